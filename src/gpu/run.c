@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/thread.h"
 #include "../collectives/protocol.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/plan.h"
@@ -468,6 +469,7 @@ static hk_status run_others(const hk_call *calls, size_t n) {
 
 /* Puts wait for no call of another rank, so they come first, and waits last. */
 hk_status hk_gpu_run(const hk_call *calls, size_t n) {
+  HK_UNCANCELLED;
   hk_status rc = HK_OK;
   hk_call *others = NULL;
   size_t nothers = 0;

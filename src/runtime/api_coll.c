@@ -2,7 +2,6 @@
 /* The collectives and point-to-point calls: arguments are checked here, before anything is enqueued. */
 #include <string.h>
 #include "../base/log.h"
-#include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
 #include "api.h"
 #include "call.h"
@@ -279,7 +278,4 @@ HK_API(ncclResult_t, ncclRecv,
 }
 
 HK_API(ncclResult_t, ncclGroupStart, (void)) { return (ncclResult_t)hk_group_start(); }
-HK_API(ncclResult_t, ncclGroupEnd, (void)) {
-  HK_UNCANCELLED;
-  return (ncclResult_t)hk_group_end();
-}
+HK_API(ncclResult_t, ncclGroupEnd, (void)) { return (ncclResult_t)hk_group_end(); }

@@ -92,6 +92,7 @@ typedef struct hk_comm_order {
   struct hk_board *own_board;
   struct hk_claims *claims; /* of the ranks of this host; NULL: none */
   hk_inquiry *inquiry;      /* the question about awaited peers that is under way; NULL: none */
+  uint64_t direct;          /* groups that ran without members (run.c): for tests */
   uint64_t asked_in;        /* the last operation in which a question was asked */
   uint64_t reported_ns;     /* length of the present wait at the watchdog's last report */
   uint64_t left_seen_ns;    /* when a wait for a rank that has left was last seen */

@@ -48,10 +48,25 @@ hk_status hk_group_start(void) {
 
 /* ---- calls in a group keep the memory of their communicators and streams ---- */
 
-static void hold(const hk_call *call, int by) {
-  atomic_fetch_add(&call->comm->health.queued, by);
-  if (call->comm->backend->hold) call->comm->backend->hold(call, by);
+static inline void hold_names(const hk_call *call, int by) {
+  if (call->stream && call->comm->backend->hold) call->comm->backend->hold(call, by);
   hk_call_hold(call, by);
+}
+
+static inline void hold(const hk_call *call, int by) {
+  hold_names(call, by);
+  atomic_fetch_add(&call->comm->health.queued, by);
+}
+
+/* The calls do not wait in the group any more. */
+static inline void let_go(const hk_call *calls, size_t n) {
+  int same = 1;
+  for (size_t i = 0; i < n; i++, same++) {
+    hold_names(&calls[i], -1);
+    if (i + 1 < n && calls[i + 1].comm == calls[i].comm) continue;
+    atomic_fetch_sub(&calls[i].comm->health.queued, same);
+    same = 0;
+  }
 }
 
 hk_status hk_group_still_there(ncclComm_t c) {
@@ -151,25 +166,29 @@ hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
   return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run, arg)) : hk_act_now(c, run, arg);
 }
 
-static hk_status queue(hk_group *g, const hk_call *call) {
-  if (g->ncalls == g->room) {
-    size_t room = g->room ? 2 * g->room : FIRST_ROOM;
-    hk_call *more = realloc(g->calls, room * sizeof *more);
-    if (!more) { /* the other ranks wait for this call */
-      hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
-      return hk_group_remember(hk_comm_failed(call->comm, rc));
-    }
-    g->calls = more;
-    g->room = room;
+static __attribute__((noinline)) hk_status make_room(hk_group *g, const hk_call *call) {
+  size_t room = g->room ? 2 * g->room : FIRST_ROOM;
+  hk_call *more = realloc(g->calls, room * sizeof *more);
+  if (!more) { /* the other ranks wait for this call */
+    hk_status rc = HK_FAIL_ERRNO("no memory for %zu calls in a group", room);
+    return hk_group_remember(hk_comm_failed(call->comm, rc));
   }
+  g->calls = more;
+  g->room = room;
+  return HK_OK;
+}
+
+static inline hk_status queue(hk_group *g, const hk_call *call) {
+  if (__builtin_expect(g->ncalls == g->room, 0)) HK_OR_RETURN(make_room(g, call));
   hk_call *queued = &g->calls[g->ncalls++];
   *queued = *call;
   hold(queued, 1);
   return HK_OK;
 }
 
-static inline hk_status submit(const hk_call *call) {
-  hk_group *g = &group; /* finding a thread-local variable takes a function call */
+static inline __attribute__((always_inline)) hk_status submit(const hk_call *call) {
+  hk_group *g = &group;
+  __asm__("" : "+r"(g)); /* finding a thread-local variable takes a function call: once, not at each use */
   return g->depth > 0 ? queue(g, call) : call->comm->backend->run_one(call);
 }
 
@@ -182,7 +201,7 @@ hk_status hk_group_check_self(const hk_call *call, const char *who) {
 }
 
 /* A call outside of a group is a group of its own. */
-static hk_status submit_profiled(const hk_call *call) {
+static __attribute__((noinline)) hk_status submit_profiled(const hk_call *call) {
   HK_UNCANCELLED;
   hk_profiler *p = call->comm->profiler;
   hk_call profiled = *call;
@@ -266,51 +285,95 @@ out:
   return rc;
 }
 
-/* Ends the group; its calls run, or are priced if `us` is not NULL. */
-static hk_status end(const char *who, double *us) {
-  if (group.depth == 0)
-    return HK_FAIL(HK_ERR_USAGE, "%s: no group is open in this thread: ncclGroupStart comes first", who);
-  if (--group.depth > 0) return HK_OK;
-  hk_status rc = group.error;
-  hk_call *calls = group.calls;
-  size_t n = group.ncalls, room = group.room;
-  hk_profiler *profiler = group.profiler;
-  void *event = group.event;
-  group.profiler = NULL;
-  group.event = NULL;
-  if (profiler) hk_profile_group_runs(profiler, event);
-  group.error = HK_OK;
-  group.calls = NULL;
-  group.ncalls = group.room = 0;
-  if (rc != HK_OK) {
-    hk_jobs_refuse(&group.jobs, rc); /* if one call of a group is wrong, none begins */
-    hk_acts_drop(&group.acts);
-    hk_group_fail_calls(calls, n, rc);
-  } else if (group.jobs.first)
-    rc = hk_jobs_run(&group.jobs);
-  if (rc == HK_OK && group.acts) rc = hk_acts_run(group.acts);
-  hk_acts_drop(&group.acts);
-  if (us) *us = 0;
-  if (rc == HK_OK && n) rc = run_calls(calls, n, us);
-  for (size_t i = 0; i < n; i++) hold(&calls[i], -1);
-  if (profiler) hk_profile_group_closed(profiler, event);
-  if (!group.calls && room == FIRST_ROOM) { /* for the thread's next group; drop_group frees it */
-    group.calls = calls;
-    group.room = room;
-  } else {
-    free(calls);
-  }
+/* run_calls for calls of one communicator. */
+static inline hk_status run_same(const hk_call *calls, size_t n) {
+  ncclComm_t c = calls->comm;
+  atomic_fetch_add(&c->health.inside, 1);
+  hk_status rc = hk_group_still_there(c);
+  if (rc == HK_OK) rc = c->backend->run_group(calls, n);
+  atomic_fetch_sub(&c->health.inside, 1);
   return rc;
 }
 
-hk_status hk_group_end(void) { return end("ncclGroupEnd", NULL); }
+/* The calls have run, or not. Keeps their memory for the thread's next group; drop_group frees it. */
+static inline void over(hk_group *g, hk_call *calls, size_t n, size_t room) {
+  let_go(calls, n);
+  if (g->calls || room != FIRST_ROOM) {
+    free(calls);
+    return;
+  }
+  g->calls = calls;
+  g->room = room;
+}
+
+/* Ends the group; its calls run, or are priced if `us` is not NULL. */
+static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
+  HK_UNCANCELLED;
+  hk_status rc = g->error;
+  hk_call *calls = g->calls;
+  size_t n = g->ncalls, room = g->room;
+  hk_profiler *profiler = g->profiler;
+  void *event = g->event;
+  g->profiler = NULL;
+  g->event = NULL;
+  if (profiler) hk_profile_group_runs(profiler, event);
+  g->error = HK_OK;
+  g->calls = NULL;
+  g->ncalls = g->room = 0;
+  if (rc != HK_OK) {
+    hk_jobs_refuse(&g->jobs, rc); /* if one call of a group is wrong, none begins */
+    hk_acts_drop(&g->acts);
+    hk_group_fail_calls(calls, n, rc);
+  } else if (g->jobs.first)
+    rc = hk_jobs_run(&g->jobs);
+  if (rc == HK_OK && g->acts) rc = hk_acts_run(g->acts);
+  hk_acts_drop(&g->acts);
+  if (us) *us = 0;
+  if (rc == HK_OK && n) rc = run_calls(calls, n, us);
+  over(g, calls, n, room);
+  if (profiler) hk_profile_group_closed(profiler, event);
+  return rc;
+}
+
+/* The same for a group of calls alone that run. They may never wait for the kernel (thread.h). */
+static inline hk_status end_calls(hk_group *g) {
+  hk_call *calls = g->calls;
+  size_t n = g->ncalls, room = g->room;
+  g->calls = NULL;
+  g->ncalls = g->room = 0;
+  bool *holds = &hk_cancel_held;
+  __asm__("" : "+r"(holds)); /* as in host_backend.c */
+  bool held = *holds;
+  size_t same = 1;
+  while (same < n && calls[same].comm == calls->comm) same++;
+  hk_status rc = same == n ? run_same(calls, n) : run_calls(calls, n, NULL);
+  over(g, calls, n, room);
+  if (__builtin_expect(*holds, 0) && !held) hk_cancel_release();
+  return rc;
+}
+
+static hk_status not_open(const char *who) {
+  return HK_FAIL(HK_ERR_USAGE, "%s: no group is open in this thread: ncclGroupStart comes first", who);
+}
+
+hk_status hk_group_end(void) {
+  hk_group *g = &group;
+  __asm__("" : "+r"(g)); /* as in submit */
+  if (g->depth == 0) return not_open("ncclGroupEnd");
+  if (--g->depth > 0) return HK_OK;
+  bool special = g->error != HK_OK || g->jobs.first || g->acts || g->profiler || g->ncalls == 0;
+  return __builtin_expect(special, 0) ? end(g, NULL) : end_calls(g);
+}
 
 hk_status hk_group_simulate_end(double *us) {
-  if (group.depth > 1) { /* only the outermost end counts */
+  hk_group *g = &group;
+  if (g->depth > 1) { /* only the outermost end counts */
     (void)hk_group_remember(HK_FAIL(HK_ERR_USAGE, "ncclGroupSimulateEnd: this group is inside another one, whose end "
                                                   "would run its calls: simulate the outermost group"));
-    group.depth--;
+    g->depth--;
     return HK_ERR_USAGE;
   }
-  return end("ncclGroupSimulateEnd", us);
+  if (g->depth == 0) return not_open("ncclGroupSimulateEnd");
+  g->depth = 0;
+  return end(g, us);
 }

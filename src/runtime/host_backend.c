@@ -121,45 +121,58 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const h
 
 /* ---- calls ---- */
 
-/* Checks the buffer of a transfer if it is not the buffer of the last one. The plan of a transfer is not new at any
- * call, so binding does not check it. */
-static hk_status check_memory(const hk_call *call) {
+/* The buffer of a transfer is looked at if it is not the buffer of the last one. The plan of a transfer is not new at
+ * any call, so binding does not look. */
+static inline const void **looked_at(const hk_call *call, const void **buffer) {
   bool in = call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT;
-  const void *buffer = in ? call->in : call->out;
-  const void **seen = &call->comm->order.looked_at[in];
-  if (buffer == *seen || call->count == 0 || call->p2p == HK_P2P_WAIT) return HK_OK;
-  hk_status rc = refuse_gpu_memory(call);
-  if (rc == HK_OK) *seen = buffer;
-  return rc;
+  *buffer = in ? call->in : call->out;
+  return &call->comm->order.looked_at[in];
 }
 
-static hk_status check(const hk_call *call, const char *who) {
+static __attribute__((noinline)) hk_status check_all(const hk_call *call, const char *who) {
   hk_status rc = HK_OK;
+  const void *buffer, **seen = looked_at(call, &buffer);
   if (!hk_stream_is_null(call->stream)) HK_TRY(hk_stream_check(call->stream, who), out);
   if (call->launched)
     return HK_FAIL(
         HK_ERR_ARGUMENT,
         "%s: launchCompletionEvent is a CUDA event, and this communicator works on host memory: leave it out", who);
   if (!call->p2p) return HK_OK;
-  HK_TRY(check_memory(call), out);
+  if (buffer != *seen && call->count && call->p2p != HK_P2P_WAIT) {
+    HK_TRY(refuse_gpu_memory(call), out);
+    *seen = buffer;
+  }
   if (hk_stream_is_null(call->stream) && !hk_call_is_rma(call))
     rc = hk_group_check_self(call, who); /* a stream's thread can wait for a later call */
 out:
   return rc;
 }
 
+static hk_status check(const hk_call *call, const char *who) {
+  const void *buffer;
+  bool usual = hk_stream_is_null(call->stream) && !call->launched;
+  if (__builtin_expect(usual && !call->p2p, 1)) return HK_OK;
+  if (__builtin_expect(usual && call->root != call->comm->rank && *looked_at(call, &buffer) == buffer, 1)) return HK_OK;
+  return check_all(call, who);
+}
+
 static void hold(const hk_call *call, int by) {
   if (!hk_stream_is_null(call->stream)) hk_stream_hold(call->stream, by);
 }
 
-static hk_status run_one(const hk_call *call) {
-  ncclComm_t c = call->comm;
-  hk_status rc = HK_OK;
-  if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
+/* Waits until the communicator's earlier calls on streams are over. */
+static inline hk_status wait_turn(ncclComm_t c) {
   /* relaxed: only this thread issues turns for this call; a stream's batch still under way shows as issued != served */
   uint64_t issued = atomic_load_explicit(&c->order.issued, memory_order_relaxed);
-  if (__builtin_expect(issued != atomic_load_explicit(&c->order.served, memory_order_acquire), 0))
-    rc = hk_turn_wait(c, issued);
+  /* acquire: as in hk_turn_wait */
+  if (__builtin_expect(issued == atomic_load_explicit(&c->order.served, memory_order_acquire), 1)) return HK_OK;
+  return hk_turn_wait(c, issued);
+}
+
+static hk_status run_one(const hk_call *call) {
+  ncclComm_t c = call->comm;
+  if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
+  hk_status rc = wait_turn(c);
   /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
    * races with the call itself, which no library can prevent; an abort that begins during the call's waits sees it. */
   atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
@@ -198,7 +211,7 @@ static hk_status run_here(const hk_call *calls, size_t n) {
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
     if (i && c == calls[i - 1].comm) continue;
-    hk_status rc = hk_turn_wait(c, atomic_load(&c->order.issued));
+    hk_status rc = wait_turn(c);
     if (rc == HK_OK) continue;
     hk_group_fail_calls(calls, n, rc);
     return rc;

@@ -294,25 +294,32 @@ out:
   return rc;
 }
 
+/* Steps each of the *n transfers, and drops those that are over. After a failure *peer is the other rank. */
+static inline hk_status step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
+  for (size_t i = 0; i < *n;) {
+    bool over = false;
+    hk_status rc = hk_transfer_step(&t[i], moved, &over);
+    if (__builtin_expect(rc != HK_OK, 0)) {
+      *peer = t[i].call->root;
+      return rc;
+    }
+    if (!over) {
+      watch(c, t[i++].call);
+      continue;
+    }
+    if (c->order.current == t[i].call) c->order.current = NULL;
+    if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_over(c->profiler, t[i].event);
+    if (i != --*n) t[i] = t[*n];
+  }
+  return HK_OK;
+}
+
 static void step_member(member *m, bool *moved) {
   hk_status rc = HK_OK;
   ncclComm_t c = m->comm;
   if (m->nputs || m->nwaits) HK_TRY(step_one_sided(m, moved), out);
   HK_TRY(step_collectives(m, moved), out);
-  for (size_t i = 0; i < m->ntransfers;) {
-    bool over = false;
-    m->peer = m->transfers[i].call->root;
-    HK_TRY(hk_transfer_step(&m->transfers[i], moved, &over), out);
-    m->peer = -1;
-    if (over) {
-      if (c->order.current == m->transfers[i].call) c->order.current = NULL;
-      if (c->profiler) hk_profile_over(c->profiler, m->transfers[i].event);
-      m->transfers[i] = m->transfers[--m->ntransfers];
-    } else {
-      watch(c, m->transfers[i].call);
-      i++;
-    }
-  }
+  HK_TRY(step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
   if (c->wiring->any_pump && !member_done(m)) rc = hk_wire_progress(c, moved);
 out:
   if (rc != HK_OK) member_ended(m, rc);
@@ -439,10 +446,52 @@ static void close_events(member *m) {
   hk_profile_run_over(m->comm->profiler);
 }
 
+/* ---- a few sends and receives of one communicator: without members ---- */
+
+enum { FEW = 8 };
+static inline bool few_transfers(const hk_call *calls, size_t n) {
+  if (n > FEW || calls->comm->profiler) return false;
+  for (size_t i = 0; i < n; i++)
+    if (calls[i].coll != HK_SENDRECV || hk_call_is_rma(&calls[i]) || calls[i].comm != calls->comm) return false;
+  return true;
+}
+
+static hk_status run_transfers(const hk_call *calls, size_t n) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = calls->comm;
+  hk_transfer open[FEW];
+  hk_waiter w;
+  size_t left = 0;
+  int peer = -1;
+  for (size_t i = 0; i < n; i++) HK_TRY(hk_transfer_open(&calls[i], &open[i]), failed);
+  left = n;
+  hk_wait_begin(&w, &c->wait);
+  for (;;) {
+    bool moved = false;
+    HK_TRY(step_transfers(c, open, &left, &moved, &peer), failed);
+    if (!left) break;
+    if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), failed);
+    if (moved)
+      hk_wait_progress(&w);
+    else
+      HK_TRY(hk_wire_pause(c, &w), failed);
+  }
+  hk_watch_transfer(c, NULL);
+  c->order.direct++;
+  return HK_OK;
+failed:
+  rc = ended(c, left ? open[0].call : calls, NULL, left ? peer : calls->root, rc);
+  c->order.current = NULL;
+  hk_watch_transfer(c, NULL);
+  hk_wire_withdraw(c);
+  return rc;
+}
+
 hk_status hk_run_group(const hk_call *calls, size_t n) {
   _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
   if (n == 0) return HK_OK;
+  if (few_transfers(calls, n)) return run_transfers(calls, n);
   size_t bytes = n * (sizeof(member) + sizeof(hk_transfer) + sizeof(hk_call *));
   group_run g = {.members = bytes <= sizeof frame ? (void *)frame : malloc(bytes)};
   if (!g.members) {

@@ -5,8 +5,8 @@
 #include "../collectives/transfer.h"
 #include "../kernels/steps.h"
 #include "call.h"
-#include "links.h"
 #include "mismatch.h"
+#include "wiring.h"
 
 enum {
   REF_MAX_BYTES = 1 << 30,   /* one reference: a slot counts bytes in 32 bits */
@@ -18,6 +18,7 @@ struct hk_transfer_run {
   hk_plan plan;
   hk_link *link; /* the plan's only one */
   hk_launch launch;
+  bool brief; /* the launch is of a message that runs as steps: it holds for all of as many bytes */
   hk_exec exec;
   _Alignas(16) char memory[]; /* hk_exec_bytes */
 };
@@ -46,14 +47,22 @@ void hk_transfer_free(hk_transfer_run *run) {
   free(run);
 }
 
+static __attribute__((noinline)) hk_status open_first(const hk_call *call, hk_link_kind kind, hk_wired_link **out) {
+  hk_link_key key = {.peer = (uint16_t)call->root, .kind = (uint8_t)kind, .channel = HK_CHANNEL_P2P};
+  hk_status rc = hk_wire_link(call->comm, key, out);
+  if (rc == HK_OK && !(*out)->transfer) rc = make_run(call->comm, call, &(*out)->link, &(*out)->transfer);
+  return rc;
+}
+
 hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   hk_status rc = HK_OK;
-  hk_link_key key = {.peer = (uint16_t)call->root,
-                     .kind = call->p2p == HK_P2P_SEND ? HK_LINK_SEND : HK_LINK_RECV,
-                     .channel = HK_CHANNEL_P2P};
-  *t = (hk_transfer){.call = call};
-  HK_TRY(hk_wire_link(call->comm, key, &t->wired), out);
-  if (!t->wired->transfer) HK_TRY(make_run(call->comm, call, &t->wired->link, &t->wired->transfer), out);
+  hk_link_kind kind = call->p2p == HK_P2P_SEND ? HK_LINK_SEND : HK_LINK_RECV;
+  const hk_peer_links *links = call->comm->wiring->links[call->root];
+  t->call = call;
+  t->wired = links ? links->at[HK_CHANNEL_P2P][kind] : NULL;
+  t->begun = false;
+  t->event = NULL;
+  if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_TRY(open_first(call, kind, &t->wired), out);
   t->turn = t->wired->issued++;
 out:
   return rc;
@@ -75,16 +84,29 @@ static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
   return ((bytes + pieces - 1) / pieces + 63) & ~(size_t)63;
 }
 
-static bool begin(hk_transfer *t) {
-  hk_transfer_run *r = t->wired->transfer;
-  const hk_call *call = t->call;
-  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), chunk = chunk_of(r->link, call, bytes);
+/* Sets the launch, unless it is that of the last message. False: it is not known yet. */
+static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
+  bool brief = r->plan.steps && bytes < HK_REF_MIN_BYTES && bytes <= r->link->slot_bytes;
+  size_t chunk = brief ? r->link->slot_bytes : chunk_of(r->link, call, bytes);
   if (!chunk) return false;
   r->launch.total = r->launch.block_bytes = bytes;
   r->launch.chunk = chunk;
   r->launch.signature = hk_transfer_signature(bytes);
   r->launch.move_flags = chunk >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;
-  hk_exec_init(&r->exec, &r->plan, &r->launch, call->in, call->out, r->memory, NULL);
+  r->brief = brief;
+  return true;
+}
+
+static inline bool begin(hk_transfer *t) {
+  hk_transfer_run *r = t->wired->transfer;
+  const hk_call *call = t->call;
+  size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  if (__builtin_expect(r->brief && bytes == r->launch.total, 1)) {
+    hk_steps_again(&r->exec, call->in, call->out);
+  } else {
+    if (!set_launch(r, call, bytes)) return false;
+    hk_exec_init(&r->exec, &r->plan, &r->launch, call->in, call->out, r->memory, NULL);
+  }
   return t->begun = true;
 }
 

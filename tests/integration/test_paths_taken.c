@@ -3,6 +3,7 @@
  * the slots of links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
 #include <check.h>
 #include <stdlib.h>
+#include <string.h>
 #include "../../src/runtime/comm.h"
 #include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
@@ -68,8 +69,53 @@ START_TEST(referred) {
 }
 END_TEST
 
+/* A group of `sends` sends to the other rank and as many receives, with an allreduce in it or not. */
+static int exchange(ncclComm_t comm, int rank, size_t bytes, int sends, bool reduces) {
+  enum { MOST = 5, LONGEST = 64 * KIB };
+  static unsigned char ins[RANKS][MOST][LONGEST], outs[RANKS][MOST][LONGEST];
+  unsigned char(*in)[LONGEST] = ins[rank], (*out)[LONGEST] = outs[rank];
+  float one = 1, sum = 0;
+  int faults = 0;
+  for (int i = 0; i < sends; i++) memset(in[i], 16 * rank + i + 1, bytes), memset(out[i], 0, bytes);
+  faults += RANK_CHECK(ncclGroupStart());
+  for (int i = 0; i < sends; i++) {
+    faults += RANK_CHECK(ncclSend(bytes ? in[i] : NULL, bytes, ncclUint8, 1 - rank, comm, NULL));
+    faults += RANK_CHECK(ncclRecv(bytes ? out[i] : NULL, bytes, ncclUint8, 1 - rank, comm, NULL));
+  }
+  if (reduces) faults += RANK_CHECK(ncclAllReduce(&one, &sum, 1, ncclFloat, ncclSum, comm, NULL));
+  faults += RANK_CHECK(ncclGroupEnd());
+  for (int i = 0; i < sends; i++)
+    for (size_t k = 0; k < bytes; k++) faults += out[i][k] != 16 * (1 - rank) + i + 1;
+  return faults + (reduces && sum != RANKS);
+}
+
+/* A few transfers of one communicator run without the members of a group, whatever their lengths; others do not. */
+static int run_direct(ncclComm_t comm, int rank, int nranks, void *arg) {
+  static const struct {
+    size_t bytes;
+    int sends;
+    bool reduces, direct;
+  } groups[] = {{8, 1, false, true},        {0, 1, false, true}, {48, 4, false, true}, {49, 2, false, true},
+                {16 * KIB, 2, false, true}, {8, 1, false, true}, {8, 5, false, false}, {8, 1, true, false},
+                {64 * KIB, 4, false, true}, {8, 1, false, true}};
+  int faults = 0;
+  (void)nranks, (void)arg;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(groups); i++) {
+    uint64_t before = comm->order.direct;
+    faults += exchange(comm, rank, groups[i].bytes, groups[i].sends, groups[i].reduces);
+    if ((comm->order.direct != before) == groups[i].direct) continue;
+    printf("rank %d: group %zu ran the wrong way\n", rank, i);
+    faults++;
+  }
+  return faults;
+}
+
+START_TEST(direct) { ck_assert_int_eq((_i ? ranks_as_processes : ranks_as_threads)(RANKS, run_direct, NULL), 0); }
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("paths_taken");
   tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
+  tcase_add_loop_test(t, direct, 0, 2);
   return suite_run_one("paths_taken", t);
 }
