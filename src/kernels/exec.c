@@ -15,12 +15,24 @@ size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->nlanes * plan->channels * lane_scratch_bytes(plan, chunk);
 }
 
+/* Each block has sizes.longest bytes, and the first wave moves all of them. */
+static inline bool is_whole(const hk_program *p, const hk_launch *launch) {
+  return launch->block_bytes <= launch->chunk && !launch->table &&
+         (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
+}
+
+bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch) {
+  return plan->steps && launch->block_bytes < HK_REF_MIN_BYTES && is_whole(plan->program, launch);
+}
+
 /* The rest of hk_exec_init, for messages that do not run as steps. */
 static __attribute__((noinline)) void begin_lanes(hk_exec *x, void *memory, char *scratch) {
   const hk_plan *plan = x->plan;
   const hk_program *p = plan->program;
   const hk_launch *launch = x->launch;
   size_t each = lane_scratch_bytes(plan, launch->chunk);
+  x->nlanes = x->live = p->nlanes * plan->channels;
+  x->whole = is_whole(p, launch);
   x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
@@ -41,22 +53,18 @@ static __attribute__((noinline)) void begin_lanes(hk_exec *x, void *memory, char
 
 void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
                   void *scratch) {
-  const hk_program *p = plan->program;
-  const hk_steps *s = plan->steps;
   x->plan = plan;
   x->launch = launch;
   x->in = in;
   x->out = out;
   x->signature = launch->signature;
   x->bad_peer = -1;
-  x->nlanes = x->live = p->nlanes * plan->channels;
-  x->whole = launch->block_bytes <= launch->chunk && !launch->table &&
-             (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
-  x->brief = x->whole && s && launch->block_bytes < HK_REF_MIN_BYTES;
+  x->brief = launch->brief || hk_exec_brief(plan, launch);
   if (!x->brief) {
     begin_lanes(x, memory, scratch);
     return;
   }
+  const hk_steps *s = plan->steps;
   x->live = s->live;
   x->bases[HK_IN] = (char *)(uintptr_t)in;
   x->bases[HK_OUT] = out;

@@ -35,8 +35,12 @@ typedef struct hk_launch {
   hk_reducer reducer;  /* valid if the collective reduces */
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
+  bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
   /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */
   const struct hk_extent *table;
 } hk_launch;
+
+/* exec.c: does the launch run as the plan's steps?  Then hk_exec_init uses no memory but the scratch. */
+bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch);
 #endif

@@ -70,13 +70,17 @@ static inline bool only_sends(const hk_call *call) {
   return hk_coll_in_set(HK_COLLS_IN_ROOT, (hk_coll)call->coll) ? is_root : !is_root;
 }
 
+/* Must the call be compared with other ranks' calls before it runs? */
+static inline bool compares(const hk_call *call, const hk_plan *plan) {
+  return plan->sums || (hk_coll_has_root((hk_coll)call->coll) && only_sends(call));
+}
+
 /* Two ranks that only send do not notice that their roots differ, and a sum that the network makes says nothing of the
  * other hosts' calls. In shared memory ranks compare at each call. Over a network they compare only at the first call
  * with this plan, because that takes a round trip. */
 static hk_status check_calls(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
-  if (!plan->sums && !only_sends(call)) return HK_OK;
   if (!plan->sums && c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
     hk_mismatch_found(c, call, -1);
     return HK_ERR_USAGE;
@@ -95,7 +99,7 @@ static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   hk_watch_post(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
-  return hk_coll_has_root((hk_coll)call->coll) || x->plan->sums ? check_calls(call, x) : HK_OK;
+  return compares(call, x->plan) ? check_calls(call, x) : HK_OK;
 }
 
 static inline void end(ncclComm_t c) {
@@ -133,7 +137,7 @@ static hk_status collective(const hk_call *call) {
   hk_exec x;
   void *memory = frame, *scratch = NULL;
   HK_TRY(hk_choose(c, call, &plan, &launch), not_begun);
-  size_t bytes = hk_exec_bytes(plan);
+  size_t bytes = launch->brief ? 0 : hk_exec_bytes(plan);
   if (bytes > sizeof frame && !(memory = malloc(bytes))) {
     rc = HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
     goto not_begun;

@@ -18,7 +18,6 @@ struct hk_transfer_run {
   hk_plan plan;
   hk_link *link; /* the plan's only one */
   hk_launch launch;
-  bool brief; /* the launch is of a message that runs as steps: it holds for all of as many bytes */
   hk_exec exec;
   _Alignas(16) char memory[]; /* hk_exec_bytes */
 };
@@ -93,7 +92,7 @@ static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   r->launch.chunk = chunk;
   r->launch.signature = hk_transfer_signature(bytes);
   r->launch.move_flags = chunk >= STREAM_MIN_BYTES ? HK_MOVE_STREAM : 0;
-  r->brief = brief;
+  r->launch.brief = brief;
   return true;
 }
 
@@ -101,7 +100,7 @@ static inline bool begin(hk_transfer *t) {
   hk_transfer_run *r = t->wired->transfer;
   const hk_call *call = t->call;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  if (__builtin_expect(r->brief && bytes == r->launch.total, 1)) {
+  if (__builtin_expect(r->launch.brief && bytes == r->launch.total, 1)) {
     hk_steps_again(&r->exec, call->in, call->out);
   } else {
     if (!set_launch(r, call, bytes)) return false;
