@@ -6,6 +6,7 @@ import shutil
 import subprocess
 
 TIMEOUT = 300
+ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # an option of mpirun
 
 
 def run(command, env):
@@ -47,11 +48,19 @@ class Hocket:
     def describe(self):
         return "registered buffers (-R 1)" if self.registered else "plain buffers"
 
+    @staticmethod
+    def launcher(ranks):
+        """Open MPI's, so that processes are bound to cores as the peer's are; our own does not bind."""
+        if not shutil.which("mpirun.openmpi"):
+            return [], ["--procs", str(ranks)]
+        return ["mpirun.openmpi", "--oversubscribe", *ROOT, "-np", str(ranks)], []
+
     def one(self, operation, transport, ranks, size, batches, iterations):
         env = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"} if transport == "tcp" else {}
         # Smallest and largest size are the same, so that every iteration uses the same buffers, as with the peers.
-        command = [f"{self.build}/bin/{operation}_perf", "--procs", str(ranks), "-b", str(size), "-e", str(size), "-c", "0",
-                   "-w", "1", "-n", str(iterations), "-N", str(batches), "-R", "1" if self.registered else "0"]
+        launcher, procs = self.launcher(ranks)
+        command = [*launcher, f"{self.build}/bin/{operation}_perf", *procs, "-b", str(size), "-e", str(size), "-c", "0", "-w", "1",
+                   "-n", str(iterations), "-N", str(batches), "-R", "1" if self.registered else "0"]
         out, fault = run(command, env)
         rows = [line.split() for line in out.splitlines() if line[:1] == " "]
         return [float(r[5]) for r in rows if len(r) >= 12], fault
@@ -124,7 +133,7 @@ def first_line(command, pattern):
 
 def mpi_settings(name):
     if name == "openmpi":
-        common = ["--oversubscribe", "--mca", "pml", "ob1"] + (["--allow-run-as-root"] if os.geteuid() == 0 else [])
+        common = ["--oversubscribe", "--mca", "pml", "ob1", *ROOT]
         return {"shm": (common + ["--mca", "btl", "self,vader"], {}),
                 "tcp": (common + ["--mca", "btl", "self,tcp", "--mca", "btl_tcp_if_include", "lo"], {})}
     # Debian's is built on UCX; without NOLOCAL it would use shared memory of its own.
