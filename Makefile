@@ -399,7 +399,7 @@ sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 
 	@scripts/nvdisasm.sh get >/dev/null
 	@ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/sass.sh || [ $$? = 77 ]
 
-gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken; MORE=1: all mutations
+gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken; MORE=1: all mutations; PART=TEXT: a part
 	@$(MAKE) $(CORES) --no-print-directory check-build
 	@PTX=all HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" tests/suites/gpu_ptx.sh || [ $$? = 77 ]
 

@@ -3,7 +3,7 @@
 # The GPU kernels as nvcc makes them: their PTX runs in the emulated driver (tests/ptxemu/, docs/cudaemu.md), and the matrix
 # test_gpu_matrix notices what is broken in it (tests/gpu/ptx_mutations.py).  PTX=all (make gpu-ptx): every test of GPUs, the large
 # matrix, more architectures, the first and the last mutation of each rule; with MORE=1 more seeds and all mutations. Without
-# it the small matrix and a few mutations.
+# it the small matrix and a few mutations. PART=TEXT: only the runs whose line has the text (the broken PTX: mutations).
 # check: timeout=300
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -24,6 +24,7 @@ export CUDAEMU_PTX=$PWD/build/cuda/90 NCCL_DEBUG=NONE CK_VERBOSITY=minimal CK_DE
 bad=0 ran=0
 
 try() { # program [VARIABLE=value...]
+  [[ $* == *"${PART:-}"* ]] || return
   local program=$HK_BUILD/tests/$1 begin=$SECONDS
   shift
   ran=$((ran + 1))
@@ -36,6 +37,8 @@ try() { # program [VARIABLE=value...]
   bad=1
 }
 mutations() { # options of ptx_mutations.py
+  [[ mutations == *"${PART:-}"* ]] || return
+  ran=$((ran + 1))
   command -v python3 >/dev/null || { echo "SKIP: mutations of the PTX: there is no python3"; return; }
   python3 -B tests/gpu/ptx_mutations.py build/cuda/90/kernels.ptx "$HK_BUILD/tests/test_gpu_matrix" "$@" || bad=1
 }
@@ -57,5 +60,6 @@ if [ "${PTX:-}" = all ]; then
 else
   mutations --quick
 fi
+[ $ran = 0 ] && echo "FAIL: no run has $PART in its line" && bad=1
 [ $bad = 0 ] && echo "$ran runs of the kernels' PTX"
 exit $bad
