@@ -3,6 +3,7 @@
 #include "cost.h"
 #include <math.h>
 #include "algorithm.h"
+#include "gpu.h"
 
 enum {
   WAVE_BYTES = 256 << 10,  /* that a rank has in shared slots for one wave: the caches still hold some waves of all */
@@ -205,5 +206,6 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
   as.gamma_us_per_b /= p->copy;
   as.channel_us_per_b /= p->copy;
   as.channels = channels;
+  if (m->overlap) as.slot_bytes = hk_gpu_slot_carries(m->slot_bytes, protocol);
   return as;
 }

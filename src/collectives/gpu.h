@@ -3,6 +3,8 @@
  * library. */
 #ifndef HK_COLLECTIVES_GPU_H
 #define HK_COLLECTIVES_GPU_H
+#include <stddef.h>
+#include "protocol.h"
 
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
  * model (src/graph/tuning.cc, baseLat of a ring with LL) that does not depend on the steps. */
@@ -12,6 +14,13 @@
  * channel. */
 #define HK_GPU_SMALL_SAVES_US 0.6
 enum { HK_GPU_SMALL_RANKS = 8, HK_GPU_SMALL_BYTES = 16384 };
+/* Bytes that a slot's lines carry, and the most of a slot in the switch. */
+enum { HK_GPU_LL_SLOT_BYTES = HK_GPU_SMALL_BYTES, HK_GPU_LL128_SLOT_BYTES = 61440, HK_GPU_SWITCH_SLOT_BYTES = 65536 };
+/* The most that a wave moves through a slot of so many bytes: what does not fit its lines would go as with Simple. */
+static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
+  const size_t lines = p == HK_PROTO_LL ? HK_GPU_LL_SLOT_BYTES : p == HK_PROTO_LL128 ? HK_GPU_LL128_SLOT_BYTES : bytes;
+  return bytes < lines ? bytes : lines;
+}
 /* The time that a message with Simple takes beyond the links' latency (fences, flags, the block's barrier); LL takes
  * none of it, LL128 a part. With it a ring's step over NVSwitch takes the 3.4, 1.9 and 0.6 us of NCCL's hwLat. */
 #define HK_GPU_SYNC_US 2.7
@@ -28,10 +37,7 @@ enum { HK_GPU_SMALL_RANKS = 8, HK_GPU_SMALL_BYTES = 16384 };
 /* In-switch reduction and multicast reach this part of a link's bandwidth: 480 GB/s busbw of 8 H100 are 480 * 9 / 14 =
  * 309 GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85). */
 #define HK_GPU_IN_SWITCH 0.83
-enum {
-  HK_GPU_SLOT_BYTES = 512 << 10, /* with Simple: NCCL's 4 MiB buffers in 8 steps */
-  HK_GPU_SLOTS = 8
-};
+enum { HK_GPU_SLOTS = 8, HK_GPU_SWITCH_SLOTS = 4 };
 /* The exponent x between two bounds of a time: lower^(1 - x) upper^x. The lower bound is without contention, the upper
  * one with contention all the time. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3

@@ -9,8 +9,6 @@
 #include "overrides.h"
 #include "traffic.h"
 
-enum { HOST_SLOT_BYTES = 128 << 10 };
-
 /* How many channels are worth trying, by hk_gpu_info.sm. RCCL has 28 to 32 on a MI300X. */
 static const struct { int sm, channels; } generations[] = {{910, 32}, {900, 16}, {90, 32}, {80, 24}, {70, 16}, {0, 8}};
 
@@ -181,7 +179,7 @@ static void describe_gpus(hk_machine *m, const home *h) {
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
   m->multicast = m->multicast && reduces && m->nhosts == 1;
   m->in_switch = m->in_switch && reduces;
-  m->slot_bytes = HK_GPU_SLOT_BYTES;
+  m->slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES);
 }
 
 hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_seat *seats, int nranks,
@@ -268,7 +266,7 @@ static void describe_cpus(hk_machine *m, const home *h, const hk_constants *cons
                      .cores_per_host = cores > 0 ? cores : h->n,
                      .memory = true,
                      .multicast = m->nhosts == 1,
-                     .slot_bytes = HOST_SLOT_BYTES};
+                     .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES)};
   hk_machine host = hk_machine_of_hosts(&f, constants);
   if (had && had < host.cores_per_host) host.cores_per_host = had;
   host.between.ring_us_per_b = max(host.between.ring_us_per_b, m->between.ring_us_per_b);

@@ -2,6 +2,7 @@
 /* The backend for ranks on GPUs: calls become kernels, or copies, on the user's streams. */
 #include "../runtime/backend.h"
 #include "../base/thread.h"
+#include "../collectives/gpu.h"
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
 #include "../kernels/cuda/work.h"
@@ -15,6 +16,11 @@
 #include "world.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
+_Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX &&
+                   HK_GPU_LL128_SLOT_BYTES == HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES) &&
+                   HK_GPU_SWITCH_SLOT_BYTES == (int)HK_MULTICAST_SLOT_BYTES &&
+                   HK_GPU_SWITCH_SLOTS == (int)HK_MULTICAST_SLOTS,
+               "as the simulator says");
 
 static bool choose(int *device) {
   *device = hk_gpu_choose();
@@ -61,13 +67,8 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 
 /* ---- plans ---- */
 
-/* What does not fit a slot's lines would go as with Simple. */
-static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const hk_program *p, size_t bytes) {
-  size_t lines = bytes;
-  if (hk_program_in_switch(p)) bytes = lines = hk_gpu_of(c)->world->multicast->slot_bytes;
-  if (d->protocol == HK_PROTO_LL) lines = HK_GPU_LL_MAX;
-  if (d->protocol == HK_PROTO_LL128) lines = HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES);
-  return bytes < lines ? bytes : lines;
+static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+  return hk_program_in_switch(p) ? hk_gpu_of(c)->world->multicast->slot_bytes : bytes;
 }
 
 /* ---- calls ---- */

@@ -20,7 +20,6 @@
 struct hk_algorithm;
 struct hk_call;
 struct hk_constants;
-struct hk_decision;
 struct hk_host_facts;
 struct hk_joined;
 struct hk_machine;
@@ -84,9 +83,8 @@ typedef struct hk_backend {
   hk_status (*bind)(struct ncclComm *c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
   /* Frees what bind has made (plan->device); no call uses the plan any more.  NULL: nothing to free. */
   void (*unbind)(struct ncclComm *c, struct hk_plan *plan);
-  /* Bytes of a message in a slot of the links that the decision's program uses; `bytes`: what the model's machine
-   * has. */
-  size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_decision *d, const struct hk_program *p, size_t bytes);
+  /* Bytes of a message in a slot of the links that the program uses; `bytes`: what the model's machine has. */
+  size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
   /* Can a switch reduce with the call's type and operator?  NULL if `machine` never has in_switch. */
   bool (*switch_reduces)(const struct hk_call *call);
 

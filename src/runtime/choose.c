@@ -146,7 +146,7 @@ static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, 
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program))
     return hk_choose_chunk(m, d->algorithm, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
-  as.slot_bytes = c->backend->slot_bytes(c, d, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));
+  as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));
   return hk_choose_chunk(&as, d->algorithm, plan->program, block);
 }
 

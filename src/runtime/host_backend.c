@@ -111,11 +111,9 @@ out:
   return rc;
 }
 
-/* The host's links have one protocol, Simple. */
-static size_t slot_bytes(const struct ncclComm *c, const hk_decision *d, const hk_program *p, size_t bytes) {
+static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
   (void)p;
   (void)c;
-  (void)d;
   return bytes;
 }
 

@@ -16,6 +16,5 @@
 #define HK_SIM_SOCKET_GBPS 6.0  /* one core through the kernel's TCP, sending or receiving */
 #define HK_SIM_SOCKET_US 4.0    /* one message through it */
 #define HK_SIM_CACHE (32 << 20) /* bytes of all buffers of a CPU's ranks that its caches hold */
-#define HK_SIM_CPU_SLOT (128 << 10)
-#define HK_SIM_REF_BYTES 16384 /* from this size on a slot may refer to the sender's memory */
+#define HK_SIM_REF_BYTES 16384  /* from this size on a slot may refer to the sender's memory */
 #endif

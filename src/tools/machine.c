@@ -107,7 +107,6 @@ static int take_seats(hk_inputs *w, int nranks, const char *host) {
 static void heed_host_settings(hk_inputs *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
-  m->slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES);
   if (!hk_param_int(HK_P_SHM_DISABLE) || m->nranks == 1) return;
   hk_host_facts f = {.nranks = m->nranks,
                      .nhosts = m->nhosts,

@@ -9,11 +9,7 @@
 #include "../device_links.h"
 #include "../transport.h"
 
-enum {
-  SLOT_BYTES = 64 << 10, /* enough for a chunk: the switch's answer takes a microsecond or two */
-  SLOTS = 4,
-  ROOM = 64 << 20 /* of a rank, at most */
-};
+enum { ROOM = 64 << 20 }; /* of a rank, at most */
 
 /* ---- the layout ---- */
 
@@ -38,8 +34,8 @@ static size_t bytes_of(const hk_multicast *m, int nranks) {
 
 static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned channels) {
   m->channels = channels < HK_MULTICAST_CHANNELS ? channels : HK_MULTICAST_CHANNELS;
-  m->nslots = e->nslots < SLOTS ? e->nslots : SLOTS;
-  m->slot_bytes = e->slot_bytes < SLOT_BYTES ? e->slot_bytes : SLOT_BYTES;
+  m->nslots = e->nslots < HK_MULTICAST_SLOTS ? e->nslots : HK_MULTICAST_SLOTS;
+  m->slot_bytes = e->slot_bytes < HK_MULTICAST_SLOT_BYTES ? e->slot_bytes : HK_MULTICAST_SLOT_BYTES;
   while (m->slot_bytes > 4096 && bytes_of(m, e->nranks) > ROOM) m->slot_bytes /= 2;
   m->slot_bytes &= ~(size_t)63;
 }
