@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 
 TIMEOUT = 300
 ROOT = ["--allow-run-as-root"] if os.geteuid() == 0 else []  # an option of mpirun
@@ -103,6 +104,29 @@ class Mpi:
         return pairs(out), fault
 
 
+class OneCcl:
+    """oneCCL over Intel's MPI, through oneccl_perf."""
+    name = "oneccl"
+    operations = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall")
+    transports = ("shm",)
+
+    def __init__(self, home):
+        self.home = os.path.abspath(home)
+        self.versions = [first_line([f"{home}/bin/pip", "show", name], r"Version: (\S+)") for name in ("oneccl", "impi-rt")]
+
+    def describe(self):
+        return f"oneCCL {self.versions[0]} over Intel MPI {self.versions[1]}; default"
+
+    def measure(self, operation, transport, ranks, sizes, batches, seconds):
+        if operation not in self.operations:
+            return {}, None
+        with tempfile.TemporaryDirectory() as folder:
+            out, fault = run([f"{self.home}/bin/mpiexec.hydra", "-n", str(ranks), f"{self.home}/bin/oneccl_perf", folder, operation,
+                              str(batches), str(seconds), *map(str, sizes)],
+                             {"LD_LIBRARY_PATH": f"{self.home}/lib", "I_MPI_ROOT": self.home})
+        return pairs(out), fault
+
+
 class Gloo:
     """Gloo through PyTorch."""
     name = "gloo"
@@ -151,6 +175,10 @@ def candidates(build):
             present.append(Mpi(build, name, f"{title} {version}", mpi_settings(name)))
         else:
             absent.append((name, f"mpirun.{name} or mpicc.{name} is not installed (make deps)"))
+    if os.path.exists("build/oneccl/bin/oneccl_perf"):
+        present.append(OneCcl("build/oneccl"))
+    else:
+        absent.append(("oneccl", "bench/get_oneccl.sh installs it (600 MB to download)"))
     for python in ("build/gloo/bin/python", "python3"):
         version = first_line([python, "-c", "import torch.distributed as d, torch; assert d.is_gloo_available();"
                               "print('torch', torch.__version__)"], r"torch (\S+)")
