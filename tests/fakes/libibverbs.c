@@ -205,6 +205,7 @@ hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint6
 int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;
   lock();
+  if (!m->map && !on_gpu(m->host)) (void)*(volatile char *)m->host; /* who registers memory has it until here */
   mrs[v->lkey >> 1] = NULL;
   if ((int)(v->lkey >> 1) < free_mrs) free_mrs = (int)(v->lkey >> 1);
   fake_verbs.nmrs--;
@@ -277,6 +278,12 @@ static void free_qp(qp *p) {
   if (p) free(p->recv);
   free(p);
 }
+/* A card lets a completion queue overflow; here a program that makes more queue pairs than one has room for ends. */
+static void take_entries(hk_ibv_cq *v, int entries) {
+  queue *q = (queue *)v;
+  q->taken += entries;
+  if (q->taken > v->cqe) abort();
+}
 hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
   errno = EINVAL;
   if (attr->cap.max_inline_data > MAX_INLINE || attr->cap.max_send_wr > MAX_WR || attr->cap.max_send_sge > 1)
@@ -304,6 +311,8 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
     qps[i] = p;
     p->v.qp_num = i;
     fake_verbs.nqps++;
+    take_entries(attr->send_cq, (int)p->depth);
+    take_entries(attr->recv_cq, (int)p->recv_depth);
   }
   unlock();
   if (i == QPS) {
@@ -357,6 +366,8 @@ int ibv_destroy_qp(hk_ibv_qp *v) {
   qps[v->qp_num] = NULL;
   if ((int)v->qp_num < free_qps) free_qps = (int)v->qp_num;
   fake_verbs.nqps--;
+  take_entries(p->v.send_cq, -(int)p->depth);
+  take_entries(p->v.recv_cq, -(int)p->recv_depth);
   unlock();
   free_qp(p);
   return 0;

@@ -31,7 +31,7 @@ typedef struct queue {
   hk_ibv_cq v;
   hk_ibv_wc *wc;
   uint32_t head, tail;
-  int armed, full;
+  int armed, full, taken; /* taken: entries that its queue pairs may need */
 } queue;
 typedef struct channel {
   hk_ibv_channel v;

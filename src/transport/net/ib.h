@@ -268,9 +268,9 @@ hk_status hk_ib_start_ticking(hk_ib_ctx *x);
 /* Opens a device, once; *out stays valid until the context ends. */
 hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out);
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d);
-/* A completion queue with room for `entries` more, made if necessary; the caller adds them to `used`. NULL with
- * errno. */
-hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);
+/* Takes room for `entries` in a completion queue, which is made if necessary; NULL with errno. */
+hk_ib_cq *hk_ib_cq_take(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);
+void hk_ib_cq_give(hk_ib_cq **q, uint32_t entries); /* gives it back, unless *q is NULL, which it is then */
 /* Registers memory for remote writes. `data`: payloads, which may be written in any order. Returns NULL with errno, and
  * the cause and the process's limit in `why`. */
 hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]);

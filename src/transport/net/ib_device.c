@@ -43,8 +43,7 @@ void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   hk_ib_card_close(x->api, d->card);
 }
 
-/* A completion queue must never overflow: each has room for all requests of its queue pairs. */
-hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
+static hk_ib_cq *cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   for (int i = 0; i < d->ncqs; i++)
     if (d->cqs[i].used + entries <= d->cqs[i].room) return &d->cqs[i];
   if (d->ncqs == HK_IB_CQS) {
@@ -57,13 +56,22 @@ hk_ib_cq *hk_ib_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   for (int i = 0; i < d->ncqs; i++) depth += d->cqs[i].room;
   if (depth > d->max_cqe) depth = d->max_cqe;
   if (depth < entries) depth = entries;
-  q->cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0);
+  *q = (hk_ib_cq){.cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0), .room = depth};
   if (!q->cq) return NULL;
-  q->room = depth;
-  q->used = 0;
-  q->armed = false;
   d->ncqs++;
   return q;
+}
+
+/* A completion queue must never overflow: each has room for all requests of its queue pairs. */
+hk_ib_cq *hk_ib_cq_take(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
+  hk_ib_cq *q = cq_with_room(x, d, entries);
+  if (q) q->used += entries;
+  return q;
+}
+
+void hk_ib_cq_give(hk_ib_cq **q, uint32_t entries) {
+  if (*q) (*q)->used -= entries;
+  *q = NULL;
 }
 
 /* The kernel asks for the capability in the first user namespace: in another one it has no effect. */

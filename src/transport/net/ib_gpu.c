@@ -185,12 +185,13 @@ static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
                             HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-enum { FLUSH_DEPTH = 2, READ_AT = 96 /* in the arena's first entry, after the credits (ib_place.c uses the rest) */ };
+enum { FLUSH_DEPTH = 2, FLUSH_ENTRIES = FLUSH_DEPTH + 1 };
+enum { READ_AT = 96 /* in the arena's first entry, after the credits (ib_place.c uses the rest) */ };
 
 static hk_status make_flush_qp(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_flush *f = &c->flush;
-  f->cq = hk_ib_cq_with_room(x, c->paths[0].device, FLUSH_DEPTH);
+  if (!f->cq) f->cq = hk_ib_cq_take(x, c->paths[0].device, FLUSH_ENTRIES);
   if (f->cq) {
     hk_ibv_qp_init_attr attr = {
         .send_cq = f->cq->cq,
@@ -202,7 +203,6 @@ static hk_status make_flush_qp(hk_ib_conn *c) {
   if (!f->qp)
     return HK_FAIL_ERRNO("rank %d cannot make a queue pair on RDMA device %s to read from its GPU", x->env->rank,
                          c->paths[0].device->name);
-  f->cq->used += FLUSH_DEPTH;
   int err = join_with_itself(c, f->qp);
   if (!err) return HK_OK;
   hk_ib_gpu_drop(c);
@@ -293,8 +293,7 @@ hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc) {
 void hk_ib_gpu_drop(hk_ib_conn *c) {
   hk_ib_flush *f = &c->flush;
   f->asked = 0;
-  if (!f->qp) return;
-  c->ctx->api->destroy_qp(f->qp);
-  f->cq->used -= FLUSH_DEPTH;
+  if (f->qp) c->ctx->api->destroy_qp(f->qp);
   f->qp = NULL;
+  hk_ib_cq_give(&f->cq, FLUSH_ENTRIES);
 }

@@ -25,7 +25,7 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
   q->recv_depth = 2 * n + 16;
   if (q->depth > device->max_wr) q->depth = device->max_wr;
   q->signals = calloc(q->depth + 1, sizeof *q->signals);
-  q->cq = hk_ib_cq_with_room(x, device, q->depth + q->recv_depth);
+  q->cq = hk_ib_cq_take(x, device, q->depth + q->recv_depth);
   if (!q->signals || !q->cq)
     return HK_FAIL_ERRNO("rank %d cannot make a completion queue on RDMA device %s", x->env->rank, device->name);
   hk_ibv_qp_init_attr attr = {
@@ -48,7 +48,6 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
                          x->env->rank, device->name, c->peer);
   q->inline_bytes = attr.cap.max_inline_data;
   if (!hk_param_int(HK_P_IB_USE_INLINE) && q->inline_bytes > HK_IB_HEADER) q->inline_bytes = HK_IB_HEADER;
-  q->cq->used += q->depth + q->recv_depth;
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
                        .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
                        .port_num = port->number,
@@ -200,10 +199,8 @@ void hk_ib_drop_qps(hk_ib_conn *c) {
   hk_ib_gpu_drop(c);
   for (uint32_t i = 0; i < c->nqps; i++) {
     hk_ib_qp *q = &c->qps[i];
-    if (q->qp) {
-      api->destroy_qp(q->qp);
-      q->cq->used -= q->depth + q->recv_depth;
-    }
+    if (q->qp) api->destroy_qp(q->qp);
+    hk_ib_cq_give(&q->cq, q->depth + q->recv_depth);
     free(q->signals);
     memset(q, 0, sizeof *q);
   }
