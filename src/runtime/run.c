@@ -421,10 +421,12 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
   for (size_t k = 0; k < g->n; k++) {
     m = &g->members[k];
     m->collectives = others;
-    m->puts = m->collectives + m->ncollectives;
-    m->waits = m->puts + m->nputs;
+    others += m->ncollectives;
+    m->puts = others;
+    others += m->nputs;
+    m->waits = others;
+    others += m->nwaits;
     m->transfers = transfers;
-    others = m->waits + m->nwaits;
     transfers += m->ntransfers;
     m->ncollectives = m->ntransfers = m->nputs = m->nwaits = 0;
   }
