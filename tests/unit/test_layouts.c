@@ -38,6 +38,9 @@ START_TEST(refuses_wrong_orders) {
   static const uint64_t host[] = {1, 1, 1};
   static const uint16_t twice[] = {0, 1, 1}, beyond[] = {0, 1, 3}, right[] = {2, 0, 1};
   hk_layout *l;
+  ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, NULL, 5), HK_OK);
+  ck_assert_int_eq(l->nchannels, 1); /* there is one order */
+  hk_layout_free(l);
   ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, twice, 1), HK_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "rank 1 at place 2"));
   ck_assert_int_eq(hk_layout_new(&l, 3, host, NULL, beyond, 1), HK_ERR_ARGUMENT);

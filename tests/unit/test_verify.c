@@ -106,6 +106,9 @@ START_TEST(bad_arguments) {
   hk_verify_options o = {.slots = 0, .waves = 1};
   ck_assert_int_eq(hk_verify((const hk_program *const *)p, 2, &o, &report), HK_ERR_ARGUMENT);
   ck_assert_str_eq(report.message, "nothing to verify: 2 ranks, 0 slots, 1 waves");
+  o.slots = 1;
+  ck_assert_int_eq(hk_verify((const hk_program *const *)p, 0, &o, &report), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_verify((const hk_program *const *)p, UINT16_MAX + 1, &o, &report), HK_ERR_ARGUMENT);
   programs_free(p, 2);
 }
 END_TEST
