@@ -45,6 +45,7 @@ typedef struct hk_call {
   uint64_t scalar; /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
   bool asks;               /* `options` are not all 0 */
+  bool holds;              /* in a group: keeps the memory of the communicator, for the calls after it, too (group.c) */
   uint32_t signal;         /* of a put or a wait for signals: context * rma_signals + index */
   uint64_t window, offset; /* of a put: the window's number (rma.h), bytes */
   hk_blocks *blocks;       /* of an uneven collective; NULL otherwise */

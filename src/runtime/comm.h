@@ -55,8 +55,8 @@ typedef struct hk_health {
   _Atomic(int) failure;  /* hk_status: what ended the communicator; every wait reads it */
   _Atomic(int) progress; /* hk_status of the call under way: HK_IN_PROGRESS, HK_OK or what it failed with */
   _Atomic(int) inside;   /* batches of groups and streams, and jobs, that use this communicator now */
-  _Atomic(bool) calling; /* the application's thread is in a call outside of groups and streams */
-  /* calls and children that wait in open groups of any thread: the communicator's memory is kept until then */
+  _Atomic(bool) calling; /* the application's thread is in a call, or ends a group of this communicator's */
+  /* runs of calls, and children, that wait in open groups of any thread: the memory is kept until then */
   _Atomic(int) queued;
   _Atomic(int) closing; /* hk_closing */
   _Atomic(int) revoked; /* HK_REVOKED_ bits; waits have ended with `failure`, and children may still be made */

@@ -53,20 +53,15 @@ static inline void hold_names(const hk_call *call, int by) {
   hk_call_hold(call, by);
 }
 
-static inline void hold(const hk_call *call, int by) {
-  hold_names(call, by);
-  atomic_fetch_add(&call->comm->health.queued, by);
+static inline void let_go(const hk_call *call) {
+  hold_names(call, -1);
+  if (call->holds) atomic_fetch_sub(&call->comm->health.queued, 1);
 }
 
-/* The calls do not wait in the group any more. */
-static inline void let_go(const hk_call *calls, size_t n) {
-  int same = 1;
-  for (size_t i = 0; i < n; i++, same++) {
-    hold_names(&calls[i], -1);
-    if (i + 1 < n && calls[i + 1].comm == calls[i].comm) continue;
-    atomic_fetch_sub(&calls[i].comm->health.queued, same);
-    same = 0;
-  }
+/* The calls do not wait in the group any more. From the last one on: one call holds the communicator for those of it
+ * that follow. */
+static inline void let_all_go(const hk_call *calls, size_t n) {
+  while (n) let_go(&calls[--n]);
 }
 
 hk_status hk_group_still_there(ncclComm_t c) {
@@ -91,9 +86,9 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who) {
   if (queued == 0) return HK_OK;
   return hk_group_remember(HK_FAIL(
       HK_ERR_USAGE,
-      "%s: another thread has %d calls of this communicator (rank %d of %d) in a group that is open: wait for that "
+      "%s: another thread has calls of this communicator (rank %d of %d) in a group that is open: wait for that "
       "thread's ncclGroupEnd, or use ncclCommAbort",
-      who, queued, c->rank, c->nranks));
+      who, c->rank, c->nranks));
 }
 
 hk_status hk_group_unborn(const hk_init *how, hk_status rc) {
@@ -103,17 +98,19 @@ hk_status hk_group_unborn(const hk_init *how, hk_status rc) {
 
 bool hk_group_drop(ncclComm_t c, const char *who) {
   size_t kept = 0, dropped = 0;
-  int rank = c->rank, nranks = c->nranks;
+  int rank = c->rank, nranks = c->nranks, held = 0;
   bool freed = false;
   for (size_t i = 0; i < group.ncalls; i++) {
     if (group.calls[i].comm != c) {
       group.calls[kept++] = group.calls[i];
       continue;
     }
-    hold(&group.calls[i], -1);
+    hold_names(&group.calls[i], -1);
+    held += group.calls[i].holds;
     dropped++;
   }
   group.ncalls = kept;
+  atomic_fetch_sub(&c->health.queued, held);
   dropped += hk_jobs_drop(&group.jobs, c, &freed);
   if (dropped)
     (void)hk_group_remember(HK_FAIL(
@@ -129,7 +126,7 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
 static void drop_group(void *arg) {
   (void)arg;
   size_t calls = group.ncalls, jobs = hk_jobs_abandon(&group.jobs);
-  for (size_t i = 0; i < calls; i++) hold(&group.calls[i], -1);
+  let_all_go(group.calls, calls);
   if (group.depth > 0)
     HK_WARN("a thread ended between ncclGroupStart and ncclGroupEnd: its %zu operations and %zu inits are dropped",
             calls, jobs);
@@ -182,7 +179,9 @@ static inline hk_status queue(hk_group *g, const hk_call *call) {
   if (__builtin_expect(g->ncalls == g->room, 0)) HK_OR_RETURN(make_room(g, call));
   hk_call *queued = &g->calls[g->ncalls++];
   *queued = *call;
-  hold(queued, 1);
+  queued->holds = g->ncalls == 1 || queued[-1].comm != call->comm;
+  if (queued->holds) atomic_fetch_add(&call->comm->health.queued, 1);
+  hold_names(queued, 1);
   return HK_OK;
 }
 
@@ -285,19 +284,19 @@ out:
   return rc;
 }
 
-/* run_calls for calls of one communicator. */
+/* run_calls for calls of one communicator, which one thread at a time makes: so a flag is enough. */
 static inline hk_status run_same(const hk_call *calls, size_t n) {
   ncclComm_t c = calls->comm;
-  atomic_fetch_add(&c->health.inside, 1);
+  atomic_store(&c->health.calling, true); /* before hk_group_still_there looks, as in run_calls */
   hk_status rc = hk_group_still_there(c);
   if (rc == HK_OK) rc = c->backend->run_group(calls, n);
-  atomic_fetch_sub(&c->health.inside, 1);
+  atomic_store_explicit(&c->health.calling, false, memory_order_release); /* as in host_backend.c */
   return rc;
 }
 
 /* The calls have run, or not. Keeps their memory for the thread's next group; drop_group frees it. */
 static inline void over(hk_group *g, hk_call *calls, size_t n, size_t room) {
-  let_go(calls, n);
+  let_all_go(calls, n);
   if (g->calls || room != FIRST_ROOM) {
     free(calls);
     return;

@@ -241,7 +241,7 @@ START_TEST(other_threads) {
   OK(ncclCommInitAll(c, N, NULL));
   OK(ncclGroupStart());
   for (int r = 0; r < N; r++) queue(c[r], b[r]);
-  ck_assert_int_eq(elsewhere(ncclCommDestroy, c[0], "another thread has 1 calls"), ncclInvalidUsage);
+  ck_assert_int_eq(elsewhere(ncclCommDestroy, c[0], "another thread has calls"), ncclInvalidUsage);
   OK(ncclGroupEnd());
   /* Abort works, and the group's end, long after, finds no freed memory. */
   OK(ncclGroupStart());
