@@ -132,7 +132,7 @@ RULES = [
     Rule("operand", "words of a vector that is read change places", FEW, r"ld\.global\.v4\S+\s+\{" + R + "," + R, swap(1, 2), "order types places"),
     Rule("operand", "a line's flag and data change places", r"^store_all$", r"st\.volatile\.global\.v4\S+\s+\[[^]]*\], \{" + R + "," + R, swap(1, 2), "order"),
     Rule("operand", "a difference is the other way round", DATA, r"sub\.s(?:32|64)\s+%\w+, " + R + ", " + R, swap(1, 2), "types order places"),
-    Rule("operand", "a choice is the other way round", DATA, r"selp\.\S+\s+%\w+, (%?\w+), (%?\w+), ", swap(1, 2), "types order places"),
+    Rule("operand", "a choice is the other way round", r"(?!load_odd|store_odd)" + DATA, r"selp\.\S+\s+%\w+, (%?\w+), (%?\w+), ", swap(1, 2), "types order places"),
     Rule("operand", "the greater for the lesser", r"^reduce_(u32|i32|f32|i64|f64)$", r"\bmin\.", "max.", "types"),
     Rule("operand", "the lesser for the greater", r"^reduce_rest_(u32|i32|u64|i64|f64)$", r"\bmax\.", "min.", "types"),
     Rule("operand", "a comparison is the other way round", r"^(copy_wide|reduce_wide_f32|reduce_rest_u32|copy_move)$", r"setp\.lt\.", "setp.ge.", "order types"),
@@ -169,6 +169,8 @@ EQUIVALENT = [
      "no case has more links than fit, or an instruction that lends to several"),
     ("the second barrier of a small message is left out, or its heads are weak", SMALL, r"bar\.red|(ld|st)\.relaxed\.sys\.global\.u64",
      "ranks that all send to each other never wait for credits; test_gpu_small waits for them, and TSan sees the barrier (gpu_mutations)"),
+    ("a choice is the other way round", r"^(load|store)_odd$", r"selp\.b16",
+     "a short vector goes as a whole one does, which goes byte by byte: no result has the bytes beside it"),
     ("the first error is noted by an exchange of narrow scope", r"^report$", r"atom\.sys", "exchanges of the host are always whole"),
 ]
 

@@ -207,6 +207,28 @@ static void repeat(const gpu_ranks *g, size_t count, int times) {
   }
   free(got);
 }
+/* Calls of one group are one launch, in which a block runs one after the other. */
+static void chain(const gpu_ranks *g, size_t count, int times) {
+  uint32_t *got = malloc(4 * count);
+  for (size_t i = 0; i < count; i++) got[i] = (uint32_t)i;
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(MemcpyAsync(g->in[r], (CUdeviceptr)(uintptr_t)got, 4 * count, g->stream[r]));
+    OK(StreamSynchronize(g->stream[r]));
+  }
+  OK_NCCL(ncclGroupStart());
+  for (int k = 0; k < times; k++)
+    for (int r = 0; r < g->n; r++)
+      OK_NCCL(ncclAllReduce((void *)(uintptr_t)g->in[r], (void *)(uintptr_t)(g->out[r] + 4 * count * (size_t)k), count,
+                            ncclUint32, ncclSum, g->comm[r], (cudaStream_t)(void *)g->stream[r]));
+  OK_NCCL(ncclGroupEnd());
+  gpu_wait(g);
+  for (int k = 0; k < times * g->n; k++) {
+    emu_read(got, g->out[k % g->n] + 4 * count * (size_t)(k / g->n), 4 * count);
+    suite_all(i, count, got[i] == (uint32_t)g->n * (uint32_t)i);
+  }
+  free(got);
+}
 START_TEST(repeated) {
   static const char *const algos[] = {"", "Ring", "Tree"};
   gpu_ranks g;
@@ -214,6 +236,7 @@ START_TEST(repeated) {
   begin(&g, protocols[_i % PROTOCOLS], _i / PROTOCOLS % 2, 1 << 16);
   repeat(&g, 40, all ? 40 : 12);
   repeat(&g, 2000, all ? 40 : 8);
+  chain(&g, 2000, 6);
   gpu_close(&g);
 }
 END_TEST
