@@ -202,7 +202,11 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_li
   hk_gpu_pumped *f;
   HK_OR_RETURN(hk_gpu_pumped_new(&p->env, via, key, &f));
   enter(p);
-  hk_status rc = hk_gpu_pumped_open(f, via, key);
+  hk_status rc = hk_gpu_pumped_prepare(f, via, key);
+  leave(p);
+  if (rc == HK_OK) rc = hk_gpu_pumped_reserve(f);
+  enter(p);
+  if (rc == HK_OK) rc = hk_gpu_pumped_open(f, via, key);
   leave(p);
   if (rc == HK_OK) rc = hk_gpu_pumped_bind(&p->env, f, out);
   enter(p);

@@ -57,6 +57,20 @@ undo:
   return rc;
 }
 
+/* A link that grows reserves the GPU's memory then. */
+static bool reserves(const hk_gpu_pumped *f) {
+  return f->link.owner->transport->prepare && f->link.gpu && !f->link.small;
+}
+
+hk_status hk_gpu_pumped_prepare(hk_gpu_pumped *f, hk_transport_state *via, const hk_link_key *key) {
+  return reserves(f) ? via->transport->prepare(via, key, &f->link) : HK_OK;
+}
+
+hk_status hk_gpu_pumped_reserve(hk_gpu_pumped *f) {
+  char *at; /* the transport knows it */
+  return reserves(f) ? f->link.owner->transport->reserve(&f->link, &at) : HK_OK;
+}
+
 hk_status hk_gpu_pumped_open(hk_gpu_pumped *f, hk_transport_state *via, const hk_link_key *key) {
   hk_status rc = via->transport->open(via, key, &f->link);
   f->opened = rc == HK_OK;

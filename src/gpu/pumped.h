@@ -23,10 +23,13 @@ typedef struct hk_gpu_pumped {
   struct hk_gpu_pumped *next;
 } hk_gpu_pumped;
 
-/* Gets its pinned memory; lets the transport open it; and gets what else that means, and fills data, word and head of
- * `out`. */
+/* Gets its pinned memory; then, under the proxy's lock, asks the transport whether it takes the GPU's; reserves that
+ * without the lock, because it may wait for kernels; lets the transport open the end, under the lock; and gets what
+ * else that means, and fills data, word and head of `out`. */
 hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
                             hk_gpu_pumped **end);
+hk_status hk_gpu_pumped_prepare(hk_gpu_pumped *end, hk_transport_state *via, const hk_link_key *key);
+hk_status hk_gpu_pumped_reserve(hk_gpu_pumped *end);
 hk_status hk_gpu_pumped_open(hk_gpu_pumped *end, hk_transport_state *via, const hk_link_key *key);
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, hk_gpu_link *out);
 /* Under the proxy's lock: gives the end memory for large slots, `on_gpu` of the transport or `host`, which it takes

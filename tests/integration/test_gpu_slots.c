@@ -93,20 +93,40 @@ START_TEST(grows_in_turn) {
 END_TEST
 
 /* Kernels are under way that need the proxies, on a driver that waits for kernels when it allocates. */
+static void allocate_beside_kernels(gpu_ranks *g) {
+  gpu_init_all(g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(g, &c);
+  for (int k = 0; k < 50; k++) {
+    c.count = k == 40 ? 20000 : 300;
+    gpu_group(g, &c);
+  }
+  gpu_check(g, &c);
+  run(g, HK_ALLREDUCE, 20000);
+  end(g);
+}
+
 START_TEST(grows_beside_kernels) {
   gpu_ranks g;
   setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
   begin(&g, 2, _i, 1 << 18);
-  gpu_init_all(&g);
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
-  gpu_fill(&g, &c);
-  for (int k = 0; k < 50; k++) {
-    c.count = k == 40 ? 20000 : 300;
-    gpu_group(&g, &c);
-  }
-  gpu_check(&g, &c);
-  run(&g, HK_ALLREDUCE, 20000);
-  end(&g);
+  allocate_beside_kernels(&g);
+}
+END_TEST
+
+/* Links that have all of their memory from the beginning: little may be locked, or slots are short. */
+START_TEST(opens_beside_kernels) {
+  gpu_ranks g;
+  struct rlimit limit;
+  const bool scarce = _i >= WAYS;
+  setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
+  begin(&g, 2, _i % WAYS, 1 << 18);
+  rdma_plenty = !scarce;
+  ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  if (scarce && limit.rlim_cur > 4 << 20) limit.rlim_cur = 4 << 20;
+  if (scarce) ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+  if (!scarce) rdma_param("HOCKET_SLOT_BYTES", "8192");
+  allocate_beside_kernels(&g);
 }
 END_TEST
 
@@ -221,6 +241,7 @@ int main(void) {
   tcase_add_loop_test(t, small_messages_need_little, 0, WAYS);
   tcase_add_loop_test(t, grows_in_turn, 0, WAYS);
   tcase_add_loop_test(t, grows_beside_kernels, 0, WAYS);
+  tcase_add_loop_test(t, opens_beside_kernels, 0, 2 * WAYS);
   tcase_add_loop_test(t, graphs, 0, WAYS);
   tcase_add_test(t, full_gpu);
   tcase_add_loop_test(t, mismatch, 0, 2 * WAYS);

@@ -192,13 +192,15 @@ static bool net_apart(hk_transport_state *state, int peer) {
 
 /* ---- links ---- */
 
+static char *on_gpu(const hk_net_end *e) { return (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE); }
+
 /* Allocates payloads in a GPU's memory. */
 static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu, char **payload) {
   size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
   /* Virtual memory, if cards take that: a suspended communicator can give it back. */
   const bool virtual = gpu->limits.gdr && gpu->limits.fd_handles;
   HK_OR_RETURN(gpu->ops->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
-  *payload = (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
+  *payload = on_gpu(e);
   e->gpu = gpu;
   return HK_OK;
 }
@@ -287,7 +289,8 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
       .priv = e,
       .gpu = gpu,
   };
-  return gpu && !grows ? map_on_gpu(env, e, gpu, &e->link->payload) : HK_OK;
+  if (gpu && !grows) e->link->payload = on_gpu(e);
+  return HK_OK;
 }
 
 static bool net_grows(hk_transport_state *state, const hk_link_key *key) {
@@ -317,23 +320,39 @@ static hk_status net_grow(hk_link *link, char *data, bool host) {
   return HK_OK;
 }
 
-static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
-  net_state *s = (net_state *)state;
-  hk_status rc;
+/* The link's end, of the provider that is to carry it. */
+static hk_status new_end(net_state *s, const hk_link_key *key, hk_link *link, hk_net_end **out) {
   if (key->kind != HK_LINK_SEND && key->kind != HK_LINK_RECV)
-    return HK_FAIL(HK_ERR_INTERNAL, "rank %d cannot open a multicast link over the network", state->env->rank);
+    return HK_FAIL(HK_ERR_INTERNAL, "rank %d cannot open a multicast link over the network", s->base.env->rank);
   char why[160];
   hk_net_used *u = provider_of(s, key->peer, why, sizeof why);
-  if (!u) return HK_FAIL(HK_ERR_SYSTEM, "rank %d has no network to rank %u: %s", state->env->rank, key->peer, why);
-  hk_net_end *e = calloc(1, sizeof *e);
+  if (!u) return HK_FAIL(HK_ERR_SYSTEM, "rank %d has no network to rank %u: %s", s->base.env->rank, key->peer, why);
+  hk_net_end *e = *out = calloc(1, sizeof *e);
   if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
   e->link = link;
   e->key = *key;
   e->used = u;
+  if (link->gpu && u->provider->takes_gpu && u->provider->takes_gpu(u->ctx, e)) e->taken = link->gpu;
+  return HK_OK;
+}
+
+static hk_status net_prepare(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  hk_net_end *e;
+  HK_OR_RETURN(new_end((net_state *)state, key, link, &e));
+  link->priv = e;
+  return HK_OK;
+}
+
+/* A prepared end has the GPU's memory; if it has none, or another network is to carry it by now, it needs none. */
+static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  hk_status rc;
+  hk_net_end *e = link->gpu ? link->priv : NULL;
+  const bool prepared = e != NULL;
+  if (!e) HK_OR_RETURN(new_end((net_state *)state, key, link, &e));
+  hk_net_used *u = e->used;
   u->nends++;
-  hk_device *gpu = link->gpu && u->provider->takes_gpu && u->provider->takes_gpu(u->ctx, e) ? link->gpu : NULL;
-  e->taken = gpu;
-  HK_TRY(map_fifo(state->env, e, u->provider, gpu), undo);
+  if (prepared && !(e->gpu_memory.base && u->provider->takes_gpu(u->ctx, e))) e->taken = NULL;
+  HK_TRY(map_fifo(state->env, e, u->provider, e->taken), undo);
   link->owner = state;
   atomic_init(&link->state, HK_LINK_CONNECTING);
   HK_TRY(u->provider->open(u->ctx, e), undo);
@@ -342,6 +361,7 @@ undo:
   if (e->used) e->used->nends--;
   unmap_fifo(e);
   free(e);
+  link->priv = NULL;
   return rc;
 }
 
@@ -510,6 +530,7 @@ const hk_transport hk_transport_net = {
     .apart = net_apart,
     .open = net_open,
     .grows = net_grows,
+    .prepare = net_prepare,
     .reserve = net_reserve,
     .grow = net_grow,
     .progress = net_progress,
