@@ -84,7 +84,6 @@ static hk_status sent(hk_sim *s, hk_queue *q) {
 
 static void finish_thread(hk_sim *s, hk_lane_state *t, double at) {
   t->state = HK_T_DONE;
-  s->live--;
   if (at > s->finished) s->finished = at;
 }
 
@@ -236,7 +235,6 @@ static hk_status stuck(const hk_sim *s) {
 }
 
 hk_status hk_sim_loop(hk_sim *s) {
-  hk_status rc = HK_OK;
   for (uint32_t i = 0; i < s->nthreads; i++)
     if (s->threads[i].state == HK_T_READY)
       HK_OR_RETURN(s->cores
@@ -260,6 +258,5 @@ hk_status hk_sim_loop(hk_sim *s) {
         break;
     }
   }
-  if (s->live) rc = stuck(s);
-  return rc;
+  return stuck(s);
 }

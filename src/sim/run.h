@@ -133,7 +133,8 @@ typedef struct hk_sim {
   double wake_us;
 
   hk_lane_state *threads;
-  uint32_t nthreads, live;
+  uint32_t nthreads;
+  uint32_t live;          /* of coarse.c: lanes that have not ended */
   uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_SIM_NONE for others */
   hk_side *sides;
   uint32_t nsides;

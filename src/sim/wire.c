@@ -247,7 +247,6 @@ static hk_status open_threads(hk_sim *s, int rank) {
       t->next = HK_SIM_NONE;
       t->flow.end.id = at;
       t->state = hk_cursor_begin(&t->at, &lanes[l], (unsigned)c, &s->sizes) ? HK_T_READY : HK_T_DONE;
-      s->live += t->state != HK_T_DONE;
     }
   }
   return HK_OK;
