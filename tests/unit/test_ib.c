@@ -19,6 +19,7 @@ static const struct {
     {"NCCL_IB_QPS_PER_CONNECTION", "4", false, true, 4064, 256}, /* more than one completion queue has room for */
     {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", false, true, 70000, 4},
     {"NCCL_IB_PCI_RELAXED_ORDERING", "0", true, false, 70000, 8},
+    {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", true, true, 130000, 8},
 };
 
 START_TEST(carries_messages) {
@@ -26,11 +27,28 @@ START_TEST(carries_messages) {
   begin(2);
   if (ways[_i].name) rdma_param(ways[_i].name, ways[_i].value);
   if (_i == 5) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
+  if (_i == 6) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "16");
   net_world *w = net_world_new(2, ways[_i].nslots, 131072);
   make_streams(w, t, 96, ways[_i].most);
   for (int i = 0; i < 2; i++) t[i].want = ways[_i].want, t[i].both = ways[_i].both;
   run_streams(w, t, 2);
   ck_assert_uint_gt(verbs->writes, 96);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* More queue pairs than slots. */
+START_TEST(has_many_queue_pairs) {
+  hk_link *send, *recv;
+  begin(1);
+  rdma_param("NCCL_IB_QPS_PER_CONNECTION", "16");
+  net_world *w = net_world_new(2, 8, 131072);
+  make_way(w, &send, &recv);
+  for (unsigned i = 0; i < 96; i++) pass_on(w, send, recv, i);
+  ck_assert_int_eq(verbs->nqps, 2 * 16);
+  net_unlink(send);
+  net_unlink(recv);
   net_world_free(w);
   end();
 }
@@ -540,6 +558,7 @@ int main(void) {
   TCase *t = tcase_create("ib");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_test(t, has_many_queue_pairs);
   tcase_add_test(t, asks_for_few_reports);
   tcase_add_test(t, ends_with_an_unread_message);
   tcase_add_loop_test(t, sends_registered_memory, 0, 3);

@@ -453,6 +453,7 @@ void hk_ib_fill_ece(hk_ib_conn *c);
 /* A request's id names its connection and the epoch of its queue pairs, so that late completions of earlier ones are
  * ignored. */
 enum { HK_IB_SENT = 1, HK_IB_RECEIVED, HK_IB_FLUSHED };
+_Static_assert(HK_IB_QPS <= 16, "a request's id has four bits for the queue pair");
 static inline uint64_t hk_ib_request_id(const hk_ib_conn *c, uint32_t qp, unsigned kind) {
   return (uint64_t)c->serial << 32 | (uint64_t)c->index << 8 | (uint64_t)qp << 4 | kind;
 }
