@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: notsan */
+/* check: notsan long=asan */
 /* The simulator against published figures.  One model and one set of constants for all rows; each row names its
  * source. */
 #include <check.h>
