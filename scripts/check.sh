@@ -15,6 +15,7 @@
 #   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
 #               there unless LONG=1 or ONLY asks for it
 #   alone       runs with no other test beside it: it measures time
+#   waits       waits for most of its time, so it runs beside the others of its group, from the beginning
 # Two tests run at a time for each core (JOBS=1: one after the other).  Results are printed as they come;
 # build/check-logs/times has the seconds and the CPU seconds of each test.
 # Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler),
@@ -124,14 +125,14 @@ run_test() { # name timeout command...
 
 # ---- tests side by side ----
 # A test runs in a process of its own, which leaves what it prints and counts in files.
-declare -A jobs=() group_ms=() group_cpu=()
+declare -A jobs=() light=() group_ms=() group_cpu=()
 group=""
 
 reap() { # waits for one test and shows its result
   local pid base p=0 f=1 s=0 ms=0 cpu=0
   wait -n -p pid "${!jobs[@]}"
   base=${jobs[$pid]}
-  unset "jobs[$pid]"
+  unset "jobs[$pid]" "light[$pid]"
   cat "$base.out"
   [ -e "$base.counts" ] && read -r p f s ms cpu <"$base.counts"
   passed=$((passed + p)) failed=$((failed + f)) skipped=$((skipped + s))
@@ -143,14 +144,15 @@ reap() { # waits for one test and shows its result
 }
 drain() { while [ ${#jobs[@]} -gt 0 ]; do reap; done; }
 
-start() { # alone? name timeout command...
-  local alone=$1 name=$2 base
+start() { # alone|waits|no name timeout command...
+  local how=$1 name=$2 base
+  [ "$width" != 1 ] || how=no
   shift
   wanted "$name" || return 0
   base=$logs/$group.${name//[:\/]/_}
   rm -f "$base.counts"
-  [ "$alone" = yes ] && drain
-  while [ ${#jobs[@]} -ge "$width" ]; do reap; done
+  [ "$how" = alone ] && drain
+  while [ "$how" != waits ] && [ $((${#jobs[@]} - ${#light[@]})) -ge "$width" ]; do reap; done
   (
     trap - EXIT
     passed=0 failed=0 skipped=0 cpu_ms=0
@@ -159,7 +161,8 @@ start() { # alone? name timeout command...
     echo "$passed $failed $skipped $(((${EPOCHREALTIME/./} - begin) / 1000)) $cpu_ms" >"$base.counts"
   ) >"$base.out" 2>&1 &
   jobs[$!]=$base
-  [ "$alone" = yes ] && drain
+  [ "$how" != waits ] || light[$!]=yes
+  [ "$how" = alone ] && drain
   return 0
 }
 
@@ -172,12 +175,22 @@ unit_sources() { # prefix skip-option
   done
 }
 
+# How a test is started: those that wait come first.
+how() { # source
+  [ "$(option "$1" alone no)" = no ] || { echo alone; return; }
+  [ "$(option "$1" waits no)" = no ] && echo no || echo waits
+}
+waiting_first() {
+  local source
+  while read -r source; do echo "$(how "$source") $source"; done | sort -s -r -k 1,1 | cut -d ' ' -f 2
+}
+
 unit_tests() { # folder prefix skip-option timeout-factor
   local source name
-  for source in $(unit_sources "$2" "$3"); do
+  for source in $(unit_sources "$2" "$3" | waiting_first); do
     too_long "$source" "$group" && continue
     name=$(basename "$source" .c)
-    start "$(option "$source" alone no)" "$2$name" $(($(option "$source" timeout 120) * $4)) "${wrap[@]}" "$1/tests/$name"
+    start "$(how "$source")" "$2$name" $(($(option "$source" timeout 120) * $4)) "${wrap[@]}" "$1/tests/$name"
   done
 }
 
@@ -190,20 +203,20 @@ suites_by_limit() {
 }
 
 suites() {
-  local suite name limit alone
+  local suite name limit how
   for suite in $(suites_by_limit); do
     name=$(basename "$suite" .sh)
     too_long "$suite" suites && continue
     limit=$(option "$suite" timeout 120)
-    alone=$(option "$suite" alone no)
+    how=$(how "$suite")
     if [ "$(option "$suite" root no)" = yes ] && [ "$(id -u)" != 0 ]; then
       if sudo -n true 2>/dev/null; then
-        start "$alone" "$name" "$limit" sudo -n env "PATH=$PATH" "HK_BUILD=$HK_BUILD" "$suite"
+        start "$how" "$name" "$limit" sudo -n env "PATH=$PATH" "HK_BUILD=$HK_BUILD" "$suite"
       else
         skip "$name" "needs root, and sudo without a password is not here"
       fi
     else
-      start "$alone" "$name" "$limit" "$suite"
+      start "$how" "$name" "$limit" "$suite"
     fi
   done
 }

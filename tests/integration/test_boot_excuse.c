@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A rank that fails before it has met the others: they get its cause from the root at once, not after their deadline.
- * check: notsan long=asan */
+ * check: waits notsan long=asan */
 #include "../../src/base/addr.h"
 #include "../support/boot_ranks.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control connections that something closes, or on which nothing arrives, while both processes live: no rank is
  * reported as gone.
- * check: notsan */
+ * check: waits notsan */
 #include <linux/filter.h>
 #include <sys/socket.h>
 #include "../../src/base/param.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waits inside the bootstrap: each ends, or is reported, with the ranks that are missing and what they do.
- * check: notsan */
+ * check: waits notsan */
 #include <nccl.h>
 #include "../support/boot_ranks.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: timeout=300 notsan
+/* check: waits timeout=300 notsan
  * Every order of calls that docs/recovery.md allows, after every kind of failure: each call gives the code that its
  * table names, on all ranks, in bounded time; afterwards a new communicator works, and nothing is left over.
  *

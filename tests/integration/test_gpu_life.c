@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators on GPUs: captured graphs, ranks as threads, children, aborts, failures, ends; the same where only the
  * network joins the GPUs, with the proxy.
- * check: timeout=300 */
+ * check: waits timeout=300 */
 #include <pthread.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* check: waits */
 /* The end of communicators: inside groups, from other threads, during inits, in forked children; and that it always
  * comes. */
 #include <check.h>

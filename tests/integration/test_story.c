@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* check: waits */
 /* One fault, one story: the rule, and what all ranks report of disagreements, deaths and failures of one of them. */
 #include <check.h>
 #include <nccl.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* check: waits */
 /* The emulated CUDA driver: memory, streams, events and kernels. */
 #include <pthread.h>
 #include <string.h>

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* check: waits */
 /* Connections of the bootstrap: what listeners of all kinds come to, in a dial and in a question; what forks close. */
 #include <fcntl.h>
 #include <poll.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The net transport over net plugins, the example and our own, by sockets and by the fake RDMA cards: messages between
  * ranks that are threads, and peers that go.
- * check: long=asan,tsan */
+ * check: waits long=asan,tsan */
 #include <check.h>
 #include <dirent.h>
 #include <libgen.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A peer that is only slow is no error, whatever the state of the window; a host that is gone is one, in bounded time.
- * check: notsan noasan */
+ * check: waits notsan noasan */
 #include <check.h>
 #include <linux/filter.h>
 #include "../../src/base/param.h"
