@@ -11,23 +11,23 @@ static const struct {
   const char *name, *value;
   bool want, both;
   uint32_t most, nslots;
+  const char *qps;
 } ways[] = {
-    {NULL, NULL, false, false, 4064, 8},
-    {NULL, NULL, true, true, 70000, 8},
-    {"NCCL_IB_USE_INLINE", "0", true, true, 5000, 2},
-    {"NCCL_IB_QPS_PER_CONNECTION", "4", true, true, 70000, 8},
-    {"NCCL_IB_QPS_PER_CONNECTION", "4", false, true, 4064, 256}, /* more than one completion queue has room for */
-    {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", false, true, 70000, 4},
-    {"NCCL_IB_PCI_RELAXED_ORDERING", "0", true, false, 70000, 8},
-    {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", true, true, 130000, 8},
+    {NULL, NULL, false, false, 4064, 8, NULL},
+    {NULL, NULL, true, true, 70000, 8, NULL},
+    {"NCCL_IB_USE_INLINE", "0", true, true, 5000, 2, NULL},
+    {NULL, NULL, true, true, 70000, 8, "4"},
+    {NULL, NULL, false, true, 4064, 256, "4"}, /* more than one completion queue has room for */
+    {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", false, true, 70000, 4, "3"},
+    {"NCCL_IB_PCI_RELAXED_ORDERING", "0", true, false, 70000, 8, NULL},
+    {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", true, true, 130000, 8, "16"},
 };
 
 START_TEST(carries_messages) {
   stream t[2];
   begin(2);
   if (ways[_i].name) rdma_param(ways[_i].name, ways[_i].value);
-  if (_i == 5) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
-  if (_i == 6) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "16");
+  if (ways[_i].qps) rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
   net_world *w = net_world_new(2, ways[_i].nslots, 131072);
   make_streams(w, t, 96, ways[_i].most);
   for (int i = 0; i < 2; i++) t[i].want = ways[_i].want, t[i].both = ways[_i].both;
