@@ -5,7 +5,7 @@
  *
  * FOLDER is empty, and the ranks exchange the address of rank 0 through it. A line for each batch and size: bytes, and
  * microseconds an operation averaged over the ranks. A batch has as many operations as take about SECONDS. Sizes are counted as in
- * mpi_perf.c. all_reduce_bf16 is in place, as programs that serve language models call it. */
+ * mpi_perf.c. */
 #include <oneapi/ccl.hpp>
 
 #include <unistd.h>
@@ -14,7 +14,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <fstream>
 #include <functional>
 #include <string>
@@ -41,10 +40,7 @@ ccl::shared_ptr_class<ccl::kvs> meet(const std::string &folder, int rank) {
     std::rename((path + ".new").c_str(), path.c_str());
     return kvs;
   }
-  for (std::ifstream in; !in.read(address.data(), address.size()); in.open(path, std::ios::binary)) {
-    in = std::ifstream();
-    usleep(1000);
-  }
+  while (!std::ifstream(path, std::ios::binary).read(address.data(), address.size())) usleep(1000);
   return ccl::create_kvs(address);
 }
 
@@ -52,8 +48,6 @@ ccl::shared_ptr_class<ccl::kvs> meet(const std::string &folder, int rank) {
 std::function<void()> call_of(job &j, const std::string &name, float *in, float *out, size_t bytes) {
   const size_t whole = bytes / 4, block = whole / j.nranks & ~size_t(3);
   if (name == "all_reduce") return [=, &j] { ccl::allreduce(in, out, whole, FLOAT, SUM, j.comm).wait(); };
-  if (name == "all_reduce_bf16")
-    return [=, &j] { ccl::allreduce(out, out, bytes / 2, ccl::datatype::bfloat16, SUM, j.comm).wait(); };
   if (name == "all_gather")
     return [=, &j] { ccl::allgatherv(in, block, out, std::vector<size_t>(j.nranks, block), FLOAT, j.comm).wait(); };
   if (name == "reduce_scatter") return [=, &j] { ccl::reduce_scatter(in, out, block, FLOAT, SUM, j.comm).wait(); };

@@ -15,7 +15,7 @@
 #   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
 #               there unless LONG=1 or ONLY asks for it
 #   alone       runs with no other test beside it: it measures time
-#   waits       waits for most of its time, so it runs beside the others of its group, from the beginning
+#   waits       waits for most of its time: it starts before the others of its group, and does not count as one of those that run
 # Two tests run at a time for each core (JOBS=1: one after the other).  Results are printed as they come;
 # build/check-logs/times has the seconds and the CPU seconds of each test.
 # Environment: HK_BUILD, HK_MAKE, ONLY=pattern (substring or glob of a name), QUICK=1 (no sanitizers, no second compiler),
@@ -144,9 +144,9 @@ reap() { # waits for one test and shows its result
 }
 drain() { while [ ${#jobs[@]} -gt 0 ]; do reap; done; }
 
-start() { # alone|waits|no name timeout command...
+start() { # alone|waits|usual name timeout command...
   local how=$1 name=$2 base
-  [ "$width" != 1 ] || how=no
+  [ "$width" != 1 ] || how=usual
   shift
   wanted "$name" || return 0
   base=$logs/$group.${name//[:\/]/_}
@@ -175,23 +175,27 @@ unit_sources() { # prefix skip-option
   done
 }
 
-# How a test is started: those that wait come first.
+# How a test is started.
 how() { # source
-  [ "$(option "$1" alone no)" = no ] || { echo alone; return; }
-  [ "$(option "$1" waits no)" = no ] && echo no || echo waits
+  local way
+  for way in alone waits; do
+    [ "$(option "$1" $way no)" = no ] || { echo $way; return; }
+  done
+  echo usual
 }
+# Lines "how source", those that wait first.
 waiting_first() {
   local source
-  while read -r source; do echo "$(how "$source") $source"; done | sort -s -r -k 1,1 | cut -d ' ' -f 2
+  while read -r source; do echo "$(how "$source") $source"; done | sort -s -r -k 1,1
 }
 
 unit_tests() { # folder prefix skip-option timeout-factor
-  local source name
-  for source in $(unit_sources "$2" "$3" | waiting_first); do
+  local how source name
+  while read -r how source; do
     too_long "$source" "$group" && continue
     name=$(basename "$source" .c)
-    start "$(how "$source")" "$2$name" $(($(option "$source" timeout 120) * $4)) "${wrap[@]}" "$1/tests/$name"
-  done
+    start "$how" "$2$name" $(($(option "$source" timeout 120) * $4)) "${wrap[@]}" "$1/tests/$name"
+  done < <(unit_sources "$2" "$3" | waiting_first)
 }
 
 # The slowest first, by their own limits: the last to end then ends early.

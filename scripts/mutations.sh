@@ -60,7 +60,7 @@ candidates() {
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
       # What is left out costs only time: a nap, a yield, that something moved and so no nap is due.
       / nanosleep\(|sched_yield\(|^ *\*moved = true;/ { next }
-      # A close or a free before it has kept errno as it is, unless it failed itself.
+      # To restore errno matters only if the close or free before it failed.
       /^ *errno = [a-z]+;/ { next }
       # No descriptor is 0, and errno says nothing after a call that gave 0.
       { gsub(/(fd|socket|spare)(\[[a-z]+\])? (<|>=) 0/, "", line); if (line ~ /errno/) gsub(/ < 0/, "", line) }

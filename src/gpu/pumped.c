@@ -57,7 +57,7 @@ undo:
   return rc;
 }
 
-/* A link that grows reserves the GPU's memory then. */
+/* A link that grows reserves the GPU's memory when it grows. */
 static bool reserves(const hk_gpu_pumped *f) {
   return f->link.owner->transport->prepare && f->link.gpu && !f->link.small;
 }

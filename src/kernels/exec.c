@@ -64,12 +64,8 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
     begin_lanes(x, memory, scratch);
     return;
   }
-  const hk_steps *s = plan->steps;
-  x->live = s->live;
-  x->bases[HK_IN] = (char *)(uintptr_t)in;
-  x->bases[HK_OUT] = out;
+  hk_steps_again(x, in, out);
   x->bases[HK_SCRATCH] = scratch;
-  memcpy(x->at, s->begin, sizeof x->at);
 }
 
 static inline __attribute__((always_inline)) void *user_address(const hk_exec *x, const hk_lane_run *l,

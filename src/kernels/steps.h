@@ -36,7 +36,7 @@ struct hk_steps {
 /* The steps of a plan with its links; NULL if it is too large for them, if its links are pumped, or without memory. The
  * caller frees them with free(). */
 hk_steps *hk_steps_make(const hk_plan *plan);
-/* As hk_exec_init, with the plan and the launch that `x` has, whose messages run as steps. */
+/* Begins the steps of the plan that `x` has. hk_exec_init has set the rest for this plan and launch. */
 static inline void hk_steps_again(hk_exec *x, const void *in, void *out) {
   const hk_steps *s = x->plan->steps;
   x->in = in;

@@ -120,8 +120,8 @@ typedef struct hk_transport {
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* Can the link be opened with memory for small payloads only (hk_link.small)?  The same until `open`.  NULL: no. */
   bool (*grows)(hk_transport_state *s, const hk_link_key *key);
-  /* Before `open` of a link of a GPU's that does not grow: `reserve` follows, then `open`, which uses what that gave.
-   * NULL: payloads are in host memory. */
+  /* Before `open`, for a GPU's link that does not grow: `reserve` follows, then `open`, which uses that memory. NULL:
+   * payloads are in host memory. */
   hk_status (*prepare)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
   /* After `prepare` or before `grow`, once, beside `progress` of another thread, which goes on though this may wait for
    * the GPU: memory of the GPU for large payloads.  *data is NULL if they are to be in host memory. */

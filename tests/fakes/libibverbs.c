@@ -205,7 +205,7 @@ hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint6
 int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;
   lock();
-  if (!m->map && !on_gpu(m->host)) (void)*(volatile char *)m->host; /* who registers memory has it until here */
+  if (!m->map && !on_gpu(m->host)) (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
   mrs[v->lkey >> 1] = NULL;
   if ((int)(v->lkey >> 1) < free_mrs) free_mrs = (int)(v->lkey >> 1);
   fake_verbs.nmrs--;
@@ -278,7 +278,7 @@ static void free_qp(qp *p) {
   if (p) free(p->recv);
   free(p);
 }
-/* A card lets a completion queue overflow; here a program that makes more queue pairs than one has room for ends. */
+/* A card lets a completion queue overflow. This one ends a program whose queue pairs need more than the queue has. */
 static void take_entries(hk_ibv_cq *v, int entries) {
   queue *q = (queue *)v;
   q->taken += entries;

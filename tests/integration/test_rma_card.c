@@ -173,7 +173,7 @@ static int cut_off(ncclComm_t c, int rank, int n, void *arg) {
   IS(rc == ncclRemoteError);
   IS(strstr(ncclGetLastError(c), "lost the connection to rank") != NULL);
   IS(strstr(ncclGetLastError(c), "rank 1") != NULL);
-  ncclCommWindowDeregister(c, win); /* the card has the memory until then, whatever it returns */
+  ncclCommWindowDeregister(c, win); /* the card may use the memory until then; it may fail */
   free(window);
   return faults;
 }

@@ -28,7 +28,7 @@ echo 'HK_ALGORITHM(mirror)' >>"$copy/src/collectives/registry.def"
 cp tests/extend/test_extended.c "$copy/tests/unit"
 
 cd "$copy" || exit 1
-# coll.def reaches nearly all files, which are compiled without optimization; what was copied counts as compiled with these flags.
+# Nearly all files include coll.def; they are compiled without optimization. FLAGS_TEXT keeps make from compiling the copied objects again.
 "${HK_MAKE:-make}" -j"$(nproc)" --no-print-directory BUILD="$HK_BUILD" CFLAGS="-O0 -g1" FLAGS_TEXT="$(cat "$HK_BUILD/flags")" \
   "$HK_BUILD/tests/test_extended" >out 2>&1 ||
   { grep -v '^  CC' out | tail -n 20; exit 1; }
