@@ -308,15 +308,19 @@ hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
 
 /* Host memory has one address for both. */
 static hk_status pin_again(hk_cuda *d, hk_memory *m) {
+  hk_status rc = HK_OK;
   CUdeviceptr at = 0;
   HK_CUDA_OR_RETURN(
       hk_cu.MemHostRegister(m->host, whole_pages(m), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
       "pinning %zu bytes at %p again", m->bytes, m->host);
-  HK_CUDA_OR_RETURN(hk_cu.MemHostGetDevicePointer(&at, m->host, 0), "device %d: the address of pinned memory",
-                    d->base.limits.ordinal);
+  HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, m->host, 0), undo, "device %d: the address of pinned memory",
+              d->base.limits.ordinal);
   if (pointer(at) == m->base) return HK_OK;
-  return HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal, pointer(at),
-                 m->base);
+  rc = HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal, pointer(at),
+               m->base);
+undo:
+  hk_cu.MemHostUnregister(m->host); /* it stays parked */
+  return rc;
 }
 
 hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {

@@ -13,6 +13,14 @@ static bool started;
 static struct CUctx_st primaries[EMU_DEVICES];
 
 bool emu_started(void) { return started; }
+
+static long held[CUDAEMU_HELD];
+void emu_hold(int kind, int by) { __atomic_add_fetch(&held[kind], by, __ATOMIC_RELAXED); }
+EXPORT void cudaemu_held(long out[CUDAEMU_HELD]);
+void cudaemu_held(long out[CUDAEMU_HELD]) {
+  for (int i = 0; i < CUDAEMU_HELD; i++) out[i] = __atomic_load_n(&held[i], __ATOMIC_RELAXED);
+}
+
 bool emu_fails(long *left) { return *left > 0 && --*left == 0; }
 
 /* ---- the environment ---- */

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include "../../src/base/cuda_abi.h"
 #include "../ptxemu/ptxemu.h"
+#include "held.h"
 #include "kernel.h"
 
 #define EXPORT __attribute__((visibility("default")))
@@ -35,6 +36,8 @@ extern emu_config emu;
 extern pthread_mutex_t emu_lock;
 extern pthread_cond_t emu_news; /* an operation is done */
 bool emu_started(void);
+/* Counts what is held (held.h). */
+void emu_hold(int kind, int by);
 /* Counts down an injected failure; true where this is the one. */
 bool emu_fails(long *left);
 

@@ -57,6 +57,7 @@ emu_area *emu_area_add(emu_kind kind, uint64_t at, size_t bytes) {
   if (!a) abort();
   *a = (emu_area){.kind = kind, .at = at, .bytes = bytes, .id = ++ids, .refs = 1, .device = -1, .next = emu_areas};
   emu_areas = a;
+  emu_hold(CUDAEMU_AREAS + (int)kind, 1);
   return a;
 }
 void emu_area_drop(emu_area *a) {
@@ -65,6 +66,7 @@ void emu_area_drop(emu_area *a) {
       *at = a->next;
       break;
     }
+  emu_hold(CUDAEMU_AREAS + (int)a->kind, -1);
   free(a);
 }
 

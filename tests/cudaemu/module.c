@@ -131,6 +131,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     if (!*module) abort();
     (*module)->ptx = ptx;
     (*module)->fd = -1;
+    emu_hold(CUDAEMU_MODULES, 1);
     return CUDA_SUCCESS;
   }
   int fd = -1;
@@ -148,6 +149,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
   pthread_mutex_lock(&emu_lock);
   *table = emu_kernel_table();
   *module = m;
+  emu_hold(CUDAEMU_MODULES, 1);
   return emu_unlock(CUDA_SUCCESS);
 }
 CUresult cuModuleUnload(CUmodule module) {
@@ -164,6 +166,7 @@ CUresult cuModuleUnload(CUmodule module) {
   if (module->ptx) ptx_module_drop(module->ptx);
   if (module->fd >= 0) close(module->fd);
   free(module);
+  emu_hold(CUDAEMU_MODULES, -1);
   return CUDA_SUCCESS;
 }
 CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *name) {

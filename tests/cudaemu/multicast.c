@@ -102,6 +102,7 @@ CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmultica
     free(p);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  emu_hold(CUDAEMU_PHYSICAL, 1);
   m->o->wanted = prop->numDevices;
   m->o->bytes = prop->size;
   *p = (emu_phys){

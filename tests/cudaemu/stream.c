@@ -264,6 +264,7 @@ CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priori
   pthread_mutex_lock(&emu_lock);
   CUcontext ctx = emu_context(&code);
   if (ctx) *stream = emu_stream_new(ctx, flags, priority > 0 ? 0 : priority < -5 ? -5 : priority);
+  if (ctx) emu_hold(CUDAEMU_STREAMS, 1);
   return emu_unlock(code);
 }
 EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags);
@@ -275,6 +276,7 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   pthread_mutex_lock(&emu_lock);
   CUstream s = emu_stream(stream, &code);
   if (s && s->capture) code = emu_capture_break(s);
+  if (s) emu_hold(CUDAEMU_STREAMS, -1);
   if (s) emu_stream_close(s);
   return emu_unlock(code);
 }
@@ -356,6 +358,7 @@ CUresult cuEventCreate(CUevent *event, unsigned flags) {
   CUcontext ctx = emu_context(&code);
   if (ctx && !(*event = calloc(1, sizeof **event))) code = CUDA_ERROR_OUT_OF_MEMORY;
   if (!code) (*event)->flags = flags;
+  if (!code) emu_hold(CUDAEMU_EVENTS, 1);
   return emu_unlock(code);
 }
 CUresult cuEventDestroy_v2(CUevent event) {
@@ -363,6 +366,7 @@ CUresult cuEventDestroy_v2(CUevent event) {
   pthread_mutex_lock(&emu_lock);
   emu_event_reset(event);
   free(event);
+  emu_hold(CUDAEMU_EVENTS, -1);
   return emu_unlock(CUDA_SUCCESS);
 }
 void emu_event_reset(CUevent e) {

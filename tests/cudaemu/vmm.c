@@ -19,6 +19,7 @@ void emu_phys_unref(emu_phys *p) {
     emu_give(p->device, p->bytes);
   close(p->fd);
   free(p);
+  emu_hold(CUDAEMU_PHYSICAL, -1);
 }
 
 CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp *prop, int option) {
@@ -44,6 +45,7 @@ CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const C
   snprintf(name, sizeof name, "cudaemu-%d", device); /* the importer reads the device from it */
   emu_phys *p = calloc(1, sizeof *p);
   if (!p) abort();
+  emu_hold(CUDAEMU_PHYSICAL, 1);
   *p = (emu_phys){1, memfd_create(name, MFD_CLOEXEC), device, prop->requestedHandleTypes, bytes, NULL, host};
   if (p->fd < 0 || ftruncate(p->fd, (off_t)bytes) != 0) {
     emu_phys_unref(p);
@@ -105,6 +107,7 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, vo
     free(p);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  emu_hold(CUDAEMU_PHYSICAL, 1);
   pthread_mutex_lock(&emu_lock);
   if (!multicast)
     emu_give(device, 0 - p->bytes); /* it counts here too, as long as it is held; giving it back evens that out */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators on GPUs, on the driver that runs on the CPU: collectives, sends and receives, streams, wrong arguments.
  * check: timeout=300 notsan */
+#include "../../src/base/param.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
 
@@ -328,6 +329,41 @@ START_TEST(allocated_memory) {
 }
 END_TEST
 
+/* One group with calls of communicators on host memory and on GPUs, in turn: each kind gets its own calls, in their
+ * order.  If one kind's fail, the others' still are over. */
+START_TEST(host_and_gpus_in_a_group) {
+  enum { COUNT = 100, N = 2 };
+  gpu_ranks g;
+  ncclComm_t host[N];
+  float in[N][COUNT], sum[N][COUNT] = {{0}}, most[N][COUNT] = {{0}};
+  setenv("HOCKET_DEVICE", "host", 1);
+  hk_param_reload();
+  OK_NCCL(ncclCommInitAll(host, N, NULL));
+  gpu_open(&g, N, N, 1 << 14);
+  hk_param_reload();
+  gpu_init_all(&g);
+  for (int r = 0; r < N; r++)
+    for (int i = 0; i < COUNT; i++) in[r][i] = (float)(i + r);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
+  gpu_call d = {.coll = HK_ALLGATHER, .count = 500, .type = ncclFloat32, .offset = 8192};
+  gpu_fill(&g, &c);
+  gpu_fill(&g, &d);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < N; r++) {
+    OK_NCCL(ncclAllReduce(in[r], sum[r], COUNT, ncclFloat32, ncclSum, host[r], NULL));
+    OK_NCCL(gpu_submit(&g, &c, r));
+    OK_NCCL(ncclAllReduce(in[r], most[r], COUNT, ncclFloat32, ncclMax, host[r], NULL));
+    OK_NCCL(gpu_submit(&g, &d, r));
+  }
+  OK_NCCL(ncclGroupEnd());
+  gpu_check(&g, &c);
+  gpu_check(&g, &d);
+  for (int r = 0; r < N; r++) suite_all(i, COUNT, sum[r][i] == (float)(2 * i + 1) && most[r][i] == (float)(i + 1));
+  for (int r = 0; r < N; r++) OK_NCCL(ncclCommDestroy(host[r]));
+  gpu_close(&g);
+}
+END_TEST
+
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
@@ -343,5 +379,6 @@ int main(void) {
   tcase_add_test(t, wrong_pointers);
   tcase_add_test(t, scalars);
   tcase_add_test(t, allocated_memory);
+  tcase_add_test(t, host_and_gpus_in_a_group);
   return suite_run_one("gpu_comm", t);
 }

@@ -273,6 +273,38 @@ START_TEST(processes) {
 }
 END_TEST
 
+/* Pieces begin at multiples of 256 bytes, one after another, and fill a granule to its end. */
+START_TEST(pieces) {
+  enum { ALIGN = 256, PIECES = 5 };
+  gpu_ranks g, kid;
+  hk_gpu_slice slice[PIECES];
+  hk_memory m[PIECES];
+  open_both(&g, &kid, 1, lending(1, 0));
+  hk_gpu *gpu = hk_gpu_of(kid.comm[0]);
+  const size_t before = gpu_in_use(1);
+  size_t sizes[PIECES] = {HK_DEVICE_GRANULE, 1, ALIGN + 1, 0, 1}; /* the first takes a granule of its own */
+  for (int i = 0; i < PIECES; i++) {
+    const hk_memory *whole = i ? hk_gpu_pool_whole(&slice[1]) : NULL;
+    if (i == 3) sizes[i] = (size_t)((char *)whole->base + whole->bytes - ((char *)m[2].base + m[2].bytes));
+    const size_t pooled = gpu->pooled;
+    OK_NCCL((ncclResult_t)hk_gpu_pool_get(gpu, sizes[i], &slice[i], &m[i]));
+    ck_assert_uint_eq((uintptr_t)m[i].base % ALIGN, 0);
+    ck_assert_uint_eq(m[i].bytes, (sizes[i] + ALIGN - 1) / ALIGN * ALIGN);
+    ck_assert_uint_eq(gpu->pooled - pooled, m[i].bytes);
+    if (i > 1 && i < 4) ck_assert_ptr_eq(m[i].base, (char *)m[i - 1].base + m[i - 1].bytes);
+    ck_assert_uint_eq(hk_gpu_pool_whole(&slice[i]) == hk_gpu_pool_whole(&slice[1]), i >= 1 && i <= 3);
+  }
+  ck_assert_uint_eq(gpu_in_use(1) - before, (size_t)3 * HK_DEVICE_GRANULE);
+  for (int i = 0; i < PIECES; i++) {
+    hk_gpu_pool_put(&slice[i]);
+    ck_assert_ptr_null(hk_gpu_pool_whole(&slice[i]));
+  }
+  ck_assert_uint_eq(gpu_in_use(1), before);
+  gpu_close(&kid);
+  gpu_close(&g);
+}
+END_TEST
+
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
@@ -285,5 +317,6 @@ int main(void) {
   tcase_add_test(t, aborted);
   tcase_add_test(t, of_the_dead);
   tcase_add_loop_test(t, processes, 0, 2);
+  tcase_add_test(t, pieces);
   return suite_run_one("gpu_lend", t);
 }

@@ -157,6 +157,7 @@ START_TEST(aborts_while_a_call_blocks) {
   }
   ck_assert_int_lt(time(NULL) - begun, 15);
   gpu_wait(&g); /* the kernels have ended */
+  gpu_sets++;   /* what the threads in the plugin use stays */
   gpu_close(&g);
 }
 END_TEST

@@ -3,17 +3,20 @@
 #ifndef HK_TESTS_CUDAEMU_H
 #define HK_TESTS_CUDAEMU_H
 #include <check.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <libgen.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "../../src/base/cuda_abi.h"
 
 typedef struct hk_vec {
   uint32_t w[4];
 } hk_vec;
+#include "../cudaemu/held.h"
 #include "../cudaemu/test_kernels.h"
 
 static hk_cuda_calls cu;
@@ -37,6 +40,40 @@ static inline void emu_load(void) {
   ck_assert_msg(cu.member != NULL, "no %s", #symbol);
   HK_CUDA_CALLS(FIND, FIND)
 #undef FIND
+}
+/* Descriptors of files in memory. */
+static inline long emu_memory_files(void) {
+  char path[300], name[64];
+  long n = 0;
+  DIR *d = opendir("/proc/self/fd");
+  for (const struct dirent *e; d && (e = readdir(d));) {
+    snprintf(path, sizeof path, "/proc/self/fd/%s", e->d_name);
+    ssize_t length = readlink(path, name, sizeof name);
+    n += length > 7 && strncmp(name, "/memfd:", 7) == 0;
+  }
+  if (d) closedir(d);
+  return n;
+}
+/* What this process holds of the driver (held.h), and descriptors of memory: others may lend it. */
+enum { EMU_FILES = CUDAEMU_HELD, EMU_HELD };
+static inline void emu_count_held(long held[EMU_HELD]) {
+  void (*count)(long *) = NULL;
+  void *library = dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD);
+  if (library) *(void **)&count = dlsym(library, "cudaemu_held");
+  ck_assert_ptr_nonnull(count);
+  count(held);
+  held[EMU_FILES] = emu_memory_files();
+  dlclose(library);
+}
+/* Asserts that it holds as much as before. */
+static inline void emu_check_held(const long before[EMU_HELD]) {
+  static const char *const names[] = {"streams", "events",   "modules",     "physical",   "classic",        "reserved",
+                                      "mapped",  "imported", "of the host", "registered", "files of memory"};
+  _Static_assert(sizeof names / sizeof *names == EMU_HELD, "a name for each kind");
+  long now[EMU_HELD];
+  emu_count_held(now);
+  for (int i = 0; i < EMU_HELD; i++)
+    ck_assert_msg(now[i] == before[i], "%s: %ld are held, %ld before", names[i], now[i], before[i]);
 }
 /* With `devices` devices, the first one's context current. */
 static inline void emu_start(int devices) {

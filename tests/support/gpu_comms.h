@@ -55,12 +55,17 @@ static inline CUdeviceptr gpu_alloc(int device, size_t bytes) {
   return p;
 }
 
+/* Sets of ranks that are open, and what the process held of the driver before the first one. */
+static int gpu_sets;
+static long gpu_held_before[EMU_HELD];
+
 /* `devices` of them take turns. */
 static inline void gpu_open(gpu_ranks *g, int n, int devices, size_t room) {
   memset(g, 0, sizeof *g);
   g->n = n;
   g->room = room;
   emu_start(8);
+  if (gpu_sets++ == 0) emu_count_held(gpu_held_before);
   for (int r = 0; r < n; r++) {
     g->device[r] = r % devices;
     g->in[r] = gpu_alloc(g->device[r], room);
@@ -78,7 +83,10 @@ static inline ncclResult_t wait_for_error(ncclComm_t c) {
   }
   return code;
 }
+/* After the last set nothing is held of the driver that was not held before the first one. */
 static inline void gpu_close(gpu_ranks *g) {
+  for (int r = 0; r < g->n; r++)
+    if (g->comm[r]) ck_assert_int_eq(rank_left_work(g->comm[r]), 0);
   for (int r = 0; r < g->n; r++)
     if (g->comm[r]) OK_NCCL(ncclCommDestroy(g->comm[r]));
   for (int r = 0; r < g->n; r++) {
@@ -87,6 +95,7 @@ static inline void gpu_close(gpu_ranks *g) {
     OK(MemFree(g->in[r]));
     OK(MemFree(g->out[r]));
   }
+  if (--gpu_sets == 0) emu_check_held(gpu_held_before);
 }
 static inline void gpu_wait(const gpu_ranks *g) {
   for (int r = 0; r < g->n; r++) {

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "../../src/runtime/comm.h"
+#include "../../src/transport/board.h"
 
 int rank_check_at(ncclResult_t result, const char *call, const char *file, int line) {
   if (result == ncclSuccess) return 0;
@@ -27,6 +29,32 @@ void ranks_reach_by(const char *how) {
   if (!strcmp(how, "net")) setenv("NCCL_SHM_DISABLE", "1", 1);
 }
 
+int rank_left_work(ncclComm_t c) {
+  const hk_health *h = &c->health;
+  const hk_comm_order *o = &c->order;
+  if (atomic_load(&h->failure) || atomic_load(&h->progress) != HK_OK) return 0; /* what is left does not matter */
+  if (atomic_load(&o->issued) != atomic_load(&o->served)) return 0;             /* a stream runs */
+  const struct {
+    const char *what;
+    uint64_t is, should_be;
+  } all[] = {{"calls", (uint64_t)atomic_load(&h->inside), 0},
+             {"a thread in a call", atomic_load(&h->calling), 0},
+             {"calls that wait in groups", (uint64_t)atomic_load(&h->queued), 0},
+             {"the call under way", (uintptr_t)o->current, 0},
+             {"its execution", (uintptr_t)o->exec, 0},
+             {"children that are made", o->children, atomic_load(&o->children_over)},
+             {"the operation that is over", atomic_load(&o->board->over), o->sequence},
+             {"the transfer under way", atomic_load(&o->board->transfer) & 7, 0}};
+  int faults = 0;
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+    if (all[i].is == all[i].should_be) continue;
+    fprintf(stderr, "rank %d of %d is at its end, but %s: %llu, not %llu\n", c->rank, c->nranks, all[i].what,
+            (unsigned long long)all[i].is, (unsigned long long)all[i].should_be);
+    faults++;
+  }
+  return faults;
+}
+
 typedef struct rank_thread {
   pthread_t thread;
   ncclUniqueId id;
@@ -41,6 +69,7 @@ static void *run_rank(void *p) {
   t->faults = RANK_CHECK(ncclCommInitRank(&comm, t->nranks, t->id, t->rank));
   if (t->faults) return NULL;
   t->faults = t->body(comm, t->rank, t->nranks, t->arg);
+  t->faults += rank_left_work(comm);
   t->faults += RANK_CHECK(ncclCommDestroy(comm));
   return NULL;
 }

@@ -1,0 +1,315 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The device of CUDA when the driver refuses a call: each call of each operation once. The operation reports it, or
+ * does without; what it has made so far is given back, and the thread's context and capture mode are as before.  What
+ * the driver refuses to take back would be a leak to ASan.
+ * check: timeout=120 notsan noasan */
+#include <unistd.h>
+#include "../../src/device/device.h"
+#include "../support/cudaemu.h"
+#include "../support/driver_calls.h"
+#include "../support/suite.h"
+
+enum { SMALL = 5000, LARGE = 3 << 20 };
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    hk_status now = (call);                                                                                            \
+    if (rc == HK_OK) rc = now;                                                                                         \
+  } while (0)
+
+/* ---- operations: each gives back all that it got, whatever failed ---- */
+
+/* Nothing is under way on the device any more, though a wait was refused. */
+static void settle(const hk_device *d) {
+  CUcontext its;
+  OK(CtxPushCurrent(((const hk_cuda *)d)->context));
+  OK(CtxSynchronize());
+  OK(CtxPopCurrent(&its));
+}
+static hk_status use_memory(hk_device *d, hk_status rc, hk_memory *m) {
+  char byte = 1;
+  if (rc == HK_OK) TRY(d->ops->copy(d, m->base, &byte, 1, NULL));
+  if (rc == HK_OK) TRY(d->ops->wait(d, NULL));
+  settle(d);
+  TRY(d->ops->release(d, m));
+  return rc;
+}
+static hk_status allocate(hk_device *d) {
+  static const size_t sizes[] = {SMALL, LARGE};
+  hk_status rc = HK_OK;
+  for (int i = 0; i < 2; i++) {
+    hk_memory m = {0};
+    rc = use_memory(d, d->ops->alloc(d, sizes[i], &m), &m);
+    if (rc != HK_OK) break;
+    rc = use_memory(d, d->ops->alloc_open(d, sizes[i], 16, &m), &m);
+    if (rc != HK_OK) break;
+  }
+  return rc;
+}
+static hk_status share(hk_device *d) {
+  hk_memory m = {0}, there = {0};
+  hk_memory_share s = {.fd = -1};
+  uintptr_t begin;
+  hk_status rc = d->ops->alloc_shared(d, LARGE, 1, true, &m);
+  if (rc == HK_OK) TRY(d->ops->share(d, &m, &s));
+  if (rc == HK_OK) TRY(d->ops->open(d, &s, &there));
+  if (rc == HK_OK) ck_assert_ptr_ne(there.base, m.base);
+  TRY(d->ops->release(d, &there));
+  if (s.fd >= 0) close(s.fd);
+  s.fd = -1;
+  if (rc == HK_OK) TRY(d->ops->share_address(d, (char *)m.base + 100, &s, &begin));
+  if (rc == HK_OK) ck_assert_uint_eq(begin, (uintptr_t)m.base);
+  if (s.fd >= 0) close(s.fd);
+  TRY(d->ops->release(d, &m));
+  return rc;
+}
+static hk_status pinned(hk_device *d) {
+  static _Alignas(4096) char page[4096];
+  hk_memory m = {0};
+  hk_status rc = use_memory(d, d->ops->alloc_host(d, SMALL, &m), &m);
+  if (rc == HK_OK) rc = use_memory(d, d->ops->alloc_host_late(d, SMALL, &m), &m);
+  if (rc == HK_OK) rc = use_memory(d, d->ops->pin(d, page, sizeof page, &m), &m);
+  return rc;
+}
+static hk_status parked(hk_device *d) {
+  hk_status rc = HK_OK;
+  for (int i = 0; i < 3 && rc == HK_OK; i++) {
+    hk_memory m = {0};
+    rc = i == 0   ? d->ops->alloc_shared(d, LARGE, 1, true, &m)
+         : i == 1 ? d->ops->alloc_host(d, SMALL, &m)
+                  : d->ops->alloc_host_late(d, SMALL, &m);
+    if (rc == HK_OK) TRY(d->ops->park(d, &m));
+    if (rc == HK_OK) TRY(d->ops->unpark(d, &m, NULL, i ? 0 : 16, NULL));
+    settle(d);
+    TRY(d->ops->release(d, &m));
+  }
+  return rc;
+}
+static hk_status placed(hk_device *d) {
+  hk_memory m = {0}, here = {0};
+  void *space = NULL;
+  hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, &m);
+  if (rc == HK_OK) TRY(d->ops->space_new(d, m.bytes, &space));
+  if (rc == HK_OK) TRY(d->ops->place(d, space, m.bytes, m.base, -1, &here));
+  TRY(d->ops->release(d, &here));
+  if (space) TRY(d->ops->space_free(d, space, m.bytes));
+  TRY(d->ops->release(d, &m));
+  return rc;
+}
+static hk_status multicast(hk_device *d) {
+  hk_memory own = {0}, all = {0};
+  uint64_t object = 0;
+  size_t bytes = LARGE;
+  hk_status rc = d->ops->multicast_new(d, 1, &bytes, &object);
+  if (rc == HK_OK) ck_assert_uint_eq(bytes % HK_DEVICE_GRANULE, 0);
+  if (rc == HK_OK) TRY(d->ops->multicast_add(d, object));
+  if (rc == HK_OK) TRY(d->ops->multicast_bind(d, object, bytes, 16, &own, &all));
+  if (rc == HK_OK) TRY(d->ops->park(d, &all));
+  if (rc == HK_OK) TRY(d->ops->park(d, &own));
+  if (rc == HK_OK) TRY(d->ops->unpark(d, &own, NULL, 16, NULL));
+  if (rc == HK_OK) TRY(d->ops->multicast_again(d, &own, &all));
+  settle(d);
+  TRY(d->ops->release(d, &all));
+  TRY(d->ops->release(d, &own));
+  if (object) TRY(d->ops->multicast_free(d, object));
+  return rc;
+}
+
+static hk_status in_order(hk_device *d) {
+  hk_queue q[2] = {NULL, NULL};
+  hk_queue_order order = {0};
+  bool done = false;
+  hk_status rc = HK_OK;
+  for (int i = 0; i < 2 && rc == HK_OK; i++) {
+    hk_queue_state s;
+    TRY(d->ops->queue_new(d, &q[i]));
+    if (rc == HK_OK) TRY(d->ops->queue_state(d, q[i], &s));
+    if (rc == HK_OK) TRY(d->ops->order_begin(d, &order, q[i], &s));
+    if (rc == HK_OK) TRY(d->ops->order_end(d, &order, q[i], &s));
+    if (rc == HK_OK) TRY(d->ops->wait(d, q[i]));
+  }
+  if (rc == HK_OK) TRY(d->ops->order_done(d, &order, &done));
+  if (rc == HK_OK) ck_assert(done);
+  TRY(d->ops->order_free(d, &order));
+  for (int i = 0; i < 2; i++) TRY(d->ops->queue_free(d, q[i]));
+  return rc;
+}
+
+static int graphs_ended;
+static void graph_ends(void *arg) {
+  (void)arg;
+  __atomic_add_fetch(&graphs_ended, 1, __ATOMIC_SEQ_CST);
+}
+static hk_status captured(hk_device *d) {
+  hk_queue q = NULL;
+  hk_queue_order order = {0};
+  hk_queue_state s = {0};
+  CUgraph graph = NULL;
+  bool kept = false;
+  const int ended = graphs_ended;
+  hk_status rc = d->ops->queue_new(d, &q);
+  if (rc != HK_OK) return rc;
+  if (cu.StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS) {
+    TRY(d->ops->queue_state(d, q, &s));
+    for (int piece = 0; piece < 2 && rc == HK_OK; piece++) {
+      TRY(d->ops->order_begin(d, &order, q, &s));
+      if (rc == HK_OK) TRY(d->ops->replay_begin(d, &order, q, &s));
+      if (rc == HK_OK) TRY(d->ops->replay_end(d, &order, q, &s));
+    }
+    if (rc == HK_OK) {
+      kept = true;
+      TRY(d->ops->graph_keep(d, &s, graph_ends, NULL));
+    }
+    OK(StreamEndCapture(q, &graph));
+    OK(GraphDestroy(graph));
+    if (kept) ck_assert(graphs_ended == ended + 1 || rc != HK_OK);
+  }
+  TRY(d->ops->order_free(d, &order));
+  TRY(d->ops->queue_free(d, q));
+  return rc;
+}
+static hk_status words(hk_device *d) {
+  hk_memory m = {0};
+  hk_queue q = NULL;
+  hk_status rc = d->ops->alloc(d, SMALL, &m);
+  if (rc == HK_OK) TRY(d->ops->queue_new(d, &q));
+  if (rc == HK_OK) TRY(d->ops->word_check(d, m.base, q));
+  if (rc == HK_OK) TRY(d->ops->word_write(d, m.base, 7, q));
+  if (rc == HK_OK) TRY(d->ops->word_wait(d, m.base, 7, q));
+  if (rc == HK_OK) TRY(d->ops->word_reach(d, m.base, 6, q));
+  if (rc == HK_OK) TRY(d->ops->wait(d, q));
+  settle(d);
+  TRY(d->ops->queue_free(d, q));
+  TRY(d->ops->release(d, &m));
+  return rc;
+}
+static hk_status cards(hk_device *d) {
+  hk_memory m = {0};
+  hk_pointer whose;
+  int fd = -1;
+  hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, &m);
+  if (rc == HK_OK) TRY(d->ops->pointer(d, m.base, &whose));
+  if (rc == HK_OK) TRY(d->ops->dmabuf(d, m.base, 4096, &fd));
+  if (fd >= 0) close(fd);
+  if (rc == HK_OK) TRY(d->ops->rdma_flush(d));
+  if (rc == HK_OK) TRY(d->ops->finish(d));
+  TRY(d->ops->release(d, &m));
+  return rc;
+}
+static hk_status kernels(hk_device *d) {
+  char image[4300];
+  void *module = NULL, *kernel = NULL;
+  unsigned blocks = 0;
+  if (!emu_has_kernels()) return HK_OK;
+  snprintf(image, sizeof image, "cudaemu:%s", emu_file("test_kernels.so"));
+  hk_status rc = d->ops->load(d, image, &module);
+  if (rc == HK_OK) TRY(d->ops->function(d, module, "barriers", &kernel));
+  if (rc == HK_OK) TRY(d->ops->resident(d, kernel, 32, 0, &blocks));
+  if (rc == HK_OK) TRY(d->ops->block_threads(d, kernel, &blocks));
+  TRY(d->ops->unload(d, module));
+  return rc;
+}
+static hk_status begin_and_end(hk_device *d) {
+  hk_device *other = NULL;
+  hk_status rc = hk_cuda_open(d->limits.ordinal, &other);
+  if (rc == HK_OK) other->ops->close(other);
+  return rc;
+}
+
+static const struct {
+  const char *name;
+  hk_status (*run)(hk_device *d);
+} operations[] = {{"allocate", allocate}, {"share", share},         {"pinned", pinned},     {"parked", parked},
+                  {"placed", placed},     {"multicast", multicast}, {"in_order", in_order}, {"captured", captured},
+                  {"words", words},       {"cards", cards},         {"kernels", kernels},   {"open", begin_and_end}};
+
+/* ---- */
+
+/* Calls that give something back, or come before those: if the driver refuses, it keeps it, and that is all. */
+static bool gives_back(int call) {
+  static const int calls[] = {CALL_MemFree,
+                              CALL_MemUnmap,
+                              CALL_MemAddressFree,
+                              CALL_MemRelease,
+                              CALL_StreamDestroy,
+                              CALL_EventDestroy,
+                              CALL_ModuleUnload,
+                              CALL_MemHostUnregister,
+                              CALL_CtxPopCurrent,
+                              CALL_MulticastUnbind,
+                              CALL_DevicePrimaryCtxRelease,
+                              CALL_GraphDestroy,
+                              CALL_ThreadExchangeStreamCaptureMode,
+                              CALL_CtxPushCurrent};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(calls); i++)
+    if (call == calls[i]) return true;
+  return false;
+}
+/* Calls whose answer only says what the driver can do, or what something is called. */
+static bool may_be_lacking(int call) {
+  static const int calls[] = {CALL_DriverGetVersion,    CALL_GetErrorName,       CALL_GetErrorString,
+                              CALL_DeviceGetName,       CALL_DeviceGetUuid,      CALL_DeviceGetUuidOfSlice,
+                              CALL_DeviceGetAttribute,  CALL_DeviceGetPCIBusId,  CALL_DeviceTotalMem,
+                              CALL_CtxGetCurrent,       CALL_StreamGetId,        CALL_MemGetAllocationGranularity,
+                              CALL_PointerGetAttribute, CALL_DeviceCanAccessPeer};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(calls); i++)
+    if (call == calls[i]) return true;
+  return false;
+}
+
+/* The n-th call of this function is refused. */
+static void refuse(hk_device *d, int i, int call, int nth) {
+  long before[EMU_HELD];
+  CUcontext mine = NULL, now = NULL;
+  int mode = CU_STREAM_CAPTURE_MODE_GLOBAL;
+  OK(CtxGetCurrent(&mine));
+  emu_count_held(before);
+  driver_refuses[call] = nth;
+  hk_status rc = operations[i].run(d);
+  driver_refuses[call] = 0;
+  bool lacks = may_be_lacking(call) || (gives_back(call) && call != CALL_MemFree);
+  bool does_without = call == CALL_MemCreate || call == CALL_DeviceGetCount || call == CALL_DeviceGet;
+  ck_assert_msg(rc == HK_ERR_CUDA || (rc == HK_OK && (lacks || does_without)), "%s, call %d of %s: %d",
+                operations[i].name, nth, driver_names[call], rc);
+  if (rc != HK_OK)
+    ck_assert_msg(strstr(hk_last_error(), "device ") || strstr(hk_last_error(), "bytes"), "%s", hk_last_error());
+  OK(CtxGetCurrent(&now));
+  OK(ThreadExchangeStreamCaptureMode(&mode));
+  if (call == CALL_CtxPopCurrent && now != mine) OK(CtxPopCurrent(&now));
+  if (call == CALL_ThreadExchangeStreamCaptureMode) return;
+  ck_assert_msg(call == CALL_CtxPopCurrent || now == mine, "%s, call %d of %s: another context", operations[i].name,
+                nth, driver_names[call]);
+  ck_assert_int_eq(mode, CU_STREAM_CAPTURE_MODE_GLOBAL);
+  if (!gives_back(call)) emu_check_held(before);
+}
+
+START_TEST(refused) {
+  hk_device *d;
+  uint64_t calls[DRIVER_CALLS];
+  long before[EMU_HELD];
+  setenv("CUDAEMU_MULTICAST", "1", 1);
+  setenv("CUDAEMU_DMABUF", "2", 1);
+  emu_start(2);
+  emu_use(1); /* not the device's context */
+  ck_assert_int_eq(hk_cuda_open(0, &d), HK_OK);
+  if (!driver_calls_begin()) {
+    printf("SKIP: calls of the driver are not refused on this machine\n");
+    return;
+  }
+  emu_count_held(before);
+  driver_calls_forget();
+  ck_assert_msg(operations[_i].run(d) == HK_OK, "%s: %s", operations[_i].name, hk_last_error());
+  memcpy(calls, driver_calls, sizeof calls);
+  emu_check_held(before);
+  calls[CALL_StreamSynchronize] = 0; /* what the stream still does would meet memory that is gone */
+  for (int call = 0; call < DRIVER_CALLS; call++)
+    for (int nth = 1; nth <= (int)calls[call]; nth++) refuse(d, _i, call, nth);
+  d->ops->close(d);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("device_faults");
+  tcase_set_timeout(t, 60);
+  tcase_add_loop_test(t, refused, 0, HK_ARRAY_LENGTH(operations));
+  return suite_run_one("device_faults", t);
+}
