@@ -17,6 +17,8 @@ memory *mrs[MRS];
 context *contexts;
 static int free_qps = 1, free_mrs; /* none below is free */
 static device devices[FAKE_VERBS_DEVICES];
+static context *last_event;  /* whose asynchronous event was taken last */
+static uint32_t generations; /* of keys: one that was given back is not valid again soon */
 
 __attribute__((constructor)) static void begin(void) {
   char text[256];
@@ -56,6 +58,7 @@ EXPORT int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask);
 EXPORT int ibv_destroy_qp(hk_ibv_qp *v);
 EXPORT int ibv_query_ece(hk_ibv_qp *v, hk_ibv_ece *ece);
 EXPORT int ibv_set_ece(hk_ibv_qp *v, hk_ibv_ece *ece);
+EXPORT int ibv_fork_init(void);
 
 hk_ibv_device **ibv_get_device_list(int *n) {
   hk_ibv_device **list = calloc(FAKE_VERBS_DEVICES + 1, sizeof *list);
@@ -70,9 +73,28 @@ hk_ibv_device **ibv_get_device_list(int *n) {
     list[i] = &d->v;
   }
   *n = fake_verbs.ndevices;
+  lock();
+  fake_verbs.nlists++;
+  unlock();
   return list;
 }
-void ibv_free_device_list(hk_ibv_device **list) { free(list); }
+void ibv_free_device_list(hk_ibv_device **list) {
+  lock();
+  fake_verbs.nlists--;
+  unlock();
+  free(list);
+}
+int ibv_fork_init(void) {
+  lock();
+  fake_verbs.forks++;
+  unlock();
+  return 0;
+}
+static void add_user(const hk_ibv_context *c, int n) {
+  lock();
+  ((context *)(uintptr_t)c)->users += n;
+  unlock();
+}
 hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
   errno = fake_verbs.device[((device *)d)->index].refuses_open;
   context *c = errno ? NULL : calloc(1, sizeof *c);
@@ -93,6 +115,8 @@ hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
 }
 int ibv_close_device(hk_ibv_context *c) {
   lock();
+  must(!((context *)c)->users, "a device is closed that has protection domains, queues or channels");
+  must(!((context *)c)->unacked, "a device is closed with an event that was not acknowledged");
   context **at = &contexts;
   while (*at != (context *)c) at = &(*at)->next;
   *at = (*at)->next;
@@ -104,16 +128,27 @@ int ibv_close_device(hk_ibv_context *c) {
   return 0;
 }
 int ibv_query_device(hk_ibv_context *c, hk_ibv_device_attr *attr) {
-  (void)c;
-  *attr = (hk_ibv_device_attr){.max_qp = QPS, .max_qp_wr = MAX_WR, .max_cqe = 1 << 20, .phys_port_cnt = 1};
+  const fake_verbs_device *d = &fake_verbs.device[index_of(c)];
+  *attr = (hk_ibv_device_attr){.max_qp = QPS,
+                               .max_qp_wr = d->max_wr ? d->max_wr : MAX_WR,
+                               .max_cqe = d->max_cqe ? d->max_cqe : 1 << 20,
+                               .phys_port_cnt = 1};
   return 0;
 }
+static int mtu_of(const hk_ibv_context *c) {
+  const int mtu = fake_verbs.device[index_of(c)].mtu;
+  return mtu ? mtu : 5;
+}
 int ibv_query_port(hk_ibv_context *c, uint8_t port, hk_ibv_port_attr *attr) {
+  const fake_verbs_device *d = &fake_verbs.device[index_of(c)];
   if (port != 1) return EINVAL;
+  if (d->unreadable) return d->unreadable;
   lock();
-  *attr = (hk_ibv_port_attr){.state = fake_verbs.device[index_of(c)].down ? HK_IBV_PORT_DOWN : HK_IBV_PORT_ACTIVE,
+  *attr = (hk_ibv_port_attr){.state = d->state  ? d->state
+                                      : d->down ? HK_IBV_PORT_DOWN
+                                                : HK_IBV_PORT_ACTIVE,
                              .max_mtu = 5,
-                             .active_mtu = 5,
+                             .active_mtu = mtu_of(c),
                              .gid_tbl_len = FAKE_VERBS_GIDS,
                              .link_layer = HK_IBV_LAYER_ETHERNET,
                              .flags = (uint8_t)fake_verbs.flags};
@@ -127,22 +162,52 @@ int ibv_query_gid(hk_ibv_context *c, uint8_t port, int index, hk_ibv_gid *gid) {
   return -1;
 }
 int ibv_get_async_event(hk_ibv_context *c, hk_ibv_async_event *e) {
-  return read(c->async_fd, e, sizeof *e) == (ssize_t)sizeof *e ? 0 : -1;
+  if (read(c->async_fd, e, sizeof *e) != (ssize_t)sizeof *e) return -1;
+  lock();
+  last_event = (context *)c;
+  last_event->unacked++;
+  unlock();
+  return 0;
 }
-void ibv_ack_async_event(hk_ibv_async_event *e) { (void)e; }
+/* Each event is acknowledged before the next one is taken. */
+void ibv_ack_async_event(hk_ibv_async_event *e) {
+  (void)e;
+  lock();
+  must(last_event && last_event->unacked == 1, "an event is acknowledged that was not taken, or was before");
+  last_event->unacked = 0;
+  last_event = NULL;
+  unlock();
+}
 hk_ibv_pd *ibv_alloc_pd(hk_ibv_context *c) {
-  hk_ibv_pd *pd = calloc(1, sizeof *pd);
-  if (pd) pd->context = c;
-  return pd;
+  domain *pd = calloc(1, sizeof *pd);
+  if (!pd) return NULL;
+  pd->v.context = c;
+  lock();
+  fake_verbs.npds++;
+  unlock();
+  add_user(c, 1);
+  return &pd->v;
 }
 int ibv_dealloc_pd(hk_ibv_pd *pd) {
+  add_user(pd->context, -1);
+  lock();
+  must(!((domain *)pd)->users, "a protection domain is freed that has memory or queue pairs");
+  fake_verbs.npds--;
+  unlock();
   free(pd);
   return 0;
 }
 
 /* ---- memory ---- */
 
+static int is_fixed(const char *at, size_t bytes) {
+  return at < fake_verbs.fixed + fake_verbs.fixed_bytes && at + bytes > fake_verbs.fixed;
+}
+
 static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
+  const int remote = HK_IBV_ACCESS_REMOTE_WRITE, local = HK_IBV_ACCESS_LOCAL_WRITE;
+  must(!(want.access & remote) || want.access & local, "memory that others may write must be writable here");
+  must(fake_verbs.forks, "memory is registered before ibv_fork_init: a fork would take its pages away");
   memory *m = calloc(1, sizeof *m);
   lock();
   uint32_t i = (uint32_t)free_mrs;
@@ -158,8 +223,10 @@ static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
   *m = want;
   m->v.context = pd->context;
   m->v.pd = pd;
-  m->v.lkey = m->v.rkey = i << 1 | 1;
+  m->v.lkey = m->v.rkey = ++generations << 17 | i << 1 | 1;
   mrs[i] = m;
+  ((domain *)pd)->users++;
+  if (m->access & HK_IBV_ACCESS_RELAXED_ORDERING) fake_verbs.relaxed += want.v.length;
   fake_verbs.nmrs++;
   fake_verbs.registered++;
   fake_verbs.locked += want.v.length;
@@ -168,7 +235,7 @@ static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
 }
 hk_ibv_mr *ibv_reg_mr_iova2(hk_ibv_pd *pd, void *addr, size_t bytes, uint64_t iova, unsigned access) {
   char *at = addr;
-  if (on_gpu(at) && !fake_verbs.peermem) {
+  if ((on_gpu(at) && !fake_verbs.peermem) || (access & HK_IBV_ACCESS_LOCAL_WRITE && is_fixed(at, bytes))) {
     errno = EFAULT;
     return NULL;
   }
@@ -179,7 +246,8 @@ hk_ibv_mr *ibv_reg_mr(hk_ibv_pd *pd, void *addr, size_t bytes, int access) {
   return ibv_reg_mr_iova2(pd, addr, bytes, (uint64_t)(uintptr_t)addr, (unsigned)access);
 }
 hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
-  errno = fake_verbs.dmabuf_refusal;
+  const int refused = fake_verbs.device[index_of(pd->context)].no_dmabufs;
+  errno = refused ? refused : fake_verbs.dmabuf_refusal;
   lock();
   if (!errno && fake_verbs.dmabuf_most && fake_verbs.dmabufs >= fake_verbs.dmabuf_most) errno = ENOSPC;
   fake_verbs.dmabufs += !errno; /* at once: others may ask meanwhile */
@@ -206,8 +274,12 @@ int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;
   lock();
   if (!m->map && !on_gpu(m->host)) (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
-  mrs[v->lkey >> 1] = NULL;
-  if ((int)(v->lkey >> 1) < free_mrs) free_mrs = (int)(v->lkey >> 1);
+  const uint32_t i = index_of_key(v->lkey);
+  must(mrs[i] == m, "memory is deregistered that is not registered");
+  mrs[i] = NULL;
+  if ((int)i < free_mrs) free_mrs = (int)i;
+  ((domain *)v->pd)->users--;
+  if (m->access & HK_IBV_ACCESS_RELAXED_ORDERING) fake_verbs.relaxed -= v->length;
   fake_verbs.nmrs--;
   fake_verbs.locked -= v->length;
   if (m->map || on_gpu(m->host)) drop_late(m->host, v->length);
@@ -225,9 +297,12 @@ hk_ibv_channel *ibv_create_comp_channel(hk_ibv_context *c) {
   lock();
   fake_verbs.nchannels += ch != NULL;
   unlock();
+  if (ch) add_user(c, 1);
   return ch ? &ch->v : NULL;
 }
 int ibv_destroy_comp_channel(hk_ibv_channel *ch) {
+  must(!((channel *)ch)->users, "a completion channel is destroyed that has queues");
+  add_user(ch->context, -1);
   lock();
   fake_verbs.nchannels--;
   unlock();
@@ -241,17 +316,22 @@ int ibv_get_cq_event(hk_ibv_channel *v, hk_ibv_cq **cq, void **cq_context) {
   if (read(v->fd, &one, sizeof one) < 0) return -1;
   lock();
   *cq = &ch->fired[0]->v;
+  ch->fired[0]->unacked++;
   fake_verbs.heard++;
   memmove(ch->fired, ch->fired + 1, (size_t)--ch->nfired * sizeof ch->fired[0]);
   unlock();
   *cq_context = (*cq)->cq_context;
   return 0;
 }
-void ibv_ack_cq_events(hk_ibv_cq *cq, unsigned n) { (void)cq, (void)n; }
+void ibv_ack_cq_events(hk_ibv_cq *cq, unsigned n) {
+  lock();
+  ((queue *)cq)->unacked -= (int)n;
+  unlock();
+}
 hk_ibv_cq *ibv_create_cq(hk_ibv_context *c, int cqe, void *cq_context, hk_ibv_channel *ch, int vector) {
   (void)vector;
   queue *q = calloc(1, sizeof *q);
-  if (q && !(q->wc = calloc((size_t)cqe, sizeof *q->wc))) {
+  if (q && !(q->entries = calloc((size_t)cqe, sizeof *q->entries))) {
     free(q);
     q = NULL;
   }
@@ -260,16 +340,23 @@ hk_ibv_cq *ibv_create_cq(hk_ibv_context *c, int cqe, void *cq_context, hk_ibv_ch
   q->v.channel = ch;
   q->v.cq_context = cq_context;
   q->v.cqe = cqe;
+  add_user(c, 1);
   lock();
+  if (ch) ((channel *)ch)->users++;
   fake_verbs.ncqs++;
   unlock();
   return &q->v;
 }
 int ibv_destroy_cq(hk_ibv_cq *v) {
+  const queue *q = (queue *)v;
+  add_user(v->context, -1);
   lock();
+  must(!q->taken, "a completion queue is destroyed that has queue pairs");
+  must(!q->unacked, "a completion queue is destroyed with events that were not acknowledged: that waits for ever");
+  if (v->channel) ((channel *)v->channel)->users--;
   fake_verbs.ncqs--;
   unlock();
-  free(((queue *)v)->wc);
+  free(q->entries);
   free(v);
   return 0;
 }
@@ -278,15 +365,17 @@ static void free_qp(qp *p) {
   if (p) free(p->recv);
   free(p);
 }
-/* A card lets a completion queue overflow. This one ends a program whose queue pairs need more than the queue has. */
+/* A card lets a completion queue overflow. */
 static void take_entries(hk_ibv_cq *v, int entries) {
   queue *q = (queue *)v;
   q->taken += entries;
-  if (q->taken > v->cqe) abort();
+  must(q->taken <= v->cqe, "queue pairs need more entries than their completion queue has");
 }
 hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
   errno = EINVAL;
-  if (attr->cap.max_inline_data > MAX_INLINE || attr->cap.max_send_wr > MAX_WR || attr->cap.max_send_sge > 1)
+  const uint32_t most = fake_verbs.device[index_of(pd->context)].inline_most;
+  if (attr->cap.max_inline_data > (most ? most : MAX_INLINE) || attr->cap.max_send_wr > MAX_WR ||
+      attr->cap.max_send_sge > 1)
     return NULL;
   qp *p = calloc(1, sizeof *p);
   if (!p || !(p->send = calloc(attr->cap.max_send_wr, sizeof *p->send)) ||
@@ -299,6 +388,8 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
   p->v.send_cq = attr->send_cq;
   p->v.recv_cq = attr->recv_cq;
   p->device = index_of(pd->context);
+  p->to_device = -1;
+  p->inline_most = attr->cap.max_inline_data;
   p->depth = attr->cap.max_send_wr;
   p->recv_depth = attr->cap.max_recv_wr;
   p->all = attr->sq_sig_all;
@@ -311,6 +402,7 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
     qps[i] = p;
     p->v.qp_num = i;
     fake_verbs.nqps++;
+    ((domain *)pd)->users++;
     take_entries(attr->send_cq, (int)p->depth);
     take_entries(attr->recv_cq, (int)p->recv_depth);
   }
@@ -322,26 +414,52 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
   }
   return &p->v;
 }
+/* What a reliable queue pair needs for each state: ibv_modify_qp(3). */
+static int is_complete(int state, int mask) {
+  static const int needed[] = {[HK_IBV_QPS_INIT] = HK_IBV_QP_PKEY_INDEX | HK_IBV_QP_PORT | HK_IBV_QP_ACCESS_FLAGS,
+                               [HK_IBV_QPS_RTR] = HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |
+                                                  HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC |
+                                                  HK_IBV_QP_MIN_RNR_TIMER,
+                               [HK_IBV_QPS_RTS] = HK_IBV_QP_TIMEOUT | HK_IBV_QP_RETRY_CNT | HK_IBV_QP_RNR_RETRY |
+                                                  HK_IBV_QP_SQ_PSN | HK_IBV_QP_MAX_QP_RD_ATOMIC,
+                               [HK_IBV_QPS_ERR] = 0};
+  return (mask & needed[state]) == needed[state];
+}
+static int is_possible(const qp *p, const hk_ibv_qp_attr *a, int mask) {
+  const int from = a->qp_state == HK_IBV_QPS_ERR ? p->v.state : a->qp_state - 1;
+  if (p->v.state != from || !is_complete(a->qp_state, mask)) return 0;
+  if (a->qp_state == HK_IBV_QPS_INIT) return a->port_num == 1;
+  if (a->qp_state == HK_IBV_QPS_RTR)
+    return a->ah_attr.port_num == 1 && a->path_mtu >= 1 && a->path_mtu <= mtu_of(p->v.context);
+  return a->qp_state != HK_IBV_QPS_RTS || (a->timeout < 32 && a->retry_cnt < 8 && a->rnr_retry < 8);
+}
+static void set_route(qp *p, const hk_ibv_qp_attr *a) {
+  const hk_ibv_ah_attr *to = &a->ah_attr;
+  p->dest = a->dest_qp_num;
+  p->mtu = (uint32_t)a->path_mtu;
+  p->rq_psn = a->rq_psn;
+  p->reads_in = a->max_dest_rd_atomic;
+  p->sgid = to->grh.sgid_index;
+  p->to_device = to->is_global ? to->grh.dgid.raw[15] - 1 : -1;
+  fake_verbs.traffic_class = to->grh.traffic_class;
+  fake_verbs.service_level = to->sl;
+  fake_verbs.dlid = to->dlid;
+  fake_verbs.global = to->is_global;
+  fake_verbs.device[p->device].agreed = p->ece;
+}
 int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask) {
   qp *p = (qp *)v;
-  int err = 0;
   lock();
-  if (mask & HK_IBV_QP_STATE) {
-    int from = attr->qp_state == HK_IBV_QPS_ERR ? p->v.state : attr->qp_state - 1;
-    if (p->v.state != from || (attr->qp_state == HK_IBV_QPS_INIT && attr->port_num != 1)) err = EINVAL;
-    if (!err) p->v.state = attr->qp_state;
+  const int err = mask & HK_IBV_QP_STATE && is_possible(p, attr, mask) ? 0 : EINVAL;
+  if (!err) p->v.state = attr->qp_state;
+  if (!err && attr->qp_state == HK_IBV_QPS_INIT) p->access = attr->qp_access_flags;
+  if (!err && attr->qp_state == HK_IBV_QPS_RTR) set_route(p, attr);
+  if (!err && attr->qp_state == HK_IBV_QPS_RTS) {
+    p->sq_psn = attr->sq_psn;
+    p->reads_out = attr->max_rd_atomic;
+    fake_verbs.timeout = attr->timeout;
+    fake_verbs.retries = attr->retry_cnt;
   }
-  if (!err && mask & HK_IBV_QP_DEST_QPN) p->dest = attr->dest_qp_num;
-  if (!err && mask & HK_IBV_QP_AV) {
-    p->sgid = attr->ah_attr.grh.sgid_index;
-    fake_verbs.traffic_class = attr->ah_attr.grh.traffic_class;
-    fake_verbs.service_level = attr->ah_attr.sl;
-    fake_verbs.dlid = attr->ah_attr.dlid;
-    fake_verbs.global = attr->ah_attr.is_global;
-  }
-  if (!err && mask & HK_IBV_QP_STATE && p->v.state == HK_IBV_QPS_RTR) fake_verbs.device[p->device].agreed = p->ece;
-  if (!err && mask & HK_IBV_QP_TIMEOUT) fake_verbs.timeout = attr->timeout;
-  if (!err && mask & HK_IBV_QP_RETRY_CNT) fake_verbs.retries = attr->retry_cnt;
   if (!err && p->v.state == HK_IBV_QPS_ERR) fail_qp(p);
   unlock();
   return err;
@@ -366,6 +484,8 @@ int ibv_destroy_qp(hk_ibv_qp *v) {
   qps[v->qp_num] = NULL;
   if ((int)v->qp_num < free_qps) free_qps = (int)v->qp_num;
   fake_verbs.nqps--;
+  ((domain *)v->pd)->users--;
+  forget_qp(p);
   take_entries(p->v.send_cq, -(int)p->depth);
   take_entries(p->v.recv_cq, -(int)p->recv_depth);
   unlock();

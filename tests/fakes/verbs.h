@@ -16,14 +16,20 @@ enum { FAKE_VERBS_DEVICES = 4, FAKE_VERBS_GIDS = 8 };
 
 typedef struct fake_verbs_device {
   char name[32];
-  int down;         /* its port */
-  int dead;         /* neither answers nor fails */
-  int refuses_open; /* errno */
-  unsigned silent;  /* a bit for each GID index over which nothing comes through */
-  int full;         /* it takes no memory */
-  uint64_t writes;  /* that it sent */
-  unsigned ece;     /* its options of connections; 0: it knows none */
-  unsigned agreed;  /* those of its queue pair that was joined last */
+  int down;             /* its port */
+  int dead;             /* neither answers nor fails */
+  int refuses_open;     /* errno */
+  unsigned silent;      /* a bit for each GID index over which nothing comes through */
+  int full;             /* it takes no memory */
+  int no_dmabufs;       /* errno with which it refuses each dma-buf */
+  int max_cqe, max_wr;  /* what it says that queues may have at most; 0: 1 << 20, 16384 */
+  int state;            /* of its port, as verbs encodes it; 0: DOWN or ACTIVE */
+  int unreadable;       /* errno of a question about its port */
+  int mtu;              /* as verbs encodes it; 0: 5 */
+  unsigned inline_most; /* bytes of inline data that its queue pairs take; 0: 512 */
+  uint64_t writes;      /* that it sent */
+  unsigned ece;         /* its options of connections; 0: it knows none */
+  unsigned agreed;      /* those of its queue pair that was joined last */
 } fake_verbs_device;
 
 typedef struct fake_verbs_state {
@@ -38,10 +44,17 @@ typedef struct fake_verbs_state {
   uint64_t gpu_bytes;
   int (*of_host)(const void *at); /* what lies among it and is the host's all the same; NULL: nothing */
   int peermem;
+  const char *fixed; /* memory of the host that may only be read */
+  uint64_t fixed_bytes;
+  uint64_t relaxed; /* bytes that are registered with relaxed ordering */
   /* Writes to GPU memory, that of dma-bufs and of `gpu`, wait for a flush: fake_verbs_flush, or a read from there. */
   int late;
   uint64_t flushes;          /* with something to flush */
   uint64_t from_gpu, to_gpu; /* writes */
+  /* Requests wait: at each so-manieth poll of a completion queue, one is carried out. 0: at once. */
+  unsigned lazy, polls;
+  int addressed;    /* GIDs are those of rdma_port(): a queue pair reaches only the device whose GID it sends to */
+  uint64_t starved; /* writes that found no receive posted, which costs a card a timeout */
   /* Faults of the next writes with immediate data: so many are... */
   int lost, doubled, broken, denied; /* `broken`: never answered, `denied`: the key is wrong */
   int skip;                          /* ...after so many that go through */
@@ -51,7 +64,8 @@ typedef struct fake_verbs_state {
   int overrun; /* the next so many completions find their queue full */
   int fatal;   /* the device of the next so many reports that it fails, and answers no more */
   /* what there is */
-  int nmrs, nqps, ncqs, nchannels, ncontexts;
+  int nmrs, nqps, ncqs, nchannels, ncontexts, npds, nlists;
+  int forks;                                   /* calls of ibv_fork_init */
   int without_channels;                        /* devices have no completion channels, which cost descriptors */
   uint64_t opened;                             /* times that a device was, so far */
   uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */

@@ -28,7 +28,7 @@ void fake_verbs_port(int number, int up) {
   unlock();
 }
 
-static void complete(queue *q, hk_ibv_wc wc) {
+static void complete(queue *q, hk_ibv_wc wc, qp *of, uint32_t position, int sent) {
   if (q->full) return;
   if ((fake_verbs.overrun > 0 && !fake_verbs.skip) || q->tail - q->head == (uint32_t)q->v.cqe) {
     if (fake_verbs.overrun > 0) fake_verbs.overrun--;
@@ -36,7 +36,7 @@ static void complete(queue *q, hk_ibv_wc wc) {
     report_event(q->v.context, HK_IBV_EVENT_CQ_ERR, q);
     return;
   }
-  q->wc[q->tail++ % (uint32_t)q->v.cqe] = wc;
+  q->entries[q->tail++ % (uint32_t)q->v.cqe] = (entry){wc, of, position, sent};
   channel *ch = (channel *)q->v.channel;
   uint64_t one = 1;
   if (!q->armed || !ch || ch->nfired == EVENTS) return;
@@ -52,19 +52,52 @@ static void end_request(qp *p, int status) {
   wc.opcode = r->wr.opcode <= HK_IBV_WR_RDMA_WRITE_WITH_IMM ? opcodes[r->wr.opcode] : 2;
   if (status || p->all || r->wr.send_flags & HK_IBV_SEND_SIGNALED) {
     fake_verbs.reports++;
-    complete((queue *)p->v.send_cq, wc);
+    complete((queue *)p->v.send_cq, wc, p, p->first + 1, 1);
   }
   p->first++;
+}
+
+/* Takes a posted receive. */
+static void end_receive(qp *p, hk_ibv_wc wc) {
+  wc.wr_id = p->recv[p->recv_first++ % p->recv_depth];
+  wc.qp_num = p->v.qp_num;
+  complete((queue *)p->v.recv_cq, wc, p, p->recv_first, 0);
 }
 
 void fail_qp(qp *p) {
   p->v.state = HK_IBV_QPS_ERR;
   while (p->first != p->last) end_request(p, HK_IBV_WC_WR_FLUSH_ERR);
-  for (; p->recv_first != p->recv_last; p->recv_first++)
-    complete((queue *)p->v.recv_cq, (hk_ibv_wc){.wr_id = p->recv[p->recv_first % p->recv_depth],
-                                                .status = HK_IBV_WC_WR_FLUSH_ERR,
-                                                .opcode = HK_IBV_WC_RECV,
-                                                .qp_num = p->v.qp_num});
+  while (p->recv_first != p->recv_last)
+    end_receive(p, (hk_ibv_wc){.status = HK_IBV_WC_WR_FLUSH_ERR, .opcode = HK_IBV_WC_RECV});
+}
+
+/* The queue pairs with requests that wait, the oldest first. */
+static qp *first_open, **last_open = &first_open;
+
+static void open_later(qp *p) {
+  if (p->open) return;
+  p->open = 1;
+  p->next_open = NULL;
+  *last_open = p;
+  last_open = &p->next_open;
+}
+static void drop_open(qp *p) {
+  if (!p->open) return;
+  qp **at = &first_open;
+  while (*at != p) at = &(*at)->next_open;
+  *at = p->next_open;
+  if (last_open == &p->next_open) last_open = at;
+  p->open = 0;
+}
+static void drop_entries(const hk_ibv_cq *v, const qp *p) {
+  const queue *q = (const queue *)v;
+  for (uint32_t i = q->head; i != q->tail; i++)
+    if (q->entries[i % (uint32_t)v->cqe].of == p) q->entries[i % (uint32_t)v->cqe].of = NULL;
+}
+void forget_qp(qp *p) {
+  drop_open(p);
+  drop_entries(p->v.send_cq, p);
+  drop_entries(p->v.recv_cq, p);
 }
 
 /* ---- writes to GPUs that are not visible yet ---- */
@@ -112,8 +145,8 @@ void fake_verbs_flush(void) {
 /* ---- requests ---- */
 
 static memory *find_memory(const hk_ibv_context *c, uint32_t key, uint64_t at, uint64_t bytes, int access) {
-  memory *m = key & 1 && key >> 1 < MRS ? mrs[key >> 1] : NULL;
-  if (!m || index_of(m->v.context) != index_of(c) || (m->access & access) != access) return NULL;
+  memory *m = mrs[index_of_key(key)];
+  if (!m || m->v.lkey != key || index_of(m->v.context) != index_of(c) || (m->access & access) != access) return NULL;
   return at >= m->iova && at + bytes >= at && at + bytes <= m->iova + m->v.length ? m : NULL;
 }
 
@@ -167,11 +200,14 @@ static int plain_fault(void) {
 
 static void arrive(qp *to, const request *r) {
   if (to->recv_first == to->recv_last) return; /* only a double */
-  complete((queue *)to->v.recv_cq, (hk_ibv_wc){.wr_id = to->recv[to->recv_first++ % to->recv_depth],
-                                               .opcode = HK_IBV_WC_RECV_RDMA_WITH_IMM,
-                                               .byte_len = r->sge.length,
-                                               .imm_data = r->wr.imm_data,
-                                               .qp_num = to->v.qp_num});
+  end_receive(
+      to, (hk_ibv_wc){.opcode = HK_IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = r->sge.length, .imm_data = r->wr.imm_data});
+}
+
+/* Both ends of a connection describe the same one. */
+static int are_joined(const qp *p, const qp *to) {
+  if (to->dest != p->v.qp_num || to->rq_psn != p->sq_psn || to->mtu != p->mtu) return 0;
+  return !fake_verbs.addressed || p->to_device < 0 || (p->to_device == to->device && p->sgid == to->sgid);
 }
 
 static int carry_out(qp *p, request *r) {
@@ -180,9 +216,13 @@ static int carry_out(qp *p, request *r) {
   uint32_t n = r->wr.num_sge ? r->sge.length : 0;
   char *local = r->inlined;
   int from_gpu = 0;
-  if (!to || to->v.state < HK_IBV_QPS_RTR || to->v.state == HK_IBV_QPS_ERR || unreachable(p) || unreachable(to))
+  if (!to || to->v.state < HK_IBV_QPS_RTR || to->v.state == HK_IBV_QPS_ERR || unreachable(p) || unreachable(to) ||
+      !are_joined(p, to))
     return HK_IBV_WC_RETRY_EXC_ERR;
-  if (imm && to->recv_first == to->recv_last) return LATER;
+  if (imm && to->recv_first == to->recv_last) {
+    fake_verbs.starved++;
+    return LATER;
+  }
   if (fake_verbs.device[p->device].dead || fake_verbs.device[to->device].dead) return LATER;
   if (n && !(r->wr.send_flags & HK_IBV_SEND_INLINE)) {
     memory *m = find_memory(p->v.context, r->sge.lkey, r->sge.addr, n, read ? HK_IBV_ACCESS_LOCAL_WRITE : 0);
@@ -194,6 +234,9 @@ static int carry_out(qp *p, request *r) {
                                 read ? HK_IBV_ACCESS_REMOTE_READ : HK_IBV_ACCESS_REMOTE_WRITE)
                   : NULL;
   if (n && !far) return HK_IBV_WC_REM_ACCESS_ERR;
+  if (read && (!p->reads_out || !to->reads_in)) return HK_IBV_WC_REM_INV_REQ_ERR;
+  if (n && !(to->access & (read ? HK_IBV_ACCESS_REMOTE_READ : HK_IBV_ACCESS_REMOTE_WRITE)))
+    return HK_IBV_WC_REM_ACCESS_ERR;
   int status = imm ? fault(p) : read || !n ? 0 : plain_fault();
   if (status && status != UNANSWERED) return status;
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
@@ -214,14 +257,27 @@ static int carry_out(qp *p, request *r) {
   return status ? HK_IBV_WC_RETRY_EXC_ERR : 0;
 }
 
+/* Carries out the next request. Returns false if there is none that can be. */
+static int advance(qp *p) {
+  if (p->v.state != HK_IBV_QPS_RTS || p->first == p->last) return 0;
+  int status = carry_out(p, &p->send[p->first % p->depth]);
+  if (status == LATER) return 0;
+  if (status == LOST) status = 0;
+  end_request(p, status);
+  if (status) fail_qp(p);
+  return 1;
+}
 static void pump(qp *p) {
-  while (p->v.state == HK_IBV_QPS_RTS && p->first != p->last) {
-    int status = carry_out(p, &p->send[p->first % p->depth]);
-    if (status == LATER) return;
-    if (status == LOST) status = 0;
-    end_request(p, status);
-    if (status) fail_qp(p);
-  }
+  if (fake_verbs.lazy && p->first != p->last)
+    open_later(p);
+  else
+    while (advance(p)) continue;
+}
+static void advance_one(void) {
+  qp *p = first_open;
+  if (!p || !fake_verbs.lazy || ++fake_verbs.polls % fake_verbs.lazy) return;
+  drop_open(p);
+  if (advance(p) && p->first != p->last) open_later(p);
 }
 
 static int post_send(hk_ibv_qp *v, hk_ibv_send_wr *wr, hk_ibv_send_wr **bad) {
@@ -230,13 +286,18 @@ static int post_send(hk_ibv_qp *v, hk_ibv_send_wr *wr, hk_ibv_send_wr **bad) {
   lock();
   for (; wr && !err; wr = wr->next) {
     *bad = wr;
+    const uint32_t n = wr->num_sge ? wr->sg_list->length : 0;
     if (p->v.state != HK_IBV_QPS_RTS && p->v.state != HK_IBV_QPS_ERR) err = EINVAL;
-    if (p->last - p->first == p->depth) err = ENOMEM;
+    if (wr->num_sge > 1 || (wr->send_flags & HK_IBV_SEND_INLINE && n > p->inline_most)) err = EINVAL;
+    /* A request's room is free again when its completion, or that of a later one, has been polled. */
+    if (p->last - p->reaped == p->depth) err = ENOMEM;
     if (err) break;
     request *r = &p->send[p->last++ % p->depth];
     r->wr = *wr;
     r->sge = wr->num_sge ? *wr->sg_list : (hk_ibv_sge){0};
-    if (wr->send_flags & HK_IBV_SEND_INLINE && r->sge.length && r->sge.length <= MAX_INLINE)
+    must(!(wr->send_flags & HK_IBV_SEND_INLINE && n && on_gpu((const char *)(uintptr_t)r->sge.addr)),
+         "the CPU reads inline data, and cannot read a GPU's memory");
+    if (wr->send_flags & HK_IBV_SEND_INLINE && n)
       memcpy(r->inlined, (const void *)(uintptr_t)r->sge.addr, r->sge.length);
     if (p->v.state == HK_IBV_QPS_ERR) end_request(p, HK_IBV_WC_WR_FLUSH_ERR);
   }
@@ -251,7 +312,7 @@ static int post_recv(hk_ibv_qp *v, hk_ibv_recv_wr *wr, hk_ibv_recv_wr **bad) {
   lock();
   for (; wr; wr = wr->next) {
     *bad = wr;
-    if (p->recv_last - p->recv_first == p->recv_depth) {
+    if (p->recv_last - p->recv_reaped == p->recv_depth) {
       err = ENOMEM;
       break;
     }
@@ -268,7 +329,12 @@ static int poll_cq(hk_ibv_cq *v, int n, hk_ibv_wc *wc) {
   queue *q = (queue *)v;
   int got = 0;
   lock();
-  while (got < n && q->head != q->tail) wc[got++] = q->wc[q->head++ % (uint32_t)q->v.cqe];
+  advance_one();
+  for (; got < n && q->head != q->tail; q->head++) {
+    const entry *e = &q->entries[q->head % (uint32_t)q->v.cqe];
+    wc[got++] = e->wc;
+    if (e->of) *(e->sent ? &e->of->reaped : &e->of->recv_reaped) = e->position;
+  }
   unlock();
   return got;
 }

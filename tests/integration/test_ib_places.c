@@ -158,6 +158,29 @@ START_TEST(does_without_what_the_device_refuses) {
 }
 END_TEST
 
+/* Memory that a card may only read: messages are sent from there, and do not land there. */
+START_TEST(writes_nothing_to_fixed_memory) {
+  way t = open_way(2);
+  static unsigned char data[PIECE];
+  hk_ref ref;
+  verbs->fixed = _i ? (const char *)data : (const char *)t.memory;
+  verbs->fixed_bytes = _i ? sizeof data : MEMORY;
+  if (!_i) {
+    for (unsigned i = 0; i < 10; i++) ck_assert(!pass(&t, i));
+    ck_assert_uint_eq(verbs->landed, 0);
+  }
+  hk_transport_net.memory(t.w->ranks[0].state, data, PIECE, true);
+  fill(data, PIECE, 10);
+  ck_assert(hk_link_can_send(t.send, PIECE) && hk_link_refer(t.send, data, PIECE, &ref));
+  t.send->slots[(uint32_t)t.send->done & t.send->mask].ref = ref;
+  hk_link_publish(t.send, PIECE, 7, HK_SLOT_REF);
+  uint64_t registered = verbs->registered;
+  ck_assert(!take_one(&t, 10));
+  ck_assert_uint_eq(verbs->registered, registered + 1);
+  close_way(&t);
+}
+END_TEST
+
 /* An operation has failed and its memory is the user's again, but a message for it is still to come. */
 START_TEST(nothing_lands_behind) {
   way t = open_way(1);
@@ -477,6 +500,7 @@ int main(void) {
   tcase_add_loop_test(t, switches_off, 0, 2);
   tcase_add_test(t, registers_once);
   tcase_add_test(t, does_without_what_the_device_refuses);
+  tcase_add_loop_test(t, writes_nothing_to_fixed_memory, 0, 2);
   tcase_add_test(t, nothing_lands_behind);
   tcase_add_test(t, is_sent_again);
   tcase_add_loop_test(t, carries_streams, 0, (int)HK_ARRAY_LENGTH(streams));

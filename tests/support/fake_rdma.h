@@ -77,6 +77,7 @@ static inline fake_verbs_state *rdma_begin(int devices) {
   scratch_make();
   ck_assert(rdma_lock(false)); /* root has it, and then no limit counts */
   v->ndevices = devices;
+  v->addressed = 1;
   for (int i = 0; i < devices; i++) {
     snprintf(v->device[i].name, sizeof v->device[i].name, "fake%d", i);
     rdma_port(i);
@@ -91,6 +92,10 @@ static inline void rdma_end(const fake_verbs_state *v) {
   ck_assert_int_eq(v->nmrs, 0);
   ck_assert_int_eq(v->ncqs, 0);
   ck_assert_int_eq(v->nchannels, 0);
+  ck_assert_int_eq(v->npds, 0);
+  ck_assert_int_eq(v->ncontexts, 0);
+  ck_assert_int_eq(v->nlists, 0);
+  ck_assert_uint_eq(v->starved, 0);
   ck_assert_uint_eq(v->locked, 0);
   scratch_remove();
 }

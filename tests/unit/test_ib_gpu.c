@@ -3,10 +3,12 @@
 /* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that
  * both let. */
 #include <errno.h>
+#include <sys/mman.h>
 #include "../../src/transport/net/ib_gdr.h"
 #include "../support/cudaemu.h"
 #include "../support/fake_rdma.h"
 #include "../support/suite.h"
+#include "../support/topo_machines.h"
 
 static const struct {
   const char *driver, *enable; /* does the driver have dma-bufs, are they wanted */
@@ -37,6 +39,7 @@ START_TEST(finds_the_way) {
   ck_assert_msg(api != NULL, "%s", why);
   ck_assert_int_eq(hk_cuda_open(0, &gpu), HK_OK);
   ck_assert_int_eq(gpu->ops->alloc(gpu, 1 << 20, &memory), HK_OK);
+  ck_assert_int_eq(api->fork_init(), 0);
   hk_ibv_device **list = api->get_device_list(&n);
   hk_ibv_context *card = api->open_device(list[0]);
   hk_ibv_pd *pd = api->alloc_pd(card);
@@ -63,9 +66,155 @@ START_TEST(finds_the_way) {
 }
 END_TEST
 
+/* What cards can do, for a plugin's properties, without a GPU: whether they know dma-bufs is seen from how they refuse
+ * an invalid one, and all of them must. */
+static const struct {
+  int errors[2];
+  const char *name, *value, *module;
+  bool dmabuf, address;
+} supports[] = {{{0, 0}, NULL, NULL, NULL, true, false},
+                {{0, EOPNOTSUPP}, NULL, NULL, NULL, false, false},
+                {{EPROTONOSUPPORT, 0}, NULL, NULL, NULL, false, false},
+                {{ENOMEM, EINVAL}, NULL, NULL, NULL, true, false},
+                {{0, 0}, "NCCL_DMABUF_ENABLE", "0", NULL, false, false},
+                {{0, 0}, "NCCL_IB_DISABLE", "1", "sys/module/nvidia_peermem/x", false, false},
+                {{EOPNOTSUPP, 0}, "NCCL_IB_HCA", "=fake1", NULL, true, false}, /* the other one is not used */
+                {{0, 0}, "NCCL_IB_HCA", "=fake7", "sys/module/nvidia_peermem/x", false, false},
+                {{0, 0}, NULL, NULL, "sys/module/nvidia_peermem/x", true, true},
+                {{0, 0}, NULL, NULL, "sys/module/nv_peer_mem/x", true, true},
+                {{0, 0}, NULL, NULL, "sys/kernel/mm/memory_peers/nv_mem/x", true, true}};
+
+START_TEST(knows_what_cards_support) {
+  fake_verbs_state *v = rdma_begin(2);
+  bool dmabuf = !supports[_i].dmabuf, address = !supports[_i].address;
+  for (int i = 0; i < 2; i++) v->device[i].no_dmabufs = supports[_i].errors[i];
+  if (supports[_i].module) fm_file(supports[_i].module, "\n");
+  if (supports[_i].name) rdma_param(supports[_i].name, supports[_i].value);
+  hk_ib_gpu_support(&dmabuf, &address);
+  ck_assert_int_eq(dmabuf, supports[_i].dmabuf);
+  ck_assert_int_eq(address, supports[_i].address);
+  rdma_end(v);
+}
+END_TEST
+
+/* A descriptor of the caller's, with an offset, or an address alone. */
+START_TEST(registers_what_it_is_given) {
+  enum { BYTES = 8192 };
+  fake_verbs_state *v = rdma_begin(1);
+  hk_ib_gpu_memory m;
+  char why[160];
+  int n, fd = memfd_create("gpu", 0);
+  const hk_ibv *api = hk_ibv_load(why, sizeof why);
+  hk_ibv_device **list = api->get_device_list(&n);
+  hk_ibv_context *card = api->open_device(list[0]);
+  hk_ibv_pd *pd = api->alloc_pd(card);
+  char *at = aligned_alloc(4096, BYTES);
+  ck_assert(api->fork_init() == 0 && ftruncate(fd, 2L * BYTES) == 0);
+  rdma_param("NCCL_IB_PCI_RELAXED_ORDERING", _i ? "0" : "1");
+  v->gpu = at;
+  v->gpu_bytes = BYTES;
+  hk_ib_gpu_register_as(api, pd, fd, 4096, at, BYTES, &m);
+  ck_assert(m.method == HK_GDR_DMABUF && m.mr && v->dmabufs == 1 && m.mr->length == BYTES);
+  ck_assert_uint_eq(v->relaxed, _i ? 0 : BYTES);
+  api->dereg_mr(m.mr);
+  v->dmabuf_refusal = EPROTONOSUPPORT;
+  hk_ib_gpu_register_as(api, pd, fd, 0, at, BYTES, &m);
+  ck_assert(m.method == HK_GDR_STAGED && !m.mr);
+  ck_assert_msg(strstr(m.why, "knows no dma-buf"), "%s", m.why);
+  hk_ib_gpu_register_as(api, pd, -1, 0, at, BYTES, &m);
+  ck_assert(m.method == HK_GDR_STAGED && !m.mr);
+  ck_assert_msg(strstr(m.why, "it is not loaded"), "%s", m.why);
+  v->peermem = 1;
+  hk_ib_gpu_register_as(api, pd, -1, 0, at, BYTES, &m);
+  ck_assert(m.method == HK_GDR_PEERMEM && m.mr && m.mr->addr == at);
+  ck_assert_uint_eq(v->relaxed, _i ? 0 : BYTES);
+  api->dereg_mr(m.mr);
+  api->dealloc_pd(pd);
+  api->close_device(card);
+  api->free_device_list(list);
+  close(fd);
+  free(at);
+  rdma_end(v);
+}
+END_TEST
+
+/* ---- distances ---- */
+
+START_TEST(finds_cards_by_name_or_address) {
+  hk_topo *t = m_new("one GPU");
+  hk_paths *p;
+  uint32_t cpu;
+  m_cpus(t, 1, 10, "GenuineIntel", &cpu);
+  const uint32_t bridge = m_add(t, HK_NODE_PCI, m_bus(9), 0), gpu = m_gpu(t, 3, m_bus(1), 0);
+  m_link(t, cpu, bridge, HK_EDGE_PCI, 1, 24);
+  m_link(t, bridge, gpu, HK_EDGE_PCI, 1, 24);
+  m_nic(t, 0, m_bus(2), bridge, 24, 200000);
+  m_nic(t, 1, m_bus(4), cpu, 24, 200000);
+  for (uint32_t i = 0; i < t->nnodes; i++)
+    if (t->nodes[i].kind == HK_NODE_NET)
+      snprintf(t->nodes[i].name, sizeof t->nodes[i].name, "net%d", t->nodes[i].net.dev);
+  m_finish(t);
+  ck_assert_int_eq(hk_paths_new(&p, t, NULL), HK_OK);
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "net0", NULL), HK_PATH_PIX);
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "net1", NULL), HK_PATH_PHB);
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "other", "0000:02:00.0"), HK_PATH_PIX);
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "other", "0000:04:00.0"), HK_PATH_PHB);
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "other", "0000:01:00.0"), HK_PATH_DIS); /* no card */
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "other", "nonsense"), HK_PATH_DIS);
+  ck_assert_int_eq(hk_gdr_distance(p, 3, "other", NULL), HK_PATH_DIS);
+  ck_assert_int_eq(hk_gdr_distance(p, 0, "net0", NULL), HK_PATH_DIS);
+  ck_assert_int_eq(hk_gdr_distance(NULL, 3, "net0", NULL), HK_PATH_DIS);
+  hk_paths_free(p);
+  hk_topo_free(t);
+}
+END_TEST
+
+static const struct {
+  const char *level, *old; /* NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT */
+  hk_path_class most;      /* that is allowed; LOC: none */
+} levels[] = {{NULL, NULL, HK_PATH_PXB},  {"", NULL, HK_PATH_PXB},    {"PIX", NULL, HK_PATH_PIX},
+              {"SYS", NULL, HK_PATH_SYS}, {"LOC", NULL, HK_PATH_LOC}, {"LOC", "1", HK_PATH_LOC},
+              {NULL, "0", HK_PATH_LOC},   {"SYS", "0", HK_PATH_LOC},  {NULL, "1", HK_PATH_DIS},
+              {"PIX", "1", HK_PATH_PIX},  {"", "1", HK_PATH_DIS}};
+
+START_TEST(allows_some_distances) {
+  char why[160];
+  if (levels[_i].level) rdma_param("NCCL_NET_GDR_LEVEL", levels[_i].level);
+  if (levels[_i].old) rdma_param("NCCL_IB_CUDA_SUPPORT", levels[_i].old);
+  for (int c = HK_PATH_NVL; c <= HK_PATH_DIS; c++) {
+    const bool never = levels[_i].most == HK_PATH_LOC, unknown = c == HK_PATH_DIS;
+    const bool far = never || (c > (int)levels[_i].most && !unknown);
+    memset(why, 'x', sizeof why);
+    ck_assert_int_eq(hk_gdr_too_far((hk_path_class)c, why, sizeof why), far);
+    ck_assert_int_eq(why[0] != '\0', far);
+  }
+}
+END_TEST
+
+START_TEST(joins_causes) {
+  char why[HK_GDR_WHY] = "";
+  hk_gdr_add_cause(why, "one (%d)", 1);
+  ck_assert_str_eq(why, "one (1)");
+  hk_gdr_add_cause(why, "two");
+  ck_assert_str_eq(why, "one (1); two");
+  for (size_t room = 0; room < 5; room++) { /* it ends where there is no room */
+    memset(why, 'x', sizeof why);
+    why[HK_GDR_WHY - 1 - room] = '\0';
+    hk_gdr_add_cause(why, "and more");
+    ck_assert_uint_le(strlen(why), HK_GDR_WHY - 1);
+    if (room == 4) ck_assert_str_eq(why + HK_GDR_WHY - 5, "; an");
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("ib_gpu");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, finds_the_way, 0, (int)HK_ARRAY_LENGTH(pairs));
+  tcase_add_loop_test(t, knows_what_cards_support, 0, (int)HK_ARRAY_LENGTH(supports));
+  tcase_add_loop_test(t, registers_what_it_is_given, 0, 2);
+  tcase_add_test(t, finds_cards_by_name_or_address);
+  tcase_add_loop_test(t, allows_some_distances, 0, (int)HK_ARRAY_LENGTH(levels));
+  tcase_add_test(t, joins_causes);
   return suite_run_one("ib_gpu", t);
 }

@@ -3,6 +3,7 @@
 /* Which RDMA ports and GIDs are taken, on invented machines: no device is needed. */
 #include <arpa/inet.h>
 #include <check.h>
+#include <sched.h> /* getcpu */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,14 +113,16 @@ START_TEST(leaves_out_what_does_not_open) {
     const char *refused;
     int n;
     const char *first;
-  } cases[] = {{"none", 1, "pf"}, {"pf", 1, "vf"}, {"vf", 1, "pf"}};
+  } cases[] = {{"none", 1, "pf"}, {"pf", 1, "vf"}, {"vf", 1, "pf"}}; /* one of two virtual ones is enough */
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
   int near;
   scratch_make();
   active_port("pf", "0000:03:00.0", "100 Gb/sec (4X EDR)");
   active_port("vf", "0000:03:00.2", "100 Gb/sec (4X EDR)");
+  active_port("vg", "0000:03:00.3", "100 Gb/sec (4X EDR)");
   fm_link("sys/devices/pci0000:00/0000:03:00.2/physfn", "../0000:03:00.0");
+  fm_link("sys/devices/pci0000:00/0000:03:00.3/physfn", "../0000:03:00.0");
   setenv("HOCKET_IB_ROOT", scratch_folder, 1);
   hk_param_reload();
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
@@ -156,7 +159,21 @@ START_TEST(reads_ranges) {
   ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::/8", &w), HK_OK);
   ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/15", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.2.0.0/15", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.1/32", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::1", &w), HK_OK); /* all bits */
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "0.0.0.0/0", &w), HK_OK);
+  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/-1", &w), HK_ERR_USAGE);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/", &w), HK_ERR_USAGE);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/8x", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/33", &w), HK_ERR_USAGE);
+  ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::/129", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "somewhere", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_FAMILY", "IPX", &w), HK_ERR_USAGE);
 }
@@ -193,6 +210,7 @@ START_TEST(both_ends_pair_alike) {
   ck_assert_str_eq(hk_ib_pair_words(a, b, &x[n - 1], words), "RoCE v1, link-local IPv6, one network");
   a[0].ngids = 0;
   ck_assert_int_eq(hk_ib_pairs(a, 1, b, 2, true, 2, x), 0);
+  ck_assert_int_eq(hk_ib_pairs(b, 2, a, 1, false, 2, x), 0);
   ck_assert_int_eq(hk_ib_pairs(a + 2, 1, b, 1, true, 2, x), 0);
 }
 END_TEST
@@ -200,15 +218,16 @@ END_TEST
 /* ---- cards ---- */
 
 /* Two functions of a card; a card on the same switch; one behind another root port; one of the other host bridge; a
- * virtual function of the first card's second port; a device of software. */
+ * virtual function of the first card's second port; a device of software; a card on a switch below the first one. */
 static const char *const plugs[] = {"0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0",
                                     "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.1",
                                     "0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0",
                                     "0000:00:02.0/0000:05:00.0",
                                     "0001:00:01.0/0001:01:00.0",
                                     "0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:01.2",
-                                    NULL};
-enum { PLUGS = 7, VIRTUAL = 5 };
+                                    NULL,
+                                    "0000:00:01.0/0000:01:00.0/0000:02:02.0/0000:06:00.0/0000:07:00.0"};
+enum { PLUGS = 8, VIRTUAL = 5 };
 
 static void plug_in(void) {
   char path[256], target[256];
@@ -228,16 +247,20 @@ static const struct {
   const char *name, *value;
   int n;
   const char *cards; /* the cards' members, in the order in which they are offered */
-} merges[] = {
-    {"NCCL_NET_MERGE_LEVEL", "PORT", 6, "01,2,3,4,6"}, {"NCCL_NET_MERGE_LEVEL", "", 6, "01,2,3,4,6"},
-    {"NCCL_NET_MERGE_LEVEL", "LOC", 6, "0,1,2,3,4,6"}, {"NCCL_IB_MERGE_NICS", "0", 6, "0,1,2,3,4,6"},
-    {"NCCL_NET_MERGE_LEVEL", "PIX", 6, "012,3,4,6"},   {"NCCL_NET_MERGE_LEVEL", "phb", 6, "0123,4,6"},
-    {"NCCL_NET_MERGE_LEVEL", "SYS", 6, "012346"},      {"NCCL_NET_FORCE_MERGE", "mlx0,mlx3;mlx6,mlx2", 6, "03,1,26,4"},
-    {"NCCL_IB_MERGE_VFS", "0", 7, "01,2,3,4,5,6"}};
+} merges[] = {{"NCCL_NET_MERGE_LEVEL", "PORT", 7, "01,2,3,4,6,7"},
+              {"NCCL_NET_MERGE_LEVEL", "", 7, "01,2,3,4,6,7"},
+              {"NCCL_NET_MERGE_LEVEL", "LOC", 7, "0,1,2,3,4,6,7"},
+              {"NCCL_IB_MERGE_NICS", "0", 7, "0,1,2,3,4,6,7"},
+              {"NCCL_NET_MERGE_LEVEL", "PIX", 7, "012,3,4,6,7"},
+              {"NCCL_NET_MERGE_LEVEL", "phb", 7, "01237,4,6"},
+              {"NCCL_NET_MERGE_LEVEL", "PXB", 7, "0127,3,4,6"},
+              {"NCCL_NET_MERGE_LEVEL", "SYS", 7, "0123467"},
+              {"NCCL_IB_MERGE_VFS", "0", 8, "01,2,3,4,5,6,7"},
+              {"NCCL_NET_FORCE_MERGE", "mlx0,mlx3;mlx6,mlx2", 7, "03,1,26,4,7"}};
 
 START_TEST(merges_ports) {
   hk_ib_port ports[PLUGS];
-  char text[32] = "";
+  char text[64] = "";
   int n = PLUGS, near = 0;
   plug_in();
   for (int i = 0; i < PLUGS; i++) {
@@ -297,6 +320,12 @@ START_TEST(reads_rails) {
   ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1,mlx5_1:1:2", "mlx5_0", 1), -1);
   ck_assert_int_eq(hk_ib_hca_rail("^mlx5_0:1:2", "mlx5_1", 1), -1);
   ck_assert_int_eq(hk_ib_hca_rail(NULL, "mlx5_0", 1), -1);
+  for (const char *c = "/:x,"; *c; c++) { /* no number */
+    char item[32];
+    snprintf(item, sizeof item, "mlx5_0:1:%c", *c);
+    ck_assert_int_eq(hk_ib_hca_rail(item, "mlx5_0", 1), -1);
+  }
+  ck_assert(hk_ib_hca_rail("mlx5_0:1:0", "mlx5_0", 1) == 0 && hk_ib_hca_rail("mlx5_0:1:9", "mlx5_0", 1) == 9);
   ck_assert(hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 1) && !hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 2));
 }
 END_TEST
@@ -371,6 +400,159 @@ START_TEST(knows_subnets) {
 }
 END_TEST
 
+/* More pairs than there is room for: both ends keep the same ones, the best, in the same order. */
+START_TEST(keeps_the_best_pairs) {
+  hk_ib_port a[HK_IB_OFFERED], b[HK_IB_OFFERED];
+  hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
+  for (int i = 0; i < HK_IB_OFFERED; i++) {
+    char host[16];
+    snprintf(host, sizeof host, "%d", 1 + i);
+    a[i] = port("a", host, HK_IBV_LAYER_ETHERNET);
+    snprintf(host, sizeof host, "%d", 11 + i);
+    b[i] = port("b", host, HK_IBV_LAYER_ETHERNET);
+    a[i].rail = b[i].rail = -1;
+    a[i].position = (uint8_t)i;
+    b[i].position = (uint8_t)(i ^ 1);
+  }
+  ck_assert_int_eq(hk_ib_pairs(a, 8, b, 8, true, 2, x), HK_IB_PAIRS);
+  ck_assert_int_eq(hk_ib_pairs(b, 8, a, 8, false, 2, y), HK_IB_PAIRS);
+  for (int i = 0; i < HK_IB_PAIRS; i++) {
+    ck_assert(x[i].mine == y[i].theirs && x[i].theirs == y[i].mine && x[i].cost == y[i].cost);
+    ck_assert(x[i].my_gid == 0 && x[i].their_gid == 0); /* the 64 pairs of ports by the best GIDs */
+    if (i) ck_assert(x[i - 1].cost <= x[i].cost);
+    for (int k = 0; k < i; k++) ck_assert(x[k].mine != x[i].mine || x[k].theirs != x[i].theirs);
+  }
+  ck_assert(x[0].mine == 0 && x[0].theirs == 1); /* one position: its cost is that of the places in the lists alone */
+  ck_assert_uint_eq(x[0].cost, 1);
+}
+END_TEST
+
+START_TEST(pairs_go_together) {
+  const hk_ib_port cards[3] = {{.card = 0}, {.card = 0}, {.card = 2}};
+  static const struct {
+    uint8_t mine[2], theirs[2];
+    uint16_t cost[2];
+    bool yes;
+  } cases[] = {{{0, 1}, {0, 1}, {0, 31}, true}, {{0, 1}, {1, 0}, {32, 63}, true}, {{0, 1}, {0, 1}, {31, 32}, false},
+               {{0, 0}, {0, 1}, {0, 0}, false}, {{0, 1}, {1, 1}, {0, 0}, false},  {{0, 2}, {0, 1}, {0, 0}, false},
+               {{0, 1}, {0, 2}, {0, 0}, false}};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
+    hk_ib_pair p[2];
+    for (int i = 0; i < 2; i++)
+      p[i] = (hk_ib_pair){.mine = cases[k].mine[i], .theirs = cases[k].theirs[i], .cost = cases[k].cost[i]};
+    ck_assert_int_eq(hk_ib_pairs_go_together(cards, cards, &p[0], &p[1]), cases[k].yes);
+  }
+}
+END_TEST
+
+/* The provider's user wants one port: its card comes first and takes the turns, and rails no longer count. */
+START_TEST(prefers_a_port) {
+  static const struct {
+    const char *device;
+    int number, near;
+    const char *order;
+  } cases[] = {{"d0", 1, 1, "012345"}, {"d0", 2, 1, "102345"}, {"d1", 2, 2, "230145"},
+               {"d2", 1, 2, "450123"}, {"d2", 3, 3, NULL},     {"d9", 1, 3, NULL}};
+  static const uint8_t cards[] = {0, 1, 2, 2, 4, 4};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
+    hk_ib_port p[6];
+    const char *order = cases[k].order ? cases[k].order : "012345";
+    int near = 3;
+    for (int i = 0; i < 6; i++) {
+      p[i] = (hk_ib_port){.lid = (uint16_t)i, .card = cards[i], .number = (uint8_t)(1 + i % 2), .rail = 5};
+      p[i].position = 7;
+      snprintf(p[i].device, sizeof p[i].device, "d%d", i / 2);
+    }
+    hk_ib_prefer(p, 6, &near, cases[k].device, cases[k].number);
+    ck_assert_int_eq(near, cases[k].near);
+    for (int i = 0; i < 6; i++) {
+      ck_assert_int_eq(p[i].lid, order[i] - '0');
+      ck_assert_int_eq(p[i].rail, cases[k].order ? -1 : 5);
+      ck_assert_int_eq(p[i].position, cases[k].order ? i : 7);
+    }
+  }
+}
+END_TEST
+
+/* What is read about a port: its MTU from its interface's, its LID, whether it is near the CPU. */
+START_TEST(reads_ports) {
+  static const struct {
+    int interface, mtu;
+  } mtus[] = {{1500, 3}, {1088, 3}, {1087, 2}, {4160, 5}, {4159, 4}, {9000, 5}, {320, 1}, {100, 1}, {0, 5}};
+  hk_ib_port ports[HK_IB_PORTS];
+  char why[160];
+  unsigned cpu, node;
+  int near;
+  scratch_make();
+  ck_assert_int_eq(getcpu(&cpu, &node), 0);
+  setenv("HOCKET_IB_ROOT", scratch_folder, 1);
+  for (int i = 0; i < 4; i++) { /* in the order of their names: the second and the last are near */
+    char name[16], function[32], path[160];
+    snprintf(name, sizeof name, "p%d", i);
+    snprintf(function, sizeof function, "0000:0%d:00.0", i);
+    active_port(name, function, i ? "200 Gb/sec (4X HDR)" : "something");
+    snprintf(path, sizeof path, "sys/class/infiniband/p%d/ports/1/lid", i);
+    fm_file(path, "0x%x\n", 0x1230 + i);
+    snprintf(path, sizeof path, "sys/devices/pci0000:00/%s/numa_node", function);
+    if (i) fm_file(path, "%d\n", i == 2 ? (int)node + 1 : (int)node);
+  }
+  fm_file("sys/class/infiniband/p3/ports/2/state", "1: DOWN\n");
+  hk_param_reload();
+  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 4);
+  ck_assert_int_eq(near, 2);
+  for (int i = 0; i < 4; i++) {
+    static const int order[] = {1, 3, 0, 2}; /* the near ones come first */
+    ck_assert_int_eq(ports[i].device[1] - '0', order[i]);
+    ck_assert_uint_eq(ports[i].lid, 0x1230 + order[i]);
+    ck_assert_uint_eq(ports[i].mbps, order[i] ? 200000 : 0);
+    ck_assert_uint_eq(ports[i].mtu, 5);
+    ck_assert_uint_eq(ports[i].position, order[i]);
+  }
+  fm_file("sys/class/infiniband/p1/ports/1/link_layer", "Ethernet\n");
+  fm_file("sys/class/infiniband/p1/ports/1/gids/0", "0000:0000:0000:0000:0000:ffff:7f00:0001\n");
+  fm_file("sys/class/infiniband/p1/ports/1/gids/1", "0000:0000:0000:0000:0000:ffff:7f09:0909\n");
+  fm_file("sys/class/infiniband/p1/ports/1/gids/2", "fe80:0000:0000:0000:0000:0000:0000:0000\n"); /* none */
+  fm_file("sys/class/infiniband/p1/ports/1/gids/3", "0000:0000:0000:0000:0000:0000:0000:0000\n");
+  fm_file("sys/class/infiniband/p1/ports/1/gid_attrs/ndevs/0", "eth7\n");
+  set_param("NCCL_IB_HCA", "=p1");
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(mtus); k++) {
+    fm_file("sys/class/net/eth7/mtu", "%d\n", mtus[k].interface);
+    ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 1);
+    ck_assert_int_eq(ports[0].mtu, mtus[k].mtu);
+  }
+  ck_assert_int_eq(ports[0].ngids, 2);
+  ck_assert_int_eq(ports[0].gids[0].prefix, 8); /* this machine's loopback */
+  ck_assert_int_eq(ports[0].gids[1].prefix, 32);
+  hk_ib_gid gids[HK_IB_GIDS];
+  const hk_ib_gid_wish wish = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  fm_file("sys/class/infiniband/p1/ports/1/gid_attrs/types/1", "RoCE v2\n");
+  ck_assert_int_eq(hk_ib_gids(scratch_folder, "p1", 1, &wish, gids), 2);
+  ck_assert(gids[0].index == 1 && gids[0].kind == HK_IB_GID_ROCE2 && gids[1].kind == HK_IB_GID_ROCE1);
+  for (int i = 4; i < 260; i++) { /* more than a card has */
+    char path[160];
+    snprintf(path, sizeof path, "sys/class/infiniband/p1/ports/1/gids/%d", i);
+    fm_file(path, "fd00:0000:0000:0000:0000:0000:0000:%04x\n", i);
+  }
+  ck_assert_int_eq(hk_ib_gids(scratch_folder, "p1", 1, &wish, gids), HK_IB_GIDS);
+  set_param("NCCL_IB_ADDR_FAMILY", "AF_INET6");
+  for (int i = 4; i < 260; i++) {
+    char path[300];
+    snprintf(path, sizeof path, "%s/sys/class/infiniband/p1/ports/1/gids/%d", scratch_folder, i);
+    ck_assert_int_eq(remove(path), 0);
+  }
+  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 0);
+  ck_assert_msg(strstr(why, "port 1 of p1 has no GID"), "%s", why);
+  unsetenv("NCCL_IB_ADDR_FAMILY");
+  set_param("NCCL_IB_HCA", "p3:2");
+  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 0);
+  ck_assert_msg(strstr(why, "port 2 of p3 is 1: DOWN"), "%s", why);
+  set_param("NCCL_IB_HCA", "nothing");
+  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 0);
+  ck_assert_msg(strstr(why, "NCCL_IB_HCA=nothing names none"), "%s", why);
+  scratch_remove();
+}
+END_TEST
+
 START_TEST(refuses_an_unknown_level) {
   hk_ib_port port = {.number = 1};
   int n = 1, near = 0;
@@ -420,5 +602,9 @@ int main(void) {
   tcase_add_test(t, one_rail_before_two);
   tcase_add_test(t, far_port_of_the_rail);
   tcase_add_test(t, knows_subnets);
+  tcase_add_test(t, keeps_the_best_pairs);
+  tcase_add_test(t, pairs_go_together);
+  tcase_add_test(t, prefers_a_port);
+  tcase_add_test(t, reads_ports);
   return suite_run_one("ib_port", t);
 }

@@ -323,6 +323,153 @@ START_TEST(uses_all_equal_interfaces) {
 }
 END_TEST
 
+/* What decides, at its boundaries: `mine` and `theirs` have one interface more than eth0 and eth1. */
+static const struct {
+  const char *mine, *theirs;
+  unsigned prefix, my_speed, their_speed;
+  hk_iface_class my_kind, their_kind;
+  bool named;
+  int routes;
+  const char *first; /* NULL: any */
+} pairs[] = {
+    {"10.3.0.1", "10.3.0.2", 16, 20000, 20000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 1, "10.3.0.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 16, 19999, 20000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 2, "192.168.7.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 16, 20000, 19999, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 2, "192.168.7.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 16, 0, 0, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 0, NULL}, /* an unknown speed */
+    {"10.3.0.1", "10.3.0.2", 16, 40000, 40000, HK_IFACE_LOOPBACK, HK_IFACE_PHYSICAL, false, 0, NULL},
+    {"10.3.0.1", "10.3.0.2", 16, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_LOOPBACK, false, 0, NULL},
+    {"10.3.0.1", "10.3.0.2", 16, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_BRIDGE, false, 0, NULL},
+    {"10.3.0.1", "10.3.0.2", 16, 10001, 10001, HK_IFACE_PHYSICAL, HK_IFACE_BRIDGE, true, 2, "192.168.7.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 0, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 0, NULL},
+    {"10.3.0.1", "10.3.0.1", 16, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 0, NULL}, /* its own */
+    {"10.3.0.1", "10.3.0.2", 30, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 1, "10.3.0.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 31, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 0, NULL},
+    {"fd03::1", "fd03::2", 64, 40000, 40000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, false, 1, "[fd03::2]<0>"},
+    {"10.3.0.1", "10.3.0.2", 16, 40000, 40000, HK_IFACE_VIRTUAL, HK_IFACE_PHYSICAL, false, 1, "10.3.0.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 16, 5000, 5000, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, true, 1, "192.168.7.2<0>"},
+    {"10.3.0.1", "10.3.0.2", 16, 5001, 5001, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, true, 2, "192.168.7.2<0>"},
+};
+
+START_TEST(chooses_routes_at_the_boundaries) {
+  hk_iface mine[] = {iface("eth0", "192.168.7.1", 24, 10000, HK_IFACE_PHYSICAL),
+                     iface("one", pairs[_i].mine, pairs[_i].prefix, pairs[_i].my_speed, pairs[_i].my_kind)};
+  hk_iface theirs[] = {iface("eth0", "192.168.7.2", 24, 10000, HK_IFACE_PHYSICAL),
+                       iface("two", pairs[_i].theirs, pairs[_i].prefix, pairs[_i].their_speed, pairs[_i].their_kind)};
+  hk_socket_fact me = fact_of(mine, 2, pairs[_i].named), peer = fact_of(theirs, 2, false);
+  hk_socket_route r[HK_SOCKET_ADDRS];
+  char text[HK_ADDR_TEXT];
+  ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), pairs[_i].routes);
+  if (pairs[_i].first) ck_assert_str_eq(hk_addr_format(&r[0].to, text), pairs[_i].first);
+}
+END_TEST
+
+/* A fact has room for so many addresses, and link-local ones mean nothing elsewhere. */
+START_TEST(describes_some_addresses) {
+  hk_iface list[HK_SOCKET_ADDRS + 2];
+  for (int i = 0; i < HK_SOCKET_ADDRS + 2; i++) {
+    char name[16], address[32];
+    snprintf(name, sizeof name, "eth%d", i);
+    snprintf(address, sizeof address, i ? "10.%d.0.1" : "fe80::%d", i);
+    list[i] = iface(name, address, 16, i == HK_SOCKET_ADDRS + 1 ? 200000 : 10000, HK_IFACE_PHYSICAL);
+  }
+  list[2].speed_mbps = 25000;
+  list[3].kind = HK_IFACE_VIRTUAL;
+  list[3].speed_mbps = 100000;
+  hk_socket_fact f = fact_of(list, HK_SOCKET_ADDRS + 2, false);
+  ck_assert_int_eq(f.naddrs, HK_SOCKET_ADDRS);
+  ck_assert_int_eq(f.nsockets, 2); /* for 25 Gb/s: hardware that has a place in the fact */
+  for (int i = 0; i < f.naddrs; i++) ck_assert(f.addrs[i].bytes[1] == i + 1 && f.addrs[i].iface == i);
+  list[2].speed_mbps = 24999;
+  ck_assert_int_eq(fact_of(list, HK_SOCKET_ADDRS + 2, false).nsockets, 1);
+  list[2].speed_mbps = 99999;
+  ck_assert_int_eq(fact_of(list, HK_SOCKET_ADDRS + 2, false).nsockets, 2);
+}
+END_TEST
+
+/* Sockets of all connections of a rank are bounded, but each pair of interfaces has one. */
+START_TEST(bounds_the_number_of_sockets) {
+  static const struct { int nranks, sockets; } cases[] = {{128, 8}, {129, 7}, {341, 3}, {342, 2}, {512, 2}, {1025, 2}};
+  hk_iface list[] = {iface("a", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
+                     iface("b", "10.2.0.1", 16, 100000, HK_IFACE_PHYSICAL)};
+  hk_socket_fact me = fact_of(list, 2, false), one = fact_of(list, 1, false);
+  for (int i = 0; i < 2; i++) list[i].addr.v4.sin_addr.s_addr = htonl(ntohl(list[i].addr.v4.sin_addr.s_addr) + 1);
+  hk_socket_fact peer = fact_of(list, 2, false);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++)
+    ck_assert_int_eq(hk_socket_count(&me, &peer, false, cases[i].nranks), cases[i].sockets);
+  ck_assert_int_eq(hk_socket_count(&one, &peer, false, 256), 4);
+  ck_assert_int_eq(hk_socket_count(&one, &peer, false, 257), 3);
+  me.insists = peer.insists = 1;
+  me.nsockets = 5;
+  ck_assert_int_eq(hk_socket_count(&me, &peer, true, 1025), 4); /* the smaller wish */
+  ck_assert_int_eq(hk_socket_count(&peer, &me, true, 1025), 4);
+}
+END_TEST
+
+/* ---- dialing ---- */
+
+static hk_addr dialled[16];
+static int ndialled, accepted[16];
+
+/* Connects to the address if this machine can have it; else, as the bootstrap does, to one that it knows. */
+static hk_status dial_there(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  hk_addr a = {.v4.sin_family = AF_INET, .v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  int listener;
+  (void)arg, (void)peer, (void)tag;
+  if (at && *(const uint8_t *)&at->v4.sin_addr == 127) a.v4.sin_addr = at->v4.sin_addr;
+  if (at) dialled[ndialled] = *at;
+  ck_assert(hk_listen(&a, 4, &listener) == HK_OK && hk_connect_start(&a, fd) == HK_OK);
+  while ((accepted[ndialled] = accept(listener, NULL, NULL)) < 0) ck_assert(errno == EAGAIN || errno == EINTR);
+  ndialled++;
+  close(listener);
+  return HK_OK;
+}
+
+/* Sockets take turns on the interfaces. One that does not reach the peer is left out from then on. */
+static const struct {
+  const char *mine[3], *theirs[3];
+  const char *expected; /* which of them is dialled for each socket; '-': the bootstrap's address */
+} turns[] = {
+    {{"127.1.0.1", "127.2.0.1", "10.9.0.1"}, {"127.1.0.2", "127.2.0.2", "10.8.0.2"}, "01010101"},
+    {{"10.1.0.1", "127.2.0.1", "127.9.0.1"}, {"10.1.0.2", "127.2.0.2", "127.9.0.2"}, "01111111"},
+    {{"10.1.0.1", "10.2.0.1", "10.9.0.1"}, {"10.1.0.2", "10.2.0.2", "10.9.0.2"}, "01------"},
+};
+
+START_TEST(takes_turns_on_interfaces) {
+  char facts[2][HK_NET_FACT_BYTES] = {{0}};
+  hk_peer peers[2] = {{.host = 1}, {.host = 2}};
+  hk_transport_env env = {.nranks = 2, .peers = peers, .dial = dial_there, .nslots = 4, .slot_bytes = SLOT};
+  hk_slot slots[4] = {{0}};
+  hk_link link = {.slots = slots, .mask = 3};
+  hk_net_end end = {.link = &link, .key = {.peer = 1, .kind = HK_LINK_SEND, .channel = 2}};
+  const int before = open_fds();
+  void *ctx;
+  for (int r = 0; r < 2; r++) {
+    hk_iface list[3];
+    for (int i = 0; i < 3; i++)
+      list[i] = iface(i ? i == 1 ? "b" : "slow" : "a", (r ? turns[_i].theirs : turns[_i].mine)[i], 16,
+                      i == 2 ? 10000 : 100000, HK_IFACE_PHYSICAL);
+    hk_socket_describe((hk_socket_fact *)(void *)facts[r], list, 3);
+  }
+  char own[HK_NET_FACT_BYTES];
+  ck_assert_int_eq(hk_net_socket.init(&env, &ctx, own), HK_OK);
+  hk_net_socket.join(ctx, facts[0], HK_NET_FACT_BYTES);
+  ck_assert_int_eq(hk_net_socket.open(ctx, &end), HK_OK);
+  ck_assert_int_eq(ndialled, 8);
+  ck_assert_int_eq(atomic_load(&link.state), HK_LINK_READY);
+  ck_assert_int_eq(open_fds(), before + 2 * 8);
+  for (int i = 0; i < 8; i++) {
+    char text[HK_ADDR_TEXT], expected[HK_ADDR_TEXT] = "";
+    const char c = turns[_i].expected[i];
+    if (c != '-') snprintf(expected, sizeof expected, "%s<0>", turns[_i].theirs[c - '0']);
+    ck_assert_str_eq(dialled[i].sa.sa_family ? hk_addr_format(&dialled[i], text) : "", expected);
+  }
+  hk_net_socket.close(ctx, &end);
+  hk_net_socket.fini(ctx);
+  for (int i = 0; i < 8; i++) close(accepted[i]);
+  ck_assert_int_eq(open_fds(), before);
+}
+END_TEST
+
 /* threads, sockets of each (NULL: unset), vendor of the card, its speed; sockets in all */
 static const struct {
   const char *threads, *each;
@@ -373,6 +520,10 @@ int main(void) {
   tcase_add_test(t, tells_that_nobody_takes_what_it_sends);
   tcase_add_test(t, chooses_routes);
   tcase_add_test(t, uses_all_equal_interfaces);
+  tcase_add_loop_test(t, chooses_routes_at_the_boundaries, 0, (int)HK_ARRAY_LENGTH(pairs));
+  tcase_add_test(t, describes_some_addresses);
+  tcase_add_test(t, bounds_the_number_of_sockets);
+  tcase_add_loop_test(t, takes_turns_on_interfaces, 0, (int)HK_ARRAY_LENGTH(turns));
   tcase_add_loop_test(t, counts_sockets_as_nccl, 0, (int)HK_ARRAY_LENGTH(wishes));
   tcase_add_test(t, agrees_on_the_number_of_sockets);
   return suite_run_one("net_faults", t);

@@ -272,7 +272,7 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     bool known = true;
     if (c->send->link->placed && !small)
       HK_OR_RETURN(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &known));
-    if (!small && !c->paths[0].peer_ring.addr && !is_placed(c, k)) {
+    if (known && !small && !c->paths[0].peer_ring.addr && !is_placed(c, k)) {
       HK_OR_RETURN(ask_for_ring(c));
       known = false;
     }

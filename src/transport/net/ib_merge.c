@@ -31,7 +31,7 @@ static bool shows_again(const hk_ib_port *ports, const place *places, int i, int
   return virtual && (!other || j < i);
 }
 
-static int drop_functions(hk_ib_port *ports, place *places, int n, int *nnear) {
+static int drop_functions(hk_ib_port *ports, const place *places, int n, int *nnear) {
   bool again[HK_IB_PORTS] = {false};
   int kept = 0, near = 0;
   for (int i = 0; i < n; i++)
@@ -45,9 +45,7 @@ static int drop_functions(hk_ib_port *ports, place *places, int n, int *nnear) {
       continue;
     }
     near += i < *nnear;
-    ports[kept] = ports[i];
-    if (kept != i) places[kept] = places[i];
-    kept++;
+    ports[kept++] = ports[i];
   }
   *nnear = near;
   return kept;
@@ -150,13 +148,14 @@ hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear) {
   const char *sets = hk_param_str(HK_P_NET_FORCE_MERGE);
   level most = ITSELF;
   int set[HK_IB_PORTS];
-  place *places = calloc((size_t)*n + 1, sizeof *places);
+  if (!*n) return HK_OK;
+  place *places = calloc((size_t)*n, sizeof *places);
   if (!places) return HK_FAIL_ERRNO("no memory for the places of %d RDMA ports", *n);
   if (hk_param_int(HK_P_IB_MERGE_NICS)) HK_TRY(wanted_level(&most), out);
   for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]);
   if (hk_param_int(HK_P_IB_MERGE_VFS)) *n = drop_functions(ports, places, *n, nnear);
   sort_by_speed(ports, *n, nnear);
-  for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]); /* in the new order */
+  for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]); /* others have gone, and the order is new */
   for (int i = 0; i < *n; i++) {
     set[i] = hk_param_int(HK_P_IB_MERGE_NICS) ? named_set(sets, ports[i].device) : 0;
     ports[i].card = (uint8_t)i;
