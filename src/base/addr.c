@@ -157,8 +157,9 @@ hk_status hk_listen(hk_addr *a, int backlog, int *fd) {
   if (first == 0)
     return try_listen(a, backlog, fd)
                ? HK_OK
-               : HK_FAIL_ERRNO("cannot listen on %s; check that the address is this host's and the port is free",
-                               hk_addr_format(a, text));
+               : HK_FAIL_ERRNO("cannot listen on %s; %s", hk_addr_format(a, text),
+                               errno == EMFILE ? "raise the limit of open files (ulimit -n)"
+                                               : "check that the address is this host's and the port is free");
   /* The ranks of a host begin at different ports of the range, so that they do not all try the same ones. */
   unsigned count = last - first + 1, start = (unsigned)((hk_now_ns() >> 10) ^ (uint64_t)getpid() * 7919u) % count;
   for (unsigned i = 0; i < count; i++) {

@@ -213,7 +213,6 @@ void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]) {
   for (struct ifaddrs *i = all; i && !name[0]; i = i->ifa_next) {
     hk_addr other;
     if (!i->ifa_addr || i->ifa_addr->sa_family != a->sa.sa_family) continue;
-    memset(&other, 0, sizeof(other));
     memcpy(&other, i->ifa_addr, hk_addr_len(a));
     if (hk_addr_same_host(&other, a)) snprintf(name, IFNAMSIZ, "%s", i->ifa_name);
   }

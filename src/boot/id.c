@@ -53,8 +53,9 @@ static hk_status start_env_root(const hk_boot_id *id, const char *text) {
   if (hk_root_gathers(l, hk_boot_id_key(id))) goto out; /* started by an earlier call, and not used yet */
   rc = hk_listen(&at, BACKLOG, &socket_fd);
   if (rc != HK_OK) {
-    rc = HK_FAIL(
-        rc, "rank 0 cannot listen at NCCL_COMM_ID=%s: the address must be of rank 0's host and its port be free", text);
+    char cause[HK_ERROR_TEXT];
+    snprintf(cause, sizeof cause, "%s", hk_last_error());
+    rc = HK_FAIL(rc, "rank 0 cannot serve NCCL_COMM_ID=%s, which must be an address of its host: %s", text, cause);
     goto out;
   }
   hk_fork_closes(socket_fd);

@@ -316,9 +316,9 @@ static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int 
   if (!u) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %zu bytes to rank %d", total - sent, l->rank);
   *u = (hk_unsent){.bytes = total - sent};
   for (int i = 0; i < pieces; i++) {
-    size_t skip = sent < piece[i].iov_len ? sent : piece[i].iov_len;
-    memcpy(u->data + at, (const uint8_t *)piece[i].iov_base + skip, piece[i].iov_len - skip);
-    at += piece[i].iov_len - skip;
+    size_t skip = sent < piece[i].iov_len ? sent : piece[i].iov_len, rest = piece[i].iov_len - skip;
+    if (rest) memcpy(u->data + at, (const uint8_t *)piece[i].iov_base + skip, rest); /* an empty piece may be NULL */
+    at += rest;
     sent -= skip;
   }
   bool idle = !l->unsent;

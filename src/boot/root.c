@@ -100,10 +100,9 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
     int other = 0;
     while (other + 1 < r->entries && r->entry[other].state == HK_ENTRY_EMPTY) other++;
     hk_root_fail(r, HK_ERR_ARGUMENT,
-                 "ranks disagree: rank %d was started with %d ranks and %d id%s, rank %d with %d ranks and %d "
-                 "id%s; all must give the same numbers",
-                 h->from, n, (int)h->round, h->round > 1 ? "s" : "", hk_root_rank(r, other), r->nranks, r->nroots,
-                 r->nroots > 1 ? "s" : "");
+                 "ranks disagree on the number of ranks and that of unique ids: rank %d gives %d and %d, rank %d gives "
+                 "%d and %d; all must give the same numbers",
+                 h->from, n, (int)h->round, hk_root_rank(r, other), r->nranks, r->nroots);
   }
   if (r->state != HK_ROOT_GATHERING) {
     reply->status = r->status;

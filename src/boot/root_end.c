@@ -87,9 +87,10 @@ static int list_ranks(const hk_root *r, hk_entry_state state, char *text, size_t
   return count;
 }
 
+/* Of a root that one rank has joined. */
 static int only_rank(const hk_root *r) {
   int at = 0;
-  while (at + 1 < r->entries && r->entry[at].state != HK_ENTRY_JOINED) at++;
+  while (r->entry[at].state != HK_ENTRY_JOINED) at++;
   return hk_root_rank(r, at);
 }
 

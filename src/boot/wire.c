@@ -101,8 +101,8 @@ hk_status hk_random(void *out, size_t bytes) {
 enum { ADDR_BYTES = 20 };
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
+/* These two write what is not 0. */
 static void addr_encode(uint8_t out[ADDR_BYTES], const hk_addr *a) {
-  memset(out, 0, ADDR_BYTES);
   if (a->sa.sa_family == AF_INET) {
     memcpy(out, v4_mapped, sizeof v4_mapped);
     memcpy(out + 12, &a->v4.sin_addr, 4);
@@ -113,7 +113,6 @@ static void addr_encode(uint8_t out[ADDR_BYTES], const hk_addr *a) {
 }
 
 static void addr_decode(hk_addr *a, const uint8_t in[ADDR_BYTES], unsigned port) {
-  memset(a, 0, sizeof *a);
   if (!memcmp(in, v4_mapped, sizeof v4_mapped)) {
     a->v4.sin_family = AF_INET;
     memcpy(&a->v4.sin_addr, in + 12, 4);
@@ -219,7 +218,6 @@ void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8
 bool hk_hello_possible(const uint8_t *in, size_t have) { return !memcmp(in, hello_magic, have < 8 ? have : 8); }
 
 bool hk_hello_decode(hk_hello *h, const uint8_t in[HK_HELLO_BYTES]) {
-  memset(h, 0, sizeof *h);
   if (memcmp(in, hello_magic, 8) || in[8] < HK_HELLO_JOIN || in[8] > HK_HELLO_FAILED) return false;
   h->kind = (hk_hello_kind)in[8];
   h->from = (int32_t)hk_get32(in + 12);

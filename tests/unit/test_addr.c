@@ -116,6 +116,67 @@ START_TEST(compares_networks) {
 }
 END_TEST
 
+START_TEST(kinds_of_addresses) {
+  static const struct {
+    const char *host;
+    bool loopback, link_local;
+  } rows[] = {{"127.0.0.1", true, false},        {"127.255.1.2", true, false}, {"126.0.0.1", false, false},
+              {"128.0.0.1", false, false},       {"169.254.3.4", false, true}, {"169.253.3.4", false, false},
+              {"169.255.3.4", false, false},     {"::1", true, false},         {"::2", false, false},
+              {"fe80::1", false, true},          {"febf::1", false, true},     {"fec0::1", false, false},
+              {"::ffff:127.0.0.1", false, false}};
+  hk_addr none = {.bytes = {0}}, a, b;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    a = addr(rows[i].host, 7);
+    ck_assert_msg(hk_addr_is_loopback(&a) == rows[i].loopback, "%s", rows[i].host);
+    ck_assert_msg(hk_addr_is_link_local(&a) == rows[i].link_local, "%s", rows[i].host);
+    for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
+      b = addr(rows[k].host, 9);
+      ck_assert_int_eq(hk_addr_same_host(&a, &b), i == k);
+      hk_addr_set_port(&b, 7);
+      ck_assert_int_eq(hk_addr_equal(&a, &b), i == k);
+    }
+  }
+  ck_assert(!hk_addr_is_loopback(&none) && !hk_addr_is_link_local(&none) && !hk_addr_port(&none));
+  none.sa.sa_family = AF_UNIX;
+  memset(&none.v6.sin6_addr, 0, 16);
+  none.v6.sin6_addr.s6_addr[15] = 1; /* of another family */
+  ck_assert(!hk_addr_is_loopback(&none) && !hk_addr_is_link_local(&none) && !hk_addr_port(&none));
+  b = none;
+  ck_assert(hk_addr_equal(&none, &b));
+  a = b = addr("fe80::1", 7);
+  b.v6.sin6_scope_id = 1;
+  ck_assert(!hk_addr_equal(&a, &b) && hk_addr_same_host(&a, &b));
+  ck_assert(hk_addr_len(&a) == sizeof(struct sockaddr_in6));
+  a = addr("10.0.0.1", 7);
+  ck_assert(hk_addr_len(&a) == sizeof(struct sockaddr_in));
+}
+END_TEST
+
+/* Every length of a prefix, against two addresses that differ in one bit. */
+START_TEST(prefixes) {
+  static const char *const hosts[] = {"10.1.2.3", "fd00:1:2:3:4:5:6:7"};
+  for (int family = 0; family < 2; family++)
+    for (unsigned bit = 0, bits = family ? 128 : 32; bit < bits; bit++) {
+      hk_addr a = addr(hosts[family], 0), b = a;
+      unsigned char *at = family ? b.v6.sin6_addr.s6_addr : (unsigned char *)&b.v4.sin_addr;
+      at[bit / 8] ^= (unsigned char)(0x80 >> bit % 8);
+      for (unsigned n = 0; n <= bits + 1; n++) ck_assert_int_eq(hk_addr_same_net(&a, &b, n), n <= bit);
+    }
+}
+END_TEST
+
+START_TEST(names_of_interfaces) {
+  char name[IFNAMSIZ];
+  hk_addr a = addr("127.0.0.1", 5);
+  hk_iface_name_of(&a, name);
+  ck_assert_str_eq(name, "lo");
+  a = addr("192.0.2.77", 5); /* for documentation: no host has it */
+  hk_iface_name_of(&a, name);
+  ck_assert_str_eq(name, "");
+}
+END_TEST
+
 /* A machine of the cluster kind: two fast cards, a container bridge, a VLAN without hardware, loopback. */
 static int machine(hk_iface *m) {
   static const struct {
@@ -207,6 +268,10 @@ START_TEST(finds_this_machines_interfaces) {
   ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
   ck_assert_int_eq(n, 1);
   ck_assert_str_eq(list[0].name, "lo");
+  ck_assert_int_eq(list[0].addr.sa.sa_family, AF_INET);
+  n = 0;
+  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
+  ck_assert_int_eq(n, 0);
 
   set_param("NCCL_SOCKET_IFNAME", "nosuch");
   n = 32;
@@ -239,6 +304,21 @@ START_TEST(listens_and_connects) {
   close(served);
   close(client);
   close(listener);
+}
+END_TEST
+
+/* A connection that fails at once leaves no descriptor, nor does a look at the interfaces. */
+START_TEST(leaves_no_descriptor) {
+  hk_addr nowhere = addr("255.255.255.255", 9), loop = addr("127.0.0.1", 9);
+  hk_iface list[32];
+  int fd = 5, fds = open_fds(), n = 32;
+  ck_assert_int_eq(hk_connect_start(&nowhere, &fd), HK_ERR_SYSTEM);
+  ck_assert_int_eq(fd, -1);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "255.255.255.255<9>"));
+  nowhere.sa.sa_family = AF_MAX;
+  ck_assert_int_eq(hk_connect_start(&nowhere, &fd), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_ifaces(list, &n, &loop), HK_OK);
+  ck_assert_int_eq(open_fds(), fds);
 }
 END_TEST
 
@@ -279,10 +359,14 @@ int main(void) {
   tcase_add_test(t, refuses_what_is_no_address);
   tcase_add_test(t, formats_addresses);
   tcase_add_test(t, compares_networks);
+  tcase_add_test(t, kinds_of_addresses);
+  tcase_add_test(t, prefixes);
+  tcase_add_test(t, names_of_interfaces);
   tcase_add_test(t, orders_interfaces);
   tcase_add_test(t, filters_interfaces_as_nccl_does);
   tcase_add_test(t, finds_this_machines_interfaces);
   tcase_add_test(t, listens_and_connects);
+  tcase_add_test(t, leaves_no_descriptor);
   tcase_add_test(t, keeps_to_the_port_range);
   return suite_run_one("addr", t);
 }

@@ -64,6 +64,15 @@ START_TEST(version_is_told_once) {
 }
 END_TEST
 
+/* A line that is written once in a process; so many of them are known. */
+START_TEST(first_time) {
+  ck_assert(hk_log_first("a.c", 1) && hk_log_first("a.c", 2) && hk_log_first("b.c", 1));
+  ck_assert(!hk_log_first("a.c", 1) && !hk_log_first("a.c", 2) && !hk_log_first("b.c", 1));
+  for (int i = 3; i < 64; i++) ck_assert(hk_log_first("c.c", i));
+  ck_assert(!hk_log_first("d.c", 1) && !hk_log_first("c.c", 63));
+}
+END_TEST
+
 START_TEST(levels_filter) {
   static const char *const names[] = {"NONE", "VERSION", "WARN", "INFO", "TRACE"};
   for (int in_force = HK_LOG_NONE; in_force <= HK_LOG_TRACE; in_force++) {
@@ -222,6 +231,7 @@ int main(void) {
   tcase_add_test(t, warn_line_has_file_and_line);
   tcase_add_test(t, version_line_is_bare);
   tcase_add_test(t, version_is_told_once);
+  tcase_add_test(t, first_time);
   tcase_add_test(t, levels_filter);
   tcase_add_test(t, subsystems_filter);
   tcase_add_test(t, wrong_settings_are_reported);

@@ -206,10 +206,12 @@ END_TEST
 /* Every process of a job has the same environment: rank 0's warns, the others log it at INFO. */
 START_TEST(names_are_told_by_one) {
   setenv("HOCKET_SLOT", "x", 1);
+  setenv("HOCKET_MY_OWN_FOLDER", "1", 1);
   reload();
   hk_param_int(HK_P_SLOTS);
   HK_WARN("a line");
   ck_assert_ptr_null(strstr(scratch_read("log"), "HOCKET_SLOT "));
+  ck_assert_ptr_nonnull(strstr(scratch_read("log"), "HOCKET_MY_OWN_FOLDER (environment) is not known")); /* by all */
   hk_param_report_names(_i);
   hk_param_report_names(true);
   const char *log = scratch_read("log"), *first = strstr(log, "HOCKET_SLOT ");
@@ -249,6 +251,10 @@ START_TEST(refresh_reads_one) {
   ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 8);
   hk_param_refresh(HK_P_SLOTS);
   ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 16);
+  setenv("HOCKET_SLOTS", "many", 1);
+  hk_param_refresh(HK_P_SLOTS);
+  ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 8);
+  ck_assert_ptr_nonnull(strstr(scratch_read("log"), "WARN HOCKET_SLOTS=many (environment) is not a number"));
   ck_assert_int_eq(hk_param_int(HK_P_SPIN), -1);
 }
 END_TEST

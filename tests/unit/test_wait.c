@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../../src/base/thread.h"
 #include "../../src/base/wait.h"
 #include "../support/suite.h"
 
@@ -214,6 +215,62 @@ START_TEST(stays_awake) {
 }
 END_TEST
 
+/* The library's polls: how often, and for how long the last one. */
+static atomic_int polls, poll_ms;
+int poll(struct pollfd *fds, nfds_t n, int ms) {
+  struct timespec t = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L};
+  atomic_fetch_add(&polls, 1);
+  atomic_store(&poll_ms, ms);
+  return ppoll(fds, n, ms < 0 ? NULL : &t, NULL);
+}
+
+/* A poll sleeps until something happens, but 50 ms at most, and not beyond the deadline. */
+START_TEST(polls_in_slices) {
+  int fds[2];
+  atomic_int failure = 0;
+  hk_wait_env env = {.failure = &failure};
+  hk_waiter w;
+  ck_assert_int_eq(pipe(fds), 0);
+  struct pollfd p = {.fd = fds[0], .events = POLLIN, .revents = 77};
+  hk_wait_begin(&w, &env);
+  ck_assert_int_eq(hk_wait_poll(&w, &p, 1), HK_OK);
+  ck_assert(polls == 1 && poll_ms == 50 && !p.revents);
+  env.deadline_ns = hk_now_ns() + 10 * 1000 * 1000;
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_ERR_REMOTE);
+  ck_assert_msg(polls <= 5 && poll_ms <= 11, "%d polls, %d ms", polls, poll_ms);
+  polls = 0; /* the deadline is over */
+  ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_ERR_REMOTE);
+  ck_assert(polls == 1 && poll_ms == 0);
+  env.deadline_ns = 0;
+  ck_assert_int_eq(write(fds[1], "x", 1), 1);
+  hk_wait_begin(&w, &env);
+  ck_assert_int_eq(hk_wait_poll(&w, &p, 1), HK_OK);
+  ck_assert_int_eq(p.revents, POLLIN);
+  failure = HK_ERR_USAGE;
+  polls = 0;
+  ck_assert(hk_wait_poll(&w, &p, 1) == HK_ERR_USAGE && polls == 0);
+  ck_assert(hk_wait_fd(&env, fds[0], POLLIN, "a byte") == HK_ERR_USAGE && polls == 0);
+  close(fds[0]);
+  close(fds[1]);
+}
+END_TEST
+
+/* Where a thread must not be cancelled, and after it; the outermost part counts. */
+START_TEST(cancellation_is_held) {
+  int state;
+  hk_cancel_hold();
+  hk_cancel_hold();
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  ck_assert_int_eq(state, PTHREAD_CANCEL_DISABLE);
+  hk_cancel_release();
+  pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
+  ck_assert_int_eq(state, PTHREAD_CANCEL_ENABLE);
+  hk_cancel_release(); /* nothing is held: no change */
+  pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
+  ck_assert_int_eq(state, PTHREAD_CANCEL_DISABLE);
+}
+END_TEST
+
 START_TEST(fd_that_is_closed) {
   int fds[2];
   ck_assert_int_eq(pipe(fds), 0);
@@ -238,6 +295,8 @@ int main(void) {
   tcase_add_test(t, naps);
   tcase_add_test(t, long_waits_sleep);
   tcase_add_test(t, stays_awake);
+  tcase_add_test(t, polls_in_slices);
+  tcase_add_test(t, cancellation_is_held);
   tcase_add_test(t, fd_that_is_closed);
   return suite_run_one("wait", t);
 }
