@@ -32,14 +32,12 @@ static void count_nets(tally *t, const hk_walk_channel *c, int first, int last) 
 }
 
 /* All ranks send their share to the switch and get the result from it. The owner also gets the sum and sends it
- * back. */
+ * back. Both directions carry the same, so one is counted. */
 static void count_star(tally *t, const hk_walk_channel *c) {
   const hk_topo *topo = t->g->p->topo;
   for (int i = 0; i < t->g->nsites; i++) {
     uint32_t edge = hk_switch_edge(topo, t->g->site[c->site[i]]);
-    unsigned times = i ? 1 : 2;
-    t->intra[edge] += times;
-    t->intra[topo->edges[edge].back] += times;
+    t->intra[edge] += i ? 1 : 2;
     if (topo->edges[edge].us * 2 > t->us) t->us = topo->edges[edge].us * 2;
   }
   t->intra_class = HK_PATH_NVL;
@@ -58,7 +56,7 @@ static void count_channel(tally *t, const hk_walk_channel *c) {
     count_hop(t, c->site[i], c->site[i + 1]);
     if (pattern == HK_PATTERN_TREE) count_hop(t, c->site[i + 1], c->site[i]);
   }
-  if (pattern == HK_PATTERN_RING && !g->what->network && n > 1) count_hop(t, c->site[n - 1], c->site[0]);
+  if (pattern == HK_PATTERN_RING && !g->what->network) count_hop(t, c->site[n - 1], c->site[0]);
   count_nets(t, c, c->site[0], pattern == HK_PATTERN_TREE ? c->site[0] : c->site[n - 1]);
 }
 

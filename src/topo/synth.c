@@ -80,7 +80,7 @@ static bool decimal(const char **at, float min, float max, float *out) {
   if (**at == '.')
     for ((*at)++; isdigit((unsigned char)**at); (*at)++, any = true) v += (**at - '0') * (unit /= 10);
   *out = (float)v;
-  return any && v >= min && v <= max;
+  return any && *out >= min && *out <= max; /* as a float: the limit 0.1 is one */
 }
 
 static hk_status whole(const reader *r, const char *value, const char *what, long min, long max, int *out) {

@@ -7,6 +7,8 @@
 #include "../support/detect_checks.h"
 #include "../support/suite.h"
 
+#define GOLDEN "tests/golden/detected.txt"
+
 /* ---- files ---- */
 
 START_TEST(root_files) {
@@ -22,6 +24,9 @@ START_TEST(root_files) {
   ck_assert_str_eq(text, "  hello");
   ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/sys/none"));
   ck_assert_str_eq(text, "");
+  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/sys/a")); /* a folder: it opens, but cannot be read */
+  ck_assert(hk_root_text(scratch_folder, text, 5, "/sys/a/word"));       /* as much as fits */
+  ck_assert_str_eq(text, "  he");
   ck_assert(hk_root_number(scratch_folder, &v, "/sys/a/number"));
   ck_assert_int_eq(v, 31);
   ck_assert(!hk_root_number(scratch_folder, &v, "/sys/a/word"));
@@ -93,6 +98,16 @@ START_TEST(memory_without_processors) {
   hk_topo *t = detect(0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 1);
   ck_assert_str_eq(node(t, HK_NODE_CPU, 0)->cpu.arch, "arm64");
+  hk_topo_free(t);
+}
+END_TEST
+
+START_TEST(power) {
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_file("proc/cpuinfo", "processor\t: 0\ncpu\t\t: %s (architected), altivec supported\n", _i ? "POWER9" : "other");
+  hk_topo *t = detect(0);
+  ck_assert_str_eq(node(t, HK_NODE_CPU, 0)->cpu.arch, _i ? "ppc64" : "");
+  ck_assert_str_eq(node(t, HK_NODE_CPU, 0)->cpu.vendor, _i ? "IBM" : "");
   hk_topo_free(t);
 }
 END_TEST
@@ -335,6 +350,117 @@ START_TEST(mesh_of_amd) {
 }
 END_TEST
 
+/* ---- odd machines ---- */
+
+/* The first device of the PCI list is a bridge with two devices below it, or the card itself, with two functions and a
+ * virtual one. */
+START_TEST(first_of_the_list) {
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  if (_i == 0) fm_pci("0000:00:01.0", port);
+  const char *folder = fm_pci(_i ? "0000:00:01.0" : "0000:00:01.0/0000:01:00.0", nic);
+  fm_rdma(folder, "mlx5_0", "400 Gb/sec (4X NDR)", "4: ACTIVE", "InfiniBand");
+  folder = fm_pci(_i ? "0000:00:01.1" : "0000:00:01.0/0000:02:00.0", nic);
+  fm_rdma(folder, "mlx5_1", "100 Gb/sec (4X EDR)", "4: ACTIVE", "Ethernet");
+  if (_i) {
+    fm_rdma(fm_pci("0000:00:02.0", nic), "mlx5_2", "100 Gb/sec (4X EDR)", "4: ACTIVE", "Ethernet");
+    fm_link("sys/devices/pci0000:00/0000:00:02.0/physfn", "../0000:00:01.0");
+  }
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_PCI), _i ? 0 : 1);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NIC), _i ? 1 : 2);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 2);
+  ck_assert_float_eq(node(t, HK_NODE_NET, 1)->net.mbps, 100000);
+  hk_topo_free(t);
+}
+END_TEST
+
+/* A device that shows no speed, on a port that shows one; and a port that is slower than its device. */
+START_TEST(rates_of_the_way) {
+  fm_pci_info half = port, bare = nic;
+  half.speed = GEN4;
+  half.width = 8;
+  if (_i == 0) bare.speed = NULL;
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", half);
+  fm_rdma(fm_pci("0000:15:01.0/0000:16:00.0", bare), "mlx5_0", "200 Gb/sec (4X HDR)", "4: ACTIVE", "InfiniBand");
+  hk_topo *t = detect(0);
+  ck_assert_float_eq(gbps(t, node(t, HK_NODE_NIC, 0), node(t, HK_NODE_CPU, 0)), hk_pci_gbps(16, 8));
+  hk_topo_free(t);
+}
+END_TEST
+
+/* Only the processor says that this is a virtual machine. */
+START_TEST(hidden_hypervisor) {
+  fm_pci_info bare = {.class_code = 0x030200, .vendor = NVIDIA, .numa = -1};
+  fm_cpus(FM_INTEL, 2, 4, 2, 0);
+  if (_i) fm_file("proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu hypervisor vme\n");
+  fm_pci("0000:00:1e.0", bare);
+  hk_topo *t = detect(0);
+  ck_assert_int_eq(remarked(t, "this is a virtual machine"), _i);
+  hk_topo_free(t);
+}
+END_TEST
+
+/* RDMA in software is on the card of the interface below it; a second port of a device has a name of its own; ports
+ * that are down are named if there is one, else counted. */
+START_TEST(ports_of_all_kinds) {
+  fm_pci_info ethernet = nic;
+  ethernet.class_code = 0x020000;
+  fm_cpus(FM_AMD, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", port);
+  fm_iface(fm_pci("0000:15:01.0/0000:16:00.0", ethernet), "eno1", "up", 25000);
+  fm_file("sys/class/infiniband/rxe0/parent", "eno1\n");
+  fm_file("sys/class/infiniband/rxe0/ports/1/state", "4: ACTIVE\n");
+  fm_file("sys/class/infiniband/rxe0/ports/1/rate", "25 Gb/sec\n");
+  fm_file("sys/class/infiniband/rxe0/ports/1/link_layer", "Ethernet\n");
+  fm_pci("0000:20:01.0", port);
+  const char *folder = fm_pci("0000:20:01.0/0000:21:00.0", nic);
+  fm_rdma(folder, "mlx5_0", "200 Gb/sec (4X HDR)", "4: ACTIVE", "InfiniBand");
+  fm_file("sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0/infiniband/mlx5_0/ports/2/state", "4: ACTIVE\n");
+  fm_file("sys/devices/pci0000:20/0000:20:01.0/0000:21:00.0/infiniband/mlx5_0/sys_image_guid", "0001:0002:0003:000f\n");
+  for (int i = 0; i < _i; i++) {
+    char name[20];
+    snprintf(name, sizeof name, "mlx5_%d", i + 1);
+    fm_rdma(folder, name, "10 Gb/sec (1X QDR)", "2: INIT", "InfiniBand");
+  }
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NIC), 2);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 3);
+  ck_assert_str_eq(node(t, HK_NODE_NET, 1)->name, "mlx5_0:2");
+  ck_assert_float_eq(node(t, HK_NODE_NET, 1)->net.mbps, 10000); /* unknown */
+  ck_assert_uint_eq(node(t, HK_NODE_NET, 0)->net.guid, 0x000100020003000fu);
+  ck_assert_int_eq(remarked(t, "network port mlx5_1:1 is down"), _i == 1);
+  ck_assert_int_eq(remarked(t, "2 network ports are down and left out: mlx5_1:1 and others"), _i == 2);
+  hk_topo_free(t);
+}
+END_TEST
+
+/* Interfaces that are another one again, or lead nowhere, and one whose state is known by its carrier alone. */
+START_TEST(interfaces_of_all_kinds) {
+  fm_pci_info ethernet = nic;
+  ethernet.class_code = 0x020000;
+  fm_cpus(FM_INTEL, 1, 4, 1, 0);
+  fm_pci("0000:15:01.0", port);
+  fm_iface(fm_pci("0000:15:01.0/0000:16:00.0", ethernet), "eno1", "up", 100000);
+  fm_iface(fm_pci("0000:15:01.0/0000:16:00.1", ethernet), "eno2", "unknown", -1);
+  fm_file("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.1/net/eno2/carrier", "1\n");
+  fm_iface(fm_pci("0000:15:01.0/0000:16:00.2", ethernet), "eno3", "unknown", 100000);
+  fm_file("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.2/net/eno3/carrier", "0\n");
+  fm_iface(NULL, "vlan7", "up", 100000);
+  fm_link("sys/devices/virtual/net/vlan7/lower_eno1", "../../../pci0000:15/0000:15:01.0/0000:16:00.0/net/eno1");
+  fm_iface(NULL, "br0", "up", 100000);
+  fm_file("sys/devices/virtual/net/br0/bridge/stp_state", "0\n");
+  fm_link("sys/devices/virtual/net/br0/lower_eno1", "../../../pci0000:15/0000:15:01.0/0000:16:00.0/net/eno1");
+  fm_link("sys/devices/pci0000:15/0000:15:01.0/0000:16:00.0/net/eno1/master", "../../../../../virtual/net/br0");
+  hk_topo *t = detect(0);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 2);
+  ck_assert_str_eq(node(t, HK_NODE_NET, 0)->name, "eno1"); /* a bridge's port counts itself */
+  ck_assert_str_eq(node(t, HK_NODE_NET, 1)->name, "eno2");
+  ck_remarked(t, "speed is not known");
+  hk_topo_free(t);
+}
+END_TEST
+
 /* ---- this machine ---- */
 
 START_TEST(this_machine) {
@@ -381,6 +507,7 @@ START_TEST(optional_symbols) {
 END_TEST
 
 int main(void) {
+  golden_clear(GOLDEN);
   TCase *c = tcase_create("machines");
   tcase_add_checked_fixture(c, scratch_make, scratch_remove);
   tcase_add_test(c, root_files);
@@ -388,6 +515,7 @@ int main(void) {
   tcase_add_test(c, two_sockets);
   tcase_add_test(c, nodes_of_one_socket);
   tcase_add_test(c, memory_without_processors);
+  tcase_add_loop_test(c, power, 0, 2);
   tcase_add_test(c, nothing_visible);
   tcase_add_test(c, no_recorded_machine);
   tcase_add_test(c, switch_and_port);
@@ -399,6 +527,11 @@ int main(void) {
   tcase_add_test(c, bond_and_its_members);
   tcase_add_test(c, interface_of_a_container);
   tcase_add_test(c, mesh_of_amd);
+  tcase_add_loop_test(c, first_of_the_list, 0, 2);
+  tcase_add_loop_test(c, rates_of_the_way, 0, 2);
+  tcase_add_loop_test(c, hidden_hypervisor, 0, 2);
+  tcase_add_loop_test(c, ports_of_all_kinds, 0, 3);
+  tcase_add_test(c, interfaces_of_all_kinds);
   tcase_add_test(c, this_machine);
   tcase_add_test(c, optional_symbols);
   return suite_run_one("detect", c);

@@ -10,6 +10,8 @@
 #include "../support/detect_checks.h"
 #include "../support/suite.h"
 
+#define GOLDEN "tests/golden/detected_drivers.txt"
+
 /* Loads a fake before the code under test looks for the library: the loader then takes the one that is there. */
 static fake_machine *load_fake(const char *name) {
   char self[512], path[600];
@@ -298,6 +300,7 @@ START_TEST(virtual_machine_with_a_file) {
 END_TEST
 
 int main(void) {
+  golden_clear(GOLDEN);
   TCase *c = tcase_create("drivers");
   tcase_add_checked_fixture(c, scratch_make, scratch_remove);
   tcase_add_loop_test(c, nvswitch, 0, 2);

@@ -139,6 +139,28 @@ START_TEST(one_rail) {
 }
 END_TEST
 
+/* The second host numbers its rails the other way round, and two of its channels have none: a channel keeps its rail if
+ * both hosts have it, and what is left is used once, in order. */
+START_TEST(turned_rails) {
+  static const int rails[2][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {7, 6, -1, 4, 3, -1, 1, 0}};
+  static const int use[8] = {7, 6, 2, 4, 3, 5, 1, 0}; /* rails 2 and 5 are not there */
+  hk_join_fact facts[16];
+  int n;
+  add_host(facts, 7, m_dgx_h100(8), 0, true, &n);
+  add_host(facts + n, 8, m_dgx_h100(8), 0, true, &n);
+  for (int r = 0; r < 2 * n; r++)
+    for (int c = 0; c < 8; c++) facts[r].part[HK_PATTERN_RING].rail[c] = (int8_t)rails[r / n][c];
+  hk_joined *j = join(HK_PATTERN_RING, facts, 2 * n);
+  ck_assert_int_eq(j->nchannels, 8);
+  for (int c = 0; c < 8; c++)
+    for (int r = 0; r < 2 * n; r++) {
+      int channel = r < n ? c : use[c], place = facts[r].part[HK_PATTERN_RING].place[channel];
+      ck_assert_int_eq(j->order[c * 2 * n + r / n * n + place], r);
+    }
+  hk_joined_free(j);
+}
+END_TEST
+
 /* Ranks dealt out over hosts in turn; CPUs beside GPUs. */
 START_TEST(interleaved_ranks) {
   hk_join_fact a[8], b[4], facts[12];
@@ -377,6 +399,7 @@ int main(void) {
   tcase_add_test(t, one_host);
   tcase_add_test(t, mixed_hosts);
   tcase_add_test(t, one_rail);
+  tcase_add_test(t, turned_rails);
   tcase_add_test(t, interleaved_ranks);
   tcase_add_test(t, split_host);
   tcase_add_test(t, trees_of_hosts);

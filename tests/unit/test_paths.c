@@ -156,6 +156,31 @@ START_TEST(cascaded_switches) {
 }
 END_TEST
 
+/* Two GPUs at the end of a chain of switches: their way through the CPU's memory has 255 hops, which is the most, or
+ * 256, and then they have only the direct one. */
+START_TEST(longest_path) {
+  for (int more = 0; more < 2; more++) {
+    hk_topo *t = m_new("chain");
+    uint32_t above = m_add(t, HK_NODE_CPU, 0, 0), last = above, gpu;
+    for (int i = 1; i <= 127; i++) {
+      uint32_t sw = m_add(t, HK_NODE_PCI, m_bus(i), 0);
+      m_link(t, last, sw, HK_EDGE_PCI, 1, 25);
+      above = last;
+      last = sw;
+    }
+    gpu = m_gpu(t, 0, m_bus(200), 0);
+    m_link(t, last, gpu, HK_EDGE_PCI, 1, 25);
+    gpu = m_gpu(t, 1, m_bus(201), 0);
+    m_link(t, more ? last : above, gpu, HK_EDGE_PCI, 1, 25);
+    m_finish(t);
+    hk_paths *p = paths_of(t, &(hk_path_rules){.no_p2p = true});
+    const hk_path *path = way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1);
+    ck_assert_msg(path->host == !more && path->nhops == (more ? 2 : 255), "%d hops", path->nhops);
+    done(t, p);
+  }
+}
+END_TEST
+
 /* A card writes to the GPU by PCI, and its completions reach it by C2C: the GPU's order of writes says nothing. */
 START_TEST(split_ways) {
   hk_topo *grace = m_nvl(1), *plain = m_xgmi(1);
@@ -246,6 +271,7 @@ int main(void) {
   tcase_add_test(t, pci_boxes);
   tcase_add_test(t, cascaded_switches);
   tcase_add_test(t, chip_to_chip);
+  tcase_add_test(t, longest_path);
   tcase_add_test(t, split_ways);
   tcase_add_test(t, nearest_nets);
   tcase_add_test(t, mesh);

@@ -241,6 +241,195 @@ START_TEST(what_is_said_about_errors) {
 }
 END_TEST
 
+/* True if this machine is refused with these words; NULL: for any reason. */
+static bool refused_for(const char *text, const char *words) {
+  hk_cluster *c;
+  hk_status rc = hk_cluster_from_string(&c, text);
+  hk_cluster_free(c);
+  return rc != HK_OK && (!words || strstr(hk_last_error(), words));
+}
+
+/* Whole numbers: a value beyond the limits is refused with the limits, one inside may at most not fit the machine. */
+START_TEST(limits_of_numbers) {
+  static const struct {
+    const char *before, *after;
+    int min, max;
+  } rows[] = {{"2xh100:pcie sm=", "", 30, 1999},
+              {"2xh100:pcie memory=", "", 1, 1000000},
+              {"2xcpu numa=", "", 1, 64},
+              {"2xcpu cores=", "", 1, 1024},
+              {"2xh100:pcie pci=", "", 1, 6},
+              {"2xh100:pcie switch=", "", 0, 576},
+              {"2xh100:pcie gdr=", "", 0, 1},
+              {"2xh100:nvswitch trays=", "", 1, 576},
+              {"nodes=", " of 2xcpu nic=1x100", 1, 1048576},
+              {"2xcpu fabric=leaf=", "", 1, 65536},
+              {"2xcpu fabric=spines=", "", 1, 65536}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    int values[] = {rows[i].min - 1, rows[i].min, rows[i].max, rows[i].max + 1};
+    for (int k = 0; k < 4; k++) {
+      char text[120], words[60];
+      snprintf(text, sizeof text, "%s%d%s", rows[i].before, values[k], rows[i].after);
+      snprintf(words, sizeof words, "a number from %d to %d", rows[i].min, rows[i].max);
+      ck_assert_msg(refused_for(text, words) == (k == 0 || k == 3), "%s: %s", text, hk_last_error());
+    }
+  }
+  ck_assert(refused_for("nodes=1048576 of 2xcpu nic=1x100 and nodes=1 of 2xcpu nic=1x100", "from 1 to 0"));
+  ck_assert(!refused_for("nodes=1048575 of 2xcpu nic=1x100 and nodes=1 of 2xcpu nic=1x100", NULL));
+}
+END_TEST
+
+START_TEST(limits_of_words) {
+  static const struct {
+    const char *text, *words; /* NULL: it is a machine */
+  } rows[] = {{"2xcpu nic=8x0.1", NULL},
+              {"2xcpu nic=576x1", "255 PCI devices at one CPU"},
+              {"2xcpu nic=577x1", "NxGBIT"},
+              {"2xcpu nic=0", NULL},
+              {"2xcpu nic=1", "\"x\" and Gb/s"},
+              {"2xcpu nic=1x0.09", "from 0.1 to"},
+              {"2xcpu nic=1x100000", NULL},
+              {"2xcpu nic=1x100001", "from 0.1 to 100000"},
+              {"2xcpu nic=1x5.", NULL},
+              {"2xcpu nic=1x.5", NULL},
+              {"2xcpu nic=1x.", "from 0.1"},
+              {"2xcpu nic=1x", "the text ends"},
+              {"2xcpu nic=1x5e3", "from 0.1"},
+              {"2xcpu net=eth", NULL},
+              {"1xcpu cpu=576xgenoa", "more than 65536 links"},
+              {"1xcpu cpu=577xgenoa", "\"577xgenoa\""},
+              {"1xcpu cpu=0xgenoa", "\"0xgenoa\""},
+              {"1xcpu cpu=1xgenoa", NULL},
+              {"2xv100 links=0-1*64", NULL},
+              {"2xv100 links=0-1*65", "1 to 64"},
+              {"2xv100 links=0-1*0", "1 to 64"},
+              {"2xv100 links=0-1*1", NULL},
+              {"2xv100 links=1-0", NULL},
+              {"2xv100 links=0-2", "0 to 1"},
+              {"2xv100 links=0-576", "A-B"},
+              {"2xv100 links=576-0", "A-B"},
+              {"2xv100 links=0-575", "0 to 1"},
+              {"2xv100 links=575-0", "0 to 1"},
+              {"2xv100 links=0-1 links=0-1", NULL}, /* the last one counts */
+              {"2xv100:nvswitch nvlink=0", "1 to 64"},
+              {"2xv100:nvswitch nvlink=1", NULL},
+              {"2xv100:nvswitch nvlink=64", NULL},
+              {"2xv100:nvswitch nvlink=65", "1 to 64"},
+              {"2xv100:nvswitch nvlink=2x0.1", NULL},
+              {"2xv100:nvswitch nvlink=2x0.09", "1 to 64"},
+              {"2xv100:nvswitch nvlink=2x10000", NULL},
+              {"2xv100:nvswitch nvlink=2x10001", "1 to 64"},
+              {"2xv100:nvswitch nvlink=2x", "1 to 64"},
+              {"2xv100:nvswitch nvlink=2y", "1 to 64"},
+              {"2xv100:nvswitch1", NULL},
+              {"2xv100:nvswitch576", NULL},
+              {"2xv100:nvswitch577", "how many"},
+              {"2xv100:nvswitch1a", "how many"},
+              {"2xv100:pcie1", NULL},
+              {"8xv100:cube2", "nvswitch[CHIPS]"},
+              {"2xv100:pairs1", "nvswitch[CHIPS]"},
+              {"2xv100:mesh1", "nvswitch[CHIPS]"},
+              {"576xcpu", "more than 65536 links"},
+              {"577xcpu", "from 1 to 576"},
+              {"2xcpu:pcie", "\"cpu\""},
+              {"2xcpu fabric=oversub=1", NULL},
+              {"2xcpu fabric=oversub=0.99", "1 to 64"},
+              {"2xcpu fabric=oversub=64", NULL},
+              {"2xcpu fabric=oversub=64.1", "1 to 64"},
+              {"2xcpu fabric=hop=0", NULL},
+              {"2xcpu fabric=hop=1000", NULL},
+              {"2xcpu fabric=hop=1000.1", "0 to 1000"},
+              {"2xcpu fabric=hop=1x", "0 to 1000"},
+              {"2xcpu fabric=base=100000", NULL},
+              {"2xcpu fabric=base=100001", "0 to 100000"},
+              {".xml", "\".xml\""},
+              {"x.xml", "x.xml"},
+              {"no/such", "no/such"}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    ck_assert_msg(refused_for(rows[i].text, NULL) == (rows[i].words != NULL), "%s: %s", rows[i].text, hk_last_error());
+    if (rows[i].words) ck_assert_msg(refused_for(rows[i].text, rows[i].words), "%s: %s", rows[i].text, hk_last_error());
+  }
+  ck_assert(refused_for(".xml", "machine:") && !refused_for("x.xml", "machine:") &&
+            !refused_for("no/such", "machine:"));
+}
+END_TEST
+
+/* Words, texts and lists of the greatest lengths, and one more. */
+START_TEST(limits_of_lengths) {
+  static char text[10000];
+  for (int more = 0; more < 2; more++) {
+    memset(text, 'x', 1023 + (size_t)more);
+    text[1023 + more] = 0;
+    ck_assert_int_eq(refused_for(text, "at most 1023 are possible"), more);
+    memset(text, ' ', 8191 + (size_t)more);
+    memcpy(text, "2xcpu", 5);
+    text[8191 + more] = 0;
+    ck_assert_int_eq(refused_for(text, "longer than 8191 characters"), more);
+    ck_assert_int_eq(refused_for(text, NULL), more);
+    strcpy(text, "1xcpu nic=1x100");
+    for (int i = 1; i < 64 + more; i++) strcat(text, " and 1xcpu nic=1x100");
+    ck_assert_int_eq(refused_for(text, "there are 64 kinds of hosts already"), more);
+    ck_assert_int_eq(refused_for(text, NULL), more);
+  }
+  for (int n = 512; n <= 513; n++) { /* in words of at most 1023 bytes: two short numbers are 4 bytes */
+    strcpy(text, "2xv100 links=");
+    for (int i = 0; i < n; i++) strcat(text, i ? ",0-1" : "0-1");
+    ck_assert(refused_for(text, "at most 1023"));
+  }
+}
+END_TEST
+
+START_TEST(leaves_and_spines) {
+  static const struct {
+    const char *text;
+    int leaf, spines;
+  } rows[] = {{"2xcpu nic=8x100 fabric=rail", 0, 1},
+              {"2xcpu nic=1x100 fabric=fattree", 32, 32},
+              {"2xcpu nic=32x100 fabric=fattree", 1, 32},
+              {"2xcpu nic=33x100 fabric=fattree", 1, 33},
+              {"2xcpu nic=5x100 fabric=fattree", 6, 30},
+              {"2xcpu nic=5x100 fabric=fattree,oversub=4", 6, 8},
+              {"2xcpu nic=8x100 fabric=rail,fattree", 32, 32},
+              {"2xcpu nic=8x100 fabric=rail,leaf=7,oversub=2", 7, 4},
+              {"2xcpu nic=8x100 fabric=leaf=3", 3, 24},
+              {"2xcpu nic=8x100 fabric=spines=5", 4, 5},
+              {"2xcpu nic=0 fabric=fattree", 1, 1},
+              {"2xcpu nic=0 fabric=leaf=9", 9, 9}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    hk_cluster *c = make(rows[i].text);
+    ck_assert_msg(c->fabric.hosts_per_leaf == rows[i].leaf && c->fabric.spines == rows[i].spines, "%s: %d, %d",
+                  rows[i].text, c->fabric.hosts_per_leaf, c->fabric.spines);
+    hk_cluster_free(c);
+  }
+}
+END_TEST
+
+/* All parts are listed, in lines that are as full as they may be. */
+START_TEST(help) {
+  char *text = NULL, *line, *next;
+  size_t bytes;
+  FILE *f = open_memstream(&text, &bytes);
+  hk_synth_help(f);
+  fclose(f);
+  for (unsigned i = 0; i < hk_gpu_part_count + hk_cpu_part_count; i++) {
+    char name[40];
+    snprintf(name, sizeof name, " %s",
+             i < hk_gpu_part_count ? hk_gpu_parts[i].name : hk_cpu_parts[i - hk_gpu_part_count].name);
+    const char *at = strstr(text, name);
+    while (at && !strchr(",\n", at[strlen(name)])) at = strstr(at + 1, name);
+    ck_assert_msg(at, "%s", name);
+  }
+  for (line = strstr(text, "\nGPU:") + 1; *line != '\n' && line[1] != ' '; line = next + 1) {
+    next = strchr(line, '\n');
+    size_t n = (size_t)(next - line), word = strcspn(next + 2, " \n");
+    ck_assert_msg(n <= 98, "%.*s", (int)n, line);
+    if (next[-1] == ',') ck_assert_msg(n + word > 96, "%.*s", (int)n, line);
+    if (next[-1] != ',') break;
+  }
+  free(text);
+}
+END_TEST
+
 START_TEST(parts_table) {
   for (unsigned i = 0; i < hk_gpu_part_count; i++) {
     const hk_gpu_part *p = &hk_gpu_parts[i];
@@ -272,6 +461,11 @@ int main(void) {
   tcase_add_test(t, clusters);
   tcase_add_test(t, equal_strings_equal_machines);
   tcase_add_test(t, what_is_said_about_errors);
+  tcase_add_test(t, limits_of_numbers);
+  tcase_add_test(t, limits_of_words);
+  tcase_add_test(t, limits_of_lengths);
+  tcase_add_test(t, leaves_and_spines);
+  tcase_add_test(t, help);
   tcase_add_test(t, parts_table);
   return suite_run_one("synth", t);
 }

@@ -58,6 +58,7 @@ static const struct {
     {"<system version=\"1\"><cpu/></system>", 1, 21, "needs the attribute numaid", false},
     {"<system version=\"1\">\n<cpu numaid=\"0\"/>\n  <cpu numaid=\"0\"/></system>", 3, 3, "with the same", false},
     {"<system version=\"1\"><cpu numaid=\"99999\"/></system>", 1, 21, "numaid=\"99999\"", false},
+    {"<system version=\"1\"><cpu numaid=\"32768\"/></system>", 1, 21, "numaid=\"32768\"", false},
     {"<system version=\"1\"><cpu numaid=\"0\" affinity=\"xyz\"/></system>", 1, 21, "affinity=\"xyz\"", false},
     {"<system version=\"1\"><cpu numaid=\"0\" affinity=\"123456789\"/></system>", 1, 21, "8 hexadecimal digits", false},
     {"<system version=\"1\"><cpu numaid=\"0\" host_hash=\"0x1\"/><cpu numaid=\"1\" host_hash=\"0x2\"/></system>", 1, 1,
@@ -112,6 +113,7 @@ static const struct {
     {CPU(NET("dev=\"0\"")), 4, 1, "10000 Mb/s", true},
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"/><pci busid=\"2:0.0\"/>")), 3, 96, "which is no bridge", false},
     {CPU("text"), 3, 1, "NCCL refuses", true},
+    {CPU("<nic hk_busid=\"here\"><net dev=\"0\" speed=\"1\"/></nic>"), 3, 1, "hk_busid=\"here\" is not a PCI", false},
 };
 
 START_TEST(each_fault_has_its_place) {
@@ -187,6 +189,19 @@ static void expect_refused(const char *head, const char *part, int n, const char
   ck_assert_msg(said, "%s", hk_last_error());
   free(text);
 }
+
+/* Elements may be as deep as that: the file is refused for what they are only. */
+START_TEST(as_deep_as_may_be) {
+  for (int depth = HK_XML_DEPTH; depth <= HK_XML_DEPTH + 1; depth++) {
+    char text[2000] = "<system version=\"1\"><cpu numaid=\"0\">";
+    for (int i = 2; i < depth; i++) strcat(text, "<a>");
+    for (int i = 2; i < depth; i++) strcat(text, "</a>");
+    strcat(text, "</cpu></system>");
+    finding_list l;
+    ck_assert_int_eq(lint(text, strlen(text), &l), depth > HK_XML_DEPTH ? HK_ERR_ARGUMENT : HK_OK);
+  }
+}
+END_TEST
 
 START_TEST(too_much) {
   static const char head[] = "<system version=\"1\"><cpu numaid=\"0\">", tail[] = "</cpu></system>";
@@ -404,6 +419,7 @@ int main(void) {
   tcase_add_test(t, each_fault_has_its_place);
   tcase_add_test(t, all_findings_in_order);
   tcase_add_test(t, billion_laughs);
+  tcase_add_test(t, as_deep_as_may_be);
   tcase_add_test(t, too_much);
   tcase_add_test(t, too_many_links);
   tcase_add_test(t, many_links);

@@ -8,6 +8,7 @@
 #include "../../src/topo/paths.h"
 #include "../../src/topo/synth.h"
 #include "../../src/topo/xml.h"
+#include "../../src/topo/xml_build.h" /* numbers */
 #include "../support/scratch.h"
 #include "../support/suite.h"
 
@@ -208,6 +209,31 @@ START_TEST(round_trip_of_odd_figures) {
   hk_topo_free(t);
   hk_topo_free(again);
   free(text);
+}
+END_TEST
+
+/* As few digits as give the number again, of any number. */
+START_TEST(shortest_numbers) {
+  uint32_t bits = 1;
+  int longest = 0;
+  for (int i = 0; i < 20000; i++) {
+    float value, again;
+    char text[HK_XML_NUMBER], shorter[320]; /* any number of digits, for the compiler */
+    bits = bits * 1664525u + 1013904223u;
+    uint32_t positive = bits >> 1;
+    memcpy(&value, &positive, sizeof value);
+    if (!(value < 1e30f)) continue;
+    again = strtof(hk_xml_number(value, text), NULL);
+    ck_assert_msg(again == value, "%a is %s", (double)value, text);
+    int digits = 9;
+    while (digits > 6 &&
+           (snprintf(shorter, sizeof shorter, "%.*g", digits - 1, (double)value), strtof(shorter, NULL) == value))
+      digits--;
+    snprintf(shorter, sizeof shorter, "%.*g", digits, (double)value);
+    ck_assert_str_eq(text, shorter);
+    if (digits > longest) longest = digits;
+  }
+  ck_assert_int_eq(longest, 9);
 }
 END_TEST
 
@@ -479,6 +505,7 @@ int main(void) {
   tcase_add_test(t, recorded_details);
   tcase_add_test(t, round_trip);
   tcase_add_test(t, round_trip_of_odd_figures);
+  tcase_add_test(t, shortest_numbers);
   tcase_add_test(t, virtual_nics);
   tcase_add_test(t, hosts_in_one_file);
   tcase_add_test(t, numbers_do_not_depend_on_the_locale);
