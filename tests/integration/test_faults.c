@@ -117,6 +117,30 @@ START_TEST(leaving_early) {
 }
 END_TEST
 
+/* The same in a group with a call of another communicator, which goes on. */
+static int wait_in_a_group(ncclComm_t c, int rank, int n, void *arg) {
+  ncclComm_t child;
+  float b = 1, sum = 0, none = 0;
+  int faults = RANK_CHECK(ncclCommSplit(c, 0, rank, &child, NULL));
+  (void)arg;
+  if (rank == 0) {
+    faults += RANK_CHECK(ncclCommDestroy(child)) +
+              RANK_CHECK(ncclAllReduce(&b, &sum, 1, ncclFloat32, ncclSum, c, NULL));
+  } else {
+    faults += RANK_CHECK(ncclGroupStart());
+    faults += RANK_CHECK(ncclAllReduce(&b, &none, 1, ncclFloat32, ncclSum, child, NULL));
+    faults += RANK_CHECK(ncclAllReduce(&b, &sum, 1, ncclFloat32, ncclSum, c, NULL));
+    faults += ncclGroupEnd() != ncclRemoteError;
+    faults += !strstr(ncclGetLastError(child), "rank 0 has left the communicator");
+    faults += RANK_CHECK(ncclCommAbort(child));
+  }
+  faults += sum != (float)n;
+  return faults + RANK_CHECK(ncclAllReduce(&b, &sum, 1, ncclFloat32, ncclMax, c, NULL)) + (sum != 1);
+}
+
+START_TEST(leaving_a_group) { ck_assert_int_eq(ranks_as_threads(2, wait_in_a_group, NULL), 0); }
+END_TEST
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they do not survive such a fork */
 /* What a forked child does with its copy of a communicator, and of ncclMemAlloc's memory, is nothing to the parent. */
 static int use_after_fork(ncclComm_t c, int rank, int n, void *arg) {
@@ -220,6 +244,7 @@ int main(void) {
   tcase_add_loop_test(t, kill_over_net, 0, 3);
   tcase_add_test(t, mismatch_processes);
   tcase_add_test(t, leaving_early);
+  tcase_add_test(t, leaving_a_group);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   tcase_add_test(t, forked_children);
   tcase_add_test(t, no_memory_for_threads);

@@ -4,7 +4,9 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/runtime/choose.h"
 #include "../../src/runtime/comm.h"
+#include "../../src/runtime/plans.h"
 #include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
@@ -113,9 +115,48 @@ static int run_direct(ncclComm_t comm, int rank, int nranks, void *arg) {
 START_TEST(direct) { ck_assert_int_eq((_i ? ranks_as_processes : ranks_as_threads)(RANKS, run_direct, NULL), 0); }
 END_TEST
 
+/* What an earlier call chose serves later ones of its kind. The field `dtype` of a choice, which matters to uneven
+ * collectives alone, is a mark here: it comes back with the choice. */
+enum { LAST = 77, KEPT = 99 };
+static int sum(ncclComm_t c, size_t count, ncclRedOp_t op) {
+  static _Thread_local float data[512];
+  return RANK_CHECK(ncclAllReduce(data, data, count, ncclFloat, op, c, NULL));
+}
+static int run_kept(ncclComm_t c, int rank, int nranks, void *arg) {
+  hk_choice *last = &c->plans->last[HK_ALLREDUCE];
+  ncclRedOp_t scaled;
+  float half = 0.5F;
+  int faults = sum(c, 100, ncclSum) + !(last->valid && last->count == 100);
+  (void)rank, (void)nranks, (void)arg;
+  last->dtype = LAST;
+  faults += sum(c, 100, ncclSum) + (last->dtype != LAST); /* the same call */
+  faults += sum(c, 200, ncclSum) + (last->dtype != ncclFloat);
+  faults += sum(c, 100, ncclMax) + (last->dtype != ncclFloat);
+  for (int i = 0; i < HK_CHOICES_KEPT; i++)
+    if (c->plans->kept[i].valid) c->plans->kept[i].dtype = KEPT;
+  faults += sum(c, 100, ncclSum) + (last->dtype != KEPT);
+  faults += sum(c, 100, ncclMax) + (last->dtype != KEPT);
+  faults += sum(c, 300, ncclMax) + (last->dtype != ncclFloat);
+  /* The scalar of an operator may change from call to call. */
+  faults += RANK_CHECK(ncclRedOpCreatePreMulSum(&scaled, &half, ncclFloat, ncclScalarHostImmediate, c));
+  for (int i = 0; i < 2; i++) {
+    faults += sum(c, 100, scaled) + last->valid + (last->dtype != ncclFloat);
+    last->dtype = LAST;
+  }
+  faults += RANK_CHECK(ncclRedOpDestroy(scaled, c));
+  faults += sum(c, 200, ncclSum) + (last->dtype != KEPT);
+  hk_choose_only(c, HK_ALLREDUCE, ~0u); /* what may be chosen has changed */
+  faults += sum(c, 200, ncclSum) + (last->dtype != ncclFloat);
+  return faults;
+}
+
+START_TEST(choices_are_kept) { ck_assert_int_eq(ranks_as_threads(RANKS, run_kept, NULL), 0); }
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("paths_taken");
   tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
   tcase_add_loop_test(t, direct, 0, 2);
+  tcase_add_test(t, choices_are_kept);
   return suite_run_one("paths_taken", t);
 }

@@ -22,7 +22,8 @@ static ncclResult_t chunk(void *context, int function, size_t bytes, int algorit
   s->log(INFO, TUNING, __FILE__, __LINE__, "example tuner: chunk of function %d, %zu bytes, %d/%d, %d channels: %zu",
          function, bytes, algorithm, protocol, channels, *size);
   if (asked("chunk")) *size = 4096 + 1;
-  return ncclSuccess;
+  if (asked("tiny chunk") || asked("no chunk")) *size = 1;
+  return asked("no chunk") ? ncclInternalError : ncclSuccess;
 }
 
 typedef struct tuner {

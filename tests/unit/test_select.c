@@ -233,6 +233,51 @@ START_TEST(no_cliffs) {
 }
 END_TEST
 
+/* ---- names of algorithms and protocols as NCCL writes them ---- */
+
+enum { LL = 1 << HK_PROTO_LL, LL128 = 1 << HK_PROTO_LL128, SIMPLE = 1 << HK_PROTO_SIMPLE };
+static const struct {
+  const char *selection, *algorithms; /* those that it means, each with a blank before and after it */
+  int protocols;
+  const char *says; /* it is refused in these words */
+} selections[] = {
+    {"RING", " ring chain ", LL | LL128 | SIMPLE, NULL},
+    {"ring_ll", " ring chain ", LL | LL128, NULL},
+    {" RING_LL128 ", " ring chain ", LL128, NULL},
+    {"RING_S", " ring chain ", SIMPLE, NULL},
+    {"TREE_LL", " tree ", LL | LL128, NULL},
+    {"NVLS", " nvls ", SIMPLE, NULL},
+    {"PAT", " pat ", SIMPLE, NULL},
+    {"COLLNET_DIRECT", " collnet ", SIMPLE, NULL},
+    {"COLLNET_CHAIN", " collnet ", SIMPLE, NULL},
+    {"TREE_SIMPLE,RING_SIMPLE", " tree ring chain ", SIMPLE, NULL},
+    {"RING + ^RING_LL", " ring chain ", SIMPLE, NULL},
+    {"doubling_LL128", " doubling ", LL128, NULL},
+    {"NVLSTREE", NULL, 0, "selects nothing"},
+    {"NVLSTREE_LL", NULL, 0, "\"NVLSTREE_LL\" begins no name"},
+    {"SYMK_LL", NULL, 0, "selects nothing"},
+    {"SYMK_", NULL, 0, "selects nothing"},
+    {"SYMK_anything", NULL, 0, "selects nothing"},
+    {"RING,RIGN", NULL, 0, "\"RIGN\""},
+    {"RING,", NULL, 0, "\"\""},
+};
+
+START_TEST(selected) {
+  uint32_t only[HK_PROTO_COUNT];
+  char why[200] = "", name[40];
+  const bool there = hk_wish_only(selections[_i].selection, only, why, sizeof why);
+  ck_assert_msg(there == !selections[_i].says, "%s: %s", selections[_i].selection, why);
+  if (!there) ck_assert_msg(strstr(why, selections[_i].says) != NULL, "%s: %s", selections[_i].selection, why);
+  for (int a = 0; there && hk_algorithms[a]; a++) {
+    snprintf(name, sizeof name, " %s ", hk_algorithms[a]->name);
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      bool meant = strstr(selections[_i].algorithms, name) && selections[_i].protocols >> p & 1;
+      ck_assert_msg((only[p] >> a & 1) == meant, "%s:%s by %s", selections[_i].selection, name, hk_protocols[p].name);
+    }
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("select");
   tcase_set_timeout(t, 120);
@@ -244,5 +289,6 @@ int main(void) {
   tcase_add_test(t, sensible);
   tcase_add_test(t, chunks);
   tcase_add_test(t, no_cliffs);
+  tcase_add_loop_test(t, selected, 0, HK_ARRAY_LENGTH(selections));
   return suite_run_one("select", t);
 }

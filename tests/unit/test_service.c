@@ -40,7 +40,10 @@ static void kick(int fd) {
 
 static void count(void *arg, int fd, uint32_t events) {
   probe *p = arg;
+  char name[16];
   ck_assert(hk_service_here(p->s));
+  ck_assert_int_eq(pthread_getname_np(pthread_self(), name, sizeof name), 0);
+  ck_assert_str_eq(name, "test");
   if (fd >= 0) {
     ck_assert_uint_eq(events & EPOLLIN, EPOLLIN);
     drain(fd);
@@ -101,6 +104,49 @@ START_TEST(removal_in_the_callback) {
 }
 END_TEST
 
+typedef struct exchange {
+  probe fresh;
+  int fd;
+} exchange;
+
+/* Another connection gets the number of a descriptor that is ready, too. */
+static void replace_other(void *arg, int fd, uint32_t events) {
+  (void)events;
+  exchange *x = arg;
+  int fresh = eventfd(0, EFD_NONBLOCK);
+  drain(fd);
+  hk_service_remove(x->fresh.s, x->fd);
+  ck_assert_int_eq(dup2(fresh, x->fd), x->fd);
+  close(fresh);
+  ck_assert_int_eq(hk_service_add(x->fresh.s, x->fd, EPOLLIN, count, &x->fresh), HK_OK);
+}
+
+/* Events that were reported before a removal are not the next one's, even if all numbers are the same. */
+START_TEST(event_of_the_one_before) {
+  probe gate = {.fd = eventfd(1, EFD_NONBLOCK)}, old = {.fd = eventfd(0, EFD_NONBLOCK)}, after = {.fd = -1};
+  int first = eventfd(0, EFD_NONBLOCK);
+  exchange x = {.fd = old.fd};
+  hk_service_work work = {.fn = count, .arg = &after};
+  ck_assert_int_eq(hk_service_new(&gate.s, "test"), HK_OK);
+  old.s = after.s = x.fresh.s = gate.s;
+  ck_assert_int_eq(hk_service_add(gate.s, first, EPOLLIN, replace_other, &x), HK_OK);
+  ck_assert_int_eq(hk_service_add(gate.s, old.fd, EPOLLIN, count, &old), HK_OK);
+  ck_assert_int_eq(hk_service_add(gate.s, gate.fd, EPOLLIN, hold, &gate), HK_OK);
+  await(&gate.in_callback, 1);
+  kick(first); /* the thread finds both at once */
+  kick(old.fd);
+  atomic_store(&gate.go_on, 1);
+  await(&gate.in_callback, 2);
+  hk_service_post(gate.s, &work);
+  await(&after.calls, 1);
+  ck_assert(atomic_load(&old.calls) == 0 && atomic_load(&x.fresh.calls) == 0);
+  kick(x.fd);
+  await(&x.fresh.calls, 1);
+  hk_service_free(gate.s);
+  close(first), close(x.fd), close(gate.fd);
+}
+END_TEST
+
 static void *let_go(void *arg) {
   probe *p = arg;
   struct timespec t = {.tv_nsec = 20000000};
@@ -122,6 +168,22 @@ START_TEST(removal_waits_for_the_callback) {
   pthread_join(t, NULL);
   hk_service_free(p.s);
   close(p.fd);
+}
+END_TEST
+
+/* The same of a timer that ends while it runs. */
+START_TEST(end_of_a_timer_waits) {
+  probe p = {.fd = -1};
+  hk_service_timer timer = {.fn = NULL};
+  pthread_t t;
+  ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
+  hk_service_tick(p.s, &timer, 1, hold, &p);
+  await(&p.in_callback, 1);
+  pthread_create(&t, NULL, let_go, &p);
+  hk_service_tick(p.s, &timer, 0, NULL, NULL);
+  ck_assert_int_eq(atomic_load(&p.in_callback), 2);
+  pthread_join(t, NULL);
+  hk_service_free(p.s);
 }
 END_TEST
 
@@ -297,7 +359,9 @@ int main(void) {
   tcase_set_timeout(t, 60);
   tcase_add_test(t, callbacks);
   tcase_add_test(t, removal_in_the_callback);
+  tcase_add_test(t, event_of_the_one_before);
   tcase_add_test(t, removal_waits_for_the_callback);
+  tcase_add_test(t, end_of_a_timer_waits);
   tcase_add_test(t, posted_work);
   tcase_add_test(t, timer);
   tcase_add_test(t, two_holders);

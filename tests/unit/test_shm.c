@@ -55,7 +55,23 @@ static void talk(world_rank *r, bool across) {
   }
 }
 
+/* Whether the process still answers others: not if there are none, or none may ask. */
+static bool answers(const world_rank *r) { return ((const hk_shm_state *)r->state)->process->socket >= 0; }
+
+/* Links that there are not. */
+static void refuses_links(world_rank *r, int peer) {
+  hk_link l;
+  const hk_link_key other = {.peer = (uint16_t)peer, .kind = HK_LINK_SEND, .channel = HK_CHANNEL_COUNT};
+  const hk_link_key self = {.peer = (uint16_t)r->env.rank, .kind = HK_LINK_RECV};
+  MUST(r->transport->open(r->state, &other, &l) == HK_ERR_INTERNAL);
+  MUST(r->transport->open(r->state, &self, &l) == HK_ERR_INTERNAL);
+  world_open(r, peer, HK_LINK_SEND, HK_CHANNEL_COUNT - 1, &l);
+  world_close(r, &l);
+}
+
 static void together(world_rank *r) {
+  MUST(answers(r) == (r->world->nprocs > 0));
+  refuses_links(r, (r->env.rank + 1) % r->env.nranks);
   if (r->env.rank == 0 && r->env.nranks == 64)
     printf("64 processes have joined in %.1f ms\n", (double)r->join_ns * 1e-6);
   talk(r, true);
@@ -91,7 +107,14 @@ END_TEST
 
 /* ---- several processes that cannot share ---- */
 
-static void apart(world_rank *r) { talk(r, false); }
+static void apart(world_rank *r) {
+  const hk_link_key key = {.peer = (uint16_t)((r->env.rank + 1) % r->env.nranks), .kind = HK_LINK_SEND};
+  hk_link l;
+  MUST(!answers(r));
+  MUST(r->transport->open(r->state, &key, &l) == HK_ERR_INTERNAL);
+  MUST(!r->transport->board(r->state, key.peer) && !r->transport->multicast(r->state));
+  talk(r, false);
+}
 static void apart_for(world_rank *r) {
   char why[160];
   for (int p = 0; p < r->env.nranks; p++)

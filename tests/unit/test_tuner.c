@@ -13,7 +13,7 @@
 #include "../../src/runtime/tuner.h"
 #include "../support/suite.h"
 
-static const char *const versions[] = {"two", "three", "four", "five"};
+static const char *const versions[] = {"two", "three", "four", "five", "six"};
 enum { VERSIONS = HK_ARRAY_LENGTH(versions) };
 
 /* The example of this version (tests/plugins/tuner.h): it prefers a tree to 4 KiB and a ring (or chain) above. */
@@ -108,6 +108,34 @@ START_TEST(channels) {
 }
 END_TEST
 
+static size_t chunk_of(const hk_tuner *t, hk_coll coll, const hk_decision *d, size_t chunk) {
+  return hk_tuner_chunk(t, coll, 1 << 20, d, 1, chunk);
+}
+
+/* A plugin of version 6 may want smaller chunks (the example: of 4097 bytes), of what it knows. */
+START_TEST(chunks) {
+  static const hk_decision ring = {.protocol = HK_PROTO_SIMPLE}, tree = {.protocol = HK_PROTO_LL128};
+  hk_decision known[] = {ring, tree}, unknown = ring;
+  known[0].algorithm = hk_algorithm_by_name("ring");
+  known[1].algorithm = hk_algorithm_by_name("tree");
+  unknown.algorithm = hk_algorithm_by_name("direct");
+  hk_tuner *t = load(versions[_i], "chunk");
+  hk_machine m = machine(4);
+  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), 65536); /* it has not begun */
+  ck_assert(hk_tuner_begin(t, &m, 1));
+  const size_t wanted = strcmp(versions[_i], "six") ? 65536 : 4096;
+  for (int i = 0; i < 2; i++) ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[i], 65536), wanted);
+  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 4095), 4095); /* no larger than slots take */
+  ck_assert_uint_eq(chunk_of(t, HK_ALLTOALL, &known[0], 65536), 65536);
+  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &unknown, 65536), 65536);
+  setenv("HOCKET_TEST_TUNER", "tiny chunk", 1);
+  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), wanted == 4096 ? 64 : 65536);
+  setenv("HOCKET_TEST_TUNER", "no chunk", 1);
+  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), 65536);
+  hk_tuner_free(t);
+}
+END_TEST
+
 /* A plugin may raise prices, too: of the model's own choice as well. */
 START_TEST(dear) {
   hk_tuner *t = load("three", "dear");
@@ -124,6 +152,7 @@ int main(void) {
   tcase_add_loop_test(t, preferred, 0, VERSIONS);
   tcase_add_loop_test(t, no_preference, 0, VERSIONS);
   tcase_add_loop_test(t, channels, 0, VERSIONS);
+  tcase_add_loop_test(t, chunks, 0, VERSIONS);
   tcase_add_test(t, dear);
   return suite_run_one("tuner", t);
 }

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Copies from and to the memory of another process, which the kernel may do in pieces; here it does a few bytes at a
+ * time.
+ * check: notsan */
+#include <check.h>
+#include <errno.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+#include "../../src/transport/shm_state.h"
+#include "../support/process.h"
+#include "../support/suite.h"
+
+enum { PIECE = 1000, MOST = 4000 };
+static int calls, nothing_after; /* nothing_after: calls that move something; 0: all */
+
+/* In place of libc's. */
+static ssize_t in_pieces(long number, pid_t pid, const struct iovec *here, const struct iovec *there) {
+  struct iovec local = *here, remote = *there;
+  ck_assert_uint_eq(local.iov_len, remote.iov_len); /* else more than was asked for may be copied */
+  if (++calls > nothing_after && nothing_after) return 0;
+  if (local.iov_len > PIECE) local.iov_len = remote.iov_len = PIECE;
+  return syscall(number, pid, &local, 1L, &remote, 1L, 0L);
+}
+ssize_t process_vm_readv(pid_t pid, const struct iovec *local, unsigned long n, const struct iovec *remote,
+                         unsigned long m, unsigned long flags) {
+  ck_assert(n == 1 && m == 1 && !flags);
+  return in_pieces(SYS_process_vm_readv, pid, local, remote);
+}
+ssize_t process_vm_writev(pid_t pid, const struct iovec *local, unsigned long n, const struct iovec *remote,
+                          unsigned long m, unsigned long flags) {
+  ck_assert(n == 1 && m == 1 && !flags);
+  return in_pieces(SYS_process_vm_writev, pid, local, remote);
+}
+
+static unsigned char from[MOST], to[MOST + 16];
+static hk_peer peers[2]; /* of two processes that are one */
+static hk_transport_env env;
+static hk_shm_state state;
+
+static void setup(void) {
+  for (int i = 0; i < MOST; i++) from[i] = (unsigned char)(i * 7 + i / 256);
+  memset(to, 'x', sizeof to);
+  for (int i = 0; i < 2; i++) peers[i] = (hk_peer){.process = (uint64_t)i, .pid = getpid()};
+  env = (hk_transport_env){.rank = 0, .nranks = 2, .peers = peers};
+  state = (hk_shm_state){.base = {.env = &env}};
+}
+static void check_copy(size_t bytes) {
+  ck_assert_mem_eq(to, from, bytes);
+  for (size_t i = bytes; i < sizeof to; i++) ck_assert_int_eq(to[i], 'x');
+  ck_assert_int_eq(calls, (int)((bytes + PIECE - 1) / PIECE));
+}
+
+static const size_t sizes[] = {0, 1, PIECE, PIECE + 1, 2 * PIECE + 500, MOST};
+
+START_TEST(copies_in_pieces) {
+  const hk_ref ref = {.offset = (uint64_t)(uintptr_t)from};
+  hk_link link = {.peer = 1};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++)
+    for (int how = 0; how < 3; how++) {
+      setup();
+      calls = 0;
+      if (how == 0) ck_assert_int_eq(hk_shm_cma_read(getpid(), ref.offset, to, sizes[i]), 0);
+      if (how == 1) ck_assert_int_eq(hk_shm_write(&state.base, 1, (uint64_t)(uintptr_t)to, from, sizes[i]), HK_OK);
+      if (how == 2) ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &ref, to, sizes[i]), HK_OK);
+      check_copy(sizes[i]);
+    }
+  link.peer = 0; /* of this process: without the kernel */
+  setup();
+  calls = 0;
+  ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &ref, to, 100), HK_OK);
+  ck_assert_mem_eq(to, from, 100);
+  ck_assert_int_eq(calls, 0);
+}
+END_TEST
+
+/* Memory that ends, a process that has ended, a kernel that moves nothing. */
+START_TEST(reports_what_fails) {
+  const hk_ref ref = {.offset = (uint64_t)(uintptr_t)from};
+  hk_link link = {.peer = 1};
+  setup();
+  nothing_after = 2;
+  errno = 0;
+  ck_assert_int_eq(hk_shm_cma_read(getpid(), ref.offset, to, MOST), -1);
+  ck_assert_int_eq(errno, EFAULT);
+  calls = 0;
+  ck_assert_int_eq(hk_shm_write(&state.base, 1, (uint64_t)(uintptr_t)to, from, MOST), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "nothing was written"), "%s", hk_last_error());
+  nothing_after = 0;
+  ck_assert_int_eq(hk_shm_write(&state.base, 1, 4096, from, 10), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "Bad address"), "%s", hk_last_error());
+  const hk_ref bad = {.offset = 4096};
+  ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &bad, to, 10), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "EFAULT") && strstr(hk_last_error(), "10 bytes"), "%s", hk_last_error());
+  peers[1].pid = 0x3fffffff;
+  ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &ref, to, 10), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "process ended"), "%s", hk_last_error());
+}
+END_TEST
+
+START_TEST(knows_what_it_may_write) {
+  const uint64_t at = (uint64_t)(uintptr_t)from;
+  hk_transport_state *s = &state.base;
+  setup();
+  ck_assert(hk_shm_writable(s, 1, at, from, 64) && hk_shm_writable(s, 1, at, from, 1));
+  ck_assert(!hk_shm_writable(s, 1, at, from, 65));
+  ck_assert(!hk_shm_writable(s, 1, at, from + 1, 64)); /* something else is there */
+  ck_assert(!hk_shm_writable(s, 1, 4096, from, 8));
+  state.fact.flags = HK_SHM_FACT_P2P_OFF;
+  ck_assert(!hk_shm_writable(s, 1, at, from, 8));
+  state.fact.flags = 0;
+  set_param("HOCKET_CMA", "0");
+  ck_assert(!hk_shm_writable(s, 1, at, from, 8));
+  set_param("HOCKET_CMA", "1");
+  ck_assert(hk_shm_writable(s, 1, at, from, 8));
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("shm_copy");
+  tcase_add_test(t, copies_in_pieces);
+  tcase_add_test(t, reports_what_fails);
+  tcase_add_test(t, knows_what_it_may_write);
+  return suite_run_one("shm_copy", t);
+}
