@@ -60,10 +60,12 @@ candidates() {
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
       # What is left out costs only time: a nap, a yield, that something moved and so no nap is due.
       / nanosleep\(|sched_yield\(|^ *\*moved = true;/ { next }
+      # glibc keeps nothing for a mutex or a condition.
+      / pthread_(mutex|cond)_destroy\(/ { next }
       # To restore errno matters only if the close or free before it failed.
       /^ *errno = [a-z]+;/ { next }
       # No descriptor is 0, and errno says nothing after a call that gave 0.
-      { gsub(/(fd|socket|spare)(\[[a-z]+\])? (<|>=) 0/, "", line); if (line ~ /errno/) gsub(/ < 0/, "", line) }
+      { gsub(/(fds?|socket|spare)(\[[a-z]+\])? (<|>=) 0/, "", line); if (line ~ /errno/) gsub(/ < 0/, "", line) }
       # An order of two that differ.
       line ~ /if \(.* != .*\) return .* [<>] / { gsub(/ [<>] /, " ", line) }
       # Limits of clocks, and tolerances: a nanosecond or a rounding error more makes no difference.
@@ -265,7 +267,9 @@ record() {
 order() { # file line
   local test
   { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
-    else grep -lxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$base"/lines/test_* | sed 's,.*/,,' # or a longer statement
+    else # or a longer statement; what has no code of its own, as a declaration, counts as the code that follows
+      { grep -lxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$base"/lines/test_* ||
+        grep -lxF -e "$1:$(($2 + 1))" -e "$1:$(($2 + 2))" "$base"/lines/test_*; } | sed 's,.*/,,'
     fi
   } | while read -r test; do [ -n "${usual[$test]:-}" ] && echo "${usual[$test]} $test"; done |
     awk -v file="$1" -v name="$(basename "$1" .c)" 'old { n[$2] += $1 == file; next }
