@@ -174,7 +174,7 @@ def candidates(build):
                 ["mpichversion"], r"Version:\s+([\d.]+)")
             present.append(Mpi(build, name, f"{title} {version}", mpi_settings(name)))
         else:
-            absent.append((name, f"mpirun.{name} or mpicc.{name} is not installed (make deps)"))
+            absent.append((name, f"mpirun.{name}, or mpicc.{name} with an mpi.h, is not installed (make deps)"))
     if os.path.exists("build/oneccl/bin/oneccl_perf"):
         present.append(OneCcl("build/oneccl"))
     else:
