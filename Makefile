@@ -177,9 +177,10 @@ check-build: all python tests
 	@:
 man: $(MAN) $(COMPLETION)
 
-# Objects depend on the flags in force: a change of compiler or flags rebuilds.
+# Objects depend on the flags in force: a change of compiler or flags rebuilds, and so do headers that are installed after
+# the first build (src/topo/detect_hwloc.c).
 quoted = '$(subst ','\'',$1)'
-FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(HOT_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC))
+FLAGS_TEXT = $(shell $(CC) --version 2>/dev/null | head -n 1) $(CC) $(HK_CFLAGS) $(CFLAGS) $(TEST_CFLAGS) $(COLD_CFLAGS) $(HOT_CFLAGS) $(LDFLAGS)$(if $(NVCC), $(NVCC)) $(wildcard /usr/include/hwloc.h)
 $(BUILD)/flags: FORCE
 	@mkdir -p $(@D); printf '%s\n' $(call quoted,$(FLAGS_TEXT)) | cmp -s - $@ || \
 	  printf '%s\n' $(call quoted,$(FLAGS_TEXT)) > $@
