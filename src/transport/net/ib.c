@@ -80,8 +80,6 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d: %s:%d, %s, best of %d GIDs: %s%s", i, p->device, p->number,
             ethernet ? "RoCE" : "InfiniBand", p->ngids, text, i < x->nnear ? ", near" : "");
   }
-  /* Memory that a card writes to must keep its pages when this process forks. */
-  if (x->api->fork_init) (void)x->api->fork_init();
   pthread_mutex_init(&x->lock, NULL);
   *out = x;
 out:

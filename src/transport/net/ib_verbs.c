@@ -49,9 +49,13 @@ static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},
                         .subs = HK_SUB_INIT | HK_SUB_NET};
 
 const hk_ibv *hk_ibv_load(char *why, size_t why_bytes) {
-  if (hk_dl_load(&library)) return &functions;
-  snprintf(why, why_bytes, "%s", library.why);
-  return NULL;
+  if (!hk_dl_load(&library)) {
+    snprintf(why, why_bytes, "%s", library.why);
+    return NULL;
+  }
+  /* Memory that a card writes to must keep its pages when this process forks. Only the first call has an effect. */
+  if (functions.fork_init) (void)functions.fork_init();
+  return &functions;
 }
 
 bool hk_ibv_opens(void *api, const char *device, char *why, size_t why_bytes) {
