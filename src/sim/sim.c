@@ -261,9 +261,11 @@ static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
          hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && hk_program_one_shot(p);
 }
 
-static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, hk_sim_result *out) {
+static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool graph,
+                        hk_sim_result *out) {
   out->us = s->finished + (s->gpu ? HK_GPU_LAUNCH_US + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
   if (is_small(s, x, d)) out->us -= HK_GPU_SMALL_SAVES_US;
+  if (s->gpu && graph) out->us -= HK_GPU_GRAPH_SAVES_US;
   out->priced_us = d->us;
   out->algbw = out->us > 0 ? (double)bytes / out->us / 1000 : 0;
   out->busbw = out->algbw * hk_coll_bus_factor(s->coll, x->nranks);
@@ -292,7 +294,7 @@ hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, si
   HK_TRY(decide(x, coll, bytes, o, &d), out);
   HK_TRY(prepare(&s, x, &d, coll, bytes, o), out);
   HK_TRY(s.coarse ? hk_sim_coarse(&s) : hk_sim_loop(&s), out);
-  rc = report(&s, x, &d, bytes, out);
+  rc = report(&s, x, &d, bytes, o->graph, out);
 out:
   hk_sim_clear(&s);
   if (rc != HK_OK) hk_sim_result_clear(out);

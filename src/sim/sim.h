@@ -34,6 +34,7 @@ typedef struct hk_sim_options {
   bool exact;                 /* event by event, whatever the size */
   bool folded;                /* by symmetry, whatever the size */
   bool shifted;               /* folded like machines with too many links to build all programs: see hk_fold */
+  bool graph;                 /* a replayed graph launches the kernel of a GPU */
   bool timeline;              /* keep the spans, if event by event */
   uint64_t seed;              /* of the ECMP hash */
 } hk_sim_options;

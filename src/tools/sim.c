@@ -14,7 +14,7 @@ typedef struct options {
   double factor;
   const char *algorithms, *plot, *trace;
   int protocol, channels, per_host, seed;
-  bool exact, flow, links, json;
+  bool exact, flow, graph, links, json;
   hk_overrides overrides; /* no option: what the parameters say */
 } options;
 
@@ -81,6 +81,7 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
                         .chunk = o->chunk,
                         .exact = o->exact,
                         .folded = o->flow,
+                        .graph = o->graph,
                         .seed = (uint64_t)o->seed};
   if (list && algorithm && hk_simulator_cannot(site->simulator, hk_algorithm_by_name(algorithm), o->coll)) return HK_OK;
   int series = v->nseries++;
@@ -155,6 +156,7 @@ static const hk_tool_option rows[] = {
     HK_ROW_INT(per_host, "ranks-per-host", "N", "ranks of a host without GPUs; 0: one for each core", .high = 65535),
     HK_ROW_FLAG(exact, "exact", "event by event, however many ranks"),
     HK_ROW_FLAG(flow, "flow", "at flow level, however few ranks"),
+    HK_ROW_FLAG(graph, "graph", "a replayed CUDA graph launches the kernels, not a stream"),
     HK_ROW_INT(seed, "seed", "N", "seed of the hash by which flows choose a spine switch"),
     HK_ROW_FLAG(links, "links", "show the busiest links of the last size", .letter = 'l'),
     HK_ROW_FLAG(json, "json", "write JSON"),

@@ -17,6 +17,8 @@ gives 0 "$hocket" sim --ranks-per-host 2 -b 1K -e 1K "1xcpu cores=2"
 says "on 2 ranks"
 gives 0 "$hocket" sim -b 1M -e 1M --flow "nodes=4 of dgx-h100"
 says "at flow level"
+gives 0 "$hocket" sim -b 8 -e 8 --graph dgx-h100
+says "  flat       LL               1  2.20 us"
 gives 0 "$hocket" sim --json -b 64K -e 1M dgx-h100
 says '"busbw_gbps"'
 gives 0 "$hocket" sim dgx-h100 -a ring -b 64K -e 64K --trace "$tmp/trace.json"
