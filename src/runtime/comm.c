@@ -72,7 +72,6 @@ static ncclComm_t leave_quarantine(void) {
 
 void hk_comm_release(ncclComm_t c) {
   ncclComm_t old = NULL;
-  pthread_mutex_destroy(&c->health.lock);
   free_parts(c);
   atomic_store(&c->magic, HK_COMM_FREED);
   c->quarantine_next = NULL;
@@ -84,7 +83,10 @@ void hk_comm_release(ncclComm_t c) {
   quarantine.last = c;
   if (++quarantine.count > QUARANTINE) old = leave_quarantine();
   pthread_mutex_unlock(&quarantine.lock);
-  if (old) hk_rma_free(old->rma);
+  if (!old) return;
+  /* A call of another thread that the abort overtook may have asked for the communicator's failure until now. */
+  pthread_mutex_destroy(&old->health.lock);
+  hk_rma_free(old->rma);
   free(old);
 }
 
