@@ -13,8 +13,8 @@
  * and some 130 instructions of 1 to 4 cycles.  It takes one-shot programs of so many ranks, with LL, of so many bytes a
  * channel. */
 #define HK_GPU_SMALL_SAVES_US 0.6
-/* So much less if a replayed graph launches the kernel. NCCL's kernel for small messages, which needs 47 instructions
- * and a round trip more than ours before its first line, takes 2.3 us in all on 8 H800 or H200
+/* So much less if a replayed graph launches the kernel. NCCL's kernel for small messages, which needs some 50
+ * instructions and a round trip more than ours before its first line, takes 2.3 us in all on 8 H800 or H200
  * (github.com/NVIDIA/nccl/issues/1940). Its counts and the way over NVLink make at least 1.2 us of that, so 1.1 us at
  * most are left for launch and end, where the 6.6 us have 5.9 at most (docs/results/sass.md). */
 #define HK_GPU_GRAPH_SAVES_US 4.8
