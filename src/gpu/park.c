@@ -9,7 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
-#include "../device/host.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "ends.h"
@@ -128,7 +127,7 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   for (size_t i = v.n; i-- > 0;) HK_TRY(ops->park(g->device, v.at[i].memory), out); /* leaves the switch first */
   for (size_t i = 0; i < v.n; i++) {
     if (!v.at[i].end || v.at[i].peer >= 0 || v.at[i].memory->kind == HK_MEMORY_REGISTERED) continue;
-    hk_host_take_back(v.at[i].end->shared.region);
+    hk_share_withdraw(v.at[i].end->shared.region);
     v.at[i].end->shared.region = 0;
   }
   HK_INFO(HK_SUB_ALLOC, "rank %d of %d: %.1f MB of GPU memory are given back, %.1f MB stay", c->rank, c->nranks,
@@ -225,7 +224,7 @@ static hk_status open_again(ncclComm_t c) {
   }
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened the credits */
 out:
-  hk_host_take_back(rows[c->rank].credits.region);
+  hk_share_withdraw(rows[c->rank].credits.region);
   free(links);
   free(rows);
   return rc;

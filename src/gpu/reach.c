@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../device/host.h"
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
@@ -207,7 +206,7 @@ static hk_status reach_once(ncclComm_t c, const hk_gpu_fact *facts, size_t strid
   HK_TRY(try_peers(c, credits, got, found), out);
   rc = agree(c, facts, stride, found, again);
 out:
-  if (credits) hk_host_take_back(credits[c->rank].region);
+  if (credits) hk_share_withdraw(credits[c->rank].region);
   free(got);
   free(found);
   free(credits);

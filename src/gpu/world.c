@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../boot/bootstrap.h"
-#include "../device/host.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
 #include "pool.h"

@@ -80,8 +80,10 @@ out:
   return rc;
 }
 
+void hk_share_withdraw(uint64_t region) { hk_host_take_back(region); }
+
 void hk_share_drop(hk_device *d, hk_shared *s) {
-  hk_host_take_back(s->region);
+  hk_share_withdraw(s->region);
   (void)d->ops->release(d, &s->memory); /* a failure is logged; nothing else can be done about it */
   if (s->mapped)
     munmap(s->host, s->mapped);

@@ -26,9 +26,10 @@ typedef struct hk_share_offer {
 /* ---- GPU memory ---- */
 /* Rounded up to whole pages of the driver, because processes open whole pages. */
 hk_status hk_share_make(const struct hk_device_env *e, size_t bytes, size_t zeroed, hk_memory *out);
-/* Offers memory of hk_share_make to all processes, or to the `first` that asks.  o->region is to be given back to
- * hk_host_take_back. */
+/* Offers memory of hk_share_make to all processes, or to the `first` that asks.  hk_share_withdraw ends the offer
+ * of o->region; 0 has none. */
 hk_status hk_share_offer_memory(const struct hk_device_env *e, const hk_memory *m, bool first, hk_share_offer *o);
+void hk_share_withdraw(uint64_t region);
 hk_status hk_share_open(const struct hk_device_env *e, int peer, const hk_share_offer *o, hk_memory *out);
 /* The same for memory that was opened and parked: where it was. */
 hk_status hk_share_reopen(const struct hk_device_env *e, int peer, const hk_share_offer *o, hk_memory *m);
