@@ -60,7 +60,7 @@ FAKE_SRC := $(wildcard tests/fakes/*.c)
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
 # expat reads XML.  Its archive becomes one object of the library, with its symbols hidden, so that the loaded library needs
 # the C library alone; where there is no archive the library says so when it is asked to read XML.
-EXPAT := $(shell $(CC) -print-file-name=libexpat.a)
+EXPAT := $(shell $(CC) -print-file-name=libexpat.a 2>/dev/null)
 ifeq ($(and $(filter /%,$(EXPAT)),$(wildcard /usr/include/expat.h)),)
 HK_CFLAGS += -DHK_NO_EXPAT
 else
