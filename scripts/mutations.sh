@@ -4,7 +4,8 @@
 # notices shows a missing test, or code that makes no difference. `make mutations` runs it.
 #
 #   SEED=number      which mutants (default: a new number each time; it is printed)
-#   MINUTES=number   for how long mutants are tried (default 30); MOST=number: how many
+#   MINUTES=number   for how long mutants are tried (default 30); MOST=number: how many; SKIP=number: after so many places of the seed's,
+#                    so that a long run can be cut into short ones
 #   FILES=pattern    only places whose "path:line:" matches this (an extended regular expression); src/kernels/cuda: the mutations
 #                    of tests/suites/gpu_mutations.sh
 #   TESTS=pattern    only unit tests whose names match this (an extended regular expression)
@@ -25,7 +26,7 @@
 # Each test runs in scripts/contain.c, so that no process of a broken one is left over.
 set -u
 cd "$(dirname "$0")/.." || exit 1
-SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} EACH=${EACH:-60} SANITIZE=${SANITIZE:-1}
+SEED=${SEED:-$RANDOM} MINUTES=${MINUTES:-30} MOST=${MOST:-100000} SKIP=${SKIP:-0} FILES=${FILES:-} TESTS=${TESTS:-.} LONGEST=${LONGEST:-60} EACH=${EACH:-60} SANITIZE=${SANITIZE:-1}
 JOBS=${JOBS:-$(nproc)} RECORD=${RECORD:-1} base=${HK_MUTATIONS:-$PWD/build/mutations}
 make=${HK_MAKE:-make}
 export HK_BUILD=${HK_BUILD:-build/gcc} # suites read it
@@ -60,8 +61,10 @@ candidates() {
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
       # What is left out costs only time: a nap, a yield, that something moved and so no nap is due.
       / nanosleep\(|sched_yield\(|^ *\*moved = true;/ { next }
-      # glibc keeps nothing for a mutex or a condition.
-      / pthread_(mutex|cond)_destroy\(/ { next }
+      # glibc keeps nothing for a mutex or a condition, and without attributes one is all zeros: those in objects are in memory of calloc.
+      / pthread_(mutex|cond)_(destroy\(|init\(.*, NULL\))/ { next }
+      # What this processor has: no test makes another one of it.
+      /__builtin_cpu_supports/ { next }
       # To restore errno matters only if the close or free before it failed.
       /^ *errno = [a-z]+;/ { next }
       # No descriptor is 0, and errno says nothing after a call that gave 0.
@@ -262,13 +265,24 @@ record() {
   done
 }
 
+# The lines whose tests execute this line, or the statement that it is part of. Code of a macro is executed where the macro is used.
+lines_of() { # file line
+  local name
+  name=$(awk -v at="$2" '/^#define [A-Za-z_]+\(.*\\$/ { name = $2; sub(/\(.*/, "", name) } NR == at { print name; exit } !/\\$/ { name = "" }' "$1")
+  if [ -n "$name" ]; then
+    grep -n "\b$name(" "$1" | sed "/:#define/d; s,^\([0-9]*\):.*,$1:\1,"
+  else
+    printf '%s\n' "$1:$2" "$1:$(($2 - 1))" "$1:$(($2 - 2))"
+  fi
+}
+
 # The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of
 # GPUs, which are slow without one, come last for other parts than GPUs'.
 order() { # file line
   local test
   { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
     else # or a longer statement; what has no code of its own, as a declaration, counts as the code that follows
-      { grep -lxF -e "$1:$2" -e "$1:$(($2 - 1))" -e "$1:$(($2 - 2))" "$base"/lines/test_* ||
+      { grep -lxFf <(lines_of "$1" "$2") "$base"/lines/test_* ||
         grep -lxF -e "$1:$(($2 + 1))" -e "$1:$(($2 + 2))" "$base"/lines/test_*; } | sed 's,.*/,,'
     fi
   } | while read -r test; do [ -n "${usual[$test]:-}" ] && echo "${usual[$test]} $test"; done |
@@ -380,7 +394,7 @@ builds=("$HK_BUILD")
 echo "SEED=$SEED, $MINUTES minutes; results in $results"
 record
 candidates | awk -v seed="$SEED" 'BEGIN { srand(seed) } { print rand() "\t" $0 }' | sort -k 1,1 | cut -f 2- |
-  awk -F '\t' -v only="$FILES" '$1 ":" $2 ":" ~ only' | head -n "$MOST" >"$base/places"
+  awk -F '\t' -v only="$FILES" '$1 ":" $2 ":" ~ only' | tail -n +$((SKIP + 1)) | head -n "$MOST" >"$base/places"
 [ -s "$base/places" ] || { echo "no source fits FILES=$FILES"; exit 1; }
 
 # Tries every JOBSth place.
@@ -404,8 +418,10 @@ try_places() { # number
       "$by" $((SECONDS - begin)) | tee -a "$results"
     [ "$how" = noticed ] && echo "$file ${by%% *}" >>"$base/kills"
   done 3<"$base/places"
+  echo $n >"$work/tried"
 }
 
+rm -f "$base"/job*/tried
 end=$((SECONDS + MINUTES * 60))
 for ((job = 0; job < JOBS; job++)); do try_places $job & done
 wait
@@ -415,4 +431,4 @@ share() { echo "$1 ($(((100 * $1 + all / 2) / (all > 0 ? all : 1)))%)"; }
 all=$(grep -vc '^equal ' "$results") survived=$(count SURVIVED)
 echo
 echo "SEED=$SEED: $all mutants, noticed $(share $((all - survived))): by a failure $(share "$(count noticed)"), by a hang of at most 20 s" \
-  "$(share "$(count hang)"), by a longer hang $(share "$(count SLOW)"); survived $(share "$survived"); equal by argument, not counted: $(count equal)"
+  "$(share "$(count hang)"), by a longer hang $(share "$(count SLOW)"); survived $(share "$survived"); equal by argument, not counted: $(count equal); the next places: SKIP=$((SKIP + $(sort -n "$base"/job*/tried | tail -n 1)))"
