@@ -169,6 +169,50 @@ START_TEST(threads) {
 }
 END_TEST
 
+static void receive_plain(int fd, unsigned char *to, size_t bytes) {
+  for (size_t got = 0; got < bytes;) {
+    struct pollfd p = {.fd = fd, .events = POLLIN};
+    ck_assert_int_eq(poll(&p, 1, 5000), 1);
+    ssize_t n = recv(fd, to + got, bytes - got, 0);
+    ck_assert_int_gt(n, 0);
+    got += (size_t)n;
+  }
+}
+
+/* What is sent at once goes in as few records as can be, however it is cut: each costs bytes and calls of its own. */
+START_TEST(records) {
+  enum { HEADER = 5, MOST = 16384, TAIL = 17 };
+  static const size_t cuts[][3] = {{1},           {100, 200, 300},  {16384},       {16385},       {16383, 1},
+                                   {16383, 2, 5}, {20000, 0, 5000}, {5, 16384, 7}, {1, 1, 32766}, {0, 40000, 0}};
+  int fd[2], large = 1 << 20;
+  if (!have_openssl()) return;
+  open_pair(fd);
+  setsockopt(fd[0], SOL_SOCKET, SO_SNDBUF, &large, sizeof large);
+  char *data = malloc(MANY);
+  fill(data, 3);
+  for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+    unsigned char wire[MOST + 256];
+    struct iovec v[3];
+    size_t total = 0, n = 0;
+    for (int k = 0; k < 3; k++) {
+      v[k] = (struct iovec){data + total, cuts[i][k]};
+      total += cuts[i][k];
+    }
+    ck_assert_int_eq(hk_tcp_sendv(fd[0], v, 3), (ssize_t)total);
+    for (size_t got = 0; got < total; n++) {
+      receive_plain(fd[1], wire, HEADER);
+      size_t bytes = (size_t)wire[3] << 8 | wire[4];
+      ck_assert(bytes > TAIL && bytes <= MOST + TAIL);
+      receive_plain(fd[1], wire, bytes);
+      got += bytes - TAIL;
+    }
+    ck_assert_msg(n == (total + MOST - 1) / MOST, "case %zu: %zu bytes in %zu records", i, total, n);
+  }
+  free(data);
+  close_pair(fd);
+}
+END_TEST
+
 static ssize_t receive_when_there(int fd, void *to, size_t bytes) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
   ck_assert_int_eq(poll(&p, 1, 5000), 1);
@@ -331,6 +375,7 @@ int main(void) {
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, pieces, 0, 2);
   tcase_add_test(t, threads);
+  tcase_add_test(t, records);
   tcase_add_test(t, unread);
   tcase_add_loop_test(t, forged, 0, 2);
   tcase_add_test(t, plain_peers);
