@@ -22,6 +22,7 @@
 #include "../../src/base/addr.h"
 #include "../../src/base/tls.h"
 #include "../../src/boot/wire.h"
+#include "../support/leftovers.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -345,6 +346,7 @@ static int silent_root(ncclUniqueId *out) {
   id.at[0].v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   if (hk_listen(&id.at[0], 4, &fd) != HK_OK) return -1;
   hk_boot_id_encode(out, &id);
+  leftovers_own(fd);
   return fd;
 }
 
@@ -383,6 +385,7 @@ START_TEST(abort_in_handshake) {
   double begun = now();
   ck_assert_int_eq(ncclCommAbort(c), ncclSuccess);
   ck_assert(now() - begun < 5);
+  close(peer);
 }
 END_TEST
 

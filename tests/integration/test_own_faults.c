@@ -103,6 +103,8 @@ static int check(scene *s) {
     fprintf(stderr, "%s: rank %d: status %#x, result %d: %s\n", s->what, r, status, s->shared->result[r], text);
     faults++;
   }
+  close(s->ends[0]);
+  close(s->ends[1]);
   return faults;
 }
 

@@ -384,6 +384,8 @@ START_TEST(killed) {
     else
       ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "rank %d: status 0x%x", r, status);
   }
+  close(ends[0]);
+  close(ends[1]);
 }
 END_TEST
 #endif

@@ -88,6 +88,7 @@ START_TEST(stopped_processes_are_no_error) {
       int status = end_process(scenes[i].pids[r]);
       if (status) fprintf(stderr, "%s: rank %d ends with status %#x\n", scenes[i].what, r, status), faults++;
     }
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(scenes); i++) close(scenes[i].ends[0]), close(scenes[i].ends[1]);
   ck_assert_int_eq(faults, 0);
 }
 END_TEST

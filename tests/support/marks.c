@@ -6,6 +6,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <time.h>
+#include "leftovers.h"
 
 void __real__mark_point(const char *file, int line);
 void __wrap__mark_point(const char *file, int line);
@@ -26,3 +27,6 @@ void __wrap__mark_point(const char *file, int line) {
   __atomic_store_n(&last_ns, now, __ATOMIC_RELAXED);
   __real__mark_point(file, line);
 }
+
+/* Each test program has this file, whatever it includes. */
+__attribute__((constructor)) static void before_main(void) { leftovers_watch(); }

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/transport/collnet.h"
+#include "../support/leftovers.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 
@@ -245,7 +246,9 @@ START_TEST(says_why_it_does_without) {
   ck_assert_ptr_null(members[0].state);
   ck_assert_uint_eq(facts[ranks[0]].sums, 0);
   ck_assert_msg(strstr(facts[ranks[0]].why, faulty[_i].words), "%s", facts[ranks[0]].why);
-  ck_assert_int_le(open_fds(), before + (_i == 3)); /* the example's own */
+  const int own = _i == 3; /* the example's */
+  if (own) leftovers_ignore();
+  ck_assert_int_le(open_fds(), before + own);
 }
 END_TEST
 

@@ -201,6 +201,8 @@ START_TEST(two_processes) {
   rank(0, pair[0]);
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
+  close(pair[0]);
+  close(pair[1]);
 }
 END_TEST
 

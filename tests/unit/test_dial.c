@@ -12,6 +12,7 @@
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
 #include "../support/boot_ranks.h"
+#include "../support/leftovers.h"
 
 /* What the process at an address does. */
 typedef enum manner {
@@ -54,6 +55,7 @@ int clock_gettime(clockid_t clock, struct timespec *ts) {
 
 static void *serve(void *arg) {
   process *p = arg;
+  leftovers_own_thread();
   for (;;) {
     struct pollfd caller = {.fd = p->listener, .events = POLLIN};
     uint8_t in[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
@@ -77,7 +79,10 @@ static void *serve(void *arg) {
       send(fd, ack + 10, sizeof ack - 10, MSG_NOSIGNAL);
       if (m >= HALF) send(fd, answer, m == HALF ? 4 : sizeof answer, MSG_NOSIGNAL);
     }
-    if (m != HALF) close(fd);
+    if (m != HALF)
+      close(fd);
+    else
+      leftovers_own(fd);
   }
   return NULL;
 }
@@ -87,7 +92,10 @@ static void start_as(process *p, manner m) {
   p->manner = m;
   p->at.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
   ck_assert_int_eq(hk_listen(&p->at, 16, &p->listener), HK_OK);
-  if (m == ABSENT) close(p->listener);
+  if (m == ABSENT)
+    close(p->listener);
+  else
+    leftovers_own(p->listener);
   if (m == ABSENT || m == SILENT) return;
   ck_assert_int_eq(pthread_create(&thread, NULL, serve, p), 0);
   pthread_detach(thread); /* it ends with the test's process */
@@ -293,6 +301,9 @@ START_TEST(forks) {
     for (int i = 0; i < 2; i++) (round ? hk_fork_forget : hk_fork_closes)(watched[i]);
   }
   ck_assert(hk_forks == 0 && hk_process_nonce() == nonce);
+  close(kept);
+  close(watched[0]);
+  close(watched[1]);
 }
 END_TEST
 
