@@ -28,6 +28,7 @@ typedef struct fake_verbs_device {
   int mtu;              /* as verbs encodes it; 0: 5 */
   unsigned inline_most; /* bytes of inline data that its queue pairs take; 0: 512 */
   uint64_t writes;      /* that it sent */
+  uint64_t to_gpu;      /* writes to a GPU that it received */
   unsigned ece;         /* its options of connections; 0: it knows none */
   unsigned agreed;      /* those of its queue pair that was joined last */
 } fake_verbs_device;
@@ -47,7 +48,8 @@ typedef struct fake_verbs_state {
   const char *fixed; /* memory of the host that may only be read */
   uint64_t fixed_bytes;
   uint64_t relaxed; /* bytes that are registered with relaxed ordering */
-  /* Writes to GPU memory, that of dma-bufs and of `gpu`, wait for a flush: fake_verbs_flush, or a read from there. */
+  /* Writes to GPU memory, that of dma-bufs and of `gpu`, wait for a flush: fake_verbs_flush, or a read from there by
+   * the device that wrote. */
   int late;
   uint64_t flushes;          /* with something to flush */
   uint64_t from_gpu, to_gpu; /* writes */

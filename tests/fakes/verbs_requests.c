@@ -105,40 +105,55 @@ void forget_qp(qp *p) {
 typedef struct late {
   char *to;
   size_t bytes;
+  int card; /* the device that wrote */
   struct late *next;
   char data[];
 } late;
 static late *oldest, **newest = &oldest;
 
-static void keep(char *to, const char *from, size_t bytes) {
+static void keep(char *to, const char *from, size_t bytes, int card) {
   late *l = malloc(sizeof *l + bytes);
   if (!l) abort();
-  *l = (late){.to = to, .bytes = bytes};
+  *l = (late){.to = to, .bytes = bytes, .card = card};
   memcpy(l->data, from, bytes);
   *newest = l;
   newest = &l->next;
 }
-/* Memory that is taken back drops what was on its way there. */
-static void end_late(const char *only, size_t bytes, int write) {
-  fake_verbs.flushes += write && oldest;
+static void end_late(late **at, int write) {
+  late *l = *at;
+  if (write) memcpy(l->to, l->data, l->bytes);
+  *at = l->next;
+  free(l);
+}
+/* A device's read, or the GPU's driver (`card` -1: all of them), lets arrive what was written before. */
+static void flush_late(int card) {
+  int any = 0;
   for (late **at = &oldest; *at;) {
-    late *l = *at;
-    if (only && !(l->to >= only && l->to < only + bytes)) {
-      at = &l->next;
+    if (card >= 0 && (*at)->card != card) {
+      at = &(*at)->next;
       continue;
     }
-    if (write) memcpy(l->to, l->data, l->bytes);
-    *at = l->next;
-    free(l);
+    any = 1;
+    end_late(at, 1);
   }
+  fake_verbs.flushes += any;
   newest = &oldest;
   while (*newest) newest = &(*newest)->next;
 }
-void drop_late(const char *at, size_t bytes) { end_late(at, bytes, 0); }
+/* Memory that is taken back drops what was on its way there. */
+void drop_late(const char *only, size_t bytes) {
+  for (late **at = &oldest; *at;)
+    if ((*at)->to >= only && (*at)->to < only + bytes)
+      end_late(at, 0);
+    else
+      at = &(*at)->next;
+  newest = &oldest;
+  while (*newest) newest = &(*newest)->next;
+}
 EXPORT void fake_verbs_flush(void);
 void fake_verbs_flush(void) {
   lock();
-  end_late(NULL, 0, 1);
+  flush_late(-1);
   unlock();
 }
 
@@ -245,9 +260,10 @@ static int carry_out(qp *p, request *r) {
   int to_gpu = far && (far->map || on_gpu(far->host));
   fake_verbs.from_gpu += !read && from_gpu;
   fake_verbs.to_gpu += !read && to_gpu;
-  if (read && to_gpu) end_late(NULL, 0, 1);
+  fake_verbs.device[to->device].to_gpu += !read && to_gpu;
+  if (read && to_gpu) flush_late(to->device);
   if (!read && to_gpu && fake_verbs.late)
-    keep(remote, local, n);
+    keep(remote, local, n, to->device);
   else if (n)
     move(read ? local : remote, read ? remote : local, n);
   if (!read && n && remote >= fake_verbs.watched && remote < fake_verbs.watched + fake_verbs.watched_bytes)

@@ -136,6 +136,42 @@ START_TEST(splits) {
 }
 END_TEST
 
+/* Two cards act as one: both read and write the GPUs' memory, and each flushes what it has written itself. Also if a
+ * queue pair fails, or one of the cards takes no more of a GPU's memory after some connections. */
+static const struct {
+  bool split, no_call; /* no_call: the GPU's driver has no call for flushes */
+  int broken, memories;
+} joint[] = {{false, true, 0, -1}, {true, true, 0, -1}, {false, false, 0, -1}, {true, true, 3, -1},
+             {false, true, 0, 0},  {false, true, 0, 1}, {true, true, 0, 2},    {false, true, 0, 3}};
+
+START_TEST(goes_over_two_cards) {
+  gpu_ranks g;
+  enum { TRIALS = 4 };                /* two ranks and two cards */
+  set("HOCKET_SLOT_BYTES", "131072"); /* messages that are split have 64 KiB and more */
+  set("NCCL_IB_SPLIT_DATA_ON_QPS", joint[_i].split ? "1" : "0");
+  if (joint[_i].no_call) set("CUDAEMU_RDMA_FLUSH", "0");
+  begin(&g, 2, true);
+  rdma_plenty = true; /* ports are not merged where little memory may be locked */
+  rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  verbs->skip = 30;
+  verbs->broken = joint[_i].broken;
+  if (joint[_i].memories >= 0) verbs->dmabuf_most = TRIALS + (uint64_t)joint[_i].memories;
+  gpu_init_all(&g);
+  gpu_call_all(&g);
+  gpu_call c = {.coll = HK_BROADCAST, .count = 60001, .type = ncclFloat32};
+  for (int i = 0; i < 3; i++) {
+    c.shift = (size_t)i;
+    gpu_fill(&g, &c);
+    gpu_group(&g, &c);
+    gpu_check(&g, &c);
+  }
+  const bool both = !joint[_i].broken && joint[_i].memories < 0;
+  for (int i = 0; i < 2 && both; i++) ck_assert_uint_gt(now(&verbs->device[i].to_gpu), 20);
+  end(&g);
+  ck_assert_int_eq(verbs->broken, 0);
+}
+END_TEST
+
 /* Cards that take no more of a GPU's memory, once they have been tried or a few connections later: data passes host
  * memory from there on, at each end alone.  The kernels write to and read from the GPU's all the same. */
 START_TEST(falls_back) {
@@ -333,11 +369,15 @@ static const struct {
   bool direct[2]; /* each rank */
 } levels[] = {{"", {true, false}}, {"SYS", {true, true}}, {"PIX", {true, false}}, {"LOC", {false, false}}};
 
-/* Each side decides for itself: rank 0's GPU has a card beside it, rank 1's does not. */
+/* Each side decides for itself: rank 0's GPU has a card beside it, rank 1's does not. Also if the cards act as one. */
 START_TEST(keeps_to_the_distance) {
   gpu_ranks g;
+  const bool merged = _i >= (int)HK_ARRAY_LENGTH(levels);
+  if (merged) _i -= (int)HK_ARRAY_LENGTH(levels);
   begin(&g, 2, true);
   write_machine();
+  rdma_plenty = merged;
+  rdma_param("NCCL_NET_FORCE_MERGE", merged ? "fake0,fake1" : "");
   rdma_param("NCCL_NET_GDR_LEVEL", levels[_i].level);
   gpu_init_all(&g);
   for (int from = 0; from < 2; from++) {
@@ -367,13 +407,14 @@ int main(void) {
   tcase_add_test(t, is_wrong_without_a_flush);
   tcase_add_loop_test(t, recovers, 0, 2);
   tcase_add_test(t, splits);
+  tcase_add_loop_test(t, goes_over_two_cards, 0, (int)HK_ARRAY_LENGTH(joint));
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_loop_test(t, gives_way, 0, 3);
   tcase_add_loop_test(t, is_exported, 0, (int)HK_ARRAY_LENGTH(exports));
   tcase_add_loop_test(t, one_sided, 0, 2);
   tcase_add_loop_test(t, suspends, 0, 2);
   tcase_add_test(t, opens_beside_a_kernel);
-  tcase_add_loop_test(t, keeps_to_the_distance, 0, (int)HK_ARRAY_LENGTH(levels));
+  tcase_add_loop_test(t, keeps_to_the_distance, 0, 2 * (int)HK_ARRAY_LENGTH(levels));
   suite_add_tcase(s, t);
   return suite_run(s);
 }

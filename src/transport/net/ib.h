@@ -112,12 +112,19 @@ typedef struct hk_ib_offered {
   bool announced; /* the peer may write there */
 } hk_ib_offered;
 
+/* What reads from a GPU's memory by the device of a path. */
+typedef struct hk_ib_reader {
+  hk_ibv_qp *qp; /* connected to itself; NULL: not made yet, or not needed */
+  hk_ib_cq *cq;
+  bool dirty;   /* the peer has written over this path, or may have, since the last read was posted */
+  bool reading; /* a read is under way */
+} hk_ib_reader;
+
 /* A receiver whose payloads are in a GPU's memory: which of the peer's slots are visible to the GPU. */
 typedef struct hk_ib_flush {
-  uint64_t seen, asked; /* number of visible slots; the number after the read under way, 0: no read is under way */
+  uint64_t seen, asked; /* number of visible slots; the number after the reads under way, 0: none is under way */
   uint32_t reads;       /* that are complete */
-  hk_ibv_qp *qp;        /* connected to itself, for reads; NULL: not made yet, or not needed */
-  hk_ib_cq *cq;
+  hk_ib_reader readers[HK_IB_PATHS];
 } hk_ib_flush;
 
 /* One-sided operations of one rank on another: ib_remote.c. */
@@ -350,8 +357,8 @@ hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes);
 /* The provider's gpu_visible: the same for the first `slots` slots of a placed link, one of which was written to
  * `at`. */
 hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes);
-hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc); /* a flush has completed */
-void hk_ib_gpu_drop(hk_ib_conn *c); /* frees the flush's queue pair, with the connection's queue pairs */
+hk_status hk_ib_gpu_flushed(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc); /* a read has completed */
+void hk_ib_gpu_drop(hk_ib_conn *c); /* frees the flush's queue pairs, with the connection's queue pairs */
 
 /* ---- ib_conn.c: connecting ---- */
 /* Goes on with connecting and repairing, and reads the control socket; `now` is hk_now_ns(). Never blocks on the peer,

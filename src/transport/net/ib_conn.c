@@ -127,8 +127,10 @@ hk_status hk_ib_provide_ring(hk_ib_conn *c) {
 
 hk_status hk_ib_grown(hk_ib_conn *c, const hk_net_end *e) {
   char why[160];
-  if (!c->nqps) return HK_OK;       /* the epoch's message will contain it */
-  if (hk_ib_register_rings(c, why)) /* small messages have come already: no other network can take over */
+  if (!c->nqps) return HK_OK; /* the epoch's message will contain it */
+  hk_ib_path *refused = hk_ib_register_rings(c, why);
+  if (refused && refused != c->paths) return cannot_register(c, refused, HK_IB_BOTH, why);
+  if (refused) /* small messages have come already: no other network can take over */
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
                    c->ctx->env->rank, why);
   if (e == c->send || !c->paths[0].recv_mr) return HK_OK;
@@ -144,9 +146,7 @@ static hk_status send_hello(hk_ib_conn *c) {
   /* Ranks of a host, and channels of a rank, begin with different near ports. Each path of a connection registers the
    * same memory again, so there is only one if locked memory is scarce. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
-  /* Also with GPU memory, because one card must do all flushes, and within a net plugin, which may register such
-   * memory. */
-  bool alone = x->scarce || x->gpu.direct || x->env->within_plugin;
+  bool alone = x->scarce || x->env->within_plugin;
   for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);

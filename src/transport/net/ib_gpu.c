@@ -6,7 +6,8 @@
  * they see the writes that came before the answer to their own read of that word (limits.rdma_ordered). For others a
  * *flush* is done between the completion and the delivery: a read from the GPU's memory completes the writes before it,
  * by PCI's ordering rules. Either the driver does it (limits.rdma_flush), or the card, with a queue pair that is
- * connected to itself. */
+ * connected to itself. A card's read completes only its own writes, so each card that has written since its last read
+ * does one. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,11 +21,11 @@
 /* What was found about a port. */
 typedef struct finding {
   hk_ib_port port;
-  hk_path_class cls;
-  bool takes, slow, split; /* split: hk_gdr_is_split */
+  hk_path_class cls, nearest; /* nearest: of the card's ports */
+  bool takes, slow, split;    /* split: hk_gdr_is_split */
 } finding;
 
-static int price_of(const finding *f) { return f->port.far * 1000 + f->slow * 100 + (int)f->cls; }
+static int price_of(const finding *f) { return f->port.far * 1000 + f->slow * 100 + (int)f->nearest; }
 
 /* A card that cannot be tried counts as one that refuses. */
 static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
@@ -45,15 +46,26 @@ static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
           m.why);
 }
 
+/* A card is as near as the nearest of its ports, which carry data together. */
+static void find_nearest(finding *f, int n) {
+  for (int i = 0; i < n; i++) {
+    f[i].nearest = f[i].cls;
+    for (int j = 0; j < n; j++)
+      if (f[j].port.card == f[i].port.card && f[j].cls < f[i].nearest) f[i].nearest = f[j].cls;
+  }
+}
+
 /* Sorts the ports: those that take the GPU's memory first if there are any, the fast ones first, then by their distance
- * from the GPU, stably; an unknown distance is last. */
+ * from the GPU, stably, so that the ports of a card stay adjacent; an unknown distance is last. */
 static void sort_by_distance(finding *f, int n, bool direct) {
   hk_ib_port all[HK_IB_PORTS];
   for (int i = 0; i < n; i++) {
     all[i] = f[i].port;
     f[i].port.far = direct && !f[i].takes;
+    if (f[i].port.far) f[i].port.card = (uint8_t)(f[i].port.card + HK_IB_PORTS); /* apart from those that take it */
   }
   for (int i = 0; i < n; i++) f[i].slow = hk_ib_is_slow(&f[i].port, all, n);
+  find_nearest(f, n);
   for (int i = 1; i < n; i++) {
     finding one = f[i];
     int at = i;
@@ -150,9 +162,9 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char 
 /* ---- flushes ---- */
 
 /* A queue pair that is connected to itself reaches the card's own memory regions, by its port's loopback. */
-static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
+static int join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
   const hk_ibv *api = c->ctx->api;
-  const hk_ib_pair *pair = &c->pairs[c->paths[0].pair];
+  const hk_ib_pair *pair = &c->pairs[c->paths[path].pair];
   const hk_ib_port *port = &c->mine[pair->mine];
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
                        .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
@@ -161,7 +173,7 @@ static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
   int err = api->modify_qp(qp, &to, HK_IBV_QP_STATE | HK_IBV_QP_PKEY_INDEX | HK_IBV_QP_PORT | HK_IBV_QP_ACCESS_FLAGS);
   if (err) return err;
   to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTR,
-                        .path_mtu = c->ours.paths[0].mtu,
+                        .path_mtu = c->ours.paths[path].mtu,
                         .dest_qp_num = qp->qp_num,
                         .max_dest_rd_atomic = 1,
                         .min_rnr_timer = 12,
@@ -188,51 +200,82 @@ static int join_with_itself(hk_ib_conn *c, hk_ibv_qp *qp) {
 enum { FLUSH_DEPTH = 2, FLUSH_ENTRIES = FLUSH_DEPTH + 1 };
 enum { READ_AT = 96 /* in the arena's first entry, after the credits (ib_place.c uses the rest) */ };
 
-static hk_status make_flush_qp(hk_ib_conn *c) {
+static hk_status make_reader(hk_ib_conn *c, uint32_t path) {
   hk_ib_ctx *x = c->ctx;
-  hk_ib_flush *f = &c->flush;
-  if (!f->cq) f->cq = hk_ib_cq_take(x, c->paths[0].device, FLUSH_ENTRIES);
-  if (f->cq) {
+  hk_ib_device *d = c->paths[path].device;
+  hk_ib_reader *r = &c->flush.readers[path];
+  if (!r->cq) r->cq = hk_ib_cq_take(x, d, FLUSH_ENTRIES);
+  if (r->cq) {
     hk_ibv_qp_init_attr attr = {
-        .send_cq = f->cq->cq,
-        .recv_cq = f->cq->cq,
+        .send_cq = r->cq->cq,
+        .recv_cq = r->cq->cq,
         .cap = {.max_send_wr = FLUSH_DEPTH, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1},
         .qp_type = HK_IBV_QPT_RC};
-    f->qp = x->api->create_qp(c->paths[0].device->pd, &attr);
+    r->qp = x->api->create_qp(d->pd, &attr);
   }
-  if (!f->qp)
+  if (!r->qp)
     return HK_FAIL_ERRNO("rank %d cannot make a queue pair on RDMA device %s to read from its GPU", x->env->rank,
-                         c->paths[0].device->name);
-  int err = join_with_itself(c, f->qp);
+                         d->name);
+  int err = join_with_itself(c, path, r->qp);
   if (!err) return HK_OK;
   hk_ib_gpu_drop(c);
+  c->paths[path].bad = true;
   char what[160];
   snprintf(what, sizeof what, "a queue pair to read from the GPU cannot be connected to itself on %s port %d: %s",
-           c->paths[0].device->name, hk_ib_my_port(c, &c->paths[0])->number, strerror(err));
+           d->name, hk_ib_my_port(c, &c->paths[path])->number, strerror(err));
   return hk_ib_lost(c, what, true);
 }
 
-/* Posts a read of one byte of a GPU's memory. */
-static hk_status read_back(hk_ib_conn *c, const void *at, uint32_t rkey) {
-  hk_ib_flush *f = &c->flush;
+/* Posts a read of one byte of a GPU's memory by the path's device. *posted is false if the connection gets new queue
+ * pairs instead. */
+static hk_status read_back(hk_ib_conn *c, uint32_t path, const void *at, uint32_t rkey, bool *posted) {
+  hk_ib_reader *r = &c->flush.readers[path];
   hk_ibv_send_wr *bad;
-  if (!f->qp) HK_OR_RETURN(make_flush_qp(c));
-  if (!f->qp) return HK_OK; /* it could not be made: the connection gets new queue pairs */
-  hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->paths[0].arena_mr->lkey};
-  hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, 0, HK_IB_FLUSHED),
+  *posted = false;
+  if (!r->qp) HK_OR_RETURN(make_reader(c, path));
+  if (!r->qp) return HK_OK;
+  hk_ibv_sge to = {(uint64_t)(uintptr_t)c->arena + READ_AT, 1, c->paths[path].arena_mr->lkey};
+  hk_ibv_send_wr wr = {.wr_id = hk_ib_request_id(c, path, HK_IB_FLUSHED),
                        .sg_list = &to,
                        .num_sge = 1,
                        .opcode = HK_IBV_WR_RDMA_READ,
                        .send_flags = HK_IBV_SEND_SIGNALED};
   wr.wr.rdma.remote_addr = (uint64_t)(uintptr_t)at;
   wr.wr.rdma.rkey = rkey;
-  int err = f->qp->context->ops.post_send(f->qp, &wr, &bad);
+  int err = r->qp->context->ops.post_send(r->qp, &wr, &bad);
   if (err) {
     char what[120];
     snprintf(what, sizeof what, "cannot post a read from the GPU: %s", strerror(err));
+    c->paths[path].bad = true;
     return hk_ib_lost(c, what, true);
   }
-  f->asked = hk_ib_arrived_to(c);
+  r->dirty = false;
+  r->reading = *posted = true;
+  return HK_OK;
+}
+
+/* The registration of `at`, which is in the FIFO, or in memory that the user has registered, with the path's device. */
+static const hk_ibv_mr *mr_of(hk_ib_conn *c, uint32_t path, const void *at) {
+  if (!c->recv->link->placed) return c->paths[path].recv_mr;
+  return hk_ib_user_mr(c->ctx, c->paths[path].device, at, 1, true);
+}
+
+/* Begins to make everything visible that has arrived, by reads of `at`. */
+static hk_status read_all(hk_ib_conn *c, const void *at) {
+  hk_ib_flush *f = &c->flush;
+  uint64_t arrived = hk_ib_arrived_to(c);
+  bool posted = true, any = false;
+  for (uint32_t i = 0; i < c->npaths && posted; i++) {
+    const hk_ibv_mr *mr = mr_of(c, i, at);
+    if (!mr)
+      return HK_FAIL(HK_ERR_USAGE, "a flush of memory at %p, which is not registered with RDMA device %s", at,
+                     c->paths[i].device->name);
+    if (!f->readers[i].dirty) continue;
+    HK_OR_RETURN(read_back(c, i, at, mr->rkey, &posted));
+    any = true;
+  }
+  if (!posted) return HK_OK; /* what has arrived is read again over the new paths */
+  *(any ? &f->asked : &f->seen) = arrived;
   return HK_OK;
 }
 
@@ -250,7 +293,7 @@ hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes) {
     HK_TRY(gpu->ops->rdma_flush(gpu), out);
     f->seen = arrived;
   } else if (!f->asked) {
-    HK_TRY(read_back(c, hk_net_payload(c->recv, k), c->paths[0].recv_mr->rkey), out);
+    HK_TRY(read_all(c, hk_net_payload(c->recv, k)), out);
   }
 out:
   *yes = k < f->seen;
@@ -262,38 +305,43 @@ hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint6
   hk_ib_ctx *x = ctx;
   hk_ib_conn *c = e->priv;
   pthread_mutex_lock(&x->lock);
-  *yes = c->flush.seen >= slots;
-  if (c->failed && !*yes) {
+  if (c->flush.seen < slots && c->failed) {
     rc = c->failed;
-  } else if (!*yes && c->flush.asked) {
+  } else if (c->flush.seen < slots && c->flush.asked) {
     bool moved;
     rc = hk_ib_poll(x, &moved); /* no lane may do it any more */
-  } else if (!*yes) {
-    const hk_ibv_mr *mr = hk_ib_user_mr(x, c->paths[0].device, at, 1, true);
-    rc = mr ? read_back(c, at, mr->rkey)
-            : HK_FAIL(HK_ERR_USAGE, "a flush of memory at %p, which is not registered with this connection", at);
+  } else if (c->flush.seen < slots) {
+    rc = read_all(c, at);
   }
+  *yes = c->flush.seen >= slots;
   pthread_mutex_unlock(&x->lock);
   return rc;
 }
 
-hk_status hk_ib_gpu_flushed(hk_ib_conn *c, const hk_ibv_wc *wc) {
+hk_status hk_ib_gpu_flushed(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc) {
   hk_ib_flush *f = &c->flush;
   if (wc->status != HK_IBV_WC_SUCCESS &&
       c->recv) { /* an end that was closed meanwhile has no memory any more: no error */
     hk_ib_gpu_drop(c);
-    return hk_ib_broken(c, 0, wc, "reading from the GPU");
+    return hk_ib_broken(c, path, wc, "reading from the GPU");
   }
+  f->readers[path].reading = false;
+  f->reads++;
+  for (uint32_t i = 0; i < c->npaths; i++)
+    if (f->readers[i].reading) return HK_OK;
   if (f->asked > f->seen) f->seen = f->asked;
   f->asked = 0;
-  f->reads++;
   return HK_OK;
 }
 
+/* What a device has written that is left now reaches the GPU without a read: new queue pairs take a round trip over
+ * TCP, and the PCI bus delivers within microseconds. A device that stays reads again. */
 void hk_ib_gpu_drop(hk_ib_conn *c) {
   hk_ib_flush *f = &c->flush;
   f->asked = 0;
-  if (f->qp) c->ctx->api->destroy_qp(f->qp);
-  f->qp = NULL;
-  hk_ib_cq_give(&f->cq, FLUSH_ENTRIES);
+  for (hk_ib_reader *r = f->readers; r < f->readers + HK_IB_PATHS; r++) {
+    if (r->qp) c->ctx->api->destroy_qp(r->qp);
+    hk_ib_cq_give(&r->cq, FLUSH_ENTRIES);
+    *r = (hk_ib_reader){.dirty = true};
+  }
 }

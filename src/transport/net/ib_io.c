@@ -393,6 +393,7 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
     return hk_ib_provide_ring(c);
   }
   if (!c->recv) return HK_OK; /* its receiver has ended, and reads no more messages */
+  c->flush.readers[qp % c->npaths].dirty = true;
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = ring(c, number);
   if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
   /* A queue pair delivers in order: the message before this one on it must have arrived. */
@@ -420,7 +421,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
             hk_ib_stir(c);
             *moved = true;
-            HK_OR_RETURN(hk_ib_gpu_flushed(c, &wc[i]));
+            HK_OR_RETURN(hk_ib_gpu_flushed(c, qp, &wc[i]));
           }
           if ((wc[i].wr_id & 15) == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;

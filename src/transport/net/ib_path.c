@@ -150,7 +150,9 @@ static bool register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_i
 
 static bool register_rings(hk_ib_conn *c, hk_ib_path *w, char why[160]) {
   bool source = c->send && c->send->link->payload && (c->send->link->gpu || c->ctx->scarce);
-  bool target = c->recv && c->recv->link->payload && (c->recv->link->gpu || c->ctx->scarce || c->wanted);
+  /* What one device has is announced, so all must have it; a refusal may have moved it to host memory meanwhile. */
+  bool due = c->ctx->scarce || c->wanted || c->paths[0].recv_mr;
+  bool target = c->recv && c->recv->link->payload && (c->recv->link->gpu || due);
   return (!target || register_end(c, w, c->recv, &w->recv_mr, why)) &&
          (!source || register_end(c, w, c->send, &w->send_mr, why));
 }

@@ -173,6 +173,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
   c->stalled_ns = 0;
   for (uint32_t i = 0; i < c->nqps; i++)
     if (c->qps[i].first != c->qps[i].last) c->qps[i].path->bad = true;
+  for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || c->flush.readers[i].reading;
   snprintf(c->cause, sizeof c->cause,
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
            (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
