@@ -96,7 +96,11 @@ static void add_user(const hk_ibv_context *c, int n) {
   unlock();
 }
 hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
-  errno = fake_verbs.device[((device *)d)->index].refuses_open;
+  fake_verbs_device *f = &fake_verbs.device[((device *)d)->index];
+  lock();
+  errno = f->dead ? EIO : f->refuses_open;
+  if (f->dead && f->returns && !--f->returns) f->dead = 0;
+  unlock();
   context *c = errno ? NULL : calloc(1, sizeof *c);
   if (!c || pipe2(c->events, O_CLOEXEC) != 0) {
     free(c);

@@ -17,7 +17,8 @@ enum { FAKE_VERBS_DEVICES = 4, FAKE_VERBS_GIDS = 8 };
 typedef struct fake_verbs_device {
   char name[32];
   int down;             /* its port */
-  int dead;             /* neither answers nor fails */
+  int dead;             /* neither answers nor fails, and does not open */
+  int returns;          /* when it has refused so often to be opened, it is no longer dead; 0: never */
   int refuses_open;     /* errno */
   unsigned silent;      /* a bit for each GID index over which nothing comes through */
   int full;             /* it takes no memory */

@@ -196,7 +196,8 @@ static int fault(qp *p) {
   }
   if (faulty(&fake_verbs.fatal)) {
     fake_verbs.device[p->device].dead = 1;
-    report_event(p->v.context, HK_IBV_EVENT_DEVICE_FATAL, NULL);
+    for (context *c = contexts; c; c = c->next)
+      if (index_of(&c->v) == p->device) report_event(&c->v, HK_IBV_EVENT_DEVICE_FATAL, NULL);
     return LATER;
   }
   if (faulty(&fake_verbs.broken)) return HK_IBV_WC_RETRY_EXC_ERR;

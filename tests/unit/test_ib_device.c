@@ -219,6 +219,67 @@ START_TEST(ends_connections_of_failed_devices) {
 }
 END_TEST
 
+static void fails(const hk_ib_device *d) {
+  d->card->events[d->card->nevents++ % HK_IB_CARD_EVENTS] =
+      (hk_ibv_async_event){.event_type = HK_IBV_EVENT_DEVICE_FATAL};
+}
+
+/* A device that has failed is closed when nothing of it is used any more, and opened when it is there again. */
+START_TEST(opens_devices_again) {
+  static char memory[2][8192];
+  bench b = setup(2);
+  hk_ib_conn *c = b.c;
+  hk_ib_ctx *x = c->ctx;
+  struct pollfd fds[HK_IB_PORTS];
+  hk_ib_device *d = c->paths[1].device;
+  const int number = d->name[4] - '0';
+  struct hk_ib_card *card = d->card;
+  hk_ib_user_memory(x, memory, sizeof memory, true);
+  ck_assert_ptr_nonnull(hk_ib_user_mr(x, d, memory, 8192, true));
+  c->epoch = 2; /* ports count as left from the second one on */
+  fails(d);
+  const uint64_t before = hk_now_ns();
+  ck_assert_int_eq(hk_ib_handle_events(x), HK_OK);
+  uint64_t when = d->retry_ns;
+  ck_assert(d->gone && when >= before + SECOND && when <= hk_now_ns() + SECOND);
+  ck_assert_ptr_null(hk_ib_user_mr(x, d, memory, 8192, true));
+  hk_ib_devices_return(x, when); /* its queue pairs are there */
+  ck_assert_ptr_eq(d->card, card);
+  hk_ib_drop_qps(c);
+  hk_ib_devices_return(x, when); /* its registrations are */
+  ck_assert_ptr_eq(d->card, card);
+  hk_ib_leave_devices(c);
+  ck_assert(c->paths[0].arena_mr && !c->paths[1].arena_mr);
+  verbs->device[number].dead = 1;
+  const int contexts = verbs->ncontexts;
+  hk_ib_devices_return(x, when - 1);
+  ck_assert_ptr_eq(d->card, card);
+  hk_ib_devices_return(x, when);
+  ck_assert(d->gone && !d->card && verbs->ncontexts == contexts - 1);
+  ck_assert(hk_ib_arm(x, fds) && fds[d - x->devices].fd == -1 && fds[1 - (d - x->devices)].fd >= 0);
+  hk_ib_read_notifications(x, fds);
+  ck_assert_int_eq(hk_ib_handle_events(x), HK_OK);
+  verbs->device[number].dead = 0;
+  hk_ib_devices_return(x, when + SECOND - 1);
+  ck_assert(d->gone);
+  c->back_ns = 0;
+  hk_ib_devices_return(x, when + SECOND);
+  ck_assert(!d->gone && d->card && verbs->ncontexts == contexts);
+  ck_assert_uint_eq(c->back_ns, when + 3 * SECOND); /* it must stay up for two seconds */
+  ck_assert_ptr_nonnull(hk_ib_user_mr(x, d, memory, 8192, true));
+  for (uint64_t wait = 2; wait < 200; wait *= 2) { /* each time it is left for twice as long, up to about a minute */
+    fails(d);
+    ck_assert_int_eq(hk_ib_handle_events(x), HK_OK);
+    when = hk_now_ns() + (wait < 64 ? wait : 64) * SECOND;
+    ck_assert(d->retry_ns > when - SECOND && d->retry_ns <= when);
+    hk_ib_devices_return(x, when);
+    ck_assert(!d->gone);
+  }
+  hk_ib_user_memory(x, memory, sizeof memory, false);
+  teardown(&b);
+}
+END_TEST
+
 /* A device that allows fewer requests than are wanted. */
 START_TEST(is_content_with_short_queues) {
   begin(1);
@@ -244,6 +305,7 @@ int main(void) {
   tcase_add_test(t, arms_queues_once);
   tcase_add_test(t, names_states_of_ports);
   tcase_add_loop_test(t, ends_connections_of_failed_devices, 0, (int)HK_ARRAY_LENGTH(events));
+  tcase_add_test(t, opens_devices_again);
   tcase_add_test(t, is_content_with_short_queues);
   return suite_run_one("ib_device", t);
 }

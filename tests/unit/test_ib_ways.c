@@ -237,6 +237,39 @@ START_TEST(goes_back_to_a_port) {
 }
 END_TEST
 
+static int wanted_qps;
+static void fall(unsigned i) {
+  pthread_mutex_lock(&verbs->lock);
+  if (i == 60) verbs->fatal = 1;
+  pthread_mutex_unlock(&verbs->lock);
+  for (int qps = 0; i == 200 && qps < wanted_qps;) {
+    ck_assert_int_eq(net_progress(flapping, NULL), HK_OK);
+    pthread_mutex_lock(&verbs->lock);
+    qps = verbs->nqps;
+    pthread_mutex_unlock(&verbs->lock);
+  }
+}
+
+/* A device that has failed carries messages again once it can be opened again, whether there is another one or not. */
+START_TEST(goes_back_to_a_device) {
+  stream t[2];
+  const int devices = 1 + _i % 2;
+  begin_merged(devices);
+  for (int i = 0; i < devices; i++) verbs->device[i].returns = 2;
+  net_world *w = net_world_new(2, 8, 131072);
+  make_streams(w, t, 400, 20000);
+  t[_i / 2].before = fall;
+  flapping = t[_i / 2].rank;
+  wanted_qps = 2 * devices;
+  run_streams(w, t, 2);
+  ck_assert_int_eq(verbs->fatal, 0);
+  for (int i = 0; i < devices; i++) ck_assert_uint_gt(verbs->device[i].writes, 300);
+  ck_assert_int_eq(verbs->ncontexts, 2 * devices); /* what has failed is closed */
+  net_world_free(w);
+  end();
+}
+END_TEST
+
 /* One of two ports goes down: the other carries on alone. */
 START_TEST(goes_on_with_one_port) {
   stream t[2];
@@ -298,6 +331,7 @@ int main(void) {
   tcase_add_loop_test(t, spreads_over_ports, 0, 3);
   tcase_add_loop_test(t, agrees_on_merged_ports, 0, 3);
   tcase_add_test(t, goes_on_with_one_port);
+  tcase_add_loop_test(t, goes_back_to_a_device, 0, 4);
   tcase_add_loop_test(t, goes_back_to_a_port, 0, 2);
   tcase_add_loop_test(t, leaves_a_port_without_a_peer, 0, 3);
   tcase_add_loop_test(t, repairs_merged_ports, 0, 2);

@@ -218,6 +218,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
     x->serving = true;
     (void)hk_ib_poll(x, &moved); /* the connection keeps an error for its lanes */
     uint64_t now = hk_now_ns();
+    hk_ib_devices_return(x, now);
     for (uint32_t i = 0; i < x->room; i++) {
       hk_ib_conn *c = x->conns[i];
       if (!c || c->failed || hk_ib_conn_step(c, now) != HK_OK || c->phase != HK_IB_UP) continue;
@@ -445,6 +446,7 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   if (look && now >= x->next_events_ns) {
     x->next_events_ns = now + HK_IB_TICK_MS * 1000000ull;
     HK_OR_RETURN(hk_ib_handle_events(x));
+    hk_ib_devices_return(x, now);
   }
   return HK_OK;
 }

@@ -56,7 +56,7 @@ typedef struct hk_ib_cq {
 
 typedef struct hk_ib_device {
   char name[HK_IB_NAME];
-  struct hk_ib_card *card;
+  struct hk_ib_card *card; /* NULL: it has failed, and is closed */
   hk_ibv_context *context; /* the card's */
   hk_ibv_pd *pd;
   uint64_t heard;          /* of its events */
@@ -64,7 +64,9 @@ typedef struct hk_ib_device {
   hk_ib_cq cqs[HK_IB_CQS];
   int ncqs;
   uint32_t max_wr, max_cqe;
-  bool gone; /* failed or removed */
+  bool gone;         /* failed or removed */
+  uint32_t falls;    /* times that it has failed */
+  uint64_t retry_ns; /* when to try to open it again */
 } hk_ib_device;
 
 /* ---- connections ---- */
@@ -292,6 +294,9 @@ static inline size_t hk_ib_ring_bytes(const hk_ib_conn *c) {
 }
 /* Logs events of the devices. Connections that an event ends get new queue pairs, on another device if there is one. */
 hk_status hk_ib_handle_events(hk_ib_ctx *x);
+/* Closes devices that have failed once nothing of theirs is used, and opens them again when that is possible: after a
+ * second, and after twice as long each time that they fail. */
+void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now);
 /* Deregisters memory and sets *mr to NULL; does nothing if it is NULL. */
 void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr);
 static inline void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
@@ -315,6 +320,7 @@ bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes); /*
 /* The registration with the device of the user's memory that contains the data. NULL if the device refuses it, or the
  * user has not registered it. `writes`: it must allow writes of the peer's card. */
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
+void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all of it from the device */
 void hk_ib_user_free(hk_ib_ctx *x);
 
 /* ---- ib_place.c: memory that the user has registered, for the peer to write to ---- */
@@ -438,7 +444,9 @@ hk_status hk_ib_open_paths(hk_ib_conn *c, hk_ib_path **refused, char why[160]);
  * not possible later. Returns the path whose device refuses, or NULL. */
 hk_ib_path *hk_ib_register_rings(hk_ib_conn *c, char why[160]);
 void hk_ib_free_memory(hk_ib_conn *c);
-void hk_ib_unregister_end(hk_ib_conn *c, bool sends); /* the FIFO of one direction */
+void hk_ib_leave_devices(hk_ib_conn *c); /* the same with failed devices alone; there are no queue pairs */
+bool hk_ib_has_memory_of(const hk_ib_conn *c, const hk_ib_device *d); /* registered with the device */
+void hk_ib_unregister_end(hk_ib_conn *c, bool sends);                 /* the FIFO of one direction */
 void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_IB_ROUTE]);
 
 /* ---- ib_qp.c: queue pairs ---- */

@@ -220,6 +220,7 @@ static hk_status send_epoch(hk_ib_conn *c) {
 /* Returns true, with errno, if a device of the chosen ports has failed or cannot be opened. */
 static bool device_failed(hk_ib_conn *c) {
   hk_ib_device *d;
+  hk_ib_leave_devices(c);
   for (hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++)
     w->bad = hk_ib_device_open(c->ctx, hk_ib_my_port(c, w)->device, &d) != HK_OK || d->gone;
   for (const hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++) {

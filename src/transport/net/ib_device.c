@@ -11,8 +11,25 @@
 #include "ib.h"
 #include "ib_card.h"
 
-hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) {
+#define SECOND_NS UINT64_C(1000000000)
+enum { MOST_FALLS = 6 };
+
+/* Opens the device of this name; false with errno. */
+static bool open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
   int flags;
+  d->card = hk_ib_card_open(x->api, name, x->env->within_plugin, &d->heard);
+  if (!d->card) return false;
+  d->context = d->card->context;
+  d->pd = d->card->pd;
+  d->max_wr = d->card->attr.max_qp_wr > 0 ? (uint32_t)d->card->attr.max_qp_wr : 128;
+  d->max_cqe = d->card->attr.max_cqe > 0 ? (uint32_t)d->card->attr.max_cqe : HK_IB_CQ_DEPTH;
+  d->channel = x->api->create_comp_channel(d->context); /* without one, waiting threads poll */
+  if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
+    (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
+  return true;
+}
+
+hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) {
   for (int i = 0; i < x->ndevices; i++) {
     if (strcmp(x->devices[i].name, name) != 0) continue;
     *out = &x->devices[i];
@@ -20,18 +37,10 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   }
   hk_ib_device *d = &x->devices[x->ndevices];
   memset(d, 0, sizeof *d);
-  d->card = hk_ib_card_open(x->api, name, x->env->within_plugin, &d->heard);
-  if (!d->card)
+  if (!open_device(x, d, name))
     return HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
                          x->env->rank, name);
-  d->context = d->card->context;
-  d->pd = d->card->pd;
   memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
-  d->max_wr = d->card->attr.max_qp_wr > 0 ? (uint32_t)d->card->attr.max_qp_wr : 128;
-  d->max_cqe = d->card->attr.max_cqe > 0 ? (uint32_t)d->card->attr.max_cqe : HK_IB_CQ_DEPTH;
-  d->channel = x->api->create_comp_channel(d->context); /* without one, waiting threads poll */
-  if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
-    (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
   x->ndevices++;
   *out = d;
   return HK_OK;
@@ -41,6 +50,9 @@ void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
   if (d->channel) x->api->destroy_comp_channel(d->channel);
   hk_ib_card_close(x->api, d->card);
+  d->ncqs = 0;
+  d->channel = NULL;
+  d->card = NULL;
 }
 
 static hk_ib_cq *cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
@@ -170,6 +182,7 @@ static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event 
       snprintf(what, sizeof what, "RDMA device %s has failed or is being removed", d->name);
       HK_WARN("rank %d: %s", x->env->rank, what);
       d->gone = honoured;
+      d->retry_ns = hk_now_ns() + (SECOND_NS << (d->falls < MOST_FALLS ? d->falls++ : MOST_FALLS));
       return honoured ? lost(x, d, NULL, what) : HK_OK;
     case HK_IBV_EVENT_CQ_ERR:
       snprintf(what, sizeof what, "a completion queue of RDMA device %s has overflowed or failed", d->name);
@@ -187,14 +200,48 @@ hk_status hk_ib_handle_events(hk_ib_ctx *x) {
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
     hk_ibv_async_event e;
-    while (hk_ib_card_event(x->api, d->card, &d->heard, &e)) HK_OR_RETURN(handle(x, d, &e));
+    while (d->card && hk_ib_card_event(x->api, d->card, &d->heard, &e)) HK_OR_RETURN(handle(x, d, &e));
   }
   return HK_OK;
+}
+
+/* ---- devices that come back ---- */
+
+static bool is_used(const hk_ib_ctx *x, const hk_ib_device *d) {
+  for (int i = 0; i < d->ncqs; i++)
+    if (d->cqs[i].used) return true;
+  for (uint32_t i = 0; i < x->room; i++)
+    if (x->conns[i] && hk_ib_has_memory_of(x->conns[i], d)) return true;
+  return false;
+}
+
+/* Connections that use its ports choose again, once these have been up for a while. */
+static void returned(hk_ib_ctx *x, hk_ib_device *d, uint64_t now) {
+  HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s can be opened again", x->env->rank, d->name);
+  d->gone = false;
+  for (int i = 0; i < x->nports; i++)
+    if (strcmp(x->ports[i].device, d->name) == 0) hk_ib_port_came_back(x, d, x->ports[i].number, now);
+}
+
+void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now) {
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    if (!d->gone || now < d->retry_ns) continue;
+    if (d->card && is_used(x, d)) continue;
+    if (d->card) {
+      hk_ib_user_leave(x, d);
+      hk_ib_device_close(x, d);
+    }
+    d->retry_ns = now + SECOND_NS;
+    if (open_device(x, d, d->name)) returned(x, d, now);
+  }
 }
 
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
+    fds[i] = (struct pollfd){.fd = -1};
+    if (!d->card) continue;
     if (!d->channel) return false;
     fds[i] = (struct pollfd){.fd = d->channel->fd, .events = POLLIN};
     for (int k = 0; k < d->ncqs; k++) {

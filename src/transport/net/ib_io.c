@@ -435,7 +435,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
             HK_OR_RETURN(arrived(c, qp, &wc[i]));
         }
       } while (n == POLLED);
-      if (n < 0)
+      if (n < 0 && !x->devices[d].gone)
         return HK_FAIL(HK_ERR_SYSTEM,
                        "rank %d cannot poll RDMA device %s: is it still there? See the kernel's log (dmesg)",
                        x->env->rank, x->devices[d].name);

@@ -59,6 +59,15 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   pthread_mutex_unlock(&x->lock);
 }
 
+/* The same device may take it when it is back. */
+void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d) {
+  const int i = (int)(d - x->devices);
+  for (hk_ib_region *r = x->regions; r; r = r->next) {
+    hk_ib_unregister(x, &r->mrs[i]);
+    r->refused[i] = r->fixed[i] = false;
+  }
+}
+
 void hk_ib_user_free(hk_ib_ctx *x) {
   while (x->regions) {
     hk_ib_region *r = x->regions;
@@ -108,6 +117,7 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   for (uint32_t i = 0; i < c->npaths && taken; i++) {
     hk_ib_device *d = c->paths[i].device;
     device = d->name;
+    if (d->gone) continue; /* new queue pairs will come, perhaps with another device */
     if (!r->mrs[d - x->devices]) register_gpu(x, d, r, why);
     taken = r->mrs[d - x->devices] != NULL;
   }
@@ -145,6 +155,7 @@ hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t
   int i = (int)(d - x->devices);
   hk_ib_region *r = find(x, data, bytes);
   char why[HK_GDR_WHY];
+  if (d->gone) return NULL;
   if (r && !r->mrs[i] && !r->refused[i] && r->gpu) register_gpu(x, d, r, why);
   if (r && !r->mrs[i] && !r->refused[i]) register_host(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;

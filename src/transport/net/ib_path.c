@@ -189,6 +189,17 @@ void hk_ib_free_memory(hk_ib_conn *c) {
   for (int i = 0; i < HK_IB_PATHS; i++) free_path_memory(c->ctx, &c->paths[i]);
 }
 
+void hk_ib_leave_devices(hk_ib_conn *c) {
+  for (hk_ib_path *w = c->paths; w < c->paths + HK_IB_PATHS; w++)
+    if (w->device && w->device->gone) free_path_memory(c->ctx, w);
+}
+
+bool hk_ib_has_memory_of(const hk_ib_conn *c, const hk_ib_device *d) {
+  for (const hk_ib_path *w = c->paths; w < c->paths + HK_IB_PATHS; w++)
+    if (w->device == d && (w->arena_mr || w->send_mr || w->recv_mr)) return true;
+  return false;
+}
+
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends) {
   for (hk_ib_path *w = c->paths; w < c->paths + HK_IB_PATHS; w++)
     hk_ib_unregister(c->ctx, sends ? &w->send_mr : &w->recv_mr);
