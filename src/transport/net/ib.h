@@ -188,7 +188,7 @@ typedef struct hk_ib_conn {
   hk_ib_path paths[HK_IB_PATHS];
   hk_ib_epoch ours;        /* this rank's part of the current epoch */
   char route[HK_IB_ROUTE]; /* the first path, as text */
-  hk_ib_qp qps[HK_IB_QPS];
+  hk_ib_qp *qps;           /* [nqps] */
   uint32_t nqps, peer_nqps;
   uint32_t round_trip_us; /* of the control connection */
   unsigned timeout;       /* of the queue pairs, as verbs encodes it: hk_ib_timeout_for */
@@ -468,10 +468,15 @@ void hk_ib_fill_ece(hk_ib_conn *c);
 /* A request's id names its connection and the epoch of its queue pairs, so that late completions of earlier ones are
  * ignored. */
 enum { HK_IB_SENT = 1, HK_IB_RECEIVED, HK_IB_FLUSHED };
-_Static_assert(HK_IB_QPS <= 16, "a request's id has four bits for the queue pair");
+_Static_assert(HK_IB_QPS <= 128 && HK_IB_FLUSHED < 4,
+               "a request's id has seven bits for the queue pair, two for these");
 static inline uint64_t hk_ib_request_id(const hk_ib_conn *c, uint32_t qp, unsigned kind) {
-  return (uint64_t)c->serial << 32 | (uint64_t)c->index << 8 | (uint64_t)qp << 4 | kind;
+  return (uint64_t)c->serial << 32 | (uint64_t)c->index << 9 | (uint64_t)qp << 2 | kind;
 }
+/* Its parts. */
+static inline uint32_t hk_ib_request_conn(uint64_t id) { return (uint32_t)id >> 9; }
+static inline uint32_t hk_ib_request_qp(uint64_t id) { return (uint32_t)id >> 2 & 127; }
+static inline unsigned hk_ib_request_kind(uint64_t id) { return (unsigned)id & 3; }
 /* The number of the peer's slots that have arrived completely, delivered or not. */
 uint64_t hk_ib_arrived_to(const hk_ib_conn *c);
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved);    /* posts what the lane has filled; sets *moved if there was any */

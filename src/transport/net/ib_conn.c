@@ -242,7 +242,12 @@ static hk_status begin_epoch(hk_ib_conn *c) {
   c->attempts++;
   if (device_failed(c)) return cannot_join(c);
   uint32_t nqps = c->peer_nqps * c->npaths;
-  HK_OR_RETURN(prepare(c, nqps < HK_IB_QPS ? nqps : HK_IB_QPS, &made));
+  if (nqps > HK_IB_QPS) {
+    HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d gets %d queue pairs on %u paths: a connection has no more",
+            c->ctx->env->rank, c->channel, c->peer, HK_IB_QPS, c->npaths);
+    nqps = HK_IB_QPS;
+  }
+  HK_OR_RETURN(prepare(c, nqps, &made));
   if (!made) return HK_OK;
   HK_OR_RETURN(send_epoch(c));
   if (c->phase != HK_IB_FAILED) c->phase = HK_IB_PAIRING;

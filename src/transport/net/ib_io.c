@@ -260,6 +260,7 @@ static hk_status ask_for_ring(hk_ib_conn *c) {
 
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   uint32_t n = c->ctx->env->nslots;
+  const bool splits = hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS) != 0;
   if (!c->send || !(c->paths[0].peer_ring.flags & HK_IB_OPEN) || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
@@ -267,7 +268,8 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     /* Below c->given it was sent in an earlier epoch: a small message is in the ring, and the lane may have filled its
      * slot again. */
     bool small = k < c->given ? c->sizes[i] == 1 : is_small(c, k);
-    for (uint32_t q = 0; q < c->nqps; q++)
+    if (!has_room(&c->qps[qp], 3) || !has_room(&c->qps[0], 3)) return HK_OK;
+    for (uint32_t q = 0; q < c->nqps && splits && !small; q++)
       if (!has_room(&c->qps[q], 3)) return HK_OK;
     bool known = true;
     if (c->send->link->placed && !small)
@@ -415,21 +417,22 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
         hk_ibv_cq *cq = x->devices[d].cqs[q].cq;
         n = cq->context->ops.poll_cq(cq, POLLED, wc);
         for (int i = 0; i < n; i++) {
-          uint32_t index = (uint32_t)(wc[i].wr_id >> 8) & 0xffffff, qp = (uint32_t)(wc[i].wr_id >> 4) & 15;
+          uint32_t index = hk_ib_request_conn(wc[i].wr_id), qp = hk_ib_request_qp(wc[i].wr_id);
+          const unsigned kind = hk_ib_request_kind(wc[i].wr_id);
           hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
           if (!c || c->serial != (uint32_t)(wc[i].wr_id >> 32) || c->failed) continue;
-          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
+          if (kind == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
             hk_ib_stir(c);
             *moved = true;
             HK_OR_RETURN(hk_ib_gpu_flushed(c, qp, &wc[i]));
           }
-          if ((wc[i].wr_id & 15) == HK_IB_FLUSHED || qp >= c->nqps) continue;
+          if (kind == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;
           hk_ib_stir(c);
           if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].path->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
-            HK_OR_RETURN(hk_ib_broken(c, qp, &wc[i], (wc[i].wr_id & 15) == HK_IB_SENT ? "sending" : "receiving"));
-          else if ((wc[i].wr_id & 15) == HK_IB_SENT)
+            HK_OR_RETURN(hk_ib_broken(c, qp, &wc[i], kind == HK_IB_SENT ? "sending" : "receiving"));
+          else if (kind == HK_IB_SENT)
             sent(c, &c->qps[qp]);
           else
             HK_OR_RETURN(arrived(c, qp, &wc[i]));

@@ -17,7 +17,6 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
   hk_ib_device *device = path->device;
   const hk_ib_port *port = hk_ib_my_port(c, path);
   uint32_t n = x->env->nslots;
-  memset(q, 0, sizeof *q);
   q->path = path;
   /* A slot takes two requests, a credit one. A receiver gets a slot's header and at most one part on each queue
    * pair. */
@@ -63,6 +62,8 @@ static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
 }
 
 hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n) {
+  c->qps = calloc(n, sizeof *c->qps);
+  if (!c->qps) return HK_FAIL_ERRNO("no memory for %u queue pairs of rank %d", n, c->ctx->env->rank);
   for (c->nqps = 0; c->nqps < n;) {
     uint32_t i = c->nqps++;
     HK_OR_RETURN(make_qp(c, i));
@@ -202,7 +203,8 @@ void hk_ib_drop_qps(hk_ib_conn *c) {
     if (q->qp) api->destroy_qp(q->qp);
     hk_ib_cq_give(&q->cq, q->depth + q->recv_depth);
     free(q->signals);
-    memset(q, 0, sizeof *q);
   }
+  free(c->qps);
+  c->qps = NULL;
   c->nqps = 0;
 }

@@ -9,7 +9,7 @@
 #include "ib_port.h"
 
 enum {
-  HK_IB_QPS = 16,
+  HK_IB_QPS = 128, /* of a connection, on all paths together: as many as NCCL's net_ib */
   HK_IB_PATHS = 4,
   HK_IB_ENTRY = 4096, /* bytes of an entry of the rings for small messages: header and payload */
   HK_IB_HEADER = 32,
