@@ -445,7 +445,7 @@ static void set_route(qp *p, const hk_ibv_qp_attr *a) {
   p->reads_in = a->max_dest_rd_atomic;
   p->sgid = to->grh.sgid_index;
   p->to_device = to->is_global ? to->grh.dgid.raw[15] - 1 : -1;
-  fake_verbs.traffic_class = to->grh.traffic_class;
+  fake_verbs.traffic_class = p->traffic_class = to->grh.traffic_class;
   fake_verbs.service_level = to->sl;
   fake_verbs.dlid = to->dlid;
   fake_verbs.global = to->is_global;

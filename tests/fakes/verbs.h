@@ -74,6 +74,7 @@ typedef struct fake_verbs_state {
   uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */
   char *watched;                               /* memory of which it is counted... */
   uint64_t watched_bytes, landed;              /* ...how many writes go there */
+  uint64_t by_class[256];                      /* writes with each traffic class */
   uint64_t reports, heard; /* completions of sends, and events on completion channels, that were asked for */
   unsigned timeout, retries, traffic_class, service_level; /* of the queue pair that was joined last */
   unsigned dlid, global;                                   /* its destination; 1: with a global header */

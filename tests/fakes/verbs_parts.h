@@ -67,6 +67,7 @@ typedef struct qp {
   request *send;
   uint64_t *recv;
   uint32_t ece;
+  uint8_t traffic_class;
   uint32_t first, last, recv_first, recv_last; /* counted from 0 */
   uint32_t reaped, recv_reaped;                /* requests whose room is free again: their completion was polled */
   int open;                                    /* in the list of those with requests that are carried out later */

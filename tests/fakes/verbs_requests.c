@@ -258,6 +258,7 @@ static int carry_out(qp *p, request *r) {
   char *remote = n ? far->host + (r->wr.wr.rdma.remote_addr - far->iova) : NULL;
   ++*(read ? &fake_verbs.reads : &fake_verbs.writes);
   fake_verbs.device[p->device].writes += !read;
+  fake_verbs.by_class[p->traffic_class] += !read;
   int to_gpu = far && (far->map || on_gpu(far->host));
   fake_verbs.from_gpu += !read && from_gpu;
   fake_verbs.to_gpu += !read && to_gpu;

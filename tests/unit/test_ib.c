@@ -38,35 +38,6 @@ START_TEST(carries_messages) {
 }
 END_TEST
 
-/* More queue pairs than slots, on one port or two, of messages as wholes or in parts. */
-static const struct {
-  const char *qps, *split;
-  int devices, made;
-} many[] = {{"16", "0", 1, 16}, {"128", "0", 1, 128}, {"128", "1", 1, 128}, {"100", "1", 2, 128}, {"3", "0", 2, 6}};
-
-START_TEST(has_many_queue_pairs) {
-  hk_link *send, *recv;
-  begin(many[_i].devices);
-  rdma_plenty = true;
-  rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  rdma_param("NCCL_IB_QPS_PER_CONNECTION", many[_i].qps);
-  rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", many[_i].split);
-  net_world *w = net_world_new(2, 8, 1 << 20);
-  make_way(w, &send, &recv);
-  ck_assert_int_eq(verbs->nqps, 2 * many[_i].made);
-  for (unsigned i = 0; i < 300; i++) pass_on(w, send, recv, i);
-  const hk_ib_conn *c = ((const hk_net_end *)send->priv)->priv;
-  for (uint32_t q = 0; q < c->nqps; q++) ck_assert_uint_gt(c->qps[q].posted, 0);
-  for (unsigned i = 0; i < 2; i++) carry(w, send, recv, 65536);
-  verbs->broken = 1;
-  for (unsigned i = 0; i < 40; i++) carry(w, send, recv, 65536);
-  net_unlink(send);
-  net_unlink(recv);
-  net_world_free(w);
-  end();
-}
-END_TEST
-
 /* Small messages report their completion now and then, and when their link ends. */
 START_TEST(asks_for_few_reports) {
   hk_link *send, *recv;
@@ -571,7 +542,6 @@ int main(void) {
   TCase *t = tcase_create("ib");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, has_many_queue_pairs, 0, (int)HK_ARRAY_LENGTH(many));
   tcase_add_test(t, asks_for_few_reports);
   tcase_add_test(t, ends_with_an_unread_message);
   tcase_add_loop_test(t, sends_registered_memory, 0, 3);

@@ -67,6 +67,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->api = hk_ibv_load(why, sizeof why);
   x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   x->scarce = hk_ib_memory_is_scarce();
+  x->fifo_class = (int)hk_param_int(HK_P_IB_FIFO_TC);
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
   x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ib_card_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   if (env->device && *env->device) hk_ib_prefer(x->ports, x->nports, &x->nnear, env->device, env->device_port);

@@ -18,7 +18,7 @@
  *     Of the others, one in a quarter of the queue does, and, once nothing follows them, an empty write after them (a
  *     *fence*).
  *   - Credits are sent in the headers of the other direction, or written into the sender's memory once half of the
- *     slots are owed.
+ *     slots are owed. If they are to have a traffic class of their own, these writes have a queue pair of their own.
  *
  * Faults. When a queue pair fails, both sides take in what has arrived, exchange over the control socket how many
  * messages they have, and make new queue pairs (an *epoch*), on another pair of ports if necessary. The sender then
@@ -161,6 +161,7 @@ typedef struct hk_ib_conn {
   bool came;        /* a request has completed in this epoch */
   bool wanted;      /* the peer has messages for the FIFO: it is registered */
   bool asked;       /* this rank has sent HK_IB_WANTS_RING in this epoch */
+  bool apart;       /* the last queue pair, on the first path, carries credits and places and nothing else */
   uint8_t looks;    /* checks of the completions since the control socket's end */
   uint8_t ceded;    /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
   uint8_t on_cards; /* directions whose GPU memory is registered with a card: it cannot move to host memory */
@@ -243,6 +244,7 @@ typedef struct hk_ib_ctx {
   uint64_t timeout_ns; /* limit of hk_ib_conn.repairing_ns */
   uint64_t next_events_ns;
   hk_ib_gid_wish wish;
+  int fifo_class; /* NCCL_IB_FIFO_TC */
   struct {
     bool known, direct; /* the ports were examined; cards can register its memory */
     uint8_t flushing;   /* hk_ib_flushing */
@@ -262,6 +264,8 @@ static inline char *hk_ib_tx_entry(const hk_ib_conn *c, uint64_t k) {
 static inline size_t hk_ib_rx_offset(const hk_ib_conn *c, uint64_t k) {
   return HK_IB_ENTRY + (c->ctx->env->nslots + (k & (c->ctx->env->nslots - 1))) * HK_IB_ENTRY;
 }
+/* The queue pairs for messages: the first ones. */
+static inline uint32_t hk_ib_data_qps(const hk_ib_conn *c) { return c->nqps - c->apart; }
 /* At the arena's start: the peer writes there how many slots it has read. */
 static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }
 
@@ -452,7 +456,8 @@ void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_
 /* ---- ib_qp.c: queue pairs ---- */
 hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n); /* makes n queue pairs on the paths and posts their receives */
 void hk_ib_drop_qps(hk_ib_conn *c);
-void hk_ib_measure(hk_ib_conn *c); /* sets round_trip_us and timeout */
+bool hk_ib_wants_apart(const hk_ib_conn *c); /* this rank's part of c->apart */
+void hk_ib_measure(hk_ib_conn *c);           /* sets round_trip_us and timeout */
 /* The time for which a queue pair waits for an answer, as n in 4.096 us * 2^n, for this round trip. With so many
  * retries the card gives up within `bound_ns`. */
 unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bound_ns);

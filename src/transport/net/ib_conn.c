@@ -150,6 +150,7 @@ static hk_status send_hello(hk_ib_conn *c) {
   for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
+  m.hello.apart = c->apart = hk_ib_wants_apart(c);
   memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
   c->phase = HK_IB_GREETING;
   return hk_ib_send_message(c, &m);
@@ -241,7 +242,7 @@ static hk_status begin_epoch(hk_ib_conn *c) {
   c->epoch++;
   c->attempts++;
   if (device_failed(c)) return cannot_join(c);
-  uint32_t nqps = c->peer_nqps * c->npaths;
+  uint32_t nqps = c->peer_nqps * c->npaths + c->apart;
   if (nqps > HK_IB_QPS) {
     HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d gets %d queue pairs on %u paths: a connection has no more",
             c->ctx->env->rank, c->channel, c->peer, HK_IB_QPS, c->npaths);
@@ -315,6 +316,7 @@ static hk_status on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   }
   c->peer_nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
   if (c->peer_nqps < 1) c->peer_nqps = 1;
+  c->apart = c->apart || (m->hello.apart && !c->remote.n);
   c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, c->dials, c->ctx->wish.version, c->pairs);
   if (!c->npairs)
     return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
@@ -344,7 +346,7 @@ static hk_status ready(hk_ib_conn *c) {
 
 static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   const hk_ib_epoch *t = &m->epoch_info;
-  if (!c->greeted || t->nqps < 1 || t->nqps > HK_IB_QPS)
+  if (!c->greeted || t->nqps < 1 + c->apart || t->nqps > HK_IB_QPS)
     return bad_message(c, "its description of queue pairs is not valid");
   if (c->dials) {
     if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* from an earlier epoch */
@@ -375,6 +377,7 @@ static void come_up(hk_ib_conn *c) {
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
+  const uint32_t data = hk_ib_data_qps(c);
   for (uint32_t i = 0; i < c->npaths; i++) {
     char words[64], route[HK_IB_ROUTE];
     const hk_ib_path *w = &c->paths[i];
@@ -385,7 +388,7 @@ static void come_up(hk_ib_conn *c) {
         "again after %.0f ms%s",
         c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
         hk_ib_pair_words(c->mine, c->theirs, &c->pairs[w->pair], words), w->pair + 1, c->npairs,
-        (c->nqps - i + c->npaths - 1) / c->npaths, c->nqps - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
+        (data - i + c->npaths - 1) / c->npaths, data - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
         c->round_trip_us, (double)(4096ull << c->timeout) / 1e6,
         c->epoch <= 1 ? ""
         : c->rested   ? ", after a rest"

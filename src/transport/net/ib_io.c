@@ -173,8 +173,9 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
 /* Posts the parts of a large message that go over other queue pairs than its header. */
 static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *from, uint32_t bytes,
                             const uint32_t lkeys[HK_IB_PATHS], const hk_ib_target *to, uint32_t each) {
-  for (uint32_t i = 1; i < c->nqps && i * each < bytes; i++) {
-    uint32_t other = (qp + i) % c->nqps, path = other % c->npaths, at = i * each, left = bytes - at;
+  const uint32_t n = hk_ib_data_qps(c);
+  for (uint32_t i = 1; i < n && i * each < bytes; i++) {
+    uint32_t other = (qp + i) % n, path = other % c->npaths, at = i * each, left = bytes - at;
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[path]};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[path], (uint32_t)k & ~HK_IB_HAS_HEADER);
     if (c->send->link->gpu || c->send->link->placed)
@@ -192,8 +193,9 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   uint32_t lkeys[HK_IB_PATHS];
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
-  bool split = c->nqps > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
-  uint32_t each = split ? ((s->bytes + c->nqps - 1) / c->nqps + 4095) & ~4095u : s->bytes;
+  const uint32_t n = hk_ib_data_qps(c);
+  bool split = n > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
+  uint32_t each = split ? ((s->bytes + n - 1) / n + 4095) & ~4095u : s->bytes;
   hk_ib_target to = in_fifo(c, k);
   bool placed = hk_ib_place_find(c, k, s->bytes, &to);
   HK_OR_RETURN(source_of(c, k, &from, lkeys));
@@ -264,7 +266,7 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   if (!c->send || !(c->paths[0].peer_ring.flags & HK_IB_OPEN) || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (filled(c, c->posted) && (c->posted - c->credit < n || c->posted - credit(c) < n)) {
     uint64_t k = c->posted;
-    uint32_t qp = (uint32_t)(k % c->nqps), i = ring(c, k);
+    uint32_t qp = (uint32_t)(k % hk_ib_data_qps(c)), i = ring(c, k);
     /* Below c->given it was sent in an earlier epoch: a small message is in the ring, and the lane may have filled its
      * slot again. */
     bool small = k < c->given ? c->sizes[i] == 1 : is_small(c, k);
@@ -304,9 +306,10 @@ hk_status hk_ib_post_write(hk_ib_conn *c, uint32_t qp, const hk_ib_source *s, ui
 }
 
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted) {
-  const hk_ib_path *w = c->qps[0].path;
+  const uint32_t qp = c->apart ? c->nqps - 1 : 0;
+  const hk_ib_path *w = c->qps[qp].path;
   hk_ib_source s = {from, bytes, w->arena_mr->lkey, true};
-  return hk_ib_post_write(c, 0, &s, w->peer_arena.addr + at, w->peer_arena.rkey, false, posted);
+  return hk_ib_post_write(c, qp, &s, w->peer_arena.addr + at, w->peer_arena.rkey, false, posted);
 }
 
 hk_status hk_ib_return_credit(hk_ib_conn *c) {
@@ -399,8 +402,8 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = ring(c, number);
   if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
   /* A queue pair delivers in order: the message before this one on it must have arrived. */
-  if (imm & HK_IB_HAS_HEADER && ahead >= c->nqps && !c->headers[ring(c, number - c->nqps)])
-    return out_of_order(c, number);
+  const uint32_t n = hk_ib_data_qps(c);
+  if (imm & HK_IB_HAS_HEADER && ahead >= n && !c->headers[ring(c, number - n)]) return out_of_order(c, number);
   if (!(imm & HK_IB_HAS_HEADER))
     c->parts[i]++;
   else if (c->headers[i]++)

@@ -10,10 +10,8 @@
 #include "../../base/param.h"
 #include "ib.h"
 
-static hk_status make_qp(hk_ib_conn *c, uint32_t index) {
+static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
   hk_ib_ctx *x = c->ctx;
-  hk_ib_qp *q = &c->qps[index];
-  hk_ib_path *path = &c->paths[index % c->npaths];
   hk_ib_device *device = path->device;
   const hk_ib_port *port = hk_ib_my_port(c, path);
   uint32_t n = x->env->nslots;
@@ -66,7 +64,7 @@ hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n) {
   if (!c->qps) return HK_FAIL_ERRNO("no memory for %u queue pairs of rank %d", n, c->ctx->env->rank);
   for (c->nqps = 0; c->nqps < n;) {
     uint32_t i = c->nqps++;
-    HK_OR_RETURN(make_qp(c, i));
+    HK_OR_RETURN(make_qp(c, &c->qps[i], &c->paths[c->apart && i == n - 1 ? 0 : i % c->npaths]));
     HK_OR_RETURN(hk_ib_post_recv(c, i, c->qps[i].recv_depth));
   }
   return HK_OK;
@@ -90,7 +88,21 @@ static bool is_global(const hk_ib_conn *c, const hk_ib_path *path, bool one_subn
          attr.flags & HK_IBV_PORT_GRH_REQUIRED;
 }
 
-static void route_to(const hk_ib_conn *c, const hk_ib_path *path, hk_ibv_ah_attr *ah) {
+bool hk_ib_wants_apart(const hk_ib_conn *c) {
+  bool ethernet = false;
+  for (int i = 0; i < c->nmine; i++) ethernet = ethernet || c->mine[i].layer == HK_IBV_LAYER_ETHERNET;
+  return ethernet && !c->remote.n && c->ctx->fifo_class >= 0;
+}
+
+/* Of queue pair i. */
+static uint8_t class_of(const hk_ib_conn *c, uint32_t i) {
+  const int set = c->ctx->fifo_class;
+  const bool ethernet = hk_ib_my_port(c, c->qps[i].path)->layer == HK_IBV_LAYER_ETHERNET;
+  return i >= hk_ib_data_qps(c) && ethernet && set >= 0 ? (uint8_t)set : traffic_class(c->ctx->env);
+}
+
+static void route_to(const hk_ib_conn *c, uint32_t i, hk_ibv_ah_attr *ah) {
+  const hk_ib_path *path = c->qps[i].path;
   const hk_ib_pair *pair = &c->pairs[path->pair];
   const hk_ib_port *mine = hk_ib_my_port(c, path), *their = hk_ib_their_port(c, path);
   const hk_ibv_gid *to = &their->gids[pair->their_gid].gid;
@@ -99,10 +111,8 @@ static void route_to(const hk_ib_conn *c, const hk_ib_path *path, hk_ibv_ah_attr
   if (!is_global(c, path, one_subnet)) return;
   if (!one_subnet && hk_ib_router_lid(to)) ah->dlid = hk_ib_router_lid(to);
   ah->is_global = 1;
-  ah->grh = (hk_ibv_global_route){.dgid = *to,
-                                  .sgid_index = mine->gids[pair->my_gid].index,
-                                  .hop_limit = 255,
-                                  .traffic_class = traffic_class(c->ctx->env)};
+  ah->grh = (hk_ibv_global_route){
+      .dgid = *to, .sgid_index = mine->gids[pair->my_gid].index, .hop_limit = 255, .traffic_class = class_of(c, i)};
 }
 
 /* A card may wait up to four times its timeout before it sends again. */
@@ -162,14 +172,15 @@ static void take_ece(hk_ib_conn *c, uint32_t i, hk_ibv_ece ece) {
 static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[i];
-  uint8_t mtu = c->ours.paths[i % c->npaths].mtu, their_mtu = theirs->paths[i % c->npaths].mtu;
+  const size_t path = (size_t)(q->path - c->paths);
+  uint8_t mtu = c->ours.paths[path].mtu, their_mtu = theirs->paths[path].mtu;
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_RTR,
                        .path_mtu = their_mtu < mtu ? their_mtu : mtu,
                        .dest_qp_num = theirs->qp[i],
                        .rq_psn = theirs->psn,
                        .max_dest_rd_atomic = 1,
                        .min_rnr_timer = 12};
-  route_to(c, q->path, &to.ah_attr);
+  route_to(c, i, &to.ah_attr);
   take_ece(c, i, theirs->ece[i]);
   int err = x->api->modify_qp(q->qp, &to,
                               HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |

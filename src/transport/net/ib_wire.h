@@ -54,7 +54,7 @@ typedef struct hk_ib_memory {
 } hk_ib_memory;
 
 typedef struct hk_ib_epoch {
-  uint8_t npaths, nqps; /* queue pair q uses path q % npaths */
+  uint8_t npaths, nqps; /* queue pair q uses path q % npaths, but for one of credits alone */
   uint8_t reserved[2];
   uint32_t psn;
   struct {
@@ -83,7 +83,7 @@ typedef struct hk_ib_msg {
   hk_ib_memory ring[HK_IB_PATHS]; /* the FIFO's payloads, for each path: HK_IB_EPOCH, HK_IB_RING */
   union {
     struct {
-      uint32_t nports, nqps;
+      uint32_t nports, nqps, apart; /* apart: see hk_ib_conn */
       hk_ib_port ports[HK_IB_OFFERED];
     } hello;
     hk_ib_epoch epoch_info;
