@@ -66,7 +66,7 @@ hk_status hk_cuda_share_address(hk_device *d, const void *p, hk_memory_share *ou
 hk_status hk_cuda_open_share(hk_device *d, const hk_memory_share *s, hk_memory *out);
 hk_status hk_cuda_peer(hk_device *d, int other, char *why, size_t why_bytes);
 hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
-hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, int *fd);
+hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
 hk_status hk_cuda_rdma_flush(hk_device *d);
 size_t hk_cuda_granule(hk_cuda *d);
 /* Physical memory at addresses that are reserved, or of its own, for this device, or for all that reach its memory. */

@@ -498,7 +498,7 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
   return HK_OK;
 }
 
-hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) {
+hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci, int *fd) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   *fd = -1;
   if (!base->limits.dmabuf)
@@ -508,6 +508,10 @@ hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, int *fd) 
     return HK_FAIL(HK_ERR_INTERNAL, "device %d: a dma-buf of %zu bytes at %p: not whole pages", base->limits.ordinal,
                    bytes, p);
   HK_CUDA_ENTER_RELAXED(base); /* a proxy asks while others capture */
+  /* Drivers before CUDA 12.8 refuse the flag. */
+  if (pci && hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+                                               CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) == CUDA_SUCCESS)
+    return HK_OK;
   HK_CUDA_OR_RETURN(hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
                     "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
   return HK_OK;

@@ -145,7 +145,8 @@ typedef struct hk_device_ops {
   hk_status (*peer)(hk_device *d, int other, char *why,
                     size_t why_bytes); /* lets d reach other's memory; NULL: it can */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
-  hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, int *fd); /* NULL: never */
+  /* `pci`: for access over PCI beside the CPU's way to it, if the driver knows the difference. NULL: never. */
+  hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
   /* Afterwards its kernels see what cards have written to its memory and reported. With limits.rdma_flush; else NULL,
    * or refused. */
   hk_status (*rdma_flush)(hk_device *d);

@@ -75,6 +75,7 @@ static void configure(void) {
   emu.captured_words = number("CUDAEMU_CAPTURED_WORDS", 1) != 0;
   emu.ipc = number("CUDAEMU_IPC", 1) != 0;
   emu.dmabuf = number("CUDAEMU_DMABUF", 0) != 0;
+  emu.dmabuf_pci = number("CUDAEMU_DMABUF_PCI", 1) != 0;
   emu.dmabuf_vmm = number("CUDAEMU_DMABUF", 0) > 1;
   emu.rdma_flush = (int)number("CUDAEMU_RDMA_FLUSH", 1);
   emu.rdma_order = (int)number("CUDAEMU_RDMA_ORDER", CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);

@@ -25,7 +25,7 @@ typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
   size_t memory;
   bool strict, weak, aliases, apart, resident, sync_alloc, one_context, mig, vmm, late_host, import, captured_words,
-      ipc, dmabuf, dmabuf_vmm;
+      ipc, dmabuf, dmabuf_pci, dmabuf_vmm;
   bool multicast, corrupt_peer;
   int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];

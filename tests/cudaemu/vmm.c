@@ -209,11 +209,14 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
   return emu_unlock(code);
 }
 
+EXPORT extern int cudaemu_pci_dmabufs; /* dma-bufs for access over PCI beside the CPU, so far */
+int cudaemu_pci_dmabufs;
 /* What a network card would get: the file itself, whose position is where the memory begins in it. */
 CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t bytes, int type,
                                        unsigned long long flags) {
   char path[64];
-  (void)flags;
+  if (flags && (flags != CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE || !emu.dmabuf_pci))
+    return CUDA_ERROR_INVALID_VALUE;
   if (!handle || type != CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD || ptr % EMU_PAGE || bytes % EMU_PAGE)
     return CUDA_ERROR_INVALID_VALUE;
   if (!emu.dmabuf) return CUDA_ERROR_NOT_SUPPORTED;
@@ -225,6 +228,7 @@ CUresult cuMemGetHandleForAddressRange(void *handle, CUdeviceptr ptr, size_t byt
   int fd = file < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC); /* with a position of its own */
   if (fd >= 0 && lseek(fd, (off_t)(a->offset + (ptr - a->page)), SEEK_SET) >= 0) {
     *(int *)handle = fd;
+    cudaemu_pci_dmabufs += flags != 0;
     return emu_unlock(CUDA_SUCCESS);
   }
   if (fd >= 0) close(fd);

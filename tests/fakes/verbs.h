@@ -32,6 +32,10 @@ typedef struct fake_verbs_device {
   uint64_t to_gpu;      /* writes to a GPU that it received */
   unsigned ece;         /* its options of connections; 0: it knows none */
   unsigned agreed;      /* those of its queue pair that was joined last */
+  int mlx5;             /* libmlx5 supports it */
+  const char *beside;   /* the path of its data-direct function below /sys; NULL: it has none */
+  int no_direct;        /* errno with which that refuses memory */
+  int directs;          /* registrations for it, so far */
 } fake_verbs_device;
 
 typedef struct fake_verbs_state {

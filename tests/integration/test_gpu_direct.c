@@ -395,6 +395,39 @@ START_TEST(keeps_to_the_distance) {
 }
 END_TEST
 
+static const struct {
+  const char *wanted, *level;
+  int refusal;
+  bool used, direct; /* the function is tried and takes memory; rank 1's GPU memory is accessed */
+} beside[] = {{"1", "", 0, true, true},        {"1", "PIX", 0, true, true},       {"0", "", 0, false, false},
+              {"1", "", ENOSPC, false, false}, {"1", "SYS", ENOSPC, false, true}, {"1", "LOC", 0, false, false}};
+
+/* Card fake0 is far from GPU 1, but has a data-direct function beside it. */
+START_TEST(goes_beside_the_cpu) {
+  gpu_ranks g;
+  begin(&g, 2, true);
+  write_machine();
+  fm_file("sys/devices/pci0000:40/0000:40:01.0/0000:11:00.0/vendor", "0x10de\n");
+  fm_link("sys/bus/pci/devices/0000:11:00.0", "../../../devices/pci0000:40/0000:40:01.0/0000:11:00.0");
+  verbs->device[0].mlx5 = verbs->device[1].mlx5 = 1;
+  verbs->device[0].beside = "/devices/pci0000:40/0000:40:01.0/0000:12:00.0";
+  verbs->device[0].no_direct = beside[_i].refusal;
+  rdma_param("NCCL_IB_DATA_DIRECT", beside[_i].wanted);
+  rdma_param("NCCL_NET_GDR_LEVEL", beside[_i].level);
+  gpu_init_all(&g);
+  for (int from = 0; from < 2; from++) {
+    uint64_t read = now(&verbs->from_gpu), written = now(&verbs->to_gpu);
+    gpu_call c = {.coll = HK_BROADCAST, .count = 40000, .type = ncclInt8, .root = from};
+    gpu_fill(&g, &c);
+    gpu_group(&g, &c);
+    gpu_check(&g, &c);
+    ck_assert_int_eq((from ? now(&verbs->from_gpu) > read : now(&verbs->to_gpu) > written), beside[_i].direct);
+  }
+  ck_assert_int_eq(verbs->device[0].directs > 0, beside[_i].used);
+  end(&g);
+}
+END_TEST
+
 int main(void) {
   /* The cards are this CPU, which by nvidia-peermem has the GPU's own addresses: also where no kernel runs. */
   setenv("CUDAEMU_STRICT", "0", 1);
@@ -414,6 +447,7 @@ int main(void) {
   tcase_add_loop_test(t, one_sided, 0, 2);
   tcase_add_loop_test(t, suspends, 0, 2);
   tcase_add_test(t, opens_beside_a_kernel);
+  tcase_add_loop_test(t, goes_beside_the_cpu, 0, (int)HK_ARRAY_LENGTH(beside));
   tcase_add_loop_test(t, keeps_to_the_distance, 0, 2 * (int)HK_ARRAY_LENGTH(levels));
   suite_add_tcase(s, t);
   return suite_run(s);

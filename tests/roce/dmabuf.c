@@ -86,8 +86,9 @@ static int from_vgem(char *why, size_t why_bytes) {
 
 /* A GPU whose memory it is. */
 static int memory_fd = -1;
-static hk_status give(hk_device *d, const void *p, size_t bytes, int *fd) {
+static hk_status give(hk_device *d, const void *p, size_t bytes, bool pci, int *fd) {
   (void)d;
+  (void)pci;
   (void)p;
   (void)bytes;
   *fd = fcntl(memory_fd, F_DUPFD_CLOEXEC, 0);

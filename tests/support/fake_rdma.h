@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A machine with RDMA devices for tests: fake0, fake1, ... of the fake libibverbs.so.1, and the /sys that goes with
- * them. */
+/* A machine with RDMA devices for tests: fake0, fake1, ... of the fake libibverbs.so.1 and libmlx5.so.1, and the /sys
+ * that goes with them. */
 #ifndef HK_TEST_FAKE_RDMA_H
 #define HK_TEST_FAKE_RDMA_H
 #include <dlfcn.h>
@@ -74,6 +74,7 @@ static inline void *rdma_fake(const char *file, const char *symbol) {
 
 static inline fake_verbs_state *rdma_begin(int devices) {
   fake_verbs_state *v = rdma_fake("libibverbs.so.1", "fake_verbs");
+  rdma_fake("libmlx5.so.1", "mlx5dv_is_supported");
   scratch_make();
   ck_assert(rdma_lock(false)); /* root has it, and then no limit counts */
   v->ndevices = devices;

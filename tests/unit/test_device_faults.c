@@ -188,7 +188,7 @@ static hk_status cards(hk_device *d) {
   int fd = -1;
   hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, &m);
   if (rc == HK_OK) TRY(d->ops->pointer(d, m.base, &whose));
-  if (rc == HK_OK) TRY(d->ops->dmabuf(d, m.base, 4096, &fd));
+  if (rc == HK_OK) TRY(d->ops->dmabuf(d, m.base, 4096, false, &fd));
   if (fd >= 0) close(fd);
   if (rc == HK_OK) TRY(d->ops->rdma_flush(d));
   if (rc == HK_OK) TRY(d->ops->finish(d));

@@ -4,6 +4,7 @@
  * both let. */
 #include <errno.h>
 #include <sys/mman.h>
+#include "../../src/transport/net/ib_direct.h"
 #include "../../src/transport/net/ib_gdr.h"
 #include "../support/cudaemu.h"
 #include "../support/fake_rdma.h"
@@ -62,6 +63,110 @@ START_TEST(finds_the_way) {
   api->free_device_list(list);
   ck_assert_int_eq(gpu->ops->release(gpu, &memory), HK_OK);
   gpu->ops->close(gpu);
+  rdma_end(v);
+}
+END_TEST
+
+/* ---- data direct ---- */
+
+#define BESIDE "/devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:03:00.0"
+static const struct {
+  const char *beside, *wanted, *pci; /* NCCL_IB_DATA_DIRECT; CUDAEMU_DMABUF_PCI */
+  int mlx5, refusal;                 /* of the data-direct function */
+  bool direct;
+  const char *words;
+} direct[] = {
+    {BESIDE, "1", "1", 1, 0, true, ""},
+    {BESIDE, "2", "1", 1, 0, true, ""},
+    {BESIDE, "1", "0", 1, 0, true, ""},
+    {BESIDE, "0", "1", 1, 0, false, ""},
+    {NULL, "1", "1", 1, 0, false, ""},
+    {BESIDE, "1", "1", 0, 0, false, ""},
+    {BESIDE, "1", "1", 1, ENOSPC, false, "data direct: the card's driver refuses it (No space left on device)"}};
+
+/* A card's second function is used if it has one, and the card itself if that refuses. */
+START_TEST(uses_data_direct) {
+  fake_verbs_state *v = rdma_begin(1);
+  hk_device *gpu;
+  hk_memory memory;
+  hk_ib_gpu_memory m;
+  char why[160];
+  int n;
+  setenv("CUDAEMU_DMABUF", "1", 1);
+  setenv("CUDAEMU_DMABUF_PCI", direct[_i].pci, 1);
+  emu_start(1);
+  rdma_param("NCCL_IB_DATA_DIRECT", direct[_i].wanted);
+  v->device[0].mlx5 = direct[_i].mlx5;
+  v->device[0].beside = direct[_i].beside;
+  v->device[0].no_direct = direct[_i].refusal;
+  const hk_ibv *api = hk_ibv_load(why, sizeof why);
+  ck_assert_int_eq(hk_cuda_open(0, &gpu), HK_OK);
+  ck_assert_int_eq(gpu->ops->alloc(gpu, 1 << 20, &memory), HK_OK);
+  const int *pci = dlsym(dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD), "cudaemu_pci_dmabufs");
+  ck_assert_int_eq(api->fork_init(), 0);
+  hk_ibv_device **list = api->get_device_list(&n);
+  hk_ibv_context *card = api->open_device(list[0]);
+  hk_ibv_pd *pd = api->alloc_pd(card);
+  hk_ib_gpu_register(api, pd, gpu, memory.base, 1 << 20, &m);
+  ck_assert(m.method == HK_GDR_DMABUF && m.mr);
+  ck_assert_int_eq(m.direct, direct[_i].direct);
+  ck_assert_str_eq(hk_ib_gpu_words(&m), direct[_i].direct ? "dma-buf, data direct" : "dma-buf");
+  ck_assert_str_eq(m.why, direct[_i].words);
+  ck_assert_int_eq(v->device[0].directs, direct[_i].direct);
+  ck_assert_int_eq(*pci, (direct[_i].direct || direct[_i].refusal) && direct[_i].pci[0] == '1');
+  ck_assert_uint_eq(v->dmabufs, 1);
+  api->dereg_mr(m.mr);
+  ck_assert_int_eq(hk_ib_gpu_probe(api, card, gpu, memory.base, &m), HK_OK);
+  ck_assert(m.direct == direct[_i].direct && !m.mr);
+  int fd = -1; /* one that a plugin's user gives */
+  ck_assert_int_eq(gpu->ops->dmabuf(gpu, memory.base, 1 << 20, false, &fd), HK_OK);
+  hk_ib_gpu_register_as(api, pd, fd, 0, memory.base, 1 << 20, &m);
+  ck_assert(m.method == HK_GDR_DMABUF && m.mr && m.direct == direct[_i].direct);
+  api->dereg_mr(m.mr);
+  close(fd);
+  api->dealloc_pd(pd);
+  api->close_device(card);
+  api->free_device_list(list);
+  ck_assert_int_eq(gpu->ops->release(gpu, &memory), HK_OK);
+  gpu->ops->close(gpu);
+  rdma_end(v);
+}
+END_TEST
+
+/* By the PCI paths of the function and of the GPU, whose address CUDA writes with capital letters. */
+START_TEST(measures_data_direct) {
+  fake_verbs_state *v = rdma_begin(1);
+  static const struct {
+    const char *function;
+    hk_path_class cls;
+  } at[] = {{"/sys/devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:0b:00.1", HK_PATH_PIX},
+            {"/sys/devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:03:00.0", HK_PATH_PIX},
+            {"/sys/devices/pci0018:00/0018:00:00.0/0018:01:01.0/0018:04:00.0/0018:05:00.0", HK_PATH_PXB},
+            {"/sys/devices/pci0018:00/0018:00:01.0/0018:05:00.0", HK_PATH_PHB},
+            {"/sys/devices/pci0009:00/0009:00:01.0/0009:05:00.0", HK_PATH_SYS}};
+  hk_device gpu = {.limits = {.bus_id = "0018:0B:00.0"}};
+  fm_file("sys/devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:0b:00.0/vendor", "0x10de\n");
+  fm_link("sys/bus/pci/devices/0018:0b:00.0", "../../../devices/pci0018:00/0018:00:00.0/0018:01:00.0/0018:0b:00.0");
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(at); i++)
+    ck_assert_int_eq(hk_ib_direct_distance(at[i].function, &gpu, HK_PATH_NVL), at[i].cls);
+  gpu.limits.bus_id[6] = 'C';
+  ck_assert_int_eq(hk_ib_direct_distance(at[0].function, &gpu, HK_PATH_P2C), HK_PATH_P2C);
+  /* Where the card says that its function is. */
+  char why[160], path[HK_ROOT_PATH];
+  int n;
+  const hk_ibv *api = hk_ibv_load(why, sizeof why);
+  hk_ibv_device **list = api->get_device_list(&n);
+  hk_ibv_context *card = api->open_device(list[0]);
+  v->device[0].mlx5 = 1;
+  ck_assert(!hk_ib_direct_function(card, path));
+  v->device[0].beside = BESIDE;
+  ck_assert(hk_ib_direct_function(card, path));
+  ck_assert_str_eq(path, "/sys" BESIDE);
+  v->device[0].beside = "devices/x";
+  ck_assert(hk_ib_direct_function(card, path));
+  ck_assert_str_eq(path, "/sys/devices/x");
+  api->close_device(card);
+  api->free_device_list(list);
   rdma_end(v);
 }
 END_TEST
@@ -211,6 +316,8 @@ int main(void) {
   TCase *t = tcase_create("ib_gpu");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, finds_the_way, 0, (int)HK_ARRAY_LENGTH(pairs));
+  tcase_add_loop_test(t, uses_data_direct, 0, (int)HK_ARRAY_LENGTH(direct));
+  tcase_add_test(t, measures_data_direct);
   tcase_add_loop_test(t, knows_what_cards_support, 0, (int)HK_ARRAY_LENGTH(supports));
   tcase_add_loop_test(t, registers_what_it_is_given, 0, 2);
   tcase_add_test(t, finds_cards_by_name_or_address);

@@ -72,6 +72,12 @@ _Static_assert((int)HK_IBV_QP_MAX_DEST_RD_ATOMIC == (int)IBV_QP_MAX_DEST_RD_ATOM
 _Static_assert((int)HK_IBV_EVENT_GID_CHANGE == (int)IBV_EVENT_GID_CHANGE, "event");
 _Static_assert((int)HK_IBV_EVENT_PORT_ERR == (int)IBV_EVENT_PORT_ERR, "event");
 
+#if __has_include(<infiniband/mlx5dv.h>)
+#include <infiniband/mlx5dv.h>
+_Static_assert(__builtin_types_compatible_p(__typeof__(&mlx5dv_is_supported), bool (*)(struct ibv_device *)),
+               "mlx5dv_is_supported"); /* the other two functions that are used are not in all versions */
+#endif
+
 #if __has_include(<rdma/rdma_cma.h>)
 #include <rdma/rdma_cma.h>
 SAME_SIZE(rdma_event_channel);

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../../base/param.h"
 #include "../../topo/paths.h"
+#include "../../transport/net/ib_direct.h"
 #include "../../transport/net/ib_gdr.h"
 #include "../../transport/net/ib_port.h"
 #include "doctor.h"
@@ -39,10 +40,10 @@ static void open_cards(cards *c) {
 }
 
 /* `why` may be empty. */
-static void add(char *list, hk_gdr_method method, const char *card, hk_path_class cls, const char *why) {
+static void add(char *list, const hk_ib_gpu_memory *m, const char *card, hk_path_class cls, const char *why) {
   bool known = cls != HK_PATH_DIS, more = known || *why;
   size_t used = strlen(list);
-  snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s%s%s", used ? ", " : "", card, hk_gdr_method_name(method),
+  snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s%s%s", used ? ", " : "", card, hk_ib_gpu_words(m),
            more ? " (" : "", known ? hk_path_class_name(cls) : "", known && *why ? "; " : "", why, more ? ")" : "");
 }
 
@@ -58,16 +59,17 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
   uintptr_t page = ((uintptr_t)memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1);
   for (int i = 0; i < c->n; i++) {
     const char *card = c->port[i].device;
-    char why[96];
+    char why[96], path[HK_ROOT_PATH];
     hk_path_class cls = hk_gdr_distance(paths, gpu->limits.ordinal, card, NULL);
     if (hk_ib_gpu_probe(c->api, c->context[i], gpu, (void *)page, &m) != HK_OK) {
       snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
       m.method = HK_GDR_STAGED;
     }
+    if (m.direct && hk_ib_direct_function(c->context[i], path)) cls = hk_ib_direct_distance(path, gpu, cls);
     bool far = hk_gdr_too_far(cls, why, sizeof why);
     if (m.method == HK_GDR_STAGED) last = m;
-    if (far) m.method = HK_GDR_STAGED;
-    add(m.method == HK_GDR_STAGED ? staged : reached, m.method, card, cls, why);
+    if (far) m.method = HK_GDR_STAGED, m.direct = false;
+    add(m.method == HK_GDR_STAGED ? staged : reached, &m, card, cls, why);
   }
   (void)gpu->ops->release(gpu, &memory);
   if (last.why[0])

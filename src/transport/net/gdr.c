@@ -80,13 +80,13 @@ bool hk_gdr_needs_flush(const hk_device *gpu, bool split) {
   return split || hk_param_int(HK_P_NET_FORCE_FLUSH) || !gpu->limits.rdma_ordered;
 }
 
-int hk_gdr_dmabuf(hk_device *gpu, const void *p, size_t bytes, char why[HK_GDR_WHY]) {
+int hk_gdr_dmabuf(hk_device *gpu, const void *p, size_t bytes, bool pci, char why[HK_GDR_WHY]) {
   int fd = -1;
   if (!hk_param_int(HK_P_DMABUF_ENABLE))
     hk_gdr_add_cause(why, "dma-buf: NCCL_DMABUF_ENABLE=0");
   else if (!gpu->limits.dmabuf || !gpu->ops->dmabuf)
     hk_gdr_add_cause(why, "dma-buf: the GPU's driver gives none (it needs the open kernel modules and Linux 5.12)");
-  else if (gpu->ops->dmabuf(gpu, p, bytes, &fd) != HK_OK) {
+  else if (gpu->ops->dmabuf(gpu, p, bytes, pci, &fd) != HK_OK) {
     hk_gdr_add_cause(why, "dma-buf: %.120s", hk_last_error());
     return -1;
   }

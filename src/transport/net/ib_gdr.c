@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "../../base/param.h"
 #include "../../base/root.h"
+#include "ib_direct.h"
 #include "ib_port.h"
 
 /* Reads are for flushes. */
@@ -35,6 +36,19 @@ static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offse
   return mr;
 }
 
+static bool has_direct(hk_ibv_pd *pd) {
+  char path[HK_ROOT_PATH];
+  return hk_ib_direct_function(pd->context, path);
+}
+
+static hk_ibv_mr *direct_by_fd(hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes, hk_ib_gpu_memory *m) {
+  int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
+  hk_ibv_mr *mr = hk_ib_direct_register(pd, offset, bytes, (uint64_t)(uintptr_t)p, fd, access);
+  if (!mr) hk_gdr_add_cause(m->why, "data direct: the card's driver refuses it (%s)", strerror(errno));
+  m->direct = mr != NULL;
+  return mr;
+}
+
 static bool knows_dmabuf(const hk_ibv *api, hk_ib_gpu_memory *m) {
   if (!api->reg_dmabuf_mr) hk_gdr_add_cause(m->why, "dma-buf: libibverbs is too old (rdma-core 34 has it)");
   return api->reg_dmabuf_mr != NULL;
@@ -42,8 +56,16 @@ static bool knows_dmabuf(const hk_ibv *api, hk_ib_gpu_memory *m) {
 
 static hk_ibv_mr *by_dmabuf(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
                             hk_ib_gpu_memory *m) {
-  int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(gpu, p, bytes, m->why) : -1;
+  const bool direct = has_direct(pd);
+  int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(gpu, p, bytes, direct, m->why) : -1;
   if (fd < 0) return NULL;
+  if (direct) {
+    hk_ibv_mr *mr = direct_by_fd(pd, fd, 0, p, bytes, m);
+    close(fd);
+    if (mr) return mr;
+    fd = hk_gdr_dmabuf(gpu, p, bytes, false, m->why);
+    if (fd < 0) return NULL;
+  }
   hk_ibv_mr *mr = by_fd(api, pd, fd, 0, p, bytes, m);
   close(fd);
   return mr;
@@ -78,9 +100,14 @@ void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t of
   *out = (hk_ib_gpu_memory){.method = fd >= 0 ? HK_GDR_DMABUF : HK_GDR_PEERMEM};
   if (fd < 0)
     out->mr = by_peermem(api, pd, p, bytes, out);
-  else if (knows_dmabuf(api, out))
-    out->mr = by_fd(api, pd, fd, offset, p, bytes, out);
+  else if (has_direct(pd))
+    out->mr = direct_by_fd(pd, fd, offset, p, bytes, out);
+  if (fd >= 0 && !out->mr && knows_dmabuf(api, out)) out->mr = by_fd(api, pd, fd, offset, p, bytes, out);
   if (!out->mr) out->method = HK_GDR_STAGED;
+}
+
+const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m) {
+  return m->direct ? "dma-buf, data direct" : hk_gdr_method_name(m->method);
 }
 
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out) {

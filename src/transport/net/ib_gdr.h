@@ -10,6 +10,7 @@
 
 typedef struct hk_ib_gpu_memory {
   hk_gdr_method method;
+  bool direct;          /* the card's data-direct function accesses it: ib_direct.h */
   hk_ibv_mr *mr;        /* NULL: HK_GDR_STAGED */
   char why[HK_GDR_WHY]; /* the causes why better methods were refused, as text; may be empty */
 } hk_ib_gpu_memory;
@@ -32,6 +33,8 @@ void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t of
                            hk_ib_gpu_memory *out);
 /* Sets *dmabuf if all cards that this process uses accept dma-bufs, and *address if a peer memory module is loaded. */
 void hk_ib_gpu_support(bool *dmabuf, bool *address);
+/* "dma-buf, data direct" */
+const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m);
 /* A trial: registers HK_DEVICE_PAGE bytes at `page` and deregisters them. out->mr is NULL, out->method is the
  * result. */
 hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);

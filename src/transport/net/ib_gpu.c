@@ -14,6 +14,7 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
+#include "ib_direct.h"
 #include "ib_gdr.h"
 
 /* ---- which cards ---- */
@@ -27,23 +28,38 @@ typedef struct finding {
 
 static int price_of(const finding *f) { return f->port.far * 1000 + f->slow * 100 + (int)f->nearest; }
 
+/* Tries the port's card. If its data-direct function can do it, the distance is that function's. */
+static void try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
+  hk_device *gpu = x->env->gpu;
+  hk_ib_device *d;
+  char path[HK_ROOT_PATH];
+  hk_path_class beside = f->cls;
+  bool far = hk_gdr_too_far(f->cls, m->why, sizeof m->why);
+  if (far && !hk_ib_direct_is_possible()) return;
+  bool open = hk_ib_device_open(x, f->port.device, &d) == HK_OK;
+  if (open && hk_ib_direct_function(d->context, path)) beside = hk_ib_direct_distance(path, gpu, f->cls);
+  if (hk_gdr_too_far(beside, m->why, sizeof m->why)) return;
+  if (!open || hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, m) != HK_OK)
+    snprintf(m->why, sizeof m->why, "%.200s", hk_last_error());
+  if (m->direct) f->cls = beside;
+  if (m->direct || !far) return;
+  m->method = HK_GDR_STAGED; /* nothing else than data direct was near enough */
+  char why[HK_GDR_WHY];
+  if (hk_gdr_too_far(f->cls, why, sizeof why)) hk_gdr_add_cause(m->why, "%s", why);
+}
+
 /* A card that cannot be tried counts as one that refuses. */
 static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   hk_device *gpu = x->env->gpu;
-  hk_ib_device *d;
   hk_ib_gpu_memory m = {.method = HK_GDR_STAGED};
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, f->port.device, NULL);
+  try_card(x, f, &m);
   f->split = hk_gdr_is_split(paths, gpu->limits.ordinal, f->cls);
-  if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why) &&
-      (hk_ib_device_open(x, f->port.device, &d) != HK_OK ||
-       hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, &m) != HK_OK))
-    snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
   f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s:%d%s%s: %s%s%s%s", x->env->rank, gpu->limits.ordinal,
           f->port.device, f->port.number, f->cls == HK_PATH_DIS ? "" : ", ",
           f->cls == HK_PATH_DIS ? "" : hk_path_class_name(f->cls),
-          f->takes ? "GPUDirect RDMA by " : "data passes through ", hk_gdr_method_name(m.method), m.why[0] ? "; " : "",
-          m.why);
+          f->takes ? "GPUDirect RDMA by " : "data passes through ", hk_ib_gpu_words(&m), m.why[0] ? "; " : "", m.why);
 }
 
 /* A card is as near as the nearest of its ports, which carry data together. */

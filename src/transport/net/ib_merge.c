@@ -7,6 +7,7 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "../../base/root.h"
+#include "ib_direct.h"
 #include "ib_port.h"
 
 /* The location of a port's device as paths in /sys; "": unknown. */
@@ -86,6 +87,12 @@ static level distance(const char *a, const char *b) {
   if (!below || same < (size_t)(below - a)) return SYSTEM;
   if (same == (size_t)(below - a)) return HOST;
   return count(a + same, '/') <= 2 && count(b + same, '/') <= 2 ? SWITCH : SWITCHES;
+}
+
+hk_path_class hk_ib_pci_class(const char *a, const char *b) {
+  static const hk_path_class classes[] = {HK_PATH_PIX, HK_PATH_PIX, HK_PATH_PIX,
+                                          HK_PATH_PXB, HK_PATH_PHB, HK_PATH_SYS}; /* by level */
+  return classes[distance(a, b)];
 }
 
 /* The set of NCCL_NET_FORCE_MERGE ("a,b;c,d") that names the device, counted from 1; 0: none. */

@@ -32,7 +32,7 @@ static bool by_dmabuf(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_d
     hk_gdr_add_cause(m->why, "dma-buf: the plugin takes none");
     return false;
   }
-  int fd = hk_gdr_dmabuf(gpu, at, bytes, m->why);
+  int fd = hk_gdr_dmabuf(gpu, at, bytes, false, m->why);
   if (fd < 0) return false;
   int code = c->reg_dmabuf(comm, at, bytes, NET_PLUGIN_CUDA_MEMORY, 0, fd, &m->registration);
   close(fd); /* the plugin keeps its own reference */
