@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,37 @@ bool hk_root_real(const char *root, char *out, const char *format, ...) {
   if (strncmp(out, top, n) != 0 || (out[n] != '/' && out[n])) return false; /* a link that leads out of the root */
   memmove(out, out + n, strlen(out + n) + 1);
   return true;
+}
+
+#define NO_ADDRESS UINT64_MAX /* sorts last */
+
+/* Of the last component that is a PCI address: "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.1/infiniband/x". */
+static uint64_t address_in(const char *path) {
+  uint64_t found = NO_ADDRESS;
+  for (; (path = strchr(path, '/')); path++) {
+    unsigned domain, bus, device, function;
+    int n = 0;
+    if (sscanf(path, "/%8x:%2x:%2x.%1x%n", &domain, &bus, &device, &function, &n) == 4 && strchr("/", path[n]))
+      found = (uint64_t)domain << 16 | bus << 8 | device << 3 | function;
+  }
+  return found;
+}
+
+static uint64_t address_of(const char *root, const char *folder, const char *device) {
+  char path[HK_ROOT_PATH];
+  if (!hk_root_real(root, path, "%s/%s/device", folder, device) && !hk_root_real(root, path, "%s/%s", folder, device))
+    return NO_ADDRESS;
+  return address_in(path);
+}
+
+void hk_root_sort_by_pci(const char *root, const char *folder, char **devices) {
+  for (size_t i = 1; devices && devices[0] && devices[i]; i++) {
+    char *one = devices[i];
+    size_t at = i;
+    uint64_t address = address_of(root, folder, one);
+    for (; at > 0 && address_of(root, folder, devices[at - 1]) > address; at--) devices[at] = devices[at - 1];
+    devices[at] = one;
+  }
 }
 
 bool hk_root_link(const char *root, char *out, size_t bytes, const char *format, ...) {

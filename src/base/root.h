@@ -18,6 +18,9 @@ bool hk_root_has(const char *root, const char *format, ...) __attribute__((forma
 char **hk_root_list(const char *root, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The path without links, below the root; out needs HK_ROOT_PATH bytes. */
 bool hk_root_real(const char *root, char *out, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Sorts devices, which are entries of `folder`, by the addresses of their PCI functions. Those without one come last,
+ * and equal ones stay as they are. */
+void hk_root_sort_by_pci(const char *root, const char *folder, char **devices);
 /* The last component of a link's target; false if it is no link. */
 bool hk_root_link(const char *root, char *out, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

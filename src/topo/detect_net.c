@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../base/root.h"
 #include "detect_scan.h"
 #include "facts.h"
@@ -74,6 +75,7 @@ static hk_status scan_rdma(hk_scan *s) {
   hk_status rc = HK_OK;
   int down = 0;
   char first[HK_NODE_NAME] = "", **ports = NULL, **devices = hk_root_list(s->sys, RDMA);
+  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_root_sort_by_pci(s->sys, RDMA, devices);
   for (char **device = devices; device && *device; device++) {
     int pci = device_of(s, *device);
     uint64_t guid = read_guid(s, *device);

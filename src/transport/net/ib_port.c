@@ -308,6 +308,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, voi
     return 0;
   }
   char **devices = hk_root_list(hk_ib_root(), RDMA);
+  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_root_sort_by_pci(hk_ib_root(), RDMA, devices);
   snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
   if (devices && getifaddrs(&s.all) != 0) s.all = NULL;
   for (char **d = devices; d && *d; d++)
