@@ -12,28 +12,39 @@
 #include "selection.h"
 #include "tuner.h"
 
-int hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
-  int cores = 0;
+void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);
-  for (int i = 0; i < HK_CPU_WORDS; i++) cores += __builtin_popcountll(cpus[i]);
   *shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
-  return cores;
 }
 
 static uint64_t word_of(const hk_host_rows *rows, const uint64_t *first, int rank, int word) {
   return ((const uint64_t *)(const void *)((const char *)first + (size_t)rank * rows->stride))[word];
 }
 
-/* Counts ranks and cores of rank r's host. */
-static void count_host(ncclComm_t c, const hk_host_rows *rows, int r, int *ranks, int *cores) {
-  uint64_t cpus[HK_CPU_WORDS] = {0};
-  *ranks = *cores = 0;
-  for (int i = 0; i < c->nranks; i++) {
-    if (c->peers[i].host != c->peers[r].host) continue;
-    (*ranks)++;
-    for (int k = 0; k < HK_CPU_WORDS; k++) cpus[k] |= word_of(rows, rows->cpus, i, k);
+static bool first_of_host(const struct ncclComm *c, int rank) {
+  int r = 0;
+  while (c->peers[r].host != c->peers[rank].host) r++;
+  return r == rank;
+}
+
+void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
+  for (int r = 0; r < c->nranks; r++) {
+    uint64_t cpus[HK_CPU_WORDS] = {0};
+    int cores = 0;
+    if (!first_of_host(c, r)) continue;
+    for (int i = r; i < c->nranks; i++)
+      for (int k = 0; k < HK_CPU_WORDS && c->peers[i].host == c->peers[r].host; k++)
+        cpus[k] |= word_of(rows, rows->cpus, i, k);
+    for (int k = 0; k < HK_CPU_WORDS; k++) cores += __builtin_popcountll(cpus[k]);
+    for (int i = r; i < c->nranks; i++)
+      if (c->peers[i].host == c->peers[r].host) c->peers[i].cores = cores;
   }
-  for (int k = 0; k < HK_CPU_WORDS; k++) *cores += __builtin_popcountll(cpus[k]);
+}
+
+static int ranks_of_host(const struct ncclComm *c, int rank) {
+  int ranks = 0;
+  for (int i = 0; i < c->nranks; i++) ranks += c->peers[i].host == c->peers[rank].host;
+  return ranks;
 }
 
 /* The facts about hosts that the cost model needs. They are the same on all ranks, because they depend only on what all
@@ -47,11 +58,9 @@ static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_
   int my_ranks = 1, my_cores = 1;
   bool shm_off = false;
   for (int r = 0; r < c->nranks; r++) {
-    int first = 1, ranks, cores;
     shm_off = shm_off || word_of(rows, rows->shm_off, r, 0);
-    for (int i = 0; i < r && first; i++) first = c->peers[i].host != c->peers[r].host;
-    if (!first) continue;
-    count_host(c, rows, r, &ranks, &cores);
+    if (!first_of_host(c, r)) continue;
+    const int ranks = ranks_of_host(c, r), cores = c->peers[r].cores;
     f.nhosts++;
     if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;
     if (ranks < f.least_per_host) f.least_per_host = ranks;

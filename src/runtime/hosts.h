@@ -13,8 +13,10 @@ typedef struct hk_host_rows {
   const void *backend;     /* its backend's fact */
 } hk_host_rows;
 
-/* Fills in this rank's row. Returns the number of its processors. */
-int hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off);
+/* Fills in this rank's row. */
+void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off);
+/* Fills in the `cores` of c->peers. A launcher may bind each rank to one core; together they may have enough. */
+void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows);
 /* Collective. Finds the ring orders and fills in c->selection and the spins of c->wait. *nhosts: the number of hosts.
  * `child`: of a split or shrink. */
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts);

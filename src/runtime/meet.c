@@ -25,11 +25,9 @@ typedef struct hk_row {
 } hk_row;
 
 static void fill_row(ncclComm_t c, hk_row *row) {
-  row->peer = (hk_peer){.host = hk_host_id(),
-                        .process = hk_process_id(),
-                        .pid = (int32_t)getpid(),
-                        .device = c->device,
-                        .cores = hk_hosts_publish(row->cpus, &row->shm_off)};
+  row->peer =
+      (hk_peer){.host = hk_host_id(), .process = hk_process_id(), .pid = (int32_t)getpid(), .device = c->device};
+  hk_hosts_publish(row->cpus, &row->shm_off);
   c->peers[c->rank] = row->peer;
 }
 
@@ -72,10 +70,11 @@ hk_status hk_comm_meet(ncclComm_t c, bool child) {
   HK_TRY(hk_agree_compare(c, rows[0].agree, sizeof *rows), out);
   HK_TRY(check_devices(c, rows), out);
   HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
-  HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
-  if (c->backend->join) HK_TRY(c->backend->join(c, rows[0].backend, sizeof *rows), out);
   const hk_host_rows hosts = {
       .stride = sizeof *rows, .cpus = rows[0].cpus, .shm_off = &rows[0].shm_off, .backend = rows[0].backend};
+  hk_hosts_count_cores(c, &hosts);
+  HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
+  if (c->backend->join) HK_TRY(c->backend->join(c, rows[0].backend, sizeof *rows), out);
   HK_TRY(hk_hosts_agree(c, &hosts, child, &nhosts), out);
   HK_TRY(hk_collnet_agree(c, nhosts), out);
   if (c->profiler) hk_profiler_begin(c, hk_bootstrap_comm_id(c->bootstrap), nhosts);

@@ -17,7 +17,7 @@ typedef struct hk_peer {
   uint64_t process; /* equal: the ranks are threads of one process, addresses mean the same */
   int32_t pid;
   int32_t device; /* -1: host memory */
-  int32_t cores;  /* that the rank may run on */
+  int32_t cores;  /* that the ranks of its host may run on together; from `join` on */
   int32_t reserved;
 } hk_peer;
 
