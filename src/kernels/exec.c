@@ -4,7 +4,6 @@
 #include <string.h>
 #include "steps.h"
 
-/* Measured: from about this size the kernel's copy, whose call is expensive, is faster than a copy into a slot. */
 enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
 
 static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
@@ -166,11 +165,21 @@ static uint32_t network_sum(const hk_reducer *r) {
   return HK_SLOT_SUM(r->dtype, r->op == HK_AVG || r->op == HK_PREMULSUM ? HK_SUM : r->op);
 }
 
+/* Is a copy into the slot cheaper than a reference that only the kernel can read? Measured: summands, which receivers
+ * add to theirs, would first be copied there. From about 120 KiB on that is faster than a slot, but not from memory:
+ * the kernel copies at two thirds of memcpy's speed from there. Sums that the caches do not hold in the end are written
+ * past them, if no peer reads them from where they are written. */
+static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain, size_t bytes) {
+  bool streams = x->launch->move_flags & HK_MOVE_STREAM;
+  if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
+  if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return streams || bytes < SUMMAND_REF_MIN_BYTES;
+  return streams && !plain;
+}
+
 /* The addresses to write to. Links that carry a reference get it in their slot and are not counted. *staged says
- * whether a link's slot is among the addresses. `summand`: receivers will add the data to theirs. Data that only the
- * kernel can read would first be copied there, so a copy into the slot is cheaper. */
+ * whether a link's slot is among the addresses. `slot`: a slot is better than private memory (prefers_slot). */
 static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                    const void *stable, bool summand, void **dst, bool *staged) {
+                                    const void *stable, bool slot, void **dst, bool *staged) {
   unsigned count = 0;
   *staged = false;
   for (unsigned k = 0; k < n; k++) {
@@ -184,7 +193,7 @@ static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_o
     s->flags = summed ? network_sum(&x->launch->reducer) : 0;
     if (link->pumped) l->must_drain = true;
     if (stable && link->by_ref && bytes > (link->pumped ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
-        hk_link_refer(link, stable, bytes, &s->ref) && !(summand && s->ref.region == HK_REGION_PRIVATE)) {
+        hk_link_refer(link, stable, bytes, &s->ref) && !(slot && s->ref.region == HK_REGION_PRIVATE)) {
       s->flags = HK_SLOT_REF;
       l->must_drain = true;
       continue;
@@ -193,6 +202,15 @@ static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_o
     dst[count++] = hk_link_send_buffer(link, bytes);
   }
   return count;
+}
+
+/* Publishes the next slot of each link that the instruction sends on. */
+static void publish_all(const hk_lane_run *l, const hk_operand *o, unsigned ndst, size_t bytes, uint32_t signature) {
+  for (unsigned k = 0; k < ndst; k++) {
+    if (o[k].space != HK_LINK) continue;
+    hk_link *link = link_of(l, &o[k]);
+    hk_link_publish(link, (uint32_t)bytes, signature, link->slots[(uint32_t)link->done & link->mask].flags);
+  }
 }
 
 static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const hk_operand *o, size_t bytes) {
@@ -214,20 +232,19 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
   bool copy = i->flags & HK_INSTR_COPY;
   const void *stable = nsrc && !copy ? stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
-  bool summand = reduces && !final && nsrc && o[ndst].space == HK_IN && bytes < SUMMAND_REF_MIN_BYTES;
-  unsigned n = gather_destinations(x, l, o, ndst, bytes, stable, summand, dst, &staged);
+  unsigned n = gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain, bytes), dst, &staged);
+  /* Links that refer to the source: the peers read it while this rank copies it, too. */
+  bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged;
+  if (early) publish_all(l, o, ndst, bytes, signature);
   if (n && nsrc && bytes) {
-    unsigned flags = (final ? HK_MOVE_FINAL : 0) | (staged ? 0 : x->launch->move_flags);
+    bool shared = staged || (n < ndst && !early); /* peers will read what is written here: it stays in the cache */
+    unsigned flags = (final ? HK_MOVE_FINAL : 0) | (shared ? 0 : x->launch->move_flags);
     if (plain && n == 1)
       hk_copy(dst[0], src[0], bytes, flags);
     else
       hk_move(plain ? NULL : r, dst, n, src, nsrc, fresh, bytes, flags);
   }
-  for (unsigned k = 0; k < ndst; k++) {
-    if (o[k].space != HK_LINK) continue;
-    hk_link *link = link_of(l, &o[k]);
-    hk_link_publish(link, (uint32_t)bytes, signature, link->slots[(uint32_t)link->done & link->mask].flags);
-  }
+  if (!early) publish_all(l, o, ndst, bytes, signature);
   for (unsigned k = ndst; k < ndst + nsrc; k++)
     if (o[k].space == HK_LINK) hk_link_release(link_of(l, &o[k]));
 out:

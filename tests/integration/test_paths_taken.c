@@ -2,8 +2,11 @@
 /* Which way the data went: the results are right on the slow path too, so the flags that the last operation left in
  * the slots of links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
 #include <check.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "../../src/runtime/choose.h"
 #include "../../src/runtime/comm.h"
 #include "../../src/runtime/plans.h"
@@ -11,22 +14,28 @@
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
-enum { RANKS = 2, KIB = 1 << 10 };
+enum { RANKS = 2, KIB = 1 << 10, MIB = 1 << 20 };
 
 typedef struct path {
   const char *what;
-  bool processes, sum;
+  bool processes;
+  hk_coll coll;
   size_t bytes; /* of a block */
   bool referred;
 } path;
 
 static const path paths[] = {
-    {"threads read each other's memory", false, false, 64 * KIB, true},
-    {"and what they will add to their own", false, true, 64 * KIB, true},
-    {"small messages are copied", false, false, 8 * KIB, false},
-    {"processes read each other's memory through the kernel", true, false, 64 * KIB, true},
-    {"but not what they will add", true, true, 64 * KIB, false},
-    {"unless it is large", true, true, 256 * KIB, true},
+    {"threads read each other's memory", false, HK_ALLGATHER, 64 * KIB, true},
+    {"and what they will add to their own", false, HK_REDUCE_SCATTER, 64 * KIB, true},
+    {"small messages are copied", false, HK_ALLGATHER, 8 * KIB, false},
+    {"processes read each other's memory through the kernel", true, HK_ALLGATHER, 64 * KIB, true},
+    {"but not what they will add", true, HK_REDUCE_SCATTER, 64 * KIB, false},
+    {"unless it is large", true, HK_REDUCE_SCATTER, 256 * KIB, true},
+    {"and the sum, too", true, HK_ALLREDUCE, 256 * KIB, true},
+    {"but not what the caches do not hold", true, HK_REDUCE_SCATTER, 4 * MIB, false},
+    {"nor sums of that", true, HK_ALLREDUCE, 4 * MIB, false},
+    {"which only matters if it is added", true, HK_ALLGATHER, 4 * MIB, true},
+    {"or the kernel has to copy it", false, HK_ALLREDUCE, 4 * MIB, true},
 };
 
 /* The slots of this rank's sends whose last use was a reference, or was not. */
@@ -44,14 +53,17 @@ static unsigned slots_with(ncclComm_t c, bool reference) {
 static int run(ncclComm_t comm, int rank, int nranks, void *arg) {
   const path *p = arg;
   size_t count = p->bytes / sizeof(float), all = count * (size_t)nranks;
+  bool sum = hk_coll_reduces(p->coll);
   float *in = malloc(all * sizeof *in), *out = malloc(all * sizeof *out);
   int faults = 0;
   for (size_t i = 0; i < all; i++) in[i] = (float)(rank + 1);
-  if (p->sum)
+  if (p->coll == HK_ALLREDUCE)
+    faults += RANK_CHECK(ncclAllReduce(in, out, all, ncclFloat, ncclSum, comm, NULL));
+  else if (p->coll == HK_REDUCE_SCATTER)
     faults += RANK_CHECK(ncclReduceScatter(in, out, count, ncclFloat, ncclSum, comm, NULL));
   else
     faults += RANK_CHECK(ncclAllGather(in, out, count, ncclFloat, comm, NULL));
-  for (size_t i = 0; i < count; i++) faults += out[i] != (p->sum ? (float)(nranks * (nranks + 1) / 2) : 1.0F);
+  for (size_t i = 0; i < count; i++) faults += out[i] != (sum ? (float)(nranks * (nranks + 1) / 2) : 1.0F);
   if (!slots_with(comm, p->referred) || slots_with(comm, !p->referred)) {
     printf("%s: rank %d has %u slots with references and %u with data\n", p->what, rank, slots_with(comm, true),
            slots_with(comm, false));
@@ -65,9 +77,82 @@ static int run(ncclComm_t comm, int rank, int nranks, void *arg) {
 START_TEST(referred) {
   path p = paths[_i];
   setenv("NCCL_ALGO", "ring", 1);
-  setenv("HOCKET_CMA", "1", 1);         /* whether or not that is faster here */
-  setenv("HOCKET_SLOT_BYTES", "1M", 1); /* one wave */
+  setenv("HOCKET_CMA", "1", 1);              /* whether or not that is faster here */
+  setenv("HOCKET_SLOT_BYTES", "1048576", 1); /* one wave of what is short */
   ck_assert_int_eq((p.processes ? ranks_as_processes : ranks_as_threads)(RANKS, run, &p), 0);
+}
+END_TEST
+
+/* A launcher may bind each rank to a core of its own: the ranks have as many cores as they need all the same, and read
+ * each other's memory. */
+static int run_bound(ncclComm_t comm, int rank, int nranks, void *arg) {
+  path p = paths[3];
+  ncclComm_t child;
+  cpu_set_t *all = arg, own;
+  int cpu = -1;
+  CPU_ZERO(&own);
+  for (int before = rank; before >= 0;) before -= CPU_ISSET(++cpu, all) != 0;
+  CPU_SET(cpu, &own);
+  int faults = RANK_IS(sched_setaffinity(0, sizeof own, &own) == 0);
+  faults += RANK_CHECK(ncclCommSplit(comm, 0, rank, &child, NULL));
+  if (faults) return faults;
+  for (int r = 0; r < nranks; r++) faults += RANK_IS(child->peers[r].cores == RANKS);
+  faults += run(child, rank, nranks, &p);
+  return faults + RANK_CHECK(ncclCommDestroy(child));
+}
+
+START_TEST(bound_to_cores) {
+  cpu_set_t all;
+  ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+  if (CPU_COUNT(&all) < RANKS) {
+    printf("SKIP: ranks that are bound to cores: this process has only one core\n");
+    return;
+  }
+  setenv("NCCL_ALGO", "ring", 1);
+  setenv("HOCKET_CMA", "1", 1);
+  ck_assert_int_eq(ranks_as_processes(RANKS, run_bound, &all), 0);
+}
+END_TEST
+
+/* A reference to the user's data is sent before this rank makes its own copy of them, so that the peer reads meanwhile:
+ * the first write to the output, which faults, finds the slot sent. */
+static struct {
+  const hk_peer_links *links;
+  char *out;
+  size_t bytes;
+  uint64_t sent;
+} at_fault;
+
+static void look_at_slots(int signal) {
+  (void)signal;
+  at_fault.sent = at_fault.links->at[0][HK_LINK_SEND]->link.done;
+  mprotect(at_fault.out, at_fault.bytes, PROT_READ | PROT_WRITE);
+}
+
+static int run_early(ncclComm_t comm, int rank, int nranks, void *arg) {
+  enum { BLOCK = 64 * KIB };
+  float *in = calloc(1, BLOCK);
+  int faults = 0;
+  struct sigaction act = {.sa_handler = look_at_slots};
+  at_fault.bytes = (size_t)nranks * BLOCK;
+  at_fault.out = mmap(NULL, at_fault.bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  faults += RANK_CHECK(ncclAllGather(in, at_fault.out, BLOCK / sizeof *in, ncclFloat, comm, NULL));
+  at_fault.links = comm->wiring->links[1 - rank];
+  const uint64_t before = at_fault.links->at[0][HK_LINK_SEND]->link.done;
+  (void)arg;
+  sigaction(SIGSEGV, &act, NULL);
+  mprotect(at_fault.out, at_fault.bytes, PROT_READ);
+  faults += RANK_CHECK(ncclAllGather(in, at_fault.out, BLOCK / sizeof *in, ncclFloat, comm, NULL));
+  faults += RANK_IS(at_fault.sent == before + 1);
+  munmap(at_fault.out, at_fault.bytes);
+  free(in);
+  return faults;
+}
+
+START_TEST(early) {
+  setenv("NCCL_ALGO", "direct", 1);
+  setenv("HOCKET_CMA", "1", 1);
+  ck_assert_int_eq(ranks_as_processes(RANKS, run_early, NULL), 0);
 }
 END_TEST
 
@@ -156,6 +241,8 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("paths_taken");
   tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
+  tcase_add_test(t, bound_to_cores);
+  tcase_add_test(t, early);
   tcase_add_loop_test(t, direct, 0, 2);
   tcase_add_test(t, choices_are_kept);
   return suite_run_one("paths_taken", t);
