@@ -12,6 +12,7 @@ typedef struct hk_shape {
   unsigned depth;   /* ranks that a byte passes one after another while other waves follow; 1 if that gains nothing */
   unsigned scratch; /* scratch blocks of the rank that needs most */
   unsigned rails;   /* ranks of a host that send to other hosts at the same time; 0 means 1 */
+  bool switched;    /* its links' slots are in a switch (GPUs) */
 } hk_shape;
 
 typedef struct hk_algorithm {

@@ -20,7 +20,7 @@ typedef struct delay {
 
 static double or_else(double x, double otherwise) { return x > 0 ? x : otherwise; }
 
-static delay delays(const hk_machine *m, const hk_work *w, double far_part, double *far_chain) {
+static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, double far_part, double *far_chain) {
   double lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
   double chain = or_else(w->gpu.chain, w->rounds), turns = or_else(w->gpu.turns, chain);
   double far = m->nhosts > 1 ? or_else(w->gpu.far_chain, far_part * chain) : 0;
@@ -29,7 +29,8 @@ static delay delays(const hk_machine *m, const hk_work *w, double far_part, doub
   double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
-  double ahead = fmax(turns * lane_us, 2 * (far > 0 ? between : inside) / HK_GPU_SLOTS);
+  const int slots = s->switched ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
+  double ahead = fmax(turns * lane_us, 2 * (far > 0 ? between : inside) / slots);
   d.again = w->again >= w->rounds ? d.first : ahead;
   *far_chain = far;
   return d;
@@ -41,17 +42,30 @@ static delay delays(const hk_machine *m, const hk_work *w, double far_part, doub
 
 #define ROUNDING 1e-6
 
+/* How far channels come apart in many waves, and the waves beyond the first that take them half of the way there. Fitted
+ * to simulated times of a DGX-1, 1 to 128 waves. */
+#define APART 0.9
+#define APART_WAVES 4
+
+/* What channels in different steps make of a byte's time. Two channels are in the same step. With more, some are in
+ * other steps, and use the links that the rest leave free. Each wave moves them further apart, because a step with a
+ * full link delays those that are in it. `gain`: how much less time a byte takes if all steps are under way at once; a
+ * channel for each of the places among which they come apart is not enough. What is handed down a tree begins in step:
+ * a rank passes on a wave only when it has it. */
+static double apart(const hk_machine *m, hk_traffic_kind kind, double gain, double waves) {
+  const double few = fmax(2, gain) / m->channels, begin = kind == HK_TRAFFIC_HANDOUT ? 0 : HK_GPU_SHARED;
+  const double drift = (waves - 1) / (waves - 1 + APART_WAVES);
+  return few < 1 ? pow(gain, -(1 - few) * (begin + (APART - begin) * drift)) : 1;
+}
+
 /* A byte inside the host, on the fullest link. */
-static double inside_us(const hk_machine *m, const hk_work *w) {
+static double inside_us(const hk_machine *m, const hk_work *w, double waves) {
   const hk_traffic *t = &m->traffic[w->gpu.traffic];
   bool ring = w->spread == HK_SPREAD_RING;
   double scattered = ring ? w->gpu.scattered : 1;
   double plain = (1 - scattered) * m->inside.ring_us_per_b + scattered * m->inside.mesh_us_per_b;
   double all = or_else(t->us_per_b, plain);
-  /* Two channels are in the same step. With more, some are in other steps, and use the links that the rest leave
-   * free. */
-  if (t->apart_us_per_b > 0 && m->channels > 2)
-    all *= pow(t->apart_us_per_b / all, HK_GPU_SHARED * (1 - 2.0 / m->channels));
+  if (t->apart_us_per_b > 0) all *= apart(m, w->gpu.traffic, all / t->apart_us_per_b, waves);
   if (all <= 0 || t->one_us_per_b <= all) return all;
   /* Extra channels reuse ring orders. */
   double c = m->channels, orders = t->one_us_per_b / all;
@@ -59,10 +73,10 @@ static double inside_us(const hk_machine *m, const hk_work *w) {
 }
 
 /* The busiest link's or memory's time. */
-static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at) {
+static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at, double waves) {
   bool ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
   double memory = w->written * m->copy_us_per_b + w->reduced * m->gamma_us_per_b;
-  double inside = at->near * inside_us(m, w);
+  double inside = at->near * inside_us(m, w, waves);
   double between = at->out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
   if (w->spread == HK_SPREAD_MESH) between *= MEET;
   /* A ring leaves its host at one place on each channel. */
@@ -78,11 +92,17 @@ static bool is_small(const hk_machine *m, const hk_work *w, size_t own, double w
 }
 
 double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
+  hk_machine fewer; /* a switch has slots for so many channels: more change nothing */
+  if (s->switched && m->channels > HK_GPU_SWITCH_CHANNELS) {
+    fewer = *m;
+    fewer.channels = HK_GPU_SWITCH_CHANNELS;
+    m = &fewer;
+  }
   double channels = m->channels;
   size_t own = (w->block + (size_t)m->channels - 1) / (size_t)m->channels, chunk = hk_chunk(m, s, own);
   double waves = own > chunk ? (double)((own + chunk - 1) / chunk) : 1, far_chain;
   hk_split at = hk_split_work(m, w);
-  delay d = delays(m, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, &far_chain);
+  delay d = delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, &far_chain);
   double latency = d.first + (waves - 1) * d.again;
   double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
   double pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b), lane = or_else(w->gpu.lane, w->sent);
@@ -95,7 +115,7 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));
   double hop = far_chain * part_us;
   double alone = lane / channels * pace * part + fill + (w->again >= w->rounds ? waves * hop : hop);
-  double need = busiest(m, w, &at), beside = w->gpu.beside / channels * pace;
+  double need = busiest(m, w, &at, waves), beside = w->gpu.beside / channels * pace;
   double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte goes the whole way, too */
   double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + beside + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);

@@ -142,7 +142,7 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
     w->gpu.lanes = lane + all;
   }
   switch (coll) {
-    case HK_ALLREDUCE: break; /* half by turns, half at once */
+    case HK_ALLREDUCE: w->gpu.traffic = HK_TRAFFIC_BOTH; break;
     case HK_REDUCE_SCATTER: w->gpu.traffic = HK_TRAFFIC_TURNS; break;
     case HK_ALLGATHER: w->gpu.traffic = HK_TRAFFIC_ALL; break;
     case HK_SCATTER: w->gpu.traffic = HK_TRAFFIC_DEAL; break;

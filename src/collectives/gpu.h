@@ -19,8 +19,8 @@
  * most are left for launch and end, where the 6.6 us have 5.9 at most (docs/results/sass.md). */
 #define HK_GPU_GRAPH_SAVES_US 4.8
 enum { HK_GPU_SMALL_RANKS = 8, HK_GPU_SMALL_BYTES = 16384 };
-/* Bytes that a slot's lines carry, and the most of a slot in the switch. */
-enum { HK_GPU_LL_SLOT_BYTES = HK_GPU_SMALL_BYTES, HK_GPU_LL128_SLOT_BYTES = 61440, HK_GPU_SWITCH_SLOT_BYTES = 65536 };
+/* Bytes that a slot's lines carry. */
+enum { HK_GPU_LL_SLOT_BYTES = HK_GPU_SMALL_BYTES, HK_GPU_LL128_SLOT_BYTES = 61440 };
 /* The most that a wave moves through a slot of so many bytes: what does not fit its lines would go as with Simple. */
 static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
   const size_t lines = p == HK_PROTO_LL ? HK_GPU_LL_SLOT_BYTES : p == HK_PROTO_LL128 ? HK_GPU_LL128_SLOT_BYTES : bytes;
@@ -43,6 +43,15 @@ static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
  * 309 GB/s on the wire in each direction, of 370.8 (NCCL's nvlsEfficiency says 0.85). */
 #define HK_GPU_IN_SWITCH 0.83
 enum { HK_GPU_SLOTS = 8, HK_GPU_SWITCH_SLOTS = 4 };
+/* The bytes of a slot in a switch, if those of other links have `bytes`: at most 64 KiB, and as many as leave the slots
+ * of all channels, two for each rank and slot, in 64 MiB (transport/cuda/multicast.c). */
+enum { HK_GPU_SWITCH_SLOT_BYTES = 65536, HK_GPU_SWITCH_CHANNELS = 16, HK_GPU_SWITCH_ROOM = 64 << 20 };
+static inline size_t hk_gpu_switch_slot(size_t bytes, int nranks) {
+  const size_t slots = (size_t)2 * HK_GPU_SWITCH_SLOTS * HK_GPU_SWITCH_CHANNELS * (size_t)nranks;
+  size_t slot = bytes < HK_GPU_SWITCH_SLOT_BYTES ? bytes : HK_GPU_SWITCH_SLOT_BYTES;
+  while (slot > 4096 && slots * slot >= HK_GPU_SWITCH_ROOM) slot /= 2; /* signals take some of it, too */
+  return slot;
+}
 /* The exponent x between two bounds of a time: lower^(1 - x) upper^x. The lower bound is without contention, the upper
  * one with contention all the time. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3

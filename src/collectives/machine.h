@@ -35,6 +35,7 @@ typedef enum hk_traffic_kind {
   HK_TRAFFIC_RING,     /* to the next on the rings */
   HK_TRAFFIC_ALL,      /* to all others at once */
   HK_TRAFFIC_TURNS,    /* to all others, one distance after another */
+  HK_TRAFFIC_BOTH,     /* half of it by turns, the rest at once */
   HK_TRAFFIC_ROOT,     /* one alone to all others at once */
   HK_TRAFFIC_DEAL,     /* one alone to all others, one after another */
   HK_TRAFFIC_FLIPS,    /* to the rank whose number differs in one bit, bit after bit, as much each time */

@@ -44,7 +44,7 @@ static void build(hk_builder *b, const hk_build *w) {
 
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
   bool gathers = coll == HK_ALLGATHER;
-  return (hk_shape){.fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1};
+  return (hk_shape){.fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1, .switched = true};
 }
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {

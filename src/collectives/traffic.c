@@ -66,6 +66,10 @@ static void look_at_all(look *l, hk_traffic *out) {
   const double drifting = sqrt(fmax(at_once, own) * in_turn);
   out[HK_TRAFFIC_TURNS].alpha_us = out[HK_TRAFFIC_ALL].alpha_us;
   out[HK_TRAFFIC_TURNS].us_per_b = fmax(out[HK_TRAFFIC_TURNS].us_per_b, drifting);
+  hk_traffic *both = &out[HK_TRAFFIC_BOTH];
+  both->alpha_us = out[HK_TRAFFIC_ALL].alpha_us;
+  both->us_per_b = fmax(both->us_per_b, (drifting + at_once) / 2);
+  both->apart_us_per_b = fmax(both->apart_us_per_b, at_once);
 }
 
 /* With partners at distances 1, 2, 4, ...: of a byte as many blocks as recursive doubling, or PAT, moves at that
@@ -110,11 +114,14 @@ static void look_from_root(look *l, int root, hk_traffic *out) {
     keep(l, &out[parts ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_BINOMIAL], carry(l));
   }
   us = 0;
+  hk_traffic *handout = &out[HK_TRAFFIC_HANDOUT];
   for (int k = 0; k < hk_binomial_children(0, l->n); k++) {
     send(l, root, hk_shift(root, 1 << k, l->n), (double)hk_binomial_subtree(0, k, l->n) / (l->n - 1));
     us += carry(l);
   }
-  keep(l, &out[HK_TRAFFIC_HANDOUT], us);
+  keep(l, handout, us);
+  /* A child gets its messages one after another and passes them on: channels come apart half of the way. */
+  handout->apart_us_per_b = fmax(handout->apart_us_per_b, sqrt(us * out[HK_TRAFFIC_SUBTREES].us_per_b));
 }
 
 /* Down two trees, up them, or both ways. */

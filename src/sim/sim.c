@@ -130,9 +130,7 @@ static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   if (rc != HK_OK) return rc;
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  const bool in_switch = hk_program_in_switch(p);
-  s->nslots = in_switch ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
-  if (in_switch && as.slot_bytes > HK_GPU_SWITCH_SLOT_BYTES) as.slot_bytes = HK_GPU_SWITCH_SLOT_BYTES;
+  s->nslots = hk_program_in_switch(p) ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
   size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, d->algorithm, p, block);
   s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;

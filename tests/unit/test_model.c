@@ -36,10 +36,8 @@ static const setting settings[] = {
 };
 
 /* How far off a price may be.  Between hosts some have several messages for one NIC at once: how they meet there the
- * model does not see.  Nor that steps which use different links of a DGX-1 overlap in the many waves of large messages:
- * there prices are too high, but all alike. */
-static double percent(const char *algorithm, const char *machine, size_t bytes) {
-  if (!strcmp(machine, "dgx-v100") && bytes >= 256 * MIB) return 60;
+ * model does not see. */
+static double percent(const char *algorithm, const char *machine) {
   if (strncmp(machine, "nodes", 5)) return PERCENT;
   return strcmp(algorithm, "flat") && strcmp(algorithm, "direct") && strcmp(algorithm, "pat") ? PERCENT : 50;
 }
@@ -54,7 +52,7 @@ static double ratio_of(const hk_simulator *x, const setting *s, hk_coll coll, si
     ck_assert_msg(hk_sim_run(&r, x, coll, bytes, &o) == HK_OK, "%s: %s", s->machine, hk_last_error());
     double error = 100 * (r.priced_us / r.us - 1);
     if (i < 0) chosen = r.us;
-    if (i >= 0 && fabs(error) > percent(r.algorithm, s->machine, bytes)) {
+    if (i >= 0 && fabs(error) > percent(r.algorithm, s->machine)) {
       printf("  %s: %s of %zu bytes by %s: %.1f us, priced at %.1f us\n", s->machine, hk_coll_name(coll), bytes,
              r.algorithm, r.us, r.priced_us);
       ++*far_off;

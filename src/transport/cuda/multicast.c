@@ -9,8 +9,6 @@
 #include "../device_links.h"
 #include "../transport.h"
 
-enum { ROOM = 64 << 20 }; /* of a rank, at most */
-
 /* ---- the layout ---- */
 
 hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks) {
@@ -36,7 +34,7 @@ static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned ch
   m->channels = channels < HK_MULTICAST_CHANNELS ? channels : HK_MULTICAST_CHANNELS;
   m->nslots = e->nslots < HK_MULTICAST_SLOTS ? e->nslots : HK_MULTICAST_SLOTS;
   m->slot_bytes = e->slot_bytes < HK_MULTICAST_SLOT_BYTES ? e->slot_bytes : HK_MULTICAST_SLOT_BYTES;
-  while (m->slot_bytes > 4096 && bytes_of(m, e->nranks) > ROOM) m->slot_bytes /= 2;
+  while (m->slot_bytes > 4096 && bytes_of(m, e->nranks) > HK_MULTICAST_ROOM) m->slot_bytes /= 2;
   m->slot_bytes &= ~(size_t)63;
 }
 

@@ -19,6 +19,7 @@ struct hk_device_env;
 enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_CHANNELS = 16 };
 /* At most, each of a size for a chunk: the switch's answer takes a microsecond or two. */
 enum { HK_MULTICAST_SLOTS = 4, HK_MULTICAST_SLOT_BYTES = 64 << 10 };
+enum { HK_MULTICAST_ROOM = 64 << 20 };                    /* bytes of a rank, at most */
 enum { HK_MULTICAST_LINE = 128, HK_MULTICAST_WORD = 16 }; /* bytes: of a counter with its line, of a slot's word */
 
 /* One for all ranks of a process. */
