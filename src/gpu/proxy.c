@@ -286,6 +286,7 @@ hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
     const hk_transport *t = f->link.owner->transport;
     bool it = rests;
     if (!t->rest || (!rests && !f->rests)) continue;
+    if (!rests) hk_gpu_pumped_clear_lines(f);
     HK_TRY(t->rest(&f->link, &it), out);
     f->rests = rests && it;
   }

@@ -24,6 +24,18 @@
  * 5. The receiver's kernel finds word k (acquire), reads the data and stores head = k (release), which the transport
  *    looks at.
  *
+ * Lines.  With LL a small slot goes between kernel and proxy in lines (kernels/cuda/work.h), in pinned memory, so that
+ * neither kernel needs a fence, a second look at memory after the word, or an acquire:
+ * 1. The sender's kernel stores the lines, and then in the place of word and note one more line: the tag, the length,
+ *    and as its flags the slot's number, once changed by HK_GPU_IN_LINES.
+ * 2. The sender's proxy finds that line, and takes the data out of the lines into the transport's slot when all of them
+ *    have the slot's flag.  They were stored before, but may come later.
+ * 4. The receiver's proxy writes slot k, if it is small, as lines, too, before its word.
+ * 5. The receiver's kernel polls the lines, leaves k as its note before, and stores head = k, with no fence.
+ * Slots go over the network as ever: transports do not know of lines, and flags take no bandwidth. The CPU copies small
+ * slots anyway.  Nor does an end know whether the other one has lines: it has none if the GPU's memory has all its
+ * payloads.  Before flags repeat, the sender's kernel and the receiver's proxy each write all lines anew.
+ *
  * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead,
  * and a peer that has left is no error.  From then on it is one.
  *
@@ -83,6 +95,7 @@ typedef struct hk_gpu_proxy_link {
   uint64_t word; /* of the next slot, as it is now; its upper half is the number of the slot that it was stored for */
   uint32_t note; /* beside it */
   uint64_t done, head; /* slots that the proxy has moved; that the receiver has given back */
+  uint64_t in_lines;   /* sender: of those that the proxy has moved, the ones that the kernel gave in lines */
   uint32_t credits;    /* slots that may be filled now */
 } hk_gpu_proxy_link;
 

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/cuda/work.h"
+#include "lines.h"
 
 /* ---- memory ---- */
 
@@ -14,14 +15,17 @@ static size_t words_bytes(const hk_transport_env *e) {
 
 hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, int i) {
   const hk_transport *t = f->link.owner->transport;
-  if (i < 2) return i ? &f->payload : &f->small;
-  return i == 2 && t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
+  hk_memory *const pinned[] = {&f->small, &f->payload, &f->lines};
+  if (i < 3) return pinned[i];
+  return i == 3 && t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
 }
 
+static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_NET_MAX; }
 static size_t control_bytes(const hk_transport_env *e) { return pages(e->nslots * sizeof(hk_slot) + sizeof(hk_head)); }
 size_t hk_gpu_pumped_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
 
 _Static_assert((int)HK_GPU_SMALL_SLOT == (int)HK_LINK_SMALL, "kernels and networks call the same slots small");
+_Static_assert((int)HK_GPU_LL_NET_MAX <= (int)HK_GPU_SMALL_SLOT, "what comes in lines is the CPU's if small slots are");
 /* With slots that are hardly larger than small ones there is nothing to gain. */
 static bool grows(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key) {
   return e->env->slot_bytes >= (size_t)4 * HK_GPU_SMALL_SLOT && via->transport->grows &&
@@ -97,6 +101,16 @@ out:
   return rc;
 }
 
+/* Slot i's lines. */
+static char *lines_at(const hk_gpu_pumped *f, uint32_t i) {
+  return (char *)f->lines.host + (size_t)i * 2 * HK_GPU_LL_NET_MAX;
+}
+
+void hk_gpu_pumped_clear_lines(hk_gpu_pumped *f) {
+  for (uint32_t i = 0; f->lines.host && i <= f->link.mask; i++)
+    hk_gpu_lines_refresh(lines_at(f, i), hk_gpu_line_flag(f->link.done, 0), HK_GPU_LL_NET_MAX);
+}
+
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   HK_TRY(pin_others(e, f), out);
@@ -106,6 +120,12 @@ hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu
     HK_TRY(e->pinned(e->arg, false, hk_gpu_pumped_bytes(e->env), &f->own), out);
     f->data = f->own.host;
     out->data = f->own.base;
+  }
+  /* The CPU makes lines of a payload, or a payload of them. Whether the other end has lines makes no difference. */
+  if (!f->on_gpu || f->link.small) {
+    HK_TRY(e->pinned(e->arg, true, lines_bytes(e->env), &f->lines), out);
+    hk_gpu_pumped_clear_lines(f);
+    out->lines = f->lines.base;
   }
   out->word = f->words.base;
   out->head = (uint64_t *)(void *)((char *)f->fifo.base + ((char *)&f->link.heads->value - (char *)f->fifo.host));
@@ -125,6 +145,7 @@ void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
   hk_device *d = e->device;
   (void)d->ops->release(d, &f->words);
   (void)d->ops->release(d, &f->own);
+  (void)d->ops->release(d, &f->lines);
   (void)d->ops->release(d, &f->fifo);
   (void)d->ops->release(d, &f->small);
   (void)d->ops->release(d, &f->payload);
@@ -161,21 +182,58 @@ out:
   return rc;
 }
 
+/* Is it the word of the next slot, given in lines? */
+static bool is_in_lines(const hk_gpu_pumped *f, uint64_t word) {
+  return (uint32_t)(word >> 32) == ((uint32_t)(f->link.done + 1) ^ HK_GPU_IN_LINES);
+}
+
+/* Has the kernel posted the next slot?  `word` is that slot's. */
+static bool is_posted(const hk_gpu_pumped *f, uint64_t word, uint32_t *bytes) {
+  const uint32_t number = (uint32_t)(f->link.done + 1);
+  if (!is_in_lines(f, word)) {
+    *bytes = note_of(f);
+    return (uint32_t)(word >> 32) == number;
+  }
+  /* relaxed: as the lines (lines.c). The length is there if the number beside it is. */
+  const uint64_t note = __atomic_load_n(word_of(f) + 1, __ATOMIC_RELAXED);
+  *bytes = (uint32_t)note;
+  return (uint32_t)(note >> 32) == number;
+}
+
+/* Lines that have been posted, as soon as all are there. */
+static bool take_lines(hk_gpu_pumped *f, uint32_t tag, uint32_t bytes) {
+  hk_link *l = &f->link;
+  if (!hk_gpu_lines_take(lines_at(f, index_of(f)), hk_gpu_line_flag(l->done + 1, tag), hk_link_send_buffer(l, bytes),
+                         bytes))
+    return false;
+  f->in_lines++;
+  return true;
+}
+
+/* The most bytes of the kernel's next slot. */
+static uint32_t room_of(const hk_gpu_pumped *f, bool in_lines) {
+  const uint32_t room = f->data ? f->link.slot_bytes : f->link.small_bytes;
+  if (!in_lines) return room;
+  return !f->lines.host ? 0 : room < HK_GPU_LL_NET_MAX ? room : (uint32_t)HK_GPU_LL_NET_MAX;
+}
+
 /* The kernel had a credit for each slot that it filled: it waits for the head that the transport moves. */
 static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
   hk_status rc = HK_OK;
   hk_link *l = &f->link;
-  for (;;) {
+  for (uint32_t bytes;;) {
     /* acquire: pairs with the kernel's release (system scope) after the slot's data and its note. The transport reads
      * the data after this load: this CPU does, or a card that it asks. A GPU's writes to host memory arrive in order.
      * Its writes to its own memory are visible to the whole system, a card's reads included, before the word is. */
     uint64_t word = __atomic_load_n(word_of(f), __ATOMIC_ACQUIRE);
-    if ((uint32_t)(word >> 32) != (uint32_t)(l->done + 1)) return HK_OK;
-    uint32_t bytes = note_of(f);
-    if (bytes > (f->data ? l->slot_bytes : l->small_bytes))
-      return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes, %u is the most", l->peer,
-                     bytes, f->data ? l->slot_bytes : l->small_bytes);
-    if (is_on_gpu(f, bytes) && !l->gpu)
+    const bool in_lines = is_in_lines(f, word);
+    if (!is_posted(f, word, &bytes)) return HK_OK;
+    if (bytes > room_of(f, in_lines))
+      return HK_FAIL(HK_ERR_INTERNAL, "a kernel says that a slot to rank %u has %u bytes%s, %u is the most", l->peer,
+                     bytes, in_lines ? " in lines" : "", room_of(f, in_lines));
+    if (in_lines) {
+      if (!take_lines(f, (uint32_t)word, bytes)) return HK_OK;
+    } else if (is_on_gpu(f, bytes) && !l->gpu)
       HK_TRY(copy(e, hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes), out);
     else if (bytes <= HK_SLOT_INLINE && !hk_link_on_gpu(l, bytes))
       memcpy(hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes);
@@ -190,6 +248,20 @@ out:
  * that the kernel finds it when it needs it. */
 static void ask(hk_gpu_pumped *f) {
   hk_link_set_waiting(&f->link, note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES);
+}
+
+/* The slot in lines, too: only the kernel knows whether it looks for its word or its lines, and it may not have asked
+ * yet. Of a slot that does not fit there is one line, for a kernel whose call does not match. */
+static void give_lines(hk_gpu_pumped *f, const hk_slot *s, const void *from) {
+  const uint64_t number = f->link.done + 1;
+  const uint32_t flag = hk_gpu_line_flag(number, s->signature);
+  char *lines = lines_at(f, index_of(f));
+  if (hk_gpu_lines_due(number, f->link.mask + 1))
+    hk_gpu_lines_refresh(lines, hk_gpu_line_flag(number - 1, 0), HK_GPU_LL_NET_MAX);
+  if (s->bytes > 0 && s->bytes <= HK_GPU_LL_NET_MAX)
+    hk_gpu_lines_give(lines, flag, from, s->bytes);
+  else
+    hk_gpu_lines_refresh(lines, flag, 1);
 }
 
 static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
@@ -208,6 +280,7 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
       HK_TRY(copy(e, to, from, s->bytes), out);
     else if (from != to)
       memcpy(to, from, s->bytes);
+    if (f->lines.host) give_lines(f, s, from);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
      * before.  If that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit
@@ -243,7 +316,9 @@ bool hk_gpu_pumped_starves(hk_gpu_pumped *f) {
 
 /* Only a look: send_slots and receive_slots acquire. */
 static uint64_t peek(const hk_gpu_pumped *f) { return __atomic_load_n(word_of(f), __ATOMIC_RELAXED); }
-static bool filled(const hk_gpu_pumped *f) { return (uint32_t)(peek(f) >> 32) == (uint32_t)(f->link.done + 1); }
+static bool filled(const hk_gpu_pumped *f) {
+  return (uint32_t)(peek(f) >> 32) == (uint32_t)(f->link.done + 1) || is_in_lines(f, peek(f));
+}
 
 bool hk_gpu_pumped_quiet(hk_gpu_pumped *f) { return !sends(f) || (!filled(f) && hk_link_drained(&f->link)); }
 
@@ -266,9 +341,10 @@ void hk_gpu_pumped_look(const hk_gpu_pumped *f, hk_gpu_proxy_link *out) {
                              /* relaxed, both: for a report */
                              .state = atomic_load_explicit(&l->state, memory_order_relaxed),
                              .head = atomic_load_explicit(&l->heads->value, memory_order_relaxed),
-                             .word = peek(f),
+                             .word = peek(f) & ~((uint64_t)HK_GPU_IN_LINES << 32),
                              .note = note_of(f),
-                             .done = l->done};
+                             .done = l->done,
+                             .in_lines = f->in_lines};
   out->credits = l->mask + 1 - (uint32_t)(out->done - out->head);
   out->waits = (uint8_t)waits_of(f, out);
 }

@@ -11,6 +11,7 @@ typedef struct hk_gpu_pumped {
   hk_memory fifo;                       /* the FIFO's host memory, pinned: headers and head counter... */
   hk_memory small;                      /* ...small payloads, if large ones come later (hk_gpu_pumped_grow)... */
   hk_memory payload;                    /* ...and payloads, if they are there */
+  hk_memory lines;                      /* LL lines of small slots, pinned; base NULL: the GPU has the payloads */
   bool opened;                          /* by the transport */
   bool rests;                           /* nothing but the kernels uses the payloads */
   hk_memory words;                      /* words and notes */
@@ -19,7 +20,8 @@ typedef struct hk_gpu_pumped {
   /* `data` is in the GPU's memory; if the transport has taken link.gpu back, slots are copied from and to it */
   bool on_gpu;
   uint16_t channel;
-  uint16_t hungry; /* pumps since it has begun to starve */
+  uint16_t hungry;   /* pumps since it has begun to starve */
+  uint64_t in_lines; /* slots that the kernel has given in lines */
   struct hk_gpu_pumped *next;
 } hk_gpu_pumped;
 
@@ -36,6 +38,8 @@ hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, hk_g
  * over. */
 hk_status hk_gpu_pumped_grow(hk_gpu_pumped *end, char *on_gpu, const hk_memory *host);
 void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *end);
+/* Its lines hold nothing that a kernel or the proxy may wait for; whatever their memory held. No kernel uses them. */
+void hk_gpu_pumped_clear_lines(hk_gpu_pumped *end);
 /* Before the transport's progress: takes what the kernel has sent, or sees whether it waits. */
 hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *end, bool *moved);
 /* After it: hands over what has arrived. */
@@ -46,7 +50,7 @@ bool hk_gpu_pumped_quiet(hk_gpu_pumped *end);
  * kernel's, which must see that.  Once in a pump; true after some, because what is under way may still be before it. */
 bool hk_gpu_pumped_starves(hk_gpu_pumped *end);
 size_t hk_gpu_pumped_bytes(const hk_transport_env *e); /* of the payloads */
-/* The memories of the link's payloads: pinned ones, and the GPU's.  Each may be none; NULL: there are no more. */
+/* The memories of the payloads and lines: pinned ones, and the GPU's.  Each may be none; NULL: there are no more. */
 hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *end, int i);
 void hk_gpu_pumped_look(const hk_gpu_pumped *end, hk_gpu_proxy_link *out);
 #endif

@@ -30,7 +30,7 @@ START_TEST(hosts) {
 }
 END_TEST
 
-/* LL inside the hosts, whole slots between them; the algorithms that know of hosts. */
+/* LL, between the hosts for small slots only; the algorithms that know of hosts. */
 START_TEST(algorithms) {
   static const char *const names[] = {"hier", "rail"};
   setenv("NCCL_ALGO", names[_i], 1);
@@ -144,7 +144,12 @@ static void die(place *p) {
   expect_failure(p, "rank 0");
 }
 
-START_TEST(dead_peer) { ck_assert_int_eq(run_failing(die), 0); }
+static void wish_protocol(int i) { setenv("NCCL_PROTO", i ? "LL" : "Simple", 1); }
+
+START_TEST(dead_peer) {
+  wish_protocol(_i);
+  ck_assert_int_eq(run_failing(die), 0);
+}
 END_TEST
 
 /* Rank 0's kernel waits for a rank that is not coming, until another thread aborts it. */
@@ -170,7 +175,10 @@ static void abort_one(place *p) {
   g->comm[0] = NULL;
 }
 
-START_TEST(abort_from_thread) { ck_assert_int_eq(run_failing(abort_one), 0); }
+START_TEST(abort_from_thread) {
+  wish_protocol(_i);
+  ck_assert_int_eq(run_failing(abort_one), 0);
+}
 END_TEST
 
 int main(void) {
@@ -183,7 +191,7 @@ int main(void) {
   tcase_add_test(t, plugin);
   tcase_add_test(t, all_types);
   tcase_add_test(t, graphs);
-  tcase_add_test(t, dead_peer);
-  tcase_add_test(t, abort_from_thread);
+  tcase_add_loop_test(t, dead_peer, 0, 2);
+  tcase_add_loop_test(t, abort_from_thread, 0, 2);
   return suite_run_one("gpu_hosts", t);
 }

@@ -141,7 +141,7 @@ mutate exec - move.h 's/hk_store(m->at\[k\] + 16 \* (i + j \* step), v\[j\])/hk_
 mutate exec - move.h 's/^    if (i < n) p\[i\] = /    p[i] = /' "odd ends are written too far"
 mutate exec - move.h 's/part\[i\] >> down | part\[i + 1\] << up/part[i] >> down/' "misaligned words lose bytes"
 # Lines.
-mutate exec - exec.cu 's/line_flag(done + 1, tag)/line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
+mutate exec - exec.cu 's/hk_gpu_line_flag(done + 1, tag)/hk_gpu_line_flag(sends ? done + 1 : done, tag)/' "a receiver waits for the flag before"
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
 mutate exec - move.h 's/if (!of_another_call(found, flag)) continue;/continue;/' "an LL line of another call is waited for"
 mutate wide - wide.h 's/if (v\[j\].w\[2\] == flag \&\& v\[j\].w\[3\] != tag) {/if (0) {/' "an LL128 line of another call is waited for"
@@ -191,7 +191,7 @@ mutate small - small.h 's/if (!hk_barrier_or(!small_any(s)) \&\& has_end)/hk_bar
   "a small message that did not come is given back"
 mutate small-races - small.h 's/if (!hk_barrier_or(!small_any(s)) \&\& has_end)/if (small_any(s) \&\& has_end)/' \
   "a slot is given back while other threads read it"
-mutate small - small.h 's/if (due_for_refresh(done + 1, w->nslots))/if (0)/' "a small message leaves old flags when numbers come round"
+mutate small - small.h 's/if (hk_gpu_lines_due(done + 1, w->nslots))/if (0)/' "a small message leaves old flags when numbers come round"
 mutate small - small.h 's/if (s->move.reducer.pre) own =/if (0) own =/' "a small message's own part is not premultiplied"
 mutate small - small.h 's/if (m->reducer.post) divide/if (0) divide/' "a small message's sum is not divided"
 mutate small - small.h 's/v = small_line(w->in, w->bytes, i + hk_threads());/;/' "the second pass sends the first one's data"

@@ -239,7 +239,7 @@ static inline void age_lines(uint32_t first, uint64_t bytes) {
   for (int i = 0; i < RANKS * RANKS * 16; i++) {
     fifo *f = (&fifos[0][0][0])[i];
     for (uint32_t n = first; f && n < first + SLOTS; n++) {
-      const hk_vec old = {{7, line_flag(n, tag), 7, line_flag(n, tag)}}, last = {{7, 7, n, tag}};
+      const hk_vec old = {{7, hk_gpu_line_flag(n, tag), 7, hk_gpu_line_flag(n, tag)}}, last = {{7, 7, n, tag}};
       char *lines = f->lines + (size_t)((n - 1) % SLOTS) * 2 * HK_GPU_LL_MAX;
       char *wide = f->wide + (size_t)((n - 1) % SLOTS) * WIDE_BYTES;
       for (size_t k = 0; k < 2 * (size_t)HK_GPU_LL_MAX; k += 16) memcpy(lines + k, &old, sizeof old);

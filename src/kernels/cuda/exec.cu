@@ -126,9 +126,9 @@ HK_DEVICE void post_signal(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
   else
     hk_store_signal(at, value);
 }
-/* Both ends get the same answer. */
+/* Both ends get the same answer; over the network each is between its kernel and its proxy. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
-  if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= HK_GPU_LL_MAX) return LL_LINES;
+  if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= lines_carry(k)) return LL_LINES;
   if (proto == HK_GPU_LL128 && k->wide && bytes > 0 && bytes <= HK_GPU_LL128_CARRIES(k->wide_bytes)) return WIDE_LINES;
   return PLAIN;
 }
@@ -164,10 +164,10 @@ HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t 
   const uint64_t slot = done & (k->nslots - 1);
   const uint32_t number = (uint32_t)(done + 1);
   hk_vec v;
-  if (k->lines) {
-    v = hk_load_line(k->lines + slot * 2 * HK_GPU_LL_MAX);
+  if (k->lines && !k->proxied) { /* a proxy gives a word with them */
+    v = hk_load_line(lines_of(k, slot));
     *found = v.w[1];
-    if (line_flag(number, 0) == (v.w[1] & line_flag(~0u, 0))) return true;
+    if (hk_gpu_line_flag(number, 0) == (v.w[1] & hk_gpu_line_flag(~0u, 0))) return true;
   }
   if (!k->wide) return false;
   v = hk_load_line(k->wide + slot * k->wide_bytes + 112);
@@ -181,6 +181,11 @@ HK_DEVICE char *data_of(const hk_gpu_link *k, uint64_t slot, uint64_t bytes) {
   return k->data + slot * k->slot_bytes;
 }
 
+/* For the proxy: this kernel waits for the slot. */
+HK_DEVICE void note_wait(const hk_gpu_link *k, uint64_t done) {
+  hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it orders nothing */
+}
+
 /* Waits for the slot; *data, its place, becomes the address of its data. `whole`: the tag of a reference of another
  * length. litmus: slot, reference, pumped_receive */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
@@ -188,8 +193,7 @@ HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint
   uint32_t polls = 0, found;
   const uint64_t *at = word_of(k, done);
   uint64_t word = hk_load_acquire(at);
-  if (k->proxied && (uint32_t)(word >> 32) != (uint32_t)(done + 1))
-    hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it orders nothing */
+  if (k->proxied && (uint32_t)(word >> 32) != (uint32_t)(done + 1)) note_wait(k, done);
   while ((uint32_t)(word >> 32) != (uint32_t)(done + 1)) {
     if (give_up(state, &polls)) return false;
     if (polls % POLLS_BETWEEN_LOOKS == 0 && came_in_lines(k, done, &found)) {
@@ -286,9 +290,9 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
   }
   unsigned lines = lines_for(link, w->proto, bytes);
   m->lines[k] = sends && (link->multi & HK_GPU_MULTI_DATA) ? (uint8_t)EVERYWHERE : (uint8_t)lines;
-  m->flag[k] = lines == LL_LINES ? line_flag(done + 1, tag) : (uint32_t)(done + 1);
+  m->flag[k] = lines == LL_LINES ? hk_gpu_line_flag(done + 1, tag) : (uint32_t)(done + 1);
   m->peer[k] = link->peer;
-  m->at[k] = lines == LL_LINES     ? link->lines + slot * 2 * HK_GPU_LL_MAX
+  m->at[k] = lines == LL_LINES     ? lines_of(link, slot)
              : lines == WIDE_LINES ? link->wide + slot * link->wide_bytes
                                    : data_of(link, slot, bytes);
   if (!sends && transfer) {
@@ -299,6 +303,7 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
     return found_at(m, k);
   }
   if (!sends) {
+    if (lines != PLAIN && link->proxied) note_wait(link, done); /* before it looks, which would take a round trip */
     const bool here = lines != PLAIN || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
     return here ? found_at(m, k) : (unsigned)FOUND_STOP;
   }
@@ -315,6 +320,13 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
 HK_DEVICE bool orders(const hk_gpu_shared *s, const hk_gpu_link *link, bool sends, uint64_t bytes) {
   return (sends || link->head) && lines_for(link, s->work.proto, bytes) == PLAIN;
 }
+/* Lines that a proxy is to send: their length is a line, too. It orders nothing, as each has its flag, and the proxy
+ * polls the others. litmus: pumped_lines_send, pumped_lines_late */
+HK_DEVICE void post_lines(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
+  const uint32_t number = (uint32_t)(done + 1);
+  const hk_vec v = {{tag, number ^ HK_GPU_IN_LINES, (uint32_t)bytes, number}};
+  hk_store_line(word_of(k, done), v);
+}
 /* Signals all operands after the data has moved; the first warp does it. One fence serves all of them, and words go
  * before heads, because a peer waits for them. litmus: step, reference, pumped_send, switch_sums, slot_before_line */
 HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned ndst, unsigned n,
@@ -324,8 +336,9 @@ HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_oper
     if (o[k].space != HK_LINK) continue;
     const unsigned at = place_of(l, &o[k], k);
     const hk_gpu_link *link = &s->links[at];
-    plain |= orders(s, link, k < ndst, bytes);
-    if (k < ndst && link->proxied)
+    const bool slot = orders(s, link, k < ndst, bytes);
+    plain |= slot;
+    if (k < ndst && link->proxied && slot)
       hk_store_relaxed(note_of(link, s->done[at]), (uint32_t)bytes); /* relaxed: the fence is after it */
   }
   if (switched) hk_multi_fence();     /* what went everywhere is read by the readers' own addresses */
@@ -336,7 +349,10 @@ HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_oper
     const hk_gpu_link *link = &s->links[at];
     uint64_t *done = &s->done[at];
     const uint32_t tag = tag_of(l->signature, bytes) ^ (stable && s->refers[k] ? BY_REFERENCE : 0);
-    if (orders(s, link, true, bytes)) post_signal(link, word_of(link, *done), (*done + 1) << 32 | tag);
+    if (orders(s, link, true, bytes))
+      post_signal(link, word_of(link, *done), (*done + 1) << 32 | tag);
+    else if (link->proxied)
+      post_lines(link, *done, tag, bytes);
     *done += 1;
   }
   for (unsigned k = hk_thread(); k < n; k += HK_WARP) {

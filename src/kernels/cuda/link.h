@@ -8,18 +8,18 @@
 /* The lower half of a slot's word, beside its number. */
 HK_DEVICE uint32_t tag_of(uint32_t signature, uint64_t bytes) { return signature ^ (uint32_t)bytes * 0x9e3779b1u; }
 
+/* The most bytes of a slot that go in LL lines, and their place. */
+HK_DEVICE uint32_t lines_carry(const hk_gpu_link *k) { return k->proxied ? HK_GPU_LL_NET_MAX : HK_GPU_LL_MAX; }
+HK_DEVICE char *lines_of(const hk_gpu_link *k, uint64_t slot) { return k->lines + slot * 2 * lines_carry(k); }
+
 /* Before the numbers in flags wrap round, every line gets a new one, so that an old flag never matches. LL's flags have
  * fewer bits; each is written anew four times in a round. litmus: refresh */
-enum { LL_NUMBER_BITS = 32 - HK_GPU_LL_TAG_BITS };
-HK_DEVICE bool due_for_refresh(uint64_t number, uint32_t nslots) {
-  return (number & ((1u << (LL_NUMBER_BITS - 2)) - 1)) < nslots;
-}
 HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
   const uint64_t slot = done & (k->nslots - 1), number = done + 1;
-  if (k->lines && due_for_refresh(number, k->nslots)) {
-    uint32_t old = line_flag(done, 0); /* the number before this slot's: not waited for any more */
+  if (k->lines && hk_gpu_lines_due(number, k->nslots)) {
+    uint32_t old = hk_gpu_line_flag(done, 0); /* the number before this slot's: not waited for any more */
     hk_vec v = {{old, old, old, old}};
-    for (uint32_t i = 0; i < 2 * HK_GPU_LL_MAX; i += 16) hk_store_line(k->lines + slot * 2 * HK_GPU_LL_MAX + i, v);
+    for (uint32_t i = 0; i < 2 * lines_carry(k); i += 16) hk_store_line(lines_of(k, slot) + i, v);
   }
   if (k->wide && (number & 0x3fffffffu) < k->nslots) { /* then lines of LL are due, too */
     uint32_t old = (uint32_t)done;

@@ -137,12 +137,7 @@ HK_DEVICE void store_pieces(char *p, hk_vec v, unsigned n) {
     store_odd(p, v, n);
 }
 
-/* The slot's number, so much of it as there is room for, beside a part of the call's tag. A line that has the number
- * and another tag is of a call that does not match. */
-HK_DEVICE uint32_t line_flag(uint64_t number, uint32_t tag) {
-  /* The upper bits of a product depend on all bits of its factors. */
-  return (uint32_t)number << HK_GPU_LL_TAG_BITS | (tag * 0x9e3779b1u) >> (32 - HK_GPU_LL_TAG_BITS);
-}
+/* A line that has the slot's number and another tag is of a call that does not match. */
 HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
   return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
 }

@@ -150,13 +150,13 @@ HK_DEVICE bool small_prepare(const hk_gpu_small *w, hk_gpu_small_shared *s, unsi
   hk_gpu_move *m = &s->move;
   uint32_t polls = 0;
   m->at[k] = end.lines + (done & (w->nslots - 1)) * 2 * HK_GPU_LL_MAX;
-  m->flag[k] = line_flag(done + 1, tag_of(w->signature, w->bytes));
+  m->flag[k] = hk_gpu_line_flag(done + 1, tag_of(w->signature, w->bytes));
   if (k < HK_GPU_SMALL_SOURCES) return true;
   while (done >= head + w->nslots) {
     if (give_up(w->state, &polls)) return false;
     head = hk_load_signal(end.head);
   }
-  if (due_for_refresh(done + 1, w->nslots)) small_refresh(&w->links[w->link[k - HK_GPU_SMALL_SOURCES]], done);
+  if (hk_gpu_lines_due(done + 1, w->nslots)) small_refresh(&w->links[w->link[k - HK_GPU_SMALL_SOURCES]], done);
   return true;
 }
 HK_DEVICE void small_send(const hk_gpu_small_shared *s, uint32_t ends, uint32_t i, hk_vec v) {

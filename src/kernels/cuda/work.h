@@ -16,7 +16,7 @@
  * the link has none, it is sent as with Simple.
  *
  * Over the network each end has words of its own, in pinned host memory, and beside each a note for the proxy:
- * gpu/proxy.h describes that handshake.
+ * gpu/proxy.h describes that handshake. Its lines are between kernel and proxy only.
  *
  * By reference: if the receiver can read the sender's user memory, a Simple slot may hold the receiver's address of it
  * instead of the data; the tag of its word shows this. For ranks of one process on one GPU (`refs`) it is the sender's
@@ -30,6 +30,7 @@
  */
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
+#include <stdbool.h>
 #include <stdint.h>
 #include "../../program/cursor.h"
 
@@ -42,6 +43,7 @@ enum {
   HK_GPU_THREADS = 512,     /* of a block at most */
   HK_GPU_SMALL_SLOT = 4064, /* bytes of a slot's data for which a link over the network has memory from the start */
   HK_GPU_LL_MAX = 16384,    /* bytes of a slot's data that its LL lines can carry */
+  HK_GPU_LL_NET_MAX = 3072, /* the same over the network, between a kernel and its proxy */
   HK_GPU_LL_TAG_BITS = 12,  /* of an LL line's flag; the slot's number has the others */
   HK_GPU_REF_MIN = 65536    /* below, a copy into the slot is cheaper than the wait for the credit at the end */
 };
@@ -55,7 +57,7 @@ typedef struct hk_gpu_link {
   uint64_t *head;              /* slots that the receiver has given back */
   uint64_t *word;              /* of slot i at word[i * HK_GPU_WORD_STRIDE] */
   char *data;                  /* of slot i at data + i * slot_bytes; NULL: `small` is all that there is */
-  char *lines;                 /* of slot i at lines + i * 2 * HK_GPU_LL_MAX; NULL: no LL */
+  char *lines;                 /* of slot i at lines + i * 2 * HK_GPU_LL_MAX, if `proxied` ..._NET_MAX; NULL: no LL */
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
   uint16_t sends;
@@ -72,10 +74,24 @@ typedef struct hk_gpu_link {
 /* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */
 #define HK_GPU_UNSEEN INT64_MIN
 enum { HK_GPU_WORD_STRIDE = 2, HK_GPU_HEAD_STRIDE = 16 };
+/* In the word of a slot that a kernel has given to its proxy in lines: so much its number differs from a slot's whose
+ * data is there. */
+#define HK_GPU_IN_LINES 0x80000000u
 enum {
   HK_GPU_MULTI_SIGNAL = 1, /* its signals go to a multicast address; a NULL head is another link's to store */
   HK_GPU_MULTI_DATA = 2    /* what it sends, too */
 };
+
+/* The flag of an LL line: the slot's number, so much of it as there is room for, beside a part of the call's tag. */
+HK_INLINE uint32_t hk_gpu_line_flag(uint64_t number, uint32_t tag) {
+  /* The upper bits of a product depend on all bits of its factors. */
+  return (uint32_t)number << HK_GPU_LL_TAG_BITS | (tag * 0x9e3779b1u) >> (32 - HK_GPU_LL_TAG_BITS);
+}
+/* Is slot `number` one of those before which all its lines get a new flag?  Of every slot's lines four times until the
+ * numbers in flags repeat. */
+HK_INLINE bool hk_gpu_lines_due(uint64_t number, uint32_t nslots) {
+  return (number & ((1u << (32 - HK_GPU_LL_TAG_BITS - 2)) - 1)) < nslots;
+}
 
 /* In mapped host memory, one for each communicator. The first thread that finds an error writes it here. */
 typedef struct hk_gpu_state {

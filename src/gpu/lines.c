@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* LL lines, the CPU's side (lines.h). */
+#include "lines.h"
+#include <string.h>
+
+enum { PAIR = 8 }; /* bytes of data in 16 of lines */
+
+/* Relaxed, both: data and flag are one access of 8 aligned bytes, at the CPU and over PCI, so the data is there if its
+ * flag is, and lines need no order among each other. Before a line is written again its slot's credit goes round: that
+ * is stored after the line has been read. litmus: pumped_lines_send, pumped_lines_receive */
+static uint64_t get(const uint64_t *line) { return __atomic_load_n(line, __ATOMIC_RELAXED); }
+static void put(uint64_t *line, uint32_t flag, uint32_t data) {
+  __atomic_store_n(line, (uint64_t)flag << 32 | data, __ATOMIC_RELAXED);
+}
+
+/* Kernels write, and wait for, words in pairs: data is filled up to a multiple of 8 bytes. */
+bool hk_gpu_lines_take(const void *lines, uint32_t flag, void *to, uint32_t bytes) {
+  const uint64_t *from = lines;
+  const uint32_t pairs = bytes / PAIR, left = bytes % PAIR;
+  uint64_t wrong = 0;
+  for (uint32_t i = 0; i < pairs; i++) {
+    const uint64_t a = get(&from[2 * i]), b = get(&from[2 * i + 1]), data = (uint32_t)a | b << 32;
+    wrong |= (a >> 32 ^ flag) | (b >> 32 ^ flag);
+    memcpy((char *)to + (size_t)i * PAIR, &data, PAIR);
+  }
+  if (left) {
+    const uint64_t a = get(&from[2 * pairs]), b = get(&from[2 * pairs + 1]), data = (uint32_t)a | b << 32;
+    wrong |= (a >> 32 ^ flag) | (b >> 32 ^ flag);
+    memcpy((char *)to + (size_t)pairs * PAIR, &data, left);
+  }
+  return !wrong;
+}
+
+static void put_pair(uint64_t *to, uint32_t flag, uint64_t data) {
+  put(&to[0], flag, (uint32_t)data);
+  put(&to[1], flag, (uint32_t)(data >> 32));
+}
+
+void hk_gpu_lines_give(void *lines, uint32_t flag, const void *from, uint32_t bytes) {
+  uint64_t *to = lines, data;
+  const uint32_t pairs = bytes / PAIR, left = bytes % PAIR;
+  for (uint32_t i = 0; i < pairs; i++) {
+    memcpy(&data, (const char *)from + (size_t)i * PAIR, PAIR);
+    put_pair(&to[2 * i], flag, data);
+  }
+  if (!left) return;
+  data = 0;
+  memcpy(&data, (const char *)from + (size_t)pairs * PAIR, left);
+  put_pair(&to[2 * pairs], flag, data);
+}
+
+void hk_gpu_lines_refresh(void *lines, uint32_t flag, uint32_t most) {
+  uint64_t *to = lines;
+  for (uint32_t i = 0; i < (most + PAIR - 1) / PAIR; i++) put_pair(&to[2 * i], flag, 0);
+}
