@@ -20,6 +20,9 @@
  * for its turn, which was 0.6 of a message on two cores. */
 #define HK_EXCHANGE_MESSAGES 2.6
 
+/* What a message of `bytes` to another host takes beyond its link's latency: a fence, or the proxies' work on lines. */
+double hk_far_sync_us(const hk_machine *m, double bytes);
+
 /* How an algorithm's messages are divided between the two levels, with ranks numbered host after host. */
 typedef enum hk_spread {
   HK_SPREAD_MESH, /* every rank to every other */

@@ -20,12 +20,14 @@ typedef struct delay {
 
 static double or_else(double x, double otherwise) { return x > 0 ? x : otherwise; }
 
-static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, double far_part, double *far_chain) {
+/* `bytes`: of a message. */
+static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, double far_part, double bytes,
+                    double *far_chain) {
   double lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
   double chain = or_else(w->gpu.chain, w->rounds), turns = or_else(w->gpu.turns, chain);
   double far = m->nhosts > 1 ? or_else(w->gpu.far_chain, far_part * chain) : 0;
   double alpha = or_else(m->traffic[w->gpu.traffic].alpha_us, m->inside.alpha_us);
-  double inside = alpha + m->sync_us, between = m->between.alpha_us + m->sync_us;
+  double inside = alpha + m->sync_us, between = m->between.alpha_us + hk_far_sync_us(m, bytes);
   double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
@@ -102,14 +104,15 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   size_t own = (w->block + (size_t)m->channels - 1) / (size_t)m->channels, chunk = hk_chunk(m, s, own);
   double waves = own > chunk ? (double)((own + chunk - 1) / chunk) : 1, far_chain;
   hk_split at = hk_split_work(m, w);
-  delay d = delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, &far_chain);
+  const double message = fmin((double)chunk, (double)own);
+  delay d = delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, message, &far_chain);
   double latency = d.first + (waves - 1) * d.again;
   double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
   double pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b), lane = or_else(w->gpu.lane, w->sent);
   double more = fmax(0, or_else(w->gpu.lanes, lane) - lane), fill = more / waves / channels * pace;
   double after = or_else(w->gpu.after, more) / waves / channels * pace;
   /* What goes to another host is first put into a slot and sent from there. */
-  double part_us = fmin((double)chunk, (double)own) * m->between.one_us_per_b;
+  double part_us = message * m->between.one_us_per_b;
   /* Where a message is all that a lane has, all channels come to a port at once, but for what they begin apart. */
   if (w->spread == HK_SPREAD_CUBE && w->gpu.chain <= 0)
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));

@@ -75,6 +75,8 @@ typedef struct hk_machine {
   double switch_us;                /* handing the core to another rank; counts if ranks outnumber cores */
   double launch_us;                /* beginning an operation at all */
   double sync_us;                  /* what Simple's fence adds to a message; 0 if there is none */
+  double far_sync_us;              /* the same between hosts, if the message is longer than ... */
+  size_t far_lines;                /* ... the lines of the decision's protocol carry there; hk_machine_as sets it */
   double channel_us;               /* one channel more */
   double channel_us_per_b;         /* GPUs: one byte on one lane of one channel, which one core moves */
   int channels;       /* that share out the message, in the decision being priced: 1 unless hk_machine_as set it */

@@ -171,7 +171,7 @@ static void describe_gpus(hk_machine *m, const home *h) {
   m->copy_us_per_b = max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
   m->gamma_us_per_b = max(m->gamma_us_per_b, 1 / memory / 1000);
   m->launch_us = HK_GPU_LAUNCH_US;
-  m->sync_us = HK_GPU_SYNC_US;
+  m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US;
   m->channel_us_per_b = max(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
   m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
@@ -239,6 +239,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .gamma_us_per_b = sharers * p.gamma_us_per_b,
                   .launch_us = HK_GPU_LAUNCH_US,
                   .sync_us = HK_GPU_SYNC_US,
+                  .far_sync_us = HK_GPU_SYNC_US,
                   .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
                   .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
                   .channels = 1,

@@ -16,7 +16,7 @@
 #include "world.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
-_Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX &&
+_Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX && HK_GPU_LL_FAR_BYTES == (int)HK_GPU_LL_NET_MAX &&
                    HK_GPU_LL128_SLOT_BYTES == HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES) &&
                    HK_GPU_SWITCH_SLOT_BYTES == (int)HK_MULTICAST_SLOT_BYTES &&
                    HK_GPU_SWITCH_SLOTS == (int)HK_MULTICAST_SLOTS &&

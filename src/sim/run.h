@@ -125,7 +125,7 @@ typedef struct hk_sim {
   double alike;     /* channels that each simulated one represents */
   /* Effects of the protocol. */
   double wire; /* bytes on a link for one of payload */
-  double lane_us, sync_us, lane_rate;
+  double lane_us, sync_us, far_sync_us, lane_rate;
   uint32_t nslots;
   bool gpu, coarse;
   bool cached;                /* CPU: the caches hold all buffers */

@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../collectives/machine.h"
+#include "../collectives/cost.h"
 #include "../collectives/select.h"
 #include "model.h"
 #include "run.h"
@@ -144,6 +144,8 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
     s->wire = 1 / proto->efficiency;
     s->sync_us = HK_GPU_SYNC_US * proto->sync;
     s->lane_us = HK_GPU_INSTR_US + s->sync_us * HK_GPU_SYNC_LANE;
+    const hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
+    s->far_sync_us = hk_far_sync_us(&as, fmin((double)s->sizes.chunk, (double)s->sizes.longest));
     s->lane_rate = hk_gpu_lane_gbps(hk_world_node(&s->world, 0)->gpu.sm) * 1000 * proto->copy;
     return;
   }

@@ -70,7 +70,8 @@ static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
 static double latency(const hk_sim *s, const hk_route *route, bool same) {
   if (!s->gpu)
     return route->net ? route->us + HK_SIM_SOCKET_US : same ? HK_SIM_MEMORY_US : HK_SIM_MEMORY_US + route->us;
-  return route->us + s->sync_us * (1 - HK_GPU_SYNC_LANE) + (route->net ? HK_GPU_PROXY_US : 0);
+  const double lane_us = s->sync_us * HK_GPU_SYNC_LANE; /* is in s->lane_us */
+  return route->us + (route->net ? s->far_sync_us + HK_GPU_PROXY_US : s->sync_us) - lane_us;
 }
 
 /* A sender's path to its peer. */

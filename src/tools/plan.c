@@ -151,7 +151,7 @@ static void print_model(const hk_inputs *w) {
     hk_table_row(t, HK_STYLE_PLAIN, "inside a host, a rank\t%.2f us\t%s\t%s", m->inside.alpha_us + m->sync_us,
                  rate(ring, m->inside.ring_us_per_b), rate(mesh, m->inside.mesh_us_per_b));
   if (m->nhosts > 1)
-    hk_table_row(t, HK_STYLE_PLAIN, "between hosts, a host\t%.2f us\t%s\t%s", m->between.alpha_us + m->sync_us,
+    hk_table_row(t, HK_STYLE_PLAIN, "between hosts, a host\t%.2f us\t%s\t%s", m->between.alpha_us + m->far_sync_us,
                  rate(ring, m->between.ring_us_per_b), rate(mesh, m->between.mesh_us_per_b));
   hk_table_print(t, 2, stdout);
   if (m->cores_per_host > 0)

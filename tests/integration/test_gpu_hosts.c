@@ -6,6 +6,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
+#include "../../src/gpu/gpu.h"
+#include "../../src/gpu/proxy.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
 
@@ -22,11 +24,22 @@ static void collectives(place *p) {
   for (int by = 1; by < 3; by++) each_ring(p, by);
 }
 
+/* Without a wish for a protocol short messages go over the network in LL lines. */
+static void collectives_in_lines(place *p) {
+  enum { ROOM = 256 };
+  hk_gpu_proxy_link l[ROOM];
+  uint64_t in_lines = 0;
+  collectives(p);
+  for (int r = p->first; r < p->first + p->each; r++)
+    for (int i = hk_gpu_proxy_look(hk_gpu_of(p->g.comm[r])->proxy, l, ROOM); i-- > 0;) in_lines += l[i].in_lines;
+  ck_assert_uint_gt(in_lines, 0);
+}
+
 /* {processes, ranks of each, devices, hosts} */
 START_TEST(hosts) {
   static const int shapes[][4] = {{2, 1, 1, 2}, {3, 2, 6, 3}, {4, 2, 4, 4}};
   const int *s = shapes[_i];
-  ck_assert_int_eq(run_processes(s[0], s[1], s[2], s[3], collectives), 0);
+  ck_assert_int_eq(run_processes(s[0], s[1], s[2], s[3], collectives_in_lines), 0);
 }
 END_TEST
 

@@ -2,7 +2,8 @@
 /* check: notsan */
 /* Selection and chunks: deterministic, equal for all ranks, always supported, without cliffs. */
 #include <string.h>
-#include "../../src/collectives/machine.h"
+#include "../../src/collectives/cost.h"
+#include "../../src/collectives/gpu.h"
 #include "../../src/collectives/select.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
@@ -182,6 +183,38 @@ START_TEST(sensible) {
 }
 END_TEST
 
+/* GPUs of several hosts: LL for short messages, which go over the network in lines; what is longer than these has the
+ * fence whatever the protocol. */
+START_TEST(lines_between_hosts) {
+  const hk_gpu_facts f = {.nranks = 4,
+                          .nhosts = 4,
+                          .ranks_per_host = 1,
+                          .least_per_host = 1,
+                          .ranks_per_gpu = 1,
+                          .sm = 90,
+                          .max_channels = 16,
+                          .slot_bytes = 131072};
+  const hk_machine m = hk_machine_of_gpus(&f, &hk_constants_default), cpus = machine(4, 1, 2, false);
+  const hk_machine simple = hk_machine_as(&m, HK_PROTO_SIMPLE, 1), ll = hk_machine_as(&m, HK_PROTO_LL, 1);
+  const hk_machine wide = hk_machine_as(&m, HK_PROTO_LL128, 1);
+  hk_decision d;
+  for (size_t bytes = 8; bytes <= 2048; bytes *= 4) {
+    hk_select(&m, NULL, HK_ALLREDUCE, bytes, &d);
+    ck_assert_int_eq(d.protocol, HK_PROTO_LL);
+    const double longer = hk_algorithm_cost(d.algorithm, &simple, HK_ALLREDUCE, bytes) -
+                          hk_algorithm_cost(d.algorithm, &ll, HK_ALLREDUCE, bytes);
+    ck_assert_double_gt(longer, HK_GPU_SYNC_US / 2);
+  }
+  hk_select(&m, NULL, HK_ALLREDUCE, 256 << 20, &d);
+  ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
+  ck_assert_double_lt(hk_far_sync_us(&ll, HK_GPU_LL_FAR_BYTES), HK_GPU_SYNC_US / 2);
+  ck_assert_double_eq(hk_far_sync_us(&ll, HK_GPU_LL_FAR_BYTES + 1), HK_GPU_SYNC_US);
+  ck_assert_double_eq(hk_far_sync_us(&simple, 0), HK_GPU_SYNC_US); /* an empty part of a message */
+  ck_assert_double_eq(hk_far_sync_us(&wide, 8), HK_GPU_SYNC_US);
+  ck_assert_double_eq(hk_far_sync_us(&cpus, 8), 0);
+}
+END_TEST
+
 START_TEST(chunks) {
   hk_machine all[MACHINES];
   int n = machines(all);
@@ -287,6 +320,7 @@ int main(void) {
   tcase_add_test(t, wish_syntax);
   tcase_add_test(t, alternatives);
   tcase_add_test(t, sensible);
+  tcase_add_test(t, lines_between_hosts);
   tcase_add_test(t, chunks);
   tcase_add_test(t, no_cliffs);
   tcase_add_loop_test(t, selected, 0, HK_ARRAY_LENGTH(selections));
