@@ -267,6 +267,24 @@ static void wrong(place *p) {
   cases[9].r.resources = &odd;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++)
     ck_assert_msg(create(c, newest, &cases[i].r, out) == cases[i].want, "case %zu", i);
+  /* Teams that are no part of the LSA team, and resources beyond what a number may be: each limit alone. */
+  const int n = lsa.nRanks, me = lsa.rank;
+  const ncclTeam_t teams[] = {{0, 0, 1},   {n, -1, 1},          {n, n, 1},      {1, me, 0},
+                              {1, me, -1}, {me + 2, me + 1, 1}, {n + 1, me, 1}, {2, 0, n - me}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(teams); i++) {
+    hk_team_wish wish = {.team = teams[i]};
+    hk_requirements one = fresh(newest);
+    one.teams = &wish;
+    ck_assert_msg(create(c, newest, &one, out) == ncclInvalidArgument, "team %zu", i);
+  }
+  const hk_resource_wish beyond[] = {
+      {.bytes = ((size_t)1 << 46) + 1}, {.bytes = 4, .align = (size_t)1 << 31}, {.bytes = 4, .align = 3}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(beyond); i++) {
+    hk_resource_wish wish = beyond[i];
+    hk_requirements one = fresh(newest);
+    one.resources = &wish;
+    ck_assert_msg(create(c, newest, &one, out) == ncclInvalidArgument, "resource %zu", i);
+  }
   hk_requirements r = fresh(oldest);
   r.gin_signals = 1;
   ck_assert_int_eq(create(c, oldest, &r, out), ncclInvalidUsage);
