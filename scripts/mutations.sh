@@ -283,9 +283,10 @@ lines_of() { # file line
 order() { # file line
   local test
   { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
-    else # or a longer statement; what has no code of its own, as a declaration, counts as the code that follows
+    else # or a longer statement; what has no code of its own, as a declaration, counts as the code that follows, or as what is near
       { grep -lxFf <(lines_of "$1" "$2") "$base"/lines/test_* ||
-        grep -lxF -e "$1:$(($2 + 1))" -e "$1:$(($2 + 2))" "$base"/lines/test_*; } | sed 's,.*/,,'
+        grep -lxF -e "$1:$(($2 + 1))" -e "$1:$(($2 + 2))" "$base"/lines/test_* ||
+        grep -lxFf <(seq -f "$1:%.0f" $(($2 > 9 ? $2 - 9 : 1)) $(($2 + 9))) "$base"/lines/test_*; } | sed 's,.*/,,'
     fi
   } | while read -r test; do [ -n "${usual[$test]:-}" ] && echo "${usual[$test]} $test"; done |
     awk -v file="$1" -v name="$(basename "$1" .c)" 'old { n[$2] += $1 == file; next }
