@@ -157,6 +157,7 @@ hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_veri
   HK_TRY(check_outputs(&v), out);
   if (v.options.orders) rc = hk_verify_orders(&v);
 out:
+  report->sets = v.sets.used;
   release(&v);
   return rc;
 }

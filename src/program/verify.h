@@ -52,6 +52,7 @@ typedef struct hk_verify_report {
   char message[512];     /* empty when proved; else names rank, lane, instruction, block and what is wrong */
   int rank, lane, instr; /* of the fault, -1 if none applies */
   uint64_t steps;        /* instructions run */
+  uint32_t sets;         /* of ranks whose inputs a value has in it: the most that there were at once */
   hk_order order;        /* with `orders`, of programs that are proved */
 } hk_verify_report;
 

@@ -5,8 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/program/verify.h"
+#include "../support/golden.h"
+#include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 #include "../support/textbook.h"
+
+#define GOLDEN "tests/golden/verify_sets.txt" /* the most sets of ranks at once, for 3 waves and for 10 */
 
 static void expect_proved(hk_program **p, int n, unsigned slots, unsigned waves, bool in_place) {
   hk_verify_options o = {.slots = slots, .waves = waves, .in_place = in_place};
@@ -113,13 +117,45 @@ START_TEST(bad_arguments) {
 }
 END_TEST
 
+/* ---- memory ---- */
+
+/* A value that is not dropped when nothing holds it any more is no fault of a program, but takes memory at each wave. */
+START_TEST(memory) {
+  const hk_algorithm *a = hk_algorithms[_i];
+  char name[100];
+  snprintf(name, sizeof name, "%s|", a->name);
+  golden g = golden_open(GOLDEN, name);
+  for (int nranks = 2; nranks <= 8; nranks += 3) {
+    hk_machine m = prove_machine(nranks);
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      double sets[2];
+      if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+      hk_program **p = prove_build(a, (hk_coll)c, nranks, 0);
+      for (unsigned k = 0; k < 2; k++) {
+        hk_verify_options o = {.slots = 2, .waves = k ? 10 : 3, .in_place = true, .orders = true};
+        hk_verify_report report;
+        hk_status rc = hk_verify((const hk_program *const *)p, nranks, &o, &report);
+        ck_assert_msg(rc == HK_OK, "%s %s of %d: %s", a->name, hk_coll_name((hk_coll)c), nranks, report.message);
+        sets[k] = report.sets;
+      }
+      snprintf(name, sizeof name, "%s|%s|%d", a->name, hk_coll_name((hk_coll)c), nranks);
+      golden_line(&g, name, (double[]){sets[0], sets[1], 0, 0});
+      prove_free(p, nranks);
+    }
+  }
+  fclose(g.file);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("accepts");
   tcase_set_timeout(t, 300);
+  golden_clear(GOLDEN);
   tcase_add_loop_test(t, textbook_is_proved, 0, (int)textbook_count);
   tcase_add_test(t, a_thousand_ranks);
   tcase_add_test(t, references_end);
   tcase_add_test(t, lanes_ordered_by_a_peer);
   tcase_add_test(t, bad_arguments);
+  tcase_add_loop_test(t, memory, 0, prove_count());
   return suite_run_one("verify", t);
 }

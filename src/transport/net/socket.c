@@ -35,7 +35,7 @@ typedef struct socket_ctx {
   hk_socket_conn **conns, **waiting; /* [room] */
   int nconns, room, nconnecting;
   int nblocked;  /* connections whose kernel buffers were full at the last poll */
-  unsigned idle; /* polls in a row that moved nothing */
+  unsigned idle; /* polls that moved nothing */
   uint64_t next_check_ns;
   unsigned silence_s;
 } socket_ctx;
@@ -376,12 +376,10 @@ static hk_status socket_progress(void *ctx, bool *moved) {
     for (int s = 0; s < c->nsockets && direct; s++) c->wires[s].readable = true;
     if (hk_socket_readable(c)) HK_OR_RETURN(hk_socket_receive(c, &any));
   }
-  if (any) {
+  if (any)
     *moved = true;
-    x->idle = 0;
-  } else if (++x->idle % IDLE_POLLS == 0) {
+  else if (++x->idle % IDLE_POLLS == 0)
     HK_OR_RETURN(check_silence(x, nwaiting));
-  }
   return HK_OK;
 }
 
