@@ -119,7 +119,7 @@ END_TEST
 
 /* ---- memory ---- */
 
-/* A value that is not dropped when nothing holds it any more is no fault of a program, but takes memory at each wave. */
+/* A value that is not dropped when nothing holds it any more is no fault of a program, but takes memory each wave. */
 START_TEST(memory) {
   const hk_algorithm *a = hk_algorithms[_i];
   char name[100];
