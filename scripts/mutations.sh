@@ -279,7 +279,7 @@ lines_of() { # file line
 }
 
 # The tests that execute a place: quick ones first, and those that are named after the file or noticed a mutant of it. Tests of
-# GPUs, which are slow without one, come last for other parts than GPUs'.
+# GPUs, which are slow without one, come last for other parts than GPUs', but for three: some lines matter on GPUs only.
 order() { # file line
   local test
   { if [ "$RECORD" = 0 ]; then printf '%s\n' "${!usual[@]}"
@@ -292,7 +292,8 @@ order() { # file line
     awk -v file="$1" -v name="$(basename "$1" .c)" 'old { n[$2] += $1 == file; next }
       { print $1 / (1 + 4 * (n[$2] + !!index($2, name))), $2 }' old=1 "$base/kills" old=0 - | sort -n |
     awk -v late="$([[ $1 =~ ^src/(gpu|device|transport/cuda)/ ]] || echo 1)" '
-      late && $2 ~ /^test_(gpu|cuda)/ { gpu = gpu $2 "\n"; next } { print $2 } END { printf "%s", gpu }'
+      late && $2 ~ /^test_(gpu|cuda)/ { if (++gpus <= 3) first = first $2 "\n"; else gpu = gpu $2 "\n"; next }
+      { print $2 } ++others == 10 { printf "%s", first; first = "" } END { printf "%s%s", first, gpu }'
 }
 
 # Runs a test program until its first failure. Sets `silent`: the milliseconds in which no test case ended.
