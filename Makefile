@@ -438,7 +438,7 @@ check-faults: ## every fault in every operation on every transport, about 15 min
 
 check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
 	@scripts/deps.sh check
-	@$(MAKE) $(CORES) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN) $(BUILD)/tests/test_net_rules
+	@$(MAKE) $(CORES) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN) $(BUILD)/tests/test_net_rules $(BUILD)/tests/test_net_groups
 	@HK_BUILD=$(BUILD) tests/netplugins/check.sh "$(OFI)" || [ $$? = 77 ]
 
 check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the package index with Hocket in NCCL's place; about 10 GB under build/

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Moves messages to slots and back, in order. */
+#include <errno.h>
 #include <string.h>
+#include <sys/socket.h>
 #include "../base/log.h"
 #include "../transport/net/net.h"
 #include "netplugin.h"
@@ -12,12 +14,95 @@ enum {
   REFER_FROM = 4096 /* shorter pieces are copied: a reference would save nothing and has to wait for its credit */
 };
 
-pair_request *pair_post(pair *p, void *data, size_t bytes) {
-  pair_request *r = &p->requests[p->posted % PAIR_REQUESTS];
+static pair_request *message(pair *p, uint64_t at) { return &p->requests[at % PAIR_MESSAGES]; }
+
+/* ---- which message is next ---- */
+
+/* Takes what has come of marks. An end of the control connection is no error: the data connection reports it. */
+static void hear_marks(pair *p) {
+  for (;;) {
+    ssize_t n = recv(p->fd, (char *)&p->mark + p->mark_moved, sizeof p->mark - p->mark_moved, MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    p->mark_moved += (size_t)n;
+    if (p->mark_moved < sizeof p->mark) continue;
+    p->mark_moved = 0;
+    p->marks[p->told++ % PAIR_MESSAGES] = (hk_net_mark){.tag = p->mark.tag, .more = p->mark.more};
+  }
+}
+
+static void tell_marks(pair *p) {
+  while (p->told < p->posted) {
+    const hk_net_mark *m = &message(p, p->told)->mark;
+    p->mark = (pair_mark){.tag = m->tag, .more = m->more};
+    ssize_t n = send(p->fd, (const char *)&p->mark + p->mark_moved, sizeof p->mark - p->mark_moved,
+                     MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return;
+    p->mark_moved += (size_t)n;
+    if (p->mark_moved < sizeof p->mark) continue;
+    p->mark_moved = 0;
+    p->told++;
+  }
+}
+
+static bool read_mark(pair *p, uint64_t at, hk_net_mark *m) {
+  if (p->link.placed) return hk_net_read_mark(&p->link, at, m);
+  if (at < p->told) *m = p->marks[at % PAIR_MESSAGES];
+  return at < p->told;
+}
+
+/* The number of the next message with this tag: of the receive whose messages have not all been posted yet. */
+static bool next_with(pair *p, int tag, uint64_t *at) {
+  hk_net_mark m = {.more = true};
+  if (!p->theirs.groups) return *at = p->posted, true;
+  if (!p->link.placed) hear_marks(p);
+  for (*at = p->posted; m.more && read_mark(p, *at, &m); ++*at) {
+    const pair_request *r = message(p, *at);
+    if (m.tag == tag && !(r->used && r->at == *at)) return true;
+  }
+  return false;
+}
+
+pair_request *pair_send(pair *p, void *data, size_t bytes, int tag) {
+  uint64_t at;
+  if (!next_with(p, tag, &at)) return NULL;
+  pair_request *r = message(p, at);
   if (r->used) return NULL;
-  *r = (pair_request){.pair = p, .data = data, .room = bytes, .bytes = p->sends ? bytes : 0, .used = true};
-  p->posted++;
+  *r = (pair_request){.pair = p, .at = at, .n = 1, .data = data, .room = bytes, .bytes = bytes, .used = true};
+  while (message(p, p->posted)->used && message(p, p->posted)->at == p->posted) p->posted++;
   return r;
+}
+
+pair_request *pair_receive(pair *p, int n, void *const *data, const size_t *bytes, const int *tags) {
+  pair_request *first = message(p, p->posted);
+  for (int i = 0; i < n; i++)
+    if (message(p, p->posted + (uint64_t)i)->used) return NULL;
+  for (int i = 0; i < n; i++, p->posted++)
+    *message(p, p->posted) = (pair_request){.pair = p,
+                                            .at = p->posted,
+                                            .n = i ? 0 : n,
+                                            .mark = {.tag = tags ? tags[i] : 0, .more = i + 1 < n},
+                                            .data = data[i],
+                                            .room = bytes[i],
+                                            .used = true};
+  return first;
+}
+
+/* Messages of a receive end in order. */
+bool pair_is_over(pair_request *r, int *sizes) {
+  if (r->flush) {
+    if (r->over) r->used = false;
+    return r->over;
+  }
+  if (!message(r->pair, r->at + (uint64_t)r->n - 1)->over) return false;
+  uint64_t first = r->at, n = (uint64_t)r->n;
+  for (uint64_t i = 0; i < n; i++) {
+    pair_request *m = message(r->pair, first + i);
+    if (sizes) sizes[i] = (int)m->bytes;
+    m->used = false;
+  }
+  return true;
 }
 
 pair_request *pair_flush(pair *p, void *data) {
@@ -75,7 +160,7 @@ static void send_piece(pair *p, pair_request *r) {
 static bool fill(pair *p, uint64_t *at) {
   bool any = false;
   for (; *at < p->posted; ++*at) {
-    pair_request *r = &p->requests[*at % PAIR_REQUESTS];
+    pair_request *r = message(p, *at);
     while (!r->begun || r->moved < r->bytes) {
       if (!hk_link_can_send(&p->link, r->bytes)) return any;
       if (p->link.placed)
@@ -95,7 +180,7 @@ static void end_sends(pair *p) {
   /* acquire: pairs with the provider's release: its reads of the user's memory are over before the user is notified */
   uint64_t given = atomic_load_explicit(&p->link.heads->value, memory_order_acquire);
   for (; p->done < p->posted; p->done++) {
-    pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
+    pair_request *r = message(p, p->done);
     if (!r->begun || r->moved < r->bytes || r->last > given) return;
     r->over = true;
   }
@@ -149,15 +234,15 @@ static hk_status drain_wholes(pair *p, bool *any) {
   hk_link *l = &p->link;
   for (; p->done < p->posted; p->done++) {
     for (; l->offered < p->posted && hk_link_may_offer(l); l->offered++) {
-      const pair_request *next = &p->requests[l->offered % PAIR_REQUESTS];
-      if (next->room)
-        hk_link_offer(l, l->offered, next->data, next->room > UINT32_MAX ? UINT32_MAX : (uint32_t)next->room);
+      const pair_request *next = message(p, l->offered);
+      uint32_t room = next->room > UINT32_MAX ? UINT32_MAX : (uint32_t)next->room;
+      hk_net_offer_marked(l, l->offered, next->data, room, next->mark);
     }
     if (!hk_link_can_recv(l)) {
       hk_link_set_waiting(l, HK_LINK_WAITS);
       return HK_OK;
     }
-    pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
+    pair_request *r = message(p, p->done);
     const hk_slot *s = hk_link_recv_slot(l);
     if (s->signature != WHOLE || (s->bytes && hk_link_recv_data(l) != r->data)) return nonsense(p, s);
     r->bytes = s->bytes;
@@ -172,8 +257,9 @@ static hk_status drain_wholes(pair *p, bool *any) {
 static hk_status drain(pair *p, bool *any) {
   hk_link *l = &p->link;
   if (l->placed) return drain_wholes(p, any);
+  if (p->mine.groups) tell_marks(p);
   for (; p->done < p->posted; p->done++) {
-    pair_request *r = &p->requests[p->done % PAIR_REQUESTS];
+    pair_request *r = message(p, p->done);
     while (!r->begun || r->moved < r->bytes) {
       if (!hk_link_can_recv(l)) {
         size_t left = r->bytes - r->moved;

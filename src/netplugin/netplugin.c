@@ -38,7 +38,7 @@ static int devices(int *n) {
 
 #define PROPERTIES(d)                                                                                                  \
   .name = (d)->name, .pci_path = *(d)->pci ? (d)->pci : NULL, .guid = (d)->guid, .memory = (d)->memory,                \
-  .speed = (d)->speed, .port = (d)->port, .max_comms = CONNECTIONS, .max_receives = 1
+  .speed = (d)->speed, .port = (d)->port, .max_comms = CONNECTIONS, .max_receives = *(d)->device ? PAIR_GROUP : 1
 
 static int properties_v6(int device, void *out) {
   net_plugin_properties_v6 p = {PROPERTIES(pair_device_at(device))};
@@ -224,10 +224,9 @@ static hk_status within(const pair *p, const void *data, size_t bytes, const pai
 /* ---- messages ---- */
 
 static int isend_v9(void *comm, void *data, size_t bytes, int tag, void *registration, void **request) {
-  (void)tag; /* receives are single, so order is enough */
   *request = NULL;
   HK_OR_RETURN(within(comm, data, bytes, registration));
-  *request = pair_post(comm, data, bytes);
+  *request = pair_send(comm, data, bytes, tag);
   return pair_progress(comm);
 }
 static int isend_v6(void *comm, void *data, int bytes, int tag, void *registration, void **request) {
@@ -239,16 +238,19 @@ static int isend_v10(void *comm, void *data, size_t bytes, int tag, void *regist
 }
 
 static int irecv_v9(void *comm, int n, void **data, size_t *bytes, int *tags, void **registrations, void **request) {
-  (void)tags;
+  const pair *p = comm;
+  const int most = p->mine.groups ? PAIR_GROUP : 1;
   *request = NULL;
-  if (n != 1) return HK_FAIL(HK_ERR_USAGE, "a receive of %d buffers: the net plugin supports one", n);
-  HK_OR_RETURN(within(comm, data[0], bytes[0], registrations[0]));
-  *request = pair_post(comm, data[0], bytes[0]);
-  return HK_OK;
+  if (n < 1 || n > most)
+    return HK_FAIL(HK_ERR_USAGE, "a receive of %d buffers: this device of the net plugin supports %d", n, most);
+  for (int i = 0; i < n; i++) HK_OR_RETURN(within(comm, data[i], bytes[i], registrations[i]));
+  *request = pair_receive(comm, n, data, bytes, tags);
+  return pair_progress(comm); /* the sender waits for the tags */
 }
 static int irecv_v6(void *comm, int n, void **data, int *bytes, int *tags, void **registrations, void **request) {
-  size_t room = (size_t)bytes[0];
-  return irecv_v9(comm, n, data, &room, tags, registrations, request);
+  size_t room[PAIR_GROUP] = {0};
+  for (int i = 0; i < n && i < PAIR_GROUP; i++) room[i] = (size_t)bytes[i];
+  return irecv_v9(comm, n, data, room, tags, registrations, request);
 }
 static int irecv_v10(void *comm, int n, void **data, size_t *bytes, int *tags, void **registrations, void **events,
                      void **request) {
@@ -258,21 +260,24 @@ static int irecv_v10(void *comm, int n, void **data, size_t *bytes, int *tags, v
 
 static int iflush(void *comm, int n, void **data, int *bytes, void **registrations, void **request) {
   pair *p = comm;
-  const pair_memory *m = registrations[0];
-  *request = NULL; /* host memory: what arrived is there */
-  if (n != 1 || !p->link.placed || !bytes[0] || !(m && m->gpu)) return HK_OK;
-  *request = pair_flush(p, data[0]);
+  int i = 0;
+  *request = NULL;     /* host memory: what arrived is there */
+  for (; i < n; i++) { /* one flush covers all buffers of a GPU */
+    const pair_memory *m = registrations[i];
+    if (bytes[i] && m && m->gpu) break;
+  }
+  if (i == n || !p->link.placed) return HK_OK;
+  *request = pair_flush(p, data[i]);
   return *request ? HK_OK : HK_FAIL(HK_ERR_USAGE, "more than %d flushes of a connection at once", PAIR_REQUESTS);
 }
 
 static int test(void *request, int *done, int *bytes) {
   pair_request *r = request;
-  hk_status rc = r->over ? HK_OK : r->flush ? pair_flushed(r) : pair_progress(r->pair);
-  *done = r->over; /* an error after it is reported to the next request */
-  if (!r->over) return rc;
-  if (bytes) bytes[0] = (int)r->bytes;
-  r->used = false;
-  return HK_OK;
+  *done = pair_is_over(r, bytes);
+  if (*done) return HK_OK;
+  hk_status rc = r->flush ? pair_flushed(r) : pair_progress(r->pair);
+  *done = pair_is_over(r, bytes); /* an error after it is reported to the next request */
+  return *done ? HK_OK : rc;
 }
 
 /* ---- the structs ---- */

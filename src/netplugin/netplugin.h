@@ -11,6 +11,10 @@
  * Over RDMA a message is a slot. The sender's card reads its bytes from the sender's memory and writes them to their
  * place, in memory of the host or of a GPU (hk_link.placed): NCCL registers all that it sends and receives.
  *
+ * A receive may have several buffers with tags. The sender learns the tags before it sends: over RDMA with the places,
+ * over sockets by the control connection. It sends the messages of a receive in the order of the buffers, so nothing
+ * else has to know of groups.
+ *
  * Over sockets a message is a slot with its size, and with all of its bytes if it is short; otherwise slots with its
  * bytes follow.
  */
@@ -18,13 +22,16 @@
 #define HK_NETPLUGIN_NETPLUGIN_H
 #include "../base/addr.h"
 #include "../transport/net/ib_port.h"
+#include "../transport/net/net.h"
 #include "../transport/net/plugin_abi.h"
 #include "../transport/transport.h"
 
 enum {
   PAIR_KEY = 16,
-  PAIR_ARRIVED = 40,                  /* data connections that have arrived and are not taken yet */
-  PAIR_REQUESTS = 32,                 /* as many as NCCL has under way on a connection */
+  PAIR_ARRIVED = 40,  /* data connections that have arrived and are not taken yet */
+  PAIR_REQUESTS = 32, /* as many as NCCL has under way on a connection */
+  PAIR_GROUP = 8,     /* most buffers of a receive over RDMA */
+  PAIR_MESSAGES = PAIR_REQUESTS * PAIR_GROUP,
   PAIR_IN_HEADER = HK_SLOT_INLINE - 8 /* bytes that are sent with the size */
 };
 
@@ -41,6 +48,7 @@ typedef struct pair_hello { /* over the control connection, in both directions *
   uint8_t key[PAIR_KEY];
   uint32_t port; /* the port for this side's data connections */
   uint32_t slot_bytes, nslots;
+  uint32_t groups; /* this side receives, and may have several buffers in a receive */
   char facts[HK_FACT_BYTES];
 } pair_hello;
 
@@ -57,13 +65,23 @@ typedef struct pair_conn {
   uint64_t until_ns; /* when it must have arrived */
 } pair_conn;
 
+/* A message. A receive of n buffers is n of them, the first of which is what NCCL gets. */
 typedef struct pair_request {
   struct pair *pair;
+  uint64_t at; /* its number on the connection */
+  int n;       /* of the receive's first message */
+  hk_net_mark mark;
   char *data;
   size_t room, bytes, moved; /* of the buffer, of the message (a receiver knows it when it begins), of what is moved */
   uint64_t last;             /* SEND: the link's slots that must be given back */
   bool used, begun, over, flush; /* flush: a GPU must see `last` messages, one of which is at `data` */
 } pair_request;
+
+/* A message's mark on the control connection. */
+typedef struct pair_mark {
+  int32_t tag;
+  uint32_t more;
+} pair_mark;
 
 /* What has been registered with a connection. */
 typedef struct pair_memory {
@@ -97,8 +115,14 @@ typedef struct pair {
   uint64_t deadline_ns; /* of connecting */
   pair_conn arrived[PAIR_ARRIVED];
   int narrived;
-  uint64_t posted, done; /* requests */
-  pair_request requests[PAIR_REQUESTS], flushes[PAIR_REQUESTS];
+  uint64_t posted, done; /* messages; those of a sender that were posted after a gap are not counted yet */
+  pair_request requests[PAIR_MESSAGES], flushes[PAIR_REQUESTS];
+  /* Over sockets, if the receiver's `groups` is set: the receiver sends the marks of messages over the control
+   * connection. */
+  hk_net_mark marks[PAIR_MESSAGES]; /* SEND: of messages up to `told` */
+  uint64_t told;                    /* marks that were received; RECV: that were sent */
+  pair_mark mark;                   /* the one that is being sent or received... */
+  size_t mark_moved;                /* ...and how many bytes of it have been */
 } pair;
 
 typedef struct pair_listener {
@@ -133,7 +157,11 @@ hk_status pair_allowed(void);
 void pair_free(pair *p);
 
 /* messages.c */
-pair_request *pair_post(pair *p, void *data, size_t bytes); /* NULL: no room */
+/* NULL: no room, or the receiver has no buffer with this tag in the receive whose turn it is. */
+pair_request *pair_send(pair *p, void *data, size_t bytes, int tag);
+pair_request *pair_receive(pair *p, int n, void *const *data, const size_t *bytes, const int *tags); /* NULL: no room */
+/* Is the request over? Then `sizes` gets a size for each buffer, unless it is NULL. */
+bool pair_is_over(pair_request *r, int *sizes);
 /* A GPU must see all that has been received, the last message at `data`; NULL: no room. */
 pair_request *pair_flush(pair *p, void *data);
 hk_status pair_flushed(pair_request *r);

@@ -168,6 +168,7 @@ static hk_status pair_new(bool sends, int device, int fd, const uint8_t key[PAIR
   p->mine.port = hk_addr_port(&own);
   p->mine.slot_bytes = (uint32_t)p->env.slot_bytes;
   p->mine.nslots = p->env.nslots;
+  p->mine.groups = !sends && *on->device;
   HK_TRY(hk_transport_net.attach(&p->env, &p->state, p->mine.facts), out);
   *out = p;
   return HK_OK;

@@ -76,7 +76,9 @@ for FI_PROVIDER in "${providers[@]}"; do
     grep -E 'WARN|NET/' "$work/first" | head -n 12 | sed 's/^/      | /'
     continue
   fi
-  if [ $newest = 12 ]; then try "rules" - env HOCKET_TEST_NET_PLUGIN="$plugin" "$HK_BUILD/tests/test_net_rules"; else skip rules "no v12"; fi
+  for test in rules groups; do
+    if [ $newest = 12 ]; then try $test - env HOCKET_TEST_NET_PLUGIN="$plugin" "$HK_BUILD/tests/test_net_$test"; else skip $test "no v12"; fi
+  done
   for v in $versions; do
     try "v$v" by env HOCKET_NET_PLUGIN_VERSION="$v" "$bin/all_reduce_perf" --procs 2 -b 8 -e 4M -f 64 -n 2 -w 0 -c 1
   done

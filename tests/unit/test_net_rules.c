@@ -11,151 +11,7 @@
  * done, and never after; iflush after the receive; closing in either order, with requests under way if the communicator
  * is aborted; several contexts, each with its finalize.
  */
-#include <check.h>
-#include <libgen.h>
-#include <stdarg.h>
-#include "../../src/netplugin/netplugin.h"
-#include "../support/fake_rdma.h"
-#include "../support/suite.h"
-
-enum { WINDOW = 8, GUARD = 64, LARGE = 300000, PATIENCE_S = 20, QUICK_MS = 2000, SLOW_MS = 20000, GROUP = 8 };
-static const char nothing[LARGE];
-static const size_t sizes[] = {1, 0, 8, 4096, LARGE, 48, 4097, 131072};
-
-static const net_plugin_v *v;
-static bool is_other; /* not ours */
-static fake_verbs_state *verbs;
-
-/* What another plugin says explains its failures. */
-static void says(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
-  va_list args;
-  (void)flags, (void)file, (void)line;
-  if (!is_other || level > 2) return; /* NCCL_LOG_WARN */
-  va_start(args, format);
-  vfprintf(stderr, format, args);
-  va_end(args);
-  fputc('\n', stderr);
-}
-
-/* Check writes a line to a file for each of its own assertions, also if it holds. */
-#define MUST(condition, ...)                                                                                           \
-  do {                                                                                                                 \
-    if (!(condition)) ck_abort_msg(__VA_ARGS__);                                                                       \
-  } while (0)
-/* A call that must not block: others of this thread wait for it. (aws-ofi-nccl's connect took more than 2 s over
- * libfabric's tcp;ofi_rxm on a busy machine: there a call must only end.) */
-#define QUICK(call)                                                                                                    \
-  do {                                                                                                                 \
-    uint64_t begin_ = hk_now_ns();                                                                                     \
-    int code_ = (call);                                                                                                \
-    MUST(code_ == 0, "%s gives code %d", #call, code_);                                                                \
-    MUST(hk_now_ns() - begin_ < (is_other ? SLOW_MS : QUICK_MS) * 1000000ull, "%s blocks", #call);                     \
-  } while (0)
-
-/* Another round of calls; false: it takes too long. */
-static bool goes_on(uint64_t *until) {
-  if (!*until) *until = hk_now_ns() + PATIENCE_S * 1000000000ull;
-  sched_yield();
-  return hk_now_ns() < *until;
-}
-#define WAITS(until) MUST(goes_on(until), "it does not end within %d s", PATIENCE_S)
-
-static void *begin(uint64_t comm) {
-  net_plugin_config config = {.traffic_class = NET_PLUGIN_UNDEFINED};
-  void *context = NULL;
-  ck_assert_int_eq(v->init.v11(&context, comm, &config, says, NULL), 0);
-  return context;
-}
-
-static void load(int cards) {
-  char self[3800] = "", path[4096];
-  const char *other = getenv("HOCKET_TEST_NET_PLUGIN");
-  ck_assert_int_gt((int)readlink("/proc/self/exe", self, sizeof self - 1), 0);
-  snprintf(path, sizeof path, "%s/../lib/libnccl-net-hocket.so", dirname(self));
-  is_other = other && *other;
-  if (cards && !is_other) verbs = rdma_begin(cards);
-  void *lib = dlopen(is_other ? other : path, RTLD_NOW | RTLD_LOCAL);
-  ck_assert_msg(lib != NULL, "%s", dlerror());
-  v = dlsym(lib, "ncclNetPlugin_v12");
-  ck_assert_msg(v != NULL, "no ncclNetPlugin_v12");
-}
-static void unload(void) {
-  if (verbs) rdma_end(verbs);
-  verbs = NULL;
-}
-
-/* ---- connections ---- */
-
-/* Both ends, which one thread makes: neither call may wait for the other. */
-typedef struct ends {
-  void *listener, *comm[2]; /* the sender's, the receiver's */
-  struct {
-    _Alignas(16) char handle[NET_PLUGIN_HANDLE];
-    char guard[GUARD];
-  } h;
-} ends;
-
-static void listens(void *context, ends *e) {
-  memset(e, 0, sizeof *e);
-  memset(e->h.guard, 0x5a, GUARD);
-  QUICK(v->listen.v11(context, 0, e->h.handle, &e->listener));
-  ck_assert_ptr_nonnull(e->listener);
-  for (int i = 0; i < GUARD; i++) MUST(e->h.guard[i] == 0x5a, "listen writes more than its handle");
-}
-
-/* One call of each side that is not there yet. */
-static bool joins(void *context, ends *e) {
-  net_plugin_device_handle *gpu = NULL;
-  if (!e->comm[0]) QUICK(v->connect.v11(context, 0, e->h.handle, &e->comm[0], &gpu));
-  if (!e->comm[1]) QUICK(v->accept.v7(e->listener, &e->comm[1], &gpu));
-  return e->comm[0] && e->comm[1];
-}
-
-static void connects(void *context, ends *e) {
-  uint64_t until = 0;
-  listens(context, e);
-  while (!joins(context, e)) WAITS(&until);
-  for (int i = 0; i < GUARD; i++) MUST(e->h.guard[i] == 0x5a, "connect writes more than its handle");
-  QUICK(v->close_listen(e->listener)); /* the connection stays */
-}
-
-static void closes(ends *e, int first) {
-  for (int i = 0; i < 2; i++) QUICK((first ^ i ? v->close_recv : v->close_send)(e->comm[first ^ i]));
-}
-
-/* ---- messages ---- */
-
-typedef struct buffers {
-  char *out, *in;
-  void *memory[2];
-} buffers;
-
-static void registers(const ends *e, buffers *b) {
-  b->out = aligned_alloc(4096, (size_t)WINDOW * LARGE / 4096 * 4096 + 4096);
-  b->in = aligned_alloc(4096, (size_t)WINDOW * LARGE / 4096 * 4096 + 4096);
-  static _Atomic unsigned connections; /* each has data of its own */
-  unsigned mine = connections++;
-  for (size_t i = 0; i < (size_t)WINDOW * LARGE; i++) b->out[i] = (char)(i * 7 + i / 4096 + mine * 29);
-  memset(b->in, 0, (size_t)WINDOW * LARGE);
-  for (int i = 0; i < 2; i++)
-    QUICK(v->reg.v8(e->comm[i], i ? b->in : b->out, (size_t)WINDOW * LARGE, NET_PLUGIN_HOST_MEMORY, &b->memory[i]));
-}
-static void unregisters(const ends *e, buffers *b) {
-  for (int i = 0; i < 2; i++) QUICK(v->dereg(e->comm[i], b->memory[i]));
-  free(b->out);
-  free(b->in);
-}
-
-static void post_send(const ends *e, const buffers *b, int k, int tag, void **request) {
-  if (!*request)
-    QUICK(v->isend.v10(e->comm[0], b->out + (size_t)k * LARGE, sizes[k], tag, b->memory[0], NULL, request));
-}
-static void post_receive(const ends *e, const buffers *b, int k, void **request) {
-  void *at = b->in + (size_t)k * LARGE, *memory = b->memory[1], *event = NULL;
-  size_t room = LARGE;
-  int tag = 0;
-  if (!*request) QUICK(v->irecv.v10(e->comm[1], 1, &at, &room, &tag, &memory, &event, request));
-}
+#include "../support/net_host.h"
 
 /* Makes what a receive has brought visible, as NCCL does for a GPU; the plugin may have nothing to do. */
 static void flushes(const ends *e, const buffers *b, int k, int bytes) {
@@ -324,57 +180,6 @@ START_TEST(communicators_have_threads_of_their_own) {
 }
 END_TEST
 
-/* Buffers of one request: their messages are told apart by tags, and may come in any order. */
-START_TEST(groups_receives) {
-  ends e;
-  buffers b;
-  net_plugin_properties_v12 p;
-  load(_i);
-  void *context = begin(1), *at[GROUP], *memory[GROUP], *events[GROUP] = {NULL}, *receive = NULL, *send[GROUP] = {NULL};
-  size_t room[GROUP];
-  int tags[GROUP], bytes[GROUP] = {0}, done = 0, sent = 0;
-  uint64_t until = 0;
-  memset(&p, 0, sizeof p);
-  QUICK(v->properties(0, &p));
-  int n = p.max_receives < WINDOW ? p.max_receives : WINDOW;
-  connects(context, &e);
-  registers(&e, &b);
-  for (int i = 0; i < n; i++) {
-    at[i] = b.in + (size_t)i * LARGE;
-    memory[i] = b.memory[1];
-    room[i] = LARGE;
-    tags[i] = 100 + i;
-  }
-  while (!receive) {
-    QUICK(v->irecv.v10(e.comm[1], n, at, room, tags, memory, events, &receive));
-    WAITS(&until);
-  }
-  for (int i = n - 1; i >= 0; i--)
-    while (!send[i]) {
-      post_send(&e, &b, i, tags[i], &send[i]);
-      WAITS(&until);
-    }
-  while (sent < n || !done) {
-    if (!done) QUICK(v->test(receive, &done, bytes));
-    for (int i = 0; i < n; i++) {
-      int over = 0;
-      if (!send[i]) continue;
-      QUICK(v->test(send[i], &over, NULL));
-      if (over) send[i] = NULL, sent++;
-    }
-    WAITS(&until);
-  }
-  for (int i = 0; i < n; i++) {
-    ck_assert_int_eq(bytes[i], (int)sizes[i]);
-    ck_assert_mem_eq(at[i], b.out + (size_t)i * LARGE, sizes[i]);
-  }
-  unregisters(&e, &b);
-  closes(&e, 0);
-  ck_assert_int_eq(v->finalize(context), 0);
-  unload();
-}
-END_TEST
-
 /* An aborted communicator closes what is there: a listener that nobody called, a connection that is half made, one with
  * requests under way. */
 START_TEST(closes_what_is_unfinished) {
@@ -443,7 +248,6 @@ int main(void) {
   tcase_add_loop_test(t, carries_what_is_posted, 0, 3);
   tcase_add_loop_test(t, connections_do_not_know_each_other, 0, 2);
   tcase_add_loop_test(t, communicators_have_threads_of_their_own, 0, 2);
-  tcase_add_loop_test(t, groups_receives, 0, 2);
   tcase_add_loop_test(t, closes_what_is_unfinished, 0, 2);
   tcase_add_loop_test(t, reports_a_peer_that_has_gone, 0, 2);
   return suite_run_one("net_rules", t);

@@ -112,6 +112,7 @@ typedef struct hk_ib_offered {
   char *to;
   uint32_t bytes;
   bool announced; /* the peer may write there */
+  hk_net_mark mark;
 } hk_ib_offered;
 
 /* What reads from a GPU's memory by the device of a path. */
@@ -329,8 +330,10 @@ void hk_ib_user_free(hk_ib_ctx *x);
 
 /* ---- ib_place.c: memory that the user has registered, for the peer to write to ---- */
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
-/* The provider's `offer` and `withdraw`. */
+/* The provider's `offer`, `offer_marked`, `read_mark` and `withdraw`. */
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
+void hk_ib_place_offer_marked(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark);
+bool hk_ib_place_mark(void *ctx, hk_net_end *e, uint64_t k, hk_net_mark *mark);
 void hk_ib_place_withdraw(void *ctx);
 /* As hk_net_provider's: a connection that is up rests, both ends together. */
 hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests);

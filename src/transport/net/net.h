@@ -38,6 +38,12 @@ typedef struct hk_net_end {
 
 /* The functions of a provider. All run on the thread of the communicator's lanes, unless they say otherwise; one that
  * is said to return a reason writes it as text to `why`. */
+/* What a receiver says about a slot before it comes: a number, and whether the next slot belongs to it. */
+typedef struct hk_net_mark {
+  int tag;
+  bool more;
+} hk_net_mark;
+
 typedef struct hk_net_provider {
   const char *name; /* as NCCL_NET gives it (in any case); under HK_NET_NAME bytes */
   /* Returns true if the provider can work on this machine; otherwise a reason. */
@@ -75,6 +81,10 @@ typedef struct hk_net_provider {
   hk_status (*gpu_visible)(void *ctx, hk_net_end *end, const void *at, uint64_t slots, bool *yes);
   /* As the transport's. NULL: `progress` writes what arrives to the places of hk_net_place. */
   void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
+  /* The same on a placed link, with a mark, which the sender reads once it has come; false: it has not. Memory of no
+   * bytes need not be registered. Both or neither; with gpu_memory. */
+  void (*offer_marked)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark);
+  bool (*read_mark)(void *ctx, hk_net_end *end, uint64_t k, hk_net_mark *mark);
   void (*withdraw)(void *ctx);
   /* As the transport's `ring`. */
   void (*ring)(void *ctx, hk_net_end *end);
@@ -106,7 +116,9 @@ hk_status hk_net_fall_back(hk_net_end *e);
 /* ---- links whose slots are placed (hk_link.placed): used by src/netplugin ---- */
 /* Returns true if the provider that carries the link now can place slots. */
 bool hk_net_can_place(const hk_link *l);
-/* Call the provider's gpu_memory and gpu_visible. */
+/* Call the provider's offer_marked, read_mark, gpu_memory and gpu_visible. */
+void hk_net_offer_marked(hk_link *l, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark);
+bool hk_net_read_mark(hk_link *l, uint64_t k, hk_net_mark *mark);
 hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset);
 hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *yes);
 
