@@ -17,6 +17,7 @@ static const size_t sizes[] = {1, 0, 8, 4096, LARGE, 48, 4097, 131072};
 static const net_plugin_v *v;
 static bool is_other; /* not ours */
 static fake_verbs_state *verbs;
+static bool both, beside; /* both devices carry something; no device does */
 
 /* What another plugin says explains its failures. */
 static inline void says(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
@@ -59,11 +60,13 @@ static inline void *begin(uint64_t comm) {
   return context;
 }
 
-/* What lies between the ends: sockets; so many RDMA devices; a device, but sockets all the same; few slots. */
-enum { OVER_SOCKETS, OVER_RDMA, OVER_TWO, BESIDE_RDMA, FEW_SLOTS, KINDS };
+/* What lies between the ends: sockets; so many RDMA devices; a device, but sockets all the same; few slots; two devices
+ * that act as one, and that carry each message together. */
+enum { OVER_SOCKETS, OVER_RDMA, OVER_TWO, BESIDE_RDMA, FEW_SLOTS, OVER_BOTH, SPLIT_OVER_BOTH, KINDS };
 
 static inline void load(int kind) {
-  const int cards = kind == BESIDE_RDMA || kind == FEW_SLOTS ? 1 : kind;
+  const bool merged = kind >= OVER_BOTH;
+  const int cards = merged ? 2 : kind >= BESIDE_RDMA ? 1 : kind;
   char self[3800] = "", path[4096];
   const char *other = getenv("HOCKET_TEST_NET_PLUGIN");
   ck_assert_int_gt((int)readlink("/proc/self/exe", self, sizeof self - 1), 0);
@@ -72,12 +75,26 @@ static inline void load(int kind) {
   if (cards && !is_other) verbs = rdma_begin(cards);
   void *lib = dlopen(is_other ? other : path, RTLD_NOW | RTLD_LOCAL);
   ck_assert_msg(lib != NULL, "%s", dlerror());
-  if (kind == BESIDE_RDMA) rdma_param("NCCL_NET", "Socket");
   if (kind == FEW_SLOTS) rdma_param("HOCKET_SLOTS", "2");
+  if (merged) {
+    both = rdma_lock(true); /* ports are not merged where little memory may be locked */
+    if (!both) printf("SKIP: ports are not merged: this process may lock little memory, and gets no CAP_IPC_LOCK\n");
+    rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+    rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", kind == SPLIT_OVER_BOTH ? "1" : "0");
+  }
   v = dlsym(lib, "ncclNetPlugin_v12");
   ck_assert_msg(v != NULL, "no ncclNetPlugin_v12");
+  int n;
+  beside = kind == BESIDE_RDMA && !is_other;
+  if (beside) { /* its port goes down once the plugin has seen it */
+    v->devices(&n);
+    fm_file("sys/class/infiniband/fake0/ports/1/state", "1: DOWN\n");
+  }
 }
 static inline void unload(void) {
+  if (verbs && both)
+    for (int i = 0; i < 2; i++) MUST(verbs->device[i].writes > 0, "device %d has sent nothing", i);
+  if (verbs && beside) MUST(verbs->writes == 0, "the connection does not go over sockets");
   if (verbs) rdma_end(verbs);
   verbs = NULL;
 }

@@ -245,7 +245,7 @@ int main(void) {
   TCase *t = tcase_create("rules");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, describes_its_devices, 0, 2); /* 0: over sockets, else so many RDMA devices */
-  tcase_add_loop_test(t, carries_what_is_posted, 0, 3);
+  tcase_add_loop_test(t, carries_what_is_posted, 0, KINDS);
   tcase_add_loop_test(t, connections_do_not_know_each_other, 0, 2);
   tcase_add_loop_test(t, communicators_have_threads_of_their_own, 0, 2);
   tcase_add_loop_test(t, closes_what_is_unfinished, 0, 2);

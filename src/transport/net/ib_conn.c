@@ -146,8 +146,7 @@ static hk_status send_hello(hk_ib_conn *c) {
   /* Ranks of a host, and channels of a rank, begin with different near ports. Each path of a connection registers the
    * same memory again, so there is only one if locked memory is scarce. */
   c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
-  bool alone = x->scarce || x->env->within_plugin;
-  for (int i = 0; i < c->nmine && alone; i++) c->mine[i].card = (uint8_t)i;
+  for (int i = 0; i < c->nmine && x->scarce; i++) c->mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   m.hello.apart = c->apart = hk_ib_wants_apart(c);
