@@ -105,6 +105,7 @@ const hk_transport hk_transport_shm = {
     .join = shm_join,
     .reachable = shm_reachable,
     .multicast = shm_multicast,
+    .reads = hk_shm_reads,
     .open = shm_open,
     .resolve = hk_shm_resolve,
     .refer = hk_shm_refer,

@@ -9,7 +9,7 @@ enum {
   PAGE = 4096,              /* of the layout; larger real pages only make it less sparse */
   PAIR = 2 * HK_CACHE_LINE, /* processors fetch lines in pairs, so data written by two ranks is a pair apart */
   FAILURE_AT = 0,
-  CMA_FASTER_AT = HK_CACHE_LINE,
+  CMA_FROM_AT = HK_CACHE_LINE,
   READS_AT = PAIR /* up to the header page's end */
 };
 
@@ -50,7 +50,7 @@ _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a) {
   return a->base ? (_Atomic(int) *)(a->base + FAILURE_AT) : NULL;
 }
 
-_Atomic(bool) *hk_shm_arena_cma_faster(const hk_shm_arena *a) { return (_Atomic(bool) *)(a->base + CMA_FASTER_AT); }
+_Atomic(uint32_t) *hk_shm_arena_cma_from(const hk_shm_arena *a) { return (_Atomic(uint32_t) *)(a->base + CMA_FROM_AT); }
 
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index) {
   return index < PAGE - READS_AT ? (_Atomic(uint8_t) *)(a->base + READS_AT + index) : NULL;

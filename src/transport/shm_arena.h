@@ -3,8 +3,8 @@
  * The arena of the shm transport: one mapping that all ranks of a group share. Its layout follows from the group's size
  * and the slots' geometry alone, so no rank has to send addresses.
  *
- *   header           the failure word; whether reading the memory of others is faster than slots; a byte for each
- *                    rank: whether it can read that of all others
+ *   header           the failure word; from how many bytes on reading the memory of others is faster than slots; a
+ *                    byte for each rank: whether it can read that of all others
  *   board            of each rank, then the claims
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
@@ -43,8 +43,8 @@ bool hk_shm_arena_map(hk_shm_arena *a, int fd);
 void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 
 /* The parts of a mapped arena. `index` is a rank's index in the group. */
-_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);     /* NULL if it is not mapped */
-_Atomic(bool) *hk_shm_arena_cma_faster(const hk_shm_arena *a); /* measured on this host: shm_measure.c */
+_Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);       /* NULL if it is not mapped */
+_Atomic(uint32_t) *hk_shm_arena_cma_from(const hk_shm_arena *a); /* measured on this host: shm_measure.c */
 /* The byte by which a rank publishes whether it reads the memory of all others (shm_cma.c); NULL for indices beyond the
  * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);

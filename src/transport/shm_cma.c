@@ -20,8 +20,7 @@
 #include "../base/param.h"
 #include "shm_state.h"
 
-/* If ranks outnumber cores, slots are faster: the sender fills them while it has the core anyway, many readers of
- * one slot find it in the cache, and no rank spends its time slice in the kernel on pinning pages. */
+/* If ranks outnumber cores, slots are faster for several readers: see hk_reads. */
 static bool crowded(const hk_transport_env *env, int rank) {
   int ranks = 0;
   for (int r = 0; r < env->nranks; r++) ranks += env->peers[r].host == env->peers[rank].host;
@@ -81,7 +80,7 @@ static bool measurers(const hk_shm_state *s, const void *facts, int who[2]) {
     if (s->process->index[r] >= 0 && (!n || env->peers[r].process != env->peers[who[0]].process)) who[n++] = r;
   for (int i = 0; i < n; i++) {
     uint32_t flags = hk_shm_fact_of(facts, who[i])->flags;
-    if (flags & HK_SHM_FACT_P2P_OFF || !(flags & HK_SHM_FACT_CMA_MEASURED) || crowded(env, who[i]) ||
+    if (flags & HK_SHM_FACT_P2P_OFF || !(flags & HK_SHM_FACT_CMA_MEASURED) ||
         env->peers[who[i]].device >= 0) /* its data is in a GPU */
       return false;
   }
@@ -95,33 +94,50 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
   int who[2];
-  bool faster;
+  uint32_t from;
   _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
-  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !hk_param_int(HK_P_CMA) ||
-      crowded(env, env->rank))
-    return HK_OK;
+  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !hk_param_int(HK_P_CMA)) return HK_OK;
   bool able = can_read(s, facts), measured = s->fact.flags & HK_SHM_FACT_CMA_MEASURED && measurers(s, facts, who);
   /* relaxed, both: the bytes publish nothing but themselves */
   if (able) atomic_store_explicit(mine, measured ? READS_IF_FASTER : READS, memory_order_relaxed);
   if (!measured || (env->rank != who[0] && env->rank != who[1])) return HK_OK;
-  HK_OR_RETURN(hk_shm_cma_measure(s, env->rank == who[0] ? who[1] : who[0], able, &faster));
-  if (faster) atomic_store_explicit(hk_shm_arena_cma_faster(&p->arena), true, memory_order_relaxed);
+  HK_OR_RETURN(hk_shm_cma_measure(s, env->rank == who[0] ? who[1] : who[0], able, &from));
+  atomic_store_explicit(hk_shm_arena_cma_from(&p->arena), from, memory_order_relaxed);
   return HK_OK;
 }
 
-bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link) {
-  const hk_shm_process *p = s->process;
-  bool pair = link->kind == HK_LINK_SEND;
-  uint32_t first = pair ? (uint32_t)p->index[link->peer] : 0, end = pair ? first + 1 : p->ngroup;
+/* From how many bytes on do the ranks with these indices in the group, except `but`, read the memory of others? 0: one
+ * of them does not. */
+static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end, int but) {
   /* relaxed, both: as in hk_shm_cma_try */
-  bool faster = atomic_load_explicit(hk_shm_arena_cma_faster(&p->arena), memory_order_relaxed);
+  const uint32_t measured = atomic_load_explicit(hk_shm_arena_cma_from(&p->arena), memory_order_relaxed);
+  uint32_t from = HK_SHM_CMA_LEAST_BYTES;
   for (uint32_t i = first; i < end; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);
-    if (i == (uint32_t)p->index[s->base.env->rank]) continue;
+    if ((int)i == but) continue;
     uint8_t how = reads ? atomic_load_explicit(reads, memory_order_relaxed) : READS_NOT;
-    if (how != READS && !(how == READS_IF_FASTER && faster)) return false;
+    uint32_t own = how == READS ? HK_SHM_CMA_MIN_BYTES : how == READS_IF_FASTER ? measured : 0;
+    if (!own) return 0;
+    if (own > from) from = own;
   }
-  return true;
+  return from;
+}
+
+uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link) {
+  const hk_shm_process *p = s->process;
+  const int rank = s->base.env->rank;
+  const uint32_t reader = (uint32_t)p->index[link->peer];
+  if (link->kind == HK_LINK_SEND) return all_from(p, reader, reader + 1, -1);
+  return crowded(s->base.env, rank) ? 0 : all_from(p, 0, p->ngroup, p->index[rank]);
+}
+
+hk_reads hk_shm_reads(hk_transport_state *state) {
+  const hk_shm_process *p = ((hk_shm_state *)state)->process;
+  const hk_transport_env *env = state->env;
+  if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return HK_READS_NONE;
+  const uint32_t from = all_from(p, 0, p->ngroup, -1);
+  if (!from || env->slot_bytes < from) return HK_READS_NONE;
+  return crowded(env, env->rank) ? HK_READS_PAIRS : HK_READS_ALL;
 }
 
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes) {

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Which is faster on this machine: process_vm_readv, or two copies through a slot?  That differs from processor to
- * processor (docs/results/cpu.md), so two ranks of each host time both at init, both ranks at once, because most
- * collectives move data in both directions. No time has a wait in it and the least of some counts, so that other work
- * on the machine does little harm.
+ * Which is faster on this machine, and from which size on: process_vm_readv, or two copies through a slot?  That
+ * differs from processor to processor (docs/results/cpu.md), so two ranks of each host time both at init, both ranks at
+ * once, because most collectives move data in both directions. No time has a wait in it and the least of some counts,
+ * so that other work on the machine does little harm.
+ *
+ * The two run on two cores meanwhile, if they may: on one core a slot would be in its first cache. Ranks that share
+ * cores find it in another core's cache, or in none.
  *
  * The two ranks meet over their own link for sends and receives, in slots that carry two words each, and give all of
  * them back. Each repetition writes to another place of the link's payload area: lines that the reader's cache still
  * had would be slower to write than those of a long message.
  */
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "shm_state.h"
 
-enum { BYTES = HK_SHM_CMA_MIN_BYTES, REPEATS = 4, PAGE = 4096 };
+enum { MOST = HK_SHM_CMA_MIN_BYTES, REPEATS = 8, PAGE = 4096 };
+static const uint32_t sizes[] = {HK_SHM_CMA_LEAST_BYTES, MOST}; /* the first one that is faster counts */
 enum { WRITE, READ, KERNEL, WAYS };
 
 typedef struct contest {
@@ -39,62 +44,92 @@ static hk_status swap(contest *c, const uint64_t mine[2], uint64_t theirs[2]) {
   return HK_OK;
 }
 
-static bool move(const contest *c, int way, size_t place) {
-  if (way == KERNEL) return hk_shm_cma_read(c->pid, c->theirs, c->to, BYTES) == 0;
+static bool move(const contest *c, int way, size_t place, size_t bytes) {
+  if (way == KERNEL) return hk_shm_cma_read(c->pid, c->theirs, c->to, bytes) == 0;
   if (way == WRITE)
-    memcpy(c->out.payload + place, c->from, BYTES);
+    memcpy(c->out.payload + place, c->from, bytes);
   else
-    memcpy(c->to, c->in.payload + place, BYTES);
+    memcpy(c->to, c->in.payload + place, bytes);
   return true;
 }
 
 /* One access to each page that the next time covers, so that it has no page fault in it. */
-static void touch(const contest *c, int way, size_t place) {
+static void touch(const contest *c, int way, size_t place, size_t bytes) {
   const volatile char *in = c->in.payload + place;
   volatile char *out = c->out.payload + place;
-  for (size_t i = 0; i < BYTES; i += PAGE) {
+  for (size_t i = 0; i < bytes; i += PAGE) {
     if (way == WRITE) out[i] = 0;
     if (way == READ) (void)in[i];
   }
 }
 
 /* The least time of each way in ns. */
-static hk_status time_all(contest *c, size_t places, uint64_t best[WAYS]) {
+static hk_status time_all(contest *c, size_t places, size_t bytes, uint64_t best[WAYS]) {
   uint64_t words[2] = {0};
   for (int way = 0; way < WAYS; way++) best[way] = UINT32_MAX;
   for (size_t i = 0; i < WAYS * REPEATS; i++) {
     int way = i % WAYS;
-    size_t place = i / WAYS % places * BYTES;
-    touch(c, way, place);
+    size_t place = i / WAYS % places * MOST;
+    touch(c, way, place, bytes);
     HK_OR_RETURN(swap(c, words, words));
     uint64_t begin = hk_now_ns();
-    bool moved = move(c, way, place);
+    bool moved = move(c, way, place, bytes);
     uint64_t ns = hk_now_ns() - begin;
     if (moved && ns < best[way]) best[way] = ns;
   }
   return HK_OK;
 }
 
-static hk_status run(contest *c, size_t places, int peer, bool *reads) {
-  uint64_t hello[2] = {(uint64_t)(uintptr_t)c->from}, theirs[2], best[WAYS];
-  *reads = true;
-  HK_OR_RETURN(swap(c, hello, theirs));
-  if (!hello[0] || !theirs[0]) return HK_OK;
-  c->theirs = theirs[0];
-  HK_OR_RETURN(time_all(c, places, best));
+/* Times one size. *reads: by process_vm_readv it takes less. */
+static hk_status compare(contest *c, size_t places, uint32_t bytes, int peer, bool *reads) {
+  uint64_t best[WAYS], theirs[2];
+  HK_OR_RETURN(time_all(c, places, bytes, best));
   uint64_t mine[2] = {best[WRITE] + best[READ], best[KERNEL]};
   HK_OR_RETURN(swap(c, mine, theirs)); /* and the peer does not read this rank's memory any more */
   double slots = (double)mine[0] + (double)theirs[0], kernel = (double)mine[1] + (double)theirs[1];
   *reads = kernel < slots;
   if (c->env->rank < peer)
-    HK_INFO(HK_SUB_SHM,
-            "%d KiB take %.1f us through a slot and %.1f us by process_vm_readv: private memory of %d KiB and more "
-            "goes %s (HOCKET_CMA=0 or 1 decides without this measurement)",
-            BYTES >> 10, slots / 2e3, kernel / 2e3, BYTES >> 10, *reads ? "by process_vm_readv" : "through slots");
+    HK_INFO(HK_SUB_SHM, "%u KiB take %.1f us through a slot and %.1f us by process_vm_readv", bytes >> 10, slots / 2e3,
+            kernel / 2e3);
   return HK_OK;
 }
 
-hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, bool *reads) {
+/* Keeps this thread on the processor where it is, or, if `moves`, on others. A failure does no harm. */
+static void stay(const cpu_set_t *may, int cpu, bool moves) {
+  cpu_set_t set = *may;
+  if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_COUNT(may)) return;
+  if (!moves) CPU_ZERO(&set);
+  if (moves)
+    CPU_CLR(cpu, &set);
+  else
+    CPU_SET(cpu, &set);
+  if (CPU_COUNT(&set)) (void)sched_setaffinity(0, sizeof set, &set);
+}
+
+static hk_status run(contest *c, size_t places, int peer, const cpu_set_t *may, uint32_t *from) {
+  const int cpu = sched_getcpu();
+  uint64_t hello[2] = {(uint64_t)(uintptr_t)c->from, (uint64_t)cpu}, theirs[2];
+  bool reads = false;
+  *from = MOST;
+  HK_OR_RETURN(swap(c, hello, theirs));
+  if (!hello[0] || !theirs[0]) return HK_OK;
+  c->theirs = theirs[0];
+  stay(may, cpu, theirs[1] == hello[1] && c->env->rank > peer);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes) && !reads; i++) {
+    HK_OR_RETURN(compare(c, places, sizes[i], peer, &reads));
+    *from = reads ? sizes[i] : 0;
+  }
+  if (c->env->rank < peer && reads)
+    HK_INFO(HK_SUB_SHM,
+            "private memory of %u KiB and more goes by process_vm_readv (HOCKET_CMA=0 or 1 decides without a "
+            "measurement)",
+            *from >> 10);
+  else if (c->env->rank < peer)
+    HK_INFO(HK_SUB_SHM, "private memory goes through slots (HOCKET_CMA=0 or 1 decides without a measurement)");
+  return HK_OK;
+}
+
+hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *from) {
   const hk_shm_process *p = s->process;
   const hk_transport_env *env = s->base.env;
   contest c = {.env = env, .pid = env->peers[peer].pid};
@@ -103,12 +138,16 @@ hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, bool *reads) 
   hk_shm_arena_link(&p->arena, &key, self, other, &c.out);
   key.kind = HK_LINK_RECV;
   hk_shm_arena_link(&p->arena, &key, self, other, &c.in);
-  size_t places = p->arena.payload / BYTES; /* 0 with very small slots: nothing to measure */
-  if (able && places && (c.from = aligned_alloc(PAGE, 2 * BYTES))) {
-    c.to = c.from + BYTES;
-    memset(c.from, 1, 2 * BYTES); /* no page faults later */
+  size_t places = p->arena.payload / MOST; /* 0 with very small slots: nothing to measure */
+  if (able && places && (c.from = aligned_alloc(PAGE, 2 * MOST))) {
+    c.to = c.from + MOST;
+    memset(c.from, 1, 2 * MOST); /* no page faults later */
   }
-  hk_status rc = run(&c, places, peer, reads);
+  cpu_set_t may;
+  const bool pins = sched_getaffinity(0, sizeof may, &may) == 0; /* it fails with more processors than the set holds */
+  if (!pins) CPU_ZERO(&may);
+  hk_status rc = run(&c, places, peer, &may, from);
+  if (pins) (void)sched_setaffinity(0, sizeof may, &may);
   free(c.from);
   return rc;
 }

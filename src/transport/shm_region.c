@@ -27,7 +27,7 @@ typedef struct hk_shm_memo {
   uint64_t generation; /* sender: of `span` */
   hk_host_span span;
   hk_shm_import seen; /* receiver: the region of the last reference */
-  bool cma;           /* sender: the readers can read any memory of this process */
+  uint32_t cma_from;  /* sender: the readers read so many bytes of any memory of this process; 0: not known */
   char *bounce;       /* receiver: a copy of private memory that a reference named */
   size_t bounce_bytes;
 } hk_shm_memo;
@@ -59,8 +59,9 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
     memo->generation = generation; /* read before the lookup: a change since then causes another lookup */
   }
   if (!memo->span.region || bytes > memo->span.end - at) {
-    if (bytes < HK_SHM_CMA_MIN_BYTES) return false;
-    if (!memo->cma && !(memo->cma = hk_shm_cma_allowed((hk_shm_state *)state, link))) return false;
+    if (bytes < HK_SHM_CMA_LEAST_BYTES) return false;
+    if (!memo->cma_from) memo->cma_from = hk_shm_cma_from((hk_shm_state *)state, link);
+    if (!memo->cma_from || bytes < memo->cma_from) return false;
     *out = (hk_ref){HK_REGION_PRIVATE, at};
     return true;
   }

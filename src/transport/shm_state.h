@@ -12,7 +12,10 @@
 
 enum {
   HK_SHM_NAME = 40,
-  HK_SHM_CMA_MIN_BYTES = 65536 /* below it two copies cost less than a system call that pins pages */
+  /* Below the first, two copies cost less than a system call that pins pages, on every machine; from the second on they
+   * do not on most. */
+  HK_SHM_CMA_LEAST_BYTES = 16384,
+  HK_SHM_CMA_MIN_BYTES = 65536
 };
 
 enum {
@@ -117,17 +120,20 @@ void hk_shm_cma_prepare(hk_shm_state *s); /* publishes a word for others to try 
 hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts);
 /* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
 int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
-/* Returns true if all readers of the link can read this process's memory, and that is faster than slots. */
-bool hk_shm_cma_allowed(const hk_shm_state *s, const hk_link *link);
-/* The transport's `writable`, `write` and `fetch`. */
+/* The bytes from which on all readers of the link can read this process's memory, and that is faster than slots; 0:
+ * they cannot, or it is not. */
+uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link);
+/* The transport's `reads`, `writable`, `write` and `fetch`. */
+hk_reads hk_shm_reads(hk_transport_state *state);
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes);
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes);
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 /* ---- shm_measure.c ---- */
-/* Two ranks call it together, each with the other one as `peer`; takes about 0.3 ms. `able`: this rank can read the
- * peer's memory. *reads, equal on both: reading is faster than slots, or one of them cannot measure. */
-hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, bool *reads);
+/* Two ranks call it together, each with the other one as `peer`; takes about 0.5 ms. `able`: this rank can read the
+ * peer's memory. *from, equal on both: the bytes from which on reading is faster than
+ * slots, or not known to be slower because one of them cannot measure; 0: it is slower. */
+hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *from);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {
   return (const hk_shm_fact *)((const char *)facts + (size_t)rank * HK_FACT_BYTES);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The host device's allocator, and references to its memory over links. */
 #include <check.h>
+#include <sched.h>
 #include "../../src/device/host.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"
@@ -293,6 +294,7 @@ static void no_peek(world_rank *r) {
   world_barrier(r);
   world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &l);
   if (sends) MUST(!r->transport->refer(r->state, &l, data, PIECE, &ref));
+  MUST(r->transport->reads(r->state) == HK_READS_NONE);
   world_close(r, &l);
   free(data);
 }
@@ -300,9 +302,40 @@ static void wrong_pid(world_rank *r) { r->world->peers[r->env.rank].pid = getppi
 static void cma_off(world_rank *r) {
   if (r->env.rank == 1) setenv("HOCKET_CMA", "0", 1);
 }
-static void few_cores(world_rank *r) { r->world->peers[r->env.rank].cores = 1; }
+/* Ranks that share cores read what is for one of them, but not what is for several: that goes through slots. With
+ * enough cores they read both. */
+static void peek_alone(world_rank *r) {
+  enum { LEAST = 64 << 10 }; /* if it is not measured */
+  hk_link pair, all;
+  hk_ref ref;
+  bool sends = r->env.rank == 0, shared = r->world->cores < r->env.nranks;
+  bool fits = r->world->slot_bytes >= LEAST; /* what is too short for a reference */
+  char *data = calloc(1, PIECE);
+  world_barrier(r);
+  MUST(r->transport->reads(r->state) == (!fits ? HK_READS_NONE : shared ? HK_READS_PAIRS : HK_READS_ALL));
+  world_open(r, sends, sends ? HK_LINK_SEND : HK_LINK_RECV, 0, &pair);
+  world_open(r, 0, sends ? HK_LINK_MCAST_SEND : HK_LINK_MCAST_RECV, 0, &all);
+  if (sends) {
+    MUST(r->transport->refer(r->state, &pair, data, PIECE, &ref) && ref.region == HK_REGION_PRIVATE);
+    MUST(r->transport->refer(r->state, &all, data, PIECE, &ref) == !shared);
+    MUST(!r->transport->refer(r->state, &pair, data, LEAST - 1, &ref));
+  }
+  world_barrier(r);
+  world_close(r, &pair);
+  world_close(r, &all);
+  free(data);
+}
+START_TEST(private_memory_for_one) {
+  setenv("HOCKET_CMA", "1", 1);
+  world *w = world_new(&hk_transport_shm, 2, 2, peek_alone);
+  if (_i < 2) w->slot_bytes = PIECE;
+  w->cores = _i ? 64 : 1;
+  ck_assert_int_eq(world_run(w), 0);
+}
+END_TEST
+
 START_TEST(private_memory_unreadable) {
-  void (*const tampers[])(world_rank *) = {wrong_pid, cma_off, few_cores};
+  void (*const tampers[])(world_rank *) = {wrong_pid, cma_off};
   world *w = world_new(&hk_transport_shm, 2, 2, no_peek);
   w->cores = 64;
   w->tamper = tampers[_i];
@@ -314,6 +347,8 @@ END_TEST
  * was used for that carries messages as a new one does. */
 static void measured(world_rank *r) {
   enum { MESSAGES = 20 };
+  cpu_set_t may; /* the ranks that measure have been on two cores, and may run anywhere again */
+  MUST(sched_getaffinity(0, sizeof may, &may) == 0 && CPU_COUNT(&may) == *(int *)r->world->arg);
   int n = r->env.nranks, next = (r->env.rank + 1) % n, before = (r->env.rank + n - 1) % n;
   hk_link out, in;
   hk_ref ref;
@@ -337,7 +372,11 @@ static void measured(world_rank *r) {
 }
 START_TEST(private_memory_measured) {
   world *w = world_new(&hk_transport_shm, _i ? 6 : 2, _i ? 3 : 2, measured);
-  w->cores = 64;
+  cpu_set_t may;
+  ck_assert_int_eq(sched_getaffinity(0, sizeof may, &may), 0);
+  int count = CPU_COUNT(&may);
+  w->arg = &count;
+  w->cores = _i == 3 ? 1 : 64;
   if (_i == 2) w->slot_bytes = 4096; /* too small to measure with */
   ck_assert_int_eq(world_run(w), 0);
 }
@@ -396,8 +435,9 @@ int main(void) {
   tcase_add_loop_test(c, server_leaves, 0, 2);
   tcase_add_test(c, owner_killed);
   tcase_add_loop_test(c, private_memory, 0, 2);
-  tcase_add_loop_test(c, private_memory_unreadable, 0, 3);
-  tcase_add_loop_test(c, private_memory_measured, 0, 3);
+  tcase_add_loop_test(c, private_memory_unreadable, 0, 2);
+  tcase_add_loop_test(c, private_memory_for_one, 0, 3);
+  tcase_add_loop_test(c, private_memory_measured, 0, 4);
   tcase_add_test(c, private_owner_killed);
   tcase_add_loop_test(c, p2p_disabled, 0, 2);
   return suite_run_one("shm memory", c);
