@@ -7,6 +7,7 @@
 
 enum {
   WAVE_BYTES = 256 << 10,  /* that a rank has in shared slots for one wave: the caches still hold some waves of all */
+  READ_BYTES = 2 << 20,    /* of a wave that is read where it is: ranks need not wait for one another, see hk_chunk */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
   LEAST_CHUNK = 8192,      /* below, a message's own cost outweighs its bytes' */
   TINY_CHUNK = 512,        /* however many links */
@@ -112,8 +113,7 @@ static double pipelined_chunk(const hk_machine *m, const hk_shape *s, double blo
   return c > LEAST_CHUNK ? c : LEAST_CHUNK;
 }
 
-size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
-  size_t most = largest_chunk(m, s);
+static size_t chunk_within(const hk_machine *m, const hk_shape *s, size_t block_bytes, size_t most) {
   if (s->depth > 1) {
     double c = pipelined_chunk(m, s, (double)block_bytes);
     if (c < (double)most) most = hk_round_up((size_t)c, ELEMENTS);
@@ -121,6 +121,13 @@ size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
   if (block_bytes <= most) return block_bytes ? hk_round_up(block_bytes, ELEMENTS) : ELEMENTS;
   size_t waves = (block_bytes + most - 1) / most; /* all of nearly equal size, instead of a short one at the end */
   return hk_round_up((block_bytes + waves - 1) / waves, ELEMENTS);
+}
+
+/* References take no room in slots, so their waves may be longer. That matters: a rank runs ahead of its peers by as
+ * many waves as a link has slots, and waits for the slower one of two ranks after each. */
+size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
+  const bool reads = s->refers && m->reads >= s->refers;
+  return chunk_within(m, s, block_bytes, reads ? READ_BYTES : largest_chunk(m, s));
 }
 
 static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {
@@ -140,7 +147,8 @@ static double spill_sockets(const hk_machine *m, const hk_work *w, double ahead)
 
 double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   if (m->overlap) return hk_price_gpu(m, s, w);
-  size_t channels = (size_t)m->channels, chunk = hk_chunk(m, s, (w->block + channels - 1) / channels) * channels;
+  size_t channels = (size_t)m->channels, block = (w->block + channels - 1) / channels;
+  size_t chunk = chunk_within(m, s, block, largest_chunk(m, s)) * channels;
   double waves = w->block > chunk ? (double)((w->block + chunk - 1) / chunk) : 1;
   double share = w->share > 0 ? w->share : 1, links = w->links > 0 ? w->links : s->fan;
   double work = crowd(m) * share > 1 ? crowd(m) * share : 1; /* all ranks' work on their cores, or the busiest rank's */

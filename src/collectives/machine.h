@@ -8,6 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
+#include "../program/program.h" /* hk_reads */
 #include "protocol.h"
 
 struct hk_channels; /* topo/search.h */
@@ -67,6 +68,7 @@ typedef struct hk_machine {
   bool multicast;     /* links of kind HK_LINK_MCAST_* are there (all ranks share memory, or a switch copies) */
   bool in_switch;     /* a switch inside adds up what all ranks send to one (NVLS) */
   bool in_network;    /* the network adds up what hosts send (CollNet) */
+  hk_reads reads;     /* known after init; prices do not depend on it */
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
   hk_traffic traffic[HK_TRAFFICS]; /* GPUs: patterns inside a host of which more is known than `inside` has */

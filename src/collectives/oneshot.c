@@ -62,7 +62,8 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
 }
 
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
-  return (hk_shape){.fan = 1, .depth = 1, .scratch = coll == HK_ALLREDUCE ? hk_mesh_scratch(m->nranks) : 0};
+  if (coll == HK_ALLREDUCE) return (hk_shape){.fan = 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
+  return (hk_shape){.fan = 1, .depth = 1, .refers = HK_READS_ALL};
 }
 
 /* GPUs: a switch makes the copies; those of all ranks go down to each rank. */

@@ -171,6 +171,7 @@ static uint32_t network_sum(const hk_reducer *r) {
  * past them, if no peer reads them from where they are written. */
 static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain, size_t bytes) {
   bool streams = x->launch->move_flags & HK_MOVE_STREAM;
+  if (x->launch->in_slots) return true;
   if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
   if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return streams || bytes < SUMMAND_REF_MIN_BYTES;
   return streams && !plain;
@@ -179,7 +180,7 @@ static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *
 /* The addresses to write to. Links that carry a reference get it in their slot and are not counted. *staged says
  * whether a link's slot is among the addresses. `slot`: a slot is better than private memory (prefers_slot). */
 static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                    const void *stable, bool slot, void **dst, bool *staged) {
+                                    const void *stable, bool slot, void **dst, bool *staged, hk_status *rc) {
   unsigned count = 0;
   *staged = false;
   for (unsigned k = 0; k < n; k++) {
@@ -197,6 +198,11 @@ static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_o
       s->flags = HK_SLOT_REF;
       l->must_drain = true;
       continue;
+    }
+    if (__builtin_expect(bytes > link->slot_bytes, 0)) {
+      *rc = HK_FAIL(HK_ERR_INTERNAL, "%zu bytes for rank %u do not fit a slot of %u, and no reference can be sent",
+                    bytes, link->peer, link->slot_bytes);
+      return 0;
     }
     *staged = true;
     dst[count++] = hk_link_send_buffer(link, bytes);
@@ -232,7 +238,9 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
   bool copy = i->flags & HK_INSTR_COPY;
   const void *stable = nsrc && !copy ? stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
-  unsigned n = gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain, bytes), dst, &staged);
+  unsigned n =
+      gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain, bytes), dst, &staged, &rc);
+  if (__builtin_expect(rc != HK_OK, 0)) return rc;
   /* Links that refer to the source: the peers read it while this rank copies it, too. */
   bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged;
   if (early) publish_all(l, o, ndst, bytes, signature);

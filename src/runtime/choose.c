@@ -140,8 +140,7 @@ uint32_t hk_choose_signature(const hk_call *op) {
   return signature ? signature : 1;
 }
 
-static size_t chunk_of(ncclComm_t c, const hk_decision *d, const hk_plan *plan, size_t block) {
-  const hk_machine *m = &c->selection->machine;
+static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan, size_t block) {
   const hk_protocol protocol = d->protocol;
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program))
     return hk_choose_chunk(m, d->algorithm, plan->program, block);
@@ -255,7 +254,11 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   HK_TRY(plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
-  a->chunk = chunk_of(c, &d, choice->plan, a->block_bytes);
+  hk_machine m = c->selection->machine;
+  /* Measured: from memory the kernel copies slowly, and if ranks share cores none of them waits for that anyway. */
+  a->in_slots = m.reads == HK_READS_PAIRS && whole >= STREAM_MIN_BYTES;
+  if (a->in_slots) m.reads = HK_READS_NONE;
+  a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;

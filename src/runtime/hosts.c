@@ -6,11 +6,11 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../topo/join.h"
-#include "../transport/transport.h"
 #include "choose.h"
 #include "rings.h"
 #include "selection.h"
 #include "tuner.h"
+#include "wiring.h"
 
 void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);
@@ -123,3 +123,5 @@ out:
   hk_joined_free(rings);
   return rc;
 }
+
+void hk_hosts_joined(ncclComm_t c) { c->selection->machine.reads = hk_wire_reads(c); }

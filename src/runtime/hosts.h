@@ -20,4 +20,6 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows);
 /* Collective. Finds the ring orders and fills in c->selection and the spins of c->wait. *nhosts: the number of hosts.
  * `child`: of a split or shrink. */
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts);
+/* After the last barrier of the init: what only then is the same on all ranks. */
+void hk_hosts_joined(ncclComm_t c);
 #endif

@@ -10,6 +10,7 @@
 #include "../../src/runtime/choose.h"
 #include "../../src/runtime/comm.h"
 #include "../../src/runtime/plans.h"
+#include "../../src/runtime/selection.h"
 #include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
@@ -83,16 +84,20 @@ START_TEST(referred) {
 }
 END_TEST
 
+static int nth_cpu(const cpu_set_t *all, int n) {
+  int cpu = -1;
+  while (n >= 0) n -= CPU_ISSET(++cpu, all) != 0;
+  return cpu;
+}
+
 /* A launcher may bind each rank to a core of its own: the ranks have as many cores as they need all the same, and read
  * each other's memory. */
 static int run_bound(ncclComm_t comm, int rank, int nranks, void *arg) {
   path p = paths[3];
   ncclComm_t child;
   cpu_set_t *all = arg, own;
-  int cpu = -1;
   CPU_ZERO(&own);
-  for (int before = rank; before >= 0;) before -= CPU_ISSET(++cpu, all) != 0;
-  CPU_SET(cpu, &own);
+  CPU_SET(nth_cpu(all, rank), &own);
   int faults = RANK_IS(sched_setaffinity(0, sizeof own, &own) == 0);
   faults += RANK_CHECK(ncclCommSplit(comm, 0, rank, &child, NULL));
   if (faults) return faults;
@@ -153,6 +158,31 @@ START_TEST(early) {
   setenv("NCCL_ALGO", "direct", 1);
   setenv("HOCKET_CMA", "1", 1);
   ck_assert_int_eq(ranks_as_processes(RANKS, run_early, NULL), 0);
+}
+END_TEST
+
+/* What goes by reference needs no room in slots, so a wave may be longer than a slot; with its last part in one. */
+static int run_long(ncclComm_t comm, int rank, int nranks, void *arg) {
+  const size_t block = *(const size_t *)arg;
+  size_t all = block * (size_t)nranks;
+  unsigned char *in = malloc(all), *out = calloc(1, all);
+  int faults = 0;
+  memset(in, rank + 1, all);
+  faults += RANK_CHECK(ncclAlltoAll(in, out, block, ncclUint8, comm, NULL));
+  for (size_t i = 0; i < all; i++) faults += out[i] != i / block + 1;
+  const hk_link *l = &comm->wiring->links[1 - rank]->at[0][HK_LINK_SEND]->link;
+  faults += RANK_IS(comm->selection->machine.reads == HK_READS_ALL);
+  faults += RANK_IS(l->slots[0].bytes > l->slot_bytes && l->slots[0].flags & HK_SLOT_REF);
+  faults += RANK_IS(l->done == (block + 2 * MIB - 1) / (2 * MIB));
+  free(in);
+  free(out);
+  return faults;
+}
+
+START_TEST(long_waves) {
+  static const size_t blocks[] = {MIB, 2 * MIB, 5 * MIB + 100, 4 * MIB + 4};
+  setenv("HOCKET_CMA", "1", 1);
+  ck_assert_int_eq(ranks_as_processes(RANKS, run_long, (void *)(uintptr_t)&blocks[_i]), 0);
 }
 END_TEST
 
@@ -243,6 +273,7 @@ int main(void) {
   tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
   tcase_add_test(t, bound_to_cores);
   tcase_add_test(t, early);
+  tcase_add_loop_test(t, long_waves, 0, 4);
   tcase_add_loop_test(t, direct, 0, 2);
   tcase_add_test(t, choices_are_kept);
   return suite_run_one("paths_taken", t);

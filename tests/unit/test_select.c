@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../../src/collectives/cost.h"
 #include "../../src/collectives/gpu.h"
+#include "../../src/collectives/machine.h"
 #include "../../src/collectives/select.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
@@ -54,6 +55,78 @@ START_TEST(registry) {
     for (const char *c = (*a)->name; *c; c++) ck_assert(*c >= 'a' && *c <= 'z');
   }
   ck_assert_ptr_null(hk_algorithm_by_name("no such"));
+}
+END_TEST
+
+/* Is what the instruction sends memory of the user, to which a link may refer? */
+static bool sends_user_memory(const hk_program *p, const hk_instr *i, bool multicast) {
+  const hk_operand *o = hk_instr_operands(p, i);
+  bool sends = false, own = false;
+  for (int k = 0; k < i->ndst; k++) {
+    if (o[k].space == HK_OUT) own = true;
+    if (o[k].space != HK_LINK) continue;
+    sends = true;
+    if (!multicast && hk_program_links(p)[o[k].link].kind != HK_LINK_SEND) return false;
+  }
+  if (!sends) return true;
+  if (i->flags & HK_INSTR_COPY || i->nsrc != 1) return false;
+  return own || o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT;
+}
+
+/* Where a shape says that links refer to all that is sent, they can: otherwise it would not fit their slots. */
+START_TEST(all_that_is_sent_is_referred_to) {
+  const hk_algorithm *a = hk_algorithms[_i];
+  for (int n = 2; n <= 40; n++) {
+    hk_machine m = machine(1, n, 64, true);
+    for (hk_coll coll = 0; coll < HK_COLL_COUNT; coll++) {
+      if (!hk_algorithm_supports(a, &m, coll)) continue;
+      hk_reads refers = hk_algorithm_shape(a, &m, coll).refers;
+      ck_assert(!refers || !hk_coll_reduces(coll)); /* sums are in slots or scratch */
+      for (int rank = 0; refers && rank < n; rank++) {
+        hk_build what = {.coll = coll, .rank = rank, .nranks = n, .root = hk_coll_has_root(coll) ? n / 2 : 0};
+        hk_program *p;
+        ck_assert_int_eq(hk_algorithm_build(a, &what, &p), HK_OK);
+        for (unsigned k = 0; k < p->ninstrs; k++) {
+          const hk_instr *i = &hk_program_instrs(p)[k];
+          ck_assert_msg(i->op != HK_OP_MOVE || sends_user_memory(p, i, refers == HK_READS_ALL),
+                        "%s %s, %d ranks, rank %d", a->name, hk_coll_name(coll), n, rank);
+        }
+        hk_program_free(p);
+      }
+    }
+  }
+}
+END_TEST
+
+/* Waves of what is read where it is may be long; a price does not depend on that. */
+START_TEST(chunks_of_what_is_read) {
+  static const struct {
+    const char *algorithm;
+    hk_coll coll;
+    hk_reads least; /* NONE: they are never long */
+  } rows[] = {{"pairwise", HK_ALLTOALL, HK_READS_PAIRS}, {"direct", HK_ALLGATHER, HK_READS_PAIRS},
+              {"direct", HK_GATHER, HK_READS_PAIRS},     {"oneshot", HK_BROADCAST, HK_READS_ALL},
+              {"oneshot", HK_ALLGATHER, HK_READS_ALL},   {"direct", HK_REDUCE_SCATTER, HK_READS_NONE},
+              {"direct", HK_ALLREDUCE, HK_READS_NONE},   {"oneshot", HK_ALLREDUCE, HK_READS_NONE},
+              {"ring", HK_ALLGATHER, HK_READS_NONE}};
+  enum { BLOCK = 8 << 20, LONG = 2 << 20 };
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
+    const hk_algorithm *a = hk_algorithm_by_name(rows[k].algorithm);
+    hk_machine m = machine(1, 4, 2, true);
+    const double us = hk_algorithm_cost(a, &m, rows[k].coll, BLOCK);
+    const hk_shape s = hk_algorithm_shape(a, &m, rows[k].coll);
+    for (m.reads = HK_READS_NONE; m.reads <= HK_READS_ALL; m.reads++) {
+      bool longer = rows[k].least && m.reads >= rows[k].least;
+      size_t chunk = hk_chunk(&m, &s, BLOCK);
+      if (longer)
+        ck_assert_uint_eq(chunk, LONG);
+      else
+        ck_assert_uint_le(chunk, m.slot_bytes);
+      ck_assert_double_eq(hk_algorithm_cost(a, &m, rows[k].coll, BLOCK), us);
+    }
+    m.reads = HK_READS_ALL;
+    ck_assert_uint_le(hk_chunk(&m, &s, 1000), 1024);
+  }
 }
 END_TEST
 
@@ -315,6 +388,10 @@ int main(void) {
   TCase *t = tcase_create("select");
   tcase_set_timeout(t, 120);
   tcase_add_test(t, registry);
+  int algorithms = 0;
+  while (hk_algorithms[algorithms]) algorithms++;
+  tcase_add_loop_test(t, all_that_is_sent_is_referred_to, 0, algorithms);
+  tcase_add_test(t, chunks_of_what_is_read);
   tcase_add_test(t, always_supported);
   tcase_add_test(t, wishes);
   tcase_add_test(t, wish_syntax);
