@@ -14,6 +14,7 @@
 #include "backend.h"
 #include "call.h"
 #include "group.h"
+#include "hosts.h"
 #include "links.h"
 #include "run.h"
 #include "stream.h"
@@ -107,6 +108,7 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
     }
   }
   plan->steps = hk_steps_make(plan);
+  hk_hosts_spread(c);
 out:
   return rc;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine of the cost model, from what the ranks published (hosts.h). */
 #include "hosts.h"
+#include <sched.h>
 #include <stdlib.h>
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
@@ -125,3 +126,16 @@ out:
 }
 
 void hk_hosts_joined(ncclComm_t c) { c->selection->machine.reads = hk_wire_reads(c); }
+
+void hk_hosts_spread(ncclComm_t c) {
+  const hk_peer *own = &c->peers[c->rank];
+  cpu_set_t may, one;
+  int before = 0, cpu = -1;
+  if (ranks_of_host(c, c->rank) <= own->cores || own->cores < 2) return;
+  if (sched_getaffinity(0, sizeof may, &may) != 0 || CPU_COUNT(&may) != own->cores) return; /* a launcher binds ranks */
+  for (int r = 0; r < c->rank; r++) before += c->peers[r].host == own->host;
+  for (int left = before % own->cores; left >= 0;) left -= CPU_ISSET(++cpu, &may) != 0;
+  CPU_ZERO(&one);
+  CPU_SET(cpu, &one);
+  if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof may, &may);
+}

@@ -5,6 +5,7 @@
 #include "../collectives/transfer.h"
 #include "../kernels/steps.h"
 #include "call.h"
+#include "hosts.h"
 #include "mismatch.h"
 #include "wiring.h"
 
@@ -35,6 +36,7 @@ static hk_status make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_tran
   *r = (hk_transfer_run){.plan = plan, .link = l, .launch.unit = 1};
   r->plan.links = &r->link;
   r->plan.steps = hk_steps_make(&r->plan);
+  hk_hosts_spread(c);
   *out = r;
   return HK_OK;
 }

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include "../../src/runtime/choose.h"
 #include "../../src/runtime/comm.h"
 #include "../../src/runtime/plans.h"
@@ -186,6 +188,46 @@ START_TEST(long_waves) {
 }
 END_TEST
 
+/* If ranks outnumber cores, each moves to the core that it would have if they took turns, and may leave it again. The
+ * library's calls of libc come here. */
+static struct {
+  unsigned calls;
+  cpu_set_t masks[8];
+} bound;
+
+int sched_setaffinity(pid_t pid, size_t bytes, const cpu_set_t *mask) {
+  if (bound.calls < HK_ARRAY_LENGTH(bound.masks)) bound.masks[bound.calls] = *mask;
+  bound.calls++;
+  return (int)syscall(SYS_sched_setaffinity, pid, bytes, mask);
+}
+
+static int run_spread(ncclComm_t comm, int rank, int nranks, void *arg) {
+  const cpu_set_t *all = arg;
+  float one = 1, sum = 0;
+  int faults = 0;
+  bound.calls = 0; /* the init measures, on two cores */
+  faults += RANK_CHECK(ncclAllReduce(&one, &sum, 1, ncclFloat, ncclSum, comm, NULL));
+  faults += RANK_IS(sum == (float)nranks);
+  if (nranks <= RANKS) return faults + RANK_IS(bound.calls == 0);
+  faults += RANK_IS(bound.calls == 2 && CPU_COUNT(&bound.masks[0]) == 1 && CPU_EQUAL(&bound.masks[1], all));
+  faults += RANK_IS(CPU_ISSET(nth_cpu(all, rank % RANKS), &bound.masks[0]));
+  return faults;
+}
+
+START_TEST(spread) {
+  cpu_set_t all, two;
+  ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
+  if (CPU_COUNT(&all) < RANKS) {
+    printf("SKIP: ranks on two cores: this process has only one core\n");
+    return;
+  }
+  CPU_ZERO(&two);
+  for (int i = 0; i < RANKS; i++) CPU_SET(nth_cpu(&all, i), &two);
+  ck_assert_int_eq(sched_setaffinity(0, sizeof two, &two), 0);
+  ck_assert_int_eq(ranks_as_processes(_i ? RANKS : 2 * RANKS, run_spread, &two), 0);
+}
+END_TEST
+
 /* A group of `sends` sends to the other rank and as many receives, with an allreduce in it or not. */
 static int exchange(ncclComm_t comm, int rank, size_t bytes, int sends, bool reduces) {
   enum { MOST = 5, LONGEST = 64 * KIB };
@@ -274,6 +316,7 @@ int main(void) {
   tcase_add_test(t, bound_to_cores);
   tcase_add_test(t, early);
   tcase_add_loop_test(t, long_waves, 0, 4);
+  tcase_add_loop_test(t, spread, 0, 2);
   tcase_add_loop_test(t, direct, 0, 2);
   tcase_add_test(t, choices_are_kept);
   return suite_run_one("paths_taken", t);
