@@ -45,9 +45,10 @@ try() {
       program $source -fsanitize=thread || return 2
       ! HOCKET_TEST_STUCK=$((20 * PATIENCE)) run 120 "$dir/program"
       ;;
-    emulated | multicast) # stores wait in buffers until something orders them; threads run in changing order
+    emulated | multicast | lines) # stores wait in buffers until something orders them; threads run in changing order
       local program=test_device
       [ "$1" = multicast ] && program=test_gpu_multicast
+      [ "$1" = lines ] && program=test_gpu_lines
       c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
         -fvisibility=hidden -ffp-contract=off -O1 -o "$dir/kernels.so" "$dir/src/kernels/cuda/exec.cu" 2>"$dir/log" || return 2
       ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run 60 "$HK_BUILD/tests/$program"
@@ -63,6 +64,7 @@ test_of() { # mode
     small*) echo "test_gpu_small${1#small}" ;;
     emulated) echo test_device ;;
     multicast) echo test_gpu_multicast ;;
+    lines) echo test_gpu_lines ;;
   esac
 }
 
@@ -100,9 +102,9 @@ result() { # noticed or SURVIVED; the rest from mutate
 }
 
 # What is not broken must pass, or all would count as noticed; `make check` has run these tests already.
-for mode in exec wide small emulated multicast; do
+for mode in exec wide small emulated multicast lines; do
   [ "${MUTATIONS:-}" = all ] || break
-  [ $mode = emulated ] || [ $mode = multicast ] && { command -v c++ >/dev/null || continue; }
+  [[ $mode =~ ^(emulated|multicast|lines)$ ]] && { command -v c++ >/dev/null || continue; }
   if try $mode; then echo "the tests fail without a mutation ($mode):"; tail -n 5 "$dir/out" "$dir/log"; exit 1; fi
 done
 
@@ -115,7 +117,7 @@ mutate exec quick exec.cu 's/  \*done += 1;/  *done += k < ndst;/' "a receiver m
 mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
 mutate exec-races - exec.cu 's/post_signal(link, link->head, \*done);/*link->head = *done;/' "a credit comes back without order"
 mutate exec-races quick exec.cu 's/if (hk_warp_any(plain)) hk_fence();/hk_warp_any(plain);/' "words and heads are stored without a fence"
-mutate exec-races - exec.cu 's/plain |= orders(s, link, k < ndst, bytes);/plain |= k < ndst \&\& orders(s, link, true, bytes);/' \
+mutate exec-races - exec.cu 's/plain |= slot;/plain |= k < ndst \&\& slot;/' \
   "a head is stored without a fence"
 mutate exec-races - exec.cu 's/post_signal(link, word_of(link, \*done), /*word_of(link, *done) = (/' "a word is stored without order"
 mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
@@ -196,6 +198,12 @@ mutate small - small.h 's/if (s->move.reducer.pre) own =/if (0) own =/' "a small
 mutate small - small.h 's/if (m->reducer.post) divide/if (0) divide/' "a small message's sum is not divided"
 mutate small - small.h 's/v = small_line(w->in, w->bytes, i + hk_threads());/;/' "the second pass sends the first one's data"
 mutate small - small.h 's/if (me < HK_GPU_SMALL_SOURCES) hk_store_signal(end.head, done + 1);//' "a small message gives no credit back"
+
+# Lines over the network.
+mutate lines - exec.cu 's/    else if (link->proxied)$/    else if (0)/' "the proxy does not hear of lines"
+mutate lines - exec.cu 's/number ^ HK_GPU_IN_LINES, (uint32_t)bytes/number, (uint32_t)bytes/' "lines are posted as a slot"
+mutate lines - link.h 's/k->proxied ? HK_GPU_LL_NET_MAX : HK_GPU_LL_MAX/HK_GPU_LL_MAX/' "a proxy's lines lie as another GPU's"
+mutate lines - exec.cu 's/    if (lines != PLAIN && link->proxied) note_wait(link, done);.*//' "a kernel that polls lines does not say so"
 
 echo "$tried mutations, $survivors survived, $stale do not apply"
 [ $((survivors + stale)) = 0 ]
