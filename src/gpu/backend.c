@@ -69,7 +69,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 /* ---- plans ---- */
 
 static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
-  return hk_program_in_switch(p) ? hk_gpu_of(c)->world->multicast->slot_bytes : bytes;
+  return hk_gpu_uses_switch(p) ? hk_gpu_of(c)->world->multicast->slot_bytes : bytes;
 }
 
 /* ---- calls ---- */

@@ -164,7 +164,8 @@ typedef struct hk_gpu_plan {
   bool grown;                /* the links take messages of all sizes */
   size_t program_bytes;
   unsigned span, lanes, nlinks, scratch_blocks; /* but for the span: of the program that has most */
-  bool in_switch;                               /* HK_INSTR_IN_SWITCH of some instruction */
+  bool in_switch;                               /* hk_gpu_uses_switch */
+  bool many;                                    /* hk_gpu_work.many */
   struct hk_gpu_small *small; /* [channels]: of a one-shot program, its links; NULL: the interpreter runs it */
 } hk_gpu_plan;
 
@@ -300,6 +301,8 @@ void hk_gpu_copy_free(ncclComm_t c);
 void hk_gpu_copy_end(ncclComm_t c); /* its streams have ended */
 
 /* ---- plan.c ---- */
+/* Are some of its links in a switch? */
+bool hk_gpu_uses_switch(const struct hk_program *p);
 /* How many copies of a program's lanes, which use `span` channels, a launch may have. */
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const struct hk_program *p, unsigned span);
 /* `span`: channels of one copy of the lanes.  The plan's links are offered; hk_gpu_work_of gets them. */

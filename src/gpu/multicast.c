@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums in the switch (NVLS): the links of the algorithm nvls in multicast memory (transport/cuda/multicast.h), and for
+/* Sums and copies in the switch (NVLS): links in multicast memory (transport/cuda/multicast.h), and for
  * which communicators, types and operators there are any. */
 #include "../transport/cuda/multicast.h"
 #include <stdio.h>
@@ -11,14 +11,37 @@
 #include "world.h"
 
 enum { LINE = HK_MULTICAST_LINE };
-_Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE,
+_Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE &&
+                   HK_MULTICAST_LL_BYTES == 2 * HK_GPU_LL_MAX,
                "the kernels step by these");
 
+/* A link of the sum for all. */
+static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
+  const hk_multicast *m = hk_gpu_of(c)->world->multicast;
+  const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
+  const size_t me = (size_t)c->rank, data = hk_multicast_data(m, c->nranks, channel);
+  char *own = m->own[c->rank].base, *all = m->all[c->rank].base;
+  char *mine = own + channel * l.given, *theirs = all + channel * l.given; /* signals: read here, written there */
+  const bool sends = need->kind == HK_LINK_SUM_SEND;
+  char *words = sends ? theirs + me * m->nslots * HK_MULTICAST_WORD : mine, *heads = sends ? mine : theirs + me * LINE;
+  return (hk_gpu_link){.done = (uint64_t *)(void *)(mine + l.part_done + (sends ? 0 : LINE)),
+                       .head = (uint64_t *)(void *)(heads + l.part_head),
+                       .word = (uint64_t *)(void *)(words + l.part_word),
+                       .data = (sends ? own : all) + data + l.part,
+                       .slot_bytes = (uint32_t)m->slot_bytes,
+                       .nslots = m->nslots,
+                       .peer = need->peer,
+                       .sends = sends,
+                       .multi = HK_GPU_MULTI_SIGNAL | (sends ? 0 : HK_GPU_MULTI_SUM),
+                       .others = (uint32_t)c->nranks - 1};
+}
+
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
+  if (hk_link_in_group((hk_link_kind)need->kind)) return part_link(c, need, channel);
   const hk_multicast *m = hk_gpu_of(c)->world->multicast;
   const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
-  const size_t data = m->channels * l.given + channel * (l.end - l.given) - l.given;
+  const size_t data = hk_multicast_data(m, c->nranks, channel), lines = hk_multicast_lines(m, c->nranks, channel);
   char *own = m->own[c->rank].base, *all = m->all[c->rank].base;
   char *mine = own + channel * l.given, *theirs = all + channel * l.given; /* signals: read here, written there */
   const bool sends = hk_link_sends((hk_link_kind)need->kind);
@@ -49,6 +72,7 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
     k.multi |= HK_GPU_MULTI_DATA;
     k.others = (uint32_t)n - 2;
   }
+  if (sums && lines) k.lines = (sends ? all : own) + lines + adder * m->nslots * HK_MULTICAST_LL_BYTES;
   return k;
 }
 

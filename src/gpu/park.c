@@ -71,7 +71,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   v->stays += g->pooled + g->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
-    visit(v, &w->multicast->own[c->rank], signals, signals, NULL, -1);
+    visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);
     visit(v, &w->multicast->all[c->rank], 0, 0, NULL, -1);
   }
 }

@@ -58,12 +58,13 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64
     const hk_link_need *need = &needs[k];
     unsigned channel = need->channel + at;
     hk_gpu_end *end;
-    if (link_in_switch(p, k)) {
+    if (link_in_switch(p, k) || need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV) {
       if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k));
       continue;
     }
     if (need->kind != HK_LINK_SEND && need->kind != HK_LINK_RECV)
-      return HK_FAIL(HK_ERR_INTERNAL, "%s asks for multicast, which GPUs' links have not", p->algorithm);
+      return HK_FAIL(HK_ERR_INTERNAL, "%s asks for a link of kind %d, which GPUs have in a switch only", p->algorithm,
+                     need->kind);
     bool sends = need->kind == HK_LINK_SEND;
     if (!links) {
       HK_TRY(hk_gpu_end_offer(c, need->peer, sends, channel), out);
@@ -87,9 +88,10 @@ out:
   return rc;
 }
 
+bool hk_gpu_uses_switch(const hk_program *p) { return hk_program_in_switch(p) || hk_program_multicasts(p); }
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
-  if (hk_program_in_switch(p) && most > hk_gpu_of(c)->world->multicast->channels)
+  if (hk_gpu_uses_switch(p) && most > hk_gpu_of(c)->world->multicast->channels)
     most = hk_gpu_of(c)->world->multicast->channels;
   return most;
 }
@@ -104,7 +106,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
   plan->device = gp;
   for (unsigned k = 0; k < plan->orders; k++) {
     const hk_program *p = program_of(plan, k);
-    gp->in_switch = gp->in_switch || hk_program_in_switch(p);
+    gp->in_switch = gp->in_switch || hk_gpu_uses_switch(p);
     if (p->nlanes > gp->lanes) gp->lanes = p->nlanes;
     if (p->nlinks > gp->nlinks) gp->nlinks = p->nlinks;
     if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
@@ -163,6 +165,7 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
     memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
   hk_gpu_link *links = (hk_gpu_link *)(void *)(image + links_at);
   HK_TRY(each_link(c, plan, message, links), out);
+  for (size_t k = 0; k < (size_t)plan->channels * gp->nlinks; k++) gp->many = gp->many || links[k].others;
   HK_TRY(put_there(c, image, bytes, &at), out);
   gp->image = at;
   gp->links = (hk_gpu_link *)(void *)(gp->image + links_at);
@@ -252,7 +255,8 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
                         .channels = (uint16_t)plan->channels,
                         .orders = (uint16_t)plan->orders,
                         .lanes = (uint16_t)gp->lanes,
-                        .proto = (uint8_t)l->protocol};
+                        .proto = (uint8_t)l->protocol,
+                        .many = gp->many};
   if (hk_call_op(call) == HK_PREMULSUM && call->scalar_on_device) {
     work->reducer.by_address = 1;
     work->reducer.scalar = call->scalar;

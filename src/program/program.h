@@ -152,7 +152,8 @@ enum {
   HK_INSTR_COPY = 4,  /* links carry copies, never references: the next instructions may overwrite the source at once */
   /* Its links lie in memory of a switch that adds up and copies (NVLS); both ends of a link say so. Of several sources,
    * which are this rank's input and one link from every other rank, the switch makes the sum: it reads the same slot of
-   * all ranks at once, and the order of the sum is not known. An executor without such a switch adds up by itself. */
+   * all ranks at once, and the order of the sum is not known. An executor without such a switch adds up by itself. With
+   * links of a sum (HK_LINK_SUM_SEND) the switch is the network: what all ranks have sent it adds up when one reads. */
   HK_INSTR_IN_SWITCH = 8
 };
 enum { HK_INLINE_OPERANDS = 3 };
@@ -183,7 +184,7 @@ typedef enum hk_link_kind {
   HK_LINK_RECV,       /* from `peer` */
   HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
   HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
-  /* The network adds up (CollNet). The ranks of a group are in a circle, in which a sending link names the next rank
+  /* The network adds up (CollNet; inside a switch: HK_INSTR_IN_SWITCH). The ranks of a group are in a circle, in which a sending link names the next rank
    * and a receiving one the rank before. Slot k of a receiving link is the sum of slot k of all sending links. */
   HK_LINK_SUM_SEND,
   HK_LINK_SUM_RECV,
@@ -260,6 +261,15 @@ HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_inst
 HK_INLINE int hk_program_in_switch(const hk_program *p) {
   for (uint32_t k = 0; k < p->ninstrs; k++)
     if (hk_program_instrs(p)[k].flags & HK_INSTR_IN_SWITCH) return 1;
+  return 0;
+}
+
+/* Has it multicast links?  On GPUs they are in a switch. */
+HK_INLINE int hk_program_multicasts(const hk_program *p) {
+  for (uint32_t k = 0; k < p->nlinks; k++) {
+    const uint8_t kind = hk_program_links(p)[k].kind;
+    if (kind == HK_LINK_MCAST_SEND || kind == HK_LINK_MCAST_RECV) return 1;
+  }
   return 0;
 }
 

@@ -142,7 +142,8 @@ uint32_t hk_choose_signature(const hk_call *op) {
 
 static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan, size_t block) {
   const hk_protocol protocol = d->protocol;
-  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program))
+  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program) &&
+      !hk_program_multicasts(plan->program))
     return hk_choose_chunk(m, d->algorithm, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
   as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));

@@ -155,6 +155,32 @@ HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, bool lines, hk_g
   return true;
 }
 
+/* The credits of a link with several readers, by the first warp, a thread for each reader: as wait_credit, which then
+ * has nothing to wait for. False, here and below, in the thread that gives up. litmus: credit */
+HK_DEVICE bool wait_credits(const hk_gpu_link *k, uint64_t done, hk_gpu_state *state) {
+  uint32_t polls = 0;
+  for (uint32_t i = hk_thread(); i <= k->others; i += HK_WARP)
+    while (done >= hk_load_acquire(k->head + i * HK_GPU_HEAD_STRIDE) + k->nslots)
+      if (give_up(state, &polls)) return false;
+  return true;
+}
+/* The parts of the sum for all, by the first warp, a thread for each rank. litmus: slot, switch_given */
+HK_DEVICE bool wait_parts(const hk_gpu_link *k, uint64_t done, uint32_t tag, hk_gpu_state *state) {
+  uint32_t polls = 0;
+  for (uint32_t i = hk_thread(); i <= k->others; i += HK_WARP) {
+    const uint64_t *at = word_of(k, done) + (uint64_t)i * k->nslots * HK_GPU_WORD_STRIDE;
+    uint64_t word = hk_load_acquire(at);
+    while ((uint32_t)(word >> 32) != (uint32_t)(done + 1)) {
+      if (give_up(state, &polls)) return false;
+      word = hk_load_acquire(at);
+    }
+    if ((uint32_t)word == tag) continue;
+    report(state, i, (uint32_t)word, tag);
+    return false;
+  }
+  return true;
+}
+
 /* Of a tag: the slot holds an address. */
 enum { BY_REFERENCE = 0x5bd1e995 };
 
@@ -258,7 +284,9 @@ HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_gpu_shared *s, const
 /* What `prepare` finds of an operand, beside its hk_gpu_lines. */
 enum hk_gpu_found { FOUND_ODD = 8, FOUND_STOP = 16 }; /* its address is no multiple of 16; the block is to end */
 HK_DEVICE unsigned found_at(const hk_gpu_move *m, unsigned k) {
-  return m->lines[k] | ((uintptr_t)m->at[k] & 15 ? FOUND_ODD : 0);
+  const unsigned lines = m->lines[k] & LL_LINES ? (unsigned)LL_LINES
+                                                : m->lines[k]; /* those go everywhere as lines do */
+  return lines | ((uintptr_t)m->at[k] & 15 ? FOUND_ODD : 0);
 }
 
 /* Waits for operand k of the instruction and sets the address of its data; the caller's thread does it alone.
@@ -289,7 +317,7 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
     return PLAIN; /* place k is another's */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
-  m->lines[k] = sends && (link->multi & HK_GPU_MULTI_DATA) ? (uint8_t)EVERYWHERE : (uint8_t)lines;
+  m->lines[k] = (uint8_t)(lines | (sends && (link->multi & HK_GPU_MULTI_DATA) ? EVERYWHERE : 0));
   m->flag[k] = lines == LL_LINES ? hk_gpu_line_flag(done + 1, tag) : (uint32_t)(done + 1);
   m->peer[k] = link->peer;
   m->at[k] = lines == LL_LINES     ? lines_of(link, slot)
@@ -304,7 +332,8 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
   }
   if (!sends) {
     if (lines != PLAIN && link->proxied) note_wait(link, done); /* before it looks, which would take a round trip */
-    const bool here = lines != PLAIN || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
+    const bool waits = lines == PLAIN && !(link->multi & HK_GPU_MULTI_SUM); /* for many the warp has waited */
+    const bool here = !waits || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
     return here ? found_at(m, k) : (unsigned)FOUND_STOP;
   }
   if (transfer && bytes > link->slot_bytes) { /* the registration that it counts on is gone */
@@ -314,6 +343,29 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
   if (!wait_credit(link, done, lines != PLAIN, w->state, &s->seen[at])) return FOUND_STOP;
   refresh_lines(link, done);
   return found_at(m, k);
+}
+
+/* Waits by the first warp together for what a link has of many ranks. */
+HK_DEVICE_CALL unsigned prepare_together(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned ndst,
+                                         unsigned n, uint64_t bytes) {
+  bool good = true;
+  for (unsigned k = 0; k < n; k++) {
+    if (o[k].space != HK_LINK) continue;
+    const unsigned at = place_of(l, &o[k], k);
+    const hk_gpu_link *link = &s->links[at];
+    const uint64_t done = s->done[at];
+    if (!link->others) continue;
+    if (k >= ndst) {
+      good = good && wait_parts(link, done, tag_of(l->signature, bytes), s->work.state);
+    } else if (done >= s->seen[at] + link->nslots) {
+      good = good && wait_credits(link, done, s->work.state);
+      hk_warp_barrier();                                           /* all have looked at `seen` */
+      if (hk_thread() == 0) s->seen[at] = done + 1 - link->nslots; /* the least that was acquired of each */
+    }
+  }
+  const bool all = !hk_warp_any(!good);
+  hk_warp_barrier(); /* what each thread has acquired, for the one that prepares the operand */
+  return all ? 0 : FOUND_STOP;
 }
 
 /* Does the operand signal after plain stores or loads of the slot's data?  Lines need no order: see wait_credit. */
@@ -397,17 +449,22 @@ HK_DEVICE void publish_found(hk_gpu_shared *s, unsigned found) {
 /* If the switch adds: the first link among the sources, whose slot represents those of all ranks; else NULL. */
 HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i,
                                     const hk_operand *o) {
-  if (!(i->flags & HK_INSTR_IN_SWITCH) || i->nsrc < 2 || !i->ndst) return 0;
-  const unsigned k = i->ndst + (o[i->ndst].space != HK_LINK);
-  return &s->links[place_of(l, &o[k], k)];
+  if (!(i->flags & HK_INSTR_IN_SWITCH) || !i->nsrc || !i->ndst) return 0;
+  const unsigned k = i->ndst + (i->nsrc > 1 && o[i->ndst].space != HK_LINK);
+  if (o[k].space != HK_LINK) return 0;
+  const hk_gpu_link *link = &s->links[place_of(l, &o[k], k)];
+  return i->nsrc > 1 || (link->multi & HK_GPU_MULTI_SUM) ? link : 0;
 }
-/* By a thread of the first warp, which has the counters: this rank's part goes into its own slot first. */
+/* By a thread of the first warp, which has the counters: this rank's part goes into its own slot first, if no earlier
+ * instruction has put it there. */
 HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
                            const hk_gpu_link *link) {
   const uint64_t slot = s->done[link - s->links] & (link->nslots - 1);
   unsigned k = i->ndst;
-  while (o[k].space == HK_LINK) k++;
   s->sum = link->data + slot * link->slot_bytes;
+  s->own.at[0] = 0;
+  if (!link->own) return;
+  while (o[k].space == HK_LINK) k++;
   s->own.lines[0] = s->own.lines[1] = PLAIN;
   s->own.at[0] = link->own + slot * link->slot_bytes;
   s->own.at[1] = user_address(l, s, &o[k]);
@@ -418,7 +475,9 @@ HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_inst
 HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shape) {
   const uintptr_t low = (uintptr_t)s->own.at[0] | (uintptr_t)s->own.at[1];
   const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, false, shape->bytes};
-  if (own.fresh == 0)
+  if (!s->own.at[0])
+    ; /* it is there */
+  else if (own.fresh == 0)
     (void)reduce_any(&s->own, &own); /* plain memory: nothing is waited for */
   else
     (void)copy_move(&s->own, &own);
@@ -451,8 +510,9 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
   if (hk_thread() == 0) s->move.tag = tag_of(l->signature, bytes);
   const hk_gpu_link *sum = transfer ? 0 : summed(l, s, i, o);
   if (sum && hk_thread() == 0) prepare_own(l, s, i, o, sum);
+  if (s->work.many && hk_thread() < HK_WARP) found = prepare_together(l, s, o, ndst, n, bytes);
   HK_NO_UNROLL
-  for (unsigned k = hk_thread() < HK_WARP ? hk_thread() : n; k < n; k += HK_WARP)
+  for (unsigned k = hk_thread() < HK_WARP && !found ? hk_thread() : n; k < n; k += HK_WARP)
     found |= prepare(l, s, &o[k], k, k < ndst, bytes, stable, transfer);
   if (hk_thread() < HK_WARP) publish_found(s, found);
   if (hk_barrier_or((found & FOUND_STOP) != 0)) return false;

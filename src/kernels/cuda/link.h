@@ -19,7 +19,8 @@ HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
   if (k->lines && hk_gpu_lines_due(number, k->nslots)) {
     uint32_t old = hk_gpu_line_flag(done, 0); /* the number before this slot's: not waited for any more */
     hk_vec v = {{old, old, old, old}};
-    for (uint32_t i = 0; i < 2 * lines_carry(k); i += 16) hk_store_line(lines_of(k, slot) + i, v);
+    for (uint32_t i = 0; i < 2 * lines_carry(k); i += 16)
+      store_line(lines_of(k, slot) + i, v, k->multi & HK_GPU_MULTI_DATA);
   }
   if (k->wide && (number & 0x3fffffffu) < k->nslots) { /* then lines of LL are due, too */
     uint32_t old = (uint32_t)done;

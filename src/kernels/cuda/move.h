@@ -11,7 +11,12 @@
 #include "work.h"
 
 /* How an operand's data lies in memory. */
-enum hk_gpu_lines { PLAIN, LL_LINES, WIDE_LINES, EVERYWHERE = 4 /* a multicast address */ }; /* bits: shape_of */
+enum hk_gpu_lines {
+  PLAIN,
+  LL_LINES,
+  WIDE_LINES,
+  EVERYWHERE = 4 /* a multicast address; of LL lines, too */
+};               /* bits */
 
 /* What one instruction moves, in the block's shared memory. */
 typedef struct hk_gpu_move {
@@ -209,16 +214,29 @@ HK_DEVICE_CALL hk_gpu_got load_any(const hk_gpu_move *m, unsigned k, uint64_t i,
     got.v = load_pieces(m->at[k] + 16 * i, n);
   return got;
 }
+/* Everywhere: each half, with its flag, whole. litmus: line, line_step, line_everywhere */
+HK_DEVICE void store_line(char *p, hk_vec v, unsigned everywhere) {
+  if (!everywhere) {
+    hk_store_line(p, v);
+    return;
+  }
+  hk_multi_store_signal((uint64_t *)(void *)p, v.w[0] | (uint64_t)v.w[1] << 32);
+  hk_multi_store_signal((uint64_t *)(void *)(p + 8), v.w[2] | (uint64_t)v.w[3] << 32);
+}
 HK_DEVICE_CALL void store_all(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, unsigned n, hk_vec v) {
   for (unsigned k = 0; k < s->ndst; k++) {
-    if (!m->lines[k]) {
-      store_pieces(m->at[k] + 16 * i, v, n);
+    const unsigned lines = m->lines[k];
+    if (!(lines & LL_LINES)) {
+      if (lines) /* a slot has room for whole vectors */
+        hk_multi_store(m->at[k] + 16 * i, v);
+      else
+        store_pieces(m->at[k] + 16 * i, v, n);
       continue;
     }
     uint32_t flag = m->flag[k];
     hk_vec a = {{v.w[0], flag, v.w[1], flag}}, b = {{v.w[2], flag, v.w[3], flag}};
-    hk_store_line(m->at[k] + 32 * i, a); /* litmus: line, line_step */
-    if (n > 8) hk_store_line(m->at[k] + 32 * i + 16, b);
+    store_line(m->at[k] + 32 * i, a, lines & EVERYWHERE);
+    if (n > 8) store_line(m->at[k] + 32 * i + 16, b, lines & EVERYWHERE);
   }
 }
 HK_DEVICE unsigned piece_of(const hk_gpu_shape *s, uint64_t i) {

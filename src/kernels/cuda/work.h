@@ -26,7 +26,8 @@
  * In the switch (NVLS): slots and signals are in memory that is bound to a multicast object. What ranks send to the one
  * that adds stays in their own memory; the receiver reads the same slot of all at once, its own part included, and the
  * switch returns the sum. A multicast sender writes to all at once, and waits for the heads of all readers. Signals are
- * stored by the multicast address; all but one rank ignore them.
+ * stored by the multicast address; all but one rank ignore them. In a sum for all each rank has one part, in its own
+ * memory; its receiver waits for the words of all ranks, its own too, and its sender for the heads of all.
  */
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
@@ -65,10 +66,12 @@ typedef struct hk_gpu_link {
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
   uint32_t refs; /* the sender's: bytes from which it sends by reference, at its own address; 0: by the call's tables */
-  char *own;     /* in the switch, of a receiver: this rank's part of the slots whose sums it reads; else NULL */
-  uint32_t multi;  /* HK_GPU_MULTI_* */
-  uint32_t others; /* of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE] */
-  char *small;     /* of slot i, if it has at most HK_GPU_SMALL_SLOT bytes, at small + i * that; NULL: at data */
+  char *own;     /* in the switch, of a receiver of a part from each other rank: this rank's; else NULL */
+  uint32_t multi; /* HK_GPU_MULTI_* */
+  /* Of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE]. Of a receiver of the sum for all:
+   * senders beside one; each has words, word[i * nslots * HK_GPU_WORD_STRIDE]. */
+  uint32_t others;
+  char *small; /* of slot i, if it has at most HK_GPU_SMALL_SLOT bytes, at small + i * that; NULL: at data */
 } hk_gpu_link;
 
 /* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */
@@ -79,7 +82,8 @@ enum { HK_GPU_WORD_STRIDE = 2, HK_GPU_HEAD_STRIDE = 16 };
 #define HK_GPU_IN_LINES 0x80000000u
 enum {
   HK_GPU_MULTI_SIGNAL = 1, /* its signals go to a multicast address; a NULL head is another link's to store */
-  HK_GPU_MULTI_DATA = 2    /* what it sends, too */
+  HK_GPU_MULTI_DATA = 2,   /* what it sends, too */
+  HK_GPU_MULTI_SUM = 4     /* of a receiver: its data's address is a multicast one, where the sum for all is read */
 };
 
 /* The flag of an LL line: the slot's number, so much of it as there is room for, beside a part of the call's tag. */
@@ -128,7 +132,8 @@ typedef struct hk_gpu_work {
   uint32_t program_bytes;           /* of the longest; 0 with one program: not known */
   uint32_t nlinks;                  /* of the program that has most */
   uint16_t channels, orders, lanes; /* lanes: of the program that has most */
-  uint8_t proto, reserved;
+  uint8_t proto;
+  uint8_t many;  /* some link has `others` */
   uint32_t next; /* the one that the same block runs after it, over the same links; 0: none */
 } hk_gpu_work;
 

@@ -11,30 +11,53 @@
 
 /* ---- the layout ---- */
 
+static size_t whole_lines(size_t bytes) {
+  return (bytes + HK_MULTICAST_LINE - 1) / HK_MULTICAST_LINE * HK_MULTICAST_LINE;
+}
+
 hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks) {
   hk_multicast_layout l = {0};
-  size_t n = (size_t)nranks, slots = n * m->nslots * m->slot_bytes;
-  l.word = 4 * n * HK_MULTICAST_LINE;
-  l.adds = l.word +
-           (n * n * m->nslots * HK_MULTICAST_WORD + HK_MULTICAST_LINE - 1) / HK_MULTICAST_LINE * HK_MULTICAST_LINE;
+  const size_t n = (size_t)nranks, each = m->nslots * m->slot_bytes, words = m->nslots * HK_MULTICAST_WORD;
+  l.part_done = 4 * n * HK_MULTICAST_LINE;
+  l.word = l.part_done + 2 * HK_MULTICAST_LINE;
+  l.adds = l.word + whole_lines(n * n * words);
   l.reads = l.adds + n * HK_MULTICAST_LINE;
-  l.given = l.reads + n * n * HK_MULTICAST_LINE;
-  l.sums = l.given + slots;
-  l.end = l.sums + slots;
+  l.part_word = l.reads + n * n * HK_MULTICAST_LINE;
+  l.part_head = l.part_word + whole_lines(n * words);
+  l.given = l.part_head + n * HK_MULTICAST_LINE;
+  l.sums = l.given + n * each;
+  l.part = l.sums + n * each;
+  l.end = l.part + each;
   return l;
 }
 size_t hk_multicast_signals(const hk_multicast *m, int nranks) {
   return m->channels * hk_multicast_layout_of(m, nranks).given;
 }
+static size_t lines_of(const hk_multicast *m, int nranks) { /* of a channel */
+  return (size_t)nranks * m->nslots * HK_MULTICAST_LL_BYTES;
+}
+size_t hk_multicast_lines(const hk_multicast *m, int nranks, unsigned channel) {
+  if (channel >= HK_MULTICAST_LL_CHANNELS) return 0;
+  return hk_multicast_signals(m, nranks) + channel * lines_of(m, nranks);
+}
+size_t hk_multicast_zeroed(const hk_multicast *m, int nranks) {
+  const size_t with = m->channels < HK_MULTICAST_LL_CHANNELS ? m->channels : HK_MULTICAST_LL_CHANNELS;
+  return hk_multicast_signals(m, nranks) + with * lines_of(m, nranks);
+}
+size_t hk_multicast_data(const hk_multicast *m, int nranks, unsigned channel) {
+  const hk_multicast_layout l = hk_multicast_layout_of(m, nranks);
+  return hk_multicast_zeroed(m, nranks) + channel * (l.end - l.given) - l.given;
+}
 static size_t bytes_of(const hk_multicast *m, int nranks) {
-  return m->channels * hk_multicast_layout_of(m, nranks).end;
+  return hk_multicast_data(m, nranks, m->channels) + hk_multicast_layout_of(m, nranks).given;
 }
 
 static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned channels) {
   m->channels = channels < HK_MULTICAST_CHANNELS ? channels : HK_MULTICAST_CHANNELS;
   m->nslots = e->nslots < HK_MULTICAST_SLOTS ? e->nslots : HK_MULTICAST_SLOTS;
   m->slot_bytes = e->slot_bytes < HK_MULTICAST_SLOT_BYTES ? e->slot_bytes : HK_MULTICAST_SLOT_BYTES;
-  while (m->slot_bytes > 4096 && bytes_of(m, e->nranks) > HK_MULTICAST_ROOM) m->slot_bytes /= 2;
+  const size_t slots = (size_t)2 * m->nslots * m->channels * (size_t)e->nranks; /* as the prices say */
+  while (m->slot_bytes > 4096 && slots * m->slot_bytes >= HK_MULTICAST_ROOM) m->slot_bytes /= 2;
   m->slot_bytes &= ~(size_t)63;
 }
 
@@ -141,7 +164,7 @@ hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned ch
   if (*all) HK_TRY(all_could(e, d->ops->multicast_add(d, m->object), &o, all), out);
   if (*all)
     HK_TRY(all_could(e,
-                     d->ops->multicast_bind(d, m->object, m->bytes, hk_multicast_signals(m, e->env->nranks),
+                     d->ops->multicast_bind(d, m->object, m->bytes, hk_multicast_zeroed(m, e->env->nranks),
                                             &m->own[rank], &m->all[rank]),
                      &o, all),
            out);

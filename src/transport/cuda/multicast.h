@@ -8,6 +8,16 @@
  *   head    [p]           p has added up;  [p][r] r has read what p has written to all
  *   given   [p][slot]     each rank's own part of what p is to add up
  *   sums    [p][slot]     what p has written to all
+ *
+ * and of the sum that is for all, in which every rank has one part and reads the sum itself:
+ *
+ *   part_word [r][slot]   rank r has put its part into its own slot
+ *   part_head [r]         r has read the sum
+ *   part      [slot]      each rank's own
+ *
+ * and, of the first channels only, because small messages use few:
+ *
+ *   lines     [p][slot]   LL lines that p has written to all
  */
 #ifndef HK_TRANSPORT_CUDA_MULTICAST_H
 #define HK_TRANSPORT_CUDA_MULTICAST_H
@@ -19,7 +29,8 @@ struct hk_device_env;
 enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_CHANNELS = 16 };
 /* At most, each of a size for a chunk: the switch's answer takes a microsecond or two. */
 enum { HK_MULTICAST_SLOTS = 4, HK_MULTICAST_SLOT_BYTES = 64 << 10 };
-enum { HK_MULTICAST_ROOM = 64 << 20 };                    /* bytes of a rank, at most */
+enum { HK_MULTICAST_ROOM = 64 << 20 };                                   /* bytes of a rank, at most */
+enum { HK_MULTICAST_LL_CHANNELS = 4, HK_MULTICAST_LL_BYTES = 32 << 10 }; /* with lines; of a slot's lines */
 enum { HK_MULTICAST_LINE = 128, HK_MULTICAST_WORD = 16 }; /* bytes: of a counter with its line, of a slot's word */
 
 /* One for all ranks of a process. */
@@ -34,14 +45,19 @@ typedef struct hk_multicast {
   hk_memory own[HK_MULTICAST_RANKS], all[HK_MULTICAST_RANKS];
 } hk_multicast;
 
-/* Offsets in a channel.  Signals, up to `given`, of all channels come first; then `given` and `sums` of each
+/* Offsets in a channel.  Signals, up to `given`, of all channels come first, then lines, then `given` to `part` of each
  * channel. */
 typedef struct hk_multicast_layout {
-  size_t done, word, adds, reads, given, sums, end;
+  size_t done, part_done, word, adds, reads, part_word, part_head, given, sums, part, end;
 } hk_multicast_layout;
 hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks);
-/* The bytes of signals, which begin with zeros. */
+/* What to add to `given`, `sums` and `part` of a channel. */
+size_t hk_multicast_data(const hk_multicast *m, int nranks, unsigned channel);
+/* Where a channel's lines are; 0: it has none. */
+size_t hk_multicast_lines(const hk_multicast *m, int nranks, unsigned channel);
+/* The bytes of signals; and with the lines, which follow them: those begin with zeros. */
 size_t hk_multicast_signals(const hk_multicast *m, int nranks);
+size_t hk_multicast_zeroed(const hk_multicast *m, int nranks);
 
 /* By all ranks, on at most `channels` channels (rank 0's number counts).  *all: every rank takes part; else none does,
  * and the reason is logged. */
