@@ -20,9 +20,9 @@ typedef struct delay {
 
 static double or_else(double x, double otherwise) { return x > 0 ? x : otherwise; }
 
-/* `bytes`: of a message. */
+/* `bytes`: of a message; `pace`: a lane's time for a byte. */
 static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, double far_part, double bytes,
-                    double *far_chain) {
+                    double pace, double *far_chain) {
   double lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
   double chain = or_else(w->gpu.chain, w->rounds), turns = or_else(w->gpu.turns, chain);
   double far = m->nhosts > 1 ? or_else(w->gpu.far_chain, far_part * chain) : 0;
@@ -31,8 +31,9 @@ static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, do
   double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
-  const int slots = s->switched ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
-  double ahead = fmax(turns * lane_us, 2 * (far > 0 ? between : inside) / slots);
+  double credit = 2 * (far > 0 ? between : inside) / HK_GPU_SLOTS;
+  if (s->switched) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - bytes * pace; /* its bytes move while others come back */
+  double ahead = fmax(turns * lane_us, credit);
   d.again = w->again >= w->rounds ? d.first : ahead;
   *far_chain = far;
   return d;
@@ -104,11 +105,11 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   size_t own = (w->block + (size_t)m->channels - 1) / (size_t)m->channels, chunk = hk_chunk(m, s, own);
   double waves = own > chunk ? (double)((own + chunk - 1) / chunk) : 1, far_chain;
   hk_split at = hk_split_work(m, w);
-  const double message = fmin((double)chunk, (double)own);
-  delay d = delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, message, &far_chain);
+  const double pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b), message = fmin((double)chunk, (double)own);
+  delay d = delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, message, pace, &far_chain);
   double latency = d.first + (waves - 1) * d.again;
   double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
-  double pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b), lane = or_else(w->gpu.lane, w->sent);
+  double lane = or_else(w->gpu.lane, w->sent);
   double more = fmax(0, or_else(w->gpu.lanes, lane) - lane), fill = more / waves / channels * pace;
   double after = or_else(w->gpu.after, more) / waves / channels * pace;
   /* What goes to another host is first put into a slot and sent from there. */

@@ -233,6 +233,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .least_per_host = f->least_per_host,
                   .inside = inside,
                   .between = f->nhosts > 1 ? net : inside,
+                  .multicast = f->in_switch && f->nhosts == 1,
                   .in_switch = f->in_switch,
                   .overlap = true,
                   .copy_us_per_b = sharers * p.copy_us_per_b,

@@ -62,8 +62,8 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
 }
 
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
-  if (coll == HK_ALLREDUCE) return (hk_shape){.fan = 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
-  return (hk_shape){.fan = 1, .depth = 1, .refers = HK_READS_ALL};
+  if (coll != HK_ALLREDUCE) return (hk_shape){.fan = 1, .depth = 1, .refers = HK_READS_ALL, .switched = true};
+  return (hk_shape){.fan = 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks), .switched = true};
 }
 
 /* GPUs: a switch makes the copies; those of all ranks go down to each rank. */
@@ -110,6 +110,7 @@ const hk_algorithm hk_algorithm_oneshot = {
     .about = "every rank writes once to memory that all others read; one step; needs multicast",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV,
     .fixed_order = 1u << HK_ALLREDUCE,
+    .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL, /* a switch need not keep LL128's lines whole */
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

@@ -10,7 +10,6 @@
  * on the core then does several waves. A block is added up by one rank, so all get the same bits.
  */
 #include "cost.h"
-#include "gpu.h"
 #include "mesh.h"
 
 void hk_build_twoshot(hk_builder *b, const hk_build *w) {
@@ -38,6 +37,7 @@ void hk_build_twoshot(hk_builder *b, const hk_build *w) {
 
 static const char *cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
+  if (m->overlap) return "is for ranks that share memory: on GPUs nvls does it in a switch";
   return m->multicast ? NULL : "needs multicast, memory that all ranks share";
 }
 
@@ -56,14 +56,6 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .written = (others + 2 + others) * block,
                .reduced = others * block,
                .block = bytes / (size_t)m->nranks};
-  if (m->overlap) { /* a switch makes the copies */
-    w.sent = (others + 1 / HK_GPU_IN_SWITCH) * block;
-    w.received = (others + (others + 1) / HK_GPU_IN_SWITCH) * block;
-    w.gpu.turns = others;
-    w.gpu.all_turns = 2 * others + hk_mesh_instrs(m->nranks);
-    w.gpu.lane = others * block;
-    w.gpu.lanes = (2 * others + hk_mesh_instrs(m->nranks)) * block;
-  }
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);
 }

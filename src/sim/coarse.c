@@ -303,7 +303,7 @@ static hk_status run_thread(coarse *c, uint32_t k) {
     if (s->cores && c->core_at[t->rank] > at) at = c->core_at[t->rank];
     size_t bytes = hk_lane_bytes(s, t);
     double pace = c->pace[c->first[k] + t->at.pc - t->at.first];
-    at += s->lane_us + (pace > 0 ? (double)bytes / pace : 0);
+    at += hk_step_us(s, t) + (pace > 0 ? (double)bytes / pace : 0);
     c->clock[k] = at;
     if (s->cores) c->core_at[t->rank] = at;
     s->steps++;

@@ -206,7 +206,7 @@ static hk_status proceed(hk_sim *s, hk_lane_state *t) {
   }
   if (!s->cores) {
     t->state = HK_T_STARTING;
-    return hk_net_at(&s->world.net, &t->flow.end, at + s->lane_us);
+    return hk_net_at(&s->world.net, &t->flow.end, at + hk_step_us(s, t));
   }
   if (at <= now(s)) return take_core(s, t);
   t->state = HK_T_READY;

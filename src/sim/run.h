@@ -82,6 +82,7 @@ typedef struct hk_side {
   uint32_t needs, gives, passed;   /* after each `needs` messages or credits its targets get `gives` of them: rounds */
   bool waiting;                    /* the thread waits for this */
   bool sends, multicast;
+  bool summed; /* GPUs: the switch adds up what all ranks put into the slot */
 } hk_side;
 
 /* How many messages or credits the side's targets get, now that it has passed one more on. */
@@ -169,6 +170,8 @@ static inline size_t hk_lane_bytes(const hk_sim *s, const hk_lane_state *t) {
 }
 /* Whether the instruction sends references on links inside the host. */
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes);
+/* The lane's time for the instruction before its data moves. */
+double hk_step_us(const hk_sim *s, const hk_lane_state *t);
 /* Sets the flow's uses and returns its highest rate; 0: nothing moves. */
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit);
 

@@ -123,6 +123,11 @@ failed:
 
 /* ---- what it costs ---- */
 
+/* Are the program's slots in a switch, of which there are fewer? */
+static bool is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll) {
+  return x->machine.overlap && hk_algorithm_shape(d->algorithm, &x->machine, coll).switched;
+}
+
 /* The message as the executor gets it. */
 static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
   const hk_program *p;
@@ -130,7 +135,7 @@ static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   if (rc != HK_OK) return rc;
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  s->nslots = hk_program_in_switch(p) ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
+  s->nslots = is_switched(x, d, s->coll) ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
   size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, d->algorithm, p, block);
   s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;
@@ -192,6 +197,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
                          const hk_sim_options *o) {
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
+  if (is_switched(x, d, coll) && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
   HK_OR_RETURN(hk_world_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
   HK_OR_RETURN(launch(s, x, d, bytes));

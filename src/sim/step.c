@@ -11,8 +11,8 @@
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
-  if (s->gpu && i->flags & HK_INSTR_IN_SWITCH) return true;
-  if (s->gpu || bytes < HK_SIM_REF_BYTES || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
+  if (s->gpu) return (i->flags & (HK_INSTR_IN_SWITCH | HK_INSTR_COPY)) == HK_INSTR_IN_SWITCH;
+  if (bytes < HK_SIM_REF_BYTES || i->flags & HK_INSTR_COPY || !i->nsrc) return false;
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_OUT) return true;
   const hk_operand *source = &o[i->ndst];
@@ -44,7 +44,7 @@ static hk_status use_route(const work *w, const hk_side *e, double weight) {
 /* ---- GPUs ---- */
 
 static hk_status use_switch(const work *w, int rank, bool down) {
-  return use(w, hk_world_switch_edge(&w->s->world, rank, down), 1 / HK_GPU_IN_SWITCH);
+  return use(w, hk_world_switch_edge(&w->s->world, rank, down), w->s->wire / HK_GPU_IN_SWITCH);
 }
 
 /* A store that the switch copies to all. */
@@ -55,9 +55,19 @@ static hk_status multicast(const work *w, const hk_side *e) {
   for (uint32_t i = 0; i < e->ntargets; i++) {
     int rank = w->s->threads[w->s->sides[w->s->targets[e->first_target + i]].thread].rank;
     HK_OR_RETURN(use_switch(w, rank, true));
-    HK_OR_RETURN(use(w, hk_world_memory(world, rank), 1));
+    HK_OR_RETURN(use(w, hk_world_memory(world, rank), w->s->wire));
   }
   return HK_OK;
+}
+
+/* A sum that the switch makes for this rank of what all have in their memory. */
+static hk_status load_sum(const work *w) {
+  const hk_world *world = &w->s->world;
+  for (int rank = 0; rank < world->nranks; rank++) {
+    HK_OR_RETURN(use_switch(w, rank, false));
+    HK_OR_RETURN(use(w, hk_world_memory(world, rank), 1));
+  }
+  return use_switch(w, w->t->rank, true);
 }
 
 static hk_status gpu_source(const work *w, const hk_operand *o) {
@@ -68,8 +78,8 @@ static hk_status gpu_source(const work *w, const hk_operand *o) {
     return use(w, memory, 1);
   }
   const hk_side *e = side_of(w, o);
-  if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0)
-    return use(w, memory, e->multicast ? 1 : w->s->wire);
+  if (e->summed) return load_sum(w);
+  if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0) return use(w, memory, w->s->wire);
   HK_OR_RETURN(use(w, hk_world_memory(world, e->peer), 1));
   if (w->fused) return use_switch(w, e->peer, false);
   return use_route(w, e, w->s->wire);
@@ -80,6 +90,7 @@ static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers
   if (o->space != HK_LINK) return use(w, hk_world_memory(world, w->t->rank), 1);
   const hk_side *e = side_of(w, o);
   if (e->multicast) return multicast(w, e);
+  if (e->summed) return use(w, hk_world_memory(world, w->t->rank), 1);
   if (e->queue) return use(w, hk_world_memory(world, w->t->rank), w->s->wire);
   if (refers) return HK_OK;
   hk_status rc = use_route(w, e, w->s->wire);
@@ -96,7 +107,7 @@ static bool hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
 static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool refers) {
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
-    links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast;
+    links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast && !side_of(w, &o[k])->summed;
   w->fused = i->flags & HK_INSTR_IN_SWITCH && links;
   for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(gpu_destination(w, &o[k], refers));
   for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(gpu_source(w, &o[i->ndst + k]));
@@ -126,6 +137,13 @@ static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o,
   return HK_OK;
 }
 
+double hk_step_us(const hk_sim *s, const hk_lane_state *t) {
+  const hk_instr *i = &t->instrs[t->at.pc];
+  const hk_operand *source = hk_lane_operands(t) + i->ndst;
+  const bool sum = i->nsrc && source->space == HK_LINK && hk_lane_side(s, t, source)->summed;
+  return s->lane_us + (sum ? HK_GPU_SWITCH_LOAD_US : 0);
+}
+
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
@@ -133,7 +151,7 @@ hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit)
   hk_flow_reset(&t->flow);
   t->refers = hk_step_refers(s, t, bytes);
   if (!s->gpu) return cpu_uses(&w, i, o, t->refers, limit);
-  if (i->flags & HK_INSTR_IN_SWITCH && hands_over(&w, i, o)) { /* the switch will read it */
+  if (t->refers && hands_over(&w, i, o)) { /* the switch will read it */
     *limit = 0;
     return HK_OK;
   }

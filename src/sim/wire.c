@@ -137,6 +137,7 @@ static hk_status open_sides(hk_sim *s, int rank, int channel) {
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
     set_round(s, e, (hk_link_kind)needs[i].kind);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
+    e->summed = s->gpu && (needs[i].kind == HK_LINK_SUM_SEND || needs[i].kind == HK_LINK_SUM_RECV);
     /* A sum that the network makes loads a rank's links as a message to the next rank of the group does. A gather
      * loads them as what then comes to each rank does. */
     if (e->sends && needs[i].kind != HK_LINK_MCAST_SEND) HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));

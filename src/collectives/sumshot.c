@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * One-shot allreduce through a switch that adds up (NVLS): every rank copies its input into memory that the switch
+ * reaches, and loads the sum of all from there. n ranks, S bytes: one step; n S bytes leave a rank, because the switch
+ * fetches them for every rank, and S come. Two instructions and two links, however many ranks. With the other one-shot
+ * algorithms n S bytes come to a rank, twice as many with LL, and it adds them up; but here a fence, a signal and a load
+ * through the switch follow each other.
+ *
+ * The order of the sum is the switch's. Each rank loads its own, so ranks get the same bits only if the order does not
+ * depend on who loads, which is not documented: nvls and all others have one rank make a sum for all.
+ */
+#include "cost.h"
+#include "gpu.h"
+#include "mesh.h"
+
+static void build(hk_builder *b, const hk_build *w) {
+  const int after = hk_shift(w->rank, 1, w->nranks), before = hk_shift(w->rank, -1, w->nranks);
+  hk_build_in_switch(b);
+  hk_build_lane(b);
+  /* A copy: in place the sum overwrites the input. */
+  hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_sum_to(b, after, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);
+  hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1, (hk_operand[]){hk_sum_from(b, before, 0, 0)}, 1);
+}
+
+static const char *cannot(const hk_machine *m, hk_coll coll) {
+  (void)coll;
+  if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+  if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
+}
+
+static hk_shape shape(const hk_machine *m, hk_coll coll) {
+  (void)m;
+  (void)coll;
+  return (hk_shape){.fan = 1, .depth = 1, .switched = true};
+}
+
+static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  const double n = m->nranks, all = (double)bytes;
+  hk_work w = {.rounds = 1,
+               .again = 1,
+               .messages = 2,
+               .sent = n * all / HK_GPU_IN_SWITCH,
+               .received = all / HK_GPU_IN_SWITCH,
+               .written = (n + 2) * all,
+               .block = bytes};
+  w.gpu.turns = 2;
+  w.gpu.lane = 2 * all;
+  w.gpu.after = all; /* the load begins when all data is there */
+  hk_shape s = shape(m, coll);
+  return hk_price(m, &s, &w) + HK_GPU_SWITCH_LOAD_US;
+}
+
+const hk_algorithm hk_algorithm_sumshot = {
+    .name = "sumshot",
+    .about = "every rank copies its input to memory of the switch and loads the sum of all; one step; needs NVLS",
+    .colls = 1u << HK_ALLREDUCE,
+    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch adds up data, not lines with flags in them */
+    .cannot = cannot,
+    .cost = cost,
+    .shape = shape,
+    .build = build,
+};
