@@ -45,8 +45,8 @@ static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, do
 
 #define ROUNDING 1e-6
 
-/* How far channels come apart in many waves, and the waves beyond the first that take them half of the way there. Fitted
- * to simulated times of a DGX-1, 1 to 128 waves. */
+/* How far channels come apart in many waves, and the waves beyond the first that take them half of the way. Fitted to
+ * simulated times of a DGX-1, 1 to 128 waves. */
 #define APART 0.9
 #define APART_WAVES 4
 

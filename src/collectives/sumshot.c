@@ -3,8 +3,8 @@
  * One-shot allreduce through a switch that adds up (NVLS): every rank copies its input into memory that the switch
  * reaches, and loads the sum of all from there. n ranks, S bytes: one step; n S bytes leave a rank, because the switch
  * fetches them for every rank, and S come. Two instructions and two links, however many ranks. With the other one-shot
- * algorithms n S bytes come to a rank, twice as many with LL, and it adds them up; but here a fence, a signal and a load
- * through the switch follow each other.
+ * algorithms n S bytes come to a rank, twice as many with LL, and it adds them up; but here a fence, a signal and a
+ * load through the switch follow each other.
  *
  * The order of the sum is the switch's. Each rank loads its own, so ranks get the same bits only if the order does not
  * depend on who loads, which is not documented: nvls and all others have one rank make a sum for all.

@@ -184,8 +184,9 @@ typedef enum hk_link_kind {
   HK_LINK_RECV,       /* from `peer` */
   HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
   HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
-  /* The network adds up (CollNet; inside a switch: HK_INSTR_IN_SWITCH). The ranks of a group are in a circle, in which a sending link names the next rank
-   * and a receiving one the rank before. Slot k of a receiving link is the sum of slot k of all sending links. */
+  /* The network adds up (CollNet; inside a host a switch: HK_INSTR_IN_SWITCH). The ranks of a group are in a circle, in
+   * which a sending link names the next rank and a receiving one the rank before. Slot k of a receiving link is the sum
+   * of slot k of all sending links. */
   HK_LINK_SUM_SEND,
   HK_LINK_SUM_RECV,
   /* The same, but it moves the slots of n ranks, which are numbered along the circle from the lowest rank on. Gathers:

@@ -164,7 +164,7 @@ HK_DEVICE bool wait_credits(const hk_gpu_link *k, uint64_t done, hk_gpu_state *s
       if (give_up(state, &polls)) return false;
   return true;
 }
-/* The parts of the sum for all, by the first warp, a thread for each rank. litmus: slot, switch_given */
+/* The parts of the sum for all, by the first warp, a thread for each rank. litmus: slot, switch_parts */
 HK_DEVICE bool wait_parts(const hk_gpu_link *k, uint64_t done, uint32_t tag, hk_gpu_state *state) {
   uint32_t polls = 0;
   for (uint32_t i = hk_thread(); i <= k->others; i += HK_WARP) {
