@@ -129,6 +129,8 @@ static hk_status port_range(unsigned *first, unsigned *last) {
   return HK_OK;
 }
 
+void hk_tcp_unpaced(int fd) { (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1); }
+
 /* One attempt on one port; false with errno set. */
 static bool try_listen(hk_addr *a, int backlog, int *out) {
   int one = 1, fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);

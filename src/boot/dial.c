@@ -89,6 +89,7 @@ static void begin(race *r) {
     return;
   }
   hk_tcp_new(t->fd);
+  hk_tcp_unpaced(t->fd);
   hk_fork_closes(t->fd);
   hk_watch_silence(t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) lose_errno(r, i, errno);

@@ -367,7 +367,9 @@ static hk_status listen_for(const hk_contact *c, hk_addr *at, int *fd) {
     if (v6) at->v6.sin6_addr = in6addr_any; /* IPv4 too, unless the system keeps them apart */
   }
   hk_addr_set_port(at, 0);
-  return hk_listen(at, BACKLOG, fd);
+  HK_OR_RETURN(hk_listen(at, BACKLOG, fd));
+  hk_tcp_unpaced(*fd); /* what it accepts has the same */
+  return HK_OK;
 }
 
 hk_status hk_listener_contact(hk_listener *l, hk_contact *out, const hk_addr *toward) {

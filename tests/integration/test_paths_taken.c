@@ -2,6 +2,8 @@
 /* Which way the data went: the results are right on the slow path too, so the flags that the last operation left in
  * the slots of links say whether a slot referred to the sender's memory (zero copy) or held a copy. */
 #include <check.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -228,6 +230,40 @@ START_TEST(spread) {
 }
 END_TEST
 
+/* Connections of one host begin with reno: one that begins with bbr is paced for good. */
+static struct { int begun, paced; } tcp;
+
+static int note(int fd) {
+  char has[16] = "";
+  socklen_t bytes = sizeof has - 1;
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, has, &bytes) != 0) return fd; /* no TCP */
+  tcp.begun++;
+  tcp.paced += strcmp(has, "reno") != 0;
+  return fd;
+}
+
+int connect(int fd, const struct sockaddr *to, socklen_t bytes) {
+  return (int)syscall(SYS_connect, note(fd), to, bytes);
+}
+
+int accept4(int fd, struct sockaddr *from, socklen_t *bytes, int flags) {
+  return note((int)syscall(SYS_accept4, fd, from, bytes, flags));
+}
+
+static int run_unpaced(ncclComm_t comm, int rank, int nranks, void *arg) {
+  float one = 1, sum = 0;
+  int faults = RANK_CHECK(ncclAllReduce(&one, &sum, 1, ncclFloat, ncclSum, comm, NULL));
+  (void)rank, (void)arg;
+  return faults + RANK_IS(sum == (float)nranks) + RANK_IS(tcp.begun > 0 && tcp.paced == 0);
+}
+
+START_TEST(unpaced) {
+  setenv("NCCL_SHM_DISABLE", "1", 1);
+  setenv("NCCL_P2P_DISABLE", "1", 1);
+  ck_assert_int_eq(ranks_as_processes(RANKS, run_unpaced, NULL), 0);
+}
+END_TEST
+
 /* A group of `sends` sends to the other rank and as many receives, with an allreduce in it or not. */
 static int exchange(ncclComm_t comm, int rank, size_t bytes, int sends, bool reduces) {
   enum { MOST = 5, LONGEST = 64 * KIB };
@@ -317,6 +353,7 @@ int main(void) {
   tcase_add_test(t, early);
   tcase_add_loop_test(t, long_waves, 0, 4);
   tcase_add_loop_test(t, spread, 0, 2);
+  tcase_add_test(t, unpaced);
   tcase_add_loop_test(t, direct, 0, 2);
   tcase_add_test(t, choices_are_kept);
   return suite_run_one("paths_taken", t);

@@ -31,6 +31,7 @@ typedef struct socket_ctx {
   char last_name[IFNAMSIZ];
   const char *facts;
   size_t stride;
+  char congestion[16]; /* the system's choice of congestion control; empty: not known */
   int epoll;
   hk_socket_conn **conns, **waiting; /* [room] */
   int nconns, room, nconnecting;
@@ -47,6 +48,15 @@ static bool socket_usable(char *why, size_t why_bytes) {
   return true; /* every host has TCP; one without an interface fails in the bootstrap, with an error of its own */
 }
 
+/* That of a new socket. */
+static void find_congestion(socket_ctx *x) {
+  socklen_t bytes = sizeof x->congestion - 1;
+  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0) fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, x->congestion, &bytes) != 0) *x->congestion = 0;
+  if (fd >= 0) close(fd);
+}
+
 static hk_status socket_init(const hk_transport_env *env, void **out, void *fact) {
   hk_status rc;
   socket_ctx *x = calloc(1, sizeof *x);
@@ -55,6 +65,7 @@ static hk_status socket_init(const hk_transport_env *env, void **out, void *fact
   x->epoll = -1;
   x->nifaces = MY_IFACES;
   const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
+  find_congestion(x);
   x->silence_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
   HK_TRY(hk_ifaces(x->ifaces, &x->nifaces, NULL), out);
   hk_socket_describe(fact, x->ifaces, x->nifaces);
@@ -103,10 +114,13 @@ static bool same_host(const socket_ctx *x, int peer) {
 static void set_options(const socket_ctx *x, int peer, int fd) {
   int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  /* Inside a host there is no congestion. If the system's default is bbr, which sends at the speed that it measures, a
-   * reader that waits for its core looks like a slow network: calls of 13 ms then took up to 150. If reno is refused,
-   * the default stays. */
-  if (same_host(x, peer)) (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1);
+  /* Connections begin without pacing (hk_tcp_unpaced). Inside a host there is no congestion: to bbr, which sends at the
+   * speed that it measures, a reader that waits for its core looks like a slow network, and calls of 13 ms took up to
+   * 150. */
+  if (same_host(x, peer))
+    hk_tcp_unpaced(fd);
+  else if (*x->congestion)
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, x->congestion, (socklen_t)strlen(x->congestion));
   /* A lane that waits checks by itself, after 5/4 of the limit; the kernel ends a connection only long after that. */
   hk_silence_watch(fd, x->silence_s, 9);
 }
