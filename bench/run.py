@@ -149,7 +149,7 @@ def write_results(a, everyone, absent, table, faults, limit_lines, load):
         f.write(f"# CPU results, {date}\n\n{machine()}. Before the run others used {load:.2f} cores.\n\n")
         f.write("By `make bench`. ")
         if table:
-            f.write(f"Microseconds an operation, floats, out of place: the median of {a.repeats} interleaved repeats, each the"
+            f.write(f"Microseconds an operation, floats, out of place (broadcast, which MPI has in place only: in place): the median of {a.repeats} interleaved repeats, each the"
                     f" median of {a.batches} batches of about {a.seconds} s. Bold: the best peer. A ratio above 1 means that Hocket is"
                     " faster. hocket-reg has buffers of ncclMemAlloc that are registered.\n\n")
             for c in everyone:
