@@ -175,6 +175,12 @@ def small_before(functions):
     return fewest(f, of_kernel, is_line_store, {}, must=must), shortest(f, is_line_store, False, must)
 
 
+def sum_before(functions):
+    of_kernel = {f.symbol: f for f in functions if f.kernel == "hk_run_batch"}
+    f = next((g for g in functions if g.name == "hk_run_batch"), None)
+    return fewest(f, of_kernel, lambda i: i.base == "LDGMC", {}) if f else None
+
+
 def is_line_store(i):
     return i.store and i.vector and i.strong
 
@@ -288,6 +294,7 @@ def figures(functions):
                 "instructions": len(f.code),
                 "plain": plain,
                 "strong": strong,
+                "sums": f.flights(lambda i: i.base == "LDGMC"),
                 "line_stores": f.count(is_line_store),
                 "fences": f.count(lambda i: i.base == "MEMBAR" and "SYS" in i.op),
                 "locals": f.locals_in_loops(),
@@ -304,6 +311,7 @@ GATES = [
     ("copy_move", "16-byte loads in flight", lambda r: r["plain"][:1] == [8]),
     ("reduce_rest_", "polls in flight: two lines of eight sources", lambda r: r["strong"][:1] == [16]),
     ("reduce_wide_|copy_wide", "LL128 lines in flight", lambda r: r["strong"][:1] == [4]),
+    ("add_in_switch", "sums of the switch in flight", lambda r: min(r["sums"], default=0) >= 4),
     ("(copy|reduce)_(?!rest|any)", "no local memory in loops", lambda r: r["locals"] == 0),
     ("reduce_rest_|load_any", "no local memory in the loop that polls", lambda r: r["poll_locals"] == 0),
     ("", "128 registers at most", lambda r: r["registers"] <= 128),
@@ -312,6 +320,7 @@ GATES = [
     ("hk_run_batch", "one system fence between aliases", lambda r: r["fences"] <= 1),
 ]
 ROUND_TRIPS = 2  # before data is moved
+SUM_BEFORE = 580  # instructions before the first sum of the switch is loaded, on a way that has sent nothing
 # The same in the kernel of small messages.
 SMALL = "hk_run_small"
 SMALL_GATES = [
@@ -340,6 +349,10 @@ def judge(path, functions, rows):
     before = small_before(functions)
     if any(n is None or n > most for n, most in zip(before, SMALL_BEFORE)):
         print(f"{path}: {before} instructions and round trips before a small message's first line; {SMALL_BEFORE} are the most")
+        bad += 1
+    sums = sum_before(functions)
+    if any(r["sums"] for r in rows) and (sums is None or sums > SUM_BEFORE):
+        print(f"{path}: {sums} instructions before the first sum of the switch; {SUM_BEFORE} are the most")
         bad += 1
     trips = prologue(functions, "hk_run_batch", False)
     if trips is None or trips > ROUND_TRIPS:

@@ -40,10 +40,15 @@ static void begin_small(gpu_ranks *g, bool apart, size_t room) {
   setenv("NCCL_ALGO", "flat", 1);
   begin(g, "LL", apart, room);
 }
-/* With a switch that adds up. */
-static void begin_switch(gpu_ranks *g, size_t room) {
+/* With a switch that adds up, or copies: by nvls, and by the one-shot algorithms. */
+static const struct {
+  const char *algorithm, *protocol;
+} in_switch[] = {{"NVLS", "Simple"}, {"SUMSHOT", "Simple"}, {"ONESHOT", "LL"}, {"ONESHOT", "Simple"}};
+enum { IN_SWITCH = 4 };
+static void begin_switch(gpu_ranks *g, int way, size_t room) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
-  setenv("NCCL_ALGO", "NVLS", 1);
+  setenv("NCCL_ALGO", in_switch[way].algorithm, 1);
+  setenv("NCCL_PROTO", in_switch[way].protocol, 1);
   gpu_open(g, RANKS, RANKS, room);
   gpu_init_all(g);
 }
@@ -107,8 +112,8 @@ END_TEST
 
 START_TEST(types_in_switch) {
   gpu_ranks g;
-  begin_switch(&g, 1 << 14);
-  try_types(&g, ncclInt8, ncclNumTypes);
+  begin_switch(&g, _i, 1 << 14);
+  try_types(&g, _i && !all ? ncclFloat16 : ncclInt8, _i && !all ? ncclFloat16 + 1 : ncclNumTypes);
   try_signs(&g);
   gpu_close(&g);
 }
@@ -264,7 +269,7 @@ START_TEST(many_links) {
 END_TEST
 START_TEST(repeated_in_switch) {
   gpu_ranks g;
-  begin_switch(&g, 1 << 16);
+  begin_switch(&g, _i, 1 << 16);
   repeat(&g, 40, all ? 40 : 12);
   repeat(&g, 9000, 4);
   gpu_close(&g);
@@ -386,8 +391,8 @@ int main(void) {
   tcase_add_loop_test(small, types_small, 0, 2);
   tcase_add_test(small, aborted_small);
   tcase_add_test(small, mismatched_small);
-  tcase_add_test(nvls, types_in_switch);
-  tcase_add_test(nvls, repeated_in_switch);
+  tcase_add_loop_test(nvls, types_in_switch, 0, IN_SWITCH);
+  tcase_add_loop_test(nvls, repeated_in_switch, 0, IN_SWITCH);
   tcase_add_loop_test(places, collectives, 0, 2 * PROTOCOLS);
   tcase_add_loop_test(places, transfers, 0, PROTOCOLS + 1);
   tcase_add_loop_test(ends, aborted, 0, PROTOCOLS);
