@@ -45,10 +45,9 @@ try() {
       program $source -fsanitize=thread || return 2
       ! HOCKET_TEST_STUCK=$((20 * PATIENCE)) run 120 "$dir/program"
       ;;
-    emulated | multicast | lines) # stores wait in buffers until something orders them; threads run in changing order
+    emulated | multicast | lines | switched) # stores wait in buffers until something orders them; threads take turns
       local program=test_device
-      [ "$1" = multicast ] && program=test_gpu_multicast
-      [ "$1" = lines ] && program=test_gpu_lines
+      [ "$1" = emulated ] || program=test_gpu_$1
       c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
         -fvisibility=hidden -ffp-contract=off -O1 -o "$dir/kernels.so" "$dir/src/kernels/cuda/exec.cu" 2>"$dir/log" || return 2
       ! HOCKET_CUDA_IMAGE=$dir/kernels.so CUDAEMU_WEAK=1 CUDAEMU_SEED=3 CK_FORK=yes run 60 "$HK_BUILD/tests/$program"
@@ -65,6 +64,7 @@ test_of() { # mode
     emulated) echo test_device ;;
     multicast) echo test_gpu_multicast ;;
     lines) echo test_gpu_lines ;;
+    switched) echo test_gpu_switched ;;
   esac
 }
 
@@ -102,29 +102,29 @@ result() { # noticed or SURVIVED; the rest from mutate
 }
 
 # What is not broken must pass, or all would count as noticed; `make check` has run these tests already.
-for mode in exec wide small emulated multicast lines; do
+for mode in exec wide small emulated multicast lines switched; do
   [ "${MUTATIONS:-}" = all ] || break
-  [[ $mode =~ ^(emulated|multicast|lines)$ ]] && { command -v c++ >/dev/null || continue; }
+  [[ $mode =~ ^(emulated|multicast|lines|switched)$ ]] && { command -v c++ >/dev/null || continue; }
   if try $mode; then echo "the tests fail without a mutation ($mode):"; tail -n 5 "$dir/out" "$dir/log"; exit 1; fi
 done
 
 # Credits, slots and words.
-mutate exec - exec.cu 's/while (done >= head + k->nslots)/while (done >= head + k->nslots + 1)/' \
+mutate exec - wait.h 's/while (done >= head + k->nslots)/while (done >= head + k->nslots + 1)/' \
   "a sender overruns its receiver by a slot"
-mutate exec - exec.cu 's/if ((uint32_t)word == tag) return true;/return true;/' "a receiver takes another call's slot for its own"
+mutate exec - wait.h 's/if ((uint32_t)word == tag) return true;/return true;/' "a receiver takes another call's slot for its own"
 mutate exec - exec.cu 's/(\*done + 1) << 32 | tag/(*done + 2) << 32 | tag/' "a word says the wrong number"
 mutate exec quick exec.cu 's/  \*done += 1;/  *done += k < ndst;/' "a receiver misses a slot"
-mutate exec-races - exec.cu 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
+mutate exec-races - wait.h 's/while ((uint32_t)(word >> 32) != (uint32_t)(done + 1))/while (0)/' "a receiver does not wait for the word"
 mutate exec-races - exec.cu 's/post_signal(link, link->head, \*done);/*link->head = *done;/' "a credit comes back without order"
 mutate exec-races quick exec.cu 's/if (hk_warp_any(plain)) hk_fence();/hk_warp_any(plain);/' "words and heads are stored without a fence"
 mutate exec-races - exec.cu 's/plain |= slot;/plain |= k < ndst \&\& slot;/' \
   "a head is stored without a fence"
 mutate exec-races - exec.cu 's/post_signal(link, word_of(link, \*done), /*word_of(link, *done) = (/' "a word is stored without order"
-mutate exec-races - exec.cu 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
+mutate exec-races - wait.h 's/uint64_t word = hk_load_acquire(at);/uint64_t word = *at;/;s/word = hk_load_acquire(at);/word = *(volatile const uint64_t *)at;/' \
   "a word is read without order"
 mutate emulated - exec.cu 's/if (hk_warp_any(plain)) hk_fence();.*/hk_warp_any(plain); hk_relax();/;s/if (hk_barrier_or(!here)) return false; .*//;s/^  hk_barrier();$//' \
   "a word overtakes its data"
-mutate exec - exec.cu 's/\*seen = least;/*seen = least + 1;/' "a sender remembers more credits than it has"
+mutate exec - wait.h 's/\*seen = least;/*seen = least + 1;/' "a sender remembers more credits than it has"
 mutate exec - exec.cu 's/\*s->links\[k\].done = s->done\[k\];/;/' "counters of links that do not fit are not kept"
 # Barriers between the threads of a block.
 mutate exec-races - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/if (!here) return false;/' "no barrier between the data and the signals"
@@ -147,9 +147,9 @@ mutate exec - exec.cu 's/hk_gpu_line_flag(done + 1, tag)/hk_gpu_line_flag(sends 
 mutate exec - exec.cu 's/  refresh_lines(link, done);//' "old flags stay when numbers come round"
 mutate exec - move.h 's/if (!of_another_call(found, flag)) continue;/continue;/' "an LL line of another call is waited for"
 mutate wide - wide.h 's/if (v\[j\].w\[2\] == flag \&\& v\[j\].w\[3\] != tag) {/if (0) {/' "an LL128 line of another call is waited for"
-mutate exec - exec.cu 's/polls % POLLS_BETWEEN_LOOKS == 0 \&\& came_in_lines/0 \&\& came_in_lines/' "lines that come where a word is expected are not seen"
+mutate exec - wait.h 's/polls % POLLS_BETWEEN_LOOKS == 0 \&\& came_in_lines/0 \&\& came_in_lines/' "lines that come where a word is expected are not seen"
 mutate exec - move.h 's/line\[k\].w\[1\] == flag \&\& line\[k\].w\[3\] == flag/line[k].w[1] == flag/' "the second half of an LL line is not waited for"
-mutate exec - move.h 's/if (n > 8) hk_store_line/if (n > 9) hk_store_line/' "a short LL line is not written"
+mutate exec - move.h 's/if (n > 8) store_line/if (n > 9) store_line/' "a short LL line is not written"
 mutate wide quick wide.h 's/line.w\[2\] = m->flag\[k\];/line.w[2] = m->flag[k] - (pair > 0);/' \
   "an LL128 line goes without its flag"
 mutate wide-races - wide.h 's/if (!hk_warp_any(missing)) return true;/if (!missing) return true;/' "LL128 data is used before its flag"
@@ -163,7 +163,7 @@ mutate exec - exec.cu 's/ || (i->flags & HK_INSTR_COPY)) return s/) return s/' "
 mutate exec - exec.cu 's/place += !s->refers\[j\]/place++/' "destinations do not close up round references"
 mutate exec - exec.cu 's/return at + (uint64_t)stable.seen\[link->peer\]/return at + (uint64_t)stable.seen[0]/' "all receivers read where the first one sees it"
 # Sums in the switch.
-mutate exec - exec.cu 's/i <= k->others/i < 1/' "a multicast sender waits for its first receiver only"
+mutate exec - wait.h 's/i <= k->others/i < 1/' "a multicast sender waits for its first receiver only"
 mutate multicast - exec.cu '/All of our part/,/add_in_switch/{/add_in_switch/!d}' "the switch adds up before a rank's own part is there"
 mutate multicast - exec.cu 's/link->own + slot \* link->slot_bytes/link->own/' "a rank's own part always goes into the first slot"
 mutate multicast - exec.cu 's/s->sum = link->data + slot \* link->slot_bytes;/s->sum = link->data + (slot ^ 1) * link->slot_bytes;/' "the switch adds up another slot"
@@ -172,6 +172,10 @@ mutate multicast - in_switch.h 's/if (s.divided) v/if (0) v/' "what the switch h
 mutate multicast - in_switch.h 's/const int what = multi_of(&m->reducer);/const int what = multi_of(\&m->reducer) % HK_MULTI_ADD_64;/' "the switch is asked for another sum"
 mutate multicast - in_switch.h 's/hk_multi_store(m->at\[k\] + 16 \* at, v\[j\])/hk_multi_store(m->at[k] + 16 * at, v[0])/' "one vector of several goes everywhere"
 mutate multicast - in_switch.h 's/load_pieces(from + 16 \* at, piece_of/load_pieces(from + 16 * i, piece_of/' "what goes everywhere is its first vector again"
+mutate switched - wait.h 's/i <= k->others; i += HK_WARP) {/i < k->others; i += HK_WARP) {/' "the last rank's part of the sum for all is not waited for"
+mutate switched - wait.h 's/while (done >= hk_load_acquire(k->head + i \* HK_GPU_HEAD_STRIDE) + k->nslots)/while (0)/' "what all read is written again before they have"
+mutate switched - move.h '/hk_multi_store_signal((uint64_t \*)(void \*)(p + 8)/d' "half of a line goes everywhere"
+mutate switched - exec.cu 's/ | (sends \&\& (link->multi \& HK_GPU_MULTI_DATA) ? EVERYWHERE : 0)//' "what goes everywhere is stored as for one"
 # Arithmetic.
 mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply/' "nothing is premultiplied"
 mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"
