@@ -105,9 +105,10 @@ hk_status hk_bootstrap_redial(hk_bootstrap *b, int peer, uint64_t tag, _Atomic(i
 /* After that rank's facts are known: silence on a control connection with it is no death before that many seconds. For
  * ranks whose data goes over another network, which finds a host that is gone by itself. */
 void hk_bootstrap_tolerate(hk_bootstrap *b, int rank, unsigned seconds);
+enum { HK_SERVED = 2 }; /* tags of hk_bootstrap_serve: one-sided operations, links through this rank */
 /* Gives each connection with that tag to fn(arg, rank, fd), which owns it, as soon as it comes; those that have come
- * already, before this returns. fn runs on the listener's thread and must not block. One tag for each bootstrap; fn
- * NULL ends it, and after that fn does not run. */
+ * already, before this returns. fn runs on the listener's thread and must not block. HK_SERVED tags for each bootstrap;
+ * fn NULL ends it, and after that fn does not run. */
 void hk_bootstrap_serve(hk_bootstrap *b, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *arg);
 /* The lowest rank above `after` of which a data connection has come that was not taken; -1: there is none. */
 int hk_bootstrap_untaken(hk_bootstrap *b, int after);

@@ -19,11 +19,18 @@ int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag) {
   return fd;
 }
 
+struct hk_served *hk_delivery_served(hk_bootstrap *b, uint64_t tag) {
+  for (int i = 0; i < HK_SERVED; i++)
+    if (b->served[i].fn && b->served[i].tag == tag) return &b->served[i];
+  return NULL;
+}
+
 void hk_bootstrap_serve(hk_bootstrap *b, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *arg) {
   pthread_mutex_lock(&b->lock);
-  b->serve = fn;
-  b->serve_arg = arg;
-  b->serve_tag = tag;
+  struct hk_served *s = hk_delivery_served(b, tag);
+  for (int i = 0; !s && i < HK_SERVED; i++)
+    if (!b->served[i].fn) s = &b->served[i];
+  if (s) *s = (struct hk_served){fn, arg, tag};
   for (hk_delivery **at = &b->deliveries; fn && *at;) {
     hk_delivery *v = *at;
     if (v->tag != tag) {

@@ -90,9 +90,11 @@ struct hk_bootstrap {
   hk_service_work event_work;
   hk_service_timer look; /* silence.c */
   hk_delivery *deliveries, **deliveries_end;
-  void (*serve)(void *arg, int rank, int fd); /* hk_bootstrap_serve; NULL: none */
-  void *serve_arg;
-  uint64_t serve_tag;
+  struct hk_served {                         /* hk_bootstrap_serve */
+    void (*fn)(void *arg, int rank, int fd); /* NULL: none */
+    void *arg;
+    uint64_t tag;
+  } served[HK_SERVED];
   uint64_t *seen, *dead; /* a bit for each kind of event and rank that it was about; a bit for each dead rank */
   uint32_t *shrinks;     /* [nranks] number of the newest HK_EVENT_SHRINK of each */
   uint64_t gone_ns;      /* when a member was first seen to have left or aborted the parent; 0: not yet */
@@ -128,6 +130,7 @@ bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd);
 void hk_overlay_deliver(hk_bootstrap *b, hk_message *m);
 /* Under the listener's lock: a data connection, kept until a transport takes it. */
 void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd);
+struct hk_served *hk_delivery_served(hk_bootstrap *b, uint64_t tag); /* under the lock; NULL: none */
 /* The link uses that socket from here on. On an error the caller closes fd. */
 hk_status hk_overlay_open(hk_overlay_link *l, int fd);
 /* On the service thread: the peer is gone, for the reason `how`, or (NULL) by the socket's error. Ends the link and

@@ -259,8 +259,9 @@ void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
   }
   *v = (hk_delivery){.from = from, .tag = tag, .fd = fd};
   pthread_mutex_lock(&b->lock);
-  if (b->serve && b->serve_tag == tag) {
-    b->serve(b->serve_arg, from, fd);
+  const struct hk_served *s = hk_delivery_served(b, tag);
+  if (s) {
+    s->fn(s->arg, from, fd);
     free(v);
   } else {
     *b->deliveries_end = v;

@@ -406,7 +406,7 @@ END_TEST
 
 /* ---- data connections ---- */
 
-static int served[4], nserved;
+static int served[8], nserved;
 static void serve(void *arg, int rank, int fd) {
   ck_assert_ptr_eq(arg, served);
   served[nserved++] = rank;
@@ -439,9 +439,15 @@ START_TEST(deliveries) {
   ck_assert(nserved == 2 && served[1] == 1 && !b->deliveries && b->deliveries_end == &b->deliveries);
   hk_overlay_keep(b, 2, 71, fd[5]);
   ck_assert(nserved == 3 && served[2] == 2);
-  hk_bootstrap_serve(b, 0, NULL, NULL);
-  hk_overlay_keep(b, 2, 71, dup(0)); /* closed in the end */
-  ck_assert_int_eq(nserved, 3);
+  hk_bootstrap_serve(b, 72, NULL, NULL); /* nothing */
+  hk_overlay_keep(b, 2, 70, dup(0));     /* that tag is still served, too */
+  hk_bootstrap_serve(b, 70, NULL, NULL);
+  hk_overlay_keep(b, 3, 71, dup(0)); /* and the other one goes on */
+  ck_assert_int_eq(nserved, 5);
+  hk_bootstrap_serve(b, 71, NULL, NULL);
+  hk_overlay_keep(b, 2, 70, dup(0)); /* closed in the end */
+  hk_overlay_keep(b, 2, 71, dup(0));
+  ck_assert_int_eq(nserved, 5);
 }
 END_TEST
 
