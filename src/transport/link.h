@@ -78,8 +78,8 @@ typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED }
 /* Which link: both ends name it alike, but for the peer and the kind. */
 typedef struct hk_link_key {
   uint16_t peer;
-  uint8_t kind;    /* hk_link_kind */
-  uint8_t channel; /* 0..HK_CHANNELS-1: collective lanes; HK_CHANNEL_P2P: send/recv */
+  uint8_t kind;     /* hk_link_kind */
+  uint16_t channel; /* 0..HK_CHANNELS-1: collective lanes; HK_CHANNEL_P2P: send/recv; from 256 on: relay.h */
 } hk_link_key;
 enum { HK_CHANNELS = 8, HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
 

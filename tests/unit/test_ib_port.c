@@ -400,6 +400,49 @@ START_TEST(knows_subnets) {
 }
 END_TEST
 
+/* What ranks know of each other's ports: rails, subnets, link layers. */
+static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]) {
+  hk_ib_spot here = hk_ib_spot_of(a), there[2];
+  for (int i = 0; i < nb; i++) there[i] = hk_ib_spot_of(&b[i]);
+  bool met = hk_ib_spots_meet(&here, 1, there, nb, why, 160);
+  ck_assert_int_eq(hk_ib_spots_meet(there, nb, &here, 1, why, 160), met);
+  (void)hk_ib_spots_meet(&here, 1, there, nb, why, 160);
+  return met;
+}
+
+START_TEST(knows_who_meets) {
+  hk_ib_port a = port("a0", "1", HK_IBV_LAYER_ETHERNET);
+  hk_ib_port b[2] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_ETHERNET)};
+  char why[160];
+  a.rail = b[0].rail = b[1].rail = -1;
+  b[0].position = 2;
+  b[1].position = 1;
+  ck_assert(meet(&a, b, 2, why));
+  set_param("NCCL_CROSS_NIC", "0");
+  ck_assert(!meet(&a, b, 2, why));
+  ck_assert_str_eq(why, "rail 0 and rails 2 and 1, which NCCL_CROSS_NIC=0 says are not connected");
+  a.position = 1;
+  ck_assert(meet(&a, b, 2, why));
+  a.rail = 1; /* one side alone has numbers: positions decide */
+  ck_assert(meet(&a, b, 2, why));
+  b[0].rail = 5;
+  b[1].rail = 6;
+  ck_assert(!meet(&a, b, 2, why));
+  ck_assert_ptr_nonnull(strstr(why, "rail 1 and rails 5 and 6"));
+  b[0].rail = 1;
+  ck_assert(meet(&a, b, 2, why) && meet(&a, b, 1, why) && !meet(&a, b + 1, 1, why));
+  set_param("NCCL_CROSS_NIC", "2");
+  hk_ib_port plain = infiniband(1, "fe80::1", NULL), here = infiniband(3, "fec0:0:0:1::3", "fec0:0:30:1::3"),
+             there = infiniband(4, "fec0:0:0:2::4", "fec0:0:40:2::4"), bare = infiniband(5, "fec0:0:0:2::5", NULL),
+             unknown = {.layer = HK_IBV_LAYER_INFINIBAND, .rail = -1};
+  ck_assert(!meet(&a, &plain, 1, why));
+  ck_assert_str_eq(why, "one has RoCE ports only and the other InfiniBand");
+  ck_assert(meet(&here, &there, 1, why) && meet(&there, &bare, 1, why) && meet(&unknown, &bare, 1, why));
+  ck_assert(!meet(&here, &bare, 1, why) && !meet(&here, &plain, 1, why));
+  ck_assert_ptr_nonnull(strstr(why, "two InfiniBand subnets without a router"));
+}
+END_TEST
+
 /* More pairs than there is room for: both ends keep the same ones, the best, in the same order. */
 START_TEST(keeps_the_best_pairs) {
   hk_ib_port a[HK_IB_OFFERED], b[HK_IB_OFFERED];
@@ -602,6 +645,7 @@ int main(void) {
   tcase_add_test(t, one_rail_before_two);
   tcase_add_test(t, far_port_of_the_rail);
   tcase_add_test(t, knows_subnets);
+  tcase_add_test(t, knows_who_meets);
   tcase_add_test(t, keeps_the_best_pairs);
   tcase_add_test(t, pairs_go_together);
   tcase_add_test(t, prefers_a_port);

@@ -25,7 +25,9 @@ enum {
 
 /* What a rank publishes about itself. */
 typedef struct ib_fact {
-  uint8_t nports, ethernet, infiniband; /* number of ports; 1: it has ports of that kind */
+  uint8_t nspots;
+  uint8_t reserved[7];
+  hk_ib_spot spots[HK_IB_SPOTS]; /* its ports, the best first; more are not needed to find a way */
 } ib_fact;
 _Static_assert(sizeof(ib_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
@@ -71,12 +73,11 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
   x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ib_card_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   if (env->device && *env->device) hk_ib_prefer(x->ports, x->nports, &x->nnear, env->device, env->device_port);
-  f->nports = (uint8_t)x->nports;
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];
     bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;
     char text[48] = "no GID";
-    *(ethernet ? &f->ethernet : &f->infiniband) = 1;
+    if (i < HK_IB_SPOTS) f->spots[f->nspots++] = hk_ib_spot_of(p);
     if (p->ngids) hk_ib_gid_text(&p->gids[0].gid, text);
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d: %s:%d, %s, best of %d GIDs: %s%s", i, p->device, p->number,
             ethernet ? "RoCE" : "InfiniBand", p->ngids, text, i < x->nnear ? ", near" : "");
@@ -95,15 +96,14 @@ static void ib_join(void *ctx, const char *facts, size_t stride) {
   for (int r = 0; r < x->env->rank; r++) x->local += x->env->peers[r].host == x->env->peers[x->env->rank].host;
 }
 
-static bool ib_reachable(void *ctx, int peer, char *why, size_t why_bytes) {
-  hk_ib_ctx *x = ctx;
-  ib_fact mine, theirs;
-  memcpy(&mine, x->facts + (size_t)x->env->rank * x->stride, sizeof mine);
-  memcpy(&theirs, x->facts + (size_t)peer * x->stride, sizeof theirs);
-  if ((mine.ethernet && theirs.ethernet) || (mine.infiniband && theirs.infiniband)) return true;
-  snprintf(why, why_bytes, "one has %s ports only and the other %s", mine.ethernet ? "RoCE" : "InfiniBand",
-           theirs.ethernet ? "RoCE" : "InfiniBand");
-  return false;
+static bool ib_reachable(void *ctx, int a, int b, char *why, size_t why_bytes) {
+  const hk_ib_ctx *x = ctx;
+  ib_fact facts[2];
+  memcpy(&facts[0], x->facts + (size_t)a * x->stride, sizeof facts[0]);
+  memcpy(&facts[1], x->facts + (size_t)b * x->stride, sizeof facts[1]);
+  for (int i = 0; i < 2; i++)
+    if (facts[i].nspots > HK_IB_SPOTS) facts[i].nspots = HK_IB_SPOTS;
+  return hk_ib_spots_meet(facts[0].spots, facts[0].nspots, facts[1].spots, facts[1].nspots, why, why_bytes);
 }
 
 /* ---- the connections that may have something to move ---- */
@@ -189,7 +189,7 @@ hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_
   c->ctx = x;
   c->peer = peer;
   c->dials = x->env->rank < peer;
-  c->channel = (uint8_t)channel;
+  c->channel = (uint16_t)channel;
   c->index = index;
   c->serial = ++x->serial;
   c->fd = -1;

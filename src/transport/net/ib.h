@@ -151,7 +151,7 @@ struct hk_ib_ctx;
 typedef struct hk_ib_conn {
   struct hk_ib_ctx *ctx;
   int peer;
-  uint8_t channel;
+  uint16_t channel;
   uint8_t phase;    /* hk_ib_phase */
   bool dials;       /* this rank opens the control connection and begins epochs: of links, the lower one */
   bool eof;         /* the peer has closed the control socket */

@@ -374,11 +374,62 @@ bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b) {
   return false;
 }
 
+/* ---- which ranks reach each other ---- */
+
+hk_ib_spot hk_ib_spot_of(const hk_ib_port *p) {
+  hk_ib_spot s = {.rail = p->rail, .position = p->position, .layer = p->layer, .routed = is_routed(p)};
+  if (p->layer == HK_IBV_LAYER_INFINIBAND && p->ngids) {
+    memcpy(&s.subnet, p->gids[0].gid.raw, sizeof s.subnet);
+    memset((char *)&s.subnet + 4, 0, 2); /* hk_ib_router_lid; what is left is what hk_ib_one_subnet compares */
+  }
+  return s;
+}
+
+static bool one_rail(int rail_a, int position_a, int rail_b, int position_b) {
+  return rail_a >= 0 && rail_b >= 0 ? rail_a == rail_b : position_a == position_b;
+}
+
+/* As port_cost and add_infiniband: no pair of isolated ports. */
+static bool spots_meet(const hk_ib_spot *a, const hk_ib_spot *b) {
+  bool subnets = a->subnet && b->subnet && a->subnet != b->subnet;
+  return a->layer == b->layer && !(subnets && !(a->routed && b->routed)) &&
+         (hk_param_int(HK_P_CROSS_NIC) != 0 || one_rail(a->rail, a->position, b->rail, b->position));
+}
+
+/* "rail 0", "rails 0 and 2" */
+static void rails_as_text(const hk_ib_spot *s, int n, char *text, size_t bytes) {
+  size_t used = (size_t)snprintf(text, bytes, n > 1 ? "rails" : "rail");
+  for (int i = 0; i < n && used < bytes; i++)
+    used += (size_t)snprintf(text + used, bytes - used, "%s%d", i ? i + 1 < n ? ", " : " and " : " ",
+                             s[i].rail >= 0 ? s[i].rail : s[i].position);
+}
+
+bool hk_ib_spots_meet(const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, char *why, size_t why_bytes) {
+  bool layers = false;
+  char here[40], there[40];
+  for (int i = 0; i < na; i++)
+    for (int j = 0; j < nb; j++) {
+      if (spots_meet(&a[i], &b[j])) return true;
+      layers = layers || a[i].layer == b[j].layer;
+    }
+  rails_as_text(a, na, here, sizeof here);
+  rails_as_text(b, nb, there, sizeof there);
+  if (!layers)
+    snprintf(why, why_bytes, "one has %s ports only and the other %s",
+             na && a->layer == HK_IBV_LAYER_ETHERNET ? "RoCE" : "InfiniBand",
+             nb && b->layer == HK_IBV_LAYER_ETHERNET ? "RoCE" : "InfiniBand");
+  else if (hk_param_int(HK_P_CROSS_NIC) == 0)
+    snprintf(why, why_bytes, "%s and %s, which NCCL_CROSS_NIC=0 says are not connected", here, there);
+  else
+    snprintf(why, why_bytes, "%s and %s: two InfiniBand subnets without a router", here, there);
+  return false;
+}
+
 /* The part of the cost that depends on the ports alone. NCCL_CROSS_NIC=0 says that rails are not connected. */
 static int port_cost(const hk_ib_port *a, const hk_ib_port *b) {
-  bool given = a->rail >= 0 && b->rail >= 0, one = given ? a->rail == b->rail : a->position == b->position;
+  bool given = a->rail >= 0 && b->rail >= 0;
   int cost = a->far || b->far ? FAR : 0;
-  if (one) return cost;
+  if (one_rail(a->rail, a->position, b->rail, b->position)) return cost;
   return cost + (hk_param_int(HK_P_CROSS_NIC) == 0 ? ISOLATED : given ? RAILS : OTHER_POSITION);
 }
 

@@ -109,6 +109,18 @@ typedef struct hk_ib_pair {
  * others. */
 int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
                 hk_ib_pair out[HK_IB_PAIRS]);
+/* Of a port, what says which other ports it reaches: all ranks get it. */
+enum { HK_IB_SPOTS = 14 };
+typedef struct hk_ib_spot {
+  uint64_t subnet; /* InfiniBand: its GIDs' prefix, without the router's LID; 0: unknown */
+  int16_t rail;    /* as in hk_ib_port */
+  uint8_t position, layer, routed;
+  uint8_t reserved[3];
+} hk_ib_spot;
+hk_ib_spot hk_ib_spot_of(const hk_ib_port *p);
+/* Returns true if a port of the first rank reaches one of the second. If not, `why` says between which rails or
+ * subnets there is no way. */
+bool hk_ib_spots_meet(const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, char *why, size_t why_bytes);
 /* Returns true if two InfiniBand ports are in one subnet; else packets need a global header, and go to the router,
  * whose LID is in the peer's GID (0: it is not there). */
 bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b);

@@ -144,6 +144,53 @@ static hk_status net_join(hk_transport_state *state, const void *facts) {
   return HK_OK;
 }
 
+static bool joins(const hk_net_used *u, int a, int b, char *why, size_t why_bytes) {
+  return !u->provider->reachable || u->provider->reachable(u->ctx, a, b, why, why_bytes);
+}
+
+const hk_net_used *hk_net_between(hk_transport_state *state, int a, int b, bool *joined, char *why, size_t why_bytes) {
+  const net_state *s = (const net_state *)state;
+  *joined = false;
+  for (int i = 0; i < s->nused && s->names; i++) {
+    const hk_net_used *u = &s->used[i];
+    if (index_of(&s->names[a], u->name) < 0 || index_of(&s->names[b], u->name) < 0) continue;
+    *joined = joins(u, a, b, why, why_bytes);
+    return u;
+  }
+  return NULL;
+}
+
+hk_status hk_net_again(hk_transport_state *state, const hk_transport_env *env, hk_transport_state **out) {
+  hk_status rc = HK_OK;
+  const net_state *from = (const net_state *)state;
+  const size_t n = (size_t)env->nranks;
+  char fact[HK_NET_FACT_BYTES] = {0}; /* peers have it already */
+  net_state *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL_ERRNO("no memory for the networks of rank %d", env->rank);
+  s->base = (hk_transport_state){&hk_transport_net, env};
+  if (!(s->names = malloc(n * sizeof *s->names))) goto no_memory;
+  memcpy(s->names, from->names, n * sizeof *s->names);
+  for (int i = 0; i < from->nused; i++) {
+    const hk_net_used *old = &from->used[i];
+    hk_net_used *u = &s->used[s->nused];
+    if (old->provider == &hk_net_plugins) continue;
+    *u = (hk_net_used){.provider = old->provider};
+    memcpy(u->name, old->name, sizeof u->name);
+    if (!(u->facts = malloc(n * HK_NET_FACT_BYTES))) goto no_memory;
+    s->nused++;
+    memcpy(u->facts, old->facts, n * HK_NET_FACT_BYTES);
+    HK_TRY(u->provider->init(env, &u->ctx, fact), out);
+    if (u->provider->join) u->provider->join(u->ctx, u->facts, HK_NET_FACT_BYTES);
+  }
+  *out = &s->base;
+  return HK_OK;
+no_memory:
+  rc = HK_FAIL_ERRNO("no memory for the networks of rank %d", env->rank);
+out:
+  net_detach(&s->base);
+  return rc;
+}
+
 /* The first provider, from index `from` on, by which the two ranks reach each other; NULL with the reasons. Both ends
  * get the same one: they try the providers that both have in the table's order. */
 static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, size_t why_bytes) {
@@ -154,7 +201,7 @@ static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, s
     char reason[160] = "";
     if (index_of(&s->names[peer], u->name) < 0) continue;
     common = true;
-    if (!u->provider->reachable || u->provider->reachable(u->ctx, peer, reason, sizeof reason)) return u;
+    if (joins(u, s->base.env->rank, peer, reason, sizeof reason)) return u;
     size_t used = strlen(why);
     snprintf(why + used, why_bytes - used, "%s%s: %s", used ? "; " : "", shown(u->name), reason);
   }

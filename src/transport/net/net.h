@@ -56,9 +56,9 @@ typedef struct hk_net_provider {
   hk_status (*init)(const hk_transport_env *env, void **ctx, void *fact);
   /* All ranks' facts, `stride` bytes apart; they stay valid. The fact of a rank without this provider is all 0. */
   void (*join)(void *ctx, const char *facts, size_t stride);
-  /* Returns true if this rank reaches `peer`, which has the same provider; otherwise a reason. Both ends must return
-   * the same. NULL: always true. */
-  bool (*reachable)(void *ctx, int peer, char *why, size_t why_bytes);
+  /* Returns true if ranks a and b, which both have the provider, reach each other; otherwise a reason. All ranks must
+   * return the same, for (b, a) too. NULL: always true. */
+  bool (*reachable)(void *ctx, int a, int b, char *why, size_t why_bytes);
   /* Returns true if the end's payloads may be in the memory of link->gpu. Called before `open`; a true result is
    * binding. NULL: always false. */
   bool (*takes_gpu)(void *ctx, const hk_net_end *end);
@@ -112,6 +112,15 @@ bool hk_net_has_fallback(const hk_net_end *e);
 /* Opens the end with that provider. The caller keeps no pointer to the end and holds no lock. May block as `open`
  * may. */
 hk_status hk_net_fall_back(hk_net_end *e);
+
+/* ---- for links through a third rank: relay.c ---- */
+/* The network that two ranks use if it joins them: the first that both have. NULL: they have none in common. *joined:
+ * it does; otherwise `why` says why not. The same on all ranks that have this network. */
+const struct hk_net_used *hk_net_between(hk_transport_state *s, int a, int b, bool *joined, char *why,
+                                         size_t why_bytes);
+/* Makes another state of the same rank, with contexts of its own, for another thread: `env` has its functions and
+ * waits. The networks are those of `s`, without plugins. */
+hk_status hk_net_again(hk_transport_state *s, const hk_transport_env *env, hk_transport_state **out);
 
 /* ---- links whose slots are placed (hk_link.placed): used by src/netplugin ---- */
 /* Returns true if the provider that carries the link now can place slots. */

@@ -238,7 +238,7 @@ static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn *
   c->rx.ahead_room = HK_AHEAD_BYTES;
   c->env = x->env;
   c->peer = peer;
-  c->channel = (uint8_t)channel;
+  c->channel = (uint16_t)channel;
   c->nsockets = (uint8_t)n;
   for (int s = 0; s < n; s++) c->wires[s] = (hk_socket_wire){.conn = c, .fd = -1, .route = "not connected"};
   x->conns[x->nconns++] = c;

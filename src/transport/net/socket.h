@@ -97,7 +97,7 @@ typedef struct hk_socket_rx {
 typedef struct hk_socket_conn {
   const hk_transport_env *env;
   int peer;
-  uint8_t channel;
+  uint16_t channel;
   uint8_t nsockets, nconnected;
   bool watched; /* its sockets are in the epoll set */
   hk_status failed;
