@@ -65,6 +65,7 @@ static void open_receivers(ncclComm_t c) {
     hk_link_key key = {.peer = sends->link.peer, .kind = HK_LINK_RECV, .channel = (uint8_t)walk.channel};
     /* relaxed: a connection that is not made yet has brought nothing */
     if (sends->link.kind == HK_LINK_SEND && sends->link.pumped &&
+        !hk_transports[c->wiring->via[sends->link.peer]]->one_way &&
         atomic_load_explicit(&sends->link.state, memory_order_relaxed) == HK_LINK_READY)
       (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
   }

@@ -60,7 +60,8 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .net_name = c->options.net_name,
                               .traffic_class = c->options.traffic_class,
                               .net_event = c->profiler ? hk_profile_net_event : NULL,
-                              .profiler = c->profiler};
+                              .profiler = c->profiler,
+                              .states = w->states};
   w->via = calloc((size_t)c->nranks, sizeof *w->via);
   w->links = calloc((size_t)c->nranks, sizeof *w->links);
   if (!w->via || !w->links) {
@@ -86,6 +87,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
                 reasons[0] ? "; not via " : "", reasons);
       return HK_OK;
     }
+    if (!why[0]) continue;
     size_t used = strlen(reasons);
     snprintf(reasons + used, sizeof reasons - used, "%s%s (%s)", used ? ", " : "", hk_transports[t]->name, why);
   }
@@ -183,7 +185,7 @@ static hk_status no_transport(ncclComm_t c, int peer) {
 
 hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes) {
   hk_transport_state *s = hk_wire_files(c);
-  return s ? s->transport->file(s, peer, region, fd, bytes) : no_transport(c, peer);
+  return s ? s->transport->file(s, NULL, peer, region, fd, bytes) : no_transport(c, peer);
 }
 
 hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload) {

@@ -139,12 +139,13 @@ static hk_status map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it
 }
 
 /* Asks the owner's service thread: one round trip, which does not depend on the owner's ranks. */
-static hk_status ask(hk_shm_state *s, int peer, hk_shm_message *m, int *fd) {
-  const hk_transport_env *env = s->base.env;
+static hk_status ask(hk_shm_state *s, const hk_wait_env *wait, int peer, hk_shm_message *m, int *fd) {
+  hk_transport_env own = *s->base.env, *env = &own;
   hk_shm_process *p = s->process;
   hk_status rc = HK_OK;
   hk_cancel_hold();
   *fd = -1;
+  if (wait) own.wait = wait;
   m->verb = HK_SHM_ASK_REGION;
   memcpy(m->secret, env->secret, sizeof m->secret);
   int socket = hk_shm_dial(p->names[peer]);
@@ -166,7 +167,7 @@ static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
   int fd = -1;
   hk_shm_message m = {.region = it->region};
   list_known(p, it->process, &m);
-  HK_TRY(ask(s, peer, &m, &fd), out);
+  HK_TRY(ask(s, NULL, peer, &m, &fd), out);
   for (uint32_t i = 0; i < m.nregions && i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
   if (m.verb == HK_SHM_REGION && fd < 0) {
     rc = HK_FAIL(
@@ -195,7 +196,8 @@ const char *hk_shm_no_files(const hk_transport_state *state) {
   return p && p->reason[0] ? p->reason : "NCCL_SHM_DISABLE, or different containers";
 }
 
-hk_status hk_shm_region_file(hk_transport_state *state, int peer, uint64_t region, int *fd, size_t *bytes) {
+hk_status hk_shm_region_file(hk_transport_state *state, const hk_wait_env *wait, int peer, uint64_t region, int *fd,
+                             size_t *bytes) {
   hk_status rc = HK_OK;
   hk_shm_state *s = (hk_shm_state *)state;
   hk_shm_message m = {.region = region};
@@ -203,7 +205,7 @@ hk_status hk_shm_region_file(hk_transport_state *state, int peer, uint64_t regio
   if (!s->process || !s->process->names)
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d shares no memory with rank %d (%s)", state->env->rank, peer,
                    hk_shm_no_files(state));
-  HK_OR_RETURN(ask(s, peer, &m, fd));
+  HK_OR_RETURN(ask(s, wait, peer, &m, fd));
   *bytes = m.bytes;
   if (m.verb != HK_SHM_REGION || *fd < 0)
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d has no memory region %llu any more", peer, (unsigned long long)region);

@@ -67,6 +67,9 @@ typedef struct hk_transport_env {
   /* For network plugins that report events of their own; `profiler` goes into each request.  NULL: no profiler. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);
   void *profiler;
+  /* The states of all transports, by hk_transport_index, from `join` on: for one that is made of others. NULL: there
+   * are no others. */
+  struct hk_transport_state *const *states;
 } hk_transport_env;
 
 typedef struct hk_transport_state {
@@ -87,8 +90,11 @@ typedef struct hk_transport {
   hk_status (*attach)(const hk_transport_env *env, hk_transport_state **out, void *fact);
   /* After the exchange: facts[r * HK_FACT_BYTES] is rank r's.  Collective.  NULL: nothing to agree on. */
   hk_status (*join)(hk_transport_state *s, const void *facts);
-  /* Can this rank reach `peer`?  If not, `why` gets the reason in words.  Symmetric: both ranks get the same result. */
+  /* Can this rank reach `peer`?  If not, `why` gets the reason in words, or stays empty if there is no need for this
+   * transport.  Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);
+  /* No link's connection carries the other direction, too. */
+  bool one_way;
   /* Does data to the peer go over a network of its own, not TCP, which finds by itself that the peer's host is gone?
    * NULL: no. */
   bool (*apart)(hk_transport_state *s, int peer);
@@ -158,8 +164,9 @@ typedef struct hk_transport {
   /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The
    * same on all ranks of a host. */
   const char *(*no_files)(const hk_transport_state *s);
-  /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. */
-  hk_status (*file)(hk_transport_state *s, int peer, uint64_t region, int *fd, size_t *bytes);
+  /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. `wait` is for
+   * threads other than the rank's; NULL: the rank's. */
+  hk_status (*file)(hk_transport_state *s, const hk_wait_env *wait, int peer, uint64_t region, int *fd, size_t *bytes);
   /* Sends a question to a rank of this host and waits for the answer, which replaces `payload` (HK_QUESTION_BYTES);
    * `fd` goes with it unless it is -1. A rank of this process is asked directly, even if no_files has a reason. */
   hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);

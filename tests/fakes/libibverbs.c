@@ -96,11 +96,13 @@ static void add_user(const hk_ibv_context *c, int n) {
   unlock();
 }
 hk_ibv_context *ibv_open_device(hk_ibv_device *d) {
-  fake_verbs_device *f = &fake_verbs.device[((device *)d)->index];
+  const int index = ((device *)d)->index;
+  fake_verbs_device *f = &fake_verbs.device[index];
   lock();
   errno = f->dead ? EIO : f->refuses_open;
   if (f->dead && f->returns && !--f->returns) f->dead = 0;
   unlock();
+  if (!errno && fake_verbs.closed) errno = fake_verbs.closed(index);
   context *c = errno ? NULL : calloc(1, sizeof *c);
   if (!c || pipe2(c->events, O_CLOEXEC) != 0) {
     free(c);

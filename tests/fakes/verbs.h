@@ -20,6 +20,7 @@ typedef struct fake_verbs_device {
   int dead;             /* neither answers nor fails, and does not open */
   int returns;          /* when it has refused so often to be opened, it is no longer dead; 0: never */
   int refuses_open;     /* errno */
+  int rail;             /* what is sent to devices of other rails never arrives */
   unsigned silent;      /* a bit for each GID index over which nothing comes through */
   int full;             /* it takes no memory */
   int no_dmabufs;       /* errno with which it refuses each dma-buf */
@@ -41,6 +42,8 @@ typedef struct fake_verbs_device {
 typedef struct fake_verbs_state {
   pthread_mutex_t lock;
   int ndevices;
+  int (*closed)(int device); /* errno with which this thread may not open the device, or 0; NULL: all may */
+  uint64_t crossed;          /* what was sent to other rails */
   fake_verbs_device device[FAKE_VERBS_DEVICES];
   /* memory */
   uint64_t lockable, locked; /* bytes; lockable 0: without bound */

@@ -235,6 +235,10 @@ static int carry_out(qp *p, request *r) {
   if (!to || to->v.state < HK_IBV_QPS_RTR || to->v.state == HK_IBV_QPS_ERR || unreachable(p) || unreachable(to) ||
       !are_joined(p, to))
     return HK_IBV_WC_RETRY_EXC_ERR;
+  if (fake_verbs.device[p->device].rail != fake_verbs.device[to->device].rail) {
+    fake_verbs.crossed++;
+    return HK_IBV_WC_RETRY_EXC_ERR;
+  }
   if (imm && to->recv_first == to->recv_last) {
     fake_verbs.starved++;
     return LATER;

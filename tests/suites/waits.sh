@@ -21,6 +21,7 @@ src/runtime/acts.c: pthread_join(          what all ranks do together: the same
 src/runtime/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
 src/transport/net/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
+src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look
 src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks
 src/gpu/far.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
 src/transport/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper

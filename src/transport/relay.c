@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The relay transport: which rank joins two that no rail joins, and the two ends of such a link (relay.h). */
+#include "relay.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../base/tcp.h"
+#include "../device/host.h"
+#include "net/net.h"
+
+extern const hk_transport hk_transport_relay; /* registry.c names it */
+
+enum {
+  LOOKS = 64, /* calls of progress between two looks at the connections to relays */
+  CLOSE_S = 6 /* R needs less to flush what it has */
+};
+
+typedef struct relay_fact {
+  uint8_t off; /* OFF_*: it neither is a relay nor uses one of its host */
+} relay_fact;
+enum { OFF_PXN = 1, OFF_SHM };
+
+/* The near end of a link. */
+typedef struct near_end {
+  struct near_end *next;
+  hk_link *link;
+  int relay, fd;
+  hk_relay_fifo fifo;
+  uint64_t region;
+  bool gone; /* R has closed the connection, or reported a failure */
+  char news[HK_RELAY_TEXT];
+  size_t got;
+} near_end;
+
+typedef struct route {
+  int to, from; /* the relays of messages to the peer and from it; -1: none */
+} route;
+
+/* A rank among those of its host: seats are sorted by hosts. */
+typedef struct seat {
+  uint64_t host;
+  int rank;
+} seat;
+
+typedef struct relay_state {
+  hk_transport_state base; /* first */
+  uint8_t *off;            /* [nranks] */
+  seat *seats;             /* [nranks] */
+  int *first;              /* [nranks] the first seat of the rank's host */
+  int *local;              /* [nranks] index among the ranks of the host */
+  route *routes;           /* [nranks] */
+  bool found;              /* they are, at the first question */
+  hk_relay_server *server; /* NULL: no rank of this host may need this one */
+  near_end *ends;
+  unsigned looks;
+} relay_state;
+
+/* ---- memory ---- */
+
+enum { PAGE = 4096 };
+static size_t control_bytes(const hk_transport_env *e) {
+  return hk_round_up(e->nslots * sizeof(hk_slot) + sizeof(hk_head), PAGE);
+}
+size_t hk_relay_fifo_bytes(const hk_transport_env *e) {
+  return PAGE + control_bytes(e) + hk_round_up(e->nslots * e->slot_bytes, PAGE);
+}
+
+bool hk_relay_fifo_map(const hk_transport_env *e, int fd, hk_relay_fifo *f) {
+  *f = (hk_relay_fifo){.bytes = hk_relay_fifo_bytes(e)};
+  char *base = mmap(NULL, f->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (base == MAP_FAILED) return false;
+  f->base = base;
+  f->asleep = (_Atomic(uint32_t) *)(void *)base;
+  f->slots = (hk_slot *)(void *)(base + PAGE);
+  f->payload = base + PAGE + control_bytes(e);
+  return true;
+}
+
+void hk_relay_fifo_unmap(hk_relay_fifo *f) {
+  if (f->base) munmap(f->base, f->bytes);
+  f->base = NULL;
+}
+
+/* ---- routes: all ranks find the same ---- */
+
+static hk_transport_state *net_of(const hk_transport_env *e) { return e->states[HK_TRANSPORT_net]; }
+static bool is_near(const hk_transport_env *e, int a, int b) { return e->peers[a].host == e->peers[b].host; }
+
+/* Does `by` join the two, as the network that they would use? */
+static bool joined_by(const hk_transport_env *e, const struct hk_net_used *by, int a, int b) {
+  bool joined;
+  char why[160];
+  return hk_net_between(net_of(e), a, b, &joined, why, sizeof why) == by && joined;
+}
+
+/* May `r` carry what rank `near` of its host and `far` send each other? */
+static bool may_relay(const relay_state *s, const struct hk_net_used *by, int near, int r, int far) {
+  const hk_transport_env *e = s->base.env;
+  return r != near && is_near(e, r, near) && !s->off[r] && !s->off[near] && s->local[near] < HK_RELAY_NEAR &&
+         joined_by(e, by, r, far);
+}
+
+/* The seats of a host's ranks, from s->first on. */
+static const seat *next_of_host(const relay_state *s, const seat *at) {
+  const seat *next = at + 1;
+  return next < s->seats + s->base.env->nranks && next->host == at->host ? next : NULL;
+}
+
+/* One of the ranks that may, another one for each pair; -1: none. */
+static int relay_among(const relay_state *s, const struct hk_net_used *by, int near, int far) {
+  const seat *first = &s->seats[s->first[near]];
+  int n = 0;
+  for (const seat *r = first; r; r = next_of_host(s, r)) n += may_relay(s, by, near, r->rank, far);
+  int at = n ? (near + far) % n : -1;
+  for (const seat *r = first; r && at >= 0; r = next_of_host(s, r))
+    if (may_relay(s, by, near, r->rank, far) && !at--) return r->rank;
+  return -1;
+}
+
+/* On the sender's host, or else on the receiver's. */
+static int relay_between(const relay_state *s, const struct hk_net_used *by, int from, int to) {
+  int r = relay_among(s, by, from, to);
+  return r >= 0 ? r : relay_among(s, by, to, from);
+}
+
+/* The network that the two would use if a rail joined them, with the reason why none does; NULL: they are joined. */
+static const struct hk_net_used *isolated(const hk_transport_env *e, int a, int b, char *why, size_t why_bytes) {
+  bool joined;
+  const struct hk_net_used *by = is_near(e, a, b) ? NULL : hk_net_between(net_of(e), a, b, &joined, why, why_bytes);
+  return by && !joined ? by : NULL;
+}
+
+/* Is there a pair of ranks that this one may join? */
+static bool may_serve(const relay_state *s) {
+  const hk_transport_env *e = s->base.env;
+  char why[160];
+  for (const seat *near = &s->seats[s->first[e->rank]]; near; near = next_of_host(s, near))
+    for (int far = 0; far < e->nranks; far++) {
+      const struct hk_net_used *by = isolated(e, near->rank, far, why, sizeof why);
+      if (by && may_relay(s, by, near->rank, e->rank, far)) return true;
+    }
+  return false;
+}
+
+/* After all transports have joined. */
+static void find_routes(relay_state *s) {
+  const hk_transport_env *e = s->base.env;
+  char why[160];
+  for (int r = 0; r < e->nranks; r++) {
+    const struct hk_net_used *by = r == e->rank ? NULL : isolated(e, e->rank, r, why, sizeof why);
+    s->routes[r] = (route){-1, -1};
+    if (!by) continue;
+    s->routes[r].to = relay_between(s, by, e->rank, r);
+    s->routes[r].from = relay_between(s, by, r, e->rank);
+    if (s->routes[r].to < 0 || s->routes[r].from < 0) continue;
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET,
+            "rank %d sends to rank %d through rank %d (PXN), and receives through rank %d: %s", e->rank, r,
+            s->routes[r].to, s->routes[r].from, why);
+  }
+  if (may_serve(s)) s->server = hk_relay_server_new(e);
+}
+
+static bool relay_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
+  relay_state *s = (relay_state *)state;
+  const hk_transport_env *e = state->env;
+  char cause[100];
+  *why = '\0';
+  if (peer == e->rank || !s->off || !s->routes || !net_of(e)) return false;
+  if (!s->found) find_routes(s);
+  s->found = true;
+  if (!isolated(e, e->rank, peer, cause, sizeof cause)) return false;
+  if (s->routes[peer].to >= 0 && s->routes[peer].from >= 0) return true;
+  bool off = s->off[peer] == OFF_PXN || s->off[e->rank] == OFF_PXN;
+  snprintf(why, why_bytes, "%s; %s", cause,
+           off ? "NCCL_PXN_DISABLE=0 lets other ranks pass it on" : "no third rank of their hosts reaches both");
+  return false;
+}
+
+/* ---- state ---- */
+
+static hk_status relay_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
+  relay_state *s = calloc(1, sizeof *s);
+  if (!s) return HK_FAIL_ERRNO("no memory for the relays of rank %d", env->rank);
+  s->base = (hk_transport_state){&hk_transport_relay, env};
+  if (hk_param_int(HK_P_PXN_DISABLE))
+    ((relay_fact *)fact)->off = OFF_PXN;
+  else if (hk_param_int(HK_P_SHM_DISABLE))
+    ((relay_fact *)fact)->off = OFF_SHM;
+  *out = &s->base;
+  return HK_OK;
+}
+
+static int by_host(const void *a, const void *b) {
+  const seat *x = a, *y = b;
+  if (x->host != y->host) return x->host < y->host ? -1 : 1;
+  return x->rank - y->rank;
+}
+
+static hk_status relay_join(hk_transport_state *state, const void *facts) {
+  relay_state *s = (relay_state *)state;
+  const hk_transport_env *e = state->env;
+  const size_t n = (size_t)e->nranks;
+  if (!e->states) return HK_OK;
+  s->off = malloc(n);
+  s->seats = malloc(n * sizeof *s->seats);
+  s->first = malloc(n * sizeof *s->first);
+  s->local = malloc(n * sizeof *s->local);
+  s->routes = malloc(n * sizeof *s->routes);
+  if (!s->off || !s->seats || !s->first || !s->local || !s->routes)
+    return HK_FAIL_ERRNO("no memory for the relays of rank %d", e->rank);
+  for (size_t r = 0; r < n; r++) {
+    s->off[r] = ((const relay_fact *)((const char *)facts + r * HK_FACT_BYTES))->off;
+    s->seats[r] = (seat){e->peers[r].host, (int)r};
+  }
+  qsort(s->seats, n, sizeof *s->seats, by_host);
+  for (int i = 0, first = 0; i < e->nranks; i++) {
+    if (s->seats[i].host != s->seats[first].host) first = i;
+    s->first[s->seats[i].rank] = first;
+    s->local[s->seats[i].rank] = i - first;
+  }
+  return HK_OK;
+}
+
+static void relay_detach(hk_transport_state *state) {
+  relay_state *s = (relay_state *)state;
+  hk_relay_server_end(s->server);
+  free(s->off);
+  free(s->seats);
+  free(s->first);
+  free(s->local);
+  free(s->routes);
+  free(s);
+}
+
+static bool relay_apart(hk_transport_state *state, int peer) {
+  const hk_transport_env *e = state->env;
+  int to = ((relay_state *)state)->routes[peer].to;
+  return hk_transport_net.apart(net_of(e), is_near(e, to, peer) ? to : peer);
+}
+
+/* ---- the far end: a link of the network ---- */
+
+/* Sets *to to the network's link with the relay. Returns false if the relay is on this rank's host. */
+static bool is_far(hk_transport_state *state, const hk_link_key *key, hk_link_key *to) {
+  const relay_state *s = (const relay_state *)state;
+  const route *r = &s->routes[key->peer];
+  int relay = key->kind == HK_LINK_SEND ? r->to : r->from;
+  *to = *key;
+  to->peer = (uint16_t)relay;
+  to->channel = hk_relay_channel(relay, state->env->rank, s->local[key->peer], key->channel);
+  return !is_near(state->env, relay, state->env->rank);
+}
+
+static bool relay_grows(hk_transport_state *state, const hk_link_key *key) {
+  hk_link_key to;
+  return is_far(state, key, &to) && hk_transport_net.grows(net_of(state->env), &to);
+}
+
+static hk_status relay_prepare(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  hk_link_key to;
+  return is_far(state, key, &to) ? hk_transport_net.prepare(net_of(state->env), &to, link) : HK_OK;
+}
+
+/* Between `prepare` and `open`; a far end's is the network's after that. */
+static hk_status relay_reserve(hk_link *link, char **data) {
+  if (link->priv) return hk_transport_net.reserve(link, data);
+  *data = NULL;
+  return HK_OK;
+}
+
+/* ---- the near end ---- */
+
+static hk_status ask_relay(near_end *n, const hk_link_key *key, const hk_transport_env *e) {
+  hk_status rc = HK_OK;
+  const relay_state *s = (const relay_state *)n->link->owner;
+  hk_relay_request q = {.region = n->region,
+                        .far = key->peer,
+                        .kind = key->kind,
+                        .channel = hk_relay_channel(n->relay, key->peer, s->local[e->rank], key->channel)};
+  HK_TRY(e->dial(e->arg, n->relay, NULL, HK_RELAY_TAG, &n->fd), out);
+  /* A new connection takes so few bytes at once. */
+  if (hk_tcp_send(n->fd, &q, sizeof q) != (ssize_t)sizeof q)
+    rc = HK_FAIL_ERRNO("rank %d cannot ask rank %d for a link to rank %u", e->rank, n->relay, key->peer);
+out:
+  return rc;
+}
+
+static void drop_near(near_end *n) {
+  if (n->fd >= 0) hk_tcp_close(n->fd);
+  hk_host_take_back(n->region);
+  hk_relay_fifo_unmap(&n->fifo);
+  free(n);
+}
+
+static hk_status open_near(hk_transport_state *state, const hk_link_key *key, int relay, hk_link *link) {
+  hk_status rc = HK_OK;
+  relay_state *s = (relay_state *)state;
+  const hk_transport_env *e = state->env;
+  near_end *n = calloc(1, sizeof *n);
+  if (!n) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
+  *n = (near_end){.link = link, .relay = relay, .fd = -1};
+  int fd = hk_host_memfd("hocket-relay", hk_relay_fifo_bytes(e));
+  if (fd < 0 || !hk_relay_fifo_map(e, fd, &n->fifo)) {
+    rc = HK_FAIL_ERRNO("rank %d has no memory for a link to rank %u through rank %d", e->rank, key->peer, relay);
+    if (fd >= 0) close(fd);
+    goto undo;
+  }
+  HK_TRY(hk_host_lend(fd, n->fifo.bytes, false, &n->region), undo);
+  *link = (hk_link){.slots = n->fifo.slots,
+                    .heads = (hk_head *)(void *)(n->fifo.slots + e->nslots),
+                    .payload = n->fifo.payload,
+                    .mask = e->nslots - 1,
+                    .area_mask = e->nslots - 1,
+                    .limit = key->kind == HK_LINK_SEND ? e->nslots : 0,
+                    .slot_bytes = (uint32_t)e->slot_bytes,
+                    .nheads = 1,
+                    .peer = key->peer,
+                    .kind = key->kind,
+                    .pumped = 1,
+                    .owner = state,
+                    .priv = n};
+  atomic_init(&link->state, HK_LINK_READY);
+  HK_TRY(ask_relay(n, key, e), undo);
+  n->next = s->ends;
+  s->ends = n;
+  return HK_OK;
+undo:
+  drop_near(n);
+  link->priv = NULL;
+  return rc;
+}
+
+static hk_status relay_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+  hk_link_key to;
+  if (!is_far(state, key, &to)) return open_near(state, key, to.peer, link);
+  HK_OR_RETURN(hk_transport_net.open(net_of(state->env), &to, link));
+  link->peer = key->peer;
+  return HK_OK;
+}
+
+static void relay_ring(hk_link *link) {
+  const near_end *n = link->priv;
+  const char bell = 0;
+  link->rung = 0; /* for every slot */
+  /* seq_cst: R stores `asleep` and then looks at the slot; this rank has filled the slot and then looks at `asleep` */
+  atomic_thread_fence(memory_order_seq_cst);
+  /* relaxed: ordered by the fence. A full connection has bells enough, and a broken one is found by progress. */
+  if (atomic_load_explicit(n->fifo.asleep, memory_order_relaxed) && hk_tcp_send(n->fd, &bell, 1) < 0) return;
+}
+
+/* Takes in what the relay reports. */
+static void look(near_end *n) {
+  ssize_t got;
+  char rest[64];
+  while (!n->gone) {
+    size_t room = sizeof n->news - 1 - n->got;
+    got = hk_tcp_recv(n->fd, room ? n->news + n->got : rest, room ? room : sizeof rest);
+    bool later = got < 0 && (errno == EAGAIN || errno == EINTR);
+    if (got > 0 && room) n->got += (size_t)got;
+    if (later && !n->got) return;
+    n->gone = got <= 0; /* after a report, too: the relay moves nothing any more */
+    if (n->gone) hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* if a lane still waits, it says so again */
+  }
+}
+
+/* A relay that has gone is an error once its link is needed. */
+static hk_status check(const near_end *n) {
+  hk_link *l = n->link;
+  bool sends = l->kind == HK_LINK_SEND;
+  if (sends ? hk_link_drained(l) : hk_link_waits(l) != HK_LINK_WAITS || hk_link_can_recv(l)) return HK_OK;
+  atomic_store_explicit(&l->state, HK_LINK_FAILED, memory_order_relaxed); /* relaxed: for this thread */
+  return HK_FAIL(HK_ERR_REMOTE, "rank %d, through which rank %d %s rank %u (PXN), %s%s", n->relay, l->owner->env->rank,
+                 sends ? "sends to" : "receives from", l->peer,
+                 n->got ? "reports: " : "has ended or left the communicator (ncclCommDestroy)", n->news);
+}
+
+static hk_status relay_progress(hk_transport_state *state, bool *moved) {
+  relay_state *s = (relay_state *)state;
+  for (near_end *n = s->ends; n; n = n->next) {
+    if (!n->gone && s->looks % LOOKS == 0)
+      look(n);
+    else if (n->gone)
+      HK_OR_RETURN(check(n));
+  }
+  s->looks++;
+  return hk_transport_net.progress(net_of(state->env), moved); /* far ends */
+}
+
+/* The relay has moved on all slots when it closes the connection. */
+static void await_flush(near_end *n) {
+  const hk_transport_env *e = n->link->owner->env;
+  hk_wait_env wait = {.failure = e->wait ? e->wait->failure : NULL,
+                      .deadline_ns = hk_now_ns() + CLOSE_S * UINT64_C(1000000000)};
+  if (shutdown(n->fd, SHUT_WR) != 0) return;
+  for (look(n); !n->gone; look(n))
+    if (hk_wait_fd(&wait, n->fd, POLLIN, "a relay") != HK_OK) return;
+}
+
+static void relay_close(hk_link *link) {
+  near_end *n = link->priv;
+  near_end **at = &((relay_state *)link->owner)->ends;
+  if (!n->gone) await_flush(n);
+  while (*at != n) at = &(*at)->next;
+  *at = n->next;
+  drop_near(n);
+  link->priv = NULL;
+}
+
+static void relay_withdraw(hk_transport_state *state) { hk_transport_net.withdraw(net_of(state->env)); }
+
+/* Far ends belong to the network once they are open, and the functions that are missing here are the network's. */
+const hk_transport hk_transport_relay = {
+    .name = "relay",
+    .attach = relay_attach,
+    .join = relay_join,
+    .reachable = relay_reachable,
+    .one_way = true,
+    .apart = relay_apart,
+    .open = relay_open,
+    .grows = relay_grows,
+    .prepare = relay_prepare,
+    .reserve = relay_reserve,
+    .progress = relay_progress,
+    .ring = relay_ring,
+    .withdraw = relay_withdraw,
+    .close = relay_close,
+    .detach = relay_detach,
+};

@@ -1,0 +1,378 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The relay's part of links through it (relay.h): a thread that moves the slots of the network's ends whose FIFOs are
+ * near ranks'. It starts with the first request. It has a net transport of its own, because a net transport belongs to
+ * one thread. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include "../base/log.h"
+#include "../base/tcp.h"
+#include "../base/thread.h"
+#include "../device/host.h"
+#include "net/net.h"
+#include "relay.h"
+
+#define US UINT64_C(1000)
+#define MS UINT64_C(1000000)
+enum { LOOKS = 64 /* rounds of the thread between two looks at the connections */ };
+/* A round trip of the network is shorter than YIELDING_NS. After that the thread sleeps: for SOON_NS and then LATER_NS
+ * if something may come by the network, which does not wake it, and else until a near rank wakes it. */
+static const uint64_t YIELDING_NS = 200 * US, SOON_NS = 30 * US, LATER_AFTER_NS = 50 * MS, LATER_NS = MS,
+                      ASLEEP_NS = 50 * MS;
+static const uint64_t DRAIN_NS = 2000 * MS, /* for slots that the far rank does not take, at a link's end */
+    LINGER_NS = 2000 * MS;                  /* the rank leaves: for near ranks that neither move anything nor close */
+
+typedef enum end_state { ASKING, OPEN, ENDING } end_state;
+
+/* The relay's end of a link. */
+typedef struct served {
+  hk_link link; /* of the network; its FIFO is the near rank's */
+  struct served *next;
+  int near, fd;
+  end_state state;
+  hk_relay_request ask;
+  size_t got; /* bytes of it */
+  hk_relay_fifo fifo;
+  uint64_t filled, ending_ns;
+} served;
+
+struct hk_relay_server {
+  const hk_transport_env *of; /* the rank's */
+  hk_transport_env env;       /* the thread's */
+  hk_wait_env wait;
+  hk_transport_state *net; /* NULL: it could not be made, for the reason in `why` */
+  char why[HK_RELAY_TEXT];
+  int epoll, bell;
+  pthread_t thread;
+  pthread_mutex_t lock; /* for the next two */
+  served *arrived;      /* connections that the thread has not seen yet */
+  bool running;
+  served *ends; /* the thread's */
+  bool failed;
+  _Atomic(int) stop; /* an hk_status: ends the thread, and what it waits for */
+  _Atomic(int) nends;
+  _Atomic(uint64_t) moved_ns; /* when something moved last */
+};
+
+/* ---- the functions of the net transport's environment, for this thread ---- */
+
+static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
+  hk_relay_server *s = arg;
+  bool gone;
+  (void)at;
+  hk_status rc = s->of->redial(s->of->arg, peer, tag, &s->stop, fd, &gone);
+  return rc == HK_OK ? rc
+                     : HK_FAIL(rc, "rank %d cannot connect to rank %d%s", s->of->rank, peer,
+                               gone ? ", which has ended or left the communicator" : "");
+}
+static hk_status redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+  const hk_relay_server *s = arg;
+  return s->of->redial(s->of->arg, peer, tag, stop, fd, gone);
+}
+static int take(void *arg, int peer, uint64_t tag) {
+  const hk_relay_server *s = arg;
+  return s->of->take(s->of->arg, peer, tag);
+}
+
+static bool is_over(const hk_relay_server *s) {
+  return atomic_load(&s->stop) || (s->wait.failure && atomic_load(s->wait.failure));
+}
+
+/* ---- ends ---- */
+
+/* The near rank gets it with its next call that needs the link. */
+static void report(const served *v, const char *text) {
+  ssize_t n = hk_tcp_send(v->fd, text, strnlen(text, HK_RELAY_TEXT - 1));
+  if (n < 0) HK_INFO(HK_SUB_NET, "rank %d gets no report: %s", v->near, text);
+}
+
+static void drop(hk_relay_server *s, served *v) {
+  served **at = &s->ends;
+  while (*at != v) at = &(*at)->next;
+  *at = v->next;
+  if (v->state != ASKING) hk_transport_net.close(&v->link); /* it flushes */
+  hk_relay_fifo_unmap(&v->fifo);
+  hk_tcp_close(v->fd); /* after the flush: the near rank waits for it */
+  free(v);
+  atomic_fetch_sub(&s->nends, 1);
+}
+
+static hk_status map_fifo(const hk_relay_server *s, served *v) {
+  const hk_transport_env *e = s->of;
+  hk_status rc = HK_OK;
+  hk_transport_state *shm = e->states[HK_TRANSPORT_shm];
+  size_t bytes = 0;
+  int fd = -1;
+  if (e->peers[v->near].process == e->peers[e->rank].process)
+    fd = hk_host_export(v->ask.region, &bytes);
+  else
+    HK_TRY(hk_transport_shm.file(shm, &s->wait, v->near, v->ask.region, &fd, &bytes), out);
+  if (fd < 0 || bytes != hk_relay_fifo_bytes(e))
+    rc = HK_FAIL(HK_ERR_REMOTE, "rank %d asks for a link with a FIFO of %zu bytes: %zu are right", v->near, bytes,
+                 hk_relay_fifo_bytes(e));
+  else if (!hk_relay_fifo_map(e, fd, &v->fifo))
+    rc = HK_FAIL_ERRNO("rank %d cannot map the FIFO of rank %d", e->rank, v->near);
+out:
+  if (fd >= 0) close(fd);
+  return rc;
+}
+
+static hk_status open_end(const hk_relay_server *s, served *v) {
+  const hk_relay_request *q = &v->ask;
+  hk_link_key key = {.peer = q->far, .kind = q->kind, .channel = q->channel};
+  if (!s->net) return HK_FAIL(HK_ERR_SYSTEM, "%s", s->why);
+  if (q->far >= s->of->nranks || (q->kind != HK_LINK_SEND && q->kind != HK_LINK_RECV))
+    return HK_FAIL(HK_ERR_REMOTE, "rank %d asks for no link: do all ranks run the same version?", v->near);
+  HK_OR_RETURN(map_fifo(s, v));
+  v->link.slots = v->fifo.slots;
+  v->link.payload = v->fifo.payload;
+  HK_OR_RETURN(hk_transport_net.open(s->net, &key, &v->link));
+  HK_INFO(HK_SUB_NET, "rank %d passes on what rank %d %s rank %u", s->of->rank, v->near,
+          q->kind == HK_LINK_SEND ? "sends to" : "receives from", q->far);
+  v->state = OPEN;
+  return HK_OK;
+}
+
+/* Reads the connection: the request, bells, the end. Returns false if it is of no use. */
+static bool look(const hk_relay_server *s, served *v) {
+  char bells[64];
+  for (;;) {
+    const bool asking = v->state == ASKING;
+    ssize_t n = asking ? hk_tcp_recv(v->fd, (char *)&v->ask + v->got, sizeof v->ask - v->got)
+                       : hk_tcp_recv(v->fd, bells, sizeof bells);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return true;
+    if (n <= 0 && asking) return false;
+    if (n <= 0) {
+      v->state = ENDING;
+      v->ending_ns = hk_now_ns();
+      (void)epoll_ctl(s->epoll, EPOLL_CTL_DEL, v->fd, NULL); /* it stays readable */
+      return true;
+    }
+    if (!asking) continue;
+    v->got += (size_t)n;
+    if (v->got < sizeof v->ask) continue;
+    if (open_end(s, v) == HK_OK) continue;
+    HK_INFO(HK_SUB_NET, "rank %d relays nothing for rank %d: %s", s->of->rank, v->near, hk_last_error());
+    report(v, hk_last_error());
+    return false;
+  }
+}
+
+static bool sends(const served *v) { return v->ask.kind == HK_LINK_SEND; }
+
+/* Notices what the near rank has filled. */
+static bool is_filled(served *v) {
+  const hk_link *l = &v->link;
+  uint64_t before = v->filled;
+  /* acquire: pairs with hk_link_fill; the network reads the slot after it */
+  while (atomic_load_explicit(&l->slots[(uint32_t)v->filled & l->mask].seq, memory_order_acquire) ==
+         (uint32_t)(v->filled + 1))
+    v->filled++;
+  return v->filled != before;
+}
+
+/* Has the network taken all of it? */
+static bool is_drained(const served *v) {
+  /* relaxed: the network has stored it on this thread */
+  return atomic_load_explicit(&v->link.heads->value, memory_order_relaxed) == v->filled;
+}
+
+static void step(hk_relay_server *s, served *v, bool looks) {
+  if (looks && v->state != ENDING && !look(s, v)) {
+    drop(s, v);
+    return;
+  }
+  if (v->state == ASKING) return;
+  if (sends(v)) {
+    if (is_filled(v) && !v->link.rung) hk_link_ring(&v->link);
+  } else if (hk_link_waits(&v->link) == HK_LINK_NO_WAIT) {
+    hk_link_set_waiting(&v->link, HK_LINK_TAKES);
+  }
+  if (v->state == ENDING && (!sends(v) || is_drained(v) || hk_now_ns() - v->ending_ns > DRAIN_NS)) drop(s, v);
+}
+
+/* ---- the thread ---- */
+
+static void take_arrived(hk_relay_server *s) {
+  uint64_t count;
+  if (read(s->bell, &count, sizeof count) < 0) return;
+  pthread_mutex_lock(&s->lock);
+  served *v = s->arrived;
+  s->arrived = NULL;
+  pthread_mutex_unlock(&s->lock);
+  for (served *next; v; v = next) {
+    struct epoll_event on = {.events = EPOLLIN};
+    next = v->next;
+    v->next = s->ends;
+    s->ends = v;
+    if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, v->fd, &on) == 0) continue;
+    (void)HK_FAIL_ERRNO("rank %d cannot wait for rank %d's connection", s->of->rank, v->near);
+    report(v, hk_last_error());
+    drop(s, v);
+  }
+}
+
+static void set_asleep(hk_relay_server *s, uint32_t asleep) {
+  /* relaxed: ordered by the fence of the caller */
+  for (served *v = s->ends; v; v = v->next)
+    if (v->fifo.base) atomic_store_explicit(v->fifo.asleep, asleep, memory_order_relaxed);
+}
+
+/* May the network bring something? */
+static bool expects(const hk_relay_server *s) {
+  for (const served *v = s->ends; v; v = v->next)
+    if (v->state != ASKING && (!sends(v) || !is_drained(v) || v->state == ENDING)) return true;
+  return false;
+}
+
+static void nap(hk_relay_server *s, hk_waiter *w, uint64_t ns) {
+  bool filled = false;
+  set_asleep(s, 1);
+  /* seq_cst: as in relay_ring; one of the two threads sees what the other one has stored */
+  atomic_thread_fence(memory_order_seq_cst);
+  for (served *v = s->ends; v; v = v->next) {
+    if (v->state == ASKING || !sends(v) || !is_filled(v)) continue;
+    filled = true;
+    if (!v->link.rung) hk_link_ring(&v->link);
+  }
+  if (!filled) (void)hk_wait_nap(w, s->epoll, ns); /* a failure is seen by the caller's loop */
+  set_asleep(s, 0);
+}
+
+/* Returns true if the connections are to be looked at. */
+static bool rest(hk_relay_server *s, hk_waiter *w) {
+  uint64_t waited = w->begin_ns ? hk_now_ns() - w->begin_ns : 0;
+  if (waited < YIELDING_NS) {
+    (void)hk_wait_pause(w);
+    return false;
+  }
+  nap(s, w, !expects(s) ? ASLEEP_NS : waited < LATER_AFTER_NS ? SOON_NS : LATER_NS);
+  return true;
+}
+
+static void *serve_main(void *arg) {
+  hk_relay_server *s = arg;
+  hk_waiter w;
+  bool looks = true;
+  prctl(PR_SET_NAME, "hocket-relay");
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time */
+  hk_wait_begin(&w, &s->wait);
+  for (unsigned round = 0; !is_over(s); round++) {
+    bool moved = false;
+    if (looks) take_arrived(s);
+    for (served *v = s->ends, *next; v; v = next) {
+      next = v->next;
+      step(s, v, looks);
+    }
+    if (s->ends && s->net && !s->failed && hk_transport_net.progress(s->net, &moved) != HK_OK) {
+      s->failed = true; /* and so is the communicator, as soon as a near rank reads this */
+      for (served *v = s->ends; v; v = v->next) report(v, hk_last_error());
+    }
+    if (moved) {
+      atomic_store(&s->moved_ns, hk_now_ns());
+      hk_wait_progress(&w);
+    }
+    looks = (!moved && rest(s, &w)) || round % LOOKS == 0;
+  }
+  return NULL;
+}
+
+/* A near rank has connected. On the listener's thread. */
+static void on_connection(void *arg, int from, int fd) {
+  hk_relay_server *s = arg;
+  const uint64_t one = 1;
+  served *v = aligned_alloc(HK_CACHE_LINE, hk_round_up(sizeof *v, HK_CACHE_LINE));
+  if (!v) {
+    hk_tcp_close(fd); /* the near rank reports it */
+    return;
+  }
+  *v = (served){.near = from, .fd = fd};
+  pthread_mutex_lock(&s->lock);
+  int error = s->running ? 0 : hk_thread_start(&s->thread, 0, serve_main, s);
+  s->running = !error;
+  if (s->running) {
+    v->next = s->arrived;
+    s->arrived = v;
+    atomic_fetch_add(&s->nends, 1);
+  }
+  pthread_mutex_unlock(&s->lock);
+  if (error) {
+    HK_WARN("rank %d cannot start the thread that passes on messages: %s", s->of->rank, strerror(error));
+    hk_tcp_close(fd);
+    free(v);
+    return;
+  }
+  if (write(s->bell, &one, sizeof one) < 0) return; /* it can only be full, and then the thread is awake */
+}
+
+/* ---- beginning and end ---- */
+
+hk_relay_server *hk_relay_server_new(const hk_transport_env *e) {
+  hk_relay_server *s = calloc(1, sizeof *s);
+  if (!s) {
+    HK_WARN("rank %d has no memory to pass on messages", e->rank);
+    return NULL;
+  }
+  s->of = e;
+  s->env = *e;
+  s->wait = (hk_wait_env){.failure = e->wait->failure, .spins = 50, .awake = true};
+  s->env.wait = &s->wait;
+  s->env.dial = dial;
+  s->env.redial = redial;
+  s->env.take = take;
+  s->env.arg = s;
+  s->env.gpu = NULL; /* FIFOs are in host memory */
+  s->env.gpu_page = NULL;
+  s->env.net_event = NULL;
+  pthread_mutex_init(&s->lock, NULL);
+  s->epoll = epoll_create1(EPOLL_CLOEXEC);
+  s->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  struct epoll_event on = {.events = EPOLLIN};
+  if (s->epoll < 0 || s->bell < 0 || epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->bell, &on) != 0)
+    (void)HK_FAIL_ERRNO("rank %d cannot pass on messages; raise the limit of open files (ulimit -n)", e->rank);
+  else if (hk_net_again(e->states[HK_TRANSPORT_net], &s->env, &s->net) != HK_OK)
+    s->net = NULL;
+  if (!s->net) snprintf(s->why, sizeof s->why, "%s", hk_last_error());
+  if (!s->net) HK_WARN("rank %d passes on no messages: %s", e->rank, s->why);
+  e->serve(e->arg, HK_RELAY_TAG, on_connection, s);
+  return s;
+}
+
+/* Near ranks close their links when they leave, too. One that goes on for longer than this rank has no relay any
+ * more. */
+static void linger(hk_relay_server *s) {
+  hk_waiter w;
+  hk_wait_env wait = {.failure = s->wait.failure};
+  hk_wait_begin(&w, &wait);
+  for (uint64_t begin = hk_now_ns(); atomic_load(&s->nends) && !is_over(s);) {
+    uint64_t moved = atomic_load(&s->moved_ns);
+    if (hk_now_ns() - (moved > begin ? moved : begin) > LINGER_NS || hk_wait_nap(&w, -1, MS) != HK_OK) return;
+  }
+}
+
+void hk_relay_server_end(hk_relay_server *s) {
+  const uint64_t one = 1;
+  if (!s) return;
+  linger(s);
+  s->of->serve(s->of->arg, HK_RELAY_TAG, NULL, NULL);
+  atomic_store(&s->stop, HK_ERR_REMOTE);
+  (void)!write(s->bell, &one, sizeof one); /* it can only be full, and then the thread is awake */
+  if (s->running) pthread_join(s->thread, NULL);
+  while (s->arrived) {
+    served *v = s->arrived;
+    s->arrived = v->next;
+    v->next = s->ends;
+    s->ends = v;
+  }
+  while (s->ends) drop(s, s->ends);
+  if (s->net) hk_transport_net.detach(s->net);
+  if (s->epoll >= 0) close(s->epoll);
+  if (s->bell >= 0) close(s->bell);
+  pthread_mutex_destroy(&s->lock);
+  free(s);
+}
