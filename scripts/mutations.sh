@@ -89,7 +89,7 @@ candidates() {
       line ~ / \|\| / { add("or") }
       line ~ /[^a-z_]true[^a-z_]/ { add("true") }
       line ~ /[^a-z_]false[^a-z_]/ { add("false") }
-      line ~ /^ +if \(.*\)( |$)/ { add("negate") }
+      line ~ /^ +if \(.*\)( |$)/ && line !~ /[<>=&|+-]$/ { add("negate") } # not a half of a condition
       line ~ /^ +[a-z_]+\(.*\);$/ { add("drop") }
       line ~ /^ +[a-z_>.\[\]-]+ [+|&-]?= .*;$/ { add("drop") }
       END { printf "%s", held }'

@@ -361,6 +361,31 @@ static void close_crossing(crossing_cluster *x) {
 
 /* Each channel's ring leaves every host by its own port and enters the next by its own; a host's ports carry equally
  * many. */
+/* Hosts of one kind with ranks on more or fewer of their GPUs: what was found for the last one is not this one's. */
+START_TEST(unequal_hosts) {
+  hk_cluster *c;
+  hk_seat *all;
+  int n;
+  ck_assert_int_eq(hk_cluster_from_string(&c, "nodes=4 of 4xh100:nvswitch2 nic=2x400"), HK_OK);
+  ck_assert_int_eq(hk_cluster_seats(c, 0, &all, &n), HK_OK);
+  ck_assert_int_eq(n, 16);
+  for (int first = 1; first <= 4; first++)
+    for (int second = 1; second <= 4; second++) {
+      hk_seat seats[8];
+      hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = 4};
+      hk_joined *j;
+      memcpy(seats, all, (size_t)first * sizeof *seats);
+      memcpy(seats + first, all + 4, (size_t)second * sizeof *seats);
+      ck_assert_int_eq(hk_join_cluster(&j, c, seats, first + second, &what, NULL), HK_OK);
+      ck_assert(j->nranks == first + second && j->nhosts == 2 && j->split_host < 0);
+      check_joined(j);
+      hk_joined_free(j);
+    }
+  free(all);
+  hk_cluster_free(c);
+}
+END_TEST
+
 START_TEST(ports_between_hosts) {
   const int row = _i / 3;
   const hk_cross_nic wish = (hk_cross_nic)(_i % 3);
@@ -406,6 +431,7 @@ int main(void) {
   tcase_add_test(t, refusals);
   tcase_add_test(t, many_ranks);
   tcase_add_test(t, described);
+  tcase_add_test(t, unequal_hosts);
   tcase_add_loop_test(t, ports_between_hosts, 0, 3 * HK_ARRAY_LENGTH(crossings));
   return suite_run_one("join", t);
 }

@@ -108,8 +108,8 @@ hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t byt
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   uintptr_t begin = (uintptr_t)base;
   *r = (hk_ib_region){.begin = begin, .end = begin + bytes, .gpu = true, .fd = -1, .offset = offset};
-  if (fd >= 0 && (r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0)) <
-                     0) { /* the caller closes its descriptor; other devices may need it later */
+  if (fd >= 0) r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the caller closes its own; other devices may need it later */
+  if (fd >= 0 && r->fd < 0) {
     free(r);
     return HK_FAIL_ERRNO("cannot keep a dma-buf's file descriptor");
   }
