@@ -52,9 +52,9 @@ double hk_far_sync_us(const hk_machine *m, double bytes) {
 }
 
 /* A message, until it is there. */
-static double round_us(const hk_machine *m, const hk_level *l, double sync_us) {
+static double round_us(const hk_machine *m, const hk_level *l) {
   double k = crowd(m);
-  return l->alpha_us + sync_us + (k > 1 ? ceil(k) * m->switch_us : 0);
+  return l->alpha_us + m->sync_us + (k > 1 ? ceil(k) * m->switch_us : 0);
 }
 
 static int log2_ceil(double x) { return x > 1 ? (int)ceil(log2(x)) : 0; }
@@ -108,8 +108,7 @@ static double pipelined_chunk(const hk_machine *m, const hk_shape *s, double blo
   double link_us = m->nhosts > 1 ? l->ring_us_per_b * (s->rails ? s->rails : 1) : l->ring_us_per_b * crowd(m);
   double byte_us = ((m->overlap ? 0 : 2 * m->copy_us_per_b * crowd(m)) + link_us) * m->channels;
   if (byte_us < m->channel_us_per_b) byte_us = m->channel_us_per_b;
-  double sync_us = m->nhosts > 1 ? hk_far_sync_us(m, block) : m->sync_us;
-  double c = sqrt(block * round_us(m, l, sync_us) / ((s->depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
+  double c = sqrt(block * round_us(m, l) / ((s->depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
   return c > LEAST_CHUNK ? c : LEAST_CHUNK;
 }
 
@@ -155,7 +154,7 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
   hk_split at = hk_split_work(m, w);
   double far = w->rounds > 0 ? at.far_rounds / w->rounds : 0;
-  double round = far * round_us(m, &m->between, 0) + (1 - far) * round_us(m, &m->inside, 0);
+  double round = far * round_us(m, &m->between) + (1 - far) * round_us(m, &m->inside);
   bool sockets = m->inside.ring_us_per_b > 0, ring = w->spread == HK_SPREAD_RING,
        rail = ring || w->spread == HK_SPREAD_GIVEN;
   double hot = 1 / (1 + (w->written + w->reduced) / CACHED_BYTES);
