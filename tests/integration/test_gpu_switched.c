@@ -2,7 +2,10 @@
 /* One-shot algorithms in a switch, on emulated GPUs with multicast objects: sumshot, whose sum each rank loads from the
  * switch, and oneshot, which stores lines of LL, or slots, for all ranks at once.
  * check: timeout=300 notsan */
+#include "../../src/collectives/gpu.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/world.h"
+#include "../../src/transport/cuda/multicast.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
 
@@ -27,15 +30,21 @@ START_TEST(sizes) {
   static const int ranks[] = {2, 3, 5, 8};
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLGATHER};
   const int way = _i % WAYS, channels = _i / WAYS % 2 ? 6 : 1, n = ranks[_i / WAYS % 4];
+  const size_t slot = channels > 1 ? 128 << 10 : 8192;
   char text[8];
   gpu_ranks g;
   take(way);
   snprintf(text, sizeof text, "%d", channels);
   setenv("NCCL_MIN_NCHANNELS", text, 1);
   setenv("NCCL_MAX_NCHANNELS", text, 1);
+  setenv("HOCKET_SLOT_BYTES", channels > 1 ? "131072" : "8192", 1);
   gpu_open(&g, n, 8, 1 << 19);
   gpu_init_all(&g);
-  for (int r = 0; r < n; r++) ck_assert(hk_gpu_of(g.comm[r])->in_switch);
+  for (int r = 0; r < n; r++) {
+    const hk_gpu *gpu = hk_gpu_of(g.comm[r]);
+    ck_assert(gpu->in_switch);
+    ck_assert_uint_ge(gpu->world->multicast->slot_bytes, hk_gpu_switch_slot(slot, n)); /* chunks count on it */
+  }
   for (size_t i = 0; i < (way == SUMSHOT ? 1 : 3) * HK_ARRAY_LENGTH(counts); i++) {
     const size_t k = i % HK_ARRAY_LENGTH(counts);
     gpu_call c = {.coll = colls[i / HK_ARRAY_LENGTH(counts)],

@@ -384,6 +384,41 @@ START_TEST(selected) {
 }
 END_TEST
 
+/* Larger slots of other links, and more channels than a switch has slots for, change nothing for what goes through a
+ * switch. */
+START_TEST(in_a_switch) {
+  static const char *const names[] = {"nvls", "sumshot", "oneshot"};
+  hk_gpu_facts f = {.nranks = 8,
+                    .nhosts = 1,
+                    .ranks_per_host = 8,
+                    .least_per_host = 8,
+                    .ranks_per_gpu = 1,
+                    .sm = 90,
+                    .max_channels = 32,
+                    .in_switch = true,
+                    .slot_bytes = 1 << 15};
+  const hk_machine small = hk_machine_of_gpus(&f, &hk_constants_default);
+  f.slot_bytes = 1 << 19;
+  const hk_machine large = hk_machine_of_gpus(&f, &hk_constants_default);
+  ck_assert_uint_eq(hk_gpu_switch_slot(1 << 19, 8), 1 << 15);
+  ck_assert_uint_eq(hk_gpu_switch_slot(1 << 19, 7), 1 << 16);
+  ck_assert_uint_eq(hk_gpu_switch_slot(4096, 2), 4096);
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(names); k++) {
+    const hk_algorithm *a = hk_algorithm_by_name(names[k]);
+    for (size_t bytes = 1024; bytes <= 1u << 30; bytes *= 32) {
+      const hk_machine one = hk_machine_as(&small, HK_PROTO_SIMPLE, 16),
+                       other = hk_machine_as(&large, HK_PROTO_SIMPLE, 16);
+      const hk_machine more = hk_machine_as(&large, HK_PROTO_SIMPLE, 32);
+      const double us = hk_algorithm_cost(a, &one, HK_ALLREDUCE, bytes);
+      ck_assert_double_eq(hk_algorithm_cost(a, &other, HK_ALLREDUCE, bytes), us);
+      ck_assert_double_eq(hk_algorithm_cost(a, &more, HK_ALLREDUCE, bytes), us);
+    }
+  }
+  const hk_algorithm *twoshot = hk_algorithm_by_name("twoshot");
+  ck_assert(!hk_algorithm_supports(twoshot, &large, HK_ALLREDUCE)); /* GPUs have no links for it */
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("select");
   tcase_set_timeout(t, 120);
@@ -400,6 +435,7 @@ int main(void) {
   tcase_add_test(t, lines_between_hosts);
   tcase_add_test(t, chunks);
   tcase_add_test(t, no_cliffs);
+  tcase_add_test(t, in_a_switch);
   tcase_add_loop_test(t, selected, 0, HK_ARRAY_LENGTH(selections));
   return suite_run_one("select", t);
 }
