@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@ enum { FDS = 4096, WAIT_MS = 3000, STEP_MS = 10 };
 static struct {
   pid_t process; /* the test case's, as Check forked it; 0: not watched */
   int depth, maps;
-  bool open[FDS];
+  _Atomic(bool) open[FDS]; /* a test's threads announce theirs */
 } watched;
 
 typedef struct list {
