@@ -249,4 +249,10 @@ hk_status hk_watch(void *comm, uint64_t waited_ns);
 void hk_watch_end(ncclComm_t c);
 void hk_watch_report(void *comm, struct hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *op, char *text, size_t bytes);
+
+/* ---- hosts.c ---- */
+/* If ranks outnumber cores and no launcher has bound them: moves the calling thread to the core that is this rank's if
+ * they take turns. It may leave it again. The kernel hardly moves threads that yield to one another: three of four
+ * ranks that woke up on one of two cores after the init would stay there. */
+void hk_hosts_spread(ncclComm_t c);
 #endif

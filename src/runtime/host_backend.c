@@ -14,7 +14,6 @@
 #include "backend.h"
 #include "call.h"
 #include "group.h"
-#include "hosts.h"
 #include "links.h"
 #include "run.h"
 #include "stream.h"

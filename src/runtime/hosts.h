@@ -22,8 +22,4 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows);
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts);
 /* After the last barrier of the init: what only then is the same on all ranks. */
 void hk_hosts_joined(ncclComm_t c);
-/* If ranks outnumber cores and no launcher has bound them: moves the calling thread to the core that is this rank's if
- * they take turns. It may leave it again. The kernel hardly moves threads that yield to one another: three of four
- * ranks that woke up on one of two cores after the init would stay there. */
-void hk_hosts_spread(ncclComm_t c);
 #endif

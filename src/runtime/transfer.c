@@ -5,7 +5,6 @@
 #include "../collectives/transfer.h"
 #include "../kernels/steps.h"
 #include "call.h"
-#include "hosts.h"
 #include "mismatch.h"
 #include "wiring.h"
 
