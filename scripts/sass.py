@@ -18,6 +18,7 @@ LABEL = re.compile(r"^([.$A-Za-z_][^\s:]*):$")
 FUNCTION = re.compile(r"^\s*\.type\s+(\S+),@function")
 REGISTER = re.compile(r"\bR(\d+)(\.64)?")
 TARGET = re.compile(r"`\(([^)]+)\)")
+TABLE = re.compile(r"\.L\w+")
 ENDS = ("BRA", "RET", "EXIT", "BRX", "JMP", "JMX", "KILL", "BPT")
 WIDE = 16
 
@@ -249,9 +250,11 @@ def fewest(function, of_kernel, is_goal, known, within=(), must=()):
         if is_goal(i) if is_goal else i.base == "RET":
             best = now + 1
             break
-        if i.base in ENDS and i.target not in function.labels and not i.predicate:
+        if i.base == "BRX":  # through a table, whose places nvdisasm lists
+            follow = [function.labels[t] for t in TABLE.findall(i.rest) if t in function.labels]
+        elif i.base in ENDS and i.target not in function.labels and not i.predicate:
             continue
-        if i.base == "BRA" and i.target in function.labels:
+        elif i.base == "BRA" and i.target in function.labels:
             conditional = i.predicate or re.search(r"\bU?P\d", i.rest.split("`")[0])
             to = function.labels[i.target]
             passes = not any(k < a and b < to for a, b in must)
@@ -311,7 +314,7 @@ GATES = [
     ("copy_move", "16-byte loads in flight", lambda r: r["plain"][:1] == [8]),
     ("reduce_rest_", "polls in flight: two lines of eight sources", lambda r: r["strong"][:1] == [16]),
     ("reduce_wide_|copy_wide", "LL128 lines in flight", lambda r: r["strong"][:1] == [4]),
-    ("add_in_switch", "sums of the switch in flight", lambda r: min(r["sums"], default=0) >= 4),
+    ("add_in_switch", "sums of the switch in flight, if it makes any", lambda r: min(r["sums"], default=4) >= 4),
     ("(copy|reduce)_(?!rest|any)", "no local memory in loops", lambda r: r["locals"] == 0),
     ("reduce_rest_|load_any", "no local memory in the loop that polls", lambda r: r["poll_locals"] == 0),
     ("", "128 registers at most", lambda r: r["registers"] <= 128),
