@@ -61,7 +61,7 @@ static bool ib_usable(char *why, size_t why_bytes) {
 static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   hk_status rc = HK_OK;
   char why[160];
-  ib_fact *f = fact;
+  ib_fact f = {.nspots = 0}; /* `fact` has no alignment */
   hk_ib_ctx *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for the RDMA ports of rank %d", env->rank);
   x->env = env;
@@ -77,11 +77,12 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
     const hk_ib_port *p = &x->ports[i];
     bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;
     char text[48] = "no GID";
-    if (i < HK_IB_SPOTS) f->spots[f->nspots++] = hk_ib_spot_of(p);
+    if (i < HK_IB_SPOTS) f.spots[f.nspots++] = hk_ib_spot_of(p);
     if (p->ngids) hk_ib_gid_text(&p->gids[0].gid, text);
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d: %s:%d, %s, best of %d GIDs: %s%s", i, p->device, p->number,
             ethernet ? "RoCE" : "InfiniBand", p->ngids, text, i < x->nnear ? ", near" : "");
   }
+  memcpy(fact, &f, sizeof f);
   pthread_mutex_init(&x->lock, NULL);
   *out = x;
 out:
