@@ -27,13 +27,13 @@ static void hear_marks(pair *p) {
     p->mark_moved += (size_t)n;
     if (p->mark_moved < sizeof p->mark) continue;
     p->mark_moved = 0;
-    p->marks[p->told++ % PAIR_MESSAGES] = (hk_net_mark){.tag = p->mark.tag, .more = p->mark.more};
+    p->marks[p->nmarks++ % PAIR_MESSAGES] = (hk_net_mark){.tag = p->mark.tag, .more = p->mark.more};
   }
 }
 
 static void tell_marks(pair *p) {
-  while (p->told < p->posted) {
-    const hk_net_mark *m = &message(p, p->told)->mark;
+  while (p->nmarks < p->posted) {
+    const hk_net_mark *m = &message(p, p->nmarks)->mark;
     p->mark = (pair_mark){.tag = m->tag, .more = m->more};
     ssize_t n = send(p->fd, (const char *)&p->mark + p->mark_moved, sizeof p->mark - p->mark_moved,
                      MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -42,14 +42,14 @@ static void tell_marks(pair *p) {
     p->mark_moved += (size_t)n;
     if (p->mark_moved < sizeof p->mark) continue;
     p->mark_moved = 0;
-    p->told++;
+    p->nmarks++;
   }
 }
 
 static bool read_mark(pair *p, uint64_t at, hk_net_mark *m) {
   if (p->link.placed) return hk_net_read_mark(&p->link, at, m);
-  if (at < p->told) *m = p->marks[at % PAIR_MESSAGES];
-  return at < p->told;
+  if (at < p->nmarks) *m = p->marks[at % PAIR_MESSAGES];
+  return at < p->nmarks;
 }
 
 /* The number of the next message with this tag: of the receive whose messages have not all been posted yet. */

@@ -119,8 +119,8 @@ typedef struct pair {
   pair_request requests[PAIR_MESSAGES], flushes[PAIR_REQUESTS];
   /* Over sockets, if the receiver's `groups` is set: the receiver sends the marks of messages over the control
    * connection. */
-  hk_net_mark marks[PAIR_MESSAGES]; /* SEND: of messages up to `told` */
-  uint64_t told;                    /* marks that were received; RECV: that were sent */
+  hk_net_mark marks[PAIR_MESSAGES]; /* SEND: of messages up to `nmarks` */
+  uint64_t nmarks;                  /* marks that were received; RECV: that were sent */
   pair_mark mark;                   /* the one that is being sent or received... */
   size_t mark_moved;                /* ...and how many bytes of it have been */
 } pair;
