@@ -22,7 +22,7 @@ typedef struct scene {
   int (*body)(struct scene *s, int process);
   bool over_tcp;
   ncclUniqueId id, grow_id;
-  _Atomic(int) id_made, grow_id_made, ready;
+  _Atomic(int) id_made, grow_id_made, ready, summed;
 } scene;
 
 static void wait_for(_Atomic(int) *flag, int value) {
@@ -71,6 +71,8 @@ static int replace_a_dead_rank(scene *s, int process) {
   int faults = 0, dead = KILLED;
   if (process < OLD) {
     faults += join_old(s, process, OLD, &c) + sum_is_right(c);
+    atomic_fetch_add(&s->summed, 1);
+    wait_for(&s->summed, OLD); /* the sum of another rank may still need what the killed one has */
     if (process == KILLED) die();
     float x = 1;
     while (ncclAllReduce(&x, &x, 1, ncclFloat, ncclSum, c, NULL) == ncclSuccess) {}
