@@ -32,6 +32,11 @@ static void serve(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, in
   hk_bootstrap_serve(((ncclComm_t)arg)->bootstrap, tag, fn, fn_arg);
 }
 
+static void announce(void *arg, hk_status rc, const char *text) {
+  ncclComm_t c = arg;
+  hk_comm_blame(c, HK_EVENT_ERROR, c->rank, rc, text);
+}
+
 hk_status hk_wire_new(ncclComm_t c) {
   c->wiring = calloc(1, sizeof *c->wiring);
   if (!c->wiring) return HK_FAIL_ERRNO("no memory for a communicator's links");
@@ -53,6 +58,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .redial = redial,
                               .take = take,
                               .serve = serve,
+                              .announce = announce,
                               .arg = c,
                               .gpu = w->env.gpu, /* from the backend */
                               .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),

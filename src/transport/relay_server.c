@@ -102,6 +102,11 @@ static void drop(hk_relay_server *s, served *v) {
   atomic_fetch_sub(&s->nends, 1);
 }
 
+/* What failed here is this rank's failure. Else the far rank, whose connection ends, would blame the network. */
+static void announce(const hk_relay_server *s, hk_status rc) {
+  if (rc != HK_ERR_REMOTE && s->of->announce) s->of->announce(s->of->arg, rc, hk_last_error());
+}
+
 static hk_status map_fifo(const hk_relay_server *s, served *v) {
   const hk_transport_env *e = s->of;
   hk_status rc = HK_OK;
@@ -156,7 +161,9 @@ static bool look(const hk_relay_server *s, served *v) {
     if (!asking) continue;
     v->got += (size_t)n;
     if (v->got < sizeof v->ask) continue;
-    if (open_end(s, v) == HK_OK) continue;
+    hk_status rc = open_end(s, v);
+    if (rc == HK_OK) continue;
+    announce(s, rc);
     HK_INFO(HK_SUB_NET, "rank %d relays nothing for rank %d: %s", s->of->rank, v->near, hk_last_error());
     report(v, hk_last_error());
     return false;
@@ -269,8 +276,10 @@ static void *serve_main(void *arg) {
       next = v->next;
       step(s, v, looks);
     }
-    if (s->ends && s->net && !s->failed && hk_transport_net.progress(s->net, &moved) != HK_OK) {
+    hk_status rc = s->ends && s->net && !s->failed ? hk_transport_net.progress(s->net, &moved) : HK_OK;
+    if (rc != HK_OK) {
       s->failed = true; /* and so is the communicator, as soon as a near rank reads this */
+      announce(s, rc);
       for (served *v = s->ends; v; v = v->next) report(v, hk_last_error());
     }
     if (moved) {

@@ -49,6 +49,9 @@ typedef struct hk_transport_env {
   hk_status (*redial)(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone);
   /* Gives connections with that tag to fn(fn_arg, peer, fd) as they come, on the listener's thread; fn NULL ends it. */
   void (*serve)(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg);
+  /* Announces a failure of this rank that none of its calls has met: all ranks report it. From any thread. NULL: it is
+   * not announced. */
+  void (*announce)(void *arg, hk_status rc, const char *text);
   void *arg;
   size_t slot_bytes;
   uint32_t nslots;
