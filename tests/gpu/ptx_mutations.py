@@ -66,6 +66,7 @@ def stored_word(function, at):
 ANY = r"."
 KERNELS = r"^hk_run_"
 SMALL = r"hk_run_small$|small_"  # the kernel of small messages: its rules have a case of their own, and no other rule is for it
+APART = r"^(?!prepare_together$)"  # words of one rank each: for those of all see EQUIVALENT
 LINES = r"^(load_any|store_all|copy_wide|reduce_wide_f32|reduce_rest_f32)$"
 DATA = r"^(copy_move|copy_wide|reduce_(rest_)?(f32|i8)|load_odd|store_odd|load_any|store_all)$"
 FEW = r"^(copy_move|copy_wide|reduce_(f32|wide_bf16)|load_any|store_all)$"
@@ -74,21 +75,23 @@ RELEASE, ACQUIRE = r"(?<!multimem\.)\bst\.release\.sys", r"\bld\.acquire\.sys"
 
 RULES = [
     # ---- an order is left out ----
-    Rule("order", "words are read without acquire", ANY, ACQUIRE, "ld.relaxed.sys", "order places", quick=True, where=awaited_word),
+    Rule("order", "words are read without acquire", APART, ACQUIRE, "ld.relaxed.sys", "order places", quick=True, where=awaited_word),
     Rule("order", "a word is stored without release", ANY, RELEASE, "st.relaxed.sys", "order places", "each", where=stored_word),
     Rule("order", "a multicast word is stored without release", ANY, r"multimem\.st\.release\.sys", "multimem.st.relaxed.sys",
          "switch", "each", where=stored_word),
     Rule("order", "a fence is left out", ANY, r"fence\.acq_rel\.sys;", "", "order places switch", "each", quick=True),
     Rule("order", "an alias fence is left out", ANY, r"fence\.proxy\.alias;", "", "switch", "each"),
     # ---- a narrow scope ----
-    Rule("scope", "words are acquired from the GPU alone", ANY, ACQUIRE, "ld.acquire.gpu", "order places", where=awaited_word),
-    Rule("scope", "words are acquired from the block alone", ANY, ACQUIRE, "ld.acquire.cta", "order places", where=awaited_word),
+    Rule("scope", "words are acquired from the GPU alone", APART, ACQUIRE, "ld.acquire.gpu", "order places", where=awaited_word),
+    Rule("scope", "words are acquired from the block alone", APART, ACQUIRE, "ld.acquire.cta", "order places", where=awaited_word),
     Rule("scope", "releases of the GPU's scope", ANY, RELEASE, "st.release.gpu", "order places"),
     Rule("scope", "releases of the block's scope", ANY, RELEASE, "st.release.cta", "order places"),
     Rule("scope", "multicast releases of the GPU's scope", KERNELS, r"multimem\.st\.release\.sys", "multimem.st.release.gpu", "switch"),
     Rule("scope", "fences of the GPU's scope", ANY, r"fence\.acq_rel\.sys", "fence.acq_rel.gpu", "order places", "each"),
     Rule("scope", "fences of the block's scope", ANY, r"fence\.acq_rel\.sys", "fence.acq_rel.cta", "order places", "each"),
-    Rule("scope", "signals are stored for the GPU", ANY, r"\bst\.relaxed\.sys\.global\.u64", "st.relaxed.gpu.global.u64", "order places"),
+    Rule("scope", "signals are stored for the GPU", ANY, r"(?<!multimem\.)\bst\.relaxed\.sys\.global\.u64", "st.relaxed.gpu.global.u64",
+         "order places"),
+    Rule("scope", "signals and lines for all ranks are stored for the GPU", ANY, r"multimem\.st\.relaxed\.sys", "multimem.st.relaxed.gpu", "switch"),
     Rule("scope", "signals are read from the GPU", ANY, r"\bld\.relaxed\.sys\.global\.u64", "ld.relaxed.gpu.global.u64", "order places"),
     Rule("scope", "lines are stored for the block", r"^copy_wide$", r"st\.volatile\.global", "st.relaxed.cta.global", "order types"),
     Rule("scope", "lines are stored for the GPU", LINES, r"st\.volatile\.global", "st.relaxed.gpu.global", "order types"),
@@ -163,6 +166,8 @@ RULES = [
 EQUIVALENT = [
     ("a head is read without acquire, or stored without release", ANY, ACQUIRE + "|" + RELEASE,
      "a load has its value at once, never after a later store of the thread: tests/litmus, credit_bound"),
+    ("the words of all ranks are read without acquire, or for a narrow scope", r"^prepare_together$", ACQUIRE,
+     "the sum that follows comes from the switch, past the L1 cache, and a load has its value at once: tests/litmus, switch_parts"),
     ("barriers of a transfer after the first three, and of its warps, are left out", r"^hk_run_transfers", r"bar\.(warp\.)?sync",
      "they are for long programs, many operands and many links; a transfer is one instruction with two operands, on one link"),
     ("a warp's barrier after links or references is left out", r"^hk_run_batch$", r"bar\.warp\.sync",
