@@ -19,7 +19,7 @@ static pair_request *message(pair *p, uint64_t at) { return &p->requests[at % PA
 /* ---- which message is next ---- */
 
 /* Takes what has come of marks. An end of the control connection is no error: the data connection reports it. */
-static void hear_marks(pair *p) {
+static void take_marks(pair *p) {
   for (;;) {
     ssize_t n = recv(p->fd, (char *)&p->mark + p->mark_moved, sizeof p->mark - p->mark_moved, MSG_DONTWAIT);
     if (n < 0 && errno == EINTR) continue;
@@ -31,7 +31,7 @@ static void hear_marks(pair *p) {
   }
 }
 
-static void tell_marks(pair *p) {
+static void send_marks(pair *p) {
   while (p->nmarks < p->posted) {
     const hk_net_mark *m = &message(p, p->nmarks)->mark;
     p->mark = (pair_mark){.tag = m->tag, .more = m->more};
@@ -55,9 +55,10 @@ static bool read_mark(pair *p, uint64_t at, hk_net_mark *m) {
 /* The number of the next message with this tag: of the receive whose messages have not all been posted yet. */
 static bool next_with(pair *p, int tag, uint64_t *at) {
   hk_net_mark m = {.more = true};
-  if (!p->theirs.groups) return *at = p->posted, true;
-  if (!p->link.placed) hear_marks(p);
-  for (*at = p->posted; m.more && read_mark(p, *at, &m); ++*at) {
+  *at = p->posted;
+  if (!p->theirs.groups) return true;
+  if (!p->link.placed) take_marks(p);
+  for (; m.more && read_mark(p, *at, &m); ++*at) {
     const pair_request *r = message(p, *at);
     if (m.tag == tag && !(r->used && r->at == *at)) return true;
   }
@@ -257,7 +258,7 @@ static hk_status drain_wholes(pair *p, bool *any) {
 static hk_status drain(pair *p, bool *any) {
   hk_link *l = &p->link;
   if (l->placed) return drain_wholes(p, any);
-  if (p->mine.groups) tell_marks(p);
+  if (p->mine.groups) send_marks(p);
   for (; p->done < p->posted; p->done++) {
     pair_request *r = message(p, p->done);
     while (!r->begun || r->moved < r->bytes) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a provider puts a message that comes, and how the lane gets to know. */
+/* Where a provider puts a message that comes, and how it publishes it to the lane. */
 #include "net.h"
 
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct) {
