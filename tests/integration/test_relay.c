@@ -135,7 +135,7 @@ static unsigned char byte_of(int from, int to, size_t i) {
 /* All send to all, several messages in one group. */
 static int exchange(ncclComm_t c, int rank, int n, size_t bytes, int times) {
   size_t all = bytes * (size_t)times;
-  unsigned char *out = malloc((size_t)n * all), *in = calloc((size_t)n, all);
+  unsigned char *out = calloc((size_t)n, all), *in = calloc((size_t)n, all);
   int faults = 0;
   for (int p = 0; p < n; p++)
     for (size_t i = 0; i < all; i++) out[(size_t)p * all + i] = byte_of(rank, p, i);
@@ -157,7 +157,7 @@ static int exchange(ncclComm_t c, int rank, int n, size_t bytes, int times) {
 }
 
 static int alltoall(ncclComm_t c, int rank, int n, size_t bytes) {
-  unsigned char *out = malloc((size_t)n * bytes), *in = calloc((size_t)n, bytes);
+  unsigned char *out = calloc((size_t)n, bytes), *in = calloc((size_t)n, bytes);
   size_t wrong = 0;
   for (int p = 0; p < n; p++)
     for (size_t i = 0; i < bytes; i++) out[(size_t)p * bytes + i] = byte_of(rank, p, i);
@@ -171,7 +171,7 @@ static int alltoall(ncclComm_t c, int rank, int n, size_t bytes) {
 }
 
 static int allreduce(ncclComm_t c, int rank, int n, size_t count) {
-  int32_t *x = malloc(count * sizeof *x);
+  int32_t *x = calloc(count, sizeof *x);
   size_t wrong = 0;
   for (size_t i = 0; i < count; i++) x[i] = (int32_t)(i % 1000) + rank;
   int faults = RANK_CHECK(ncclAllReduce(x, x, count, ncclInt32, ncclSum, c, NULL));
