@@ -47,7 +47,7 @@ try test_cudaemu
 try test_gpu_matrix CUDAEMU_SEED=7 CUDAEMU_WEAK=2
 try test_gpu_matrix CUDAEMU_SEED=7 CUDAEMU_WEAK=2 CUDAEMU_APART=1 CK_RUN_CASE=order
 if [ "${PTX:-}" = all ]; then
-  LIMIT=500
+  LIMIT=${LIMIT:-500}
   for source in tests/integration/test_gpu_*.c tests/unit/test_cudaemu_graphs.c; do
     try "$(basename "$source" .c)" CUDAEMU_SEED=3
     [ -z "${MORE:-}" ] || try "$(basename "$source" .c)"
