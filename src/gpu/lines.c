@@ -14,18 +14,23 @@ static void put(uint64_t *line, uint32_t flag, uint32_t data) {
 }
 
 /* Kernels write, and wait for, words in pairs: data is filled up to a multiple of 8 bytes. */
+/* The data of a pair of lines. `wrong` keeps a bit if a line does not have the flag. */
+static uint64_t take_pair(const uint64_t *from, uint32_t flag, uint64_t *wrong) {
+  const uint64_t a = get(&from[0]), b = get(&from[1]);
+  *wrong |= (a >> 32 ^ flag) | (b >> 32 ^ flag);
+  return (uint32_t)a | b << 32;
+}
+
 bool hk_gpu_lines_take(const void *lines, uint32_t flag, void *to, uint32_t bytes) {
   const uint64_t *from = lines;
   const uint32_t pairs = bytes / PAIR, left = bytes % PAIR;
-  uint64_t wrong = 0;
+  uint64_t wrong = 0, data;
   for (uint32_t i = 0; i < pairs; i++) {
-    const uint64_t a = get(&from[2 * i]), b = get(&from[2 * i + 1]), data = (uint32_t)a | b << 32;
-    wrong |= (a >> 32 ^ flag) | (b >> 32 ^ flag);
+    data = take_pair(&from[2 * i], flag, &wrong);
     memcpy((char *)to + (size_t)i * PAIR, &data, PAIR);
   }
   if (left) {
-    const uint64_t a = get(&from[2 * pairs]), b = get(&from[2 * pairs + 1]), data = (uint32_t)a | b << 32;
-    wrong |= (a >> 32 ^ flag) | (b >> 32 ^ flag);
+    data = take_pair(&from[2 * pairs], flag, &wrong);
     memcpy((char *)to + (size_t)pairs * PAIR, &data, left);
   }
   return !wrong;
