@@ -132,13 +132,14 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return hk_exec_bad_slot(x, link, s, bytes);
     /* Data that only the kernel can read is copied directly into the output, if there is one. */
     if (to && hk_slot_private(s)) {
-      if (hk_link_fetch(link, s, to) != HK_OK) goto broken;
+      hk_status rc = hk_link_fetch(link, s, to);
+      if (rc == HK_ERR_REMOTE) x->bad_peer = link->peer;
+      if (rc != HK_OK) return rc; /* the peer, or else `to` is no memory */
       src[k] = to;
       continue;
     }
     src[k] = hk_link_recv_data(link);
     if (src[k]) continue;
-  broken:
     x->bad_peer = link->peer;
     return HK_ERR_REMOTE;
   }

@@ -34,19 +34,25 @@ void hk_shm_cma_prepare(hk_shm_state *s) {
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
 }
 
-int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes) {
-  for (size_t done = 0; done < bytes;) {
-    struct iovec local = {(char *)to + done, bytes - done};
-    struct iovec remote = {(void *)(uintptr_t)(from + done), bytes - done};
+/* As hk_shm_cma_read; *done: how many bytes are there. */
+static int read_some(pid_t pid, uint64_t from, void *to, size_t bytes, size_t *done) {
+  for (*done = 0; *done < bytes;) {
+    struct iovec local = {(char *)to + *done, bytes - *done};
+    struct iovec remote = {(void *)(uintptr_t)(from + *done), bytes - *done};
     ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
     if (n < 0) return -1;
     if (n == 0) {
       errno = EFAULT;
       return -1;
     }
-    done += (size_t)n;
+    *done += (size_t)n;
   }
   return 0;
+}
+
+int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes) {
+  size_t done;
+  return read_some(pid, from, to, bytes, &done);
 }
 
 /* Tries to read the words of all others. */
@@ -172,14 +178,23 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
     memcpy(to, (const void *)(uintptr_t)ref->offset, bytes);
     return HK_OK;
   }
-  if (hk_shm_cma_read(peer->pid, ref->offset, to, bytes) == 0) return HK_OK;
+  size_t done;
+  unsigned char seen;
+  if (read_some(peer->pid, ref->offset, to, bytes, &done) == 0) return HK_OK;
+  /* The kernel does not say which of the two buffers is no memory: if the peer's can be read here, it is this rank's. */
+  if (errno == EFAULT && hk_shm_cma_read(peer->pid, ref->offset + done, &seen, 1) == 0)
+    return HK_FAIL(
+        HK_ERR_ARGUMENT,
+        "rank %d gave a bad buffer: %zu bytes at %p, to be received from rank %u, are not all memory that this process "
+        "may write (EFAULT); is the buffer as large as the call's count says, was it freed, and is it memory of the "
+        "host?",
+        env->rank, bytes, to, link->peer);
   if (errno == EFAULT)
     return HK_FAIL(
         HK_ERR_REMOTE,
-        "rank %d cannot copy %zu bytes at %#llx of rank %u's memory to %p (EFAULT): one of the two buffers is not all "
-        "memory of its process: is it as large as the call's count says, was it freed before the operation was "
-        "complete?",
-        env->rank, bytes, (unsigned long long)ref->offset, link->peer, to);
+        "rank %u gave a bad buffer: %zu bytes at %#llx, which rank %d copies, are not all memory of rank %u's process "
+        "(EFAULT); is the buffer as large as the call's count says, was it freed before the operation was complete?",
+        link->peer, bytes, (unsigned long long)ref->offset, env->rank, link->peer);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d cannot read %zu bytes of rank %u's memory (%s): has its process ended?",
                  env->rank, bytes, link->peer, strerror(errno));
 }

@@ -92,10 +92,30 @@ START_TEST(reports_what_fails) {
   ck_assert_msg(strstr(hk_last_error(), "Bad address"), "%s", hk_last_error());
   const hk_ref bad = {.offset = 4096};
   ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &bad, to, 10), HK_ERR_REMOTE);
-  ck_assert_msg(strstr(hk_last_error(), "EFAULT") && strstr(hk_last_error(), "10 bytes"), "%s", hk_last_error());
+  ck_assert_msg(strstr(hk_last_error(), "rank 1 gave a bad buffer: 10 bytes at 0x1000"), "%s", hk_last_error());
   peers[1].pid = 0x3fffffff;
   ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &ref, to, 10), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "process ended"), "%s", hk_last_error());
+}
+END_TEST
+
+/* Whose buffer is no memory, if both are memory at their beginning. */
+START_TEST(blames_the_rank_with_the_bad_buffer) {
+  const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+  char *gap = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), want[64];
+  ck_assert_ptr_ne(gap, MAP_FAILED);
+  ck_assert_int_eq(munmap(gap + page, page), 0);
+  char *end = gap + page - 10;
+  const hk_ref good = {.offset = (uint64_t)(uintptr_t)from}, bad = {.offset = (uint64_t)(uintptr_t)end};
+  hk_link link = {.peer = 1};
+  setup();
+  ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &bad, to, 20), HK_ERR_REMOTE);
+  snprintf(want, sizeof want, "rank 1 gave a bad buffer: 20 bytes at %p", (void *)end);
+  ck_assert_msg(strstr(hk_last_error(), want) == hk_last_error(), "%s", hk_last_error());
+  ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &good, end, 20), HK_ERR_ARGUMENT);
+  snprintf(want, sizeof want, "rank 0 gave a bad buffer: 20 bytes at %p", (void *)end);
+  ck_assert_msg(strstr(hk_last_error(), want) == hk_last_error(), "%s", hk_last_error());
+  ck_assert_int_eq(munmap(gap, page), 0);
 }
 END_TEST
 
@@ -121,6 +141,7 @@ int main(void) {
   TCase *t = tcase_create("shm_copy");
   tcase_add_test(t, copies_in_pieces);
   tcase_add_test(t, reports_what_fails);
+  tcase_add_test(t, blames_the_rank_with_the_bad_buffer);
   tcase_add_test(t, knows_what_it_may_write);
   return suite_run_one("shm_copy", t);
 }
