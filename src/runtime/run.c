@@ -298,13 +298,17 @@ out:
   return rc;
 }
 
-/* Steps each of the *n transfers, and drops those that are over. After a failure *peer is the other rank. */
+/* Steps each of the *n transfers, and drops those that are over. One that fails becomes the first, which is reported,
+ * and *peer the other rank. */
 static inline hk_status step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
   for (size_t i = 0; i < *n;) {
     bool over = false;
     hk_status rc = hk_transfer_step(&t[i], moved, &over);
     if (__builtin_expect(rc != HK_OK, 0)) {
-      *peer = t[i].call->root;
+      const hk_transfer failed = t[i];
+      t[i] = t[0];
+      t[0] = failed;
+      *peer = failed.call->root;
       return rc;
     }
     if (!over) {
