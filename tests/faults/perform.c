@@ -186,17 +186,24 @@ static bool follows(const run *w) {
   return w->comm && w->code == ncclSuccess && w->op != OP_destroy && !extra_idle;
 }
 
-/* Has another rank failed after this one's last call?  Then this rank hears of it. */
+/* All ranks are after their last call, and none has failed: the first that finds this decides it for all. */
+static bool all_is_quiet(run *w) {
+  uint32_t all = (1u << w->n) - 1, ended = atomic_load(&w->board->ended), none = 0;
+  for (int r = 0; r < w->n; r++) ended |= (uint32_t)(atomic_load(&w->board->gone[r]) != 0) << r;
+  if (ended != all) return false;
+  return atomic_compare_exchange_strong(&w->board->failed, &none, QUIET) || none & QUIET;
+}
+
+/* Has another rank failed after this one's last call? Then this rank hears of it. What fails when some ranks may have
+ * stopped to listen is no rank's business any more. */
 static void listen(run *w) {
-  uint32_t all = (1u << w->n) - 1;
   atomic_fetch_or(&w->board->ended, 1u << w->rank);
   for (int64_t begin = now_ns(); w->comm && w->code == ncclSuccess && !past(begin, 2000); pause_ms(2)) {
     ncclResult_t seen = ncclSuccess;
-    uint32_t ended = atomic_load(&w->board->ended);
-    for (int r = 0; r < w->n; r++) ended |= (uint32_t)(atomic_load(&w->board->gone[r]) != 0) << r;
-    if (ncclCommGetAsyncError(w->comm, &seen) == ncclSuccess && seen != ncclSuccess)
+    if (ncclCommGetAsyncError(w->comm, &seen) == ncclSuccess && seen != ncclSuccess &&
+        !(atomic_fetch_or(&w->board->failed, 1u << w->rank) & QUIET))
       op_failed(w, w->comm, seen, "later");
-    if (ended == all && !atomic_load(&w->board->failed)) return;
+    if (all_is_quiet(w)) return;
   }
 }
 

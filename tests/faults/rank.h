@@ -21,7 +21,7 @@ typedef enum operation {
 } operation;
 #undef OPERATION
 
-enum { RANKS = 4, NO_CODE = -1, LARGE = 3 << 20, PORT_TRIES = 50 };
+enum { RANKS = 4, NO_CODE = -1, LARGE = 3 << 20, PORT_TRIES = 50, QUIET = 1 << 30 };
 
 /* Memory that all ranks of the job and the driver share: what they must know of each other without the library. */
 typedef struct board {
@@ -29,7 +29,7 @@ typedef struct board {
   _Atomic(uint32_t) here[16]; /* a bit for each rank that has reached a meeting */
   _Atomic(int) started;       /* the newest repetition that rank 0 has begun, plus one */
   _Atomic(int) last;          /* the number of repetitions once rank 0 has decided it, else 0 */
-  _Atomic(uint32_t) failed;   /* a bit for each rank whose operation has ended with an error */
+  _Atomic(uint32_t) failed;   /* a bit for each rank whose operation has ended with an error; or QUIET: none has */
   _Atomic(uint32_t) ended;    /* a bit for each rank that is through with its calls */
   _Atomic(int) hold;          /* the last rank waits a moment before its next call, so that the others wait in theirs */
   _Atomic(int64_t) struck;    /* when the fault happened, in ns; 0: not yet */

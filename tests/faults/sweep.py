@@ -30,8 +30,6 @@ def run(cell):
     victim = facts[cell.victim]
     failed = [f for f in facts if f and f["code"] != SUCCESS]
     cell.outcome = "local" if failed else "survive"
-    if victim and victim["where"] == "later" and len(failed) == 1:  # after the others' last call: none of their business
-        cell.outcome = "refused"
     complaints = judge(cell, job, facts, output)
     if victim and failed and victim["code"] == SUCCESS:
         complaints.append("other ranks fail, but not the victim")
