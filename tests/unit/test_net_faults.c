@@ -146,7 +146,7 @@ static const hk_wire_header nonsense[] = {
     {0, 8, 5, 0},
     {1, 0x7fffffff, 5, 0}, /* longer than any message */
     {1, UINT32_MAX, 5, 0},
-    {1, 8, 5, 2},                                     /* flags of the future */
+    {1, 8, 5, 4},                                     /* flags of the future */
     {1, SLOT + 1, 5, 0},                              /* more than the slot and than the place that was offered */
     {0x20544547, 0x5448202f, 0x312e3150, 0x0a0d0a0d}, /* a scanner's GET */
 };

@@ -31,6 +31,7 @@ typedef struct socket_ctx {
   char last_name[IFNAMSIZ];
   const char *facts;
   size_t stride;
+  uint32_t lead_max;
   char congestion[16]; /* the system's choice of congestion control; empty: not known */
   int epoll;
   hk_socket_conn **conns, **waiting; /* [room] */
@@ -57,6 +58,14 @@ static void find_congestion(socket_ctx *x) {
   if (fd >= 0) close(fd);
 }
 
+static long l2_bytes(void) {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+  return sysconf(_SC_LEVEL2_CACHE_SIZE);
+#else
+  return 0;
+#endif
+}
+
 static hk_status socket_init(const hk_transport_env *env, void **out, void *fact) {
   hk_status rc;
   socket_ctx *x = calloc(1, sizeof *x);
@@ -66,6 +75,7 @@ static hk_status socket_init(const hk_transport_env *env, void **out, void *fact
   x->nifaces = MY_IFACES;
   const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
   find_congestion(x);
+  x->lead_max = hk_socket_lead_of(l2_bytes());
   x->silence_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
   HK_TRY(hk_ifaces(x->ifaces, &x->nifaces, NULL), out);
   hk_socket_describe(fact, x->ifaces, x->nifaces);
@@ -240,6 +250,8 @@ static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn *
   c->peer = peer;
   c->channel = (uint16_t)channel;
   c->nsockets = (uint8_t)n;
+  c->near = same_host(x, peer);
+  c->lead_max = x->lead_max;
   for (int s = 0; s < n; s++) c->wires[s] = (hk_socket_wire){.conn = c, .fd = -1, .route = "not connected"};
   x->conns[x->nconns++] = c;
   x->nconnecting++;
@@ -388,7 +400,10 @@ static hk_status socket_progress(void *ctx, bool *moved) {
   for (int i = 0; i < nwaiting; i++) {
     hk_socket_conn *c = x->waiting[i];
     for (int s = 0; s < c->nsockets && direct; s++) c->wires[s].readable = true;
-    if (hk_socket_readable(c)) HK_OR_RETURN(hk_socket_receive(c, &any));
+    bool came = false;
+    if (hk_socket_readable(c)) HK_OR_RETURN(hk_socket_receive(c, &came));
+    hk_socket_polled(c, came);
+    any = any || came;
   }
   if (any)
     *moved = true;

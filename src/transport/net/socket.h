@@ -65,6 +65,10 @@ int hk_socket_count(const hk_socket_fact *dialing, const hk_socket_fact *accepti
 typedef struct hk_wire_header {
   uint32_t seq, bytes, signature, flags;
 } hk_wire_header;
+enum {
+  HK_WIRE_GATHERED = 2
+}; /* in `flags`, beside HK_SLOT_REF: the sender's kernel may keep what follows until this
+                                  message is acknowledged */
 _Static_assert(sizeof(hk_wire_header) == offsetof(hk_slot, small), "the wire header is the slot's own");
 
 /* One socket of a connection. */
@@ -85,9 +89,10 @@ typedef struct hk_socket_wire {
 typedef struct hk_socket_rx {
   hk_wire_header head;
   uint32_t head_got;
-  bool begun;  /* the header is complete and valid, and `place` is known */
-  bool direct; /* `place` is the user's memory */
-  bool eof;    /* the peer has closed, between two messages */
+  bool begun;    /* the header is complete and valid, and `place` is known */
+  bool direct;   /* `place` is the user's memory */
+  bool eof;      /* the peer has closed, between two messages */
+  bool gathered; /* the last message had HK_WIRE_GATHERED */
   char *place;
   uint32_t last; /* bytes of the message before: a guess for the next one */
   char *ahead;   /* bytes read beyond the message */
@@ -99,8 +104,13 @@ typedef struct hk_socket_conn {
   int peer;
   uint16_t channel;
   uint8_t nsockets, nconnected;
-  bool watched; /* its sockets are in the epoll set */
+  bool watched;        /* its sockets are in the epoll set */
+  bool near;           /* both ranks are on one host */
+  bool gathers;        /* the kernel gathers small messages: no TCP_NODELAY */
+  uint32_t unanswered; /* small messages sent since the last one came */
+  uint32_t empty;      /* polls since something of a gathered message came */
   hk_status failed;
+  uint32_t lead_max; /* hk_socket_lead_of */
   uint32_t lead,
       held; /* bytes sent and not answered by as many received; rounds in which sending was held back for that */
   hk_net_end *send, *recv; /* NULL if the end is not open */
@@ -108,11 +118,16 @@ typedef struct hk_socket_conn {
   hk_socket_wire wires[]; /* [nsockets] */
 } hk_socket_conn;
 
+/* How many bytes a rank that also receives sends ahead: a quarter of its core's L2 cache, within bounds. What is sent,
+ * what is received and the kernel's copies of both then stay there. 0 or less: not known. */
+uint32_t hk_socket_lead_of(long l2_bytes);
 /* Sends what is filled and gives credits back; never blocks. Sets *moved if any byte was sent. HK_ERR_ARGUMENT if the
  * user's buffer cannot be read, HK_ERR_SYSTEM if this host lacks memory, HK_ERR_REMOTE if the connection is lost. */
 hk_status hk_socket_send(hk_socket_conn *c, bool *moved);
 /* Receives what the FIFO has room for; otherwise as hk_socket_send. */
 hk_status hk_socket_receive(hk_socket_conn *c, bool *moved);
+/* To be called after each poll of a connection that a lane waits for. */
+void hk_socket_polled(hk_socket_conn *c, bool came);
 bool hk_socket_waited_for(const hk_socket_conn *c);   /* a lane waits for its next message */
 bool hk_socket_readable(const hk_socket_conn *c);     /* there may be something of the next message */
 bool hk_socket_send_pending(const hk_socket_conn *c); /* there is something to send */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending and receiving slots on one connection of the socket provider. */
 #include <errno.h>
+#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/tcp.h"
@@ -128,15 +129,20 @@ bool hk_socket_send_blocked(const hk_socket_conn *c) {
 
 /* Two ranks that send to each other are fastest if they take turns: data that is sent far ahead of what is received
  * fills the kernel's buffers, and is then read from memory instead of the cache. So a connection whose receiver waits
- * sends no more than LEAD_MAX bytes ahead of what it receives. If nothing comes for HELD_MAX rounds, it sends on: the
+ * sends no more than `lead_max` bytes ahead of what it receives. If nothing comes for HELD_MAX rounds, it sends on: the
  * peer waits for something else, or the network is slow. */
-enum { LEAD_MAX = 131072, HELD_MAX = 16 };
+enum { HELD_MAX = 16 };
 
-bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= LEAD_MAX && hk_socket_waited_for(c); }
+uint32_t hk_socket_lead_of(long l2_bytes) {
+  enum { LEAST = 131072, MOST = 524288 };
+  return l2_bytes / 4 < LEAST ? LEAST : l2_bytes / 4 > MOST ? MOST : (uint32_t)(l2_bytes / 4);
+}
+
+bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= c->lead_max && hk_socket_waited_for(c); }
 
 /* What of that a socket sends at a time. */
 static uint32_t lead_of_one(const hk_socket_conn *c) {
-  const uint32_t share = LEAD_MAX / c->nsockets;
+  const uint32_t share = c->lead_max / c->nsockets;
   return share > HK_PART_MIN ? share : HK_PART_MIN;
 }
 
@@ -145,6 +151,41 @@ static bool hold_back(hk_socket_conn *c) {
   if (++c->held < HELD_MAX) return true;
   c->lead = c->held = 0;
   return false;
+}
+
+/* Inside a host most of the time of a small message is that of a segment of its own and of its acknowledgement. So once
+ * STREAM_MIN small messages went one way, and none the other way, the sender's kernel may gather them: it keeps what is
+ * written while a segment is not acknowledged (Nagle's algorithm), and sends it when the receiver has read that
+ * segment. The receiver's kernel acknowledges at once what empties the socket's queue, unless it takes the connection
+ * for an interactive one and waits up to 40 ms for data that goes back. The messages say that they may be gathered, so
+ * that the receiver can make it acknowledge. */
+enum { STREAM_MIN = 16, STREAM_MOST = 16384, EMPTY_MAX = 2 };
+
+static void gather_in_kernel(hk_socket_conn *c, bool on) {
+  int nodelay = !on;
+  if (c->gathers == on) return;
+  c->gathers = on; /* if the call fails, messages are slower, and nothing else changes */
+  (void)setsockopt(c->wires[0].fd, IPPROTO_TCP, TCP_NODELAY, &nodelay, sizeof nodelay); /* off: sends what was kept */
+}
+
+/* Chooses how the first socket sends slot k, and marks the slots that may be gathered. The mark begins one message
+ * earlier, so that the receiver acknowledges all those before. */
+static void choose_gathering(hk_socket_conn *c, uint64_t k) {
+  if (!c->near || !hk_net_filled(c->send, k)) return;
+  if (hk_net_slot(c->send, k)->bytes > STREAM_MOST) c->unanswered = 0;
+  gather_in_kernel(c, c->unanswered >= STREAM_MIN);
+}
+
+static void mark(const hk_socket_conn *c, hk_slot *slot, uint32_t ahead) {
+  if (c->near && c->unanswered + ahead + 1 >= STREAM_MIN) slot->flags |= HK_WIRE_GATHERED;
+}
+
+void hk_socket_polled(hk_socket_conn *c, bool came) {
+  int one = 1;
+  if (came || !c->rx.gathered)
+    c->empty = 0;
+  else if (++c->empty == EMPTY_MAX) /* acknowledges what has come, and what is read later at once */
+    (void)setsockopt(c->wires[0].fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof one);
 }
 
 /* Collects the bytes that socket s sends next: as many slots as fit into the vector, about `most` bytes. */
@@ -161,6 +202,7 @@ static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec
     if (left == 0) continue;
     *total += left;
     if (offset < head) {
+      if (offset == 0) mark(c, slot, (uint32_t)(k - c->wires[s].slot));
       bool joined = data == (char *)slot + HEADER; /* a small payload follows its header in memory */
       iov[n++] = (struct iovec){(char *)slot + offset, joined ? left : head - offset};
       if (!joined && bytes) iov[n++] = (struct iovec){data, bytes};
@@ -184,6 +226,7 @@ static void advance(hk_socket_conn *c, unsigned s, size_t sent) {
     sent -= left;
     t->slot++;
     t->offset = 0;
+    if (s == 0 && c->unanswered < STREAM_MIN) c->unanswered++;
   }
 }
 
@@ -193,6 +236,7 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
   while (!t->blocked) {
     struct iovec iov[IOV_MAX_USED];
     size_t total;
+    if (s == 0) choose_gathering(c, t->slot);
     int n = gather(c, s, paced ? lead_of_one(c) : SIZE_MAX, iov, &total);
     if (n == 0) {
       advance(c, s, 0); /* skips slots of which this socket carries no part */
@@ -250,7 +294,8 @@ static hk_status begin(hk_socket_conn *c) {
   hk_socket_rx *r = &c->rx;
   const hk_wire_header *h = &r->head;
   if (r->head_got < HEADER) return HK_OK;
-  if (h->seq != (uint32_t)(c->recv->next + 1) || h->bytes > HK_NET_MESSAGE_MAX || (h->flags & ~(uint32_t)HK_SLOT_REF))
+  if (h->seq != (uint32_t)(c->recv->next + 1) || h->bytes > HK_NET_MESSAGE_MAX ||
+      (h->flags & ~(uint32_t)(HK_SLOT_REF | HK_WIRE_GATHERED)))
     return garbage(c);
   r->place = hk_net_place(c->recv, h->bytes, &r->direct);
   if (!r->place) return c->recv->link->want ? garbage(c) : HK_OK;
@@ -406,6 +451,9 @@ static void deliver(hk_socket_conn *c) {
   r->last = r->head.bytes;
   c->lead = c->lead > r->last ? c->lead - r->last : 0;
   c->held = 0;
+  c->unanswered = 0;
+  gather_in_kernel(c, false);
+  r->gathered = r->head.flags & HK_WIRE_GATHERED;
   r->begun = false;
   r->head_got = 0;
   hk_net_deliver(c->recv, r->head.bytes, r->head.signature, r->place, r->direct);
