@@ -26,6 +26,8 @@ src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks
 src/gpu/far.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
 src/transport/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper
 src/transport/net/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
+src/transport/net/socket_thread.c: pthread_cond_wait(&t->posted    a thread without a job
+src/transport/net/socket_thread.c: pthread_join(    after `stop`, without a job: jobs do not block
 src/transport/net/plugin.c: nanosleep(     a plugin's sleep in hk_wire_pause, of NAP_NS
 src/transport/net/plugin_thread.c: pthread_cond_wait(&t->asked    the plugin's thread, without a call to make
 src/transport/net/plugin_thread.c: pthread_join(    after `stop`, when all of its calls have returned

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
+#include <dirent.h>
 #include <linux/tcp.h> /* TCP_CONGESTION; a tcp_info with the bytes sent */
 #include "../../src/transport/net/socket.h"
 #include "../support/net_streams.h"
@@ -9,20 +10,42 @@
 
 enum { MOST = 524288 };
 
+/* sockets of each thread, threads (NULL: 1) */
 static const struct {
-  const char *sockets;
+  const char *sockets, *threads;
   bool by_ref, want, both, socketpairs;
   uint32_t most, nslots;
 } ways[] = {
-    {"1", false, false, false, false, 4096, 8}, {"1", true, true, false, false, 131072, 8},
-    {"1", true, true, true, false, 131072, 8},  {"1", true, false, true, false, 131072, 2},
-    {"1", false, true, true, true, 100000, 4},  {"2", true, true, true, false, 131072, 8},
-    {"3", false, false, true, false, 99999, 4}, {"4", true, true, true, false, 131072, 8},
-    {"4", true, false, true, true, 131072, 2},  {"64", true, true, true, false, 131072, 8},
+    {"1", NULL, false, false, false, false, 4096, 8}, {"1", NULL, true, true, false, false, 131072, 8},
+    {"1", NULL, true, true, true, false, 131072, 8},  {"1", NULL, true, false, true, false, 131072, 2},
+    {"1", NULL, false, true, true, true, 100000, 4},  {"2", NULL, true, true, true, false, 131072, 8},
+    {"3", NULL, false, false, true, false, 99999, 4}, {"4", NULL, true, true, true, false, 131072, 8},
+    {"4", NULL, true, false, true, true, 131072, 2},  {"64", NULL, true, true, true, false, 131072, 8},
+    {"2", "2", true, true, true, false, 131072, 8},   {"1", "3", false, false, true, false, 99999, 4},
+    {"2", "3", true, true, true, true, 131072, 8},    {"4", "16", true, true, true, false, 131072, 8},
+    {"1", "2", true, false, true, true, 131072, 2},
 };
 
+/* The library's threads of that kind in this process. */
+static int socket_threads(void) {
+  char comm[64], name[32];
+  int n = 0;
+  DIR *tasks = opendir("/proc/self/task");
+  for (struct dirent *d; tasks && (d = readdir(tasks));) {
+    snprintf(comm, sizeof comm, "/proc/self/task/%.20s/comm", d->d_name);
+    FILE *f = fopen(comm, "r");
+    if (!f) continue;
+    n += fgets(name, sizeof name, f) && strcmp(name, "hocket-socket\n") == 0;
+    fclose(f);
+  }
+  closedir(tasks);
+  return n;
+}
+
 START_TEST(carries_messages) {
+  const int threads = ways[_i].threads ? atoi(ways[_i].threads) : 1;
   set_param("NCCL_NSOCKS_PERTHREAD", ways[_i].sockets);
+  set_param("NCCL_SOCKET_NTHREADS", ways[_i].threads);
   net_world *w = net_world_new(2, ways[_i].nslots, 131072);
   w->socketpairs = ways[_i].socketpairs;
   stream t[2];
@@ -36,7 +59,8 @@ START_TEST(carries_messages) {
                     .want = ways[_i].want,
                     .both = ways[_i].both};
   run_streams(w, t, 2);
-  ck_assert_int_eq(w->dials, atoi(ways[_i].sockets));
+  ck_assert_int_eq(w->dials, threads * atoi(ways[_i].sockets));
+  ck_assert_int_eq(socket_threads(), 2 * (threads - 1));
   if (ways[_i].want) ck_assert_uint_gt(t[1].direct, 0);
   if (!ways[_i].want) ck_assert_uint_eq(t[1].direct, 0);
   net_world_free(w);
@@ -123,9 +147,11 @@ static void lose_a_socket(unsigned i) {
 
 /* One of four sockets ends in the middle of a stream: both ranks report it, and name the route. */
 START_TEST(reports_a_lost_socket) {
-  set_param("NCCL_NSOCKS_PERTHREAD", "4");
+  const bool threads = _i >= 3;
+  set_param("NCCL_NSOCKS_PERTHREAD", threads ? "2" : "4");
+  set_param("NCCL_SOCKET_NTHREADS", threads ? "2" : NULL);
   net_world *w = losing = net_world_new(2, 4, MOST);
-  to_lose = _i;
+  to_lose = _i % 3;
   stream t[2];
   for (int i = 0; i < 2; i++)
     t[i] = (stream){.rank = &w->ranks[i],
@@ -372,7 +398,7 @@ int main(void) {
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, stripes_at_their_boundaries, 0, (int)HK_ARRAY_LENGTH(numbers));
   tcase_add_test(t, uses_every_socket);
-  tcase_add_loop_test(t, reports_a_lost_socket, 0, 3);
+  tcase_add_loop_test(t, reports_a_lost_socket, 0, 6);
   tcase_add_test(t, carries_many_links);
   tcase_add_test(t, congestion_is_between_hosts);
   tcase_add_test(t, leaves_no_descriptors);

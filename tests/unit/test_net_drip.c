@@ -49,20 +49,22 @@ static void pass_bytes(void) {
 }
 
 static const struct {
-  const char *sockets;
+  const char *sockets, *threads;
   unsigned most; /* bytes at once */
   uint32_t nslots, largest;
   bool by_ref, want, one_way;
-} ways[] = {{"1", 5, 4, 100, false, false, false},    {"1", 40, 4, 2048, false, true, true},
-            {"1", 3000, 8, 4096, true, true, false},  {"1", 60000, 2, SLOT, true, false, false},
-            {"4", 40000, 4, SLOT, true, true, false}, {"3", 7000, 4, 98305, false, false, true},
-            {"8", 50000, 8, SLOT, true, true, true}};
+} ways[] = {{"1", NULL, 5, 4, 100, false, false, false},    {"1", NULL, 40, 4, 2048, false, true, true},
+            {"1", NULL, 3000, 8, 4096, true, true, false},  {"1", NULL, 60000, 2, SLOT, true, false, false},
+            {"4", NULL, 40000, 4, SLOT, true, true, false}, {"3", NULL, 7000, 4, 98305, false, false, true},
+            {"8", NULL, 50000, 8, SLOT, true, true, true},  {"2", "2", 40000, 4, SLOT, true, true, false},
+            {"1", "3", 7000, 4, 98305, false, false, true}, {"1", "8", 50000, 8, SLOT, true, true, true}};
 
 START_TEST(carries_messages_in_pieces) {
   const int before = open_fds();
   uint32_t n = 0;
   while (n < HK_ARRAY_LENGTH(sizes) && sizes[n] <= ways[_i].largest) n++;
   set_param("NCCL_NSOCKS_PERTHREAD", ways[_i].sockets);
+  set_param("NCCL_SOCKET_NTHREADS", ways[_i].threads);
   net_world *w = net_world_new(2, ways[_i].nslots, SLOT);
   w->ranks[0].env.dial = relayed_dial;
   most_at_once = ways[_i].most;
@@ -76,7 +78,7 @@ START_TEST(carries_messages_in_pieces) {
                    .one_way = ways[_i].one_way,
                    .between = pass_bytes,
                    .seed = (uint32_t)_i});
-  ck_assert_int_eq(nrelays, atoi(ways[_i].sockets));
+  ck_assert_int_eq(nrelays, atoi(ways[_i].sockets) * (ways[_i].threads ? atoi(ways[_i].threads) : 1));
   for (int i = 0; i < 2 * nrelays; i++) close(relays[i / 2].ends[i % 2]);
   net_world_free(w);
   ck_assert_int_eq(open_fds(), before);

@@ -40,6 +40,8 @@ typedef struct socket_ctx {
   unsigned idle; /* polls that moved nothing */
   uint64_t next_check_ns;
   unsigned silence_s;
+  hk_socket_threads *threads; /* from the first connection with several sockets on, if there are to be any */
+  bool threads_tried;
 } socket_ctx;
 
 /* ---- context ---- */
@@ -101,6 +103,7 @@ static void socket_join(void *ctx, const char *facts, size_t stride) {
 
 static void socket_fini(void *ctx) {
   socket_ctx *x = ctx;
+  hk_socket_threads_end(x->threads);
   if (x->epoll >= 0) close(x->epoll);
   free(x->conns);
   free(x->waiting);
@@ -226,6 +229,15 @@ static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
   connected(x, c);
 }
 
+/* The threads that serve the sockets beside the calling one; NULL: none are wanted. */
+static hk_socket_threads *threads_for(socket_ctx *x, int nsockets) {
+  const int64_t wanted = hk_param_int(HK_P_SOCKET_NTHREADS);
+  if (nsockets == 1 || wanted < 2) return NULL;
+  if (!x->threads_tried) x->threads = hk_socket_threads_begin(x->env, (int)wanted - 1);
+  x->threads_tried = true;
+  return x->threads;
+}
+
 static bool conn_ready(const hk_socket_conn *c) { return c->nconnected == c->nsockets; }
 
 static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn **out) {
@@ -246,6 +258,7 @@ static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn *
   c = calloc(1, sizeof *c + (size_t)n * sizeof c->wires[0]);
   if (!c || !(c->rx.ahead = malloc(HK_AHEAD_BYTES))) goto no_memory;
   c->rx.ahead_room = HK_AHEAD_BYTES;
+  if ((c->threads = threads_for(x, n)) && !(c->jobs = calloc(2 * (size_t)n, sizeof *c->jobs))) goto no_memory;
   c->env = x->env;
   c->peer = peer;
   c->channel = (uint16_t)channel;
@@ -258,6 +271,7 @@ static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn *
   *out = c;
   return HK_OK;
 no_memory:
+  if (c) free(c->rx.ahead);
   free(c);
   return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
 }
@@ -267,7 +281,9 @@ static void free_conn(socket_ctx *x, hk_socket_conn *c) {
   while (x->conns[i] != c) i++;
   x->conns[i] = x->conns[--x->nconns];
   if (!conn_ready(c)) x->nconnecting--;
+  hk_socket_settle(c);
   for (int s = 0; s < c->nconnected; s++) hk_tcp_close(c->wires[s].fd); /* leaves the epoll set too */
+  free(c->jobs);
   free(c->rx.ahead);
   free(c);
 }
@@ -296,6 +312,7 @@ static hk_status socket_open(void *ctx, hk_net_end *e) {
 
 static void socket_close(void *ctx, hk_net_end *e) {
   hk_socket_conn *c = e->priv;
+  hk_socket_settle(c); /* the end's memory goes */
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = NULL;
   if (!c->send && !c->recv) free_conn(ctx, c);
 }
@@ -329,8 +346,10 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
   int n = epoll_wait(x->epoll, events, EVENTS, patience_ms);
   for (int i = 0; i < n; i++) {
     hk_socket_wire *w = events[i].data.ptr;
-    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) w->readable = true;
-    if (events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR)) w->blocked = false;
+    if (events[i].events & (EPOLLIN | EPOLLRDHUP | EPOLLHUP | EPOLLERR)) w->readable = w->news_in = true;
+    if (!(events[i].events & (EPOLLOUT | EPOLLHUP | EPOLLERR))) continue;
+    w->blocked = false;
+    w->news_out = true;
   }
 }
 
@@ -392,7 +411,7 @@ static hk_status socket_progress(void *ctx, bool *moved) {
   bool asked = x->nblocked > 0;
   if (asked) ask_epoll(x, 0);
   HK_OR_RETURN(send_all(x, &any, &nwaiting, &nsockets));
-  bool direct = nsockets <= ASKED_DIRECTLY;
+  bool direct = nsockets <= ASKED_DIRECTLY && !x->threads; /* a thread that finds nothing would be asked at each poll */
   if (!direct) {
     for (int i = 0; i < nwaiting; i++) HK_OR_RETURN(watch(x, x->waiting[i]));
     if (!asked) ask_epoll(x, 0);
@@ -418,13 +437,21 @@ static void socket_sleep(void *ctx) {
   int waits = x->nblocked;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
+    if (c->njobs && hk_socket_send_pending(c)) return; /* a result comes soon, and wakes no one */
     if (!c->recv || !hk_link_waits(c->recv->link)) continue;
+    if (c->njobs) return;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
     /* A socket that is added to the epoll set counts as readable: data may have come before. */
     if (c->failed || (c->watched && hk_socket_readable(c)) || !try_watch(x, c)) return;
     waits++;
   }
   if (waits) ask_epoll(x, 1);
+}
+
+/* What lanes wanted is not wanted any more: afterwards no thread writes to it. */
+static void socket_withdraw(void *ctx) {
+  socket_ctx *x = ctx;
+  for (int i = 0; i < x->nconns && x->threads; i++) hk_socket_settle(x->conns[i]);
 }
 
 const hk_net_provider hk_net_socket = {
@@ -435,6 +462,7 @@ const hk_net_provider hk_net_socket = {
     .open = socket_open,
     .grows = socket_grows,
     .grow = socket_grow,
+    .withdraw = socket_withdraw,
     .progress = socket_progress,
     .sleep = socket_sleep,
     .close = socket_close,

@@ -75,11 +75,12 @@ _Static_assert(sizeof(hk_wire_header) == offsetof(hk_slot, small), "the wire hea
 typedef struct hk_socket_wire {
   struct hk_socket_conn *conn;
   int fd;
-  bool blocked;    /* the kernel's buffer is full; epoll reports when it has room */
-  bool readable;   /* there may be something to receive */
-  uint32_t got;    /* of its part of the message that is being received */
-  uint64_t slot;   /* being sent, or the next one */
-  uint64_t offset; /* bytes of it that the kernel has taken, the header included on the first socket */
+  bool blocked;           /* the kernel's buffer is full; epoll reports when it has room */
+  bool readable;          /* there may be something to receive */
+  bool news_out, news_in; /* epoll has reported room, or data, since a job for it was posted */
+  uint32_t got;           /* of its part of the message that is being received */
+  uint64_t slot;          /* being sent, or the next one */
+  uint64_t offset;        /* bytes of it that the kernel has taken, the header included on the first socket */
   hk_silence silence;
   char iface[IFNAMSIZ];
   char route[2 * HK_ADDR_TEXT + IFNAMSIZ + 16]; /* "10.0.0.1<4000> -> 10.0.0.2<4001>, interface eth0", for messages */
@@ -115,7 +116,10 @@ typedef struct hk_socket_conn {
       held; /* bytes sent and not answered by as many received; rounds in which sending was held back for that */
   hk_net_end *send, *recv; /* NULL if the end is not open */
   hk_socket_rx rx;
-  hk_socket_wire wires[]; /* [nsockets] */
+  struct hk_socket_threads *threads; /* NULL: the calling thread serves all sockets */
+  struct hk_socket_job *jobs;        /* [2 * nsockets], with threads: of each socket's sending, then of its receiving */
+  unsigned njobs;                    /* posted, and their results not taken */
+  hk_socket_wire wires[];            /* [nsockets] */
 } hk_socket_conn;
 
 /* How many bytes a rank that also receives sends ahead: a quarter of its core's L2 cache, within bounds. What is sent,
@@ -135,4 +139,28 @@ bool hk_socket_send_blocked(const hk_socket_conn *c); /* the kernel's buffers ar
 bool hk_socket_send_held(const hk_socket_conn *c); /* held back for some rounds: the thread must not sleep meanwhile */
 /* To be called once a second. Fails the connection if the peer's host does not answer (base/silence.h). */
 hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns);
+/* ---- threads that copy beside the lanes' thread: socket_thread.c ---- */
+enum { HK_JOB_PIECES = 8, HK_JOB_CLOSED = -1 };
+enum { HK_JOB_NONE, HK_JOB_ASKED, HK_JOB_DONE };
+/* The system calls of one socket's part. Only `state` is shared while the job is ASKED. */
+typedef struct hk_socket_job {
+  _Atomic(int) state;
+  bool sends;
+  int fd, n;
+  struct iovec iov[HK_JOB_PIECES]; /* one to receive */
+  size_t bytes, moved;             /* asked for; sent or received */
+  int err; /* why it is less: errno, or HK_JOB_CLOSED; a send that the kernel took in part has none */
+  struct hk_socket_job *next;
+} hk_socket_job;
+typedef struct hk_socket_threads hk_socket_threads;
+
+/* Begins n threads, or fewer if the process may have no more. NULL: none. */
+hk_socket_threads *hk_socket_threads_begin(const hk_transport_env *env, int n);
+/* No job is posted any more. NULL is allowed. */
+void hk_socket_threads_end(hk_socket_threads *p);
+/* Returns true if a thread serves socket s: they and the calling thread take turns, and it has the first one. */
+bool hk_socket_threads_have(const hk_socket_threads *p, unsigned s);
+void hk_socket_threads_post(hk_socket_threads *p, unsigned s, hk_socket_job *job);
+/* Waits until no job of the connection uses memory of the user or the link. */
+void hk_socket_settle(hk_socket_conn *c);
 #endif

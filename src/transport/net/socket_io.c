@@ -50,6 +50,7 @@ static const char *advice(int err) {
 
 static void mark_failed(hk_socket_conn *c, hk_status rc) {
   c->failed = rc;
+  hk_socket_settle(c);
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
@@ -189,12 +190,12 @@ void hk_socket_polled(hk_socket_conn *c, bool came) {
 }
 
 /* Collects the bytes that socket s sends next: as many slots as fit into the vector, about `most` bytes. */
-static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, size_t *total) {
+static int gather(const hk_socket_conn *c, unsigned s, size_t most, struct iovec *iov, int room, size_t *total) {
   const hk_net_end *e = c->send;
   uint64_t k = c->wires[s].slot, offset = c->wires[s].offset;
   int n = 0;
   *total = 0;
-  for (; n + 2 <= IOV_MAX_USED && *total < most && hk_net_filled(e, k); k++, offset = 0) {
+  for (; n + 2 <= room && *total < most && hk_net_filled(e, k); k++, offset = 0) {
     hk_slot *slot = hk_net_slot(e, k);
     uint32_t at, bytes = part(c, k, slot->bytes, s, &at), head = s == 0 ? HEADER : 0;
     char *data = (char *)(uintptr_t)hk_net_slot_data(e, k) + at;
@@ -230,6 +231,54 @@ static void advance(hk_socket_conn *c, unsigned s, size_t sent) {
   }
 }
 
+/* The kernel has taken `sent` of `total` bytes, or refused: an errno, or 0. */
+static hk_status sent_some(hk_socket_conn *c, unsigned s, size_t sent, size_t total, int err, bool *moved) {
+  hk_socket_wire *t = &c->wires[s];
+  if (err == EFAULT)
+    return bad_buffer(c, true, hk_net_slot_data(c->send, t->slot), hk_net_slot(c->send, t->slot)->bytes);
+  if (err && err != EAGAIN && err != EWOULDBLOCK) return broken(t, "sending", err);
+  if (sent > 0) *moved = true;
+  t->blocked = sent < total;
+  advance(c, s, sent);
+  return HK_OK;
+}
+
+/* What a socket's job has come to. HK_JOB_DONE: its results are taken, and the next one may be posted. */
+static int state_of(hk_socket_conn *c, hk_socket_job *j) {
+  /* acquire: pairs with the end of the job; its results are read after it */
+  const int state = atomic_load_explicit(&j->state, memory_order_acquire);
+  if (state != HK_JOB_DONE) return state;
+  atomic_store_explicit(&j->state, HK_JOB_NONE, memory_order_relaxed); /* relaxed: this thread alone posts it */
+  c->njobs--;
+  return state;
+}
+static void post(hk_socket_conn *c, unsigned s, hk_socket_job *j) {
+  j->fd = c->wires[s].fd;
+  c->njobs++;
+  hk_socket_threads_post(c->threads, s, j);
+}
+
+/* As push, by another thread, and not paced: threads are for networks that are faster than a core. What epoll reported
+ * while the job was under way may be newer than what the job met, and is not reported again: then the socket is tried
+ * once more. */
+static hk_status push_beside(hk_socket_conn *c, unsigned s, bool *moved) {
+  hk_socket_job *j = &c->jobs[s];
+  const int state = state_of(c, j);
+  if (state == HK_JOB_DONE) {
+    HK_OR_RETURN(sent_some(c, s, j->moved, j->bytes, j->err, moved));
+    if (c->wires[s].news_out) c->wires[s].blocked = false;
+  }
+  if (state == HK_JOB_ASKED || c->wires[s].blocked) return HK_OK;
+  j->n = gather(c, s, SIZE_MAX, j->iov, HK_JOB_PIECES, &j->bytes);
+  j->sends = true;
+  c->wires[s].news_out = false;
+  if (j->n)
+    post(c, s, j);
+  else
+    advance(c, s, 0); /* skips slots of which this socket carries no part */
+  return HK_OK;
+}
+
 static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
   hk_socket_wire *t = &c->wires[s];
   bool paced = hk_socket_waited_for(c);
@@ -237,24 +286,16 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
     struct iovec iov[IOV_MAX_USED];
     size_t total;
     if (s == 0) choose_gathering(c, t->slot);
-    int n = gather(c, s, paced ? lead_of_one(c) : SIZE_MAX, iov, &total);
+    int n = gather(c, s, paced ? lead_of_one(c) : SIZE_MAX, iov, IOV_MAX_USED, &total);
     if (n == 0) {
       advance(c, s, 0); /* skips slots of which this socket carries no part */
       return HK_OK;
     }
     ssize_t sent = n == 1 ? hk_tcp_send(t->fd, iov[0].iov_base, iov[0].iov_len) : hk_tcp_sendv(t->fd, iov, n);
-    if (sent < 0) {
-      if (errno == EINTR) continue;
-      const hk_slot *slot = hk_net_slot(c->send, t->slot);
-      if (errno == EFAULT) return bad_buffer(c, true, hk_net_slot_data(c->send, t->slot), slot->bytes);
-      if (errno != EAGAIN && errno != EWOULDBLOCK) return broken(t, "sending", errno);
-      sent = 0;
-    }
-    if (sent > 0) *moved = true;
-    t->blocked = (size_t)sent < total;
-    advance(c, s, (size_t)sent);
+    if (sent < 0 && errno == EINTR) continue;
+    HK_OR_RETURN(sent_some(c, s, sent < 0 ? 0 : (size_t)sent, total, sent < 0 ? errno : 0, moved));
     if (!paced) continue;
-    c->lead += (uint32_t)sent;
+    if (sent > 0) c->lead += (uint32_t)sent;
     if (c->lead >= lead_of_one(c)) break;
   }
   return HK_OK;
@@ -262,7 +303,8 @@ static hk_status push(hk_socket_conn *c, unsigned s, bool *moved) {
 
 hk_status hk_socket_send(hk_socket_conn *c, bool *moved) {
   if (hold_back(c)) return HK_OK;
-  for (unsigned s = 0; s < c->nsockets; s++) HK_OR_RETURN(push(c, s, moved));
+  for (unsigned s = 0; s < c->nsockets; s++)
+    HK_OR_RETURN(hk_socket_threads_have(c->threads, s) ? push_beside(c, s, moved) : push(c, s, moved));
   uint64_t all = c->wires[0].slot;
   for (unsigned s = 1; s < c->nsockets; s++)
     if (c->wires[s].slot < all) all = c->wires[s].slot;
@@ -417,22 +459,49 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   return HK_OK;
 }
 
+/* What a read of a socket but the first gave. */
+static hk_status got_some(hk_socket_conn *c, hk_socket_wire *w, size_t got, int err, bool *moved) {
+  if (err == HK_JOB_CLOSED) return broken(w, "receiving a message", 0);
+  if (err == EFAULT) return bad_buffer(c, false, c->rx.place, c->rx.head.bytes);
+  if (err && err != EAGAIN && err != EWOULDBLOCK) return broken(w, "receiving a message", err);
+  w->readable = !err;
+  w->got += (uint32_t)got;
+  if (got) *moved = true;
+  return HK_OK;
+}
+
+/* Another thread reads the rest of a socket's part; epoll as in push_beside. */
+static hk_status read_beside(hk_socket_conn *c, unsigned s, uint32_t at, uint32_t bytes, bool *moved) {
+  hk_socket_wire *w = &c->wires[s];
+  hk_socket_job *j = &c->jobs[c->nsockets + s];
+  const int state = state_of(c, j);
+  if (state == HK_JOB_DONE) {
+    HK_OR_RETURN(got_some(c, w, j->moved, j->err, moved));
+    if (w->news_in) w->readable = true;
+  }
+  if (state == HK_JOB_ASKED || !w->readable || w->got == bytes) return HK_OK;
+  j->bytes = bytes - w->got;
+  j->iov[0] = (struct iovec){c->rx.place + at + w->got, j->bytes};
+  j->n = 1;
+  j->sends = w->news_in = false;
+  post(c, s, j);
+  return HK_OK;
+}
+
 /* Reads the parts of the message that the other sockets carry. */
 static hk_status read_others(hk_socket_conn *c, bool *moved) {
   hk_socket_rx *r = &c->rx;
   for (unsigned s = 1; s < c->nsockets; s++) {
     hk_socket_wire *w = &c->wires[s];
     uint32_t at, bytes = rx_part(c, r->head.bytes, s, &at);
+    if (hk_socket_threads_have(c->threads, s)) {
+      HK_OR_RETURN(read_beside(c, s, at, bytes, moved));
+      continue;
+    }
     while (w->readable && w->got < bytes) {
       ssize_t got = hk_tcp_recv(w->fd, r->place + at + w->got, bytes - w->got);
-      if (got == 0) return broken(w, "receiving a message", 0);
       if (got < 0 && errno == EINTR) continue;
-      if (got < 0 && errno == EFAULT) return bad_buffer(c, false, r->place, r->head.bytes);
-      if (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK) return broken(w, "receiving a message", errno);
-      w->readable = got > 0;
-      if (got < 0) break;
-      w->got += (uint32_t)got;
-      *moved = true;
+      HK_OR_RETURN(got_some(c, w, got < 0 ? 0 : (size_t)got, got < 0 ? errno : got == 0 ? HK_JOB_CLOSED : 0, moved));
     }
   }
   return HK_OK;
