@@ -37,8 +37,10 @@ static bool read_text(const char *path, char *out, size_t bytes) {
   size_t used = 0;
   ssize_t n = 0;
   /* Files of /proc are read in pieces; with no room left, a read gives 0. */
-  while ((n = read(fd, out + used, bytes - 1 - used)) > 0 || (n < 0 && errno == EINTR))
-    if (n > 0) used += (size_t)n;
+  do {
+    used += (size_t)n;
+    while ((n = read(fd, out + used, bytes - 1 - used)) < 0 && errno == EINTR) continue;
+  } while (n > 0);
   close(fd);
   while (used > 0 && isspace((unsigned char)out[used - 1])) used--;
   out[used] = '\0';
