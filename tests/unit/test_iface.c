@@ -1,0 +1,272 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* How the interfaces of a machine are found (src/base/iface.c), on an invented one: this test gives the library the
+ * list of interfaces, and the files of /sys/class/net below a folder of its own. */
+#include <arpa/inet.h>
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <ifaddrs.h>
+#include <net/if.h>
+#include <stdarg.h>
+#include "../../src/base/iface.h"
+#include "../../src/base/param.h"
+#include "../../src/base/status.h"
+#include "../support/fake_machine.h"
+#include "../support/suite.h"
+
+/* ---- the machine ---- */
+
+enum { ROOM = 140, RUNS = IFF_UP | IFF_RUNNING };
+static struct ifaddrs list[ROOM];
+static hk_addr addresses[ROOM], masks[ROOM];
+static int count, given, freed;
+
+int getifaddrs(struct ifaddrs **out) {
+  for (int i = 0; i < count; i++) list[i].ifa_next = i + 1 < count ? &list[i + 1] : NULL;
+  *out = count ? list : NULL;
+  given++;
+  return 0;
+}
+void freeifaddrs(struct ifaddrs *all) {
+  ck_assert_ptr_eq(all, count ? list : NULL);
+  freed++;
+}
+
+static const char *moved(const char *path, char *text, size_t bytes) {
+  if (strncmp(path, "/sys/class/net/", 15) != 0) return path;
+  snprintf(text, bytes, "%s%s", scratch_folder, path);
+  return text;
+}
+int access(const char *path, int mode) {
+  char text[256];
+  return faccessat(AT_FDCWD, moved(path, text, sizeof text), mode, 0);
+}
+int open(const char *path, int flags, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, flags);
+  const mode_t mode = flags & O_CREAT ? va_arg(args, mode_t) : 0;
+  va_end(args);
+  return openat(AT_FDCWD, moved(path, text, sizeof text), flags, mode);
+}
+DIR *opendir(const char *path) {
+  char text[256];
+  int fd = openat(AT_FDCWD, moved(path, text, sizeof text), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  return fd < 0 ? NULL : fdopendir(fd);
+}
+
+static hk_addr address(const char *text) {
+  hk_addr a;
+  memset(&a, 0, sizeof a);
+  a.sa.sa_family = strchr(text, ':') ? AF_INET6 : AF_INET;
+  void *at = a.sa.sa_family == AF_INET6 ? (void *)&a.v6.sin6_addr : (void *)&a.v4.sin_addr;
+  ck_assert_int_eq(inet_pton(a.sa.sa_family, text, at), 1);
+  return a;
+}
+/* Adds an interface; mask may be NULL. */
+static void add(const char *name, const char *addr, const char *mask, unsigned flags) {
+  struct ifaddrs *i = &list[count];
+  addresses[count] = address(addr);
+  if (mask) masks[count] = address(mask);
+  *i = (struct ifaddrs){.ifa_name = (char *)(uintptr_t)name,
+                        .ifa_flags = flags,
+                        .ifa_addr = &addresses[count].sa,
+                        .ifa_netmask = mask ? &masks[count].sa : NULL};
+  count++;
+}
+
+static hk_iface found[ROOM];
+static int nfound;
+static hk_status scan(void) {
+  nfound = ROOM;
+  given = freed = 0;
+  hk_status rc = hk_ifaces(found, &nfound, NULL);
+  ck_assert_int_eq(given, freed);
+  return rc;
+}
+static const hk_iface *named(const char *name) {
+  for (int i = 0; i < nfound; i++)
+    if (strcmp(found[i].name, name) == 0) return &found[i];
+  ck_abort_msg("%s is not found", name);
+}
+
+static void setup(void) { scratch_make(); }
+
+/* ---- tests ---- */
+
+START_TEST(kinds) {
+  static const struct {
+    const char *name, *entries[3]; /* below the interface's folder */
+    hk_iface_class kind;
+  } rows[] = {
+      {"eth0", {"device/vendor"}, HK_IFACE_PHYSICAL},
+      {"one", {"lower_eth0/x"}, HK_IFACE_PHYSICAL},
+      {"two", {"lower_one/x"}, HK_IFACE_PHYSICAL},
+      {"three", {"lower_two/x"}, HK_IFACE_PHYSICAL},
+      {"four", {"lower_three/x"}, HK_IFACE_PHYSICAL},
+      {"five", {"lower_four/x"}, HK_IFACE_VIRTUAL}, /* not looked at so far down */
+      {"many", {"lower_tun0/x", "lower_eth0/x", "lower_gone/x"}, HK_IFACE_PHYSICAL},
+      {"upper", {"upper_eth0/x"}, HK_IFACE_VIRTUAL},
+      {"br0", {"bridge/x", "lower_eth0/x"}, HK_IFACE_PHYSICAL},
+      {"odd0", {"bridge/x", "lower_tun0/x"}, HK_IFACE_BRIDGE},
+      {"tun0", {"tun_flags"}, HK_IFACE_VIRTUAL},
+      {"bare", {NULL}, HK_IFACE_VIRTUAL},
+      {"docker0", {"x"}, HK_IFACE_BRIDGE},
+      {"br-4a6f", {"x"}, HK_IFACE_BRIDGE},
+      {"virbr0", {"x"}, HK_IFACE_BRIDGE},
+      {"cni0", {"x"}, HK_IFACE_BRIDGE},
+      {"podman1", {"x"}, HK_IFACE_BRIDGE},
+      {"veth12ab", {"x"}, HK_IFACE_BRIDGE},
+      {"vnet3", {"x"}, HK_IFACE_BRIDGE},
+      {"flannel.1", {"x"}, HK_IFACE_BRIDGE},
+      {"cali77", {"x"}, HK_IFACE_BRIDGE},
+      {"vmnet8", {"x"}, HK_IFACE_BRIDGE},
+      {"vmware", {"x"}, HK_IFACE_VIRTUAL},
+  };
+  char addr[32], path[128];
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    snprintf(addr, sizeof addr, "10.0.%zu.1", i);
+    add(rows[i].name, addr, "255.255.255.0", RUNS);
+    for (int k = 0; k < 3 && rows[i].entries[k]; k++) {
+      snprintf(path, sizeof path, "sys/class/net/%s/%s", rows[i].name, rows[i].entries[k]);
+      fm_file(path, "1\n");
+    }
+  }
+  add("lo", "127.0.0.1", "255.0.0.0", RUNS | IFF_LOOPBACK);
+  setenv("NCCL_SOCKET_IFNAME", "^nothing", 1);
+  hk_param_reload();
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert_int_eq(nfound, (int)HK_ARRAY_LENGTH(rows)); /* loopback is left out */
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++)
+    ck_assert_msg(named(rows[i].name)->kind == rows[i].kind, "%s: %d", rows[i].name, named(rows[i].name)->kind);
+  setenv("NCCL_SOCKET_IFNAME", "=lo", 1);
+  hk_param_reload();
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert(nfound == 1 && found[0].kind == HK_IFACE_LOOPBACK);
+}
+END_TEST
+
+START_TEST(numbers) {
+  static const struct {
+    const char *name, *speed, *vendor; /* NULL: no such file */
+    uint32_t mbps, id;
+  } rows[] = {{"a", "100000\n", "0x15b3\n", 100000, 0x15b3},
+              {"b", "-1\n", "0x8086\n", 0, 0x8086},
+              {"c", "", NULL, 0, 0},
+              {"d", NULL, "0x0\n", 0, 0},
+              {"e", "1", "7", 1, 7}};
+  char addr[32], path[128];
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    snprintf(addr, sizeof addr, "10.0.%zu.1", i);
+    add(rows[i].name, addr, NULL, RUNS);
+    snprintf(path, sizeof path, "sys/class/net/%s/speed", rows[i].name);
+    if (rows[i].speed) fm_file(path, "%s", rows[i].speed);
+    snprintf(path, sizeof path, "sys/class/net/%s/device/vendor", rows[i].name);
+    if (rows[i].vendor) fm_file(path, "%s", rows[i].vendor);
+  }
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert_int_eq(nfound, (int)HK_ARRAY_LENGTH(rows));
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    ck_assert_uint_eq(named(rows[i].name)->speed_mbps, rows[i].mbps);
+    ck_assert_uint_eq(named(rows[i].name)->vendor, rows[i].id);
+    ck_assert_uint_eq(named(rows[i].name)->prefix, 0);
+  }
+}
+END_TEST
+
+START_TEST(prefixes) {
+  static const struct {
+    const char *name, *addr, *mask;
+    unsigned prefix;
+  } rows[] = {{"a", "10.0.0.1", "0.0.0.0", 0},
+              {"b", "10.0.0.1", "128.0.0.0", 1},
+              {"c", "10.0.0.1", "255.255.240.0", 20},
+              {"d", "10.0.0.1", "255.255.255.254", 31},
+              {"e", "10.0.0.1", "255.255.255.255", 32},
+              {"f", "10.0.0.1", "255.0.255.0", 8},
+              {"g", "fd00::1", "ffff:ffff:ffff:ffff::", 64},
+              {"h", "fd00::1", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", 128},
+              {"i", "fd00::1", "fe00::", 7}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) add(rows[i].name, rows[i].addr, rows[i].mask, RUNS);
+  ck_assert_int_eq(scan(), HK_OK);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    const hk_addr want = address(rows[i].addr);
+    const hk_iface *f = named(rows[i].name);
+    ck_assert_msg(f->prefix == rows[i].prefix, "%s: %u", rows[i].mask, f->prefix);
+    ck_assert(f->addr.sa.sa_family == want.sa.sa_family && hk_addr_same_host(&f->addr, &want));
+  }
+}
+END_TEST
+
+/* What is down, has no cable or no IP address, is left out; an alias has the name of its interface. */
+START_TEST(which_count) {
+  static struct sockaddr packet = {.sa_family = AF_PACKET};
+  add("down", "10.0.0.1", NULL, IFF_RUNNING);
+  add("unplugged", "10.0.0.2", NULL, IFF_UP);
+  add("packet", "10.0.0.3", NULL, RUNS);
+  list[count - 1].ifa_addr = &packet;
+  add("none", "10.0.0.4", NULL, RUNS);
+  list[count - 1].ifa_addr = NULL;
+  add("eth0:1", "10.0.0.5", NULL, RUNS);
+  add("eth1", "fe80::1", NULL, RUNS);
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert_int_eq(nfound, 2);
+  ck_assert(named("eth0")->addr.sa.sa_family == AF_INET && named("eth1")->addr.sa.sa_family == AF_INET6);
+
+  char name[IFNAMSIZ];
+  const hk_addr here = address("10.0.0.5"), there = address("10.0.0.6"), down = address("10.0.0.1"),
+                link = address("fe80::1");
+  hk_iface_name_of(&here, name);
+  ck_assert_str_eq(name, "eth0:1");
+  hk_iface_name_of(&down, name);
+  ck_assert_str_eq(name, "down");
+  hk_iface_name_of(&there, name);
+  ck_assert_str_eq(name, "");
+  hk_iface_name_of(&link, name);
+  ck_assert_str_eq(name, "eth1");
+  ck_assert_int_eq(given, freed);
+}
+END_TEST
+
+START_TEST(many) {
+  static char names[ROOM][8];
+  for (int i = 0; i < ROOM; i++) {
+    snprintf(names[i], sizeof names[i], "e%d", i);
+    add(names[i], "10.0.0.1", NULL, RUNS);
+  }
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert_int_eq(nfound, 128);
+  for (int i = 0; i < nfound; i++) ck_assert_str_eq(found[i].name, names[i]); /* equal ones stay in order */
+}
+END_TEST
+
+START_TEST(refused) {
+  ck_assert_int_eq(scan(), HK_ERR_SYSTEM);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "no network interface of this host is up"));
+  add("eth0", "10.0.0.1", NULL, RUNS);
+  add("eth1", "fd00::1", NULL, RUNS);
+  setenv("NCCL_SOCKET_IFNAME", "=eth1", 1);
+  setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
+  hk_param_reload();
+  ck_assert_int_eq(scan(), HK_ERR_USAGE);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "NCCL_SOCKET_IFNAME='=eth1' and NCCL_SOCKET_FAMILY='AF_INET'; up on "
+                                                "this host: eth0 (IPv4), eth1 (IPv6)"));
+  for (int i = 0; i < 40; i++) add("interface-of-15", "10.0.0.1", NULL, RUNS);
+  ck_assert_int_eq(scan(), HK_ERR_USAGE); /* names that do not fit are left out whole */
+  const char *text = hk_last_error();
+  ck_assert_str_eq(text + strlen(text) - 22, "interface-of-15 (IPv4)");
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("iface");
+  tcase_add_checked_fixture(t, setup, scratch_remove);
+  tcase_add_test(t, kinds);
+  tcase_add_test(t, numbers);
+  tcase_add_test(t, prefixes);
+  tcase_add_test(t, which_count);
+  tcase_add_test(t, many);
+  tcase_add_test(t, refused);
+  return suite_run_one("iface", t);
+}

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* Small files below a root (src/base/root.h). */
+#include <check.h>
+#include <errno.h>
+#include <sys/uio.h>
+#include "../../src/base/root.h"
+#include "../../src/base/status.h"
+#include "../support/fake_machine.h"
+#include "../support/suite.h"
+
+/* A read gives few bytes at a time, and a signal may end it. */
+static size_t piece = SIZE_MAX;
+static int signals, fails;
+ssize_t read(int fd, void *out, size_t bytes) {
+  if (signals > 0) {
+    signals--;
+    errno = EINTR;
+    return -1;
+  }
+  if (fails) {
+    errno = EIO;
+    return -1;
+  }
+  signals = piece < SIZE_MAX ? 1 : 0;
+  return readv(fd, &(struct iovec){out, bytes < piece ? bytes : piece}, 1);
+}
+
+START_TEST(texts) {
+  char text[16];
+  fm_file("sys/a7", "%s", _i ? "  two words \t\n\n" : "");
+  for (piece = 1; piece; piece = piece == 1 ? SIZE_MAX : 0) {
+    memset(text, 'x', sizeof text);
+    ck_assert(hk_root_text(scratch_folder, text, sizeof text, "/sys/%c%d", 'a', 7));
+    ck_assert_str_eq(text, _i ? "  two words" : "");
+  }
+  piece = SIZE_MAX;
+  signals = 3;
+  ck_assert(hk_root_text(scratch_folder, text, sizeof text, "/sys/a7"));
+  ck_assert_str_eq(text, _i ? "  two words" : "");
+}
+END_TEST
+
+START_TEST(no_texts) {
+  char text[8] = "before";
+  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/none"));
+  ck_assert_str_eq(text, "");
+  fm_file("long", "0123456789");
+  ck_assert(hk_root_text(scratch_folder, text, sizeof text, "/long"));
+  ck_assert_str_eq(text, "0123456");
+  ck_assert(hk_root_text(scratch_folder, text, 1, "/long"));
+  ck_assert_str_eq(text, "");
+  fails = 1;
+  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/long"));
+  ck_assert_str_eq(text, "");
+}
+END_TEST
+
+START_TEST(numbers) {
+  static const struct {
+    const char *text;
+    bool good;
+    long long value;
+  } rows[] = {{"12\n", true, 12},    {"0x1f", true, 31}, {"-1", true, -1},
+              {"16 GB/s", true, 16}, {"", false, 0},     {"x1", false, 0},
+              {"0", true, 0},        {"010", true, 8},   {"9223372036854775807", true, INT64_MAX},
+              {"-", false, 0},       {"\n5", true, 5},   {"9223372036854775808", false, 0}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    long long value = 77;
+    fm_file("n", "%s", rows[i].text);
+    errno = ERANGE; /* of an earlier call */
+    ck_assert_msg(hk_root_number(scratch_folder, &value, "/%s", "n") == rows[i].good, "%s", rows[i].text);
+    ck_assert_msg(value == rows[i].value, "%s: %lld", rows[i].text, value);
+  }
+  long long value = 77;
+  ck_assert(!hk_root_number(scratch_folder, &value, "/none"));
+  ck_assert_int_eq(value, 0);
+}
+END_TEST
+
+START_TEST(lists) {
+  char path[32], want[16];
+  fm_file("empty/.hidden", "x");
+  char **none = hk_root_list(scratch_folder, "/empty");
+  ck_assert(none && !none[0]);
+  free(none);
+  ck_assert_ptr_null(hk_root_list(scratch_folder, "/gone"));
+  fm_file("full/.hidden", "x");
+  for (int i = 299; i >= 0; i--) {
+    snprintf(path, sizeof path, "full/node%d", i);
+    fm_file(path, "x");
+    char **all = i == 298 || i == 0 ? hk_root_list(scratch_folder, "/%s", "full") : NULL;
+    if (!all) continue;
+    int n = 0;
+    for (; all[n]; n++) {
+      snprintf(want, sizeof want, "node%d", i + n);
+      ck_assert_str_eq(all[n], want);
+    }
+    ck_assert_int_eq(n, 300 - i);
+    free(all);
+  }
+  ck_assert(hk_root_has(scratch_folder, "/full/node%d", 7) && !hk_root_has(scratch_folder, "/full/node%d", 300));
+}
+END_TEST
+
+START_TEST(links) {
+  char out[HK_ROOT_PATH], text[8];
+  fm_file("a/b/c", "x");
+  fm_link("down", "a/b");
+  fm_link("up", "/");
+  fm_link("self", ".");
+  fm_link("beside/x", scratch_folder);
+  ck_assert(hk_root_real(scratch_folder, out, "/down/%s", "c"));
+  ck_assert_str_eq(out, "/a/b/c");
+  ck_assert(hk_root_real(scratch_folder, out, "/self"));
+  ck_assert_str_eq(out, "");
+  ck_assert(!hk_root_real(scratch_folder, out, "/up")); /* it leads out */
+  ck_assert(!hk_root_real(scratch_folder, out, "/none"));
+  ck_assert(hk_root_real("", out, "%s/down", scratch_folder));
+  ck_assert_ptr_nonnull(strstr(out, "/a/b"));
+  ck_assert(!hk_root_real("/no/such/root", out, "/../../../tmp"));
+  /* A folder beside the root that has the same beginning is not below it. */
+  char beside[128], link[192];
+  snprintf(beside, sizeof beside, "%sx", scratch_folder);
+  snprintf(link, sizeof link, "%s/out", scratch_folder);
+  ck_assert_int_eq(mkdir(beside, 0700), 0);
+  ck_assert_int_eq(symlink(beside, link), 0);
+  ck_assert(!hk_root_real(scratch_folder, out, "/out"));
+  rmdir(beside);
+
+  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/down"));
+  ck_assert_str_eq(text, "b");
+  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/self"));
+  ck_assert_str_eq(text, ".");
+  ck_assert(!hk_root_link(scratch_folder, text, sizeof text, "/a"));
+  fm_link("long", "x/0123456789");
+  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/long"));
+  ck_assert_str_eq(text, "0123456");
+}
+END_TEST
+
+/* By the last PCI address of the path; those without one come last, and equal ones stay as they are. */
+START_TEST(sorts_by_pci) {
+  static const struct {
+    const char *name, *path;
+  } rows[] = {{"n0", "virtual/n0"},
+              {"m3", "pci0000:00/0000:00:01.0/0000:3b:00.1/net/m3"},
+              {"m2", "pci0000:00/0000:00:01.0/0000:3b:00.0/net/m2"},
+              {"n1", "pci0000:00/0000:3b:00.0x/net/n1"},
+              {"m6", "pci0001:00/0001:02:1f.7"},
+              {"m1", "pci0000:00/0000:0a:1f.7"},
+              {"m5", "pci0000:ff/0000:ff:1f.7/net/m5"},
+              {"m4", "pci0000:00/0000:3b:01.0/net/m4"},
+              {"same", "pci0000:00/0000:3b:00.1/net/same"}};
+  enum { N = HK_ARRAY_LENGTH(rows) };
+  static const char *const want[N] = {"m1", "m2", "m3", "same", "m4", "m5", "m6", "n0", "n1"};
+  char path[128], target[128];
+  char *devices[N + 1] = {NULL};
+  for (int i = 0; i < N; i++) {
+    const bool whole = i % 2; /* the entry itself is the device, or has a link to it */
+    snprintf(path, sizeof path, "sys/devices/%s/x", rows[i].path);
+    fm_file(path, "x");
+    snprintf(path, sizeof path, "sys/class/c/%s%s", rows[i].name, whole ? "" : "/device");
+    snprintf(target, sizeof target, "../../%sdevices/%s", whole ? "" : "../", rows[i].path);
+    fm_link(path, target);
+    devices[i] = (char *)(uintptr_t)rows[i].name;
+  }
+  hk_root_sort_by_pci(scratch_folder, "/sys/class/c", devices);
+  for (int i = 0; i < N; i++) ck_assert_str_eq(devices[i], want[i]);
+  ck_assert_ptr_null(devices[N]);
+  char *none[1] = {NULL};
+  hk_root_sort_by_pci(scratch_folder, "/sys/class/c", none);
+  hk_root_sort_by_pci(scratch_folder, "/sys/class/c", NULL);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("root");
+  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
+  tcase_add_loop_test(t, texts, 0, 2);
+  tcase_add_test(t, no_texts);
+  tcase_add_test(t, numbers);
+  tcase_add_test(t, lists);
+  tcase_add_test(t, links);
+  tcase_add_test(t, sorts_by_pci);
+  return suite_run_one("root", t);
+}
