@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "log.h"
 #include "param.h"
+#include "root.h"
 
 enum { MAX_IFACES = 128, LOWER_DEPTH = 4 };
 
@@ -91,7 +92,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   exact = *names == '=';
   if (exact) names++;
   bool chosen = *names && !exclude;
-  ranked *r = calloc((size_t)(n > 0 ? n : 1), sizeof(*r));
+  ranked *r = calloc((size_t)n + 1, sizeof(*r));
   if (!r) return -1;
   int kept = 0;
   const char *routed_name = NULL; /* the interface by which the route leaves: its other addresses are as good */
@@ -126,9 +127,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
 /* ---- the interfaces of this machine ---- */
 
 static bool sysfs_exists(const char *name, const char *entry) {
-  char path[128];
-  snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, entry);
-  return access(path, F_OK) == 0;
+  return hk_root_has("", "/sys/class/net/%s/%s", name, entry);
 }
 
 /* Does the interface have a device, its own or that of an interface below it (bond, VLAN, bridge with a real port)? */
@@ -160,22 +159,15 @@ static hk_iface_class classify(const char *name, unsigned flags) {
 
 /* A number that a file of the interface holds: decimal, or hexadecimal after 0x; 0 if there is none. */
 static uint32_t sysfs_number(const char *name, const char *entry) {
-  char path[128], text[32];
-  snprintf(path, sizeof(path), "/sys/class/net/%s/%s", name, entry);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
-  ssize_t n = read(fd, text, sizeof(text) - 1); /* of `speed`: EINVAL if the driver knows none */
-  close(fd);
-  if (n <= 0) return 0;
-  text[n] = '\0';
-  long v = strtol(text, NULL, 0);
-  return v > 0 ? (uint32_t)v : 0;
+  long long v; /* of `speed` EINVAL if the driver knows none */
+  (void)hk_root_number("", &v, "/sys/class/net/%s/%s", name, entry);
+  v = v > 0 ? v : 0;
+  return (uint32_t)v;
 }
 
 static unsigned prefix_bits(const struct sockaddr *mask) {
   hk_addr m;
   if (!mask) return 0;
-  memset(&m, 0, sizeof(m));
   memcpy(&m, mask, mask->sa_family == AF_INET6 ? sizeof(m.v6) : sizeof(m.v4));
   unsigned bits, n = 0;
   const unsigned char *b = addr_bits(&m, &bits);
@@ -183,10 +175,10 @@ static unsigned prefix_bits(const struct sockaddr *mask) {
   return n;
 }
 
+/* Adds them to the *n of the list. */
 static hk_status scan(hk_iface *list, int *n) {
   struct ifaddrs *all;
   if (getifaddrs(&all) != 0) return HK_FAIL_ERRNO("cannot list this host's network interfaces");
-  *n = 0;
   for (struct ifaddrs *i = all; i && *n < MAX_IFACES; i = i->ifa_next) {
     if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
     /* RUNNING: the cable is plugged in. An interface that is up without it would be chosen, and nothing would
@@ -224,11 +216,8 @@ void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]) {
 static bool route_source(const hk_addr *to, hk_addr *local) {
   int fd = socket(to->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
-  hk_addr target = *to;
   socklen_t len = sizeof(*local);
-  memset(local, 0, sizeof(*local));
-  if (hk_addr_port(&target) == 0) hk_addr_set_port(&target, 9);
-  bool ok = connect(fd, &target.sa, hk_addr_len(&target)) == 0 && getsockname(fd, &local->sa, &len) == 0;
+  bool ok = connect(fd, &to->sa, hk_addr_len(to)) == 0 && getsockname(fd, &local->sa, &len) == 0;
   close(fd);
   return ok;
 }
@@ -251,11 +240,11 @@ static void list_names(const hk_iface *list, int n, char *text, size_t bytes) {
   text[0] = '\0';
   for (int i = 0; i < n; i++) {
     char one[IFNAMSIZ + 16];
-    int w = snprintf(one, sizeof(one), "%s%s (%s)", i ? ", " : "", list[i].name,
-                     list[i].addr.sa.sa_family == AF_INET6 ? "IPv6" : "IPv4");
-    if (w < 0 || used + (size_t)w >= bytes) return;
-    memcpy(text + used, one, (size_t)w + 1);
-    used += (size_t)w;
+    size_t w = (size_t)snprintf(one, sizeof(one), "%s%s (%s)", i ? ", " : "", list[i].name,
+                                list[i].addr.sa.sa_family == AF_INET6 ? "IPv6" : "IPv4");
+    if (used + w >= bytes) return;
+    memcpy(text + used, one, w + 1);
+    used += w;
   }
 }
 

@@ -15,11 +15,11 @@
 
 _Static_assert((int)HK_ROOT_PATH >= PATH_MAX, "realpath writes up to PATH_MAX bytes");
 
+/* A path that is too long becomes "", which leads nowhere. */
 static void join(char *path, const char *root, const char *format, va_list args) {
-  size_t n = strlen(root);
-  if (n >= HK_ROOT_PATH) n = 0;
+  const size_t n = strnlen(root, HK_ROOT_PATH - 1);
   memcpy(path, root, n);
-  vsnprintf(path + n, HK_ROOT_PATH - n, format, args);
+  if (n + (size_t)vsnprintf(path + n, HK_ROOT_PATH - n, format, args) >= HK_ROOT_PATH) path[0] = '\0';
 }
 #define JOIN(path, root, format)                                                                                       \
   char path[HK_ROOT_PATH];                                                                                             \
@@ -116,7 +116,7 @@ bool hk_root_real(const char *root, char *out, const char *format, ...) {
   if (!realpath(path, out)) return false;
   if (!*root) return true;
   if (!realpath(root, top)) return false;
-  size_t n = strlen(top);
+  size_t n = top[1] ? strlen(top) : 0;                                      /* 0: the root is "/" itself */
   if (strncmp(out, top, n) != 0 || (out[n] != '/' && out[n])) return false; /* a link that leads out of the root */
   memmove(out, out + n, strlen(out + n) + 1);
   return true;

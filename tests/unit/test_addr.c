@@ -209,7 +209,11 @@ static const char *order(const char *names, int family, const char *local) {
   hk_addr from;
   if (local) from = addr(local, 0);
   hk_iface_wish w = {.names = names, .family = family, .local = local ? &from : NULL};
-  int n = hk_iface_order(m, machine(m), &w);
+  const int all = machine(m);
+  m[all] = m[all - 1]; /* is not in the list */
+  snprintf(m[all].name, sizeof m[all].name, "tail0");
+  if (local) m[all].addr = from;
+  int n = hk_iface_order(m, all, &w);
   text[0] = '\0';
   for (int i = 0; i < n; i++) {
     if (i) strcat(text, " ");
@@ -235,6 +239,7 @@ START_TEST(filters_interfaces_as_nccl_does) {
   ck_assert_str_eq(order("eth", AF_INET, NULL), "eth0/4");
   ck_assert_str_eq(order("eth0,ib", AF_INET, NULL), "eth0/4 ib0/4 ib1/4");
   ck_assert_str_eq(order("=ib1,ib0", AF_INET, NULL), "ib1/4 ib0/4");
+  ck_assert_str_eq(order("ib1,,eth0", AF_INET, NULL), "ib1/4 eth0/4");
   ck_assert_str_eq(order("=ib", AF_INET, NULL), "");
   ck_assert_str_eq(order("^ib,docker", AF_INET, NULL), "eth0/4 tail0/4");
   ck_assert_str_eq(order("^=ib0", AF_INET, NULL), "ib1/4 eth0/4 tail0/4 docker0/4");

@@ -5,10 +5,13 @@
 #include <arpa/inet.h>
 #include <check.h>
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <net/if.h>
 #include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include "../../src/base/iface.h"
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"
@@ -69,6 +72,8 @@ static void add(const char *name, const char *addr, const char *mask, unsigned f
   struct ifaddrs *i = &list[count];
   addresses[count] = address(addr);
   if (mask) masks[count] = address(mask);
+  if (mask && masks[count].sa.sa_family == AF_INET) memset(masks[count].v4.sin_zero, 0xff, 8); /* is no part of it */
+  if (mask && masks[count].sa.sa_family == AF_INET6) masks[count].v6.sin6_scope_id = UINT32_MAX;
   *i = (struct ifaddrs){.ifa_name = (char *)(uintptr_t)name,
                         .ifa_flags = flags,
                         .ifa_addr = &addresses[count].sa,
@@ -241,6 +246,29 @@ START_TEST(many) {
 }
 END_TEST
 
+/* The route to the root decides; without one, IPv4 comes first. */
+static int no_sockets;
+int socket(int family, int type, int protocol) {
+  if (!no_sockets) return (int)syscall(SYS_socket, family, type, protocol);
+  errno = EAFNOSUPPORT;
+  return -1;
+}
+START_TEST(routes) {
+  const hk_addr here = address("127.0.0.1");
+  add("eth1", "fd00::1", NULL, RUNS);
+  add("eth0", "10.0.0.1", NULL, RUNS);
+  add("eth2", "127.0.0.1", NULL, RUNS);
+  static const char *const first[] = {"eth2", "eth0"};
+  for (no_sockets = 0; no_sockets < 2; no_sockets++) {
+    nfound = ROOM;
+    ck_assert_int_eq(hk_ifaces(found, &nfound, &here), HK_OK);
+    ck_assert_int_eq(nfound, 3);
+    ck_assert_str_eq(found[0].name, first[no_sockets]);
+    ck_assert_str_eq(found[2].name, "eth1");
+  }
+}
+END_TEST
+
 START_TEST(refused) {
   ck_assert_int_eq(scan(), HK_ERR_SYSTEM);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "no network interface of this host is up"));
@@ -250,12 +278,17 @@ START_TEST(refused) {
   setenv("NCCL_SOCKET_FAMILY", "AF_INET", 1);
   hk_param_reload();
   ck_assert_int_eq(scan(), HK_ERR_USAGE);
-  ck_assert_ptr_nonnull(strstr(hk_last_error(), "NCCL_SOCKET_IFNAME='=eth1' and NCCL_SOCKET_FAMILY='AF_INET'; up on "
-                                                "this host: eth0 (IPv4), eth1 (IPv6)"));
-  for (int i = 0; i < 40; i++) add("interface-of-15", "10.0.0.1", NULL, RUNS);
-  ck_assert_int_eq(scan(), HK_ERR_USAGE); /* names that do not fit are left out whole */
-  const char *text = hk_last_error();
-  ck_assert_str_eq(text + strlen(text) - 22, "interface-of-15 (IPv4)");
+  static const char list_of[] = "NCCL_SOCKET_IFNAME='=eth1' and NCCL_SOCKET_FAMILY='AF_INET'; up on this host: ";
+  const char *names = strstr(hk_last_error(), list_of);
+  ck_assert_ptr_nonnull(names);
+  ck_assert_str_eq(names + sizeof list_of - 1, "eth0 (IPv4), eth1 (IPv6)");
+  /* Names that do not fit are left out: the last one and its end would need 257 bytes. */
+  for (int i = 0; i < 9; i++) add("interface-of-15", "10.0.0.1", NULL, RUNS);
+  add("exact-7", "10.0.0.1", NULL, RUNS);
+  ck_assert_int_eq(scan(), HK_ERR_USAGE);
+  names = strstr(hk_last_error(), list_of) + sizeof list_of - 1;
+  ck_assert_uint_eq(strlen(names), 240);
+  ck_assert_str_eq(names + 240 - 22, "interface-of-15 (IPv4)");
 }
 END_TEST
 
@@ -267,6 +300,7 @@ int main(void) {
   tcase_add_test(t, prefixes);
   tcase_add_test(t, which_count);
   tcase_add_test(t, many);
+  tcase_add_test(t, routes);
   tcase_add_test(t, refused);
   return suite_run_one("iface", t);
 }

@@ -139,6 +139,24 @@ START_TEST(links) {
 }
 END_TEST
 
+/* A path that is too long leads nowhere: no part of it is taken for it. */
+START_TEST(long_roots) {
+  static char root[2 * HK_ROOT_PATH];
+  char out[HK_ROOT_PATH];
+  fm_file("f", "x");
+  for (size_t n = HK_ROOT_PATH - 6; n < HK_ROOT_PATH + 3; n++) {
+    const size_t before = n - strlen(scratch_folder);
+    memset(root, '/', before);
+    snprintf(root + before, sizeof root - before, "%s", scratch_folder);
+    ck_assert_msg(hk_root_has(root, "/f") == (n + 2 < HK_ROOT_PATH), "%zu", n);
+    ck_assert_msg(hk_root_real(root, out, "/f") == (n + 2 < HK_ROOT_PATH), "%zu", n);
+    if (n + 2 < HK_ROOT_PATH) ck_assert_str_eq(out, "/f");
+  }
+  ck_assert(hk_root_real("/", out, "tmp"));
+  ck_assert_str_eq(out, "/tmp");
+}
+END_TEST
+
 /* By the last PCI address of the path; those without one come last, and equal ones stay as they are. */
 START_TEST(sorts_by_pci) {
   static const struct {
@@ -182,6 +200,7 @@ int main(void) {
   tcase_add_test(t, numbers);
   tcase_add_test(t, lists);
   tcase_add_test(t, links);
+  tcase_add_test(t, long_roots);
   tcase_add_test(t, sorts_by_pci);
   return suite_run_one("root", t);
 }
