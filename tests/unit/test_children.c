@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* Failures in making a child: which of the notices of other ranks counts, and when the parent's own failure does. */
+/* Failures in making a child: which of the notices of other ranks counts, when the parent's own failure does, and which
+ * of the lists of excluded ranks differs. */
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
 #include "../../src/base/status.h"
+#include "../../src/boot/internal.h"
 #include "../../src/runtime/children_internal.h"
 #include "../support/suite.h"
 
@@ -103,6 +105,170 @@ START_TEST(parent_ends) {
 }
 END_TEST
 
+/* ---- lists of excluded ranks ---- */
+
+static struct hk_bootstrap no_overlay; /* has no ranks, so nothing is sent */
+
+static void shrinks(void) {
+  parent.bootstrap = &no_overlay;
+  parent.nranks = 5;
+  how.exclude = excluded;
+  how.nexclude = 1;
+  watch.attempt = 1;
+  watch.differ_ns = 1; /* long ago */
+  snprintf(watch.hash, sizeof watch.hash, "%s", "aaaaaaaaaaaaaaaa");
+}
+/* A rank is in a shrink with the list of which all digits are `digit`; 0: in none. */
+static void give_list(int rank, char digit) {
+  hk_event e = {.rank = rank};
+  if (digit) memset(e.text, digit, 16), snprintf(e.text + 16, sizeof e.text - 16, " list %c", digit);
+  hk_children_heard(&parent, &e);
+}
+
+/* Lists in the order of their arrival; the rank that differs from most is named first. Rank 3 is not a member. */
+static const struct {
+  const char *lists; /* a digit for the rank, a letter for its list */
+  const char *verdict;
+} list_rows[] = {
+    {"0a1a2a", NULL},
+    {"0a", NULL},
+    {"0a3b", NULL},
+    {"0a1b", "bbbbbbbbbbbbbbbb:00000001 |rank 1 excludes list b, but rank 0 excludes list a"},
+    {"1b0a", "bbbbbbbbbbbbbbbb:00000001 |rank 1 excludes list b, but rank 0 excludes list a"},
+    {"0a1a2b", "bbbbbbbbbbbbbbbb:00000001 |rank 2 excludes list b, but rank 0 excludes list a"},
+    {"2b0a1a", "bbbbbbbbbbbbbbbb:00000001 |rank 2 excludes list b, but rank 0 excludes list a"},
+    {"0b1a2a", "bbbbbbbbbbbbbbbb:00000001 |rank 0 excludes list b, but rank 1 excludes list a"},
+    {"0a1b3b", "bbbbbbbbbbbbbbbb:00000001 |rank 0 excludes list a, but rank 1 excludes list b"},
+    {"4b2a1c0a",
+     "cccccccccccccccc:00000001 bbbbbbbbbbbbbbbb:00000001 |rank 1 excludes list c, but rank 0 excludes list a"},
+};
+
+START_TEST(differing_lists) {
+  shrinks();
+  for (const char *at = list_rows[_i].lists; *at; at += 2) give_list(at[0] - '0', at[1]);
+  ck_assert_int_eq(hk_children_compare_lists(&watch), list_rows[_i].verdict ? HK_ERR_USAGE : HK_OK);
+  if (list_rows[_i].verdict) {
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), strchr(list_rows[_i].verdict, '|') + 1));
+    ck_assert_int_eq(strncmp(watch.verdict, "!aaaaaaaaaaaaaaaa:00000001 ", 27), 0);
+    ck_assert_str_eq(watch.verdict + 27, list_rows[_i].verdict);
+    ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE); /* and it stays */
+  }
+  hk_children_free(&parent);
+  ck_assert(!parent.order.notices && !parent.order.attempts);
+}
+END_TEST
+
+/* Lists must differ for a while: a rank's newer list may be under way. */
+START_TEST(differ_for_a_while) {
+  shrinks();
+  watch.differ_ns = 0;
+  give_list(0, 'a');
+  give_list(1, 'b');
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_OK);
+  ck_assert_uint_ne(watch.differ_ns, 0);
+  give_list(1, 'a');
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_OK);
+  ck_assert_uint_eq(watch.differ_ns, 0);
+  give_list(1, 0);
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_OK);
+  ck_assert_uint_eq(watch.differ_ns, 0);
+  give_list(1, 'b');
+  watch.attempt = 0; /* this rank is in no shrink */
+  watch.differ_ns = 1;
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_OK);
+  watch.attempt = 1;
+  ck_assert_int_eq(hk_children_end_shrink(&watch, HK_OK), HK_OK); /* what went well is not looked at */
+  give_list(0, 'a');
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE);
+  hk_children_free(&parent);
+}
+END_TEST
+
+/* Another member's verdict is this rank's if it is about this attempt, or a later one. */
+START_TEST(verdicts_of_others) {
+  static const struct {
+    int rank;
+    const char *text;
+    bool taken;
+  } verdicts[] = {
+      {1, "!aaaaaaaaaaaaaaaa:00000002 bbbbbbbbbbbbbbbb:00000003 |theirs", true},
+      {1, "!bbbbbbbbbbbbbbbb:00000003 aaaaaaaaaaaaaaaa:00000002 |theirs", true},
+      {1, "!bbbbbbbbbbbbbbbb:00000003 aaaaaaaaaaaaaaaa:00000003 |theirs", true},
+      {1, "!bbbbbbbbbbbbbbbb:00000003 aaaaaaaaaaaaaaaa:00000001 |theirs", false},
+      {1, "!bbbbbbbbbbbbbbbb:00000003 cccccccccccccccc:00000002 |theirs", false},
+      {1, "!bbbbbbbbbbbbbbbb:00000003 |rank 1 excludes aaaaaaaaaaaaaaaa:00000002", false},
+      {1, "!aaaaaaaaaaaaaaaa:00000002 ", false},
+      {3, "!aaaaaaaaaaaaaaaa:00000002 bbbbbbbbbbbbbbbb:00000003 |theirs", false}, /* no member */
+  };
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(verdicts); i++) {
+    hk_event e = {.rank = verdicts[i].rank};
+    shrinks();
+    watch.attempt = 2;
+    watch.verdict[0] = 0;
+    snprintf(e.text, sizeof e.text, "%s", verdicts[i].text);
+    hk_children_heard(&parent, &e);
+    const hk_status rc = hk_children_compare_lists(&watch);
+    ck_assert_msg(rc == (verdicts[i].taken ? HK_ERR_USAGE : HK_OK), "%s", verdicts[i].text);
+    if (verdicts[i].taken) ck_assert_ptr_nonnull(strstr(hk_last_error(), "ncclCommShrink: theirs: give the same list"));
+    if (verdicts[i].taken) ck_assert_str_eq(watch.verdict, verdicts[i].text);
+    hk_children_free(&parent);
+  }
+}
+END_TEST
+
+/* The numbers of attempts: a verdict sets them alike on all members, and the next attempt counts on from there. */
+START_TEST(attempts) {
+  shrinks();
+  for (uint32_t n = 1; n <= 3; n++) {
+    hk_children_begin_shrink(&watch);
+    ck_assert_uint_eq(watch.attempt, n);
+    char key[40];
+    snprintf(key, sizeof key, "x%s:%08x", watch.hash, n);
+    ck_assert_str_eq(watch.key, key);
+  }
+  hk_event e = {.rank = 1};
+  snprintf(e.text, sizeof e.text, "!%s:00000007 |words", watch.hash);
+  hk_children_heard(&parent, &e);
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE);
+  watch.verdict[0] = 0;
+  hk_children_begin_shrink(&watch);
+  ck_assert_uint_eq(watch.attempt, 8);
+  how.nexclude = 0; /* another list */
+  hk_children_begin_shrink(&watch);
+  ck_assert_uint_eq(watch.attempt, 1);
+  hk_children_free(&parent);
+}
+END_TEST
+
+/* Lists in words, with a hash of all ranks in them, in any order. */
+START_TEST(words_of_lists) {
+  int many[600], few[3] = {7, 0, 3}, same[3] = {3, 7, 0};
+  char hash[3][17];
+  shrinks();
+  parent.nranks = 600;
+  for (int i = 0; i < 600; i++) many[i] = i;
+  for (int k = 0; k < 3; k++) {
+    how.exclude = k == 0 ? few : k == 1 ? same : many;
+    how.nexclude = k == 2 ? 600 : 3;
+    hk_children_begin_shrink(&watch);
+    memcpy(hash[k], watch.hash, 17);
+    /* What this rank has announced, it has heard, too: another list makes a verdict of it. */
+    how.nexclude = 0;
+    give_list(1, 'b');
+    watch.differ_ns = 1;
+    ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE);
+    const char *words = strstr(watch.verdict, "rank 0 excludes ") + 16;
+    if (k < 2) ck_assert_msg(!strncmp(words, "0, 3, 7, but", 12) || !strcmp(words, "0, 3, 7"), "%s", words);
+    if (k == 2) ck_assert_int_eq(strncmp(words, "0, 1, 2, 3, 4, ", 15), 0);
+    watch.verdict[0] = 0;
+    give_list(1, 0);
+  }
+  ck_assert_str_eq(hash[0], hash[1]);
+  ck_assert_str_ne(hash[0], hash[2]);
+  hk_children_free(&parent);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("children");
   tcase_add_checked_fixture(t, setup, NULL);
@@ -110,5 +276,10 @@ int main(void) {
   tcase_add_test(t, collects);
   tcase_add_test(t, forgets);
   tcase_add_loop_test(t, parent_ends, 0, 2);
+  tcase_add_loop_test(t, differing_lists, 0, HK_ARRAY_LENGTH(list_rows));
+  tcase_add_test(t, differ_for_a_while);
+  tcase_add_test(t, verdicts_of_others);
+  tcase_add_test(t, attempts);
+  tcase_add_test(t, words_of_lists);
   return suite_run_one("children", t);
 }
