@@ -5,7 +5,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 
-enum { REPORT_S = 10, NAP_AFTER_NS = 50 * 1000 * 1000, NAP_NS = 1000 * 1000 };
+enum { REPORT_S = 10 };
 
 hk_status hk_leave_begin(ncclComm_t c, const char *who, hk_closing how) {
   int was = atomic_load(&c->health.closing);
@@ -46,7 +46,7 @@ hk_status hk_leave_wait(ncclComm_t c, const char *who, int64_t seconds) {
   hk_wait_begin(&w, &env);
   for (;;) {
     uint64_t waited = hk_now_ns() - begin;
-    (void)(waited < NAP_AFTER_NS ? hk_wait_pause(&w) : hk_wait_nap(&w, -1, NAP_NS));
+    (void)hk_wait_pause(&w); /* nothing ends it early */
     if (is_empty(c)) return HK_OK;
     describe(c, text, sizeof text);
     if (waited >= (uint64_t)seconds * 1000000000u)
