@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* The end of a communicator waits for what is inside of it (src/runtime/leave.h). The communicator has nothing but its
+ * state, and the clock is the test's: each look at it takes half a second, and something may leave then. */
+#include <check.h>
+#include <string.h>
+#include <time.h>
+#include "../../src/base/log.h"
+#include "../../src/base/param.h"
+#include "../../src/runtime/leave.h"
+#include "../support/scratch.h"
+#include "../support/suite.h"
+
+static struct ncclComm c; /* each test has a process of its own */
+static long looks, leaves_at = -1;
+static bool left, runs; /* the backend's thread; the clock */
+
+int clock_gettime(clockid_t clock, struct timespec *ts) {
+  (void)clock;
+  if (runs) looks++;
+  *ts = (struct timespec){.tv_sec = 1000 + looks / 2, .tv_nsec = looks % 2 * 500000000};
+  if (looks == leaves_at) {
+    atomic_store(&c.health.inside, 0);
+    atomic_store(&c.health.calling, false);
+    left = true;
+  }
+  return 0;
+}
+
+static bool has_left(struct ncclComm *comm) { return comm == &c && left; }
+static const hk_backend with_thread = {.has_left = has_left}, without = {.has_left = NULL};
+
+static void setup(void) {
+  scratch_make();
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
+  hk_param_reload();
+  hk_log_reset();
+  pthread_mutex_init(&c.health.lock, NULL);
+  c.backend = &without;
+  c.rank = 2;
+  c.nranks = 5;
+  runs = true;
+}
+
+/* What is inside, and what the message says of it; NULL: the wait is over at once. */
+static const struct {
+  int inside, failure;
+  bool calling, thread;
+  const char *words;
+} rows[] = {
+    {0, 0, false, false, NULL},
+    {0, HK_ERR_REMOTE, false, false, NULL},
+    {0, 0, false, true, NULL}, /* it works on, and is not waited for before a failure */
+    {0, HK_ERR_REMOTE, false, true, "threads that move data over the network"},
+    {3, 0, false, false, "3 calls of groups or streams, or inits of children"},
+    {0, 0, true, false, "a call of another thread"},
+    {1, 0, true, false, "a call of another thread and 1 calls of groups or streams, or inits of children"},
+    {1, HK_ERR_REMOTE, false, true, "1 calls of groups or streams, or inits of children"},
+};
+
+static void enter(size_t i) {
+  atomic_store(&c.health.inside, rows[i].inside);
+  atomic_store(&c.health.calling, rows[i].calling);
+  atomic_store(&c.health.failure, rows[i].failure);
+  c.backend = rows[i].thread ? &with_thread : &without;
+  left = false;
+  looks = 0; /* Check looks at the clock, too: also after each question that a test asks */
+}
+
+START_TEST(gives_up) {
+  char text[400];
+  enter((size_t)_i);
+  const hk_status rc = hk_leave_wait(&c, "someCall", 7);
+  const long took = looks;
+  if (!rows[_i].words) {
+    ck_assert(rc == HK_OK && took == 0);
+    return;
+  }
+  ck_assert_int_eq(rc, HK_ERR_SYSTEM);
+  ck_assert(took >= 14 && took <= 18); /* it does not wait longer than it may */
+  snprintf(text, sizeof text, "someCall: rank 2 of 5 has waited 7 s, and %s are still inside", rows[_i].words);
+  ck_assert_msg(strncmp(hk_last_error(), text, strlen(text)) == 0, "%s", hk_last_error());
+  ck_assert_int_eq(hk_leave_wait(&c, "someCall", 0), HK_ERR_SYSTEM);
+}
+END_TEST
+
+START_TEST(leaves) {
+  enter((size_t)_i);
+  leaves_at = 9;
+  const hk_status rc = hk_leave_wait(&c, "someCall", 7);
+  const long took = looks;
+  ck_assert_int_eq(rc, HK_OK);
+  ck_assert_msg(took == (rows[_i].words ? 9 : 0), "%ld", took);
+}
+END_TEST
+
+/* Every ten seconds. */
+START_TEST(reports) {
+  enter(6);
+  leaves_at = 2 * 35;
+  ck_assert_int_eq(hk_leave_wait(&c, "someCall", 60), HK_OK);
+  const char *at = scratch_read("log");
+  for (int n = 1; n <= 3; n++) {
+    char text[240];
+    snprintf(text, sizeof text, "someCall: rank 2 of 5 has waited %d s until %s leave the communicator (at most 60 s)",
+             10 * n, rows[6].words);
+    at = strstr(at, text);
+    ck_assert_msg(at != NULL, "%s in %s", text, scratch_read("log"));
+    at += strlen(text);
+  }
+  ck_assert_ptr_null(strstr(at, "someCall"));
+}
+END_TEST
+
+/* Who ends it: the first thread, and an abort may follow a destroy. */
+START_TEST(begins_once) {
+  static const struct {
+    hk_closing before, how;
+    const char *words; /* NULL: it is the first */
+    bool fails;
+  } calls[] = {{HK_CLOSING_NO, HK_CLOSING_DESTROY, NULL, false},
+               {HK_CLOSING_NO, HK_CLOSING_ABORT, NULL, false},
+               {HK_CLOSING_DESTROY, HK_CLOSING_DESTROY, "another thread is in ncclCommDestroy of", false},
+               {HK_CLOSING_DESTROY, HK_CLOSING_ABORT, "another thread is in ncclCommDestroy of", true},
+               {HK_CLOSING_ABORT, HK_CLOSING_DESTROY, "another thread is in ncclCommAbort of", false},
+               {HK_CLOSING_ABORT, HK_CLOSING_ABORT, "another thread is in ncclCommAbort of", false}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(calls); i++) {
+    atomic_store(&c.health.closing, calls[i].before);
+    atomic_store(&c.health.failure, 0);
+    const hk_status rc = hk_leave_begin(&c, "someCall", calls[i].how);
+    ck_assert_int_eq(rc, calls[i].words ? HK_ERR_USAGE : HK_OK);
+    if (rc != HK_OK) ck_assert_ptr_nonnull(strstr(hk_last_error(), calls[i].words));
+    ck_assert_int_eq(atomic_load(&c.health.failure) != 0, calls[i].fails);
+    const hk_closing most = calls[i].how > calls[i].before ? calls[i].how : calls[i].before;
+    ck_assert_int_eq(atomic_load(&c.health.closing), (int)most);
+  }
+}
+END_TEST
+
+START_TEST(in_peace) {
+  setenv("HOCKET_DESTROY_TIMEOUT", "7", 1);
+  hk_param_reload();
+  ck_assert_int_eq(hk_leave_in_peace(&c, "someCall"), HK_OK);
+  enter(4);
+  const hk_status rc = hk_leave_in_peace(&c, "someCall");
+  const long took = looks;
+  ck_assert_int_eq(rc, HK_ERR_REMOTE);
+  ck_assert(took >= 14 && took <= 20);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "someCall: operations of rank 2 of 5 were not complete after 7 s"));
+}
+END_TEST
+
+/* A communicator that a thread does not leave is not freed. */
+START_TEST(stays) {
+  setenv("HOCKET_LEAVE_TIMEOUT", "7", 1);
+  hk_param_reload();
+  enter(5);
+  const hk_status rc = hk_leave_end(&c, "someCall", HK_OK);
+  const long took = looks;
+  ck_assert_int_eq(rc, HK_ERR_SYSTEM);
+  ck_assert(took >= 14 && took <= 20);
+  ck_assert_uint_eq(atomic_load(&c.magic), HK_COMM_FREED);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "someCall: rank 2 of 5 gave up after 7 s (HOCKET_LEAVE_TIMEOUT)"));
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("leave");
+  tcase_add_checked_fixture(t, setup, scratch_remove);
+  tcase_add_loop_test(t, gives_up, 0, HK_ARRAY_LENGTH(rows));
+  tcase_add_loop_test(t, leaves, 0, HK_ARRAY_LENGTH(rows));
+  tcase_add_test(t, reports);
+  tcase_add_test(t, begins_once);
+  tcase_add_test(t, in_peace);
+  tcase_add_test(t, stays);
+  return suite_run_one("leave", t);
+}
