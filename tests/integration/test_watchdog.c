@@ -1,0 +1,262 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The watchdog of rank 0 (src/runtime/watch.c): when it asks the ranks that it waits for, and what it makes of their
+ * answers. The ranks are real, and what they do is written onto their boards; how long rank 0 has waited is the test's.
+ * check: waits notsan */
+#include <check.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../../src/base/log.h"
+#include "../../src/base/param.h"
+#include "../../src/base/wait.h"
+#include "../../src/boot/event.h"
+#include "../../src/kernels/exec.h"
+#include "../../src/runtime/call.h"
+#include "../../src/runtime/choose.h"
+#include "../../src/runtime/comm.h"
+#include "../../src/runtime/post.h"
+#include "../../src/runtime/watch.h"
+#include "../support/ranks.h"
+#include "../support/scratch.h"
+#include "../support/suite.h"
+
+enum { RANKS = 3 };
+#define MS(n) ((uint64_t)(n)*1000000u)
+static pthread_barrier_t met;
+static ncclComm_t comms[RANKS];
+static const hk_call sum = {.count = 1000, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM};
+/* Rank 0 waits in a call without lanes, so for the peer of a receive. */
+static hk_call waits_in = {.count = 9, .coll = HK_SENDRECV, .p2p = HK_P2P_RECV, .dtype = HK_I8, .root = 1};
+static hk_launch launch;
+static hk_exec nothing_runs = {.launch = &launch};
+
+static void begin(int rank, const hk_call *call) {
+  comms[rank]->order.sequence++;
+  hk_watch_post(comms[rank], call, hk_choose_signature(call));
+}
+static void wait_for(int rank, int peer) {
+  atomic_store(&comms[rank]->order.board->waits, comms[rank]->order.sequence << 32 | (uint64_t)(peer + 1));
+}
+static void enter(void) {
+  begin(0, &sum);
+  launch.signature = hk_choose_signature(&sum);
+  comms[0]->order.current = &waits_in;
+  comms[0]->order.exec = &nothing_runs;
+}
+static void leave(void) {
+  comms[0]->order.current = NULL;
+  comms[0]->order.exec = NULL;
+  for (int r = 0; r < RANKS; r++) {
+    atomic_store(&comms[r]->order.board->waits, 0);
+    hk_watch_over(comms[r]);
+  }
+}
+static bool asks(void) { return comms[0]->order.inquiry != NULL; }
+/* The answers have come; the result of the look that takes them in. */
+static hk_status hear(uint64_t waited_ns) {
+  hk_status rc = HK_OK;
+  while (asks() && rc == HK_OK) rc = hk_watch(comms[0], waited_ns);
+  return rc;
+}
+
+/* ---- when ---- */
+
+static int asks_once(void) {
+  ncclComm_t c = comms[0];
+  int faults = 0;
+  enter();
+  begin(1, &sum);
+  faults += RANK_IS(hk_watch(c, MS(199)) == HK_OK && !asks());
+  c->order.exec = NULL;
+  faults += RANK_IS(hk_watch(c, MS(200)) == HK_OK && !asks());
+  c->order.exec = &nothing_runs;
+  faults += RANK_IS(hk_watch(c, MS(200)) == HK_OK && asks() && hear(MS(201)) == HK_OK);
+  faults += RANK_IS(hk_watch(c, MS(900)) == HK_OK && !asks()); /* not twice for an operation */
+  begin(0, &sum);
+  faults += RANK_IS(hk_watch(c, MS(199)) == HK_OK && !asks());
+  faults += RANK_IS(hk_watch(c, MS(300)) == HK_OK && asks() && hear(MS(301)) == HK_OK);
+  leave();
+  return faults;
+}
+
+/* Of a rank whose board is here nothing has to be asked. */
+static int asks_not(void) {
+  int faults = 0;
+  enter();
+  faults += RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && !asks());
+  faults += RANK_IS(comms[0]->order.asked_in == comms[0]->order.sequence);
+  leave();
+  faults += RANK_IS(hk_watch(comms[0], MS(900)) == HK_OK && !asks()); /* in no call */
+  return faults;
+}
+
+/* After the watchdog's time, and after twice the time of the last report. */
+static int reports_again(void) {
+  ncclComm_t c = comms[0];
+  int faults = 0;
+  enter();
+  c->order.asked_in = c->order.sequence;
+  faults += RANK_IS(hk_watch(c, MS(999)) == HK_OK && !asks());
+  faults += RANK_IS(hk_watch(c, MS(1000)) == HK_OK && asks() && hear(MS(1001)) == HK_OK);
+  faults += RANK_IS(hk_watch(c, MS(1999)) == HK_OK && !asks());
+  faults += RANK_IS(hk_watch(c, MS(2000)) == HK_OK && asks() && hear(MS(2001)) == HK_OK);
+  faults += RANK_IS(hk_watch(c, MS(3999)) == HK_OK && !asks());
+  faults += RANK_IS(hk_watch(c, MS(1500)) == HK_OK && asks() && hear(MS(1501)) == HK_OK); /* another wait */
+  faults += RANK_IS(hk_watch(c, MS(1500)) == HK_OK && !asks());
+  leave();
+  return faults;
+}
+
+/* ---- what ---- */
+
+/* The log has all these words one after another. */
+static int logged(const char *const words[3]) {
+  const char *at = scratch_read("log");
+  int faults = 0;
+  for (int i = 0; i < 3 && words[i]; i++) {
+    const char *found = strstr(at, words[i]);
+    faults += RANK_IS(found != NULL);
+    if (!found) fprintf(stderr, "no \"%s\" in: %s\n", words[i], at);
+    if (found) at = found + strlen(words[i]);
+  }
+  return faults;
+}
+
+/* Rank 1 waits for rank 2, which is in no call. */
+static int follows_the_chain(void) {
+  enter();
+  begin(1, &sum);
+  wait_for(1, 2);
+  int faults = RANK_IS(hk_watch(comms[0], MS(1000)) == HK_OK && hear(MS(2500)) == HK_OK);
+  leave();
+  return faults +
+         logged((const char *const[3]){
+             "rank 0 of 3 has waited 2 s in", "operation 1, for rank 2; rank 1 is in AllReduce(1000 x float",
+             "and waits for rank 2 itself; rank 2 runs outside of this communicator's calls, and has begun no"});
+}
+
+static int in_a_circle(void) {
+  enter();
+  begin(1, &sum);
+  begin(2, &sum);
+  wait_for(1, 2);
+  wait_for(2, 0);
+  int faults = RANK_IS(hk_watch(comms[0], MS(1000)) == HK_OK && hear(MS(2500)) == HK_OK);
+  leave();
+  return faults +
+         logged((const char *const[3]){"for rank others, which wait in a circle; rank 1 is in",
+                                       "and waits for rank 2 itself; rank 2 is in", "and waits for rank 0 itself"});
+}
+
+/* With HOCKET_WATCHDOG_ABORT the first rank that holds the others up is to blame. */
+static int ends_it(void) {
+  enter();
+  begin(1, &sum);
+  wait_for(1, 2);
+  int faults = RANK_IS(hk_watch(comms[0], MS(1000)) == HK_OK && hear(MS(2500)) == HK_ERR_REMOTE);
+  faults += RANK_IS(hk_comm_settle(comms[0], NULL) == HK_ERR_REMOTE && comms[0]->health.story.rank == 2);
+  faults += RANK_IS(strstr(ncclGetLastError(comms[0]), "has waited 2 s in") != NULL);
+  leave();
+  return faults;
+}
+
+/* Rank 1 is in another call as that operation, or was, some operations ago. */
+static int disagree(void) {
+  hk_call other = sum;
+  other.count = 999;
+  enter();
+  begin(1, &other);
+  begin(1, &sum);
+  int faults = RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && hear(MS(301)) == HK_ERR_USAGE);
+  faults += RANK_IS(hk_comm_settle(comms[0], NULL) == HK_ERR_USAGE && !asks());
+  faults += RANK_IS(strstr(ncclGetLastError(comms[0]), "disagree about operation 1: rank 1 called") != NULL);
+  leave();
+  return faults;
+}
+
+/* What was found counts for the operation in which it was asked. */
+static int too_late(void) {
+  hk_call other = sum;
+  other.count = 999;
+  enter();
+  begin(1, &other);
+  int faults = RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && asks());
+  begin(0, &sum);
+  comms[0]->order.asked_in = comms[0]->order.sequence;
+  faults += RANK_IS(hear(MS(301)) == HK_OK && atomic_load(&comms[0]->health.failure) == 0);
+  leave();
+  return faults;
+}
+
+/* This rank's newest operation, and the ranks that have begun more or fewer. */
+static int apart(void) {
+  char newest[160], others[1200], few[40];
+  int faults = 0;
+  hk_watch_apart(comms[0], newest, sizeof newest, others, sizeof others);
+  faults += RANK_IS(!strcmp(newest, "a send or receive") && !others[0]);
+  for (int r = 0; r < RANKS; r++) begin(r, &sum);
+  hk_watch_apart(comms[0], newest, sizeof newest, others, sizeof others);
+  faults += RANK_IS(!strcmp(newest, "AllReduce(1000 x float, sum)") && !others[0]);
+  begin(2, &sum);
+  hk_watch_apart(comms[0], newest, sizeof newest, others, sizeof others);
+  faults += RANK_IS(!strncmp(others, "; rank 2 is in AllReduce(1000 x float, sum), operation 2", 56));
+  begin(0, &sum);
+  hk_watch_apart(comms[0], newest, sizeof newest, others, sizeof others);
+  faults += RANK_IS(!strncmp(others, "; rank 1 is in AllReduce(1000 x float, sum), operation 1", 56));
+  faults += RANK_IS(!strstr(others, "rank 2"));
+  begin(0, &sum);
+  hk_watch_apart(comms[0], newest, sizeof newest, others, sizeof others);
+  faults += RANK_IS(strstr(others, "; rank 2 is in") && strstr(others, "; rank 1 is in"));
+  hk_watch_apart(comms[0], newest, sizeof newest, few, sizeof few);
+  faults += RANK_IS(strlen(few) == sizeof few - 1 && !strncmp(few, others, sizeof few - 1));
+  leave();
+  return faults;
+}
+
+static const struct {
+  int (*act)(void);
+  const char *how, *watchdog;
+  bool ends;
+} scenes[] = {{asks_once, "net", "0", false},
+              {asks_not, "shm", "0", false},
+              {reports_again, "net", "1", false},
+              {reports_again, "shm", "1", false},
+              {follows_the_chain, "net", "1", false},
+              {follows_the_chain, "shm", "1", false},
+              {in_a_circle, "net", "1", false},
+              {ends_it, "net", "1", true},
+              {disagree, "net", "0", false},
+              {too_late, "net", "0", false},
+              {apart, "net", "0", false},
+              {apart, "shm", "0", false}};
+
+static int play(ncclComm_t c, int rank, int n, void *arg) {
+  int faults = 0;
+  (void)n;
+  comms[rank] = c;
+  pthread_barrier_wait(&met);
+  if (rank == 0) faults = scenes[*(int *)arg].act();
+  pthread_barrier_wait(&met);
+  return faults;
+}
+
+START_TEST(watches) {
+  ranks_reach_by(scenes[_i].how);
+  setenv("HOCKET_WATCHDOG", scenes[_i].watchdog, 1);
+  setenv("HOCKET_WATCHDOG_ABORT", scenes[_i].ends ? "1" : "0", 1);
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
+  hk_param_reload();
+  hk_log_reset();
+  pthread_barrier_init(&met, NULL, RANKS);
+  ck_assert_int_eq(ranks_as_threads(RANKS, play, &_i), 0);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("watchdog");
+  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
+  tcase_set_timeout(t, 60);
+  tcase_add_loop_test(t, watches, 0, HK_ARRAY_LENGTH(scenes));
+  return suite_run_one("watchdog", t);
+}
