@@ -96,7 +96,7 @@ char **hk_root_list(const char *root, const char *format, ...) {
     if (e->d_name[0] == '.') continue;
     size_t n = strlen(e->d_name) + 1;
     if (used + n > room) {
-      char *more = realloc(names, room = 2 * room + n + 1024);
+      char *more = realloc(names, room = 2 * room + 1024); /* a name has 256 bytes at most */
       if (!more) break;
       names = more;
     }
