@@ -5,6 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/collectives/algorithm.h"
+#include "../../src/collectives/overrides.h"
+#include "../../src/runtime/call.h"
+#include "../../src/runtime/choose.h"
+#include "../../src/runtime/comm.h"
+#include "../../src/runtime/plans.h"
+#include "../../src/runtime/selection.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -122,6 +129,140 @@ START_TEST(wrong_settings_end_the_init) {
 }
 END_TEST
 
+/* ---- what a call is chosen by ---- */
+
+/* The price that the model gives for so many bytes. */
+static double model_us(ncclComm_t c, hk_coll coll, size_t bytes) {
+  hk_decision d;
+  hk_select(&c->selection->machine, &c->selection->overrides->wish, coll, bytes, &d);
+  return d.us;
+}
+
+/* Bytes are those of the larger buffer; of an uneven collective, of as many blocks as long as the longest, rounded up
+ * to a power of two, and if only pairs know their lengths, of blocks of a megabyte. */
+static int prices(ncclComm_t c, int rank, int n, void *arg) {
+  static const struct {
+    hk_coll coll;
+    bool parts; /* a block for each rank */
+  } colls[] = {{HK_ALLREDUCE, false}, {HK_BROADCAST, false},     {HK_REDUCE, false}, {HK_ALLGATHER, true},
+               {HK_ALLTOALL, true},   {HK_REDUCE_SCATTER, true}, {HK_GATHER, true},  {HK_SCATTER, true}};
+  int faults = 0;
+  (void)rank, (void)arg;
+  for (size_t i = 0; i < sizeof colls / sizeof *colls; i++)
+    for (size_t count = 1; count <= 1 << 20; count *= 32) {
+      const hk_call call = {.comm = c, .count = count, .coll = (uint8_t)colls[i].coll, .dtype = HK_F32};
+      WANT(hk_choose_price(c, &call) == model_us(c, colls[i].coll, 4 * count * (colls[i].parts ? (size_t)n : 1)));
+    }
+  for (size_t longest = 1; longest < 5000; longest += 1 + longest / 3) {
+    hk_blocks blocks = {.longest = 4 * longest};
+    size_t power = 1;
+    while (power < longest) power *= 2;
+    hk_call call = {.comm = c, .count = 77, .coll = HK_ALLGATHERV, .dtype = HK_F32, .blocks = &blocks};
+    WANT(hk_choose_price(c, &call) == model_us(c, HK_ALLGATHERV, 4 * power * (size_t)n));
+    call.coll = HK_ALLTOALLV;
+    WANT(hk_choose_price(c, &call) == model_us(c, HK_ALLTOALLV, ((size_t)1 << 20) * (size_t)n));
+  }
+  return faults;
+}
+
+START_TEST(prices_by_bytes) { ck_assert_int_eq(ranks_as_threads(3, prices, NULL), 0); }
+END_TEST
+
+static const hk_plan *plan_for(ncclComm_t c, size_t count, const hk_call_options *options) {
+  hk_call call = {.comm = c, .count = count, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM};
+  const hk_plan *plan = NULL;
+  const hk_launch *launch;
+  if (options) call.options = *options;
+  call.asks = options != NULL;
+  return hk_choose(c, &call, &plan, &launch) == HK_OK ? plan : NULL;
+}
+
+/* The smaller of the most channels that the communicator and the call want; the call's least comes before the
+ * communicator's, and is never more than the most. */
+static int wishes(ncclComm_t c, int rank, int n, void *arg) {
+  static const struct {
+    int least, most; /* of the communicator; 0: no wish */
+    uint8_t call_least, call_most;
+    unsigned channels;
+  } rows[] = {{4, 0, 0, 0, 4}, {4, 0, 3, 0, 3}, {2, 0, 5, 0, 5}, {4, 0, 0, 2, 2}, {8, 3, 0, 5, 3}, {8, 5, 0, 3, 3},
+              {8, 3, 0, 0, 3}, {8, 3, 7, 0, 3}, {3, 0, 3, 3, 3}, {4, 4, 0, 0, 4}, {2, 8, 6, 7, 6}};
+  hk_wish *wish = &c->selection->overrides->wish;
+  int faults = 0;
+  (void)rank, (void)n, (void)arg;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const hk_call_options options = {.min_ctas = rows[i].call_least, .max_ctas = rows[i].call_most};
+    wish->min_channels = rows[i].least;
+    wish->max_channels = rows[i].most;
+    hk_choose_only(c, HK_ALLREDUCE, UINT32_MAX); /* forget what was chosen */
+    const hk_plan *plan = plan_for(c, 1 << 16, &options);
+    WANT(plan && plan->channels == rows[i].channels);
+    if (plan && plan->channels != rows[i].channels) fprintf(stderr, "row %zu: %u\n", i, plan->channels);
+  }
+  return faults;
+}
+
+START_TEST(channels_by_wish) {
+  setenv("NCCL_ALGO", "ring", 1);
+  ck_assert_int_eq(ranks_as_threads(3, wishes, NULL), 0);
+}
+END_TEST
+
+static uint32_t bit_of(const char *algorithm) {
+  for (int i = 0; hk_algorithms[i]; i++)
+    if (!strcmp(hk_algorithms[i]->name, algorithm)) return 1u << i;
+  return 0;
+}
+
+/* A call's own algorithms are for that call; equal calls have the same plan. */
+static int own(ncclComm_t c, int rank, int n, void *arg) {
+  const hk_call_options ring = {.only = {bit_of("ring")}}, tree = {.only = {bit_of("tree")}},
+                        none = {.only = {bit_of("nvls")}};
+  int faults = 0;
+  (void)rank, (void)n, (void)arg;
+  for (int round = 0; round < 3; round++) {
+    const hk_plan *usual = plan_for(c, 100, NULL), *by_ring = plan_for(c, 100, &ring),
+                  *by_tree = plan_for(c, 100, &tree);
+    WANT(usual && by_ring && by_tree);
+    if (faults) return faults;
+    WANT(!strcmp(by_ring->program->algorithm, "ring") && !strcmp(by_tree->program->algorithm, "tree"));
+    WANT(plan_for(c, 100, &tree) == by_tree && plan_for(c, 100, &ring) == by_ring && plan_for(c, 100, NULL) == usual);
+    WANT(plan_for(c, 101, &ring) == by_ring);
+  }
+  hk_call call = {.comm = c, .count = 100, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .options = ring};
+  WANT(hk_choose_check(c, &call, "someCall") == HK_OK);
+  call.options = none;
+  WANT(hk_choose_check(c, &call, "someCall") == HK_ERR_ARGUMENT);
+  WANT(strstr(hk_last_error(), "someCall: none of the algorithms and protocols that algSelection names"));
+  return faults;
+}
+
+START_TEST(own_algorithms) { ck_assert_int_eq(ranks_as_threads(3, own, NULL), 0); }
+END_TEST
+
+/* Equal calls have equal signatures, others do not, and none has 0. */
+START_TEST(signatures) {
+  const hk_call base = {.count = 5, .coll = HK_BROADCAST, .dtype = HK_F32, .redop = HK_SUM, .root = 2};
+  hk_call others[40];
+  size_t count = 0;
+  others[count++] = base;
+  for (size_t i = 0; i < 4; i++) others[count] = base, others[count++].count = i;
+  for (int i = 0; i < 2; i++) others[count] = base, others[count++].root = i;
+  for (uint8_t i = 0; i < 3; i++) others[count] = base, others[count++].coll = (uint8_t)(HK_ALLGATHER + i);
+  for (uint8_t i = 0; i < 3; i++) others[count] = base, others[count++].dtype = i;
+  for (uint8_t i = 1; i < 4; i++) others[count] = base, others[count++].redop = i;
+  for (uint8_t i = 1; i < 4; i++) others[count] = base, others[count++].options.only[i - 1] = 1;
+  others[count] = base, others[count++].options.min_ctas = 1;
+  others[count] = base, others[count++].options.policy = 1;
+  for (size_t i = 0; i < count; i++) {
+    const hk_call again = others[i];
+    ck_assert_uint_ne(hk_choose_signature(&others[i]), 0);
+    ck_assert_uint_eq(hk_choose_signature(&again), hk_choose_signature(&others[i]));
+    for (size_t k = 0; k < i; k++)
+      ck_assert_msg(hk_choose_signature(&others[i]) != hk_choose_signature(&others[k]), "%zu and %zu", i, k);
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("choice");
   setenv("HOCKET_TUNE_FILE", "none", 1);
@@ -131,5 +272,9 @@ int main(void) {
   tcase_add_test(t, alternating_sizes);
   tcase_add_loop_test(t, several_channels, 0, 4);
   tcase_add_test(t, wrong_settings_end_the_init);
+  tcase_add_test(t, prices_by_bytes);
+  tcase_add_test(t, channels_by_wish);
+  tcase_add_test(t, own_algorithms);
+  tcase_add_test(t, signatures);
   return suite_run_one("choice", t);
 }
