@@ -337,9 +337,39 @@ static void lacks(place *p) {
   ck_assert_int_eq(create(p->g.comm[r], v, &q, all[r].device), ncclUnhandledCudaError);
   each_call(p, &c, 1);
   big.bytes = 1000;
+  /* The smallest team and the largest. */
+  const ncclTeam_t lsa = ncclTeamLsa(p->g.comm[r]);
+  hk_team_wish whole = {.team = lsa}, alone = {.next = &whole, .team = {1, 0, 1}};
+  q.teams = &alone;
   OK_NCCL(create(p->g.comm[r], v, &q, all[r].device));
 }
 START_TEST(no_memory) { ck_assert_int_eq(run_processes(2, 1, 8, 1, lacks), 0); }
+END_TEST
+
+/* A rank fails after the buffer is there on all: the others wait for it, so the communicator ends. */
+static hk_status no_table(ncclComm_t c, void **out) {
+  (void)c, (void)out;
+  return HK_FAIL(HK_ERR_CUDA, "no room for the table");
+}
+static void fails(place *p) {
+  const struct version *v = &versions[6];
+  ncclComm_t c = p->g.comm[p->first];
+  hk_requirements q = fresh(v);
+  hk_window_ops windows = *c->backend->windows;
+  hk_backend backend = *c->backend;
+  q.lsa_barriers = 1;
+  windows.table = no_table;
+  backend.windows = &windows;
+  if (p->first == 0) c->backend = &backend;
+  ck_assert_int_ne(create(c, v, &q, all[p->first].device), ncclSuccess);
+  ncclResult_t end = ncclSuccess;
+  ncclCommGetAsyncError(c, &end);
+  ck_assert_int_ne(end, ncclSuccess);
+  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c), "no room for the table"));
+  OK_NCCL(ncclCommAbort(c));
+  p->g.comm[p->first] = NULL;
+}
+START_TEST(no_table_here) { ck_assert_int_eq(run_processes(2, 1, 8, 1, fails), 0); }
 END_TEST
 
 int main(void) {
@@ -352,5 +382,6 @@ int main(void) {
   tcase_add_test(t, arguments);
   tcase_add_loop_test(t, not_there, 0, 2);
   tcase_add_test(t, no_memory);
+  tcase_add_test(t, no_table_here);
   return suite_run_one("gpu_devcomm", t);
 }

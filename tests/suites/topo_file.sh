@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # NCCL_TOPO_FILE and NCCL_TOPO_DUMP_FILE at init: the dump of rank 0 can be read back, an error in a file is reported, and
 # ranks of one host with different files are refused.
-# check: timeout=60 covers=src/topo/
+# check: timeout=60 covers=src/topo/,src/runtime/rings,src/runtime/topology
 set -u
 perf=$HK_BUILD/bin/all_reduce_perf
 [ -x "$perf" ] || { echo "SKIP: $perf is not built"; exit 77; }
@@ -91,6 +91,22 @@ END
   says "Channel 00/02 : 0 2 1 3"
   says "Channel 01/02 : 1 3 0 2"
   says "# Out of bounds values : 0 OK"
+  # The file of ranks 1 and 3, by the same name in another folder, has other channels: then their host's ranks go in their own order, and rank 0 alone says why.
+  tac "$dir/rings.xml" | sed -n '/<channel>/p' >"$dir/channels"
+  mkdir "$dir/turned"
+  sed -e "/<channel>/d" -e "/typeinter=/r $dir/channels" "$dir/rings.xml" >"$dir/turned/rings.xml"
+  port=$((20000 + RANDOM % 10000))
+  for rank in 0 1 2 3; do
+    env -C "$dir/$([ $((rank % 2)) = 0 ] || echo turned)" RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 \
+      MASTER_PORT=$port NCCL_ALGO=ring NCCL_DEBUG=INFO "NCCL_TOPO_FILE=$dir/two.xml" NCCL_GRAPH_FILE=rings.xml \
+      taskset -c $((rank % 2)) "$(realpath "$perf")" -b 64K -e 64K -n 1 -w 0 >"$dir/out$rank" 2>&1 &
+  done
+  wait
+  cp "$dir/out0" "$dir/out"
+  says "WARN ranks 0 and 1 are on one host and read from NCCL_GRAPH_FILE different channels"
+  says "# Out of bounds values : 0 OK"
+  checked=$((checked + 1))
+  grep -q 'different channels' "$dir"/out[123] && fail "another rank than 0 reports different channels"
 else
   echo "SKIP: rings of ranks on two processors: only one is there, or no taskset"
 fi
