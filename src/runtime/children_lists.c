@@ -145,8 +145,9 @@ static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notic
 
 /* Is another member's verdict about our attempt?  Then it is ours.  Under the lock. */
 static bool takes_verdict(hk_children_watch *w, const char *verdict) {
-  const char *mine = strstr(verdict, w->hash), *words = strchr(verdict, '|');
-  if (!mine || !words || mine > words || strtoul(mine + HASH_DIGITS + 1, NULL, 16) < w->attempt) return false;
+  const char *words = strchr(verdict, '|');
+  const char *mine = words ? memmem(verdict, (size_t)(words - verdict), w->hash, HASH_DIGITS) : NULL;
+  if (!mine || strtoul(mine + HASH_DIGITS + 1, NULL, 16) < w->attempt) return false;
   for (const char *at = verdict + 1; at + TOKEN <= words; at += TOKEN) {
     hk_attempts *a = attempts_of(w->how->parent, at);
     uint32_t n = (uint32_t)strtoul(at + HASH_DIGITS + 1, NULL, 16);

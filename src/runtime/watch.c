@@ -95,7 +95,7 @@ static void read_board(const hk_board *b, hk_activity *out) {
     out->dtype = o.dtype;
     out->redop = o.op;
   }
-  for (uint64_t i = 0; i < HK_ACTIVITY_PAST && i + 1 < out->sequence; i++)
+  for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* those that never were are not there */
     if (hk_board_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
   out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 3 & 31));
