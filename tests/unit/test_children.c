@@ -139,6 +139,7 @@ static const struct {
     {"2b0a1a", "bbbbbbbbbbbbbbbb:00000001 |rank 2 excludes list b, but rank 0 excludes list a"},
     {"0b1a2a", "bbbbbbbbbbbbbbbb:00000001 |rank 0 excludes list b, but rank 1 excludes list a"},
     {"0a1b3b", "bbbbbbbbbbbbbbbb:00000001 |rank 0 excludes list a, but rank 1 excludes list b"},
+    {"0a1b3c", "bbbbbbbbbbbbbbbb:00000001 |rank 1 excludes list b, but rank 0 excludes list a"},
     {"4b2a1c0a",
      "cccccccccccccccc:00000001 bbbbbbbbbbbbbbbb:00000001 |rank 1 excludes list c, but rank 0 excludes list a"},
 };
@@ -233,6 +234,24 @@ START_TEST(attempts) {
   watch.verdict[0] = 0;
   hk_children_begin_shrink(&watch);
   ck_assert_uint_eq(watch.attempt, 8);
+  /* The highest number of a list counts. */
+  for (int i = 0; i < 2; i++) {
+    snprintf(e.text, sizeof e.text, "!%s:00000008 bbbbbbbbbbbbbbbb:0000000%d |words", watch.hash, i ? 2 : 5);
+    e.rank = 2;
+    hk_children_heard(&parent, &e);
+    watch.verdict[0] = 0;
+    ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE);
+  }
+  e.text[0] = HK_CHILDREN_DIFFERENT;
+  e.text[1] = 0; /* a verdict of nothing replaces the last one */
+  hk_children_heard(&parent, &e);
+  watch.verdict[0] = 0;
+  watch.differ_ns = 1;
+  give_list(0, 'a');
+  give_list(1, 'b');
+  ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE);
+  ck_assert_ptr_nonnull(strstr(watch.verdict, "bbbbbbbbbbbbbbbb:00000006 "));
+  watch.verdict[0] = 0;
   how.nexclude = 0; /* another list */
   hk_children_begin_shrink(&watch);
   ck_assert_uint_eq(watch.attempt, 1);
