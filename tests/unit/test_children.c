@@ -105,9 +105,79 @@ START_TEST(parent_ends) {
 }
 END_TEST
 
-/* ---- lists of excluded ranks ---- */
+/* ---- waits ---- */
 
 static struct hk_bootstrap no_overlay; /* has no ranks, so nothing is sent */
+
+/* The waits of a child that is being made look at its parent, too; afterwards they are its own. */
+START_TEST(waits_of_its_own) {
+  static int itself;
+  child.wait = (hk_wait_env){.check = hk_watch, .arg = &itself};
+  parent.bootstrap = &no_overlay;
+  parent.nranks = 5;
+  how.split = 7;
+  if (_i) how.exclude = excluded, how.nexclude = 1;
+  hk_children_watch_begin(&watch, &child, &how);
+  ck_assert(child.wait.check != hk_watch && child.wait.arg == &watch);
+  ck_assert(watch.c == &child && watch.how == &how && watch.attempt == (uint32_t)_i);
+  ck_assert(_i ? watch.key[0] == 'x' : !strcmp(watch.key, "s7"));
+  watch.exchanging = true;
+  ck_assert_int_eq(child.wait.check(child.wait.arg, 0), HK_OK);
+  atomic_store(&parent.health.closing, HK_CLOSING_DESTROY);
+  ck_assert_int_eq(child.wait.check(child.wait.arg, 0), HK_OK);
+  atomic_store(&parent.health.closing, HK_CLOSING_ABORT);
+  ck_assert_int_eq(child.wait.check(child.wait.arg, 0), HK_ERR_REMOTE);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "ncclCommAbort of the parent"));
+  atomic_store(&parent.health.closing, HK_CLOSING_NO);
+  ck_assert_int_eq(hk_children_watch_end(&watch, HK_OK), HK_OK);
+  ck_assert(child.wait.check == hk_watch && child.wait.arg == &child);
+  hk_children_free(&parent);
+
+  how.parent = NULL; /* no child */
+  child.wait.arg = &itself;
+  hk_children_watch_begin(&watch, &child, &how);
+  ck_assert_int_eq(hk_children_watch_end(&watch, HK_ERR_SYSTEM), HK_ERR_SYSTEM);
+  ck_assert(child.wait.check == hk_watch && child.wait.arg == &itself && !watch.key[0]);
+}
+END_TEST
+
+/* Children of a parent have their turns in the order of the calls; a split has a number among the splits. */
+START_TEST(turns) {
+  hk_init inits[4] = {0};
+  for (int i = 0; i < 4; i++) {
+    inits[i].parent = &parent;
+    if (i == 1) inits[i].exclude = excluded, inits[i].nexclude = 1;
+    hk_children_enter(&inits[i]);
+    ck_assert_uint_eq(inits[i].turn, (uint64_t)i + 1);
+    ck_assert_int_eq(atomic_load(&parent.health.inside), i + 1);
+  }
+  ck_assert(inits[0].split == 1 && inits[1].split == 0 && inits[2].split == 2 && inits[3].split == 3);
+  for (int i = 0; i < 4; i++) {
+    atomic_store(&parent.health.closing, HK_CLOSING_ABORT);
+    for (int k = i; k < 4; k++) /* the others' turns have not come: they end with the parent */
+      ck_assert_int_eq(hk_children_turn(&inits[k]), k == i ? HK_OK : HK_ERR_REMOTE);
+    atomic_store(&parent.health.closing, HK_CLOSING_NO);
+    hk_children_leave(&parent);
+    ck_assert_int_eq(atomic_load(&parent.health.inside), 3 - i);
+  }
+  hk_init alone = {0};
+  hk_children_enter(&alone);
+  hk_children_leave(NULL);
+  ck_assert_uint_eq(alone.turn, 0);
+}
+END_TEST
+
+/* A parent that was revoked can have children; one that failed has none. */
+START_TEST(failed_parents) {
+  ck_assert(!hk_children_parent_failed(&parent));
+  atomic_store(&parent.health.failure, HK_ERR_REMOTE);
+  ck_assert(hk_children_parent_failed(&parent));
+  atomic_store(&parent.health.revoked, HK_REVOKED_ELSEWHERE);
+  ck_assert(!hk_children_parent_failed(&parent));
+}
+END_TEST
+
+/* ---- lists of excluded ranks ---- */
 
 static void shrinks(void) {
   parent.bootstrap = &no_overlay;
@@ -295,6 +365,9 @@ int main(void) {
   tcase_add_test(t, collects);
   tcase_add_test(t, forgets);
   tcase_add_loop_test(t, parent_ends, 0, 2);
+  tcase_add_loop_test(t, waits_of_its_own, 0, 2);
+  tcase_add_test(t, turns);
+  tcase_add_test(t, failed_parents);
   tcase_add_loop_test(t, differing_lists, 0, HK_ARRAY_LENGTH(list_rows));
   tcase_add_test(t, differ_for_a_while);
   tcase_add_test(t, verdicts_of_others);
