@@ -331,14 +331,14 @@ END_TEST
 
 /* Lists in words, with a hash of all ranks in them, in any order. */
 START_TEST(words_of_lists) {
-  int many[600], few[3] = {7, 0, 3}, same[3] = {3, 7, 0};
+  int many[600], few[4] = {7, 600, 0, 3} /* 600 is no rank */, same[3] = {3, 7, 0};
   char hash[3][17];
   shrinks();
   parent.nranks = 600;
   for (int i = 0; i < 600; i++) many[i] = i;
   for (int k = 0; k < 3; k++) {
     how.exclude = k == 0 ? few : k == 1 ? same : many;
-    how.nexclude = k == 2 ? 600 : 3;
+    how.nexclude = k == 0 ? 4 : k == 1 ? 3 : 600;
     hk_children_begin_shrink(&watch);
     memcpy(hash[k], watch.hash, 17);
     /* What this rank has announced, it has heard, too: another list makes a verdict of it. */

@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* The price of a group of calls (src/runtime/estimate.h), on communicators that have a machine and peers only. */
+#include <check.h>
+#include <stdlib.h>
+#include "../../src/collectives/machine.h"
+#include "../../src/runtime/call.h"
+#include "../../src/runtime/choose.h"
+#include "../../src/runtime/comm.h"
+#include "../../src/runtime/estimate.h"
+#include "../../src/runtime/plans.h"
+#include "../../src/runtime/selection.h"
+#include "../../src/transport/transport.h"
+#include "../support/suite.h"
+
+enum { RANKS = 4 };
+static struct ncclComm a, b; /* each test has a process of its own */
+static hk_peer peers[RANKS] = {{.host = 7}, {.host = 7}, {.host = 8}, {.host = 8}};
+static const hk_backend host = {.devices = NULL};
+
+static void make(struct ncclComm *c) {
+  hk_host_facts f = {.nranks = RANKS,
+                     .nhosts = 2,
+                     .ranks_per_host = 2,
+                     .least_per_host = 2,
+                     .cores_per_host = 2,
+                     .memory = true,
+                     .slot_bytes = 131072};
+  ck_assert_int_eq(hk_choose_new(c), HK_OK);
+  c->nranks = RANKS;
+  c->peers = peers;
+  c->backend = &host;
+  hk_machine *m = &c->selection->machine;
+  *m = hk_machine_of_hosts(&f, NULL);
+  m->inside.alpha_us = 1;
+  m->inside.ring_us_per_b = 0.25;
+  m->between.alpha_us = 16;
+  m->between.ring_us_per_b = 2;
+  m->sync_us = 0.5;
+  m->copy_us_per_b = 0.125;
+}
+static void setup(void) {
+  make(&a);
+  make(&b);
+}
+static void drop(struct ncclComm *c) {
+  hk_plans_free(c);
+  hk_selection_free(c);
+  free(c->plans);
+  free(c->selection);
+}
+static void teardown(void) {
+  drop(&a);
+  drop(&b);
+}
+
+static hk_call transfer(struct ncclComm *c, hk_p2p p2p, int peer, size_t count, hk_dtype type) {
+  return (hk_call){
+      .comm = c, .coll = HK_SENDRECV, .p2p = (uint8_t)p2p, .root = peer, .count = count, .dtype = (uint8_t)type};
+}
+
+/* Numbers are such that sums of doubles are exact. */
+START_TEST(messages) {
+  for (int overlap = 0; overlap < 2; overlap++)
+    for (a.rank = 0; a.rank < RANKS; a.rank++)
+      for (int peer = 0; peer < RANKS; peer++)
+        for (int p2p = HK_P2P_SEND; p2p <= HK_P2P_RECV; p2p++) {
+          const hk_call call = transfer(&a, (hk_p2p)p2p, peer, 100, HK_F64);
+          const bool near = peers[peer].host == peers[a.rank].host;
+          double us = (near ? 1 : 16) + 0.5 + 800 * ((near ? 0.25 : 2) + (overlap ? 0 : 0.25));
+          a.selection->machine.overlap = overlap;
+          if (peer == a.rank) us = 100;
+          ck_assert_double_eq(hk_estimate(&call, 1), us);
+        }
+}
+END_TEST
+
+/* Sends run beside receives, collectives one after another, communicators side by side; a wait for signals is free. */
+START_TEST(groups) {
+  const hk_call sum = {.comm = &a, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .count = 1000};
+  const double s = hk_choose_price(&a, &sum), far = 16.5 + 8 * 2.25, near = 1.5 + 8 * 0.5, self = 1;
+  ck_assert(s > 0);
+  const hk_call to_far = transfer(&a, HK_P2P_SEND, 2, 8, HK_I8), to_near = transfer(&a, HK_P2P_SEND, 1, 8, HK_I8),
+                from_far = transfer(&a, HK_P2P_RECV, 2, 8, HK_I8), from_near = transfer(&a, HK_P2P_RECV, 1, 8, HK_I8),
+                to_self = transfer(&a, HK_P2P_SEND, 0, 8, HK_I8), put = transfer(&a, HK_P2P_PUT, 2, 8, HK_I8),
+                wait = transfer(&a, HK_P2P_WAIT, 2, 8, HK_I8);
+  hk_call others_far = to_far, others_near = to_near, others_sum = sum;
+  others_far.comm = others_near.comm = others_sum.comm = &b;
+  const struct {
+    hk_call calls[5];
+    size_t n;
+    double us;
+  } rows[] = {
+      {{sum}, 0, 0},
+      {{sum}, 1, s},
+      {{sum, sum, sum}, 3, 3 * s},
+      {{to_far, from_near}, 2, far},
+      {{to_near, from_far}, 2, far},
+      {{to_near, to_near, from_near}, 3, 2 * near},
+      {{from_near, to_near, from_near, from_near}, 4, 3 * near},
+      {{put, to_near, from_near}, 3, far + near}, /* a put is a send */
+      {{wait}, 1, 0},
+      {{to_self, wait}, 2, self},
+      {{sum, to_far, from_near}, 3, s + far},
+      {{to_near, others_far}, 2, far},
+      {{others_far, to_near}, 2, far},
+      {{to_far, others_near, to_far}, 3, 2 * far},
+      {{others_near, to_far, others_near, to_near, others_near}, 5, far + near},
+      {{others_sum, to_self}, 2, s > self ? s : self},
+  };
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++)
+    ck_assert_msg(hk_estimate(rows[i].calls, rows[i].n) == rows[i].us, "row %zu: %f, not %f", i,
+                  hk_estimate(rows[i].calls, rows[i].n), rows[i].us);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("estimate");
+  tcase_add_checked_fixture(t, setup, teardown);
+  tcase_add_test(t, messages);
+  tcase_add_test(t, groups);
+  return suite_run_one("estimate", t);
+}
