@@ -139,7 +139,6 @@ static bool try_listen(hk_addr *a, int backlog, int *out) {
   (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   hk_addr bound;
   socklen_t len = sizeof(bound);
-  memset(&bound, 0, sizeof(bound));
   if (bind(fd, &a->sa, hk_addr_len(a)) == 0 && listen(fd, backlog) == 0 && getsockname(fd, &bound.sa, &len) == 0) {
     hk_addr_set_port(a, hk_addr_port(&bound));
     *out = fd;

@@ -2,6 +2,7 @@
 /* Addresses and the choice of interfaces. */
 #include <arpa/inet.h>
 #include <check.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <netdb.h>
 #include <poll.h>
@@ -37,6 +38,7 @@ static void expect_parse(const char *text, const char *host, unsigned port) {
 START_TEST(parses_addresses) {
   expect_parse("10.0.0.1:4242", "10.0.0.1", 4242);
   expect_parse("127.0.0.1:0", "127.0.0.1", 0);
+  expect_parse("10.0.0.1:9", "10.0.0.1", 9);
   expect_parse("[::1]:80", "::1", 80);
   expect_parse("[fd00::2]:65535", "fd00::2", 65535);
   hk_addr a;
@@ -74,8 +76,87 @@ START_TEST(refuses_what_is_no_address) {
                                     "10.0.0.1:999999999999999999999"};
   hk_addr a;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
+    const bool name = strstr(bad[i], ".6:") || strchr(bad[i], 'a'); /* it has the form of an address */
     ck_assert_msg(hk_addr_parse(&a, bad[i]) == HK_ERR_ARGUMENT, "'%s' was taken", bad[i]);
     ck_assert_msg(strstr(hk_last_error(), bad[i]) != NULL, "'%s' is not named in: %s", bad[i], hk_last_error());
+    ck_assert_int_eq(strstr(hk_last_error(), name ? "cannot be resolved" : "is not an address") != NULL, true);
+  }
+  for (size_t n = NI_MAXHOST - 1; n <= NI_MAXHOST + 1; n++) { /* a host that is too long */
+    char text[NI_MAXHOST + 8];
+    memset(text, 'x', n);
+    memcpy(text + n, ":1", 3);
+    ck_assert_int_eq(hk_addr_parse(&a, text), HK_ERR_ARGUMENT);
+    ck_assert_int_eq(strstr(hk_last_error(), "cannot be resolved") != NULL, n < NI_MAXHOST);
+  }
+}
+END_TEST
+
+/* ---- names, whose addresses are invented ---- */
+
+static int asked, freed;
+static bool invents;
+static struct addrinfo answer;
+static hk_addr answered;
+int getaddrinfo(const char *name, const char *service, const struct addrinfo *hint, struct addrinfo **out) {
+  static int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+  if (!invents) {
+    void *found = dlsym(RTLD_NEXT, "getaddrinfo");
+    memcpy(&real, &found, sizeof real);
+    return real(name, service, hint, out);
+  }
+  const bool v4 = strcmp(name, "none") && strcmp(name, "six") && hint->ai_family != AF_INET6;
+  const bool v6 = strcmp(name, "none") && strcmp(name, "four") && hint->ai_family != AF_INET;
+  ck_assert_int_eq(hint->ai_socktype, SOCK_STREAM);
+  asked++;
+  if (!v4 && !v6) return EAI_NONAME;
+  answered = addr(v6 ? "fd00::1" : "10.0.0.1", 0);
+  answer = (struct addrinfo){.ai_addr = &answered.sa, .ai_addrlen = hk_addr_len(&answered)};
+  *out = &answer;
+  return 0;
+}
+void freeaddrinfo(struct addrinfo *all) {
+  static void (*real)(struct addrinfo *);
+  void *found = dlsym(RTLD_NEXT, "freeaddrinfo");
+  memcpy(&real, &found, sizeof real);
+  freed++;
+  if (all != &answer) real(all);
+}
+
+/* NCCL_SOCKET_FAMILY chooses among the addresses of a name, if it has one of that family. */
+START_TEST(resolves_names) {
+  static const struct {
+    const char *text, *family, *host; /* host: NULL: not found */
+    int asked;
+  } rows[] = {
+      {"both:7", NULL, "fd00::1", 1},  {"both:7", "AF_INET", "10.0.0.1", 1},  {"both:7", "AF_INET6", "fd00::1", 1},
+      {"four:7", NULL, "10.0.0.1", 1}, {"four:7", "AF_INET6", "10.0.0.1", 2}, {"six:7", "AF_INET", "fd00::1", 2},
+      {"none:7", NULL, NULL, 1},       {"none:7", "AF_INET6", NULL, 2}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    hk_addr a, want = addr(rows[i].host ? rows[i].host : "::", 7);
+    unsetenv("NCCL_SOCKET_FAMILY");
+    if (rows[i].family) setenv("NCCL_SOCKET_FAMILY", rows[i].family, 1);
+    hk_param_reload();
+    memset(&a, 0xff, sizeof a);
+    asked = freed = 0;
+    invents = true;
+    const hk_status rc = hk_addr_parse(&a, rows[i].text);
+    invents = false;
+    ck_assert_msg(rc == (rows[i].host ? HK_OK : HK_ERR_ARGUMENT), "%s for %s", rows[i].text, rows[i].family);
+    ck_assert(asked == rows[i].asked && freed == (rows[i].host != NULL));
+    if (rows[i].host) ck_assert_mem_eq(&a, &want, sizeof a);
+    if (!rows[i].host) ck_assert_ptr_nonnull(strstr(hk_last_error(), "'none:7' cannot be resolved"));
+  }
+}
+END_TEST
+
+/* An IPv4 address that a socket for both shows as IPv6. */
+START_TEST(unmaps) {
+  static const char *const hosts[][2] = {
+      {"::ffff:10.0.0.7", "10.0.0.7"}, {"fd00::7", "fd00::7"}, {"::10.0.0.7", "::10.0.0.7"}, {"10.0.0.7", "10.0.0.7"}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(hosts); i++) {
+    hk_addr a = addr(hosts[i][0], 99), want = addr(hosts[i][1], 99);
+    hk_addr_unmap(&a);
+    ck_assert_mem_eq(&a, &want, sizeof a);
   }
 }
 END_TEST
@@ -347,6 +428,14 @@ START_TEST(keeps_to_the_port_range) {
   }
   ck_assert_int_ge(got, 1);
   ck_assert(strstr(hk_last_error(), "HOCKET_PORT_RANGE") != NULL);
+  for (unsigned port = first; port <= first + 2;
+       port++) { /* each of them is taken, by this test or by another process */
+    hk_addr a = addr("127.0.0.1", port);
+    ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_ERR_SYSTEM);
+  }
+  hk_addr none = addr("127.0.0.1", 0);
+  ck_assert_int_eq(hk_listen(&none, 1, &fd), HK_ERR_SYSTEM);
+  ck_assert_uint_eq(hk_addr_port(&none), 0);
   while (got > 0) close(fds[--got]);
 
   static const char *const bad[] = {"abc", "5-", "-5", "0-10", "20-10", "1-70000", "1-2-3", "4 5"};
@@ -355,6 +444,22 @@ START_TEST(keeps_to_the_port_range) {
     set_param("HOCKET_PORT_RANGE", bad[i]);
     ck_assert_msg(hk_listen(&a, 1, &fd) == HK_ERR_USAGE, "'%s' was taken", bad[i]);
   }
+  /* One port, and the last one, which others may have. */
+  static const char *const one[] = {"%u", "%u-%u"};
+  for (int i = 0; i < 3; i++) {
+    const unsigned port = i < 2 ? first : 65535;
+    hk_addr a = addr("127.0.0.1", 0);
+    snprintf(range, sizeof(range), one[i % 2], port, port);
+    set_param("HOCKET_PORT_RANGE", range);
+    const hk_status rc = hk_listen(&a, 1, &fd);
+    ck_assert_msg(rc == HK_OK ? hk_addr_port(&a) == port : rc == HK_ERR_SYSTEM, "%s: %d", range, rc);
+    if (rc == HK_OK) close(fd);
+  }
+  set_param("HOCKET_PORT_RANGE", "");
+  hk_addr odd = addr("127.0.0.1", 0);
+  odd.sa.sa_family = AF_MAX;
+  ck_assert_int_eq(hk_listen(&odd, 1, &fd), HK_ERR_SYSTEM);
+  ck_assert_int_eq(fd, -1);
 }
 END_TEST
 
@@ -362,6 +467,8 @@ int main(void) {
   TCase *t = tcase_create("addr");
   tcase_add_test(t, parses_addresses);
   tcase_add_test(t, refuses_what_is_no_address);
+  tcase_add_test(t, resolves_names);
+  tcase_add_test(t, unmaps);
   tcase_add_test(t, formats_addresses);
   tcase_add_test(t, compares_networks);
   tcase_add_test(t, kinds_of_addresses);
