@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: waits */
 /* Connections of the bootstrap: what listeners of all kinds come to, in a dial and in a question; what forks close. */
+#include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/resource.h>
@@ -274,6 +275,51 @@ START_TEST(asks_no_address) {
 }
 END_TEST
 
+/* ---- the limit of open files ---- */
+
+/* In place of libc's: the limits of the test, and what was set. */
+static struct rlimit limits, *was_set;
+static bool is_refused;
+int getrlimit(__rlimit_resource_t resource, struct rlimit *limit) {
+  if (!limits.rlim_max) return prlimit(0, resource, NULL, limit);
+  *limit = limits;
+  return 0;
+}
+int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit) {
+  static struct rlimit copy;
+  if (!limits.rlim_max) return prlimit(0, resource, limit, NULL);
+  was_set = &copy;
+  copy = *limit;
+  errno = EPERM;
+  return is_refused ? -1 : 0;
+}
+
+START_TEST(raises_the_limit) {
+  static const struct {
+    rlim_t soft, hard;
+    unsigned wanted; /* 0: as many as can be had, because there are none left */
+    bool refused;
+    rlim_t set; /* 0: nothing */
+    bool more;
+  } rows[] = {{1024, 4096, 1024, false, 0, false},    {1024, 4096, 1025, false, 2048, false},
+              {1024, 4096, 2048, false, 2048, false}, {1024, 4096, 2049, false, 2049, false},
+              {1024, 4096, 9000, false, 4096, false}, {4096, 4096, 9000, false, 0, false},
+              {1024, 4096, 0, false, 2048, true},     {3000, 4096, 0, false, 4096, true},
+              {4096, 4096, 0, false, 0, false},       {1024, 4096, 0, true, 2048, false}};
+  bool more = false;
+  limits = (struct rlimit){rows[_i].soft, rows[_i].hard};
+  is_refused = rows[_i].refused;
+  if (rows[_i].wanted)
+    hk_want_files(rows[_i].wanted);
+  else
+    more = hk_more_files();
+  limits.rlim_max = 0;
+  ck_assert_int_eq(more, rows[_i].more);
+  ck_assert_int_eq(was_set != NULL, rows[_i].set != 0);
+  if (was_set) ck_assert(was_set->rlim_cur == rows[_i].set && was_set->rlim_max == rows[_i].hard);
+}
+END_TEST
+
 /* ---- forks ---- */
 
 static int hooks_run[3];
@@ -318,6 +364,7 @@ int main(void) {
   tcase_add_test(t, failure_ends_it);
   tcase_add_loop_test(t, asks, 0, HK_ARRAY_LENGTH(probes));
   tcase_add_test(t, asks_no_address);
+  tcase_add_loop_test(t, raises_the_limit, 0, 10);
   tcase_add_test(t, forks);
   return suite_run_one("dial", t);
 }
