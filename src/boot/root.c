@@ -33,6 +33,7 @@ static bool set_shape(hk_root *r, const hk_hello *h) {
   r->nranks = n;
   r->nroots = k;
   r->index = index;
+  r->first = h->from;
   r->low = low;
   r->share = high - low;
   r->entries = r->share + (k > 1);
@@ -96,14 +97,11 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
   }
   if (r->state == HK_ROOT_GATHERING && !r->nranks && !set_shape(r, h))
     hk_root_fail(r, HK_ERR_SYSTEM, "the process of the root (process %d) has no memory for %d ranks", (int)getpid(), n);
-  if (r->state == HK_ROOT_GATHERING && (n != r->nranks || (int)h->round != r->nroots)) {
-    int other = 0;
-    while (other + 1 < r->entries && r->entry[other].state == HK_ENTRY_EMPTY) other++;
+  if (r->state == HK_ROOT_GATHERING && (n != r->nranks || (int)h->round != r->nroots))
     hk_root_fail(r, HK_ERR_ARGUMENT,
                  "ranks disagree on the number of ranks and that of unique ids: rank %d gives %d and %d, rank %d gives "
                  "%d and %d; all must give the same numbers",
-                 h->from, n, (int)h->round, hk_root_rank(r, other), r->nranks, r->nroots);
-  }
+                 h->from, n, (int)h->round, r->first, r->nranks, r->nroots);
   if (r->state != HK_ROOT_GATHERING) {
     reply->status = r->status;
     snprintf(reply->text, sizeof reply->text, "%s", r->text);

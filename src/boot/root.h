@@ -39,6 +39,7 @@ typedef struct hk_root {
   int socket_fd;   /* its own listening socket, for NCCL_COMM_ID; -1: none */
   uint64_t born_ns, first_ns, ended_ns, reported_ns;
   int nranks, nroots, index; /* as the first rank says; nranks 0: no rank has joined */
+  int first;                 /* that rank; it may have come with the id of another root, and not have joined */
   int low, share, entries;   /* ranks [low, low + share); entries: one more if the next rank belongs to another root */
   int joined;
   hk_entry *entry;

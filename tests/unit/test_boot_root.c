@@ -227,6 +227,22 @@ START_TEST(wrong_ones_get_the_cause) {
 }
 END_TEST
 
+/* The first rank, whose numbers count, comes with the id of another root. */
+START_TEST(first_is_wrong) {
+  guest first = a_guest(HK_HELLO_JOIN, 0, 5, 2, 1), g = a_guest(HK_HELLO_JOIN, 3, 6, 2, 1);
+  hk_root *r = new_root();
+  come(&first);
+  ck_assert_int_eq(ack_of(&first), HK_ACK_OK);
+  expect_error(&first, HK_ERR_ARGUMENT, "rank 0 joined root 1 of 2 with the id of another root");
+  ck_assert(r->state == HK_ROOT_GATHERING && !r->joined);
+  come(&g);
+  ck_assert_int_eq(ack_of(&g), HK_ACK_OK);
+  expect_error(&g, HK_ERR_ARGUMENT, "rank 3 gives 6 and 2, rank 0 gives 5 and 2;");
+  leave(&first, 1);
+  leave(&g, 1);
+}
+END_TEST
+
 /* The same rank once more: the same attempt by another address, a contact of the same process, or after its end. Each
  * time the root waits for the others, and counts it once. */
 START_TEST(again) {
@@ -572,6 +588,7 @@ int main(void) {
   tcase_add_test(t, everyone_learns_the_next);
   tcase_add_test(t, strangers_get_no_byte);
   tcase_add_loop_test(t, wrong_ones_get_the_cause, 0, HK_ARRAY_LENGTH(wrongs));
+  tcase_add_test(t, first_is_wrong);
   tcase_add_loop_test(t, again, 0, 4);
   tcase_add_loop_test(t, lost_ranks, 0, 2);
   tcase_add_loop_test(t, lost_and_back, 0, 2);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* What the listener's thread does at each tick. */
+#include <poll.h>
+#include <unistd.h>
+#include "../../src/base/addr.h"
+#include "../../src/boot/listener.h"
+#include "../../src/boot/process.h"
+#include "../support/process.h"
+#include "../support/suite.h"
+
+#define S UINT64_C(1000000000)
+static hk_listener *l;
+
+static void setup(void) { ck_assert_int_eq(hk_listener_get(&l), HK_OK); }
+static void teardown(void) { hk_listener_put(l); }
+
+/* Under the lock, which the listener's thread needs. */
+static void await_listener(bool (*done)(void)) {
+  uint64_t end = hk_now_ns() + 20 * S;
+  do {
+    hk_listener_unlock();
+    usleep(1000);
+    hk_listener_lock();
+  } while (!done() && hk_now_ns() < end);
+  ck_assert(done());
+}
+
+static bool has_spare(void) { return l->spare >= 0; }
+
+/* The spare descriptor, for a connection if there is no other one, comes back with the next tick. */
+START_TEST(spare_descriptor) {
+  int fds = open_fds();
+  hk_listener_lock();
+  ck_assert(has_spare());
+  hk_boot_close(l->spare);
+  l->spare = -1;
+  hk_listener_tick(l);
+  await_listener(has_spare);
+  hk_listener_unlock();
+  ck_assert_int_eq(open_fds(), fds);
+}
+END_TEST
+
+/* A connection to the listener; under the lock. */
+static int come(void) {
+  int fd;
+  hk_addr at = l->contact.at[0];
+  ck_assert_int_eq(hk_connect_start(&at, &fd), HK_OK);
+  return fd;
+}
+static bool has_one(void) { return l->npending == 1; }
+static bool has_none(void) { return !l->npending; }
+
+/* A connection without a hello is closed when its time is over, not before. */
+START_TEST(silent_connection) {
+  hk_listener_lock();
+  int fd = come();
+  await_listener(has_one);
+  const hk_connection *c = l->pending;
+  ((hk_connection *)(uintptr_t)c)->since_ns = hk_now_ns() - 4 * S;
+  hk_listener_unlock();
+  struct pollfd end = {.fd = fd, .events = POLLIN};
+  ck_assert_int_eq(poll(&end, 1, 600), 0); /* two ticks */
+  hk_listener_lock();
+  ck_assert(l->pending == c && !c->prev && !c->next);
+  l->pending->since_ns = hk_now_ns() - 6 * S;
+  await_listener(has_none);
+  ck_assert(!l->pending && !l->pending_last);
+  hk_listener_unlock();
+  ck_assert(poll(&end, 1, 5000) == 1 && read(fd, &end, 1) == 0);
+  close(fd);
+}
+END_TEST
+
+/* A listener that could accept no connection does so again from the next tick on. */
+START_TEST(accepts_again) {
+  hk_listener_lock();
+  hk_service_modify(l->service, l->fd, 0);
+  int fd = come();
+  l->paused = true;
+  hk_listener_tick(l);
+  await_listener(has_one);
+  ck_assert(!l->paused);
+  close(fd);
+  await_listener(has_none);
+  hk_listener_unlock();
+}
+END_TEST
+
+static bool has_forgotten(void) { return !l->refusing_since_ns; }
+static bool has_ticked(void) { return has_spare(); }
+
+/* It refuses no rank any more if it has refused none for a second, or has accepted one. */
+START_TEST(refusals_end) {
+  hk_listener_lock();
+  l->refusing_since_ns = 1;
+  l->refused_last_ns = hk_now_ns() + 60 * S; /* a moment ago, whenever the tick comes */
+  hk_boot_close(l->spare);
+  l->spare = -1;
+  hk_listener_tick(l);
+  await_listener(has_ticked);
+  ck_assert(!has_forgotten());
+  if (_i == 0) l->refused_last_ns = hk_now_ns() - 2 * S;
+  int fd = _i ? come() : -1;
+  await_listener(has_forgotten);
+  hk_listener_unlock();
+  close(fd);
+}
+END_TEST
+
+/* With several connections, each end leaves the others in the queue, in their order. */
+START_TEST(queue) {
+  static const int order[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}};
+  int fds[3];
+  hk_connection *c[3];
+  hk_listener_lock();
+  for (int i = 0; i < 3; i++) {
+    unsigned n = l->npending;
+    fds[i] = come();
+    for (uint64_t end = hk_now_ns() + 20 * S; l->npending == n && hk_now_ns() < end;) await_listener(has_spare);
+    c[i] = l->pending_last;
+  }
+  ck_assert(l->pending == c[0] && c[0]->next == c[1] && c[1]->next == c[2] && !c[2]->next);
+  ck_assert(!c[0]->prev && c[1]->prev == c[0] && c[2]->prev == c[1]);
+  for (int i = 0; i < 3; i++) {
+    hk_connection_free(c[order[_i][i]], false);
+    c[order[_i][i]] = NULL;
+    hk_connection *before = NULL, *at = l->pending;
+    for (int k = 0; k < 3; k++) {
+      if (!c[k]) continue;
+      ck_assert(at == c[k] && at->prev == before);
+      before = at;
+      at = at->next;
+    }
+    ck_assert(!at && l->pending_last == before && l->npending == 2u - (unsigned)i);
+  }
+  hk_listener_unlock();
+  for (int i = 0; i < 3; i++) close(fds[i]);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("listener");
+  tcase_add_checked_fixture(t, setup, teardown);
+  tcase_add_test(t, spare_descriptor);
+  tcase_add_test(t, silent_connection);
+  tcase_add_test(t, accepts_again);
+  tcase_add_loop_test(t, refusals_end, 0, 2);
+  tcase_add_loop_test(t, queue, 0, 4);
+  return suite_run_one("listener", t);
+}
