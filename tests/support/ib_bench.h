@@ -30,6 +30,7 @@ static inline bench setup(int devices) {
 }
 
 static inline void teardown(bench *b) {
+  ck_assert_uint_eq(b->c->ctx->pinned + b->peer->ctx->pinned, verbs->locked);
   for (int i = 0; i < 4; i++) verbs->device[i].dead = verbs->device[i].down = 0;
   hk_ib_mark_failed(b->c); /* nothing is waited for */
   hk_ib_mark_failed(b->peer);

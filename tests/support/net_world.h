@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/transport/transport.h"
@@ -189,17 +191,35 @@ static inline void net_unlink(hk_link *l) {
   free(l);
 }
 
+/* A thread that makes progress for twelve seconds of the real clock, and nothing moves, would do so for ever: that
+ * fails at once. */
+static inline void net_note_move(bool moved) {
+  static _Thread_local unsigned idle;
+  static _Thread_local time_t since;
+  struct timespec now;
+  if (moved || idle++ % 8192) {
+    idle = moved ? 0 : idle;
+    return;
+  }
+  if (syscall(SYS_clock_gettime, CLOCK_MONOTONIC, &now)) abort();
+  if (idle == 1) since = now.tv_sec;
+  if (now.tv_sec - since <= 12) return;
+  fprintf(stderr, "no message has moved for 12 s\n");
+  abort();
+}
+
 static inline hk_status net_progress(net_rank *r, bool *moved) {
   bool m = false;
   hk_status rc = hk_transport_net.progress(r->state, &m);
+  net_note_move(m);
   if (moved) *moved = m;
   return rc;
 }
 
 /* The same for waits of seconds: leaves the core to others if nothing moved. */
 static inline hk_status net_progress_and_nap(net_rank *r) {
-  bool moved;
-  hk_status rc = net_progress(r, &moved);
+  bool moved = false;
+  hk_status rc = hk_transport_net.progress(r->state, &moved);
   if (!moved) usleep(200);
   return rc;
 }

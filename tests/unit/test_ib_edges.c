@@ -1,0 +1,260 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Edges of the verbs provider: numbers of slots that wrap, what a connection leaves alone in a phase, and memory that
+ * is refused.
+ * check: notsan */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <sys/resource.h>
+#include "../support/ib_bench.h"
+#include "../support/process.h"
+
+/* ---- numbers ---- */
+
+enum { SLOTS = 8, SLOT = 131072 };
+
+/* As if so many messages had gone over the connection in this direction. */
+static void set_number(hk_link *send, hk_link *recv, uint64_t n) {
+  hk_ib_conn *out = conn_of(send), *in = conn_of(recv);
+  send->done = send->limit = recv->done = n;
+  atomic_store(&send->heads->value, n);
+  atomic_store(&recv->heads->value, n);
+  ((hk_net_end *)send->priv)->next = ((hk_net_end *)recv->priv)->next = n;
+  for (uint64_t k = n - SLOTS; k < n; k++) { /* what the lap before has left */
+    atomic_store(&send->slots[k % SLOTS].seq, (uint32_t)(k + 1));
+    atomic_store(&recv->slots[k % SLOTS].seq, (uint32_t)(k + 1));
+  }
+  out->posted = out->given = out->arrived = out->credit = n;
+  in->returned = in->received = n;
+  atomic_store(hk_ib_credit_word(out), n);
+}
+
+static void carry_large(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes, char with) {
+  static char out[SLOT], in[SLOT];
+  uint32_t got = 0, signature;
+  bool direct;
+  memset(out, with, bytes);
+  memset(in, 0, sizeof in);
+  while (!net_try_send(send, out, bytes, 1, false))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+  ck_assert_uint_eq(got, bytes);
+  ck_assert_mem_eq(in, out, bytes);
+}
+
+/* An immediate has 31 bits of a slot's number, and the largest of them without a header is a word of its own; a slot
+ * has 32 bits of it. Messages are small, large, and in parts over several queue pairs. */
+START_TEST(numbers_wrap) {
+  static const uint64_t starts[] = {UINT64_C(1) << 31, UINT64_C(1) << 32, UINT64_C(3) << 31};
+  static const uint32_t sizes[][2] = {{0, 100}, {100, 5000}, {SLOT, 70000}};
+  const uint64_t start = starts[_i / 3];
+  const uint32_t *size = sizes[_i % 3];
+  hk_link *send, *recv;
+  begin(1);
+  rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
+  rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
+  net_world *w = net_world_new(2, SLOTS, SLOT);
+  make_way(w, &send, &recv);
+  set_number(send, recv, start - 5);
+  for (int i = 0; i < 12; i++) carry_large(w, send, recv, size[i & 1], (char)(i + 1));
+  ck_assert_uint_eq(send->done, start + 7);
+  net_unlink(send);
+  net_unlink(recv);
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* ---- what is left alone ---- */
+
+/* The peer's host is looked at once a second, while its answer is awaited. */
+START_TEST(looks_at_silent_hosts) {
+  bench b = setup(1);
+  hk_ib_conn *c = b.c;
+  const uint64_t now = 1000 * SECOND;
+  c->silent_ns = now;
+  ck_assert(!hk_ib_host_is_silent(c, now + SECOND)); /* it is up: nothing is awaited */
+  ck_assert_uint_eq(c->silent_ns, now);
+  static const hk_ib_phase awaiting[] = {HK_IB_PAIRING, HK_IB_READYING};
+  for (int i = 0; i < 2; i++) {
+    c->phase = (uint8_t)awaiting[i];
+    c->silent_ns = now;
+    c->eof = true;
+    ck_assert(!hk_ib_host_is_silent(c, now) && c->silent_ns == now);
+    c->eof = false;
+    ck_assert(!hk_ib_host_is_silent(c, now - 1) && c->silent_ns == now);
+    ck_assert(!hk_ib_host_is_silent(c, now) && c->silent_ns == now + SECOND);
+  }
+  c->phase = HK_IB_UP;
+  teardown(&b);
+}
+END_TEST
+
+/* Requests that report nothing are followed by an empty one that does, if a connection is up at both ends. */
+START_TEST(fences_only_while_up) {
+  static const struct {
+    hk_ib_phase phase;
+    bool bye, eof, fences;
+  } rows[] = {{HK_IB_UP, false, false, true},
+              {HK_IB_UP, true, false, false},
+              {HK_IB_UP, false, true, false},
+              {HK_IB_READYING, false, false, false}};
+  bench b = setup(1);
+  hk_ib_conn *c = b.c;
+  pass_on(b.w, b.send, b.recv, 1);
+  ck_assert_uint_ne(c->qps[0].posted, c->qps[0].signaled);
+  c->phase = (uint8_t)rows[_i].phase;
+  c->bye = rows[_i].bye;
+  c->eof = c->gone = rows[_i].eof;
+  c->broken_ns = c->stepped_ns = hk_now_ns();
+  const uint64_t before = verbs->reports;
+  for (int i = 0; i < 3; i++) {
+    c->next_look_ns = 0;
+    ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
+  }
+  ck_assert_uint_eq(verbs->reports, before + rows[_i].fences);
+  teardown(&b);
+}
+END_TEST
+
+/* ---- the thread that dials again ---- */
+
+/* In place of libc's. */
+static _Atomic(int) joined;
+int pthread_join(pthread_t thread, void **result) {
+  static int (*real)(pthread_t, void **);
+  if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pthread_join");
+  if (thread) atomic_fetch_add(&joined, 1);
+  return real(thread, result);
+}
+
+static _Atomic(int) dialled, stopped;
+static _Atomic(bool) waits;
+static hk_status dial_in_vain(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+  (void)arg, (void)peer, (void)tag;
+  *fd = -1;
+  *gone = !atomic_load(&waits);
+  atomic_fetch_add(&dialled, 1);
+  while (atomic_load(&waits) && !atomic_load(stop)) usleep(500);
+  if (!atomic_load(&waits)) return HK_ERR_REMOTE;
+  usleep(20000); /* it takes a moment to stop */
+  atomic_store(&stopped, 1);
+  return HK_ERR_REMOTE;
+}
+
+static void lose_control(hk_ib_conn *c, int dials) {
+  c->eof = true;
+  c->gone = false;
+  c->next_look_ns = 0;
+  pthread_mutex_lock(&c->ctx->lock);
+  ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
+  pthread_mutex_unlock(&c->ctx->lock);
+  while (atomic_load(&dialled) < dials) usleep(500);
+}
+
+/* Each is joined: before the next one is made, and at the end. */
+START_TEST(threads_are_joined) {
+  bench b = setup(1);
+  b.w->ranks[0].env.redial = dial_in_vain;
+  lose_control(b.c, 1);
+  for (bool over = false; !over; usleep(500)) {
+    pthread_mutex_lock(&b.c->ctx->lock);
+    over = !b.c->ctx->redialing;
+    ck_assert(b.c->ctx->redialer_made);
+    pthread_mutex_unlock(&b.c->ctx->lock);
+  }
+  ck_assert_int_eq(atomic_load(&joined), 0);
+  atomic_store(&waits, true);
+  lose_control(b.c, 2);
+  ck_assert_int_eq(atomic_load(&joined), 1);
+  lose_control(b.c, 2); /* the one that is there goes on */
+  teardown(&b);
+  ck_assert(atomic_load(&joined) == 2 && atomic_load(&stopped) && atomic_load(&dialled) == 2);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+/* The memory of the first path is refused: before the first message another network may take over, after that none can.
+ * That of another path is done without. */
+START_TEST(refused_in_a_new_epoch) {
+  bench b = setup(2);
+  hk_ib_conn *c = b.c;
+  ck_assert(c->npaths == 2 && c->up_ns);
+  const int path = _i == 2; /* of which the memory is registered again, and refused */
+  if (_i == 1) c->up_ns = 0;
+  for (int i = 0; i < 2; i++) {
+    const hk_ib_device *d = c->paths[i].device;
+    verbs->device[d->name[4] - '0'].full = i == path;
+  }
+  hk_ib_unregister(c->ctx, &c->paths[path].arena_mr);
+  c->retry_ns = 0;
+  c->phase = HK_IB_BACKING_OFF;
+  c->next_look_ns = 0;
+  hk_status rc = hk_ib_conn_step(c, hk_now_ns());
+  if (_i == 2) {
+    ck_assert_msg(rc == HK_OK && c->phase == HK_IB_BACKING_OFF && c->paths[1].bad, "%d %d", rc, c->phase);
+  } else {
+    ck_assert_int_eq(rc, HK_ERR_SYSTEM);
+    ck_assert_int_eq(strstr(hk_last_error(), "NCCL_IB_DISABLE=1") != NULL, _i == 1);
+    ck_assert_msg(strstr(hk_last_error(), "ulimit -l"), "%s", hk_last_error());
+  }
+  for (int i = 0; i < 2; i++) verbs->device[i].full = 0;
+  teardown(&b);
+}
+END_TEST
+
+/* Memory of a GPU is registered with all devices of an end, or with none. The descriptor that the caller has given is
+ * still the caller's. */
+START_TEST(registers_gpu_memory) {
+  static char memory[8192];
+  bench b = setup(2);
+  hk_ib_ctx *x = b.c->ctx;
+  hk_net_end *e = b.send->priv;
+  const int nmrs = verbs->nmrs;
+  ck_assert(b.c->npaths == 2 && !hk_ib_refer(x, memory, sizeof memory));
+  if (_i == 0) {
+    ck_assert_int_eq(hk_ib_user_gpu_memory(x, e, memory, sizeof memory, -1, 0), HK_OK);
+    ck_assert_int_eq(verbs->nmrs, nmrs + 2);
+    ck_assert(hk_ib_refer(x, memory, sizeof memory) && hk_ib_refer(x, memory + 1, sizeof memory - 1));
+    ck_assert(!hk_ib_refer(x, memory + 1, sizeof memory) && !hk_ib_refer(x, memory - 1, sizeof memory));
+    ck_assert(!hk_ib_refer(x, memory, HK_IB_SMALL) && hk_ib_refer(x, memory, HK_IB_SMALL + 1));
+    hk_ib_user_memory(x, memory, sizeof memory, false);
+    ck_assert(!hk_ib_refer(x, memory, sizeof memory));
+  } else if (_i == 1) {
+    verbs->device[b.c->paths[1].device->name[4] - '0'].full = 1;
+    ck_assert_int_eq(hk_ib_user_gpu_memory(x, e, memory, sizeof memory, -1, 0), HK_ERR_SYSTEM);
+    ck_assert_msg(
+        strstr(hk_last_error(), "8192 bytes of a GPU's memory") && strstr(hk_last_error(), b.c->paths[1].device->name),
+        "%s", hk_last_error());
+    verbs->device[b.c->paths[1].device->name[4] - '0'].full = 0;
+    ck_assert(!hk_ib_refer(x, memory, sizeof memory));
+  } else {
+    int fd = open("/dev/null", O_RDONLY | O_CLOEXEC), fds = open_fds();
+    struct rlimit old, none = {.rlim_cur = 3};
+    ck_assert_int_eq(prlimit(0, RLIMIT_NOFILE, NULL, &old), 0);
+    none.rlim_max = old.rlim_max;
+    ck_assert_int_eq(prlimit(0, RLIMIT_NOFILE, &none, NULL), 0);
+    hk_status rc = hk_ib_user_gpu_memory(x, e, memory, sizeof memory, fd, 0);
+    ck_assert_int_eq(prlimit(0, RLIMIT_NOFILE, &old, NULL), 0);
+    ck_assert_int_eq(rc, HK_ERR_SYSTEM);
+    ck_assert_msg(strstr(hk_last_error(), "cannot keep a dma-buf's file descriptor"), "%s", hk_last_error());
+    ck_assert_int_eq(open_fds(), fds);
+    close(fd);
+  }
+  ck_assert_int_eq(verbs->nmrs, nmrs);
+  teardown(&b);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("ib_edges");
+  tcase_set_timeout(t, 60);
+  tcase_add_loop_test(t, numbers_wrap, 0, 9);
+  tcase_add_test(t, looks_at_silent_hosts);
+  tcase_add_loop_test(t, fences_only_while_up, 0, 4);
+  tcase_add_test(t, threads_are_joined);
+  tcase_add_loop_test(t, refused_in_a_new_epoch, 0, 3);
+  tcase_add_loop_test(t, registers_gpu_memory, 0, 3);
+  return suite_run_one("ib_edges", t);
+}
