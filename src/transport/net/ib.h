@@ -158,6 +158,7 @@ typedef struct hk_ib_conn {
   bool greeted;     /* the peer's HELLO has come */
   bool bye;         /* the peer has closed its connection in order, and said how much it has received */
   bool rested;      /* it was up until it was to rest; this epoch begins after that */
+  bool ending;      /* this rank has stopped the queue pairs: what is flushed has not failed */
   bool gone;        /* no process listens where the peer's did, or it has left the communicator or the connection */
   bool came;        /* a request has completed in this epoch */
   bool wanted;      /* the peer has messages for the FIFO: it is registered */
@@ -418,6 +419,8 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now);
 /* Starts to count the time of repairs, and counts it: only while this process takes part, and the peer's answer is not
  * waited for. */
 void hk_ib_begin_repairs(hk_ib_conn *c, uint64_t now);
+/* A failure of a connection that has been up for long is a new one: the time and the attempts are counted anew. */
+void hk_ib_note_failure(hk_ib_conn *c, uint64_t now);
 void hk_ib_count_repairs(hk_ib_conn *c, uint64_t now);
 /* Returns true if the peer's answer is waited for and its host does not answer the kernel's questions. */
 bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now);

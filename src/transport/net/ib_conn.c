@@ -165,9 +165,11 @@ static hk_status end_epoch(hk_ib_conn *c) {
   hk_ibv_qp_attr error = {.qp_state = HK_IBV_QPS_ERR};
   for (uint32_t i = 0; i < c->nqps; i++)
     if (c->qps[i].qp) c->ctx->api->modify_qp(c->qps[i].qp, &error, HK_IBV_QP_STATE);
+  c->ending = true;
   HK_TRY(hk_ib_poll(c->ctx, &moved), out);
   (void)hk_ib_received(c);
 out:
+  c->ending = false;
   hk_ib_drop_qps(c);
   c->serial = ++c->ctx->serial;
   return rc;
@@ -354,8 +356,8 @@ static hk_status on_epoch(hk_ib_conn *c, const hk_ib_msg *m) {
   } else {
     HK_OR_RETURN(end_epoch(c));
     c->epoch = m->epoch;
+    if (c->epoch > 1 && !c->rested) hk_ib_note_failure(c, hk_now_ns());
     c->attempts++;
-    if (c->epoch > 1 && !c->broken_ns && !c->rested) hk_ib_begin_repairs(c, hk_now_ns());
     if (!hk_ib_take_paths(c, t)) return bad_message(c, "it chose ports that were not offered");
     if (device_failed(c)) return cannot_join(c);
     bool made;
@@ -436,7 +438,7 @@ static hk_status read_messages(hk_ib_conn *c) {
   while (!c->eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
     ssize_t n = hk_tcp_recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {
       snprintf(c->cause, sizeof c->cause, "%s", n < 0 ? strerror(errno) : "the other side closed it");
       c->eof = true;

@@ -92,17 +92,20 @@ static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *
   return hk_ib_fail(c, text, advice);
 }
 
-hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
-  uint64_t now = hk_now_ns();
-  /* A failure soon after the last one counts as the same. A connection that has carried nothing since may take as long
-   * as all retries to fail again. */
+/* A failure soon after the last one counts as the same. A connection that has carried nothing since may take as long as
+ * all retries to fail again. */
+void hk_ib_note_failure(hk_ib_conn *c, uint64_t now) {
   uint64_t steady = (uint64_t)STEADY_MS * MS;
   if (!c->came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
-  if (!c->broken_ns || (c->phase == HK_IB_UP && now - c->up_ns > steady)) {
-    hk_ib_begin_repairs(c, now);
-    c->attempts = 0;
-    for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
-  }
+  if (c->broken_ns && (c->phase != HK_IB_UP || now - c->up_ns <= steady)) return;
+  hk_ib_begin_repairs(c, now);
+  c->attempts = 0;
+  for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
+}
+
+hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
+  uint64_t now = hk_now_ns();
+  hk_ib_note_failure(c, now);
   if (c->repairing_ns > c->ctx->timeout_ns) {
     char cause[280];
     snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
@@ -126,7 +129,7 @@ hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
 
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing) {
   if (c->phase != HK_IB_UP && c->phase != HK_IB_READYING) return HK_OK; /* the rest of the queue, flushed */
-  if (c->bye) return HK_OK;
+  if (c->bye || (c->ending && wc->status == HK_IBV_WC_WR_FLUSH_ERR)) return HK_OK;
   hk_ib_path *w = c->qps[qp].path;
   const hk_ib_port *port = hk_ib_my_port(c, w);
   const char *state = hk_ib_port_state(c->ctx, w->device, port->number);
