@@ -204,6 +204,44 @@ START_TEST(refused_in_a_new_epoch) {
 }
 END_TEST
 
+/* The FIFO is registered once it is wanted, with the devices of the paths that are used. */
+START_TEST(registers_what_is_wanted) {
+  char why[160];
+  bench b = setup(1 + _i);
+  hk_ib_conn *c = b.peer;
+  const int nmrs = verbs->nmrs;
+  ck_assert_uint_eq(c->npaths, 1 + _i);
+  ck_assert(!hk_ib_register_rings(c, why) && verbs->nmrs == nmrs);
+  c->wanted = true;
+  ck_assert(!hk_ib_register_rings(c, why) && verbs->nmrs == nmrs + 1 + _i);
+  ck_assert(!hk_ib_register_rings(c, why) && verbs->nmrs == nmrs + 1 + _i);
+  ck_assert(hk_ib_has_memory_of(c, c->paths[_i].device));
+  hk_ib_unregister_end(c, true);
+  ck_assert_int_eq(verbs->nmrs, nmrs + 1 + _i);
+  hk_ib_unregister_end(c, false);
+  ck_assert_int_eq(verbs->nmrs, nmrs);
+  ck_assert(hk_ib_has_memory_of(c, c->paths[_i].device)); /* the arena */
+  hk_ib_unregister(c->ctx, &c->paths[_i].arena_mr);
+  ck_assert(!hk_ib_has_memory_of(c, c->paths[_i].device));
+  teardown(&b);
+}
+END_TEST
+
+/* The words for a path: GIDs of Ethernet, LIDs of InfiniBand. */
+START_TEST(describes_paths) {
+  char text[HK_IB_ROUTE];
+  bench b = setup(1);
+  const hk_ib_path *w = &b.c->paths[0];
+  hk_ib_describe_path(b.c, w, text);
+  ck_assert_msg(strstr(text, "fake0 port 1 GID 3 ") && strstr(text, "10.0.0.1 -> fake0 port 1 GID 3"), "%s", text);
+  for (int i = 0; i < b.c->nmine; i++) b.c->mine[i].layer = HK_IBV_LAYER_INFINIBAND, b.c->mine[i].lid = 5;
+  for (int i = 0; i < b.c->ntheirs; i++) b.c->theirs[i].lid = 6;
+  hk_ib_describe_path(b.c, w, text);
+  ck_assert_str_eq(text, "fake0 port 1 LID 5 -> fake0 port 1 LID 6");
+  teardown(&b);
+}
+END_TEST
+
 /* Memory of a GPU is registered with all devices of an end, or with none. The descriptor that the caller has given is
  * still the caller's. */
 START_TEST(registers_gpu_memory) {
@@ -255,6 +293,8 @@ int main(void) {
   tcase_add_loop_test(t, fences_only_while_up, 0, 4);
   tcase_add_test(t, threads_are_joined);
   tcase_add_loop_test(t, refused_in_a_new_epoch, 0, 3);
+  tcase_add_loop_test(t, registers_what_is_wanted, 0, 2);
+  tcase_add_test(t, describes_paths);
   tcase_add_loop_test(t, registers_gpu_memory, 0, 3);
   return suite_run_one("ib_edges", t);
 }

@@ -22,6 +22,9 @@ START_TEST(takes_what_the_filter_names) {
   ck_assert(hk_ib_hca_takes("mlx5_0:1,mlx5_1:2", "mlx5_1", 2) && !hk_ib_hca_takes("mlx5_0:1,mlx5_1:2", "mlx5_1", 1));
   ck_assert(!hk_ib_hca_takes("^mlx5_0:2", "mlx5_0", 2) && hk_ib_hca_takes("^mlx5_0:2", "mlx5_0", 1));
   ck_assert(!hk_ib_hca_takes("rxe,,", "mlx5_0", 1) && hk_ib_hca_takes(",rxe", "rxe0", 1));
+  ck_assert(hk_ib_hca_takes("mlx5_0:9", "mlx5_0", 9) && !hk_ib_hca_takes("mlx5_0:9", "mlx5_0", 1));
+  ck_assert(hk_ib_hca_takes("mlx5_0:0", "mlx5_0", 0) && !hk_ib_hca_takes("mlx5_0:0", "mlx5_0", 1));
+  ck_assert(hk_ib_hca_takes("mlx5_0:", "mlx5_0", 1) && hk_ib_hca_takes("mlx5_0:x", "mlx5_0", 1));
 }
 END_TEST
 
@@ -121,6 +124,26 @@ START_TEST(leaves_out_what_does_not_open) {
 }
 END_TEST
 
+/* A device's name has at most 31 characters: a longer one is left out. The filter gives a port its rail. */
+START_TEST(reads_names_and_rails) {
+  hk_ib_port ports[HK_IB_PORTS];
+  char why[160], name[HK_IB_NAME + 1], filter[64];
+  int near;
+  memset(name, 'x', sizeof name);
+  name[HK_IB_NAME - _i] = '\0';
+  scratch_make();
+  active_port(name, "0000:03:00.0", "100 Gb/sec (4X EDR)");
+  setenv("HOCKET_IB_ROOT", scratch_folder, 1);
+  snprintf(filter, sizeof filter, "%s:1:%d", name, 5 * _i);
+  setenv("NCCL_IB_HCA", filter, 1);
+  hk_param_reload();
+  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), _i);
+  if (_i) ck_assert_str_eq(ports[0].device, name);
+  if (_i) ck_assert_int_eq(ports[0].rail, 5);
+  scratch_remove();
+}
+END_TEST
+
 static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) {
   setenv("NCCL_DEBUG", "NONE", 1);
   setenv(name, value, 1);
@@ -158,6 +181,9 @@ START_TEST(reads_ranges) {
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::/129", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "somewhere", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_FAMILY", "IPX", &w), HK_ERR_USAGE);
+  ck_assert(wishes("NCCL_IB_ADDR_FAMILY", "AF_INET", &w) == HK_OK && w.family == AF_INET);
+  ck_assert(wishes("NCCL_IB_ADDR_FAMILY", "AF_INET6", &w) == HK_OK && w.family == AF_INET6);
+  ck_assert(wishes("NCCL_IB_ADDR_FAMILY", "", &w) == HK_OK && w.family == AF_UNSPEC);
 }
 END_TEST
 
@@ -186,6 +212,24 @@ START_TEST(both_ends_pair_alike) {
   ck_assert_int_eq(hk_ib_pairs(a, 1, b, 2, true, 2, x), 0);
   ck_assert_int_eq(hk_ib_pairs(b, 2, a, 1, false, 2, x), 0);
   ck_assert_int_eq(hk_ib_pairs(a + 2, 1, b, 1, true, 2, x), 0);
+}
+END_TEST
+
+/* InfiniBand ports are in one subnet if two of their GIDs have its prefix, or if one has none to compare. */
+START_TEST(knows_subnets) {
+  hk_ib_port a = port("a", "1", HK_IBV_LAYER_INFINIBAND), b = port("b", "2", HK_IBV_LAYER_INFINIBAND);
+  ck_assert(hk_ib_one_subnet(&a, &b));
+  a.ngids = b.ngids = 1;
+  memset(a.gids[0].gid.raw, 1, 16);
+  memset(b.gids[0].gid.raw, 1, 16);
+  for (int i = 0; i < 16; i++) { /* two bytes are a router's LID, the last eight the port's */
+    b.gids[0].gid.raw[i] = 2;
+    ck_assert_int_eq(hk_ib_one_subnet(&a, &b), (i > 3 && i < 6) || i > 7);
+    b.gids[0].gid.raw[i] = 1;
+  }
+  b.gids[0].gid.raw[0] = 2;
+  a.ngids = 0;
+  ck_assert(hk_ib_one_subnet(&a, &b) && hk_ib_one_subnet(&b, &a));
 }
 END_TEST
 
@@ -230,7 +274,8 @@ static const struct {
               {"NCCL_NET_MERGE_LEVEL", "PXB", 7, "0127,3,4,6"},
               {"NCCL_NET_MERGE_LEVEL", "SYS", 7, "0123467"},
               {"NCCL_IB_MERGE_VFS", "0", 8, "01,2,3,4,5,6,7"},
-              {"NCCL_NET_FORCE_MERGE", "mlx0,mlx3;mlx6,mlx2", 7, "03,1,26,4,7"}};
+              {"NCCL_NET_FORCE_MERGE", "mlx0,mlx3;mlx6,mlx2", 7, "03,1,26,4,7"},
+              {"NCCL_NET_FORCE_MERGE", "xmlx0,mlx3;mlx1x,mlx4", 7, "01,2,3,4,6,7"}};
 
 START_TEST(merges_ports) {
   hk_ib_port ports[PLUGS];
@@ -396,6 +441,8 @@ int main(void) {
   TCase *t = tcase_create("ib_port");
   tcase_add_test(t, takes_what_the_filter_names);
   tcase_add_test(t, orders_gids);
+  tcase_add_loop_test(t, reads_names_and_rails, 0, 2);
+  tcase_add_test(t, knows_subnets);
   tcase_add_test(t, leaves_others_aside);
   tcase_add_test(t, reads_ranges);
   tcase_add_test(t, both_ends_pair_alike);

@@ -101,7 +101,7 @@ static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_path *w) {
   const hk_ib_port *port = hk_ib_my_port(c, w);
   hk_ibv_port_attr attr;
   memset(&attr, 0, sizeof attr);
-  if (c->ctx->api->query_port(w->device->context, port->number, &attr) == 0 && attr.active_mtu > 0)
+  if (c->ctx->api->query_port(w->device->context, port->number, &attr) == 0 && attr.active_mtu)
     return (uint8_t)attr.active_mtu;
   return port->mtu;
 }
