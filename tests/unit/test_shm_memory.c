@@ -2,6 +2,8 @@
 /* The host device's allocator, and references to its memory over links. */
 #include <check.h>
 #include <sched.h>
+#include <sys/random.h>
+#include <sys/syscall.h>
 #include "../../src/device/host.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"
@@ -299,6 +301,21 @@ static void no_peek(world_rank *r) {
   free(data);
 }
 static void wrong_pid(world_rank *r) { r->world->peers[r->env.rank].pid = getppid(); }
+/* As in another pid namespace: the pid is that of a process like it, which has another word at that address. */
+static void other_pid(world_rank *r) {
+  if (r->env.rank) return;
+  while (!*(volatile pid_t *)&r->world->peers[1].pid) usleep(100);
+  r->world->peers[0].pid = r->world->peers[1].pid;
+}
+static void no_pid(world_rank *r) { r->world->peers[r->env.rank].pid = 0x7ffffff0; }
+/* In place of libc's. What is not on the caller's stack is the word that others are to read. */
+static bool is_not_random;
+ssize_t getrandom(void *out, size_t bytes, unsigned flags) {
+  const char *here = __builtin_frame_address(0), *at = out;
+  bool on_stack = at > here && at < here + 4096;
+  return is_not_random && !on_stack ? -1 : syscall(SYS_getrandom, out, bytes, flags);
+}
+static void no_word(world_rank *r) { is_not_random = r->env.rank == 0; }
 static void cma_off(world_rank *r) {
   if (r->env.rank == 1) setenv("HOCKET_CMA", "0", 1);
 }
@@ -335,10 +352,11 @@ START_TEST(private_memory_for_one) {
 END_TEST
 
 START_TEST(private_memory_unreadable) {
-  void (*const tampers[])(world_rank *) = {wrong_pid, cma_off};
+  void (*const tampers[])(world_rank *) = {wrong_pid, cma_off, no_pid, no_word, other_pid};
+  if (_i >= 5) setenv("HOCKET_CMA", "1", 1); /* it is not measured */
   world *w = world_new(&hk_transport_shm, 2, 2, no_peek);
   w->cores = 64;
-  w->tamper = tampers[_i];
+  w->tamper = tampers[_i % 5];
   ck_assert_int_eq(world_run(w), 0);
 }
 END_TEST
@@ -435,7 +453,7 @@ int main(void) {
   tcase_add_loop_test(c, server_leaves, 0, 2);
   tcase_add_test(c, owner_killed);
   tcase_add_loop_test(c, private_memory, 0, 2);
-  tcase_add_loop_test(c, private_memory_unreadable, 0, 2);
+  tcase_add_loop_test(c, private_memory_unreadable, 0, 10);
   tcase_add_loop_test(c, private_memory_for_one, 0, 3);
   tcase_add_loop_test(c, private_memory_measured, 0, 4);
   tcase_add_test(c, private_owner_killed);
