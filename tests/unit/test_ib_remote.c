@@ -178,6 +178,35 @@ START_TEST(counts_once) {
 }
 END_TEST
 
+/* An origin that got no answer in time has closed its socket, and dials again: the target takes the new one. */
+START_TEST(takes_the_next_socket) {
+  bool came = false;
+  int pair[2];
+  bench b = setup(1, SIGNALS);
+  hk_ib_conn *origin = ((hk_ib_ctx *)b.ctx[0])->conns[0];
+  ck_assert_int_eq(b.remote->accept(b.ctx[1], 0, b.counters, SIGNALS, &came), HK_OK);
+  ck_assert(came);
+  close(origin->fd);
+  look_at_once(b.ctx[1]);
+  for (int i = 0; i < 2; i++) {
+    ck_assert_int_eq(b.remote->accept(b.ctx[1], 0, b.counters, SIGNALS, &came), HK_OK);
+    ck_assert(!came);
+  }
+  net_pair(true, pair);
+  origin->fd = pair[0];
+  b.w->mail[b.w->nmail].from = 0;
+  b.w->mail[b.w->nmail].to = 1;
+  b.w->mail[b.w->nmail].tag = b.w->mail[0].tag;
+  b.w->mail[b.w->nmail++].fd = pair[1];
+  ck_assert_int_eq(b.remote->accept(b.ctx[1], 0, b.counters, SIGNALS, &came), HK_OK);
+  ck_assert(came);
+  const hk_remote_put p = put_of(&b, 1, 0, 0, 0, 2);
+  ck_assert_int_eq(carry_out(&b, &p, SIGNALS), HK_REMOTE_DONE);
+  ck_assert_uint_eq(b.counters[2], 1);
+  teardown(&b);
+}
+END_TEST
+
 /* The counters' row is of any length, and what the origin copies comes after it. */
 START_TEST(has_counters_of_any_number) {
   static const size_t numbers[] = {1, 511, 512, 513, 1024, 1025};
@@ -201,6 +230,7 @@ int main(void) {
   tcase_add_loop_test(t, puts_all_sizes, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_test(t, knows_many_windows);
   tcase_add_test(t, finds_no_window);
+  tcase_add_test(t, takes_the_next_socket);
   tcase_add_loop_test(t, counts_once, 0, 8);
   tcase_add_loop_test(t, has_counters_of_any_number, 0, 6);
   return suite_run_one("ib_remote", t);

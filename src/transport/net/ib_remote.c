@@ -59,15 +59,10 @@ static hk_status remote_accept(void *ctx, int peer, _Atomic uint64_t *counters, 
   hk_ib_gpu_find_ports(x);
   pthread_mutex_lock(&x->lock);
   c = find(x, peer, false);
-  x->serving = true;
-  if (!c)
-    rc = take(x, peer, counters, n, &c);
-  else if (c->fd < 0) /* the origin has dialled again */
-    c->fd = x->env->take(x->env->arg, peer, tag());
-  *came = c && c->fd >= 0;
+  if (!c) rc = take(x, peer, counters, n, &c);
   if (rc == HK_OK && c) rc = hk_ib_poll(x, &moved);
-  if (rc == HK_OK && c) rc = hk_ib_conn_step(c, hk_now_ns());
-  x->serving = false;
+  if (rc == HK_OK && c) rc = hk_ib_conn_step(c, hk_now_ns()); /* takes another socket if the origin dials again */
+  *came = c && c->fd >= 0;
   pthread_mutex_unlock(&x->lock);
 out:
   return rc;
