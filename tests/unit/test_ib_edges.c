@@ -285,6 +285,101 @@ START_TEST(registers_gpu_memory) {
 }
 END_TEST
 
+/* ---- places ---- */
+
+/* From how many bytes on a lane is to offer places: not for what goes through the ring, and not without registered
+ * memory. */
+START_TEST(offers_from_some_size) {
+  static const struct {
+    const char *direct;
+    bool registered;
+    uint32_t least;
+  } rows[] = {{"-1", true, 0},      {"0", true, HK_IB_SMALL + 1}, {"4064", true, HK_IB_SMALL + 1},
+              {"4065", true, 4065}, {"100000", true, 100000},     {"0", false, 0},
+              {"100000", false, 0}};
+  static char memory[8192];
+  _Static_assert((int)HK_IB_SMALL == 4064, "the rows are about it");
+  rdma_param("HOCKET_IB_DIRECT", rows[_i].direct);
+  bench b = setup(1);
+  hk_ib_ctx *x = b.peer->ctx;
+  atomic_store(&b.recv->place_min, 7);
+  if (rows[_i].registered) hk_ib_user_memory(x, memory, sizeof memory, true);
+  hk_ib_place_min(x, b.recv);
+  ck_assert_uint_eq(atomic_load(&b.recv->place_min), rows[_i].least);
+  if (rows[_i].registered) hk_ib_user_memory(x, memory, sizeof memory, false);
+  ck_assert_uint_eq(atomic_load(&b.recv->place_min), 0);
+  teardown(&b);
+}
+END_TEST
+
+/* Which offers are kept: of the next slots, of registered memory or of none. */
+START_TEST(keeps_offers) {
+  static char memory[8192];
+  enum { NEXT = 3 };
+  static const struct {
+    uint64_t k;
+    int at;
+    uint32_t bytes;
+    bool kept;
+  } rows[] = {{NEXT - 1, 0, 100, false},
+              {NEXT, 0, 8192, true},
+              {NEXT, 1, 8192, false},
+              {NEXT, 9000, 100, false},
+              {NEXT, 9000, 0, true},
+              {NEXT + HK_IB_PLACES - 1, 0, 100, true},
+              {NEXT + HK_IB_PLACES, 0, 100, false}};
+  bench b = setup(1);
+  hk_ib_conn *c = b.peer;
+  hk_net_end *e = b.recv->priv;
+  const uint64_t k = rows[_i].k;
+  hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
+  e->next = NEXT;
+  hk_ib_place_offer(c->ctx, e, k, memory + rows[_i].at, rows[_i].bytes);
+  const hk_ib_offered *o = &c->offers[k % HK_IB_PLACES];
+  ck_assert_uint_eq(o->slot, rows[_i].kept ? k + 1 : 0);
+  ck_assert_uint_eq(c->offered, rows[_i].kept ? k + 1 : 0);
+  if (rows[_i].kept) {
+    ck_assert(o->to == memory + rows[_i].at && o->bytes == rows[_i].bytes && !o->announced);
+    ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes)); /* the peer does not know it */
+    c->offers[k % HK_IB_PLACES].announced = true;
+    ck_assert_ptr_eq(hk_ib_place_used(c, k, rows[_i].bytes), o->to);
+    ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes + 1));
+    ck_assert_ptr_null(hk_ib_place_used(c, k + 1, rows[_i].bytes));
+    if (rows[_i].bytes) ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes - 1));
+    b.recv->placed = 1; /* on such a link the place may be larger */
+    if (rows[_i].bytes) ck_assert_ptr_eq(hk_ib_place_used(c, k, rows[_i].bytes - 1), o->to);
+    ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes + 1));
+    b.recv->placed = 0;
+  }
+  hk_ib_place_withdraw(c->ctx); /* the peer may write to an announced place: the connection ends */
+  ck_assert_int_eq(c->phase, rows[_i].kept ? HK_IB_FAILED : HK_IB_UP);
+  ck_assert_int_eq(c->nqps == 0, rows[_i].kept);
+  ck_assert_uint_eq(c->offered, 0);
+  e->next = 0;
+  hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
+  teardown(&b);
+}
+END_TEST
+
+/* An announced place that has been used is no reason to end. */
+START_TEST(withdraws_what_is_open) {
+  static char memory[8192];
+  bench b = setup(1);
+  hk_ib_conn *c = b.peer;
+  hk_net_end *e = b.recv->priv;
+  hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
+  hk_ib_place_offer(c->ctx, e, 0, memory, 5000);
+  hk_ib_place_offer(c->ctx, e, 1, memory, 5000);
+  c->offers[0].announced = true;
+  e->next = 1;
+  hk_ib_place_withdraw(c->ctx);
+  ck_assert(c->phase == HK_IB_UP && c->nqps && !c->offered);
+  e->next = 0;
+  hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
+  teardown(&b);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("ib_edges");
   tcase_set_timeout(t, 60);
@@ -296,5 +391,8 @@ int main(void) {
   tcase_add_loop_test(t, registers_what_is_wanted, 0, 2);
   tcase_add_test(t, describes_paths);
   tcase_add_loop_test(t, registers_gpu_memory, 0, 3);
+  tcase_add_loop_test(t, offers_from_some_size, 0, 7);
+  tcase_add_loop_test(t, keeps_offers, 0, 7);
+  tcase_add_test(t, withdraws_what_is_open);
   return suite_run_one("ib_edges", t);
 }
