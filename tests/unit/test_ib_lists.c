@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The connections of an RDMA context, and the list of those that may have something to move: a connection leaves it
+ * when nothing is to be done for it, and comes back with a message or with a sweep.
+ * check: notsan */
+#include <sys/mman.h>
+#include "../support/ib_bench.h"
+
+enum { CHANNELS = 5 };
+
+/* What the lists say of each other. */
+static void check_lists(const hk_ib_ctx *x) {
+  uint32_t conns = 0, listed = 0;
+  for (uint32_t i = 0; i < x->room; i++) {
+    const hk_ib_conn *c = x->conns[i];
+    if (!c) continue;
+    conns++;
+    ck_assert_uint_eq(c->index, i);
+    if (!c->place) continue;
+    listed++;
+    ck_assert(c->place <= x->nactive && x->active[c->place - 1] == c);
+  }
+  ck_assert_uint_eq(conns, x->nconns);
+  ck_assert_uint_eq(listed, x->nactive);
+}
+
+static void progress_both(net_world *w, const hk_ib_ctx *x[2], int rounds) {
+  for (int k = 0; k < rounds; k++)
+    for (int i = 0; i < 2; i++) {
+      ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+      check_lists(x[i]);
+    }
+}
+
+/* Connections come and go in any order. */
+START_TEST(come_and_go) {
+  static const int orders[][CHANNELS] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}, {1, 2, 3, 4, 0}};
+  hk_link *send[CHANNELS], *recv[CHANNELS];
+  const hk_ib_ctx *x[2];
+  begin(1);
+  net_world *w = net_world_new(2, 8, 65536);
+  for (int i = 0; i < CHANNELS; i++) {
+    send[i] = net_link(&w->ranks[0], 1, HK_LINK_SEND, i);
+    recv[i] = net_link(&w->ranks[1], 0, HK_LINK_RECV, i);
+    x[0] = conn_of(send[i])->ctx;
+    x[1] = conn_of(recv[i])->ctx;
+    check_lists(x[0]);
+    check_lists(x[1]);
+    ck_assert(x[0]->nconns == (uint32_t)i + 1 && x[0]->local == 0 && x[1]->local == 1);
+  }
+  while (x[0]->nactive || x[1]->nactive) progress_both(w, x, 1); /* until all are up, and quiet */
+  for (int i = 0; i < CHANNELS; i++) ck_assert_int_eq(conn_of(recv[i])->phase, HK_IB_UP);
+  for (int i = 0; i < CHANNELS; i++) {
+    const int at = orders[_i][i];
+    pass_on(w, send[at], recv[at], (unsigned)i);
+    hk_ib_stir(conn_of(send[orders[_i][CHANNELS - 1]]));
+    hk_ib_stir(conn_of(send[orders[_i][CHANNELS - 1]]));
+    check_lists(x[0]);
+    net_unlink(send[at]);
+    net_unlink(recv[at]);
+    check_lists(x[0]);
+    check_lists(x[1]);
+    ck_assert_uint_eq(x[0]->nconns, CHANNELS - 1u - (uint32_t)i);
+    progress_both(w, x, 3);
+    if (i == 1) { /* a place that is free is used again */
+      send[at] = net_link(&w->ranks[0], 1, HK_LINK_SEND, 9);
+      ck_assert_uint_lt(conn_of(send[at])->index, CHANNELS);
+      check_lists(x[0]);
+      net_unlink(send[at]);
+      check_lists(x[0]);
+    }
+  }
+  net_world_free(w);
+  end();
+}
+END_TEST
+
+/* Each sweep takes the next 64 connections, after the last one the first again. */
+START_TEST(sweeps) {
+  enum { MORE = 80 };
+  hk_ib_conn *c[MORE];
+  bench b = setup(1);
+  hk_ib_ctx *x = b.peer->ctx; /* it waits for connections that never come */
+  const size_t arena_bytes = b.peer->arena_bytes;
+  for (int i = 0; i < MORE; i++) ck_assert_int_eq(hk_ib_conn_new(x, 0, 100 + i, NULL, arena_bytes, &c[i]), HK_OK);
+  ck_assert_uint_ge(x->room, MORE + 1);
+  x->swept = 0;
+  for (uint32_t swept = 0, round = 0; round < 4; round++) {
+    for (uint32_t i = 0; i < x->room; i++)
+      if (x->conns[i]) x->conns[i]->place = 0;
+    x->nactive = x->idle = 0;
+    x->next_sweep_ns = 0;
+    const uint64_t before = hk_now_ns();
+    ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
+    ck_assert_uint_ge(x->next_sweep_ns, before + 5 * MS);
+    bool taken[256] = {false};
+    for (int i = 0; i < 64; i++, swept++) taken[swept % x->room] = true;
+    for (uint32_t i = 0; i < x->room; i++)
+      if (x->conns[i] && x->conns[i] != b.peer) ck_assert_int_eq(x->conns[i]->place != 0, taken[i]);
+    check_lists(x);
+    x->next_sweep_ns = UINT64_MAX; /* not yet */
+    for (int i = 0; i < MORE; i++) c[i]->place = 0;
+    x->nactive = x->idle = b.peer->place = 0;
+    ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
+    ck_assert_uint_eq(x->nactive, 0);
+  }
+  for (int i = 0; i < MORE; i++) {
+    hk_ib_mark_failed(c[i]);
+    munmap(c[i]->arena, arena_bytes);
+    free(c[i]->pending);
+    x->conns[c[i]->index] = NULL;
+    x->nconns--;
+    free(c[i]);
+  }
+  teardown(&b);
+}
+END_TEST
+
+/* What keeps a connection in the list: all that it still has to do. */
+START_TEST(stays_while_busy) {
+  enum { NOTHING, ASKED, UNGIVEN, FILLED, UNREAD, HALF_OWED, SOME_OWED };
+  bench b = setup(1);
+  hk_ib_conn *send = b.c, *recv = b.peer, *c = _i == UNGIVEN || _i == FILLED ? send : recv;
+  hk_net_end *e = b.recv->priv;
+  const hk_ib_ctx *x = c->ctx;
+  while (send->ctx->nactive || recv->ctx->nactive)
+    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&b.w->ranks[i], NULL), HK_OK);
+  const uint32_t slots = c->ctx->env->nslots;
+  if (_i == FILLED) { /* the peer gives no credit */
+    c->posted = c->given = c->credit + slots;
+    c->send->next = c->posted;
+    b.send->done = b.send->limit = c->posted;
+    atomic_store(&hk_net_slot(c->send, c->posted)->seq, (uint32_t)c->posted + 1);
+  }
+  if (_i == UNGIVEN) c->posted = c->given + 1, c->sizes[0] = 2, c->pending[0] = 1;
+  if (_i == ASKED) c->asked = true, c->next_look_ns = UINT64_MAX;
+  if (_i == UNREAD) e->next = 1, c->returned = 0;
+  if (_i == HALF_OWED || _i == SOME_OWED) {
+    e->next = slots / 2 - (_i == SOME_OWED);
+    atomic_store(&b.recv->heads->value, e->next);
+  }
+  hk_ib_stir(c);
+  ck_assert_int_eq(net_progress(&b.w->ranks[c == recv], NULL), HK_OK);
+  const bool busy = _i >= ASKED && _i <= UNREAD;
+  ck_assert_int_eq(c->place != 0, busy);
+  ck_assert_int_eq(x->nactive, busy);
+  if (c->send) ck_assert_int_eq(c->send->link->rung, busy);
+  if (_i == HALF_OWED) ck_assert_uint_eq(c->returned, slots / 2);
+  if (_i == SOME_OWED) ck_assert_uint_eq(c->returned, 0);
+  c->asked = false;
+  teardown(&b);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("ib_lists");
+  tcase_set_timeout(t, 60);
+  tcase_add_loop_test(t, come_and_go, 0, 4);
+  tcase_add_test(t, sweeps);
+  tcase_add_loop_test(t, stays_while_busy, 0, 7);
+  return suite_run_one("ib_lists", t);
+}
