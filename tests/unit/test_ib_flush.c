@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* When what has come is visible to a GPU: which reads are awaited, and what their end or their failure does. The test
+ * plays the GPU and the completions.
+ * check: notsan */
+#include "../../src/device/device.h"
+#include "../../src/transport/net/ib_gdr.h"
+#include "../support/ib_bench.h"
+
+static int flushes;
+static hk_status flush_result;
+static hk_status flush(hk_device *d) {
+  (void)d;
+  flushes++;
+  return flush_result;
+}
+static const hk_device_ops ops = {.rdma_flush = flush};
+static hk_device gpu = {.ops = &ops};
+
+/* So many messages are there, and not delivered. */
+static void come(hk_ib_conn *c, unsigned n) {
+  for (unsigned k = 0; k < n; k++) {
+    memset(c->arena + hk_ib_rx_offset(c, k), 0, sizeof(hk_ib_header));
+    c->headers[k] = 1;
+  }
+}
+
+static void leave(bench *b) {
+  b->recv->gpu = NULL;
+  memset(b->peer->headers, 0, 8);
+  b->peer->flush.asked = 0;
+  teardown(b);
+}
+
+/* By the driver, at once; or not at all. */
+START_TEST(by_the_driver) {
+  bench b = setup(1);
+  hk_ib_conn *c = b.peer;
+  bool yes = false;
+  b.recv->gpu = &gpu;
+  come(c, 3);
+  c->ctx->gpu.flushing = HK_IB_NO_FLUSH;
+  ck_assert(hk_ib_gpu_visible(c, 2, &yes) == HK_OK && yes && !flushes && !c->flush.seen);
+  c->ctx->gpu.flushing = HK_IB_DRIVER_FLUSH;
+  ck_assert(hk_ib_gpu_visible(c, 0, &yes) == HK_OK && yes && flushes == 1 && c->flush.seen == 3);
+  ck_assert(hk_ib_gpu_visible(c, 2, &yes) == HK_OK && yes && flushes == 1);  /* the same flush */
+  ck_assert(hk_ib_gpu_visible(c, 3, &yes) == HK_OK && !yes && flushes == 2); /* it has not come */
+  flush_result = HK_ERR_CUDA;
+  come(c, 4);
+  ck_assert(hk_ib_gpu_visible(c, 3, &yes) == HK_ERR_CUDA && !yes && c->flush.seen == 3);
+  leave(&b);
+}
+END_TEST
+
+/* All reads that were begun together are awaited. */
+START_TEST(awaits_all_reads) {
+  const hk_ibv_wc good = {.status = HK_IBV_WC_SUCCESS};
+  bench b = setup(2);
+  hk_ib_conn *c = b.peer;
+  hk_ib_flush *f = &c->flush;
+  ck_assert_uint_eq(c->npaths, 2);
+  f->seen = 2;
+  f->asked = 5;
+  f->readers[0].reading = f->readers[1].reading = true;
+  ck_assert_int_eq(hk_ib_gpu_flushed(c, 1, &good), HK_OK);
+  ck_assert(f->seen == 2 && f->asked == 5 && f->reads == 1 && f->readers[0].reading && !f->readers[1].reading);
+  ck_assert_int_eq(hk_ib_gpu_flushed(c, 0, &good), HK_OK);
+  ck_assert(f->seen == 5 && !f->asked && f->reads == 2 && !f->readers[0].reading);
+  f->asked = 4; /* an older one */
+  f->readers[0].reading = true;
+  ck_assert_int_eq(hk_ib_gpu_flushed(c, 0, &good), HK_OK);
+  ck_assert(f->seen == 5 && !f->asked && f->reads == 3);
+  leave(&b);
+}
+END_TEST
+
+/* A read that fails makes new queue pairs, and all is read again; after the end of the receiver it does not matter. */
+START_TEST(reads_fail) {
+  const hk_ibv_wc bad = {.status = HK_IBV_WC_RETRY_EXC_ERR};
+  bench b = setup(1);
+  hk_ib_conn *c = b.peer;
+  hk_ib_flush *f = &c->flush;
+  hk_net_end *e = c->recv;
+  f->asked = 5;
+  f->readers[0].reading = true;
+  f->readers[0].dirty = false;
+  if (_i) c->recv = NULL;
+  ck_assert_int_eq(hk_ib_gpu_flushed(c, 0, &bad), HK_OK);
+  c->recv = e;
+  ck_assert(!f->asked && !f->readers[0].reading);
+  ck_assert_int_eq(c->phase, _i ? HK_IB_UP : HK_IB_PAIRING);
+  ck_assert_int_eq(c->paths[0].bad, !_i);
+  ck_assert_int_eq(f->readers[0].dirty, !_i);
+  ck_assert_uint_eq(f->seen, _i ? 5 : 0);
+  if (!_i) ck_assert_msg(strstr(c->cause, "reading from the GPU failed"), "%s", c->cause);
+  leave(&b);
+}
+END_TEST
+
+/* On placed links the user asks for so many messages. */
+START_TEST(asked_by_the_user) {
+  static char memory[8192];
+  bench b = setup(1);
+  hk_ib_conn *c = b.peer;
+  hk_net_end *e = b.recv->priv;
+  hk_ib_ctx *x = c->ctx;
+  bool yes = false;
+  b.recv->placed = 1;
+  c->flush.seen = 2;
+  c->failed = HK_ERR_REMOTE;
+  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 2, &yes) == HK_OK && yes);
+  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 3, &yes) == HK_ERR_REMOTE && !yes);
+  c->failed = HK_OK;
+  c->flush.asked = 3; /* it is under way */
+  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 3, &yes) == HK_OK && !yes && c->flush.asked == 3);
+  c->flush.asked = 0;
+  come(c, 3);
+  ck_assert_int_eq(hk_ib_user_gpu_visible(x, e, memory, 3, &yes), HK_ERR_USAGE);
+  ck_assert_msg(strstr(hk_last_error(), "not registered with RDMA device fake0"), "%s", hk_last_error());
+  ck_assert_int_eq(hk_ib_user_gpu_memory(x, e, memory, sizeof memory, -1, 0), HK_OK);
+  c->flush.readers[0].dirty = false; /* nothing was written since the last read */
+  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 3, &yes) == HK_OK && yes && c->flush.seen == 3 && !c->flush.asked);
+  c->flush.readers[0].dirty = true;
+  come(c, 4);
+  const uint64_t reads = verbs->reads;
+  for (int i = 0; i < 100 && (i < 1 || !yes); i++)
+    ck_assert_int_eq(hk_ib_user_gpu_visible(x, e, memory, 4, &yes), HK_OK);
+  ck_assert(yes && c->flush.seen == 4 && verbs->reads == reads + 1 && !c->flush.readers[0].dirty);
+  hk_ib_user_memory(x, memory, sizeof memory, false);
+  b.recv->placed = 0;
+  leave(&b);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("ib_flush");
+  tcase_set_timeout(t, 60);
+  tcase_add_test(t, by_the_driver);
+  tcase_add_test(t, awaits_all_reads);
+  tcase_add_loop_test(t, reads_fail, 0, 2);
+  tcase_add_test(t, asked_by_the_user);
+  return suite_run_one("ib_flush", t);
+}
