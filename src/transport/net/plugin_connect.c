@@ -106,13 +106,13 @@ bool hk_plugin_peer_gone(hk_plugin_end *e) {
     e->joining.heard_ns = hk_now_ns();
     for (ssize_t i = 0; i < n; i++) hear_byte(e, beats[i]);
   }
-  return n == 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR);
+  return n == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
 static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   for (const char *p = data; bytes > 0;) {
     ssize_t n = hk_tcp_send(e->fd, p, bytes);
-    if (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR)
+    if (n < 0 && errno != EAGAIN && errno != EINTR)
       return not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
     if (n > 0) p += n, bytes -= (size_t)n;
     if (bytes > 0 && n <= 0)
@@ -158,7 +158,7 @@ hk_status hk_plugin_listen(hk_plugin_end *e) {
 static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
   ssize_t n = hk_tcp_recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got);
   if (n > 0) e->wire_got += (size_t)n;
-  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+  if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
     return not_connected(e, "the peer closed it before it was made");
   return HK_OK;
 }
