@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* check: notsan */
+/* The layout of the arena of shared memory: its parts do not overlap, have the alignment that their writers need, and
+ * are where both ends of a link find them; and the counters of an end that is opened again. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "../../src/transport/board.h"
+#include "../../src/transport/shm_arena.h"
+#include "../support/suite.h"
+
+enum { PAGE = 4096, PAIR = 2 * HK_CACHE_LINE };
+
+static const hk_shm_shape shapes[] = {{1, 2, 4096},   {2, 4, 16384},  {3, 8, 65536}, {4, 64, 4096},
+                                      {5, 128, 8192}, {2, 256, 1024}, {9, 8, 1000}};
+
+typedef struct part {
+  const char *begin, *end;
+  const char *what;
+} part;
+static part *parts;
+static size_t nparts;
+
+static void add(const volatile void *at, size_t bytes, const char *what) {
+  const char *begin = (const char *)(uintptr_t)at;
+  parts[nparts++] = (part){begin, begin + bytes, what};
+}
+static int by_begin(const void *a, const void *b) {
+  const part *x = a, *y = b;
+  return x->begin < y->begin ? -1 : x->begin > y->begin;
+}
+
+static hk_link end_of(const hk_shm_arena *a, hk_link_kind kind, uint32_t channel, uint32_t self, uint32_t peer) {
+  hk_link_key key = {.peer = (uint16_t)(100 + peer), .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  hk_link l = {.slots = NULL};
+  hk_shm_arena_link(a, &key, self, peer, &l);
+  ck_assert(l.peer == 100 + peer && l.kind == kind && l.slot_bytes == a->shape.slot_bytes);
+  ck_assert(!l.done && l.area_mask == a->shape.nslots - 1);
+  ck_assert_uint_eq(l.limit, hk_link_sends(kind) ? l.mask + 1 : 0);
+  return l;
+}
+
+static void add_link(const hk_shm_arena *a, uint32_t channel, uint32_t from, uint32_t to) {
+  const uint32_t nslots = a->shape.nslots;
+  hk_link out = end_of(a, HK_LINK_SEND, channel, from, to), in = end_of(a, HK_LINK_RECV, channel, to, from);
+  ck_assert(out.slots == in.slots && out.heads == in.heads && out.payload == in.payload && out.mask == nslots - 1);
+  ck_assert(out.nheads == 1 && in.nheads == 1 && !out.small && !out.small_bytes);
+  ck_assert((uintptr_t)out.slots % PAIR == 0 && (uintptr_t)out.heads % PAIR == 0 && (uintptr_t)out.payload % PAGE == 0);
+  add(out.slots, nslots * sizeof(hk_slot), "slots");
+  add(out.heads, PAIR, "head"); /* the line that is fetched with it has nothing of another rank */
+  add(out.payload, nslots * a->shape.slot_bytes, "payload");
+}
+
+static void add_mcast(const hk_shm_arena *a, uint32_t channel, uint32_t from) {
+  const uint32_t n = a->shape.nranks, nslots = a->shape.nslots,
+                 many = nslots > HK_MCAST_SLOTS ? nslots : HK_MCAST_SLOTS;
+  hk_link out = end_of(a, HK_LINK_MCAST_SEND, channel, from, from);
+  ck_assert(out.mask == many - 1 && out.nheads == n - 1 && out.small_bytes == HK_SLOT_SMALL);
+  ck_assert((uintptr_t)out.slots % PAIR == 0 && (uintptr_t)out.payload % PAGE == 0);
+  for (uint32_t r = 0, at = 0; r < n; r++) {
+    if (r == from) continue;
+    hk_link in = end_of(a, HK_LINK_MCAST_RECV, channel, r, from);
+    ck_assert(in.slots == out.slots && in.payload == out.payload && in.small == out.small && in.mask == out.mask);
+    ck_assert(in.nheads == 1 && in.heads == out.heads + at++);
+  }
+  add(out.slots, many * sizeof(hk_slot), "slots of a multicast");
+  add(out.heads, (n - 1) * sizeof(hk_head), "heads");
+  add(out.payload, nslots * a->shape.slot_bytes, "payload of a multicast");
+  add(out.small, many * (size_t)HK_SLOT_SMALL, "small payload");
+}
+
+START_TEST(nothing_overlaps) {
+  hk_shm_arena a;
+  hk_shm_arena_layout(&a, &shapes[_i]);
+  const uint32_t n = shapes[_i].nranks;
+  ck_assert_ptr_null(hk_shm_arena_failure(&a));
+  ck_assert(hk_shm_arena_map(&a, -1));
+  parts = calloc(HK_CHANNEL_COUNT * (3 * n * n + 4 * n) + 2 * n + 3, sizeof *parts);
+  nparts = 0;
+  add(hk_shm_arena_failure(&a), HK_CACHE_LINE, "failure");
+  add(hk_shm_arena_cma_from(&a), HK_CACHE_LINE, "cma_from");
+  for (uint32_t r = 0; r < n; r++) {
+    add(hk_shm_arena_reads(&a, r), 1, "reads");
+    add(hk_shm_arena_board(&a, r), sizeof(hk_board), "board");
+    for (uint32_t c = 0; c < HK_CHANNEL_COUNT; c++) {
+      add_mcast(&a, c, r);
+      for (uint32_t to = 0; to < n; to++) add_link(&a, c, r, to);
+    }
+  }
+  add(hk_shm_arena_claims(&a), sizeof(hk_claims), "claims");
+  ck_assert_uint_eq((uintptr_t)hk_shm_arena_claims(&a) % PAIR, 0);
+  qsort(parts, nparts, sizeof *parts, by_begin);
+  ck_assert_ptr_eq(parts[0].begin, a.base);
+  for (size_t i = 0; i + 1 < nparts; i++)
+    ck_assert_msg(parts[i].end <= parts[i + 1].begin, "%s and %s overlap by %td bytes", parts[i].what,
+                  parts[i + 1].what, parts[i].end - parts[i + 1].begin);
+  const char *end = parts[nparts - 1].end;
+  ck_assert(end <= a.base + a.bytes && a.base + a.bytes < end + PAGE); /* and no more than that */
+  free(parts);
+  hk_shm_arena_unmap(&a);
+  ck_assert_ptr_null(a.base);
+  hk_shm_arena_unmap(&a);
+}
+END_TEST
+
+/* The header page has a byte for so many ranks. */
+START_TEST(has_some_bytes) {
+  hk_shm_arena a;
+  hk_shm_arena_layout(&a, &shapes[2]);
+  ck_assert(hk_shm_arena_map(&a, -1));
+  const uint32_t room = PAGE - PAIR;
+  ck_assert((char *)hk_shm_arena_reads(&a, 0) == a.base + PAIR);
+  ck_assert((char *)hk_shm_arena_reads(&a, room - 1) == a.base + PAGE - 1);
+  ck_assert_ptr_null(hk_shm_arena_reads(&a, room));
+  hk_shm_arena_unmap(&a);
+}
+END_TEST
+
+/* What a FIFO holds: given back by all readers, and filled but not given back. */
+static const struct {
+  uint64_t heads[3], filled; /* slots up to this are filled */
+} states[] = {{{0, 0, 0}, 0}, {{5, 5, 5}, 5}, {{5, 6, 7}, 8}, {{7, 5, 6}, 9}, {{9, 8, 4}, 68}, {{3, 3, 3}, 3 + 64}};
+
+START_TEST(goes_on) {
+  hk_shm_arena a;
+  const hk_shm_shape shape = {4, 4, 4096};
+  hk_shm_arena_layout(&a, &shape);
+  ck_assert(hk_shm_arena_map(&a, -1));
+  const hk_link_key key = {.peer = 1, .kind = HK_LINK_MCAST_SEND, .channel = 2};
+  hk_link out = end_of(&a, HK_LINK_MCAST_SEND, 2, 1, 1), again = {.slots = NULL};
+  uint64_t least = UINT64_MAX;
+  ck_assert_uint_eq(out.nheads, 3);
+  for (int i = 0; i < 3; i++) {
+    atomic_store(&out.heads[i].value, states[_i].heads[i]);
+    if (states[_i].heads[i] < least) least = states[_i].heads[i];
+  }
+  for (uint64_t k = 0; k < states[_i].filled; k++) atomic_store(&out.slots[k & out.mask].seq, (uint32_t)(k + 1));
+  hk_shm_arena_link(&a, &key, 1, 1, &again);
+  ck_assert_uint_eq(again.done, states[_i].filled);
+  ck_assert_uint_eq(again.limit, least + 64);
+  static const uint32_t readers[] = {0, 2, 3};
+  for (int i = 0; i < 3; i++) { /* a reader goes on after what it has given back */
+    const hk_link_key in = {.peer = 1, .kind = HK_LINK_MCAST_RECV, .channel = 2};
+    again.limit = 77;
+    hk_shm_arena_link(&a, &in, readers[i], 1, &again);
+    ck_assert(again.done == states[_i].heads[i] && again.limit == 77);
+  }
+  hk_shm_arena_unmap(&a);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("shm_arena");
+  tcase_add_loop_test(t, nothing_overlaps, 0, (int)(sizeof shapes / sizeof *shapes));
+  tcase_add_test(t, has_some_bytes);
+  tcase_add_loop_test(t, goes_on, 0, (int)(sizeof states / sizeof *states));
+  return suite_run_one("shm_arena", t);
+}
