@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <unistd.h>
 #include "../../src/transport/board.h"
+#include "../../src/transport/relay.h"
 #include "../../src/transport/shm_arena.h"
 #include "../support/suite.h"
 
@@ -149,10 +151,38 @@ START_TEST(goes_on) {
 }
 END_TEST
 
+/* The FIFO that a rank shares with its relay. */
+START_TEST(relay_fifo) {
+  hk_transport_env env = {.nslots = shapes[_i].nslots, .slot_bytes = shapes[_i].slot_bytes};
+  hk_relay_fifo f[2];
+  const size_t bytes = hk_relay_fifo_bytes(&env), payload = env.nslots * env.slot_bytes;
+  const int fd = memfd_create("fifo", MFD_CLOEXEC);
+  ck_assert(fd >= 0 && ftruncate(fd, (off_t)bytes) == 0);
+  for (int i = 0; i < 2; i++) {
+    ck_assert(hk_relay_fifo_map(&env, fd, &f[i]) && f[i].bytes == bytes);
+    const char *base = f[i].base, *slots = (const char *)f[i].slots, *asleep = (const char *)f[i].asleep;
+    ck_assert((uintptr_t)slots % HK_CACHE_LINE == 0 && (uintptr_t)f[i].payload % PAGE == 0);
+    ck_assert(asleep >= base && asleep + HK_CACHE_LINE <= slots);
+    ck_assert(slots + env.nslots * sizeof(hk_slot) + sizeof(hk_head) <= f[i].payload);
+    ck_assert(f[i].payload + payload <= base + bytes && base + bytes < f[i].payload + payload + PAGE);
+  }
+  memset(f[0].payload, 7, payload);
+  atomic_store(&f[0].slots[env.nslots - 1].seq, 9);
+  atomic_store(f[0].asleep, 1);
+  ck_assert(f[1].payload[0] == 7 && f[1].payload[payload - 1] == 7 && atomic_load(f[1].asleep) == 1);
+  ck_assert_uint_eq(atomic_load(&f[1].slots[env.nslots - 1].seq), 9);
+  for (int i = 0; i < 2; i++) hk_relay_fifo_unmap(&f[i]);
+  ck_assert_ptr_null(f[0].base);
+  hk_relay_fifo_unmap(&f[0]);
+  close(fd);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("shm_arena");
   tcase_add_loop_test(t, nothing_overlaps, 0, (int)(sizeof shapes / sizeof *shapes));
   tcase_add_test(t, has_some_bytes);
+  tcase_add_loop_test(t, relay_fifo, 0, (int)(sizeof shapes / sizeof *shapes));
   tcase_add_loop_test(t, goes_on, 0, (int)(sizeof states / sizeof *states));
   return suite_run_one("shm_arena", t);
 }
