@@ -144,6 +144,27 @@ START_TEST(reads_names_and_rails) {
 }
 END_TEST
 
+/* No more ports are taken than there is room for, and those of other states are not. */
+START_TEST(reads_many_devices) {
+  hk_ib_port p[HK_IB_PORTS + 1];
+  char why[160], path[96];
+  int near;
+  scratch_make();
+  setenv("HOCKET_IB_ROOT", scratch_folder, 1);
+  setenv("NCCL_IB_MERGE_NICS", "0", 1);
+  hk_param_reload();
+  memset(&p[HK_IB_PORTS], 7, sizeof *p);
+  for (int i = 0; i < HK_IB_PORTS + 2; i++) {
+    snprintf(path, sizeof path, "sys/class/infiniband/x%d/ports/1/state", i);
+    fm_file(path, i ? "4: ACTIVE\n" : "5: ACTIVE_DEFER\n");
+  }
+  ck_assert_int_eq(hk_ib_ports(p, &near, NULL, NULL, why, sizeof why), HK_IB_PORTS);
+  ck_assert_str_ne(p[0].device, "x0");
+  ck_assert_int_eq(p[HK_IB_PORTS].number, 7);
+  scratch_remove();
+}
+END_TEST
+
 static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) {
   setenv("NCCL_DEBUG", "NONE", 1);
   setenv(name, value, 1);
@@ -443,6 +464,7 @@ int main(void) {
   tcase_add_test(t, orders_gids);
   tcase_add_loop_test(t, reads_names_and_rails, 0, 2);
   tcase_add_test(t, knows_subnets);
+  tcase_add_test(t, reads_many_devices);
   tcase_add_test(t, leaves_others_aside);
   tcase_add_test(t, reads_ranges);
   tcase_add_test(t, both_ends_pair_alike);
