@@ -348,7 +348,7 @@ static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
   hk_status rc = HK_OK;
   for (uint64_t until = hk_now_ns() + ms * 1000000ull; rc == HK_OK && hk_now_ns() < until;) {
     rc = net_progress_and_nap(a);
-    if (rc == HK_OK && b) rc = net_progress(b, NULL);
+    if (rc == HK_OK && b) rc = net_progress_and_nap(b);
   }
   return rc;
 }
