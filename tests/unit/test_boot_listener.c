@@ -2,6 +2,8 @@
 /* check: notsan */
 /* What the listener's thread does at each tick. */
 #include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/boot/listener.h"
@@ -39,6 +41,26 @@ START_TEST(spare_descriptor) {
   await_listener(has_spare);
   hk_listener_unlock();
   ck_assert_int_eq(open_fds(), fds);
+}
+END_TEST
+
+/* It listens at its address if it has only one, else at all of the families that it has. */
+START_TEST(own_addresses) {
+  hk_addr at;
+  socklen_t size = sizeof at;
+  bool v6 = false;
+  hk_listener_put(l); /* and one with these settings */
+  set_param("NCCL_SOCKET_IFNAME", _i < 2 ? "lo" : "lo,e");
+  set_param("NCCL_SOCKET_FAMILY", _i % 2 ? "AF_INET" : NULL);
+  ck_assert_int_eq(hk_listener_get(&l), HK_OK);
+  if (_i == 1) ck_assert_uint_eq(l->contact.n, 1);
+  for (uint32_t i = 0; i < l->contact.n; i++) v6 = v6 || l->contact.at[i].sa.sa_family == AF_INET6;
+  memset(&at, 0, sizeof at);
+  ck_assert_int_eq(getsockname(l->fd, &at.sa, &size), 0);
+  ck_assert_int_eq(at.sa.sa_family, v6 ? AF_INET6 : AF_INET);
+  ck_assert_int_eq(hk_addr_equal(&at, &l->contact.at[0]), l->contact.n == 1);
+  ck_assert_uint_gt(l->contact.n, 0);
+  for (uint32_t i = 0; i < l->contact.n; i++) ck_assert_uint_eq(hk_addr_port(&l->contact.at[i]), hk_addr_port(&at));
 }
 END_TEST
 
@@ -143,6 +165,7 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("listener");
   tcase_add_checked_fixture(t, setup, teardown);
+  tcase_add_loop_test(t, own_addresses, 0, 4);
   tcase_add_test(t, spare_descriptor);
   tcase_add_test(t, silent_connection);
   tcase_add_test(t, accepts_again);
