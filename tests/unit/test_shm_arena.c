@@ -34,7 +34,7 @@ static int by_begin(const void *a, const void *b) {
 
 static hk_link end_of(const hk_shm_arena *a, hk_link_kind kind, uint32_t channel, uint32_t self, uint32_t peer) {
   hk_link_key key = {.peer = (uint16_t)(100 + peer), .kind = (uint8_t)kind, .channel = (uint8_t)channel};
-  hk_link l = {.slots = NULL};
+  hk_link l = {.small = (char *)&key, .small_bytes = 5}; /* of another end, once */
   hk_shm_arena_link(a, &key, self, peer, &l);
   ck_assert(l.peer == 100 + peer && l.kind == kind && l.slot_bytes == a->shape.slot_bytes);
   ck_assert(!l.done && l.area_mask == a->shape.nslots - 1);
@@ -110,6 +110,9 @@ START_TEST(has_some_bytes) {
   hk_shm_arena a;
   hk_shm_arena_layout(&a, &shapes[2]);
   ck_assert(hk_shm_arena_map(&a, -1));
+  hk_shm_arena none = a;
+  none.base = NULL;
+  ck_assert(!hk_shm_arena_map(&none, 9999) && !none.base); /* no such file */
   const uint32_t room = PAGE - PAIR;
   ck_assert((char *)hk_shm_arena_reads(&a, 0) == a.base + PAIR);
   ck_assert((char *)hk_shm_arena_reads(&a, room - 1) == a.base + PAGE - 1);
@@ -121,7 +124,7 @@ END_TEST
 /* What a FIFO holds: given back by all readers, and filled but not given back. */
 static const struct {
   uint64_t heads[3], filled; /* slots up to this are filled */
-} states[] = {{{0, 0, 0}, 0}, {{5, 5, 5}, 5}, {{5, 6, 7}, 8}, {{7, 5, 6}, 9}, {{9, 8, 4}, 68}, {{3, 3, 3}, 3 + 64}};
+} states[] = {{{0, 0, 0}, 0}, {{5, 5, 5}, 5}, {{5, 6, 7}, 8}, {{7, 5, 6}, 9}, {{9, 8, 4}, 68}, {{3, 3, 3}, 3 + 64}, {{90, 91, 95}, 99}};
 
 START_TEST(goes_on) {
   hk_shm_arena a;
