@@ -124,7 +124,8 @@ END_TEST
 /* What a FIFO holds: given back by all readers, and filled but not given back. */
 static const struct {
   uint64_t heads[3], filled; /* slots up to this are filled */
-} states[] = {{{0, 0, 0}, 0}, {{5, 5, 5}, 5}, {{5, 6, 7}, 8}, {{7, 5, 6}, 9}, {{9, 8, 4}, 68}, {{3, 3, 3}, 3 + 64}, {{90, 91, 95}, 99}};
+} states[] = {{{0, 0, 0}, 0},  {{5, 5, 5}, 5},      {{5, 6, 7}, 8},    {{7, 5, 6}, 9},
+              {{9, 8, 4}, 68}, {{3, 3, 3}, 3 + 64}, {{90, 91, 95}, 99}};
 
 START_TEST(goes_on) {
   hk_shm_arena a;
