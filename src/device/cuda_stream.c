@@ -164,9 +164,12 @@ hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, cons
   return HK_OK;
 }
 
+/* Before CUDA 11.1 it cannot. */
+static bool orders_replays(void) { return hk_cu.GraphAddEventRecordNode && hk_cu.GraphAddDependencies; }
+
 hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
-  if (!hk_cu.GraphAddEventRecordNode || !hk_cu.GraphAddDependencies) return HK_OK; /* before CUDA 11.1 */
+  if (!orders_replays()) return HK_OK;
   HK_OR_RETURN(need_event(base, o));
   if (o->graph == s->capture) return HK_OK; /* an earlier piece of the graph waits */
   IN_CONTEXT(base, s->here, code, hk_cu.StreamWaitEvent(q, o->event, CU_EVENT_WAIT_EXTERNAL));
@@ -181,7 +184,7 @@ hk_status hk_cuda_replay_end(hk_device *base, hk_queue_order *o, hk_queue q, con
   const CUgraphNode *ends = NULL;
   size_t n = 0;
   uint64_t id;
-  if (!hk_cu.GraphAddEventRecordNode || !hk_cu.GraphAddDependencies) return HK_OK;
+  if (!orders_replays()) return HK_OK;
   HK_CUDA_ENTER(base);
   CUresult code = hk_cu.StreamGetCaptureInfo(q, &status, &id, &graph, &ends, &n);
   if (code == CUDA_SUCCESS && o->graph != s->capture) {

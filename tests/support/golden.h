@@ -48,6 +48,18 @@ static inline void golden_line(const golden *g, const char *name, const double i
   }
 }
 
+/* Compares words with the next line. */
+static inline void golden_words(const golden *g, const char *name, const char *words) {
+  char text[2000] = "";
+  if (g->update) {
+    fprintf(g->file, "%s|%s\n", name, words);
+    return;
+  }
+  ck_assert_msg(fgets(text, sizeof text, g->file) && !strncmp(text, name, strlen(name)), "%s, not %s", text, name);
+  text[strcspn(text, "\n")] = 0;
+  ck_assert_str_eq(words, text + strlen(name) + 1);
+}
+
 static inline uint32_t golden_hash(uint32_t hash, const void *bytes, size_t n) { /* FNV-1a */
   for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 16777619u;
   return hash;

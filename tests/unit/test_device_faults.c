@@ -7,6 +7,7 @@
 #include "../../src/device/device.h"
 #include "../support/cudaemu.h"
 #include "../support/driver_calls.h"
+#include "../support/golden.h"
 #include "../support/suite.h"
 
 enum { SMALL = 5000, LARGE = 3 << 20 };
@@ -114,18 +115,20 @@ static hk_status multicast(hk_device *d) {
   return rc;
 }
 
+/* One stream, another one, and that again: it keeps its own order. */
 static hk_status in_order(hk_device *d) {
   hk_queue q[2] = {NULL, NULL};
   hk_queue_order order = {0};
   bool done = false;
   hk_status rc = HK_OK;
-  for (int i = 0; i < 2 && rc == HK_OK; i++) {
+  for (int i = 0; i < 3 && rc == HK_OK; i++) {
+    hk_queue *at = &q[i > 0];
     hk_queue_state s;
-    TRY(d->ops->queue_new(d, &q[i]));
-    if (rc == HK_OK) TRY(d->ops->queue_state(d, q[i], &s));
-    if (rc == HK_OK) TRY(d->ops->order_begin(d, &order, q[i], &s));
-    if (rc == HK_OK) TRY(d->ops->order_end(d, &order, q[i], &s));
-    if (rc == HK_OK) TRY(d->ops->wait(d, q[i]));
+    if (i < 2) TRY(d->ops->queue_new(d, at));
+    if (rc == HK_OK) TRY(d->ops->queue_state(d, *at, &s));
+    if (rc == HK_OK) TRY(d->ops->order_begin(d, &order, *at, &s));
+    if (rc == HK_OK) TRY(d->ops->order_end(d, &order, *at, &s));
+    if (rc == HK_OK) TRY(d->ops->wait(d, *at));
   }
   if (rc == HK_OK) TRY(d->ops->order_done(d, &order, &done));
   if (rc == HK_OK) ck_assert(done);
@@ -139,32 +142,53 @@ static void graph_ends(void *arg) {
   (void)arg;
   __atomic_add_fetch(&graphs_ended, 1, __ATOMIC_SEQ_CST);
 }
+/* Three pieces of a graph in one stream, and one in another stream of the same capture. */
+static hk_status pieces(hk_device *d, hk_queue q[2], hk_queue_order *replay, hk_queue_order *order) {
+  hk_status rc = HK_OK;
+  hk_queue_state s = {0};
+  for (int piece = 0; piece < 4 && rc == HK_OK; piece++) {
+    hk_queue at = q[piece == 3];
+    if (piece % 3 == 0) TRY(d->ops->queue_state(d, at, &s));
+    if (rc == HK_OK) TRY(d->ops->replay_begin(d, replay, at, &s));
+    if (rc == HK_OK) TRY(d->ops->order_begin(d, order, at, &s));
+    if (rc == HK_OK) TRY(d->ops->order_end(d, order, at, &s));
+    if (rc == HK_OK) TRY(d->ops->replay_end(d, replay, at, &s));
+  }
+  if (rc == HK_OK) ck_assert(s.capturing && s.graph);
+  return rc;
+}
 static hk_status captured(hk_device *d) {
-  hk_queue q = NULL;
-  hk_queue_order order = {0};
+  hk_queue q[2] = {NULL, NULL};
+  hk_queue_order replay = {0}, order = {0};
   hk_queue_state s = {0};
   CUgraph graph = NULL;
+  CUevent fork;
   bool kept = false;
   const int ended = graphs_ended;
-  hk_status rc = d->ops->queue_new(d, &q);
-  if (rc != HK_OK) return rc;
-  if (cu.StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS) {
-    TRY(d->ops->queue_state(d, q, &s));
-    for (int piece = 0; piece < 2 && rc == HK_OK; piece++) {
-      TRY(d->ops->order_begin(d, &order, q, &s));
-      if (rc == HK_OK) TRY(d->ops->replay_begin(d, &order, q, &s));
-      if (rc == HK_OK) TRY(d->ops->replay_end(d, &order, q, &s));
-    }
+  hk_status rc = HK_OK;
+  for (int i = 0; i < 2; i++) TRY(d->ops->queue_new(d, &q[i]));
+  OK(EventCreate(&fork, CU_EVENT_DISABLE_TIMING));
+  if (rc == HK_OK && cu.StreamBeginCapture(q[0], CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS) {
+    OK(EventRecord(fork, q[0]));
+    OK(StreamWaitEvent(q[1], fork, 0));
+    rc = pieces(d, q, &replay, &order);
+    if (rc == HK_OK) TRY(d->ops->queue_state(d, q[0], &s));
     if (rc == HK_OK) {
       kept = true;
       TRY(d->ops->graph_keep(d, &s, graph_ends, NULL));
     }
-    OK(StreamEndCapture(q, &graph));
+    OK(EventRecord(fork, q[1]));
+    OK(StreamWaitEvent(q[0], fork, 0));
+    OK(StreamEndCapture(q[0], &graph));
     OK(GraphDestroy(graph));
     if (kept) ck_assert(graphs_ended == ended + 1 || rc != HK_OK);
+    if (rc == HK_OK) TRY(d->ops->queue_state(d, q[1], &s));
+    if (rc == HK_OK) TRY(d->ops->order_begin(d, &order, q[1], &s)); /* the graph keeps its own order */
   }
+  OK(EventDestroy(fork));
+  TRY(d->ops->order_free(d, &replay));
   TRY(d->ops->order_free(d, &order));
-  TRY(d->ops->queue_free(d, q));
+  for (int i = 0; i < 2; i++) TRY(d->ops->queue_free(d, q[i]));
   return rc;
 }
 static hk_status words(hk_device *d) {
@@ -282,6 +306,17 @@ static void refuse(hk_device *d, int i, int call, int nth) {
   if (!gives_back(call)) emu_check_held(before);
 }
 
+/* Which of the driver's calls an operation makes: one more costs time, one less is a context or a capture mode that is
+ * wrong for others. */
+static const char golden_path[] = "tests/golden/driver_calls.txt";
+static void check_calls(const char *name) {
+  char list[2000];
+  golden g = golden_open(golden_path, name);
+  driver_calls_sum(list, sizeof list);
+  golden_words(&g, name, list);
+  fclose(g.file);
+}
+
 START_TEST(refused) {
   hk_device *d;
   uint64_t calls[DRIVER_CALLS];
@@ -299,6 +334,7 @@ START_TEST(refused) {
   driver_calls_forget();
   ck_assert_msg(operations[_i].run(d) == HK_OK, "%s: %s", operations[_i].name, hk_last_error());
   memcpy(calls, driver_calls, sizeof calls);
+  check_calls(operations[_i].name);
   emu_check_held(before);
   calls[CALL_StreamSynchronize] = 0; /* what the stream still does would meet memory that is gone */
   for (int call = 0; call < DRIVER_CALLS; call++)
@@ -307,9 +343,58 @@ START_TEST(refused) {
 }
 END_TEST
 
+/* The driver lacks a function: the operation does without it, or reports that. */
+static const struct {
+  size_t function;
+  hk_status (*run)(hk_device *d);
+  bool fails;
+} lacks[] = {
+#define LACKS(member) offsetof(hk_cuda_calls, member)
+    {LACKS(GraphAddEventRecordNode), captured, false},
+    {LACKS(GraphAddDependencies), captured, false},
+    {LACKS(UserObjectCreate), captured, true},
+    {LACKS(UserObjectRelease), captured, true},
+    {LACKS(GraphRetainUserObject), captured, true},
+    {LACKS(StreamGetId), captured, false},
+    {LACKS(StreamGetId), in_order, false},
+    {LACKS(DeviceGetUuidOfSlice), begin_and_end, false},
+    {LACKS(MemRetainAllocationHandle), share, true},
+    {LACKS(MemGetHandleForAddressRange), cards, true},
+    {LACKS(FlushGPUDirectRDMAWrites), cards, true},
+    {LACKS(MulticastCreate), placed, false},
+    {LACKS(MemCreate), allocate, false},
+    {LACKS(MemCreate), pinned, false},
+#undef LACKS
+};
+START_TEST(lacking) {
+  hk_device *d;
+  long before[EMU_HELD];
+  setenv("CUDAEMU_MULTICAST", "1", 1);
+  setenv("CUDAEMU_DMABUF", "2", 1);
+  emu_start(2);
+  emu_use(1);
+  ck_assert_int_eq(hk_cuda_open(0, &d), HK_OK);
+  d->ops->close(d);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(lacks); i++) {
+    const hk_cuda_calls whole = hk_cu;
+    memset((char *)&hk_cu + lacks[i].function, 0, sizeof(void *));
+    ck_assert_int_eq(hk_cuda_open(0, &d), HK_OK);
+    emu_count_held(before);
+    hk_status rc = lacks[i].run(d);
+    ck_assert_msg(rc == (lacks[i].fails ? HK_ERR_CUDA : HK_OK), "row %zu: %d, %s", i, rc, hk_last_error());
+    if (rc != HK_OK) ck_assert_ptr_nonnull(strstr(hk_last_error(), "device 0"));
+    emu_check_held(before);
+    d->ops->close(d);
+    hk_cu = whole;
+  }
+}
+END_TEST
+
 int main(void) {
+  golden_clear(golden_path);
   TCase *t = tcase_create("device_faults");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, refused, 0, HK_ARRAY_LENGTH(operations));
+  tcase_add_test(t, lacking);
   return suite_run_one("device_faults", t);
 }
