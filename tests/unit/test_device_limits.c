@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CUDA device says of itself, if the driver lacks a function or an attribute: what depends on it is off, and
+ * nothing else. All operations then do without, or report it.
+ * check: timeout=60 notsan */
+#include "../../src/device/cuda.h"
+#include "../support/cudaemu.h"
+#include "../support/suite.h"
+
+static CUresult (*attribute_of)(int *, int, CUdevice);
+static int lacking; /* an attribute */
+static CUresult attribute(int *value, int which, CUdevice device) {
+  return which == lacking ? CUDA_ERROR_INVALID_VALUE : attribute_of(value, which, device);
+}
+static char bus[40];
+static CUresult bus_id(char *text, int bytes, CUdevice device) {
+  (void)device;
+  snprintf(text, (size_t)bytes, "%s", bus);
+  return CUDA_SUCCESS;
+}
+
+static hk_device *open_device(void) {
+  hk_device *d;
+  ck_assert_msg(hk_cuda_open(0, &d) == HK_OK, "%s", hk_last_error());
+  return d;
+}
+static void use_driver(void) {
+  setenv("CUDAEMU_MULTICAST", "1", 1);
+  setenv("CUDAEMU_DMABUF", "2", 1);
+  emu_start(1);
+  hk_device *d = open_device();
+  d->ops->close(d);
+  attribute_of = hk_cu.DeviceGetAttribute;
+  hk_cu.DeviceGetAttribute = attribute;
+}
+
+/* The capabilities of a device that is opened now. */
+static const char *can(void) {
+  static char text[200];
+  hk_device *d = open_device();
+  const hk_device_limits *l = &d->limits;
+  snprintf(text, sizeof text, "%s%s%s%s%s%s%s%s%s%s%s", l->vmm ? " vmm" : "", l->fd_handles ? " fd" : "",
+           l->late_host ? " late" : "", l->multicast ? " multicast" : "", l->clusters ? " clusters" : "",
+           l->dmabuf ? " dmabuf" : "", l->gdr ? " gdr" : "", l->rdma_ordered ? " ordered" : "",
+           l->rdma_flush ? " flush" : "", l->stream_words ? " words" : "", l->integrated ? " integrated" : "");
+  ck_assert_int_eq(l->fd_handles, ((hk_cuda *)d)->granule != 0);
+  d->ops->close(d);
+  return text;
+}
+
+static const struct {
+  int call, attribute; /* one of them; -1: none of the driver's calls */
+  const char *can;
+} rows[] = {
+#define LACKS(member) offsetof(hk_cuda_calls, member)
+    {-1, 0, " vmm fd late multicast clusters dmabuf gdr ordered flush words"},
+    {LACKS(MemCreate), 0, " clusters dmabuf gdr ordered flush words"},
+    {LACKS(MemGetAllocationGranularity), 0, " vmm clusters dmabuf gdr ordered flush words"},
+    {LACKS(MemExportToShareableHandle), 0, " vmm clusters dmabuf gdr ordered flush words"},
+    {LACKS(MulticastCreate), 0, " vmm fd late clusters dmabuf gdr ordered flush words"},
+    {LACKS(LaunchKernelEx), 0, " vmm fd late multicast dmabuf gdr ordered flush words"},
+    {LACKS(MemGetHandleForAddressRange), 0, " vmm fd late multicast clusters gdr ordered flush words"},
+    {LACKS(FlushGPUDirectRDMAWrites), 0, " vmm fd late multicast clusters dmabuf gdr ordered words"},
+    {LACKS(StreamWriteValue32), 0, " vmm fd late multicast clusters dmabuf gdr ordered flush"},
+    {LACKS(StreamWaitValue32), 0, " vmm fd late multicast clusters dmabuf gdr ordered flush"},
+#undef LACKS
+#define LACKS(name) -1, CU_DEVICE_ATTRIBUTE_##name
+    {LACKS(VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), " clusters dmabuf gdr ordered flush words"},
+    {LACKS(HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED), " vmm clusters dmabuf gdr ordered flush words"},
+    {LACKS(HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED), " vmm fd multicast clusters dmabuf gdr ordered flush words"},
+    {LACKS(MULTICAST_SUPPORTED), " vmm fd late clusters dmabuf gdr ordered flush words"},
+    {LACKS(CLUSTER_LAUNCH), " vmm fd late multicast dmabuf gdr ordered flush words"},
+    {LACKS(DMA_BUF_SUPPORTED), " vmm fd late multicast clusters gdr ordered flush words"},
+    {LACKS(GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED), " vmm fd late multicast clusters dmabuf ordered flush words"},
+    {LACKS(GPU_DIRECT_RDMA_WRITES_ORDERING), " vmm fd late multicast clusters dmabuf gdr flush words"},
+    {LACKS(GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS), " vmm fd late multicast clusters dmabuf gdr ordered words"},
+#undef LACKS
+};
+START_TEST(capabilities) {
+  use_driver();
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    const hk_cuda_calls whole = hk_cu;
+    if (rows[i].call >= 0) memset((char *)&hk_cu + rows[i].call, 0, sizeof(void *));
+    lacking = rows[i].attribute;
+    ck_assert_msg(strcmp(can(), rows[i].can) == 0, "row %zu:%s", i, can());
+    hk_cu = whole;
+  }
+}
+END_TEST
+
+/* NCCL's variables turn virtual memory of the host off. */
+START_TEST(variables) {
+  setenv(_i ? "NCCL_CUMEM_ENABLE" : "NCCL_CUMEM_HOST_ENABLE", "0", 1);
+  use_driver();
+  ck_assert_str_eq(can(), " vmm fd multicast clusters dmabuf gdr ordered flush words");
+}
+END_TEST
+
+START_TEST(figures) {
+  use_driver();
+  hk_device *d = open_device();
+  const hk_device_limits *l = &d->limits;
+  ck_assert(l->ordinal == 0 && l->sm == 90 && l->threads_per_multiprocessor == 2048 && l->shared_bytes == 48 << 10);
+  ck_assert(l->multiprocessors > 0 && l->memory_bytes > 0 && l->priority < 0 && l->name[0]);
+  ck_assert_str_eq(l->bus_id, "0000:10:00.0");
+  d->ops->close(d);
+}
+END_TEST
+
+/* Without the driver's word the kernel says on which node a GPU is. */
+START_TEST(near_node) {
+  char path[100];
+  int node = -1;
+  use_driver();
+  hk_device *d = open_device();
+  ck_assert_int_eq(d->limits.host_numa, 0);
+  d->ops->close(d);
+  lacking = CU_DEVICE_ATTRIBUTE_HOST_NUMA_ID;
+  hk_cu.DeviceGetPCIBusId = bus_id;
+  static const char *const wrong[] = {"", "0000:01:00", "FFFF:FE:1F.7"};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(wrong); i++) {
+    snprintf(bus, sizeof bus, "%s", wrong[i]);
+    d = open_device();
+    ck_assert_int_eq(d->limits.host_numa, -1);
+    d->ops->close(d);
+  }
+  DIR *all = opendir("/sys/bus/pci/devices");
+  for (const struct dirent *e; all && (e = readdir(all));) {
+    if (e->d_name[0] == '.' || strlen(e->d_name) != 12) continue;
+    snprintf(path, sizeof path, "/sys/bus/pci/devices/%.12s/numa_node", e->d_name);
+    FILE *f = fopen(path, "r");
+    if (f && fscanf(f, "%d", &node) != 1) node = -1;
+    if (f) fclose(f);
+    snprintf(bus, sizeof bus, "%.12s", e->d_name);
+    for (char *c = bus; *c; c++) *c = (char)(*c >= 'a' ? *c - 32 : *c); /* as the driver writes it */
+    d = open_device();
+    ck_assert_int_eq(d->limits.host_numa, node < 0 ? -1 : node);
+    d->ops->close(d);
+  }
+  if (all) closedir(all);
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("device_limits");
+  tcase_add_test(t, capabilities);
+  tcase_add_loop_test(t, variables, 0, 2);
+  tcase_add_test(t, figures);
+  tcase_add_test(t, near_node);
+  return suite_run_one("device_limits", t);
+}
