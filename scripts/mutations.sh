@@ -366,8 +366,8 @@ run_suites() { # file
     for path in ${paths//,/ }; do [[ $1 == "$path"* ]] && covers=yes; done
     [ -n "$covers" ] && [ "${sound[$suite]:-}" != no ] || continue
     [ -e "$tree" ] || link_tree "$tree" "$1" || break
-    HK_BUILD=$tree contain "$work/tap" 300 300 "$suite" >/dev/null && continue
-    [ "${sound[$suite]:-}" = yes ] || { contain "$work/tap" 300 300 "$suite" >/dev/null && sound[$suite]=yes || sound[$suite]=no; }
+    HK_BUILD=$tree NCCL_DEBUG=WARN contain "$work/tap" 300 300 "$suite" >/dev/null && continue
+    [ "${sound[$suite]:-}" = yes ] || { NCCL_DEBUG=WARN contain "$work/tap" 300 300 "$suite" >/dev/null && sound[$suite]=yes || sound[$suite]=no; }
     [ "${sound[$suite]}" = yes ] || { echo "$suite fails without a mutation: left out"; continue; }
     how=noticed by=$(basename "$suite")
     break
