@@ -19,24 +19,27 @@ static void sum_up(const gpu_ranks *g, int from, int to, CUstream q) {
   }
   OK_NCCL(ncclGroupEnd());
 }
-static CUgraphExec capture(const gpu_ranks *g, int from, int to, CUstream q, int pieces) {
+static _Atomic(bool) open_gate;
+static void gate(void *arg) {
+  (void)arg;
+  while (!atomic_load(&open_gate)) usleep(100);
+}
+/* In pieces, of which only the last one writes to part `to`; with a gate, it waits there. */
+static CUgraphExec capture(const gpu_ranks *g, int from, int to, CUstream q, bool gated) {
   CUgraph graph;
   CUgraphExec exec;
   OK(StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_GLOBAL));
-  for (int i = 0; i < pieces; i++) sum_up(g, from, to, q);
+  for (int i = 0; i < 2; i++) sum_up(g, 3, 3, q);
+  if (gated) OK(LaunchHostFunc(q, gate, NULL));
+  sum_up(g, from, to, q);
   OK(StreamEndCapture(q, &graph));
   OK(GraphInstantiateWithFlags(&exec, graph, 0));
   OK(GraphDestroy(graph));
   return exec;
 }
 
-static _Atomic(bool) open_gate;
-static void gate(void *arg) {
-  (void)arg;
-  while (!atomic_load(&open_gate)) usleep(100);
-}
-
-/* The first is held back in its stream, the second comes by another stream and reads what the first one writes. */
+/* The first is held back in its stream, or between the pieces of its graph; the second comes by another stream and
+ * reads what the first one writes at its end. */
 enum { REPLAY_THEN_CALL, CALL_THEN_REPLAY, TWO_GRAPHS, NOT_ORDERED };
 START_TEST(order) {
   gpu_ranks g;
@@ -51,13 +54,14 @@ START_TEST(order) {
   }
   OK(StreamSynchronize(a));
   sum_up(&g, 3, 3, b); /* plans are there */
-  CUgraphExec first = capture(&g, 0, 1, a, 3), second = capture(&g, 1, 2, b, 3);
+  CUgraphExec first = capture(&g, 0, 1, a, true), second = capture(&g, 1, 2, b, false);
   OK(StreamSynchronize(b));
-  OK(LaunchHostFunc(a, gate, NULL));
-  if (_i == CALL_THEN_REPLAY)
+  if (_i == CALL_THEN_REPLAY) {
+    OK(LaunchHostFunc(a, gate, NULL));
     sum_up(&g, 0, 1, a);
-  else
+  } else {
     OK(GraphLaunch(first, a));
+  }
   if (_i == REPLAY_THEN_CALL || _i == NOT_ORDERED)
     sum_up(&g, 1, 2, b);
   else

@@ -240,6 +240,40 @@ static void in_graphs(place *p) {
 START_TEST(graphs) { run(_i, in_graphs); }
 END_TEST
 
+/* A capture that never runs takes no turns of the next one, and signals of a capture that wait for each other have words
+ * of their own: as many as a rank may have under way. */
+static void captures(place *p) {
+  enum { SIGNALS = 15 };
+  CUgraphExec exec[GPU_RANKS];
+  const int n = p->g.n;
+  open_windows(p);
+  for (int runs = 0; runs < 2; runs++) {
+    EACH(r, p) {
+      CUgraph graph;
+      emu_use(p->g.device[r]);
+      OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+      for (int i = 0; i < (runs ? SIGNALS : r % 2 + 1); i++)
+        OK_NCCL(ncclSignal((r + 1) % n, 0, 0, 0, p->g.comm[r], stream_of(p, r)));
+      for (int i = 0; i < (runs ? SIGNALS : 3); i++) OK_NCCL(await(p, r, (r + n - 1) % n, 1, 0));
+      OK(StreamEndCapture(p->g.stream[r], &graph));
+      if (runs) OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
+      OK(GraphDestroy(graph));
+    }
+  }
+  for (int round = 0; round < 3; round++) EACH(r, p) {
+      emu_use(p->g.device[r]);
+      OK(GraphLaunch(exec[r], p->g.stream[r]));
+    }
+  EACH(r, p) {
+    emu_use(p->g.device[r]);
+    OK(StreamSynchronize(p->g.stream[r]));
+    OK(GraphExecDestroy(exec[r]));
+  }
+  close_windows(p);
+}
+START_TEST(each_capture_anew) { run(_i ? 7 : 2, captures); }
+END_TEST
+
 /* Replays run ahead of their waits as far as the receiver lets them: nothing is lost. */
 static void run_ahead(place *p) {
   enum { REPLAYS = 20 };
@@ -465,6 +499,7 @@ int main(void) {
   tcase_add_loop_test(t, groups, 0, SHAPES);
   tcase_add_loop_test(t, graphs, 0, SHAPES);
   tcase_add_loop_test(t, pieces, 2, SHAPES);
+  tcase_add_loop_test(t, each_capture_anew, 0, 2);
   tcase_add_loop_test(t, replays_run_ahead, 0, 2);
   tcase_add_test(t, arguments);
   tcase_add_test(t, configured);

@@ -325,10 +325,8 @@ static void wrong(place *p) {
 START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 END_TEST
 
-/* No addresses for a second window: it is refused on all ranks, and the first stays. */
-static void no_room(place *p) {
-  static region second[GPU_RANKS];
-  const size_t bytes = (size_t)3 << 30; /* of memory that nothing touches */
+/* Memory that nothing touches: its pages are not there. */
+static void alloc_untouched(const place *p, region *all, size_t bytes) {
   for (int r = p->first; r < p->first + p->each; r++) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -341,16 +339,44 @@ static void no_room(place *p) {
     OK(MemAddressReserve(&at, bytes, 0, 0, 0));
     OK(MemMap(at, bytes, 0, handle, 0));
     OK(MemSetAccess(at, bytes, &access, 1));
-    regions[r] = (region){(char *)(uintptr_t)at, bytes, NULL};
+    all[r] = (region){(char *)(uintptr_t)at, bytes, NULL};
   }
-  register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
-  check_offsets(p, regions);
-  memcpy(second, regions, sizeof second);
-  register_all(p, second, 0, NCCL_WIN_COLL_SYMMETRIC);
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert_ptr_null(second[r].win);
-  deregister_all(p, regions, false);
 }
-START_TEST(full) { ck_assert_int_eq(run_processes(2, 1, 8, 1, no_room), 0); }
+static bool fits(const place *p, region *all) {
+  register_all(p, all, 0, NCCL_WIN_COLL_SYMMETRIC);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert((all[r].win == NULL) == (all[p->first].win == NULL));
+  return all[p->first].win != NULL;
+}
+
+/* A rank has 4 GiB of addresses for windows: all of them, and no byte more.  Of four that fill them one may be replaced
+ * by one of its size, and what does not fit is refused on all ranks. */
+static void no_room(place *p) {
+  static region all[7][GPU_RANKS];
+  const size_t most = (size_t)4 << 30;
+  alloc_untouched(p, all[0], most);
+  alloc_untouched(p, all[1], most + WINDOW);
+  alloc_untouched(p, all[2], WINDOW);
+  ck_assert(!fits(p, all[1]));
+  ck_assert(fits(p, all[0]));
+  check_offsets(p, all[0]);
+  ck_assert(!fits(p, all[2]));
+  deregister_all(p, all[0], false);
+  for (int i = 3; i < 7; i++) {
+    alloc_untouched(p, all[i], most / 4);
+    ck_assert(fits(p, all[i]));
+  }
+  ck_assert(!fits(p, all[2]));
+  deregister_all(p, all[5], false);
+  ck_assert(fits(p, all[5]));
+  ck_assert(!fits(p, all[2]));
+  check_offsets(p, all[5]);
+  for (int i = 3; i < 7; i++) deregister_all(p, all[i], false);
+}
+START_TEST(full) {
+  setenv("CUDAEMU_MEMORY_MB", "32768", 1);
+  setenv("NCCL_WIN_STRIDE", "4294967296", 1);
+  ck_assert_int_eq(run_processes(2, 1, 8, 1, no_room), 0);
+}
 END_TEST
 
 int main(void) {
