@@ -183,8 +183,7 @@ hk_status hk_host_free(void *p) {
   if (r.fd >= 0) {
     /* Peers that have the region mapped must not keep its pages alive. A forked child only gives up its own mapping:
      * the pages are its parent's. */
-    if (r.owner == getpid() && fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r.bytes))
-      HK_INFO(HK_SUB_ALLOC, "%zu freed bytes stay in memory until peers unmap them: %s", r.bytes, strerror(errno));
+    if (r.owner == getpid()) (void)fallocate(r.fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r.bytes);
     close(r.fd);
   }
   return HK_OK;

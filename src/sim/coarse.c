@@ -334,7 +334,6 @@ static hk_status run_all(coarse *c, size_t longest) {
   size_t before = s->sizes.longest;
   s->sizes.longest = longest;
   s->finished = 0;
-  s->live = c->ntodo = 0;
   for (uint32_t i = 0; i < s->nsides + s->nthreads; i++) c->free_at[i] = 0;
   for (uint32_t i = 0; i < s->nsides; i++) {
     hk_side *e = &s->sides[i];

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Emulated GPUs in machines from a file (NCCL_TOPO_FILE): what goes over NVLink, and what that and PCI cost.
  * check: timeout=300 notsan */
+#include "../../src/gpu/gpu.h"
+#include "../../src/gpu/world.h"
 #include "../support/gpu_comms.h"
 #include "../support/gpu_machine.h"
 #include "../support/suite.h"
@@ -133,12 +135,27 @@ START_TEST(ring_orders) {
 }
 END_TEST
 
+/* A rank that is alone on its host reads no topology: there is nothing to choose. */
+START_TEST(alone) {
+  gpu_ranks g;
+  begin(MESH);
+  for (int n = 1; n <= 2; n++) {
+    gpu_open(&g, n, n, 1 << 18);
+    gpu_init_all(&g);
+    ck_assert_int_eq(hk_gpu_of(g.comm[0])->world->looked, n > 1);
+    gpu_close(&g);
+  }
+  end();
+}
+END_TEST
+
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
   TCase *t = tcase_create("gpu_topology");
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, machines, 0, 2);
+  tcase_add_test(t, alone);
   tcase_add_loop_test(t, ring_orders, 0, HK_ARRAY_LENGTH(orders));
   return suite_run_one("gpu_topology", t);
 }

@@ -140,11 +140,50 @@ START_TEST(near_node) {
 }
 END_TEST
 
+/* Without a driver, or if the user wants none, there is no device, and opening one says so. */
+START_TEST(no_driver) {
+  int devices = 5;
+  hk_device *d = (hk_device *)&devices;
+  void *driver = _i ? NULL : dlopen("libcuda.so.1", RTLD_NOW);
+  if (driver) return; /* this machine has one */
+  if (_i) emu_load();
+  if (_i)
+    setenv("HOCKET_DEVICE", "host", 1);
+  else
+    unsetenv("HOCKET_DEVICE");
+  ck_assert(!hk_cuda_here(&devices));
+  ck_assert_int_eq(devices, 0);
+  ck_assert_int_eq(hk_cuda_open(0, &d), HK_ERR_CUDA);
+  ck_assert_ptr_null(d);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "device 0: there is no CUDA driver"));
+}
+END_TEST
+
+START_TEST(ordinals) {
+  hk_device *d;
+  int devices;
+  emu_start(2);
+  ck_assert(hk_cuda_here(&devices) && devices == 2);
+  ck_assert_int_eq(hk_cuda_open(2, &d), HK_ERR_ARGUMENT);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "there is no device 2: CUDA shows 2"));
+  ck_assert_int_eq(hk_cuda_open(-1, &d), HK_ERR_ARGUMENT);
+  for (int i = 1; i >= 0; i--) {
+    ck_assert_int_eq(hk_cuda_open(i, &d), HK_OK);
+    ck_assert_int_eq(d->limits.ordinal, i);
+    d->ops->close(d);
+    emu_use(i);
+    ck_assert_int_eq(hk_cuda_current(), i);
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("device_limits");
   tcase_add_test(t, capabilities);
   tcase_add_loop_test(t, variables, 0, 2);
   tcase_add_test(t, figures);
+  tcase_add_loop_test(t, no_driver, 0, 2);
+  tcase_add_test(t, ordinals);
   tcase_add_test(t, near_node);
   return suite_run_one("device_limits", t);
 }

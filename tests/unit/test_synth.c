@@ -4,6 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../../src/topo/facts.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
@@ -450,6 +451,34 @@ START_TEST(parts_table) {
 }
 END_TEST
 
+/* A file's own rates stay; PCI links without one are as usual for the GPU in words, and nothing else is guessed. */
+START_TEST(files_in_words) {
+  static const char text[] =
+      "<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">"
+      "<pci busid=\"0000:01:00.0\" class=\"0x030200\" link_speed=\"16 GT/s\" link_width=\"8\">"
+      "<gpu dev=\"0\" sm=\"80\" rank=\"0\" gdr=\"1\"/></pci>"
+      "<pci busid=\"0000:02:00.0\" class=\"0x030200\"><gpu dev=\"1\" sm=\"80\" rank=\"1\" gdr=\"1\"/></pci>"
+      "<nic><net name=\"veth0\" dev=\"0\" speed=\"50000\" port=\"0\" guid=\"0x1\" gdr=\"0\"/></nic></cpu></system>";
+  char path[] = "/tmp/hocket-synth-XXXXXX.xml", words[100];
+  int fd = mkstemps(path, 4);
+  ck_assert_int_eq(write(fd, text, sizeof text - 1), sizeof text - 1);
+  close(fd);
+  for (int pci = 4; pci <= 5; pci++) {
+    snprintf(words, sizeof words, "%s as 2xa100:pairs pci=%d", path, pci);
+    hk_cluster *c = make(words);
+    const hk_topo *t = c->kinds[0];
+    const uint32_t cpu = t->first_of[HK_NODE_CPU], gpu = t->first_of[HK_NODE_GPU], nic = t->first_of[HK_NODE_NIC];
+    ck_assert_float_eq(gbps_between(t, cpu, gpu), hk_pci_gbps(16, 8));
+    ck_assert_float_eq(gbps_between(t, cpu, gpu + 1), hk_pci_gbps(hk_pci_gts(pci), 16));
+    ck_assert_float_eq(gbps_between(t, cpu, nic), HK_NIC_VIRTUAL_GBPS);
+    ck_assert_float_eq(gbps_between(t, nic, t->first_of[HK_NODE_NET]), hk_port_gbps(50000));
+    ck_assert_uint_eq(links_at(t, gpu), 12);
+    hk_cluster_free(c);
+  }
+  unlink(path);
+}
+END_TEST
+
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
   TCase *t = tcase_create("synth");
@@ -458,6 +487,7 @@ int main(void) {
   tcase_add_test(t, hybrid_cube_mesh);
   tcase_add_test(t, parts_and_options);
   tcase_add_test(t, racks);
+  tcase_add_test(t, files_in_words);
   tcase_add_test(t, clusters);
   tcase_add_test(t, equal_strings_equal_machines);
   tcase_add_test(t, what_is_said_about_errors);

@@ -134,10 +134,27 @@ START_TEST(links_to_itself) {
 }
 END_TEST
 
+/* A file for NCCL_TOPO_FILE names no GPUs: the PCI device says which they are, if it is known. */
+START_TEST(nameless_gpus) {
+  seen s;
+  hk_topo *t = read_text(
+      "<system version=\"1\">" CPU(
+          "0", "175", "1", NVIDIA("0001:00:00.0", "0x20b2", "") NVIDIA("0002:00:00.0", "0xffff", "")) "</system>",
+      &s);
+  ck_assert(!s.errors && s.remarks == 2);
+  ck_assert_ptr_nonnull(strstr(s.last, "left to detection"));
+  ck_assert_str_eq(gpu_of(t, 0)->name, "a100");
+  ck_assert_str_eq(gpu_of(t, 1)->name, "");
+  ck_assert(gpu_of(t, 0)->gpu.sm == 80 && gpu_of(t, 0)->gpu.memory_gbps == 2039 && gpu_of(t, 0)->gpu.gdr);
+  hk_topo_free(t);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("topo_files");
   tcase_add_test(t, rccl_dumps);
   tcase_add_test(t, nccl_dumps);
   tcase_add_test(t, links_to_itself);
+  tcase_add_test(t, nameless_gpus);
   return suite_run_one("topo_files", t);
 }
