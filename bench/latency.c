@@ -5,6 +5,7 @@
  * Rank 0 prints times of batches: the best batch and the middle one.  On a machine that others use too only the best
  * one says something about the library.  "In turn" is what ib_write_lat and its like measure: one message is under way
  * at a time. */
+#include <hocket.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include "../examples/example.h"
@@ -14,6 +15,7 @@ enum { BATCH = 20, BATCHES = 100, WARM = 5 };
 
 typedef struct bench {
   ncclComm_t comm;
+  hocketStream_t stream;
   int rank;
   size_t bytes;
   char *in, *out;
@@ -33,6 +35,11 @@ static void at_once(const bench *b) {
 }
 
 static void all_reduce(const bench *b) { OK(ncclAllReduce(b->in, b->out, b->bytes, ncclInt8, ncclSum, b->comm, NULL)); }
+
+static void on_stream(const bench *b) {
+  OK(ncclAllReduce(b->in, b->out, b->bytes, ncclInt8, ncclSum, b->comm, hocketStreamAsCuda(b->stream)));
+  OK(hocketStreamSynchronize(b->stream));
+}
 
 static int by_size(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -68,6 +75,9 @@ int main(int argc, char **argv) {
   measure("send and receive in turn, one way", &b, in_turn, 0.5);
   measure("send and receive at once", &b, at_once, 1);
   measure("all_reduce", &b, all_reduce, 1);
+  OK(hocketStreamCreate(&b.stream));
+  measure("all_reduce on a stream, waited for", &b, on_stream, 1);
+  OK(hocketStreamDestroy(b.stream));
   OK(ncclCommDestroy(b.comm));
   free(b.in);
   free(b.out);
