@@ -181,7 +181,7 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
   size_t done;
   unsigned char seen;
   if (read_some(peer->pid, ref->offset, to, bytes, &done) == 0) return HK_OK;
-  /* The kernel does not say which of the two buffers is no memory: if the peer's can be read here, it is this rank's. */
+  /* The kernel does not say which of the two buffers is no memory: if the peer's can be read, it is this rank's. */
   if (errno == EFAULT && hk_shm_cma_read(peer->pid, ref->offset + done, &seen, 1) == 0)
     return HK_FAIL(
         HK_ERR_ARGUMENT,

@@ -240,8 +240,8 @@ static void in_graphs(place *p) {
 START_TEST(graphs) { run(_i, in_graphs); }
 END_TEST
 
-/* A capture that never runs takes no turns of the next one, and signals of a capture that wait for each other have words
- * of their own: as many as a rank may have under way. */
+/* A capture that never runs takes no turns of the next one, and signals of a capture that wait for each other have
+ * words of their own: as many as a rank may have under way. */
 static void captures(place *p) {
   enum { SIGNALS = 15 };
   CUgraphExec exec[GPU_RANKS];
