@@ -128,6 +128,20 @@ out:
   return rc;
 }
 
+/* Announces the buffers of a collective to the transports. The lengths are those of hk_coll_call's checks. */
+static void expect_buffers(const hk_call *call) {
+  ncclComm_t c = call->comm;
+  const hk_coll coll = (hk_coll)call->coll;
+  const hk_blocks *b = call->blocks;
+  const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
+  const size_t in = b ? b->in_end : bytes * (size_t)hk_coll_in_blocks(coll, c->nranks);
+  const size_t out = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
+  const uintptr_t from = (uintptr_t)call->in, to = (uintptr_t)call->out;
+  const bool gives = hk_coll_has_input(coll, c->rank, call->root), gets = hk_coll_has_output(coll, c->rank, call->root);
+  if (gets) hk_wire_expect(c, call->out, out);
+  if (gives && !(gets && from >= to && from + in <= to + out)) hk_wire_expect(c, call->in, in); /* not in place */
+}
+
 static hk_status collective(const hk_call *call) {
   _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
@@ -144,6 +158,7 @@ static hk_status collective(const hk_call *call) {
   }
   if (plan->program->scratch_blocks)
     HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), not_begun);
+  if (plan->pumped && !launch->brief) expect_buffers(call);
   hk_exec_init(&x, plan, launch, call->in, call->out, memory, scratch);
   rc = begin(c, call, &x);
   if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, &x);
@@ -231,6 +246,7 @@ static hk_status begin_collective(member *m) {
   }
   if (plan->program->scratch_blocks)
     HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), out);
+  if (plan->pumped && !launch->brief) expect_buffers(call);
   hk_exec_init(&m->exec, plan, launch, call->in, call->out, m->memory, scratch);
   m->running = true;
   return begin(c, call, &m->exec);

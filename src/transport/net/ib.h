@@ -239,9 +239,10 @@ typedef struct hk_ib_ctx {
   bool redialer_made, redialing; /* redialing: the thread will take the lock again */
   _Atomic(int) stop;             /* an hk_status: ends what that thread waits for */
   hk_ib_region *regions;         /* memory that the user has registered */
-  _Atomic(bool) any_region;
-  uint64_t pinned, pinned_most; /* bytes registered with devices */
-  uint64_t placed, copied;      /* large messages that came straight to their places; that were copied from a FIFO */
+  struct hk_ib_cache *cache;     /* of other memory: ib_cache.h; NULL: none */
+  _Atomic(bool) any_region;      /* in one of these two */
+  uint64_t pinned, pinned_most;  /* bytes registered with devices */
+  uint64_t placed, copied;       /* large messages that came straight to their places; that were copied from a FIFO */
   int timer;
   uint64_t timeout_ns; /* limit of hk_ib_conn.repairing_ns */
   uint64_t next_events_ns;
@@ -322,10 +323,14 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
 hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t bytes, int fd, uint64_t offset);
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes);
-bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes); /* by the user */
+/* By the user, or for as long as the memory is mapped. */
+bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes);
+void hk_ib_memory_changed(hk_ib_ctx *x); /* there is more or less registered memory than before */
 /* The registration with the device of the user's memory that contains the data. NULL if the device refuses it, or the
  * user has not registered it. `writes`: it must allow writes of the peer's card. */
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
+/* The same for data of which hk_ib_is_registered or hk_ib_refer has said yes: of an operation that has not ended. */
+hk_ibv_mr *hk_ib_data_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
 void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all of it from the device */
 void hk_ib_user_free(hk_ib_ctx *x);
 

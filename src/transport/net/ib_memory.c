@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the user has registered with the communicator: large messages are sent from it without a copy, and are
  * written straight to their places in it (ib_place.c). It is registered with a device for the first message, until the
- * user deregisters it, so later messages cost nothing. Other memory is never registered: it could be freed, and other
- * memory be mapped in its place, without notice. */
+ * user deregisters it, so later messages cost nothing. Other memory: ib_cache.c. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -11,6 +10,7 @@
 #include <unistd.h>
 #include "../../base/log.h"
 #include "ib.h"
+#include "ib_cache.h"
 #include "ib_gdr.h"
 
 struct hk_ib_region {
@@ -52,11 +52,15 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
     if (r) *at = r->next;
     if (r) forget(x, r);
   }
+  hk_ib_memory_changed(x);
+  pthread_mutex_unlock(&x->lock);
+}
+
+void hk_ib_memory_changed(hk_ib_ctx *x) {
   /* relaxed: a reader takes the lock before it uses the list */
-  atomic_store_explicit(&x->any_region, x->regions != NULL, memory_order_relaxed);
+  atomic_store_explicit(&x->any_region, x->regions || hk_ib_cache_any(x), memory_order_relaxed);
   for (uint32_t i = 0; i < x->room; i++)
     if (x->conns[i] && x->conns[i]->recv) hk_ib_place_min(x, x->conns[i]->recv->link);
-  pthread_mutex_unlock(&x->lock);
 }
 
 /* The same device may take it when it is back. */
@@ -66,6 +70,7 @@ void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d) {
     hk_ib_unregister(x, &r->mrs[i]);
     r->refused[i] = r->fixed[i] = false;
   }
+  hk_ib_cache_leave(x, d);
 }
 
 void hk_ib_user_free(hk_ib_ctx *x) {
@@ -81,12 +86,14 @@ bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
   if (bytes <= HK_IB_SMALL || !atomic_load_explicit(&x->any_region, memory_order_relaxed))
     return false; /* relaxed: see above */
   pthread_mutex_lock(&x->lock);
-  bool known = find(x, data, bytes) != NULL;
+  bool known = hk_ib_is_registered(x, data, bytes);
   pthread_mutex_unlock(&x->lock);
   return known;
 }
 
-bool hk_ib_is_registered(const hk_ib_ctx *x, const void *data, size_t bytes) { return find(x, data, bytes) != NULL; }
+bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes) {
+  return find(x, data, bytes) != NULL || hk_ib_cache_holds(x, data, bytes);
+}
 
 static void register_gpu(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r, char why[HK_GDR_WHY]) {
   int i = (int)(d - x->devices);
@@ -159,4 +166,9 @@ hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t
   if (r && !r->mrs[i] && !r->refused[i] && r->gpu) register_gpu(x, d, r, why);
   if (r && !r->mrs[i] && !r->refused[i]) register_host(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
+}
+
+hk_ibv_mr *hk_ib_data_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes) {
+  hk_ibv_mr *mr = hk_ib_user_mr(x, d, data, bytes, writes);
+  return mr ? mr : hk_ib_cache_mr(x, d, data, bytes);
 }

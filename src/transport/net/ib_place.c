@@ -105,7 +105,8 @@ void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
   int64_t least = hk_param_int(HK_P_IB_DIRECT);
   if (least >= 0 && least <= HK_IB_SMALL)
     least = HK_IB_SMALL + 1; /* small ones go through the ring, with their headers */
-  if (least < 0 || !x->regions) least = 0;
+  /* relaxed: set under the lock, which is held */
+  if (least < 0 || !atomic_load_explicit(&x->any_region, memory_order_relaxed)) least = 0;
   atomic_store_explicit(&link->place_min, (uint32_t)least, memory_order_relaxed); /* relaxed: hk_link_places() */
 }
 
@@ -143,7 +144,7 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   uint64_t keys[HK_IB_PATHS / 2] = {0};
   if (!o) return false;
   for (uint32_t i = 0; i < c->npaths && o->bytes; i++) {
-    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, o->to, o->bytes, true);
+    const hk_ibv_mr *mr = hk_ib_data_mr(c->ctx, c->paths[i].device, o->to, o->bytes, true);
     if (!mr) return false;
     keys[i / 2] |= (uint64_t)mr->rkey << 32 * (i % 2);
   }
