@@ -391,6 +391,11 @@ START_TEST(survives_a_fork) {
 }
 END_TEST
 
+#ifdef __SANITIZE_THREAD__
+enum { BESIDE = 60 };
+#else
+enum { BESIDE = 300 };
+#endif
 static _Atomic(bool) over;
 static void *come_and_go(void *arg) {
   const way *t = arg;
@@ -411,7 +416,7 @@ START_TEST(works_beside_other_threads) {
   pthread_t thread;
   char *a = map_at(NULL, SIZE), *b = map_at(NULL, SIZE);
   ck_assert_int_eq(pthread_create(&thread, NULL, come_and_go, &t), 0);
-  for (int i = 0; i < 300; i++) {
+  for (int i = 0; i < BESIDE; i++) {
     expect(&t, 0, a, SIZE);
     expect(&t, 1, b, SIZE);
     (void)pass(&t, a, b);
