@@ -10,11 +10,10 @@
 
 static const perf_coll *const coll = &perf_collective;
 
-/* Iterations use the operations' places in the buffers in turn; in bytes, one operation of the largest size. */
+/* Iterations use the operations' places in the buffers in turn. No division if there is one: it would take longer than
+ * some libraries' calls. */
 static size_t shift_of(const perf_worker *w, long iteration) {
-  size_t bytes = (w->n.send > w->n.recv ? w->n.send : w->n.recv) * w->elem;
-  size_t places = bytes ? w->job->max_bytes / bytes : 1;
-  return places ? bytes * ((size_t)iteration % places) : 0;
+  return w->room_for > 1 ? w->row_bytes * ((size_t)iteration % w->room_for) : 0;
 }
 
 static ncclRedOp_t operator_of(const perf_worker *w, const perf_rank *r) {

@@ -11,9 +11,19 @@
 #include <string.h>
 #include "perf.h"
 
-enum { OWN_PROCS = 1000, OWN_PLOT, OWN_LAUNCHER }; /* options without a letter */
+enum { OWN_PROCS = 1000, OWN_PLOT, OWN_LAUNCHER, OWN_PLACES }; /* options without a letter */
 
-typedef enum { KIND_INT, KIND_SIZE, KIND_FACTOR, KIND_TEXT, KIND_OP, KIND_TYPE, KIND_ROOT, KIND_HELP } option_kind;
+typedef enum {
+  KIND_INT,
+  KIND_SIZE,
+  KIND_FACTOR,
+  KIND_TEXT,
+  KIND_OP,
+  KIND_TYPE,
+  KIND_ROOT,
+  KIND_PLACES,
+  KIND_HELP
+} option_kind;
 
 typedef struct option_row {
   int letter;
@@ -77,6 +87,8 @@ static const option_row rows[] = {
      FIELD(per_iter), 0, 1},
     {'K', "per_iter_skip", "count", "leave this number of first iterations out of -I's summary (0)", KIND_INT,
      FIELD(per_iter_skip), 0, INT_MAX},
+    {OWN_PLACES, "places", "both/out/in", "time out of place, in place, or one after the other (both)", KIND_PLACES,
+     FIELD(places), 0, 0},
     {OWN_PLOT, "plot", "file.svg|file.png", "draw bandwidth and time over size (needs gnuplot)", KIND_TEXT, FIELD(plot),
      0, 0},
     {OWN_LAUNCHER, "launcher", "auto/none/ompi/pmi/slurm/torchrun", "launcher whose variables give the ranks (auto)",
@@ -84,6 +96,8 @@ static const option_row rows[] = {
     {'h', "help", NULL, "print this", KIND_HELP, 0, 0, 0},
 };
 enum { ROWS = sizeof rows / sizeof rows[0] };
+
+static const char *const places[] = {"both", "out", "in"};
 
 static void usage(FILE *f, const char *program) {
   fprintf(f, "USAGE: %s [options]\n", program);
@@ -153,6 +167,7 @@ static void apply(perf_options *o, const option_row *r, const char *text) {
     case KIND_OP: *(int *)field = to_name(o, r, text, perf_op_names, PERF_NUM_OPS); break;
     case KIND_TYPE: *(int *)field = to_name(o, r, text, perf_type_names, ncclNumTypes); break;
     case KIND_ROOT: *(int *)field = !strcmp(text, "all") ? PERF_ALL : (int)to_integer(o, r, text, -1, INT_MAX); break;
+    case KIND_PLACES: *(int *)field = to_name(o, r, text, places, (int)(sizeof places / sizeof places[0])); break;
     case KIND_HELP: usage(stdout, o->program); exit(PERF_OK);
   }
 }
@@ -174,6 +189,7 @@ static void validate(perf_options *o) {
   if (o->graph && o->per_iter) wrong(o, "-I times each iteration, which a graph (-G) hides");
   if (o->per_iter_skip && !o->per_iter) wrong(o, "-K goes with -I 1");
   if (o->per_iter_skip >= o->iters) wrong(o, "-K %d leaves none of %d iterations", o->per_iter_skip, o->iters);
+  if (o->plot && o->places != PERF_PLACES_BOTH) wrong(o, "--plot draws both places: leave --places out");
   if (o->cycles == 0 && o->plot) wrong(o, "--plot needs an end: give -N a count");
 }
 

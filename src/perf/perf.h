@@ -29,6 +29,9 @@ enum {
 
 enum { PERF_OP_MULSUM = 5, PERF_NUM_OPS = 6, PERF_ALL = -1 };
 
+/* Where an operation's input is, beside its output or in it. */
+enum { PERF_PLACES_BOTH, PERF_PLACES_OUT, PERF_PLACES_IN };
+
 typedef struct perf_options {
   int threads, gpus, procs; /* procs: 0 unless --procs */
   size_t min_bytes, max_bytes, step_bytes, step_factor;
@@ -36,6 +39,7 @@ typedef struct perf_options {
   int parallel_init, check, blocking, stream_null, timeout, graph, cputime, timestamps, average, reg, cta_policy,
       memory;
   int unalign, per_iter, per_iter_skip;
+  int places;
   int op, type, root; /* an index, or PERF_ALL */
   const char *json, *plot, *launcher;
   const char *program;

@@ -227,12 +227,18 @@ static void stats_half(const perf_iter_stats *s, bool in_place) {
   hk_json_close(w);
 }
 
-void perf_report_half(const perf_result *r, bool in_place) {
-  add_fitted(r->usec, 7), add_fitted(r->alg_bw, 6), add_fitted(r->bus_bw, 6);
-  if (r->checked)
-    add("  %6g", (double)r->wrong);
-  else
-    add("    N/A");
+static void add_timestamp(void) {
+  char text[64];
+  now_text(text, sizeof text);
+  add("%21s", text);
+}
+
+static void no_half(void) {
+  add("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+  for (int i = 0; i < 4 && out.o->per_iter; i++) add("  %7s", "N/A");
+}
+
+static void half_as_json(const perf_result *r, bool in_place) {
   hk_json *w = &out.json;
   hk_json_begin(w, in_place ? "in_place" : "out_of_place", '{');
   hk_json_put_number(w, out.o->cputime ? "cpu_time" : "time", r->usec);
@@ -244,13 +250,22 @@ void perf_report_half(const perf_result *r, bool in_place) {
   else
     hk_json_null(w);
   hk_json_close(w);
-  if (r->has_stats) stats_half(&r->stats, in_place);
-  if (in_place && out.o->timestamps) {
-    char text[64];
-    now_text(text, sizeof text);
-    add("%21s", text);
+}
+
+void perf_report_half(const perf_result *r, bool in_place) {
+  if (r) {
+    add_fitted(r->usec, 7), add_fitted(r->alg_bw, 6), add_fitted(r->bus_bw, 6);
+    if (r->checked)
+      add("  %6g", (double)r->wrong);
+    else
+      add("    N/A");
+    half_as_json(r, in_place);
+    if (r->has_stats) stats_half(&r->stats, in_place);
+    if (out.o->plot) perf_plot_half(r->usec, r->bus_bw, in_place);
+  } else {
+    no_half();
   }
-  if (out.o->plot) perf_plot_half(r->usec, r->bus_bw, in_place);
+  if (in_place && out.o->timestamps) add_timestamp();
 }
 
 void perf_report_row_end(void) {

@@ -32,6 +32,7 @@ void perf_report_place(const perf_place *p);
 void perf_report_table(void);
 /* A row: its left part, its two halves, its end. Nothing is printed before the end. */
 void perf_report_row(size_t bytes, size_t count, const char *type, const char *op, int root);
+/* NULL: this half was not measured. */
 void perf_report_half(const perf_result *r, bool in_place);
 void perf_report_row_end(void);
 void perf_report_footer(long errors, double bandwidth, double wanted, const char *program);

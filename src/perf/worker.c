@@ -115,17 +115,16 @@ static size_t next_size(const perf_options *o, size_t size) {
 
 static void set_size(perf_worker *w, size_t bytes) {
   perf_collective.sizes(bytes / w->elem, w->elem, (size_t)w->job->nranks, &w->n);
+  w->row_bytes = (w->n.send > w->n.recv ? w->n.send : w->n.recv) * w->elem;
+  w->room_for = w->row_bytes ? w->job->max_bytes / w->row_bytes : 1;
 }
-
-/* Size column: the larger of what a rank sends and receives. */
-static size_t row_bytes(const perf_worker *w) { return (w->n.send > w->n.recv ? w->n.send : w->n.recv) * w->elem; }
 
 static const char *op_name(const perf_worker *w) {
   return perf_collective.no_op ? perf_collective.no_op : perf_op_names[w->op];
 }
 
 static void progress(perf_worker *w, const char *what) {
-  if (w->main) perf_report_progress(w->steps_done++, w->job->steps, what, row_bytes(w));
+  if (w->main) perf_report_progress(w->steps_done++, w->job->steps, what, w->row_bytes);
 }
 
 static void make_mulsum(perf_worker *w, bool on) {
@@ -138,6 +137,15 @@ static void make_mulsum(perf_worker *w, bool on) {
     else
       NCCL(ncclRedOpDestroy(r->mulsum, r->comm));
   }
+}
+
+static void half(perf_worker *w, bool in_place) {
+  if (w->job->o->places == (in_place ? PERF_PLACES_OUT : PERF_PLACES_IN)) {
+    if (w->main) perf_report_half(NULL, in_place);
+    return;
+  }
+  progress(w, in_place ? "in place" : "out of place");
+  perf_bench(w, in_place);
 }
 
 /* All sizes of one type, operator and root. */
@@ -154,18 +162,16 @@ static void run_table(perf_worker *w, int type, int op, int root) {
   make_mulsum(w, true);
   for (size_t size = o->min_bytes; size <= w->job->max_bytes; size = size ? 2 * size : 1) {
     set_size(w, size);
-    if (w->main) perf_report_progress(w->steps_done, w->job->steps, "warm-up", row_bytes(w));
+    if (w->main) perf_report_progress(w->steps_done, w->job->steps, "warm-up", w->row_bytes);
     perf_warm_up(w);
   }
   int cycle = 0;
   do {
     for (size_t size = o->min_bytes; size <= w->job->max_bytes; size = next_size(o, size)) {
       set_size(w, size);
-      if (w->main) perf_report_row(row_bytes(w), w->n.param, perf_type_names[type], op_name(w), root);
-      progress(w, "out of place");
-      perf_bench(w, false);
-      progress(w, "in place");
-      perf_bench(w, true);
+      if (w->main) perf_report_row(w->row_bytes, w->n.param, perf_type_names[type], op_name(w), root);
+      half(w, false);
+      half(w, true);
       if (w->main) perf_report_row_end();
     }
   } while (++cycle != o->cycles);
@@ -192,7 +198,7 @@ size_t perf_count_steps(const perf_job *job) {
   const perf_options *o = job->o;
   size_t sizes = 0;
   for (size_t size = o->min_bytes; size <= job->max_bytes && sizes < 1 << 20; size = next_size(o, size)) sizes++;
-  return for_all(job, NULL, NULL) * sizes * 2 * (size_t)o->cycles;
+  return for_all(job, NULL, NULL) * sizes * (o->places == PERF_PLACES_BOTH ? 2 : 1) * (size_t)o->cycles;
 }
 
 void perf_worker_run(perf_worker *w) {

@@ -41,7 +41,8 @@ typedef struct perf_worker {
   int nranks;
   pthread_t handle;
   /* the size that is being measured */
-  perf_sizes n; /* elements */
+  perf_sizes n;               /* elements */
+  size_t row_bytes, room_for; /* the size column, and operations of this size for which the buffers have room */
   size_t elem;
   ncclDataType_t type;
   int op, root;

@@ -39,6 +39,8 @@ refused "cannot write $tmp/none/a.json" -J "$tmp/none/a.json"
 refused "-K goes with -I 1" -K 2
 refused "leaves none of 5 iterations" -I 1 -n 5 -K 5
 refused "unknown name 'nosuch'" --launcher nosuch
+refused "unknown name 'above'" --places above
+refused "draws both places" --places in --plot out.svg
 refused "OMPI_COMM_WORLD_RANK" --launcher ompi
 cases=$((cases + 1))
 timeout 20 "$HK_BUILD/bin/reduce_perf" -b 8 -e 8 -r 1 2>"$tmp/err" >/dev/null

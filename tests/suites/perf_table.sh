@@ -77,6 +77,10 @@ table all_reduce_perf -S 1 && rows timestamps "$(row float sum -1 '     0' | sed
 stats='(  [ ]*[0-9.e+]{3,7}){4}'
 table all_reduce_perf -I 1 -n 5 -K 2 && rows "per iteration" "^[ 0-9]{12}  [ 0-9]{12}     float     sum      -1$half     0$stats$half     0$stats\$"
 
+none='      N/A     N/A     N/A     N/A'
+table all_reduce_perf --places out && rows "out of place" "^[ 0-9]{12}  [ 0-9]{12}     float     sum      -1$half     0$none\$"
+table all_reduce_perf --places in && rows "in place" "^[ 0-9]{12}  [ 0-9]{12}     float     sum      -1$none$half     0\$"
+
 # The size column, bus bandwidth and the exit code by nccl-tests' rules.
 table all_gather_perf -b 100 -e 100 && grep -qE '^ +96 +12 ' "$tmp/out" || complain "all_gather: 100 bytes for 2 ranks are not 2 blocks of 12 floats: $(cat "$tmp/out")"
 "$bin/all_reduce_perf" -g 4 -b 1M -e 1M -n 2 | awk '/^ / { if ($8 / $7 < 1.4 || $8 / $7 > 1.6) exit 1 }' || complain "allreduce: busbw is not 2 (n - 1) / n times algbw"
@@ -86,6 +90,9 @@ NCCL_TESTS_MIN_BW=1e9 "$bin/all_reduce_perf" -g 2 -b 1K -e 1K >"$tmp/out"
 # JSON.  A second run keeps the first one's file.
 if python3 -c '' 2>/dev/null; then
   for _ in 1 2; do "$bin/alltoall_perf" -g 2 -b 1K -e 4K -f 2 -I 1 -J "$tmp/a.json" >/dev/null || complain "-J fails"; done
+  "$bin/alltoall_perf" -g 2 -b 1K -e 1K --places in -J "$tmp/in.json" >/dev/null || complain "-J fails with --places"
+  python3 -c 'import json, sys; r, = json.load(open(sys.argv[1]))["results"]; sys.exit("out_of_place" in r or "in_place" not in r)' \
+    "$tmp/in.json" || complain "the JSON output of --places in is wrong"
   python3 - "$tmp/a.json" "$tmp/a.json.0" <<'END' || complain "the JSON output is wrong"
 import json, sys
 for path in sys.argv[1:]:
