@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The candidates of the comparison: each knows how to run one operation and gives microseconds by size."""
+import json
 import os
 import re
 import shutil
@@ -60,13 +61,19 @@ class Hocket:
         env = {"NCCL_SHM_DISABLE": "1", "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "lo"} if transport == "tcp" else {}
         # Smallest and largest size are the same, so that every iteration uses the same buffers, as with the peers.
         launcher, procs = self.launcher(ranks)
-        command = [*launcher, f"{self.build}/bin/{operation}_perf", *procs, "-b", str(size), "-e", str(size), "-c", "0", "-w", "1",
-                   "-n", str(iterations), "-N", str(batches), "-R", "1" if self.registered else "0"]
-        out, fault = run(command, env)
-        rows = [line.split() for line in out.splitlines() if line[:1] == " "]
-        # MPI's broadcast has one buffer, so Hocket's in place is what it is compared with.
-        column = 9 if operation == "broadcast" else 5
-        return [float(r[column]) for r in rows if len(r) >= 12], fault
+        # MPI's broadcast has one buffer, so Hocket's in place is what it is compared with. Nothing runs between the batches, as
+        # with the peers: after operations in place the caches would not have the input.
+        place = "in" if operation == "broadcast" else "out"
+        with tempfile.TemporaryDirectory() as folder:
+            results = f"{folder}/results.json"
+            command = [*launcher, f"{self.build}/bin/{operation}_perf", *procs, "-b", str(size), "-e", str(size), "-c", "0",
+                       "-w", "1", "-n", str(iterations), "-N", str(batches), "-R", "1" if self.registered else "0",
+                       "--places", place, "-J", results]
+            _, fault = run(command, env)
+            if fault:
+                return [], fault
+            with open(results, encoding="utf-8") as f:  # it has more digits than the table
+                return [r["in_place" if place == "in" else "out_of_place"]["time"] for r in json.load(f)["results"]], None
 
     def measure(self, operation, transport, ranks, sizes, batches, seconds):
         found = {}
