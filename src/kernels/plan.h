@@ -36,6 +36,7 @@ typedef struct hk_launch {
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_STREAM or 0 */
   bool in_slots;       /* what only the kernel could read goes through slots (hk_reads) */
+  bool idle_in_slots;  /* the same of a rank whose call is in place, so that it has nothing else to copy */
   bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
   /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */

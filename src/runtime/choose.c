@@ -153,6 +153,14 @@ static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, 
 /* Outputs so large that they do not stay in the cache are written past it. */
 enum { STREAM_MIN_BYTES = 8 << 20 };
 
+/* Measured on two ranks: the root of a broadcast in place has nothing to copy. While it copies into slots, its peer
+ * copies from there, and that is faster than one copy by the kernel while the root waits, if the caches do not hold the
+ * message. */
+enum { IDLE_MIN_BYTES = 2 << 20 };
+static bool idle_in_slots(const hk_machine *m, hk_coll coll, size_t whole) {
+  return coll == HK_BROADCAST && m->nranks == 2 && m->reads == HK_READS_ALL && whole >= IDLE_MIN_BYTES;
+}
+
 /* If each pair of ranks has a count of its own, no rank knows the others': all choose as for blocks of this many
  * bytes. */
 enum { PAIR_BYTES = 1 << 20 };
@@ -258,7 +266,8 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_machine m = c->selection->machine;
   /* Measured: from memory the kernel copies slowly, and if ranks share cores none of them waits for that anyway. */
   a->in_slots = m.reads == HK_READS_PAIRS && whole >= STREAM_MIN_BYTES;
-  if (a->in_slots) m.reads = HK_READS_NONE;
+  a->idle_in_slots = idle_in_slots(&m, coll, whole);
+  if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
