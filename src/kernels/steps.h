@@ -28,7 +28,8 @@ typedef struct hk_step {
 
 struct hk_steps {
   bool reduces;
-  uint8_t nlanes, live;                              /* live: not empty */
+  bool runs_ahead;      /* the rank receives nothing, so that it may be some calls ahead of the others */
+  uint8_t nlanes, live; /* live: not empty */
   uint16_t begin[HK_STEP_LANES], end[HK_STEP_LANES]; /* of each lane */
   hk_step step[];                                    /* then the operands */
 };

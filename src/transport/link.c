@@ -21,19 +21,9 @@ bool hk_link_refresh_credit(hk_link *l, size_t bytes) {
   return l->done + hk_link_held(l, bytes) < l->limit;
 }
 
-static inline void fetch_for_writing(const char *line) {
-#if defined(__x86_64__)
-  /* Without a -m option for the processor, compilers make an ordinary prefetch of __builtin_prefetch(.., 1). This
-   * instruction exists, or does nothing, on every x86-64. */
-  __asm__ volatile("prefetchw %0" : : "m"(*line));
-#else
-  __builtin_prefetch(line, 1);
-#endif
-}
-
 void hk_link_warm(const hk_link *l, uint32_t bytes) {
   const char *next = hk_link_place(l, l->done, bytes);
-  for (uint32_t i = 0; i < bytes; i += HK_CACHE_LINE) fetch_for_writing(next + i);
+  for (uint32_t i = 0; i < bytes; i += HK_CACHE_LINE) hk_fetch_for_writing(next + i);
 }
 
 void hk_link_ring(hk_link *l) {
