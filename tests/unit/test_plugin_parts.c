@@ -177,6 +177,7 @@ START_TEST(drains_what_is_posted) {
   ctx.drain_ns = hk_now_ns() + 20 * MS;
   hk_plugin_drain(&e);
   ck_assert_int_eq(tests == 0, drains[_i].over);
+  if (!drains[_i].over) ck_assert(hk_now_ns() >= ctx.drain_ns && !e.drain.gone && !other.drain.gone);
   tell(drains[_i].sends ? 'E' : 'P', 3, 2);
   ck_assert_int_eq(recv(peer_fd, got, sizeof got, 0), sizeof message);
   ck_assert_mem_eq(got, message, sizeof message);
@@ -303,6 +304,8 @@ START_TEST(calls_on_its_thread) {
     ck_assert_int_eq(hk_plugin_thread_call(&t, &wait_env, &jobs[i]), HK_OK);
     ck_assert(jobs[i].over && !pthread_equal(caller, pthread_self()) && pthread_equal(caller, t.id));
   }
+  char name[16] = "";
+  ck_assert(!pthread_getname_np(t.id, name, sizeof name) && !strcmp(name, "hocket-plugin"));
   hk_wait_env ends = {.failure = &failure};
   atomic_store(&failure, HK_ERR_REMOTE); /* what ends the wait does not end the call */
   ck_assert(hk_plugin_thread_call(&t, &ends, &jobs[2]) == HK_ERR_REMOTE && !jobs[2].over);

@@ -41,7 +41,7 @@ static bool all_posted(const hk_plugin_end *e) {
 
 /* Sender: the messages that the receives posted there still need. */
 static hk_status send_sentinels(hk_plugin_end *e) {
-  bool begun = true, moved = false;
+  bool begun = true, moved;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];
     while (begun && l->posted < e->drain.counts[i])
@@ -53,7 +53,7 @@ static hk_status send_sentinels(hk_plugin_end *e) {
 
 hk_status hk_plugin_drain_step(hk_plugin_end *e) {
   hk_status rc = HK_OK;
-  bool moved = false;
+  bool moved;
   if (e->step != HK_PLUGIN_READY) return HK_OK;
   e->drain.gone = e->drain.gone || hk_plugin_peer_gone(e);
   if (!e->sends && e->drain.ending && all_posted(e)) report_posted(e);
