@@ -1,0 +1,233 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Links through a third rank, at the near rank: which rank is the relay, what it is asked for, and what its end does.
+ * Four ranks of two hosts, each with a card on one of two rails that are not connected. The test plays the relays.
+ * check: notsan */
+#include <poll.h>
+#include <sys/socket.h>
+#include "../../src/transport/relay.h"
+#include "../support/ib_ranks.h"
+#include "../support/process.h"
+
+enum { RANKS = 4, NSLOTS = 4, SLOT = 4096, PAGE = 4096 };
+
+static net_world *w;
+static hk_transport_state *states[HK_TRANSPORT_COUNT];
+static hk_transport_env env;
+static hk_transport_state *relay;
+static int dialled, relay_fd;
+
+static void one_card(int rank) {
+  static const char *const cards[] = {"=fake0:1:0", "=fake1:1:1", "=fake2:1:0", "=fake3:1:1"};
+  rdma_param("NCCL_IB_HCA", cards[rank]);
+}
+static hk_status dial_relay(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  int pair[2];
+  (void)arg, (void)at;
+  ck_assert_uint_eq(tag, HK_RELAY_TAG);
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
+  dialled = peer;
+  relay_fd = pair[1];
+  *fd = pair[0];
+  return HK_OK;
+}
+static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *fn_arg) {
+  (void)arg, (void)tag, (void)fn, (void)fn_arg;
+}
+
+/* Rank 0's state; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
+static void make(const char *off) {
+  static char facts[RANKS][HK_FACT_BYTES];
+  begin(4);
+  rdma_plenty = true;
+  verbs->addressed = 1;
+  rdma_param("NCCL_CROSS_NIC", "0");
+  w = net_world_of(RANKS, NSLOTS, SLOT, one_card);
+  for (int i = 0; i < RANKS; i++) w->peers[i].host = 10 + (uint64_t)i / 2;
+  memset(facts, 0, sizeof facts);
+  for (int i = RANKS - 1; i >= 0; i--) { /* the last one made is rank 0's */
+    if (relay) hk_transport_relay.detach(relay);
+    env = w->ranks[i].env;
+    env.states = states;
+    env.dial = dial_relay;
+    env.serve = serve;
+    set_param("NCCL_PXN_DISABLE", off[i] == 'x' ? "1" : "0");
+    ck_assert_int_eq(hk_transport_relay.attach(&env, &relay, facts[i]), HK_OK);
+  }
+  states[HK_TRANSPORT_net] = w->ranks[0].state;
+  ck_assert_int_eq(hk_transport_relay.join(relay, facts), HK_OK);
+}
+
+static void unmake(void) {
+  hk_transport_relay.detach(relay);
+  net_world_free(w);
+  end();
+}
+
+static hk_link *open_link(hk_link_kind kind, int peer, int channel) {
+  hk_link *l = calloc(1, sizeof *l);
+  const hk_link_key key = {.peer = (uint16_t)peer, .kind = (uint8_t)kind, .channel = (uint8_t)channel};
+  ck_assert_int_eq(hk_transport_relay.open(relay, &key, l), HK_OK);
+  ck_assert(l->peer == peer && l->kind == kind);
+  return l;
+}
+
+/* ---- routes ---- */
+
+static const struct {
+  const char *off;
+  int to, from; /* relays between ranks 0 and 3; -1: none */
+  const char *why;
+} routes[] = {{"....", 1, 2, NULL},
+              {".x..", 2, 2, NULL},
+              {"..x.", 1, 1, NULL},
+              {"x...", 2, 2, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"},
+              {"...x", 1, 1, NULL},
+              {".xx.", -1, -1, "no third rank of their hosts reaches both"},
+              {"x..x", -1, -1, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"}};
+
+START_TEST(finds_relays) {
+  char why[200];
+  make(routes[_i].off);
+  for (int peer = 0; peer < 3; peer++) { /* this rank, one of its host, one of its rail */
+    ck_assert(!hk_transport_relay.reachable(relay, peer, why, sizeof why));
+    ck_assert_str_eq(why, "");
+  }
+  ck_assert_int_eq(hk_transport_relay.reachable(relay, 3, why, sizeof why), routes[_i].to >= 0);
+  if (routes[_i].to < 0) {
+    ck_assert_msg(strstr(why, routes[_i].why) && strstr(why, "rail 0 and rail 1"), "%s", why);
+    unmake();
+    return;
+  }
+  for (int sends = 0; sends < 2; sends++) {
+    const int by = sends ? routes[_i].to : routes[_i].from;
+    dialled = -1;
+    hk_link *l = open_link(sends ? HK_LINK_SEND : HK_LINK_RECV, 3, 5);
+    ck_assert_int_eq(dialled, by == 1 ? 1 : -1); /* one of the other host is a peer in the network */
+    if (by == 1) {
+      hk_relay_request q;
+      ck_assert_int_eq(recv(relay_fd, &q, sizeof q, 0), sizeof q);
+      ck_assert(q.far == 3 && q.kind == l->kind && q.region && q.channel == hk_relay_channel(1, 3, 0, 5));
+      ck_assert(recv(relay_fd, &q, 1, 0) < 0 && l->pumped && l->mask == NSLOTS - 1 && l->slot_bytes == SLOT);
+      ck_assert_uint_eq(l->limit, sends ? NSLOTS : 0);
+      close(relay_fd);
+      hk_transport_relay.close(l);
+      ck_assert_ptr_null(l->priv);
+    } else {
+      const hk_net_end *e = l->priv;
+      ck_assert(e->key.peer == 2 && e->key.channel == hk_relay_channel(2, 0, 1, 5));
+      hk_transport_net.close(l);
+    }
+    free(l);
+  }
+  unmake();
+}
+END_TEST
+
+/* ---- the near end ---- */
+
+static hk_status progress(void) {
+  bool moved;
+  hk_status rc = HK_OK;
+  for (int i = 0; i < 1000 && rc == HK_OK; i++)
+    rc = hk_transport_relay.progress(relay, &moved); /* it looks now and then */
+  return rc;
+}
+
+/* A relay that has gone, with or without a report, is an error once its link is needed. */
+START_TEST(needs_its_relay) {
+  char why[200];
+  const bool sends = _i & 1, reports = _i & 2;
+  make("..x.");
+  ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why));
+  hk_link *l = open_link(sends ? HK_LINK_SEND : HK_LINK_RECV, 3, 0);
+  ck_assert_int_eq(progress(), HK_OK);
+  if (!sends) hk_link_set_waiting(l, HK_LINK_WAITS);
+  if (reports) ck_assert_int_eq(send(relay_fd, "no memory", 9, 0), 9);
+  if (!reports) close(relay_fd);
+  ck_assert_int_eq(progress(), HK_OK);
+  ck_assert(!hk_link_waits(l)); /* if a lane waits, it says so again */
+  ck_assert_int_eq(atomic_load(&l->state), HK_LINK_READY);
+  if (sends)
+    hk_link_publish(l, 0, 0, 0);
+  else
+    hk_link_set_waiting(l, HK_LINK_WAITS);
+  ck_assert_int_eq(progress(), HK_ERR_REMOTE);
+  ck_assert_int_eq(atomic_load(&l->state), HK_LINK_FAILED);
+  ck_assert_msg(strstr(hk_last_error(), sends ? "rank 1, through which rank 0 sends to rank 3 (PXN), "
+                                              : "rank 1, through which rank 0 receives from rank 3 (PXN), "),
+                "%s", hk_last_error());
+  ck_assert_msg(strstr(hk_last_error(), reports ? "(PXN), reports: no memory" : "has ended or left the communicator"),
+                "%s", hk_last_error());
+  if (reports) close(relay_fd);
+  hk_transport_relay.close(l);
+  free(l);
+  unmake();
+}
+END_TEST
+
+/* A bell for a relay that sleeps, and for no other. */
+START_TEST(rings_if_it_sleeps) {
+  char why[200], bells[64];
+  make("..x.");
+  ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why));
+  hk_link *l = open_link(HK_LINK_SEND, 3, 0);
+  _Atomic(uint32_t) *asleep = (_Atomic(uint32_t) *)(void *)((char *)l->slots - PAGE);
+  ck_assert_int_eq(recv(relay_fd, bells, sizeof bells, 0), sizeof(hk_relay_request));
+  l->rung = 1;
+  hk_transport_relay.ring(l);
+  ck_assert(recv(relay_fd, bells, sizeof bells, 0) < 0 && !l->rung);
+  atomic_store(asleep, 1);
+  for (int i = 0; i < 2; i++) hk_transport_relay.ring(l);
+  ck_assert_int_eq(recv(relay_fd, bells, sizeof bells, 0), 2);
+  close(relay_fd);
+  hk_transport_relay.ring(l); /* progress finds that it has gone */
+  hk_transport_relay.close(l);
+  free(l);
+  unmake();
+}
+END_TEST
+
+/* A link that is closed waits until its relay has moved on what is there. */
+static _Atomic(int) moved_on;
+static void *flush_and_close(void *arg) {
+  struct pollfd end = {.fd = *(int *)arg, .events = POLLRDHUP};
+  poll(&end, 1, 10000);
+  usleep(30000);
+  atomic_store(&moved_on, end.revents ? 1 : -1);
+  close(end.fd);
+  return NULL;
+}
+
+START_TEST(waits_for_the_flush) {
+  char why[200];
+  pthread_t thread;
+  make("..x.");
+  ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why));
+  hk_link *first = open_link(HK_LINK_SEND, 3, 0);
+  const int first_fd = relay_fd;
+  hk_link *l = open_link(HK_LINK_SEND, 3, 1);
+  int fd = relay_fd, fds;
+  ck_assert_int_eq(pthread_create(&thread, NULL, flush_and_close, &fd), 0);
+  hk_transport_relay.close(l);
+  ck_assert_int_eq(atomic_load(&moved_on), 1);
+  pthread_join(thread, NULL);
+  free(l);
+  fds = open_fds();
+  ck_assert_int_eq(progress(), HK_OK); /* the other one is still there */
+  close(first_fd);
+  hk_transport_relay.close(first);
+  ck_assert_int_eq(open_fds(), fds - 3); /* both ends, and the file of its FIFO */
+  free(first);
+  unmake();
+}
+END_TEST
+
+int main(void) {
+  TCase *t = tcase_create("relay_parts");
+  tcase_set_timeout(t, 60);
+  tcase_add_loop_test(t, finds_relays, 0, (int)HK_ARRAY_LENGTH(routes));
+  tcase_add_loop_test(t, needs_its_relay, 0, 4);
+  tcase_add_test(t, rings_if_it_sleeps);
+  tcase_add_test(t, waits_for_the_flush);
+  return suite_run_one("relay_parts", t);
+}
