@@ -34,8 +34,8 @@ static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int f
   (void)arg, (void)tag, (void)fn, (void)fn_arg;
 }
 
-/* Rank 0's state; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
-static void make(const char *off) {
+/* The state of rank `me`; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
+static void make_rank(const char *off, int me) {
   static char facts[RANKS][HK_FACT_BYTES];
   begin(4);
   rdma_plenty = true;
@@ -44,7 +44,8 @@ static void make(const char *off) {
   w = net_world_of(RANKS, NSLOTS, SLOT, one_card);
   for (int i = 0; i < RANKS; i++) w->peers[i].host = 10 + (uint64_t)i / 2;
   memset(facts, 0, sizeof facts);
-  for (int i = RANKS - 1; i >= 0; i--) { /* the last one made is rank 0's */
+  for (int k = 1; k <= RANKS; k++) { /* the last one that is made stays */
+    const int i = (me + k) % RANKS;
     if (relay) hk_transport_relay.detach(relay);
     env = w->ranks[i].env;
     env.states = states;
@@ -53,9 +54,11 @@ static void make(const char *off) {
     set_param("NCCL_PXN_DISABLE", off[i] == 'x' ? "1" : "0");
     ck_assert_int_eq(hk_transport_relay.attach(&env, &relay, facts[i]), HK_OK);
   }
-  states[HK_TRANSPORT_net] = w->ranks[0].state;
+  states[HK_TRANSPORT_net] = w->ranks[me].state;
   ck_assert_int_eq(hk_transport_relay.join(relay, facts), HK_OK);
 }
+
+static void make(const char *off) { make_rank(off, 0); }
 
 static void unmake(void) {
   hk_transport_relay.detach(relay);
@@ -119,6 +122,26 @@ START_TEST(finds_relays) {
     }
     free(l);
   }
+  unmake();
+}
+END_TEST
+
+/* Rank 0 is a relay as any other is. */
+START_TEST(rank_0_relays) {
+  char why[200];
+  make_rank("....", 1);
+  ck_assert(hk_transport_relay.reachable(relay, 2, why, sizeof why));
+  ck_assert(!hk_transport_relay.reachable(relay, 0, why, sizeof why) &&
+            !hk_transport_relay.reachable(relay, 3, why, sizeof why));
+  dialled = -1;
+  hk_link *l = open_link(HK_LINK_SEND, 2, 7);
+  hk_relay_request q;
+  ck_assert_int_eq(dialled, 0);
+  ck_assert_int_eq(recv(relay_fd, &q, sizeof q, 0), sizeof q);
+  ck_assert(q.far == 2 && q.channel == hk_relay_channel(0, 2, 1, 7));
+  close(relay_fd);
+  hk_transport_relay.close(l);
+  free(l);
   unmake();
 }
 END_TEST
@@ -226,6 +249,7 @@ int main(void) {
   TCase *t = tcase_create("relay_parts");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, finds_relays, 0, (int)HK_ARRAY_LENGTH(routes));
+  tcase_add_test(t, rank_0_relays);
   tcase_add_loop_test(t, needs_its_relay, 0, 4);
   tcase_add_test(t, rings_if_it_sleeps);
   tcase_add_test(t, waits_for_the_flush);
