@@ -127,11 +127,29 @@ static void make_rank(world *w, int r, bool in_place) {
   hk_exec_init(&k->exec, &k->plan, &w->launch, k->in, out, k->memory, k->scratch);
 }
 
+/* A rank that cannot go on waits for others, each named once, and for none that has ended. */
+static const char *check_awaited(const world *w, const hk_exec *x) {
+  int peers[64], first[1];
+  const int n = hk_exec_waits_for(x, peers, 64);
+  if (n < 1) return "a rank waits for no other";
+  for (int i = 0; i < n; i++) {
+    if (peers[i] < 0 || peers[i] >= w->p.nranks) return "a rank waits for one that there is not";
+    if (hk_exec_done(&w->ranks[peers[i]].exec)) return "a rank waits for one that has ended";
+    for (int k = 0; k < i; k++)
+      if (peers[k] == peers[i]) return "a rank waits twice for another";
+  }
+  if (hk_exec_waits_for(x, first, 1) != 1 || first[0] != peers[0]) return "room for one gives another rank";
+  return NULL;
+}
+
 static const char *run(world *w) {
   for (unsigned idle = 0;;) {
     bool moved = false, done = true;
     hk_exec *x = &w->ranks[random_below(&w->seed, (unsigned)w->p.nranks)].exec;
-    if (!hk_exec_done(x) && hk_exec_step(x, &moved) != HK_OK) return "a step fails";
+    const bool ended = hk_exec_done(x);
+    if (!ended && hk_exec_step(x, &moved) != HK_OK) return "a step fails";
+    const char *wrong = ended || moved || hk_exec_done(x) ? NULL : check_awaited(w, x);
+    if (wrong) return wrong;
     for (int r = 0; r < w->p.nranks; r++) done = done && hk_exec_done(&w->ranks[r].exec);
     if (done) return NULL;
     idle = moved ? 0 : idle + 1;
