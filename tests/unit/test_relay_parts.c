@@ -30,8 +30,11 @@ static hk_status dial_relay(void *arg, int peer, const hk_addr *at, uint64_t tag
   *fd = pair[0];
   return HK_OK;
 }
+static bool serves; /* the rank takes connections of others */
 static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *fn_arg) {
-  (void)arg, (void)tag, (void)fn, (void)fn_arg;
+  (void)arg, (void)fn_arg;
+  ck_assert_uint_eq(tag, HK_RELAY_TAG);
+  serves = fn != NULL;
 }
 
 /* The state of rank `me`; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
@@ -79,14 +82,15 @@ static hk_link *open_link(hk_link_kind kind, int peer, int channel) {
 static const struct {
   const char *off;
   int to, from; /* relays between ranks 0 and 3; -1: none */
+  bool serves;  /* rank 0 is one between ranks 1 and 2 */
   const char *why;
-} routes[] = {{"....", 1, 2, NULL},
-              {".x..", 2, 2, NULL},
-              {"..x.", 1, 1, NULL},
-              {"x...", 2, 2, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"},
-              {"...x", 1, 1, NULL},
-              {".xx.", -1, -1, "no third rank of their hosts reaches both"},
-              {"x..x", -1, -1, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"}};
+} routes[] = {{"....", 1, 2, true, NULL},
+              {".x..", 2, 2, false, NULL},
+              {"..x.", 1, 1, true, NULL},
+              {"x...", 2, 2, false, NULL},
+              {"...x", 1, 1, true, NULL},
+              {".xx.", -1, -1, false, "no third rank of their hosts reaches both"},
+              {"x..x", -1, -1, false, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"}};
 
 START_TEST(finds_relays) {
   char why[200];
@@ -96,6 +100,7 @@ START_TEST(finds_relays) {
     ck_assert_str_eq(why, "");
   }
   ck_assert_int_eq(hk_transport_relay.reachable(relay, 3, why, sizeof why), routes[_i].to >= 0);
+  ck_assert_int_eq(serves, routes[_i].serves);
   if (routes[_i].to < 0) {
     ck_assert_msg(strstr(why, routes[_i].why) && strstr(why, "rail 0 and rail 1"), "%s", why);
     unmake();
@@ -103,8 +108,10 @@ START_TEST(finds_relays) {
   }
   for (int sends = 0; sends < 2; sends++) {
     const int by = sends ? routes[_i].to : routes[_i].from;
+    const hk_link_key key = {.peer = 3, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = 5};
+    ck_assert_int_eq(hk_transport_relay.grows(relay, &key), by == 2); /* a far end is the network's */
     dialled = -1;
-    hk_link *l = open_link(sends ? HK_LINK_SEND : HK_LINK_RECV, 3, 5);
+    hk_link *l = open_link((hk_link_kind)key.kind, 3, 5);
     ck_assert_int_eq(dialled, by == 1 ? 1 : -1); /* one of the other host is a peer in the network */
     if (by == 1) {
       hk_relay_request q;
