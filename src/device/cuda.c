@@ -155,7 +155,7 @@ static int numa_of(CUdevice g, const char *bus_id) {
   if (sscanf(bus_id, "%" SCNx64 ":%" SCNx64 ":%" SCNx64 ".%" SCNx64, &domain, &bus, &device, &function) != 4) return -1;
   snprintf(lower, sizeof lower, "%04x:%02x:%02x.%x", (unsigned)domain, (unsigned)bus & 255, (unsigned)device & 31,
            (unsigned)function & 7);
-  return hk_root_number("", &value, "/sys/bus/pci/devices/%s/numa_node", lower) && value >= 0 ? (int)value : -1;
+  return hk_root_number("", &value, "/sys/bus/pci/devices/%s/numa_node", lower) ? (int)value : -1;
 }
 
 static void read_limits(hk_cuda *d, int ordinal) {

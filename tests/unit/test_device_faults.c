@@ -34,14 +34,19 @@ static hk_status use_memory(hk_device *d, hk_status rc, hk_memory *m) {
   TRY(d->ops->release(d, m));
   return rc;
 }
+/* A failed operation leaves nothing to release, whatever was in it. */
+static hk_memory *spoilt(hk_memory *m) {
+  memset(m, 0x5a, sizeof *m);
+  return m;
+}
 static hk_status allocate(hk_device *d) {
   static const size_t sizes[] = {SMALL, LARGE};
   hk_status rc = HK_OK;
   for (int i = 0; i < 2; i++) {
     hk_memory m = {0};
-    rc = use_memory(d, d->ops->alloc(d, sizes[i], &m), &m);
+    rc = use_memory(d, d->ops->alloc(d, sizes[i], spoilt(&m)), &m);
     if (rc != HK_OK) break;
-    rc = use_memory(d, d->ops->alloc_open(d, sizes[i], 16, &m), &m);
+    rc = use_memory(d, d->ops->alloc_open(d, sizes[i], 16, spoilt(&m)), &m);
     if (rc != HK_OK) break;
   }
   return rc;
@@ -50,9 +55,9 @@ static hk_status share(hk_device *d) {
   hk_memory m = {0}, there = {0};
   hk_memory_share s = {.fd = -1};
   uintptr_t begin;
-  hk_status rc = d->ops->alloc_shared(d, LARGE, 1, true, &m);
+  hk_status rc = d->ops->alloc_shared(d, LARGE, 1, true, spoilt(&m));
   if (rc == HK_OK) TRY(d->ops->share(d, &m, &s));
-  if (rc == HK_OK) TRY(d->ops->open(d, &s, &there));
+  if (rc == HK_OK) TRY(d->ops->open(d, &s, spoilt(&there)));
   if (rc == HK_OK) ck_assert_ptr_ne(there.base, m.base);
   TRY(d->ops->release(d, &there));
   if (s.fd >= 0) close(s.fd);
@@ -66,9 +71,9 @@ static hk_status share(hk_device *d) {
 static hk_status pinned(hk_device *d) {
   static _Alignas(4096) char page[4096];
   hk_memory m = {0};
-  hk_status rc = use_memory(d, d->ops->alloc_host(d, SMALL, &m), &m);
-  if (rc == HK_OK) rc = use_memory(d, d->ops->alloc_host_late(d, SMALL, &m), &m);
-  if (rc == HK_OK) rc = use_memory(d, d->ops->pin(d, page, sizeof page, &m), &m);
+  hk_status rc = use_memory(d, d->ops->alloc_host(d, SMALL, spoilt(&m)), &m);
+  if (rc == HK_OK) rc = use_memory(d, d->ops->alloc_host_late(d, SMALL, spoilt(&m)), &m);
+  if (rc == HK_OK) rc = use_memory(d, d->ops->pin(d, page, sizeof page, spoilt(&m)), &m);
   (void)cu.MemHostUnregister(page); /* if it could not be given back: the next run pins it again */
   return rc;
 }
@@ -76,9 +81,9 @@ static hk_status parked(hk_device *d) {
   hk_status rc = HK_OK;
   for (int i = 0; i < 3 && rc == HK_OK; i++) {
     hk_memory m = {0};
-    rc = i == 0   ? d->ops->alloc_shared(d, LARGE, 1, true, &m)
-         : i == 1 ? d->ops->alloc_host(d, SMALL, &m)
-                  : d->ops->alloc_host_late(d, SMALL, &m);
+    rc = i == 0   ? d->ops->alloc_shared(d, LARGE, 1, true, spoilt(&m))
+         : i == 1 ? d->ops->alloc_host(d, SMALL, spoilt(&m))
+                  : d->ops->alloc_host_late(d, SMALL, spoilt(&m));
     if (rc == HK_OK) TRY(d->ops->park(d, &m));
     if (rc == HK_OK) TRY(d->ops->unpark(d, &m, NULL, i ? 0 : 16, NULL));
     settle(d);
@@ -89,9 +94,9 @@ static hk_status parked(hk_device *d) {
 static hk_status placed(hk_device *d) {
   hk_memory m = {0}, here = {0};
   void *space = NULL;
-  hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, &m);
+  hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, spoilt(&m));
   if (rc == HK_OK) TRY(d->ops->space_new(d, m.bytes, &space));
-  if (rc == HK_OK) TRY(d->ops->place(d, space, m.bytes, m.base, -1, &here));
+  if (rc == HK_OK) TRY(d->ops->place(d, space, m.bytes, m.base, -1, spoilt(&here)));
   TRY(d->ops->release(d, &here));
   if (space) TRY(d->ops->space_free(d, space, m.bytes));
   TRY(d->ops->release(d, &m));
@@ -104,7 +109,7 @@ static hk_status multicast(hk_device *d) {
   hk_status rc = d->ops->multicast_new(d, 1, &bytes, &object);
   if (rc == HK_OK) ck_assert_uint_eq(bytes % HK_DEVICE_GRANULE, 0);
   if (rc == HK_OK) TRY(d->ops->multicast_add(d, object));
-  if (rc == HK_OK) TRY(d->ops->multicast_bind(d, object, bytes, 16, &own, &all));
+  if (rc == HK_OK) TRY(d->ops->multicast_bind(d, object, bytes, 16, spoilt(&own), spoilt(&all)));
   if (rc == HK_OK) TRY(d->ops->park(d, &all));
   if (rc == HK_OK) TRY(d->ops->park(d, &own));
   if (rc == HK_OK) TRY(d->ops->unpark(d, &own, NULL, 16, NULL));

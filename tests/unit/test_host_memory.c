@@ -3,10 +3,11 @@
  * freed.
  * check: notsan noasan */
 #include <check.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -138,11 +139,45 @@ START_TEST(lent_files) {
 }
 END_TEST
 
+static int free_descriptor(void) {
+  int fd = dup(0);
+  close(fd);
+  return fd;
+}
+
+/* What cannot be had is an error, and leaves no descriptor and no addresses. */
+START_TEST(too_much) {
+  struct rlimit limit;
+  void *p = &limit;
+  (void)pages();
+  const int fd = free_descriptor();
+  const long before = pages();
+  ck_assert_int_eq(hk_host_memfd("x", SIZE_MAX), -1); /* a file of -1 bytes */
+  ck_assert_int_eq(errno, EINVAL);
+  ck_assert_int_eq(hk_host_alloc(&p, SIZE_MAX / 2 + 1), HK_ERR_ARGUMENT);
+  ck_assert_ptr_null(p);
+  ck_assert_int_eq(hk_host_alloc(&p, (size_t)1 << 60), HK_ERR_SYSTEM); /* more than there are addresses */
+  ck_assert_ptr_null(p);
+  ck_assert_int_eq(free_descriptor(), fd);
+  ck_assert_int_eq(pages(), before);
+  ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+  limit.rlim_cur = HUGE;
+  ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  ck_assert_int_eq(hk_host_memfd("x", HUGE + 1), -1);
+  ck_assert_int_eq(errno, EFBIG);
+  int file = hk_host_memfd("x", HUGE);
+  ck_assert_int_eq(file, fd);
+  ck_assert_int_eq(ftruncate(file, 0), -1); /* a peer cannot shorten it */
+  close(file);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("host_memory");
   tcase_add_test(t, addresses);
   tcase_add_test(t, spans);
   tcase_add_test(t, freed);
   tcase_add_test(t, lent_files);
+  tcase_add_test(t, too_much);
   return suite_run_one("host_memory", t);
 }
