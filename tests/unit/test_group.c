@@ -260,10 +260,13 @@ START_TEST(dropped) {
 }
 END_TEST
 
+static char acts[32];
+static hk_status add_act(int k, char letter);
 static void *abandons(void *arg) {
   if (arg) hk_group_start();
   hk_group_start();
   submit("AAb");
+  if (arg) ck_assert_int_eq(add_act(2, 'p'), HK_OK);
   if (arg) return NULL;
   hk_group_end();
   return NULL;
@@ -274,6 +277,7 @@ START_TEST(abandoned) {
   ck_assert_int_eq(pthread_create(&thread, NULL, abandons, _i ? &thread : NULL), 0);
   pthread_join(thread, NULL);
   ck_assert_int_eq(nran, _i ? 0 : 3);
+  ck_assert_str_eq(acts, "");
   check_idle();
   const char *log = scratch_read("log");
   ck_assert_int_eq(strstr(log, "its 3 operations and 0 inits are dropped") != NULL, _i);
@@ -323,7 +327,6 @@ END_TEST
 
 /* ---- acts ---- */
 
-static char acts[32];
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 /* The argument is a letter; an 'x' fails. */
 static hk_status act(ncclComm_t c, void *arg) {
