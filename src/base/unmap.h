@@ -18,8 +18,10 @@
  *      lock after (1), so it sees the mark of C.
  * While something changes anywhere in watched memory, the answer is HK_UNMAP_UNKNOWN.
  *
- * Dropping pages (MADV_DONTNEED, MADV_FREE) is reported before the pages go. Who uses memory while another thread drops
- * its pages loses its data anyway. When the call has returned, the range is marked.
+ * Dropping pages (MADV_DONTNEED, MADV_FREE) is reported before the pages go, and then no longer counts as under way.
+ * When the call has returned, a range that was watched when it began is marked. But a watch that begins while another
+ * thread drops pages of the same range may begin between the report and the end of the pages, and is not marked. So a
+ * program must not begin to use memory before a call that drops its pages has returned. Allocators do not.
  *
  * Why nothing waits for itself. The reader takes the lock, reads, marks, and calls ioctl; it allocates and frees
  * nothing and writes no log. Under the lock no function of this file allocates, frees, maps or unmaps. So a thread that
