@@ -7,7 +7,7 @@
 
 enum {
   WAVE_BYTES = 256 << 10,  /* that a rank has in shared slots for one wave: the caches still hold some waves of all */
-  READ_BYTES = 2 << 20,    /* of a wave that is read where it is: ranks need not wait for one another, see hk_chunk */
+  READ_BYTES = 16 << 20,   /* of a wave that is read where it is: ranks need not wait for one another, see hk_chunk */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
   LEAST_CHUNK = 8192,      /* below, a message's own cost outweighs its bytes' */
   TINY_CHUNK = 512,        /* however many links */

@@ -217,14 +217,14 @@ static int run_long(ncclComm_t comm, int rank, int nranks, void *arg) {
   const hk_link *l = &comm->wiring->links[1 - rank]->at[0][HK_LINK_SEND]->link;
   faults += RANK_IS(comm->selection->machine.reads == HK_READS_ALL);
   faults += RANK_IS(l->slots[0].bytes > l->slot_bytes && l->slots[0].flags & HK_SLOT_REF);
-  faults += RANK_IS(l->done == (block + 2 * MIB - 1) / (2 * MIB));
+  faults += RANK_IS(l->done == (block + 16 * MIB - 1) / (16 * MIB));
   free(in);
   free(out);
   return faults;
 }
 
 START_TEST(long_waves) {
-  static const size_t blocks[] = {MIB, 2 * MIB, 5 * MIB + 100, 4 * MIB + 4};
+  static const size_t blocks[] = {MIB, 5 * MIB + 100, 16 * MIB, 16 * MIB + 4};
   setenv("HOCKET_CMA", "1", 1);
   ck_assert_int_eq(ranks_as_processes(RANKS, run_long, (void *)(uintptr_t)&blocks[_i]), 0);
 }

@@ -125,7 +125,7 @@ START_TEST(chunks_of_what_is_read) {
               {"oneshot", HK_ALLGATHER, HK_READS_ALL},   {"direct", HK_REDUCE_SCATTER, HK_READS_NONE},
               {"direct", HK_ALLREDUCE, HK_READS_NONE},   {"oneshot", HK_ALLREDUCE, HK_READS_NONE},
               {"ring", HK_ALLGATHER, HK_READS_NONE}};
-  enum { BLOCK = 8 << 20, LONG = 2 << 20 };
+  enum { BLOCK = 32 << 20, LONG = 16 << 20 };
   for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
     const hk_algorithm *a = hk_algorithm_by_name(rows[k].algorithm);
     hk_machine m = machine(1, 4, 2, true);
