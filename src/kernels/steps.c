@@ -57,7 +57,7 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
   s->reduces = hk_coll_reduces((hk_coll)p->coll);
   s->nlanes = (uint8_t)p->nlanes;
   s->live = 0;
-  s->runs_ahead = true;
+  s->runs_ahead = s->lags = true;
   for (unsigned k = 0; k < p->nlanes; k++) {
     hk_cursor at;
     s->begin[k] = (uint16_t)n;
@@ -66,6 +66,7 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
       const hk_instr *i = hk_cursor_move(&at, hk_program_instrs(p));
       s->step[n++] = make_step(plan, k, &at, i, operands);
       for (int j = 0; j < i->nsrc; j++) s->runs_ahead = s->runs_ahead && !operands[i->ndst + j].link;
+      for (int j = 0; j < i->ndst; j++) s->lags = s->lags && !operands[j].link;
       operands += i->ndst + i->nsrc;
       more = hk_cursor_next(&at, &one_wave, 1);
     }
@@ -150,7 +151,10 @@ static inline __attribute__((always_inline)) hk_status copy_step(hk_exec *x, con
     if (x->plan->steps->runs_ahead && bytes <= HK_SLOT_INLINE) hk_link_warm_early(l);
   }
   if (s->to_memory) copy(address(x, s->to_memory), src, bytes);
-  if (s->from->link) hk_link_release(s->from->link);
+  if (s->from->link) {
+    hk_link_release(s->from->link);
+    if (x->plan->steps->lags && bytes > HK_SLOT_INLINE) hk_link_expect(s->from->link, bytes);
+  }
   return HK_OK;
 }
 

@@ -28,6 +28,7 @@ typedef struct hk_step {
 
 struct hk_steps {
   bool reduces;
+  bool lags;            /* the rank sends nothing, so that the others may be some calls ahead of it */
   bool runs_ahead;      /* the rank receives nothing, so that it may be some calls ahead of the others */
   uint8_t nlanes, live; /* live: not empty */
   uint16_t begin[HK_STEP_LANES], end[HK_STEP_LANES]; /* of each lane */

@@ -15,6 +15,10 @@ enum {
 
 static size_t control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
 
+static uint32_t small_bytes(const hk_shm_shape *shape) {
+  return shape->nranks == 2 ? HK_SLOT_SMALL_OF_TWO : HK_SLOT_SMALL;
+}
+
 void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   size_t n = shape->nranks;
   *a = (hk_shm_arena){.shape = *shape};
@@ -22,7 +26,7 @@ void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   a->link_control = control_bytes(shape->nslots) + PAIR;
   a->mcast_control = control_bytes(a->mcast_slots) + hk_round_up(n * sizeof(hk_head), PAIR);
   a->payload = hk_round_up(shape->nslots * shape->slot_bytes, PAGE);
-  a->mcast_payload = a->payload + (size_t)a->mcast_slots * HK_SLOT_SMALL;
+  a->mcast_payload = a->payload + (size_t)a->mcast_slots * small_bytes(shape);
   a->board_at = PAGE;
   a->claims_at = hk_round_up(a->board_at + n * sizeof(hk_board), PAIR);
   a->links_at = hk_round_up(a->claims_at + sizeof(hk_claims), PAGE);
@@ -100,7 +104,7 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     control = a->base + a->mcasts_at + index * a->mcast_control;
     link->payload = a->base + a->mcast_payload_at + index * a->mcast_payload;
     link->small = link->payload + a->payload;
-    link->small_bytes = HK_SLOT_SMALL;
+    link->small_bytes = small_bytes(&a->shape);
     link->mask = a->mcast_slots - 1;
     /* The readers' heads are dense: the sender has none. */
     link->heads = (hk_head *)(control + control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));

@@ -268,6 +268,7 @@ static void run_ahead(world_rank *r) {
   hk_link l;
   uint32_t seed = 7, sent = 0;
   world_open(r, 0, sends ? HK_LINK_MCAST_SEND : HK_LINK_MCAST_RECV, 1, &l);
+  MUST(l.small_bytes == (r->env.nranks == 2 ? HK_SLOT_SMALL_OF_TWO : HK_SLOT_SMALL));
   if (sends) {
     while (hk_link_can_send(&l, 8)) hk_link_publish(&l, 0, 0, 0), sent++;
     MUST(sent == HK_MCAST_SLOTS);
@@ -276,14 +277,14 @@ static void run_ahead(world_rank *r) {
   for (; !sends && sent < HK_MCAST_SLOTS; sent++) hk_link_release(&l);
   world_barrier(r);
   if (sends) {
-    for (sent = 0; hk_link_can_send(&l, HK_SLOT_SMALL + 1); sent++) hk_link_publish(&l, HK_SLOT_SMALL + 1, 0, 0);
-    MUST(sent == r->env.nslots && hk_link_can_send(&l, HK_SLOT_SMALL));
+    for (sent = 0; hk_link_can_send(&l, l.small_bytes + 1); sent++) hk_link_publish(&l, l.small_bytes + 1, 0, 0);
+    MUST(sent == r->env.nslots && hk_link_can_send(&l, l.small_bytes));
   }
   world_barrier(r);
   for (sent = 0; !sends && sent < r->env.nslots; sent++) hk_link_release(&l);
   world_barrier(r);
   for (uint32_t k = 0; k < LAPS * HK_MCAST_SLOTS; k++) {
-    static const uint32_t sizes[] = {4, 48, 49, HK_SLOT_SMALL, HK_SLOT_SMALL + 1, 16384};
+    const uint32_t sizes[] = {4, 48, 49, l.small_bytes, l.small_bytes + 1, 16384};
     seed = seed * 1103515245u + 12345u;
     uint32_t bytes = sizes[(seed >> 16) % HK_ARRAY_LENGTH(sizes)];
     hk_waiter w;
