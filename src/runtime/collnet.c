@@ -36,20 +36,19 @@ static int without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *
   return -1;
 }
 
-/* Connects the rank's group, if it has one, and exchanges whether that went well. */
+/* Connects the rank's group, if it has one, and exchanges whether that went well. After the verdicts is room for the
+ * group's ranks. */
 static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_fact *facts, verdict *verdicts) {
   const hk_layout *l = c->selection->layout;
   const int local = l->local[c->rank];
   verdict *own = &verdicts[c->rank];
   own->good = true;
   if (local < HK_SUM_GROUPS && local < l->least) {
-    int *group = malloc((size_t)l->nhosts * sizeof *group);
-    if (!group) return HK_FAIL_ERRNO("no memory for a group of %d ranks", l->nhosts);
+    int *group = (int *)(verdicts + c->nranks);
     const int first = hk_layout_first_host(l, local);
     for (int m = 0; m < l->nhosts; m++) group[m] = hk_layout_rank(l, (first + m) % l->nhosts, local);
     own->good = hk_collnet_connect(s, facts, group, l->nhosts, (l->host[c->rank] + l->nhosts - first) % l->nhosts,
                                    own->why, sizeof own->why);
-    free(group);
   }
   return hk_bootstrap_allgather(c->bootstrap, verdicts, sizeof *verdicts);
 }
@@ -61,7 +60,7 @@ static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
   uint64_t sums;
   char text[240];
   hk_collnet_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
-  verdict *verdicts = calloc((size_t)c->nranks, sizeof *verdicts);
+  verdict *verdicts = calloc((size_t)c->nranks, sizeof *verdicts + sizeof(int));
   if (!facts || !verdicts) {
     rc = HK_FAIL_ERRNO("no memory for CollNet plugins of %d ranks", c->nranks);
     goto out;
