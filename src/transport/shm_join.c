@@ -117,7 +117,13 @@ static void take_failure_reports(void *arg) {
 static hk_status report_unreachable(const question *q, const char *reason) {
   const hk_transport_env *env = q->env;
   int fd;
-  if (!env->dial) return HK_OK;
+  if (!env->dial && !q->leading) return HK_OK;
+  if (q->leading) { /* no rank takes its report; its own socket answers the others all the same */
+    pthread_mutex_lock(&q->process->lock);
+    hk_shm_refuse_all(q->process, reason);
+    pthread_mutex_unlock(&q->process->lock);
+    return HK_OK;
+  }
   hk_status rc = env->dial(env->arg, q->leader, NULL, FAILURE_TAG, &fd);
   if (rc != HK_OK) return rc;
   /* Best effort: the connection alone is the report. */
