@@ -293,7 +293,8 @@ void fake_verbs_gone(const void *at, size_t bytes) {
 int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;
   lock();
-  if (!m->map && !on_gpu(m->host)) (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
+  if (!m->map && !on_gpu(m->host) && !fake_verbs.lets_free)
+    (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
   const uint32_t i = index_of_key(v->lkey);
   must(mrs[i] == m, "memory is deregistered that is not registered");
   mrs[i] = NULL;

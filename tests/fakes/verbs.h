@@ -77,6 +77,7 @@ typedef struct fake_verbs_state {
   int nmrs, nqps, ncqs, nchannels, ncontexts, npds, nlists;
   int forks;                                   /* calls of ibv_fork_init */
   int keeps_from_children;                     /* registered memory is not there in a child of fork */
+  int lets_free;                               /* registered memory may be freed: its allocator keeps it mapped */
   int without_channels;                        /* devices have no completion channels, which cost descriptors */
   uint64_t opened;                             /* times that a device was, so far */
   uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */

@@ -211,6 +211,7 @@ static void note_unmapped(uintptr_t p) {
 /* malloc gives the end of the heap back, or maps large blocks: as the allocator likes. */
 START_TEST(follows_the_allocator) {
   way t = open_way(1, "64");
+  verbs->lets_free = 1;
   mallopt(M_MMAP_THRESHOLD, _i ? 32 << 20 : MIB);
   mallopt(M_TRIM_THRESHOLD, 65536);
   for (int i = 0; i < SUITE_FEW(12); i++) {

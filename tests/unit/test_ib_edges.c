@@ -175,6 +175,9 @@ END_TEST
 
 /* ---- memory ---- */
 
+/* An address that may be outside of it. */
+static char *beyond(char *memory, long by) { return (char *)((uintptr_t)memory + (uintptr_t)by); }
+
 /* The memory of the first path is refused: before the first message another network may take over, after that none can.
  * That of another path is done without. */
 START_TEST(refused_in_a_new_epoch) {
@@ -255,7 +258,7 @@ START_TEST(registers_gpu_memory) {
     ck_assert_int_eq(hk_ib_user_gpu_memory(x, e, memory, sizeof memory, -1, 0), HK_OK);
     ck_assert_int_eq(verbs->nmrs, nmrs + 2);
     ck_assert(hk_ib_refer(x, memory, sizeof memory) && hk_ib_refer(x, memory + 1, sizeof memory - 1));
-    ck_assert(!hk_ib_refer(x, memory + 1, sizeof memory) && !hk_ib_refer(x, memory - 1, sizeof memory));
+    ck_assert(!hk_ib_refer(x, memory + 1, sizeof memory) && !hk_ib_refer(x, beyond(memory, -1), sizeof memory));
     ck_assert(!hk_ib_refer(x, memory, HK_IB_SMALL) && hk_ib_refer(x, memory, HK_IB_SMALL + 1));
     hk_ib_user_memory(x, memory, sizeof memory, false);
     ck_assert(!hk_ib_refer(x, memory, sizeof memory));
@@ -334,12 +337,12 @@ START_TEST(keeps_offers) {
   const uint64_t k = rows[_i].k;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
   e->next = NEXT;
-  hk_ib_place_offer(c->ctx, e, k, memory + rows[_i].at, rows[_i].bytes);
+  hk_ib_place_offer(c->ctx, e, k, beyond(memory, rows[_i].at), rows[_i].bytes);
   const hk_ib_offered *o = &c->offers[k % HK_IB_PLACES];
   ck_assert_uint_eq(o->slot, rows[_i].kept ? k + 1 : 0);
   ck_assert_uint_eq(c->offered, rows[_i].kept ? k + 1 : 0);
   if (rows[_i].kept) {
-    ck_assert(o->to == memory + rows[_i].at && o->bytes == rows[_i].bytes && !o->announced);
+    ck_assert(o->to == beyond(memory, rows[_i].at) && o->bytes == rows[_i].bytes && !o->announced);
     ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes)); /* the peer does not know it */
     c->offers[k % HK_IB_PLACES].announced = true;
     ck_assert_ptr_eq(hk_ib_place_used(c, k, rows[_i].bytes), o->to);

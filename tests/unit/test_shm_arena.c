@@ -56,8 +56,9 @@ static void add_link(const hk_shm_arena *a, uint32_t channel, uint32_t from, uin
 static void add_mcast(const hk_shm_arena *a, uint32_t channel, uint32_t from) {
   const uint32_t n = a->shape.nranks, nslots = a->shape.nslots,
                  many = nslots > HK_MCAST_SLOTS ? nslots : HK_MCAST_SLOTS;
+  const uint32_t small = n == 2 ? HK_SLOT_SMALL_OF_TWO : HK_SLOT_SMALL;
   hk_link out = end_of(a, HK_LINK_MCAST_SEND, channel, from, from);
-  ck_assert(out.mask == many - 1 && out.nheads == n - 1 && out.small_bytes == HK_SLOT_SMALL);
+  ck_assert(out.mask == many - 1 && out.nheads == n - 1 && out.small_bytes == small);
   ck_assert((uintptr_t)out.slots % PAIR == 0 && (uintptr_t)out.payload % PAGE == 0);
   for (uint32_t r = 0, at = 0; r < n; r++) {
     if (r == from) continue;
@@ -68,7 +69,7 @@ static void add_mcast(const hk_shm_arena *a, uint32_t channel, uint32_t from) {
   add(out.slots, many * sizeof(hk_slot), "slots of a multicast");
   add(out.heads, (n - 1) * sizeof(hk_head), "heads");
   add(out.payload, nslots * a->shape.slot_bytes, "payload of a multicast");
-  add(out.small, many * (size_t)HK_SLOT_SMALL, "small payload");
+  add(out.small, many * (size_t)small, "small payload");
 }
 
 START_TEST(nothing_overlaps) {
