@@ -186,6 +186,10 @@ struct hk_transport_state *hk_wire_state(ncclComm_t c, int peer); /* of the tran
 hk_status hk_wire_new(ncclComm_t c);                              /* c->wiring */
 hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_COUNT * HK_FACT_BYTES */);
 hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
+/* From here on waits see the failures that other ranks of this host meet, without a message. Not before the last wait
+ * of the init: a rank that is through it may revoke the communicator at once, and that is no failure of another's
+ * init. */
+void hk_wire_share_failures(ncclComm_t c);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 int hk_wire_broken(ncclComm_t c);            /* the lowest rank to which a link has failed, or -1 */
 bool hk_wire_near(ncclComm_t c, int peer);   /* on this rank's host */

@@ -82,6 +82,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child) {
   /* No rank may use a link before every rank can be reached by it. */
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (last barrier)");
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
+  hk_wire_share_failures(c);
   hk_hosts_joined(c);
 out:
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);

@@ -115,13 +115,19 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
 static void use_shared_words(ncclComm_t c) {
   hk_transport_state **s = c->wiring->states;
   struct hk_board *board = hk_wire_board(c, c->rank);
-  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->wait.shared_failure; t++)
-    if (hk_transports[t]->failure_word) c->wait.shared_failure = hk_transports[t]->failure_word(s[t]);
   for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.claims; t++)
     if (hk_transports[t]->claims) c->order.claims = hk_transports[t]->claims(s[t]);
   if (!board) return;
   pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading it */
   c->order.board = board;
+  pthread_mutex_unlock(&c->health.lock);
+}
+
+void hk_wire_share_failures(ncclComm_t c) {
+  hk_transport_state **s = c->wiring->states;
+  pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
+  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->wait.shared_failure; t++)
+    if (hk_transports[t]->failure_word) c->wait.shared_failure = hk_transports[t]->failure_word(s[t]);
   pthread_mutex_unlock(&c->health.lock);
 }
 

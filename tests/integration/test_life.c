@@ -350,6 +350,16 @@ static int revoke_and_split(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
+/* One rank is through the init before the others, and revokes: their inits end well all the same. */
+static int revoke_at_once(ncclComm_t c, int rank, int n, void *arg) {
+  (void)n, (void)arg;
+  return rank == 1 ? RANK_CHECK(ncclCommRevoke(c, NCCL_REVOKE_DEFAULT)) : 0;
+}
+START_TEST(revoking_at_once) {
+  for (int i = 0; i < SUITE_FEW(40); i++) ck_assert_int_eq(ranks_as_processes(6, revoke_at_once, NULL), 0);
+}
+END_TEST
+
 START_TEST(revoking) {
   ck_assert_int_eq(ranks_as_threads(3, revoke_and_split, NULL), 0);
   ck_assert_int_eq(ranks_as_processes(4, revoke_and_split, NULL), 0);
@@ -527,6 +537,7 @@ int main(void) {
   tcase_add_test(t, abort_of_init);
   tcase_add_test(t, bounded_ends);
   tcase_add_test(t, revoking);
+  tcase_add_test(t, revoking_at_once);
   tcase_add_test(t, shrinks_that_differ);
   tcase_add_test(t, children_at_once);
   tcase_add_test(t, colors);
