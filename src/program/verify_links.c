@@ -72,7 +72,7 @@ static hk_status sort_receivers(hk_verifier *v, pairing *s) {
     for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
       if (!hk_link_sends((hk_link_kind)l[k].kind)) start[l[k].peer + 1]++;
   }
-  for (size_t k = 1; k <= n; k++) start[k] += start[k - 1];
+  for (size_t k = 1; k < n; k++) start[k] += start[k - 1];
   for (int r = 0; r < v->nranks; r++) {
     const hk_link_need *l = hk_program_links(v->programs[r]);
     for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
