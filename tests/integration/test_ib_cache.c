@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include "../../src/base/param.h"
 #include "../../src/base/unmap.h"
-#include "../../src/transport/net/ib_cache.h"
+#include "../../src/transport/net/ib.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_streams.h"
 #include "../support/ranks.h"

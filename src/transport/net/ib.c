@@ -13,7 +13,6 @@
 #include "../../base/param.h"
 #include "../../base/service.h"
 #include "../../base/tcp.h"
-#include "ib_cache.h"
 #include "ib_card.h"
 
 enum {

@@ -239,7 +239,7 @@ typedef struct hk_ib_ctx {
   bool redialer_made, redialing; /* redialing: the thread will take the lock again */
   _Atomic(int) stop;             /* an hk_status: ends what that thread waits for */
   hk_ib_region *regions;         /* memory that the user has registered */
-  struct hk_ib_cache *cache;     /* of other memory: ib_cache.h; NULL: none */
+  struct hk_ib_cache *cache;     /* of other memory: ib_cache.c; NULL: none */
   _Atomic(bool) any_region;      /* in one of these two */
   uint64_t pinned, pinned_most;  /* bytes registered with devices */
   uint64_t placed, copied;       /* large messages that came straight to their places; that were copied from a FIFO */
@@ -333,6 +333,23 @@ hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t
 hk_ibv_mr *hk_ib_data_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
 void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all of it from the device */
 void hk_ib_user_free(hk_ib_ctx *x);
+
+/* ---- ib_cache.c: registrations of host memory that the user has not registered (HOCKET_IB_CACHE) ----
+ * An entry lasts until its memory is unmapped or dropped (base/unmap.h), or its room is needed. */
+/* Memory of which less is copied is not worth a registration, whose cost is in ib_cache.c. */
+enum { HK_IB_CACHE_LEAST = 65536, HK_IB_CACHE_DUE = 4 << 20, HK_IB_CACHE_DUE_MOST = 1 << 30 };
+
+void hk_ib_cache_init(hk_ib_ctx *x); /* x->cache stays NULL if there is to be none */
+void hk_ib_cache_free(hk_ib_ctx *x);
+/* The provider's `expect`. */
+void hk_ib_cache_expect(void *ctx, const void *base, size_t bytes);
+/* Under the lock, as all that follow: is the data in an entry, whose memory is still the same? */
+bool hk_ib_cache_holds(hk_ib_ctx *x, const void *data, size_t bytes);
+/* As hk_ib_user_mr, for data that was in an entry when its operation gave it to the provider. */
+hk_ibv_mr *hk_ib_cache_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes);
+bool hk_ib_cache_any(const hk_ib_ctx *x);
+void hk_ib_cache_sweep(hk_ib_ctx *x);                        /* gives back what is no longer valid and no longer used */
+void hk_ib_cache_leave(hk_ib_ctx *x, const hk_ib_device *d); /* as hk_ib_user_leave */
 
 /* ---- ib_place.c: memory that the user has registered, for the peer to write to ---- */
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */

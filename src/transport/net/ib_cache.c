@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The cache of registrations of memory that the user has not registered: see ib_cache.h.
+/* The cache of registrations of memory that the user has not registered.
  *
  * Operations announce their buffers (hk_ib_cache_expect), so that an entry is a whole buffer, not the chunks that the
  * provider gets. A buffer is registered once HK_IB_CACHE_DUE bytes of it were sent or received: at once if it is as
@@ -16,7 +16,6 @@
  *
  * An entry that is not valid, or has to go, leaves the list at once. It is deregistered when no request and no place
  * that was announced uses it any more (is_used). That is never done by the thread that reads the kernel's reports. */
-#include "ib_cache.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +24,7 @@
 #include "../../base/param.h"
 #include "../../base/thread.h"
 #include "../../base/unmap.h"
+#include "ib.h"
 
 enum { SEEN = 64, PAID = 4, REFUSED_AGAIN = 16 };
 

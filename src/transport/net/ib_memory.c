@@ -10,7 +10,6 @@
 #include <unistd.h>
 #include "../../base/log.h"
 #include "ib.h"
-#include "ib_cache.h"
 #include "ib_gdr.h"
 
 struct hk_ib_region {
