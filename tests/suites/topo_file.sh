@@ -46,6 +46,21 @@ says "$dir/none.xml"
 NCCL_TOPO_DUMP_FILE=$dir/no/folder.xml ring >"$dir/out" 2>&1 || fail "a dump that fails stops the job"
 says "cannot write $dir/no/folder.xml"
 
+# The file of a virtual machine's service has priority over what is detected, and a broken one does not end init.
+as_vm() { # file
+  unshare -rm bash -c 'mount -t tmpfs none /run && mkdir /run/nvidia-topologyd && cp "$1" /run/nvidia-topologyd/virtualTopology.xml &&
+    NCCL_DEBUG=INFO NCCL_TOPO_DUMP_FILE=$2 exec "$3" -t 2 -b 64 -e 64 -n 1 -w 0' as_vm "$1" "$dir/vm.xml" "$perf" >"$dir/out" 2>&1
+}
+if unshare -rm mount -t tmpfs none /run 2>/dev/null; then
+  as_vm "$dir/dump.xml" || { fail "a virtual machine's file ends init"; cat "$dir/out"; }
+  says "virtualTopology.xml has priority over what is detected"
+  as_vm "$dir/broken.xml" || { fail "a virtual machine's broken file ends init"; cat "$dir/out"; }
+  says "virtualTopology.xml:1:"
+  [ -s "$dir/vm.xml" ] || fail "beside a broken file the machine is not detected"
+else
+  echo "SKIP: this user may not make a namespace: the file of a virtual machine is not tried"
+fi
+
 # Two processes of one host, one with a file of its own.
 port=$((20000 + RANDOM % 10000))
 for rank in 0 1; do
