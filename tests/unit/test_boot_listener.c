@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/boot/listener.h"
@@ -41,6 +42,23 @@ START_TEST(spare_descriptor) {
   await_listener(has_spare);
   hk_listener_unlock();
   ck_assert_int_eq(open_fds(), fds);
+}
+END_TEST
+
+/* A child of fork has no listener's thread: it makes a listener of its own. */
+START_TEST(forked) {
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    hk_listener *own = NULL;
+    bool none = !hk_listener_current();
+    if (none && hk_listener_get(&own) == HK_OK) hk_listener_put(own);
+    _exit(!none || !own);
+  }
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  ck_assert_ptr_eq(hk_listener_current(), l);
 }
 END_TEST
 
@@ -167,6 +185,7 @@ int main(void) {
   tcase_add_checked_fixture(t, setup, teardown);
   tcase_add_loop_test(t, own_addresses, 0, 4);
   tcase_add_test(t, spare_descriptor);
+  tcase_add_test(t, forked);
   tcase_add_test(t, silent_connection);
   tcase_add_test(t, accepts_again);
   tcase_add_loop_test(t, refusals_end, 0, 2);
