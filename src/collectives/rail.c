@@ -219,7 +219,6 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.out = rail * per * per * (hosts - 1) / hosts;
       break;
   }
-  w.gpu.chain = w.rounds;
   w.gpu.far_chain = w.far_rounds;
   w.gpu.turns = hosts * (per - 1);
   w.gpu.all_turns = w.rounds + 2 * (per - 1); /* the first row of blocks is sent, the last one collected */
