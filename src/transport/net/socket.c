@@ -281,7 +281,6 @@ static void free_conn(socket_ctx *x, hk_socket_conn *c) {
   while (x->conns[i] != c) i++;
   x->conns[i] = x->conns[--x->nconns];
   if (!conn_ready(c)) x->nconnecting--;
-  hk_socket_settle(c);
   for (int s = 0; s < c->nconnected; s++) hk_tcp_close(c->wires[s].fd); /* leaves the epoll set too */
   free(c->jobs);
   free(c->rx.ahead);
@@ -312,7 +311,7 @@ static hk_status socket_open(void *ctx, hk_net_end *e) {
 
 static void socket_close(void *ctx, hk_net_end *e) {
   hk_socket_conn *c = e->priv;
-  hk_socket_settle(c); /* the end's memory goes */
+  hk_socket_settle(c); /* the end's memory goes, and perhaps the connection */
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = NULL;
   if (!c->send && !c->recv) free_conn(ctx, c);
 }

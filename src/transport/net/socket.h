@@ -65,10 +65,8 @@ int hk_socket_count(const hk_socket_fact *dialing, const hk_socket_fact *accepti
 typedef struct hk_wire_header {
   uint32_t seq, bytes, signature, flags;
 } hk_wire_header;
-enum {
-  HK_WIRE_GATHERED = 2
-}; /* in `flags`, beside HK_SLOT_REF: the sender's kernel may keep what follows until this
-                                  message is acknowledged */
+/* In `flags`, beside HK_SLOT_REF: the sender's kernel may keep what follows until this message is acknowledged. */
+enum { HK_WIRE_GATHERED = 2 };
 _Static_assert(sizeof(hk_wire_header) == offsetof(hk_slot, small), "the wire header is the slot's own");
 
 /* One socket of a connection. */
