@@ -71,7 +71,7 @@ struct hk_unmap {
   pid_t process; /* a child of fork does not use its parent's */
   pthread_t reader;
   uintptr_t page;
-  _Atomic uint64_t marks; /* under the lock, which who only reads it does not take */
+  _Atomic uint64_t marks; /* written under the lock, read without it */
   pthread_mutex_t lock;   /* for what follows */
   uint64_t serial, watched;
   uint32_t most; /* no slot from here on was used */

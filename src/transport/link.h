@@ -262,7 +262,7 @@ static inline const void *hk_link_recv_data(hk_link *l) {
   if (__builtin_expect(s->flags & HK_SLOT_REF, 0)) return hk_link_resolve(l, s);
   return hk_link_place(l, l->done, s->bytes);
 }
-/* For a receiver that others may be ahead of: if the next slot has arrived, prefetches the begin of its payload, of
+/* For a receiver that others may be ahead of: if the next slot has arrived, prefetches the beginning of its payload, of
  * `bytes` if it is like the last one. The lines come from the sender's cache while the caller does other things. */
 enum { HK_LINK_EXPECT = 4096 };
 static inline void hk_link_expect(const hk_link *l, size_t bytes) {
