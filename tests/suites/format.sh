@@ -24,6 +24,9 @@ done <"$copy/files")
 long=$(find src include tests examples bench \( -name '*.[ch]' -o -name '*.cu' -o -path 'src/*.def' \) -print0 |
   xargs -0 awk 'length($0) > 120 { print FILENAME ":" FNR ": " length($0) " columns" }')
 [ -z "$long" ] || { echo "$long" | head -n 40; echo "lines have at most 120 columns"; exit 1; }
+# A test whose code is broken on purpose can write files with any name into the tree.
+names=$(find . -mindepth 1 \( -path ./build -o -path ./.git \) -prune -o -print | LC_ALL=C grep -avE '^[A-Za-z0-9._/+-]+$')
+[ -z "$names" ] || { echo "$names" | cat -v | head -n 20; echo "these are no files of the tree: their names have other characters than letters, digits and . _ + -"; exit 1; }
 [ -z "$bad" ] && { echo "every file has the form of .clang-format"; exit 0; }
 echo "$bad" | head -n 60
 echo "tests/suites/format.sh --write puts them right"
