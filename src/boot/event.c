@@ -30,9 +30,7 @@ bool hk_event_decode(hk_event *e, const uint8_t *in, size_t bytes, int nranks) {
          e->from < nranks;
 }
 
-/* True if the bootstrap's collectives can still complete after the event. A rank that waits in one learns of it in
- * another way, or need not. */
-static bool is_notice(const hk_event *e) {
+bool hk_event_is_notice(const hk_event *e) {
   return e->kind == HK_EVENT_REVOKE || e->kind == HK_EVENT_SHRINK || (e->kind == HK_EVENT_ABORT && e->code != 0);
 }
 
@@ -64,7 +62,7 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
     b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
   /* What ends a process or a rank also ends its links: a lost link is not the cause then. */
   bool stronger = b->broken && b->first_event.kind == HK_EVENT_LINK && e->kind != HK_EVENT_LINK;
-  if (first && (!b->broken || stronger) && !is_notice(e)) {
+  if (first && (!b->broken || stronger) && !hk_event_is_notice(e)) {
     b->broken = true;
     b->first_event = *e;
     pthread_cond_broadcast(&b->change);

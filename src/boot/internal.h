@@ -43,6 +43,7 @@ typedef struct hk_overlay_link {
   uint32_t have; /* bytes received of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];
   hk_message *incoming; /* NULL: the header is not complete */
+  bool reported;        /* the peer has sent an event of a failure: its end, if it comes now, is a consequence */
 } hk_overlay_link;
 
 /* A data connection that was accepted and not taken yet. */
@@ -179,6 +180,9 @@ bool hk_report_bounded(const hk_bootstrap *b); /* true if all ranks have begun t
 hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 
 /* ---- event.c ---- */
+/* True if the bootstrap's collectives can still complete after the event. A rank that waits in one learns of it in
+ * another way, or need not. */
+bool hk_event_is_notice(const hk_event *e);
 /* On the service thread: an event that came by a link (`from`), or that the link's end caused (`from` is that link),
  * or of this rank (NULL). */
 void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);

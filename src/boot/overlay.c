@@ -84,6 +84,7 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
         "between the hosts closed it; see its output first");
   else
     snprintf(e.text, sizeof e.text, "its host or the network to it became silent (%s)", strerror(error));
+  if (!how && closed && l->reported) e.code = HK_OK;
   if (!how && closed && hk_lost_begin(l, &e)) return;
   hk_event_came(l->b, &e, l);
 }
@@ -101,7 +102,10 @@ static void dispatch(hk_overlay_link *l, hk_message *m) {
   hk_bootstrap *b = l->b;
   hk_event e;
   if (m->frame.type == HK_FRAME_EVENT) {
-    if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks)) hk_event_came(b, &e, l);
+    if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks)) {
+      l->reported |= !hk_event_is_notice(&e);
+      hk_event_came(b, &e, l);
+    }
     free(m);
     return;
   }

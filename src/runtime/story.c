@@ -5,7 +5,7 @@
 
 hk_story_class hk_story_class_of(const hk_event *e) {
   switch ((hk_event_kind)e->kind) {
-    case HK_EVENT_DEAD: return HK_STORY_DEAD;
+    case HK_EVENT_DEAD: return e->code == HK_OK ? HK_STORY_ENDED : HK_STORY_DEAD;
     case HK_EVENT_LINK: return HK_STORY_LINK;
     case HK_EVENT_VERDICT: return HK_STORY_VERDICT;
     case HK_EVENT_SUSPECT: return HK_STORY_SUSPICION;
@@ -30,7 +30,7 @@ const hk_event *hk_story_of(const hk_event *events, size_t n) {
 }
 
 uint64_t hk_story_grace_ns(const hk_event *e) {
-  static const uint64_t ms[HK_STORY_CLASSES] = {100, 200, 200, 250, 1000, 200};
+  static const uint64_t ms[HK_STORY_CLASSES] = {100, 200, 200, 250, 1000, 200, 200};
   return ms[hk_story_class_of(e)] * 1000000u;
 }
 

@@ -19,6 +19,7 @@ typedef enum hk_story_class {
   HK_STORY_LINK,      /* a connection between two processes that run is gone */
   HK_STORY_VERDICT,   /* the ranks' calls do not match */
   HK_STORY_SUSPICION, /* a rank has trouble with another one and does not know the cause */
+  HK_STORY_ENDED,     /* the process of a rank that had sent one of these events is gone */
   HK_STORY_REVOKED,   /* a rank revoked the communicator, perhaps for one of these reasons */
   HK_STORY_CLASSES
 } hk_story_class;

@@ -14,6 +14,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "../../src/runtime/comm.h"
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/story.h"
 #include "../../src/transport/board.h"
@@ -25,15 +26,27 @@
 /* ---- the rule ---- */
 
 static hk_event event(hk_event_kind kind, int rank, int from) {
-  return (hk_event){.kind = kind, .rank = rank, .from = from};
+  return (hk_event){.kind = kind, .rank = rank, .from = from, .code = HK_ERR_REMOTE};
 }
+static hk_event ended(int rank, int from) { return (hk_event){.kind = HK_EVENT_DEAD, .rank = rank, .from = from}; }
 
 START_TEST(rule) {
   /* From the strongest to the weakest. */
-  const hk_event e[] = {event(HK_EVENT_ERROR, 1, 1),   event(HK_EVENT_ABORT, 2, 2),   event(HK_EVENT_DEAD, 0, 3),
-                        event(HK_EVENT_DEAD, 0, 4),    event(HK_EVENT_DEAD, 5, 1),    event(HK_EVENT_LINK, 0, 3),
-                        event(HK_EVENT_LINK, 0, 4),    event(HK_EVENT_LINK, 1, 2),    event(HK_EVENT_VERDICT, 3, 1),
-                        event(HK_EVENT_VERDICT, 1, 2), event(HK_EVENT_SUSPECT, 2, 4), event(HK_EVENT_SUSPECT, 3, 0)};
+  const hk_event e[] = {event(HK_EVENT_ERROR, 1, 1),
+                        event(HK_EVENT_ABORT, 2, 2),
+                        event(HK_EVENT_DEAD, 0, 3),
+                        event(HK_EVENT_DEAD, 0, 4),
+                        event(HK_EVENT_DEAD, 5, 1),
+                        event(HK_EVENT_LINK, 0, 3),
+                        event(HK_EVENT_LINK, 0, 4),
+                        event(HK_EVENT_LINK, 1, 2),
+                        event(HK_EVENT_VERDICT, 3, 1),
+                        event(HK_EVENT_VERDICT, 1, 2),
+                        event(HK_EVENT_SUSPECT, 2, 4),
+                        event(HK_EVENT_SUSPECT, 3, 0),
+                        ended(0, 1),
+                        ended(4, 0),
+                        event(HK_EVENT_REVOKE, 0, 0)};
   enum { N = HK_ARRAY_LENGTH(e) };
   for (int i = 0; i < N; i++)
     for (int k = 0; k < N; k++) ck_assert_int_eq(hk_story_wins(&e[i], &e[k]), i < k);
@@ -370,6 +383,21 @@ START_TEST(death) {
 }
 END_TEST
 
+/* Rank 2 suspects rank 0 and its process ends, while the others still wait for a stronger event. Its end is none. */
+static ncclResult_t ends_after_report(ncclComm_t c, int rank, int n) {
+  double end = seconds() + 20;
+  if (rank == 2) hk_comm_blame(c, HK_EVENT_SUSPECT, 0, HK_ERR_REMOTE, "rank 0 does not answer rank 2");
+  while (rank != 2 && !hk_comm_failing(c) && seconds() < end) usleep(1000);
+  for (atomic_fetch_add(ready, 1); rank == 2 && atomic_load(ready) < 2 * n && seconds() < end;) usleep(1000);
+  if (rank == 2) _exit(0);
+  return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
+}
+START_TEST(end_after_report) {
+  if (!play((scene){4, ends_after_report, _i, true})) return;
+  expect(4, 2, ncclRemoteError, "rank 0 does not answer rank 2");
+}
+END_TEST
+
 static ncclResult_t leaves(ncclComm_t c, int rank, int n) {
   (void)n;
   if (rank == 1) {
@@ -567,6 +595,7 @@ int main(void) {
   tcase_add_loop_test(t, roots_one, 0, 2);
   tcase_add_loop_test(t, transfer_sizes, 0, 2);
   tcase_add_loop_test(t, death, 0, 2);
+  tcase_add_loop_test(t, end_after_report, 0, 2);
   tcase_add_loop_test(t, leaving, 0, 2);
   tcase_add_test(t, descriptors);
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
