@@ -45,7 +45,10 @@ bool hk_silence_broken(hk_silence *s, int fd, unsigned limit_s, uint64_t now_ns,
   /* Data counts too: beside data the kernel does not note an acknowledgement that says nothing new. */
   uint32_t quiet_ms = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv
                                                                          : info.tcpi_last_data_recv;
-  bool open = info.tcpi_probes > 0 || (info.tcpi_unacked > 0 && (info.tcpi_retransmits > 0 || info.tcpi_backoff > 0));
+  /* An answer that acknowledges nothing, as to data that came while the window was closed, does not end the sending
+   * again. */
+  bool again = info.tcpi_unacked > 0 && (info.tcpi_retransmits > 0 || info.tcpi_backoff > 0);
+  bool open = info.tcpi_probes > 0 || (again && info.tcpi_last_data_sent < quiet_ms);
   bool still = s->open && open && quiet_ms > since_ms;
   if (!still)
     s->unanswered_ms = 0;

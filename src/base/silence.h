@@ -4,8 +4,8 @@
  *
  * A process may be late, stopped, in a debugger or swapped out for any length of time. Its kernel answers meanwhile,
  * and this is what counts. So the evidence is a question of this kernel that the other kernel has not answered: a
- * keepalive, a probe of a closed window, data that is sent again. Time without a packet is no evidence: if the window
- * is closed, the kernel asks at growing intervals.
+ * keepalive, a probe of a closed window, data that is sent again since the last answer. Time without a packet is no
+ * evidence: if the window is closed, the kernel asks at growing intervals.
  */
 #ifndef HK_BASE_SILENCE_H
 #define HK_BASE_SILENCE_H
