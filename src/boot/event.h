@@ -5,8 +5,8 @@
 #include <stdint.h>
 
 typedef enum hk_event_kind {
-  /* the rank's process ended or its host became silent, without a goodbye; `code`: HK_OK if the rank had sent an event of
-   * a failure before, so that its end is no cause */
+  /* The rank's process ended or its host became silent, without a goodbye. `code`: HK_OK if the rank had sent an event
+   * of a failure before, so that its end is no cause. */
   HK_EVENT_DEAD,
   HK_EVENT_ABORT,   /* the rank called abort; `code`: what it had failed with before, or HK_OK */
   HK_EVENT_ERROR,   /* the rank failed; code and text say how */

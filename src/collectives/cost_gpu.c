@@ -114,7 +114,7 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double after = or_else(w->gpu.after, more) / waves / channels * pace;
   /* What goes to another host is first put into a slot and sent from there. */
   double part_us = message * m->between.one_us_per_b;
-  /* Where a message is all that a lane has, all channels come to a port at once, but for what they begin apart. */
+  /* If a message is all that a lane has, all channels come to a port at once, but for what they begin apart. */
   if (w->spread == HK_SPREAD_CUBE && w->gpu.chain <= 0)
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));
   double hop = far_chain * part_us;

@@ -24,7 +24,7 @@ typedef struct hk_level {
   /* One byte handed on along the rings, all channels together; what they share is counted.  0: the ranks' copies in and
    * out are all there is (shared memory). */
   double ring_us_per_b;
-  /* One byte where all send to all at once.  Inside: of the bytes that a rank sends; between: of those that a host
+  /* One byte if all send to all at once.  Inside: of the bytes that a rank sends; between: of those that a host
    * sends, its ranks together. */
   double mesh_us_per_b;
   double one_us_per_b; /* GPUs: one byte that one rank alone sends to one other */

@@ -127,7 +127,7 @@ static void look(list *l) {
   for (int n = count_maps(); n > watched.maps; n--) add(l, "mapping of", "shared memory");
 }
 
-/* A detached thread that has been told to end may need a moment. */
+/* A detached thread that has been asked to end may need a moment. */
 static void at_end(void) {
   list l;
   if (watched.process != getpid()) return;

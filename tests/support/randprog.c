@@ -96,7 +96,7 @@ static void spread(world *w, item *i) {
   int members[RAND_RANKS];
   random_order(w, i->top, members);
   if (w->n > 1 && roll(w, 4) == 0) {
-    /* Multicast links are told apart by lane alone. */
+    /* Only the lane distinguishes multicast links. */
     i->multicast = true;
     for (int k = 1; k < w->n; k++) i->down[members[k]] = i->top;
     for (int r = 0; r < w->n; r++) i->lane[r] = i->lane[0];

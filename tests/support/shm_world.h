@@ -100,7 +100,7 @@ static inline void world_enter(world_rank *r, world *w, int rank) {
   uint64_t begin = hk_now_ns();
   if (r->transport->join) MUST(r->transport->join(r->state, w->facts) == HK_OK);
   r->join_ns = hk_now_ns() - begin;
-  world_barrier(r); /* as at init: nobody goes on, or away, before all have joined */
+  world_barrier(r); /* as at init: no rank goes on, or away, before all have joined */
 }
 
 static inline void world_leave(world_rank *r) {
