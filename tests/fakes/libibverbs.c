@@ -239,6 +239,8 @@ static hk_ibv_mr *add_memory(hk_ibv_pd *pd, memory want) {
   fake_verbs.nmrs++;
   fake_verbs.registered++;
   fake_verbs.locked += want.v.length;
+  TRACE("memory %u: %zu bytes on device %d, access %#x", i, want.v.length, index_of(pd->context),
+        (unsigned)want.access);
   unlock();
   return &m->v;
 }
@@ -297,6 +299,7 @@ int ibv_dereg_mr(hk_ibv_mr *v) {
     (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
   const uint32_t i = index_of_key(v->lkey);
   must(mrs[i] == m, "memory is deregistered that is not registered");
+  TRACE("memory %u: given back", i);
   mrs[i] = NULL;
   if ((int)i < free_mrs) free_mrs = (int)i;
   ((domain *)v->pd)->users--;
@@ -365,6 +368,7 @@ hk_ibv_cq *ibv_create_cq(hk_ibv_context *c, int cqe, void *cq_context, hk_ibv_ch
   add_user(c, 1);
   lock();
   if (ch) ((channel *)ch)->users++;
+  TRACE("cq of device %d: %d entries%s", index_of(c), cqe, ch ? ", reports" : "");
   fake_verbs.ncqs++;
   unlock();
   return &q->v;
@@ -427,6 +431,8 @@ hk_ibv_qp *ibv_create_qp(hk_ibv_pd *pd, hk_ibv_qp_init_attr *attr) {
     ((domain *)pd)->users++;
     take_entries(attr->send_cq, (int)p->depth);
     take_entries(attr->recv_cq, (int)p->recv_depth);
+    TRACE("qp %u: made on device %d, %u sends, %u receives, %u inline bytes%s", i, p->device, p->depth, p->recv_depth,
+          p->inline_most, p->all ? ", all report" : "");
   }
   unlock();
   if (i == QPS) {
@@ -482,6 +488,20 @@ int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask) {
     fake_verbs.timeout = attr->timeout;
     fake_verbs.retries = attr->retry_cnt;
   }
+  if (attr->qp_state == HK_IBV_QPS_INIT)
+    TRACE("qp %u: begins, access %#x, partition %d%s", v->qp_num, attr->qp_access_flags, attr->pkey_index,
+          err ? " (refused)" : "");
+  else if (attr->qp_state == HK_IBV_QPS_RTR)
+    TRACE("qp %u: to %u, first packet %06x, MTU %d, GID %u %d to %d, class %u, hops %u, level %u, reads %u, timer %u%s",
+          v->qp_num, attr->dest_qp_num, attr->rq_psn, attr->path_mtu, attr->ah_attr.grh.sgid_index,
+          attr->ah_attr.is_global, attr->ah_attr.grh.dgid.raw[15], attr->ah_attr.grh.traffic_class,
+          attr->ah_attr.grh.hop_limit, attr->ah_attr.sl, attr->max_dest_rd_atomic, attr->min_rnr_timer,
+          err ? " (refused)" : "");
+  else if (attr->qp_state == HK_IBV_QPS_RTS)
+    TRACE("qp %u: sends, first packet %06x, timeout %u, %u tries, %u if not ready, reads %u%s", v->qp_num, attr->sq_psn,
+          attr->timeout, attr->retry_cnt, attr->rnr_retry, attr->max_rd_atomic, err ? " (refused)" : "");
+  else
+    TRACE("qp %u: stops", v->qp_num);
   if (!err && p->v.state == HK_IBV_QPS_ERR) fail_qp(p);
   unlock();
   return err;
@@ -503,6 +523,7 @@ int ibv_set_ece(hk_ibv_qp *v, hk_ibv_ece *ece) {
 int ibv_destroy_qp(hk_ibv_qp *v) {
   qp *p = (qp *)v;
   lock();
+  TRACE("qp %u: ends", v->qp_num);
   qps[v->qp_num] = NULL;
   if ((int)v->qp_num < free_qps) free_qps = (int)v->qp_num;
   fake_verbs.nqps--;

@@ -88,6 +88,9 @@ typedef struct fake_verbs_state {
   unsigned timeout, retries, traffic_class, service_level; /* of the queue pair that was joined last */
   unsigned dlid, global;                                   /* its destination; 1: with a global header */
   unsigned flags;                                          /* of all ports */
+  /* Gets each call that a card sees, in words, under the lock; of a write also what it carries, if the CPU can read
+   * that. */
+  void (*trace)(const char *call, const void *data, size_t bytes);
 } fake_verbs_state;
 /* The library also exports void fake_verbs_port(int device, int up): the port's link comes or goes, and the device's
  * users hear of it. */

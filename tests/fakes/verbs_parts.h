@@ -95,6 +95,14 @@ static inline void must(int kept, const char *rule) {
   abort();
 }
 
+#define TRACE(...)                                                                                                     \
+  do {                                                                                                                 \
+    char call[160];                                                                                                    \
+    if (!fake_verbs.trace) break;                                                                                      \
+    snprintf(call, sizeof call, __VA_ARGS__);                                                                          \
+    fake_verbs.trace(call, NULL, 0);                                                                                   \
+  } while (0)
+
 /* verbs_requests.c: what a context's users call, and under the lock: ends all requests; forgets the queue pair;
  * forgets writes to memory of a GPU's that it has not seen yet. */
 void set_operations(hk_ibv_context *c);

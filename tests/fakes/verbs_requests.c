@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fake verbs' requests.  One is carried out when it is posted, or when the receive that it needs is: under one
  * lock, so that nothing is ever on its way. */
+#include <endian.h>
 #include <errno.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -302,6 +303,30 @@ static void advance_one(void) {
   if (advance(p) && p->first != p->last) open_later(p);
 }
 
+/* Queue pairs and memory have the lowest numbers that are free, and requests no addresses but those in memory. */
+static void trace_request(const qp *p, const hk_ibv_send_wr *wr) {
+  static const char *const kinds[] = {
+      [HK_IBV_WR_RDMA_WRITE] = "write", [HK_IBV_WR_RDMA_WRITE_WITH_IMM] = "signal", [HK_IBV_WR_RDMA_READ] = "read"};
+  const uint32_t n = wr->num_sge ? wr->sg_list->length : 0;
+  const memory *far = mrs[index_of_key(wr->wr.rdma.rkey)], *near = n ? mrs[index_of_key(wr->sg_list->lkey)] : NULL;
+  const int inlined = !!(wr->send_flags & HK_IBV_SEND_INLINE);
+  char call[160], from[32] = "", to[32] = "nowhere", imm[16] = "";
+  if (n && !inlined) snprintf(from, sizeof from, "bad key");
+  if (n && !inlined && near && near->v.lkey == wr->sg_list->lkey)
+    snprintf(from, sizeof from, "%u+%llu", index_of_key(wr->sg_list->lkey),
+             (unsigned long long)(wr->sg_list->addr - near->iova));
+  if (far && far->v.rkey == wr->wr.rdma.rkey)
+    snprintf(to, sizeof to, "%u+%llu", index_of_key(wr->wr.rdma.rkey),
+             (unsigned long long)(wr->wr.rdma.remote_addr - far->iova));
+  if (wr->opcode == HK_IBV_WR_RDMA_WRITE_WITH_IMM) snprintf(imm, sizeof imm, " %08x", be32toh(wr->imm_data));
+  snprintf(call, sizeof call, "qp %u: %s %u %s -> %s%s%s%s", p->v.qp_num, kinds[wr->opcode], n,
+           inlined ? "inline" : from, to, imm, wr->send_flags & HK_IBV_SEND_SIGNALED ? ", reports" : "",
+           wr->wr_id & 3 ? "" : ", no id");
+  const char *data = n && wr->opcode != HK_IBV_WR_RDMA_READ ? (const char *)(uintptr_t)wr->sg_list->addr : NULL;
+  if (data && (on_gpu(data) || (near && near->map))) data = NULL;
+  fake_verbs.trace(call, data, data ? n : 0);
+}
+
 static int post_send(hk_ibv_qp *v, hk_ibv_send_wr *wr, hk_ibv_send_wr **bad) {
   qp *p = (qp *)v;
   int err = 0;
@@ -314,6 +339,7 @@ static int post_send(hk_ibv_qp *v, hk_ibv_send_wr *wr, hk_ibv_send_wr **bad) {
     /* A request's room is free again when its completion, or that of a later one, has been polled. */
     if (p->last - p->reaped == p->depth) err = ENOMEM;
     if (err) break;
+    if (fake_verbs.trace) trace_request(p, wr);
     request *r = &p->send[p->last++ % p->depth];
     r->wr = *wr;
     r->sge = wr->num_sge ? *wr->sg_list : (hk_ibv_sge){0};
@@ -332,6 +358,7 @@ static int post_recv(hk_ibv_qp *v, hk_ibv_recv_wr *wr, hk_ibv_recv_wr **bad) {
   qp *p = (qp *)v;
   int err = 0;
   lock();
+  const uint32_t before = p->recv_last;
   for (; wr; wr = wr->next) {
     *bad = wr;
     if (p->recv_last - p->recv_reaped == p->recv_depth) {
@@ -340,6 +367,7 @@ static int post_recv(hk_ibv_qp *v, hk_ibv_recv_wr *wr, hk_ibv_recv_wr **bad) {
     }
     p->recv[p->recv_last++ % p->recv_depth] = wr->wr_id;
   }
+  TRACE("qp %u: %u receives", v->qp_num, p->recv_last - before);
   if (p->v.state == HK_IBV_QPS_ERR) fail_qp(p);
   qp *from = p->dest < QPS ? qps[p->dest] : NULL; /* reliable queue pairs are joined in pairs */
   if (from && from->dest == p->v.qp_num) pump(from);
@@ -364,6 +392,7 @@ static int poll_cq(hk_ibv_cq *v, int n, hk_ibv_wc *wc) {
 static int req_notify_cq(hk_ibv_cq *v, int solicited_only) {
   (void)solicited_only;
   lock();
+  TRACE("cq of device %d: armed", index_of(v->context));
   ((queue *)v)->armed = 1;
   unlock();
   return 0;

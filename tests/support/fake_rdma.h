@@ -15,11 +15,11 @@
 
 /* In place of libc's: a test may not be allowed to raise its limit. Sanitizers call it before their memory is
  * ready. */
-static bool rdma_plenty;
+static bool rdma_plenty, rdma_scarce;
 __attribute__((no_sanitize("address", "undefined", "thread"))) int getrlimit(__rlimit_resource_t resource,
                                                                              struct rlimit *limit) {
-  if (resource != RLIMIT_MEMLOCK || !rdma_plenty) return prlimit(0, resource, NULL, limit);
-  *limit = (struct rlimit){RLIM_INFINITY, RLIM_INFINITY};
+  if (resource != RLIMIT_MEMLOCK || !(rdma_plenty || rdma_scarce)) return prlimit(0, resource, NULL, limit);
+  *limit = rdma_scarce ? (struct rlimit){1 << 23, 1 << 23} : (struct rlimit){RLIM_INFINITY, RLIM_INFINITY};
   return 0;
 }
 

@@ -1,0 +1,359 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the verbs provider does on a fixed schedule, as text: each call that a card sees, each control message, each
+ * change of a connection's and a rank's state, and each line of the log. tests/golden/ib_trace.txt has it; the ranks
+ * are of this thread, and the time is the test's, so that each run gives the same.
+ *
+ * HOCKET_TEST_UPDATE=1 writes the file again. Its diff shows what a change does on the wire and to the card: look at it
+ * before you commit it. */
+#ifndef HK_TESTS_IB_TRACE_H
+#define HK_TESTS_IB_TRACE_H
+#include <ctype.h>
+#include <stdarg.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include "../../src/base/log.h"
+#include "golden.h"
+#include "ib_ranks.h"
+
+#define MS UINT64_C(1000000)
+#define SECOND (1000 * MS)
+#define TRACE_FILE "tests/golden/ib_trace.txt"
+
+/* ---- time ---- */
+
+static uint64_t trace_now, trace_step; /* step: with each look at the clock */
+int clock_gettime(clockid_t clock, struct timespec *t) {
+  if (clock != CLOCK_MONOTONIC || !trace_now) return (int)syscall(SYS_clock_gettime, clock, t);
+  trace_now += trace_step;
+  *t = (struct timespec){.tv_sec = (time_t)(trace_now / SECOND), .tv_nsec = (long)(trace_now % SECOND)};
+  return 0;
+}
+
+/* ---- text ---- */
+
+static struct {
+  char text[1 << 20], name[40];
+  size_t used, begin, line; /* the last line's */
+  bool blocked;             /* what follows is not of interest */
+  FILE *log;
+} trace;
+
+static inline __attribute__((format(printf, 1, 2))) void say(const char *format, ...) {
+  va_list args;
+  if (trace.blocked) return;
+  va_start(args, format);
+  const size_t n = (size_t)vsnprintf(trace.text + trace.used, sizeof trace.text - trace.used, format, args);
+  va_end(args);
+  ck_assert_uint_lt(trace.used + n + 1, sizeof trace.text);
+  /* The same line again is a dot. */
+  if (n == trace.line && !memcmp(trace.text + trace.used, trace.text + trace.begin, n)) {
+    memcpy(trace.text + trace.used - 1, ".\n", 3);
+    trace.used++;
+    return;
+  }
+  trace.begin = trace.used;
+  trace.line = n;
+  trace.used += n;
+  memcpy(trace.text + trace.used++, "\n", 2);
+}
+
+/* The text without addresses. */
+static inline const char *clean(const char *at, char out[1000]) {
+  size_t n = 0;
+  while (*at && n < 999) {
+    out[n++] = *at++;
+    if (n > 1 && out[n - 2] == '0' && out[n - 1] == 'x')
+      while (isxdigit((unsigned char)*at)) at++;
+  }
+  out[n] = '\0';
+  return out;
+}
+
+/* The log's lines, but for those about the host's interfaces. */
+static inline void say_log(void) {
+  char line[1000], text[1000];
+  clearerr(trace.log);
+  while (fgets(line, sizeof line, trace.log)) {
+    const char *at = strstr(line, "NCCL ");
+    line[strcspn(line, "\n")] = '\0';
+    if (at && !strstr(at, "INFO interface ")) say("log: %s", clean(at + 5, text));
+  }
+}
+
+enum { PLACES_AT = 128, PLACES_END = 128 + HK_IB_PLACES * sizeof(hk_ib_place) };
+/* Of a write to the peer's table of places, which has addresses, only the sizes and marks; of a word its value. */
+static void see_call(const char *call, const void *data, size_t bytes) {
+  const hk_ib_place *p = data;
+  const char *to = strstr(call, " -> ");
+  unsigned at = 0;
+  char words[128] = "";
+  size_t n = 0;
+  if (to && sscanf(to, " -> %*u+%u", &at) == 1 && data && bytes % sizeof *p == 0 && at >= PLACES_AT &&
+      at < PLACES_END) {
+    for (size_t i = 0; i < bytes / sizeof *p; i++)
+      n += (size_t)snprintf(words + n, sizeof words - n, " place of %#llx",
+                            (unsigned long long)atomic_load((_Atomic uint64_t *)(uintptr_t)&p[i].bytes));
+    say("%s:%s", call, words);
+  } else if (data && bytes == 8) {
+    uint64_t value;
+    memcpy(&value, data, 8);
+    say("%s: %llu", call, (unsigned long long)value);
+  } else if (data) {
+    say("%s: %08x", call, golden_hash(2166136261u, data, bytes));
+  } else {
+    say("%s", call);
+  }
+}
+
+/* ---- control messages ---- */
+
+static unsigned index_of(uint32_t key) { return key >> 1 & 65535; }
+static inline char *memory_words(const hk_ib_memory *m, int n, char words[200]) {
+  size_t used = 0;
+  *words = '\0';
+  for (int i = 0; i < n; i++)
+    if (m[i].addr || m[i].rkey || m[i].flags)
+      used += (size_t)snprintf(words + used, 200 - used, " %d:%s%u/%u", i, m[i].addr ? "" : "none ",
+                               index_of(m[i].rkey), m[i].flags);
+  return words;
+}
+static inline void say_epoch(const hk_ib_epoch *e) {
+  char words[200];
+  say("  %u paths, %u qps, first packet %06x, received %llu, consumed %llu, arenas%s", e->npaths, e->nqps, e->psn,
+      (unsigned long long)e->received, (unsigned long long)e->consumed, memory_words(e->arena, HK_IB_PATHS, words));
+  for (int i = 0; i < e->npaths; i++)
+    say("  path %d: ports %u %u, GIDs %u %u, MTU %u", i, e->paths[i].port[0], e->paths[i].port[1], e->paths[i].gid[0],
+        e->paths[i].gid[1], e->paths[i].mtu);
+  for (int i = 0; i < HK_IB_QPS; i++)
+    if (e->qp[i] || e->ece[i].vendor_id || e->ece[i].options)
+      say("  qp %d: %u, options %#x", i, e->qp[i], e->ece[i].options);
+}
+static inline void say_message(int from, const hk_ib_msg *m) {
+  static const char *const kinds[] = {"0",   "hello", "epoch", "ready", "ring", "broken",
+                                      "bye", "cede",  "end",   "ask",   "keys"};
+  char words[200];
+  say("rank %d: %s of epoch %u, %u slots of %u%s, rings%s", from, m->kind <= HK_IB_KEYS ? kinds[m->kind] : "?",
+      m->epoch, m->nslots, m->slot_bytes, m->magic == HK_IB_MAGIC ? "" : ", no magic",
+      memory_words(m->ring, HK_IB_PATHS, words));
+  if (m->kind == HK_IB_HELLO) {
+    say("  %u ports, %u qps, apart %u", m->hello.nports, m->hello.nqps, m->hello.apart);
+    for (uint32_t i = 0; i < m->hello.nports; i++) {
+      const hk_ib_port *p = &m->hello.ports[i];
+      say("  %s:%u of card %u, %u GIDs, MTU %u, layer %u, rail %d, position %u", p->device, p->number, p->card,
+          p->ngids, p->mtu, p->layer, p->rail, p->position);
+    }
+  }
+  if (m->kind == HK_IB_EPOCH) say_epoch(&m->epoch_info);
+  if (m->kind == HK_IB_BYE) say("  received %llu", (unsigned long long)m->received);
+  if (m->kind == HK_IB_BROKEN) say("  bad %#x: %s", m->broken.bad, m->broken.text);
+  if (m->kind == HK_IB_CEDE) say("  directions %u: %.30s", m->cede.directions, m->cede.cause);
+  if (m->kind == HK_IB_ASK || m->kind == HK_IB_KEYS)
+    say("  window %llu of %llu bytes, signal %u is %llu, %sregistered, keys %u %u", (unsigned long long)m->keys.window,
+        (unsigned long long)m->keys.bytes, m->keys.signal, (unsigned long long)m->keys.value,
+        m->keys.registered ? "" : "not ", index_of(m->keys.rkeys[0]), index_of(m->keys.rkeys[1]));
+}
+
+/* The control connections: two socket pairs each, between which the test passes messages on. */
+enum { CONTROLS = 16, SLOTS_SHOWN = 8 };
+static struct {
+  int ends[2], from[2]; /* from: the rank at each end */
+  bool plain;           /* another network's: passed on as it is */
+} controls[CONTROLS];
+static int ncontrols;
+
+static inline hk_status traced_dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  net_rank *r = arg;
+  net_world *w = r->world;
+  int near[2], far[2];
+  (void)at;
+  net_pair(false, near);
+  net_pair(false, far);
+  ck_assert_int_lt(ncontrols, CONTROLS);
+  controls[ncontrols].plain = tag >> 56 != 'V';
+  controls[ncontrols].from[0] = r->rank;
+  controls[ncontrols].from[1] = peer;
+  controls[ncontrols].ends[0] = near[1];
+  controls[ncontrols++].ends[1] = far[0];
+  w->mail[w->nmail].from = r->rank;
+  w->mail[w->nmail].to = peer;
+  w->mail[w->nmail].fd = far[1];
+  w->mail[w->nmail++].tag = tag;
+  *fd = near[0];
+  say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
+  return HK_OK;
+}
+
+static inline void pass_controls(void) {
+  static char bytes[1 << 18];
+  for (int i = 0; i < 2 * ncontrols; i++) {
+    const int from = controls[i / 2].ends[i % 2], to = controls[i / 2].ends[1 - i % 2];
+    for (;;) {
+      const size_t room = controls[i / 2].plain ? sizeof bytes : sizeof(hk_ib_msg);
+      const ssize_t n = from < 0 ? 0 : recv(from, bytes, room, MSG_DONTWAIT);
+      if (n == 0 && from >= 0) { /* the end of the connection */
+        (void)shutdown(to, SHUT_WR);
+        break;
+      }
+      if (n <= 0) break;
+      if (!controls[i / 2].plain) {
+        ck_assert_uint_eq((size_t)n, sizeof(hk_ib_msg));
+        say_message(controls[i / 2].from[i % 2], (const hk_ib_msg *)(void *)bytes);
+      }
+      (void)!send(to, bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
+    }
+  }
+}
+
+/* ---- state ---- Of each rank what has changed. */
+
+typedef struct fact {
+  const char *name;
+  int index; /* -1: there is one */
+  uint64_t value;
+} fact;
+enum { FACTS = 400 };
+static struct {
+  fact facts[FACTS];
+  int n;
+} known[2];
+
+/* The words of a fact that is new and not 0, or has changed. */
+static inline void add_fact(int rank, char *words, size_t room, const char *name, int index, uint64_t value) {
+  int i = 0;
+  while (i < known[rank].n && (known[rank].facts[i].index != index || strcmp(known[rank].facts[i].name, name))) i++;
+  ck_assert_int_lt(i, FACTS);
+  if (i == known[rank].n) known[rank].facts[known[rank].n++] = (fact){.name = name, .index = index};
+  if (known[rank].facts[i].value == value) return;
+  known[rank].facts[i].value = value;
+  const size_t n = strlen(words);
+  ck_assert_uint_lt(n + 60, room);
+  snprintf(words + n, room - n, index < 0 ? " %s%.0d %llu" : " %s%d %llu", name, index < 0 ? 0 : index,
+           (unsigned long long)value);
+}
+
+static inline void say_conn(int rank, const hk_ib_conn *c) {
+  char words[3000] = "";
+#define FACT(name, index, value) add_fact(rank, words, sizeof words, name, index, (uint64_t)(value))
+#define FIELD(field) FACT(#field, -1, c->field)
+  FIELD(phase), FIELD(epoch), FIELD(attempts), FIELD(serial), FIELD(index), FIELD(timeout), FIELD(failed);
+  FIELD(dials), FIELD(eof), FIELD(greeted), FIELD(bye), FIELD(rested), FIELD(ending), FIELD(gone), FIELD(came);
+  FIELD(wanted), FIELD(asked), FIELD(apart), FIELD(place), FIELD(looks), FIELD(ceded), FIELD(on_cards);
+  FIELD(posted), FIELD(given), FIELD(arrived), FIELD(credit), FIELD(returned), FIELD(received);
+  FIELD(offered), FIELD(announced), FIELD(flush.seen), FIELD(flush.asked), FIELD(flush.reads), FIELD(mark);
+  FIELD(broken_ns), FIELD(up_ns), FIELD(retry_ns), FIELD(stalled_ns), FIELD(repairing_ns), FIELD(back_ns),
+      FIELD(lost_ns);
+  FIELD(nmine), FIELD(ntheirs), FIELD(npairs), FIELD(npaths), FIELD(nqps), FIELD(peer_nqps), FIELD(in_got);
+  for (int sends = 0; sends < 2; sends++) {
+    const hk_net_end *e = sends ? c->send : c->recv;
+    if (!e) continue;
+    FACT("next", sends, e->next);
+    FACT("state", sends, atomic_load(&e->link->state));
+    FACT("place_min", sends, atomic_load(&e->link->place_min));
+    FACT("starves", sends, atomic_load(&e->link->starves));
+    FACT("rung", sends, e->link->rung);
+    FACT("limit", sends, e->link->limit);
+    FACT("heads", sends, atomic_load(&e->link->heads->value));
+  }
+  for (int i = 0; i < c->npairs; i++) {
+    FACT("works", i, c->pairs[i].worked);
+    FACT("out", i, c->pairs[i].out);
+  }
+  for (uint32_t i = 0; i < c->npaths; i++) {
+    FACT("pair", (int)i, c->paths[i].pair);
+    FACT("bad", (int)i, c->paths[i].bad);
+    FACT("dirty", (int)i, c->flush.readers[i].dirty);
+    FACT("reading", (int)i, c->flush.readers[i].reading);
+  }
+  for (uint32_t i = 0; i < c->nqps; i++) {
+    const hk_ib_qp *q = &c->qps[i];
+    FACT("done", (int)i, q->done);
+    FACT("posted", (int)i, q->posted);
+    FACT("signaled", (int)i, q->signaled);
+    FACT("looked", (int)i, q->looked);
+    FACT("open", (int)i, (q->last + q->depth + 1 - q->first) % (q->depth + 1));
+    FACT("owed", (int)i, q->recv_owed);
+    FACT("path", (int)i, q->path - c->paths);
+  }
+  for (int i = 0; i < SLOTS_SHOWN; i++) {
+    FACT("pending", i, c->pending[i]);
+    FACT("size", i, c->sizes[i]);
+    FACT("header", i, c->headers[i]);
+    FACT("parts", i, c->parts[i]);
+  }
+  const hk_ib_remote *r = &c->remote;
+  if (r->n) {
+    FIELD(remote.busy), FIELD(remote.begun), FIELD(remote.again), FIELD(remote.asked), FIELD(remote.answered);
+    FIELD(remote.signalled), FIELD(remote.denied), FIELD(remote.epoch), FIELD(remote.piece), FIELD(remote.target);
+    FIELD(remote.value), FIELD(remote.sent), FIELD(remote.nkeys);
+  }
+  if (*words) say("rank %d:%s", rank, words);
+}
+static inline void say_ctx(int rank, const hk_ib_ctx *x) {
+  char words[600] = "";
+#define OF_CTX(field) FACT(#field, -1, x->field)
+  OF_CTX(nconns), OF_CTX(nactive), OF_CTX(room), OF_CTX(pinned), OF_CTX(pinned_most), OF_CTX(placed), OF_CTX(copied);
+  OF_CTX(ceding), OF_CTX(scarce_reported), OF_CTX(asked_kernel), OF_CTX(ndevices), OF_CTX(any_region), OF_CTX(swept);
+  for (int i = 0; i < x->ndevices; i++) {
+    const hk_ib_device *d = &x->devices[i];
+    FACT("gone", i, d->gone);
+    FACT("falls", i, d->falls);
+    FACT("retry", i, d->retry_ns);
+    FACT("ncqs", i, d->ncqs);
+    for (int k = 0; k < d->ncqs; k++) {
+      FACT("used", 10 * i + k, d->cqs[k].used);
+      FACT("room", 10 * i + k, d->cqs[k].room);
+      FACT("armed", 10 * i + k, d->cqs[k].armed);
+    }
+  }
+  if (*words) say("rank %d has%s", rank, words);
+}
+
+/* ---- begin and end ---- */
+
+static inline void trace_begin(const char *name, int devices) {
+  begin(devices);
+  snprintf(trace.name, sizeof trace.name, "%s", name);
+  setenv("NCCL_DEBUG", "INFO", 1);
+  setenv("NCCL_DEBUG_SUBSYS", "NET", 1);
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
+  hk_param_reload();
+  hk_log_reset();
+  (void)hk_log_on(HK_LOG_INFO, HK_SUB_NET);
+  HK_INFO(HK_SUB_NET, "begins");
+  trace.log = fopen(scratch_path("log"), "re");
+  ck_assert_ptr_nonnull(trace.log);
+  trace_now = 1000 * SECOND;
+  verbs->trace = see_call;
+}
+
+/* Compares with the section of the file that begins with this name. */
+static inline void trace_end(void) {
+  char head[60], line[2000];
+  say_log();
+  verbs->trace = NULL;
+  trace_now = trace_step = 0;
+  fclose(trace.log);
+  for (int i = 0; i < 2 * ncontrols; i++) close(controls[i / 2].ends[i % 2]);
+  ncontrols = 0;
+  snprintf(head, sizeof head, "== %s\n", trace.name);
+  golden g = golden_open(TRACE_FILE, head);
+  if (g.update) {
+    fprintf(g.file, "%s%s", head, trace.text);
+  } else {
+    ck_assert(fgets(line, sizeof line, g.file) && !strcmp(line, head));
+    int number = 1;
+    for (const char *at = trace.text; *at; number++) {
+      const size_t n = strcspn(at, "\n");
+      if (!fgets(line, sizeof line, g.file)) *line = '\0';
+      line[strcspn(line, "\n")] = '\0';
+      ck_assert_msg(strlen(line) == n && !memcmp(line, at, n), "%s, line %d\n is: %.*s\nwas: %s", trace.name, number,
+                    (int)n, at, line);
+      at += n + 1;
+    }
+    ck_assert_msg(!fgets(line, sizeof line, g.file) || !strncmp(line, "== ", 3),
+                  "%s has no more than %d lines, was: %s", trace.name, number - 1, line);
+  }
+  fclose(g.file);
+  end();
+}
+#endif
