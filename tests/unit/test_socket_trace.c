@@ -1,0 +1,434 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the socket provider writes, reads and keeps on fixed schedules, compared with a file: trace.h. Both ranks are of
+ * this thread, and the streams between them are the test's: each call moves as many bytes as the schedule says.
+ * check: notsan */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/epoll.h>
+#include <sys/uio.h>
+#include "../../src/transport/net/socket.h"
+#include "../support/net_streams.h"
+#include "../support/suite.h"
+#include "../support/trace.h"
+
+#define TRACE_FILE "tests/golden/socket_trace.txt"
+enum { SLOTS = 4, SLOT = 262144, STREAM = 100000, WIRES = 16 };
+
+/* ---- streams ---- */
+
+typedef struct wire {
+  int fd, rank, number;
+  char bytes[STREAM]; /* that have come and were not read */
+  size_t n;
+  struct wire *peer;
+  bool ended, watched, news_in, news_out;
+  void *tag; /* epoll's */
+} wire;
+static wire wires[2 * WIRES];
+static int nwires;
+static unsigned most, moment; /* bytes that a call moves; 0: all */
+static struct { int rank, sends, err; /* the next call of this kind fails so */ } fault = {.rank = -1};
+
+static wire *wire_of(int fd) {
+  for (int i = 0; i < nwires; i++)
+    if (wires[i].fd == fd) return &wires[i];
+  return NULL;
+}
+/* So many bytes may be moved now. */
+static size_t allowed(size_t asked) {
+  if (!most) return asked;
+  const uint32_t h = mix(moment++);
+  const size_t n = h % 5 == 0 ? 0 : 1 + h % most;
+  return n < asked ? n : asked;
+}
+static bool fails(const wire *w, int sends) {
+  if (fault.rank != w->rank || fault.sends != sends) return false;
+  fault.rank = -1;
+  errno = fault.err;
+  say("rank %d, %d: %s fails with %d", w->rank, w->number, sends ? "sends" : "receives", fault.err);
+  return true;
+}
+static const char *lengths(const struct iovec *v, int n) {
+  static char text[400];
+  size_t used = 0;
+  for (int i = 0; i < n; i++)
+    used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu", i ? "+" : "", v[i].iov_len);
+  return text;
+}
+static uint32_t hash_of(const struct iovec *v, size_t bytes) {
+  uint32_t hash = 2166136261u;
+  for (; bytes; v++) {
+    const size_t n = v->iov_len < bytes ? v->iov_len : bytes;
+    hash = golden_hash(hash, v->iov_base, n);
+    bytes -= n;
+  }
+  return hash;
+}
+
+static ssize_t put(wire *w, const struct iovec *v, int n) {
+  size_t asked = 0, room = STREAM - w->peer->n, done = 0;
+  for (int i = 0; i < n; i++) asked += v[i].iov_len;
+  if (fails(w, 1)) return -1;
+  size_t take = allowed(asked < room ? asked : room);
+  for (int i = 0; done < take; i++) {
+    const size_t part = v[i].iov_len < take - done ? v[i].iov_len : take - done;
+    memcpy(w->peer->bytes + w->peer->n, v[i].iov_base, part);
+    w->peer->n += part;
+    done += part;
+  }
+  say("rank %d, %d: sends %s: %zu %08x", w->rank, w->number, lengths(v, n), take, hash_of(v, take));
+  if (take) return (ssize_t)take;
+  errno = EAGAIN;
+  return -1;
+}
+static ssize_t take(wire *w, const struct iovec *v, int n) {
+  size_t asked = 0, done = 0;
+  for (int i = 0; i < n; i++) asked += v[i].iov_len;
+  if (fails(w, 0)) return -1;
+  size_t got = allowed(asked < w->n ? asked : w->n);
+  for (int i = 0; done < got; i++) {
+    const size_t part = v[i].iov_len < got - done ? v[i].iov_len : got - done;
+    memcpy(v[i].iov_base, w->bytes + done, part);
+    done += part;
+  }
+  say("rank %d, %d: receives %s: %zu", w->rank, w->number, lengths(v, n), got);
+  w->n -= got;
+  memmove(w->bytes, w->bytes + got, w->n);
+  if (got || (!w->n && w->ended)) return (ssize_t)got;
+  errno = EAGAIN;
+  return -1;
+}
+
+/* In place of the kernel's, for these streams. */
+ssize_t sendmsg(int fd, const struct msghdr *m, int flags) {
+  wire *w = wire_of(fd);
+  return w ? put(w, m->msg_iov, (int)m->msg_iovlen) : syscall(SYS_sendmsg, fd, m, flags);
+}
+ssize_t send(int fd, const void *data, size_t bytes, int flags) {
+  wire *w = wire_of(fd);
+  const struct iovec v = {(void *)(uintptr_t)data, bytes};
+  return w ? put(w, &v, 1) : syscall(SYS_sendto, fd, data, bytes, flags, NULL, 0);
+}
+ssize_t readv(int fd, const struct iovec *v, int n) {
+  wire *w = wire_of(fd);
+  return w ? take(w, v, n) : syscall(SYS_readv, fd, v, n);
+}
+ssize_t recv(int fd, void *data, size_t bytes, int flags) {
+  wire *w = wire_of(fd);
+  const struct iovec v = {data, bytes};
+  return w ? take(w, &v, 1) : syscall(SYS_recvfrom, fd, data, bytes, flags, NULL, NULL);
+}
+int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) {
+  const wire *w = wire_of(fd);
+  if (!w) return (int)syscall(SYS_setsockopt, fd, level, name, value, bytes);
+  int number = 0;
+  if (bytes == sizeof number) memcpy(&number, value, sizeof number);
+  say("rank %d, %d: option %d of %d is %d", w->rank, w->number, name, level, name == TCP_CONGESTION ? -1 : number);
+  return 0;
+}
+int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *e) {
+  wire *w = wire_of(fd);
+  if (!w) return (int)syscall(SYS_epoll_ctl, epoll, operation, fd, e);
+  say("rank %d, %d: watched for %#x", w->rank, w->number, e->events);
+  w->watched = w->news_in = w->news_out = true;
+  w->tag = e->data.ptr;
+  return 0;
+}
+static int asking; /* the rank that makes progress */
+int epoll_wait(int epoll, struct epoll_event *events, int room, int patience_ms) {
+  int n = 0;
+  (void)epoll;
+  for (int i = 0; i < nwires && n < room; i++) {
+    wire *w = &wires[i];
+    if (w->rank != asking || !w->watched) continue;
+    const uint32_t in = w->news_in && (w->n || w->ended) ? EPOLLIN : 0,
+                   out = w->news_out && w->peer->n < STREAM ? EPOLLOUT : 0;
+    w->news_in = w->news_out = false;
+    if (in || out) events[n++] = (struct epoll_event){.events = in | out, .data.ptr = w->tag};
+  }
+  say("rank %d: asks for %d ms: %d", asking, patience_ms, n);
+  return n;
+}
+
+static hk_status make_wires(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+  net_rank *r = arg;
+  net_world *w = r->world;
+  int both[2];
+  (void)at;
+  net_pair(false, both);
+  ck_assert_int_lt(nwires + 2, 2 * WIRES);
+  for (int i = 0; i < 2; i++)
+    wires[nwires + i] =
+        (wire){.fd = both[i], .rank = i ? peer : r->rank, .number = nwires / 2, .peer = &wires[nwires + !i]};
+  nwires += 2;
+  w->mail[w->nmail].from = r->rank;
+  w->mail[w->nmail].to = peer;
+  w->mail[w->nmail].fd = both[1];
+  w->mail[w->nmail++].tag = tag;
+  *fd = both[0];
+  say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
+  return HK_OK;
+}
+
+/* ---- state ---- */
+
+#define FACT(name, index, value) add_fact(rank, words, sizeof words, name, index, (uint64_t)(value))
+#define FIELD(field) FACT(#field, -1, c->field)
+static void say_conn(int rank, const hk_socket_conn *c) {
+  char words[3000] = "";
+  FIELD(nsockets), FIELD(nconnected), FIELD(watched), FIELD(near), FIELD(gathers), FIELD(unanswered), FIELD(empty);
+  FIELD(failed), FIELD(lead), FIELD(held), FIELD(rx.head_got), FIELD(rx.begun), FIELD(rx.direct), FIELD(rx.eof);
+  FIELD(rx.gathered), FIELD(rx.last), FIELD(rx.ahead_at), FIELD(rx.ahead_end), FIELD(rx.ahead_room);
+  for (int sends = 0; sends < 2; sends++) {
+    const hk_net_end *e = sends ? c->send : c->recv;
+    if (!e) continue;
+    FACT("next", sends, e->next);
+    FACT("state", sends, atomic_load(&e->link->state));
+    FACT("waiting", sends, atomic_load(&e->link->waiting));
+    FACT("starves", sends, atomic_load(&e->link->starves));
+    FACT("heads", sends, atomic_load(&e->link->heads->value));
+  }
+  for (int i = 0; i < c->nsockets; i++) {
+    const hk_socket_wire *w = &c->wires[i];
+    FACT("blocked", i, w->blocked);
+    FACT("readable", i, w->readable);
+    FACT("in", i, w->news_in);
+    FACT("out", i, w->news_out);
+    FACT("got", i, w->got);
+    FACT("slot", i, w->slot);
+    FACT("offset", i, w->offset);
+  }
+  if (*words) say("rank %d:%s", rank, words);
+}
+
+/* ---- scenes ---- */
+
+typedef struct scene {
+  net_world *w;
+  hk_link *send[2], *recv[2];
+  unsigned sent[2], got[2];
+  bool by_ref, want;
+  hk_status rc[2];
+  bool ended[2];
+} scene;
+
+static hk_socket_conn *conn_of(const scene *s, int rank) {
+  const hk_link *l = s->send[rank] ? s->send[rank] : s->recv[rank];
+  return ((hk_net_end *)l->priv)->priv;
+}
+
+static void turn(scene *s, int me) {
+  char text[1000];
+  asking = me;
+  if (s->rc[me] == HK_OK) s->rc[me] = net_progress(&s->w->ranks[me], NULL);
+  if (s->rc[me] != HK_OK && !s->ended[me])
+    say("rank %d fails with %d: %s", me, s->rc[me], clean(hk_last_error(), text));
+  s->ended[me] = s->rc[me] != HK_OK;
+  say_log();
+  say_conn(me, conn_of(s, me));
+  for (int i = 0; i < nwires; i++) wires[i].news_in = wires[i].news_out = true;
+  trace_now += MS;
+}
+static void turns(scene *s, int n) {
+  for (int i = 0; i < 2 * n; i++) turn(s, i % 2);
+}
+
+static scene open_scene(const char *name, const char *sockets, bool near, bool both, bool quiet) {
+  scene s = {.w = NULL};
+  scratch_make();
+  setenv("NCCL_NET", "Socket", 1);
+  setenv("NCCL_NSOCKS_PERTHREAD", sockets, 1);
+  trace.blocked = true; /* what it says of the host's interfaces */
+  trace_start(name);
+  s.w = net_world_new(2, SLOTS, SLOT);
+  if (!near) s.w->peers[1].host++;
+  say_log();
+  trace.blocked = quiet;
+  for (int i = 0; i < 2; i++) {
+    s.w->ranks[i].env.dial = make_wires;
+    if (!i || both) s.send[i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_SEND, 3);
+    if (i || both) s.recv[i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_RECV, 3);
+    conn_of(&s, i)->lead_max = 131072;
+  }
+  turns(&s, 2);
+  trace.blocked = false;
+  return s;
+}
+static void close_scene(scene *s) {
+  for (int i = 0; i < 2; i++) {
+    if (s->send[i]) net_unlink(s->send[i]);
+    if (s->recv[i]) net_unlink(s->recv[i]);
+  }
+  net_world_free(s->w);
+  nwires = 0;
+  trace_compare(TRACE_FILE);
+  scratch_remove();
+}
+
+static void send_one(scene *s, int me, uint32_t bytes) {
+  static unsigned char data[2][SLOTS + 1][SLOT];
+  unsigned char *from = data[me][s->sent[me] % (SLOTS + 1)];
+  fill(from, bytes, s->sent[me]);
+  say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
+  ck_assert(net_try_send(s->send[me], from, bytes, 1000 + s->sent[me], s->by_ref));
+  s->sent[me]++;
+}
+static void receive_one(scene *s, int me, uint32_t expected) {
+  static unsigned char data[2][SLOT];
+  uint32_t bytes, signature;
+  bool direct;
+  if (!net_try_recv(s->recv[me], data[me], expected, s->want, &bytes, &signature, &direct)) return;
+  ck_assert_uint_eq(bytes, expected);
+  ck_assert_uint_eq(signature, 1000 + s->got[me]);
+  ck_assert(filled(data[me], bytes, s->got[me]));
+  say("rank %d: got %u of %u bytes%s", me, s->got[me]++, bytes, direct ? ", in place" : "");
+}
+
+/* n messages each way, of these sizes in turn. A rank does what `when` says: it sends if it may, receives, or makes
+ * progress. */
+static void exchange(scene *s, const uint32_t *sizes, unsigned nsizes, unsigned n) {
+  const unsigned begin[2] = {s->sent[0], s->sent[1]};
+  for (unsigned step = 0; step < 20000; step++) {
+    const int me = (int)(step % 2);
+    bool over = true;
+    if (s->send[me] && s->rc[me] == HK_OK && s->sent[me] - begin[me] < n && hk_link_can_send(s->send[me], 0))
+      send_one(s, me, sizes[(s->sent[me] + (unsigned)me) % nsizes]);
+    if (s->recv[me] && s->rc[me] == HK_OK && s->got[me] - begin[1 - me] < n && mix(step) % 3)
+      receive_one(s, me, sizes[(s->got[me] + (unsigned)(1 - me)) % nsizes]);
+    turn(s, me);
+    for (int i = 0; i < 2; i++)
+      if (s->recv[i] && s->got[i] - begin[1 - i] < n && s->rc[i] == HK_OK) over = false;
+    if (over) return;
+  }
+  say("no end");
+}
+
+static const uint32_t small[] = {0, 1, 48, 49, 1000, 1024, 1025, 8},
+                      large[] = {65535, 65536, 100, 200000, 262144, 98304};
+
+static const struct {
+  const char *name, *sockets;
+  bool near, both, by_ref, want, is_small;
+  unsigned most, count;
+} ways[] = {{"near", "1", true, true, false, false, true, 0, 12},
+            {"stream", "1", true, false, false, false, true, 0, 44},
+            {"far", "1", false, true, true, true, false, 0, 8},
+            {"pieces", "1", true, true, false, true, true, 300, 10},
+            {"stripes", "3", false, true, true, true, false, 0, 8},
+            {"many stripes", "6", true, false, true, false, false, 30000, 8},
+            {"pieces of stripes", "2", false, true, false, true, false, 60000, 6}};
+START_TEST(carries_messages) {
+  scene s = open_scene(ways[_i].name, ways[_i].sockets, ways[_i].near, ways[_i].both, false);
+  s.by_ref = ways[_i].by_ref;
+  s.want = ways[_i].want;
+  most = ways[_i].most;
+  if (ways[_i].is_small)
+    exchange(&s, small, HK_ARRAY_LENGTH(small), ways[_i].count);
+  else
+    exchange(&s, large, HK_ARRAY_LENGTH(large), ways[_i].count);
+  turns(&s, 2);
+  close_scene(&s);
+}
+END_TEST
+
+/* ---- faults ---- */
+
+/* Other scenes show this. */
+static void begin_quietly(scene *s) {
+  trace.blocked = true;
+  exchange(s, small, 3, 3);
+  trace.blocked = false;
+}
+
+/* Of a call with rank 1's first socket, after some messages; before or in a message of this many bytes. */
+static const struct {
+  int sends, err;
+  uint32_t bytes;
+} faults[] = {{1, EFAULT, 70000},  {1, ECONNRESET, 8}, {1, EPIPE, 70000},  {1, ENOMEM, 8},     {1, EHOSTUNREACH, 8},
+              {1, EINTR, 70000},   {0, EFAULT, 8},     {0, EFAULT, 70000}, {0, ECONNRESET, 8}, {0, ETIMEDOUT, 70000},
+              {0, ENOBUFS, 70000}, {0, EBADMSG, 8},    {0, EINTR, 70000},  {0, EIO, 8}};
+START_TEST(reports_faults) {
+  char name[40];
+  snprintf(name, sizeof name, "fault %d", _i);
+  scene s = open_scene(name, "2", true, true, true);
+  begin_quietly(&s);
+  send_one(&s, 0, faults[_i].bytes);
+  send_one(&s, 1, faults[_i].bytes);
+  hk_link_set_waiting(s.recv[1], HK_LINK_WAITS);
+  turn(&s, 0);
+  if (faults[_i].bytes > 48 && !faults[_i].sends) most = 20000; /* in the message */
+  if (most) turn(&s, 1);
+  fault.rank = 1;
+  fault.sends = faults[_i].sends;
+  fault.err = faults[_i].err;
+  turns(&s, 4);
+  ck_assert_int_eq(fault.rank, -1);
+  close_scene(&s);
+}
+END_TEST
+
+/* The peer ends: between two messages, of which a lane waits for the next or not, in a header, in a payload, in a part
+ * of the second socket. */
+static const struct {
+  int wire;
+  size_t bytes; /* that come before the end */
+  hk_link_waiting waiting;
+} closings[] = {{0, 0, HK_LINK_WAITS}, {0, 0, HK_LINK_TAKES},   {0, 0, HK_LINK_NO_WAIT},
+                {0, 7, HK_LINK_WAITS}, {0, 116, HK_LINK_WAITS}, {1, 100, HK_LINK_WAITS}};
+START_TEST(reports_ends) {
+  char name[40];
+  snprintf(name, sizeof name, "end %d", _i);
+  scene s = open_scene(name, "2", true, true, true);
+  begin_quietly(&s);
+  if (closings[_i].bytes) {
+    send_one(&s, 0, 70000);
+    turn(&s, 0);
+  }
+  hk_link_set_waiting(s.recv[1], closings[_i].waiting);
+  for (int i = 1; i < nwires; i += 2) {
+    if (wires[i].number == closings[_i].wire && wires[i].n > closings[_i].bytes) wires[i].n = closings[_i].bytes;
+    wires[i].ended = wires[i].number == closings[_i].wire;
+  }
+  for (int i = 0; i < 5; i++) turn(&s, 1);
+  close_scene(&s);
+}
+END_TEST
+
+/* Headers that make no sense. */
+static const hk_wire_header headers[] = {{4, 0, 1003, 0},
+                                         {5, 8, 1003, 0},
+                                         {3, 8, 1003, 0},
+                                         {4, 1u << 30, 1003, 0},
+                                         {4, (1u << 30) + 1, 1003, 0},
+                                         {4, SLOT, 1003, 0},
+                                         {4, SLOT + 1, 1003, 0},
+                                         {4, 8, 1003, HK_SLOT_REF},
+                                         {4, 8, 1003, HK_WIRE_GATHERED},
+                                         {4, 8, 1003, 4},
+                                         {4, 8, 1003, 0x80000000}};
+START_TEST(refuses_nonsense) {
+  char name[40];
+  snprintf(name, sizeof name, "header %d", _i);
+  scene s = open_scene(name, "1", true, true, true);
+  begin_quietly(&s);
+  hk_link_set_waiting(s.recv[1], HK_LINK_WAITS);
+  static unsigned char to[SLOT];
+  s.recv[1]->want = to;
+  s.recv[1]->want_bytes = 8;
+  memset(wires[1].bytes, 7, 64);
+  memcpy(wires[1].bytes, &headers[_i], sizeof headers[0]);
+  wires[1].n = 24;
+  for (int i = 0; i < 4; i++) turn(&s, 1);
+  close_scene(&s);
+}
+END_TEST
+
+int main(void) {
+  golden_clear(TRACE_FILE);
+  TCase *t = tcase_create("socket_trace");
+  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
+  tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
+  tcase_add_loop_test(t, reports_ends, 0, (int)HK_ARRAY_LENGTH(closings));
+  tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(headers));
+  return suite_run_one("socket_trace", t);
+}
