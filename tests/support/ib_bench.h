@@ -25,6 +25,8 @@ static inline bench setup(int devices) {
   make_way(b.w, &b.send, &b.recv);
   b.c = conn_of(b.send);
   b.peer = conn_of(b.recv);
+  spoil_rest(b.c);
+  spoil_rest(b.peer);
   ck_assert(b.c->dials && !b.peer->dials);
   return b;
 }

@@ -91,6 +91,8 @@ static void connect_scene(scene *s, bool both, bool quiet) {
     note(s, i);
   }
   turns(s, 20);
+  for (int i = 0; i < 2; i++)
+    if (conn_of(s, i)) spoil_rest((hk_ib_conn *)(uintptr_t)conn_of(s, i));
   trace.blocked = false;
 }
 
