@@ -2,146 +2,9 @@
 /* What the verbs provider posts, sends and counts on fixed schedules, compared with a file: ib_trace.h. Both ranks are
  * of this thread, and the time is the test's.
  * check: notsan */
-#include <sys/mman.h>
+#include "../../src/transport/net/ib_gdr.h"
 #include "../../src/transport/remote.h"
-#include "../support/ib_trace.h"
-
-enum { SLOTS = 8, SLOT = 262144, MOST = 600, MEMORY = 1 << 20 };
-
-typedef struct scene {
-  net_world *w;
-  hk_link *send[2], *recv[2];
-  unsigned sent[2], got[2];
-  uint64_t step_ns;
-  unsigned char *memory[2]; /* [MEMORY] of each rank, that may be registered */
-  bool by_ref, places;      /* send from there; receive there */
-  hk_status rc[2];
-  bool ended[2];
-} scene;
-
-/* NULL: another network has it. */
-static const hk_ib_conn *conn_of(const scene *s, int rank) {
-  const hk_link *l = s->send[rank] ? s->send[rank] : s->recv[rank];
-  void *ctx = NULL;
-  if (!l || hk_transport_net.remote(s->w->ranks[rank].state, 1 - rank, &ctx) != &hk_ib_remote_table) return NULL;
-  const hk_ib_ctx *x = ctx;
-  const void *c = ((const hk_net_end *)l->priv)->priv;
-  for (uint32_t i = 0; i < x->room; i++)
-    if (c && x->conns[i] == c) return c;
-  return NULL;
-}
-static void note(const scene *s, int rank) {
-  say_log();
-  const hk_ib_conn *c = conn_of(s, rank);
-  if (!c) return;
-  say_conn(rank, c);
-  say_ctx(rank, c->ctx);
-}
-
-static bool any_network;
-static scene open_scene(const char *name, int devices) {
-  scene s = {.step_ns = MS};
-  trace_begin(name, devices);
-  if (any_network) rdma_param("NCCL_NET", "");
-  s.w = net_world_new(2, SLOTS, SLOT);
-  for (int i = 0; i < 2; i++) {
-    s.w->ranks[i].env.dial = traced_dial;
-    s.memory[i] = mmap(NULL, MEMORY, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    ck_assert(s.memory[i] != MAP_FAILED);
-    fill(s.memory[i], MEMORY, (unsigned)i);
-  }
-  return s;
-}
-static void close_scene(scene *s) {
-  trace_step = 50 * MS; /* it waits for what does not arrive */
-  for (int i = 0; i < 2; i++) {
-    say("rank %d ends", i);
-    if (s->send[i]) net_unlink(s->send[i]);
-    pass_controls();
-    if (s->recv[i]) net_unlink(s->recv[i]);
-    pass_controls();
-    say_log();
-  }
-  net_world_free(s->w);
-  for (int i = 0; i < 2; i++) munmap(s->memory[i], MEMORY);
-  trace_end();
-}
-
-/* Each rank makes progress once. */
-static void turn(scene *s) {
-  for (int i = 0; i < 2; i++) {
-    pass_controls();
-    if (s->rc[i] == HK_OK) s->rc[i] = net_progress(&s->w->ranks[i], NULL);
-    char text[1000];
-    if (s->rc[i] != HK_OK && !s->ended[i]) say("rank %d fails with %d: %s", i, s->rc[i], clean(hk_last_error(), text));
-    s->ended[i] = s->rc[i] != HK_OK;
-    note(s, i);
-    trace_now += s->step_ns;
-  }
-}
-static void turns(scene *s, int n) {
-  for (int i = 0; i < n; i++) turn(s);
-}
-static void connect_scene(scene *s, bool both, bool quiet) {
-  trace.blocked = quiet; /* other scenes show it */
-  for (int i = 0; i < 2; i++) {
-    if (!i || both) s->send[i] = net_link(&s->w->ranks[i], 1 - i, HK_LINK_SEND, 3);
-    note(s, i);
-    if (i || both) s->recv[i] = net_link(&s->w->ranks[i], 1 - i, HK_LINK_RECV, 3);
-    note(s, i);
-  }
-  turns(s, 20);
-  for (int i = 0; i < 2; i++)
-    if (conn_of(s, i)) spoil_rest((hk_ib_conn *)(uintptr_t)conn_of(s, i));
-  trace.blocked = false;
-}
-
-/* ---- messages ---- */
-
-static bool send_one(scene *s, int me, uint32_t bytes) {
-  static unsigned char data[2][SLOTS + 1][SLOT];
-  if (s->rc[me] != HK_OK || !hk_link_can_send(s->send[me], bytes)) return false;
-  unsigned char *from = data[me][s->sent[me] % (SLOTS + 1)];
-  if (s->by_ref) from = s->memory[me] + s->sent[me] * 7919u % (MEMORY - bytes);
-  if (!s->by_ref) fill(from, bytes, s->sent[me]);
-  say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
-  ck_assert(net_try_send(s->send[me], from, bytes, 1000 + s->sent[me], s->by_ref));
-  s->sent[me]++;
-  return true;
-}
-static void receive_one(scene *s, int me) {
-  static unsigned char data[SLOT];
-  uint32_t bytes, signature;
-  bool direct;
-  if (s->rc[me] != HK_OK || !net_try_recv(s->recv[me], data, SLOT, false, &bytes, &signature, &direct)) return;
-  ck_assert_uint_eq(signature, 1000 + s->got[me]);
-  say("rank %d: got %u of %u bytes: %08x", me, s->got[me]++, bytes, golden_hash(2166136261u, data, bytes));
-}
-
-/* Each rank that sends fills the slots that it may, of these sizes in turn, until n have come. */
-static void exchange(scene *s, const uint32_t *sizes, unsigned nsizes, unsigned n) {
-  const unsigned begin[2] = {s->sent[0], s->sent[1]};
-  for (int step = 0; step < 3000; step++) {
-    bool over = true;
-    for (int i = 0; i < 2; i++) {
-      while (s->send[i] && s->sent[i] - begin[i] < n && send_one(s, i, sizes[(s->sent[i] + (unsigned)i) % nsizes]))
-        continue;
-      if (s->recv[i]) receive_one(s, i);
-      if (s->recv[i] && s->got[i] - begin[1 - i] < n && s->rc[i] == HK_OK) over = false;
-    }
-    if (over) return;
-    turn(s);
-  }
-  say("no end");
-}
-
-static const uint32_t small[] = {0, 1, 48, 49, 224, 225, 4064, 100, 8},
-                      large[] = {4065, 65536, 100, 200000, 262144, 70000};
-
-static void set(const char *name, const char *value) {
-  setenv(name, value, 1);
-  hk_param_reload();
-}
+#include "../support/ib_scene.h"
 
 /* ---- scenes ---- */
 
@@ -360,6 +223,27 @@ END_TEST
 
 /* ---- memory ---- */
 
+/* There is no memory for large payloads before the first one. */
+START_TEST(grows) {
+  rdma_plenty = true;
+  scene s = open_scene("growing", 1);
+  for (int i = 0; i < 2; i++) {
+    s.send[i] = small_link(&s, i, HK_LINK_SEND);
+    s.recv[i] = small_link(&s, i, HK_LINK_RECV);
+  }
+  turns(&s, 20);
+  exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
+  exchange(&s, large, 2, 3);
+  turns(&s, 100);
+  exchange(&s, small, HK_ARRAY_LENGTH(small), 3);
+  for (int i = 0; i < 2; i++) {
+    free(s.send[i]->small);
+    free(s.recv[i]->small);
+  }
+  close_scene(&s);
+}
+END_TEST
+
 /* Too little memory may be locked: TCP carries what cannot be registered. */
 START_TEST(falls_back) {
   static const uint64_t lockable[] = {1, 100000, 2200000, 5000000};
@@ -432,6 +316,52 @@ START_TEST(serves_several_connections) {
 }
 END_TEST
 
+/* ---- a GPU's memory ---- */
+
+/* How it becomes visible; by how many devices; whose end is on the GPU; do cards refuse its memory after all? */
+static const struct {
+  hk_ib_flushing flushing;
+  int devices;
+  bool sends, receives, refused;
+} on_gpu[] = {{HK_IB_READ_FLUSH, 2, true, true, false},
+              {HK_IB_DRIVER_FLUSH, 1, true, true, false},
+              {HK_IB_NO_FLUSH, 1, false, true, false},
+              {HK_IB_READ_FLUSH, 1, true, true, true}};
+START_TEST(carries_from_gpu_to_gpu) {
+  char name[40];
+  snprintf(name, sizeof name, "GPU %d", _i);
+  rdma_plenty = true;
+  set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  scene s = open_scene(name, on_gpu[_i].devices);
+  *(void **)&flush_cards = rdma_fake("libibverbs.so.1", "fake_verbs_flush");
+  gpu_memory = mmap(NULL, 1 << 24, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ck_assert(gpu_memory != MAP_FAILED);
+  verbs->gpu = gpu_memory;
+  verbs->gpu_bytes = 1 << 24;
+  verbs->peermem = !on_gpu[_i].refused;
+  verbs->late = on_gpu[_i].flushing != HK_IB_NO_FLUSH;
+  for (int i = 0; i < 2; i++) {
+    void *ctx;
+    (void)hk_transport_net.remote(s.w->ranks[i].state, 1 - i, &ctx);
+    hk_ib_ctx *x = ctx;
+    x->gpu.known = x->gpu.direct = true;
+    x->gpu.flushing = (uint8_t)on_gpu[_i].flushing;
+    s.send[i] = gpu_link(&s, i, HK_LINK_SEND, on_gpu[_i].sends);
+    s.recv[i] = gpu_link(&s, i, HK_LINK_RECV, on_gpu[_i].receives);
+    say("rank %d: GPU %d %d", i, s.send[i]->gpu != NULL, s.recv[i]->gpu != NULL);
+  }
+  turns(&s, 20);
+  exchange(&s, large, HK_ARRAY_LENGTH(large), 7);
+  exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
+  verbs->skip = 2;
+  verbs->broken = 1;
+  exchange(&s, large, HK_ARRAY_LENGTH(large), 4);
+  turns(&s, 100);
+  close_scene(&s);
+  munmap(gpu_memory, 1 << 24);
+}
+END_TEST
+
 /* ---- one-sided operations ---- */
 
 START_TEST(puts_by_the_card) {
@@ -491,9 +421,11 @@ int main(void) {
   tcase_add_loop_test(t, leaves_ports_and_comes_back, 0, 2);
   tcase_add_test(t, leaves_devices_and_comes_back);
   tcase_add_test(t, repairs_what_hangs);
+  tcase_add_test(t, grows);
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_test(t, gives_memory_back);
   tcase_add_test(t, serves_several_connections);
+  tcase_add_loop_test(t, carries_from_gpu_to_gpu, 0, (int)HK_ARRAY_LENGTH(on_gpu));
   tcase_add_test(t, puts_by_the_card);
   return suite_run_one("ib_trace", t);
 }
