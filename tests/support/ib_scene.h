@@ -3,6 +3,7 @@
  * trace. */
 #ifndef HK_TESTS_IB_SCENE_H
 #define HK_TESTS_IB_SCENE_H
+#include <poll.h>
 #include <sys/mman.h>
 #include "../../src/device/device.h"
 #include "../../src/transport/remote.h"
@@ -22,6 +23,12 @@ typedef struct scene {
   hk_status rc[2];
   bool ended[2];
 } scene;
+
+/* Nothing is waited for: the other rank is of this thread, too. */
+int poll(struct pollfd *fds, nfds_t n, int ms) {
+  const struct timespec wait = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, none = {0};
+  return (int)syscall(SYS_ppoll, fds, n, trace_now ? &none : ms < 0 ? NULL : &wait, NULL, 0);
+}
 
 /* NULL: another network has it. */
 static const hk_ib_conn *conn_of(const scene *s, int rank) {
@@ -78,7 +85,9 @@ static void close_scene(scene *s) {
 static void turn(scene *s) {
   for (int i = 0; i < 2; i++) {
     pass_controls();
-    if (s->rc[i] == HK_OK) s->rc[i] = net_progress(&s->w->ranks[i], NULL);
+    bool moved = false;
+    if (s->rc[i] == HK_OK) s->rc[i] = net_progress(&s->w->ranks[i], &moved);
+    if (s->rc[i] == HK_OK && !moved) hk_transport_net.sleep(s->w->ranks[i].state);
     char text[1000];
     if (s->rc[i] != HK_OK && !s->ended[i]) say("rank %d fails with %d: %s", i, s->rc[i], clean(hk_last_error(), text));
     s->ended[i] = s->rc[i] != HK_OK;

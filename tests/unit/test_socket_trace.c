@@ -22,7 +22,8 @@ typedef struct wire {
   size_t n;
   struct wire *peer;
   bool ended, watched, news_in, news_out;
-  void *tag; /* epoll's */
+  int in_due, out_due; /* turns until there is news, after a call that moved less than it could */
+  void *tag;           /* epoll's */
 } wire;
 static wire wires[2 * WIRES];
 static int nwires;
@@ -77,6 +78,8 @@ static ssize_t put(wire *w, const struct iovec *v, int n) {
     done += part;
   }
   say("rank %d, %d: sends %s: %zu %08x", w->rank, w->number, lengths(v, n), take, hash_of(v, take));
+  if (take < asked) w->out_due = 4;
+  if (take) w->peer->news_in = true;
   if (take) return (ssize_t)take;
   errno = EAGAIN;
   return -1;
@@ -92,6 +95,7 @@ static ssize_t take(wire *w, const struct iovec *v, int n) {
     done += part;
   }
   say("rank %d, %d: receives %s: %zu", w->rank, w->number, lengths(v, n), got);
+  if (got < asked && w->n > got) w->in_due = 4;
   w->n -= got;
   memmove(w->bytes, w->bytes + got, w->n);
   if (got || (!w->n && w->ended)) return (ssize_t)got;
@@ -144,6 +148,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int room, int patience_ms)
     const uint32_t in = w->news_in && (w->n || w->ended) ? EPOLLIN : 0,
                    out = w->news_out && w->peer->n < STREAM ? EPOLLOUT : 0;
     w->news_in = w->news_out = false;
+    if (w->peer->n == STREAM) w->out_due = 4;
     if (in || out) events[n++] = (struct epoll_event){.events = in | out, .data.ptr = w->tag};
   }
   say("rank %d: asks for %d ms: %d", asking, patience_ms, n);
@@ -220,13 +225,18 @@ static hk_socket_conn *conn_of(const scene *s, int rank) {
 static void turn(scene *s, int me) {
   char text[1000];
   asking = me;
-  if (s->rc[me] == HK_OK) s->rc[me] = net_progress(&s->w->ranks[me], NULL);
+  bool moved = false;
+  if (s->rc[me] == HK_OK) s->rc[me] = net_progress(&s->w->ranks[me], &moved);
+  if (s->rc[me] == HK_OK && !moved) hk_transport_net.sleep(s->w->ranks[me].state);
   if (s->rc[me] != HK_OK && !s->ended[me])
     say("rank %d fails with %d: %s", me, s->rc[me], clean(hk_last_error(), text));
   s->ended[me] = s->rc[me] != HK_OK;
   say_log();
   say_conn(me, conn_of(s, me));
-  for (int i = 0; i < nwires; i++) wires[i].news_in = wires[i].news_out = true;
+  for (int i = 0; i < nwires; i++) {
+    if (wires[i].in_due && !--wires[i].in_due) wires[i].news_in = true;
+    if (wires[i].out_due && !--wires[i].out_due) wires[i].news_out = true;
+  }
   trace_now += MS;
 }
 static void turns(scene *s, int n) {
@@ -387,7 +397,7 @@ START_TEST(reports_ends) {
   hk_link_set_waiting(s.recv[1], closings[_i].waiting);
   for (int i = 1; i < nwires; i += 2) {
     if (wires[i].number == closings[_i].wire && wires[i].n > closings[_i].bytes) wires[i].n = closings[_i].bytes;
-    wires[i].ended = wires[i].number == closings[_i].wire;
+    wires[i].ended = wires[i].news_in = wires[i].number == closings[_i].wire;
   }
   for (int i = 0; i < 5; i++) turn(&s, 1);
   close_scene(&s);
