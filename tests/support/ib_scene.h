@@ -3,6 +3,8 @@
  * trace. */
 #ifndef HK_TESTS_IB_SCENE_H
 #define HK_TESTS_IB_SCENE_H
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/mman.h>
 #include "../../src/device/device.h"
@@ -30,6 +32,16 @@ int poll(struct pollfd *fds, nfds_t n, int ms) {
   return (int)syscall(SYS_ppoll, fds, n, trace_now ? &none : ms < 0 ? NULL : &wait, NULL, 0);
 }
 
+/* What the kernel says of control connections; all 0: nothing, as they are no TCP. */
+static struct tcp_info trace_info;
+int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes) {
+  static const struct tcp_info none;
+  if (level != IPPROTO_TCP || name != TCP_INFO || !memcmp(&trace_info, &none, sizeof none))
+    return (int)syscall(SYS_getsockopt, fd, level, name, value, bytes);
+  memcpy(value, &trace_info, *bytes < sizeof trace_info ? *bytes : sizeof trace_info);
+  return 0;
+}
+
 /* NULL: another network has it. */
 static const hk_ib_conn *conn_of(const scene *s, int rank) {
   const hk_link *l = s->send[rank] ? s->send[rank] : s->recv[rank];
@@ -50,10 +62,12 @@ static void note(const scene *s, int rank) {
 }
 
 static bool any_network;
+static void (*before_ranks)(void); /* changes the machine */
 static scene open_scene(const char *name, int devices) {
   scene s = {.step_ns = MS};
   trace_begin(name, devices);
   if (any_network) rdma_param("NCCL_NET", "");
+  if (before_ranks) before_ranks();
   s.w = net_world_new(2, SLOTS, SLOT);
   s.grown = mmap(NULL, 4 * SLOTS * SLOT, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ck_assert(s.grown != MAP_FAILED);
@@ -112,6 +126,18 @@ static void connect_scene(scene *s, bool both, bool quiet) {
   trace.blocked = false;
 }
 
+/* The thread that dials again has ended, or has nothing to do. */
+static void redial_await(const scene *s) {
+  for (int i = 0; i < 2; i++) {
+    hk_ib_ctx *x = conn_of(s, i)->ctx;
+    for (bool redials = true; redials; sched_yield()) {
+      pthread_mutex_lock(&x->lock);
+      redials = x->redialing;
+      pthread_mutex_unlock(&x->lock);
+    }
+  }
+}
+
 /* ---- links that grow ---- */
 
 static hk_link *small_link(scene *s, int rank, hk_link_kind kind) {
@@ -140,7 +166,6 @@ static bool send_one(scene *s, int me, uint32_t bytes) {
   unsigned char *from = data[me][s->sent[me] % (SLOTS + 1)];
   if (s->by_ref) from = s->memory[me] + s->sent[me] * 7919u % (MEMORY - bytes);
   if (!s->by_ref) fill(from, bytes, s->sent[me]);
-  say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
   if (hk_link_on_gpu(s->send[me], bytes)) { /* as a kernel does */
     memcpy(hk_net_payload(s->send[me]->priv, s->sent[me]), from, bytes);
     hk_link_publish(s->send[me], bytes, 1000 + s->sent[me], 0);

@@ -87,6 +87,7 @@ static inline void say_message(int from, const hk_ib_msg *m) {
 enum { CONTROLS = 16, SLOTS_SHOWN = 8 };
 static struct {
   int ends[2], from[2]; /* from: the rank at each end */
+  bool deaf;            /* nothing is passed on */
   bool plain;           /* another network's: passed on as it is */
 } controls[CONTROLS];
 static int ncontrols;
@@ -99,6 +100,7 @@ static inline hk_status traced_dial(void *arg, int peer, const hk_addr *at, uint
   net_pair(false, near);
   net_pair(false, far);
   ck_assert_int_lt(ncontrols, CONTROLS);
+  controls[ncontrols].deaf = false;
   controls[ncontrols].plain = tag >> 56 != 'V';
   controls[ncontrols].from[0] = r->rank;
   controls[ncontrols].from[1] = peer;
@@ -113,12 +115,29 @@ static inline hk_status traced_dial(void *arg, int peer, const hk_addr *at, uint
   return HK_OK;
 }
 
+/* The control connections end, at both sides. */
+static inline void cut_controls(void) {
+  for (int i = 0; i < 2 * ncontrols; i++) {
+    (void)shutdown(controls[i / 2].ends[i % 2], SHUT_RDWR);
+    close(controls[i / 2].ends[i % 2]);
+    controls[i / 2].ends[i % 2] = -1;
+  }
+}
+
+static bool redial_fails, redial_gone;
+static inline hk_status traced_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+  (void)stop;
+  *gone = redial_gone;
+  return redial_fails || redial_gone ? HK_ERR_REMOTE : traced_dial(arg, peer, NULL, tag, fd);
+}
+
 static inline void pass_controls(void) {
   static char bytes[1 << 18];
   for (int i = 0; i < 2 * ncontrols; i++) {
     const int from = controls[i / 2].ends[i % 2], to = controls[i / 2].ends[1 - i % 2];
     for (;;) {
       const size_t room = controls[i / 2].plain ? sizeof bytes : sizeof(hk_ib_msg);
+      if (controls[i / 2].deaf) break;
       const ssize_t n = from < 0 ? 0 : recv(from, bytes, room, MSG_DONTWAIT);
       if (n == 0 && from >= 0) { /* the end of the connection */
         (void)shutdown(to, SHUT_WR);
@@ -145,8 +164,8 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
   FIELD(wanted), FIELD(asked), FIELD(apart), FIELD(place), FIELD(looks), FIELD(ceded), FIELD(on_cards);
   FIELD(posted), FIELD(given), FIELD(arrived), FIELD(credit), FIELD(returned), FIELD(received);
   FIELD(offered), FIELD(announced), FIELD(flush.seen), FIELD(flush.asked), FIELD(flush.reads), FIELD(mark);
-  FIELD(broken_ns), FIELD(up_ns), FIELD(retry_ns), FIELD(stalled_ns), FIELD(repairing_ns), FIELD(back_ns),
-      FIELD(lost_ns);
+  FIELD(broken_ns), FIELD(up_ns), FIELD(retry_ns), FACT("stalled", -1, c->stalled_ns != 0), FIELD(repairing_ns),
+      FIELD(back_ns), FIELD(lost_ns);
   FIELD(nmine), FIELD(ntheirs), FIELD(npairs), FIELD(npaths), FIELD(nqps), FIELD(peer_nqps), FIELD(in_got);
   for (int sends = 0; sends < 2; sends++) {
     const hk_net_end *e = sends ? c->send : c->recv;
@@ -156,8 +175,6 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
     FACT("place_min", sends, atomic_load(&e->link->place_min));
     FACT("starves", sends, atomic_load(&e->link->starves));
     FACT("rung", sends, e->link->rung);
-    FACT("limit", sends, e->link->limit);
-    FACT("heads", sends, atomic_load(&e->link->heads->value));
   }
   for (int i = 0; i < c->npairs; i++) {
     FACT("works", i, c->pairs[i].worked);
@@ -181,7 +198,6 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
   }
   for (int i = 0; i < SLOTS_SHOWN; i++) {
     FACT("pending", i, c->pending[i]);
-    FACT("size", i, c->sizes[i]);
     FACT("header", i, c->headers[i]);
     FACT("parts", i, c->parts[i]);
   }
@@ -223,7 +239,8 @@ static inline void trace_begin(const char *name, int devices) {
 
 static inline void trace_end(void) {
   verbs->trace = NULL;
-  for (int i = 0; i < 2 * ncontrols; i++) close(controls[i / 2].ends[i % 2]);
+  for (int i = 0; i < 2 * ncontrols; i++)
+    if (controls[i / 2].ends[i % 2] >= 0) close(controls[i / 2].ends[i % 2]);
   ncontrols = 0;
   trace_compare(TRACE_FILE);
   end();

@@ -92,7 +92,7 @@ START_TEST(writes_to_places) {
   scene s = open_scene("places", 2);
   for (int i = 0; i < 2; i++) hk_transport_net.memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
   s.by_ref = true;
-  connect_scene(&s, true, false);
+  connect_scene(&s, true, true);
   for (unsigned round = 1; round <= 4; round++) {
     for (int i = 0; i < 2; i++)
       if (round != 2) offer_all(&s, i, large, HK_ARRAY_LENGTH(large), 3 * round);
@@ -175,7 +175,7 @@ START_TEST(leaves_ports_and_comes_back) {
   void (*set_port)(int, int);
   *(void **)&set_port = rdma_fake("libibverbs.so.1", "fake_verbs_port");
   s.step_ns = 10 * MS;
-  connect_scene(&s, true, false);
+  connect_scene(&s, true, true);
   exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   set_port(0, 0);
   exchange(&s, large, 3, 4);
@@ -192,7 +192,7 @@ START_TEST(leaves_devices_and_comes_back) {
   rdma_plenty = true;
   scene s = open_scene("devices", 2);
   s.step_ns = 10 * MS;
-  connect_scene(&s, true, false);
+  connect_scene(&s, true, true);
   exchange(&s, large, 3, 4);
   verbs->fatal = 1;
   exchange(&s, large, 3, 4);
@@ -221,7 +221,157 @@ START_TEST(repairs_what_hangs) {
 }
 END_TEST
 
+/* The control connection is lost: RDMA goes on, and another one is made, or not, or the peer has gone. */
+START_TEST(goes_on_without_control) {
+  static const char *const names[] = {"control lost", "control lost for good", "control lost, peer gone", "no control"};
+  rdma_plenty = true;
+  scene s = open_scene(names[_i], 1);
+  s.step_ns = 20 * MS;
+  for (int i = 0; i < 2; i++) s.w->ranks[i].env.redial = _i < 3 ? traced_redial : NULL;
+  connect_scene(&s, true, true);
+  trace.blocked = true;
+  exchange(&s, large, 3, 4);
+  trace.blocked = false;
+  redial_fails = true;
+  cut_controls();
+  turns(&s, 4);
+  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  for (int i = 0; i < 200 && !conn_of(&s, 0)->lost_ns && _i < 3; i++) turn(&s);
+  if (_i == 1) verbs->broken = 1;
+  if (_i == 2) redial_gone = true;
+  redial_fails = _i == 1;
+  if (_i == 0) redial_await(&s);
+  if (_i == 2) redial_await(&s);
+  if (_i != 0) (void)send_one(&s, 0, 8);
+  if (_i == 1) s.step_ns = SECOND;
+  turns(&s, 100);
+  if (_i == 0) exchange(&s, large, 3, 3);
+  close_scene(&s);
+}
+END_TEST
+
+/* The peer's host does not answer any more, while it is waited for, or not; or while a connection is made. */
+START_TEST(asks_after_silent_hosts) {
+  static const char *const names[] = {"silent, waited for", "silent", "silent from the begin"};
+  rdma_plenty = true;
+  scene s = open_scene(names[_i], 1);
+  s.step_ns = SECOND;
+  trace_info.tcpi_rtt = 30000;
+  if (_i < 2) connect_scene(&s, true, true);
+  if (_i < 2) exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  if (_i == 2) {
+    for (int i = 0; i < 2; i++) s.send[i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_SEND, 3);
+    for (int i = 0; i < 2; i++) s.recv[i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_RECV, 3);
+    pass_controls();
+    controls[0].deaf = true;
+  }
+  if (_i == 0) hk_link_set_waiting(s.recv[0], HK_LINK_WAITS);
+  trace_info.tcpi_probes = 1;
+  for (int i = 0; i < 50; i++) {
+    trace_info.tcpi_last_ack_recv = trace_info.tcpi_last_data_recv = (uint32_t)(i * 2000 + 1000);
+    turns(&s, 1);
+  }
+  memset(&trace_info, 0, sizeof trace_info);
+  controls[0].deaf = false;
+  close_scene(&s);
+}
+END_TEST
+
 /* ---- memory ---- */
+
+/* An end comes when the other direction is there already, and the peer waits for its memory. */
+START_TEST(takes_ends_later) {
+  rdma_plenty = !_i;
+  rdma_scarce = _i;
+  scene s = open_scene(_i ? "ends later, little memory" : "ends later", 1);
+  s.send[0] = net_link(&s.w->ranks[0], 1, HK_LINK_SEND, 3);
+  s.send[1] = net_link(&s.w->ranks[1], 0, HK_LINK_SEND, 3);
+  turns(&s, 10);
+  may_grow(&s, 0, s.send[0], true);
+  for (int i = 0; i < 2; i++)
+    for (int k = 0; k < 2; k++) (void)send_one(&s, i, k ? 100 : 70000);
+  turns(&s, 10);
+  s.recv[1] = small_link(&s, 1, HK_LINK_RECV);
+  note(&s, 1);
+  turns(&s, 5);
+  s.recv[0] = net_link(&s.w->ranks[0], 1, HK_LINK_RECV, 3);
+  note(&s, 0);
+  exchange(&s, large, 3, 0);
+  for (int i = 0; i < 20; i++) {
+    for (int k = 0; k < 2; k++) receive_one(&s, k);
+    turn(&s);
+  }
+  hk_transport_net.close(s.send[0]);
+  free(s.send[0]);
+  s.send[0] = NULL;
+  turns(&s, 5);
+  s.sent[0] = 0;
+  free(s.recv[1]->small);
+  close_scene(&s);
+}
+END_TEST
+
+/* One card of two takes no memory, or queue pairs with less inline data; the first one refuses to be opened. */
+START_TEST(does_without) {
+  static const char *const names[] = {"a full card of two", "less inline", "a closed card", "full later"};
+  rdma_plenty = true;
+  set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  scene s = open_scene(names[_i], 2);
+  s.step_ns = 10 * MS;
+  verbs->device[0].full = _i == 0;
+  for (int i = 0; i < 2 && _i == 1; i++) verbs->device[i].inline_most = i ? 100 : 32;
+  if (_i == 2) verbs->device[0].refuses_open = EPERM;
+  connect_scene(&s, true, false);
+  exchange(&s, large, 3, 4);
+  verbs->device[1].full = _i == 3;
+  if (_i == 3) {
+    for (int i = 0; i < 2; i++) hk_transport_net.memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
+    s.by_ref = true;
+    exchange(&s, large, 3, 4);
+  }
+  turns(&s, 100);
+  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  close_scene(&s);
+}
+END_TEST
+
+/* InfiniBand: one subnet, ports that want a global header, two subnets with a router. */
+static int subnets;
+static void make_infiniband(void) {
+  for (int i = 0; i < 2; i++) {
+    char path[160];
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/link_layer", i);
+    fm_file(path, "InfiniBand\n");
+    snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/lid", i);
+    fm_file(path, "0x%x\n", 17 + i);
+    for (int k = 0; k < 4; k++) {
+      snprintf(path, sizeof path, "sys/class/infiniband/fake%d/ports/1/gids/%d", i, k);
+      if (k == 0)
+        fm_file(path, "fe80:0000:0000:000%d:0000:0000:0000:00%02x\n", subnets ? i : 0, i + 1);
+      else if (k == 1 && subnets)
+        fm_file(path, "fe80:0000:00%02x:000%d:0000:0000:0000:00%02x\n", i + 50, i, i + 1);
+      else
+        fm_file(path, "0000:0000:0000:0000:0000:0000:0000:0000\n");
+    }
+  }
+}
+START_TEST(goes_over_infiniband) {
+  static const char *const names[] = {"InfiniBand", "global headers", "subnets"};
+  rdma_plenty = true;
+  before_ranks = make_infiniband;
+  subnets = _i == 2;
+  set("NCCL_IB_PKEY", "3");
+  set("NCCL_IB_TIMEOUT", "17");
+  set("NCCL_IB_RETRY_CNT", "5");
+  set("NCCL_IB_FIFO_TC", "7");
+  scene s = open_scene(names[_i], 2);
+  verbs->addressed = 0;
+  verbs->flags = _i == 1 ? 1 : 0;
+  connect_scene(&s, true, false);
+  exchange(&s, large, 3, 4);
+  close_scene(&s);
+}
+END_TEST
 
 /* There is no memory for large payloads before the first one. */
 START_TEST(grows) {
@@ -421,6 +571,11 @@ int main(void) {
   tcase_add_loop_test(t, leaves_ports_and_comes_back, 0, 2);
   tcase_add_test(t, leaves_devices_and_comes_back);
   tcase_add_test(t, repairs_what_hangs);
+  tcase_add_loop_test(t, goes_on_without_control, 0, 4);
+  tcase_add_loop_test(t, asks_after_silent_hosts, 0, 3);
+  tcase_add_loop_test(t, takes_ends_later, 0, 2);
+  tcase_add_loop_test(t, does_without, 0, 4);
+  tcase_add_loop_test(t, goes_over_infiniband, 0, 3);
   tcase_add_test(t, grows);
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_test(t, gives_memory_back);
