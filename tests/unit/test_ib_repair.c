@@ -190,7 +190,7 @@ START_TEST(backs_off_longer_each_time) {
     c->phase = HK_IB_READYING; /* not since it was up: the same failure */
     c->attempts = waits[i][0];
     const uint64_t before = hk_now_ns();
-    ck_assert_int_eq(hk_ib_repair(c, "", true), HK_OK);
+    ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
     ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
     ck_assert_uint_ge(c->retry_ns, before + waits[i][1] * MS);
     ck_assert_uint_le(c->retry_ns, hk_now_ns() + waits[i][1] * MS);
@@ -221,7 +221,7 @@ START_TEST(forgets_old_failures) {
   hk_ib_begin_repairs(c, 1);
   c->repairing_ns = SECOND;
   c->up_ns = hk_now_ns() - steady - (uint64_t)(cases[_i].extra_ms * (int64_t)MS);
-  ck_assert_int_eq(hk_ib_repair(c, "", true), HK_OK);
+  ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
   ck_assert_uint_eq(c->attempts, cases[_i].fresh ? 0 : 5);
   ck_assert_uint_eq(c->repairing_ns, cases[_i].fresh ? 0 : SECOND);
   ck_assert(c->pairs[0].out); /* it never worked */
@@ -239,10 +239,10 @@ START_TEST(gives_up_in_the_end) {
   snprintf(c->cause, sizeof c->cause, "nothing goes");
   c->ctx->asked_kernel = true;
   c->repairing_ns = c->ctx->timeout_ns;
-  ck_assert_int_eq(hk_ib_repair(c, "advice", true), HK_OK);
+  ck_assert_int_eq(hk_ib_repair(c, "advice"), HK_OK);
   c->phase = HK_IB_READYING;
   c->repairing_ns++;
-  ck_assert_int_eq(hk_ib_repair(c, "advice", true), HK_ERR_REMOTE);
+  ck_assert_int_eq(hk_ib_repair(c, "advice"), HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, HK_IB_FAILED);
   ck_assert_msg(strstr(hk_last_error(), "nothing goes, for 60 s and 17 new queue pairs; advice"), "%s",
                 hk_last_error());
@@ -257,10 +257,8 @@ START_TEST(reports_to_the_other_rank) {
   ck_assert_uint_eq(c->npaths, 3);
   c->paths[0].bad = c->paths[2].bad = true;
   snprintf(c->cause, sizeof c->cause, "a cable");
-  ck_assert_int_eq(hk_ib_repair(c, "", false), HK_OK);
+  ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_PAIRING);
-  no_message_for(b.c);
-  ck_assert_int_eq(hk_ib_repair(c, "", true), HK_OK);
   hk_ib_msg m = message_for(b.c);
   ck_assert_uint_eq(m.kind, HK_IB_BROKEN);
   ck_assert_uint_eq(m.broken.bad, 5);

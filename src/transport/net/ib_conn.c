@@ -68,7 +68,7 @@ static hk_status cannot_register(hk_ib_conn *c, hk_ib_path *path, uint8_t direct
   if (path != c->paths) {
     path->bad = true;
     snprintf(c->cause, sizeof c->cause, "%.190s", why);
-    return hk_ib_repair(c, HK_IB_MORE_MEMORY, true);
+    return hk_ib_repair(c, HK_IB_MORE_MEMORY);
   }
   if (lacks_fallback(c, directions))
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
@@ -267,7 +267,7 @@ static hk_status cannot_join(hk_ib_conn *c) {
   snprintf(c->cause, sizeof c->cause, "queue pairs cannot be connected: %s; port %d of %s is %s", strerror(err),
            port->number, port->device,
            open ? hk_ib_port_state(c->ctx, d, port->number) : "unknown, as the device cannot be opened");
-  return hk_ib_repair(c, "check the port's state and its GIDs (hocket doctor)", true);
+  return hk_ib_repair(c, "check the port's state and its GIDs (hocket doctor)");
 }
 
 /* The rank that begins epochs may not have rested: then it gets a message of this one. */
@@ -403,7 +403,7 @@ static hk_status on_broken(hk_ib_conn *c, const hk_ib_msg *m) {
   if (m->epoch != c->epoch || !c->dials || c->phase == HK_IB_BACKING_OFF) return HK_OK;
   snprintf(c->cause, sizeof c->cause, "rank %d reports: %.150s", c->peer, m->broken.text);
   for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || m->broken.bad >> i & 1;
-  return hk_ib_repair(c, "look at that rank's output", false);
+  return hk_ib_repair(c, "look at that rank's output");
 }
 
 static hk_status on_ring(hk_ib_conn *c, const hk_ib_msg *m) {

@@ -63,7 +63,7 @@ static void dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool
   if (fd < 0) return;
   replace(c, fd);
   snprintf(c->cause, sizeof c->cause, "the control connection was lost and is there again");
-  (void)hk_ib_repair(c, "look at the network between the hosts", false); /* the connection keeps an error */
+  (void)hk_ib_repair(c, "look at the network between the hosts"); /* the connection keeps an error */
 }
 
 static void *redial_main(void *arg) {

@@ -103,7 +103,7 @@ void hk_ib_note_failure(hk_ib_conn *c, uint64_t now) {
   for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
 }
 
-hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
+hk_status hk_ib_repair(hk_ib_conn *c, const char *advice) {
   uint64_t now = hk_now_ns();
   hk_ib_note_failure(c, now);
   if (c->repairing_ns > c->ctx->timeout_ns) {
@@ -124,7 +124,7 @@ hk_status hk_ib_repair(hk_ib_conn *c, const char *advice, bool notify) {
   hk_ib_msg m = {.kind = HK_IB_BROKEN};
   snprintf(m.broken.text, sizeof m.broken.text, "%.150s", c->cause);
   for (uint32_t i = 0; i < c->npaths; i++) m.broken.bad |= (uint32_t)c->paths[i].bad << i;
-  return notify ? hk_ib_send_message(c, &m) : HK_OK;
+  return hk_ib_send_message(c, &m);
 }
 
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing) {
@@ -142,14 +142,14 @@ hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const ch
                            : advice_for(wc->status);
   if (!may_repair(wc->status))
     return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->cause, advice);
-  return hk_ib_repair(c, advice, true);
+  return hk_ib_repair(c, advice);
 }
 
 hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable) {
   if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->bye) return HK_OK;
   const char *advice = "see the kernel's log on this host (dmesg)";
   snprintf(c->cause, sizeof c->cause, "%.190s", what);
-  return repairable && hk_param_int(HK_P_IB_REPLAY) ? hk_ib_repair(c, advice, true) : hk_ib_fail(c, c->cause, advice);
+  return repairable && hk_param_int(HK_P_IB_REPLAY) ? hk_ib_repair(c, advice) : hk_ib_fail(c, c->cause, advice);
 }
 
 /* Requests may neither complete nor fail although their retries must be used up: some drivers lose their timers when a
@@ -181,7 +181,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
            (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
            (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
-  return hk_ib_repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR), true);
+  return hk_ib_repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR));
 }
 
 /* ---- ports that come back ---- */
@@ -206,5 +206,5 @@ hk_status hk_ib_go_back(hk_ib_conn *c, uint64_t now) {
   }
   if (!left) return HK_OK;
   snprintf(c->cause, sizeof c->cause, "a port of rank %d is up again", c->ctx->env->rank);
-  return hk_ib_repair(c, "look at that port's link", true);
+  return hk_ib_repair(c, "look at that port's link");
 }
