@@ -57,6 +57,9 @@ candidates() {
       function add(operator) { held = held FILENAME "\t" FNR "\t" operator "\n" }
       # A line whose next one reports that memory is short makes no difference while there is memory.
       { if (!/no memory/) printf "%s", held; held = "" }
+      # What follows this label matters only while memory is short.
+      /^}/ { short = 0 }
+      short || /^no_memory:/ { short = 1; next }
       text { text = !/;$/; next } # the rest of a message
       /HK_(TRACE|INFO|WARN|FAIL)|snprintf/ { text = !/;( *\/\*.*)?$/; next }
       /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|_Static_assert|case HK_/ { next }

@@ -383,6 +383,29 @@ START_TEST(withdraws_what_is_open) {
 }
 END_TEST
 
+/* ---- machines that RDMA does not work on ---- */
+
+static const struct {
+  const char *disable;
+  int refuses, ports;
+  const char *state, *why; /* why NULL: it works */
+} machines[] = {{"0", 0, 1, NULL, NULL},
+                {"1", 0, 1, NULL, "NCCL_IB_DISABLE=1"},
+                {"0", EPERM, 1, NULL, "cannot be opened"},
+                {"0", 0, 0, NULL, "has no RDMA device"},
+                {"0", 0, 1, "1: DOWN\n", "port 1 of fake0 is 1: DOWN"}};
+START_TEST(is_usable_with_ports) {
+  char why[160] = "";
+  begin(machines[_i].ports);
+  rdma_param("NCCL_IB_DISABLE", machines[_i].disable);
+  verbs->device[0].refuses_open = machines[_i].refuses;
+  if (machines[_i].state) fm_file("sys/class/infiniband/fake0/ports/1/state", "%s", machines[_i].state);
+  ck_assert_int_eq(hk_net_ib.usable(why, sizeof why), !machines[_i].why);
+  if (machines[_i].why) ck_assert_msg(strstr(why, machines[_i].why), "%s", why);
+  end();
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("ib_edges");
   tcase_set_timeout(t, 60);
@@ -397,5 +420,6 @@ int main(void) {
   tcase_add_loop_test(t, offers_from_some_size, 0, 7);
   tcase_add_loop_test(t, keeps_offers, 0, 7);
   tcase_add_test(t, withdraws_what_is_open);
+  tcase_add_loop_test(t, is_usable_with_ports, 0, (int)HK_ARRAY_LENGTH(machines));
   return suite_run_one("ib_edges", t);
 }

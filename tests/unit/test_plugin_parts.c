@@ -272,6 +272,20 @@ START_TEST(judges_failures) {
 }
 END_TEST
 
+/* A peer that closes before the connections are made. */
+START_TEST(notes_that_it_is_not_connected) {
+  make(_i == 1);
+  e.step = HK_PLUGIN_EXCHANGING;
+  close(peer_fd);
+  ck_assert_int_eq(hk_plugin_connect(&e), HK_ERR_REMOTE);
+  ck_assert(e.step == HK_PLUGIN_FAILED && e.failed == HK_ERR_REMOTE && atomic_load(&net_link.state) == HK_LINK_FAILED);
+  ck_assert_msg(strstr(hk_last_error(), "the peer closed it before it was made"), "%s", hk_last_error());
+  ck_assert_int_eq(hk_plugin_connect(&e), HK_OK); /* nothing more */
+  peer_fd = dup(e.fd);
+  unmake();
+}
+END_TEST
+
 /* ---- the thread ---- */
 
 static _Atomic(int) order[8], norder, released, forgotten;
@@ -380,6 +394,7 @@ int main(void) {
   tcase_add_test(t, shares_the_time);
   tcase_add_test(t, helps_a_peer_that_closes);
   tcase_add_loop_test(t, judges_failures, 0, 4);
+  tcase_add_loop_test(t, notes_that_it_is_not_connected, 0, 2);
   tcase_add_loop_test(t, calls_on_its_thread, 0, 2);
   tcase_add_test(t, is_left_alone);
   tcase_add_loop_test(t, reads_properties, 0, 1 + NET_PLUGIN_NEWEST - NET_PLUGIN_OLDEST);

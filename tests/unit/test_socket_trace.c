@@ -6,6 +6,7 @@
 #include <netinet/tcp.h>
 #include <sys/epoll.h>
 #include <sys/uio.h>
+#include "../../src/base/iface.h"
 #include "../../src/transport/net/socket.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
@@ -433,6 +434,36 @@ START_TEST(refuses_nonsense) {
 }
 END_TEST
 
+/* ---- interfaces ---- */
+
+/* Whether the user has named them; each is in the log once. */
+static const struct {
+  const char *names;
+  bool named;
+} named[] = {{NULL, false}, {"", false}, {"lo", true}, {"=lo", true}, {"^nothing", false}};
+START_TEST(knows_its_interfaces) {
+  const hk_transport_env env = {.nranks = 1};
+  hk_socket_fact mine;
+  hk_iface ifaces[32];
+  int n = 32, listed = 0;
+  void *ctx;
+  char line[300];
+  scratch_make();
+  if (named[_i].names) setenv("NCCL_SOCKET_IFNAME", named[_i].names, 1);
+  trace_start("interfaces");
+  memset(&mine, 0xee, sizeof mine);
+  ck_assert_int_eq(hk_net_socket.init(&env, &ctx, &mine), HK_OK);
+  ck_assert_int_eq(mine.named, named[_i].named);
+  ck_assert_int_eq(hk_ifaces(ifaces, &n, NULL), HK_OK);
+  while (fgets(line, sizeof line, trace.log))
+    if (strstr(line, "INFO interface ")) listed++;
+  ck_assert_int_eq(listed, n);
+  hk_net_socket.fini(ctx);
+  fclose(trace.log);
+  scratch_remove();
+}
+END_TEST
+
 int main(void) {
   golden_clear(TRACE_FILE);
   TCase *t = tcase_create("socket_trace");
@@ -440,5 +471,6 @@ int main(void) {
   tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
   tcase_add_loop_test(t, reports_ends, 0, (int)HK_ARRAY_LENGTH(closings));
   tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(headers));
+  tcase_add_loop_test(t, knows_its_interfaces, 0, (int)HK_ARRAY_LENGTH(named));
   return suite_run_one("socket_trace", t);
 }
