@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include "../../src/base/param.h"
 #include "../../src/runtime/comm.h"
 #include "../support/fuzz.h"
 #include "../support/suite.h"
@@ -136,6 +137,164 @@ START_TEST(first_versions) {
 }
 END_TEST
 
+/* ---- what a communicator has then ---- */
+
+/* A variable of at least `least` is stronger than the field, and a field that is set than the default. */
+static const struct option {
+  hk_param_id variable; /* HK_P_COUNT: there is none */
+  int least;
+  size_t field, at; /* in ncclConfig_t, in hk_comm_options */
+  int other;        /* without both */
+  enum { AS_IS, IS_SET, IS_ZERO, IS_TWO } how;
+} options[] = {
+#define OPTION(variable, least, field, at, other, how)                                                                 \
+  { variable, least, offsetof(ncclConfig_t, field), offsetof(hk_comm_options, at), other, how }
+    OPTION(HK_P_COMM_BLOCKING, 0, blocking, blocking, 1, IS_SET),
+    OPTION(HK_P_CGA_CLUSTER_SIZE, 0, cgaClusterSize, cluster, 0, AS_IS),
+    OPTION(HK_P_CTA_POLICY, 0, CTAPolicy, policy, 0, AS_IS),
+    OPTION(HK_P_COUNT, 0, nvlsHostMode, nvls_mode, ncclNvlsHostModeEnable, AS_IS),
+    OPTION(HK_P_NVLS_NCHANNELS, 1, nvlsCTAs, nvls_ctas, 0, AS_IS),
+    OPTION(HK_P_NCHANNELS_PER_NET_PEER, 1, nChannelsPerNetPeer, net_channels, 0, AS_IS),
+    OPTION(HK_P_NVLINK_CENTRIC, 0, nvlinkCentricSched, nvlink_first, 0, IS_SET),
+    OPTION(HK_P_LAUNCH_ORDER_IMPLICIT, 0, launchOrderImplicit, in_launch_order, 0, IS_SET),
+    OPTION(HK_P_GRAPH_STREAM_ORDERING, 0, graphStreamOrdering, loose_captures, 1, IS_ZERO),
+    OPTION(HK_P_COUNT, 0, graphUsageMode, no_captures, 2, IS_ZERO),
+    OPTION(HK_P_COUNT, 0, graphUsageMode, mixes_graphs, 2, IS_TWO),
+    OPTION(HK_P_COLLNET_ENABLE, 0, collnetEnable, collnet, 0, IS_SET),
+    OPTION(HK_P_COUNT, 0, minCTAs, min_ctas, 0, AS_IS),
+    OPTION(HK_P_COUNT, 0, maxCTAs, max_ctas, 0, AS_IS),
+    OPTION(HK_P_COUNT, 0, trafficClass, traffic_class, -1, AS_IS),
+    OPTION(HK_P_NUM_RMA_CTX, 0, numRmaCtx, rma_contexts, 1, AS_IS),
+    OPTION(HK_P_COUNT, 0, numRmaSig, rma_signals, 1, AS_IS),
+    OPTION(HK_P_COUNT, 0, rmaEagerInit, rma_eager, 0, IS_SET),
+    OPTION(HK_P_SPLIT_SHARE, 0, splitShare, split_share, 0, IS_SET),
+    OPTION(HK_P_SHRINK_SHARE, 0, shrinkShare, shrink_share, 0, IS_SET),
+    OPTION(HK_P_MAX_P2P_PEERS, 1, maxP2pPeers, p2p_peers, 0, AS_IS),
+#undef OPTION
+};
+enum { OPTIONS = sizeof options / sizeof *options };
+
+/* Checks all options; of the variables one is set, or none (HK_P_COUNT). */
+static void check_options(const ncclConfig_t *given, hk_param_id variable, int value) {
+  hk_comm_options got;
+  memset(&got, 0, sizeof got);
+  ck_assert_msg(hk_options_read(given, &got) == HK_OK, "%s", hk_last_error());
+  for (size_t i = 0; i < OPTIONS; i++) {
+    const struct option *o = &options[i];
+    int want = o->other, has = 0;
+    if (given) memcpy(&want, (const char *)given + o->field, sizeof want);
+    if (want == NCCL_CONFIG_UNDEF_INT) want = o->other;
+    if (o->variable < HK_P_COUNT && o->variable == variable && value >= o->least) want = value;
+    memcpy(&has, (const char *)&got + o->at, o->how == AS_IS ? sizeof has : sizeof(bool));
+    want = o->how == AS_IS ? want : o->how == IS_SET ? want != 0 : o->how == IS_ZERO ? want == 0 : want == 2;
+    if (variable == HK_P_GRAPH_MIXING && value >= 0 && o->how == IS_TWO) want = value;
+    ck_assert_msg(has == want, "option %zu is %d, not %d", i, has, want);
+  }
+  ck_assert_int_eq(got.batch_invariant, -1); /* no parent's */
+  ck_assert_str_eq(got.name, given && given->commName ? given->commName : "");
+  ck_assert_str_eq(got.net_name, given && given->netName ? given->netName : "");
+}
+
+static void set_variable(hk_param_id id, int value) {
+  hk_param_info info;
+  char text[16];
+  hk_param_describe(id, &info);
+  snprintf(text, sizeof text, "%d", value);
+  setenv(info.name, text, 1);
+  hk_param_reload();
+}
+static void unset_variable(hk_param_id id) {
+  hk_param_info info;
+  hk_param_describe(id, &info);
+  unsetenv(info.name);
+  hk_param_reload();
+}
+
+START_TEST(what_is_set) {
+  setenv("NCCL_DEBUG", "NONE", 1);
+  check_options(NULL, HK_P_COUNT, 0);
+  for (size_t i = 0; i < OPTIONS; i++)
+    for (int v = -1; v <= 3; v++) { /* -1: not set */
+      ncclConfig_t given = NCCL_CONFIG_INITIALIZER, full;
+      given.commName = v == 1 ? "a name" : NULL;
+      given.netName = v == 2 ? "a network" : NULL;
+      if (v >= 0) memcpy((char *)&given + options[i].field, &v, sizeof v);
+      if (hk_config_read(&given, &full) != HK_OK) continue; /* not a value of this field */
+      check_options(&given, HK_P_COUNT, 0);
+      const hk_param_id variables[] = {options[i].variable, HK_P_GRAPH_MIXING};
+      for (int k = 0; k < 2; k++)
+        for (int value = -1; value <= 1 && variables[k] < HK_P_COUNT; value++) {
+          hk_param_info info;
+          hk_param_describe(variables[k], &info);
+          if (value < info.min) continue;
+          set_variable(variables[k], value);
+          check_options(&given, variables[k], value);
+          unset_variable(variables[k]);
+        }
+    }
+}
+END_TEST
+
+/* Both ends of each field's values, and what is beyond them. */
+START_TEST(limits) {
+  setenv("NCCL_DEBUG", "NONE", 1);
+  static const struct {
+    size_t field;
+    int low, high;
+  } of[] = {
+#define LIMITS(field, low, high) {offsetof(ncclConfig_t, field), low, high}
+      LIMITS(blocking, 0, 1),
+      LIMITS(cgaClusterSize, 0, 8),
+      LIMITS(minCTAs, 1, INT_MAX),
+      LIMITS(maxCTAs, 1, INT_MAX),
+      LIMITS(splitShare, 0, 1),
+      LIMITS(collnetEnable, 0, 1),
+      LIMITS(CTAPolicy, 0, 3),
+      LIMITS(shrinkShare, 0, 1),
+      LIMITS(nvlsCTAs, 1, INT_MAX),
+      LIMITS(graphUsageMode, 0, 2),
+      LIMITS(nChannelsPerNetPeer, 1, 64),
+      LIMITS(nvlinkCentricSched, 0, 1),
+      LIMITS(numRmaCtx, 0, INT_MAX),
+      LIMITS(maxP2pPeers, 1, INT_MAX),
+      LIMITS(graphStreamOrdering, 0, 1),
+      LIMITS(launchOrderImplicit, 0, 1),
+      LIMITS(numRmaSig, 0, INT_MAX),
+      LIMITS(rmaEagerInit, 0, 1),
+      LIMITS(hostCftMode, 1, 3),
+      LIMITS(nvlsHostMode, 0, 3),
+#undef LIMITS
+  };
+  for (size_t i = 0; i < sizeof of / sizeof *of; i++) {
+    const int above = of[i].high == INT_MAX ? INT_MAX : of[i].high + 1;
+    const int values[] = {of[i].low - 1, of[i].low, of[i].high, above};
+    for (int k = 0; k < 4; k++) {
+      ncclConfig_t given = NCCL_CONFIG_INITIALIZER, full;
+      memcpy((char *)&given + of[i].field, &values[k], sizeof(int));
+      const bool good = values[k] >= of[i].low && values[k] <= of[i].high;
+      ck_assert_msg((hk_config_read(&given, &full) == HK_OK) == good, "limits %zu: %d", i, values[k]);
+    }
+  }
+  for (int least = 4; least <= 5; least++) {
+    ncclConfig_t given = NCCL_CONFIG_INITIALIZER, full;
+    given.minCTAs = least;
+    given.maxCTAs = 4;
+    ck_assert_int_eq(hk_config_read(&given, &full), least == 4 ? HK_OK : HK_ERR_ARGUMENT);
+  }
+  ncclConfig_t given = NCCL_CONFIG_INITIALIZER, full;
+  given.nvlsHostMode = INT_MAX;
+  ck_assert_int_eq(hk_config_read(&given, &full), HK_OK);
+  const struct {
+    size_t size;
+    bool good;
+  } sizes[] = {{16, false}, {24, true}, {25, false}, {65536, true}, {65544, false}};
+  for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+    given.size = sizes[i].size;
+    ck_assert_int_eq(hk_config_read(&given, &full) == HK_OK, sizes[i].good);
+  }
+}
+END_TEST
+
 START_TEST(creating) {
   setenv("NCCL_DEBUG", "NONE", 1);
   fuzz_begin();
@@ -162,6 +321,8 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("fuzz_config");
   tcase_add_test(t, first_versions);
+  tcase_add_test(t, what_is_set);
+  tcase_add_test(t, limits);
   tcase_add_test(t, reading);
   tcase_add_test(t, creating);
   return suite_run_one("fuzz_config", t);
