@@ -127,17 +127,48 @@ static void make_rank(world *w, int r, bool in_place) {
   hk_exec_init(&k->exec, &k->plan, &w->launch, k->in, out, k->memory, k->scratch);
 }
 
-/* A rank that cannot go on waits for others, each named once, and for none that has ended. */
-static const char *check_awaited(const world *w, const hk_exec *x) {
+/* Is a link of this lane not ready because of the other rank? To drain, all slots must be back. */
+static bool is_held_up(const rank *k, unsigned lane, bool draining, int by) {
+  const hk_program *p = k->plan.program;
+  for (uint32_t n = 0; n < p->nlinks; n++) {
+    const hk_link *l = k->plan.links[lane / p->nlanes * p->nlinks + n];
+    if (hk_program_links(p)[n].lane != lane % p->nlanes) continue;
+    if (!hk_link_sends((hk_link_kind)l->kind)) {
+      if (!draining && l->peer == by && !hk_link_can_recv(l)) return true;
+      continue;
+    }
+    for (uint32_t h = 0; h < l->nheads; h++) {
+      const int reader = l->kind == HK_LINK_MCAST_SEND ? (int)(h + (h >= l->peer)) : l->peer;
+      if (reader == by && l->done - atomic_load(&l->heads[h].value) > (draining ? 0 : l->area_mask)) return true;
+    }
+  }
+  return false;
+}
+
+/* A rank that cannot go on waits for others, each named once, and for none that does not hold it up. Of each of its
+ * lanes that has not ended one at least is named. */
+static const char *check_awaited(const world *w, const rank *k) {
+  const hk_exec *x = &k->exec;
   int peers[64], first[1];
+  bool guilty[64] = {false};
   const int n = hk_exec_waits_for(x, peers, 64);
   if (n < 1) return "a rank waits for no other";
   for (int i = 0; i < n; i++) {
     if (peers[i] < 0 || peers[i] >= w->p.nranks) return "a rank waits for one that there is not";
     if (hk_exec_done(&w->ranks[peers[i]].exec)) return "a rank waits for one that has ended";
-    for (int k = 0; k < i; k++)
-      if (peers[k] == peers[i]) return "a rank waits twice for another";
+    for (int j = 0; j < i; j++)
+      if (peers[j] == peers[i]) return "a rank waits twice for another";
   }
+  for (unsigned lane = 0; lane < w->channels * x->plan->program->nlanes; lane++) {
+    const bool draining = !x->brief && x->lanes[lane].draining;
+    if (x->brief ? x->at[lane] == x->plan->steps->end[lane] : x->lanes[lane].done) continue;
+    bool any = false;
+    for (int i = 0; i < n; i++)
+      if (is_held_up(k, lane, draining, peers[i])) guilty[i] = any = true;
+    if (!any) return "none is named of those for which a lane waits";
+  }
+  for (int i = 0; i < n; i++)
+    if (!guilty[i]) return "a rank waits for one that does not hold it up";
   if (hk_exec_waits_for(x, first, 1) != 1 || first[0] != peers[0]) return "room for one gives another rank";
   return NULL;
 }
@@ -145,12 +176,13 @@ static const char *check_awaited(const world *w, const hk_exec *x) {
 static const char *run(world *w) {
   for (unsigned idle = 0;;) {
     bool moved = false, done = true;
-    hk_exec *x = &w->ranks[random_below(&w->seed, (unsigned)w->p.nranks)].exec;
+    const unsigned r = random_below(&w->seed, (unsigned)w->p.nranks);
+    hk_exec *x = &w->ranks[r].exec;
     const bool ended = hk_exec_done(x);
     if (!ended && hk_exec_step(x, &moved) != HK_OK) return "a step fails";
-    const char *wrong = ended || moved || hk_exec_done(x) ? NULL : check_awaited(w, x);
+    const char *wrong = ended || moved || hk_exec_done(x) ? NULL : check_awaited(w, &w->ranks[r]);
     if (wrong) return wrong;
-    for (int r = 0; r < w->p.nranks; r++) done = done && hk_exec_done(&w->ranks[r].exec);
+    for (int i = 0; i < w->p.nranks; i++) done = done && hk_exec_done(&w->ranks[i].exec);
     if (done) return NULL;
     idle = moved ? 0 : idle + 1;
     if (idle > 10000) return "nothing moves any more";

@@ -83,6 +83,11 @@ START_TEST(readers_that_lag) {
   l = (hk_link){.heads = heads, .nheads = 1, .peer = 6, .kind = HK_LINK_SEND};
   ck_assert_int_eq(hk_link_lagging(&l, 8, ranks, 4), 1);
   ck_assert_int_eq(ranks[0], 6);
+  for (uint16_t own = 0; own < 2; own++) { /* of two ranks the other one */
+    l = (hk_link){.heads = heads, .nheads = 1, .peer = own, .kind = HK_LINK_MCAST_SEND};
+    ck_assert_int_eq(hk_link_lagging(&l, 8, ranks, 4), 1);
+    ck_assert_int_eq(ranks[0], 1 - own);
+  }
 }
 END_TEST
 
