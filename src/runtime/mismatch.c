@@ -191,7 +191,7 @@ static bool describe_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, c
   hk_activity a;
   uint64_t operation = c->order.sequence;
   size_t unit = hk_dtype_size((hk_dtype)call->dtype), sent = hk_length_of_mark(x->bad_signature ^ x->signature);
-  if (!x->pairs || sent % unit) return false;
+  if (!hk_coll_pairs((hk_coll)call->coll) || sent % unit) return false;
   if (hk_watch_call_of(c, x->bad_peer, operation, ask_ns, &a)) { /* or it has left */
     uint32_t theirs = hk_watch_signature(&a, operation);
     if (theirs && theirs != hk_choose_signature(call)) return false;
