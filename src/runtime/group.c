@@ -321,7 +321,6 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   g->ncalls = g->room = 0;
   if (rc != HK_OK) {
     hk_jobs_refuse(&g->jobs, rc); /* if one call of a group is wrong, none begins */
-    hk_acts_drop(&g->acts);
     hk_group_fail_calls(calls, n, rc);
   } else if (g->jobs.first)
     rc = hk_jobs_run(&g->jobs);
