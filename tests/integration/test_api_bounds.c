@@ -7,6 +7,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/runtime/comm.h"
+#include "../support/golden.h"
+#include "../support/leftovers.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -329,6 +332,160 @@ START_TEST(of_device_resources) {
 }
 END_TEST
 
+/* ---- communicators that cannot take the call ---- */
+
+static char b[64];
+static int count;
+static void *place;
+static uint64_t bytes;
+static ncclComm_t child;
+static ncclUniqueId id;
+static ncclResult_t async;
+static ncclWindow_t win;
+static ncclRedOp_t op;
+static ncclCommProperties_t properties = NCCL_COMM_PROPERTIES_INITIALIZER;
+static size_t one[] = {1};
+static const ncclTeam_t alone = {.nRanks = 1, .rank = 0, .stride = 1};
+#define EACH_CALL(CALL)                                                                                                \
+  CALL(ncclAllReduce, (b, b, 1, ncclInt8, ncclSum, c, NULL))                                                           \
+  CALL(ncclBroadcast, (b, b, 1, ncclInt8, 0, c, NULL))                                                                 \
+  CALL(ncclBcast, (b, 1, ncclInt8, 0, c, NULL))                                                                        \
+  CALL(ncclReduce, (b, b, 1, ncclInt8, ncclSum, 0, c, NULL))                                                           \
+  CALL(ncclReduceScatter, (b, b, 1, ncclInt8, ncclSum, c, NULL))                                                       \
+  CALL(ncclAllGather, (b, b, 1, ncclInt8, c, NULL))                                                                    \
+  CALL(ncclAlltoAll, (b, b + 8, 1, ncclInt8, c, NULL))                                                                 \
+  CALL(ncclGather, (b, b, 1, ncclInt8, 0, c, NULL))                                                                    \
+  CALL(ncclScatter, (b, b, 1, ncclInt8, 0, c, NULL))                                                                   \
+  CALL(ncclAllReduceConfig, (b, b, 1, ncclInt8, ncclSum, c, NULL, NULL))                                               \
+  CALL(hocketAlltoAllv, (b, one, NULL, b + 8, one, NULL, ncclInt8, c, NULL))                                           \
+  CALL(hocketAllGatherv, (b, b, one, NULL, ncclInt8, c, NULL))                                                         \
+  CALL(hocketReduceScatterv, (b, b, one, NULL, ncclInt8, ncclSum, c, NULL))                                            \
+  CALL(hocketCommProbe, (c, 0, &count))                                                                                \
+  CALL(hocketCommSetBatchInvariant, (c, 0))                                                                            \
+  CALL(ncclSend, (b, 1, ncclInt8, 0, c, NULL))                                                                         \
+  CALL(ncclRecv, (b, 1, ncclInt8, 0, c, NULL))                                                                         \
+  CALL(ncclSignal, (0, 0, 0, 0, c, NULL))                                                                              \
+  CALL(ncclPutSignal, (b, 1, ncclInt8, 0, win, 0, 0, 0, 0, c, NULL))                                                   \
+  CALL(ncclWaitSignal, (0, NULL, c, NULL))                                                                             \
+  CALL(ncclRedOpCreatePreMulSum, (&op, b, ncclInt8, ncclScalarHostImmediate, c))                                       \
+  CALL(ncclRedOpDestroy, (ncclNumOps, c))                                                                              \
+  CALL(ncclCommCount, (c, &count))                                                                                     \
+  CALL(ncclCommUserRank, (c, &count))                                                                                  \
+  CALL(ncclCommCuDevice, (c, &count))                                                                                  \
+  CALL(ncclCommGetAsyncError, (c, &async))                                                                             \
+  CALL(ncclCommMemStats, (c, (ncclCommMemStat_t)0, &bytes))                                                            \
+  CALL(ncclCommQueryProperties, (c, &properties))                                                                      \
+  CALL(ncclCommGetUniqueId, (c, &id))                                                                                  \
+  CALL(ncclCommSplit, (c, 0, 0, &child, NULL))                                                                         \
+  CALL(ncclCommShrink, (c, NULL, 0, &child, NULL, 0))                                                                  \
+  CALL(ncclCommGrow, (c, 1, NULL, -1, &child, NULL))                                                                   \
+  CALL(ncclCommSuspend, (c, NCCL_SUSPEND_MEM))                                                                         \
+  CALL(ncclCommResume, (c))                                                                                            \
+  CALL(ncclCommRegister, (c, b, 64, &place))                                                                           \
+  CALL(ncclCommDeregister, (c, b))                                                                                     \
+  CALL(ncclCommWindowRegister, (c, b, 64, &win, 0))                                                                    \
+  CALL(ncclCommWindowDeregister, (c, (ncclWindow_t)(void *)b))                                                         \
+  CALL(ncclWinGetUserPtr, (c, (ncclWindow_t)(void *)b, &place))                                                        \
+  CALL(ncclDevCommCreate, (c, NULL, NULL))                                                                             \
+  CALL(ncclDevCommDestroy, (c, NULL))                                                                                  \
+  CALL(ncclTeamRankToWorld, (c, alone, 0))                                                                             \
+  CALL(ncclTeamRankToLsa, (c, alone, 0))                                                                               \
+  CALL(ncclCommRevoke, (c, 0))                                                                                         \
+  CALL(ncclCommFinalize, (c))                                                                                          \
+  CALL(ncclCommDestroy, (c))                                                                                           \
+  CALL(ncclCommAbort, (c))
+enum {
+#define CALL(name, args) CALL_##name,
+  EACH_CALL(CALL)
+#undef CALL
+      CALLS,
+  LAST_ONES = CALL_ncclCommRevoke /* from here on they change it */
+};
+static const char *const names[] = {
+#define CALL(name, args) #name,
+    EACH_CALL(CALL)
+#undef CALL
+};
+static int call(int which, ncclComm_t c) {
+  switch (which) {
+#define CALL(name, args)                                                                                               \
+  case CALL_##name: return (int)name args;
+    EACH_CALL(CALL)
+#undef CALL
+  }
+  return -1;
+}
+
+/* Addresses are not the same in each run. */
+static const char *without_addresses(const char *from) {
+  static char text[1024];
+  size_t n = 0;
+  while (*from && n < sizeof text - 2) {
+    text[n++] = *from++;
+    if (n < 2 || text[n - 1] != 'x' || text[n - 2] != '0') continue;
+    from += strspn(from, "0123456789abcdef");
+    text[n++] = '*';
+  }
+  text[n] = 0;
+  return text;
+}
+
+static void no_communicator(ncclComm_t *c) { *c = NULL; }
+static void other_memory(ncclComm_t *c) { *c = (ncclComm_t)(void *)calloc(1, sizeof **c); }
+static void freed(ncclComm_t *c) { ck_assert_int_eq(ncclCommDestroy(*c), ncclSuccess); }
+static void forked(ncclComm_t *c) { (*c)->forks++; }
+static void in_its_init(ncclComm_t *c) { atomic_store(&(*c)->health.progress, HK_IN_PROGRESS); }
+static void finalized(ncclComm_t *c) { ck_assert_int_eq(ncclCommFinalize(*c), ncclSuccess); }
+static void failed(ncclComm_t *c) { hk_comm_fail(*c, HK_ERR_REMOTE, "the test says so"); }
+static void revoked(ncclComm_t *c) { ck_assert_int_eq(ncclCommRevoke(*c, 0), ncclSuccess); }
+static void closing(ncclComm_t *c) { atomic_store(&(*c)->health.closing, HK_CLOSING_DESTROY); }
+static void in_another_group(ncclComm_t *c) { atomic_store(&(*c)->health.queued, 1); }
+static void in_this_group(ncclComm_t *c) {
+  ck_assert_int_eq(ncclGroupStart(), ncclSuccess);
+  ck_assert_int_eq(ncclAllReduce(b, b, 1, ncclInt8, ncclSum, *c, NULL), ncclSuccess);
+}
+static const struct {
+  const char *name;
+  void (*enter)(ncclComm_t *c);
+  int first, end; /* calls: the others wait or run in this state */
+} states[] = {
+    {"no communicator", no_communicator, 0, CALLS},
+    {"other memory", other_memory, 0, CALLS},
+    {"freed", freed, 0, CALLS},
+    {"forked", forked, 0, CALLS},
+    {"in its init", in_its_init, 0, LAST_ONES},
+    {"finalized", finalized, 0, CALLS},
+    {"failed", failed, 0, CALLS},
+    {"revoked", revoked, 0, CALLS},
+    {"closing", closing, CALL_ncclCommFinalize, CALLS},
+    {"in another group", in_another_group, LAST_ONES, CALL_ncclCommAbort},
+    {"in this group", in_this_group, LAST_ONES, CALLS},
+};
+#define STATES_FILE "tests/golden/api_states.txt"
+
+/* What each call gives in a state, and why, is a line of the file. */
+START_TEST(in_a_state) {
+  golden g = golden_open(STATES_FILE, states[_i].name);
+  ncclComm_t c = NULL;
+  setenv("NCCL_DEBUG", "NONE", 1);
+  for (int k = states[_i].first; k < states[_i].end; k++) {
+    char name[80];
+    child = NULL;
+    if (!c || k >= LAST_ONES) {
+      ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
+      states[_i].enter(&c);
+    }
+    (void)hk_error_adopt("-");
+    snprintf(name, sizeof name, "%s: %s %d", states[_i].name, names[k], call(k, c));
+    golden_words(&g, name, without_addresses(ncclGetLastError(NULL)));
+    if (child) ck_assert_int_eq(ncclCommDestroy(child), ncclSuccess);
+    if (states[_i].enter == in_this_group) golden_words(&g, name, ncclGetErrorString(ncclGroupEnd()));
+  }
+  leftovers_ignore(); /* the communicators */
+  fclose(g.file);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("bounds");
   setenv("NCCL_NUM_RMA_CTX", "1", 1);
@@ -337,5 +494,7 @@ int main(void) {
   tcase_add_test(t, of_an_init);
   tcase_add_test(t, of_an_estimate);
   tcase_add_test(t, of_device_resources);
+  golden_clear(STATES_FILE);
+  tcase_add_loop_test(t, in_a_state, 0, sizeof states / sizeof *states);
   return suite_run_one("api_bounds", t);
 }
