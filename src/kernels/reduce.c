@@ -33,7 +33,8 @@ static bool runs_here(const hk_kernels *k) {
     return __builtin_cpu_supports("avx2") && __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
   }
 #endif
-  return k == &hk_kernels_base;
+  (void)k;
+  return true;
 }
 
 static const hk_kernels *widest(void) {

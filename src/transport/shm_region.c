@@ -168,7 +168,7 @@ static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
   hk_shm_message m = {.region = it->region};
   list_known(p, it->process, &m);
   HK_TRY(ask(s, NULL, peer, &m, &fd), out);
-  for (uint32_t i = 0; i < m.nregions && i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
+  for (uint32_t i = 0; i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
   if (m.verb == HK_SHM_REGION && fd < 0) {
     rc = HK_FAIL(
         HK_ERR_SYSTEM,

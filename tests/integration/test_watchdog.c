@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
@@ -16,6 +17,7 @@
 #include "../../src/runtime/comm.h"
 #include "../../src/runtime/post.h"
 #include "../../src/runtime/watch.h"
+#include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
@@ -224,6 +226,30 @@ static int apart(void) {
   return faults;
 }
 
+/* A communicator that ends waits for its question, and its board says so. */
+static int ends_while_it_asks(void) {
+  enter();
+  int faults = RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && asks());
+  hk_watch_end(comms[0]);
+  faults += RANK_IS(!asks());
+  faults += RANK_IS(atomic_load(&comms[0]->order.board->phase) == HK_PHASE_DESTROY);
+  leave();
+  return faults;
+}
+
+/* An answer that comes when this rank is in no execution any more says nothing of its call. */
+static int answer_comes_late(void) {
+  hk_call other = sum;
+  other.count = 999;
+  enter();
+  begin(1, &other);
+  int faults = RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && asks());
+  comms[0]->order.exec = NULL;
+  faults += RANK_IS(hear(MS(301)) == HK_OK && atomic_load(&comms[0]->health.failure) == 0);
+  leave();
+  return faults;
+}
+
 static const struct {
   int (*act)(void);
   const char *how, *watchdog;
@@ -239,7 +265,9 @@ static const struct {
               {disagree, "net", "0", false},
               {too_late, "net", "0", false},
               {apart, "net", "0", false},
-              {apart, "shm", "0", false}};
+              {apart, "shm", "0", false},
+              {ends_while_it_asks, "net", "0", false},
+              {answer_comes_late, "net", "0", false}};
 
 static int play(ncclComm_t c, int rank, int n, void *arg) {
   int faults = 0;
@@ -264,10 +292,56 @@ START_TEST(watches) {
 }
 END_TEST
 
+/* A process that runs and is slow to answer is not stopped if its board is here: what the board says counts. */
+static int slow_to_answer(ncclComm_t c, int rank, int n, void *arg) {
+  pthread_barrier_t *both = arg;
+  int faults = 0;
+  (void)n;
+  comms[rank] = c;
+  if (rank == 1) {
+    begin(1, &sum);
+    pthread_mutex_lock(&c->health.lock); /* its answer waits for this */
+  }
+  pthread_barrier_wait(both);
+  if (rank == 0) {
+    const bool board = hk_wire_board(c, 1) != NULL;
+    const hk_peer peer = c->peers[1];
+    hk_activity a;
+    hk_presence p = hk_watch_ask(c, 1, MS(50), &a);
+    faults += RANK_IS(p == (board ? HK_PRESENCE_ANSWERS : HK_PRESENCE_STOPPED));
+    if (board) faults += RANK_IS(a.phase == HK_PHASE_OPERATION && a.sequence == 1 && a.coll == HK_ALLREDUCE);
+    if (board) faults += RANK_IS(a.count == 1000 && a.waits_for == -1);
+    c->peers[1].host++; /* a process of another host is not looked at */
+    faults += RANK_IS(hk_watch_ask(c, 1, MS(50), &a) == HK_PRESENCE_STOPPED);
+    c->peers[1] = peer;
+    c->peers[1].pid = 0; /* there is none */
+    faults += RANK_IS(hk_watch_ask(c, 1, MS(50), &a) == HK_PRESENCE_STOPPED);
+    c->peers[1] = peer;
+  }
+  pthread_barrier_wait(both);
+  if (rank == 1) pthread_mutex_unlock(&c->health.lock);
+  hk_watch_over(c);
+  return faults;
+}
+
+START_TEST(slow_processes) {
+  pthread_barrierattr_t shared;
+  pthread_barrier_t *both = mmap(NULL, sizeof *both, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  pthread_barrierattr_init(&shared);
+  pthread_barrierattr_setpshared(&shared, PTHREAD_PROCESS_SHARED);
+  pthread_barrier_init(both, &shared, 2);
+  ranks_reach_by(_i ? "shm" : "net");
+  setenv("HOCKET_WATCHDOG", "0", 1);
+  hk_param_reload();
+  ck_assert_int_eq(ranks_as_processes(2, slow_to_answer, both), 0);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("watchdog");
   tcase_add_checked_fixture(t, scratch_make, scratch_remove);
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, watches, 0, HK_ARRAY_LENGTH(scenes));
+  tcase_add_loop_test(t, slow_processes, 0, 2);
   return suite_run_one("watchdog", t);
 }
