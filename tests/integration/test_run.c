@@ -60,6 +60,7 @@ static struct {
   hk_link *link;
   size_t left;
   int looks, pieces;
+  uint32_t error; /* of their signature */
 } stream;
 
 static void publish_piece(void) {
@@ -71,7 +72,7 @@ static void publish_piece(void) {
   if (bytes > stream.left) bytes = stream.left;
   stream.left -= bytes;
   stream.pieces++;
-  publish(stream.link, bytes, transfer ? hk_transfer_signature(LONG) : x->signature);
+  publish(stream.link, bytes, stream.error ^ (transfer ? hk_transfer_signature(LONG) : x->signature));
 }
 
 /* ---- the clock ---- */
@@ -231,6 +232,23 @@ static int lost_message_of_group(void) {
   publish_lost(link_of_1(true), 4, hk_transfer_signature(4));
   return RANK_IS(group(true, 3, 4) == ncclRemoteError);
 }
+/* What is wrong comes while rank 0 waits, and its board shows the call. */
+static int wrong_later(ncclResult_t (*call)(void), bool p2p) {
+  stream.link = link_of_1(p2p);
+  stream.left = 4;
+  stream.error = 1;
+  if (!p2p) (void)begin_1(4);
+  const ncclResult_t rc = call();
+  stream.link = NULL;
+  return RANK_IS(rc == ncclInvalidUsage);
+}
+static ncclResult_t short_broadcast(void) { return broadcast(4); }
+static ncclResult_t short_receive(void) { return receive(4); }
+static ncclResult_t nine_receives(void) { return group(false, 9, 4); }
+static int wrong_call_later(void) { return wrong_later(short_broadcast, false); }
+static int wrong_size_later(void) { return wrong_later(short_receive, true); }
+static int wrong_size_of_many(void) { return wrong_later(nine_receives, true); }
+
 /* Of this rank's own: a wave does not fit a slot of the link. */
 static int too_small(void) {
   hk_link_walk walk = {0};
@@ -249,9 +267,9 @@ static int too_small(void) {
 #define OTHER                                                                                                          \
   "rank 0, in " BROADCAST " (operation 3), found a message of rank 1 with 4 bytes that belongs to another operation, " \
   "where these ranks made different calls: " ADVICE
-#define SIZE                                                                                                           \
-  "rank 1 sends a message of another size (a piece of 8 bytes came) than the 4 bytes that rank 0 receives in " RECV    \
-  ": make count and type of the ncclSend and the ncclRecv equal"
+#define SIZE(piece)                                                                                                    \
+  "rank 1 sends a message of another size (a piece of " piece " bytes came) than the 4 bytes that rank 0 receives "    \
+  "in " RECV ": make count and type of the ncclSend and the ncclRecv equal"
 #define LOST "rank 1 sent a reference over a link of one process"
 static const struct {
   const char *name;
@@ -267,9 +285,12 @@ static const struct {
      "rank 0 in " BROADCAST ": rank 1 sent 8 bytes where 4 were expected"},
     {"wrong_call", wrong_call, HK_EVENT_VERDICT, 1, BROADCAST, OTHER},
     {"wrong_call_of_group", wrong_call_of_group, HK_EVENT_VERDICT, 1, BROADCAST, OTHER},
-    {"wrong_size", wrong_size, HK_EVENT_VERDICT, 1, RECV, SIZE},
-    {"wrong_size_of_two", wrong_size_of_two, HK_EVENT_VERDICT, 1, RECV, SIZE},
-    {"wrong_size_of_group", wrong_size_of_group, HK_EVENT_VERDICT, 1, RECV, SIZE},
+    {"wrong_size", wrong_size, HK_EVENT_VERDICT, 1, RECV, SIZE("8")},
+    {"wrong_size_of_two", wrong_size_of_two, HK_EVENT_VERDICT, 1, RECV, SIZE("8")},
+    {"wrong_size_of_group", wrong_size_of_group, HK_EVENT_VERDICT, 1, RECV, SIZE("8")},
+    {"wrong_call_later", wrong_call_later, HK_EVENT_VERDICT, 1, BROADCAST, OTHER},
+    {"wrong_size_later", wrong_size_later, HK_EVENT_VERDICT, 1, RECV, SIZE("4")},
+    {"wrong_size_of_many", wrong_size_of_many, HK_EVENT_VERDICT, 1, RECV, SIZE("4")},
     {"lost_slot", lost_slot, HK_EVENT_SUSPECT, 1, BROADCAST, LOST},
     {"lost_message", lost_message, HK_EVENT_SUSPECT, 1, RECV, LOST},
     {"lost_message_of_group", lost_message_of_group, HK_EVENT_SUSPECT, 1, RECV, LOST},

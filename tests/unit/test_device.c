@@ -246,6 +246,7 @@ START_TEST(cuda_allreduce) {
     hk_memory *all[] = {&fifo[r], &program[r], &links[r], &user[r], &result[r]};
     for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) ck_assert_int_eq(d->ops->release(d, all[i]), HK_OK);
     ck_assert_int_eq(d->ops->order_free(d, &order[r]), HK_OK);
+    ck_assert(!order[r].event && !order[r].used);
     ck_assert_int_eq(d->ops->queue_free(d, q[r]), HK_OK);
   }
   ck_assert_int_eq(d->ops->release(d, &state), HK_OK);

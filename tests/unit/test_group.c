@@ -36,7 +36,9 @@ static hk_status note(const hk_call *calls, size_t n) {
   }
   return gives;
 }
+static hk_call last;
 static hk_status run_one(const hk_call *call) {
+  last = *call;
   groups += 100;
   return note(call, 1);
 }
@@ -45,7 +47,8 @@ static hk_status run_group(const hk_call *calls, size_t n) {
   return note(calls, n);
 }
 static void hold(const hk_call *call, int by) { held[(int *)(void *)call->stream - streams] += by; }
-static const hk_backend backend = {.run_one = run_one, .run_group = run_group, .hold = hold};
+static hk_status check(const hk_call *call, const char *who) { return (void)call, (void)who, HK_OK; }
+static const hk_backend backend = {.check = check, .run_one = run_one, .run_group = run_group, .hold = hold};
 
 static void setup(void) {
   scratch_make();
@@ -384,6 +387,121 @@ START_TEST(acts_together) {
 }
 END_TEST
 
+/* ---- what becomes of a call's arguments ---- */
+
+/* Calls a collective, if there is a configuration with it. */
+static ncclResult_t call_of_api(hk_coll coll, int root, const ncclCollConfig_t *config) {
+  static char in[8], out[8];
+  ncclComm_t c = &comms[0];
+  cudaStream_t s = (cudaStream_t)(void *)&streams[0];
+  last = (hk_call){.in = in, .out = out, .stream = s}; /* for the comparison */
+  switch (coll) {
+#define EACH(id, name, ...)                                                                                            \
+  case id: return config ? name##Config(in, out, 7, __VA_ARGS__, c, s, config) : name(in, out, 7, __VA_ARGS__, c, s);
+    EACH(HK_ALLREDUCE, ncclAllReduce, ncclFloat16, ncclMax)
+    EACH(HK_REDUCE, ncclReduce, ncclFloat16, ncclMax, root)
+    EACH(HK_BROADCAST, ncclBroadcast, ncclFloat16, root)
+    EACH(HK_REDUCE_SCATTER, ncclReduceScatter, ncclFloat16, ncclMax)
+    EACH(HK_ALLGATHER, ncclAllGather, ncclFloat16)
+    EACH(HK_ALLTOALL, ncclAlltoAll, ncclFloat16)
+    EACH(HK_GATHER, ncclGather, ncclFloat16, root)
+    EACH(HK_SCATTER, ncclScatter, ncclFloat16, root)
+#undef EACH
+    default: return ncclInternalError;
+  }
+}
+
+START_TEST(arguments) {
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE,   HK_BROADCAST, HK_REDUCE_SCATTER,
+                                  HK_ALLGATHER, HK_ALLTOALL, HK_GATHER,    HK_SCATTER};
+  static const ncclCollConfig_t fresh = NCCL_COLLCONFIG_INITIALIZER;
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++)
+    for (int config = 0; config < 2; config++) {
+      ncclCollConfig_t given = fresh;
+      given.userProfilerTag = 99;
+      groups = 0;
+      ck_assert_int_eq(call_of_api(colls[i], 3, config ? &given : NULL), ncclSuccess);
+      ck_assert_int_eq(groups, 100);
+      ck_assert(last.comm == &comms[0] && last.in && last.out && last.in != last.out && last.count == 7);
+      ck_assert(last.coll == colls[i] && last.dtype == HK_F16 && last.stream == (cudaStream_t)(void *)&streams[0]);
+      ck_assert_int_eq(last.redop, hk_coll_reduces(colls[i]) ? HK_MAX : 0);
+      ck_assert_int_eq(last.root, hk_coll_has_root(colls[i]) ? 3 : 0);
+      ck_assert(!last.asks && !last.holds && !last.blocks && !last.p2p && last.tag == (config ? 99 : 0));
+    }
+}
+END_TEST
+
+/* A number that makes no sense is ignored, one that is too large is the largest, and a variable is stronger. */
+static const struct {
+  const char *variable;
+  size_t field, at;
+  int given[5], wants[5];
+} wishes[] = {
+#define WISH(variable, field, at) variable, offsetof(ncclCollConfig_t, field), offsetof(hk_call_options, at)
+    {WISH("NCCL_MIN_NCHANNELS", minCTAs, min_ctas), {-1, 0, 1, 64, 65}, {0, 0, 1, 64, 64}},
+    {WISH("NCCL_MAX_NCHANNELS", maxCTAs, max_ctas), {-1, 0, 1, 64, 65}, {0, 0, 1, 64, 64}},
+    {WISH("NCCL_NVLS_NCHANNELS", nvlsCTAs, nvls_ctas), {-1, 0, 1, 64, 65}, {0, 0, 1, 64, 64}},
+    {WISH("NCCL_CGA_CLUSTER_SIZE", cgaClusterSize, cluster), {-1, 0, 1, 8, 9}, {0, 1, 2, 9, 0}},
+    {WISH("NCCL_CTA_POLICY", CTAPolicy, policy), {-1, 0, 1, 3, 4}, {-1, 1, 2, 4, -1}}, /* -1: an error */
+};
+
+START_TEST(configured) {
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(wishes); i++)
+    for (int k = -1; k < 5; k++) /* -1: not set */
+      for (int variable = 0; variable < 2; variable++) {
+        ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+        uint8_t wants[sizeof(hk_call_options)] = {0};
+        if (k >= 0) memcpy((char *)&config + wishes[i].field, &wishes[i].given[k], sizeof(int));
+        if (variable) setenv(wishes[i].variable, "1", 1);
+        hk_param_reload();
+        const ncclResult_t rc = call_of_api(HK_ALLREDUCE, 0, &config);
+        if (k >= 0 && wishes[i].wants[k] < 0) {
+          ck_assert_int_eq(rc, ncclInvalidArgument);
+        } else {
+          if (k >= 0 && !variable) wants[wishes[i].at] = (uint8_t)wishes[i].wants[k];
+          ck_assert_int_eq(rc, ncclSuccess);
+          ck_assert_msg(!memcmp(&last.options, wants, sizeof wants), "wish %zu, value %d, variable %d", i, k, variable);
+          ck_assert_int_eq(last.asks, wants[wishes[i].at] != 0);
+        }
+        unsetenv(wishes[i].variable);
+      }
+  hk_param_reload();
+}
+END_TEST
+
+/* What a configuration may not be. */
+START_TEST(wrong_configurations) {
+  static const ncclCollConfig_t fresh = NCCL_COLLCONFIG_INITIALIZER;
+  static const struct {
+    size_t size;
+    unsigned magic;
+    int force;
+    const char *selection;
+    bool good;
+  } cases[] = {{sizeof fresh, 0, 1, NULL, true},
+               {sizeof fresh + 100, 0, 0, "", true},
+               {offsetof(ncclCollConfig_t, minCTAs), 0, NCCL_CONFIG_UNDEF_INT, NULL, true},
+               {offsetof(ncclCollConfig_t, minCTAs) - 1, 0, 1, NULL, false},
+               {sizeof fresh, 1, 1, NULL, false},
+               {sizeof fresh, 0, 2, NULL, false},
+               {sizeof fresh, 0, -1, NULL, false},
+               {sizeof fresh, 0, 0, "no such algorithm", true},
+               {sizeof fresh, 0, 1, "no such algorithm", false}};
+  static ncclCollConfig_t config[2]; /* one may be read beyond its size */
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    config[0] = fresh;
+    config[0].size = cases[i].size;
+    config[0].magic += cases[i].magic;
+    config[0].forceAlgSelection = cases[i].force;
+    config[0].algSelection = cases[i].selection;
+    groups = 0;
+    ck_assert_msg((call_of_api(HK_BROADCAST, 0, config) == ncclSuccess) == cases[i].good, "case %zu", i);
+    ck_assert_int_eq(groups, cases[i].good ? 100 : 0);
+    ck_assert(!last.asks);
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("group");
   tcase_add_checked_fixture(t, setup, scratch_remove);
@@ -398,6 +516,9 @@ int main(void) {
   tcase_add_loop_test(t, abandoned, 0, 2);
   tcase_add_test(t, to_itself);
   tcase_add_test(t, simulated);
+  tcase_add_test(t, arguments);
+  tcase_add_test(t, configured);
+  tcase_add_test(t, wrong_configurations);
   tcase_add_test(t, acts_alone);
   tcase_add_test(t, acts_together);
   return suite_run_one("group", t);
