@@ -6,12 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/collectives/algorithm.h"
+#include "../../src/collectives/machine.h"
 #include "../../src/collectives/overrides.h"
+#include "../../src/kernels/steps.h"
 #include "../../src/runtime/call.h"
 #include "../../src/runtime/choose.h"
 #include "../../src/runtime/comm.h"
 #include "../../src/runtime/plans.h"
 #include "../../src/runtime/selection.h"
+#include "../support/golden.h"
+#include "../support/randprog.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
@@ -263,6 +267,148 @@ START_TEST(signatures) {
 }
 END_TEST
 
+/* ---- the launch of a call, and that what is kept of earlier calls makes no difference ---- */
+
+/* Ranks that have nothing but their machine; the links of their plans are never used. */
+static hk_link no_link;
+static unsigned channels_of_host(const struct ncclComm *c, const hk_program *p, unsigned span) {
+  return (void)c, (void)p, HK_CHANNELS / span;
+}
+static hk_status bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
+  (void)c, (void)span, (void)call;
+  for (size_t i = 0; i < (size_t)plan->channels * plan->program->nlinks; i++) plan->links[i] = &no_link;
+  plan->steps = hk_steps_make(plan);
+  return HK_OK;
+}
+static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+  return (void)c, (void)p, bytes;
+}
+static const hk_backend backend = {.most_channels = channels_of_host, .bind = bind, .slot_bytes = slot_bytes};
+
+static const struct {
+  const char *name;
+  hk_host_facts hosts;
+  hk_reads reads;
+} machines[] = {
+#define HOSTS(n, h, each, cores, mcast)                                                                                \
+  {                                                                                                                    \
+    .nranks = n, .nhosts = h, .ranks_per_host = each, .least_per_host = each, .cores_per_host = cores, .memory = true, \
+    .multicast = mcast, .slot_bytes = 1 << 16                                                                          \
+  }
+    {"2 ranks", HOSTS(2, 1, 2, 8, true), HK_READS_NONE},
+    {"2 ranks that read pairs", HOSTS(2, 1, 2, 8, true), HK_READS_PAIRS},
+    {"2 ranks that read all", HOSTS(2, 1, 2, 8, true), HK_READS_ALL},
+    {"4 ranks on few cores", HOSTS(4, 1, 4, 2, true), HK_READS_NONE},
+    {"4 ranks that read pairs", HOSTS(4, 1, 4, 4, true), HK_READS_PAIRS},
+    {"3 hosts", HOSTS(3, 3, 1, 1, false), HK_READS_NONE},
+    {"2 hosts of 4", HOSTS(8, 2, 4, 4, false), HK_READS_NONE},
+#undef HOSTS
+};
+
+static void open_machine(struct ncclComm *c, size_t k, int rank) {
+  const hk_host_facts *h = &machines[k].hosts;
+  uint64_t hosts[8];
+  *c = (struct ncclComm){.rank = rank, .nranks = h->nranks, .backend = &backend};
+  ck_assert_int_eq(hk_choose_new(c), HK_OK);
+  ck_assert_int_eq(hk_overrides_read(c->selection->overrides, 0, 0), HK_OK);
+  c->selection->machine = hk_machine_of_hosts(h, hk_choose_constants(c));
+  c->selection->machine.reads = machines[k].reads;
+  for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);
+  if (h->nhosts > 1) ck_assert_int_eq(hk_choose_layout(c, hosts, NULL, 1), HK_OK);
+}
+static void close_machine(struct ncclComm *c) {
+  hk_plans_free(c);
+  hk_selection_free(c);
+  free(c->plans);
+  free(c->selection);
+}
+
+/* The launch in words. */
+static void describe(char *text, size_t bytes, const hk_plan *p, const hk_launch *l) {
+  snprintf(text, bytes, " %s*%u:%zu/%zu%s%s%s%s%s", p->program->algorithm, p->channels, l->chunk, l->block_bytes,
+           l->in_slots ? " slots" : "", l->idle_in_slots ? " idle" : "", l->brief ? " brief" : "",
+           l->move_flags ? " stream" : "", l->protocol ? " protocol" : "");
+}
+
+#define LAUNCHES_FILE "tests/golden/launches.txt"
+START_TEST(launches) {
+  static const size_t counts[] = {1, 100, 5000, 100000, (2 << 20) - 1, 2 << 20, (8 << 20) - 1, 8 << 20, 50 << 20};
+  golden g = golden_open(LAUNCHES_FILE, machines[_i].name);
+  for (int coll = 0; coll < HK_SENDRECV; coll++) {
+    struct ncclComm c;
+    char name[100], text[2000] = "";
+    if (hk_coll_uneven((hk_coll)coll)) continue;
+    open_machine(&c, (size_t)_i, 1);
+    snprintf(name, sizeof name, "%s: %s", machines[_i].name, hk_coll_name((hk_coll)coll));
+    for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
+      const hk_call call = {.comm = &c, .count = counts[k], .coll = (uint8_t)coll, .dtype = HK_I8, .root = 1};
+      const hk_plan *plan;
+      const hk_launch *launch;
+      ck_assert_int_eq(hk_choose(&c, &call, &plan, &launch), HK_OK);
+      ck_assert(launch->unit == 1 && launch->signature == hk_choose_signature(&call) && !launch->table);
+      describe(text + strlen(text), sizeof text - strlen(text), plan, launch);
+    }
+    golden_words(&g, name, text);
+    close_machine(&c);
+  }
+  fclose(g.file);
+}
+END_TEST
+
+static hk_call random_call(struct ncclComm *c, uint64_t *seed, hk_blocks *blocks) {
+  static const size_t counts[] = {1, 3, 1000, 1001, 70000, 3 << 20};
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_REDUCE, HK_ALLGATHER, HK_ALLTOALLV, HK_ALLGATHERV};
+  static const uint8_t types[] = {HK_I8, HK_F32}, operators[] = {HK_SUM, HK_AVG, HK_PREMULSUM};
+  hk_call call = {.comm = c, .count = counts[random_below(seed, 6)], .coll = colls[random_below(seed, 6)]};
+  call.dtype = types[random_below(seed, 2)];
+  if (hk_coll_reduces((hk_coll)call.coll)) call.redop = operators[random_below(seed, 3)];
+  if (call.redop == HK_PREMULSUM) call.scalar = 1 + random_below(seed, 2);
+  if (hk_coll_has_root((hk_coll)call.coll)) call.root = (int)random_below(seed, 2);
+  if (!random_below(seed, 4)) call.options.max_ctas = 1;
+  if (!random_below(seed, 8)) call.options.policy = 1 + NCCL_CTA_POLICY_EFFICIENCY;
+  call.asks = call.options.max_ctas || call.options.policy;
+  if (hk_coll_uneven((hk_coll)call.coll)) {
+    call.blocks = blocks;
+    call.root = (int)random_below(seed, 1000); /* a hash of the counts */
+    blocks->longest = call.count * hk_dtype_size((hk_dtype)call.dtype);
+  }
+  return call;
+}
+
+START_TEST(what_is_kept) {
+  struct ncclComm kept, fresh;
+  uint64_t seed = (uint64_t)_i + 1;
+  hk_blocks *blocks = calloc(1, sizeof *blocks + 8 * sizeof(hk_extent));
+  open_machine(&kept, (size_t)_i, 0);
+  open_machine(&fresh, (size_t)_i, 0);
+  for (int n = 0; n < 2000; n++) {
+    hk_call call = random_call(&kept, &seed, blocks);
+    const hk_plan *plan[2];
+    const hk_launch *launch[2];
+    for (int again = random_below(&seed, 2) ? 2 : 1; again; again--)
+      ck_assert_int_eq(hk_choose(&kept, &call, &plan[0], &launch[0]), HK_OK);
+    call.comm = &fresh;
+    memset(fresh.plans->last, 0, sizeof fresh.plans->last);
+    memset(fresh.plans->kept, 0, sizeof fresh.plans->kept);
+    ck_assert_int_eq(hk_choose(&fresh, &call, &plan[1], &launch[1]), HK_OK);
+    ck_assert_str_eq(plan[0]->program->algorithm, plan[1]->program->algorithm);
+    ck_assert(plan[0]->channels == plan[1]->channels && plan[0]->program->root == plan[1]->program->root);
+    ck_assert_int_eq(plan[0]->program->coll, call.coll);
+    const hk_launch *a = launch[0], *b = launch[1];
+    ck_assert(a->total == b->total && a->block_bytes == b->block_bytes && a->chunk == b->chunk && a->unit == b->unit);
+    ck_assert(a->signature == b->signature && a->signature == hk_choose_signature(&call) && a->brief == b->brief);
+    ck_assert(a->table == b->table && a->table == (call.blocks ? call.blocks->table : NULL));
+    ck_assert(a->move_flags == b->move_flags && a->in_slots == b->in_slots && a->idle_in_slots == b->idle_in_slots);
+    ck_assert_mem_eq(&a->reducer, &b->reducer, sizeof a->reducer);
+    if (call.blocks) ck_assert_uint_eq(a->block_bytes, blocks->longest);
+    if (call.redop == HK_PREMULSUM) ck_assert_uint_eq(a->reducer.scalar.bits, call.scalar);
+  }
+  close_machine(&kept);
+  close_machine(&fresh);
+  free(blocks);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("choice");
   setenv("HOCKET_TUNE_FILE", "none", 1);
@@ -276,5 +422,8 @@ int main(void) {
   tcase_add_test(t, channels_by_wish);
   tcase_add_test(t, own_algorithms);
   tcase_add_test(t, signatures);
+  golden_clear(LAUNCHES_FILE);
+  tcase_add_loop_test(t, launches, 0, HK_ARRAY_LENGTH(machines));
+  tcase_add_loop_test(t, what_is_kept, 0, HK_ARRAY_LENGTH(machines));
   return suite_run_one("choice", t);
 }
