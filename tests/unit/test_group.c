@@ -387,6 +387,24 @@ START_TEST(acts_together) {
 }
 END_TEST
 
+/* A communicator that has ended while its act waited: its act does not run, those of others do, and its ranks hear. */
+START_TEST(acts_of_an_ended_one) {
+  for (int last_one = 0; last_one < 2; last_one++) {
+    const int ended = last_one ? 1 : 0;
+    memset(acts, 0, sizeof acts);
+    hk_group_start();
+    ck_assert(add_act(0, 'p') == HK_OK && add_act(1, 'q') == HK_OK && add_act(ended, 'r') == HK_OK);
+    atomic_store(&comms[ended].health.finalized, true);
+    ck_assert_int_eq(hk_group_end(), HK_ERR_USAGE);
+    ck_assert_ptr_nonnull(strstr(hk_last_error(), "ncclGroupEnd: ncclCommFinalize was called on"));
+    ck_assert_str_eq(acts, last_one ? "p" : "q");
+    check_queued(0, 0, 0);
+    for (int k = 0; k < 2; k++) ck_assert_int_eq(atomic_load(&comms[k].health.failure) != 0, k == ended);
+    setup();
+  }
+}
+END_TEST
+
 /* ---- what becomes of a call's arguments ---- */
 
 /* Calls a collective, if there is a configuration with it. */
@@ -521,5 +539,6 @@ int main(void) {
   tcase_add_test(t, wrong_configurations);
   tcase_add_test(t, acts_alone);
   tcase_add_test(t, acts_together);
+  tcase_add_test(t, acts_of_an_ended_one);
   return suite_run_one("group", t);
 }
