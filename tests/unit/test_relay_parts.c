@@ -2,8 +2,13 @@
 /* Links through a third rank, at the near rank: which rank is the relay, what it is asked for, and what its end does.
  * Four ranks of two hosts, each with a card on one of two rails that are not connected. The test plays the relays.
  * check: notsan */
+#include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include "../../src/device/host.h"
 #include "../../src/transport/relay.h"
 #include "../support/ib_ranks.h"
 #include "../support/process.h"
@@ -31,8 +36,12 @@ static hk_status dial_relay(void *arg, int peer, const hk_addr *at, uint64_t tag
   return HK_OK;
 }
 static bool serves; /* the rank takes connections of others */
+static void (*on_connection)(void *arg, int rank, int fd);
+static void *server;
 static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *fn_arg) {
-  (void)arg, (void)fn_arg;
+  (void)arg;
+  on_connection = fn;
+  server = fn_arg;
   ck_assert_uint_eq(tag, HK_RELAY_TAG);
   serves = fn != NULL;
 }
@@ -252,6 +261,82 @@ START_TEST(waits_for_the_flush) {
 }
 END_TEST
 
+/* ---- the relay ---- */
+
+static bool no_epoll; /* no descriptor can be added */
+int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) {
+  if (no_epoll && op == EPOLL_CTL_ADD) return errno = ENOSPC, -1;
+  return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
+}
+
+/* Rank 0 relays between ranks 1 and 2: the end of a connection of rank 1. */
+static int connect_near(void) {
+  int pair[2];
+  ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), 0);
+  ck_assert_int_eq(fcntl(pair[1], F_SETFL, O_NONBLOCK), 0);
+  on_connection(server, 1, pair[1]);
+  return pair[0];
+}
+/* What the relay reports until it ends the connection. */
+static const char *news_of(int fd) {
+  static char text[HK_RELAY_TEXT];
+  size_t used = 0;
+  for (ssize_t n; used < sizeof text - 1 && (n = recv(fd, text + used, sizeof text - 1 - used, 0)) > 0;)
+    used += (size_t)n;
+  text[used] = 0;
+  close(fd);
+  return text;
+}
+static uint64_t lend(size_t bytes, int *fd) {
+  uint64_t region;
+  *fd = hk_host_memfd("a FIFO", bytes);
+  ck_assert_int_ge(*fd, 0);
+  ck_assert_int_eq(hk_host_lend(*fd, bytes, false, &region), HK_OK);
+  return region;
+}
+
+/* What is no request for a link is refused, with the reason; other connections go on. */
+START_TEST(refuses_requests) {
+  enum { NO_RANK, NO_KIND, NO_REGION, WRONG_BYTES, NO_PLACE };
+  static const struct {
+    int what;
+    const char *says;
+  } cases[] = {{NO_RANK, "rank 1 asks for no link: do all ranks run the same version?"},
+               {NO_KIND, "rank 1 asks for no link: do all ranks run the same version?"},
+               {NO_REGION, "rank 1 asks for a link with a FIFO of 0 bytes: "},
+               {WRONG_BYTES, "rank 1 asks for a link with a FIFO of 8192 bytes: "},
+               {NO_PLACE, "rank 0 cannot wait for rank 1's connection"}};
+  char why[200];
+  make("....");
+  w->peers[1].process = w->peers[0].process;
+  ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why) && on_connection);
+  const int idle = connect_near(), half = connect_near();
+  const hk_relay_request nothing = {.far = 2};
+  ck_assert_int_eq(send(half, &nothing, sizeof nothing - 1, 0), sizeof nothing - 1);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
+    int memory = -1;
+    hk_relay_request q = {.far = 2, .kind = HK_LINK_SEND, .channel = 3, .region = 1 << 30};
+    if (cases[i].what == NO_RANK) q.far = RANKS;
+    if (cases[i].what == NO_KIND) q.kind = HK_LINK_MCAST_SEND;
+    if (cases[i].what == WRONG_BYTES) q.region = lend(8192, &memory);
+    no_epoll = cases[i].what == NO_PLACE;
+    const int fd = connect_near();
+    if (cases[i].what != NO_PLACE) ck_assert_int_eq(send(fd, &q, sizeof q, 0), sizeof q);
+    const char *news = news_of(fd);
+    ck_assert_msg(!strncmp(news, cases[i].says, strlen(cases[i].says)), "%s", news);
+    no_epoll = false;
+    if (memory >= 0) hk_host_take_back(q.region);
+  }
+  shutdown(half, SHUT_WR); /* it ends before its request has ended */
+  ck_assert_str_eq(news_of(half), "");
+  char byte;
+  ck_assert(recv(idle, &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN);
+  shutdown(idle, SHUT_WR);
+  ck_assert_str_eq(news_of(idle), "");
+  unmake();
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("relay_parts");
   tcase_set_timeout(t, 60);
@@ -260,5 +345,6 @@ int main(void) {
   tcase_add_loop_test(t, needs_its_relay, 0, 4);
   tcase_add_test(t, rings_if_it_sleeps);
   tcase_add_test(t, waits_for_the_flush);
+  tcase_add_test(t, refuses_requests);
   return suite_run_one("relay_parts", t);
 }
