@@ -5,9 +5,11 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include "../../src/base/wait.h"
 #include "../../src/device/host.h"
 #include "../../src/transport/relay.h"
 #include "../support/ib_ranks.h"
@@ -337,6 +339,95 @@ START_TEST(refuses_requests) {
 }
 END_TEST
 
+/* The near rank's end of a link through the relay, as relay.c makes it. */
+typedef struct near_link {
+  hk_link link;
+  hk_relay_fifo fifo;
+  hk_relay_request ask;
+  int memory, fd;
+} near_link;
+static void open_near(near_link *n, hk_link_kind kind, int channel) {
+  const int memory = hk_host_memfd("a FIFO", hk_relay_fifo_bytes(&env));
+  *n = (near_link){.memory = memory, .ask = {.far = 2, .kind = (uint8_t)kind}};
+  n->ask.channel = hk_relay_channel(0, 2, 1, channel);
+  ck_assert(hk_relay_fifo_map(&env, memory, &n->fifo));
+  ck_assert_int_eq(hk_host_lend(memory, n->fifo.bytes, false, &n->ask.region), HK_OK);
+  n->link = (hk_link){.slots = n->fifo.slots,
+                      .heads = (hk_head *)(void *)(n->fifo.slots + NSLOTS),
+                      .payload = n->fifo.payload,
+                      .mask = NSLOTS - 1,
+                      .area_mask = NSLOTS - 1,
+                      .limit = kind == HK_LINK_SEND ? NSLOTS : 0,
+                      .slot_bytes = SLOT,
+                      .nheads = 1,
+                      .kind = (uint8_t)kind};
+  n->fd = connect_near();
+  ck_assert_int_eq(send(n->fd, &n->ask, sizeof n->ask, 0), sizeof n->ask);
+}
+static void close_near(near_link *n) {
+  shutdown(n->fd, SHUT_WR);
+  ck_assert_str_eq(news_of(n->fd), ""); /* it ends when all has been moved on */
+  hk_host_take_back(n->ask.region);
+  hk_relay_fifo_unmap(&n->fifo);
+}
+static void ring(near_link *n) {
+  atomic_thread_fence(memory_order_seq_cst); /* as relay_ring */
+  if (atomic_load(n->fifo.asleep)) ck_assert_int_eq(send(n->fd, "", 1, 0), 1);
+}
+static uint64_t deadline_ns; /* of a test that waits for a slot that does not come */
+static void step_far(void) {
+  bool moved;
+  ck_assert_msg(hk_now_ns() < deadline_ns, "a slot does not come");
+  ck_assert_int_eq(hk_transport_net.progress(w->ranks[2].state, &moved), HK_OK);
+  sched_yield();
+}
+
+/* Slots go from rank 1 over rank 0 to rank 2 and back, more than a FIFO has; the last ones when the link has ended. */
+START_TEST(moves_slots) {
+  enum { MESSAGES = 3 * NSLOTS };
+  char why[200];
+  near_link out, back;
+  hk_link far_in = {.nheads = 0}, far_out = {.nheads = 0};
+  make("....");
+  deadline_ns = hk_now_ns() + 8000000000u;
+  w->peers[1].process = w->peers[0].process;
+  ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why) && on_connection);
+  open_near(&out, HK_LINK_SEND, 0);
+  open_near(&back, HK_LINK_RECV, 0);
+  hk_link_key key = {.peer = 0, .kind = HK_LINK_RECV, .channel = out.ask.channel};
+  ck_assert_int_eq(hk_transport_net.open(w->ranks[2].state, &key, &far_in), HK_OK);
+  key.kind = HK_LINK_SEND;
+  ck_assert_int_eq(hk_transport_net.open(w->ranks[2].state, &key, &far_out), HK_OK);
+  for (uint32_t n = 0; n < MESSAGES; n++) {
+    const uint32_t bytes = n % 2 ? SLOT : 16;
+    while (!hk_link_can_send(&out.link, bytes)) step_far();
+    memset(hk_link_send_buffer(&out.link, bytes), (int)n, bytes);
+    hk_link_fill(&out.link, bytes, n, 0);
+    ring(&out);
+    while (!hk_link_can_recv(&far_in)) {
+      hk_link_set_waiting(&far_in, HK_LINK_WAITS);
+      step_far();
+    }
+    const hk_slot *s = hk_link_recv_slot(&far_in);
+    const unsigned char *data = hk_link_recv_data(&far_in);
+    ck_assert(s->bytes == bytes && s->signature == n && data[0] == n && data[bytes - 1] == n);
+    memset(hk_link_send_buffer(&far_out, bytes), (int)n + 1, bytes);
+    hk_link_release(&far_in);
+    hk_link_publish(&far_out, bytes, n, 0);
+    while (!hk_link_can_recv(&back.link)) step_far();
+    s = hk_link_recv_slot(&back.link);
+    data = hk_link_recv_data(&back.link);
+    ck_assert(s->bytes == bytes && s->signature == n && data[0] == n + 1 && data[bytes - 1] == n + 1);
+    hk_link_release(&back.link);
+  }
+  hk_transport_net.close(&far_out);
+  hk_transport_net.close(&far_in);
+  close_near(&out);
+  close_near(&back);
+  unmake();
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("relay_parts");
   tcase_set_timeout(t, 60);
@@ -346,5 +437,6 @@ int main(void) {
   tcase_add_test(t, rings_if_it_sleeps);
   tcase_add_test(t, waits_for_the_flush);
   tcase_add_test(t, refuses_requests);
+  tcase_add_test(t, moves_slots);
   return suite_run_one("relay_parts", t);
 }
