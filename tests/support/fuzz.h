@@ -17,6 +17,8 @@ static inline void fuzz_begin(void) {
   printf("seed %llu\n", (unsigned long long)fuzz_seed);
   fuzz_deadline_ns = hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9);
 }
+/* The same numbers in each run, for cases whose results a golden file keeps. */
+static inline void fuzz_begin_at(uint64_t seed) { fuzz_state = seed * 0x9e3779b97f4a7c15u + 1; }
 static inline int fuzz_goes_on(void) { return hk_now_ns() < fuzz_deadline_ns; }
 
 static inline uint64_t rnd64(void) { /* xorshift64* */

@@ -48,6 +48,11 @@ static inline void golden_line(const golden *g, const char *name, const double i
   }
 }
 
+static inline uint32_t golden_hash(uint32_t hash, const void *bytes, size_t n) { /* FNV-1a */
+  for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 16777619u;
+  return hash;
+}
+
 /* Compares words with the next line. */
 static inline void golden_words(const golden *g, const char *name, const char *words) {
   char text[2000] = "";
@@ -60,8 +65,19 @@ static inline void golden_words(const golden *g, const char *name, const char *w
   ck_assert_str_eq(words, text + strlen(name) + 1);
 }
 
-static inline uint32_t golden_hash(uint32_t hash, const void *bytes, size_t n) { /* FNV-1a */
-  for (size_t i = 0; i < n; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 16777619u;
-  return hash;
+/* Compares the length and a hash of a text with the next line, and frees it. HOCKET_TEST_TEXTS=file appends the texts
+ * themselves to a file: those of the code before and after a change show what differs. */
+static inline void golden_text(const golden *g, const char *name, char *text, size_t size) {
+  const char *path = getenv("HOCKET_TEST_TEXTS");
+  char words[40];
+  FILE *f = path ? fopen(path, "ae") : NULL;
+  if (f) {
+    fprintf(f, "== %s\n%.*s\n", name, (int)size, text);
+    fclose(f);
+  }
+  snprintf(words, sizeof words, "%zu %08x", size, golden_hash(0, text, size));
+  free(text);
+  golden_words(g, name, words);
 }
+
 #endif
