@@ -2,14 +2,18 @@
 /* check: notsan noasan */
 /* What the simulator says of each link and each step, on machines of all kinds, is what tests/golden/loads.txt says:
  * names, speeds and use of the links, and a hash of the timeline. Sums of them, as in test_figures, hide which link it
- * is. HOCKET_TEST_UPDATE=1 writes the file again. */
+ * is. HOCKET_TEST_UPDATE=1 writes the file again. Runs of any collective with any options are in
+ * tests/golden/simulated.txt. */
 #include "../../src/base/log.h"
+#include "../../src/collectives/algorithm.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../support/fuzz.h"
 #include "../support/golden.h"
 #include "../support/suite.h"
 
 #define GOLDEN "tests/golden/loads.txt"
+#define ANY "tests/golden/simulated.txt"
 
 /* With and without peer to peer, NVLinks in three forms, sockets, and fabrics with and without rails. */
 static const struct {
@@ -82,10 +86,105 @@ START_TEST(as_before) {
 }
 END_TEST
 
+/* Small ones, so that there is time for many runs. */
+static const struct {
+  const char *machine;
+  int per_host;
+} small[] = {
+    {"1xcpu cores=3", 3},
+    {"2xcpu cores=2", 7},
+    {"nodes=2 of 1xcpu cores=2 nic=1x25 net=eth", 2},
+    {"nodes=3 of 1xcpu cores=4 nic=2x100", 5},
+    {"nodes=2 of 1xcpu cores=1 nic=1x100 fabric=base=5", 1},
+    {"1xh100", 0},
+    {"2xh100:nvswitch4", 0},
+    {"4xh100:nvswitch4 nic=2x400", 0},
+    {"6xb200:nvswitch2", 0},
+    {"3xa100:mesh", 0},
+    {"4xa100:pairs nic=1x200", 0},
+    {"4xl40s:pcie2 nic=1x100", 0},
+    {"3xrtx4090:pcie numa=2", 0},
+    {"5xmi300x:mesh", 0},
+    {"4xgb200", 0},
+    {"4xgb200 trays=2", 0},
+    {"nodes=2 of 2xh100:nvswitch4 nic=2x400", 0},
+    {"nodes=2 of 3xa100:nvswitch6 nic=3x200 gdr=0", 0},
+    {"nodes=3 of 2xa100:pcie1 nic=1x100 net=eth", 0},
+    {"nodes=4 of 1xh100 nic=1x400 fabric=fattree,leaf=1,spines=2", 0},
+    {"nodes=6 of 1xh100 nic=2x200 fabric=rail,fattree,leaf=2,spines=2,oversub=2", 0},
+    {"nodes=5 of 2xh100:nvswitch4 nic=2x400 fabric=fattree,leaf=2,adaptive,hop=1,base=4", 0},
+    {"nodes=9 of 1xl4 nic=1x100 fabric=fattree,leaf=4,spines=2", 0},
+    {"nodes=8 of 2xa100:nvswitch6 nic=2x200 fabric=rail,fattree,leaf=3,spines=2", 0},
+    {"nodes=2 of 2xl4 nic=1x100 and nodes=2 of 3xa100:mesh nic=1x200", 0},
+    {"nodes=2 of 4xv100:pairs nic=2x100 and 1xh100 nic=1x400 fabric=rail,fattree,leaf=1", 0},
+};
+
+/* What a run says, or why it cannot be. */
+static void print_run(FILE *out, const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o) {
+  hk_sim_result r;
+  fprintf(out, "%s %zu, %s, protocol %d, %d channels, chunk %zu, %d%d%d%d%d %d:\n", hk_coll_name(coll), bytes,
+          o->algorithm ? o->algorithm : "any", o->protocol, o->channels, o->chunk, o->exact, o->folded, o->shifted,
+          o->graph, o->timeline, (int)o->seed);
+  if (hk_sim_run(&r, x, coll, bytes, o) != HK_OK) {
+    fprintf(out, "  %s\n", hk_last_error());
+    return;
+  }
+  fprintf(out, "  %.8g us, priced %.8g, %.8g %.8g GB/s, %s %d, %d of %d, chunk %zu, %llu steps, %d, %u spans: %08x\n",
+          r.us, r.priced_us, r.algbw, r.busbw, r.algorithm, r.protocol, r.channels, r.nranks, r.chunk,
+          (unsigned long long)r.steps, r.folded, r.nspans, hash_of(&r));
+  qsort(r.loads, r.nloads, sizeof *r.loads, by_name);
+  for (uint32_t i = 0; i < r.nloads && r.nloads < MOST; i++)
+    fprintf(out, "  %s: %.6g %.6g\n", r.loads[i].name, r.loads[i].gbps, r.loads[i].used);
+  hk_sim_result_clear(&r);
+}
+
+START_TEST(any_as_before) {
+  golden g = golden_open(ANY, small[_i].machine);
+  hk_cluster *c;
+  hk_simulator *x;
+  fuzz_begin_at(3);
+  ck_assert_msg(hk_cluster_from_string(&c, small[_i].machine) == HK_OK, "%s", hk_last_error());
+  ck_assert_msg(hk_simulator_new(&x, c, small[_i].per_host) == HK_OK, "%s", hk_last_error());
+  for (int part = 0; part < 10; part++) {
+    char name[200], *text;
+    size_t size;
+    FILE *out = open_memstream(&text, &size);
+    for (int k = 0; k < 6; k++) {
+      static const size_t sizes[] = {0, 8, 1000, 70000, 300000, 2000000, 9000000};
+      hk_coll coll = (hk_coll)rnd(HK_COLL_COUNT);
+      hk_sim_options o = {.protocol = rnd(3) ? -1 : (int)rnd(3)};
+      o.channels = rnd(2) ? 0 : (int)rnd(4);
+      o.chunk = rnd(2) ? 0 : 1 + rnd(300000);
+      o.exact = rnd(2);
+      o.folded = rnd(2);
+      o.shifted = !rnd(6);
+      o.graph = rnd(2);
+      o.timeline = rnd(2);
+      o.seed = rnd(3);
+      const hk_algorithm *can[40];
+      uint32_t n = 0;
+      for (int i = 0; hk_algorithms[i]; i++)
+        if (!rnd(12) || !hk_simulator_cannot(x, hk_algorithms[i], coll)) can[n++] = hk_algorithms[i];
+      if (rnd(4) && n) o.algorithm = can[rnd(n)]->name;
+      print_run(out, x, coll, sizes[rnd(HK_ARRAY_LENGTH(sizes))], &o);
+    }
+    fclose(out);
+    snprintf(name, sizeof name, "%s, %d", small[_i].machine, part);
+    golden_text(&g, name, text, size);
+  }
+  hk_simulator_free(x);
+  hk_cluster_free(c);
+  fclose(g.file);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("sim_golden");
   golden_clear(GOLDEN);
+  golden_clear(ANY);
+  setenv("NCCL_DEBUG", "NONE", 0);
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, as_before, 0, sizeof machines / sizeof *machines);
+  tcase_add_loop_test(t, any_as_before, 0, sizeof small / sizeof *small);
   return suite_run_one("sim_golden", t);
 }
