@@ -23,7 +23,6 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling) {
 /* Before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends as many of
  * them as are still missing there to the rank 2^k before it, and receives as many from the rank 2^k after it. */
 hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env) {
-  hk_status rc = HK_OK;
   size_t n = (size_t)b->nranks, me = (size_t)b->rank;
   uint64_t seq = ++b->gathers;
   for (int k = 0; k < b->rounds; k++) {
@@ -34,20 +33,19 @@ hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const
     HK_OR_RETURN(hk_overlay_send(previous, HK_FRAME_GATHER, seq, table + me * bytes, first * bytes, table,
                                  (count - first) * bytes));
     HK_OR_RETURN(hk_overlay_await(next, HK_FRAME_GATHER, seq, env, &m));
-    if (m->frame.bytes != count * bytes) {
-      rc = HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d gathers %zu bytes a rank and rank %d gathers %zu: all ranks must load the same library",
-                   next->rank, m->frame.bytes / count, b->rank, bytes);
-      free(m);
-      return rc;
-    }
-    size_t from = (size_t)next->rank;
+    size_t from = (size_t)next->rank, got = m->frame.bytes;
     first = count < n - from ? count : n - from;
-    memcpy(table + from * bytes, m->data, first * bytes);
-    memcpy(table, m->data + first * bytes, (count - first) * bytes);
+    if (got == count * bytes) {
+      memcpy(table + from * bytes, m->data, first * bytes);
+      memcpy(table, m->data + first * bytes, (count - first) * bytes);
+    }
     free(m);
+    if (got != count * bytes)
+      return HK_FAIL(HK_ERR_REMOTE,
+                     "rank %d gathers %zu bytes a rank and rank %d gathers %zu: all ranks must load the same library",
+                     next->rank, got / count, b->rank, bytes);
   }
-  return rc;
+  return HK_OK;
 }
 
 /* Dissemination: after round k a rank knows that the 2^(k+1) - 1 ranks before it have entered. */

@@ -33,12 +33,12 @@ typedef struct hk_overlay_link {
   bool next;  /* to rank + 2^round; else to rank - 2^round */
   bool local; /* the peer is in this process */
   /* Under the bootstrap's lock: */
-  uint8_t end;                            /* hk_link_end */
-  int fd;                                 /* -1 if local or not open */
-  struct hk_unsent *unsent, **unsent_end; /* what the socket did not accept at once */
-  hk_silence silence;                     /* of the peer's host, while data is unacknowledged */
-  unsigned limit_s;                       /* hk_bootstrap_tolerate; 0: HOCKET_PEER_TIMEOUT */
-  struct hk_lost *lost;                   /* lost.c: the link ended, and a thread asks why */
+  uint8_t end;              /* hk_link_end */
+  int fd;                   /* -1 if local or not open */
+  struct hk_unsent *unsent; /* what the socket did not accept at once */
+  hk_silence silence;       /* of the peer's host, while data is unacknowledged */
+  unsigned limit_s;         /* hk_bootstrap_tolerate; 0: HOCKET_PEER_TIMEOUT */
+  struct hk_lost *lost;     /* lost.c: the link ended, and a thread asks why */
   /* Of the service thread: the frame that is being received. */
   uint32_t have; /* bytes received of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];

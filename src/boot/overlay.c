@@ -31,7 +31,6 @@ hk_status hk_overlay_init(hk_bootstrap *b) {
       int64_t distance = (int64_t)1 << k, n = b->nranks;
       *l = (hk_overlay_link){.b = b, .round = (uint8_t)k, .next = next, .fd = -1};
       l->rank = (int32_t)((b->rank + (next ? distance : n - distance)) % n);
-      l->unsent_end = &l->unsent;
     }
   return HK_OK;
 }
@@ -42,7 +41,6 @@ static void free_unsent(hk_overlay_link *l) {
     free(u);
   }
   l->unsent = NULL;
-  l->unsent_end = &l->unsent;
 }
 
 /* ---- receiving, on the service thread ---- */
@@ -164,7 +162,6 @@ static bool flush(hk_overlay_link *l) {
     u->sent += (size_t)n;
     if (u->sent < u->bytes) continue;
     l->unsent = u->next;
-    if (!l->unsent) l->unsent_end = &l->unsent;
     free(u);
   }
   return true;
@@ -326,10 +323,10 @@ static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int 
     at += rest;
     sent -= skip;
   }
-  bool idle = !l->unsent;
-  *l->unsent_end = u;
-  l->unsent_end = &u->next;
-  return idle ? hk_service_modify(l->b->o.service, l->fd, EPOLLIN | EPOLLOUT) : HK_OK;
+  hk_unsent **end = &l->unsent;
+  while (*end) end = &(*end)->next;
+  *end = u;
+  return end == &l->unsent ? hk_service_modify(l->b->o.service, l->fd, EPOLLIN | EPOLLOUT) : HK_OK;
 }
 
 static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pieces) {

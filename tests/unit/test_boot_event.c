@@ -42,7 +42,6 @@ static void setup(void) {
     other_end[i] = pair[1];
     links[i] = (hk_overlay_link){
         .b = &boot, .rank = i, .round = (uint8_t)(i / 2), .next = i % 2 == 0, .end = HK_END_OPEN, .fd = pair[0]};
-    links[i].unsent_end = &links[i].unsent;
   }
 }
 

@@ -118,7 +118,7 @@ static void set_end(hk_overlay_link *l, hk_link_end end) {
 }
 static bool has_unsent(const hk_overlay_link *l) {
   pthread_mutex_lock(&b->lock);
-  bool unsent = l->unsent || l->unsent_end != &l->unsent;
+  bool unsent = l->unsent;
   pthread_mutex_unlock(&b->lock);
   return unsent;
 }
