@@ -41,12 +41,9 @@ static void add_link(hk_scan *s, hk_gpu_seen *g, const char *node, const char *l
   snprintf(other, sizeof other, "%d", (int)(to < NODE_LIMIT ? to : NODE_LIMIT));
   const hk_gpu_seen *far = gpu_of(s, other);
   if (!far || far == g) return; /* xGMI to the CPU, as inside of an MI300A */
-  g->far[g->nfars].kind = HK_FAR_GPU;
-  g->far[g->nfars].id = s->pci[far->pci].id;
-  g->far[g->nfars].links = 1;
   /* The kernel reports the raw rate. Large copies reach the part of it that the table has for measured devices. */
-  g->far[g->nfars].gbps = mbps > 0 && mbps < 1000000 ? (float)mbps / 1000 * 0.75f : 36;
-  g->nfars++;
+  float gbps = mbps > 0 && mbps < 1000000 ? (float)mbps / 1000 * 0.75f : 36;
+  g->far[g->nfars++] = (hk_gpu_far){.kind = HK_FAR_GPU, .id = s->pci[far->pci].id, .links = 1, .gbps = gbps};
 }
 
 void hk_scan_amd(hk_scan *s) {
