@@ -366,24 +366,24 @@ out:
 static hk_status make_room(coarse *c) {
   const hk_sim *s = c->s;
   size_t instrs = 0;
-  c->first = malloc((s->nthreads + 1) * sizeof *c->first);
+  c->first = malloc(s->nthreads * sizeof *c->first);
   if (!c->first) return HK_FAIL_ERRNO("no memory for %u lanes", s->nthreads);
   for (uint32_t k = 0; k < s->nthreads; k++) {
     c->first[k] = (uint32_t)instrs;
     instrs += s->threads[k].at.end - s->threads[k].at.first;
   }
-  c->need = calloc(s->world.net.nresources + 1, sizeof *c->need);
-  c->moved = calloc(s->nthreads + 1, sizeof *c->moved);
-  c->handed = calloc(s->nthreads + 1, sizeof *c->handed);
-  c->clock = calloc(s->nthreads + 1, sizeof *c->clock);
-  c->todo = malloc((2 * (size_t)s->nthreads + 1) * sizeof *c->todo);
-  c->pace = calloc(instrs + 1, sizeof *c->pace);
-  c->by_side = calloc(s->nsides + 1, sizeof *c->by_side);
-  c->uplink = calloc(s->nsides + 1, sizeof *c->uplink);
-  c->free_at = calloc((size_t)s->nsides + s->nthreads + 1, sizeof *c->free_at);
+  c->need = calloc(s->world.net.nresources, sizeof *c->need);
+  c->moved = calloc(s->nthreads, sizeof *c->moved);
+  c->handed = calloc(s->nthreads, sizeof *c->handed);
+  c->clock = calloc(s->nthreads, sizeof *c->clock);
+  c->todo = malloc(2 * (size_t)s->nthreads * sizeof *c->todo);
+  c->pace = calloc(instrs, sizeof *c->pace);
+  c->by_side = calloc(s->nsides, sizeof *c->by_side);
+  c->uplink = calloc(s->nsides, sizeof *c->uplink);
+  c->free_at = calloc((size_t)s->nsides + s->nthreads, sizeof *c->free_at);
   c->core_at = calloc((size_t)s->world.nranks, sizeof *c->core_at);
-  c->head = malloc((s->world.net.nresources + 1) * sizeof *c->head);
-  c->tail = malloc((s->world.net.nresources + 1) * sizeof *c->tail);
+  c->head = malloc(s->world.net.nresources * sizeof *c->head);
+  c->tail = malloc(s->world.net.nresources * sizeof *c->tail);
   bool all = c->need && c->moved && c->handed && c->clock && c->todo && c->pace && c->by_side && c->uplink &&
              c->free_at && c->core_at && c->head && c->tail;
   for (uint32_t i = 0; all && i < s->world.net.nresources; i++) c->head[i] = c->tail[i] = INFINITY;

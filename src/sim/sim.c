@@ -245,7 +245,7 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
     used[at] = x;
     best[at] = i;
   }
-  out->loads = calloc(n + 1, sizeof *out->loads);
+  out->loads = calloc(n, sizeof *out->loads);
   if (!out->loads) return HK_FAIL_ERRNO("no memory for the table of links");
   for (uint32_t i = 0; i < n; i++) {
     hk_sim_load *l = &out->loads[i];

@@ -45,8 +45,8 @@ static hk_status count(hk_sim *s) {
   }
   s->nthreads = (uint32_t)threads;
   s->nsides = (uint32_t)sides;
-  s->threads = calloc(threads + 1, sizeof *s->threads);
-  s->sides = calloc(sides + 1, sizeof *s->sides);
+  s->threads = calloc(threads, sizeof *s->threads);
+  s->sides = calloc(sides, sizeof *s->sides);
   if (!s->gpu) s->cores = malloc(ranks * sizeof *s->cores);
   if (!s->threads || !s->sides || (!s->gpu && !s->cores))
     rc = HK_FAIL_ERRNO("no memory to simulate %zu lanes and %zu links", threads, sides);
@@ -207,7 +207,7 @@ static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
 }
 
 static hk_status lay_out_ties(hk_sim *s, const ties *t) {
-  s->targets = malloc((t->n + 1) * sizeof *s->targets);
+  s->targets = malloc(t->n * sizeof *s->targets);
   if (!s->targets) return HK_FAIL_ERRNO("no memory for %u links", t->n);
   for (uint32_t i = 0; i < t->n; i++) s->sides[t->at[i].from].ntargets++;
   uint32_t at = 0;

@@ -280,11 +280,11 @@ static hk_status prepare(finder *f) {
   const hk_topo *t = f->t;
   hk_paths *p = f->p;
   for (uint32_t i = 0; i < t->nnodes; i++) p->n += is_end(&t->nodes[i]);
-  p->ends = malloc((p->n + 1u) * sizeof *p->ends);
+  p->ends = malloc(p->n * sizeof *p->ends);
   p->index = malloc(t->nnodes * sizeof *p->index);
-  p->at = calloc((size_t)p->n * p->n + 1, sizeof *p->at);
-  f->edge_class = malloc(t->nedges + 1u);
-  f->speeds = malloc((t->nedges + 1u) * sizeof *f->speeds);
+  p->at = calloc((size_t)p->n * p->n, sizeof *p->at);
+  f->edge_class = malloc(t->nedges);
+  f->speeds = malloc(t->nedges * sizeof *f->speeds);
   f->queue = malloc(t->nnodes * sizeof *f->queue);
   f->via = malloc(t->nnodes * sizeof *f->via);
   if (!p->ends || !p->index || !p->at || !f->edge_class || !f->speeds || !f->queue || !f->via)

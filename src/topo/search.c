@@ -86,8 +86,8 @@ static hk_status prepare(hk_ground *g, const hk_paths *p, const hk_search *what)
   g->limit = what->max_channels > 0 && what->max_channels < HK_CHANNEL_LIMIT ? what->max_channels : HK_CHANNEL_LIMIT;
   g->nlanes = t->nedges + t->nnodes;
   g->capacity = calloc(g->nlanes, sizeof *g->capacity);
-  g->near_in = malloc((size_t)(g->nnets * g->nsites) + 1);
-  g->near_out = malloc((size_t)(g->nnets * g->nsites) + 1);
+  g->near_in = malloc((size_t)(g->nnets * g->nsites));
+  g->near_out = malloc((size_t)(g->nnets * g->nsites));
   if (!g->capacity || !g->near_in || !g->near_out)
     return HK_FAIL_ERRNO("no memory to search channels in topology %s", t->name);
   for (uint32_t i = 0; i < t->nedges; i++) g->capacity[i] = hk_rate_of(t->edges[i].gbps);
@@ -213,7 +213,7 @@ static hk_status try_speeds(const hk_ground *g, best *b, uint32_t stop, uint32_t
   speeds list;
   hk_rate bound;
   HK_OR_RETURN(hk_search_bound(g, &bound));
-  if (bound <= 0 || bound == HK_NO_BOUND) return HK_OK; /* a site that no path leads to, or nothing that is shared */
+  if (bound == HK_NO_BOUND) return HK_OK; /* nothing is shared */
   HK_OR_RETURN(find_speeds(g, bound, &list));
   for (int i = 0; i < list.n && *steps < stop && list.at[i].promise > b->score + b->score / 1000; i++)
     HK_OR_RETURN(try_speed(g, b, list.at[i].speed, list.at[i].most, steps));

@@ -95,7 +95,7 @@ static hk_status narrowest_cut(const hk_ground *g, hk_rate *bound) {
   const hk_topo *t = g->p->topo;
   hk_status rc = HK_OK;
   flow f = {.g = g, .used = hk_used_lanes(g)};
-  f.left = malloc((t->nedges + 1) * sizeof *f.left);
+  f.left = malloc(t->nedges * sizeof *f.left);
   f.queue = malloc(t->nnodes * sizeof *f.queue);
   f.via = malloc(t->nnodes * sizeof *f.via);
   if (!f.used || !f.left || !f.queue || !f.via) rc = HK_FAIL_ERRNO("no memory for the cuts of %u links", t->nedges);
