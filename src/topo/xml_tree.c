@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* XML as a tree in memory, read by expat within bounds, and the list of findings. */
-/* XML as a tree in memory, read by expat within bounds, and the list of findings. */
 #include "xml_tree.h"
 #include <errno.h>
 #include <math.h>
@@ -12,12 +11,10 @@
 #include <expat.h>
 #endif
 
-/* a file must not send control characters to a terminal */
-
 static void say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
   hk_xml_finding f = {.line = line, .column = column, .error = error};
   vsnprintf(f.text, sizeof f.text, format, args);
-  for (char *c = f.text; *c; c++) /* --- Memory: all parts of a tree live as long as the tree --- */
+  for (char *c = f.text; *c; c++) /* a file must not send control characters to a terminal */
     if ((unsigned char)*c < ' ' || *c == 0x7f) *c = '?';
   if (error && !r->errors++) snprintf(r->first, sizeof r->first, "%.150s:%d:%d: %s", r->file, line, column, f.text);
   int reported = error ? r->errors - 1 : r->remarks++;
@@ -192,7 +189,7 @@ void hk_xml_salt(void *out, size_t bytes) {
 typedef struct parse {
   XML_Parser expat;
   hk_xml_tree *tree;
-  hk_xml_node *at; /* No document type: without it there are no entities, and no attacks that use them. */
+  hk_xml_node *at;
   hk_xml_report *report;
   int depth;
   bool stopped, told_text;
