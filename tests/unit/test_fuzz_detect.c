@@ -148,6 +148,9 @@ static void rdma_machine(void) {
   fm_pci_info amds = {.class_code = 0x120000, .vendor = 0x1002, .numa = 0, .speed = gen5, .width = 16};
   gpu.max_speed = nic.max_speed = gen5;
   fm_cpus(FM_AMD, 2, 2, 2, 0);
+  fm_rdma(fm_pci("0000:00:01.0", nic), "mlx5_7", "100 Gb/sec (4X EDR)", "1: DOWN", "Ethernet"); /* the first of all */
+  fm_rdma(fm_pci("0000:00:02.0", nic), "mlx5_8", "100 Gb/sec (4X EDR)", "4: ACTIVE", "Ethernet");
+  fm_link("sys/devices/pci0000:00/0000:00:02.0/physfn", "../0000:00:01.0");
   fm_pci("0000:15:01.0", bridge);
   fm_pci("0000:15:01.0/0000:16:00.0", gpu);
   fm_pci("0000:15:01.0/0000:17:00.0", gpu);

@@ -115,6 +115,8 @@ static const struct {
     {"nodes=5 of 2xh100:nvswitch4 nic=2x400 fabric=fattree,leaf=2,adaptive,hop=1,base=4", 0},
     {"nodes=9 of 1xl4 nic=1x100 fabric=fattree,leaf=4,spines=2", 0},
     {"nodes=8 of 2xa100:nvswitch6 nic=2x200 fabric=rail,fattree,leaf=3,spines=2", 0},
+    {"nodes=3 of 2xh100:nvswitch4 nic=2x400 fabric=rail,fattree,leaf=3,oversub=4", 0},
+    {"nodes=3 of 1xl40s nic=1x400 fabric=fattree,leaf=3,hop=2", 0},
     {"nodes=2 of 2xl4 nic=1x100 and nodes=2 of 3xa100:mesh nic=1x200", 0},
     {"nodes=2 of 4xv100:pairs nic=2x100 and 1xh100 nic=1x400 fabric=rail,fattree,leaf=1", 0},
 };
@@ -157,7 +159,9 @@ START_TEST(any_as_before) {
       o.chunk = rnd(2) ? 0 : 1 + rnd(300000);
       o.exact = rnd(2);
       o.folded = rnd(2);
-      o.shifted = !rnd(6);
+      o.shifted = !rnd(4);
+      if (o.shifted) o.exact = false;
+      if (o.shifted) o.folded = true;
       o.graph = rnd(2);
       o.timeline = rnd(2);
       o.seed = rnd(3);
