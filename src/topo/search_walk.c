@@ -175,9 +175,7 @@ static bool go_on(walker *w, int depth) {
   uint64_t tried[2] = {0, 0};
   int from = c->site[depth - 1];
   if (depth == w->g->nsites - (w->last >= 0 && w->g->nsites > 1)) return close_channel(w);
-  while (!spent(w)) {
-    int to = choose_next(w, from, tried);
-    if (to < 0) return spent(w);
+  for (int to; !spent(w) && (to = choose_next(w, from, tried)) >= 0;) {
     tried[to >> 6] |= UINT64_C(1) << (to & 63);
     if (!take_hop(w, from, to)) continue;
     c->site[depth] = (uint8_t)to;
@@ -187,7 +185,7 @@ static bool go_on(walker *w, int depth) {
     give_hop(w, from, to);
     if (!w->exact || tired(w)) return false;
   }
-  return true;
+  return spent(w);
 }
 
 static bool begin(walker *w, int first, int last) {

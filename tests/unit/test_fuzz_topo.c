@@ -68,9 +68,24 @@ static void check_topology(const hk_topo *t, const char *from) {
 /* --- Strings --- */
 
 static void any_machine(char *out, size_t size) {
-  static const char *const heads[] = {"dgx-h100",    "nvl72",         "mi300x",      "8xh100",  "4xl40s:pcie2",
-                                      "8xv100:cube", "3xa100:mesh",   "2xcpu",       "5xgb200", "1xl4",
-                                      "16xv100",     "7xmi300x:mesh", "6xh100:pairs"};
+  static const char *const heads[] = {"dgx-h100",
+                                      "nvl72",
+                                      "mi300x",
+                                      "8xh100",
+                                      "4xl40s:pcie2",
+                                      "8xv100:cube",
+                                      "3xa100:mesh",
+                                      "2xcpu",
+                                      "5xgb200",
+                                      "1xl4",
+                                      "16xv100",
+                                      "7xmi300x:mesh",
+                                      "6xh100:pairs",
+                                      "tests/topologies/ndv2-topo.xml",
+                                      "tests/topologies/synthetic/pcie-2s.xml",
+                                      "tests/topologies/p4d-24xl-topo.xml as 8xa100:nvswitch6",
+                                      "tests/topologies/ndv4-topo.xml as 8xa100 nic=8x200",
+                                      "tests/topologies/none.xml"};
   static const char *const options[] = {"cpu=2xgenoa", "cpu=grace",  "numa=2",    "cores=300",   "pci=3",
                                         "switch=0",    "switch=5",   "nic=4x400", "nic=0",       "net=eth",
                                         "gdr=0",       "nvlink=9",   "trays=2",   "links=0-1*3", "nic=9x12.5",
