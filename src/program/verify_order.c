@@ -53,8 +53,7 @@ static bool grow_table(hk_orders *o) {
   if (2 * o->count < o->table_room) return true;
   uint32_t room = o->table_room ? o->table_room * 2 : 1024;
   uint32_t *fresh = calloc(room, sizeof *fresh);
-  o->failed = o->failed || !fresh;
-  if (!fresh) return false; /* no memory */
+  if (!fresh) return o->failed = true, false; /* no memory */
   free(o->table);
   o->table = fresh;
   o->table_room = room;

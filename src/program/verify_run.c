@@ -106,15 +106,12 @@ static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_v
                              hk_value_link_block(x), hk_value_link_block(*out), c->summed);
       } else {
         unsigned block = hk_value_link_block(x);
-        if (v->options.orders && c != to) hk_orders_part(&v->orders, hk_value_order(&v->sets, x));
         HK_OR_RETURN(add_source(s, out, x));
         *out = hk_value_sent_as(*out, block);
       }
     }
     c = &v->channels[c->next];
   } while (c != to);
-  if (scatters && v->options.orders && hk_value_kind(*out) == HK_VALUE_SUM)
-    hk_set_at(&v->sets, hk_value_index(*out))->order = hk_orders_sum(&v->orders); /* any will do */
   return HK_OK;
 }
 
@@ -231,15 +228,13 @@ static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) 
   if (s->v->uneven) return hk_length_check_value(s->v, s->t, hk_length_of_move(s->t, s->i, s->dst), *out);
   if (!s->v->split) return HK_OK;
   /* Blocks differ in length, so data of one block cannot pass for another's. */
-  for (unsigned k = 0; k < (unsigned)s->i->ndst + s->i->nsrc; k++) {
-    if (s->dst[k].space == HK_SCRATCH) continue;
-    unsigned named = block_of(s, &s->dst[k]);
-    if (hk_value_block(*out) == named) return HK_OK;
-    char text[HK_VALUE_TEXT];
-    return hk_fault_here(s->v, s->t, "its operands name block %u, but a source holds %s", named,
-                         hk_value_text(s->v, *out, text));
-  }
-  return HK_OK;
+  const hk_operand *named = s->dst; /* one operand is no scratch: verify_static.c */
+  while (named->space == HK_SCRATCH) named++;
+  block = block_of(s, named);
+  if (hk_value_block(*out) == block) return HK_OK;
+  char text[HK_VALUE_TEXT];
+  return hk_fault_here(s->v, s->t, "its operands name block %u, but a source holds %s", block,
+                       hk_value_text(s->v, *out, text));
 }
 
 /* The switch reads the same slot of all ranks: the links of its sources must have consumed equally many. */
@@ -330,11 +325,9 @@ static hk_status add_up(const step *s, uint32_t first) {
     if (hk_value_link_block(*slot) != block)
       return hk_fault_here(v, s->t, "the network adds block %u to block %u: slot %u of its links",
                            hk_value_link_block(*slot), block, k);
-    if (v->options.orders) hk_orders_part(&v->orders, hk_value_order(&v->sets, *slot));
     HK_OR_RETURN(add_source(s, &sum, *slot));
     *slot = HK_VALUE_NONE;
   }
-  if (v->options.orders) hk_set_at(&v->sets, hk_value_index(sum))->order = hk_orders_sum(&v->orders); /* any will do */
   c = &v->channels[first];
   do {
     c = &v->channels[c->next];

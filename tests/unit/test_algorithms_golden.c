@@ -63,6 +63,8 @@ static void add_program(const hk_algorithm *a, const hk_build *what, double is[G
   ck_assert_msg(hk_algorithm_build(a, what, &p) == HK_OK, "%s", hk_last_error());
   FILE *f = open_memstream(&text, &size);
   hk_program_dump(p, f);
+  hk_program_json(p, f);
+  fprintf(f, "%d %.6f %.6f", hk_program_one_shot(p), hk_program_moved(p, 0), hk_program_moved(p, 1));
   fclose(f);
   is[0]++;
   is[1] += p->nlanes;

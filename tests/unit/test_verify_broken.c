@@ -6,8 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/program/verify.h"
+#include "../support/golden.h"
+#include "../support/prove_algorithms.h"
+#include "../support/randprog.h"
 #include "../support/suite.h"
 #include "../support/textbook.h"
+
+#define GOLDEN "tests/golden/verdicts.txt"
 
 typedef struct edit {
   int rank; /* -1: all */
@@ -62,6 +67,10 @@ static const broken cases[] = {
      {{2, "out[b0] <- recv(0)[b0] + recv(1)[b0] + in[b0], final",
        "out[b0] <- in[b0] + recv(0)[b0] + recv(1)[b0]\n  2: out[b0] <- in[b0] + out[b0], final"}},
      2, 0, 2, "rank 2's contribution to block 0 comes in twice"},
+    {"duplicate contribution of rank 0", "oneshot-allreduce", 2, PLAIN,
+     {{0, "out[b0] <- in[b0] + recv(1)[b0], final",
+       "out[b0] <- in[b0] + recv(1)[b0]\n  2: out[b0] <- in[b0] + out[b0], final"}},
+     0, 0, 2, "rank 0's contribution to block 0 comes in twice"},
     {"missing contribution", "chain-reduce", 3, PLAIN,
      {{1, "     1: send(0)[b1] <- recv(2)[b1] + in[b1]", "     1: send(0)[b1] <- recv(2)[b1]"}},
      0, 1, 1, "it makes an incomplete value final: the sum of block 1 over 2 of 3 ranks, without 1"},
@@ -413,12 +422,17 @@ static char *replace_all(char *text, const edit *e, const char *title) {
   return out;
 }
 
-static hk_program *edited(hk_program *p, int rank, const broken *c) {
+static char *program_text(const hk_program *p) {
   char *text = NULL;
   size_t size;
   FILE *f = open_memstream(&text, &size);
   hk_program_dump(p, f);
   fclose(f);
+  return text;
+}
+
+static hk_program *edited(hk_program *p, int rank, const broken *c) {
+  char *text = program_text(p);
   for (size_t k = 0; k < HK_ARRAY_LENGTH(c->edits) && c->edits[k].find; k++)
     if (c->edits[k].rank == rank || c->edits[k].rank < 0) text = replace_all(text, &c->edits[k], c->title);
   hk_program_free(p);
@@ -455,8 +469,164 @@ START_TEST(broken_is_rejected) {
 }
 END_TEST
 
+/* ---- any change ----
+ * Each verdict on programs with one change, as a hash: its words, the place that it names, how far the run came. A
+ * difference shows the words of the verdict; HOCKET_TEST_UPDATE=1 writes the file again. */
+
+static const char *const words[] = {"in[",  "out[",   "scratch[", "send(",   "recv(",       "sum(",     "mcast(",
+                                    "link", "gather", ", copy",   ", final", ", in switch", "+ in[b0]", "none <- ",
+                                    ", ",   " + ",    "+j",       "+1j",     "-1j"};
+
+/* The n-th place of a word; NULL if there are not so many. */
+static char *place_of(char *text, const char *word, unsigned n) {
+  char *at = strstr(text, word);
+  while (at && n--) at = strstr(at + 1, word);
+  return at;
+}
+
+/* `text` with one change: a number, a word that is dropped or another one, or a line that is dropped, doubled or
+ * swapped with the next one. */
+static char *changed(const char *text, uint64_t *seed) {
+  const size_t size = strlen(text);
+  char *out = calloc(1, 2 * size + 64), *at, *end;
+  strcpy(out, text);
+  char *body = random_below(seed, 8) ? strchr(out, '\n') + 1 : out;
+  switch (random_below(seed, 4)) {
+    case 0: /* a line */
+      at = body + random_below(seed, (unsigned)strlen(body));
+      while (at > body && at[-1] != '\n') at--;
+      end = strchr(at, '\n') + 1;
+      switch (random_below(seed, 3)) {
+        case 0: memmove(at, end, strlen(end) + 1); break;
+        case 1: memmove(end, at, strlen(at) + 1); break;
+        default:
+          if (*end)
+            snprintf(at, 2 * size, "%.*s%.*s%s", (int)(strcspn(end, "\n") + 1), text + (end - out), (int)(end - at),
+                     text + (at - out), text + (end - out) + strcspn(end, "\n") + 1);
+      }
+      return out;
+    case 1: { /* a word */
+      const char *word = words[random_below(seed, HK_ARRAY_LENGTH(words))];
+      const char *other = random_below(seed, 2) ? words[random_below(seed, HK_ARRAY_LENGTH(words))] : "";
+      at = place_of(body, word, random_below(seed, 4));
+      if (!at) return out;
+      memmove(at + strlen(other), at + strlen(word), strlen(at + strlen(word)) + 1);
+      memcpy(at, other, strlen(other));
+      return out;
+    }
+    default: /* a number */
+      at = body + random_below(seed, (unsigned)strlen(body));
+      at += strcspn(at, "0123456789");
+      if (*at) *at = (char)('0' + random_below(seed, 6));
+      return out;
+  }
+}
+
+static uint32_t verdict(hk_program *const *p, int nranks, uint64_t how, char *said) {
+  hk_verify_options o = {.slots = 1 + (unsigned)(how % 3),
+                         .waves = 1 + (unsigned)(how / 3 % 3),
+                         .in_place = how / 9 % 2,
+                         .orders = how / 18 % 2,
+                         .least = (hk_order)(how / 36 % 4),
+                         .lengths = how / 7 % 3};
+  hk_verify_report r;
+  hk_status rc = hk_verify((const hk_program *const *)p, nranks, &o, &r);
+  int n = snprintf(said, 1000, "%d at %d %d %d after %llu, %u, %d: %s", rc, r.rank, r.lane, r.instr,
+                   (unsigned long long)r.steps, r.sets, rc ? -1 : (int)r.order, r.message);
+  return golden_hash(2166136261u, said, (size_t)n) & 0xffff;
+}
+
+/* The verdict on the programs with one more change in the text of one of them. */
+static uint32_t verdict_on_change(hk_program **p, int nranks, uint64_t seed, char *said) {
+  int r = (int)random_below(&seed, (unsigned)nranks);
+  char *text = program_text(p[r]), *other = changed(text, &seed);
+  hk_program *was = p[r];
+  uint32_t hash;
+  if (hk_program_parse(other, &p[r]) == HK_OK) {
+    hash = verdict(p, nranks, random_next(&seed), said);
+    hk_program_free(p[r]);
+  } else {
+    int n = snprintf(said, 1000, "%s", hk_last_error());
+    hash = golden_hash(1, said, (size_t)n) & 0xffff;
+  }
+  p[r] = was;
+  free(text);
+  free(other);
+  return hash;
+}
+
+enum { VERDICTS = 40 };
+static void same_verdicts(const golden *g, const char *name, hk_program **p, int nranks) {
+  char is[VERDICTS * 5 + 1], was[400] = "", said[1000];
+  size_t n = strlen(name);
+  ck_assert_msg(g->update || (fgets(was, sizeof was, g->file) && !strncmp(was, name, n)), "%s, not %s", was, name);
+  for (unsigned k = 0; k < VERDICTS; k++) {
+    uint64_t seed = golden_hash(k, name, n);
+    uint32_t hash = k % 8 ? verdict_on_change(p, nranks, seed, said) : verdict(p, nranks, seed, said);
+    snprintf(is + 5 * k, 6, " %04x", hash);
+    ck_assert_msg(g->update || !strncmp(is + 5 * k, was + n + 5 * k, 5), "%s: change %u is now: %s", name, k, said);
+  }
+  if (g->update) fprintf(g->file, "%s%s\n", name, is);
+}
+
+START_TEST(verdicts_on_algorithms) {
+  const hk_algorithm *a = hk_algorithms[_i];
+  char name[100];
+  snprintf(name, sizeof name, "%s ", a->name);
+  golden g = golden_open(GOLDEN, name);
+  for (int nranks = 2; nranks <= 5; nranks++) {
+    hk_machine m = prove_machine(nranks);
+    for (int c = 0; c < HK_COLL_COUNT; c++) {
+      if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+      hk_program **p = prove_build(a, (hk_coll)c, nranks, hk_coll_has_root((hk_coll)c) ? nranks / 2 : 0);
+      snprintf(name, sizeof name, "%s %s of %d", a->name, hk_coll_name((hk_coll)c), nranks);
+      same_verdicts(&g, name, p, nranks);
+      prove_free(p, nranks);
+    }
+  }
+  fclose(g.file);
+}
+END_TEST
+
+START_TEST(verdicts_on_textbook) {
+  golden g = golden_open(GOLDEN, "textbook ");
+  for (size_t k = 0; k <= textbook_count; k++) {
+    const textbook_entry *e = k < textbook_count ? &textbook[k] : textbook_find("chain-reduce");
+    int nranks = k < textbook_count ? 3 : 67; /* more than a word of a set has bits */
+    hk_program **p = textbook_build(e, nranks, 0);
+    char name[100];
+    snprintf(name, sizeof name, "textbook %s of %d", e->name, nranks);
+    same_verdicts(&g, name, p, nranks);
+    programs_free(p, nranks);
+  }
+  fclose(g.file);
+}
+END_TEST
+
+enum { RANDOM_PROGRAMS = 150 };
+START_TEST(verdicts_on_random) {
+  golden g = golden_open(GOLDEN, "random ");
+  for (unsigned k = 0; k < RANDOM_PROGRAMS; k++) {
+    randprog p;
+    char name[100];
+    randprog_make(&p, k, 0, -1);
+    if (k % 3 == 1) (void)randprog_break(&p, k);
+    if (k % 3 == 2) (void)randprog_shake(&p, k);
+    snprintf(name, sizeof name, "random %u", k);
+    same_verdicts(&g, name, p.programs, p.nranks);
+    randprog_free(&p);
+  }
+  fclose(g.file);
+}
+END_TEST
+
 int main(void) {
+  setenv("NCCL_DEBUG", "NONE", 1); /* what is wrong with a text is no news */
   TCase *t = tcase_create("rejects");
+  golden_clear(GOLDEN);
   tcase_add_loop_test(t, broken_is_rejected, 0, (int)HK_ARRAY_LENGTH(cases));
+  tcase_add_loop_test(t, verdicts_on_algorithms, 0, prove_count());
+  tcase_add_test(t, verdicts_on_textbook);
+  tcase_add_test(t, verdicts_on_random);
   return suite_run_one("verify-broken", t);
 }
