@@ -111,9 +111,7 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
 }
 
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  bool all = false;
   char why[120];
   if (c->nranks < 2) return HK_OK;
   look_against(c, facts, stride, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
@@ -125,8 +123,5 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
     HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, why);
     return HK_OK;
   }
-  HK_TRY(hk_multicast_join(g->links, g->world->multicast, g->blocks, &all), out);
-  g->in_switch = all;
-out:
-  return rc;
+  return hk_multicast_join(g->links, g->world->multicast, g->blocks, &g->in_switch);
 }

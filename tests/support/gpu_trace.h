@@ -14,7 +14,7 @@
 #include "golden.h"
 #include "gpu_comms.h"
 
-enum { TRACE_PLACES = 64 };
+enum { TRACE_PLACES = 64, TRACE_PLANS = 1024 };
 static struct {
   FILE *to, *steps;
   char *text, *list;
@@ -24,9 +24,9 @@ static struct {
   const hk_device_ops *real;
   hk_device_ops mine;
   CUstream reader[GPU_RANKS];
-  const void *plans[TRACE_PLACES]; /* whose links and program are noted already */
+  const void *plans[TRACE_PLANS]; /* whose links and program are noted already */
   struct {
-    char name[16];
+    char name[32];
     uintptr_t at;
     size_t bytes;
   } places[TRACE_PLACES];
@@ -41,7 +41,7 @@ static inline void trace_place(const char *name, int rank, const void *at, size_
 }
 /* "in0+64"; "-": NULL; "?": the library's own. */
 static inline const char *trace_name(const void *p) {
-  static char text[4][40];
+  static char text[4][64];
   static unsigned turn;
   char *out = text[turn++ % 4];
   const uintptr_t at = (uintptr_t)p;
@@ -60,7 +60,7 @@ static inline const char *trace_name(const void *p) {
   return p ? "?" : "-";
 }
 static inline const char *trace_queue(hk_queue q) {
-  static char text[2][16];
+  static char text[2][32];
   static unsigned turn;
   char *out = text[turn++ % 2];
   for (int r = 0; r < trace.g->n; r++) {
@@ -71,7 +71,7 @@ static inline const char *trace_queue(hk_queue q) {
   return q ? "a stream" : "no stream";
 }
 static inline const char *trace_order(const hk_queue_order *o) {
-  static char text[16];
+  static char text[32];
   for (int r = 0; r < trace.g->n; r++) {
     const hk_gpu *g = hk_gpu_of(trace.g->comm[r]);
     snprintf(text, sizeof text, "%s%d", o == &g->order ? "order" : "captured", r);
@@ -144,7 +144,8 @@ static inline void trace_work(int device, const hk_gpu_work *w) {
        w->proto, w->many ? " many" : "", w->next);
   for (unsigned i = 0; i < trace.nplans; i++)
     if (trace.plans[i] == w->links) return;
-  trace.plans[trace.nplans++ % TRACE_PLACES] = w->links;
+  ck_assert_uint_lt(trace.nplans, TRACE_PLANS);
+  trace.plans[trace.nplans++] = w->links;
   if (w->channels * w->lanes > 1) trace_programs(device, w);
   trace_links(device, w);
 }

@@ -349,11 +349,17 @@ START_TEST(files) {
       {KEY, 0604, HK_ERR_USAGE, "chmod 600"},
       {"short\n", 0600, HK_ERR_USAGE, "32 to 512"},
       {"", 0600, HK_ERR_USAGE, "32 to 512"},
+      {KEY, 0600, HK_ERR_USAGE, "32 to 512"}, /* with as many more as are one too many */
+      {KEY, 0600, HK_OK, ""},                 /* with as many as fit */
   };
-  char path[] = "/tmp/hocket-key-XXXXXX", key[HK_TLS_KEY_MOST + 1];
+  char path[] = "/tmp/hocket-key-XXXXXX", key[HK_TLS_KEY_MOST + 1], wanted[HK_TLS_KEY_MOST + 2] = "";
+  const int length = _i < 6 ? (int)strlen(cases[_i].text) : _i == 6 ? HK_TLS_KEY_MOST + 1 : HK_TLS_KEY_MOST;
+  memset(key, 'x', sizeof key);
+  memset(wanted, 'k', (size_t)length);
+  memcpy(wanted, cases[_i].text, strlen(cases[_i].text));
   int fd = mkstemp(path);
   ck_assert_int_ge(fd, 0);
-  ck_assert_int_eq(write(fd, cases[_i].text, strlen(cases[_i].text)), (ssize_t)strlen(cases[_i].text));
+  ck_assert_int_eq(write(fd, wanted, (size_t)length), length);
   ck_assert_int_eq(fchmod(fd, cases[_i].mode), 0);
   close(fd);
   setenv("HOCKET_ENCRYPTION_KEY_FILE", path, 1);
@@ -361,8 +367,9 @@ START_TEST(files) {
   int status = hk_tls_key_file(key);
   unlink(path);
   ck_assert_int_eq(status, cases[_i].status);
+  wanted[strcspn(wanted, "\n")] = 0;
   if (status == HK_OK)
-    ck_assert_str_eq(key, KEY);
+    ck_assert_str_eq(key, wanted);
   else
     ck_assert_msg(strstr(hk_last_error(), cases[_i].says), "%s", hk_last_error());
   ck_assert_int_eq(hk_tls_key_file(key), HK_ERR_USAGE); /* it does not exist any more */
@@ -381,6 +388,6 @@ int main(void) {
   tcase_add_test(t, plain_peers);
   tcase_add_test(t, no_key);
   tcase_add_test(t, keys);
-  tcase_add_loop_test(t, files, 0, 6);
+  tcase_add_loop_test(t, files, 0, 8);
   return suite_run_one("tls", t);
 }
