@@ -148,7 +148,6 @@ static void look_at_trees(look *l, const hk_channels *rings, double up, double d
   }
   keep(l, out, carry(l));
   out->one_us_per_b = fmax(out->one_us_per_b, one);
-  l->order = NULL;
 }
 
 static void look_at_rings(look *l, const hk_channels *rings, hk_traffic *out) {
@@ -158,7 +157,6 @@ static void look_at_rings(look *l, const hk_channels *rings, hk_traffic *out) {
     shift(l, 1, 1);
     one = fmax(one, carry(l));
   }
-  l->order = NULL;
   keep(l, &out[HK_TRAFFIC_RING], 0); /* all together: hk_level.ring_us_per_b */
   out[HK_TRAFFIC_RING].one_us_per_b = fmax(out[HK_TRAFFIC_RING].one_us_per_b, one);
   look_at_trees(l, rings, 0, 1, &out[HK_TRAFFIC_TREE]);

@@ -187,6 +187,4 @@ void hk_gpu_copy_end(ncclComm_t c) {
   for (int r = 0; g->words && r < c->nranks; r++) hk_share_drop(g->device, &g->words[r]);
   free(g->words);
   free(g->words_at);
-  g->words = NULL;
-  g->words_at = NULL;
 }

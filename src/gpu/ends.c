@@ -253,7 +253,6 @@ void hk_gpu_ends_free(ncclComm_t c) {
       }
     }
     free(g->ends[s]);
-    g->ends[s] = NULL;
   }
   for (int r = 0; g->opened && r < c->nranks; r++) (void)g->device->ops->release(g->device, &g->opened[r]);
   free(g->opened);
@@ -261,9 +260,4 @@ void hk_gpu_ends_free(ncclComm_t c) {
   free(g->peers);
   free(g->routes);
   free(g->distances);
-  g->distances = NULL;
-  g->opened = NULL;
-  g->opened_at = NULL;
-  g->peers = NULL;
-  g->routes = NULL;
 }

@@ -337,7 +337,6 @@ void hk_gpu_far_end(ncclComm_t c) {
   struct hk_gpu_far *f = g->far;
   if (!f) return;
   const hk_device_ops *ops = g->device->ops;
-  g->far = NULL;
   for (block *b = atomic_load(&f->blocks); b; b = b->next) (void)ops->release(g->device, &b->words);
   (void)ops->release(g->device, &f->stage);
   (void)ops->release(g->device, &f->inbox);

@@ -236,7 +236,6 @@ void hk_gpu_detach(ncclComm_t c) {
     hk_gpu_rma_end(c);
     free(g->nvlink);
     free(g->prices);
-    g->nvlink = NULL;
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);
     hk_gpu_room_free(g);

@@ -127,7 +127,6 @@ void hk_gpu_rma_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_far_end(c);
   if (g->rma) end(c, g->rma);
-  g->rma = NULL;
 }
 
 bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word) {

@@ -522,7 +522,6 @@ void hk_gpu_windows_end(ncclComm_t c) {
   free(s->pages);
   free(s->used);
   free(s);
-  g->space = NULL;
 }
 
 size_t hk_gpu_windows_held(hk_gpu *g) {

@@ -98,16 +98,22 @@ static inline void trace_read(int device, void *to, const void *from, size_t byt
   OK(CtxSetCurrent(before));
 }
 
+/* How far they lie apart in a mapping, or in two: which begin at multiples of a granule. */
+static inline size_t trace_apart(const void *a, const void *b) {
+  return a ? ((uintptr_t)a - (uintptr_t)b) % HK_DEVICE_GRANULE : 0;
+}
 static inline void trace_links(int device, const hk_gpu_work *w) {
   const unsigned n = w->nlinks * w->channels;
   hk_gpu_link *l = malloc(n * sizeof *l);
   trace_read(device, l, w->links, n * sizeof *l);
-  for (unsigned i = 0; i < n; i++)
-    NOTE("  %u: %s %u, %u slots of %u, lines of %u%s, refs %u, proxied %u, multi %u of %u, has%s%s%s%s%s%s%s%s\n", i,
-         l[i].sends ? "to" : "from", l[i].peer, l[i].nslots, l[i].slot_bytes, l[i].wide_bytes,
-         l[i].wide ? "" : " not there", l[i].refs, l[i].proxied, l[i].multi, l[i].others, l[i].done ? " done" : "",
-         l[i].head ? " head" : "", l[i].word ? " word" : "", l[i].data ? " data" : "", l[i].lines ? " lines" : "",
-         l[i].own ? " own" : "", l[i].small ? " small" : "", l[i].done == l[i].head ? " same" : "");
+  for (unsigned i = 0; i < n; i++) {
+    NOTE("  %u: %s %u, %u slots of %u, lines of %u, refs %u, proxied %u, multi %u of %u", i, l[i].sends ? "to" : "from",
+         l[i].peer, l[i].nslots, l[i].slot_bytes, l[i].wide_bytes, l[i].refs, l[i].proxied, l[i].multi, l[i].others);
+    NOTE(", data %zx lines %zx wide %zx own %zx small %zx from the words", trace_apart(l[i].data, l[i].word),
+         trace_apart(l[i].lines, l[i].word), trace_apart(l[i].wide, l[i].word), trace_apart(l[i].own, l[i].word),
+         trace_apart(l[i].small, l[i].word));
+    NOTE(", done at %zx%s\n", trace_apart(l[i].done, l[i].sends ? l[i].head : l[i].word), l[i].head ? "" : ", no head");
+  }
   free(l);
 }
 static inline void trace_programs(int device, const hk_gpu_work *w) {
