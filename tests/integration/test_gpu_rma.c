@@ -4,6 +4,7 @@
  * waits on streams, in groups and in captured graphs; what is wrong to ask; aborts and dead ranks.
  * check: timeout=300 notsan */
 #include <pthread.h>
+#include "../../src/gpu/rma.h"
 #include "../support/gpu_places.h"
 #include "../support/process.h"
 
@@ -319,6 +320,8 @@ static void wrong(place *p) {
   ck_assert_int_eq(PUT(in, 1, windows[1], 0, 0, 0, 0), ncclInvalidArgument); /* another rank's handle */
   d.opCnt = 0;
   ck_assert_int_eq(ncclWaitSignal(1, &d, c, s), ncclInvalidArgument);
+  /* What a peer's message says: the last word of the signals, and one that is not there. */
+  ck_assert(hk_gpu_rma_come(c, 1, CONTEXTS * 32 - 1) && !hk_gpu_rma_come(c, 1, CONTEXTS * 32));
   OK_NCCL(PUT(in, 1, windows[0], WINDOW - 16, 0, 0, 0));
   OK_NCCL(await(p, 1, 0, 1, 0));
 #undef PUT

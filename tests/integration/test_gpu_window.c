@@ -133,6 +133,33 @@ static void small_window(place *p) {
 START_TEST(small) { ck_assert_int_eq(run_processes(2, 1, 2, 1, small_window), 0); }
 END_TEST
 
+/* A window takes the lowest place that has room, if all of it is needed. */
+static size_t offset_of(const place *p, const region *all) {
+  hk_device_window w;
+  emu_use(p->g.device[p->first]);
+  emu_read(&w, (CUdeviceptr)(uintptr_t)all[p->first].win, sizeof w);
+  return (size_t)w.multicast_4k * 4096;
+}
+static void gaps(place *p) {
+  static region all[4][GPU_RANKS];
+  size_t at[4];
+  for (int i = 0; i < 3; i++) {
+    alloc_all(p, all[i], WINDOW);
+    register_all(p, all[i], 0, NCCL_WIN_DEFAULT);
+    at[i] = offset_of(p, all[i]);
+    ck_assert_uint_eq(at[i], (size_t)i * WINDOW);
+  }
+  alloc_all(p, all[3], 2 * WINDOW);
+  deregister_all(p, all[1], false);
+  register_all(p, all[3], 0, NCCL_WIN_DEFAULT);
+  ck_assert_uint_eq(offset_of(p, all[3]), (size_t)3 * WINDOW);
+  register_all(p, all[1], 0, NCCL_WIN_DEFAULT);
+  ck_assert_uint_eq(offset_of(p, all[1]), at[1]);
+  for (int i = 0; i < 4; i++) deregister_all(p, all[i], true);
+}
+START_TEST(lowest_place) { ck_assert_int_eq(run_processes(1, 2, 2, 1, gaps), 0); }
+END_TEST
+
 /* Two ranks on each GPU. */
 START_TEST(shared_gpu) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
 END_TEST
@@ -386,6 +413,7 @@ int main(void) {
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, windows, 0, 5);
   tcase_add_test(t, small);
+  tcase_add_test(t, lowest_place);
   tcase_add_loop_test(t, shared_gpu, 0, 2);
   tcase_add_loop_test(t, come_and_go, 0, 2);
   tcase_add_loop_test(t, inside_allocations, 0, 2);

@@ -143,6 +143,20 @@ START_TEST(long_lines_are_cut_whole) {
   const char *end = strchr(log, '\n');
   ck_assert(end && end - log < HK_ERROR_TEXT + 512);
   ck_assert_ptr_nonnull(strstr(end, "NCCL INFO second\n"));
+  /* The longest error is whole. */
+  text[HK_ERROR_TEXT - 1] = 0;
+  HK_WARN("%s", text);
+  ck_assert_ptr_nonnull(strstr(scratch_read("log"), text));
+}
+END_TEST
+
+/* A command is silent unless the user asks for lines. */
+START_TEST(of_a_command) {
+  hk_log_for_command();
+  log_with(NULL, NULL);
+  ck_assert(!hk_log_on(HK_LOG_WARN, ~0u) && !hk_log_version_due());
+  log_with("WARN", NULL);
+  ck_assert(hk_log_on(HK_LOG_WARN, ~0u));
 }
 END_TEST
 
@@ -237,6 +251,7 @@ int main(void) {
   tcase_add_test(t, wrong_settings_are_reported);
   tcase_add_test(t, file_name_expands);
   tcase_add_test(t, long_lines_are_cut_whole);
+  tcase_add_test(t, of_a_command);
   tcase_add_test(t, text_cannot_forge_lines);
   tcase_add_test(t, arguments_are_not_evaluated_when_off);
   tcase_add_test(t, last_error_without_any_variable);
