@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Programs, prices, chunks and choices are those of tests/golden/algorithms.txt, for layouts and machines of random
- * numbers.  Other tests prove that programs are right, and compare prices with measured ones: neither sees that a right
- * program moves blocks in another order, or that one term of a price has changed. After a change of an algorithm or of
- * the model HOCKET_TEST_UPDATE=1 writes the file again: its diff shows which algorithms the change reaches.
+/* Programs, prices, chunks, choices and machines are those of tests/golden/algorithms.txt, for layouts and machines of
+ * random numbers, and for clusters in words.  Other tests prove that programs are right, and compare prices with
+ * measured ones: neither sees that a right program moves blocks in another order, or that one term of a price has
+ * changed. After a change of an algorithm or of the model HOCKET_TEST_UPDATE=1 writes the file again: its diff shows
+ * which algorithms the change reaches.
  * check: notsan noasan */
 #include <math.h>
+#include "../../src/base/param.h"
 #include "../../src/collectives/cost.h"
 #include "../../src/collectives/select.h"
+#include "../../src/topo/paths.h"
+#include "../../src/topo/search.h"
+#include "../../src/topo/synth.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"
 #include "../support/prove_algorithms.h"
@@ -198,6 +203,104 @@ START_TEST(prices) {
 }
 END_TEST
 
+/* ---- machines ---- */
+
+static const char *const clusters[] = {
+    "dgx-h100",
+    "dgx-v100",
+    "pcie-1s",
+    "pcie-2s",
+    "nvl72",
+    "mi300x",
+    "4xv100:mesh nvlink=3 nic=2x100 switch=2",
+    "nodes=2 of 3xa100:nvswitch6 nic=2x200",
+    "nodes=5 of 8xa10g:pcie cpu=2xrome nic=1x100 net=eth gdr=0",
+    "nodes=2 of dgx-h100 and nodes=2 of dgx-v100",
+    "nodes=2 of dgx-a100 and nodes=1 of pcie-2s",
+    "nodes=8 of 2xh100:nvswitch4 nic=2x400 fabric=rail,fattree,leaf=2,spines=3",
+    "nodes=6 of 4xh100:nvswitch2 nic=4x400 fabric=fattree,leaf=2,oversub=4",
+    "nodes=4 of 4xh100:nvswitch2 nic=4x400 fabric=rail,fattree,oversub=8",
+    "1xcpu cores=5",
+    "nodes=9 of 1xcpu cores=3 nic=1x100 fabric=fattree,leaf=4,oversub=2",
+};
+
+static void look_at_machine(const golden *g, const char *name, const hk_machine *m) {
+  const hk_level *l[] = {&m->inside, &m->between};
+  golden_line(g, name,
+              (double[]){m->nranks, m->nhosts, m->ranks_per_host * 1000 + m->least_per_host, m->cores_per_host});
+  golden_line(g, name,
+              (double[]){m->multicast + 2 * m->in_switch + 4 * m->in_network + 8 * m->overlap + 16 * m->protocols,
+                         m->channels + 100 * m->max_channels, m->rings, (double)m->slot_bytes});
+  golden_line(g, name, (double[]){m->gamma_us_per_b, m->copy_us_per_b, m->switch_us, m->launch_us});
+  golden_line(g, name, (double[]){m->sync_us, m->far_sync_us, m->channel_us, m->channel_us_per_b});
+  for (int i = 0; i < 2; i++) {
+    golden_line(g, name, (double[]){l[i]->alpha_us, l[i]->message_us, l[i]->link_us, 0});
+    golden_line(g, name, (double[]){l[i]->ring_us_per_b, l[i]->mesh_us_per_b, l[i]->one_us_per_b, 0});
+  }
+  double sums[GOLDEN_FIGURES] = {0};
+  for (int k = 0; k < HK_TRAFFICS; k++) {
+    const hk_traffic *t = &m->traffic[k];
+    sums[0] += t->alpha_us * (1 + k);
+    sums[1] += t->us_per_b * (1 + k);
+    sums[2] += t->one_us_per_b * (1 + k);
+    sums[3] += t->apart_us_per_b * (1 + k);
+  }
+  golden_line(g, name, sums);
+}
+static void look_at_layout(const golden *g, const char *name, const hk_layout *l) {
+  double is[GOLDEN_FIGURES] = {hk_layout_hosts(l), l->most, l->least, 0};
+  for (int r = 0; r < l->nranks; r++) {
+    hk_program *p;
+    const hk_build what = {.coll = HK_ALLGATHER, .rank = r, .nranks = l->nranks, .layout = l, .channel = r % 3};
+    ck_assert_int_eq(hk_algorithm_build(hk_algorithm_by_name("ring"), &what, &p), HK_OK);
+    is[3] = golden_hash((uint32_t)is[3], hk_program_links(p), p->nlinks * sizeof *hk_program_links(p));
+    hk_program_free(p);
+  }
+  golden_line(g, name, is);
+}
+
+/* With all seats and with some, with the rings that a search finds and without. */
+START_TEST(machines) {
+  golden g = golden_open(GOLDEN, "machine");
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(clusters); i++) {
+    hk_cluster *c;
+    ck_assert_msg(hk_cluster_from_string(&c, clusters[i]) == HK_OK, "%s", hk_last_error());
+    for (int per = 0; per < 4; per += 3)
+      for (int searched = 0; searched < 2; searched++) {
+        hk_seat *seats;
+        hk_paths *paths;
+        hk_channels *rings = NULL;
+        hk_machine m;
+        hk_layout *l = NULL;
+        char name[200];
+        int n, first = 0;
+        uint32_t nodes[128];
+        setenv("NCCL_COLLNET_ENABLE", searched ? "1" : "0", 1);
+        hk_param_refresh(HK_P_COLLNET_ENABLE);
+        ck_assert_int_eq(hk_cluster_seats(c, per, &seats, &n), HK_OK);
+        n -= per > 0 && n > per + 1; /* the last host has a rank less */
+        while (first < n && seats[first].host == 0) nodes[first] = seats[first].node, first++;
+        const hk_topo *t = hk_cluster_host(c, 0);
+        hk_search what = {.pattern = HK_PATTERN_RING, .nodes = nodes, .nranks = first, .network = c->nhosts > 1};
+        ck_assert_int_eq(hk_paths_new(&paths, t, NULL), HK_OK);
+        if (searched && first > 1 && first <= HK_SEARCH_RANKS && t->nodes[nodes[0]].kind == HK_NODE_GPU)
+          ck_assert_int_eq(hk_search_channels(&rings, paths, &what), HK_OK);
+        snprintf(name, sizeof name, "machine|%s|%d%s", clusters[i], n, rings ? " searched" : "");
+        ck_assert_msg(hk_machine_of(&m, c, seats, n, rings, NULL) == HK_OK, "%s: %s", name, hk_last_error());
+        look_at_machine(&g, name, &m);
+        ck_assert_msg(hk_layout_of(&l, c, seats, n, rings) == HK_OK, "%s: %s", name, hk_last_error());
+        look_at_layout(&g, name, l);
+        hk_layout_free(l);
+        hk_channels_free(rings);
+        hk_paths_free(paths);
+        free(seats);
+      }
+    hk_cluster_free(c);
+  }
+  fclose(g.file);
+}
+END_TEST
+
 /* Choices by their prices: of two equal ones either may be taken. */
 START_TEST(choices) {
   static hk_alternative all[HK_ALTERNATIVES];
@@ -234,6 +337,7 @@ int main(void) {
   golden_clear(GOLDEN);
   tcase_add_test(t, programs);
   tcase_add_test(t, prices);
+  tcase_add_test(t, machines);
   tcase_add_test(t, choices);
   return suite_run_one("programs and prices as before", t);
 }
