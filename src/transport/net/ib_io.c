@@ -186,7 +186,8 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
   return HK_OK;
 }
 
-static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
+/* Slot k and `run - 1` slots after it. */
+static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp, uint32_t run) {
   hk_slot *s = hk_net_slot(c->send, k);
   const char *from;
   const hk_ib_path *w = c->qps[qp].path;
@@ -202,14 +203,21 @@ static hk_status post_large(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   fill_header(c, k, h);
   h->where = placed ? HK_IB_IN_PLACE : HK_IB_IN_FIFO;
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
+  h->more = run - 1;
   c->pending[ring(c, k)] = 1;
   HK_OR_RETURN(post_parts(c, k, qp, from, s->bytes, lkeys, &to, each));
-  hk_ibv_sge data = {(uint64_t)(uintptr_t)from, s->bytes < each ? s->bytes : each, lkeys[qp % c->npaths]};
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, w->arena_mr->lkey};
   hk_ibv_send_wr last = write_with_imm(c, qp, &head, w->peer_arena.addr + hk_ib_rx_offset(c, k), w->peer_arena.rkey,
                                        ((uint32_t)k & ~HK_IB_HAS_HEADER) | HK_IB_HAS_HEADER);
-  hk_ibv_send_wr first = plain_write(c, qp, &data, &to, &last);
-  return post(c, qp, &first, &last, 2, ring(c, k));
+  const uint32_t stride = c->send->link->slot_bytes, writes = s->bytes == stride ? 1 : run; /* full slots: one piece */
+  hk_ibv_sge data[HK_IB_RUN];
+  hk_ibv_send_wr wr[HK_IB_RUN];
+  for (uint32_t i = 0; i < writes; i++, from += stride, to.addr += stride) {
+    data[i] = (hk_ibv_sge){(uint64_t)(uintptr_t)from, (s->bytes < each ? s->bytes : each) * (run / writes),
+                           lkeys[qp % c->npaths]};
+    wr[i] = plain_write(c, qp, &data[i], &to, i + 1 < writes ? &wr[i + 1] : &last);
+  }
+  return post(c, qp, wr, &last, writes + 1, ring(c, k));
 }
 
 /* Gives slots back to the lane: small ones once they are in the ring, large ones once they have arrived. */
@@ -249,6 +257,25 @@ static bool is_placed(hk_ib_conn *c, uint64_t k) {
   return hk_ib_place_find(c, k, hk_net_slot(c->send, k)->bytes, &to);
 }
 
+/* Slots from k on that go as one message. If a GPU's proxy finds several, it is slower than kernels and card are: then
+ * one header, doorbell and completion at each end serve for all. They are given back together, so they are at most half
+ * of the FIFO. With more queue pairs, a receiver expects the next slot on the next one. */
+static uint32_t run_of(hk_ib_conn *c, uint64_t k, uint32_t qp) {
+  const hk_slot *first = hk_net_slot(c->send, k);
+  uint32_t n = 1;
+  if (!c->ctx->env->gpu || hk_ib_data_qps(c) > 1 || first->flags & HK_SLOT_REF || is_placed(c, k)) return 1;
+  const uint64_t end = credit(c) + c->ctx->env->nslots;
+  while (n < HK_IB_RUN && 2 * (n + 1) <= c->ctx->env->nslots && k + n < end && ring(c, k + n) &&
+         has_room(&c->qps[qp], n + 2) && filled(c, k + n)) {
+    const hk_slot *s = hk_net_slot(c->send, k + n);
+    if (s->bytes != first->bytes || s->signature != first->signature || s->flags & HK_SLOT_REF || is_placed(c, k + n) ||
+        (n + 1) * s->bytes > HK_IB_RUN_BYTES)
+      break;
+    n++;
+  }
+  return n;
+}
+
 /* The receiver registers its FIFO for the first message that goes there. */
 static hk_status ask_for_ring(hk_ib_conn *c) {
   hk_ibv_sge none = {0};
@@ -282,9 +309,10 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     }
     if (!known) break;
     if (k >= c->given) c->sizes[i] = 0;
-    HK_OR_RETURN(small ? post_small(c, k, qp) : post_large(c, k, qp));
-    c->sizes[i] = small ? 1 : 2;
-    c->posted++;
+    const uint32_t run = small ? 1 : run_of(c, k, qp);
+    HK_OR_RETURN(small ? post_small(c, k, qp) : post_large(c, k, qp, run));
+    memset(&c->sizes[i], small ? 1 : 2, run);
+    c->posted += run;
     *moved = true;
   }
   give_back(c);
@@ -404,11 +432,19 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
   /* A queue pair delivers in order: the message before this one on it must have arrived. */
   const uint32_t n = hk_ib_data_qps(c);
   if (imm & HK_IB_HAS_HEADER && ahead >= n && !c->headers[ring(c, number - n)]) return out_of_order(c, number);
-  if (!(imm & HK_IB_HAS_HEADER))
+  if (!(imm & HK_IB_HAS_HEADER)) {
     c->parts[i]++;
-  else if (c->headers[i]++)
-    return out_of_order(c, number);
-  return HK_OK;
+    return HK_OK;
+  }
+  hk_ib_header h;
+  memcpy(&h, c->arena + hk_ib_rx_offset(c, number), sizeof h);
+  for (uint32_t left = h.more;; left--) {
+    if (c->headers[i]++) return out_of_order(c, number);
+    if (!left) return HK_OK;
+    h.seq++;
+    i = ring(c, ++number);
+    memcpy(c->arena + hk_ib_rx_offset(c, number), &h, sizeof h);
+  }
 }
 
 hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {

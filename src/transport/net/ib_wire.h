@@ -15,6 +15,8 @@ enum {
   HK_IB_HEADER = 32,
   HK_IB_SMALL = HK_IB_ENTRY - HK_IB_HEADER,
   HK_IB_SPLIT_MIN = 65536, /* smaller messages go over one queue pair */
+  HK_IB_RUN = 4,           /* slots of a GPU that go as one message ... */
+  HK_IB_RUN_BYTES = 524288, /* ... of so many bytes, at most */
   HK_IB_INLINE = 256,      /* inline bytes that a queue pair is asked for */
   HK_IB_CQ_DEPTH = 8192,
   HK_IB_CQS = 64,
@@ -122,7 +124,8 @@ typedef struct hk_ib_header {
   uint32_t seq, bytes, signature;
   uint16_t parts, where; /* number of immediates without a header that belong to it; hk_ib_where */
   uint64_t consumed;     /* slots of the other direction: the credit */
-  uint64_t reserved;
+  uint32_t more;         /* slots after this one that have come with it, and are like it */
+  uint32_t reserved;
 } hk_ib_header;
 _Static_assert(sizeof(hk_ib_header) == HK_IB_HEADER, "the payload after it is aligned");
 #endif
