@@ -3,6 +3,9 @@
  * read and write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
  * check: notsan */
 #include <errno.h>
+#include "../../src/gpu/gpu.h"
+#include "../../src/gpu/pumped.h"
+#include "../../src/kernels/cuda/work.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
@@ -12,12 +15,12 @@ static fake_verbs_state *verbs;
 static void set(const char *name, const char *value) { setenv(name, value, 1); }
 
 /* Cards that write so that GPUs see it late, and what a GPU's driver does about it. */
-static void begin(gpu_ranks *g, int ranks, bool late) {
+static void begin_with(gpu_ranks *g, int ranks, bool late, size_t room) {
   set("NCCL_P2P_DISABLE", "1");
   set("NCCL_SHM_DISABLE", "1");
   set("CUDAEMU_RDMA_ORDER", late ? "0" : "100");
   setenv("CUDAEMU_DMABUF", "1", 0);
-  gpu_open(g, ranks, ranks, 1 << 18);
+  gpu_open(g, ranks, ranks, room);
   verbs = rdma_begin(2);
   rdma_param("NCCL_NET", "IB");
   verbs->late = late;
@@ -29,6 +32,7 @@ static void begin(gpu_ranks *g, int ranks, bool late) {
   *(void **)dlsym(driver, "cudaemu_rdma_flush") = dlsym(fakes, "fake_verbs_flush");
   *(void **)&verbs->of_host = dlsym(driver, "cudaemu_of_host");
 }
+static void begin(gpu_ranks *g, int ranks, bool late) { begin_with(g, ranks, late, 1 << 18); }
 static void end(gpu_ranks *g) {
   gpu_close(g);
   rdma_end(verbs);
@@ -132,6 +136,37 @@ START_TEST(splits) {
   gpu_group(&g, &c);
   gpu_check(&g, &c);
   ck_assert_uint_gt(now(&verbs->from_gpu), 3);
+  end(&g);
+}
+END_TEST
+
+/* Rank 0's card stands still while the kernel fills four slots of 128 KiB: those that the proxy has seen before are one
+ * request, and the others are the next. */
+START_TEST(catches_up) {
+  enum { COUNT = 131072, SLOTS = 4 };
+  gpu_ranks g;
+  set("HOCKET_SLOT_BYTES", "131072");
+  set("HOCKET_SLOTS", "8");
+  begin_with(&g, 2, true, COUNT * sizeof(float));
+  gpu_init_all(&g);
+  for (unsigned turn = 1; turn <= 2; turn++) { /* the first one makes the link */
+    gpu_call c = {.coll = HK_BROADCAST, .count = COUNT, .type = ncclFloat32, .shift = turn};
+    gpu_fill(&g, &c);
+    const uint64_t reads = now(&verbs->from_gpu);
+    if (turn == 2) pthread_mutex_lock(&verbs->lock);
+    OK_NCCL(ncclGroupStart());
+    OK_NCCL(ncclSend((void *)(uintptr_t)g.in[0], COUNT, ncclFloat32, 1, g.comm[0], (cudaStream_t)(void *)g.stream[0]));
+    OK_NCCL(ncclRecv((void *)(uintptr_t)g.out[1], COUNT, ncclFloat32, 0, g.comm[1], (cudaStream_t)(void *)g.stream[1]));
+    OK_NCCL(ncclGroupEnd());
+    const hk_gpu_pumped *f = hk_gpu_proxy_links(hk_gpu_of(g.comm[0])->proxy);
+    ck_assert(f && f->link.kind == HK_LINK_SEND && !f->next);
+    const uint64_t *last = (uint64_t *)f->words.host + (turn * SLOTS - 1) * HK_GPU_WORD_STRIDE;
+    while (turn == 2 && __atomic_load_n(last, __ATOMIC_ACQUIRE) >> 32 != turn * SLOTS) usleep(100);
+    if (turn == 2) pthread_mutex_unlock(&verbs->lock);
+    gpu_wait(&g);
+    gpu_check_some(&g, &c, 1, 1);
+    if (turn == 2) ck_assert_uint_le(now(&verbs->from_gpu) - reads, 2);
+  }
   end(&g);
 }
 END_TEST
@@ -440,6 +475,7 @@ int main(void) {
   tcase_add_test(t, is_wrong_without_a_flush);
   tcase_add_loop_test(t, recovers, 0, 2);
   tcase_add_test(t, splits);
+  tcase_add_test(t, catches_up);
   tcase_add_loop_test(t, goes_over_two_cards, 0, (int)HK_ARRAY_LENGTH(joint));
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_loop_test(t, gives_way, 0, 3);
