@@ -78,7 +78,7 @@ emulated() { # name processes script...
 
 [ -e "$lib" ] || { echo "$lib is not built"; exit 1; }
 command -v python3 >/dev/null || { echo "SKIP: there is no python3"; exit 77; }
-gigabytes=$(df -BG --output=avail "$folder" | tail -n 1 | tr -dc 0-9) held=$(du -sBG "$folder" | tr -dc '0-9\n' | head -n 1)
+gigabytes=$(df -BG --output=avail "$folder" | tail -n 1 | tr -dc 0-9) held=$(du -sBG "$folder" | cut -f 1 | tr -dc 0-9)
 echo "frameworks: wheels go to build/frameworks, about 10 GB; it has $held GB, and $gigabytes GB are free"
 
 small() { # name: what this client and the other small ones need
