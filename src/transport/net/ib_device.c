@@ -152,7 +152,7 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
   memset(&attr, 0, sizeof attr);
   if (d->gone) return "gone with its device";
   if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "in a state that cannot be read";
-  return attr.state >= 0 && attr.state <= 5 ? names[attr.state] : "in an unknown state";
+  return (unsigned)attr.state <= 5 ? names[attr.state] : "in an unknown state";
 }
 
 /* Connections on the device get new queue pairs. Those on a failed completion queue `cq` cannot: it is not known which
