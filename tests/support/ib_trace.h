@@ -16,10 +16,10 @@ static void see_call(const char *call, const void *data, size_t bytes) {
   const hk_ib_place *p = data;
   const char *to = strstr(call, " -> ");
   unsigned at = 0;
-  char words[128] = "";
+  char words[400] = "";
   size_t n = 0;
   if (to && sscanf(to, " -> %*u+%u", &at) == 1 && data && bytes % sizeof *p == 0 && at >= PLACES_AT &&
-      at < PLACES_END) {
+      at + bytes <= PLACES_END) {
     for (size_t i = 0; i < bytes / sizeof *p; i++)
       n += (size_t)snprintf(words + n, sizeof words - n, " place of %#llx",
                             (unsigned long long)atomic_load((_Atomic uint64_t *)(uintptr_t)&p[i].bytes));
