@@ -392,12 +392,36 @@ START_TEST(chooses_the_provider) {
 }
 END_TEST
 
+/* Before the ranks have exchanged their facts no rank is reached, and this rank is never its own peer. */
+START_TEST(knows_no_peers_before_the_exchange) {
+  static net_world w = {.n = 2};
+  char facts[2][HK_FACT_BYTES], why[160];
+  void *ctx = NULL;
+  memset(facts, 0, sizeof facts);
+  for (int i = 0; i < 2; i++) net_attach_rank(&w, i, i, 2, 4, 4096, facts[i]);
+  for (int round = 0; round < 2; round++) {
+    for (int peer = 0; peer < 2; peer++) {
+      const bool reaches = round && peer;
+      hk_transport_state *s = w.ranks[0].state;
+      ck_assert_int_eq(hk_transport_net.reachable(s, peer, why, sizeof why), reaches);
+      if (!reaches) ck_assert_msg(strstr(why, round ? "it is this rank itself" : "not exchanged"), "%s", why);
+      ck_assert(!hk_transport_net.apart(s, peer)); /* over TCP: no */
+      ck_assert(!hk_transport_net.remote(s, peer, &ctx));
+      ck_assert_int_eq(ctx != NULL, reaches); /* it has no one-sided operations */
+    }
+    if (!round) ck_assert_int_eq(hk_transport_net.join(w.ranks[0].state, facts), HK_OK);
+  }
+  for (int i = 0; i < 2; i++) hk_transport_net.detach(w.ranks[i].state);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("net");
   tcase_set_timeout(t, 120);
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, stripes_at_their_boundaries, 0, (int)HK_ARRAY_LENGTH(numbers));
   tcase_add_test(t, uses_every_socket);
+  tcase_add_test(t, knows_no_peers_before_the_exchange);
   tcase_add_loop_test(t, reports_a_lost_socket, 0, 6);
   tcase_add_test(t, carries_many_links);
   tcase_add_test(t, congestion_is_between_hosts);

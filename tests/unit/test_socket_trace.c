@@ -434,6 +434,43 @@ START_TEST(refuses_nonsense) {
 }
 END_TEST
 
+/* ---- threads ---- */
+
+/* What a job comes to: all of its bytes, some of them, an error, the peer's end. */
+static const struct {
+  bool sends, closed, bad;
+  size_t there, asked, moved;
+  int err;
+} jobs[] = {{false, false, false, 100, 100, 100, 0},
+            {false, false, false, 40, 100, 40, EAGAIN},
+            {false, true, false, 40, 100, 40, HK_JOB_CLOSED},
+            {false, false, true, 0, 100, 0, EBADF},
+            {true, false, false, 0, 100, 100, 0},
+            {true, true, false, 0, 100, 0, EPIPE}};
+START_TEST(carries_out_jobs) {
+  static const hk_wait_env wait = {.spins = 1};
+  const hk_transport_env env = {.wait = &wait};
+  char bytes[100] = {0};
+  int both[2];
+  hk_socket_threads *p = hk_socket_threads_begin(&env, 2);
+  hk_socket_job j = {.sends = jobs[_i].sends, .n = 1, .bytes = jobs[_i].asked, .moved = 77, .err = 77};
+  j.iov[0] = (struct iovec){bytes, sizeof bytes};
+  for (unsigned s = 0; s < 7; s++) ck_assert_int_eq(hk_socket_threads_have(p, s), s % 3 != 0);
+  ck_assert(!hk_socket_threads_have(NULL, 1));
+  net_pair(false, both);
+  ck_assert_int_eq(send(both[1], bytes, jobs[_i].there, 0), (ssize_t)jobs[_i].there);
+  if (jobs[_i].closed) close(both[1]);
+  j.fd = jobs[_i].bad ? -1 : both[0];
+  hk_socket_threads_post(p, 1, &j);
+  while (atomic_load(&j.state) != HK_JOB_DONE) sched_yield();
+  ck_assert_uint_eq(j.moved, jobs[_i].moved);
+  ck_assert_int_eq(j.err, jobs[_i].err);
+  hk_socket_threads_end(p);
+  close(both[0]);
+  if (!jobs[_i].closed) close(both[1]);
+}
+END_TEST
+
 /* ---- interfaces ---- */
 
 /* Whether the user has named them; each is in the log once. */
@@ -471,6 +508,7 @@ int main(void) {
   tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
   tcase_add_loop_test(t, reports_ends, 0, (int)HK_ARRAY_LENGTH(closings));
   tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(headers));
+  tcase_add_loop_test(t, carries_out_jobs, 0, (int)HK_ARRAY_LENGTH(jobs));
   tcase_add_loop_test(t, knows_its_interfaces, 0, (int)HK_ARRAY_LENGTH(named));
   return suite_run_one("socket_trace", t);
 }

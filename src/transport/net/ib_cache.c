@@ -156,11 +156,10 @@ void hk_ib_cache_leave(hk_ib_ctx *x, const hk_ib_device *d) {
 void hk_ib_cache_free(hk_ib_ctx *x) {
   struct hk_ib_cache *c = x->cache;
   if (!c) return;
-  if (c->made || c->refused)
-    HK_INFO(HK_SUB_NET,
-            "rank %d: RDMA devices were given %u buffers that the user has not registered; %u went with their memory, "
-            "%u made room for others, %u were refused",
-            x->env->rank, c->made, c->gone, c->evicted, c->refused);
+  HK_INFO(HK_SUB_NET,
+          "rank %d: RDMA devices were given %u buffers that the user has not registered; %u went with their memory, "
+          "%u made room for others, %u were refused",
+          x->env->rank, c->made, c->gone, c->evicted, c->refused);
   while (c->entries) retire(x, &c->entries, false);
   for (entry *e; (e = c->retired);) {
     c->retired = e->next;

@@ -41,12 +41,11 @@ static bool all_posted(const hk_plugin_end *e) {
 
 /* Sender: the messages that the receives posted there still need. */
 static hk_status send_sentinels(hk_plugin_end *e) {
-  bool begun = true, moved;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];
+    bool begun = true, moved;
     while (begun && l->posted < e->drain.counts[i])
       HK_OR_RETURN(hk_plugin_post(e, l, l->memory, SENTINEL_BYTES, &begun, &moved));
-    begun = true;
   }
   return HK_OK;
 }
