@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/runtime/comm.h"
+#include "../../src/runtime/device_abi.h"
 #include "../support/golden.h"
 #include "../support/leftovers.h"
 #include "../support/ranks.h"
@@ -431,7 +432,11 @@ static const char *without_addresses(const char *from) {
 }
 
 static void no_communicator(ncclComm_t *c) { *c = NULL; }
-static void other_memory(ncclComm_t *c) { *c = (ncclComm_t)(void *)calloc(1, sizeof **c); }
+static void other_memory(ncclComm_t *c) {
+  static struct ncclComm zeros;
+  if (*c && *c != &zeros) ck_assert_int_eq(ncclCommDestroy(*c), ncclSuccess);
+  *c = &zeros;
+}
 static void freed(ncclComm_t *c) { ck_assert_int_eq(ncclCommDestroy(*c), ncclSuccess); }
 static void forked(ncclComm_t *c) { (*c)->forks++; }
 static void in_its_init(ncclComm_t *c) { atomic_store(&(*c)->health.progress, HK_IN_PROGRESS); }
@@ -505,6 +510,52 @@ START_TEST(in_a_state) {
 }
 END_TEST
 
+/* What a device communicator may ask for, by its version and each number alone. The calls are in a group that has a
+ * wrong call, so that none of them is carried out. */
+#define REQUIREMENTS_FILE "tests/golden/requirements.txt"
+START_TEST(requirements) {
+  static const unsigned versions[] = {0,     22901, 22902, 22903, 22904, 22905, 22907,
+                                      22908, 23000, 23007, 23100, 23203, 23204};
+  static const struct {
+    const char *name;
+    size_t at;
+    int bytes;
+  } fields[] = {
+#define FIELD(name, bytes) {#name, offsetof(hk_requirements, name), bytes}
+      FIELD(barriers, 4),       FIELD(lsa_barriers, 4), FIELD(rail_gin_barriers, 4),  FIELD(ll_blocks, 4),
+      FIELD(ll_slots, 4),       FIELD(gin, 1),          FIELD(gin_signals, 4),        FIELD(gin_counters, 4),
+      FIELD(gin_connection, 4), FIELD(gin_type, 4),     FIELD(world_gin_barriers, 4), FIELD(cft_caps, 4),
+      FIELD(cft_barriers, 4),   FIELD(lsa_multimem, 1),
+#undef FIELD
+  };
+  static const int32_t values[] = {-1, 0, 1, 1 << 24, (1 << 24) + 1};
+  golden g = golden_open(REQUIREMENTS_FILE, "");
+  ncclComm_t c;
+  char device[256];
+  setenv("NCCL_DEBUG", "NONE", 1);
+  ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
+  c->lsa.kernels = true;
+  ck_assert_int_eq(begin_refused_group(c), 0);
+  for (size_t v = 0; v < sizeof versions / sizeof *versions; v++)
+    for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
+      char name[80], codes[80] = "";
+      for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        hk_requirements r = {.size = sizeof r, .magic = 0xcafebeef, .version = versions[v]};
+        const int32_t value = fields[f].bytes == 1 ? values[i] & 1 : values[i];
+        memcpy((char *)&r + fields[f].at, &value, (size_t)fields[f].bytes);
+        const ncclResult_t rc =
+            ncclDevCommCreate(c, (const ncclDevCommRequirements_t *)(void *)&r, (ncclDevComm_t *)(void *)device);
+        snprintf(codes + strlen(codes), sizeof codes - strlen(codes), " %d", (int)rc);
+      }
+      snprintf(name, sizeof name, "%u %s", versions[v], fields[f].name);
+      golden_words(&g, name, codes);
+    }
+  ck_assert_int_eq(end_refused_group(), 0);
+  ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
+  fclose(g.file);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("bounds");
   setenv("NCCL_NUM_RMA_CTX", "1", 1);
@@ -514,6 +565,8 @@ int main(void) {
   tcase_add_test(t, of_an_estimate);
   tcase_add_test(t, of_device_resources);
   golden_clear(STATES_FILE);
+  golden_clear(REQUIREMENTS_FILE);
+  tcase_add_test(t, requirements);
   tcase_add_loop_test(t, in_a_state, 0, sizeof states / sizeof *states);
   return suite_run_one("api_bounds", t);
 }
