@@ -55,11 +55,12 @@ static void leave(void) {
   }
 }
 static bool asks(void) { return comms[0]->order.inquiry != NULL; }
-/* The answers have come; the result of the look that takes them in. */
+/* The answers have come; the result of the look that takes them in. It must not ask again. */
 static hk_status hear(uint64_t waited_ns) {
+  const uint64_t until = hk_now_ns() + MS(8000);
   hk_status rc = HK_OK;
-  while (asks() && rc == HK_OK) rc = hk_watch(comms[0], waited_ns);
-  return rc;
+  while (asks() && rc == HK_OK && hk_now_ns() < until) rc = hk_watch(comms[0], waited_ns);
+  return asks() && rc == HK_OK ? HK_ERR_INTERNAL : rc;
 }
 
 /* ---- when ---- */
