@@ -70,6 +70,9 @@ candidates() {
       / pthread_(mutex|cond)_(destroy\(|init\(.*, NULL\))/ { next }
       # What this processor has: no test makes another one of it.
       /__builtin_cpu_supports/ { next }
+      # What is returned if memory is short.
+      allocates && /^ *if \(![a-z_>.-]+\) return (true|false);/ { sub(/ (true|false);/, " it;", line) }
+      { allocates = /alloc\(|strdup\(/ }
       # To restore errno matters only if the close or free before it failed.
       /^ *errno = [a-z]+;/ { next }
       # No descriptor is 0, and errno says nothing after a call that gave 0.
