@@ -141,11 +141,15 @@ static void at_end(void) {
   _exit(EXIT_FAILURE);
 }
 
-static void in_child(void) {
-  watched.process = watched.depth++ ? 0 : getpid();
-  if (!watched.process) return; /* a child of the test case */
+static void begin(void) {
+  watched.process = getpid();
   watched.maps = count_maps();
   for (int fd = 0; fd < FDS; fd++) watched.open[fd] = fcntl(fd, F_GETFD) >= 0;
+}
+
+static void in_child(void) {
+  watched.process = 0;
+  if (!watched.depth++) begin(); /* else a child of the test case */
 }
 
 void leftovers_watch(void) {
@@ -154,6 +158,12 @@ void leftovers_watch(void) {
   atexit(at_end);
 #else
   (void)in_child, (void)at_end;
+#endif
+}
+
+void leftovers_watch_child(void) {
+#ifndef __SANITIZE_THREAD__ /* as above */
+  begin();
 #endif
 }
 
