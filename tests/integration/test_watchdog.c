@@ -4,12 +4,14 @@
  * check: waits notsan */
 #include <check.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
+#include "../../src/boot/bootstrap.h"
 #include "../../src/boot/event.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/runtime/call.h"
@@ -24,7 +26,7 @@
 
 enum { RANKS = 3 };
 #define MS(n) ((uint64_t)(n)*1000000u)
-static pthread_barrier_t met;
+static pthread_barrier_t met, played;
 static ncclComm_t comms[RANKS];
 static const hk_call sum = {.count = 1000, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .root = 0};
 /* Rank 0 waits in a call without lanes, so for the peer of a receive. */
@@ -251,6 +253,35 @@ static int answer_comes_late(void) {
   return faults;
 }
 
+/* Rank 1 has destroyed its communicator. What it sent before may be on its way: so it is blamed at the second look of
+ * a wait, over a network after the time in which a silent host counts as dead. */
+static int is_left(void) {
+  ncclComm_t c = comms[0];
+  const bool far = hk_wire_pumped(c, 1);
+  const uint64_t until = hk_now_ns() + MS(8000);
+  while (!hk_bootstrap_left(c->bootstrap, 1) && hk_now_ns() < until) sched_yield();
+  enter();
+  waits_in.root = 2; /* another one */
+  int faults = RANK_IS(hk_watch(c, MS(10)) == HK_OK && hk_watch(c, MS(11)) == HK_OK && !c->order.left_seen_ns);
+  waits_in.root = 1;
+  faults += RANK_IS(hk_watch(c, MS(10)) == HK_OK && c->order.left_seen_ns);
+  faults += RANK_IS(hk_watch(c, 0) == HK_OK); /* the first look of another wait */
+  if (far) {
+    faults += RANK_IS(hk_watch(c, MS(20)) == HK_OK);
+    c->order.left_seen_ns -= ((uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) - 1) * MS(1000);
+    faults += RANK_IS(hk_watch(c, MS(1000000)) == HK_OK);
+    c->order.left_seen_ns -= 2 * MS(1000);
+  }
+  faults += RANK_IS(hk_watch(c, MS(1000000)) == HK_ERR_REMOTE && hk_comm_settle(c, NULL) == HK_ERR_REMOTE);
+  faults += RANK_IS(c->health.story.rank == 1 && c->health.story.kind == HK_EVENT_VERDICT);
+  faults += RANK_IS(strstr(ncclGetLastError(c), "rank 1 has left the communicator (ncclCommDestroy) while rank 0 of 3 "
+                                                "waits for it in Recv from(9 x int8, rank 1), operation 1") != NULL);
+  c->order.current = NULL;
+  c->order.exec = NULL;
+  hk_watch_over(c);
+  return faults;
+}
+
 static const struct {
   int (*act)(void);
   const char *how, *watchdog;
@@ -268,15 +299,18 @@ static const struct {
               {apart, "net", "0", false},
               {apart, "shm", "0", false},
               {ends_while_it_asks, "net", "0", false},
-              {answer_comes_late, "net", "0", false}};
+              {answer_comes_late, "net", "0", false},
+              {is_left, "net", "0", false},
+              {is_left, "shm", "0", false}};
 
 static int play(ncclComm_t c, int rank, int n, void *arg) {
   int faults = 0;
   (void)n;
   comms[rank] = c;
   pthread_barrier_wait(&met);
+  if (rank == 1 && scenes[*(int *)arg].act == is_left) return 0;
   if (rank == 0) faults = scenes[*(int *)arg].act();
-  pthread_barrier_wait(&met);
+  pthread_barrier_wait(&played);
   return faults;
 }
 
@@ -289,6 +323,7 @@ START_TEST(watches) {
   hk_param_reload();
   hk_log_reset();
   pthread_barrier_init(&met, NULL, RANKS);
+  pthread_barrier_init(&played, NULL, RANKS - (scenes[_i].act == is_left));
   ck_assert_int_eq(ranks_as_threads(RANKS, play, &_i), 0);
 }
 END_TEST

@@ -106,6 +106,29 @@ START_TEST(figures) {
 }
 END_TEST
 
+/* Memory that cannot be had is none. */
+START_TEST(too_much_memory) {
+  static const hk_memory none;
+  hk_memory m;
+  use_driver();
+  hk_device *d = open_device();
+  const hk_device_ops *o = d->ops;
+  const size_t bytes = (size_t)1 << 50;
+  for (int how = 0; how < 6; how++) {
+    memset(&m, 0xa5, sizeof m);
+    const hk_status rc = how == 0   ? o->alloc(d, SIZE_MAX, &m)
+                         : how == 1 ? o->alloc(d, bytes, &m)
+                         : how == 2 ? o->alloc_open(d, bytes, 0, &m)
+                         : how == 3 ? o->alloc_shared(d, bytes, 0, true, &m)
+                         : how == 4 ? o->alloc_host(d, bytes, &m)
+                                    : o->alloc_host_late(d, bytes, &m);
+    ck_assert_int_ne(rc, HK_OK);
+    ck_assert_mem_eq(&m, &none, sizeof m);
+  }
+  d->ops->close(d);
+}
+END_TEST
+
 /* Without the driver's word the kernel says on which node a GPU is. */
 START_TEST(near_node) {
   char path[100];
@@ -181,6 +204,7 @@ int main(void) {
   TCase *t = tcase_create("device_limits");
   tcase_add_test(t, capabilities);
   tcase_add_loop_test(t, variables, 0, 2);
+  tcase_add_test(t, too_much_memory);
   tcase_add_test(t, figures);
   tcase_add_loop_test(t, no_driver, 0, 2);
   tcase_add_test(t, ordinals);
