@@ -185,9 +185,47 @@ START_TEST(goes_on_or_says_why) {
 }
 END_TEST
 
+/* ---- descriptors that are open while a communicator lives ---- */
+
+static int open_files(const char *name) {
+  int n = 0;
+  for (int fd = 0; fd < 1024; fd++) {
+    char path[40], to[100] = "";
+    snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    n += readlink(path, to, sizeof to - 1) > 0 && strstr(to, name);
+  }
+  return n;
+}
+
+/* Each rank asks the other's process for the memory that it sends from. */
+static int keep_few(ncclComm_t c, int rank, int n, void *arg) {
+  enum { BYTES = 1 << 20 };
+  int faults = RANK_IS(open_files("memfd:hocket-arena") == 0), before = open_files("memfd:hocket");
+  char x = 1;
+  (void)n, (void)arg;
+  for (int round = 0; round < 4; round++) {
+    char *memory = NULL;
+    faults += RANK_CHECK(ncclMemAlloc((void **)&memory, BYTES));
+    memset(memory, rank == round % 2 ? round : 99, BYTES);
+    faults += RANK_CHECK(rank == round % 2 ? ncclSend(memory, BYTES, ncclInt8, 1 - rank, c, NULL)
+                                           : ncclRecv(memory, BYTES, ncclInt8, 1 - rank, c, NULL));
+    faults += RANK_IS(memory[0] == round && memory[BYTES - 1] == round);
+    faults += RANK_CHECK(ncclMemFree(memory));
+    faults += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclInt8, ncclMax, c, NULL));
+    faults += RANK_IS(open_files("memfd:hocket") == before);
+  }
+  return faults;
+}
+START_TEST(few_descriptors) {
+  setenv("HOCKET_CMA", "0", 1);
+  ck_assert_int_eq(ranks_as_processes(2, keep_few, NULL), 0);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("lacking");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, goes_on_or_says_why, 0, sizeof worlds / sizeof *worlds);
+  tcase_add_test(t, few_descriptors);
   return suite_run_one("lacking", t);
 }
