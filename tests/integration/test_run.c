@@ -10,6 +10,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
+#include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/collectives/transfer.h"
 #include "../../src/kernels/exec.h"
@@ -20,6 +21,7 @@
 #include "../../src/runtime/watch.h"
 #include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
+#include "../support/scratch.h"
 #include "../support/suite.h"
 
 enum { OWN = 40000, LONG = 3 << 20, NO_REGION = 12345 };
@@ -190,6 +192,52 @@ static int waits_again(void) {
   return progresses(long_broadcast, false) + progresses(long_receive, true) + progresses(long_of_group, true);
 }
 
+/* ---- the end ---- */
+
+/* What came and was not received is reported when the communicator ends: how many messages, and their bytes. */
+static int reports_unread(void) {
+  char text[300];
+  hk_wire_report_unread(comms[0]);
+  int faults = RANK_IS(!strstr(scratch_read("log"), "destroys it"));
+  size_t bytes = 0;
+  for (unsigned n = 1; n <= 16; n++) { /* as many as fit */
+    bytes += 10 + n;
+    publish(link_of_1(true), 10 + n, 1);
+    if (n > 2 && n < 15) continue;
+    hk_wire_report_unread(comms[0]);
+    snprintf(text, sizeof text,
+             ": rank 0 of 2 destroys it with %zu bytes (%u messages or pieces) that rank 1 sent and no ncclRecv here "
+             "took: give each ncclSend its ncclRecv\n",
+             bytes, n);
+    faults += RANK_IS(strstr(scratch_read("log"), text) != NULL);
+  }
+  faults += RANK_IS(!strstr(scratch_read("log"), "in a collective operation"));
+  publish(link_of_1(false), 7, 1);
+  publish(link_of_1(false), 8, 1);
+  hk_wire_report_unread(comms[0]);
+  faults +=
+      RANK_IS(strstr(scratch_read("log"), ": rank 0 of 2 destroys it with 15 bytes (2 messages) that rank 1 sent in "
+                                          "a collective operation and that none here took: the last of 2 "
+                                          "operations, or one before it, was called differently") != NULL);
+  return faults;
+}
+
+/* The peer of a link that has failed, or to which none could be opened. */
+static int finds_broken_links(void) {
+  hk_link_walk walk = {0};
+  hk_wired_link *l = hk_wire_next(comms[0], &walk);
+  int faults = RANK_IS(hk_wire_broken(comms[0]) == -1);
+  atomic_store(&l->link.state, HK_LINK_FAILED);
+  faults += RANK_IS(hk_wire_broken(comms[0]) == l->link.peer);
+  atomic_store(&l->link.state, HK_LINK_READY);
+  for (int r = 0; r < 2; r++) {
+    comms[0]->wiring->lost = r + 1;
+    faults += RANK_IS(hk_wire_broken(comms[0]) == r);
+  }
+  comms[0]->wiring->lost = 0;
+  return faults;
+}
+
 /* ---- calls that fail ---- */
 
 static int wrong_bytes(void) {
@@ -281,6 +329,8 @@ static const struct {
     {"runs", runs, 0, 0, NULL, NULL},
     {"runs_groups", runs_groups, 0, 0, NULL, NULL},
     {"waits_again", waits_again, 0, 0, NULL, NULL},
+    {"reports_unread", reports_unread, 0, 0, NULL, NULL},
+    {"finds_broken_links", finds_broken_links, 0, 0, NULL, NULL},
     {"wrong_bytes", wrong_bytes, HK_EVENT_VERDICT, 1, BROADCAST,
      "rank 0 in " BROADCAST ": rank 1 sent 8 bytes where 4 were expected"},
     {"wrong_call", wrong_call, HK_EVENT_VERDICT, 1, BROADCAST, OTHER},
@@ -340,8 +390,10 @@ START_TEST(calls) {
   setenv("HOCKET_SLOTS", "16", 1);
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "0", 1);
-  setenv("NCCL_DEBUG", "NONE", 1);
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
   hk_param_reload();
+  hk_log_reset();
   pthread_barrier_init(&met, NULL, 2);
   ck_assert_msg(ranks_as_threads(2, play, &scene) == 0, "%s", scenes[scene].name);
 }
@@ -350,6 +402,7 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("run");
   tcase_set_timeout(t, 60);
+  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
   tcase_add_loop_test(t, calls, 0, HK_ARRAY_LENGTH(scenes));
   return suite_run_one("run", t);
 }
