@@ -64,8 +64,8 @@ candidates() {
       /HK_(TRACE|INFO|WARN|FAIL)|snprintf/ { text = !/;( *\/\*.*)?$/; next }
       /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|_Static_assert|case HK_/ { next }
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
-      # What is left out costs only time: a nap, a yield, that something moved and so no nap is due.
-      / nanosleep\(|sched_yield\(|^ *\*moved = true;/ { next }
+      # What is left out costs only time: a nap, a yield, what is prefetched, that something moved and so no nap is due.
+      / nanosleep\(|sched_yield\(|prefetch|hk_fetch_for_writing|hk_link_(warm|expect)|^ *\*moved = true;/ { next }
       # glibc keeps nothing for a mutex or a condition, and without attributes one is all zeros: those in objects are in memory of calloc.
       / pthread_(mutex|cond)_(destroy\(|init\(.*, NULL\))/ { next }
       # What this processor has: no test makes another one of it.

@@ -6,6 +6,7 @@
 #include <check.h>
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -222,10 +223,24 @@ START_TEST(few_descriptors) {
 }
 END_TEST
 
+/* What the init measures on a core of the host changes nothing of where the thread may run. */
+static cpu_set_t before;
+static int keeps_its_cores(ncclComm_t c, int rank, int n, void *arg) {
+  cpu_set_t now;
+  (void)c, (void)rank, (void)n, (void)arg;
+  return RANK_IS(sched_getaffinity(0, sizeof now, &now) == 0 && CPU_EQUAL(&now, &before));
+}
+START_TEST(same_cores) {
+  ck_assert_int_eq(sched_getaffinity(0, sizeof before, &before), 0);
+  ck_assert_int_eq(ranks_as_processes(2, keeps_its_cores, NULL), 0);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("lacking");
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, goes_on_or_says_why, 0, sizeof worlds / sizeof *worlds);
   tcase_add_test(t, few_descriptors);
+  tcase_add_test(t, same_cores);
   return suite_run_one("lacking", t);
 }
