@@ -7,6 +7,7 @@
 #include <string.h>
 #include "../../src/base/wait.h" /* hk_now_ns */
 #include "../../src/kernels/steps.h"
+#include "../../src/program/builder.h"
 #include "../support/randprog.h"
 #include "../support/randprog_emit.h" /* RAND_RANKS */
 #include "../support/suite.h"
@@ -270,9 +271,61 @@ START_TEST(random_programs_run_right) {
 }
 END_TEST
 
+/* ---- which programs run as steps ---- */
+
+/* Lanes of copies, the first one of an instruction with so many operands; some repeated. */
+static bool makes_steps(const unsigned *copies, unsigned nlanes, unsigned repeats, unsigned operands) {
+  hk_builder *b;
+  hk_program *p;
+  hk_operand src[32];
+  ck_assert_int_eq(hk_builder_new(&b, &(hk_build){.coll = HK_ALLREDUCE, .rank = 0, .nranks = 2}), HK_OK);
+  for (unsigned k = 0; k < 32; k++) src[k] = hk_in(0, 0);
+  for (unsigned lane = 0; lane < nlanes; lane++) {
+    hk_build_lane(b);
+    hk_build_repeat(b, repeats);
+    for (unsigned i = 0; i < copies[lane]; i++)
+      hk_build_move(b, 0, &(hk_operand){.space = HK_OUT}, 1, src, i == 0 && lane == 0 ? operands - 1 : 1);
+    hk_build_end_repeat(b);
+  }
+  ck_assert_int_eq(hk_builder_finish(b, "copies", &p), HK_OK);
+  hk_link *none = NULL;
+  const hk_plan plan = {.program = p, .links = &none, .channels = 1, .max_operands = 32};
+  hk_steps *s = hk_steps_make(&plan);
+  const bool made = s != NULL;
+  if (s) ck_assert_int_eq(s->nlanes, nlanes);
+  for (unsigned lane = 0; s && lane < nlanes; lane++)
+    ck_assert_int_eq(s->end[lane] - s->begin[lane], copies[lane] * repeats);
+  free(s);
+  hk_program_free(p);
+  return made;
+}
+
+START_TEST(limits_of_steps) {
+  static const struct {
+    unsigned copies[6], nlanes, repeats, operands;
+    bool steps;
+  } cases[] = {{{64}, 1, 1, 2, true},
+               {{65}, 1, 1, 2, false},
+               {{1}, 1, 64, 2, true},
+               {{1}, 1, 65, 2, false},
+               {{16, 16, 16, 16}, 4, 1, 2, true},
+               {{16, 16, 16, 17}, 4, 1, 2, false},
+               {{1, 1, 1, 1, 1}, 5, 1, 2, false},
+               {{2, 2}, 2, 16, 2, true},
+               {{2, 3}, 2, 13, 2, false},
+               {{3}, 1, 1, 20, true},
+               {{3}, 1, 1, 21, false},
+               {{40, 40}, 2, 1, 2, false}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    ck_assert_msg(makes_steps(cases[i].copies, cases[i].nlanes, cases[i].repeats, cases[i].operands) == cases[i].steps,
+                  "case %zu", i);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("random");
   tcase_set_timeout(t, 0);
+  tcase_add_test(t, limits_of_steps);
   tcase_add_test(t, random_programs_run_right);
   return suite_run_one("fuzz-exec", t);
 }
