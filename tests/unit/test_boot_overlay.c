@@ -404,6 +404,25 @@ START_TEST(tolerates) {
 }
 END_TEST
 
+/* ---- opening ---- */
+
+/* A listener that accepts no connection: the error names it, and not ranks that may be waited for. */
+START_TEST(dials_until_the_deadline) {
+  hk_contact c = {.n = 1, .process = 77};
+  int fd;
+  c.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  ck_assert_int_eq(hk_listen(&c.at[0], 5, &fd), HK_OK);
+  for (int r = 0; r < RANKS; r++) hk_contact_encode(b->contacts + r * HK_CONTACT_BYTES, &c);
+  hk_wait_env env = {.check = hk_report_check, .arg = b};
+  b->deadline_ns = hk_now_ns() + 250000000;
+  ck_assert_int_eq(hk_overlay_connect(b, 0, &env), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "cannot reach rank 6 of 7"), "%s", hk_last_error());
+  ck_assert_msg(strstr(hk_last_error(), "connected, but no answer"), "%s", hk_last_error());
+  ck_assert(atomic_load(&b->gave_up_ns) && atomic_load(&b->awaited) == 6); /* for ranks that ask */
+  close(fd);
+}
+END_TEST
+
 /* ---- data connections ---- */
 
 static int served[8], nserved;
@@ -466,6 +485,7 @@ int main(void) {
   tcase_add_loop_test(t, accepts_what_it_expects, 0, 6);
   tcase_add_test(t, declines);
   tcase_add_loop_test(t, tolerates, 0, 8);
+  tcase_add_test(t, dials_until_the_deadline);
   tcase_add_test(t, deliveries);
   return suite_run_one("links of the overlay", t);
 }
