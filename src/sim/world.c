@@ -268,10 +268,9 @@ static void name_in_host(const hk_world *w, int host, uint32_t at, char *text, s
 }
 
 void hk_world_name(const hk_world *w, uint32_t resource, char *text, size_t room) {
-  for (int h = 0; h < w->c->nhosts && resource < w->fabric_base; h++) {
-    const hk_topo *t = hk_world_topo(w, h);
-    if (w->rep[h] != (uint32_t)h || resource < w->base[h] || resource >= w->base[h] + t->nedges + 2 * t->nnodes)
-      continue;
+  if (resource < w->fabric_base) { /* of the last host whose resources do not begin after it */
+    int h = w->c->nhosts - 1;
+    while (w->rep[h] != (uint32_t)h || resource < w->base[h]) h--;
     name_in_host(w, h, resource - w->base[h], text, room);
     return;
   }

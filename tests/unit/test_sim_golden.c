@@ -51,6 +51,14 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const hk_sim_load *)a)->name, ((const hk_sim_load *)b)->name);
 }
 
+/* The busiest come first; equals, which rounding may make different, by name. */
+static void check_order(const hk_sim_result *r) {
+  for (uint32_t i = 1; i < r->nloads; i++) {
+    const hk_sim_load *a = &r->loads[i - 1], *b = &r->loads[i];
+    ck_assert(a->used > b->used || (a->used == b->used && strcmp(a->name, b->name) < 0));
+  }
+}
+
 static void look(const golden *g, const char *what, const hk_simulator *x, hk_coll coll, size_t bytes, bool folded) {
   hk_sim_options o = {.protocol = -1, .exact = !folded, .folded = folded, .timeline = !folded};
   hk_sim_result r;
@@ -58,6 +66,7 @@ static void look(const golden *g, const char *what, const hk_simulator *x, hk_co
   ck_assert_msg(hk_sim_run(&r, x, coll, bytes, &o) == HK_OK, "%s: %s", what, hk_last_error());
   snprintf(name, sizeof name, "%s|%s|%zu|%d", what, hk_coll_name(coll), bytes, folded);
   golden_line(g, name, (double[]){r.us, r.nspans, hash_of(&r), r.priced_us});
+  check_order(&r);
   const double last = r.nloads == MOST ? r.loads[MOST - 1].used * (1 + 1e-9)
                                        : 0;           /* its equals may not be in the list */
   qsort(r.loads, r.nloads, sizeof *r.loads, by_name); /* rounding decides about equals */
@@ -134,6 +143,7 @@ static void print_run(FILE *out, const hk_simulator *x, hk_coll coll, size_t byt
   fprintf(out, "  %.8g us, priced %.8g, %.8g %.8g GB/s, %s %d, %d of %d, chunk %zu, %llu steps, %d, %u spans: %08x\n",
           r.us, r.priced_us, r.algbw, r.busbw, r.algorithm, r.protocol, r.channels, r.nranks, r.chunk,
           (unsigned long long)r.steps, r.folded, r.nspans, hash_of(&r));
+  check_order(&r);
   qsort(r.loads, r.nloads, sizeof *r.loads, by_name);
   for (uint32_t i = 0; i < r.nloads && r.nloads < MOST; i++)
     fprintf(out, "  %s: %.6g %.6g\n", r.loads[i].name, r.loads[i].gbps, r.loads[i].used);
