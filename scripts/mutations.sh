@@ -78,7 +78,7 @@ candidates() {
       # No descriptor is 0, and errno says nothing after a call that gave 0.
       { gsub(/(fds?|socket|spare)(\[[a-z]+\])? (<|>=) 0/, "", line); if (line ~ /errno/) gsub(/ < 0/, "", line) }
       # An order of two that differ.
-      line ~ /if \(.* != .*\) return .* [<>] / { gsub(/ [<>] /, " ", line) }
+      line ~ /if \(.* != .*\) return .* [<>] |return \(x > y\) - \(x < y\);/ { gsub(/ [<>] /, " ", line) }
       # Limits of clocks, and tolerances: a nanosecond or a rounding error more makes no difference.
       / \(1 [+-] SAME/ { next }
       line ~ /_ns[^a-z_]/ { gsub(/ [<>]=? /, " ", line) }
