@@ -33,8 +33,7 @@ static hk_presence without_listener(const question *q) {
   hk_bootstrap *b = q->b;
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
-  uint64_t until = hk_now_ns() + NEWS_OF_DEATH_NS;
-  if (until > q->deadline_ns) until = q->deadline_ns;
+  uint64_t news = hk_now_ns() + NEWS_OF_DEATH_NS, until = news < q->deadline_ns ? news : q->deadline_ns;
   if (!q->left_means_left) return HK_PRESENCE_GONE;
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&b->lock);

@@ -5,6 +5,9 @@
 #include <check.h>
 #include <dirent.h>
 #include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 
@@ -17,6 +20,21 @@ static inline int count_entries(const char *folder) {
   return n;
 }
 static inline int open_fds(void) { return count_entries("/proc/self/fd"); }
+
+/* How many sockets a child of fork finds. It requests no memory: a thread may have had the allocator's lock. */
+static inline int sockets_of_a_child(void) {
+  int status;
+  pid_t child = fork();
+  if (child == 0) {
+    struct stat s;
+    int n = 0;
+    for (int fd = 3; fd < 1024; fd++) n += fstat(fd, &s) == 0 && S_ISSOCK(s.st_mode);
+    _exit(n);
+  }
+  ck_assert_int_eq(waitpid(child, &status, 0), child);
+  ck_assert(WIFEXITED(status));
+  return WEXITSTATUS(status);
+}
 
 /* NULL: unset. */
 static inline void set_param(const char *name, const char *value) {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include "../../src/base/iface.h"
 #include "../../src/boot/internal.h"
@@ -110,6 +111,23 @@ START_TEST(early_messages) {
   ck_assert(!boot.member && !l->nmembers);
   ck_assert(!hk_member_send(&from, SELF, message(0, HK_FRAME_BARRIER, 1)));
   hk_overlay_free(&from);
+}
+END_TEST
+
+/* Each rank of a process needs descriptors: the soft limit is raised when they are no longer enough. */
+START_TEST(room_for_descriptors) {
+  struct rlimit r;
+  struct hk_bootstrap other;
+  ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &r), 0);
+  r.rlim_cur = 256 + 2 * 16 - 1;
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &r), 0);
+  hk_member_join(&boot);
+  ck_assert(getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur == 256 + 2 * 16 - 1);
+  make(&other, COMM + 1, SELF);
+  hk_member_join(&other);
+  ck_assert(getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur == 2 * (256 + 2 * 16 - 1));
+  hk_member_leave(&other);
+  hk_overlay_free(&other);
 }
 END_TEST
 
@@ -418,6 +436,7 @@ int main(void) {
   tcase_add_checked_fixture(t, setup, teardown);
   tcase_add_test(t, one_for_each_secret);
   tcase_add_test(t, early_messages);
+  tcase_add_test(t, room_for_descriptors);
   tcase_add_test(t, those_that_left);
   tcase_add_loop_test(t, connections_for_ranks, 0, HK_ARRAY_LENGTH(rows));
   tcase_add_test(t, refused_for_long);

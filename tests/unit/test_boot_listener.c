@@ -8,8 +8,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
+#include "../../src/boot/bootstrap.h"
 #include "../../src/boot/listener.h"
 #include "../../src/boot/process.h"
+#include "../../src/boot/root.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 
@@ -109,6 +111,32 @@ static int come(void) {
 static bool has_one(void) { return l->npending == 1; }
 static bool has_none(void) { return !l->npending; }
 
+/* A child of fork keeps no socket of the bootstrap: else an end here would not show at the other end. */
+START_TEST(children_keep_nothing) {
+  hk_addr at = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
+  char text[HK_ADDR_TEXT];
+  ncclUniqueId id;
+  int before = sockets_of_a_child(), fd;
+  ck_assert_int_eq(hk_listen(&at, 5, &fd), HK_OK);
+  ck_assert_int_eq(sockets_of_a_child(), before + 1);
+  close(fd); /* its port is free now */
+  snprintf(text, sizeof text, "127.0.0.1:%d", hk_addr_port(&at));
+  set_param("NCCL_COMM_ID", text);
+  ck_assert_int_eq(hk_bootstrap_env_id(&id, 0), HK_OK);
+  hk_listener_lock();
+  ck_assert(l->roots && l->roots->socket_fd >= 0);
+  fd = come();
+  await_listener(has_one);
+  hk_listener_unlock();
+  ck_assert_int_eq(sockets_of_a_child(), before + 1);
+  hk_listener_lock();
+  (void)hk_roots_expire(l, hk_now_ns() + 100000 * S);
+  ck_assert_ptr_null(l->roots);
+  hk_listener_unlock();
+  close(fd);
+}
+END_TEST
+
 /* A connection without a hello is closed when its time is over, not before. */
 START_TEST(silent_connection) {
   hk_listener_lock();
@@ -203,6 +231,7 @@ int main(void) {
   tcase_add_loop_test(t, own_addresses, 0, 4);
   tcase_add_test(t, spare_descriptor);
   tcase_add_test(t, forked);
+  tcase_add_test(t, children_keep_nothing);
   tcase_add_test(t, silent_connection);
   tcase_add_test(t, accepts_again);
   tcase_add_loop_test(t, refusals_end, 0, 2);

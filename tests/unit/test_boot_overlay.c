@@ -191,6 +191,16 @@ START_TEST(events_in_pieces) {
 }
 END_TEST
 
+/* A child of fork keeps the other ends alone, which are the test's. */
+START_TEST(children_keep_no_link) {
+  static const hk_fork_hooks none;
+  int before = sockets_of_a_child();
+  hk_on_fork(&none); /* as the listener does */
+  open_links();
+  ck_assert_int_eq(sockets_of_a_child(), before + LINKS);
+}
+END_TEST
+
 /* ---- ends ---- */
 
 typedef enum ending { BY_GOODBYE, BY_CLOSE, IN_A_FRAME, WRONG_FRAME, BY_TIMEOUT, NOT_KNOWN_WHY, WAYS } ending;
@@ -476,6 +486,7 @@ int main(void) {
   tcase_add_test(t, neighbours);
   tcase_add_loop_test(t, frames_in_pieces, 0, 5);
   tcase_add_test(t, events_in_pieces);
+  tcase_add_test(t, children_keep_no_link);
   tcase_add_loop_test(t, ends, 0, WAYS);
   tcase_add_loop_test(t, ends_while_leaving, 0, WAYS);
   tcase_add_test(t, leaves);
