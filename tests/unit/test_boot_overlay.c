@@ -252,6 +252,41 @@ START_TEST(ends) {
 }
 END_TEST
 
+/* A link has ended without a goodbye: is the peer's process still there? Its first address says so; the others count
+ * if that one cannot be reached. */
+static const struct {
+  uint32_t addresses, listens; /* how many there are; at which one a process listens */
+  bool known;                  /* all ranks have joined, or those of the parent are known */
+  hk_event_kind kind;
+} asked[] = {{2, 1, true, HK_EVENT_DEAD},
+             {2, 0, true, HK_EVENT_LINK},
+             {1, 1, true, HK_EVENT_DEAD},
+             {1, 0, false, HK_EVENT_DEAD}};
+
+START_TEST(asks_why) {
+  static const char *const both[] = {"between rank 3 and rank 5 was lost", "between rank 5 and rank 6 was lost"};
+  hk_contact c = {.n = asked[_i].addresses, .process = 77};
+  for (uint32_t i = 0; i < 2; i++)
+    c.at[i].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + i)};
+  int fd, by = _i % 2 ? 3 : 0;
+  ck_assert_int_eq(hk_listen(&c.at[asked[_i].listens], 5, &fd), HK_OK);
+  hk_addr_set_port(&c.at[!asked[_i].listens], hk_addr_port(&c.at[asked[_i].listens]));
+  hk_contact_encode(hk_contact_of(b, b->links[by].rank), &c);
+  b->known = asked[_i].known;
+  open_links();
+  end_by(BY_CLOSE, by);
+  ck_assert(await_count(&state.nevents, 1));
+  const hk_event *e = &state.events[0];
+  ck_assert_msg(e->kind == (int32_t)asked[_i].kind, "%d: %s", e->kind, e->text);
+  if (e->kind == HK_EVENT_LINK) ck_assert_msg(strstr(e->text, both[by == 0]), "%s", e->text);
+  if (e->kind == HK_EVENT_DEAD) ck_assert(e->rank == b->links[by].rank && e->from == SELF);
+  pthread_mutex_lock(&b->lock);
+  b->known = false; /* the goodbyes take less time */
+  pthread_mutex_unlock(&b->lock);
+  close(fd);
+}
+END_TEST
+
 /* While this rank leaves, the end of a connection is the answer to its goodbye. */
 START_TEST(ends_while_leaving) {
   open_links();
@@ -488,6 +523,7 @@ int main(void) {
   tcase_add_test(t, events_in_pieces);
   tcase_add_test(t, children_keep_no_link);
   tcase_add_loop_test(t, ends, 0, WAYS);
+  tcase_add_loop_test(t, asks_why, 0, HK_ARRAY_LENGTH(asked));
   tcase_add_loop_test(t, ends_while_leaving, 0, WAYS);
   tcase_add_test(t, leaves);
   tcase_add_loop_test(t, sends_in_parts, 0, 5);
