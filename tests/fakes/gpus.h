@@ -12,6 +12,7 @@ typedef struct fake_gpu {
   char bus[32]; /* "00000000:1B:00.0" */
   int sm;
   int hidden;                    /* not shown by CUDA */
+  int dmabuf;                    /* its memory can be a dma-buf */
   int nlinks;                    /* NVLinks that exist */
   int down;                      /* of which the first so many are down */
   char far[FAKE_LINK_LIMIT][32]; /* "switch", "hidden", "cpu", or a GPU's bus id */

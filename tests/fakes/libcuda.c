@@ -45,7 +45,8 @@ int cuDeviceGetAttribute(int *value, int which, int device) {
     case 37: *value = 5120; return 0;    /* bits of its bus */
     case 75: *value = sm / 10; return 0;
     case 76: *value = sm % 10; return 0;
-    case 116: *value = 1; return 0;        /* GPUDirect RDMA */
+    case 116: *value = 1; return 0; /* GPUDirect RDMA */
+    case 124: *value = fake_gpus.gpu[device].dmabuf; return 0;
     case 132: *value = sm >= 90; return 0; /* multicast */
     default: return 1;                     /* as an older driver would */
   }

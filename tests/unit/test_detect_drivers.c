@@ -77,6 +77,19 @@ START_TEST(nvswitch) {
 }
 END_TEST
 
+/* Without a peer memory module NICs reach the memory of GPUs if it can be a dma-buf. */
+START_TEST(dma_bufs) {
+  fake_machine m = boxes(2, 90, 0, "");
+  m.gpu[1].dmabuf = _i;
+  fm_rdma(fm_pci("0000:90:00.0", nic), "mlx5_0", "400 Gb/sec (4X NDR)", "4: ACTIVE", "InfiniBand");
+  load_fakes(&m);
+  hk_topo *t = detect(HK_DETECT_DRIVERS);
+  ck_assert_int_eq(node(t, HK_NODE_NET, 0)->net.gdr, _i);
+  ck_assert_int_eq(remarked(t, "NICs do not reach GPU memory"), !_i);
+  hk_topo_free(t);
+}
+END_TEST
+
 /* Eight GPUs, each with a NIC behind one PCI switch, NVSwitches: what rings and rails need must come out. */
 START_TEST(box_with_rails) {
   fake_machine m;
@@ -304,6 +317,7 @@ int main(void) {
   TCase *c = tcase_create("drivers");
   tcase_add_checked_fixture(c, scratch_make, scratch_remove);
   tcase_add_loop_test(c, nvswitch, 0, 2);
+  tcase_add_loop_test(c, dma_bufs, 0, 2);
   tcase_add_test(c, box_with_rails);
   tcase_add_test(c, virtual_machine_with_a_file);
   tcase_add_test(c, direct_links);
