@@ -8,6 +8,7 @@
 #include "../../src/collectives/algorithm.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
+#include "../../src/topo/xml.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"
 #include "../support/suite.h"
@@ -192,6 +193,31 @@ START_TEST(any_as_before) {
 }
 END_TEST
 
+/* A CPU whose cores are not known counts as one core. */
+START_TEST(unknown_cores) {
+  static const char *const files[] = {
+      "<system version='1'><cpu numaid='0'/><cpu numaid='1'/></system>",
+      "<system version='1'><cpu numaid='0' hk_cores='1'/><cpu numaid='1' hk_cores='1'/></system>"};
+  double us[2];
+  for (int i = 0; i < 2; i++) {
+    hk_topo *t;
+    hk_cluster *c;
+    hk_simulator *x;
+    hk_sim_result r;
+    ck_assert_int_eq(hk_topo_parse_xml(&t, "cpus", files[i], strlen(files[i]), NULL, NULL), HK_OK);
+    ck_assert_int_eq(hk_cluster_of(&c, t, 1), HK_OK);
+    ck_assert_int_eq(hk_simulator_new(&x, c, 0), HK_OK);
+    ck_assert_int_eq(hk_sim_run(&r, x, HK_ALLREDUCE, 1000000, NULL), HK_OK);
+    us[i] = r.us;
+    hk_sim_result_clear(&r);
+    hk_simulator_free(x);
+    hk_cluster_free(c);
+  }
+  ck_assert(us[0] > 0 && us[0] < 1e6);
+  ck_assert_double_eq(us[0], us[1]);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("sim_golden");
   golden_clear(GOLDEN);
@@ -199,6 +225,7 @@ int main(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, as_before, 0, sizeof machines / sizeof *machines);
+  if (hk_xml_available()) tcase_add_test(t, unknown_cores);
   tcase_add_loop_test(t, any_as_before, 0, sizeof small / sizeof *small);
   return suite_run_one("sim_golden", t);
 }
