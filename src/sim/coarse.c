@@ -339,7 +339,6 @@ static hk_status run_all(coarse *c, size_t longest) {
     hk_side *e = &s->sides[i];
     e->times.head = e->times.count = 0;
     e->credits = hk_side_credits(e, s->nslots);
-    e->consumed = e->passed = 0;
     e->waiting = false;
     if (e->left)
       for (uint32_t k = 0; k < s->nslots; k++) e->left[k] = e->ntargets;

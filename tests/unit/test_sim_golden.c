@@ -218,6 +218,19 @@ START_TEST(unknown_cores) {
 }
 END_TEST
 
+START_TEST(too_many_ranks) {
+  hk_cluster *c;
+  hk_simulator *x;
+  ck_assert_int_eq(hk_cluster_from_string(&c, "1xcpu cores=2"), HK_OK);
+  ck_assert_int_eq(hk_simulator_new(&x, c, UINT16_MAX), HK_OK);
+  ck_assert_int_eq(hk_simulator_ranks(x), UINT16_MAX);
+  hk_simulator_free(x);
+  ck_assert_int_eq(hk_simulator_new(&x, c, UINT16_MAX + 1), HK_ERR_ARGUMENT);
+  ck_assert_ptr_null(x);
+  hk_cluster_free(c);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("sim_golden");
   golden_clear(GOLDEN);
@@ -225,6 +238,7 @@ int main(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
   tcase_set_timeout(t, 60);
   tcase_add_loop_test(t, as_before, 0, sizeof machines / sizeof *machines);
+  tcase_add_test(t, too_many_ranks);
   if (hk_xml_available()) tcase_add_test(t, unknown_cores);
   tcase_add_loop_test(t, any_as_before, 0, sizeof small / sizeof *small);
   return suite_run_one("sim_golden", t);
