@@ -94,11 +94,10 @@ uint64_t hk_process_nonce(void) {
   return nonce;
 }
 
-/* Raises the soft limit towards `wanted`. */
-static bool raise_limit(rlim_t wanted) {
-  struct rlimit r;
-  if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= wanted || r.rlim_cur >= r.rlim_max) return false;
+/* Raises the soft limit towards `wanted`, which is above it. */
+static bool raise_limit(struct rlimit r, rlim_t wanted) {
   rlim_t old = r.rlim_cur;
+  if (old >= r.rlim_max) return false;
   r.rlim_cur = wanted < r.rlim_max ? wanted : r.rlim_max;
   if (setrlimit(RLIMIT_NOFILE, &r)) return false;
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "raised the soft limit of open files from %llu to %llu (hard limit %llu)",
@@ -110,12 +109,12 @@ void hk_want_files(unsigned wanted) {
   struct rlimit r;
   /* At least doubled, so that not every rank raises it. */
   if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < wanted)
-    raise_limit(wanted > 2 * r.rlim_cur ? wanted : 2 * r.rlim_cur);
+    raise_limit(r, wanted > 2 * r.rlim_cur ? wanted : 2 * r.rlim_cur);
 }
 
 bool hk_more_files(void) {
   struct rlimit r;
-  return !getrlimit(RLIMIT_NOFILE, &r) && raise_limit(2 * r.rlim_cur);
+  return !getrlimit(RLIMIT_NOFILE, &r) && raise_limit(r, 2 * r.rlim_cur);
 }
 
 void hk_watch_silence(int fd) {
