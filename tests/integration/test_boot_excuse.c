@@ -49,6 +49,7 @@ static int process_rank(void *arg) {
   if (p->job && hk_bootstrap_env_id(&shared->ids[0], p->rank) != HK_OK) return 1;
   set_param("NCCL_SOCKET_IFNAME", p->interface);
   p->interface ? join(&r) : join_or_fail(&r);
+  if (p->job) _exit(0); /* a root that has failed stays for a while */
   return 0;
 }
 

@@ -145,6 +145,7 @@ static int join_as_second(void *arg) {
   rank_state *r = new_ranks(2, ((stage *)arg)->ids, 1, hear_the_cause, arg);
   hear_the_cause(&r[1]);
   if (r[1].status != HK_OK) fprintf(stderr, "%s\n", shared->text[1]);
+  leave_rank(&r[1]);
   return r[1].status != HK_OK;
 }
 

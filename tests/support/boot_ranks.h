@@ -3,6 +3,7 @@
 #ifndef HK_TESTS_BOOT_RANKS_H
 #define HK_TESTS_BOOT_RANKS_H
 #include <check.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -115,15 +116,32 @@ static inline rank_state *run_threads(int n, const ncclUniqueId *ids, int nids, 
   return r;
 }
 
-/* A child process that runs main_of(arg) with no tests around it; exit status 0 where it gives 0. */
+/* Opens none, as there may be no room for one. */
+static inline int count_fds(void) {
+  int n = 0;
+  for (int fd = 0; fd < 4096; fd++) n += fcntl(fd, F_GETFD) >= 0;
+  return n;
+}
+/* A thread that has been told to close some may need a moment. */
+static inline bool closes_all_but(int n) {
+  for (int i = 0; i < 300 && count_fds() > n; i++) usleep(10000);
+  return count_fds() <= n;
+}
+
+/* A child process that runs main_of(arg) with no tests around it; exit status 0 where it gives 0 and leaves no
+ * descriptor open. */
 static inline pid_t start_process(int (*main_of)(void *), void *arg) {
   fflush(stdout);
   pid_t pid = fork();
   ck_assert_int_ge(pid, 0);
   if (!pid) {
     prctl(PR_SET_PDEATHSIG, SIGKILL); /* a failed test leaves nothing running */
-    int status = main_of(arg);
+    int before = count_fds(), status = main_of(arg);
     fflush(stdout);
+    if (!status && !closes_all_but(before)) {
+      fprintf(stderr, "a process leaves %d descriptors open\n", count_fds() - before);
+      status = 1;
+    }
     _exit(status);
   }
   return pid;
