@@ -180,7 +180,7 @@ static bool overdue(const race *r) {
  * host is up. */
 static bool is_late(const race *r, uint64_t now) {
   uint64_t deadline = r->d->wait->deadline_ns, seen = r->host_seen_ns + r->d->slow_ns;
-  if (r->d->slow_ns && r->host_seen_ns && seen > deadline) deadline = seen;
+  if (r->host_seen_ns && seen > deadline) deadline = seen;
   return r->d->wait->deadline_ns && now >= deadline;
 }
 

@@ -187,6 +187,11 @@ START_TEST(names_of_jobs) {
   ck_assert_uint_ne(slurm, expect_job("SLURM_JOB_ID=17 SLURM_STEP_ID=4 of user id %u"));
   setenv("PMI_RANK", "0", 1); /* mpirun's processes are in several steps */
   expect_job("SLURM_JOB_ID=17 of user id %u");
+  setenv("PMI_RANK", "", 1); /* an empty one is as none */
+  setenv("TORCHELASTIC_RUN_ID", "", 1);
+  expect_job("SLURM_JOB_ID=17 SLURM_STEP_ID=4 of user id %u");
+  setenv("SLURM_STEP_ID", "", 1);
+  expect_job("SLURM_JOB_ID=17 of user id %u");
   setenv("PMIX_NAMESPACE", "prterun-a-1@1", 1);
   expect_job("PMIX_NAMESPACE=prterun-a-1@1 of user id %u");
   set_param("HOCKET_JOB", "mine");

@@ -53,6 +53,7 @@ static int run_rank(void *arg) {
   if (join_rank(&r) != HK_OK) complain(&r, "join", hk_last_error());
   atomic_fetch_add(&shared->joined, 1);
   if (!r.b || !await_count(&shared->joined, r.nranks)) return 1;
+  if (1 << r.b->rounds < r.nranks || 1 << (r.b->rounds - 1) >= r.nranks) complain(&r, "rounds", "more or fewer");
   if (r.rank == VICTIM) close_all_links(r.b);
   if (!hears_of_the_lowest(&r, &heard)) complain(&r, "did not hear of the connection", lowest_of(&r));
   if (hk_bootstrap_barrier(r.b) != HK_ERR_REMOTE || !strstr(hk_last_error(), lowest_of(&r)))
