@@ -80,4 +80,21 @@ static inline void golden_text(const golden *g, const char *name, char *text, si
   golden_words(g, name, words);
 }
 
+/* Compares n texts with the next line, which has a hash of each: `say` writes the k-th one, of the name's line, into
+ * `said`. */
+enum { GOLDEN_TEXT = 1000, GOLDEN_TEXTS = 64 };
+static inline void golden_texts(const golden *g, const char *name, unsigned n,
+                                void (*say)(void *arg, const char *name, unsigned k, char *said), void *arg) {
+  char is[8] = "", was[GOLDEN_TEXTS * 5 + 100] = "", said[GOLDEN_TEXT];
+  const size_t length = strlen(name);
+  ck_assert_msg(g->update || (fgets(was, sizeof was, g->file) && !strncmp(was, name, length)), "%s, not %s", was, name);
+  if (g->update) fputs(name, g->file);
+  for (unsigned k = 0; k < n; k++) {
+    say(arg, name, k, said);
+    snprintf(is, sizeof is, " %04x", golden_hash(2166136261u, said, strlen(said)) & 0xffff);
+    ck_assert_msg(g->update || !strncmp(is, was + length + 5 * k, 5), "%s: text %u is now: %s", name, k, said);
+    if (g->update) fputs(is, g->file);
+  }
+  if (g->update) fputs("\n", g->file);
+}
 #endif

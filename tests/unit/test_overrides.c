@@ -10,7 +10,11 @@
 #include "../../src/collectives/rules.h"
 #include "../../src/collectives/select.h"
 #include "../../src/topo/synth.h"
+#include "../support/changed.h"
+#include "../support/golden.h"
 #include "../support/suite.h"
+
+#define GOLDEN "tests/golden/settings.txt"
 
 static hk_machine host(int nranks) {
   hk_host_facts f = {.nranks = nranks,
@@ -301,8 +305,97 @@ START_TEST(runs_ahead) {
 }
 END_TEST
 
+/* ---- any text: what is read of it, or what is wrong, with one change ---- */
+
+static const char *const rule_words[] = {",", "*",    "K",     "M",          "allreduce", "Broadcast", "tree",
+                                         "0", "ring", "65535", "4294967296", "LL128",     " ",         "#"};
+static void say_rules(void *arg, const char *name, unsigned k, char *said) {
+  static const char text[] = "allreduce, 0, 64K, 8, 1, tree, *, *   # first that fits\n"
+                             "AllGather,0,*,4,*,ring,simple,*\n"
+                             "*,1M,3MB,*,2,*,LL,2\n"
+                             "*,70000,18446744073709551615,*,*,ring,LL128,65535\n";
+  uint64_t seed = golden_hash(k, name, strlen(name));
+  char *other = changed(text, rule_words, HK_ARRAY_LENGTH(rule_words), &seed);
+  hk_rules *r = NULL;
+  (void)arg;
+  int n = snprintf(said, GOLDEN_TEXT, "%d", hk_rules_parse(&r, "file", other));
+  if (!r) snprintf(said + n, GOLDEN_TEXT - (size_t)n, " %s", hk_last_error());
+  if (r) n += snprintf(said + n, GOLDEN_TEXT - (size_t)n, " %llx", (unsigned long long)hk_rules_hash(r));
+  for (int i = 0; r && i < r->n; i++) n += snprintf(said + n, GOLDEN_TEXT - (size_t)n, " line %d", r->at[i].line);
+  hk_rules_free(r);
+  free(other);
+}
+
+static const char *const wish_words[] = {"^", ",", ";", ":", "ring", "TREE", " ", "allreduce:", "collnetdirect", "x"};
+static void say_wishes(void *arg, const char *name, unsigned k, char *said) {
+  static const char *const texts[] = {"ring,tree;allreduce:^ring , pat;alltoall:pairwise",
+                                      "^nvlstree,CollNetChain;flat", "broadcast:chain;^direct",
+                                      "LL,simple;reduce:^LL128 ;gather:ll"};
+  uint64_t seed = golden_hash(k, name, strlen(name));
+  char *other = changed(texts[k % 4], wish_words, HK_ARRAY_LENGTH(wish_words), &seed);
+  hk_wish w = {0};
+  (void)arg;
+  hk_status rc = k % 4 == 3 ? hk_wish_parse(&w, NULL, other) : hk_wish_parse(&w, other, "Simple");
+  int n = snprintf(said, GOLDEN_TEXT, "%d %s", rc, rc ? hk_last_error() : "");
+  for (int c = 0; rc == HK_OK && c < HK_COLL_COUNT; c++)
+    n += snprintf(said + n, GOLDEN_TEXT - (size_t)n, " %x.%x", w.barred[c], w.barred_protocols[c]);
+  free(other);
+}
+
+static const char *const constant_words[] = {"=",   " ",    "#",   "memory_alpha_us", "tcp_mb_s", "choice", "sockets",
+                                             "1e9", "ring", "nan", "memory",          "0x",       "e-9"};
+static void say_constants(void *arg, const char *name, unsigned k, char *said) {
+  const char *text = arg;
+  char path[] = "/tmp/hocket-test-XXXXXX", *out = NULL;
+  uint64_t seed = golden_hash(k, name, strlen(name));
+  char *other = k ? changed(text, constant_words, HK_ARRAY_LENGTH(constant_words), &seed) : strdup(text);
+  size_t size;
+  hk_constants c;
+  hk_rules *choices;
+  close(mkstemp(path));
+  put(path, other);
+  hk_status rc = hk_constants_read(&c, &choices, path);
+  unlink(path);
+  FILE *f = open_memstream(&out, &size);
+  if (rc == HK_OK) hk_constants_write(&c, choices, f);
+  fclose(f);
+  snprintf(said, GOLDEN_TEXT, "%d %08x %s", rc, golden_hash(1, out, size), rc ? strstr(hk_last_error(), ":") : out);
+  hk_rules_free(choices);
+  free(other);
+  free(out);
+}
+
+START_TEST(texts) {
+  golden g = golden_open(GOLDEN, "rules");
+  char *measured = NULL, name[20];
+  size_t size;
+  FILE *f = open_memstream(&measured, &size);
+  hk_rules r = {.n = 2,
+                .at = (hk_rule[]){{.via = HK_VIA_MEMORY, .nranks = 8, .coll = HK_REDUCE, .from = 7, .to = 1 << 20},
+                                  {.via = HK_VIA_SOCKETS, .nranks = 2, .coll = HK_ALLTOALL, .to = 9, .algorithm = 3}}};
+  hk_constants_write(&hk_constants_default, &r, f);
+  fclose(f);
+  for (int i = 0; i < 5; i++) {
+    snprintf(name, sizeof name, "rules %d", i);
+    golden_texts(&g, name, 60, say_rules, NULL);
+  }
+  for (int i = 0; i < 5; i++) {
+    snprintf(name, sizeof name, "wishes %d", i);
+    golden_texts(&g, name, 60, say_wishes, NULL);
+  }
+  for (int i = 0; i < 6; i++) {
+    snprintf(name, sizeof name, "constants %d", i);
+    golden_texts(&g, name, 60, say_constants, measured);
+  }
+  free(measured);
+  fclose(g.file);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("overrides");
+  golden_clear(GOLDEN);
+  tcase_add_test(t, texts);
   tcase_add_test(t, rules_in_order);
   tcase_add_test(t, measured_choices);
   tcase_add_test(t, rules_wrong);
