@@ -15,7 +15,7 @@ static int by_place(const void *a, const void *b) {
   const seat_key *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1; /* here a host's number */
   if (x->local != y->local) return x->local < y->local ? -1 : 1;
-  return x->rank < y->rank ? -1 : x->rank > y->rank;
+  return x->rank - y->rank;
 }
 
 typedef struct first_seen {
@@ -25,11 +25,11 @@ typedef struct first_seen {
 static int by_host(const void *a, const void *b) {
   const first_seen *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1;
-  return x->rank < y->rank ? -1 : x->rank > y->rank;
+  return x->rank - y->rank;
 }
 static int by_rank(const void *a, const void *b) {
   const first_seen *x = a, *y = b;
-  return x->rank < y->rank ? -1 : x->rank > y->rank;
+  return x->rank - y->rank;
 }
 
 /* Numbers the hosts in the order of their first ranks: keys[r].host becomes that number. */

@@ -7,6 +7,7 @@
 #include "../../src/transport/cuda/share.h"
 #include "../support/gpu_comms.h"
 #include "../support/gpu_machine.h"
+#include "../support/gpu_places.h"
 #include "../support/gpu_trace.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
@@ -181,13 +182,13 @@ static void copies(const char *name) {
   open_scene(&g, SCENE_RANKS, NULL);
   open_windows(&g);
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
-    for (int place = 0; place < 3; place++) { /* in the window, in place, outside */
+    for (int where = 0; where < 3; where++) { /* in the window, in place, outside */
       gpu_ranks in = g;
-      const gpu_call c = {.coll = coll, .count = 30000, .type = ncclFloat32, .op = ncclMax, .in_place = place == 1};
-      for (int r = 0; place < 2 && r < g.n; r++) in.out[r] = (CUdeviceptr)(uintptr_t)window_memory[r] + 4096;
+      const gpu_call c = {.coll = coll, .count = 30000, .type = ncclFloat32, .op = ncclMax, .in_place = where == 1};
+      for (int r = 0; where < 2 && r < g.n; r++) in.out[r] = (CUdeviceptr)(uintptr_t)window_memory[r] + 4096;
       gpu_group(&in, &c);
       gpu_wait(&g);
-      trace_step(hk_coll_name(coll), (size_t)place);
+      trace_step(hk_coll_name(coll), (size_t)where);
     }
   close_windows(&g, name);
 }
@@ -257,6 +258,37 @@ static void registered(const char *name) {
   close_scene(&g, name);
 }
 
+/* Ranks of two processes, each on a host of its own or both on one: each process has its own lines. */
+static void near_and_far(place *p) {
+  static const size_t counts[] = {5, 3000, 16000};
+  gpu_ranks *g = &p->g;
+  char name[40];
+  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
+  trace_begin(g);
+  for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
+      const gpu_call c = {.coll = coll, .count = counts[i], .type = ncclInt8, .op = ncclMax, .root = 1};
+      OK_NCCL(ncclGroupStart());
+      for (int r = p->first; r < p->first + p->each; r++) {
+        if (i != 1) OK_NCCL(gpu_submit(g, &c, r));
+        if (i != 1) continue;
+        OK_NCCL(ncclSend(in_of(g, r, 0), 30000, ncclInt8, (r + coll) % g->n, g->comm[r], stream_of(g, r)));
+        OK_NCCL(ncclRecv(out_of(g, r, 0), 30000, ncclInt8, (r + 16 - coll) % g->n, g->comm[r], stream_of(g, r)));
+      }
+      OK_NCCL(ncclGroupEnd());
+      trace_step(hk_coll_name(coll), counts[i]);
+    }
+  trace_end(GOLDEN, name);
+  meet_all(p);
+}
+static void processes(int hosts, const char *name) {
+  setenv("HOCKET_TUNE_FILE", "none", 1);
+  setenv("SCENE", name, 1);
+  ck_assert_int_eq(run_processes(2, 2, 4, hosts, near_and_far), 0);
+}
+static void near_scene(const char *name) { processes(1, name); }
+static void far_scene(const char *name) { processes(2, name); }
+
 static void staged_scene(const char *name) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   collectives(name, SCENE_RANKS, NULL);
@@ -294,7 +326,9 @@ static const struct {
               {"captured", captured},
               {"registered", registered},
               {"staged", staged_scene},
-              {"switch", switch_scene}};
+              {"switch", switch_scene},
+              {"near", near_scene},
+              {"far", far_scene}};
 START_TEST(as_before) { scenes[_i].run(scenes[_i].name); }
 END_TEST
 

@@ -51,7 +51,7 @@ static inline const char *trace_name(const void *p) {
       return out;
     }
   for (int r = 0; r < trace.g->n; r++)
-    for (const hk_gpu_view *v = hk_gpu_of(trace.g->comm[r])->views; v; v = v->next)
+    for (const hk_gpu_view *v = trace.g->comm[r] ? hk_gpu_of(trace.g->comm[r])->views : NULL; v; v = v->next)
       for (int k = 0; v->theirs && k < trace.g->n; k++)
         if (at >= v->theirs[k] && at < v->theirs[k] + (v->end - v->begin)) {
           snprintf(out, sizeof text[0], "view%d of %d+%zu", r, k, (size_t)(at - v->theirs[k]));
@@ -73,6 +73,7 @@ static inline const char *trace_queue(hk_queue q) {
 static inline const char *trace_order(const hk_queue_order *o) {
   static char text[32];
   for (int r = 0; r < trace.g->n; r++) {
+    if (!trace.g->comm[r]) continue; /* another process's */
     const hk_gpu *g = hk_gpu_of(trace.g->comm[r]);
     snprintf(text, sizeof text, "%s%d", o == &g->order ? "order" : "captured", r);
     if (o == &g->order || o == &g->captured) return text;
@@ -98,15 +99,17 @@ static inline void trace_read(int device, void *to, const void *from, size_t byt
   OK(CtxSetCurrent(before));
 }
 
-/* How far they lie apart in a mapping, or in two: which begin at multiples of a granule. */
+/* How far they lie apart in a mapping, or in two, which begin at multiples of a granule; pinned memory: of a page. */
+static size_t trace_unit;
 static inline size_t trace_apart(const void *a, const void *b) {
-  return a ? ((uintptr_t)a - (uintptr_t)b) % HK_DEVICE_GRANULE : 0;
+  return a ? ((uintptr_t)a - (uintptr_t)b) % trace_unit : 0;
 }
 static inline void trace_links(int device, const hk_gpu_work *w) {
   const unsigned n = w->nlinks * w->channels;
   hk_gpu_link *l = malloc(n * sizeof *l);
   trace_read(device, l, w->links, n * sizeof *l);
   for (unsigned i = 0; i < n; i++) {
+    trace_unit = l[i].proxied ? 4096 : HK_DEVICE_GRANULE;
     NOTE("  %u: %s %u, %u slots of %u, lines of %u, refs %u, proxied %u, multi %u of %u", i, l[i].sends ? "to" : "from",
          l[i].peer, l[i].nslots, l[i].slot_bytes, l[i].wide_bytes, l[i].refs, l[i].proxied, l[i].multi, l[i].others);
     NOTE(", data %zx lines %zx wide %zx own %zx small %zx from the words", trace_apart(l[i].data, l[i].word),
@@ -188,7 +191,7 @@ static inline hk_status trace_launch(hk_device *d, const hk_kernel_launch *l, hk
   const hk_gpu_code *k = NULL;
   if (!trace_on()) return trace.real->launch(d, l, q);
   for (int r = 0; r < trace.g->n; r++)
-    if (trace.g->device[r] == d->limits.ordinal) k = hk_gpu_of(trace.g->comm[r])->code;
+    if (trace.g->comm[r] && trace.g->device[r] == d->limits.ordinal) k = hk_gpu_of(trace.g->comm[r])->code;
   NOTE("launch on %s: %s %u x %u shared %u cluster %u priority %d %d %d, %zu bytes\n", trace_queue(q),
        l->function == k->batch   ? "batch"
        : l->function == k->small ? "small"
@@ -257,7 +260,9 @@ static inline hk_status trace_graph_keep(hk_device *d, const hk_queue_state *s, 
 static inline void trace_begin(const gpu_ranks *g) {
   trace.g = g;
   trace.thread = pthread_self();
-  trace.real = hk_gpu_of(g->comm[0])->device->ops;
+  trace.real = NULL;
+  for (int r = 0; r < g->n && !trace.real; r++)
+    if (g->comm[r]) trace.real = hk_gpu_of(g->comm[r])->device->ops;
   trace.mine = *trace.real;
 #define TRACE(name) trace.mine.name = trace_##name
   TRACE(launch), TRACE(copy), TRACE(wait), TRACE(word_write), TRACE(word_wait), TRACE(word_reach);
@@ -265,6 +270,7 @@ static inline void trace_begin(const gpu_ranks *g) {
   TRACE(alloc), TRACE(alloc_host), TRACE(alloc_host_late), TRACE(alloc_open), TRACE(alloc_shared), TRACE(pointer);
 #undef TRACE
   for (int r = 0; r < g->n; r++) {
+    if (!g->comm[r]) continue;
     hk_gpu_of(g->comm[r])->device->ops = &trace.mine;
     trace_place("in", r, (const void *)(uintptr_t)g->in[r], g->room);
     trace_place("out", r, (const void *)(uintptr_t)g->out[r], g->room);
@@ -290,7 +296,8 @@ static inline void trace_end(const char *file, const char *scene) {
   fclose(trace.steps);
   trace.to = NULL;
   free(trace.text);
-  for (int r = 0; r < trace.g->n; r++) hk_gpu_of(trace.g->comm[r])->device->ops = trace.real;
+  for (int r = 0; r < trace.g->n; r++)
+    if (trace.g->comm[r]) hk_gpu_of(trace.g->comm[r])->device->ops = trace.real;
   for (int d = 0; d < GPU_RANKS; d++)
     if (trace.reader[d]) {
       emu_use(d);
