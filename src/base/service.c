@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -165,7 +166,7 @@ hk_status hk_service_new(hk_service **out, const char *thread_name) {
   s->epoll_fd = s->wake_fd = s->running_fd = -1;
   s->pid = getpid();
   atomic_init(&s->holders, 1);
-  strncpy(s->name, thread_name, sizeof s->name - 1);
+  snprintf(s->name, sizeof s->name, "%s", thread_name);
   pthread_mutex_init(&s->lock, NULL);
   pthread_cond_init(&s->idle, NULL);
   s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);

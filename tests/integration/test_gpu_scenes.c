@@ -281,6 +281,32 @@ static void near_and_far(place *p) {
   trace_end(GOLDEN, name);
   meet_all(p);
 }
+/* A rank in each of two processes gives its memory back and gets it again. */
+static void back_and_again(place *p) {
+  gpu_ranks *g = &p->g;
+  char name[40];
+  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
+  trace_begin(g);
+  for (int round = 0; round < 3; round++) {
+    for (int i = 0; i < 3; i++) {
+      const gpu_call c = {.coll = i ? HK_ALLTOALL : HK_ALLREDUCE, .count = i < 2 ? 4000 : 5, .type = ncclFloat16};
+      OK_NCCL(gpu_submit(g, &c, p->first));
+    }
+    trace_step("calls", (size_t)round);
+    OK_NCCL(ncclCommSuspend(g->comm[p->first], NCCL_SUSPEND_MEM));
+    trace_step("suspended", (size_t)round);
+    OK_NCCL(ncclCommResume(g->comm[p->first]));
+    trace_step("resumed", (size_t)round);
+  }
+  trace_end(GOLDEN, name);
+  meet_all(p);
+}
+static void suspended_scene(const char *name) {
+  setenv("HOCKET_TUNE_FILE", "none", 1);
+  setenv("SCENE", name, 1);
+  ck_assert_int_eq(run_processes(2, 1, 2, 1, back_and_again), 0);
+}
+
 static void processes(int hosts, const char *name) {
   setenv("HOCKET_TUNE_FILE", "none", 1);
   setenv("SCENE", name, 1);
@@ -328,7 +354,8 @@ static const struct {
               {"staged", staged_scene},
               {"switch", switch_scene},
               {"near", near_scene},
-              {"far", far_scene}};
+              {"far", far_scene},
+              {"suspended", suspended_scene}};
 START_TEST(as_before) { scenes[_i].run(scenes[_i].name); }
 END_TEST
 

@@ -64,7 +64,7 @@ static inline const char *trace_queue(hk_queue q) {
   static unsigned turn;
   char *out = text[turn++ % 2];
   for (int r = 0; r < trace.g->n; r++) {
-    if (q == (hk_queue)trace.g->stream[r]) return snprintf(out, sizeof text[0], "stream%d", r), out;
+    if (q && q == (hk_queue)trace.g->stream[r]) return snprintf(out, sizeof text[0], "stream%d", r), out;
     if (trace.g->comm[r] && q == hk_gpu_of(trace.g->comm[r])->queue)
       return snprintf(out, sizeof text[0], "own%d", r), out;
   }
@@ -247,6 +247,27 @@ static inline hk_status trace_alloc_shared(hk_device *d, size_t bytes, size_t ze
   NOTE("alloc_shared %zu, zeroed %zu%s\n", bytes, zeroed, by_fd ? " by descriptor" : "");
   return trace.real->alloc_shared(d, bytes, zeroed, by_fd, out);
 }
+static inline hk_status trace_pin(hk_device *d, void *host, size_t bytes, hk_memory *out) {
+  NOTE("pin %zu\n", bytes);
+  return trace.real->pin(d, host, bytes, out);
+}
+static inline hk_status trace_release(hk_device *d, hk_memory *m) {
+  if (m->base) NOTE("release %zu of kind %d%s\n", m->bytes, (int)m->kind, m->parked ? " parked" : "");
+  return trace.real->release(d, m);
+}
+static inline hk_status trace_park(hk_device *d, hk_memory *m) {
+  NOTE("park %zu of kind %d\n", m->bytes, (int)m->kind);
+  return trace.real->park(d, m);
+}
+static inline hk_status trace_unpark(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
+  NOTE("unpark %zu of kind %d%s, zeroed %zu on %s\n", m->bytes, (int)m->kind, s ? " shared" : "", zeroed,
+       trace_queue(q));
+  return trace.real->unpark(d, m, s, zeroed, q);
+}
+static inline hk_status trace_open(hk_device *d, const hk_memory_share *s, hk_memory *out) {
+  NOTE("open %zu of kind %u\n", (size_t)s->bytes, s->kind);
+  return trace.real->open(d, s, out);
+}
 static inline hk_status trace_pointer(hk_device *d, const void *p, hk_pointer *out) {
   NOTE("whose is %s\n", trace_name(p));
   return trace.real->pointer(d, p, out);
@@ -268,6 +289,7 @@ static inline void trace_begin(const gpu_ranks *g) {
   TRACE(launch), TRACE(copy), TRACE(wait), TRACE(word_write), TRACE(word_wait), TRACE(word_reach);
   TRACE(order_begin), TRACE(order_end), TRACE(replay_begin), TRACE(replay_end), TRACE(record), TRACE(graph_keep);
   TRACE(alloc), TRACE(alloc_host), TRACE(alloc_host_late), TRACE(alloc_open), TRACE(alloc_shared), TRACE(pointer);
+  TRACE(pin), TRACE(release), TRACE(park), TRACE(unpark), TRACE(open);
 #undef TRACE
   for (int r = 0; r < g->n; r++) {
     if (!g->comm[r]) continue;
