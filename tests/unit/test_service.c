@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The service thread: what its callbacks are promised. */
 #include <check.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -8,6 +9,7 @@
 #include <stdlib.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/service.h"
@@ -284,6 +286,27 @@ static void end_service(void *arg, int fd, uint32_t events) {
   atomic_store(&p->calls, 1);
 }
 
+/* Without its descriptors there is none, and none but its own are closed. */
+START_TEST(no_descriptors) {
+  struct rlimit was, now;
+  hk_service *s = (hk_service *)(void *)&was;
+  const int next = dup(0);
+  close(next);
+  ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &was), 0);
+  now = was;
+  now.rlim_cur = (rlim_t)(next + _i);
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &now), 0);
+  hk_status rc = hk_service_new(&s, "test");
+  ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &was), 0);
+  ck_assert_int_eq(rc, HK_ERR_SYSTEM);
+  ck_assert_ptr_null(s);
+  for (int fd = 0; fd < 3; fd++) ck_assert_int_ge(fcntl(fd, F_GETFD), 0);
+  const int again = dup(0);
+  ck_assert_int_eq(again, next);
+  close(again);
+}
+END_TEST
+
 START_TEST(free_from_a_callback) {
   int before = open_fds();
   for (int i = 0; i < 20; i++) {
@@ -366,6 +389,7 @@ int main(void) {
   tcase_add_test(t, timer);
   tcase_add_test(t, two_holders);
   tcase_add_test(t, signals);
+  tcase_add_loop_test(t, no_descriptors, 0, 2);
   tcase_add_test(t, free_from_a_callback);
   tcase_add_test(t, fork_and_free);
   tcase_add_test(t, many_threads);
