@@ -301,6 +301,50 @@ static void back_and_again(place *p) {
   trace_end(GOLDEN, name);
   meet_all(p);
 }
+/* One-sided operations between hosts and inside of them, outside of graphs and in them. */
+static void puts_to_all(place *p) {
+  gpu_ranks *g = &p->g;
+  char name[40];
+  CUgraph graph;
+  snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
+  for (int r = p->first; r < p->first + p->each; r++) {
+    emu_use(g->device[r]);
+    OK_NCCL(ncclMemAlloc(&window_memory[r], 1 << 20));
+  }
+  OK_NCCL(ncclGroupStart());
+  for (int r = p->first; r < p->first + p->each; r++)
+    OK_NCCL(ncclCommWindowRegister(g->comm[r], window_memory[r], 1 << 20, &windows[r], NCCL_WIN_COLL_SYMMETRIC));
+  OK_NCCL(ncclGroupEnd());
+  trace_begin(g);
+  for (int turn = 0; turn < 4; turn++)
+    for (int r = p->first; r < p->first + p->each; r++) {
+      const ncclComm_t c = g->comm[r];
+      emu_use(g->device[r]);
+      if (turn % 2) OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+      for (int to = 0; to < g->n; to++) {
+        ncclWaitSignalDesc_t d = {.opCnt = 2, .peer = to, .ctx = turn};
+        OK_NCCL(ncclPutSignal(in_of(g, r, 8), 100, ncclInt8, to, windows[r], (size_t)r << 10, 0, turn, 0, c,
+                              stream_of(g, r)));
+        OK_NCCL(ncclSignal(to, 0, turn, 0, c, stream_of(g, r)));
+        OK_NCCL(ncclWaitSignal(1, &d, c, stream_of(g, r)));
+      }
+      if (turn % 2) OK(StreamEndCapture(g->stream[r], &graph));
+      if (turn % 2) OK(GraphDestroy(graph));
+      trace_step("rank", (size_t)r);
+    }
+  trace_end(GOLDEN, name);
+  meet_all(p);
+  for (int r = p->first; r < p->first + p->each; r++) {
+    OK_NCCL(ncclCommWindowDeregister(g->comm[r], windows[r]));
+    OK_NCCL(ncclMemFree(window_memory[r]));
+  }
+}
+static void puts_scene(const char *name) {
+  setenv("NCCL_NUM_RMA_CTX", "4", 1);
+  setenv("SCENE", name, 1);
+  ck_assert_int_eq(run_processes(2, 2, 4, 2, puts_to_all), 0);
+}
+
 static void suspended_scene(const char *name) {
   setenv("HOCKET_TUNE_FILE", "none", 1);
   setenv("SCENE", name, 1);
@@ -355,7 +399,8 @@ static const struct {
               {"switch", switch_scene},
               {"near", near_scene},
               {"far", far_scene},
-              {"suspended", suspended_scene}};
+              {"suspended", suspended_scene},
+              {"puts", puts_scene}};
 START_TEST(as_before) { scenes[_i].run(scenes[_i].name); }
 END_TEST
 

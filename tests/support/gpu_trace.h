@@ -212,7 +212,7 @@ static inline hk_status trace_wait(hk_device *d, hk_queue q) {
 }
 #define TRACE_WORD(name)                                                                                               \
   static inline hk_status trace_##name(hk_device *d, void *at, uint32_t value, hk_queue q) {                           \
-    NOTE("%s %s %u on %s\n", #name, trace_name(at), value, trace_queue(q));                                            \
+    NOTE("%s %s %zx %u on %s\n", #name, trace_name(at), (size_t)((uintptr_t)at % 4096), value, trace_queue(q));        \
     return trace_on() ? HK_OK : trace.real->name(d, at, value, q);                                                     \
   }
 TRACE_WORD(word_write)
