@@ -383,6 +383,31 @@ START_TEST(withdraws_what_is_open) {
 }
 END_TEST
 
+/* ---- the end of an epoch ---- */
+
+/* What has come in order stays to be delivered, and what came after a gap is sent again. */
+START_TEST(keeps_what_came_in_order) {
+  bench b = setup(1);
+  hk_ib_conn *c = b.peer;
+  for (int k = 0; k < SLOTS; k++) {
+    const hk_ib_header h = {.parts = k == 2 ? 2 : 0};
+    memcpy(c->arena + hk_ib_rx_offset(c, (uint64_t)k), &h, sizeof h);
+    c->headers[k] = 1;
+    c->parts[k] = k == 2 ? (uint8_t)(1 + _i) : 0; /* of two */
+  }
+  const int kept = _i ? SLOTS : 2;
+  ck_assert_uint_eq(hk_ib_received(c), (uint64_t)kept);
+  ck_assert_uint_eq(c->received, (uint64_t)kept);
+  for (int k = 0; k < SLOTS; k++) {
+    ck_assert_int_eq(c->headers[k], k < kept);
+    ck_assert_int_eq(c->parts[k], _i && k == 2 ? 2 : 0);
+  }
+  memset(c->headers, 0, SLOTS);
+  memset(c->parts, 0, SLOTS);
+  teardown(&b);
+}
+END_TEST
+
 /* ---- machines that RDMA does not work on ---- */
 
 static const struct {
@@ -420,6 +445,7 @@ int main(void) {
   tcase_add_loop_test(t, offers_from_some_size, 0, 7);
   tcase_add_loop_test(t, keeps_offers, 0, 7);
   tcase_add_test(t, withdraws_what_is_open);
+  tcase_add_loop_test(t, keeps_what_came_in_order, 0, 2);
   tcase_add_loop_test(t, is_usable_with_ports, 0, (int)HK_ARRAY_LENGTH(machines));
   return suite_run_one("ib_edges", t);
 }

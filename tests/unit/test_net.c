@@ -415,6 +415,34 @@ START_TEST(knows_no_peers_before_the_exchange) {
 }
 END_TEST
 
+/* What the transport answers for a link over sockets, which send from any memory. */
+START_TEST(refers_to_any_memory) {
+  static char data[100];
+  hk_ref ref = {.region = 7};
+  net_world *w = net_world_new(2, 4, 4096);
+  hk_link *l = net_link(&w->ranks[0], 1, HK_LINK_SEND, 3);
+  hk_transport_state *s = w->ranks[0].state;
+  for (int yes = 0; yes < 2; yes++) {
+    bool rests = yes;
+    ck_assert_int_eq(hk_transport_net.rest(l, &rests), HK_OK);
+    ck_assert_int_eq(rests, yes);
+  }
+  ck_assert(hk_transport_net.refer(s, l, data, sizeof data, &ref));
+  ck_assert(ref.region == 0 && ref.offset == (uint64_t)(uintptr_t)data);
+  ck_assert_ptr_eq(hk_transport_net.resolve(s, l, &ref, sizeof data), data);
+  ref.region = 1;
+  ck_assert_ptr_null(hk_transport_net.resolve(s, l, &ref, sizeof data));
+  ck_assert(l->by_ref == 2 && l->limit == 4 && l->mask == 3 && !l->gpu && l->owner == s && l->pumped && l->peer == 1);
+  ck_assert(hk_transport_net.grows(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SEND}));
+  hk_link other = {.peer = 0};
+  ck_assert_int_eq(hk_transport_net.open(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SUM_SEND}, &other),
+                   HK_ERR_INTERNAL);
+  ck_assert_msg(strstr(hk_last_error(), "multicast"), "%s", hk_last_error());
+  net_unlink(l);
+  net_world_free(w);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("net");
   tcase_set_timeout(t, 120);
@@ -422,6 +450,7 @@ int main(void) {
   tcase_add_loop_test(t, stripes_at_their_boundaries, 0, (int)HK_ARRAY_LENGTH(numbers));
   tcase_add_test(t, uses_every_socket);
   tcase_add_test(t, knows_no_peers_before_the_exchange);
+  tcase_add_test(t, refers_to_any_memory);
   tcase_add_loop_test(t, reports_a_lost_socket, 0, 6);
   tcase_add_test(t, carries_many_links);
   tcase_add_test(t, congestion_is_between_hosts);
