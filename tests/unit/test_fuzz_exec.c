@@ -8,6 +8,7 @@
 #include "../../src/base/wait.h" /* hk_now_ns */
 #include "../../src/kernels/steps.h"
 #include "../../src/program/builder.h"
+#include "../../src/transport/transport.h"
 #include "../support/randprog.h"
 #include "../support/randprog_emit.h" /* RAND_RANKS */
 #include "../support/suite.h"
@@ -20,7 +21,57 @@ typedef struct fifo {
   hk_head *heads;
   char *payload, *small;
   uint32_t headers;
+  uint64_t begin; /* slots of earlier operations */
 } fifo;
+
+/* A place that was offered for a slot of a pumped link (a card would write there), until the slot has come. */
+typedef struct place {
+  hk_link *link;
+  uint64_t slot;
+  char *to;
+  uint32_t bytes;
+} place;
+enum { PLACES = 4096, PLACE_MIN = 40 };
+static place places[PLACES];
+static unsigned nplaces, nplaced, noffers;
+static const char *wrong_offer;
+
+/* Each slot that is still to come is offered at most once, in order, and not too far ahead. */
+static void offer(hk_transport_state *s, hk_link *l, uint64_t k, void *to, uint32_t bytes) {
+  (void)s;
+  const uint64_t ahead = l->mask < HK_LINK_AHEAD ? l->mask + 1 : HK_LINK_AHEAD;
+  if (k < l->done || k >= l->done + ahead) wrong_offer = "a slot that is past or too far ahead is offered";
+  if (bytes < PLACE_MIN || !to) wrong_offer = "a place is offered that is too small";
+  for (unsigned i = 0; i < nplaces; i++)
+    if (places[i].link == l && places[i].slot >= k) wrong_offer = "places are not offered in order";
+  ck_assert_uint_lt(nplaces, PLACES);
+  places[nplaces++] = (place){l, k, to, bytes};
+  noffers++;
+}
+static const hk_transport pumped = {.name = "pumped", .offer = offer};
+static hk_transport_state owner = {.transport = &pumped};
+
+/* What has come is written to its place at once, and its slot refers to that. */
+static void fill_places(void) {
+  unsigned kept = 0;
+  for (unsigned i = 0; i < nplaces; i++) {
+    const place *p = &places[i];
+    hk_slot *s = &p->link->slots[(uint32_t)p->slot & p->link->mask];
+    const bool past = p->slot < p->link->done, come = atomic_load(&s->seq) == (uint32_t)(p->slot + 1);
+    if (!past && come) {
+      if (s->bytes != p->bytes) wrong_offer = "a place of another size than the slot's was offered";
+      const char *from = s->flags & HK_SLOT_REF ? (const char *)(uintptr_t)s->ref.offset
+                                                : hk_link_place(p->link, p->slot, s->bytes);
+      memmove(p->to, from, s->bytes);
+      s->ref = (hk_ref){.region = 0, .offset = (uint64_t)(uintptr_t)p->to};
+      s->flags |= HK_SLOT_REF;
+      nplaced++;
+    } else if (!past) {
+      places[kept++] = *p;
+    }
+  }
+  nplaces = kept;
+}
 
 typedef struct rank {
   hk_plan plan;
@@ -34,6 +85,7 @@ typedef struct world {
   uint64_t seed;
   randprog p;
   unsigned channels, nslots;
+  bool pumped; /* links between two ranks are */
   hk_launch launch;
   size_t count, words; /* elements of a message; of the longest buffer */
   rank ranks[RAND_RANKS];
@@ -56,6 +108,8 @@ static void connect(world *w, int r, const hk_link_need *need, unsigned channel,
     f->slots = zeroed(f->headers * sizeof *f->slots);
     if (f->headers > w->nslots) f->small = zeroed((size_t)f->headers * HK_SLOT_SMALL);
     f->heads = zeroed(RAND_RANKS * sizeof *f->heads);
+    f->begin = random_below(&w->seed, 50);
+    for (int h = 0; h < RAND_RANKS; h++) atomic_store(&f->heads[h].value, f->begin);
     f->payload = zeroed(w->nslots * w->launch.chunk);
   }
   *l = (hk_link){.slots = f->slots,
@@ -65,7 +119,8 @@ static void connect(world *w, int r, const hk_link_need *need, unsigned channel,
                  .small_bytes = f->small ? HK_SLOT_SMALL : 0,
                  .mask = f->headers - 1,
                  .area_mask = w->nslots - 1,
-                 .limit = sends ? f->headers : 0,
+                 .done = f->begin,
+                 .limit = sends ? f->begin + f->headers : 0,
                  .slot_bytes = (uint32_t)w->launch.chunk,
                  .nheads = multicast && sends ? (uint32_t)w->p.nranks - 1 : 1,
                  .peer = need->peer,
@@ -74,6 +129,10 @@ static void connect(world *w, int r, const hk_link_need *need, unsigned channel,
   /* Readers of a multicast take the heads in the order of their ranks. */
   if (multicast && !sends) l->heads += r - (r > from);
   atomic_init(&l->state, HK_LINK_READY);
+  if (!w->pumped || multicast) return;
+  l->pumped = 1;
+  l->owner = &owner;
+  if (!sends) atomic_init(&l->place_min, PLACE_MIN);
 }
 
 static uint32_t input(int r, size_t element) {
@@ -112,6 +171,7 @@ static void make_rank(world *w, int r, bool in_place) {
       connect(w, r, &hk_program_links(p)[n], c, links[c * p->nlinks + n]);
     }
   k->plan = (hk_plan){.program = p, .links = links, .channels = w->channels, .max_operands = 2 * RAND_OPERANDS};
+  k->plan.pumped = w->pumped;
   if (random_below(&w->seed, 4)) k->plan.steps = hk_steps_make(&k->plan);
   k->out = zeroed(w->words * sizeof *k->out);
   memset(k->out, 0xee, w->words * sizeof *k->out);
@@ -181,6 +241,8 @@ static const char *run(world *w) {
     hk_exec *x = &w->ranks[r].exec;
     const bool ended = hk_exec_done(x);
     if (!ended && hk_exec_step(x, &moved) != HK_OK) return "a step fails";
+    if (random_below(&w->seed, 3)) fill_places();
+    if (wrong_offer) return wrong_offer;
     const char *wrong = ended || moved || hk_exec_done(x) ? NULL : check_awaited(w, &w->ranks[r]);
     if (wrong) return wrong;
     for (int i = 0; i < w->p.nranks; i++) done = done && hk_exec_done(&w->ranks[i].exec);
@@ -259,6 +321,8 @@ START_TEST(random_programs_run_right) {
     w->seed = seed;
     randprog_make(&w->p, seed, 0, -1);
     choose_sizes(w);
+    w->pumped = random_below(&w->seed, 3) == 0;
+    nplaces = 0;
     bool in_place = w->p.coll != HK_ALLTOALL && random_below(&w->seed, 2);
     for (int r = 0; r < w->p.nranks; r++) make_rank(w, r, in_place);
     const char *trouble = run(w);
@@ -268,6 +332,7 @@ START_TEST(random_programs_run_right) {
                   w->channels, in_place ? "in place" : "out of place", trouble);
     free_world(w);
   } while (seed++, hk_now_ns() < end);
+  ck_assert(seed < 50 || (noffers > 0 && nplaced > 0));
 }
 END_TEST
 
