@@ -56,13 +56,13 @@ candidates() {
     xargs awk -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
       function add(operator) { held = held FILENAME "\t" FNR "\t" operator "\n" }
       # A line whose next one reports that memory is short makes no difference while there is memory.
-      { if (!/no memory/) printf "%s", held; held = "" }
+      { if (!/no memory|fault_memory/) printf "%s", held; held = "" }
       # What follows this label matters only while memory is short.
       /^}/ { short = 0 }
       short || /^no_memory:/ { short = 1; next }
       text { text = !/;$/; next } # the rest of a message
       /HK_(TRACE|INFO|WARN|FAIL)|snprintf/ { text = !/;( *\/\*.*)?$/; next }
-      /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|_Static_assert|case HK_/ { next }
+      /^ *(\/\*|\*|\/\/|#)/ || /^[^ ]/ || /no memory|fault_memory|_Static_assert|case HK_/ { next }
       { line = $0; sub(/ *\/\*.*/, "", line); gsub(/"[^"]*"/, "\"\"", line) }
       # What is left out costs only time: a nap, a yield, what is prefetched, that something moved and so no nap is due.
       / nanosleep\(|sched_yield\(|prefetch|hk_fetch_for_writing|hk_link_(warm|expect)|^ *\*moved = true;/ { next }

@@ -36,7 +36,7 @@ static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
   w->fifos = calloc((size_t)nranks, sizeof(hk_gpu_fifo *));
   w->words = calloc((size_t)nranks, sizeof(hk_shared));
   w->signals = calloc((size_t)nranks, sizeof(hk_shared));
-  if (!w->devices || !w->credits || !w->slices || !w->fifos || !w->words || !w->signals) {
+  if (!w->devices || !w->credits || !w->slices || !w->fifos || !w->words || !w->signals) { /* no memory */
     free_tables(w);
     return NULL;
   }
