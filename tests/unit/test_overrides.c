@@ -367,7 +367,7 @@ static void say_constants(void *arg, const char *name, unsigned k, char *said) {
 
 START_TEST(texts) {
   golden g = golden_open(GOLDEN, "rules");
-  char *measured = NULL, name[20];
+  char *measured = NULL, name[40];
   size_t size;
   FILE *f = open_memstream(&measured, &size);
   hk_rules r = {.n = 2,
