@@ -168,9 +168,10 @@ static void in_groups(place *p) {
 START_TEST(groups) { run(_i, in_groups); }
 END_TEST
 
-/* From a window, in pieces if it has to be. */
+/* From a window, in pieces if it has to be; then by a graph. */
 static void in_pieces(place *p) {
   enum { BYTES = (1 << 20) - 100, FROM = 1 << 20 };
+  CUgraphExec exec[GPU_RANKS];
   char *data = malloc(BYTES);
   open_windows(p);
   for (int round = 0; round < 2; round++) {
@@ -180,10 +181,23 @@ static void in_pieces(place *p) {
       OK(MemcpyAsync((CUdeviceptr)(uintptr_t)(memory[r] + FROM), (CUdeviceptr)(uintptr_t)data, BYTES, p->g.stream[r]));
       OK(StreamSynchronize(p->g.stream[r]));
     }
-    EACH(r, p)
-    OK_NCCL(ncclPutSignal(memory[r] + FROM, BYTES, ncclInt8, (r + 1) % p->g.n, windows[r], 0, 0, 0, 0, p->g.comm[r],
-                          stream_of(p, r)));
-    EACH(r, p) OK_NCCL(await(p, r, (r + p->g.n - 1) % p->g.n, 1, 0));
+    EACH(r, p) {
+      CUgraph graph;
+      emu_use(p->g.device[r]);
+      if (round) OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+      OK_NCCL(ncclPutSignal(memory[r] + FROM, BYTES, ncclInt8, (r + 1) % p->g.n, windows[r], 0, 0, 0, 0, p->g.comm[r],
+                            stream_of(p, r)));
+      if (round) OK_NCCL(await(p, r, (r + p->g.n - 1) % p->g.n, 1, 0));
+      if (!round) continue;
+      OK(StreamEndCapture(p->g.stream[r], &graph));
+      OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
+      OK(GraphDestroy(graph));
+    }
+    EACH(r, p) {
+      emu_use(p->g.device[r]);
+      if (!round) OK_NCCL(await(p, r, (r + p->g.n - 1) % p->g.n, 1, 0));
+      if (round) OK(GraphLaunch(exec[r], p->g.stream[r]));
+    }
     EACH(r, p) {
       const int from = (r + p->g.n - 1) % p->g.n;
       read_window(p, r, 0, data, BYTES);
@@ -191,6 +205,7 @@ static void in_pieces(place *p) {
     }
     meet_all(p);
   }
+  EACH(r, p) OK(GraphExecDestroy(exec[r]));
   close_windows(p);
   free(data);
 }
