@@ -50,24 +50,24 @@ static bool open_import(hk_gpu *g, question *q, int fd, char *reason) {
   return true;
 }
 
-static bool close_import(hk_gpu *g, const question *q) {
+static void close_import(hk_gpu *g, const question *q) {
   hk_gpu_import **at = &g->imports;
   pthread_mutex_lock(&g->imports_lock);
   while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
   hk_gpu_import *import = *at;
   if (import) *at = import->next;
   pthread_mutex_unlock(&g->imports_lock);
-  if (!import) return true;
-  (void)g->device->ops->release(g->device, &import->memory); /* a failure is logged; nothing else can be done */
+  /* A failure is logged; nothing else can be done. */
+  if (import) (void)g->device->ops->release(g->device, &import->memory);
   free(import);
-  return true;
 }
 
 /* On a service thread. */
 static bool answer(void *arg, void *payload, int fd, char *reason) {
   question q;
   memcpy(&q, payload, sizeof q);
-  bool good = q.verb == OPEN ? open_import(arg, &q, fd, reason) : close_import(arg, &q);
+  bool good = q.verb != OPEN || open_import(arg, &q, fd, reason);
+  if (q.verb != OPEN) close_import(arg, &q);
   memcpy(payload, &q, sizeof q);
   return good;
 }
