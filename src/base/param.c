@@ -261,6 +261,16 @@ static int parse_word(const row *r, const char *text, const char *origin) {
   return 0;
 }
 
+/* A slot's part of what NCCL_BUFFSIZE says, as far as slots may be so small or large. */
+static bool share_of_buffer(int id, int64_t *value) {
+  /* relaxed, both: their rows come before the slot's, and the caller has the lock */
+  const int64_t all = atomic_load_explicit(&table.now[HK_P_BUFFSIZE].value, memory_order_relaxed);
+  if (id != HK_P_SLOT_BYTES || !all) return false;
+  const int64_t each = all / atomic_load_explicit(&table.now[HK_P_SLOTS].value, memory_order_relaxed);
+  *value = each < rows[id].min ? rows[id].min : each > rows[id].max ? rows[id].max : each;
+  return true;
+}
+
 static void set_row(int id) {
   const row *r = &rows[id];
   const char *origin, *text = lookup(r->name, &origin);
@@ -268,10 +278,9 @@ static void set_row(int id) {
   if (r->is_string) {
     if (!text || !text[0] || (r->words && !parse_word(r, text, origin))) text = r->str_def, origin = "default";
   } else if (!text || !text[0] || !parse_int(r, text, origin, &value)) {
-    origin = "default";
-  } else {
-    value = fitting(id, value);
+    origin = share_of_buffer(id, &value) ? "NCCL_BUFFSIZE" : "default";
   }
+  if (!r->is_string) value = fitting(id, value);
   /* release: a reader of the pointer also reads its text */
   atomic_store_explicit(&table.now[id].text, text, memory_order_release);
   atomic_store_explicit(&table.now[id].origin, origin, memory_order_release);

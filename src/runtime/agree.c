@@ -44,7 +44,7 @@ out:
 
 /* The name of a setting that differs; NULL: none does. */
 static const char *difference(const agree_fact *a, const agree_fact *b) {
-  if (a->slot_bytes != b->slot_bytes) return "HOCKET_SLOT_BYTES";
+  if (a->slot_bytes != b->slot_bytes) return "HOCKET_SLOT_BYTES (or NCCL_BUFFSIZE)";
   if (a->nslots != b->nslots) return "HOCKET_SLOTS";
   for (int k = 0; k < HK_AGREE_COUNT; k++)
     if (a->agreement[k] != b->agreement[k]) return hk_agreement_names[k];

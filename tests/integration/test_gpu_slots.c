@@ -55,13 +55,18 @@ enum { N = 10 };
 START_TEST(small_messages_need_little) {
   enum { PAIRS = N * (N - 1) };
   gpu_ranks g;
-  begin(&g, N, _i, (size_t)N << 15);
+  begin(&g, N, _i % WAYS, (size_t)N << 15);
+  if (_i >= WAYS) rdma_param("HOCKET_SLOT_BYTES", "524288"); /* however large slots are */
   gpu_init_all(&g);
   const size_t before = memory_of(&g);
   run(&g, HK_ALLTOALL, 256);
   const size_t small = memory_of(&g) - before;
   ck_assert_msg(small / PAIRS < 256 << 10, "%zu bytes a peer", small / PAIRS);
   ck_assert_uint_gt(small / PAIRS, 64 << 10); /* the links themselves */
+  if (_i >= WAYS) {
+    end(&g);
+    return;
+  }
   run(&g, HK_ALLTOALL, 5000);
   ck_assert_uint_gt((memory_of(&g) - before) / PAIRS, 2 << 20);
   run(&g, HK_ALLTOALL, 256);
@@ -238,7 +243,7 @@ int main(void) {
   Suite *s = suite_create("gpu_slots");
   TCase *t = tcase_create("gpu_slots");
   tcase_set_timeout(t, 200);
-  tcase_add_loop_test(t, small_messages_need_little, 0, WAYS);
+  tcase_add_loop_test(t, small_messages_need_little, 0, WAYS + 1);
   tcase_add_loop_test(t, grows_in_turn, 0, WAYS);
   tcase_add_loop_test(t, grows_beside_kernels, 0, WAYS);
   tcase_add_loop_test(t, opens_beside_kernels, 0, 2 * WAYS);

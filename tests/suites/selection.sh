@@ -102,6 +102,7 @@ disagree NCCL_MAX_NCHANNELS=2 NCCL_MAX_NCHANNELS
 disagree HOCKET_TUNING_FILE="$work/rules.csv" HOCKET_TUNING_FILE
 disagree NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-three.so" NCCL_TUNER_PLUGIN
 disagree NCCL_P2P_LEVEL=SYS NCCL_P2P_LEVEL
+disagree NCCL_BUFFSIZE=4194304 "HOCKET_SLOT_BYTES .or NCCL_BUFFSIZE."
 
 # Constants measured on one rank's host only do no harm: rank 0's count.
 printf 'switch_us = 9\nmemory_alpha_us = 5\n' >"$work/tune.conf"

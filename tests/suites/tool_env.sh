@@ -26,12 +26,14 @@ gives 1 env NCCL_ALGOO=ring "$hocket" env
 says "did you mean NCCL_ALGO?"
 gives 1 env HOCKET_SLOTS=1000 "$hocket" env
 says "the range is 2 to 64 slots"
-gives 0 env NCCL_BUFFSIZE=1 "$hocket" env
+gives 0 env NCCL_LL_BUFFSIZE=1 "$hocket" env
 says "What has no effect:"
 gives 0 "$hocket" env NCCL_SHM_DISABLE
 says "range    0 to 1"
 refuses "did you mean NCCL_ALGO?" env NCCL_ALG
-refuses "has no effect in Hocket" env NCCL_BUFFSIZE
+refuses "has no effect in Hocket" env NCCL_LL_BUFFSIZE
+gives 0 env NCCL_BUFFSIZE=4194304 "$hocket" env --set
+says "HOCKET_SLOT_BYTES  524288   NCCL_BUFFSIZE"
 gives 0 "$hocket" env --markdown
 says '| `NCCL_ALGO` | unset | default |'
 if command -v jq >/dev/null; then

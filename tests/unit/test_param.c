@@ -158,6 +158,35 @@ START_TEST(sizes_of_fifos_are_rounded_up) {
 }
 END_TEST
 
+/* NCCL's buffer is shared by the slots, within their limits; a slot's own size counts before it. */
+START_TEST(buffers_are_shared_by_slots) {
+  static const struct {
+    const char *buffer, *slots, *bytes;
+    int64_t gives;
+    const char *origin;
+  } cases[] = {{"4194304", "", "", 524288, "NCCL_BUFFSIZE"},
+               {"4194304", "16", "", 262144, "NCCL_BUFFSIZE"},
+               {"1000000", "", "", 125056, "NCCL_BUFFSIZE"},
+               {"1024", "", "", 4096, "NCCL_BUFFSIZE"},
+               {"536870912", "", "", 8388608, "NCCL_BUFFSIZE"},
+               {"0", "", "", 131072, "default"},
+               {"", "", "", 131072, "default"},
+               {"-2", "", "", 131072, "default"},
+               {"4194304", "", "65536", 65536, "environment"},
+               {"4194304", "", "1", 524288, "NCCL_BUFFSIZE"}};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    hk_param_info p;
+    setenv("NCCL_BUFFSIZE", cases[i].buffer, 1);
+    setenv("HOCKET_SLOTS", cases[i].slots, 1);
+    setenv("HOCKET_SLOT_BYTES", cases[i].bytes, 1);
+    reload();
+    ck_assert_int_eq(hk_param_int(HK_P_SLOT_BYTES), cases[i].gives);
+    hk_param_describe(HK_P_SLOT_BYTES, &p);
+    ck_assert_str_eq(p.origin, cases[i].origin);
+  }
+}
+END_TEST
+
 START_TEST(misspellings_are_reported) {
   setenv("NCCL_DEBGU_FILE", "x", 1);
   setenv("NCCL_SOCKET_IFNAMES", "x", 1);
@@ -190,7 +219,7 @@ START_TEST(inert_names_are_no_misspellings) {
   static const char *const names[] = {
       "NCCL_IB_HCA",       "NCCL_PXN_DISABLE",  "NCCL_IB_DISABLE",    "NCCL_NVLS_ENABLE",  "NCCL_P2P_LEVEL",
       "NCCL_NET_PLUGIN",   "NCCL_IB_NEW_THING", "NCCL_VERSION",       "NCCL_CUMEM_ENABLE", "NCCL_SOCKET_RETRY_CNT",
-      "NCCL_TESTS_DEVICE", "NCCL_BUFFSIZE",     "HOCKET_TEST_SECONDS"};
+      "NCCL_TESTS_DEVICE", "NCCL_LL_BUFFSIZE",  "HOCKET_TEST_SECONDS"};
   for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) setenv(names[i], "1", 1);
   setenv("NCCL_SOMEBODYS_PLUGIN_VARIABLE", "1", 1);
   setenv("HOCKET_MY_OWN_FOLDER", "1", 1);
@@ -295,6 +324,7 @@ int main(void) {
   tcase_add_test(t, file_syntax);
   tcase_add_test(t, numbers);
   tcase_add_test(t, sizes_of_fifos_are_rounded_up);
+  tcase_add_test(t, buffers_are_shared_by_slots);
   tcase_add_test(t, misspellings_are_reported);
   tcase_add_test(t, a_misspelling_is_told_once);
   tcase_add_test(t, inert_names_are_no_misspellings);
