@@ -17,8 +17,8 @@ static const struct {
 } cases[] = {
     {1, {BYTES, BYTES, BYTES, BYTES}, {7, 7, 7, 7}, 2, 1, false}, /* one write for all data, one for the header */
     {1, {BYTES, BYTES, BYTES, BYTES}, {7, 7, 7, 7}, 8, 4, true},
-    {1, {BYTES, BYTES, BYTES, BYTES, BYTES, BYTES, BYTES}, {7, 7, 7, 7, 7, 7, 7}, 4, 2, false}, /* half of the FIFO */
-    {6, {BYTES, BYTES, BYTES, BYTES}, {7, 7, 7, 7}, 4, 2, false},                                /* as far as its end */
+    {1, {BYTES, BYTES, BYTES, BYTES, BYTES, BYTES, BYTES}, {7, 7, 7, 7, 7, 7, 7}, 8, 4, false}, /* one half is unread */
+    {5, {BYTES, BYTES, BYTES, BYTES}, {7, 7, 7, 7}, 4, 2, false},                               /* as far as its end */
     {1, {60000, 60000, 60000, 60000, 60000}, {7, 7, 7, 7, 7}, 7, 2, false}, /* not adjacent: a write for each */
     {1, {BYTES, BYTES, 60000, 60000}, {7, 7, 7, 7}, 5, 2, false},
     {1, {BYTES, BYTES, BYTES, BYTES}, {7, 7, 8, 7}, 6, 3, false},
@@ -54,8 +54,7 @@ static bench ready(unsigned before, bool host) {
 /* Before the provider looks, because a link is rung only once. */
 static unsigned post_all(bench *b, const uint32_t *bytes, const uint32_t *signature) {
   unsigned n = 0;
-  for (; n < N && bytes[n]; n++)
-    ck_assert(net_try_send(b->send, data_of(n, bytes[n]), bytes[n], signature[n], false));
+  for (; n < N && bytes[n]; n++) ck_assert(net_try_send(b->send, data_of(n, bytes[n]), bytes[n], signature[n], false));
   return n;
 }
 
@@ -67,6 +66,8 @@ START_TEST(go_together) {
   ck_assert_uint_eq(verbs->writes - writes, cases[_i].writes);
   ck_assert_uint_eq(verbs->reports - reports, cases[_i].reports);
   ck_assert_uint_eq(b.c->posted, cases[_i].before + n);
+  for (unsigned k = 0; k < n; k++)
+    ck_assert_uint_eq(b.c->sizes[(cases[_i].before + k) % N], cases[_i].bytes[k] > HK_IB_SMALL ? 2 : 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, cases[_i].bytes[k], cases[_i].signature[k]);
   while (b.c->given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   teardown(&b);
@@ -101,23 +102,40 @@ START_TEST(are_sent_again) {
 }
 END_TEST
 
-/* Slots of 256 KiB: two of them; of 1 MiB: none go together. */
+/* A header that counts more slots than a FIFO has. */
+START_TEST(are_not_endless) {
+  bench b = ready(1, false);
+  post_all(&b, cases[0].bytes, cases[0].signature);
+  ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
+  ((hk_ib_header *)(void *)(b.peer->arena + hk_ib_rx_offset(b.peer, 1)))->more = UINT32_MAX;
+  ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_ERR_REMOTE);
+  ck_assert_msg(strstr(hk_last_error(), "came twice"), "%s", hk_last_error());
+  teardown(&b);
+}
+END_TEST
+
+/* Together they have 512 KiB and half of the FIFO at most. */
+static const struct {
+  uint32_t nslots, bytes;
+  unsigned messages;
+} limits[] = {{8, 131072, 1}, {8, 262144, 2}, {8, 1 << 20, 4}, {4, 65536, 3}, {2, 65536, 2}};
+
 START_TEST(have_a_limit) {
   static char data[1 << 20];
-  const uint32_t bytes = _i ? 1 << 20 : 1 << 18;
+  const uint32_t bytes = limits[_i].bytes, n = limits[_i].nslots < 4 ? limits[_i].nslots : 4;
   hk_link *send, *recv;
   begin(1);
-  net_world *w = net_world_new(2, 8, bytes);
+  net_world *w = net_world_new(2, limits[_i].nslots, bytes);
   make_way(w, &send, &recv);
   w->ranks[0].env.gpu = &gpu;
   uint32_t got = 0, tag;
   bool direct;
-  for (unsigned k = 0; k < 6; k++) ck_assert(net_try_send(send, data, bytes, 7, false));
+  for (unsigned k = 0; k < n; k++) ck_assert(net_try_send(send, data, bytes, 7, false));
   const uint64_t reports = verbs->reports;
-  for (unsigned k = 0; k < 6; k++)
+  for (unsigned k = 0; k < n; k++)
     while (!net_try_recv(recv, data, bytes, false, &got, &tag, &direct))
       for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
-  ck_assert_uint_eq(verbs->reports - reports, _i ? 6 : 3);
+  ck_assert_uint_eq(verbs->reports - reports, limits[_i].messages);
   w->ranks[0].env.gpu = NULL;
   net_unlink(send);
   net_unlink(recv);
@@ -132,6 +150,7 @@ int main(void) {
   tcase_add_loop_test(t, go_together, 0, (int)HK_ARRAY_LENGTH(cases));
   tcase_add_test(t, are_given_back_together);
   tcase_add_loop_test(t, are_sent_again, 0, 2);
-  tcase_add_loop_test(t, have_a_limit, 0, 2);
+  tcase_add_test(t, are_not_endless);
+  tcase_add_loop_test(t, have_a_limit, 0, (int)HK_ARRAY_LENGTH(limits));
   return suite_run_one("ib_runs", t);
 }

@@ -258,18 +258,19 @@ static bool is_placed(hk_ib_conn *c, uint64_t k) {
 }
 
 /* Slots from k on that go as one message. If a GPU's proxy finds several, it is slower than kernels and card are: then
- * one header, doorbell and completion at each end serve for all. They are given back together, so they are at most half
- * of the FIFO. With more queue pairs, a receiver expects the next slot on the next one. */
+ * one header, doorbell and completion at each end serve for all. They arrive and are given back together, so they are
+ * at most half of the FIFO; and if the peer has not read the other half, it is slow itself, and gets each one as soon
+ * as possible. With more queue pairs, a receiver expects the next slot on the next one. */
 static uint32_t run_of(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   const hk_slot *first = hk_net_slot(c->send, k);
+  const uint32_t nslots = c->ctx->env->nslots;
   uint32_t n = 1;
   if (!c->ctx->env->gpu || hk_ib_data_qps(c) > 1 || first->flags & HK_SLOT_REF || is_placed(c, k)) return 1;
-  const uint64_t end = credit(c) + c->ctx->env->nslots;
-  while (n < HK_IB_RUN && 2 * (n + 1) <= c->ctx->env->nslots && k + n < end && ring(c, k + n) &&
+  if (k >= credit(c) + nslots / 2) return 1;
+  while (n < HK_IB_RUN && n < nslots / 2 && (n + 1) * first->bytes <= HK_IB_RUN_BYTES && ring(c, k + n) &&
          has_room(&c->qps[qp], n + 2) && filled(c, k + n)) {
     const hk_slot *s = hk_net_slot(c->send, k + n);
-    if (s->bytes != first->bytes || s->signature != first->signature || s->flags & HK_SLOT_REF || is_placed(c, k + n) ||
-        (n + 1) * s->bytes > HK_IB_RUN_BYTES)
+    if (s->bytes != first->bytes || s->signature != first->signature || s->flags & HK_SLOT_REF || is_placed(c, k + n))
       break;
     n++;
   }

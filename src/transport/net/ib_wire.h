@@ -14,10 +14,10 @@ enum {
   HK_IB_ENTRY = 4096, /* bytes of an entry of the rings for small messages: header and payload */
   HK_IB_HEADER = 32,
   HK_IB_SMALL = HK_IB_ENTRY - HK_IB_HEADER,
-  HK_IB_SPLIT_MIN = 65536, /* smaller messages go over one queue pair */
-  HK_IB_RUN = 4,           /* slots of a GPU that go as one message ... */
+  HK_IB_SPLIT_MIN = 65536,  /* smaller messages go over one queue pair */
+  HK_IB_RUN = 4,            /* slots of a GPU that go as one message ... */
   HK_IB_RUN_BYTES = 524288, /* ... of so many bytes, at most */
-  HK_IB_INLINE = 256,      /* inline bytes that a queue pair is asked for */
+  HK_IB_INLINE = 256,       /* inline bytes that a queue pair is asked for */
   HK_IB_CQ_DEPTH = 8192,
   HK_IB_CQS = 64,
   HK_IB_PLACES = HK_LINK_AHEAD,
