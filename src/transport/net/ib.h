@@ -201,7 +201,7 @@ typedef struct hk_ib_conn {
   /* Numbers of slots that this rank sends: posted to the queue pairs; given back to the lane; arrived, as the peer
    * reported; consumed by the peer. */
   uint64_t posted, given, arrived, credit;
-  uint8_t *pending; /* [nslots] completions that a large slot still waits for */
+  uint8_t *pending; /* [nslots] completions that a large slot, or the first of a run, still waits for */
   uint8_t *sizes;   /* [nslots] 1: small; 2: large, its memory belongs to the lane until it has arrived; 0: not sent */
   /* Numbers of slots that the peer sends: returned as credit; arrived (valid while the end is closed). */
   uint64_t returned, received;
