@@ -545,7 +545,7 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved) {
   bool more = true;
   while (hk_net_has_room(c->recv)) {
     HK_OR_RETURN(use_ahead(c));
-    if (r->begun && c->nsockets > 1 && r->head.bytes >= HK_STRIPE_MIN) HK_OR_RETURN(read_others(c, moved));
+    if (r->begun && r->head.bytes >= HK_STRIPE_MIN) HK_OR_RETURN(read_others(c, moved));
     if (complete(c)) {
       deliver(c);
       *moved = true;
