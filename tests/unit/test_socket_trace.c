@@ -131,6 +131,12 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) 
   say("rank %d, %d: option %d of %d is %d", w->rank, w->number, name, level, name == TCP_CONGESTION ? -1 : number);
   return 0;
 }
+static struct tcp_info kernel; /* what it says of each stream; without probes: nothing */
+int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes) {
+  if (!wire_of(fd) || !kernel.tcpi_probes) return (int)syscall(SYS_getsockopt, fd, level, name, value, bytes);
+  memcpy(value, &kernel, *bytes < sizeof kernel ? *bytes : sizeof kernel);
+  return 0;
+}
 int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *e) {
   wire *w = wire_of(fd);
   if (!w) return (int)syscall(SYS_epoll_ctl, epoll, operation, fd, e);
@@ -405,6 +411,33 @@ START_TEST(reports_ends) {
 }
 END_TEST
 
+/* The peer's host answers no more, while a lane waits, while something is to be sent, or while nothing is done. */
+START_TEST(reports_silent_hosts) {
+  char name[40];
+  snprintf(name, sizeof name, "silence %d", _i);
+  scene s = open_scene(name, "2", true, true, true);
+  begin_quietly(&s);
+  kernel.tcpi_probes = 1;
+  trace.blocked = true;
+  if (_i == 0) hk_link_set_waiting(s.recv[1], HK_LINK_WAITS);
+  for (uint32_t second = 1; second < 90; second++) {
+    if (_i == 1 && second == 1)
+      for (int k = 0; k < SLOTS; k++) send_one(&s, 1, SLOT);
+    kernel.tcpi_last_ack_recv = kernel.tcpi_last_data_recv = second * 1000 + 500;
+    trace_now += SECOND;
+    for (int k = 0; k < 260; k++) {
+      if (_i == 1) wires[0].n = wires[2].n = STREAM; /* nothing goes */
+      if (s.rc[1] == HK_OK) s.rc[1] = net_progress(&s.w->ranks[1], NULL);
+    }
+    trace.blocked = s.rc[1] == HK_OK;
+    if (!s.ended[1]) say("after %u s", second);
+    turn(&s, 1);
+  }
+  kernel.tcpi_probes = 0;
+  close_scene(&s);
+}
+END_TEST
+
 /* Headers that make no sense. */
 static const hk_wire_header headers[] = {{4, 0, 1003, 0},
                                          {5, 8, 1003, 0},
@@ -488,6 +521,7 @@ START_TEST(knows_its_interfaces) {
   scratch_make();
   if (named[_i].names) setenv("NCCL_SOCKET_IFNAME", named[_i].names, 1);
   trace_start("interfaces");
+  trace_now = 0;
   memset(&mine, 0xee, sizeof mine);
   ck_assert_int_eq(hk_net_socket.init(&env, &ctx, &mine), HK_OK);
   ck_assert_int_eq(mine.named, named[_i].named);
@@ -507,6 +541,7 @@ int main(void) {
   tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
   tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
   tcase_add_loop_test(t, reports_ends, 0, (int)HK_ARRAY_LENGTH(closings));
+  tcase_add_loop_test(t, reports_silent_hosts, 0, 3);
   tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(headers));
   tcase_add_loop_test(t, carries_out_jobs, 0, (int)HK_ARRAY_LENGTH(jobs));
   tcase_add_loop_test(t, knows_its_interfaces, 0, (int)HK_ARRAY_LENGTH(named));
