@@ -2,6 +2,7 @@
 /* Links through a third rank, at the near rank: which rank is the relay, what it is asked for, and what its end does.
  * Four ranks of two hosts, each with a card on one of two rails that are not connected. The test plays the relays.
  * check: notsan */
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -271,6 +272,13 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) {
   return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
 }
 
+static bool no_thread; /* none can be made */
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
+  static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
+  return no_thread ? EAGAIN : real(thread, attr, run, arg);
+}
+
 /* Rank 0 relays between ranks 1 and 2: the end of a connection of rank 1. */
 static int connect_near(void) {
   int pair[2];
@@ -312,6 +320,11 @@ START_TEST(refuses_requests) {
   make("....");
   w->peers[1].process = w->peers[0].process;
   ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why) && on_connection);
+  no_thread = true;
+  const int fds = open_fds(), none = connect_near();
+  no_thread = false;
+  ck_assert_str_eq(news_of(none), "");
+  ck_assert_int_eq(open_fds(), fds);
   const int idle = connect_near(), half = connect_near();
   const hk_relay_request nothing = {.far = 2};
   ck_assert_int_eq(send(half, &nothing, sizeof nothing - 1, 0), sizeof nothing - 1);
