@@ -234,6 +234,27 @@ static const char *check_awaited(const world *w, const rank *k) {
   return NULL;
 }
 
+/* For each slot that a lane waits for, and that goes unchanged to one output, a place was offered. */
+static const char *check_offers(const rank *k) {
+  const hk_exec *x = &k->exec;
+  const hk_program *p = k->plan.program;
+  for (unsigned n = 0; n < p->nlanes * k->plan.channels && !x->brief; n++) {
+    const hk_lane_run *l = &x->lanes[n];
+    if (l->done || l->draining) continue;
+    const hk_instr *i = &l->instrs[l->at.pc];
+    const hk_operand *o = hk_instr_operands(p, i);
+    const size_t bytes = hk_cursor_bytes(&l->at, p, i, o, &x->sizes);
+    if (!hk_instr_lands(i, o) || bytes < PLACE_MIN || (i->flags & HK_INSTR_FINAL && hk_coll_reduces((hk_coll)p->coll)))
+      continue;
+    const hk_link *link = l->links[hk_cursor_link(&l->at, &o[i->ndst])];
+    bool offered = !link->pumped || hk_link_can_recv(link);
+    for (unsigned at = 0; at < nplaces && !offered; at++)
+      offered = places[at].link == link && places[at].slot == link->done && places[at].bytes == bytes;
+    if (!offered) return "no place is offered for a slot that a lane waits for";
+  }
+  return NULL;
+}
+
 static const char *run(world *w) {
   for (unsigned idle = 0;;) {
     bool moved = false, done = true;
@@ -244,6 +265,7 @@ static const char *run(world *w) {
     if (random_below(&w->seed, 3)) fill_places();
     if (wrong_offer) return wrong_offer;
     const char *wrong = ended || moved || hk_exec_done(x) ? NULL : check_awaited(w, &w->ranks[r]);
+    if (!wrong && !ended && !moved) wrong = check_offers(&w->ranks[r]);
     if (wrong) return wrong;
     for (int i = 0; i < w->p.nranks; i++) done = done && hk_exec_done(&w->ranks[i].exec);
     if (done) return NULL;
