@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "../support/leftovers.h"
 #include "../support/suite.h"
@@ -56,6 +57,22 @@ START_TEST(ignored) {
 }
 END_TEST
 
+/* A child of a test case is looked at if it asks for that. */
+START_TEST(children) {
+  for (int watched = 0; watched < 2; watched++) {
+    int status;
+    const pid_t pid = fork();
+    if (pid == 0) {
+      if (watched) leftovers_watch_child();
+      (void)memory();
+      exit(0);
+    }
+    ck_assert(waitpid(pid, &status, 0) == pid && WIFEXITED(status));
+    ck_assert_int_eq(WEXITSTATUS(status), watched ? EXIT_FAILURE : 0);
+  }
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("leftovers");
   tcase_set_timeout(t, 60);
@@ -65,5 +82,6 @@ int main(void) {
   tcase_add_test(t, nothing);
   tcase_add_test(t, announced);
   tcase_add_test(t, ignored);
+  tcase_add_test(t, children);
   return suite_run_one("leftovers", t);
 }
