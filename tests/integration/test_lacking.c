@@ -201,7 +201,9 @@ static int open_files(const char *name) {
 /* Each rank asks the other's process for the memory that it sends from. */
 static int keep_few(ncclComm_t c, int rank, int n, void *arg) {
   enum { BYTES = 1 << 20 };
-  int faults = RANK_IS(open_files("memfd:hocket-arena") == 0), before = open_files("memfd:hocket");
+  int faults = RANK_IS(open_files("memfd:hocket-arena") == 0), before = 0, sockets = 0;
+  ncclWaitSignalDesc_t signal = {.opCnt = 1, .peer = 1 - rank};
+  ncclWindow_t win;
   char x = 1;
   (void)n, (void)arg;
   for (int round = 0; round < 4; round++) {
@@ -211,9 +213,14 @@ static int keep_few(ncclComm_t c, int rank, int n, void *arg) {
     faults += RANK_CHECK(rank == round % 2 ? ncclSend(memory, BYTES, ncclInt8, 1 - rank, c, NULL)
                                            : ncclRecv(memory, BYTES, ncclInt8, 1 - rank, c, NULL));
     faults += RANK_IS(memory[0] == round && memory[BYTES - 1] == round);
+    faults += RANK_CHECK(ncclCommWindowRegister(c, memory, BYTES, &win, NCCL_WIN_COLL_SYMMETRIC));
+    faults += RANK_CHECK(ncclPutSignal(&x, 1, ncclInt8, 1 - rank, win, 0, 0, 0, 0, c, NULL));
+    faults += RANK_CHECK(ncclWaitSignal(1, &signal, c, NULL));
+    faults += RANK_CHECK(ncclCommWindowDeregister(c, win));
     faults += RANK_CHECK(ncclMemFree(memory));
     faults += RANK_CHECK(ncclAllReduce(&x, &x, 1, ncclInt8, ncclMax, c, NULL));
-    faults += RANK_IS(open_files("memfd:hocket") == before);
+    if (!round) before = open_files("memfd:hocket"), sockets = open_files("socket:"); /* the table of signals, too */
+    faults += RANK_IS(open_files("memfd:hocket") == before && open_files("socket:") == sockets);
   }
   return faults;
 }

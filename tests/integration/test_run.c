@@ -399,10 +399,31 @@ START_TEST(calls) {
 }
 END_TEST
 
+/* Over a network, also of a connection that the receiver has not taken yet. */
+static int sends_in_vain(ncclComm_t c, int rank, int n, void *arg) {
+  (void)n, (void)arg;
+  int faults = rank == 0 ? RANK_CHECK(ncclSend(in, 4, ncclInt8, 1, c, NULL)) : 0;
+  pthread_barrier_wait(&met);
+  return faults;
+}
+START_TEST(unread_over_net) {
+  ranks_reach_by("net");
+  setenv("NCCL_DEBUG", "WARN", 1);
+  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
+  hk_param_reload();
+  hk_log_reset();
+  pthread_barrier_init(&met, NULL, 2);
+  ck_assert_int_eq(ranks_as_threads(2, sends_in_vain, NULL), 0);
+  ck_assert_ptr_nonnull(
+      strstr(scratch_read("log"), "rank 1 of 2 destroys it with 4 bytes (1 messages or pieces) that rank 0 sent"));
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("run");
   tcase_set_timeout(t, 60);
   tcase_add_checked_fixture(t, scratch_make, scratch_remove);
   tcase_add_loop_test(t, calls, 0, HK_ARRAY_LENGTH(scenes));
+  tcase_add_test(t, unread_over_net);
   return suite_run_one("run", t);
 }
