@@ -63,6 +63,7 @@ static struct {
   size_t left;
   int looks, pieces;
   uint32_t error; /* of their signature */
+  bool unseen;    /* the board did not show the call while rank 0 waited */
 } stream;
 
 static void publish_piece(void) {
@@ -71,6 +72,9 @@ static void publish_piece(void) {
   if (!stream.left || ++stream.looks % 8 || (!transfer && !x)) return;
   size_t bytes = transfer ? stream.link->slot_bytes : x->launch->chunk;
   if (!hk_link_can_send(stream.link, bytes)) return;
+  hk_activity a;
+  hk_watch_report(comms[0], &a);
+  stream.unseen |= a.phase != HK_PHASE_OPERATION || a.root != 1 || !comms[0]->order.current;
   if (bytes > stream.left) bytes = stream.left;
   stream.left -= bytes;
   stream.pieces++;
@@ -172,7 +176,7 @@ static int progresses(ncclResult_t (*call)(void), bool p2p) {
   const uint64_t begin = hk_now_ns();
   int faults = RANK_IS(call() == ncclSuccess);
   stream.link = NULL;
-  faults += has_come(LONG) + RANK_IS(stream.pieces >= 6 && hk_now_ns() - begin > 1200000000u);
+  faults += has_come(LONG) + RANK_IS(!stream.unseen) + RANK_IS(stream.pieces >= 6 && hk_now_ns() - begin > 1200000000u);
   return faults + RANK_IS(comms[0]->order.reported_ns == 0 && !comms[0]->order.inquiry);
 }
 static ncclResult_t long_broadcast(void) { return broadcast(LONG); }

@@ -165,6 +165,17 @@ START_TEST(stays) {
 }
 END_TEST
 
+/* The cause of a failure is settled when the time for other reports is over: after a suspicion a second. */
+START_TEST(settles) {
+  enter(0);
+  hk_comm_blame(&c, HK_EVENT_SUSPECT, 1, HK_ERR_REMOTE, "no answer");
+  const hk_status soon = hk_comm_verdict(&c), later = (hk_comm_verdict(&c), hk_comm_verdict(&c));
+  ck_assert_int_eq(soon, HK_OK);
+  ck_assert_int_eq(later, HK_ERR_REMOTE);
+  ck_assert_str_eq(c.health.text, "no answer");
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("leave");
   tcase_add_checked_fixture(t, setup, scratch_remove);
@@ -173,6 +184,7 @@ int main(void) {
   tcase_add_test(t, reports);
   tcase_add_test(t, begins_once);
   tcase_add_test(t, in_peace);
+  tcase_add_test(t, settles);
   tcase_add_test(t, stays);
   return suite_run_one("leave", t);
 }
