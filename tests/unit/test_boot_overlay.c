@@ -348,6 +348,21 @@ START_TEST(sends_in_parts) {
 }
 END_TEST
 
+/* The socket takes not even a byte: the frame waits. */
+START_TEST(sends_into_a_full_socket) {
+  uint8_t byte = 0, none[1];
+  size_t filled = 0;
+  open_links();
+  while (send(b->links[0].fd, &byte, 1, MSG_DONTWAIT | MSG_NOSIGNAL) == 1) filled++;
+  ck_assert_int_eq(errno, EAGAIN);
+  ck_assert_int_eq(hk_overlay_send(&b->links[0], HK_FRAME_BARRIER, 7, NULL, 0, NULL, 0), HK_OK);
+  ck_assert(has_unsent(&b->links[0]));
+  for (; filled; filled--) ck_assert_int_eq(recv(peer[0], &byte, 1, 0), 1);
+  hk_frame f = hear(0, none);
+  ck_assert(f.type == HK_FRAME_BARRIER && f.seq == 7);
+}
+END_TEST
+
 /* The peer ends with data on the way to it: that is dropped, and the end is reported once. */
 START_TEST(ends_with_unsent_data) {
   uint8_t *data = calloc(1, LARGE);
@@ -531,6 +546,7 @@ int main(void) {
   tcase_add_loop_test(t, ends_while_leaving, 0, WAYS);
   tcase_add_test(t, leaves);
   tcase_add_loop_test(t, sends_in_parts, 0, 5);
+  tcase_add_test(t, sends_into_a_full_socket);
   tcase_add_test(t, ends_with_unsent_data);
   tcase_add_test(t, too_many_bytes);
   tcase_add_loop_test(t, accepts_what_it_expects, 0, 6);
