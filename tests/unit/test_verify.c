@@ -104,6 +104,25 @@ START_TEST(lanes_ordered_by_a_peer) {
 }
 END_TEST
 
+/* In an uneven collective an empty slot has no length that its receiver would know. */
+START_TEST(empty_slot_of_uneven) {
+  static const char *const texts[] = {"AllGatherv test, rank 0 of 2, messages in 1 out 2, scratch 0\nlane 0\n"
+                                      "  links: 0=send(1) 1=recv(1)\n"
+                                      "  0: out[b0], send(1)[b0] <- in[b0]\n  1: out[b1] <- recv(1)[b1]\n"
+                                      "  2: send(1)[b0] <- none\n",
+                                      "AllGatherv test, rank 1 of 2, messages in 1 out 2, scratch 0\nlane 0\n"
+                                      "  links: 0=send(0) 1=recv(0)\n"
+                                      "  0: out[b1], send(0)[b1] <- in[b0]\n  1: out[b0] <- recv(0)[b0]\n"
+                                      "  2: none <- recv(0)[b0]\n"};
+  hk_program **p = parse(texts, 2);
+  hk_verify_report r;
+  const hk_verify_options o = {.slots = 2, .waves = 1};
+  ck_assert_int_eq(hk_verify((const hk_program *const *)p, 2, &o, &r), HK_ERR_INTERNAL);
+  ck_assert_msg(strstr(r.message, "it names no block of input or output") && r.instr == 2, "%s", r.message);
+  programs_free(p, 2);
+}
+END_TEST
+
 START_TEST(bad_arguments) {
   hk_program **p = textbook_build(textbook_find("flat-gather"), 2, 0);
   hk_verify_report report;
@@ -155,6 +174,7 @@ int main(void) {
   tcase_add_test(t, a_thousand_ranks);
   tcase_add_test(t, references_end);
   tcase_add_test(t, lanes_ordered_by_a_peer);
+  tcase_add_test(t, empty_slot_of_uneven);
   tcase_add_test(t, bad_arguments);
   tcase_add_loop_test(t, memory, 0, prove_count());
   return suite_run_one("verify", t);
