@@ -7,6 +7,7 @@
 #include "../../src/program/verify.h"
 #include "../support/golden.h"
 #include "../support/prove_algorithms.h"
+#include "../support/randprog.h"
 #include "../support/suite.h"
 #include "../support/textbook.h"
 
@@ -136,6 +137,48 @@ START_TEST(bad_arguments) {
 }
 END_TEST
 
+/* ---- what no text says ---- */
+
+/* A field of a random lane, link, instruction or operand gets another value, and what the verifier says of it is as
+ * before. */
+static void say_field(void *arg, const char *name, unsigned k, char *said) {
+  static const uint32_t values[] = {0, 1, 2, 3, 4, 8, 16, 255, 256, 65535, UINT32_MAX};
+  const textbook_entry *e = arg;
+  uint64_t seed = golden_hash(k, name, strlen(name));
+  hk_program **p = textbook_build(e, 3, 0), *x = p[random_below(&seed, 3)];
+  const struct {
+    uint32_t at, n, bytes;
+  } parts[] = {{x->lanes_at, x->nlanes, sizeof(hk_lane)},
+               {x->links_at, x->nlinks, sizeof(hk_link_need)},
+               {x->instrs_at, x->ninstrs, sizeof(hk_instr)},
+               {x->instrs_at, x->ninstrs, 16},
+               {x->operands_at, x->noperands, sizeof(hk_operand)}};
+  unsigned part = random_below(&seed, HK_ARRAY_LENGTH(parts));
+  if (parts[part].n) {
+    const size_t width = (size_t)1 << random_below(&seed, 3);
+    const size_t from = random_below(&seed, parts[part].bytes / (unsigned)width) * width;
+    char *to = (char *)x + parts[part].at + random_below(&seed, parts[part].n) * parts[part].bytes + from;
+    const uint32_t value = values[random_below(&seed, HK_ARRAY_LENGTH(values))];
+    memcpy(to, &value, width);
+  }
+  hk_verify_options o = {.slots = 2, .waves = 2, .in_place = k % 2, .orders = true};
+  hk_verify_report r;
+  hk_status rc = hk_verify((const hk_program *const *)p, 3, &o, &r);
+  snprintf(said, GOLDEN_TEXT, "%d at %d %d %d after %llu: %s", rc, r.rank, r.lane, r.instr, (unsigned long long)r.steps,
+           r.message);
+  programs_free(p, 3);
+}
+START_TEST(fields) {
+  golden g = golden_open(GOLDEN, "fields");
+  for (size_t k = 0; k < textbook_count; k++) {
+    char name[100];
+    snprintf(name, sizeof name, "fields of %s", textbook[k].name);
+    golden_texts(&g, name, 60, say_field, (void *)(uintptr_t)&textbook[k]);
+  }
+  fclose(g.file);
+}
+END_TEST
+
 /* ---- memory ---- */
 
 /* A value that is not dropped when nothing holds it any more is no fault of a program, but takes memory each wave. */
@@ -177,5 +220,6 @@ int main(void) {
   tcase_add_test(t, empty_slot_of_uneven);
   tcase_add_test(t, bad_arguments);
   tcase_add_loop_test(t, memory, 0, prove_count());
+  tcase_add_test(t, fields);
   return suite_run_one("verify", t);
 }
