@@ -160,7 +160,7 @@ static hk_status check_move(const place_in_program *at, const hk_instr *i) {
   uint32_t n = (uint32_t)i->ndst + i->nsrc;
   if (n == 0) return REJECT(at, "it has no operands");
   bool table = i->flags & HK_INSTR_TABLE;
-  if (table ? i->table > at->p->noperands || n > at->p->noperands - i->table : n > HK_INLINE_OPERANDS)
+  if (table ? (uint64_t)i->table + n > at->p->noperands : n > HK_INLINE_OPERANDS)
     return REJECT(at, "its %u operands do not fit", n);
   if (i->flags & ~(unsigned)(HK_INSTR_FINAL | HK_INSTR_TABLE | HK_INSTR_COPY | HK_INSTR_IN_SWITCH))
     return REJECT(at, "unknown flags %#x", i->flags);

@@ -168,6 +168,23 @@ static void say_field(void *arg, const char *name, unsigned k, char *said) {
            r.message);
   programs_free(p, 3);
 }
+/* Operands that begin or end after the table's. */
+START_TEST(outside_the_table) {
+  static const uint32_t wrong[] = {5, 9, UINT32_MAX};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(wrong); k++) {
+    hk_program **p = textbook_build(textbook_find("oneshot-allreduce"), 4, 0);
+    hk_instr *i = (hk_instr *)((char *)p[1] + p[1]->instrs_at) + 1;
+    hk_verify_report r;
+    ck_assert(i->flags & HK_INSTR_TABLE && i->table == 4 && p[1]->noperands == 9);
+    i->table = wrong[k];
+    ck_assert_int_eq(hk_verify((const hk_program *const *)p, 4, &(hk_verify_options){.slots = 2, .waves = 1}, &r),
+                     HK_ERR_INTERNAL);
+    ck_assert_msg(r.rank == 1 && strstr(r.message, "its 5 operands do not fit"), "%s", r.message);
+    programs_free(p, 4);
+  }
+}
+END_TEST
+
 START_TEST(fields) {
   golden g = golden_open(GOLDEN, "fields");
   for (size_t k = 0; k < textbook_count; k++) {
@@ -221,5 +238,6 @@ int main(void) {
   tcase_add_test(t, bad_arguments);
   tcase_add_loop_test(t, memory, 0, prove_count());
   tcase_add_test(t, fields);
+  tcase_add_test(t, outside_the_table);
   return suite_run_one("verify", t);
 }
