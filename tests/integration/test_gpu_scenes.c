@@ -265,6 +265,7 @@ static void near_and_far(place *p) {
   char name[40];
   snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
   trace_begin(g);
+  trace_step("files of memory that are open", (size_t)emu_memory_files());
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
     for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
       const gpu_call c = {.coll = coll, .count = counts[i], .type = ncclInt8, .op = ncclMax, .root = 1};
