@@ -167,7 +167,6 @@ void hk_ib_cache_free(hk_ib_ctx *x) {
   }
   hk_unmap_close(c->unmap);
   free(c);
-  x->cache = NULL;
 }
 
 /* ---- buffers that operations use ---- */
