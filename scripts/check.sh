@@ -23,7 +23,7 @@
 # shellcheck disable=SC2030,SC2031 # tests count in processes of their own, and leave the counts in files
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${QUICK:-} LONG=${LONG:-}
-export HK_BUILD HK_MAKE
+export HK_BUILD HK_MAKE HOCKET_TEST_LONG=$LONG$ONLY # for what takes long in a test that does not
 logs=build/check-logs
 mkdir -p "$logs"
 width=${JOBS:-$(($(nproc) * 2))} # tests wait for half of their time on average

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of GPUs' links over the network: little of it until a large message comes, and more then, also between graphs
  * that were captured before; if there is no more; if the two ranks' calls do not match.
- * check: timeout=300 */
+ * check: timeout=300 long=tsan */
 #include "../../src/gpu/gpu.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"

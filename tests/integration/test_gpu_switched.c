@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-shot algorithms in a switch, on emulated GPUs with multicast objects: sumshot, whose sum each rank loads from the
  * switch, and oneshot, which stores lines of LL, or slots, for all ranks at once.
- * check: timeout=300 notsan */
+ * check: timeout=300 notsan long=asan */
 #include "../../src/collectives/gpu.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/world.h"

@@ -215,7 +215,7 @@ static void flap(unsigned i) {
   if (i != 100) return;
   set_port(0, 1);
   for (uint64_t until = hk_now_ns() + 2500000000u; hk_now_ns() < until;) /* it must stay up for two seconds */
-    ck_assert_int_eq(net_progress(flapping, NULL), HK_OK);
+    ck_assert_int_eq(net_progress_and_nap(flapping), HK_OK);
 }
 
 /* A port that is up again carries messages again. */
@@ -241,7 +241,7 @@ static void fall(unsigned i) {
   if (i == 60) verbs->fatal = 1;
   pthread_mutex_unlock(&verbs->lock);
   for (int qps = 0; i == 200 && qps < wanted_qps;) {
-    ck_assert_int_eq(net_progress(flapping, NULL), HK_OK);
+    ck_assert_int_eq(net_progress_and_nap(flapping), HK_OK);
     pthread_mutex_lock(&verbs->lock);
     qps = verbs->nqps;
     pthread_mutex_unlock(&verbs->lock);
