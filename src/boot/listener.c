@@ -68,7 +68,6 @@ static void remove_pending(hk_listener *l, hk_connection *c) {
     c->next->prev = c->prev;
   else
     l->pending_last = c->prev;
-  c->next = c->prev = NULL;
   l->npending--;
 }
 

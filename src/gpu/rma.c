@@ -151,8 +151,8 @@ bool hk_gpu_rma_free(ncclComm_t c) {
   for (size_t i = 0; i < (size_t)c->nranks * g->rma->row; i++) { /* relaxed, all: no data depends on it */
     __atomic_store_n(&mine[i].count, __atomic_load_n(&g->rma->counts[i].awaited, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     for (int k = 0; k < TURNS; k++) {
-      any = set(&mine[i].full[k]) || any;
-      any = set(&mine[i].taken[k]) || any;
+      any |= set(&mine[i].full[k]);
+      any |= set(&mine[i].taken[k]);
     }
   }
   return any;
