@@ -74,6 +74,7 @@ says "different topology files (one has none): set NCCL_TOPO_FILE equally on all
 # Channels: the dump, and rings that a file turns about.
 NCCL_DEBUG=INFO NCCL_GRAPH_DUMP_FILE=$dir/graph.xml ring >"$dir/out" || fail "a run with a dump of channels fails"
 says "the channels of rank 0's host are in $dir/graph.xml"
+[ "$(grep -c '<graph ' "$dir/graph.xml")" = 2 ] || fail "the dump of channels does not have rings and trees"
 NCCL_DEBUG=INFO NCCL_GRAPH_FILE=$dir/graph.xml ring >"$dir/out" || { fail "the channels dumped cannot be read"; cat "$dir/out"; }
 says "Channel 00/01 : 0 1"
 NCCL_GRAPH_FILE=$dir/dump.xml ring >"$dir/out" 2>&1 && fail "a topology is taken for channels"

@@ -500,6 +500,15 @@ START_TEST(no_key_and_no_room) {
   if (_i == 1) ck_assert(is_closed(&g) && is_open(&waits) && l->refused_errno == EMFILE && l->refused_last_ns);
   if (_i == 2) expect_error(&waits, HK_ERR_REMOTE, "has no descriptors left for more than 1 connections");
   if (_i == 2) expect_error(&g, HK_ERR_REMOTE, "has no descriptors left");
+  if (_i == 2) { /* one that comes later need not try again */
+    guest late = a_guest(HK_HELLO_JOIN, 2, 3, 1, 0);
+    late.on_spare = true;
+    l->refusing_since_ns = hk_now_ns();
+    come(&late);
+    ck_assert_int_eq(ack_of(&late), HK_ACK_OK);
+    expect_error(&late, HK_ERR_REMOTE, "has no descriptors left");
+    leave(&late, 1);
+  }
   leave(&waits, 1);
   leave(&g, 1);
 }
