@@ -23,7 +23,7 @@
 # shellcheck disable=SC2030,SC2031 # tests count in processes of their own, and leave the counts in files
 set -u
 HK_BUILD=${HK_BUILD:-build/gcc} HK_MAKE=${HK_MAKE:-make} ONLY=${ONLY:-} QUICK=${QUICK:-} LONG=${LONG:-}
-export HK_BUILD HK_MAKE HOCKET_TEST_LONG=$LONG$ONLY # for what takes long in a test that does not
+export HK_BUILD HK_MAKE CHECK_LONG=$LONG$ONLY # for what takes long in a test that does not
 logs=build/check-logs
 mkdir -p "$logs"
 width=${JOBS:-$(($(nproc) * 2))} # tests wait for half of their time on average
@@ -273,10 +273,11 @@ sanitized() { # prefix compiler sanitizers skip-option
   case $ONLY in *asan:* | *tsan:*) [[ $ONLY == *$1* ]] || return 0 ;; esac
   if ! sanitizer_runs "$2" "$3"; then skip "$1" "$reason"; return; fi
   [ -n "$(unit_sources "$1" "$4")" ] || { [ "$2" = $second ] && wanted second-compiler; } || return 0
-  local rc
+  local rc=127
   sanitizer_build "$@" "$(nproc)"
-  if [ -n "${ahead[$3]:-}" ]; then wait "${ahead[$3]}"; else "${build[@]}" >"$logs/$3.build.log" 2>&1; fi
-  rc=$?
+  [ -n "${ahead[$3]:-}" ] && { wait "${ahead[$3]}" 2>/dev/null; rc=$?; }
+  # The shell forgets a child that has ended once another one gets its number: then make has little or nothing to do.
+  [ $rc != 127 ] || { "${build[@]}" >"$logs/$3.build.log" 2>&1; rc=$?; }
   unset "ahead[$3]"
   if [ $rc != 0 ]; then
     fail "$1build" "the sanitizer build fails: see $logs/$3.build.log"

@@ -63,7 +63,7 @@ static double busbw_of(const char *machine, const char *algorithm, hk_coll coll,
 
 START_TEST(measured) {
   const figure *f = &figures[_i];
-  const char *all = getenv("HOCKET_TEST_LONG");
+  const char *all = getenv("CHECK_LONG");
   if (f->coll == HK_ALLTOALL && !(all && *all)) {
     printf("SKIP: %s of %zu bytes on %s takes half a minute: make check LONG=1 runs it\n", f->algorithm, f->bytes,
            f->machine);
