@@ -2,7 +2,7 @@
 /* LL over the network: small slots go between kernels and proxies in lines. Over sockets, RDMA cards and a net plugin,
  * with payloads in the GPUs' memory and in the host's. The loader's lock is not seen by TSan, which takes ranks that
  * open and close a plugin for a race; test_gpu_proxy_lines runs there.
- * check: timeout=300 notsan */
+ * check: timeout=300 notsan long=asan */
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
