@@ -53,7 +53,10 @@ static bool grow_table(hk_orders *o) {
   if (2 * o->count < o->table_room) return true;
   uint32_t room = o->table_room ? o->table_room * 2 : 1024;
   uint32_t *fresh = calloc(room, sizeof *fresh);
-  if (!fresh) return o->failed = true, false; /* no memory */
+  if (!fresh) { /* no memory */
+    o->failed = true;
+    return false;
+  }
   free(o->table);
   o->table = fresh;
   o->table_room = room;
