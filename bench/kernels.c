@@ -73,7 +73,7 @@ static double measure(const job *j, size_t total) {
 static void line(const char *name, job j) {
   printf("%-34s", name);
   for (int p = 0; p < PLACES; p++) {
-    j.flags = p == PLACES - 1 ? HK_MOVE_STREAM | (j.flags & HK_MOVE_FINAL) : j.flags;
+    j.flags = p == PLACES - 1 ? HK_MOVE_STREAM | HK_MOVE_AHEAD | (j.flags & HK_MOVE_FINAL) : j.flags;
     printf(" %11.2f", measure(&j, place_bytes[p]));
   }
   printf("\n");

@@ -247,7 +247,7 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   if (early) publish_all(l, o, ndst, bytes, signature);
   if (n && nsrc && bytes) {
     bool shared = staged || (n < ndst && !early); /* peers will read what is written here: it stays in the cache */
-    unsigned flags = (final ? HK_MOVE_FINAL : 0) | (shared ? 0 : x->launch->move_flags);
+    unsigned flags = (final ? HK_MOVE_FINAL : 0) | (x->launch->move_flags & (shared ? HK_MOVE_AHEAD : ~0u));
     if (plain && n == 1)
       hk_copy(dst[0], src[0], bytes, flags);
     else

@@ -459,7 +459,7 @@ START_TEST(no_stray_access) {
           size_t at = ends ? 2 * page - bytes : page;
           void *dst = area[2] + at;
           const void *src[2] = {area[0] + at, area[1] + at};
-          hk_move(&r, &dst, 1, src, nsrc, -1, bytes, n & 1 ? HK_MOVE_STREAM : 0);
+          hk_move(&r, &dst, 1, src, nsrc, -1, bytes, n & 1 ? HK_MOVE_STREAM | HK_MOVE_AHEAD : 0);
         }
     }
   }
@@ -474,7 +474,7 @@ START_TEST(copies) {
   for (size_t i = 0; i < SIZE + 256; i++) from[i] = (char)random64();
   static const size_t sizes[] = {0, 1, 3, 48, 64, 100, 1000, 2047, 4096, 5000, 65536, 100001, 1 << 20, SIZE - 3, SIZE};
   for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++)
-    for (unsigned flags = 0; flags <= HK_MOVE_STREAM; flags += HK_MOVE_STREAM) {
+    for (unsigned flags = 0; flags <= (HK_MOVE_STREAM | HK_MOVE_AHEAD); flags += HK_MOVE_STREAM) {
       size_t n = sizes[k], a = 64 + below(64), b = 64 + below(64);
       memset(to, 0x5a, SIZE + 256);
       hk_copy(to + b, from + a, n, flags);
