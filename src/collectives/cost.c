@@ -91,7 +91,7 @@ static size_t round_down(size_t bytes, size_t to) { return bytes / to * to; }
 /* The most that a wave may move of a block. */
 static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
   size_t most = s->switched && m->overlap ? hk_gpu_switch_slot(m->slot_bytes, m->nranks) : m->slot_bytes;
-  if (m->multicast && !m->overlap) {
+  if (m->multicast && !m->overlap && !m->uncached) {
     size_t wave = WAVE_BYTES / s->fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
     most = wave > least ? wave : least;
   }

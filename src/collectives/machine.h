@@ -69,6 +69,7 @@ typedef struct hk_machine {
   bool in_switch;     /* a switch inside adds up what all ranks send to one (NVLS) */
   bool in_network;    /* the network adds up what hosts send (CollNet) */
   hk_reads reads;     /* known after init; prices do not depend on it */
+  bool uncached;      /* of one message, set after the choice: no cache holds it, so waves need not fit the caches */
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
   hk_traffic traffic[HK_TRAFFICS]; /* GPUs: patterns inside a host of which more is known than `inside` has */

@@ -268,6 +268,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->in_slots = m.reads == HK_READS_PAIRS && whole >= STREAM_MIN_BYTES;
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
+  m.uncached = whole >= STREAM_MIN_BYTES;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);

@@ -142,6 +142,9 @@ START_TEST(chunks_of_what_is_read) {
     }
     m.reads = HK_READS_ALL;
     ck_assert_uint_le(hk_chunk(&m, &s, 1000), 1024);
+    m.reads = HK_READS_NONE;
+    m.uncached = true; /* a slot at a time */
+    ck_assert_uint_eq(hk_chunk(&m, &s, BLOCK), m.slot_bytes);
   }
 }
 END_TEST
