@@ -277,7 +277,7 @@ END_TEST
 START_TEST(pieces) {
   enum { ALIGN = 256, PIECES = 5 };
   gpu_ranks g, kid;
-  hk_gpu_slice slice[PIECES];
+  hk_gpu_slice slice[PIECES] = {{0}};
   hk_memory m[PIECES];
   open_both(&g, &kid, 1, lending(1, 0));
   hk_gpu *gpu = hk_gpu_of(kid.comm[0]);
