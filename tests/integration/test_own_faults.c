@@ -20,7 +20,7 @@
 #include "../support/ranks.h"
 #include "../support/suite.h"
 
-enum { BYTES = 64 << 20, GOOD = (1 << 20) + (1 << 16) }; /* the buffer ends within a message, and sockets take less */
+enum { BYTES = 16 << 20, GOOD = (1 << 20) + (1 << 16) }; /* the buffer ends within a message, and sockets take less */
 static const char *const rank_call[] = {"Send to", "Recv from"};
 
 typedef struct scene {
