@@ -294,7 +294,7 @@ static hk_status write_output(const step *s, unsigned block, hk_value x) {
   hk_value_keep(&v->sets, x);
   if (hk_instr_lands(s->i, s->dst)) {
     const hk_channel *c = &v->channels[v->readers[end_of(s, s->src)].channel];
-    if (c->nreaders == 1 && c->next == HK_NOWHERE) return hk_hazard_land(v, s->t, place, block, end_of(s, s->src));
+    if (c->next == HK_NOWHERE) return hk_hazard_land(v, s->t, place, block, end_of(s, s->src));
   }
   if (!is_self_copy(s, block)) return hk_hazard_write(v, s->t, place, block);
   place->writes++;
