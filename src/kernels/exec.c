@@ -2,6 +2,7 @@
 /* The executor on CPU threads (exec.h): steps the lanes of one rank's program. */
 #include "exec.h"
 #include <string.h>
+#include "../transport/places.h"
 #include "steps.h"
 
 enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
@@ -22,6 +23,37 @@ static inline bool is_whole(const hk_program *p, const hk_launch *launch) {
 
 bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch) {
   return plan->steps && launch->block_bytes < HK_REF_MIN_BYTES && is_whole(plan->program, launch);
+}
+
+static inline __attribute__((always_inline)) void *user_address(const hk_exec *x, const hk_lane_run *l,
+                                                                const hk_operand *o) {
+  size_t at = hk_cursor_at(&l->at, x->plan->program, o, &x->sizes);
+  switch (o->space) {
+    case HK_IN: return (void *)(uintptr_t)(x->in + at);
+    case HK_OUT: return x->out + at;
+    default: return l->scratch + at;
+  }
+}
+
+static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
+  return l->links[hk_cursor_link(&l->at, o)];
+}
+
+/* Offers the outputs that the lane receives multicasts into, for all waves, to their senders (places.h). */
+static void offer_places(const hk_exec *x, const hk_lane_run *lane) {
+  const hk_program *p = x->plan->program;
+  const hk_sizes *s = &x->sizes;
+  const uint32_t waves = (uint32_t)((s->longest + s->chunk - 1) / s->chunk);
+  hk_lane_run l = *lane;
+  if (l.done) return;
+  do {
+    const hk_instr *i = hk_cursor_move(&l.at, l.instrs);
+    const hk_operand *o = hk_instr_operands(p, i);
+    if (i->nsrc != 1 || o[i->ndst].space != HK_LINK) continue;
+    hk_link *link = link_of(&l, &o[i->ndst]);
+    if (link->kind != HK_LINK_MCAST_RECV) continue;
+    hk_places_offer(link, user_address(x, &l, o), hk_cursor_length(&l.at, p, i, o, s), waves, s->chunk, x->signature);
+  } while (hk_cursor_next(&l.at, s, 1) && !l.at.offset);
 }
 
 /* The rest of hk_exec_init, for messages that do not run as steps. */
@@ -48,6 +80,7 @@ static __attribute__((noinline)) void begin_lanes(hk_exec *x, void *memory, char
       if (x->ahead) x->ahead[k].links = NULL; /* not begun */
     }
   }
+  x->offers = launch->places;
 }
 
 void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
@@ -65,20 +98,6 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   }
   hk_steps_again(x, in, out);
   x->bases[HK_SCRATCH] = scratch;
-}
-
-static inline __attribute__((always_inline)) void *user_address(const hk_exec *x, const hk_lane_run *l,
-                                                                const hk_operand *o) {
-  size_t at = hk_cursor_at(&l->at, x->plan->program, o, &x->sizes);
-  switch (o->space) {
-    case HK_IN: return (void *)(uintptr_t)(x->in + at);
-    case HK_OUT: return x->out + at;
-    default: return l->scratch + at;
-  }
-}
-
-static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
-  return l->links[hk_cursor_link(&l->at, o)];
 }
 
 /* Notifies a pumped link that this lane waits for its next slot, and of the place of its data, so that the transport
@@ -130,6 +149,13 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     hk_link *link = link_of(l, &o[k]);
     const hk_slot *s = hk_link_recv_slot(link);
     if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return hk_exec_bad_slot(x, link, s, bytes);
+    if (__builtin_expect(s->flags & HK_SLOT_PLACED, 0)) {
+      src[k] = to;
+      if (to && hk_places_offered(link)) continue; /* it is there already */
+      x->bad_peer = link->peer;
+      return HK_FAIL(HK_ERR_INTERNAL, "rank %u says that it has written data to a place which was not offered",
+                     link->peer);
+    }
     /* Data that only the kernel can read is copied directly into the output, if there is one. */
     if (to && hk_slot_private(s)) {
       hk_status rc = hk_link_fetch(link, s, to);
@@ -178,12 +204,14 @@ static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *
   return streams && !plain;
 }
 
-/* The addresses to write to. Links that carry a reference get it in their slot and are not counted. *staged says
- * whether a link's slot is among the addresses. `slot`: a slot is better than private memory (prefers_slot). */
-static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                    const void *stable, bool slot, void **dst, bool *staged, hk_status *rc) {
+/* The addresses to write to. Links that carry a reference get it in their slot and are not counted; of a multicast to
+ * places there are all places, and *placed is set. *staged says whether a link's slot is among the addresses. `slot`: a
+ * slot is better than private memory (prefers_slot). */
+static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
+                                    const void *stable, bool slot, void **dst, bool *staged, bool *placed,
+                                    hk_status *rc) {
   unsigned count = 0;
-  *staged = false;
+  *staged = *placed = false;
   for (unsigned k = 0; k < n; k++) {
     if (o[k].space != HK_LINK) {
       dst[count++] = user_address(x, l, &o[k]);
@@ -194,6 +222,17 @@ static unsigned gather_destinations(const hk_exec *x, hk_lane_run *l, const hk_o
     bool summed = link->kind == HK_LINK_SUM_SEND || link->kind == HK_LINK_SCATTER_SEND;
     s->flags = summed ? network_sum(&x->launch->reducer) : 0;
     if (link->pumped) l->must_drain = true;
+    if (x->launch->places && link->kind == HK_LINK_MCAST_SEND && bytes) {
+      const hk_placing what = {bytes, x->sizes.chunk, x->signature};
+      unsigned readers;
+      if ((*rc = hk_places_claim(link, &what, dst + count, &readers, &x->bad_peer)) != HK_OK) return 0;
+      if (readers) {
+        s->flags = HK_SLOT_PLACED;
+        count += readers;
+        *placed = true;
+        continue;
+      }
+    }
     if (stable && link->by_ref && bytes > (link->pumped ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
         hk_link_refer(link, stable, bytes, &s->ref) && !(slot && s->ref.region == HK_REGION_PRIVATE)) {
       s->flags = HK_SLOT_REF;
@@ -226,7 +265,7 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   const void **src = x->pointers;
   void **dst = (void **)(x->pointers + x->plan->max_operands);
   int fresh;
-  bool staged, reduces = hk_coll_reduces((hk_coll)x->plan->program->coll);
+  bool staged, placed, reduces = hk_coll_reduces((hk_coll)x->plan->program->coll);
   uint32_t signature = x->signature;
   if (__builtin_expect(x->pairs, 0)) {
     x->expected_length = hk_cursor_length(&l->at, x->plan->program, i, o, &x->sizes);
@@ -239,12 +278,13 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
   bool copy = i->flags & HK_INSTR_COPY;
   const void *stable = nsrc && !copy ? stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
-  unsigned n =
-      gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain, bytes), dst, &staged, &rc);
+  unsigned n = gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain, bytes), dst, &staged,
+                                   &placed, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   /* Links that refer to the source: the peers read it while this rank copies it, too. */
-  bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged;
+  bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;
   if (early) publish_all(l, o, ndst, bytes, signature);
+  if (placed && nsrc == 1 && dst[n - 1] == src[0]) n--; /* this rank's own, in place */
   if (n && nsrc && bytes) {
     bool shared = staged || (n < ndst && !early); /* peers will read what is written here: it stays in the cache */
     unsigned flags = (final ? HK_MOVE_FINAL : 0) | (x->launch->move_flags & (shared ? HK_MOVE_AHEAD : ~0u));
@@ -372,6 +412,10 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
 }
 
 hk_status hk_exec_step_lanes(hk_exec *x, bool *moved) {
+  if (__builtin_expect(x->offers, 0)) { /* not in hk_exec_init: the caller has set the signature since */
+    x->offers = false;
+    for (unsigned k = 0; k < x->nlanes; k++) offer_places(x, &x->lanes[k]);
+  }
   for (unsigned k = 0; k < x->nlanes; k++) {
     if (x->lanes[k].done) continue;
     hk_status rc = run_lane(x, &x->lanes[k], moved);

@@ -33,6 +33,7 @@ typedef struct hk_exec {
   uint16_t at[HK_STEP_LANES]; /* ... there is only this, the next step of each lane, */
   char *bases[HK_LINK];       /* ... where its buffers begin, by hk_space, and what is set with a failure */
   bool pairs;                 /* hk_coll_pairs: the length of a block is in its slots' signatures */
+  bool offers;                /* places for multicasts (places.h) are still to be offered */
   bool whole;                 /* each block has sizes.longest bytes, and the first wave moves all of them */
   hk_sizes sizes;             /* of the launch */
   const void **pointers;      /* [2 * max_operands], for the current move */

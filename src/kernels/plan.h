@@ -17,13 +17,14 @@ typedef struct hk_plan {
   unsigned channels;        /* copies of the program's lanes that share out the waves */
   unsigned orders;          /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
   struct hk_program **more; /* [orders - 1] */
-  unsigned max_operands;
-  bool pumped;          /* some links lead over a network */
-  bool sums;            /* this rank hands data to a network that adds up */
-  bool compared;        /* the caller's: other ranks have been asked whether they make the same call */
-  hk_steps *steps;      /* for short messages on the host; NULL: none */
-  void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
-  struct hk_plan *next; /* in the cache */
+  unsigned max_operands;    /* of a move, each reader of a multicast counted */
+  bool places;              /* hk_program_places */
+  bool pumped;              /* some links lead over a network */
+  bool sums;                /* this rank hands data to a network that adds up */
+  bool compared;            /* the caller's: other ranks have been asked whether they make the same call */
+  hk_steps *steps;          /* for short messages on the host; NULL: none */
+  void *device;             /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
+  struct hk_plan *next;     /* in the cache */
 } hk_plan;
 
 /* What one call adds to a plan, besides its buffers: equal for equal calls, so it is cached too. */
@@ -37,6 +38,7 @@ typedef struct hk_launch {
   uint32_t move_flags; /* HK_MOVE_STREAM | HK_MOVE_AHEAD or 0 */
   bool in_slots;       /* what only the kernel could read goes through slots (hk_reads) */
   bool idle_in_slots;  /* the same of a rank whose call is in place, so that it has nothing else to copy */
+  bool places;         /* offers places for multicasts (places.h), unless the call is in place */
   bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
   /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */

@@ -201,6 +201,26 @@ void hk_program_dump(const hk_program *p, FILE *to) {
   for (unsigned lane = 0; lane < p->nlanes; lane++) dump_lane(p, lane, to);
 }
 
+int hk_program_places(const hk_program *p) {
+  const hk_link_need *links = hk_program_links(p);
+  unsigned sends = 0, receives = 0, landing = 0;
+  for (uint32_t k = 0; k < p->nlinks; k++) {
+    sends += links[k].kind == HK_LINK_MCAST_SEND;
+    receives += links[k].kind == HK_LINK_MCAST_RECV;
+  }
+  hk_scan s = {.end = p->ninstrs};
+  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
+    const hk_operand *o = hk_instr_operands(p, i);
+    for (unsigned k = i->ndst; k < i->ndst + i->nsrc; k++) {
+      if (o[k].space != HK_LINK || links[o[k].link].kind != HK_LINK_MCAST_RECV) continue;
+      if (i->ndst != 1 || !hk_instr_lands(i, o) || (s.times > 1 && !(o[k].flags & HK_OPERAND_STEP))) return 0;
+      landing += s.times;
+    }
+  }
+  /* Equal numbers, and the verifier has proved that no link is without a receive: one for each. */
+  return sends && receives && landing == receives;
+}
+
 int hk_program_one_shot(const hk_program *p) {
   if (p->nlanes != 1 || p->ninstrs != 2 || p->blocks != 1 || !hk_coll_reduces((hk_coll)p->coll)) return 0;
   const hk_instr *send = hk_program_instrs(p), *sum = send + 1;

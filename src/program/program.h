@@ -290,6 +290,10 @@ HK_INLINE int hk_program_in_rounds(const hk_program *p) {
  * { links } <- input, as a copy; output <- the sum of the input and of links. */
 int hk_program_one_shot(const hk_program *p);
 
+/* Does the rank send a multicast and receive others, and does each wave take one slot from each of these into an
+ * output, unchanged and alone? Then slot after slot of such a link belongs a wave further in one output block. */
+int hk_program_places(const hk_program *p);
+
 /* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?
  * True if it moves one slot to one output unchanged; other slots may get it too. The verifier proves that no
  * instruction still needs the place. (The executor handles a reduction's last step in place.) */

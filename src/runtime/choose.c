@@ -7,6 +7,7 @@
 #include "../base/thread.h"
 #include "../collectives/algorithm.h"
 #include "../collectives/overrides.h"
+#include "../transport/places.h"
 #include "collnet.h"
 #include "comm.h"
 #include "plans.h"
@@ -94,7 +95,8 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
   plan->channels = channels_of(c, d, op, program);
-  plan->max_operands = max_operands(program, 1);
+  plan->places = !c->selection->machine.overlap && hk_program_places(program);
+  plan->max_operands = max_operands(program, 1) + (plan->places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
   plan->sums = hk_program_in_groups(program);
   HK_TRY(add_orders(c, plan, a, what), undo);
@@ -269,6 +271,8 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   m.uncached = whole >= STREAM_MIN_BYTES;
+  /* Measured: two ranks lose, because each finds a part of what the other has written in that one's cache. */
+  a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached && c->nranks > 2;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);

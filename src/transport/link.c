@@ -2,6 +2,7 @@
 /* The functions of the FIFO link that are not inlined. link.h describes the protocol. */
 #include "link.h"
 #include "../base/wait.h"
+#include "places.h"
 #include "transport.h"
 
 /* The number of slots that every reader has given back. */
@@ -51,6 +52,7 @@ void hk_link_withdraw(hk_link *l) {
   if (!hk_link_sends((hk_link_kind)l->kind)) {
     /* release: the reads are over */
     atomic_store_explicit(&l->heads->reading, 0, memory_order_release);
+    if (l->kind == HK_LINK_MCAST_RECV) hk_places_withdraw(l);
     return;
   }
   if (l->by_ref != 2) return;

@@ -20,6 +20,9 @@
  * a process, in shared memory that the receiver can map, or for a transport that sends from user memory. The sender
  * must then leave the data alone until the credit comes back.
  *
+ * Placed. The readers of a multicast may offer places in shared memory of theirs. If all do, the sender writes the data
+ * there, and its slot carries nothing (places.h).
+ *
  * Threads. Each end belongs to the thread that runs its lanes. The functions below are for that thread, unless they say
  * otherwise. Fields that other threads or processes access are atomic.
  */
@@ -40,7 +43,8 @@ enum { HK_SLOT_SMALL = 1024, HK_SLOT_SMALL_OF_TWO = 8192 };
 enum { HK_LINK_SMALL = 4064 };
 
 enum {
-  HK_SLOT_REF = 1 /* the slot carries `ref`, not data */
+  HK_SLOT_REF = 1,   /* the slot carries `ref`, not data */
+  HK_SLOT_PLACED = 2 /* the sender has written the data where the reader wants it (places.h) */
 };
 /* The flags of a slot that the network adds to others (HK_LINK_SUM_SEND, HK_LINK_SCATTER_SEND): hk_dtype, hk_redop. */
 #define HK_SLOT_SUM(type, op) ((uint32_t)(type) << 8 | (uint32_t)(op) << 16)
@@ -63,15 +67,32 @@ typedef struct hk_slot {
   union {
     unsigned char small[HK_SLOT_INLINE]; /* payload of at most HK_SLOT_INLINE bytes */
     hk_ref ref;
+    struct {
+      hk_ref unused;
+      /* Multicast: the number of this slot, once its sender may write to the readers' places (places.h). */
+      _Atomic uint64_t writing;
+    };
   };
 } hk_slot;
 _Static_assert(sizeof(hk_slot) == HK_CACHE_LINE, "a slot header is one cache line");
+
+/* Where the reader of a multicast wants the data of the slots to come: slot `first` + i at `offset` + i * `each` of a
+ * shared region of the reader. `first` is 0 while the rest changes (places.c). */
+typedef struct hk_places {
+  _Atomic uint64_t first;     /* the number of the first slot, from 1; 0: no places */
+  _Atomic uint32_t count;     /* of slots */
+  _Atomic uint32_t signature; /* of the operation, as in the slots */
+  _Atomic uint64_t each;      /* bytes */
+  _Atomic uint64_t region, offset;
+} hk_places;
 
 typedef struct hk_head {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t value; /* slots this reader has given back */
   /* k + 1: this reader copies from memory that slot k refers to; `value` or less: it does not (hk_link_withdraw). */
   _Atomic uint64_t reading;
+  hk_places places;
 } hk_head;
+_Static_assert(sizeof(hk_head) == HK_CACHE_LINE, "the head of a reader is one cache line");
 
 /* What a lane expects of a pumped link. NO_WAIT: the transport need not look for messages. WAITS: the lane cannot go on
  * without the next one, so a broken connection is an error. TAKES: no lane waits yet, but messages that come are

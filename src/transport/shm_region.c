@@ -26,9 +26,10 @@ typedef struct hk_shm_import {
 typedef struct hk_shm_memo {
   uint64_t generation; /* sender: of `span` */
   hk_host_span span;
-  hk_shm_import seen; /* receiver: the region of the last reference */
-  uint32_t cma_from;  /* sender: the readers read so many bytes of any memory of this process; 0: not known */
-  char *bounce;       /* receiver: a copy of private memory that a reference named */
+  hk_shm_import seen;      /* receiver: the region of the last reference */
+  hk_shm_import *borrowed; /* sender of a multicast: [nheads] the regions that the readers lent last */
+  uint32_t cma_from;       /* sender: the readers read so many bytes of any memory of this process; 0: not known */
+  char *bounce;            /* receiver: a copy of private memory that a reference named */
   size_t bounce_bytes;
 } hk_shm_memo;
 
@@ -39,9 +40,21 @@ hk_status hk_shm_region_open(hk_link *link) {
 
 void hk_shm_region_close(hk_link *link) {
   hk_shm_memo *memo = link->priv;
-  if (memo) free(memo->bounce);
+  if (memo) {
+    free(memo->bounce);
+    free(memo->borrowed);
+  }
   free(memo);
   link->priv = NULL;
+}
+
+/* Makes memo->span that of the address. */
+static inline void find_span(hk_shm_memo *memo, uintptr_t at) {
+  /* acquire: pairs with the release in the code that changes the table of regions */
+  uint64_t generation = atomic_load_explicit(&hk_host_generation, memory_order_acquire);
+  if (__builtin_expect(memo->generation == generation && at >= memo->span.begin && at < memo->span.end, 1)) return;
+  memo->span = hk_host_find((const void *)at);
+  memo->generation = generation; /* read before the lookup: a change since then causes another lookup */
 }
 
 bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
@@ -52,12 +65,7 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
   }
   hk_shm_memo *memo = link->priv;
   if (!link->by_ref || !memo) return false;
-  /* acquire: pairs with the release in the code that changes the table of regions */
-  uint64_t generation = atomic_load_explicit(&hk_host_generation, memory_order_acquire);
-  if (__builtin_expect(memo->generation != generation || at < memo->span.begin || at >= memo->span.end, 0)) {
-    memo->span = hk_host_find(data);
-    memo->generation = generation; /* read before the lookup: a change since then causes another lookup */
-  }
+  find_span(memo, at);
   if (!memo->span.region || bytes > memo->span.end - at) {
     if (bytes < HK_SHM_CMA_LEAST_BYTES) return false;
     if (!memo->cma_from) memo->cma_from = hk_shm_cma_from((hk_shm_state *)state, link);
@@ -129,7 +137,7 @@ static bool remember(hk_shm_process *p, hk_shm_import *it) {
 }
 
 static hk_status map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it) {
-  void *m = mmap(NULL, it->bytes, PROT_READ, MAP_SHARED, fd, 0);
+  void *m = mmap(NULL, it->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (m == MAP_FAILED)
     return HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", s->base.env->rank, it->bytes, peer);
   it->base = m;
@@ -266,19 +274,50 @@ void hk_shm_answer_with(hk_transport_state *state, hk_answer *answer, void *arg)
   pthread_mutex_unlock(&s->process->lock);
 }
 
-/* Off the fast path: finds or maps the region, and keeps it with the link. */
-static hk_status look_up(hk_shm_state *s, const hk_link *link, hk_shm_memo *memo, const hk_ref *ref) {
+/* Off the fast path: finds or maps the region of rank `peer`. */
+static hk_status look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_import *out) {
   const hk_peer *peers = s->base.env->peers;
-  hk_shm_import it = {.process = peers[link->peer].process, .region = ref->region};
+  hk_shm_import it = {.process = peers[peer].process, .region = region};
   hk_status rc = HK_OK;
-  if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes read, too */
-    if (!hk_host_locate(ref->region, &it.base, &it.bytes))
-      rc = HK_FAIL(HK_ERR_USAGE, "rank %u sent from memory that has been freed", link->peer);
+  if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes take part in, too */
+    if (!hk_host_locate(region, &it.base, &it.bytes))
+      rc = HK_FAIL(HK_ERR_USAGE, "rank %d uses memory for communication that has been freed", peer);
   } else if (!lookup(s->process, it.process, it.region, &it)) {
-    rc = import(s, link->peer, &it);
+    rc = import(s, peer, &it);
   }
-  if (rc == HK_OK) memo->seen = it;
+  if (rc == HK_OK) *out = it;
   return rc;
+}
+
+/* HK_OK if the region has that part. */
+static hk_status check_extent(int peer, const hk_shm_import *it, const hk_ref *ref, size_t bytes) {
+  if (__builtin_expect(ref->offset <= it->bytes && bytes <= it->bytes - ref->offset, 1)) return HK_OK;
+  return HK_FAIL(HK_ERR_INTERNAL, "rank %d refers to %zu bytes at %llu of a region of %zu bytes", peer, bytes,
+                 (unsigned long long)ref->offset, it->bytes);
+}
+
+bool hk_shm_lend(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
+  hk_shm_memo *memo = link->priv;
+  (void)state;
+  if (link->by_ref != 1 || !memo) return false;
+  find_span(memo, (uintptr_t)data);
+  if (!memo->span.region || bytes > memo->span.end - (uintptr_t)data) return false;
+  *out = (hk_ref){memo->span.region, (uintptr_t)data - memo->span.begin};
+  return true;
+}
+
+hk_status hk_shm_borrow(hk_transport_state *state, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
+                        char **at) {
+  hk_shm_memo *memo = link->priv;
+  const int peer = (int)(reader + (reader >= link->peer)); /* heads are in the order of the ranks, without this one */
+  if (!memo->borrowed && !(memo->borrowed = calloc(link->nheads, sizeof *memo->borrowed)))
+    return HK_FAIL_ERRNO("no memory for the places of %u ranks", link->nheads);
+  hk_shm_import *it = &memo->borrowed[reader];
+  if (__builtin_expect(it->region != ref->region, 0))
+    HK_OR_RETURN(look_up((hk_shm_state *)state, peer, ref->region, it));
+  HK_OR_RETURN(check_extent(peer, it, ref, bytes));
+  *at = it->base + ref->offset;
+  return HK_OK;
 }
 
 /* A copy of the sender's private memory, for data that cannot be copied straight to its place. */
@@ -305,13 +344,10 @@ const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_re
     return NULL;
   }
   if (ref->region == HK_REGION_PRIVATE) return bounce(state, link, ref, bytes);
-  if (__builtin_expect(memo->seen.region != ref->region, 0) && look_up((hk_shm_state *)state, link, memo, ref) != HK_OK)
+  if (__builtin_expect(memo->seen.region != ref->region, 0) &&
+      look_up((hk_shm_state *)state, link->peer, ref->region, &memo->seen) != HK_OK)
     return NULL;
-  if (__builtin_expect(ref->offset > memo->seen.bytes || bytes > memo->seen.bytes - ref->offset, 0)) {
-    HK_FAIL(HK_ERR_INTERNAL, "rank %u refers to %zu bytes at %llu of a region of %zu bytes", link->peer, bytes,
-            (unsigned long long)ref->offset, memo->seen.bytes);
-    return NULL;
-  }
+  if (check_extent(link->peer, &memo->seen, ref, bytes) != HK_OK) return NULL;
   return memo->seen.base + ref->offset;
 }
 

@@ -131,6 +131,12 @@ typedef struct hk_transport {
   /* An operation has ended in an error: after this returns, nothing more is written to places that were offered.  The
    * communicator is not used again.  From its lane's thread.  NULL: nothing is written but by `progress`. */
   void (*withdraw)(hk_transport_state *s);
+  /* Receiver of a multicast: the reference by which its sender may map [data, data + bytes) and write there. false: it
+   * cannot.  NULL: always false (places.h). */
+  bool (*lend)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
+  /* Sender of a multicast: the address of what reader `reader` (an index into link->heads) has lent. */
+  hk_status (*borrow)(hk_transport_state *s, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
+                      char **at);
   /* Copies what a reference with HK_REGION_PRIVATE names.  NULL: `refer` gives no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* Can the link be opened with memory for small payloads only (hk_link.small)?  The same until `open`.  NULL: no. */

@@ -230,6 +230,68 @@ START_TEST(long_waves) {
 }
 END_TEST
 
+/* Sums and blocks of large messages in memory of ncclMemAlloc are written straight to where the other ranks want them,
+ * if these all have such memory and there are more than two. A sum is sent when all ranks have offered their places. A
+ * rank's block may go before, so it is not known how many of them are written so. */
+typedef enum writes { NONE, ALL, SOME } writes;
+typedef struct placed {
+  hk_coll coll;
+  size_t bytes; /* of a rank's input */
+  int nranks;
+  bool in_place, one_private; /* rank 1 has an output of malloc */
+  writes writes;              /* of the ranks, and if one is private, of those that write to it */
+} placed;
+
+static const placed placings[] = {
+    {HK_ALLREDUCE, 9 * MIB + 20, 3, false, false, ALL}, {HK_ALLREDUCE, 9 * MIB + 20, 4, true, false, ALL},
+    {HK_ALLREDUCE, 8 * MIB - 4, 3, false, false, NONE}, {HK_ALLREDUCE, 9 * MIB, 3, false, true, NONE},
+    {HK_ALLREDUCE, 9 * MIB, 2, false, false, NONE},     {HK_ALLGATHER, 3 * MIB + 20, 3, false, false, SOME},
+    {HK_ALLGATHER, 3 * MIB + 20, 4, true, false, SOME}, {HK_ALLGATHER, 3 * MIB, 3, false, true, NONE}};
+
+static int run_placed(ncclComm_t comm, int rank, int nranks, void *arg) {
+  enum { TWICE = 2 }; /* the second call's places are other slots */
+  const placed *p = arg;
+  const size_t n = (size_t)nranks, blocks = p->coll == HK_ALLGATHER ? n : 1, count = p->bytes / sizeof(float);
+  const bool private = p->one_private && rank == 1;
+  float *in = NULL, *out = NULL;
+  int faults = RANK_CHECK(ncclMemAlloc((void **)&in, p->bytes)) +
+               RANK_CHECK(ncclMemAlloc((void **)&out, blocks * p->bytes));
+  float *to = private ? malloc(blocks * p->bytes) : out, *from = in;
+  if (p->in_place) from = p->coll == HK_ALLGATHER ? to + (size_t)rank * count : to;
+  size_t wrong = 0, slots = 0, written = 0;
+  for (int k = 0; k < TWICE; k++) {
+    if (!p->in_place) memset(to, 0, blocks * p->bytes);
+    for (size_t i = 0; i < count; i++) from[i] = (float)((size_t)rank + 10 * (i % 1021) + (size_t)k);
+    if (p->coll == HK_ALLREDUCE)
+      faults += RANK_CHECK(ncclAllReduce(from, to, count, ncclFloat, ncclSum, comm, NULL));
+    else
+      faults += RANK_CHECK(ncclAllGather(from, to, count, ncclFloat, comm, NULL));
+    for (size_t b = 0; b < blocks; b++)
+      for (size_t i = 0; i < count; i++) {
+        const size_t one = b + 10 * (i % 1021) + (size_t)k, sum = n * (one - b) + n * (n - 1) / 2;
+        wrong += to[b * count + i] != (float)(p->coll == HK_ALLREDUCE ? sum : one);
+      }
+  }
+  for (int peer = 0; peer < nranks; peer++) {
+    const hk_peer_links *links = comm->wiring->links[peer];
+    const hk_wired_link *w = links ? links->at[0][HK_LINK_MCAST_SEND] : NULL;
+    for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++, slots++)
+      written += (w->link.slots[s].flags & HK_SLOT_PLACED) != 0;
+  }
+  faults += RANK_IS(wrong == 0) + RANK_IS(slots > 0);
+  if (p->writes != SOME && !private) faults += RANK_IS(written == (p->writes == ALL ? slots : 0));
+  if (private) free(to);
+  return faults + RANK_CHECK(ncclMemFree(in)) + RANK_CHECK(ncclMemFree(out));
+}
+
+START_TEST(placed_sums) {
+  placed p = placings[_i];
+  setenv("NCCL_ALGO", p.coll == HK_ALLGATHER ? "oneshot" : "twoshot", 1);
+  setenv("HOCKET_CMA", _i & 1 ? "0" : "1", 1);
+  ck_assert_int_eq(ranks_as_processes(p.nranks, run_placed, &p), 0);
+}
+END_TEST
+
 /* If ranks outnumber cores, each moves to the core that it would have if they took turns, and may leave it again. The
  * library's calls of libc come here. */
 static struct {
@@ -393,6 +455,7 @@ int main(void) {
   tcase_add_test(t, bound_to_cores);
   tcase_add_test(t, early);
   tcase_add_loop_test(t, long_waves, 0, 4);
+  tcase_add_loop_test(t, placed_sums, 0, HK_ARRAY_LENGTH(placings));
   tcase_add_loop_test(t, spread, 0, 2);
   tcase_add_test(t, unpaced);
   tcase_add_loop_test(t, direct, 0, 2);

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * Places: the sender of a multicast writes long data straight to where its readers want it, in memory of ncclMemAlloc
+ * that both processes map. Data is read once and written once for each reader. If the readers copied it from the
+ * sender, each would read it once more, from memory, because no cache holds messages that are so long.
+ *
+ * A reader offers places when it begins an operation, before it sends anything, for all slots of a link at once
+ * (hk_places, next to its head). The sender decides for each slot: only if all readers have offered a place for it
+ * does it write there. A slot without places works as ever, so no rank waits for an offer. The verifier has proved that
+ * nothing else needs a place when the slot is sent (hk_instr_lands).
+ *
+ * An operation that fails. The sender sets a mark in the slot's header before it looks at the offers for the last time.
+ * A reader whose operation has failed takes its offers back and waits for the mark to go, so nothing is written to the
+ * user's memory after that. Places are for processes: threads of one process read one another's memory.
+ */
+#ifndef HK_TRANSPORT_PLACES_H
+#define HK_TRANSPORT_PLACES_H
+#include "link.h"
+
+enum { HK_PLACES_READERS = 15 }; /* the most: a sum is written to so many places at once */
+
+/* Receiver of a multicast, at the beginning of an operation: the data of the next `count` slots belongs at `to`, each
+ * `each` bytes after the one before, `bytes` in all. Does nothing if other processes cannot map that memory. */
+void hk_places_offer(hk_link *l, void *to, size_t bytes, uint32_t count, size_t each, uint32_t signature);
+/* What the sender is about to send; all but `bytes` as in the readers' offers. */
+typedef struct hk_placing {
+  size_t bytes, each;
+  uint32_t signature;
+} hk_placing;
+/* Sender: fills to[0 .. l->nheads - 1] with the readers' places for the next slot and sets *n to their number; the
+ * caller writes there and then publishes the slot with HK_SLOT_PLACED. *n == 0: some reader has offered none. An error,
+ * and *bad_peer: that reader's memory cannot be mapped. */
+hk_status hk_places_claim(hk_link *l, const hk_placing *what, void **to, unsigned *n, int *bad_peer);
+/* Receiver: has it offered a place for the slot that has arrived? */
+bool hk_places_offered(const hk_link *l);
+/* Receiver, after its operation has failed: no sender writes to places after this returns. */
+void hk_places_withdraw(hk_link *l);
+#endif
