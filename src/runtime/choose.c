@@ -271,7 +271,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   m.uncached = whole >= STREAM_MIN_BYTES;
-  /* Measured: two ranks lose, because each finds a part of what the other has written in that one's cache. */
+  /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached && c->nranks > 2;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
