@@ -18,7 +18,7 @@ typedef struct hk_plan {
   unsigned orders;          /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
   struct hk_program **more; /* [orders - 1] */
   unsigned max_operands;    /* of a move, each reader of a multicast counted */
-  bool places;              /* hk_program_places */
+  bool places;              /* long multicasts may go to places: hk_program_places, and the number of ranks is right */
   bool pumped;              /* some links lead over a network */
   bool sums;                /* this rank hands data to a network that adds up */
   bool compared;            /* the caller's: other ranks have been asked whether they make the same call */
@@ -38,7 +38,7 @@ typedef struct hk_launch {
   uint32_t move_flags; /* HK_MOVE_STREAM | HK_MOVE_AHEAD or 0 */
   bool in_slots;       /* what only the kernel could read goes through slots (hk_reads) */
   bool idle_in_slots;  /* the same of a rank whose call is in place, so that it has nothing else to copy */
-  bool places;         /* offers places for multicasts (places.h), unless the call is in place */
+  bool places;         /* multicasts go to places that their readers offer (places.h) */
   bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
   /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */

@@ -95,7 +95,9 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
   plan->channels = channels_of(c, d, op, program);
-  plan->places = !c->selection->machine.overlap && hk_program_places(program);
+  /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
+  plan->places = !c->selection->machine.overlap && c->nranks > 2 && c->nranks <= HK_PLACES_READERS + 1 &&
+                 hk_program_places(program);
   plan->max_operands = max_operands(program, 1) + (plan->places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
   plan->sums = hk_program_in_groups(program);
@@ -271,8 +273,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   m.uncached = whole >= STREAM_MIN_BYTES;
-  /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
-  a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached && c->nranks > 2;
+  a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);

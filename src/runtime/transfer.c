@@ -13,8 +13,8 @@ enum {
   REF_MAX_BYTES = 1 << 30,    /* one reference: a slot counts bytes in 32 bits */
   STREAM_MIN_BYTES = 4 << 20, /* pieces of this size leave the cache anyway: they are written past it */
   /* Measured: if no cache holds the messages of the host's ranks, a copy into slots and one past the caches from there
-   * are faster than one copy by the kernel, which waits for memory at each page. So it is from this size on, if ranks
-   * share cores, and from twice the size on, if not. */
+   * are faster than one copy by the kernel, which waits for memory at each page. This size is for ranks that share
+   * cores; for others it is twice as much. */
   SLOTS_MIN_BYTES = 32 << 20
 };
 

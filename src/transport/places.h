@@ -5,9 +5,9 @@
  * sender, each would read it once more, from memory, because no cache holds messages that are so long.
  *
  * A reader offers places when it begins an operation, before it sends anything, for all slots of a link at once
- * (hk_places, next to its head). The sender decides for each slot: only if all readers have offered a place for it
- * does it write there. A slot without places works as ever, so no rank waits for an offer. The verifier has proved that
- * nothing else needs a place when the slot is sent (hk_instr_lands).
+ * (hk_places, next to its head). The sender decides for each slot. If all readers have offered a place for it, it
+ * writes there. If one has not, the slot carries the data or a reference, so no rank waits for an offer. The verifier
+ * has proved that nothing else needs a place when the slot is sent (hk_instr_lands).
  *
  * An operation that fails. The sender sets a mark in the slot's header before it looks at the offers for the last time.
  * A reader whose operation has failed takes its offers back and waits for the mark to go, so nothing is written to the
@@ -33,6 +33,7 @@ typedef struct hk_placing {
 hk_status hk_places_claim(hk_link *l, const hk_placing *what, void **to, unsigned *n, int *bad_peer);
 /* Receiver: has it offered a place for the slot that has arrived? */
 bool hk_places_offered(const hk_link *l);
-/* Receiver, after its operation has failed: no sender writes to places after this returns. */
+/* Receiver, after its operation has failed: no sender writes to places after this returns, unless one stands still for
+ * two seconds while it writes a slot. */
 void hk_places_withdraw(hk_link *l);
 #endif

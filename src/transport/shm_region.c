@@ -186,7 +186,7 @@ static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
   }
   if (m.verb != HK_SHM_REGION) {
     rc = HK_FAIL(HK_ERR_REMOTE,
-                 "rank %d sent from memory that it no longer has (region %llu): it must not be freed before "
+                 "rank %d uses memory that it no longer has (region %llu): it must not be freed before "
                  "the operation is complete",
                  peer, (unsigned long long)it->region);
     goto out;
@@ -281,7 +281,7 @@ static hk_status look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_impo
   hk_status rc = HK_OK;
   if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes take part in, too */
     if (!hk_host_locate(region, &it.base, &it.bytes))
-      rc = HK_FAIL(HK_ERR_USAGE, "rank %d uses memory for communication that has been freed", peer);
+      rc = HK_FAIL(HK_ERR_USAGE, "rank %d uses memory that has been freed", peer);
   } else if (!lookup(s->process, it.process, it.region, &it)) {
     rc = import(s, peer, &it);
   }
