@@ -294,6 +294,10 @@ int hk_program_one_shot(const hk_program *p);
  * output, unchanged and alone? Then slot after slot of such a link belongs a wave further in one output block. */
 int hk_program_places(const hk_program *p);
 
+/* The number of links on which the rank sends, if it has lanes that only send and lanes that only receive: 0 otherwise.
+ * Tests prove that ranks with 3 or more such links cannot deadlock with one slot a link. */
+unsigned hk_program_fan_out(const hk_program *p);
+
 /* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?
  * True if it moves one slot to one output unchanged; other slots may get it too. The verifier proves that no
  * instruction still needs the place. (The executor handles a reduction's last step in place.) */

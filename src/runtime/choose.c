@@ -165,6 +165,16 @@ static bool idle_in_slots(const hk_machine *m, hk_coll coll, size_t whole) {
   return coll == HK_BROADCAST && m->nranks == 2 && m->reads == HK_READS_ALL && whole >= IDLE_MIN_BYTES;
 }
 
+/* Measured on 4 and 8 ranks that share cores. If a rank fills all slots of its links before others run, the caches do
+ * not hold them. If a rank has only this many slots under way and reuses their payloads, alltoall and reduce-scatter of
+ * 32 and 128 MiB on 8 ranks take a fifth to a third less time. Ranks that only send lose: scatter of 2 MiB takes half
+ * as long again. */
+enum { UNDER_WAY = 6, LEAST_FAN_OUT = 3 };
+static unsigned ahead_of(const hk_machine *m, unsigned fan_out) {
+  if (fan_out < LEAST_FAN_OUT || m->ranks_per_host <= m->cores_per_host) return 0;
+  return fan_out < UNDER_WAY ? UNDER_WAY / fan_out : 1;
+}
+
 /* If each pair of ranks has a count of its own, no rank knows the others': all choose as for blocks of this many
  * bytes. */
 enum { PAIR_BYTES = 1 << 20 };
@@ -273,6 +283,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   m.uncached = whole >= STREAM_MIN_BYTES;
+  a->ahead = ahead_of(&m, choice->plan->fan_out);
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
