@@ -164,7 +164,7 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
   FIELD(wanted), FIELD(asked), FIELD(apart), FIELD(place), FIELD(looks), FIELD(ceded), FIELD(on_cards);
   FIELD(posted), FIELD(given), FIELD(arrived), FIELD(credit), FIELD(returned), FIELD(received);
   FIELD(offered), FIELD(announced), FIELD(flush.seen), FIELD(flush.asked), FIELD(flush.reads), FIELD(mark);
-  FIELD(broken_ns), FIELD(up_ns), FIELD(retry_ns), FACT("stalled", -1, c->stalled_ns != 0), FIELD(repairing_ns),
+  FIELD(broken_ns), FIELD(up_ns), FIELD(retry_ns), FACT("looked", -1, c->looked_ns != 0), FIELD(repairing_ns),
       FIELD(back_ns), FIELD(lost_ns);
   FIELD(nmine), FIELD(ntheirs), FIELD(npairs), FIELD(npaths), FIELD(nqps), FIELD(peer_nqps), FIELD(in_got);
   for (int sends = 0; sends < 2; sends++) {

@@ -175,13 +175,15 @@ typedef struct hk_ib_conn {
   int fd;
   hk_ib_msg in;
   uint32_t in_got, epoch, attempts;
-  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stalled_ns, stepped_ns;
+  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stepped_ns;
   uint64_t repairing_ns; /* time since broken_ns, without the time in which one of the two processes took no part */
   uint64_t silent_ns;    /* when to check the peer's host again */
   uint64_t back_ns;      /* when to use a port again that came back; 0: none has */
   uint64_t lost_ns;      /* when the control connection was found lost; 0: it is there */
   hk_silence silence;    /* the state of these checks */
   uint64_t mark;         /* completions at the last check of progress */
+  uint64_t looked_ns;    /* when that was */
+  uint64_t stalled_ns;   /* for how long requests have been under way and none has completed */
   char cause[200];       /* of the last failure */
   /* ports and paths */
   hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];

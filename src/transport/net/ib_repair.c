@@ -14,6 +14,11 @@ enum { BACK_MS = 2000 };
 /* A longer gap between two steps counts for only so much: the process or its machine was stopped. */
 enum { STEP_COUNTS_MS = 500 };
 
+static uint64_t gap_ns(uint64_t now, uint64_t last) {
+  const uint64_t since = hk_ago_ns(now, last), most = (uint64_t)STEP_COUNTS_MS * MS;
+  return since < most ? since : most;
+}
+
 /* ---- slow or gone ---- New queue pairs need the peer's answers. A peer that is late or stopped gives none, for any
  * length of time. That is no error, and the time does not count, as long as its host's kernel answers. */
 
@@ -27,9 +32,8 @@ void hk_ib_begin_repairs(hk_ib_conn *c, uint64_t now) {
 }
 
 void hk_ib_count_repairs(hk_ib_conn *c, uint64_t now) {
-  uint64_t since = hk_ago_ns(now, c->stepped_ns), most = (uint64_t)STEP_COUNTS_MS * MS;
+  if (c->broken_ns && !awaits_peer(c)) c->repairing_ns += gap_ns(now, c->stepped_ns);
   c->stepped_ns = now;
-  if (c->broken_ns && !awaits_peer(c)) c->repairing_ns += since < most ? since : most;
 }
 
 bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now) {
@@ -153,7 +157,8 @@ hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable) {
 }
 
 /* Requests may neither complete nor fail although their retries must be used up: some drivers lose their timers when a
- * link goes down and up. */
+ * link goes down and up. A process that was stopped finds the completions at its next poll, so that time counts
+ * little. */
 hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
   uint64_t mark = 0;
   bool open = false;
@@ -163,16 +168,19 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
   }
   mark += c->flush.reads;
   open = open || c->flush.asked;
-  if (!open || mark != c->mark || !c->stalled_ns) {
+  const uint64_t gap = gap_ns(now, c->looked_ns);
+  c->looked_ns = now;
+  if (!open || mark != c->mark) {
     c->mark = mark;
-    c->stalled_ns = now;
+    c->stalled_ns = 0;
     return HK_OK;
   }
+  c->stalled_ns += gap;
   uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
   if (c->send && c->send->link->placed && c->given < c->posted) /* of any size: 100 MB/s is slow */
     limit += hk_net_slot(c->send, c->given)->bytes * UINT64_C(10);
-  if (hk_ago_ns(now, c->stalled_ns) < limit) return HK_OK;
+  if (c->stalled_ns < limit) return HK_OK;
   c->stalled_ns = 0;
   for (uint32_t i = 0; i < c->nqps; i++)
     if (c->qps[i].first != c->qps[i].last) c->qps[i].path->bad = true;
