@@ -36,7 +36,7 @@ typedef struct hk_launch {
   size_t unit;         /* bytes of an element: 1 for plain copies */
   hk_reducer reducer;  /* valid if the collective reduces */
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
-  uint32_t move_flags; /* HK_MOVE_STREAM | HK_MOVE_AHEAD or 0 */
+  uint32_t move_flags; /* HK_MOVE_UNCACHED or 0 */
   bool in_slots;       /* what only the kernel could read goes through slots (hk_reads) */
   bool idle_in_slots;  /* the same of a rank whose call is in place, so that it has nothing else to copy */
   unsigned ahead;      /* slots of a link under way at most, if their payloads are reused (link.h); 0: they are not */

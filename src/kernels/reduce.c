@@ -158,7 +158,7 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
  * slower in it, so the caller decides. */
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
   if (dst == src) return;
-  if (flags & (HK_MOVE_STREAM | HK_MOVE_AHEAD))
+  if (flags & HK_MOVE_UNCACHED)
     level()->copy(&dst, 1, src, bytes, flags);
   else
     memcpy(dst, src, bytes);

@@ -290,7 +290,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
   a->signature = hk_choose_signature(op);
-  a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_STREAM | HK_MOVE_AHEAD : 0;
+  a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
   a->brief = !op->blocks && hk_exec_brief(choice->plan, a);

@@ -462,7 +462,7 @@ static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_st
   if (t->way == BY_STORES) {
     void *to = t->base + call->offset;
     const void *from = call->in;
-    hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= STREAM_MIN_BYTES ? HK_MOVE_STREAM | HK_MOVE_AHEAD : 0);
+    hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0);
   } else if (t->way == BY_COPY) {
     hk_transport_state *s = hk_wire_files(c);
     rc = s->transport->write(s, call->root, t->address + call->offset, call->in, bytes);

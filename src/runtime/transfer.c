@@ -105,7 +105,7 @@ static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   r->launch.chunk = chunk;
   r->launch.signature = hk_transfer_signature(bytes);
   r->launch.in_slots = in_slots(call, bytes);
-  r->launch.move_flags = chunk >= STREAM_MIN_BYTES || bytes >= SLOTS_MIN_BYTES ? HK_MOVE_STREAM | HK_MOVE_AHEAD : 0;
+  r->launch.move_flags = chunk >= STREAM_MIN_BYTES || bytes >= SLOTS_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   r->launch.brief = brief;
   return true;
 }
