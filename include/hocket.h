@@ -32,7 +32,7 @@ ncclResult_t hocketStreamSynchronize(hocketStream_t stream);
 ncclResult_t hocketStreamQuery(hocketStream_t stream);
 /**
  * How much was enqueued so far: a place to wait for.  A call, a group's calls for this stream and a function count 1
- * each.
+ * each; a call that moves nothing is not enqueued.
  */
 ncclResult_t hocketStreamPosition(hocketStream_t stream, uint64_t *position);
 /**

@@ -78,9 +78,16 @@ class Engine:
             code = call(stream.handle)
             if code:
                 self._refused(code)
-            quick.hocketStreamPosition(stream.handle, self._position_at)
+            quick.hocketStreamPosition(stream.handle, self._position_at)  # calls that move nothing do not count
             work.place, work.limit = self._position.value, _seconds(opts) or self.timeout
-            self._keep(work)
+            works = self._works  # tensors live until their operation is over, even if the caller drops the work
+            works.append(work)
+            while works[0] is not work and (works[0].over or works[0].arrived()):
+                done = works.popleft()
+                if done._finish is None:
+                    done.held = None
+            if work.limit < _watch.period:
+                _watch.hurry()
             return work
 
     def _blocking(self, call: Call, opts: Any, result: list[torch.Tensor], finish: Callable[[], object] | None) -> Any:
@@ -100,17 +107,6 @@ class Engine:
             with torch.no_grad():
                 finish()
         return None
-
-    def _keep(self, work: Work) -> None:
-        """Its tensors live until it is over, even if the caller drops the work."""
-        works = self._works
-        works.append(work)
-        while works[0] is not work and works[0].arrived():
-            done = works.popleft()
-            if done._finish is None:
-                done.held = None
-        if work.limit < _watch.period:
-            _watch.hurry()
 
     def _refused(self, code: int) -> None:
         self._usable()  # if this side ended it, that is the cause, and there is no communicator to ask
@@ -149,7 +145,7 @@ class Engine:
     def reach(self, work: Work, seconds: float | None) -> int:
         """Waits until the work is complete: Stream.reach()."""
         if seconds is None:
-            return int(lib.hocketStreamWait(self._stream.handle, work.place, -1))  # type: ignore[union-attr]
+            return lib.hocketStreamWait(self._stream.handle, work.place, -1)  # type: ignore[union-attr, no-any-return]
         return self._stream.reach(work.place, seconds)  # type: ignore[arg-type, union-attr]
 
     def wait(self, work: Any) -> None:
