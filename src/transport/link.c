@@ -20,7 +20,7 @@ static uint64_t given_back(const hk_link *l) {
 bool hk_link_refresh_credit(hk_link *l, size_t bytes) {
   const uint64_t given = given_back(l);
   l->limit = given + l->mask + 1;
-  if (hk_link_sends((hk_link_kind)l->kind) && l->reused > given) { /* it may have the payload of any slot */
+  if (l->reused > given) { /* it may have the payload of any slot */
     bool inside = bytes <= HK_SLOT_INLINE && l->done < l->limit;
     l->limit = l->done; /* so that each send asks here */
     return inside;

@@ -67,7 +67,8 @@ enum { PROVE_ONE_SLOT = 40 };
 static inline void prove(const hk_algorithm *a, hk_coll coll, int nranks, int root, prove_range range) {
   hk_program **p = prove_build(a, coll, nranks, root);
   bool one = false; /* do ranks that share cores use only one slot a link?  (choose.c) */
-  for (int r = 0; r < nranks && nranks <= PROVE_ONE_SLOT; r++) one = one || hk_program_fan_out(p[r]) >= 3;
+  for (int r = 0; r < nranks && nranks <= PROVE_ONE_SLOT; r++)
+    one = one || hk_program_fan_out(p[r]) >= HK_FAN_OUT_LEAST;
   for (unsigned slots = one ? 1 : range.first_slots; slots <= range.last_slots;
        slots = slots < range.first_slots ? range.first_slots : slots + 1) {
     int runs = hk_coll_uneven(coll) ? 8 : 2; /* with equal lengths, then with random ones */

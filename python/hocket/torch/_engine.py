@@ -78,16 +78,9 @@ class Engine:
             code = call(stream.handle)
             if code:
                 self._refused(code)
-            quick.hocketStreamPosition(stream.handle, self._position_at)  # calls that move nothing do not count
+            quick.hocketStreamPosition(stream.handle, self._position_at)
             work.place, work.limit = self._position.value, _seconds(opts) or self.timeout
-            works = self._works  # tensors live until their operation is over, even if the caller drops the work
-            works.append(work)
-            while works[0] is not work and (works[0].over or works[0].arrived()):
-                done = works.popleft()
-                if done._finish is None:
-                    done.held = None
-            if work.limit < _watch.period:
-                _watch.hurry()
+            self._keep(work)
             return work
 
     def _blocking(self, call: Call, opts: Any, result: list[torch.Tensor], finish: Callable[[], object] | None) -> Any:
@@ -107,6 +100,17 @@ class Engine:
             with torch.no_grad():
                 finish()
         return None
+
+    def _keep(self, work: Work) -> None:
+        """Its tensors live until it is over, even if the caller drops the work."""
+        works = self._works
+        works.append(work)
+        while works[0] is not work and works[0].arrived():
+            done = works.popleft()
+            if done._finish is None:
+                done.held = None
+        if work.limit < _watch.period:
+            _watch.hurry()
 
     def _refused(self, code: int) -> None:
         self._usable()  # if this side ended it, that is the cause, and there is no communicator to ask
@@ -145,7 +149,7 @@ class Engine:
     def reach(self, work: Work, seconds: float | None) -> int:
         """Waits until the work is complete: Stream.reach()."""
         if seconds is None:
-            return lib.hocketStreamWait(self._stream.handle, work.place, -1)  # type: ignore[union-attr, no-any-return]
+            return int(lib.hocketStreamWait(self._stream.handle, work.place, -1))  # type: ignore[union-attr]
         return self._stream.reach(work.place, seconds)  # type: ignore[arg-type, union-attr]
 
     def wait(self, work: Any) -> None:

@@ -70,14 +70,9 @@ class Work(TorchWork):
 
     def wait(self, timeout: datetime.timedelta = _UNLIMITED) -> bool:
         if not self.over:
-            seconds = None if timeout is _UNLIMITED else timeout.total_seconds()
-            code = self.owner.reach(self, seconds if seconds and seconds > 0 else None)
-            if code == 0 and self._finish is None:  # as end() does, without a call
-                self.held, self.over = None, True
-                return True
-            if code == IN_PROGRESS:
+            seconds = 0.0 if timeout is _UNLIMITED else timeout.total_seconds()
+            if not self._finished(seconds if seconds > 0 else None):
                 raise RuntimeError(f"Operation timed out! It is not complete after {seconds} s")
-            self.end(self.owner.failure() if code else None)
         if self.error is not None:
             raise self.error
         return True
