@@ -152,7 +152,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
+.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-pack gpu-check gpu-bench bench bench-peers bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -404,11 +404,18 @@ gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interp
 	@$(MAKE) $(CORES) --no-print-directory check-build
 	@PTX=all HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" tests/suites/gpu_ptx.sh || [ $$? = 77 ]
 
-gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
-	@tests/gpu/check.sh || [ $$? = 77 ]
+# A card of the user's own, or GPU_ARCHS="80 90".
+PACK_ARCHS := $(if $(filter file undefined,$(origin GPU_ARCHS)),90,$(GPU_ARCHS))
+gpu-pack: ## what a machine with a GPU and no compiler needs to run tests/gpu/session.sh, in build/gpu; GPU_ARCHS=90
+	@$(MAKE) $(CORES) --no-print-directory BUILD=build/gpu NVCC="$(or $(NVCC),$(NVCC_HERE),$(error gpu-pack: no nvcc: $(NVCC_HINT)))" \
+	  GPU_ARCHS="$(PACK_ARCHS)" lib perf tool
+	@scripts/gpu-pack.sh build/gpu
+
+gpu-check: ## is everything right on the GPU at hand?  At most seven minutes; results in build/gpu/ (OUT=)
+	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/session.sh || [ $$? = 77 ]
 
 gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 beside Hocket?  Under ten minutes
-	@tests/gpu/bench.sh || [ $$? = 77 ]
+	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/bench.sh || [ $$? = 77 ]
 
 figures: lib ## how large and how entangled the code is, beside well-kept libraries of the field
 	@HK_BUILD=$(BUILD) scripts/figures.sh
