@@ -43,7 +43,7 @@ facts() {
     holder=$!
   fi
   step "topology" 10 "$build/bin/hocket" topo
-  step "doctor" 15 "$build/bin/hocket" doctor gpu p2p variables || sed 's/^/      /' "$step_output" | cut -c 1-200 | tail -n 12
+  step "doctor" 15 "$build/bin/hocket" doctor gpu kernels nvls p2p variables || sed 's/^/      /' "$step_output" | cut -c 1-200 | tail -n 12
 }
 gate() {
   # shellcheck disable=SC2034 # step reads it: what hangs here is looked into, and its limits are short
