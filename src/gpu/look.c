@@ -61,9 +61,9 @@ static hk_status watch(ncclComm_t c) {
   bool due = false;
   hk_gpu_state *s = g->state.host;
   pthread_mutex_lock(&g->lock);
-  /* A graph may be replayed at any time without a call here: whether one hangs is seen by the kernels that end.
+  /* A graph may be replayed at any time without a call here: whether one hangs is seen by the kernels that begin.
    * relaxed: nothing else depends on it */
-  const bool moves = __atomic_exchange_n(&s->ended, 0, __ATOMIC_RELAXED) != 0;
+  const bool moves = __atomic_exchange_n(&s->begun, 0, __ATOMIC_RELAXED) != 0;
   if (g->seen != g->launches || !g->seen_ns || moves) {
     g->seen = g->launches;
     g->seen_ns = now;
