@@ -18,8 +18,8 @@ enum hk_gpu_lines {
   EVERYWHERE = 4 /* a multicast address; of LL lines, too */
 };               /* bits */
 
-/* A look at the abort flag is a read of the host's memory, by each warp that waits: on a GPU, where a poll takes about a
- * microsecond, one in some milliseconds. Threads of the CPU poll more slowly. */
+/* A look at the abort flag is a read of the host's memory, by each warp that waits: on a GPU, where a poll takes about
+ * a microsecond, one in some milliseconds. Threads of the CPU poll more slowly. */
 #ifdef __CUDACC__
 enum { POLLS_BETWEEN_LOOKS = 4096 };
 #else
