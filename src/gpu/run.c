@@ -207,6 +207,16 @@ static bool spoken_for(const hk_gpu_set *s, size_t i, bool q) {
   return false;
 }
 
+/* For another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a captured graph would get the edges
+ * of what was before once more, which a driver refuses. */
+static hk_status mark(const hk_gpu_piece *p, hk_queue q) {
+  hk_gpu *g = p->gpu;
+  pthread_mutex_lock(&g->lock);
+  hk_status rc = g->device->ops->order_end(g->device, order_in(p), q, &p->state);
+  pthread_mutex_unlock(&g->lock);
+  return rc;
+}
+
 /* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
 static hk_status join_streams(hk_gpu_set *s) {
   hk_status rc = HK_OK;
@@ -217,7 +227,7 @@ static hk_status join_streams(hk_gpu_set *s) {
     if (spoken_for(s, i, true)) continue;
     HK_TRY(begin_order(p->call->comm, q, &p->state), out);
     if (q == s->queue) continue;
-    HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), q, &p->state), out);
+    HK_TRY(mark(p, q), out);
     HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state), out);
   }
 out:
