@@ -33,6 +33,30 @@ static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
   *out &= ~31u; /* whole warps */
   return rc;
 }
+/* A kernel's first launch may wait for all that runs on the device, under the context's lock: the driver loads its code
+ * and may need more local memory for it. So each kernel runs once, with nothing to do, before a rank's kernel waits for
+ * another one's. */
+static hk_status prime(const hk_gpu_code *k) {
+  static const union {
+    hk_gpu_batch batch;
+    hk_gpu_small_batch small;
+    hk_gpu_transfers transfers;
+  } nothing;
+  void *const functions[] = {k->batch, k->small, k->transfers};
+  hk_status rc = HK_OK;
+  hk_device *d = k->device;
+  hk_queue q;
+  HK_OR_RETURN(d->ops->queue_new(d, &q));
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(functions); i++) {
+    const hk_kernel_launch l = {.function = functions[i], .blocks = 1, .threads = 32, .param = &nothing};
+    HK_TRY(d->ops->launch(d, &l, q), out);
+  }
+  rc = d->ops->wait(d, q);
+out:
+  (void)d->ops->queue_free(d, q); /* the first failure is reported */
+  return rc;
+}
+
 static hk_status load(hk_gpu_code *k) {
   hk_status rc = HK_OK;
   const void *image;
@@ -50,6 +74,7 @@ static hk_status load(hk_gpu_code *k) {
   HK_TRY(block_threads(d, k->batch, &k->threads), out);
   HK_TRY(block_threads(d, k->small, &k->small_threads), out);
   HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
+  rc = prime(k);
 out:
   return rc;
 }
