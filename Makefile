@@ -58,14 +58,6 @@ HELPER_SRC := $(wildcard tests/helpers/*.c)
 FAKE_SRC := $(wildcard tests/fakes/*.c)
 
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
-# expat reads XML.  Its archive becomes one object of the library, with its symbols hidden, so that the loaded library needs
-# the C library alone; where there is no archive the library says so when it is asked to read XML.
-EXPAT := $(shell $(CC) -print-file-name=libexpat.a 2>/dev/null)
-ifeq ($(and $(filter /%,$(EXPAT)),$(wildcard /usr/include/expat.h)),)
-HK_CFLAGS += -DHK_NO_EXPAT
-else
-LIB_OBJ += $(BUILD)/expat.o
-endif
 # The GPU kernels.  All of them take nvcc some minutes, and who has no GPU does not want to wait for them.  So NVCC unset means: for
 # the GPUs of this machine, if there are any and nvcc is found.  NVCC=yes (or a path) means for every architecture, NVCC=no none.
 # One file for all compilers and sanitizers.  PTX of the newest is for those to come, that of the oldest for all between.
@@ -222,11 +214,6 @@ build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kern
 build/cuda/sm_%.cubin: build/cuda/%/kernels.ptx
 	$(call say,NVCC,$@)$(ONE_NVCC) -cubin $(GPU_CXXFLAGS) -Werror all-warnings -Xptxas -v -arch=sm_$* -o $@ $< 2> $@.log || \
 	  { cat $@.log; rm -f $@; exit 1; }
-
-$(BUILD)/expat.o: $(EXPAT)
-	@mkdir -p $(@D)
-	$(call say,LD,$@)$(CC) -r -nostdlib -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive
-	@objcopy --redefine-sym arc4random_buf=hk_xml_salt $@
 
 # A library of NCCL in the same process must not take the package's calls of its own functions.
 LDFLAGS_libhocket := -Wl,-Bsymbolic -Wl,--strip-debug
