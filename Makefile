@@ -146,7 +146,7 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
+.PHONY: all kernels-note objects lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-debian check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -160,6 +160,8 @@ tool: $(TOOL) ## the command hocket
 # Also for what these run: scripts and their makes.
 check check-san check-tsan check-roce check-slurm check-faults check-allocations check-plugins check-frameworks check-torch fuzz mutations \
 gpu-modes gpu-ptx: export WERROR := -Werror
+objects: $(ALL_OBJ)
+	@:
 # What tests are linked from, and what they load.
 test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(TUNE_OBJ) $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
 	@:
@@ -435,6 +437,10 @@ check-faults: ## every fault in every operation on every transport, about 15 min
 	@scripts/deps.sh check
 	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN)
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
+
+check-debian: ## README's commands on fresh Debians 13 and 12, as root and as a user, and all of their compilers (root, debootstrap); RELEASES=, USERS=, GOALS=, COMPILERS=
+	@RELEASES="$(RELEASES)" USERS="$(USERS)" GOALS="$(GOALS)" COMPILERS="$(COMPILERS)" ONLY="$(ONLY)" QUICK="$(QUICK)" LONG="$(LONG)" \
+	  tests/debian/check.sh || [ $$? = 77 ]
 
 check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
 	@scripts/deps.sh check
