@@ -9,6 +9,7 @@
 #include "../kernels/plan.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
+#include "../runtime/overlap.h"
 #include "../runtime/profiler.h"
 #include "../runtime/watch.h"
 #include "code.h"
@@ -133,12 +134,23 @@ out:
   return rc;
 }
 
+/* Inputs of calls in place that the kernel must find as they are now. */
+static hk_status copy_inputs(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < n && rc == HK_OK; i++)
+    if (hk_call_copies_input(at[i]->call))
+      rc = g->device->ops->copy(g->device, (void *)(uintptr_t)at[i]->work.in, at[i]->call->in,
+                                hk_call_in_bytes(at[i]->call), q);
+  return rc;
+}
+
 /* One launch of n pieces that come with all that are chained to them. */
 static hk_status launch_pieces(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
   hk_gpu_batch batch; /* what is not set is not passed */
   hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
   unsigned works = 0;
   bool small;
+  HK_OR_RETURN(copy_inputs(g, at, n, q));
   hk_status rc = hk_gpu_small_launch(g, at, n, q, &small);
   if (small || rc != HK_OK) return rc;
   for (size_t i = 0; i < n; i++) {
@@ -362,7 +374,8 @@ static hk_status choose_stage(hk_gpu_piece *p) {
   hk_status rc = HK_OK;
   hk_gpu *g = p->gpu;
   hk_gpu_piece *last = g->stage.last;
-  const size_t scratch = p->work.scratch_bytes * p->blocks;
+  const size_t own = p->work.scratch_bytes * p->blocks;
+  const size_t scratch = own + (hk_call_copies_input(p->call) ? hk_call_in_bytes(p->call) : 0);
   p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
                last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
                (g->stage.length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
@@ -371,6 +384,7 @@ static hk_status choose_stage(hk_gpu_piece *p) {
     p->stage = last->stage;
     g->stage.length++;
     if (scratch) HK_TRY(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch), out);
+    if (scratch > own) p->work.in = p->work.scratch + own;
     g->stage.scratch += scratch;
   } else {
     p->stage = g->stage.stages++;
