@@ -33,8 +33,6 @@ port=$((20000 + $$ % 9000))
 
 single first
 [ "$(sort "$tmp/out" | tr '\n' ';')" = "rank 0 gave 1 and got the sum 3;rank 1 gave 2 and got the sum 3;" ] || complain "first printed: $(cat "$tmp/out")"
-# shellcheck disable=SC2016 # the pattern has no variable
-diff <(sed '1,2d' examples/first.c) <(sed -n '/^```c$/,/^```$/{/^```/!p}' README.md) || complain "README.md does not show examples/first.c as it is"
 single many_ranks
 single many_ranks 9
 single nonblocking
