@@ -147,7 +147,7 @@ def run_all(commands, folder):
         os.chmod(out, 0o755)
         path = os.environ["PATH"]
         if commands and commands[0].page.startswith("docs/"):  # their readers have installed the programs
-            path = os.environ.get("HK_INSTALLED", "") + ":" + path
+            path = os.environ.get("HK_INSTALLED", path) + ":" + path
         shell = subprocess.Popen(["bash", "-c", script], cwd=folder, start_new_session=True,
                                  env={**os.environ, "PATH": path})
         try:
