@@ -6,12 +6,11 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 SAN ?=
-PREFIX ?= /usr/local
+PREFIX ?= /opt/hocket
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 comma := ,
 BUILD ?= build/$(notdir $(firstword $(CC)))$(if $(SAN),-$(subst $(comma),-,$(SAN)))
-VERSION := 2.32.3
 
 # -Werror in what checks (see KEEP_WARNINGS), empty for users: the next compiler or header warns of something new, and must not break builds.
 WERROR ?=
@@ -146,7 +145,10 @@ else
 say =
 endif
 
-.PHONY: all kernels-note objects lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-debian check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-pack gpu-check gpu-bench bench bench-peers bench-kernels deps install \
+.PHONY: all kernels-note objects lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo deps \
+        check check-san check-tsan check-roce check-slurm check-debian check-plugins check-faults check-allocations check-frameworks \
+        check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-pack gpu-check gpu-bench bench bench-peers \
+        bench-kernels install uninstall \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -378,7 +380,7 @@ deps: ## install with apt what building, testing and measuring need
 
 demo: ## install what is missing, build, run an allreduce on the GPUs, if there are any, else between two processes
 	@scripts/deps.sh build
-	@$(MAKE) $(CORES) --no-print-directory lib perf kernels-note
+	@$(MAKE) $(CORES) --no-print-directory lib perf tool man kernels-note
 	@scripts/demo.sh $(BUILD) "$(NVCC)"
 
 check: ## install what is missing, build, run the tests; ONLY=pattern for some, QUICK=1 without sanitizers and clang, LONG=1 for all
@@ -501,9 +503,14 @@ bench-peers: $(BUILD)/bench/ib_peers ## what a rank with 1024 and with 4096 peer
 bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces
 	$<
 
-install: lib perf tool man ## into PREFIX (/usr/local), below DESTDIR
-	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) HK_BUILD=$(BUILD) VERSION=$(VERSION) \
-	  scripts/install.sh "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
+# Under sudo it installs what its user has built: root's environment may lack their compilers.
+INSTALL := PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" HK_BUILD=$(BUILD) scripts/install.sh
+install: ## into PREFIX (/opt/hocket), below DESTDIR; says what it takes the place of
+	@$(INSTALL) may install
+	@[ -n "$(SUDO_USER)" ] || $(MAKE) -s $(CORES) --no-print-directory lib perf tool man
+	@$(INSTALL) install "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
+uninstall: ## removes from PREFIX what install has written
+	@$(INSTALL) uninstall
 
 clean: ## remove build/
 	rm -rf build
