@@ -76,8 +76,8 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  * memory and on GPUs.  Counts and displacements are in elements of `datatype`, have one entry for each rank, and are
  * copied before the call returns.  A displacement says where a block begins, from the start of the buffer; instead of
  * an array of them NULL may be given: the blocks then follow one another in the order of ranks.  Counts may be 0, and
- * the buffer of a rank whose counts are all 0 may be NULL.  Blocks of a receive buffer must not overlap. Blocks of the two
- * buffers that overlap, other than "in place", are ncclInvalidArgument.
+ * the buffer of a rank whose counts are all 0 may be NULL.  Blocks of a receive buffer must not overlap.
+ * Blocks of the two buffers that overlap, other than "in place", are ncclInvalidArgument.
  *
  * hocketAlltoAllv: rank r sends sendcounts[p] elements of its block p to rank p, which receives them as its block r.
  * Each rank gives only its own counts: sendcounts[p] on rank r and recvcounts[r] on rank p must be equal.  If they are

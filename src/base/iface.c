@@ -186,8 +186,9 @@ static unsigned prefix_bits(const struct sockaddr *mask) {
   return n;
 }
 
-/* Is the interface of use?  RUNNING: the cable is plugged in; without it nothing would arrive. The kernel sets this flag
- * up to a second after LOWER_UP, which says the same. The address by which the route to the root leaves always is. */
+/* Is the interface of use?  RUNNING: the cable is plugged in; without it nothing would arrive. The kernel sets this
+ * flag up to a second after LOWER_UP, which says the same. The address by which the route to the root leaves always
+ * is. */
 static bool usable(const struct ifaddrs *i, const hk_addr *local) {
   hk_addr a;
   if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) return false;

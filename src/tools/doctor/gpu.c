@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks that need the CUDA driver: may this process use each GPU, do the kernels load there, does the switch add up. */
+/* Checks that need the CUDA driver: may this process use each GPU, do the kernels load there, does the switch add up.
+ */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include "../../device/cuda.h"
