@@ -444,7 +444,8 @@ check-slurm: ## the perf binaries and an example under a real Slurm with two nod
 
 check-faults: ## every fault in every operation on every transport, about 15 minutes; writes the tables in docs/faults.md
 	@scripts/deps.sh check
-	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN)
+	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN) $(HELPER_BIN)
+	@FORKS=2000 HK_BUILD=$(BUILD) tests/suites/forks.sh
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
 
 check-debian: ## README's commands on fresh Debians 13 and 12, as root and as a user, and all of their compilers (root, debootstrap); RELEASES=, USERS=, GOALS=, COMPILERS=

@@ -3,6 +3,7 @@
  * process. */
 #include "code.h"
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
@@ -25,6 +26,7 @@ int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
 /* Global, because communicators have no other object in common. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(table_lock);
 static hk_gpu_code *codes;
 
 static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
