@@ -30,8 +30,8 @@ typedef struct hk_dl {
   void *handle;
 } hk_dl;
 
-/* A function of a library that the process has loaded, by itself or by us; NULL: it has not, or the library has none. It
- * stays loaded then. Loads nothing, and costs little as long as the process loads nothing more. */
+/* A function of a library that the process has loaded, by itself or by us, and that then stays loaded; NULL: there is
+ * none. Loads nothing, and costs little while the process loads nothing. */
 typedef struct hk_dl_seen {
   const char *file, *symbol;
   void *found;              /* of hk_dl_look, as is the field below */
