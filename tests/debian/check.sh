@@ -94,11 +94,13 @@ goal() { # user goal
 }
 
 # Everything is compiled without optimization, the tests, too; what users build also in the ways that distributions do.
+headers='libhwloc-dev check libsubunit-dev libexpat1-dev libibverbs-dev librdmacm-dev libssl-dev' # that the sources look for
 compilers() {
   local root=$folder/$release-compilers names name flags log words began rc targets
   read -ra names <<<"${COMPILERS:-}"
   log=$folder/logs/$release-compilers.log
-  fresh "$root" root && enter "$root" root "cd ~/hocket && scripts/deps.sh check && apt-cache search --names-only '^(gcc|clang)-[0-9]+$'" >"$log" 2>&1 ||
+  fresh "$root" root && enter "$root" root "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q install -y --no-install-recommends gcc $headers &&
+    apt-cache search --names-only '^(gcc|clang)-[0-9]+$'" >"$log" 2>&1 ||
     { report "$release compilers" 1 0 "no machine for them: $log"; return; }
   [ ${#names[@]} -gt 0 ] || mapfile -t names < <(sed -n 's/^\(\(gcc\|clang\)-[0-9]*\) - .*/\1/p' "$log" | sort -V)
   for name in "${names[@]}"; do
