@@ -107,6 +107,6 @@ if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
 fi
 chmod 755 "$tmp"
 cd "$tmp/hocket" || exit 1
-"${user[@]}" env -i HOME="$tmp/home" USER=nobody LANG=C.UTF-8 PATH="$tmp/bin:/usr/local/bin:/usr/bin:/bin" "${network[@]}" "${offline[@]}" HK_DEMO_LARGEST=64K \
+"${user[@]}" env -i HOME="$tmp/home" USER=nobody LANG=C.UTF-8 PATH="$tmp/bin:/usr/local/bin:/usr/bin:/bin" "${network[@]}" "${offline[@]}" HK_DEMO_LARGEST=64K HOCKET_DEVICE=host \
   HK_INSTALLED="$tmp/python:$tmp/hocket/build/gcc/bin" /usr/bin/python3 -B "$tree/tests/python/pages.py" --rules "$tmp/rules" "$tmp/hocket" \
   README.md docs/perf.md docs/deploy.md docs/python.md docs/torch.md examples/*.[cp]* examples/*/*.c*
