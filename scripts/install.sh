@@ -122,7 +122,7 @@ END
   fi
   if [ "$(ldconfig -p | sed -n 's/^[[:space:]]*libnccl\.so\.2 .* => //p' | head -n 1)" = "$LIBDIR/libnccl.so.2" ]; then
     echo "Every program of this machine that looks for libnccl.so.2 without a path of its own now loads Hocket${1:+, in place of $1}."
-    [ -z "$1" ] || echo "To undo that: make uninstall PREFIX=$PREFIX; another PREFIX, such as /opt/hocket, takes nobody's place."
+    [ -z "$1" ] || echo "To undo that: make uninstall PREFIX=$PREFIX; with another PREFIX, such as /opt/hocket, it takes no other library's place."
   elif [ -n "$1" ]; then
     echo "ld.so finds $1 first: programs load Hocket only with LD_LIBRARY_PATH=$LIBDIR."
   else
