@@ -157,8 +157,11 @@ all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) ker
 kernels-note:
 	@echo "GPU kernels: $(if $(NVCC),in the library: sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX of $(PTX_ARCHS) for others (by $(NVCC)),none$(if $(KERNELS_WHY),: $(KERNELS_WHY)))"
 lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
+	@:
 perf: $(PERF_BIN) ## the *_perf binaries
+	@:
 tool: $(TOOL) ## the command hocket
+	@:
 # Also for what these run: scripts and their makes.
 check check-san check-tsan check-roce check-slurm check-faults check-allocations check-plugins check-frameworks check-torch fuzz mutations \
 gpu-modes gpu-ptx: export WERROR := -Werror
@@ -173,10 +176,12 @@ tests: test-parts $(UNIT_BIN) $(FAULT_BIN) $(ROCE_BIN) ## unit tests and the sui
 	@:
 python: $(PYTHON_ALL) ## the Python package, in build/gcc/python (PYTHONPATH)
 	@:
-examples: $(EXAMPLE_BIN)
+examples: $(EXAMPLE_BIN) ## those of examples/ that need nothing but the library
+	@:
 check-build: all python tests
 	@:
 man: $(MAN) $(COMPLETION)
+	@:
 
 # Objects depend on the flags in force: a change of compiler or flags rebuilds, and so do headers that are installed after
 # the first build (src/topo/detect_hwloc.c).
@@ -508,7 +513,7 @@ bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces
 INSTALL := PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" HK_BUILD=$(BUILD) scripts/install.sh
 install: ## into PREFIX (/opt/hocket), below DESTDIR; says what it takes the place of
 	@$(INSTALL) may install
-	@[ -n "$(SUDO_USER)" ] || $(MAKE) -s $(CORES) --no-print-directory lib perf tool man
+	@[ -n "$(SUDO_USER)" ] || $(MAKE) $(CORES) --no-print-directory lib perf tool man
 	@$(INSTALL) install "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
 uninstall: ## removes from PREFIX what install has written
 	@$(INSTALL) uninstall

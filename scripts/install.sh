@@ -29,7 +29,6 @@ folder() {
   made+=("$1")
 }
 put() { # mode source path
-  [ -e "$2" ] || die "$2 is not built: make lib perf tool man"
   folder "$(dirname "$3")"
   install -m "$1" "$2" "$DESTDIR$3"
   note "$(sum "$DESTDIR$3")" "$3"
@@ -123,7 +122,7 @@ END
   fi
   if [ "$(ldconfig -p | sed -n 's/^[[:space:]]*libnccl\.so\.2 .* => //p' | head -n 1)" = "$LIBDIR/libnccl.so.2" ]; then
     echo "Every program of this machine that looks for libnccl.so.2 without a path of its own now loads Hocket${1:+, in place of $1}."
-    [ -z "$1" ] || echo "To undo that: make uninstall PREFIX=$PREFIX; another PREFIX, such as /opt/hocket, takes nobody's place."
+    [ -z "$1" ] || echo "To undo that: make uninstall PREFIX=$PREFIX; with another PREFIX, such as /opt/hocket, it takes no other library's place."
   elif [ -n "$1" ]; then
     echo "ld.so finds $1 first: programs load Hocket only with LD_LIBRARY_PATH=$LIBDIR."
   else
@@ -138,6 +137,10 @@ renew() { [ -n "$DESTDIR" ] || [ "$(id -u)" != 0 ] || ldconfig 2>/dev/null || tr
 case $1 in
   may) may "$2" ;;
   install)
+    # shellcheck disable=SC2086 # lists of files
+    for file in "$HK_BUILD/lib/libnccl.so.2" "$HK_BUILD/lib/libnccl-net-hocket.so" $2 $3 $4; do
+      [ -e "$file" ] || die "$file is not built: run \`make lib perf tool man\` first, without sudo"
+    done
     before=$(nccl_of_ld_so | head -n 1) pc_before=$(nccl_of_pkg_config)
     [ ! -e "$manifest" ] || remove
     if [ -e "$lib/libnccl.so.2" ] && ! grep -qa hocketVersion "$lib/libnccl.so.2"; then

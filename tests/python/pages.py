@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the commands that pages and examples show, as they are printed: pages.py [--rules FILE] FOLDER PAGE...
 
-All commands of a page run in one shell in the folder, in the order of the page, so that `export` has its effect. These
-are commands:
+All commands of a page run in one shell in the folder, in the order of the page, so that `export` has its effect.
+These are commands:
 - in a page: lines of indented blocks, and of blocks of the kind "sh" unless these are scripts that begin with "#!";
-  lines after "$ " in blocks of the kind "console"; text in backquotes that begins with a program of PROGRAMS. A block of Python whose first line is a comment with
-  a file's name becomes that file.
+  lines after "$ " in blocks of the kind "console"; text in backquotes that begins with a program of PROGRAMS. A block
+  of Python whose first line is a comment with a file's name becomes that file.
 - in a source: lines of the first comment that are indented by more than its text.
 A command must end well. In a console block it must print the lines that stand below it, in any order (that of ranks is
 not known); nothing stands below where figures differ, and suite docs compares what `hocket` prints.

