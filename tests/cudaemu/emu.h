@@ -28,6 +28,7 @@ typedef struct emu_config {
       ipc, dmabuf, dmabuf_pci, dmabuf_vmm;
   bool multicast, corrupt_peer;
   int rdma_flush, rdma_order;
+  int busy; /* a device that another process has for itself; -1: none */
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, slice_us, watchdog, connections, patience;
   unsigned queue;                                            /* operations that wait in a stream, at most */
