@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which devices may access virtual memory. Unlike classic memory, whose access a context gets once for all, each mapping
- * says whom it lets in. It lets in the devices that this process has open, which are those of its ranks: others cost a
- * mapping each, and the driver may refuse one that another process has for itself. A device that is opened later gets
- * access to what is mapped already. */
+/* Which devices may access virtual memory. Unlike classic memory, whose access a context gets once for all, each
+ * mapping says whom it lets in. It lets in the devices that this process has open, which are those of its ranks: others
+ * cost a mapping each, and the driver may refuse one that another process has for itself. A device that is opened later
+ * gets access to what is mapped already. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/log.h"

@@ -397,8 +397,8 @@ START_TEST(calls_far_ahead) {
 }
 END_TEST
 
-/* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the ranks'
- * devices alone, also what was there before the second rank's device was opened. */
+/* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the
+ * ranks' devices alone, also what was there before the second rank's device was opened. */
 static bool lets_in(int device, const void *at) {
   static CUresult (*get)(unsigned long long *, const CUmemLocation *, CUdeviceptr);
   const CUmemLocation l = {CU_MEM_LOCATION_TYPE_DEVICE, device};
