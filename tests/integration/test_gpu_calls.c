@@ -4,6 +4,7 @@
  * check: notsan */
 #include "../../src/device/device.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/world.h"
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/runtime/plans.h"
 #include "../support/driver_calls.h"
@@ -396,6 +397,44 @@ START_TEST(calls_far_ahead) {
 }
 END_TEST
 
+/* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the
+ * ranks' devices alone, also what was there before the second rank's device was opened. */
+static bool lets_in(int device, const void *at) {
+  static CUresult (*get)(unsigned long long *, const CUmemLocation *, CUdeviceptr);
+  const CUmemLocation l = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  unsigned long long flags = 0;
+  void *driver = dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD);
+  *(void **)&get = dlsym(driver, "cuMemGetAccess");
+  ck_assert_int_eq(get(&flags, &l, (CUdeviceptr)(uintptr_t)at), CUDA_SUCCESS);
+  dlclose(driver);
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+START_TEST(other_devices) {
+  gpu_ranks g;
+  void *early, *late;
+  setenv("CUDAEMU_BUSY", "5", 1);
+  if (_i) setenv("NCCL_P2P_DISABLE", "1", 1); /* through the host's memory */
+  gpu_open(&g, 2, 2, 1 << 20);
+  emu_use(0);
+  OK_NCCL(ncclMemAlloc(&early, 1 << 22));
+  ck_assert(lets_in(0, early) && !lets_in(1, early));
+  gpu_init_all(&g);
+  gpu_call_all(&g);
+  emu_use(1);
+  OK_NCCL(ncclMemAlloc(&late, 1 << 22));
+  const void *const credits[2] = {hk_gpu_of(g.comm[0])->world->credits[0].base,
+                                  hk_gpu_of(g.comm[0])->world->credits[1].base};
+  for (int d = 0; d < 8; d++) {
+    ck_assert_int_eq(lets_in(d, early), d < 2);
+    ck_assert_int_eq(lets_in(d, late), d < 2);
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(lets_in(d, credits[r]), d < 2);
+  }
+  OK_NCCL(ncclMemFree(early));
+  OK_NCCL(ncclMemFree(late));
+  gpu_close(&g);
+}
+END_TEST
+
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
@@ -409,6 +448,7 @@ int main(void) {
   tcase_add_loop_test(t, no_allocation_waits, 0, 3);
   tcase_add_loop_test(t, older_driver, 0, 2);
   tcase_add_test(t, first_launches);
+  tcase_add_loop_test(t, other_devices, 0, 2);
   tcase_add_test(t, calls_far_ahead);
   tcase_add_loop_test(t, handle_again, 0, 2);
   tcase_add_test(t, slices);
