@@ -6,12 +6,11 @@ ifeq ($(origin CC),default)
 CC := gcc
 endif
 SAN ?=
-PREFIX ?= /usr/local
+PREFIX ?= /opt/hocket
 LIBDIR ?= $(PREFIX)/lib
 DESTDIR ?=
 comma := ,
 BUILD ?= build/$(notdir $(firstword $(CC)))$(if $(SAN),-$(subst $(comma),-,$(SAN)))
-VERSION := 2.32.3
 
 # -Werror in what checks (see KEEP_WARNINGS), empty for users: the next compiler or header warns of something new, and must not break builds.
 WERROR ?=
@@ -146,7 +145,10 @@ else
 say =
 endif
 
-.PHONY: all kernels-note objects lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-debian check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install \
+.PHONY: all kernels-note objects lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo deps \
+        check check-san check-tsan check-roce check-slurm check-debian check-plugins check-faults check-allocations check-frameworks \
+        check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-pack gpu-check gpu-bench bench bench-peers \
+        bench-kernels install uninstall \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -155,8 +157,11 @@ all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) ker
 kernels-note:
 	@echo "GPU kernels: $(if $(NVCC),in the library: sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX of $(PTX_ARCHS) for others (by $(NVCC)),none$(if $(KERNELS_WHY),: $(KERNELS_WHY)))"
 lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
+	@:
 perf: $(PERF_BIN) ## the *_perf binaries
+	@:
 tool: $(TOOL) ## the command hocket
+	@:
 # Also for what these run: scripts and their makes.
 check check-san check-tsan check-roce check-slurm check-faults check-allocations check-plugins check-frameworks check-torch fuzz mutations \
 gpu-modes gpu-ptx: export WERROR := -Werror
@@ -171,10 +176,12 @@ tests: test-parts $(UNIT_BIN) $(FAULT_BIN) $(ROCE_BIN) ## unit tests and the sui
 	@:
 python: $(PYTHON_ALL) ## the Python package, in build/gcc/python (PYTHONPATH)
 	@:
-examples: $(EXAMPLE_BIN)
+examples: $(EXAMPLE_BIN) ## those of examples/ that need nothing but the library
+	@:
 check-build: all python tests
 	@:
 man: $(MAN) $(COMPLETION)
+	@:
 
 # Objects depend on the flags in force: a change of compiler or flags rebuilds, and so do headers that are installed after
 # the first build (src/topo/detect_hwloc.c).
@@ -378,7 +385,7 @@ deps: ## install with apt what building, testing and measuring need
 
 demo: ## install what is missing, build, run an allreduce on the GPUs, if there are any, else between two processes
 	@scripts/deps.sh build
-	@$(MAKE) $(CORES) --no-print-directory lib perf kernels-note
+	@$(MAKE) $(CORES) --no-print-directory lib perf tool man kernels-note
 	@scripts/demo.sh $(BUILD) "$(NVCC)"
 
 check: ## install what is missing, build, run the tests; ONLY=pattern for some, QUICK=1 without sanitizers and clang, LONG=1 for all
@@ -400,17 +407,24 @@ gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; ab
 
 sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100: docs/results/sass.md
 	@scripts/nvdisasm.sh get >/dev/null
-	@ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/sass.sh || [ $$? = 77 ]
+	@for suite in gpu_compile sass; do ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/$$suite.sh || [ $$? = 77 ] || exit 1; done
 
 gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken; MORE=1: all mutations; PART=TEXT: a part
 	@$(MAKE) $(CORES) --no-print-directory check-build
 	@PTX=all HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" tests/suites/gpu_ptx.sh || [ $$? = 77 ]
 
-gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
-	@tests/gpu/check.sh || [ $$? = 77 ]
+# A card of the user's own, or GPU_ARCHS="80 90".
+PACK_ARCHS := $(if $(filter file undefined,$(origin GPU_ARCHS)),90,$(GPU_ARCHS))
+gpu-pack: ## what a machine with a GPU and no compiler needs to run tests/gpu/session.sh, in build/gpu; GPU_ARCHS=90
+	@$(MAKE) $(CORES) --no-print-directory BUILD=build/gpu NVCC="$(or $(NVCC),$(NVCC_HERE),$(error gpu-pack: no nvcc: $(NVCC_HINT)))" \
+	  GPU_ARCHS="$(PACK_ARCHS)" lib perf tool
+	@scripts/gpu-pack.sh build/gpu
+
+gpu-check: ## is everything right on the GPU at hand?  At most seven minutes; results in build/gpu/ (OUT=)
+	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/session.sh || [ $$? = 77 ]
 
 gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 beside Hocket?  Under ten minutes
-	@tests/gpu/bench.sh || [ $$? = 77 ]
+	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/bench.sh || [ $$? = 77 ]
 
 figures: lib ## how large and how entangled the code is, beside well-kept libraries of the field
 	@HK_BUILD=$(BUILD) scripts/figures.sh
@@ -435,7 +449,8 @@ check-slurm: ## the perf binaries and an example under a real Slurm with two nod
 
 check-faults: ## every fault in every operation on every transport, about 15 minutes; writes the tables in docs/faults.md
 	@scripts/deps.sh check
-	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN)
+	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN) $(HELPER_BIN)
+	@FORKS=2000 HK_BUILD=$(BUILD) tests/suites/forks.sh
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
 
 check-debian: ## README's commands on fresh Debians 13 and 12, as root and as a user, and all of their compilers (root, debootstrap); RELEASES=, USERS=, GOALS=, COMPILERS=
@@ -494,9 +509,14 @@ bench-peers: $(BUILD)/bench/ib_peers ## what a rank with 1024 and with 4096 peer
 bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces
 	$<
 
-install: lib perf tool man ## into PREFIX (/usr/local), below DESTDIR
-	@PREFIX=$(PREFIX) LIBDIR=$(LIBDIR) DESTDIR=$(DESTDIR) HK_BUILD=$(BUILD) VERSION=$(VERSION) \
-	  scripts/install.sh "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
+# Under sudo it installs what its user has built: root's environment may lack their compilers.
+INSTALL := PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" HK_BUILD=$(BUILD) scripts/install.sh
+install: ## into PREFIX (/opt/hocket), below DESTDIR; says what it takes the place of
+	@$(INSTALL) may install
+	@[ -n "$(SUDO_USER)" ] || $(MAKE) $(CORES) --no-print-directory lib perf tool man
+	@$(INSTALL) install "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
+uninstall: ## removes from PREFIX what install has written
+	@$(INSTALL) uninstall
 
 clean: ## remove build/
 	rm -rf build

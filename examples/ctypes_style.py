@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An allreduce from Python with nothing but ctypes, as inference servers call NCCL.
 
-    python3 examples/ctypes_style.py [build/gcc/lib/libnccl.so.2 [ranks]]
+    make lib
+    LD_LIBRARY_PATH=build/gcc/lib python3 examples/ctypes_style.py    # two ranks; or the library's path, and ranks:
+    python3 examples/ctypes_style.py build/gcc/lib/libnccl.so.2 3
 
 Each rank is a process; the buffers are ordinary memory (HOCKET_DEVICE=host).  With any library of NCCL's ABI and pointers
 to a GPU's memory the calls would be the same.

@@ -1,5 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The smallest program: two processes add up one number each.  The README shows it. */
+/* The smallest program: two processes add up one number each.
+ *
+ *   cc -Iinclude examples/first.c -Lbuild/gcc/lib -lnccl -Wl,-rpath,$PWD/build/gcc/lib -o first && ./first
+ *
+ * This needs `make lib`; `make examples` builds all of them.  After `make install`:
+ *
+ *   export PKG_CONFIG_PATH=/opt/hocket/lib/pkgconfig
+ *   cc examples/first.c -o first $(pkg-config --cflags --libs nccl) -Wl,-rpath,/opt/hocket/lib && ./first */
 #include <nccl.h>
 #include <stdio.h>
 #include <sys/wait.h>

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One process, one thread, many ranks: the shortest way to a collective.
  *
- *   build/gcc/examples/many_ranks        four ranks; any other number as argument
+ *   make examples
+ *   build/gcc/examples/many_ranks        # four ranks
+ *   build/gcc/examples/many_ranks 9
  *
  * A thread that drives several ranks must start their parts of a collective inside one group: the call of the first
  * rank alone could only wait for the others for ever. */

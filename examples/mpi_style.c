@@ -2,11 +2,13 @@
 /* One rank a process, started by mpirun, with no MPI linked: Open MPI and MPICH give each process its rank and the
  * number of processes in its environment.
  *
- *   mpirun -np 4 build/gcc/examples/mpi_style
- *   mpirun -np 4 -x NCCL_COMM_ID=node1:29400 ...     several hosts, rank 0 on node1 (MPICH: -genv NCCL_COMM_ID ...)
+ *   make examples
+ *   mpirun -np 4 --oversubscribe build/gcc/examples/mpi_style    # Open MPI, on fewer than four cores, too
+ *   mpirun -np 4 -genv NCCL_DEBUG WARN build/gcc/examples/mpi_style    # MPICH
+ *   mpirun -np 4 --host a:2,b:2 -x NCCL_COMM_ID=a:29400 build/gcc/examples/mpi_style    # several hosts, rank 0 on a
  *
- * Before they can communicate, all ranks need the unique id that rank 0 makes.  A program that links MPI would send
- * it with MPI_Bcast.  Here a file does it, or NCCL_COMM_ID, which makes the id from an address and thus equal
+ * Before they can communicate, all ranks need the unique id that rank 0 makes.  A program that links MPI sends it with
+ * MPI_Bcast (mpi/bcast.c).  Here a file does it, or NCCL_COMM_ID, which makes the id from an address and thus equal
  * everywhere. */
 #include <string.h>
 #include <time.h>

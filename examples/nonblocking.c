@@ -2,6 +2,7 @@
 /* A communicator that never blocks its caller: calls may return ncclInProgress, and ncclCommGetAsyncError says when
  * what was started is complete.  A program can give up on peers that do not come, instead of waiting for ever.
  *
+ *   make examples
  *   build/gcc/examples/nonblocking */
 #include <time.h>
 #include "example.h"

@@ -2,7 +2,10 @@
 /* Communication beside computation: an allreduce on a host stream returns at once and goes on in the stream's own
  * thread, as it would with a CUDA stream on a GPU.
  *
- *   build/gcc/examples/overlap */
+ *   make examples
+ *   build/gcc/examples/overlap
+ *
+ * By hand it needs -lm, for sinf. */
 #include <hocket.h>
 #include <math.h>
 #include "example.h"

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Send and receive: processes in a ring pass their blocks on until everyone has seen all, an allgather by hand.
  *
- *   build/gcc/examples/ring        four processes; any other number as argument
+ *   make examples
+ *   build/gcc/examples/ring        # four processes
+ *   build/gcc/examples/ring 1
  *
  * The processes are forked here, before anything touches the library; rank 0 makes the unique id and gives it to the
  * others through a pipe. */

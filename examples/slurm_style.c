@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank a process, started by Slurm's srun, which sets SLURM_PROCID and SLURM_NTASKS.
  *
+ *   make examples
  *   srun -N 2 --ntasks-per-node 4 build/gcc/examples/slurm_style
  *
  * Rank 0 runs on the first node of the job's list, so its address is known to all without any exchange; the job's

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Splitting a communicator: a grid of ranks gets one communicator a row and one a column.
  *
+ *   make examples
  *   build/gcc/examples/split
  *
  * Ranks that give the same colour land in one new communicator, in the order of their keys. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One rank a process, started by torchrun or by anything else that sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT.
  *
+ *   make examples
  *   torchrun --no-python --nproc-per-node 4 build/gcc/examples/torchrun_style
  *   export WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29400
  *   for r in 0 1; do RANK=$r build/gcc/examples/torchrun_style & done; wait

@@ -10,7 +10,7 @@
 # A test that fails is run once more if the failure may be the machine's (see may_repeat); the line FLAKY shows both runs.
 # A comment line that begins with "check:" in the first 40 lines of a test's source gives options:
 #   timeout=N   seconds before it is killed (120; a unit test under sanitizers gets five times as many)
-#   root        a suite that needs root (run through sudo -n where possible, else skipped)
+#   root        needs root: runs through sudo -n where possible; else a suite is skipped, and a unit test skips some of its cases
 #   notsan, noasan  a unit test that is not run under that sanitizer: it takes too long there, or proves nothing (no threads)
 #   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
 #               there unless LONG=1 or ONLY asks for it
@@ -196,12 +196,24 @@ waiting_first() {
   while read -r source; do echo "$(how "$source") $source"; done | sort -s -r -k 1,1
 }
 
+# Sets `root` to the words that go before a command of root's.
+by_root() {
+  root=()
+  [ "$(id -u)" != 0 ] || return 0
+  sudo -n true 2>/dev/null || return 1
+  root=(sudo -n env)
+  local variable
+  for variable in PATH $(compgen -e | grep -E '^(HK|CK|HOCKET|CHECK)_|SAN_OPTIONS$'); do root+=("$variable=${!variable}"); done
+}
+
 unit_tests() { # folder prefix skip-option timeout-factor
-  local how source name
+  local how source name root
   while read -r how source; do
     too_long "$source" "$group" && continue
     name=$(basename "$source" .c)
-    start "$how" "$2$name" $(($(option "$source" timeout 120) * $4)) "${wrap[@]}" "$1/tests/$name"
+    root=()
+    [ "$(option "$source" root no)" = no ] || by_root
+    start "$how" "$2$name" $(($(option "$source" timeout 120) * $4)) "${root[@]}" "${wrap[@]}" "$1/tests/$name"
   done < <(unit_sources "$2" "$3" | waiting_first)
 }
 
@@ -214,20 +226,17 @@ suites_by_limit() {
 }
 
 suites() {
-  local suite name limit how
+  local suite name limit how root
   for suite in $(suites_by_limit); do
     name=$(basename "$suite" .sh)
     too_long "$suite" suites && continue
     limit=$(option "$suite" timeout 120)
     how=$(how "$suite")
-    if [ "$(option "$suite" root no)" = yes ] && [ "$(id -u)" != 0 ]; then
-      if sudo -n true 2>/dev/null; then
-        start "$how" "$name" "$limit" sudo -n env "PATH=$PATH" "HK_BUILD=$HK_BUILD" "$suite"
-      else
-        skip "$name" "needs root, and sudo without a password is not here"
-      fi
+    root=()
+    if [ "$(option "$suite" root no)" = yes ] && ! by_root; then
+      skip "$name" "needs root, and sudo without a password is not here"
     else
-      start "$how" "$name" "$limit" "$suite"
+      start "$how" "$name" "$limit" "${root[@]}" "$suite"
     fi
   done
 }

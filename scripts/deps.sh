@@ -36,6 +36,11 @@ want_check() {
   wish jq "cmd:jq" "reads the JSON that commands write"
   wish mandoc "cmd:mandoc" "checks the manual pages"
   wish graphviz "cmd:dot" "draws pictures of machines"
+  wish gnuplot-nox "cmd:gnuplot" "draws the perf programs' plots"
+  wish openmpi-bin "cmd:mpirun.openmpi" "a launcher of ranks"
+  wish libopenmpi-dev "file:/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" "an example links MPI"
+  wish mpich "cmd:mpirun.mpich" "a launcher of ranks"
+  wish shellcheck "cmd:shellcheck" "checks the shell scripts"
   wish zsh "cmd:zsh" "reads its completion"
   want_roce
 }

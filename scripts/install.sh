@@ -1,37 +1,163 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Called by `make install` with the programs, the man pages and the shells' completion to install.
+# install.sh may | install PROGRAMS PAGES COMPLETION | uninstall: what `make install` and `make uninstall` do, in PREFIX and LIBDIR
+# below DESTDIR.  share/doc/hocket/manifest lists every file, link and folder that was written, with check sums: uninstall removes
+# these and nothing else.
 set -eu
+umask 022
+PATH=$PATH:/usr/sbin:/sbin # ldconfig is there
 root=$DESTDIR$PREFIX lib=$DESTDIR$LIBDIR
-install -d "$root/include" "$root/bin" "$lib/pkgconfig"
-install -m 644 include/*.h "$root/include/"
-install -m 755 "$HK_BUILD/lib/libnccl.so.2" "$lib/libnccl.so.$VERSION"
-install -m 755 "$HK_BUILD/lib/libnccl-net-hocket.so" "$lib/"
-ln -sf "libnccl.so.$VERSION" "$lib/libnccl.so.2"
-ln -sf libnccl.so.2 "$lib/libnccl.so"
-install -D -m 644 -t "$root/share/doc/hocket" LICENSE NOTICE
-for binary in $1; do install -m 755 "$binary" "$root/bin/"; done
-for page in $2; do install -D -m 644 "$page" "$root/share/man/man${page##*.}/$(basename "$page")"; done
-for file in $3; do
-  case $file in
-    */_*) install -D -m 644 "$file" "$root/share/zsh/site-functions/$(basename "$file")" ;;
-    *) install -D -m 644 "$file" "$root/share/bash-completion/completions/$(basename "$file")" ;;
-  esac
-done
-for name in nccl hocket; do
-  cat >"$lib/pkgconfig/$name.pc" <<END
+manifest=$root/share/doc/hocket/manifest
+
+die() { echo "$*" >&2; exit 1; }
+
+may() {
+  local folder
+  for folder in "$root" "$lib"; do
+    while [ ! -e "$folder" ]; do folder=$(dirname "$folder"); done
+    [ -d "$folder" ] && [ -w "$folder" ] || die "no right to write $folder: sudo make $1, or make $1 PREFIX=\$HOME/.local"
+  done
+}
+
+# ---- writing; paths have no DESTDIR ----
+note() { echo "$1 $2" >>"$manifest.new"; }
+sum() { sha256sum <"$1" | cut -d ' ' -f 1; }
+folder() {
+  [ -d "$DESTDIR$1" ] && return
+  folder "$(dirname "$1")"
+  mkdir "$DESTDIR$1"
+  made+=("$1")
+}
+put() { # mode source path
+  folder "$(dirname "$3")"
+  install -m "$1" "$2" "$DESTDIR$3"
+  note "$(sum "$DESTDIR$3")" "$3"
+}
+link() { # target path
+  ln -sfn "$1" "$DESTDIR$2"
+  note "link:$1" "$2"
+}
+version() { sed -n "s/^#define $1_\(MAJOR\|MINOR\|PATCH\) //p" "$2" | paste -sd .; }
+pkg_config() { # name version
+  cat >"$manifest.pc" <<END
 prefix=$PREFIX
 includedir=\${prefix}/include
 libdir=$LIBDIR
 
-Name: $name
+Name: $1
 Description: Hocket: collective communication with NCCL's API, on GPUs and CPUs
-Version: $VERSION
+Version: $2
 Cflags: -I\${includedir}
 Libs: -L\${libdir} -lnccl
 END
-  chmod 644 "$lib/pkgconfig/$name.pc"
-done
-echo "installed in $root"
-# A library in a folder that the loader searches is found after ldconfig; only root can, and only in place.
-if [ -z "$DESTDIR" ] && [ "$(id -u)" = 0 ]; then ldconfig 2>/dev/null || true; fi
+  put 644 "$manifest.pc" "$LIBDIR/pkgconfig/$1.pc"
+  rm "$manifest.pc"
+}
+
+write() { # programs pages completion
+  local file nccl
+  nccl=$(version NCCL include/nccl.h)
+  made=()
+  mkdir -p "$DESTDIR/"
+  folder "$PREFIX/share/doc/hocket"
+  : >"$manifest.new"
+  for file in include/*.h; do put 644 "$file" "$PREFIX/$file"; done
+  put 755 "$HK_BUILD/lib/libnccl.so.2" "$LIBDIR/libnccl.so.$nccl"
+  link "libnccl.so.$nccl" "$LIBDIR/libnccl.so.2"
+  link libnccl.so.2 "$LIBDIR/libnccl.so"
+  put 755 "$HK_BUILD/lib/libnccl-net-hocket.so" "$LIBDIR/libnccl-net-hocket.so"
+  for file in LICENSE NOTICE; do put 644 $file "$PREFIX/share/doc/hocket/$file"; done
+  for file in $1; do put 755 "$file" "$PREFIX/bin/$(basename "$file")"; done
+  for file in $2; do put 644 "$file" "$PREFIX/share/man/man${file##*.}/$(basename "$file")"; done
+  for file in $3; do
+    case $file in
+      */_*) put 644 "$file" "$PREFIX/share/zsh/site-functions/$(basename "$file")" ;;
+      *) put 644 "$file" "$PREFIX/share/bash-completion/completions/$(basename "$file")" ;;
+    esac
+  done
+  pkg_config nccl "$nccl"
+  pkg_config hocket "$(version HOCKET include/hocket.h)"
+  for file in "${made[@]}"; do note folder "$file"; done
+  mv "$manifest.new" "$manifest"
+}
+
+# ---- removing ----
+remove() {
+  local what path
+  local -a folders=()
+  while read -r what path; do
+    case $what in
+      folder) folders=("$path" "${folders[@]}") ;;
+      link:*) [ "$(readlink "$DESTDIR$path")" != "${what#link:}" ] || rm "$DESTDIR$path" ;;
+      *)
+        [ -e "$DESTDIR$path" ] || continue
+        if [ "$(sum "$DESTDIR$path")" = "$what" ]; then rm "$DESTDIR$path"; else echo "$path is not what was installed: it stays"; fi
+        ;;
+    esac
+  done <"$manifest"
+  rm "$manifest"
+  for path in "${folders[@]}"; do rmdir "$DESTDIR$path" 2>/dev/null || true; done # others may use it by now
+}
+
+# ---- what the machine makes of it ----
+ld_so_searches() { # folder
+  local searched
+  while IFS=: read -r searched _; do
+    [ "$searched" -ef "$1" ] && return 0
+  done < <(ldconfig -NXv 2>/dev/null | grep '^/')
+  return 1
+}
+nccl_of_ld_so() { ldconfig -p 2>/dev/null | sed -n 's/^[[:space:]]*libnccl\.so\.2 .* => //p' | { grep -vxF "$LIBDIR/libnccl.so.2" || true; }; }
+nccl_of_pkg_config() { { pkg-config --variable=pcfiledir nccl 2>/dev/null || true; } | { grep -vxF "$LIBDIR/pkgconfig" || true; }; }
+
+explain() { # the other NCCL of ld.so, and of pkg-config, before this one came
+  if ! ld_so_searches "$LIBDIR"; then
+    cat <<END
+ld.so does not search $LIBDIR, so programs load Hocket only if you say so${1:+; the others keep $1}:
+  export PATH=$PREFIX/bin:\$PATH PKG_CONFIG_PATH=$LIBDIR/pkgconfig
+  cc program.c -o program \$(pkg-config --cflags --libs nccl) -Wl,-rpath,$LIBDIR    # a program of yours
+  LD_LIBRARY_PATH=$LIBDIR ./program    # a program that was linked with NCCL
+END
+    return
+  fi
+  if [ "$(ldconfig -p | sed -n 's/^[[:space:]]*libnccl\.so\.2 .* => //p' | head -n 1)" = "$LIBDIR/libnccl.so.2" ]; then
+    echo "Every program of this machine that looks for libnccl.so.2 without a path of its own now loads Hocket${1:+, in place of $1}."
+    [ -z "$1" ] || echo "To undo that: make uninstall PREFIX=$PREFIX; with another PREFIX, such as /opt/hocket, it takes no other library's place."
+  elif [ -n "$1" ]; then
+    echo "ld.so finds $1 first: programs load Hocket only with LD_LIBRARY_PATH=$LIBDIR."
+  else
+    echo "ld.so finds it after ldconfig, which root must run."
+  fi
+  if [ -n "$2" ] && [ -z "$(nccl_of_pkg_config)" ]; then echo "pkg-config's nccl is Hocket now, in place of $2/nccl.pc."; fi
+}
+
+# Only root can renew the loader's list, and only in place does it matter.
+renew() { [ -n "$DESTDIR" ] || [ "$(id -u)" != 0 ] || ldconfig 2>/dev/null || true; }
+
+case $1 in
+  may) may "$2" ;;
+  install)
+    # shellcheck disable=SC2086 # lists of files
+    for file in "$HK_BUILD/lib/libnccl.so.2" "$HK_BUILD/lib/libnccl-net-hocket.so" $2 $3 $4; do
+      [ -e "$file" ] || die "$file is not built: run \`make lib perf tool man\` first, without sudo"
+    done
+    before=$(nccl_of_ld_so | head -n 1) pc_before=$(nccl_of_pkg_config)
+    [ ! -e "$manifest" ] || remove
+    if [ -e "$lib/libnccl.so.2" ] && ! grep -qa hocketVersion "$lib/libnccl.so.2"; then
+      die "$lib/libnccl.so.2 is another NCCL: remove it with what installed it, or give another PREFIX"
+    fi
+    write "${@:2}"
+    renew
+    if [ -n "$DESTDIR" ]; then echo "installed in $root"; else
+      echo "installed in $PREFIX; \`make uninstall PREFIX=$PREFIX\` removes it"
+      explain "$before" "$pc_before"
+    fi
+    ;;
+  uninstall)
+    [ -e "$manifest" ] || die "nothing to remove: there is no $manifest, which \`make install\` writes"
+    may uninstall
+    remove
+    renew
+    echo "removed from $root"
+    ;;
+esac

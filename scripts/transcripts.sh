@@ -4,7 +4,7 @@
 # now below them, so that pages never show what no command prints any more.  With CHECK=1 it changes nothing and says which differ;
 # exit code 1 where a command fails.
 set -u
-PATH=$PWD/$1/bin:$PATH
+build=$1 PATH=$PWD/$1/bin:$PATH
 shift
 unset "${!NCCL_@}" "${!HOCKET_@}"
 export LC_ALL=C.UTF-8 NO_COLOR=1 HOME=/nonexistent # no constants that were measured here, no settings of its user
@@ -19,7 +19,9 @@ for page in "$@"; do
       printf '%s\n' "$line" >>"$new"
       if [[ $line == '$ '*'hocket '* && $line != *'hocket '@(tune|doctor)* ]]; then # those two look at the machine at hand
         shown=1
-        bash -c "set -o pipefail; ${line#??}" </dev/null >>"$new" 2>&1 || [ $? = 141 ] || { echo "$page: '${line#??}' fails"; bad=1; }
+        command=${line#??}
+        command=${command//build\/gcc\//$build/} # a reader's build
+        bash -c "set -o pipefail; $command" </dev/null >>"$new" 2>&1 || [ $? = 141 ] || { echo "$page: '${line#??}' fails"; bad=1; }
       fi
     fi
   done <"$page"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An allreduce in a kernel of one's own: one process, all GPUs, NVIDIA's device API (docs/device-api.md).
  *
- *   nvcc -std=c++17 -arch=sm_90 -I$NCCL/include allreduce.cu -o allreduce -L/usr/local/lib -lnccl
+ *   nvcc -std=c++17 -arch=sm_90 -I$NCCL/include allreduce.cu -o allreduce -L/opt/hocket/lib -lnccl
  *
  * $NCCL has NVIDIA's nccl.h and nccl_device.h, for example of the wheel nvidia-nccl-cu13; the library is Hocket's. */
 #include <cuda_runtime.h>

@@ -136,12 +136,27 @@ def _address_of(here: Place, size: int) -> _Address:
         nodes = os.environ.get("SLURM_STEP_NODELIST") or os.environ.get("SLURM_JOB_NODELIST") or "127.0.0.1"
         return _first_node(nodes), 20000 + _token() % 10000
     if here.launcher in ("ompi", "pmi") and here.local_size == size:
-        # A launcher that gives the job no name starts its ranks from one process.
-        name = _job() if any(os.environ.get(v[0]) for v in _generated.JOBS) else f"{os.getppid()} {os.getuid()}"
+        named = any(os.environ.get(v) for v in ("HOCKET_JOB", *(row[0] for row in _generated.JOBS)))
+        name = _job() if named else f"{_launcher_process()} {os.getuid()}"
         return f"\0hocket-{hashlib.sha256(name.encode()).hexdigest()[:32]}", 0
     raise InvalidUsage(
         f"{size} ranks, and nothing says where rank 0 is: install mpi4py, or set MASTER_ADDR and MASTER_PORT on all "
         "ranks, or call hocket.init(address='host:port')")
+
+
+def _launcher_process() -> int:
+    """The process that started this host's ranks: MPICH's proxy, with or without scripts in between."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                name, _, rest = file.read().rpartition(")")  # "12 (name) S 3", and the name may hold anything
+        except OSError:
+            break
+        if "pmi_proxy" in name:
+            return pid
+        pid = int(rest.split()[1])
+    return os.getppid()
 
 
 def _first_node(nodes: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -18,10 +19,15 @@ _GRACE_SECONDS = 5.0  # for the others to report what they noticed
 
 
 def free_port() -> int:
-    """A TCP port that is free now on the loopback interface."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A TCP port that is free now on the loopback interface, and that the kernel gives to no connection meanwhile."""
+    while True:
+        port = random.randrange(10000, 20000)  # below every usual net.ipv4.ip_local_port_range
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                continue
 
 
 def environment(rank: int, size: int, port: int) -> dict[str, str]:

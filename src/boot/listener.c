@@ -11,6 +11,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/fork.h"
 #include "../base/iface.h" /* loopback and link-local addresses */
 #include "../base/log.h"
 #include "../base/tcp.h"
@@ -33,6 +34,7 @@ static struct {
   pthread_mutex_t lock;
   hk_listener *listener;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(process.lock);
 
 void hk_listener_lock(void) { pthread_mutex_lock(&process.lock); }
 void hk_listener_unlock(void) { pthread_mutex_unlock(&process.lock); }
@@ -41,10 +43,7 @@ hk_listener *hk_listener_current(void) { return process.listener; }
 
 /* In a forked child the listener's thread does not exist, and its descriptors are closed: the child makes its own
  * listener. */
-static void forget_listener(void) {
-  process.listener = NULL;
-  pthread_mutex_unlock(&process.lock);
-}
+static void forget_listener(void) { process.listener = NULL; }
 
 /* ---- the admission queue ---- */
 
@@ -433,9 +432,8 @@ hk_status hk_bootstrap_encrypt(const char *key) {
 }
 
 hk_status hk_listener_get(hk_listener **out) {
-  static const hk_fork_hooks hooks = {hk_listener_lock, hk_listener_unlock, forget_listener};
   hk_status rc = HK_OK;
-  hk_on_fork(&hooks);
+  hk_on_fork(forget_listener);
   hk_listener_lock();
   if (!process.listener) HK_TRY(new_listener(&process.listener), out);
   process.listener->users++;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device: the driver, its errors, contexts, limits. */
 #include "cuda.h"
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -85,6 +84,7 @@ void hk_cuda_set_capture_mode(int *mode) {
 
 static void close_device(hk_device *base) {
   hk_cuda *d = (hk_cuda *)base;
+  hk_cuda_access_end(d);
   hk_cu.DevicePrimaryCtxRelease(d->device); /* at the process's end the driver may be gone already: that is fine */
   free(d);
 }
@@ -222,8 +222,11 @@ hk_status hk_cuda_open(int ordinal, hk_device **out) {
   HK_CUDA_TRY(hk_cu.DeviceGet(&d->device, ordinal), undo, "device %d", ordinal);
   HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&d->context, d->device), undo, "the primary context of device %d", ordinal);
   read_limits(d, ordinal);
+  HK_TRY(hk_cuda_access_begin(d), undo_context);
   *out = &d->base;
   return HK_OK;
+undo_context:
+  hk_cu.DevicePrimaryCtxRelease(d->device);
 undo:
   free(d);
   return rc;
@@ -242,18 +245,17 @@ int hk_cuda_current(void) {
 }
 
 bool hk_cuda_owns(const void *p, int *device) {
+  /* Only a library in which the process has memory matters, whoever has loaded it. */
+  static hk_dl_seen cuda = {.file = "libcuda.so.1", .symbol = "cuPointerGetAttribute"};
   CUresult (*attribute)(void *, int, CUdeviceptr) = NULL;
   int type = 0, managed = 0;
-  void *loaded = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void *found = hk_dl_look(&cuda);
   *device = -1;
-  if (!loaded) return false;
-  void *found = dlsym(loaded, "cuPointerGetAttribute");
+  if (!found) return false;
   memcpy(&attribute, &found, sizeof attribute);
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
-  bool owns = attribute && attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS &&
-              type == CU_MEMORYTYPE_DEVICE;
+  bool owns = attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
   if (owns && attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) == CUDA_SUCCESS && managed) owns = false;
   if (owns && attribute(device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) != CUDA_SUCCESS) *device = -1;
-  dlclose(loaded);
   return owns;
 }

@@ -29,7 +29,7 @@ typedef struct hk_device_limits {
   bool stream_words; /* the driver knows word_write, word_wait and word_reach */
   bool fd_handles;   /* its memory can go to other processes by file descriptor */
   bool late_host;    /* the driver gives pinned memory while kernels run: alloc_host_late */
-  char name[64], bus_id[16];
+  char name[64], bus_id[32]; /* a domain may have 32 bits */
   unsigned char uuid[16];
 } hk_device_limits;
 

@@ -4,7 +4,8 @@
  *   MASTER_ADDR and MASTER_PORT             if both are set (torchrun; any other launcher or user)
  *   Slurm's node list and job number        process 0 runs on the first node; the number gives the port
  *   a small file named after the job        otherwise; process 0 writes it (docs/perf.md says into which folder)
- * A connection must begin with the right greeting, so other programs and stale files have no effect. */
+ * A connection must begin with the right greeting, so other programs and stale files have no effect; a process of
+ * another job learns that it is refused. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -36,6 +37,7 @@ typedef struct greeting {
   int32_t nprocs, proc;
 } greeting;
 static const char magic[8] = "hkperf1";
+static const char welcome = 'w', refused = 'r'; /* process 0's answer, one byte */
 
 static uint64_t hash_text(uint64_t h, const char *text) {
   for (; text && *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u; /* FNV-1a */
@@ -71,10 +73,11 @@ static int launcher_process(void) {
   return (int)getppid();
 }
 
-/* A number that all processes of this job agree on and that other jobs are unlikely to have. */
-static uint64_t job_hash(const perf_launch *l) {
-  static const char *const names[] = {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "OMPI_MCA_orte_hnp_uri",
-                                      "PMI_JOBID"};
+/* A number that all processes of this job agree on and that other jobs are unlikely to have. At a given address the
+ * port alone tells jobs without a name apart: launcher processes differ between hosts. */
+static uint64_t job_hash(const perf_launch *l, bool address_given) {
+  static const char *const names[] = {"HOCKET_JOB", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
+                                      "OMPI_MCA_orte_hnp_uri", "PMI_JOBID"};
   char text[64];
   uint64_t h = hash_text(0xcbf29ce484222325u, l->kind);
   bool named = false;
@@ -85,7 +88,15 @@ static uint64_t job_hash(const perf_launch *l) {
   }
   if (!strcmp(l->kind, "slurm")) {
     h = hash_text(hash_text(h, getenv("SLURM_JOB_ID")), getenv("SLURM_STEP_ID"));
-  } else if (!named && strcmp(l->kind, "torchrun")) {
+  } else if (!named && !address_given && strcmp(l->kind, "torchrun")) {
+    if (l->local_procs > 0 && l->local_procs < l->nprocs)
+      perf_fail(
+          PERF_USAGE,
+          "%d processes are on several hosts (%d on this one), and the launcher (%s) gives them neither an address"
+          " nor a name of the job: set MASTER_ADDR and MASTER_PORT on all of them to process 0's host and a free"
+          " port there (MPICH: mpirun -genv MASTER_ADDR HOST -genv MASTER_PORT 29500), or HOCKET_JOB to a name if"
+          " the hosts share the current folder",
+          l->nprocs, l->local_procs, l->kind);
     snprintf(text, sizeof text, "launched by %d", launcher_process());
     h = hash_text(h, text);
   }
@@ -105,11 +116,12 @@ static void first_node(const char *list, char *out, size_t room) {
 
 static void choose_meeting(const perf_launch *l, meeting *m) {
   memset(m, 0, sizeof *m);
-  m->token = job_hash(l);
   const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
+  bool address_given = address && *address && port && *port;
+  m->token = job_hash(l, address_given);
   const char *nodes = getenv("SLURM_STEP_NODELIST");
   if (!nodes) nodes = getenv("SLURM_JOB_NODELIST");
-  if (address && *address && port && *port) {
+  if (address_given) {
     snprintf(m->hosts[0], ADDRESS_ROOM, "%s", address);
     m->nhosts = 1, m->port = atoi(port);
     if (m->port < 1 || m->port > 65534) perf_fail(PERF_USAGE, "MASTER_PORT=%s is not a port", port);
@@ -129,11 +141,17 @@ static void choose_meeting(const perf_launch *l, meeting *m) {
   }
 }
 
-static void describe(const meeting *m, char *text, size_t room) {
-  if (m->path[0])
+static void describe(const perf_launch *l, const meeting *m, char *text, size_t room) {
+  if (!m->path[0])
+    snprintf(text, room, "at %s port %d", m->hosts[0], m->port);
+  else if (l->local_procs == l->nprocs)
     snprintf(text, room, "through the file %s", m->path);
   else
-    snprintf(text, room, "at %s port %d", m->hosts[0], m->port);
+    snprintf(
+        text, room,
+        "through the file %s (if the hosts do not share this folder, set MASTER_ADDR and MASTER_PORT to process 0's"
+        " host and a free port there)",
+        m->path);
 }
 
 static bool is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "localhost"); }
@@ -204,19 +222,32 @@ static void set_timeout(int fd, int seconds) {
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
 }
 
+/* Says to both sides, here once, that a process is not of this job. */
+static void refuse(const perf_launch *l, const meeting *m, int fd, const greeting *g, bool *reported) {
+  send(fd, &refused, 1, MSG_NOSIGNAL);
+  if (*reported || m->path[0]) return;
+  *reported = true;
+  fprintf(stderr,
+          "# process 0 of %d refuses at port %d a process of another job, number %d of %d: another launcher, user, name"
+          " of the job or number of processes; give each job a MASTER_PORT of its own\n",
+          l->nprocs, m->port, g->proc, g->nprocs);
+}
+
 /* The rank of a new connection, or -1. */
-static int greet(const perf_launch *l, const meeting *m, int fd) {
+static int greet(const perf_launch *l, const meeting *m, int fd, bool *reported) {
   greeting g;
   int one = 1;
   set_timeout(fd, GREETING_SECONDS);
-  if (recv(fd, &g, sizeof g, MSG_WAITALL) != sizeof g || memcmp(g.magic, magic, sizeof magic) || g.token != m->token ||
-      g.nprocs != l->nprocs || g.proc < 1 || g.proc >= l->nprocs)
+  if (recv(fd, &g, sizeof g, MSG_WAITALL) != sizeof g || memcmp(g.magic, magic, sizeof magic)) return -1;
+  if (g.token != m->token || g.nprocs != l->nprocs || g.proc < 1 || g.proc >= l->nprocs) {
+    refuse(l, m, fd, &g, reported);
     return -1;
+  }
   if (l->oob.fds[g.proc] >= 0) {
     fprintf(stderr, "# two processes have the number %d of %d\n", g.proc, l->nprocs);
     return -1;
   }
-  if (send(fd, magic, 1, MSG_NOSIGNAL) != 1) return -1;
+  if (send(fd, &welcome, 1, MSG_NOSIGNAL) != 1) return -1;
   set_timeout(fd, 0);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   return g.proc;
@@ -228,12 +259,12 @@ static void meet_all(perf_launch *l, meeting *m) {
   if (m->path[0]) own_addresses(m, local), write_file(m);
   for (int p = 0; p < l->nprocs; p++) l->oob.fds[p] = -1;
   double start = perf_now();
-  bool reported = false;
+  bool reported = false, refusal_reported = false;
   while (missing) {
     char where[1200];
-    describe(m, where, sizeof where);
+    describe(l, m, where, sizeof where);
     set_timeout(listener, 1);
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), proc = fd >= 0 ? greet(l, m, fd) : -1;
+    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), proc = fd >= 0 ? greet(l, m, fd, &refusal_reported) : -1;
     if (proc >= 0)
       l->oob.fds[proc] = fd, missing--;
     else if (fd >= 0)
@@ -266,9 +297,16 @@ static bool read_file(meeting *m) {
   return good && m->nhosts;
 }
 
+/* What process 0 answers on a new connection; 0: nothing. */
+static char ask(int fd, const greeting *g) {
+  char answer = 0;
+  if (send(fd, g, sizeof *g, MSG_NOSIGNAL) != sizeof *g || recv(fd, &answer, 1, 0) != 1) return 0;
+  return answer;
+}
+
 static int try_host(const perf_launch *l, const meeting *m, const char *host, bool *reported) {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
-  char port[16], answer;
+  char port[16];
   snprintf(port, sizeof port, "%d", m->port);
   int error = getaddrinfo(host, port, &hints, &list);
   if (error) { /* the name may become known later; the user learns of the error now */
@@ -288,14 +326,22 @@ static int try_host(const perf_launch *l, const meeting *m, const char *host, bo
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit); /* connect uses this limit too */
     set_timeout(fd, 10);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (!connect(fd, a->ai_addr, a->ai_addrlen) && send(fd, &g, sizeof g, MSG_NOSIGNAL) == sizeof g &&
-        recv(fd, &answer, 1, 0) == 1) {
+    char answer = connect(fd, a->ai_addr, a->ai_addrlen) ? 0 : ask(fd, &g);
+    if (answer == welcome) {
       limit.tv_sec = 0;
       setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
       set_timeout(fd, 0);
       found = fd;
     } else {
       close(fd);
+      if (answer == refused && !*reported && !m->path[0]) {
+        fprintf(
+            stderr,
+            "# process %d of %d: what listens at %s port %d is process 0 of another job: give each job a MASTER_PORT"
+            " of its own, and all its processes the same launcher, user and number\n",
+            l->proc, l->nprocs, host, m->port);
+        *reported = true;
+      }
     }
   }
   freeaddrinfo(list);
@@ -316,7 +362,7 @@ static void meet_first(perf_launch *l, meeting *m) {
     }
     if (perf_now() - start > WAIT_SECONDS) {
       char where[1200];
-      describe(m, where, sizeof where);
+      describe(l, m, where, sizeof where);
       perf_fail(PERF_INTERNAL, "process %d of %d did not find process 0 %s within %d s", l->proc, l->nprocs, where,
                 WAIT_SECONDS);
     }

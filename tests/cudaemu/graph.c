@@ -139,12 +139,18 @@ static void move_to_end(CUgraph g, CUgraphNode n) {
   g->nodes[g->count - 1] = n;
   n->index = g->count - 1;
 }
+static bool depends(CUgraphNode n, CUgraphNode on) {
+  for (size_t i = 0; i < n->ndeps; i++)
+    if (n->deps[i] == on) return true;
+  return false;
+}
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
   if (!graph || (count && (!from || !to))) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&emu_lock);
   for (size_t i = 0; i < count; i++) {
     CUgraphNode n = to[i];
     if (!n->apart) return emu_unlock(CUDA_ERROR_NOT_SUPPORTED);
+    if (depends(n, from[i])) return emu_unlock(CUDA_ERROR_INVALID_VALUE);
     n->deps = realloc(n->deps, sizeof(CUgraphNode) * (n->ndeps + 1));
     if (!n->deps) abort();
     n->deps[n->ndeps++] = from[i];
@@ -314,7 +320,7 @@ static void launch_steps(CUgraphExec x, CUstream s) {
     if (!ndeps) deps[ndeps++] = start;
     if (t->waits && t->waits->op) deps[ndeps++] = t->waits->op; /* what the event means at the launch */
     if (t->work) __atomic_add_fetch(&t->work->refs, 1, __ATOMIC_RELAXED);
-    ops[i] = emu_enqueue(t->chain ? x->streams[t->chain] : s, t->work, deps, ndeps);
+    ops[i] = emu_enqueue_node(t->chain ? x->streams[t->chain] : s, t->work, deps, ndeps);
     if (!t->records) continue;
     emu_event_reset(t->records);
     t->records->op = ops[i];
@@ -327,7 +333,7 @@ static void launch_steps(CUgraphExec x, CUstream s) {
   if (!held) abort();
   *held = x;
   x->refs++;
-  emu_op *end = emu_enqueue(s, emu_work_new(NULL, held, launch_over), deps, n);
+  emu_op *end = emu_enqueue_node(s, emu_work_new(NULL, held, launch_over), deps, n);
   emu_op_unref(x->last);
   x->last = end;
   for (size_t i = 0; i < x->count; i++) emu_op_unref(ops[i]);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Control connections that something closes, or on which nothing arrives, while both processes live: no rank is
  * reported as gone.
- * check: waits notsan */
+ * check: waits notsan root */
 #include <sys/socket.h>
 #include "../../src/base/param.h"
 #include "../../src/boot/internal.h"

@@ -101,11 +101,11 @@ if ended.returncode != 7 or "rank 0 ended with code 7" not in ended.stderr or "R
 
 
 
-def mpi(mpirun, arguments=""):
-    ended = subprocess.run([mpirun, "-n", "2", sys.executable, "-c", RANK.format(arguments)], env={**CLEAN, **MPI},
-                           capture_output=True, text=True, timeout=60)
+def mpi(mpirun, arguments="", options=(), wrapper=()):
+    ended = subprocess.run([mpirun, "-n", "2", *options, *wrapper, sys.executable, "-c", RANK.format(arguments)],
+                           env={**CLEAN, **MPI}, capture_output=True, text=True, timeout=60)
     if ended.returncode or sorted(ended.stdout.splitlines()) != ["rank 0 of 2", "rank 1 of 2"]:
-        sys.exit(f"{mpirun} {arguments}: code {ended.returncode}: {ended.stdout}{ended.stderr}")
+        sys.exit(f"{mpirun} {arguments} {options} {wrapper}: code {ended.returncode}: {ended.stdout}{ended.stderr}")
 
 
 done = "launchers, addresses, faults"
@@ -115,10 +115,14 @@ if not mpi4py:
 for mpirun in ("mpirun.openmpi", "mpirun.mpich"):
     if not shutil.which(mpirun):
         print(f"SKIP: {mpirun} is not installed")
-    elif not (mpi4py and mpirun.endswith("mpich")):  # Debian's mpi4py is Open MPI's
+    else:
         mpi(mpirun)
+        mpi(mpirun, wrapper=("sh", "-c", '"$@"; exit $?', "sh"))  # a script of the user's between launcher and rank
         done += f", {mpirun}"
-        if mpi4py:
+        if mpirun == "mpirun.mpich":  # two names of this machine are two hosts, whose ranks have no name of the job
+            mpi(mpirun, options=("-hosts", "localhost,127.0.0.1", "-genv", "MASTER_ADDR", "127.0.0.1", "-genv",
+                                 "MASTER_PORT", str(run.free_port())))
+        elif mpi4py:  # Debian's is Open MPI's
             mpi(mpirun, "mpi=__import__('mpi4py.MPI').MPI.COMM_WORLD")
             done += ", mpi4py"
 print(done)

@@ -46,7 +46,7 @@ try c10d-mixed 2 $here/torch_c10d.py cpu:hocket,cuda:gloo
 for n in 2 4; do try train-$n $n $here/torch_train.py; done
 for n in 2 4; do try parallel-$n $n $here/torch_parallel.py; done
 if [[ docs == *${ONLY:-}* ]]; then
-  if PATH=$env/bin:$PATH timeout 200 "$env/bin/python" $here/docs.py docs/torch.md "$tmp" >"$tmp/out" 2>&1; then
+  if PATH=$env/bin:$PATH timeout 200 "$env/bin/python" $here/pages.py --rules <(echo "elsewhere :: ^make :: make check-torch") "$tmp" docs/torch.md >"$tmp/out" 2>&1; then
     passed=$((passed + 1))
     line PASS docs "$(tail -n 1 "$tmp/out")"
   else

@@ -6,7 +6,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 format=$(command -v clang-format-14 || command -v clang-format) || { echo "SKIP: clang-format is not installed"; exit 77; }
-[[ $($format --version) == *"version 14."* ]] || { echo "SKIP: $($format --version); the form is that of version 14"; exit 77; }
+[[ $($format --version) == *"version 14."* ]] || { echo "SKIP: $format is not version 14, which the form of the sources comes from: $($format --version)"; exit 77; }
 write=${1:-}
 
 copy=$(mktemp -d) && trap 'rm -rf "$copy"' EXIT

@@ -61,6 +61,37 @@ for mpirun in "mpirun.openmpi --allow-run-as-root --oversubscribe" "mpirun.mpich
   grep -q 'values : 0 OK' "$tmp/out" && [ "$(grep -c '^#  Rank' "$tmp/out")" = 2 ] || complain "$mpirun: $(cat "$tmp/out")"
 done
 
+# Hosts of MPICH: two names of this machine are two of its proxies, which start their ranks without ssh. Its ranks have no name of
+# the job, so they need an address.
+two_hosts="mpirun.mpich -np 2 -hosts localhost,127.0.0.1"
+if command -v mpirun.mpich >/dev/null; then
+  runs=$((runs + 2))
+  for given in "-genv MASTER_ADDR 127.0.0.1 -genv MASTER_PORT $((port + 1))" "-genv HOCKET_JOB test.$$ -genv HOCKET_PERF_DIR $tmp"; do
+    # shellcheck disable=SC2086 # words
+    timeout 60 $two_hosts $given "$perf" -b 8 -e 8 -n 2 >"$tmp/out" 2>&1 && grep -q 'values : 0 OK' "$tmp/out" ||
+      complain "$two_hosts $given: $(cat "$tmp/out")"
+  done
+  timeout 20 $two_hosts "$perf" -b 8 -e 8 -n 2 >"$tmp/out" 2>&1 && complain "MPICH on two hosts runs without an address"
+  grep -q 'set MASTER_ADDR and MASTER_PORT' "$tmp/out" || complain "MPICH on two hosts is not helped: $(cat "$tmp/out")"
+fi
+
+# A process of another job at the same port: both sides say so, and the job goes on.
+job="env WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=$((port + 2)) timeout 60"
+RANK=0 $job "$perf" -b 8 -e 8 -n 2 >"$tmp/out" 2>"$tmp/err" &
+first=$!
+RANK=1 HOCKET_JOB=another $job "$perf" >"$tmp/out.1" 2>"$tmp/err.1" &
+other=$!
+for ((i = 0; i < 200; i++)); do
+  grep -q 'refuses' "$tmp/err" && grep -q 'another job' "$tmp/err.1" && break
+  sleep 0.05
+done
+kill $other
+wait $other 2>/dev/null
+grep -q "process 0 of 2 refuses at port $((port + 2)) a process of another job, number 1 of 2" "$tmp/err" &&
+  grep -q "process 1 of 2: .* is process 0 of another job" "$tmp/err.1" || complain "another job: $(cat "$tmp/err" "$tmp/err.1")"
+RANK=1 $job "$perf" -b 8 -e 8 -n 2 >"$tmp/out.1" 2>&1 && wait $first || complain "after another job: $(cat "$tmp/err" "$tmp/out.1")"
+[ "$(grep -c refuses "$tmp/err")" = 1 ] || complain "a refusal is said more than once: $(cat "$tmp/err")"
+
 # An unknown host name (no name has so long a part) is reported long before the end of the wait.
 RANK=1 WORLD_SIZE=2 MASTER_ADDR=$(printf 'x%.0s' {1..70}) MASTER_PORT=$port "$perf" >"$tmp/out" 2>"$tmp/err" &
 parent=$!

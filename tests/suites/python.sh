@@ -31,14 +31,6 @@ try "how ranks find each other" $python $tests/bootstrap.py
 try "the measurement" $python -m hocket.bench -e 4K -f 512
 grep -q '^ *4096  *[0-9]' "$tmp/out" || complain "hocket.bench shows no result: $(cat "$tmp/out")"
 try "the command hocket" $python -m hocket --version
-mkdir "$tmp/bin" "$tmp/page"
-printf '#!/bin/sh\nexec %s "$@"\n' "$(command -v $python)" >"$tmp/bin/python" && chmod +x "$tmp/bin/python"
-ln -s "$PYTHONPATH"/hocket/bin/* "$tmp/bin/"
-if $python -c 'import numpy' 2>/dev/null; then
-  try "docs/python.md" env PATH="$tmp/bin:$PATH" $python $tests/docs.py docs/python.md "$tmp/page"
-else
-  echo "SKIP: docs/python.md: its programs want NumPy"
-fi
 # Every program has an entry point, and the headers' structures are those of the package.
 for binary in "$HK_BUILD"/python/hocket/bin/*; do
   grep -q "^$(basename "$binary") = " python/pyproject.toml || complain "python/pyproject.toml has no entry point $(basename "$binary")"

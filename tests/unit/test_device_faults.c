@@ -148,6 +148,7 @@ static void graph_ends(void *arg) {
   (void)arg;
   __atomic_add_fetch(&graphs_ended, 1, __ATOMIC_SEQ_CST);
 }
+static void nothing(void *arg) { (void)arg; }
 /* Three pieces of a graph in one stream, and one in another stream of the same capture. */
 static hk_status pieces(hk_device *d, hk_queue q[2], hk_queue_order *replay, hk_queue_order *order) {
   hk_status rc = HK_OK;
@@ -157,6 +158,7 @@ static hk_status pieces(hk_device *d, hk_queue q[2], hk_queue_order *replay, hk_
     if (piece % 3 == 0) TRY(d->ops->queue_state(d, at, &s));
     if (rc == HK_OK) TRY(d->ops->replay_begin(d, replay, at, &s));
     if (rc == HK_OK) TRY(d->ops->order_begin(d, order, at, &s));
+    OK(LaunchHostFunc(at, nothing, NULL));
     if (rc == HK_OK) TRY(d->ops->order_end(d, order, at, &s));
     if (rc == HK_OK) TRY(d->ops->replay_end(d, replay, at, &s));
   }
@@ -297,7 +299,9 @@ static bool refuse(hk_device *d, int i, int call, int nth) {
   hk_status rc = operations[i].run(d);
   driver_refuses[call] = 0;
   bool lacks = may_be_lacking(call) || (gives_back(call) && call != CALL_MemFree);
-  bool does_without = call == CALL_MemCreate || call == CALL_DeviceGetCount || call == CALL_DeviceGet;
+  bool does_without = call == CALL_MemCreate; /* or the host's memory is pinned in another way */
+  if (operations[i].run == pinned || operations[i].run == parked)
+    does_without |= call == CALL_MemAddressReserve || call == CALL_MemMap || call == CALL_MemSetAccess;
   ck_assert_msg(rc == HK_ERR_CUDA || (rc == HK_OK && (lacks || does_without)), "%s, call %d of %s: %d",
                 operations[i].name, nth, driver_names[call], rc);
   if (rc != HK_OK)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider between ranks that are threads: devices and ports that are not there, control connections that are
  * lost, idle connections, ports that act as one.
- * check: long=asan,tsan */
+ * check: long=asan,tsan root */
 #include <errno.h>
 #include "../support/ib_ranks.h"
 #include "../support/silence.h"

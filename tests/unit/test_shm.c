@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks come to share an arena, and what happens where they cannot. */
+/* How ranks come to share an arena, and what happens where they cannot.
+ * check: root */
 #include <check.h>
 #include <errno.h>
 #include <netinet/in.h>

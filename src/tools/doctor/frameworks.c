@@ -94,7 +94,7 @@ static void own_library(char out[HK_ROOT_PATH]) {
   if (n > 0 && (slash = strrchr(self, '/'))) *slash = 0;
   snprintf(out, HK_ROOT_PATH, "%s/../lib/libnccl.so.2", self);
   char *real = realpath(out, NULL);
-  snprintf(out, HK_ROOT_PATH, "%s", real ? real : "/usr/local/lib/libnccl.so.2");
+  snprintf(out, HK_ROOT_PATH, "%s", real ? real : "/opt/hocket/lib/libnccl.so.2");
   free(real);
 }
 
