@@ -12,7 +12,9 @@ DESTDIR ?=
 comma := ,
 BUILD ?= build/$(notdir $(firstword $(CC)))$(if $(SAN),-$(subst $(comma),-,$(SAN)))
 
-WARN := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
+# -Werror in what checks (see KEEP_WARNINGS), empty for users: the next compiler or header warns of something new, and must not break builds.
+WERROR ?=
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wpointer-arith -Wvla
 CFLAGS ?= -O2 -g
 # A test is compiled as often as it runs, so -O0 costs least, a third of -O1, but for the tests that compute much. COLD_CFLAGS are for
 # what takes a build for sanitizers longer to compile than to run: scripts/check.sh has -O0 there.
@@ -57,14 +59,6 @@ HELPER_SRC := $(wildcard tests/helpers/*.c)
 FAKE_SRC := $(wildcard tests/fakes/*.c)
 
 LIB_OBJ := $(LIB_SRC:%.c=$(BUILD)/%.o)
-# expat reads XML.  Its archive becomes one object of the library, with its symbols hidden, so that the loaded library needs
-# the C library alone; where there is no archive the library says so when it is asked to read XML.
-EXPAT := $(shell $(CC) -print-file-name=libexpat.a 2>/dev/null)
-ifeq ($(and $(filter /%,$(EXPAT)),$(wildcard /usr/include/expat.h)),)
-HK_CFLAGS += -DHK_NO_EXPAT
-else
-LIB_OBJ += $(BUILD)/expat.o
-endif
 # The GPU kernels.  All of them take nvcc some minutes, and who has no GPU does not want to wait for them.  So NVCC unset means: for
 # the GPUs of this machine, if there are any and nvcc is found.  NVCC=yes (or a path) means for every architecture, NVCC=no none.
 # One file for all compilers and sanitizers.  PTX of the newest is for those to come, that of the oldest for all between.
@@ -107,7 +101,7 @@ HELPER_BIN := $(HELPER_SRC:tests/helpers/%.c=$(BUILD)/helpers/%)
 EMU_SRC := $(wildcard tests/cudaemu/*.c tests/ptxemu/*.c)
 EMU_OBJ := $(EMU_SRC:%.c=$(BUILD)/%.o)
 EMU_SO := $(if $(EMU_SRC),$(BUILD)/cudaemu/libcuda.so.1) \
-          $(if $(shell command -v g++),$(if $(wildcard src/kernels/cuda/*.cu),$(BUILD)/cudaemu/kernels.so) \
+          $(if $(shell $(CC) -x c++ -std=c++17 -fsyntax-only /dev/null 2>/dev/null && echo yes),$(if $(wildcard src/kernels/cuda/*.cu),$(BUILD)/cudaemu/kernels.so) \
             $(BUILD)/cudaemu/test_kernels.so)
 # What runs in the guest with RDMA devices; it looks at the library's internals.
 ROCE_BIN := $(patsubst tests/roce/%.c,$(BUILD)/roce/%,$(wildcard tests/roce/*.c))
@@ -151,7 +145,10 @@ else
 say =
 endif
 
-.PHONY: all kernels-note lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo check check-san check-tsan check-roce check-slurm check-plugins check-faults check-allocations check-frameworks check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-check gpu-bench bench bench-peers bench-kernels deps install uninstall \
+.PHONY: all kernels-note objects lib perf tool python wheel tests test-parts test-libraries check-build examples docs man demo deps \
+        check check-san check-tsan check-roce check-slurm check-debian check-plugins check-faults check-allocations check-frameworks \
+        check-torch figures fuzz mutations gpu-mutations gpu-modes gpu-ptx sass gpu-pack gpu-check gpu-bench bench bench-peers \
+        bench-kernels install uninstall \
         clean help FORCE
 .SECONDARY:
 .DELETE_ON_ERROR:
@@ -164,6 +161,11 @@ lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
 perf: $(PERF_BIN) ## the *_perf binaries
 	@:
 tool: $(TOOL) ## the command hocket
+	@:
+# Also for what these run: scripts and their makes.
+check check-san check-tsan check-roce check-slurm check-faults check-allocations check-plugins check-frameworks check-torch fuzz mutations \
+gpu-modes gpu-ptx: export WERROR := -Werror
+objects: $(ALL_OBJ)
 	@:
 # What tests are linked from, and what they load.
 test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(TUNE_OBJ) $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
@@ -193,6 +195,14 @@ $(BUILD)/flags: FORCE
 $(BUILD)/files: FORCE
 	@mkdir -p $(@D); echo "$(LIB_SRC) $(TOOL_SRC)" | cmp -s - $@ || echo "$(LIB_SRC) $(TOOL_SRC)" > $@
 
+# WERROR is not among the flags: an object that was made without a warning is the same with it, so that `make check` after `make demo`
+# compiles nothing twice. What the compiler says of a file stays in OBJECT.warnings; where warnings are errors, such an object is made again.
+KEEP_WARNINGS = $(if $(MAKE_TERMERR),-fdiagnostics-color=always) $(WERROR) 2> $@.warnings; rc=$$?; \
+  if [ -s $@.warnings ]; then cat $@.warnings >&2; else rm -f $@.warnings; fi; exit $$rc
+ifneq ($(WERROR),)
+$(patsubst %.warnings,%,$(shell find $(BUILD) -name '*.warnings' 2>/dev/null)): FORCE
+endif
+
 $(foreach d,$(COLD_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS)))
 $(BUILD)/src/tools/tune/%.o: FOLDER_CFLAGS = # test_tune runs these
 $(BUILD)/src/runtime/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS) $(HOT_CFLAGS)
@@ -203,7 +213,7 @@ HOT_TESTS := $(addprefix unit/test_,batch_invariant gpu_exec gpu_ll128 net reduc
 $(HOT_TESTS:%=$(BUILD)/tests/%.o): FOLDER_CFLAGS = $(HOT_TEST_CFLAGS)
 $(BUILD)/%.o: %.c $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(FOLDER_CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@
+	$(call say,CC,$<)$(CC) $(HK_CFLAGS) $(CFLAGS) $(FOLDER_CFLAGS) $(CFLAGS_$(lastword $(subst _, ,$*))) -c $< -o $@ $(KEEP_WARNINGS)
 
 build/cuda/flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(GPU_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(GPU_FLAGS)' > $@
@@ -226,11 +236,6 @@ build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kern
 build/cuda/sm_%.cubin: build/cuda/%/kernels.ptx
 	$(call say,NVCC,$@)$(ONE_NVCC) -cubin $(GPU_CXXFLAGS) -Werror all-warnings -Xptxas -v -arch=sm_$* -o $@ $< 2> $@.log || \
 	  { cat $@.log; rm -f $@; exit 1; }
-
-$(BUILD)/expat.o: $(EXPAT)
-	@mkdir -p $(@D)
-	$(call say,LD,$@)$(CC) -r -nostdlib -o $@ -Wl,--whole-archive $< -Wl,--no-whole-archive
-	@objcopy --redefine-sym arc4random_buf=hk_xml_salt $@
 
 # A library of NCCL in the same process must not take the package's calls of its own functions.
 LDFLAGS_libhocket := -Wl,-Bsymbolic -Wl,--strip-debug
@@ -313,19 +318,19 @@ $(BUILD)/cudaemu/libcuda.so.1: $(EMU_OBJ)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,libcuda.so.1 -o $@ $^ $(HK_LDFLAGS) $(LDFLAGS) -ldl -lm
 EMU_CXXFLAGS = -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -Itests/cudaemu -fPIC -shared \
-               -fvisibility=hidden -ffp-contract=off -Wall -Werror -MMD -MP -MF $(@:.so=.d) \
+               -fvisibility=hidden -ffp-contract=off -Wall -MMD -MP -MF $(@:.so=.d) \
                $(if $(findstring thread,$(SAN)),,$(SAN_CFLAGS))
 $(BUILD)/cudaemu/kernels.so: $(wildcard src/kernels/cuda/*.cu) $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $(filter %.cu,$^) $(LDFLAGS)
+	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $(filter %.cu,$^) $(LDFLAGS) $(KEEP_WARNINGS)
 $(BUILD)/cudaemu/test_kernels.so: tests/cudaemu/test_kernels.cu $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS)
+	$(call say,CC,$@)$(CC) $(EMU_CXXFLAGS) $(CFLAGS) -o $@ $< $(LDFLAGS) $(KEEP_WARNINGS)
 
 # Programs that suites run: they see the public API only, as users do.
 $(BUILD)/plugins/lib%.so: tests/plugins/%.c $(wildcard tests/plugins/*.h) $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) $(HK_CFLAGS) $(CFLAGS) -shared -MF $(@:.so=.d) -o $@ $< $(LDFLAGS)
+	$(call say,LINK,$@)$(CC) $(HK_CFLAGS) $(CFLAGS) -shared -MF $(@:.so=.d) -o $@ $< $(LDFLAGS) $(KEEP_WARNINGS)
 
 $(BUILD)/helpers/%: $(BUILD)/tests/helpers/%.o $(SO)
 	@mkdir -p $(@D)
@@ -350,7 +355,7 @@ $(BUILD)/examples/%: $(BUILD)/examples/%.o $(SO)
 # The parameter table in words.
 $(BUILD)/params-doc: scripts/params-doc.c src/base/params.def $(BUILD)/flags
 	@mkdir -p $(@D)
-	$(call say,CC,$<)$(CC) -std=c11 $(WARN) -o $@ $<
+	$(call say,CC,$<)$(CC) -std=c11 $(WARN) -o $@ $< $(KEEP_WARNINGS)
 $(BUILD)/man/man7/hocket-parameters.7: $(BUILD)/params-doc
 	@mkdir -p $(@D)
 	$(call say,GEN,$@)$< man > $@
@@ -402,17 +407,24 @@ gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; ab
 
 sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100: docs/results/sass.md
 	@scripts/nvdisasm.sh get >/dev/null
-	@ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/sass.sh || [ $$? = 77 ]
+	@for suite in gpu_compile sass; do ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/$$suite.sh || [ $$? = 77 ] || exit 1; done
 
 gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken; MORE=1: all mutations; PART=TEXT: a part
 	@$(MAKE) $(CORES) --no-print-directory check-build
 	@PTX=all HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" tests/suites/gpu_ptx.sh || [ $$? = 77 ]
 
-gpu-check: ## is everything right on the GPU at hand?  Under ten minutes; results in build/gpu/
-	@tests/gpu/check.sh || [ $$? = 77 ]
+# A card of the user's own, or GPU_ARCHS="80 90".
+PACK_ARCHS := $(if $(filter file undefined,$(origin GPU_ARCHS)),90,$(GPU_ARCHS))
+gpu-pack: ## what a machine with a GPU and no compiler needs to run tests/gpu/session.sh, in build/gpu; GPU_ARCHS=90
+	@$(MAKE) $(CORES) --no-print-directory BUILD=build/gpu NVCC="$(or $(NVCC),$(NVCC_HERE),$(error gpu-pack: no nvcc: $(NVCC_HINT)))" \
+	  GPU_ARCHS="$(PACK_ARCHS)" lib perf tool
+	@scripts/gpu-pack.sh build/gpu
+
+gpu-check: ## is everything right on the GPU at hand?  At most seven minutes; results in build/gpu/ (OUT=)
+	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/session.sh || [ $$? = 77 ]
 
 gpu-bench: ## how fast is the GPU at hand, with OTHER=/path/to/libnccl.so.2 beside Hocket?  Under ten minutes
-	@tests/gpu/bench.sh || [ $$? = 77 ]
+	@HK_MAKE="$(MAKE)" tests/gpu/build.sh && tests/gpu/bench.sh || [ $$? = 77 ]
 
 figures: lib ## how large and how entangled the code is, beside well-kept libraries of the field
 	@HK_BUILD=$(BUILD) scripts/figures.sh
@@ -437,8 +449,13 @@ check-slurm: ## the perf binaries and an example under a real Slurm with two nod
 
 check-faults: ## every fault in every operation on every transport, about 15 minutes; writes the tables in docs/faults.md
 	@scripts/deps.sh check
-	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN)
+	@$(MAKE) $(CORES) --no-print-directory lib $(FAULT_BIN) $(HELPER_BIN)
+	@FORKS=2000 HK_BUILD=$(BUILD) tests/suites/forks.sh
 	@HK_BUILD=$(BUILD) tests/faults/matrix.py --write docs/faults.md
+
+check-debian: ## README's commands on fresh Debians 13 and 12, as root and as a user, and all of their compilers (root, debootstrap); RELEASES=, USERS=, GOALS=, COMPILERS=
+	@RELEASES="$(RELEASES)" USERS="$(USERS)" GOALS="$(GOALS)" COMPILERS="$(COMPILERS)" ONLY="$(ONLY)" QUICK="$(QUICK)" LONG="$(LONG)" \
+	  tests/debian/check.sh || [ $$? = 77 ]
 
 check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
 	@scripts/deps.sh check

@@ -77,11 +77,13 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  * copied before the call returns.  A displacement says where a block begins, from the start of the buffer; instead of
  * an array of them NULL may be given: the blocks then follow one another in the order of ranks.  Counts may be 0, and
  * the buffer of a rank whose counts are all 0 may be NULL.  Blocks of a receive buffer must not overlap.
+ * Blocks of the two buffers that overlap, other than "in place", are ncclInvalidArgument.
  *
  * hocketAlltoAllv: rank r sends sendcounts[p] elements of its block p to rank p, which receives them as its block r.
  * Each rank gives only its own counts: sendcounts[p] on rank r and recvcounts[r] on rank p must be equal.  If they are
  * not, rank p gets ncclInvalidUsage, with a message that names both ranks and both counts, and the others get it in
- * this call or in their next one.  The two buffers must not overlap: it cannot run in place.
+ * this call or in their next one.  In place: sendbuff == recvbuff; the input is
+ * copied first.
  */
 ncclResult_t hocketAlltoAllv(const void *sendbuff, const size_t *sendcounts, const size_t *sdispls, void *recvbuff,
                              const size_t *recvcounts, const size_t *rdispls, ncclDataType_t datatype, ncclComm_t comm,

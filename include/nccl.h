@@ -415,7 +415,15 @@ NCCL_DECLARE_(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
 
 /* ---- collectives ---- All ranks make the same call with the same count, datatype, op and root; ranks that differ
  * are named and all get ncclInvalidUsage.  Counts are elements of `datatype`.  A count of 0 is a call without
- * effect. sendbuff and recvbuff may be the same place if the text says "in place"; otherwise they do not overlap.
+ * effect.  Buffers that share memory, of n ranks with `count` elements a block:
+ *
+ *     AllReduce, Broadcast, Reduce   in place: sendbuff == recvbuff
+ *     AllGather, Gather              in place: sendbuff == recvbuff + rank * count
+ *     ReduceScatter, Scatter         in place: recvbuff == sendbuff + rank * count
+ *     AlltoAll                       in place: sendbuff == recvbuff; the input is copied first (n * count elements)
+ *     any other overlap              ncclInvalidArgument: the result would depend on time
+ *
+ * A rank that is not the root of Reduce, Broadcast, Gather or Scatter has one buffer, and the other does not count.
  * Buffers need no alignment beyond their type's.  Errors: ncclInvalidArgument (NULL with a count, a bad type,
  * operator or root), ncclInvalidUsage (ranks disagree; memory of the wrong device), ncclRemoteError,
  * ncclSystemError, ncclUnhandledCudaError.  Group: yes.  Capture: yes. */
@@ -449,7 +457,7 @@ NCCL_DECLARE_(ncclResult_t, ncclAllGather,
               (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
                cudaStream_t stream));
 /** nranks * count elements in and out: block p of rank r (count elements) becomes block r of rank p.  In place:
- * sendbuff == recvbuff. */
+ * sendbuff == recvbuff; the library then copies the input, and keeps the memory for that with the communicator. */
 NCCL_DECLARE_(ncclResult_t, ncclAlltoAll,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
                cudaStream_t stream));

@@ -9,18 +9,19 @@ want_build() {
   need libc6-dev "file:/usr/include/stdio.h" "the C library's headers"
   need make "cmd:make" "runs the Makefile"
   wish libhwloc-dev "file:/usr/include/hwloc.h" "CPUs and PCI devices of unusual machines"
-  wish libexpat1-dev "file:/usr/include/expat.h" "reads NCCL's topology and graph XML"
+  wish libexpat1 "so:libexpat.so.1" "reads NCCL's topology and graph XML"
 }
 want_check() {
   want_build
   need check "file:/usr/include/check.h" "the unit test framework"
   need libsubunit-dev "lib:libsubunit" "the unit test framework links with it"
   need pkg-config "cmd:pkg-config" "tests of the installed library"
-  wish g++ "cmd:g++" "compiles the GPU kernels for a CPU"
+  wish "$(cxx_of "${CC:-gcc}")" "cxx:${CC:-gcc}" "compiles the GPU kernels for a CPU"
   wish clang "cmd:clang" "builds everything with a second compiler"
   wish libclang-rt-dev "asan:clang" "the second compiler's run time of ASan and UBSan"
   wish lld "cmd:ld.lld" "links the tests in half of the time"
   wish clang-format "cmd:clang-format" "checks the form of the sources"
+  wish libexpat1-dev "file:/usr/include/expat.h" "what we declare of expat is compared with it"
   wish libibverbs-dev "file:/usr/include/infiniband/verbs.h" "what we declare of verbs is compared with it"
   wish librdmacm-dev "file:/usr/include/rdma/rdma_cma.h" "what we declare of rdma_cm is compared with it"
   wish libc6-dev-arm64-cross "file:/usr/aarch64-linux-gnu/include/stdio.h" "compiles for another kind of CPU"
@@ -74,11 +75,17 @@ want_wheel() {
 }
 want_plot() { need gnuplot-nox "cmd:gnuplot" "draws the plots"; }
 
+# The package that gives a compiler of C the language of C++: gcc-13 takes the parts of g++-13.
+cxx_of() { # compiler
+  case $1 in gcc*) echo "g++${1#gcc}" ;; *) echo g++ ;; esac
+}
 have() {
   case $1 in
     cmd:*) PATH=$PATH:/usr/sbin:/sbin command -v "${1#cmd:}" >/dev/null ;;
     file:*) [ -e "${1#file:}" ] ;;
     asan:*) echo 'int main(void) { return 0; }' | "${1#asan:}" -fsanitize=address -x c -o /dev/null - 2>/dev/null ;;
+    cxx:*) "${1#cxx:}" -x c++ -std=c++17 -fsyntax-only /dev/null 2>/dev/null ;;
+    so:*) compgen -G "/lib*/*/${1#so:}" >/dev/null || compgen -G "/usr/lib*/${1#so:}" >/dev/null ;;
     py:*) python3 -c "import ${1#py:}" 2>/dev/null ;;
     lib:*) for file in /usr/lib*/*/"${1#lib:}".{so,a} /usr/lib*/"${1#lib:}".{so,a}; do [ -e "$file" ] && return 0; done
       return 1 ;;

@@ -137,7 +137,6 @@ compile() { # folder file source object options...
     *_avx2.c) options=(-mavx2 -mfma -mf16c) ;;
     *_avx512.c) options=(-mavx512f -mavx512bw -mavx512vl -mavx512dq -mfma -mf16c -mavx2) ;;
   esac
-  [ -e "$1/expat.o" ] || options+=(-DHK_NO_EXPAT)
   # shellcheck disable=SC2046 # several words
   (cd "$(dirname "$2")" && cc -std=c11 -D_GNU_SOURCE -DHOCKET_NO_CUDA_HEADERS -I"$root/include" -iquote . -fPIC \
     -fvisibility=hidden -fno-math-errno -ftrivial-auto-var-init=pattern -pthread -w "${@:5}" $(sanitizer "$1") "${options[@]}" -c -x c -o "$4" - 2>/dev/null) <"$3"
@@ -359,7 +358,6 @@ link_tree() { # folder file
   local source objects=()
   mkdir -p "$1/lib" && cp -al "$HK_BUILD"/{bin,plugins,fakes,cudaemu} "$1" && rm "$1/bin/hocket" || return 1
   for source in "${sources[@]}"; do [ "$source" = "$2" ] || objects+=("$HK_BUILD/${source%.c}.o"); done
-  [ -e "$HK_BUILD/expat.o" ] && objects+=("$HK_BUILD/expat.o")
   cc "${linker[@]}" -shared -Wl,-soname,libnccl.so.2 -Wl,-z,nodelete -Wl,--version-script=src/libnccl.map -o "$1/lib/libnccl.so.2" \
     "${objects[@]}" "$work/mutant.o" -pthread -lm &&
     cc "${linker[@]}" -o "$1/bin/hocket" "$HK_BUILD"/src/tools/*.o "$HK_BUILD"/src/tools/*/*.o "$work/mutant.o" \

@@ -312,11 +312,11 @@ def figures(functions):
 GATES = [
     ("reduce_(?!rest|wide|any)", "16-byte loads in flight in all three loops", lambda r: r["plain"][:3] == [8, 8, 8]),
     ("copy_move", "16-byte loads in flight", lambda r: r["plain"][:1] == [8]),
-    ("reduce_rest_", "polls in flight: two lines of eight sources", lambda r: r["strong"][:1] == [16]),
+    ("reduce_rest", "polls in flight: two lines of eight sources", lambda r: r["strong"][:1] == [16]),
     ("reduce_wide_|copy_wide", "LL128 lines in flight", lambda r: r["strong"][:1] == [4]),
     ("add_in_switch", "sums of the switch in flight, if it makes any", lambda r: min(r["sums"], default=4) >= 4),
     ("(copy|reduce)_(?!rest|any)", "no local memory in loops", lambda r: r["locals"] == 0),
-    ("reduce_rest_|load_any", "no local memory in the loop that polls", lambda r: r["poll_locals"] == 0),
+    ("reduce_rest|load_any", "no local memory in the loop that polls", lambda r: r["poll_locals"] == 0),
     ("", "128 registers at most", lambda r: r["registers"] <= 128),
     ("(?!finish|hk_run_batch)", "no system fence", lambda r: r["fences"] == 0),
     ("finish", "one system fence, and one between aliases", lambda r: r["fences"] <= 2),

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "iface.h"
 #include "param.h"
 #include "wait.h" /* hk_now_ns: spreads the first port tried */
 
@@ -137,6 +138,15 @@ static bool try_listen(hk_addr *a, int backlog, int *out) {
   if (fd < 0) return false;
   /* Without it a port of the range stays unusable for a minute after each run (TIME_WAIT). */
   (void)setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+  if (a->sa.sa_family == AF_INET6) {
+    /* All addresses means IPv4 too, whatever net.ipv6.bindv6only says: contacts may list both. */
+    int no = 0;
+    (void)setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof(no));
+    /* An address of this host is refused in the first second or two while the kernel looks for a duplicate of it. */
+    char name[IFNAMSIZ];
+    hk_iface_name_of(a, name);
+    if (*name) (void)setsockopt(fd, IPPROTO_IPV6, IPV6_FREEBIND, &one, sizeof(one));
+  }
   hk_addr bound;
   socklen_t len = sizeof(bound);
   if (bind(fd, &a->sa, hk_addr_len(a)) == 0 && listen(fd, backlog) == 0 && getsockname(fd, &bound.sa, &len) == 0) {

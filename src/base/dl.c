@@ -2,13 +2,17 @@
 /* Loads libraries that may be missing, with dlopen (dl.h). */
 #include "dl.h"
 #include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include "fork.h"
 #include "log.h"
 
-/* One lock is enough: loading is rare, and the loader itself has one lock. */
+/* One lock is enough: loading is rare, and the loader itself has one lock. No call of ours is inside of the loader while
+ * the process forks: the child would find its lists half changed. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 
 static void *open_first(hk_dl *lib) {
   for (size_t i = 0; i < sizeof lib->files / sizeof lib->files[0] && lib->files[i]; i++) {
@@ -60,4 +64,25 @@ bool hk_dl_load(hk_dl *lib) {
   /* Outside the lock, because a log line may read parameters and files. */
   if (missing) HK_INFO(lib->subs, "%s: %s", lib->why, lib->loss);
   return there;
+}
+
+static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads) {
+  (void)bytes;
+  *(unsigned long long *)loads = info->dlpi_adds;
+  return 1; /* the same for each library */
+}
+
+void *hk_dl_look(hk_dl_seen *s) {
+  unsigned long long loads = 0;
+  pthread_mutex_lock(&lock);
+  (void)dl_iterate_phdr(count_loads, &loads); /* gives what the callback returned */
+  if (!s->found && loads != s->loads) {
+    void *handle = dlopen(s->file, RTLD_NOW | RTLD_NOLOAD);
+    if (handle) s->found = dlsym(handle, s->symbol);
+    if (handle && !s->found) dlclose(handle);
+    s->loads = loads;
+  }
+  void *found = s->found;
+  pthread_mutex_unlock(&lock);
+  return found;
 }

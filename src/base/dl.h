@@ -30,6 +30,15 @@ typedef struct hk_dl {
   void *handle;
 } hk_dl;
 
+/* A function of a library that the process has loaded, by itself or by us, and that then stays loaded; NULL: there is
+ * none. Loads nothing, and costs little while the process loads nothing. */
+typedef struct hk_dl_seen {
+  const char *file, *symbol;
+  void *found;              /* of hk_dl_look, as is the field below */
+  unsigned long long loads; /* of the process, when it was last looked for */
+} hk_dl_seen;
+void *hk_dl_look(hk_dl_seen *s);
+
 /* True if the library and every symbol that is not optional are there. From any thread. */
 bool hk_dl_load(hk_dl *lib);
 #endif

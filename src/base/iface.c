@@ -15,7 +15,11 @@
 #include "param.h"
 #include "root.h"
 
-enum { MAX_IFACES = 128, LOWER_DEPTH = 4 };
+enum { LOWER_DEPTH = 4 };
+
+#ifndef IFF_LOWER_UP
+#define IFF_LOWER_UP 0x10000 /* linux/if.h, which does not go with net/if.h */
+#endif
 
 bool hk_addr_is_loopback(const hk_addr *a) {
   if (a->sa.sa_family == AF_INET) return (ntohl(a->v4.sin_addr.s_addr) >> 24) == 127;
@@ -65,6 +69,13 @@ static int filter_position(const char *list, bool exact, const char *name) {
     if (*p == ',') p++;
   }
   return -1;
+}
+
+/* A value such as "^" or "=," would be taken for no filter, or leave nothing. */
+static hk_status check_names(const char *names) {
+  if (!names || !*names || names[strspn(names, "^=,")] != '\0') return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE,
+                 "NCCL_SOCKET_IFNAME='%s' names no interface: write names, as eth0,ib or ^docker or =eth0", names);
 }
 
 typedef struct ranked {
@@ -117,7 +128,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   for (int i = 0; i < kept; i++) {
     /* Loopback reaches no other host. It counts only if it was asked for, by name or by a root on this host, or if
      * there is nothing else. */
-    if (r[i].iface.kind == HK_IFACE_LOOPBACK && !chosen && !r[i].routed && others) continue;
+    if (r[i].iface.kind == HK_IFACE_LOOPBACK && !chosen && !r[i].routed && (others || w->remote)) continue;
     list[out++] = r[i].iface;
   }
   free(r);
@@ -175,17 +186,33 @@ static unsigned prefix_bits(const struct sockaddr *mask) {
   return n;
 }
 
-/* Adds them to the *n of the list. */
-static hk_status scan(hk_iface *list, int *n) {
+/* Is the interface of use?  RUNNING: the cable is plugged in; without it nothing would arrive. The kernel sets this
+ * flag up to a second after LOWER_UP, which says the same. The address by which the route to the root leaves always
+ * is. */
+static bool usable(const struct ifaddrs *i, const hk_addr *local) {
+  hk_addr a;
+  if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) return false;
+  if (i->ifa_flags & IFF_UP && i->ifa_flags & (IFF_RUNNING | IFF_LOWER_UP)) return true;
+  if (!local || local->sa.sa_family != i->ifa_addr->sa_family) return false;
+  memcpy(&a, i->ifa_addr, hk_addr_len(local));
+  return hk_addr_same_host(&a, local);
+}
+
+/* The list is the caller's to free. */
+static hk_status scan(hk_iface **list, int *n, const hk_addr *local) {
   struct ifaddrs *all;
+  int most = 0;
   if (getifaddrs(&all) != 0) return HK_FAIL_ERRNO("cannot list this host's network interfaces");
-  for (struct ifaddrs *i = all; i && *n < MAX_IFACES; i = i->ifa_next) {
-    if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) continue;
-    /* RUNNING: the cable is plugged in. An interface that is up without it would be chosen, and nothing would
-     * arrive. */
-    if ((i->ifa_flags & (IFF_UP | IFF_RUNNING)) != (IFF_UP | IFF_RUNNING)) continue;
-    hk_iface *f = &list[(*n)++];
-    memset(f, 0, sizeof(*f));
+  for (struct ifaddrs *i = all; i; i = i->ifa_next) most++;
+  *n = 0;
+  *list = calloc((size_t)most + 1, sizeof **list);
+  if (!*list) {
+    freeifaddrs(all);
+    return HK_FAIL(HK_ERR_SYSTEM, "out of memory listing %d interfaces", most);
+  }
+  for (struct ifaddrs *i = all; i; i = i->ifa_next) {
+    if (!usable(i, local)) continue;
+    hk_iface *f = &(*list)[(*n)++];
     snprintf(f->name, sizeof(f->name), "%s", i->ifa_name);
     f->name[strcspn(f->name, ":")] = '\0'; /* an alias "eth0:1" is eth0 */
     memcpy(&f->addr, i->ifa_addr, i->ifa_addr->sa_family == AF_INET6 ? sizeof(f->addr.v6) : sizeof(f->addr.v4));
@@ -239,6 +266,9 @@ static void list_names(const hk_iface *list, int n, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = '\0';
   for (int i = 0; i < n; i++) {
+    int same = 0; /* an interface with several addresses of a family is named once */
+    while (strcmp(list[same].name, list[i].name) || list[same].addr.sa.sa_family != list[i].addr.sa.sa_family) same++;
+    if (same < i) continue;
     char one[IFNAMSIZ + 16];
     size_t w = (size_t)snprintf(one, sizeof(one), "%s%s (%s)", i ? ", " : "", list[i].name,
                                 list[i].addr.sa.sa_family == AF_INET6 ? "IPv6" : "IPv4");
@@ -256,18 +286,22 @@ hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward) {
   int room = *n, count = 0;
   *n = 0;
   HK_TRY(wanted_family(&wish.family), out);
-  all = calloc(MAX_IFACES, sizeof(*all));
-  if (!all) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory listing interfaces");
-    goto out;
+  HK_TRY(check_names(wish.names), out);
+  if (toward && route_source(toward, &local)) {
+    wish.local = &local;
+    wish.remote = !hk_addr_is_loopback(&local) && !hk_addr_same_host(&local, toward);
   }
-  HK_TRY(scan(all, &count), out);
-  if (toward && route_source(toward, &local)) wish.local = &local;
+  HK_TRY(scan(&all, &count, wish.local), out);
   char names[256];
   list_names(all, count, names, sizeof(names));
   int left = hk_iface_order(all, count, &wish);
   if (left < 0) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory choosing an interface");
+    goto out;
+  }
+  if (left == 0 && wish.remote && !(wish.names && *wish.names) && wish.family == AF_UNSPEC) {
+    rc = HK_FAIL(HK_ERR_SYSTEM,
+                 "no network interface of this host but loopback is up, and the root is on another host: ip -br addr");
     goto out;
   }
   if (left == 0 && count == 0) {

@@ -8,6 +8,7 @@ typedef struct hk_iface_wish {
   const char *names;    /* NCCL_SOCKET_IFNAME's value, or NULL */
   int family;           /* AF_INET, AF_INET6, or AF_UNSPEC */
   const hk_addr *local; /* the local address from which the route to the destination leaves, or NULL */
+  bool remote;          /* the destination is another host, which loopback does not reach */
 } hk_iface_wish;
 
 /* Removes from list[0..n) what the settings exclude, sorts the rest, best first, and returns how many are left; -1

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <strings.h>
 #include <unistd.h>
+#include "fork.h"
 #include "param.h"
 #include "status.h" /* HK_ERROR_TEXT */
 #include "thread.h"
@@ -36,6 +37,7 @@ static struct {
   char path[512];
   char host[64];
 } logs = {.level = LEVEL_UNREAD, .lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(logs.lock);
 
 static const char *const level_names[] = {"NONE", "VERSION", "WARN", "INFO", "TRACE"};
 

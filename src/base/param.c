@@ -11,6 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "env_plugin.h"
+#include "fork.h"
 #include "log.h"
 #include "param_names.h"
 
@@ -71,6 +72,7 @@ static struct {
     _Atomic(const char *) origin;
   } now[HK_P_COUNT];
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(table.lock);
 
 static const char *keep(const char *text) {
   for (kept *k = table.kept; k; k = k->next)

@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include "fork.h"
 #include "log.h"
 
 /* A thread reads its own newest error. A thread without one (a watchdog) reads the process's newest, as a copy of its
@@ -15,6 +16,7 @@ static struct {
   pthread_mutex_t lock;
   char text[HK_ERROR_TEXT];
 } newest = {.lock = PTHREAD_MUTEX_INITIALIZER, .text = ""};
+HK_FORK_GUARD(newest.lock);
 static _Thread_local struct {
   bool own; /* `text` is an error of this thread */
   char text[HK_ERROR_TEXT];

@@ -333,12 +333,33 @@ hk_tls_state hk_tls_accept(int fd, char why[HK_TLS_WHY]) {
   return first == HK_TLS_FIRST_BYTE ? step(fd, true, why) : HK_TLS_PLAIN;
 }
 
-void hk_tls_refuse(int fd) {
+/* Takes the next bytes of the record. True: it is complete, or no record of TLS. The name may come in pieces. Its first
+ * letter is nowhere else in it, so that a byte with which it does not go on can only begin it. */
+static bool hear(hk_tls_stranger *s, const unsigned char *bytes, size_t n) {
+  enum { HEADER = 5, NAME = sizeof identity - 1 };
+  for (size_t i = 0; i < n; i++) {
+    if (s->have == HEADER - 2) s->bytes = (uint16_t)(bytes[i] << 8);
+    if (s->have == HEADER - 1) s->bytes |= bytes[i];
+    if (++s->have == HEADER && s->bytes > RECORD) return true;
+    if (s->key_bytes < NAME)
+      s->key_bytes = bytes[i] == identity[s->key_bytes] ? s->key_bytes + 1 : bytes[i] == *identity;
+    if (s->have >= HEADER && s->have - HEADER == s->bytes) return true;
+  }
+  return false;
+}
+
+bool hk_tls_refuse(int fd, hk_tls_stranger *s, const void *begin, size_t n) {
   static const unsigned char alert[] = {21, 3, 3, 0, 2, 2, HK_SSL_AD_UNKNOWN_PSK_IDENTITY}; /* fatal */
-  char rest[1024]; /* of a first message of about 250 bytes; the identity is near its end */
-  ssize_t n = recv(fd, rest, sizeof rest, MSG_DONTWAIT);
-  if (n <= 0 || !memmem(rest, (size_t)n, identity, sizeof identity - 1)) return;
-  (void)send(fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT); /* if it is lost, the peer sees the end alone */
+  unsigned char part[1024];
+  while (!hear(s, begin, n)) { /* all of it: what is not read when the connection is closed takes the alert away */
+    ssize_t got = recv(fd, part, sizeof part, MSG_DONTWAIT);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
+    if (got <= 0) return true;
+    begin = part, n = (size_t)got;
+  }
+  if (s->key_bytes == sizeof identity - 1)
+    (void)send(fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT); /* if it is lost, the peer sees the end alone */
+  return true;
 }
 
 /* ---- data ---- */

@@ -8,6 +8,7 @@
 #define HK_BASE_TLS_H
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "status.h"
 
 enum { HK_TLS_KEY_LEAST = 32, HK_TLS_KEY_MOST = 512, HK_TLS_FIRST_BYTE = 0x16 };
@@ -33,9 +34,16 @@ enum { HK_TLS_WHY = 160 };
 /* The next step of the handshake, on the side that connected or that accepted. */
 hk_tls_state hk_tls_connect(int fd, char why[HK_TLS_WHY]);
 hk_tls_state hk_tls_accept(int fd, char why[HK_TLS_WHY]);
-/* For a process without a key, on a connection that begins with HK_TLS_FIRST_BYTE and ends here: reads the rest, and
- * answers that there is no key if the peer asks for one of Hocket's. Any other stranger gets no answer. */
-void hk_tls_refuse(int fd);
+/* A peer that speaks TLS to a process without a key; all zeros at first. */
+typedef struct hk_tls_stranger {
+  uint32_t have;     /* bytes of its first record, which is its hello */
+  uint16_t bytes;    /* of the record behind its header */
+  uint8_t key_bytes; /* of the name of Hocket's keys, that the last ones are, or all that once were */
+} hk_tls_stranger;
+/* For a process without a key, on a connection that begins with HK_TLS_FIRST_BYTE: reads the first record, of which `n`
+ * bytes were read already, and answers that there is no key if the peer asks for one of Hocket's. Any other stranger
+ * gets no answer. False: call again, with n = 0, when the descriptor is readable. */
+bool hk_tls_refuse(int fd, hk_tls_stranger *s, const void *begin, size_t n);
 
 /* For `hocket doctor`: OpenSSL's version, or NULL and the reason in `why`. */
 const char *hk_tls_library(char *why, size_t bytes);

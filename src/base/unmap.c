@@ -14,6 +14,7 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "fork.h"
 #include "thread.h"
 
 /* ---- userfaultfd, as in <linux/userfaultfd.h> of Linux 5.19, which older headers lack ---- */
@@ -79,6 +80,7 @@ struct hk_unmap {
 };
 
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(opening);
 static hk_unmap *process;
 
 /* Returns true unless it is certain that no change is under way: see unmap.h. */

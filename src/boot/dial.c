@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/iface.h"
 #include "../base/log.h"
 #include "../base/tcp.h"
 #include "../base/tls.h"
@@ -75,6 +76,14 @@ static void lose_errno(race *r, uint32_t i, int error) {
   lose(r, i, strerror(error));
 }
 
+/* While the kernel still looks for a duplicate of this host's only address of the family, it sends from loopback, and
+ * such a connection never comes about. */
+static bool has_no_source(int fd, const hk_addr *to) {
+  hk_addr from;
+  socklen_t len = sizeof from;
+  return getsockname(fd, &from.sa, &len) == 0 && hk_addr_is_loopback(&from) && !hk_addr_is_loopback(to);
+}
+
 static void begin(race *r) {
   uint32_t i = r->begun++;
   attempt *t = &r->tries[i];
@@ -92,7 +101,12 @@ static void begin(race *r) {
   hk_tcp_unpaced(t->fd);
   hk_fork_closes(t->fd);
   hk_watch_silence(t->fd); /* a host that disappears while we wait for its process ends the connection */
-  if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) lose_errno(r, i, errno);
+  if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) {
+    lose_errno(r, i, errno);
+  } else if (has_no_source(t->fd, to)) {
+    r->hard = true; /* it is tried again, however often */
+    lose(r, i, "this host has no address to reach it from");
+  }
 }
 
 /* A rank that cannot join reports that in plain text: the cause may be that the processes have no common key. */

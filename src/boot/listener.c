@@ -11,10 +11,10 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/fork.h"
 #include "../base/iface.h" /* loopback and link-local addresses */
 #include "../base/log.h"
 #include "../base/tcp.h"
-#include "../base/tls.h"
 #include "../base/wait.h"
 #include "bootstrap.h"
 #include "process.h"
@@ -34,6 +34,7 @@ static struct {
   pthread_mutex_t lock;
   hk_listener *listener;
 } process = {.lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(process.lock);
 
 void hk_listener_lock(void) { pthread_mutex_lock(&process.lock); }
 void hk_listener_unlock(void) { pthread_mutex_unlock(&process.lock); }
@@ -42,10 +43,7 @@ hk_listener *hk_listener_current(void) { return process.listener; }
 
 /* In a forked child the listener's thread does not exist, and its descriptors are closed: the child makes its own
  * listener. */
-static void forget_listener(void) {
-  process.listener = NULL;
-  pthread_mutex_unlock(&process.lock);
-}
+static void forget_listener(void) { process.listener = NULL; }
 
 /* ---- the admission queue ---- */
 
@@ -110,25 +108,28 @@ static hk_tls_state secure(hk_connection *c) {
   return c->ready ? HK_TLS_OPEN : s;
 }
 
-static void refuse_garbage(hk_connection *c) {
+/* False if it stays in the queue: it speaks TLS, and its first message, which is to get an answer, is not complete. */
+static bool refuse_garbage(hk_connection *c) {
+  bool over = true;
   if (c->have && c->in[0] == HK_TLS_FIRST_BYTE && !hk_tls_on()) {
-    HK_INFO(HK_SUB_BOOTSTRAP, "a connection to this process is refused: it is encrypted, and this process has no key");
-    hk_tls_refuse(c->fd);
+    if (!c->stranger.have)
+      HK_INFO(HK_SUB_BOOTSTRAP,
+              "a connection to this process is refused: it is encrypted, and this process has no key");
+    over = hk_tls_refuse(c->fd, &c->stranger, c->in, c->stranger.have ? 0 : c->have);
   }
-  hk_connection_free(c, false);
+  if (over) hk_connection_free(c, false);
+  return over;
 }
 
 /* Reads what the connection brought. False if it stays in the queue, because the hello is not complete. */
 static bool read_hello(hk_listener *l, hk_connection *c) {
+  if (c->stranger.have) return refuse_garbage(c);
   hk_tls_state state = secure(c);
   if (state == HK_TLS_WAITS) return false;
   ssize_t n = state == HK_TLS_OPEN ? hk_tcp_recv(c->fd, c->in + c->have, sizeof c->in - c->have) : 0;
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n > 0) c->have += (uint32_t)n;
-  if (n <= 0 || !hk_hello_possible(c->in, c->have)) {
-    refuse_garbage(c);
-    return true;
-  }
+  if (n <= 0 || !hk_hello_possible(c->in, c->have)) return refuse_garbage(c);
   if (c->have < sizeof c->in) return false;
   hk_hello h;
   if (!hk_hello_decode(&h, c->in))
@@ -431,9 +432,8 @@ hk_status hk_bootstrap_encrypt(const char *key) {
 }
 
 hk_status hk_listener_get(hk_listener **out) {
-  static const hk_fork_hooks hooks = {hk_listener_lock, hk_listener_unlock, forget_listener};
   hk_status rc = HK_OK;
-  hk_on_fork(&hooks);
+  hk_on_fork(forget_listener);
   hk_listener_lock();
   if (!process.listener) HK_TRY(new_listener(&process.listener), out);
   process.listener->users++;

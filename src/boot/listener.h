@@ -17,6 +17,7 @@
 #define HK_BOOT_LISTENER_H
 #include <pthread.h>
 #include "../base/service.h"
+#include "../base/tls.h"
 #include "../base/wait.h"
 #include "wire.h"
 
@@ -38,6 +39,7 @@ typedef struct hk_connection {
   bool plain;           /* the peer speaks plain text though this process has a key: it gets an error */
   struct hk_root *root; /* not NULL: a rank that waits for the root's answer, no longer in the queue */
   int entry;
+  hk_tls_stranger stranger; /* it speaks TLS, and this process has no key: it is refused */
   uint32_t have;
   uint8_t in[HK_HELLO_BYTES];
 } hk_connection;

@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/silence.h"
@@ -21,22 +22,13 @@ static struct {
   uint64_t *fds;        /* a bit for each descriptor that forked children close */
   size_t words;
   uint64_t nonce;
-  hk_fork_hooks hooks;
+  void (*in_child)(void);
 } process = {.once = PTHREAD_ONCE_INIT, .lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(process.lock);
 
 unsigned hk_forks;
 
-/* The locks are held during fork, so that the child finds the protected state consistent. */
-static void before_fork(void) {
-  if (process.hooks.prepare) process.hooks.prepare();
-  pthread_mutex_lock(&process.lock);
-}
-
-static void after_fork_in_parent(void) {
-  pthread_mutex_unlock(&process.lock);
-  if (process.hooks.parent) process.hooks.parent();
-}
-
+/* The child has one thread, and finds the locks free: base/fork.h. */
 static void after_fork_in_child(void) {
   for (size_t i = 0; i < process.words; i++) {
     for (uint64_t bits = process.fds[i]; bits; bits &= bits - 1) close((int)(i * 64) + __builtin_ctzll(bits));
@@ -44,15 +36,14 @@ static void after_fork_in_child(void) {
   }
   process.nonce = 0;
   hk_forks++;
-  pthread_mutex_unlock(&process.lock);
-  if (process.hooks.child) process.hooks.child();
+  if (process.in_child) process.in_child();
 }
 
-static void watch_forks(void) { pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child); }
+static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
 
-void hk_on_fork(const hk_fork_hooks *hooks) {
+void hk_on_fork(void (*in_child)(void)) {
   pthread_mutex_lock(&process.lock);
-  process.hooks = *hooks;
+  process.in_child = in_child;
   pthread_mutex_unlock(&process.lock);
   pthread_once(&process.once, watch_forks);
 }

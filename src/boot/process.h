@@ -32,9 +32,6 @@ void hk_watch_silence(int fd);
  * belongs to a parent process. Changes only in a forked child, while that has one thread. */
 extern unsigned hk_forks;
 
-/* Called around fork, by pthread_atfork; set once, before the first hk_fork_closes. */
-typedef struct hk_fork_hooks {
-  void (*prepare)(void), (*parent)(void), (*child)(void);
-} hk_fork_hooks;
-void hk_on_fork(const hk_fork_hooks *hooks);
+/* Called in each forked child, while it has one thread; set before the first hk_fork_closes. */
+void hk_on_fork(void (*in_child)(void));
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA device: the driver, its errors, contexts, limits. */
 #include "cuda.h"
-#include <dlfcn.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -242,18 +241,17 @@ int hk_cuda_current(void) {
 }
 
 bool hk_cuda_owns(const void *p, int *device) {
+  /* Only a library in which the process has memory matters, whoever has loaded it. */
+  static hk_dl_seen cuda = {.file = "libcuda.so.1", .symbol = "cuPointerGetAttribute"};
   CUresult (*attribute)(void *, int, CUdeviceptr) = NULL;
   int type = 0, managed = 0;
-  void *loaded = dlopen("libcuda.so.1", RTLD_NOW | RTLD_NOLOAD);
+  void *found = hk_dl_look(&cuda);
   *device = -1;
-  if (!loaded) return false;
-  void *found = dlsym(loaded, "cuPointerGetAttribute");
+  if (!found) return false;
   memcpy(&attribute, &found, sizeof attribute);
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)p;
-  bool owns = attribute && attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS &&
-              type == CU_MEMORYTYPE_DEVICE;
+  bool owns = attribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at) == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE;
   if (owns && attribute(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, at) == CUDA_SUCCESS && managed) owns = false;
   if (owns && attribute(device, CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL, at) != CUDA_SUCCESS) *device = -1;
-  dlclose(loaded);
   return owns;
 }

@@ -137,7 +137,7 @@ static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
   hk_status rc = HK_OK;
   CUmemAllocationProp prop = properties(d);
   CUmemGenericAllocationHandle handle;
-  CUdeviceptr at;
+  CUdeviceptr at = 0;
   size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
   HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, whole, &prop, 0), "device %d: %zu bytes", d->base.limits.ordinal, whole);
   HK_TRY(hk_cuda_map(d, handle, whole, true, &at), undo);

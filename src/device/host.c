@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -29,6 +30,7 @@ typedef struct region {
 /* The regions of this process, by address.  Global because ncclMemAlloc has no communicator: memory is allocated before
  * there is one and used by several. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static region *regions;
 static size_t nregions, room;
 static uint64_t last_id;

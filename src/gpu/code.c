@@ -3,6 +3,7 @@
  * process. */
 #include "code.h"
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
@@ -25,6 +26,7 @@ int hk_gpu_choose(void) { return hk_gpu_count() > 0 ? hk_cuda_current() : -1; }
 
 /* Global, because communicators have no other object in common. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(table_lock);
 static hk_gpu_code *codes;
 
 static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
@@ -33,6 +35,30 @@ static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
   *out &= ~31u; /* whole warps */
   return rc;
 }
+/* A kernel's first launch may wait for all that runs on the device, under the context's lock: the driver loads its code
+ * and may need more local memory for it. So each kernel runs once, with nothing to do, before a rank's kernel waits for
+ * another one's. */
+static hk_status prime(const hk_gpu_code *k) {
+  static const union {
+    hk_gpu_batch batch;
+    hk_gpu_small_batch small;
+    hk_gpu_transfers transfers;
+  } nothing;
+  void *const functions[] = {k->batch, k->small, k->transfers};
+  hk_status rc = HK_OK;
+  hk_device *d = k->device;
+  hk_queue q;
+  HK_OR_RETURN(d->ops->queue_new(d, &q));
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(functions); i++) {
+    const hk_kernel_launch l = {.function = functions[i], .blocks = 1, .threads = 32, .param = &nothing};
+    HK_TRY(d->ops->launch(d, &l, q), out);
+  }
+  rc = d->ops->wait(d, q);
+out:
+  (void)d->ops->queue_free(d, q); /* the first failure is reported */
+  return rc;
+}
+
 static hk_status load(hk_gpu_code *k) {
   hk_status rc = HK_OK;
   const void *image;
@@ -50,6 +76,7 @@ static hk_status load(hk_gpu_code *k) {
   HK_TRY(block_threads(d, k->batch, &k->threads), out);
   HK_TRY(block_threads(d, k->small, &k->small_threads), out);
   HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
+  rc = prime(k);
 out:
   return rc;
 }

@@ -151,6 +151,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     here += c->peers[r].process == c->peers[c->rank].process && f->id == hk_gpu_fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
+  g->ahead.bounded = here > 1;
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
   room.wished = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
@@ -182,10 +183,20 @@ out:
   return rc;
 }
 
+static hk_status mark(hk_gpu_ahead *a, hk_device *d, hk_queue q, const hk_queue_state *s) {
+  if (!a->bounded || s->capturing || ++a->launches < HK_GPU_AHEAD) return HK_OK;
+  hk_queue_order *newest = &a->mark[a->turn];
+  a->launches = 0;
+  a->turn ^= 1;
+  a->due = true;
+  return d->ops->order_end(d, newest, q, s);
+}
+
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   pthread_mutex_lock(&g->lock);
   hk_status rc = g->device->ops->order_end(g->device, o, q, s);
   if (rc == HK_OK && hk_gpu_mixes(g, s)) rc = g->device->ops->replay_end(g->device, &g->order, q, s);
+  if (rc == HK_OK) rc = mark(&g->ahead, g->device, q, s);
   g->launches++;
   pthread_mutex_unlock(&g->lock);
   hk_gpu_proxy_wake(g->proxy, s->capturing);
@@ -246,6 +257,7 @@ void hk_gpu_detach(ncclComm_t c) {
     (void)ops->release(g->device, &g->state);
     (void)ops->order_free(g->device, &g->order);
     (void)ops->order_free(g->device, &g->captured);
+    for (int i = 0; i < 2; i++) (void)ops->order_free(g->device, &g->ahead.mark[i]);
     leave_queue(g);
     (void)ops->queue_free(g->device, g->queue);
     if (!g->world) ops->close(g->device); /* else the last rank that leaves does */

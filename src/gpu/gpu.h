@@ -77,6 +77,20 @@ typedef enum hk_gpu_pinned { HK_GPU_PINNED_STAYS, HK_GPU_PINNED_PAYLOADS, HK_GPU
 /* Tables that are there from the beginning: pinning memory later could wait for kernels that wait for this rank. */
 enum { HK_GPU_TABLES = 8, HK_GPU_TABLE_BYTES = 16384, HK_GPU_TABLES_BYTES = HK_GPU_TABLES * HK_GPU_TABLE_BYTES };
 enum { HK_GPU_RANGES = 4 };
+
+/* How far the calls are ahead of the GPU, if ranks of one process share it: the driver's queue of launches is bounded,
+ * and a call that waits for room in it holds up the launches of the ranks that it waits for.  So a rank's calls wait
+ * before that, where they hold up none. */
+enum {
+  HK_GPU_AHEAD = 100
+}; /* launches, each of some two entries of about 1000, between marks: two such rows at most */
+typedef struct hk_gpu_ahead {
+  bool bounded;
+  bool due;                /* a mark has been set since the last look */
+  unsigned launches, turn; /* since the newest mark; the place of the oldest */
+  hk_queue_order mark[2];
+} hk_gpu_ahead;
+
 typedef struct hk_gpu {
   hk_device *device;
   struct hk_gpu_world *world;
@@ -86,6 +100,7 @@ typedef struct hk_gpu {
   hk_queue_order order, captured;
   pthread_mutex_t lock;    /* of `order`, which any thread that asks for errors reads */
   uint64_t launches, seen; /* so far; and when their end was last asked for */
+  hk_gpu_ahead ahead;
   uint64_t seen_ns, reported_ns;
   unsigned cluster;             /* blocks of a cluster; 0: none */
   unsigned blocks;              /* of a launch for this rank, at most; equal on all ranks */
@@ -213,6 +228,8 @@ hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_qu
 /* ---- look.c ---- */
 /* Have all launches ended?  An error if one failed.  From any thread. */
 hk_status hk_gpu_over(hk_gpu *g, bool *done);
+/* Before a call that is not captured: waits until the GPU has followed the calls before it. */
+hk_status hk_gpu_keep_near(ncclComm_t c);
 /* Waits until all launches have ended, also with an error.  A failed communicator's work may be queued after other work
  * that never ends: it is given up after some seconds. */
 void hk_gpu_drain(ncclComm_t c);

@@ -18,6 +18,35 @@ hk_status hk_gpu_over(hk_gpu *g, bool *done) {
   return rc;
 }
 
+static hk_status check(void *c, uint64_t waited_ns) {
+  (void)waited_ns;
+  return hk_gpu_look(c, true);
+}
+
+hk_status hk_gpu_keep_near(ncclComm_t c) {
+  hk_status rc = HK_OK;
+  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_ahead *a = &g->ahead;
+  const hk_wait_env env = {.failure = &c->health.failure, .check = check, .arg = c, .spins = 100};
+  hk_waiter w;
+  bool done;
+  if (!a->due) return HK_OK;
+  a->due = false;
+  hk_wait_begin(&w, &env);
+  for (;;) {
+    HK_TRY(g->device->ops->order_done(g->device, &a->mark[a->turn], &done), out);
+    if (done) return HK_OK;
+    HK_INFO_ONCE(
+        HK_SUB_COLL,
+        "rank %d of %d: its calls are some %d launches ahead of GPU %d, which other ranks of this process use, "
+        "too: such a call waits until the GPU has followed",
+        c->rank, c->nranks, 2 * HK_GPU_AHEAD, c->device);
+    HK_TRY(hk_wait_pause(&w), out);
+  }
+out:
+  return rc;
+}
+
 enum { PATIENCE_S = 3 };
 
 static void give_up(ncclComm_t c) {
@@ -61,9 +90,9 @@ static hk_status watch(ncclComm_t c) {
   bool due = false;
   hk_gpu_state *s = g->state.host;
   pthread_mutex_lock(&g->lock);
-  /* A graph may be replayed at any time without a call here: whether one hangs is seen by the kernels that end.
+  /* A graph may be replayed at any time without a call here: whether one hangs is seen by the kernels that begin.
    * relaxed: nothing else depends on it */
-  const bool moves = __atomic_exchange_n(&s->ended, 0, __ATOMIC_RELAXED) != 0;
+  const bool moves = __atomic_exchange_n(&s->begun, 0, __ATOMIC_RELAXED) != 0;
   if (g->seen != g->launches || !g->seen_ns || moves) {
     g->seen = g->launches;
     g->seen_ns = now;

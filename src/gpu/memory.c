@@ -2,6 +2,7 @@
 /* GPU memory of ncclMemAlloc. */
 #include <pthread.h>
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "gpu.h"
 #include "view.h"
 
@@ -13,6 +14,7 @@ typedef struct allocation {
 
 /* State of the process: ncclMemFree gets only an address. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static allocation *all;
 
 hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out) {

@@ -8,6 +8,7 @@
 #include "../kernels/gpu_small.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
+#include "../runtime/overlap.h"
 #include "../transport/cuda/multicast.h"
 #include "code.h"
 #include "ends.h"
@@ -226,14 +227,16 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   if (!gp->grown && message > HK_GPU_SMALL_SLOT) HK_TRY(grow(c, plan, message), out);
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
-  size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
-  if (scratch) HK_TRY(hk_gpu_scratch(c, 0, scratch * *blocks, &scratch_at), out);
+  const size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
+  const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
+  if (scratch || copied) HK_TRY(hk_gpu_scratch(c, 0, scratch * *blocks + copied, &scratch_at), out);
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
     HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
+  if (copied) seen_in = NULL; /* other ranks see the user's memory, not the copy */
   *work = (hk_gpu_work){.program = gp->image,
                         .links = gp->links,
-                        .in = call->in,
+                        .in = copied ? scratch_at + scratch * *blocks : call->in,
                         .out = call->out,
                         .scratch = scratch_at,
                         .scratch_bytes = scratch,

@@ -9,6 +9,7 @@
 #include "../kernels/plan.h"
 #include "../runtime/call.h"
 #include "../runtime/choose.h"
+#include "../runtime/overlap.h"
 #include "../runtime/profiler.h"
 #include "../runtime/watch.h"
 #include "code.h"
@@ -133,12 +134,23 @@ out:
   return rc;
 }
 
+/* Inputs of calls in place that the kernel must find as they are now. */
+static hk_status copy_inputs(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
+  hk_status rc = HK_OK;
+  for (size_t i = 0; i < n && rc == HK_OK; i++)
+    if (hk_call_copies_input(at[i]->call))
+      rc = g->device->ops->copy(g->device, (void *)(uintptr_t)at[i]->work.in, at[i]->call->in,
+                                hk_call_in_bytes(at[i]->call), q);
+  return rc;
+}
+
 /* One launch of n pieces that come with all that are chained to them. */
 static hk_status launch_pieces(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
   hk_gpu_batch batch; /* what is not set is not passed */
   hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
   unsigned works = 0;
   bool small;
+  HK_OR_RETURN(copy_inputs(g, at, n, q));
   hk_status rc = hk_gpu_small_launch(g, at, n, q, &small);
   if (small || rc != HK_OK) return rc;
   for (size_t i = 0; i < n; i++) {
@@ -173,6 +185,7 @@ static hk_status run_one(const hk_call *call) {
   HK_TRY(check_call(call), out);
   HK_TRY(ops->queue_state(g->device, q, s), out);
   hk_queue_order *order = order_of(g, s);
+  if (!s->capturing) HK_TRY(hk_gpu_keep_near(c), failed);
   HK_TRY(work_of(&p), failed);
   HK_TRY(begin_order(c, q, s), failed);
   hk_queue_order *chain = chain_of(call, s);
@@ -207,6 +220,16 @@ static bool spoken_for(const hk_gpu_set *s, size_t i, bool q) {
   return false;
 }
 
+/* For another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a captured graph would get the edges
+ * of what was before once more, which a driver refuses. */
+static hk_status mark(const hk_gpu_piece *p, hk_queue q) {
+  hk_gpu *g = p->gpu;
+  pthread_mutex_lock(&g->lock);
+  hk_status rc = g->device->ops->order_end(g->device, order_in(p), q, &p->state);
+  pthread_mutex_unlock(&g->lock);
+  return rc;
+}
+
 /* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
 static hk_status join_streams(hk_gpu_set *s) {
   hk_status rc = HK_OK;
@@ -217,7 +240,7 @@ static hk_status join_streams(hk_gpu_set *s) {
     if (spoken_for(s, i, true)) continue;
     HK_TRY(begin_order(p->call->comm, q, &p->state), out);
     if (q == s->queue) continue;
-    HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), q, &p->state), out);
+    HK_TRY(mark(p, q), out);
     HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state), out);
   }
 out:
@@ -351,7 +374,8 @@ static hk_status choose_stage(hk_gpu_piece *p) {
   hk_status rc = HK_OK;
   hk_gpu *g = p->gpu;
   hk_gpu_piece *last = g->stage.last;
-  const size_t scratch = p->work.scratch_bytes * p->blocks;
+  const size_t own = p->work.scratch_bytes * p->blocks;
+  const size_t scratch = own + (hk_call_copies_input(p->call) ? hk_call_in_bytes(p->call) : 0);
   p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
                last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
                (g->stage.length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
@@ -360,6 +384,7 @@ static hk_status choose_stage(hk_gpu_piece *p) {
     p->stage = last->stage;
     g->stage.length++;
     if (scratch) HK_TRY(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch), out);
+    if (scratch > own) p->work.in = p->work.scratch + own;
     g->stage.scratch += scratch;
   } else {
     p->stage = g->stage.stages++;
@@ -385,7 +410,8 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
       HK_TRY(p->gpu->device->ops->queue_state(p->gpu->device, p->call->stream, &p->state), out);
   }
   for (size_t i = 0; i < n; i++) {
-    rc = hk_gpu_copy_window(&calls[i], &pieces[i].window);
+    rc = pieces[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
+    if (rc == HK_OK) rc = hk_gpu_copy_window(&calls[i], &pieces[i].window);
     if (rc == HK_OK && !pieces[i].window) rc = offer(&calls[i]);
     if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
   }
@@ -454,7 +480,8 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     if (call->p2p != kind) continue;
     HK_TRY(g->device->ops->queue_state(g->device, call->stream, &s), out);
     post(call, &s);
-    rc = begin_order(c, call->stream, &s);
+    rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
+    if (rc == HK_OK) rc = begin_order(c, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
     if (rc == HK_OK) rc = hk_gpu_order_end(g, order_of(g, &s), call->stream, &s);
     if (rc != HK_OK) return hk_comm_failed(c, rc);

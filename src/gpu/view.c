@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../runtime/call.h"
@@ -15,6 +16,7 @@
 
 /* State of the process: allocations are found by address, whichever communicators they are registered with. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static hk_gpu *all;
 
 typedef struct question {

@@ -189,7 +189,7 @@ out:
 static hk_status table(ncclComm_t c, void **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s;
+  struct hk_gpu_space *s = NULL;
   HK_TRY(space_of(c, &s), out);
   pthread_mutex_lock(&s->lock);
   if (!s->npages) rc = add_page(g, s);

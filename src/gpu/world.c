@@ -3,6 +3,7 @@
 #include "world.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/fork.h"
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
@@ -12,6 +13,7 @@
 /* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common
  * when they begin, and because what they share must outlive the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(table_lock);
 static hk_gpu_world *worlds;
 
 static void free_tables(hk_gpu_world *w) {

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "../base/param.h"
 
 #ifdef HK_GPU_FATBIN /* the file's name: the Makefile defines it if nvcc has made one */
@@ -18,6 +19,7 @@ extern const char hk_gpu_fatbin[], hk_gpu_fatbin_end[];
 
 /* The file that replaces the built-in kernels is read once: modules may refer to it as long as they live. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static char *file_image;
 static size_t file_bytes;
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/fork.h"
 #include "../base/param.h"
 #include "../base/root.h"
 #include "../transport/net/ib_card.h"
@@ -26,6 +27,7 @@ static struct {
   int users;
   hk_ib_card *all[HK_IB_PORTS]; /* one for each port; NULL: it cannot be opened */
 } held = {.lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(held.lock);
 
 /* `below` is a folder of /sys/class. */
 static void set_pci(pair_device *d, const char *root, const char *below, const char *name) {

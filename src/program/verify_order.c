@@ -99,7 +99,7 @@ static uint32_t *without_sides(hk_orders *o) {
   uint32_t n = o->count, *out = malloc(((size_t)n + 1) * sizeof *out);
   o->failed = o->failed || !out;
   for (uint32_t k = 0; out && k < n; k++) {
-    uint32_t begin = begin_of(o, k), end = o->ends[k], first[2];
+    uint32_t begin = begin_of(o, k), end = o->ends[k], first[2] = {0};
     for (uint32_t i = begin; i < end; i++) {
       uint32_t part = o->parts[i];
       if (part >= o->nranks) part = out[part - o->nranks];

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory and windows in the API, and the addresses of windows for kernels of users. */
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
@@ -25,6 +26,7 @@ struct hk_registration {
 
 /* The windows of the process: calls that take a window take no communicator. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static hk_registration *windows;
 
 static void publish(hk_registration *r) {

@@ -3,6 +3,7 @@
 #include "comm.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "../boot/bootstrap.h"
 #include "../boot/process.h" /* hk_forks */
 #include "choose.h"
@@ -19,6 +20,7 @@ static struct {
   ncclComm_t first, last;
   int count;
 } quarantine = {.lock = PTHREAD_MUTEX_INITIALIZER};
+HK_FORK_GUARD(quarantine.lock);
 
 static void free_parts(ncclComm_t c) {
   free(c->order.own_board);

@@ -11,6 +11,7 @@
 #include "call.h"
 #include "choose.h"
 #include "mismatch.h"
+#include "overlap.h"
 #include "post.h"
 #include "profiler.h"
 #include "rma.h"
@@ -132,14 +133,23 @@ out:
 static void expect_buffers(const hk_call *call) {
   ncclComm_t c = call->comm;
   const hk_coll coll = (hk_coll)call->coll;
-  const hk_blocks *b = call->blocks;
-  const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  const size_t in = b ? b->in_end : bytes * (size_t)hk_coll_in_blocks(coll, c->nranks);
-  const size_t out = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
+  const size_t in = hk_call_in_bytes(call), out = hk_call_out_bytes(call);
   const uintptr_t from = (uintptr_t)call->in, to = (uintptr_t)call->out;
   const bool gives = hk_coll_has_input(coll, c->rank, call->root), gets = hk_coll_has_output(coll, c->rank, call->root);
   if (gets) hk_wire_expect(c, call->out, out);
   if (gives && !(gets && from >= to && from + in <= to + out)) hk_wire_expect(c, call->in, in); /* not in place */
+}
+
+/* The memory that the execution needs besides the user's: scratch, and a copy of the input, which *in then is. */
+static hk_status run_memory(const hk_call *call, const hk_plan *plan, const hk_launch *launch, const void **in,
+                            void **scratch) {
+  const size_t own = plan->program->scratch_blocks ? hk_exec_scratch_bytes(plan, launch->chunk) : 0;
+  const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
+  *in = call->in;
+  if (__builtin_expect(!own && !copied, 1)) return HK_OK;
+  HK_OR_RETURN(hk_choose_scratch(call->comm, own + copied, scratch));
+  if (copied) *in = memcpy((char *)*scratch + own, call->in, copied);
+  return HK_OK;
 }
 
 static hk_status collective(const hk_call *call) {
@@ -149,6 +159,7 @@ static hk_status collective(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
   hk_exec x;
+  const void *in;
   void *memory = frame, *scratch = NULL;
   HK_TRY(hk_choose(c, call, &plan, &launch), not_begun);
   size_t bytes = launch->brief ? 0 : hk_exec_bytes(plan);
@@ -156,10 +167,9 @@ static hk_status collective(const hk_call *call) {
     rc = HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
     goto not_begun;
   }
-  if (plan->program->scratch_blocks)
-    HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), not_begun);
+  HK_TRY(run_memory(call, plan, launch, &in, &scratch), not_begun);
   if (plan->pumped && !launch->brief) expect_buffers(call);
-  hk_exec_init(&x, plan, launch, call->in, call->out, memory, scratch);
+  hk_exec_init(&x, plan, launch, in, call->out, memory, scratch);
   rc = begin(c, call, &x);
   if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, &x);
   if (__builtin_expect(rc != HK_OK, 0)) {
@@ -237,6 +247,7 @@ static hk_status begin_collective(member *m) {
   ncclComm_t c = m->comm;
   const hk_plan *plan;
   const hk_launch *launch;
+  const void *in;
   void *scratch = NULL;
   HK_TRY(hk_choose(c, call, &plan, &launch), out);
   free(m->memory);
@@ -244,10 +255,9 @@ static hk_status begin_collective(member *m) {
     rc = HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
     goto out;
   }
-  if (plan->program->scratch_blocks)
-    HK_TRY(hk_choose_scratch(c, hk_exec_scratch_bytes(plan, launch->chunk), &scratch), out);
+  HK_TRY(run_memory(call, plan, launch, &in, &scratch), out);
   if (plan->pumped && !launch->brief) expect_buffers(call);
-  hk_exec_init(&m->exec, plan, launch, call->in, call->out, m->memory, scratch);
+  hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = true;
   return begin(c, call, &m->exec);
 out:

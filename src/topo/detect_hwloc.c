@@ -2,6 +2,7 @@
 /* NUMA nodes, caches and the CPU of each PCI device from hwloc, if it is installed: hwloc knows machines whose firmware
  * gives sysfs no values or wrong ones. Building this needs its header, running it only its library. */
 #include <string.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "detect_scan.h"
 
@@ -61,6 +62,7 @@ static hk_dl library = {.files = {"libhwloc.so.15"},
 
 /* hwloc uses libudev, whose global state has no lock: ranks that are threads must do this one after another. */
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(looking);
 
 void hk_scan_hwloc_end(hk_scan *s) {
   if (s->hwloc) hwloc.destroy(s->hwloc);

@@ -194,7 +194,7 @@ static hk_status take_option(const reader *r, hk_synth_spec *s) {
     size_t n = strlen(names[i] = o->key);
     if (strncmp(r->word, o->key, n)) continue;
     if (o->take) return o->take(r, r->word + n, s);
-    int v;
+    int v = 0;
     hk_status rc = whole(r, r->word + n, o->what, o->min, o->max, &v);
     if (rc == HK_OK) memcpy((char *)s + o->offset, &v, sizeof v);
     return rc;

@@ -16,7 +16,7 @@ typedef struct hk_xml_finding {
 } hk_xml_finding;
 typedef void hk_xml_sink(void *arg, const hk_xml_finding *finding);
 
-/* False: the library was built without expat, and all functions that read XML fail and say so. */
+/* False: expat is not installed, and all functions that read XML fail and say so. */
 bool hk_xml_available(void);
 
 /* Reads a topology. The first error is the status's message ("file:line: what; what to do"). All findings go to `sink`

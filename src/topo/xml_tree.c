@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XML as a tree in memory, read by expat within bounds, and the list of findings. */
+/* XML as a tree in memory, read by expat within bounds, and the list of findings. Expat is loaded when it is needed. */
 #include "xml_tree.h"
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
-#ifndef HK_NO_EXPAT
-#include <expat.h>
-#endif
+#include "../base/dl.h"
+#include "../base/log.h"
+#include "expat_abi.h"
 
 static void say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
   hk_xml_finding f = {.line = line, .column = column, .error = error};
@@ -168,26 +167,27 @@ out:
   return rc;
 }
 
-#ifdef HK_NO_EXPAT
-bool hk_xml_available(void) { return false; }
+typedef struct expat_api {
+#define CALL(type, name, arguments) type(*name) arguments;
+  HK_EXPAT_CALLS(CALL)
+#undef CALL
+} expat_api;
+/* Global because the loaded library belongs to the process. */
+static expat_api expat;
+#define CALL(type, name, arguments) HK_DL_SYMBOL(expat_api, name, #name),
+static const hk_dl_symbol expat_symbols[] = {HK_EXPAT_CALLS(CALL)};
+#undef CALL
+static hk_dl library = {.files = {"libexpat.so.1"},
+                        .loss = "topology and graph XML cannot be read",
+                        .symbols = expat_symbols,
+                        .nsymbols = HK_ARRAY_LENGTH(expat_symbols),
+                        .table = &expat,
+                        .subs = HK_SUB_GRAPH};
 
-hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
-  (void)text, (void)bytes;
-  hk_xml_say_at(r, 1, 1, true, "this library was built without expat and reads no XML; build it with libexpat1-dev");
-  return NULL;
-}
-#else
-bool hk_xml_available(void) { return true; }
-
-/* Expat's arc4random_buf (see the Makefile), for the salt of its hash tables: glibc has that function since 2.36 only.
- * An element has few attributes, so that a salt that is known does no harm either. */
-void hk_xml_salt(void *out, size_t bytes);
-void hk_xml_salt(void *out, size_t bytes) {
-  if (getrandom(out, bytes, 0) != (ssize_t)bytes) memset(out, 0, bytes);
-}
+bool hk_xml_available(void) { return hk_dl_load(&library); }
 
 typedef struct parse {
-  XML_Parser expat;
+  hk_expat *expat;
   hk_xml_tree *tree;
   hk_xml_node *at;
   hk_xml_report *report;
@@ -195,15 +195,16 @@ typedef struct parse {
   bool stopped, told_text;
 } parse;
 
+static int line_of(const parse *p) { return (int)expat.XML_GetCurrentLineNumber(p->expat); }
+static int column_of(const parse *p) { return (int)expat.XML_GetCurrentColumnNumber(p->expat) + 1; }
+
 __attribute__((format(printf, 2, 3))) static void stop(parse *p, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  if (!p->stopped)
-    say(p->report, (int)XML_GetCurrentLineNumber(p->expat), (int)XML_GetCurrentColumnNumber(p->expat) + 1, true, format,
-        args);
+  if (!p->stopped) say(p->report, line_of(p), column_of(p), true, format, args);
   va_end(args);
   p->stopped = true;
-  XML_StopParser(p->expat, XML_FALSE);
+  expat.XML_StopParser(p->expat, false);
 }
 
 static void begin_element(void *arg, const char *name, const char **attrs) {
@@ -223,8 +224,8 @@ static void begin_element(void *arg, const char *name, const char **attrs) {
   }
   hk_xml_node *n = add(p->tree, p->at, name);
   if (n) {
-    n->line = (int)XML_GetCurrentLineNumber(p->expat);
-    n->column = (int)XML_GetCurrentColumnNumber(p->expat) + 1;
+    n->line = line_of(p);
+    n->column = column_of(p);
     p->at = n;
   }
   for (int i = 0; n && attrs[i]; i += 2) {
@@ -254,8 +255,8 @@ static void text_between(void *arg, const char *text, int n) {
   for (int i = 0; i < n && !p->told_text && !p->stopped; i++) {
     if (strchr(" \t\r\n", text[i])) continue;
     p->told_text = true;
-    hk_xml_say_at(p->report, (int)XML_GetCurrentLineNumber(p->expat), (int)XML_GetCurrentColumnNumber(p->expat) + 1,
-                  false, "text between elements is ignored here, but NCCL refuses the file; put it into <!-- -->");
+    hk_xml_say_at(p->report, line_of(p), column_of(p), false,
+                  "text between elements is ignored here, but NCCL refuses the file; put it into <!-- -->");
   }
 }
 
@@ -266,8 +267,12 @@ static void doctype(void *arg, const char *name, const char *system, const char 
 }
 
 hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
+  if (!hk_xml_available()) {
+    hk_xml_say_at(r, 1, 1, true, "install expat (Debian: libexpat1), which reads XML: %s", library.why);
+    return NULL;
+  }
   hk_xml_tree *t = calloc(1, sizeof *t);
-  parse p = {.tree = t, .report = r, .expat = XML_ParserCreate(NULL)};
+  parse p = {.tree = t, .report = r, .expat = expat.XML_ParserCreate(NULL)};
   bool good = false;
   if (!t || !p.expat) {
     hk_xml_say_at(r, 1, 1, true, "no memory to read it");
@@ -277,21 +282,20 @@ hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
     hk_xml_say_at(r, 1, 1, true, "more than %d MiB; that is no topology", HK_XML_BYTES >> 20);
     goto out;
   }
-  XML_SetUserData(p.expat, &p);
-  XML_SetElementHandler(p.expat, begin_element, end_element);
-  XML_SetCharacterDataHandler(p.expat, text_between);
-  XML_SetStartDoctypeDeclHandler(p.expat, doctype);
-  good = XML_Parse(p.expat, text, (int)bytes, 1) == XML_STATUS_OK && !p.stopped && t->root;
+  expat.XML_SetUserData(p.expat, &p);
+  expat.XML_SetElementHandler(p.expat, begin_element, end_element);
+  expat.XML_SetCharacterDataHandler(p.expat, text_between);
+  expat.XML_SetStartDoctypeDeclHandler(p.expat, doctype);
+  good = expat.XML_Parse(p.expat, text, (int)bytes, 1) == HK_XML_STATUS_OK && !p.stopped && t->root;
   if (!good && !p.stopped)
-    hk_xml_say_at(r, (int)XML_GetCurrentLineNumber(p.expat), (int)XML_GetCurrentColumnNumber(p.expat) + 1, true,
-                  "not well-formed XML: %s", XML_ErrorString(XML_GetErrorCode(p.expat)));
+    hk_xml_say_at(r, line_of(&p), column_of(&p), true, "not well-formed XML: %s",
+                  expat.XML_ErrorString(expat.XML_GetErrorCode(p.expat)));
 out:
-  if (p.expat) XML_ParserFree(p.expat);
+  if (p.expat) expat.XML_ParserFree(p.expat);
   if (good) return t;
   hk_xml_free(t);
   return NULL;
 }
-#endif
 
 /* --- Attributes as numbers --- */
 

@@ -17,10 +17,10 @@
 #define HK_TRANSPORT_RELAY_H
 #include "transport.h"
 
+#define HK_RELAY_TAG UINT64_C(0x72656c6179) /* of these connections */
 enum {
-  HK_RELAY_TAG = 0x72656c6179, /* of these connections */
-  HK_RELAY_CHANNELS = 256,     /* more than any link's channel */
-  HK_RELAY_NEAR = 127,         /* so many ranks of a host may have links through others */
+  HK_RELAY_CHANNELS = 256, /* more than any link's channel */
+  HK_RELAY_NEAR = 127,     /* so many ranks of a host may have links through others */
   HK_RELAY_TEXT = 300
 };
 _Static_assert((2 * HK_RELAY_NEAR + 1) * HK_RELAY_CHANNELS <= UINT16_MAX + 1, "hk_relay_channel fits");

@@ -7,12 +7,14 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+#include "../base/fork.h"
 #include "../base/service.h"
 #include "shm_socket.h"
 
 /* The records of this process. The table is global because ranks that are threads of a process share nothing else when
  * they attach, and because a record must outlive the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(table_lock);
 static hk_shm_process *table;
 
 static hk_shm_process *find(uint64_t comm_id, uint64_t process) {

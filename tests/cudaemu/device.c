@@ -88,6 +88,8 @@ static void configure(void) {
   emu.apart = number("CUDAEMU_APART", 0) != 0;
   emu.patience = (unsigned)number("CUDAEMU_PATIENCE", 0);
   emu.connections = connections();
+  emu.queue = (unsigned)number("CUDAEMU_QUEUE", 1000);
+  emu.local_bytes = (int)number("CUDAEMU_LOCAL_BYTES", 0);
   emu.fail_alloc = number("CUDAEMU_FAIL_ALLOC", 0);
   emu.fail_launch = number("CUDAEMU_FAIL_LAUNCH", 0);
   emu.fail_multicast = number("CUDAEMU_FAIL_MULTICAST", 0);

@@ -30,6 +30,8 @@ typedef struct emu_config {
   int rdma_flush, rdma_order;
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, slice_us, watchdog, connections, patience;
+  unsigned queue;                                            /* operations that wait in a stream, at most */
+  int local_bytes;                                           /* of local memory that a kernel's thread needs */
   long fail_alloc, fail_launch, fail_kernel, fail_multicast; /* the n-th fails, from 1; 0: none */
 } emu_config;
 extern emu_config emu;
@@ -55,6 +57,8 @@ struct CUctx_st {
   struct CUstream_st *legacy;
   emu_queue queues[EMU_QUEUES]; /* the first emu.connections are in use */
   unsigned nstreams;            /* so far: streams take the queues in turn */
+  bool busy;                    /* a call waits inside: the others that enqueue wait for it */
+  int local_bytes;              /* of local memory that there is for a thread; 0: as many as at the beginning */
 };
 CUcontext emu_primary(int device);
 /* The caller's context, or NULL with *code. */
@@ -92,6 +96,7 @@ struct CUstream_st {
   bool per_thread;
   pthread_cond_t wake;
   emu_op *first, *queue_end, *last; /* last: holds a reference; may be done */
+  unsigned queued;                  /* operations that are not done */
   emu_capture *capture;
   CUgraphNode *tips; /* of the capture: what the next node depends on */
   size_t ntips;
@@ -114,6 +119,9 @@ bool emu_foreign(CUstream handle);
 emu_op *emu_enqueue(CUstream s, emu_work *work, emu_op **deps, size_t ndeps); /* a reference for the caller */
 void emu_op_unref(emu_op *op);
 void emu_wait(emu_op *op);
+/* Waits for all work of the context, if it is one; emu_drain: calls that enqueue in it wait meanwhile. */
+void emu_await(CUcontext ctx);
+void emu_drain(CUcontext ctx);
 /* Takes the lock: enqueues on or captures into the stream; takes the caller's reference to the work. */
 CUresult emu_submit(CUstream handle, emu_work *work);
 

@@ -139,12 +139,18 @@ static void move_to_end(CUgraph g, CUgraphNode n) {
   g->nodes[g->count - 1] = n;
   n->index = g->count - 1;
 }
+static bool depends(CUgraphNode n, CUgraphNode on) {
+  for (size_t i = 0; i < n->ndeps; i++)
+    if (n->deps[i] == on) return true;
+  return false;
+}
 CUresult cuGraphAddDependencies(CUgraph graph, const CUgraphNode *from, const CUgraphNode *to, size_t count) {
   if (!graph || (count && (!from || !to))) return CUDA_ERROR_INVALID_VALUE;
   pthread_mutex_lock(&emu_lock);
   for (size_t i = 0; i < count; i++) {
     CUgraphNode n = to[i];
     if (!n->apart) return emu_unlock(CUDA_ERROR_NOT_SUPPORTED);
+    if (depends(n, from[i])) return emu_unlock(CUDA_ERROR_INVALID_VALUE);
     n->deps = realloc(n->deps, sizeof(CUgraphNode) * (n->ndeps + 1));
     if (!n->deps) abort();
     n->deps[n->ndeps++] = from[i];

@@ -170,23 +170,16 @@ bool emu_take(int device, size_t bytes) {
 }
 void emu_give(int device, size_t bytes) { used[device] -= bytes; }
 
-static void await(CUcontext ctx) {
-  for (CUstream s = ctx ? ctx->streams : NULL; s;) {
-    bool waits = s->last && !s->last->done && !s->capture;
-    if (waits) emu_wait(s->last);
-    s = waits ? ctx->streams : s->next;
-  }
-}
 CUresult emu_await_all(void) {
   CUresult code = CUDA_SUCCESS;
   if (!emu_context(&code)) return code;
   if ((code = emu_capture_forbids()) != CUDA_SUCCESS) return code;
-  for (int d = 0; d < emu.ndevices; d++) await(emu_primary(d));
+  for (int d = 0; d < emu.ndevices; d++) emu_await(emu_primary(d));
   return code;
 }
 /* CUDAEMU_SYNC_ALLOC: what is allocated or pinned outside of virtual memory comes after all work on the device. */
 static void sync_alloc(CUcontext ctx) {
-  if (emu.sync_alloc) await(ctx);
+  if (emu.sync_alloc) emu_await(ctx);
 }
 
 /* ---- device memory ---- */

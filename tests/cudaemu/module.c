@@ -19,7 +19,7 @@ struct CUfunc_st {
   cudaemu_entry entry;
   ptx_fn *ptx; /* in place of entry */
   char name[128];
-  int max_dynamic;
+  int max_dynamic, local_bytes;
   CUfunction next;
 };
 struct CUmod_st {
@@ -180,7 +180,9 @@ CUresult cuModuleGetFunction(CUfunction *function, CUmodule module, const char *
   f->ptx = ptx;
   snprintf(f->name, sizeof f->name, "%s", name);
   f->max_dynamic = 48 << 10;
+  f->local_bytes = emu.local_bytes;
   pthread_mutex_lock(&emu_lock);
+  for (CUfunction other = module->functions; other && emu.local_bytes; other = other->next) f->local_bytes += 16;
   f->next = module->functions;
   module->functions = f;
   pthread_mutex_unlock(&emu_lock);
@@ -202,6 +204,7 @@ CUresult cuFuncGetAttribute(int *value, int which, CUfunction function) {
   switch (which) {
     case CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK: *value = emu.max_threads; break;
     case CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES: *value = 8 << 10; break;
+    case CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES: *value = function->local_bytes; break;
     case CU_FUNC_ATTRIBUTE_NUM_REGS: *value = 64; break;
     case CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES: *value = function->max_dynamic; break;
     default: *value = 0;
@@ -280,6 +283,22 @@ static bool take_ptx_params(char *to, const ptx_fn *f, void **params, void **ext
   return true;
 }
 
+/* A context begins with LOCAL bytes of local memory for each thread that the device runs. For a kernel that needs more
+ * it gets new memory, when nothing uses the old one any more. */
+static void need_local(CUstream handle, const struct CUfunc_st *f) {
+  enum { LOCAL = 1024 };
+  CUresult code = CUDA_SUCCESS;
+  pthread_mutex_lock(&emu_lock);
+  CUstream s = emu_stream(handle, &code);
+  CUcontext ctx = s && !s->capture ? s->ctx : NULL;
+  if (ctx && !ctx->local_bytes) ctx->local_bytes = LOCAL;
+  if (ctx && f->local_bytes > ctx->local_bytes) {
+    emu_drain(ctx);
+    ctx->local_bytes = f->local_bytes;
+  }
+  pthread_mutex_unlock(&emu_lock);
+}
+
 CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **params, void **extra) {
   if (!config || !function || (params && extra)) return CUDA_ERROR_INVALID_VALUE;
   const CUlaunchConfig *c = config;
@@ -301,6 +320,7 @@ CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, voi
   bool fault = emu_fails(&emu.fail_launch);
   pthread_mutex_unlock(&emu_lock);
   if (fault) return CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES;
+  if (function->local_bytes) need_local(c->hStream, function);
   emu_grid *g = calloc(1, sizeof *g);
   if (!g) abort();
   *g = (emu_grid){function->entry, function->name, blocks, threads, c->sharedMemBytes, NULL, {0}};

@@ -2,7 +2,9 @@
 /* Streams: a queue and a thread each.  An operation runs when those before it in the stream and those it depends on
  * are done.  The legacy stream and the blocking streams of a context wait for each other, as the driver's manual
  * tells. With CUDAEMU_CONNECTIONS the streams of a context share so many hardware queues.  A queue is in order: an
- * operation that cannot begin yet holds up all that was enqueued later there, of whichever stream. */
+ * operation that cannot begin yet holds up all that was enqueued later there, of whichever stream. A stream holds so
+ * many operations that are not done; a call that enqueues one more waits inside the context, and holds up all others
+ * that enqueue there, as the driver's calls do. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -111,6 +113,7 @@ static void *work(void *arg) {
     perform(s, op);
     s->first = op->next;
     if (!s->first) s->queue_end = NULL;
+    s->queued--;
     finish(op);
     emu_op_unref(op);
   }
@@ -130,13 +133,38 @@ static void depend(emu_op *op, emu_op *on) {
   on->refs++;
 }
 
+static void enter(CUcontext ctx) {
+  while (ctx->busy) pthread_cond_wait(&emu_news, &emu_lock);
+  ctx->busy = true;
+}
+static void leave(CUcontext ctx) {
+  ctx->busy = false;
+  pthread_cond_broadcast(&emu_news);
+}
+void emu_await(CUcontext ctx) {
+  for (CUstream s = ctx ? ctx->streams : NULL; s;) {
+    bool waits = s->last && !s->last->done;
+    emu_wait(s->last);
+    s = waits ? ctx->streams : s->next; /* the list may have changed */
+  }
+}
+void emu_drain(CUcontext ctx) {
+  enter(ctx);
+  emu_await(ctx);
+  leave(ctx);
+}
+
 emu_op *emu_enqueue(CUstream s, emu_work *w, emu_op **deps, size_t ndeps) {
   emu_op *op = calloc(1, sizeof *op);
   if (!op) abort();
+  for (size_t i = 0; i < ndeps; i++) depend(op, deps[i]); /* before it waits: the caller's may be gone afterwards */
+  enter(s->ctx);
+  while (s->queued >= emu.queue) pthread_cond_wait(&emu_news, &emu_lock);
+  leave(s->ctx);
+  s->queued++;
   op->refs = 3; /* the queue's, the stream's, the caller's */
   op->work = w;
   op->stream = s;
-  for (size_t i = 0; i < ndeps; i++) depend(op, deps[i]);
   if (s->legacy) {
     for (CUstream other = s->ctx->streams; other; other = other->next)
       if (other != s && !(other->flags & CU_STREAM_NON_BLOCKING)) depend(op, other->last);
@@ -342,11 +370,7 @@ CUresult cuCtxSynchronize(void) {
   CUcontext ctx = emu_context(&code);
   if (ctx) code = emu_capture_forbids();
   if (!ctx || code) return emu_unlock(code);
-  for (CUstream s = ctx->streams; s;) {
-    bool waits = s->last && !s->last->done;
-    emu_wait(s->last);
-    s = waits ? ctx->streams : s->next;
-  }
+  emu_await(ctx);
   return emu_unlock(ctx->error);
 }
 

@@ -2,30 +2,36 @@
 # SPDX-License-Identifier: Apache-2.0
 # make gpu-bench: bus bandwidth and latency on the GPU at hand, Hocket beside any other libnccl.so.2, with the same perf
 # binary; what kernels alone move, what goes through pinned memory, init, and what the algorithms take of the memory's rate.  Under
-# ten minutes.
+# ten minutes; a report in $OUT (default: the build).  steps.sh has more variables.
 #   OTHER=/path/to/libnccl.so.2   the library beside it (NCCL built with NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share a GPU)
 #   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title, HK_GPU_LINKS=options of hocket bandwidth
-# shellcheck disable=SC2154 # lib.sh sets build, library, report and minutes
+# shellcheck disable=SC2154 # steps.sh sets build, out and seconds
 set -u
-. "$(dirname "$0")/lib.sh"
-mkdir -p build
-command -v jq >/dev/null || skip_all "no jq, which reads the results"
-prepare gpu-bench
+HK_GPU_SECONDS=${HK_GPU_SECONDS:-540}
+. "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
+command -v python3 >/dev/null || { echo "SKIP: no python3, which reads the rates of the links"; exit 77; }
+library=$(realpath -e "$build/lib/libnccl.so.2") || { echo "SKIP: no library in $build: make gpu-pack"; exit 77; }
+mkdir -p "$out"
+report=$out/gpu-bench-$(date +%F).md
+export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 largest=${HK_GPU_LARGEST:-1G} ranks=${HK_GPU_RANKS:-2 4 8}
 export NCCL_DEBUG=WARN NCCL_MULTI_RANK_GPU_ENABLE=1
 memory=0 pinned=0
 read -ra links <<<"--floor 0 ${HK_GPU_LINKS:-}" # of hocket bandwidth
-dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+dir=$(mktemp -d) && trap 'rm -rf "$dir" "$step_output"' EXIT
 say() { echo "$*" | tee -a "$report"; }
+late() { [ "$(left)" -le 0 ]; }
+# In what `hocket bandwidth --json` has written: links has it, and the expression's lines are printed.
+links_json() { python3 -c 'import json, sys; links = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$dir/links" "$1"; }
 
 # measure LIBRARY FILE PROGRAM ARGUMENTS...: sizes, microseconds and bus bandwidth, out of place.
 measure() {
   local library=$1 file=$2 program=$3
   shift 3
   late && return 1
-  LD_PRELOAD=$library timeout 120 "$build/bin/${program}_perf" "$@" -c 0 -J "$dir/out.json" \
-    >"$dir/log" 2>&1 || { tail -n 2 "$dir/log"; return 1; }
-  jq -r '.results[] | "\(.size) \(.out_of_place.time) \(.out_of_place.bus_bw)"' "$dir/out.json" >"$file"
+  LD_PRELOAD=$library timeout 120 "$build/bin/${program}_perf" "$@" -c 0 >"$dir/log" 2>&1 ||
+    { tail -n 2 "$dir/log"; return 1; }
+  awk '/^ *[0-9]+ +[0-9]+ +[a-z]/ { print $1, $6, $8 }' "$dir/log" >"$file"
 }
 # side_by_side TITLE PROGRAM ARGUMENTS...
 side_by_side() {
@@ -55,15 +61,15 @@ title() { # TITLE: is it wanted, and is there time?
 rates() {
   "$build/bin/hocket" bandwidth --json "${links[@]}" >"$dir/links" 2>"$dir/log" || { say "$(tail -n 1 "$dir/log")"; return; }
   # Of the first GPU: what a copy engine reads and writes; the slower way between it and pinned memory.
-  memory=$(jq '[.pairs[] | select(.from == 0 and .to == 0) | .direct] | 2 * max' "$dir/links")
-  pinned=$(jq '[.host[] | select(.gpu == 0) | [.pinned_to_gpu, .pinned_from_gpu] | min] | max' "$dir/links")
+  memory=$(links_json '2 * max([p["direct"] for p in links["pairs"] if p["from"] == 0 and p["to"] == 0] or [0])')
+  pinned=$(links_json 'max(min(h["pinned_to_gpu"], h["pinned_from_gpu"]) for h in links["host"] if h["gpu"] == 0)')
   title "memory" || return
   say "A copy by the driver reads and writes $(printf %.1f "$memory") GB/s, $(printf %.1f "$pinned") GB/s go to pinned memory and back. By kernels, read and written:"
   say
   say "| | GB/s | of the driver's copy |"
   say "|--|--:|--:|"
-  jq -r --argjson m "$memory" '.kernels[0] | to_entries[] | select(.key != "gpu" and .value != null) |
-    "| \(.key) | \(.value * 10 | round / 10) | \(100 * .value / $m | round)% |"' "$dir/links" >"$dir/rows"
+  links_json '"\n".join(f"| {name} | {rate:.1f} | {100 * rate / '"$memory"':.0f}% |"
+    for name, rate in links["kernels"][0].items() if name != "gpu" and rate is not None)' >"$dir/rows"
   while read -r line; do say "$line"; done <"$dir/rows"
   say
 }
@@ -102,6 +108,9 @@ ceiling() {
   say "$(cat "$dir/rows")"
   say
 }
+card=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null | head -n 1)
+echo "# gpu-bench: ${card:-emulated}, $(date '+%F %H:%M'), Hocket $(git rev-parse --short HEAD 2>/dev/null)" | tee "$report"
+say
 rates
 staging
 init
@@ -113,6 +122,6 @@ for n in $ranks; do
   done
 done
 side_by_side "allreduce, bfloat16, 2 ranks" all_reduce -t 2 -d bfloat16 -b "$largest" -e "$largest" -n 10
-late && say "SKIP: time was over before the end (HK_GPU_MINUTES=$minutes)"
+late && say "SKIP: time was over before the end (HK_GPU_SECONDS=$seconds)"
 "$build/bin/hocket" bandwidth "${links[@]}" >>"$report" 2>&1
 echo "results: $report"

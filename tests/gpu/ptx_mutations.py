@@ -67,7 +67,7 @@ ANY = r"."
 KERNELS = r"^hk_run_"
 SMALL = r"hk_run_small$|small_"  # the kernel of small messages: its rules have a case of their own, and no other rule is for it
 APART = r"^(?!prepare_together$)"  # words of one rank each: for those of all see EQUIVALENT
-LINES = r"^(load_any|store_all|copy_wide|reduce_wide_f32|reduce_rest_f32)$"
+LINES = r"^(load_any|store_all|copy_wide|reduce_wide_f32|reduce_rest)$"
 DATA = r"^(copy_move|copy_wide|reduce_(rest_)?(f32|i8)|load_odd|store_odd|load_any|store_all)$"
 FEW = r"^(copy_move|copy_wide|reduce_(f32|wide_bf16)|load_any|store_all)$"
 R = r"(%\w+)"
@@ -137,10 +137,10 @@ RULES = [
     Rule("operand", "a difference is the other way round", DATA, r"sub\.s(?:32|64)\s+%\w+, " + R + ", " + R, swap(1, 2), "types order places"),
     Rule("operand", "a choice is the other way round", r"(?!load_odd|store_odd)" + DATA, r"selp\.\S+\s+%\w+, (%?\w+), (%?\w+), ", swap(1, 2), "types order places"),
     Rule("operand", "the greater for the lesser", r"^reduce_(u32|i32|f32|i64|f64)$", r"\bmin\.", "max.", "types"),
-    Rule("operand", "the lesser for the greater", r"^reduce_rest_(u32|i32|u64|i64|f64)$", r"\bmax\.", "min.", "types"),
-    Rule("operand", "a comparison is the other way round", r"^(copy_wide|reduce_wide_f32|reduce_rest_u32|copy_move)$", r"setp\.lt\.", "setp.ge.", "order types"),
-    Rule("operand", "shifts go the other way", r"^(load_odd|store_odd|reduce_i8|reduce_rest_bf16)$", r"\bshl\.b", "shr.u", "types places"),
-    Rule("operand", "signs are lost", r"^reduce_i8$|^reduce_rest_i8$", r"cvt\.s32\.s8|cvt\.s16\.s8", "cvt.u32.u8", "types"),
+    Rule("operand", "the lesser for the greater", r"^reduce_rest$", r"\bmax\.", "min.", "types"),
+    Rule("operand", "a comparison is the other way round", r"^(copy_wide|reduce_wide_f32|reduce_rest|copy_move)$", r"setp\.lt\.", "setp.ge.", "order types"),
+    Rule("operand", "shifts go the other way", r"^(load_odd|store_odd|reduce_i8|reduce_rest)$", r"\bshl\.b", "shr.u", "types places"),
+    Rule("operand", "signs are lost", r"^reduce_i8$|^reduce_rest$", r"cvt\.s32\.s8|cvt\.s16\.s8", "cvt.u32.u8", "types"),
     Rule("operand", "sums are products", r"^reduce_(wide_|rest_)?(f32|f64)$", r"add\.rn\.f", "mul.rn.f", "types"),
     Rule("operand", "a sum in the switch is a minimum", r"^add_in_switch$", r"global\.add\.u", "global.min.u", "switch"),
     Rule("operand", "halves are added up as others", r"^add_in_switch$", r"v4\.bf16x2", "v4.f16x2", "switch"),

@@ -3,6 +3,7 @@
 /* Every collective x type x operator x odd sizes and alignments x rank counts x transports, in place and not, against a
  * reference computed here. */
 #include <check.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -142,7 +143,7 @@ static int all_types(ncclComm_t c, int rank, int n, void *arg) {
                     counts[i],
                     (int)(i + (size_t)t) % n,
                     (int)(i % 3),
-                    (int)i % 2 && k != ALLTOALL && k != SENDRECV};
+                    (int)i % 2 && k != SENDRECV};
           faults += run_spec(&s, c, rank, n);
         }
       }
@@ -160,13 +161,61 @@ static int all_sizes(ncclComm_t c, int rank, int n, void *arg) {
   for (int k = 0; k < KINDS && !faults; k++) {
     for (size_t i = 0; i < sizeof counts / sizeof *counts && counts[i] <= most && !faults; i++) {
       for (int place = 0; place < 2 && !faults; place++) {
-        if (place && (k == ALLTOALL || k == SENDRECV)) continue;
+        if (place && k == SENDRECV) continue;
         spec s = {(kind)k, ncclFloat32, ncclSum, counts[i], (int)i % n, place, place};
         faults += run_spec(&s, c, rank, n);
       }
     }
   }
   return faults;
+}
+
+/* In place, again and again, from one element to 1 MiB a rank: what arrives early must not be sent on. */
+static int in_place(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  static const size_t bytes[] = {4, 400, 8192, 65536, 262144, 1 << 20};
+  int faults = 0;
+  for (int k = 0; k < SENDRECV && !faults; k++)
+    for (size_t i = 0; i < sizeof bytes / sizeof *bytes && !faults; i++)
+      for (int again = 0; again < 3 && !faults; again++) {
+        size_t blocks = in_blocks((kind)k, n) > out_blocks((kind)k, n) ? in_blocks((kind)k, n) : out_blocks((kind)k, n);
+        size_t count = bytes[i] / 4 / blocks;
+        spec s = {(kind)k, ncclInt32, ncclSum, count ? count : 1, again % n, 0, 1};
+        faults += run_spec(&s, c, rank, n);
+      }
+  return faults;
+}
+
+/* Buffers that share memory in any other way are refused, on all ranks alike, and the communicator goes on. */
+static int overlaps(ncclComm_t c, int rank, int n, void *arg) {
+  (void)arg;
+  enum { COUNT = 64 };
+  int32_t *buffer = calloc(3 * COUNT * (size_t)n, sizeof *buffer), *middle = buffer + COUNT * n;
+  int faults = 0;
+  for (int k = 0; k < SENDRECV; k++) {
+    for (int by = -1; by <= 1; by++) {
+      const spec s = {.what = (kind)k, .type = ncclInt32, .op = ncclSum, .count = COUNT, .root = 1};
+      const bool both = !((k == REDUCE || k == GATHER || k == BROADCAST || k == SCATTER) && rank != s.root);
+      char *in, *out;
+      place(&s, rank, (char *)middle, sizeof *middle, &in, &out);
+      if (by == 0 || !both) continue; /* the others of a collective with a root have one buffer */
+      ncclResult_t rc = k == ALLREDUCE       ? ncclAllReduce(in, out + 4 * by, COUNT, s.type, s.op, c, NULL)
+                        : k == REDUCE        ? ncclReduce(in, out + 4 * by, COUNT, s.type, s.op, 1, c, NULL)
+                        : k == BROADCAST     ? ncclBroadcast(in, out + 4 * by, COUNT, s.type, 1, c, NULL)
+                        : k == ALLGATHER     ? ncclAllGather(in, out + 4 * by, COUNT, s.type, c, NULL)
+                        : k == REDUCESCATTER ? ncclReduceScatter(in, out + 4 * by, COUNT, s.type, s.op, c, NULL)
+                        : k == ALLTOALL      ? ncclAlltoAll(in, out + 4 * by, COUNT, s.type, c, NULL)
+                        : k == GATHER        ? ncclGather(in, out + 4 * by, COUNT, s.type, 1, c, NULL)
+                                             : ncclScatter(in, out + 4 * by, COUNT, s.type, 1, c, NULL);
+      if (rc != ncclInvalidArgument || !strstr(ncclGetLastError(c), "overlap")) {
+        fprintf(stderr, "%s, output %d elements off: %d, %s\n", kind_names[k], by, rc, ncclGetLastError(c));
+        faults++;
+      }
+    }
+  }
+  free(buffer);
+  const spec after = {ALLTOALL, ncclInt32, ncclSum, 1000, 0, 0, 1};
+  return faults + run_spec(&after, c, rank, n);
 }
 
 static const char *const transports[] = {"direct", "staged", "net"};
@@ -215,6 +264,19 @@ START_TEST(types_processes) {
 }
 END_TEST
 
+static const int matrix[] = {2, 3, 4, 6, 8, 16};
+START_TEST(in_place_threads) { ck_assert_int_eq(ranks_as_threads(matrix[_i], in_place, NULL), 0); }
+END_TEST
+
+START_TEST(in_place_processes) {
+  ranks_reach_by(transports[_i]);
+  ck_assert_int_eq(ranks_as_processes(3, in_place, NULL), 0);
+}
+END_TEST
+
+START_TEST(overlaps_refused) { ck_assert_int_eq(ranks_as_threads(3, overlaps, NULL), 0); }
+END_TEST
+
 START_TEST(mixed) {
   size_t most = MOST_MANY;
   ranks_reach_by(transports[_i]);
@@ -229,6 +291,9 @@ int main(void) {
   tcase_add_loop_test(t, sizes_threads, 0, 3 * SIZES);
   tcase_add_loop_test(t, types_processes, 0, 3);
   tcase_add_loop_test(t, sizes_processes, 0, 9);
+  tcase_add_loop_test(t, in_place_threads, 0, (int)(sizeof matrix / sizeof *matrix));
+  tcase_add_loop_test(t, in_place_processes, 0, 3);
+  tcase_add_test(t, overlaps_refused);
   tcase_add_loop_test(t, mixed, 0, 3);
   return suite_run_one("collectives", t);
 }

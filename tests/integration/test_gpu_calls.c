@@ -317,6 +317,85 @@ START_TEST(slices) {
 }
 END_TEST
 
+/* The first launch of a kernel that needs more local memory than the context has waits for all work on the device: none
+ * of ours is a first one when a rank's kernel waits for another rank. */
+START_TEST(first_launches) {
+  gpu_ranks g, others;
+  setenv("CUDAEMU_LOCAL_BYTES", "1100", 1);
+  gpu_open(&g, 2, 1, 1 << 18);
+  for (int r = 0; r < 2; r++) {
+    OK(StreamDestroy(g.stream[r]));
+    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  }
+  gpu_open(&others, 2, 1, 1 << 18);
+  CUstream own[2] = {others.stream[0], others.stream[1]};
+  others.stream[0] = others.stream[1] = g.stream[1];
+  gpu_init_all(&g);
+  gpu_init_all(&others);
+  const gpu_call small = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum},
+                 large = {.coll = HK_ALLREDUCE, .count = 10000, .type = ncclFloat32, .op = ncclSum},
+                 sends = {.coll = HK_ALLTOALL, .count = 100, .type = ncclFloat32};
+  gpu_fill(&g, &small);
+  OK_NCCL(gpu_submit(&g, &small, 0));
+  gpu_group(&others, &large);
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < 2; r++) {
+    const cudaStream_t s = (cudaStream_t)(void *)g.stream[1];
+    OK_NCCL(ncclSend((const void *)(uintptr_t)others.in[r], sends.count, ncclFloat32, 1 - r, others.comm[r], s));
+    OK_NCCL(ncclRecv((void *)(uintptr_t)others.out[r], sends.count, ncclFloat32, 1 - r, others.comm[r], s));
+  }
+  OK_NCCL(ncclGroupEnd());
+  OK_NCCL(gpu_submit(&g, &small, 1));
+  gpu_wait(&g);
+  gpu_check(&g, &small);
+  memcpy(others.stream, own, sizeof own);
+  gpu_close(&others);
+  gpu_close(&g);
+}
+END_TEST
+
+/* A rank whose calls come long before another rank's, in the same process and on the same GPU: it does not fill the
+ * driver's queue, in which a call that waits would hold up the other rank's launches. */
+enum { CALLS = 3 * HK_GPU_AHEAD };
+static void *call_all(void *arg) {
+  const gpu_ranks *g = arg;
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
+  emu_use(0);
+  for (int i = 0; i < CALLS; i++) OK_NCCL(gpu_submit(g, &c, 0));
+  return NULL;
+}
+static uint64_t launches_of(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  pthread_mutex_lock(&g->lock);
+  const uint64_t n = g->launches;
+  pthread_mutex_unlock(&g->lock);
+  return n;
+}
+START_TEST(calls_far_ahead) {
+  gpu_ranks g;
+  pthread_t thread;
+  char entries[16];
+  snprintf(entries, sizeof entries, "%d", 5 * HK_GPU_AHEAD); /* two for a launch */
+  setenv("CUDAEMU_QUEUE", entries, 1);
+  gpu_open(&g, 2, 1, 4096);
+  for (int r = 0; r < 2; r++) {
+    OK(StreamDestroy(g.stream[r]));
+    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  }
+  gpu_init_all(&g);
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
+  gpu_fill(&g, &c);
+  ck_assert_int_eq(pthread_create(&thread, NULL, call_all, &g), 0);
+  while (launches_of(g.comm[0]) < 2 * HK_GPU_AHEAD) usleep(1000);
+  for (int i = 0; i < 20; i++, usleep(1000)) ck_assert_uint_eq(launches_of(g.comm[0]), 2 * HK_GPU_AHEAD);
+  for (int i = 0; i < CALLS; i++) OK_NCCL(gpu_submit(&g, &c, 1));
+  pthread_join(thread, NULL);
+  gpu_wait(&g);
+  gpu_check(&g, &c);
+  gpu_close(&g);
+}
+END_TEST
+
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
@@ -329,6 +408,8 @@ int main(void) {
   tcase_add_loop_test(t, one_launch_with_scratch, 0, 2);
   tcase_add_loop_test(t, no_allocation_waits, 0, 3);
   tcase_add_loop_test(t, older_driver, 0, 2);
+  tcase_add_test(t, first_launches);
+  tcase_add_test(t, calls_far_ahead);
   tcase_add_loop_test(t, handle_again, 0, 2);
   tcase_add_test(t, slices);
   tcase_add_test(t, generations);

@@ -19,7 +19,7 @@ START_TEST(collectives) {
                     .type = k == 1 ? ncclBfloat16 : ncclFloat32,
                     .op = ncclSum,
                     .root = g.n - 1,
-                    .in_place = k != 1 && hk_coll_plain(coll) != HK_ALLTOALL,
+                    .in_place = k != 1,
                     .offset = k == 1 ? 6 : 0};
       gpu_fill(&g, &c);
       gpu_group(&g, &c);

@@ -17,7 +17,7 @@ static void collectives(place *p) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
       gpu_call c = {.coll = coll, .count = counts[k], .type = k ? ncclFloat32 : ncclBfloat16, .op = ncclSum};
       c.root = p->g.n - 1;
-      c.in_place = k == 0 && hk_coll_plain(coll) != HK_ALLTOALL;
+      c.in_place = k == 0;
       each_call(p, &c, c.in_place ? 1 : 2); /* in place a second call would reduce the first one's result */
     }
   }

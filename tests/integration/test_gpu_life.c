@@ -311,7 +311,7 @@ END_TEST
 /* A launch that is refused is an error of the call, and the other rank's kernel does not wait for ever. */
 START_TEST(launch_fails) {
   gpu_ranks g;
-  setenv("CUDAEMU_FAIL_LAUNCH", "2", 1);
+  gpu_fail_nth("CUDAEMU_FAIL_LAUNCH", 2, 2);
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -326,7 +326,7 @@ END_TEST
 /* A kernel that dies: the device is lost, which its rank finds at the next query; the others are notified. */
 START_TEST(kernel_fails) {
   gpu_ranks g;
-  setenv("CUDAEMU_FAIL_KERNEL", "1", 1);
+  gpu_fail_nth("CUDAEMU_FAIL_KERNEL", 1, 2);
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};

@@ -249,7 +249,7 @@ static void by_copies(place *p) {
 
 START_TEST(copy_engines) {
   setenv("NCCL_CTA_POLICY", "2", 1);
-  setenv("CUDAEMU_FAIL_LAUNCH", "1", 1);
+  gpu_fail_nth("CUDAEMU_FAIL_LAUNCH", 1, _i ? 1 : 3);
   ck_assert_int_eq(_i ? run_processes(3, 1, 3, 1, by_copies) : run_processes(1, 3, 3, 1, by_copies), 0);
 }
 END_TEST

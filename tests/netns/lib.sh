@@ -30,12 +30,12 @@ netns_skip() {
 netns_need() {
   [ "$(id -u)" = 0 ] || netns_skip "hosts as network namespaces need root"
   command -v ip >/dev/null || netns_skip "no ip command (package iproute2)"
-  ip netns add "${netns_prefix}t" 2>/dev/null || netns_skip "this system does not let us make network namespaces"
-  local ok=1
-  ip -n "${netns_prefix}t" link add name br0 type bridge 2>/dev/null &&
-    ip -n "${netns_prefix}t" link add name v0 type veth peer name v1 2>/dev/null || ok=0
+  local why
+  why=$(ip netns add "${netns_prefix}t" 2>&1) || netns_skip "this system does not let us make network namespaces: $why"
+  why=$(ip -n "${netns_prefix}t" link add name br0 type bridge 2>&1 &&
+    ip -n "${netns_prefix}t" link add name v0 type veth peer name v1 2>&1) && why=
   ip netns del "${netns_prefix}t"
-  [ $ok = 1 ] || netns_skip "this kernel has no bridges or no veth pairs"
+  [ -z "$why" ] || netns_skip "no bridges or no veth pairs can be made: $why"
 }
 
 netns_end() {

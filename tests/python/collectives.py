@@ -225,6 +225,12 @@ def arrays():
     every = np.empty((size, 4), np.int16)
     comm.all_to_all(np.full((size, 4), rank, np.int16), every)
     assert (every == np.arange(size)[:, None]).all()
+    for _ in range(5):
+        every = np.repeat(np.arange(size, dtype=np.int32) + 100 * rank, 50000)
+        comm.all_to_all(every, every)
+        assert (every == np.repeat(100 * np.arange(size) + rank, 50000)).all()
+    x = np.ones(9)
+    raises(hocket.InvalidArgument, "overlap", comm.all_reduce, x[:6], x[2:8])
     raises(BufferError, "not contiguous", comm.all_reduce, np.zeros((4, 4))[:, 1])
     raises(TypeError, "cannot be reduced", comm.all_reduce, np.zeros(4, np.int16))
     raises(TypeError, "differ", comm.all_reduce, np.zeros(4), np.zeros(4, np.float32))

@@ -213,6 +213,32 @@ grep -q "hocket topo --lint" "$out" || fail "a broken topology file is not repor
 NCCL_SOCKET_IFNAME="=nosuch0" doctor 1 interfaces
 grep -q "no network interface is left" "$out" || fail "a filter that leaves nothing is not reported"
 
+# GPUs, of the emulated driver: kernels that load or do not, the switch, too few queues, no NVML.
+emulator=$(realpath "$HK_BUILD/cudaemu")
+gpus() { # exit code, variables...
+  checked=$((checked + 1))
+  env -u HOCKET_DEVICE LD_LIBRARY_PATH="$emulator" CUDAEMU_DEVICES=4 HOCKET_CUDA_IMAGE="$emulator/kernels.so" "${@:2}" \
+    "$hocket" doctor kernels nvls --json >"$out" 2>"$dir/err"
+  local rc=$?
+  [ $rc = "$1" ] || { fail "doctor kernels nvls, ${*:2}: exit code $rc, not $1"; cat "$out" "$dir/err"; }
+}
+if [ -e "$emulator/kernels.so" ]; then
+  gpus 0 CUDAEMU_MULTICAST=1 CUDA_DEVICE_MAX_CONNECTIONS=1
+  expect ok kernels "the kernels load on 4 of 4 GPUs"
+  expect ok nvls "a multicast object over all 4 GPUs"
+  expect note kernels "CUDA_DEVICE_MAX_CONNECTIONS=1: enough for one rank in each process"
+  expect note kernels "no libnvidia-ml.so.1"
+  gpus 1 CUDAEMU_MULTICAST=1 CUDAEMU_FAIL_MULTICAST=3
+  expect problem nvls "device 2: binding"
+  expect problem nvls "NCCL_NVLS_ENABLE=0 goes without"
+  gpus 1 HOCKET_CUDA_IMAGE=/dev/null
+  expect problem kernels "GPU 3: the kernels do not load"
+  gpus 0 LD_LIBRARY_PATH="$emulator:$(realpath "$HK_BUILD/fakes")"
+  grep -q libnvidia-ml "$out" && fail "an NVML that is there is missed"
+else
+  echo "SKIP: the emulated CUDA driver and its kernels are not built (g++)"
+fi
+
 # Frameworks, in invented Python environments on PATH: `python3` there prints its prefix and its one folder of modules.
 lib=$(realpath "$HK_BUILD/lib/libnccl.so.2")
 environment() { # name

@@ -47,6 +47,19 @@ uses "NCCL_SOCKET_IFNAME=^=eth0" eth1 NCCL_SOCKET_IFNAME=^=eth0
 uses "NCCL_SOCKET_IFNAME=eth1 over IPv6" eth1 NCCL_SOCKET_IFNAME=eth1 NCCL_SOCKET_FAMILY=AF_INET6
 grep -q 'fd77::1' "$logs/run.1" || fail "NCCL_SOCKET_FAMILY=AF_INET6 did not use IPv6"
 
+# An address of both families means one socket for all, also where the system keeps the families apart.
+netns_run 1 sysctl -qw net.ipv6.bindv6only=1
+uses "net.ipv6.bindv6only" eth0 A=1
+netns_run 1 sysctl -qw net.ipv6.bindv6only=0
+
+# The kernel looks for a duplicate of a new IPv6 address, and refuses to bind to it meanwhile.
+for i in 1 2; do
+  netns_run $i ip -6 addr del "fd77::$i/64" dev eth1
+  netns_run $i ip -6 addr add "fd78::$i/64" dev eth1
+done
+netns_run 2 ip -6 addr show dev eth1 tentative | grep -q fd78 || echo "SKIP: new IPv6 addresses are not tentative here"
+uses "a tentative IPv6 address" eth1 NCCL_SOCKET_IFNAME=eth1 NCCL_SOCKET_FAMILY=AF_INET6
+
 # Both that are named, the first one first, and large messages in equal parts: half of the bytes over each.
 before=()
 for k in 0 1; do before+=("$(netns_run 1 cat /sys/class/net/eth$k/statistics/tx_bytes)"); done

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket tune: it measures, fits and writes a file that an init reads; --check judges; what is wrong is said.
-# check: timeout=120
+# check: timeout=300
 set -u
 tool=$HK_BUILD/bin/hocket perf=$HK_BUILD/bin/all_reduce_perf
 work=$(mktemp -d) || exit 1

@@ -55,6 +55,14 @@ static inline CUdeviceptr gpu_alloc(int device, size_t bytes) {
   return p;
 }
 
+/* The n-th launch (or kernel: `which` is CUDAEMU_FAIL_LAUNCH or _KERNEL) of a process fails, after those of init: three
+ * for each of its ranks' devices. */
+static inline void gpu_fail_nth(const char *which, int n, int devices) {
+  char text[16];
+  snprintf(text, sizeof text, "%d", 3 * devices + n);
+  setenv(which, text, 1);
+}
+
 /* Sets of ranks that are open, and what the process held of the driver before the first one. */
 static int gpu_sets;
 static long gpu_held_before[EMU_HELD];

@@ -187,6 +187,12 @@ static inline void trace_small(const hk_gpu_small_batch *b, unsigned blocks) {
   }
 }
 
+/* Of what is noted: in a capture it is done, too. Nothing runs there, and the graph has its node. */
+static inline bool trace_passes(hk_device *d, hk_queue q) {
+  hk_queue_state s;
+  return !trace_on() || (trace.real->queue_state(d, q, &s) == HK_OK && s.capturing);
+}
+
 static inline hk_status trace_launch(hk_device *d, const hk_kernel_launch *l, hk_queue q) {
   const hk_gpu_code *k = NULL;
   if (!trace_on()) return trace.real->launch(d, l, q);
@@ -200,7 +206,7 @@ static inline hk_status trace_launch(hk_device *d, const hk_kernel_launch *l, hk
   if (l->function == k->batch) trace_batch(d->limits.ordinal, l->param, l->param_bytes);
   if (l->function == k->small) trace_small(l->param, l->blocks);
   if (l->function == k->transfers) trace_transfers(d->limits.ordinal, l->param, l->blocks);
-  return HK_OK;
+  return trace_passes(d, q) ? trace.real->launch(d, l, q) : HK_OK;
 }
 static inline hk_status trace_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q) {
   NOTE("copy %zu bytes to %s from %s on %s\n", bytes, trace_name(to), trace_name(from), trace_queue(q));
@@ -213,7 +219,7 @@ static inline hk_status trace_wait(hk_device *d, hk_queue q) {
 #define TRACE_WORD(name)                                                                                               \
   static inline hk_status trace_##name(hk_device *d, void *at, uint32_t value, hk_queue q) {                           \
     NOTE("%s %s %zx %u on %s\n", #name, trace_name(at), (size_t)((uintptr_t)at % 4096), value, trace_queue(q));        \
-    return trace_on() ? HK_OK : trace.real->name(d, at, value, q);                                                     \
+    return trace_passes(d, q) ? trace.real->name(d, at, value, q) : HK_OK;                                             \
   }
 TRACE_WORD(word_write)
 TRACE_WORD(word_wait)

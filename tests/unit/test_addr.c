@@ -283,13 +283,14 @@ static int machine(hk_iface *m) {
   return (int)HK_ARRAY_LENGTH(rows);
 }
 
+static bool remote; /* the destination is another host */
 /* Orders the machine's interfaces and writes them as "name4 name6 ...". */
 static const char *order(const char *names, int family, const char *local) {
   static char text[256];
   hk_iface m[16];
   hk_addr from;
   if (local) from = addr(local, 0);
-  hk_iface_wish w = {.names = names, .family = family, .local = local ? &from : NULL};
+  hk_iface_wish w = {.names = names, .family = family, .local = local ? &from : NULL, .remote = remote};
   const int all = machine(m);
   m[all] = m[all - 1]; /* is not in the list */
   snprintf(m[all].name, sizeof m[all].name, "tail0");
@@ -330,6 +331,10 @@ START_TEST(filters_interfaces_as_nccl_does) {
   ck_assert_str_eq(order("nothing", AF_UNSPEC, NULL), "");
   ck_assert_str_eq(order(NULL, AF_INET6, NULL), "eth0/6 eth0/6");
   ck_assert_str_eq(order("^eth,ib,docker,tail", AF_UNSPEC, NULL), "lo/4 lo/6");
+  remote = true;
+  ck_assert_str_eq(order("^eth,ib,docker,tail", AF_UNSPEC, NULL), "");
+  ck_assert_str_eq(order("lo", AF_INET, NULL), "lo/4");
+  remote = false;
   /* The order of the list beats the route. */
   ck_assert_str_eq(order("ib1,eth0", AF_INET, "192.168.0.5"), "ib1/4 eth0/4");
 }

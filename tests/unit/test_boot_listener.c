@@ -158,6 +158,33 @@ START_TEST(silent_connection) {
 }
 END_TEST
 
+static bool hears(void) { return l->pending->stranger.have > HK_HELLO_BYTES; }
+
+/* An encrypted hello longer than one of ours, in two parts: it stays in the queue until it is complete, and then gets
+ * the answer that there is no key. */
+START_TEST(encrypted_connection) {
+  enum { BYTES = 5 + 3000, FIRST = 1000 };
+  static char hello[BYTES] = {HK_TLS_FIRST_BYTE, 3, 1, 3000 >> 8, (char)3000};
+  char answer[8];
+  memcpy(hello + BYTES - 11, "nccl-psk-v1", 11);
+  hk_listener_lock();
+  int fd = come();
+  await_listener(has_one);
+  ck_assert_int_eq(send(fd, hello, FIRST, 0), FIRST);
+  await_listener(hears);
+  ck_assert(has_one());
+  ck_assert_int_eq(send(fd, hello + FIRST, BYTES - FIRST, 0), BYTES - FIRST);
+  await_listener(has_none);
+  hk_listener_unlock();
+  struct pollfd end = {.fd = fd, .events = POLLIN};
+  ck_assert_int_eq(poll(&end, 1, 5000), 1);
+  ck_assert_int_eq(recv(fd, answer, sizeof answer, 0), 7);
+  ck_assert_mem_eq(answer, "\x15\x03\x03\x00\x02\x02\x73", 7);
+  ck_assert_int_eq(recv(fd, answer, sizeof answer, 0), 0);
+  close(fd);
+}
+END_TEST
+
 /* A listener that could accept no connection does so again from the next tick on. */
 START_TEST(accepts_again) {
   hk_listener_lock();
@@ -233,6 +260,7 @@ int main(void) {
   tcase_add_test(t, forked);
   tcase_add_test(t, children_keep_nothing);
   tcase_add_test(t, silent_connection);
+  tcase_add_test(t, encrypted_connection);
   tcase_add_test(t, accepts_again);
   tcase_add_loop_test(t, refusals_end, 0, 2);
   tcase_add_loop_test(t, queue, 0, 4);

@@ -365,6 +365,59 @@ START_TEST(hardware_queues) {
 }
 END_TEST
 
+/* A call that has to wait inside of the context (for a place in a stream's queue, or for local memory) holds up another
+ * thread's, also in another stream. */
+enum { LAUNCHES = 8, MANY = 100000 };
+typedef struct caller {
+  CUcontext ctx;
+  CUstream stream;
+  CUfunction kernel;
+  void *params;
+  int launches, done;
+} caller;
+static void *launch_all(void *arg) {
+  caller *c = arg;
+  OK(CtxSetCurrent(c->ctx));
+  for (int i = 0; i < __atomic_load_n(&c->launches, __ATOMIC_RELAXED); i++) {
+    emu_launch(c->kernel, 1, 32, c->params, c->stream);
+    __atomic_add_fetch(&c->done, 1, __ATOMIC_ACQ_REL);
+  }
+  return NULL;
+}
+enum { FULL_QUEUE, LOCAL_MEMORY };
+START_TEST(calls_wait_inside) {
+  gate g = {0, 0};
+  pthread_t first, second;
+  setenv("CUDAEMU_QUEUE", _i == FULL_QUEUE ? "4" : "1000", 1);
+  setenv("CUDAEMU_LOCAL_BYTES", _i == LOCAL_MEMORY ? "1100" : "0", 1);
+  emu_start(1);
+  warps_params w = {(uint32_t *)(uintptr_t)emu_alloc(4096)};
+  CUfunction small = emu_kernel("warps"), large = emu_kernel("warps"); /* the later one needs more */
+  int bytes = 0, before = -1;
+  OK(FuncGetAttribute(&bytes, CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES, large));
+  ck_assert_int_eq(bytes, _i == LOCAL_MEMORY ? 1116 : 0);
+  CUstream a = emu_new_stream(CU_STREAM_NON_BLOCKING), b = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  caller x = {emu_use(0), a, large, &w, LAUNCHES, 0}, y = {emu_use(0), b, small, &w, MANY, 0};
+  emu_launch(small, 1, 32, &w, a);
+  OK(StreamSynchronize(a));
+  OK(LaunchHostFunc(a, pass_gate, &g));
+  ck_assert_int_eq(pthread_create(&first, NULL, launch_all, &x), 0);
+  ck_assert_int_eq(pthread_create(&second, NULL, launch_all, &y), 0);
+  for (int now; (now = value_of(&y.done)) != before && now < MANY; before = now) nap(100);
+  ck_assert_int_eq(value_of(&x.done), _i == FULL_QUEUE ? 3 : 0);
+  ck_assert_int_lt(value_of(&y.done), MANY);
+  let_go(&g);
+  pthread_join(first, NULL);
+  __atomic_store_n(&y.launches, 0, __ATOMIC_RELAXED);
+  pthread_join(second, NULL);
+  ck_assert_int_eq(value_of(&x.done), LAUNCHES);
+  OK(StreamSynchronize(a));
+  OK(StreamSynchronize(b));
+  OK(StreamDestroy(a));
+  OK(StreamDestroy(b));
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("driver");
   tcase_add_test(t, memory_and_pointers);
@@ -381,6 +434,7 @@ int main(void) {
     tcase_add_test(t, a_stuck_kernel_fails);
     tcase_add_test(t, faults_on_demand);
     tcase_add_test(t, strictly_the_host_keeps_off);
+    tcase_add_loop_test(t, calls_wait_inside, FULL_QUEUE, LOCAL_MEMORY + 1);
   }
   return suite_run_one("cudaemu", t);
 }

@@ -117,6 +117,32 @@ START_TEST(what_captures_forbid) {
 }
 END_TEST
 
+/* An edge that is there cannot be added again. */
+START_TEST(existing_edges) {
+  emu_start(1);
+  CUstream s = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  CUgraph graph;
+  CUevent e;
+  CUgraphNode node;
+  const CUgraphNode *ends;
+  size_t n;
+  int status;
+  OK(EventCreate(&e, 0));
+  OK(StreamBeginCapture(s, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  OK(LaunchHostFunc(s, count_up, &status));
+  OK(StreamGetCaptureInfo(s, &status, NULL, &graph, &ends, &n));
+  OK(GraphAddEventRecordNode(&node, graph, ends, n, e));
+  FAILS(CUDA_ERROR_INVALID_VALUE, GraphAddDependencies(graph, ends, &node, 1));
+  OK(LaunchHostFunc(s, count_up, &status));
+  OK(StreamGetCaptureInfo(s, &status, NULL, &graph, &ends, &n));
+  OK(GraphAddDependencies(graph, ends, &node, 1));
+  FAILS(CUDA_ERROR_INVALID_VALUE, GraphAddDependencies(graph, ends, &node, 1));
+  OK(StreamEndCapture(s, &graph));
+  OK(GraphDestroy(graph));
+  OK(EventDestroy(e));
+}
+END_TEST
+
 /* ---- other processes ---- */
 
 static void send_fd(int to, int fd, const void *data, size_t bytes) {
@@ -214,5 +240,6 @@ int main(void) {
     tcase_add_test(t, two_processes);
   }
   tcase_add_test(t, what_captures_forbid);
+  tcase_add_test(t, existing_edges);
   return suite_run_one("cudaemu_graphs", t);
 }

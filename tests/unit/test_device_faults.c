@@ -148,6 +148,7 @@ static void graph_ends(void *arg) {
   (void)arg;
   __atomic_add_fetch(&graphs_ended, 1, __ATOMIC_SEQ_CST);
 }
+static void nothing(void *arg) { (void)arg; }
 /* Three pieces of a graph in one stream, and one in another stream of the same capture. */
 static hk_status pieces(hk_device *d, hk_queue q[2], hk_queue_order *replay, hk_queue_order *order) {
   hk_status rc = HK_OK;
@@ -157,6 +158,7 @@ static hk_status pieces(hk_device *d, hk_queue q[2], hk_queue_order *replay, hk_
     if (piece % 3 == 0) TRY(d->ops->queue_state(d, at, &s));
     if (rc == HK_OK) TRY(d->ops->replay_begin(d, replay, at, &s));
     if (rc == HK_OK) TRY(d->ops->order_begin(d, order, at, &s));
+    OK(LaunchHostFunc(at, nothing, NULL));
     if (rc == HK_OK) TRY(d->ops->order_end(d, order, at, &s));
     if (rc == HK_OK) TRY(d->ops->replay_end(d, replay, at, &s));
   }

@@ -160,7 +160,7 @@ END_TEST
 
 int main(void) {
   if (!hk_xml_available()) {
-    puts("SKIP: the library is built without expat and reads no XML");
+    puts("SKIP: expat is not installed (libexpat1), so that no XML is read");
     return 77;
   }
   setenv("NCCL_DEBUG", "NONE", 0);

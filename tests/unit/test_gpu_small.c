@@ -61,7 +61,7 @@ START_TEST(counts) {
         if (j.r[r].run.work.out[at] != sum) ck_abort_msg("%zu bytes, rank %d: byte %zu", all[i], r, at);
       }
   }
-  ck_assert_uint_eq(j.state.ended, 1);
+  ck_assert_uint_eq(j.state.begun, 1);
   close_job(&j);
 }
 END_TEST
@@ -181,7 +181,7 @@ START_TEST(aborted) {
     sched_yield();
   hk_store_relaxed(&j.state.abort, 1);
   for (int r = 1; r < N; r++) join(&j.r[r].run);
-  j.state.ended = 0;
+  j.state.begun = 0;
   for (size_t i = 2 * COUNT - 64; i < 2 * COUNT; i++) /* of four lines a half each */
     if ((i / 8 ^ i / 16) % 2) in->lines[i] = OLD;
   j.state.abort = 0;
@@ -200,7 +200,7 @@ START_TEST(aborted) {
   for (int i = 0; i < 32; i++) ck_assert_int_eq((unsigned char)j.r[0].run.work.out[COUNT - 32 + i], 0xee);
   ck_assert_uint_eq(in->head, 4);
   ck_assert_uint_eq(in->received, 4);
-  ck_assert_uint_eq(j.state.ended, 1);
+  ck_assert_uint_eq(j.state.begun, 1);
   free(small);
   close_job(&j);
 }

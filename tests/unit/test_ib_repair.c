@@ -6,6 +6,13 @@
 
 /* ---- time ---- */
 
+/* On a machine that has just booted half a minute ago is no time that the clock has. */
+int clock_gettime(clockid_t clock, struct timespec *t) {
+  const int rc = (int)syscall(SYS_clock_gettime, clock, t);
+  if (clock == CLOCK_MONOTONIC) t->tv_sec += 1000;
+  return rc;
+}
+
 START_TEST(counts_the_time_of_repairs) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;

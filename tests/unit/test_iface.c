@@ -241,8 +241,13 @@ START_TEST(many) {
     add(names[i], "10.0.0.1", NULL, RUNS);
   }
   ck_assert_int_eq(scan(), HK_OK);
-  ck_assert_int_eq(nfound, 128);
+  ck_assert_int_eq(nfound, ROOM);
   for (int i = 0; i < nfound; i++) ck_assert_str_eq(found[i].name, names[i]); /* equal ones stay in order */
+  setenv("NCCL_SOCKET_IFNAME", names[ROOM - 1], 1);                           /* however many are before it */
+  hk_param_reload();
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert_int_eq(nfound, 1);
+  ck_assert_str_eq(found[0].name, names[ROOM - 1]);
 }
 END_TEST
 
@@ -269,6 +274,34 @@ START_TEST(routes) {
 }
 END_TEST
 
+/* Up, and not yet RUNNING: the kernel says so up to a second later. */
+START_TEST(just_up) {
+  const hk_addr here = address("127.0.0.1");
+  enum { LOWER_UP = 0x10000 };
+  add("cable", "10.0.0.1", NULL, IFF_UP | LOWER_UP);
+  add("none", "10.0.0.2", NULL, IFF_UP);
+  add("route", "127.0.0.1", NULL, IFF_UP); /* the root is reached from here */
+  add("down", "10.0.0.3", NULL, IFF_RUNNING);
+  ck_assert_int_eq(scan(), HK_OK);
+  ck_assert_int_eq(nfound, 1);
+  named("cable");
+  nfound = ROOM;
+  ck_assert_int_eq(hk_ifaces(found, &nfound, &here), HK_OK);
+  ck_assert_int_eq(nfound, 2);
+  ck_assert_str_eq(found[0].name, "route");
+}
+END_TEST
+
+START_TEST(no_names) {
+  static const char *const values[] = {"^", "=", ",", "=,", "^,", "^=", ",,"};
+  add("eth0", "10.0.0.1", NULL, RUNS);
+  setenv("NCCL_SOCKET_IFNAME", values[_i], 1);
+  hk_param_reload();
+  ck_assert_int_eq(scan(), HK_ERR_USAGE);
+  ck_assert_ptr_nonnull(strstr(hk_last_error(), "names no interface"));
+}
+END_TEST
+
 START_TEST(refused) {
   ck_assert_int_eq(scan(), HK_ERR_SYSTEM);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "no network interface of this host is up"));
@@ -283,12 +316,17 @@ START_TEST(refused) {
   ck_assert_ptr_nonnull(names);
   ck_assert_str_eq(names + sizeof list_of - 1, "eth0 (IPv4), eth1 (IPv6)");
   /* Names that do not fit are left out: the last one and its end would need 257 bytes. */
-  for (int i = 0; i < 9; i++) add("interface-of-15", "10.0.0.1", NULL, RUNS);
+  static char fifteen[9][16];
+  for (int i = 0; i < 9; i++) {
+    snprintf(fifteen[i], sizeof fifteen[i], "interface-of-%u", 10 + (unsigned)i % 10u);
+    add(fifteen[i], "10.0.0.1", NULL, RUNS);
+    add(fifteen[i], "10.0.0.2", NULL, RUNS); /* is named once */
+  }
   add("exact-7", "10.0.0.1", NULL, RUNS);
   ck_assert_int_eq(scan(), HK_ERR_USAGE);
   names = strstr(hk_last_error(), list_of) + sizeof list_of - 1;
   ck_assert_uint_eq(strlen(names), 240);
-  ck_assert_str_eq(names + 240 - 22, "interface-of-15 (IPv4)");
+  ck_assert_str_eq(names + 240 - 22, "interface-of-18 (IPv4)");
 }
 END_TEST
 
@@ -301,6 +339,8 @@ int main(void) {
   tcase_add_test(t, which_count);
   tcase_add_test(t, many);
   tcase_add_test(t, routes);
+  tcase_add_test(t, just_up);
+  tcase_add_loop_test(t, no_names, 0, 7);
   tcase_add_test(t, refused);
   return suite_run_one("iface", t);
 }

@@ -272,9 +272,12 @@ int epoll_ctl(int epfd, int op, int fd, struct epoll_event *event) {
   return (int)syscall(SYS_epoll_ctl, epfd, op, fd, event);
 }
 
+/* ASan must hear of threads, or it takes their joins for faults; it is not what RTLD_NEXT finds. */
+int __interceptor_pthread_create(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) __attribute__((weak));
 static bool no_thread; /* none can be made */
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
   static int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+  if (!real && __interceptor_pthread_create) real = __interceptor_pthread_create;
   if (!real) *(void **)&real = dlsym(RTLD_NEXT, "pthread_create");
   return no_thread ? EAGAIN : real(thread, attr, run, arg);
 }

@@ -288,7 +288,8 @@ START_TEST(plain_peers) {
   ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_WAITS);
   ck_assert_int_eq(receive_when_there(fd[1], to, sizeof to), sizeof to); /* as the first bytes of a hello */
   ck_assert_int_eq(to[0], HK_TLS_FIRST_BYTE);
-  hk_tls_refuse(fd[1]);
+  hk_tls_stranger s = {0};
+  ck_assert(hk_tls_refuse(fd[1], &s, to, sizeof to));
   ck_assert_int_eq(connect_when_there(fd[0], why), HK_TLS_REFUSED);
   ck_assert_msg(strstr(why, "no encryption key"), "%s", why);
   close_pair(fd);
@@ -303,6 +304,53 @@ START_TEST(plain_peers) {
   hk_tcp_close(fd[1]);
   ck_assert_int_eq(connect_when_there(fd[0], why), HK_TLS_CLOSED);
   hk_tcp_close(fd[0]);
+}
+END_TEST
+
+/* A peer's hello of any length that a record may have, in pieces: OpenSSL's own grows with each version. */
+START_TEST(refused_in_pieces) {
+  enum { HEADER = 5, RECORD = 16384 };
+  static const struct {
+    const char *name;
+    int bytes, at; /* of the record, and where in it the name is */
+    bool asks;
+  } cases[] = {{"nccl-psk-v1", 250, 200, true},
+               {"nccl-psk-v1", 1500, 1400, true},
+               {"nccl-psk-v1", RECORD, RECORD - 11, true},
+               {"nccl-psk-v1", RECORD, 0, true},
+               {"nccnccl-psk-v1", 3000, 1017, true},
+               {"nccl-psk-v2", 3000, 2000, false},
+               {"nccl-psk-v1", RECORD + 1, 100, false}};
+  static unsigned char hello[HEADER + RECORD + 1];
+  const int bytes = cases[_i].bytes;
+  static const int cuts[] = {3, 1, 1, 7, 192, 1017, 4096, RECORD + 1};
+  int fd[2], sent = 0;
+  char got[16];
+  hk_tls_stranger s = {0};
+  bool over = false;
+  memset(hello, 'n', sizeof hello);
+  memcpy(hello, (const char[]){HK_TLS_FIRST_BYTE, 3, 1, (char)(bytes >> 8), (char)bytes}, HEADER);
+  memcpy(hello + HEADER + cases[_i].at, cases[_i].name, strlen(cases[_i].name));
+  connect_pair(fd);
+  for (int i = 0, n; !over && sent < HEADER + bytes; sent += n, i++) {
+    n = cuts[i] < HEADER + bytes - sent ? cuts[i] : HEADER + bytes - sent;
+    ck_assert_int_eq(recv(fd[0], got, sizeof got, MSG_DONTWAIT), -1); /* it reads the record to its end */
+    for (int done = 0; done < n || (sent + n == HEADER + bytes && !over);) {
+      struct pollfd p = {.fd = fd[1], .events = POLLIN};
+      ssize_t more = send(fd[0], hello + sent + done, (size_t)(n - done), MSG_DONTWAIT);
+      if (more > 0) done += (int)more;
+      ck_assert_int_eq(poll(&p, 1, 5000), 1);
+      ck_assert(!over);
+      over = hk_tls_refuse(fd[1], &s, NULL, 0);
+    }
+  }
+  ck_assert(over);
+  ck_assert_int_eq(sent == HEADER + bytes, bytes <= RECORD);
+  struct pollfd p = {.fd = fd[0], .events = POLLIN};
+  ck_assert_int_eq(poll(&p, 1, cases[_i].asks ? 5000 : 0), cases[_i].asks);
+  if (cases[_i].asks) ck_assert_int_eq(recv(fd[0], got, sizeof got, 0), 7);
+  if (cases[_i].asks) ck_assert_mem_eq(got, "\x15\x03\x03\x00\x02\x02\x73", 7);
+  close_pair(fd);
 }
 END_TEST
 
@@ -386,6 +434,7 @@ int main(void) {
   tcase_add_test(t, unread);
   tcase_add_loop_test(t, forged, 0, 2);
   tcase_add_test(t, plain_peers);
+  tcase_add_loop_test(t, refused_in_pieces, 0, 7);
   tcase_add_test(t, no_key);
   tcase_add_test(t, keys);
   tcase_add_loop_test(t, files, 0, 8);

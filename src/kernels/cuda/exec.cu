@@ -431,6 +431,7 @@ HK_DEVICE hk_gpu_lane begin(unsigned block, hk_gpu_shared *s) {
   l.fits = w->nlinks <= HK_GPU_LINKS;
   bring(s->program, l.program, l.whole ? w->program_bytes : (uint32_t)sizeof *l.program);
   if (l.fits) bring(s->links, l.links, w->nlinks * (uint32_t)sizeof *l.links);
+  if (block == 0 && hk_thread() + 1 == hk_threads()) note_begin(w->state); /* this thread waits for no fence */
   if (hk_thread() == 0) {
     s->move.reducer = w->reducer;
     if (w->reducer.by_address) s->move.reducer.scalar = read_scalar(&w->reducer);
@@ -494,7 +495,6 @@ HK_DEVICE bool run_block(unsigned block, hk_gpu_shared *s, const bool transfer) 
   }
   hk_barrier();
   if (l.owed && !failed) await_owed(&l, s);
-  if (hk_thread() == 0 && block == 0) hk_store_relaxed(&s->work.state->ended, 1); /* relaxed: it orders nothing */
   if (!l.fits || !l.any) return !failed;
   for (unsigned i = hk_thread(); i < program_of(s)->nlinks; i += hk_threads())
     if (lane_of_link(&l, s, i) == l.lane) *s->links[i].done = s->done[i];
@@ -505,6 +505,7 @@ HK_DEVICE bool run_block(unsigned block, hk_gpu_shared *s, const bool transfer) 
 HK_KERNEL void hk_run_batch(HK_PARAMS(hk_gpu_batch) batch) {
   HK_SHARED(hk_gpu_shared, s);
   uint32_t i = 0;
+  if (!batch.works) return; /* here and below: it is launched so that it is there (gpu/code.c) */
   while (hk_block() >= batch.end[i]) i++;
   const unsigned block = hk_block() - (i ? batch.end[i - 1] : 0);
   do {
@@ -528,7 +529,7 @@ HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
       ((uint32_t *)&s->work)[k] = ((const uint32_t *)&works[i])[k];
     if (hk_thread() == 0) s->whole = 0;
     hk_barrier();
-    if (!run_block(0, s, true)) return;
+    if (!s->work.program || !run_block(0, s, true)) return;
     i = s->work.next;
   } while (i);
 }

@@ -18,13 +18,26 @@ enum hk_gpu_lines {
   EVERYWHERE = 4 /* a multicast address; of LL lines, too */
 };               /* bits */
 
-/* What one instruction moves, in the block's shared memory. */
+/* A look at the abort flag is a read of the host's memory, by each warp that waits: on a GPU, where a poll takes about
+ * a microsecond, one in some milliseconds. Threads of the CPU poll more slowly. */
+#ifdef __CUDACC__
+enum { POLLS_BETWEEN_LOOKS = 4096 };
+#else
+enum { POLLS_BETWEEN_LOOKS = 256 };
+#endif
+enum {
+  POLLS_BETWEEN_TAGS = 16, /* after so many, a line that is not there may be of another call */
+  LINES_MOST = 8           /* sources whose LL lines are waited for at once: two vectors of registers each */
+};
+
+/* What one instruction moves, in the block's shared memory. A wait for LINES_MOST sources reads as many places, also
+ * those after the last operand. */
 typedef struct hk_gpu_move {
-  char *at[HK_GPU_OPERANDS];      /* destinations, then sources */
-  uint32_t flag[HK_GPU_OPERANDS]; /* of lines */
-  uint32_t peer[HK_GPU_OPERANDS]; /* of lines that are received */
-  uint8_t lines[HK_GPU_OPERANDS]; /* hk_gpu_lines */
-  uint32_t tag;                   /* of LL128 lines, beside the flag */
+  char *at[HK_GPU_OPERANDS + LINES_MOST];      /* destinations, then sources */
+  uint32_t flag[HK_GPU_OPERANDS + LINES_MOST]; /* of lines */
+  uint32_t peer[HK_GPU_OPERANDS];              /* of lines that are received */
+  uint8_t lines[HK_GPU_OPERANDS];              /* hk_gpu_lines */
+  uint32_t tag;                                /* of LL128 lines, beside the flag */
   hk_gpu_reducer reducer;
   hk_gpu_state *state;
 } hk_gpu_move;
@@ -39,25 +52,24 @@ typedef struct hk_gpu_shape {
   uint64_t bytes;
 } hk_gpu_shape;
 
-enum {
-  POLLS_BETWEEN_LOOKS = 256, /* a look at the abort flag goes to the host's memory */
-  POLLS_BETWEEN_TAGS = 16,   /* after so many, a line that is not there may be of another call */
-  LINES_MOST = 8             /* sources whose LL lines are waited for at once: two vectors of registers each */
-};
-
 /* In a wait's loop; true when the wait is to be given up. */
 HK_DEVICE bool give_up(hk_gpu_state *state, uint32_t *polls) {
   hk_relax();
   if (++*polls % POLLS_BETWEEN_LOOKS) return false;
-  return hk_load_relaxed(&state->abort) != 0 || hk_load_relaxed(&state->error) != 0;
+  return hk_load_relaxed(&state->abort) != 0;
 }
 
-/* The first one to find an error describes it; the state lies in the host's memory. */
+/* For the watchdog: work of the communicator begins, so the work before it has ended. At its end a kernel would wait
+ * for the store's way to the host. */
+HK_DEVICE void note_begin(hk_gpu_state *state) { hk_store_relaxed(&state->begun, 1); /* relaxed: it orders nothing */ }
+
+/* The first one to find an error describes it, and ends all waits; the state lies in the host's memory. */
 HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, uint32_t expected) {
   if (hk_swap_if(&state->error, HK_GPU_OK, HK_GPU_MISMATCH) != HK_GPU_OK) return;
   hk_store_relaxed(&state->peer, peer);
   hk_store_relaxed(&state->found, found);
   hk_store_relaxed(&state->expected, expected);
+  hk_store_relaxed(&state->abort, 1);
 }
 
 /* ---- one vector, anywhere ---- */
@@ -177,13 +189,13 @@ HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, 
     do { /* volatile: the lines take the registers, there are none to keep addresses and flags in */
       HK_UNROLL
       for (int k = 0; k < most; k++) {
-        const char *from = *(char *const volatile *)&m->at[first + (k < (int)count ? k : 0)] + 32 * i;
+        const char *from = *(char *const volatile *)&m->at[first + k] + 32 * i;
         hk_load_line_if(&line[2 * k], from, missing >> 2 * k & 1);
         hk_load_line_if(&line[2 * k + 1], from + 16, missing >> (2 * k + 1) & 1);
       }
       HK_UNROLL
       for (int k = 0; k < 2 * most; k++) {
-        const uint32_t flag = *(const volatile uint32_t *)&m->flag[first + (k / 2 < (int)count ? k / 2 : 0)];
+        const uint32_t flag = *(const volatile uint32_t *)&m->flag[first + k / 2];
         if (line[k].w[1] == flag && line[k].w[3] == flag) missing &= ~(1u << k);
       }
     } while (missing && !(stop = give_up(m->state, &polls)) && polls % POLLS_BETWEEN_TAGS);

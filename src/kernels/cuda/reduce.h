@@ -101,31 +101,63 @@ HK_DEVICE void reduce_fast(const int type, const int span, const hk_gpu_move *m,
     }
   }
 }
-/* What the fast loops leave, from vector `i` on. */
-HK_DEVICE bool reduce_rest(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i) {
+/* Adds sources k up to `end`, whose vectors v holds, but those that come in no lines. */
+HK_DEVICE void take_lines(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, unsigned k, unsigned end,
+                          uint32_t i, unsigned n, unsigned plain, hk_vec own, hk_vec *v, uint32_t *a) {
+  HK_NO_UNROLL
+  for (; k < end; k++) {
+    if (k == plain)
+      v[0] = own;
+    else if (!m->lines[s->src + k])
+      v[0] = load_plain(m->at[s->src + k] + (uint64_t)16 * i, n);
+    take(type, m, s, k, v[0], a);
+    move_up(v, LINES_MOST);
+  }
+}
+
+/* `call` with each type in its case: T. */
+#define TYPE_CASE(type, call)                                                                                          \
+  case type: {                                                                                                         \
+    const int T = type;                                                                                                \
+    call;                                                                                                              \
+    break;                                                                                                             \
+  }
+#define EACH_TYPE(dtype, call)                                                                                         \
+  switch (dtype) {                                                                                                     \
+    TYPE_CASE(T_I8, call)                                                                                              \
+    TYPE_CASE(T_U8, call)                                                                                              \
+    TYPE_CASE(T_I32, call)                                                                                             \
+    TYPE_CASE(T_U32, call)                                                                                             \
+    TYPE_CASE(T_I64, call)                                                                                             \
+    TYPE_CASE(T_U64, call)                                                                                             \
+    TYPE_CASE(T_F16, call)                                                                                             \
+    TYPE_CASE(T_F32, call)                                                                                             \
+    TYPE_CASE(T_F64, call)                                                                                             \
+    TYPE_CASE(T_BF16, call)                                                                                            \
+    TYPE_CASE(T_E4M3, call)                                                                                            \
+    default: TYPE_CASE(T_E5M2, call)                                                                                   \
+  }
+
+/* What the fast loops leave, from vector `i` on. One function for all types: the lines take the registers, so it has a
+ * frame, and ptxas lays the frames of all functions one after another; a kernel's must stay below the 1024 bytes that a
+ * context has for each thread (docs/gpu.md). */
+HK_DEVICE_CALL bool reduce_rest(const hk_gpu_move *m, const hk_gpu_shape *s, uint32_t i) {
   unsigned plain = 0; /* the first source that does not come in lines: loaded before the wait for those that do */
   while (plain < s->nsrc && m->lines[s->src + plain]) plain++;
-  for (; 16 * i < s->bytes; i += hk_threads()) {
+  for (; (uint64_t)16 * i < s->bytes; i += hk_threads()) {
     uint32_t a[WORDS_MAX] = {0};
     const unsigned n = piece_of(s, i);
-    hk_vec own = {{0, 0, 0, 0}};
-    if (plain < s->nsrc) own = load_plain(m->at[s->src + plain] + 16 * i, n);
+    hk_vec own = {{0, 0, 0, 0}}, sum = {{0, 0, 0, 0}};
+    if (plain < s->nsrc) own = load_plain(m->at[s->src + plain] + (uint64_t)16 * i, n);
     HK_NO_UNROLL
-    for (unsigned k = 0; k < s->nsrc;) {
+    for (unsigned k = 0; k < s->nsrc; k += LINES_MOST) {
       hk_vec v[LINES_MOST];
       const unsigned end = s->nsrc - k < LINES_MOST ? s->nsrc : k + LINES_MOST;
       if (!load_lines(m, s->src + k, end - k, i, n, LINES_MOST, v)) return false;
-      HK_NO_UNROLL
-      for (; k < end; k++) {
-        if (k == plain)
-          v[0] = own;
-        else if (!m->lines[s->src + k])
-          v[0] = load_plain(m->at[s->src + k] + 16 * i, n);
-        take(type, m, s, k, v[0], a);
-        move_up(v, LINES_MOST);
-      }
+      EACH_TYPE(m->reducer.dtype, take_lines(T, m, s, k, end, i, n, plain, own, v, a))
     }
-    store_all(m, s, i, n, end_reduce(type, m, s, a));
+    EACH_TYPE(m->reducer.dtype, sum = end_reduce(T, m, s, a))
+    store_all(m, s, i, n, sum);
   }
   return true;
 }
@@ -180,15 +212,12 @@ HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
   return true;
 }
 
-/* Three functions for each type: a call costs little beside a move, and registers are few. Each takes the shape into
+/* Two functions for each type: a call costs little beside a move, and registers are few. Each takes the shape into
  * its own registers: what is in memory would be read again after every access. */
 #define REDUCE_OF(name, type)                                                                                          \
   HK_DEVICE_CALL bool reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
     const hk_gpu_shape s = *shape;                                                                                     \
     return reduce_wide(type, m, &s);                                                                                   \
-  }                                                                                                                    \
-  HK_DEVICE_CALL bool reduce_rest_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint64_t i) {                \
-    return reduce_rest(type, m, shape, i); /* the lines take the registers */                                          \
   }                                                                                                                    \
   HK_DEVICE_CALL void reduce_##name(const hk_gpu_move *m, const hk_gpu_shape *shape, uint32_t vectors) {               \
     const hk_gpu_shape s = *shape;                                                                                     \
@@ -215,7 +244,7 @@ REDUCE_OF(e5m2, T_E5M2)
 #define REDUCE_CASE(name)                                                                                              \
   if (s->wide) return reduce_wide_##name(m, s);                                                                        \
   if (whole) reduce_##name(m, s, (uint32_t)whole);                                                                     \
-  return 16 * whole >= s->bytes || reduce_rest_##name(m, s, whole + hk_thread())
+  return 16 * whole >= s->bytes || reduce_rest(m, s, (uint32_t)whole + hk_thread())
 HK_DEVICE_CALL bool reduce_any(const hk_gpu_move *m, const hk_gpu_shape *s) {
   uint64_t whole = s->simple ? s->bytes / 16 : 0;
   switch (m->reducer.dtype) {

@@ -195,6 +195,7 @@ HK_KERNEL void hk_run_small(HK_PARAMS(hk_gpu_small_batch) batch) {
     s->out = w->out;
     s->bytes = w->bytes;
     s->sources = w->sources;
+    if (w->first) note_begin(w->state);
     s->received = w->ends & ((1u << HK_GPU_SMALL_SOURCES) - 1);
   }
   if (me < HK_GPU_SMALL_SOURCES) s->move.peer[me] = w->peer[me];
@@ -213,6 +214,5 @@ HK_KERNEL void hk_run_small(HK_PARAMS(hk_gpu_small_batch) batch) {
       if (me < HK_GPU_SMALL_SOURCES) hk_store_signal(end.head, done + 1); /* litmus: line_step */
     }
   }
-  if (me == 0 && w->first) hk_store_relaxed(&w->state->ended, 1); /* relaxed: it orders nothing */
 }
 #endif

@@ -99,10 +99,10 @@ HK_INLINE bool hk_gpu_lines_due(uint64_t number, uint32_t nslots) {
 
 /* In mapped host memory, one for each communicator. The first thread that finds an error writes it here. */
 typedef struct hk_gpu_state {
-  uint32_t abort; /* by the host: kernels leave at once */
+  uint32_t abort; /* by the host, or with an error: kernels leave at once */
   uint32_t error; /* 0, or an hk_gpu_error */
   uint32_t peer, found, expected;
-  uint32_t ended; /* 1 when a kernel ends: the watchdog sets it back */
+  uint32_t begun; /* 1 when a kernel begins: the watchdog sets it back */
   uint32_t reserved[10];
 } hk_gpu_state;
 typedef enum hk_gpu_error { HK_GPU_OK, HK_GPU_MISMATCH = 1 } hk_gpu_error;

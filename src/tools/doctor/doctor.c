@@ -39,6 +39,8 @@ static const check checks[] = {
     {"topology", "parts of the machine that cannot be seen", hk_doctor_topology},
     {"links", "PCI links that are slower than they could be", hk_doctor_links},
     {"gpu", "GPU driver and libraries", hk_doctor_gpu},
+    {"kernels", "whether the kernels load on each GPU, and what else their ranks need", hk_doctor_kernels},
+    {"nvls", "whether the switch between GPUs adds up (NVLS)", hk_doctor_nvls},
     {"p2p", "whether data arrives unchanged in another GPU's memory", hk_doctor_p2p},
     {"gdr", "whether NICs reach GPU memory (GPUDirect RDMA)", hk_doctor_gdr},
     {"pairs", "which GPU's memory which RDMA card can register", hk_doctor_gpu_pairs},

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "../../base/fork.h"
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "collnet_plugin.h"
@@ -14,6 +15,7 @@ enum { WINDOW = COLLNET_WINDOW };
 /* ---- the library ----
  * Up to v10 init is for the process, and libraries stay loaded: their threads may run. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static const void *initialised; /* the struct of up to v10 whose init was called */
 
 static bool failed(char *why, size_t why_bytes, const char *call, int code) {

@@ -7,8 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../../base/fork.h"
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken last: nothing that is called under it takes others */
+HK_FORK_GUARD(lock);
 static hk_ib_card *cards;
 
 static hk_ib_card *find(const char *name) {

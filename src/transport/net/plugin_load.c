@@ -6,12 +6,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include "../../base/fork.h"
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "plugin.h"
 
 /* Libraries stay loaded, because their threads may run and, up to v10, their init is for the process. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static hk_net_plugin_lib *loaded;
 
 /* ---- libraries ---- */

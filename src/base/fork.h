@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Global locks and fork: a child has one thread, and a lock that another thread of the parent held would stay locked in
+ * it for ever. */
+#ifndef HK_BASE_FORK_H
+#define HK_BASE_FORK_H
+#include <pthread.h>
+#include <stdbool.h>
+
+typedef struct hk_fork_lock {
+  pthread_mutex_t *lock;
+  bool *held; /* &hk_fork_held: so the linker takes fork.o from an archive with any file that has a guard */
+} hk_fork_lock;
+extern bool hk_fork_held;
+
+/* Every lock that is no object's has this line in its file: it is held over fork, so that the child finds it free, and
+ * what it protects whole. */
+#define HK_FORK_GUARD(mutex) HK_FORK_GUARD_AT(mutex, __LINE__)
+#define HK_FORK_GUARD_AT(mutex, line) HK_FORK_GUARD_NAMED(mutex, line)
+#define HK_FORK_GUARD_NAMED(mutex, line)                                                                               \
+  static const hk_fork_lock hk_fork_guard_##line                                                                       \
+      __attribute__((section("hk_fork_locks"), used)) = {&(mutex), &hk_fork_held}
+#endif
