@@ -83,7 +83,8 @@ GPU_CXXFLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128
 GPU_FLAGS := $(GPU_CXXFLAGS) $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
              $(foreach a,$(PTX_ARCHS),-gencode arch=compute_$a,code=compute_$a)
 ifneq ($(NVCC),)
-CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"'
+CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"' \
+                -DHK_GPU_NVCC='"$(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')"'
 $(BUILD)/src/kernels/gpu_image.o: $(FATBIN)
 endif
 PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o

@@ -190,6 +190,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if ((hk_cu.DeviceGetUuidOfSlice ? hk_cu.DeviceGetUuidOfSlice : hk_cu.DeviceGetUuid)(&uuid, g) == CUDA_SUCCESS)
     memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
+  l->driver = version;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;
   l->late_host = d->granule && hk_param_int(HK_P_CUMEM_ENABLE) != 0 && hk_param_int(HK_P_CUMEM_HOST_ENABLE) != 0 &&

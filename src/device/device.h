@@ -19,6 +19,7 @@ struct hk_device_ops;
 /* What the device can do, asked once. */
 typedef struct hk_device_limits {
   int ordinal, sm; /* 90: compute capability 9.0; 0: the host */
+  int driver;      /* 12080: for CUDA 12.8; 0: unknown */
   int multiprocessors, threads_per_multiprocessor;
   int host_numa;                     /* node of the CPU that it hangs on; -1: unknown */
   int priority;                      /* the highest that a stream or launch may have */

@@ -23,7 +23,7 @@ enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32
 /* What the environment asks for (CUDAEMU_*), read at cuInit. */
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
-  size_t memory;
+  size_t memory, multicast_granule; /* the granule that is recommended */
   bool strict, weak, aliases, apart, resident, sync_alloc, one_context, mig, vmm, late_host, import, captured_words,
       ipc, dmabuf, dmabuf_pci, dmabuf_vmm;
   bool multicast, corrupt_peer;

@@ -397,6 +397,27 @@ START_TEST(calls_far_ahead) {
 }
 END_TEST
 
+/* A driver that is older than the kernels: what it needs, and how to build for it. */
+START_TEST(older_than_kernels) {
+  char text[320];
+  gpu_ranks g;
+  hk_gpu_image_advice("13.0", 12080, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "driver for CUDA 13.0 or newer, and this one is for 12.8"));
+  ck_assert_ptr_nonnull(strstr(text, "make NVCC=/usr/local/cuda-12.8/bin/nvcc"));
+  hk_gpu_image_advice("12.8", 13000, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "GPU_ARCHS="));
+  gpu_open(&g, 1, 1, 4096);
+  gpu_init_all(&g);
+  OK_NCCL(ncclCommDestroy(g.comm[0])); /* the kernels are unloaded with the last communicator */
+  count_calls();
+  driver_refuses[CALL_ModuleLoadData] = 1;
+  if (counted) ck_assert_int_eq(ncclCommInitAll(g.comm, 1, g.device), ncclUnhandledCudaError);
+  if (counted) ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "CUDA 12.8 or older"));
+  g.comm[0] = NULL;
+  gpu_close(&g);
+}
+END_TEST
+
 /* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the
  * ranks' devices alone, also what was there before the second rank's device was opened. */
 static bool lets_in(int device, const void *at) {
@@ -449,6 +470,7 @@ int main(void) {
   tcase_add_loop_test(t, older_driver, 0, 2);
   tcase_add_test(t, first_launches);
   tcase_add_loop_test(t, other_devices, 0, 2);
+  tcase_add_test(t, older_than_kernels);
   tcase_add_test(t, calls_far_ahead);
   tcase_add_loop_test(t, handle_again, 0, 2);
   tcase_add_test(t, slices);
