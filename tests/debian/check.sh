@@ -49,7 +49,10 @@ enter() { # root user command
     shell=(/bin/bash -c "$4")
     [ "$user" = root ] || shell=(/usr/bin/su - "$user" -c "$4")
     path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-    exec env -i HOME=/root PATH=$path LANG=C.UTF-8 chroot "$root" "${shell[@]}"
+    # No exec: this shell is the first process, which takes in those whose parents have ended.
+    rc=0
+    env -i HOME=/root PATH=$path LANG=C.UTF-8 chroot "$root" "${shell[@]}" || rc=$?
+    exit $rc
   ' enter "$1" "$2" "$folder/cache/$release.debs" "$3" </dev/null
 }
 
