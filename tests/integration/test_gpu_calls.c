@@ -357,7 +357,7 @@ END_TEST
 
 /* A rank whose calls come long before another rank's, in the same process and on the same GPU: it does not fill the
  * driver's queue, in which a call that waits would hold up the other rank's launches. */
-enum { CALLS = 3 * HK_GPU_AHEAD };
+enum { CALLS_AHEAD = HK_GPU_AHEAD, CALLS = 2 * CALLS_AHEAD }; /* of two entries */
 static void *call_all(void *arg) {
   const gpu_ranks *g = arg;
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
@@ -376,7 +376,7 @@ START_TEST(calls_far_ahead) {
   gpu_ranks g;
   pthread_t thread;
   char entries[16];
-  snprintf(entries, sizeof entries, "%d", 5 * HK_GPU_AHEAD); /* two for a launch */
+  snprintf(entries, sizeof entries, "%d", 5 * HK_GPU_AHEAD / 2);
   setenv("CUDAEMU_QUEUE", entries, 1);
   gpu_open(&g, 2, 1, 4096);
   for (int r = 0; r < 2; r++) {
@@ -387,8 +387,8 @@ START_TEST(calls_far_ahead) {
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
   gpu_fill(&g, &c);
   ck_assert_int_eq(pthread_create(&thread, NULL, call_all, &g), 0);
-  while (launches_of(g.comm[0]) < 2 * HK_GPU_AHEAD) usleep(1000);
-  for (int i = 0; i < 20; i++, usleep(1000)) ck_assert_uint_eq(launches_of(g.comm[0]), 2 * HK_GPU_AHEAD);
+  while (launches_of(g.comm[0]) < CALLS_AHEAD) usleep(1000);
+  for (int i = 0; i < 20; i++, usleep(1000)) ck_assert_uint_eq(launches_of(g.comm[0]), CALLS_AHEAD);
   for (int i = 0; i < CALLS; i++) OK_NCCL(gpu_submit(&g, &c, 1));
   pthread_join(thread, NULL);
   gpu_wait(&g);

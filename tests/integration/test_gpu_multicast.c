@@ -321,6 +321,7 @@ START_TEST(without) {
   run_and_check(&g, &c);
   gpu_close(&g);
   ck_assert(logged(reasons[_i]));
+  ck_assert(logged("NVLinks cannot be seen without NVML")); /* nor is it here */
   ck_assert(!logged("by nvls"));
   logged(NULL);
 }
