@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
@@ -132,6 +133,9 @@ hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *
   hk_topo *seen = NULL;
   home h = {.set = set};
   *out = NULL;
+  if (c->nranks == 1 && set->graph_file && *set->graph_file && access(set->graph_file, R_OK) != 0)
+    return HK_FAIL(HK_ERR_ARGUMENT, "NCCL_GRAPH_FILE=%s cannot be read: %s; correct the path, or unset the variable",
+                   set->graph_file, strerror(errno));
   if (!dumps && !joins) return HK_OK;
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
   bool fits = h.t && place_ranks(c, cpus, facts, stride, &h);

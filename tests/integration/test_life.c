@@ -391,8 +391,8 @@ START_TEST(shrinks_that_differ) {
 }
 END_TEST
 
-/* A wrong argument of one rank is its error at once, and the others', who would wait for it: with its text. Afterwards all
- * may call again. */
+/* A wrong argument of one rank is its error at once, and the others', who would wait for it: with its text. Afterwards
+ * all may call again. */
 enum { COLOR, CONFIG, NO_HANDLE, INIT, WRONGS };
 static int wrong_on_one(ncclComm_t c, int rank, int n, void *arg) {
   const int what = *(int *)arg;

@@ -79,6 +79,8 @@ NCCL_DEBUG=INFO NCCL_GRAPH_FILE=$dir/graph.xml ring >"$dir/out" || { fail "the c
 says "Channel 00/01 : 0 1"
 NCCL_GRAPH_FILE=$dir/dump.xml ring >"$dir/out" 2>&1 && fail "a topology is taken for channels"
 says "$dir/dump.xml:"
+NCCL_GRAPH_FILE=$dir/none.xml "$perf" -b 64 -e 64 >"$dir/out" 2>&1 && fail "one rank does not notice that the file of channels is not there"
+says "$dir/none.xml cannot be read"
 if taskset -c 0,1 true 2>/dev/null; then
   cat >"$dir/two.xml" <<END
 <system version="1">

@@ -207,7 +207,7 @@ START_TEST(settings_wrong) {
     const char *said;
   } cases[] = {{{"NCCL_MAX_NCHANNELS", "2"}, 4, 0, "at least 4 channels"},
                {{"NCCL_P2P_LEVEL", "FAR"}, 0, 0, "NCCL_P2P_LEVEL is \"FAR\""},
-               {{"NCCL_NET_GDR_LEVEL", "9"}, 0, 0, "NCCL_NET_GDR_LEVEL is \"9\""},
+               {{"NCCL_NET_GDR_LEVEL", "NVLINK"}, 0, 0, "NCCL_NET_GDR_LEVEL is \"NVLINK\", which is no level"},
                {{"NCCL_ALGO", "ringg"}, 0, 0, "\"ringg\" is no algorithm"},
                {{"NCCL_ALGO", "allreduce:"}, 0, 0, "NCCL_ALGO: \"allreduce:\" names no algorithm"},
                {{"NCCL_ALGO", "tree;allreduce:^"}, 0, 0, "NCCL_ALGO: \"allreduce:^\" names no algorithm"},
