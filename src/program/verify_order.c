@@ -96,10 +96,10 @@ static uint32_t fixed_order(hk_orders *o) {
 /* A number for each sum, equal for sums that differ only in the sides of additions. An instruction adds its first two
  * sources, then the others to the result, so only these two can change sides. Parts come before sums in the store. */
 static uint32_t *without_sides(hk_orders *o) {
-  uint32_t n = o->count, *out = malloc(((size_t)n + 1) * sizeof *out);
+  uint32_t n = o->count, *out = calloc((size_t)n + 1, sizeof *out);
   o->failed = o->failed || !out;
   for (uint32_t k = 0; out && k < n; k++) {
-    uint32_t begin = begin_of(o, k), end = o->ends[k], first[2] = {0};
+    uint32_t begin = begin_of(o, k), end = o->ends[k], first[2];
     for (uint32_t i = begin; i < end; i++) {
       uint32_t part = o->parts[i];
       if (part >= o->nranks) part = out[part - o->nranks];
