@@ -83,7 +83,8 @@ GPU_CXXFLAGS := -std=c++17 -O3 -fmad=false -maxrregcount=128
 GPU_FLAGS := $(GPU_CXXFLAGS) $(foreach a,$(GPU_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
              $(foreach a,$(PTX_ARCHS),-gencode arch=compute_$a,code=compute_$a)
 ifneq ($(NVCC),)
-CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"'
+CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"' \
+                -DHK_GPU_NVCC='"$(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')"'
 $(BUILD)/src/kernels/gpu_image.o: $(FATBIN)
 endif
 PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
@@ -405,9 +406,10 @@ gpu-modes: ## the tests of GPUs on the emulated driver, in each of its modes; ab
 	@$(MAKE) $(CORES) --no-print-directory tests
 	@HK_BUILD=$(BUILD) tests/gpu/modes.sh
 
-sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100: docs/results/sass.md
+sass: ## counts what matters in the machine code of the GPU kernels, for sm_80, 90 and 100, and writes it into docs/results/sass.md
 	@scripts/nvdisasm.sh get >/dev/null
-	@for suite in gpu_compile sass; do ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/$$suite.sh || [ $$? = 77 ] || exit 1; done
+	@for suite in gpu_compile sass; do \
+	  PAGE=docs/results/sass.md ARCHS="80 90 100" HK_MAKE=$(MAKE) tests/suites/$$suite.sh || [ $$? = 77 ] || exit 1; done
 
 gpu-ptx: ## the GPU tests with the kernels as nvcc makes them, run by the interpreter in the emulated driver, whole and broken; MORE=1: all mutations; PART=TEXT: a part
 	@$(MAKE) $(CORES) --no-print-directory check-build

@@ -5,11 +5,13 @@ says what each figure means.
 
     sass.py FILE...            a table for each file (SASS of one architecture)
     sass.py --gate FILE...     the same, and exit code 1 if a figure is worse than GATES allows
+    sass.py --page PAGE FILE...    the same, and the figures of all files go into the page, between its marks
     sass.py --function TEXT FILE   the code of the functions whose name contains TEXT
     sass.py --line TEXT FILE       of the kernels whose symbol contains TEXT, also other libraries': what comes before
                                    the first line of LL is stored, on the shortest way
 """
 import heapq
+import os
 import re
 import sys
 
@@ -373,6 +375,59 @@ def some(counts):
     return " ".join(out[:4]) or "-"
 
 
+MARKS = "<!-- make sass writes what follows -->\n", "<!-- to here -->\n"
+
+
+def from_ptxas(path):
+    """Of each kernel: registers, and bytes of stack; from what ptxas says (FILE.cubin.log beside FILE.cubin.sass)."""
+    kernel, out = "", {}
+    for line in open(path.removesuffix(".sass") + ".log", encoding="utf-8"):
+        name = re.search(r"Compiling entry function '(\w+)'", line)
+        kernel = name.group(1) if name else kernel
+        used = re.search(r"Used (\d+) registers", line)
+        stack = re.search(r"(\d+) bytes cumulative stack", line)
+        if used:
+            out[kernel] = int(used.group(1)), int(stack.group(1)) if stack else 0
+    return out
+
+
+def column(path):
+    """The page's figures of one architecture."""
+    functions = read(path)
+    rows, ptxas = figures(functions), from_ptxas(path)
+    least = lambda name, what, n, kernel="hk_run_batch": min(
+        f for r in rows if r["kernel"] == kernel and re.match(name, r["name"]) for f in r[what][:n]
+    )
+    most = lambda name, what: max(r[what] for r in rows if r["kernel"] == "hk_run_batch" and re.match(name, r["name"]))
+    kernels = "hk_run_batch", SMALL, "hk_run_transfers"
+    before = small_before(functions)
+    return [
+        ("registers of a thread: collectives, small messages, sends and receives", ", ".join(str(ptxas[k][0]) for k in kernels)),
+        ("bytes of stack, the same (at most 1024)", ", ".join(str(ptxas[k][1]) for k in kernels)),
+        ("bytes of code, all kernels", f"{os.path.getsize(path.removesuffix('.sass')):,}"),
+        ("16-byte loads of a thread in flight: reductions of all types, copy", f"{least('reduce_(?!rest|wide|any)', 'plain', 3)}, {least('copy_move', 'plain', 1)}"),
+        ("LL lines in flight, a vector of eight sources", str(least("reduce_rest", "strong", 1))),
+        ("LL128 lines in flight, copy and two sources", str(least("reduce_wide_|copy_wide", "strong", 1))),
+        ("local memory in the loop that polls LL lines of eight sources", str(most("reduce_rest", "poll_locals"))),
+        ("the same, in the loops of copies and reductions", str(most("(copy|reduce)_(?!rest|any)", "locals"))),
+        ("round trips before data is moved, as the gate counts them", str(prologue(functions, "hk_run_batch", False))),
+        ("small messages: instructions, and round trips, before the first line", f"{before[0]}, {before[1]}"),
+        ("small messages: polls in flight, 8 ranks", str(least("small_(?!any|of|refresh)", "strong", 1, SMALL))),
+    ]
+
+
+def write_page(page, paths):
+    columns = [column(p) for p in paths]
+    names = [re.search(r"sm_\d+", p).group() for p in paths]
+    lines = [f"| | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
+    lines += [f"| {row[0][0]} | {' | '.join(c[1] for c in row)} |" for row in zip(*columns)]
+    text = open(page, encoding="utf-8").read()
+    head, rest = text.split(MARKS[0])
+    tail = rest.split(MARKS[1])[1]
+    with open(page, "w", encoding="utf-8") as f:
+        f.write(head + MARKS[0] + "\n" + "\n".join(lines) + "\n\n" + MARKS[1] + tail)
+
+
 def main(args):
     if args[:1] == ["--function"]:
         for f in read(args[2]):
@@ -387,7 +442,9 @@ def main(args):
     if args[:1] == ["--line"]:
         before_a_line(args[2], args[1])
         return 0
-    gate = args[:1] == ["--gate"]
+    page = args[1] if args[:1] == ["--page"] else None
+    args = args[1:] if page else args
+    gate = args[:1] == ["--gate"] or page is not None
     failed = 0
     for path in args[gate:]:
         functions = read(path)
@@ -405,6 +462,8 @@ def main(args):
                 )
         if gate:
             failed += judge(path, functions, rows)
+    if page and not failed:
+        write_page(page, args[1:])
     return 1 if failed else 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import selectors
 import socket
 import struct
 import sys
@@ -15,9 +16,12 @@ from . import _generated
 from ._comm import Communicator
 from ._lib import ID_BYTES, InvalidUsage, RemoteError, unique_id
 
-_MAGIC = b"hkpyid1\n"
+_MAGIC = b"hkpyid2\n"
 _HELLO = struct.Struct("=8sQii")  # magic, job, size, rank
 _REPORT_SECONDS = 10.0
+_GUEST_SECONDS = 5.0  # for all that a connection to rank 0 has to say
+_GUESTS = 1024  # connections at a time; the oldest goes first
+_NAMES = 8  # of rank 0's socket on this host: another user may have taken one
 
 
 class Place(NamedTuple):
@@ -36,6 +40,11 @@ def place() -> Place:
         if n is None:
             n = _number(other_size)
         if r is None or n is None:
+            # Slurm's size alone is that of an allocation, in which a program may run by itself.
+            if r is not None or (n is not None and launcher != "slurm"):
+                there, absent = (rank, size) if n is None else (size, rank)
+                print(f"hocket: {there}={os.environ.get(there, n)} is set but {absent} is not: without another "
+                      "launcher's variables this process is a job of one rank", file=sys.stderr, flush=True)
             continue
         if r >= n:
             raise InvalidUsage(f"{rank}={r} is not below {size}={n}")
@@ -130,6 +139,8 @@ def _parse(text: str) -> _Address:
 def _address_of(here: Place, size: int) -> _Address:
     host, port = os.environ.get("MASTER_ADDR"), _number("MASTER_PORT")
     if host and port:
+        if not 0 < port < 65536:
+            raise InvalidUsage(f"MASTER_PORT={port} is not a port: give one from 1 to 65535, free on rank 0's host")
         # torchrun's own store listens on the port itself.
         return host, port + (os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True")
     if here.launcher == "slurm":
@@ -187,10 +198,7 @@ def _listen(at: _Address) -> socket.socket:
     host, port = at
     try:
         if host[0] == "\0":
-            local = socket.socket(socket.AF_UNIX)
-            local.bind(host)
-            local.listen(4096)
-            return local
+            return _listen_here(host)
         family, _, _, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         if not re.match(r"127\.|::1$|localhost$", host):
             # The host's own name may be a loopback address there: listen at all of its addresses.
@@ -201,47 +209,109 @@ def _listen(at: _Address) -> socket.socket:
                            "0's host, and its port be free") from error
 
 
+def _listen_here(name: str) -> socket.socket:
+    local = socket.socket(socket.AF_UNIX)
+    for k in range(_NAMES):
+        try:
+            local.bind(f"{name}{k}")
+            local.listen(4096)
+            return local
+        except OSError:
+            if k + 1 == _NAMES:
+                local.close()
+                raise
+    raise AssertionError("there are names")
+
+
+def _own_user(peer: socket.socket) -> bool:
+    """Does a process of this user have the other end, which is on this host?"""
+    _, uid, _ = struct.unpack("=iii", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return bool(uid == os.getuid())
+
+
+class _Guest:
+    """A connection to rank 0, which may be anybody's: it never waits for one."""
+
+    def __init__(self, peer: socket.socket) -> None:
+        self.peer, self.until = peer, time.monotonic() + _GUEST_SECONDS
+        self.said, self.rank, self.over = b"", -1, False
+        peer.setblocking(False)
+
+    def hear(self, size: int, made: bytes) -> int:
+        """Reads what has come, and answers; returns a rank that has its id, else -1."""
+        try:
+            more = self.peer.recv(_HELLO.size)
+        except BlockingIOError:
+            return -1
+        except OSError:
+            more = b""
+        if not more or self.rank >= 0:  # the byte by which a rank says that it has the id
+            self.over = True
+            return self.rank if more else -1
+        self.said += more
+        if len(self.said) >= _HELLO.size:
+            try:
+                self.peer.sendall(self._answer(size, made))
+            except OSError:  # it tries again
+                self.rank = -1
+            self.over = self.rank < 0
+        return -1
+
+    def _answer(self, size: int, made: bytes) -> bytes:
+        magic, job, its_size, rank = _HELLO.unpack(self.said[:_HELLO.size])
+        if magic != _MAGIC or (self.peer.family == socket.AF_UNIX and not _own_user(self.peer)):
+            return b""
+        if job != _token():
+            return b"J" + f"the job there is {_job()}".encode()
+        if its_size != size or not 0 < rank < size:
+            return b"E" + f"rank 0 was started with {size} ranks, rank {rank} with {its_size}".encode()
+        self.rank = rank
+        return b"I" + made
+
+
 def _serve(listener: socket.socket, at: _Address, size: int, made: bytes) -> None:
     begin, missing, reported = time.monotonic(), set(range(1, size)), False
-    while missing:
-        passed = time.monotonic() - begin
-        if passed > _limit():
-            raise RemoteError(f"ranks {_list(missing)} of {size} have not come {_where(at)} after {passed:.0f} s: they "
-                              "must be started with the same address and reach this host")
-        if passed > _REPORT_SECONDS and not reported:
-            print(f"hocket: rank 0 waits {_where(at)} for ranks {_list(missing)} of {size}", file=sys.stderr,
-                  flush=True)
-            reported = True
-        listener.settimeout(1)
-        try:
-            peer, _ = listener.accept()
-        except TimeoutError:
-            continue
-        with peer:
-            missing.discard(_greet(peer, size, made))
+    guests: list[_Guest] = []
+    listener.setblocking(False)
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(listener, selectors.EVENT_READ)
+        while missing:
+            passed = time.monotonic() - begin
+            if passed > _limit():
+                raise RemoteError(f"ranks {_list(missing)} of {size} have not come {_where(at)} after {passed:.0f} s: "
+                                  "they must be started with the same address and reach this host")
+            if passed > _REPORT_SECONDS and not reported:
+                print(f"hocket: rank 0 waits {_where(at)} for ranks {_list(missing)} of {size}", file=sys.stderr,
+                      flush=True)
+                reported = True
+            for key, _ in waiting.select(timeout=0.5):
+                if key.data is None:
+                    _accept(listener, waiting, guests)
+                else:
+                    missing.discard(key.data.hear(size, made))
+            _dismiss(waiting, guests)
+        _dismiss(waiting, guests, all_of_them=True)
 
 
-def _greet(peer: socket.socket, size: int, made: bytes) -> int:
-    """Answers a rank; -1 if it is none of this job."""
+def _accept(listener: socket.socket, waiting: selectors.BaseSelector, guests: list[_Guest]) -> None:
     try:
-        peer.settimeout(5)
-        if peer.family == socket.AF_UNIX:
-            _, uid, _ = struct.unpack("=iii", peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-            if uid != os.getuid():
-                return -1
-        magic, job, its_size, rank = _HELLO.unpack(_read(peer, _HELLO.size))
-        if magic != _MAGIC:
-            return -1
-        if job != _token():
-            peer.sendall(b"J" + f"the job there is {_job()}".encode())
-        elif its_size != size or not 0 < rank < size:
-            peer.sendall(b"E" + f"rank 0 was started with {size} ranks, rank {rank} with {its_size}".encode())
-        else:
-            peer.sendall(b"I" + made)
-            return int(rank)
-    except (OSError, struct.error):
-        pass  # it tries again
-    return -1
+        peer, _ = listener.accept()
+    except OSError:  # it has gone, or this process has no descriptor left
+        return
+    guest = _Guest(peer)
+    guests.append(guest)
+    waiting.register(peer, selectors.EVENT_READ, guest)
+    if len(guests) > _GUESTS:
+        guests[0].over = True
+
+
+def _dismiss(waiting: selectors.BaseSelector, guests: list[_Guest], all_of_them: bool = False) -> None:
+    now = time.monotonic()
+    for guest in guests[:]:
+        if guest.over or all_of_them or now > guest.until:
+            guests.remove(guest)
+            waiting.unregister(guest.peer)
+            guest.peer.close()
 
 
 def _read(peer: socket.socket, n: int) -> bytes:
@@ -254,13 +324,15 @@ def _read(peer: socket.socket, n: int) -> bytes:
     return data
 
 
-def _connect(at: _Address) -> socket.socket:
+def _connect(at: _Address, turn: int) -> socket.socket:
     if at[0][0] != "\0":
         return socket.create_connection(at, timeout=10)
     peer = socket.socket(socket.AF_UNIX)
     try:
         peer.settimeout(10)
-        peer.connect(at[0])
+        peer.connect(f"{at[0]}{turn % _NAMES}")
+        if not _own_user(peer):
+            raise OSError("a process of another user listens there")
     except OSError:
         peer.close()
         raise
@@ -268,25 +340,29 @@ def _connect(at: _Address) -> socket.socket:
 
 
 def _ask(at: _Address, rank: int, size: int) -> bytes:
-    begin, pause, last = time.monotonic(), 0.005, "no answer"
+    begin, pause, last, error_text, turn = time.monotonic(), 0.005, "", "no answer", 0
     while time.monotonic() - begin < _limit():
         try:
-            with _connect(at) as peer:
+            with _connect(at, turn) as peer:
                 peer.sendall(_HELLO.pack(_MAGIC, _token(), size, rank))
-                answer = _read(peer, 1 + 4096)
-            if answer[:1] == b"I" and len(answer) == 1 + ID_BYTES:
-                return answer[1:]
-            last = answer[1:].decode(errors="replace") or "no answer"
-            if answer[:1] == b"E":
+                kind = _read(peer, 1)
+                answer = _read(peer, ID_BYTES if kind == b"I" else 4096)
+                if kind == b"I" and len(answer) == ID_BYTES:
+                    peer.sendall(b"K")  # rank 0 counts a rank that has the id
+                    return answer
+            last = answer.decode(errors="replace") or last
+            if kind == b"E":
                 raise InvalidUsage(f"rank {rank}: {last}: all must give the same number")
-            if answer[:1] == b"J":
+            if kind == b"J":
                 last += f", this one is {_job()}: give jobs on one host different ports"
         except OSError as error:
-            last = str(error)
-        time.sleep(pause)  # rank 0 may not have started yet
-        pause = min(2 * pause, 0.2)
+            error_text = str(error)
+        turn += 1
+        if at[0][0] != "\0" or turn % _NAMES == 0:
+            time.sleep(pause)  # rank 0 may not have started yet
+            pause = min(2 * pause, 0.2)
     raise RemoteError(f"rank {rank} of {size} did not get the id from rank 0 {_where(at)} within {_limit():.0f} s: "
-                      f"{last}")
+                      f"{last or error_text}")
 
 
 def _list(ranks: set[int]) -> str:

@@ -57,6 +57,12 @@ class Buffer:
         """Bytes."""
         return self.count * self.width
 
+    @property
+    def kind(self) -> str:
+        """The type of the elements, for messages; '>f4' also says that the bytes are in the other order."""
+        named = getattr(self.owner, "dtype", None)
+        return f"type {named}" if named is not None else f"{self.width} bytes of this kind"
+
     def __repr__(self) -> str:
         kind = self.dtype.name.lower() if self.dtype is not None else f"elements of {self.width} bytes"
         return f"<hocket.Buffer of {self.count} {kind} at {self.address:#x}>"
@@ -100,7 +106,7 @@ def _from_protocol(obj: object) -> Buffer:
 def _from_interface(obj: object, what: dict[str, Any]) -> Buffer:
     """__array_interface__ and __cuda_array_interface__ are dictionaries of one form."""
     text, shape, strides = what["typestr"], what["shape"], what.get("strides")
-    width = int(text[2:])
+    width = int(text[2:].partition("[")[0])  # "<M8[D]": days
     count, expected = 1, width
     for extent in shape:
         count *= extent

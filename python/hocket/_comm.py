@@ -12,7 +12,7 @@ from typing import Any, Union
 
 from . import _buffers
 from ._buffers import Buffer, DataType, buffer
-from ._lib import ID_BYTES, InvalidUsage, UniqueId, check, config, fail, lib
+from ._lib import ID_BYTES, InvalidUsage, UniqueId, check, config, fail, integer, lib
 from ._stream import Stream, StreamLike, handle_of
 
 
@@ -89,6 +89,7 @@ class Communicator:
         """
         if len(unique_id) != ID_BYTES:
             raise ValueError(f"an id has {ID_BYTES} bytes, not {len(unique_id)}")
+        rank, size = integer("rank", rank), integer("size", size)
         handle = c_void_p()
         check(lib.ncclCommInitRankConfig(byref(handle), size, UniqueId.from_buffer_copy(unique_id), rank,
                                          byref(config(options))))
@@ -99,15 +100,16 @@ class Communicator:
     def split(self, color: int | None, key: int = 0, **options: int | str) -> Communicator | None:
         """A new communicator of the ranks with the same color (0 or more), ordered by key, then by rank. All ranks call
         it; one that gives None takes part and gets None."""
+        color, key = -1 if color is None else integer("color", color), integer("key", key)
         handle = c_void_p()
-        self._check(lib.ncclCommSplit(self.handle, -1 if color is None else color, key, byref(handle),
+        self._check(lib.ncclCommSplit(self.handle, color, key, byref(handle),
                                       byref(config(options))))
         return Communicator(handle.value) if handle.value else None
 
     def shrink(self, exclude: Iterable[int], *, abort: bool = False, **options: int | str) -> Communicator:
         """A new communicator of all ranks but these, which do not call. Works after ranks have died: `abort` ends what
         the communicator still does."""
-        ranks = list(exclude)
+        ranks = [integer("a rank to exclude", rank) for rank in exclude]
         handle = c_void_p()
         self._check(lib.ncclCommShrink(self.handle, (c_int * len(ranks))(*ranks), len(ranks), byref(handle),
                                        byref(config(options)), int(abort)))
@@ -173,7 +175,7 @@ class Communicator:
         s = buffer(send)
         r = s if recv is None else buffer(recv)
         if s.dtype is None:
-            raise TypeError(f"{what}: elements of {s.width} bytes of this kind cannot be reduced; the types are "
+            raise TypeError(f"{what}: elements of {s.kind} cannot be reduced; the types are "
                             f"{', '.join(t.name.lower() for t in DataType)}")
         if r is not s:
             _same(s, r, what)
@@ -193,6 +195,7 @@ class Communicator:
     def reduce(self, send: Any, recv: Any = None, root: int = 0, op: OpLike = Op.SUM, *,
                stream: StreamLike = None) -> Any:
         """Reduces the elements of all ranks into recv on `root`; recv is not used elsewhere."""
+        root = integer("root", root)
         if self.rank != root:
             s = r = buffer(send)
         else:
@@ -223,6 +226,7 @@ class Communicator:
 
     def broadcast(self, buf: Any, root: int = 0, *, stream: StreamLike = None) -> Any:
         """The elements of `root` replace those of every other rank."""
+        root = integer("root", root)
         b = buffer(buf)
         if self.rank != root:
             _written("broadcast", b)
@@ -255,6 +259,7 @@ class Communicator:
 
     def gather(self, send: Any, recv: Any = None, root: int = 0, *, stream: StreamLike = None) -> Any:
         """recv on `root`, which is `size` times as long, gets the elements of all ranks in their order."""
+        root = integer("root", root)
         if self.rank == root:
             s, r, count, dtype = self._two("gather", send, recv, 1, self.size)
         else:
@@ -265,6 +270,7 @@ class Communicator:
 
     def scatter(self, send: Any, recv: Any, root: int = 0, *, stream: StreamLike = None) -> Any:
         """Block r of send on `root` goes to rank r; send is not used elsewhere, and may be None."""
+        root = integer("root", root)
         if self.rank == root:
             s, r, count, dtype = self._two("scatter", send, recv, self.size, 1)
         else:
@@ -280,6 +286,7 @@ class Communicator:
         wait for one another into one hocket.group()."""
         b = buffer(buf)
         count, dtype = _moved(b)
+        peer = integer("peer", peer)
         self._check(lib.ncclSend(b.address, count, dtype, peer, self._alive(), self._stream(stream, b)))
 
     def recv(self, buf: Any, peer: int, *, stream: StreamLike = None) -> Any:
@@ -287,6 +294,7 @@ class Communicator:
         b = buffer(buf)
         _written("recv", b)
         count, dtype = _moved(b)
+        peer = integer("peer", peer)
         self._check(lib.ncclRecv(b.address, count, dtype, peer, self._alive(), self._stream(stream, b)))
         return buf
 
@@ -403,7 +411,7 @@ def _written(what: str, b: Buffer) -> None:
 
 def _reducible(what: str, b: Buffer) -> DataType:
     if b.dtype is None:
-        raise TypeError(f"{what}: elements of {b.width} bytes of this kind cannot be reduced")
+        raise TypeError(f"{what}: elements of {b.kind} cannot be reduced")
     return b.dtype
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from ctypes import POINTER, Structure, byref, c_char_p, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p
 from typing import Any, NoReturn
@@ -79,6 +80,17 @@ class Config(Structure):
         ("numRmaSig", c_int), ("rmaEagerInit", c_int), ("hostCftMode", c_int), ("nvlsHostMode", c_int)]
 
 
+def integer(what: str, value: Any) -> int:
+    """An int of C. Python's may be longer, and ctypes would cut it without a word."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{what} must be an int, not {value!r}") from None
+    if not -(2**31) <= number < 2**31:
+        raise ValueError(f"{what} is {number}, and an int of C has 32 bits")
+    return number
+
+
 def config(options: dict[str, Any]) -> Config:
     """An ncclConfig_t with these fields, by their names in nccl.h."""
     made = Config(ctypes.sizeof(Config), 0xCAFEBEEF, 23203)
@@ -88,7 +100,7 @@ def config(options: dict[str, Any]) -> Config:
     for name, value in options.items():
         if name not in _OPTIONS:
             raise TypeError(f"there is no option {name!r}; the options are {', '.join(_OPTIONS)}")
-        setattr(made, name, value.encode() if isinstance(value, str) else value)
+        setattr(made, name, value.encode() if isinstance(value, str) else integer(name, value))
     return made
 
 

@@ -9,7 +9,7 @@
 #include "fork.h"
 #include "log.h"
 
-/* One lock is enough: loading is rare, and the loader itself has one lock. No call of ours is inside of the loader while
+/* One lock is enough: loading is rare, and the loader itself has one lock. No call of ours is inside the loader while
  * the process forks: the child would find its lists half changed. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);

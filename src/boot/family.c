@@ -256,6 +256,12 @@ void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     hk_connection_free(c, false);
     return;
   }
+  if (h->process != l->contact.process) { /* it goes on with the next address of the process that it wants */
+    HK_INFO(HK_SUB_BOOTSTRAP, "a connection of rank %d is for another process (rank %d), whose address is this host's",
+            h->from, h->to);
+    hk_connection_free(c, false);
+    return;
+  }
   if (h->kind == HK_HELLO_ASK) {
     answer_question(l, c, f, h);
     return;

@@ -81,13 +81,15 @@ bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
   hk_lost *q = calloc(1, sizeof *q);
   if (!q) return false;
   *q = (hk_lost){.link = l, .dead = *dead, .message = hk_event_message()};
-  q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
   pthread_mutex_lock(&b->lock);
   /* A child has all contacts from the start. */
   bool known = (b->known || b->parent) && q->message && !l->lost &&
-               hk_contact_decode(&q->contact, b->contacts + (size_t)l->rank * HK_CONTACT_BYTES) &&
-               hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&
-               hk_thread_start(&q->thread, 0, ask_and_report, q) == 0;
+               hk_contact_decode(&q->contact, b->contacts + (size_t)l->rank * HK_CONTACT_BYTES);
+  if (known) {
+    q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
+    known = hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&
+            hk_thread_start(&q->thread, 0, ask_and_report, q) == 0;
+  }
   if (known) l->lost = q;
   pthread_mutex_unlock(&b->lock);
   if (!known) {

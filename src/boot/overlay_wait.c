@@ -17,7 +17,12 @@ enum {
 /* ---- connections to a rank's listener ---- */
 
 hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
-  return (hk_hello){.kind = kind, .from = b->rank, .to = to, .key = b->family->key, .comm = b->comm};
+  return (hk_hello){.kind = kind,
+                    .from = b->rank,
+                    .to = to,
+                    .key = b->family->key,
+                    .comm = b->comm,
+                    .process = hk_contact_process(b->contacts + (size_t)to * HK_CONTACT_BYTES)};
 }
 
 /* A link-local address needs the name of an interface of this host: the peer's name means nothing here. */

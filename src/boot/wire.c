@@ -9,10 +9,10 @@
 
 /* The first byte is neither ASCII nor a TLS record type, so that other protocols are recognised at their first byte;
  * the last byte is a version. */
-static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 2};
+static const uint8_t hello_magic[8] = {0x89, 'H', 'o', 'c', 'k', 'e', 't', 3};
 static const uint8_t ack_magic[8] = {0x8a, 'H', 'o', 'c', 'k', 'e', 't', 2};
 static const uint8_t reply_magic[8] = {0x8b, 'H', 'o', 'c', 'k', 'e', 't', 2};
-static const uint8_t id_magic[8] = {0x8c, 'H', 'o', 'c', 'k', 'e', 't', 2};
+static const uint8_t id_magic[8] = {0x8c, 'H', 'o', 'c', 'k', 'e', 't', 3};
 
 void hk_put16(uint8_t *p, uint16_t v) {
   p[0] = (uint8_t)v;
@@ -196,7 +196,7 @@ hk_status hk_boot_id_decode(hk_boot_id *id, const ncclUniqueId *in) {
 uint64_t hk_boot_id_key(const hk_boot_id *id) { return hk_derive64(id->secret, "root", NULL, 0); }
 
 /* ---- hello: magic 8, kind 1, zero 3, from 4, to 4, round 4, key 8, comm 8, tag 8, nonce 16, contact 96, job 8,
- * zero 8, mac 16 ---- */
+ * process 8, mac 16 ---- */
 enum { HELLO_MAC_AT = HK_HELLO_BYTES - HK_MAC_BYTES };
 
 void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8_t secret[HK_SECRET_BYTES]) {
@@ -212,6 +212,7 @@ void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8
   memcpy(out + 48, h->nonce, HK_NONCE_BYTES);
   memcpy(out + 64, h->contact, HK_CONTACT_BYTES);
   hk_put64(out + 64 + HK_CONTACT_BYTES, h->job);
+  hk_put64(out + 72 + HK_CONTACT_BYTES, h->process);
   hk_derive(out + HELLO_MAC_AT, secret, "hello", out, HELLO_MAC_AT);
 }
 
@@ -229,6 +230,7 @@ bool hk_hello_decode(hk_hello *h, const uint8_t in[HK_HELLO_BYTES]) {
   memcpy(h->nonce, in + 48, HK_NONCE_BYTES);
   memcpy(h->contact, in + 64, HK_CONTACT_BYTES);
   h->job = hk_get64(in + 64 + HK_CONTACT_BYTES);
+  h->process = hk_get64(in + 72 + HK_CONTACT_BYTES);
   return true;
 }
 

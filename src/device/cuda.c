@@ -84,6 +84,7 @@ void hk_cuda_set_capture_mode(int *mode) {
 
 static void close_device(hk_device *base) {
   hk_cuda *d = (hk_cuda *)base;
+  hk_cuda_access_end(d);
   hk_cu.DevicePrimaryCtxRelease(d->device); /* at the process's end the driver may be gone already: that is fine */
   free(d);
 }
@@ -189,6 +190,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if ((hk_cu.DeviceGetUuidOfSlice ? hk_cu.DeviceGetUuidOfSlice : hk_cu.DeviceGetUuid)(&uuid, g) == CUDA_SUCCESS)
     memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
   if (hk_cu.DriverGetVersion(&version) != CUDA_SUCCESS) version = 0;
+  l->driver = version;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;
   l->late_host = d->granule && hk_param_int(HK_P_CUMEM_ENABLE) != 0 && hk_param_int(HK_P_CUMEM_HOST_ENABLE) != 0 &&
@@ -221,8 +223,11 @@ hk_status hk_cuda_open(int ordinal, hk_device **out) {
   HK_CUDA_TRY(hk_cu.DeviceGet(&d->device, ordinal), undo, "device %d", ordinal);
   HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&d->context, d->device), undo, "the primary context of device %d", ordinal);
   read_limits(d, ordinal);
+  HK_TRY(hk_cuda_access_begin(d), undo_context);
   *out = &d->base;
   return HK_OK;
+undo_context:
+  hk_cu.DevicePrimaryCtxRelease(d->device);
 undo:
   free(d);
   return rc;

@@ -69,11 +69,22 @@ hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
 hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
 hk_status hk_cuda_rdma_flush(hk_device *d);
 size_t hk_cuda_granule(hk_cuda *d);
-/* Physical memory at addresses that are reserved, or of its own, for this device, or for all that reach its memory. */
-hk_status hk_cuda_map_at(hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers);
+CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d); /* of its memory on the node that the device hangs on */
+/* Physical memory at addresses of its own. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out);
 /* HK_MEMORY_VMM whatever the size; inside the device's context. */
 hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out);
+
+/* cuda_access.c */
+/* The device is in use: it gets access to what is mapped for peers already, as far as it reaches that. */
+hk_status hk_cuda_access_begin(const hk_cuda *d);
+void hk_cuda_access_end(const hk_cuda *d);
+/* Physical memory at addresses that are reserved: for this device, or for all in use that reach its memory. */
+hk_status hk_cuda_map_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes,
+                         bool for_peers);
+/* The host's, for the host and all devices in use. */
+CUresult hk_cuda_map_host_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes);
+CUresult hk_cuda_unmap(CUdeviceptr at, size_t bytes);
 
 /* cuda_multicast.c */
 hk_status hk_cuda_multicast_new(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);

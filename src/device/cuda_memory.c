@@ -11,8 +11,7 @@
 static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
 static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
 
-/* Of the host's memory: on the node that the device hangs on. */
-static CUmemAllocationProp host_properties(const hk_cuda *d) {
+CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d) {
   const int node = d->base.limits.host_numa;
   return (CUmemAllocationProp){.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                .location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node}};
@@ -35,61 +34,6 @@ size_t hk_cuda_granule(hk_cuda *d) {
   return granule;
 }
 
-/* The devices of this process that may reach d's memory, itself first. Unlike classic memory, whose access a context
- * gets once for all, each mapping says whom it lets in. */
-enum { MOST_DEVICES = 64 };
-static size_t who_reaches(const hk_cuda *d, CUmemAccessDesc *out) {
-  int devices = 0, can;
-  size_t n = 0;
-  CUdevice other;
-  out[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, d->device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  if (hk_cu.DeviceGetCount(&devices) != CUDA_SUCCESS) return n;
-  for (int i = 0; i < devices && n < MOST_DEVICES; i++) {
-    if (hk_cu.DeviceGet(&other, i) != CUDA_SUCCESS || other == d->device) continue;
-    if (hk_cu.DeviceCanAccessPeer(&can, other, d->device) != CUDA_SUCCESS || !can) continue;
-    out[n] = out[0];
-    out[n++].location.id = other;
-  }
-  return n;
-}
-
-hk_status hk_cuda_map_at(hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes,
-                         bool for_peers) {
-  hk_status rc = HK_OK;
-  int ordinal = d->base.limits.ordinal;
-  CUmemAccessDesc access[MOST_DEVICES];
-  size_t n = who_reaches(d, access);
-  HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), out, "device %d: mapping %zu bytes", ordinal, bytes);
-  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, access, for_peers ? n : 1), undo, "device %d: access to %zu bytes", ordinal,
-              bytes);
-  return HK_OK;
-undo:
-  hk_cu.MemUnmap(at, bytes);
-out:
-  return rc;
-}
-
-/* The host's memory, for the host and all devices of the process. */
-static hk_status map_host_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes) {
-  hk_status rc = HK_OK;
-  int devices = 0;
-  size_t n = 0;
-  CUdevice device;
-  CUmemAccessDesc access[MOST_DEVICES + 1];
-  access[n++] = (CUmemAccessDesc){host_properties(d).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  if (hk_cu.DeviceGetCount(&devices) != CUDA_SUCCESS) devices = 0;
-  for (int i = 0; i < devices && n <= MOST_DEVICES; i++)
-    if (hk_cu.DeviceGet(&device, i) == CUDA_SUCCESS)
-      access[n++] = (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  HK_CUDA_TRY(hk_cu.MemMap(at, bytes, 0, handle, 0), out, "mapping %zu bytes of the host's memory", bytes);
-  HK_CUDA_TRY(hk_cu.MemSetAccess(at, bytes, access, n), undo, "access of host and devices to %zu bytes", bytes);
-  return HK_OK;
-undo:
-  hk_cu.MemUnmap(at, bytes);
-out:
-  return rc;
-}
-
 /* Maps physical memory at addresses of its own. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out) {
   hk_status rc = HK_OK;
@@ -105,32 +49,45 @@ undo:
   return rc;
 }
 
-hk_status hk_cuda_alloc_host_late(hk_device *base, size_t bytes, hk_memory *out) {
-  hk_status rc = HK_OK;
-  hk_cuda *d = (hk_cuda *)base;
-  const CUmemAllocationProp prop = host_properties(d);
+/* *doing: at which step it failed. */
+static CUresult alloc_host_vmm(const hk_cuda *d, size_t bytes, hk_memory *out, const char **doing) {
+  const CUmemAllocationProp prop = hk_cuda_host_properties(d);
   CUmemGenericAllocationHandle handle;
   CUdeviceptr at = 0;
+  *doing = "allocating it";
+  CUresult code = hk_cu.MemCreate(&handle, bytes, &prop, 0);
+  if (code != CUDA_SUCCESS) return code;
+  *doing = "addresses for it";
+  code = hk_cu.MemAddressReserve(&at, bytes, d->granule, 0, 0);
+  if (code == CUDA_SUCCESS) {
+    *doing = "access of the host and the devices to it";
+    code = hk_cuda_map_host_at(d, at, handle, bytes);
+    if (code != CUDA_SUCCESS) hk_cu.MemAddressFree(at, bytes);
+  }
+  if (code != CUDA_SUCCESS) {
+    hk_cu.MemRelease(handle);
+    return code;
+  }
+  memset(pointer(at), 0, bytes);
+  *out = (hk_memory){.base = pointer(at), .host = pointer(at), .bytes = bytes, .handle = handle, .kind = HK_MEMORY_VMM};
+  return CUDA_SUCCESS;
+}
+
+hk_status hk_cuda_alloc_host_late(hk_device *base, size_t bytes, hk_memory *out) {
+  const hk_cuda *d = (hk_cuda *)base;
+  const char *doing;
   if (!base->limits.late_host) return hk_cuda_alloc_host(base, bytes, out);
-  const size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
   memset(out, 0, sizeof *out);
   HK_CUDA_ENTER_RELAXED(base);
-  if (hk_cu.MemCreate(&handle, whole, &prop, 0) != CUDA_SUCCESS) { /* the process may not use that node's memory */
-    HK_INFO(HK_SUB_ALLOC,
-            "device %d: no virtual memory of the host on node %d: it is pinned, which may wait for kernels",
-            base->limits.ordinal, prop.location.id);
-    return hk_cuda_alloc_host(base, bytes, out);
-  }
-  HK_CUDA_TRY(hk_cu.MemAddressReserve(&at, whole, d->granule, 0, 0), undo, "addresses for %zu bytes of the host",
-              whole);
-  HK_TRY(map_host_at(d, at, handle, whole), undo);
-  memset(pointer(at), 0, whole);
-  *out = (hk_memory){.base = pointer(at), .host = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
-  return HK_OK;
-undo:
-  if (at) hk_cu.MemAddressFree(at, whole);
-  hk_cu.MemRelease(handle);
-  return rc;
+  CUresult code = alloc_host_vmm(d, (bytes + d->granule - 1) / d->granule * d->granule, out, &doing);
+  if (code == CUDA_SUCCESS) return HK_OK;
+  /* The process may not use that node's memory, or the driver cannot map it for a device. */
+  HK_INFO_ONCE(
+      HK_SUB_ALLOC,
+      "device %d: no virtual memory of the host on node %d (%s: error %d of the driver): it is pinned, which may "
+      "wait for kernels",
+      base->limits.ordinal, hk_cuda_host_properties(d).location.id, doing, code);
+  return hk_cuda_alloc_host(base, bytes, out);
 }
 
 static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
@@ -248,7 +205,7 @@ static void unmap_pages(const hk_memory *m) { munmap(m->host, whole_pages(m)); }
 static CUresult release_mapping(const hk_memory *m) {
   CUdeviceptr at = address(m->base);
   if (m->parked) return hk_cu.MemAddressFree(at, m->bytes);
-  CUresult code = hk_cu.MemUnmap(at, m->bytes);
+  CUresult code = hk_cuda_unmap(at, m->bytes);
   CUresult next = m->kind == HK_MEMORY_PLACED ? CUDA_SUCCESS : hk_cu.MemAddressFree(at, m->bytes);
   if (code == CUDA_SUCCESS) code = next;
   next = hk_cu.MemRelease(m->handle);
@@ -299,7 +256,7 @@ hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
     m->parked = true;
     return HK_OK;
   }
-  HK_CUDA_OR_RETURN(hk_cu.MemUnmap(address(m->base), m->bytes), "device %d: unmapping %p", base->limits.ordinal,
+  HK_CUDA_OR_RETURN(hk_cuda_unmap(address(m->base), m->bytes), "device %d: unmapping %p", base->limits.ordinal,
                     m->base);
   m->parked = true;
   HK_CUDA_OR_RETURN(hk_cu.MemRelease(m->handle), "device %d: giving back %zu bytes", base->limits.ordinal, m->bytes);
@@ -326,7 +283,7 @@ undo:
 hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  const CUmemAllocationProp prop = m->host ? host_properties(d) : properties(d);
+  const CUmemAllocationProp prop = m->host ? hk_cuda_host_properties(d) : properties(d);
   CUmemGenericAllocationHandle handle;
   int ordinal = base->limits.ordinal;
   HK_CUDA_ENTER_RELAXED(base);
@@ -342,9 +299,11 @@ hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s
   else
     HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), "device %d: %zu bytes that were given back",
                       ordinal, m->bytes);
-  HK_TRY(m->host ? map_host_at(d, address(m->base), handle, m->bytes)
-                 : hk_cuda_map_at(d, address(m->base), handle, m->bytes, !s),
-         undo);
+  if (m->host)
+    HK_CUDA_TRY(hk_cuda_map_host_at(d, address(m->base), handle, m->bytes), undo,
+                "device %d: mapping %zu bytes of the host again", ordinal, m->bytes);
+  else
+    HK_TRY(hk_cuda_map_at(d, address(m->base), handle, m->bytes, !s), undo);
   m->handle = handle;
   m->parked = false;
   if (zeroed)

@@ -4,20 +4,30 @@
 #include <string.h>
 #include "cuda.h"
 
+static size_t whole(size_t bytes, size_t granule) { return (bytes + granule - 1) / granule * granule; }
+
+/* By the granularity that the driver recommends, unless that would make much more of the object, whose memory is bound
+ * whole; else, and if the driver then gives none, by the least. */
 hk_status hk_cuda_multicast_new(hk_device *base, unsigned devices, size_t *bytes, uint64_t *object) {
   hk_cuda *d = (hk_cuda *)base;
-  size_t granule = 0;
+  size_t least = 0, better = 0;
   CUmulticastObjectProp prop = {
       .numDevices = devices, .size = *bytes, .handleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
   CUmemGenericAllocationHandle handle;
   HK_CUDA_ENTER(base);
-  HK_CUDA_OR_RETURN(hk_cu.MulticastGetGranularity(&granule, &prop, CU_MULTICAST_GRANULARITY_MINIMUM),
+  HK_CUDA_OR_RETURN(hk_cu.MulticastGetGranularity(&least, &prop, CU_MULTICAST_GRANULARITY_MINIMUM),
                     "device %d: the granularity of multicast objects", base->limits.ordinal);
-  if (granule < d->granule) granule = d->granule;
-  *bytes = prop.size = (*bytes + granule - 1) / granule * granule;
-  HK_CUDA_OR_RETURN(hk_cu.MulticastCreate(&handle, &prop),
-                    "device %d: a multicast object of %zu bytes over %u devices (is nvidia-fabricmanager running?)",
-                    base->limits.ordinal, prop.size, devices);
+  if (hk_cu.MulticastGetGranularity(&better, &prop, CU_MULTICAST_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) better = 0;
+  least = whole(*bytes, least > d->granule ? least : d->granule);
+  better = better > d->granule ? whole(*bytes, better) : least;
+  prop.size = better;
+  if (better == least || better - *bytes > *bytes / 2 || hk_cu.MulticastCreate(&handle, &prop) != CUDA_SUCCESS) {
+    prop.size = least;
+    HK_CUDA_OR_RETURN(hk_cu.MulticastCreate(&handle, &prop),
+                      "device %d: a multicast object of %zu bytes over %u devices (is nvidia-fabricmanager running?)",
+                      base->limits.ordinal, least, devices);
+  }
+  *bytes = prop.size;
   *object = handle;
   return HK_OK;
 }

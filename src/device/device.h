@@ -19,6 +19,7 @@ struct hk_device_ops;
 /* What the device can do, asked once. */
 typedef struct hk_device_limits {
   int ordinal, sm; /* 90: compute capability 9.0; 0: the host */
+  int driver;      /* 12080: for CUDA 12.8; 0: unknown */
   int multiprocessors, threads_per_multiprocessor;
   int host_numa;                     /* node of the CPU that it hangs on; -1: unknown */
   int priority;                      /* the highest that a stream or launch may have */
@@ -29,7 +30,7 @@ typedef struct hk_device_limits {
   bool stream_words; /* the driver knows word_write, word_wait and word_reach */
   bool fd_handles;   /* its memory can go to other processes by file descriptor */
   bool late_host;    /* the driver gives pinned memory while kernels run: alloc_host_late */
-  char name[64], bus_id[16];
+  char name[64], bus_id[32]; /* a domain may have 32 bits */
   unsigned char uuid[16];
 } hk_device_limits;
 

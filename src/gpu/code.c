@@ -2,6 +2,7 @@
 /* Whether there are GPUs and kernels for them, and the kernels, loaded once on a device for all communicators of the
  * process. */
 #include "code.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include "../base/fork.h"
 #include "../base/log.h"
@@ -69,7 +70,12 @@ static hk_status load(hk_gpu_code *k) {
     HK_WARN("the library has no kernels for sm_%d: the driver compiles them from PTX, which takes some 20 s the first "
             "time (it keeps the result under CUDA_CACHE_PATH); make NVCC=yes GPU_ARCHS=%d builds them in",
             d->limits.sm, d->limits.sm);
-  HK_TRY(d->ops->load(d, image, &k->module), out);
+  if (d->ops->load(d, image, &k->module) != HK_OK) {
+    char what[400], advice[320];
+    snprintf(what, sizeof what, "%s", hk_last_error());
+    hk_gpu_image_advice(hk_gpu_image_nvcc(), d->limits.driver, advice, sizeof advice);
+    return HK_FAIL(HK_ERR_CUDA, "%s. %s", what, advice);
+  }
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_SMALL, &k->small), out);
   HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);

@@ -184,9 +184,9 @@ out:
 }
 
 static hk_status mark(hk_gpu_ahead *a, hk_device *d, hk_queue q, const hk_queue_state *s) {
-  if (!a->bounded || s->capturing || ++a->launches < HK_GPU_AHEAD) return HK_OK;
+  if (!a->bounded || s->capturing || ++a->entries < HK_GPU_AHEAD) return HK_OK;
   hk_queue_order *newest = &a->mark[a->turn];
-  a->launches = 0;
+  a->entries = 0;
   a->turn ^= 1;
   a->due = true;
   return d->ops->order_end(d, newest, q, s);

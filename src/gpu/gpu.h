@@ -86,8 +86,8 @@ enum {
 }; /* launches, each of some two entries of about 1000, between marks: two such rows at most */
 typedef struct hk_gpu_ahead {
   bool bounded;
-  bool due;                /* a mark has been set since the last look */
-  unsigned launches, turn; /* since the newest mark; the place of the oldest */
+  bool due;               /* a mark has been set since the last look */
+  unsigned entries, turn; /* since the newest mark: launches and events; the place of the oldest */
   hk_queue_order mark[2];
 } hk_gpu_ahead;
 

@@ -120,7 +120,9 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
   if (c->nranks > HK_MULTICAST_RANKS && !why[0])
     snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   if (why[0]) {
-    HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", c->rank, why);
+    /* A GPU that could is no small loss. */
+    HK_INFO(g->device->limits.multicast ? HK_SUB_INIT | HK_SUB_NVLS : HK_SUB_NVLS,
+            "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;
   }
   return hk_multicast_join(g->links, g->world->multicast, g->blocks, &g->in_switch);

@@ -53,6 +53,7 @@ hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_
   unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
   l->remote_domain = true;
   if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid is whole clusters */
+  g->ahead.entries++;
   return g->device->ops->launch(g->device, l, q);
 }
 
@@ -483,6 +484,7 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
     if (rc == HK_OK) rc = begin_order(c, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
+    g->ahead.entries += 2; /* a copy and a word, or words */
     if (rc == HK_OK) rc = hk_gpu_order_end(g, order_of(g, &s), call->stream, &s);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's topology for the ranks' GPUs: which pairs have NVLink, and what bytes between them cost.  The runtime's
  * rings.c searches the same topology for channels. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -75,6 +76,15 @@ static bool alone_on_host(ncclComm_t c) {
   return true;
 }
 
+/* Ranks that share a GPU have no link between them, which would have a rate. */
+static const char *rate(double us_per_b, char text[24]) {
+  if (us_per_b > 0)
+    snprintf(text, 24, "%.1f GB/s", 1e-3 / us_per_b);
+  else
+    snprintf(text, 24, "a shared GPU's memory");
+  return text;
+}
+
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
@@ -97,10 +107,11 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   prices[c->rank] = *g->prices;
   HK_TRY(hk_gpu_exchange(c, prices, sizeof *prices), out);
   *g->prices = prices[0];
+  char next[24], all[24];
   if (g->prices->known)
-    HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING,
-            "rank %d: GPUs by the topology: %.2f us, %.1f GB/s to the next, %.1f GB/s to all", c->rank,
-            g->prices->inside.alpha_us, 1e-3 / g->prices->inside.ring_us_per_b, 1e-3 / g->prices->inside.mesh_us_per_b);
+    HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING, "rank %d: GPUs by the topology: %.2f us, %s to the next, %s to all", c->rank,
+            g->prices->inside.alpha_us, rate(g->prices->inside.ring_us_per_b, next),
+            rate(g->prices->inside.mesh_us_per_b, all));
 out:
   free(seats);
   free(rank);

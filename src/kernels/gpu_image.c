@@ -72,6 +72,33 @@ bool hk_gpu_image_fits(int sm) {
 #endif
 }
 
+const char *hk_gpu_image_nvcc(void) {
+#ifdef HK_GPU_NVCC
+  return hk_param_str(HK_P_CUDA_IMAGE) || !*HK_GPU_NVCC ? NULL : HK_GPU_NVCC;
+#else
+  return NULL;
+#endif
+}
+
+/* Machine code runs on drivers of the same major version; PTX needs one that is as new as nvcc. */
+void hk_gpu_image_advice(const char *nvcc, int driver, char *text, size_t bytes) {
+  const int major = driver / 1000, minor = driver % 1000 / 10;
+  if (!nvcc)
+    snprintf(text, bytes, "HOCKET_CUDA_IMAGE must name kernels for this GPU, made by the nvcc of CUDA %d.%d or older",
+             major, minor);
+  else if (atoi(nvcc) > major)
+    snprintf(
+        text, bytes,
+        "nvcc %s has made them, so they need a driver for CUDA %d.0 or newer, and this one is for %d.%d: update it, "
+        "or build with a toolkit that it knows (make NVCC=/usr/local/cuda-%d.%d/bin/nvcc)",
+        nvcc, atoi(nvcc), major, minor, major, minor);
+  else
+    snprintf(text, bytes,
+             "nvcc %s has made them, and the driver is for CUDA %d.%d: make NVCC=yes GPU_ARCHS=... builds "
+             "them for this GPU",
+             nvcc, major, minor);
+}
+
 hk_status hk_gpu_image(const void **image, size_t *bytes) {
   hk_status rc = HK_OK;
   const char *name = hk_param_str(HK_P_CUDA_IMAGE);

@@ -14,4 +14,8 @@ hk_status hk_gpu_image(const void **image, size_t *bytes);
 bool hk_gpu_image_fits(int sm);
 /* The same for a list of generations, as "75 80". */
 bool hk_gpu_archs_fit(const char *archs, int sm);
+/* The version of nvcc that has made the built-in kernels, as "13.0"; NULL: they are not those, or it is not known. */
+const char *hk_gpu_image_nvcc(void);
+/* What to do if a driver for CUDA `driver` (12080: 12.8) does not take kernels of that nvcc; NULL: unknown. */
+void hk_gpu_image_advice(const char *nvcc, int driver, char *text, size_t bytes);
 #endif

@@ -28,11 +28,7 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
   ncclUniqueId *given = how.ids;
-  if (!newcomm) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
-    goto out;
-  }
-  __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may read it, to abort the init */
+  if (newcomm) __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may read it, to abort the init */
   if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who, rank,
                  nranks, MAX_RANKS);
@@ -44,6 +40,10 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
   }
   how.rank = rank;
   how.nranks = nranks;
+  if (!newcomm) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
+    goto out;
+  }
   HK_TRY(hk_comm_new(&c, rank, nranks, config), out);
   if (c->device >= 0 && device >= 0) c->device = device;
   how.ids = malloc((size_t)how.nids * sizeof *given);
@@ -129,16 +129,16 @@ out:
 HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclComm_t *newcomm, ncclConfig_t *config)) {
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
-  hk_init how = {.color = color, .key = key};
+  hk_init how = {.parent = comm, .color = color, .key = key};
   HK_TRY(hk_comm_check_parent(comm, "ncclCommSplit"), out);
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: newcomm is NULL");
-    goto out;
+    return (ncclResult_t)hk_group_unborn(&how, rc);
   }
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: color %d: give 0 or more, or NCCL_SPLIT_NOCOLOR", color);
-    goto out;
+    return (ncclResult_t)hk_group_unborn(&how, rc);
   }
   return (ncclResult_t)init_child(comm, newcomm, config, comm->options.split_share, &how);
 out:
@@ -222,7 +222,7 @@ HK_API(ncclResult_t, ncclCommGrow,
         "ncclCommGrow: newcomm %p, rank %d, %d ranks: ranks of the communicator give rank -1, and more than its "
         "%d ranks (at most %d)",
         (void *)newcomm, rank, nRanks, comm->nranks, MAX_RANKS);
-    goto out;
+    return (ncclResult_t)hk_group_unborn(&(hk_init){.parent = comm, .grows = true}, rc);
   }
   *newcomm = NULL;
   return (ncclResult_t)grow_parent(comm, nRanks, uniqueId, newcomm, config);

@@ -92,7 +92,7 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who) {
 }
 
 hk_status hk_group_unborn(const hk_init *how, hk_status rc) {
-  if (hk_lacks(rc)) hk_jobs_unborn(&group.jobs, how, rc);
+  hk_jobs_unborn(&group.jobs, how);
   return hk_group_remember(rc);
 }
 
@@ -320,7 +320,7 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   g->calls = NULL;
   g->ncalls = g->room = 0;
   if (rc != HK_OK) {
-    hk_jobs_refuse(&g->jobs, rc); /* if one call of a group is wrong, none begins */
+    hk_jobs_refuse(&g->jobs); /* if one call of a group is wrong, none begins */
     hk_group_fail_calls(calls, n, rc);
   } else if (g->jobs.first)
     rc = hk_jobs_run(&g->jobs);

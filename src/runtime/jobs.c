@@ -240,14 +240,14 @@ hk_status hk_jobs_run(hk_jobs *list) {
   return first;
 }
 
-void hk_jobs_refuse(hk_jobs *list, hk_status why) {
+void hk_jobs_refuse(hk_jobs *list) {
   while (list->first) {
     hk_job *j = list->first;
     ncclComm_t parent = j->how.parent;
     list->first = j->next;
     bool waited_for = !parent ||
                       (parent->magic == HK_COMM_LIVE && atomic_load(&parent->health.closing) == HK_CLOSING_NO);
-    if (hk_lacks(why) && waited_for) {
+    if (waited_for) {
       hk_children_enter(&j->how);
       hk_children_refuse(&j->how);
     }
@@ -256,9 +256,9 @@ void hk_jobs_refuse(hk_jobs *list, hk_status why) {
   }
 }
 
-void hk_jobs_unborn(hk_jobs *list, const hk_init *given, hk_status why) {
+void hk_jobs_unborn(hk_jobs *list, const hk_init *given) {
   hk_init how = *given;
-  if (how.parent) hk_jobs_refuse(list, why);
+  if (how.parent) hk_jobs_refuse(list);
   hk_children_enter(&how);
   hk_children_refuse(&how);
 }

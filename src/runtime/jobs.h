@@ -19,12 +19,11 @@ hk_status hk_job_run(hk_job *j);
 void hk_jobs_add(hk_jobs *list, hk_job *j);
 /* Runs all at the same time, and frees them. */
 hk_status hk_jobs_run(hk_jobs *list);
-/* The group failed with `why` before they began: frees them. If this rank lacks something, the other ranks, which wait
- * for it, get the cause. */
-void hk_jobs_refuse(hk_jobs *list, hk_status why);
-/* An init that comes after them cannot begin, for lack of something: its other ranks get the cause. A child ends the
- * group here, because the numbers of children follow the order of the calls. */
-void hk_jobs_unborn(hk_jobs *list, const hk_init *given, hk_status why);
+/* The group failed before they began: frees them. The other ranks, which wait for this one, get the thread's error. */
+void hk_jobs_refuse(hk_jobs *list);
+/* An init that comes after them cannot begin: its other ranks get the thread's error. A child ends the group here,
+ * because the numbers of children follow the order of the calls. */
+void hk_jobs_unborn(hk_jobs *list, const hk_init *given);
 /* The number of those that make the communicator, or a child of it. */
 int hk_jobs_of(const hk_jobs *list, ncclComm_t c);
 /* Frees these, and returns how many there were. *freed is set if `c` itself was freed. */

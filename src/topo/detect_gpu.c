@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/log.h"
 #include "../base/root.h"
 #include "detect_scan.h"
 #include "facts.h"
@@ -50,13 +51,20 @@ static hk_status missing_remarks(hk_scan *s, bool cuda, bool nvml) {
   bool nvidia = false;
   int hidden = 0;
   for (int i = 0; i < s->ngpu; i++) {
-    nvidia = nvidia || s->pci[s->gpu[i].pci].vendor == NVIDIA;
-    hidden += s->pci[s->gpu[i].pci].made_up;
+    const bool made_up = s->pci[s->gpu[i].pci].made_up; /* by CUDA or AMD's driver */
+    nvidia = nvidia || s->pci[s->gpu[i].pci].vendor == NVIDIA || (made_up && cuda);
+    hidden += made_up;
   }
   if (s->live && !cuda && (nvidia || driver_is_here(s)))
     HK_OR_RETURN(hk_topo_remark(
         s->t, "NVIDIA GPUs are there, but the CUDA driver (libcuda.so.1) cannot be used: their order and "
               "properties are not known; in a container, run it with its GPUs (--gpus all)"));
+  if (nvidia && !nvml && s->live)
+    HK_INFO_ONCE(
+        HK_SUB_INIT | HK_SUB_GRAPH,
+        "NVLinks cannot be seen without NVML (libnvidia-ml.so.1): GPUs count as joined by PCI alone, so that LL128 "
+        "is not used between them and prices are too high. A container needs "
+        "NVIDIA_DRIVER_CAPABILITIES=compute,utility, or NCCL_TOPO_FILE");
   if (nvidia && !nvml)
     HK_OR_RETURN(hk_topo_remark(s->t, "NVLinks cannot be seen: NVML (libnvidia-ml.so.1) %s",
                                 s->live ? "cannot be used" : "is not used for a recorded machine"));

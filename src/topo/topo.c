@@ -16,9 +16,13 @@ const char *hk_node_kind_name(hk_node_kind k) {
 void hk_node_label(const hk_node *n, char *text) {
   char bus[24];
   const char *kind = hk_node_kind_name((hk_node_kind)n->kind);
+  if (n->kind == HK_NODE_GPU && n->gpu.dev >= 0) {
+    snprintf(text, HK_NODE_LABEL, "GPU %d", n->gpu.dev);
+    return;
+  }
   switch (n->kind) {
-    case HK_NODE_GPU: snprintf(text, HK_NODE_LABEL, "GPU %d", n->gpu.dev); break;
     case HK_NODE_NVS: snprintf(text, HK_NODE_LABEL, "NVS"); break;
+    case HK_NODE_GPU: /* without a number */
     case HK_NODE_PCI:
     case HK_NODE_NIC:
       hk_bus_id_format(n->id, bus);

@@ -35,6 +35,7 @@ typedef struct hk_xml_reader {
   const hk_xml_node *cpu_xml[HK_XML_CPUS];
   const char *hosts[HK_XML_CPUS]; /* their host_hash */
   int nhosts;
+  int no_numa;           /* the number of a CPU whose numaid is -1: one that no other has */
   bool several;          /* numbers are unique in a host only */
   hk_xml_host step, add; /* difference from host to host; for the host that is being read */
   bool mcast_given[HK_TOPO_NODES];

@@ -74,8 +74,13 @@ static void join_rows(reader *b, const link_row *row, uint32_t n) {
       back += row[i].count;
     if (i && row[i].gpu == row->gpu) gbps = gbps >= 0 && row[i].gbps >= 0 ? gbps + row[i].gbps : -1;
   }
-  if (peer->kind == HK_NODE_GPU && there != back)
-    hk_xml_say(b->r, row->xml, false, "%ld links to the GPU that has %ld back; the larger number counts", there, back);
+  if (peer->kind == HK_NODE_GPU && there != back) {
+    char from[HK_NODE_LABEL], to[HK_NODE_LABEL];
+    hk_node_label(gpu, from);
+    hk_node_label(peer, to);
+    hk_xml_say(b->r, row->xml, false, "%s lists %ld links to %s, which lists %ld back; the larger number counts", from,
+               there, to, back);
+  }
   long count = there > back ? there : back;
   if (gbps < 0 && !(hk_nvlink_gbps(gpu->gpu.sm) > 0))
     hk_xml_say(b->r, row->xml, false, "links of a GPU whose sm is unknown or has none count as 20 GB/s each");
@@ -91,6 +96,30 @@ static void read_c2c(reader *b, const link_row *row) {
   if (!hk_xml_int(b->r, row->xml, "count", true, 1, 1024, &count) || !given) return;
   hk_xml_join(b, row->cpu, row->gpu, HK_EDGE_C2C, (unsigned)count, gbps >= 0 ? gbps : (float)bw * (float)count / 1000,
               us);
+}
+
+static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+
+/* A GPU with fewer links to the switch than most have, or with none where others have some: links may be missing. */
+static void compare_gpus(reader *b) {
+  const hk_topo *t = b->t;
+  const bool switched = b->nvs != UINT32_MAX;
+  int count[HK_TOPO_NODES] = {0}, sorted[HK_TOPO_NODES], n = 0;
+  for (uint32_t i = 0; i < t->nedges; i++)
+    if (t->edges[i].kind == HK_EDGE_NVLINK && (!switched || t->edges[i].to == b->nvs))
+      count[t->edges[i].from] += t->edges[i].count;
+  for (uint32_t i = 0; i < t->nnodes; i++)
+    if (t->nodes[i].kind == HK_NODE_GPU) sorted[n++] = count[i];
+  if (!n) return;
+  qsort(sorted, (size_t)n, sizeof *sorted, by_number);
+  const int usual = sorted[n / 2] ? sorted[n / 2] : sorted[n - 1];
+  for (uint32_t i = 0; i < t->nnodes; i++) {
+    char name[HK_NODE_LABEL];
+    if (t->nodes[i].kind != HK_NODE_GPU || count[i] >= usual || (!switched && count[i])) continue;
+    hk_node_label(&t->nodes[i], name);
+    hk_xml_say_at(b->r, 1, 1, false, "%s has %d links%s, and others have %d: links may be missing", name, count[i],
+                  switched ? " to the NVSwitch" : "", usual);
+  }
 }
 
 void hk_xml_join_links(reader *b) {
@@ -109,4 +138,5 @@ void hk_xml_join_links(reader *b) {
       n++;
     if (row->peer != UINT32_MAX) join_rows(b, row, n);
   }
+  if (b->rc == HK_OK) compare_gpus(b);
 }

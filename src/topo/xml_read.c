@@ -82,10 +82,14 @@ static void find_hosts(reader *b, const hk_xml_node *system) {
   int owner[HK_XML_CPUS];
   for (int i = 0; i < HK_XML_CPUS; i++) owner[i] = -1;
   for (const hk_xml_node *x = system->first; x; x = x->next) {
+    long numa = strcmp(x->name, "cpu") ? -1 : strtol(text_of(x, "numaid"), NULL, 0);
+    if (numa >= b->no_numa && numa < HK_XML_CPUS - 1) b->no_numa = (int)numa + 1;
+  }
+  for (const hk_xml_node *x = system->first; x; x = x->next) {
     if (strcmp(x->name, "cpu")) continue;
     long numa = strtol(text_of(x, "numaid"), NULL, 0);
     int host = host_of(b, x);
-    if (numa < 0) numa = 0;
+    if (numa < 0) numa = b->no_numa;
     if (numa >= HK_XML_CPUS) continue;
     if (owner[numa] >= 0 && owner[numa] != host) b->several = true;
     owner[numa] = host;
@@ -142,7 +146,7 @@ static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   long numa, v;
   if (!hk_xml_int(b->r, xml, "numaid", true, -1, HK_XML_CPUS - 1, &numa)) return UINT32_MAX;
   enter_host(b, xml);
-  numa = (numa < 0 ? 0 : numa) + b->add.numa;
+  numa = (numa < 0 ? b->no_numa : numa) + b->add.numa;
   uint32_t index = numa < INT16_MAX ? add(b, xml, HK_NODE_CPU, (uint64_t)numa) : UINT32_MAX;
   if (index == UINT32_MAX) return index;
   if (b->ncpus == HK_XML_CPUS) {
@@ -189,9 +193,22 @@ static void know_cpu(reader *b, uint32_t at) {
   cpu->memory_gbps = part->memory_gbps / (float)(nodes > 1 ? nodes / 2 : 1);
 }
 
+/* Do two CPUs of a host have a core in both of their masks? */
+static bool share_cores(const reader *b, uint32_t x, uint32_t y) {
+  const hk_cpu_info *c = &b->t->nodes[b->cpu[x]].cpu, *d = &b->t->nodes[b->cpu[y]].cpu;
+  bool common = false;
+  for (int i = 0; i < HK_CPU_MASK_WORDS; i++) common |= (c->mask[i] & d->mask[i]) != 0;
+  return common && !strcmp(text_of(b->cpu_xml[x], "host_hash"), text_of(b->cpu_xml[y], "host_hash"));
+}
+
 /* Links between CPUs: the named ones, or links among all with one host_hash. */
 static void join_cpus(reader *b, const hk_xml_node *system) {
   for (uint32_t i = 0; i < b->ncpus; i++) know_cpu(b, i);
+  for (uint32_t i = 0; i < b->ncpus; i++)
+    for (uint32_t k = 0; k < i; k++)
+      if (share_cores(b, i, k))
+        hk_xml_say(b->r, b->cpu_xml[i], false, "CPUs %d and %d list the same cores, which count twice",
+                   b->t->nodes[b->cpu[k]].numa, b->t->nodes[b->cpu[i]].numa);
   bool named = !strcmp(text_of(system, "hk_cpu_links"), "1");
   for (uint32_t i = 0; i < b->ncpus; i++) {
     const char *host = text_of(b->cpu_xml[i], "host_hash");
@@ -243,6 +260,8 @@ static hk_node_kind kind_of(const hk_xml_node *xml, uint32_t class_code) {
   return class_code >> 16 == 0x03 ? HK_NODE_GPU : class_code >> 16 == 0x02 ? HK_NODE_NIC : HK_NODE_PCI;
 }
 
+enum { OTHER_GFX = 942 }; /* for a number that is not known */
+
 /* RCCL's gcn: "942", "gfx942:sramecc+:xnack-", "gfx90a" (as a number 910). Its sm counts compute units. */
 static int gfx_of(reader *b, const hk_xml_node *xml) {
   const char *text = text_of(xml, "gcn");
@@ -252,8 +271,13 @@ static int gfx_of(reader *b, const hk_xml_node *xml) {
   long v = strtol(text, &end, 10);
   if (v == 90 && *end == 'a') v = 910, end++;
   if (v >= 900 && v < 2000 && (!*end || *end == ':')) return (int)v;
-  hk_xml_say(b->r, xml, true, "gcn=\"%.40s\" is not one of AMD's GPUs, such as gfx942", text_of(xml, "gcn"));
-  return 0;
+  if (v <= 0) {
+    hk_xml_say(b->r, xml, true, "gcn=\"%.40s\" is not one of AMD's GPUs, such as gfx942", text_of(xml, "gcn"));
+    return 0;
+  }
+  hk_xml_say(b->r, xml, false, "gcn=\"%.40s\" is no GPU of AMD that is known, such as gfx942: it counts as that one",
+             text_of(xml, "gcn"));
+  return OTHER_GFX;
 }
 
 /* What follows from the PCI device and sm, if the file does not say it. */
@@ -274,6 +298,11 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
     know_gpu(&b->t->nodes[index], true);
     return;
   }
+  int others = 0; /* slices of a GPU, as NCCL writes them since 2.29 */
+  for (const hk_xml_node *c = xml->next; c; c = c->next) others += !strcmp(c->name, "gpu");
+  if (others)
+    hk_xml_say(b->r, xml, false, "%d more <gpu> in this <pci> (slices of the GPU) are ignored: the first one counts",
+               others);
   if (hk_xml_int(b->r, xml, "dev", true, -1, 65535, &v)) g->dev = (int)v + (v < 0 ? 0 : b->add.dev);
   if (hk_xml_int(b->r, xml, "sm", false, 0, 9999, &v)) g->sm = (int)v;
   if (b->t->nodes[index].pci.vendor == HK_PCI_AMD || hk_xml_get(xml, "gcn")) g->sm = gfx_of(b, xml);
@@ -294,6 +323,8 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
 static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
   long v;
   uint64_t guid;
+  if (hk_xml_get(xml, "net") && hk_xml_int(b->r, xml, "net", false, 0, 1, &v) && !v)
+    return; /* of another plugin's kind */
   if (!hk_xml_int(b->r, xml, "dev", true, 0, 65535, &v)) return;
   v += b->add.net;
   uint32_t index = add(b, xml, HK_NODE_NET, (uint64_t)v);
@@ -312,6 +343,7 @@ static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
   hk_xml_float(b->r, xml, "latency", false, 0, 1e6f, &n->net.latency_us);
   if (hk_xml_hex(b->r, xml, "guid", UINT64_MAX, &guid)) n->net.guid = guid;
   n->net.gdr = hk_xml_int(b->r, xml, "gdr", false, 0, 1, &v) && v;
+  if (hk_xml_int(b->r, xml, "rail", false, -1, 65535, &v) && v >= 0) n->net.rail = (int)v;
   if (hk_xml_int(b->r, xml, "hk_rail", false, -1, 65535, &v)) n->net.rail = (int)v;
   if (hk_xml_int(b->r, xml, "hk_ethernet", false, 0, 1, &v)) n->net.ethernet = v;
   float gbps = hk_port_gbps(n->net.mbps), us = hk_link_us(HK_EDGE_PORT, false);

@@ -92,20 +92,17 @@ static void read_rights(struct cmsghdr *c, int *fd) {
   }
 }
 
-/* Reads the ancillary data. Returns true if the sender runs as this process's user. */
-static bool read_control(struct msghdr *h, int *fd) {
-  bool own_user = false;
+static void read_control(struct msghdr *h, bool *own_user, int *fd) {
   for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_CREDENTIALS) {
       struct ucred who;
       memcpy(&who, CMSG_DATA(c), sizeof who);
-      own_user = who.uid == getuid(); /* the kernel reports the real user */
+      *own_user = who.uid == getuid(); /* the kernel reports the real user */
     } else if (c->cmsg_type == SCM_RIGHTS) {
       read_rights(c, fd);
     }
   }
-  return own_user;
 }
 
 static bool equal_secrets(const uint8_t *a, const uint8_t *b) {
@@ -114,30 +111,42 @@ static bool equal_secrets(const uint8_t *a, const uint8_t *b) {
   return difference == 0;
 }
 
-bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd) {
+/* Reads a message, or with `flags` MSG_PEEK looks at it. `room` is for ancillary data. */
+static ssize_t read_message(int socket, hk_shm_message *m, hk_shm_address *from, int flags, size_t room, bool *own_user,
+                            int *fd) {
   union {
     struct cmsghdr header;
-    char room[CMSG_SPACE(sizeof(int)) + CMSG_SPACE(sizeof(struct ucred))];
+    char room[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
   } control;
   struct iovec data = {m, sizeof *m};
   struct msghdr h = {.msg_iov = &data,
                      .msg_iovlen = 1,
                      .msg_name = &from->un,
                      .msg_namelen = sizeof from->un,
-                     .msg_control = control.room,
-                     .msg_controllen = sizeof control.room};
-  *fd = -1;
+                     .msg_control = room ? control.room : NULL,
+                     .msg_controllen = room};
   ssize_t n;
-  do n = recvmsg(socket, &h, MSG_CMSG_CLOEXEC);
+  *own_user = false;
+  *fd = -1;
+  do n = recvmsg(socket, &h, MSG_CMSG_CLOEXEC | flags);
   while (n < 0 && errno == EINTR);
-  if (n < 0) return false;
-  bool own_user = read_control(&h, fd);
+  if (n < 0) return n;
+  read_control(&h, own_user, fd);
   from->bytes = h.msg_namelen;
-  bool member = n == (ssize_t)sizeof *m && !(h.msg_flags & MSG_TRUNC) && equal_secrets(m->secret, secret);
+  return h.msg_flags & MSG_TRUNC ? 0 : n;
+}
+
+/* A stranger's descriptor must not become one of this process: to close it may take as long as its file system wants,
+ * which the stranger can choose. So the message is looked at first, with room for the sender's name alone. */
+bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd) {
+  enum { NAME_ALONE = CMSG_SPACE(sizeof(struct ucred)), ALL = NAME_ALONE + CMSG_SPACE(sizeof(int)) };
+  bool own_user, again;
+  ssize_t n = read_message(socket, m, from, MSG_PEEK, NAME_ALONE, &own_user, fd);
+  if (n < 0) return false;
+  const bool member = n == (ssize_t)sizeof *m && equal_secrets(m->secret, secret);
+  if (read_message(socket, m, from, 0, member && own_user ? ALL : 0, &again, fd) < 0) return false;
   if (member) m->reason[sizeof m->reason - 1] = 0;
   if (member && own_user) return true;
-  if (*fd >= 0) close(*fd);
-  *fd = -1;
   if (member && m->verb != HK_SHM_REFUSE) m->verb = HK_SHM_OTHER_USER;
   errno = EPROTO;
   return member;

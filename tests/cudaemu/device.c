@@ -80,6 +80,7 @@ static void configure(void) {
   emu.rdma_flush = (int)number("CUDAEMU_RDMA_FLUSH", 1);
   emu.rdma_order = (int)number("CUDAEMU_RDMA_ORDER", CU_FLUSH_GPU_DIRECT_RDMA_WRITES_TO_OWNER);
   emu.multicast = emu.vmm && number("CUDAEMU_MULTICAST", 0) != 0;
+  emu.multicast_granule = (size_t)number("CUDAEMU_MULTICAST_MB", 2) << 20;
   emu.corrupt_peer = number("CUDAEMU_CORRUPT_PEER", 0) != 0;
   emu.seed = (unsigned)number("CUDAEMU_SEED", 0);
   emu.slow_us = (unsigned)number("CUDAEMU_SLOW_US", 0);
@@ -88,6 +89,7 @@ static void configure(void) {
   emu.apart = number("CUDAEMU_APART", 0) != 0;
   emu.patience = (unsigned)number("CUDAEMU_PATIENCE", 0);
   emu.connections = connections();
+  emu.busy = (int)number("CUDAEMU_BUSY", -1);
   emu.queue = (unsigned)number("CUDAEMU_QUEUE", 1000);
   emu.local_bytes = (int)number("CUDAEMU_LOCAL_BYTES", 0);
   emu.fail_alloc = number("CUDAEMU_FAIL_ALLOC", 0);

@@ -23,11 +23,12 @@ enum { EMU_DEVICES = 16, EMU_PAGE = 4096, EMU_GRANULE = 2 << 20, EMU_QUEUES = 32
 /* What the environment asks for (CUDAEMU_*), read at cuInit. */
 typedef struct emu_config {
   int ndevices, sm, sms, max_threads;
-  size_t memory;
+  size_t memory, multicast_granule; /* the granule that is recommended */
   bool strict, weak, aliases, apart, resident, sync_alloc, one_context, mig, vmm, late_host, import, captured_words,
       ipc, dmabuf, dmabuf_pci, dmabuf_vmm;
   bool multicast, corrupt_peer;
   int rdma_flush, rdma_order;
+  int busy; /* a device that another process has for itself; -1: none */
   bool peer[EMU_DEVICES][EMU_DEVICES];
   unsigned seed, slow_us, slice_us, watchdog, connections, patience;
   unsigned queue;                                            /* operations that wait in a stream, at most */
@@ -78,8 +79,8 @@ void emu_work_unref(emu_work *w);
 
 struct emu_op {
   int refs;
-  bool done;
-  uint64_t time_ns; /* when it was */
+  bool done, counts; /* counts: it is an entry of the stream's queue */
+  uint64_t time_ns;  /* when it was done */
   emu_work *work;
   emu_op **deps; /* done before it runs, beside what stands before it in the stream */
   size_t ndeps;
@@ -117,6 +118,8 @@ void emu_stream_close(CUstream s);
 /* CUDAEMU_ONE_CONTEXT: the stream is of another context than the current one. Takes the lock. */
 bool emu_foreign(CUstream handle);
 emu_op *emu_enqueue(CUstream s, emu_work *work, emu_op **deps, size_t ndeps); /* a reference for the caller */
+/* Of a graph, whose launch is one entry of the stream's queue. */
+emu_op *emu_enqueue_node(CUstream s, emu_work *work, emu_op **deps, size_t ndeps);
 void emu_op_unref(emu_op *op);
 void emu_wait(emu_op *op);
 /* Waits for all work of the context, if it is one; emu_drain: calls that enqueue in it wait meanwhile. */

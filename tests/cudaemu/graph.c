@@ -320,7 +320,7 @@ static void launch_steps(CUgraphExec x, CUstream s) {
     if (!ndeps) deps[ndeps++] = start;
     if (t->waits && t->waits->op) deps[ndeps++] = t->waits->op; /* what the event means at the launch */
     if (t->work) __atomic_add_fetch(&t->work->refs, 1, __ATOMIC_RELAXED);
-    ops[i] = emu_enqueue(t->chain ? x->streams[t->chain] : s, t->work, deps, ndeps);
+    ops[i] = emu_enqueue_node(t->chain ? x->streams[t->chain] : s, t->work, deps, ndeps);
     if (!t->records) continue;
     emu_event_reset(t->records);
     t->records->op = ops[i];
@@ -333,7 +333,7 @@ static void launch_steps(CUgraphExec x, CUstream s) {
   if (!held) abort();
   *held = x;
   x->refs++;
-  emu_op *end = emu_enqueue(s, emu_work_new(NULL, held, launch_over), deps, n);
+  emu_op *end = emu_enqueue_node(s, emu_work_new(NULL, held, launch_over), deps, n);
   emu_op_unref(x->last);
   x->last = end;
   for (size_t i = 0; i < x->count; i++) emu_op_unref(ops[i]);

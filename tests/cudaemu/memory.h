@@ -32,6 +32,7 @@ typedef struct emu_area {
   emu_phys *phys;           /* EMU_MAP */
   size_t offset;            /* in the file */
   bool accessible, by_host; /* by_host: the CPU may access it, too (memory of the host's) */
+  unsigned access;          /* bit d: device d may; of EMU_MAP */
   char key[64];             /* EMU_IMPORT: the handle */
   struct emu_area *next;
 } emu_area;

@@ -82,7 +82,7 @@ emu_multicast *emu_multicast_open(int fd, size_t *bytes) {
 CUresult cuMulticastGetGranularity(size_t *bytes, const CUmulticastObjectProp *prop, int option) {
   if (!bytes || !prop || option < 0 || option > 1) return CUDA_ERROR_INVALID_VALUE;
   if (!emu.multicast) return CUDA_ERROR_NOT_SUPPORTED;
-  *bytes = EMU_GRANULE;
+  *bytes = option == CU_MULTICAST_GRANULARITY_MINIMUM ? EMU_GRANULE : emu.multicast_granule;
   return CUDA_SUCCESS;
 }
 CUresult cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *prop) {

@@ -113,7 +113,7 @@ static void *work(void *arg) {
     perform(s, op);
     s->first = op->next;
     if (!s->first) s->queue_end = NULL;
-    s->queued--;
+    s->queued -= op->counts;
     finish(op);
     emu_op_unref(op);
   }
@@ -154,14 +154,15 @@ void emu_drain(CUcontext ctx) {
   leave(ctx);
 }
 
-emu_op *emu_enqueue(CUstream s, emu_work *w, emu_op **deps, size_t ndeps) {
+static emu_op *put(CUstream s, emu_work *w, emu_op **deps, size_t ndeps, bool counts) {
   emu_op *op = calloc(1, sizeof *op);
   if (!op) abort();
   for (size_t i = 0; i < ndeps; i++) depend(op, deps[i]); /* before it waits: the caller's may be gone afterwards */
-  enter(s->ctx);
-  while (s->queued >= emu.queue) pthread_cond_wait(&emu_news, &emu_lock);
-  leave(s->ctx);
-  s->queued++;
+  if (counts) enter(s->ctx);
+  while (counts && s->queued >= emu.queue) pthread_cond_wait(&emu_news, &emu_lock);
+  if (counts) leave(s->ctx);
+  s->queued += counts;
+  op->counts = counts;
   op->refs = 3; /* the queue's, the stream's, the caller's */
   op->work = w;
   op->stream = s;
@@ -190,6 +191,9 @@ emu_op *emu_enqueue(CUstream s, emu_work *w, emu_op **deps, size_t ndeps) {
   pthread_cond_signal(&s->wake);
   return op;
 }
+
+emu_op *emu_enqueue(CUstream s, emu_work *w, emu_op **deps, size_t ndeps) { return put(s, w, deps, ndeps, true); }
+emu_op *emu_enqueue_node(CUstream s, emu_work *w, emu_op **deps, size_t ndeps) { return put(s, w, deps, ndeps, false); }
 
 void emu_wait(emu_op *op) {
   if (!op) return;

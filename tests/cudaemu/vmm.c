@@ -9,6 +9,8 @@
 #include <unistd.h>
 #include "memory.h"
 
+enum { DEVICE_UNAVAILABLE = 46 }; /* CUresult */
+
 static bool multiple(uint64_t x) { return x && x % EMU_GRANULE == 0; }
 
 void emu_phys_unref(emu_phys *p) {
@@ -179,13 +181,27 @@ static void unmap(emu_area *a, const CUmemAccessDesc *desc) {
   emu_area_drop(a);
 }
 static void set_access(emu_area *a, const CUmemAccessDesc *desc) {
-  if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE) a->by_host = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  const bool may = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  if (desc->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    a->by_host = may;
+  else
+    a->access = may ? a->access | 1u << desc->location.id : a->access & ~(1u << desc->location.id);
   a->accessible = desc->flags != CU_MEM_ACCESS_FLAGS_PROT_NONE || (a->accessible && desc->location.id != a->device);
   emu_area_protect(a);
 }
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t bytes) {
   pthread_mutex_lock(&emu_lock);
   return emu_unlock(each_map(ptr, bytes, unmap, NULL));
+}
+EXPORT CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr);
+CUresult cuMemGetAccess(unsigned long long *flags, const CUmemLocation *location, CUdeviceptr ptr) {
+  pthread_mutex_lock(&emu_lock);
+  const emu_area *a = emu_area_of(ptr);
+  if (!flags || !location || !a || a->kind != EMU_MAP) return emu_unlock(CUDA_ERROR_INVALID_VALUE);
+  const bool may = location->type == CU_MEM_LOCATION_TYPE_DEVICE ? location->id >= 0 && a->access >> location->id & 1
+                                                                 : a->by_host;
+  *flags = may ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE;
+  return emu_unlock(CUDA_SUCCESS);
 }
 CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *desc, size_t count) {
   CUresult code = CUDA_SUCCESS;
@@ -197,6 +213,8 @@ CUresult cuMemSetAccess(CUdeviceptr ptr, size_t bytes, const CUmemAccessDesc *de
     bool device = desc[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE;
     if (device && (d < 0 || d >= emu.ndevices))
       code = CUDA_ERROR_INVALID_DEVICE;
+    else if (device && d == emu.busy)
+      code = DEVICE_UNAVAILABLE;
     else if (device && a && a->phys && a->phys->multicast && !emu_multicast_has(a->phys->multicast, d))
       code = CUDA_ERROR_INVALID_VALUE;
     else if (!device && a && a->phys && !a->phys->host)

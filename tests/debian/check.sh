@@ -49,7 +49,10 @@ enter() { # root user command
     shell=(/bin/bash -c "$4")
     [ "$user" = root ] || shell=(/usr/bin/su - "$user" -c "$4")
     path=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-    exec env -i HOME=/root PATH=$path LANG=C.UTF-8 chroot "$root" "${shell[@]}"
+    # No exec: this shell is the first process, which takes in those whose parents have ended.
+    rc=0
+    env -i HOME=/root PATH=$path LANG=C.UTF-8 chroot "$root" "${shell[@]}" || rc=$?
+    exit $rc
   ' enter "$1" "$2" "$folder/cache/$release.debs" "$3" </dev/null
 }
 
@@ -58,6 +61,8 @@ fresh() { # root user
   rm -rf --one-file-system "$1"
   cp -a --reflink=auto "$folder/$release.pristine" "$1" || return 1
   mkdir -p "$folder/cache/$release.debs/partial"
+  # Certificates of this site, which the way to the package index may need.
+  cp -a /usr/local/share/ca-certificates "$1/usr/local/share/" 2>/dev/null && chroot "$1" update-ca-certificates >/dev/null 2>&1
   if [ "$2" != root ]; then
     chroot "$1" useradd -m -s /bin/bash "$2" || return 1
     echo "$2 ALL=(ALL) NOPASSWD: ALL" >"$1/etc/sudoers.d/$2"

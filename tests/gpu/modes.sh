@@ -16,8 +16,9 @@ declare -A modes=(
   [sync_alloc]="CUDAEMU_SYNC_ALLOC=1"
   [slices]="CUDAEMU_SLICE_US=2000 CUDAEMU_SLICE_FILE=$out/slices"
   [one_context]="CUDAEMU_ONE_CONTEXT=1"
+  [local]="CUDAEMU_LOCAL_BYTES=1100"
 )
-for mode in ${MODES:-connections resident sync_alloc slices one_context}; do
+for mode in ${MODES:-connections resident sync_alloc slices one_context local}; do
   [ -n "${modes[$mode]:-}" ] || { echo "there is no mode $mode"; exit 1; }
   for test in "${tests[@]}"; do
     [[ test_$test == *"${ONLY:-}"* ]] || continue

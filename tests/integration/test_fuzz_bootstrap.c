@@ -185,6 +185,7 @@ static bool open_by_hand(player *p) {
   uint8_t bytes[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
   hk_hello h = {.kind = HK_HELLO_OVERLAY, .from = 1, .to = 0, .key = hk_derive64(p->family, "family", NULL, 0)};
   h.comm = p->comm;
+  h.process = rnd(8) ? p->peer.process : odd_number();
   if (!rnd(8)) h.from = (int32_t)odd_number();
   if (!rnd(8)) h.round = odd_number();
   if (!rnd(8)) h.kind = HK_HELLO_DATA;

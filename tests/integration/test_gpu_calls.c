@@ -4,6 +4,7 @@
  * check: notsan */
 #include "../../src/device/device.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/world.h"
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/runtime/plans.h"
 #include "../support/driver_calls.h"
@@ -356,7 +357,7 @@ END_TEST
 
 /* A rank whose calls come long before another rank's, in the same process and on the same GPU: it does not fill the
  * driver's queue, in which a call that waits would hold up the other rank's launches. */
-enum { CALLS = 3 * HK_GPU_AHEAD };
+enum { CALLS_AHEAD = HK_GPU_AHEAD, CALLS = 2 * CALLS_AHEAD }; /* of two entries */
 static void *call_all(void *arg) {
   const gpu_ranks *g = arg;
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
@@ -375,7 +376,7 @@ START_TEST(calls_far_ahead) {
   gpu_ranks g;
   pthread_t thread;
   char entries[16];
-  snprintf(entries, sizeof entries, "%d", 5 * HK_GPU_AHEAD); /* two for a launch */
+  snprintf(entries, sizeof entries, "%d", 5 * HK_GPU_AHEAD / 2);
   setenv("CUDAEMU_QUEUE", entries, 1);
   gpu_open(&g, 2, 1, 4096);
   for (int r = 0; r < 2; r++) {
@@ -386,12 +387,71 @@ START_TEST(calls_far_ahead) {
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
   gpu_fill(&g, &c);
   ck_assert_int_eq(pthread_create(&thread, NULL, call_all, &g), 0);
-  while (launches_of(g.comm[0]) < 2 * HK_GPU_AHEAD) usleep(1000);
-  for (int i = 0; i < 20; i++, usleep(1000)) ck_assert_uint_eq(launches_of(g.comm[0]), 2 * HK_GPU_AHEAD);
+  while (launches_of(g.comm[0]) < CALLS_AHEAD) usleep(1000);
+  for (int i = 0; i < 20; i++, usleep(1000)) ck_assert_uint_eq(launches_of(g.comm[0]), CALLS_AHEAD);
   for (int i = 0; i < CALLS; i++) OK_NCCL(gpu_submit(&g, &c, 1));
   pthread_join(thread, NULL);
   gpu_wait(&g);
   gpu_check(&g, &c);
+  gpu_close(&g);
+}
+END_TEST
+
+/* A driver that is older than the kernels: what it needs, and how to build for it. */
+START_TEST(older_than_kernels) {
+  char text[320];
+  gpu_ranks g;
+  hk_gpu_image_advice("13.0", 12080, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "driver for CUDA 13.0 or newer, and this one is for 12.8"));
+  ck_assert_ptr_nonnull(strstr(text, "make NVCC=/usr/local/cuda-12.8/bin/nvcc"));
+  hk_gpu_image_advice("12.8", 13000, text, sizeof text);
+  ck_assert_ptr_nonnull(strstr(text, "GPU_ARCHS="));
+  gpu_open(&g, 1, 1, 4096);
+  gpu_init_all(&g);
+  OK_NCCL(ncclCommDestroy(g.comm[0])); /* the kernels are unloaded with the last communicator */
+  count_calls();
+  driver_refuses[CALL_ModuleLoadData] = 1;
+  if (counted) ck_assert_int_eq(ncclCommInitAll(g.comm, 1, g.device), ncclUnhandledCudaError);
+  if (counted) ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "CUDA 12.8 or older"));
+  g.comm[0] = NULL;
+  gpu_close(&g);
+}
+END_TEST
+
+/* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the
+ * ranks' devices alone, also what was there before the second rank's device was opened. */
+static bool lets_in(int device, const void *at) {
+  static CUresult (*get)(unsigned long long *, const CUmemLocation *, CUdeviceptr);
+  const CUmemLocation l = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  unsigned long long flags = 0;
+  void *driver = dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD);
+  *(void **)&get = dlsym(driver, "cuMemGetAccess");
+  ck_assert_int_eq(get(&flags, &l, (CUdeviceptr)(uintptr_t)at), CUDA_SUCCESS);
+  dlclose(driver);
+  return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+}
+START_TEST(other_devices) {
+  gpu_ranks g;
+  void *early, *late;
+  setenv("CUDAEMU_BUSY", "5", 1);
+  if (_i) setenv("NCCL_P2P_DISABLE", "1", 1); /* through the host's memory */
+  gpu_open(&g, 2, 2, 1 << 20);
+  emu_use(0);
+  OK_NCCL(ncclMemAlloc(&early, 1 << 22));
+  ck_assert(lets_in(0, early) && !lets_in(1, early));
+  gpu_init_all(&g);
+  gpu_call_all(&g);
+  emu_use(1);
+  OK_NCCL(ncclMemAlloc(&late, 1 << 22));
+  const void *const credits[2] = {hk_gpu_of(g.comm[0])->world->credits[0].base,
+                                  hk_gpu_of(g.comm[0])->world->credits[1].base};
+  for (int d = 0; d < 8; d++) {
+    ck_assert_int_eq(lets_in(d, early), d < 2);
+    ck_assert_int_eq(lets_in(d, late), d < 2);
+    for (int r = 0; r < 2; r++) ck_assert_int_eq(lets_in(d, credits[r]), d < 2);
+  }
+  OK_NCCL(ncclMemFree(early));
+  OK_NCCL(ncclMemFree(late));
   gpu_close(&g);
 }
 END_TEST
@@ -409,6 +469,8 @@ int main(void) {
   tcase_add_loop_test(t, no_allocation_waits, 0, 3);
   tcase_add_loop_test(t, older_driver, 0, 2);
   tcase_add_test(t, first_launches);
+  tcase_add_loop_test(t, other_devices, 0, 2);
+  tcase_add_test(t, older_than_kernels);
   tcase_add_test(t, calls_far_ahead);
   tcase_add_loop_test(t, handle_again, 0, 2);
   tcase_add_test(t, slices);

@@ -88,8 +88,10 @@ START_TEST(sizes) {
   static const int ranks[] = {2, 3, 5, 8};
   static const size_t counts[] = {1, 7, 333, 4096, 30001};
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
+  static const char *const granules[] = {"2", "8", "512", "2"}; /* MB that the driver recommends */
   gpu_ranks g;
   setenv("NCCL_ALGO", "NVLS", 1);
+  setenv("CUDAEMU_MULTICAST_MB", granules[_i], 1);
   log_to_files();
   gpu_open(&g, ranks[_i], 8, 1 << 18);
   gpu_init_all(&g);
@@ -304,17 +306,22 @@ END_TEST
 
 /* No multicast: asked for, on a GPU that two share, and where the driver fails half way. */
 START_TEST(without) {
-  static const char *const reasons[] = {"NCCL_NVLS_ENABLE", "share a GPU", "multicast object"};
+  static const char *const reasons[] = {
+      "no sums in the switch (NVLS): the GPU of rank 0 has no multicast, or NCCL_NVLS_ENABLE",
+      "no sums in the switch (NVLS): ranks 0 and 2 share a GPU",
+      "no sums in the switch (NVLS), although the GPUs have them"};
   gpu_ranks g;
   log_to_files();
   if (_i == 0) setenv("NCCL_NVLS_ENABLE", "0", 1);
   if (_i == 2) setenv("CUDAEMU_FAIL_MULTICAST", "1", 1);
+  setenv("NCCL_DEBUG_SUBSYS", "INIT,TUNING", 1);
   gpu_open(&g, 3, _i == 1 ? 2 : 8, 4096);
   gpu_init_all(&g);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 500, .type = ncclFloat32, .op = ncclSum};
   run_and_check(&g, &c);
   gpu_close(&g);
   ck_assert(logged(reasons[_i]));
+  ck_assert(logged("NVLinks cannot be seen without NVML")); /* nor is it here */
   ck_assert(!logged("by nvls"));
   logged(NULL);
 }

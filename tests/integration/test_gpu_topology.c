@@ -92,6 +92,20 @@ START_TEST(machines) {
 }
 END_TEST
 
+/* Ranks of one GPU: no link is between them, and none has a rate. */
+START_TEST(shared) {
+  char line[512];
+  gpu_ranks g;
+  begin(MESH);
+  gpu_open(&g, 2, 1, 4096);
+  gpu_init_all(&g);
+  gpu_close(&g);
+  find_line("GPUs by the topology", line, sizeof line);
+  ck_assert_ptr_nonnull(strstr(line, "us, a shared GPU's memory to the next, a shared GPU's memory to all"));
+  end();
+}
+END_TEST
+
 #define RINGS "allreduce:ring;allgather:ring;reducescatter:ring;broadcast:chain;reduce:chain"
 #define TREES "allreduce:tree;broadcast:tree;reduce:tree"
 static const struct {
@@ -154,6 +168,7 @@ int main(void) {
   if (!gpu_here()) return 77;
   TCase *t = tcase_create("gpu_topology");
   tcase_set_timeout(t, 100);
+  tcase_add_test(t, shared);
   tcase_add_loop_test(t, machines, 0, 2);
   tcase_add_test(t, alone);
   tcase_add_loop_test(t, ring_orders, 0, HK_ARRAY_LENGTH(orders));

@@ -391,16 +391,32 @@ START_TEST(shrinks_that_differ) {
 }
 END_TEST
 
-/* A rank that gives a wrong color gets its error at once, and the others wait until it gives a right one. */
-static int wrong_color(ncclComm_t c, int rank, int n, void *arg) {
-  (void)arg;
-  ncclComm_t child;
-  int faults = rank == 1 ? code_is("split", ncclCommSplit(c, -7, 0, &child, NULL), ncclInvalidArgument, "color -7") : 0;
+/* A wrong argument of one rank is its error at once, and the others', who would wait for it: with its text. Afterwards all
+ * may call again. */
+enum { COLOR, CONFIG, NO_HANDLE, INIT, WRONGS };
+static int wrong_on_one(ncclComm_t c, int rank, int n, void *arg) {
+  const int what = *(int *)arg;
+  static const char *const words[WRONGS] = {"color -7", "minCTAs is -3", "newcomm is NULL", "minCTAs is -3"};
+  ncclComm_t child = NULL;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  ncclUniqueId id;
+  int faults = 0;
+  if (what == INIT) {
+    if (rank == 0) faults += RANK_CHECK(ncclGetUniqueId(&id));
+    faults += RANK_CHECK(ncclBroadcast(&id, &id, sizeof id, ncclInt8, 0, c, NULL));
+  }
+  if (rank == 1 && (what == CONFIG || what == INIT)) config.minCTAs = -3;
+  ncclResult_t rc = what == INIT ? ncclCommInitRankConfig(&child, n, id, rank, &config)
+                                 : ncclCommSplit(c, rank == 1 && what == COLOR ? -7 : 0, 0,
+                                                 rank == 1 && what == NO_HANDLE ? NULL : &child, &config);
+  faults += rc != (rank == 1 ? ncclInvalidArgument : ncclRemoteError);
+  faults += !strstr(ncclGetLastError(NULL), words[what]) || (rank != 1 && !strstr(ncclGetLastError(NULL), "rank 1"));
+  if (faults) fprintf(stderr, "rank %d, %s: %d, %s\n", rank, words[what], rc, ncclGetLastError(NULL));
   faults += RANK_CHECK(ncclCommSplit(c, 0, 0, &child, NULL));
   return faults ? faults : child_works(child, n);
 }
 
-START_TEST(colors) { ck_assert_int_eq(ranks_as_threads(3, wrong_color, NULL), 0); }
+START_TEST(wrong_arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_on_one, &_i), 0); }
 END_TEST
 
 /* A rank gives up a split that others come to later: they learn of it, and the parent makes the next child. */
@@ -540,7 +556,7 @@ int main(void) {
   tcase_add_test(t, revoking_at_once);
   tcase_add_test(t, shrinks_that_differ);
   tcase_add_test(t, children_at_once);
-  tcase_add_test(t, colors);
+  tcase_add_loop_test(t, wrong_arguments, 0, WRONGS);
   tcase_add_test(t, splits_that_fail);
   tcase_add_test(t, destroy_of_init);
   tcase_add_test(t, abort_of_one_init);

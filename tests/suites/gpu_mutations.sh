@@ -183,7 +183,7 @@ mutate exec - number.h 's/ || (x) != (x))/)/' "a NaN is lost"
 mutate exec - number.h 's/a\[i\] = widen(type, narrow(type, a\[i\]));/;/' "a product is not rounded to its type"
 mutate exec - reduce.h 's/v\[0\] = load_plain(m->at\[s->src + k\]/v[0] = load_plain(m->at[s->src]/' "odd ends reduce the first source only"
 # Ends.
-mutate exec - move.h 's/return hk_load_relaxed(&state->abort) != 0 || /return /' "an abort is not seen"
+mutate exec - move.h 's/return hk_load_relaxed(&state->abort) != 0;/return false;/' "an abort is not seen"
 mutate exec - move.h 's/if (!got.here) return false;//' "what did not come before an abort is stored"
 mutate wide - wide.h 's/if (!load_shares(\(.*\))) return false;/load_shares(\1);/' "what did not come in LL128 lines before an abort is stored"
 mutate exec - exec.cu 's/if (hk_barrier_or(!here)) return false; .*/hk_barrier();/' "a slot that did not come whole is given back"

@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The machine code that nvcc makes of the GPU kernels has what their speed rests on: loads in flight, few fences, no local
-# memory in loops (scripts/sass.py, docs/results/sass.md). ARCHS="80 90 100" (make sass): of more than one architecture.
+# memory in loops (scripts/sass.py, docs/results/sass.md). make sass: ARCHS="80 90 100", of more than one architecture, and
+# PAGE=docs/results/sass.md, into which their figures go.
 # check: timeout=300
 set -u
 cd "$(dirname "$0")/../.." || exit 1
@@ -19,4 +20,8 @@ for arch in ${ARCHS:-90}; do
   files+=("$cubin.sass")
 done
 [ ${#files[@]} -gt 0 ] || exit 77
-python3 scripts/sass.py --gate "${files[@]}"
+if [ -n "${PAGE:-}" ]; then
+  python3 scripts/sass.py --page "$PAGE" "${files[@]}"
+else
+  python3 scripts/sass.py --gate "${files[@]}"
+fi

@@ -167,6 +167,7 @@ typedef struct guest {
 
 static guest a_guest(hk_hello_kind kind, int from, int to) {
   guest g = {.h = {.kind = kind, .from = from, .to = to, .comm = COMM, .key = family->key, .tag = 70}, .fd = -1};
+  g.h.process = l->contact.process;
   g.h.nonce[0] = 3;
   return g;
 }
@@ -201,7 +202,7 @@ static bool is_closed(const guest *g) {
 
 typedef struct row {
   hk_hello_kind kind;
-  enum { PLAIN = 1, SPARE, FORGED, OTHER_KEY, LEFT, WRONG_FROM } how;
+  enum { PLAIN = 1, SPARE, FORGED, OTHER_KEY, OTHER_PROCESS, LEFT, WRONG_FROM } how;
   bool joined;
   int ack; /* -1: not a byte */
   bool kept;
@@ -216,6 +217,10 @@ static const row rows[] = {
     {HK_HELLO_DATA, PLAIN, true, -1, false},
     {HK_HELLO_DATA, FORGED, true, -1, false},
     {HK_HELLO_DATA, OTHER_KEY, true, -1, false},
+    {HK_HELLO_DATA, OTHER_PROCESS, true, -1, false},
+    {HK_HELLO_DATA, OTHER_PROCESS, false, -1, false},
+    {HK_HELLO_OVERLAY, OTHER_PROCESS, false, -1, false},
+    {HK_HELLO_ASK, OTHER_PROCESS, true, -1, false},
     {HK_HELLO_DATA, SPARE, true, HK_ACK_NO_ROOM, false},
     {HK_HELLO_DATA, SPARE, false, HK_ACK_NO_ROOM, false},
     {HK_HELLO_DATA, LEFT, true, HK_ACK_GONE, false},
@@ -228,6 +233,7 @@ START_TEST(connections_for_ranks) {
   g.on_spare = r->how == SPARE;
   if (r->how == FORGED) g.secret = other_secret;
   if (r->how == OTHER_KEY) g.h.key++;
+  if (r->how == OTHER_PROCESS) g.h.process++;
   if (r->how == WRONG_FROM) g.h.from = 2;
   if (r->joined) hk_member_join(&boot);
   if (r->how == LEFT) hk_member_leave(&boot);

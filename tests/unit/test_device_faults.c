@@ -299,7 +299,10 @@ static bool refuse(hk_device *d, int i, int call, int nth) {
   hk_status rc = operations[i].run(d);
   driver_refuses[call] = 0;
   bool lacks = may_be_lacking(call) || (gives_back(call) && call != CALL_MemFree);
-  bool does_without = call == CALL_MemCreate || call == CALL_DeviceGetCount || call == CALL_DeviceGet;
+  bool does_without = call == CALL_MemCreate; /* or the host's memory is pinned in another way */
+  if (operations[i].run == pinned || operations[i].run == parked)
+    does_without |= call == CALL_MemAddressReserve || call == CALL_MemMap || call == CALL_MemSetAccess;
+  if (operations[i].run == multicast) does_without |= call == CALL_MulticastGetGranularity && nth == 2;
   ck_assert_msg(rc == HK_ERR_CUDA || (rc == HK_OK && (lacks || does_without)), "%s, call %d of %s: %d",
                 operations[i].name, nth, driver_names[call], rc);
   if (rc != HK_OK)

@@ -14,6 +14,7 @@ static CUresult attribute(int *value, int which, CUdevice device) {
 static char bus[40];
 static CUresult bus_id(char *text, int bytes, CUdevice device) {
   (void)device;
+  if (bytes <= (int)strlen(bus)) return CUDA_ERROR_INVALID_VALUE; /* as the driver: it cuts nothing off */
   snprintf(text, (size_t)bytes, "%s", bus);
   return CUDA_SUCCESS;
 }
@@ -146,6 +147,10 @@ START_TEST(near_node) {
     ck_assert_int_eq(d->limits.host_numa, -1);
     d->ops->close(d);
   }
+  strcpy(bus, "0A1B2C3D:81:00.0");
+  d = open_device();
+  ck_assert_str_eq(d->limits.bus_id, bus);
+  d->ops->close(d);
   DIR *all = opendir("/sys/bus/pci/devices");
   for (const struct dirent *e; all && (e = readdir(all));) {
     if (e->d_name[0] == '.' || strlen(e->d_name) != 12) continue;

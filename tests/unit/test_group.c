@@ -409,7 +409,7 @@ END_TEST
 
 /* Calls a collective, if there is a configuration with it. */
 static ncclResult_t call_of_api(hk_coll coll, int root, const ncclCollConfig_t *config) {
-  static char in[8], out[8];
+  static char in[1024], out[1024];
   ncclComm_t c = &comms[0];
   cudaStream_t s = (cudaStream_t)(void *)&streams[0];
   last = (hk_call){.in = in, .out = out, .stream = s}; /* for the comparison */

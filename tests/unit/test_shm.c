@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/service.h"
 #include "../../src/transport/board.h"
@@ -447,6 +448,39 @@ START_TEST(hostile) {
 }
 END_TEST
 
+/* Descriptors that this process has got, each of which the kernel has installed. */
+static _Atomic(int) rights;
+ssize_t recvmsg(int socket, struct msghdr *h, int flags) {
+  ssize_t n = syscall(SYS_recvmsg, socket, h, flags);
+  for (struct cmsghdr *c = n < 0 ? NULL : CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c))
+    rights += c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS;
+  return n;
+}
+
+/* A descriptor of a process without the secret is not even installed: its close could take for ever. */
+START_TEST(foreign_descriptor) {
+  char name[HK_SHM_NAME];
+  const uint8_t *secret = (const uint8_t *)"sixteen letters.";
+  int socket = hk_shm_listen(name), dialed = hk_shm_dial(name), fd;
+  hk_shm_message m = {.verb = HK_SHM_PING}, got;
+  hk_shm_address from;
+  rights = 0;
+  for (int i = 0; i < 40; i++) {
+    memcpy(m.secret, secret, sizeof m.secret);
+    const bool member = i % 4 == 3;
+    if (!member) m.secret[i % 16] ^= 1;
+    ck_assert(hk_shm_send(dialed, NULL, &m, i % 2 ? 0 : -1));
+    ck_assert_int_eq(hk_shm_receive(socket, secret, &got, &from, &fd), member);
+    ck_assert_int_eq(rights, (i + 1) / 4);
+    ck_assert_int_eq(fd >= 0, member);
+    if (member) close(fd);
+  }
+  ck_assert(!hk_shm_receive(socket, secret, &got, &from, &fd) && errno == EAGAIN);
+  close(socket);
+  close(dialed);
+}
+END_TEST
+
 /* ---- a process that ends while another waits for its answer ---- */
 
 typedef struct speaker {
@@ -539,6 +573,7 @@ int main(void) {
   tcase_add_loop_test(c, no_leaks, 0, 2);
   tcase_add_test(c, many_ranks);
   tcase_add_test(c, hostile);
+  tcase_add_test(c, foreign_descriptor);
   tcase_add_loop_test(c, last_words, 0, 3);
   tcase_add_test(c, board_is_whole);
   return suite_run_one("shm", c);

@@ -80,6 +80,25 @@ START_TEST(rccl_dumps) {
 }
 END_TEST
 
+/* As NCCL 2.29 to 2.32 write them: a CPU without a number beside others, and the attributes of new plugins' kinds. */
+START_TEST(newer_dumps) {
+  seen s;
+  hk_topo *t = read_text(
+      "<system version=\"1\"><cpu numaid=\"-1\"><pci busid=\"3:0.0\" class=\"0x020000\" link_speed=\"16 GT/s\" "
+      "link_width=\"16\"><nic><net name=\"a\" dev=\"0\" speed=\"200000\" net=\"1\" gin=\"1\" rma=\"1\" rail=\"4\" "
+      "plane=\"0\"/><net name=\"a\" dev=\"0\" speed=\"200000\" net=\"0\" coll=\"1\"/></nic></pci></cpu>"
+      "<cpu numaid=\"0\"><pci busid=\"1:0.0\" class=\"0x030200\" link_speed=\"16 GT/s\" link_width=\"16\">"
+      "<gpu dev=\"0\" sm=\"100\" mlopart=\"0\"/></pci></cpu><cpu numaid=\"1\"/></system>",
+      &s);
+  ck_assert_msg(!s.errors && !s.remarks, "%s", s.last);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 3);
+  ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NET), 1);
+  const hk_node *net = &t->nodes[t->first_of[HK_NODE_NET]];
+  ck_assert(net->numa == 2 && net->net.rail == 4);
+  hk_topo_free(t);
+}
+END_TEST
+
 #define NVIDIA(bus, device, inside)                                                                                    \
   "<pci busid=\"" bus "\" class=\"0x030200\" vendor=\"0x10de\" device=\"" device                                       \
   "\" link_speed=\"16.0 GT/s PCIe\" link_width=\"16\">" inside "</pci>"
@@ -153,6 +172,7 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("topo_files");
   tcase_add_test(t, rccl_dumps);
+  tcase_add_test(t, newer_dumps);
   tcase_add_test(t, nccl_dumps);
   tcase_add_test(t, links_to_itself);
   tcase_add_test(t, nameless_gpus);

@@ -32,6 +32,8 @@ static hk_status lint(const char *text, size_t bytes, finding_list *l) {
 #define CPU(inside) "<system version=\"1\">\n<cpu numaid=\"0\">\n" inside "\n</cpu>\n</system>\n"
 #define GPU(bus, inside)                                                                                               \
   "<pci busid=\"" bus "\" class=\"0x030200\" link_speed=\"16 GT/s\" link_width=\"16\">" inside "</pci>"
+#define SWITCHED(dev, count)                                                                                           \
+  "<gpu dev=\"" dev "\" sm=\"90\"><nvlink target=\"9:0.0\" count=\"" count "\" tclass=\"0x068000\"/></gpu>"
 #define NET(attrs)                                                                                                     \
   "<pci busid=\"0:1.0\" class=\"0x020000\" link_speed=\"16 GT/s\" link_width=\"16\"><nic>\n<net " attrs "/></nic></pci>"
 
@@ -102,7 +104,16 @@ static const struct {
      "without tclass", true},
     {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"90\"><nvlink target=\"2:0.0\" count=\"2\" tclass=\"0x030200\"/></gpu>")
              GPU("2:0.0", "<gpu dev=\"1\" sm=\"90\"/>")),
-     3, 95, "2 links to the GPU that has 0 back", true},
+     3, 95, "GPU 0 lists 2 links to GPU 1, which lists 0 back", true},
+    {CPU(GPU("1:0.0", "<gpu dev=\"0\" sm=\"100\"/><gpu dev=\"1\" sm=\"100\" mlopart=\"1\"/>")), 3, 74,
+     "1 more <gpu> in this <pci>", true},
+    {CPU(GPU("1:0.0", "<gpu dev=\"0\" gcn=\"21943\"/>")), 3, 74, "gcn=\"21943\" is no GPU of AMD that is known", true},
+    {"<system version=\"1\"><cpu numaid=\"0\" affinity=\"ffff\"/>\n<cpu numaid=\"1\" affinity=\"ff00\"/></system>", 2,
+     1, "CPUs 0 and 1 list the same cores", true},
+    {CPU(GPU("1:0.0", SWITCHED("0", "18")) GPU("2:0.0", SWITCHED("1", "18")) GPU("3:0.0", SWITCHED("2", "17"))), 1, 1,
+     "GPU 2 has 17 links to the NVSwitch, and others have 18", true},
+    {CPU(GPU("1:0.0", SWITCHED("0", "18")) GPU("2:0.0", "<gpu dev=\"1\" sm=\"90\"/>")), 1, 1,
+     "GPU 1 has 0 links to the NVSwitch, and others have 18", true},
     {CPU(GPU("1:0.0", "<gpu dev=\"0\"><nvlink target=\"9:0.0\" count=\"2\" tclass=\"0x068000\"/></gpu>")), 3, 87,
      "20 GB/s each", true},
     {CPU(GPU("1:0.0", "")), 3, 1, "left to detection", true},

@@ -147,7 +147,7 @@ START_TEST(ids) {
     ck_assert_uint_eq(hk_boot_id_key(&back), hk_boot_id_key(&id));
     expect_addresses(back.at, id.at, id.n);
   }
-  expect_sum(&bytes, sizeof bytes, 0x8b2c849a57d1fb27u);
+  expect_sum(&bytes, sizeof bytes, 0x86cbe57177fc4bd1u);
   for (int n = 0; n <= HK_BOOT_ADDRS + 1; n++)
     ck_assert_int_eq(decode_with(&bytes, 9, (uint8_t)n, &back), n >= 1 && n <= HK_BOOT_ADDRS ? HK_OK : HK_ERR_ARGUMENT);
   for (int i = 0; i < 4; i++) {
@@ -170,7 +170,8 @@ START_TEST(hellos) {
                 .key = 0x3132333435363738u,
                 .comm = 0x4142434445464748u,
                 .tag = 0x5152535455565758u,
-                .job = 0x6162636465666768u},
+                .job = 0x6162636465666768u,
+                .process = 0x7172737475767778u},
            back;
   uint8_t bytes[HK_HELLO_BYTES];
   memcpy(h.nonce, nonce, sizeof nonce);
@@ -179,7 +180,7 @@ START_TEST(hellos) {
   hk_hello_encode(bytes, &h, secret);
   ck_assert(hk_hello_decode(&back, bytes));
   ck_assert_mem_eq(&back, &h, sizeof h);
-  expect_sum(bytes, sizeof bytes, 0x5e6650dde701e214u);
+  expect_sum(bytes, sizeof bytes, 0x5a58d02026d714b2u);
   ck_assert(hk_hello_proved(bytes, secret) && !hk_hello_proved(bytes, other_secret));
   for (size_t i = 0; i < sizeof bytes; i++) {
     bytes[i] ^= 0x40;

@@ -77,9 +77,15 @@ static hk_status all_could(const hk_device_env *e, hk_status mine, offer *o, boo
   *all = true;
   offers[rank] = *o;
   offers[rank].could = mine == HK_OK;
-  if (mine != HK_OK) HK_INFO(HK_SUB_NVLS, "rank %d: no sums in the switch: %s", rank, hk_last_error());
   hk_status rc = e->exchange(e->arg, offers, sizeof *offers);
-  for (int r = 0; r < e->env->nranks; r++) *all = *all && offers[r].could;
+  for (int r = e->env->nranks - 1; r >= 0 && rc == HK_OK; r--) {
+    if (offers[r].could) continue;
+    *all = false;
+    HK_INFO(HK_SUB_INIT | HK_SUB_NVLS,
+            "rank %d: no sums in the switch (NVLS), although the GPUs have them: rank %d could not join%s%s. Other "
+            "algorithms are used; NCCL_NVLS_ENABLE=0 does not try",
+            rank, r, r == rank ? ": " : "", r == rank ? hk_last_error() : ", and says why");
+  }
   *o = offers[0];
   return rc;
 }
