@@ -39,6 +39,7 @@ static const check checks[] = {
     {"topology", "parts of the machine that cannot be seen", hk_doctor_topology},
     {"links", "PCI links that are slower than they could be", hk_doctor_links},
     {"gpu", "GPU driver and libraries", hk_doctor_gpu},
+    {"kernels", "whether the library's kernels run on each GPU", hk_doctor_kernels},
     {"p2p", "whether data arrives unchanged in another GPU's memory", hk_doctor_p2p},
     {"gdr", "whether NICs reach GPU memory (GPUDirect RDMA)", hk_doctor_gdr},
     {"pairs", "which GPU's memory which RDMA card can register", hk_doctor_gpu_pairs},
@@ -173,7 +174,7 @@ const hk_tool hk_tool_doctor = {
         "With names of checks it makes only these:\n"
         "\n"
         " variables, plugins, frameworks, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits,\n"
-        " numa, governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
+        " numa, governor, topology, links, gpu, kernels, p2p, gdr, pairs, acs, iommu",
     .findings = "there is a problem",
     .examples = "hocket doctor\n  everything\n"
                 "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"

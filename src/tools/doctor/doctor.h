@@ -67,6 +67,8 @@ void hk_doctor_gpu(hk_doctor *d);
 void hk_doctor_gdr(hk_doctor *d);
 void hk_doctor_acs(hk_doctor *d);
 void hk_doctor_iommu(hk_doctor *d);
+/* kernels.c */
+void hk_doctor_kernels(hk_doctor *d);
 /* p2p.c */
 void hk_doctor_p2p(hk_doctor *d);
 /* gdr.c */
