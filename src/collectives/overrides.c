@@ -31,7 +31,8 @@ static uint64_t hash_text(const char *text) {
 static hk_status read_level(hk_param_id id, const char *name, hk_path_class *out) {
   const char *text = hk_param_str(id);
   if (!text || hk_path_class_parse(text, out)) return HK_OK;
-  return HK_FAIL(HK_ERR_ARGUMENT, "%s is \"%s\", which is no level: write one of LOC, NVL, PIX, PXB, PHB, SYS", name, text);
+  return HK_FAIL(HK_ERR_ARGUMENT, "%s is \"%s\", which is no level: write one of LOC, NVL, PIX, PXB, PHB, SYS", name,
+                 text);
 }
 
 static int larger(int a, int b) { return a > b ? a : b; }

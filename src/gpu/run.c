@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../base/thread.h"
 #include "../collectives/protocol.h"
 #include "../kernels/cuda/work.h"
@@ -51,7 +52,7 @@ static hk_status check_call(const hk_call *call) {
 
 hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_queue q) {
   unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
-  l->remote_domain = true;
+  l->remote_domain = hk_param_int(HK_P_MEM_SYNC_DOMAIN) != 0;
   if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid is whole clusters */
   g->ahead.entries++;
   return g->device->ops->launch(g->device, l, q);

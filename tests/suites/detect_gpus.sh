@@ -63,5 +63,14 @@ NCCL_DMABUF_ENABLE=0 HOCKET_TEST_LOCKABLE=1 "$hocket" doctor pairs >"$dir/refuse
 says refused "GPU 0: fake0 by host memory, fake1 by host memory (dma-buf: NCCL_DMABUF_ENABLE=0;"
 says refused "nvidia-peermem: Cannot allocate memory)"
 
+# The library's kernels, on GPUs that run them and on one that does not.
+if [ -e "$HK_BUILD/cudaemu/kernels.so" ]; then
+  HOCKET_CUDA_IMAGE=$HK_BUILD/cudaemu/kernels.so "$hocket" doctor kernels >"$dir/run" || bad=1
+  says run "2 GPUs run the kernels"
+  CUDAEMU_FAIL_LAUNCH=4 HOCKET_CUDA_IMAGE=$HK_BUILD/cudaemu/kernels.so "$hocket" doctor kernels >"$dir/one" && bad=1
+  says one "GPU 1 does not run the kernels: device 1: launching 1 blocks"
+  says one "1 GPU runs the kernels"
+fi
+
 [ $bad = 0 ] && echo "$checked things looked at"
 exit $bad
