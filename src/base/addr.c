@@ -86,11 +86,33 @@ static bool split_host_port(const char *text, char *host, size_t host_bytes, uns
   return *rest == '\0' && p <= 65535;
 }
 
+/* Why an address cannot be used, in words. */
+static hk_status bad_form(const char *text) {
+  const char *colon = strrchr(text, ':');
+  if (colon == text)
+    return HK_FAIL(HK_ERR_ARGUMENT, "'%s' is not an address: the host before the port is missing", text);
+  if (colon && strspn(colon + 1, "0123456789") == strlen(colon + 1) && strtoul(colon + 1, NULL, 10) > 65535)
+    return HK_FAIL(HK_ERR_ARGUMENT, "'%s' is not an address: port %.20s is above 65535", text, colon + 1);
+  return HK_FAIL(HK_ERR_ARGUMENT, "'%s' is not an address: write host:port, [v6]:port or [v6%%interface]:port", text);
+}
+
+static hk_status unresolved(const char *text, const char *host, int err, int system) {
+  const char *zone = strchr(host, '%');
+  if (zone && if_nametoindex(zone + 1) == 0)
+    return HK_FAIL(HK_ERR_ARGUMENT, "'%s' names the interface '%.40s', which this host does not have: ip link", text,
+                   zone + 1);
+  if (zone)
+    return HK_FAIL(HK_ERR_ARGUMENT, "'%s': only a link-local address (fe80::) has an interface; leave out '%.40s'",
+                   text, zone);
+  return HK_FAIL(HK_ERR_ARGUMENT,
+                 "the host of address '%s' cannot be resolved: %s; check the name and /etc/hosts or DNS", text,
+                 err == EAI_SYSTEM ? strerror(system) : gai_strerror(err));
+}
+
 hk_status hk_addr_parse(hk_addr *a, const char *text) {
   char host[NI_MAXHOST];
   unsigned port;
-  if (!split_host_port(text, host, sizeof(host), &port))
-    return HK_FAIL(HK_ERR_ARGUMENT, "'%s' is not an address: write host:port, [v6]:port or [v6%%interface]:port", text);
+  if (!split_host_port(text, host, sizeof(host), &port)) return bad_form(text);
 
   struct addrinfo hint = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
   const char *family = hk_param_str(HK_P_SOCKET_FAMILY);
@@ -102,10 +124,7 @@ hk_status hk_addr_parse(hk_addr *a, const char *text) {
     hint.ai_family = AF_UNSPEC;
     err = getaddrinfo(host, NULL, &hint, &found);
   }
-  if (err != 0)
-    return HK_FAIL(HK_ERR_ARGUMENT,
-                   "the host of address '%s' cannot be resolved: %s; check the name and /etc/hosts or DNS", text,
-                   err == EAI_SYSTEM ? strerror(errno) : gai_strerror(err));
+  if (err != 0) return unresolved(text, host, err, errno);
   memset(a, 0, sizeof(*a));
   memcpy(a, found->ai_addr, found->ai_addrlen < sizeof(*a) ? found->ai_addrlen : sizeof(*a));
   freeaddrinfo(found);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory and windows in the API, and the addresses of windows for kernels of users. */
 #include <stdlib.h>
+#include <sys/sysinfo.h>
 #include "../base/fork.h"
 #include "../base/log.h"
 #include "../base/thread.h"
@@ -133,11 +134,23 @@ void hk_registrations_free(ncclComm_t c) {
   }
 }
 
+/* A size that no memory of this host or its GPUs can have. */
+static hk_status check_memory(const char *who, ncclComm_t c, const void *buff, size_t size) {
+  struct sysinfo host;
+  if (!buff && size) return HK_FAIL(HK_ERR_ARGUMENT, "%s: buff is NULL, and size is %zu", who, size);
+  if (size > UINTPTR_MAX - (uintptr_t)buff)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: size %zu from %p on is more than there are addresses", who, size, buff);
+  if (c->device < 0 && sysinfo(&host) == 0 && size / host.mem_unit > host.totalram + host.totalswap)
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: size %zu is more than all memory of this host (%llu MiB): give bytes", who,
+                   size, (unsigned long long)(host.totalram + host.totalswap) * host.mem_unit >> 20);
+  return HK_OK;
+}
+
 HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_t size, void **handle)) {
   HK_UNCANCELLED;
   hk_status rc = hk_comm_check(comm, "ncclCommRegister");
-  if (rc == HK_OK && (!handle || (!buff && size)))
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRegister: %zu bytes at %p", size, buff);
+  if (rc == HK_OK && !handle) rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRegister: handle is NULL");
+  if (rc == HK_OK) rc = check_memory("ncclCommRegister", comm, buff, size);
   if (rc == HK_OK) rc = add(&(hk_registration){.comm = comm, .base = buff, .bytes = size}, handle);
   return (ncclResult_t)rc;
 }
@@ -178,8 +191,11 @@ static hk_status check_window(ncclComm_t c, const void *buff, size_t size, const
                                                         : hk_comm_check(c, "ncclCommWindowRegister");
   if (rc != HK_OK) return rc;
   if (!win || !buff || !size)
-    return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %zu bytes at %p, the window's place is %p", size, buff,
-                   (const void *)win);
+    return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %s",
+                   !win    ? "win is NULL: it gets the window"
+                   : !buff ? "buff is NULL"
+                           : "size is 0: give at least one byte");
+  HK_OR_RETURN(check_memory("ncclCommWindowRegister", c, buff, size));
   if (flags & ~known || (flags & NCCL_WIN_COLL_SYMMETRIC && flags & NCCL_WIN_GIN_ONLY))
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "ncclCommWindowRegister: flags 0x%x: give NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC or "

@@ -169,9 +169,10 @@ static int windows(ncclComm_t c, int rank, int n, void *arg) {
   int faults = 0;
   (void)arg;
 #define WINDOW_OF(at, bytes, win, flags) ncclCommWindowRegister(c, at, bytes, win, flags)
-  REFUSED(WINDOW_OF(NULL, WINDOW, &win, NCCL_WIN_DEFAULT), "8192 bytes at (nil)");
-  REFUSED(WINDOW_OF(memory, 0, &win, NCCL_WIN_DEFAULT), "0 bytes at");
-  REFUSED(WINDOW_OF(memory, WINDOW, NULL, NCCL_WIN_DEFAULT), "place is (nil)");
+  REFUSED(WINDOW_OF(NULL, WINDOW, &win, NCCL_WIN_DEFAULT), "buff is NULL");
+  REFUSED(WINDOW_OF(memory, 0, &win, NCCL_WIN_DEFAULT), "size is 0");
+  REFUSED(WINDOW_OF(memory, SIZE_MAX - 4095, &win, NCCL_WIN_DEFAULT), "more than there are addresses");
+  REFUSED(WINDOW_OF(memory, WINDOW, NULL, NCCL_WIN_DEFAULT), "win is NULL");
   REFUSED(WINDOW_OF(memory, WINDOW, &win, NCCL_WIN_CFT_COUNTED), "flags 0x8");
   REFUSED(WINDOW_OF(memory, WINDOW, &win, NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_GIN_ONLY), "flags 0x5");
   REFUSED(WINDOW_OF((char *)memory + 2048, WINDOW, &win, NCCL_WIN_DEFAULT), "not aligned to 4096");
@@ -202,8 +203,10 @@ static int windows(ncclComm_t c, int rank, int n, void *arg) {
   REFUSED(ncclCommWindowDeregister(c, win), "not a registration");
   REFUSED(ncclGetPeerDevicePointer(win, 0, 0, &at), no_window);
   TAKEN(ncclCommDeregister(c, gin)); /* any handle */
-  REFUSED(ncclCommRegister(c, memory, 8, NULL), "8 bytes at");
-  REFUSED(ncclCommRegister(c, NULL, 8, &handle), "8 bytes at (nil)");
+  REFUSED(ncclCommRegister(c, memory, 8, NULL), "handle is NULL");
+  REFUSED(ncclCommRegister(c, memory, SIZE_MAX, &handle), "more than there are addresses");
+  REFUSED(ncclCommRegister(c, memory, (size_t)1 << 46, &handle), "more than all memory of this host");
+  REFUSED(ncclCommRegister(c, NULL, 8, &handle), "buff is NULL, and size is 8");
   TAKEN(ncclCommRegister(c, NULL, 0, &handle));
   TAKEN(ncclCommDeregister(c, handle));
   free(memory);

@@ -81,6 +81,14 @@ START_TEST(refuses_what_is_no_address) {
     ck_assert_msg(strstr(hk_last_error(), bad[i]) != NULL, "'%s' is not named in: %s", bad[i], hk_last_error());
     ck_assert_int_eq(strstr(hk_last_error(), name ? "cannot be resolved" : "is not an address") != NULL, true);
   }
+  static const char *const causes[][2] = {{":80", "the host before the port is missing"},
+                                          {"10.0.0.1:99999", "port 99999 is above 65535"},
+                                          {"[fe80::1%nosuch0]:1", "the interface 'nosuch0', which this host does not"},
+                                          {"[::1%lo]:1", "only a link-local address (fe80::) has an interface"}};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(causes); i++) {
+    ck_assert_int_eq(hk_addr_parse(&a, causes[i][0]), HK_ERR_ARGUMENT);
+    ck_assert_msg(strstr(hk_last_error(), causes[i][1]) != NULL, "%s", hk_last_error());
+  }
   for (size_t n = NI_MAXHOST - 1; n <= NI_MAXHOST + 1; n++) { /* a host that is too long */
     char text[NI_MAXHOST + 8];
     memset(text, 'x', n);
