@@ -50,6 +50,7 @@ static void int_row(const char *name, long long def, long long min, long long ma
 static const char about[] =
     "A value comes from the environment, else from ~/.nccl.conf (or the file that NCCL_CONF_FILE names), else from\n"
     "/etc/nccl.conf, else it is the default.  The files hold NAME=value lines; # starts a comment.\n"
+    "All are read at the first call of the library, and again when a communicator is made after a variable has changed.\n"
     "\n"
     "Values.  A number out of range, or a word that is none of those in the table, is reported at WARN once a process, and the\n"
     "default used.  A text that would make the program do something else than asked is an error when a communicator is made\n"

@@ -65,7 +65,8 @@ static struct {
   kept *kept;
   setting *settings, **settings_end;
   complaint *complaints, **complaints_end;
-  complaint *names; /* that are still to be reported */
+  complaint *names;     /* that are still to be reported */
+  uint64_t environment; /* a hash of our variables, as they were read */
   struct {
     _Atomic(int64_t) value;
     _Atomic(const char *) text;
@@ -289,9 +290,23 @@ static void set_row(int id) {
   atomic_store_explicit(&table.now[id].value, value, memory_order_relaxed); /* relaxed: only the number is read */
 }
 
+static bool is_ours(const char *entry) { return !strncmp(entry, "NCCL_", 5) || !strncmp(entry, "HOCKET_", 7); }
+
+/* The order of the variables does not matter. */
+static uint64_t hash_environment(void) {
+  uint64_t all = 0;
+  for (char **e = environ; e && *e; e++) {
+    if (!is_ours(*e)) continue;
+    uint64_t h = 0xcbf29ce484222325u;
+    for (const char *p = *e; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    all += h ^ h >> 29;
+  }
+  return all;
+}
+
 static void check_environment(void) {
   for (char **e = environ; e && *e; e++) {
-    if (strncmp(*e, "NCCL_", 5) && strncmp(*e, "HOCKET_", 7)) continue;
+    if (!is_ours(*e)) continue;
     char name[128];
     size_t n = strcspn(*e, "=");
     if (n >= sizeof name) n = sizeof name - 1;
@@ -337,6 +352,7 @@ static void load(int again, void (*report)(void *, bool, const char *), void *ar
   bool fine = hk_env_plugin_load(said, sizeof said);
   if (said[0]) complain(fine ? HK_LOG_INFO : HK_LOG_WARN, "%s", said);
   read_files();
+  table.environment = hash_environment();
   for (int id = 0; id < HK_P_COUNT; id++) set_row(id);
   check_environment();
   complaint *c = report == report_to_log ? keep_names() : table.complaints;
@@ -363,6 +379,13 @@ void hk_param_report_names(bool first) {
 }
 
 void hk_param_reload(void) { load(1, report_to_log, NULL); }
+void hk_param_renew(void) {
+  need_table();
+  pthread_mutex_lock(&table.lock);
+  bool changed = table.environment != hash_environment();
+  pthread_mutex_unlock(&table.lock);
+  if (changed) hk_param_reload();
+}
 void hk_param_check(void (*report)(void *, bool, const char *), void *arg) { load(1, report, arg); }
 
 void hk_param_refresh(hk_param_id id) {

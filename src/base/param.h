@@ -18,8 +18,8 @@ typedef enum hk_param_id {
   HK_P_COUNT
 } hk_param_id;
 
-/* The value in force. The environment is read once for each process (hk_param_reload for tests). If a value is out of
- * range, the default is used, with a WARN that names the range. */
+/* The value in force. The environment is read at the first call, and by hk_param_renew. If a value is out of range, the
+ * default is used, with a WARN that names the range. */
 int64_t hk_param_int(hk_param_id id);
 /* NULL if unset and without default. The string lives as long as the process. */
 const char *hk_param_str(hk_param_id id);
@@ -32,6 +32,9 @@ typedef struct hk_param_info {
 } hk_param_info;
 void hk_param_describe(hk_param_id id, hk_param_info *info);
 void hk_param_reload(void);
+/* Reads everything again if a variable of ours has changed in the environment: a program may set one between two
+ * communicators, and NCCL reads them for each. */
+void hk_param_renew(void);
 /* Reads everything again and passes what it finds (misspelt names, values out of range, bad lines of a file: `wrong`;
  * names without effect here: not) to `report` and not to the log. */
 void hk_param_check(void (*report)(void *arg, bool wrong, const char *text), void *arg);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/fork.h"
+#include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/process.h" /* hk_forks */
 #include "choose.h"
@@ -37,6 +38,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   hk_status rc = HK_OK;
   ncclComm_t c = calloc(1, sizeof *c);
   if (!c) return HK_FAIL_ERRNO("no memory for a communicator");
+  hk_param_renew();
   HK_TRY(hk_options_read(config, &c->options), undo);
   HK_TRY(hk_watch_new(c), undo);
   HK_TRY(hk_wire_new(c), undo);

@@ -60,7 +60,7 @@ static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
   EXPECT(ncclRedOpDestroy((ncclRedOp_t)9, c), ncclInvalidArgument, "operator 9");
   EXPECT(ncclCommSplit(c, -7, 0, NULL, NULL), ncclInvalidArgument, "newcomm");
   EXPECT(ncclCommDeregister(c, b), ncclInvalidArgument, "registration");
-  EXPECT(ncclCommRegister(c, NULL, 8, &handle), ncclInvalidArgument, "8 bytes");
+  EXPECT(ncclCommRegister(c, NULL, 8, &handle), ncclInvalidArgument, "size is 8");
   EXPECT(ncclMemFree(b), ncclInvalidArgument, "");
   /* A wrong call in a group: the group's end returns the error, and nothing of the group runs. */
   faults += RANK_CHECK(ncclGroupStart());

@@ -315,6 +315,26 @@ START_TEST(distances) {
 }
 END_TEST
 
+/* What a program sets between two communicators has its effect on the second; nothing is read if nothing changed. */
+START_TEST(renewed) {
+  setenv("NCCL_MAX_NCHANNELS", "3", 1);
+  hk_param_reload();
+  setenv("PATH_OF_OTHERS", "x", 1);
+  hk_param_renew();
+  ck_assert_int_eq(hk_param_int(HK_P_MAX_NCHANNELS), 3);
+  setenv("NCCL_MAX_NCHANNELS", "4", 1);
+  ck_assert_int_eq(hk_param_int(HK_P_MAX_NCHANNELS), 3);
+  hk_param_renew();
+  ck_assert_int_eq(hk_param_int(HK_P_MAX_NCHANNELS), 4);
+  setenv("NCCL_ALGO", "Tree", 1);
+  hk_param_renew();
+  ck_assert_str_eq(hk_param_str(HK_P_ALGO), "Tree");
+  unsetenv("NCCL_MAX_NCHANNELS");
+  hk_param_renew();
+  ck_assert_int_eq(hk_param_int(HK_P_MAX_NCHANNELS), 0);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("param");
   tcase_add_checked_fixture(t, clean_slate, scratch_remove);
@@ -331,6 +351,7 @@ int main(void) {
   tcase_add_loop_test(t, names_are_told_by_one, 0, 2);
   tcase_add_test(t, beginnings);
   tcase_add_test(t, refresh_reads_one);
+  tcase_add_test(t, renewed);
   tcase_add_test(t, strings_stay);
   tcase_add_test(t, distances);
   return suite_run_one("param", t);
