@@ -267,7 +267,7 @@ hk_status hk_cuda_unload(hk_device *base, void *module) {
 hk_status hk_cuda_function(hk_device *base, void *module, const char *name, void **out) {
   CUfunction f;
   *out = NULL;
-  HK_CUDA_ENTER(base);
+  HK_CUDA_ENTER_RELAXED(base); /* the driver may load the kernel only now */
   HK_CUDA_OR_RETURN(hk_cu.ModuleGetFunction(&f, module, name), "device %d: the kernel %s", base->limits.ordinal, name);
   *out = f;
   return HK_OK;
