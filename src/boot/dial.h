@@ -5,7 +5,8 @@
 #include "../base/wait.h"
 #include "wire.h"
 
-enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS + 1 };
+/* One that the caller names, and each of the peer's; a link-local one once for each interface of this host. */
+enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS * HK_BOOT_ADDRS + 1 };
 
 typedef struct hk_dialing {
   const hk_hello *hello; /* nonce included */

@@ -25,24 +25,29 @@ hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
                     .process = hk_contact_process(b->contacts + (size_t)to * HK_CONTACT_BYTES)};
 }
 
-/* A link-local address needs the name of an interface of this host: the peer's name means nothing here. */
-static void use_own_scope(const hk_bootstrap *b, hk_addr *a) {
+/* A link-local address needs an interface of this host, and nothing says which one leads to the peer: each that has such
+ * an address is tried. */
+static void add_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
   hk_contact own;
-  if (a->sa.sa_family != AF_INET6 || !hk_addr_is_link_local(a)) return;
-  if (!hk_contact_decode(&own, b->contacts + (size_t)b->rank * HK_CONTACT_BYTES)) return;
-  for (uint32_t i = 0; i < own.n; i++)
-    if (own.at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&own.at[i])) {
-      a->v6.sin6_scope_id = own.at[i].v6.sin6_scope_id;
-      return;
-    }
+  const uint32_t before = d->n;
+  if (!hk_contact_decode(&own, b->contacts + (size_t)b->rank * HK_CONTACT_BYTES)) own.n = 0;
+  for (uint32_t i = 0; i < own.n; i++) {
+    if (own.at[i].sa.sa_family != AF_INET6 || !hk_addr_is_link_local(&own.at[i])) continue;
+    a.v6.sin6_scope_id = own.at[i].v6.sin6_scope_id;
+    bool known = false;
+    for (uint32_t k = before; k < d->n; k++) known |= d->at[k].v6.sin6_scope_id == a.v6.sin6_scope_id;
+    if (!known) d->at[d->n++] = a;
+  }
+  if (d->n == before) d->at[d->n++] = a; /* the peer may be on this host */
 }
 
 void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d) {
   for (uint32_t i = 0; i < c->n; i++) {
-    hk_addr a = c->at[i];
-    if (d->n && hk_addr_equal(&a, &d->at[0])) continue;
-    use_own_scope(b, &a);
-    d->at[d->n++] = a;
+    if (d->n && hk_addr_equal(&c->at[i], &d->at[0])) continue;
+    if (c->at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&c->at[i]))
+      add_scopes(b, c->at[i], d);
+    else
+      d->at[d->n++] = c->at[i];
   }
 }
 
