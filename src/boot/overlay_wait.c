@@ -25,8 +25,8 @@ hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
                     .process = hk_contact_process(b->contacts + (size_t)to * HK_CONTACT_BYTES)};
 }
 
-/* A link-local address needs an interface of this host, and nothing says which one leads to the peer: each that has such
- * an address is tried. */
+/* A link-local address needs an interface of this host, and nothing says which one leads to the peer: each that has
+ * such an address is tried. */
 static void add_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
   hk_contact own;
   const uint32_t before = d->n;
