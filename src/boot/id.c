@@ -68,7 +68,8 @@ out:
 }
 
 hk_status hk_bootstrap_env_id(ncclUniqueId *out, int rank) {
-  static const uint8_t public_key[HK_SECRET_BYTES] = "NCCL_COMM_ID key";
+  static const uint8_t public_key[] = "NCCL_COMM_ID key";
+  _Static_assert(sizeof public_key == HK_SECRET_BYTES + 1, "and a zero");
   const char *text = hk_param_str(HK_P_COMM_ID);
   hk_boot_id id = {.from_env = true, .n = 1};
   memset(out, 0, sizeof *out);

@@ -25,7 +25,8 @@ static const char *set_value(const char *variable) {
 
 /* Writes the job's name in words and the token that is compared. */
 void hk_boot_job_here(hk_boot_job *out) {
-  static const uint8_t public_key[HK_SECRET_BYTES] = "Hocket job token";
+  static const uint8_t public_key[] = "Hocket job token";
+  _Static_assert(sizeof public_key == HK_SECRET_BYTES + 1, "and a zero");
   const char *given = hk_param_str(HK_P_JOB), *value = NULL;
   size_t i = 0;
   if (given && *given) {

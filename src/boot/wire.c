@@ -151,7 +151,7 @@ enum { ID_FROM_ENV = 1, ID_SUM_AT = NCCL_UNIQUE_ID_BYTES - 8 };
 
 /* A checksum against accidents (an id cut short or mixed up on its way), not against attacks: its key is public. */
 static uint64_t id_sum(const uint8_t *id) {
-  static const uint8_t key[16] = "Hocket unique id";
+  static const uint8_t key[] = "Hocket unique id"; /* 16 bytes and a zero */
   return hk_derive64(key, "sum", id, ID_SUM_AT);
 }
 

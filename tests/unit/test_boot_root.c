@@ -14,7 +14,7 @@
 #define S HK_SECOND_NS
 enum { MOST = 16 };
 static const uint8_t other_secret[HK_SECRET_BYTES] = {1};
-static hk_boot_id id = {.secret = "of the unique id", .n = 1};
+static hk_boot_id id = {.secret = "of a unique id", .n = 1};
 static hk_listener *l;
 
 /* One rank's connection: what it says, and the end that the test has. */

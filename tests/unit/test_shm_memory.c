@@ -32,7 +32,7 @@ START_TEST(allocator) {
     ck_assert(s.region && s.begin == (uintptr_t)p[i] && s.end >= s.begin + bytes);
   }
   uint64_t last = hk_host_find(p[N - 1]).region;
-  char local;
+  char local = 0;
   hk_host_span outside = hk_host_find(&local);
   ck_assert(outside.region == 0 && outside.begin <= (uintptr_t)&local && outside.end > (uintptr_t)&local);
   for (size_t i = 0; i < N; i++) ck_assert(outside.end <= (uintptr_t)p[i] || outside.begin > (uintptr_t)p[i]);
