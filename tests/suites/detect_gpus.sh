@@ -66,10 +66,10 @@ says refused "nvidia-peermem: Cannot allocate memory)"
 # The library's kernels, on GPUs that run them and on one that does not.
 if [ -e "$HK_BUILD/cudaemu/kernels.so" ]; then
   HOCKET_CUDA_IMAGE=$HK_BUILD/cudaemu/kernels.so "$hocket" doctor kernels >"$dir/run" || bad=1
-  says run "2 GPUs run the kernels"
+  says run "the kernels run on 2 of 2 GPUs"
   CUDAEMU_FAIL_LAUNCH=4 HOCKET_CUDA_IMAGE=$HK_BUILD/cudaemu/kernels.so "$hocket" doctor kernels >"$dir/one" && bad=1
   says one "GPU 1 does not run the kernels: device 1: launching 1 blocks"
-  says one "1 GPU runs the kernels"
+  says one "the kernels run on 1 of 2 GPUs"
 fi
 
 [ $bad = 0 ] && echo "$checked things looked at"

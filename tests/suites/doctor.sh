@@ -224,7 +224,7 @@ gpus() { # exit code, variables...
 }
 if [ -e "$emulator/kernels.so" ]; then
   gpus 0 CUDAEMU_MULTICAST=1 CUDA_DEVICE_MAX_CONNECTIONS=1
-  expect ok kernels "the kernels load on 4 of 4 GPUs"
+  expect ok kernels "the kernels run on 4 of 4 GPUs"
   expect ok nvls "a multicast object over all 4 GPUs"
   expect note kernels "CUDA_DEVICE_MAX_CONNECTIONS=1: enough for one rank in each process"
   expect note kernels "no libnvidia-ml.so.1"
@@ -232,7 +232,7 @@ if [ -e "$emulator/kernels.so" ]; then
   expect problem nvls "device 2: binding"
   expect problem nvls "NCCL_NVLS_ENABLE=0 goes without"
   gpus 1 HOCKET_CUDA_IMAGE=/dev/null
-  expect problem kernels "GPU 3: the kernels do not load"
+  expect problem kernels "GPU 3 does not run the kernels"
   gpus 0 LD_LIBRARY_PATH="$emulator:$(realpath "$HK_BUILD/fakes")"
   grep -q libnvidia-ml "$out" && fail "an NVML that is there is missed"
 else

@@ -24,14 +24,14 @@ static void check_mode(hk_doctor *d, int ordinal) {
                   ordinal);
 }
 
-/* Loads the kernels as a communicator does. Returns whether that works. */
+/* Loads the kernels and runs them once, as a communicator does. Returns whether that works. */
 static bool check_kernels(hk_doctor *d, int ordinal) {
   hk_gpu_code *code;
   check_mode(d, ordinal);
   if (hk_gpu_code_get(ordinal, &code) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM,
                   "make NVCC=/path/to/nvcc, of a CUDA toolkit that is not newer than the driver; nvidia-smi",
-                  "GPU %d: the kernels do not load: %.400s", ordinal, hk_last_error());
+                  "GPU %d does not run the kernels: %.400s", ordinal, hk_last_error());
     return false;
   }
   hk_gpu_code_put(code);
@@ -56,7 +56,7 @@ void hk_doctor_kernels(hk_doctor *d) {
     return;
   }
   for (int i = 0; i < n; i++) loaded += check_kernels(d, i);
-  if (loaded) hk_doctor_say(d, HK_DOC_OK, NULL, "the kernels load on %d of %d GPU%s", loaded, n, n == 1 ? "" : "s");
+  if (loaded) hk_doctor_say(d, HK_DOC_OK, NULL, "the kernels run on %d of %d GPU%s", loaded, n, n == 1 ? "" : "s");
   check_queues(d);
   void *nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   if (!nvml)
