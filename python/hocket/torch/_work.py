@@ -16,6 +16,7 @@ from torch.distributed import Work as TorchWork
 from .._lib import IN_PROGRESS
 
 
+NOT_ENQUEUED = 1  # an ncclResult_t: there is an error, which failure() gives
 _UNLIMITED = datetime.timedelta(0)
 
 
