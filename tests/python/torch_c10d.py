@@ -367,7 +367,7 @@ def own_messages():
         expect(text, lambda: ours.recv([y], peer, 0))  # noqa: B023
         for call in (dist.isend, dist.irecv, dist.send, dist.recv):
             expect(text, lambda: call(x, peer))  # noqa: B023
-    expect(text, lambda: dist.batch_isend_irecv([dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, y, -3)]))
+    expect(text, lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, y, -3), dist.P2POp(dist.isend, x, after)]))
     dist.barrier()
 
 

@@ -194,8 +194,8 @@ class Engine:
 
     def coalesced(self, opts: Any) -> Any:
         """Issues what was collected as one group of the library."""
-        batch, parts = self._batch or [], list(self._batch_parts)
-        self._batch = None
+        batch, parts = self._batch or [], self._batch_parts
+        self.close_batch()
         if not batch:
             return Together(self, parts) if parts else Done(self, [])
         finishes = [finish for _, _, _, finish in batch if finish is not None]

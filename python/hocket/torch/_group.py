@@ -353,17 +353,16 @@ class Operations:
     # ---- several operations as one ----
 
     def _together(self, calls: list[Callable[[], Any]], opts: Any) -> Any:
-        if self.e.batching:
-            for call in calls:
-                call()
-            return None
-        self.e.open_batch()
+        nested = self.e.batching
+        if not nested:
+            self.e.open_batch()
         try:
             for call in calls:
                 call()
-            return self.e.coalesced(opts)
-        finally:
+            return None if nested else self.e.coalesced(opts)
+        except BaseException:
             self.e.close_batch()
+            raise
 
     def start_coalescing(self, _: Any = None) -> None:
         self.e.open_batch()
@@ -435,7 +434,9 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
 
     @property
     def supports_coalescing(self) -> bool:
-        return True
+        """PyTorch asks for batch_isend_irecv, where a coalesced batch that is refused in part would stay open. Messages
+        wait for no other anyway."""
+        return False
 
     @property
     def options(self) -> Any:
