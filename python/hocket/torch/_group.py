@@ -340,10 +340,10 @@ class Operations:
     # ---- barriers ----
 
     def barrier(self, opts: Any = None) -> Any:
-        mark = torch.zeros(1, dtype=torch.int32, device="cpu")
+        mark = torch.zeros(1, dtype=torch.int64, device="cpu")
         at, comm = mark.data_ptr(), self.e.handle
-        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, 1, DataType.INT32, Op.SUM, comm, s), opts, mark, [mark],
-                            None)
+        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, 1, DataType.UINT64, Op.MIN, comm, s), opts, mark,
+                            [mark], None)  # a call that nothing else makes: backend_error() knows it
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         given = getattr(timeout, "timeout", timeout)  # BarrierOptions, from C++
