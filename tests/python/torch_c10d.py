@@ -180,6 +180,9 @@ def kinds():
     base = torch.arange(float(n)) + 1
     mine, total = base + rank, base * size + sum(range(size))
     for name, made in KINDS.items():
+        if "negative" in name and backend != "hocket":
+            continue  # PyTorch gives a backend beside others a copy, and drops what is written to it
+
         def check(what, t, want, name=name):
             same(f"{what}: {name}", [t.detach().resolve_neg().reshape(-1).as_subclass(torch.Tensor)], [want])
 
@@ -350,7 +353,8 @@ def own_messages():
     same("a message to oneself, with a future", [y], [x])
     dist.isend(x + 1, rank, tag=4)
     work = ours.recv_anysource([y], 4)  # dist.recv() does not let it be this rank
-    if not work.wait() or work.source_rank() != rank:
+    work.wait()
+    if backend == "hocket" and work.source_rank() != rank:
         fail("a message from any source, which is this rank")
     same("a message to oneself from any source", [y], [x + 1])
     text = f"rank {rank} waits for a message from itself with tag 5 that it has not sent"
@@ -566,7 +570,7 @@ def refusals():
             fail(f"{what} is not refused")
     o, i, x = torch.ones(size), torch.ones(size), torch.ones(3)
     for splits, text in (([-1, size + 1, *[0] * size][:size], "[0] is -1"), ([1] * (size + 1), " [1, 1"),
-                         ([1.5] * size, "[0] is 1.5, and must be an int")):
+                         *([([1.5] * size, "[0] is 1.5, and must be an int")] if backend == "hocket" else [])):
         for which in (0, 1):
             both = [None, None]
             both[which] = splits
@@ -596,10 +600,10 @@ moves(torch.bfloat16, 30000)
 moves(torch.bool, 33)
 uneven()
 forms()
-if backend == "hocket":
-    kinds()
+kinds()
+if backend == "hocket":  # of two backends PyTorch chooses one, by the first tensor
     refused_kinds()
-    own_messages()
+own_messages()
 coalesced()
 if size > 1:
     messages()
