@@ -150,6 +150,231 @@ def forms():
             compare("sparse tensors", lambda g, a, x: dist.all_reduce(x, group=g, async_op=a), sparse)
 
 
+def negated(v):
+    """A view that PyTorch negates lazily: its memory has the other sign."""
+    t = torch.complex(torch.zeros_like(v), -v).conj().imag
+    assert t.is_neg()
+    return t
+
+
+class Sub(torch.Tensor):
+    """A subclass that changes nothing."""
+
+
+KINDS = {  # tensors with the values of v, whose memory has something else
+    "negative bit": negated,
+    "negative bit, contiguous": lambda v: torch._neg_view(-v),
+    "transposed": lambda v: v.view(2, -1).t().contiguous().t(),
+    "a column": lambda v: torch.stack([v, v + 1], 1)[:, 0],
+    "reversed dimensions": lambda v: v.view(1, 2, 2, -1).clone(memory_format=torch.channels_last),
+    "requires grad": lambda v: torch.nn.Parameter(v.clone()),
+    "a part that requires grad": lambda v: torch.nn.Parameter(torch.stack([v, v], 1))[:, 1],
+    "a subclass": lambda v: v.clone().as_subclass(Sub),
+    "lazily cloned": torch._lazy_clone,
+}
+
+
+def kinds():
+    """Everything that a tensor may be, in every operation, as input, as output and in place."""
+    n = 4 * size
+    base = torch.arange(float(n)) + 1
+    mine, total = base + rank, base * size + sum(range(size))
+    for name, made in KINDS.items():
+        if "negative" in name and backend != "hocket":
+            continue  # PyTorch gives a backend beside others a copy, and drops what is written to it
+
+        def check(what, t, want, name=name):
+            same(f"{what}: {name}", [t.detach().resolve_neg().reshape(-1).as_subclass(torch.Tensor)], [want])
+
+        def flat(parts):
+            return torch.cat([p.detach().as_subclass(torch.Tensor).reshape(-1) for p in parts])
+
+        def out(m=n, made=made):
+            return made(torch.zeros(m))
+
+        for asynchronous in (False, True):
+            def run(call, *tensors, asynchronous=asynchronous, **named):
+                work = call(*tensors, async_op=asynchronous, **named)
+                if asynchronous:
+                    work.get_future().wait()
+
+            t = made(mine)
+            run(dist.all_reduce, t)
+            check("all_reduce", t, total)
+            # one rank alone has the other kind
+            t = made(mine) if rank == 0 else mine.clone()
+            run(dist.all_reduce, t, op=dist.ReduceOp.MAX)
+            check("all_reduce, one rank", t, base + size - 1)
+            t = made(mine)
+            run(dist.reduce, t, dst=0)
+            check("reduce", t, mine if rank else total)
+            t = made(mine)
+            run(dist.broadcast, t, src=size - 1)
+            check("broadcast", t, base + size - 1)
+            t = out(n * size)
+            run(dist.all_gather_into_tensor, t, made(mine))
+            check("all_gather_into_tensor", t, torch.cat([base + r for r in range(size)]))
+            t = out(4)
+            run(dist.reduce_scatter_tensor, t, made(mine))
+            check("reduce_scatter_tensor", t, total.view(size, -1)[rank])
+            if made(mine).dim() == 1:
+                t = out()
+                run(dist.all_to_all_single, t, made(mine))
+                check("all_to_all_single", t, torch.cat([base[4 * rank:4 * rank + 4] + r for r in range(size)]))
+            parts, whole = [out() for _ in range(size)], torch.cat([base + r for r in range(size)])
+            run(dist.all_gather, parts, made(mine))
+            check("all_gather", flat(parts), whole)
+            parts = [out() for _ in range(size)]
+            run(dist.gather, made(mine), parts if rank == 0 else None, dst=0)
+            if rank == 0:
+                check("gather", flat(parts), whole)
+            t = out()
+            run(dist.scatter, t, [made(base + r) for r in range(size)] if rank == 0 else None, src=0)
+            check("scatter", t, mine)
+            parts = [out() for _ in range(size)]
+            run(dist.all_to_all, parts, [made(mine + 10 * p) for p in range(size)])
+            check("all_to_all", flat(parts), whole + 10 * rank)
+            t = out()
+            run(dist.reduce_scatter, t, [made(mine) for _ in range(size)])
+            check("reduce_scatter", t, total)
+        t = out()
+        works = [dist.isend(made(mine), after), dist.irecv(t, before)]
+        for work in works:
+            work.wait()
+        check("send, recv", t, base + before)
+    t = torch.ones(1).expand(5)  # an input may have one memory for all elements
+    parts = [torch.empty(5) for _ in range(size)]
+    dist.all_gather(parts, t)
+    same("all_gather of an expanded tensor", parts, [torch.ones(5)] * size)
+    dist.broadcast(torch.ones(1).expand(5) if rank == 0 else parts[0], 0)
+    dist.all_gather(parts, torch._efficientzerotensor(5))
+    same("all_gather of PyTorch's zeros", parts, [torch.zeros(5)] * size)
+    c = torch.full((3,), complex(1, rank + 1))
+    every = [torch.empty(3, dtype=c.dtype) for _ in range(size)]
+    ours.allgather([every], [c.conj()]).wait()  # dist.all_gather refuses it itself
+    same("conjugated", every, [torch.full((3,), complex(1, -r - 1)) for r in range(size)])
+    with torch.inference_mode():
+        t = torch.ones(6).view(2, 3).t()
+        work = dist.all_reduce(t, async_op=True)
+    work.get_future().wait()
+    same("a tensor of the inference mode", [t.clone()], [torch.full((3, 2), float(size))])
+    for empty in (torch.empty(0), torch.empty(0, 3).t(), torch.ones(3).expand(0, 3), torch._neg_view(torch.empty(0))):
+        dist.all_reduce(empty)
+        dist.broadcast(empty, 0)
+    torch.set_default_device("meta")
+    dist.barrier()
+    dist.all_reduce(x := torch.ones(4, 2, device="cpu").t())
+    torch.set_default_device(None)
+    same("another default device", [x], [torch.full((2, 4), float(size))])
+    bits = torch.tensor([rank == 0, True, rank < 2, False])
+    for call, group in ((dist.all_reduce, None), (dist.reduce, None)):
+        b = bits.clone()
+        call(b, *([0] if call is dist.reduce else []), op=dist.ReduceOp.BXOR, group=group)
+        if rank == 0 or call is dist.all_reduce:
+            same("xor of truth values", [b], [torch.tensor([True, size % 2 == 1, size < 2, False])])
+    part = torch.empty(1, dtype=torch.bool)
+    dist.reduce_scatter_tensor(part, torch.arange(size) <= rank, op=dist.ReduceOp.BXOR)
+    same("xor of truth values, in parts", [part], [torch.tensor([(size - rank) % 2 == 1])])
+    numbers = [torch.full((2,), rank + 1), torch.full((3,), 6)]
+    dist.all_reduce_coalesced(numbers, dist.ReduceOp.BAND)
+    want = 1
+    for r in range(size):
+        want &= r + 1
+    same("and, coalesced", numbers, [torch.full((2,), want), torch.full((3,), 6)])
+
+
+def refused_kinds():
+    """What has no memory that can be used is refused at once, with its name and the reason; the group stays usable."""
+    x, many = torch.ones(4), [torch.ones(4) for _ in range(size)]
+    freed = torch.ones(4)
+    freed.untyped_storage().resize_(0)
+    two = __import__("torch.testing._internal.two_tensor", fromlist=["x"]).TwoTensor(x, x)
+    strides = torch.ones(9).as_strided((3, 2), (1, 1))
+    bad = {"is of the device meta": x.to("meta"), "is of the layout torch.sparse_csr": torch.ones(2, 2).to_sparse_csr(),
+           "is a TwoTensor, which has no memory": two, "has no memory: its storage": freed,
+           "is quantised (torch.quint8)": torch.quantize_per_tensor(x, 0.1, 0, torch.quint8),
+           "is a nested tensor": torch.nested.nested_tensor([x, x])}
+    written = {"strides (0,) has elements that are the same memory": torch.ones(1).expand(4),
+               "strides (1, 1) has elements that are the same": strides,
+               "immutable tensors of zeros": torch._efficientzerotensor(4)}
+    for text, t in bad.items():
+        expect(f"broadcast: the {'input' if rank == 0 else 'output'} {text}", lambda t=t: ours.broadcast([t], Root(0)))
+        expect(f"all_gather: the input {text}", lambda t=t: ours.allgather([many], [t]))
+        expect(f"send: the input {text}", lambda t=t: ours.send([t], after, 0))
+    for text, t in {**bad, **written}.items():
+        expect(text, lambda t=t: ours.allreduce([t]))
+        expect(text, lambda t=t: ours.recv([t], before, 0))
+        if size > 1 and t.dtype == x.dtype and t.numel() == 4:
+            expect(text, lambda t=t: ours.allgather([[many[0], t, *many[2:]]], [x]))
+    expect("broadcast", lambda: ours.broadcast([x.to_sparse()], Root(0)))
+    if size > 1:
+        expect("two of the outputs are the same memory", lambda: ours.allgather([[torch.ones(4)] * size], [x]))
+        expect("output 1 is of torch.int64", lambda: ours.alltoall([x, x.long(), *many[2:]], many))
+    expect("inside of a function of torch.func", lambda: torch.vmap(
+        lambda t: (ours.allreduce([t]), t)[1])(torch.ones(2, 3)))
+    dist.barrier()
+
+
+class Root(int):
+    """What broadcast() takes for its options."""
+
+
+def expect(text, call):
+    try:
+        call()
+    except (RuntimeError, ValueError, TypeError) as error:
+        if text not in str(error):
+            fail(f"{text!r} is wanted: {error!r}")
+    else:
+        fail(f"not refused: {text}")
+
+
+def own_messages():
+    """Messages to oneself, in any order, alone and beside others; ranks that do not exist."""
+    x = torch.full((4,), float(rank))
+
+    def batch(*operations):
+        for work in dist.batch_isend_irecv(list(operations)):
+            work.wait()
+
+    for first in (dist.isend, dist.irecv):
+        y, z, w = torch.zeros(4), torch.zeros(2, 4).t()[:, 0], torch.zeros(4)
+        pair = [dist.P2POp(dist.isend, x, rank), dist.P2POp(dist.irecv, y, rank)]
+        batch(*pair if first is dist.isend else reversed(pair))
+        others = [dist.P2POp(dist.isend, x, after), dist.P2POp(dist.irecv, w, before)] if size > 1 else []
+        pair[1] = dist.P2POp(dist.irecv, z, rank)
+        batch(*(others + pair if first is dist.isend else [*reversed(pair), *others]))
+        same("a message to oneself", [y, z], [x, x])
+        if others:
+            same("a message beside one to oneself", [w], [torch.full((4,), float(before))])
+    y = torch.zeros(4)
+    works = [dist.irecv(y, rank, tag=3), dist.isend(negated(x), rank, tag=3)]
+    works[0].get_future().wait()
+    same("a message to oneself, with a future", [y], [x])
+    dist.isend(x + 1, rank, tag=4)
+    work = ours.recv_anysource([y], 4)  # dist.recv() does not let it be this rank
+    work.wait()
+    if backend == "hocket" and work.source_rank() != rank:
+        fail("a message from any source, which is this rank")
+    same("a message to oneself from any source", [y], [x + 1])
+    text = f"rank {rank} waits for a message from itself with tag 5 that it has not sent"
+    expect(text, lambda: dist.irecv(y, rank, tag=5).wait())
+    dist.isend(x, rank, tag=6)
+    expect(f"rank {rank} sends 4 x torch.float32 to itself with tag 6, and receives 3 x torch.float32",
+           lambda: dist.irecv(torch.ones(3), rank, tag=6).wait())
+    left = dist.irecv(y, rank, tag=7)
+    if left.is_completed():
+        fail("a receive without a message is complete")
+    for peer in (size, size + 3, -3):
+        text = f"peer {peer} is not a rank of this group (0 to {size - 1})"
+        expect(text, lambda: ours.send([x], peer, 0))  # noqa: B023
+        expect(text, lambda: ours.recv([y], peer, 0))  # noqa: B023
+        for call in (dist.isend, dist.irecv, dist.send, dist.recv):
+            expect(text, lambda: call(x, peer))  # noqa: B023
+    expect(text, lambda: dist.batch_isend_irecv([dist.P2POp(dist.irecv, y, -3), dist.P2POp(dist.isend, x, after)]))
+    dist.barrier()
+
+
 def messages():
     mine, got = torch.full((100000,), float(rank)), torch.empty(100000)
     for _ in range(3):
@@ -343,6 +568,14 @@ def refusals():
                 fail(f"{what}: {error!r}")
         else:
             fail(f"{what} is not refused")
+    o, i, x = torch.ones(size), torch.ones(size), torch.ones(3)
+    for splits, text in (([-1, size + 1, *[0] * size][:size], "[0] is -1"), ([1] * (size + 1), " [1, 1"),
+                         *([([1.5] * size, "[0] is 1.5, and must be an int")] if backend == "hocket" else [])):
+        for which in (0, 1):
+            both = [None, None]
+            both[which] = splits
+            expect(f"{('output', 'input')[which]}_split_sizes{text}",
+                   lambda: dist.all_to_all_single(o, i, *both))  # noqa: B023
     dist.barrier()
     if size > 1:
         group = dist.new_group(list(range(size)))
@@ -354,6 +587,8 @@ def refusals():
             except RuntimeError as error:
                 if not isinstance(error, dist.DistBackendError) or "rank" not in str(error):
                     fail(f"calls that differ: {error!r}")
+        group = dist.new_group(list(range(size)))
+        expect("rank 0 called barrier()", lambda: dist.all_reduce(x, group=group) if rank else dist.barrier(group))
     theirs.barrier().wait()
 
 
@@ -365,6 +600,10 @@ moves(torch.bfloat16, 30000)
 moves(torch.bool, 33)
 uneven()
 forms()
+kinds()
+if backend == "hocket":  # of two backends PyTorch chooses one, by the first tensor
+    refused_kinds()
+own_messages()
 coalesced()
 if size > 1:
     messages()

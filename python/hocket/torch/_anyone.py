@@ -10,15 +10,14 @@ from collections.abc import Callable
 from typing import Any
 
 from .._lib import IN_PROGRESS
-from ._work import Completer, Work
+from ._work import NOT_ENQUEUED, Completer, Work
 
-NOT_ENQUEUED = 1  # an ncclResult_t: there is an error, which failure() gives
 _POLL_SECONDS, _LONGEST_POLL_SECONDS = 5e-5, 2e-3
 
 
 class AnySource:
     """Receives with one tag that name no rank, in their order. A thread, which lives as long as there are any, looks at
-    the channels from all other ranks, and gives the oldest receive to the first one that has a message."""
+    the channels from all ranks, and gives the oldest receive to the first one that has a message."""
 
     def __init__(self, engine: Any, tag: int) -> None:
         self.engine, self.tag, self.finishing = weakref.proxy(engine), tag, engine.finishing
@@ -64,10 +63,9 @@ class AnySource:
     def _ready_channel(self) -> Any:
         try:
             for source in range(self.engine.size):
-                if source != self.engine.rank:
-                    channel = self.engine.channel(source, self.engine.rank, self.tag)
-                    if channel.waits():
-                        return channel
+                channel = self.engine.channel(source, self.engine.rank, self.tag)
+                if channel.waits():
+                    return channel
         except Exception:  # the group has ended
             self._closed = True
         return None

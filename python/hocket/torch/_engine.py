@@ -19,8 +19,9 @@ from .._buffers import DataType
 from .._comm import Communicator
 from .._lib import IN_PROGRESS, Error, fail, lib, quick, unique_id
 from .._stream import Stream
-from ._anyone import NOT_ENQUEUED, AnySource
-from ._work import Completer, Done, Together, Work, backend_error
+from ._anyone import AnySource
+from ._self import SelfChannel
+from ._work import NOT_ENQUEUED, Completer, Done, Together, Work, backend_error
 
 Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
 _POLL_SECONDS = 0.001
@@ -41,7 +42,7 @@ class Engine:
         self._position = c_uint64()
         self._position_at = byref(self._position)
         self._works: deque[Work] = deque()
-        self._channels: dict[tuple[int, int, int], _Channel] = {}
+        self._channels: dict[tuple[int, int, int], _Channel | SelfChannel] = {}
         self._anyone: dict[int, AnySource] = {}
         self._ops: dict[Any, int] = {}
         self._batch: list[tuple[Call, Any, list[torch.Tensor], Callable[[], object] | None]] | None = None
@@ -193,8 +194,8 @@ class Engine:
 
     def coalesced(self, opts: Any) -> Any:
         """Issues what was collected as one group of the library."""
-        batch, parts = self._batch or [], list(self._batch_parts)
-        self._batch = None
+        batch, parts = self._batch or [], self._batch_parts
+        self.close_batch()
         if not batch:
             return Together(self, parts) if parts else Done(self, [])
         finishes = [finish for _, _, _, finish in batch if finish is not None]
@@ -220,13 +221,22 @@ class Engine:
         channel = self.channel(src, dst, tag)
         return self._issued(Work(channel, held, result, finish, src), channel, call)
 
-    def channel(self, src: int, dst: int, tag: int) -> _Channel:
+    def send_self(self, tag: int, x: torch.Tensor, result: list[torch.Tensor]) -> Work:
+        """A message to this rank."""
+        self.channel(self.rank, self.rank, tag).send(x)  # type: ignore[union-attr]
+        work = Done(self, result)
+        if self._batch is not None:
+            self._batch_parts.append(work)
+        return work
+
+    def channel(self, src: int, dst: int, tag: int) -> _Channel | SelfChannel:
         """For messages from one rank to another with one tag."""
         with self.lock:
             self._usable()
             found = self._channels.get((src, dst, tag))
             if found is None:
-                found = self._channels[src, dst, tag] = _Channel(self, src, dst, tag)
+                found = SelfChannel(self, tag) if src == dst else _Channel(self, src, dst, tag)
+                self._channels[src, dst, tag] = found
             return found
 
     def receive_any(self, tag: int, call: Callable[[int, int], int], held: Any, result: list[torch.Tensor],

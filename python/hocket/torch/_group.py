@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import operator
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from .._buffers import DataType
 from .._comm import Op
 from .._lib import lib
 from ._engine import Engine
+from ._tensors import Use, any_of, gathered, memory, scattered, write
 from ._work import Work
 
 Tensor = torch.Tensor
@@ -39,56 +41,20 @@ def _kind(op: Any) -> int:
     return int(getattr(op, "op", op).value)
 
 
-def _list(tensors: Any) -> list[Tensor]:
-    return [tensors] if isinstance(tensors, Tensor) else list(tensors)
-
-
-def _check(t: Tensor) -> None:
-    if not t.is_cpu:
-        raise ValueError(f"this group has no backend for tensors of {t.device}: the backend hocket is for those of the "
-                         "CPU; init_process_group('cpu:hocket,cuda:nccl') has both, with PyTorch 2.15")
-    if t.is_sparse:
-        raise ValueError("sparse tensors can only be summed by all_reduce")
+def _bitwise(op: Any, t: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+    """The function of a bitwise operator that the library has not for these elements."""
+    kind = _kind(op)
+    if kind not in _BITS or (t.dtype is torch.bool and kind in _BOOL_OPS):
+        return None
+    if t.dtype.is_floating_point or t.dtype.is_complex:
+        raise ValueError(f"Cannot use a bitwise ReduceOp with {t.dtype}")
+    return _BITS[kind]
 
 
 def _size(t: Tensor) -> tuple[int, int]:
     """Count and type where elements are only moved."""
     dtype = _TYPES.get(t.dtype)
     return (t.numel() * t.element_size(), _BYTE) if dtype is None else (t.numel(), dtype)
-
-
-@torch.no_grad()
-def _flat(tensors: list[Tensor]) -> Tensor:
-    """All elements one after the other: without a copy if they are so already."""
-    first, at = tensors[0], tensors[0].data_ptr()
-    for t in tensors:
-        if not t.is_contiguous() or t.dtype != first.dtype or t.data_ptr() != at or (
-                t.untyped_storage().data_ptr() != first.untyped_storage().data_ptr()):
-            return torch.cat([x.reshape(-1) for x in tensors])
-        at += t.numel() * t.element_size()
-    return first.as_strided((sum(t.numel() for t in tensors),), (1,))
-
-
-def _scattered(flat: Tensor, tensors: list[Tensor]) -> Callable[[], None] | None:
-    """What puts the parts of flat into the tensors."""
-    if tensors and flat.untyped_storage().data_ptr() == tensors[0].untyped_storage().data_ptr():
-        return None
-
-    def finish() -> None:
-        for part, t in zip(flat.split([t.numel() for t in tensors]), tensors):
-            t.copy_(part.view(t.shape))
-    return finish
-
-
-@torch.no_grad()
-def _room(tensors: list[Tensor]) -> Tensor:
-    """Memory for all elements: the tensors' own if they lie one after the other."""
-    at, storage = tensors[0].data_ptr(), tensors[0].untyped_storage().data_ptr()
-    for t in tensors:
-        if not t.is_contiguous() or t.data_ptr() != at or t.untyped_storage().data_ptr() != storage:
-            return torch.empty(sum(x.numel() for x in tensors), dtype=tensors[0].dtype)
-        at += t.numel() * t.element_size()
-    return tensors[0].as_strided((sum(t.numel() for t in tensors),), (1,))
 
 
 class Operations:
@@ -102,7 +68,7 @@ class Operations:
         kind = _kind(op)
         found = (_BOOL_OPS if dtype is torch.bool else _OPS).get(kind)
         if found is None:
-            if kind == _NUMBER["PREMUL_SUM"]:
+            if kind == _NUMBER["PREMUL_SUM"] and dtype is not torch.bool:
                 return self.e.premul(op, _TYPES[dtype])
             raise ValueError(f"the backend hocket has no {getattr(op, 'op', op)} of {dtype}")
         return found
@@ -117,44 +83,46 @@ class Operations:
         tensor = tensors if isinstance(tensors, Tensor) else tensors[0]
         if tensor.is_sparse:
             return self._allreduce_sparse(tensor, opts)
-        if not tensor.is_cpu:
-            _check(tensor)
+        x, finish = memory(tensor, "all_reduce", Use.BOTH)
         op = getattr(opts, "reduceOp", opts if opts is not None else _SUM)
-        kind = _kind(op)
-        if kind in _BITS and tensor.dtype != torch.bool:
-            return self._bitwise(tensor, _BITS[kind], -1)
-        dtype, code = self._reducible(tensor), self._op(op, tensor.dtype)
-        x = tensor if tensor.is_contiguous() else tensor.contiguous()
+        if by := _bitwise(op, x):
+            return self._combined(x, by, opts, tensor, x, finish)
+        dtype, code = self._reducible(x), self._op(op, x.dtype)
         at, n, comm = x.data_ptr(), x.numel(), self.e.handle
-        finish = None if x is tensor else lambda: tensor.copy_(x)
         return self.e.issue(lambda s: lib.ncclAllReduce(at, at, n, dtype, code, comm, s), opts, x, [tensor], finish)
 
-    def _bitwise(self, tensor: Tensor, by: Callable[[Tensor, Tensor], Tensor], root: int) -> Any:
-        """There is no bitwise operator in the library: all elements come to every rank."""
-        if tensor.dtype.is_floating_point:
-            raise ValueError(f"Cannot use a bitwise ReduceOp with {tensor.dtype}")
-        every = torch.empty((self.e.size, *tensor.shape), dtype=tensor.dtype)
-        self.e.wait(self._gathered(every, tensor.contiguous(), None))
-        if root in (-1, self.e.rank):
+    def _combined(self, x: Tensor, by: Callable[[Tensor, Tensor], Tensor], opts: Any, result: Tensor, y: Tensor | None,
+                  finish: Callable[[], object] | None) -> Any:
+        """There is no bitwise operator in the library: all elements come to every rank. `y` gets the total or, if it is
+        shorter, this rank's part."""
+        every = torch.empty((self.e.size, *x.shape), dtype=x.dtype, device="cpu")
+
+        def take() -> None:
+            if y is None:
+                return
             total = every[0]
             for part in every[1:]:
                 total = by(total, part)
-            tensor.copy_(total)
-        return self.e.done([tensor])
+            write(y, (total if y.numel() == total.numel() else total.view(self.e.size, -1)[self.e.rank]).view(y.shape))
+            if finish is not None:
+                finish()
+        return self._gathered(every, x, opts, [result], take)
 
     def _allreduce_sparse(self, tensor: Tensor, opts: Any) -> Any:
         """Sums of sparse tensors: every rank gets the elements of all."""
         if opts is not None and _kind(opts.reduceOp) != _NUMBER["SUM"]:
-            raise ValueError("sparse tensors can only be summed")
+            raise ValueError("all_reduce: sparse tensors can only be summed")
+        if self.e.batching:
+            raise ValueError("all_reduce: sparse tensors cannot be part of a coalesced call")
         mine = tensor.coalesce()
         shape = [self.e.size, 2]
-        counts = torch.empty(shape, dtype=torch.int64)
-        self.e.wait(self._gathered(counts, torch.tensor([mine._nnz(), mine.sparse_dim()]), None))
+        counts = torch.empty(shape, dtype=torch.int64, device="cpu")
+        self.e.wait(self._gathered(counts, torch.tensor([mine._nnz(), mine.sparse_dim()], device="cpu"), None))
         number = counts[:, 0].tolist()
         if counts[:, 1].unique().numel() != 1:
             raise ValueError("the tensors of all ranks must have the same sparse dimensions")
-        indices = [torch.empty((n, mine.sparse_dim()), dtype=torch.int64) for n in number]
-        values = [torch.empty((n, *mine.values().shape[1:]), dtype=mine.dtype) for n in number]
+        indices = [torch.empty((n, mine.sparse_dim()), dtype=torch.int64, device="cpu") for n in number]
+        values = [torch.empty((n, *mine.values().shape[1:]), dtype=mine.dtype, device="cpu") for n in number]
         self.e.wait(self.allgather([indices], [mine.indices().t().contiguous()], None))
         self.e.wait(self.allgather([values], [mine.values()], None))
         total = torch.sparse_coo_tensor(torch.cat(indices).t(), torch.cat(values), tensor.shape).coalesce()
@@ -164,23 +132,22 @@ class Operations:
     allreduce_sparse = allreduce
 
     def allreduce_coalesced(self, tensors: Any, opts: Any = None) -> Any:
-        return self._together([lambda t=t: self.allreduce([t], opts) for t in _list(tensors)], opts)
+        return self._together([lambda t=t: self.allreduce([t], opts) for t in any_of(tensors)], opts)
 
     def reduce(self, tensors: Any, opts: Any = None, op: Any = None) -> Any:
-        tensor = _list(tensors)[0]
-        _check(tensor)
+        tensor = any_of(tensors)[0]
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
+        takes = self.e.rank == root
+        x, finish = memory(tensor, "reduce", Use.BOTH if takes else Use.READ)
         op = getattr(opts, "reduceOp", op if op is not None else _SUM)
-        if _kind(op) in _BITS and tensor.dtype != torch.bool:
-            return self._bitwise(tensor, _BITS[_kind(op)], root)
-        dtype, code = self._reducible(tensor), self._op(op, tensor.dtype)
-        x = tensor.contiguous()
+        if by := _bitwise(op, x):
+            return self._combined(x, by, opts, tensor, x if takes else None, finish)
+        dtype, code = self._reducible(x), self._op(op, x.dtype)
         at, n, comm = x.data_ptr(), x.numel(), self.e.handle
-        finish = None if x is tensor or self.e.rank != root else lambda: tensor.copy_(x)
         return self.e.issue(lambda s: lib.ncclReduce(at, at, n, dtype, code, root, comm, s), opts, x, [tensor], finish)
 
     def reduce_scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        output, parts = _list(outputs)[0], _list(inputs[0])
+        output, parts = any_of(outputs)[0], any_of(inputs[0])
         if len(parts) != self.e.size:
             raise ValueError(f"reduce_scatter: {len(parts)} inputs for {self.e.size} ranks")
         counts = [t.numel() for t in parts]
@@ -188,32 +155,27 @@ class Operations:
             raise ValueError(f"reduce_scatter: the output has {output.numel()} elements, input {self.e.rank} has "
                              f"{counts[self.e.rank]}")
         if len(set(counts)) == 1:
-            return self.reduce_scatter_single(output, _flat(parts), opts)
-        for t in (output, *parts):
-            _check(t)
-        given, x = _flat(parts), output.contiguous()
+            return self.reduce_scatter_single(output, gathered(parts, "reduce_scatter"), opts)
+        given, (x, finish) = gathered(parts, "reduce_scatter"), memory(output, "reduce_scatter", Use.WRITE)
+        if x.dtype != given.dtype:
+            raise ValueError(f"reduce_scatter: inputs of {given.dtype}, output of {x.dtype}")
         dtype, code = self._reducible(given), self._op(getattr(opts, "reduceOp", _SUM), given.dtype)
         a, b, comm, n = given.data_ptr(), x.data_ptr(), self.e.handle, self.e.counts(counts)
         return self.e.issue(lambda s: lib.hocketReduceScatterv(a, b, n, None, dtype, code, comm, s), opts,
-                            (given, x, n), [output], None if x is output else lambda: output.copy_(x))
+                            (given, x, n), [output], finish)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
-        _check(output)
-        _check(given)
+        (x, _), (y, finish) = memory(given, "reduce_scatter", Use.READ), memory(output, "reduce_scatter", Use.WRITE)
         if given.numel() != output.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"reduce_scatter: input of {given.numel()} {given.dtype}, output of {output.numel()} "
                              f"{output.dtype}: the input must be {self.e.size} times as long as the output")
         op = getattr(opts, "reduceOp", _SUM)
-        if _kind(op) in _BITS and given.dtype != torch.bool:
-            whole = given.contiguous().clone()
-            self.e.wait(self._bitwise(whole, _BITS[_kind(op)], -1))
-            output.copy_(whole.view(self.e.size, -1)[self.e.rank].view(output.shape))
-            return self.e.done([output])
-        dtype, code = self._reducible(given), self._op(op, given.dtype)
-        x, y = given.contiguous(), output.contiguous()
+        if by := _bitwise(op, x):
+            return self._combined(x, by, opts, output, y, finish)
+        dtype, code = self._reducible(x), self._op(op, x.dtype)
         a, b, n, comm = x.data_ptr(), y.data_ptr(), y.numel(), self.e.handle
         return self.e.issue(lambda s: lib.ncclReduceScatter(a, b, n, dtype, code, comm, s), opts, (x, y), [output],
-                            None if y is output else lambda: output.copy_(y))
+                            finish)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -226,12 +188,10 @@ class Operations:
     # ---- moves ----
 
     def broadcast(self, tensors: Any, opts: Any = None) -> Any:
-        tensor = _list(tensors)[0]
-        _check(tensor)
+        tensor = any_of(tensors)[0]
         root = getattr(opts, "rootRank", opts if isinstance(opts, int) else 0)
-        x = tensor if tensor.is_contiguous() else tensor.contiguous()
+        x, finish = memory(tensor, "broadcast", Use.READ if self.e.rank == root else Use.WRITE)
         at, (n, dtype), comm = x.data_ptr(), _size(x), self.e.handle
-        finish = None if x is tensor or self.e.rank == root else lambda: tensor.copy_(x)
         return self.e.issue(lambda s: lib.ncclBroadcast(at, at, n, dtype, root, comm, s), opts, x, [tensor], finish)
 
     def _gathered(self, output: Tensor, given: Tensor, opts: Any, result: list[Tensor] | None = None,
@@ -241,29 +201,24 @@ class Operations:
                             result or [output], finish)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Any:
-        _check(output)
-        _check(given)
+        (x, _), (y, finish) = memory(given, "all_gather", Use.READ), memory(output, "all_gather", Use.WRITE)
         if output.numel() != given.numel() * self.e.size or given.dtype != output.dtype:
             raise ValueError(f"all_gather: input of {given.numel()} {given.dtype}, output of {output.numel()} "
                              f"{output.dtype}: the output must be {self.e.size} times as long as the input")
-        y = output.contiguous()
-        return self._gathered(y, given.contiguous(), opts, [output], None if y is output else lambda: output.copy_(y))
+        return self._gathered(y, x, opts, [output], finish)
 
     _allgather_base = all_gather_single
 
     def allgather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        parts = _list(outputs[0] if not isinstance(outputs[0], Tensor) else outputs)
-        given = _list(inputs)[0]
-        for t in (given, *parts):
-            _check(t)
+        parts = any_of(outputs[0] if not isinstance(outputs[0], Tensor) else outputs)
+        given = any_of(inputs)[0]
         if len(parts) != self.e.size:
             raise ValueError(f"all_gather: {len(parts)} outputs for {self.e.size} ranks")
-        counts, x = [t.numel() for t in parts], given.contiguous()
+        counts, (x, _) = [t.numel() for t in parts], memory(given, "all_gather", Use.READ)
         if counts[self.e.rank] != x.numel() or any(t.dtype != x.dtype for t in parts):
             raise ValueError(f"all_gather: input of {x.numel()} {x.dtype}, output {self.e.rank} of "
                              f"{counts[self.e.rank]} {parts[self.e.rank].dtype}")
-        y = _room(parts)
-        finish = _scattered(y, parts)
+        y, finish = scattered(parts, "all_gather")
         if len(set(counts)) == 1:
             return self._gathered(y, x, opts, parts, finish)
         (_, dtype), width = _size(x), 1 if x.dtype in _TYPES else x.element_size()
@@ -283,16 +238,15 @@ class Operations:
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
     def gather(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        given = _list(inputs)[0]
-        _check(given)
+        given = any_of(inputs)[0]
         root = getattr(opts, "rootRank", 0)
-        x, y, parts = given.contiguous(), given, []
+        x, finish = memory(given, "gather", Use.READ)
+        y, parts = x, []
         if self.e.rank == root:
-            parts = _list(outputs[0])
+            parts = any_of(outputs[0])
             if len(parts) != self.e.size or any(t.numel() != x.numel() or t.dtype != x.dtype for t in parts):
                 raise ValueError(f"gather: the outputs must be {self.e.size} tensors like the input")
-            y = _room(parts)
-        finish = _scattered(y, parts) if parts else None
+            y, finish = scattered(parts, "gather")
         a, b, (n, dtype), comm = x.data_ptr(), y.data_ptr(), _size(x), self.e.handle
         return self.e.issue(lambda s: lib.ncclGather(a, b, n, dtype, root, comm, s), opts, (x, y), parts, finish)
 
@@ -303,25 +257,25 @@ class Operations:
     gather_into_tensor = gather_single
 
     def scatter(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        output = _list(outputs)[0]
-        _check(output)
+        output = any_of(outputs)[0]
         root = getattr(opts, "rootRank", 0)
-        y, x = output.contiguous(), output
+        y, finish = memory(output, "scatter", Use.WRITE)
+        x = y
         if self.e.rank == root:
-            parts = _list(inputs[0])
+            parts = any_of(inputs[0])
             if len(parts) != self.e.size or any(t.numel() != y.numel() or t.dtype != y.dtype for t in parts):
                 raise ValueError(f"scatter: the inputs must be {self.e.size} tensors like the output")
-            x = _flat(parts)
+            x = gathered(parts, "scatter")
         a, b, (n, dtype), comm = x.data_ptr(), y.data_ptr(), _size(y), self.e.handle
         return self.e.issue(lambda s: lib.ncclScatter(a, b, n, dtype, root, comm, s), opts, (x, y), [output],
-                            None if y is output else lambda: output.copy_(y))
+                            finish)
 
     def all_to_all_single(self, output: Tensor, given: Tensor, output_splits: Any = None, input_splits: Any = None,
                           opts: Any = None) -> Any:
-        _check(output)
-        _check(given)
-        x, y, size = given.contiguous(), output.contiguous(), self.e.size
-        finish = None if y is output else lambda: output.copy_(y)
+        (x, _), (y, finish) = memory(given, "all_to_all", Use.READ), memory(output, "all_to_all", Use.WRITE)
+        if x.dtype != y.dtype:
+            raise ValueError(f"all_to_all: input of {x.dtype}, output of {y.dtype}")
+        size = self.e.size
         a, b, comm, dtype = x.data_ptr(), y.data_ptr(), self.e.handle, _size(x)[1]
         width = 1 if x.dtype in _TYPES else x.element_size()
         if not output_splits and not input_splits:
@@ -330,60 +284,66 @@ class Operations:
                                  "ranks")
             n = x.numel() // size * width
             return self.e.issue(lambda s: lib.ncclAlltoAll(a, b, n, dtype, comm, s), opts, (x, y), [output], finish)
-        sent = self.e.counts(_splits(input_splits, x, size), width)
-        got = self.e.counts(_splits(output_splits, y, size), width)
+        sent = self.e.counts(_splits("input_split_sizes", input_splits, x, size), width)
+        got = self.e.counts(_splits("output_split_sizes", output_splits, y, size), width)
         return self.e.issue(lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s), opts,
                             (x, y, sent, got), [output], finish)
 
     alltoall_base = all_to_all_single
 
     def alltoall(self, outputs: Any, inputs: Any, opts: Any = None) -> Any:
-        outs, ins = _list(outputs), _list(inputs)
-        for t in (*outs, *ins):
-            _check(t)
+        outs, ins = any_of(outputs), any_of(inputs)
         if len(outs) != self.e.size or len(ins) != self.e.size:
             raise ValueError(f"all_to_all: {len(ins)} inputs and {len(outs)} outputs for {self.e.size} ranks")
-        x, y = _flat(ins), _room(outs)
+        x, (y, finish) = gathered(ins, "all_to_all"), scattered(outs, "all_to_all")
+        if x.dtype != y.dtype:
+            raise ValueError(f"all_to_all: inputs of {x.dtype}, outputs of {y.dtype}")
         width, dtype = 1 if x.dtype in _TYPES else x.element_size(), _size(x)[1]
         sent = self.e.counts([t.numel() for t in ins], width)
         got = self.e.counts([t.numel() for t in outs], width)
         a, b, comm = x.data_ptr(), y.data_ptr(), self.e.handle
         return self.e.issue(lambda s: lib.hocketAlltoAllv(a, sent, None, b, got, None, dtype, comm, s), opts,
-                            (x, y, sent, got), outs, _scattered(y, outs))
+                            (x, y, sent, got), outs, finish)
 
     # ---- sends and receives ----
 
+    def _peer(self, op: str, peer: int) -> None:
+        if not 0 <= peer < self.e.size:
+            raise ValueError(f"{op}: peer {peer} is not a rank of this group (0 to {self.e.size - 1})")
+
     def send(self, tensors: Any, dst: int, tag: int = 0) -> Work:
-        tensor = _list(tensors)[0]
-        _check(tensor)
-        x = tensor.contiguous()
+        tensor = any_of(tensors)[0]
+        self._peer("send", dst)
+        x, _ = memory(tensor, "send", Use.READ)
+        if dst == self.e.rank:
+            return self.e.send_self(tag, x, [tensor])
         at, (n, dtype) = x.data_ptr(), _size(x)
         return self.e.transfer(self.e.rank, dst, tag, lambda comm, s: lib.ncclSend(at, n, dtype, 1, comm, s), x,
                                [tensor], None)
 
     def recv(self, tensors: Any, src: int, tag: int = 0) -> Work:
-        tensor = _list(tensors)[0]
-        _check(tensor)
-        y = tensor.contiguous()
+        tensor = any_of(tensors)[0]
+        self._peer("recv", src)
+        y, finish = memory(tensor, "recv", Use.WRITE)
         at, (n, dtype) = y.data_ptr(), _size(y)
         return self.e.transfer(src, self.e.rank, tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y,
-                               [tensor], None if y is tensor else lambda: tensor.copy_(y))
+                               [tensor], finish)
 
     def recv_anysource(self, tensors: Any, tag: int = 0) -> Work:
-        tensor = _list(tensors)[0]
-        _check(tensor)
-        y = tensor.contiguous()
+        if self.e.size == 1:
+            return self.recv(tensors, 0, tag)
+        tensor = any_of(tensors)[0]
+        y, finish = memory(tensor, "recv", Use.WRITE)
         at, (n, dtype) = y.data_ptr(), _size(y)
-        return self.e.receive_any(tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y, [tensor],
-                                  None if y is tensor else lambda: tensor.copy_(y))
+        return self.e.receive_any(tag, lambda comm, s: lib.ncclRecv(at, n, dtype, 0, comm, s), y, [tensor], finish)
 
     # ---- barriers ----
 
     def barrier(self, opts: Any = None) -> Any:
-        mark = torch.zeros(1, dtype=torch.int32)
+        mark = torch.zeros(1, dtype=torch.int64, device="cpu")
         at, comm = mark.data_ptr(), self.e.handle
-        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, 1, DataType.INT32, Op.SUM, comm, s), opts, mark, [mark],
-                            None)
+        return self.e.issue(lambda s: lib.ncclAllReduce(at, at, 1, DataType.UINT64, Op.MIN, comm, s), opts, mark,
+                            [mark], None)  # a call that nothing else makes: backend_error() knows it
 
     def monitored_barrier(self, timeout: Any = None, wait_all_ranks: bool = False) -> None:
         given = getattr(timeout, "timeout", timeout)  # BarrierOptions, from C++
@@ -393,17 +353,16 @@ class Operations:
     # ---- several operations as one ----
 
     def _together(self, calls: list[Callable[[], Any]], opts: Any) -> Any:
-        if self.e.batching:
-            for call in calls:
-                call()
-            return None
-        self.e.open_batch()
+        nested = self.e.batching
+        if not nested:
+            self.e.open_batch()
         try:
             for call in calls:
                 call()
-            return self.e.coalesced(opts)
-        finally:
+            return None if nested else self.e.coalesced(opts)
+        except BaseException:
             self.e.close_batch()
+            raise
 
     def start_coalescing(self, _: Any = None) -> None:
         self.e.open_batch()
@@ -445,18 +404,25 @@ class Operations:
     name = getBackendName
 
 
-def _splits(splits: Any, t: Tensor, size: int) -> list[int]:
+def _splits(name: str, splits: Any, t: Tensor, size: int) -> list[int]:
     """Elements for each rank; splits are of the first dimension."""
     if not splits:
         if t.dim() == 0 or t.size(0) % size:
             raise ValueError(f"all_to_all: {tuple(t.shape)} cannot be divided among {size} ranks")
         return [t.numel() // size] * size
-    rows = t.size(0) if t.dim() else 1
-    if len(splits) != size or sum(splits) != rows:
-        raise ValueError(f"Number of elements of the splits {list(splits)} must be those of the first dimension, "
-                         f"{rows}, for {size} ranks")
+    rows, numbers = t.size(0) if t.dim() else 1, []
+    for k, n in enumerate(splits):
+        try:
+            numbers.append(operator.index(n))
+        except TypeError:
+            raise TypeError(f"all_to_all: {name}[{k}] is {n!r}, and must be an int") from None
+        if numbers[k] < 0:
+            raise ValueError(f"all_to_all: {name}[{k}] is {n}")
+    if len(numbers) != size or sum(numbers) != rows:
+        raise ValueError(f"all_to_all: {name} {numbers}: Number of elements of the splits must be those of the first "
+                         f"dimension, {rows}, for {size} ranks")
     each = t.numel() // rows if rows else 0
-    return [int(n) * each for n in splits]
+    return [n * each for n in numbers]
 
 
 class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
@@ -468,7 +434,9 @@ class HocketBackend(Operations, c10d.Backend):  # type: ignore[misc]
 
     @property
     def supports_coalescing(self) -> bool:
-        return True
+        """PyTorch asks for batch_isend_irecv, where a coalesced batch that is refused in part would stay open. Messages
+        wait for no other anyway."""
+        return False
 
     @property
     def options(self) -> Any:

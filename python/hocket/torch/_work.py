@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -15,7 +16,8 @@ from torch.distributed import Work as TorchWork
 
 from .._lib import IN_PROGRESS
 
-
+NOT_ENQUEUED = 1  # an ncclResult_t: there is an error, which failure() gives
+_BARRIER = re.compile(r"AllReduce\(1 x uint64, min(, batch-invariant)?\)")  # Operations.barrier()
 _UNLIMITED = datetime.timedelta(0)
 
 
@@ -196,7 +198,7 @@ class Completer:
 
 
 def backend_error(error: BaseException) -> DistBackendError:
-    """The exception that torch.distributed's users expect, with the library's text."""
-    made = DistBackendError(str(error))
+    """The exception that torch.distributed's users expect, with the library's text. It calls a barrier a barrier."""
+    made = DistBackendError(_BARRIER.sub("barrier()", str(error)))
     made.__cause__ = error
     return made
