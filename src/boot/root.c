@@ -19,7 +19,7 @@
 
 enum {
   RANKS_MAX = 1 << 20,
-  CONNECTIONS_MOST = 4, /* of one attempt of a rank: it needs one, and a stranger may repeat a hello that it saw */
+  CONNECTIONS_MOST = 4,  /* of one attempt of a rank: it needs one, and a stranger may repeat a hello that it saw */
   COME_BACK_SECONDS = 5, /* time for a rank whose connection broke to join again */
   GONE_MS = 500          /* the same, if the rank itself closed it: its process has ended, or it tries again at once */
 };
