@@ -218,7 +218,8 @@ static const char *lookup(const char *name, const char **origin) {
   }
   text = names_a_file(name) ? secure_getenv(name) : getenv(name);
   if (!text && getenv(name))
-    complain(HK_LOG_WARN, "%s is ignored: this program has more rights than the user who started it (set-user-id)", name);
+    complain(HK_LOG_WARN, "%s is ignored: this program has more rights than the user who started it (set-user-id)",
+             name);
   *origin = "environment";
   if (text) return keep(text);
   for (setting *s = table.settings; s; s = s->next)
