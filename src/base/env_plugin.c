@@ -36,7 +36,7 @@ static void finish(void) {
 }
 
 bool hk_env_plugin_load(char *said, size_t bytes) {
-  const char *name = getenv("NCCL_ENV_PLUGIN");
+  const char *name = secure_getenv("NCCL_ENV_PLUGIN");
   char why[200] = "it has neither ncclEnvPlugin_v1 nor ncclEnvPlugin_v2";
   hk_plugin p = {.library = NULL};
   said[0] = 0;

@@ -14,6 +14,7 @@
 #include "fork.h"
 #include "log.h"
 #include "param_names.h"
+#include "status.h"
 
 typedef struct row {
   const char *name, *unit, *help, *str_def, *words;
@@ -188,7 +189,7 @@ static void read_file(const char *path, int must_exist) {
 }
 
 static void read_files(void) {
-  const char *chosen = getenv("NCCL_CONF_FILE"), *home = getenv("HOME");
+  const char *chosen = secure_getenv("NCCL_CONF_FILE"), *home = secure_getenv("HOME");
   if (chosen && *chosen) {
     read_file(chosen, 1);
   } else if (home && *home) {
@@ -199,6 +200,16 @@ static void read_files(void) {
   read_file("/etc/nccl.conf", 0);
 }
 
+/* True for a variable that names a file or a library to load. A program with more rights than its caller (set-user-id)
+ * must not take one from the caller's environment. */
+static bool names_a_file(const char *name) {
+  static const char *const ends[] = {"_PLUGIN", "_FILE", "_IMAGE"};
+  size_t n = strlen(name);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(ends); i++)
+    if (n > strlen(ends[i]) && !strcmp(name + n - strlen(ends[i]), ends[i])) return true;
+  return false;
+}
+
 /* The text in force for a row, NULL if nothing sets it; the first file's setting counts. */
 static const char *lookup(const char *name, const char **origin) {
   const char *text;
@@ -206,7 +217,10 @@ static const char *lookup(const char *name, const char **origin) {
     *origin = text ? "environment plugin" : "default";
     return text ? keep(text) : NULL;
   }
-  text = getenv(name);
+  text = names_a_file(name) ? secure_getenv(name) : getenv(name);
+  if (!text && getenv(name))
+    complain(HK_LOG_WARN, "%s is ignored: this program has more rights than the user who started it (set-user-id)",
+             name);
   *origin = "environment";
   if (text) return keep(text);
   for (setting *s = table.settings; s; s = s->next)

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "dl.h"
@@ -62,23 +63,32 @@ static const char *explain(unsigned long error) {
 _Atomic(bool) hk_tls_used;
 /* Changed by hk_tls_set_key and hk_tls_prepare only, while there is no connection or under their caller's lock. */
 static struct {
-  bool given;                    /* by hk_tls_set_key */
-  char key[HK_TLS_KEY_MOST + 1]; /* that was given, or that the last hk_tls_prepare read; empty: none */
-  unsigned char psk[PSK];
+  bool given;                /* by hk_tls_set_key */
   hk_ssl_bio_method *socket; /* OpenSSL's, but a closed connection raises no SIGPIPE */
   hk_ssl_ctx *ctx;           /* NULL: no key */
 } process;
+
+/* On pages of their own, which no core dump shows. */
+enum { PAGE = 4096 };
+static struct {
+  char key[HK_TLS_KEY_MOST + 1]; /* that was given, or that the last hk_tls_prepare read; empty: none */
+  unsigned char psk[PSK];
+  char rest[PAGE - (HK_TLS_KEY_MOST + 1) - PSK];
+} secret __attribute__((aligned(PAGE)));
+
+static void hide_secret(void) { (void)madvise(&secret, sizeof secret, MADV_DONTDUMP); }
 
 hk_status hk_tls_set_key(const char *key, bool in_use) {
   if (!key) key = "";
   if (strlen(key) > HK_TLS_KEY_MOST || (*key && strlen(key) < HK_TLS_KEY_LEAST))
     return HK_FAIL(HK_ERR_ARGUMENT, "the encryption key has %zu bytes: it must have %d to %d", strlen(key),
                    HK_TLS_KEY_LEAST, HK_TLS_KEY_MOST);
-  if (in_use && strcmp(key, process.key) != 0)
+  if (in_use && strcmp(key, secret.key) != 0)
     return HK_FAIL(HK_ERR_USAGE, "the encryption key cannot change while the process has communicators or unique ids: "
                                  "call ncclSetEncryption before ncclGetUniqueId");
   process.given = true;
-  snprintf(process.key, sizeof process.key, "%s", key);
+  hide_secret();
+  snprintf(secret.key, sizeof secret.key, "%s", key);
   return HK_OK;
 }
 
@@ -95,7 +105,12 @@ hk_status hk_tls_key_file(char key[HK_TLS_KEY_MOST + 1]) {
     goto out;
   }
   while (n > 0 && (key[n - 1] == '\n' || key[n - 1] == '\r')) key[--n] = 0;
-  if (st.st_mode & 077)
+  if (st.st_uid != 0 && st.st_uid != geteuid())
+    rc = HK_FAIL(HK_ERR_USAGE,
+                 "HOCKET_ENCRYPTION_KEY_FILE=%s belongs to user id %u, who can change it: it must belong to this "
+                 "process's user (%u) or to root",
+                 path, (unsigned)st.st_uid, (unsigned)geteuid());
+  else if (st.st_mode & 077)
     rc = HK_FAIL(HK_ERR_USAGE,
                  "HOCKET_ENCRYPTION_KEY_FILE=%s can be used by others than its owner (mode %o): chmod 600", path,
                  (unsigned)(st.st_mode & 0777));
@@ -104,6 +119,7 @@ hk_status hk_tls_key_file(char key[HK_TLS_KEY_MOST + 1]) {
                  HK_TLS_KEY_LEAST, HK_TLS_KEY_MOST);
 out:
   if (fd >= 0) close(fd);
+  if (rc != HK_OK) explicit_bzero(key, HK_TLS_KEY_MOST + 1);
   return rc;
 }
 
@@ -111,7 +127,7 @@ out:
 static hk_ssl_session *session(hk_ssl *s) {
   static const unsigned char suite[] = {0x13, 0x01}; /* TLS_AES_128_GCM_SHA256 */
   hk_ssl_session *e = lib.SSL_SESSION_new();
-  if (e && lib.SSL_SESSION_set1_master_key(e, process.psk, PSK) &&
+  if (e && lib.SSL_SESSION_set1_master_key(e, secret.psk, PSK) &&
       lib.SSL_SESSION_set_cipher(e, lib.SSL_CIPHER_find(s, suite)) &&
       lib.SSL_SESSION_set_protocol_version(e, HK_TLS1_3_VERSION))
     return e;
@@ -161,8 +177,8 @@ static bool make_context(void) {
   unsigned bytes = PSK;
   hk_ssl_ctx *c = lib.SSL_CTX_new(lib.TLS_method());
   bool made = c && make_socket_method() &&
-              lib.HMAC(lib.EVP_sha256(), identity, sizeof identity - 1, (const unsigned char *)process.key,
-                       strlen(process.key), process.psk, &bytes) &&
+              lib.HMAC(lib.EVP_sha256(), identity, sizeof identity - 1, (const unsigned char *)secret.key,
+                       strlen(secret.key), secret.psk, &bytes) &&
               lib.SSL_CTX_ctrl(c, HK_SSL_CTRL_SET_MIN_PROTO_VERSION, HK_TLS1_3_VERSION, NULL) &&
               lib.SSL_CTX_ctrl(c, HK_SSL_CTRL_SET_MAX_PROTO_VERSION, HK_TLS1_3_VERSION, NULL) &&
               lib.SSL_CTX_set_ciphersuites(c, "TLS_AES_128_GCM_SHA256") && lib.SSL_CTX_set_num_tickets(c, 0);
@@ -184,8 +200,9 @@ hk_status hk_tls_prepare(void) {
   char why[256];
   if (process.ctx) lib.SSL_CTX_free(process.ctx);
   process.ctx = NULL;
-  if (!process.given) HK_OR_RETURN(hk_tls_key_file(process.key));
-  if (!*process.key) return HK_OK;
+  hide_secret();
+  if (!process.given) HK_OR_RETURN(hk_tls_key_file(secret.key));
+  if (!*secret.key) return HK_OK;
   /* relaxed: see hk_tcp_is_plain */
   atomic_store_explicit(&hk_tls_used, true, memory_order_relaxed);
   const char *version = hk_tls_library(why, sizeof why);

@@ -268,6 +268,7 @@ void hk_bootstrap_excuse(const ncclUniqueId *ids, int nids, int rank, int nranks
     if (hk_boot_id_decode(&id, &ids[i]) != HK_OK) continue;
     hk_hello h = root_hello(HK_HELLO_FAILED, &id, i, nids, rank, nranks);
     excuse_to(&id, &h, cause, deadline_ns);
+    explicit_bzero(id.secret, sizeof id.secret);
   }
   hk_error_adopt(cause);
 }
@@ -339,6 +340,8 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
           b->rank, b->nranks, (unsigned long long)b->comm, (double)(hk_now_ns() - begin_ns) * 1e-6,
           (double)(met_ns - begin_ns) * 1e-6);
 out:
+  explicit_bzero(secret, sizeof secret);
+  if (id) explicit_bzero(id, (size_t)nids * sizeof *id);
   free(id);
   /* A wrong argument is for the caller to correct. A root that has ended ignores the excuse. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))

@@ -76,6 +76,7 @@ void hk_family_put(hk_listener *l, hk_family *f) {
       next = p->next;
       free_early(p);
     }
+    explicit_bzero(f->secret, sizeof f->secret);
     free(f);
   }
   hk_listener_unlock();

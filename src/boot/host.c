@@ -41,6 +41,11 @@ uint64_t hk_host_id(void) {
  * distinguished. */
 uint64_t hk_process_id(void) { return hk_process_nonce(); }
 
+uint32_t hk_process_space(void) {
+  struct stat st;
+  return stat("/proc/self/ns/pid", &st) == 0 ? (uint32_t)st.st_ino : 0;
+}
+
 void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]) {
   cpu_set_t set;
   memset(mask, 0, HK_CPU_WORDS * sizeof *mask);

@@ -12,6 +12,8 @@ enum { HK_CPU_WORDS = 16 }; /* 1024 processors */
 uint64_t hk_host_id(void);
 /* Differs between processes, also after a fork and between hosts. */
 uint64_t hk_process_id(void);
+/* The namespace of this process's pid; 0: unknown. */
+uint32_t hk_process_space(void);
 /* The processors that this thread may run on. */
 void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]);
 uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes); /* FNV-1a, 64 bits */

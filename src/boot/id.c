@@ -27,6 +27,7 @@ hk_status hk_bootstrap_new_id(ncclUniqueId *out) {
   HK_TRY(hk_root_new(l, &id, -1), out);
   hk_boot_id_encode(out, &id);
 out:
+  explicit_bzero(id.secret, sizeof id.secret);
   if (l) hk_listener_put(l); /* the root stays */
   return rc;
 }

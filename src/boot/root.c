@@ -19,6 +19,7 @@
 
 enum {
   RANKS_MAX = 1 << 20,
+  CONNECTIONS_MOST = 4,  /* of one attempt of a rank: it needs one, and a stranger may repeat a hello that it saw */
   COME_BACK_SECONDS = 5, /* time for a rank whose connection broke to join again */
   GONE_MS = 500          /* the same, if the rank itself closed it: its process has ended, or it tries again at once */
 };
@@ -141,6 +142,12 @@ static void fill_entry(hk_root *r, int at, const hk_hello *h) {
   memcpy(s->contact, h->contact, HK_CONTACT_BYTES);
 }
 
+static bool has_enough(const hk_entry *s) {
+  int n = 0;
+  for (const hk_connection *c = s->connection; c; c = c->next) n++;
+  return n >= CONNECTIONS_MOST;
+}
+
 static void lose_entry(hk_root *r, int at) {
   hk_entry *s = &r->entry[at];
   char byte;
@@ -236,7 +243,7 @@ void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     (void)hk_connection_send(c, bytes, sizeof bytes);
   }
   if (at >= 0) fill_entry(r, at, h);
-  if (at < 0 || h->kind == HK_HELLO_CONTACT) {
+  if (at < 0 || h->kind == HK_HELLO_CONTACT || has_enough(&r->entry[at])) {
     hk_connection_free(c, false);
   } else {
     hk_watch_silence(c->fd);

@@ -175,6 +175,7 @@ static void free_root(hk_root *r) {
     hk_boot_close(r->socket_fd);
   }
   free(r->entry);
+  explicit_bzero(r->secret, sizeof r->secret);
   free(r);
   hk_listener_put_inside(l);
 }

@@ -114,7 +114,7 @@ out:
 }
 
 bool hk_constants_path(char *path, size_t bytes) {
-  const char *config = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  const char *config = secure_getenv("XDG_CONFIG_HOME"), *home = secure_getenv("HOME");
   int n = -1;
   if (config && *config == '/')
     n = snprintf(path, bytes, "%s/hocket/tune.conf", config);

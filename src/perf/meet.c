@@ -6,38 +6,17 @@
  *   a small file named after the job        otherwise; process 0 writes it (docs/perf.md says into which folder)
  * A connection must begin with the right greeting, so other programs and stale files have no effect; a process of
  * another job learns that it is refused. */
-#include <arpa/inet.h>
+#include "meet.h"
 #include <errno.h>
-#include <ifaddrs.h>
-#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "launch.h"
-
-enum { WAIT_SECONDS = 300, REPORT_SECONDS = 5, GREETING_SECONDS = 2, MAX_ADDRESSES = 16, ADDRESS_ROOM = 256 };
-
-typedef struct meeting {
-  char path[1024]; /* not empty: the file is used */
-  char hosts[MAX_ADDRESSES][ADDRESS_ROOM];
-  int nhosts, port; /* port 0: any, if the file is used */
-  uint64_t token;
-} meeting;
-
-typedef struct greeting {
-  char magic[8];
-  uint64_t token;
-  int32_t nprocs, proc;
-} greeting;
-static const char magic[8] = "hkperf1";
-static const char welcome = 'w', refused = 'r'; /* process 0's answer, one byte */
 
 static uint64_t hash_text(uint64_t h, const char *text) {
   for (; text && *text; text++) h = (h ^ (unsigned char)*text) * 0x100000001b3u; /* FNV-1a */
@@ -100,8 +79,7 @@ static uint64_t job_hash(const perf_launch *l, bool address_given) {
     snprintf(text, sizeof text, "launched by %d", launcher_process());
     h = hash_text(h, text);
   }
-  snprintf(text, sizeof text, " %d %d", l->nprocs, (int)getuid());
-  return hash_text(h, text);
+  return h;
 }
 
 /* "node[3-5,9],other" gives "node3". */
@@ -114,7 +92,7 @@ static void first_node(const char *list, char *out, size_t room) {
   snprintf(out + used, room - used, "%.*s", (int)digits, number);
 }
 
-static void choose_meeting(const perf_launch *l, meeting *m) {
+static void choose_meeting(const perf_launch *l, perf_meeting *m) {
   memset(m, 0, sizeof *m);
   const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
   bool address_given = address && *address && port && *port;
@@ -122,14 +100,14 @@ static void choose_meeting(const perf_launch *l, meeting *m) {
   const char *nodes = getenv("SLURM_STEP_NODELIST");
   if (!nodes) nodes = getenv("SLURM_JOB_NODELIST");
   if (address_given) {
-    snprintf(m->hosts[0], ADDRESS_ROOM, "%s", address);
+    snprintf(m->hosts[0], PERF_MEET_ADDRESS_BYTES, "%s", address);
     m->nhosts = 1, m->port = atoi(port);
     if (m->port < 1 || m->port > 65534) perf_fail(PERF_USAGE, "MASTER_PORT=%s is not a port", port);
     /* torchrun's own store listens on the port itself. */
     const char *store = getenv("TORCHELASTIC_USE_AGENT_STORE");
     if (store && !strcmp(store, "True")) m->port++;
   } else if (!strcmp(l->kind, "slurm")) {
-    first_node(nodes && *nodes ? nodes : "127.0.0.1", m->hosts[0], ADDRESS_ROOM);
+    first_node(nodes && *nodes ? nodes : "127.0.0.1", m->hosts[0], PERF_MEET_ADDRESS_BYTES);
     m->nhosts = 1, m->port = 20000 + (int)(m->token % 10000);
   } else if (!strcmp(l->kind, "torchrun")) {
     perf_fail(PERF_USAGE, "RANK and WORLD_SIZE are set, but not MASTER_ADDR and MASTER_PORT, the address of process 0"
@@ -137,234 +115,140 @@ static void choose_meeting(const perf_launch *l, meeting *m) {
   } else {
     const char *folder = getenv("HOCKET_PERF_DIR");
     if (!folder || !*folder) folder = l->local_procs == l->nprocs ? "/tmp" : ".";
-    snprintf(m->path, sizeof m->path, "%s/.hocket-perf-%016llx", folder, (unsigned long long)m->token);
+    snprintf(m->folder, sizeof m->folder, "%s", folder);
+    snprintf(m->name, sizeof m->name, ".hocket-perf-%u-%016llx-", geteuid(), (unsigned long long)m->token);
   }
 }
 
-static void describe(const perf_launch *l, const meeting *m, char *text, size_t room) {
-  if (!m->path[0])
+void perf_meet_where(const perf_launch *l, const perf_meeting *m, char *text, size_t room) {
+  if (!m->name[0])
     snprintf(text, room, "at %s port %d", m->hosts[0], m->port);
   else if (l->local_procs == l->nprocs)
-    snprintf(text, room, "through the file %s", m->path);
+    snprintf(text, room, "through a file %s/%s*", m->folder, m->name);
   else
     snprintf(
         text, room,
-        "through the file %s (if the hosts do not share this folder, set MASTER_ADDR and MASTER_PORT to process 0's"
+        "through a file %s/%s* (if the hosts do not share this folder, set MASTER_ADDR and MASTER_PORT to process 0's"
         " host and a free port there)",
-        m->path);
+        m->folder, m->name);
 }
 
-static bool is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "localhost"); }
-
-/* ------------------------------------------------------------ process 0 -- */
-
-static int listen_on(meeting *m, bool local) {
-  struct sockaddr_in6 any6 = {.sin6_family = AF_INET6, .sin6_port = htons((uint16_t)m->port)};
-  struct sockaddr_in any4 = {.sin_family = AF_INET, .sin_port = htons((uint16_t)m->port)};
-  any4.sin_addr.s_addr = htonl(local ? INADDR_LOOPBACK : INADDR_ANY);
-  int one = 1, zero = 0, fd = -1;
-  if (!local && (fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0)) >= 0) {
-    setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &zero, sizeof zero);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (bind(fd, (struct sockaddr *)&any6, sizeof any6)) close(fd), fd = -1;
-  }
-  if (fd < 0) {
-    fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&any4, sizeof any4))
-      perf_fail(PERF_INTERNAL, "process 0 cannot listen on port %d: %s", m->port, strerror(errno));
-  }
-  if (listen(fd, 1024)) perf_fail(PERF_INTERNAL, "process 0 cannot listen: %s", strerror(errno));
-  struct sockaddr_storage name;
-  socklen_t length = sizeof name;
-  getsockname(fd, (struct sockaddr *)&name, &length);
-  m->port = ntohs(name.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&name)->sin6_port
-                                             : ((struct sockaddr_in *)&name)->sin_port);
-  return fd;
+void perf_meet_greeting(const perf_launch *l, const perf_meeting *m, perf_greeting *g) {
+  *g = (perf_greeting){.magic = "hkperf2", .token = m->token, .nprocs = l->nprocs, .proc = l->proc, .user = getuid()};
 }
 
-/* This host's addresses for the file; the loopback one only if all processes are on this host. */
-static void own_addresses(meeting *m, bool local) {
-  struct ifaddrs *list = NULL;
-  m->nhosts = 0;
-  if (local) {
-    strcpy(m->hosts[m->nhosts++], "127.0.0.1");
-    return;
-  }
-  if (getifaddrs(&list)) perf_fail(PERF_INTERNAL, "cannot list network interfaces: %s", strerror(errno));
-  for (struct ifaddrs *i = list; i && m->nhosts < MAX_ADDRESSES; i = i->ifa_next) {
-    if (!i->ifa_addr || i->ifa_addr->sa_family != AF_INET || !(i->ifa_flags & IFF_UP) || i->ifa_flags & IFF_LOOPBACK)
-      continue;
-    const struct sockaddr_in *a = (const struct sockaddr_in *)i->ifa_addr;
-    inet_ntop(AF_INET, &a->sin_addr, m->hosts[m->nhosts++], ADDRESS_ROOM);
-  }
-  freeifaddrs(list);
-  if (!m->nhosts) strcpy(m->hosts[m->nhosts++], "127.0.0.1");
-}
-
-static void write_file(meeting *m) {
-  if (getrandom(&m->token, sizeof m->token, 0) != sizeof m->token) m->token = (uint64_t)time(NULL) ^ (uint64_t)getpid();
-  char temporary[sizeof m->path + 32];
-  snprintf(temporary, sizeof temporary, "%s.%d", m->path, (int)getpid());
-  FILE *f = fopen(temporary, "w");
-  if (!f)
-    perf_fail(PERF_INTERNAL, "cannot write %s: %s (HOCKET_PERF_DIR names another folder)", temporary, strerror(errno));
-  fprintf(f, "%016llx %d", (unsigned long long)m->token, m->port);
-  for (int i = 0; i < m->nhosts; i++) fprintf(f, " %s", m->hosts[i]);
-  fputc('\n', f);
-  /* The file is complete before it gets its name. */
-  if (fclose(f) || rename(temporary, m->path))
-    perf_fail(PERF_INTERNAL, "cannot write %s: %s", m->path, strerror(errno));
-}
-
-static void set_timeout(int fd, int seconds) {
-  struct timeval t = {.tv_sec = seconds};
-  setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
-}
-
-/* Says to both sides, here once, that a process is not of this job. */
-static void refuse(const perf_launch *l, const meeting *m, int fd, const greeting *g, bool *reported) {
-  send(fd, &refused, 1, MSG_NOSIGNAL);
-  if (*reported || m->path[0]) return;
-  *reported = true;
-  fprintf(stderr,
-          "# process 0 of %d refuses at port %d a process of another job, number %d of %d: another launcher, user, name"
-          " of the job or number of processes; give each job a MASTER_PORT of its own\n",
-          l->nprocs, m->port, g->proc, g->nprocs);
-}
-
-/* The rank of a new connection, or -1. */
-static int greet(const perf_launch *l, const meeting *m, int fd, bool *reported) {
-  greeting g;
-  int one = 1;
-  set_timeout(fd, GREETING_SECONDS);
-  if (recv(fd, &g, sizeof g, MSG_WAITALL) != sizeof g || memcmp(g.magic, magic, sizeof magic)) return -1;
-  if (g.token != m->token || g.nprocs != l->nprocs || g.proc < 1 || g.proc >= l->nprocs) {
-    refuse(l, m, fd, &g, reported);
-    return -1;
-  }
-  if (l->oob.fds[g.proc] >= 0) {
-    fprintf(stderr, "# two processes have the number %d of %d\n", g.proc, l->nprocs);
-    return -1;
-  }
-  if (send(fd, &welcome, 1, MSG_NOSIGNAL) != 1) return -1;
-  set_timeout(fd, 0);
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  return g.proc;
-}
-
-static void meet_all(perf_launch *l, meeting *m) {
-  bool local = m->path[0] ? l->local_procs == l->nprocs : is_loopback(m->hosts[0]);
-  int listener = listen_on(m, local), missing = l->nprocs - 1;
-  if (m->path[0]) own_addresses(m, local), write_file(m);
-  for (int p = 0; p < l->nprocs; p++) l->oob.fds[p] = -1;
-  double start = perf_now();
-  bool reported = false, refusal_reported = false;
-  while (missing) {
-    char where[1200];
-    describe(l, m, where, sizeof where);
-    set_timeout(listener, 1);
-    int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC), proc = fd >= 0 ? greet(l, m, fd, &refusal_reported) : -1;
-    if (proc >= 0)
-      l->oob.fds[proc] = fd, missing--;
-    else if (fd >= 0)
-      close(fd);
-    if (missing && !reported && perf_now() - start > REPORT_SECONDS) {
-      fprintf(stderr, "# process 0 waits %s for %d of %d processes\n", where, missing, l->nprocs);
-      reported = true;
-    }
-    if (missing && perf_now() - start > WAIT_SECONDS) {
-      if (m->path[0]) unlink(m->path);
-      perf_fail(PERF_INTERNAL, "%d of %d processes did not come %s within %d s", missing, l->nprocs, where,
-                WAIT_SECONDS);
-    }
-  }
-  close(listener);
-  if (m->path[0]) unlink(m->path);
+bool perf_meet_differs(const perf_greeting *mine, const perf_greeting *other, char *text, size_t room) {
+  if (other->nprocs != mine->nprocs)
+    snprintf(text, room, "it was started with %d processes, this one with %d", other->nprocs, mine->nprocs);
+  else if (other->user != mine->user)
+    snprintf(text, room, "it is of user id %u, this one of %u", other->user, mine->user);
+  else if (other->token != mine->token)
+    snprintf(text, room, "it has another launcher or another name of the job");
+  else
+    return false;
+  return true;
 }
 
 /* ------------------------------------------------------------ the others -- */
 
-static bool read_file(meeting *m) {
-  FILE *f = fopen(m->path, "r");
-  if (!f) return false;
-  unsigned long long token;
-  m->nhosts = 0;
-  bool good = fscanf(f, "%llx %d", &token, &m->port) == 2;
-  m->token = token;
-  while (good && m->nhosts < MAX_ADDRESSES && fscanf(f, " %255s", m->hosts[m->nhosts]) == 1) m->nhosts++;
-  fclose(f);
-  return good && m->nhosts;
+typedef struct search {
+  const perf_launch *l;
+  perf_meeting *m;
+  bool reported;   /* why nothing can be found, or who is at the address instead */
+  char cause[160]; /* of the last try */
+} search;
+
+/* Connects, and asks whether this is process 0 of this job. */
+static bool ask(search *s, int fd, const struct addrinfo *a, const char *host) {
+  perf_greeting mine, answer;
+  char why[256];
+  perf_meet_greeting(s->l, s->m, &mine);
+  if (connect(fd, a->ai_addr, a->ai_addrlen)) { /* its time is SO_SNDTIMEO's */
+    snprintf(s->cause, sizeof s->cause, "%s", errno == EINPROGRESS ? "no answer" : strerror(errno));
+    return false;
+  }
+  snprintf(s->cause, sizeof s->cause, "what listens there does not answer as process 0");
+  if (send(fd, &mine, sizeof mine, MSG_NOSIGNAL) != sizeof mine ||
+      recv(fd, &answer, sizeof answer, MSG_WAITALL) != sizeof answer ||
+      memcmp(answer.magic, mine.magic, sizeof mine.magic) != 0)
+    return false;
+  if (answer.welcome) return send(fd, "", 1, MSG_NOSIGNAL) == 1; /* process 0 counts this one from here on */
+  if (!perf_meet_differs(&mine, &answer, why, sizeof why)) return false;
+  if (!s->reported && (!s->m->name[0] || answer.token))
+    fprintf(
+        stderr,
+        "# process %d of %d: what listens at %s port %d is process 0 of another job: %s; give each job a MASTER_PORT"
+        " of its own, and all its processes the same launcher, user and number\n",
+        s->l->proc, s->l->nprocs, host, s->m->port, why);
+  s->reported = true;
+  return false;
 }
 
-/* What process 0 answers on a new connection; 0: nothing. */
-static char ask(int fd, const greeting *g) {
-  char answer = 0;
-  if (send(fd, g, sizeof *g, MSG_NOSIGNAL) != sizeof *g || recv(fd, &answer, 1, 0) != 1) return 0;
-  return answer;
-}
-
-static int try_host(const perf_launch *l, const meeting *m, const char *host, bool *reported) {
+static int try_host(search *s, const char *host) {
   struct addrinfo hints = {.ai_socktype = SOCK_STREAM}, *list = NULL;
+  struct timeval limit = {.tv_sec = PERF_MEET_ANSWER_SECONDS}, none = {.tv_sec = 0};
   char port[16];
-  snprintf(port, sizeof port, "%d", m->port);
-  int error = getaddrinfo(host, port, &hints, &list);
+  snprintf(port, sizeof port, "%d", s->m->port);
+  int error = getaddrinfo(host, port, &hints, &list), found = -1, one = 1;
   if (error) { /* the name may become known later; the user learns of the error now */
-    if (!*reported)
-      fprintf(stderr, "# process %d cannot resolve '%s', the host of process 0, yet: %s\n", l->proc, host,
+    if (!s->reported)
+      fprintf(stderr, "# process %d cannot resolve '%s', the host of process 0, yet: %s\n", s->l->proc, host,
               gai_strerror(error));
-    *reported = true;
+    s->reported = true;
     return -1;
   }
-  greeting g = {.token = m->token, .nprocs = l->nprocs, .proc = l->proc};
-  memcpy(g.magic, magic, sizeof magic);
-  int found = -1, one = 1;
   for (struct addrinfo *a = list; a && found < 0; a = a->ai_next) {
     int fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) continue;
-    struct timeval limit = {.tv_sec = 10};
-    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit); /* connect uses this limit too */
-    set_timeout(fd, 10);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    char answer = connect(fd, a->ai_addr, a->ai_addrlen) ? 0 : ask(fd, &g);
-    if (answer == welcome) {
-      limit.tv_sec = 0;
-      setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-      set_timeout(fd, 0);
-      found = fd;
-    } else {
+    if (!ask(s, fd, a, host)) {
       close(fd);
-      if (answer == refused && !*reported && !m->path[0]) {
-        fprintf(
-            stderr,
-            "# process %d of %d: what listens at %s port %d is process 0 of another job: give each job a MASTER_PORT"
-            " of its own, and all its processes the same launcher, user and number\n",
-            l->proc, l->nprocs, host, m->port);
-        *reported = true;
-      }
+      continue;
     }
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &none, sizeof none);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &none, sizeof none);
+    found = fd;
   }
   freeaddrinfo(list);
   return found;
 }
 
-static void meet_first(perf_launch *l, meeting *m) {
+static int try_hosts(search *s) {
+  int fd = -1;
+  for (int i = 0; i < s->m->nhosts && fd < 0; i++) fd = try_host(s, s->m->hosts[i]);
+  return fd;
+}
+
+static int try_files(search *s) {
+  int fd = -1, turn = 0;
+  snprintf(s->cause, sizeof s->cause, "there is none yet");
+  while (fd < 0 && perf_meet_read(s->m, &turn)) fd = try_hosts(s);
+  if (fd < 0 && s->m->stranger >= 0)
+    snprintf(s->cause, sizeof s->cause, "one there is of user id %lld, and is not used", (long long)s->m->stranger);
+  return fd;
+}
+
+static void meet_first(perf_launch *l, perf_meeting *m) {
   double start = perf_now();
   long pause_ms = 10;
-  bool reported = false;
+  bool said = false;
+  search s = {.l = l, .m = m};
   for (;;) {
-    int fd = -1;
-    if (!m->path[0] || read_file(m))
-      for (int i = 0; i < m->nhosts && fd < 0; i++) fd = try_host(l, m, m->hosts[i], &reported);
+    char where[1200];
+    int fd = m->name[0] ? try_files(&s) : try_hosts(&s);
     if (fd >= 0) {
       l->oob.fds[0] = fd;
       return;
     }
-    if (perf_now() - start > WAIT_SECONDS) {
-      char where[1200];
-      describe(l, m, where, sizeof where);
-      perf_fail(PERF_INTERNAL, "process %d of %d did not find process 0 %s within %d s", l->proc, l->nprocs, where,
-                WAIT_SECONDS);
+    perf_meet_where(l, m, where, sizeof where);
+    if (perf_now() - start > PERF_MEET_SECONDS)
+      perf_fail(PERF_INTERNAL, "process %d of %d did not find process 0 %s within %d s: %s", l->proc, l->nprocs, where,
+                PERF_MEET_SECONDS, s.cause);
+    if (!said && !s.reported && perf_now() - start > PERF_MEET_REPORT_SECONDS) {
+      fprintf(stderr, "# process %d of %d looks for process 0 %s: %s\n", l->proc, l->nprocs, where, s.cause);
+      said = true;
     }
     struct timespec pause = {.tv_nsec = pause_ms * 1000000};
     nanosleep(&pause, NULL);
@@ -373,13 +257,13 @@ static void meet_first(perf_launch *l, meeting *m) {
 }
 
 void perf_meet(perf_launch *l) {
-  meeting *m = malloc(sizeof *m);
+  perf_meeting *m = malloc(sizeof *m);
   l->oob.fds = malloc(sizeof(int) * (size_t)l->nprocs);
   if (!m || !l->oob.fds) perf_fail(PERF_INTERNAL, "out of memory");
   choose_meeting(l, m);
   if (l->proc)
     meet_first(l, m);
   else
-    meet_all(l, m);
+    perf_meet_serve(l, m);
   free(m);
 }

@@ -24,6 +24,7 @@ hk_job *hk_job_new(ncclComm_t c, const hk_init *how, ncclComm_t *handle) {
 }
 
 static void free_how(hk_init *how) {
+  if (how->ids) explicit_bzero(how->ids, (size_t)how->nids * sizeof *how->ids); /* they have secrets */
   free(how->ids);
   free(how->exclude);
   how->ids = NULL;

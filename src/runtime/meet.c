@@ -25,8 +25,11 @@ typedef struct hk_row {
 } hk_row;
 
 static void fill_row(ncclComm_t c, hk_row *row) {
-  row->peer =
-      (hk_peer){.host = hk_host_id(), .process = hk_process_id(), .pid = (int32_t)getpid(), .device = c->device};
+  row->peer = (hk_peer){.host = hk_host_id(),
+                        .process = hk_process_id(),
+                        .pid = (int32_t)getpid(),
+                        .pid_space = hk_process_space(),
+                        .device = c->device};
   hk_hosts_publish(row->cpus, &row->shm_off);
   c->peers[c->rank] = row->peer;
 }

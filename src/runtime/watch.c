@@ -150,6 +150,8 @@ hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity 
   hk_board *b = hk_wire_board(c, rank);
   /* On a crowded host it may only be slow to answer. */
   if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
+  /* In another container the number is of no process, or of the wrong one. */
+  if (!peer->pid_space || peer->pid_space != c->peers[c->rank].pid_space) return p;
   char state = process_state(peer->pid);
   if (state == 0 || state == 'T' || state == 't') return p;
   read_board(b, out);

@@ -154,12 +154,23 @@ bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const voi
          hk_shm_cma_read(env->peers[peer].pid, at, seen, bytes) == 0 && memcmp(seen, expected, bytes) == 0;
 }
 
+/* The kernel refused what it allowed in the init. */
+static hk_status forbidden(int rank, int peer) {
+  return HK_FAIL(
+      HK_ERR_SYSTEM,
+      "rank %d may not use rank %d's memory any more (EPERM): one of the two processes has changed its user, "
+      "its capabilities or its dumpable flag since the init; do that before the init, or start all ranks with "
+      "HOCKET_CMA=0",
+      rank, peer);
+}
+
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes) {
   const hk_transport_env *env = state->env;
   for (size_t done = 0; done < bytes;) {
     struct iovec local = {(void *)((uintptr_t)from + done), bytes - done};
     struct iovec remote = {(void *)(uintptr_t)(at + done), bytes - done};
     ssize_t n = process_vm_writev(env->peers[peer].pid, &local, 1, &remote, 1, 0);
+    if (n < 0 && errno == EPERM) return forbidden(env->rank, peer);
     if (n <= 0)
       return HK_FAIL(
           HK_ERR_REMOTE,
@@ -181,6 +192,7 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
   size_t done;
   unsigned char seen;
   if (read_some(peer->pid, ref->offset, to, bytes, &done) == 0) return HK_OK;
+  if (errno == EPERM) return forbidden(env->rank, (int)link->peer);
   /* The kernel does not say which of the two buffers is no memory: if the peer's can be read, it is this rank's. */
   if (errno == EFAULT && hk_shm_cma_read(peer->pid, ref->offset + done, &seen, 1) == 0)
     return HK_FAIL(

@@ -16,9 +16,9 @@ typedef struct hk_peer {
   uint64_t host;    /* equal: the ranks can share memory */
   uint64_t process; /* equal: the ranks are threads of one process, addresses mean the same */
   int32_t pid;
-  int32_t device; /* -1: host memory */
-  int32_t cores;  /* that the ranks of its host may run on together; from `join` on */
-  int32_t reserved;
+  uint32_t pid_space; /* the namespace of `pid`; 0: unknown */
+  int32_t device;     /* -1: host memory */
+  int32_t cores;      /* that the ranks of its host may run on together; from `join` on */
 } hk_peer;
 
 union hk_addr;     /* base/addr.h */

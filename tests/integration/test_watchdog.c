@@ -352,6 +352,9 @@ static int slow_to_answer(ncclComm_t c, int rank, int n, void *arg) {
     c->peers[1].host++; /* a process of another host is not looked at */
     faults += RANK_IS(hk_watch_ask(c, 1, MS(50), &a) == HK_PRESENCE_STOPPED);
     c->peers[1] = peer;
+    c->peers[1].pid_space++; /* nor one of another container */
+    faults += RANK_IS(hk_watch_ask(c, 1, MS(50), &a) == HK_PRESENCE_STOPPED);
+    c->peers[1] = peer;
     c->peers[1].pid = 0; /* there is none */
     faults += RANK_IS(hk_watch_ask(c, 1, MS(50), &a) == HK_PRESENCE_STOPPED);
     c->peers[1] = peer;

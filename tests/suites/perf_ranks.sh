@@ -87,10 +87,89 @@ for ((i = 0; i < 200; i++)); do
 done
 kill $other
 wait $other 2>/dev/null
-grep -q "process 0 of 2 refuses at port $((port + 2)) a process of another job, number 1 of 2" "$tmp/err" &&
+grep -q "process 0 of 2 refuses at port $((port + 2)) process 1 of 2 of another job: it has another launcher" "$tmp/err" &&
   grep -q "process 1 of 2: .* is process 0 of another job" "$tmp/err.1" || complain "another job: $(cat "$tmp/err" "$tmp/err.1")"
 RANK=1 $job "$perf" -b 8 -e 8 -n 2 >"$tmp/out.1" 2>&1 && wait $first || complain "after another job: $(cat "$tmp/err" "$tmp/out.1")"
 [ "$(grep -c refuses "$tmp/err")" = 1 ] || complain "a refusal is said more than once: $(cat "$tmp/err")"
+
+# Wrong numbers and users are named on both sides; and a process that finds nothing says where it looks.
+meet() { # process:number-of-processes port command-prefix...
+  env RANK=${1%%:*} WORLD_SIZE=${1##*:} MASTER_ADDR=127.0.0.1 "MASTER_PORT=$2" "${@:3}" "$perf" -b 8 -e 8 -n 2
+}
+both() { # name words-of-process-0 words-of-process-1
+  grep -q "process 0 of 2 refuses at port [0-9]* process 1 of . of another job: $2" "$tmp/$1.0" &&
+    grep -q "process 1 of .*: what listens at .* is process 0 of another job: $3" "$tmp/$1.1" ||
+    complain "$1: $(cat "$tmp/$1.0" "$tmp/$1.1")"
+}
+meet 1:2 $((port + 3)) timeout 7 >"$tmp/alone" 2>&1 &
+alone=$!
+meet 0:2 $((port + 4)) timeout 3 >"$tmp/sizes.0" 2>&1 &
+meet 1:3 $((port + 4)) timeout 3 >"$tmp/sizes.1" 2>&1 &
+if [ "$(id -u)" = 0 ]; then
+  meet 0:2 $((port + 5)) timeout 3 >"$tmp/users.0" 2>&1 &
+  meet 1:2 $((port + 5)) timeout 3 setpriv --reuid 65534 --clear-groups >"$tmp/users.1" 2>&1 &
+fi
+wait $alone
+wait
+both sizes "it was started with 3 processes, this one with 2" "it was started with 2 processes, this one with 3"
+[ "$(id -u)" != 0 ] || both users "it is of user id 65534, this one of 0" "it is of user id 0, this one of 65534"
+grep -q "process 1 of 2 looks for process 0 at 127.0.0.1 port $((port + 3)): Connection refused" "$tmp/alone" ||
+  complain "a process that finds nothing says: $(cat "$tmp/alone")"
+
+# Idle connections and some that send a byte now and then delay no process.
+python3 - $((port + 6)) <<'PYTHON' &
+import socket, sys, time
+end, idle = time.monotonic() + 60, []
+while len(idle) < 40 and time.monotonic() < end:
+    try:
+        idle.append(socket.create_connection(("127.0.0.1", int(sys.argv[1])), timeout=5))
+    except OSError:
+        time.sleep(0.005)
+while time.monotonic() < end:
+    for s in idle[::2]:
+        try:
+            s.send(b"h")
+        except OSError:
+            sys.exit()
+    time.sleep(0.1)
+PYTHON
+strangers=$!
+meet 0:3 $((port + 6)) timeout 60 >"$tmp/out" 2>&1 &
+first=$!
+sleep 0.5
+began=$(date +%s%N)
+meet 1:3 $((port + 6)) timeout 60 >"$tmp/out.1" 2>&1 &
+meet 2:3 $((port + 6)) timeout 60 >"$tmp/out.2" 2>&1
+wait $first || complain "beside idle connections: $(cat "$tmp"/out*)"
+kill $strangers 2>/dev/null
+[ $((($(date +%s%N) - began) / 1000000)) -lt 5000 ] || complain "idle connections delay processes by seconds"
+
+# The file of a job of one host is this user's, and others cannot read it. A file of another user with its name is not used.
+file_of() { # process
+  env OMPI_COMM_WORLD_RANK="$1" OMPI_COMM_WORLD_SIZE=2 OMPI_COMM_WORLD_LOCAL_SIZE=2 PMIX_NAMESPACE="file.$$" "HOCKET_PERF_DIR=$tmp" timeout 60 "$perf" -b 8 -e 8 -n 2
+}
+file_of 0 >"$tmp/out" 2>&1 &
+first=$!
+for ((i = 0; i < 200; i++)); do
+  file=$(compgen -G "$tmp/.hocket-perf-*") && break
+  sleep 0.02
+done
+[ "$(stat -c '%a %u' "$file")" = "600 $(id -u)" ] || complain "the file's mode and owner are $(stat -c '%a %u' "$file")"
+if [ "$(id -u)" = 0 ]; then
+  echo "0000000000000001 $((port + 7)) 127.0.0.1" >"${file%-*}-000000"
+  chown 65534 "${file%-*}-000000"
+  file_of 1 >"$tmp/out.1" 2>&1 && wait $first || complain "beside another user's file: $(cat "$tmp/out" "$tmp/out.1")"
+  file_of 1 >"$tmp/out.1" 2>&1 &
+  other=$!
+  for ((i = 0; i < 400; i++)); do
+    grep -q 'one there is of user id 65534, and is not used' "$tmp/out.1" && break
+    sleep 0.02
+  done
+  kill $other
+  grep -q 'one there is of user id 65534, and is not used' "$tmp/out.1" || complain "another user's file: $(cat "$tmp/out.1")"
+else
+  file_of 1 >"$tmp/out.1" 2>&1 && wait $first || complain "the file: $(cat "$tmp/out" "$tmp/out.1")"
+fi
 
 # An unknown host name (no name has so long a part) is reported long before the end of the wait.
 RANK=1 WORLD_SIZE=2 MASTER_ADDR=$(printf 'x%.0s' {1..70}) MASTER_PORT=$port "$perf" >"$tmp/out" 2>"$tmp/err" &

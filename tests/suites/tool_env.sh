@@ -36,6 +36,19 @@ gives 0 env NCCL_BUFFSIZE=4194304 "$hocket" env --set
 says "HOCKET_SLOT_BYTES  524288   NCCL_BUFFSIZE"
 gives 0 "$hocket" env --markdown
 says '| `NCCL_ALGO` | unset | default |'
+# A program with more rights than its caller takes no file and no library from the caller's environment.
+if [ "$(id -u)" = 0 ] && cp "$hocket" "$tmp/suid" && chown 65534 "$tmp/suid" && chmod 4755 "$tmp/suid" &&
+  chmod 755 "$tmp" && [ "$("$tmp/suid" env HOCKET_SLOTS | grep -c value)" = 1 ]; then
+  printf 'NCCL_ALGO = ring\n' >"$tmp/.nccl.conf"
+  gives 1 env NCCL_NET_PLUGIN=evil NCCL_TOPO_FILE=/x NCCL_CONF_FILE="$tmp/.nccl.conf" HOCKET_SLOTS=4 "$tmp/suid" env --set
+  says "NCCL_NET_PLUGIN is ignored: this program has more rights than the user who started it"
+  says "NCCL_TOPO_FILE is ignored"
+  says "HOCKET_SLOTS  4      environment"
+  grep -q "NCCL_ALGO" "$tmp/out" && complain "a set-user-id program reads its caller's configuration file"
+  rm "$tmp/.nccl.conf"
+else
+  echo "SKIP: a set-user-id program needs root to make one"
+fi
 if command -v jq >/dev/null; then
   gives 1 env NCCL_ALGOO=1 HOCKET_SLOTS=4 "$hocket" env --json
   got=$(jq -r '.parameters[] | select(.name == "HOCKET_SLOTS") | "\(.value) \(.default) \(.min) \(.max) \(.origin)"' "$tmp/out")

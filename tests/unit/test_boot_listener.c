@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
 /* What the listener's thread does at each tick. */
+#include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
@@ -252,6 +254,50 @@ START_TEST(queue) {
 }
 END_TEST
 
+/* How often the heap has the second half of a secret, which `masked` has inverted: the allocator may have overwritten
+ * the first half of what was freed. Takes no memory itself. */
+static int found_in_heap(const uint8_t masked[HK_SECRET_BYTES]) {
+  enum { HALF = HK_SECRET_BYTES / 2 };
+  static char maps[1 << 16];
+  unsigned long from, to;
+  int n = 0, fd = open("/proc/self/maps", O_RDONLY);
+  size_t have = 0;
+  for (ssize_t got; (got = read(fd, maps + have, sizeof maps - 1 - have)) > 0;) have += (size_t)got;
+  close(fd);
+  char *line = strstr(maps, "[heap]");
+  ck_assert_ptr_nonnull(line);
+  while (line > maps && line[-1] != '\n') line--;
+  ck_assert_int_eq(sscanf(line, "%lx-%lx", &from, &to), 2);
+  for (const uint8_t *p = (const uint8_t *)from; p + HALF <= (const uint8_t *)to; p++) {
+    int same = 0;
+    while (same < HALF && (p[same] ^ masked[HALF + same]) == 0xff) same++;
+    n += same == HALF;
+  }
+  return n;
+}
+
+/* Core dumps and reused memory have no secret of an id or a communicator that has ended. */
+START_TEST(secrets_are_cleared) {
+  ncclUniqueId id;
+  hk_boot_id parts;
+  hk_bootstrap *b;
+  hk_wait_env env = {.spins = 0};
+  uint8_t of_id[HK_SECRET_BYTES], of_family[HK_SECRET_BYTES];
+  mallopt(M_TRIM_THRESHOLD, 1 << 30); /* what is freed stays in sight */
+  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
+  ck_assert_int_eq(hk_boot_id_decode(&parts, &id), HK_OK);
+  for (int i = 0; i < HK_SECRET_BYTES; i++) of_id[i] = (uint8_t)~parts.secret[i];
+  ck_assert_int_gt(found_in_heap(of_id), 0); /* the root's */
+  hk_bootstrap_options o = {.rank = 0, .nranks = 1, .wait = &env};
+  ck_assert_int_eq(hk_bootstrap_join(&b, &id, 1, &o), HK_OK);
+  for (int i = 0; i < HK_SECRET_BYTES; i++) of_family[i] = (uint8_t)~hk_bootstrap_secret(b)[i];
+  hk_bootstrap_leave(b);
+  for (uint64_t end = hk_now_ns() + 20 * S; found_in_heap(of_id) && hk_now_ns() < end;) usleep(1000); /* its sweep */
+  ck_assert_int_eq(found_in_heap(of_id), 0);
+  ck_assert_int_eq(found_in_heap(of_family), 0);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("listener");
   tcase_add_checked_fixture(t, setup, teardown);
@@ -262,6 +308,7 @@ int main(void) {
   tcase_add_test(t, silent_connection);
   tcase_add_test(t, encrypted_connection);
   tcase_add_test(t, accepts_again);
+  tcase_add_test(t, secrets_are_cleared);
   tcase_add_loop_test(t, refusals_end, 0, 2);
   tcase_add_loop_test(t, queue, 0, 4);
   return suite_run_one("listener", t);

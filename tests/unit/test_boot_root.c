@@ -273,6 +273,27 @@ START_TEST(again) {
 }
 END_TEST
 
+/* A hello that is repeated without end takes four connections, and the rank's own, the first, stays. */
+START_TEST(repeated) {
+  enum { TIMES = 9, MOST_OF_ONE = 4 };
+  guest g[TIMES], last = a_guest(HK_HELLO_JOIN, 1, 2, 1, 0);
+  hk_root *r = new_root();
+  for (int i = 0; i < TIMES; i++) {
+    g[i] = a_guest(HK_HELLO_JOIN, 0, 2, 1, 0);
+    come(&g[i]);
+    ck_assert_int_eq(ack_of(&g[i]), HK_ACK_OK);
+    ck_assert(i < MOST_OF_ONE ? is_open(&g[i]) : is_closed(&g[i]));
+  }
+  ck_assert(r->joined == 1 && r->state == HK_ROOT_GATHERING);
+  come(&last);
+  ck_assert_int_eq(ack_of(&last), HK_ACK_OK);
+  for (int i = 0; i < MOST_OF_ONE; i++) expect_next(&g[i], &last);
+  expect_next(&last, &g[0]);
+  leave(g, TIMES);
+  leave(&last, 1);
+}
+END_TEST
+
 /* ---- connections that end, and times ---- */
 
 /* A rank that closed its connection has half a second to come again, one whose connection broke five seconds. */
@@ -594,6 +615,7 @@ int main(void) {
   tcase_add_loop_test(t, wrong_ones_get_the_cause, 0, HK_ARRAY_LENGTH(wrongs));
   tcase_add_test(t, first_is_wrong);
   tcase_add_loop_test(t, again, 0, 4);
+  tcase_add_test(t, repeated);
   tcase_add_loop_test(t, lost_ranks, 0, 2);
   tcase_add_loop_test(t, lost_and_back, 0, 2);
   tcase_add_loop_test(t, missing_ranks, 0, HK_ARRAY_LENGTH(gaps));
