@@ -31,6 +31,10 @@ static uint64_t hash_text(const char *text) {
 static hk_status read_level(hk_param_id id, const char *name, hk_path_class *out) {
   const char *text = hk_param_str(id);
   if (!text || hk_path_class_parse(text, out)) return HK_OK;
+  if (*text && strspn(text, "0123456789") == strlen(text)) {
+    *out = HK_PATH_SYS; /* a number above the last level, as NCCL takes it */
+    return HK_OK;
+  }
   return HK_FAIL(HK_ERR_ARGUMENT, "%s is \"%s\", which is no level: write one of LOC, NVL, PIX, PXB, PHB, SYS", name,
                  text);
 }

@@ -34,9 +34,8 @@ bool hk_path_class_parse(const char *text, hk_path_class *out) {
       *out = (hk_path_class)i;
       return true;
     }
-  if (strspn(text, "0123456789") != strlen(text)) return false;
-  const unsigned long level = strtoul(text, NULL, 10), last = HK_ARRAY_LENGTH(old_levels) - 1;
-  *out = old_levels[level < last ? level : last]; /* as NCCL takes numbers above its last level */
+  if (text[0] < '0' || text[0] > '5' || text[1]) return false;
+  *out = old_levels[text[0] - '0'];
   return true;
 }
 

@@ -194,6 +194,9 @@ START_TEST(settings) {
   }
   hk_overrides_clear(&o);
   hk_overrides_clear(&p);
+  ck_assert_int_eq(read_with(&p, (setting[]){{"NCCL_P2P_LEVEL", "6"}, {NULL, NULL}}, 0, 0), HK_OK);
+  ck_assert_int_eq(p.paths.p2p_level, HK_PATH_SYS);
+  hk_overrides_clear(&p);
   ck_assert_int_eq(read_with(&p, (setting[]){{"NCCL_P2P_LEVEL", "LOC"}, {NULL, NULL}}, 0, 0), HK_OK);
   ck_assert(p.paths.no_p2p); /* not the default */
   hk_overrides_clear(&p);

@@ -55,9 +55,8 @@ START_TEST(names) {
     char text[2] = {(char)('0' + i), 0};
     ck_assert(hk_path_class_parse(text, &c) && c == numbers[i]);
   }
-  ck_assert(hk_path_class_parse("6", &c) && c == HK_PATH_SYS && hk_path_class_parse("11", &c) && c == HK_PATH_SYS);
-  ck_assert(!hk_path_class_parse("-1", &c) && !hk_path_class_parse("", &c) && !hk_path_class_parse("PIXX", &c));
-  ck_assert(!hk_path_class_parse("1x", &c) && !hk_path_class_parse(NULL, &c));
+  ck_assert(!hk_path_class_parse("6", &c) && !hk_path_class_parse("", &c) && !hk_path_class_parse("PIXX", &c));
+  ck_assert(!hk_path_class_parse("11", &c) && !hk_path_class_parse(NULL, &c));
   ck_assert_str_eq(hk_path_class_name((hk_path_class)99), "unknown class");
 }
 END_TEST
