@@ -29,7 +29,7 @@ static void open_socket(hk_shm_process *p, const hk_shm_state *s) {
   p->socket = -1;
   if (s->fact.flags & HK_SHM_FACT_SHM_OFF)
     snprintf(p->problem, sizeof p->problem, "NCCL_SHM_DISABLE is 1");
-  else if ((p->socket = hk_shm_listen(p->name)) < 0)
+  else if ((p->socket = hk_shm_listen(p->name, p->secret)) < 0)
     snprintf(p->problem, sizeof p->problem, "it cannot make a unix socket: %s", strerror(errno));
 }
 

@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Datagrams and file descriptors between the processes of a host: see shm_socket.h. */
 #include "shm_socket.h"
+#include <arpa/inet.h>
 #include <errno.h>
+#include <linux/filter.h>
 #include <poll.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
+#include "../base/status.h"
 
 enum { TYPE = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK };
 
@@ -33,13 +36,34 @@ static int fail(int s) {
   return -1;
 }
 
-int hk_shm_listen(char *name) {
+/* The kernel runs this for the sender, before a datagram is queued: without the secret it is dropped there. A
+ * descriptor that came with it is closed by its sender too, and not on this process's thread, which could wait long for
+ * that (a socket with SO_LINGER); and strangers cannot fill the queue. */
+_Static_assert(offsetof(hk_shm_message, secret) == 0, "the filter compares a message's first bytes");
+static int admit_secret(int s, const uint8_t *secret) {
+  enum { WORDS = 4 };
+  struct sock_filter f[2 * WORDS + 2];
+  struct sock_fprog program = {.len = HK_ARRAY_LENGTH(f), .filter = f};
+  for (unsigned i = 0; i < WORDS; i++) {
+    uint32_t word;
+    memcpy(&word, secret + 4 * i, sizeof word);
+    f[2 * i] = (struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 4 * i);
+    f[2 * i + 1] =
+        (struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, ntohl(word), 0, (uint8_t)(2 * (WORDS - i) - 1));
+  }
+  f[2 * WORDS] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, UINT32_MAX);
+  f[2 * WORDS + 1] = (struct sock_filter)BPF_STMT(BPF_RET | BPF_K, 0);
+  return setsockopt(s, SOL_SOCKET, SO_ATTACH_FILTER, &program, sizeof program);
+}
+
+int hk_shm_listen(char *name, const uint8_t *secret) {
   uint64_t random[2];
   if (getrandom(random, sizeof random, 0) != sizeof random) return -1;
   snprintf(name, HK_SHM_NAME, "hocket-%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
   int s = open_socket();
   if (s < 0) return -1;
   hk_shm_address a = address_of(name);
+  (void)admit_secret(s, secret); /* without the kernel's filters hk_shm_receive still drops what has no secret */
   return bind(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
 }
 

@@ -56,9 +56,9 @@ typedef struct hk_shm_address {
   socklen_t bytes;
 } hk_shm_address;
 
-/* Makes a nonblocking socket with a random name, which is written to `name` (HK_SHM_NAME bytes). Returns -1 with
- * errno. */
-int hk_shm_listen(char *name);
+/* Makes a nonblocking socket with a random name, which is written to `name` (HK_SHM_NAME bytes), for messages with the
+ * secret. Returns -1 with errno. */
+int hk_shm_listen(char *name, const uint8_t *secret);
 /* Makes a nonblocking socket that receives only from the socket called `name`. Returns -1 with errno. */
 int hk_shm_dial(const char *name);
 /* Sends a datagram without waiting, with `fd` unless it is -1. `to` is NULL on a dialled socket. Returns false with
