@@ -30,6 +30,7 @@ typedef int hk_ssl_life(hk_ssl_bio *);
   X(SSL_CTRL_SET_MIN_PROTO_VERSION, 123)                                                                               \
   X(SSL_CTRL_SET_MAX_PROTO_VERSION, 124)                                                                               \
   X(SSL_VERIFY_PEER, 1)                                                                                                \
+  X(SSL_KEY_UPDATE_NOT_REQUESTED, 0)                                                                                   \
   X(SSL_ERROR_SSL, 1)                                                                                                  \
   X(SSL_ERROR_WANT_READ, 2)                                                                                            \
   X(SSL_ERROR_WANT_WRITE, 3)                                                                                           \
@@ -60,6 +61,8 @@ enum {
   HK_OPENSSL_NUMBERS(X)
 #undef X
 };
+
+enum { HK_BIO_CTRL_SET_KTLS = 72 }; /* internal/bio.h, which is not installed */
 
 /* F(type, name, arguments): of libcrypto.so.3, and of libssl.so.3 */
 #define HK_CRYPTO_CALLS(F)                                                                                             \
@@ -114,6 +117,7 @@ enum {
   F(hk_ssl_bio *, SSL_get_wbio, (const hk_ssl *))                                                                      \
   F(int, SSL_read, (hk_ssl *, void *, int))                                                                            \
   F(int, SSL_write, (hk_ssl *, const void *, int))                                                                     \
+  F(int, SSL_key_update, (hk_ssl *, int))                                                                              \
   F(int, SSL_pending, (const hk_ssl *))                                                                                \
   F(int, SSL_get_error, (const hk_ssl *, int))
 #endif

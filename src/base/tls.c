@@ -4,6 +4,7 @@
 #include "tls.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -160,14 +161,19 @@ static int write_quietly(hk_ssl_bio *b, const char *data, int bytes) {
   return n;
 }
 
+/* OpenSSL receives: the kernel cannot go on when the peer changes its key. */
+static long control(hk_ssl_bio *b, int command, long is_send, void *arg) {
+  if (command == HK_BIO_CTRL_SET_KTLS && !is_send) return 0;
+  return lib.BIO_meth_get_ctrl(lib.BIO_s_socket())(b, command, is_send, arg);
+}
+
 static bool make_socket_method(void) {
   if (process.socket) return true;
   const hk_ssl_bio_method *from = lib.BIO_s_socket();
   hk_ssl_bio_method *m = lib.BIO_meth_new(HK_BIO_TYPE_SOCKET, "hocket");
   process.socket = m;
   return m && lib.BIO_meth_set_write(m, write_quietly) && lib.BIO_meth_set_read(m, lib.BIO_meth_get_read(from)) &&
-         lib.BIO_meth_set_ctrl(m, lib.BIO_meth_get_ctrl(from)) &&
-         lib.BIO_meth_set_create(m, lib.BIO_meth_get_create(from)) &&
+         lib.BIO_meth_set_ctrl(m, control) && lib.BIO_meth_set_create(m, lib.BIO_meth_get_create(from)) &&
          lib.BIO_meth_set_destroy(m, lib.BIO_meth_get_destroy(from));
 }
 
@@ -229,9 +235,11 @@ bool hk_tls_on(void) { return !hk_tcp_is_plain() && process.ctx; }
 typedef struct connection {
   pthread_mutex_t lock; /* a connection may be read by one thread and written by another */
   hk_ssl *ssl;
-  size_t held;  /* bytes of a record that the kernel has not taken yet; the caller knows them as not sent */
-  size_t ahead; /* bytes of such a record that were sent later; the caller gives them once more */
-  int error;    /* that ended reading */
+  size_t held;      /* bytes of a record that the kernel has not taken yet; the caller knows them as not sent */
+  unsigned records; /* sent with the key of now */
+  bool renews;      /* the message that the key changes has not gone out whole */
+  size_t ahead;     /* bytes of such a record that were sent later; the caller gives them once more */
+  int error;        /* that ended reading */
   bool kernel_sends, kernel_receives;
 } connection;
 
@@ -396,13 +404,40 @@ static ssize_t outcome(connection *c, int result) {
   }
 }
 
+unsigned hk_tls_records = 1u << 23; /* for the tests */
+
+/* A key of AES-GCM is for 2^24.5 records (RFC 8446, 5.5); a new one comes earlier. The message goes out whole before
+ * the next record: SSL_write could not tell which of the two the socket did not take. -1: see outcome(). */
+static int renew_key(connection *c) {
+  struct pollfd room = {.fd = (int)lib.BIO_ctrl(lib.SSL_get_wbio(c->ssl), HK_BIO_C_GET_FD, 0, NULL), .events = POLLOUT};
+  if (c->records < hk_tls_records) return 0;
+  /* Only with room for it: until it is out OpenSSL reads nothing, and the peer may be in the same state. */
+  if (!c->renews && (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))) return 0;
+  lib.ERR_clear_error();
+  errno = 0;
+  if (!c->renews && lib.SSL_key_update(c->ssl, HK_SSL_KEY_UPDATE_NOT_REQUESTED) != 1) return 0;
+  c->renews = true;
+  int done = lib.SSL_do_handshake(c->ssl);
+  if (done != 1) {
+    if (outcome(c, done) == 0) errno = EPIPE;
+    return -1;
+  }
+  c->renews = false;
+  c->records = 0;
+  return 0;
+}
+
 /* Sends one record; 0 or less: see outcome(). OpenSSL keeps a record that the kernel does not take, and wants to be
  * called again with as many bytes, which it does not look at. */
-static ssize_t write_record(connection *c, const void *data, size_t bytes) {
+static ssize_t write_record(connection *c, const void *data, size_t bytes, bool holds) {
+  if (!holds && renew_key(c) < 0) return -1;
   lib.ERR_clear_error();
   errno = 0;
   int n = lib.SSL_write(c->ssl, data, (int)bytes);
-  if (n > 0) return n;
+  if (n > 0) {
+    c->records++;
+    return n;
+  }
   ssize_t result = outcome(c, n);
   if (result < 0 && errno == EAGAIN) c->held = bytes;
   if (result == 0) errno = EPIPE;
@@ -444,14 +479,14 @@ static ssize_t send_records(connection *c, const struct iovec *v, int n) {
   if (c->held) {
     size_t held = c->held;
     c->held = 0;
-    if (write_record(c, not_read, held) < 0) return -1;
+    if (write_record(c, not_read, held, true) < 0) return -1;
     c->ahead = held;
   }
   done = c->ahead < total ? c->ahead : total;
   c->ahead -= done;
   while (done < total) {
     const char *from = next_record(v, n, done, stage, &bytes);
-    if (write_record(c, from, bytes) < 0) return done ? (ssize_t)done : -1;
+    if (write_record(c, from, bytes, false) < 0) return done ? (ssize_t)done : -1;
     done += bytes;
   }
   return (ssize_t)done;

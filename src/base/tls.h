@@ -45,6 +45,9 @@ typedef struct hk_tls_stranger {
  * gets no answer. False: call again, with n = 0, when the descriptor is readable. */
 bool hk_tls_refuse(int fd, hk_tls_stranger *s, const void *begin, size_t n);
 
+/* After so many records a connection changes the key of what it sends. */
+extern unsigned hk_tls_records;
+
 /* For `hocket doctor`: OpenSSL's version, or NULL and the reason in `why`. */
 const char *hk_tls_library(char *why, size_t bytes);
 /* Reads HOCKET_ENCRYPTION_KEY_FILE. HK_OK with an empty `key` if it is not set. */

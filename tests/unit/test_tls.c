@@ -121,13 +121,15 @@ static void fill(char *data, unsigned seed) {
   for (size_t i = 0; i < MANY; i++) data[i] = (char)next_random(&seed);
 }
 
+/* From _i 2 on with a new key every few records. */
 START_TEST(pieces) {
   int fd[2];
   if (!have_openssl()) return;
+  if (_i >= 2) hk_tls_records = 3;
   open_pair(fd);
   char *from = malloc(MANY), *to = calloc(1, MANY);
   fill(from, 7);
-  stream out = {.fd = fd[_i], .data = from, .seed = 1}, in = {.fd = fd[1 - _i], .data = to, .seed = 2};
+  stream out = {.fd = fd[_i % 2], .data = from, .seed = 1}, in = {.fd = fd[1 - _i % 2], .data = to, .seed = 2};
   unsigned turns = 3;
   while (in.done < MANY) {
     if (out.done < MANY) send_some(&out);
@@ -148,6 +150,7 @@ static void *receive_all(void *arg) {
 
 /* Each end is read by one thread and written by another at the same time. */
 START_TEST(threads) {
+  hk_tls_records = 100;
   int fd[2];
   pthread_t t[2];
   if (!have_openssl()) return;
@@ -436,7 +439,7 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("tls");
   tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, pieces, 0, 2);
+  tcase_add_loop_test(t, pieces, 0, 4);
   tcase_add_test(t, threads);
   tcase_add_test(t, records);
   tcase_add_test(t, unread);
