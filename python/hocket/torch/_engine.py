@@ -3,6 +3,7 @@
 messages."""
 from __future__ import annotations
 
+import atexit
 import ctypes
 import datetime
 import threading
@@ -25,6 +26,11 @@ from ._work import NOT_ENQUEUED, Completer, Done, Together, Work, backend_error
 
 Call = Callable[["int | None"], int]  # with a stream's handle, or None to block; gives an ncclResult_t
 _POLL_SECONDS = 0.001
+
+# Held by a daemon thread in C++ code of PyTorch, and taken for good when the interpreter ends: until Python 3.14
+# a thread that comes back to an interpreter that has ended is unwound, and C++ aborts the process for that.
+_in_store = threading.Lock()
+atexit.register(_in_store.acquire, timeout=5)
 
 
 class Engine:
@@ -386,18 +392,23 @@ class _Channel:
         """The receiver asks for an id, the sender makes one. The store is polled, because its other users must not wait
         as long as the other rank takes."""
         store, mine, theirs = self.engine.store, f"hocket/{self.key}/id", f"hocket/{self.key}/wanted"
-        if not self.sends:
-            store.set(theirs, b"1")
         awaited, pause = theirs if self.sends else mine, _POLL_SECONDS / 10
-        while not store.check([awaited]):
+        if not self.sends:
+            with _in_store:
+                store.set(theirs, b"1")
+        while True:
             if self._error is not None:
                 raise self._error
+            with _in_store:
+                if store.check([awaited]):
+                    break
             time.sleep(pause)
             pause = min(2 * pause, 20 * _POLL_SECONDS)
-        if not self.sends:
-            return bytes(store.get(mine))
-        made = unique_id()
-        store.set(mine, made)
+        with _in_store:
+            if not self.sends:
+                return bytes(store.get(mine))
+            made = unique_id()
+            store.set(mine, made)
         return made
 
     def issue(self, work: Work, call: Callable[[int, int], int]) -> None:
