@@ -20,7 +20,7 @@ _MAGIC = b"hkpyid2\n"
 _HELLO = struct.Struct("=8sQii")  # magic, job, size, rank
 _REPORT_SECONDS = 10.0
 _GUEST_SECONDS = 5.0  # for all that a connection to rank 0 has to say
-_GUESTS = 1024  # connections at a time; the oldest goes first
+_CLIENTS = 1024  # connections at a time; the oldest goes first
 _NAMES = 8  # of rank 0's socket on this host: another user may have taken one
 
 
@@ -229,7 +229,7 @@ def _own_user(peer: socket.socket) -> bool:
     return bool(uid == os.getuid())
 
 
-class _Guest:
+class _Client:
     """A connection to rank 0, which may be anybody's: it never waits for one."""
 
     def __init__(self, peer: socket.socket) -> None:
@@ -271,7 +271,7 @@ class _Guest:
 
 def _serve(listener: socket.socket, at: _Address, size: int, made: bytes) -> None:
     begin, missing, reported = time.monotonic(), set(range(1, size)), False
-    guests: list[_Guest] = []
+    clients: list[_Client] = []
     listener.setblocking(False)
     with selectors.DefaultSelector() as waiting:
         waiting.register(listener, selectors.EVENT_READ)
@@ -286,32 +286,32 @@ def _serve(listener: socket.socket, at: _Address, size: int, made: bytes) -> Non
                 reported = True
             for key, _ in waiting.select(timeout=0.5):
                 if key.data is None:
-                    _accept(listener, waiting, guests)
+                    _accept(listener, waiting, clients)
                 else:
                     missing.discard(key.data.hear(size, made))
-            _dismiss(waiting, guests)
-        _dismiss(waiting, guests, all_of_them=True)
+            _drop(waiting, clients)
+        _drop(waiting, clients, all_of_them=True)
 
 
-def _accept(listener: socket.socket, waiting: selectors.BaseSelector, guests: list[_Guest]) -> None:
+def _accept(listener: socket.socket, waiting: selectors.BaseSelector, clients: list[_Client]) -> None:
     try:
         peer, _ = listener.accept()
     except OSError:  # it has gone, or this process has no descriptor left
         return
-    guest = _Guest(peer)
-    guests.append(guest)
-    waiting.register(peer, selectors.EVENT_READ, guest)
-    if len(guests) > _GUESTS:
-        guests[0].over = True
+    client = _Client(peer)
+    clients.append(client)
+    waiting.register(peer, selectors.EVENT_READ, client)
+    if len(clients) > _CLIENTS:
+        clients[0].over = True
 
 
-def _dismiss(waiting: selectors.BaseSelector, guests: list[_Guest], all_of_them: bool = False) -> None:
+def _drop(waiting: selectors.BaseSelector, clients: list[_Client], all_of_them: bool = False) -> None:
     now = time.monotonic()
-    for guest in guests[:]:
-        if guest.over or all_of_them or now > guest.until:
-            guests.remove(guest)
-            waiting.unregister(guest.peer)
-            guest.peer.close()
+    for client in clients[:]:
+        if client.over or all_of_them or now > client.until:
+            clients.remove(client)
+            waiting.unregister(client.peer)
+            client.peer.close()
 
 
 def _read(peer: socket.socket, n: int) -> bytes:

@@ -246,7 +246,7 @@ int hk_cuda_current(void) {
 }
 
 bool hk_cuda_owns(const void *p, int *device) {
-  /* Only a library in which the process has memory matters, whoever has loaded it. */
+  /* Only a library in which the process has memory matters. Another library may have loaded it. */
   static hk_dl_seen cuda = {.file = "libcuda.so.1", .symbol = "cuPointerGetAttribute"};
   CUresult (*attribute)(void *, int, CUdeviceptr) = NULL;
   int type = 0, managed = 0;

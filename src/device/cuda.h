@@ -76,7 +76,7 @@ hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t by
 hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out);
 
 /* cuda_access.c */
-/* The device is in use: it gets access to what is mapped for peers already, as far as it reaches that. */
+/* The device is in use: it gets access to the mapped memory of peers that it can reach. */
 hk_status hk_cuda_access_begin(const hk_cuda *d);
 void hk_cuda_access_end(const hk_cuda *d);
 /* Physical memory at addresses that are reserved: for this device, or for all in use that reach its memory. */

@@ -172,7 +172,7 @@ static bool ask(search *s, int fd, const struct addrinfo *a, const char *host) {
       recv(fd, &answer, sizeof answer, MSG_WAITALL) != sizeof answer ||
       memcmp(answer.magic, mine.magic, sizeof mine.magic) != 0)
     return false;
-  if (answer.welcome) return send(fd, "", 1, MSG_NOSIGNAL) == 1; /* process 0 counts this one from here on */
+  if (answer.accepted) return send(fd, "", 1, MSG_NOSIGNAL) == 1; /* process 0 counts this one from here on */
   if (!perf_meet_differs(&mine, &answer, why, sizeof why)) return false;
   if (!s->reported && (!s->m->name[0] || answer.token))
     fprintf(

@@ -23,12 +23,12 @@ typedef struct perf_meeting {
   int64_t stranger; /* the user of a file with the right name that is not this user's; -1: none is there */
 } perf_meeting;
 
-/* The first bytes on a connection, and process 0's answer. A welcomed process sends one byte when it has the answer. */
+/* The first bytes on a connection, and process 0's answer. An accepted process confirms the answer with one byte. */
 typedef struct perf_greeting {
   char magic[8];
   uint64_t token;
   int32_t nprocs, proc;
-  uint32_t user, welcome;
+  uint32_t user, accepted;
 } perf_greeting;
 
 void perf_meet_greeting(const perf_launch *l, const perf_meeting *m, perf_greeting *g);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Process 0 of a meeting. Whoever reaches its port can connect: connections are served together, each has some seconds
- * for all that it has to say, and a process counts when it says that it has its answer. */
+/* Process 0 of a meeting. Any process that reaches its port can connect. Connections are served together: each has some
+ * seconds for all that it sends, and a process counts when it has confirmed the answer. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <ifaddrs.h>
@@ -16,22 +16,22 @@
 #include <unistd.h>
 #include "meet.h"
 
-enum { GUESTS = 512 }; /* the oldest goes first */
+enum { CLIENTS = 512 }; /* the oldest goes first */
 
-typedef struct guest {
+typedef struct client {
   double until;
   size_t have;
   perf_greeting said;
-  bool welcome;
-} guest;
+  bool accepted;
+} client;
 
 typedef struct server {
   perf_launch *l;
   perf_meeting *m;
-  int listener, missing, nguests;
-  bool refused;                  /* a line about a process of another job is written */
-  struct pollfd fds[GUESTS + 1]; /* of the guests, then the listener's */
-  guest guests[GUESTS];          /* oldest first */
+  int listener, missing, nclients;
+  bool refused;                   /* a line about a process of another job is written */
+  struct pollfd fds[CLIENTS + 1]; /* of the clients, then the listener's */
+  client clients[CLIENTS];        /* oldest first */
 } server;
 
 static bool is_loopback(const char *host) { return !strncmp(host, "127.", 4) || !strcmp(host, "localhost"); }
@@ -80,16 +80,16 @@ static void own_addresses(perf_meeting *m, bool local) {
   if (!m->nhosts) strcpy(m->hosts[m->nhosts++], "127.0.0.1");
 }
 
-static void dismiss(server *s, int i, bool closes) {
+static void drop_client(server *s, int i, bool closes) {
   if (closes) close(s->fds[i].fd);
-  s->nguests--;
-  memmove(&s->fds[i], &s->fds[i + 1], sizeof s->fds[0] * (size_t)(s->nguests - i));
-  memmove(&s->guests[i], &s->guests[i + 1], sizeof s->guests[0] * (size_t)(s->nguests - i));
+  s->nclients--;
+  memmove(&s->fds[i], &s->fds[i + 1], sizeof s->fds[0] * (size_t)(s->nclients - i));
+  memmove(&s->clients[i], &s->clients[i + 1], sizeof s->clients[0] * (size_t)(s->nclients - i));
 }
 
 /* False: the process must go. Each side says why, this one once. */
 static bool answer(server *s, int i) {
-  const perf_greeting *said = &s->guests[i].said;
+  const perf_greeting *said = &s->clients[i].said;
   perf_greeting mine;
   char why[256];
   perf_meet_greeting(s->l, s->m, &mine);
@@ -105,19 +105,19 @@ static bool answer(server *s, int i) {
       fprintf(stderr, "# two processes have the number %d of %d\n", said->proc, said->nprocs);
     return false;
   }
-  mine.welcome = !differs;
+  mine.accepted = !differs;
   if (said->token != mine.token) mine.token = 0; /* it does not learn the token */
   bool sent = send(s->fds[i].fd, &mine, sizeof mine, MSG_NOSIGNAL) == sizeof mine;
-  s->guests[i].welcome = true;
-  s->guests[i].until = perf_now() + PERF_MEET_ANSWER_SECONDS;
+  s->clients[i].accepted = true;
+  s->clients[i].until = perf_now() + PERF_MEET_ANSWER_SECONDS;
   return sent && !differs;
 }
 
-/* A welcomed process has its answer, and belongs to the run. */
+/* A accepted process has its answer, and belongs to the job. */
 static void take(server *s, int i) {
-  int fd = s->fds[i].fd, proc = s->guests[i].said.proc, one = 1, off = 0;
-  bool twice = s->l->oob.fds[proc] >= 0; /* two were welcome: one had been given up by its process */
-  dismiss(s, i, twice);
+  int fd = s->fds[i].fd, proc = s->clients[i].said.proc, one = 1, off = 0;
+  bool twice = s->l->oob.fds[proc] >= 0; /* two were accepted: one had been given up by its process */
+  drop_client(s, i, twice);
   if (twice) return;
   ioctl(fd, FIONBIO, &off);
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
@@ -125,43 +125,44 @@ static void take(server *s, int i) {
   s->missing--;
 }
 
-static void hear(server *s, int i) {
-  guest *g = &s->guests[i];
+static void read_client(server *s, int i) {
+  client *g = &s->clients[i];
   char *to = (char *)&g->said + g->have, byte;
-  ssize_t n = g->welcome ? recv(s->fds[i].fd, &byte, 1, 0) : recv(s->fds[i].fd, to, sizeof g->said - g->have, 0);
+  ssize_t n = g->accepted ? recv(s->fds[i].fd, &byte, 1, 0) : recv(s->fds[i].fd, to, sizeof g->said - g->have, 0);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n <= 0) {
-    dismiss(s, i, true);
-  } else if (g->welcome) {
+    drop_client(s, i, true);
+  } else if (g->accepted) {
     take(s, i);
   } else if ((g->have += (size_t)n) == sizeof g->said && !answer(s, i)) {
-    dismiss(s, i, true);
+    drop_client(s, i, true);
   }
 }
 
-static void accept_guest(server *s) {
+static void accept_client(server *s) {
   int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-  bool full = fd < 0 ? errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM : s->nguests == GUESTS;
-  if (fd < 0 && full && !s->nguests) perf_fail(PERF_INTERNAL, "process 0 cannot accept: %s", strerror(errno));
-  if (full) dismiss(s, 0, true);
+  bool full = fd < 0 ? errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM
+                     : s->nclients == CLIENTS;
+  if (fd < 0 && full && !s->nclients) perf_fail(PERF_INTERNAL, "process 0 cannot accept: %s", strerror(errno));
+  if (full) drop_client(s, 0, true);
   if (fd < 0) return; /* it has gone, or there is room the next time */
-  s->fds[s->nguests] = (struct pollfd){.fd = fd, .events = POLLIN};
-  s->guests[s->nguests++] = (guest){.until = perf_now() + PERF_MEET_ANSWER_SECONDS};
+  s->fds[s->nclients] = (struct pollfd){.fd = fd, .events = POLLIN};
+  s->clients[s->nclients++] = (client){.until = perf_now() + PERF_MEET_ANSWER_SECONDS};
 }
 
-/* Guests first: one that says at once who it is does not go for those that come after it. */
+/* Clients first: one that says at once who it is does not go for those that come after it. */
 static void serve_once(server *s) {
-  s->fds[s->nguests] = (struct pollfd){.fd = s->listener, .events = POLLIN};
-  int n = poll(s->fds, (nfds_t)s->nguests + 1, 500);
-  bool comes = n > 0 && s->fds[s->nguests].revents;
+  s->fds[s->nclients] = (struct pollfd){.fd = s->listener, .events = POLLIN};
+  int n = poll(s->fds, (nfds_t)s->nclients + 1, 500);
+  bool comes = n > 0 && s->fds[s->nclients].revents;
   double now = perf_now();
-  for (int i = s->nguests - 1; i >= 0; i--) {
+  for (int i = s->nclients - 1; i >= 0; i--) {
     if (n > 0 && s->fds[i].revents)
-      hear(s, i);
-    else if (now > s->guests[i].until)
-      dismiss(s, i, true);
+      read_client(s, i);
+    else if (now > s->clients[i].until)
+      drop_client(s, i, true);
   }
-  if (comes) accept_guest(s);
+  if (comes) accept_client(s);
 }
 
 void perf_meet_serve(perf_launch *l, perf_meeting *m) {
@@ -186,7 +187,7 @@ void perf_meet_serve(perf_launch *l, perf_meeting *m) {
                 PERF_MEET_SECONDS);
     }
   }
-  while (s->nguests) dismiss(s, 0, true);
+  while (s->nclients) drop_client(s, 0, true);
   close(s->listener);
   if (m->name[0]) unlink(m->path);
   free(s);
