@@ -255,7 +255,7 @@ START_TEST(queue) {
 END_TEST
 
 /* How often the heap has the second half of a secret, which `masked` has inverted: the allocator may have overwritten
- * the first half of what was freed. Takes no memory itself. */
+ * the first half of what was freed. -1: there is no heap. Takes no memory itself. */
 static int found_in_heap(const uint8_t masked[HK_SECRET_BYTES]) {
   enum { HALF = HK_SECRET_BYTES / 2 };
   static char maps[1 << 16];
@@ -265,7 +265,7 @@ static int found_in_heap(const uint8_t masked[HK_SECRET_BYTES]) {
   for (ssize_t got; (got = read(fd, maps + have, sizeof maps - 1 - have)) > 0;) have += (size_t)got;
   close(fd);
   char *line = strstr(maps, "[heap]");
-  ck_assert_ptr_nonnull(line);
+  if (!line) return -1;
   while (line > maps && line[-1] != '\n') line--;
   ck_assert_int_eq(sscanf(line, "%lx-%lx", &from, &to), 2);
   for (const uint8_t *p = (const uint8_t *)from; p + HALF <= (const uint8_t *)to; p++) {
@@ -287,7 +287,12 @@ START_TEST(secrets_are_cleared) {
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
   ck_assert_int_eq(hk_boot_id_decode(&parts, &id), HK_OK);
   for (int i = 0; i < HK_SECRET_BYTES; i++) of_id[i] = (uint8_t)~parts.secret[i];
-  ck_assert_int_gt(found_in_heap(of_id), 0); /* the root's */
+  int found = found_in_heap(of_id); /* the root's */
+  if (found < 0) {
+    printf("SKIP: secrets of ended ids in memory: a sanitizer's allocator has no heap to look at\n");
+    return;
+  }
+  ck_assert_int_gt(found, 0);
   hk_bootstrap_options o = {.rank = 0, .nranks = 1, .wait = &env};
   ck_assert_int_eq(hk_bootstrap_join(&b, &id, 1, &o), HK_OK);
   for (int i = 0; i < HK_SECRET_BYTES; i++) of_family[i] = (uint8_t)~hk_bootstrap_secret(b)[i];
