@@ -29,6 +29,8 @@ enum {
 
 /* For a process without descriptors. If it is in a call of the library, it reports the cause itself before that. */
 #define NO_ROOM_NS 8000000000ull
+/* The kernel's search for a duplicate takes 1 to 2 s. */
+#define SOURCE_NS 4000000000ull
 
 typedef struct attempt {
   int fd;                  /* -1: not begun, or failed */
@@ -40,6 +42,7 @@ typedef struct attempt {
 
 typedef struct race {
   const hk_dialing *d;
+  uint64_t since_ns;
   hk_waiter w;
   attempt tries[HK_DIAL_ADDRS];
   uint32_t begun;
@@ -76,12 +79,15 @@ static void lose_errno(race *r, uint32_t i, int error) {
   lose(r, i, strerror(error));
 }
 
-/* While the kernel still looks for a duplicate of this host's only address of the family, it sends from loopback, and
- * such a connection never comes about. */
-static bool has_no_source(int fd, const hk_addr *to) {
+/* While the kernel still looks for a duplicate of this host's only address of the family, it sends from loopback, or
+ * from a link-local address, which may be another interface's: such a connection never comes about. A link-local one
+ * can also be all that the host has, so it is refused for the time of that search alone. */
+static bool has_no_source(const race *r, int fd, const hk_addr *to) {
   hk_addr from;
   socklen_t len = sizeof from;
-  return getsockname(fd, &from.sa, &len) == 0 && hk_addr_is_loopback(&from) && !hk_addr_is_loopback(to);
+  if (getsockname(fd, &from.sa, &len)) return false;
+  if (hk_addr_is_loopback(&from)) return !hk_addr_is_loopback(to);
+  return hk_addr_is_link_local(&from) && !hk_addr_is_link_local(to) && hk_ago_ns(hk_now_ns(), r->since_ns) < SOURCE_NS;
 }
 
 static void begin(race *r) {
@@ -103,7 +109,7 @@ static void begin(race *r) {
   hk_watch_silence(t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) {
     lose_errno(r, i, errno);
-  } else if (has_no_source(t->fd, to)) {
+  } else if (has_no_source(r, t->fd, to)) {
     r->hard = true; /* it is tried again, however often */
     lose(r, i, "this host has no address to reach it from");
   }
@@ -262,8 +268,8 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   /* The deadline is checked here, so that its error can say what went wrong with each address. */
   hk_wait_env env = *d->wait;
   env.deadline_ns = 0;
-  race r = {.d = d, .patience_ms = ACK_PATIENCE_MS};
-  uint64_t begin_ns = hk_now_ns(), refused_ns = 0, full_ns = 0;
+  race r = {.d = d, .since_ns = hk_now_ns(), .patience_ms = ACK_PATIENCE_MS};
+  uint64_t refused_ns = 0, full_ns = 0;
   unsigned backoff = BACKOFF_FIRST_MS, refusals = 0;
   *fd = -1;
   hk_wait_begin(&r.w, &env);
@@ -300,7 +306,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
     refusals = r.hard ? 0 : refusals + 1;
     if (refusals == 1) refused_ns = now;
     if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
-      return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - begin_ns) * 1e-9,
+      return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - r.since_ns) * 1e-9,
                      r.why, d->advice);
     HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);
     HK_OR_RETURN(hk_wait_nap(&r.w, -1, backoff * 1000000ull));
@@ -327,7 +333,7 @@ static bool read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *ans
 
 hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes) {
   hk_wait_env env = {.spins = 0}; /* the race checks the deadline itself, without an error */
-  race r = {.d = d, .probing = true, .patience_ms = ACK_PATIENCE_MS};
+  race r = {.d = d, .since_ns = hk_now_ns(), .probing = true, .patience_ms = ACK_PATIENCE_MS};
   bool closed = false;
   hk_wait_begin(&r.w, &env);
   if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* impossible: nothing ends this wait with an error */
