@@ -107,7 +107,7 @@ meet 0:2 $((port + 4)) timeout 3 >"$tmp/sizes.0" 2>&1 &
 meet 1:3 $((port + 4)) timeout 3 >"$tmp/sizes.1" 2>&1 &
 if [ "$(id -u)" = 0 ]; then
   meet 0:2 $((port + 5)) timeout 3 >"$tmp/users.0" 2>&1 &
-  meet 1:2 $((port + 5)) timeout 3 setpriv --reuid 65534 --clear-groups >"$tmp/users.1" 2>&1 &
+  meet 1:2 $((port + 5)) timeout 3 setpriv --reuid 65534 --clear-groups env LD_LIBRARY_PATH="$HK_BUILD/lib" >"$tmp/users.1" 2>&1 &
 fi
 wait $alone
 wait
