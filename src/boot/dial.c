@@ -87,7 +87,8 @@ static bool has_no_source(const race *r, int fd, const hk_addr *to) {
   socklen_t len = sizeof from;
   if (getsockname(fd, &from.sa, &len)) return false;
   if (hk_addr_is_loopback(&from)) return !hk_addr_is_loopback(to);
-  return hk_addr_is_link_local(&from) && !hk_addr_is_link_local(to) && hk_ago_ns(hk_now_ns(), r->since_ns) < SOURCE_NS;
+  return to->sa.sa_family == AF_INET6 && hk_addr_is_link_local(&from) && !hk_addr_is_link_local(to) &&
+         hk_ago_ns(hk_now_ns(), r->since_ns) < SOURCE_NS;
 }
 
 static void begin(race *r) {
