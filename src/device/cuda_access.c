@@ -5,6 +5,7 @@
  * gets access to what is mapped already. */
 #include <pthread.h>
 #include <stdlib.h>
+#include "../base/fork.h"
 #include "../base/log.h"
 #include "cuda.h"
 
@@ -18,6 +19,7 @@ typedef struct mapping {
 
 /* Global, because contexts and addresses are the process's. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+HK_FORK_GUARD(lock);
 static unsigned users[MOST_DEVICES]; /* open hk_cudas of each device */
 static mapping *mappings;
 

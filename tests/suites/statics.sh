@@ -1,6 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The library has no writable statics but those of scripts/statics.txt, each of which has a reason there.
+# The library has no writable statics but those of scripts/statics.txt, each of which has a reason there; and a lock among
+# them is held over fork.
 set -u
 command -v objdump >/dev/null || { echo "SKIP: objdump is not installed"; exit 77; }
 objects=$HK_BUILD/src
@@ -24,4 +25,8 @@ if [ -n "$difference" ]; then
   grep '^[<>]' <<<"$difference"
   exit 1
 fi
+for source in $(grep -rl --include='*.c' PTHREAD_MUTEX_INITIALIZER src | grep -v '^src/\(perf\|tools\)/'); do
+  [ "$(grep -c PTHREAD_MUTEX_INITIALIZER "$source")" = "$(grep -c '^HK_FORK_GUARD(' "$source")" ] ||
+    { echo "$source has a global lock that is not held over fork: give each one HK_FORK_GUARD (src/base/fork.h)"; exit 1; }
+done
 echo "$(listed | wc -l) writable statics, each with a reason"
