@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "env_plugin.h"
 #include "fork.h"
+#include "hash.h"
 #include "log.h"
 #include "param_names.h"
 #include "status.h"
@@ -311,8 +312,7 @@ static uint64_t hash_environment(void) {
   uint64_t all = 0;
   for (char **e = environ; e && *e; e++) {
     if (!is_ours(*e)) continue;
-    uint64_t h = 0xcbf29ce484222325u;
-    for (const char *p = *e; *p; p++) h = (h ^ (unsigned char)*p) * 0x100000001b3u;
+    const uint64_t h = hk_hash(0, *e, strlen(*e));
     all += h ^ h >> 29;
   }
   return all;

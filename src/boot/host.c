@@ -7,14 +7,9 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "../base/hash.h"
 #include "../base/param.h"
 #include "process.h" /* hk_process_nonce */
-
-uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
-  uint64_t h = seed ^ 0xcbf29ce484222325u;
-  for (size_t i = 0; i < bytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-  return h;
-}
 
 /* Mixes the content of a small file into h; a file that cannot be read changes nothing. */
 static uint64_t hash_file(uint64_t h, const char *path) {

@@ -16,5 +16,4 @@ uint64_t hk_process_id(void);
 uint32_t hk_process_space(void);
 /* The processors that this thread may run on. */
 void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]);
-uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes); /* FNV-1a, 64 bits */
 #endif

@@ -3,10 +3,10 @@
 #include "gpu.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/hash.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
-#include "../boot/host.h"
 #include "../kernels/cuda/work.h"
 #include "../runtime/choose.h"
 #include "../topo/topo.h"

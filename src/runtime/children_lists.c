@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../boot/host.h" /* hk_hash */
+#include "../base/hash.h"
 #include "children_internal.h"
 
 enum {

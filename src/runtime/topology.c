@@ -5,9 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/hash.h"
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../boot/host.h"
 #include "../topo/detect.h"
 #include "../topo/xml.h"
 

@@ -1,0 +1,13 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef HK_BASE_HASH_H
+#define HK_BASE_HASH_H
+#include <stddef.h>
+#include <stdint.h>
+
+/* FNV-1a, 64 bits. The result of a part is the seed of the next one; 0 at first. */
+static inline uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
+  uint64_t h = seed ^ 0xcbf29ce484222325u;
+  for (size_t i = 0; i < bytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+  return h;
+}
+#endif
