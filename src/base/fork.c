@@ -10,16 +10,16 @@ enum { NAP_NS = 50 * 1000, PATIENCE_NS = 1000 * 1000 * 1000 };
 
 bool hk_fork_held; /* between the handlers of one fork; the C library runs those of two forks one after another */
 
-static size_t count(void) { return (size_t)(__stop_hk_fork_locks - __start_hk_fork_locks); }
+static size_t fork_count(void) { return (size_t)(__stop_hk_fork_locks - __start_hk_fork_locks); }
 
-static void unlock(size_t n) {
+static void fork_unlock(size_t n) {
   while (n-- > 0) pthread_mutex_unlock(__start_hk_fork_locks[n].lock);
 }
 
-static bool try_all(void) {
-  for (size_t n = 0; n < count(); n++) {
+static bool fork_try_all(void) {
+  for (size_t n = 0; n < fork_count(); n++) {
     if (pthread_mutex_trylock(__start_hk_fork_locks[n].lock) == 0) continue;
-    unlock(n);
+    fork_unlock(n);
     return false;
   }
   return true;
@@ -27,24 +27,26 @@ static bool try_all(void) {
 
 /* All or none at a time, because other threads take these locks in orders that nothing here knows. A lock may be held
  * for long (a plugin is loaded, kernels are compiled): then the child makes the locks anew. */
-static void before(void) {
+static void fork_before(void) {
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
   const uint64_t begin_ns = hk_now_ns();
   hk_wait_begin(&w, &env);
-  while (!(hk_fork_held = try_all()) && hk_now_ns() - begin_ns < PATIENCE_NS) (void)hk_wait_nap(&w, -1, NAP_NS);
+  while (!(hk_fork_held = fork_try_all()) && hk_now_ns() - begin_ns < PATIENCE_NS) (void)hk_wait_nap(&w, -1, NAP_NS);
 }
 
-static void in_parent(void) {
-  if (hk_fork_held) unlock(count());
+static void fork_in_parent(void) {
+  if (hk_fork_held) fork_unlock(fork_count());
 }
 
-static void in_child(void) {
+static void fork_in_child(void) {
   if (hk_fork_held)
-    unlock(count());
+    fork_unlock(fork_count());
   else
-    for (size_t n = 0; n < count(); n++) pthread_mutex_init(__start_hk_fork_locks[n].lock, NULL);
+    for (size_t n = 0; n < fork_count(); n++) pthread_mutex_init(__start_hk_fork_locks[n].lock, NULL);
 }
 
 /* Before any other handler of the library: so the locks are the last that are taken, and the first that are free. */
-static __attribute__((constructor(101))) void watch(void) { pthread_atfork(before, in_parent, in_child); }
+static __attribute__((constructor(101))) void fork_watch(void) {
+  pthread_atfork(fork_before, fork_in_parent, fork_in_child);
+}

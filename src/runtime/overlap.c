@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "overlap.h"
 
-static bool apart(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes) {
+static bool overlap_apart(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_bytes) {
   return a_bytes == 0 || b_bytes == 0 || a + a_bytes <= b || b + b_bytes <= a;
 }
 
 /* In place: where the one input block that may share memory with the output begins in the output, or the other way
  * round; coll.def says which block. */
-static bool in_place(const hk_call *call, uintptr_t from, uintptr_t to) {
+static bool overlap_in_place(const hk_call *call, uintptr_t from, uintptr_t to) {
   const hk_coll coll = (hk_coll)call->coll;
   const int n = call->comm->nranks, rank = call->comm->rank;
   const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
@@ -18,7 +18,7 @@ static bool in_place(const hk_call *call, uintptr_t from, uintptr_t to) {
 
 /* Of an uneven collective: the gaps between blocks may hold the other buffer, and this rank's own block may be in
  * place. */
-static bool blocks_apart(const hk_call *call, uintptr_t from, uintptr_t to) {
+static bool overlap_blocks_apart(const hk_call *call, uintptr_t from, uintptr_t to) {
   const hk_coll coll = (hk_coll)call->coll;
   const int n = call->comm->nranks, nin = hk_coll_in_blocks(coll, n), nout = hk_coll_out_blocks(coll, n);
   const hk_extent *in = call->blocks->table, *out = in + nin;
@@ -26,7 +26,7 @@ static bool blocks_apart(const hk_call *call, uintptr_t from, uintptr_t to) {
     const int same = hk_coll_alias(coll, call->comm->rank, n, call->root, nin == 1 ? 0 : i);
     for (int k = 0; k < nout; k++) {
       if (k == same && from + in[i].at == to + out[k].at) continue;
-      if (!apart(from + in[i].at, in[i].bytes, to + out[k].at, out[k].bytes)) return false;
+      if (!overlap_apart(from + in[i].at, in[i].bytes, to + out[k].at, out[k].bytes)) return false;
     }
   }
   return true;
@@ -37,10 +37,10 @@ hk_status hk_call_check_overlap(const hk_call *call, const char *who) {
   const uintptr_t from = (uintptr_t)call->in, to = (uintptr_t)call->out;
   const size_t in = hk_call_in_bytes(call), out = hk_call_out_bytes(call);
   if (!hk_coll_has_input(coll, call->comm->rank, call->root) ||
-      !hk_coll_has_output(coll, call->comm->rank, call->root) || apart(from, in, to, out))
+      !hk_coll_has_output(coll, call->comm->rank, call->root) || overlap_apart(from, in, to, out))
     return HK_OK;
   if (hk_coll_plain(coll) == HK_ALLTOALL && from == to) return HK_OK;
-  if (call->blocks ? blocks_apart(call, from, to) : in_place(call, from, to)) return HK_OK;
+  if (call->blocks ? overlap_blocks_apart(call, from, to) : overlap_in_place(call, from, to)) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT,
                  "%s: sendbuff (%zu bytes at %p) and recvbuff (%zu bytes at %p) overlap, and not as \"in place\" in "
                  "the header says: the result would be wrong; use two buffers, or the place that the header names",
