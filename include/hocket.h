@@ -82,8 +82,7 @@ ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
  * hocketAlltoAllv: rank r sends sendcounts[p] elements of its block p to rank p, which receives them as its block r.
  * Each rank gives only its own counts: sendcounts[p] on rank r and recvcounts[r] on rank p must be equal.  If they are
  * not, rank p gets ncclInvalidUsage, with a message that names both ranks and both counts, and the others get it in
- * this call or in their next one.  In place: sendbuff == recvbuff; the input is
- * copied first.
+ * this call or in their next one.  In place: sendbuff == recvbuff; the input is copied first.
  */
 ncclResult_t hocketAlltoAllv(const void *sendbuff, const size_t *sendcounts, const size_t *sdispls, void *recvbuff,
                              const size_t *recvcounts, const size_t *rdispls, ncclDataType_t datatype, ncclComm_t comm,

@@ -37,7 +37,7 @@ typedef struct hk_gpu_move {
   uint32_t flag[HK_GPU_OPERANDS + LINES_MOST]; /* of lines */
   uint32_t peer[HK_GPU_OPERANDS];              /* of lines that are received */
   uint8_t lines[HK_GPU_OPERANDS];              /* hk_gpu_lines */
-  uint32_t tag;                                /* of LL128 lines, beside the flag */
+  uint32_t tag;                                /* of LL128 lines, next to the flag */
   hk_gpu_reducer reducer;
   hk_gpu_state *state;
 } hk_gpu_move;

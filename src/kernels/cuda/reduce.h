@@ -212,7 +212,7 @@ HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
   return true;
 }
 
-/* Two functions for each type: a call costs little beside a move, and registers are few. Each takes the shape into
+/* Two functions for each type: registers are few, and a call takes less time than a move. Each takes the shape into
  * its own registers: what is in memory would be read again after every access. */
 #define REDUCE_OF(name, type)                                                                                          \
   HK_DEVICE_CALL bool reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
