@@ -11,9 +11,9 @@ hk_status hk_group_submit(const struct hk_call *call);
  * thread of its own for nonblocking communicators. Owns `how` from here on. If a blocking init fails, *handle becomes
  * NULL. */
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle);
-/* Returns `rc`, with which making a communicator cannot begin; the thread's error is its text. The
- * other ranks, which would wait for this one, get it, too, whether this rank lacks something or was called with a wrong
- * argument. The caller keeps `how`. */
+/* Returns `rc`, with which making a communicator cannot begin; the thread's error is its text. The other ranks, which
+ * would wait for this one, get the error, whether this rank lacks something or has a wrong argument. The caller keeps
+ * `how`. */
 hk_status hk_group_unborn(const hk_init *how, hk_status rc);
 /* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group: the call would wait for a later one. */
 hk_status hk_group_check_self(const struct hk_call *call, const char *who);
