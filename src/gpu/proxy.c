@@ -25,6 +25,7 @@
 #define LONG_NAP_NS (250 * US)
 #define ASK_NS (10 * MS) /* between two questions to the driver whether all launches have ended */
 #define SLEEP_NS (50 * MS)
+#define REPORT_NS (1000 * MS) /* that a report waits for the lock */
 
 struct hk_gpu_proxy {
   hk_gpu_proxy_env env;
@@ -33,6 +34,9 @@ struct hk_gpu_proxy {
   _Atomic(bool) ended;  /* the thread's last word */
   pthread_mutex_t lock; /* of the links, and of all that the transports do */
   _Atomic(int) callers; /* threads that want the lock: the proxy lets them go first */
+  /* The transport whose progress the thread runs with the lock held, and since when; NULL: none. */
+  _Atomic(const char *) inside;
+  _Atomic(uint64_t) inside_since_ns;
   _Atomic(bool) stop;
   _Atomic(uint64_t) launches;
   _Atomic(bool) asleep, replays;
@@ -46,13 +50,22 @@ struct hk_gpu_proxy {
 
 /* ---- the thread ---- */
 
+static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, bool *moved) {
+  /* release: who finds the name finds its time */
+  atomic_store_explicit(&p->inside_since_ns, hk_now_ns(), memory_order_relaxed);
+  atomic_store_explicit(&p->inside, s->transport->name, memory_order_release);
+  hk_status rc = s->transport->progress(s, moved);
+  atomic_store_explicit(&p->inside, NULL, memory_order_relaxed); /* the lock orders the rest */
+  return rc;
+}
+
 /* Progress of the links' transports, each once. */
 static hk_status progress(hk_gpu_proxy *p, bool *moved) {
   hk_status rc = HK_OK;
   for (hk_gpu_pumped *f = p->links; f; f = f->next) {
     bool served = false;
     for (hk_gpu_pumped *k = p->links; k != f && !served; k = k->next) served = k->link.owner == f->link.owner;
-    if (!served) HK_TRY(f->link.owner->transport->progress(f->link.owner, moved), out);
+    if (!served) HK_TRY(proxy_call_progress(p, f->link.owner, moved), out);
   }
 out:
   return rc;
@@ -82,9 +95,10 @@ out:
   return rc;
 }
 
+/* Not while another thread has the lock: callers ask again. */
 static bool all_quiet(hk_gpu_proxy *p) {
   bool quiet = true;
-  pthread_mutex_lock(&p->lock);
+  if (pthread_mutex_trylock(&p->lock)) return false;
   for (hk_gpu_pumped *f = p->links; f && quiet; f = f->next) quiet = hk_gpu_pumped_quiet(f);
   pthread_mutex_unlock(&p->lock);
   return quiet;
@@ -195,6 +209,21 @@ static void enter(hk_gpu_proxy *p) {
 static void leave(hk_gpu_proxy *p) {
   pthread_mutex_unlock(&p->lock);
   atomic_fetch_sub(&p->callers, 1);
+}
+
+/* For reports: a network plugin may keep the thread, and so the lock, in a call that does not return. */
+static bool proxy_enter_for_report(hk_gpu_proxy *p) {
+  const hk_wait_env env = {.spins = 100};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  atomic_fetch_add(&p->callers, 1);
+  while (pthread_mutex_trylock(&p->lock)) {
+    (void)hk_wait_pause(&w);
+    if (w.waited_ns < REPORT_NS) continue;
+    atomic_fetch_sub(&p->callers, 1);
+    return false;
+  }
+  return true;
 }
 
 /* Without the lock whenever the driver may wait for kernels, which may wait for slots that the proxy is to move. */
@@ -334,8 +363,7 @@ void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {
 
 int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room) {
   int n = 0;
-  if (!p) return 0;
-  enter(p);
+  if (!p || !proxy_enter_for_report(p)) return 0;
   for (const hk_gpu_pumped *f = p->links; f; f = f->next, n++)
     if (n < room) hk_gpu_pumped_look(f, &out[n]);
   leave(p);
@@ -358,8 +386,7 @@ void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes)
 void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = 0;
-  if (!p) return;
-  enter(p);
+  if (!p || !proxy_enter_for_report(p)) return;
   for (hk_gpu_pumped *f = p->links; f && used < bytes; f = f->next) {
     bool seen = hk_link_waits(&f->link) != HK_LINK_WAITS;
     for (hk_gpu_pumped *k = p->links; k != f && !seen; k = k->next)
@@ -369,11 +396,23 @@ void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
   leave(p);
 }
 
+static void proxy_describe_call(hk_gpu_proxy *p, char *text, size_t bytes) {
+  /* acquire: the name's time is that of this call, or of a later one */
+  const char *inside = atomic_load_explicit(&p->inside, memory_order_acquire);
+  const uint64_t since = atomic_load_explicit(&p->inside_since_ns, memory_order_relaxed);
+  if (!inside) return;
+  snprintf(text, bytes, "; its proxy has been in a call of transport %s for %llu s, which does not return", inside,
+           (unsigned long long)(hk_ago_ns(hk_now_ns(), since) / (1000 * MS)));
+}
+
 void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = 0;
   if (!p) return;
-  enter(p);
+  if (!proxy_enter_for_report(p)) {
+    proxy_describe_call(p, text, bytes);
+    return;
+  }
   for (const hk_gpu_pumped *f = p->links; f && used < bytes; f = f->next) {
     hk_gpu_proxy_link l;
     char one[200];

@@ -122,14 +122,18 @@ bool hk_gpu_proxy_rests(hk_gpu_proxy *p);
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg);
 /* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */
 struct hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p);
-/* The states of up to `room` links; gives how many there are.  From any thread. */
+/* Reports wait for the proxy for one second at most, because a network plugin may keep it in a call. */
+
+/* The states of up to `room` links; gives how many there are, 0 if the proxy does not answer.  From any thread. */
 int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
 /* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the
  * peer". */
 void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes);
-/* "2, 5": the ranks for whose data kernels wait; empty: none.  From any thread.  NULL: none. */
+/* "2, 5": the ranks for whose data kernels wait; empty: none, or the proxy does not answer.  From any thread.  NULL:
+ * none. */
 void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes);
-/* The links that wait for a peer or for a connection, each described, after "; "; empty: none. */
+/* The links that wait for a peer or for a connection, each described, after "; "; empty: none.  If the proxy does not
+ * answer: in which transport's call it is, and since when. */
 void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes);
 /* True after a failure if the thread has ended, or never began. A network plugin may keep it in a call. */
 bool hk_gpu_proxy_has_left(hk_gpu_proxy *p);

@@ -131,9 +131,14 @@ START_TEST(falls_back) {
 }
 END_TEST
 
-/* The ranks' proxies are in calls of the plugin that do not return: an abort leaves them there, and says so. */
+/* The ranks' proxies are in calls of the plugin that do not return: the watchdog names the call, and an abort leaves
+ * them there, and says so. */
 START_TEST(aborts_while_a_call_blocks) {
   gpu_ranks g;
+  if (_i) {
+    setenv("HOCKET_WATCHDOG", "2", 1);
+    setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
+  }
   leftovers_ignore(); /* the threads in the plugin stay, with what they use */
   setenv("HOCKET_TEST_NET", "blocks in isend", 1);
   setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
@@ -152,6 +157,15 @@ START_TEST(aborts_while_a_call_blocks) {
   for (int i = 0; i < 20000 && atomic_load(blocked) < 2; i++) usleep(1000);
   ck_assert_int_eq(atomic_load(blocked), 2);
   time_t begun = time(NULL);
+  for (ncclResult_t error = ncclSuccess; _i && error == ncclSuccess; usleep(1000)) {
+    OK_NCCL(ncclCommGetAsyncError(g.comm[0], &error));
+    ck_assert_int_lt(time(NULL) - begun, 15);
+    if (error == ncclSuccess) continue;
+    ck_assert_int_eq(error, ncclRemoteError);
+    ck_assert_msg(strstr(ncclGetLastError(g.comm[0]), "; its proxy has been in a call of transport net for "), "%s",
+                  ncclGetLastError(g.comm[0]));
+  }
+  begun = time(NULL);
   for (int r = 0; r < 2; r++) {
     ck_assert_int_eq(ncclCommAbort(g.comm[r]), ncclSystemError);
     ck_assert_msg(strstr(ncclGetLastError(NULL), "HOCKET_LEAVE_TIMEOUT"), "%s", ncclGetLastError(NULL));
@@ -174,6 +188,6 @@ int main(void) {
   tcase_add_test(t, sends_nothing);
   tcase_add_test(t, is_wrong_without_a_flush);
   tcase_add_loop_test(t, falls_back, 0, 4);
-  tcase_add_test(t, aborts_while_a_call_blocks);
+  tcase_add_loop_test(t, aborts_while_a_call_blocks, 0, 2);
   return suite_run_one("gpu_net_plugin", t);
 }
