@@ -31,7 +31,7 @@ static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, do
   double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
-  double credit = 2 * (far > 0 ? between : inside) / HK_GPU_SLOTS;
+  double credit = 2 * (far > 0 ? between : inside) / m->nslots;
   if (s->switched) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - bytes * pace; /* its bytes move while others come back */
   double ahead = fmax(turns * lane_us, credit);
   d.again = w->again >= w->rounds ? d.first : ahead;

@@ -51,7 +51,7 @@ static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
 #define HK_GPU_IN_SWITCH 0.83
 /* A load of a sum: there, to all GPUs, and back. */
 #define HK_GPU_SWITCH_LOAD_US 1.4
-enum { HK_GPU_SLOTS = 8, HK_GPU_SWITCH_SLOTS = 4 };
+enum { HK_GPU_SWITCH_SLOTS = 4 };
 /* The bytes of a slot in a switch, if those of other links have `bytes`: at most 64 KiB, and as many as leave the slots
  * of all channels, two for each rank and slot, in 64 MiB (transport/cuda/multicast.c). */
 enum { HK_GPU_SWITCH_SLOT_BYTES = 65536, HK_GPU_SWITCH_CHANNELS = 16, HK_GPU_SWITCH_ROOM = 64 << 20 };

@@ -44,5 +44,6 @@ hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *const
                       .channels = 1,
                       .max_channels = 1,
                       .protocols = 1u << HK_PROTO_SIMPLE,
-                      .slot_bytes = f->slot_bytes};
+                      .slot_bytes = f->slot_bytes,
+                      .nslots = f->nslots};
 }

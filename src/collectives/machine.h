@@ -87,6 +87,7 @@ typedef struct hk_machine {
   int rings;          /* orders that channels take in turn; a channel more than a multiple loads one twice; 0: one */
   unsigned protocols; /* bit set of 1u << hk_protocol: those of the links here */
   size_t slot_bytes;  /* the largest chunk */
+  uint32_t nslots;    /* of a FIFO: so many waves ahead of its receiver is a sender at most */
 } hk_machine;
 
 /* The machine for a decision with this protocol and number of channels: cost functions know of neither. */
@@ -126,6 +127,7 @@ typedef struct hk_host_facts {
   bool memory;    /* the ranks of one host share memory */
   bool multicast; /* all ranks do */
   size_t slot_bytes;
+  uint32_t nslots;
 } hk_host_facts;
 /* The prices that a topology gives for ranks on GPUs of one host; of fixed size, so that ranks can exchange them. */
 typedef struct hk_gpu_prices {
@@ -146,6 +148,7 @@ typedef struct hk_gpu_facts {
   bool staged;    /* links between some ranks of a host go through host memory */
   bool in_switch; /* a switch can reduce for them */
   size_t slot_bytes;
+  uint32_t nslots;
   hk_gpu_prices prices;
 } hk_gpu_facts;
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants);

@@ -180,6 +180,7 @@ static void describe_gpus(hk_machine *m, const home *h) {
   m->multicast = m->multicast && reduces && m->nhosts == 1;
   m->in_switch = m->in_switch && reduces;
   m->slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES);
+  m->nslots = (uint32_t)hk_param_int(HK_P_SLOTS);
 }
 
 hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_seat *seats, int nranks,
@@ -246,7 +247,8 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
                   .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
-                  .slot_bytes = f->slot_bytes};
+                  .slot_bytes = f->slot_bytes,
+                  .nslots = f->nslots};
   /* Data that goes through host memory, or stays inside a GPU, does not use the links that were priced above. */
   if (!f->staged && sharers <= 1) memcpy(m.traffic, p.traffic, sizeof m.traffic);
   return m;
@@ -268,7 +270,8 @@ static void describe_cpus(hk_machine *m, const home *h, const hk_constants *cons
                      .cores_per_host = cores > 0 ? cores : h->n,
                      .memory = true,
                      .multicast = m->nhosts == 1,
-                     .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES)};
+                     .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
+                     .nslots = (uint32_t)hk_param_int(HK_P_SLOTS)};
   hk_machine host = hk_machine_of_hosts(&f, constants);
   if (had && had < host.cores_per_host) host.cores_per_host = had;
   host.between.ring_us_per_b = max(host.between.ring_us_per_b, m->between.ring_us_per_b);

@@ -59,6 +59,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
                     .staged = g->staged,
                     .in_switch = g->in_switch,
                     .slot_bytes = hosts->slot_bytes,
+                    .nslots = hosts->nslots,
                     .prices = *g->prices};
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);

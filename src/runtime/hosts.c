@@ -53,6 +53,7 @@ static int ranks_of_host(const struct ncclComm *c, int rank) {
 static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
   hk_host_facts f = {.nranks = c->nranks,
                      .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
+                     .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
                      .multicast = hk_wire_multicasts(c),
                      .cores_per_host = 1 << 20,
                      .least_per_host = c->nranks};

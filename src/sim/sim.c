@@ -135,7 +135,7 @@ static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   if (rc != HK_OK) return rc;
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  s->nslots = is_switched(x, d, s->coll) ? HK_GPU_SWITCH_SLOTS : HK_GPU_SLOTS;
+  s->nslots = is_switched(x, d, s->coll) ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
   size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, d->algorithm, p, block);
   s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;

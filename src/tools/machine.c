@@ -113,7 +113,8 @@ static void heed_host_settings(hk_inputs *w) {
                      .ranks_per_host = m->ranks_per_host,
                      .least_per_host = m->least_per_host,
                      .cores_per_host = m->cores_per_host,
-                     .slot_bytes = m->slot_bytes};
+                     .slot_bytes = m->slot_bytes,
+                     .nslots = m->nslots};
   *m = hk_machine_of_hosts(&f, &w->overrides.constants);
 }
 

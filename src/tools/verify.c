@@ -102,7 +102,8 @@ static hk_machine any_machine(int nranks, int nhosts) {
                          .cores_per_host = most,
                          .memory = true,
                          .multicast = nhosts == 1,
-                         .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES)};
+                         .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
+                         .nslots = (uint32_t)hk_param_int(HK_P_SLOTS)};
   hk_machine m = hk_machine_of_hosts(&facts, NULL);
   m.in_switch = true;
   m.in_network = nhosts > 1;

@@ -40,7 +40,8 @@ static inline hk_machine prove_machine(int nranks) {
                       .channels = 1,
                       .max_channels = 1,
                       .protocols = 1u << HK_PROTO_SIMPLE,
-                      .slot_bytes = 131072};
+                      .slot_bytes = 131072,
+                      .nslots = 8};
 }
 
 static inline hk_program **prove_build(const hk_algorithm *a, hk_coll coll, int nranks, int root) {

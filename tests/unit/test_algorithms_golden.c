@@ -151,6 +151,7 @@ static hk_machine of_gpus(int hosts, int per, int least) {
   f.staged = rnd(2);
   f.in_switch = rnd(2);
   f.slot_bytes = (size_t)1024 << rnd(10);
+  f.nslots = 8;
   f.prices.inside = any_level();
   f.prices.gamma_us_per_b = any(1e-5);
   f.prices.copy_us_per_b = any(1e-5);

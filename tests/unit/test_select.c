@@ -285,7 +285,8 @@ START_TEST(lines_between_hosts) {
                           .ranks_per_gpu = 1,
                           .sm = 90,
                           .max_channels = 16,
-                          .slot_bytes = 131072};
+                          .slot_bytes = 131072,
+                          .nslots = 8};
   const hk_machine m = hk_machine_of_gpus(&f, &hk_constants_default), cpus = machine(4, 1, 2, false);
   const hk_machine simple = hk_machine_as(&m, HK_PROTO_SIMPLE, 1), ll = hk_machine_as(&m, HK_PROTO_LL, 1);
   const hk_machine wide = hk_machine_as(&m, HK_PROTO_LL128, 1);
@@ -403,6 +404,27 @@ START_TEST(selected) {
 }
 END_TEST
 
+/* Fewer slots keep a lane closer to its receiver, so that each further wave costs more. */
+START_TEST(by_slots) {
+  hk_gpu_facts f = {.nranks = 8,
+                    .nhosts = 1,
+                    .ranks_per_host = 8,
+                    .least_per_host = 8,
+                    .ranks_per_gpu = 1,
+                    .sm = 90,
+                    .max_channels = 32,
+                    .slot_bytes = 1 << 10};
+  double us[3];
+  for (int i = 0; i < 3; i++) {
+    f.nslots = 2u << i;
+    const hk_machine m = hk_machine_of_gpus(&f, &hk_constants_default), one = hk_machine_as(&m, HK_PROTO_SIMPLE, 1);
+    us[i] = hk_algorithm_cost(hk_algorithm_by_name("chain"), &one, HK_BROADCAST, 1 << 20);
+  }
+  ck_assert_double_gt(us[0], us[1] * 1.1);
+  ck_assert_double_ge(us[1], us[2]);
+}
+END_TEST
+
 /* Larger slots of other links, and more channels than a switch has slots for, change nothing for what goes through a
  * switch. */
 START_TEST(in_a_switch) {
@@ -415,7 +437,8 @@ START_TEST(in_a_switch) {
                     .sm = 90,
                     .max_channels = 32,
                     .in_switch = true,
-                    .slot_bytes = 1 << 15};
+                    .slot_bytes = 1 << 15,
+                    .nslots = 8};
   const hk_machine small = hk_machine_of_gpus(&f, &hk_constants_default);
   f.slot_bytes = 1 << 19;
   const hk_machine large = hk_machine_of_gpus(&f, &hk_constants_default);
@@ -455,6 +478,7 @@ int main(void) {
   tcase_add_test(t, lines_between_hosts);
   tcase_add_test(t, chunks);
   tcase_add_test(t, no_cliffs);
+  tcase_add_test(t, by_slots);
   tcase_add_test(t, in_a_switch);
   tcase_add_loop_test(t, selected, 0, HK_ARRAY_LENGTH(selections));
   return suite_run_one("select", t);

@@ -16,7 +16,8 @@ static hk_machine machine_with(const hk_tune_table *t, const hk_constants *k) {
                      .cores_per_host = t->machine.cores_per_host,
                      .memory = !t->setup.tcp,
                      .multicast = t->machine.multicast,
-                     .slot_bytes = t->machine.slot_bytes};
+                     .slot_bytes = t->machine.slot_bytes,
+                     .nslots = t->machine.nslots};
   return hk_machine_of_hosts(&f, k);
 }
 
