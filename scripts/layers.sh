@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # layers.sh: compares every #include under src/ with the table "Folders and dependencies" of docs/architecture.md, and warns of
-# files longer than 600 lines.  Exit code 1 if an include is not in the table.
+# files longer than 600 lines.  Exit code 1 if an include is not in the table, or two types have one name.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 table=docs/architecture.md
@@ -56,6 +56,10 @@ FNR == 1 {
 /^[ \t]*#[ \t]*include[ \t]*"/ { split($0, quoted, "\""); check(resolve(folder, quoted[2])) }
 /^[ \t]*#[ \t]*include[ \t]*<(nccl|hocket)\.h>/ && !public[from] {
   complain(from " must not include the public headers (" table ")")
+}
+/^} hk_[a-z0-9_]+;/ {
+  if ($2 in type && type[$2] != FILENAME) complain("the type " substr($2, 1, length($2) - 1) " is named in " type[$2] ", too")
+  type[$2] = FILENAME
 }
 FNR == 601 { print "warning: " FILENAME " has more than 600 lines: split it" }
 END {

@@ -29,7 +29,7 @@ enum {
 static bool set_shape(hk_root *r, const hk_hello *h) {
   int n = h->to, k = (int)h->round, index = (int)h->tag;
   int low = (int)((int64_t)index * n / k), high = (int)((int64_t)(index + 1) * n / k);
-  hk_entry *s = calloc((size_t)(high - low) + 1, sizeof *s);
+  hk_root_entry *s = calloc((size_t)(high - low) + 1, sizeof *s);
   if (!s) return false;
   r->nranks = n;
   r->nroots = k;
@@ -51,7 +51,7 @@ static bool is_valid(const hk_hello *h) {
 
 /* True if the rank of this entry has closed its connection, though that is not handled yet. The rank may have
  * connected again. */
-static bool has_closed(const hk_entry *s) {
+static bool has_closed(const hk_root_entry *s) {
   char byte;
   ssize_t n = s->connection ? recv(s->connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) : 1;
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
@@ -66,7 +66,7 @@ static void describe_process(const uint8_t contact[HK_CONTACT_BYTES], char *text
 
 /* If two ranks have one number, neither is the right one, and the job cannot start as it was meant: all ranks get the
  * error at once. This happens only while the root gathers: a complete communicator accepts no late rank. */
-static void fail_with_duplicate(hk_root *r, const hk_entry *s, const hk_hello *h) {
+static void fail_with_duplicate(hk_root *r, const hk_root_entry *s, const hk_hello *h) {
   char first[96], second[96];
   describe_process(s->contact, first, sizeof first);
   describe_process(h->contact, second, sizeof second);
@@ -119,11 +119,11 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
              h->from, (int)h->tag, r->nroots);
     return -1;
   }
-  hk_entry *s = &r->entry[at];
+  hk_root_entry *s = &r->entry[at];
   /* A contact alone keeps no connection; the process that sent it may send it again. */
   bool again = hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES) || has_closed(s) ||
                (h->kind == HK_HELLO_CONTACT && hk_contact_process(s->contact) == hk_contact_process(h->contact));
-  if (s->state == HK_ENTRY_JOINED && !again) {
+  if (s->state == HK_ROOT_ENTRY_JOINED && !again) {
     fail_with_duplicate(r, s, h);
     reply->status = r->status;
     snprintf(reply->text, sizeof reply->text, "%s", r->text);
@@ -134,28 +134,28 @@ static int find_entry(hk_root *r, const hk_hello *h, hk_reply *reply) {
 
 /* An earlier connection in this entry is of an earlier attempt of the same rank, and is closed. */
 static void fill_entry(hk_root *r, int at, const hk_hello *h) {
-  hk_entry *s = &r->entry[at];
+  hk_root_entry *s = &r->entry[at];
   if (!hk_bytes_equal(s->nonce, h->nonce, HK_NONCE_BYTES)) hk_root_drop(s);
-  if (s->state != HK_ENTRY_JOINED) r->joined++;
-  s->state = HK_ENTRY_JOINED;
+  if (s->state != HK_ROOT_ENTRY_JOINED) r->joined++;
+  s->state = HK_ROOT_ENTRY_JOINED;
   memcpy(s->nonce, h->nonce, HK_NONCE_BYTES);
   memcpy(s->contact, h->contact, HK_CONTACT_BYTES);
 }
 
-static bool has_enough(const hk_entry *s) {
+static bool has_enough(const hk_root_entry *s) {
   int n = 0;
   for (const hk_connection *c = s->connection; c; c = c->next) n++;
   return n >= CONNECTIONS_MOST;
 }
 
 static void lose_entry(hk_root *r, int at) {
-  hk_entry *s = &r->entry[at];
+  hk_root_entry *s = &r->entry[at];
   char byte;
   bool closed = s->connection && recv(s->connection->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
   s->back_ns = closed ? GONE_MS * (HK_SECOND_NS / 1000) : COME_BACK_SECONDS * HK_SECOND_NS;
   s->connection = NULL;
   s->waiter = NULL;
-  s->state = HK_ENTRY_LOST;
+  s->state = HK_ROOT_ENTRY_LOST;
   s->lost_ns = hk_now_ns();
   r->joined--;
 }

@@ -15,18 +15,18 @@ typedef struct hk_root_waiter { /* a rank of the root's own process */
   hk_reply reply;
 } hk_root_waiter;
 
-typedef enum hk_entry_state { HK_ENTRY_EMPTY, HK_ENTRY_JOINED, HK_ENTRY_LOST } hk_entry_state;
-typedef struct hk_entry {
-  uint8_t state;    /* hk_entry_state */
-  uint64_t lost_ns; /* with HK_ENTRY_LOST: when */
-  uint64_t back_ns; /* with HK_ENTRY_LOST: for how long the rank may join again */
+typedef enum hk_root_entry_state { HK_ROOT_ENTRY_EMPTY, HK_ROOT_ENTRY_JOINED, HK_ROOT_ENTRY_LOST } hk_root_entry_state;
+typedef struct hk_root_entry {
+  uint8_t state;    /* hk_root_entry_state */
+  uint64_t lost_ns; /* with HK_ROOT_ENTRY_LOST: when */
+  uint64_t back_ns; /* with HK_ROOT_ENTRY_LOST: for how long the rank may join again */
   /* At most one of the two is set. A rank that waits long for an ack tries another address with the same nonce, and
    * keeps one of the connections: it gets the answer over all of them. */
   hk_connection *connection; /* linked by `next` */
   hk_root_waiter *waiter;
   uint8_t nonce[HK_NONCE_BYTES];
   uint8_t contact[HK_CONTACT_BYTES];
-} hk_entry;
+} hk_root_entry;
 
 typedef enum hk_root_state { HK_ROOT_GATHERING, HK_ROOT_DONE, HK_ROOT_FAILED } hk_root_state;
 typedef struct hk_root {
@@ -42,7 +42,7 @@ typedef struct hk_root {
   int first;                 /* that rank; it may have come with the id of another root, and not have joined */
   int low, share, entries;   /* ranks [low, low + share); entries: one more if the next rank belongs to another root */
   int joined;
-  hk_entry *entry;
+  hk_root_entry *entry;
   bool sweep; /* ended, and connections wait for the answer */
   hk_status status;
   char text[HK_REPLY_TEXT];
@@ -56,7 +56,7 @@ void hk_root_end(hk_root *r, hk_root_state state);
 /* The same with an error. */
 void hk_root_fail(hk_root *r, hk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Closes the connections of an entry. */
-void hk_root_drop(hk_entry *s);
+void hk_root_drop(hk_root_entry *s);
 /* For another process: what this one lacks is not that rank's own failure. */
 void hk_root_encode(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NONCE_BYTES],
                     uint8_t out[HK_REPLY_BYTES]);

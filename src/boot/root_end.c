@@ -23,7 +23,7 @@ static void reply_of(const hk_root *r, int at, hk_reply *reply) {
 }
 
 static void send_reply(hk_root *r, int at) {
-  hk_entry *s = &r->entry[at];
+  hk_root_entry *s = &r->entry[at];
   uint8_t bytes[HK_REPLY_BYTES];
   hk_reply reply;
   reply_of(r, at, &reply);
@@ -65,7 +65,7 @@ void hk_root_fail(hk_root *r, hk_status status, const char *format, ...) {
 }
 
 /* Writes "3, 5-7, 9", the ranks whose entries are in `state`; as many as fit. Returns how many there are. */
-static int list_ranks(const hk_root *r, hk_entry_state state, char *text, size_t room) {
+static int list_ranks(const hk_root *r, hk_root_entry_state state, char *text, size_t room) {
   int count = 0, listed = 0;
   size_t used = 0;
   text[0] = 0;
@@ -90,7 +90,7 @@ static int list_ranks(const hk_root *r, hk_entry_state state, char *text, size_t
 /* Of a root that one rank has joined. */
 static int only_rank(const hk_root *r) {
   int at = 0;
-  while (r->entry[at].state != HK_ENTRY_JOINED) at++;
+  while (r->entry[at].state != HK_ROOT_ENTRY_JOINED) at++;
   return hk_root_rank(r, at);
 }
 
@@ -131,7 +131,7 @@ static void report_missing(hk_root *r, uint64_t now) {
   if (!watchdog || hk_ago_ns(now, r->first_ns) < first * HK_SECOND_NS) return;
   if (r->reported_ns && hk_ago_ns(now, r->reported_ns) < REPORT_SECONDS * HK_SECOND_NS) return;
   r->reported_ns = now;
-  int missing = list_ranks(r, HK_ENTRY_EMPTY, list, sizeof list);
+  int missing = list_ranks(r, HK_ROOT_ENTRY_EMPTY, list, sizeof list);
   if (!missing) return;
   advise(r, advice, sizeof advice);
   HK_WARN("after %llu s %d of %d ranks have joined%s, and rank%s %s %s missing: %s (it gives up after %lld s, "
@@ -145,8 +145,8 @@ static void check_deadlines(hk_root *r, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
   char list[512], advice[320];
   if (hk_ago_ns(now, r->first_ns) >= limit * HK_SECOND_NS) {
-    int missing = list_ranks(r, HK_ENTRY_EMPTY, list, sizeof list);
-    if (!missing) missing = list_ranks(r, HK_ENTRY_LOST, list, sizeof list);
+    int missing = list_ranks(r, HK_ROOT_ENTRY_EMPTY, list, sizeof list);
+    if (!missing) missing = list_ranks(r, HK_ROOT_ENTRY_LOST, list, sizeof list);
     advise(r, advice, sizeof advice);
     hk_root_fail(r, HK_ERR_REMOTE, "rank%s %s of %d %s not joined after %llu s, %d %s; %s", missing > 1 ? "s" : "",
                  list, r->nranks, missing > 1 ? "have" : "has", (unsigned long long)limit, r->joined,
@@ -155,8 +155,8 @@ static void check_deadlines(hk_root *r, uint64_t now) {
   }
   report_missing(r, now);
   for (int i = 0; i < r->entries; i++) {
-    if (r->entry[i].state != HK_ENTRY_LOST || hk_ago_ns(now, r->entry[i].lost_ns) < r->entry[i].back_ns) continue;
-    int lost = list_ranks(r, HK_ENTRY_LOST, list, sizeof list);
+    if (r->entry[i].state != HK_ROOT_ENTRY_LOST || hk_ago_ns(now, r->entry[i].lost_ns) < r->entry[i].back_ns) continue;
+    int lost = list_ranks(r, HK_ROOT_ENTRY_LOST, list, sizeof list);
     hk_root_fail(r, HK_ERR_REMOTE,
                  "rank%s %s of %d joined and then died (connection closed) while other ranks had yet to come; "
                  "see the output of that process",
@@ -180,7 +180,7 @@ static void free_root(hk_root *r) {
   hk_listener_put_inside(l);
 }
 
-void hk_root_drop(hk_entry *s) {
+void hk_root_drop(hk_root_entry *s) {
   for (hk_connection *c = s->connection, *next; c; c = next) {
     next = c->next;
     hk_connection_free(c, false);

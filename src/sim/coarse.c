@@ -55,7 +55,7 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
   c->moved[at] += all;
   c->pace[c->first[at] + t->at.pc - t->at.first] = limit;
   for (uint32_t k = 0; k < t->flow.n; k++) {
-    const hk_entry *e = &t->flow.entries[k];
+    const hk_flow_entry *e = &t->flow.entries[k];
     c->need[e->resource] += s->alike * e->weight * all / s->world.net.resources[e->resource].capacity;
   }
   for (unsigned k = 0; k < i->ndst; k++) {
@@ -192,7 +192,7 @@ out:
 /* ---- rates ---- */
 
 /* Microseconds a byte over one use; or with all other loads of the resource. */
-static double use_us(const coarse *c, const hk_entry *e, double bytes) {
+static double use_us(const coarse *c, const hk_flow_entry *e, double bytes) {
   if (!c->shared) return e->weight / c->s->world.net.resources[e->resource].capacity;
   return bytes > 0 ? c->need[e->resource] / bytes : 0;
 }

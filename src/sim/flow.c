@@ -111,7 +111,7 @@ hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight) {
     return HK_OK;
   }
   if (!HK_RESERVE(f->entries, f->room, f->n + 1)) return HK_FAIL_ERRNO("no memory for a flow over %u links", f->n + 1);
-  f->entries[f->n++] = (hk_entry){.flow = f, .resource = resource, .weight = (float)weight};
+  f->entries[f->n++] = (hk_flow_entry){.flow = f, .resource = resource, .weight = (float)weight};
   return HK_OK;
 }
 
@@ -137,7 +137,7 @@ static hk_status set_rate(hk_net *n, hk_flow *f, double rate) {
 hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit) {
   bool alone = true;
   for (uint32_t i = 0; i < f->n; i++) {
-    const hk_entry *e = &f->entries[i];
+    const hk_flow_entry *e = &f->entries[i];
     double most = n->resources[e->resource].capacity / e->weight;
     if (most < limit) limit = most;
   }
@@ -146,7 +146,7 @@ hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit) {
   f->rate = 0;
   f->limit = limit;
   for (uint32_t i = 0; i < f->n; i++) {
-    hk_entry *e = &f->entries[i];
+    hk_flow_entry *e = &f->entries[i];
     hk_resource *r = &n->resources[e->resource];
     e->next = r->flows;
     e->link = &r->flows;
@@ -165,7 +165,7 @@ hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit) {
 void hk_flow_stop(hk_net *n, hk_flow *f) {
   hk_net_cancel(n, &f->end);
   for (uint32_t i = 0; i < f->n; i++) {
-    hk_entry *e = &f->entries[i];
+    hk_flow_entry *e = &f->entries[i];
     hk_resource *r = &n->resources[e->resource];
     if (is_tight(r)) touch(n, e->resource);
     *e->link = e->next;
@@ -194,7 +194,7 @@ static hk_status take_whole(hk_net *n, uint32_t resource) {
     r->stamp = n->stamp;
     n->tight[n->ntight++] = resource;
   }
-  for (hk_entry *e = r->flows; e; e = e->next) {
+  for (hk_flow_entry *e = r->flows; e; e = e->next) {
     hk_flow *f = e->flow;
     if (f->stamp == n->stamp) continue;
     HK_OR_RETURN(find_flow(n, f));
@@ -214,7 +214,7 @@ static void share_out(hk_net *n) {
     hk_resource *r = &n->resources[n->tight[t]];
     r->left = r->capacity;
     r->weight = 0;
-    for (hk_entry *e = r->flows; e; e = e->next) {
+    for (hk_flow_entry *e = r->flows; e; e = e->next) {
       if (e->flow->stamp == n->stamp)
         r->weight += e->weight;
       else
@@ -282,7 +282,7 @@ static void fill(hk_net *n) {
     for (uint32_t t = 0; t < live; t++) {
       const hk_resource *r = &n->resources[n->tight[t]];
       if (r->left > level * r->weight * (1 + SAME)) continue;
-      for (hk_entry *e = r->flows; e; e = e->next)
+      for (hk_flow_entry *e = r->flows; e; e = e->next)
         if (e->flow->stamp == n->stamp && !e->flow->fixed) fix(n, e->flow, level, n->tight[t]), fixed++;
     }
   }
@@ -293,7 +293,7 @@ static bool is_fair(const hk_net *n, uint32_t resource) {
   const hk_resource *r = &n->resources[resource];
   bool full = r->left <= r->capacity * SAME * 10;
   double most_in = 0, most_out = 0, least_in = HUGE_VAL, least_out = HUGE_VAL; /* least: of those held here */
-  for (const hk_entry *e = r->flows; e; e = e->next) {
+  for (const hk_flow_entry *e = r->flows; e; e = e->next) {
     const hk_flow *f = e->flow;
     bool in = f->stamp == n->stamp, held = f->held == resource;
     double rate = in ? f->next : f->rate;

@@ -33,12 +33,12 @@ typedef struct hk_use {
 
 struct hk_flow;
 /* A flow's entry in a resource's list. */
-typedef struct hk_entry {
-  struct hk_entry *next, **link;
+typedef struct hk_flow_entry {
+  struct hk_flow_entry *next, **link;
   struct hk_flow *flow;
   uint32_t resource;
   float weight;
-} hk_entry;
+} hk_flow_entry;
 
 typedef struct hk_flow {
   hk_sim_event end;
@@ -49,14 +49,14 @@ typedef struct hk_flow {
   uint32_t n, room;
   bool fixed;
   uint64_t stamp;
-  hk_entry *entries;
+  hk_flow_entry *entries;
 } hk_flow;
 
 typedef struct hk_resource {
   double capacity;
   double wanted;  /* by its active flows at their limits */
   double carried; /* bytes so far, those of active flows in full */
-  hk_entry *flows;
+  hk_flow_entry *flows;
   double left, weight;   /* while rates are computed: for the flows that are */
   uint64_t stamp, whole; /* whole: all its flows are computed */
   bool dirty;

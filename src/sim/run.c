@@ -49,7 +49,7 @@ static hk_status deliver(hk_sim *s, hk_side *e, double at, bool reference) {
   return HK_OK;
 }
 
-static hk_status start_queue(hk_sim *s, hk_queue *q) {
+static hk_status start_queue(hk_sim *s, hk_sim_queue *q) {
   double bytes = hk_times_first(&q->bytes), limit = 1e12;
   q->flow.end.id = QUEUE_IDS + q->end;
   if (!s->gpu) limit = HK_SIM_SOCKET_GBPS * 1000;
@@ -74,7 +74,7 @@ static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) 
 }
 
 /* A message has left for the other host. */
-static hk_status sent(hk_sim *s, hk_queue *q) {
+static hk_status sent(hk_sim *s, hk_sim_queue *q) {
   hk_side *e = &s->sides[q->end];
   hk_flow_stop(&s->world.net, &q->flow);
   hk_times_pop(&q->bytes);

@@ -60,11 +60,11 @@ typedef struct hk_times {
   uint32_t head, count, room;
 } hk_times;
 
-typedef struct hk_queue {
+typedef struct hk_sim_queue {
   hk_flow flow;
   uint32_t end;   /* whose end it is */
   hk_times bytes; /* of messages that wait for the network, the one that is being sent first */
-} hk_queue;
+} hk_sim_queue;
 
 typedef struct hk_side {
   hk_times times;
@@ -74,7 +74,7 @@ typedef struct hk_side {
   uint32_t consumed;               /* receiver */
   uint32_t first_target, ntargets; /* sender: sides that read it; receiver: sides that its credits go to */
   uint32_t first_use, nuses;       /* sender: its route's uses; receiver: the path from its sender's memory */
-  hk_queue *queue;                 /* sender to another host */
+  hk_sim_queue *queue;             /* sender to another host */
   uint32_t *left;                  /* multicast sender: readers that have not given back each slot */
   int peer;                        /* the rank whose memory is at the other side, a rank of a representative host */
   float us;                        /* until a message arrives */

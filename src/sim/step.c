@@ -3,8 +3,8 @@
  * them sets the pace: a byte of payload is a use of every link and memory that it touches.
  *
  * GPU: data for a GPU of the host is stored into that GPU's memory, over the links of the path. Data for another host
- * is put into a slot here, and a flow of its own (hk_queue) sends it later. CPU: the core's time is the limit. What a
- * rank reads from another NUMA node's memory crosses the links between the nodes. */
+ * is put into a slot here, and a flow of its own (hk_sim_queue) sends it later. CPU: the core's time is the limit. What
+ * a rank reads from another NUMA node's memory crosses the links between the nodes. */
 #include "model.h"
 #include "run.h"
 

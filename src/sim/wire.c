@@ -85,7 +85,7 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
   if (route.net) {
     e->queue = calloc(1, sizeof *e->queue);
     if (!e->queue) return HK_FAIL_ERRNO("no memory for a link between hosts");
-    hk_queue *q = e->queue;
+    hk_sim_queue *q = e->queue;
     q->end = (uint32_t)(e - s->sides);
     for (uint32_t i = 0; i < route.n; i++)
       HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire));

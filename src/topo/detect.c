@@ -7,7 +7,7 @@
 #include "../base/root.h"
 #include "detect_scan.h"
 
-static void name_machine(const hk_scan *s, char *name, size_t bytes) {
+static void name_machine(const hk_detect_scan *s, char *name, size_t bytes) {
   const char *folder = strrchr(s->sys, '/');
   if (!s->live)
     snprintf(name, bytes, "%s", folder && folder[1] ? folder + 1 : s->sys);
@@ -16,7 +16,7 @@ static void name_machine(const hk_scan *s, char *name, size_t bytes) {
 }
 
 /* One remark for a property that many devices share. */
-static hk_status remark_common(hk_scan *s) {
+static hk_status remark_common(hk_detect_scan *s) {
   const char *why = s->machine && s->ngpu > 0
                         ? ": this is a virtual machine, and its PCI tree is what the hypervisor shows; a topology "
                           "file (NCCL_TOPO_FILE) would say more"
@@ -31,7 +31,7 @@ static hk_status remark_common(hk_scan *s) {
   return HK_OK;
 }
 
-static hk_status scan(hk_scan *s) {
+static hk_status scan(hk_detect_scan *s) {
   HK_OR_RETURN(hk_scan_cpus(s));
   HK_OR_RETURN(hk_scan_pci(s));
   if (!(s->flags & HK_DETECT_NO_GPU)) HK_OR_RETURN(hk_scan_gpus(s));
@@ -43,7 +43,7 @@ static hk_status scan(hk_scan *s) {
 }
 
 hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys) {
-  hk_scan s;
+  hk_detect_scan s;
   hk_status rc;
   char name[64];
   memset(&s, 0, sizeof s);

@@ -21,7 +21,7 @@ static long long property(const char *text, const char *key) {
 }
 
 /* The GPU of a node. NULL: the node is a CPU, or a GPU that PCI does not show. */
-static hk_gpu_seen *gpu_of(hk_scan *s, const char *node) {
+static hk_gpu_seen *gpu_of(hk_detect_scan *s, const char *node) {
   char text[4096];
   hk_root_text(s->sys, text, sizeof text, NODES "/%s/properties", node);
   long long domain = property(text, "domain"), location = property(text, "location_id");
@@ -33,7 +33,7 @@ static hk_gpu_seen *gpu_of(hk_scan *s, const char *node) {
   return NULL;
 }
 
-static void add_link(hk_scan *s, hk_gpu_seen *g, const char *node, const char *link) {
+static void add_link(hk_detect_scan *s, hk_gpu_seen *g, const char *node, const char *link) {
   char text[1024], other[16];
   hk_root_text(s->sys, text, sizeof text, NODES "/%s/io_links/%s/properties", node, link);
   long long to = property(text, "node_to"), mbps = property(text, "max_bandwidth");
@@ -46,7 +46,7 @@ static void add_link(hk_scan *s, hk_gpu_seen *g, const char *node, const char *l
   g->far[g->nfars++] = (hk_gpu_far){.kind = HK_FAR_GPU, .id = s->pci[far->pci].id, .links = 1, .gbps = gbps};
 }
 
-void hk_scan_amd(hk_scan *s) {
+void hk_scan_amd(hk_detect_scan *s) {
   char **nodes = hk_root_list(s->sys, NODES), text[4096];
   for (char **node = nodes; node && *node; node++) {
     hk_gpu_seen *g = gpu_of(s, *node);

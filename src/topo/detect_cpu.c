@@ -51,7 +51,7 @@ static bool cpuinfo(const char *text, const char *key, char *value, size_t bytes
 }
 
 /* NCCL's spelling of architecture and vendor. */
-static void identify(const hk_scan *s, hk_cpu_info *cpu, bool *is_virtual) {
+static void identify(const hk_detect_scan *s, hk_cpu_info *cpu, bool *is_virtual) {
   char text[8192], value[2048];
   hk_root_text(s->sys, text, sizeof text, "/proc/cpuinfo");
   *is_virtual = hk_root_has(s->sys, "/sys/hypervisor/type");
@@ -71,7 +71,7 @@ static void identify(const hk_scan *s, hk_cpu_info *cpu, bool *is_virtual) {
 }
 
 /* The processors that this process may use; all of them for a recorded machine. */
-static void allowed(const hk_scan *s, uint64_t *mask) {
+static void allowed(const hk_detect_scan *s, uint64_t *mask) {
   memset(mask, 0xff, HK_CPU_MASK_WORDS * sizeof *mask);
   cpu_set_t set;
   if (!s->live || sched_getaffinity(0, sizeof set, &set) != 0) return;
@@ -86,7 +86,7 @@ static unsigned first_of(const uint64_t *mask) {
 }
 
 /* Cores, not hardware threads: of the threads that share a core only the first one counts. */
-static int count_cores(const hk_scan *s, const uint64_t *mask, const uint64_t *may) {
+static int count_cores(const hk_detect_scan *s, const uint64_t *mask, const uint64_t *may) {
   int cores = 0;
   for (unsigned i = 0; i < MASK_BITS; i++) {
     if (!has(mask, i) || !has(may, i)) continue;
@@ -103,7 +103,7 @@ static int count_cores(const hk_scan *s, const uint64_t *mask, const uint64_t *m
 }
 
 /* The last-level caches whose first processor is in the mask. */
-static float count_cache(const hk_scan *s, const uint64_t *mask) {
+static float count_cache(const hk_detect_scan *s, const uint64_t *mask) {
   double kib = 0;
   for (unsigned i = 0; i < MASK_BITS; i++) {
     if (!has(mask, i)) continue;
@@ -133,7 +133,7 @@ static float memory_rate(const hk_cpu_info *cpu, int cores, int nodes_of_socket)
 }
 
 /* -1: unknown. */
-static int package_of(const hk_scan *s, const uint64_t *mask) {
+static int package_of(const hk_detect_scan *s, const uint64_t *mask) {
   long long package = -1;
   unsigned cpu = first_of(mask);
   if (cpu < MASK_BITS)
@@ -141,7 +141,7 @@ static int package_of(const hk_scan *s, const uint64_t *mask) {
   return (int)package;
 }
 
-static hk_status add_cpu(hk_scan *s, int numa, const uint64_t *mask, const hk_cpu_info *like) {
+static hk_status add_cpu(hk_detect_scan *s, int numa, const uint64_t *mask, const hk_cpu_info *like) {
   uint32_t at;
   hk_status rc = hk_topo_add(s->t, HK_NODE_CPU, (uint64_t)(numa < 0 ? 0 : numa), &at);
   if (rc != HK_OK) return rc;
@@ -152,7 +152,7 @@ static hk_status add_cpu(hk_scan *s, int numa, const uint64_t *mask, const hk_cp
   return HK_OK;
 }
 
-static hk_status nodes_of_sysfs(hk_scan *s, const hk_cpu_info *like) {
+static hk_status nodes_of_sysfs(hk_detect_scan *s, const hk_cpu_info *like) {
   hk_status rc = HK_OK;
   char text[4096];
   uint64_t mask[HK_CPU_MASK_WORDS];
@@ -171,7 +171,7 @@ out:
   return rc;
 }
 
-static hk_status one_node(hk_scan *s, const hk_cpu_info *like) {
+static hk_status one_node(hk_detect_scan *s, const hk_cpu_info *like) {
   char text[4096];
   uint64_t mask[HK_CPU_MASK_WORDS];
   if (!hk_root_text(s->sys, text, sizeof text, "/sys/devices/system/cpu/online") || !hk_cpu_list_parse(text, mask) ||
@@ -187,7 +187,7 @@ static hk_status one_node(hk_scan *s, const hk_cpu_info *like) {
 }
 
 /* Two NUMA nodes of one socket are linked inside the chip, as fast as the memory that they share. */
-static hk_status link_cpus(hk_scan *s) {
+static hk_status link_cpus(hk_detect_scan *s) {
   for (uint32_t a = 0; a < s->t->nnodes; a++)
     for (uint32_t b = a + 1; b < s->t->nnodes; b++) {
       const hk_cpu_info *x = &s->t->nodes[a].cpu, *y = &s->t->nodes[b].cpu;
@@ -199,7 +199,7 @@ static hk_status link_cpus(hk_scan *s) {
   return HK_OK;
 }
 
-hk_status hk_scan_cpus(hk_scan *s) {
+hk_status hk_scan_cpus(hk_detect_scan *s) {
   hk_status rc = HK_OK;
   hk_cpu_info like;
   uint64_t may[HK_CPU_MASK_WORDS];
@@ -231,13 +231,13 @@ hk_status hk_scan_cpus(hk_scan *s) {
   return rc;
 }
 
-uint32_t hk_scan_cpu_of(const hk_scan *s, int numa) {
+uint32_t hk_scan_cpu_of(const hk_detect_scan *s, int numa) {
   for (uint32_t i = 0; i < s->t->nnodes; i++)
     if (s->t->nodes[i].kind == HK_NODE_CPU && s->t->nodes[i].numa == numa) return i;
   return 0; /* CPUs were added first */
 }
 
-int hk_scan_cpu_count(const hk_scan *s) {
+int hk_scan_cpu_count(const hk_detect_scan *s) {
   int n = 0;
   while ((uint32_t)n < s->t->nnodes && s->t->nodes[n].kind == HK_NODE_CPU) n++;
   return n;

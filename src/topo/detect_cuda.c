@@ -54,7 +54,7 @@ static void describe(hk_gpu_seen *g, int device, int ordinal) {
   g->mcast = attribute(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) != 0;
 }
 
-bool hk_scan_cuda(hk_scan *s, int *n) {
+bool hk_scan_cuda(hk_detect_scan *s, int *n) {
   *n = 0;
   if (!hk_dl_load(&library)) return false;
   int code = cuda.init(0), device;

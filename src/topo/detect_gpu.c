@@ -17,7 +17,7 @@ static bool is_gpu(const hk_pci_seen *p) {
   return p->vendor == AMD && (kind == 0x0302 || kind == 0x0380 || kind == 0x1200);
 }
 
-hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id) {
+hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
   int at = hk_scan_pci_find(s, id);
   for (int i = 0; i < s->ngpu; i++)
     if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
@@ -30,7 +30,7 @@ hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id) {
 }
 
 /* GPUs that the driver hides from this process (CUDA_VISIBLE_DEVICES) take no part. */
-static hk_status drop_invisible(hk_scan *s) {
+static hk_status drop_invisible(hk_detect_scan *s) {
   int kept = 0;
   for (int i = 0; i < s->ngpu; i++)
     if (s->gpu[i].dev >= 0) s->gpu[kept++] = s->gpu[i];
@@ -43,11 +43,11 @@ static hk_status drop_invisible(hk_scan *s) {
 }
 
 /* The driver's own record of the installed GPUs. Containers usually do not hide it. */
-static bool driver_is_here(const hk_scan *s) {
+static bool driver_is_here(const hk_detect_scan *s) {
   return hk_root_has(s->sys, "/proc/driver/nvidia/version") || hk_root_has(s->sys, "/dev/nvidiactl");
 }
 
-static hk_status missing_remarks(hk_scan *s, bool cuda, bool nvml) {
+static hk_status missing_remarks(hk_detect_scan *s, bool cuda, bool nvml) {
   bool nvidia = false;
   int hidden = 0;
   for (int i = 0; i < s->ngpu; i++) {
@@ -75,7 +75,7 @@ static hk_status missing_remarks(hk_scan *s, bool cuda, bool nvml) {
   return HK_OK;
 }
 
-hk_status hk_scan_gpus(hk_scan *s) {
+hk_status hk_scan_gpus(hk_detect_scan *s) {
   int n = s->npci, cuda_count = 0;
   bool nvml = false;
   for (int i = 0; i < n; i++)
@@ -94,14 +94,14 @@ hk_status hk_scan_gpus(hk_scan *s) {
   return HK_OK;
 }
 
-static uint32_t node_of(const hk_scan *s, uint64_t id) {
+static uint32_t node_of(const hk_detect_scan *s, uint64_t id) {
   for (int i = 0; i < s->ngpu; i++)
     if (s->pci[s->gpu[i].pci].id == id) return s->pci[s->gpu[i].pci].node;
   return HK_NO_NODE;
 }
 
 /* Both ends of a link between two GPUs report it: only the report of the lower node counts. */
-static hk_status place_links(hk_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
+static hk_status place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
   uint32_t me = s->pci[g->pci].node;
   float each = hk_nvlink_gbps(g->sm);
   if (each <= 0) each = hk_nvlink_gbps(70);
@@ -126,7 +126,7 @@ static hk_status place_links(hk_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
   return HK_OK;
 }
 
-static hk_status remark_links_down(hk_scan *s) {
+static hk_status remark_links_down(hk_detect_scan *s) {
   int most = 0;
   for (int i = 0; i < s->ngpu; i++) {
     int links = 0;
@@ -144,7 +144,7 @@ static hk_status remark_links_down(hk_scan *s) {
   return HK_OK;
 }
 
-hk_status hk_scan_gpu_place(hk_scan *s) {
+hk_status hk_scan_gpu_place(hk_detect_scan *s) {
   uint32_t node, nvs = HK_NO_NODE;
   for (int i = 0; i < s->ngpu; i++) {
     hk_gpu_seen *g = &s->gpu[i];

@@ -13,15 +13,15 @@
 #endif
 
 #ifndef HAVE_HWLOC
-bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
+bool hk_scan_hwloc_cpus(hk_detect_scan *s, hk_status *rc) {
   (void)s, (void)rc;
   return false;
 }
-int hk_scan_hwloc_numa(hk_scan *s, uint64_t bus_id) {
+int hk_scan_hwloc_numa(hk_detect_scan *s, uint64_t bus_id) {
   (void)s, (void)bus_id;
   return -1;
 }
-void hk_scan_hwloc_end(hk_scan *s) { (void)s; }
+void hk_scan_hwloc_end(hk_detect_scan *s) { (void)s; }
 #else
 #include <hwloc.h>
 #include <pthread.h>
@@ -64,14 +64,14 @@ static hk_dl library = {.files = {"libhwloc.so.15"},
 static pthread_mutex_t looking = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(looking);
 
-void hk_scan_hwloc_end(hk_scan *s) {
+void hk_scan_hwloc_end(hk_detect_scan *s) {
   if (s->hwloc) hwloc.destroy(s->hwloc);
   s->hwloc = NULL;
 }
 
 /* With `devices` it reads the configuration of each PCI device, which a hypervisor may answer slowly: the first look is
  * without. */
-static bool open_topology(hk_scan *s, bool devices) {
+static bool open_topology(hk_detect_scan *s, bool devices) {
   hwloc_topology_t t;
   if (!s->live || (s->flags & HK_DETECT_NO_HWLOC) || !hk_dl_load(&library)) return false;
   if (hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16 || hwloc.init(&t) != 0) return false;
@@ -109,7 +109,7 @@ static int cache_depth(hwloc_topology_t t) {
   return -1;
 }
 
-bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
+bool hk_scan_hwloc_cpus(hk_detect_scan *s, hk_status *rc) {
   hwloc_obj_t numa;
   uint32_t at;
   *rc = HK_OK;
@@ -134,7 +134,7 @@ bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc) {
   return s->t->nnodes > 0;
 }
 
-int hk_scan_hwloc_numa(hk_scan *s, uint64_t id) {
+int hk_scan_hwloc_numa(hk_detect_scan *s, uint64_t id) {
   hwloc_obj_t o;
   if (!s->hwloc || (!s->hwloc_devices && !open_topology(s, true))) return -1;
   for (unsigned i = 0; (o = hwloc.get_obj_by_depth(s->hwloc, HWLOC_TYPE_DEPTH_PCI_DEVICE, i)) != NULL; i++) {

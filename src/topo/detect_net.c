@@ -14,7 +14,7 @@
 #define NET "/sys/class/net"
 enum { NET_LIMIT = 512, LOWER_DEPTH = 4 };
 
-static hk_net_seen *add_net(hk_scan *s) {
+static hk_net_seen *add_net(hk_detect_scan *s) {
   if (s->nnet >= NET_LIMIT) return NULL;
   hk_net_seen *more = realloc(s->net, ((size_t)s->nnet + 1) * sizeof *more);
   if (!more) return NULL;
@@ -26,7 +26,7 @@ static hk_net_seen *add_net(hk_scan *s) {
 /* ---- RDMA ---- */
 
 /* "0c42:a103:00c4:1d2e" */
-static uint64_t read_guid(const hk_scan *s, const char *device) {
+static uint64_t read_guid(const hk_detect_scan *s, const char *device) {
   char text[64];
   uint64_t guid = 0;
   if (!hk_root_text(s->sys, text, sizeof text, RDMA "/%s/sys_image_guid", device) &&
@@ -41,7 +41,7 @@ static uint64_t read_guid(const hk_scan *s, const char *device) {
 }
 
 /* The card's PCI function; for RDMA in software the card of the interface below it. */
-static int device_of(const hk_scan *s, const char *device) {
+static int device_of(const hk_detect_scan *s, const char *device) {
   char path[HK_ROOT_PATH], parent[64];
   if (hk_root_real(s->sys, path, RDMA "/%s", device)) {
     int at = hk_scan_pci_of_path(s, path);
@@ -54,7 +54,7 @@ static int device_of(const hk_scan *s, const char *device) {
 }
 
 /* An active port, or false; ports that are down are counted. */
-static bool read_port(hk_scan *s, const char *device, const char *port, hk_net_seen *n, int *down) {
+static bool read_port(hk_detect_scan *s, const char *device, const char *port, hk_net_seen *n, int *down) {
   char text[128];
   int state = 0;
   if (hk_root_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/state", device, port)) state = atoi(text);
@@ -71,7 +71,7 @@ static bool read_port(hk_scan *s, const char *device, const char *port, hk_net_s
   return true;
 }
 
-static hk_status scan_rdma(hk_scan *s) {
+static hk_status scan_rdma(hk_detect_scan *s) {
   hk_status rc = HK_OK;
   int down = 0;
   char first[HK_NODE_NAME] = "", **ports = NULL, **devices = hk_root_list(s->sys, RDMA);
@@ -114,7 +114,7 @@ out:
 
 /* The PCI function of an interface, or of the interface below it (bond, VLAN, bridge with a real port); -1: none is
  * visible. *hardware: there is a device, even if it is not a PCI device. */
-static int function_of(const hk_scan *s, const char *name, int depth, bool *hardware) {
+static int function_of(const hk_detect_scan *s, const char *name, int depth, bool *hardware) {
   char path[HK_ROOT_PATH];
   if (hk_root_has(s->sys, NET "/%s/device", name)) {
     *hardware = true;
@@ -128,7 +128,7 @@ static int function_of(const hk_scan *s, const char *name, int depth, bool *hard
   return found;
 }
 
-static bool is_up(const hk_scan *s, const char *name) {
+static bool is_up(const hk_detect_scan *s, const char *name) {
   char state[32] = "";
   long long carrier = 0;
   hk_root_text(s->sys, state, sizeof state, NET "/%s/operstate", name);
@@ -137,7 +137,7 @@ static bool is_up(const hk_scan *s, const char *name) {
 }
 
 /* False for software devices that lead nowhere else: loopback, container bridges, tunnels of the host to itself. */
-static bool leads_out(const hk_scan *s, const char *name) {
+static bool leads_out(const hk_detect_scan *s, const char *name) {
   static const char *const inner[] = {"lo",    "docker",  "br-",  "virbr",        "cni", "podman", "lxcbr",
                                       "lxdbr", "veth",    "vnet", "dummy",        "ifb", "tap",    "tun",
                                       "kube-", "flannel", "cali", "nodelocaldns", "sit", "gre",    "ip6tnl"};
@@ -149,7 +149,7 @@ static bool leads_out(const hk_scan *s, const char *name) {
 
 /* The first pass adds the interfaces with hardware. If there are none, the second pass adds those without: a
  * container's eth0. */
-static hk_status scan_interfaces(hk_scan *s, bool with_hardware, int *unknown) {
+static hk_status scan_interfaces(hk_detect_scan *s, bool with_hardware, int *unknown) {
   hk_status rc = HK_OK;
   char **names = hk_root_list(s->sys, NET);
   for (char **name = names; name && *name; name++) {
@@ -184,7 +184,7 @@ out:
 
 /* A virtual function's port is its physical function's. If both are visible, or several virtual functions of one card,
  * one is kept. */
-static void merge_functions(hk_scan *s) {
+static void merge_functions(hk_detect_scan *s) {
   int kept = 0;
   for (int i = 0; i < s->nnet; i++) {
     uint64_t of = s->net[i].pci >= 0 ? s->pci[s->net[i].pci].function : 0;
@@ -199,7 +199,7 @@ static void merge_functions(hk_scan *s) {
 }
 
 /* The functions of a card share its link: the lowest function represents all of them. */
-static int card_of(const hk_scan *s, int pci) {
+static int card_of(const hk_detect_scan *s, int pci) {
   uint64_t id = s->pci[pci].function && hk_scan_pci_find(s, s->pci[pci].function) >= 0 ? s->pci[pci].function
                                                                                        : s->pci[pci].id;
   for (uint64_t f = id & ~(uint64_t)0xf; f < id; f++) {
@@ -210,7 +210,7 @@ static int card_of(const hk_scan *s, int pci) {
   return at >= 0 ? at : pci;
 }
 
-hk_status hk_scan_nets(hk_scan *s) {
+hk_status hk_scan_nets(hk_detect_scan *s) {
   int unknown = 0;
   HK_OR_RETURN(scan_rdma(s));
   if (s->nnet == 0) HK_OR_RETURN(scan_interfaces(s, true, &unknown));
@@ -228,7 +228,7 @@ hk_status hk_scan_nets(hk_scan *s) {
 }
 
 /* A port whose device is not visible is attached to the first CPU, as a device with an address that no bus has. */
-static hk_status place_bare(hk_scan *s, int i, uint32_t *nic) {
+static hk_status place_bare(hk_detect_scan *s, int i, uint32_t *nic) {
   float gbps = hk_pci_gbps(hk_pci_gts(3), 16);
   HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NIC, (uint64_t)0xffffff << 20 | (uint64_t)i << 4, nic));
   s->t->nodes[*nic].numa = s->t->nodes[0].numa;
@@ -238,7 +238,7 @@ static hk_status place_bare(hk_scan *s, int i, uint32_t *nic) {
 }
 
 /* Whether NICs reach GPU memory, through the peer memory module or through dma-bufs. */
-static bool peer_memory(const hk_scan *s) {
+static bool peer_memory(const hk_detect_scan *s) {
   static const char *const modules[] = {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                                         "/sys/kernel/mm/memory_peers"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(modules); i++)
@@ -246,7 +246,7 @@ static bool peer_memory(const hk_scan *s) {
   return false;
 }
 
-hk_status hk_scan_net_place(hk_scan *s) {
+hk_status hk_scan_net_place(hk_detect_scan *s) {
   bool gdr = peer_memory(s), rdma = false;
   for (int i = 0; i < s->ngpu; i++) gdr = gdr || s->gpu[i].dmabuf;
   for (int i = 0; i < s->nnet; i++) {

@@ -106,7 +106,7 @@ static void add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
 
 /* The other end of a link. A switch may be invisible, in a virtual machine or because it is in another tray of the
  * rack. Then NVML returns an invalid address, or fails. */
-static void look_behind(const hk_scan *s, device_t d, hk_gpu_seen *g, unsigned link) {
+static void look_behind(const hk_detect_scan *s, device_t d, hk_gpu_seen *g, unsigned link) {
   nvml_pci far;
   int type = -1;
   uint64_t id = 0;
@@ -125,7 +125,7 @@ static void look_behind(const hk_scan *s, device_t d, hk_gpu_seen *g, unsigned l
     add_far(g, HK_FAR_GPU, id);
 }
 
-static void count_links(const hk_scan *s, device_t d, hk_gpu_seen *g) {
+static void count_links(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
   for (unsigned link = 0; nvml.link_state && link < LINK_LIMIT; link++) {
     int active = 0;
     unsigned can = 1;
@@ -171,7 +171,7 @@ static uint64_t fabric_of(device_t d) {
   return h ? h : 1;
 }
 
-static void describe(const hk_scan *s, device_t d, hk_gpu_seen *g) {
+static void describe(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
   int major, minor;
   unsigned now, pending;
   if (!g->name[0] && nvml.name && nvml.name(d, g->name, (unsigned)sizeof g->name) != 0) g->name[0] = '\0';
@@ -195,7 +195,7 @@ static const char *p2p_reason(int status) {
 }
 
 /* Pairs that cannot read each other's memory: one remark for all of them. */
-static hk_status check_peers(hk_scan *s, const device_t *handle) {
+static hk_status check_peers(hk_detect_scan *s, const device_t *handle) {
   int pairs = 0, a = 0, b = 0, why = 0, status;
   for (int i = 0; i < s->ngpu; i++)
     for (int k = i + 1; k < s->ngpu; k++) {
@@ -210,7 +210,7 @@ static hk_status check_peers(hk_scan *s, const device_t *handle) {
 }
 
 /* Adds the GPUs that only NVML shows. */
-static void add_all(hk_scan *s, unsigned count) {
+static void add_all(hk_detect_scan *s, unsigned count) {
   for (unsigned i = 0; i < count; i++) {
     device_t d;
     nvml_pci pci;
@@ -222,7 +222,7 @@ static void add_all(hk_scan *s, unsigned count) {
   }
 }
 
-static hk_status remark_cut(hk_scan *s) {
+static hk_status remark_cut(hk_detect_scan *s) {
   int cut = 0;
   for (int i = 0; i < s->ngpu; i++) cut += s->gpu[i].mig;
   if (!cut) return HK_OK;
@@ -230,7 +230,7 @@ static hk_status remark_cut(hk_scan *s) {
                         cut > 1 ? "s are" : " is");
 }
 
-hk_status hk_scan_nvml(hk_scan *s, bool *there) {
+hk_status hk_scan_nvml(hk_detect_scan *s, bool *there) {
   hk_status rc = HK_OK;
   unsigned count = 0;
   device_t handle[HK_GPU_LIMIT] = {NULL};

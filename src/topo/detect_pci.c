@@ -16,7 +16,7 @@ static int by_id(const void *a, const void *b) {
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
-int hk_scan_pci_find(const hk_scan *s, uint64_t id) {
+int hk_scan_pci_find(const hk_detect_scan *s, uint64_t id) {
   int low = 0, high = s->npci - s->invented;
   for (int i = high; i < s->npci; i++)
     if (s->pci[i].id == id) return i;
@@ -32,7 +32,7 @@ int hk_scan_pci_find(const hk_scan *s, uint64_t id) {
 }
 
 /* The index of the last PCI address but `skip` in a path, -1 if there is none. */
-static int address_in(const hk_scan *s, const char *path, int skip) {
+static int address_in(const hk_detect_scan *s, const char *path, int skip) {
   char text[HK_ROOT_PATH];
   snprintf(text, sizeof text, "%s", path);
   for (char *slash; (slash = strrchr(text, '/')) != NULL; *slash = '\0') {
@@ -42,9 +42,9 @@ static int address_in(const hk_scan *s, const char *path, int skip) {
   return -1;
 }
 
-int hk_scan_pci_of_path(const hk_scan *s, const char *path) { return address_in(s, path, 0); }
+int hk_scan_pci_of_path(const hk_detect_scan *s, const char *path) { return address_in(s, path, 0); }
 
-static void read_entry(hk_scan *s, hk_pci_seen *p, const char *name) {
+static void read_entry(hk_detect_scan *s, hk_pci_seen *p, const char *name) {
   long long v;
   char link[64];
   p->node = HK_NO_NODE;
@@ -57,7 +57,7 @@ static void read_entry(hk_scan *s, hk_pci_seen *p, const char *name) {
 }
 
 /* A broken recording may have links that form a circle: the walk must not follow them for ever. */
-static void cut_circles(hk_scan *s) {
+static void cut_circles(hk_detect_scan *s) {
   for (int i = 0; i < s->npci; i++) {
     int steps = 0;
     for (int up = i; up >= 0 && steps <= DEEP; up = s->pci[up].parent) steps++;
@@ -65,7 +65,7 @@ static void cut_circles(hk_scan *s) {
   }
 }
 
-hk_status hk_scan_pci(hk_scan *s) {
+hk_status hk_scan_pci(hk_detect_scan *s) {
   hk_status rc = HK_OK;
   char **names = hk_root_list(s->sys, DEVICES);
   int n = 0;
@@ -97,7 +97,7 @@ out:
   return rc;
 }
 
-static void read_link(hk_scan *s, const char *name, const char *which, float *gts, int *width) {
+static void read_link(hk_detect_scan *s, const char *name, const char *which, float *gts, int *width) {
   char text[64];
   long long lanes;
   *gts = 0;
@@ -109,7 +109,7 @@ static void read_link(hk_scan *s, const char *name, const char *which, float *gt
   if (!(*gts > 0 && *gts < 1000)) *gts = 0;
 }
 
-void hk_scan_pci_read(hk_scan *s, int i) {
+void hk_scan_pci_read(hk_detect_scan *s, int i) {
   hk_pci_seen *p = &s->pci[i];
   char name[24];
   long long v;
@@ -134,7 +134,7 @@ void hk_scan_pci_read(hk_scan *s, int i) {
   }
 }
 
-hk_status hk_scan_pci_invent(hk_scan *s, uint64_t id, uint32_t class_code, int *out) {
+hk_status hk_scan_pci_invent(hk_detect_scan *s, uint64_t id, uint32_t class_code, int *out) {
   hk_pci_seen *more = realloc(s->pci, ((size_t)s->npci + 1) * sizeof *more);
   if (!more) return HK_FAIL_ERRNO("no memory for a PCI device");
   s->pci = more;
@@ -152,7 +152,7 @@ hk_status hk_scan_pci_invent(hk_scan *s, uint64_t id, uint32_t class_code, int *
   return HK_OK;
 }
 
-void hk_scan_pci_keep(hk_scan *s, int i) {
+void hk_scan_pci_keep(hk_detect_scan *s, int i) {
   if (s->pci[i].kept) return;
   s->pci[i].kept = true;
   for (int up = s->pci[i].parent, depth = 0; up >= 0 && depth < DEEP; up = s->pci[up].parent, depth++) {
@@ -165,7 +165,7 @@ void hk_scan_pci_keep(hk_scan *s, int i) {
  * stay missing. */
 static bool sleeps(const hk_pci_seen *p) { return p->class_code >> 16 == 0x03 || p->class_code >> 16 == 0x12; }
 
-static hk_status remark_slow(hk_scan *s, const hk_pci_seen *p) {
+static hk_status remark_slow(hk_detect_scan *s, const hk_pci_seen *p) {
   char name[24];
   const hk_pci_info *i = &p->info;
   bool slow = i->gts > 0 && i->max_gts > i->gts && !sleeps(p), narrow = i->width > 0 && i->max_width > i->width;
@@ -178,7 +178,7 @@ static hk_status remark_slow(hk_scan *s, const hk_pci_seen *p) {
 }
 
 /* GB/s of the link above a device; 0: unknown. */
-static float link_rate(hk_scan *s, int i) {
+static float link_rate(hk_detect_scan *s, int i) {
   hk_scan_pci_read(s, i);
   const hk_pci_seen *p = &s->pci[i];
   float gts = sleeps(p) && p->info.max_gts > 0 ? p->info.max_gts : p->info.gts;
@@ -187,7 +187,7 @@ static float link_rate(hk_scan *s, int i) {
 
 /* Goes up from a device to the next one that has a node, or past the root (-1). *rate is that of the slowest link on
  * the way. */
-static int climb(hk_scan *s, int i, float *rate) {
+static int climb(hk_detect_scan *s, int i, float *rate) {
   *rate = link_rate(s, i);
   int up = s->pci[i].parent;
   for (int depth = 0; up >= 0 && s->pci[up].branches < 2 && depth < DEEP; up = s->pci[up].parent, depth++) {
@@ -197,7 +197,7 @@ static int climb(hk_scan *s, int i, float *rate) {
   return up;
 }
 
-static int numa_of(hk_scan *s, int i) {
+static int numa_of(hk_detect_scan *s, int i) {
   int at = i;
   for (int depth = 0; at >= 0 && depth < DEEP; at = s->pci[at].parent, depth++)
     if (s->pci[at].numa >= 0) return s->pci[at].numa;
@@ -206,7 +206,7 @@ static int numa_of(hk_scan *s, int i) {
 }
 
 /* A virtual machine shows no speeds. No machine in use today has less than the third generation. */
-static float assumed_rate(const hk_scan *s, const hk_pci_seen *p) {
+static float assumed_rate(const hk_detect_scan *s, const hk_pci_seen *p) {
   int gen = 3;
   for (int i = 0; i < s->ngpu; i++)
     if (&s->pci[s->gpu[i].pci] == p)
@@ -218,7 +218,7 @@ static float assumed_rate(const hk_scan *s, const hk_pci_seen *p) {
   return hk_pci_gbps(hk_pci_gts(gen), 16);
 }
 
-hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node) {
+hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_t *node) {
   float rate;
   uint32_t above;
   *node = s->pci[i].node;

@@ -9,7 +9,7 @@
 
 typedef struct hk_pci_seen {
   uint64_t id;
-  int parent; /* index in hk_scan.pci, -1: a root */
+  int parent; /* index in hk_detect_scan.pci, -1: a root */
   int numa;   /* -1: unknown */
   uint32_t class_code, vendor;
   hk_pci_info info;  /* complete once hk_scan_pci_read has run */
@@ -29,7 +29,7 @@ typedef struct hk_gpu_far {
   float gbps; /* of one; 0: as the GPU's generation has it */
 } hk_gpu_far;
 typedef struct hk_gpu_seen {
-  int pci; /* index in hk_scan.pci */
+  int pci; /* index in hk_detect_scan.pci */
   int dev; /* CUDA's number; -1: CUDA hides it */
   int sm;
   float memory_gbps, c2c_gbps;
@@ -43,14 +43,14 @@ typedef struct hk_gpu_seen {
 
 typedef struct hk_net_seen {
   char name[HK_NODE_NAME];
-  int pci; /* index in hk_scan.pci; -1: no device is visible */
+  int pci; /* index in hk_detect_scan.pci; -1: no device is visible */
   int port;
   float mbps;
   uint64_t guid;
   bool rdma, ethernet;
 } hk_net_seen;
 
-typedef struct hk_scan {
+typedef struct hk_detect_scan {
   hk_topo *t;
   const char *sys;
   unsigned flags;
@@ -65,46 +65,47 @@ typedef struct hk_scan {
   int shy, homeless; /* devices without a link speed; without a NUMA node */
   struct hwloc_topology *hwloc;
   bool hwloc_devices; /* it has the devices, too */
-} hk_scan;
+} hk_detect_scan;
 
 /* detect_cpu.c: the CPU nodes and the links between them. */
-hk_status hk_scan_cpus(hk_scan *s);
+hk_status hk_scan_cpus(hk_detect_scan *s);
 /* The CPU node of a NUMA number; the first one if it is unknown. */
-uint32_t hk_scan_cpu_of(const hk_scan *s, int numa);
-int hk_scan_cpu_count(const hk_scan *s);
+uint32_t hk_scan_cpu_of(const hk_detect_scan *s, int numa);
+int hk_scan_cpu_count(const hk_detect_scan *s);
 /* "0-3,8" into a mask of HK_CPU_MASK_WORDS; false if it is no such list. */
 bool hk_cpu_list_parse(const char *text, uint64_t *mask);
 
 /* detect_hwloc.c. True if hwloc is available and gave the CPU nodes; *rc is then the outcome. */
-bool hk_scan_hwloc_cpus(hk_scan *s, hk_status *rc);
-void hk_scan_hwloc_end(hk_scan *s);
+bool hk_scan_hwloc_cpus(hk_detect_scan *s, hk_status *rc);
+void hk_scan_hwloc_end(hk_detect_scan *s);
 /* NUMA number of the CPU that a PCI device is attached to; -1: unknown. */
-int hk_scan_hwloc_numa(hk_scan *s, uint64_t bus_id);
+int hk_scan_hwloc_numa(hk_detect_scan *s, uint64_t bus_id);
 
 /* detect_pci.c */
-hk_status hk_scan_pci(hk_scan *s);
-int hk_scan_pci_find(const hk_scan *s, uint64_t id); /* -1: not found */
-void hk_scan_pci_read(hk_scan *s, int i);
+hk_status hk_scan_pci(hk_detect_scan *s);
+int hk_scan_pci_find(const hk_detect_scan *s, uint64_t id); /* -1: not found */
+void hk_scan_pci_read(hk_detect_scan *s, int i);
 /* Adds a device that sysfs does not show. */
-hk_status hk_scan_pci_invent(hk_scan *s, uint64_t id, uint32_t class_code, int *out);
+hk_status hk_scan_pci_invent(hk_detect_scan *s, uint64_t id, uint32_t class_code, int *out);
 /* Makes the node of a device that is kept, links it to its parent, and makes the bridges that are needed. */
-hk_status hk_scan_pci_place(hk_scan *s, int i, hk_node_kind kind, uint32_t *node);
-void hk_scan_pci_keep(hk_scan *s, int i);
+hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_t *node);
+void hk_scan_pci_keep(hk_detect_scan *s, int i);
 
 /* detect_gpu.c, detect_cuda.c, detect_nvml.c */
-hk_status hk_scan_gpus(hk_scan *s);
-hk_status hk_scan_gpu_place(hk_scan *s);
-hk_gpu_seen *hk_scan_gpu_add(hk_scan *s, uint64_t id); /* returns the existing one if there is one; NULL: no memory */
+hk_status hk_scan_gpus(hk_detect_scan *s);
+hk_status hk_scan_gpu_place(hk_detect_scan *s);
+hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s,
+                             uint64_t id); /* returns the existing one if there is one; NULL: no memory */
 /* True if the driver answered; *n is the number of GPUs that it shows. */
-bool hk_scan_cuda(hk_scan *s, int *n);
-hk_status hk_scan_nvml(hk_scan *s, bool *there);
+bool hk_scan_cuda(hk_detect_scan *s, int *n);
+hk_status hk_scan_nvml(hk_detect_scan *s, bool *there);
 
 /* detect_amd.c */
-void hk_scan_amd(hk_scan *s);
+void hk_scan_amd(hk_detect_scan *s);
 
 /* detect_net.c */
-hk_status hk_scan_nets(hk_scan *s);
-hk_status hk_scan_net_place(hk_scan *s);
+hk_status hk_scan_nets(hk_detect_scan *s);
+hk_status hk_scan_net_place(hk_detect_scan *s);
 /* The PCI device in a path below /sys/devices; -1: none. */
-int hk_scan_pci_of_path(const hk_scan *s, const char *path);
+int hk_scan_pci_of_path(const hk_detect_scan *s, const char *path);
 #endif

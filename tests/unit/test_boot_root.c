@@ -308,7 +308,7 @@ START_TEST(lost_ranks) {
   }
   if (_i == 0) close(g[1].fd);
   hk_root_connection_ended(g[1].c);
-  ck_assert(r->joined == 1 && r->entry[1].state == HK_ENTRY_LOST);
+  ck_assert(r->joined == 1 && r->entry[1].state == HK_ROOT_ENTRY_LOST);
   ck_assert(hk_roots_expire(l, r->entry[1].lost_ns + patience[_i] - 1) && r->state == HK_ROOT_GATHERING);
   ck_assert(hk_roots_expire(l, r->entry[1].lost_ns + patience[_i]) && r->state == HK_ROOT_FAILED);
   ck_assert_int_eq(r->joined, 1);
@@ -325,10 +325,10 @@ START_TEST(lost_and_back) {
   twin = a_guest(HK_HELLO_JOIN, 1, 3, 1, 0);
   come(&twin);
   hk_root_connection_ended(_i ? twin.c : g[1].c);
-  ck_assert(r->joined == 2 && r->entry[1].state == HK_ENTRY_JOINED);
+  ck_assert(r->joined == 2 && r->entry[1].state == HK_ROOT_ENTRY_JOINED);
   ck_assert_ptr_eq(r->entry[1].connection, _i ? g[1].c : twin.c);
   hk_root_connection_ended(_i ? g[1].c : twin.c);
-  ck_assert(r->joined == 1 && r->entry[1].state == HK_ENTRY_LOST && !r->entry[1].connection);
+  ck_assert(r->joined == 1 && r->entry[1].state == HK_ROOT_ENTRY_LOST && !r->entry[1].connection);
   back.h.nonce[5] = 3;
   come(&back);
   ck_assert(r->joined == 2 && ack_of(&back) == HK_ACK_OK);
