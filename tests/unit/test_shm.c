@@ -306,7 +306,7 @@ END_TEST
 
 /* ---- leaks ---- */
 
-enum { LIVES = 1000 };
+enum { LIVES = 100 };
 static void nothing(world_rank *r) {
   int n = r->env.nranks;
   world_barrier(r); /* all have joined */
