@@ -33,19 +33,16 @@ static void build_alone(hk_builder *b, const hk_build *what) {
 }
 
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out) {
-  hk_status rc = HK_OK;
   hk_builder *b;
   hk_build plain = *what;
   plain.coll = hk_coll_plain(what->coll);
   *out = NULL;
   if (!(a->colls >> what->coll & 1u))
     return HK_FAIL(HK_ERR_INTERNAL, "The algorithm %s has no program for %s", a->name, hk_coll_name(what->coll));
-  HK_TRY(hk_builder_new(&b, what), out);
+  HK_OR_RETURN(hk_builder_new(&b, what));
   if (what->nranks == 1)
     build_alone(b, what);
   else
     a->build(b, &plain);
-  rc = hk_builder_finish(b, a->name, out);
-out:
-  return rc;
+  return hk_builder_finish(b, a->name, out);
 }

@@ -40,13 +40,11 @@ undo:
 }
 
 hk_status hk_cuda_multicast_map(hk_device *base, uint64_t object, size_t bytes, hk_memory *all) {
-  hk_status rc = HK_OK;
   CUdeviceptr at;
   HK_CUDA_ENTER_RELAXED(base);
-  HK_TRY(hk_cuda_map((hk_cuda *)base, object, bytes, false, &at), out);
+  HK_OR_RETURN(hk_cuda_map((hk_cuda *)base, object, bytes, false, &at));
   *all = (hk_memory){.base = (void *)(uintptr_t)at, .bytes = bytes, .handle = object, .kind = HK_MEMORY_MAPPED};
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_cuda_multicast_attach(hk_device *base, uint64_t object, size_t at, const hk_memory *m) {

@@ -61,11 +61,10 @@ out:
 }
 
 static hk_status load(hk_gpu_code *k) {
-  hk_status rc = HK_OK;
   const void *image;
   size_t bytes;
   hk_device *d = k->device;
-  HK_TRY(hk_gpu_image(&image, &bytes), out);
+  HK_OR_RETURN(hk_gpu_image(&image, &bytes));
   if (!hk_gpu_image_fits(d->limits.sm))
     HK_WARN("the library has no kernels for sm_%d: the driver compiles them from PTX, which takes some 20 s the first "
             "time (it keeps the result under CUDA_CACHE_PATH); make NVCC=yes GPU_ARCHS=%d builds them in",
@@ -76,15 +75,13 @@ static hk_status load(hk_gpu_code *k) {
     hk_gpu_image_advice(hk_gpu_image_nvcc(), d->limits.driver, advice, sizeof advice);
     return HK_FAIL(HK_ERR_CUDA, "%s. %s", what, advice);
   }
-  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch), out);
-  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_SMALL, &k->small), out);
-  HK_TRY(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers), out);
-  HK_TRY(block_threads(d, k->batch, &k->threads), out);
-  HK_TRY(block_threads(d, k->small, &k->small_threads), out);
-  HK_TRY(d->ops->resident(d, k->batch, k->threads, 0, &k->resident), out);
-  rc = prime(k);
-out:
-  return rc;
+  HK_OR_RETURN(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch));
+  HK_OR_RETURN(d->ops->function(d, k->module, HK_GPU_RUN_SMALL, &k->small));
+  HK_OR_RETURN(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers));
+  HK_OR_RETURN(block_threads(d, k->batch, &k->threads));
+  HK_OR_RETURN(block_threads(d, k->small, &k->small_threads));
+  HK_OR_RETURN(d->ops->resident(d, k->batch, k->threads, 0, &k->resident));
+  return prime(k);
 }
 
 static void drop_code(hk_gpu_code *k) {

@@ -131,21 +131,18 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
 
 /* `done`: the words of the second kind. */
 static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
-  hk_status rc = HK_OK;
   hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
-    HK_TRY(d->ops->word_write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q), out);
+    HK_OR_RETURN(d->ops->word_write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    HK_TRY(d->ops->word_wait(d, word(c, c->rank, r, done), 1, q), out);
-    HK_TRY(d->ops->word_write(d, word(c, c->rank, r, done), 0, q), out);
+    HK_OR_RETURN(d->ops->word_wait(d, word(c, c->rank, r, done), 1, q));
+    HK_OR_RETURN(d->ops->word_write(d, word(c, c->rank, r, done), 0, q));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
-  hk_status rc = HK_OK;
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
@@ -153,7 +150,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
   int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks), copies = 0;
   atomic_store(&hk_gpu_of(c)->copied, true);
   if (c->profiler) hk_profile_copy_sync(c->profiler, p->event, false);
-  HK_TRY(meet(c, false, q), out);
+  HK_OR_RETURN(meet(c, false, q));
   for (int i = 0; i < c->nranks; i++) { /* each begins with another one, so that all links are in use */
     int r = (c->rank + i) % c->nranks, part;
     char *to = r == c->rank ? call->out : (char *)(uintptr_t)p->window->theirs[r] + at;
@@ -161,7 +158,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
       if (!gives(call, r, b, &part)) continue;
       const char *from = (const char *)call->in + (size_t)part * bytes;
       if (to == from) continue;
-      HK_TRY(d->ops->copy(d, to, from, bytes, q), out);
+      HK_OR_RETURN(d->ops->copy(d, to, from, bytes, q));
       copies++;
     }
   }
@@ -169,9 +166,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
     hk_profile_copy_batch(c->profiler, p->event, copies, bytes * (size_t)copies);
     hk_profile_copy_sync(c->profiler, p->event, true);
   }
-  rc = meet(c, true, q);
-out:
-  return rc;
+  return meet(c, true, q);
 }
 
 void hk_gpu_copy_free(ncclComm_t c) {

@@ -122,21 +122,18 @@ static void proxy_failed(void *arg, hk_status rc) {
 
 /* Memory of the GPU that networks may try before the first link. */
 hk_status hk_gpu_pumped_begin(ncclComm_t c) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   bool any = false;
   for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_pumped(c, r);
   if (!any) return HK_OK;
-  HK_TRY(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page), out);
+  HK_OR_RETURN(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page));
   hk_wire_env(c)->gpu_page =
       (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
   hk_wire_env(c)->gpu_queue = g->queue;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_proxy *p = g->proxy;
   const hk_gpu_proxy_env e = {.env = hk_wire_env(c),
@@ -150,11 +147,9 @@ static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *
                               .pinned = proxy_pinned,
                               .unpinned = proxy_unpinned,
                               .arg = c};
-  if (!p) HK_TRY(hk_gpu_proxy_new(&e, &p), out);
+  if (!p) HK_OR_RETURN(hk_gpu_proxy_new(&e, &p));
   g->proxy = p;
-  rc = hk_gpu_proxy_add(p, hk_wire_state(c, key->peer), key, link);
-out:
-  return rc;
+  return hk_gpu_proxy_add(p, hk_wire_state(c, key->peer), key, link);
 }
 
 bool hk_gpu_proxy_left(ncclComm_t c) {
@@ -216,15 +211,12 @@ undo:
 }
 
 hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
-  hk_status rc = HK_OK;
   hk_gpu_fifo *f;
   if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
   if (hk_gpu_is_pumped(c, peer)) return add_pumped_end(c, peer, sends, channel, out);
   if (hk_gpu_is_remote(c, peer)) return add_shared_end(c, peer, sends, channel, out);
-  HK_TRY(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f), out);
-  rc = add_end(c, peer, sends, channel, f->data.base, NULL, out);
-out:
-  return rc;
+  HK_OR_RETURN(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f));
+  return add_end(c, peer, sends, channel, f->data.base, NULL, out);
 }
 
 hk_status hk_gpu_end_grow(ncclComm_t c, hk_gpu_end *x, uint64_t bytes) {

@@ -101,7 +101,6 @@ static uint64_t slot_at(const struct hk_gpu_far *f, int from, uint64_t packet) {
 
 /* Sends the job's next packet; *sent is false if the peer has no slot for it. */
 static hk_status send_packet(struct hk_gpu_far *f, job *j, bool *sent) {
-  hk_status rc = HK_OK;
   const hk_gpu_far_op *op = &j->op;
   hk_device *d = f->device;
   other *p = &f->others[op->peer];
@@ -112,19 +111,17 @@ static hk_status send_packet(struct hk_gpu_far *f, job *j, bool *sent) {
   const head h = {op->window, op->offset + j->sent, (uint32_t)bytes, bytes == left ? op->word : NO_WORD};
   memcpy(stage, &h, sizeof h);
   if (bytes) {
-    HK_TRY(d->ops->copy(d, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue), out);
-    HK_TRY(d->ops->wait(d, f->queue), out);
+    HK_OR_RETURN(d->ops->copy(d, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue));
+    HK_OR_RETURN(d->ops->wait(d, f->queue));
   }
-  HK_TRY(put(f, op->peer, stage, DATA_AT + bytes, f->inbox_at + slot_at(f, f->comm->rank, p->sent), CAME), out);
+  HK_OR_RETURN(put(f, op->peer, stage, DATA_AT + bytes, f->inbox_at + slot_at(f, f->comm->rank, p->sent), CAME));
   p->sent++;
   j->sent += bytes;
   j->last = bytes == left;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status run_job(struct hk_gpu_far *f, job *j, bool captured, bool *moved) {
-  hk_status rc = HK_OK;
   /* acquire: pairs with the release in hk_gpu_far_enqueue */
   if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
   if (!j->running) {
@@ -137,7 +134,7 @@ static hk_status run_job(struct hk_gpu_far *f, job *j, bool captured, bool *move
   }
   while (!j->last) {
     bool sent;
-    HK_TRY(send_packet(f, j, &sent), out);
+    HK_OR_RETURN(send_packet(f, j, &sent));
     if (!sent) f->blocked = j->op.peer;
     if (!sent) return HK_OK;
     *moved = true;
@@ -148,17 +145,14 @@ static hk_status run_job(struct hk_gpu_far *f, job *j, bool captured, bool *move
    * job that is free may get another turn. */
   __atomic_store_n(j->done, turn, __ATOMIC_RELEASE);
   if (!captured) atomic_store_explicit(&j->state, JOB_FREE, memory_order_release);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status send_all(struct hk_gpu_far *f, bool *moved) {
-  hk_status rc = HK_OK;
   f->blocked = -1;
   for (block *b = atomic_load(&f->blocks); b; b = b->next)
-    for (int i = 0; i < BLOCK_JOBS; i++) HK_TRY(run_job(f, &b->jobs[i], b->captured, moved), out);
-out:
-  return rc;
+    for (int i = 0; i < BLOCK_JOBS; i++) HK_OR_RETURN(run_job(f, &b->jobs[i], b->captured, moved));
+  return HK_OK;
 }
 
 /* Carries a packet out; *done is false if this rank has not registered the window yet. */
@@ -274,7 +268,6 @@ static void drop(struct hk_gpu_far *f) {
 }
 
 hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   struct hk_gpu_far *f = calloc(1, sizeof *f);
@@ -293,23 +286,19 @@ hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine) {
   f->piece = f->piece < PIECE_MIN ? PIECE_MIN : f->piece > PIECE_MAX ? PIECE_MAX : f->piece & ~(size_t)(PIECE_MIN - 1);
   f->slot_bytes = DATA_AT + f->piece;
   const size_t bytes = (size_t)c->nranks * SLOTS * f->slot_bytes;
-  HK_TRY(hk_rma_begin_packets(c, bytes, mine), out);
+  HK_OR_RETURN(hk_rma_begin_packets(c, bytes, mine));
   f->inbox_host = hk_rma_inbox(c, &f->inbox_at);
-  HK_TRY(ops->pin(g->device, f->inbox_host, bytes, &f->inbox), out);
-  HK_TRY(ops->alloc_host(g->device, f->slot_bytes, &f->stage), out);
+  HK_OR_RETURN(ops->pin(g->device, f->inbox_host, bytes, &f->inbox));
+  HK_OR_RETURN(ops->alloc_host(g->device, f->slot_bytes, &f->stage));
   hk_wire_memory(c, f->stage.host, f->slot_bytes, true); /* a card may send from it, until the transports end */
-  rc = ops->queue_new(g->device, &f->queue);
-out:
-  return rc;
+  return ops->queue_new(g->device, &f->queue);
 }
 
 hk_status hk_gpu_far_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
-  hk_status rc = HK_OK;
   for (int r = 0; r < c->nranks; r++)
     if (hk_gpu_is_far(c, r))
-      HK_TRY(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)), out);
-out:
-  return rc;
+      HK_OR_RETURN(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)));
+  return HK_OK;
 }
 
 hk_status hk_gpu_far_start(ncclComm_t c) {
@@ -393,25 +382,22 @@ static void graph_gone(void *arg) {
 }
 
 hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
   struct hk_gpu_far *f = hk_gpu_of(c)->far;
   hk_device *d = f->device;
   const hk_device_ops *ops = d->ops;
   job *j;
-  HK_TRY(free_job(f, s->capturing, &j), out);
+  HK_OR_RETURN(free_job(f, s->capturing, &j));
   j->op = *op;
   j->turn = s->capturing ? 1 : j->turn + 1;
   atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the carrier reads the rest */
   if (s->capturing) {
     atomic_fetch_add(&f->refs, 1);
-    HK_TRY(ops->graph_keep(d, s, graph_gone, j), out);
+    HK_OR_RETURN(ops->graph_keep(d, s, graph_gone, j));
   }
-  HK_TRY(ops->word_write(d, j->go_at, j->turn, q), out);
+  HK_OR_RETURN(ops->word_write(d, j->go_at, j->turn, q));
   if (!s->capturing) return ops->word_reach(d, j->done_at, j->turn, q);
-  HK_TRY(ops->word_wait(d, j->done_at, 1, q), out);
-  rc = ops->word_write(d, j->done_at, 0, q);
-out:
-  return rc;
+  HK_OR_RETURN(ops->word_wait(d, j->done_at, 1, q));
+  return ops->word_write(d, j->done_at, 0, q);
 }
 
 bool hk_gpu_far_free(ncclComm_t c) {

@@ -37,7 +37,6 @@ hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes) {
 }
 
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
-  hk_status rc = HK_OK;
   hk_gpu *g = calloc(1, sizeof *g + sizeof *g->links);
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   g->links = (hk_device_env *)(g + 1);
@@ -46,12 +45,12 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
   g->comm = c;
-  HK_TRY(hk_gpu_code_get(c->device, &g->code), out);
-  HK_TRY(hk_cuda_open(c->device, &g->device), out);
-  HK_TRY(g->device->ops->queue_new(g->device, &g->queue), out);
+  HK_OR_RETURN(hk_gpu_code_get(c->device, &g->code));
+  HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
+  HK_OR_RETURN(g->device->ops->queue_new(g->device, &g->queue));
   g->device->own = g->queue;
-  HK_TRY(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state), out);
-  HK_TRY(hk_gpu_tables_begin(g), out);
+  HK_OR_RETURN(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
+  HK_OR_RETURN(hk_gpu_tables_begin(g));
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
@@ -62,8 +61,8 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
                               .file = file_of,
                               .exchange = hk_gpu_exchange,
                               .arg = c};
-  HK_TRY(hk_gpu_pool_begin(c), out);
-  HK_TRY(hk_gpu_world_join(c), out);
+  HK_OR_RETURN(hk_gpu_pool_begin(c));
+  HK_OR_RETURN(hk_gpu_world_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
@@ -80,8 +79,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   if (!fact->window_stride) fact->window_stride = l->memory_bytes;
   hk_wire_env(c)->gpu = g->device;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static int by_id(const void *a, const void *b) {
@@ -129,7 +127,6 @@ static bool sends_direct(ncclComm_t c) {
 }
 
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_room room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
@@ -137,11 +134,10 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   for (int s = 0; s < 2; s++) {
     g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
     if (!g->ends[s]) {
-      rc = HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
-      goto out;
+      return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
     }
   }
-  HK_TRY(count_sharers(facts, stride, c->nranks, &g->sharers), out);
+  HK_OR_RETURN(count_sharers(facts, stride, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
     if (f->blocks < room.resident) room.resident = f->blocks;
@@ -168,19 +164,18 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->net_parts > HK_GPU_P2P_CHANNELS) g->net_parts = HK_GPU_P2P_CHANNELS;
   g->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
-  HK_TRY(hk_gpu_topology(c, facts, stride), out);
+  HK_OR_RETURN(hk_gpu_topology(c, facts, stride));
   g->sends_direct = sends_direct(c);
-  HK_TRY(hk_gpu_reach(c, facts, stride), out);
-  HK_TRY(hk_gpu_pumped_begin(c), out);
-  HK_TRY(hk_gpu_room_begin(c), out);
+  HK_OR_RETURN(hk_gpu_reach(c, facts, stride));
+  HK_OR_RETURN(hk_gpu_pumped_begin(c));
+  HK_OR_RETURN(hk_gpu_room_begin(c));
   hk_gpu_views_begin(c);
-  HK_TRY(hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1),
-         out);
-  HK_TRY(hk_gpu_multicast_join(c, facts, stride), out);
+  HK_OR_RETURN(
+      hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1));
+  HK_OR_RETURN(hk_gpu_multicast_join(c, facts, stride));
   hk_gpu_windows_begin(c, facts, stride);
   c->one_sided = g->windows && g->device->limits.stream_words;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status mark(hk_gpu_ahead *a, hk_device *d, hk_queue q, const hk_queue_state *s) {

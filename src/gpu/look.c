@@ -24,7 +24,6 @@ static hk_status check(void *c, uint64_t waited_ns) {
 }
 
 hk_status hk_gpu_keep_near(ncclComm_t c) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_ahead *a = &g->ahead;
   const hk_wait_env env = {.failure = &c->health.failure, .check = check, .arg = c, .spins = 100};
@@ -34,17 +33,16 @@ hk_status hk_gpu_keep_near(ncclComm_t c) {
   a->due = false;
   hk_wait_begin(&w, &env);
   for (;;) {
-    HK_TRY(g->device->ops->order_done(g->device, &a->mark[a->turn], &done), out);
+    HK_OR_RETURN(g->device->ops->order_done(g->device, &a->mark[a->turn], &done));
     if (done) return HK_OK;
     HK_INFO_ONCE(
         HK_SUB_COLL,
         "rank %d of %d: its calls are some %d launches ahead of GPU %d, which other ranks of this process use, "
         "too: such a call waits until the GPU has followed",
         c->rank, c->nranks, 2 * HK_GPU_AHEAD, c->device);
-    HK_TRY(hk_wait_pause(&w), out);
+    HK_OR_RETURN(hk_wait_pause(&w));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 enum { PATIENCE_S = 3 };

@@ -57,41 +57,37 @@ bool hk_gpu_mem_free(void *p, hk_status *rc) {
 /* ---- whose memory a pointer is ---- */
 
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   uintptr_t begin = (uintptr_t)p, end = begin + bytes;
   hk_pointer whose;
   for (int i = 0; i < HK_GPU_RANGES; i++)
     if (begin >= g->good[i].begin && end <= g->good[i].end) return HK_OK;
-  HK_TRY(g->device->ops->pointer(g->device, p, &whose), out);
+  HK_OR_RETURN(g->device->ops->pointer(g->device, p, &whose));
   if (whose.kind == HK_POINTER_HOST) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "%s %p is host memory, but this communicator works on GPU %d: give memory of that GPU, or set "
-                 "HOCKET_DEVICE=host for communicators on host memory",
-                 what, p, c->device);
-    goto out;
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "%s %p is host memory, but this communicator works on GPU %d: give memory of that GPU, or set "
+                   "HOCKET_DEVICE=host for communicators on host memory",
+                   what, p, c->device);
   }
   if (whose.kind == HK_POINTER_DEVICE && whose.device != c->device) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "%s %p is memory of GPU %d, but this communicator works on GPU %d: give memory of that GPU, or make "
-                 "the communicator with GPU %d current",
-                 what, p, whose.device, c->device, whose.device);
-    goto out;
+    return HK_FAIL(HK_ERR_ARGUMENT,
+                   "%s %p is memory of GPU %d, but this communicator works on GPU %d: give memory of that GPU, or make "
+                   "the communicator with GPU %d current",
+                   what, p, whose.device, c->device, whose.device);
   }
   /* Allocators that map physical pieces side by side give buffers over several of them. */
   if (whose.base && whose.bytes && end > whose.base + whose.bytes) {
     hk_pointer last;
-    HK_TRY(g->device->ops->pointer(g->device, (const void *)(end - 1), &last), out);
+    HK_OR_RETURN(g->device->ops->pointer(g->device, (const void *)(end - 1), &last));
     if (last.kind == HK_POINTER_HOST)
-      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s %p: the call's %zu bytes do not fit its allocation, which ends after %zu", what,
-                   p, bytes, (size_t)(whose.base + whose.bytes - begin));
-    goto out;
+      return HK_FAIL(HK_ERR_ARGUMENT, "%s %p: the call's %zu bytes do not fit its allocation, which ends after %zu",
+                     what, p, bytes, (size_t)(whose.base + whose.bytes - begin));
+    return HK_OK;
   }
   if (whose.base && whose.bytes) {
     g->good[g->next_good].begin = whose.base;
     g->good[g->next_good].end = whose.base + whose.bytes;
     g->next_good = (g->next_good + 1) % HK_GPU_RANGES;
   }
-out:
-  return rc;
+  return HK_OK;
 }

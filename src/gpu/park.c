@@ -91,40 +91,35 @@ void hk_gpu_parked_free(hk_gpu *g) {
 }
 
 static hk_status save(hk_gpu *g, hk_gpu_parked *p) {
-  hk_status rc = HK_OK;
   if (!p->keep) return HK_OK;
   p->copy = malloc(p->keep);
   if (!p->copy) return HK_FAIL_ERRNO("no memory for the counters of a link");
-  HK_TRY(g->device->ops->copy(g->device, p->copy, p->memory->base, p->keep, g->queue), out);
-out:
-  return rc;
+  return g->device->ops->copy(g->device, p->copy, p->memory->base, p->keep, g->queue);
 }
 
 hk_status hk_gpu_suspend(ncclComm_t c) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   visitor v = {0};
-  HK_TRY(ops->finish(g->device), out); /* replays of captured graphs, too */
-  HK_TRY(hk_gpu_proxy_settle(g->proxy), out);
-  HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
+  HK_OR_RETURN(ops->finish(g->device)); /* replays of captured graphs, too */
+  HK_OR_RETURN(hk_gpu_proxy_settle(g->proxy));
+  HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
   hk_gpu_proxy_pause(g->proxy);
-  HK_TRY(hk_gpu_exchange(c, NULL, 0), out);
-  HK_TRY(hk_gpu_proxy_rest(g->proxy, true), out);
+  HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
+  HK_OR_RETURN(hk_gpu_proxy_rest(g->proxy, true));
   visit_all(c, &v);
   v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
   if (!v.at) {
-    rc = HK_FAIL_ERRNO("no memory to suspend a communicator");
-    goto out;
+    return HK_FAIL_ERRNO("no memory to suspend a communicator");
   }
   v = (visitor){.at = v.at};
   visit_all(c, &v);
   g->parked = v.at;
   g->nparked = v.n;
-  for (size_t i = 0; i < v.n; i++) HK_TRY(save(g, &v.at[i]), out);
-  HK_TRY(ops->wait(g->device, g->queue), out);
-  HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* the copies of credits that peers write are there */
-  for (size_t i = v.n; i-- > 0;) HK_TRY(ops->park(g->device, v.at[i].memory), out); /* leaves the switch first */
+  for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(save(g, &v.at[i]));
+  HK_OR_RETURN(ops->wait(g->device, g->queue));
+  HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* the copies of credits that peers write are there */
+  for (size_t i = v.n; i-- > 0;) HK_OR_RETURN(ops->park(g->device, v.at[i].memory)); /* leaves the switch first */
   for (size_t i = 0; i < v.n; i++) {
     if (!v.at[i].end || v.at[i].peer >= 0 || v.at[i].memory->kind == HK_MEMORY_REGISTERED) continue;
     hk_share_withdraw(v.at[i].end->shared.region);
@@ -132,21 +127,18 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   }
   HK_INFO(HK_SUB_ALLOC, "rank %d of %d: %.1f MB of GPU memory are given back, %.1f MB stay", c->rank, c->nranks,
           (double)v.may / 1e6, (double)v.stays / 1e6);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* This rank's own memory, with its counters. */
 static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
     return ops->multicast_again(g->device, &g->world->multicast->own[c->rank], p->memory);
-  HK_TRY(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue), out);
-  if (p->keep) HK_TRY(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue), out);
-out:
-  return rc;
+  HK_OR_RETURN(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
+  if (p->keep) HK_OR_RETURN(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue));
+  return HK_OK;
 }
 
 /* ---- what other processes open again ---- */
@@ -169,19 +161,17 @@ static bool is_offered(const hk_gpu_parked *p) {
 }
 
 static hk_status offer_links(ncclComm_t c, link_offer *mine) {
-  hk_status rc = HK_OK;
   const hk_gpu *g = hk_gpu_of(c);
   hk_share_offer offer;
   for (size_t i = 0; i < g->nparked; i++) {
     const hk_gpu_parked *p = &g->parked[i];
     if (!is_offered(p)) continue;
-    HK_TRY(hk_share_offer_memory(g->links, p->memory, true, &offer), out);
+    HK_OR_RETURN(hk_share_offer_memory(g->links, p->memory, true, &offer));
     p->end->shared.region = offer.region;
     *mine++ =
         (link_offer){offer.region, offer.share.bytes, offer.share.kind, (uint16_t)p->end->link.peer, p->end->channel};
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_offer *theirs, size_t n) {
@@ -231,15 +221,13 @@ out:
 }
 
 hk_status hk_gpu_resume(ncclComm_t c) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   for (size_t i = 0; i < g->nparked; i++)
-    if (g->parked[i].peer < 0) HK_TRY(get_again(c, &g->parked[i]), out);
-  HK_TRY(g->device->ops->wait(g->device, g->queue), out);
-  HK_TRY(hk_gpu_proxy_rest(g->proxy, false), out);
+    if (g->parked[i].peer < 0) HK_OR_RETURN(get_again(c, &g->parked[i]));
+  HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
+  HK_OR_RETURN(hk_gpu_proxy_rest(g->proxy, false));
   hk_gpu_proxy_go_on(g->proxy);
-  if (g->links->processes && g->links->by_file) HK_TRY(open_again(c), out);
+  if (g->links->processes && g->links->by_file) HK_OR_RETURN(open_again(c));
   hk_gpu_parked_free(g);
-out:
-  return rc;
+  return HK_OK;
 }

@@ -53,7 +53,6 @@ static const hk_program *program_of(const hk_plan *plan, unsigned order) {
 /* Each link of a channel is `span` channels after the one before. Offers the links, or fills `links` if it is given:
  * they take messages of `bytes`. */
 static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64_t bytes, hk_gpu_link *links) {
-  hk_status rc = HK_OK;
   const hk_link_need *needs = hk_program_links(p);
   for (unsigned k = 0; k < p->nlinks; k++) {
     const hk_link_need *need = &needs[k];
@@ -68,25 +67,22 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64
                      need->kind);
     bool sends = need->kind == HK_LINK_SEND;
     if (!links) {
-      HK_TRY(hk_gpu_end_offer(c, need->peer, sends, channel), out);
+      HK_OR_RETURN(hk_gpu_end_offer(c, need->peer, sends, channel));
       continue;
     }
-    HK_TRY(hk_gpu_end_get(c, need->peer, sends, channel, &end), out);
-    HK_TRY(hk_gpu_end_grow(c, end, bytes), out);
+    HK_OR_RETURN(hk_gpu_end_get(c, need->peer, sends, channel, &end));
+    HK_OR_RETURN(hk_gpu_end_grow(c, end, bytes));
     links[k] = end->link;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk_gpu_link *links) {
-  hk_status rc = HK_OK;
   const hk_gpu_plan *gp = plan->device;
   for (unsigned k = 0; k < plan->channels; k++)
-    HK_TRY(links_of(c, program_of(plan, k % plan->orders), k * gp->span, bytes, links ? links + k * gp->nlinks : NULL),
-           out);
-out:
-  return rc;
+    HK_OR_RETURN(
+        links_of(c, program_of(plan, k % plan->orders), k * gp->span, bytes, links ? links + k * gp->nlinks : NULL));
+  return HK_OK;
 }
 
 bool hk_gpu_uses_switch(const hk_program *p) { return hk_program_in_switch(p) || hk_program_multicasts(p); }
@@ -98,9 +94,8 @@ unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, uns
 }
 
 hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
-  hk_status rc = HK_OK;
   (void)call;
-  HK_TRY(check_program(plan), out);
+  HK_OR_RETURN(check_program(plan));
   hk_gpu_plan *gp = calloc(1, sizeof *gp);
   if (!gp) return HK_FAIL_ERRNO("no memory for a plan");
   gp->span = span;
@@ -113,20 +108,15 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
     if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
     if (p->bytes > gp->program_bytes) gp->program_bytes = hk_round_up(p->bytes, 64);
   }
-  HK_TRY(each_link(c, plan, 0, NULL), out);
-out:
-  return rc;
+  return each_link(c, plan, 0, NULL);
 }
 
 /* Copies `image` to memory of the device. */
 static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  HK_TRY(hk_gpu_room_get(g, bytes, at), out);
-  HK_TRY(g->device->ops->copy(g->device, *at, image, bytes, g->queue), out);
-  rc = g->device->ops->wait(g->device, g->queue);
-out:
-  return rc;
+  HK_OR_RETURN(hk_gpu_room_get(g, bytes, at));
+  HK_OR_RETURN(g->device->ops->copy(g->device, *at, image, bytes, g->queue));
+  return g->device->ops->wait(g->device, g->queue);
 }
 
 /* Does any link, over the network, take small messages only? */
@@ -186,7 +176,6 @@ void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
 }
 
 hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_memory more;
   if (g->scratch.bytes < after + bytes) {
@@ -194,13 +183,12 @@ hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
     hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
     if (!old) return HK_FAIL_ERRNO("no memory for scratch");
     g->old = old;
-    HK_TRY(g->device->ops->alloc_shared(g->device, wanted, 0, true, &more), out); /* not classic memory: see room.c */
+    HK_OR_RETURN(g->device->ops->alloc_shared(g->device, wanted, 0, true, &more)); /* not classic memory: see room.c */
     if (g->scratch.base) g->old[g->nold++] = g->scratch;
     g->scratch = more;
   }
   *out = (char *)g->scratch.base + after;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Four vectors for each thread (of LL128's lines, 60 bytes), all of which it has under way at once: more threads only
@@ -213,26 +201,25 @@ static unsigned threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol prot
 
 hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, unsigned *blocks, unsigned *threads,
                          const hk_gpu_small **small) {
-  hk_status rc = HK_OK;
   const hk_plan *plan;
   const hk_launch *l;
-  HK_TRY(hk_choose(c, call, &plan, &l), out);
+  HK_OR_RETURN(hk_choose(c, call, &plan, &l));
   const hk_program *p = plan->program;
   const hk_gpu_plan *gp = plan->device;
   const hk_reducer *r = &l->reducer;
   char *scratch_at = NULL;
   const hk_sizes sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk);
   const uint64_t message = sizes.longest < sizes.chunk ? sizes.longest : sizes.chunk;
-  if (!gp->image) HK_TRY(upload(c, plan, message), out);
-  if (!gp->grown && message > HK_GPU_SMALL_SLOT) HK_TRY(grow(c, plan, message), out);
+  if (!gp->image) HK_OR_RETURN(upload(c, plan, message));
+  if (!gp->grown && message > HK_GPU_SMALL_SLOT) HK_OR_RETURN(grow(c, plan, message));
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
   const size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
   const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
-  if (scratch || copied) HK_TRY(hk_gpu_scratch(c, 0, scratch * *blocks + copied, &scratch_at), out);
+  if (scratch || copied) HK_OR_RETURN(hk_gpu_scratch(c, 0, scratch * *blocks + copied, &scratch_at));
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
-    HK_TRY(hk_gpu_views_of(c, call, &seen_in, &seen_out), out);
+    HK_OR_RETURN(hk_gpu_views_of(c, call, &seen_in, &seen_out));
   if (copied) seen_in = NULL; /* other ranks see the user's memory, not the copy */
   *work = (hk_gpu_work){.program = gp->image,
                         .links = gp->links,
@@ -265,6 +252,5 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
     work->reducer.scalar = call->scalar;
   }
   *small = gp->small && hk_gpu_small_blocks(work) ? gp->small : NULL;
-out:
-  return rc;
+  return HK_OK;
 }

@@ -61,38 +61,31 @@ static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, boo
 
 /* Progress of the links' transports, each once. */
 static hk_status progress(hk_gpu_proxy *p, bool *moved) {
-  hk_status rc = HK_OK;
   for (hk_gpu_pumped *f = p->links; f; f = f->next) {
     bool served = false;
     for (hk_gpu_pumped *k = p->links; k != f && !served; k = k->next) served = k->link.owner == f->link.owner;
-    if (!served) HK_TRY(proxy_call_progress(p, f->link.owner, moved), out);
+    if (!served) HK_OR_RETURN(proxy_call_progress(p, f->link.owner, moved));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Memory for large slots, though no call of this rank needs it: the peer's call is another one, and the kernel finds
  * that out when it gets the slot.  Not the GPU's: to allocate that may mean to wait for the kernel. */
 static hk_status feed(hk_gpu_proxy *p, hk_gpu_pumped *f) {
-  hk_status rc = HK_OK;
   hk_memory m;
-  HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
-  rc = hk_gpu_pumped_grow(f, NULL, &m);
-out:
-  return rc;
+  HK_OR_RETURN(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m));
+  return hk_gpu_pumped_grow(f, NULL, &m);
 }
 
 static hk_status pump(hk_gpu_proxy *p, bool *moved) {
-  hk_status rc = HK_OK;
   if (p->paused) return HK_OK;
-  for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_TRY(hk_gpu_pumped_before(&p->env, f, moved), out);
-  HK_TRY(progress(p, moved), out);
+  for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_OR_RETURN(hk_gpu_pumped_before(&p->env, f, moved));
+  HK_OR_RETURN(progress(p, moved));
   for (hk_gpu_pumped *f = p->links; f; f = f->next) {
-    HK_TRY(hk_gpu_pumped_after(&p->env, f, moved), out);
-    if (hk_gpu_pumped_starves(f)) HK_TRY(feed(p, f), out);
+    HK_OR_RETURN(hk_gpu_pumped_after(&p->env, f, moved));
+    if (hk_gpu_pumped_starves(f)) HK_OR_RETURN(feed(p, f));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Not while another thread has the lock: callers ask again. */
@@ -113,14 +106,12 @@ static hk_status check(void *arg, uint64_t waited_ns) {
 
 /* Is there nothing to do before the next launch? */
 static hk_status find_idle(hk_gpu_proxy *p, uint64_t now, bool *yes) {
-  hk_status rc = HK_OK;
   *yes = false;
   if (atomic_load(&p->replays) || now - p->asked_ns < ASK_NS) return HK_OK;
   p->asked_ns = now;
-  HK_TRY(p->env.over(p->env.arg, yes), out); /* an error: a kernel has failed */
+  HK_OR_RETURN(p->env.over(p->env.arg, yes)); /* an error: a kernel has failed */
   *yes = *yes && all_quiet(p);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Until a launch, or for `ns`. */
@@ -289,14 +280,12 @@ void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
 }
 
 hk_status hk_gpu_proxy_settle(hk_gpu_proxy *p) {
-  hk_status rc = HK_OK;
   hk_waiter w;
   if (!p) return HK_OK;
   hk_gpu_proxy_wake(p, false); /* peers may wait for slots that it has not given back yet */
   hk_wait_begin(&w, p->env.wait);
-  while (!all_quiet(p)) HK_TRY(hk_wait_pause(&w), out);
-out:
-  return rc;
+  while (!all_quiet(p)) HK_OR_RETURN(hk_wait_pause(&w));
+  return HK_OK;
 }
 
 static void set_paused(hk_gpu_proxy *p, bool paused) {
@@ -310,17 +299,15 @@ void hk_gpu_proxy_pause(hk_gpu_proxy *p) { set_paused(p, true); }
 void hk_gpu_proxy_go_on(hk_gpu_proxy *p) { set_paused(p, false); }
 
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
-  hk_status rc = HK_OK;
   for (hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) {
     const hk_transport *t = f->link.owner->transport;
     bool it = rests;
     if (!t->rest || (!rests && !f->rests)) continue;
     if (!rests) hk_gpu_pumped_clear_lines(f);
-    HK_TRY(t->rest(&f->link, &it), out);
+    HK_OR_RETURN(t->rest(&f->link, &it));
     f->rests = rests && it;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg) {

@@ -87,18 +87,16 @@ hk_status hk_gpu_pumped_open(hk_gpu_pumped *f, hk_transport_state *via, const hk
 /* What the transport has in memory of its own: headers and head counter, and payloads if they are the host's, each from
  * page to page. */
 static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
-  hk_status rc = HK_OK;
   hk_device *d = e->device;
   hk_link *l = &f->link;
   if ((void *)l->slots != f->fifo.host) {
-    HK_TRY(d->ops->release(d, &f->fifo), out);
-    HK_TRY(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo), out);
+    HK_OR_RETURN(d->ops->release(d, &f->fifo));
+    HK_OR_RETURN(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo));
   }
   if (f->link.small || f->data == f->payload.host) return HK_OK;
   e->unpinned(e->arg, &f->payload);
-  if (!f->on_gpu) HK_TRY(d->ops->pin(d, f->data, hk_gpu_pumped_bytes(e->env), &f->payload), out);
-out:
-  return rc;
+  if (!f->on_gpu) HK_OR_RETURN(d->ops->pin(d, f->data, hk_gpu_pumped_bytes(e->env), &f->payload));
+  return HK_OK;
 }
 
 /* Slot i's lines. */
@@ -112,25 +110,23 @@ void hk_gpu_pumped_clear_lines(hk_gpu_pumped *f) {
 }
 
 hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu_link *out) {
-  hk_status rc = HK_OK;
-  HK_TRY(pin_others(e, f), out);
+  HK_OR_RETURN(pin_others(e, f));
   out->small = f->small.base;
   out->data = f->on_gpu ? f->data : f->payload.base;
   if (f->link.delivers_ref) {
-    HK_TRY(e->pinned(e->arg, false, hk_gpu_pumped_bytes(e->env), &f->own), out);
+    HK_OR_RETURN(e->pinned(e->arg, false, hk_gpu_pumped_bytes(e->env), &f->own));
     f->data = f->own.host;
     out->data = f->own.base;
   }
   /* The CPU makes lines of a payload, or a payload of them. Whether the other end has lines makes no difference. */
   if (!f->on_gpu || f->link.small) {
-    HK_TRY(e->pinned(e->arg, true, lines_bytes(e->env), &f->lines), out);
+    HK_OR_RETURN(e->pinned(e->arg, true, lines_bytes(e->env), &f->lines));
     hk_gpu_pumped_clear_lines(f);
     out->lines = f->lines.base;
   }
   out->word = f->words.base;
   out->head = (uint64_t *)(void *)((char *)f->fifo.base + ((char *)&f->link.heads->value - (char *)f->fifo.host));
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_pumped_grow(hk_gpu_pumped *f, char *on_gpu, const hk_memory *host) {
@@ -175,11 +171,8 @@ static bool is_on_gpu(const hk_gpu_pumped *f, uint32_t bytes) { return f->on_gpu
 
 /* Between the kernel's memory and the host's. */
 static hk_status copy(const hk_gpu_proxy_env *e, void *to, const void *from, uint32_t bytes) {
-  hk_status rc;
-  HK_TRY(e->device->ops->copy(e->device, to, from, bytes, e->queue), out);
-  rc = e->device->ops->wait(e->device, e->queue);
-out:
-  return rc;
+  HK_OR_RETURN(e->device->ops->copy(e->device, to, from, bytes, e->queue));
+  return e->device->ops->wait(e->device, e->queue);
 }
 
 /* Is it the word of the next slot, given in lines? */
@@ -219,7 +212,6 @@ static uint32_t room_of(const hk_gpu_pumped *f, bool in_lines) {
 
 /* The kernel had a credit for each slot that it filled: it waits for the head that the transport moves. */
 static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
-  hk_status rc = HK_OK;
   hk_link *l = &f->link;
   for (uint32_t bytes;;) {
     /* acquire: pairs with the kernel's release (system scope) after the slot's data and its note. The transport reads
@@ -234,14 +226,13 @@ static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *m
     if (in_lines) {
       if (!take_lines(f, (uint32_t)word, bytes)) return HK_OK;
     } else if (is_on_gpu(f, bytes) && !l->gpu)
-      HK_TRY(copy(e, hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes), out);
+      HK_OR_RETURN(copy(e, hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes));
     else if (bytes <= HK_SLOT_INLINE && !hk_link_on_gpu(l, bytes))
       memcpy(hk_link_send_buffer(l, bytes), data_of(f, bytes), bytes);
     hk_link_fill(l, bytes, (uint32_t)word, 0);
     *moved = true;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Reports to the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so
@@ -265,7 +256,6 @@ static void give_lines(hk_gpu_pumped *f, const hk_slot *s, const void *from) {
 }
 
 static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
-  hk_status rc = HK_OK;
   hk_link *l = &f->link;
   while (hk_link_can_recv(l)) {
     const hk_slot *s = hk_link_recv_slot(l);
@@ -277,7 +267,7 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
           "rank %u sent a slot of %u bytes, %u is the most: do all ranks run the same version of this library?",
           l->peer, s->bytes, l->slot_bytes);
     if (is_on_gpu(f, s->bytes) && !l->gpu)
-      HK_TRY(copy(e, to, from, s->bytes), out);
+      HK_OR_RETURN(copy(e, to, from, s->bytes));
     else if (from != to)
       memcpy(to, from, s->bytes);
     if (f->lines.host) give_lines(f, s, from);
@@ -289,8 +279,7 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
     l->done++;
     *moved = true;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {

@@ -16,15 +16,13 @@ static bool by_net(ncclComm_t c, int peer) { return hk_wire_pumped(c, peer); }
 
 /* Reads the pattern: some machines report peer access and deliver something else. */
 static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   char *mine = hk_gpu_credits_of(c, c->rank) + hk_gpu_probe_at(c->nranks) + HK_GPU_PROBE_BYTES;
-  HK_TRY(
-      ops->copy(g->device, mine, hk_gpu_credits_of(c, peer) + hk_gpu_probe_at(c->nranks), HK_GPU_PROBE_BYTES, g->queue),
-      out);
-  HK_TRY(ops->copy(g->device, got, mine, HK_GPU_PROBE_BYTES, g->queue), out);
-  HK_TRY(ops->wait(g->device, g->queue), out);
+  HK_OR_RETURN(ops->copy(g->device, mine, hk_gpu_credits_of(c, peer) + hk_gpu_probe_at(c->nranks), HK_GPU_PROBE_BYTES,
+                         g->queue));
+  HK_OR_RETURN(ops->copy(g->device, got, mine, HK_GPU_PROBE_BYTES, g->queue));
+  HK_OR_RETURN(ops->wait(g->device, g->queue));
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8 && !why[0]; i++)
     if (got[i] != hk_gpu_probe_word(g->world->comm_id, peer, i))
       snprintf(why, why_bytes,
@@ -33,8 +31,7 @@ static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t 
     HK_WARN("rank %d on GPU %d: the driver says that rank %d's GPU can be reached, but %s. What they send goes through "
             "host memory instead",
             c->rank, c->device, peer, why);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* `why` gets the reason why the peer's memory cannot be reached; empty: it can. */
@@ -140,16 +137,13 @@ static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
 
 /* From now on by handles.  The ranks of this process do not use the old credits yet, or no longer. */
 static hk_status use_handles(ncclComm_t c, const char *why) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
-  for (int r = 0; r < c->nranks; r++) HK_TRY(g->device->ops->release(g->device, &g->opened[r]), out);
+  for (int r = 0; r < c->nranks; r++) HK_OR_RETURN(g->device->ops->release(g->device, &g->opened[r]));
   if (!g->links->by_file) return HK_OK;
   g->links->by_file = false;
-  rc = hk_gpu_credits_again(c);
-out:
-  return rc;
+  return hk_gpu_credits_again(c);
 }
 
 /* All ranks' offers of their credits; nothing to do if there is one process. */
@@ -162,10 +156,9 @@ static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
 }
 
 static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t *got, unsigned char *mine) {
-  hk_status rc = HK_OK;
   for (int r = 0; r < c->nranks; r++) {
     char why[200] = "";
-    HK_TRY(open_peer(c, r, &credits[r], why, sizeof why), out);
+    HK_OR_RETURN(open_peer(c, r, &credits[r], why, sizeof why));
     char again[200];
     bool by_fd = hk_gpu_is_remote(c, r) && hk_wire_near(c, r) && credits[r].share.kind == HK_MEMORY_VMM;
     const bool nvlink = hk_gpu_of(c)->nvlink[r];
@@ -174,7 +167,7 @@ static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t
               : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? HK_REACH_NO_FILE
                                                                     : HK_REACH_NONE;
     if (!why[0]) {
-      HK_TRY(probe(c, r, got, why, sizeof why), out);
+      HK_OR_RETURN(probe(c, r, got, why, sizeof why));
       if (why[0]) mine[r] = HK_REACH_NONE;
     }
     if (r == c->rank) continue;
@@ -186,8 +179,7 @@ static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t
                                       : "P2P/IPC",
             why, nvlink && !why[0] ? " over NVLink" : "");
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Opens, probes and agrees; *again: a file descriptor did not work for some rank. */
@@ -214,7 +206,6 @@ out:
 }
 
 hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   bool again;
@@ -223,18 +214,15 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   g->peers = calloc(n, sizeof *g->peers);
   g->routes = calloc(n, sizeof *g->routes);
   if (!g->opened || !g->opened_at || !g->peers || !g->routes) {
-    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    goto out;
+    return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
   }
   g->links->peers = g->peers;
   for (int r = 0; r < c->nranks; r++) g->links->processes = g->links->processes || hk_gpu_is_remote(c, r);
-  HK_TRY(hk_gpu_distances(c, facts, stride), out);
+  HK_OR_RETURN(hk_gpu_distances(c, facts, stride));
   const char *why = g->links->processes ? no_fds(c, facts, stride) : NULL;
-  if (why) HK_TRY(use_handles(c, why), out);
-  HK_TRY(reach_once(c, facts, stride, &again), out);
-  if (!again) goto out;
-  HK_TRY(use_handles(c, "a rank could not open another one's"), out);
-  rc = reach_once(c, facts, stride, &again);
-out:
-  return rc;
+  if (why) HK_OR_RETURN(use_handles(c, why));
+  HK_OR_RETURN(reach_once(c, facts, stride, &again));
+  if (!again) return HK_OK;
+  HK_OR_RETURN(use_handles(c, "a rank could not open another one's"));
+  return reach_once(c, facts, stride, &again);
 }

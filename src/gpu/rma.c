@@ -56,7 +56,6 @@ typedef struct offer {
 } offer;
 
 static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *all) {
-  hk_status rc = HK_OK;
   const hk_gpu *g = hk_gpu_of(c);
   for (int i = 0; i < c->nranks; i++) {
     if (all[i].signals != all[c->rank].signals)
@@ -66,11 +65,10 @@ static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *al
                      i, (unsigned long long)all[i].signals, c->rank, (unsigned long long)all[c->rank].signals);
     r->tables[i] = (void *)(uintptr_t)all[i].at; /* right for ranks of this process */
     if (!hk_gpu_is_remote(c, i) || hk_gpu_is_far(c, i)) continue;
-    HK_TRY(hk_share_host_open(g->links, i, all[i].region, &r->opened[i]), out);
+    HK_OR_RETURN(hk_share_host_open(g->links, i, all[i].region, &r->opened[i]));
     r->tables[i] = r->opened[i].memory.base;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static void end(ncclComm_t c, struct hk_gpu_rma *r) {
@@ -182,7 +180,6 @@ static hk_status take(hk_device *d, uint32_t *word, hk_queue q) {
 
 /* Writes the word of that signal of the peer after the data, if there is any. */
 static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t bytes, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   hk_symmetric *w = bytes ? hk_symmetric_window(c, call->window) : NULL;
@@ -202,31 +199,26 @@ static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t
   }
   if (bytes) {
     char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;
-    HK_TRY(d->ops->copy(d, to, call->in, bytes, call->stream), out);
+    HK_OR_RETURN(d->ops->copy(d, to, call->in, bytes, call->stream));
   }
-  rc = d->ops->word_write(d, (char *)words_at(c, call->root, c->rank, call->signal) + offset, value, call->stream);
-out:
-  return rc;
+  return d->ops->word_write(d, (char *)words_at(c, call->root, c->rank, call->signal) + offset, value, call->stream);
 }
 
 static hk_status put(const hk_call *call, const hk_queue_state *s, counts *n) {
-  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   if (s->capturing) {
     uint32_t turn = n->put_turn++ % TURNS;
-    HK_TRY(take(d, &words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream), out);
+    HK_OR_RETURN(take(d, &words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream));
     return send(call, offsetof(words, full) + turn * sizeof(uint32_t), 1, bytes, s);
   }
-  HK_TRY(send(call, offsetof(words, count), n->sent + 1, bytes, s), out);
+  HK_OR_RETURN(send(call, offsetof(words, count), n->sent + 1, bytes, s));
   n->sent++;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status await(const hk_call *call, const hk_queue_state *s, counts *n) {
-  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   words *here = words_at(c, c->rank, call->root, call->signal);
@@ -238,11 +230,10 @@ static hk_status await(const hk_call *call, const hk_queue_state *s, counts *n) 
   }
   for (size_t i = 0; i < call->count; i++) {
     uint32_t turn = n->wait_turn++ % TURNS;
-    HK_TRY(take(d, &here->full[turn], call->stream), out);
-    HK_TRY(send(call, offsetof(words, taken) + turn * sizeof(uint32_t), 1, 0, s), out);
+    HK_OR_RETURN(take(d, &here->full[turn], call->stream));
+    HK_OR_RETURN(send(call, offsetof(words, taken) + turn * sizeof(uint32_t), 1, 0, s));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_rma_enqueue(const hk_call *call, const hk_queue_state *s) {

@@ -48,14 +48,12 @@ hk_status hk_gpu_room_begin(ncclComm_t c) {
 }
 
 hk_status hk_gpu_room_get(hk_gpu *g, size_t bytes, void **out) {
-  hk_status rc = HK_OK;
   *out = NULL;
   bytes = hk_round_up(bytes, ALIGN);
-  if (g->room->used + bytes > g->room->bytes) HK_TRY(add_chunk(g, &g->room, bytes, false), out);
+  if (g->room->used + bytes > g->room->bytes) HK_OR_RETURN(add_chunk(g, &g->room, bytes, false));
   *out = g->room->at + g->room->used;
   g->room->used += bytes;
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_memory *out) {

@@ -122,18 +122,16 @@ static void *profile(const hk_call *call, bool by_copies) {
 
 /* The kernel's arguments for a call; of an uneven collective they point to a table. */
 static hk_status work_of(hk_gpu_piece *p) {
-  hk_status rc = HK_OK;
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
-  HK_TRY(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small), out);
+  HK_OR_RETURN(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small));
   if (!call->blocks) return HK_OK;
   size_t n =
       (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));
-  HK_TRY(hk_gpu_table_get(p->gpu, n * sizeof(hk_extent), &p->table), out);
+  HK_OR_RETURN(hk_gpu_table_get(p->gpu, n * sizeof(hk_extent), &p->table));
   memcpy(p->table->memory.host, call->blocks->table, n * sizeof(hk_extent));
   p->work.sizes.table = (const hk_extent *)p->table->memory.base;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Inputs of calls in place that the kernel must find as they are now. */
@@ -234,45 +232,38 @@ static hk_status mark(const hk_gpu_piece *p, hk_queue q) {
 
 /* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
 static hk_status join_streams(hk_gpu_set *s) {
-  hk_status rc = HK_OK;
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_piece *p = s->at[i];
     const hk_device_ops *ops = p->gpu->device->ops;
     hk_queue q = p->call->stream;
     if (spoken_for(s, i, true)) continue;
-    HK_TRY(begin_order(p->call->comm, q, &p->state), out);
+    HK_OR_RETURN(begin_order(p->call->comm, q, &p->state));
     if (q == s->queue) continue;
-    HK_TRY(mark(p, q), out);
-    HK_TRY(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state), out);
+    HK_OR_RETURN(mark(p, q));
+    HK_OR_RETURN(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Makes the other streams, and later calls of the communicators, wait for the set's launches. */
 static hk_status part_streams(hk_gpu_set *s) {
-  hk_status rc = HK_OK;
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_piece *p = s->at[i];
-    if (!spoken_for(s, i, false)) HK_TRY(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &s->at[0]->state), out);
+    if (!spoken_for(s, i, false)) HK_OR_RETURN(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &s->at[0]->state));
   }
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_piece *p = s->at[i];
     if (p->call->stream == s->queue || spoken_for(s, i, true)) continue;
-    HK_TRY(p->gpu->device->ops->order_begin(p->gpu->device, order_in(p), p->call->stream, &p->state), out);
+    HK_OR_RETURN(p->gpu->device->ops->order_begin(p->gpu->device, order_in(p), p->call->stream, &p->state));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- collectives of a set ---- */
 
 static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size_t n) {
-  hk_status rc = HK_OK;
-  for (size_t i = 0; i < n; i++) HK_TRY(record(at[i]->call, s->queue, &at[i]->state), out);
-  rc = launch_pieces(s->gpu, at, n, s->queue);
-out:
-  return rc;
+  for (size_t i = 0; i < n; i++) HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
+  return launch_pieces(s->gpu, at, n, s->queue);
 }
 
 /* One order on all devices: a launch that cannot run at once waits for the same communicators on each device. */
@@ -283,7 +274,6 @@ static int by_comm(const void *a, const void *b) {
 
 /* The ranks of a communicator wait for each other, so they are in one launch. */
 static hk_status launch_stage(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) {
-  hk_status rc = HK_OK;
   size_t begin = 0, end = 0;
   qsort(at, n, sizeof *at, by_comm);
   while (end < n) {
@@ -293,29 +283,25 @@ static hk_status launch_stage(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) 
       return HK_FAIL(HK_ERR_USAGE, "a group has %zu ranks of one communicator on GPU %d: %d is the most", next - end,
                      s->gpu->device->limits.ordinal, HK_GPU_BATCH);
     if (next - begin > HK_GPU_BATCH) {
-      HK_TRY(launch_batch(s, at + begin, end - begin), out);
+      HK_OR_RETURN(launch_batch(s, at + begin, end - begin));
       begin = end;
     }
     end = next;
   }
-  HK_TRY(launch_batch(s, at + begin, end - begin), out);
-out:
-  return rc;
+  return launch_batch(s, at + begin, end - begin);
 }
 
 /* Runs the stage's copies after its kernels, also in one order on all devices. */
 static hk_status copy_stage(const hk_gpu_set *s, unsigned stage, hk_gpu_piece **at) {
-  hk_status rc = HK_OK;
   size_t n = 0;
   for (size_t i = 0; i < s->n; i++)
     if (s->at[i]->window && s->at[i]->stage == stage) at[n++] = s->at[i];
   qsort(at, n, sizeof *at, by_comm);
   for (size_t i = 0; i < n; i++) {
-    HK_TRY(record(at[i]->call, s->queue, &at[i]->state), out);
-    HK_TRY(hk_gpu_copy_run(at[i], s->queue), out);
+    HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
+    HK_OR_RETURN(hk_gpu_copy_run(at[i], s->queue));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status launch_collectives(const hk_gpu_set *s) {
@@ -373,7 +359,6 @@ static hk_status offer(const hk_call *call) {
  * the others, too, each over its own links.  The stages of all communicators are launched in turn.  All ranks find the
  * same stages: they agree on plans, and on the ranks of the GPU that has most. */
 static hk_status choose_stage(hk_gpu_piece *p) {
-  hk_status rc = HK_OK;
   hk_gpu *g = p->gpu;
   hk_gpu_piece *last = g->stage.last;
   const size_t own = p->work.scratch_bytes * p->blocks;
@@ -385,7 +370,7 @@ static hk_status choose_stage(hk_gpu_piece *p) {
     last->then = p;
     p->stage = last->stage;
     g->stage.length++;
-    if (scratch) HK_TRY(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch), out);
+    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch));
     if (scratch > own) p->work.in = p->work.scratch + own;
     g->stage.scratch += scratch;
   } else {
@@ -394,8 +379,7 @@ static hk_status choose_stage(hk_gpu_piece *p) {
     g->stage.scratch = scratch;
   }
   g->stage.last = p;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Finds all errors of the calls before anything is launched. */

@@ -23,36 +23,31 @@ static hk_status new_table(hk_gpu *g, hk_gpu_table **out) {
 }
 
 hk_status hk_gpu_tables_begin(hk_gpu *g) {
-  hk_status rc = HK_OK;
   hk_gpu_table *t = NULL;
   for (size_t i = 0, at = sizeof(hk_gpu_state); i < HK_GPU_TABLES; i++, at += HK_GPU_TABLE_BYTES) {
-    HK_TRY(new_table(g, &t), out);
+    HK_OR_RETURN(new_table(g, &t));
     t->memory = (hk_memory){.base = (char *)g->state.base + at, .host = (char *)g->state.host + at};
     t->memory.bytes = HK_GPU_TABLE_BYTES;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
-  hk_status rc = HK_OK;
   hk_gpu_table *t = NULL;
   *out = NULL;
   for (t = g->tables; t; t = t->next) {
     bool yes;
-    HK_TRY(reusable(g, t, bytes, &yes), out);
+    HK_OR_RETURN(reusable(g, t, bytes, &yes));
     if (yes) break;
   }
   if (!t) {
-    HK_TRY(new_table(g, &t), out);
-    HK_TRY(
-        hk_gpu_pinned_get(g, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes, &t->memory),
-        out); /* then it has no bytes, and no call gets it */
+    HK_OR_RETURN(new_table(g, &t));
+    HK_OR_RETURN(hk_gpu_pinned_get(g, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes,
+                                   &t->memory)); /* then it has no bytes, and no call gets it */
   }
   atomic_fetch_add(&t->refs, 1);
   *out = t;
-out:
-  return rc;
+  return HK_OK;
 }
 
 void hk_gpu_table_put(hk_gpu_table *t) {

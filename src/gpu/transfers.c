@@ -67,33 +67,28 @@ static size_t each_of(size_t bytes, unsigned of) {
 }
 
 hk_status hk_gpu_offer_transfer(const hk_call *call) {
-  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
   for (unsigned k = 0; k < of; k++)
-    HK_TRY(hk_gpu_end_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k), out);
-out:
-  return rc;
+    HK_OR_RETURN(hk_gpu_end_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k));
+  return HK_OK;
 }
 
 hk_status hk_gpu_ready_transfer(const hk_call *call) {
-  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   const bool sends = call->p2p == HK_P2P_SEND;
   const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   const unsigned of = parts_of(c, call->root, bytes);
   for (unsigned k = 0; k < of; k++) {
     hk_gpu_end *e;
-    HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
-    HK_TRY(hk_gpu_end_grow(c, e, each_of(bytes, of)), out);
-    HK_TRY(end_on_device(c, call, e), out);
+    HK_OR_RETURN(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
+    HK_OR_RETURN(hk_gpu_end_grow(c, e, each_of(bytes, of)));
+    HK_OR_RETURN(end_on_device(c, call, e));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
-  hk_status rc = HK_OK;
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
@@ -103,11 +98,11 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   int way = sends ? call->root - c->rank : c->rank - call->root;
   const int64_t *seen = NULL;
   bool reads = false;
-  if (sends) HK_TRY(hk_gpu_view_for(c, call->root, call->in, bytes, &reads, &seen), out);
+  if (sends) HK_OR_RETURN(hk_gpu_view_for(c, call->root, call->in, bytes, &reads, &seen));
   for (unsigned k = 0; k < of; k++) {
     hk_gpu_end *e;
     size_t at = k * each < bytes ? k * each : bytes, size = bytes - at < each ? bytes - at : each;
-    HK_TRY(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e), out);
+    HK_OR_RETURN(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
     bool refers = reads && size >= HK_GPU_REF_MIN; /* then all of it is one slot; the receiver sees it in the tag */
     parts[*n] = (part){.work = {.program = (char *)e->device + PROGRAM_AT,
                                 .links = e->device,
@@ -132,8 +127,7 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
                        .index = (uint32_t)*n};
     ++*n;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* If there are more blocks than run at once, no block may wait for a later one, on any device. So the order is by

@@ -136,23 +136,19 @@ static hk_status get_table(ncclComm_t c, int64_t **out) {
 }
 
 static hk_status fill_table(ncclComm_t c, hk_gpu_view *v) {
-  hk_status rc = HK_OK;
   hk_device *d = hk_gpu_of(c)->device;
-  if (!v->table) HK_TRY(get_table(c, &v->table), out);
-  HK_TRY(d->ops->copy(d, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue), out);
-  rc = d->ops->wait(d, hk_gpu_of(c)->queue);
-out:
-  return rc;
+  if (!v->table) HK_OR_RETURN(get_table(c, &v->table));
+  HK_OR_RETURN(d->ops->copy(d, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue));
+  return d->ops->wait(d, hk_gpu_of(c)->queue);
 }
 
 static hk_status make(ncclComm_t c, hk_gpu_view *v) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_memory_share share;
   hk_pointer whose;
   uintptr_t base = 0;
   const char *why = NULL;
-  HK_TRY(g->device->ops->pointer(g->device, (const void *)v->begin, &whose), out);
+  HK_OR_RETURN(g->device->ops->pointer(g->device, (const void *)v->begin, &whose));
   v->id = whose.id;
   if (whose.kind != HK_POINTER_DEVICE || whose.device != g->device->limits.ordinal)
     why = "it is not memory of the communicator's GPU";
@@ -164,15 +160,13 @@ static hk_status make(ncclComm_t c, hk_gpu_view *v) {
     HK_INFO(HK_SUB_REG, "rank %d: no zero copy from registered memory %p: %s", c->rank, (void *)v->begin, why);
     v->unusable = true;
     if (base && share.fd >= 0) close(share.fd);
-    goto out;
+    return HK_OK;
   }
   v->shareable = share.kind == HK_MEMORY_VMM;
   for (int r = 0; r < c->nranks; r++) show(c, v, r, &share, base);
   if (share.fd >= 0) close(share.fd);
   v->made = true;
-  rc = fill_table(c, v);
-out:
-  return rc;
+  return fill_table(c, v);
 }
 
 /* Ends the view. `notify`: the ranks of other processes still exist and are notified. */
@@ -306,17 +300,15 @@ void hk_gpu_views_end(ncclComm_t c) {
 
 /* Under the lock: the memory may have been freed without a notice, and may be another allocation now. */
 static hk_status check_same(ncclComm_t c, hk_gpu_view *v) {
-  hk_status rc = HK_OK;
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
-  HK_TRY(hk_gpu_of(c)->device->ops->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose), out);
+  HK_OR_RETURN(hk_gpu_of(c)->device->ops->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
   if (whose.id == v->id) return HK_OK;
   HK_WARN("rank %d: the memory registered at %p was freed and allocated anew without ncclCommDeregister: it is opened "
           "again for its peers",
           c->rank, (void *)v->begin);
   unmake(c, v, true);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric, hk_gpu_view **out) {
@@ -337,7 +329,6 @@ out:
 }
 
 hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out) {
-  hk_status rc = HK_OK;
   hk_coll coll = (hk_coll)call->coll;
   const hk_blocks *b = call->blocks;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
@@ -345,37 +336,33 @@ hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in,
   size_t out_bytes = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
   hk_gpu_view *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
-    HK_TRY(find(c, call->in, in_bytes, false, &v), fail);
+    HK_OR_RETURN(find(c, call->in, in_bytes, false, &v));
     *in = v ? v->table : NULL;
   }
   if (hk_coll_has_output(coll, c->rank, call->root)) {
-    HK_TRY(find(c, call->out, out_bytes, false, &v), fail);
+    HK_OR_RETURN(find(c, call->out, out_bytes, false, &v));
     *out = v ? v->table : NULL;
   }
-fail:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
-  hk_status rc = HK_OK;
   hk_gpu_view *v;
   *table = NULL;
   *reads = hk_gpu_is_local(c, peer) && !hk_gpu_is_remote(c, peer);
   if (!hk_gpu_can_read(c, peer) || *reads) return HK_OK;
-  HK_TRY(find(c, p, bytes, false, &v), out);
+  HK_OR_RETURN(find(c, p, bytes, false, &v));
   *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
   if (*reads) *table = v->table;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- symmetric windows ---- */
 
 hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out) {
-  hk_status rc = HK_OK;
   hk_gpu_view *v;
   *out = NULL;
-  HK_TRY(find(c, p, bytes, true, &v), out);
+  HK_OR_RETURN(find(c, p, bytes, true, &v));
   if (!v || !v->shareable) return HK_OK;
   for (int r = 0; r < c->nranks; r++)
     if (r != c->rank && v->seen[r] == HK_GPU_UNSEEN)
@@ -384,8 +371,7 @@ hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_v
                      "NCCL_CTA_POLICY=0 to go without copy engines",
                      r, c->rank, (void *)v->begin);
   *out = v;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Writes where rank r's window of the same key begins, and its length; 0: it is not open yet. */
@@ -415,19 +401,17 @@ static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
 }
 
 hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v) {
-  hk_status rc = HK_OK;
   hk_waiter w;
   uint64_t bytes = 0;
   hk_wait_begin(&w, &c->wait);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank || v->theirs[r]) continue;
-    while (!(v->theirs[r] = look(c, r, v->key, &bytes))) HK_TRY(hk_wait_pause(&w), out);
+    while (!(v->theirs[r] = look(c, r, v->key, &bytes))) HK_OR_RETURN(hk_wait_pause(&w));
     if (bytes != v->end - v->begin)
       return HK_FAIL(HK_ERR_USAGE,
                      "a symmetric window has %zu bytes on rank %d and %zu on rank %d: register windows in the same "
                      "order and size on all ranks",
                      (size_t)(v->end - v->begin), c->rank, (size_t)bytes, r);
   }
-out:
-  return rc;
+  return HK_OK;
 }

@@ -90,7 +90,6 @@ void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
 /* ---- the space ---- */
 
 static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s = g->space;
   if (!s) {
@@ -100,10 +99,9 @@ static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
     s->stride = g->window_stride;
     g->space = s;
   }
-  if (!s->base) HK_TRY(g->device->ops->space_new(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base), out);
+  if (!s->base) HK_OR_RETURN(g->device->ops->space_new(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base));
   *out = s;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The lowest offset from `from` on with room for so many bytes; SIZE_MAX: there is none. */
@@ -161,12 +159,11 @@ static hk_status put(hk_gpu *g, void *to, const void *from, size_t bytes) {
 
 /* Under the lock. */
 static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
-  hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s = g->space;
   unsigned p = 0;
   while (p < s->npages && s->used[p] == UINT32_MAX) p++;
-  if (p == s->npages) HK_TRY(add_page(g, s), out);
+  if (p == s->npages) HK_OR_RETURN(add_page(g, s));
   w->slot = p * PAGE_WINDOWS + (unsigned)__builtin_ctz(~s->used[p]);
   w->seen.image = (hk_device_window){.host = w,
                                      .flat = s->base + w->at,
@@ -178,12 +175,11 @@ static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
                                      .segments = 1,
                                      .cft_endpoint = UINT32_MAX};
   hk_device_window *there = window_in(s, w->slot);
-  HK_TRY(put(g, there, &w->seen.image, sizeof *there), out);
-  HK_TRY(put(g, entry_in(s, w->slot), &(entry){w->user, w->bytes, there}, sizeof(entry)), out);
+  HK_OR_RETURN(put(g, there, &w->seen.image, sizeof *there));
+  HK_OR_RETURN(put(g, entry_in(s, w->slot), &(entry){w->user, w->bytes, there}, sizeof(entry)));
   w->seen.handle = (ncclWindow_t)(void *)there;
   s->used[p] |= UINT32_C(1) << w->slot % PAGE_WINDOWS;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status table(ncclComm_t c, void **out) {
@@ -213,13 +209,11 @@ typedef struct row {
 
 /* All ranks take the step together: *all, if each of them could. */
 static hk_status step(ncclComm_t c, row *rows, bool could, bool *all) {
-  hk_status rc = HK_OK;
   rows[c->rank].could = could;
-  HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
+  HK_OR_RETURN(hk_gpu_exchange(c, rows, sizeof *rows));
   *all = true;
   for (int r = 0; r < c->nranks; r++) *all = *all && rows[r].could;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Which allocation it is, and its file.  False, with the reason in the log: others cannot map it. */
@@ -258,7 +252,6 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
 
 /* Where the window is to be: every rank names the lowest offset that it has free, until all name the same. */
 static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool *all) {
-  hk_status rc = HK_OK;
   struct hk_gpu_space *s = NULL;
   size_t before = 0, after = 0, from = 0;
   bool aligned = true, same = false;
@@ -278,7 +271,7 @@ static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool 
       HK_WARN("rank %d: no room of %zu bytes in the %zu bytes of addresses for a rank's windows (NCCL_WIN_STRIDE)",
               c->rank, before + after, s->stride);
     rows[c->rank].place = place;
-    HK_TRY(step(c, rows, place != SIZE_MAX, all), out);
+    HK_OR_RETURN(step(c, rows, place != SIZE_MAX, all));
     if (!*all) return HK_OK;
     same = true;
     for (int r = 0; r < c->nranks; r++) {
@@ -289,8 +282,7 @@ static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool 
   w->begin = from;
   w->end = from + before + after;
   w->at = from + before;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *theirs) {
@@ -416,14 +408,11 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
 
 /* By the team's first rank, which offers the object to the others. */
 static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
-  hk_status rc = HK_OK;
   int fd = -1;
   size_t bytes = g->window_stride;
-  HK_TRY(g->device->ops->multicast_new(g->device, (unsigned)which.nRanks, &bytes, &t->object), out);
-  HK_TRY(g->device->ops->multicast_share(g->device, t->object, &fd), out);
-  rc = hk_host_lend(fd, bytes, false, region);
-out:
-  return rc;
+  HK_OR_RETURN(g->device->ops->multicast_new(g->device, (unsigned)which.nRanks, &bytes, &t->object));
+  HK_OR_RETURN(g->device->ops->multicast_share(g->device, t->object, &fd));
+  return hk_host_lend(fd, bytes, false, region);
 }
 
 static hk_status open_object(ncclComm_t c, int owner, uint64_t region, team *t) {

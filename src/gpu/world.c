@@ -91,13 +91,11 @@ out:
 }
 
 hk_status hk_gpu_credits_offer(ncclComm_t c, hk_share_offer *o) {
-  hk_status rc = HK_OK;
   const hk_gpu_world *w = hk_gpu_of(c)->world;
   const hk_memory *own = &w->credits[c->rank], *whole = hk_gpu_pool_whole(&w->slices[c->rank]);
-  HK_TRY(hk_share_offer_memory(hk_gpu_of(c)->links, whole ? whole : own, false, o), out);
+  HK_OR_RETURN(hk_share_offer_memory(hk_gpu_of(c)->links, whole ? whole : own, false, o));
   if (whole) o->at = (uint64_t)((char *)own->base - (char *)whole->base);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_gpu_world_join(ncclComm_t c) {

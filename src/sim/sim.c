@@ -105,20 +105,17 @@ static hk_status wish_algorithm(hk_wish *w, const hk_simulator *x, hk_coll coll,
 }
 
 static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o, hk_decision *out) {
-  hk_status rc = HK_OK;
   hk_wish wish = o->wish ? *o->wish : (hk_wish){.min_channels = 0};
   if (o->channels) wish.min_channels = wish.max_channels = o->channels;
-  if (o->algorithm) HK_TRY(wish_algorithm(&wish, x, coll, o->algorithm), failed);
+  if (o->algorithm) HK_OR_RETURN(wish_algorithm(&wish, x, coll, o->algorithm));
   if (o->protocol >= 0) {
     if (!(x->machine.protocols >> o->protocol & 1u)) {
-      rc = HK_FAIL(HK_ERR_ARGUMENT, "%s is not spoken on %s", hk_protocols[o->protocol].name, x->c->name);
-      goto failed;
+      return HK_FAIL(HK_ERR_ARGUMENT, "%s is not spoken on %s", hk_protocols[o->protocol].name, x->c->name);
     }
     wish.barred_protocols[coll] = (uint8_t) ~(1u << o->protocol);
   }
   hk_select(&x->machine, &wish, coll, bytes, out);
-failed:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- what it costs ---- */

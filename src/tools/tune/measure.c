@@ -114,13 +114,11 @@ static bool slowest(rank_state *r, double mine, double *us) {
 
 /* Microseconds an operation, of the slowest rank; the same on all ranks. */
 static hk_status batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
-  hk_status rc = HK_OK;
   if (!meet_and_rest(r)) return HK_ERR_REMOTE;
   uint64_t begin = hk_now_ns();
-  for (int i = 0; i < iterations; i++) HK_TRY(call(r, coll, bytes), out);
+  for (int i = 0; i < iterations; i++) HK_OR_RETURN(call(r, coll, bytes));
   if (!slowest(r, (double)(hk_now_ns() - begin) / 1e3 / iterations, us)) return HK_ERR_REMOTE;
-out:
-  return rc;
+  return HK_OK;
 }
 
 typedef struct trial {
@@ -131,20 +129,18 @@ typedef struct trial {
 
 /* A batch of each algorithm. Settled: none of those that may be the best became faster by more than a little. */
 static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n, double *best, bool *settled) {
-  hk_status rc = HK_OK;
   double us;
   *settled = true;
   for (int k = 0; k < n; k++) {
     if (t[k].rough) continue;
     force(r, coll, t[k].algorithm);
-    if (t[k].us < LONG_US) HK_TRY(call(r, coll, bytes), out);
-    HK_TRY(batch(r, coll, bytes, t[k].iterations, &us), out);
+    if (t[k].us < LONG_US) HK_OR_RETURN(call(r, coll, bytes));
+    HK_OR_RETURN(batch(r, coll, bytes, t[k].iterations, &us));
     if (us < STEADY_US && us < (1 - SETTLED) * t[k].us && us < CONTENDER * *best) *settled = false;
     if (us < t[k].us) t[k].us = us;
     if (us < *best) *best = us;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The number of calls that use all slots of a multicast link, or of another one: the first use of a slot pays for its
@@ -153,40 +149,36 @@ static int first_calls(size_t bytes) { return bytes <= (64 << 10) ? HK_MCAST_SLO
 
 /* Calls that make the plan and touch the slots, and some more. */
 static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, double best) {
-  hk_status rc = HK_OK;
   double us;
   force(r, coll, t->algorithm);
-  HK_TRY(batch(r, coll, bytes, 1, &us), out);
-  for (int i = 0; us < LONG_US && i < WARMINGS; i++) HK_TRY(batch(r, coll, bytes, first_calls(bytes), &us), out);
+  HK_OR_RETURN(batch(r, coll, bytes, 1, &us));
+  for (int i = 0; us < LONG_US && i < WARMINGS; i++) HK_OR_RETURN(batch(r, coll, bytes, first_calls(bytes), &us));
   t->us = us;
   for (int i = 0; i < GLANCES; i++) { /* a slow one is tried again: another process may have disturbed it */
     if (us > (i ? LONG_US : FAR_LONGER_US)) break;
-    HK_TRY(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us), out);
+    HK_OR_RETURN(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us));
     if (i == 0 || us < t->us) t->us = us;
     if (t->us < 2 * best) break;
   }
   double iterations = r->setup->batch_us / (t->us > 0.01 ? t->us : 0.01);
   if (iterations < LEAST_ITERATIONS && LEAST_ITERATIONS * t->us < LONG_US) iterations = LEAST_ITERATIONS;
   t->iterations = iterations < 1 ? 1 : iterations > MOST_ITERATIONS ? MOST_ITERATIONS : (int)iterations;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* First a few calls of each, which make its plan and show how long it takes. Then batches by turns, so that
  * disturbances affect all algorithms alike, until their times settle. */
 static hk_status try_all(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n) {
-  hk_status rc = HK_OK;
   double best = 0;
   for (int k = 0; k < n; k++) {
-    HK_TRY(glance(r, coll, bytes, &t[k], best), out);
+    HK_OR_RETURN(glance(r, coll, bytes, &t[k], best));
     if (k == 0 || t[k].us < best) best = t[k].us;
   }
   for (int k = 0; k < n; k++) t[k].rough = t[k].us > (best > LONG_US ? LONG_SLOW : SLOW) * best;
   bool settled = false;
   for (int i = 0; i < (best > LONG_US ? 1 : r->setup->repeats) || (!settled && i < MOST_TURNS * r->setup->repeats); i++)
-    HK_TRY(take_turns(r, coll, bytes, t, n, &best, &settled), out);
-out:
-  return rc;
+    HK_OR_RETURN(take_turns(r, coll, bytes, t, n, &best, &settled));
+  return HK_OK;
 }
 
 static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
@@ -207,14 +199,12 @@ static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
 }
 
 static hk_status measure_all(rank_state *r, void (*progress)(hk_coll, size_t)) {
-  hk_status rc = HK_OK;
   for (int i = 0; i < r->setup->npoints; i++) {
     const hk_tune_point *p = &r->setup->points[i];
     if (r->rank == 0 && progress) progress(p->coll, p->bytes);
-    HK_TRY(measure_point(r, p), out);
+    HK_OR_RETURN(measure_point(r, p));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The user's settings for jobs must not change what is measured. */
@@ -236,39 +226,34 @@ static void settle_environment(const hk_tune_setup *s) {
 }
 
 static hk_status share_id(rank_state *r) {
-  hk_status rc = HK_OK;
   if (r->rank == 0) {
-    HK_TRY((hk_status)ncclGetUniqueId(&r->s->id), out);
+    HK_OR_RETURN((hk_status)ncclGetUniqueId(&r->s->id));
     atomic_store(&r->s->ready, 1);
   }
   while (!atomic_load(&r->s->ready)) {
     if (atomic_load(&r->s->failed)) return HK_ERR_REMOTE;
     usleep(1000);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status join(rank_state *r) {
-  hk_status rc = HK_OK;
   if (r->setup->between)
-    HK_TRY((hk_status)ncclGetUniqueId(&r->s->id), out);
+    HK_OR_RETURN((hk_status)ncclGetUniqueId(&r->s->id));
   else
-    HK_TRY(share_id(r), out);
-  HK_TRY((hk_status)ncclCommInitRank(&r->comm, r->setup->nranks, r->s->id, r->rank), out);
-  if (r->setup->between) HK_TRY((hk_status)ncclCommSplit(r->comm, 0, r->rank, &r->control, NULL), out);
+    HK_OR_RETURN(share_id(r));
+  HK_OR_RETURN((hk_status)ncclCommInitRank(&r->comm, r->setup->nranks, r->s->id, r->rank));
+  if (r->setup->between) HK_OR_RETURN((hk_status)ncclCommSplit(r->comm, 0, r->rank, &r->control, NULL));
   if (r->rank == 0) r->s->machine = *hk_choose_machine(r->comm);
   size_t bytes = r->setup->to + 4096;
   r->in = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   r->out = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (r->in == MAP_FAILED || r->out == MAP_FAILED) {
-    rc = HK_FAIL_ERRNO("no memory for two buffers of %zu bytes a rank", bytes);
-    goto out;
+    return HK_FAIL_ERRNO("no memory for two buffers of %zu bytes a rank", bytes);
   }
   memset(r->in, 0, bytes); /* zeros: sums stay finite however often they are added */
   memset(r->out, 0, bytes);
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* In this process. It ends soon, so the kernel frees the communicators' memory. */
