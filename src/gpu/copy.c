@@ -14,6 +14,7 @@
 #include "../runtime/call.h"
 #include "../runtime/profiler.h"
 #include "../transport/cuda/share.h"
+#include "peers.h"
 #include "set.h"
 #include "view.h"
 #include "world.h"

@@ -8,6 +8,7 @@
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "gpu.h"
+#include "peers.h"
 #include "proxy.h"
 #include "world.h"
 

@@ -6,7 +6,6 @@
 #include "../base/hash.h"
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../boot/bootstrap.h"
 #include "../kernels/cuda/work.h"
 #include "../runtime/choose.h"
 #include "../topo/topo.h"
@@ -14,26 +13,15 @@
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "code.h"
+#include "peers.h"
 #include "pool.h"
 #include "proxy.h"
 #include "rma.h"
 #include "view.h"
 #include "world.h"
 
-bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
-bool hk_gpu_can_read(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_READS) != 0; }
-bool hk_gpu_is_local(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
-bool hk_gpu_is_pumped(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PUMPED) != 0; }
-
-bool hk_gpu_processes(ncclComm_t c) { return hk_gpu_of(c)->links->processes; }
-
-/* ---- beginning and end ---- */
-
 static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
   return hk_wire_file(arg, peer, region, fd, bytes);
-}
-hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes) {
-  return hk_bootstrap_allgather(((ncclComm_t)c)->bootstrap, rows, row_bytes);
 }
 
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
@@ -82,21 +70,6 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   return HK_OK;
 }
 
-static int by_id(const void *a, const void *b) {
-  const uint64_t *x = a, *y = b;
-  return *x < *y ? -1 : *x > *y;
-}
-
-int hk_gpu_most_equal(uint64_t *ids, int n) {
-  int most = 0;
-  qsort(ids, (size_t)n, sizeof *ids, by_id);
-  for (int r = 0, run = 0; r < n; r++) {
-    run = r > 0 && ids[r] == ids[r - 1] ? run + 1 : 1;
-    if (run > most) most = run;
-  }
-  return most;
-}
-
 /* The ranks of the device that has most. */
 static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
@@ -133,9 +106,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   int here = 0; /* ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
     g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
-    if (!g->ends[s]) {
-      return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
-    }
+    if (!g->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
   }
   HK_OR_RETURN(count_sharers(facts, stride, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {

@@ -209,15 +209,6 @@ static inline const hk_gpu_fact *hk_gpu_fact_of(const hk_gpu_fact *facts, size_t
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After it; facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-bool hk_gpu_is_remote(ncclComm_t c, int peer); /* in another process */
-/* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PUMPED of the links to a peer (transport/device_links.h). */
-bool hk_gpu_can_read(ncclComm_t c, int peer);
-bool hk_gpu_is_local(ncclComm_t c, int peer);
-bool hk_gpu_is_pumped(ncclComm_t c, int peer);
-bool hk_gpu_processes(ncclComm_t c); /* the ranks are in several processes */
-/* An allgather of all ranks of the communicator `c`; with 0 bytes a barrier. */
-hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
-int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */
 void hk_gpu_detach(ncclComm_t c);
 /* Are replays of what is captured ordered with the communicator's other work? */
 bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s);

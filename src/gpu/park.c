@@ -12,6 +12,7 @@
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "ends.h"
+#include "peers.h"
 #include "proxy.h"
 #include "world.h"
 

@@ -9,6 +9,7 @@
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "gpu.h"
+#include "peers.h"
 #include "world.h"
 
 /* Does only a network join the two?  Both ranks get the same result. */

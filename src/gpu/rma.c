@@ -14,6 +14,7 @@
 #include "../runtime/call.h"
 #include "../transport/cuda/share.h"
 #include "far.h"
+#include "peers.h"
 #include "window.h"
 #include "world.h"
 

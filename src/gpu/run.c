@@ -14,6 +14,7 @@
 #include "../runtime/profiler.h"
 #include "../runtime/watch.h"
 #include "code.h"
+#include "peers.h"
 #include "rma.h"
 #include "set.h"
 #include "view.h"

@@ -10,6 +10,7 @@
 #include "../topo/detect.h"
 #include "../topo/paths.h"
 #include "gpu.h"
+#include "peers.h"
 #include "world.h"
 
 /* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that

@@ -7,6 +7,7 @@
 #include "../runtime/call.h"
 #include "code.h"
 #include "ends.h"
+#include "peers.h"
 #include "set.h"
 #include "view.h"
 

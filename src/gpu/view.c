@@ -12,6 +12,7 @@
 #include "../runtime/call.h"
 #include "../transport/transport.h"
 #include "gpu.h"
+#include "peers.h"
 #include "world.h"
 
 /* State of the process: allocations are found by address, whichever communicators they are registered with. */

@@ -8,6 +8,7 @@
 #include "../device/host.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "peers.h"
 #include "world.h"
 
 /* Windows as kernels read them, with a table in which a kernel finds the window of an address (ncclFindWindow).  The

@@ -3,6 +3,7 @@
 #ifndef HK_GPU_WORLD_H
 #define HK_GPU_WORLD_H
 #include "gpu.h"
+#include "peers.h"
 
 struct hk_call;
 struct hk_gpu_link;    /* kernels/cuda/work.h */

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The other ranks of a communicator on GPUs: how this one reaches them, and exchanges with them (peers.h). */
+#include "peers.h"
+#include <stdlib.h>
+#include "../boot/bootstrap.h"
+#include "../transport/device_links.h"
+#include "../transport/transport.h"
+#include "gpu.h"
+
+bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
+bool hk_gpu_can_read(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_READS) != 0; }
+bool hk_gpu_is_local(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
+bool hk_gpu_is_pumped(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PUMPED) != 0; }
+
+bool hk_gpu_processes(ncclComm_t c) { return hk_gpu_of(c)->links->processes; }
+
+hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes) {
+  return hk_bootstrap_allgather(((ncclComm_t)c)->bootstrap, rows, row_bytes);
+}
+
+static int peers_by_id(const void *a, const void *b) {
+  const uint64_t *x = a, *y = b;
+  return *x < *y ? -1 : *x > *y;
+}
+
+int hk_gpu_most_equal(uint64_t *ids, int n) {
+  int most = 0;
+  qsort(ids, (size_t)n, sizeof *ids, peers_by_id);
+  for (int r = 0, run = 0; r < n; r++) {
+    run = r > 0 && ids[r] == ids[r - 1] ? run + 1 : 1;
+    if (run > most) most = run;
+  }
+  return most;
+}
