@@ -89,7 +89,7 @@ struct hk_bootstrap {
   hk_message *inbox, **inbox_end;   /* for the rank's thread */
   hk_message *events, **events_end; /* for the service thread, from ranks of this process */
   hk_service_work event_work;
-  hk_service_timer look; /* silence.c */
+  hk_service_timer look; /* lost.c */
   hk_delivery *deliveries, **deliveries_end;
   struct hk_served {                         /* hk_bootstrap_serve */
     void (*fn)(void *arg, int rank, int fd); /* NULL: none */
@@ -144,6 +144,8 @@ hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env)
 /* Waits for the frame of this type and number on the link; the caller frees *out. */
 hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq, const hk_wait_env *env,
                            hk_message **out);
+
+/* ---- overlay_dial.c ---- */
 /* A hello from this rank to `to` of the same communicator; the nonce is not set. */
 hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to);
 /* Adds the contact's addresses to those of `d`. */
@@ -166,8 +168,6 @@ typedef struct hk_lost hk_lost;
  * `dead`, or else that the link is lost. False: the peer cannot be asked. */
 bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead);
 void hk_lost_end(hk_bootstrap *b); /* not under the lock: waits for the threads, which takes less than a second */
-
-/* ---- silence.c ---- */
 /* Under the lock: data was sent on a link. Watches the peers' hosts until all is acknowledged. */
 void hk_silence_begin(hk_bootstrap *b);
 void hk_silence_end(hk_bootstrap *b); /* not under the lock: stops that */

@@ -11,7 +11,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "../base/fork.h"
 #include "../base/iface.h" /* loopback and link-local addresses */
 #include "../base/log.h"
 #include "../base/tcp.h"
@@ -20,82 +19,7 @@
 #include "process.h"
 
 enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SPARE_NS = 200000000 };
-enum {
-  PENDING_MAX = 256,
-  HELLO_SECONDS = 5,
-  REFUSING_SECONDS = 5,
-  TICK_MS = 250,
-  ACCEPTS_PER_CALL = 64,
-  BACKLOG = 4096,
-  IFACES = 32
-};
-
-static struct {
-  pthread_mutex_t lock;
-  hk_listener *listener;
-} process = {.lock = PTHREAD_MUTEX_INITIALIZER};
-HK_FORK_GUARD(process.lock);
-
-void hk_listener_lock(void) { pthread_mutex_lock(&process.lock); }
-void hk_listener_unlock(void) { pthread_mutex_unlock(&process.lock); }
-pthread_mutex_t *hk_listener_mutex(void) { return &process.lock; }
-hk_listener *hk_listener_current(void) { return process.listener; }
-
-/* In a forked child the listener's thread does not exist, and its descriptors are closed: the child makes its own
- * listener. */
-static void forget_listener(void) { process.listener = NULL; }
-
-/* ---- the admission queue ---- */
-
-static void add_pending(hk_listener *l, hk_connection *c) {
-  c->prev = l->pending_last;
-  if (l->pending_last)
-    l->pending_last->next = c;
-  else
-    l->pending = c;
-  l->pending_last = c;
-  l->npending++;
-}
-
-static void remove_pending(hk_listener *l, hk_connection *c) {
-  if (c->prev)
-    c->prev->next = c->next;
-  else
-    l->pending = c->next;
-  if (c->next)
-    c->next->prev = c->prev;
-  else
-    l->pending_last = c->prev;
-  l->npending--;
-}
-
-/* If the kernel has no descriptor left, the end of the next connection tries again. */
-static void keep_spare(hk_listener *l) {
-  if (l->spare >= 0 || l->closing) return;
-  l->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  if (l->spare >= 0) hk_fork_closes(l->spare);
-}
-
-void hk_connection_free(hk_connection *c, bool keep_fd) {
-  if (!c->root) remove_pending(c->listener, c);
-  hk_service_remove(c->listener->service, c->fd);
-  if (keep_fd)
-    hk_fork_forget(c->fd);
-  else
-    hk_boot_close(c->fd);
-  if (c->on_spare) keep_spare(c->listener);
-  free(c);
-}
-
-void hk_connection_joined(hk_connection *c, struct hk_root *root, int at) {
-  remove_pending(c->listener, c);
-  c->root = root;
-  c->entry = at;
-}
-
-bool hk_connection_send(hk_connection *c, const void *bytes, size_t n) {
-  return hk_tcp_send(c->fd, bytes, n) == (ssize_t)n;
-}
+enum { PENDING_MAX = 256, HELLO_SECONDS = 5, ACCEPTS_PER_CALL = 64, BACKLOG = 4096, IFACES = 32 };
 
 /* If this process has a key, the handshake comes first. A peer without one is heard, so that it gets an error. */
 static hk_tls_state secure(hk_connection *c) {
@@ -152,7 +76,7 @@ static void drop_oldest(hk_listener *l) {
 /* Under the lock: from here on this listener is not found. */
 static void begin_closing(hk_listener *l) {
   l->closing = true;
-  process.listener = NULL;
+  hk_listener_set_current(NULL);
   hk_boot_close(l->spare);
   l->spare = -1;
   hk_boot_close(l->fd); /* at once, so that its port is free for the next listener */
@@ -163,7 +87,7 @@ static void finish_closing(hk_listener *l) {
   hk_service_free(l->service);
   while (l->pending) {
     hk_connection *c = l->pending;
-    remove_pending(l, c);
+    hk_listener_remove_pending(l, c);
     hk_boot_close(c->fd);
     free(c);
   }
@@ -177,8 +101,6 @@ void hk_listener_put(hk_listener *l) {
   hk_listener_unlock();
   if (last) finish_closing(l);
 }
-
-void hk_listener_put_inside(hk_listener *l) { l->users--; }
 
 /* The end of every callback: after hk_listener_put_inside the listener may have no user. */
 static void end_callback(hk_listener *l) {
@@ -212,7 +134,7 @@ static bool admit(hk_listener *l, int fd, bool on_spare) {
   }
   if (l->npending >= PENDING_MAX) drop_oldest(l);
   *c = (hk_connection){.listener = l, .fd = fd, .since_ns = hk_now_ns(), .on_spare = on_spare};
-  add_pending(l, c);
+  hk_listener_add_pending(l, c);
   hk_tcp_new(fd);
   hk_fork_closes(fd);
   bool added = hk_service_add(l->service, fd, EPOLLIN, on_connection, c) == HK_OK;
@@ -230,22 +152,6 @@ static bool make_room(hk_listener *l) {
   return true;
 }
 
-static bool refuses_for_long(const hk_listener *l) {
-  return l->refusing_since_ns && hk_ago_ns(hk_now_ns(), l->refusing_since_ns) > REFUSING_SECONDS * 1000000000ull;
-}
-
-static void note_refusal(hk_listener *l, int why) {
-  l->refused_errno = why;
-  l->refused_last_ns = hk_now_ns();
-  if (!l->refusing_since_ns) l->refusing_since_ns = l->refused_last_ns;
-  hk_listener_tick(l);
-}
-
-bool hk_listener_refused(hk_listener *l, int why) {
-  note_refusal(l, why);
-  return refuses_for_long(l);
-}
-
 /* Frees the spare descriptor for one more connection. */
 static bool use_spare(hk_listener *l) {
   if (l->spare < 0) return false;
@@ -257,19 +163,9 @@ static bool use_spare(hk_listener *l) {
 /* Stops accepting until the next tick, so that the thread does not spin. */
 static void pause_accepting(hk_listener *l, int socket_fd, int why) {
   l->paused = true;
-  note_refusal(l, why);
+  hk_listener_note_refusal(l, why);
   hk_service_modify(l->service, socket_fd, 0);
   hk_listener_tick(l);
-}
-
-hk_status hk_listener_check(hk_listener *l) {
-  hk_listener_lock();
-  bool shut = refuses_for_long(l);
-  int why = l->refused_errno;
-  hk_listener_unlock();
-  if (!shut) return HK_OK;
-  return HK_FAIL(HK_ERR_SYSTEM, "other ranks' connections to this process cannot be accepted: %s%s", strerror(why),
-                 why == EMFILE ? "; raise the limit of open files (ulimit -n)" : "");
 }
 
 static void on_accept(void *arg, int socket_fd, uint32_t events) {
@@ -280,7 +176,7 @@ static void on_accept(void *arg, int socket_fd, uint32_t events) {
     int fd = accept4(socket_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
       if (!admit(l, fd, on_spare))
-        note_refusal(l, ENOMEM);
+        hk_listener_note_refusal(l, ENOMEM);
       else if (!on_spare)
         l->refusing_since_ns = 0;
       on_spare = false;
@@ -300,7 +196,7 @@ static void on_accept(void *arg, int socket_fd, uint32_t events) {
       pause_accepting(l, socket_fd, why);
     break;
   }
-  if (on_spare) keep_spare(l); /* the peer that connected has gone */
+  if (on_spare) hk_listener_keep_spare(l); /* the peer that connected has gone */
   end_callback(l);
 }
 
@@ -318,7 +214,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
     } else if (hk_ago_ns(now, l->refused_last_ns) > QUIET_NS) {
       l->refusing_since_ns = 0; /* accepted for a while and refused no rank: those that were refused may have left */
     }
-    keep_spare(l);
+    hk_listener_keep_spare(l);
     bool roots = hk_roots_expire(l, now), early = hk_families_expire(l, now);
     if (!l->pending && !roots && !early && !l->refusing_since_ns) hk_service_tick(l->service, &l->timer, 0, NULL, NULL);
   }
@@ -331,12 +227,6 @@ static void on_sweep(void *arg, int fd, uint32_t events) {
   hk_listener_lock();
   if (!l->closing) hk_roots_sweep(l);
   end_callback(l);
-}
-
-void hk_listener_tick(hk_listener *l) { hk_service_tick(l->service, &l->timer, TICK_MS, on_tick, l); }
-
-hk_status hk_listener_add_socket(hk_listener *l, int socket_fd) {
-  return hk_service_add(l->service, socket_fd, EPOLLIN, on_accept, l);
 }
 
 /* ---- where to listen ---- */
@@ -401,6 +291,8 @@ static hk_status new_listener(hk_listener **out) {
   hk_listener *l = calloc(1, sizeof *l);
   if (!l) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap's listener");
   l->fd = l->spare = -1;
+  l->on_accept = on_accept;
+  l->on_tick = on_tick;
   l->sweep = (hk_service_work){.fn = on_sweep, .arg = l};
   l->contact.process = hk_process_nonce();
   l->contact.pid = (uint32_t)getpid();
@@ -411,7 +303,7 @@ static hk_status new_listener(hk_listener **out) {
   for (uint32_t i = 0; i < l->contact.n; i++) hk_addr_set_port(&l->contact.at[i], hk_addr_port(&at));
   HK_TRY(hk_service_new(&l->service, "hk-listener"), out);
   HK_TRY(hk_listener_add_socket(l, l->fd), out);
-  keep_spare(l);
+  hk_listener_keep_spare(l);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: listening on %s", hk_addr_format(&at, text));
 out:
   if (rc != HK_OK) {
@@ -426,18 +318,23 @@ out:
 
 hk_status hk_bootstrap_encrypt(const char *key) {
   hk_listener_lock();
-  hk_status rc = hk_tls_set_key(key, process.listener != NULL);
+  hk_status rc = hk_tls_set_key(key, hk_listener_current() != NULL);
   hk_listener_unlock();
   return rc;
 }
+
+/* In a forked child the listener's thread does not exist, and its descriptors are closed: the child makes its own
+ * listener. */
+static void forget_listener(void) { hk_listener_set_current(NULL); }
 
 hk_status hk_listener_get(hk_listener **out) {
   hk_status rc = HK_OK;
   hk_on_fork(forget_listener);
   hk_listener_lock();
-  if (!process.listener) HK_TRY(new_listener(&process.listener), out);
-  process.listener->users++;
-  *out = process.listener;
+  *out = hk_listener_current();
+  if (!*out) HK_TRY(new_listener(out), out);
+  hk_listener_set_current(*out);
+  (*out)->users++;
 out:
   hk_listener_unlock();
   return rc;

@@ -75,6 +75,9 @@ typedef struct hk_listener {
   unsigned users; /* bootstraps and roots */
   bool closing;
   hk_service_timer timer;
+  /* listener.c's, for admission.c, which does not know it: of listening sockets, and of the tick */
+  void (*on_accept)(void *listener, int socket_fd, uint32_t events);
+  void (*on_tick)(void *listener, int fd, uint32_t events);
   bool paused;                /* accepting failed: the sockets are not polled until the next tick */
   uint64_t refusing_since_ns; /* no rank has been accepted since; 0: ranks are accepted */
   uint64_t refused_last_ns;   /* when the last rank was refused */
@@ -99,25 +102,28 @@ typedef struct hk_listener {
   hk_service_work sweep;
 } hk_listener;
 
-void hk_listener_lock(void);
-void hk_listener_unlock(void);
-pthread_mutex_t *hk_listener_mutex(void); /* for waiting */
-
+/* ---- listener.c ---- */
 /* Returns the process's listener, which it makes if there is none. hk_listener_put gives it back. */
 hk_status hk_listener_get(hk_listener **out);
 void hk_listener_put(hk_listener *l);
-/* As hk_listener_put, under the lock and on the listener's thread, inside one of its callbacks. */
-void hk_listener_put_inside(hk_listener *l);
 /* Writes where this process can be reached. Addresses that a host at `toward` (may be NULL) reaches best come first. */
 hk_status hk_listener_contact(hk_listener *l, hk_contact *out, const hk_addr *toward);
 
-/* ---- under the lock ---- */
-hk_listener *hk_listener_current(void); /* NULL if there is none */
-void hk_listener_tick(hk_listener *l);  /* starts the tick: something now waits for a deadline */
-/* Adds a listening socket, on which the listener accepts, too. */
-hk_status hk_listener_add_socket(hk_listener *l, int socket_fd);
+/* ---- admission.c ---- */
+void hk_listener_lock(void);
+void hk_listener_unlock(void);
+pthread_mutex_t *hk_listener_mutex(void); /* for waiting */
 /* Not under the lock: HK_ERR_SYSTEM with the cause if ranks have been refused for some seconds. */
 hk_status hk_listener_check(hk_listener *l);
+
+/* ---- admission.c, under the lock ---- */
+hk_listener *hk_listener_current(void); /* NULL if there is none */
+void hk_listener_set_current(hk_listener *l);
+void hk_listener_tick(hk_listener *l); /* starts the tick: something now waits for a deadline */
+/* Adds a listening socket, on which the listener accepts, too. */
+hk_status hk_listener_add_socket(hk_listener *l, int socket_fd);
+/* As hk_listener_put, under the lock and on the listener's thread, inside one of its callbacks. */
+void hk_listener_put_inside(hk_listener *l);
 /* A connection that has proved to be a rank's is refused for lack of descriptors or memory (`why`: an errno). True if
  * that has lasted for some seconds. */
 bool hk_listener_refused(hk_listener *l, int why);
@@ -127,6 +133,13 @@ void hk_connection_free(hk_connection *c, bool keep_fd);
 void hk_connection_joined(hk_connection *c, struct hk_root *root, int entry);
 /* Sends a few bytes on a connection whose send buffer is empty. False if they were not accepted. */
 bool hk_connection_send(hk_connection *c, const void *bytes, size_t n);
+/* The oldest connection is first. */
+void hk_listener_add_pending(hk_listener *l, hk_connection *c);
+void hk_listener_remove_pending(hk_listener *l, hk_connection *c);
+/* Takes a spare descriptor, if the kernel has one.  If not, the end of the next connection tries again. */
+void hk_listener_keep_spare(hk_listener *l);
+/* A connection is refused; `why`: an errno. */
+void hk_listener_note_refusal(hk_listener *l, int why);
 
 /* ---- family.c ---- */
 /* Not under the lock. The family of that secret, made if there is none; hk_family_put gives it back. */

@@ -14,63 +14,6 @@ enum {
   LOST_NS = 200 * 1000 * 1000   /* for events about other lost links to arrive: all ranks report the same one */
 };
 
-/* ---- connections to a rank's listener ---- */
-
-hk_hello hk_overlay_hello(const hk_bootstrap *b, hk_hello_kind kind, int to) {
-  return (hk_hello){.kind = kind,
-                    .from = b->rank,
-                    .to = to,
-                    .key = b->family->key,
-                    .comm = b->comm,
-                    .process = hk_contact_process(b->contacts + (size_t)to * HK_CONTACT_BYTES)};
-}
-
-/* A link-local address needs an interface of this host, and nothing says which one leads to the peer: each that has
- * such an address is tried. */
-static void add_scopes(const hk_bootstrap *b, hk_addr a, hk_dialing *d) {
-  hk_contact own;
-  const uint32_t before = d->n;
-  if (!hk_contact_decode(&own, b->contacts + (size_t)b->rank * HK_CONTACT_BYTES)) own.n = 0;
-  for (uint32_t i = 0; i < own.n; i++) {
-    if (own.at[i].sa.sa_family != AF_INET6 || !hk_addr_is_link_local(&own.at[i])) continue;
-    a.v6.sin6_scope_id = own.at[i].v6.sin6_scope_id;
-    bool known = false;
-    for (uint32_t k = before; k < d->n; k++) known |= d->at[k].v6.sin6_scope_id == a.v6.sin6_scope_id;
-    if (!known) d->at[d->n++] = a;
-  }
-  if (d->n == before) d->at[d->n++] = a; /* the peer may be on this host */
-}
-
-void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing *d) {
-  for (uint32_t i = 0; i < c->n; i++) {
-    if (d->n && hk_addr_equal(&c->at[i], &d->at[0])) continue;
-    if (c->at[i].sa.sa_family == AF_INET6 && hk_addr_is_link_local(&c->at[i]))
-      add_scopes(b, c->at[i], d);
-    else
-      d->at[d->n++] = c->at[i];
-  }
-}
-
-hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
-                          int *fd) {
-  hk_contact c;
-  char whom[48];
-  snprintf(whom, sizeof whom, "rank %d of %d", h->to, b->nranks);
-  *fd = -1;
-  if (!hk_contact_decode(&c, b->contacts + (size_t)h->to * HK_CONTACT_BYTES))
-    return HK_FAIL(HK_ERR_INTERNAL, "no usable address of %s is known", whom);
-  HK_OR_RETURN(hk_random(h->nonce, sizeof h->nonce));
-  hk_dialing d = {
-      .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
-  if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
-  if (at) {
-    d.at[d.n] = *at;
-    hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));
-  }
-  hk_overlay_addresses(b, &c, &d);
-  return hk_boot_dial(&d, fd);
-}
-
 /* ---- waits ---- */
 
 /* True if a future member of this child has aborted or destroyed the parent before it joined. That event may arrive a
