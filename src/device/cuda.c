@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA device: the driver, its errors, contexts, limits. */
+/* The CUDA device: the driver, and what the device can do. */
 #include "cuda.h"
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +10,6 @@
 #include "../base/param.h"
 #include "../base/root.h"
 
-/* What the loader has is the process's, and so is this. */
-hk_cuda_calls hk_cu;
 #define NEED(member, symbol, params) HK_DL_SYMBOL(hk_cuda_calls, member, #symbol),
 #define MAY(member, symbol, params) HK_DL_OPTIONAL(hk_cuda_calls, member, #symbol),
 static const hk_dl_symbol symbols[] = {HK_CUDA_CALLS(NEED, MAY)};
@@ -24,19 +21,6 @@ static hk_dl driver = {.files = {"libcuda.so.1", "libcuda.so"},
                        .nsymbols = HK_ARRAY_LENGTH(symbols),
                        .table = &hk_cu,
                        .subs = HK_SUB_INIT};
-
-hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *format, ...) {
-  char what[320];
-  const char *name = NULL, *text = NULL;
-  va_list args;
-  va_start(args, format);
-  vsnprintf(what, sizeof what, format, args);
-  va_end(args);
-  if (!hk_cu.GetErrorName || hk_cu.GetErrorName(code, &name) != CUDA_SUCCESS) name = NULL;
-  if (!hk_cu.GetErrorString || hk_cu.GetErrorString(code, &text) != CUDA_SUCCESS) text = NULL;
-  return hk_fail_at(HK_ERR_CUDA, file, line, "%s: the CUDA driver says %s (%d): %s", what, name ? name : "an error",
-                    code, text ? text : "it has no words for it");
-}
 
 bool hk_cuda_here(int *devices) {
   const char *wanted = hk_param_str(HK_P_DEVICE);
@@ -54,32 +38,6 @@ bool hk_cuda_here(int *devices) {
   }
   *devices = n;
   return n > 0;
-}
-
-int hk_cuda_attribute(CUdevice device, int which) {
-  int value = 0;
-  return hk_cu.DeviceGetAttribute(&value, which, device) == CUDA_SUCCESS ? value : 0;
-}
-
-bool hk_cuda_is_current(const hk_device *base) {
-  CUcontext current = NULL;
-  return hk_cu.CtxGetCurrent(&current) == CUDA_SUCCESS && current == ((const hk_cuda *)base)->context;
-}
-
-hk_status hk_cuda_enter(hk_device *base, bool *entered) {
-  if (hk_cuda_is_current(base)) return HK_OK; /* one call and not two */
-  HK_CUDA_OR_RETURN(hk_cu.CtxPushCurrent(((hk_cuda *)base)->context), "entering device %d", base->limits.ordinal);
-  *entered = true;
-  return HK_OK;
-}
-
-void hk_cuda_leave(const bool *entered) {
-  CUcontext old;
-  if (*entered) hk_cu.CtxPopCurrent(&old); /* pushed by us: it cannot fail */
-}
-
-void hk_cuda_set_capture_mode(int *mode) {
-  hk_cu.ThreadExchangeStreamCaptureMode(mode); /* fails only for a mode that does not exist */
 }
 
 static void close_device(hk_device *base) {
