@@ -111,9 +111,6 @@ FAULT_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/fail.c,$(wildcard tests/
 FAULT_BIN := $(if $(FAULT_OBJ),$(BUILD)/faults/rank $(BUILD)/faults/libfail.so)
 FAKE_SO := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so.1,$(filter tests/fakes/lib%,$(FAKE_SRC)))
 EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
-# The networks as a net plugin for NCCL.
-NETPLUGIN_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/netplugin/*.c))
-NETPLUGIN_SO := $(BUILD)/lib/libnccl-net-hocket.so
 # The Python package, complete in a folder: PYTHONPATH=build/gcc/python. Its library has a name of its own, so that a process
 # can have NCCL's, too; its binaries have no debug information.
 PYTHON := $(BUILD)/python
@@ -122,7 +119,7 @@ PYTHON_SO := $(PYTHON)/hocket/lib/libhocket.so
 PYTHON_BIN := $(PERF_SRC:src/perf/%.c=$(PYTHON)/hocket/bin/%) $(PYTHON)/hocket/bin/hocket
 PYTHON_ALL := $(if $(SAN),,$(PYTHON_SO) $(PYTHON_BIN) $(PYTHON_SRC:python/%=$(PYTHON)/%) $(PYTHON)/hocket/_generated.py \
               $(patsubst include/%,$(PYTHON)/hocket/include/%,$(wildcard include/*.h)))
-ALL_OBJ := $(sort $(LIB_OBJ) $(NETPLUGIN_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
+ALL_OBJ := $(sort $(LIB_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
            $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAULT_OBJ) $(BUILD)/tests/faults/fail.o $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
 
 SO := $(BUILD)/lib/libnccl.so.2
@@ -157,7 +154,7 @@ endif
 all: lib perf tool examples man $(if $(wildcard /usr/include/check.h),tests) kernels-note ## library, programs, examples, tests (default)
 kernels-note:
 	@echo "GPU kernels: $(if $(NVCC),in the library: sm_$(subst $() ,$(comma) ,$(GPU_ARCHS)) and PTX of $(PTX_ARCHS) for others (by $(NVCC)),none$(if $(KERNELS_WHY),: $(KERNELS_WHY)))"
-lib: $(SO) $(LIBA) $(NETPLUGIN_SO) ## libnccl.so.2, and libnccl-net-hocket.so
+lib: $(SO) $(LIBA) ## libnccl.so.2
 	@:
 perf: $(PERF_BIN) ## the *_perf binaries
 	@:
@@ -171,7 +168,7 @@ objects: $(ALL_OBJ)
 # What tests are linked from, and what they load.
 test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(TUNE_OBJ) $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
 	@:
-test-libraries: $(PLUGIN_SO) $(NETPLUGIN_SO) $(FAKE_SO) $(EMU_SO)
+test-libraries: $(PLUGIN_SO) $(FAKE_SO) $(EMU_SO)
 	@:
 tests: test-parts $(UNIT_BIN) $(FAULT_BIN) $(ROCE_BIN) ## unit tests and the suites' helper programs, without running them
 	@:
@@ -253,11 +250,6 @@ $(SO) $(PYTHON_SO): $(LIB_OBJ) $(BUILD)/files src/libnccl.map
 $(LIBA): $(LIB_OBJ) $(BUILD)/files
 	@rm -f $@
 	$(call say,AR,$@)ar rcs $@ $(LIB_OBJ)
-
-$(NETPLUGIN_SO): $(NETPLUGIN_OBJ) $(LIBA) src/netplugin/netplugin.map
-	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -shared -Wl,-soname,$(@F) -Wl,-z,nodelete -Wl,--version-script=src/netplugin/netplugin.map -Wl,--as-needed \
-	  $(if $(SAN),,-Wl$(comma)-z$(comma)defs) -o $@ $(NETPLUGIN_OBJ) $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
 
 $(BUILD)/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(SO)
 	@mkdir -p $(@D)
@@ -461,7 +453,7 @@ check-debian: ## README's commands on fresh Debians 13 and 12, as root and as a 
 
 check-plugins: ## a real net plugin of NCCL's in Hocket: make check-plugins OFI=/path/to/libnccl-net.so; without OFI it says how to get one
 	@scripts/deps.sh check
-	@$(MAKE) $(CORES) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN) $(BUILD)/tests/test_net_rules $(BUILD)/tests/test_net_groups
+	@$(MAKE) $(CORES) --no-print-directory lib perf $(EMU_SO) $(HELPER_BIN)
 	@HK_BUILD=$(BUILD) tests/netplugins/check.sh "$(OFI)" || [ $$? = 77 ]
 
 check-frameworks: ## PyTorch, CuPy, JAX, vLLM's and other clients from the package index with Hocket in NCCL's place; about 10 GB under build/

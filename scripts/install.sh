@@ -65,7 +65,6 @@ write() { # programs pages completion
   put 755 "$HK_BUILD/lib/libnccl.so.2" "$LIBDIR/libnccl.so.$nccl"
   link "libnccl.so.$nccl" "$LIBDIR/libnccl.so.2"
   link libnccl.so.2 "$LIBDIR/libnccl.so"
-  put 755 "$HK_BUILD/lib/libnccl-net-hocket.so" "$LIBDIR/libnccl-net-hocket.so"
   for file in LICENSE NOTICE; do put 644 $file "$PREFIX/share/doc/hocket/$file"; done
   for file in $1; do put 755 "$file" "$PREFIX/bin/$(basename "$file")"; done
   for file in $2; do put 644 "$file" "$PREFIX/share/man/man${file##*.}/$(basename "$file")"; done
@@ -138,7 +137,7 @@ case $1 in
   may) may "$2" ;;
   install)
     # shellcheck disable=SC2086 # lists of files
-    for file in "$HK_BUILD/lib/libnccl.so.2" "$HK_BUILD/lib/libnccl-net-hocket.so" $2 $3 $4; do
+    for file in "$HK_BUILD/lib/libnccl.so.2" $2 $3 $4; do
       [ -e "$file" ] || die "$file is not built: run \`make lib perf tool man\` first, without sudo"
     done
     before=$(nccl_of_ld_so | head -n 1) pc_before=$(nccl_of_pkg_config)

@@ -243,41 +243,6 @@ START_TEST(gives_way) {
 }
 END_TEST
 
-/* Our networks as a net plugin, loaded back: its cards read and write the GPUs' memory that it is given, and its
- * iflush is a read. */
-static const struct {
-  const char *version;
-  int refusal; /* of dma-bufs */
-  bool module; /* nvidia-peermem */
-  int broken;  /* queue pairs that fail */
-  const char *slots;
-  bool direct;
-} exports[] = {{"11", 0, false, 0, "4", true},        {"6", 0, false, 0, "2", true},
-               {"8", EOPNOTSUPP, true, 0, "4", true}, {"10", EOPNOTSUPP, false, 0, "4", false},
-               {"9", 0, false, 3, "4", true},         {"7", ENOMEM, false, 0, "4", false}};
-
-START_TEST(is_exported) {
-  gpu_ranks g;
-  set("HOCKET_SLOTS", exports[_i].slots);
-  begin(&g, 2, true);
-  rdma_param("NCCL_NET", "Hocket");
-  rdma_param("NCCL_NET_PLUGIN", emu_file("../lib/libnccl-net-hocket.so"));
-  rdma_param("HOCKET_NET_PLUGIN_VERSION", exports[_i].version);
-  if (exports[_i].module) fm_file("sys/module/nvidia_peermem/version", "570.1\n");
-  verbs->dmabuf_refusal = exports[_i].refusal;
-  verbs->peermem = exports[_i].module;
-  verbs->broken = exports[_i].broken;
-  verbs->skip = 60;
-  gpu_init_all(&g);
-  gpu_call_all(&g);
-  ck_assert_int_eq(now(&verbs->from_gpu) > 0, exports[_i].direct);
-  ck_assert_int_eq(now(&verbs->to_gpu) > 0, exports[_i].direct);
-  ck_assert_int_eq(now(&verbs->flushes) > 0, exports[_i].direct);
-  end(&g);
-  ck_assert_int_eq(verbs->broken, 0);
-}
-END_TEST
-
 /* Suspended: what the cards had of the GPUs' memory is given back, and comes again with new queue pairs. */
 START_TEST(suspends) {
   gpu_ranks g;
@@ -482,7 +447,6 @@ int main(void) {
   tcase_add_loop_test(t, goes_over_two_cards, 0, (int)HK_ARRAY_LENGTH(joint));
   tcase_add_loop_test(t, falls_back, 0, 4);
   tcase_add_loop_test(t, gives_way, 0, 3);
-  tcase_add_loop_test(t, is_exported, 0, (int)HK_ARRAY_LENGTH(exports));
   tcase_add_loop_test(t, one_sided, 0, 2);
   tcase_add_loop_test(t, suspends, 0, 2);
   tcase_add_test(t, opens_beside_a_kernel);

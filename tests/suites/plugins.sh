@@ -83,21 +83,6 @@ done
 broken half "no connection .* by net plugin Example \(v8\), device lo-0, channel 0: the plugin's connect and accept did not end"
 broken short "got a message of 3 bytes from rank [01] by net plugin Example .* that makes no sense: number 5 where 5 was due"
 
-# ---- our own networks as a plugin ----
-from=8
-for version in 6 7 8 9 10 11 12; do
-  run LD_LIBRARY_PATH="$PWD/$HK_BUILD/lib" NCCL_NET_PLUGIN=hocket HOCKET_NET_PLUGIN_VERSION=$version ||
-    fault "the own networks as a plugin v$version: exit code $?"
-  has "net plugin Hocket \(v$version\) from libnccl-net-hocket.so" "the own networks as a plugin"
-  has "by net plugin Hocket \(v$version\), device hocket0" "the own networks as a plugin"
-  has "Out of bounds values : 0 OK" "the own networks as a plugin v$version"
-done
-ranks=3 operation=alltoall
-run LD_LIBRARY_PATH="$PWD/$HK_BUILD/lib" NCCL_NET_PLUGIN=hocket HOCKET_SLOTS=2 HOCKET_SLOT_BYTES=8192 ||
-  fault "the own networks as a plugin, small slots: exit code $?"
-has "Out of bounds values : 0 OK" "the own networks as a plugin, small slots"
-ranks=2 operation=all_reduce
-
 # ---- the environment ----
 # A plugin's values count in place of the environment's, and of NCCL's variables only.
 env_says() { # what, settings...

@@ -28,9 +28,8 @@ enum {
   NET_PLUGIN_HANDLE = 128,    /* bytes of listen's handle */
   NET_PLUGIN_HOST_MEMORY = 1, /* a bit of the property `memory`, and regMr's type */
   NET_PLUGIN_CUDA_MEMORY = 2,
-  NET_PLUGIN_DMABUF = 4,       /* a bit of `memory`: regMrDmaBuf takes that of GPUs, whose type is the one above */
-  NET_PLUGIN_REMOTE_ERROR = 6, /* ncclRemoteError */
-  NET_PLUGIN_UNDEFINED = -1    /* a traffic class that is not set */
+  NET_PLUGIN_DMABUF = 4,      /* a bit of `memory`: regMrDmaBuf takes that of GPUs, whose type is the one above */
+  NET_PLUGIN_REMOTE_ERROR = 6 /* ncclRemoteError */
 };
 
 /* The callback for events that init of v10 and v11 gets. */
