@@ -136,8 +136,6 @@ typedef struct hk_link {
   uint8_t by_ref;         /* sender: 0 never, 1 shared regions only, 2 any address */
   uint8_t pumped;         /* the transport's progress moves the slots (the ends share no memory) */
   uint8_t delivers_ref;   /* receiver of a pumped link: payloads may be references to memory of the transport */
-  uint8_t
-      placed; /* of a pumped link, equal on both ends: slots are references of any size, sent once the place is known */
   /* Receiver of a pumped link: payloads of at least this many bytes may be written straight to their places, if these
    * are offered before the message is sent (hk_link_offer); 0: none. */
   _Atomic(uint32_t) place_min;

@@ -257,8 +257,7 @@ hk_ibv_mr *ibv_reg_mr(hk_ibv_pd *pd, void *addr, size_t bytes, int access) {
   return ibv_reg_mr_iova2(pd, addr, bytes, (uint64_t)(uintptr_t)addr, (unsigned)access);
 }
 hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
-  const int refused = fake_verbs.device[index_of(pd->context)].no_dmabufs;
-  errno = refused ? refused : fake_verbs.dmabuf_refusal;
+  errno = fake_verbs.dmabuf_refusal;
   lock();
   if (!errno && fake_verbs.dmabuf_most && fake_verbs.dmabufs >= fake_verbs.dmabuf_most) errno = ENOSPC;
   fake_verbs.dmabufs += !errno; /* at once: others may ask meanwhile */

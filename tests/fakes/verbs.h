@@ -23,7 +23,6 @@ typedef struct fake_verbs_device {
   int rail;             /* what is sent to devices of other rails never arrives */
   unsigned silent;      /* a bit for each GID index over which nothing comes through */
   int full;             /* it takes no memory */
-  int no_dmabufs;       /* errno with which it refuses each dma-buf */
   int max_cqe, max_wr;  /* what it says that queues may have at most; 0: 1 << 20, 16384 */
   int state;            /* of its port, as verbs encodes it; 0: DOWN or ACTIVE */
   int unreadable;       /* errno of a question about its port */

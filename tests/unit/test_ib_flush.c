@@ -96,47 +96,11 @@ START_TEST(reads_fail) {
 }
 END_TEST
 
-/* On placed links the user asks for so many messages. */
-START_TEST(asked_by_the_user) {
-  static char memory[8192];
-  bench b = setup(1);
-  hk_ib_conn *c = b.peer;
-  hk_net_end *e = b.recv->priv;
-  hk_ib_ctx *x = c->ctx;
-  bool yes = false;
-  b.recv->placed = 1;
-  c->flush.seen = 2;
-  c->failed = HK_ERR_REMOTE;
-  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 2, &yes) == HK_OK && yes);
-  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 3, &yes) == HK_ERR_REMOTE && !yes);
-  c->failed = HK_OK;
-  c->flush.asked = 3; /* it is under way */
-  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 3, &yes) == HK_OK && !yes && c->flush.asked == 3);
-  c->flush.asked = 0;
-  come(c, 3);
-  ck_assert_int_eq(hk_ib_user_gpu_visible(x, e, memory, 3, &yes), HK_ERR_USAGE);
-  ck_assert_msg(strstr(hk_last_error(), "not registered with RDMA device fake0"), "%s", hk_last_error());
-  ck_assert_int_eq(hk_ib_user_gpu_memory(x, e, memory, sizeof memory, -1, 0), HK_OK);
-  c->flush.readers[0].dirty = false; /* nothing was written since the last read */
-  ck_assert(hk_ib_user_gpu_visible(x, e, memory, 3, &yes) == HK_OK && yes && c->flush.seen == 3 && !c->flush.asked);
-  c->flush.readers[0].dirty = true;
-  come(c, 4);
-  const uint64_t reads = verbs->reads;
-  for (int i = 0; i < 100 && (i < 1 || !yes); i++)
-    ck_assert_int_eq(hk_ib_user_gpu_visible(x, e, memory, 4, &yes), HK_OK);
-  ck_assert(yes && c->flush.seen == 4 && verbs->reads == reads + 1 && !c->flush.readers[0].dirty);
-  hk_ib_user_memory(x, memory, sizeof memory, false);
-  b.recv->placed = 0;
-  leave(&b);
-}
-END_TEST
-
 int main(void) {
   TCase *t = tcase_create("ib_flush");
   tcase_set_timeout(t, 60);
   tcase_add_test(t, by_the_driver);
   tcase_add_test(t, awaits_all_reads);
   tcase_add_loop_test(t, reads_fail, 0, 2);
-  tcase_add_test(t, asked_by_the_user);
   return suite_run_one("ib_flush", t);
 }

@@ -112,7 +112,6 @@ typedef struct hk_ib_offered {
   char *to;
   uint32_t bytes;
   bool announced; /* the peer may write there */
-  hk_net_mark mark;
 } hk_ib_offered;
 
 /* What reads from a GPU's memory by the device of a path. */
@@ -321,9 +320,8 @@ void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 
 /* ---- ib_memory.c: memory that the user has registered ---- */
-/* The provider's `memory`, `gpu_memory` and `refer`. GPU memory is registered at once with all devices of the end. */
+/* The provider's `memory` and `refer`. */
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
-hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t bytes, int fd, uint64_t offset);
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes);
 /* By the user, or for as long as the memory is mapped. */
 bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes);
@@ -355,19 +353,15 @@ void hk_ib_cache_leave(hk_ib_ctx *x, const hk_ib_device *d); /* as hk_ib_user_le
 
 /* ---- ib_place.c: memory that the user has registered, for the peer to write to ---- */
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
-/* The provider's `offer`, `offer_marked`, `read_mark` and `withdraw`. */
+/* The provider's `offer` and `withdraw`. */
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
-void hk_ib_place_offer_marked(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark);
-bool hk_ib_place_mark(void *ctx, hk_net_end *e, uint64_t k, hk_net_mark *mark);
 void hk_ib_place_withdraw(void *ctx);
 /* As hk_net_provider's: a connection that is up rests, both ends together. */
 hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests);
 /* Announces offers to the peer: those since the last call, or all of them in a new epoch. */
 hk_status hk_ib_place_announce(hk_ib_conn *c);
-/* Sender: fills `to` with the place of slot k. Returns false if none is known. */
+/* Sender: fills `to` with the place of slot k, which has `bytes`. Returns false if none of that size is known. */
 bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to);
-/* Sender on a link whose slots are placed: sets *yes if the place of slot k is known. An error if it is too small. */
-hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes);
 /* Receiver: the place to which the peer has written slot k; NULL if no such place was announced. */
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 
@@ -392,9 +386,6 @@ bool hk_ib_gpu_unsettled(const hk_ib_conn *c);
 /* Sets *yes if the GPU sees the payload of slot k, which has arrived. Otherwise a flush has been started: call
  * again. */
 hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes);
-/* The provider's gpu_visible: the same for the first `slots` slots of a placed link, one of which was written to
- * `at`. */
-hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes);
 hk_status hk_ib_gpu_flushed(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc); /* a read has completed */
 void hk_ib_gpu_drop(hk_ib_conn *c); /* frees the flush's queue pairs, with the connection's queue pairs */
 

@@ -44,6 +44,6 @@ hk_path_class hk_ib_direct_distance(const char *function, const hk_device *gpu, 
   return hk_root_real(hk_ib_root(), path, "/sys/bus/pci/devices/%s", bus) ? hk_ib_pci_class(function, path) : otherwise;
 }
 
-hk_ibv_mr *hk_ib_direct_register(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access) {
-  return functions.reg_dmabuf_mr(pd, offset, bytes, iova, fd, access, MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT);
+hk_ibv_mr *hk_ib_direct_register(hk_ibv_pd *pd, size_t bytes, uint64_t iova, int fd, int access) {
+  return functions.reg_dmabuf_mr(pd, 0, bytes, iova, fd, access, MLX5DV_REG_DMABUF_ACCESS_DATA_DIRECT);
 }

@@ -15,6 +15,7 @@ bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_ROOT_PATH]);
 /* The class of the path between the function and the GPU, by PCI; `otherwise` if the GPU is not found in /sys. */
 hk_path_class hk_ib_direct_distance(const char *function, const hk_device *gpu, hk_path_class otherwise);
 hk_path_class hk_ib_pci_class(const char *a, const char *b); /* of two PCI functions, by their paths; ib_merge.c */
-/* As ibv_reg_dmabuf_mr, for access by the data-direct function; NULL with errno. Only if the card has one. */
-hk_ibv_mr *hk_ib_direct_register(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint64_t iova, int fd, int access);
+/* As ibv_reg_dmabuf_mr from offset 0 on, for access by the data-direct function; NULL with errno. Only if the card has
+ * one. */
+hk_ibv_mr *hk_ib_direct_register(hk_ibv_pd *pd, size_t bytes, uint64_t iova, int fd, int access);
 #endif

@@ -7,7 +7,6 @@
 #include "../../base/param.h"
 #include "../../base/root.h"
 #include "ib_direct.h"
-#include "ib_port.h"
 
 /* Reads are for flushes. */
 enum { ACCESS = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE | HK_IBV_ACCESS_REMOTE_READ };
@@ -26,10 +25,9 @@ const char *hk_ib_flushing_words(hk_ib_flushing f) {
 static bool relaxed(void) { return hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0; }
 
 /* The card's driver keeps its own reference to the buffer. */
-static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
-                        hk_ib_gpu_memory *m) {
+static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_t bytes, hk_ib_gpu_memory *m) {
   int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
-  hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, offset, bytes, (uint64_t)(uintptr_t)p, fd, access);
+  hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, 0, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr)
     hk_gdr_add_cause(m->why, "dma-buf: the card's driver refuses it (%s)",
                      errno == EOPNOTSUPP || errno == EPROTONOSUPPORT ? "it knows no dma-buf" : strerror(errno));
@@ -41,9 +39,9 @@ static bool has_direct(hk_ibv_pd *pd) {
   return hk_ib_direct_function(pd->context, path);
 }
 
-static hk_ibv_mr *direct_by_fd(hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes, hk_ib_gpu_memory *m) {
+static hk_ibv_mr *direct_by_fd(hk_ibv_pd *pd, int fd, void *p, size_t bytes, hk_ib_gpu_memory *m) {
   int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
-  hk_ibv_mr *mr = hk_ib_direct_register(pd, offset, bytes, (uint64_t)(uintptr_t)p, fd, access);
+  hk_ibv_mr *mr = hk_ib_direct_register(pd, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr) hk_gdr_add_cause(m->why, "data direct: the card's driver refuses it (%s)", strerror(errno));
   m->direct = mr != NULL;
   return mr;
@@ -60,13 +58,13 @@ static hk_ibv_mr *by_dmabuf(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, vo
   int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(gpu, p, bytes, direct, m->why) : -1;
   if (fd < 0) return NULL;
   if (direct) {
-    hk_ibv_mr *mr = direct_by_fd(pd, fd, 0, p, bytes, m);
+    hk_ibv_mr *mr = direct_by_fd(pd, fd, p, bytes, m);
     close(fd);
     if (mr) return mr;
     fd = hk_gdr_dmabuf(gpu, p, bytes, false, m->why);
     if (fd < 0) return NULL;
   }
-  hk_ibv_mr *mr = by_fd(api, pd, fd, 0, p, bytes, m);
+  hk_ibv_mr *mr = by_fd(api, pd, fd, p, bytes, m);
   close(fd);
   return mr;
 }
@@ -95,17 +93,6 @@ void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *
   if (!out->mr) out->method = HK_GDR_STAGED;
 }
 
-void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
-                           hk_ib_gpu_memory *out) {
-  *out = (hk_ib_gpu_memory){.method = fd >= 0 ? HK_GDR_DMABUF : HK_GDR_PEERMEM};
-  if (fd < 0)
-    out->mr = by_peermem(api, pd, p, bytes, out);
-  else if (has_direct(pd))
-    out->mr = direct_by_fd(pd, fd, offset, p, bytes, out);
-  if (fd >= 0 && !out->mr && knows_dmabuf(api, out)) out->mr = by_fd(api, pd, fd, offset, p, bytes, out);
-  if (!out->mr) out->method = HK_GDR_STAGED;
-}
-
 const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m) {
   return m->direct ? "dma-buf, data direct" : hk_gdr_method_name(m->method);
 }
@@ -118,40 +105,4 @@ hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gp
   out->mr = NULL;
   api->dealloc_pd(pd);
   return HK_OK;
-}
-
-/* The trial that NCCL does: for an invalid dma-buf a driver that supports them returns another error than "not
- * supported". */
-static bool takes_dmabufs(const hk_ibv *api, hk_ibv_device *device) {
-  bool takes = false;
-  hk_ibv_context *card = api->open_device(device);
-  hk_ibv_pd *pd = card ? api->alloc_pd(card) : NULL;
-  if (pd) {
-    errno = 0;
-    hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, 0, 0, 0, -1, 0);
-    takes = errno != EOPNOTSUPP && errno != EPROTONOSUPPORT;
-    if (mr) api->dereg_mr(mr);
-    api->dealloc_pd(pd);
-  }
-  if (card) api->close_device(card);
-  return takes;
-}
-
-void hk_ib_gpu_support(bool *dmabuf, bool *address) {
-  char why[160];
-  hk_ib_port ports[HK_IB_PORTS];
-  int nnear, ndevices = 0;
-  *dmabuf = *address = false;
-  if (hk_param_int(HK_P_IB_DISABLE)) return;
-  const hk_ibv *api = hk_ibv_load(why, sizeof why);
-  int n = api ? hk_ib_ports(ports, &nnear, hk_ibv_opens, (void *)(uintptr_t)api, why, sizeof why) : 0;
-  hk_ibv_device **list = n > 0 ? api->get_device_list(&ndevices) : NULL;
-  *address = list && (hk_root_has(hk_ib_root(), "/sys/module/nvidia_peermem") ||
-                      hk_root_has(hk_ib_root(), "/sys/module/nv_peer_mem") ||
-                      hk_root_has(hk_ib_root(), "/sys/kernel/mm/memory_peers/nv_mem"));
-  *dmabuf = list && api->reg_dmabuf_mr && hk_param_int(HK_P_DMABUF_ENABLE);
-  for (int i = 0; i < n && *dmabuf; i++) /* a connection may use any of them */
-    for (int d = 0; d < ndevices; d++)
-      if (strcmp(list[d]->name, ports[i].device) == 0) *dmabuf = *dmabuf && takes_dmabufs(api, list[d]);
-  if (list) api->free_device_list(list);
 }

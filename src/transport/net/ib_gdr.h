@@ -28,11 +28,6 @@ const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
 
 /* Registers whole pages of `gpu`'s memory for remote writes. Failure is HK_GDR_STAGED. */
 void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
-/* The same for memory of a GPU that the caller describes by a dma-buf or, if fd is -1, by its address. */
-void hk_ib_gpu_register_as(const hk_ibv *api, hk_ibv_pd *pd, int fd, uint64_t offset, void *p, size_t bytes,
-                           hk_ib_gpu_memory *out);
-/* Sets *dmabuf if all cards that this process uses accept dma-bufs, and *address if a peer memory module is loaded. */
-void hk_ib_gpu_support(bool *dmabuf, bool *address);
 /* "dma-buf, data direct" */
 const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m);
 /* A trial: registers HK_DEVICE_PAGE bytes at `page` and deregisters them. out->mr is NULL, out->method is the

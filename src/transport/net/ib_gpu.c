@@ -270,24 +270,14 @@ static hk_status read_back(hk_ib_conn *c, uint32_t path, const void *at, uint32_
   return HK_OK;
 }
 
-/* The registration of `at`, which is in the FIFO, or in memory that the user has registered, with the path's device. */
-static const hk_ibv_mr *mr_of(hk_ib_conn *c, uint32_t path, const void *at) {
-  if (!c->recv->link->placed) return c->paths[path].recv_mr;
-  return hk_ib_user_mr(c->ctx, c->paths[path].device, at, 1, true);
-}
-
-/* Begins to make everything visible that has arrived, by reads of `at`. */
+/* Begins to make everything visible that has arrived, by reads of `at`, which is in the FIFO. */
 static hk_status read_all(hk_ib_conn *c, const void *at) {
   hk_ib_flush *f = &c->flush;
   uint64_t arrived = hk_ib_arrived_to(c);
   bool posted = true, any = false;
   for (uint32_t i = 0; i < c->npaths && posted; i++) {
-    const hk_ibv_mr *mr = mr_of(c, i, at);
-    if (!mr)
-      return HK_FAIL(HK_ERR_USAGE, "a flush of memory at %p, which is not registered with RDMA device %s", at,
-                     c->paths[i].device->name);
     if (!f->readers[i].dirty) continue;
-    HK_OR_RETURN(read_back(c, i, at, mr->rkey, &posted));
+    HK_OR_RETURN(read_back(c, i, at, c->paths[i].recv_mr->rkey, &posted));
     any = true;
   }
   if (!posted) return HK_OK; /* what has arrived is read again over the new paths */
@@ -313,24 +303,6 @@ hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes) {
   }
 out:
   *yes = k < f->seen;
-  return rc;
-}
-
-hk_status hk_ib_user_gpu_visible(void *ctx, hk_net_end *e, const void *at, uint64_t slots, bool *yes) {
-  hk_status rc = HK_OK;
-  hk_ib_ctx *x = ctx;
-  hk_ib_conn *c = e->priv;
-  pthread_mutex_lock(&x->lock);
-  if (c->flush.seen < slots && c->failed) {
-    rc = c->failed;
-  } else if (c->flush.seen < slots && c->flush.asked) {
-    bool moved;
-    rc = hk_ib_poll(x, &moved); /* no lane may do it any more */
-  } else if (c->flush.seen < slots) {
-    rc = read_all(c, at);
-  }
-  *yes = c->flush.seen >= slots;
-  pthread_mutex_unlock(&x->lock);
   return rc;
 }
 

@@ -153,7 +153,6 @@ static hk_status source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_
   *from = hk_net_slot_data(c->send, k);
   if (s->flags & HK_SLOT_REF) {
     if (user_keys(c, *from, s->bytes, lkeys)) return HK_OK;
-    if (l->placed) return hk_ib_fail(c, "the memory to send from cannot be registered", HK_IB_MORE_MEMORY);
     /* A device refuses it: copies it into the slot, as the lane would have done; the provider still owns the slot. */
     void *place = hk_link_place(l, k, s->bytes);
     memcpy(place, *from, s->bytes);
@@ -178,7 +177,7 @@ static hk_status post_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
     uint32_t other = (qp + i) % n, path = other % c->npaths, at = i * each, left = bytes - at;
     hk_ibv_sge sge = {(uint64_t)(uintptr_t)from + at, left < each ? left : each, lkeys[path]};
     hk_ibv_send_wr wr = write_with_imm(c, other, &sge, to->addr + at, to->rkeys[path], (uint32_t)k & ~HK_IB_HAS_HEADER);
-    if (c->send->link->gpu || c->send->link->placed)
+    if (c->send->link->gpu)
       wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* for inline data the CPU would have to read it */
     c->pending[ring(c, k)]++;
     HK_OR_RETURN(post(c, other, &wr, &wr, 1, ring(c, k)));
@@ -247,7 +246,7 @@ bool hk_ib_unfinished(const hk_ib_conn *c) {
 /* Returns true if slot k is copied into the ring: it is not large. */
 static bool is_small(const hk_ib_conn *c, uint64_t k) {
   uint32_t bytes = hk_net_slot(c->send, k)->bytes;
-  return bytes <= HK_IB_SMALL && !hk_link_on_gpu(c->send->link, bytes) && !(c->send->link->placed && bytes);
+  return bytes <= HK_IB_SMALL && !hk_link_on_gpu(c->send->link, bytes);
 }
 
 static bool filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
@@ -301,14 +300,10 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
     if (!has_room(&c->qps[qp], 3) || !has_room(&c->qps[0], 3)) return HK_OK;
     for (uint32_t q = 0; q < c->nqps && splits && !small; q++)
       if (!has_room(&c->qps[q], 3)) return HK_OK;
-    bool known = true;
-    if (c->send->link->placed && !small)
-      HK_OR_RETURN(hk_ib_place_is_known(c, k, hk_net_slot(c->send, k)->bytes, &known));
-    if (known && !small && !c->paths[0].peer_ring.addr && !is_placed(c, k)) {
+    if (!small && !c->paths[0].peer_ring.addr && !is_placed(c, k)) {
       HK_OR_RETURN(ask_for_ring(c));
-      known = false;
+      break;
     }
-    if (!known) break;
     if (k >= c->given) c->sizes[i] = 0;
     const uint32_t run = small ? 1 : run_of(c, k, qp);
     HK_OR_RETURN(small ? post_small(c, k, qp) : post_large(c, k, qp, run));
@@ -543,12 +538,11 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     uint32_t i = ring(c, k);
     hk_ib_header h;
     memcpy(&h, c->arena + hk_ib_rx_offset(c, k), sizeof h);
-    bool large = h.where != HK_IB_BEHIND, direct, placed = c->recv->link->placed && h.bytes;
+    bool large = h.where != HK_IB_BEHIND, direct;
     const bool on_gpu = hk_link_on_gpu(c->recv->link, h.bytes);
-    uint32_t most = placed ? UINT32_MAX : large ? c->recv->link->slot_bytes : HK_IB_SMALL;
-    if (h.seq != (uint32_t)(k + 1) || h.bytes > most || (placed && h.where != HK_IB_IN_PLACE) ||
-        (on_gpu && h.where != HK_IB_IN_FIFO) || (h.where == HK_IB_IN_FIFO && !c->recv->link->payload) ||
-        h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE ||
+    uint32_t most = large ? c->recv->link->slot_bytes : HK_IB_SMALL;
+    if (h.seq != (uint32_t)(k + 1) || h.bytes > most || (on_gpu && h.where != HK_IB_IN_FIFO) ||
+        (h.where == HK_IB_IN_FIFO && !c->recv->link->payload) || h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE ||
         (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
       return garbage(c, &h);
     if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;

@@ -3,21 +3,15 @@
  * written straight to their places in it (ib_place.c). It is registered with a device for the first message, until the
  * user deregisters it, so later messages cost nothing. Other memory: ib_cache.c. */
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../../base/log.h"
 #include "ib.h"
-#include "ib_gdr.h"
 
 struct hk_ib_region {
   uintptr_t begin, end;
   hk_ib_region *next;
-  bool gpu; /* a GPU's memory, which the CPU cannot access */
-  int fd;   /* its dma-buf, in which it begins at `offset`; -1: registered by its address */
-  uint64_t offset;
   bool refused[HK_IB_PORTS];   /* by the device: messages are copied */
   bool fixed[HK_IB_PORTS];     /* the device may only read it */
   hk_ibv_mr *mrs[HK_IB_PORTS]; /* for each device; NULL: not registered yet */
@@ -25,7 +19,6 @@ struct hk_ib_region {
 
 static void forget(hk_ib_ctx *x, hk_ib_region *r) {
   for (int i = 0; i < HK_IB_PORTS; i++) hk_ib_unregister(x, &r->mrs[i]);
-  if (r->fd >= 0) close(r->fd);
   free(r);
 }
 
@@ -42,7 +35,7 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   hk_ib_region *fresh = there && bytes ? calloc(1, sizeof *fresh) : NULL; /* NULL: messages are copied */
   pthread_mutex_lock(&x->lock);
   if (fresh) {
-    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions, .fd = -1};
+    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions};
     x->regions = fresh;
   } else if (!there) {
     hk_ib_region **at = &x->regions, *r;
@@ -94,52 +87,6 @@ bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes) {
   return find(x, data, bytes) != NULL || hk_ib_cache_holds(x, data, bytes);
 }
 
-static void register_gpu(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r, char why[HK_GDR_WHY]) {
-  int i = (int)(d - x->devices);
-  hk_ib_gpu_memory m;
-  hk_ib_gpu_register_as(x->api, d->pd, r->fd, r->offset, (void *)r->begin, r->end - r->begin, &m);
-  r->mrs[i] = m.mr;
-  r->refused[i] = !m.mr;
-  snprintf(why, HK_GDR_WHY, "%s", m.why);
-  if (m.mr) hk_ib_count_pinned(x, m.mr);
-}
-
-hk_status hk_ib_user_gpu_memory(void *ctx, hk_net_end *e, void *base, size_t bytes, int fd, uint64_t offset) {
-  hk_ib_ctx *x = ctx;
-  hk_ib_conn *c = e->priv;
-  char why[HK_GDR_WHY] = "no memory";
-  const char *device = "no device";
-  bool taken = true;
-  hk_ib_region *r = calloc(1, sizeof *r);
-  if (!r) return HK_FAIL_ERRNO("no memory for a registration");
-  uintptr_t begin = (uintptr_t)base;
-  *r = (hk_ib_region){.begin = begin, .end = begin + bytes, .gpu = true, .fd = -1, .offset = offset};
-  if (fd >= 0) r->fd = fcntl(fd, F_DUPFD_CLOEXEC, 0); /* the caller closes its own; other devices may need it later */
-  if (fd >= 0 && r->fd < 0) {
-    free(r);
-    return HK_FAIL_ERRNO("cannot keep a dma-buf's file descriptor");
-  }
-  pthread_mutex_lock(&x->lock);
-  for (uint32_t i = 0; i < c->npaths && taken; i++) {
-    hk_ib_device *d = c->paths[i].device;
-    device = d->name;
-    if (d->gone) continue; /* new queue pairs will come, perhaps with another device */
-    if (!r->mrs[d - x->devices]) register_gpu(x, d, r, why);
-    taken = r->mrs[d - x->devices] != NULL;
-  }
-  if (taken) {
-    r->next = x->regions;
-    x->regions = r;
-    atomic_store_explicit(&x->any_region, true, memory_order_relaxed); /* relaxed: as above */
-  } else {
-    forget(x, r);
-  }
-  pthread_mutex_unlock(&x->lock);
-  return taken ? HK_OK
-               : HK_FAIL(HK_ERR_SYSTEM, "%zu bytes of a GPU's memory at %p cannot be registered with %s: %s", bytes,
-                         base, device, why);
-}
-
 /* Memory that cannot be registered for writing is registered for reading: messages can be sent from it. */
 static void register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
   int i = (int)(d - x->devices);
@@ -160,9 +107,7 @@ static void register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes) {
   int i = (int)(d - x->devices);
   hk_ib_region *r = find(x, data, bytes);
-  char why[HK_GDR_WHY];
   if (d->gone) return NULL;
-  if (r && !r->mrs[i] && !r->refused[i] && r->gpu) register_gpu(x, d, r, why);
   if (r && !r->mrs[i] && !r->refused[i]) register_host(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
 }

@@ -40,63 +40,19 @@ static uint64_t check_of(const hk_ib_conn *c, uint64_t k, uint64_t addr, uint64_
 
 /* ---- the sender ---- */
 
-enum { MOST_BYTES = INT32_MAX };
-#define MORE (UINT64_C(1) << 31)
-
-static uint64_t pack(const hk_ib_offered *o) {
-  return (uint64_t)(uint32_t)o->mark.tag << 32 | (o->mark.more ? MORE : 0) | o->bytes;
-}
-
-/* Reads the place that the peer has announced for slot k, with its size and mark. Returns false if there is no complete
- * entry. */
-static bool read_words(const hk_ib_conn *c, uint64_t k, uint64_t *bytes, hk_ib_target *to) {
+/* An entry that is not complete counts as none. */
+bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to) {
   const hk_ib_place *p = entry(c, TABLE_IN, k);
   /* relaxed: the check word shows whether the words read belong together */
   uint64_t addr = atomic_load_explicit(&p->addr, memory_order_relaxed);
-  *bytes = atomic_load_explicit(&p->bytes, memory_order_relaxed);
+  uint64_t room = atomic_load_explicit(&p->bytes, memory_order_relaxed);
   uint64_t keys[HK_IB_PATHS / 2];
   for (int i = 0; i < HK_IB_PATHS / 2; i++) keys[i] = atomic_load_explicit(&p->keys[i], memory_order_relaxed);
   uint64_t check = atomic_load_explicit(&p->check, memory_order_relaxed);
-  if (check != check_of(c, k, addr, *bytes, keys)) return false;
+  if (room != bytes || check != check_of(c, k, addr, room, keys)) return false;
   to->addr = addr;
   for (int i = 0; i < HK_IB_PATHS; i++) to->rkeys[i] = (uint32_t)(keys[i / 2] >> 32 * (i % 2));
   return true;
-}
-
-static bool read_entry(const hk_ib_conn *c, uint64_t k, uint64_t *room, hk_ib_target *to) {
-  bool known = read_words(c, k, room, to);
-  *room &= MOST_BYTES;
-  return known;
-}
-
-bool hk_ib_place_mark(void *ctx, hk_net_end *e, uint64_t k, hk_net_mark *mark) {
-  hk_ib_ctx *x = ctx;
-  uint64_t bytes;
-  hk_ib_target to;
-  pthread_mutex_lock(&x->lock);
-  bool known = read_words(e->priv, k, &bytes, &to);
-  pthread_mutex_unlock(&x->lock);
-  if (known) *mark = (hk_net_mark){.tag = (int)(uint32_t)(bytes >> 32), .more = bytes & MORE};
-  return known;
-}
-
-bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *to) {
-  uint64_t room;
-  hk_ib_target found;
-  bool fits = read_entry(c, k, &room, &found) && (room == bytes || (c->send->link->placed && room > bytes));
-  if (fits) *to = found;
-  return fits;
-}
-
-hk_status hk_ib_place_is_known(hk_ib_conn *c, uint64_t k, uint32_t bytes, bool *yes) {
-  uint64_t room;
-  hk_ib_target to;
-  char cause[120];
-  *yes = read_entry(c, k, &room, &to);
-  if (!*yes || room >= bytes) return HK_OK;
-  snprintf(cause, sizeof cause, "a message of %u bytes does not fit into the %llu bytes of its destination", bytes,
-           (unsigned long long)room);
-  return hk_ib_fail(c, cause, "do both sides run the same program?");
 }
 
 /* ---- the receiver ---- */
@@ -111,16 +67,11 @@ void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
 }
 
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes) {
-  hk_ib_place_offer_marked(ctx, e, k, to, bytes, (hk_net_mark){0});
-}
-
-void hk_ib_place_offer_marked(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark) {
   hk_ib_ctx *x = ctx;
-  if (bytes > MOST_BYTES) bytes = MOST_BYTES;
   pthread_mutex_lock(&x->lock);
   hk_ib_conn *c = e->priv;
-  if (k >= e->next && k < e->next + HK_IB_PLACES && (!bytes || hk_ib_is_registered(x, to, bytes))) {
-    c->offers[k % HK_IB_PLACES] = (hk_ib_offered){.slot = k + 1, .to = to, .bytes = bytes, .mark = mark};
+  if (k >= e->next && k < e->next + HK_IB_PLACES && hk_ib_is_registered(x, to, bytes)) {
+    c->offers[k % HK_IB_PLACES] = (hk_ib_offered){.slot = k + 1, .to = to, .bytes = bytes};
     if (k >= c->offered) c->offered = k + 1;
     hk_ib_stir(c);
   }
@@ -134,8 +85,7 @@ static hk_ib_offered *offer_of(hk_ib_conn *c, uint64_t k) {
 
 void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes) {
   const hk_ib_offered *o = offer_of(c, k);
-  bool fits = o && o->announced && (o->bytes == bytes || (c->recv->link->placed && o->bytes > bytes));
-  return fits ? o->to : NULL;
+  return o && o->announced && o->bytes == bytes ? o->to : NULL;
 }
 
 /* Fills the local copy of slot k's entry. Returns false if nothing was offered, or a device refuses the memory. */
@@ -143,7 +93,7 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   hk_ib_offered *o = offer_of(c, k);
   uint64_t keys[HK_IB_PATHS / 2] = {0};
   if (!o) return false;
-  for (uint32_t i = 0; i < c->npaths && o->bytes; i++) {
+  for (uint32_t i = 0; i < c->npaths; i++) {
     const hk_ibv_mr *mr = hk_ib_data_mr(c->ctx, c->paths[i].device, o->to, o->bytes, true);
     if (!mr) return false;
     keys[i / 2] |= (uint64_t)mr->rkey << 32 * (i % 2);
@@ -152,9 +102,9 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   hk_ib_place *p = entry(c, TABLE_OUT, k);
   /* relaxed: only this rank's card reads them, after the request is posted */
   atomic_store_explicit(&p->addr, addr, memory_order_relaxed);
-  atomic_store_explicit(&p->bytes, pack(o), memory_order_relaxed);
+  atomic_store_explicit(&p->bytes, o->bytes, memory_order_relaxed);
   for (int i = 0; i < HK_IB_PATHS / 2; i++) atomic_store_explicit(&p->keys[i], keys[i], memory_order_relaxed);
-  atomic_store_explicit(&p->check, check_of(c, k, addr, pack(o), keys), memory_order_relaxed);
+  atomic_store_explicit(&p->check, check_of(c, k, addr, o->bytes, keys), memory_order_relaxed);
   o->announced = true;
   return true;
 }
@@ -167,8 +117,6 @@ hk_status hk_ib_place_announce(hk_ib_conn *c) {
     while (end < c->offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end)) end++;
     uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
     if (bytes) HK_OR_RETURN(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted));
-    if (!bytes && c->recv->link->placed && offer_of(c, first))
-      return hk_ib_fail(c, "the memory to receive into cannot be registered", HK_IB_MORE_MEMORY);
     if (posted) c->announced = bytes ? end : first + 1;
   }
   return HK_OK;

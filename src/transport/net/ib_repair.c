@@ -178,8 +178,6 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
   c->stalled_ns += gap;
   uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
-  if (c->send && c->send->link->placed && c->given < c->posted) /* of any size: 100 MB/s is slow */
-    limit += hk_net_slot(c->send, c->given)->bytes * UINT64_C(10);
   if (c->stalled_ns < limit) return HK_OK;
   c->stalled_ns = 0;
   for (uint32_t i = 0; i < c->nqps; i++)

@@ -105,8 +105,7 @@ typedef struct hk_ib_msg {
 /* The place of a message's payload: after its header, in the FIFO, or in the place that the receiver has offered. */
 typedef enum hk_ib_where { HK_IB_BEHIND, HK_IB_IN_FIFO, HK_IB_IN_PLACE } hk_ib_where;
 
-/* A place for one slot, as the receiver writes it into the sender's memory. `bytes` has the size in its low 31 bits,
- * and the mark (hk_net_mark): `more`, and the tag in the high half. */
+/* A place for one slot, as the receiver writes it into the sender's memory. */
 typedef struct hk_ib_place {
   _Atomic uint64_t addr, bytes, keys[HK_IB_PATHS / 2],
       check; /* a word has the keys of two paths, the first in its low half */

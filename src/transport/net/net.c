@@ -511,31 +511,6 @@ static void net_offer(hk_transport_state *state, hk_link *link, uint64_t k, void
   if (e->used && e->used->provider->offer) e->used->provider->offer(e->used->ctx, e, k, to, bytes);
 }
 
-void hk_net_offer_marked(hk_link *l, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark) {
-  hk_net_end *e = l->priv;
-  e->used->provider->offer_marked(e->used->ctx, e, k, to, bytes, mark);
-}
-
-bool hk_net_read_mark(hk_link *l, uint64_t k, hk_net_mark *mark) {
-  hk_net_end *e = l->priv;
-  return e->used->provider->read_mark(e->used->ctx, e, k, mark);
-}
-
-bool hk_net_can_place(const hk_link *l) {
-  const hk_net_end *e = l->priv;
-  return e->used && e->used->provider->gpu_memory;
-}
-
-hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset) {
-  hk_net_end *e = l->priv;
-  return e->used->provider->gpu_memory(e->used->ctx, e, base, bytes, fd, offset);
-}
-
-hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *yes) {
-  hk_net_end *e = l->priv;
-  return e->used->provider->gpu_visible(e->used->ctx, e, at, slots, yes);
-}
-
 static const struct hk_remote *net_remote(hk_transport_state *state, int peer, void **ctx) {
   net_state *s = (net_state *)state;
   char why[160];

@@ -38,12 +38,6 @@ typedef struct hk_net_end {
 
 /* The functions of a provider. All run on the thread of the communicator's lanes, unless they say otherwise; one that
  * is said to return a reason writes it as text to `why`. */
-/* What a receiver says about a slot before it comes: a number, and whether the next slot belongs to it. */
-typedef struct hk_net_mark {
-  int tag;
-  bool more;
-} hk_net_mark;
-
 typedef struct hk_net_provider {
   const char *name; /* as NCCL_NET gives it (in any case); under HK_NET_NAME bytes */
   /* Returns true if the provider can work on this machine; otherwise a reason. */
@@ -75,18 +69,8 @@ typedef struct hk_net_provider {
   /* Returns true if [data, data + bytes) may be sent from where it is. NULL: never if the provider copies, else
    * always. */
   bool (*refer)(void *ctx, const void *data, size_t bytes);
-  /* gpu_memory registers memory of a GPU for placed messages of the end, by the caller's dma-buf (`fd`, `offset` in it)
-   * or, if fd is -1, by its address; `memory` undoes it. gpu_visible sets *yes if the GPU sees the first `slots`
-   * messages, the last of which was written to `at`; if not, it has started a flush, and is to be called again. Both
-   * NULL: no slots are placed. */
-  hk_status (*gpu_memory)(void *ctx, hk_net_end *end, void *base, size_t bytes, int fd, uint64_t offset);
-  hk_status (*gpu_visible)(void *ctx, hk_net_end *end, const void *at, uint64_t slots, bool *yes);
   /* As the transport's. NULL: `progress` writes what arrives to the places of hk_net_place. */
   void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
-  /* The same on a placed link, with a mark, which the sender reads once it has come; false: it has not. Memory of no
-   * bytes need not be registered. Both or neither; with gpu_memory. */
-  void (*offer_marked)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark);
-  bool (*read_mark)(void *ctx, hk_net_end *end, uint64_t k, hk_net_mark *mark);
   void (*withdraw)(void *ctx);
   /* As the transport's `ring`. */
   void (*ring)(void *ctx, hk_net_end *end);
@@ -123,15 +107,6 @@ const struct hk_net_used *hk_net_between(hk_transport_state *s, int a, int b, bo
 /* Makes another state of the same rank, with contexts of its own, for another thread: `env` has its functions and
  * waits. The networks are those of `s`, without plugins. */
 hk_status hk_net_again(hk_transport_state *s, const hk_transport_env *env, hk_transport_state **out);
-
-/* ---- links whose slots are placed (hk_link.placed): used by src/netplugin ---- */
-/* Returns true if the provider that carries the link now can place slots. */
-bool hk_net_can_place(const hk_link *l);
-/* Call the provider's offer_marked, read_mark, gpu_memory and gpu_visible. */
-void hk_net_offer_marked(hk_link *l, uint64_t k, void *to, uint32_t bytes, hk_net_mark mark);
-bool hk_net_read_mark(hk_link *l, uint64_t k, hk_net_mark *mark);
-hk_status hk_net_gpu_memory(hk_link *l, void *base, size_t bytes, int fd, uint64_t offset);
-hk_status hk_net_gpu_visible(hk_link *l, const void *at, uint64_t slots, bool *yes);
 
 /* ---- SEND ends; slots count from 0 ---- */
 static inline hk_slot *hk_net_slot(const hk_net_end *e, uint64_t k) {
