@@ -61,12 +61,7 @@ typedef struct hk_transport_env {
   /* HK_DEVICE_PAGE bytes of its memory, to try which network cards can register it; allocated before the first link is
    * opened.  Such memory cannot be freed while kernels may wait for the link: the driver would wait for the kernels. */
   void *gpu_page;
-  void *gpu_queue;    /* hk_queue: for short copies from and to its memory, from any thread */
-  bool within_plugin; /* this library runs as NCCL's net plugin: no plugins are loaded, and NCCL_NET is ignored */
-  /* The RDMA device, and the number of its port, whose card carries the connections as long as it works; NULL or empty:
-   * no particular one. */
-  const char *device;
-  int device_port;
+  void *gpu_queue; /* hk_queue: for short copies from and to its memory, from any thread */
   /* For network plugins that report events of their own; `profiler` goes into each request.  NULL: no profiler. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);
   void *profiler;

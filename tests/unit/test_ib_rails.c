@@ -184,35 +184,6 @@ START_TEST(pairs_go_together) {
 }
 END_TEST
 
-/* The provider's user wants one port: its card comes first and takes the turns, and rails no longer count. */
-START_TEST(prefers_a_port) {
-  static const struct {
-    const char *device;
-    int number, near;
-    const char *order;
-  } cases[] = {{"d0", 1, 1, "012345"}, {"d0", 2, 1, "102345"}, {"d1", 2, 2, "230145"},
-               {"d2", 1, 2, "450123"}, {"d2", 3, 3, NULL},     {"d9", 1, 3, NULL}};
-  static const uint8_t cards[] = {0, 1, 2, 2, 4, 4};
-  for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
-    hk_ib_port p[6];
-    const char *order = cases[k].order ? cases[k].order : "012345";
-    int near = 3;
-    for (int i = 0; i < 6; i++) {
-      p[i] = (hk_ib_port){.lid = (uint16_t)i, .card = cards[i], .number = (uint8_t)(1 + i % 2), .rail = 5};
-      p[i].position = 7;
-      snprintf(p[i].device, sizeof p[i].device, "d%d", i / 2);
-    }
-    hk_ib_prefer(p, 6, &near, cases[k].device, cases[k].number);
-    ck_assert_int_eq(near, cases[k].near);
-    for (int i = 0; i < 6; i++) {
-      ck_assert_int_eq(p[i].lid, order[i] - '0');
-      ck_assert_int_eq(p[i].rail, cases[k].order ? -1 : 5);
-      ck_assert_int_eq(p[i].position, cases[k].order ? i : 7);
-    }
-  }
-}
-END_TEST
-
 int main(void) {
   TCase *t = tcase_create("ib_rails");
   tcase_add_test(t, reads_rails);
@@ -222,6 +193,5 @@ int main(void) {
   tcase_add_test(t, knows_who_meets);
   tcase_add_test(t, keeps_the_best_pairs);
   tcase_add_test(t, pairs_go_together);
-  tcase_add_test(t, prefers_a_port);
   return suite_run_one("ib_rails", t);
 }

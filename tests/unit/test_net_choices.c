@@ -168,15 +168,9 @@ START_TEST(offers) {
     for (int k = 0; k < 20; k++) {
       hk_ib_port ports[HK_IB_PORTS], out[HK_IB_OFFERED];
       const int n = (int)pick(12);
-      int near = (int)pick((uint32_t)n + 1);
+      const int near = (int)pick((uint32_t)n + 1);
       for (int j = 0; j < n; j++) ports[j] = any_port(j, 0);
       for (int j = 0; j < n; j++) add_number(hk_ib_is_slow(&ports[j], ports, n));
-      if (pick(2)) {
-        char device[8];
-        snprintf(device, sizeof device, "dev%u", pick(6));
-        const int number = 1 + (int)pick(2);
-        hk_ib_prefer(ports, n, &near, device, number);
-      }
       add_number(near);
       for (int j = 0; j < n; j++) add_port(&ports[j]);
       for (int turn = 0; turn < 6; turn++) {

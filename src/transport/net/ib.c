@@ -72,7 +72,6 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->fifo_class = (int)hk_param_int(HK_P_IB_FIFO_TC);
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
   x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ib_card_opens, (void *)(uintptr_t)x->api, why, sizeof why);
-  if (env->device && *env->device) hk_ib_prefer(x->ports, x->nports, &x->nnear, env->device, env->device_port);
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];
     bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;

@@ -17,7 +17,7 @@ enum { MOST_FALLS = 6 };
 /* Opens the device of this name; false with errno. */
 static bool open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
   int flags;
-  d->card = hk_ib_card_open(x->api, name, x->env->within_plugin, &d->heard);
+  d->card = hk_ib_card_open(x->api, name, false, &d->heard);
   if (!d->card) return false;
   d->context = d->card->context;
   d->pd = d->card->pd;

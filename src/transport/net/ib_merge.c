@@ -178,24 +178,6 @@ out:
   return rc;
 }
 
-void hk_ib_prefer(hk_ib_port *ports, int n, int *nnear, const char *device, int number) {
-  hk_ib_port sorted[HK_IB_PORTS];
-  int card = -1, done = 0;
-  for (int i = 0; i < n; i++)
-    if (strcmp(ports[i].device, device) == 0 && ports[i].number == number) card = ports[i].card;
-  if (card < 0) return;
-  for (int pass = 0; pass < 2; pass++) {
-    for (int i = 0; i < n; i++)
-      if ((ports[i].card != card) == pass) sorted[done++] = ports[i];
-    if (!pass) *nnear = done;
-  }
-  memcpy(ports, sorted, (size_t)n * sizeof *ports);
-  for (int i = 0; i < n; i++) {
-    ports[i].position = (uint8_t)i;
-    ports[i].rail = -1;
-  }
-}
-
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]) {
   int begins[HK_IB_PORTS + 1], ncards = 0, near = 0, offered = 0;
   for (int i = 0; i < n; i++) {

@@ -71,9 +71,6 @@ bool hk_ib_is_slow(const hk_ib_port *port, const hk_ib_port *all, int n);
  * adjacent. Ports of different speeds stay apart: messages take turns over the ports of a card. Of functions with the
  * same port (NCCL_IB_MERGE_VFS) one is kept. HK_ERR_USAGE if a value is not valid. */
 hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear);
-/* Puts the card with this port first, as the only near one, whatever rails say: the caller has chosen it. Does nothing
- * if there is no such port. */
-void hk_ib_prefer(hk_ib_port *ports, int n, int *nnear, const char *device, int number);
 /* Fills `out` with the ports that a rank offers a peer, best first: whole cards. Each `turn` begins with another near
  * card, and then with another port. Returns their number. */
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]);

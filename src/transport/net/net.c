@@ -85,12 +85,12 @@ static const char *shown(const char *name) { return name + (*name == '+'); }
 static hk_status net_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
   hk_status rc;
   net_fact *f = fact;
-  const char *wanted = env->within_plugin ? NULL : hk_param_str(HK_P_NET);
+  const char *wanted = hk_param_str(HK_P_NET);
   if (!wanted || !*wanted) wanted = env->net_name;
   net_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for the net transport of rank %d", env->rank);
   s->base = (hk_transport_state){&hk_transport_net, env};
-  if (!env->within_plugin) HK_TRY(hk_net_plugins_init(env, wanted, &s->used[0].ctx, s->used[0].name), out);
+  HK_TRY(hk_net_plugins_init(env, wanted, &s->used[0].ctx, s->used[0].name), out);
   if (s->used[0].ctx) s->used[s->nused++].provider = &hk_net_plugins;
   if (!s->nused || !wanted || !*wanted) HK_TRY(choose_providers(s, wanted), out);
   for (int i = 0; i < s->nused; i++) {
