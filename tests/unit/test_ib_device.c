@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open RDMA devices: who shares them, room in their completion queues, their events and the states of their ports.
+/* Open RDMA devices: room in their completion queues, their events and the states of their ports.
  * check: notsan */
 #include <errno.h>
-#include "../../src/transport/net/ib_card.h"
+#include <fcntl.h>
 #include "../support/ib_bench.h"
 
 static const hk_ibv *load(void) {
@@ -12,75 +12,27 @@ static const hk_ibv *load(void) {
   return api;
 }
 
-/* ---- cards ---- */
+/* ---- devices ---- */
 
-/* Users that share a device have one; others have it for themselves, and one that has failed is opened again. */
-START_TEST(shares_cards) {
+/* A device is opened once; one that is not there, or refuses, is an error that says why. */
+START_TEST(opens_devices) {
   begin(2);
-  const hk_ibv *api = load();
-  uint64_t heard;
-  char why[160];
-  hk_ib_card *a = hk_ib_card_open(api, "fake0", true, &heard), *b = hk_ib_card_open(api, "fake0", true, &heard);
-  hk_ib_card *own = hk_ib_card_open(api, "fake0", false, &heard), *other = hk_ib_card_open(api, "fake1", true, &heard);
-  ck_assert(a && a == b && own && own != a && other && other != a);
-  ck_assert_int_eq(verbs->ncontexts, 3);
-  ck_assert_str_eq(other->name, "fake1");
-  uint64_t opened = verbs->opened;
-  ck_assert(hk_ib_card_opens((void *)(uintptr_t)api, "fake0", why, sizeof why));
-  ck_assert_uint_eq(verbs->opened, opened); /* it is open */
-  a->gone = true;
-  hk_ib_card *again = hk_ib_card_open(api, "fake0", true, &heard);
-  ck_assert(again && again != a);
-  ck_assert(hk_ib_card_opens((void *)(uintptr_t)api, "fake0", why, sizeof why));
-  hk_ib_card *const all[] = {other, a, again, own, b};
-  static const int left[] = {4, 3, 3, 2, 1}; /* the second has another user, who is the last */
-  for (int i = 0; i < 5; i++) {
-    ck_assert_int_eq(verbs->ncontexts, left[i]);
-    hk_ib_card_close(api, all[i]);
-  }
-  hk_ib_card_close(api, NULL);
-  errno = 0;
-  ck_assert_ptr_null(hk_ib_card_open(api, "fake7", true, &heard));
-  ck_assert_int_eq(errno, ENODEV);
-  verbs->device[1].refuses_open = EPERM;
-  ck_assert_ptr_null(hk_ib_card_open(api, "fake1", true, &heard));
-  ck_assert_int_eq(errno, EPERM);
-  ck_assert(!hk_ib_card_opens((void *)(uintptr_t)api, "fake1", why, sizeof why));
-  ck_assert_msg(strstr(why, "EPERM"), "%s", why);
-  end();
-}
-END_TEST
-
-/* Each user gets each event once; of very many the last ones. */
-START_TEST(hands_events_to_all_users) {
-  static const int counts[] = {1, 3, HK_IB_CARD_EVENTS, HK_IB_CARD_EVENTS + 1, HK_IB_CARD_EVENTS + 7};
-  begin(1);
-  const hk_ibv *api = load();
-  void (*port)(int number, int up) =
-      (void (*)(int, int))(uintptr_t)dlsym(dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD), "fake_verbs_port");
-  uint64_t heard[3];
-  hk_ib_card *c = hk_ib_card_open(api, "fake0", true, &heard[0]);
-  hk_ib_card_open(api, "fake0", true, &heard[1]);
-  for (int i = 0; i < counts[_i]; i++) port(0, i % 2);
-  int got[3] = {0};
-  hk_ibv_async_event e;
-  const int kept = counts[_i] < HK_IB_CARD_EVENTS ? counts[_i] : HK_IB_CARD_EVENTS;
-  for (int user = 0; user < 3; user++) {
-    if (user == 2) hk_ib_card_open(api, "fake0", true, &heard[2]); /* after them */
-    for (; hk_ib_card_event(api, c, &heard[user], &e); got[user]++) {
-      const int number = counts[_i] - kept + got[user];
-      ck_assert_int_eq(e.event_type, number % 2 ? HK_IBV_EVENT_PORT_ACTIVE : HK_IBV_EVENT_PORT_ERR);
-      ck_assert_int_eq(e.element.port_num, 1);
-    }
-    ck_assert_int_eq(got[user], user < 2 ? kept : 0);
-  }
-  port(0, 1);
-  for (int user = 0; user < 3; user++) {
-    ck_assert(hk_ib_card_event(api, c, &heard[user], &e));
-    ck_assert(!hk_ib_card_event(api, c, &heard[user], &e));
-    ck_assert(!c->gone);
-  }
-  for (int user = 0; user < 3; user++) hk_ib_card_close(api, c);
+  hk_transport_env env = {.rank = 3};
+  hk_ib_ctx x = {.api = load(), .env = &env};
+  hk_ib_device *d, *again, *other;
+  ck_assert_int_eq(hk_ib_device_open(&x, "fake1", &d), HK_OK);
+  ck_assert_int_eq(hk_ib_device_open(&x, "fake1", &again), HK_OK);
+  ck_assert(d == again && x.ndevices == 1 && verbs->ncontexts == 1);
+  ck_assert_str_eq(d->context->device->name, "fake1");
+  ck_assert_int_eq(hk_ib_device_open(&x, "fake7", &other), HK_ERR_SYSTEM);
+  ck_assert_msg(strstr(hk_last_error(), strerror(ENODEV)), "%s", hk_last_error());
+  verbs->device[0].refuses_open = EPERM;
+  ck_assert_int_eq(hk_ib_device_open(&x, "fake0", &other), HK_ERR_SYSTEM);
+  ck_assert_msg(strstr(hk_last_error(), "rank 3 cannot open RDMA device fake0"), "%s", hk_last_error());
+  ck_assert_msg(strstr(hk_last_error(), strerror(EPERM)), "%s", hk_last_error());
+  ck_assert_int_eq(x.ndevices, 1);
+  hk_ib_device_close(&x, d);
+  ck_assert(!d->context && !d->pd && verbs->ncontexts == 0);
   end();
 }
 END_TEST
@@ -186,6 +138,20 @@ START_TEST(names_states_of_ports) {
 }
 END_TEST
 
+/* The event comes as if the device had reported it. */
+static hk_status report(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
+  int ends[2];
+  const int own = d->context->async_fd;
+  ck_assert_int_eq(pipe2(ends, O_NONBLOCK | O_CLOEXEC), 0);
+  ck_assert_int_eq(write(ends[1], e, sizeof *e), sizeof *e);
+  d->context->async_fd = ends[0];
+  const hk_status rc = hk_ib_handle_events(x);
+  d->context->async_fd = own;
+  close(ends[0]);
+  close(ends[1]);
+  return rc;
+}
+
 /* A device's end is the end of connections that use it; a queue's, of those that use the queue. NCCL's setting says
  * whether events count. */
 static const struct {
@@ -204,8 +170,7 @@ START_TEST(ends_connections_of_failed_devices) {
   hk_ib_cq *unused = hk_ib_cq_take(x, d, 5000);
   e.element.object = events[_i].uses ? c->qps[1].cq->cq : unused->cq;
   if (events[_i].fatal && !events[_i].uses) c->npaths = c->nqps = 1;
-  d->card->events[d->card->nevents++ % HK_IB_CARD_EVENTS] = e; /* as if the card had reported it */
-  const hk_status rc = hk_ib_handle_events(x);
+  const hk_status rc = report(x, d, &e);
   ck_assert_int_eq(rc, events[_i].phase == HK_IB_FAILED ? HK_ERR_REMOTE : HK_OK);
   ck_assert_int_eq(c->phase, events[_i].phase);
   ck_assert_int_eq(d->gone, events[_i].fatal && events[_i].counts);
@@ -219,9 +184,8 @@ START_TEST(ends_connections_of_failed_devices) {
 }
 END_TEST
 
-static void fails(const hk_ib_device *d) {
-  d->card->events[d->card->nevents++ % HK_IB_CARD_EVENTS] =
-      (hk_ibv_async_event){.event_type = HK_IBV_EVENT_DEVICE_FATAL};
+static hk_status fails(hk_ib_ctx *x, hk_ib_device *d) {
+  return report(x, d, &(hk_ibv_async_event){.event_type = HK_IBV_EVENT_DEVICE_FATAL});
 }
 
 /* A device that has failed is closed when nothing of it is used any more, and opened when it is there again. */
@@ -233,29 +197,28 @@ START_TEST(opens_devices_again) {
   struct pollfd fds[HK_IB_PORTS];
   hk_ib_device *d = c->paths[1].device;
   const int number = d->name[4] - '0';
-  struct hk_ib_card *card = d->card;
+  const hk_ibv_context *context = d->context;
   hk_ib_user_memory(x, memory, sizeof memory, true);
   ck_assert_ptr_nonnull(hk_ib_user_mr(x, d, memory, 8192, true));
   c->epoch = 2; /* ports count as left from the second one on */
-  fails(d);
   const uint64_t before = hk_now_ns();
-  ck_assert_int_eq(hk_ib_handle_events(x), HK_OK);
+  ck_assert_int_eq(fails(x, d), HK_OK);
   uint64_t when = d->retry_ns;
   ck_assert(d->gone && when >= before + SECOND && when <= hk_now_ns() + SECOND);
   ck_assert_ptr_null(hk_ib_user_mr(x, d, memory, 8192, true));
   hk_ib_devices_return(x, when); /* its queue pairs are there */
-  ck_assert_ptr_eq(d->card, card);
+  ck_assert_ptr_eq(d->context, context);
   hk_ib_drop_qps(c);
   hk_ib_devices_return(x, when); /* its registrations are */
-  ck_assert_ptr_eq(d->card, card);
+  ck_assert_ptr_eq(d->context, context);
   hk_ib_leave_devices(c);
   ck_assert(c->paths[0].arena_mr && !c->paths[1].arena_mr);
   verbs->device[number].dead = 1;
   const int contexts = verbs->ncontexts;
   hk_ib_devices_return(x, when - 1);
-  ck_assert_ptr_eq(d->card, card);
+  ck_assert_ptr_eq(d->context, context);
   hk_ib_devices_return(x, when);
-  ck_assert(d->gone && !d->card && verbs->ncontexts == contexts - 1);
+  ck_assert(d->gone && !d->context && verbs->ncontexts == contexts - 1);
   ck_assert(hk_ib_arm(x, fds) && fds[d - x->devices].fd == -1 && fds[1 - (d - x->devices)].fd >= 0);
   hk_ib_read_notifications(x, fds);
   ck_assert_int_eq(hk_ib_handle_events(x), HK_OK);
@@ -264,12 +227,11 @@ START_TEST(opens_devices_again) {
   ck_assert(d->gone);
   c->back_ns = 0;
   hk_ib_devices_return(x, when + SECOND);
-  ck_assert(!d->gone && d->card && verbs->ncontexts == contexts);
+  ck_assert(!d->gone && d->context && verbs->ncontexts == contexts);
   ck_assert_uint_eq(c->back_ns, when + 3 * SECOND); /* it must stay up for two seconds */
   ck_assert_ptr_nonnull(hk_ib_user_mr(x, d, memory, 8192, true));
   for (uint64_t wait = 2; wait < 200; wait *= 2) { /* each time it is left for twice as long, up to about a minute */
-    fails(d);
-    ck_assert_int_eq(hk_ib_handle_events(x), HK_OK);
+    ck_assert_int_eq(fails(x, d), HK_OK);
     when = hk_now_ns() + (wait < 64 ? wait : 64) * SECOND;
     ck_assert(d->retry_ns > when - SECOND && d->retry_ns <= when);
     hk_ib_devices_return(x, when);
@@ -299,8 +261,7 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("ib_device");
   tcase_set_timeout(t, 60);
-  tcase_add_test(t, shares_cards);
-  tcase_add_loop_test(t, hands_events_to_all_users, 0, 5);
+  tcase_add_test(t, opens_devices);
   tcase_add_loop_test(t, makes_room_for_completions, 0, 2);
   tcase_add_test(t, arms_queues_once);
   tcase_add_test(t, names_states_of_ports);

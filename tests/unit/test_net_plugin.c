@@ -3,11 +3,10 @@
  * check: waits long=asan,tsan */
 #include <check.h>
 #include <dirent.h>
+#include <dlfcn.h>
 #include <libgen.h>
 #include <poll.h>
 #include "../../src/base/param.h"
-#include "../../src/transport/net/ib_card.h"
-#include "../support/fake_rdma.h"
 #include "../support/net_world.h"
 #include "../support/suite.h"
 
@@ -132,43 +131,6 @@ START_TEST(names_a_peer_that_goes) {
   ck_assert_int_eq(atomic_load(&recv->state), HK_LINK_FAILED);
   net_unlink(recv);
   net_world_free(w);
-}
-END_TEST
-
-/* All users of an open card hear each of its events; who comes later does not. A failed card is opened anew. */
-START_TEST(shares_open_cards) {
-  char why[160];
-  uint64_t heard[3];
-  hk_ibv_async_event e;
-  hk_ib_card *card[3];
-  fake_verbs_state *verbs = rdma_begin(1);
-  void (*port)(int number, int up) = (void (*)(int, int))rdma_fake("libibverbs.so.1", "fake_verbs_port");
-  const hk_ibv *api = hk_ibv_load(why, sizeof why);
-  for (int i = 0; i < 3; i++) {
-    if (i == 2) port(0, 0); /* the first user has heard of it, so that the third one comes too late */
-    if (i == 2) ck_assert(hk_ib_card_event(api, card[0], &heard[0], &e));
-    card[i] = hk_ib_card_open(api, "fake0", true, &heard[i]);
-    ck_assert_ptr_eq(card[i], card[0]);
-  }
-  ck_assert_uint_eq(verbs->opened, 1);
-  ck_assert(!hk_ib_card_event(api, card[0], &heard[0], &e));
-  ck_assert(hk_ib_card_event(api, card[1], &heard[1], &e));
-  ck_assert_int_eq(e.event_type, HK_IBV_EVENT_PORT_ERR);
-  ck_assert(!hk_ib_card_event(api, card[1], &heard[1], &e));
-  ck_assert(!hk_ib_card_event(api, card[2], &heard[2], &e));
-  ck_assert(hk_ib_card_opens((void *)(uintptr_t)api, "fake0", why, sizeof why));
-  ck_assert_uint_eq(verbs->opened, 1);
-  for (int i = 0; i < HK_IB_CARD_EVENTS + 3; i++) port(0, i & 1); /* more than are kept: the last ones come */
-  int events = 0;
-  for (; hk_ib_card_event(api, card[1], &heard[1], &e); events++) ck_assert_int_lt(events, HK_IB_CARD_EVENTS);
-  ck_assert_int_eq(events, HK_IB_CARD_EVENTS);
-  card[0]->gone = true;
-  hk_ib_card *fresh = hk_ib_card_open(api, "fake0", true, &heard[0]);
-  ck_assert_ptr_ne(fresh, card[0]);
-  ck_assert_uint_eq(verbs->opened, 2);
-  hk_ib_card_close(api, fresh);
-  for (int i = 0; i < 3; i++) hk_ib_card_close(api, card[i]);
-  rdma_end(verbs);
 }
 END_TEST
 
@@ -410,7 +372,6 @@ int main(void) {
   tcase_add_test(t, names_a_peer_that_goes);
   tcase_add_test(t, leaves_other_communicators_alone);
   tcase_add_test(t, is_not_ended_by_another_communicator);
-  tcase_add_test(t, shares_open_cards);
   tcase_add_loop_test(t, finds_the_cause_of_a_fault, 0, 4);
   tcase_add_test(t, leaves_a_listen_that_blocks);
   tcase_add_test(t, leaves_a_close_that_blocks);

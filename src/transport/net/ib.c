@@ -13,7 +13,6 @@
 #include "../../base/param.h"
 #include "../../base/service.h"
 #include "../../base/tcp.h"
-#include "ib_card.h"
 
 enum {
   IDLE_POLLS = 64,  /* without a message, between two looks at the clock */
@@ -42,7 +41,7 @@ static bool one_opens(void *arg, const char *device, char *why, size_t why_bytes
   trial *t = arg;
   t->asked = true;
   if (!t->api && !(t->api = hk_ibv_load(why, why_bytes))) return false;
-  return t->opened = t->opened || hk_ib_card_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
+  return t->opened = t->opened || hk_ibv_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
 }
 
 static bool ib_usable(char *why, size_t why_bytes) {
@@ -71,7 +70,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->scarce = hk_ib_memory_is_scarce();
   x->fifo_class = (int)hk_param_int(HK_P_IB_FIFO_TC);
   HK_TRY(hk_ib_gid_wishes(&x->wish), out);
-  x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ib_card_opens, (void *)(uintptr_t)x->api, why, sizeof why);
+  x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];
     bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;

@@ -56,10 +56,8 @@ typedef struct hk_ib_cq {
 
 typedef struct hk_ib_device {
   char name[HK_IB_NAME];
-  struct hk_ib_card *card; /* NULL: it has failed, and is closed */
-  hk_ibv_context *context; /* the card's */
+  hk_ibv_context *context; /* NULL: it has failed, and is closed */
   hk_ibv_pd *pd;
-  uint64_t heard;          /* of its events */
   hk_ibv_channel *channel; /* of completions, for threads that sleep; NULL: not available */
   hk_ib_cq cqs[HK_IB_CQS];
   int ncqs;

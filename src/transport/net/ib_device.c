@@ -9,20 +9,38 @@
 #include "../../base/log.h"
 #include "../../base/param.h"
 #include "ib.h"
-#include "ib_card.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 enum { MOST_FALLS = 6 };
 
+/* Keeps errno. */
+static void free_context(hk_ib_ctx *x, hk_ib_device *d) {
+  const int err = errno;
+  if (d->pd) x->api->dealloc_pd(d->pd);
+  if (d->context) x->api->close_device(d->context);
+  d->pd = NULL;
+  d->context = NULL;
+  errno = err;
+}
+
 /* Opens the device of this name; false with errno. */
 static bool open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
-  int flags;
-  d->card = hk_ib_card_open(x->api, name, false, &d->heard);
-  if (!d->card) return false;
-  d->context = d->card->context;
-  d->pd = d->card->pd;
-  d->max_wr = d->card->attr.max_qp_wr > 0 ? (uint32_t)d->card->attr.max_qp_wr : 128;
-  d->max_cqe = d->card->attr.max_cqe > 0 ? (uint32_t)d->card->attr.max_cqe : HK_IB_CQ_DEPTH;
+  int flags, n = 0;
+  hk_ibv_device_attr attr;
+  hk_ibv_device **list = x->api->get_device_list(&n);
+  errno = ENODEV; /* for a device that is not in the list */
+  for (int i = 0; i < n && !d->context; i++)
+    if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
+  if (d->context) d->pd = x->api->alloc_pd(d->context);
+  const bool open = d->pd && x->api->query_device(d->context, &attr) == 0;
+  if (!open) free_context(x, d);
+  /* Events are polled, never waited for. */
+  if (open && (flags = fcntl(d->context->async_fd, F_GETFL)) >= 0)
+    (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  if (list) x->api->free_device_list(list);
+  if (!open) return false;
+  d->max_wr = attr.max_qp_wr > 0 ? (uint32_t)attr.max_qp_wr : 128;
+  d->max_cqe = attr.max_cqe > 0 ? (uint32_t)attr.max_cqe : HK_IB_CQ_DEPTH;
   d->channel = x->api->create_comp_channel(d->context); /* without one, waiting threads poll */
   if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
     (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
@@ -49,10 +67,9 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
   if (d->channel) x->api->destroy_comp_channel(d->channel);
-  hk_ib_card_close(x->api, d->card);
+  free_context(x, d);
   d->ncqs = 0;
   d->channel = NULL;
-  d->card = NULL;
 }
 
 static hk_ib_cq *cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
@@ -200,7 +217,10 @@ hk_status hk_ib_handle_events(hk_ib_ctx *x) {
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
     hk_ibv_async_event e;
-    while (d->card && hk_ib_card_event(x->api, d->card, &d->heard, &e)) HK_OR_RETURN(handle(x, d, &e));
+    while (d->context && x->api->get_async_event(d->context, &e) == 0) {
+      x->api->ack_async_event(&e); /* before the queue of the event is destroyed */
+      HK_OR_RETURN(handle(x, d, &e));
+    }
   }
   return HK_OK;
 }
@@ -227,8 +247,8 @@ void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now) {
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
     if (!d->gone || now < d->retry_ns) continue;
-    if (d->card && is_used(x, d)) continue;
-    if (d->card) {
+    if (d->context && is_used(x, d)) continue;
+    if (d->context) {
       hk_ib_user_leave(x, d);
       hk_ib_device_close(x, d);
     }
@@ -241,7 +261,7 @@ bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   for (int i = 0; i < x->ndevices; i++) {
     hk_ib_device *d = &x->devices[i];
     fds[i] = (struct pollfd){.fd = -1};
-    if (!d->card) continue;
+    if (!d->context) continue;
     if (!d->channel) return false;
     fds[i] = (struct pollfd){.fd = d->channel->fd, .events = POLLIN};
     for (int k = 0; k < d->ncqs; k++) {
