@@ -34,11 +34,13 @@ typedef struct hk_net_used {
 } hk_net_used;
 
 typedef struct net_state {
-  hk_transport_state base; /* first: the caller holds a pointer to it */
+  union {
+    hk_transport_state base; /* the caller holds a pointer to it */
+    hk_net_common common;    /* deliver.c does */
+  };
   hk_net_used used[HK_NET_ACTIVE];
-  int nused;          /* 0: none works here, for the reason in `why` */
-  bool move_reported; /* a warning about a move to host memory has been logged */
-  net_names *names;   /* [nranks] of their providers; NULL before the exchange */
+  int nused;        /* 0: none works here, for the reason in `why` */
+  net_names *names; /* [nranks] of their providers; NULL before the exchange */
   char why[160];
 } net_state;
 
@@ -249,45 +251,6 @@ static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_devic
   HK_OR_RETURN(gpu->ops->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
   *payload = on_gpu(e);
   e->gpu = gpu;
-  return HK_OK;
-}
-
-/* Copies the payloads that the lane has filled already. Small ones go to their slots' headers, where host memory has
- * them. */
-static hk_status copy_filled(hk_net_end *e, char *to) {
-  hk_link *l = e->link;
-  hk_queue q = l->owner->env->gpu_queue;
-  /* relaxed: this thread, as the provider, writes it */
-  uint64_t k = atomic_load_explicit(&l->heads->value, memory_order_relaxed), end = k + l->mask + 1;
-  for (; k < end && hk_net_filled(e, k); k++) {
-    hk_slot *s = hk_net_slot(e, k);
-    if (!hk_link_on_gpu(l, s->bytes)) continue;
-    size_t at = (size_t)((uint32_t)k & l->mask) * l->slot_bytes;
-    void *place = s->bytes <= HK_SLOT_INLINE ? (void *)s->small : to + at;
-    HK_OR_RETURN(e->gpu->ops->copy(e->gpu, place, l->payload + at, s->bytes, q));
-  }
-  return e->gpu->ops->wait(e->gpu, q);
-}
-
-hk_status hk_net_move_to_host(hk_net_end *e, const char *why) {
-  hk_link *l = e->link;
-  net_state *s = (net_state *)l->owner;
-  int rank = s->base.env->rank;
-  char *host = l->payload ? e->host_payload : NULL; /* NULL: it has not grown yet */
-  bool sends = hk_link_sends((hk_link_kind)e->key.kind);
-  if (!l->gpu) return HK_OK;
-  if (sends && host) HK_OR_RETURN(copy_filled(e, host));
-  l->payload = host;
-  l->gpu = NULL;
-  if (why && !s->move_reported)
-    HK_WARN(
-        "rank %d: %s, though it accepted some in the trial: data passes through host memory on channel %d %s rank %d, "
-        "and perhaps on others (see NCCL_DEBUG=INFO)",
-        rank, why, e->key.channel, sends ? "to" : "from", e->key.peer);
-  else if (why)
-    HK_INFO(HK_SUB_NET, "rank %d: %s: data passes through host memory on channel %d %s rank %d", rank, why,
-            e->key.channel, sends ? "to" : "from", e->key.peer);
-  s->move_reported = s->move_reported || why;
   return HK_OK;
 }
 

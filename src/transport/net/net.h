@@ -87,6 +87,12 @@ typedef struct hk_net_provider {
 
 extern const hk_net_provider hk_net_ib, hk_net_socket;
 
+/* The beginning of the transport's state: the files below net.c know no more of it. */
+typedef struct hk_net_common {
+  hk_transport_state base;
+  bool move_reported; /* a warning about a move to host memory has been logged */
+} hk_net_common;
+
 /* ---- for a provider that cannot carry an end, of which no data has been moved yet ---- */
 /* Moves the end's payloads, and those that the lane has filled already, from the GPU's memory to host memory, because
  * no card accepts that memory; link->gpu becomes NULL, and the lane copies between GPU and FIFO from now on. `why` is
