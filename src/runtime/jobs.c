@@ -101,8 +101,11 @@ static void discard(ncclComm_t c) {
 /* After a blocking init: the caller gets no failed communicator, and none for a rank without color. Frees the job. */
 static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
-  free_how(&j->how);                                                   /* of one that did not run */
-  if (rc != HK_OK && j->started) hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
+  free_how(&j->how); /* of one that did not run */
+  if (rc != HK_OK && j->started) {
+    (void)hk_comm_verdict(j->comm);       /* writes the text */
+    hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
+  }
   if (rc != HK_OK || j->comm->nranks == 0) {
     __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as the caller had set it */
     discard(j->comm);
