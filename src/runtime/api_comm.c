@@ -284,12 +284,12 @@ HK_API(ncclResult_t, ncclCommShrink,
   HK_TRY(abort_parent ? hk_comm_check(comm, "ncclCommShrink") : hk_comm_check_parent(comm, "ncclCommShrink"), out);
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: newcomm is NULL");
-    goto out;
+    goto refuse;
   }
   *newcomm = NULL;
-  HK_TRY(check_excluded(comm, excludeRanksList, excludeRanksCount), out);
+  HK_TRY(check_excluded(comm, excludeRanksList, excludeRanksCount), refuse);
   if (abort_parent) {
-    HK_TRY(revoke(comm, "ncclCommShrink with NCCL_SHRINK_ABORT"), out);
+    HK_TRY(revoke(comm, "ncclCommShrink with NCCL_SHRINK_ABORT"), refuse);
   }
   how.exclude = malloc((size_t)excludeRanksCount * sizeof *how.exclude);
   if (!how.exclude) {
@@ -299,6 +299,8 @@ HK_API(ncclResult_t, ncclCommShrink,
   }
   memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
   return (ncclResult_t)init_child(comm, newcomm, config, comm->options.shrink_share, &how);
+refuse: /* this rank may have no right list, so that its call has only a number */
+  return (ncclResult_t)hk_group_unborn(&(hk_init){.parent = comm, .no_list = true}, rc);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }

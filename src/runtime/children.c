@@ -51,13 +51,17 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
   hk_status rc = hk_watch(w->c, waited_ns);
   if (rc == HK_OK) rc = parent_ended(w->how);
   if (rc == HK_OK && w->how->exclude) rc = hk_children_compare_lists(w);
-  return rc == HK_OK ? hk_children_check_failures(w) : rc;
+  if (rc == HK_OK) rc = hk_children_check_failures(w);
+  return rc == HK_OK && w->how->exclude ? hk_children_check_attempt(w) : rc;
 }
 
 /* Gives the child the name that its notices have. */
 static void name_child(hk_children_watch *w) {
+  if (w->how->shrink) snprintf(w->call, sizeof w->call, "n%llu", (unsigned long long)w->how->shrink);
   if (w->how->exclude)
     hk_children_begin_shrink(w);
+  else if (w->how->no_list)
+    snprintf(w->key, sizeof w->key, "%s", w->call);
   else
     snprintf(w->key, sizeof w->key, "s%llu", (unsigned long long)w->how->split);
 }
@@ -88,7 +92,10 @@ void hk_children_enter(hk_init *how) {
   if (!how->parent) return;
   atomic_fetch_add(&how->parent->health.inside, 1);
   how->turn = ++how->parent->order.children;
-  if (!how->exclude) how->split = ++how->parent->order.splits;
+  if (how->exclude || how->no_list)
+    how->shrink = ++how->parent->order.shrinks;
+  else
+    how->split = ++how->parent->order.splits;
 }
 
 void hk_children_leave(ncclComm_t parent) {
@@ -123,11 +130,12 @@ void hk_children_refuse(const hk_init *how) {
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   snprintf(text, sizeof text, "rank %d failed: %.1300s", how->parent->rank, cause);
   if (hk_children_turn(how) == HK_OK) {
+    how->parent->order.unlisted += how->no_list;
     name_child(&w);
     hk_children_note_own(&w, text);
     if (how->exclude)
       hk_children_announce(how->parent, &over);
-    else
+    else if (!how->no_list)
       hk_bootstrap_skip(how->parent->bootstrap);
   }
   hk_error_adopt(cause);
@@ -236,12 +244,10 @@ hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_option
   w->members = members;
   o->rank = c->rank;
   o->nranks = c->nranks;
-  if (how->exclude) {
-    child = (uint64_t)w->attempt << 32 | 0x80000000u;
-  } else {
-    child = how->split << 32 | (unsigned)how->color;
-  }
-  HK_TRY(hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o), out);
+  do {
+    child = how->exclude ? (uint64_t)w->attempt << 32 | 0x80000000u : how->split << 32 | (unsigned)how->color;
+    rc = hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o);
+  } while (rc != HK_OK && how->exclude && hk_children_catch_up(w));
 out:
   hk_bootstrap_begin(how->parent->bootstrap, HK_PHASE_IDLE, NULL);
   if (w->members != members) free(members);

@@ -13,9 +13,11 @@ typedef struct hk_children_watch {
   char hash[17];               /* of its list */
   uint32_t attempt;            /* with this list; 0: not begun */
   uint64_t differ_ns;          /* since when another member's list differs; 0: none does */
+  uint64_t behind_ns;          /* since when another member is in a later attempt; 0: none is */
   char verdict[HK_EVENT_TEXT]; /* that they differ; empty: there is none */
   /* Of the failures of others: */
   char key[40];      /* names the child in notices; empty: it has none */
+  char call[24];     /* of a shrink: names it by its number, for notices of ranks that have no list */
   int *members;      /* the ranks that make this child; NULL: not known yet */
   bool exchanging;   /* the parent's allgather has begun on this rank */
   uint64_t heard_ns; /* when the first notice of a failure was seen; 0: none was */

@@ -58,12 +58,18 @@ static bool is_member(const hk_children_watch *w, int rank) {
   return false;
 }
 
+/* The letters of the notice if it has that key, else NULL. */
+static const char *named(const hk_child_failure *f, const char *name) {
+  size_t length = strlen(name);
+  return length && strncmp(f->text + 1, name, length) == 0 && f->text[1 + length] == ' ' ? f->text + length + 2 : NULL;
+}
+
 /* The letters of the notice if it is about this child and ends it here, else NULL.  A split that a rank leaves before
  * its members are known is over for all ranks. */
 static const char *ends_child(const hk_children_watch *w, const hk_child_failure *f) {
-  size_t key = strlen(w->key);
-  const char *letters = f->text + 1 + key + 1;
-  if (!key || strncmp(f->text + 1, w->key, key) != 0 || f->text[1 + key] != ' ') return NULL;
+  const char *letters = named(f, w->key);
+  if (!letters) letters = named(f, w->call);
+  if (!letters) return NULL;
   return (letters[1] == BEFORE && !w->how->exclude) || is_member(w, f->rank) ? letters : NULL;
 }
 
@@ -94,6 +100,12 @@ static void note_failure(const hk_children_watch *w, char whose, const char *wor
 }
 
 void hk_children_note_own(const hk_children_watch *w, const char *words) { note_failure(w, OWN, words); }
+
+bool hk_children_has_failed(const hk_children_watch *w) {
+  char words[HK_EVENT_TEXT];
+  bool own;
+  return find_failure(w, &own, words);
+}
 
 hk_status hk_children_check_failures(void *watch) {
   hk_children_watch *w = watch;

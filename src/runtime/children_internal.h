@@ -18,6 +18,11 @@ void hk_children_keep_list(ncclComm_t parent, const hk_event *e); /* under healt
 void hk_children_free_lists(ncclComm_t parent);
 /* Announces this rank's list, and that its shrink is over: gives rc, or HK_ERR_USAGE if the lists differ. */
 void hk_children_begin_shrink(hk_children_watch *w);
+/* In waits: HK_ERR_REMOTE if a member has been in a later attempt with this list for a while: one of its calls was
+ * refused, and it cannot know the list that the others had. */
+hk_status hk_children_check_attempt(hk_children_watch *w);
+/* After the join has failed: true if a member is in a later attempt, to which this rank goes, too. */
+bool hk_children_catch_up(hk_children_watch *w);
 hk_status hk_children_end_shrink(hk_children_watch *w, hk_status rc);
 /* In waits: HK_ERR_USAGE if lists have differed for so long that no news is under way that would show that they do
  * not. */
@@ -28,6 +33,8 @@ void hk_children_keep_failure(ncclComm_t parent, const hk_event *e); /* under he
 void hk_children_free_failures(ncclComm_t parent);
 /* Reports that this rank has failed by itself. */
 void hk_children_note_own(const hk_children_watch *w, const char *words);
+/* Is there a notice that ends the making of this child? */
+bool hk_children_has_failed(const hk_children_watch *w);
 /* In waits: has another member failed?  `watch`: an hk_children_watch. */
 hk_status hk_children_check_failures(void *watch);
 /* After a failure: reports it to the members, and gives the one that all of them report. */

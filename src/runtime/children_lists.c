@@ -17,11 +17,13 @@ enum {
 };
 _Static_assert(HK_EVENT_TEXT == sizeof((hk_children_watch *)0)->verdict, "a notice holds a verdict");
 static const uint64_t DIFFER_NS = 3000000000u; /* for the news that a rank is in another shrink now */
+static const uint64_t BEHIND_NS = 200000000u;  /* for the news that the attempt has failed */
 
 typedef struct hk_notice {
   struct hk_notice *next;
   int rank;
   char text[HK_EVENT_TEXT];    /* the list of its shrink; empty: it is in none */
+  uint32_t attempt;            /* with that list */
   char verdict[HK_EVENT_TEXT]; /* its newest one: it may be in another shrink by the time that it is looked at */
 } hk_notice;
 
@@ -43,8 +45,11 @@ void hk_children_keep_list(ncclComm_t parent, const hk_event *e) {
   if (n && e->text[0] == HK_CHILDREN_DIFFERENT) {
     snprintf(n->verdict, sizeof n->verdict, "%s", e->text);
     n->text[0] = 0;
+  } else if (n && strnlen(e->text, sizeof e->text) <= TOKEN) {
+    n->text[0] = 0;
   } else if (n) {
-    snprintf(n->text, sizeof n->text, "%s", e->text);
+    n->attempt = (uint32_t)strtoul(e->text + HASH_DIGITS + 1, NULL, 16);
+    snprintf(n->text, sizeof n->text, "%.*s %s", HASH_DIGITS, e->text, e->text + TOKEN);
   }
 }
 
@@ -91,18 +96,27 @@ static hk_attempts *attempts_of(ncclComm_t parent, const char *hash) {
   return a;
 }
 
-void hk_children_begin_shrink(hk_children_watch *w) {
+/* Begins the next attempt with this list, whose number is at least `least`.  The calls that were refused here count,
+ * because the others have most likely made them with this list. */
+static void begin_attempt(hk_children_watch *w, uint32_t least) {
   hk_event e = {0};
+  char list[HK_EVENT_TEXT - TOKEN];
   ncclComm_t parent = w->how->parent;
-  list_words(w->how, e.text, sizeof e.text);
-  memcpy(w->hash, e.text, HASH_DIGITS);
+  list_words(w->how, list, sizeof list);
+  memcpy(w->hash, list, HASH_DIGITS);
   pthread_mutex_lock(&parent->health.lock);
   hk_attempts *a = attempts_of(parent, w->hash);
-  w->attempt = a ? ++a->n : 1;
+  w->attempt = (a ? a->n : 0) + 1 + parent->order.unlisted;
+  parent->order.unlisted = 0;
+  if (w->attempt < least) w->attempt = least;
+  if (a) a->n = w->attempt;
   pthread_mutex_unlock(&parent->health.lock);
   snprintf(w->key, sizeof w->key, "x%.16s:%08x", w->hash, w->attempt);
+  snprintf(e.text, sizeof e.text, "%.16s:%08x %s", w->hash, w->attempt, list + WORDS_AT);
   hk_children_announce(parent, &e);
 }
+
+void hk_children_begin_shrink(hk_children_watch *w) { begin_attempt(w, 1); }
 
 /* The notice of a member that stays, by our list, and whose list is not `than`: of the lowest such rank.  Under the
  * lock. */
@@ -170,6 +184,58 @@ static void judge(hk_children_watch *w, uint64_t long_ns) {
   if (other && !w->differ_ns) w->differ_ns = hk_now_ns();
   if (other && !w->verdict[0] && hk_now_ns() - w->differ_ns >= long_ns) pronounce(w, low, other);
   pthread_mutex_unlock(&parent->health.lock);
+}
+
+/* The newest attempt of a member with our list. */
+static uint32_t newest_attempt(const hk_children_watch *w) {
+  ncclComm_t parent = w->how->parent;
+  uint32_t newest = 0;
+  pthread_mutex_lock(&parent->health.lock);
+  for (const hk_notice *n = parent->order.notices; n; n = n->next)
+    if (memcmp(n->text, w->hash, HASH_DIGITS) == 0 && n->attempt > newest) newest = n->attempt;
+  pthread_mutex_unlock(&parent->health.lock);
+  return newest;
+}
+
+hk_status hk_children_check_attempt(hk_children_watch *w) {
+  if (w->c->bootstrap || newest_attempt(w) <= w->attempt) {
+    w->behind_ns = 0;
+    return HK_OK;
+  }
+  if (!w->behind_ns) w->behind_ns = hk_now_ns();
+  if (hk_now_ns() - w->behind_ns < BEHIND_NS) return HK_OK;
+  hk_error_adopt("a later attempt of this ncclCommShrink is under way"); /* no user sees this error */
+  return HK_ERR_REMOTE;
+}
+
+/* Is there an end of this attempt that is for the user? */
+static bool is_over(hk_children_watch *w) {
+  judge(w, DIFFER_NS);
+  return w->verdict[0] || hk_children_has_failed(w) || hk_children_parent_failed(w->how->parent) ||
+         atomic_load(&w->how->parent->health.closing) != HK_CLOSING_NO;
+}
+
+bool hk_children_catch_up(hk_children_watch *w) {
+  hk_health *h = &w->c->health;
+  const uint32_t newest = newest_attempt(w);
+  hk_wait_env env = {.spins = 0};
+  hk_waiter nap;
+  if (newest <= w->attempt) return false;
+  if (!w->behind_ns) w->behind_ns = hk_now_ns();
+  hk_wait_begin(&nap, &env);
+  while (!is_over(w) && hk_now_ns() - w->behind_ns < BEHIND_NS) (void)hk_wait_nap(&nap, -1, 1000 * 1000);
+  if (is_over(w)) return false;
+  pthread_mutex_lock(&h->lock);
+  const bool ours = atomic_load(&h->closing) == HK_CLOSING_NO && !atomic_load(&h->settled);
+  if (ours) { /* another member that was behind may have left the attempt first */
+    atomic_store(&h->failure, 0);
+    h->settle_ns = 0;
+  }
+  pthread_mutex_unlock(&h->lock);
+  if (!ours) return false;
+  w->behind_ns = 0;
+  begin_attempt(w, newest);
+  return true;
 }
 
 static hk_status compare_lists(hk_children_watch *w, uint64_t long_ns) {

@@ -80,6 +80,8 @@ typedef struct hk_comm_order {
   _Atomic(uint64_t) issued;  /* turns given to batches */
   _Atomic(uint64_t) served;  /* turns that have ended */
   uint64_t children, splits; /* number of children and of splits begun; all ranks have the same number of splits */
+  uint64_t shrinks;          /* the same of shrinks; a rank that others excluded from one has a lower number */
+  uint32_t unlisted;         /* shrinks refused here since the last one with a list */
   _Atomic(uint64_t) children_over;
   struct hk_notice *notices;         /* under health.lock, children_lists.c: what ranks exclude in shrinks under way */
   struct hk_attempts *attempts;      /* the same: how often each list was received */
@@ -229,9 +231,11 @@ typedef struct hk_init {
   ncclComm_t parent; /* split, shrink */
   uint64_t turn;     /* number of the child among the parent's on this rank, from 1 */
   uint64_t split;    /* number of the split among the parent's, from 1, on all ranks */
+  uint64_t shrink;   /* the same of a shrink, on all ranks that took part in the same ones */
   int color, key;
   int *exclude;
   int nexclude;
+  bool no_list; /* a shrink that is refused: `exclude` is NULL */
   /* ncclCommGrow: with a parent, `ids` is this rank's own id or NULL; without a parent, this is a new rank */
   bool grows;
 } hk_init;

@@ -419,6 +419,62 @@ static int wrong_on_one(ncclComm_t c, int rank, int n, void *arg) {
 START_TEST(wrong_arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_on_one, &_i), 0); }
 END_TEST
 
+/* The same for a shrink: a rank without a right list names its call by its number alone. */
+static int wrong_list(ncclComm_t c, int rank, int n, void *arg) {
+  enum { OUTSIDE, TWICE, ALL, ITSELF, NO_LIST, NO_HANDLE_GIVEN, GROUPED, SOME, ALL_RANKS, OVER_AND_OVER, CASES };
+  static const char *const words[CASES] = {
+      "99 is not a rank", "3 is named twice", "4 ranks to exclude", "rank 1 is to be excluded", "1 ranks to exclude",
+      "newcomm is NULL",  "99 is not a rank", "99 is not a rank",   "99 is not a rank",         "99 is not a rank"};
+  int right[] = {n - 1, 99}, twice[] = {n - 1, n - 1}, all[] = {0, 1, 2, 3}, itself[] = {1}, faults = 0;
+  ncclComm_t child = NULL;
+  (void)arg;
+  if (rank == n - 1) return 0;
+  for (int what = 0; what < CASES && !faults; what++) {
+    const bool wrong = rank == 1 || (what == SOME && rank == 2) || what == ALL_RANKS;
+    int *list = !wrong ? right : what == TWICE ? twice : what == ALL ? all : what == ITSELF ? itself : right;
+    int count = !wrong || what == ITSELF || what >= NO_LIST ? 1 : what == ALL ? n : 2;
+    if (wrong && what >= GROUPED) count = 2;
+    if (wrong && what == NO_LIST) list = NULL;
+    for (int i = 0; i < (what == OVER_AND_OVER ? 3 : 1); i++) {
+      if (what == GROUPED) faults += RANK_CHECK(ncclGroupStart());
+      ncclResult_t rc =
+          ncclCommShrink(c, list, count, wrong && what == NO_HANDLE_GIVEN ? NULL : &child, NULL, NCCL_SHRINK_DEFAULT);
+      if (what == GROUPED) rc = ncclGroupEnd();
+      faults += code_is(words[what], rc, wrong ? ncclInvalidArgument : ncclRemoteError, words[what]);
+      if (!wrong) faults += code_is(words[what], rc, ncclRemoteError, "rank 1 failed: ncclCommShrink: ");
+    }
+    faults += RANK_CHECK(ncclCommShrink(c, right, 1, &child, NULL, NCCL_SHRINK_DEFAULT));
+    if (!faults) faults += child_works(child, n - 1);
+  }
+  return faults;
+}
+
+/* Ranks that were refused at different times meet the others all the same. */
+static int late_lists(ncclComm_t c, int rank, int n, void *arg) {
+  int right[] = {n - 1, 99}, faults = 0;
+  ncclComm_t child = NULL;
+  (void)arg;
+  if (rank == n - 1) return 0;
+  for (int i = 0; i < 4 && !faults; i++) {
+    if (rank == 0) usleep(400 * 1000); /* the others are in their next call by then */
+    ncclResult_t rc = ncclCommShrink(c, right, rank ? 2 : 1, &child, NULL, NCCL_SHRINK_DEFAULT);
+    faults += code_is("late", rc, rank ? ncclInvalidArgument : ncclRemoteError, "99 is not a rank");
+    faults += RANK_CHECK(ncclCommShrink(c, right, 1, &child, NULL, i == 3 ? NCCL_SHRINK_ABORT : NCCL_SHRINK_DEFAULT));
+    if (!faults) faults += child_works(child, n - 1);
+  }
+  return faults;
+}
+
+START_TEST(wrong_lists) {
+  ck_assert_int_eq(ranks_as_threads(4, wrong_list, NULL), 0);
+  ck_assert_int_eq(ranks_as_threads(5, late_lists, NULL), 0);
+#ifndef __SANITIZE_THREAD__
+  ck_assert_int_eq(ranks_as_processes(4, wrong_list, NULL), 0);
+  ck_assert_int_eq(ranks_as_processes(5, late_lists, NULL), 0);
+#endif
+}
+END_TEST
+
 /* A rank gives up a split that others come to later: they learn of it, and the parent makes the next child. */
 static int split_given_up(ncclComm_t c, int rank, int n, void *arg) {
   ncclComm_t child;
@@ -557,6 +613,7 @@ int main(void) {
   tcase_add_test(t, shrinks_that_differ);
   tcase_add_test(t, children_at_once);
   tcase_add_loop_test(t, wrong_arguments, 0, WRONGS);
+  tcase_add_test(t, wrong_lists);
   tcase_add_test(t, splits_that_fail);
   tcase_add_test(t, destroy_of_init);
   tcase_add_test(t, abort_of_one_init);

@@ -191,7 +191,7 @@ static void shrinks(void) {
 /* A rank is in a shrink with the list of which all digits are `digit`; 0: in none. */
 static void give_list(int rank, char digit) {
   hk_event e = {.rank = rank};
-  if (digit) memset(e.text, digit, 16), snprintf(e.text + 16, sizeof e.text - 16, " list %c", digit);
+  if (digit) memset(e.text, digit, 16), snprintf(e.text + 16, sizeof e.text - 16, ":00000001 list %c", digit);
   hk_children_heard(&parent, &e);
 }
 
