@@ -13,8 +13,9 @@ typedef enum hk_event_kind {
   HK_EVENT_VERDICT, /* the ranks' calls do not match; code and text say how; `rank`: the one that differs */
   HK_EVENT_SUSPECT, /* there is trouble with the rank, whose cause may not be known yet */
   HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
-  /* a notice about a child: the rank begins or ends a shrink, or fails in making a child. `code` is the number of the
-   * rank's notice; children.c reads the text. The bootstrap's collectives go on. */
+  /* a notice about a child: the rank begins or ends a shrink, or fails in making a child; or the rank's call of another
+   * kind that all ranks make was refused. `code` is the number of the rank's notice; children.c reads the text. The
+   * bootstrap's collectives go on. */
   HK_EVENT_SHRINK,
   HK_EVENT_LINK, /* the control connection between `rank` and the higher `from` is lost; both processes run */
   HK_EVENT_KINDS

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"
+#include "../boot/bootstrap.h"
+#include "children.h"
 
 struct hk_act {
   pthread_t thread;
@@ -16,6 +18,60 @@ struct hk_act {
   char text[HK_ERROR_TEXT];
   hk_act *next;
 };
+
+/* ---- all ranks take part, or none ---- */
+
+typedef struct agreeing {
+  ncclComm_t comm;
+  char call[24];
+  bool refused;
+} agreeing;
+
+static void name_act(char *call, size_t bytes, uint64_t number) {
+  snprintf(call, bytes, "a%llu", (unsigned long long)number);
+}
+
+static hk_status check_refusals(void *arg) {
+  agreeing *a = arg;
+  char words[HK_EVENT_TEXT];
+  a->refused = hk_children_refused_call(a->comm, a->call, words);
+  return a->refused ? HK_FAIL(HK_ERR_REMOTE, "%s", words) : HK_OK;
+}
+
+hk_status hk_act_agree(ncclComm_t c, const char *who) {
+  hk_status rc = HK_OK;
+  agreeing a = {.comm = c};
+  char *rows = calloc((size_t)c->nranks, 1);
+  name_act(a.call, sizeof a.call, ++c->order.acts);
+  if (!rows) {
+    rc = HK_FAIL_ERRNO("no memory for %s of %d ranks", who, c->nranks);
+    goto out;
+  }
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
+  hk_bootstrap_also(c->bootstrap, check_refusals, &a);
+  rc = hk_bootstrap_allgather(c->bootstrap, rows, 1);
+  hk_bootstrap_also(c->bootstrap, NULL, NULL);
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
+out:
+  free(rows);
+  return a.refused ? rc : hk_comm_failed(c, rc);
+}
+
+/* Counts an act in which this rank does not take part. */
+static void pass(ncclComm_t c) {
+  if (!c->bootstrap) return;
+  c->order.acts++;
+  hk_bootstrap_skip(c->bootstrap);
+}
+
+void hk_act_refuse(ncclComm_t c) {
+  char call[24];
+  name_act(call, sizeof call, c->order.acts + 1);
+  hk_children_refuse_call(c, call);
+  pass(c);
+}
+
+/* ---- runs ---- */
 
 hk_status hk_act_now(ncclComm_t c, hk_act_run *run, void *arg) {
   atomic_fetch_add(&c->health.inside, 1); /* an abort waits until this thread has left */
@@ -40,8 +96,12 @@ hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run, void *arg) {
 
 static void *in_thread(void *arg) {
   hk_act *first = arg;
-  for (hk_act *a = first; a && first->status == HK_OK; a = a->next) {
+  for (hk_act *a = first; a; a = a->next) {
     if (a->comm != first->comm) continue;
+    if (first->status != HK_OK) {
+      pass(a->comm); /* all ranks do: the one before has failed on all of them */
+      continue;
+    }
     first->status = hk_act_now(a->comm, a->run, a->arg);
     a->arg = NULL;
   }
@@ -80,6 +140,13 @@ hk_status hk_acts_run(hk_act *list) {
     hk_error_adopt(a->text); /* logged by its own thread */
   }
   return first;
+}
+
+void hk_acts_refuse(hk_act *list) {
+  for (const hk_act *a = list; a; a = a->next)
+    if (a->comm->bootstrap && atomic_load(&a->comm->magic) == HK_COMM_LIVE && !atomic_load(&a->comm->health.failure) &&
+        atomic_load(&a->comm->health.closing) == HK_CLOSING_NO)
+      hk_act_refuse(a->comm);
 }
 
 void hk_acts_drop(hk_act **list) {

@@ -12,8 +12,16 @@ typedef hk_status hk_act_run(ncclComm_t c, void *arg);
 hk_status hk_act_now(ncclComm_t c, hk_act_run *run, void *arg);
 /* Appends to the list, which keeps the communicator's memory. */
 hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run, void *arg);
+/* First in each `run`: waits until all ranks are in the act.  HK_ERR_REMOTE, and the communicator stays as it is, if
+ * the act was refused on another rank: its cause.  Another failure ends the communicator. */
+hk_status hk_act_agree(ncclComm_t c, const char *who);
+/* Instead of an act that is refused on this rank for the cause in the thread's error, which stays: the others, which
+ * are in the act or come to it, get the cause. */
+void hk_act_refuse(ncclComm_t c);
 /* Runs the list: those of one communicator in their order, and communicators at the same time, as the ranks of one
  * thread wait for each other.  The first error. */
 hk_status hk_acts_run(hk_act *list);
+/* The group fails before they run: refuses all. */
+void hk_acts_refuse(hk_act *list);
 void hk_acts_drop(hk_act **list); /* frees it, run or not */
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory and windows in the API, and the addresses of windows for kernels of users. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 #include "../base/fork.h"
@@ -7,6 +8,7 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "api.h"
+#include "children.h"
 #include "group.h"
 #include "registration.h"
 #include "rma.h"
@@ -173,6 +175,7 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
   const hk_window_ops *ops = c->backend->windows;
   hk_registration *w = &a->window;
   void *handle = NULL;
+  HK_OR_RETURN(hk_act_agree(c, "ncclCommWindowRegister"));
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclCommWindowRegister");
   hk_status rc = ops->add(c, w->base, w->bytes, w->flags, &w->symmetric);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
@@ -182,14 +185,55 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
   rc = add(w, &handle);
   if (rc != HK_OK) ops->drop(c, w->symmetric);
   *a->out = handle;
+  return hk_comm_failed(c, rc); /* the other ranks have the window */
+}
+
+/* On host memory ranks do not wait for each other.  A window that is refused has its number all the same, and the
+ * others learn that this rank has none. */
+static void name_window(char *call, size_t bytes, uint64_t number) {
+  snprintf(call, bytes, "w%llu", (unsigned long long)number);
+}
+
+bool hk_registration_refused(ncclComm_t c, uint64_t number, char words[HK_EVENT_TEXT]) {
+  char call[24];
+  name_window(call, sizeof call, number);
+  return hk_children_refused_call(c, call, words);
+}
+
+static void refuse_here(ncclComm_t c, int flags) {
+  char call[24];
+  if (!(flags & NCCL_WIN_COLL_SYMMETRIC)) return;
+  pthread_mutex_lock(&c->health.lock);
+  name_window(call, sizeof call, c->windows + 1);
+  pthread_mutex_unlock(&c->health.lock);
+  /* Before the number counts: until then a put of another rank waits. */
+  if (atomic_load(&c->health.progress) == HK_OK) hk_children_refuse_call(c, call);
+  pthread_mutex_lock(&c->health.lock);
+  c->windows++;
+  pthread_mutex_unlock(&c->health.lock);
+}
+
+static hk_status add_here(const hk_registration *window, ncclWindow_t *win) {
+  hk_status rc = HK_OK;
+  ncclComm_t c = window->comm;
+  char words[HK_EVENT_TEXT];
+  void *handle = NULL;
+  size_t bytes;
+  HK_TRY(add(window, &handle), out);
+  uint64_t number = hk_registration_number(c, handle, &bytes);
+  if (number && hk_registration_refused(c, number, words)) {
+    (void)drop("ncclCommWindowRegister", c, handle);
+    return HK_FAIL(HK_ERR_REMOTE, "%s", words);
+  }
+  *win = handle;
+  return HK_OK;
+out:
+  refuse_here(c, window->flags);
   return rc;
 }
 
 static hk_status check_window(ncclComm_t c, const void *buff, size_t size, const ncclWindow_t *win, int flags) {
   const int known = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | NCCL_WIN_GIN_ONLY; /* there is no CFT */
-  hk_status rc = c && c->backend && c->backend->windows ? hk_comm_check_usable(c, "ncclCommWindowRegister")
-                                                        : hk_comm_check(c, "ncclCommWindowRegister");
-  if (rc != HK_OK) return rc;
   if (!win || !buff || !size)
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %s",
                    !win    ? "win is NULL: it gets the window"
@@ -211,12 +255,20 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
        (ncclComm_t comm, void *buff, size_t size, ncclWindow_t *win, int winFlags)) {
   HK_UNCANCELLED;
   if (win) *win = NULL;
-  hk_status rc = check_window(comm, buff, size, win, winFlags);
+  const bool together = comm && comm->backend && comm->backend->windows;
+  hk_status rc = together ? hk_comm_check_usable(comm, "ncclCommWindowRegister")
+                          : hk_comm_check(comm, "ncclCommWindowRegister");
   if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);
+  rc = check_window(comm, buff, size, win, winFlags);
+  if (rc != HK_OK && together) return (ncclResult_t)hk_group_refuse_act(comm, rc);
+  if (rc != HK_OK) {
+    refuse_here(comm, winFlags);
+    return (ncclResult_t)hk_group_remember(rc);
+  }
   const hk_registration window = {.comm = comm, .base = buff, .bytes = size, .flags = winFlags, .is_window = true};
-  if (!comm->backend->windows) return (ncclResult_t)add(&window, (void **)win);
+  if (!together) return (ncclResult_t)add_here(&window, win);
   registering *a = malloc(sizeof *a);
-  if (!a) return (ncclResult_t)hk_group_remember(hk_comm_failed(comm, HK_FAIL_ERRNO("no memory for a window")));
+  if (!a) return (ncclResult_t)hk_group_refuse_act(comm, HK_FAIL_ERRNO("no memory for a window"));
   *a = (registering){window, win};
   return (ncclResult_t)hk_group_submit_act(comm, map_and_add, a);
 }

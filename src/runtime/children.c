@@ -15,9 +15,11 @@ bool hk_children_excludes(const hk_init *how, int rank) {
 void hk_children_announce(ncclComm_t parent, hk_event *e) {
   e->kind = HK_EVENT_SHRINK;
   e->rank = parent->rank;
+  pthread_mutex_lock(&parent->order.announcing);
   e->code = (int32_t)++parent->order.announced;
   hk_children_heard(parent, e);
   hk_bootstrap_announce(parent->bootstrap, e);
+  pthread_mutex_unlock(&parent->order.announcing);
 }
 
 void hk_children_heard(ncclComm_t parent, const hk_event *e) {

@@ -48,6 +48,11 @@ hk_status hk_children_exchange(hk_children_watch *w, void *rows, size_t row_byte
 /* grow.c: joins on a rank of the parent.  HK_ERR_USAGE if the ranks give different sizes, or if not exactly one has an
  * id. */
 hk_status hk_children_grow(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
+/* A call that all ranks make, but no child, was refused on this rank for the cause in the thread's error, which stays:
+ * the others get it.  `call`: a letter of its kind, and a number that is the same on all ranks. */
+void hk_children_refuse_call(ncclComm_t c, const char *call);
+/* True if that was refused on another rank: the words say where and why. */
+bool hk_children_refused_call(ncclComm_t c, const char *call, char words[HK_EVENT_TEXT]);
 /* On the service thread: another rank is in a shrink, or has failed in making a child. */
 void hk_children_heard(ncclComm_t parent, const hk_event *e);
 void hk_children_free(ncclComm_t parent);

@@ -92,6 +92,29 @@ static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EV
   return rank >= 0;
 }
 
+void hk_children_refuse_call(ncclComm_t c, const char *call) {
+  char cause[HK_ERROR_TEXT];
+  hk_event e = {0};
+  snprintf(cause, sizeof cause, "%s", hk_last_error());
+  snprintf(e.text, sizeof e.text, "%c%s %c%crank %d failed: %.1300s", HK_CHILDREN_FAILED, call, OWN, BEFORE, c->rank,
+           cause);
+  hk_children_announce(c, &e);
+  hk_error_adopt(cause);
+}
+
+bool hk_children_refused_call(ncclComm_t c, const char *call, char words[HK_EVENT_TEXT]) {
+  int rank = -1;
+  pthread_mutex_lock(&c->health.lock);
+  for (const hk_child_failure *f = c->order.failures; f; f = f->next) {
+    const char *letters = f->rank == c->rank ? NULL : named(f, call);
+    if (!letters || (rank >= 0 && f->rank > rank)) continue;
+    rank = f->rank;
+    snprintf(words, HK_EVENT_TEXT, "%s", letters + 2);
+  }
+  pthread_mutex_unlock(&c->health.lock);
+  return rank >= 0;
+}
+
 static void note_failure(const hk_children_watch *w, char whose, const char *words) {
   hk_event e = {0};
   snprintf(e.text, sizeof e.text, "%c%s %c%c%.1400s", HK_CHILDREN_FAILED, w->key, whose, w->members ? AFTER : BEFORE,

@@ -50,6 +50,7 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   c->backend = hk_backend_choose(&c->device);
   c->lsa.ranks = 1;
   pthread_mutex_init(&c->health.lock, NULL);
+  pthread_mutex_init(&c->order.announcing, NULL);
   atomic_store(&c->health.progress, HK_IN_PROGRESS);
   c->wait = (hk_wait_env){.failure = &c->health.failure, .check = hk_watch, .arg = c, .spins = 30};
   *out = c;
@@ -90,6 +91,7 @@ void hk_comm_release(ncclComm_t c) {
   if (!old) return;
   /* A call of another thread that the abort overtook may have asked for the communicator's failure until now. */
   pthread_mutex_destroy(&old->health.lock);
+  pthread_mutex_destroy(&old->order.announcing);
   hk_rma_free(old->rma);
   free(old);
 }

@@ -86,7 +86,9 @@ typedef struct hk_comm_order {
   struct hk_notice *notices;         /* under health.lock, children_lists.c: what ranks exclude in shrinks under way */
   struct hk_attempts *attempts;      /* the same: how often each list was received */
   struct hk_child_failure *failures; /* the same: the errors that children failed with */
+  pthread_mutex_t announcing;        /* others drop a notice with a lower number than the one before */
   uint32_t announced;
+  uint64_t acts;                 /* number of acts begun (acts.h); all ranks have the same */
   const void *looked_at[2];      /* the last buffers received into and sent from: known to be host memory */
   const struct hk_call *current; /* for reports; NULL between operations */
   const struct hk_exec *exec;

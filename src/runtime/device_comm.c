@@ -242,6 +242,7 @@ static hk_status create(ncclComm_t c, void *arg) {
   char *multimem = NULL;
   void *table = NULL;
   bool agreed = true; /* what CUDA lacks on one rank all ranks know */
+  HK_OR_RETURN(hk_act_agree(c, "ncclDevCommCreate"));
   struct hk_device_comm *d = calloc(1, sizeof *d);
   const size_t bytes = arrange(a, c->lsa.ranks, false);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclDevCommCreate");
@@ -285,13 +286,15 @@ HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t
   if (!reqs || !out) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: requirements %p, device communicator %p", (const void *)reqs,
                  (void *)out);
-    goto out;
+    goto refuse;
   }
-  HK_TRY(read_requirements(reqs, &r, &layout), out);
-  HK_TRY(check(c, &r), out);
+  HK_TRY(read_requirements(reqs, &r, &layout), refuse);
+  HK_TRY(check(c, &r), refuse);
   creating *a = copy_of(&r, layout, out);
   if (a) return (ncclResult_t)hk_group_submit_act(c, create, a);
-  rc = hk_comm_failed(c, HK_FAIL_ERRNO("no memory for a device communicator")); /* the other ranks wait */
+  rc = HK_FAIL_ERRNO("no memory for a device communicator");
+refuse:
+  return (ncclResult_t)hk_group_refuse_act(c, rc);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }

@@ -163,6 +163,12 @@ hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
   return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run, arg)) : hk_act_now(c, run, arg);
 }
 
+hk_status hk_group_refuse_act(ncclComm_t c, hk_status rc) {
+  (void)hk_group_remember(rc);
+  if (group.depth == 0 || hk_acts_add(&group.acts, c, NULL, NULL) != HK_OK) hk_act_refuse(c);
+  return rc;
+}
+
 static __attribute__((noinline)) hk_status make_room(hk_group *g, const hk_call *call) {
   size_t room = g->room ? 2 * g->room : FIRST_ROOM;
   hk_call *more = realloc(g->calls, room * sizeof *more);
@@ -321,6 +327,7 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   g->ncalls = g->room = 0;
   if (rc != HK_OK) {
     hk_jobs_refuse(&g->jobs); /* if one call of a group is wrong, none begins */
+    hk_acts_refuse(g->acts);
     hk_group_fail_calls(calls, n, rc);
   } else if (g->jobs.first)
     rc = hk_jobs_run(&g->jobs);

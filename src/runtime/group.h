@@ -31,6 +31,9 @@ bool hk_group_drop(ncclComm_t c, const char *who);
 hk_status hk_group_remember(hk_status rc);
 /* Runs it now, or at the end of the thread's group, together with the group's others and before its calls (acts.h). */
 hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg);
+/* An act is refused here, for `rc`: the other ranks get the thread's error.  In a group at its end, as its number
+ * follows the order of the calls. */
+hk_status hk_group_refuse_act(ncclComm_t c, hk_status rc);
 /* After its calls were queued a communicator may have ended, or the process may have been forked: HK_ERR_USAGE. */
 hk_status hk_group_still_there(ncclComm_t c);
 hk_status hk_group_start(void);

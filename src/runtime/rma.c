@@ -21,6 +21,7 @@
 #include "watch.h"
 
 enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
+static const uint64_t NEWS_NS = 200000000u; /* for the notice of a window that was refused */
 
 /* The signal table, in memory that other processes can map. The counters of each rank have cache lines of their own. */
 typedef struct table {
@@ -317,6 +318,17 @@ static void show_again(const hk_call *call, const hk_call *before) {
 }
 
 static hk_status is_gone(const hk_call *call, uint64_t number) {
+  char words[HK_EVENT_TEXT];
+  const uint64_t until = hk_now_ns() + NEWS_NS;
+  hk_wait_env env = {.spins = 0};
+  bool refused_there;
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  while (!(refused_there = hk_registration_refused(call->comm, number, words)) && hk_now_ns() < until)
+    (void)hk_wait_nap(&w, -1, NAP_NS);
+  if (refused_there)
+    return HK_FAIL(HK_ERR_USAGE, "rank %d puts to window %llu, which rank %d does not have: %s", call->comm->rank,
+                   (unsigned long long)number, call->root, words);
   return HK_FAIL(HK_ERR_USAGE,
                  "rank %d puts to window %llu of rank %d, which has deregistered it: a window must stay registered "
                  "until all puts to it have arrived",

@@ -8,8 +8,10 @@
 static hk_status change(ncclComm_t c, bool suspend) {
   hk_status rc = HK_OK;
   const hk_backend *b = c->backend;
+  const char *who = suspend ? "ncclCommSuspend" : "ncclCommResume";
+  HK_OR_RETURN(hk_act_agree(c, who));
   /* All ranks are in the call: none of them uses another one's memory any more, or before it is there. */
-  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, suspend ? "ncclCommSuspend" : "ncclCommResume");
+  hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
   if (suspend && b->drain) b->drain(c);
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
   if (b->suspend) HK_TRY(suspend ? b->suspend(c) : b->resume(c), out);
@@ -28,10 +30,9 @@ static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_ru
   if (atomic_load(&c->health.suspended) != suspended) {
     rc = HK_FAIL(HK_ERR_USAGE, "%s: the communicator (rank %d of %d) is %s already", who, c->rank, c->nranks,
                  suspended ? "active" : "suspended");
-    goto out;
+    return hk_group_refuse_act(c, rc);
   }
-  rc = hk_group_submit_act(c, run, NULL);
-  return rc;
+  return hk_group_submit_act(c, run, NULL);
 out:
   return hk_group_remember(rc);
 }

@@ -304,25 +304,30 @@ static void kept(place *p) {
 START_TEST(suspended) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, kept), 0); }
 END_TEST
 
+/* Both ranks make the call: it counts on all ranks, right or wrong. */
+#define BOTH_REFUSE(at, bytes, win, flags)                                                                             \
+  for (int r = 0; r < 2; r++)                                                                                          \
+  ck_assert_int_eq(ncclCommWindowRegister(p->g.comm[r], at, bytes, win, flags), ncclInvalidArgument)
 static void wrong(place *p) {
   ncclComm_t c = p->g.comm[0];
   ncclWindow_t win = (ncclWindow_t)(void *)p;
   void *at;
   char other;
   alloc_all(p, regions, WINDOW);
-  ck_assert_int_eq(ncclCommWindowRegister(c, NULL, WINDOW, &win, 0), ncclInvalidArgument);
+  BOTH_REFUSE(NULL, WINDOW, &win, 0);
   ck_assert_ptr_null(win);
-  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 0, &win, 0), ncclInvalidArgument);
-  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory + 1, 8, &win, 0), ncclInvalidArgument);
-  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 8, NULL, 0), ncclInvalidArgument);
-  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 8, &win, 5), ncclInvalidArgument);
-  ck_assert_int_eq(ncclCommWindowRegister(c, regions[0].memory, 8, &win, NCCL_WIN_CFT_COUNTED), ncclInvalidArgument);
+  BOTH_REFUSE(regions[0].memory, 0, &win, 0);
+  BOTH_REFUSE(regions[0].memory + 1, 8, &win, 0);
+  BOTH_REFUSE(regions[0].memory, 8, NULL, 0);
+  BOTH_REFUSE(regions[0].memory, 8, &win, 5);
+  BOTH_REFUSE(regions[0].memory, 8, &win, NCCL_WIN_CFT_COUNTED);
   /* none of a group runs if one of its calls is wrong */
   OK_NCCL(ncclGroupStart());
-  OK_NCCL(ncclCommWindowRegister(c, regions[0].memory, WINDOW, &win, 0));
-  ck_assert_int_eq(ncclCommWindowRegister(c, NULL, 8, &win, 0), ncclInvalidArgument);
+  for (int r = 0; r < 2; r++)
+    OK_NCCL(ncclCommWindowRegister(p->g.comm[r], regions[r].memory, WINDOW, &regions[r].win, 0));
+  BOTH_REFUSE(NULL, 8, &win, 0);
   ck_assert_int_eq(ncclGroupEnd(), ncclInvalidArgument);
-  ck_assert_ptr_null(win);
+  ck_assert(!win && !regions[0].win && !regions[1].win);
 
   register_all(p, regions, 0, NCCL_WIN_GIN_ONLY);
   ck_assert_int_eq(ncclGetLsaDevicePointer(regions[0].win, 0, 0, &at), ncclInvalidUsage);
@@ -349,6 +354,32 @@ static void wrong(place *p) {
   ck_assert_int_eq(ncclGetLsaDevicePointer(win, 0, 0, &at), ncclInvalidArgument);
   OK_NCCL(ncclCommWindowDeregister(c, NULL));
 }
+/* A window that is refused on one rank, alone and in a group: the others get the cause, and the next one is right. */
+static void refused_on_one(place *p) {
+  ncclComm_t c = p->g.comm[p->first];
+  const int r = p->first;
+  ncclWindow_t win[2];
+  alloc_all(p, regions, WINDOW);
+  for (int i = 0; i < 4; i++) {
+    const size_t bytes = r == 1 ? 0 : WINDOW;
+    if (i % 2) {
+      OK_NCCL(ncclGroupStart());
+      OK_NCCL(ncclCommWindowRegister(c, regions[r].memory, WINDOW, &win[0], NCCL_WIN_COLL_SYMMETRIC));
+    }
+    ncclResult_t rc = ncclCommWindowRegister(c, regions[r].memory, bytes, &win[1], NCCL_WIN_COLL_SYMMETRIC);
+    if (i % 2) rc = ncclGroupEnd();
+    ck_assert_int_eq(rc, r == 1 ? ncclInvalidArgument : ncclRemoteError);
+    ck_assert_msg(
+        strstr(ncclGetLastError(NULL), r == 1 ? "size is 0" : "rank 1 failed: ncclCommWindowRegister: size is 0"), "%s",
+        ncclGetLastError(NULL));
+    ck_assert(!win[1] && !(i % 2 && win[0]));
+    register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
+    all_write(p, regions, 0);
+    deregister_all(p, regions, false);
+  }
+}
+START_TEST(refused) { ck_assert_int_eq(run_processes(3, 1, 8, 1, refused_on_one), 0); }
+END_TEST
 START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 END_TEST
 
@@ -413,6 +444,7 @@ int main(void) {
   tcase_set_timeout(t, 100);
   tcase_add_loop_test(t, windows, 0, 5);
   tcase_add_test(t, small);
+  tcase_add_test(t, refused);
   tcase_add_test(t, lowest_place);
   tcase_add_loop_test(t, shared_gpu, 0, 2);
   tcase_add_loop_test(t, come_and_go, 0, 2);

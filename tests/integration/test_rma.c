@@ -224,6 +224,37 @@ static int streams(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
+/* A window that is refused on one rank alone: the others hear of it when they register theirs or put to it, and the
+ * next window has the same number on all ranks. */
+static int refused_window(ncclComm_t c, int rank, int n, void *arg) {
+  const setting *s = arg;
+  int faults = 0;
+  for (int i = 0; i < 4; i++) {
+    const char *cause = i % 2 ? "buff is NULL" : "size is 0";
+    const int right = (rank + 1) % n, left = (rank + n - 1) % n;
+    char *memory = aligned_alloc(4096, 4096), x[16] = {0};
+    ncclWindow_t win = NULL;
+    window w;
+    if (i >= 2 && rank == 0) usleep(100 * 1000); /* the others have registered theirs, or have heard */
+    if (i >= 2 && rank == 1) usleep(50 * 1000);
+    ncclResult_t rc = ncclCommWindowRegister(c, rank == 1 && i % 2 ? NULL : memory, rank == 1 && !(i % 2) ? 0 : 4096,
+                                             &win, NCCL_WIN_COLL_SYMMETRIC);
+    if (rank == 1) IS(rc == ncclInvalidArgument && strstr(ncclGetLastError(NULL), cause));
+    if (rank != 1 && rc == ncclSuccess) rc = ncclPutSignal(x, 16, ncclInt8, 1, win, 0, 0, 0, 0, c, NULL);
+    if (rank != 1) IS(rc == ncclRemoteError || rc == ncclInvalidUsage);
+    if (rank != 1) IS(strstr(ncclGetLastError(NULL), "rank 1 failed: ncclCommWindowRegister: ") != NULL);
+    if (rank != 1) IS(strstr(ncclGetLastError(NULL), cause) != NULL);
+    faults += open_window(c, WINDOW, s->plain, &w);
+    faults += RANK_CHECK(ncclPutSignal(x, 16, ncclInt8, right, w.win, 0, 0, 0, 0, c, NULL)) +
+              await(c, left, 1, 0, NULL);
+    faults += RANK_CHECK(ncclAllReduce(x, x, 1, ncclInt8, ncclMax, c, NULL));
+    faults += close_window(c, &w);
+    if (win) faults += RANK_CHECK(ncclCommWindowDeregister(c, win));
+    free(memory);
+  }
+  return faults;
+}
+
 /* A wrong call changes nothing. */
 static int bad_arguments(ncclComm_t c, int rank, int n, void *arg) {
   const setting *s = arg;
@@ -296,7 +327,7 @@ START_TEST(configured) {
 }
 END_TEST
 
-static const rank_body bodies[] = {places, order, counts, groups, streams, bad_arguments};
+static const rank_body bodies[] = {places, order, counts, groups, streams, bad_arguments, refused_window};
 enum { BODIES = sizeof bodies / sizeof *bodies };
 
 START_TEST(works) { run(_i / BODIES, bodies[_i % BODIES]); }
