@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/uio.h> /* process_vm_readv */
 #include "../base/log.h"
@@ -27,7 +28,18 @@ static bool crowded(const hk_transport_env *env, int rank) {
   return ranks > env->peers[rank].cores;
 }
 
+/* With Yama the process says who may trace it: here all that the kernel's other rules allow. */
+static void allow_tracers(const hk_shm_state *s) {
+  if (!hk_param_int(HK_P_PTRACER)) return;
+  if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) == 0)
+    HK_INFO(HK_SUB_SHM, "rank %d: every process of this user may trace this one (HOCKET_PTRACER=1)", s->base.env->rank);
+  else
+    HK_INFO(HK_SUB_SHM, "rank %d: HOCKET_PTRACER=1 has no effect, because the kernel has no Yama (%s)",
+            s->base.env->rank, strerror(errno));
+}
+
 void hk_shm_cma_prepare(hk_shm_state *s) {
+  allow_tracers(s);
   if (hk_param_int(HK_P_CMA) < 0) s->fact.flags |= HK_SHM_FACT_CMA_MEASURED;
   if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: no rank will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;

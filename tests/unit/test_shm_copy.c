@@ -4,7 +4,9 @@
  * check: notsan */
 #include <check.h>
 #include <errno.h>
+#include <stdarg.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -33,6 +35,16 @@ ssize_t process_vm_writev(pid_t pid, const struct iovec *local, unsigned long n,
                           unsigned long m, unsigned long flags) {
   ck_assert(n == 1 && m == 1 && !flags);
   return in_pieces(SYS_process_vm_writev, pid, local, remote);
+}
+
+static int permissions;
+int prctl(int option, ...) {
+  va_list list;
+  va_start(list, option);
+  unsigned long who = va_arg(list, unsigned long);
+  va_end(list);
+  permissions += option == PR_SET_PTRACER && who == PR_SET_PTRACER_ANY;
+  return 0;
 }
 
 static unsigned char from[MOST], to[MOST + 16];
@@ -147,11 +159,23 @@ START_TEST(knows_what_it_may_write) {
 }
 END_TEST
 
+/* The process may be traced only if its user says so. */
+START_TEST(asks_for_tracers) {
+  setup();
+  hk_shm_cma_prepare(&state);
+  ck_assert_int_eq(permissions, 0);
+  set_param("HOCKET_PTRACER", "1");
+  hk_shm_cma_prepare(&state);
+  ck_assert_int_eq(permissions, 1);
+}
+END_TEST
+
 int main(void) {
   TCase *t = tcase_create("shm_copy");
   tcase_add_test(t, copies_in_pieces);
   tcase_add_test(t, reports_what_fails);
   tcase_add_test(t, blames_the_rank_with_the_bad_buffer);
   tcase_add_test(t, knows_what_it_may_write);
+  tcase_add_test(t, asks_for_tracers);
   return suite_run_one("shm_copy", t);
 }

@@ -117,13 +117,16 @@ void hk_doctor_cma(hk_doctor *d) {
   if (code == 0)
     hk_doctor_say(d, HK_DOC_OK, NULL, "processes may read each other's memory: one copy instead of two");
   else if (scope > 0)
-    hk_doctor_say(
-        d, HK_DOC_NOTE, "sysctl -w kernel.yama.ptrace_scope=0",
-        "processes may not read each other's memory (ptrace_scope is %lld): large messages between processes "
-        "are copied twice, unless buffers come from ncclMemAlloc; a program that calls "
-        "prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY) before the init has one copy, and any process of its user can "
-        "then trace it",
-        scope);
+    hk_doctor_say(d, HK_DOC_NOTE,
+                  scope == 1 ? "HOCKET_PTRACER=1, or sysctl -w kernel.yama.ptrace_scope=0"
+                             : "sysctl -w kernel.yama.ptrace_scope=0",
+                  "processes may not read each other's memory (ptrace_scope is %lld): large messages between processes "
+                  "are copied twice, unless buffers come from ncclMemAlloc%s",
+                  scope,
+                  scope == 1
+                      ? "; with HOCKET_PTRACER=1 they are copied once, and any process of the user can then trace the "
+                        "program"
+                      : "");
   else
     hk_doctor_say(d, HK_DOC_NOTE, "docker run --cap-add=SYS_PTRACE, or a seccomp profile with process_vm_readv",
                   "processes may not read each other's memory (%s): large messages between processes are copied twice, "
