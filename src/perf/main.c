@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One process from start to end. */
+#include <dlfcn.h>
+#include <hocket.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -263,6 +265,25 @@ static void check_support(const perf_job *job) {
     perf_fail(PERF_USAGE, "--root %d, but there are %d ranks", o->root, job->nranks);
 }
 
+/* The run path leads to Hocket's library from where the program is, and the linker finds that place in /proc. */
+#pragma weak hocketVersion
+static void warn_of_library(int version) {
+  Dl_info where = {0};
+  const int built = HOCKET_MAJOR * 10000 + HOCKET_MINOR * 100 + HOCKET_PATCH,
+            loaded = hocketVersion ? hocketVersion() : 0;
+  char is[80];
+  if (loaded == built) return;
+  if (loaded)
+    snprintf(is, sizeof is, "another version of Hocket (%d, not %d)", loaded, built);
+  else
+    snprintf(is, sizeof is, "not Hocket (its ncclGetVersion gives %d)", version);
+  (void)dladdr((void *)ncclGetVersion, &where);
+  fprintf(stderr,
+          "# WARN: the library %s is %s: to measure Hocket, set LD_LIBRARY_PATH to the folder of its libnccl.so.2%s\n",
+          where.dli_fname ? where.dli_fname : "libnccl.so.2", is,
+          access("/proc/self/exe", F_OK) ? " (without /proc the linker does not find it beside this program)" : "");
+}
+
 int main(int argc, char **argv) {
   setlinebuf(stdout);
   perf_options o;
@@ -272,6 +293,7 @@ int main(int argc, char **argv) {
   bool reports = launch.proc == 0;
   int version = 0, local_rank, local_count;
   NCCL(ncclGetVersion(&version));
+  if (reports) warn_of_library(version);
   if (reports) perf_report_open(&o, version);
   perf_job job = {.o = &o, .mem = perf_mem_select()};
   introduction *all = introduce(&job, &launch, &local_rank, &local_count);

@@ -60,5 +60,24 @@ done
 # Long names, abbreviations, sizes with units.
 timeout 20 "$perf" --minbytes=1K --maxbytes 1KiB --iters 2 --warmup_iters 0 --check 1 >"$tmp/out" 2>&1 || complain "long options: $(cat "$tmp/out")"
 grep -qE '^ +1024 +256 ' "$tmp/out" || complain "1K is not 1024 bytes: $(cat "$tmp/out")"
+
+# Another library in Hocket's place is named, and no line of this is printed with Hocket's.
+! grep -q WARN "$tmp/out" || complain "a warning of Hocket's own library: $(cat "$tmp/out")"
+{
+  sed -n 's/^W \(nccl.*\)/\1/p' tests/exports.txt | grep -vE '^(ncclGetVersion|ncclGetErrorString|ncclGetLastError)$' |
+    sed 's/.*/int &(void) { return 2; }/'
+  echo 'int ncclGetVersion(int *v) { return *v = 22809, 0; }'
+  echo 'const char *ncclGetErrorString(int rc) { return rc ? "stub" : 0; }'
+  echo 'const char *ncclGetLastError(void *c) { return c; }'
+} >"$tmp/stub.c"
+mkdir "$tmp/lib"
+if ${CC:-cc} -w -fno-builtin -shared -fPIC -Wl,-soname,libnccl.so.2 -o "$tmp/lib/libnccl.so.2" "$tmp/stub.c" 2>"$tmp/err"; then
+  cases=$((cases + 1))
+  LD_PRELOAD=$tmp/lib/libnccl.so.2 timeout 20 "$perf" -b 8 -e 8 >"$tmp/out" 2>"$tmp/err"
+  [ "$(grep -c "WARN: the library $tmp/lib/libnccl.so.2 is not Hocket (its ncclGetVersion gives 22809): .*LD_LIBRARY_PATH" "$tmp/err")" = 1 ] ||
+    complain "another library is not named: $(cat "$tmp/err")"
+else
+  echo "there is no compiler: another library was not tried"
+fi
 [ $bad = 0 ] && echo "$cases wrong command lines are refused"
 exit $bad
