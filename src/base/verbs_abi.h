@@ -255,8 +255,6 @@ typedef struct hk_ibv_device_attr {
 } hk_ibv_device_attr;
 
 enum { HK_IBV_PORT_GRH_REQUIRED = 1 }; /* a port's `flags` */
-/* ibv_is_fork_initialized: the kernel gives a child of fork a copy of registered memory. */
-enum { HK_IBV_FORK_UNNEEDED = 2 };
 enum { HK_IBV_PORT_DOWN = 1, HK_IBV_PORT_ACTIVE = 4, HK_IBV_LAYER_INFINIBAND = 1, HK_IBV_LAYER_ETHERNET = 2 };
 typedef struct hk_ibv_port_attr {
   int state, max_mtu, active_mtu, gid_tbl_len;

@@ -203,8 +203,6 @@ bool hk_wire_multicasts(ncclComm_t c);       /* a rank can write to all others a
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Informs the transports that the user has registered this host memory (there), or that the registration ends. */
 void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there);
-/* An operation that begins uses this host memory, all of it. */
-void hk_wire_expect(ncclComm_t c, const void *base, size_t bytes);
 /* An operation has ended with an error: from here on no peer writes to its memory, and no other rank of this process
  * reads it. */
 void hk_wire_withdraw(ncclComm_t c);

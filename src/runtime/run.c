@@ -129,17 +129,6 @@ out:
   return rc;
 }
 
-/* Announces the buffers of a collective to the transports. The lengths are those of hk_coll_call's checks. */
-static void expect_buffers(const hk_call *call) {
-  ncclComm_t c = call->comm;
-  const hk_coll coll = (hk_coll)call->coll;
-  const size_t in = hk_call_in_bytes(call), out = hk_call_out_bytes(call);
-  const uintptr_t from = (uintptr_t)call->in, to = (uintptr_t)call->out;
-  const bool gives = hk_coll_has_input(coll, c->rank, call->root), gets = hk_coll_has_output(coll, c->rank, call->root);
-  if (gets) hk_wire_expect(c, call->out, out);
-  if (gives && !(gets && from >= to && from + in <= to + out)) hk_wire_expect(c, call->in, in); /* not in place */
-}
-
 /* The memory that the execution needs besides the user's: scratch, and a copy of the input, which *in then is. */
 static hk_status run_memory(const hk_call *call, const hk_plan *plan, const hk_launch *launch, const void **in,
                             void **scratch) {
@@ -168,7 +157,6 @@ static hk_status collective(const hk_call *call) {
     goto not_begun;
   }
   HK_TRY(run_memory(call, plan, launch, &in, &scratch), not_begun);
-  if (plan->pumped && !launch->brief) expect_buffers(call);
   hk_exec_init(&x, plan, launch, in, call->out, memory, scratch);
   rc = begin(c, call, &x);
   if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, &x);
@@ -256,7 +244,6 @@ static hk_status begin_collective(member *m) {
     goto out;
   }
   HK_TRY(run_memory(call, plan, launch, &in, &scratch), out);
-  if (plan->pumped && !launch->brief) expect_buffers(call);
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = true;
   return begin(c, call, &m->exec);

@@ -118,8 +118,6 @@ static inline bool begin(hk_transfer *t) {
     hk_steps_again(&r->exec, call->in, call->out);
   } else {
     if (!set_launch(r, call, bytes)) return false;
-    if (r->link->pumped && !r->launch.brief)
-      hk_wire_expect(call->comm, call->p2p == HK_P2P_SEND ? call->in : call->out, bytes);
     hk_exec_init(&r->exec, &r->plan, &r->launch, call->in, call->out, r->memory, NULL);
   }
   return t->begun = true;

@@ -305,11 +305,6 @@ void hk_wire_memory(ncclComm_t c, void *base, size_t bytes, bool there) {
       hk_transports[t]->memory(c->wiring->states[t], base, bytes, there);
 }
 
-void hk_wire_expect(ncclComm_t c, const void *base, size_t bytes) {
-  for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (hk_transports[t]->expect && c->wiring->states[t]) hk_transports[t]->expect(c->wiring->states[t], base, bytes);
-}
-
 const struct hk_remote *hk_wire_remote(ncclComm_t c, int peer, void **ctx) {
   hk_transport_state *s = hk_wire_state(c, peer);
   return s->transport->remote ? s->transport->remote(s, peer, ctx) : NULL;

@@ -118,9 +118,6 @@ typedef struct hk_transport {
   /* The user has registered this host memory (`there`), or ends the registration (no operation uses it then): messages
    * may be sent from it without a copy.  From any thread.  NULL: it makes no difference. */
   void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
-  /* An operation that begins sends from this host memory, or receives there: the whole buffer.  On the lanes' thread.
-   * NULL: it makes no difference. */
-  void (*expect)(hk_transport_state *s, const void *base, size_t bytes);
   /* Receiver: hk_link_offer.  NULL: no link's place_min is ever above 0. */
   void (*offer)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
   /* An operation has ended in an error: after this returns, nothing more is written to places that were offered.  The

@@ -59,8 +59,6 @@ EXPORT int ibv_destroy_qp(hk_ibv_qp *v);
 EXPORT int ibv_query_ece(hk_ibv_qp *v, hk_ibv_ece *ece);
 EXPORT int ibv_set_ece(hk_ibv_qp *v, hk_ibv_ece *ece);
 EXPORT int ibv_fork_init(void);
-EXPORT int ibv_is_fork_initialized(void);
-EXPORT void fake_verbs_gone(const void *at, size_t bytes);
 
 hk_ibv_device **ibv_get_device_list(int *n) {
   hk_ibv_device **list = calloc(FAKE_VERBS_DEVICES + 1, sizeof *list);
@@ -92,7 +90,6 @@ int ibv_fork_init(void) {
   unlock();
   return 0;
 }
-int ibv_is_fork_initialized(void) { return fake_verbs.keeps_from_children ? 1 : HK_IBV_FORK_UNNEEDED; }
 static void add_user(const hk_ibv_context *c, int n) {
   lock();
   ((context *)(uintptr_t)c)->users += n;
@@ -280,22 +277,10 @@ hk_ibv_mr *ibv_reg_dmabuf_mr(hk_ibv_pd *pd, uint64_t offset, size_t bytes, uint6
   errno = err;
   return NULL;
 }
-void fake_verbs_gone(const void *at, size_t bytes) {
-  const char *begin = at;
-  lock();
-  for (int i = 0; i < MRS; i++) {
-    memory *m = mrs[i];
-    if (!m || m->map || m->kept || m->host >= begin + bytes || m->host + m->v.length <= begin) continue;
-    if (!(m->kept = malloc(m->v.length))) abort();
-    m->host = memset(m->kept, 0xDD, m->v.length);
-  }
-  unlock();
-}
 int ibv_dereg_mr(hk_ibv_mr *v) {
   memory *m = (memory *)v;
   lock();
-  if (!m->map && !on_gpu(m->host) && !fake_verbs.lets_free)
-    (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
+  if (!m->map && !on_gpu(m->host)) (void)*(volatile char *)m->host; /* memory must exist until it is deregistered */
   const uint32_t i = index_of_key(v->lkey);
   must(mrs[i] == m, "memory is deregistered that is not registered");
   TRACE("memory %u: given back", i);
@@ -308,7 +293,6 @@ int ibv_dereg_mr(hk_ibv_mr *v) {
   if (m->map || on_gpu(m->host)) drop_late(m->host, v->length);
   unlock();
   if (m->map) munmap(m->map, v->length);
-  free(m->kept);
   free(m);
   return 0;
 }

@@ -75,8 +75,6 @@ typedef struct fake_verbs_state {
   /* what there is */
   int nmrs, nqps, ncqs, nchannels, ncontexts, npds, nlists;
   int forks;                                   /* calls of ibv_fork_init */
-  int keeps_from_children;                     /* registered memory is not there in a child of fork */
-  int lets_free;                               /* registered memory may be freed: its allocator keeps it mapped */
   int without_channels;                        /* devices have no completion channels, which cost descriptors */
   uint64_t opened;                             /* times that a device was, so far */
   uint64_t writes, reads, dmabufs, registered; /* so far; `registered`: times that memory was taken */
@@ -93,6 +91,4 @@ typedef struct fake_verbs_state {
 } fake_verbs_state;
 /* The library also exports void fake_verbs_port(int device, int up): the port's link comes or goes, and the device's
  * users hear of it. */
-/* And void fake_verbs_gone(const void *at, size_t bytes), for memory that is unmapped or dropped: devices keep the
- * old pages of what is registered there, as cards do, with other data in them. */
 #endif

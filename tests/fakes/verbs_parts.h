@@ -34,7 +34,6 @@ typedef struct memory {
   uint64_t iova;
   int access;
   void *map;
-  char *kept; /* its old pages: it was unmapped or dropped since */
 } memory;
 typedef struct entry {
   hk_ibv_wc wc;

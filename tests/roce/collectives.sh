@@ -24,17 +24,7 @@ run() { # ranks program options...
   ran=$((ran + 1))
 }
 
-# Memory that goes and comes back at the same address, while the kernel's driver keeps the old pages of what is registered.
-renewed() {
-  local text given='devices were given [0-9]* buffers that the user has not registered; [1-9]'
-  text=$(NCCL_NET=IB NCCL_SOCKET_IFNAME=lo NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET HOCKET_IB_CACHE=64 timeout 200 \
-    "$HK_BUILD/helpers/new_memory" =rxe0 =rxe1 2>&1) || explain "plain memory that goes: $text"
-  grep -q "$given" <<<"$text" || explain "plain memory is not kept: $text"
-  ran=$((ran + 1))
-}
-
 all="all_reduce all_gather reduce_scatter broadcast reduce alltoall gather scatter sendrecv put hypercube"
-renewed
 if [ "${1:-}" = short ]; then
   run 2 all_reduce -b 24 -e 2M -f 90
   run 2 sendrecv -b 4 -e 1M -f 60 -R 1

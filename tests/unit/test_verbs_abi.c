@@ -11,7 +11,6 @@
 #define SAME_SIZE(type) _Static_assert(sizeof(struct hk_##type) == sizeof(struct type), #type)
 #define SAME(type, ours, theirs)                                                                                       \
   _Static_assert(offsetof(struct hk_##type, ours) == offsetof(struct type, theirs), #type "." #theirs)
-_Static_assert((int)HK_IBV_FORK_UNNEEDED == (int)IBV_FORK_UNNEEDED, "fork");
 _Static_assert(sizeof(union ibv_gid) == sizeof(hk_ibv_gid), "gid");
 SAME_SIZE(ibv_device);
 SAME(ibv_device, name, name);

@@ -81,7 +81,6 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
             ethernet ? "RoCE" : "InfiniBand", p->ngids, text, i < x->nnear ? ", near" : "");
   }
   memcpy(fact, &f, sizeof f);
-  hk_ib_cache_init(x);
   pthread_mutex_init(&x->lock, NULL);
   *out = x;
 out:
@@ -147,7 +146,6 @@ static void ib_fini(void *ctx) {
   hk_ib_control_end(x);
   for (uint32_t i = 0; i < x->room; i++) /* connections whose ends another network carries */
     if (x->conns[i]) free_conn(x->conns[i]);
-  hk_ib_cache_free(x);
   hk_ib_user_free(x);
   if (x->ndevices)
     HK_INFO(
@@ -216,7 +214,6 @@ static void on_tick(void *arg, int fd, uint32_t events) {
   (void)events;
   if (read(fd, &ticks, sizeof ticks) < 0) return;
   pthread_mutex_lock(&x->lock);
-  hk_ib_cache_sweep(x);
   if (x->steps == x->seen) {
     x->serving = true;
     (void)hk_ib_poll(x, &moved); /* the connection keeps an error for its lanes */
@@ -503,7 +500,6 @@ const hk_net_provider hk_net_ib = {
     .grows = ib_grows,
     .grow = ib_grow,
     .memory = hk_ib_user_memory,
-    .expect = hk_ib_cache_expect,
     .refer = hk_ib_refer,
     .offer = hk_ib_place_offer,
     .withdraw = hk_ib_place_withdraw,

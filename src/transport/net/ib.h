@@ -238,8 +238,7 @@ typedef struct hk_ib_ctx {
   bool redialer_made, redialing; /* redialing: the thread will take the lock again */
   _Atomic(int) stop;             /* an hk_status: ends what that thread waits for */
   hk_ib_region *regions;         /* memory that the user has registered */
-  struct hk_ib_cache *cache;     /* of other memory: ib_cache.c; NULL: none */
-  _Atomic(bool) any_region;      /* in one of these two */
+  _Atomic(bool) any_region;      /* there is one */
   uint64_t pinned, pinned_most;  /* bytes registered with devices */
   uint64_t placed, copied;       /* large messages that came straight to their places; that were copied from a FIFO */
   int timer;
@@ -321,33 +320,12 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 /* The provider's `memory` and `refer`. */
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes);
-/* By the user, or for as long as the memory is mapped. */
 bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes);
-void hk_ib_memory_changed(hk_ib_ctx *x); /* there is more or less registered memory than before */
 /* The registration with the device of the user's memory that contains the data. NULL if the device refuses it, or the
  * user has not registered it. `writes`: it must allow writes of the peer's card. */
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
-/* The same for data of which hk_ib_is_registered or hk_ib_refer has said yes: of an operation that has not ended. */
-hk_ibv_mr *hk_ib_data_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
 void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all of it from the device */
 void hk_ib_user_free(hk_ib_ctx *x);
-
-/* ---- ib_cache.c: registrations of host memory that the user has not registered (HOCKET_IB_CACHE) ----
- * An entry lasts until its memory is unmapped or dropped (base/unmap.h), or its room is needed. */
-/* Memory of which less is copied is not worth a registration, whose cost is in ib_cache.c. */
-enum { HK_IB_CACHE_LEAST = 65536, HK_IB_CACHE_DUE = 4 << 20, HK_IB_CACHE_DUE_MOST = 1 << 30 };
-
-void hk_ib_cache_init(hk_ib_ctx *x); /* x->cache stays NULL if there is to be none */
-void hk_ib_cache_free(hk_ib_ctx *x);
-/* The provider's `expect`. */
-void hk_ib_cache_expect(void *ctx, const void *base, size_t bytes);
-/* Under the lock, as all that follow: is the data in an entry, whose memory is still the same? */
-bool hk_ib_cache_holds(hk_ib_ctx *x, const void *data, size_t bytes);
-/* As hk_ib_user_mr, for data that was in an entry when its operation gave it to the provider. */
-hk_ibv_mr *hk_ib_cache_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes);
-bool hk_ib_cache_any(const hk_ib_ctx *x);
-void hk_ib_cache_sweep(hk_ib_ctx *x);                        /* gives back what is no longer valid and no longer used */
-void hk_ib_cache_leave(hk_ib_ctx *x, const hk_ib_device *d); /* as hk_ib_user_leave */
 
 /* ---- ib_place.c: memory that the user has registered, for the peer to write to ---- */
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */

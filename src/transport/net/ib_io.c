@@ -134,7 +134,7 @@ static hk_status post_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
 /* Gets the keys of the user's registered memory for all paths. Returns false if a device refuses it. */
 static bool user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint32_t lkeys[HK_IB_PATHS]) {
   for (uint32_t i = 0; i < c->npaths; i++) {
-    const hk_ibv_mr *mr = hk_ib_data_mr(c->ctx, c->paths[i].device, data, bytes, false);
+    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, data, bytes, false);
     if (!mr) return false;
     lkeys[i] = mr->lkey;
   }

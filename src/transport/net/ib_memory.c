@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the user has registered with the communicator: large messages are sent from it without a copy, and are
  * written straight to their places in it (ib_place.c). It is registered with a device for the first message, until the
- * user deregisters it, so later messages cost nothing. Other memory: ib_cache.c. */
+ * user deregisters it, so later messages cost nothing. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,15 +44,11 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
     if (r) *at = r->next;
     if (r) forget(x, r);
   }
-  hk_ib_memory_changed(x);
-  pthread_mutex_unlock(&x->lock);
-}
-
-void hk_ib_memory_changed(hk_ib_ctx *x) {
   /* relaxed: a reader takes the lock before it uses the list */
-  atomic_store_explicit(&x->any_region, x->regions || hk_ib_cache_any(x), memory_order_relaxed);
+  atomic_store_explicit(&x->any_region, x->regions != NULL, memory_order_relaxed);
   for (uint32_t i = 0; i < x->room; i++)
     if (x->conns[i] && x->conns[i]->recv) hk_ib_place_min(x, x->conns[i]->recv->link);
+  pthread_mutex_unlock(&x->lock);
 }
 
 /* The same device may take it when it is back. */
@@ -62,7 +58,6 @@ void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d) {
     hk_ib_unregister(x, &r->mrs[i]);
     r->refused[i] = r->fixed[i] = false;
   }
-  hk_ib_cache_leave(x, d);
 }
 
 void hk_ib_user_free(hk_ib_ctx *x) {
@@ -83,9 +78,7 @@ bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
   return known;
 }
 
-bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes) {
-  return find(x, data, bytes) != NULL || hk_ib_cache_holds(x, data, bytes);
-}
+bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes) { return find(x, data, bytes) != NULL; }
 
 /* Memory that cannot be registered for writing is registered for reading: messages can be sent from it. */
 static void register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
@@ -110,9 +103,4 @@ hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t
   if (d->gone) return NULL;
   if (r && !r->mrs[i] && !r->refused[i]) register_host(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
-}
-
-hk_ibv_mr *hk_ib_data_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes) {
-  hk_ibv_mr *mr = hk_ib_user_mr(x, d, data, bytes, writes);
-  return mr ? mr : hk_ib_cache_mr(x, d, data, bytes);
 }

@@ -94,7 +94,7 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
   uint64_t keys[HK_IB_PATHS / 2] = {0};
   if (!o) return false;
   for (uint32_t i = 0; i < c->npaths; i++) {
-    const hk_ibv_mr *mr = hk_ib_data_mr(c->ctx, c->paths[i].device, o->to, o->bytes, true);
+    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, o->to, o->bytes, true);
     if (!mr) return false;
     keys[i / 2] |= (uint64_t)mr->rkey << 32 * (i % 2);
   }

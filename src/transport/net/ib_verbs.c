@@ -40,7 +40,6 @@ static const hk_dl_symbol symbols[] = {
     OPTIONAL(query_ece),
     OPTIONAL(set_ece),
     OPTIONAL(fork_init),
-    OPTIONAL(is_fork_initialized),
 };
 static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},
                         .loss = "InfiniBand and RoCE are off",

@@ -35,7 +35,6 @@ typedef struct hk_ibv {
   int (*query_ece)(hk_ibv_qp *qp, hk_ibv_ece *ece); /* may be NULL */
   int (*set_ece)(hk_ibv_qp *qp, hk_ibv_ece *ece);   /* may be NULL */
   int (*fork_init)(void);
-  int (*is_fork_initialized)(void); /* may be NULL */
 } hk_ibv;
 
 /* Loads the library, once. Returns NULL with the reason in `why` if it is not there. From any thread. */

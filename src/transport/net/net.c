@@ -462,12 +462,6 @@ static void net_memory(hk_transport_state *state, void *base, size_t bytes, bool
     if (s->used[i].provider->memory) s->used[i].provider->memory(s->used[i].ctx, base, bytes, there);
 }
 
-static void net_expect(hk_transport_state *state, const void *base, size_t bytes) {
-  net_state *s = (net_state *)state;
-  for (int i = 0; i < s->nused; i++)
-    if (s->used[i].nends && s->used[i].provider->expect) s->used[i].provider->expect(s->used[i].ctx, base, bytes);
-}
-
 static void net_offer(hk_transport_state *state, hk_link *link, uint64_t k, void *to, uint32_t bytes) {
   hk_net_end *e = link->priv;
   (void)state;
@@ -511,7 +505,6 @@ const hk_transport hk_transport_net = {
     .resolve = net_resolve,
     .refer = net_refer,
     .memory = net_memory,
-    .expect = net_expect,
     .offer = net_offer,
     .withdraw = net_withdraw,
     .rest = net_rest,

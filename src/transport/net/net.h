@@ -64,8 +64,6 @@ typedef struct hk_net_provider {
   hk_status (*open)(void *ctx, hk_net_end *end);
   /* As the transport's `memory`. NULL: the provider does not use registered memory. */
   void (*memory)(void *ctx, void *base, size_t bytes, bool there);
-  /* As the transport's, if the provider has ends. NULL: it makes no difference. */
-  void (*expect)(void *ctx, const void *base, size_t bytes);
   /* Returns true if [data, data + bytes) may be sent from where it is. NULL: never if the provider copies, else
    * always. */
   bool (*refer)(void *ctx, const void *data, size_t bytes);
