@@ -8,8 +8,6 @@ cd "$(dirname "$0")/../.." || exit 1
 # file: what the line has, and why it may wait there
 exceptions() {
   cat <<'LIST'
-src/base/unmap.c: poll(fds, 2, -1)   the thread that reads the kernel's reports: no one waits for it
-src/base/unmap.c: pthread_join(        after `stop`, at which its poll looks
 src/base/service.c: epoll_wait(            the service thread sleeps until something happens: no one waits for it
 src/base/service.c: pthread_join(          after `stop`: the thread ends with the callback under way, and callbacks do not block
 src/base/service.c: pthread_cond_wait(     until a callback is over, and callbacks do not block
