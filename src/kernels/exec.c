@@ -110,22 +110,13 @@ static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_opera
   link->want = user_address(x, l, &o[0]);
 }
 
-static bool reuses(const hk_exec *x, const hk_link *link, size_t bytes) {
-  return x->launch->ahead && bytes > HK_SLOT_INLINE && link->kind == HK_LINK_SEND;
-}
-
-static bool can_send(const hk_exec *x, hk_link *link, size_t bytes) {
-  if (__builtin_expect(reuses(x, link, bytes), 0)) return hk_link_can_reuse(link, x->launch->ahead);
-  return hk_link_can_send(link, bytes);
-}
-
 /* Checks the links of the instruction, which moves `bytes`, from operand l->ready on; true if all are ready. */
 static bool all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                       size_t bytes) {
   for (unsigned k = l->ready; k < ndst + nsrc; k++) {
     if (o[k].space != HK_LINK) continue;
     hk_link *link = link_of(l, &o[k]);
-    bool ok = k < ndst ? can_send(x, link, bytes) : hk_link_can_recv(link);
+    bool ok = k < ndst ? hk_link_can_send(link, bytes) : hk_link_can_recv(link);
     if (__builtin_expect(!ok, 0)) {
       l->ready = k;
       if (link->pumped && k >= ndst) announce_wait(x, l, o, ndst, nsrc, bytes, link);
@@ -254,7 +245,7 @@ static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand
       return 0;
     }
     *staged = true;
-    dst[count++] = reuses(x, link, bytes) ? hk_link_reuse(link) : hk_link_send_buffer(link, bytes);
+    dst[count++] = hk_link_send_buffer(link, bytes);
   }
   return count;
 }

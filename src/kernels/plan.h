@@ -19,7 +19,6 @@ typedef struct hk_plan {
   struct hk_program **more; /* [orders - 1] */
   unsigned max_operands;    /* of a move, each reader of a multicast counted */
   bool places;              /* long multicasts may go to places: hk_program_places, and the number of ranks is right */
-  unsigned fan_out;         /* hk_program_fan_out, if all links are in shared memory; 0 otherwise */
   bool pumped;              /* some links lead over a network */
   bool sums;                /* this rank hands data to a network that adds up */
   bool compared;            /* the caller's: other ranks have been asked whether they make the same call */
@@ -39,7 +38,6 @@ typedef struct hk_launch {
   uint32_t move_flags; /* HK_MOVE_UNCACHED or 0 */
   bool in_slots;       /* what only the kernel could read goes through slots (hk_reads) */
   bool idle_in_slots;  /* the same of a rank whose call is in place, so that it has nothing else to copy */
-  unsigned ahead;      /* slots of a link under way at most, if their payloads are reused (link.h); 0: they are not */
   bool places;         /* multicasts go to places that their readers offer (places.h) */
   bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */

@@ -222,26 +222,6 @@ int hk_program_places(const hk_program *p) {
   return sends && receives && landing == receives;
 }
 
-unsigned hk_program_fan_out(const hk_program *p) {
-  const hk_link_need *links = hk_program_links(p);
-  unsigned n = 0;
-  bool any = false; /* lanes that receive */
-  for (uint32_t k = 0; k < p->nlinks; k++) n += links[k].kind == HK_LINK_SEND;
-  for (unsigned lane = 0; lane < p->nlanes; lane++) {
-    const hk_lane *l = &hk_program_lanes(p)[lane];
-    bool sends = false, receives = false;
-    hk_scan s = {.next = l->first, .end = l->first + l->count};
-    for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
-      const hk_operand *o = hk_instr_operands(p, i);
-      for (unsigned k = 0; k < i->ndst; k++) sends |= o[k].space == HK_LINK && links[o[k].link].kind == HK_LINK_SEND;
-      for (unsigned k = i->ndst; k < i->ndst + i->nsrc; k++) receives |= o[k].space == HK_LINK;
-    }
-    if (sends && receives) return 0;
-    any |= receives;
-  }
-  return any ? n : 0;
-}
-
 int hk_program_one_shot(const hk_program *p) {
   if (p->nlanes != 1 || p->ninstrs != 2 || p->blocks != 1 || !hk_coll_reduces((hk_coll)p->coll)) return 0;
   const hk_instr *send = hk_program_instrs(p), *sum = send + 1;

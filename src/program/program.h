@@ -294,11 +294,6 @@ int hk_program_one_shot(const hk_program *p);
  * output, unchanged and alone? Then slot after slot of such a link belongs a wave further in one output block. */
 int hk_program_places(const hk_program *p);
 
-/* The number of links of kind HK_LINK_SEND, if the rank receives, too, but in no lane that uses one of them; else 0.
- * Tests prove for up to 40 ranks that no rank with HK_FAN_OUT_LEAST or more deadlocks with one slot a link. */
-enum { HK_FAN_OUT_LEAST = 3 };
-unsigned hk_program_fan_out(const hk_program *p);
-
 /* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?
  * True if it moves one slot to one output unchanged; other slots may get it too. The verifier proves that no
  * instruction still needs the place. (The executor handles a reduction's last step in place.) */

@@ -165,16 +165,6 @@ static bool idle_in_slots(const hk_machine *m, hk_coll coll, size_t whole) {
   return coll == HK_BROADCAST && m->nranks == 2 && m->reads == HK_READS_ALL && whole >= IDLE_MIN_BYTES;
 }
 
-/* Measured on 4 and 8 ranks that share two cores. If a rank fills all slots of its links before others run, the caches
- * may not hold them. With only this many under way, whose payloads are reused, alltoall of 128 MiB and reduce-scatter
- * of 32 MiB on 8 ranks take 22 and 39% less time. Ranks that only send lose: scatter of 2 MiB takes half as long
- * again. */
-enum { UNDER_WAY = 6 };
-static unsigned ahead_of(const hk_machine *m, unsigned fan_out) {
-  if (fan_out < HK_FAN_OUT_LEAST || m->ranks_per_host <= m->cores_per_host) return 0;
-  return fan_out < UNDER_WAY ? UNDER_WAY / fan_out : 1;
-}
-
 /* If each pair of ranks has a count of its own, no rank knows the others': all choose as for blocks of this many
  * bytes. */
 enum { PAIR_BYTES = 1 << 20 };
@@ -283,7 +273,6 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   m.uncached = whole >= STREAM_MIN_BYTES;
-  a->ahead = ahead_of(&m, choice->plan->fan_out);
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)

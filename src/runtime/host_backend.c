@@ -106,7 +106,6 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
       plan->pumped = plan->pumped || l->link.pumped;
     }
   }
-  plan->fan_out = plan->pumped ? 0 : hk_program_fan_out(plan->program);
   plan->steps = hk_steps_make(plan);
   hk_hosts_spread(c);
 out:

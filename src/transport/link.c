@@ -18,33 +18,8 @@ static uint64_t given_back(const hk_link *l) {
 }
 
 bool hk_link_refresh_credit(hk_link *l, size_t bytes) {
-  const uint64_t given = given_back(l);
-  l->limit = given + l->mask + 1;
-  if (l->reused > given) { /* it may have the payload of any slot */
-    bool inside = bytes <= HK_SLOT_INLINE && l->done < l->limit;
-    l->limit = l->done; /* so that each send asks here */
-    return inside;
-  }
+  l->limit = given_back(l) + l->mask + 1;
   return l->done + hk_link_held(l, bytes) < l->limit;
-}
-
-bool hk_link_can_reuse(const hk_link *l, unsigned ahead) {
-  const uint64_t given = given_back(l), under_way = l->done - given;
-  return under_way <= l->mask && (l->reused <= given || under_way < ahead);
-}
-
-void *hk_link_reuse(hk_link *l) {
-  uint64_t busy = 0; /* a bit for each payload */
-  for (uint64_t k = given_back(l); k < l->done; k++) {
-    const hk_slot *s = &l->slots[(uint32_t)k & l->mask];
-    busy |= 1ull << ((s->flags & HK_SLOT_REUSED ? s->place : (uint32_t)k) & l->area_mask);
-  }
-  hk_slot *s = &l->slots[(uint32_t)l->done & l->mask];
-  s->flags = HK_SLOT_REUSED;
-  s->place = (uint32_t)__builtin_ctzll(~busy);
-  l->reused = l->done + 1;
-  l->limit = l->done + 1; /* the next hk_link_can_send looks for it */
-  return l->payload + (size_t)s->place * l->slot_bytes;
 }
 
 void hk_link_warm(const hk_link *l, uint32_t bytes) {
@@ -120,7 +95,6 @@ hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to) {
 }
 
 const void *hk_link_resolve(hk_link *l, const hk_slot *s) {
-  if (s->flags & HK_SLOT_REUSED) return l->payload + (size_t)(s->place & l->area_mask) * l->slot_bytes;
   if (s->ref.region == 0) {
     if (l->pumped || begin_reading(l, s)) return (const void *)(uintptr_t)s->ref.offset;
     HK_FAIL(HK_ERR_REMOTE,

@@ -20,9 +20,6 @@
  * a process, in shared memory that the receiver can map, or for a transport that sends from user memory. The sender
  * must then leave the data alone until the credit comes back.
  *
- * Reused. A slot may name the payload of another slot as the place of its data (HK_SLOT_REUSED). A sender that keeps
- * few slots under way then needs few payloads, and the caches still hold them when it writes them again.
- *
  * Placed. The readers of a multicast may offer places in shared memory of theirs. If all do, the sender writes the data
  * there, and its slot carries nothing (places.h).
  *
@@ -46,9 +43,8 @@ enum { HK_SLOT_SMALL = 1024, HK_SLOT_SMALL_OF_TWO = 8192 };
 enum { HK_LINK_SMALL = 4064 };
 
 enum {
-  HK_SLOT_REF = 1,    /* the slot carries `ref`, not data */
-  HK_SLOT_PLACED = 2, /* the sender has written the data where the reader wants it (places.h) */
-  HK_SLOT_REUSED = 4  /* the data is in payload number `place`, not in the slot's own */
+  HK_SLOT_REF = 1,   /* the slot carries `ref`, not data */
+  HK_SLOT_PLACED = 2 /* the sender has written the data where the reader wants it (places.h) */
 };
 /* The flags of a slot that the network adds to others (HK_LINK_SUM_SEND, HK_LINK_SCATTER_SEND): hk_dtype, hk_redop. */
 #define HK_SLOT_SUM(type, op) ((uint32_t)(type) << 8 | (uint32_t)(op) << 16)
@@ -71,7 +67,6 @@ typedef struct hk_slot {
   union {
     unsigned char small[HK_SLOT_INLINE]; /* payload of at most HK_SLOT_INLINE bytes */
     hk_ref ref;
-    uint32_t place;
     struct {
       hk_ref unused;
       /* Multicast: the number of this slot, once its sender may write to the readers' places (places.h). */
@@ -154,10 +149,7 @@ typedef struct hk_link {
   uint8_t rung;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* private to the transport */
-  union {
-    uint64_t offered; /* receiver, the lane's: slots for which it has decided whether to offer a place */
-    uint64_t reused;  /* sender: the number of the last slot with HK_SLOT_REUSED; 0: none */
-  };
+  uint64_t offered;                 /* receiver, the lane's: slots for which it has decided whether to offer a place */
   /* The GPU whose kernels write or read the payloads; the caller sets it before `open`. It stays set if the transport
    * puts the payloads into its memory: then `payload` is an address of the device, which the CPU must not access, and
    * all payloads but those in `small` are there, none in its slot's header. Otherwise `open` sets it to NULL. */
@@ -192,15 +184,6 @@ static inline void *hk_link_place(const hk_link *l, uint64_t done, size_t bytes)
   if (bytes <= l->small_bytes) return l->small + (size_t)i * l->small_bytes;
   return l->payload + (size_t)(i & l->area_mask) * l->slot_bytes;
 }
-/* hk_link_can_reuse and hk_link_reuse replace hk_link_can_send and hk_link_send_buffer. For links of kind HK_LINK_SEND
- * between ends that share memory; payloads of more than HK_SLOT_INLINE bytes.
- *
- * Returns true if there is credit for a slot, and if fewer than `ahead` slots (at least 1) are under way or no reused
- * one is. Never blocks. Reads the head each time. */
-bool hk_link_can_reuse(const hk_link *l, unsigned ahead);
-/* The place for the next slot's payload: the first payload that no slot under way uses. Sets HK_SLOT_REUSED in the
- * slot's flags: hk_link_publish must get them. */
-void *hk_link_reuse(hk_link *l);
 /* Is the payload of a slot with `bytes` in a GPU's memory? */
 static inline bool hk_link_on_gpu(const hk_link *l, size_t bytes) { return l->gpu && bytes > l->small_bytes; }
 /* The place for the next slot's payload. */
@@ -243,8 +226,7 @@ static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, 
 /* The same, and prefetches the slot after it if that helps (hk_link_warm). */
 static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {
   hk_link_fill(l, bytes, signature, flags);
-  if (bytes > HK_SLOT_INLINE && bytes <= HK_LINK_WARM && !(flags & (HK_SLOT_REF | HK_SLOT_REUSED)) &&
-      hk_link_can_send(l, bytes))
+  if (bytes > HK_SLOT_INLINE && bytes <= HK_LINK_WARM && !(flags & HK_SLOT_REF) && hk_link_can_send(l, bytes))
     hk_link_warm(l, bytes); /* only with a credit: a reader may still use those lines */
 }
 /* Fills `ref` with the reference to send for [data, data + bytes). Returns false if the receivers cannot read that
@@ -269,8 +251,7 @@ static inline bool hk_link_can_recv(const hk_link *l) {
 }
 /* The header of the slot that has arrived. */
 static inline const hk_slot *hk_link_recv_slot(const hk_link *l) { return &l->slots[(uint32_t)l->done & l->mask]; }
-/* The address of the data that the slot's reference or place names. NULL if it cannot be resolved; the error is set
- * then. */
+/* The address of the data that the slot's reference names. NULL if it cannot be resolved; the error is set then. */
 const void *hk_link_resolve(hk_link *l, const hk_slot *s);
 enum { HK_LINK_AHEAD = 32 }; /* a place can be offered this many slots ahead, at most the number of slots of the FIFO */
 /* Returns true if the slot with index `offered` is near enough for an offer. */
@@ -297,7 +278,7 @@ static inline bool hk_slot_private(const hk_slot *s) {
 /* The data of the slot that has arrived, until its release. NULL as for hk_link_resolve. */
 static inline const void *hk_link_recv_data(hk_link *l) {
   const hk_slot *s = hk_link_recv_slot(l);
-  if (__builtin_expect(s->flags & (HK_SLOT_REF | HK_SLOT_REUSED), 0)) return hk_link_resolve(l, s);
+  if (__builtin_expect(s->flags & HK_SLOT_REF, 0)) return hk_link_resolve(l, s);
   return hk_link_place(l, l->done, s->bytes);
 }
 /* For a receiver that others may be ahead of: if the next slot has arrived, prefetches the beginning of its payload, of

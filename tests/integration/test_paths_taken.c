@@ -292,58 +292,6 @@ START_TEST(placed_sums) {
 }
 END_TEST
 
-/* Ranks that share a core write few payloads again and again, if each sends to several others and receives, too. */
-typedef struct reuse {
-  hk_coll coll;
-  int nranks;
-  uint32_t places; /* that a link uses; 0: slots have payloads of their own */
-} reuse;
-static const reuse reuses[] = {{HK_ALLTOALL, 4, 2}, {HK_ALLTOALL, 7, 1}, {HK_ALLTOALL, 3, 0}, {HK_SCATTER, 7, 0}};
-
-static int run_reuse(ncclComm_t comm, int rank, int nranks, void *arg) {
-  enum { COUNT = 400 * KIB / sizeof(float), TWICE = 2 };
-  const reuse *u = arg;
-  const size_t n = (size_t)nranks;
-  float *in = malloc(n * COUNT * sizeof *in), *out = malloc(n * COUNT * sizeof *out);
-  int faults = 0;
-  size_t wrong = 0;
-  for (int k = 0; k < TWICE; k++) {
-    const bool all = u->coll == HK_ALLTOALL;
-    for (size_t i = 0; i < n * COUNT; i++)
-      in[i] = (float)((size_t)rank * n + i / COUNT + i % COUNT % 1021 * 100 + (size_t)k);
-    if (all)
-      faults += RANK_CHECK(ncclAlltoAll(in, out, COUNT, ncclFloat, comm, NULL));
-    else
-      faults += RANK_CHECK(ncclScatter(in, out, COUNT, ncclFloat, 0, comm, NULL));
-    for (size_t i = 0; i < (all ? n : 1) * COUNT; i++)
-      wrong += out[i] != (float)(i / COUNT * n + (size_t)rank + i % COUNT % 1021 * 100 + (size_t)k);
-  }
-  for (int peer = 0; peer < nranks; peer++) {
-    const hk_peer_links *links = comm->wiring->links[peer];
-    const hk_wired_link *w = links ? links->at[0][HK_LINK_SEND] : NULL;
-    for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++) {
-      const hk_slot *slot = &w->link.slots[s];
-      faults += RANK_IS(((slot->flags & HK_SLOT_REUSED) != 0) == (u->places > 0));
-      if (u->places && slot->flags & HK_SLOT_REUSED) faults += RANK_IS(slot->place < u->places);
-    }
-  }
-  free(in);
-  free(out);
-  return faults + RANK_IS(wrong == 0);
-}
-
-START_TEST(payloads_again) {
-  reuse u = reuses[_i];
-  cpu_set_t all, one;
-  ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
-  CPU_ZERO(&one);
-  CPU_SET(nth_cpu(&all, 0), &one);
-  ck_assert_int_eq(sched_setaffinity(0, sizeof one, &one), 0);
-  setenv("HOCKET_CMA", "0", 1);
-  ck_assert_int_eq(ranks_as_processes(u.nranks, run_reuse, &u), 0);
-}
-END_TEST
-
 /* If ranks outnumber cores, each moves to the core that it would have if they took turns, and may leave it again. The
  * library's calls of libc come here. */
 static struct {
@@ -507,7 +455,6 @@ int main(void) {
   tcase_add_test(t, bound_to_cores);
   tcase_add_test(t, early);
   tcase_add_loop_test(t, long_waves, 0, 4);
-  tcase_add_loop_test(t, payloads_again, 0, HK_ARRAY_LENGTH(reuses));
   tcase_add_loop_test(t, placed_sums, 0, HK_ARRAY_LENGTH(placings));
   tcase_add_loop_test(t, spread, 0, 2);
   tcase_add_test(t, unpaced);

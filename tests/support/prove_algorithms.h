@@ -62,21 +62,13 @@ typedef struct prove_range {
   bool out_of_place;                       /* too; in place there is more to go wrong */
 } prove_range;
 
-/* The programs of more ranks are alike, and a proof takes seconds. */
-enum { PROVE_ONE_SLOT = 40 };
-
 static inline void prove(const hk_algorithm *a, hk_coll coll, int nranks, int root, prove_range range) {
   hk_program **p = prove_build(a, coll, nranks, root);
-  bool one = false; /* do ranks that share cores use only one slot a link?  (choose.c) */
-  for (int r = 0; r < nranks && nranks <= PROVE_ONE_SLOT; r++)
-    one = one || hk_program_fan_out(p[r]) >= HK_FAN_OUT_LEAST;
-  for (unsigned slots = one ? 1 : range.first_slots; slots <= range.last_slots;
-       slots = slots < range.first_slots ? range.first_slots : slots + 1) {
+  for (unsigned slots = range.first_slots; slots <= range.last_slots; slots++) {
     int runs = hk_coll_uneven(coll) ? 8 : 2; /* with equal lengths, then with random ones */
     for (int k = 0; k < runs; k++) {
       int in_place = k % 2;
-      if (!in_place && (!range.out_of_place || slots < range.first_slots)) continue;
-      if (slots < range.first_slots && k > 1) continue; /* what a deadlock needs is the same for all lengths */
+      if (!in_place && !range.out_of_place) continue;
       hk_verify_options o = {.slots = slots,
                              .waves = range.waves ? range.waves : slots + 1,
                              .in_place = in_place,

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The FIFO protocol over the transports whose ends share memory: self, and shm between threads and processes. */
 #include <check.h>
-#include "../support/randprog.h" /* random_below */
 #include "../support/shm_world.h"
 #include "../support/suite.h"
 
@@ -158,74 +157,6 @@ static void count_credits(world_rank *r) {
 }
 
 START_TEST(credits_self) { ck_assert_int_eq(world_run(world_new(&hk_transport_self, 1, 0, count_credits)), 0); }
-END_TEST
-
-/* Reused payloads: the one given back last is written again; while one is under way, no slot uses a payload of its
- * own. */
-static void reuse(world_rank *r) {
-  enum { BIG = 4000 };
-  hk_link out, in;
-  world_open(r, 0, HK_LINK_SEND, 1, &out);
-  world_open(r, 0, HK_LINK_RECV, 1, &in);
-  char *first = out.payload, *second = first + out.slot_bytes;
-  MUST(r->env.nslots >= 4);
-  for (uint64_t k = 0; k < 3; k++) { /* as often as there are more slots than payloads in use */
-    MUST(hk_link_can_reuse(&out, 1) && hk_link_reuse(&out) == first);
-    hk_link_publish(&out, BIG, 0, out.slots[out.done & out.mask].flags);
-    MUST(hk_link_can_recv(&in) && hk_link_recv_data(&in) == first);
-    MUST(!hk_link_can_reuse(&out, 1) && hk_link_can_reuse(&out, 2));
-    MUST(!hk_link_can_send(&out, BIG));
-    MUST(hk_link_can_send(&out, HK_SLOT_INLINE));
-    MUST(!hk_link_can_send(&out, BIG)); /* the credit for the small one is not for others */
-    hk_link_release(&in);
-  }
-  MUST(hk_link_can_send(&out, BIG));
-  /* One slot with a payload of its own, the place of which reuse leaves alone. */
-  while (out.done & out.mask) put(&out, 0, out.done), take(&in, 0, in.done);
-  put(&out, 0, 7);
-  MUST(hk_link_can_reuse(&out, 1)); /* only reused slots count */
-  MUST(hk_link_reuse(&out) == second);
-  hk_link_publish(&out, BIG, 0, out.slots[out.done & out.mask].flags);
-  take(&in, 0, 7);
-  MUST(hk_link_can_reuse(&out, 2) && hk_link_reuse(&out) == first);
-  hk_link_publish(&out, BIG, 0, out.slots[out.done & out.mask].flags);
-  MUST(hk_link_recv_data(&in) == second);
-  hk_link_release(&in);
-  MUST(hk_link_recv_data(&in) == first);
-  /* All credits: not one slot more. */
-  while (out.done - in.done <= out.mask) {
-    MUST(hk_link_can_reuse(&out, r->env.nslots + 1) && hk_link_reuse(&out));
-    hk_link_publish(&out, BIG, 0, out.slots[out.done & out.mask].flags);
-  }
-  MUST(!hk_link_can_reuse(&out, r->env.nslots + 1));
-}
-
-START_TEST(reused) { ck_assert_int_eq(world_run(world_new(&hk_transport_self, 1, 0, reuse)), 0); }
-END_TEST
-
-/* A sender that reuses payloads and one that does not take turns on one link, in an order that a seed gives. */
-static void reuse_at_random(world_rank *r) {
-  uint64_t seed = 5, sent = 0, taken = 0;
-  hk_link out, in;
-  world_open(r, 0, HK_LINK_SEND, 1, &out);
-  world_open(r, 0, HK_LINK_RECV, 1, &in);
-  while (taken < 3000) {
-    size_t n = length_of(sent, out.slot_bytes);
-    bool again = n > HK_SLOT_INLINE && random_below(&seed, 2);
-    bool can = again ? hk_link_can_reuse(&out, 1 + random_below(&seed, 4)) : hk_link_can_send(&out, n);
-    if (can && random_below(&seed, 3)) {
-      unsigned char *b = again ? hk_link_reuse(&out) : hk_link_send_buffer(&out, n);
-      for (size_t i = 0; i < n; i++) b[i] = byte_of(0, sent, i);
-      hk_link_publish(&out, (uint32_t)n, (uint32_t)sent * 3, again ? HK_SLOT_REUSED : 0);
-      sent++;
-    } else if (taken < sent) {
-      MUST(hk_link_can_recv(&in));
-      take(&in, 0, taken++);
-    }
-  }
-}
-
-START_TEST(reused_at_random) { ck_assert_int_eq(world_run(world_new(&hk_transport_self, 1, 0, reuse_at_random)), 0); }
 END_TEST
 
 /* The number of a slot has 32 bits: the FIFO goes on behind 2^32. */
@@ -406,8 +337,6 @@ int main(void) {
   tcase_set_timeout(c, 60);
   tcase_add_test(c, readers_that_lag);
   tcase_add_test(c, credits_self);
-  tcase_add_test(c, reused);
-  tcase_add_test(c, reused_at_random);
   tcase_add_test(c, numbers_wrap);
   tcase_add_test(c, withdrawn);
   tcase_add_loop_test(c, pairs, 0, sizeof shapes / sizeof shapes[0]);
