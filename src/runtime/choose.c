@@ -154,9 +154,6 @@ static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, 
   return hk_choose_chunk(&as, d->algorithm, plan->program, block);
 }
 
-/* Outputs so large that they do not stay in the cache are written past it. */
-enum { STREAM_MIN_BYTES = 8 << 20 };
-
 /* Measured on two ranks: the root of a broadcast in place has nothing to copy. While it copies into slots, its peer
  * copies from there, and that is faster than one copy by the kernel while the root waits, if the caches do not hold the
  * message. */
@@ -269,17 +266,17 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   hk_machine m = c->selection->machine;
   /* Measured: from memory the kernel copies slowly, and if ranks share cores none of them waits for that anyway. */
-  a->in_slots = m.reads == HK_READS_PAIRS && whole >= STREAM_MIN_BYTES;
+  a->in_slots = m.reads == HK_READS_PAIRS && whole >= HK_STREAM_MIN_BYTES;
   a->idle_in_slots = idle_in_slots(&m, coll, whole);
   if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
-  m.uncached = whole >= STREAM_MIN_BYTES;
+  m.uncached = whole >= HK_STREAM_MIN_BYTES;
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
   a->signature = hk_choose_signature(op);
-  a->move_flags = whole >= STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
+  a->move_flags = whole >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
   a->brief = !op->blocks && hk_exec_brief(choice->plan, a);

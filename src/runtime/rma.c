@@ -20,7 +20,7 @@
 #include "registration.h"
 #include "watch.h"
 
-enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, STREAM_MIN_BYTES = 4 << 20, SIGNALS_MAX = 1 << 20 };
+enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, SIGNALS_MAX = 1 << 20 };
 static const uint64_t NEWS_NS = 200000000u; /* for the notice of a window that was refused */
 
 /* The signal table, in memory that other processes can map. The counters of each rank have cache lines of their own. */
@@ -474,7 +474,7 @@ static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_st
   if (t->way == BY_STORES) {
     void *to = t->base + call->offset;
     const void *from = call->in;
-    hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0);
+    hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0);
   } else if (t->way == BY_COPY) {
     hk_transport_state *s = hk_wire_files(c);
     rc = s->transport->write(s, call->root, t->address + call->offset, call->in, bytes);

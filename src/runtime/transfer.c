@@ -10,8 +10,7 @@
 #include "wiring.h"
 
 enum {
-  REF_MAX_BYTES = 1 << 30,    /* one reference: a slot counts bytes in 32 bits */
-  STREAM_MIN_BYTES = 4 << 20, /* pieces of this size leave the cache anyway: they are written past it */
+  REF_MAX_BYTES = 1 << 30, /* one reference: a slot counts bytes in 32 bits */
   /* Measured: if no cache holds the messages of the host's ranks, a copy into slots and one past the caches from there
    * are faster than one copy by the kernel, which waits for memory at each page. This size is for ranks that share
    * cores; for others it is twice as much. */
@@ -105,7 +104,7 @@ static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   r->launch.chunk = chunk;
   r->launch.signature = hk_transfer_signature(bytes);
   r->launch.in_slots = in_slots(call, bytes);
-  r->launch.move_flags = chunk >= STREAM_MIN_BYTES || bytes >= SLOTS_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
+  r->launch.move_flags = bytes >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   r->launch.brief = brief;
   return true;
 }
