@@ -198,7 +198,6 @@ static uint32_t network_sum(const hk_reducer *r) {
  * past them, if no peer reads them from where they are written. */
 static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain, size_t bytes) {
   bool streams = x->launch->move_flags & HK_MOVE_STREAM;
-  if (x->launch->in_slots || (x->launch->idle_in_slots && x->in == x->out)) return true;
   if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
   if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return streams || bytes < SUMMAND_REF_MIN_BYTES;
   return streams && !plain;

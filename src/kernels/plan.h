@@ -36,8 +36,6 @@ typedef struct hk_launch {
   hk_reducer reducer;  /* valid if the collective reduces */
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_UNCACHED or 0 */
-  bool in_slots;       /* what only the kernel could read goes through slots (hk_reads) */
-  bool idle_in_slots;  /* the same of a rank whose call is in place, so that it has nothing else to copy */
   bool places;         /* multicasts go to places that their readers offer (places.h) */
   bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
   uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */

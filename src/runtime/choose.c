@@ -154,14 +154,6 @@ static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, 
   return hk_choose_chunk(&as, d->algorithm, plan->program, block);
 }
 
-/* Measured on two ranks: the root of a broadcast in place has nothing to copy. While it copies into slots, its peer
- * copies from there, and that is faster than one copy by the kernel while the root waits, if the caches do not hold the
- * message. */
-enum { IDLE_MIN_BYTES = 2 << 20 };
-static bool idle_in_slots(const hk_machine *m, hk_coll coll, size_t whole) {
-  return coll == HK_BROADCAST && m->nranks == 2 && m->reads == HK_READS_ALL && whole >= IDLE_MIN_BYTES;
-}
-
 /* If each pair of ranks has a count of its own, no rank knows the others': all choose as for blocks of this many
  * bytes. */
 enum { PAIR_BYTES = 1 << 20 };
@@ -265,10 +257,6 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   hk_machine m = c->selection->machine;
-  /* Measured: from memory the kernel copies slowly, and if ranks share cores none of them waits for that anyway. */
-  a->in_slots = m.reads == HK_READS_PAIRS && whole >= HK_STREAM_MIN_BYTES;
-  a->idle_in_slots = idle_in_slots(&m, coll, whole);
-  if (a->in_slots || a->idle_in_slots) m.reads = HK_READS_NONE; /* waves fit slots */
   m.uncached = whole >= HK_STREAM_MIN_BYTES;
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
   a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);

@@ -6,16 +6,9 @@
 #include "../kernels/steps.h"
 #include "call.h"
 #include "mismatch.h"
-#include "selection.h"
 #include "wiring.h"
 
-enum {
-  REF_MAX_BYTES = 1 << 30, /* one reference: a slot counts bytes in 32 bits */
-  /* Measured: if no cache holds the messages of the host's ranks, a copy into slots and one past the caches from there
-   * are faster than one copy by the kernel, which waits for memory at each page. This size is for ranks that share
-   * cores; for others it is twice as much. */
-  SLOTS_MIN_BYTES = 32 << 20
-};
+enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
 
 /* The execution of transfers over one link, of which one runs at a time. */
 struct hk_transfer_run {
@@ -72,12 +65,6 @@ out:
   return rc;
 }
 
-/* Does a message go through slots, even if the receiver could read the sender's private memory? */
-static bool in_slots(const hk_call *call, size_t bytes) {
-  const bool crowded = call->comm->selection->machine.reads == HK_READS_PAIRS;
-  return bytes >= (size_t)SLOTS_MIN_BYTES * (crowded ? 1 : 2);
-}
-
 /* The bytes of one slot; 0: not known yet. The sender decides: references take as much as they can, if the receiver
  * reads the sender's memory. The receiver learns it from the first slot. If the ends share no memory, it is a slot's
  * room. */
@@ -90,7 +77,6 @@ static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
     return first ? first : l->slot_bytes;
   }
   if (bytes < HK_REF_MIN_BYTES || !hk_link_refer(l, call->in, bytes, &ref)) return l->slot_bytes;
-  if (ref.region == HK_REGION_PRIVATE && in_slots(call, bytes)) return l->slot_bytes;
   size_t pieces = (bytes - 1) / REF_MAX_BYTES + 1; /* about equal ones: the last may not be too short for a reference */
   return ((bytes + pieces - 1) / pieces + 63) & ~(size_t)63;
 }
@@ -103,7 +89,6 @@ static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   r->launch.total = r->launch.block_bytes = bytes;
   r->launch.chunk = chunk;
   r->launch.signature = hk_transfer_signature(bytes);
-  r->launch.in_slots = in_slots(call, bytes);
   r->launch.move_flags = bytes >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   r->launch.brief = brief;
   return true;

@@ -88,46 +88,6 @@ START_TEST(referred) {
 }
 END_TEST
 
-/* The root of a broadcast in place has nothing else to copy: if the caches do not hold the message, it copies that into
- * slots, and the two ranks work at the same time. */
-typedef struct rooted {
-  size_t bytes;
-  bool in_place, referred;
-} rooted;
-
-static const rooted broadcasts[] = {
-    {1 * MIB, true, true}, {2 * MIB, true, false}, {3 * MIB, true, false}, {2 * MIB, false, true}};
-
-static int run_broadcast(ncclComm_t comm, int rank, int nranks, void *arg) {
-  const rooted *b = arg;
-  float *in = calloc(1, b->bytes), *out = calloc(1, b->bytes);
-  size_t count = b->bytes / sizeof *in, wrong = 0;
-  unsigned slots[2] = {0};
-  (void)nranks;
-  for (size_t i = 0; i < count; i++) in[i] = rank ? 0 : (float)(i % 1000 + 1);
-  float *to = b->in_place ? in : out;
-  int faults = RANK_CHECK(ncclBroadcast(in, to, count, ncclFloat, 0, comm, NULL));
-  for (size_t i = 0; i < count; i++) wrong += to[i] != (float)(i % 1000 + 1);
-  for (int peer = 0; peer < comm->nranks && rank == 0; peer++) {
-    const hk_peer_links *links = comm->wiring->links[peer];
-    const hk_wired_link *w = links ? links->at[0][HK_LINK_MCAST_SEND] : NULL;
-    for (uint32_t s = 0; w && s <= w->link.mask && s < w->link.done; s++)
-      slots[(w->link.slots[s].flags & HK_SLOT_REF) != 0]++;
-  }
-  if (rank == 0) faults += RANK_IS(slots[b->referred] > 0) + RANK_IS(slots[!b->referred] == 0);
-  free(in);
-  free(out);
-  return faults + RANK_IS(wrong == 0);
-}
-
-START_TEST(broadcast_by_an_idle_root) {
-  rooted b = broadcasts[_i];
-  setenv("NCCL_ALGO", "oneshot", 1);
-  setenv("HOCKET_CMA", "1", 1);
-  ck_assert_int_eq(ranks_as_processes(RANKS, run_broadcast, &b), 0);
-}
-END_TEST
-
 static int nth_cpu(const cpu_set_t *all, int n) {
   int cpu = -1;
   while (n >= 0) n -= CPU_ISSET(++cpu, all) != 0;
@@ -451,7 +411,6 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("paths_taken");
   tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
-  tcase_add_loop_test(t, broadcast_by_an_idle_root, 0, HK_ARRAY_LENGTH(broadcasts));
   tcase_add_test(t, bound_to_cores);
   tcase_add_test(t, early);
   tcase_add_loop_test(t, long_waves, 0, 4);
