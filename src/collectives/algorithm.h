@@ -16,7 +16,6 @@ typedef struct hk_shape {
   /* Everything that ranks send is in their buffers: links carry references to it where the machine reads at least so
    * much (hk_reads: PAIRS, or ALL if links are multicasts), so that slots need no room for it. NONE: not everything. */
   hk_reads refers;
-  unsigned read_bytes; /* of such a wave, at most; 0: the usual ones */
 } hk_shape;
 
 typedef struct hk_algorithm {

@@ -126,7 +126,7 @@ static size_t chunk_within(const hk_machine *m, const hk_shape *s, size_t block_
  * many waves as a link has slots, and waits for the slower one of two ranks after each. */
 size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
   const bool reads = s->refers && m->reads >= s->refers;
-  return chunk_within(m, s, block_bytes, !reads ? largest_chunk(m, s) : s->read_bytes ? s->read_bytes : READ_BYTES);
+  return chunk_within(m, s, block_bytes, reads ? READ_BYTES : largest_chunk(m, s));
 }
 
 static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {

@@ -106,16 +106,6 @@ static void build(hk_builder *b, const hk_build *w) {
   }
 }
 
-/* Measured for allgather of two ranks: a rank copies its block and reads the other one's in turns of a wave. Longer
- * waves leave the cache before the other rank reads them, and shorter ones cost more calls of the kernel. */
-enum { READ_BYTES = 512 << 10 };
-
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
-  /* Two ranks pass nothing on: each sends its input. */
-  const hk_reads refers = coll == HK_ALLGATHER && m->nranks == 2 ? HK_READS_PAIRS : HK_READS_NONE;
-  return (hk_shape){.fan = 1, .depth = 1, .refers = refers, .read_bytes = READ_BYTES};
-}
-
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double steps = m->nranks - 1, block = (double)bytes / m->nranks;
   bool both = coll == HK_ALLREDUCE;
@@ -129,8 +119,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.traffic = HK_TRAFFIC_RING;
   w.gpu.turns = w.rounds + 1;
   w.gpu.lane = (w.rounds + 1) * block;
-  hk_shape s = shape(m, coll);
-  return hk_price(m, &s, &w);
+  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
 }
 
 const hk_algorithm hk_algorithm_ring = {
@@ -139,6 +128,5 @@ const hk_algorithm hk_algorithm_ring = {
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
     .cost = cost,
-    .shape = shape,
     .build = build,
 };

@@ -98,22 +98,6 @@ START_TEST(all_that_is_sent_is_referred_to) {
 }
 END_TEST
 
-/* A ring of two ranks sends what the caller's buffer has; a longer one passes blocks on. */
-START_TEST(chunks_of_two_ranks_in_a_ring) {
-  const hk_algorithm *ring = hk_algorithm_by_name("ring");
-  for (int n = 2; n <= 3; n++) {
-    hk_machine m = machine(1, n, 64, true);
-    const hk_shape s = hk_algorithm_shape(ring, &m, HK_ALLGATHER);
-    ck_assert_uint_le(hk_chunk(&m, &s, 8 << 20), m.slot_bytes);
-    m.reads = HK_READS_ALL;
-    if (n == 2)
-      ck_assert_uint_eq(hk_chunk(&m, &s, 8 << 20), 512 << 10);
-    else
-      ck_assert_uint_le(hk_chunk(&m, &s, 8 << 20), m.slot_bytes);
-  }
-}
-END_TEST
-
 /* Waves of what is read where it is may be long; a price does not depend on that. */
 START_TEST(chunks_of_what_is_read) {
   static const struct {
@@ -468,7 +452,6 @@ int main(void) {
   int algorithms = 0;
   while (hk_algorithms[algorithms]) algorithms++;
   tcase_add_loop_test(t, all_that_is_sent_is_referred_to, 0, algorithms);
-  tcase_add_test(t, chunks_of_two_ranks_in_a_ring);
   tcase_add_test(t, chunks_of_what_is_read);
   tcase_add_test(t, always_supported);
   tcase_add_test(t, wishes);
