@@ -5,8 +5,6 @@
 #include "../transport/places.h"
 #include "steps.h"
 
-enum { SUMMAND_REF_MIN_BYTES = 120 << 10 };
-
 static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->scratch_blocks * hk_scratch_stride(chunk);
 }
@@ -192,15 +190,13 @@ static uint32_t network_sum(const hk_reducer *r) {
   return HK_SLOT_SUM(r->dtype, r->op == HK_AVG || r->op == HK_PREMULSUM ? HK_SUM : r->op);
 }
 
-/* Is a copy into the slot cheaper than a reference that only the kernel can read? Measured: summands, which receivers
- * add to theirs, would first be copied there. From about 120 KiB on that is faster than a slot, but not from memory:
- * the kernel copies at two thirds of memcpy's speed from there. Sums that the caches do not hold in the end are written
- * past them, if no peer reads them from where they are written. */
-static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain, size_t bytes) {
-  bool streams = x->launch->move_flags & HK_MOVE_STREAM;
+/* Is a copy into the slot cheaper than a reference that only the kernel can read? Yes for input that the receiver adds:
+ * it would have to copy that first. Yes for a sum that the caches do not hold: it is written past them, if no peer
+ * reads it from where it is written. */
+static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
   if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
-  if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return streams || bytes < SUMMAND_REF_MIN_BYTES;
-  return streams && !plain;
+  if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return true;
+  return x->launch->move_flags & HK_MOVE_STREAM && !plain;
 }
 
 /* The addresses to write to. Links that carry a reference get it in their slot and are not counted; of a multicast to
@@ -277,8 +273,8 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
   bool copy = i->flags & HK_INSTR_COPY;
   const void *stable = nsrc && !copy ? stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
-  unsigned n = gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain, bytes), dst, &staged,
-                                   &placed, &rc);
+  unsigned n =
+      gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain), dst, &staged, &placed, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   /* Links that refer to the source: the peers read it while this rank copies it, too. */
   bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;

@@ -21,26 +21,25 @@
 
 enum { RANKS = 2, KIB = 1 << 10, MIB = 1 << 20 };
 
+typedef enum share { NONE, ALL, SOME } share;
 typedef struct path {
   const char *what;
   bool processes;
   hk_coll coll;
   size_t bytes; /* of a block */
-  bool referred;
+  share referred;
 } path;
 
 static const path paths[] = {
-    {"threads read each other's memory", false, HK_ALLGATHER, 64 * KIB, true},
-    {"and what they will add to their own", false, HK_REDUCE_SCATTER, 64 * KIB, true},
-    {"small messages are copied", false, HK_ALLGATHER, 8 * KIB, false},
-    {"processes read each other's memory through the kernel", true, HK_ALLGATHER, 64 * KIB, true},
-    {"but not what they will add", true, HK_REDUCE_SCATTER, 64 * KIB, false},
-    {"unless it is large", true, HK_REDUCE_SCATTER, 256 * KIB, true},
-    {"and the sum, too", true, HK_ALLREDUCE, 256 * KIB, true},
-    {"but not what the caches do not hold", true, HK_REDUCE_SCATTER, 4 * MIB, false},
-    {"nor sums of that", true, HK_ALLREDUCE, 4 * MIB, false},
-    {"which only matters if it is added", true, HK_ALLGATHER, 4 * MIB, true},
-    {"or the kernel has to copy it", false, HK_ALLREDUCE, 4 * MIB, true},
+    {"threads read each other's memory", false, HK_ALLGATHER, 64 * KIB, ALL},
+    {"and what they will add to their own", false, HK_REDUCE_SCATTER, 64 * KIB, ALL},
+    {"small messages are copied", false, HK_ALLGATHER, 8 * KIB, NONE},
+    {"processes read each other's memory through the kernel", true, HK_ALLGATHER, 64 * KIB, ALL},
+    {"but not what they will add", true, HK_REDUCE_SCATTER, 64 * KIB, NONE},
+    {"they read the sum, and not what they will add", true, HK_ALLREDUCE, 256 * KIB, SOME},
+    {"they do not read a sum that the caches do not hold", true, HK_ALLREDUCE, 4 * MIB, NONE},
+    {"they read blocks that the caches do not hold", true, HK_ALLGATHER, 4 * MIB, ALL},
+    {"threads read sums that the caches do not hold", false, HK_ALLREDUCE, 4 * MIB, ALL},
 };
 
 /* The slots of this rank's sends whose last use was a reference, or was not. */
@@ -69,7 +68,7 @@ static int run(ncclComm_t comm, int rank, int nranks, void *arg) {
   else
     faults += RANK_CHECK(ncclAllGather(in, out, count, ncclFloat, comm, NULL));
   for (size_t i = 0; i < count; i++) faults += out[i] != (sum ? (float)(nranks * (nranks + 1) / 2) : 1.0F);
-  if (!slots_with(comm, p->referred) || slots_with(comm, !p->referred)) {
+  if (!slots_with(comm, true) != (p->referred == NONE) || !slots_with(comm, false) != (p->referred == ALL)) {
     printf("%s: rank %d has %u slots with references and %u with data\n", p->what, rank, slots_with(comm, true),
            slots_with(comm, false));
     faults++;
@@ -193,13 +192,12 @@ END_TEST
 /* Sums and blocks of large messages in memory of ncclMemAlloc are written straight to where the other ranks want them,
  * if these all have such memory and there are more than two. A sum is sent when all ranks have offered their places. A
  * rank's block may go before, so it is not known how many of them are written so. */
-typedef enum writes { NONE, ALL, SOME } writes;
 typedef struct placed {
   hk_coll coll;
   size_t bytes; /* of a rank's input */
   int nranks;
   bool in_place, one_private; /* rank 1 has an output of malloc */
-  writes writes;              /* of the ranks, and if one is private, of those that write to it */
+  share writes;               /* of the ranks, and if one is private, of those that write to it */
 } placed;
 
 static const placed placings[] = {
