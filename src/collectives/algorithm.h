@@ -13,9 +13,9 @@ typedef struct hk_shape {
   unsigned scratch; /* scratch blocks of the rank that needs most */
   unsigned rails;   /* ranks of a host that send to other hosts at the same time; 0 means 1 */
   bool switched;    /* its links' slots are in a switch (GPUs) */
-  /* Everything that ranks send is in their buffers: links carry references to it where the machine reads at least so
-   * much (hk_reads: PAIRS, or ALL if links are multicasts), so that slots need no room for it. NONE: not everything. */
-  hk_reads refers;
+  /* Everything that ranks send is in their buffers, and each link has one reader: links carry references to it where
+   * ranks read each other's memory (hk_machine.reads), so that slots need no room for it. */
+  bool refers;
 } hk_shape;
 
 typedef struct hk_algorithm {

@@ -125,8 +125,7 @@ static size_t chunk_within(const hk_machine *m, const hk_shape *s, size_t block_
 /* References take no room in slots, so their waves may be longer. That matters: a rank runs ahead of its peers by as
  * many waves as a link has slots, and waits for the slower one of two ranks after each. */
 size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
-  const bool reads = s->refers && m->reads >= s->refers;
-  return chunk_within(m, s, block_bytes, reads ? READ_BYTES : largest_chunk(m, s));
+  return chunk_within(m, s, block_bytes, s->refers && m->reads ? READ_BYTES : largest_chunk(m, s));
 }
 
 static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {

@@ -125,10 +125,7 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
   unsigned others = (unsigned)m->nranks - 1, fan = others;
   if (coll == HK_ALLREDUCE) fan = 2 * others;
   if (coll == HK_REDUCE || coll == HK_GATHER) fan = 1;
-  return (hk_shape){.fan = fan,
-                    .depth = 1,
-                    .scratch = adds ? hk_mesh_scratch(m->nranks) : 0,
-                    .refers = adds ? HK_READS_NONE : HK_READS_PAIRS};
+  return (hk_shape){.fan = fan, .depth = 1, .scratch = adds ? hk_mesh_scratch(m->nranks) : 0, .refers = !adds};
 }
 
 /* GPUs: one lane sends, one adds, one collects. */

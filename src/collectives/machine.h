@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
-#include "../program/program.h" /* hk_reads */
+#include "../program/program.h"
 #include "protocol.h"
 
 struct hk_channels; /* topo/search.h */
@@ -68,7 +68,7 @@ typedef struct hk_machine {
   bool multicast;     /* links of kind HK_LINK_MCAST_* are there (all ranks share memory, or a switch copies) */
   bool in_switch;     /* a switch inside adds up what all ranks send to one (NVLS) */
   bool in_network;    /* the network adds up what hosts send (CollNet) */
-  hk_reads reads;     /* known after init; prices do not depend on it */
+  bool reads;         /* hk_transport.reads; known after init, and no price depends on it */
   bool uncached;      /* of one message, set after the choice: no cache holds it, so waves need not fit the caches */
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;

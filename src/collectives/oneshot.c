@@ -62,7 +62,7 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
 }
 
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
-  if (coll != HK_ALLREDUCE) return (hk_shape){.fan = 1, .depth = 1, .refers = HK_READS_ALL, .switched = true};
+  if (coll != HK_ALLREDUCE) return (hk_shape){.fan = 1, .depth = 1, .switched = true};
   return (hk_shape){.fan = 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks), .switched = true};
 }
 

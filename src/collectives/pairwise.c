@@ -26,7 +26,7 @@ static void build(hk_builder *b, const hk_build *w) {
 
 static hk_shape shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
-  return (hk_shape){.fan = (unsigned)m->nranks - 1, .depth = 1, .refers = HK_READS_PAIRS};
+  return (hk_shape){.fan = (unsigned)m->nranks - 1, .depth = 1, .refers = true};
 }
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {

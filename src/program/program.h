@@ -209,11 +209,6 @@ HK_INLINE int hk_link_in_rounds(hk_link_kind k) { return k >= HK_LINK_GATHER_SEN
 /* The most ranks of a host that are in such groups, each in one of its own: NCCL has no more on a host either. */
 enum { HK_SUM_GROUPS = 8 };
 
-/* Which links of a host's ranks carry references to any memory of the sender, however private, and are faster so: none,
- * those with one reader, or all. If ranks outnumber cores, slots are faster for several readers: the sender fills one
- * while it has the core anyway, and they find it in the cache. */
-typedef enum hk_reads { HK_READS_NONE, HK_READS_PAIRS, HK_READS_ALL } hk_reads;
-
 /* A link need. Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection. A
  * program has at most one link of a kind to a peer on a channel. If lane i of one rank communicates with lane i of the
  * other, the channel is the lane's number. A root that turns a tree's upward stream into the downward one communicates

@@ -21,13 +21,6 @@
 #include "../base/param.h"
 #include "shm_state.h"
 
-/* If ranks outnumber cores, slots are faster for several readers: see hk_reads. */
-static bool crowded(const hk_transport_env *env, int rank) {
-  int ranks = 0;
-  for (int r = 0; r < env->nranks; r++) ranks += env->peers[r].host == env->peers[rank].host;
-  return ranks > env->peers[rank].cores;
-}
-
 /* With Yama the process says who may trace it: here all that the kernel's other rules allow. */
 static void allow_tracers(const hk_shm_state *s) {
   if (!hk_param_int(HK_P_PTRACER)) return;
@@ -124,15 +117,14 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
   return HK_OK;
 }
 
-/* From how many bytes on do the ranks with these indices in the group, except `but`, read the memory of others? 0: one
- * of them does not. */
-static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end, int but) {
+/* From how many bytes on do the ranks with these indices in the group read the memory of others? 0: one of them does
+ * not. */
+static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end) {
   /* relaxed, both: as in hk_shm_cma_try */
   const uint32_t measured = atomic_load_explicit(hk_shm_arena_cma_from(&p->arena), memory_order_relaxed);
   uint32_t from = HK_SHM_CMA_LEAST_BYTES;
   for (uint32_t i = first; i < end; i++) {
     _Atomic(uint8_t) *reads = hk_shm_arena_reads(&p->arena, i);
-    if ((int)i == but) continue;
     uint8_t how = reads ? atomic_load_explicit(reads, memory_order_relaxed) : READS_NOT;
     uint32_t own = how == READS ? HK_SHM_CMA_MIN_BYTES : how == READS_IF_FASTER ? measured : 0;
     if (!own) return 0;
@@ -143,19 +135,16 @@ static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end, 
 
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link) {
   const hk_shm_process *p = s->process;
-  const int rank = s->base.env->rank;
   const uint32_t reader = (uint32_t)p->index[link->peer];
-  if (link->kind == HK_LINK_SEND) return all_from(p, reader, reader + 1, -1);
-  return crowded(s->base.env, rank) ? 0 : all_from(p, 0, p->ngroup, p->index[rank]);
+  return link->kind == HK_LINK_SEND ? all_from(p, reader, reader + 1) : 0;
 }
 
-hk_reads hk_shm_reads(hk_transport_state *state) {
+bool hk_shm_reads(hk_transport_state *state) {
   const hk_shm_process *p = ((hk_shm_state *)state)->process;
   const hk_transport_env *env = state->env;
-  if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return HK_READS_NONE;
-  const uint32_t from = all_from(p, 0, p->ngroup, -1);
-  if (!from || env->slot_bytes < from) return HK_READS_NONE;
-  return crowded(env, env->rank) ? HK_READS_PAIRS : HK_READS_ALL;
+  if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return false;
+  const uint32_t from = all_from(p, 0, p->ngroup);
+  return from && env->slot_bytes >= from;
 }
 
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes) {

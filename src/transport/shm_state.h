@@ -120,11 +120,11 @@ void hk_shm_cma_prepare(hk_shm_state *s); /* publishes a word for others to try 
 hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts);
 /* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
 int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
-/* The bytes from which on all readers of the link can read this process's memory, and that is faster than slots; 0:
- * they cannot, or it is not. */
+/* The bytes from which on the reader of the link can read this process's memory, and that is faster than slots; 0: it
+ * cannot, or it is not, or the link is a multicast. */
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link);
 /* The transport's `reads`, `writable`, `write` and `fetch`. */
-hk_reads hk_shm_reads(hk_transport_state *state);
+bool hk_shm_reads(hk_transport_state *state);
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes);
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes);
 bool hk_shm_lend(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out);

@@ -98,9 +98,9 @@ typedef struct hk_transport {
   bool (*apart)(hk_transport_state *s, int peer);
   /* Can links of kind HK_LINK_MCAST_* be opened?  NULL: no. */
   bool (*multicast)(hk_transport_state *s);
-  /* After the init of all ranks, the same on all: which links of the communicator refer to any 64 KiB of memory, and
-   * send less in slots, which have room for it?  NULL: HK_READS_NONE. */
-  hk_reads (*reads)(hk_transport_state *s);
+  /* After the init of all ranks, the same on all: do links with one reader refer to any memory of a slot's size? A
+   * multicast goes through slots: its sender fills one while the readers take the one before. NULL: no. */
+  bool (*reads)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
   /* Moves what can be moved on pumped links, never blocks; *moved is set if anything moved.  NULL: the two ends of a

@@ -288,20 +288,19 @@ static const hk_backend backend = {.most_channels = channels_of_host, .bind = bi
 static const struct {
   const char *name;
   hk_host_facts hosts;
-  hk_reads reads;
+  bool reads;
 } machines[] = {
 #define HOSTS(n, h, each, cores, mcast)                                                                                \
   {                                                                                                                    \
     .nranks = n, .nhosts = h, .ranks_per_host = each, .least_per_host = each, .cores_per_host = cores, .memory = true, \
     .multicast = mcast, .slot_bytes = 1 << 16                                                                          \
   }
-    {"2 ranks", HOSTS(2, 1, 2, 8, true), HK_READS_NONE},
-    {"2 ranks that read pairs", HOSTS(2, 1, 2, 8, true), HK_READS_PAIRS},
-    {"2 ranks that read all", HOSTS(2, 1, 2, 8, true), HK_READS_ALL},
-    {"4 ranks on few cores", HOSTS(4, 1, 4, 2, true), HK_READS_NONE},
-    {"4 ranks that read pairs", HOSTS(4, 1, 4, 4, true), HK_READS_PAIRS},
-    {"3 hosts", HOSTS(3, 3, 1, 1, false), HK_READS_NONE},
-    {"2 hosts of 4", HOSTS(8, 2, 4, 4, false), HK_READS_NONE},
+    {"2 ranks", HOSTS(2, 1, 2, 8, true), false},
+    {"2 ranks that read memory", HOSTS(2, 1, 2, 8, true), true},
+    {"4 ranks on few cores", HOSTS(4, 1, 4, 2, true), false},
+    {"4 ranks that read memory", HOSTS(4, 1, 4, 4, true), true},
+    {"3 hosts", HOSTS(3, 3, 1, 1, false), false},
+    {"2 hosts of 4", HOSTS(8, 2, 4, 4, false), false},
 #undef HOSTS
 };
 

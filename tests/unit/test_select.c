@@ -59,14 +59,14 @@ START_TEST(registry) {
 END_TEST
 
 /* Is what the instruction sends memory of the user, to which a link may refer? */
-static bool sends_user_memory(const hk_program *p, const hk_instr *i, bool multicast) {
+static bool sends_user_memory(const hk_program *p, const hk_instr *i) {
   const hk_operand *o = hk_instr_operands(p, i);
   bool sends = false, own = false;
   for (int k = 0; k < i->ndst; k++) {
     if (o[k].space == HK_OUT) own = true;
     if (o[k].space != HK_LINK) continue;
     sends = true;
-    if (!multicast && hk_program_links(p)[o[k].link].kind != HK_LINK_SEND) return false;
+    if (hk_program_links(p)[o[k].link].kind != HK_LINK_SEND) return false;
   }
   if (!sends) return true;
   if (i->flags & HK_INSTR_COPY || i->nsrc != 1) return false;
@@ -80,7 +80,7 @@ START_TEST(all_that_is_sent_is_referred_to) {
     hk_machine m = machine(1, n, 64, true);
     for (hk_coll coll = 0; coll < HK_COLL_COUNT; coll++) {
       if (!hk_algorithm_supports(a, &m, coll)) continue;
-      hk_reads refers = hk_algorithm_shape(a, &m, coll).refers;
+      const bool refers = hk_algorithm_shape(a, &m, coll).refers;
       ck_assert(!refers || !hk_coll_reduces(coll)); /* sums are in slots or scratch */
       for (int rank = 0; refers && rank < n; rank++) {
         hk_build what = {.coll = coll, .rank = rank, .nranks = n, .root = hk_coll_has_root(coll) ? n / 2 : 0};
@@ -88,8 +88,8 @@ START_TEST(all_that_is_sent_is_referred_to) {
         ck_assert_int_eq(hk_algorithm_build(a, &what, &p), HK_OK);
         for (unsigned k = 0; k < p->ninstrs; k++) {
           const hk_instr *i = &hk_program_instrs(p)[k];
-          ck_assert_msg(i->op != HK_OP_MOVE || sends_user_memory(p, i, refers == HK_READS_ALL),
-                        "%s %s, %d ranks, rank %d", a->name, hk_coll_name(coll), n, rank);
+          ck_assert_msg(i->op != HK_OP_MOVE || sends_user_memory(p, i), "%s %s, %d ranks, rank %d", a->name,
+                        hk_coll_name(coll), n, rank);
         }
         hk_program_free(p);
       }
@@ -103,20 +103,19 @@ START_TEST(chunks_of_what_is_read) {
   static const struct {
     const char *algorithm;
     hk_coll coll;
-    hk_reads least; /* NONE: they are never long */
-  } rows[] = {{"pairwise", HK_ALLTOALL, HK_READS_PAIRS}, {"direct", HK_ALLGATHER, HK_READS_PAIRS},
-              {"direct", HK_GATHER, HK_READS_PAIRS},     {"oneshot", HK_BROADCAST, HK_READS_ALL},
-              {"oneshot", HK_ALLGATHER, HK_READS_ALL},   {"direct", HK_REDUCE_SCATTER, HK_READS_NONE},
-              {"direct", HK_ALLREDUCE, HK_READS_NONE},   {"oneshot", HK_ALLREDUCE, HK_READS_NONE},
-              {"ring", HK_ALLGATHER, HK_READS_NONE}};
+    bool refers;
+  } rows[] = {{"pairwise", HK_ALLTOALL, true},  {"direct", HK_ALLGATHER, true},   {"direct", HK_GATHER, true},
+              {"oneshot", HK_BROADCAST, false}, {"oneshot", HK_ALLGATHER, false}, {"direct", HK_REDUCE_SCATTER, false},
+              {"direct", HK_ALLREDUCE, false},  {"oneshot", HK_ALLREDUCE, false}, {"ring", HK_ALLGATHER, false}};
   enum { BLOCK = 32 << 20, LONG = 16 << 20 };
   for (size_t k = 0; k < HK_ARRAY_LENGTH(rows); k++) {
     const hk_algorithm *a = hk_algorithm_by_name(rows[k].algorithm);
     hk_machine m = machine(1, 4, 2, true);
     const double us = hk_algorithm_cost(a, &m, rows[k].coll, BLOCK);
     const hk_shape s = hk_algorithm_shape(a, &m, rows[k].coll);
-    for (m.reads = HK_READS_NONE; m.reads <= HK_READS_ALL; m.reads++) {
-      bool longer = rows[k].least && m.reads >= rows[k].least;
+    for (int reads = 0; reads < 2; reads++) {
+      m.reads = reads;
+      bool longer = rows[k].refers && m.reads;
       size_t chunk = hk_chunk(&m, &s, BLOCK);
       if (longer)
         ck_assert_uint_eq(chunk, LONG);
@@ -124,9 +123,9 @@ START_TEST(chunks_of_what_is_read) {
         ck_assert_uint_le(chunk, m.slot_bytes);
       ck_assert_double_eq(hk_algorithm_cost(a, &m, rows[k].coll, BLOCK), us);
     }
-    m.reads = HK_READS_ALL;
+    m.reads = true;
     ck_assert_uint_le(hk_chunk(&m, &s, 1000), 1024);
-    m.reads = HK_READS_NONE;
+    m.reads = false;
     m.uncached = true; /* a slot at a time */
     ck_assert_uint_eq(hk_chunk(&m, &s, BLOCK), m.slot_bytes);
   }
