@@ -250,6 +250,7 @@ static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type
   HK_TRY(check_peer(who, "peer", call->root, call->comm), out);
   HK_TRY(check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
   HK_TRY(call->comm->backend->check(call, who), out);
+  HK_TRY(hk_group_check_self(call, who), out);
   return (ncclResult_t)hk_group_submit(call);
 out:
   return (ncclResult_t)hk_group_remember(rc);

@@ -10,6 +10,7 @@
 #include "api.h"
 #include "comm.h"
 #include "group.h"
+#include "stream.h"
 
 /* nccl4py and other tools search the library's bytes for this. */
 __attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cuda13.4";
@@ -18,6 +19,11 @@ _Static_assert(HK_NCCL_MAJOR == NCCL_MAJOR && HK_NCCL_MINOR == NCCL_MINOR && HK_
                "plugins get the version that programs see");
 
 HK_EXPORT int hocketVersion(void) { return HOCKET_MAJOR * 10000 + HOCKET_MINOR * 100 + HOCKET_PATCH; }
+
+HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t stream) {
+  HK_UNCANCELLED;
+  return (ncclResult_t)hk_group_remember(hk_stream_destroy(stream));
+}
 
 HK_EXPORT int hocketDeviceCount(void) { return hk_backend_devices(); }
 

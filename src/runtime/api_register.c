@@ -14,128 +14,6 @@
 #include "rma.h"
 #include "windows.h"
 
-struct hk_registration {
-  ncclComm_t comm;
-  void *base;
-  size_t bytes;
-  int flags; /* NCCL_WIN_, of a window */
-  bool is_window;
-  void *user;              /* the user's handle; a window's may be an address in GPU memory */
-  void *handle;            /* the backend's for the memory; NULL: it has none */
-  hk_symmetric *symmetric; /* NULL: other ranks do not map it */
-  uint64_t number;         /* among the symmetric windows, from 1; 0: it is none of them */
-  hk_registration *next, *next_window;
-};
-
-/* The windows of the process: calls that take a window take no communicator. */
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-HK_FORK_GUARD(lock);
-static hk_registration *windows;
-
-static void publish(hk_registration *r) {
-  pthread_mutex_lock(&lock);
-  r->next_window = windows;
-  windows = r;
-  pthread_mutex_unlock(&lock);
-}
-
-static void withdraw(const hk_registration *r) {
-  pthread_mutex_lock(&lock);
-  hk_registration **at = &windows;
-  while (*at && *at != r) at = &(*at)->next_window;
-  if (*at) *at = r->next_window;
-  pthread_mutex_unlock(&lock);
-}
-
-static hk_status add(const hk_registration *given, void **out) {
-  hk_status rc = HK_OK;
-  ncclComm_t c = given->comm;
-  const bool symmetric = given->flags & NCCL_WIN_COLL_SYMMETRIC;
-  hk_registration *r = malloc(sizeof *r);
-  if (!r) return HK_FAIL_ERRNO("no memory for a registration");
-  *r = *given;
-  HK_TRY(c->backend->memory_add(c, r->base, r->bytes, symmetric, &r->handle), undo);
-  if (symmetric && hk_rma_supported(c) && !c->backend->rma_begin && atomic_load(&c->health.progress) == HK_OK)
-    HK_TRY(hk_rma_begin(c), undo_memory);
-  r->user = r->symmetric ? (void *)r->symmetric->handle : r;
-  /* Frameworks register from any thread, while they hold an allocator's locks. */
-  pthread_mutex_lock(&c->health.lock);
-  if (symmetric) r->number = ++c->windows;
-  r->next = c->registrations;
-  c->registrations = r;
-  pthread_mutex_unlock(&c->health.lock);
-  if (r->is_window) publish(r);
-  *out = r->user;
-  return HK_OK;
-undo_memory:
-  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
-undo:
-  free(r);
-  return rc;
-}
-
-static hk_status drop(const char *who, ncclComm_t c, const void *handle) {
-  hk_status rc = hk_comm_check(c, who);
-  if (rc != HK_OK || !handle) return rc;
-  pthread_mutex_lock(&c->health.lock);
-  hk_registration **at = &c->registrations;
-  while (*at && (*at)->user != handle) at = &(*at)->next;
-  hk_registration *r = *at;
-  if (r) *at = r->next;
-  pthread_mutex_unlock(&c->health.lock);
-  if (!r) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, handle);
-  if (r->is_window) withdraw(r);
-  if (r->number) hk_rma_dropped(c);
-  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
-  if (r->symmetric) c->backend->windows->drop(c, r->symmetric);
-  free(r);
-  return HK_OK;
-}
-
-/* Under c->health.lock. */
-static const hk_registration *numbered(ncclComm_t c, uint64_t number) {
-  const hk_registration *r = c->registrations;
-  while (r && r->number != number) r = r->next;
-  return r;
-}
-
-hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out) {
-  pthread_mutex_lock(&c->health.lock);
-  const hk_registration *r = numbered(c, number);
-  if (r) *out = (hk_window){r->base, r->bytes};
-  hk_window_state state = r ? HK_WINDOW_OPEN : number > c->windows ? HK_WINDOW_LATER : HK_WINDOW_GONE;
-  pthread_mutex_unlock(&c->health.lock);
-  return state;
-}
-
-hk_symmetric *hk_symmetric_window(ncclComm_t c, uint64_t number) {
-  pthread_mutex_lock(&c->health.lock);
-  const hk_registration *r = numbered(c, number);
-  hk_symmetric *w = r ? r->symmetric : NULL;
-  pthread_mutex_unlock(&c->health.lock);
-  return w;
-}
-
-uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes) {
-  pthread_mutex_lock(&c->health.lock);
-  const hk_registration *r = c->registrations;
-  while (r && r->user != (const void *)win) r = r->next;
-  uint64_t number = r ? r->number : 0;
-  *bytes = r ? r->bytes : 0;
-  pthread_mutex_unlock(&c->health.lock);
-  return number;
-}
-
-/* The backend has gone, with what it had of them. */
-void hk_registrations_free(ncclComm_t c) {
-  while (c->registrations) {
-    hk_registration *r = c->registrations;
-    c->registrations = r->next;
-    if (r->is_window) withdraw(r);
-    free(r);
-  }
-}
-
 /* A size that no memory of this host or its GPUs can have. */
 static hk_status check_memory(const char *who, ncclComm_t c, const void *buff, size_t size) {
   struct sysinfo host;
@@ -153,14 +31,14 @@ HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_
   hk_status rc = hk_comm_check(comm, "ncclCommRegister");
   if (rc == HK_OK && !handle) rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRegister: handle is NULL");
   if (rc == HK_OK) rc = check_memory("ncclCommRegister", comm, buff, size);
-  if (rc == HK_OK) rc = add(&(hk_registration){.comm = comm, .base = buff, .bytes = size}, handle);
+  if (rc == HK_OK) rc = hk_registration_add(&(hk_registration){.comm = comm, .base = buff, .bytes = size}, handle);
   return (ncclResult_t)rc;
 }
 
 /* Also accepts windows: PyTorch passes every handle here. */
 HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) {
   HK_UNCANCELLED;
-  return (ncclResult_t)drop("ncclCommDeregister", comm, handle);
+  return (ncclResult_t)hk_registration_drop("ncclCommDeregister", comm, handle);
 }
 
 /* ---- windows ---- */
@@ -182,7 +60,7 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
   if (rc == HK_OK && w->symmetric && c->backend->rma_begin && hk_rma_supported(c)) rc = c->backend->rma_begin(c);
   if (rc != HK_OK) return hk_comm_failed(c, rc);
   if (!w->symmetric) return HK_OK;
-  rc = add(w, &handle);
+  rc = hk_registration_add(w, &handle);
   if (rc != HK_OK) ops->drop(c, w->symmetric);
   *a->out = handle;
   return hk_comm_failed(c, rc); /* the other ranks have the window */
@@ -190,21 +68,11 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
 
 /* On host memory ranks do not wait for each other.  A window that is refused has its number all the same, and the
  * others learn that this rank has none. */
-static void name_window(char *call, size_t bytes, uint64_t number) {
-  snprintf(call, bytes, "w%llu", (unsigned long long)number);
-}
-
-bool hk_registration_refused(ncclComm_t c, uint64_t number, char words[HK_EVENT_TEXT]) {
-  char call[24];
-  name_window(call, sizeof call, number);
-  return hk_children_refused_call(c, call, words);
-}
-
 static void refuse_here(ncclComm_t c, int flags) {
   char call[24];
   if (!(flags & NCCL_WIN_COLL_SYMMETRIC)) return;
   pthread_mutex_lock(&c->health.lock);
-  name_window(call, sizeof call, c->windows + 1);
+  hk_registration_name(call, sizeof call, c->windows + 1);
   pthread_mutex_unlock(&c->health.lock);
   /* Before the number counts: until then a put of another rank waits. */
   if (atomic_load(&c->health.progress) == HK_OK) hk_children_refuse_call(c, call);
@@ -219,10 +87,10 @@ static hk_status add_here(const hk_registration *window, ncclWindow_t *win) {
   char words[HK_EVENT_TEXT];
   void *handle = NULL;
   size_t bytes;
-  HK_TRY(add(window, &handle), out);
+  HK_TRY(hk_registration_add(window, &handle), out);
   uint64_t number = hk_registration_number(c, handle, &bytes);
   if (number && hk_registration_refused(c, number, words)) {
-    (void)drop("ncclCommWindowRegister", c, handle);
+    (void)hk_registration_drop("ncclCommWindowRegister", c, handle);
     return HK_FAIL(HK_ERR_REMOTE, "%s", words);
   }
   *win = handle;
@@ -275,27 +143,15 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
   HK_UNCANCELLED;
-  return (ncclResult_t)drop("ncclCommWindowDeregister", comm, win);
+  return (ncclResult_t)hk_registration_drop("ncclCommWindowDeregister", comm, win);
 }
 
 /* ---- addresses in windows: they stay valid as long as the window is registered ---- */
 
-static hk_status find(const char *who, ncclWindow_t win, const void *out, const hk_registration **found) {
-  pthread_mutex_lock(&lock);
-  const hk_registration *r = windows;
-  while (r && r->user != (const void *)win) r = r->next_window;
-  pthread_mutex_unlock(&lock);
-  *found = r;
-  if (!r || !out)
-    return HK_FAIL(HK_ERR_ARGUMENT, "%s: window %p is NULL or not a window, or the place for the answer is NULL", who,
-                   (const void *)win);
-  return HK_OK;
-}
-
 /* The same for device code. */
 static hk_status find_at(const char *who, ncclWindow_t win, size_t offset, const void *out,
                          const hk_registration **found) {
-  hk_status rc = find(who, win, out, found);
+  hk_status rc = hk_registration_find(who, win, out, found);
   if (rc == HK_OK && offset >= (*found)->bytes)
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: offset %zu of a window of %zu bytes", who, offset, (*found)->bytes);
   if (rc == HK_OK && (*found)->flags & NCCL_WIN_GIN_ONLY)
@@ -306,7 +162,7 @@ static hk_status find_at(const char *who, ncclWindow_t win, size_t offset, const
 HK_API(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void **outUserPtr)) {
   const hk_registration *r = NULL;
   hk_status rc = hk_comm_check(comm, "ncclWinGetUserPtr");
-  if (rc == HK_OK) rc = find("ncclWinGetUserPtr", win, outUserPtr, &r);
+  if (rc == HK_OK) rc = hk_registration_find("ncclWinGetUserPtr", win, outUserPtr, &r);
   if (rc == HK_OK) *outUserPtr = r->base;
   return (ncclResult_t)rc;
 }

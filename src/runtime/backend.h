@@ -102,7 +102,7 @@ typedef struct hk_backend {
   hk_status (*run_one)(const struct hk_call *call);
   /* The same for all calls of a group that are of this backend, of one or more communicators, in the order of the
    * calls.  Their communicators know that they are inside (hk_health.inside, calling).  If nothing of its calls was
-   * begun because of what this rank lacks, the communicator must end (hk_group_fail_calls): its other ranks wait. */
+   * begun because of what this rank lacks, the communicator must end (hk_calls_fail): its other ranks wait. */
   hk_status (*run_group)(const struct hk_call *calls, size_t n);
 
   /* What one-sided operations need, if ncclComm.one_sided, which join has filled.  By all ranks: with each window,

@@ -78,6 +78,14 @@ typedef struct hk_counts {
 } hk_counts;
 hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,
                               int op, ncclComm_t c, cudaStream_t stream);
+/* failure.c: the calls begin to use their communicators (1), or have ended (-1). */
+void hk_calls_mark_inside(const hk_call *calls, size_t n, int by);
+/* The calls were not begun, because of `rc`. If the cause is on this rank (memory, the system, CUDA, an error of the
+ * library), their communicators end, because their other ranks would wait. A wrong argument is for the caller to
+ * correct and changes nothing. */
+void hk_calls_fail(const hk_call *calls, size_t n, hk_status rc);
+/* Equal calls have equal signatures on all ranks; never 0. */
+uint32_t hk_call_signature(const hk_call *call);
 /* A copy of the call is made (1), or gone (-1). */
 static inline void hk_call_hold(const hk_call *call, int by) {
   if (call->blocks && atomic_fetch_add(&call->blocks->refs, by) + by == 0) free(call->blocks);

@@ -133,17 +133,6 @@ static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op,
   return plan_make(c, d, op, root, out);
 }
 
-uint32_t hk_choose_signature(const hk_call *op) {
-  uint64_t h = op->count * 0x9e3779b97f4a7c15u;
-  h ^= ((uint64_t)op->coll << 48 | (uint64_t)op->dtype << 40 | (uint64_t)op->redop << 32 | (uint32_t)op->root) *
-       0xc2b2ae3d27d4eb4fu;
-  uint32_t words[sizeof op->options / 4];
-  memcpy(words, &op->options, sizeof words); /* 0 in most calls */
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(words); i++) h ^= words[i] * (0x9e3779b97f4a7c15u + 2 * i);
-  uint32_t signature = (uint32_t)(h >> 32) ^ (uint32_t)h;
-  return signature ? signature : 1;
-}
-
 static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan, size_t block) {
   const hk_protocol protocol = d->protocol;
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program) &&
@@ -263,7 +252,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
-  a->signature = hk_choose_signature(op);
+  a->signature = hk_call_signature(op);
   a->move_flags = whole >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0;
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
@@ -312,7 +301,7 @@ static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *o
                                                   const hk_plan **plan, const hk_launch **launch) {
   if (!holds(choice, op)) HK_OR_RETURN(decide_once(c, op, choice));
   if (op->blocks) { /* the call's own */
-    choice->launch.signature = hk_choose_signature(op);
+    choice->launch.signature = hk_call_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
     choice->launch.table = op->blocks->table;
   }

@@ -18,8 +18,6 @@ hk_status hk_choose(ncclComm_t c, const struct hk_call *op, const struct hk_plan
                     const struct hk_launch **launch);
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_choose_check(ncclComm_t c, const struct hk_call *op, const char *who);
-/* Equal calls have equal signatures on all ranks; never 0. */
-uint32_t hk_choose_signature(const struct hk_call *op);
 double hk_choose_price(ncclComm_t c, const struct hk_call *op); /* microseconds, by the cost model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 const struct hk_machine *hk_choose_machine(ncclComm_t c); /* collectives/machine.h */

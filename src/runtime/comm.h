@@ -149,6 +149,19 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
 /* Frees the object; all that it owns is freed before. Its memory stays readable for a while, so that the use of a
  * freed communicator is an error message and not a crash. */
 void hk_comm_release(ncclComm_t c);
+/* HK_OK, or an argument error if c is no live communicator. `who`: the API call. */
+hk_status hk_comm_check(ncclComm_t c, const char *who);
+/* As above, but also an error if the communicator has failed or its init is not complete. */
+hk_status hk_comm_check_usable(ncclComm_t c, const char *who);
+/* As above, but a communicator that was revoked, on this rank or another one, can be the parent of new ones. */
+hk_status hk_comm_check_parent(ncclComm_t c, const char *who);
+/* True for the copy of a parent process's communicator in a forked child. Its shared memory belongs to the parent:
+ * nothing may be done with it. */
+bool hk_comm_inherited(ncclComm_t c);
+
+/* ---- failure.c ---- */
+/* True if this rank lacks something; a wrong argument is for the caller to correct, while the others wait. */
+static inline bool hk_lacks(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
 /* Ends the communicator at once, for a reason of this rank alone. The first failure counts: waits end with `code`,
  * and `text` is kept for ncclGetLastError. True for the first one. */
 bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text);
@@ -170,15 +183,6 @@ hk_status hk_comm_settle(ncclComm_t c, const char *where);
  * error to all ranks as its own failure (HK_ERR_REMOTE: as trouble with others). Returns the code that the caller
  * returns; HK_OK for HK_OK. */
 hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
-/* HK_OK, or an argument error if c is no live communicator. `who`: the API call. */
-hk_status hk_comm_check(ncclComm_t c, const char *who);
-/* As above, but also an error if the communicator has failed or its init is not complete. */
-hk_status hk_comm_check_usable(ncclComm_t c, const char *who);
-/* As above, but a communicator that was revoked, on this rank or another one, can be the parent of new ones. */
-hk_status hk_comm_check_parent(ncclComm_t c, const char *who);
-/* True for the copy of a parent process's communicator in a forked child. Its shared memory belongs to the parent:
- * nothing may be done with it. */
-bool hk_comm_inherited(ncclComm_t c);
 
 /* config.c */
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
@@ -197,6 +201,7 @@ void hk_wire_share_failures(ncclComm_t c);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 int hk_wire_broken(ncclComm_t c);            /* the lowest rank to which a link has failed, or -1 */
 bool hk_wire_near(ncclComm_t c, int peer);   /* on this rank's host */
+int hk_wire_host_ranks(const struct ncclComm *c, int rank); /* how many ranks are on the host of `rank` */
 bool hk_wire_pumped(ncclComm_t c, int peer); /* its slots move over a network */
 bool hk_wire_multicasts(ncclComm_t c);       /* a rank can write to all others at once */
 /* One pause of a wait. It sleeps if only the network can end the wait and has been silent for a while. */
@@ -247,7 +252,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
-/* api_register.c, device_comm.c: when the backend has freed its windows */
+/* registration.c: when the backend has freed its windows */
 void hk_registrations_free(ncclComm_t c);
 void hk_device_comms_free(ncclComm_t c);
 
@@ -259,10 +264,4 @@ hk_status hk_watch(void *comm, uint64_t waited_ns);
 void hk_watch_end(ncclComm_t c);
 void hk_watch_report(void *comm, struct hk_activity *out); /* hk_bootstrap_options.report */
 void hk_watch_describe(const struct hk_call *op, char *text, size_t bytes);
-
-/* ---- hosts.c ---- */
-/* If ranks outnumber cores and no launcher has bound them: moves the calling thread to the core that is this rank's if
- * they take turns. It may leave it again. The kernel hardly moves threads that yield to one another: three of four
- * ranks that woke up on one of two cores after the init would stay there. */
-void hk_hosts_spread(ncclComm_t c);
 #endif

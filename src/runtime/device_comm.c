@@ -22,12 +22,6 @@ static const hk_device_comm_layout layouts[] = {
     {23100, 23203, .bytes = 248, 8, .flat = 48, .multimem = 72, .barrier = 80, .cft = 204}};
 static const hk_device_comm_layout *const newest = &layouts[HK_ARRAY_LENGTH(layouts) - 1];
 
-/* A resource window of a device communicator, until it is destroyed. */
-struct hk_device_comm {
-  hk_symmetric *window;
-  struct hk_device_comm *next;
-};
-
 /* ---- requirements ---- */
 
 static bool plausible(int32_t count) { return count >= 0 && count <= COUNT_MAX; }
@@ -323,11 +317,3 @@ HK_API(ncclResult_t, ncclDevCommDestroy, (ncclComm_t c, ncclDevComm_t const *giv
 }
 
 size_t hk_device_comm_bytes(void) { return newest->bytes; }
-
-void hk_device_comms_free(ncclComm_t c) {
-  while (c->device_comms) {
-    struct hk_device_comm *d = c->device_comms;
-    c->device_comms = d->next;
-    free(d);
-  }
-}

@@ -9,6 +9,7 @@
 #include "estimate.h"
 #include "jobs.h"
 #include "profiler.h"
+#include "stream.h"
 
 enum { FIRST_ROOM = 64 }; /* calls */
 typedef struct hk_group {
@@ -199,6 +200,7 @@ static inline __attribute__((always_inline)) hk_status submit(const hk_call *cal
 
 hk_status hk_group_check_self(const hk_call *call, const char *who) {
   if (call->root != call->comm->rank || group.depth > 0) return HK_OK;
+  if (call->comm->device < 0 && !hk_stream_is_null(call->stream)) return HK_OK;
   return HK_FAIL(HK_ERR_USAGE,
                  "%s: rank %d to itself outside of a group never ends: put the ncclSend and the ncclRecv between "
                  "ncclGroupStart and ncclGroupEnd",
@@ -229,24 +231,6 @@ hk_status hk_group_submit(const hk_call *call) {
   return __builtin_expect(call->comm->profiler != NULL, 0) ? submit_profiled(call) : submit(call);
 }
 
-/* Once for calls of one communicator that follow one another. */
-static void mark_inside(const hk_call *calls, size_t n, int by) {
-  for (size_t i = 0; i < n; i++)
-    if (i == 0 || calls[i].comm != calls[i - 1].comm) atomic_fetch_add(&calls[i].comm->health.inside, by);
-}
-
-void hk_group_fail_calls(const hk_call *calls, size_t n, hk_status rc) {
-  if (!hk_lacks(rc)) return;
-  mark_inside(calls, n, 1);
-  for (size_t i = 0; i < n; i++) {
-    ncclComm_t c = calls[i].comm;
-    if (atomic_load(&c->magic) == HK_COMM_LIVE && atomic_load(&c->health.closing) == HK_CLOSING_NO &&
-        atomic_load(&c->health.failure) == 0)
-      (void)hk_comm_failed(c, rc);
-  }
-  mark_inside(calls, n, -1);
-}
-
 /* Passes to each backend its calls, in the order of the calls. */
 static hk_status run_sorted(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
@@ -257,7 +241,7 @@ static hk_status run_sorted(const hk_call *calls, size_t n) {
   hk_call *sorted = malloc(n * sizeof *sorted);
   if (!sorted) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-    hk_group_fail_calls(calls, n, rc);
+    hk_calls_fail(calls, n, rc);
     return rc;
   }
   for (const hk_backend *const *b = hk_backends; *b; b++, begin = end) {
@@ -267,7 +251,7 @@ static hk_status run_sorted(const hk_call *calls, size_t n) {
     if (rc == HK_OK)
       rc = (*b)->run_group(sorted + begin, end - begin);
     else
-      hk_group_fail_calls(sorted + begin, end - begin, rc);
+      hk_calls_fail(sorted + begin, end - begin, rc);
   }
   free(sorted);
   return rc;
@@ -277,7 +261,7 @@ static hk_status run_sorted(const hk_call *calls, size_t n) {
 static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
   hk_status rc = HK_OK;
   /* from here on an abort waits for this thread; an abort that did not see it is found by hk_group_still_there */
-  mark_inside(calls, n, 1);
+  hk_calls_mark_inside(calls, n, 1);
   for (size_t i = 0; i < n; i++)
     if (i == 0 || calls[i].comm != calls[i - 1].comm) HK_TRY(hk_group_still_there(calls[i].comm), out);
   if (us) {
@@ -286,7 +270,7 @@ static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
   }
   rc = run_sorted(calls, n);
 out:
-  mark_inside(calls, n, -1);
+  hk_calls_mark_inside(calls, n, -1);
   return rc;
 }
 
@@ -328,7 +312,7 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   if (rc != HK_OK) {
     hk_jobs_refuse(&g->jobs); /* if one call of a group is wrong, none begins */
     hk_acts_refuse(g->acts);
-    hk_group_fail_calls(calls, n, rc);
+    hk_calls_fail(calls, n, rc);
   } else if (g->jobs.first)
     rc = hk_jobs_run(&g->jobs);
   if (rc == HK_OK && g->acts) rc = hk_acts_run(g->acts);

@@ -15,12 +15,9 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
  * would wait for this one, get the error, whether this rank lacks something or has a wrong argument. The caller keeps
  * `how`. */
 hk_status hk_group_unborn(const hk_init *how, hk_status rc);
-/* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group: the call would wait for a later one. */
+/* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group: the call would wait for a later one.  The
+ * thread of a host stream can wait for it. */
 hk_status hk_group_check_self(const struct hk_call *call, const char *who);
-/* The calls were not begun, because of `rc`. If the cause is on this rank (memory, the system, CUDA, an error of the
- * library), their communicators end, because their other ranks would wait. A wrong argument is for the caller to
- * correct and changes nothing. */
-void hk_group_fail_calls(const struct hk_call *calls, size_t n, hk_status rc);
 /* HK_ERR_USAGE, remembered for the group's end, if calls or children of the communicator wait in an open group of
  * this thread or another one. */
 hk_status hk_group_refuse(ncclComm_t c, const char *who);

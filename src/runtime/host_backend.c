@@ -13,7 +13,6 @@
 #include "../topo/detect.h"
 #include "backend.h"
 #include "call.h"
-#include "group.h"
 #include "links.h"
 #include "run.h"
 #include "stream.h"
@@ -107,7 +106,7 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
     }
   }
   plan->steps = hk_steps_make(plan);
-  hk_hosts_spread(c);
+  hk_run_spread(c);
 out:
   return rc;
 }
@@ -129,22 +128,18 @@ static inline const void **looked_at(const hk_call *call, const void **buffer) {
 }
 
 static __attribute__((noinline)) hk_status check_all(const hk_call *call, const char *who) {
-  hk_status rc = HK_OK;
   const void *buffer, **seen = looked_at(call, &buffer);
-  if (!hk_stream_is_null(call->stream)) HK_TRY(hk_stream_check(call->stream, who), out);
+  if (!hk_stream_is_null(call->stream)) HK_OR_RETURN(hk_stream_check(call->stream, who));
   if (call->launched)
     return HK_FAIL(
         HK_ERR_ARGUMENT,
         "%s: launchCompletionEvent is a CUDA event, and this communicator works on host memory: leave it out", who);
   if (!call->p2p) return HK_OK;
   if (buffer != *seen && call->count && call->p2p != HK_P2P_WAIT) {
-    HK_TRY(refuse_gpu_memory(call), out);
+    HK_OR_RETURN(refuse_gpu_memory(call));
     *seen = buffer;
   }
-  if (hk_stream_is_null(call->stream) && !hk_call_is_rma(call))
-    rc = hk_group_check_self(call, who); /* a stream's thread can wait for a later call */
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status check(const hk_call *call, const char *who) {
@@ -201,7 +196,7 @@ static hk_status enqueue_calls(hk_call *calls, size_t n, hk_call *room) {
     n = kept;
   }
 out:
-  if (rc != HK_OK) hk_group_fail_calls(calls, n, rc);
+  if (rc != HK_OK) hk_calls_fail(calls, n, rc);
   return rc;
 }
 
@@ -212,7 +207,7 @@ static hk_status run_here(const hk_call *calls, size_t n) {
     if (i && c == calls[i - 1].comm) continue;
     hk_status rc = wait_turn(c);
     if (rc == HK_OK) continue;
-    hk_group_fail_calls(calls, n, rc);
+    hk_calls_fail(calls, n, rc);
     return rc;
   }
   return n == 1 ? hk_run_one(calls) : hk_run_group(calls, n);
@@ -227,7 +222,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
   hk_call *here = malloc(4 * n * sizeof *here), *streams = here + n;
   if (!here) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-    hk_group_fail_calls(calls, n, rc);
+    hk_calls_fail(calls, n, rc);
     return rc;
   }
   nhere = 0;
@@ -238,7 +233,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
       streams[nstreams++] = calls[i];
   rc = enqueue_calls(streams, nstreams, streams + n);
   if (rc != HK_OK)
-    hk_group_fail_calls(here, nhere, rc);
+    hk_calls_fail(here, nhere, rc);
   else if (nhere)
     rc = run_here(here, nhere);
   free(here);

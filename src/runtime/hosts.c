@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine of the cost model, from what the ranks published (hosts.h). */
 #include "hosts.h"
-#include <sched.h>
 #include <stdlib.h>
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
@@ -42,12 +41,6 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
   }
 }
 
-static int ranks_of_host(const struct ncclComm *c, int rank) {
-  int ranks = 0;
-  for (int i = 0; i < c->nranks; i++) ranks += c->peers[i].host == c->peers[rank].host;
-  return ranks;
-}
-
 /* The facts about hosts that the cost model needs. They are the same on all ranks, because they depend only on what all
  * ranks have exchanged. */
 static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
@@ -62,7 +55,7 @@ static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_
   for (int r = 0; r < c->nranks; r++) {
     shm_off = shm_off || word_of(rows, rows->shm_off, r, 0);
     if (!first_of_host(c, r)) continue;
-    const int ranks = ranks_of_host(c, r), cores = c->peers[r].cores;
+    const int ranks = hk_wire_host_ranks(c, r), cores = c->peers[r].cores;
     f.nhosts++;
     if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;
     if (ranks < f.least_per_host) f.least_per_host = ranks;
@@ -127,16 +120,3 @@ out:
 }
 
 void hk_hosts_joined(ncclComm_t c) { c->selection->machine.reads = hk_wire_reads(c); }
-
-void hk_hosts_spread(ncclComm_t c) {
-  const hk_peer *own = &c->peers[c->rank];
-  cpu_set_t may, one;
-  int before = 0, cpu = -1;
-  if (ranks_of_host(c, c->rank) <= own->cores || own->cores < 2) return;
-  if (sched_getaffinity(0, sizeof may, &may) != 0 || CPU_COUNT(&may) != own->cores) return; /* a launcher binds ranks */
-  for (int r = 0; r < c->rank; r++) before += c->peers[r].host == own->host;
-  for (int left = before % own->cores; left >= 0;) left -= CPU_ISSET(++cpu, &may) != 0;
-  CPU_ZERO(&one);
-  CPU_SET(cpu, &one);
-  if (sched_setaffinity(0, sizeof one, &one) == 0) (void)sched_setaffinity(0, sizeof may, &may);
-}

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes a working communicator from a unique id or a parent. */
-#include <hocket.h> /* hocketVersion */
+#include <hocket.h> /* HOCKET_MAJOR */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../base/param.h"
@@ -12,6 +12,7 @@
 #include "profiler.h"
 #include "rma.h"
 #include "story.h"
+#include "transfer.h"
 
 /* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do
  * about that; or its init is not complete, in which case all ranks have reached its last messages and it ends by
@@ -102,7 +103,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   joined = hk_now_ns();
   if (c->rank == 0 && hk_log_version_due())
     HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
-              hocketVersion() / 10000, hocketVersion() / 100 % 100, hocketVersion() % 100);
+              HOCKET_MAJOR, HOCKET_MINOR, HOCKET_PATCH);
   HK_TRY(hk_comm_meet(c, how->parent && !how->grows), out);
   hk_param_report_names(false); /* if rank 0 is a thread of this process, it has logged them by now */
   HK_INFO(HK_SUB_INIT,
@@ -138,6 +139,7 @@ void hk_comm_destroy(ncclComm_t c) {
   if (c->backend->drain) c->backend->drain(c); /* peers may wait for what it sends until then */
   c->backend->stop(c);
   hk_rma_end(c); /* its messages use the transports */
+  hk_transfers_free(c);
   hk_wire_free(c);
   /* Before the bootstrap, which owns the communicator's name; after the networks, which report events to it. */
   hk_profiler_free(c);

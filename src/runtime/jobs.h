@@ -32,6 +32,4 @@ size_t hk_jobs_drop(hk_jobs *list, ncclComm_t c, bool *freed);
  * are not written. */
 size_t hk_jobs_abandon(hk_jobs *list);
 
-/* True if this rank lacks something; a wrong argument is for the caller to correct, while the others wait. */
-static inline bool hk_lacks(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == HK_ERR_CUDA || rc == HK_ERR_INTERNAL; }
 #endif

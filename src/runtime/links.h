@@ -14,5 +14,4 @@ typedef struct hk_wired_link {
 } hk_wired_link;
 
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
-void hk_transfer_free(hk_transfer_run *run); /* of a link; NULL: does nothing.  transfer.c */
 #endif

@@ -88,7 +88,7 @@ static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, ui
     *theirs = (hk_call){.count = (size_t)o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op};
     *operation = k;
     for (; theirs->root < c->nranks && theirs->root < ROOTS; theirs->root++)
-      if (hk_signature_at(hk_choose_signature(theirs), k) == signature) return true;
+      if (hk_signature_at(hk_call_signature(theirs), k) == signature) return true;
   }
   return false;
 }
@@ -99,7 +99,7 @@ static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, 
   uint64_t k;
   *v = (hk_voice){.rank = rank, .signature = hk_watch_signature(a, operation)};
   if (!v->signature) return false;
-  bool known = hk_choose_signature(&call) == v->signature;
+  bool known = hk_call_signature(&call) == v->signature;
   if (!known) known = read_signature(c, hk_signature_at(v->signature, operation), &call, &k) && k == operation;
   if (known)
     hk_watch_describe(&call, v->call, sizeof v->call);
@@ -123,7 +123,7 @@ static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int pee
       hk_activity a;
       if (i == asked && peer < asked) break;
       if (r == c->rank) {
-        v[n] = (hk_voice){.rank = r, .signature = hk_choose_signature(call)};
+        v[n] = (hk_voice){.rank = r, .signature = hk_call_signature(call)};
         hk_watch_describe(call, v[n++].call, sizeof v->call);
       } else if (hk_watch_call_of(c, r, operation, hk_now_ns() < until ? ask_ns : 0, &a)) {
         if (take_voice(c, &v[n], r, operation, &a))
@@ -194,7 +194,7 @@ static bool describe_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, c
   if (!hk_coll_pairs((hk_coll)call->coll) || sent % unit) return false;
   if (hk_watch_call_of(c, x->bad_peer, operation, ask_ns, &a)) { /* or it has left */
     uint32_t theirs = hk_watch_signature(&a, operation);
-    if (theirs && theirs != hk_choose_signature(call)) return false;
+    if (theirs && theirs != hk_call_signature(call)) return false;
   }
   snprintf(text, bytes,
            "in %s, operation %llu, rank %d sends rank %d %zu elements of %s, but rank %d expects %zu: make "
@@ -243,7 +243,7 @@ static bool own_call(ncclComm_t c, uint64_t k, hk_call *call) {
   hk_board_op o;
   if (!hk_board_read_at(c->order.board, k, &o) || !o.signature) return false;
   *call = (hk_call){.count = (size_t)o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op, .root = o.root};
-  return hk_choose_signature(call) == o.signature;
+  return hk_call_signature(call) == o.signature;
 }
 
 static bool judge_history(ncclComm_t c, int peer, uint64_t newest) {
@@ -255,7 +255,7 @@ static bool judge_history(ncclComm_t c, int peer, uint64_t newest) {
   for (uint64_t k = first; k <= newest; k++) {
     if (!own_call(c, k, &call) || (board && !hk_watch_call_of(c, peer, k, 0, &a))) continue;
     uint32_t theirs = hk_watch_signature(&a, k);
-    if (theirs && theirs != hk_choose_signature(&call)) return judge(c, k, &call, peer);
+    if (theirs && theirs != hk_call_signature(&call)) return judge(c, k, &call, peer);
   }
   return false;
 }
@@ -367,7 +367,7 @@ bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
       (void)hk_wait_pause(&w);
     if (too_late(c)) return false;
     theirs = hk_watch_signature(&a, operation);
-    if (theirs == 0 || theirs == hk_choose_signature(call)) continue;
+    if (theirs == 0 || theirs == hk_call_signature(call)) continue;
     hk_mismatch_found(c, call, r);
     return false;
   }

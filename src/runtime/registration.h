@@ -1,14 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The windows of a communicator as one-sided operations see them (api_register.c). From any thread. */
+/* Registered memory and windows of a communicator.  From any thread. */
 #ifndef HK_RUNTIME_REGISTRATION_H
 #define HK_RUNTIME_REGISTRATION_H
 #include "../transport/messages.h"
 #include "comm.h"
 
+struct hk_symmetric; /* windows.h */
+
+struct hk_registration {
+  ncclComm_t comm;
+  void *base;
+  size_t bytes;
+  int flags; /* NCCL_WIN_, of a window */
+  bool is_window;
+  void *user;              /* the user's handle; a window's may be an address in GPU memory */
+  void *handle;            /* the backend's for the memory; NULL: it has none */
+  struct hk_symmetric *symmetric; /* NULL: other ranks do not map it */
+  uint64_t number;         /* among the symmetric windows, from 1; 0: it is none of them */
+  hk_registration *next, *next_window;
+};
+
+/* `given` has what is registered; *out: the user's handle. */
+hk_status hk_registration_add(const hk_registration *given, void **out);
+/* `who`: the API call.  A NULL handle is none. */
+hk_status hk_registration_drop(const char *who, ncclComm_t c, const void *handle);
+/* A window of any communicator of the process.  `out`: the place for the caller's answer, which must not be NULL. */
+hk_status hk_registration_find(const char *who, ncclWindow_t win, const void *out, const hk_registration **found);
 /* This rank's window of that number, from 1. */
 hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
 /* The number of a window and its size; 0: it is no symmetric window of the communicator. */
 uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
+/* The name of a window for hk_children_refuse_call. */
+void hk_registration_name(char *call, size_t bytes, uint64_t number);
 /* On host memory: true if another rank's window of that number was refused, with the cause. */
 bool hk_registration_refused(ncclComm_t c, uint64_t number, char words[HK_EVENT_TEXT]);
 #endif

@@ -17,7 +17,6 @@
 #include "../boot/process.h" /* hk_forks */
 #include "api.h"
 #include "call.h"
-#include "group.h"
 #include "run.h"
 
 enum {
@@ -346,19 +345,17 @@ HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg
   return ncclSuccess;
 }
 
-HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t s) {
-  HK_UNCANCELLED;
+hk_status hk_stream_destroy(hocketStream_t s) {
   /* a parent process's: the copy ends with this process */
-  if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return ncclSuccess;
-  hk_status rc = check_own(s, "hocketStreamDestroy");
-  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return HK_OK;
+  HK_OR_RETURN(check_own(s, "hocketStreamDestroy"));
   int queued = atomic_load(&s->queued);
   if (queued)
-    return (ncclResult_t)hk_group_remember(HK_FAIL(
+    return HK_FAIL(
         HK_ERR_USAGE,
         "hocketStreamDestroy: %d calls for this stream wait in a group that is open: call ncclGroupEnd first, then "
         "destroy the stream",
-        queued));
+        queued);
   pthread_mutex_lock(&s->lock);
   s->stop = true;
   pthread_cond_signal(&s->work);
@@ -369,5 +366,5 @@ HK_EXPORT ncclResult_t hocketStreamDestroy(hocketStream_t s) {
   pthread_cond_destroy(&s->work);
   pthread_cond_destroy(&s->progress);
   free(s);
-  return ncclSuccess;
+  return HK_OK;
 }

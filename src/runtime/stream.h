@@ -2,6 +2,7 @@
 /* Host streams: a thread for each, which runs batches of calls in order; so do threads that wait for them. */
 #ifndef HK_RUNTIME_STREAM_H
 #define HK_RUNTIME_STREAM_H
+#include <hocket.h>
 #include "comm.h"
 
 /* True for stream arguments that mean "complete before return" on host memory: NULL and CUDA's two default handles. */
@@ -12,6 +13,8 @@ hk_status hk_stream_enqueue(cudaStream_t stream, const struct hk_call *calls, si
 hk_status hk_stream_check(cudaStream_t stream, const char *who);
 /* A call that waits in a group keeps its stream (`by` 1) until the group has ended (`by` -1). */
 void hk_stream_hold(cudaStream_t stream, int by);
+/* hocketStreamDestroy.  HK_ERR_USAGE if calls of an open group are for it. */
+hk_status hk_stream_destroy(hocketStream_t stream);
 /* Takes the turns of the communicators in the order of the calls to this function; hk_turn_over ends them. */
 void hk_turn_take(ncclComm_t c, uint64_t *turn);
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);

@@ -6,6 +6,7 @@
 #include "../kernels/steps.h"
 #include "call.h"
 #include "mismatch.h"
+#include "run.h"
 #include "wiring.h"
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
@@ -32,16 +33,21 @@ static hk_status make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_tran
   *r = (hk_transfer_run){.plan = plan, .link = l, .launch.unit = 1};
   r->plan.links = &r->link;
   r->plan.steps = hk_steps_make(&r->plan);
-  hk_hosts_spread(c);
+  hk_run_spread(c);
   *out = r;
   return HK_OK;
 }
 
-void hk_transfer_free(hk_transfer_run *run) {
-  if (!run) return;
-  hk_program_free((hk_program *)(uintptr_t)run->plan.program);
-  free(run->plan.steps);
-  free(run);
+void hk_transfers_free(ncclComm_t c) {
+  hk_link_walk walk = {0};
+  for (hk_wired_link *l; (l = hk_wire_next(c, &walk));) {
+    hk_transfer_run *run = l->transfer;
+    l->transfer = NULL;
+    if (!run) continue;
+    hk_program_free((hk_program *)(uintptr_t)run->plan.program);
+    free(run->plan.steps);
+    free(run);
+  }
 }
 
 static __attribute__((noinline)) hk_status open_first(const hk_call *call, hk_link_kind kind, hk_wired_link **out) {

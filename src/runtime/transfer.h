@@ -21,4 +21,6 @@ hk_status hk_transfer_open(const struct hk_call *call, hk_transfer *t);
 /* Runs the transfer until it must wait. *moved is set if anything moved; *over if the transfer is complete.
  * HK_ERR_USAGE: the peer's message has another size, and the verdict is given. HK_ERR_REMOTE: the link failed. */
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over);
+/* Frees what ran the transfers of all links; none is under way. */
+void hk_transfers_free(ncclComm_t c);
 #endif

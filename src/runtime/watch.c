@@ -66,7 +66,7 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
     return;
   }
   c->order.sequence++;
-  hk_watch_post(c, call, traceable ? hk_choose_signature(call) : 0);
+  hk_watch_post(c, call, traceable ? hk_call_signature(call) : 0);
   hk_watch_over(c); /* for its thread; when the stream comes to its end is not looked at */
 }
 

@@ -60,9 +60,14 @@ static inline int hk_lsa_rank(const struct ncclComm *c, int rank) {
   return rank / c->lsa.ranks == c->rank / c->lsa.ranks ? rank % c->lsa.ranks : -1;
 }
 
+/* The resource window of a device communicator, until it is destroyed. */
+struct hk_device_comm {
+  hk_symmetric *window;
+  struct hk_device_comm *next;
+};
 /* device_comm.c: of the newest layout. */
 size_t hk_device_comm_bytes(void);
-/* api_register.c, from any thread: this rank's window of that number, from 1, among the communicator's; NULL: it has
+/* registration.c, from any thread: this rank's window of that number, from 1, among the communicator's; NULL: it has
  * none, or only memory that other ranks do not map. */
 hk_symmetric *hk_symmetric_window(ncclComm_t c, uint64_t number);
 #endif

@@ -264,6 +264,12 @@ hk_transport_env *hk_wire_env(ncclComm_t c) { return &c->wiring->env; }
 
 bool hk_wire_near(ncclComm_t c, int peer) { return c->peers[peer].host == c->peers[c->rank].host; }
 
+int hk_wire_host_ranks(const struct ncclComm *c, int rank) {
+  int ranks = 0;
+  for (int i = 0; i < c->nranks; i++) ranks += c->peers[i].host == c->peers[rank].host;
+  return ranks;
+}
+
 hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->states[c->wiring->via[peer]]; }
 
 bool hk_wire_pumped(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
@@ -325,7 +331,6 @@ void hk_wire_free(ncclComm_t c) {
   hk_link_walk walk = {0};
   for (hk_wired_link *l; (l = hk_wire_next(c, &walk));) {
     if (l->link.owner->transport->close) l->link.owner->transport->close(&l->link);
-    hk_transfer_free(l->transfer);
     free(l);
   }
   for (int r = 0; w->links && r < c->nranks; r++) free(w->links[r]);

@@ -259,10 +259,10 @@ START_TEST(signatures) {
   others[count] = base, others[count++].options.policy = 1;
   for (size_t i = 0; i < count; i++) {
     const hk_call again = others[i];
-    ck_assert_uint_ne(hk_choose_signature(&others[i]), 0);
-    ck_assert_uint_eq(hk_choose_signature(&again), hk_choose_signature(&others[i]));
+    ck_assert_uint_ne(hk_call_signature(&others[i]), 0);
+    ck_assert_uint_eq(hk_call_signature(&again), hk_call_signature(&others[i]));
     for (size_t k = 0; k < i; k++)
-      ck_assert_msg(hk_choose_signature(&others[i]) != hk_choose_signature(&others[k]), "%zu and %zu", i, k);
+      ck_assert_msg(hk_call_signature(&others[i]) != hk_call_signature(&others[k]), "%zu and %zu", i, k);
   }
 }
 END_TEST
@@ -343,7 +343,7 @@ START_TEST(launches) {
       const hk_plan *plan;
       const hk_launch *launch;
       ck_assert_int_eq(hk_choose(&c, &call, &plan, &launch), HK_OK);
-      ck_assert(launch->unit == 1 && launch->signature == hk_choose_signature(&call) && !launch->table);
+      ck_assert(launch->unit == 1 && launch->signature == hk_call_signature(&call) && !launch->table);
       describe(text + strlen(text), sizeof text - strlen(text), plan, launch);
     }
     golden_words(&g, name, text);
@@ -394,7 +394,7 @@ START_TEST(what_is_kept) {
     ck_assert_int_eq(plan[0]->program->coll, call.coll);
     const hk_launch *a = launch[0], *b = launch[1];
     ck_assert(a->total == b->total && a->block_bytes == b->block_bytes && a->chunk == b->chunk && a->unit == b->unit);
-    ck_assert(a->signature == b->signature && a->signature == hk_choose_signature(&call) && a->brief == b->brief);
+    ck_assert(a->signature == b->signature && a->signature == hk_call_signature(&call) && a->brief == b->brief);
     ck_assert(a->table == b->table && a->table == (call.blocks ? call.blocks->table : NULL));
     ck_assert(a->move_flags == b->move_flags);
     ck_assert_mem_eq(&a->reducer, &b->reducer, sizeof a->reducer);

@@ -29,7 +29,7 @@ static hk_call call_of(char letter) {
 }
 static uint32_t signature_of(char letter, uint64_t operation) {
   const hk_call c = call_of(letter);
-  return hk_signature_at(hk_choose_signature(&c), operation);
+  return hk_signature_at(hk_call_signature(&c), operation);
 }
 
 typedef enum event_kind { SLOT, FOUND, LOOK, LOOK_BACK, MESSAGE, MESSAGE_OF_NONE, TRANSFER } event_kind;
@@ -153,14 +153,14 @@ static void write_history(ncclComm_t c, const char *calls, hk_call *last) {
     *last = call_of(strchr(calls, '*') ? calls[0] : calls[i]);
     last->comm = c;
     c->order.sequence++;
-    hk_watch_post(c, last, hk_choose_signature(last));
+    hk_watch_post(c, last, hk_call_signature(last));
     hk_watch_over(c);
   }
 }
 
 /* True if something is wrong. */
 static bool judge(const scene *s, ncclComm_t c, const hk_call *call) {
-  const hk_launch launch = {.signature = hk_choose_signature(call)};
+  const hk_launch launch = {.signature = hk_call_signature(call)};
   hk_exec x = {.launch = &launch,
                .signature = hk_signature_at(launch.signature, c->order.sequence),
                .bad_peer = 1,

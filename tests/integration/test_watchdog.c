@@ -36,7 +36,7 @@ static hk_exec nothing_runs = {.launch = &launch};
 
 static void begin(int rank, const hk_call *call) {
   comms[rank]->order.sequence++;
-  hk_watch_post(comms[rank], call, hk_choose_signature(call));
+  hk_watch_post(comms[rank], call, hk_call_signature(call));
 }
 static void wait_for(int rank, int peer) {
   atomic_store(&comms[rank]->order.board->since_ns, hk_now_ns());
@@ -44,7 +44,7 @@ static void wait_for(int rank, int peer) {
 }
 static void enter(void) {
   begin(0, &sum);
-  launch.signature = hk_choose_signature(&sum);
+  launch.signature = hk_call_signature(&sum);
   comms[0]->order.current = &waits_in;
   comms[0]->order.exec = &nothing_runs;
 }

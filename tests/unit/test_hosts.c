@@ -12,6 +12,7 @@
 #include "../../src/program/layout.h"
 #include "../../src/runtime/choose.h"
 #include "../../src/runtime/hosts.h"
+#include "../../src/runtime/run.h"
 #include "../../src/runtime/selection.h"
 #include "../../src/runtime/wiring.h"
 #include "../support/suite.h"
@@ -218,7 +219,7 @@ START_TEST(spreads) {
           for (int i = 0; i < cores - bound; i++) CPU_SET(cpus[i], &may);
           for (int r = 0; r < MOST; r++) peers[r] = (hk_peer){.host = (uint64_t)r % (uint64_t)hosts, .cores = cores};
           nset = 0;
-          hk_hosts_spread(&c);
+          hk_run_spread(&c);
           ck_assert_int_eq(nset, moves ? 2 : 0);
           if (!moves) continue;
           ck_assert(CPU_COUNT(&set[0]) == 1 && CPU_ISSET(cpus[c.rank / hosts % cores], &set[0]));

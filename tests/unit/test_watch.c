@@ -32,7 +32,7 @@ static hk_activity shown(void) {
 
 static void begin(const hk_call *call) {
   c.order.sequence++;
-  hk_watch_post(&c, call, hk_choose_signature(call));
+  hk_watch_post(&c, call, hk_call_signature(call));
 }
 
 static void check_call(const hk_activity *a, const hk_call *call, uint64_t sequence) {
@@ -48,7 +48,7 @@ START_TEST(phases) {
   a = shown();
   ck_assert_int_eq(a.phase, HK_PHASE_OPERATION);
   check_call(&a, &sum, 1);
-  ck_assert_uint_eq(a.signature, hk_choose_signature(&sum));
+  ck_assert_uint_eq(a.signature, hk_call_signature(&sum));
   atomic_store(&c.health.finalized, true);
   ck_assert_int_eq(shown().phase, HK_PHASE_OPERATION);
   hk_watch_over(&c);
@@ -74,7 +74,7 @@ START_TEST(enqueued) {
     hk_activity a = shown();
     ck_assert_int_eq(a.phase, HK_PHASE_IDLE);
     check_call(&a, &sum, (uint64_t)traceable + 1);
-    ck_assert_uint_eq(a.signature, traceable ? hk_choose_signature(&sum) : 0);
+    ck_assert_uint_eq(a.signature, traceable ? hk_call_signature(&sum) : 0);
   }
   hk_watch_enqueued(&c, &send, true);
   hk_activity a = shown();
@@ -145,7 +145,7 @@ START_TEST(past) {
   for (uint64_t n = 1; n <= OPERATIONS; n++) {
     hk_call call = sum;
     call.count = n;
-    signatures[n] = hk_choose_signature(&call);
+    signatures[n] = hk_call_signature(&call);
     begin(&call);
     hk_activity a = shown();
     for (uint64_t k = 0; k <= n + 1; k++) {
