@@ -406,7 +406,7 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   hk_phase phase = (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed);
   pthread_mutex_lock(&parent->lock);
   /* A failure during a split ends it. Ranks that shrink have not met in the parent, and it may fail until now. */
-  b->after_failure = phase == HK_PHASE_SHRINK ? parent->broken : parent->failed_before;
+  b->after_failure = !o->of_living && (phase == HK_PHASE_SHRINK ? parent->broken : parent->failed_before);
   pthread_mutex_unlock(&parent->lock);
   hk_bootstrap_begin(b, phase, parent->what);
   hk_member_join(b);

@@ -34,6 +34,7 @@ hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
 
 typedef struct hk_bootstrap_options {
   int rank, nranks;
+  bool of_living;          /* of a child: a failure of the parent before the call ends the join, too */
   const char *name;        /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   struct hk_service *service;

@@ -52,6 +52,8 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
   hk_children_watch *w = arg;
   hk_status rc = hk_watch(w->c, waited_ns);
   if (rc == HK_OK) rc = parent_ended(w->how);
+  if (rc == HK_OK && w->how->grows && !w->c->bootstrap && hk_children_parent_failed(w->how->parent))
+    rc = HK_FAIL(HK_ERR_REMOTE, "the parent communicator failed: all of its ranks are to be ranks of the new one");
   if (rc == HK_OK && w->how->exclude) rc = hk_children_compare_lists(w);
   if (rc == HK_OK) rc = hk_children_check_failures(w);
   return rc == HK_OK && w->how->exclude ? hk_children_check_attempt(w) : rc;
@@ -183,6 +185,7 @@ static hk_status exchange(hk_children_watch *w, const hk_bootstrap_options *o, s
   rows[parent->rank] = (split_row){how->color, how->key};
   if (!atomic_load(&parent->health.revoked)) rc = hk_children_exchange(w, rows, sizeof *rows);
   if (rc == HK_OK || !atomic_load(&parent->health.revoked)) return rc;
+  w->anew = true;
   return exchange_anew(parent, how, o, rows);
 }
 
@@ -246,6 +249,8 @@ hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_option
   w->members = members;
   o->rank = c->rank;
   o->nranks = c->nranks;
+  /* The exchange may end well though the parent failed just before it: messages came first.  That failure counts. */
+  o->of_living = !how->exclude && !w->anew;
   do {
     child = how->exclude ? (uint64_t)w->attempt << 32 | 0x80000000u : how->split << 32 | (unsigned)how->color;
     rc = hk_bootstrap_join_child(&c->bootstrap, how->parent->bootstrap, members, child, o);

@@ -20,6 +20,7 @@ typedef struct hk_children_watch {
   char call[24];     /* of a shrink: names it by its number, for notices of ranks that have no list */
   int *members;      /* the ranks that make this child; NULL: not known yet */
   bool exchanging;   /* the parent's allgather has begun on this rank */
+  bool anew;         /* of a split: the parent had ended, and the exchange was made without it */
   uint64_t heard_ns; /* when the first notice of a failure was seen; 0: none was */
   bool settled;      /* the error text is the one that all members report */
 } hk_children_watch;

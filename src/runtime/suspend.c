@@ -30,7 +30,7 @@ static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_ru
   if (atomic_load(&c->health.suspended) != suspended) {
     rc = HK_FAIL(HK_ERR_USAGE, "%s: the communicator (rank %d of %d) is %s already", who, c->rank, c->nranks,
                  suspended ? "active" : "suspended");
-    return hk_group_refuse_act(c, rc);
+    goto out; /* all ranks have the same state: no rank waits in this call */
   }
   return hk_group_submit_act(c, run, NULL);
 out:
