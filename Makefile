@@ -43,10 +43,11 @@ endif
 HOT_CFLAGS := $(strip $(foreach s,vector_loop:1024:noalign$(comma)libcall:-1:noalign,$(shell \
                 set -- -mmemset-strategy=$s -mmemcpy-strategy=$s; $(CC) "$$@" -x c -c /dev/null -o /dev/null 2>/dev/null && echo "$$@")))
 
-# The library: every .c under these folders.
-LIB_DIRS := base device topo transport transport/net transport/cuda program collectives sim kernels kernels/host boot gpu runtime
+# The library: every .c below src/, but for the programs. What computes, and the path of a call, is compiled for speed.
+LIB_DIRS := $(filter-out perf tools tools/%,$(patsubst src/%,%,$(shell find src -mindepth 1 -type d | LC_ALL=C sort)))
+CALL_DIRS := $(addprefix src/,api comm core failure rma run runtime)
 COLD_DIRS := src/perf src/tools examples tests/helpers tests/faults tests/roce \
-             $(addprefix src/,base device transport transport/net transport/cuda boot gpu runtime)
+             $(addprefix src/,$(filter-out program% collectives% sim% kernels%,$(LIB_DIRS)))
 LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
 PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
 PERF_SRC := $(wildcard src/perf/*_perf.c)
@@ -203,7 +204,7 @@ endif
 
 $(foreach d,$(COLD_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS)))
 $(BUILD)/src/tools/tune/%.o: FOLDER_CFLAGS = # test_tune runs these
-$(BUILD)/src/runtime/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS) $(HOT_CFLAGS)
+$(foreach d,$(CALL_DIRS),$(eval $(BUILD)/$d/%.o: FOLDER_CFLAGS = $(COLD_CFLAGS) $(HOT_CFLAGS)))
 $(BUILD)/src/kernels/%.o: FOLDER_CFLAGS = $(HOT_CFLAGS)
 $(foreach d,unit integration fakes,$(eval $(BUILD)/tests/$d/%.o: FOLDER_CFLAGS = $(TEST_CFLAGS) $(COLD_CFLAGS)))
 # These compute or compare much, or contain GPU kernels.

@@ -50,7 +50,7 @@ case $FILES in src/kernels/cuda*)
 esac
 
 # "file<TAB>line<TAB>name of the operator" for every place that can be changed. The operators are in mutant().
-mapfile -t sources < <(find src/{base,boot,collectives,device,gpu,kernels,program,runtime,sim,topo,transport} -name '*.c' | sort)
+mapfile -t sources < <(find src \( -path src/perf -o -path src/tools \) -prune -o -name '*.c' -print | sort)
 candidates() {
   printf '%s\n' "${sources[@]}" |
     xargs awk -v orders="$([ "$SANITIZE" = thread ] && echo 1)" '
