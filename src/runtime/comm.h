@@ -199,11 +199,11 @@ hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t
  * init. */
 void hk_wire_share_failures(ncclComm_t c);
 hk_status hk_wire_progress(ncclComm_t c, bool *moved);
-int hk_wire_broken(ncclComm_t c);            /* the lowest rank to which a link has failed, or -1 */
-bool hk_wire_near(ncclComm_t c, int peer);   /* on this rank's host */
+int hk_wire_broken(ncclComm_t c);                           /* the lowest rank to which a link has failed, or -1 */
+bool hk_wire_near(ncclComm_t c, int peer);                  /* on this rank's host */
 int hk_wire_host_ranks(const struct ncclComm *c, int rank); /* how many ranks are on the host of `rank` */
-bool hk_wire_pumped(ncclComm_t c, int peer); /* its slots move over a network */
-bool hk_wire_multicasts(ncclComm_t c);       /* a rank can write to all others at once */
+bool hk_wire_pumped(ncclComm_t c, int peer);                /* its slots move over a network */
+bool hk_wire_multicasts(ncclComm_t c);                      /* a rank can write to all others at once */
 /* One pause of a wait. It sleeps if only the network can end the wait and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
 /* Informs the transports that the user has registered this host memory (there), or that the registration ends. */

@@ -13,10 +13,10 @@ struct hk_registration {
   size_t bytes;
   int flags; /* NCCL_WIN_, of a window */
   bool is_window;
-  void *user;              /* the user's handle; a window's may be an address in GPU memory */
-  void *handle;            /* the backend's for the memory; NULL: it has none */
+  void *user;                     /* the user's handle; a window's may be an address in GPU memory */
+  void *handle;                   /* the backend's for the memory; NULL: it has none */
   struct hk_symmetric *symmetric; /* NULL: other ranks do not map it */
-  uint64_t number;         /* among the symmetric windows, from 1; 0: it is none of them */
+  uint64_t number;                /* among the symmetric windows, from 1; 0: it is none of them */
   hk_registration *next, *next_window;
 };
 

@@ -18,7 +18,7 @@
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/story.h"
 #include "../../src/transport/board.h"
-#include "../../src/transport/shm.h"
+#include "../../src/transport/shm/shm.h"
 #include "../support/process.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -24,7 +24,7 @@ src/transport/net/ib_control.c: pthread_join(   after `stop`, at which the threa
 src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look
 src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks
 src/gpu/far.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
-src/transport/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper
+src/transport/shm/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper
 src/transport/net/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
 src/transport/net/socket_thread.c: pthread_cond_wait(&t->posted    a thread without a job
 src/transport/net/socket_thread.c: pthread_join(    after `stop`, without a job: jobs do not block

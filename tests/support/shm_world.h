@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/service.h"
-#include "../../src/transport/shm.h"
+#include "../../src/transport/shm/shm.h"
 
 /* Check's assertions belong to the main thread of the test's process: elsewhere a failure ends the process. */
 #define MUST(condition)                                                                                                \

@@ -10,7 +10,7 @@
 #include "../../src/base/addr.h"
 #include "../../src/base/service.h"
 #include "../../src/transport/board.h"
-#include "../../src/transport/shm_socket.h"
+#include "../../src/transport/shm/shm_socket.h"
 #include "../../src/transport/transport.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "../../src/transport/board.h"
 #include "../../src/transport/relay.h"
-#include "../../src/transport/shm_arena.h"
+#include "../../src/transport/shm/shm_arena.h"
 #include "../support/suite.h"
 
 enum { PAGE = 4096, PAIR = 2 * HK_CACHE_LINE };

@@ -11,7 +11,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../src/transport/shm_state.h"
+#include "../../src/transport/shm/shm_state.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 

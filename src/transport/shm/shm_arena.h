@@ -16,7 +16,7 @@
  */
 #ifndef HK_TRANSPORT_SHM_ARENA_H
 #define HK_TRANSPORT_SHM_ARENA_H
-#include "transport.h"
+#include "../transport.h"
 
 struct hk_board;
 struct hk_claims;

@@ -2,7 +2,7 @@
 /* The layout of the arena, its mapping, and the links in it: see shm_arena.h. */
 #include "shm_arena.h"
 #include <sys/mman.h>
-#include "board.h"
+#include "../board.h"
 #include "shm.h"
 
 enum {

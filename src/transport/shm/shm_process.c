@@ -7,8 +7,8 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
-#include "../base/fork.h"
-#include "../base/service.h"
+#include "../../base/fork.h"
+#include "../../base/service.h"
 #include "shm_socket.h"
 
 /* The records of this process. The table is global because ranks that are threads of a process share nothing else when

@@ -4,8 +4,8 @@
 #include "shm.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include "../base/param.h"
-#include "board.h"
+#include "../../base/param.h"
+#include "../board.h"
 #include "shm_state.h"
 
 static hk_status shm_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {

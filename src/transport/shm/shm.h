@@ -2,7 +2,7 @@
 /* Declarations that the shm transport's files share. Other code uses it through hk_transport (transport.h). */
 #ifndef HK_TRANSPORT_SHM_H
 #define HK_TRANSPORT_SHM_H
-#include "transport.h"
+#include "../transport.h"
 
 enum { HK_SHM_PAYLOAD = HK_QUESTION_BYTES, HK_SHM_REASON = HK_REASON_BYTES };
 

@@ -15,7 +15,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
+#include "../../base/log.h"
 #include "shm_state.h"
 
 enum { MOST = HK_SHM_CMA_MIN_BYTES, REPEATS = 8, PAGE = 4096 };

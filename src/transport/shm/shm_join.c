@@ -15,9 +15,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "../base/log.h"
-#include "../base/tcp.h"
-#include "../device/host.h" /* hk_host_memfd */
+#include "../../base/log.h"
+#include "../../base/tcp.h"
+#include "../../device/host.h" /* hk_host_memfd */
 #include "shm_socket.h"
 
 /* The tag of the TCP connection by which a process reports that it cannot reach the leader's socket. */

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
-#include "../base/status.h"
+#include "../../base/status.h"
 
 enum { TYPE = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK };
 

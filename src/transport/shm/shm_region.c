@@ -12,8 +12,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "../base/thread.h"
-#include "../device/host.h"
+#include "../../base/thread.h"
+#include "../../device/host.h"
 #include "shm_socket.h"
 
 typedef struct hk_shm_import {

@@ -17,8 +17,8 @@
 #include <sys/prctl.h>
 #include <sys/random.h>
 #include <sys/uio.h> /* process_vm_readv */
-#include "../base/log.h"
-#include "../base/param.h"
+#include "../../base/log.h"
+#include "../../base/param.h"
 #include "shm_state.h"
 
 /* With Yama the process says who may trace it: here all that the kernel's other rules allow. */

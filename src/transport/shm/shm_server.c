@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "../base/log.h"
-#include "../device/host.h"
+#include "../../base/log.h"
+#include "../../device/host.h"
 #include "shm_socket.h"
 
 static void answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb, const char *reason, int fd) {
