@@ -13,7 +13,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../src/base/wait.h"
-#include "../src/transport/net/ib_verbs.h"
+#include "../src/transport/net/ib/ib_verbs.h"
 #if __has_include(<infiniband/verbs.h>)
 #include <infiniband/verbs.h> /* shared receive queues, which the library does not use */
 #define SHARED_QUEUES 1

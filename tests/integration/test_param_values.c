@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
-#include "../../src/transport/net/ib_port.h"
+#include "../../src/transport/net/ib/ib_port.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 

@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "../../src/base/log.h"
-#include "../../src/transport/net/ib_gdr.h"
+#include "../../src/transport/net/ib/ib_gdr.h"
 
 enum { BYTES = 1 << 20 };
 

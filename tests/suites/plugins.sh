@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Plugins made for NCCL, with our own examples: net plugins of every version, right and wrong ones.
-# check: timeout=180 covers=src/transport/net/plugin,src/base/plugin,src/base/env_plugin
+# check: timeout=180 covers=src/transport/net/plugin/,src/base/plugin,src/base/env_plugin
 set -u
 bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
 work=$(mktemp -d) || exit 1

@@ -20,18 +20,18 @@ src/runtime/jobs.c: pthread_join(          inits of a group: their waits see abo
 src/runtime/acts.c: pthread_join(          what all ranks do together: the same
 src/runtime/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
-src/transport/net/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
+src/transport/net/ib/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
 src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look
 src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks
 src/gpu/far.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
 src/transport/shm/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper
-src/transport/net/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
-src/transport/net/socket_thread.c: pthread_cond_wait(&t->posted    a thread without a job
-src/transport/net/socket_thread.c: pthread_join(    after `stop`, without a job: jobs do not block
-src/transport/net/plugin.c: nanosleep(     a plugin's sleep in hk_wire_pause, of NAP_NS
-src/transport/net/plugin_thread.c: pthread_cond_wait(&t->asked    the plugin's thread, without a call to make
-src/transport/net/plugin_thread.c: pthread_join(    after `stop`, when all of its calls have returned
-src/transport/net/ib.c: poll(fds, n, 1)    the card's sleep in hk_wire_pause, of 1 ms
+src/transport/net/socket/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
+src/transport/net/socket/socket_thread.c: pthread_cond_wait(&t->posted    a thread without a job
+src/transport/net/socket/socket_thread.c: pthread_join(    after `stop`, without a job: jobs do not block
+src/transport/net/plugin/plugin.c: nanosleep(     a plugin's sleep in hk_wire_pause, of NAP_NS
+src/transport/net/plugin/plugin_thread.c: pthread_cond_wait(&t->asked    the plugin's thread, without a call to make
+src/transport/net/plugin/plugin_thread.c: pthread_join(    after `stop`, when all of its calls have returned
+src/transport/net/ib/ib.c: poll(fds, n, 1)    the card's sleep in hk_wire_pause, of 1 ms
 LIST
 }
 

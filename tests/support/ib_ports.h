@@ -6,7 +6,7 @@
 #include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "../../src/transport/net/ib_port.h"
+#include "../../src/transport/net/ib/ib_port.h"
 
 static inline hk_ib_gid gid(int index, hk_ib_gid_kind kind, const char *address, int prefix) {
   hk_ib_gid g = {.index = (uint8_t)index, .kind = (uint8_t)kind, .prefix = (uint8_t)prefix};

@@ -3,8 +3,8 @@
 /* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that
  * both let. */
 #include <errno.h>
-#include "../../src/transport/net/ib_direct.h"
-#include "../../src/transport/net/ib_gdr.h"
+#include "../../src/transport/net/ib/ib_direct.h"
+#include "../../src/transport/net/ib/ib_gdr.h"
 #include "../support/cudaemu.h"
 #include "../support/fake_rdma.h"
 #include "../support/suite.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "../../src/base/param.h"
-#include "../../src/transport/net/ib_port.h"
+#include "../../src/transport/net/ib/ib_port.h"
 #include "../support/fake_machine.h"
 #include "../support/ib_ports.h"
 #include "../support/process.h"

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <stdio.h>
 #include <string.h>
-#include "../../src/transport/net/ib_port.h"
+#include "../../src/transport/net/ib/ib_port.h"
 #include "../support/ib_ports.h"
 #include "../support/process.h"
 #include "../support/suite.h"

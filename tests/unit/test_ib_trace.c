@@ -2,7 +2,7 @@
 /* What the verbs provider posts, sends and counts on fixed schedules, compared with a file: ib_trace.h. Both ranks are
  * of this thread, and the time is the test's.
  * check: notsan */
-#include "../../src/transport/net/ib_gdr.h"
+#include "../../src/transport/net/ib/ib_gdr.h"
 #include "../../src/transport/remote.h"
 #include "../support/ib_scene.h"
 

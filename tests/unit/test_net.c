@@ -3,7 +3,7 @@
 #include <check.h>
 #include <dirent.h>
 #include <linux/tcp.h> /* TCP_CONGESTION; a tcp_info with the bytes sent */
-#include "../../src/transport/net/socket.h"
+#include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/process.h"
 #include "../support/suite.h"

@@ -4,7 +4,7 @@
  * check: notsan */
 #include <check.h>
 #include <poll.h>
-#include "../../src/transport/net/socket.h"
+#include "../../src/transport/net/socket/socket.h"
 #include "../support/net_soak.h"
 #include "../support/process.h"
 #include "../support/suite.h"

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <netinet/tcp.h>
 #include <sched.h>
-#include "../../src/transport/net/socket.h"
+#include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
 

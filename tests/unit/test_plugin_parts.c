@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "../../src/transport/net/plugin.h"
+#include "../../src/transport/net/plugin/plugin.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 

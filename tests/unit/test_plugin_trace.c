@@ -8,7 +8,7 @@
 #include <sys/socket.h>
 #include "../../src/base/array.h"
 #include "../../src/device/device.h"
-#include "../../src/transport/net/plugin.h"
+#include "../../src/transport/net/plugin/plugin.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
 #include "../support/trace.h"

@@ -7,7 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include "../../src/base/iface.h"
-#include "../../src/transport/net/socket.h"
+#include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
 #include "../support/trace.h"

@@ -6,7 +6,7 @@
 #ifndef HK_TOOLS_DOCTOR_H
 #define HK_TOOLS_DOCTOR_H
 #include "../../topo/topo.h"
-#include "../../transport/net/ib_port.h"
+#include "../../transport/net/ib/ib_port.h"
 #include "../tools.h"
 
 typedef enum hk_health_state {

@@ -4,9 +4,9 @@
 #include <string.h>
 #include "../../base/param.h"
 #include "../../topo/paths.h"
-#include "../../transport/net/ib_direct.h"
-#include "../../transport/net/ib_gdr.h"
-#include "../../transport/net/ib_port.h"
+#include "../../transport/net/ib/ib_direct.h"
+#include "../../transport/net/ib/ib_gdr.h"
+#include "../../transport/net/ib/ib_port.h"
 #include "doctor.h"
 
 enum { WORDS = 320 };

@@ -3,7 +3,7 @@
 #include <arpa/inet.h>
 #include <string.h>
 #include "../../base/param.h"
-#include "../../transport/net/ib_cm.h"
+#include "../../transport/net/ib/ib_cm.h"
 #include "doctor.h"
 
 enum { PATIENCE_MS = 2000 };

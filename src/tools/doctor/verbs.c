@@ -9,8 +9,8 @@
 #include <sys/socket.h>
 #include "../../base/param.h"
 #include "../../base/root.h"
-#include "../../transport/net/ib_port.h"
-#include "../../transport/net/ib_verbs.h"
+#include "../../transport/net/ib/ib_port.h"
+#include "../../transport/net/ib/ib_verbs.h"
 #include "doctor.h"
 
 enum { PINNED = 1 << 20 }; /* what one direction of a connection registers */

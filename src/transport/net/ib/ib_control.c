@@ -1,0 +1,140 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A control connection that is lost or silent. RDMA goes on without it: a thread makes a new one, and then the ranks
+ * begin a new epoch, because messages of the old one may be lost. While it is silent, an empty write asks the peer's
+ * card whether its host is there. */
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include "../../../base/log.h"
+#include "../../../base/tcp.h"
+#include "../../../base/thread.h"
+#include "ib.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+/* The kernel does not end an idle connection before the network has been away for half an hour: a silent host is found
+ * by RDMA. 127 is the most that it counts. */
+enum { KEEPALIVES = 127, AGAIN_MS = 500 };
+
+uint64_t hk_ib_control_tag(const hk_ib_conn *c) { return (uint64_t)'V' << 56 | (uint64_t)c->channel; }
+
+void hk_ib_control_begin(hk_ib_conn *c) {
+  int one = 1;
+  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  hk_silence_watch(c->fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), KEEPALIVES);
+}
+
+/* A connection that was never up has nothing that goes on. One-sided operations dial again by themselves. */
+bool hk_ib_control_may_return(const hk_ib_conn *c) {
+  return c->eof && c->ctx->env->redial && c->up_ns && !c->bye && !c->gone && !c->ceded && !c->remote.n && !c->failed;
+}
+
+static void replace(hk_ib_conn *c, int fd) {
+  if (c->fd >= 0) hk_tcp_close(c->fd);
+  c->fd = fd;
+  c->eof = false;
+  c->in_got = c->looks = 0;
+  c->lost_ns = 0;
+  c->silence = (hk_silence){0};
+  hk_ib_control_begin(c);
+  HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d has a new control connection", c->ctx->env->rank, c->channel,
+          c->peer);
+}
+
+/* ---- the thread ---- */
+
+static hk_ib_conn *next_lost(hk_ib_ctx *x, uint32_t from) {
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[(from + i) % x->room];
+    if (c && c->dials && c->lost_ns && hk_ib_control_may_return(c)) return c;
+  }
+  return NULL;
+}
+
+/* The connection may have ended while the lock was free, and another one have its place. */
+static void dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool gone) {
+  hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
+  if (!c || c->lost_ns != lost_ns || !hk_ib_control_may_return(c)) {
+    if (fd >= 0) hk_tcp_close(fd);
+    return;
+  }
+  c->gone = gone;
+  if (fd < 0) return;
+  replace(c, fd);
+  snprintf(c->cause, sizeof c->cause, "the control connection was lost and is there again");
+  (void)hk_ib_repair(c, "look at the network between the hosts"); /* the connection keeps an error */
+}
+
+static void *redial_main(void *arg) {
+  hk_ib_ctx *x = arg;
+  uint32_t at = 0;
+  hk_waiter w;
+  hk_wait_env env = {.failure = &x->stop};
+  hk_wait_begin(&w, &env);
+  pthread_mutex_lock(&x->lock);
+  for (hk_ib_conn *c; !atomic_load(&x->stop) && (c = next_lost(x, at));) {
+    uint32_t index = c->index;
+    uint64_t lost_ns = c->lost_ns, tag = hk_ib_control_tag(c);
+    int fd = -1, peer = c->peer;
+    bool gone = false;
+    at = index + 1;
+    pthread_mutex_unlock(&x->lock);
+    if (x->env->redial(x->env->arg, peer, tag, &x->stop, &fd, &gone) != HK_OK && !gone)
+      (void)hk_wait_nap(&w, -1, AGAIN_MS * SECOND_NS / 1000); /* `stop` is looked at above */
+    pthread_mutex_lock(&x->lock);
+    dialled(x, index, lost_ns, fd, gone);
+  }
+  x->redialing = false;
+  pthread_mutex_unlock(&x->lock);
+  return NULL;
+}
+
+static void start_redialing(hk_ib_ctx *x) {
+  if (x->redialing) return;
+  if (x->redialer_made) pthread_join(x->redialer, NULL); /* it has left the lock for good */
+  x->redialer_made = x->redialing = hk_thread_start(&x->redialer, 0, redial_main, x) == 0;
+}
+
+void hk_ib_control_end(hk_ib_ctx *x) {
+  atomic_store(&x->stop, HK_ERR_INTERNAL); /* any error ends its waits */
+  if (x->redialer_made) pthread_join(x->redialer, NULL);
+  x->redialer_made = false;
+}
+
+/* ---- what a connection does ---- */
+
+hk_status hk_ib_control_check(hk_ib_conn *c, uint64_t now) {
+  hk_ib_ctx *x = c->ctx;
+  if (!hk_ib_control_may_return(c)) return HK_OK;
+  if (!c->lost_ns) {
+    c->lost_ns = now;
+    HK_INFO(HK_SUB_NET,
+            "rank %d: the control connection of channel %d to rank %d is lost (%s): RDMA goes on without it",
+            x->env->rank, c->channel, c->peer, c->cause);
+  }
+  if (c->dials) {
+    start_redialing(x);
+  } else {
+    int fd = x->env->take(x->env->arg, c->peer, hk_ib_control_tag(c));
+    if (fd >= 0) replace(c, fd); /* the peer begins the epoch */
+  }
+  /* Without RDMA, too, the peer counts as gone. */
+  uint64_t since = c->broken_ns > c->lost_ns ? c->broken_ns : c->lost_ns;
+  if (!c->eof || c->phase == HK_IB_UP || hk_ago_ns(now, since) < x->timeout_ns) return HK_OK;
+  return hk_ib_fail(c, "RDMA fails, and the control connection is lost",
+                    "check that host, cables and switches; HOCKET_PEER_TIMEOUT waits longer");
+}
+
+hk_status hk_ib_control_ask(hk_ib_conn *c, uint64_t now, bool waits) {
+  unsigned quiet_s;
+  if (c->phase != HK_IB_UP || c->bye || now < c->silent_ns) return HK_OK;
+  c->silent_ns = now + SECOND_NS;
+  /* The peer may have made a new connection for one that only it has lost. */
+  int fd = c->dials || c->remote.n ? -1 : c->ctx->env->take(c->ctx->env->arg, c->peer, hk_ib_control_tag(c));
+  if (fd >= 0) replace(c, fd);
+  if (c->eof || !waits ||
+      !hk_silence_broken(&c->silence, c->fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), now, &quiet_s))
+    return HK_OK;
+  return hk_ib_ask_card(c);
+}

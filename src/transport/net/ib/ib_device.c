@@ -1,0 +1,288 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Open devices: their completion queues, registrations of memory, and events. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include "../../../base/log.h"
+#include "../../../base/param.h"
+#include "ib.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+enum { MOST_FALLS = 6 };
+
+/* Keeps errno. */
+static void free_context(hk_ib_ctx *x, hk_ib_device *d) {
+  const int err = errno;
+  if (d->pd) x->api->dealloc_pd(d->pd);
+  if (d->context) x->api->close_device(d->context);
+  d->pd = NULL;
+  d->context = NULL;
+  errno = err;
+}
+
+/* Opens the device of this name; false with errno. */
+static bool open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
+  int flags, n = 0;
+  hk_ibv_device_attr attr;
+  hk_ibv_device **list = x->api->get_device_list(&n);
+  errno = ENODEV; /* for a device that is not in the list */
+  for (int i = 0; i < n && !d->context; i++)
+    if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
+  if (d->context) d->pd = x->api->alloc_pd(d->context);
+  const bool open = d->pd && x->api->query_device(d->context, &attr) == 0;
+  if (!open) free_context(x, d);
+  /* Events are polled, never waited for. */
+  if (open && (flags = fcntl(d->context->async_fd, F_GETFL)) >= 0)
+    (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
+  if (list) x->api->free_device_list(list);
+  if (!open) return false;
+  d->max_wr = attr.max_qp_wr > 0 ? (uint32_t)attr.max_qp_wr : 128;
+  d->max_cqe = attr.max_cqe > 0 ? (uint32_t)attr.max_cqe : HK_IB_CQ_DEPTH;
+  d->channel = x->api->create_comp_channel(d->context); /* without one, waiting threads poll */
+  if (d->channel && (flags = fcntl(d->channel->fd, F_GETFL)) >= 0)
+    (void)fcntl(d->channel->fd, F_SETFL, flags | O_NONBLOCK);
+  return true;
+}
+
+hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) {
+  for (int i = 0; i < x->ndevices; i++) {
+    if (strcmp(x->devices[i].name, name) != 0) continue;
+    *out = &x->devices[i];
+    return HK_OK;
+  }
+  hk_ib_device *d = &x->devices[x->ndevices];
+  memset(d, 0, sizeof *d);
+  if (!open_device(x, d, name))
+    return HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
+                         x->env->rank, name);
+  memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
+  x->ndevices++;
+  *out = d;
+  return HK_OK;
+}
+
+void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
+  for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
+  if (d->channel) x->api->destroy_comp_channel(d->channel);
+  free_context(x, d);
+  d->ncqs = 0;
+  d->channel = NULL;
+}
+
+static hk_ib_cq *cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
+  for (int i = 0; i < d->ncqs; i++)
+    if (d->cqs[i].used + entries <= d->cqs[i].room) return &d->cqs[i];
+  if (d->ncqs == HK_IB_CQS) {
+    errno = ENOSPC;
+    return NULL;
+  }
+  hk_ib_cq *q = &d->cqs[d->ncqs];
+  /* Each holds as much as all before it, so that a few are enough for any number of peers. */
+  uint32_t depth = HK_IB_CQ_DEPTH / 4;
+  for (int i = 0; i < d->ncqs; i++) depth += d->cqs[i].room;
+  if (depth > d->max_cqe) depth = d->max_cqe;
+  if (depth < entries) depth = entries;
+  *q = (hk_ib_cq){.cq = x->api->create_cq(d->context, (int)depth, NULL, d->channel, 0), .room = depth};
+  if (!q->cq) return NULL;
+  d->ncqs++;
+  return q;
+}
+
+/* A completion queue must never overflow: each has room for all requests of its queue pairs. */
+hk_ib_cq *hk_ib_cq_take(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
+  hk_ib_cq *q = cq_with_room(x, d, entries);
+  if (q) q->used += entries;
+  return q;
+}
+
+void hk_ib_cq_give(hk_ib_cq **q, uint32_t entries) {
+  if (*q) (*q)->used -= entries;
+  *q = NULL;
+}
+
+/* The kernel asks for the capability in the first user namespace: in another one it has no effect. */
+static bool may_lock_all(void) {
+  enum { IPC_LOCK = 14 };
+  unsigned long long caps = 0;
+  unsigned from = 1, to = 1, count = 0;
+  char line[256];
+  FILE *f = fopen("/proc/self/uid_map", "re");
+  bool first = f && fscanf(f, "%u %u %u", &from, &to, &count) == 3 && !from && !to && count == UINT32_MAX;
+  if (f) fclose(f);
+  f = first ? fopen("/proc/self/status", "re") : NULL;
+  while (f && fgets(line, sizeof line, f))
+    if (strncmp(line, "CapEff:", 7) == 0) caps = strtoull(line + 7, NULL, 16);
+  if (f) fclose(f);
+  return caps >> IPC_LOCK & 1;
+}
+
+bool hk_ib_memory_is_scarce(void) {
+  struct rlimit limit;
+  return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && !may_lock_all();
+}
+
+hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]) {
+  unsigned access = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE;
+  struct rlimit limit;
+  hk_ibv_mr *mr;
+  /* Payloads may be written in any order; headers and credits, which the CPU polls, must not. Unknown flags of the
+   * optional range are ignored, but only by the newer call. */
+  if (data && x->api->reg_mr_iova2 && hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0)
+    mr = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
+  else
+    mr = x->api->reg_mr(d->pd, addr, bytes, (int)access);
+  if (mr) {
+    hk_ib_count_pinned(x, mr);
+    return mr;
+  }
+  int err = errno;
+  char locked[32] = "unlimited";
+  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    snprintf(locked, sizeof locked, "%llu KiB", (unsigned long long)limit.rlim_cur / 1024);
+  snprintf(why, 160, "registering %zu bytes with RDMA device %s fails (%s); this process may lock %s of memory", bytes,
+           d->name, strerror(err), locked);
+  errno = err;
+  return NULL;
+}
+
+void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr) {
+  if (!*mr) return;
+  x->pinned -= (*mr)->length;
+  x->api->dereg_mr(*mr);
+  *mr = NULL;
+}
+
+hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, hk_ibv_mr **out) {
+  char why[160];
+  *out = hk_ib_try_register(x, d, addr, bytes, data, why);
+  if (*out) return HK_OK;
+  return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY ", or NCCL_IB_DISABLE=1",
+                 x->env->rank, why);
+}
+
+const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
+  static const char *const names[] = {"in no state", "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER"};
+  hk_ibv_port_attr attr;
+  memset(&attr, 0, sizeof attr);
+  if (d->gone) return "gone with its device";
+  if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "in a state that cannot be read";
+  return (unsigned)attr.state <= 5 ? names[attr.state] : "in an unknown state";
+}
+
+/* Connections on the device get new queue pairs. Those on a failed completion queue `cq` cannot: it is not known which
+ * messages have arrived and were acknowledged by the card. */
+static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, const char *what) {
+  for (uint32_t i = 0; i < x->room; i++) {
+    hk_ib_conn *c = x->conns[i];
+    bool concerned = false;
+    for (uint32_t p = 0; c && p < c->npaths && !cq; p++) concerned = concerned || c->paths[p].device == d;
+    for (uint32_t q = 0; c && q < c->nqps && !concerned; q++) concerned = cq && c->qps[q].cq == cq;
+    if (concerned) HK_OR_RETURN(hk_ib_lost(c, what, !cq));
+  }
+  return HK_OK;
+}
+
+static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
+  char what[120];
+  bool honoured = hk_param_int(HK_P_IB_RETURN_ASYNC_EVENTS) != 0;
+  switch (e->event_type) {
+    case HK_IBV_EVENT_PORT_ERR:
+    case HK_IBV_EVENT_PORT_ACTIVE:
+      HK_INFO(HK_SUB_NET, "rank %d: port %d of RDMA device %s is %s", x->env->rank, e->element.port_num, d->name,
+              e->event_type == HK_IBV_EVENT_PORT_ERR ? "down" : "up");
+      if (e->event_type == HK_IBV_EVENT_PORT_ACTIVE) hk_ib_port_came_back(x, d, e->element.port_num, hk_now_ns());
+      return HK_OK;
+    case HK_IBV_EVENT_DEVICE_FATAL:
+      snprintf(what, sizeof what, "RDMA device %s has failed or is being removed", d->name);
+      HK_WARN("rank %d: %s", x->env->rank, what);
+      d->gone = honoured;
+      d->retry_ns = hk_now_ns() + (SECOND_NS << (d->falls < MOST_FALLS ? d->falls++ : MOST_FALLS));
+      return honoured ? lost(x, d, NULL, what) : HK_OK;
+    case HK_IBV_EVENT_CQ_ERR:
+      snprintf(what, sizeof what, "a completion queue of RDMA device %s has overflowed or failed", d->name);
+      HK_WARN("rank %d: %s", x->env->rank, what);
+      for (int i = 0; i < d->ncqs && honoured; i++)
+        if (d->cqs[i].cq == e->element.object) return lost(x, d, &d->cqs[i], what);
+      return HK_OK;
+    default:
+      HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s reports event %d", x->env->rank, d->name, e->event_type);
+      return HK_OK;
+  }
+}
+
+hk_status hk_ib_handle_events(hk_ib_ctx *x) {
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    hk_ibv_async_event e;
+    while (d->context && x->api->get_async_event(d->context, &e) == 0) {
+      x->api->ack_async_event(&e); /* before the queue of the event is destroyed */
+      HK_OR_RETURN(handle(x, d, &e));
+    }
+  }
+  return HK_OK;
+}
+
+/* ---- devices that come back ---- */
+
+static bool is_used(const hk_ib_ctx *x, const hk_ib_device *d) {
+  for (int i = 0; i < d->ncqs; i++)
+    if (d->cqs[i].used) return true;
+  for (uint32_t i = 0; i < x->room; i++)
+    if (x->conns[i] && hk_ib_has_memory_of(x->conns[i], d)) return true;
+  return false;
+}
+
+/* Connections that use its ports choose again, once these have been up for a while. */
+static void returned(hk_ib_ctx *x, hk_ib_device *d, uint64_t now) {
+  HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s can be opened again", x->env->rank, d->name);
+  d->gone = false;
+  for (int i = 0; i < x->nports; i++)
+    if (strcmp(x->ports[i].device, d->name) == 0) hk_ib_port_came_back(x, d, x->ports[i].number, now);
+}
+
+void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now) {
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    if (!d->gone || now < d->retry_ns) continue;
+    if (d->context && is_used(x, d)) continue;
+    if (d->context) {
+      hk_ib_user_leave(x, d);
+      hk_ib_device_close(x, d);
+    }
+    d->retry_ns = now + SECOND_NS;
+    if (open_device(x, d, d->name)) returned(x, d, now);
+  }
+}
+
+bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    fds[i] = (struct pollfd){.fd = -1};
+    if (!d->context) continue;
+    if (!d->channel) return false;
+    fds[i] = (struct pollfd){.fd = d->channel->fd, .events = POLLIN};
+    for (int k = 0; k < d->ncqs; k++) {
+      hk_ib_cq *q = &d->cqs[k];
+      if (!q->armed && q->cq->context->ops.req_notify_cq(q->cq, 0) != 0) return false;
+      q->armed = true;
+    }
+  }
+  return x->ndevices > 0;
+}
+
+void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]) {
+  hk_ibv_cq *cq;
+  void *arg;
+  for (int i = 0; i < x->ndevices; i++) {
+    hk_ib_device *d = &x->devices[i];
+    if (!(fds[i].revents & POLLIN)) continue;
+    while (x->api->get_cq_event(d->channel, &cq, &arg) == 0) {
+      x->api->ack_cq_events(cq, 1); /* a queue with unacknowledged events cannot be destroyed */
+      for (int k = 0; k < d->ncqs; k++)
+        if (d->cqs[k].cq == cq) d->cqs[k].armed = false;
+    }
+  }
+}

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * GPUDirect RDMA with verbs: registers a GPU's memory with a card. Whether a GPU and a card support it is found by a
+ * trial.
+ */
+#ifndef HK_TRANSPORT_NET_IB_GDR_H
+#define HK_TRANSPORT_NET_IB_GDR_H
+#include "../gdr.h"
+#include "ib_verbs.h"
+
+typedef struct hk_ib_gpu_memory {
+  hk_gdr_method method;
+  bool direct;          /* the card's data-direct function accesses it: ib_direct.h */
+  hk_ibv_mr *mr;        /* NULL: HK_GDR_STAGED */
+  char why[HK_GDR_WHY]; /* the causes why better methods were refused, as text; may be empty */
+} hk_ib_gpu_memory;
+
+/* How data that a card has written to a GPU's memory and reported as complete becomes visible to the GPU. */
+typedef enum hk_ib_flushing {
+  HK_IB_NO_FLUSH,     /* it is visible at once */
+  HK_IB_DRIVER_FLUSH, /* by a call to its driver */
+  HK_IB_READ_FLUSH    /* by a read of the card from there, after its writes */
+} hk_ib_flushing;
+
+/* What this GPU needs. `split`: hk_gdr_is_split; the call of its driver relies on its order, and does nothing then. */
+hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu, bool split);
+const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
+
+/* Registers whole pages of `gpu`'s memory for remote writes. Failure is HK_GDR_STAGED. */
+void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
+/* "dma-buf, data direct" */
+const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m);
+/* A trial: registers HK_DEVICE_PAGE bytes at `page` and deregisters them. out->mr is NULL, out->method is the
+ * result. */
+hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);
+#endif

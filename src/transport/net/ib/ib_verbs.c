@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading libibverbs, and texts for its status codes. */
+#include "ib_verbs.h"
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include "../../../base/dl.h"
+#include "../../../base/log.h"
+#include "../../../base/status.h"
+
+static hk_ibv functions;
+
+#define SYMBOL(member) HK_DL_SYMBOL(hk_ibv, member, "ibv_" #member)
+#define OPTIONAL(member) HK_DL_OPTIONAL(hk_ibv, member, "ibv_" #member)
+static const hk_dl_symbol symbols[] = {
+    SYMBOL(get_device_list),
+    SYMBOL(free_device_list),
+    SYMBOL(open_device),
+    SYMBOL(close_device),
+    SYMBOL(query_device),
+    SYMBOL(query_port),
+    SYMBOL(query_gid),
+    SYMBOL(get_async_event),
+    SYMBOL(ack_async_event),
+    SYMBOL(alloc_pd),
+    SYMBOL(dealloc_pd),
+    SYMBOL(reg_mr),
+    OPTIONAL(reg_mr_iova2),
+    OPTIONAL(reg_dmabuf_mr),
+    SYMBOL(dereg_mr),
+    SYMBOL(create_cq),
+    SYMBOL(destroy_cq),
+    SYMBOL(create_comp_channel),
+    SYMBOL(destroy_comp_channel),
+    SYMBOL(get_cq_event),
+    SYMBOL(ack_cq_events),
+    SYMBOL(create_qp),
+    SYMBOL(modify_qp),
+    SYMBOL(destroy_qp),
+    OPTIONAL(query_ece),
+    OPTIONAL(set_ece),
+    OPTIONAL(fork_init),
+};
+static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},
+                        .loss = "InfiniBand and RoCE are off",
+                        .symbols = symbols,
+                        .nsymbols = HK_ARRAY_LENGTH(symbols),
+                        .table = &functions,
+                        .subs = HK_SUB_INIT | HK_SUB_NET};
+
+const hk_ibv *hk_ibv_load(char *why, size_t why_bytes) {
+  if (!hk_dl_load(&library)) {
+    snprintf(why, why_bytes, "%s", library.why);
+    return NULL;
+  }
+  /* Memory that a card writes to must keep its pages when this process forks. Only the first call has an effect. */
+  if (functions.fork_init) (void)functions.fork_init();
+  return &functions;
+}
+
+bool hk_ibv_opens(void *api, const char *device, char *why, size_t why_bytes) {
+  const hk_ibv *v = api;
+  int n = 0;
+  hk_ibv_device **list = v->get_device_list(&n);
+  hk_ibv_context *context = NULL;
+  errno = ENODEV; /* libibverbs lists only devices whose files exist */
+  for (int i = 0; list && i < n && !context; i++)
+    if (strcmp(list[i]->name, device) == 0) context = v->open_device(list[i]);
+  if (!context)
+    snprintf(why, why_bytes, "%s (%s): is its file in /dev/infiniband here, and may this user write to it",
+             strerror(errno), strerrorname_np(errno));
+  if (list) v->free_device_list(list);
+  if (context) v->close_device(context);
+  return context != NULL;
+}
+
+const char *hk_ibv_status_words(int status) {
+  static const char *const words[] = {
+#define WORDS(name, text) #name " (" text ")",
+      HK_IBV_STATUSES(WORDS)
+#undef WORDS
+  };
+  return status >= 0 && status < HK_IBV_WC_STATUSES ? words[status] : "an unknown status";
+}
