@@ -38,7 +38,8 @@ HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_
 /* Also accepts windows: PyTorch passes every handle here. */
 HK_API(ncclResult_t, ncclCommDeregister, (const ncclComm_t comm, void *handle)) {
   HK_UNCANCELLED;
-  return (ncclResult_t)hk_registration_drop("ncclCommDeregister", comm, handle);
+  const hk_status rc = hk_comm_check(comm, "ncclCommDeregister");
+  return (ncclResult_t)(rc == HK_OK ? hk_registration_drop("ncclCommDeregister", comm, handle) : rc);
 }
 
 /* ---- windows ---- */
@@ -143,7 +144,8 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
   HK_UNCANCELLED;
-  return (ncclResult_t)hk_registration_drop("ncclCommWindowDeregister", comm, win);
+  const hk_status rc = hk_comm_check(comm, "ncclCommWindowDeregister");
+  return (ncclResult_t)(rc == HK_OK ? hk_registration_drop("ncclCommWindowDeregister", comm, win) : rc);
 }
 
 /* ---- addresses in windows: they stay valid as long as the window is registered ---- */

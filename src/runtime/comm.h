@@ -8,9 +8,10 @@
 #include "../boot/event.h"
 #include "backend.h"
 
-struct hk_activity; /* boot/activity.h */
-struct hk_call;     /* call.h */
-struct hk_peer;     /* transport/transport.h */
+struct hk_activity;          /* boot/activity.h */
+struct hk_bootstrap_options; /* boot/bootstrap.h */
+struct hk_call;              /* call.h */
+struct hk_peer;              /* transport/transport.h */
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
 
@@ -245,6 +246,8 @@ typedef struct hk_init {
   bool grows;
 } hk_init;
 hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
+/* join.c: makes c->bootstrap, without a parent. */
+hk_status hk_comm_join(ncclComm_t c, const hk_init *how, const struct hk_bootstrap_options *o);
 /* A communicator without a parent: the other ranks get the thread's error as the cause why this rank does not join. */
 void hk_comm_excuse(const hk_init *how);
 /* meet.c: exchanges facts with all ranks, and sets up what depends on them. */

@@ -43,31 +43,6 @@ static void on_event(void *arg, const hk_event *e) {
   hk_comm_hear(c, e);
 }
 
-/* With NCCL_COMM_ID, its id takes the place of those that were given; it is kept in `env`. */
-static hk_status choose_ids(hk_init *how, ncclUniqueId *env) {
-  if (!hk_param_str(HK_P_COMM_ID) || how->grows) return HK_OK;
-  how->ids = env;
-  how->nids = 1;
-  return hk_bootstrap_env_id(env, how->rank);
-}
-
-static hk_status join_new(ncclComm_t c, const hk_init *given, const hk_bootstrap_options *o) {
-  ncclUniqueId env;
-  hk_init how = *given;
-  hk_status rc = choose_ids(&how, &env);
-  return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, how.ids, how.nids, o) : rc;
-}
-
-void hk_comm_excuse(const hk_init *given) {
-  ncclUniqueId env;
-  hk_init how = *given;
-  char cause[HK_ERROR_TEXT];
-  snprintf(cause, sizeof cause, "%s", hk_last_error());
-  hk_status rc = choose_ids(&how, &env);
-  hk_error_adopt(cause);
-  if (rc == HK_OK) hk_bootstrap_excuse(how.ids, how.nids, how.rank, how.nranks);
-}
-
 /* As in revoked_by: one of the two threads sees what the other has set. */
 static void revoked_in_init(ncclComm_t c) {
   char text[96];
@@ -98,7 +73,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   if (how->parent && how->grows)
     HK_TRY(hk_children_grow(c, how, &o), out);
   else
-    HK_TRY(how->parent ? hk_children_join(c, how, &o) : join_new(c, how, &o), out);
+    HK_TRY(how->parent ? hk_children_join(c, how, &o) : hk_comm_join(c, how, &o), out);
   if (c->nranks == 0) goto out;
   joined = hk_now_ns();
   if (c->rank == 0 && hk_log_version_due())
