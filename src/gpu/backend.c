@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backend for ranks on GPUs: calls become kernels, or copies, on the user's streams. */
-#include "../runtime/backend.h"
+#include "../core/backend.h"
 #include "../base/thread.h"
 #include "../collectives/gpu.h"
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
+#include "../core/call.h"
 #include "../kernels/cuda/work.h"
-#include "../runtime/call.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "gpu.h"

@@ -11,7 +11,7 @@
  * set back. */
 #include <stdlib.h>
 #include "../base/log.h"
-#include "../runtime/call.h"
+#include "../core/call.h"
 #include "../runtime/profiler.h"
 #include "../transport/cuda/share.h"
 #include "peers.h"

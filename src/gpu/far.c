@@ -6,7 +6,7 @@
 #include <sys/prctl.h>
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
-#include "../runtime/call.h"
+#include "../core/call.h"
 #include "../runtime/registration.h"
 #include "rma.h"
 

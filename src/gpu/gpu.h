@@ -13,8 +13,8 @@
  */
 #ifndef HK_GPU_GPU_H
 #define HK_GPU_GPU_H
+#include "../core/comm.h"
 #include "../device/device.h"
-#include "../runtime/comm.h"
 
 struct hk_call;
 struct hk_device_env; /* transport/device_links.h */

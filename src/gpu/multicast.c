@@ -4,8 +4,8 @@
 #include "../transport/cuda/multicast.h"
 #include <stdio.h>
 #include "../base/log.h"
+#include "../core/call.h"
 #include "../kernels/cuda/work.h"
-#include "../runtime/call.h"
 #include "../transport/device_links.h"
 #include "gpu.h"
 #include "world.h"

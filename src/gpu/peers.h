@@ -2,7 +2,7 @@
 /* The other ranks of a communicator on GPUs. */
 #ifndef HK_GPU_PEERS_H
 #define HK_GPU_PEERS_H
-#include "../runtime/comm.h"
+#include "../core/comm.h"
 
 bool hk_gpu_is_remote(ncclComm_t c, int peer); /* in another process */
 /* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PUMPED of the links to a peer (transport/device_links.h). */

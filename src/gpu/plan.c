@@ -5,8 +5,8 @@
 #include <string.h>
 #include "../base/param.h"
 #include "../collectives/protocol.h"
+#include "../core/call.h"
 #include "../kernels/gpu_small.h"
-#include "../runtime/call.h"
 #include "../runtime/choose.h"
 #include "../runtime/overlap.h"
 #include "../transport/cuda/multicast.h"

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../runtime/call.h"
+#include "../core/call.h"
 #include "../transport/cuda/share.h"
 #include "far.h"
 #include "peers.h"

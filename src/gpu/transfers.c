@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/transfer.h"
-#include "../runtime/call.h"
+#include "../core/call.h"
 #include "code.h"
 #include "ends.h"
 #include "peers.h"

@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include "../base/fork.h"
 #include "../base/log.h"
+#include "../core/call.h"
 #include "../kernels/cuda/work.h"
-#include "../runtime/call.h"
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "peers.h"

@@ -3,7 +3,7 @@
  * windows and device communicators. */
 #ifndef HK_RUNTIME_ACTS_H
 #define HK_RUNTIME_ACTS_H
-#include "comm.h"
+#include "../core/comm.h"
 
 typedef struct hk_act hk_act;
 typedef hk_status hk_act_run(ncclComm_t c, void *arg);

@@ -2,7 +2,7 @@
 /* Settings on which decisions depend. All ranks must decide alike, or they hang: so these are compared at init. */
 #ifndef HK_RUNTIME_AGREE_H
 #define HK_RUNTIME_AGREE_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* What a rank publishes of them. Part of what ranks exchange at init: its size is part of the format. */
 enum { HK_AGREE_FACT_BYTES = 216 };

@@ -3,10 +3,10 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../boot/process.h" /* hk_forks */
+#include "../core/call.h"
+#include "../core/comm.h"
 #include "api.h"
-#include "call.h"
 #include "choose.h"
-#include "comm.h"
 #include "group.h"
 #include "overlap.h"
 #include "uneven.h"

@@ -6,9 +6,9 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../core/comm.h"
 #include "../program/operation.h"
 #include "api.h"
-#include "comm.h"
 #include "group.h"
 #include "leave.h"
 

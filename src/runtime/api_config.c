@@ -6,8 +6,8 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../collectives/select.h"
+#include "../core/call.h"
 #include "api.h"
-#include "call.h"
 #include "group.h"
 
 _Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");

@@ -6,9 +6,9 @@
 #include "../base/env_plugin.h"
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../core/comm.h"
 #include "../program/operation.h"
 #include "api.h"
-#include "comm.h"
 #include "group.h"
 #include "stream.h"
 

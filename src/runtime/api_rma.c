@@ -2,8 +2,8 @@
 /* One-sided operations: the arguments are checked here, before anything is enqueued. */
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../core/call.h"
 #include "api.h"
-#include "call.h"
 #include "group.h"
 #include "registration.h"
 #include "rma.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The backends, and which of them a thread uses. */
-#include "backend.h"
+#include "../core/backend.h"
 
 const hk_backend *const hk_backends[] = {
     &hk_backend_gpu,

@@ -3,7 +3,7 @@
 #ifndef HK_RUNTIME_CHILDREN_H
 #define HK_RUNTIME_CHILDREN_H
 #include "../boot/bootstrap.h"
-#include "comm.h"
+#include "../core/comm.h"
 
 /* While a communicator comes about: its waits see the end of its parent too, and shrinks whose lists differ. */
 typedef struct hk_children_watch {

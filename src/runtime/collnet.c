@@ -8,10 +8,10 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
+#include "../core/wiring.h"
 #include "../program/layout.h"
 #include "collnet.h"
 #include "selection.h"
-#include "wiring.h"
 
 typedef struct verdict {
   uint64_t good;

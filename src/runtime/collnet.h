@@ -2,7 +2,7 @@
 /* Networks that add up (CollNet plugins). */
 #ifndef HK_RUNTIME_COLLNET_H
 #define HK_RUNTIME_COLLNET_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* If NCCL_COLLNET_ENABLE or collnetEnable of ncclConfig_t asks for it: finds plugins on all ranks, connects them, and
  * sets the machine's in_network if all went well; otherwise one line of the log says why not. Collective. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Makes, checks and frees communicators (comm.h). */
-#include "comm.h"
+#include "../core/comm.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/fork.h"

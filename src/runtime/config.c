@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../base/param.h"
-#include "comm.h"
+#include "../core/comm.h"
 
 static int or_default(int value, int fallback) { return value == NCCL_CONFIG_UNDEF_INT ? fallback : value; }
 

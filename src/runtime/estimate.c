@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prices a group of calls by the cost model (estimate.h). */
 #include "estimate.h"
-#include "call.h"
+#include "../core/call.h"
+#include "../core/comm.h"
 #include "choose.h"
-#include "comm.h"
 #include "selection.h"
 
 /* The price of one message between two ranks. */

@@ -2,8 +2,8 @@
 /* The failure of a communicator: what ends it, and the text that all ranks give (comm.h, story.h). */
 #include <stdio.h>
 #include "../boot/bootstrap.h"
-#include "call.h"
-#include "comm.h"
+#include "../core/call.h"
+#include "../core/comm.h"
 #include "story.h"
 
 /* Time for the event of a failure that another rank of this host has seen. */

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "call.h"
+#include "../core/call.h"
 #include "estimate.h"
 #include "jobs.h"
 #include "profiler.h"

@@ -2,8 +2,8 @@
 /* Groups: the calls of a thread between ncclGroupStart and ncclGroupEnd. */
 #ifndef HK_RUNTIME_GROUP_H
 #define HK_RUNTIME_GROUP_H
+#include "../core/comm.h"
 #include "acts.h"
-#include "comm.h"
 
 /* Runs the call now, or at the end of the thread's group, or queues it on its stream. */
 hk_status hk_group_submit(const struct hk_call *call);

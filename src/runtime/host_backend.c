@@ -7,13 +7,13 @@
 #include "../boot/host.h" /* HK_CPU_WORDS */
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
+#include "../core/backend.h"
+#include "../core/call.h"
+#include "../core/links.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
 #include "../kernels/steps.h"
 #include "../topo/detect.h"
-#include "backend.h"
-#include "call.h"
-#include "links.h"
 #include "run.h"
 #include "stream.h"
 

@@ -5,12 +5,12 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/wiring.h"
 #include "../topo/join.h"
 #include "choose.h"
 #include "rings.h"
 #include "selection.h"
 #include "tuner.h"
-#include "wiring.h"
 
 void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);

@@ -3,7 +3,7 @@
  * follows. */
 #ifndef HK_RUNTIME_HOSTS_H
 #define HK_RUNTIME_HOSTS_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* What the ranks published; the next rank's is `stride` bytes further. */
 typedef struct hk_host_rows {

@@ -3,7 +3,7 @@
  * other. */
 #ifndef HK_RUNTIME_JOBS_H
 #define HK_RUNTIME_JOBS_H
-#include "comm.h"
+#include "../core/comm.h"
 
 typedef struct hk_job hk_job;
 /* Those of a thread's group, in the order of the calls. All zero: none. */

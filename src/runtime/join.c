@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
-#include "comm.h"
+#include "../core/comm.h"
 
 /* With NCCL_COMM_ID, its id takes the place of those that were given; it is kept in `env`. */
 static hk_status join_choose_ids(hk_init *how, ncclUniqueId *env) {

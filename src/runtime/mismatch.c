@@ -3,9 +3,9 @@
 #include "mismatch.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../core/call.h"
 #include "../kernels/exec.h"
 #include "../transport/board.h"
-#include "call.h"
 #include "choose.h"
 #include "watch.h"
 

@@ -5,7 +5,7 @@
  */
 #ifndef HK_RUNTIME_MISMATCH_H
 #define HK_RUNTIME_MISMATCH_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* What a rank called as the operation in question. */
 typedef struct hk_voice {

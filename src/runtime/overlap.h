@@ -2,8 +2,8 @@
 /* Input and output of a call that share memory. */
 #ifndef HK_RUNTIME_OVERLAP_H
 #define HK_RUNTIME_OVERLAP_H
-#include "call.h"
-#include "comm.h"
+#include "../core/call.h"
+#include "../core/comm.h"
 
 /* Bytes of the call's input and output, up to the end of the last block; of a rank that has both. */
 static inline size_t hk_call_in_bytes(const hk_call *call) {

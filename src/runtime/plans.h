@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #ifndef HK_RUNTIME_PLANS_H
 #define HK_RUNTIME_PLANS_H
+#include "../core/call.h"
 #include "../kernels/plan.h"
-#include "call.h"
 
 /* The newest decision for a collective, so that an equal call needs no new one. */
 typedef struct hk_choice {

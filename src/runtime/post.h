@@ -2,9 +2,9 @@
 /* Posts operations on this rank's board: in each call, so inline. */
 #ifndef HK_RUNTIME_POST_H
 #define HK_RUNTIME_POST_H
+#include "../core/call.h"
+#include "../core/comm.h"
 #include "../transport/board.h"
-#include "call.h"
-#include "comm.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_board_op, root) == 20 &&
                    offsetof(hk_board_op, coll) == 24 && offsetof(hk_board_op, op) == 26,

@@ -7,8 +7,8 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../core/call.h"
 #include "../transport/link.h" /* HK_CHANNELS */
-#include "call.h"
 #include "profiler_abi.h"
 
 struct hk_profiler {

@@ -3,7 +3,7 @@
  * check nothing else. */
 #ifndef HK_RUNTIME_PROFILER_H
 #define HK_RUNTIME_PROFILER_H
-#include "comm.h"
+#include "../core/comm.h"
 
 typedef struct hk_profiler hk_profiler;
 

@@ -2,8 +2,8 @@
 /* Registered memory and windows of a communicator.  From any thread. */
 #ifndef HK_RUNTIME_REGISTRATION_H
 #define HK_RUNTIME_REGISTRATION_H
+#include "../core/comm.h"
 #include "../transport/messages.h"
-#include "comm.h"
 
 struct hk_symmetric; /* windows.h */
 

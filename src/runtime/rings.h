@@ -3,7 +3,7 @@
  * host memory keep their own order. NCCL_GRAPH_DUMP_FILE writes what the search finds. */
 #ifndef HK_RUNTIME_RINGS_H
 #define HK_RUNTIME_RINGS_H
-#include "comm.h"
+#include "../core/comm.h"
 
 struct hk_joined;     /* topo/join.h */
 struct hk_path_rules; /* topo/paths.h */

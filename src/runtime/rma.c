@@ -12,11 +12,11 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
+#include "../core/call.h"
 #include "../device/host.h"
 #include "../kernels/reduce.h"
 #include "../transport/remote.h"
 #include "../transport/transport.h"
-#include "call.h"
 #include "registration.h"
 #include "watch.h"
 

@@ -8,7 +8,7 @@
  */
 #ifndef HK_RUNTIME_RMA_H
 #define HK_RUNTIME_RMA_H
-#include "comm.h"
+#include "../core/comm.h"
 
 struct hk_call;
 

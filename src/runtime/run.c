@@ -6,9 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/thread.h"
+#include "../core/call.h"
+#include "../core/wiring.h"
 #include "../kernels/exec.h"
 #include "../transport/board.h"
-#include "call.h"
 #include "choose.h"
 #include "mismatch.h"
 #include "overlap.h"
@@ -17,7 +18,6 @@
 #include "rma.h"
 #include "transfer.h"
 #include "watch.h"
-#include "wiring.h"
 
 enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and small groups, fit on the stack */
 

@@ -2,7 +2,7 @@
 /* Runs checked calls on host memory to their end, on the calling thread. */
 #ifndef HK_RUNTIME_RUN_H
 #define HK_RUNTIME_RUN_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* Runs one call: the fast path. */
 hk_status hk_run_one(const struct hk_call *call);

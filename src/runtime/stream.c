@@ -15,8 +15,8 @@
 #include <time.h>
 #include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
+#include "../core/call.h"
 #include "api.h"
-#include "call.h"
 #include "run.h"
 
 enum {

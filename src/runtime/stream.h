@@ -3,7 +3,7 @@
 #ifndef HK_RUNTIME_STREAM_H
 #define HK_RUNTIME_STREAM_H
 #include <hocket.h>
-#include "comm.h"
+#include "../core/comm.h"
 
 /* True for stream arguments that mean "complete before return" on host memory: NULL and CUDA's two default handles. */
 static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2; }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that communicators give back for a while. */
 #include "../boot/bootstrap.h"
+#include "../core/comm.h"
 #include "api.h"
-#include "comm.h"
 #include "group.h"
 
 static hk_status change(ncclComm_t c, bool suspend) {

@@ -3,7 +3,7 @@
  * their init: the graph is made only if it is asked for (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE). */
 #ifndef HK_RUNTIME_TOPOLOGY_H
 #define HK_RUNTIME_TOPOLOGY_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* What a rank publishes about its graph. */
 typedef struct hk_topology_fact {

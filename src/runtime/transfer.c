@@ -3,11 +3,11 @@
 #include "transfer.h"
 #include <stdlib.h>
 #include "../collectives/transfer.h"
+#include "../core/call.h"
+#include "../core/wiring.h"
 #include "../kernels/steps.h"
-#include "call.h"
 #include "mismatch.h"
 #include "run.h"
-#include "wiring.h"
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
 

@@ -5,7 +5,7 @@
  */
 #ifndef HK_RUNTIME_TRANSFER_H
 #define HK_RUNTIME_TRANSFER_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* A send or receive under way. */
 typedef struct hk_transfer {

@@ -2,7 +2,7 @@
 /* Calls whose blocks differ in length: the user's counts become a table. */
 #ifndef HK_RUNTIME_UNEVEN_H
 #define HK_RUNTIME_UNEVEN_H
-#include "call.h"
+#include "../core/call.h"
 
 /* Fills in count, root and blocks of a call whose communicator, collective and type are valid. HK_ERR_ARGUMENT if the
  * counts are not. */

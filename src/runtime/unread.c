@@ -6,8 +6,8 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../core/wiring.h"
 #include "api.h"
-#include "wiring.h"
 
 enum {
   RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */

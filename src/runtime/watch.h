@@ -3,7 +3,7 @@
 #ifndef HK_RUNTIME_WATCH_H
 #define HK_RUNTIME_WATCH_H
 #include "../boot/activity.h"
-#include "comm.h"
+#include "../core/comm.h"
 
 /* The next operation, which this rank has put on a stream. `traceable`: it is known which one of all ranks' operations
  * it is; after the capture of a graph, which may be replayed, it is not. */

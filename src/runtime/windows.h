@@ -7,7 +7,7 @@
  */
 #ifndef HK_RUNTIME_WINDOWS_H
 #define HK_RUNTIME_WINDOWS_H
-#include "comm.h"
+#include "../core/comm.h"
 
 /* A window as kernels read it, in GPU memory: an ncclWindow_t is its address.  Fields were only added at its end since
  * NCCL 2.28, so one layout serves all. */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../../src/runtime/device_abi.h"
 #include "../support/golden.h"
 #include "../support/leftovers.h"

@@ -14,7 +14,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../support/fuzz.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -3,9 +3,9 @@
  * network joins the GPUs, with the proxy.
  * check: waits timeout=300 */
 #include <pthread.h>
+#include "../../src/core/call.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"
-#include "../../src/runtime/call.h"
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/watch.h"
 #include "../support/fake_rdma.h"

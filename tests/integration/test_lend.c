@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../support/boot_ranks.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../support/leftovers.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

@@ -6,11 +6,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/boot/event.h"
+#include "../../src/core/call.h"
+#include "../../src/core/comm.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/program/cursor.h"
-#include "../../src/runtime/call.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/comm.h"
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/post.h"
 #include "../../src/runtime/watch.h"

@@ -11,11 +11,11 @@
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "../../src/core/comm.h"
+#include "../../src/core/wiring.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/comm.h"
 #include "../../src/runtime/plans.h"
 #include "../../src/runtime/selection.h"
-#include "../../src/runtime/wiring.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

@@ -5,7 +5,7 @@
 #include <nccl.h>
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"
-#include "../../src/runtime/call.h"
+#include "../../src/core/call.h"
 #include "../../src/runtime/profiler.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"

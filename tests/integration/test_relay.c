@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include "../../src/base/param.h"
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../support/fake_rdma.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"

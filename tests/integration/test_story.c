@@ -14,7 +14,7 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../../src/runtime/mismatch.h"
 #include "../../src/runtime/story.h"
 #include "../../src/transport/board.h"

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../../src/transport/board.h"
 
 int rank_check_at(ncclResult_t result, const char *call, const char *file, int line) {

@@ -4,9 +4,9 @@
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/collectives/machine.h"
-#include "../../src/runtime/call.h"
+#include "../../src/core/call.h"
+#include "../../src/core/comm.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/comm.h"
 #include "../../src/runtime/estimate.h"
 #include "../../src/runtime/plans.h"
 #include "../../src/runtime/selection.h"

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../src/base/param.h"
-#include "../../src/runtime/comm.h"
+#include "../../src/core/comm.h"
 #include "../support/fuzz.h"
 #include "../support/suite.h"
 

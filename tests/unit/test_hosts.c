@@ -9,12 +9,12 @@
 #include "../../src/base/param.h"
 #include "../../src/boot/host.h"
 #include "../../src/collectives/machine.h"
+#include "../../src/core/wiring.h"
 #include "../../src/program/layout.h"
 #include "../../src/runtime/choose.h"
 #include "../../src/runtime/hosts.h"
 #include "../../src/runtime/run.h"
 #include "../../src/runtime/selection.h"
-#include "../../src/runtime/wiring.h"
 #include "../support/suite.h"
 
 enum { MOST = 6 };

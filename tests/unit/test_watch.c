@@ -6,9 +6,9 @@
 #include <string.h>
 #include "../../src/base/wait.h"
 #include "../../src/boot/activity.h"
-#include "../../src/runtime/call.h"
+#include "../../src/core/call.h"
+#include "../../src/core/comm.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/comm.h"
 #include "../../src/runtime/post.h"
 #include "../../src/runtime/watch.h"
 #include "../../src/transport/board.h"

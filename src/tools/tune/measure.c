@@ -15,7 +15,7 @@
 #include "../../base/param.h"
 #include "../../base/wait.h" /* hk_now_ns */
 #include "../../collectives/algorithm.h"
-#include "../../runtime/call.h"
+#include "../../core/call.h"
 #include "../../runtime/choose.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator, as one rank sees it. */
-#ifndef HK_RUNTIME_COMM_H
-#define HK_RUNTIME_COMM_H
+#ifndef HK_CORE_COMM_H
+#define HK_CORE_COMM_H
 #include <nccl.h>
 #include <pthread.h>
 #include "../base/wait.h"

@@ -10,8 +10,8 @@
  * by one thread at a time for a communicator; a failure is reported with HK_FAIL, and the caller ends the communicator
  * with it.
  */
-#ifndef HK_RUNTIME_BACKEND_H
-#define HK_RUNTIME_BACKEND_H
+#ifndef HK_CORE_BACKEND_H
+#define HK_CORE_BACKEND_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

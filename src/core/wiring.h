@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How this rank reaches the other ranks: which transport for which peer. */
-#ifndef HK_RUNTIME_WIRING_H
-#define HK_RUNTIME_WIRING_H
+#ifndef HK_CORE_WIRING_H
+#define HK_CORE_WIRING_H
 #include "../transport/transport.h"
 #include "links.h"
 

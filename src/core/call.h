@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One call of the API, checked, until it is complete. */
-#ifndef HK_RUNTIME_CALL_H
-#define HK_RUNTIME_CALL_H
+#ifndef HK_CORE_CALL_H
+#define HK_CORE_CALL_H
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdbool.h>

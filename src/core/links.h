@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The links of a rank on host memory: opened at first use, by the transport that reaches the peer (wiring.h). */
-#ifndef HK_RUNTIME_LINKS_H
-#define HK_RUNTIME_LINKS_H
+#ifndef HK_CORE_LINKS_H
+#define HK_CORE_LINKS_H
 #include "../transport/link.h"
 #include "comm.h"
 
