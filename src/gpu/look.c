@@ -4,9 +4,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../failure/mismatch.h"
+#include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
-#include "../runtime/mismatch.h"
-#include "../runtime/watch.h"
 #include "gpu.h"
 #include "proxy.h"
 #include "rma.h"

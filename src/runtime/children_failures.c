@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../boot/bootstrap.h"
+#include "../failure/story.h"
 #include "children_internal.h"
-#include "story.h"
 
 enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
 static const uint64_t GRACE_NS = 200000000u;

@@ -7,11 +7,11 @@
 #include "../base/service.h"
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
+#include "../failure/story.h"
 #include "children.h"
 #include "choose.h"
 #include "profiler.h"
 #include "rma.h"
-#include "story.h"
 #include "transfer.h"
 
 /* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do

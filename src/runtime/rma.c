@@ -14,11 +14,11 @@
 #include "../base/thread.h"
 #include "../core/call.h"
 #include "../device/host.h"
+#include "../failure/watch.h"
 #include "../kernels/reduce.h"
 #include "../transport/remote.h"
 #include "../transport/transport.h"
 #include "registration.h"
-#include "watch.h"
 
 enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, SIGNALS_MAX = 1 << 20 };
 static const uint64_t NEWS_NS = 200000000u; /* for the notice of a window that was refused */

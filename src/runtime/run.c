@@ -8,16 +8,16 @@
 #include "../base/thread.h"
 #include "../core/call.h"
 #include "../core/wiring.h"
+#include "../failure/mismatch.h"
+#include "../failure/post.h"
+#include "../failure/watch.h"
 #include "../kernels/exec.h"
 #include "../transport/board.h"
 #include "choose.h"
-#include "mismatch.h"
 #include "overlap.h"
-#include "post.h"
 #include "profiler.h"
 #include "rma.h"
 #include "transfer.h"
-#include "watch.h"
 
 enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and small groups, fit on the stack */
 

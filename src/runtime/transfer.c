@@ -5,8 +5,8 @@
 #include "../collectives/transfer.h"
 #include "../core/call.h"
 #include "../core/wiring.h"
+#include "../failure/mismatch.h"
 #include "../kernels/steps.h"
-#include "mismatch.h"
 #include "run.h"
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */

@@ -4,10 +4,10 @@
  * check: waits timeout=300 */
 #include <pthread.h>
 #include "../../src/core/call.h"
+#include "../../src/failure/mismatch.h"
+#include "../../src/failure/watch.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"
-#include "../../src/runtime/mismatch.h"
-#include "../../src/runtime/watch.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Calls that do not match (src/runtime/mismatch.c): the histories of three ranks are written onto their boards, and
+/* Calls that do not match (src/failure/mismatch.c): the histories of three ranks are written onto their boards, and
  * rank 0 is given a message that does not fit. Which rank it blames, with which facts.
  * check: waits notsan */
 #include <check.h>
@@ -8,12 +8,12 @@
 #include "../../src/boot/event.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/failure/mismatch.h"
+#include "../../src/failure/post.h"
+#include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/program/cursor.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/mismatch.h"
-#include "../../src/runtime/post.h"
-#include "../../src/runtime/watch.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

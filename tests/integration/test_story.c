@@ -15,8 +15,8 @@
 #include <time.h>
 #include <unistd.h>
 #include "../../src/core/comm.h"
-#include "../../src/runtime/mismatch.h"
-#include "../../src/runtime/story.h"
+#include "../../src/failure/mismatch.h"
+#include "../../src/failure/story.h"
 #include "../../src/transport/board.h"
 #include "../../src/transport/shm/shm.h"
 #include "../support/process.h"

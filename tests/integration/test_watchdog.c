@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog of rank 0 (src/runtime/watch.c): when it asks the ranks that it waits for, and what it makes of their
+/* The watchdog of rank 0 (src/failure/watch.c): when it asks the ranks that it waits for, and what it makes of their
  * answers. The ranks are real, and what they do is written onto their boards; how long rank 0 has waited is the test's.
  * check: waits notsan */
 #include <check.h>
@@ -16,10 +16,10 @@
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/core/wiring.h"
+#include "../../src/failure/post.h"
+#include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/post.h"
-#include "../../src/runtime/watch.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"

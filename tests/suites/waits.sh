@@ -18,7 +18,7 @@ src/runtime/stream.c: pthread_cond_timedwait(&s->progress    the same, until the
 src/runtime/stream.c: pthread_join(        after `stop`: as above
 src/runtime/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
 src/runtime/acts.c: pthread_join(          what all ranks do together: the same
-src/runtime/watch.c: pthread_join(         an inquiry: its questions take seconds at most
+src/failure/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
 src/transport/net/ib/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
 src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* What a rank shows of itself to ranks that wait for it (src/runtime/watch.c): a communicator of which nothing is there
+/* What a rank shows of itself to ranks that wait for it (src/failure/watch.c): a communicator of which nothing is there
  * but its state and its board. */
 #include <check.h>
 #include <string.h>
@@ -8,9 +8,9 @@
 #include "../../src/boot/activity.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/failure/post.h"
+#include "../../src/failure/watch.h"
 #include "../../src/runtime/choose.h"
-#include "../../src/runtime/post.h"
-#include "../../src/runtime/watch.h"
 #include "../../src/transport/board.h"
 #include "../support/suite.h"
 

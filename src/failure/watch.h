@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What ranks do, as others see it, and who is waited for. */
-#ifndef HK_RUNTIME_WATCH_H
-#define HK_RUNTIME_WATCH_H
+#ifndef HK_FAILURE_WATCH_H
+#define HK_FAILURE_WATCH_H
 #include "../boot/activity.h"
 #include "../core/comm.h"
 

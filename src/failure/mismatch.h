@@ -3,8 +3,8 @@
  * Ranks that disagree about a call.  The rank that finds it asks what all ranks called, names those that differ from
  * most, and shows both calls; its verdict ends the operation everywhere (story.h).
  */
-#ifndef HK_RUNTIME_MISMATCH_H
-#define HK_RUNTIME_MISMATCH_H
+#ifndef HK_FAILURE_MISMATCH_H
+#define HK_FAILURE_MISMATCH_H
 #include "../core/comm.h"
 
 /* What a rank called as the operation in question. */

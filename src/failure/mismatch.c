@@ -5,8 +5,8 @@
 #include <string.h>
 #include "../core/call.h"
 #include "../kernels/exec.h"
+#include "../runtime/choose.h"
 #include "../transport/board.h"
-#include "choose.h"
 #include "watch.h"
 
 enum {

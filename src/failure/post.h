@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Posts operations on this rank's board: in each call, so inline. */
-#ifndef HK_RUNTIME_POST_H
-#define HK_RUNTIME_POST_H
+#ifndef HK_FAILURE_POST_H
+#define HK_FAILURE_POST_H
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../transport/board.h"

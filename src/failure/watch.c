@@ -11,9 +11,9 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../kernels/exec.h"
+#include "../runtime/choose.h"
 #include "../transport/board.h"
 #include "../transport/transport.h"
-#include "choose.h"
 #include "mismatch.h"
 #include "post.h"
 

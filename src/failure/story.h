@@ -5,8 +5,8 @@
  * no rank settles on the first event. It collects events for a short time and then takes the strongest one, by the
  * rule below, which is the same on every rank that has the same events.
  */
-#ifndef HK_RUNTIME_STORY_H
-#define HK_RUNTIME_STORY_H
+#ifndef HK_FAILURE_STORY_H
+#define HK_FAILURE_STORY_H
 #include <stdbool.h>
 #include <stddef.h>
 #include "../base/status.h"
