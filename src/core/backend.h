@@ -106,7 +106,7 @@ typedef struct hk_backend {
   hk_status (*run_group)(const struct hk_call *calls, size_t n);
 
   /* What one-sided operations need, if ncclComm.one_sided, which join has filled.  By all ranks: with each window,
-   * and at the end of init if the user asks for that.  NULL: runtime/rma.h does them. */
+   * and at the end of init if the user asks for that.  NULL: rma/rma.h does them. */
   hk_status (*rma_begin)(struct ncclComm *c);
 
   /* ---- memory that is given back: by all ranks together, while nothing runs ---- */

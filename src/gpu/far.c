@@ -7,7 +7,7 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
-#include "../runtime/registration.h"
+#include "../rma/registration.h"
 #include "rma.h"
 
 #define US UINT64_C(1000)
@@ -65,7 +65,7 @@ struct hk_gpu_far {
   hk_device *device;
   hk_queue queue;
   size_t piece, slot_bytes;
-  hk_memory inbox; /* pinned; the memory is runtime/rma.c's */
+  hk_memory inbox; /* pinned; the memory is rma/rma.c's */
   char *inbox_host;
   size_t inbox_at;
   hk_memory stage;       /* of the packet that is being sent */

@@ -5,7 +5,7 @@
  *
  * Every rank has an inbox in host memory, with some slots for each other rank.  The stream of a put sets a word and
  * waits for another one.  The carrier, which polls, copies the data from the GPU in pieces, and puts each as a packet
- * into the peer's inbox with the one-sided operations of host memory (runtime/rma.h): by stores, by the network card,
+ * into the peer's inbox with the one-sided operations of host memory (rma/rma.h): by stores, by the network card,
  * or by messages.  Their signals count the packets of a pair of ranks, and the slots that were given back.  The peer's
  * carrier copies the packet to its GPU's window and then writes the word for which its own streams wait (rma.c).  The
  * put's stream goes on when the last packet has left this rank's memory.
@@ -14,8 +14,8 @@
  */
 #ifndef HK_GPU_FAR_H
 #define HK_GPU_FAR_H
-#include "../runtime/rma.h"
-#include "../runtime/windows.h"
+#include "../rma/rma.h"
+#include "../rma/windows.h"
 #include "gpu.h"
 
 /* Data for a rank's window, and a word of its signals that is written after it. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations on GPUs: runtime/rma.h has those on host memory. */
+/* One-sided operations on GPUs: rma/rma.h has those on host memory. */
 #ifndef HK_GPU_RMA_H
 #define HK_GPU_RMA_H
 #include "gpu.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Symmetric windows (runtime/windows.h): memory of every rank of the LSA team, mapped into this rank's space of
+ * Symmetric windows (rma/windows.h): memory of every rank of the LSA team, mapped into this rank's space of
  * addresses at equal offsets.
  *
  *     base           base + stride                    base + 2 * stride
@@ -12,7 +12,7 @@
  */
 #ifndef HK_GPU_WINDOW_H
 #define HK_GPU_WINDOW_H
-#include "../runtime/windows.h"
+#include "../rma/windows.h"
 #include "gpu.h"
 
 typedef struct hk_gpu_window {

@@ -6,10 +6,10 @@
 #include "../base/thread.h"
 #include "../base/tls.h"
 #include "../boot/bootstrap.h"
+#include "../rma/rma.h"
+#include "../rma/windows.h"
 #include "api.h"
 #include "device_abi.h"
-#include "rma.h"
-#include "windows.h"
 
 /* ---- properties ---- */
 

@@ -8,10 +8,10 @@
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 #include "../failure/story.h"
+#include "../rma/rma.h"
 #include "children.h"
 #include "choose.h"
 #include "profiler.h"
-#include "rma.h"
 #include "transfer.h"
 
 /* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do

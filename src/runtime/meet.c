@@ -5,12 +5,12 @@
 #include <unistd.h> /* getpid */
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../rma/rma.h"
 #include "../transport/transport.h"
 #include "agree.h"
 #include "collnet.h"
 #include "hosts.h"
 #include "profiler.h"
-#include "rma.h"
 #include "topology.h"
 
 /* What each rank sends to all others, once. */

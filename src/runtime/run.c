@@ -12,11 +12,11 @@
 #include "../failure/post.h"
 #include "../failure/watch.h"
 #include "../kernels/exec.h"
+#include "../rma/rma.h"
 #include "../transport/board.h"
 #include "choose.h"
 #include "overlap.h"
 #include "profiler.h"
-#include "rma.h"
 #include "transfer.h"
 
 enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and small groups, fit on the stack */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Writes into the memory of a rank of another host, by the network card: one-sided operations (runtime/rma.c).
+ * Writes into the memory of a rank of another host, by the network card: one-sided operations (rma/rma.c).
  *
  * A connection goes one way. The origin opens it, and the target, which makes no call for it, accepts it on its service
  * thread. Each put ends with a signal, a counter of the target that the card writes after the data. The counters of a

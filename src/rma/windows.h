@@ -5,8 +5,8 @@
  * The ranks of an LSA team reach each other's GPU memory.  Each of them has a space of addresses with a part for every
  * rank of the team, all of the same length, the stride.  A window lies at the same offset in every part.
  */
-#ifndef HK_RUNTIME_WINDOWS_H
-#define HK_RUNTIME_WINDOWS_H
+#ifndef HK_RMA_WINDOWS_H
+#define HK_RMA_WINDOWS_H
 #include "../core/comm.h"
 
 /* A window as kernels read it, in GPU memory: an ncclWindow_t is its address.  Fields were only added at its end since

@@ -6,8 +6,8 @@
  * window by this number. Window 0 is the rank's signal table: a counter for each rank, context and signal. Only one
  * rank counts up a counter, and only the table's owner waits for it. See docs/rma.md.
  */
-#ifndef HK_RUNTIME_RMA_H
-#define HK_RUNTIME_RMA_H
+#ifndef HK_RMA_RMA_H
+#define HK_RMA_RMA_H
 #include "../core/comm.h"
 
 struct hk_call;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory and windows of a communicator.  From any thread. */
-#ifndef HK_RUNTIME_REGISTRATION_H
-#define HK_RUNTIME_REGISTRATION_H
+#ifndef HK_RMA_REGISTRATION_H
+#define HK_RMA_REGISTRATION_H
 #include "../core/comm.h"
 #include "../transport/messages.h"
 
