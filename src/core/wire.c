@@ -6,7 +6,7 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
-#include "../runtime/profiler.h"
+#include "../run/profiler.h"
 #include "wiring.h"
 
 /* A wake-up takes some 50 us. That is nothing after a long wait. It is little if other threads want the core and a

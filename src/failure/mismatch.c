@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../core/call.h"
 #include "../kernels/exec.h"
-#include "../runtime/choose.h"
+#include "../run/choose.h"
 #include "../transport/board.h"
 #include "watch.h"
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
-#include "../runtime/profiler.h"
+#include "../run/profiler.h"
 #include "../transport/cuda/share.h"
 #include "peers.h"
 #include "set.h"

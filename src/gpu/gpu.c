@@ -7,7 +7,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../kernels/cuda/work.h"
-#include "../runtime/choose.h"
+#include "../run/choose.h"
 #include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"

@@ -7,7 +7,7 @@
 #include "../collectives/protocol.h"
 #include "../core/call.h"
 #include "../kernels/gpu_small.h"
-#include "../runtime/choose.h"
+#include "../run/choose.h"
 #include "../runtime/overlap.h"
 #include "../transport/cuda/multicast.h"
 #include "code.h"

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../collectives/overrides.h"
-#include "../runtime/selection.h"
+#include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
 #include "gpu.h"

@@ -6,8 +6,8 @@
 #include "../base/param.h"
 #include "../collectives/overrides.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
-#include "selection.h"
-#include "tuner.h"
+#include "../run/selection.h"
+#include "../run/tuner.h"
 
 typedef struct agree_fact {
   uint64_t slot_bytes, nslots;

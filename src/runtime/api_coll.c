@@ -5,8 +5,8 @@
 #include "../boot/process.h" /* hk_forks */
 #include "../core/call.h"
 #include "../core/comm.h"
+#include "../run/choose.h"
 #include "api.h"
-#include "choose.h"
 #include "group.h"
 #include "overlap.h"
 #include "uneven.h"

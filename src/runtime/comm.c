@@ -7,7 +7,7 @@
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../rma/rma.h"
-#include "choose.h"
+#include "../run/choose.h"
 
 /* Freed communicators are kept here before their memory is freed, so that a use after free finds HK_COMM_FREED. This
  * is state of the process, because a freed communicator has no other owner. */

@@ -6,10 +6,10 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../core/call.h"
-#include "estimate.h"
+#include "../run/estimate.h"
+#include "../run/profiler.h"
+#include "../run/stream.h"
 #include "jobs.h"
-#include "profiler.h"
-#include "stream.h"
 
 enum { FIRST_ROOM = 64 }; /* calls */
 typedef struct hk_group {

@@ -6,11 +6,11 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../core/wiring.h"
+#include "../run/choose.h"
+#include "../run/selection.h"
+#include "../run/tuner.h"
 #include "../topo/join.h"
-#include "choose.h"
 #include "rings.h"
-#include "selection.h"
-#include "tuner.h"
 
 void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);

@@ -9,10 +9,10 @@
 #include "../core/comm.h"
 #include "../failure/story.h"
 #include "../rma/rma.h"
+#include "../run/choose.h"
+#include "../run/profiler.h"
+#include "../run/transfer.h"
 #include "children.h"
-#include "choose.h"
-#include "profiler.h"
-#include "transfer.h"
 
 /* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do
  * about that; or its init is not complete, in which case all ranks have reached its last messages and it ends by

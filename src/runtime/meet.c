@@ -6,11 +6,11 @@
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
 #include "../rma/rma.h"
+#include "../run/collnet.h"
+#include "../run/profiler.h"
 #include "../transport/transport.h"
 #include "agree.h"
-#include "collnet.h"
 #include "hosts.h"
-#include "profiler.h"
 #include "topology.h"
 
 /* What each rank sends to all others, once. */

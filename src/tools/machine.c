@@ -8,7 +8,7 @@
 #include <sys/stat.h>
 #include "../base/param.h"
 #include "../program/layout.h"
-#include "../runtime/tuner.h"
+#include "../run/tuner.h"
 #include "../topo/detect.h"
 #include "../topo/synth.h"
 #include "../topo/xml.h"

@@ -6,7 +6,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/world.h"
 #include "../../src/kernels/gpu_image.h"
-#include "../../src/runtime/plans.h"
+#include "../../src/run/plans.h"
 #include "../support/driver_calls.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"

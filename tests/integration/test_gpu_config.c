@@ -7,7 +7,7 @@
 #include "../../src/collectives/protocol.h"
 #include "../../src/gpu/ends.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/runtime/plans.h"
+#include "../../src/run/plans.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
 

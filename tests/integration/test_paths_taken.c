@@ -13,9 +13,9 @@
 #include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../../src/core/wiring.h"
-#include "../../src/runtime/choose.h"
-#include "../../src/runtime/plans.h"
-#include "../../src/runtime/selection.h"
+#include "../../src/run/choose.h"
+#include "../../src/run/plans.h"
+#include "../../src/run/selection.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
 

@@ -6,7 +6,7 @@
 #include "../../src/base/param.h"
 #include "../../src/base/status.h"
 #include "../../src/core/call.h"
-#include "../../src/runtime/profiler.h"
+#include "../../src/run/profiler.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* How calls on host memory run and end (src/runtime/run.c). There are two real ranks, and what rank 1 does is the
+/* How calls on host memory run and end (src/run/run.c). There are two real ranks, and what rank 1 does is the
  * test's: it fills the links of rank 1 while rank 0 is in a call. The clock is the test's, too: while rank 0 is in a
  * call, each look at it takes 25 ms. */
 #include <check.h>
@@ -19,7 +19,7 @@
 #include "../../src/failure/post.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
-#include "../../src/runtime/choose.h"
+#include "../../src/run/choose.h"
 #include "../support/ranks.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Networks that add up: processes on several hosts, by name, with the example CollNet plugin of every version, right and wrong.
-# check: timeout=120 covers=src/collectives/collnet,src/runtime/collnet,src/transport/net/collnet/
+# check: timeout=120 covers=src/collectives/collnet,src/run/collnet,src/transport/net/collnet/
 set -u
 bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
 work=$(mktemp -d) || exit 1

@@ -11,11 +11,11 @@ exceptions() {
 src/base/service.c: epoll_wait(            the service thread sleeps until something happens: no one waits for it
 src/base/service.c: pthread_join(          after `stop`: the thread ends with the callback under way, and callbacks do not block
 src/base/service.c: pthread_cond_wait(     until a callback is over, and callbacks do not block
-src/runtime/stream.c: pthread_cond_wait(&s->work    a stream's own thread, without work
-src/runtime/stream.c: pthread_cond_timedwait(&s->work    the same: a nap
-src/runtime/stream.c: pthread_cond_wait(&s->progress    the stream's operations end, each by waits of its own that see aborts
-src/runtime/stream.c: pthread_cond_timedwait(&s->progress    the same, until the time that the caller gave
-src/runtime/stream.c: pthread_join(        after `stop`: as above
+src/run/stream.c: pthread_cond_wait(&s->work    a stream's own thread, without work
+src/run/stream.c: pthread_cond_timedwait(&s->work    the same: a nap
+src/run/stream.c: pthread_cond_wait(&s->progress    the stream's operations end, each by waits of its own that see aborts
+src/run/stream.c: pthread_cond_timedwait(&s->progress    the same, until the time that the caller gave
+src/run/stream.c: pthread_join(        after `stop`: as above
 src/runtime/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
 src/runtime/acts.c: pthread_join(          what all ranks do together: the same
 src/failure/watch.c: pthread_join(         an inquiry: its questions take seconds at most

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* The price of a group of calls (src/runtime/estimate.h), on communicators that have a machine and peers only. */
+/* The price of a group of calls (src/run/estimate.h), on communicators that have a machine and peers only. */
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/collectives/machine.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
-#include "../../src/runtime/choose.h"
-#include "../../src/runtime/estimate.h"
-#include "../../src/runtime/plans.h"
-#include "../../src/runtime/selection.h"
+#include "../../src/run/choose.h"
+#include "../../src/run/estimate.h"
+#include "../../src/run/plans.h"
+#include "../../src/run/selection.h"
 #include "../../src/transport/transport.h"
 #include "../support/suite.h"
 

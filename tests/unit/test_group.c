@@ -12,8 +12,8 @@
 #include "../../src/collectives/machine.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/run/selection.h"
 #include "../../src/runtime/group.h"
-#include "../../src/runtime/selection.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 

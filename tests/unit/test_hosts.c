@@ -11,10 +11,10 @@
 #include "../../src/collectives/machine.h"
 #include "../../src/core/wiring.h"
 #include "../../src/program/layout.h"
-#include "../../src/runtime/choose.h"
+#include "../../src/run/choose.h"
+#include "../../src/run/run.h"
+#include "../../src/run/selection.h"
 #include "../../src/runtime/hosts.h"
-#include "../../src/runtime/run.h"
-#include "../../src/runtime/selection.h"
 #include "../support/suite.h"
 
 enum { MOST = 6 };

@@ -10,7 +10,7 @@
 #include "../../src/collectives/algorithm.h"
 #include "../../src/collectives/machine.h"
 #include "../../src/collectives/select.h"
-#include "../../src/runtime/tuner.h"
+#include "../../src/run/tuner.h"
 #include "../support/suite.h"
 
 static const char *const versions[] = {"two", "three", "four", "five", "six"};

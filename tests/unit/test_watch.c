@@ -10,7 +10,7 @@
 #include "../../src/core/comm.h"
 #include "../../src/failure/post.h"
 #include "../../src/failure/watch.h"
-#include "../../src/runtime/choose.h"
+#include "../../src/run/choose.h"
 #include "../../src/transport/board.h"
 #include "../support/suite.h"
 

@@ -16,7 +16,7 @@
 #include "../../base/wait.h" /* hk_now_ns */
 #include "../../collectives/algorithm.h"
 #include "../../core/call.h"
-#include "../../runtime/choose.h"
+#include "../../run/choose.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a communicator's decisions rest on. */
-#ifndef HK_RUNTIME_SELECTION_H
-#define HK_RUNTIME_SELECTION_H
+#ifndef HK_RUN_SELECTION_H
+#define HK_RUN_SELECTION_H
 #include "../collectives/machine.h"
 
 /* Equal on all ranks, fixed at init. */

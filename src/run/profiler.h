@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL profiler plugins: the events that they get. Without a plugin the communicator has a NULL pointer, and calls
  * check nothing else. */
-#ifndef HK_RUNTIME_PROFILER_H
-#define HK_RUNTIME_PROFILER_H
+#ifndef HK_RUN_PROFILER_H
+#define HK_RUN_PROFILER_H
 #include "../core/comm.h"
 
 typedef struct hk_profiler hk_profiler;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL tuner plugins: they are asked for every decision that is neither cached nor made by a tuning file. */
-#ifndef HK_RUNTIME_TUNER_H
-#define HK_RUNTIME_TUNER_H
+#ifndef HK_RUN_TUNER_H
+#define HK_RUN_TUNER_H
 #include "../collectives/machine.h"
 #include "../program/program.h"
 

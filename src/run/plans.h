@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HK_RUNTIME_PLANS_H
-#define HK_RUNTIME_PLANS_H
+#ifndef HK_RUN_PLANS_H
+#define HK_RUN_PLANS_H
 #include "../core/call.h"
 #include "../kernels/plan.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The plans of a communicator, and which of them runs a call. */
-#ifndef HK_RUNTIME_CHOOSE_H
-#define HK_RUNTIME_CHOOSE_H
+#ifndef HK_RUN_CHOOSE_H
+#define HK_RUN_CHOOSE_H
 #include <nccl.h>
 #include <stddef.h>
 #include <stdint.h>

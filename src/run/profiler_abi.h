@@ -11,8 +11,8 @@
  * v6  collectives that copy engines run
  * v7  the tag that the user gave a call, and the phases of a kernel
  */
-#ifndef HK_RUNTIME_PROFILER_ABI_H
-#define HK_RUNTIME_PROFILER_ABI_H
+#ifndef HK_RUN_PROFILER_ABI_H
+#define HK_RUN_PROFILER_ABI_H
 #include <nccl.h>
 #include <stdbool.h>
 #include <stdint.h>

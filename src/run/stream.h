@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host streams: a thread for each, which runs batches of calls in order; so do threads that wait for them. */
-#ifndef HK_RUNTIME_STREAM_H
-#define HK_RUNTIME_STREAM_H
+#ifndef HK_RUN_STREAM_H
+#define HK_RUN_STREAM_H
 #include <hocket.h>
 #include "../core/comm.h"
 

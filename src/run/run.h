@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs checked calls on host memory to their end, on the calling thread. */
-#ifndef HK_RUNTIME_RUN_H
-#define HK_RUNTIME_RUN_H
+#ifndef HK_RUN_RUN_H
+#define HK_RUN_RUN_H
 #include "../core/comm.h"
 
 /* Runs one call: the fast path. */

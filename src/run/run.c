@@ -13,9 +13,9 @@
 #include "../failure/watch.h"
 #include "../kernels/exec.h"
 #include "../rma/rma.h"
+#include "../runtime/overlap.h"
 #include "../transport/board.h"
 #include "choose.h"
-#include "overlap.h"
 #include "profiler.h"
 #include "transfer.h"
 

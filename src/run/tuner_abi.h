@@ -9,8 +9,8 @@
  * v5  has the arguments of init in another order, with the NVLink domains and the library's constants
  * v6  may also change the chunk: the bytes of a block that one step moves
  */
-#ifndef HK_RUNTIME_TUNER_ABI_H
-#define HK_RUNTIME_TUNER_ABI_H
+#ifndef HK_RUN_TUNER_ABI_H
+#define HK_RUN_TUNER_ABI_H
 #include <nccl.h>
 #include <stdint.h>
 #include "../base/plugin.h"

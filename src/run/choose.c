@@ -8,10 +8,10 @@
 #include "../collectives/algorithm.h"
 #include "../collectives/overrides.h"
 #include "../core/comm.h"
+#include "../runtime/rings.h"
 #include "../transport/places.h"
 #include "collnet.h"
 #include "plans.h"
-#include "rings.h"
 #include "selection.h"
 #include "tuner.h"
 

@@ -7,7 +7,7 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../core/wiring.h"
-#include "api.h"
+#include "../runtime/api.h"
 
 enum {
   RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */

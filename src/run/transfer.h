@@ -3,8 +3,8 @@
  * Sends and receives on host memory. Each runs as an execution of a one-instruction program (collectives/transfer.h)
  * over the link to its peer. Those over one link take turns, in the order of their calls.
  */
-#ifndef HK_RUNTIME_TRANSFER_H
-#define HK_RUNTIME_TRANSFER_H
+#ifndef HK_RUN_TRANSFER_H
+#define HK_RUN_TRANSFER_H
 #include "../core/comm.h"
 
 /* A send or receive under way. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The time of a group of calls by the cost model; nothing is run. */
-#ifndef HK_RUNTIME_ESTIMATE_H
-#define HK_RUNTIME_ESTIMATE_H
+#ifndef HK_RUN_ESTIMATE_H
+#define HK_RUN_ESTIMATE_H
 #include <stddef.h>
 
 struct hk_call;

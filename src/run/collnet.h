@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Networks that add up (CollNet plugins). */
-#ifndef HK_RUNTIME_COLLNET_H
-#define HK_RUNTIME_COLLNET_H
+#ifndef HK_RUN_COLLNET_H
+#define HK_RUN_COLLNET_H
 #include "../core/comm.h"
 
 /* If NCCL_COLLNET_ENABLE or collnetEnable of ncclConfig_t asks for it: finds plugins on all ranks, connects them, and

@@ -16,7 +16,7 @@
 #include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../core/call.h"
-#include "api.h"
+#include "../runtime/api.h"
 #include "run.h"
 
 enum {
