@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../base/fork.h"
-#include "../runtime/children.h"
+#include "../comm/children.h"
 #include "rma.h"
 #include "windows.h"
 

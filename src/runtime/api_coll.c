@@ -3,11 +3,11 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../boot/process.h" /* hk_forks */
+#include "../comm/group.h"
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../run/choose.h"
 #include "api.h"
-#include "group.h"
 #include "overlap.h"
 #include "uneven.h"
 

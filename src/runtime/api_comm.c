@@ -6,11 +6,11 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../comm/group.h"
+#include "../comm/leave.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
 #include "api.h"
-#include "group.h"
-#include "leave.h"
 
 enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
 

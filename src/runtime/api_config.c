@@ -6,9 +6,9 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../collectives/select.h"
+#include "../comm/group.h"
 #include "../core/call.h"
 #include "api.h"
-#include "group.h"
 
 _Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");
 

@@ -6,11 +6,11 @@
 #include "../base/env_plugin.h"
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../comm/group.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
 #include "../run/stream.h"
 #include "api.h"
-#include "group.h"
 
 /* nccl4py and other tools search the library's bytes for this. */
 __attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cuda13.4";

@@ -7,12 +7,12 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../comm/children.h"
+#include "../comm/group.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"
 #include "../rma/windows.h"
 #include "api.h"
-#include "children.h"
-#include "group.h"
 
 /* A size that no memory of this host or its GPUs can have. */
 static hk_status check_memory(const char *who, ncclComm_t c, const void *buff, size_t size) {

@@ -2,11 +2,11 @@
 /* One-sided operations: the arguments are checked here, before anything is enqueued. */
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../comm/group.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"
 #include "api.h"
-#include "group.h"
 
 static hk_status check_place(const char *who, ncclComm_t c, int peer, int sig, int ctx) {
   if (peer < 0 || peer >= c->nranks)

@@ -6,10 +6,10 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../comm/group.h"
 #include "../rma/windows.h"
 #include "api.h"
 #include "device_abi.h"
-#include "group.h"
 
 enum { UNIT = 128, COUNT_MAX = 1 << 24 };
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # NCCL_TOPO_FILE and NCCL_TOPO_DUMP_FILE at init: the dump of rank 0 can be read back, an error in a file is reported, and
 # ranks of one host with different files are refused.
-# check: timeout=60 covers=src/topo/,src/runtime/rings,src/runtime/topology
+# check: timeout=60 covers=src/topo/,src/comm/rings,src/comm/topology
 set -u
 perf=$HK_BUILD/bin/all_reduce_perf
 [ -x "$perf" ] || { echo "SKIP: $perf is not built"; exit 77; }

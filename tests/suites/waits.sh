@@ -16,8 +16,8 @@ src/run/stream.c: pthread_cond_timedwait(&s->work    the same: a nap
 src/run/stream.c: pthread_cond_wait(&s->progress    the stream's operations end, each by waits of its own that see aborts
 src/run/stream.c: pthread_cond_timedwait(&s->progress    the same, until the time that the caller gave
 src/run/stream.c: pthread_join(        after `stop`: as above
-src/runtime/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
-src/runtime/acts.c: pthread_join(          what all ranks do together: the same
+src/comm/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
+src/comm/acts.c: pthread_join(          what all ranks do together: the same
 src/failure/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
 src/transport/net/ib/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "../../src/base/status.h"
 #include "../../src/boot/internal.h"
-#include "../../src/runtime/children_internal.h"
+#include "../../src/comm/children_internal.h"
 #include "../support/suite.h"
 
 static struct ncclComm parent, child; /* what these functions read of them; all else is 0 */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* Groups (src/runtime/group.h): which calls run, when and in which order, and what is held meanwhile. The communicators
+/* Groups (src/comm/group.h): which calls run, when and in which order, and what is held meanwhile. The communicators
  * have nothing but their state, and a backend that writes down what it is given. */
 #include <check.h>
 #include <pthread.h>
@@ -10,10 +10,10 @@
 #include "../../src/base/param.h"
 #include "../../src/boot/process.h"
 #include "../../src/collectives/machine.h"
+#include "../../src/comm/group.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/run/selection.h"
-#include "../../src/runtime/group.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* What the ranks' rows give of their hosts (src/runtime/hosts.c): cores, ranks, the machine's facts, how long waits
+/* What the ranks' rows give of their hosts (src/comm/hosts.c): cores, ranks, the machine's facts, how long waits
  * spin. The communicator has no peers but in its table, and its backend keeps the facts. */
 #include <check.h>
 #include <sched.h>
@@ -9,12 +9,12 @@
 #include "../../src/base/param.h"
 #include "../../src/boot/host.h"
 #include "../../src/collectives/machine.h"
+#include "../../src/comm/hosts.h"
 #include "../../src/core/wiring.h"
 #include "../../src/program/layout.h"
 #include "../../src/run/choose.h"
 #include "../../src/run/run.h"
 #include "../../src/run/selection.h"
-#include "../../src/runtime/hosts.h"
 #include "../support/suite.h"
 
 enum { MOST = 6 };

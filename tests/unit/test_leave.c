@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* The end of a communicator waits for what is inside of it (src/runtime/leave.h). The communicator has nothing but its
+/* The end of a communicator waits for what is inside of it (src/comm/leave.h). The communicator has nothing but its
  * state, and the clock is the test's: each look at it takes half a second, and something may leave then. */
 #include <check.h>
 #include <string.h>
 #include <time.h>
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
-#include "../../src/runtime/leave.h"
+#include "../../src/comm/leave.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ring orders. A user may give them (NCCL_GRAPH_FILE). Otherwise the search finds them on GPUs, and ranks on
  * host memory keep their own order. NCCL_GRAPH_DUMP_FILE writes what the search finds. */
-#ifndef HK_RUNTIME_RINGS_H
-#define HK_RUNTIME_RINGS_H
+#ifndef HK_COMM_RINGS_H
+#define HK_COMM_RINGS_H
 #include "../core/comm.h"
 
 struct hk_joined;     /* topo/join.h */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' hosts at init: how many ranks and cores each has, the ring orders, and the machine of the cost model that
  * follows. */
-#ifndef HK_RUNTIME_HOSTS_H
-#define HK_RUNTIME_HOSTS_H
+#ifndef HK_COMM_HOSTS_H
+#define HK_COMM_HOSTS_H
 #include "../core/comm.h"
 
 /* What the ranks published; the next rank's is `stride` bytes further. */

@@ -2,7 +2,7 @@
 /* Memory that communicators give back for a while. */
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
-#include "api.h"
+#include "../runtime/api.h"
 #include "group.h"
 
 static hk_status change(ncclComm_t c, bool suspend) {

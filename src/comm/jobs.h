@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inits, splits and shrinks: one alone, or those of a group, which run at the same time because they wait for each
  * other. */
-#ifndef HK_RUNTIME_JOBS_H
-#define HK_RUNTIME_JOBS_H
+#ifndef HK_COMM_JOBS_H
+#define HK_COMM_JOBS_H
 #include "../core/comm.h"
 
 typedef struct hk_job hk_job;

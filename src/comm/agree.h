@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings on which decisions depend. All ranks must decide alike, or they hang: so these are compared at init. */
-#ifndef HK_RUNTIME_AGREE_H
-#define HK_RUNTIME_AGREE_H
+#ifndef HK_COMM_AGREE_H
+#define HK_COMM_AGREE_H
 #include "../core/comm.h"
 
 /* What a rank publishes of them. Part of what ranks exchange at init: its size is part of the format. */

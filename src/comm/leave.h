@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a communicator: a bounded wait for what is still inside it, then the end itself. */
-#ifndef HK_RUNTIME_LEAVE_H
-#define HK_RUNTIME_LEAVE_H
+#ifndef HK_COMM_LEAVE_H
+#define HK_COMM_LEAVE_H
 #include "../core/comm.h"
 
 /* Marks the communicator as ending. HK_ERR_USAGE if another thread has done so already; an abort may follow a

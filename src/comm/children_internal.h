@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The making of children, for the files children*.c. What members have to say to each other they announce as events of
  * the parent (HK_EVENT_SHRINK): a text whose first character says what it is. */
-#ifndef HK_RUNTIME_CHILDREN_INTERNAL_H
-#define HK_RUNTIME_CHILDREN_INTERNAL_H
+#ifndef HK_COMM_CHILDREN_INTERNAL_H
+#define HK_COMM_CHILDREN_INTERNAL_H
 #include "children.h"
 
 enum {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators made from others: who the members are, and what may end the wait for them. */
-#ifndef HK_RUNTIME_CHILDREN_H
-#define HK_RUNTIME_CHILDREN_H
+#ifndef HK_COMM_CHILDREN_H
+#define HK_COMM_CHILDREN_H
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 

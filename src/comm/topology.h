@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's graph at init. Ranks on host memory decide without it, and detecting a machine takes longer than
  * their init: the graph is made only if it is asked for (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE). */
-#ifndef HK_RUNTIME_TOPOLOGY_H
-#define HK_RUNTIME_TOPOLOGY_H
+#ifndef HK_COMM_TOPOLOGY_H
+#define HK_COMM_TOPOLOGY_H
 #include "../core/comm.h"
 
 /* What a rank publishes about its graph. */

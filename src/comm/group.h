@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: the calls of a thread between ncclGroupStart and ncclGroupEnd. */
-#ifndef HK_RUNTIME_GROUP_H
-#define HK_RUNTIME_GROUP_H
+#ifndef HK_COMM_GROUP_H
+#define HK_COMM_GROUP_H
 #include "../core/comm.h"
 #include "acts.h"
 

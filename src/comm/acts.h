@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work on whole communicators that all ranks do together and that a group may hold: ncclCommSuspend, ncclCommResume,
  * windows and device communicators. */
-#ifndef HK_RUNTIME_ACTS_H
-#define HK_RUNTIME_ACTS_H
+#ifndef HK_COMM_ACTS_H
+#define HK_COMM_ACTS_H
 #include "../core/comm.h"
 
 typedef struct hk_act hk_act;
