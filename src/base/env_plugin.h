@@ -5,7 +5,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* The version of NCCL that plugins are given; nccl.h's (runtime/api_misc.c). */
+/* The version of NCCL that plugins are given; nccl.h's (api/api_misc.c). */
 enum { HK_NCCL_MAJOR = 2, HK_NCCL_MINOR = 32, HK_NCCL_PATCH = 3 };
 
 /* Loads, once, the plugin that NCCL_ENV_PLUGIN names, else libnccl-env.so.  `said` gets a line for the log, empty if

@@ -5,7 +5,7 @@
 #define HK_BASE_STATUS_H
 #include <stddef.h>
 
-/* The values are ncclResult_t's (asserted in runtime/api_coll.c), so no translation is needed. */
+/* The values are ncclResult_t's (asserted in api/api_coll.c), so no translation is needed. */
 typedef enum hk_status {
   HK_OK = 0,
   HK_ERR_CUDA = 1,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that communicators give back for a while. */
+#include "../api/api.h"
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
-#include "../runtime/api.h"
 #include "group.h"
 
 static hk_status change(ncclComm_t c, bool suspend) {

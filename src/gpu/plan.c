@@ -3,12 +3,12 @@
 #include "../kernels/plan.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../api/overlap.h"
 #include "../base/param.h"
 #include "../collectives/protocol.h"
 #include "../core/call.h"
 #include "../kernels/gpu_small.h"
 #include "../run/choose.h"
-#include "../runtime/overlap.h"
 #include "../transport/cuda/multicast.h"
 #include "code.h"
 #include "ends.h"

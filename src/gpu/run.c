@@ -2,6 +2,7 @@
 /* Turns calls into launches: checks them, orders streams, and groups what runs together. */
 #include <stdlib.h>
 #include <string.h>
+#include "../api/overlap.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
@@ -12,7 +13,6 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
-#include "../runtime/overlap.h"
 #include "code.h"
 #include "peers.h"
 #include "rma.h"

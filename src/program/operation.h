@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Values are ncclDataType_t's and ncclRedOp_t's (asserted in runtime/api_coll.c). */
+/* Values are ncclDataType_t's and ncclRedOp_t's (asserted in api/api_coll.c). */
 typedef enum hk_dtype {
   HK_I8,
   HK_U8,

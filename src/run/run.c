@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../api/overlap.h"
 #include "../base/thread.h"
 #include "../core/call.h"
 #include "../core/wiring.h"
@@ -13,7 +14,6 @@
 #include "../failure/watch.h"
 #include "../kernels/exec.h"
 #include "../rma/rma.h"
-#include "../runtime/overlap.h"
 #include "../transport/board.h"
 #include "choose.h"
 #include "profiler.h"

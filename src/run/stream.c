@@ -13,10 +13,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include "../api/api.h"
 #include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../core/call.h"
-#include "../runtime/api.h"
 #include "run.h"
 
 enum {

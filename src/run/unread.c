@@ -3,11 +3,11 @@
  * what a receive from whichever rank sends first looks for. */
 #include <hocket.h>
 #include <string.h>
+#include "../api/api.h"
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../core/wiring.h"
-#include "../runtime/api.h"
 
 enum {
   RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */

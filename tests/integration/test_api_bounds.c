@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/api/device_abi.h"
 #include "../../src/core/comm.h"
-#include "../../src/runtime/device_abi.h"
 #include "../support/golden.h"
 #include "../support/leftovers.h"
 #include "../support/ranks.h"

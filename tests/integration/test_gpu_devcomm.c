@@ -2,8 +2,8 @@
 /* Device communicators on emulated GPUs: the layout of every version, kernels that use what is in them as NVIDIA's
  * device code does (tests/suites/nccl_device.sh runs that itself), resources, and what is refused.
  * check: timeout=200 notsan */
+#include "../../src/api/device_abi.h"
 #include "../../src/rma/windows.h"
-#include "../../src/runtime/device_abi.h"
 #include "../support/gpu_places.h"
 
 enum { WINDOW = 2 << 20, BLOCKS = 2, THREADS = 64, SLACK = 64 };

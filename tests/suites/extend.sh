@@ -22,7 +22,7 @@ sed -i 's/^HK_TRANSPORT(shm)/HK_TRANSPORT(threads)\n&/' "$copy/src/transport/reg
 # A collective: a row, its function, an algorithm.
 sed -i 's/^HK_COLL(GATHER, /HK_COLL(MIRROR_GATHER, "MirrorGather", 0, 0, 1, 0, 1, 0, 0, 1.0 * (n - 1) \/ n, n - 1 - rank, n - 1 - block, 0, MIRROR_GATHER)\n&/' \
   "$copy/src/program/coll.def"
-cp tests/extend/api_mirror.c "$copy/src/runtime"
+cp tests/extend/api_mirror.c "$copy/src/api"
 cp tests/extend/mirror.c "$copy/src/collectives"
 echo 'HK_ALGORITHM(mirror)' >>"$copy/src/collectives/registry.def"
 cp tests/extend/test_extended.c "$copy/tests/unit"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Input and output of a call that share memory. */
-#ifndef HK_RUNTIME_OVERLAP_H
-#define HK_RUNTIME_OVERLAP_H
+#ifndef HK_API_OVERLAP_H
+#define HK_API_OVERLAP_H
 #include "../core/call.h"
 #include "../core/comm.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls whose blocks differ in length: the user's counts become a table. */
-#ifndef HK_RUNTIME_UNEVEN_H
-#define HK_RUNTIME_UNEVEN_H
+#ifndef HK_API_UNEVEN_H
+#define HK_API_UNEVEN_H
 #include "../core/call.h"
 
 /* Fills in count, root and blocks of a call whose communicator, collective and type are valid. HK_ERR_ARGUMENT if the

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Structures of NCCL's device API, which nccl.h leaves open: what programs that were compiled with NVIDIA's
  * nccl_device.h give to the library, and get from it. */
-#ifndef HK_RUNTIME_DEVICE_ABI_H
-#define HK_RUNTIME_DEVICE_ABI_H
+#ifndef HK_API_DEVICE_ABI_H
+#define HK_API_DEVICE_ABI_H
 #include <nccl.h>
 #include <stdbool.h>
 #include <stddef.h>
