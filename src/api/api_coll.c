@@ -4,11 +4,11 @@
 #include "../base/log.h"
 #include "../boot/process.h" /* hk_forks */
 #include "../comm/group.h"
+#include "../core/api.h"
 #include "../core/call.h"
 #include "../core/comm.h"
+#include "../core/overlap.h"
 #include "../run/choose.h"
-#include "api.h"
-#include "overlap.h"
 #include "uneven.h"
 
 _Static_assert((int)ncclSuccess == HK_OK && (int)ncclUnhandledCudaError == HK_ERR_CUDA &&

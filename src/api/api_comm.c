@@ -8,9 +8,9 @@
 #include "../boot/bootstrap.h"
 #include "../comm/group.h"
 #include "../comm/leave.h"
+#include "../core/api.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
-#include "api.h"
 
 enum { MAX_RANKS = 65535 }; /* program operands name ranks in 16 bits */
 

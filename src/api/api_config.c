@@ -7,8 +7,8 @@
 #include "../base/param.h"
 #include "../collectives/select.h"
 #include "../comm/group.h"
+#include "../core/api.h"
 #include "../core/call.h"
-#include "api.h"
 
 _Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");
 

@@ -6,9 +6,9 @@
 #include "../base/thread.h"
 #include "../base/tls.h"
 #include "../boot/bootstrap.h"
+#include "../core/api.h"
 #include "../rma/rma.h"
 #include "../rma/windows.h"
-#include "api.h"
 #include "device_abi.h"
 
 /* ---- properties ---- */

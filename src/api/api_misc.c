@@ -7,10 +7,10 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../comm/group.h"
+#include "../core/api.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
 #include "../run/stream.h"
-#include "api.h"
 
 /* nccl4py and other tools search the library's bytes for this. */
 __attribute__((used)) static const char version_text[] = "NCCL version 2.32.3+cuda13.4";

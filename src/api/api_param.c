@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../base/param.h"
 #include "../base/status.h"
-#include "api.h"
+#include "../core/api.h"
 
 static const char *const keys[HK_P_COUNT] = {
 #define HK_PARAM_INT(id, name, ...) [HK_P_##id] = name,

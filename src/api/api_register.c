@@ -9,10 +9,10 @@
 #include "../boot/bootstrap.h"
 #include "../comm/children.h"
 #include "../comm/group.h"
+#include "../core/api.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"
 #include "../rma/windows.h"
-#include "api.h"
 
 /* A size that no memory of this host or its GPUs can have. */
 static hk_status check_memory(const char *who, ncclComm_t c, const void *buff, size_t size) {

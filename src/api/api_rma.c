@@ -3,10 +3,10 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../comm/group.h"
+#include "../core/api.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"
-#include "api.h"
 
 static hk_status check_place(const char *who, ncclComm_t c, int peer, int sig, int ctx) {
   if (peer < 0 || peer >= c->nranks)

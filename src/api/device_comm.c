@@ -7,8 +7,8 @@
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../comm/group.h"
+#include "../core/api.h"
 #include "../rma/windows.h"
-#include "api.h"
 #include "device_abi.h"
 
 enum { UNIT = 128, COUNT_MAX = 1 << 24 };

@@ -2,8 +2,8 @@
 /* Collectives whose blocks differ in length (hocket.h): their functions, and the tables that are made of counts. */
 #include "uneven.h"
 #include <hocket.h>
+#include "../core/api.h"
 #include "../core/comm.h"
-#include "api.h"
 
 /* One buffer: what its arrays are called, and the arrays. */
 typedef struct side {

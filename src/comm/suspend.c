@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that communicators give back for a while. */
-#include "../api/api.h"
 #include "../boot/bootstrap.h"
+#include "../core/api.h"
 #include "../core/comm.h"
 #include "group.h"
 

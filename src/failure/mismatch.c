@@ -5,7 +5,6 @@
 #include <string.h>
 #include "../core/call.h"
 #include "../kernels/exec.h"
-#include "../run/choose.h"
 #include "../transport/board.h"
 #include "watch.h"
 

@@ -11,7 +11,6 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../kernels/exec.h"
-#include "../run/choose.h"
 #include "../transport/board.h"
 #include "../transport/transport.h"
 #include "mismatch.h"

@@ -3,10 +3,10 @@
 #include "../kernels/plan.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../api/overlap.h"
 #include "../base/param.h"
 #include "../collectives/protocol.h"
 #include "../core/call.h"
+#include "../core/overlap.h"
 #include "../kernels/gpu_small.h"
 #include "../run/choose.h"
 #include "../transport/cuda/multicast.h"

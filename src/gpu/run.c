@@ -2,12 +2,12 @@
 /* Turns calls into launches: checks them, orders streams, and groups what runs together. */
 #include <stdlib.h>
 #include <string.h>
-#include "../api/overlap.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../collectives/protocol.h"
 #include "../core/call.h"
+#include "../core/overlap.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/plan.h"

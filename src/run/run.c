@@ -5,9 +5,9 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../api/overlap.h"
 #include "../base/thread.h"
 #include "../core/call.h"
+#include "../core/overlap.h"
 #include "../core/wiring.h"
 #include "../failure/mismatch.h"
 #include "../failure/post.h"

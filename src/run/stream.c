@@ -13,9 +13,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include "../api/api.h"
 #include "../base/thread.h"
 #include "../boot/process.h" /* hk_forks */
+#include "../core/api.h"
 #include "../core/call.h"
 #include "run.h"
 

@@ -3,10 +3,10 @@
  * what a receive from whichever rank sends first looks for. */
 #include <hocket.h>
 #include <string.h>
-#include "../api/api.h"
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../core/api.h"
 #include "../core/wiring.h"
 
 enum {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The API of the collective that only tests/suites/extend.sh adds: like ncclAllGather, with the last rank's message
  * first. */
+#include "../core/api.h"
 #include "../core/call.h"
-#include "api.h"
 
 ncclResult_t ncclMirrorGather(const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype,
                               ncclComm_t comm, cudaStream_t stream);

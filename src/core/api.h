@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the library exports its API: pncclX is the function, ncclX a weak alias, which tools may replace. */
-#ifndef HK_API_API_H
-#define HK_API_API_H
+#ifndef HK_CORE_API_H
+#define HK_CORE_API_H
 #include <nccl.h>
 
 #define HK_EXPORT __attribute__((visibility("default")))

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Input and output of a call that share memory. */
-#ifndef HK_API_OVERLAP_H
-#define HK_API_OVERLAP_H
-#include "../core/call.h"
-#include "../core/comm.h"
+#ifndef HK_CORE_OVERLAP_H
+#define HK_CORE_OVERLAP_H
+#include "call.h"
+#include "comm.h"
 
 /* Bytes of the call's input and output, up to the end of the last block; of a rank that has both. */
 static inline size_t hk_call_in_bytes(const hk_call *call) {
