@@ -13,7 +13,7 @@
 #include <unistd.h>
 #include "log.h"
 #include "param.h"
-#include "root.h"
+#include "sysfs.h"
 
 enum { LOWER_DEPTH = 4 };
 
@@ -138,7 +138,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
 /* ---- the interfaces of this machine ---- */
 
 static bool sysfs_exists(const char *name, const char *entry) {
-  return hk_root_has("", "/sys/class/net/%s/%s", name, entry);
+  return hk_sysfs_has("", "/sys/class/net/%s/%s", name, entry);
 }
 
 /* Does the interface have a device, its own or that of an interface below it (bond, VLAN, bridge with a real port)? */
@@ -171,7 +171,7 @@ static hk_iface_class classify(const char *name, unsigned flags) {
 /* A number that a file of the interface holds: decimal, or hexadecimal after 0x; 0 if there is none. */
 static uint32_t sysfs_number(const char *name, const char *entry) {
   long long v; /* of `speed` EINVAL if the driver knows none */
-  (void)hk_root_number("", &v, "/sys/class/net/%s/%s", name, entry);
+  (void)hk_sysfs_number("", &v, "/sys/class/net/%s/%s", name, entry);
   v = v > 0 ? v : 0;
   return (uint32_t)v;
 }

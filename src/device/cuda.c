@@ -8,7 +8,7 @@
 #include "../base/dl.h"
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../base/root.h"
+#include "../base/sysfs.h"
 
 #define NEED(member, symbol, params) HK_DL_SYMBOL(hk_cuda_calls, member, #symbol),
 #define MAY(member, symbol, params) HK_DL_OPTIONAL(hk_cuda_calls, member, #symbol),
@@ -113,7 +113,7 @@ static int numa_of(CUdevice g, const char *bus_id) {
   if (sscanf(bus_id, "%" SCNx64 ":%" SCNx64 ":%" SCNx64 ".%" SCNx64, &domain, &bus, &device, &function) != 4) return -1;
   snprintf(lower, sizeof lower, "%04x:%02x:%02x.%x", (unsigned)domain, (unsigned)bus & 255, (unsigned)device & 31,
            (unsigned)function & 7);
-  return hk_root_number("", &value, "/sys/bus/pci/devices/%s/numa_node", lower) ? (int)value : -1;
+  return hk_sysfs_number("", &value, "/sys/bus/pci/devices/%s/numa_node", lower) ? (int)value : -1;
 }
 
 static void read_limits(hk_cuda *d, int ordinal) {

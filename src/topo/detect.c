@@ -4,14 +4,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/root.h"
+#include "../base/sysfs.h"
 #include "detect_scan.h"
 
 static void name_machine(const hk_detect_scan *s, char *name, size_t bytes) {
   const char *folder = strrchr(s->sys, '/');
   if (!s->live)
     snprintf(name, bytes, "%s", folder && folder[1] ? folder + 1 : s->sys);
-  else if (!hk_root_text("", name, bytes, "/proc/sys/kernel/hostname"))
+  else if (!hk_sysfs_text("", name, bytes, "/proc/sys/kernel/hostname"))
     snprintf(name, bytes, "this host");
 }
 
@@ -51,7 +51,7 @@ hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys) {
   s.sys = sys ? sys : "";
   s.flags = flags;
   s.live = !*s.sys;
-  if (!s.live && !hk_root_has(s.sys, "/sys"))
+  if (!s.live && !hk_sysfs_has(s.sys, "/sys"))
     return HK_FAIL(HK_ERR_ARGUMENT, "%s is no recorded machine: it has no folder sys", s.sys);
   name_machine(&s, name, sizeof name);
   HK_TRY(hk_topo_new(&s.t, name), out);

@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/root.h"
+#include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
 
@@ -23,7 +23,7 @@ static long long property(const char *text, const char *key) {
 /* The GPU of a node. NULL: the node is a CPU, or a GPU that PCI does not show. */
 static hk_gpu_seen *gpu_of(hk_detect_scan *s, const char *node) {
   char text[4096];
-  hk_root_text(s->sys, text, sizeof text, NODES "/%s/properties", node);
+  hk_sysfs_text(s->sys, text, sizeof text, NODES "/%s/properties", node);
   long long domain = property(text, "domain"), location = property(text, "location_id");
   if (location <= 0 || location > 0xffff) return NULL;
   uint64_t id = (uint64_t)(domain > 0 ? domain & 0xffff : 0) << 20 | (uint64_t)(location >> 8) << 12 |
@@ -35,7 +35,7 @@ static hk_gpu_seen *gpu_of(hk_detect_scan *s, const char *node) {
 
 static void add_link(hk_detect_scan *s, hk_gpu_seen *g, const char *node, const char *link) {
   char text[1024], other[16];
-  hk_root_text(s->sys, text, sizeof text, NODES "/%s/io_links/%s/properties", node, link);
+  hk_sysfs_text(s->sys, text, sizeof text, NODES "/%s/io_links/%s/properties", node, link);
   long long to = property(text, "node_to"), mbps = property(text, "max_bandwidth");
   if (property(text, "type") != XGMI || to < 0 || g->nfars == HK_GPU_FARS) return;
   snprintf(other, sizeof other, "%d", (int)(to < NODE_LIMIT ? to : NODE_LIMIT));
@@ -47,16 +47,16 @@ static void add_link(hk_detect_scan *s, hk_gpu_seen *g, const char *node, const 
 }
 
 void hk_scan_amd(hk_detect_scan *s) {
-  char **nodes = hk_root_list(s->sys, NODES), text[4096];
+  char **nodes = hk_sysfs_list(s->sys, NODES), text[4096];
   for (char **node = nodes; node && *node; node++) {
     hk_gpu_seen *g = gpu_of(s, *node);
     if (!g) continue;
-    hk_root_text(s->sys, text, sizeof text, NODES "/%s/properties", *node);
+    hk_sysfs_text(s->sys, text, sizeof text, NODES "/%s/properties", *node);
     long long gfx = property(text, "gfx_target_version"); /* 90402: gfx942 */
     if (gfx >= 90000) g->sm = (int)(gfx / 10000 * 100 + gfx / 100 % 100 * 10 + gfx % 100);
-    if (!g->name[0]) hk_root_text(s->sys, g->name, sizeof g->name, NODES "/%s/name", *node);
+    if (!g->name[0]) hk_sysfs_text(s->sys, g->name, sizeof g->name, NODES "/%s/name", *node);
     g->nfars = 0;
-    char **links = hk_root_list(s->sys, NODES "/%s/io_links", *node);
+    char **links = hk_sysfs_list(s->sys, NODES "/%s/io_links", *node);
     for (char **link = links; link && *link; link++) add_link(s, g, *node, *link);
     free(links);
   }

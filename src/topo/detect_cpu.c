@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/root.h"
+#include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
 
@@ -53,8 +53,8 @@ static bool cpuinfo(const char *text, const char *key, char *value, size_t bytes
 /* NCCL's spelling of architecture and vendor. */
 static void identify(const hk_detect_scan *s, hk_cpu_info *cpu, bool *is_virtual) {
   char text[8192], value[2048];
-  hk_root_text(s->sys, text, sizeof text, "/proc/cpuinfo");
-  *is_virtual = hk_root_has(s->sys, "/sys/hypervisor/type");
+  hk_sysfs_text(s->sys, text, sizeof text, "/proc/cpuinfo");
+  *is_virtual = hk_sysfs_has(s->sys, "/sys/hypervisor/type");
   if (cpuinfo(text, "vendor_id", value, sizeof value)) {
     snprintf(cpu->arch, sizeof cpu->arch, "x86_64");
     snprintf(cpu->vendor, sizeof cpu->vendor, "%.23s", value);
@@ -92,7 +92,7 @@ static int count_cores(const hk_detect_scan *s, const uint64_t *mask, const uint
     if (!has(mask, i) || !has(may, i)) continue;
     char text[256];
     uint64_t siblings[HK_CPU_MASK_WORDS];
-    if (hk_root_text(s->sys, text, sizeof text, "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", i) &&
+    if (hk_sysfs_text(s->sys, text, sizeof text, "/sys/devices/system/cpu/cpu%u/topology/thread_siblings_list", i) &&
         hk_cpu_list_parse(text, siblings)) {
       for (int k = 0; k < HK_CPU_MASK_WORDS; k++) siblings[k] &= may[k];
       if (first_of(siblings) != i) continue;
@@ -111,9 +111,9 @@ static float count_cache(const hk_detect_scan *s, const uint64_t *mask) {
     uint64_t sharers[HK_CPU_MASK_WORDS];
     for (int index = 3; index >= 2 && !size[0]; index--) {
       const char *at = "/sys/devices/system/cpu/cpu%u/cache/index%d/%s";
-      if (!hk_root_text(s->sys, text, sizeof text, at, i, index, "type") || strcmp(text, "Unified") != 0) continue;
-      hk_root_text(s->sys, size, sizeof size, at, i, index, "size");
-      hk_root_text(s->sys, shared, sizeof shared, at, i, index, "shared_cpu_list");
+      if (!hk_sysfs_text(s->sys, text, sizeof text, at, i, index, "type") || strcmp(text, "Unified") != 0) continue;
+      hk_sysfs_text(s->sys, size, sizeof size, at, i, index, "size");
+      hk_sysfs_text(s->sys, shared, sizeof shared, at, i, index, "shared_cpu_list");
     }
     if (!size[0] || !hk_cpu_list_parse(shared, sharers) || first_of(sharers) != i) continue;
     char *unit;
@@ -137,7 +137,7 @@ static int package_of(const hk_detect_scan *s, const uint64_t *mask) {
   long long package = -1;
   unsigned cpu = first_of(mask);
   if (cpu < MASK_BITS)
-    hk_root_number(s->sys, &package, "/sys/devices/system/cpu/cpu%u/topology/physical_package_id", cpu);
+    hk_sysfs_number(s->sys, &package, "/sys/devices/system/cpu/cpu%u/topology/physical_package_id", cpu);
   return (int)package;
 }
 
@@ -156,13 +156,13 @@ static hk_status nodes_of_sysfs(hk_detect_scan *s, const hk_cpu_info *like) {
   hk_status rc = HK_OK;
   char text[4096];
   uint64_t mask[HK_CPU_MASK_WORDS];
-  char **names = hk_root_list(s->sys, "/sys/devices/system/node");
+  char **names = hk_sysfs_list(s->sys, "/sys/devices/system/node");
   for (char **name = names; name && *name; name++) {
     int id;
     char rest;
     if (sscanf(*name, "node%d%c", &id, &rest) != 1) continue;
     /* Nodes without processors are memory alone, of expanders or of GPUs. */
-    if (!hk_root_text(s->sys, text, sizeof text, "/sys/devices/system/node/%s/cpulist", *name)) continue;
+    if (!hk_sysfs_text(s->sys, text, sizeof text, "/sys/devices/system/node/%s/cpulist", *name)) continue;
     if (!hk_cpu_list_parse(text, mask) || is_empty(mask)) continue;
     HK_TRY(add_cpu(s, id, mask, like), out);
   }
@@ -174,7 +174,7 @@ out:
 static hk_status one_node(hk_detect_scan *s, const hk_cpu_info *like) {
   char text[4096];
   uint64_t mask[HK_CPU_MASK_WORDS];
-  if (!hk_root_text(s->sys, text, sizeof text, "/sys/devices/system/cpu/online") || !hk_cpu_list_parse(text, mask) ||
+  if (!hk_sysfs_text(s->sys, text, sizeof text, "/sys/devices/system/cpu/online") || !hk_cpu_list_parse(text, mask) ||
       is_empty(mask)) {
     allowed(s, mask);
     if (!s->live) memset(mask, 0, sizeof mask), mask[0] = 1;

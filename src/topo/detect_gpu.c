@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../base/root.h"
+#include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
 
@@ -44,7 +44,7 @@ static hk_status drop_invisible(hk_detect_scan *s) {
 
 /* The driver's own record of the installed GPUs. Containers usually do not hide it. */
 static bool driver_is_here(const hk_detect_scan *s) {
-  return hk_root_has(s->sys, "/proc/driver/nvidia/version") || hk_root_has(s->sys, "/dev/nvidiactl");
+  return hk_sysfs_has(s->sys, "/proc/driver/nvidia/version") || hk_sysfs_has(s->sys, "/dev/nvidiactl");
 }
 
 static hk_status missing_remarks(hk_detect_scan *s, bool cuda, bool nvml) {

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
-#include "../base/root.h"
+#include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
 
@@ -29,8 +29,8 @@ static hk_net_seen *add_net(hk_detect_scan *s) {
 static uint64_t read_guid(const hk_detect_scan *s, const char *device) {
   char text[64];
   uint64_t guid = 0;
-  if (!hk_root_text(s->sys, text, sizeof text, RDMA "/%s/sys_image_guid", device) &&
-      !hk_root_text(s->sys, text, sizeof text, RDMA "/%s/node_guid", device))
+  if (!hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/sys_image_guid", device) &&
+      !hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/node_guid", device))
     return 0;
   for (const char *p = text; *p; p++) {
     if (*p == ':') continue;
@@ -42,13 +42,13 @@ static uint64_t read_guid(const hk_detect_scan *s, const char *device) {
 
 /* The card's PCI function; for RDMA in software the card of the interface below it. */
 static int device_of(const hk_detect_scan *s, const char *device) {
-  char path[HK_ROOT_PATH], parent[64];
-  if (hk_root_real(s->sys, path, RDMA "/%s", device)) {
+  char path[HK_SYSFS_PATH], parent[64];
+  if (hk_sysfs_real(s->sys, path, RDMA "/%s", device)) {
     int at = hk_scan_pci_of_path(s, path);
     if (at >= 0) return at;
   }
-  if (hk_root_text(s->sys, parent, sizeof parent, RDMA "/%s/parent", device) &&
-      hk_root_real(s->sys, path, NET "/%s", parent))
+  if (hk_sysfs_text(s->sys, parent, sizeof parent, RDMA "/%s/parent", device) &&
+      hk_sysfs_real(s->sys, path, NET "/%s", parent))
     return hk_scan_pci_of_path(s, path);
   return -1;
 }
@@ -57,16 +57,16 @@ static int device_of(const hk_detect_scan *s, const char *device) {
 static bool read_port(hk_detect_scan *s, const char *device, const char *port, hk_net_seen *n, int *down) {
   char text[128];
   int state = 0;
-  if (hk_root_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/state", device, port)) state = atoi(text);
+  if (hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/state", device, port)) state = atoi(text);
   if (state != 4) { /* "4: ACTIVE" */
     ++*down;
     return false;
   }
   n->port = atoi(port);
   n->rdma = true;
-  if (hk_root_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/rate", device, port))
+  if (hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/rate", device, port))
     n->mbps = strtof(text, NULL) * 1000; /* "400 Gb/sec (4X NDR)" */
-  if (hk_root_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/link_layer", device, port))
+  if (hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/link_layer", device, port))
     n->ethernet = strcmp(text, "Ethernet") == 0;
   return true;
 }
@@ -74,12 +74,12 @@ static bool read_port(hk_detect_scan *s, const char *device, const char *port, h
 static hk_status scan_rdma(hk_detect_scan *s) {
   hk_status rc = HK_OK;
   int down = 0;
-  char first[HK_NODE_NAME] = "", **ports = NULL, **devices = hk_root_list(s->sys, RDMA);
-  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_root_sort_by_pci(s->sys, RDMA, devices);
+  char first[HK_NODE_NAME] = "", **ports = NULL, **devices = hk_sysfs_list(s->sys, RDMA);
+  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_sysfs_sort_by_pci(s->sys, RDMA, devices);
   for (char **device = devices; device && *device; device++) {
     int pci = device_of(s, *device);
     uint64_t guid = read_guid(s, *device);
-    ports = hk_root_list(s->sys, RDMA "/%s/ports", *device);
+    ports = hk_sysfs_list(s->sys, RDMA "/%s/ports", *device);
     for (char **port = ports; port && *port; port++) {
       hk_net_seen seen = {.pci = pci, .guid = guid};
       int before = down;
@@ -115,13 +115,13 @@ out:
 /* The PCI function of an interface, or of the interface below it (bond, VLAN, bridge with a real port); -1: none is
  * visible. *hardware: there is a device, even if it is not a PCI device. */
 static int function_of(const hk_detect_scan *s, const char *name, int depth, bool *hardware) {
-  char path[HK_ROOT_PATH];
-  if (hk_root_has(s->sys, NET "/%s/device", name)) {
+  char path[HK_SYSFS_PATH];
+  if (hk_sysfs_has(s->sys, NET "/%s/device", name)) {
     *hardware = true;
-    return hk_root_real(s->sys, path, NET "/%s", name) ? hk_scan_pci_of_path(s, path) : -1;
+    return hk_sysfs_real(s->sys, path, NET "/%s", name) ? hk_scan_pci_of_path(s, path) : -1;
   }
   int found = -1;
-  char **names = depth > 0 ? hk_root_list(s->sys, NET "/%s", name) : NULL;
+  char **names = depth > 0 ? hk_sysfs_list(s->sys, NET "/%s", name) : NULL;
   for (char **n = names; n && *n && found < 0; n++)
     if (strncmp(*n, "lower_", 6) == 0) found = function_of(s, *n + 6, depth - 1, hardware);
   free(names);
@@ -131,9 +131,9 @@ static int function_of(const hk_detect_scan *s, const char *name, int depth, boo
 static bool is_up(const hk_detect_scan *s, const char *name) {
   char state[32] = "";
   long long carrier = 0;
-  hk_root_text(s->sys, state, sizeof state, NET "/%s/operstate", name);
+  hk_sysfs_text(s->sys, state, sizeof state, NET "/%s/operstate", name);
   if (strcmp(state, "up") == 0) return true;
-  return strcmp(state, "unknown") == 0 && hk_root_number(s->sys, &carrier, NET "/%s/carrier", name) && carrier == 1;
+  return strcmp(state, "unknown") == 0 && hk_sysfs_number(s->sys, &carrier, NET "/%s/carrier", name) && carrier == 1;
 }
 
 /* False for software devices that lead nowhere else: loopback, container bridges, tunnels of the host to itself. */
@@ -141,7 +141,7 @@ static bool leads_out(const hk_detect_scan *s, const char *name) {
   static const char *const inner[] = {"lo",    "docker",  "br-",  "virbr",        "cni", "podman", "lxcbr",
                                       "lxdbr", "veth",    "vnet", "dummy",        "ifb", "tap",    "tun",
                                       "kube-", "flannel", "cali", "nodelocaldns", "sit", "gre",    "ip6tnl"};
-  if (hk_root_has(s->sys, NET "/%s/bridge", name)) return false;
+  if (hk_sysfs_has(s->sys, NET "/%s/bridge", name)) return false;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(inner); i++)
     if (strncmp(name, inner[i], strlen(inner[i])) == 0) return false;
   return true;
@@ -151,17 +151,18 @@ static bool leads_out(const hk_detect_scan *s, const char *name) {
  * container's eth0. */
 static hk_status scan_interfaces(hk_detect_scan *s, bool with_hardware, int *unknown) {
   hk_status rc = HK_OK;
-  char **names = hk_root_list(s->sys, NET);
+  char **names = hk_sysfs_list(s->sys, NET);
   for (char **name = names; name && *name; name++) {
     bool hardware = false;
     long long speed = 0;
     /* A bond's member is a part of the bond. */
-    if (hk_root_has(s->sys, NET "/%s/master", *name) && !hk_root_has(s->sys, NET "/%s/master/bridge", *name)) continue;
+    if (hk_sysfs_has(s->sys, NET "/%s/master", *name) && !hk_sysfs_has(s->sys, NET "/%s/master/bridge", *name))
+      continue;
     if (!is_up(s, *name) || strlen(*name) >= HK_NODE_NAME) continue;
     int pci = function_of(s, *name, LOWER_DEPTH, &hardware);
     if (hardware != with_hardware || (!hardware && !leads_out(s, *name))) continue;
     /* A VLAN is its interface again, a bridge is its port. */
-    if (!hk_root_has(s->sys, NET "/%s/device", *name) && !hk_root_has(s->sys, NET "/%s/bonding", *name) && hardware)
+    if (!hk_sysfs_has(s->sys, NET "/%s/device", *name) && !hk_sysfs_has(s->sys, NET "/%s/bonding", *name) && hardware)
       continue;
     hk_net_seen *n = add_net(s);
     if (!n) {
@@ -170,7 +171,7 @@ static hk_status scan_interfaces(hk_detect_scan *s, bool with_hardware, int *unk
     }
     *n = (hk_net_seen){.pci = pci, .port = 1, .ethernet = true};
     snprintf(n->name, sizeof n->name, "%s", *name);
-    if (hk_root_number(s->sys, &speed, NET "/%s/speed", *name) && speed > 0)
+    if (hk_sysfs_number(s->sys, &speed, NET "/%s/speed", *name) && speed > 0)
       n->mbps = (float)speed;
     else
       ++*unknown;
@@ -242,7 +243,7 @@ static bool peer_memory(const hk_detect_scan *s) {
   static const char *const modules[] = {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                                         "/sys/kernel/mm/memory_peers"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(modules); i++)
-    if (hk_root_has(s->sys, "%s", modules[i])) return true;
+    if (hk_sysfs_has(s->sys, "%s", modules[i])) return true;
   return false;
 }
 

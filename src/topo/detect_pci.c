@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/root.h"
+#include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
 
@@ -33,7 +33,7 @@ int hk_scan_pci_find(const hk_detect_scan *s, uint64_t id) {
 
 /* The index of the last PCI address but `skip` in a path, -1 if there is none. */
 static int address_in(const hk_detect_scan *s, const char *path, int skip) {
-  char text[HK_ROOT_PATH];
+  char text[HK_SYSFS_PATH];
   snprintf(text, sizeof text, "%s", path);
   for (char *slash; (slash = strrchr(text, '/')) != NULL; *slash = '\0') {
     uint64_t id;
@@ -50,10 +50,10 @@ static void read_entry(hk_detect_scan *s, hk_pci_seen *p, const char *name) {
   p->node = HK_NO_NODE;
   p->parent = -1;
   p->numa = -1;
-  if (hk_root_number(s->sys, &v, DEVICES "/%s/class", name)) p->class_code = (uint32_t)v & 0xffffff;
-  if (hk_root_number(s->sys, &v, DEVICES "/%s/vendor", name)) p->vendor = (uint32_t)v & 0xffff;
-  if (hk_root_number(s->sys, &v, DEVICES "/%s/numa_node", name)) p->numa = (int)v;
-  if (hk_root_link(s->sys, link, sizeof link, DEVICES "/%s/physfn", name)) hk_bus_id_parse(link, &p->function);
+  if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/class", name)) p->class_code = (uint32_t)v & 0xffffff;
+  if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/vendor", name)) p->vendor = (uint32_t)v & 0xffff;
+  if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/numa_node", name)) p->numa = (int)v;
+  if (hk_sysfs_link(s->sys, link, sizeof link, DEVICES "/%s/physfn", name)) hk_bus_id_parse(link, &p->function);
 }
 
 /* A broken recording may have links that form a circle: the walk must not follow them for ever. */
@@ -67,7 +67,7 @@ static void cut_circles(hk_detect_scan *s) {
 
 hk_status hk_scan_pci(hk_detect_scan *s) {
   hk_status rc = HK_OK;
-  char **names = hk_root_list(s->sys, DEVICES);
+  char **names = hk_sysfs_list(s->sys, DEVICES);
   int n = 0;
   while (names && names[n]) n++;
   if (n == 0) {
@@ -86,8 +86,8 @@ hk_status hk_scan_pci(hk_detect_scan *s) {
   qsort(s->pci, (size_t)s->npci, sizeof *s->pci, by_id);
   for (int i = 0; i < n; i++) {
     uint64_t id;
-    char path[HK_ROOT_PATH];
-    if (!hk_bus_id_parse(names[i], &id) || !hk_root_real(s->sys, path, DEVICES "/%s", names[i])) continue;
+    char path[HK_SYSFS_PATH];
+    if (!hk_bus_id_parse(names[i], &id) || !hk_sysfs_real(s->sys, path, DEVICES "/%s", names[i])) continue;
     hk_pci_seen *p = &s->pci[hk_scan_pci_find(s, id)];
     p->parent = address_in(s, path, 1);
   }
@@ -103,8 +103,8 @@ static void read_link(hk_detect_scan *s, const char *name, const char *which, fl
   *gts = 0;
   *width = 0;
   /* "16.0 GT/s PCIe"; "Unknown" if a hypervisor hides it. 0 and 255 lanes mean unknown too. */
-  if (hk_root_text(s->sys, text, sizeof text, DEVICES "/%s/%s_link_speed", name, which)) *gts = strtof(text, NULL);
-  if (hk_root_number(s->sys, &lanes, DEVICES "/%s/%s_link_width", name, which) && lanes > 0 && lanes <= 32)
+  if (hk_sysfs_text(s->sys, text, sizeof text, DEVICES "/%s/%s_link_speed", name, which)) *gts = strtof(text, NULL);
+  if (hk_sysfs_number(s->sys, &lanes, DEVICES "/%s/%s_link_width", name, which) && lanes > 0 && lanes <= 32)
     *width = (int)lanes;
   if (!(*gts > 0 && *gts < 1000)) *gts = 0;
 }
@@ -118,9 +118,9 @@ void hk_scan_pci_read(hk_detect_scan *s, int i) {
   hk_bus_id_format(p->id, name);
   p->info.class_code = p->class_code;
   p->info.vendor = (uint16_t)p->vendor;
-  if (hk_root_number(s->sys, &v, DEVICES "/%s/device", name)) p->info.device = (uint16_t)v;
-  if (hk_root_number(s->sys, &v, DEVICES "/%s/subsystem_vendor", name)) p->info.subvendor = (uint16_t)v;
-  if (hk_root_number(s->sys, &v, DEVICES "/%s/subsystem_device", name)) p->info.subdevice = (uint16_t)v;
+  if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/device", name)) p->info.device = (uint16_t)v;
+  if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/subsystem_vendor", name)) p->info.subvendor = (uint16_t)v;
+  if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/subsystem_device", name)) p->info.subdevice = (uint16_t)v;
   read_link(s, name, "current", &p->info.gts, &p->info.width);
   read_link(s, name, "max", &p->info.max_gts, &p->info.max_width);
   /* The other end of the link may be slower: then the link is not downgraded. */

@@ -2,7 +2,7 @@
 /* Detection on invented machines. */
 /* check: timeout=60 notsan */
 #include "../../src/base/dl.h"
-#include "../../src/base/root.h"
+#include "../../src/base/sysfs.h"
 #include "../../src/topo/detect_scan.h"
 #include "../support/detect_checks.h"
 #include "../support/suite.h"
@@ -12,7 +12,7 @@
 /* ---- files ---- */
 
 START_TEST(root_files) {
-  char text[64], path[HK_ROOT_PATH];
+  char text[64], path[HK_SYSFS_PATH];
   long long v;
   fm_file("sys/a/word", "  hello \n\n");
   fm_file("sys/a/number", "0x1f\n");
@@ -20,26 +20,26 @@ START_TEST(root_files) {
   fm_file("sys/a/n9", "x");
   fm_link("sys/b", "a");
   fm_link("sys/out", "/etc");
-  ck_assert(hk_root_text(scratch_folder, text, sizeof text, "/sys/%s/word", "a"));
+  ck_assert(hk_sysfs_text(scratch_folder, text, sizeof text, "/sys/%s/word", "a"));
   ck_assert_str_eq(text, "  hello");
-  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/sys/none"));
+  ck_assert(!hk_sysfs_text(scratch_folder, text, sizeof text, "/sys/none"));
   ck_assert_str_eq(text, "");
-  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/sys/a")); /* a folder: it opens, but cannot be read */
-  ck_assert(hk_root_text(scratch_folder, text, 5, "/sys/a/word"));       /* as much as fits */
+  ck_assert(!hk_sysfs_text(scratch_folder, text, sizeof text, "/sys/a")); /* a folder: it opens, but cannot be read */
+  ck_assert(hk_sysfs_text(scratch_folder, text, 5, "/sys/a/word"));       /* as much as fits */
   ck_assert_str_eq(text, "  he");
-  ck_assert(hk_root_number(scratch_folder, &v, "/sys/a/number"));
+  ck_assert(hk_sysfs_number(scratch_folder, &v, "/sys/a/number"));
   ck_assert_int_eq(v, 31);
-  ck_assert(!hk_root_number(scratch_folder, &v, "/sys/a/word"));
-  char **list = hk_root_list(scratch_folder, "/sys/a");
+  ck_assert(!hk_sysfs_number(scratch_folder, &v, "/sys/a/word"));
+  char **list = hk_sysfs_list(scratch_folder, "/sys/a");
   ck_assert_str_eq(list[0], "n9");
   ck_assert_str_eq(list[1], "n10");
   ck_assert_ptr_null(list[4]);
   free(list);
-  ck_assert_ptr_null(hk_root_list(scratch_folder, "/sys/none"));
-  ck_assert(hk_root_real(scratch_folder, path, "/sys/b/word"));
+  ck_assert_ptr_null(hk_sysfs_list(scratch_folder, "/sys/none"));
+  ck_assert(hk_sysfs_real(scratch_folder, path, "/sys/b/word"));
   ck_assert_str_eq(path, "/sys/a/word");
-  ck_assert(!hk_root_real(scratch_folder, path, "/sys/out"));
-  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/sys/b"));
+  ck_assert(!hk_sysfs_real(scratch_folder, path, "/sys/out"));
+  ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/sys/b"));
   ck_assert_str_eq(text, "a");
 }
 END_TEST

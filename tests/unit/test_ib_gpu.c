@@ -149,7 +149,7 @@ START_TEST(measures_data_direct) {
   gpu.limits.bus_id[6] = 'C';
   ck_assert_int_eq(hk_ib_direct_distance(at[0].function, &gpu, HK_PATH_P2C), HK_PATH_P2C);
   /* Where the card says that its function is. */
-  char why[160], path[HK_ROOT_PATH];
+  char why[160], path[HK_SYSFS_PATH];
   int n;
   const hk_ibv *api = hk_ibv_load(why, sizeof why);
   hk_ibv_device **list = api->get_device_list(&n);

@@ -2,7 +2,7 @@
 /* The order of RDMA devices: by their PCI addresses, for the ports of a rank and for the topology. So ranks of a host
  * agree, and so do hosts of one kind whose devices have other names. */
 #include "../../src/base/param.h"
-#include "../../src/base/root.h"
+#include "../../src/base/sysfs.h"
 #include "../../src/topo/detect.h"
 #include "../../src/transport/net/ib/ib_port.h"
 #include "../support/fake_machine.h"
@@ -92,13 +92,13 @@ START_TEST(sorts_entries) {
     snprintf(path, sizeof path, "sys/devices/pci0/%s/infiniband/%s/x", i < 4 ? functions[i] : "virtual", names[i]);
     fm_file(path, "\n");
   }
-  hk_root_sort_by_pci(scratch_folder, "/sys/class/infiniband", list);
+  hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/infiniband", list);
   for (int i = 0; i < 4; i++) ck_assert_ptr_eq(list[i], names[sorted[i]]);
   ck_assert_ptr_eq(list[4], names[4]);
   ck_assert_ptr_eq(list[5], names[5]);
-  hk_root_sort_by_pci(scratch_folder, "/sys/class/infiniband", NULL);
+  hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/infiniband", NULL);
   list[0] = NULL;
-  hk_root_sort_by_pci(scratch_folder, "/sys/class/infiniband", list);
+  hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/infiniband", list);
   scratch_remove();
 }
 END_TEST

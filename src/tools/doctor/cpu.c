@@ -3,7 +3,7 @@
 #include <sched.h> /* sched_getaffinity */
 #include <stdlib.h>
 #include <string.h>
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "../../topo/detect_scan.h" /* hk_cpu_list_parse */
 #include "doctor.h"
 
@@ -18,7 +18,7 @@ static int count_bits(const uint64_t *mask) {
 /* The list after "Cpus_allowed_list:" or "Mems_allowed_list:" in /proc/self/status. */
 static bool allowed_list(const hk_doctor *d, const char *key, uint64_t *mask) {
   char text[8192], list[512];
-  hk_root_text(d->root, text, sizeof text, "/proc/self/status");
+  hk_sysfs_text(d->root, text, sizeof text, "/proc/self/status");
   const char *line = strstr(text, key);
   return line && sscanf(line + strlen(key), ": %511s", list) == 1 && hk_cpu_list_parse(list, mask);
 }
@@ -26,7 +26,7 @@ static bool allowed_list(const hk_doctor *d, const char *key, uint64_t *mask) {
 static int online(const hk_doctor *d) {
   char text[1024];
   uint64_t mask[HK_CPU_MASK_WORDS];
-  if (!hk_root_text(d->root, text, sizeof text, "/sys/devices/system/cpu/online") || !hk_cpu_list_parse(text, mask))
+  if (!hk_sysfs_text(d->root, text, sizeof text, "/sys/devices/system/cpu/online") || !hk_cpu_list_parse(text, mask))
     return 0;
   return count_bits(mask);
 }
@@ -36,7 +36,7 @@ static int online(const hk_doctor *d) {
 /* The path of this process's group in the hierarchy that has `controller`; "" names the unified one (version 2). */
 static bool group_of(const hk_doctor *d, const char *controller, char *path, size_t bytes) {
   char text[4096];
-  hk_root_text(d->root, text, sizeof text, "/proc/self/cgroup");
+  hk_sysfs_text(d->root, text, sizeof text, "/proc/self/cgroup");
   for (char *line = text, *next; line && *line; line = next) {
     next = strchr(line, '\n');
     if (next) *next++ = '\0';
@@ -66,7 +66,7 @@ static double smallest(const hk_doctor *d, const char *mount, const char *group,
     size_t n = strlen(path);
     while (n && path[n - 1] == '/') path[--n] = '\0';
     snprintf(folder, sizeof folder, "%s%s", mount, path);
-    if (hk_root_text(d->root, text, sizeof text, "%s/%s", folder, file)) {
+    if (hk_sysfs_text(d->root, text, sizeof text, "%s/%s", folder, file)) {
       double v = parse(d, folder, text);
       if (v > 0 && (best < 0 || v < best)) best = v;
     }
@@ -85,7 +85,7 @@ static double parse_cpu_max(const hk_doctor *d, const char *folder,
 static double parse_cfs(const hk_doctor *d, const char *folder, const char *text) {
   long long period = 0;
   double quota = atof(text);
-  hk_root_number(d->root, &period, "%s/cpu.cfs_period_us", folder);
+  hk_sysfs_number(d->root, &period, "%s/cpu.cfs_period_us", folder);
   return quota > 0 && period > 0 ? quota / (double)period : -1;
 }
 static double parse_bytes(const hk_doctor *d, const char *folder, const char *text) {
@@ -176,7 +176,7 @@ void hk_doctor_numa(hk_doctor *d) {
     check_near(d, HK_NODE_NET, "network port", first);
   }
   long long balancing = 0;
-  if (all > 1 && hk_root_number(d->root, &balancing, "/proc/sys/kernel/numa_balancing") && balancing)
+  if (all > 1 && hk_sysfs_number(d->root, &balancing, "/proc/sys/kernel/numa_balancing") && balancing)
     hk_doctor_say(d, HK_DOC_NOTE, "sysctl -w kernel.numa_balancing=0",
                   "the kernel moves memory between NUMA nodes, and every move stops the process that uses it");
   /* Memory is allowed on none of the nodes whose processors are allowed. */
@@ -189,9 +189,9 @@ void hk_doctor_numa(hk_doctor *d) {
 void hk_doctor_governor(hk_doctor *d) {
   int slow = 0, known = 0;
   char name[64] = "", first[64] = "";
-  char **cpus = hk_root_list(d->root, "/sys/devices/system/cpu");
+  char **cpus = hk_sysfs_list(d->root, "/sys/devices/system/cpu");
   for (char **cpu = cpus; cpu && *cpu; cpu++) {
-    if (!hk_root_text(d->root, name, sizeof name, "/sys/devices/system/cpu/%s/cpufreq/scaling_governor", *cpu))
+    if (!hk_sysfs_text(d->root, name, sizeof name, "/sys/devices/system/cpu/%s/cpufreq/scaling_governor", *cpu))
       continue;
     known++;
     if (strcmp(name, "performance") == 0) continue;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/json.h"
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "../../topo/detect.h"
 
 typedef struct options {
@@ -136,7 +136,7 @@ static int run(void *into, int nargs, char **args) {
     if (!known) return hk_tool_wrong_word("check", args[i], check_word);
   }
   if (o->listen >= 0) return hk_doctor_listen(o->listen);
-  if (o->root && !hk_root_has(o->root, "/sys")) return hk_tool_wrong("--root: %s has no folder sys", o->root);
+  if (o->root && !hk_sysfs_has(o->root, "/sys")) return hk_tool_wrong("--root: %s has no folder sys", o->root);
   hk_topo *topo = NULL;
   hk_doctor d = {.root = o->root ? o->root : "", .live = !o->root, .peer = o->peer};
   if (hk_topo_detect(&topo, 0, d.root) != HK_OK) topo = NULL;

@@ -10,17 +10,17 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "doctor.h"
 
 enum { FOLDERS = 64, PYTHONS = 16 };
 
 /* A Python environment. */
 typedef struct python {
-  char program[HK_ROOT_PATH], prefix[HK_ROOT_PATH];
-  char folders[FOLDERS][HK_ROOT_PATH]; /* of modules: its sys.path */
+  char program[HK_SYSFS_PATH], prefix[HK_SYSFS_PATH];
+  char folders[FOLDERS][HK_SYSFS_PATH]; /* of modules: its sys.path */
   int n;
-  char wheel[HK_ROOT_PATH + 64]; /* the library of NVIDIA's wheel; "": it has none */
+  char wheel[HK_SYSFS_PATH + 64]; /* the library of NVIDIA's wheel; "": it has none */
 } python;
 
 /* How a framework finds its NCCL. */
@@ -88,20 +88,20 @@ static bool preloaded(void) {
 }
 
 /* The library beside this command: installed, or as it was built. */
-static void own_library(char out[HK_ROOT_PATH]) {
-  char self[HK_ROOT_PATH - 64] = "", *slash;
+static void own_library(char out[HK_SYSFS_PATH]) {
+  char self[HK_SYSFS_PATH - 64] = "", *slash;
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n > 0 && (slash = strrchr(self, '/'))) *slash = 0;
-  snprintf(out, HK_ROOT_PATH, "%s/../lib/libnccl.so.2", self);
+  snprintf(out, HK_SYSFS_PATH, "%s/../lib/libnccl.so.2", self);
   char *real = realpath(out, NULL);
-  snprintf(out, HK_ROOT_PATH, "%s", real ? real : "/opt/hocket/lib/libnccl.so.2");
+  snprintf(out, HK_SYSFS_PATH, "%s", real ? real : "/opt/hocket/lib/libnccl.so.2");
   free(real);
 }
 
 /* ---- one environment ---- */
 
-static bool line_of(FILE *f, char out[HK_ROOT_PATH]) {
-  if (!fgets(out, HK_ROOT_PATH, f)) return false;
+static bool line_of(FILE *f, char out[HK_SYSFS_PATH]) {
+  if (!fgets(out, HK_SYSFS_PATH, f)) return false;
   out[strcspn(out, "\n")] = 0;
   return true;
 }
@@ -109,7 +109,7 @@ static bool line_of(FILE *f, char out[HK_ROOT_PATH]) {
 /* Asks Python for its prefix and the folders of its modules. */
 static bool ask(python *p) {
   static const char script[] = "import sys; print(sys.prefix); print(\"\\n\".join(sys.path))";
-  char command[HK_ROOT_PATH + sizeof script + 64], path[HK_ROOT_PATH];
+  char command[HK_SYSFS_PATH + sizeof script + 64], path[HK_SYSFS_PATH];
   p->n = 0;
   if (access(p->program, X_OK) != 0 || strchr(p->program, '\'')) return false;
   snprintf(command, sizeof command, "timeout 10 '%s' -c '%s' 2>/dev/null", p->program, script);
@@ -117,21 +117,21 @@ static bool ask(python *p) {
   if (!f) return false;
   bool answers = line_of(f, p->prefix);
   while (line_of(f, path))
-    if (p->n < FOLDERS && *path == '/' && hk_root_has("", "%s/.", path)) memcpy(p->folders[p->n++], path, sizeof path);
+    if (p->n < FOLDERS && *path == '/' && hk_sysfs_has("", "%s/.", path)) memcpy(p->folders[p->n++], path, sizeof path);
   pclose(f);
   return answers;
 }
 
 /* The package's folder, and the version in its name: a dash comes only before that. */
-static bool find(const python *p, const char *pattern, char folder[2 * HK_ROOT_PATH], char version[64]) {
+static bool find(const python *p, const char *pattern, char folder[2 * HK_SYSFS_PATH], char version[64]) {
   bool found = false;
   for (int k = 0; k < p->n && !found; k++) {
-    char **names = hk_root_list("", "%s", p->folders[k]);
+    char **names = hk_sysfs_list("", "%s", p->folders[k]);
     for (int i = 0; names && names[i] && !found; i++) {
       const char *dash = strchr(names[i], '-');
       if (!dash || fnmatch(pattern, names[i], 0) != 0) continue;
       found = true;
-      snprintf(folder, 2 * HK_ROOT_PATH, "%s/%s", p->folders[k], names[i]);
+      snprintf(folder, 2 * HK_SYSFS_PATH, "%s/%s", p->folders[k], names[i]);
       snprintf(version, 64, "%.*s", (int)(strstr(dash, ".dist-info") - dash) - 1, dash + 1);
     }
     free(names);
@@ -142,7 +142,7 @@ static bool find(const python *p, const char *pattern, char folder[2 * HK_ROOT_P
 /* The version that a line of the file has after `key` and perhaps the digits of "cu13". */
 static bool nccl_of(const char *folder, const framework *f, char version[32]) {
   static const char digits[] = "0123456789";
-  char path[3 * HK_ROOT_PATH], *line = NULL;
+  char path[3 * HK_SYSFS_PATH], *line = NULL;
   size_t room = 0;
   bool found = false;
   snprintf(path, sizeof path, "%s/%s", folder, f->file ? f->file : "");
@@ -167,7 +167,7 @@ static bool newer_than_this(const char *nccl) {
 }
 
 static void report(hk_doctor *d, const python *p, const framework *f, const char *folder, const char *version) {
-  char own[HK_ROOT_PATH], fix[256], nccl[32], built[64] = "with the NCCL of its PyTorch";
+  char own[HK_SYSFS_PATH], fix[256], nccl[32], built[64] = "with the NCCL of its PyTorch";
   const char *named = f->variable ? getenv(f->variable) : NULL;
   if (f->key) snprintf(built, sizeof built, "for an NCCL that it does not name");
   if (nccl_of(folder, f, nccl))
@@ -199,18 +199,18 @@ static void report(hk_doctor *d, const python *p, const framework *f, const char
 /* ---- all environments ---- */
 
 /* How many frameworks were found in the program's environment, unless that is one of `seen`. */
-static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_ROOT_PATH], int *nseen) {
+static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_SYSFS_PATH], int *nseen) {
   int found = 0;
   if (*nseen == PYTHONS || !ask(p)) return 0;
   for (int i = 0; i < *nseen; i++)
     if (!strcmp(seen[i], p->prefix)) return 0;
-  memcpy(seen[(*nseen)++], p->prefix, HK_ROOT_PATH);
+  memcpy(seen[(*nseen)++], p->prefix, HK_SYSFS_PATH);
   *p->wheel = 0;
   for (int i = 0; i < p->n && !*p->wheel; i++)
-    if (hk_root_has("", "%s/nvidia/nccl/lib/libnccl.so.2", p->folders[i]))
+    if (hk_sysfs_has("", "%s/nvidia/nccl/lib/libnccl.so.2", p->folders[i]))
       snprintf(p->wheel, sizeof p->wheel, "%s/nvidia/nccl/lib/libnccl.so.2", p->folders[i]);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(frameworks); i++) {
-    char folder[2 * HK_ROOT_PATH], version[64];
+    char folder[2 * HK_SYSFS_PATH], version[64];
     if (!find(p, frameworks[i].package, folder, version)) continue;
     report(d, p, &frameworks[i], folder, version);
     found++;
@@ -220,7 +220,7 @@ static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_ROOT_PATH], int *
 
 void hk_doctor_frameworks(hk_doctor *d) {
   const char *path = getenv("PATH");
-  char(*seen)[HK_ROOT_PATH] = calloc(PYTHONS, HK_ROOT_PATH);
+  char(*seen)[HK_SYSFS_PATH] = calloc(PYTHONS, HK_SYSFS_PATH);
   char *copy = strdup(path ? path : ""), *rest = NULL;
   python *p = calloc(1, sizeof *p);
   int nseen = 0, found = 0;

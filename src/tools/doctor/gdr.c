@@ -59,7 +59,7 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
   uintptr_t page = ((uintptr_t)memory.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1);
   for (int i = 0; i < c->n; i++) {
     const char *card = c->port[i].device;
-    char why[96], path[HK_ROOT_PATH];
+    char why[96], path[HK_SYSFS_PATH];
     hk_path_class cls = hk_gdr_distance(paths, gpu->limits.ordinal, card, NULL);
     if (hk_ib_gpu_probe(c->api, c->context[i], gpu, (void *)page, &m) != HK_OK) {
       snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());

@@ -8,7 +8,7 @@
 #include <sys/uio.h> /* process_vm_readv */
 #include <sys/wait.h>
 #include <unistd.h>
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "doctor.h"
 
 enum { MANY_FILES = 4096, FEW_FILES = 256 };
@@ -17,7 +17,7 @@ enum { MANY_FILES = 4096, FEW_FILES = 256 };
 /* The soft and hard limit after a name in /proc/self/limits; false if it is not there. */
 static bool limit(const hk_doctor *d, const char *name, long long *soft, long long *hard) {
   char text[4096], words[2][32];
-  hk_root_text(d->root, text, sizeof text, "/proc/self/limits");
+  hk_sysfs_text(d->root, text, sizeof text, "/proc/self/limits");
   const char *line = strstr(text, name);
   if (!line || sscanf(line + strlen(name), "%31s %31s", words[0], words[1]) != 2) return false;
   *soft = strcmp(words[0], "unlimited") ? atoll(words[0]) : UNLIMITED;
@@ -28,7 +28,7 @@ static bool limit(const hk_doctor *d, const char *name, long long *soft, long lo
 void hk_doctor_memlock(hk_doctor *d) {
   long long soft, hard;
   char size[32];
-  char **rdma = hk_root_list(d->root, "/sys/class/infiniband");
+  char **rdma = hk_sysfs_list(d->root, "/sys/class/infiniband");
   bool pins = rdma && rdma[0];
   free(rdma);
   if (!limit(d, "Max locked memory", &soft, &hard)) return;
@@ -64,7 +64,7 @@ void hk_doctor_files(hk_doctor *d) {
 
 void hk_doctor_shm(hk_doctor *d) {
   struct statvfs fs;
-  char path[HK_ROOT_PATH], size[32];
+  char path[HK_SYSFS_PATH], size[32];
   if (d->live) {
     int fd = hk_host_memfd("hocket-doctor", 1 << 20);
     if (fd >= 0) {
@@ -112,7 +112,7 @@ static int read_sibling(void) {
 
 void hk_doctor_cma(hk_doctor *d) {
   long long scope = 0;
-  hk_root_number(d->root, &scope, "/proc/sys/kernel/yama/ptrace_scope");
+  hk_sysfs_number(d->root, &scope, "/proc/sys/kernel/yama/ptrace_scope");
   int code = d->live ? read_sibling() : scope > 0 ? EPERM : 0;
   if (code == 0)
     hk_doctor_say(d, HK_DOC_OK, NULL, "processes may read each other's memory: one copy instead of two");
@@ -137,7 +137,7 @@ void hk_doctor_cma(hk_doctor *d) {
 /* The word in brackets: "always [madvise] never". */
 static bool chosen_word(const hk_doctor *d, const char *path, char *word, size_t bytes) {
   char text[128];
-  hk_root_text(d->root, text, sizeof text, "%s", path);
+  hk_sysfs_text(d->root, text, sizeof text, "%s", path);
   const char *open = strchr(text, '['), *end = open ? strchr(open, ']') : NULL;
   if (!end) return false;
   snprintf(word, bytes, "%.*s", (int)(end - open - 1), open + 1);

@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "../../base/iface.h"
 #include "../../base/param.h"
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "../../base/tls.h"
 #include "../../base/wait.h"
 #include "doctor.h"
@@ -122,7 +122,7 @@ void hk_doctor_encryption(hk_doctor *d) {
   bool wanted = *key;
   explicit_bzero(key, sizeof key);
   const char *version = hk_tls_library(why, sizeof why);
-  hk_root_text(d->root, ways, sizeof ways, "/proc/sys/net/ipv4/tcp_available_ulp");
+  hk_sysfs_text(d->root, ways, sizeof ways, "/proc/sys/net/ipv4/tcp_available_ulp");
   bool kernel = strstr(ways, "tls") != NULL;
   if (!version)
     hk_doctor_say(d, wanted ? HK_DOC_PROBLEM : HK_DOC_NOTE, "apt install libssl3",

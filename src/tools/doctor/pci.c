@@ -4,14 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "doctor.h"
 
 static uint32_t gpus(const hk_doctor *d) { return d->topo ? hk_topo_count(d->topo, HK_NODE_GPU) : 0; }
 
 static int rdma_devices(const hk_doctor *d) {
   int n = 0;
-  char **names = hk_root_list(d->root, "/sys/class/infiniband");
+  char **names = hk_sysfs_list(d->root, "/sys/class/infiniband");
   while (names && names[n]) n++;
   free(names);
   return n;
@@ -57,11 +57,11 @@ void hk_doctor_links(hk_doctor *d) {
 
 static bool nvswitches(const hk_doctor *d) {
   bool found = false;
-  char **names = hk_root_list(d->root, "/sys/bus/pci/devices");
+  char **names = hk_sysfs_list(d->root, "/sys/bus/pci/devices");
   for (char **name = names; name && *name && !found; name++) {
     long long class_code = 0, vendor = 0;
-    hk_root_number(d->root, &class_code, "/sys/bus/pci/devices/%s/class", *name);
-    hk_root_number(d->root, &vendor, "/sys/bus/pci/devices/%s/vendor", *name);
+    hk_sysfs_number(d->root, &class_code, "/sys/bus/pci/devices/%s/class", *name);
+    hk_sysfs_number(d->root, &vendor, "/sys/bus/pci/devices/%s/vendor", *name);
     found = vendor == 0x10de && class_code >> 8 == 0x0680;
   }
   free(names);
@@ -77,7 +77,7 @@ static bool answered(const hk_doctor *d) {
 
 void hk_doctor_gpu(hk_doctor *d) {
   char text[512] = "version unknown";
-  bool loaded = hk_root_text(d->root, text, sizeof text, "/proc/driver/nvidia/version");
+  bool loaded = hk_sysfs_text(d->root, text, sizeof text, "/proc/driver/nvidia/version");
   text[strcspn(text, "\n")] = '\0';
   if (!gpus(d) && !loaded) {
     hk_doctor_say(d, HK_DOC_OK, NULL, "no GPU here: ranks use host memory");
@@ -103,7 +103,7 @@ void hk_doctor_gpu(hk_doctor *d) {
 void hk_doctor_gdr(hk_doctor *d) {
   char text[512];
   if (!gpus(d) || rdma_devices(d) == 0) return;
-  if (hk_root_has(d->root, "/sys/module/nvidia_peermem") || hk_root_has(d->root, "/sys/module/nv_peer_mem")) {
+  if (hk_sysfs_has(d->root, "/sys/module/nvidia_peermem") || hk_sysfs_has(d->root, "/sys/module/nv_peer_mem")) {
     hk_doctor_say(d, HK_DOC_OK, NULL, "NICs reach GPU memory (nvidia-peermem is loaded)");
     return;
   }
@@ -112,7 +112,7 @@ void hk_doctor_gdr(hk_doctor *d) {
       hk_doctor_say(d, HK_DOC_OK, NULL, "NICs reach GPU memory (dma-buf)");
       return;
     }
-  hk_root_text(d->root, text, sizeof text, "/proc/driver/nvidia/version");
+  hk_sysfs_text(d->root, text, sizeof text, "/proc/driver/nvidia/version");
   bool open = strstr(text, "Open Kernel Module") != NULL;
   hk_doctor_say(d, HK_DOC_PROBLEM, "modprobe nvidia-peermem (and put nvidia-peermem into /etc/modules-load.d/)",
                 "NICs do not reach GPU memory: nvidia-peermem is not loaded%s; all traffic goes through host memory",
@@ -126,7 +126,7 @@ enum { EXTENDED = 0x100, CONFIG_BYTES = 4096, CAP_ACS = 0x0d, ACS_CONTROL = 6, R
 /* The ACS control word of a bridge. False if it has none; *hidden if only root can read it. */
 static bool acs_control(const hk_doctor *d, const char *name, unsigned *control, bool *hidden) {
   unsigned char config[CONFIG_BYTES];
-  char path[HK_ROOT_PATH];
+  char path[HK_SYSFS_PATH];
   snprintf(path, sizeof path, "%.3000s/sys/bus/pci/devices/%.32s/config", d->root, name);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   ssize_t n = fd < 0 ? -1 : read(fd, config, sizeof config);
@@ -149,12 +149,12 @@ void hk_doctor_acs(hk_doctor *d) {
   int on = 0, off = 0, unseen = 0;
   char first[64] = "", fix[256];
   if (!d->topo || hk_topo_count(d->topo, HK_NODE_PCI) == 0 || gpus(d) == 0) return;
-  char **names = hk_root_list(d->root, "/sys/bus/pci/devices");
+  char **names = hk_sysfs_list(d->root, "/sys/bus/pci/devices");
   for (char **name = names; name && *name; name++) {
     long long class_code = 0;
     unsigned control = 0;
     bool hidden = false;
-    if (!hk_root_number(d->root, &class_code, "/sys/bus/pci/devices/%s/class", *name) || class_code >> 8 != 0x0604)
+    if (!hk_sysfs_number(d->root, &class_code, "/sys/bus/pci/devices/%s/class", *name) || class_code >> 8 != 0x0604)
       continue;
     if (!acs_control(d, *name, &control, &hidden)) {
       unseen += hidden;
@@ -190,7 +190,7 @@ void hk_doctor_iommu(hk_doctor *d) {
     const hk_node *n = &d->topo->nodes[i];
     if (n->kind != HK_NODE_GPU && n->kind != HK_NODE_NIC) continue;
     hk_bus_id_format(n->id, bus);
-    if (!hk_root_text(d->root, type, sizeof type, "/sys/bus/pci/devices/%s/iommu_group/type", bus)) continue;
+    if (!hk_sysfs_text(d->root, type, sizeof type, "/sys/bus/pci/devices/%s/iommu_group/type", bus)) continue;
     if (strncmp(type, "DMA", 3) == 0) {
       if (translated++ == 0) memcpy(first, bus, sizeof first);
     } else {

@@ -8,7 +8,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include "../../base/param.h"
-#include "../../base/root.h"
+#include "../../base/sysfs.h"
 #include "../../transport/net/ib/ib_port.h"
 #include "../../transport/net/ib/ib_verbs.h"
 #include "doctor.h"
@@ -53,7 +53,7 @@ void hk_doctor_verbs(hk_doctor *d) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160] = "";
   int nnear, n, listed = 0;
-  char **devices = d->live ? hk_root_list(hk_ib_root(), "/sys/class/infiniband") : NULL;
+  char **devices = d->live ? hk_sysfs_list(hk_ib_root(), "/sys/class/infiniband") : NULL;
   bool any = devices && devices[0];
   free(devices);
   if (!any) return;
@@ -144,8 +144,8 @@ static void check_gids(hk_doctor *d, const char *device, int port) {
 static void check_port(hk_doctor *d, const char *device, int port) {
   char layer[32] = "", why[160];
   long long state = 0;
-  hk_root_number(below(d), &state, "/sys/class/infiniband/%s/ports/%d/state", device, port);
-  hk_root_text(below(d), layer, sizeof layer, "/sys/class/infiniband/%s/ports/%d/link_layer", device, port);
+  hk_sysfs_number(below(d), &state, "/sys/class/infiniband/%s/ports/%d/state", device, port);
+  hk_sysfs_text(below(d), layer, sizeof layer, "/sys/class/infiniband/%s/ports/%d/link_layer", device, port);
   if (!hk_ib_serves(below(d), device, why, sizeof why))
     hk_doctor_say(d, HK_DOC_NOTE, NULL, "%s:%d is not used: %s", device, port, why);
   else if (state != 4)
@@ -158,9 +158,9 @@ static void check_port(hk_doctor *d, const char *device, int port) {
 }
 
 void hk_doctor_gids(hk_doctor *d) {
-  char **devices = hk_root_list(below(d), "/sys/class/infiniband");
+  char **devices = hk_sysfs_list(below(d), "/sys/class/infiniband");
   for (char **device = devices; device && *device; device++) {
-    char **ports = hk_root_list(below(d), "/sys/class/infiniband/%s/ports", *device);
+    char **ports = hk_sysfs_list(below(d), "/sys/class/infiniband/%s/ports", *device);
     for (char **port = ports; port && *port; port++) check_port(d, *device, atoi(*port));
     free(ports);
   }

@@ -29,19 +29,20 @@ static hk_dl library = {.files = {"libmlx5.so.1", "libmlx5.so"},
 
 bool hk_ib_direct_is_possible(void) { return hk_param_int(HK_P_IB_DATA_DIRECT) != 0 && hk_dl_load(&library); }
 
-bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_ROOT_PATH]) {
+bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_SYSFS_PATH]) {
   if (!hk_ib_direct_is_possible() || !functions.is_supported(card->device)) return false;
-  char below[HK_ROOT_PATH - 8] = "";
+  char below[HK_SYSFS_PATH - 8] = "";
   if (functions.get_data_direct_sysfs_path(card, below, sizeof below) != 0) return false;
-  snprintf(path, HK_ROOT_PATH, "/sys%s%s", below[0] == '/' ? "" : "/", below);
+  snprintf(path, HK_SYSFS_PATH, "/sys%s%s", below[0] == '/' ? "" : "/", below);
   return true;
 }
 
 hk_path_class hk_ib_direct_distance(const char *function, const hk_device *gpu, hk_path_class otherwise) {
-  char path[HK_ROOT_PATH], bus[sizeof gpu->limits.bus_id];
+  char path[HK_SYSFS_PATH], bus[sizeof gpu->limits.bus_id];
   size_t n = strlen(gpu->limits.bus_id);
   for (size_t i = 0; i <= n; i++) bus[i] = (char)tolower((unsigned char)gpu->limits.bus_id[i]); /* as in /sys */
-  return hk_root_real(hk_ib_root(), path, "/sys/bus/pci/devices/%s", bus) ? hk_ib_pci_class(function, path) : otherwise;
+  return hk_sysfs_real(hk_ib_root(), path, "/sys/bus/pci/devices/%s", bus) ? hk_ib_pci_class(function, path)
+                                                                           : otherwise;
 }
 
 hk_ibv_mr *hk_ib_direct_register(hk_ibv_pd *pd, size_t bytes, uint64_t iova, int fd, int access) {

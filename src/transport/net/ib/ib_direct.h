@@ -4,14 +4,14 @@
  * of rdma-core: 56 has it, 50 has not. */
 #ifndef HK_TRANSPORT_NET_IB_DIRECT_H
 #define HK_TRANSPORT_NET_IB_DIRECT_H
-#include "../../../base/root.h"
+#include "../../../base/sysfs.h"
 #include "../gdr.h"
 #include "ib_verbs.h"
 
 /* Returns true if NCCL_IB_DATA_DIRECT allows it and libmlx5 is there and new enough. */
 bool hk_ib_direct_is_possible(void);
 /* The path in /sys of the card's data-direct function; false: it has none, or it is not to be used. */
-bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_ROOT_PATH]);
+bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_SYSFS_PATH]);
 /* The class of the path between the function and the GPU, by PCI; `otherwise` if the GPU is not found in /sys. */
 hk_path_class hk_ib_direct_distance(const char *function, const hk_device *gpu, hk_path_class otherwise);
 hk_path_class hk_ib_pci_class(const char *a, const char *b); /* of two PCI functions, by their paths; ib_merge.c */

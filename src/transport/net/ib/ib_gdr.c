@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../../base/param.h"
-#include "../../../base/root.h"
+#include "../../../base/sysfs.h"
 #include "ib_direct.h"
 
 /* Reads are for flushes. */
@@ -35,7 +35,7 @@ static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_
 }
 
 static bool has_direct(hk_ibv_pd *pd) {
-  char path[HK_ROOT_PATH];
+  char path[HK_SYSFS_PATH];
   return hk_ib_direct_function(pd->context, path);
 }
 

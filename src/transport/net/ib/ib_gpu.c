@@ -32,7 +32,7 @@ static int price_of(const finding *f) { return f->port.far * 1000 + f->slow * 10
 static void try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
   hk_device *gpu = x->env->gpu;
   hk_ib_device *d;
-  char path[HK_ROOT_PATH];
+  char path[HK_SYSFS_PATH];
   hk_path_class beside = f->cls;
   bool far = hk_gdr_too_far(f->cls, m->why, sizeof m->why);
   if (far && !hk_ib_direct_is_possible()) return;

@@ -6,19 +6,19 @@
 #include <strings.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "../../../base/root.h"
+#include "../../../base/sysfs.h"
 #include "ib_direct.h"
 #include "ib_port.h"
 
 /* The location of a port's device as paths in /sys; "": unknown. */
 typedef struct place {
-  char path[HK_ROOT_PATH];
-  char port[HK_ROOT_PATH]; /* of the physical function, whose ports its virtual functions share */
+  char path[HK_SYSFS_PATH];
+  char port[HK_SYSFS_PATH]; /* of the physical function, whose ports its virtual functions share */
 } place;
 
 static void find_place(const char *root, const hk_ib_port *p, place *out) {
-  if (!hk_root_real(root, out->path, "/sys/class/infiniband/%s/device", p->device)) out->path[0] = '\0';
-  if (!hk_root_real(root, out->port, "/sys/class/infiniband/%s/device/physfn", p->device))
+  if (!hk_sysfs_real(root, out->path, "/sys/class/infiniband/%s/device", p->device)) out->path[0] = '\0';
+  if (!hk_sysfs_real(root, out->port, "/sys/class/infiniband/%s/device/physfn", p->device))
     memcpy(out->port, out->path, sizeof out->port);
 }
 

@@ -9,7 +9,7 @@
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "../../../base/root.h"
+#include "../../../base/sysfs.h"
 
 #define RDMA "/sys/class/infiniband"
 
@@ -153,16 +153,16 @@ static int list_gids(const char *below, const char *device, int port, bool ether
                      const hk_ib_gid_wish *w, hk_ib_gid out[HK_IB_GIDS]) {
   hk_ib_gid found[256];
   int n = 0;
-  char **indexes = hk_root_list(below, RDMA "/%s/ports/%d/gids", device, port);
+  char **indexes = hk_sysfs_list(below, RDMA "/%s/ports/%d/gids", device, port);
   for (char **i = indexes; i && *i && n < 256; i++) {
     char text[64];
     hk_ib_gid g = {.index = (uint8_t)atoi(*i)};
     static const hk_ibv_gid none;
-    if (!hk_root_text(below, text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
+    if (!hk_sysfs_text(below, text, sizeof text, RDMA "/%s/ports/%d/gids/%s", device, port, *i) ||
         inet_pton(AF_INET6, text, g.gid.raw) != 1 || memcmp(&g.gid, &none, sizeof none) == 0 || g.gid.words[1] == 0)
       continue;
     g.kind = ethernet ? HK_IB_GID_ROCE1 : HK_IB_GID_IB;
-    if (ethernet && hk_root_text(below, text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
+    if (ethernet && hk_sysfs_text(below, text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
         strstr(text, "v2"))
       g.kind = HK_IB_GID_ROCE2;
     g.prefix = prefix_of(all, &g.gid);
@@ -186,8 +186,8 @@ static uint8_t mtu_of(const char *device, int port) {
   long long bytes = 0;
   /* RoCE's MTU follows from its interface's: the largest that fits with its headers. */
   snprintf(path, sizeof path, RDMA "/%.64s/ports/%d/gid_attrs/ndevs/0", device, port);
-  if (hk_root_text(hk_ib_root(), text, sizeof text, "%s", path))
-    hk_root_number(hk_ib_root(), &bytes, "/sys/class/net/%s/mtu", text);
+  if (hk_sysfs_text(hk_ib_root(), text, sizeof text, "%s", path))
+    hk_sysfs_number(hk_ib_root(), &bytes, "/sys/class/net/%s/mtu", text);
   uint8_t mtu = 5;
   while (bytes > 0 && mtu > 1 && (128 << mtu) + 64 > bytes) mtu--;
   return mtu;
@@ -196,7 +196,7 @@ static uint8_t mtu_of(const char *device, int port) {
 bool hk_ib_serves(const char *below, const char *device, char *why, size_t why_bytes) {
   enum { CHANNEL_ADAPTER = 1, IWARP = 4 };
   char type[64];
-  if (!hk_root_text(below, type, sizeof type, RDMA "/%s/node_type", device) || atoi(type) == CHANNEL_ADAPTER)
+  if (!hk_sysfs_text(below, type, sizeof type, RDMA "/%s/node_type", device) || atoi(type) == CHANNEL_ADAPTER)
     return true;
   if (atoi(type) == IWARP)
     snprintf(why, why_bytes, "%.31s is an iWARP device, which has no RDMA write with immediate data", device);
@@ -214,15 +214,15 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "RDMA port %d of %s is left out: %s", number, device, why);
     return false;
   }
-  if (!hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
+  if (!hk_sysfs_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/state", device, number) || atoi(text) != 4) {
     snprintf(why, why_bytes, "port %d of %.31s is %.32s", number, device,
              text[0] ? text : "in a state that cannot be read");
     return false;
   }
-  hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
+  hk_sysfs_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/link_layer", device, number);
   bool ethernet = strcmp(text, "Ethernet") == 0;
-  hk_root_number(hk_ib_root(), &lid, RDMA "/%s/ports/%d/lid", device, number);
-  if (!hk_root_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/rate", device, number)) text[0] = '\0';
+  hk_sysfs_number(hk_ib_root(), &lid, RDMA "/%s/ports/%d/lid", device, number);
+  if (!hk_sysfs_text(hk_ib_root(), text, sizeof text, RDMA "/%s/ports/%d/rate", device, number)) text[0] = '\0';
   *p = (hk_ib_port){.lid = (uint16_t)lid,
                     .mbps = (uint32_t)(strtod(text, NULL) * 1000), /* "100 Gb/sec (4X EDR)" */
                     .number = (uint8_t)number,
@@ -242,7 +242,7 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
 static bool is_near(const char *device) {
   long long node = -1;
   unsigned cpu, here = 0;
-  if (!hk_root_number(hk_ib_root(), &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
+  if (!hk_sysfs_number(hk_ib_root(), &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
   return getcpu(&cpu, &here) == 0 && (long long)here == node;
 }
 
@@ -272,7 +272,7 @@ static bool can_open(search *s, const char *device) {
 
 static void read_device(search *s, const char *device) {
   bool tried = false, opens = false;
-  char **ports = hk_root_list(hk_ib_root(), RDMA "/%s/ports", device);
+  char **ports = hk_sysfs_list(hk_ib_root(), RDMA "/%s/ports", device);
   for (char **p = ports; p && *p && s->n < HK_IB_PORTS; p++, s->seen++) {
     hk_ib_port port;
     if (!hk_ib_hca_takes(s->filter, device, atoi(*p))) {
@@ -307,8 +307,8 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, voi
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
   }
-  char **devices = hk_root_list(hk_ib_root(), RDMA);
-  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_root_sort_by_pci(hk_ib_root(), RDMA, devices);
+  char **devices = hk_sysfs_list(hk_ib_root(), RDMA);
+  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_sysfs_sort_by_pci(hk_ib_root(), RDMA, devices);
   snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
   if (devices && getifaddrs(&s.all) != 0) s.all = NULL;
   for (char **d = devices; d && *d; d++)

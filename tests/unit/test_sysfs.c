@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan */
-/* Small files below a root (src/base/root.h). */
+/* Small files below a root (src/base/sysfs.h). */
 #include <check.h>
 #include <errno.h>
 #include <sys/uio.h>
-#include "../../src/base/root.h"
 #include "../../src/base/status.h"
+#include "../../src/base/sysfs.h"
 #include "../support/fake_machine.h"
 #include "../support/suite.h"
 
@@ -32,12 +32,12 @@ START_TEST(texts) {
   fm_file("sys/a7", "%s", _i ? "  two words \t\n\n" : "");
   for (piece = 1; piece; piece = piece == 1 ? SIZE_MAX : 0) {
     memset(text, 'x', 16);
-    ck_assert(hk_root_text(scratch_folder, text, 16, "/sys/%c%d", 'a', 7));
+    ck_assert(hk_sysfs_text(scratch_folder, text, 16, "/sys/%c%d", 'a', 7));
     ck_assert_str_eq(text, _i ? "  two words" : "");
   }
   piece = SIZE_MAX;
   signals = 3;
-  ck_assert(hk_root_text(scratch_folder, text, 16, "/sys/a7"));
+  ck_assert(hk_sysfs_text(scratch_folder, text, 16, "/sys/a7"));
   ck_assert_str_eq(text, _i ? "  two words" : "");
   ck_assert_int_eq(room[0], ' ');
 }
@@ -45,15 +45,15 @@ END_TEST
 
 START_TEST(no_texts) {
   char text[8] = "before";
-  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/none"));
+  ck_assert(!hk_sysfs_text(scratch_folder, text, sizeof text, "/none"));
   ck_assert_str_eq(text, "");
   fm_file("long", "0123456789");
-  ck_assert(hk_root_text(scratch_folder, text, sizeof text, "/long"));
+  ck_assert(hk_sysfs_text(scratch_folder, text, sizeof text, "/long"));
   ck_assert_str_eq(text, "0123456");
-  ck_assert(hk_root_text(scratch_folder, text, 1, "/long"));
+  ck_assert(hk_sysfs_text(scratch_folder, text, 1, "/long"));
   ck_assert_str_eq(text, "");
   fails = 1;
-  ck_assert(!hk_root_text(scratch_folder, text, sizeof text, "/long"));
+  ck_assert(!hk_sysfs_text(scratch_folder, text, sizeof text, "/long"));
   ck_assert_str_eq(text, "");
 }
 END_TEST
@@ -71,11 +71,11 @@ START_TEST(numbers) {
     long long value = 77;
     fm_file("n", "%s", rows[i].text);
     errno = ERANGE; /* of an earlier call */
-    ck_assert_msg(hk_root_number(scratch_folder, &value, "/%s", "n") == rows[i].good, "%s", rows[i].text);
+    ck_assert_msg(hk_sysfs_number(scratch_folder, &value, "/%s", "n") == rows[i].good, "%s", rows[i].text);
     ck_assert_msg(value == rows[i].value, "%s: %lld", rows[i].text, value);
   }
   long long value = 77;
-  ck_assert(!hk_root_number(scratch_folder, &value, "/none"));
+  ck_assert(!hk_sysfs_number(scratch_folder, &value, "/none"));
   ck_assert_int_eq(value, 0);
 }
 END_TEST
@@ -83,15 +83,15 @@ END_TEST
 START_TEST(lists) {
   char path[32], want[16];
   fm_file("empty/.hidden", "x");
-  char **none = hk_root_list(scratch_folder, "/empty");
+  char **none = hk_sysfs_list(scratch_folder, "/empty");
   ck_assert(none && !none[0]);
   free(none);
-  ck_assert_ptr_null(hk_root_list(scratch_folder, "/gone"));
+  ck_assert_ptr_null(hk_sysfs_list(scratch_folder, "/gone"));
   fm_file("full/.hidden", "x");
   for (int i = 299; i >= 0; i--) {
     snprintf(path, sizeof path, "full/node%d", i);
     fm_file(path, "x");
-    char **all = i == 298 || i == 0 ? hk_root_list(scratch_folder, "/%s", "full") : NULL;
+    char **all = i == 298 || i == 0 ? hk_sysfs_list(scratch_folder, "/%s", "full") : NULL;
     if (!all) continue;
     int n = 0;
     for (; all[n]; n++) {
@@ -101,60 +101,60 @@ START_TEST(lists) {
     ck_assert_int_eq(n, 300 - i);
     free(all);
   }
-  ck_assert(hk_root_has(scratch_folder, "/full/node%d", 7) && !hk_root_has(scratch_folder, "/full/node%d", 300));
+  ck_assert(hk_sysfs_has(scratch_folder, "/full/node%d", 7) && !hk_sysfs_has(scratch_folder, "/full/node%d", 300));
 }
 END_TEST
 
 START_TEST(links) {
-  char out[HK_ROOT_PATH], text[8];
+  char out[HK_SYSFS_PATH], text[8];
   fm_file("a/b/c", "x");
   fm_link("down", "a/b");
   fm_link("up", "/");
   fm_link("self", ".");
   fm_link("beside/x", scratch_folder);
-  ck_assert(hk_root_real(scratch_folder, out, "/down/%s", "c"));
+  ck_assert(hk_sysfs_real(scratch_folder, out, "/down/%s", "c"));
   ck_assert_str_eq(out, "/a/b/c");
-  ck_assert(hk_root_real(scratch_folder, out, "/self"));
+  ck_assert(hk_sysfs_real(scratch_folder, out, "/self"));
   ck_assert_str_eq(out, "");
-  ck_assert(!hk_root_real(scratch_folder, out, "/up")); /* it leads out */
-  ck_assert(!hk_root_real(scratch_folder, out, "/none"));
-  ck_assert(hk_root_real("", out, "%s/down", scratch_folder));
+  ck_assert(!hk_sysfs_real(scratch_folder, out, "/up")); /* it leads out */
+  ck_assert(!hk_sysfs_real(scratch_folder, out, "/none"));
+  ck_assert(hk_sysfs_real("", out, "%s/down", scratch_folder));
   ck_assert_ptr_nonnull(strstr(out, "/a/b"));
-  ck_assert(!hk_root_real("/no/such/root", out, "/../../../tmp"));
+  ck_assert(!hk_sysfs_real("/no/such/root", out, "/../../../tmp"));
   /* A folder beside the root that has the same beginning is not below it. */
   char beside[128], link[192];
   snprintf(beside, sizeof beside, "%sx", scratch_folder);
   snprintf(link, sizeof link, "%s/out", scratch_folder);
   ck_assert_int_eq(mkdir(beside, 0700), 0);
   ck_assert_int_eq(symlink(beside, link), 0);
-  ck_assert(!hk_root_real(scratch_folder, out, "/out"));
+  ck_assert(!hk_sysfs_real(scratch_folder, out, "/out"));
   rmdir(beside);
 
-  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/down"));
+  ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/down"));
   ck_assert_str_eq(text, "b");
-  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/self"));
+  ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/self"));
   ck_assert_str_eq(text, ".");
-  ck_assert(!hk_root_link(scratch_folder, text, sizeof text, "/a"));
+  ck_assert(!hk_sysfs_link(scratch_folder, text, sizeof text, "/a"));
   fm_link("long", "x/0123456789");
-  ck_assert(hk_root_link(scratch_folder, text, sizeof text, "/long"));
+  ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/long"));
   ck_assert_str_eq(text, "0123456");
 }
 END_TEST
 
 /* A path that is too long leads nowhere: no part of it is taken for it. */
 START_TEST(long_roots) {
-  static char root[2 * HK_ROOT_PATH];
-  char out[HK_ROOT_PATH];
+  static char root[2 * HK_SYSFS_PATH];
+  char out[HK_SYSFS_PATH];
   fm_file("f", "x");
-  for (size_t n = HK_ROOT_PATH - 6; n < HK_ROOT_PATH + 3; n++) {
+  for (size_t n = HK_SYSFS_PATH - 6; n < HK_SYSFS_PATH + 3; n++) {
     const size_t before = n - strlen(scratch_folder);
     memset(root, '/', before);
     snprintf(root + before, sizeof root - before, "%s", scratch_folder);
-    ck_assert_msg(hk_root_has(root, "/f") == (n + 2 < HK_ROOT_PATH), "%zu", n);
-    ck_assert_msg(hk_root_real(root, out, "/f") == (n + 2 < HK_ROOT_PATH), "%zu", n);
-    if (n + 2 < HK_ROOT_PATH) ck_assert_str_eq(out, "/f");
+    ck_assert_msg(hk_sysfs_has(root, "/f") == (n + 2 < HK_SYSFS_PATH), "%zu", n);
+    ck_assert_msg(hk_sysfs_real(root, out, "/f") == (n + 2 < HK_SYSFS_PATH), "%zu", n);
+    if (n + 2 < HK_SYSFS_PATH) ck_assert_str_eq(out, "/f");
   }
-  ck_assert(hk_root_real("/", out, "tmp"));
+  ck_assert(hk_sysfs_real("/", out, "tmp"));
   ck_assert_str_eq(out, "/tmp");
 }
 END_TEST
@@ -185,12 +185,12 @@ START_TEST(sorts_by_pci) {
     fm_link(path, target);
     devices[i] = (char *)(uintptr_t)rows[i].name;
   }
-  hk_root_sort_by_pci(scratch_folder, "/sys/class/c", devices);
+  hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", devices);
   for (int i = 0; i < N; i++) ck_assert_str_eq(devices[i], want[i]);
   ck_assert_ptr_null(devices[N]);
   char *none[1] = {NULL};
-  hk_root_sort_by_pci(scratch_folder, "/sys/class/c", none);
-  hk_root_sort_by_pci(scratch_folder, "/sys/class/c", NULL);
+  hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", none);
+  hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", NULL);
 }
 END_TEST
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reads small files of /sys and /proc below a root (root.h). */
-#include "root.h"
+#include "sysfs.h"
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -13,16 +13,16 @@
 #include <string.h>
 #include <unistd.h>
 
-_Static_assert((int)HK_ROOT_PATH >= PATH_MAX, "realpath writes up to PATH_MAX bytes");
+_Static_assert((int)HK_SYSFS_PATH >= PATH_MAX, "realpath writes up to PATH_MAX bytes");
 
 /* A path that is too long becomes "", which leads nowhere. */
 static void join(char *path, const char *root, const char *format, va_list args) {
-  const size_t n = strnlen(root, HK_ROOT_PATH - 1);
+  const size_t n = strnlen(root, HK_SYSFS_PATH - 1);
   memcpy(path, root, n);
-  if (n + (size_t)vsnprintf(path + n, HK_ROOT_PATH - n, format, args) >= HK_ROOT_PATH) path[0] = '\0';
+  if (n + (size_t)vsnprintf(path + n, HK_SYSFS_PATH - n, format, args) >= HK_SYSFS_PATH) path[0] = '\0';
 }
 #define JOIN(path, root, format)                                                                                       \
-  char path[HK_ROOT_PATH];                                                                                             \
+  char path[HK_SYSFS_PATH];                                                                                            \
   do {                                                                                                                 \
     va_list args;                                                                                                      \
     va_start(args, format);                                                                                            \
@@ -47,12 +47,12 @@ static bool read_text(const char *path, char *out, size_t bytes) {
   return n >= 0;
 }
 
-bool hk_root_text(const char *root, char *out, size_t bytes, const char *format, ...) {
+bool hk_sysfs_text(const char *root, char *out, size_t bytes, const char *format, ...) {
   JOIN(path, root, format);
   return read_text(path, out, bytes);
 }
 
-bool hk_root_number(const char *root, long long *out, const char *format, ...) {
+bool hk_sysfs_number(const char *root, long long *out, const char *format, ...) {
   JOIN(path, root, format);
   char text[64], *end;
   *out = 0;
@@ -64,7 +64,7 @@ bool hk_root_number(const char *root, long long *out, const char *format, ...) {
   return true;
 }
 
-bool hk_root_has(const char *root, const char *format, ...) {
+bool hk_sysfs_has(const char *root, const char *format, ...) {
   JOIN(path, root, format);
   return access(path, F_OK) == 0;
 }
@@ -86,7 +86,7 @@ static char **pack(char *names, size_t bytes, size_t count) {
   return list;
 }
 
-char **hk_root_list(const char *root, const char *format, ...) {
+char **hk_sysfs_list(const char *root, const char *format, ...) {
   JOIN(path, root, format);
   DIR *d = opendir(path);
   if (!d) return NULL;
@@ -110,9 +110,9 @@ char **hk_root_list(const char *root, const char *format, ...) {
   return list;
 }
 
-bool hk_root_real(const char *root, char *out, const char *format, ...) {
+bool hk_sysfs_real(const char *root, char *out, const char *format, ...) {
   JOIN(path, root, format);
-  char top[HK_ROOT_PATH];
+  char top[HK_SYSFS_PATH];
   if (!realpath(path, out)) return false;
   if (!*root) return true;
   if (!realpath(root, top)) return false;
@@ -137,13 +137,13 @@ static uint64_t address_in(const char *path) {
 }
 
 static uint64_t address_of(const char *root, const char *folder, const char *device) {
-  char path[HK_ROOT_PATH];
-  if (!hk_root_real(root, path, "%s/%s/device", folder, device) && !hk_root_real(root, path, "%s/%s", folder, device))
+  char path[HK_SYSFS_PATH];
+  if (!hk_sysfs_real(root, path, "%s/%s/device", folder, device) && !hk_sysfs_real(root, path, "%s/%s", folder, device))
     return NO_ADDRESS;
   return address_in(path);
 }
 
-void hk_root_sort_by_pci(const char *root, const char *folder, char **devices) {
+void hk_sysfs_sort_by_pci(const char *root, const char *folder, char **devices) {
   for (size_t i = 1; devices && devices[0] && devices[i]; i++) {
     char *one = devices[i];
     size_t at = i;
@@ -153,9 +153,9 @@ void hk_root_sort_by_pci(const char *root, const char *folder, char **devices) {
   }
 }
 
-bool hk_root_link(const char *root, char *out, size_t bytes, const char *format, ...) {
+bool hk_sysfs_link(const char *root, char *out, size_t bytes, const char *format, ...) {
   JOIN(path, root, format);
-  char target[HK_ROOT_PATH];
+  char target[HK_SYSFS_PATH];
   ssize_t n = readlink(path, target, sizeof target - 1);
   if (n <= 0) return false;
   target[n] = '\0';
