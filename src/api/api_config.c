@@ -31,12 +31,11 @@ static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncc
 }
 
 static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_call_wish *w) {
-  hk_status rc = HK_OK;
   ncclCollConfig_t c;
   char why[160];
   memset(w, 0, sizeof *w);
   if (!given) return HK_OK;
-  HK_TRY(copy_config(who, given, &c), out);
+  HK_OR_RETURN(copy_config(who, given, &c));
   hk_call_options *o = &w->options;
   if (hk_param_int(HK_P_MIN_NCHANNELS) <= 0) o->min_ctas = number(c.minCTAs, 1, HK_CALL_CTAS);
   if (hk_param_int(HK_P_MAX_NCHANNELS) <= 0) o->max_ctas = number(c.maxCTAs, 1, HK_CALL_CTAS);
@@ -53,8 +52,7 @@ static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: algSelection: %s (forceAlgSelection = 0 makes it a wish)", who, why);
   memset(o->only, 0, sizeof o->only);
   HK_INFO(HK_SUB_TUNING, "%s: algSelection is ignored: %s", who, why);
-out:
-  return rc;
+  return HK_OK;
 }
 
 #define WITH_CONFIG(name, coll, params, in, out, count, op, root)                                                      \

@@ -108,17 +108,14 @@ HK_API(ncclResult_t, ncclSignal,
 
 static hk_status check_waits(int n, const ncclWaitSignalDesc_t *d, hk_call *call) {
   static const char who[] = "ncclWaitSignal";
-  hk_status rc = HK_OK;
-  HK_TRY(check_comm(who, call->comm), out);
+  HK_OR_RETURN(check_comm(who, call->comm));
   if (n <= 0 || !d) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %d descriptors at %p", who, n, (const void *)d);
   for (int i = 0; i < n; i++) {
-    HK_TRY(check_place(who, call->comm, d[i].peer, d[i].sigIdx, d[i].ctx), out);
+    HK_OR_RETURN(check_place(who, call->comm, d[i].peer, d[i].sigIdx, d[i].ctx));
     if (d[i].opCnt <= 0)
       return HK_FAIL(HK_ERR_ARGUMENT, "%s: opCnt %d of descriptor %d: 1 or more", who, d[i].opCnt, i);
   }
-  rc = call->comm->backend->check(call, who);
-out:
-  return rc;
+  return call->comm->backend->check(call, who);
 }
 
 /* A wait for each descriptor, which end in any order. */

@@ -211,12 +211,11 @@ static void fill(ncclComm_t c, const creating *a, void *table, const hk_symmetri
 
 /* The multicast memory of all teams; *lsa: the LSA team's. */
 static hk_status get_multicast(ncclComm_t c, creating *a, char **lsa) {
-  hk_status rc = HK_OK;
   char *base = NULL;
   for (size_t i = 0; i <= a->nteams; i++) {
     const bool wanted = i < a->nteams ? a->teams[i].multimem : a->lsa_multimem;
     if (!wanted) continue;
-    HK_TRY(c->backend->windows->multicast(c, i < a->nteams ? a->teams[i].team : hk_lsa_team(c), &base), out);
+    HK_OR_RETURN(c->backend->windows->multicast(c, i < a->nteams ? a->teams[i].team : hk_lsa_team(c), &base));
     if (!base)
       return HK_FAIL(HK_ERR_CUDA, "ncclDevCommCreate: some rank's GPU has no multicast memory for its team (its log "
                                   "says why)");
@@ -225,8 +224,7 @@ static hk_status get_multicast(ncclComm_t c, creating *a, char **lsa) {
     else if (a->teams[i].handle)
       a->teams[i].handle->mcBasePtr = base;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status create(ncclComm_t c, void *arg) {

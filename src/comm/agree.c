@@ -19,14 +19,13 @@ typedef struct agree_fact {
 _Static_assert(sizeof(agree_fact) == HK_AGREE_FACT_BYTES, "its size is part of the format");
 
 hk_status hk_agree_publish(ncclComm_t c, void *fact) {
-  hk_status rc = HK_OK;
   agree_fact *f = fact;
   hk_selection *s = c->selection;
   const hk_comm_options *o = &c->options;
-  HK_TRY(hk_overrides_read(s->overrides, o->min_ctas, o->max_ctas), out);
+  HK_OR_RETURN(hk_overrides_read(s->overrides, o->min_ctas, o->max_ctas));
   if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->wish.batch_invariant)
     c->redop_flags = HK_REDOP_INVARIANT;
-  HK_TRY(hk_tuner_load(&s->tuner), out);
+  HK_OR_RETURN(hk_tuner_load(&s->tuner));
   f->slot_bytes = (uint64_t)hk_param_int(HK_P_SLOT_BYTES);
   f->nslots = (uint64_t)hk_param_int(HK_P_SLOTS);
   memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
@@ -38,8 +37,7 @@ hk_status hk_agree_publish(ncclComm_t c, void *fact) {
   f->tuner = hk_tuner_hash(s->tuner);
   f->choices = hk_overrides_choices(s->overrides);
   f->constants = s->overrides->constants;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The name of a setting that differs; NULL: none does. */

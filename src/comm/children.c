@@ -110,17 +110,15 @@ void hk_children_leave(ncclComm_t parent) {
 }
 
 hk_status hk_children_turn(const hk_init *how) {
-  hk_status rc = HK_OK;
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
   hk_wait_begin(&w, &env);
   /* acquire: the earlier child's exchange over the parent's overlay has ended before this one begins */
   while (atomic_load_explicit(&how->parent->order.children_over, memory_order_acquire) + 1 < how->turn) {
-    HK_TRY(parent_ended(how), out);
-    HK_TRY(hk_wait_nap(&w, -1, 200 * 1000), out);
+    HK_OR_RETURN(parent_ended(how));
+    HK_OR_RETURN(hk_wait_nap(&w, -1, 200 * 1000));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 void hk_children_refuse(const hk_init *how) {

@@ -45,7 +45,6 @@ hk_status hk_wire_new(ncclComm_t c) {
 }
 
 hk_status hk_wire_attach(ncclComm_t c, void *facts) {
-  hk_status rc = HK_OK;
   hk_wiring *w = c->wiring;
   w->env = (hk_transport_env){.rank = c->rank,
                               .nranks = c->nranks,
@@ -71,13 +70,11 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
   w->via = calloc((size_t)c->nranks, sizeof *w->via);
   w->links = calloc((size_t)c->nranks, sizeof *w->links);
   if (!w->via || !w->links) {
-    rc = HK_FAIL_ERRNO("no memory for the link table of %d ranks", c->nranks);
-    goto out;
+    return HK_FAIL_ERRNO("no memory for the link table of %d ranks", c->nranks);
   }
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    HK_TRY(hk_transports[t]->attach(&w->env, &w->states[t], (char *)facts + t * HK_FACT_BYTES), out);
-out:
-  return rc;
+    HK_OR_RETURN(hk_transports[t]->attach(&w->env, &w->states[t], (char *)facts + t * HK_FACT_BYTES));
+  return HK_OK;
 }
 
 /* Returns the first transport that reaches the peer; says once why a better one does not. */
@@ -251,13 +248,11 @@ undo:
 }
 
 hk_status hk_wire_progress(ncclComm_t c, bool *moved) {
-  hk_status rc = HK_OK;
   hk_cancel_hold();
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (c->wiring->pumps[t]) HK_TRY(hk_transports[t]->progress(c->wiring->states[t], moved), out);
-  if (c->wiring->collnet) HK_TRY(c->wiring->collnet->transport->progress(c->wiring->collnet, moved), out);
-out:
-  return rc;
+    if (c->wiring->pumps[t]) HK_OR_RETURN(hk_transports[t]->progress(c->wiring->states[t], moved));
+  if (c->wiring->collnet) HK_OR_RETURN(c->wiring->collnet->transport->progress(c->wiring->collnet, moved));
+  return HK_OK;
 }
 
 hk_transport_env *hk_wire_env(ncclComm_t c) { return &c->wiring->env; }

@@ -180,10 +180,9 @@ hk_status hk_rma_meet(ncclComm_t c) {
 }
 
 static hk_status begin(ncclComm_t c, size_t inbox_bytes) {
-  hk_status rc = HK_OK;
   hk_rma *r = NULL;
   if (c->rma) return HK_OK;
-  HK_TRY(make(c, inbox_bytes, &r), out);
+  HK_OR_RETURN(make(c, inbox_bytes, &r));
   pthread_mutex_lock(&c->health.lock);
   bool first = !c->rma;
   if (first) c->rma = r;
@@ -194,8 +193,7 @@ static hk_status begin(ncclComm_t c, size_t inbox_bytes) {
     return HK_OK;
   }
   hk_messages_serve(r->messages);
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_rma_begin(ncclComm_t c) { return begin(c, 0); }
@@ -260,45 +258,40 @@ out:
 }
 
 static hk_status ask_near(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
-  hk_status rc = HK_OK;
   unsigned char payload[HK_QUESTION_BYTES] = {0};
   question q = {.window = number};
   memcpy(payload, &q, sizeof q);
   if (rank == c->rank)
     (void)answer(c, payload, -1, NULL);
   else
-    HK_TRY(hk_wire_ask(c, rank, -1, payload), out);
+    HK_OR_RETURN(hk_wire_ask(c, rank, -1, payload));
   memcpy(&q, payload, sizeof q);
   *state = (hk_window_state)q.state;
   *t = (target){.known = true, .way = BY_STORES, .address = q.address, .bytes = q.bytes};
-  if (*state != HK_WINDOW_OPEN) goto out;
+  if (*state != HK_WINDOW_OPEN) return HK_OK;
   if (c->peers[rank].process == c->peers[c->rank].process) {
     t->base = (char *)(uintptr_t)q.address;
-    goto out;
+    return HK_OK;
   }
   if (q.region) {
-    rc = map_window(c, rank, q.region, q.offset, t);
-    goto out;
+    return map_window(c, rank, q.region, q.offset, t);
   }
   hk_transport_state *s = hk_wire_files(c);
   bool copies = s->transport->writable && s->transport->writable(s, rank, q.proof_at, q.proof, sizeof q.proof);
   t->way = copies ? BY_COPY : BY_MESSAGES;
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status ask_far(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
-  hk_status rc = HK_OK;
   peer *p = &c->rma->peers[rank];
   hk_window there;
-  HK_TRY(hk_messages_ask(c->rma->messages, rank, number, state, &there), out);
+  HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, state, &there));
   *t = (target){.known = true, .way = BY_MESSAGES, .address = (uint64_t)(uintptr_t)there.base, .bytes = there.bytes};
-  if (*state != HK_WINDOW_OPEN) goto out;
+  if (*state != HK_WINDOW_OPEN) return HK_OK;
   if (number == 0 && (p->remote = hk_wire_remote(c, rank, &p->network)))
-    HK_TRY(p->remote->open(p->network, rank, c->rma->row), out);
+    HK_OR_RETURN(p->remote->open(p->network, rank, c->rma->row));
   if (p->remote) t->way = BY_CARD;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* What the rank waits in, as others see it.  A backend's packets are no calls of the user's. */
@@ -357,7 +350,6 @@ out:
 }
 
 static hk_status find_target(const hk_call *call, uint64_t number, target **out) {
-  hk_status rc = HK_OK;
   peer *p = &call->comm->rma->peers[call->root];
   if (number >= p->n) {
     target *more = realloc(p->windows, (number + 1) * sizeof *more);
@@ -366,34 +358,30 @@ static hk_status find_target(const hk_call *call, uint64_t number, target **out)
     p->windows = more;
     p->n = number + 1;
   }
-  if (!p->windows[number].known) HK_TRY(look_up(call, number, &p->windows[number]), out);
+  if (!p->windows[number].known) HK_OR_RETURN(look_up(call, number, &p->windows[number]));
   *out = &p->windows[number];
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The peer's signal table. What is known of its windows is forgotten if it has deregistered any. */
 static inline hk_status find_table(const hk_call *call, target *out) {
-  hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
   target *t;
-  HK_TRY(find_target(call, 0, &t), out);
+  HK_OR_RETURN(find_target(call, 0, &t));
   *out = *t;
   if (__builtin_expect(t->bytes != c->rma->table_bytes, 0)) {
-    rc = HK_FAIL(HK_ERR_USAGE,
-                 "rank %d has other numbers of contexts and signals than rank %d: set numRmaCtx and numRmaSig "
-                 "(NCCL_NUM_RMA_CTX) equally on all ranks",
-                 call->root, c->rank);
-    goto out;
+    return HK_FAIL(HK_ERR_USAGE,
+                   "rank %d has other numbers of contexts and signals than rank %d: set numRmaCtx and numRmaSig "
+                   "(NCCL_NUM_RMA_CTX) equally on all ranks",
+                   call->root, c->rank);
   }
   if (t->way != BY_STORES) return HK_OK;
   /* acquire: pairs with the release in hk_rma_dropped */
   uint64_t dropped = atomic_load_explicit(&((table *)(void *)t->base)->dropped, memory_order_acquire);
   if (__builtin_expect(dropped != p->dropped, 0)) forget(p, 1);
   p->dropped = dropped;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* ---- operations ---- */
@@ -519,18 +507,15 @@ bool hk_rma_arrived(const hk_call *call) {
 /* ---- packets ---- */
 
 hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine) {
-  hk_status rc = HK_OK;
-  HK_TRY(begin(c, inbox_bytes), out);
+  HK_OR_RETURN(begin(c, inbox_bytes));
   char *at = (char *)c->rma->table;
   hk_host_span span = hk_host_find(at);
   *mine = (hk_rma_offer){(uint64_t)(uintptr_t)at, span.region, span.region ? (uintptr_t)at - span.begin : 0};
   hk_wire_memory(c, at, c->rma->table_bytes, true); /* a card may write to it */
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o) {
-  hk_status rc = HK_OK;
   peer *p = &c->rma->peers[rank];
   const bool here = c->peers[rank].process == c->peers[c->rank].process;
   if (here ? hk_param_int(HK_P_P2P_DISABLE) && hk_param_int(HK_P_SHM_DISABLE)
@@ -541,10 +526,9 @@ hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o) {
   p->n = 1;
   target *t = &p->windows[0];
   *t = (target){.way = BY_STORES, .base = (char *)(uintptr_t)o->address, .bytes = c->rma->table_bytes};
-  if (!here) HK_TRY(map_window(c, rank, o->region, o->offset, t), out);
+  if (!here) HK_OR_RETURN(map_window(c, rank, o->region, o->offset, t));
   t->known = true;
-out:
-  return rc;
+  return HK_OK;
 }
 
 char *hk_rma_inbox(ncclComm_t c, size_t *offset) {

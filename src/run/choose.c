@@ -54,7 +54,6 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
 
 /* The programs of the channels with other ring orders, if those differ. */
 static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
-  hk_status rc = HK_OK;
   const hk_program *first = plan->program;
   unsigned orders = c->backend->ring_orders && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
   if (orders > plan->channels) orders = plan->channels;
@@ -64,7 +63,7 @@ static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, 
   plan->orders = orders;
   for (unsigned k = 1; k < orders; k++) {
     what.channel = (int)k;
-    HK_TRY(hk_algorithm_build(a, &what, &plan->more[k - 1]), out);
+    HK_OR_RETURN(hk_algorithm_build(a, &what, &plan->more[k - 1]));
     const hk_program *p = plan->more[k - 1];
     if (span_of(p) > span_of(first))
       return HK_FAIL(HK_ERR_INTERNAL, "%s uses %u channels on ring order %u and %u on the first", a->name, span_of(p),
@@ -76,8 +75,7 @@ static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, 
     for (unsigned k = 1; k < orders; k++) hk_program_free(plan->more[k - 1]);
     plan->orders = 1;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
@@ -284,16 +282,14 @@ static hk_choice *kept_for(ncclComm_t c, const hk_call *op) {
 
 /* The one of an earlier call, or a new one.  A tuner plugin is asked whenever the call changes. */
 static hk_status decide_once(ncclComm_t c, const hk_call *op, hk_choice *choice) {
-  hk_status rc = HK_OK;
   hk_choice *kept = kept_for(c, op);
   if (!c->selection->tuner && kept->kind == op->kind && holds(kept, op)) {
     *choice = *kept;
     return HK_OK;
   }
-  HK_TRY(decide(c, op, choice), out);
+  HK_OR_RETURN(decide(c, op, choice));
   if (choice->valid) *kept = *choice;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* For calls that differ from the last one, or ask for something more. */

@@ -93,7 +93,6 @@ out:
 }
 
 hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
-  hk_status rc = HK_OK;
   int64_t least = hk_param_int(HK_P_COLLNET_NODE_THRESHOLD);
   char why[300] = "";
   if (!c->options.collnet) return HK_OK;
@@ -103,10 +102,9 @@ hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
     snprintf(why, sizeof why, "the ranks are on %d host%s, and at least %d are needed (NCCL_COLLNET_NODE_THRESHOLD)",
              nhosts, nhosts == 1 ? "" : "s", least > 2 ? (int)least : 2);
   else
-    HK_TRY(begin(c, why, sizeof why), out);
+    HK_OR_RETURN(begin(c, why, sizeof why));
   if (why[0] && c->rank == 0) HK_INFO(HK_SUB_INIT | HK_SUB_NET, "CollNet is not used: %s", why);
-out:
-  return rc;
+  return HK_OK;
 }
 
 size_t hk_collnet_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes) {

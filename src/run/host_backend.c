@@ -89,9 +89,8 @@ static hk_status refuse_gpu_memory(const hk_call *call) {
 
 /* The call's memory is looked at here, so that calls like earlier ones cost nothing more. */
 static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
-  hk_status rc = HK_OK;
   const hk_link_need *needs = hk_program_links(plan->program);
-  HK_TRY(refuse_gpu_memory(call), out);
+  HK_OR_RETURN(refuse_gpu_memory(call));
   if (span * plan->channels > HK_CHANNELS)
     return HK_FAIL(HK_ERR_INTERNAL, "%s needs %u channels, %d is the most", plan->program->algorithm,
                    span * plan->channels, HK_CHANNELS);
@@ -100,15 +99,14 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
       hk_link_key key = {
           .peer = needs[i].peer, .kind = needs[i].kind, .channel = (uint8_t)(needs[i].channel + ch * span)};
       hk_wired_link *l;
-      HK_TRY(hk_wire_link(c, key, &l), out);
+      HK_OR_RETURN(hk_wire_link(c, key, &l));
       plan->links[ch * plan->program->nlinks + i] = &l->link;
       plan->pumped = plan->pumped || l->link.pumped;
     }
   }
   plan->steps = hk_steps_make(plan);
   hk_run_spread(c);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {

@@ -111,22 +111,20 @@ static inline void end(ncclComm_t c) {
 
 /* Steps the execution to its end. */
 static hk_status run_exec(ncclComm_t c, hk_exec *x) {
-  hk_status rc;
   hk_waiter w;
   hk_wait_begin(&w, &c->wait);
   for (;;) {
     bool moved = false;
-    HK_TRY(hk_exec_step(x, &moved), out);
+    HK_OR_RETURN(hk_exec_step(x, &moved));
     if (__builtin_expect(c->profiler != NULL, 0) && hk_exec_computed(x)) hk_profile_computed(c->profiler);
     if (hk_exec_done(x)) break;
-    if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
+    if (c->wiring->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
     if (moved)
       hk_wait_progress(&w);
     else
-      HK_TRY(hk_wire_pause(c, &w), out);
+      HK_OR_RETURN(hk_wire_pause(c, &w));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The memory that the execution needs besides the user's: scratch, and a copy of the input, which *in then is. */
@@ -178,19 +176,17 @@ not_begun:
 /* Waits for the signals of the call. They may come over any transport or none, and what this rank sends may have to be
  * moved meanwhile. */
 static hk_status wait_signals(ncclComm_t c, const hk_call *call) {
-  hk_status rc = HK_OK;
   hk_waiter w;
   hk_wait_begin(&w, &c->wait);
   while (!hk_rma_arrived(call)) {
     bool moved = false;
-    if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), out);
+    if (c->wiring->any_pump) HK_OR_RETURN(hk_wire_progress(c, &moved));
     if (moved)
       hk_wait_progress(&w);
     else
-      HK_TRY(hk_wait_pause(&w), out);
+      HK_OR_RETURN(hk_wait_pause(&w));
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status one_sided(const hk_call *call) {
@@ -230,42 +226,37 @@ typedef struct member {
 } member;
 
 static hk_status begin_collective(member *m) {
-  hk_status rc = HK_OK;
   const hk_call *call = m->collectives[m->next];
   ncclComm_t c = m->comm;
   const hk_plan *plan;
   const hk_launch *launch;
   const void *in;
   void *scratch = NULL;
-  HK_TRY(hk_choose(c, call, &plan, &launch), out);
+  HK_OR_RETURN(hk_choose(c, call, &plan, &launch));
   free(m->memory);
   if (!(m->memory = malloc(hk_exec_bytes(plan)))) {
-    rc = HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
-    goto out;
+    return HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
   }
-  HK_TRY(run_memory(call, plan, launch, &in, &scratch), out);
+  HK_OR_RETURN(run_memory(call, plan, launch, &in, &scratch));
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = true;
   return begin(c, call, &m->exec);
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status step_collectives(member *m, bool *moved) {
-  hk_status rc = HK_OK;
   ncclComm_t c = m->comm;
   while (m->next < m->ncollectives) {
-    if (!m->running) HK_TRY(begin_collective(m), out);
-    HK_TRY(hk_exec_step(&m->exec, moved), out);
+    if (!m->running) HK_OR_RETURN(begin_collective(m));
+    HK_OR_RETURN(hk_exec_step(&m->exec, moved));
     if (c->profiler && hk_exec_computed(&m->exec)) hk_profile_computed(c->profiler);
-    if (!hk_exec_done(&m->exec)) goto out;
+    if (!hk_exec_done(&m->exec)) return HK_OK;
     m->running = false;
     m->next++;
     if (c->profiler) hk_profile_collective_over(c->profiler);
     end(c);
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Shows what the rank waits in, if it is in no other operation. */
@@ -290,10 +281,9 @@ static bool member_done(const member *m) {
 
 /* Puts wait for no call of another rank, so they come first, in their order. */
 static hk_status step_one_sided(member *m, bool *moved) {
-  hk_status rc = HK_OK;
   for (; m->nputs; m->nputs--, m->puts++, *moved = true) {
     m->peer = m->puts[0]->root;
-    HK_TRY(hk_rma_put(m->puts[0]), out);
+    HK_OR_RETURN(hk_rma_put(m->puts[0]));
     m->peer = -1;
   }
   for (size_t i = 0; i < m->nwaits;) {
@@ -307,8 +297,7 @@ static hk_status step_one_sided(member *m, bool *moved) {
     m->waits[i] = m->waits[--m->nwaits];
     *moved = true;
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* Steps each of the *n transfers, and drops those that are over. One that fails becomes the first, which is reported,

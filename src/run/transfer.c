@@ -58,17 +58,15 @@ static __attribute__((noinline)) hk_status open_first(const hk_call *call, hk_li
 }
 
 hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
-  hk_status rc = HK_OK;
   hk_link_kind kind = call->p2p == HK_P2P_SEND ? HK_LINK_SEND : HK_LINK_RECV;
   const hk_peer_links *links = call->comm->wiring->links[call->root];
   t->call = call;
   t->wired = links ? links->at[HK_CHANNEL_P2P][kind] : NULL;
   t->begun = false;
   t->event = NULL;
-  if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_TRY(open_first(call, kind, &t->wired), out);
+  if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(open_first(call, kind, &t->wired));
   t->turn = t->wired->issued++;
-out:
-  return rc;
+  return HK_OK;
 }
 
 /* The bytes of one slot; 0: not known yet. The sender decides: references take as much as they can, if the receiver

@@ -171,14 +171,13 @@ static hk_status connect_to(hk_messages *m, int peer) {
 }
 
 static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pieces) {
-  hk_status rc = HK_OK;
   char what[64];
   while (pieces) {
     ssize_t n = hk_tcp_sendv(m->fds[peer], piece, pieces);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) {
       snprintf(what, sizeof what, "rank %d to take a put", peer);
-      HK_TRY(hk_wait_fd(m->env->wait, m->fds[peer], POLLOUT, what), out);
+      HK_OR_RETURN(hk_wait_fd(m->env->wait, m->fds[peer], POLLOUT, what));
       continue;
     }
     if (n < 0) return lost(m, peer, errno);
@@ -188,12 +187,10 @@ static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pie
       piece->iov_len -= (size_t)n;
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status await_answer(hk_messages *m, int peer, answer *a) {
-  hk_status rc = HK_OK;
   char what[64];
   for (size_t got = 0; got < sizeof *a;) {
     ssize_t n = hk_tcp_recv(m->fds[peer], (char *)a + got, sizeof *a - got);
@@ -201,26 +198,23 @@ static hk_status await_answer(hk_messages *m, int peer, answer *a) {
       got += (size_t)n;
     } else if (n < 0 && errno == EAGAIN) {
       snprintf(what, sizeof what, "rank %d to answer for a window", peer);
-      HK_TRY(hk_wait_fd(m->env->wait, m->fds[peer], POLLIN, what), out);
+      HK_OR_RETURN(hk_wait_fd(m->env->wait, m->fds[peer], POLLIN, what));
     } else if (n == 0 || errno != EINTR) {
       return lost(m, peer, n ? errno : 0);
     }
   }
-out:
-  return rc;
+  return HK_OK;
 }
 
 static hk_status ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_state *state, hk_window *out) {
-  hk_status rc = HK_OK;
   hk_message_header h = {.verb = v, .signal = HK_NO_SIGNAL, .window = window};
   answer a = {0};
-  HK_TRY(connect_to(m, peer), out);
-  HK_TRY(send_all(m, peer, &(struct iovec){&h, sizeof h}, 1), out);
-  HK_TRY(await_answer(m, peer, &a), out);
+  HK_OR_RETURN(connect_to(m, peer));
+  HK_OR_RETURN(send_all(m, peer, &(struct iovec){&h, sizeof h}, 1));
+  HK_OR_RETURN(await_answer(m, peer, &a));
   *state = (hk_window_state)a.state;
   *out = (hk_window){(char *)(uintptr_t)a.base, a.bytes};
-out:
-  return rc;
+  return HK_OK;
 }
 
 hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out) {
