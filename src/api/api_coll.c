@@ -114,7 +114,7 @@ out:
   return rc;
 }
 
-/* `counts` is NULL if blocks are equally long. `must`: as in hk_call_wish. */
+/* `counts` is NULL if blocks are equally long. `must`: as in hk_call_request. */
 static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, const hk_counts *counts,
                                                                ncclDataType_t type, int op, bool must) {
   static const char *const names[] = {
@@ -161,7 +161,7 @@ hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, nc
 }
 
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
-                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_wish *w) {
+                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_request *w) {
   hk_call call = {.comm = c,
                   .in = in,
                   .out = out,

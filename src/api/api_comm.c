@@ -56,7 +56,7 @@ static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, 
   memcpy(how.ids, given, (size_t)how.nids * sizeof *given);
   return (ncclResult_t)hk_group_submit_init(c, &how, newcomm);
 out:
-  return (ncclResult_t)hk_group_unborn(&how, rc);
+  return (ncclResult_t)hk_group_report_unstarted(&how, rc);
 }
 
 HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {
@@ -121,7 +121,7 @@ static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclCo
   c->options.batch_invariant = parent->redop_flags != 0;
   return hk_group_submit_init(c, how, newcomm);
 out:
-  rc = hk_group_unborn(how, rc);
+  rc = hk_group_report_unstarted(how, rc);
   free(how->exclude);
   return rc;
 }
@@ -133,12 +133,12 @@ HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclCo
   HK_TRY(hk_comm_check_parent(comm, "ncclCommSplit"), out);
   if (!newcomm) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: newcomm is NULL");
-    return (ncclResult_t)hk_group_unborn(&how, rc);
+    return (ncclResult_t)hk_group_report_unstarted(&how, rc);
   }
   *newcomm = NULL;
   if (color < 0 && color != NCCL_SPLIT_NOCOLOR) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: color %d: give 0 or more, or NCCL_SPLIT_NOCOLOR", color);
-    return (ncclResult_t)hk_group_unborn(&how, rc);
+    return (ncclResult_t)hk_group_report_unstarted(&how, rc);
   }
   return (ncclResult_t)init_child(comm, newcomm, config, comm->options.split_share, &how);
 out:
@@ -196,7 +196,7 @@ static hk_status grow_parent(ncclComm_t parent, int nranks, const ncclUniqueId *
   c->options.batch_invariant = parent->redop_flags != 0;
   return hk_group_submit_init(c, &how, newcomm);
 out:
-  rc = hk_group_unborn(&how, rc);
+  rc = hk_group_report_unstarted(&how, rc);
   free(how.ids);
   return rc;
 }
@@ -222,7 +222,7 @@ HK_API(ncclResult_t, ncclCommGrow,
         "ncclCommGrow: newcomm %p, rank %d, %d ranks: ranks of the communicator give rank -1, and more than its "
         "%d ranks (at most %d)",
         (void *)newcomm, rank, nRanks, comm->nranks, MAX_RANKS);
-    return (ncclResult_t)hk_group_unborn(&(hk_init){.parent = comm, .grows = true}, rc);
+    return (ncclResult_t)hk_group_report_unstarted(&(hk_init){.parent = comm, .grows = true}, rc);
   }
   *newcomm = NULL;
   return (ncclResult_t)grow_parent(comm, nRanks, uniqueId, newcomm, config);
@@ -295,12 +295,13 @@ HK_API(ncclResult_t, ncclCommShrink,
   if (!how.exclude) {
     how.parent = comm;
     how.exclude = excludeRanksList;
-    return (ncclResult_t)hk_group_unborn(&how, HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount));
+    return (ncclResult_t)hk_group_report_unstarted(
+        &how, HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount));
   }
   memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
   return (ncclResult_t)init_child(comm, newcomm, config, comm->options.shrink_share, &how);
 refuse: /* this rank may have no right list, so that its call has only a number */
-  return (ncclResult_t)hk_group_unborn(&(hk_init){.parent = comm, .no_list = true}, rc);
+  return (ncclResult_t)hk_group_report_unstarted(&(hk_init){.parent = comm, .no_list = true}, rc);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }
@@ -377,7 +378,7 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
   }
   hk_status found = comm->backend->look ? comm->backend->look(comm) : HK_OK;
   if (found != HK_OK) (void)hk_comm_failed(comm, found);
-  hk_status failure = hk_comm_verdict(comm); /* not before all ranks agree on it */
+  hk_status failure = hk_failure_settled(comm); /* not before all ranks agree on it */
   /* A communicator that this rank revoked reports no error: users of NCCL poll for that. */
   if (atomic_load(&comm->health.revoked) & HK_REVOKED_HERE) failure = HK_OK;
   if (failure != HK_OK) hk_error_adopt(comm->health.text); /* for ncclGetLastError(NULL) */

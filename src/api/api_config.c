@@ -30,7 +30,7 @@ static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncc
   return HK_OK;
 }
 
-static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_call_wish *w) {
+static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_call_request *w) {
   ncclCollConfig_t c;
   char why[160];
   memset(w, 0, sizeof *w);
@@ -47,7 +47,7 @@ static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_
   w->tag = c.userProfilerTag;
   if (!c.algSelection || !*c.algSelection) return HK_OK;
   w->must = c.forceAlgSelection != 0;
-  if (hk_wish_only(c.algSelection, o->only, why, sizeof why)) return HK_OK;
+  if (hk_filter_only(c.algSelection, o->only, why, sizeof why)) return HK_OK;
   if (w->must)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: algSelection: %s (forceAlgSelection = 0 makes it a wish)", who, why);
   memset(o->only, 0, sizeof o->only);
@@ -57,7 +57,7 @@ static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_
 
 #define WITH_CONFIG(name, coll, params, in, out, count, op, root)                                                      \
   HK_API(ncclResult_t, name##Config, params) {                                                                         \
-    hk_call_wish w;                                                                                                    \
+    hk_call_request w;                                                                                                 \
     hk_status rc = read_config(#name "Config", config, &w);                                                            \
     if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);                                                       \
     return (ncclResult_t)hk_coll_call_with(coll, in, out, count, datatype, op, root, comm, stream, &w);                \

@@ -87,14 +87,14 @@ HK_API(int, ncclTeamRankToLsa, (ncclComm_t c, ncclTeam_t t, int rank)) {
 /* ---- resources of device code: a description for the list that ncclDevCommCreate gets ---- */
 
 /* Fills *r: `bytes` of the buffer, whose place becomes known to *h. */
-static ncclResult_t describe(const char *who, bool fine, hk_device_handle *h, hk_resource_wish *r, int count,
+static ncclResult_t describe(const char *who, bool fine, hk_device_handle *h, hk_resource_request *r, int count,
                              size_t bytes, size_t align) {
   if (!fine || !h || !r)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
                                  "%s: a number is out of range, or handle %p or requirement %p is NULL", who, (void *)h,
                                  (void *)r);
   *h = (hk_device_handle){.count = count};
-  *r = (hk_resource_wish){.bytes = bytes, .align = align, .handle = &h->place};
+  *r = (hk_resource_request){.bytes = bytes, .align = align, .handle = &h->place};
   return ncclSuccess;
 }
 
@@ -103,14 +103,14 @@ static bool in_range(int64_t count) { return count >= 0 && count <= 1 << 24; }
 HK_API(ncclResult_t, ncclLsaBarrierCreateRequirement,
        (ncclTeam_t t, int n, ncclLsaBarrierHandle_t *h, ncclDevResourceRequirements_t *r)) {
   bool fine = in_range(n) && t.nRanks > 0;
-  return describe("ncclLsaBarrierCreateRequirement", fine, (hk_device_handle *)h, (hk_resource_wish *)r, n,
+  return describe("ncclLsaBarrierCreateRequirement", fine, (hk_device_handle *)h, (hk_resource_request *)r, n,
                   fine ? hk_barrier_bytes(n, t.nRanks) : 0, sizeof(uint32_t));
 }
 
 /* Signals of a network that is not there: ncclDevCommCreate refuses them. */
 HK_API(ncclResult_t, ncclGinBarrierCreateRequirement,
        (ncclComm_t c, ncclTeam_t t, int n, ncclGinBarrierHandle_t *h, ncclDevResourceRequirements_t *r)) {
-  hk_resource_wish *w = (hk_resource_wish *)r;
+  hk_resource_request *w = (hk_resource_request *)r;
   hk_status rc = hk_comm_check_usable(c, "ncclGinBarrierCreateRequirement");
   bool fine = t.nRanks > 0 && in_range(n) && in_range((int64_t)n * t.nRanks);
   if (rc == HK_OK) rc = (hk_status)describe("ncclGinBarrierCreateRequirement", fine, (hk_device_handle *)h, w, 0, 0, 0);
@@ -144,7 +144,8 @@ HK_API(ncclResult_t, ncclLLA2ACreateRequirement,
        (int nBlocks, int nSlots, ncclLLA2AHandle_t *h, ncclDevResourceRequirements_t *r)) {
   bool fine = in_range(nBlocks) && in_range(nSlots);
   size_t bytes = fine ? (size_t)16 * (size_t)nBlocks * (1 + 2 * (size_t)nSlots) : 0;
-  return describe("ncclLLA2ACreateRequirement", fine, (hk_device_handle *)h, (hk_resource_wish *)r, nSlots, bytes, 16);
+  return describe("ncclLLA2ACreateRequirement", fine, (hk_device_handle *)h, (hk_resource_request *)r, nSlots, bytes,
+                  16);
 }
 
 /* ---- encryption ---- */

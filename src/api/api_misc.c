@@ -51,7 +51,7 @@ HK_API(const char *, ncclGetErrorString, (ncclResult_t result)) {
 HK_API(const char *, ncclGetLastError, (ncclComm_t comm)) {
   /* A communicator's own failure takes precedence. Its text is written once, when it is settled, so it can be
    * returned. */
-  if (comm && atomic_load(&comm->magic) == HK_COMM_LIVE && hk_comm_verdict(comm) != HK_OK) return comm->health.text;
+  if (comm && atomic_load(&comm->magic) == HK_COMM_LIVE && hk_failure_settled(comm) != HK_OK) return comm->health.text;
   return hk_last_error();
 }
 

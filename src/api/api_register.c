@@ -54,7 +54,7 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
   const hk_window_ops *ops = c->backend->windows;
   hk_registration *w = &a->window;
   void *handle = NULL;
-  HK_OR_RETURN(hk_act_agree(c, "ncclCommWindowRegister"));
+  HK_OR_RETURN(hk_task_agree(c, "ncclCommWindowRegister"));
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclCommWindowRegister");
   hk_status rc = ops->add(c, w->base, w->bytes, w->flags, &w->symmetric);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
@@ -129,7 +129,7 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
                           : hk_comm_check(comm, "ncclCommWindowRegister");
   if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);
   rc = check_window(comm, buff, size, win, winFlags);
-  if (rc != HK_OK && together) return (ncclResult_t)hk_group_refuse_act(comm, rc);
+  if (rc != HK_OK && together) return (ncclResult_t)hk_group_refuse_task(comm, rc);
   if (rc != HK_OK) {
     refuse_here(comm, winFlags);
     return (ncclResult_t)hk_group_remember(rc);
@@ -137,9 +137,9 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
   const hk_registration window = {.comm = comm, .base = buff, .bytes = size, .flags = winFlags, .is_window = true};
   if (!together) return (ncclResult_t)add_here(&window, win);
   registering *a = malloc(sizeof *a);
-  if (!a) return (ncclResult_t)hk_group_refuse_act(comm, HK_FAIL_ERRNO("no memory for a window"));
+  if (!a) return (ncclResult_t)hk_group_refuse_task(comm, HK_FAIL_ERRNO("no memory for a window"));
   *a = (registering){window, win};
-  return (ncclResult_t)hk_group_submit_act(comm, map_and_add, a);
+  return (ncclResult_t)hk_group_submit_task(comm, map_and_add, a);
 }
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {

@@ -9,30 +9,30 @@
 #include <stdint.h>
 
 /* ncclDevResourceRequirements_t: a part of the buffer that all ranks of the LSA team have. */
-typedef struct hk_resource_wish {
-  struct hk_resource_wish *next;
+typedef struct hk_resource_request {
+  struct hk_resource_request *next;
   size_t bytes, align;
   uint32_t *handle; /* gets the offset, in units of 128 bytes; may be NULL */
   int32_t gin_signals, gin_counters;
   uint32_t *first_signal, *first_counter;
-} hk_resource_wish;
-_Static_assert(sizeof(hk_resource_wish) == 56 && offsetof(hk_resource_wish, first_signal) == 40, "NCCL's layout");
+} hk_resource_request;
+_Static_assert(sizeof(hk_resource_request) == 56 && offsetof(hk_resource_request, first_signal) == 40, "NCCL's layout");
 
 /* ncclTeamRequirements_t */
-typedef struct hk_team_wish {
-  struct hk_team_wish *next;
+typedef struct hk_team_request {
+  struct hk_team_request *next;
   ncclTeam_t team;
   bool multimem;
   ncclMultimemHandle_t *handle; /* may be NULL */
-} hk_team_wish;
-_Static_assert(sizeof(hk_team_wish) == 32 && offsetof(hk_team_wish, multimem) == 20, "NCCL's layout");
+} hk_team_request;
+_Static_assert(sizeof(hk_team_request) == 32 && offsetof(hk_team_request, multimem) == 20, "NCCL's layout");
 
 /* ncclDevCommRequirements_t since 2.29; older versions have its beginning. */
 typedef struct hk_requirements {
   size_t size;
   unsigned magic, version;
-  hk_resource_wish *resources;
-  hk_team_wish *teams;
+  hk_resource_request *resources;
+  hk_team_request *teams;
   bool lsa_multimem;
   int32_t barriers, lsa_barriers, rail_gin_barriers, ll_blocks, ll_slots;
   bool gin;
@@ -51,8 +51,8 @@ _Static_assert(offsetof(hk_requirements, lsa_multimem) == 32 && offsetof(hk_requ
 
 /* The same in 2.28, without a size and a version. */
 typedef struct hk_requirements_2_28 {
-  hk_resource_wish *resources;
-  hk_team_wish *teams;
+  hk_resource_request *resources;
+  hk_team_request *teams;
   bool lsa_multimem;
   int32_t barriers, lsa_barriers, rail_gin_barriers, ll_blocks, ll_slots;
   bool gin;

@@ -85,7 +85,7 @@ static hk_status check_network(const hk_requirements *r) {
   const bool old = r->version < 22905; /* `barriers` were the LSA team's, too */
   bool gin = r->gin || r->gin_signals || r->gin_counters || r->gin_connection || r->gin_type || r->rail_gin_barriers ||
              r->world_gin_barriers || (!old && r->barriers);
-  for (const hk_resource_wish *w = r->resources; w; w = w->next) gin = gin || w->gin_signals || w->gin_counters;
+  for (const hk_resource_request *w = r->resources; w; w = w->next) gin = gin || w->gin_signals || w->gin_counters;
   if (gin)
     return HK_FAIL(old ? HK_ERR_USAGE : HK_ERR_ARGUMENT,
                    "ncclDevCommCreate: GIN (kernels that use the network) is not there (ncclCommQueryProperties gives "
@@ -100,7 +100,7 @@ static hk_status check_network(const hk_requirements *r) {
 static hk_status check_teams(ncclComm_t c, const hk_requirements *r) {
   const ncclTeam_t lsa = hk_lsa_team(c);
   bool multimem = r->lsa_multimem;
-  for (const hk_team_wish *w = r->teams; w; w = w->next) {
+  for (const hk_team_request *w = r->teams; w; w = w->next) {
     const ncclTeam_t *t = &w->team;
     if (t->nRanks < 1 || t->rank < 0 || t->rank >= t->nRanks || t->stride < 1 ||
         (int64_t)lsa.rank - (int64_t)t->rank * t->stride < 0 ||
@@ -128,7 +128,7 @@ static hk_status check(ncclComm_t c, const hk_requirements *r) {
   if (!plausible(r->barriers) || !plausible(r->lsa_barriers) || !plausible(r->ll_blocks) || !plausible(r->ll_slots))
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: %d barriers, %d LSA barriers, %d LL blocks with %d slots",
                    r->barriers, r->lsa_barriers, r->ll_blocks, r->ll_slots);
-  for (const hk_resource_wish *w = r->resources; w; w = w->next)
+  for (const hk_resource_request *w = r->resources; w; w = w->next)
     if (w->bytes > (size_t)1 << 46 || w->align > (size_t)1 << 30 || (w->align & (w->align - 1)))
       return HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: a resource of %zu bytes, aligned to %zu", w->bytes, w->align);
   hk_status rc = check_network(r);
@@ -145,14 +145,14 @@ typedef struct creating {
   int barriers;
   bool lsa_multimem;
   size_t nresources, nteams;
-  hk_team_wish *teams;
-  hk_resource_wish resources[];
+  hk_team_request *teams;
+  hk_resource_request resources[];
 } creating;
 
 static creating *copy_of(const hk_requirements *r, const hk_device_comm_layout *layout, void *out) {
   size_t nresources = 0, nteams = 0;
-  for (const hk_resource_wish *w = r->resources; w; w = w->next) nresources++;
-  for (const hk_team_wish *w = r->teams; w; w = w->next) nteams++;
+  for (const hk_resource_request *w = r->resources; w; w = w->next) nresources++;
+  for (const hk_team_request *w = r->teams; w; w = w->next) nteams++;
   creating *a = malloc(sizeof *a + nresources * sizeof *a->resources + nteams * sizeof *a->teams);
   if (!a) return NULL;
   *a = (creating){.layout = layout,
@@ -160,10 +160,10 @@ static creating *copy_of(const hk_requirements *r, const hk_device_comm_layout *
                   .out = out,
                   .barriers = r->lsa_barriers,
                   .lsa_multimem = r->lsa_multimem,
-                  .teams = (hk_team_wish *)(void *)(a->resources + nresources)};
+                  .teams = (hk_team_request *)(void *)(a->resources + nresources)};
   if (r->version < 22905 && r->barriers > a->barriers) a->barriers = r->barriers;
-  for (const hk_resource_wish *w = r->resources; w; w = w->next) a->resources[a->nresources++] = *w;
-  for (const hk_team_wish *w = r->teams; w; w = w->next) a->teams[a->nteams++] = *w;
+  for (const hk_resource_request *w = r->resources; w; w = w->next) a->resources[a->nresources++] = *w;
+  for (const hk_team_request *w = r->teams; w; w = w->next) a->teams[a->nteams++] = *w;
   return a;
 }
 
@@ -171,7 +171,7 @@ static creating *copy_of(const hk_requirements *r, const hk_device_comm_layout *
 static size_t arrange(const creating *a, int lsa_ranks, bool assign) {
   size_t at = hk_barrier_bytes(a->barriers, lsa_ranks);
   for (size_t i = 0; i < a->nresources; i++) {
-    const hk_resource_wish *w = &a->resources[i];
+    const hk_resource_request *w = &a->resources[i];
     at = hk_round_up(at, w->align > UNIT ? w->align : UNIT);
     if (assign && w->handle) *w->handle = (uint32_t)(at / UNIT);
     at += w->bytes;
@@ -234,7 +234,7 @@ static hk_status create(ncclComm_t c, void *arg) {
   char *multimem = NULL;
   void *table = NULL;
   bool agreed = true; /* what CUDA lacks on one rank all ranks know */
-  HK_OR_RETURN(hk_act_agree(c, "ncclDevCommCreate"));
+  HK_OR_RETURN(hk_task_agree(c, "ncclDevCommCreate"));
   struct hk_device_comm *d = calloc(1, sizeof *d);
   const size_t bytes = arrange(a, c->lsa.ranks, false);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclDevCommCreate");
@@ -283,10 +283,10 @@ HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t
   HK_TRY(read_requirements(reqs, &r, &layout), refuse);
   HK_TRY(check(c, &r), refuse);
   creating *a = copy_of(&r, layout, out);
-  if (a) return (ncclResult_t)hk_group_submit_act(c, create, a);
+  if (a) return (ncclResult_t)hk_group_submit_task(c, create, a);
   rc = HK_FAIL_ERRNO("no memory for a device communicator");
 refuse:
-  return (ncclResult_t)hk_group_refuse_act(c, rc);
+  return (ncclResult_t)hk_group_refuse_task(c, rc);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }

@@ -252,14 +252,14 @@ static void excuse_to(const hk_boot_id *id, hk_hello *h, const char *cause, uint
   hk_dialing d = {.hello = h, .text = cause, .secret = id->secret, .wait = &env, .n = id->n};
   hk_ack ack;
   hk_waiter w;
-  if (hk_random(h->nonce, sizeof h->nonce) != HK_OK || hk_root_excuse(h, cause)) return;
+  if (hk_random(h->nonce, sizeof h->nonce) != HK_OK || hk_root_report_abort(h, cause)) return;
   memcpy(d.at, id->at, sizeof id->at);
   hk_wait_begin(&w, &nap);
   while (hk_boot_probe(&d, &ack, NULL, 0) != HK_PROBE_ANSWERED && hk_now_ns() < deadline_ns)
     (void)hk_wait_nap(&w, -1, NAP_NS); /* nothing else ends this wait */
 }
 
-void hk_bootstrap_excuse(const ncclUniqueId *ids, int nids, int rank, int nranks) {
+void hk_bootstrap_report_abort(const ncclUniqueId *ids, int nids, int rank, int nranks) {
   uint64_t deadline_ns = hk_now_ns() + EXCUSE_NS;
   char cause[HK_ERROR_TEXT];
   snprintf(cause, sizeof cause, "%s", hk_last_error());
@@ -345,7 +345,7 @@ out:
   free(id);
   /* A wrong argument is for the caller to correct. A root that has ended ignores the excuse. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))
-    hk_bootstrap_excuse(ids, nids, o->rank, o->nranks);
+    hk_bootstrap_report_abort(ids, nids, o->rank, o->nranks);
   if (rc != HK_OK && b) give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;

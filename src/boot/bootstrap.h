@@ -56,7 +56,7 @@ hk_status hk_bootstrap_encrypt(const char *key);
 hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o);
 /* This rank fails before hk_bootstrap_join, for the cause in the thread's error, which stays: the ranks that wait for
  * it at the roots of `ids` get the cause. Takes a second at most, without an effect if no root can be reached. */
-void hk_bootstrap_excuse(const ncclUniqueId *ids, int nids, int rank, int nranks);
+void hk_bootstrap_report_abort(const ncclUniqueId *ids, int nids, int rank, int nranks);
 /* Joins a communicator made from another one's ranks: new rank i is the parent's rank members[i]. `child`
  * distinguishes the children of one parent and is equal on all members. Works while other ranks of the parent are
  * dead. `members` must stay valid during the call. */

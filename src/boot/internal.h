@@ -104,7 +104,7 @@ struct hk_bootstrap {
   bool broken;           /* an event came: collectives cannot complete */
   hk_event first_event;
   uint64_t lost_ns; /* when the first HK_EVENT_LINK came; 0: none */
-  int32_t lost[2];  /* the pair of ranks of the lost link that takes precedence (story.h) */
+  int32_t lost[2];  /* the pair of ranks of the lost link that takes precedence (precedence.h) */
 };
 
 static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round) {

@@ -174,5 +174,5 @@ void hk_roots_accept_again(hk_listener *l);         /* accepts on their sockets 
 hk_status hk_root_join(hk_hello *h, hk_reply *reply, const hk_wait_env *wait);
 /* The rank of this HK_HELLO_FAILED cannot join: all others get the cause. False: there is no such root in this
  * process. */
-bool hk_root_excuse(const hk_hello *h, const char *cause);
+bool hk_root_report_abort(const hk_hello *h, const char *cause);
 #endif

@@ -191,7 +191,7 @@ static void fail_for_rank(hk_root *r, const hk_hello *h, hk_status status, const
   hk_root_fail(r, status, "rank %d of %d failed: %s", h->from, h->to, cause);
 }
 
-bool hk_root_excuse(const hk_hello *h, const char *cause) {
+bool hk_root_report_abort(const hk_hello *h, const char *cause) {
   hk_listener_lock();
   hk_listener *l = hk_listener_current();
   hk_root *r = l ? find_root(l, h->key) : NULL;

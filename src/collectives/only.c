@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The selection of algorithms and protocols for one call: hk_wish_only in select.h. */
+/* The selection of algorithms and protocols for one call: hk_filter_only in select.h. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h> /* strncasecmp */
@@ -70,7 +70,7 @@ static bool add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COU
   return true;
 }
 
-bool hk_wish_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
+bool hk_filter_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
   uint32_t there = 0, any = 0;
   memset(only, 0, HK_PROTO_COUNT * sizeof *only);
   for (const char *term = selection;;) {

@@ -6,7 +6,7 @@
 #include "../base/param.h"
 #include "rules.h"
 
-const char *const hk_agreement_names[HK_AGREE_COUNT] = {
+const char *const hk_consistency_names[HK_AGREE_COUNT] = {
     [HK_AGREE_ALGO] = "NCCL_ALGO",
     [HK_AGREE_PROTO] = "NCCL_PROTO",
     [HK_AGREE_CHANNELS] = "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, or minCTAs and maxCTAs of ncclConfig_t",
@@ -44,7 +44,7 @@ static int larger(int a, int b) { return a > b ? a : b; }
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 static hk_status read_channels(hk_overrides *o, int min_channels, int max_channels) {
-  hk_wish *w = &o->wish;
+  hk_filter *w = &o->wish;
   w->min_channels = larger(min_channels, (int)hk_param_int(HK_P_MIN_NCHANNELS));
   w->max_channels = smaller(max_channels, (int)hk_param_int(HK_P_MAX_NCHANNELS));
   o->agreement[HK_AGREE_CHANNELS] = hk_topo_mix(hk_topo_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
@@ -72,7 +72,7 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   const char *algo = hk_param_str(HK_P_ALGO), *proto = hk_param_str(HK_P_PROTO);
   const char *rules = hk_param_str(HK_P_TUNING_FILE);
   *o = (hk_overrides){.gdr_level = HK_PATH_PXB};
-  HK_OR_RETURN(hk_wish_parse(&o->wish, algo, proto));
+  HK_OR_RETURN(hk_filter_parse(&o->wish, algo, proto));
   HK_OR_RETURN(read_channels(o, min_channels, max_channels));
   if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules));
   o->wish.rules = o->rules;

@@ -8,7 +8,7 @@
 #include "select.h"
 
 /* Settings that must be equal on all ranks, because otherwise they could decide differently. */
-typedef enum hk_agreement {
+typedef enum hk_consistency {
   HK_AGREE_ALGO,
   HK_AGREE_PROTO,
   HK_AGREE_CHANNELS,
@@ -21,11 +21,11 @@ typedef enum hk_agreement {
   HK_AGREE_CONFIG, /* the communicator's */
   HK_AGREE_COLLNET,
   HK_AGREE_COUNT
-} hk_agreement;
-extern const char *const hk_agreement_names[HK_AGREE_COUNT]; /* the variable that must be set equally */
+} hk_consistency;
+extern const char *const hk_consistency_names[HK_AGREE_COUNT]; /* the variable that must be set equally */
 
 typedef struct hk_overrides {
-  hk_wish wish;
+  hk_filter wish;
   struct hk_rules *rules; /* that the wish points to; NULL: none */
   hk_path_rules paths;    /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
   /* NCCL_NET_GDR_LEVEL: data of a GPU and a NIC that are further apart goes through host memory */

@@ -6,23 +6,23 @@
 #include "cost.h"
 #include "rules.h"
 
-static bool barred(const hk_wish *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
+static bool barred(const hk_filter *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
 
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
   return !hk_coll_reduces(coll) || (a->fixed_order >> hk_coll_plain(coll) & 1u);
 }
 /* Is it kept out because its sums' order is not the fixed one? */
-static bool varies(const hk_wish *w, hk_coll coll, const hk_algorithm *a) {
+static bool varies(const hk_filter *w, hk_coll coll, const hk_algorithm *a) {
   return w && w->batch_invariant && !hk_select_invariant(a, coll);
 }
 static bool speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
   return (m->protocols >> p & 1u) && (!a->protocols || a->protocols >> p & 1u);
 }
-static bool protocol_barred(const hk_wish *w, hk_coll coll, hk_protocol p) {
+static bool protocol_barred(const hk_filter *w, hk_coll coll, hk_protocol p) {
   return w && (w->barred_protocols[coll] >> p & 1u);
 }
 
-static bool left_out(const hk_wish *w, int algorithm, hk_protocol p) {
+static bool left_out(const hk_filter *w, int algorithm, hk_protocol p) {
   uint32_t any = 0;
   for (int k = 0; w && k < HK_PROTO_COUNT; k++) any |= w->only[k];
   return any && !(w->only[p] >> algorithm & 1u);
@@ -33,7 +33,7 @@ static bool left_out(const hk_wish *w, int algorithm, hk_protocol p) {
 #define WORTH_EFFICIENT 0.15
 
 /* The channels worth trying: the wish's, within what the machine has. */
-static void channel_range(const hk_machine *m, const hk_wish *w, int *first, int *last) {
+static void channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
   *first = w && w->min_channels > 0 ? w->min_channels : 1;
   *last = m->max_channels > 0 ? m->max_channels : 1;
   if (*last < *first) *last = *first; /* asked for: the model sees no gain in it, the user may */
@@ -48,7 +48,7 @@ static int whole_rings(const hk_machine *m, int channels, int least) {
 }
 
 /* The best number of channels for an algorithm and protocol. */
-static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
+static void price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
                   hk_protocol p, hk_decision *out) {
   int first, last;
   const double worth = w && w->efficient ? WORTH_EFFICIENT : WORTH;
@@ -69,7 +69,7 @@ static void price(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t by
   }
 }
 
-static bool cheapest(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, hk_decision *best) {
+static bool cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best) {
   bool found = false;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
@@ -88,12 +88,12 @@ static bool cheapest(const hk_machine *m, const hk_wish *w, hk_coll coll, size_t
 }
 
 /* The first rule that fits and can be followed. */
-static bool by_rule(const hk_machine *m, const hk_wish *wish, const hk_rules *rules, hk_coll coll, size_t bytes,
+static bool by_rule(const hk_machine *m, const hk_filter *wish, const hk_rules *rules, hk_coll coll, size_t bytes,
                     hk_decision *out) {
   for (int i = 0; rules && i < rules->n; i++) {
     const hk_rule *r = &rules->at[i];
     if (!hk_rule_fits(r, m, coll, bytes)) continue;
-    hk_wish w = *wish;
+    hk_filter w = *wish;
     if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
     if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
     if (r->channels) w.min_channels = w.max_channels = r->channels;
@@ -103,7 +103,7 @@ static bool by_rule(const hk_machine *m, const hk_wish *wish, const hk_rules *ru
   return false;
 }
 
-void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out) {
+void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, hk_decision *out) {
   if (wish && by_rule(m, wish, wish->rules, coll, bytes, out)) {
     out->ruled = true;
     out->note = "as the tuning file says";
@@ -114,7 +114,7 @@ void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t by
     return;
   }
   if (cheapest(m, wish, coll, bytes, out)) return;
-  hk_wish rest = *wish; /* without a wish something is always found */
+  hk_filter rest = *wish; /* without a wish something is always found */
   memset(rest.only, 0, sizeof rest.only);
   if (cheapest(m, &rest, coll, bytes, out)) {
     out->note = "what the call selects cannot be used here: choosing from all";
@@ -138,7 +138,7 @@ void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t by
           : "none of the allowed algorithms can do this collective here: choosing from all";
 }
 
-bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
+bool hk_select_one(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
                    hk_protocol p, hk_decision *out) {
   int i = 0;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
@@ -165,7 +165,7 @@ static const char *const protocol_needs[HK_PROTO_COUNT] = {
     [HK_PROTO_LL] = "is for GPUs: on the host a slot's number travels with its payload already",
     [HK_PROTO_LL128] = "needs links that keep stores of 128 bytes whole (NVLink)"};
 
-int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes,
+int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes,
                   hk_alternative out[HK_ALTERNATIVES]) {
   int n = 0;
   for (int i = 0; hk_algorithms[i]; i++) {

@@ -15,7 +15,7 @@ enum { HK_ALGORITHM_LIMIT = 32, HK_ALTERNATIVES = HK_ALGORITHM_LIMIT * HK_PROTO_
 struct hk_rules; /* rules.h: a tuning file */
 
 /* The user's restrictions.  All zero: none. */
-typedef struct hk_wish {
+typedef struct hk_filter {
   uint32_t barred[HK_COLL_COUNT];          /* bit i: not the i-th algorithm of the registry */
   uint8_t barred_protocols[HK_COLL_COUNT]; /* bit p: not protocol p */
   uint32_t only[HK_PROTO_COUNT];           /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
@@ -26,14 +26,14 @@ typedef struct hk_wish {
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It comes before all other
    * wishes. */
   bool batch_invariant;
-} hk_wish;
+} hk_filter;
 /* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
  * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
-hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto);
-/* Parses ncclCollConfig_t's algSelection to hk_wish.only: algorithm and protocol as "RING_LL", in any case, or the
+hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto);
+/* Parses ncclCollConfig_t's algSelection to hk_filter.only: algorithm and protocol as "RING_LL", in any case, or the
  * beginning of such names; `,` or, `+` and, `^` not.  NCCL's names come before this library's own. False, with the
  * reason in `why`, if a word is unknown or nothing is left. */
-bool hk_wish_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
+bool hk_filter_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
 
 typedef struct hk_decision {
   const struct hk_algorithm *algorithm;
@@ -47,10 +47,10 @@ typedef struct hk_decision {
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
 /* Makes a decision. `wish` may be NULL; if it leaves nothing, it is dropped, and the note says so. */
-void hk_select(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, hk_decision *out);
+void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Prices one algorithm and protocol. Returns false if it cannot run or is excluded. */
-bool hk_select_one(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes, const struct hk_algorithm *a,
+bool hk_select_one(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, const struct hk_algorithm *a,
                    hk_protocol p, hk_decision *out);
 
 typedef struct hk_alternative {
@@ -59,6 +59,6 @@ typedef struct hk_alternative {
 } hk_alternative;
 /* Fills `out` with all alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
  * each barred protocol of an algorithm that can run). Returns their number. */
-int hk_select_all(const hk_machine *m, const hk_wish *wish, hk_coll coll, size_t bytes,
+int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes,
                   hk_alternative out[HK_ALTERNATIVES]);
 #endif

@@ -126,7 +126,7 @@ void hk_children_refuse(const hk_init *how) {
   hk_event over = {0};
   char cause[HK_ERROR_TEXT], text[1400];
   if (!how->parent) {
-    if (how->nranks > 1) hk_comm_excuse(how); /* 0: it is not known which rank this is */
+    if (how->nranks > 1) hk_comm_report_abort(how); /* 0: it is not known which rank this is */
     return;
   }
   snprintf(cause, sizeof cause, "%s", hk_last_error());

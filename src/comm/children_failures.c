@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../boot/bootstrap.h"
-#include "../failure/story.h"
+#include "../failure/precedence.h"
 #include "children_internal.h"
 
 enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
@@ -46,7 +46,7 @@ void hk_children_free_failures(ncclComm_t parent) {
   }
 }
 
-/* Then that is the story. */
+/* Then that is the cause. */
 static bool parent_is_over(const hk_children_watch *w) {
   return atomic_load(&w->how->parent->health.closing) == HK_CLOSING_ABORT || hk_children_parent_failed(w->how->parent);
 }
@@ -149,9 +149,9 @@ static bool aborted_since(const hk_children_watch *w) {
   char words[HK_EVENT_TEXT];
   bool own;
   if (atomic_load(&parent->health.closing) == HK_CLOSING_ABORT || !find_failure(w, &own, words)) return false;
-  (void)hk_comm_settle(parent, NULL);
+  (void)hk_failure_resolve(parent, NULL);
   pthread_mutex_lock(&parent->health.lock);
-  bool aborted = parent->health.settle_ns && parent->health.story.kind == HK_EVENT_ABORT;
+  bool aborted = parent->health.settle_ns && parent->health.cause.kind == HK_EVENT_ABORT;
   pthread_mutex_unlock(&parent->health.lock);
   return aborted;
 }
@@ -160,7 +160,7 @@ static bool aborted_since(const hk_children_watch *w) {
 static void cause_of(ncclComm_t c, char *text, size_t bytes) {
   pthread_mutex_lock(&c->health.lock);
   if (c->health.settle_ns)
-    hk_story_text(&c->health.story, c->rank, text, bytes);
+    hk_failure_text(&c->health.cause, c->rank, text, bytes);
   else
     snprintf(text, bytes, "%s", hk_last_error());
   pthread_mutex_unlock(&c->health.lock);

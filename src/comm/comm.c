@@ -20,11 +20,11 @@ static struct {
 HK_FORK_GUARD(quarantine.lock);
 
 static void free_parts(ncclComm_t c) {
-  free(c->order.own_board);
+  free(c->order.own_page);
   free(c->wiring);
   free(c->plans);
   free(c->selection);
-  c->order.own_board = c->order.board = NULL;
+  c->order.own_page = c->order.page = NULL;
   c->wiring = NULL;
   c->plans = NULL;
   c->selection = NULL;
@@ -136,8 +136,9 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
     if (atomic_load(&c->health.finalized)) return check_stage(c, who);
     hk_waiter w;
     hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
-    while (hk_comm_verdict(c) == HK_OK) (void)hk_wait_pause(&w); /* at most a second; then all ranks report the same */
-    return HK_FAIL(hk_comm_verdict(c),
+    while (hk_failure_settled(c) == HK_OK)
+      (void)hk_wait_pause(&w); /* at most a second; then all ranks report the same */
+    return HK_FAIL(hk_failure_settled(c),
                    "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
                    c->nranks, c->health.text);
   }

@@ -18,7 +18,7 @@ typedef struct hk_group {
   hk_call *calls;
   size_t ncalls, room;
   hk_jobs jobs;
-  hk_act *acts;
+  hk_task *tasks;
   hk_profiler *profiler; /* of the first call whose communicator has a profiler */
   void *event;           /* the group's, for that profiler */
   bool watched;          /* it is dropped at the end of its thread */
@@ -92,8 +92,8 @@ hk_status hk_group_refuse(ncclComm_t c, const char *who) {
       who, c->rank, c->nranks));
 }
 
-hk_status hk_group_unborn(const hk_init *how, hk_status rc) {
-  hk_jobs_unborn(&group.jobs, how);
+hk_status hk_group_report_unstarted(const hk_init *how, hk_status rc) {
+  hk_jobs_report_unstarted(&group.jobs, how);
   return hk_group_remember(rc);
 }
 
@@ -131,7 +131,7 @@ static void drop_group(void *arg) {
   if (group.depth > 0)
     HK_WARN("a thread ended between ncclGroupStart and ncclGroupEnd: its %zu operations and %zu inits are dropped",
             calls, jobs);
-  hk_acts_drop(&group.acts);
+  hk_tasks_drop(&group.tasks);
   free(group.calls);
   group = (hk_group){0};
 }
@@ -148,7 +148,7 @@ static void watch_thread(void) {
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle) {
   hk_job *j = hk_job_new(c, how, handle);
   if (!j) {
-    hk_status rc = hk_group_unborn(how, HK_FAIL_ERRNO("no memory for an init"));
+    hk_status rc = hk_group_report_unstarted(how, HK_FAIL_ERRNO("no memory for an init"));
     free(how->ids);
     free(how->exclude);
     hk_comm_release(c);
@@ -159,14 +159,14 @@ hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *han
   return HK_OK;
 }
 
-hk_status hk_group_submit_act(ncclComm_t c, hk_act_run *run, void *arg) {
+hk_status hk_group_submit_task(ncclComm_t c, hk_task_run *run, void *arg) {
   HK_UNCANCELLED;
-  return group.depth > 0 ? hk_group_remember(hk_acts_add(&group.acts, c, run, arg)) : hk_act_now(c, run, arg);
+  return group.depth > 0 ? hk_group_remember(hk_tasks_add(&group.tasks, c, run, arg)) : hk_task_now(c, run, arg);
 }
 
-hk_status hk_group_refuse_act(ncclComm_t c, hk_status rc) {
+hk_status hk_group_refuse_task(ncclComm_t c, hk_status rc) {
   (void)hk_group_remember(rc);
-  if (group.depth == 0 || hk_acts_add(&group.acts, c, NULL, NULL) != HK_OK) hk_act_refuse(c);
+  if (group.depth == 0 || hk_tasks_add(&group.tasks, c, NULL, NULL) != HK_OK) hk_task_refuse(c);
   return rc;
 }
 
@@ -311,12 +311,12 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   g->ncalls = g->room = 0;
   if (rc != HK_OK) {
     hk_jobs_refuse(&g->jobs); /* if one call of a group is wrong, none begins */
-    hk_acts_refuse(g->acts);
+    hk_tasks_refuse(g->tasks);
     hk_calls_fail(calls, n, rc);
   } else if (g->jobs.first)
     rc = hk_jobs_run(&g->jobs);
-  if (rc == HK_OK && g->acts) rc = hk_acts_run(g->acts);
-  hk_acts_drop(&g->acts);
+  if (rc == HK_OK && g->tasks) rc = hk_tasks_run(g->tasks);
+  hk_tasks_drop(&g->tasks);
   if (us) *us = 0;
   if (rc == HK_OK && n) rc = run_calls(calls, n, us);
   over(g, calls, n, room);
@@ -350,7 +350,7 @@ hk_status hk_group_end(void) {
   __asm__("" : "+r"(g)); /* as in submit */
   if (g->depth == 0) return not_open("ncclGroupEnd");
   if (--g->depth > 0) return HK_OK;
-  bool special = g->error != HK_OK || g->jobs.first || g->acts || g->profiler || g->ncalls == 0;
+  bool special = g->error != HK_OK || g->jobs.first || g->tasks || g->profiler || g->ncalls == 0;
   return __builtin_expect(special, 0) ? end(g, NULL) : end_calls(g);
 }
 

@@ -7,7 +7,7 @@
 #include "../base/service.h"
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
-#include "../failure/story.h"
+#include "../failure/precedence.h"
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
@@ -35,12 +35,12 @@ static void on_event(void *arg, const hk_event *e) {
   }
   if (e->kind == HK_EVENT_REVOKE && !revoked_by(c, e->rank)) return;
   if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
-  hk_story_text(e, c->rank, text, sizeof text);
+  hk_failure_text(e, c->rank, text, sizeof text);
   if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of something that is reported, too */
     HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
   else
     HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
-  hk_comm_hear(c, e);
+  hk_failure_record(c, e);
 }
 
 /* As in revoked_by: one of the two threads sees what the other has set. */
@@ -67,7 +67,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     c->service = hk_service_share(c->lender->service);
   else
     rc = hk_service_new(&c->service, "hocket-service");
-  if (rc != HK_OK && !how->parent) hk_comm_excuse(how);
+  if (rc != HK_OK && !how->parent) hk_comm_report_abort(how);
   HK_TRY(rc, out);
   o.service = c->service;
   if (how->parent && how->grows)
@@ -79,7 +79,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   if (c->rank == 0 && hk_log_version_due())
     HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version %d.%d.%d+hocket%d.%d.%d", NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH,
               HOCKET_MAJOR, HOCKET_MINOR, HOCKET_PATCH);
-  HK_TRY(hk_comm_meet(c, how->parent && !how->grows), out);
+  HK_TRY(hk_comm_exchange(c, how->parent && !how->grows), out);
   hk_param_report_names(false); /* if rank 0 is a thread of this process, it has logged them by now */
   HK_INFO(HK_SUB_INIT,
           "comm %p rank %d nranks %d cudaDev %d commId 0x%llx%s%s - Init COMPLETE in %.1f ms (bootstrap %.1f ms)",
@@ -93,16 +93,16 @@ out:
   if (explained) { /* all members report it in these words, whichever of them saw it first */
     hk_event e = {.kind = HK_EVENT_ERROR, .rank = c->rank, .from = c->rank, .code = (int32_t)rc};
     snprintf(e.text, sizeof e.text, "%s", hk_last_error());
-    hk_comm_hear(c, &e);
+    hk_failure_record(c, &e);
   }
   if (rc != HK_OK && c->bootstrap && atomic_load(&c->health.closing) == HK_CLOSING_ABORT)
     hk_bootstrap_announce(c->bootstrap, &(hk_event){.kind = HK_EVENT_ABORT, .rank = c->rank});
   else if (rc != HK_OK && c->bootstrap)
     rc = hk_comm_failed(c, rc); /* the others wait for this rank */
   else if (rc != HK_OK && !explained && how->parent && hk_children_parent_failed(how->parent))
-    rc = hk_comm_settle(how->parent, NULL); /* that failure ended the exchange */
+    rc = hk_failure_resolve(how->parent, NULL); /* that failure ended the exchange */
   else if (rc != HK_OK && !explained && atomic_load(&c->health.failure))
-    rc = hk_comm_settle(c, NULL); /* another rank's failure: its event has the text */
+    rc = hk_failure_resolve(c, NULL); /* another rank's failure: its event has the text */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
   if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) revoked_in_init(c);

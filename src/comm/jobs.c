@@ -103,7 +103,7 @@ static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
   free_how(&j->how); /* of one that did not run */
   if (rc != HK_OK && j->started) {
-    (void)hk_comm_verdict(j->comm);       /* writes the text */
+    (void)hk_failure_settled(j->comm);    /* writes the text */
     hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
   }
   if (rc != HK_OK || j->comm->nranks == 0) {
@@ -260,7 +260,7 @@ void hk_jobs_refuse(hk_jobs *list) {
   }
 }
 
-void hk_jobs_unborn(hk_jobs *list, const hk_init *given) {
+void hk_jobs_report_unstarted(hk_jobs *list, const hk_init *given) {
   hk_init how = *given;
   if (how.parent) hk_jobs_refuse(list);
   hk_children_enter(&how);

@@ -23,7 +23,7 @@ hk_status hk_jobs_run(hk_jobs *list);
 void hk_jobs_refuse(hk_jobs *list);
 /* An init that comes after them cannot begin: its other ranks get the thread's error. A child ends the group here,
  * because the numbers of children follow the order of the calls. */
-void hk_jobs_unborn(hk_jobs *list, const hk_init *given);
+void hk_jobs_report_unstarted(hk_jobs *list, const hk_init *given);
 /* The number of those that make the communicator, or a child of it. */
 int hk_jobs_of(const hk_jobs *list, ncclComm_t c);
 /* Frees these, and returns how many there were. *freed is set if `c` itself was freed. */

@@ -20,12 +20,12 @@ hk_status hk_comm_join(ncclComm_t c, const hk_init *given, const hk_bootstrap_op
   return rc == HK_OK ? hk_bootstrap_join(&c->bootstrap, how.ids, how.nids, o) : rc;
 }
 
-void hk_comm_excuse(const hk_init *given) {
+void hk_comm_report_abort(const hk_init *given) {
   ncclUniqueId env;
   hk_init how = *given;
   char cause[HK_ERROR_TEXT];
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   hk_status rc = join_choose_ids(&how, &env);
   hk_error_adopt(cause);
-  if (rc == HK_OK) hk_bootstrap_excuse(how.ids, how.nids, how.rank, how.nranks);
+  if (rc == HK_OK) hk_bootstrap_report_abort(how.ids, how.nids, how.rank, how.nranks);
 }

@@ -9,7 +9,7 @@ static hk_status change(ncclComm_t c, bool suspend) {
   hk_status rc = HK_OK;
   const hk_backend *b = c->backend;
   const char *who = suspend ? "ncclCommSuspend" : "ncclCommResume";
-  HK_OR_RETURN(hk_act_agree(c, who));
+  HK_OR_RETURN(hk_task_agree(c, who));
   /* All ranks are in the call: none of them uses another one's memory any more, or before it is there. */
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
   if (suspend && b->drain) b->drain(c);
@@ -24,7 +24,7 @@ out:
 static hk_status suspend(ncclComm_t c, void *arg) { return (void)arg, change(c, true); }
 static hk_status resume(ncclComm_t c, void *arg) { return (void)arg, change(c, false); }
 
-static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_run *run) {
+static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_task_run *run) {
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(c, who), out);
   if (atomic_load(&c->health.suspended) != suspended) {
@@ -32,7 +32,7 @@ static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_act_ru
                  suspended ? "active" : "suspended");
     goto out; /* all ranks have the same state: no rank waits in this call */
   }
-  return hk_group_submit_act(c, run, NULL);
+  return hk_group_submit_task(c, run, NULL);
 out:
   return hk_group_remember(rc);
 }

@@ -20,7 +20,7 @@ typedef struct hk_blocks {
 enum { HK_CALL_PROTOCOLS = 3, HK_CALL_CTAS = 64 };
 /* What ncclCollConfig_t asks for in one call; all 0: nothing.  It is compared as bytes, so it has no gaps. */
 typedef struct hk_call_options {
-  uint32_t only[HK_CALL_PROTOCOLS]; /* hk_wish.only */
+  uint32_t only[HK_CALL_PROTOCOLS]; /* hk_filter.only */
   uint8_t min_ctas, max_ctas, nvls_ctas;
   uint8_t cluster; /* plus 1 */
   uint8_t policy;  /* NCCL_CTA_POLICY_ bits, plus 1 */
@@ -61,14 +61,14 @@ typedef struct hk_call {
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream);
 /* What a call asks for beside its arguments. */
-typedef struct hk_call_wish {
+typedef struct hk_call_request {
   hk_call_options options;
   bool must;      /* HK_ERR_ARGUMENT if nothing of options.only can run */
   uint64_t tag;   /* as in hk_call */
   void *launched; /* the same */
-} hk_call_wish;
+} hk_call_request;
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
-                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_wish *w);
+                            int root, ncclComm_t c, cudaStream_t stream, const hk_call_request *w);
 static inline bool hk_call_is_rma(const hk_call *c) { return c->p2p == HK_P2P_PUT || c->p2p == HK_P2P_WAIT; }
 /* The same for an uneven collective: the user's arrays have a count for each block of a buffer, and
  * where it begins (NULL: after the one before), in elements. If the other buffer has one block, its arrays are NULL: it

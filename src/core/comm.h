@@ -64,11 +64,11 @@ typedef struct hk_health {
   _Atomic(int) revoker; /* the rank that revoked it, if it was another one */
   _Atomic(bool) finalized;
   _Atomic(bool) suspended; /* ncclCommSuspend: no operation until ncclCommResume */
-  pthread_mutex_t lock;    /* protects the story, and what is needed to report failures */
+  pthread_mutex_t lock;    /* protects the cause, and what is needed to report failures */
   uint32_t *stop_kernels;  /* set to 1 with a failure, which ends the communicator's kernels; NULL: it has none */
-  /* The event that the communicator ends with (story.h): the strongest one so far, until it is settled. `failure` may
-   * change until then. */
-  hk_event story;
+  /* The event that the communicator ends with (precedence.h): the strongest one so far, until it is settled. `failure`
+   * may change until then. */
+  hk_event cause;
   uint64_t settle_ns;             /* when it is settled; 0: no event yet */
   _Atomic(bool) settled;          /* `failure` and `text` do not change any more */
   char text[HK_ERROR_TEXT - 256]; /* the error message of the failure, once settled */
@@ -89,18 +89,19 @@ typedef struct hk_comm_order {
   struct hk_child_failure *failures; /* the same: the errors that children failed with */
   pthread_mutex_t announcing;        /* others drop a notice with a lower number than the one before */
   uint32_t announced;
-  uint64_t acts;                 /* number of acts begun (acts.h); all ranks have the same */
+  uint64_t tasks;                /* number of tasks begun (tasks.h); all ranks have the same */
   const void *looked_at[2];      /* the last buffers received into and sent from: known to be host memory */
   const struct hk_call *current; /* for reports; NULL between operations */
   const struct hk_exec *exec;
-  struct hk_board *board; /* in which other ranks see what this one does: in shared memory, or `own_board` */
-  struct hk_board *own_board;
-  struct hk_claims *claims; /* of the ranks of this host; NULL: none */
-  hk_inquiry *inquiry;      /* the question about awaited peers that is under way; NULL: none */
-  uint64_t direct;          /* groups that ran without members (run.c): for tests */
-  uint64_t asked_in;        /* the last operation in which a question was asked */
-  uint64_t reported_ns;     /* length of the present wait at the watchdog's last report */
-  uint64_t left_seen_ns;    /* when a wait for a rank that has left was last seen */
+  struct hk_status_page
+      *page; /* where other ranks of the host see what this one does: in shared memory, or `own_page` */
+  struct hk_status_page *own_page;
+  struct hk_call_checks *call_checks; /* of the ranks of this host; NULL: none */
+  hk_inquiry *inquiry;                /* the question about awaited peers that is under way; NULL: none */
+  uint64_t direct;                    /* groups that ran without members (run.c): for tests */
+  uint64_t asked_in;                  /* the last operation in which a question was asked */
+  uint64_t reported_ns;               /* length of the present wait at the watchdog's last report */
+  uint64_t left_seen_ns;              /* when a wait for a rank that has left was last seen */
 } hk_comm_order;
 
 enum { HK_REDOP_LIMIT = 64 };
@@ -168,18 +169,18 @@ static inline bool hk_lacks(hk_status rc) { return rc == HK_ERR_SYSTEM || rc == 
 bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text);
 /* Ends the communicator for an event that other ranks may report better: waits end at once, the event to report is
  * settled a little later. From any thread; never blocks. */
-void hk_comm_hear(ncclComm_t c, const hk_event *e);
+void hk_failure_record(ncclComm_t c, const hk_event *e);
 /* The same for an event of this rank, which is also sent to the other ranks. `text` may be as long as an event's. */
-void hk_comm_blame(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text);
+void hk_failure_raise(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text);
 /* The settled failure; HK_OK if there is none, or if it is not settled. */
-hk_status hk_comm_verdict(ncclComm_t c);
+hk_status hk_failure_settled(ncclComm_t c);
 /* True if this rank has failed or knows of a failure, or if another rank of this host does whose event is under way. */
 static inline bool hk_comm_failing(ncclComm_t c) {
   return atomic_load(&c->health.failure) || (c->wait.shared_failure && atomic_load(c->wait.shared_failure));
 }
 /* Call it after a wait ended with a failure: waits until the failure is settled, and fails with it. `where` (may be
  * NULL): the API call. */
-hk_status hk_comm_settle(ncclComm_t c, const char *where);
+hk_status hk_failure_resolve(ncclComm_t c, const char *where);
 /* Handles the failure `rc` of an operation: unless the communicator has failed already, this rank sends the thread's
  * error to all ranks as its own failure (HK_ERR_REMOTE: as trouble with others). Returns the code that the caller
  * returns; HK_OK for HK_OK. */
@@ -203,7 +204,7 @@ hk_status hk_wire_progress(ncclComm_t c, bool *moved);
 int hk_wire_broken(ncclComm_t c);                           /* the lowest rank to which a link has failed, or -1 */
 bool hk_wire_near(ncclComm_t c, int peer);                  /* on this rank's host */
 int hk_wire_host_ranks(const struct ncclComm *c, int rank); /* how many ranks are on the host of `rank` */
-bool hk_wire_pumped(ncclComm_t c, int peer);                /* its slots move over a network */
+bool hk_wire_proxied(ncclComm_t c, int peer);               /* its slots move over a network */
 bool hk_wire_multicasts(ncclComm_t c);                      /* a rank can write to all others at once */
 /* One pause of a wait. It sleeps if only the network can end the wait and has been silent for a while. */
 hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w);
@@ -215,12 +216,12 @@ void hk_wire_withdraw(ncclComm_t c);
 /* How the network that reaches `peer` writes into its memory (transport/remote.h), and what goes first to each
  * function. NULL: it does not. From any thread. */
 const struct hk_remote *hk_wire_remote(ncclComm_t c, int peer, void **ctx);
-/* before the end: warns of messages that no call received; unread.c */
-void hk_wire_report_unread(ncclComm_t c);
+/* before the end: warns of messages that no call received; undelivered.c */
+void hk_wire_report_undelivered(ncclComm_t c);
 void hk_wire_free(ncclComm_t c);
 /* Services of transports for ranks of this host, apart from links (transport.h), by the first transport that has
- * them. NULL: the rank has no board here. */
-struct hk_board *hk_wire_board(ncclComm_t c, int rank);
+ * them. NULL: the rank has no status page here. */
+struct hk_status_page *hk_wire_status_page(ncclComm_t c, int rank);
 /* Passes files and questions between processes; NULL: there is none. */
 struct hk_transport_state *hk_wire_files(ncclComm_t c);
 const char *hk_wire_no_files(ncclComm_t c);
@@ -249,9 +250,9 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
 /* join.c: makes c->bootstrap, without a parent. */
 hk_status hk_comm_join(ncclComm_t c, const hk_init *how, const struct hk_bootstrap_options *o);
 /* A communicator without a parent: the other ranks get the thread's error as the cause why this rank does not join. */
-void hk_comm_excuse(const hk_init *how);
-/* meet.c: exchanges facts with all ranks, and sets up what depends on them. */
-hk_status hk_comm_meet(ncclComm_t c, bool child);
+void hk_comm_report_abort(const hk_init *how);
+/* exchange.c: exchanges facts with all ranks, and sets up what depends on them. */
+hk_status hk_comm_exchange(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */
 void hk_comm_destroy(ncclComm_t c);
 
@@ -260,7 +261,7 @@ void hk_registrations_free(ncclComm_t c);
 void hk_device_comms_free(ncclComm_t c);
 
 /* watch.c; the rest of it is in watch.h */
-hk_status hk_watch_new(ncclComm_t c); /* c->order.board */
+hk_status hk_watch_new(ncclComm_t c); /* c->order.page */
 /* The hk_wait_env.check of this communicator's waits. */
 hk_status hk_watch(void *comm, uint64_t waited_ns);
 /* Before the communicator's parts go: other ranks see that it ends, and no question is under way after it. */

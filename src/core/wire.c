@@ -34,7 +34,7 @@ static void serve(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, in
 
 static void announce(void *arg, hk_status rc, const char *text) {
   ncclComm_t c = arg;
-  hk_comm_blame(c, HK_EVENT_ERROR, c->rank, rc, text);
+  hk_failure_raise(c, HK_EVENT_ERROR, c->rank, rc, text);
 }
 
 hk_status hk_wire_new(ncclComm_t c) {
@@ -111,12 +111,12 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
 /* Uses what the transport of this host's ranks offers apart from links. */
 static void use_shared_words(ncclComm_t c) {
   hk_transport_state **s = c->wiring->states;
-  struct hk_board *board = hk_wire_board(c, c->rank);
-  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.claims; t++)
-    if (hk_transports[t]->claims) c->order.claims = hk_transports[t]->claims(s[t]);
-  if (!board) return;
+  struct hk_status_page *page = hk_wire_status_page(c, c->rank);
+  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.call_checks; t++)
+    if (hk_transports[t]->call_checks) c->order.call_checks = hk_transports[t]->call_checks(s[t]);
+  if (!page) return;
   pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading it */
-  c->order.board = board;
+  c->order.page = page;
   pthread_mutex_unlock(&c->health.lock);
 }
 
@@ -170,11 +170,12 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
 
 /* ---- services of transports apart from links ---- */
 
-struct hk_board *hk_wire_board(ncclComm_t c, int rank) {
-  struct hk_board *board = NULL;
-  for (int t = 0; t < HK_TRANSPORT_COUNT && !board; t++)
-    if (hk_transports[t]->board && c->wiring->states[t]) board = hk_transports[t]->board(c->wiring->states[t], rank);
-  return board;
+struct hk_status_page *hk_wire_status_page(ncclComm_t c, int rank) {
+  struct hk_status_page *page = NULL;
+  for (int t = 0; t < HK_TRANSPORT_COUNT && !page; t++)
+    if (hk_transports[t]->status_page && c->wiring->states[t])
+      page = hk_transports[t]->status_page(c->wiring->states[t], rank);
+  return page;
 }
 
 hk_transport_state *hk_wire_files(ncclComm_t c) {
@@ -235,8 +236,8 @@ hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out) {
     l->link.kind = key.kind;
     l->link.owner = s;
     HK_TRY(s->transport->open(s, &key, &l->link), undo);
-    if (l->link.pumped) w->any_pump = true;
-    if (l->link.pumped && !sums) w->pumps[t] = true;
+    if (l->link.proxied) w->any_pump = true;
+    if (l->link.proxied && !sums) w->pumps[t] = true;
     *at = l;
   }
   *out = *at;
@@ -267,7 +268,7 @@ int hk_wire_host_ranks(const struct ncclComm *c, int rank) {
 
 hk_transport_state *hk_wire_state(ncclComm_t c, int peer) { return c->wiring->states[c->wiring->via[peer]]; }
 
-bool hk_wire_pumped(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
+bool hk_wire_proxied(ncclComm_t c, int peer) { return hk_transports[c->wiring->via[peer]]->progress != NULL; }
 
 hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk) {
   enum { EACH = HK_CHANNEL_COUNT * HK_LINK_KINDS };
@@ -330,8 +331,8 @@ void hk_wire_free(ncclComm_t c) {
   }
   for (int r = 0; w->links && r < c->nranks; r++) free(w->links[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
-  c->wait.shared_failure = NULL;       /* it is in the transport's memory, as the board is */
-  c->order.board = c->order.own_board;
+  c->wait.shared_failure = NULL;       /* it is in the transport's memory, as the status page is */
+  c->order.page = c->order.own_page;
   pthread_mutex_unlock(&c->health.lock);
   if (w->collnet) w->collnet->transport->detach(w->collnet);
   for (int t = HK_TRANSPORT_COUNT - 1; t >= 0; t--)

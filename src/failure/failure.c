@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The failure of a communicator: what ends it, and the text that all ranks give (comm.h, story.h). */
+/* The failure of a communicator: what ends it, and the text that all ranks give (comm.h, precedence.h). */
 #include <stdio.h>
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../core/comm.h"
-#include "story.h"
+#include "precedence.h"
 
 /* Time for the event of a failure that another rank of this host has seen. */
 static const uint64_t failure_news_ns = 1000000000u;
@@ -31,32 +31,33 @@ bool hk_comm_fail(ncclComm_t c, hk_status code, const char *text) {
   return first;
 }
 
-void hk_comm_hear(ncclComm_t c, const hk_event *e) {
+void hk_failure_record(ncclComm_t c, const hk_event *e) {
   hk_health *h = &c->health;
   bool own = e->kind == HK_EVENT_ERROR && e->rank == c->rank;
-  uint64_t at = hk_now_ns() + (own ? 0 : hk_story_grace_ns(e)); /* no event is stronger than this rank's own failure */
+  uint64_t at = hk_now_ns() +
+                (own ? 0 : hk_failure_grace_ns(e)); /* no event is stronger than this rank's own failure */
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled)) {
-    if (!h->settle_ns || own || hk_story_wins(e, &h->story)) h->story = *e;
+    if (!h->settle_ns || own || hk_failure_precedes(e, &h->cause)) h->cause = *e;
     if (!h->settle_ns || at < h->settle_ns) h->settle_ns = at;
-    failure_stop_waits(c, hk_story_code(&h->story, c->rank));
+    failure_stop_waits(c, hk_failure_code(&h->cause, c->rank));
   }
   pthread_mutex_unlock(&h->lock);
 }
 
-void hk_comm_blame(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text) {
+void hk_failure_raise(ncclComm_t c, hk_event_kind kind, int rank, hk_status code, const char *text) {
   hk_event e = {.kind = kind, .rank = rank, .from = c->rank, .code = (int32_t)code};
   snprintf(e.text, sizeof e.text, "%s", text);
-  hk_comm_hear(c, &e);
+  hk_failure_record(c, &e);
   if (c->bootstrap) hk_bootstrap_announce(c->bootstrap, &e);
 }
 
-hk_status hk_comm_verdict(ncclComm_t c) {
+hk_status hk_failure_settled(ncclComm_t c) {
   hk_health *h = &c->health;
   if (atomic_load(&h->failure) == 0) return HK_OK;
   pthread_mutex_lock(&h->lock);
   if (!atomic_load(&h->settled) && h->settle_ns && hk_now_ns() >= h->settle_ns) {
-    hk_story_text(&h->story, c->rank, h->text, sizeof h->text);
+    hk_failure_text(&h->cause, c->rank, h->text, sizeof h->text);
     atomic_store(&h->settled, true);
   }
   bool settled = atomic_load(&h->settled);
@@ -64,17 +65,17 @@ hk_status hk_comm_verdict(ncclComm_t c) {
   return settled ? (hk_status)atomic_load(&h->failure) : HK_OK;
 }
 
-hk_status hk_comm_settle(ncclComm_t c, const char *where) {
+hk_status hk_failure_resolve(ncclComm_t c, const char *where) {
   hk_status rc;
   hk_wait_env patience = {.spins = 0};
   hk_waiter w;
   uint64_t until = hk_now_ns() + failure_news_ns;
   hk_wait_begin(&w, &patience);
-  while ((rc = hk_comm_verdict(c)) == HK_OK) {
+  while ((rc = hk_failure_settled(c)) == HK_OK) {
     /* Another rank of this host set the shared word; the event that it saw is on the way to our service thread. */
     if (atomic_load(&c->health.failure) == 0 && hk_now_ns() >= until)
-      hk_comm_blame(c, HK_EVENT_SUSPECT, c->rank, HK_ERR_REMOTE,
-                    "a rank of this host reported a failure in shared memory, but what it was did not arrive");
+      hk_failure_raise(c, HK_EVENT_SUSPECT, c->rank, HK_ERR_REMOTE,
+                       "a rank of this host reported a failure in shared memory, but what it was did not arrive");
     (void)hk_wait_pause(&w);
   }
   return HK_FAIL(rc, "rank %d of %d%s%s: %s", c->rank, c->nranks, where ? ", in " : "", where ? where : "",
@@ -85,12 +86,12 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   if (rc == HK_OK) return rc;
   /* else `rc` may be another rank's failure, and the thread's error may be a different one */
   if (!hk_comm_failing(c)) {
-    char text[sizeof c->health.story.text];
+    char text[sizeof c->health.cause.text];
     snprintf(text, sizeof text, "%s", hk_last_error());
-    hk_comm_blame(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);
-    if (rc != HK_ERR_REMOTE) return hk_comm_verdict(c); /* the thread's error already has the right text */
+    hk_failure_raise(c, rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, c->rank, rc, text);
+    if (rc != HK_ERR_REMOTE) return hk_failure_settled(c); /* the thread's error already has the right text */
   }
-  return hk_comm_settle(c, NULL);
+  return hk_failure_resolve(c, NULL);
 }
 
 /* Once for calls of one communicator that follow one another. */

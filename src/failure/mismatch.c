@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../core/call.h"
 #include "../kernels/exec.h"
-#include "../transport/board.h"
+#include "../transport/status_page.h"
 #include "watch.h"
 
 enum {
@@ -20,13 +20,13 @@ static const uint64_t coming_ns = 300 * 1000000u; /* for ranks that have not mad
 #define ADVICE                                                                                                         \
   "make the same call with the same count (or counts), type, operator and root on all ranks, in the same order"
 
-static int voices_for(const hk_voice *v, int n, uint32_t signature) {
+static int voices_for(const hk_call_report *v, int n, uint32_t signature) {
   int count = 0;
   for (int i = 0; i < n; i++) count += v[i].signature == signature;
   return count;
 }
 
-int hk_mismatch_odd(const hk_voice *v, int n, int *right) {
+int hk_mismatch_odd(const hk_call_report *v, int n, int *right) {
   int lowest = 0, most = 0;
   bool shared = false;
   for (int i = 1; i < n; i++)
@@ -50,7 +50,7 @@ int hk_mismatch_odd(const hk_voice *v, int n, int *right) {
 }
 
 /* "rank 3", "ranks 0, 2 and 4", "ranks 0, 1, 2 and 12 more". */
-static void list_ranks(const hk_voice *v, int n, uint32_t signature, char *text, size_t bytes) {
+static void list_ranks(const hk_call_report *v, int n, uint32_t signature, char *text, size_t bytes) {
   int total = voices_for(v, n, signature), done = 0, shown = total > RANKS_LISTED ? RANKS_LISTED : total;
   size_t used = (size_t)snprintf(text, bytes, "rank%s ", total > 1 ? "s" : "");
   for (int i = 0; i < n && done < shown && used < bytes; i++) {
@@ -62,7 +62,8 @@ static void list_ranks(const hk_voice *v, int n, uint32_t signature, char *text,
   if (shown < total && used < bytes) snprintf(text + used, bytes - used, " and %d more", total - shown);
 }
 
-void hk_mismatch_text(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes) {
+void hk_mismatch_text(const hk_call_report *v, int n, int odd, int right, uint64_t operation, char *text,
+                      size_t bytes) {
   char wrong[96], others[96];
   bool all = true;
   list_ranks(v, n, v[odd].signature, wrong, sizeof wrong);
@@ -81,9 +82,9 @@ static bool too_late(ncclComm_t c) { return atomic_load(&c->health.failure) != 0
 /* Is it the signature of one of our own last calls but for its root?  Gives that call. */
 static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, uint64_t *operation) {
   uint64_t now = c->order.sequence;
-  for (uint64_t k = now; k > 0 && now - k < HK_BOARD_ENTRIES; k--) {
-    hk_board_op o;
-    if (!hk_board_read_at(c->order.board, k, &o)) continue;
+  for (uint64_t k = now; k > 0 && now - k < HK_STATUS_PAGE_ENTRIES; k--) {
+    hk_status_page_op o;
+    if (!hk_status_page_read_at(c->order.page, k, &o)) continue;
     *theirs = (hk_call){.count = (size_t)o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op};
     *operation = k;
     for (; theirs->root < c->nranks && theirs->root < ROOTS; theirs->root++)
@@ -93,10 +94,10 @@ static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, ui
 }
 
 /* From what a rank did, what it called as that operation; false if it cannot be known (yet). */
-static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, const hk_activity *a) {
+static bool take_voice(ncclComm_t c, hk_call_report *v, int rank, uint64_t operation, const hk_activity *a) {
   hk_call call = {.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
   uint64_t k;
-  *v = (hk_voice){.rank = rank, .signature = hk_watch_signature(a, operation)};
+  *v = (hk_call_report){.rank = rank, .signature = hk_watch_signature(a, operation)};
   if (!v->signature) return false;
   bool known = hk_call_signature(&call) == v->signature;
   if (!known) known = read_signature(c, hk_signature_at(v->signature, operation), &call, &k) && k == operation;
@@ -109,7 +110,7 @@ static bool take_voice(ncclComm_t c, hk_voice *v, int rank, uint64_t operation, 
 
 /* Asks all ranks, in their order, and again those that are on their way; gives the number of those that called
  * something as this operation. */
-static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int peer, hk_voice *v) {
+static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int peer, hk_call_report *v) {
   uint64_t now = hk_now_ns(), until = now + asking_ns, late = now + coming_ns;
   int n = 0, coming, asked = c->nranks < VOICES ? c->nranks : VOICES;
   hk_wait_env env = {.spins = 0};
@@ -122,7 +123,7 @@ static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int pee
       hk_activity a;
       if (i == asked && peer < asked) break;
       if (r == c->rank) {
-        v[n] = (hk_voice){.rank = r, .signature = hk_call_signature(call)};
+        v[n] = (hk_call_report){.rank = r, .signature = hk_call_signature(call)};
         hk_watch_describe(call, v[n++].call, sizeof v->call);
       } else if (hk_watch_call_of(c, r, operation, hk_now_ns() < until ? ask_ns : 0, &a)) {
         if (take_voice(c, &v[n], r, operation, &a))
@@ -137,13 +138,13 @@ static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int pee
 }
 
 static void give(ncclComm_t c, int rank, const char *text) {
-  if (!too_late(c)) hk_comm_blame(c, HK_EVENT_VERDICT, rank, HK_ERR_USAGE, text);
+  if (!too_late(c)) hk_failure_raise(c, HK_EVENT_VERDICT, rank, HK_ERR_USAGE, text);
 }
 
 /* The verdict if the voices show it: `call` is this rank's `operation`. */
 static bool judge(ncclComm_t c, uint64_t operation, const hk_call *call, int peer) {
-  hk_voice *v = malloc((VOICES + 1) * sizeof *v);
-  char text[sizeof c->health.story.text];
+  hk_call_report *v = malloc((VOICES + 1) * sizeof *v);
+  char text[sizeof c->health.cause.text];
   int n = v ? gather(c, operation, call, peer, v) : 0, right, odd = n ? hk_mismatch_odd(v, n, &right) : -1;
   if (odd >= 0) {
     hk_mismatch_text(v, n, odd, right, operation, text, sizeof text);
@@ -154,7 +155,7 @@ static bool judge(ncclComm_t c, uint64_t operation, const hk_call *call, int pee
 }
 
 void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
-  char text[sizeof c->health.story.text], mine[160];
+  char text[sizeof c->health.cause.text], mine[160];
   if (too_late(c) || judge(c, c->order.sequence, call, peer)) return;
   hk_watch_describe(call, mine, sizeof mine);
   snprintf(text, sizeof text, "rank %d is in %s, operation %llu, but another rank called something else there: " ADVICE,
@@ -167,10 +168,10 @@ void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
 /* Both are in the same call now: the message is left from an earlier one. */
 static void describe_left_over(ncclComm_t c, const hk_exec *x, const char *mine, char *text, size_t bytes) {
   hk_call theirs;
-  hk_board_op o;
+  hk_status_page_op o;
   uint64_t k;
   char a[160], b[160];
-  if (read_signature(c, x->bad_signature, &theirs, &k) && hk_board_read_at(c->order.board, k, &o) &&
+  if (read_signature(c, x->bad_signature, &theirs, &k) && hk_status_page_read_at(c->order.page, k, &o) &&
       o.root != theirs.root) {
     hk_watch_describe(&theirs, a, sizeof a);
     theirs.root = o.root;
@@ -205,7 +206,7 @@ static bool describe_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, c
 }
 
 void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
-  char text[sizeof c->health.story.text], mine[160], now[400];
+  char text[sizeof c->health.cause.text], mine[160], now[400];
   hk_activity a;
   if (too_late(c) || judge(c, c->order.sequence, call, x->bad_peer)) return;
   if (describe_pair(c, call, x, text, sizeof text)) {
@@ -216,7 +217,7 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
   if (x->bad_signature == x->signature) {
     snprintf(text, sizeof text, "rank %d in %s: rank %d sent %u bytes where %u were expected", c->rank, mine,
              x->bad_peer, x->bad_bytes, x->expected_bytes);
-    if (!too_late(c)) hk_comm_blame(c, HK_EVENT_VERDICT, x->bad_peer, HK_ERR_INTERNAL, text);
+    if (!too_late(c)) hk_failure_raise(c, HK_EVENT_VERDICT, x->bad_peer, HK_ERR_INTERNAL, text);
     return;
   }
   hk_presence p = hk_watch_ask(c, x->bad_peer, ask_ns, &a);
@@ -237,10 +238,10 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
  * Its messages do not carry the operation's number: a captured graph may be replayed. So the first of the last
  * operations as which the two ranks called different things is the one. */
 
-/* This rank's operation k, from its board: the calling thread may be in the next call. */
+/* This rank's operation k, from its status page: the calling thread may be in the next call. */
 static bool own_call(ncclComm_t c, uint64_t k, hk_call *call) {
-  hk_board_op o;
-  if (!hk_board_read_at(c->order.board, k, &o) || !o.signature) return false;
+  hk_status_page_op o;
+  if (!hk_status_page_read_at(c->order.page, k, &o) || !o.signature) return false;
   *call = (hk_call){.count = (size_t)o.count, .coll = o.coll, .dtype = o.dtype, .redop = o.op, .root = o.root};
   return hk_call_signature(call) == o.signature;
 }
@@ -249,10 +250,11 @@ static bool judge_history(ncclComm_t c, int peer, uint64_t newest) {
   hk_call call;
   hk_activity a;
   uint64_t first = newest > HK_ACTIVITY_PAST ? newest - HK_ACTIVITY_PAST : 1;
-  bool board = hk_wire_board(c, peer) != NULL; /* has the call itself; an answer has only signatures of past ones */
-  if (!board && !hk_watch_call_of(c, peer, newest, ask_ns, &a)) return false;
+  bool page = hk_wire_status_page(c, peer) !=
+              NULL; /* has the call itself; an answer has only signatures of past ones */
+  if (!page && !hk_watch_call_of(c, peer, newest, ask_ns, &a)) return false;
   for (uint64_t k = first; k <= newest; k++) {
-    if (!own_call(c, k, &call) || (board && !hk_watch_call_of(c, peer, k, 0, &a))) continue;
+    if (!own_call(c, k, &call) || (page && !hk_watch_call_of(c, peer, k, 0, &a))) continue;
     uint32_t theirs = hk_watch_signature(&a, k);
     if (theirs && theirs != hk_call_signature(&call)) return judge(c, k, &call, peer);
   }
@@ -269,7 +271,7 @@ bool hk_mismatch_look_back(ncclComm_t c) {
 }
 
 void hk_mismatch_message(ncclComm_t c, int peer) {
-  char text[sizeof c->health.story.text], mine[400], theirs[400];
+  char text[sizeof c->health.cause.text], mine[400], theirs[400];
   hk_activity here, there;
   if (too_late(c)) return;
   hk_watch_report(c, &here);
@@ -296,12 +298,12 @@ void hk_mismatch_message(ncclComm_t c, int peer) {
 /* ---- a send and a receive ---- */
 
 /* The sizes of all ranks' transfers; gives their number. */
-static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_voice *v) {
+static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_call_report *v) {
   int n = 0;
   for (int r = 0; r < c->nranks && r < VOICES && !too_late(c); r++) {
     hk_activity a = {.moves = bytes};
     if (r != c->rank && (hk_now_ns() > until || hk_watch_ask(c, r, ask_ns, &a) != HK_PRESENCE_ANSWERS)) continue;
-    if (a.moves) v[n++] = (hk_voice){.rank = r, .signature = (uint32_t)(a.moves ^ a.moves >> 32)};
+    if (a.moves) v[n++] = (hk_call_report){.rank = r, .signature = (uint32_t)(a.moves ^ a.moves >> 32)};
   }
   return n;
 }
@@ -309,7 +311,7 @@ static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_voice *v)
 /* Of the two, the rank whose transfer has another size than those of most ranks, which may not have begun yet. The
  * sender if that does not decide it. */
 static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
-  hk_voice *v = malloc(VOICES * sizeof *v);
+  hk_call_report *v = malloc(VOICES * sizeof *v);
   uint64_t now = hk_now_ns(), late = now + coming_ns;
   int odd = -1, right;
   hk_wait_env env = {.spins = 0};
@@ -327,7 +329,7 @@ static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
 }
 
 void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint32_t piece) {
-  char text[sizeof c->health.story.text], what[160];
+  char text[sizeof c->health.cause.text], what[160];
   int odd = odd_transfer(c, call->root, bytes);
   if (too_late(c)) return;
   hk_watch_describe(call, what, sizeof what);
@@ -343,7 +345,7 @@ void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint3
         "rank %d sends a message of another size (a piece of %u bytes came) than the %zu bytes that rank %d receives "
         "in %s: make count and type of the ncclSend and the ncclRecv equal",
         call->root, piece, bytes, c->rank, what);
-  hk_comm_blame(c, HK_EVENT_VERDICT, odd, HK_ERR_USAGE, text);
+  hk_failure_raise(c, HK_EVENT_VERDICT, odd, HK_ERR_USAGE, text);
 }
 
 /* ---- ranks that only send ---- */
@@ -377,9 +379,9 @@ bool hk_mismatch_look(ncclComm_t c) {
   const hk_call *call = c->order.current;
   if (!c->order.exec || !call) return false;
   for (int r = 0; r < c->nranks; r++) {
-    hk_board *board = r == c->rank ? NULL : hk_wire_board(c, r);
-    hk_board_op o;
-    if (!board || !hk_board_read_at(board, c->order.sequence, &o)) continue;
+    hk_status_page *page = r == c->rank ? NULL : hk_wire_status_page(c, r);
+    hk_status_page_op o;
+    if (!page || !hk_status_page_read_at(page, c->order.sequence, &o)) continue;
     if (o.signature == c->order.exec->launch->signature) continue;
     hk_mismatch_found(c, call, r);
     return true;

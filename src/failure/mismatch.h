@@ -1,25 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Ranks that disagree about a call.  The rank that finds it asks what all ranks called, names those that differ from
- * most, and shows both calls; its verdict ends the operation everywhere (story.h).
+ * most, and shows both calls; its verdict ends the operation everywhere (precedence.h).
  */
 #ifndef HK_FAILURE_MISMATCH_H
 #define HK_FAILURE_MISMATCH_H
 #include "../core/comm.h"
 
 /* What a rank called as the operation in question. */
-typedef struct hk_voice {
+typedef struct hk_call_report {
   int rank;
   uint32_t signature;
   char call[160];
-} hk_voice;
+} hk_call_report;
 
 /* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in
  * *right; if no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result
  * the lowest that differs from it.  -1 if all agree. */
-int hk_mismatch_odd(const hk_voice *v, int n, int *right);
+int hk_mismatch_odd(const hk_call_report *v, int n, int *right);
 /* The verdict in words; `odd` as above. */
-void hk_mismatch_text(const hk_voice *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
+void hk_mismatch_text(const hk_call_report *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
 
 /* This rank, in `call`, found that rank `peer` is in another: gives the verdict, unless another rank's comes first. */
 void hk_mismatch_found(ncclComm_t c, const struct hk_call *call, int peer);

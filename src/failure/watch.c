@@ -11,10 +11,10 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../kernels/exec.h"
-#include "../transport/board.h"
+#include "../transport/status_page.h"
 #include "../transport/transport.h"
 #include "mismatch.h"
-#include "post.h"
+#include "publish.h"
 
 enum { FOUND = 12 }; /* ranks in one report */
 static const uint64_t first_ask_ns = 200 * 1000000u, patience_ns = 1000 * 1000000u;
@@ -52,10 +52,10 @@ _Static_assert(HK_P2P_WAIT < 8 && HK_DTYPE_COUNT <= 32, "they fit into their bit
 void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   uint64_t most = ((uint64_t)1 << 36) - 1, count = call && call->count < most ? call->count : most;
   /* relaxed, both: it is written by this thread, read for reports, and alone */
-  uint64_t before = atomic_load_explicit(&c->order.board->transfer, memory_order_relaxed);
+  uint64_t before = atomic_load_explicit(&c->order.page->transfer, memory_order_relaxed);
   uint64_t word = before & ~(uint64_t)7;
   if (call) word = (uint64_t)call->p2p | (uint64_t)call->dtype << 3 | (uint64_t)call->root << 8 | count << 28;
-  atomic_store_explicit(&c->order.board->transfer, word, memory_order_relaxed);
+  atomic_store_explicit(&c->order.page->transfer, word, memory_order_relaxed);
 }
 
 void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
@@ -65,7 +65,7 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
     return;
   }
   c->order.sequence++;
-  hk_watch_post(c, call, traceable ? hk_call_signature(call) : 0);
+  hk_watch_publish(c, call, traceable ? hk_call_signature(call) : 0);
   hk_watch_over(c); /* for its thread; when the stream comes to its end is not looked at */
 }
 
@@ -73,19 +73,19 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
 static void post_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
   uint64_t word = (c->order.sequence << 32) | (uint64_t)(peer + 1);
   /* relaxed, both: as above */
-  atomic_store_explicit(&c->order.board->waits, word, memory_order_relaxed);
-  atomic_store_explicit(&c->order.board->since_ns, hk_now_ns() - waited_ns, memory_order_relaxed);
+  atomic_store_explicit(&c->order.page->waits, word, memory_order_relaxed);
+  atomic_store_explicit(&c->order.page->since_ns, hk_now_ns() - waited_ns, memory_order_relaxed);
 }
 
-static void read_board(const hk_board *b, hk_activity *out) {
-  hk_board_op o;
+static void read_board(const hk_status_page *b, hk_activity *out) {
+  hk_status_page_op o;
   /* relaxed, all: each word means something alone */
   uint64_t transfer = atomic_load_explicit(&b->transfer, memory_order_relaxed);
   uint64_t waits = atomic_load_explicit(&b->waits, memory_order_relaxed);
   uint64_t since = atomic_load_explicit(&b->since_ns, memory_order_relaxed);
   uint64_t over = atomic_load_explicit(&b->over, memory_order_relaxed);
   *out = (hk_activity){.waits_for = -1};
-  if (hk_board_read(b, &o)) {
+  if (hk_status_page_read(b, &o)) {
     out->sequence = o.sequence;
     out->count = o.count;
     out->signature = o.signature;
@@ -95,7 +95,7 @@ static void read_board(const hk_board *b, hk_activity *out) {
     out->redop = o.op;
   }
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* those that never were are not there */
-    if (hk_board_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
+    if (hk_status_page_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
   out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 3 & 31));
   if (out->sequence > over) {
@@ -115,8 +115,8 @@ static void read_board(const hk_board *b, hk_activity *out) {
 
 void hk_watch_report(void *comm, hk_activity *out) {
   ncclComm_t c = comm;
-  pthread_mutex_lock(&c->health.lock); /* held shortly by all: the board does not go meanwhile */
-  hk_board *b = c->order.board;
+  pthread_mutex_lock(&c->health.lock); /* held shortly by all: the status page does not go meanwhile */
+  hk_status_page *b = c->order.page;
   read_board(b, out);
   uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* means something alone */
   pthread_mutex_unlock(&c->health.lock);
@@ -146,7 +146,7 @@ static char process_state(int pid) {
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity *out) {
   hk_presence p = hk_bootstrap_ask(c->bootstrap, rank, patience, out);
   const hk_peer *peer = &c->peers[rank];
-  hk_board *b = hk_wire_board(c, rank);
+  hk_status_page *b = hk_wire_status_page(c, rank);
   /* On a crowded host it may only be slow to answer. */
   if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
   /* In another container the number is of no process, or of the wrong one. */
@@ -158,10 +158,10 @@ hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity 
 }
 
 bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience, hk_activity *out) {
-  hk_board *b = hk_wire_board(c, rank);
-  hk_board_op o;
+  hk_status_page *b = hk_wire_status_page(c, rank);
+  hk_status_page_op o;
   if (!b) return patience && hk_bootstrap_ask(c->bootstrap, rank, patience, out) == HK_PRESENCE_ANSWERS;
-  if (!hk_board_read_at(b, operation, &o)) {
+  if (!hk_status_page_read_at(b, operation, &o)) {
     read_board(b, out);
     return true;
   }
@@ -261,7 +261,7 @@ static void drop_inquiry(ncclComm_t c) {
 void hk_watch_end(ncclComm_t c) {
   drop_inquiry(c);
   /* relaxed: for reports only, and independent */
-  atomic_store_explicit(&c->order.board->phase, HK_PHASE_DESTROY, memory_order_relaxed);
+  atomic_store_explicit(&c->order.page->phase, HK_PHASE_DESTROY, memory_order_relaxed);
 }
 
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
@@ -303,7 +303,7 @@ static void describe_guilty(const hk_inquiry *q, char *text, size_t bytes, int *
 }
 
 static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, uint64_t waited_ns) {
-  char what[160], known[800], guilty[96], text[sizeof c->health.story.text];
+  char what[160], known[800], guilty[96], text[sizeof c->health.cause.text];
   int first;
   hk_watch_describe(call, what, sizeof what);
   describe_found(q, known, sizeof known);
@@ -317,7 +317,7 @@ static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, 
     HK_WARN("%s (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)", text);
     return HK_OK;
   }
-  hk_comm_blame(c, HK_EVENT_VERDICT, first >= 0 ? first : c->rank, HK_ERR_REMOTE, text);
+  hk_failure_raise(c, HK_EVENT_VERDICT, first >= 0 ? first : c->rank, HK_ERR_REMOTE, text);
   return HK_ERR_REMOTE;
 }
 
@@ -339,13 +339,13 @@ static hk_status hear_inquiry(ncclComm_t c, const hk_call *call, uint64_t waited
 }
 
 static void blame_left(ncclComm_t c, const hk_call *call, int left) {
-  char what[160], text[sizeof c->health.story.text];
+  char what[160], text[sizeof c->health.cause.text];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text,
            "rank %d has left the communicator (ncclCommDestroy) while rank %d of %d waits for it in %s, operation "
            "%llu: make the same calls on all ranks before one of them destroys it",
            left, c->rank, c->nranks, what, (unsigned long long)c->order.sequence);
-  hk_comm_blame(c, HK_EVENT_VERDICT, left, HK_ERR_REMOTE, text);
+  hk_failure_raise(c, HK_EVENT_VERDICT, left, HK_ERR_REMOTE, text);
 }
 
 bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank) {
@@ -366,7 +366,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
   if (left < 0) return HK_OK;
   uint64_t now = hk_now_ns(), patience = 0;
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
-  if (hk_wire_pumped(c, left)) patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (hk_wire_proxied(c, left)) patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   if (now <= c->order.left_seen_ns + patience) return HK_OK;
   blame_left(c, call, left);
   return HK_ERR_REMOTE;
@@ -382,18 +382,18 @@ static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bo
     o->reported_ns = waited_ns;
     return true;
   }
-  /* Once in a wait, in case that a peer that has no board here is in another call. */
+  /* Once in a wait, in case that a peer that has no status page here is in another call. */
   if (waited_ns < first_ask_ns || o->asked_in == o->sequence || !o->exec) return false;
   bool far = false;
-  for (int i = 0; i < n; i++) far = far || !hk_wire_board(c, peers[i]);
+  for (int i = 0; i < n; i++) far = far || !hk_wire_status_page(c, peers[i]);
   o->asked_in = o->sequence;
   return far;
 }
 
 hk_status hk_watch_new(ncclComm_t c) {
-  c->order.own_board = c->order.board = aligned_alloc(HK_CACHE_LINE, sizeof(hk_board));
-  if (!c->order.board) return HK_FAIL_ERRNO("no memory for a communicator's board");
-  memset(c->order.board, 0, sizeof *c->order.board);
+  c->order.own_page = c->order.page = aligned_alloc(HK_CACHE_LINE, sizeof(hk_status_page));
+  if (!c->order.page) return HK_FAIL_ERRNO("no memory for a communicator's status page");
+  memset(c->order.page, 0, sizeof *c->order.page);
   return HK_OK;
 }
 

@@ -16,7 +16,7 @@ void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
 void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *others, size_t others_bytes);
 /* What a rank does.  Blocks for at most about patience_ns. */
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience_ns, hk_activity *out);
-/* The same, if it is known with that operation as its newest: from its board, if this host has it.  False: no
+/* The same, if it is known with that operation as its newest: from its status page, if this host has it.  False: no
  * answer. */
 bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience_ns, hk_activity *out);
 /* The signature of the rank's call as that operation; 0: it is not there yet, or too far ahead to know. */

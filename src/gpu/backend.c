@@ -9,10 +9,10 @@
 #include "../kernels/cuda/work.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
+#include "buffer.h"
 #include "gpu.h"
+#include "process_group.h"
 #include "rma.h"
-#include "view.h"
-#include "world.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
 _Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX && HK_GPU_LL_FAR_BYTES == (int)HK_GPU_LL_NET_MAX &&
@@ -33,7 +33,7 @@ static hk_status attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact
 static hk_status join(ncclComm_t c, const void *facts, size_t stride) { return hk_gpu_join(c, facts, stride); }
 
 static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
-  const hk_gpu_world *w = hk_gpu_of(c)->world;
+  const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   (void)own; /* the ranks of the process share what they see */
   *out = w->machine ? w->machine->kinds[0] : NULL;
   return HK_OK;
@@ -69,7 +69,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 /* ---- plans ---- */
 
 static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
-  return hk_gpu_uses_switch(p) ? hk_gpu_of(c)->world->multicast->slot_bytes : bytes;
+  return hk_gpu_uses_switch(p) ? hk_gpu_of(c)->group->multicast->slot_bytes : bytes;
 }
 
 /* ---- calls ---- */
@@ -96,7 +96,7 @@ static hk_status run_one(const hk_call *call) {
   return rc;
 }
 
-static hk_status look(ncclComm_t c) { return hk_gpu_look(c, true); }
+static hk_status look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
 
 static void stop(ncclComm_t c) {
   hk_gpu_proxy_stop(c);
@@ -106,8 +106,8 @@ static void stop(ncclComm_t c) {
 /* ---- registered memory ---- */
 
 static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
-  hk_gpu_view *view;
-  hk_status rc = hk_gpu_view_add(c, base, bytes, symmetric, &view);
+  hk_gpu_buffer *view;
+  hk_status rc = hk_gpu_buffer_add(c, base, bytes, symmetric, &view);
   *handle = view;
   return rc;
 }
@@ -115,7 +115,7 @@ static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetr
 static void memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
   (void)base;
   (void)bytes;
-  hk_gpu_view_drop(c, handle);
+  hk_gpu_buffer_drop(c, handle);
 }
 
 const hk_backend hk_backend_gpu = {

@@ -14,10 +14,10 @@
 #include "../core/call.h"
 #include "../run/profiler.h"
 #include "../transport/cuda/share.h"
+#include "buffer.h"
+#include "launch.h"
 #include "peers.h"
-#include "set.h"
-#include "view.h"
-#include "world.h"
+#include "process_group.h"
 
 enum { WORD_BYTES = 64 };
 static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
@@ -56,7 +56,7 @@ static hk_status make_words(ncclComm_t c) {
     rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
     goto out;
   }
-  hk_shared *mine = &g->world->words[c->rank]; /* others of this process may write to it when this rank has left */
+  hk_shared *mine = &g->group->words[c->rank]; /* others of this process may write to it when this rank has left */
   if (hk_share_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
     all[c->rank].at = (uintptr_t)mine->memory.base;
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
@@ -76,10 +76,10 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   const char *why = c->nranks == 1 ? "there is one rank"
                     : !all
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone                 ? "ranks share a GPU"
-                    : g->staged || g->pumped ? "some GPUs do not reach each other's memory"
-                    : hk_gpu_processes(c)    ? hk_wire_no_files(c)
-                                             : NULL;
+                    : !alone                  ? "ranks share a GPU"
+                    : g->staged || g->proxied ? "some GPUs do not reach each other's memory"
+                    : hk_gpu_processes(c)     ? hk_wire_no_files(c)
+                                              : NULL;
   g->copies = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
@@ -117,7 +117,7 @@ static bool has_no_order(const hk_call *call, size_t bytes) {
   return true;
 }
 
-hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
+hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_coll coll = (hk_coll)call->coll;
@@ -127,7 +127,7 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_view **out) {
   if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
   /* A rank without an output would not know which window the root has. */
   if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
-  return hk_gpu_view_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
+  return hk_gpu_buffer_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
 }
 
 /* `done`: the words of the second kind. */
@@ -143,7 +143,7 @@ static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
   return HK_OK;
 }
 
-hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
+hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
@@ -173,7 +173,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_piece *p, hk_queue q) {
 void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   if (!atomic_load(&g->copied)) return;
-  char *mine = g->world->words[c->rank].host;
+  char *mine = g->group->words[c->rank].host;
   for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
     __atomic_store_n((uint32_t *)(void *)(mine + word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
 }

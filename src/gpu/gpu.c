@@ -12,13 +12,13 @@
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "buffer.h"
 #include "code.h"
 #include "peers.h"
 #include "pool.h"
+#include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
-#include "view.h"
-#include "world.h"
 
 static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
   return hk_wire_file(arg, peer, region, fd, bytes);
@@ -50,7 +50,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
                               .exchange = hk_gpu_exchange,
                               .arg = c};
   HK_OR_RETURN(hk_gpu_pool_begin(c));
-  HK_OR_RETURN(hk_gpu_world_join(c));
+  HK_OR_RETURN(hk_gpu_process_group_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
@@ -59,7 +59,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->p2p_peers = (uint32_t)c->options.p2p_peers;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
-                 g->device->ops->word_check(g->device, g->world->credits[c->rank].base, g->queue) == HK_OK;
+                 g->device->ops->word_check(g->device, g->group->credits[c->rank].base, g->queue) == HK_OK;
   if (l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0)
     fact->multicast = (c->options.nvls_mode & ncclNvlsHostModeDisableTransport ? 0 : HK_GPU_MULTICAST_SUMS) |
                       (c->options.nvls_mode & ncclNvlsHostModeDisableSymmetricMultimem ? 0 : HK_GPU_MULTICAST_WINDOWS);
@@ -101,7 +101,7 @@ static bool sends_direct(ncclComm_t c) {
 
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_room room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
+  hk_gpu_share_facts room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
   int here = 0; /* ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
@@ -138,9 +138,9 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_OR_RETURN(hk_gpu_topology(c, facts, stride));
   g->sends_direct = sends_direct(c);
   HK_OR_RETURN(hk_gpu_reach(c, facts, stride));
-  HK_OR_RETURN(hk_gpu_pumped_begin(c));
-  HK_OR_RETURN(hk_gpu_room_begin(c));
-  hk_gpu_views_begin(c);
+  HK_OR_RETURN(hk_gpu_proxied_begin(c));
+  HK_OR_RETURN(hk_gpu_arena_begin(c));
+  hk_gpu_buffers_begin(c);
   HK_OR_RETURN(
       hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1));
   HK_OR_RETURN(hk_gpu_multicast_join(c, facts, stride));
@@ -186,9 +186,9 @@ static void free_tables(hk_gpu *g) {
 
 /* The device stays for other ranks of the process that still send to this one's memory. */
 static void leave_queue(hk_gpu *g) {
-  if (g->world) pthread_mutex_lock(&g->world->lock);
+  if (g->group) pthread_mutex_lock(&g->group->lock);
   g->device->own = NULL;
-  if (g->world) pthread_mutex_unlock(&g->world->lock);
+  if (g->group) pthread_mutex_unlock(&g->group->lock);
 }
 
 /* Failures while freeing are logged, and there is nothing else to do about them. */
@@ -199,23 +199,23 @@ void hk_gpu_detach(ncclComm_t c) {
   pthread_mutex_lock(&c->health.lock);
   c->health.stop_kernels = NULL;
   pthread_mutex_unlock(&c->health.lock);
-  hk_gpu_views_end(c);
+  hk_gpu_buffers_end(c);
   if (g->lost) {
     c->backend_state = NULL;
     return;
   }
   hk_gpu_parked_free(g);
   hk_gpu_windows_end(c);
-  if (g->in_switch) hk_multicast_leave(g->world->multicast);
+  if (g->in_switch) hk_multicast_leave(g->group->multicast);
   if (g->device) {
-    hk_gpu_ends_free(c);
+    hk_gpu_endpoints_free(c);
     hk_gpu_copy_end(c);
     hk_gpu_rma_end(c);
     free(g->nvlink);
     free(g->prices);
     const hk_device_ops *ops = g->device->ops;
     free_tables(g);
-    hk_gpu_room_free(g);
+    hk_gpu_arena_free(g);
     hk_gpu_pool_leave(g);
     (void)ops->release(g->device, &g->page);
     (void)ops->release(g->device, &g->scratch);
@@ -226,9 +226,9 @@ void hk_gpu_detach(ncclComm_t c) {
     for (int i = 0; i < 2; i++) (void)ops->order_free(g->device, &g->ahead.mark[i]);
     leave_queue(g);
     (void)ops->queue_free(g->device, g->queue);
-    if (!g->world) ops->close(g->device); /* else the last rank that leaves does */
+    if (!g->group) ops->close(g->device); /* else the last rank that leaves does */
   }
-  hk_gpu_world_leave(g->world);
+  hk_gpu_process_group_leave(g->group);
   hk_gpu_code_put(g->code);
   pthread_mutex_destroy(&g->lock);
   pthread_mutex_destroy(&g->pinned_lock);

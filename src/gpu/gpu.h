@@ -19,20 +19,20 @@
 struct hk_call;
 struct hk_device_env; /* transport/device_links.h */
 struct hk_device_links;
-struct hk_device_peer; /* the same */
-struct hk_gpu_code;    /* code.h */
-struct hk_gpu_end;     /* ends.h */
-struct hk_gpu_far;     /* far.h */
-struct hk_gpu_granule; /* pool.c */
-struct hk_gpu_import;  /* view.h */
-struct hk_gpu_piece;   /* set.h */
-struct hk_gpu_pool;    /* pool.h */
-struct hk_gpu_rma;     /* rma.c */
-struct hk_gpu_small;   /* kernels/cuda/work.h */
-struct hk_gpu_space;   /* window.c */
-struct hk_gpu_view;    /* view.h */
-struct hk_gpu_work;    /* kernels/cuda/work.h */
-struct hk_gpu_world;   /* world.h */
+struct hk_device_peer;       /* the same */
+struct hk_gpu_code;          /* code.h */
+struct hk_gpu_endpoint;      /* endpoints.h */
+struct hk_gpu_rma_proxy;     /* rma_proxy.h */
+struct hk_gpu_granule;       /* pool.c */
+struct hk_gpu_import;        /* buffer.h */
+struct hk_gpu_launch_item;   /* launch.h */
+struct hk_gpu_pool;          /* pool.h */
+struct hk_gpu_rma;           /* rma.c */
+struct hk_gpu_small;         /* kernels/cuda/work.h */
+struct hk_gpu_space;         /* window.c */
+struct hk_gpu_buffer;        /* buffer.h */
+struct hk_gpu_work;          /* kernels/cuda/work.h */
+struct hk_gpu_process_group; /* process_group.h */
 struct hk_plan;
 struct hk_program;
 struct hk_shared; /* transport/cuda/share.h */
@@ -62,7 +62,7 @@ typedef struct hk_gpu_slice {
   struct hk_gpu_granule *granule;
 } hk_gpu_slice;
 
-/* A piece of memory that things of the communicator lie in: room.c. */
+/* A piece of memory that things of the communicator lie in: arena.c. */
 typedef struct hk_gpu_chunk {
   hk_memory memory; /* base NULL: it is the rest of the credits' */
   hk_gpu_slice slice;
@@ -92,7 +92,7 @@ typedef struct hk_gpu_ahead {
 
 typedef struct hk_gpu {
   hk_device *device;
-  struct hk_gpu_world *world;
+  struct hk_gpu_process_group *group;
   struct hk_gpu_code *code;
   hk_memory state; /* an hk_gpu_state, then the first tables */
   hk_queue queue;  /* the communicator's own: uploads, and waits for work */
@@ -101,19 +101,19 @@ typedef struct hk_gpu {
   uint64_t launches, seen; /* so far; and when their end was last asked for */
   hk_gpu_ahead ahead;
   uint64_t seen_ns, reported_ns;
-  unsigned cluster;             /* blocks of a cluster; 0: none */
-  unsigned blocks;              /* of a launch for this rank, at most; equal on all ranks */
-  unsigned parts, net_parts;    /* channels that a large send or receive may use; equal on all ranks */
-  size_t part_bytes;            /* that each of them carries at least */
-  struct hk_gpu_end **ends[2];  /* [receives, sends][peer] */
-  hk_memory *opened;            /* [nranks]: what the credits of ranks of other processes lie in */
-  size_t *opened_at;            /* [nranks]: how far from its beginning */
-  struct hk_device_env *links;  /* for the device links */
-  struct hk_device_peer *peers; /* [nranks]: links.peers */
-  hk_gpu_route *routes;         /* [nranks] */
-  unsigned char *distances;     /* [nranks] hk_path_class to each peer's GPU; NULL: no level is set */
-  bool staged;                  /* some pair of ranks of one host goes through host memory */
-  bool pumped;       /* some of this rank's links are pumped: among the ranks of one host on all ranks, or on none */
+  unsigned cluster;                 /* blocks of a cluster; 0: none */
+  unsigned blocks;                  /* of a launch for this rank, at most; equal on all ranks */
+  unsigned parts, net_parts;        /* channels that a large send or receive may use; equal on all ranks */
+  size_t part_bytes;                /* that each of them carries at least */
+  struct hk_gpu_endpoint **ends[2]; /* [receives, sends][peer] */
+  hk_memory *opened;                /* [nranks]: what the credits of ranks of other processes lie in */
+  size_t *opened_at;                /* [nranks]: how far from its beginning */
+  struct hk_device_env *links;      /* for the device links */
+  struct hk_device_peer *peers;     /* [nranks]: links.peers */
+  hk_gpu_route *routes;             /* [nranks] */
+  unsigned char *distances;         /* [nranks] hk_path_class to each peer's GPU; NULL: no level is set */
+  bool staged;                      /* some pair of ranks of one host goes through host memory */
+  bool proxied;      /* some of this rank's links are proxied: among the ranks of one host on all ranks, or on none */
   bool sends_direct; /* network cards may read what this rank sends from its GPU's memory */
   bool wide;         /* all pairs' links keep lines of 128 bytes whole */
   bool *nvlink;      /* [nranks] between this rank's GPU and each other's */
@@ -121,7 +121,7 @@ typedef struct hk_gpu {
   int sm;                             /* the oldest generation of the ranks' devices */
   int sharers;                        /* ranks of the device that has most; equal on all ranks */
   struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
-  bool in_switch;                     /* the world has multicast memory */
+  bool in_switch;                     /* the process group has multicast memory */
   bool windows;                       /* this rank's memory can be a window */
   bool multimem;                      /* windows can have multicast memory */
   size_t window_stride;               /* of the ranks' parts of a space, on all ranks */
@@ -131,14 +131,14 @@ typedef struct hk_gpu {
   hk_memory page;          /* for networks to try: hk_transport_env.gpu_page */
   hk_memory scratch, *old; /* outgrown scratch: earlier launches use it */
   size_t nold;
-  hk_gpu_chunk *room, *first_room; /* first_room: in the credits' memory */
-  struct hk_gpu_pool *pool;        /* of small memory, with its parent or children; NULL: it has none (pool.h) */
-  size_t pooled;                   /* bytes of its pieces */
+  hk_gpu_chunk *arena, *first_chunk; /* first_chunk: in the credits' memory */
+  struct hk_gpu_pool *pool;          /* of small memory, with its parent or children; NULL: it has none (pool.h) */
+  size_t pooled;                     /* bytes of its pieces */
   hk_gpu_chunk *pinned[HK_GPU_PINNED];
   pthread_mutex_t pinned_lock;
   hk_gpu_table *tables;
-  struct hk_gpu_view *views, *dropped; /* dropped: launches may be reading their tables */
-  struct hk_gpu_import *imports;       /* changed by the service thread, until no rank asks any more */
+  struct hk_gpu_buffer *views, *dropped; /* dropped: launches may be reading their tables */
+  struct hk_gpu_import *imports;         /* changed by the service thread, until no rank asks any more */
   pthread_mutex_t imports_lock;
   uint64_t last_view, last_window;
   bool captures; /* a call was captured: replays of its graph are not counted, so numbers of operations differ */
@@ -147,7 +147,7 @@ typedef struct hk_gpu {
   char **words_at;              /* [nranks]: their addresses for the GPU */
   _Atomic(bool) copied;         /* and have been used */
   struct hk_gpu_rma *rma;       /* one-sided operations; NULL: no window yet */
-  struct hk_gpu_far *far;       /* those with ranks that are not in the LSA team; NULL: there are none */
+  struct hk_gpu_rma_proxy *far; /* those with ranks that are not in the LSA team; NULL: there are none */
   bool apart;                   /* this rank reaches ranks on other GPUs or in other processes */
   struct hk_gpu_parked *parked; /* [nparked]: what is given back while the communicator is suspended */
   size_t nparked;
@@ -158,10 +158,10 @@ typedef struct hk_gpu {
   } good[HK_GPU_RANGES]; /* memory that was checked and may be used */
   unsigned next_good;
   struct {
-    struct hk_gpu_piece *last; /* the newest collective of the current group; NULL: none */
-    unsigned stages;           /* of the group so far */
-    unsigned length;           /* collectives in the newest stage */
-    size_t scratch;            /* bytes that they use */
+    struct hk_gpu_launch_item *last; /* the newest collective of the current group; NULL: none */
+    unsigned stages;                 /* of the group so far */
+    unsigned length;                 /* collectives in the newest stage */
+    size_t scratch;                  /* bytes that they use */
   } stage;
   struct {
     unsigned links;
@@ -215,7 +215,7 @@ bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s);
 /* After work was put into the queue: notes it in `order` or `captured`. */
 hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
 
-/* ---- look.c ---- */
+/* ---- health.c ---- */
 /* Have all launches ended?  An error if one failed.  From any thread. */
 hk_status hk_gpu_over(hk_gpu *g, bool *done);
 /* Before a call that is not captured: waits until the GPU has followed the calls before it. */
@@ -227,24 +227,24 @@ void hk_gpu_drain(ncclComm_t c);
  * watchdog is to end the communicator.  From any thread. */
 hk_status hk_gpu_watch(ncclComm_t c);
 /* Notices what kernels report; with `ask` also what the driver knows, which takes a call to it. */
-hk_status hk_gpu_look(ncclComm_t c, bool ask);
+hk_status hk_gpu_poll_health(ncclComm_t c, bool ask);
 
-/* ---- world.c; the rest is in world.h ---- */
+/* ---- process_group.c; the rest is in process_group.h ---- */
 void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps it for as long as the process lives */
 
 /* ---- share.c ---- */
 /* What a rank must know about the ranks' GPUs to compute its share; equal on all ranks. */
-typedef struct hk_gpu_room {
+typedef struct hk_gpu_share_facts {
   uint64_t resident; /* blocks that the smallest of the GPUs runs at once, by its registers and shared memory */
   uint64_t ranks;    /* of the communicator on the GPU that has most of them */
   uint64_t wished;   /* the user's maxCTAs, or the network's limit; 0: none */
   uint64_t sm;       /* of the oldest GPU */
-} hk_gpu_room;
+} hk_gpu_share_facts;
 /* Blocks of one rank's launch at most. */
-unsigned hk_gpu_share(const hk_gpu_room *room);
+unsigned hk_gpu_share(const hk_gpu_share_facts *room);
 /* Communicators like this one whose kernels run at the same time in any order.  At least four, if the GPU has a block
  * for each rank of them. */
-unsigned hk_gpu_overlap(const hk_gpu_room *room);
+unsigned hk_gpu_overlap(const hk_gpu_share_facts *room);
 /* Warns, once a process, if `ranks` of this process are on the device and it has too few hardware queues for their
  * streams. */
 void hk_gpu_check_queues(int ranks, int device);
@@ -254,14 +254,14 @@ void hk_gpu_check_queues(int ranks, int device);
  * peer. */
 hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 
-/* ---- ends.c ---- */
+/* ---- endpoints.c ---- */
 /* After a failure: true if no proxy's thread is in a transport any more. */
 bool hk_gpu_proxy_left(ncclComm_t c);
 /* Ends the proxy (proxy.h), after it has sent what is still to be sent; no kernel runs any more, or g->lost. */
 void hk_gpu_proxy_stop(ncclComm_t c);
-void hk_gpu_ends_free(ncclComm_t c);
+void hk_gpu_endpoints_free(ncclComm_t c);
 /* After hk_gpu_reach: what links over the network need and must not be allocated later. */
-hk_status hk_gpu_pumped_begin(ncclComm_t c);
+hk_status hk_gpu_proxied_begin(ncclComm_t c);
 
 /* Bytes at the beginning of a link's memory that are counters and words; and that begin with zeros. */
 size_t hk_gpu_link_counters(void);
@@ -276,7 +276,7 @@ void hk_gpu_parked_free(hk_gpu *g);
 /* ---- topology.c ---- */
 /* By all ranks, before hk_gpu_reach: g->nvlink and g->prices from the machine's topology, as far as it can be read. */
 hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_topology_free(struct hk_gpu_world *w);
+void hk_gpu_topology_free(struct hk_gpu_process_group *w);
 /* g->distances, if NCCL_P2P_LEVEL is set. */
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 /* Do the settings forbid to reach the peer's GPU directly?  `why` gets the setting. */
@@ -302,7 +302,7 @@ hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, si
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
 /* The window into which copy engines are to write; NULL: kernels do it.  The same on all ranks, if all use symmetric
  * windows as they must: the same window and the same offset in it. */
-hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_view **out);
+hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_buffer **out);
 /* Releases the streams of a failed communicator that wait for others.  To be repeated until they have ended. */
 void hk_gpu_copy_free(ncclComm_t c);
 void hk_gpu_copy_end(ncclComm_t c); /* its streams have ended */
@@ -322,18 +322,18 @@ hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu
 /* Scratch of `bytes` at `after` in the communicator's.  What earlier launches use stays. */
 hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out);
 
-/* ---- table.c; the rest is in set.h ---- */
+/* ---- table.c; the rest is in launch.h ---- */
 hk_status hk_gpu_tables_begin(hk_gpu *g); /* in g->state */
 
-/* ---- room.c ---- */
+/* ---- arena.c ---- */
 /* When the credits are there. */
-hk_status hk_gpu_room_begin(ncclComm_t c);
+hk_status hk_gpu_arena_begin(ncclComm_t c);
 /* Device memory that stays as long as the communicator; not zeroed. */
-hk_status hk_gpu_room_get(hk_gpu *g, size_t bytes, void **out);
-/* Pinned memory, zeros, in whole pages, which hk_gpu_room_free releases.  unget: what the last get gave. */
+hk_status hk_gpu_arena_get(hk_gpu *g, size_t bytes, void **out);
+/* Pinned memory, zeros, in whole pages, which hk_gpu_arena_free releases.  unget: what the last get gave. */
 hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_memory *out);
 void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m);
-void hk_gpu_room_free(hk_gpu *g);
+void hk_gpu_arena_free(hk_gpu *g);
 
 /* ---- run.c ---- */
 /* Enqueues calls, all of communicators on GPUs. */

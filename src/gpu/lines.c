@@ -7,7 +7,7 @@ enum { PAIR = 8 }; /* bytes of data in 16 of lines */
 
 /* Relaxed, both: data and flag are one access of 8 aligned bytes, at the CPU and over PCI, so the data is there if its
  * flag is, and lines need no order among each other. Before a line is written again its slot's credit goes round: that
- * is stored after the line has been read. litmus: pumped_lines_send, pumped_lines_receive */
+ * is stored after the line has been read. litmus: proxied_lines_send, proxied_lines_receive */
 static uint64_t get(const uint64_t *line) { return __atomic_load_n(line, __ATOMIC_RELAXED); }
 static void put(uint64_t *line, uint32_t flag, uint32_t data) {
   __atomic_store_n(line, (uint64_t)flag << 32 | data, __ATOMIC_RELAXED);

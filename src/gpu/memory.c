@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/fork.h"
+#include "buffer.h"
 #include "gpu.h"
-#include "view.h"
 
 typedef struct allocation {
   hk_memory memory;
@@ -47,7 +47,7 @@ bool hk_gpu_mem_free(void *p, hk_status *rc) {
   if (a) *at = a->next;
   pthread_mutex_unlock(&lock);
   if (!a) return false;
-  hk_gpu_views_forget(p, a->memory.bytes);
+  hk_gpu_buffers_forget(p, a->memory.bytes);
   *rc = a->device->ops->release(a->device, &a->memory);
   a->device->ops->close(a->device);
   free(a);

@@ -8,7 +8,7 @@
 #include "../kernels/cuda/work.h"
 #include "../transport/device_links.h"
 #include "gpu.h"
-#include "world.h"
+#include "process_group.h"
 
 enum { LINE = HK_MULTICAST_LINE };
 _Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE &&
@@ -17,7 +17,7 @@ _Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD 
 
 /* A link of the sum for all. */
 static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
-  const hk_multicast *m = hk_gpu_of(c)->world->multicast;
+  const hk_multicast *m = hk_gpu_of(c)->group->multicast;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
   const size_t me = (size_t)c->rank, data = hk_multicast_data(m, c->nranks, channel);
   char *own = m->own[c->rank].base, *all = m->all[c->rank].base;
@@ -38,7 +38,7 @@ static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned ch
 
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
   if (hk_link_in_group((hk_link_kind)need->kind)) return part_link(c, need, channel);
-  const hk_multicast *m = hk_gpu_of(c)->world->multicast;
+  const hk_multicast *m = hk_gpu_of(c)->group->multicast;
   const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
   const size_t data = hk_multicast_data(m, c->nranks, channel), lines = hk_multicast_lines(m, c->nranks, channel);
@@ -125,5 +125,5 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
             "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;
   }
-  return hk_multicast_join(g->links, g->world->multicast, g->blocks, &g->in_switch);
+  return hk_multicast_join(g->links, g->group->multicast, g->blocks, &g->in_switch);
 }

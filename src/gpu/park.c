@@ -11,18 +11,18 @@
 #include "../base/log.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
-#include "ends.h"
+#include "endpoints.h"
 #include "peers.h"
+#include "process_group.h"
 #include "proxy.h"
-#include "world.h"
 
 /* Memory that a communicator gives back. */
 typedef struct hk_gpu_parked {
   hk_memory *memory;
   size_t keep, zeroed; /* bytes at its beginning that are copied; that are zeros before the copy comes back */
   void *copy;
-  hk_gpu_end *end; /* that it is of, between processes; NULL: of none */
-  int peer;        /* whose memory it is, opened here; -1: this rank's */
+  hk_gpu_endpoint *end; /* that it is of, between processes; NULL: of none */
+  int peer;             /* whose memory it is, opened here; -1: this rank's */
 } hk_gpu_parked;
 
 typedef struct visitor {
@@ -31,7 +31,7 @@ typedef struct visitor {
   uint64_t may, stays; /* bytes of this rank's */
 } visitor;
 
-static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_end *end, int peer) {
+static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_endpoint *end, int peer) {
   const bool opened = m->kind == HK_MEMORY_MAPPED;
   if (!m->base || m->kind == HK_MEMORY_NONE) return; /* a part of a room */
   if (m->kind == HK_MEMORY_VMM && !m->host) v->may += m->bytes;
@@ -47,21 +47,21 @@ static void visit_payload(void *v, hk_memory *m) { visit(v, m, 0, 0, NULL, -1); 
 /* All memory that this rank has on its GPU for the communicator. */
 static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_world *w = g->world;
-  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->first_room->used;
+  hk_gpu_process_group *w = g->group;
+  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->first_chunk->used;
   /* Plans lie after the credits. */
-  const size_t keep = used ? (size_t)(g->first_room->at - (char *)w->credits[c->rank].base) + used : credits;
+  const size_t keep = used ? (size_t)(g->first_chunk->at - (char *)w->credits[c->rank].base) + used : credits;
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
     for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
       if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), NULL, -1);
   pthread_mutex_unlock(&w->lock);
   visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
-  for (hk_gpu_chunk *k = g->room; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
+  for (hk_gpu_chunk *k = g->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
   for (int r = 0; r < c->nranks; r++) {
     visit(v, &g->opened[r], 0, 0, NULL, r);
     for (int s = 0; s < 2; s++)
-      for (hk_gpu_end *x = g->ends[s][r]; x; x = x->next)
+      for (hk_gpu_endpoint *x = g->ends[s][r]; x; x = x->next)
         visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), x, r);
   }
   visit(v, &g->scratch, 0, 0, NULL, -1);
@@ -136,7 +136,7 @@ static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
-    return ops->multicast_again(g->device, &g->world->multicast->own[c->rank], p->memory);
+    return ops->multicast_again(g->device, &g->group->multicast->own[c->rank], p->memory);
   HK_OR_RETURN(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
   if (p->keep) HK_OR_RETURN(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue));
   return HK_OK;

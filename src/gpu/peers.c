@@ -10,7 +10,7 @@
 bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
 bool hk_gpu_can_read(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_READS) != 0; }
 bool hk_gpu_is_local(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
-bool hk_gpu_is_pumped(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PUMPED) != 0; }
+bool hk_gpu_is_proxied(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PROXIED) != 0; }
 
 bool hk_gpu_processes(ncclComm_t c) { return hk_gpu_of(c)->links->processes; }
 

@@ -10,11 +10,11 @@
 #include "../kernels/gpu_small.h"
 #include "../run/choose.h"
 #include "../transport/cuda/multicast.h"
+#include "buffer.h"
 #include "code.h"
-#include "ends.h"
+#include "endpoints.h"
 #include "gpu.h"
-#include "view.h"
-#include "world.h"
+#include "process_group.h"
 
 _Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&
                    HK_GPU_LL128 == (int)HK_PROTO_LL128,
@@ -57,7 +57,7 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64
   for (unsigned k = 0; k < p->nlinks; k++) {
     const hk_link_need *need = &needs[k];
     unsigned channel = need->channel + at;
-    hk_gpu_end *end;
+    hk_gpu_endpoint *end;
     if (link_in_switch(p, k) || need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV) {
       if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k));
       continue;
@@ -67,11 +67,11 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64
                      need->kind);
     bool sends = need->kind == HK_LINK_SEND;
     if (!links) {
-      HK_OR_RETURN(hk_gpu_end_offer(c, need->peer, sends, channel));
+      HK_OR_RETURN(hk_gpu_endpoint_offer(c, need->peer, sends, channel));
       continue;
     }
-    HK_OR_RETURN(hk_gpu_end_get(c, need->peer, sends, channel, &end));
-    HK_OR_RETURN(hk_gpu_end_grow(c, end, bytes));
+    HK_OR_RETURN(hk_gpu_endpoint_get(c, need->peer, sends, channel, &end));
+    HK_OR_RETURN(hk_gpu_endpoint_grow(c, end, bytes));
     links[k] = end->link;
   }
   return HK_OK;
@@ -88,8 +88,8 @@ static hk_status each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk
 bool hk_gpu_uses_switch(const hk_program *p) { return hk_program_in_switch(p) || hk_program_multicasts(p); }
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
-  if (hk_gpu_uses_switch(p) && most > hk_gpu_of(c)->world->multicast->channels)
-    most = hk_gpu_of(c)->world->multicast->channels;
+  if (hk_gpu_uses_switch(p) && most > hk_gpu_of(c)->group->multicast->channels)
+    most = hk_gpu_of(c)->group->multicast->channels;
   return most;
 }
 
@@ -114,7 +114,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
 /* Copies `image` to memory of the device. */
 static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
   hk_gpu *g = hk_gpu_of(c);
-  HK_OR_RETURN(hk_gpu_room_get(g, bytes, at));
+  HK_OR_RETURN(hk_gpu_arena_get(g, bytes, at));
   HK_OR_RETURN(g->device->ops->copy(g->device, *at, image, bytes, g->queue));
   return g->device->ops->wait(g->device, g->queue);
 }
@@ -167,7 +167,7 @@ out:
   return rc;
 }
 
-/* Its memory is the communicator's: room.c. */
+/* Its memory is the communicator's: arena.c. */
 void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
   hk_gpu_plan *gp = plan->device;
   (void)c;
@@ -183,7 +183,7 @@ hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
     hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
     if (!old) return HK_FAIL_ERRNO("no memory for scratch");
     g->old = old;
-    HK_OR_RETURN(g->device->ops->alloc_shared(g->device, wanted, 0, true, &more)); /* not classic memory: see room.c */
+    HK_OR_RETURN(g->device->ops->alloc_shared(g->device, wanted, 0, true, &more)); /* not classic memory: see arena.c */
     if (g->scratch.base) g->old[g->nold++] = g->scratch;
     g->scratch = more;
   }
@@ -219,7 +219,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   if (scratch || copied) HK_OR_RETURN(hk_gpu_scratch(c, 0, scratch * *blocks + copied, &scratch_at));
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
-    HK_OR_RETURN(hk_gpu_views_of(c, call, &seen_in, &seen_out));
+    HK_OR_RETURN(hk_gpu_buffers_of(c, call, &seen_in, &seen_out));
   if (copied) seen_in = NULL; /* other ranks see the user's memory, not the copy */
   *work = (hk_gpu_work){.program = gp->image,
                         .links = gp->links,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The proxy: the thread that moves the slots of a communicator's pumped links (proxy.h).
+/* The proxy: the thread that moves the slots of a communicator's proxied links (proxy.h).
  *
  * A GPU cannot wake a thread, so the proxy polls, and only yields while slots move or a kernel may be about to post
  * one. When all launches have ended it sleeps until the next one, for SLEEP_NS at most.  After YIELDING_NS without a
@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include "../base/thread.h"
 #include "../kernels/cuda/work.h"
-#include "pumped.h"
+#include "proxied.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
@@ -41,7 +41,7 @@ struct hk_gpu_proxy {
   _Atomic(uint64_t) launches;
   _Atomic(bool) asleep, replays;
   int wake; /* eventfd */
-  hk_gpu_pumped *links;
+  hk_gpu_proxied *links;
   uint64_t asked_ns;
   bool idle; /* the thread sleeps until a launch */
   bool paused;
@@ -61,9 +61,9 @@ static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, boo
 
 /* Progress of the links' transports, each once. */
 static hk_status progress(hk_gpu_proxy *p, bool *moved) {
-  for (hk_gpu_pumped *f = p->links; f; f = f->next) {
+  for (hk_gpu_proxied *f = p->links; f; f = f->next) {
     bool served = false;
-    for (hk_gpu_pumped *k = p->links; k != f && !served; k = k->next) served = k->link.owner == f->link.owner;
+    for (hk_gpu_proxied *k = p->links; k != f && !served; k = k->next) served = k->link.owner == f->link.owner;
     if (!served) HK_OR_RETURN(proxy_call_progress(p, f->link.owner, moved));
   }
   return HK_OK;
@@ -71,19 +71,19 @@ static hk_status progress(hk_gpu_proxy *p, bool *moved) {
 
 /* Memory for large slots, though no call of this rank needs it: the peer's call is another one, and the kernel finds
  * that out when it gets the slot.  Not the GPU's: to allocate that may mean to wait for the kernel. */
-static hk_status feed(hk_gpu_proxy *p, hk_gpu_pumped *f) {
+static hk_status feed(hk_gpu_proxy *p, hk_gpu_proxied *f) {
   hk_memory m;
-  HK_OR_RETURN(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m));
-  return hk_gpu_pumped_grow(f, NULL, &m);
+  HK_OR_RETURN(p->env.pinned(p->env.arg, true, hk_gpu_proxied_bytes(p->env.env), &m));
+  return hk_gpu_proxied_grow(f, NULL, &m);
 }
 
 static hk_status pump(hk_gpu_proxy *p, bool *moved) {
   if (p->paused) return HK_OK;
-  for (hk_gpu_pumped *f = p->links; f; f = f->next) HK_OR_RETURN(hk_gpu_pumped_before(&p->env, f, moved));
+  for (hk_gpu_proxied *f = p->links; f; f = f->next) HK_OR_RETURN(hk_gpu_proxied_before(&p->env, f, moved));
   HK_OR_RETURN(progress(p, moved));
-  for (hk_gpu_pumped *f = p->links; f; f = f->next) {
-    HK_OR_RETURN(hk_gpu_pumped_after(&p->env, f, moved));
-    if (hk_gpu_pumped_starves(f)) HK_OR_RETURN(feed(p, f));
+  for (hk_gpu_proxied *f = p->links; f; f = f->next) {
+    HK_OR_RETURN(hk_gpu_proxied_after(&p->env, f, moved));
+    if (hk_gpu_proxied_needs_buffer(f)) HK_OR_RETURN(feed(p, f));
   }
   return HK_OK;
 }
@@ -92,7 +92,7 @@ static hk_status pump(hk_gpu_proxy *p, bool *moved) {
 static bool all_quiet(hk_gpu_proxy *p) {
   bool quiet = true;
   if (pthread_mutex_trylock(&p->lock)) return false;
-  for (hk_gpu_pumped *f = p->links; f && quiet; f = f->next) quiet = hk_gpu_pumped_quiet(f);
+  for (hk_gpu_proxied *f = p->links; f && quiet; f = f->next) quiet = hk_gpu_proxied_quiet(f);
   pthread_mutex_unlock(&p->lock);
   return quiet;
 }
@@ -219,22 +219,22 @@ static bool proxy_enter_for_report(hk_gpu_proxy *p) {
 
 /* Without the lock whenever the driver may wait for kernels, which may wait for slots that the proxy is to move. */
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_link_key *key, hk_gpu_link *out) {
-  hk_gpu_pumped *f;
-  HK_OR_RETURN(hk_gpu_pumped_new(&p->env, via, key, &f));
+  hk_gpu_proxied *f;
+  HK_OR_RETURN(hk_gpu_proxied_new(&p->env, via, key, &f));
   enter(p);
-  hk_status rc = hk_gpu_pumped_prepare(f, via, key);
+  hk_status rc = hk_gpu_proxied_prepare(f, via, key);
   leave(p);
-  if (rc == HK_OK) rc = hk_gpu_pumped_reserve(f);
+  if (rc == HK_OK) rc = hk_gpu_proxied_reserve(f);
   enter(p);
-  if (rc == HK_OK) rc = hk_gpu_pumped_open(f, via, key);
+  if (rc == HK_OK) rc = hk_gpu_proxied_open(f, via, key);
   leave(p);
-  if (rc == HK_OK) rc = hk_gpu_pumped_bind(&p->env, f, out);
+  if (rc == HK_OK) rc = hk_gpu_proxied_bind(&p->env, f, out);
   enter(p);
   if (rc == HK_OK) {
     f->next = p->links;
     p->links = f;
   } else {
-    hk_gpu_pumped_free(&p->env, f);
+    hk_gpu_proxied_free(&p->env, f);
   }
   leave(p);
   if (rc == HK_OK && !p->running) rc = start_thread(p);
@@ -242,7 +242,7 @@ hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_li
   return rc;
 }
 
-static bool has_grown(hk_gpu_proxy *p, const hk_gpu_pumped *f) {
+static bool has_grown(hk_gpu_proxy *p, const hk_gpu_proxied *f) {
   enter(p);
   bool yes = f->data != NULL;
   leave(p);
@@ -254,14 +254,14 @@ hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const hk_link_key *key, hk_gpu_link
   hk_status rc = HK_OK;
   hk_memory m;
   char *on_gpu;
-  hk_gpu_pumped *f = p->links;
+  hk_gpu_proxied *f = p->links;
   while (f && !(f->link.peer == key->peer && f->link.kind == key->kind && f->channel == key->channel)) f = f->next;
   if (!f) return HK_FAIL(HK_ERR_INTERNAL, "no link to rank %u on channel %u can grow", key->peer, key->channel);
   if (!has_grown(p, f)) {
     HK_TRY(f->link.owner->transport->reserve(&f->link, &on_gpu), out);
-    if (!on_gpu) HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_pumped_bytes(p->env.env), &m), out);
+    if (!on_gpu) HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_proxied_bytes(p->env.env), &m), out);
     enter(p);
-    if (!f->data) rc = hk_gpu_pumped_grow(f, on_gpu, &m);
+    if (!f->data) rc = hk_gpu_proxied_grow(f, on_gpu, &m);
     leave(p);
   }
   if (rc == HK_OK) out->data = f->on_gpu ? f->data : f->payload.base;
@@ -299,11 +299,11 @@ void hk_gpu_proxy_pause(hk_gpu_proxy *p) { set_paused(p, true); }
 void hk_gpu_proxy_go_on(hk_gpu_proxy *p) { set_paused(p, false); }
 
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
-  for (hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) {
+  for (hk_gpu_proxied *f = hk_gpu_proxy_links(p); f; f = f->next) {
     const hk_transport *t = f->link.owner->transport;
     bool it = rests;
     if (!t->rest || (!rests && !f->rests)) continue;
-    if (!rests) hk_gpu_pumped_clear_lines(f);
+    if (!rests) hk_gpu_proxied_clear_lines(f);
     HK_OR_RETURN(t->rest(&f->link, &it));
     f->rests = rests && it;
   }
@@ -311,19 +311,19 @@ hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
 }
 
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg) {
-  for (hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) {
+  for (hk_gpu_proxied *f = hk_gpu_proxy_links(p); f; f = f->next) {
     hk_memory *m;
-    for (int i = 0; !(resting && !f->rests) && (m = hk_gpu_pumped_payload(f, i)); i++) visit(arg, m);
+    for (int i = 0; !(resting && !f->rests) && (m = hk_gpu_proxied_payload(f, i)); i++) visit(arg, m);
   }
 }
 
 bool hk_gpu_proxy_rests(hk_gpu_proxy *p) {
   bool all = true;
-  for (const hk_gpu_pumped *f = hk_gpu_proxy_links(p); f; f = f->next) all = all && f->rests;
+  for (const hk_gpu_proxied *f = hk_gpu_proxy_links(p); f; f = f->next) all = all && f->rests;
   return all;
 }
 
-hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }
+hk_gpu_proxied *hk_gpu_proxy_links(hk_gpu_proxy *p) { return p ? p->links : NULL; }
 
 bool hk_gpu_proxy_has_left(hk_gpu_proxy *p) {
   if (!p || !p->running || atomic_load(&p->ended)) return true;
@@ -337,9 +337,9 @@ void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {
   if (p->running) pthread_join(p->thread, NULL);
   if (lost) return;
   while (p->links) {
-    hk_gpu_pumped *f = p->links;
+    hk_gpu_proxied *f = p->links;
     p->links = f->next;
-    hk_gpu_pumped_free(&p->env, f);
+    hk_gpu_proxied_free(&p->env, f);
   }
   close(p->wake);
   pthread_mutex_destroy(&p->lock);
@@ -351,8 +351,8 @@ void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost) {
 int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room) {
   int n = 0;
   if (!p || !proxy_enter_for_report(p)) return 0;
-  for (const hk_gpu_pumped *f = p->links; f; f = f->next, n++)
-    if (n < room) hk_gpu_pumped_look(f, &out[n]);
+  for (const hk_gpu_proxied *f = p->links; f; f = f->next, n++)
+    if (n < room) hk_gpu_proxied_look(f, &out[n]);
   leave(p);
   return n;
 }
@@ -374,9 +374,9 @@ void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = 0;
   if (!p || !proxy_enter_for_report(p)) return;
-  for (hk_gpu_pumped *f = p->links; f && used < bytes; f = f->next) {
+  for (hk_gpu_proxied *f = p->links; f && used < bytes; f = f->next) {
     bool seen = hk_link_waits(&f->link) != HK_LINK_WAITS;
-    for (hk_gpu_pumped *k = p->links; k != f && !seen; k = k->next)
+    for (hk_gpu_proxied *k = p->links; k != f && !seen; k = k->next)
       seen = k->link.peer == f->link.peer && hk_link_waits(&k->link) == HK_LINK_WAITS;
     if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used ? ", " : "", f->link.peer);
   }
@@ -400,10 +400,10 @@ void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes) {
     proxy_describe_call(p, text, bytes);
     return;
   }
-  for (const hk_gpu_pumped *f = p->links; f && used < bytes; f = f->next) {
+  for (const hk_gpu_proxied *f = p->links; f && used < bytes; f = f->next) {
     hk_gpu_proxy_link l;
     char one[200];
-    hk_gpu_pumped_look(f, &l);
+    hk_gpu_proxied_look(f, &l);
     if (l.waits != HK_PROXY_WAITS_PEER && l.waits != HK_PROXY_WAITS_CONNECTION) continue;
     hk_gpu_proxy_describe(&l, one, sizeof one);
     used += (size_t)snprintf(text + used, bytes - used, "; it %s", one);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Pumped links: links between GPUs whose ranks share no memory.  The proxy, one thread of a communicator, moves their
+ * Proxied links: links between GPUs whose ranks share no memory.  The proxy, one thread of a communicator, moves their
  * slots by the transport of the host's ranks (transport/transport.h).  This is the one place that describes the
  * handshake.
  *
@@ -121,7 +121,7 @@ bool hk_gpu_proxy_rests(hk_gpu_proxy *p);
 /* The memories of the links' payloads, each; `resting`: only of links that rest. */
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg);
 /* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */
-struct hk_gpu_pumped *hk_gpu_proxy_links(hk_gpu_proxy *p);
+struct hk_gpu_proxied *hk_gpu_proxy_links(hk_gpu_proxy *p);
 /* Reports wait for the proxy for one second at most, because a network plugin may keep it in a call. */
 
 /* The states of up to `room` links; gives how many there are, 0 if the proxy does not answer.  From any thread. */

@@ -10,10 +10,10 @@
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "peers.h"
-#include "world.h"
+#include "process_group.h"
 
 /* Does only a network join the two?  Both ranks get the same result. */
-static bool by_net(ncclComm_t c, int peer) { return hk_wire_pumped(c, peer); }
+static bool by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }
 
 /* Reads the pattern: some machines report peer access and deliver something else. */
 static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
@@ -25,7 +25,7 @@ static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t 
   HK_OR_RETURN(ops->copy(g->device, got, mine, HK_GPU_PROBE_BYTES, g->queue));
   HK_OR_RETURN(ops->wait(g->device, g->queue));
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8 && !why[0]; i++)
-    if (got[i] != hk_gpu_probe_word(g->world->comm_id, peer, i))
+    if (got[i] != hk_gpu_probe_word(g->group->comm_id, peer, i))
       snprintf(why, why_bytes,
                "it reads wrong data from there: PCI access control (ACS) or an IOMMU is the usual cause");
   if (why[0])
@@ -80,7 +80,7 @@ static hk_status choose_links(ncclComm_t c) {
     const hk_device_links *by = hk_device_links_to(g->links, r, why, sizeof why);
     if (!by) return HK_FAIL(HK_ERR_SYSTEM, "rank %d's GPU cannot reach rank %d's by any links: %s", c->rank, r, why);
     g->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(g->links, r)};
-    g->pumped = g->pumped || g->routes[r].can & HK_DEVICE_PUMPED;
+    g->proxied = g->proxied || g->routes[r].can & HK_DEVICE_PROXIED;
   }
   return HK_OK;
 }

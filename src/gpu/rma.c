@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on GPUs, without a block of threads: a put is a copy to the peer's window and a word that the
- * stream writes after it, a wait is a word that the stream waits for.  Between GPUs that do not reach each other far.c
- * copies and writes instead.
+ * stream writes after it, a wait is a word that the stream waits for.  Between GPUs that do not reach each other,
+ * rma_proxy.c copies and writes instead.
  *
  * The words are in pinned host memory of the rank that waits, for the reason given in copy.c.  A signal that no graph
  * captured is a count, which its sender writes and of which both ranks know what comes next.  A captured one may be
@@ -13,10 +13,10 @@
 #include <string.h>
 #include "../core/call.h"
 #include "../transport/cuda/share.h"
-#include "far.h"
 #include "peers.h"
+#include "process_group.h"
+#include "rma_proxy.h"
 #include "window.h"
-#include "world.h"
 
 enum { TURNS = 15, TABLE_MAX = 1 << 28 };
 
@@ -101,39 +101,39 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
                  n, TABLE_MAX / sizeof(words));
     goto out;
   }
-  hk_shared *mine = &g->world->signals[c->rank]; /* others of this process may write to it when this rank has left */
+  hk_shared *mine = &g->group->signals[c->rank]; /* others of this process may write to it when this rank has left */
   HK_TRY(hk_share_host_make(g->device, n * row * sizeof(words), mine, &all[c->rank].region), out);
   for (size_t i = 0; i < n * row; i++)
     for (int k = 0; k < TURNS; k++) ((words *)mine->memory.host)[i].taken[k] = 1;
   all[c->rank].at = (uintptr_t)mine->memory.base;
   all[c->rank].signals = row;
-  if (far) HK_TRY(hk_gpu_far_begin(c, &all[c->rank].far), out);
+  if (far) HK_TRY(hk_gpu_rma_proxy_begin(c, &all[c->rank].far), out);
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   HK_TRY(open_tables(c, r, all), out);
-  if (far) HK_TRY(hk_gpu_far_open(c, &all[0].far, sizeof *all), out);
+  if (far) HK_TRY(hk_gpu_rma_proxy_open(c, &all[0].far, sizeof *all), out);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened them: a rank may leave */
   g->rma = r;
-  if (far) rc = hk_gpu_far_start(c);
+  if (far) rc = hk_gpu_rma_proxy_start(c);
 out:
   if (rc != HK_OK && r && !g->rma) end(c, r);
   free(all);
   return rc;
 }
 
-void hk_gpu_rma_stop(ncclComm_t c) { hk_gpu_far_stop(c); }
+void hk_gpu_rma_stop(ncclComm_t c) { hk_gpu_rma_proxy_stop(c); }
 
 void hk_gpu_rma_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_far_end(c);
+  hk_gpu_rma_proxy_end(c);
   if (g->rma) end(c, g->rma);
 }
 
 bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word) {
   const hk_gpu *g = hk_gpu_of(c);
-  uint32_t *at = (uint32_t *)(void *)((words *)g->world->signals[c->rank].memory.host + (size_t)from * g->rma->row) +
+  uint32_t *at = (uint32_t *)(void *)((words *)g->group->signals[c->rank].memory.host + (size_t)from * g->rma->row) +
                  word;
   if (word / WORDS >= g->rma->row) return false;
-  /* relaxed: far.c's thread alone counts it up.  release: the data is there for who sees it */
+  /* relaxed: rma_proxy.c's thread alone counts it up.  release: the data is there for who sees it */
   const uint32_t value = word % WORDS ? 1 : __atomic_load_n(at, __ATOMIC_RELAXED) + 1;
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
   return true;
@@ -144,9 +144,9 @@ static bool set(uint32_t *word) { return __atomic_exchange_n(word, 1, __ATOMIC_R
 
 bool hk_gpu_rma_free(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
-  bool any = hk_gpu_far_free(c);
+  bool any = hk_gpu_rma_proxy_free(c);
   if (!g->rma) return any;
-  words *mine = g->world->signals[c->rank].memory.host;
+  words *mine = g->group->signals[c->rank].memory.host;
   for (size_t i = 0; i < (size_t)c->nranks * g->rma->row; i++) { /* relaxed, all: no data depends on it */
     __atomic_store_n(&mine[i].count, __atomic_load_n(&g->rma->counts[i].awaited, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     for (int k = 0; k < TURNS; k++) {
@@ -190,13 +190,13 @@ static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t
                    "puts to it have arrived",
                    c->rank, (unsigned long long)call->window);
   if (hk_gpu_is_far(c, call->root)) {
-    const hk_gpu_far_op op = {.peer = call->root,
-                              .word = call->signal * WORDS + (uint32_t)(offset / sizeof(uint32_t)),
-                              .from = call->in,
-                              .bytes = bytes,
-                              .window = call->window,
-                              .offset = call->offset};
-    return hk_gpu_far_enqueue(c, &op, call->stream, s);
+    const hk_gpu_rma_proxy_op op = {.peer = call->root,
+                                    .word = call->signal * WORDS + (uint32_t)(offset / sizeof(uint32_t)),
+                                    .from = call->in,
+                                    .bytes = bytes,
+                                    .window = call->window,
+                                    .offset = call->offset};
+    return hk_gpu_rma_proxy_enqueue(c, &op, call->stream, s);
   }
   if (bytes) {
     char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;

@@ -16,7 +16,8 @@ bool hk_gpu_rma_free(ncclComm_t c);
 void hk_gpu_rma_free_replays(ncclComm_t c);
 void hk_gpu_rma_stop(ncclComm_t c); /* its streams have ended: ends the thread, if there is one */
 void hk_gpu_rma_end(ncclComm_t c);
-/* On far.c's thread: writes a word of this rank's signals for rank `from`, counted from those of its first signal.
+/* On rma_proxy.c's thread: writes a word of this rank's signals for rank `from`, counted from those of its first
+ * signal.
  * False: there is no such one. */
 bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word);
 #endif

@@ -13,12 +13,12 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
+#include "buffer.h"
 #include "code.h"
+#include "launch.h"
 #include "peers.h"
+#include "process_group.h"
 #include "rma.h"
-#include "set.h"
-#include "view.h"
-#include "world.h"
 
 /* ---- one call ---- */
 
@@ -46,7 +46,7 @@ out:
 
 /* An error in the call's arguments changes nothing. A later failure ends the communicator. */
 static hk_status check_call(const hk_call *call) {
-  hk_status rc = hk_gpu_look(call->comm, false);
+  hk_status rc = hk_gpu_poll_health(call->comm, false);
   if (rc != HK_OK) return hk_comm_failed(call->comm, rc);
   return check_buffers(call);
 }
@@ -97,7 +97,7 @@ static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s
   return call->launched ? d->ops->record(d, call->launched, q, s) : HK_OK;
 }
 
-/* Posts the call on the board, for the other ranks. */
+/* Publishes the call on the status page, for the other ranks. */
 static void post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
   if (s->capturing && !g->captures && call->comm->options.no_captures)
@@ -122,7 +122,7 @@ static void *profile(const hk_call *call, bool by_copies) {
 }
 
 /* The kernel's arguments for a call; of an uneven collective they point to a table. */
-static hk_status work_of(hk_gpu_piece *p) {
+static hk_status work_of(hk_gpu_launch_item *p) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   HK_OR_RETURN(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small));
@@ -136,7 +136,7 @@ static hk_status work_of(hk_gpu_piece *p) {
 }
 
 /* Inputs of calls in place that the kernel must find as they are now. */
-static hk_status copy_inputs(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
+static hk_status copy_inputs(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < n && rc == HK_OK; i++)
     if (hk_call_copies_input(at[i]->call))
@@ -146,7 +146,7 @@ static hk_status copy_inputs(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_qu
 }
 
 /* One launch of n pieces that come with all that are chained to them. */
-static hk_status launch_pieces(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q) {
+static hk_status launch_pieces(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
   hk_gpu_batch batch; /* what is not set is not passed */
   hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
   unsigned works = 0;
@@ -164,7 +164,7 @@ static hk_status launch_pieces(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_
   for (size_t i = 0, head = 0; i < n; i++) {
     if (at[i]->chained) continue;
     hk_gpu_work *before = &batch.work[head++];
-    for (const hk_gpu_piece *p = at[i]->then; p; p = p->then) {
+    for (const hk_gpu_launch_item *p = at[i]->then; p; p = p->then) {
       before->next = works;
       before = &batch.work[works++];
       *before = p->work;
@@ -181,7 +181,7 @@ static hk_status run_one(const hk_call *call) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   hk_queue q = call->stream;
-  hk_gpu_piece p = {.call = call, .gpu = g};
+  hk_gpu_launch_item p = {.call = call, .gpu = g};
   hk_queue_state *s = &p.state;
   HK_TRY(check_call(call), out);
   HK_TRY(ops->queue_state(g->device, q, s), out);
@@ -194,7 +194,7 @@ static hk_status run_one(const hk_call *call) {
   post(call, s);
   void *event = profile(call, false);
   if (rc == HK_OK) rc = record(call, q, s);
-  if (rc == HK_OK) rc = launch_pieces(g, (hk_gpu_piece *const[]){&p}, 1, q);
+  if (rc == HK_OK) rc = launch_pieces(g, (hk_gpu_launch_item *const[]){&p}, 1, q);
   if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g, p.table, s, q);
   if (c->profiler) {
     hk_profile_over(c->profiler, event);
@@ -212,10 +212,10 @@ out:
 
 /* ---- groups ---- */
 
-static hk_queue_order *order_in(const hk_gpu_piece *p) { return order_of(p->gpu, &p->state); }
+static hk_queue_order *order_in(const hk_gpu_launch_item *p) { return order_of(p->gpu, &p->state); }
 
 /* True if an earlier piece has the same communicator and, if `q`, the same stream. */
-static bool spoken_for(const hk_gpu_set *s, size_t i, bool q) {
+static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   for (size_t k = i; k-- > 0;)
     if (s->at[k]->gpu == s->at[i]->gpu && (!q || s->at[k]->call->stream == s->at[i]->call->stream)) return true;
   return false;
@@ -223,7 +223,7 @@ static bool spoken_for(const hk_gpu_set *s, size_t i, bool q) {
 
 /* For another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a captured graph would get the edges
  * of what was before once more, which a driver refuses. */
-static hk_status mark(const hk_gpu_piece *p, hk_queue q) {
+static hk_status mark(const hk_gpu_launch_item *p, hk_queue q) {
   hk_gpu *g = p->gpu;
   pthread_mutex_lock(&g->lock);
   hk_status rc = g->device->ops->order_end(g->device, order_in(p), q, &p->state);
@@ -232,9 +232,9 @@ static hk_status mark(const hk_gpu_piece *p, hk_queue q) {
 }
 
 /* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
-static hk_status join_streams(hk_gpu_set *s) {
+static hk_status join_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
-    const hk_gpu_piece *p = s->at[i];
+    const hk_gpu_launch_item *p = s->at[i];
     const hk_device_ops *ops = p->gpu->device->ops;
     hk_queue q = p->call->stream;
     if (spoken_for(s, i, true)) continue;
@@ -247,13 +247,13 @@ static hk_status join_streams(hk_gpu_set *s) {
 }
 
 /* Makes the other streams, and later calls of the communicators, wait for the set's launches. */
-static hk_status part_streams(hk_gpu_set *s) {
+static hk_status part_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
-    const hk_gpu_piece *p = s->at[i];
+    const hk_gpu_launch_item *p = s->at[i];
     if (!spoken_for(s, i, false)) HK_OR_RETURN(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &s->at[0]->state));
   }
   for (size_t i = 0; i < s->n; i++) {
-    const hk_gpu_piece *p = s->at[i];
+    const hk_gpu_launch_item *p = s->at[i];
     if (p->call->stream == s->queue || spoken_for(s, i, true)) continue;
     HK_OR_RETURN(p->gpu->device->ops->order_begin(p->gpu->device, order_in(p), p->call->stream, &p->state));
   }
@@ -262,19 +262,19 @@ static hk_status part_streams(hk_gpu_set *s) {
 
 /* ---- collectives of a set ---- */
 
-static hk_status launch_batch(const hk_gpu_set *s, hk_gpu_piece *const *at, size_t n) {
+static hk_status launch_batch(const hk_gpu_launch_batch *s, hk_gpu_launch_item *const *at, size_t n) {
   for (size_t i = 0; i < n; i++) HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
   return launch_pieces(s->gpu, at, n, s->queue);
 }
 
 /* One order on all devices: a launch that cannot run at once waits for the same communicators on each device. */
 static int by_comm(const void *a, const void *b) {
-  const hk_gpu_piece *x = *(hk_gpu_piece *const *)a, *y = *(hk_gpu_piece *const *)b;
+  const hk_gpu_launch_item *x = *(hk_gpu_launch_item *const *)a, *y = *(hk_gpu_launch_item *const *)b;
   return x->comm_id < y->comm_id ? -1 : x->comm_id > y->comm_id;
 }
 
 /* The ranks of a communicator wait for each other, so they are in one launch. */
-static hk_status launch_stage(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) {
+static hk_status launch_stage(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n) {
   size_t begin = 0, end = 0;
   qsort(at, n, sizeof *at, by_comm);
   while (end < n) {
@@ -293,7 +293,7 @@ static hk_status launch_stage(const hk_gpu_set *s, hk_gpu_piece **at, size_t n) 
 }
 
 /* Runs the stage's copies after its kernels, also in one order on all devices. */
-static hk_status copy_stage(const hk_gpu_set *s, unsigned stage, hk_gpu_piece **at) {
+static hk_status copy_stage(const hk_gpu_launch_batch *s, unsigned stage, hk_gpu_launch_item **at) {
   size_t n = 0;
   for (size_t i = 0; i < s->n; i++)
     if (s->at[i]->window && s->at[i]->stage == stage) at[n++] = s->at[i];
@@ -305,9 +305,9 @@ static hk_status copy_stage(const hk_gpu_set *s, unsigned stage, hk_gpu_piece **
   return HK_OK;
 }
 
-static hk_status launch_collectives(const hk_gpu_set *s) {
+static hk_status launch_collectives(const hk_gpu_launch_batch *s) {
   hk_status rc = HK_OK;
-  hk_gpu_piece **at = malloc(s->n * sizeof(hk_gpu_piece *));
+  hk_gpu_launch_item **at = malloc(s->n * sizeof(hk_gpu_launch_item *));
   if (!at) return HK_FAIL_ERRNO("no memory for a group of %zu calls", s->n);
   for (unsigned stage = 0;; stage++) {
     size_t n = 0;
@@ -328,7 +328,7 @@ out:
 
 /* ---- a group ---- */
 
-static hk_status run_set(hk_gpu_set *s) {
+static hk_status run_set(hk_gpu_launch_batch *s) {
   hk_status rc = HK_OK;
   const hk_queue_state *state = &s->at[0]->state;
   hk_queue_order *chain = NULL;
@@ -359,9 +359,9 @@ static hk_status offer(const hk_call *call) {
 /* Collectives of a communicator that follow each other with the same plan are one stage: the blocks of the first run
  * the others, too, each over its own links.  The stages of all communicators are launched in turn.  All ranks find the
  * same stages: they agree on plans, and on the ranks of the GPU that has most. */
-static hk_status choose_stage(hk_gpu_piece *p) {
+static hk_status choose_stage(hk_gpu_launch_item *p) {
   hk_gpu *g = p->gpu;
-  hk_gpu_piece *last = g->stage.last;
+  hk_gpu_launch_item *last = g->stage.last;
   const size_t own = p->work.scratch_bytes * p->blocks;
   const size_t scratch = own + (hk_call_copies_input(p->call) ? hk_call_in_bytes(p->call) : 0);
   p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
@@ -384,13 +384,13 @@ static hk_status choose_stage(hk_gpu_piece *p) {
 }
 
 /* Finds all errors of the calls before anything is launched. */
-static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
+static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *pieces) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
   for (size_t i = 0; i < n; i++) {
-    hk_gpu_piece *p = &pieces[i];
+    hk_gpu_launch_item *p = &pieces[i];
     ncclComm_t c = calls[i].comm;
-    *p = (hk_gpu_piece){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = hk_gpu_of(c)->world->comm_id};
+    *p = (hk_gpu_launch_item){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = hk_gpu_of(c)->group->comm_id};
     if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
       p->state = pieces[i - 1].state;
     else
@@ -407,7 +407,7 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_piece *pieces) {
     post(&calls[i], &pieces[i].state);
     const bool transfer = calls[i].coll == HK_SENDRECV;
     rc = transfer           ? hk_gpu_ready_transfer(&calls[i])
-         : pieces[i].window ? hk_gpu_view_meet(c, pieces[i].window)
+         : pieces[i].window ? hk_gpu_buffer_meet(c, pieces[i].window)
                             : work_of(&pieces[i]);
     if (rc == HK_OK && !transfer) rc = choose_stage(&pieces[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
@@ -419,8 +419,8 @@ out:
 
 static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  hk_gpu_piece *pieces = calloc(n, sizeof *pieces);
-  hk_gpu_set s = {.at = malloc(n * sizeof(hk_gpu_piece *))};
+  hk_gpu_launch_item *pieces = calloc(n, sizeof *pieces);
+  hk_gpu_launch_batch s = {.at = malloc(n * sizeof(hk_gpu_launch_item *))};
   size_t begun = 0; /* calls whose events a profiler has */
   if (!pieces || !s.at) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
@@ -430,13 +430,13 @@ static hk_status run_group(const hk_call *calls, size_t n) {
   HK_TRY(prepare(calls, n, pieces), out);
   begun = n;
   for (size_t i = 0; i < n; i++) {
-    hk_gpu_piece *first = &pieces[i];
+    hk_gpu_launch_item *first = &pieces[i];
     if (first->placed) continue;
     s.n = 0;
     s.gpu = first->gpu;
     s.queue = first->call->stream;
     for (size_t k = i; k < n; k++) {
-      hk_gpu_piece *p = &pieces[k];
+      hk_gpu_launch_item *p = &pieces[k];
       if (p->placed || p->gpu->code != first->gpu->code || p->state.capture != first->state.capture) continue;
       p->placed = true;
       s.at[s.n++] = p;

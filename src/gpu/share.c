@@ -11,7 +11,7 @@
  * kernels, as with NCCL. */
 enum { COMMUNICATORS_AT_ONCE = 4, BLOCKS_BEFORE_90 = 24 };
 
-unsigned hk_gpu_share(const hk_gpu_room *room) {
+unsigned hk_gpu_share(const hk_gpu_share_facts *room) {
   uint64_t each = room->resident / COMMUNICATORS_AT_ONCE / room->ranks;
   uint64_t most = room->sm < 90 ? BLOCKS_BEFORE_90 : HK_GPU_BLOCKS;
   if (room->wished && room->wished < most) most = room->wished;
@@ -19,7 +19,7 @@ unsigned hk_gpu_share(const hk_gpu_room *room) {
   return each ? (unsigned)each : 1;
 }
 
-unsigned hk_gpu_overlap(const hk_gpu_room *room) {
+unsigned hk_gpu_overlap(const hk_gpu_share_facts *room) {
   return (unsigned)(room->resident / room->ranks / hk_gpu_share(room));
 }
 

@@ -3,7 +3,7 @@
 #include "../collectives/gpu.h"
 #include "../kernels/gpu_small.h"
 #include "code.h"
-#include "set.h"
+#include "launch.h"
 
 _Static_assert(HK_GPU_SMALL_RANKS == (int)HK_GPU_SMALL_SOURCES && HK_GPU_SMALL_BYTES == (int)HK_GPU_LL_MAX,
                "as the prices say");
@@ -14,7 +14,7 @@ static unsigned threads_for(const hk_gpu_code *k, uint64_t bytes) {
   return wanted < k->small_threads ? (unsigned)wanted : k->small_threads;
 }
 
-hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_piece *const *at, size_t n, hk_queue q, bool *done) {
+hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done) {
   hk_gpu_small_batch batch; /* what is not set is not passed */
   hk_kernel_launch l = {.function = g->code->small, .here = at[0]->state.here, .param = &batch};
   *done = false;

@@ -2,7 +2,7 @@
 /* Tables that launches read, in pinned host memory (hk_gpu_table): transfers of a group, blocks of an uneven call. */
 #include <stdlib.h>
 #include "../base/log.h"
-#include "set.h"
+#include "launch.h"
 
 static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
   bool done = false;

@@ -11,13 +11,13 @@
 #include "../topo/paths.h"
 #include "gpu.h"
 #include "peers.h"
-#include "world.h"
+#include "process_group.h"
 
 /* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that
  * is no failure. */
 static void look(ncclComm_t c) {
   hk_status rc = HK_OK;
-  hk_gpu_world *w = hk_gpu_of(c)->world;
+  hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_topo *t = NULL;
   pthread_mutex_lock(&w->lock);
   if (w->looked) goto out;
@@ -34,7 +34,7 @@ out:
   pthread_mutex_unlock(&w->lock);
 }
 
-void hk_gpu_topology_free(hk_gpu_world *w) {
+void hk_gpu_topology_free(hk_gpu_process_group *w) {
   hk_paths_free(w->paths);
   hk_cluster_free(w->machine);
   w->paths = NULL;
@@ -43,7 +43,7 @@ void hk_gpu_topology_free(hk_gpu_world *w) {
 
 /* The GPUs of this host's ranks, and the `rank` of each seat.  Gives their number; 0: not all are known. */
 static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
-  const hk_topo *t = hk_gpu_of(c)->world->machine->kinds[0];
+  const hk_topo *t = hk_gpu_of(c)->group->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
@@ -59,7 +59,7 @@ static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_
 }
 
 static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
-  const hk_gpu_world *w = hk_gpu_of(c)->world;
+  const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   uint32_t mine = 0;
   if (n < 2) return;
   for (int i = 0; i < n; i++)
@@ -101,7 +101,7 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   }
   if (!alone_on_host(c)) {
     look(c);
-    if (g->world->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
+    if (g->group->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
   }
   /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's
    * prices. */
@@ -128,8 +128,8 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
   hk_paths *paths = NULL;
   /* The paths themselves, without the rule that the level makes. */
   static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
-  if (!c->selection->overrides->paths.p2p_level || !g->world->machine) return HK_OK;
-  const hk_topo *t = g->world->machine->kinds[0];
+  if (!c->selection->overrides->paths.p2p_level || !g->group->machine) return HK_OK;
+  const hk_topo *t = g->group->machine->kinds[0];
   HK_TRY(hk_paths_new(&paths, t, &plain), out);
   g->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
   if (!g->distances) {

@@ -5,11 +5,11 @@
 #include <string.h>
 #include "../collectives/transfer.h"
 #include "../core/call.h"
+#include "buffer.h"
 #include "code.h"
-#include "ends.h"
+#include "endpoints.h"
+#include "launch.h"
 #include "peers.h"
-#include "set.h"
-#include "view.h"
 
 /* A transfer, or the part of it that one link moves. */
 typedef struct part {
@@ -24,7 +24,7 @@ typedef struct part {
 /* What the kernel reads of a link's end in device memory: the link, then the program of a transfer over it. */
 enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
 
-static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_end *e) {
+static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoint *e) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_device *d = g->device;
@@ -41,7 +41,7 @@ static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_end *e)
   memset(image, 0, bytes);
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + PROGRAM_AT, program, program->bytes);
-  HK_TRY(hk_gpu_room_get(g, bytes, &at), out);
+  HK_TRY(hk_gpu_arena_get(g, bytes, &at), out);
   HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
   HK_TRY(d->ops->wait(d, g->queue), out);
   e->device = at;
@@ -56,7 +56,7 @@ out:
 /* The number of links that share out the message: the same at both ends. */
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
-  const unsigned most = hk_gpu_is_pumped(c, peer) ? g->net_parts : g->parts;
+  const unsigned most = hk_gpu_is_proxied(c, peer) ? g->net_parts : g->parts;
   size_t worth = bytes / g->part_bytes;
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;
@@ -71,7 +71,8 @@ hk_status hk_gpu_offer_transfer(const hk_call *call) {
   ncclComm_t c = call->comm;
   unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
   for (unsigned k = 0; k < of; k++)
-    HK_OR_RETURN(hk_gpu_end_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k));
+    HK_OR_RETURN(
+        hk_gpu_endpoint_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k));
   return HK_OK;
 }
 
@@ -81,15 +82,15 @@ hk_status hk_gpu_ready_transfer(const hk_call *call) {
   const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   const unsigned of = parts_of(c, call->root, bytes);
   for (unsigned k = 0; k < of; k++) {
-    hk_gpu_end *e;
-    HK_OR_RETURN(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
-    HK_OR_RETURN(hk_gpu_end_grow(c, e, each_of(bytes, of)));
+    hk_gpu_endpoint *e;
+    HK_OR_RETURN(hk_gpu_endpoint_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
+    HK_OR_RETURN(hk_gpu_endpoint_grow(c, e, each_of(bytes, of)));
     HK_OR_RETURN(end_on_device(c, call, e));
   }
   return HK_OK;
 }
 
-static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
+static hk_status add_parts(const hk_gpu_launch_item *p, part *parts, size_t *n) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
@@ -99,11 +100,11 @@ static hk_status add_parts(const hk_gpu_piece *p, part *parts, size_t *n) {
   int way = sends ? call->root - c->rank : c->rank - call->root;
   const int64_t *seen = NULL;
   bool reads = false;
-  if (sends) HK_OR_RETURN(hk_gpu_view_for(c, call->root, call->in, bytes, &reads, &seen));
+  if (sends) HK_OR_RETURN(hk_gpu_buffer_for(c, call->root, call->in, bytes, &reads, &seen));
   for (unsigned k = 0; k < of; k++) {
-    hk_gpu_end *e;
+    hk_gpu_endpoint *e;
     size_t at = k * each < bytes ? k * each : bytes, size = bytes - at < each ? bytes - at : each;
-    HK_OR_RETURN(hk_gpu_end_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
+    HK_OR_RETURN(hk_gpu_endpoint_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
     bool refers = reads && size >= HK_GPU_REF_MIN; /* then all of it is one slot; the receiver sees it in the tag */
     parts[*n] = (part){.work = {.program = (char *)e->device + PROGRAM_AT,
                                 .links = e->device,
@@ -183,7 +184,7 @@ static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   return blocks;
 }
 
-hk_status hk_gpu_launch_transfers(const hk_gpu_set *s) {
+hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s) {
   hk_status rc = HK_OK;
   hk_gpu_table *table = NULL;
   size_t n = 0, room = 0;

@@ -9,7 +9,7 @@
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "peers.h"
-#include "world.h"
+#include "process_group.h"
 
 /* Windows as kernels read them, with a table in which a kernel finds the window of an address (ncclFindWindow).  The
  * layout of NVIDIA's device code. */

@@ -66,8 +66,8 @@ static __attribute__((noinline)) void begin_lanes(hk_exec *x, void *memory, char
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
   x->lanes = memory;
-  x->ahead = plan->pumped ? x->lanes + x->nlanes : NULL;
-  x->pointers = (const void **)(x->lanes + x->nlanes * (plan->pumped ? 2 : 1));
+  x->ahead = plan->proxied ? x->lanes + x->nlanes : NULL;
+  x->pointers = (const void **)(x->lanes + x->nlanes * (plan->proxied ? 2 : 1));
   for (unsigned c = 0, k = 0; c < plan->channels; c++) {
     for (unsigned i = 0; i < p->nlanes; i++, k++) {
       hk_lane_run *l = &x->lanes[k];
@@ -98,7 +98,7 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->bases[HK_SCRATCH] = scratch;
 }
 
-/* Notifies a pumped link that this lane waits for its next slot, and of the place of its data, so that the transport
+/* Notifies a proxied link that this lane waits for its next slot, and of the place of its data, so that the transport
  * can write it there itself. */
 static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                           size_t bytes, hk_link *link) {
@@ -117,7 +117,7 @@ static bool all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, uns
     bool ok = k < ndst ? hk_link_can_send(link, bytes) : hk_link_can_recv(link);
     if (__builtin_expect(!ok, 0)) {
       l->ready = k;
-      if (link->pumped && k >= ndst) announce_wait(x, l, o, ndst, nsrc, bytes, link);
+      if (link->proxied && k >= ndst) announce_wait(x, l, o, ndst, nsrc, bytes, link);
       return false;
     }
   }
@@ -216,7 +216,7 @@ static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand
     hk_slot *s = &link->slots[(uint32_t)link->done & link->mask];
     bool summed = link->kind == HK_LINK_SUM_SEND || link->kind == HK_LINK_SCATTER_SEND;
     s->flags = summed ? network_sum(&x->launch->reducer) : 0;
-    if (link->pumped) l->must_drain = true;
+    if (link->proxied) l->must_drain = true;
     if (x->launch->places && link->kind == HK_LINK_MCAST_SEND && bytes) {
       const hk_placing what = {bytes, x->sizes.chunk, x->signature};
       unsigned readers;
@@ -228,7 +228,7 @@ static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand
         continue;
       }
     }
-    if (stable && link->by_ref && bytes > (link->pumped ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
+    if (stable && link->by_ref && bytes > (link->proxied ? (size_t)HK_SLOT_INLINE : (size_t)HK_REF_MIN_BYTES - 1) &&
         hk_link_refer(link, stable, bytes, &s->ref) && !(slot && s->ref.region == HK_REGION_PRIVATE)) {
       s->flags = HK_SLOT_REF;
       l->must_drain = true;
@@ -328,7 +328,7 @@ static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) 
   *a = *l;
   for (unsigned i = 0; i < p->nlinks; i++) {
     hk_link *link = l->links[i];
-    if (needs[i].lane != lane || hk_link_sends((hk_link_kind)needs[i].kind) || !link->pumped) continue;
+    if (needs[i].lane != lane || hk_link_sends((hk_link_kind)needs[i].kind) || !link->proxied) continue;
     link->offered = link->done;
     any = any || hk_link_places(link, x->sizes.chunk);
   }
@@ -356,12 +356,12 @@ static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
       const hk_link *link = link_of(a, src);
-      if (link->pumped && !hk_link_may_offer(link)) return;
+      if (link->proxied && !hk_link_may_offer(link)) return;
     }
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
       hk_link *link = link_of(a, src);
-      if (!link->pumped) continue;
+      if (!link->proxied) continue;
       offer_place(x, a, i, o, link);
       link->offered++;
     }

@@ -38,7 +38,7 @@ typedef struct hk_exec {
   hk_sizes sizes;             /* of the launch */
   const void **pointers;      /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
-  /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: the plan is not pumped */
+  /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: no link is proxied */
   hk_lane_run *ahead;
   /* Set with the failure: the peer whose slot was wrong, and the content of the slot. */
   int bad_peer;
@@ -48,7 +48,7 @@ typedef struct hk_exec {
 
 /* Bytes that hk_exec_init needs at `memory`, beside the scratch. */
 static inline size_t hk_exec_bytes(const hk_plan *plan) {
-  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->pumped ? 2 : 1) +
+  return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->proxied ? 2 : 1) +
          2 * plan->max_operands * sizeof(void *);
 }
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk);

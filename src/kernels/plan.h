@@ -19,7 +19,7 @@ typedef struct hk_plan {
   struct hk_program **more; /* [orders - 1] */
   unsigned max_operands;    /* of a move, each reader of a multicast counted */
   bool places;              /* long multicasts may go to places: hk_program_places, and the number of ranks is right */
-  bool pumped;              /* some links lead over a network */
+  bool proxied;             /* some links lead over a network */
   bool sums;                /* this rank hands data to a network that adds up */
   bool compared;            /* the caller's: other ranks have been asked whether they make the same call */
   hk_steps *steps;          /* for short messages on the host; NULL: none */

@@ -48,7 +48,7 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
   const hk_program *p = plan->program;
   const hk_sizes one_wave = {.total = 1, .block_bytes = 1, .longest = 1, .chunk = 1};
   unsigned nsteps, noperands, n = 0;
-  if (plan->pumped || plan->sums || plan->channels != 1 || p->nlanes > HK_STEP_LANES ||
+  if (plan->proxied || plan->sums || plan->channels != 1 || p->nlanes > HK_STEP_LANES ||
       hk_coll_uneven((hk_coll)p->coll) || !count(p, &nsteps, &noperands))
     return NULL;
   hk_steps *s = malloc(sizeof *s + nsteps * sizeof *s->step + noperands * sizeof(hk_step_operand));

@@ -35,8 +35,8 @@ struct hk_steps {
   hk_step step[];                                    /* then the operands */
 };
 
-/* The steps of a plan with its links; NULL if it is too large for them, if its links are pumped, or without memory. The
- * caller frees them with free(). */
+/* The steps of a plan with its links; NULL if it is too large for them, if its links are proxied, or without memory.
+ * The caller frees them with free(). */
 hk_steps *hk_steps_make(const hk_plan *plan);
 /* Begins the steps of the plan that `x` has. hk_exec_init has set the rest for this plan and launch. */
 static inline void hk_steps_again(hk_exec *x, const void *in, void *out) {

@@ -131,7 +131,7 @@ static hk_window_state join(void *arg, int from) {
 }
 
 static void refused(void *arg, int from, const char *text) {
-  hk_comm_blame(arg, HK_EVENT_VERDICT, from, HK_ERR_USAGE, text);
+  hk_failure_raise(arg, HK_EVENT_VERDICT, from, HK_ERR_USAGE, text);
 }
 
 /* ---- begin and end ---- */

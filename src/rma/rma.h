@@ -33,7 +33,7 @@ hk_status hk_rma_put(const struct hk_call *call);
 /* True if the signals have come that the call waits for; they are consumed then. */
 bool hk_rma_arrived(const struct hk_call *call);
 
-/* ---- a backend's own packets (gpu/far.c): calls of hk_rma_put with window 0, for which it uses signals itself ---- */
+/* ---- packets of a backend (gpu/rma_proxy.c): calls of hk_rma_put with window 0, whose signals it uses itself ---- */
 
 enum { HK_RMA_ROW = 16 }; /* a rank has so many signals for packets at least, whatever the options are */
 /* How a rank of this host reaches the table. */

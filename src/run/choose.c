@@ -165,8 +165,8 @@ static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 /* The communicator's wish, and the call's. */
-static hk_wish wish_of(ncclComm_t c, const hk_call *op) {
-  hk_wish wish = c->selection->overrides->wish;
+static hk_filter wish_of(ncclComm_t c, const hk_call *op) {
+  hk_filter wish = c->selection->overrides->wish;
   const hk_call_options *o = &op->options;
   _Static_assert(sizeof wish.only == sizeof o->only, "one bit set for each protocol");
   memcpy(wish.only, o->only, sizeof wish.only);
@@ -188,7 +188,7 @@ static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
 
 hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
   hk_machine m = machine_for(c, op);
-  hk_wish wish = wish_of(c, op);
+  hk_filter wish = wish_of(c, op);
   hk_decision d;
   for (int i = 0; hk_algorithms[i]; i++)
     for (int p = 0; p < HK_PROTO_COUNT; p++)
@@ -208,7 +208,7 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   hk_machine m = machine_for(c, op);
   /* Two ranks that disagree about a length could wait for lines that the other sends in another form. */
   if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
-  hk_wish wish = wish_of(c, op);
+  hk_filter wish = wish_of(c, op);
   hk_select(&m, &wish, coll, bytes, d);
   if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &wish, coll, bytes, d);
 }

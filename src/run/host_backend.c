@@ -101,7 +101,7 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
       hk_wired_link *l;
       HK_OR_RETURN(hk_wire_link(c, key, &l));
       plan->links[ch * plan->program->nlinks + i] = &l->link;
-      plan->pumped = plan->pumped || l->link.pumped;
+      plan->proxied = plan->proxied || l->link.proxied;
     }
   }
   plan->steps = hk_steps_make(plan);
@@ -271,7 +271,7 @@ const hk_backend hk_backend_host = {
     .hold = hold,
     .run_one = run_one,
     .run_group = run_group,
-    .stop = hk_wire_report_unread,
+    .stop = hk_wire_report_undelivered,
     .memory_add = memory_add,
     .memory_drop = memory_drop,
 };

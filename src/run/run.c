@@ -10,11 +10,11 @@
 #include "../core/overlap.h"
 #include "../core/wiring.h"
 #include "../failure/mismatch.h"
-#include "../failure/post.h"
+#include "../failure/publish.h"
 #include "../failure/watch.h"
 #include "../kernels/exec.h"
 #include "../rma/rma.h"
-#include "../transport/board.h"
+#include "../transport/status_page.h"
 #include "choose.h"
 #include "profiler.h"
 #include "transfer.h"
@@ -23,21 +23,21 @@ enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and smal
 
 /* In `call` this rank lost the connection to `peer` (-1: unknown). */
 static void lost(ncclComm_t c, const hk_call *call, int peer) {
-  char text[sizeof c->health.story.text];
+  char text[sizeof c->health.cause.text];
   if (peer < 0) peer = hk_wire_broken(c);
   if (peer >= 0 && hk_watch_left(c, call, peer)) return;
   /* The cause may be that a third rank died. A report of that is then on its way. */
   snprintf(text, sizeof text, "%s", hk_last_error());
-  hk_comm_blame(c, HK_EVENT_SUSPECT, peer >= 0 ? peer : c->rank, HK_ERR_REMOTE, text);
+  hk_failure_raise(c, HK_EVENT_SUSPECT, peer >= 0 ? peer : c->rank, HK_ERR_REMOTE, text);
 }
 
 /* This rank cannot continue, for the reason in its last error. */
 static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
-  char what[160], text[sizeof c->health.story.text];
+  char what[160], text[sizeof c->health.cause.text];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text, "rank %d, in %s: %s", c->rank, what, hk_last_error());
-  hk_comm_blame(c, HK_EVENT_ERROR, c->rank, rc, text);
-  return hk_comm_settle(c, NULL);
+  hk_failure_raise(c, HK_EVENT_ERROR, c->rank, rc, text);
+  return hk_failure_resolve(c, NULL);
 }
 
 /* An operation ended with `rc`. This rank found the cause (in a message, a link or its own memory), or another rank
@@ -56,7 +56,7 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
       return failed_here(c, call, rc);
   }
   hk_watch_describe(call, what, sizeof what);
-  return hk_comm_settle(c, what);
+  return hk_failure_resolve(c, what);
 }
 
 /* Returns the status of a call that could not begin. A wrong argument is found by all ranks or concerns only this one,
@@ -82,22 +82,22 @@ static inline bool compares(const hk_call *call, const hk_plan *plan) {
 static hk_status check_calls(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
-  if (!plan->sums && c->order.claims && !hk_claim(c->order.claims, c->order.sequence, x->launch->signature)) {
+  if (!plan->sums && c->order.call_checks && !hk_claim(c->order.call_checks, c->order.sequence, x->launch->signature)) {
     hk_mismatch_found(c, call, -1);
     return HK_ERR_USAGE;
   }
-  if (!x->plan->pumped || plan->compared) return HK_OK;
+  if (!x->plan->proxied || plan->compared) return HK_OK;
   plan->compared = true;
   return hk_mismatch_compare(c, call) ? HK_OK : HK_ERR_USAGE;
 }
 
-/* Counts the operation and posts it on the board, for peers that wait. */
+/* Counts the operation and publishes it on the status page, for peers that wait. */
 static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   c->order.sequence++;
   c->order.current = call;
   c->order.exec = x;
   x->signature = hk_signature_at(x->signature, c->order.sequence); /* slots that an earlier call left do not match */
-  hk_watch_post(c, call, x->launch->signature);
+  hk_watch_publish(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
   return compares(call, x->plan) ? check_calls(call, x) : HK_OK;

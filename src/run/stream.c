@@ -82,7 +82,7 @@ hk_status hk_turn_wait(ncclComm_t c, uint64_t turn) {
   hk_wait_begin(&w, &env);
   /* acquire: pairs with the release in hk_turn_over; the previous batch's work on the links is complete */
   while (atomic_load_explicit(&c->order.served, memory_order_acquire) < turn)
-    if (hk_wait_pause(&w) != HK_OK) return hk_comm_settle(c, NULL);
+    if (hk_wait_pause(&w) != HK_OK) return hk_failure_resolve(c, NULL);
   return HK_OK;
 }
 

@@ -24,7 +24,7 @@ static hk_status make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_tran
   hk_program *program;
   hk_status rc = hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program);
   if (rc != HK_OK) return rc;
-  hk_plan plan = {.program = program, .channels = 1, .orders = 1, .max_operands = 1, .pumped = l->pumped};
+  hk_plan plan = {.program = program, .channels = 1, .orders = 1, .max_operands = 1, .proxied = l->proxied};
   hk_transfer_run *r = malloc(sizeof *r + hk_exec_bytes(&plan));
   if (!r) {
     hk_program_free(program);
@@ -74,7 +74,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
  * room. */
 static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
   hk_ref ref;
-  if (l->pumped) return l->slot_bytes;
+  if (l->proxied) return l->slot_bytes;
   if (call->p2p == HK_P2P_RECV) {
     if (!hk_link_can_recv(l)) return 0;
     uint32_t first = hk_link_recv_slot(l)->bytes;

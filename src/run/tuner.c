@@ -111,7 +111,7 @@ typedef struct offer {
 } offer;
 
 /* Fills in what a plugin can choose from; what has no name in NCCL is left out. */
-static void fill(offer *o, const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes) {
+static void fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++) {
@@ -142,7 +142,7 @@ static ncclResult_t ask(hk_tuner *t, const hk_machine *m, int function, size_t b
       ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, 0, channels);
 }
 
-void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_wish *w, hk_coll coll, size_t bytes, hk_decision *d) {
+void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *d) {
   offer before, after;
   int function = function_of(coll), channels = 0;
   if (function < 0 || !t->begun || m->nranks < 2) return;

@@ -99,22 +99,22 @@ typedef struct crossing {
 /* Calls for every link of every host that crosses spines, on every channel. */
 static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
   hk_sim *s = c->s;
-  const hk_world *w = &s->world;
+  const hk_sim_cluster *w = &s->world;
   for (int r = 0; r < w->nranks; r++) {
     const hk_program *p;
     HK_OR_RETURN(hk_programs_get(&s->programs, r, 0, &p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       int a = w->seats[r].host, b = w->seats[l[i].peer].host;
-      uint32_t side = s->first_side[(size_t)hk_world_rep(w, r) * (size_t)s->channels] + i, leave, enter;
+      uint32_t side = s->first_side[(size_t)hk_sim_cluster_rep(w, r) * (size_t)s->channels] + i, leave, enter;
       if (l[i].kind != HK_LINK_SEND || a == b || c->by_side[side] <= 0) continue;
-      hk_world_nets(w, r, l[i].peer, 0, &leave, &enter);
+      hk_sim_cluster_nets(w, r, l[i].peer, 0, &leave, &enter);
       if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
-      const hk_node *x = &hk_world_topo(w, a)->nodes[leave], *y = &hk_world_topo(w, b)->nodes[enter];
-      int la = hk_world_leaf(w, a, x), lb = hk_world_leaf(w, b, y);
+      const hk_node *x = &hk_sim_cluster_topo(w, a)->nodes[leave], *y = &hk_sim_cluster_topo(w, b)->nodes[enter];
+      int la = hk_sim_cluster_leaf(w, a, x), lb = hk_sim_cluster_leaf(w, b, y);
       if (la == lb) continue;
       for (int k = 0; k < s->all_channels; k++) {
-        int spine = hk_world_spine(w, a, x, b, y, k);
+        int spine = hk_sim_cluster_spine(w, a, x, b, y, k);
         crossing at = {.up = 2 * (la * w->spines + spine), .down = 2 * (lb * w->spines + spine) + 1, .side = side};
         each(c, &at, loads);
       }
@@ -132,23 +132,23 @@ static void add_load(coarse *c, const crossing *at, double *loads) {
 /* The worst of the links that a side represents, on any channel. */
 static void worst_load(coarse *c, const crossing *at, double *loads) {
   double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
-  double us = most / hk_world_uplink(&c->s->world);
+  double us = most / hk_sim_cluster_uplink(&c->s->world);
   if (us > c->uplink[at->side]) c->uplink[at->side] = us;
 }
 
 /* Shifted hosts send so many flows over each uplink that the hash gives every spine the same number: crossing flows are
  * spread evenly. Returns for how many hosts the link by way of NETs x and y, to the host `by` further, crosses the
  * spines. */
-static int count_crossing(const hk_world *w, const hk_node *x, const hk_node *y, int by) {
+static int count_crossing(const hk_sim_cluster *w, const hk_node *x, const hk_node *y, int by) {
   int count = 0, n = w->c->nhosts;
-  for (int a = 0; a < n; a++) count += hk_world_leaf(w, a, x) != hk_world_leaf(w, (a + by) % n, y);
+  for (int a = 0; a < n; a++) count += hk_sim_cluster_leaf(w, a, x) != hk_sim_cluster_leaf(w, (a + by) % n, y);
   return count;
 }
 
 static hk_status load_shifted(coarse *c, int leaves) {
   hk_sim *s = c->s;
-  const hk_world *w = &s->world;
-  const hk_topo *t = hk_world_topo(w, 0);
+  const hk_sim_cluster *w = &s->world;
+  const hk_topo *t = hk_sim_cluster_topo(w, 0);
   const hk_node *x = NULL, *y = NULL;
   int by = 0, hosts = 0;
   double bytes = 0;
@@ -160,7 +160,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
       uint32_t side = s->first_side[(size_t)r * (size_t)s->channels] + i, leave, enter;
       int host = w->seats[l[i].peer].host;
       if (l[i].kind != HK_LINK_SEND || host == 0 || c->by_side[side] <= 0) continue;
-      hk_world_nets(w, (int)r, l[i].peer, 0, &leave, &enter);
+      hk_sim_cluster_nets(w, (int)r, l[i].peer, 0, &leave, &enter);
       if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
       if (&t->nodes[leave] != x || &t->nodes[enter] != y || by != host) /* consecutive links often use the same NETs */
         hosts = count_crossing(w, x = &t->nodes[leave], y = &t->nodes[enter], by = host);
@@ -168,7 +168,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
       c->uplink[side] = hosts;
     }
   }
-  double us = bytes / leaves / w->spines / hk_world_uplink(w);
+  double us = bytes / leaves / w->spines / hk_sim_cluster_uplink(w);
   for (uint32_t i = 0; i < s->nsides; i++)
     if (c->uplink[i] > 0) c->uplink[i] = us;
   return HK_OK;
@@ -176,8 +176,8 @@ static hk_status load_shifted(coarse *c, int leaves) {
 
 static hk_status load_fabric(coarse *c) {
   hk_status rc = HK_OK;
-  const hk_world *w = &c->s->world;
-  int leaves = hk_world_leaves(w);
+  const hk_sim_cluster *w = &c->s->world;
+  int leaves = hk_sim_cluster_leaves(w);
   if (!leaves) return HK_OK;
   if (w->shifted) return load_shifted(c, leaves);
   double *loads = calloc(2 * (size_t)leaves * (size_t)w->spines, sizeof *loads);

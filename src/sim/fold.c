@@ -115,7 +115,7 @@ typedef struct joint {
 } joint;
 
 typedef struct folding {
-  hk_world *w;
+  hk_sim_cluster *w;
   uint64_t *colour, *next;
   joint *joints;
   size_t *first; /* [nhosts + 1] */
@@ -130,8 +130,8 @@ static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
 
 /* The host's own colour, and its joints. */
 static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
-  hk_world *w = f->w;
-  uint64_t h = hk_topo_mix(hk_world_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
+  hk_sim_cluster *w = f->w;
+  uint64_t h = hk_topo_mix(hk_sim_cluster_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
   f->first[host] = f->n;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1]; r++) {
     const hk_program *p, *other;
@@ -183,7 +183,7 @@ static void recolour(folding *f) {
 
 /* The first host of each colour represents the others. */
 static hk_status represent(const folding *f) {
-  hk_world *w = f->w;
+  hk_sim_cluster *w = f->w;
   int n = w->c->nhosts;
   size_t room = 1;
   while (room < 2 * (size_t)n) room *= 2;
@@ -210,21 +210,21 @@ static hk_status represent(const folding *f) {
  * for the first hosts, which a pattern that grows with distance treats differently soonest, for the middle one and for
  * the last one. */
 
-static bool is_shifted(const hk_world *w, const hk_program *first, const hk_program *p, int rank) {
+static bool is_shifted(const hk_sim_cluster *w, const hk_program *first, const hk_program *p, int rank) {
   const hk_link_need *a = hk_program_links(first), *b = hk_program_links(p);
   if (first->nlinks != p->nlinks || shape_hash(first) != shape_hash(p)) return false;
   for (uint32_t i = 0; i < p->nlinks; i++) {
     bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV; /* multicast reaches all: nothing to shift */
-    if (!pair || a[i].peer != hk_world_shift(w, b[i].peer, rank)) return false;
+    if (!pair || a[i].peer != hk_sim_cluster_shift(w, b[i].peer, rank)) return false;
   }
   return true;
 }
 
 /* Checks one host; its programs are not kept. */
-static hk_status look_shifted(const hk_world *w, hk_programs *programs, int host, bool *same) {
+static hk_status look_shifted(const hk_sim_cluster *w, hk_programs *programs, int host, bool *same) {
   const hk_program *first, *p;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1] && *same; r++) {
-    HK_OR_RETURN(hk_programs_get(programs, hk_world_rep(w, (int)r), 0, &first));
+    HK_OR_RETURN(hk_programs_get(programs, hk_sim_cluster_rep(w, (int)r), 0, &first));
     HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
     *same = is_shifted(w, first, p, (int)r);
     drop_programs(programs, (int)r);
@@ -232,11 +232,11 @@ static hk_status look_shifted(const hk_world *w, hk_programs *programs, int host
   return HK_OK;
 }
 
-static hk_status fold_shifted(hk_world *w, hk_programs *programs, bool *same) {
+static hk_status fold_shifted(hk_sim_cluster *w, hk_programs *programs, bool *same) {
   int n = w->c->nhosts, looked[] = {1, 2, 3, n / 2, n - 1};
   *same = true;
   for (int h = 0; h < n; h++) {
-    *same = *same && hk_world_topo(w, h)->hash == hk_world_topo(w, 0)->hash &&
+    *same = *same && hk_sim_cluster_topo(w, h)->hash == hk_sim_cluster_topo(w, 0)->hash &&
             w->first_rank[h] == (uint32_t)h * w->first_rank[1];
     w->rep[h] = 0;
   }
@@ -248,7 +248,7 @@ static hk_status fold_shifted(hk_world *w, hk_programs *programs, bool *same) {
   return HK_OK;
 }
 
-hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted) {
+hk_status hk_fold(hk_sim_cluster *w, hk_programs *programs, bool shifted) {
   hk_status rc = HK_OK;
   int n = w->c->nhosts, colours, before = 0;
   folding f = {.w = w};

@@ -7,7 +7,7 @@
  *   run.c       the loop: threads wait, move, signal
  *   coarse.c    the same at flow level, for large machines
  *   step.c      one instruction: its bytes and the resources it uses
- *   world.c     hosts and fabric as resources    flow.c   how flows share them
+ *   cluster.c   hosts and fabric as resources    flow.c   how flows share them
  *
  * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is
  * published to the ends that read it with the time at which it is there; a consumed one returns a credit likewise. */
@@ -15,8 +15,8 @@
 #define HK_SIM_RUN_H
 #include "../collectives/algorithm.h"
 #include "../program/cursor.h"
+#include "cluster.h"
 #include "sim.h"
-#include "world.h"
 
 #define HK_SIM_NONE UINT32_MAX
 enum { HK_SIM_SIDES = 8 << 20 };
@@ -52,7 +52,7 @@ static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
 /* Finds hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. With more than
  * HK_SIM_SIDES links, or if `shifted` asks for it, only a few hosts' programs are built, and all must be the first
  * host's, shifted. */
-hk_status hk_fold(hk_world *w, hk_programs *programs, bool shifted);
+hk_status hk_fold(hk_sim_cluster *w, hk_programs *programs, bool shifted);
 
 /* Times at which messages arrive (credits are back), oldest first. */
 typedef struct hk_times {
@@ -116,7 +116,7 @@ typedef struct hk_core {
 } hk_core;
 
 typedef struct hk_sim {
-  hk_world world;
+  hk_sim_cluster world;
   hk_programs programs;
   const hk_sim_options *options;
   hk_coll coll;

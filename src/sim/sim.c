@@ -93,7 +93,7 @@ const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk
 
 /* ---- what runs ---- */
 
-static hk_status wish_algorithm(hk_wish *w, const hk_simulator *x, hk_coll coll, const char *name) {
+static hk_status wish_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
   const hk_algorithm *a = hk_algorithm_by_name(name);
   if (!a) return HK_FAIL(HK_ERR_ARGUMENT, "there is no algorithm '%s'", name);
   const char *cannot = hk_simulator_cannot(x, a, coll);
@@ -105,7 +105,7 @@ static hk_status wish_algorithm(hk_wish *w, const hk_simulator *x, hk_coll coll,
 }
 
 static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o, hk_decision *out) {
-  hk_wish wish = o->wish ? *o->wish : (hk_wish){.min_channels = 0};
+  hk_filter wish = o->wish ? *o->wish : (hk_filter){.min_channels = 0};
   if (o->channels) wish.min_channels = wish.max_channels = o->channels;
   if (o->algorithm) HK_OR_RETURN(wish_algorithm(&wish, x, coll, o->algorithm));
   if (o->protocol >= 0) {
@@ -140,7 +140,7 @@ static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
 
 static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_protocol_info *proto = &hk_protocols[d->protocol];
-  s->gpu = hk_world_gpu(&s->world, 0);
+  s->gpu = hk_sim_cluster_gpu(&s->world, 0);
   s->wire = 1;
   if (s->gpu) {
     s->wire = 1 / proto->efficiency;
@@ -148,7 +148,7 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
     s->lane_us = HK_GPU_INSTR_US + s->sync_us * HK_GPU_SYNC_LANE;
     const hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
     s->far_sync_us = hk_far_sync_us(&as, fmin((double)s->sizes.chunk, (double)s->sizes.longest));
-    s->lane_rate = hk_gpu_lane_gbps(hk_world_node(&s->world, 0)->gpu.sm) * 1000 * proto->copy;
+    s->lane_rate = hk_gpu_lane_gbps(hk_sim_cluster_node(&s->world, 0)->gpu.sm) * 1000 * proto->copy;
     return;
   }
   s->lane_us = HK_SIM_CORE_US;
@@ -195,7 +195,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
   if (is_switched(x, d, coll) && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
-  HK_OR_RETURN(hk_world_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
+  HK_OR_RETURN(hk_sim_cluster_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
   HK_OR_RETURN(launch(s, x, d, bytes));
   take_constants(s, x, d);
@@ -213,7 +213,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
     if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->world, &s->programs, o->shifted));
   }
   s->keep_spans = o->timeline && !s->coarse;
-  HK_OR_RETURN(hk_world_furnish(&s->world));
+  HK_OR_RETURN(hk_sim_cluster_furnish(&s->world));
   return hk_sim_wire(s);
 }
 
@@ -246,7 +246,7 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
   if (!out->loads) return HK_FAIL_ERRNO("no memory for the table of links");
   for (uint32_t i = 0; i < n; i++) {
     hk_sim_load *l = &out->loads[i];
-    hk_world_name(&s->world, best[i], l->name, sizeof l->name);
+    hk_sim_cluster_name(&s->world, best[i], l->name, sizeof l->name);
     l->gbps = net->resources[best[i]].capacity / 1000;
     l->used = s->finished > 0 ? used[i] / s->finished : 0;
   }

@@ -23,20 +23,20 @@ enum {
   HK_SIM_EVENT_LINKS = 8192 /* between hosts, on all channels: takes some seconds if all are used at once */
 };
 
-struct hk_wish; /* collectives/select.h */
+struct hk_filter; /* collectives/select.h */
 
 typedef struct hk_sim_options {
-  const struct hk_wish *wish; /* what the selector obeys, if the rest does not say otherwise; NULL: nothing */
-  const char *algorithm;      /* NULL: what the selector takes */
-  int protocol;               /* hk_protocol; -1: what the selector takes */
-  int channels;               /* 0: what the selector takes */
-  size_t chunk;               /* bytes; 0: what the runtime takes */
-  bool exact;                 /* event by event, whatever the size */
-  bool folded;                /* by symmetry, whatever the size */
-  bool shifted;               /* folded like machines with too many links to build all programs: see hk_fold */
-  bool graph;                 /* a replayed graph launches the kernel of a GPU */
-  bool timeline;              /* keep the spans, if event by event */
-  uint64_t seed;              /* of the ECMP hash */
+  const struct hk_filter *wish; /* what the selector obeys, if the rest does not say otherwise; NULL: nothing */
+  const char *algorithm;        /* NULL: what the selector takes */
+  int protocol;                 /* hk_protocol; -1: what the selector takes */
+  int channels;                 /* 0: what the selector takes */
+  size_t chunk;                 /* bytes; 0: what the runtime takes */
+  bool exact;                   /* event by event, whatever the size */
+  bool folded;                  /* by symmetry, whatever the size */
+  bool shifted;                 /* folded like machines with too many links to build all programs: see hk_fold */
+  bool graph;                   /* a replayed graph launches the kernel of a GPU */
+  bool timeline;                /* keep the spans, if event by event */
+  uint64_t seed;                /* of the ECMP hash */
 } hk_sim_options;
 
 /* One span of the timeline, for Chrome's trace viewer and Perfetto. */

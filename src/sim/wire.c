@@ -78,8 +78,8 @@ static double latency(const hk_sim *s, const hk_route *route, bool same) {
 static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route;
   e->credits = hk_side_credits(e, s->nslots);
-  e->peer = hk_world_rep(&s->world, need->peer);
-  HK_OR_RETURN(hk_world_route(&s->world, rank, need->peer, channel, &route));
+  e->peer = hk_sim_cluster_rep(&s->world, need->peer);
+  HK_OR_RETURN(hk_sim_cluster_route(&s->world, rank, need->peer, channel, &route));
   HK_OR_RETURN(keep_route(s, e, &route));
   e->us = (float)latency(s, &route, true);
   if (route.net) {
@@ -91,8 +91,8 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
       HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire));
     if (!s->gpu) { /* the copies of the kernel are work of the ranks' cores */
       double us = 1e-3 / HK_SIM_SOCKET_GBPS;
-      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, rank), us));
-      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_world_cores(&s->world, e->peer), us));
+      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_sim_cluster_cores(&s->world, rank), us));
+      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_sim_cluster_cores(&s->world, e->peer), us));
     }
   }
   return HK_OK;
@@ -101,13 +101,13 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
 /* A receiver inside a host: the path from its sender's memory, for messages that are references. */
 static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route = {.n = 0};
-  e->peer = hk_world_rep(&s->world, need->peer);
+  e->peer = hk_sim_cluster_rep(&s->world, need->peer);
   if (s->world.seats[rank].host == s->world.seats[need->peer].host) {
-    HK_OR_RETURN(hk_world_route(&s->world, need->peer, rank, channel, &route));
+    HK_OR_RETURN(hk_sim_cluster_route(&s->world, need->peer, rank, channel, &route));
     HK_OR_RETURN(keep_route(s, e, &route));
     e->us = (float)latency(s, &route, true);
   } else {
-    HK_OR_RETURN(hk_world_route(&s->world, rank, need->peer, channel, &route));
+    HK_OR_RETURN(hk_sim_cluster_route(&s->world, rank, need->peer, channel, &route));
     e->us = (float)latency(s, &route, true);
   }
   return HK_OK;
@@ -172,10 +172,10 @@ static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
 static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
                             uint32_t *out) {
   const hk_program *p;
-  int rep = hk_world_rep(&s->world, peer);
+  int rep = hk_sim_cluster_rep(&s->world, peer);
   int named = l->kind == HK_LINK_MCAST_RECV ? peer : rank; /* a multicast sender's peer is itself */
   if (s->world.shifted) {
-    named = hk_world_shift(&s->world, named, peer);
+    named = hk_sim_cluster_shift(&s->world, named, peer);
     peer = rep;
   }
   HK_OR_RETURN(hk_programs_get(&s->programs, peer, channel, &p));
@@ -290,6 +290,6 @@ void hk_sim_clear(hk_sim *s) {
   free(s->cores);
   free(s->spans);
   hk_programs_free(&s->programs);
-  hk_world_free(&s->world);
+  hk_sim_cluster_free(&s->world);
   *s = (hk_sim){.nthreads = 0};
 }

@@ -2,7 +2,7 @@
 /**
  * Links between GPUs.  What hk_transport (transport.h) is for ranks on host memory, hk_device_links is for ranks whose
  * kernels fill and read the slots: it gives the memory in which both kernels meet, and says what that memory can do.
- * The layout of that memory belongs to the kernels' side (src/gpu/ends.c, kernels/cuda/work.h).
+ * The layout of that memory belongs to the kernels' side (src/gpu/endpoints.c, kernels/cuda/work.h).
  *
  * A new one is one file in src/transport/cuda and one line in registry.def.  For each peer the first one of that list
  * whose `reachable` is true is taken.
@@ -53,10 +53,10 @@ enum {
   HK_DEVICE_LOCAL = 4,   /* one device: memory has one address for all ranks of a process */
   HK_DEVICE_CREDITS = 8, /* the sender's head and counter lie in the link's memory too, as the receiver cannot reach the
                             sender's GPU */
-  HK_DEVICE_PUMPED = 16  /* the ends share no memory: the proxy moves slots by the host's transport (gpu/proxy.h) */
+  HK_DEVICE_PROXIED = 16 /* the ends share no memory: the proxy moves slots by the host's transport (gpu/proxy.h) */
 };
 
-/* All memory is the receiver's.  The three that make memory are NULL together for HK_DEVICE_PUMPED. */
+/* All memory is the receiver's.  The three that make memory are NULL together for HK_DEVICE_PROXIED. */
 typedef struct hk_device_links {
   const char *name;
   /* Can links to `peer` be made this way?  If not, `why` gets the reason in words.  A pure function of what both ranks

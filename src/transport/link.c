@@ -48,7 +48,7 @@ static bool is_reading(const hk_head *h) {
 
 void hk_link_withdraw(hk_link *l) {
   enum { PATIENCE_MS = 2000 }; /* a copy takes less; a thread that has died never ends its copy */
-  if (!l->heads || l->gpu || l->pumped) return;
+  if (!l->heads || l->gpu || l->proxied) return;
   if (!hk_link_sends((hk_link_kind)l->kind)) {
     /* release: the reads are over */
     atomic_store_explicit(&l->heads->reading, 0, memory_order_release);
@@ -96,7 +96,7 @@ hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to) {
 
 const void *hk_link_resolve(hk_link *l, const hk_slot *s) {
   if (s->ref.region == 0) {
-    if (l->pumped || begin_reading(l, s)) return (const void *)(uintptr_t)s->ref.offset;
+    if (l->proxied || begin_reading(l, s)) return (const void *)(uintptr_t)s->ref.offset;
     HK_FAIL(HK_ERR_REMOTE,
             "rank %u has ended its operation before this rank has read the data: it failed or was "
             "aborted: see that rank's output",

@@ -94,8 +94,8 @@ typedef struct hk_head {
 } hk_head;
 _Static_assert(sizeof(hk_head) == HK_CACHE_LINE, "the head of a reader is one cache line");
 
-/* What a lane expects of a pumped link. NO_WAIT: the transport need not look for messages. WAITS: the lane cannot go on
- * without the next one, so a broken connection is an error. TAKES: no lane waits yet, but messages that come are
+/* What a lane expects of a proxied link. NO_WAIT: the transport need not look for messages. WAITS: the lane cannot go
+ * on without the next one, so a broken connection is an error. TAKES: no lane waits yet, but messages that come are
  * received; a broken connection is no error. */
 typedef enum hk_link_waiting { HK_LINK_NO_WAIT, HK_LINK_WAITS, HK_LINK_TAKES } hk_link_waiting;
 typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED } hk_link_state;
@@ -129,23 +129,24 @@ typedef struct hk_link {
   uint8_t kind;           /* hk_link_kind */
   _Atomic(uint8_t) state; /* hk_link_state; the transport sets it */
   uint8_t by_ref;         /* sender: 0 never, 1 shared regions only, 2 any address */
-  uint8_t pumped;         /* the transport's progress moves the slots (the ends share no memory) */
-  uint8_t delivers_ref;   /* receiver of a pumped link: payloads may be references to memory of the transport */
-  /* Receiver of a pumped link: payloads of at least this many bytes may be written straight to their places, if these
+  uint8_t proxied;        /* the transport's progress moves the slots (the ends share no memory) */
+  uint8_t delivers_ref;   /* receiver of a proxied link: payloads may be references to memory of the transport */
+  /* Receiver of a proxied link: payloads of at least this many bytes may be written straight to their places, if these
    * are offered before the message is sent (hk_link_offer); 0: none. */
   _Atomic(uint32_t) place_min;
-  /* Receiver of a pumped link: where the data of the next slot belongs, if this is known before it comes. The transport
-   * may write it there, and then fills the slot with a reference to `want`. Cleared with every slot that is filled. */
+  /* Receiver of a proxied link: where the data of the next slot belongs, if this is known before it arrives. The
+   * transport may write it there, and then fills the slot with a reference to `want`. Cleared with every slot that is
+   * filled. */
   void *want;
   uint32_t want_bytes;
-  /* Receiver of a pumped link, hk_link_waiting: whether a lane waits for the next slot. The lane sets it, and the
+  /* Receiver of a proxied link, hk_link_waiting: whether a lane waits for the next slot. The lane sets it, and the
    * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
    * waits for. Atomic, because the service thread looks at it while a lane runs. */
   _Atomic(uint8_t) waiting;
-  /* Receiver of a pumped link that grows: a large payload has come or is about to, and there is no place for it. */
-  _Atomic(uint8_t) starves;
-  /* Sender of a pumped link: the transport knows that there may be slots to move. It clears this when it has moved them
-   * all, so that its progress need not look at links on which nothing is sent. */
+  /* Receiver of a proxied link that grows: a large payload has come or is about to, and there is no place for it. */
+  _Atomic(uint8_t) needs_buffer;
+  /* Sender of a proxied link: the transport knows that there may be slots to move. It clears this when it has moved
+   * them all, so that its progress need not look at links on which nothing is sent. */
   uint8_t rung;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* private to the transport */
@@ -221,7 +222,7 @@ static inline void hk_link_fill(hk_link *l, uint32_t bytes, uint32_t signature, 
   l->done++;
   /* release: the payload and the fields above must be visible before the receiver sees the number */
   atomic_store_explicit(&s->seq, (uint32_t)l->done, memory_order_release);
-  if (__builtin_expect(l->pumped && !l->rung, 0)) hk_link_ring(l);
+  if (__builtin_expect(l->proxied && !l->rung, 0)) hk_link_ring(l);
 }
 /* The same, and prefetches the slot after it if that helps (hk_link_warm). */
 static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signature, uint32_t flags) {

@@ -322,7 +322,7 @@ static hk_status open_near(hk_transport_state *state, const hk_link_key *key, in
                     .nheads = 1,
                     .peer = key->peer,
                     .kind = key->kind,
-                    .pumped = 1,
+                    .proxied = 1,
                     .owner = state,
                     .priv = n};
   atomic_init(&link->state, HK_LINK_READY);

@@ -10,7 +10,7 @@
  *   reachable called for each peer, often; a pure function of what was exchanged, so that both ends return the same
  *   open      fills one end of a link. The peer opens the other end at another time: neither may wait for the other
  *             here, and links that cannot be ready at once are left CONNECTING
- *   progress  only for links whose ends share no memory (`pumped`)
+ *   progress  only for links whose ends share no memory (`proxied`)
  *   refer, resolve  only for references to memory that the receiver must map first
  *   close     frees what `open` allocated for this end
  *   detach    frees the state; every link has been closed before

@@ -21,12 +21,12 @@ typedef struct hk_peer {
   int32_t cores;      /* that the ranks of its host may run on together; from `join` on */
 } hk_peer;
 
-union hk_addr;     /* base/addr.h */
-struct hk_board;   /* board.h */
-struct hk_claims;  /* board.h */
-struct hk_memory;  /* device/device.h */
-struct hk_remote;  /* remote.h */
-struct hk_service; /* base/service.h: the communicator's service thread */
+union hk_addr;         /* base/addr.h */
+struct hk_status_page; /* status_page.h */
+struct hk_call_checks; /* status_page.h */
+struct hk_memory;      /* device/device.h */
+struct hk_remote;      /* remote.h */
+struct hk_service;     /* base/service.h: the communicator's service thread */
 
 /* What a transport gets from the communicator; lives as long as the transport's state. */
 typedef struct hk_transport_env {
@@ -103,10 +103,10 @@ typedef struct hk_transport {
   bool (*reads)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* Moves what can be moved on pumped links, never blocks; *moved is set if anything moved.  NULL: the two ends of a
+  /* Moves what can be moved on proxied links, never blocks; *moved is set if anything moved.  NULL: the two ends of a
    * link share memory, so that a slot is there for the receiver when the sender has published it. */
   hk_status (*progress)(hk_transport_state *s, bool *moved);
-  /* A lane has filled a slot of a pumped link that was not `rung`.  On the lanes' thread.  NULL: progress looks at all
+  /* A lane has filled a slot of a proxied link that was not `rung`.  On the lanes' thread.  NULL: progress looks at all
    * links. */
   void (*ring)(hk_link *link);
   /* Sleeps until there may be something to move, or about a millisecond.  NULL: there is nothing to sleep on. */
@@ -161,10 +161,10 @@ typedef struct hk_transport {
   /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank
    * shares no memory with others. */
   _Atomic(int) *(*failure_word)(hk_transport_state *s);
-  /* The board of a rank of this host; only the rank itself posts on it.  NULL result: its board cannot be read here. */
-  struct hk_board *(*board)(hk_transport_state *s, int rank);
-  /* The claims of this host's ranks.  NULL result: none. */
-  struct hk_claims *(*claims)(hk_transport_state *s);
+  /* The status page of a rank of this host; only the rank itself writes it.  NULL result: it cannot be read here. */
+  struct hk_status_page *(*status_page)(hk_transport_state *s, int rank);
+  /* The call checks of this host's ranks.  NULL result: none. */
+  struct hk_call_checks *(*call_checks)(hk_transport_state *s);
   /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The
    * same on all ranks of a host. */
   const char *(*no_files)(const hk_transport_state *s);

@@ -25,7 +25,7 @@ static void join(rank_state *r) {
 
 static void give_up(void) {
   (void)HK_FAIL(HK_ERR_SYSTEM, "out of memory for a test");
-  hk_bootstrap_excuse(shared->ids, shared->nids, FAILING, RANKS);
+  hk_bootstrap_report_abort(shared->ids, shared->nids, FAILING, RANKS);
   ck_assert_str_eq(hk_last_error(), "out of memory for a test");
 }
 

@@ -190,7 +190,7 @@ static int wishes(ncclComm_t c, int rank, int n, void *arg) {
     unsigned channels;
   } rows[] = {{4, 0, 0, 0, 4}, {4, 0, 3, 0, 3}, {2, 0, 5, 0, 5}, {4, 0, 0, 2, 2}, {8, 3, 0, 5, 3}, {8, 5, 0, 3, 3},
               {8, 3, 0, 0, 3}, {8, 3, 7, 0, 3}, {3, 0, 3, 3, 3}, {4, 4, 0, 0, 4}, {2, 8, 6, 7, 6}};
-  hk_wish *wish = &c->selection->overrides->wish;
+  hk_filter *wish = &c->selection->overrides->wish;
   int faults = 0;
   (void)rank, (void)n, (void)arg;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -4,7 +4,7 @@
  * check: notsan */
 #include "../../src/device/device.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/world.h"
+#include "../../src/gpu/process_group.h"
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/run/plans.h"
 #include "../support/driver_calls.h"
@@ -202,7 +202,8 @@ START_TEST(no_allocation_waits) {
     g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
   }
   gpu_init_all(&g);
-  for (int r = 0; r < N; r++) hk_gpu_of(g.comm[r])->room->used = hk_gpu_of(g.comm[r])->room->bytes; /* more is needed */
+  for (int r = 0; r < N; r++)
+    hk_gpu_of(g.comm[r])->arena->used = hk_gpu_of(g.comm[r])->arena->bytes; /* more is needed */
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
     for (size_t count = 10; count < 10000; count *= 400) {
       const gpu_call c = {.coll = coll, .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
@@ -443,8 +444,8 @@ START_TEST(other_devices) {
   gpu_call_all(&g);
   emu_use(1);
   OK_NCCL(ncclMemAlloc(&late, 1 << 22));
-  const void *const credits[2] = {hk_gpu_of(g.comm[0])->world->credits[0].base,
-                                  hk_gpu_of(g.comm[0])->world->credits[1].base};
+  const void *const credits[2] = {hk_gpu_of(g.comm[0])->group->credits[0].base,
+                                  hk_gpu_of(g.comm[0])->group->credits[1].base};
   for (int d = 0; d < 8; d++) {
     ck_assert_int_eq(lets_in(d, early), d < 2);
     ck_assert_int_eq(lets_in(d, late), d < 2);

@@ -54,8 +54,8 @@ typedef struct rank_state {
   ncclWindow_t win_in, win_out;
   unsigned char device[248 + SLACK];
   hk_device_handle extra, lines;
-  hk_resource_wish list[2];
-  hk_team_wish team;
+  hk_resource_request list[2];
+  hk_team_request team;
   ncclMultimemHandle_t multicast;
 } rank_state;
 static rank_state all[GPU_RANKS];
@@ -160,7 +160,7 @@ static void one_version(const place *p, const struct version *v, bool multimem) 
     ck_assert(s->list[0].bytes == 4u * BLOCKS * (3 + (unsigned)p->g.n) && s->list[1].bytes == 16 * 3 * 41);
     s->list[0].next = &s->list[1];
     s->list[1].align = 256;
-    s->team = (hk_team_wish){.team = ncclTeamLsa(c), .multimem = multimem, .handle = &s->multicast};
+    s->team = (hk_team_request){.team = ncclTeamLsa(c), .multimem = multimem, .handle = &s->multicast};
     q.lsa_barriers = BLOCKS;
     q.lsa_multimem = multimem;
     q.resources = &s->list[0];
@@ -243,7 +243,7 @@ static void wrong(place *p) {
   ncclComm_t c = p->g.comm[0];
   unsigned char *out = all[0].device;
   hk_device_handle h;
-  hk_resource_wish w;
+  hk_resource_request w;
   ncclTeam_t lsa = ncclTeamLsa(c);
   struct {
     hk_requirements r;
@@ -252,8 +252,8 @@ static void wrong(place *p) {
                {.want = ncclInvalidArgument}, {.want = ncclInvalidArgument}, {.want = ncclInvalidArgument},
                {.want = ncclInvalidArgument}, {.want = ncclInvalidArgument}, {.want = ncclInvalidArgument},
                {.want = ncclInvalidArgument}};
-  hk_team_wish outside = {.team = {3, 0, 1}};
-  hk_resource_wish odd = {.bytes = 4, .align = 24};
+  hk_team_request outside = {.team = {3, 0, 1}};
+  hk_resource_request odd = {.bytes = 4, .align = 24};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) cases[i].r = fresh(newest);
   cases[0].r.magic = 1;
   cases[1].r.version = 22904;
@@ -272,15 +272,15 @@ static void wrong(place *p) {
   const ncclTeam_t teams[] = {{0, 0, 1},   {n, -1, 1},          {n, n, 1},      {1, me, 0},
                               {1, me, -1}, {me + 2, me + 1, 1}, {n + 1, me, 1}, {2, 0, n - me}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(teams); i++) {
-    hk_team_wish wish = {.team = teams[i]};
+    hk_team_request wish = {.team = teams[i]};
     hk_requirements one = fresh(newest);
     one.teams = &wish;
     ck_assert_msg(create(c, newest, &one, out) == ncclInvalidArgument, "team %zu", i);
   }
-  const hk_resource_wish beyond[] = {
+  const hk_resource_request beyond[] = {
       {.bytes = ((size_t)1 << 46) + 1}, {.bytes = 4, .align = (size_t)1 << 31}, {.bytes = 4, .align = 3}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(beyond); i++) {
-    hk_resource_wish wish = beyond[i];
+    hk_resource_request wish = beyond[i];
     hk_requirements one = fresh(newest);
     one.resources = &wish;
     ck_assert_msg(create(c, newest, &one, out) == ncclInvalidArgument, "resource %zu", i);
@@ -331,7 +331,7 @@ static void lacks(place *p) {
   const struct version *v = &versions[6];
   int r = p->first;
   hk_requirements q = fresh(v);
-  hk_resource_wish big = {.bytes = (size_t)5 << 30}; /* more than the device has */
+  hk_resource_request big = {.bytes = (size_t)5 << 30}; /* more than the device has */
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 10, .type = ncclFloat32, .op = ncclSum};
   q.resources = &big;
   ck_assert_int_eq(create(p->g.comm[r], v, &q, all[r].device), ncclUnhandledCudaError);
@@ -339,7 +339,7 @@ static void lacks(place *p) {
   big.bytes = 1000;
   /* The smallest team and the largest. */
   const ncclTeam_t lsa = ncclTeamLsa(p->g.comm[r]);
-  hk_team_wish whole = {.team = lsa}, alone = {.next = &whole, .team = {1, 0, 1}};
+  hk_team_request whole = {.team = lsa}, alone = {.next = &whole, .team = {1, 0, 1}};
   q.teams = &alone;
   OK_NCCL(create(p->g.comm[r], v, &q, all[r].device));
 }

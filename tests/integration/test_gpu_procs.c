@@ -3,8 +3,8 @@
  * dies; GPUs that do not reach each other's memory.
  * check: timeout=300 notsan */
 #include <sys/mman.h>
+#include "../../src/gpu/buffer.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/view.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/transport/device_links.h"
 #include "../support/gpu_places.h"
@@ -104,7 +104,7 @@ static void registered(place *p) {
   big_calls(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
-    for (const hk_gpu_view *v = hk_gpu_of(g->comm[r])->views; v; v = v->next, views++) {
+    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->views; v; v = v->next, views++) {
       ck_assert(v->made && !v->unusable);
       for (int k = 0; k < g->n; k++)
         ck_assert_msg(k == r || v->seen[k] != HK_GPU_UNSEEN, "rank %d does not see %d's", k, r);

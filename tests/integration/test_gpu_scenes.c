@@ -132,7 +132,7 @@ static void open_windows(gpu_ranks *g) {
       OK_NCCL(ncclGetPeerDevicePointer(windows[r], 0, k, &at));
       trace_place("map", 10 * r + k, at, 4 << 20);
     }
-    const hk_gpu_world *w = hk_gpu_of(g->comm[r])->world;
+    const hk_gpu_process_group *w = hk_gpu_of(g->comm[r])->group;
     if (w->signals[r].memory.base) trace_place("signals", r, w->signals[r].memory.base, w->signals[r].memory.bytes);
     if (w->words[r].memory.base) trace_place("words", r, w->words[r].memory.base, w->words[r].memory.bytes);
   }

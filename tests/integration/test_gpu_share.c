@@ -9,7 +9,7 @@
 
 START_TEST(known_gpus) {
   static const struct {
-    hk_gpu_room room;
+    hk_gpu_share_facts room;
     unsigned blocks, overlap;
   } cases[] = {
       {{.resident = 132, .ranks = 1, .sm = 90}, 32, 4},  /* H100 */
@@ -36,7 +36,8 @@ START_TEST(four_fit) {
   for (uint64_t resident = 1; resident <= 600; resident++)
     for (uint64_t ranks = 1; ranks <= 64; ranks++)
       for (uint64_t wished = 0; wished <= 64; wished += 16) {
-        const hk_gpu_room room = {.resident = resident, .ranks = ranks, .wished = wished, .sm = resident % 2 ? 80 : 90};
+        const hk_gpu_share_facts room = {
+            .resident = resident, .ranks = ranks, .wished = wished, .sm = resident % 2 ? 80 : 90};
         const unsigned blocks = hk_gpu_share(&room);
         bool fine = blocks >= 1 && blocks <= (room.sm < 90 ? 24u : 32u) && (!wished || blocks <= wished);
         if (resident >= 4 * ranks) fine = fine && 4 * ranks * blocks <= resident && hk_gpu_overlap(&room) >= 4;

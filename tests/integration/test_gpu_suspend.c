@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include "../../src/device/host.h"
-#include "../../src/gpu/ends.h"
-#include "../../src/gpu/pumped.h"
+#include "../../src/gpu/endpoints.h"
+#include "../../src/gpu/proxied.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
 
@@ -149,7 +149,7 @@ static size_t behind_links(ncclComm_t c) {
   struct stat st;
   for (int s = 0; s < 2; s++)
     for (int r = 0; r < c->nranks; r++)
-      for (const hk_gpu_end *x = hk_gpu_of(c)->ends[s][r]; x; x = x->next) {
+      for (const hk_gpu_endpoint *x = hk_gpu_of(c)->ends[s][r]; x; x = x->next) {
         int fd = x->shared.host ? hk_host_export(hk_host_find(x->shared.host).region, &bytes) : -1;
         if (fd >= 0 && fstat(fd, &st) == 0) sum += (size_t)st.st_blocks * 512;
         if (fd >= 0) close(fd);

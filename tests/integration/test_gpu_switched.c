@@ -4,7 +4,7 @@
  * check: timeout=300 notsan long=asan */
 #include "../../src/collectives/gpu.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/world.h"
+#include "../../src/gpu/process_group.h"
 #include "../../src/transport/cuda/multicast.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
@@ -43,7 +43,7 @@ START_TEST(sizes) {
   for (int r = 0; r < n; r++) {
     const hk_gpu *gpu = hk_gpu_of(g.comm[r]);
     ck_assert(gpu->in_switch);
-    ck_assert_uint_ge(gpu->world->multicast->slot_bytes, hk_gpu_switch_slot(slot, n)); /* chunks count on it */
+    ck_assert_uint_ge(gpu->group->multicast->slot_bytes, hk_gpu_switch_slot(slot, n)); /* chunks count on it */
   }
   for (size_t i = 0; i < (way == SUMSHOT ? 1 : 3) * HK_ARRAY_LENGTH(counts); i++) {
     const size_t k = i % HK_ARRAY_LENGTH(counts);

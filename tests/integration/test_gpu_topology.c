@@ -2,7 +2,7 @@
 /* Emulated GPUs in machines from a file (NCCL_TOPO_FILE): what goes over NVLink, and what that and PCI cost.
  * check: timeout=300 notsan */
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/world.h"
+#include "../../src/gpu/process_group.h"
 #include "../support/gpu_comms.h"
 #include "../support/gpu_machine.h"
 #include "../support/suite.h"
@@ -156,7 +156,7 @@ START_TEST(alone) {
   for (int n = 1; n <= 2; n++) {
     gpu_open(&g, n, n, 1 << 18);
     gpu_init_all(&g);
-    ck_assert_int_eq(hk_gpu_of(g.comm[0])->world->looked, n > 1);
+    ck_assert_int_eq(hk_gpu_of(g.comm[0])->group->looked, n > 1);
     gpu_close(&g);
   }
   end();

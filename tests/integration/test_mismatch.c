@@ -9,7 +9,7 @@
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/failure/mismatch.h"
-#include "../../src/failure/post.h"
+#include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/program/cursor.h"
@@ -153,7 +153,7 @@ static void write_history(ncclComm_t c, const char *calls, hk_call *last) {
     *last = call_of(strchr(calls, '*') ? calls[0] : calls[i]);
     last->comm = c;
     c->order.sequence++;
-    hk_watch_post(c, last, hk_call_signature(last));
+    hk_watch_publish(c, last, hk_call_signature(last));
     hk_watch_over(c);
   }
 }
@@ -208,9 +208,9 @@ static int play(ncclComm_t c, int rank, int n, void *arg) {
     const bool wrong = judge(s, c, &last);
     faults += RANK_IS(wrong == (s->guilty >= 0));
     if (wrong) {
-      const ncclResult_t code = (ncclResult_t)hk_comm_settle(c, NULL);
+      const ncclResult_t code = (ncclResult_t)hk_failure_resolve(c, NULL);
       const char *text = ncclGetLastError(c);
-      faults += RANK_IS(code == s->code) + RANK_IS(c->health.story.rank == s->guilty);
+      faults += RANK_IS(code == s->code) + RANK_IS(c->health.cause.rank == s->guilty);
       for (int i = 0; i < 3 && s->says[i]; i++) {
         if (strstr(text, s->says[i])) continue;
         fprintf(stderr, "\"%s\" does not say \"%s\"\n", text, s->says[i]);

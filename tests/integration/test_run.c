@@ -16,7 +16,7 @@
 #include "../../src/core/call.h"
 #include "../../src/core/wiring.h"
 #include "../../src/failure/mismatch.h"
-#include "../../src/failure/post.h"
+#include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/run/choose.h"
@@ -53,7 +53,7 @@ static hk_call broadcast_of(size_t bytes) {
 static uint32_t begin_1(size_t bytes) {
   hk_call call = broadcast_of(bytes);
   comms[1]->order.sequence++;
-  hk_watch_post(comms[1], &call, hk_call_signature(&call));
+  hk_watch_publish(comms[1], &call, hk_call_signature(&call));
   return hk_signature_at(hk_call_signature(&call), comms[1]->order.sequence);
 }
 
@@ -201,14 +201,14 @@ static int waits_again(void) {
 /* What came and was not received is reported when the communicator ends: how many messages, and their bytes. */
 static int reports_unread(void) {
   char text[300];
-  hk_wire_report_unread(comms[0]);
+  hk_wire_report_undelivered(comms[0]);
   int faults = RANK_IS(!strstr(scratch_read("log"), "destroys it"));
   size_t bytes = 0;
   for (unsigned n = 1; n <= 16; n++) { /* as many as fit */
     bytes += 10 + n;
     publish(link_of_1(true), 10 + n, 1);
     if (n > 2 && n < 15) continue;
-    hk_wire_report_unread(comms[0]);
+    hk_wire_report_undelivered(comms[0]);
     snprintf(text, sizeof text,
              ": rank 0 of 2 destroys it with %zu bytes (%u messages or pieces) that rank 1 sent and no ncclRecv here "
              "took: give each ncclSend its ncclRecv\n",
@@ -218,7 +218,7 @@ static int reports_unread(void) {
   faults += RANK_IS(!strstr(scratch_read("log"), "in a collective operation"));
   publish(link_of_1(false), 7, 1);
   publish(link_of_1(false), 8, 1);
-  hk_wire_report_unread(comms[0]);
+  hk_wire_report_undelivered(comms[0]);
   faults +=
       RANK_IS(strstr(scratch_read("log"), ": rank 0 of 2 destroys it with 15 bytes (2 messages) that rank 1 sent in "
                                           "a collective operation and that none here took: the last of 2 "
@@ -357,7 +357,7 @@ static const struct {
 static int is_idle(ncclComm_t c) {
   const hk_comm_order *o = &c->order;
   int faults = RANK_IS(!o->current && !o->exec && !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling));
-  return faults + RANK_IS(atomic_load(&o->board->over) == o->sequence && !(atomic_load(&o->board->transfer) & 7));
+  return faults + RANK_IS(atomic_load(&o->page->over) == o->sequence && !(atomic_load(&o->page->transfer) & 7));
 }
 
 static int check_failure(ncclComm_t c, int scene) {
@@ -366,7 +366,7 @@ static int check_failure(ncclComm_t c, int scene) {
   if (!scenes[scene].says) return RANK_IS(!atomic_load(&h->failure));
   snprintf(text, sizeof text, "rank 0 of 2%s%s: %s", scenes[scene].in ? ", in " : "",
            scenes[scene].in ? scenes[scene].in : "", scenes[scene].says);
-  int faults = RANK_IS(h->story.kind == scenes[scene].kind && h->story.rank == scenes[scene].guilty);
+  int faults = RANK_IS(h->cause.kind == scenes[scene].kind && h->cause.rank == scenes[scene].guilty);
   faults += RANK_IS(!strcmp(ncclGetLastError(c), scenes[scene].says));
   return faults + RANK_IS(!strcmp(ncclGetLastError(NULL), text));
 }

@@ -16,7 +16,7 @@
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/core/wiring.h"
-#include "../../src/failure/post.h"
+#include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/kernels/exec.h"
 #include "../../src/run/choose.h"
@@ -36,11 +36,11 @@ static hk_exec nothing_runs = {.launch = &launch};
 
 static void begin(int rank, const hk_call *call) {
   comms[rank]->order.sequence++;
-  hk_watch_post(comms[rank], call, hk_call_signature(call));
+  hk_watch_publish(comms[rank], call, hk_call_signature(call));
 }
 static void wait_for(int rank, int peer) {
-  atomic_store(&comms[rank]->order.board->since_ns, hk_now_ns());
-  atomic_store(&comms[rank]->order.board->waits, comms[rank]->order.sequence << 32 | (uint64_t)(peer + 1));
+  atomic_store(&comms[rank]->order.page->since_ns, hk_now_ns());
+  atomic_store(&comms[rank]->order.page->waits, comms[rank]->order.sequence << 32 | (uint64_t)(peer + 1));
 }
 static void enter(void) {
   begin(0, &sum);
@@ -52,7 +52,7 @@ static void leave(void) {
   comms[0]->order.current = NULL;
   comms[0]->order.exec = NULL;
   for (int r = 0; r < RANKS; r++) {
-    atomic_store(&comms[r]->order.board->waits, 0);
+    atomic_store(&comms[r]->order.page->waits, 0);
     hk_watch_over(comms[r]);
   }
 }
@@ -170,7 +170,7 @@ static int ends_it(void) {
   begin(1, &sum);
   wait_for(1, 2);
   int faults = RANK_IS(hk_watch(comms[0], MS(1000)) == HK_OK && hear(MS(1999)) == HK_ERR_REMOTE);
-  faults += RANK_IS(hk_comm_settle(comms[0], NULL) == HK_ERR_REMOTE && comms[0]->health.story.rank == 2);
+  faults += RANK_IS(hk_failure_resolve(comms[0], NULL) == HK_ERR_REMOTE && comms[0]->health.cause.rank == 2);
   faults += RANK_IS(strstr(ncclGetLastError(comms[0]), "has waited 1 s in") != NULL);
   leave();
   return faults;
@@ -184,7 +184,7 @@ static int disagree(void) {
   begin(1, &other);
   begin(1, &sum);
   int faults = RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && hear(MS(301)) == HK_ERR_USAGE);
-  faults += RANK_IS(hk_comm_settle(comms[0], NULL) == HK_ERR_USAGE && !asks());
+  faults += RANK_IS(hk_failure_resolve(comms[0], NULL) == HK_ERR_USAGE && !asks());
   faults += RANK_IS(strstr(ncclGetLastError(comms[0]), "disagree about operation 1: rank 1 called") != NULL);
   leave();
   return faults;
@@ -235,7 +235,7 @@ static int ends_while_it_asks(void) {
   int faults = RANK_IS(hk_watch(comms[0], MS(300)) == HK_OK && asks());
   hk_watch_end(comms[0]);
   faults += RANK_IS(!asks());
-  faults += RANK_IS(atomic_load(&comms[0]->order.board->phase) == HK_PHASE_DESTROY);
+  faults += RANK_IS(atomic_load(&comms[0]->order.page->phase) == HK_PHASE_DESTROY);
   leave();
   return faults;
 }
@@ -257,7 +257,7 @@ static int answer_comes_late(void) {
  * a wait, over a network after the time in which a silent host counts as dead. */
 static int is_left(void) {
   ncclComm_t c = comms[0];
-  const bool far = hk_wire_pumped(c, 1);
+  const bool far = hk_wire_proxied(c, 1);
   const uint64_t until = hk_now_ns() + MS(8000);
   while (!hk_bootstrap_left(c->bootstrap, 1) && hk_now_ns() < until) sched_yield();
   enter();
@@ -273,8 +273,8 @@ static int is_left(void) {
         RANK_IS(hk_watch(c, hk_now_ns()) == HK_OK); /* a wait as old as the clock: that of a new machine is young */
     c->order.left_seen_ns -= 2 * MS(1000);
   }
-  faults += RANK_IS(hk_watch(c, hk_now_ns()) == HK_ERR_REMOTE && hk_comm_settle(c, NULL) == HK_ERR_REMOTE);
-  faults += RANK_IS(c->health.story.rank == 1 && c->health.story.kind == HK_EVENT_VERDICT);
+  faults += RANK_IS(hk_watch(c, hk_now_ns()) == HK_ERR_REMOTE && hk_failure_resolve(c, NULL) == HK_ERR_REMOTE);
+  faults += RANK_IS(c->health.cause.rank == 1 && c->health.cause.kind == HK_EVENT_VERDICT);
   faults += RANK_IS(strstr(ncclGetLastError(c), "rank 1 has left the communicator (ncclCommDestroy) while rank 0 of 3 "
                                                 "waits for it in Recv from(9 x int8, rank 1), operation 1") != NULL);
   c->order.current = NULL;
@@ -342,7 +342,7 @@ static int slow_to_answer(ncclComm_t c, int rank, int n, void *arg) {
   }
   pthread_barrier_wait(both);
   if (rank == 0) {
-    const bool board = hk_wire_board(c, 1) != NULL;
+    const bool board = hk_wire_status_page(c, 1) != NULL;
     const hk_peer peer = c->peers[1];
     hk_activity a;
     hk_presence p = hk_watch_ask(c, 1, MS(50), &a);

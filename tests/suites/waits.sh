@@ -17,13 +17,13 @@ src/run/stream.c: pthread_cond_wait(&s->progress    the stream's operations end,
 src/run/stream.c: pthread_cond_timedwait(&s->progress    the same, until the time that the caller gave
 src/run/stream.c: pthread_join(        after `stop`: as above
 src/comm/jobs.c: pthread_join(          inits of a group: their waits see aborts and have deadlines
-src/comm/acts.c: pthread_join(          what all ranks do together: the same
+src/comm/tasks.c: pthread_join(          what all ranks do together: the same
 src/failure/watch.c: pthread_join(         an inquiry: its questions take seconds at most
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
 src/transport/net/ib/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
 src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look
 src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks
-src/gpu/far.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
+src/gpu/rma_proxy.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
 src/transport/shm/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper
 src/transport/net/socket/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
 src/transport/net/socket/socket_thread.c: pthread_cond_wait(&t->posted    a thread without a job

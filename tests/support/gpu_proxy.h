@@ -9,7 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "../../src/base/wait.h"
-#include "../../src/gpu/pumped.h"
+#include "../../src/gpu/proxied.h"
 
 enum { SLOTS = 4, SLOT_BYTES = 4096, RANK = 0, PEER = 1, SIGNATURE = 0x9f03 };
 
@@ -101,7 +101,7 @@ static inline hk_status net_open(hk_transport_state *s, const hk_link_key *key, 
                     .nheads = 1,
                     .peer = key->peer,
                     .kind = key->kind,
-                    .pumped = 1,
+                    .proxied = 1,
                     .gpu = gpu ? link->gpu : NULL,
                     .owner = s};
   atomic_init(&link->state, n->connecting ? HK_LINK_CONNECTING : HK_LINK_READY);

@@ -180,7 +180,7 @@ static void receive_one(scene *s, int me) {
   uint32_t bytes, signature;
   bool direct;
   if (s->rc[me] != HK_OK) return;
-  may_grow(s, me, s->recv[me], atomic_load(&s->recv[me]->starves));
+  may_grow(s, me, s->recv[me], atomic_load(&s->recv[me]->needs_buffer));
   if (hk_link_can_recv(s->recv[me]) && hk_link_on_gpu(s->recv[me], hk_link_recv_slot(s->recv[me])->bytes)) {
     bytes = hk_link_recv_slot(s->recv[me])->bytes;
     signature = hk_link_recv_slot(s->recv[me])->signature;

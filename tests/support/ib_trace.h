@@ -173,7 +173,7 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
     FACT("next", sends, e->next);
     FACT("state", sends, atomic_load(&e->link->state));
     FACT("place_min", sends, atomic_load(&e->link->place_min));
-    FACT("starves", sends, atomic_load(&e->link->starves));
+    FACT("needs_buffer", sends, atomic_load(&e->link->needs_buffer));
     FACT("rung", sends, e->link->rung);
   }
   for (int i = 0; i < c->npairs; i++) {

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/core/comm.h"
-#include "../../src/transport/board.h"
+#include "../../src/transport/status_page.h"
 
 int rank_check_at(ncclResult_t result, const char *call, const char *file, int line) {
   if (result == ncclSuccess) return 0;
@@ -43,8 +43,8 @@ int rank_left_work(ncclComm_t c) {
              {"the call under way", (uintptr_t)o->current, 0},
              {"its execution", (uintptr_t)o->exec, 0},
              {"children that are made", o->children, atomic_load(&o->children_over)},
-             {"the operation that is over", atomic_load(&o->board->over), o->sequence},
-             {"the transfer under way", atomic_load(&o->board->transfer) & 7, 0}};
+             {"the operation that is over", atomic_load(&o->page->over), o->sequence},
+             {"the transfer under way", atomic_load(&o->page->transfer) & 7, 0}};
   int faults = 0;
   for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
     if (all[i].is == all[i].should_be) continue;

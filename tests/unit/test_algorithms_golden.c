@@ -311,7 +311,7 @@ START_TEST(choices) {
     double is[GOLDEN_FIGURES] = {0};
     for (int i = 0; i < MACHINES / 4; i++) {
       hk_machine m = any_machine();
-      hk_wish w = {.min_channels = (int)rnd(9)};
+      hk_filter w = {.min_channels = (int)rnd(9)};
       w.max_channels = (int)rnd(33);
       w.efficient = rnd(4) == 0;
       w.batch_invariant = rnd(4) == 0;

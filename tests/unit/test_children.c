@@ -96,7 +96,7 @@ END_TEST
 START_TEST(parent_ends) {
   hk_event e = {.kind = _i ? HK_EVENT_ABORT : HK_EVENT_DEAD, .rank = 1, .from = 1};
   keep(2, "split 1 oafull");
-  hk_comm_hear(&parent, &e);
+  hk_failure_record(&parent, &e);
   HK_FAIL(HK_ERR_REMOTE, "the exchange ended");
   ck_assert_int_eq(hk_children_settle_failure(&watch, HK_ERR_REMOTE), HK_ERR_REMOTE);
   ck_assert_int_eq(watch.settled, _i);

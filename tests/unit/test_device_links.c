@@ -28,8 +28,8 @@ static const struct {
     {{HK_REACH_NO_FILE, false, true, false}, "staged", HK_DEVICE_CREDITS},
     {{HK_REACH_NONE, false, true, true}, "staged", HK_DEVICE_CREDITS},
     {{HK_REACH_NONE, true, true, false}, "staged", HK_DEVICE_CREDITS}, /* NCCL_P2P_DISABLE */
-    {{HK_REACH_NO_FILE, false, false, false}, "pumped", HK_DEVICE_PUMPED},
-    {{HK_REACH_NONE, true, false, false}, "pumped", HK_DEVICE_PUMPED},
+    {{HK_REACH_NO_FILE, false, false, false}, "proxied", HK_DEVICE_PROXIED},
+    {{HK_REACH_NONE, true, false, false}, "proxied", HK_DEVICE_PROXIED},
 };
 
 START_TEST(choice) {
@@ -63,11 +63,11 @@ START_TEST(contract) {
     const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, {.reach = HK_REACH_NVLINK}};
     const hk_device_env e = {.peers = peers};
     const hk_device_links *l = hk_device_links_all[i];
-    bool pumped = l->properties(&e, 1) & HK_DEVICE_PUMPED;
+    bool proxied = l->properties(&e, 1) & HK_DEVICE_PROXIED;
     ck_assert(l->name && l->reachable);
-    ck_assert_int_eq(!l->alloc, pumped);
-    ck_assert_int_eq(!l->make, pumped);
-    ck_assert_int_eq(!l->open, pumped);
+    ck_assert_int_eq(!l->alloc, proxied);
+    ck_assert_int_eq(!l->make, proxied);
+    ck_assert_int_eq(!l->open, proxied);
     for (int k = 0; k < i; k++) ck_assert_str_ne(l->name, hk_device_links_all[k]->name);
   }
 }

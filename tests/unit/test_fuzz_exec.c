@@ -24,7 +24,7 @@ typedef struct fifo {
   uint64_t begin; /* slots of earlier operations */
 } fifo;
 
-/* A place that was offered for a slot of a pumped link (a card would write there), until the slot has come. */
+/* A place that was offered for a slot of a proxied link (a card would write there), until the slot has come. */
 typedef struct place {
   hk_link *link;
   uint64_t slot;
@@ -48,8 +48,8 @@ static void offer(hk_transport_state *s, hk_link *l, uint64_t k, void *to, uint3
   places[nplaces++] = (place){l, k, to, bytes};
   noffers++;
 }
-static const hk_transport pumped = {.name = "pumped", .offer = offer};
-static hk_transport_state owner = {.transport = &pumped};
+static const hk_transport proxied = {.name = "proxied", .offer = offer};
+static hk_transport_state owner = {.transport = &proxied};
 
 /* What has come is written to its place at once, and its slot refers to that. */
 static void fill_places(void) {
@@ -85,7 +85,7 @@ typedef struct world {
   uint64_t seed;
   randprog p;
   unsigned channels, nslots;
-  bool pumped; /* links between two ranks are */
+  bool proxied; /* links between two ranks are */
   hk_launch launch;
   size_t count, words; /* elements of a message; of the longest buffer */
   rank ranks[RAND_RANKS];
@@ -129,8 +129,8 @@ static void connect(world *w, int r, const hk_link_need *need, unsigned channel,
   /* Readers of a multicast take the heads in the order of their ranks. */
   if (multicast && !sends) l->heads += r - (r > from);
   atomic_init(&l->state, HK_LINK_READY);
-  if (!w->pumped || multicast) return;
-  l->pumped = 1;
+  if (!w->proxied || multicast) return;
+  l->proxied = 1;
   l->owner = &owner;
   if (!sends) atomic_init(&l->place_min, PLACE_MIN);
 }
@@ -171,7 +171,7 @@ static void make_rank(world *w, int r, bool in_place) {
       connect(w, r, &hk_program_links(p)[n], c, links[c * p->nlinks + n]);
     }
   k->plan = (hk_plan){.program = p, .links = links, .channels = w->channels, .max_operands = 2 * RAND_OPERANDS};
-  k->plan.pumped = w->pumped;
+  k->plan.proxied = w->proxied;
   if (random_below(&w->seed, 4)) k->plan.steps = hk_steps_make(&k->plan);
   k->out = zeroed(w->words * sizeof *k->out);
   memset(k->out, 0xee, w->words * sizeof *k->out);
@@ -247,7 +247,7 @@ static const char *check_offers(const rank *k) {
     if (!hk_instr_lands(i, o) || bytes < PLACE_MIN || (i->flags & HK_INSTR_FINAL && hk_coll_reduces((hk_coll)p->coll)))
       continue;
     const hk_link *link = l->links[hk_cursor_link(&l->at, &o[i->ndst])];
-    bool offered = !link->pumped || hk_link_can_recv(link);
+    bool offered = !link->proxied || hk_link_can_recv(link);
     for (unsigned at = 0; at < nplaces && !offered; at++)
       offered = places[at].link == link && places[at].slot == link->done && places[at].bytes == bytes;
     if (!offered) return "no place is offered for a slot that a lane waits for";
@@ -343,7 +343,7 @@ START_TEST(random_programs_run_right) {
     w->seed = seed;
     randprog_make(&w->p, seed, 0, -1);
     choose_sizes(w);
-    w->pumped = random_below(&w->seed, 3) == 0;
+    w->proxied = random_below(&w->seed, 3) == 0;
     nplaces = 0;
     bool in_place = w->p.coll != HK_ALLTOALL && random_below(&w->seed, 2);
     for (int r = 0; r < w->p.nranks; r++) make_rank(w, r, in_place);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/gpu/lines.h"
-#include "../../src/gpu/pumped.h"
+#include "../../src/gpu/proxied.h"
 #include "../support/gpu_proxy.h"
 #include "../support/suite.h"
 
@@ -128,14 +128,14 @@ START_TEST(lines_need_host_memory) {
 END_TEST
 
 /* The receiver's end, which the proxy's thread leaves alone from now on. */
-static hk_gpu_pumped *still_receiver(world *w) {
-  hk_gpu_pumped *f = hk_gpu_proxy_links(w->proxy);
+static hk_gpu_proxied *still_receiver(world *w) {
+  hk_gpu_proxied *f = hk_gpu_proxy_links(w->proxy);
   while (f->link.kind != HK_LINK_RECV) f = f->next;
   hk_gpu_proxy_pause(w->proxy);
   return f;
 }
 /* The network's slot k, which is handed to the kernel. */
-static void hand_over(world *w, hk_gpu_pumped *f, uint64_t k, uint32_t bytes) {
+static void hand_over(world *w, hk_gpu_proxied *f, uint64_t k, uint32_t bytes) {
   const hk_gpu_proxy_env e = {.env = &w->env, .device = &w->device};
   hk_slot *slot = &f->link.slots[k % SLOTS];
   bool moved = false;
@@ -143,7 +143,7 @@ static void hand_over(world *w, hk_gpu_pumped *f, uint64_t k, uint32_t bytes) {
   slot->bytes = bytes;
   slot->signature = SIGNATURE;
   atomic_store(&slot->seq, (uint32_t)(k + 1));
-  ck_assert_int_eq(hk_gpu_pumped_after(&e, f, &moved), HK_OK);
+  ck_assert_int_eq(hk_gpu_proxied_after(&e, f, &moved), HK_OK);
   ck_assert(moved);
 }
 
@@ -153,7 +153,7 @@ START_TEST(old_lines) {
   enum { ROUND = 1 << (32 - HK_GPU_LL_TAG_BITS) };
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
-  hk_gpu_pumped *f = still_receiver(w);
+  hk_gpu_proxied *f = still_receiver(w);
   const uint64_t first = 5 * SLOTS + 1;
   f->link.done = first;
   hand_over(w, f, first, 3000);
@@ -165,7 +165,7 @@ START_TEST(old_lines) {
   hand_over(w, f, first + ROUND, 3000);
   ck_assert(has_lines(&w->recv, first + ROUND, 3000));
   memset(w->recv.lines, 0x77, (size_t)SLOTS * 2 * HK_GPU_LL_NET_MAX);
-  hk_gpu_pumped_clear_lines(f);
+  hk_gpu_proxied_clear_lines(f);
   for (uint64_t k = 0; k < SLOTS; k++)
     for (uint32_t i = 0; i < HK_GPU_LL_NET_MAX / 4; i++)
       ck_assert_uint_eq(lines_of(&w->recv, k)[i], (uint64_t)hk_gpu_line_flag(f->link.done, 0) << 32);
@@ -178,7 +178,7 @@ END_TEST
 START_TEST(lines_of_another_call) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
-  hk_gpu_pumped *f = still_receiver(w);
+  hk_gpu_proxied *f = still_receiver(w);
   static const uint32_t sizes[] = {0, HK_GPU_LL_NET_MAX + 1, HK_GPU_LL_NET_MAX};
   for (uint64_t k = 0; k < 3; k++) {
     hand_over(w, f, k, sizes[k]);

@@ -343,7 +343,7 @@ static hk_status act(ncclComm_t c, void *arg) {
 static hk_status add_act(int k, char letter) {
   char *arg = calloc(2, 1);
   arg[0] = letter;
-  return hk_group_submit_act(&comms[k], act, arg);
+  return hk_group_submit_task(&comms[k], act, arg);
 }
 
 START_TEST(acts_alone) {

@@ -4,7 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../src/sim/world.h"
+#include "../../src/sim/cluster.h"
 #include "../../src/topo/join.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
@@ -329,7 +329,7 @@ typedef struct crossing_cluster {
   hk_paths *paths;
   hk_channels *rings;
   hk_joined *joined;
-  hk_world world;
+  hk_sim_cluster world;
   int nranks, per_host;
 } crossing_cluster;
 
@@ -347,11 +347,11 @@ static void open_crossing(crossing_cluster *x, const char *machine, hk_cross_nic
                     .cross_nic = hk_cross_nic_on(&x->c->fabric, wish)};
   ck_assert_int_eq(hk_search_channels(&x->rings, x->paths, &what), HK_OK);
   ck_assert_int_eq(hk_join_cluster(&x->joined, x->c, x->seats, x->nranks, &what, NULL), HK_OK);
-  ck_assert_int_eq(hk_world_init(&x->world, x->c, x->seats, x->nranks, &x->paths, &x->rings, 0), HK_OK);
+  ck_assert_int_eq(hk_sim_cluster_init(&x->world, x->c, x->seats, x->nranks, &x->paths, &x->rings, 0), HK_OK);
 }
 
 static void close_crossing(crossing_cluster *x) {
-  hk_world_free(&x->world);
+  hk_sim_cluster_free(&x->world);
   hk_joined_free(x->joined);
   hk_channels_free(x->rings);
   hk_paths_free(x->paths);
@@ -403,7 +403,7 @@ START_TEST(ports_between_hosts) {
       uint32_t out, in;
       ck_assert_int_eq(x.joined->host[from], h);
       ck_assert_int_eq(x.joined->host[to], next);
-      hk_world_nets(&x.world, from, to, k, &out, &in);
+      hk_sim_cluster_nets(&x.world, from, to, k, &out, &in);
       ck_assert_uint_eq(out, x.rings->at[k].net_out);
       ck_assert_uint_eq(in, x.rings->at[k].net_in);
       ck_assert((out != in) == crossings[row].crosses[wish]);

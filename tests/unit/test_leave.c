@@ -168,8 +168,8 @@ END_TEST
 /* The cause of a failure is settled when the time for other reports is over: after a suspicion a second. */
 START_TEST(settles) {
   enter(0);
-  hk_comm_blame(&c, HK_EVENT_SUSPECT, 1, HK_ERR_REMOTE, "no answer");
-  const hk_status soon = hk_comm_verdict(&c), later = (hk_comm_verdict(&c), hk_comm_verdict(&c));
+  hk_failure_raise(&c, HK_EVENT_SUSPECT, 1, HK_ERR_REMOTE, "no answer");
+  const hk_status soon = hk_failure_settled(&c), later = (hk_failure_settled(&c), hk_failure_settled(&c));
   ck_assert_int_eq(soon, HK_OK);
   ck_assert_int_eq(later, HK_ERR_REMOTE);
   ck_assert_str_eq(c.health.text, "no answer");

@@ -432,7 +432,7 @@ START_TEST(refers_to_any_memory) {
   ck_assert_ptr_eq(hk_transport_net.resolve(s, l, &ref, sizeof data), data);
   ref.region = 1;
   ck_assert_ptr_null(hk_transport_net.resolve(s, l, &ref, sizeof data));
-  ck_assert(l->by_ref == 2 && l->limit == 4 && l->mask == 3 && !l->gpu && l->owner == s && l->pumped && l->peer == 1);
+  ck_assert(l->by_ref == 2 && l->limit == 4 && l->mask == 3 && !l->gpu && l->owner == s && l->proxied && l->peer == 1);
   ck_assert(hk_transport_net.grows(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SEND}));
   hk_link other = {.peer = 0};
   ck_assert_int_eq(hk_transport_net.open(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SUM_SEND}, &other),

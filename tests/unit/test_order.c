@@ -157,9 +157,9 @@ START_TEST(only_fixed_is_chosen) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(lists) * 2; k++)
       for (size_t c = 0; c < HK_ARRAY_LENGTH(reducing); c++)
         for (size_t bytes = 4; bytes <= (size_t)1 << 30; bytes *= 4) {
-          hk_wish w = {.rules = k % 2 ? rules : NULL, .batch_invariant = true};
+          hk_filter w = {.rules = k % 2 ? rules : NULL, .batch_invariant = true};
           hk_decision d;
-          ck_assert_int_eq(hk_wish_parse(&w, lists[k / 2], NULL), HK_OK);
+          ck_assert_int_eq(hk_filter_parse(&w, lists[k / 2], NULL), HK_OK);
           hk_select(&machines[i], &w, reducing[c], bytes, &d);
           if (!hk_select_invariant(d.algorithm, reducing[c]))
             ck_abort_msg("%s is chosen for %zu bytes of %s", d.algorithm->name, bytes, hk_coll_name(reducing[c]));
@@ -171,9 +171,9 @@ START_TEST(only_fixed_is_chosen) {
               ck_abort_msg("%s is offered", rows[r].what.algorithm->name);
         }
   /* What does not reduce is free. */
-  hk_wish w = {.batch_invariant = true};
+  hk_filter w = {.batch_invariant = true};
   hk_decision d;
-  ck_assert_int_eq(hk_wish_parse(&w, "ring", NULL), HK_OK);
+  ck_assert_int_eq(hk_filter_parse(&w, "ring", NULL), HK_OK);
   hk_select(&machines[1], &w, HK_ALLGATHER, 1 << 20, &d);
   ck_assert(!strcmp(d.algorithm->name, "ring") && !d.note);
   ck_assert(

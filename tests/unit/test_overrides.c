@@ -29,7 +29,7 @@ static hk_machine host(int nranks) {
 }
 
 static hk_decision decide(const hk_rules *r, const hk_machine *m, hk_coll coll, size_t bytes) {
-  hk_wish w = {.rules = r};
+  hk_filter w = {.rules = r};
   hk_decision d;
   hk_select(m, &w, coll, bytes, &d);
   return d;
@@ -190,7 +190,7 @@ START_TEST(settings) {
                                                [HK_AGREE_GDR_LEVEL] = true};
   for (int i = 0; i < HK_AGREE_COUNT; i++) {
     ck_assert_int_eq(o.agreement[i] != p.agreement[i], differs[i]);
-    ck_assert_ptr_nonnull(hk_agreement_names[i]);
+    ck_assert_ptr_nonnull(hk_consistency_names[i]);
   }
   hk_overrides_clear(&o);
   hk_overrides_clear(&p);
@@ -281,8 +281,8 @@ START_TEST(gpu_choices) {
   ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
   ck_assert_int_gt(d.channels, 4);
   double nvls = d.us;
-  hk_wish w = {.max_channels = 0};
-  ck_assert_int_eq(hk_wish_parse(&w, "ring", NULL), HK_OK);
+  hk_filter w = {.max_channels = 0};
+  ck_assert_int_eq(hk_filter_parse(&w, "ring", NULL), HK_OK);
   hk_select(&one, &w, HK_ALLREDUCE, (size_t)1 << 30, &d);
   ck_assert_double_gt(d.us, 1.2 * nvls);
   hk_select(&many, NULL, HK_ALLREDUCE, (size_t)1 << 30, &d);
@@ -336,9 +336,9 @@ static void say_wishes(void *arg, const char *name, unsigned k, char *said) {
                                       "LL,simple;reduce:^LL128 ;gather:ll"};
   uint64_t seed = golden_hash(k, name, strlen(name));
   char *other = changed(texts[k % 4], wish_words, HK_ARRAY_LENGTH(wish_words), &seed);
-  hk_wish w = {0};
+  hk_filter w = {0};
   (void)arg;
-  hk_status rc = k % 4 == 3 ? hk_wish_parse(&w, NULL, other) : hk_wish_parse(&w, other, "Simple");
+  hk_status rc = k % 4 == 3 ? hk_filter_parse(&w, NULL, other) : hk_filter_parse(&w, other, "Simple");
   int n = snprintf(said, GOLDEN_TEXT, "%d %s", rc, rc ? hk_last_error() : "");
   for (int c = 0; rc == HK_OK && c < HK_COLL_COUNT; c++)
     n += snprintf(said + n, GOLDEN_TEXT - (size_t)n, " %x.%x", w.barred[c], w.barred_protocols[c]);

@@ -400,7 +400,7 @@ static void open_sides(const char *name, int v) {
                         .limit = i ? 0 : SLOTS,
                         .slot_bytes = SLOT,
                         .nheads = 1,
-                        .pumped = 1,
+                        .proxied = 1,
                         .priv = &s->end,
                         .gpu = on_gpu ? &gpu : NULL};
     s->end = (hk_net_end){.link = &s->link,

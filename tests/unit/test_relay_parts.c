@@ -129,7 +129,7 @@ START_TEST(finds_relays) {
       hk_relay_request q;
       ck_assert_int_eq(recv(relay_fd, &q, sizeof q, 0), sizeof q);
       ck_assert(q.far == 3 && q.kind == l->kind && q.region && q.channel == hk_relay_channel(1, 3, 0, 5));
-      ck_assert(recv(relay_fd, &q, 1, 0) < 0 && l->pumped && l->mask == NSLOTS - 1 && l->slot_bytes == SLOT);
+      ck_assert(recv(relay_fd, &q, 1, 0) < 0 && l->proxied && l->mask == NSLOTS - 1 && l->slot_bytes == SLOT);
       ck_assert_uint_eq(l->limit, sends ? NSLOTS : 0);
       close(relay_fd);
       hk_transport_relay.close(l);

@@ -150,9 +150,9 @@ START_TEST(always_supported) {
 END_TEST
 
 static hk_decision choose_by(const hk_machine *m, const char *algo, const char *proto, hk_coll coll, size_t bytes) {
-  hk_wish w = {.max_channels = 0};
+  hk_filter w = {.max_channels = 0};
   hk_decision d;
-  ck_assert_int_eq(hk_wish_parse(&w, algo, proto), HK_OK);
+  ck_assert_int_eq(hk_filter_parse(&w, algo, proto), HK_OK);
   hk_select(m, &w, coll, bytes, &d);
   return d;
 }
@@ -198,8 +198,8 @@ START_TEST(wish_syntax) {
                {NULL, "LL256", "\"LL256\" is no protocol; there are Simple, LL, LL128"},
                {NULL, "allreduce:^simple;broadcast:Complex", "\"Complex\""}};
   for (unsigned k = 0; k < HK_ARRAY_LENGTH(wrong); k++) {
-    hk_wish w = {.max_channels = 0};
-    ck_assert_int_eq(hk_wish_parse(&w, wrong[k].algo, wrong[k].proto), HK_ERR_ARGUMENT);
+    hk_filter w = {.max_channels = 0};
+    ck_assert_int_eq(hk_filter_parse(&w, wrong[k].algo, wrong[k].proto), HK_ERR_ARGUMENT);
     ck_assert_ptr_nonnull(strstr(hk_last_error(), wrong[k].said));
   }
 }
@@ -209,8 +209,8 @@ END_TEST
 START_TEST(alternatives) {
   hk_alternative rows[HK_ALTERNATIVES];
   hk_machine m = machine(4, 8, 8, false);
-  hk_wish w = {.max_channels = 0};
-  ck_assert_int_eq(hk_wish_parse(&w, "^tree", NULL), HK_OK);
+  hk_filter w = {.max_channels = 0};
+  ck_assert_int_eq(hk_filter_parse(&w, "^tree", NULL), HK_OK);
   int n = hk_select_all(&m, &w, HK_ALLREDUCE, 1 << 20, rows);
   hk_decision d;
   hk_select(&m, &w, HK_ALLREDUCE, 1 << 20, &d);
@@ -374,7 +374,7 @@ static const struct {
 START_TEST(selected) {
   uint32_t only[HK_PROTO_COUNT];
   char why[200] = "", name[40];
-  const bool there = hk_wish_only(selections[_i].selection, only, why, sizeof why);
+  const bool there = hk_filter_only(selections[_i].selection, only, why, sizeof why);
   ck_assert_msg(there == !selections[_i].says, "%s: %s", selections[_i].selection, why);
   if (!there) ck_assert_msg(strstr(why, selections[_i].says) != NULL, "%s: %s", selections[_i].selection, why);
   for (int a = 0; there && hk_algorithms[a]; a++) {

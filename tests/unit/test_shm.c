@@ -9,8 +9,8 @@
 #include <sys/syscall.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/service.h"
-#include "../../src/transport/board.h"
 #include "../../src/transport/shm/shm_socket.h"
+#include "../../src/transport/status_page.h"
 #include "../../src/transport/transport.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"
@@ -89,13 +89,13 @@ static void together(world_rank *r) {
   while (rc == HK_OK) rc = hk_wait_pause(&w);
   MUST(rc == HK_ERR_REMOTE);
   /* So is the board. */
-  hk_board_op op = {.sequence = (uint64_t)r->env.rank + 1, .count = 77, .root = r->env.rank, .coll = 3}, seen;
-  MUST(r->transport->board(r->state, r->env.rank));
-  hk_board_post(r->transport->board(r->state, r->env.rank), &op);
+  hk_status_page_op op = {.sequence = (uint64_t)r->env.rank + 1, .count = 77, .root = r->env.rank, .coll = 3}, seen;
+  MUST(r->transport->status_page(r->state, r->env.rank));
+  hk_status_page_publish(r->transport->status_page(r->state, r->env.rank), &op);
   world_barrier(r);
   for (int p = 0; p < r->env.nranks; p++)
-    MUST(hk_board_read(r->transport->board(r->state, p), &seen) && seen.root == p && seen.sequence == (uint64_t)p + 1 &&
-         seen.count == 77 && seen.coll == 3);
+    MUST(hk_status_page_read(r->transport->status_page(r->state, p), &seen) && seen.root == p &&
+         seen.sequence == (uint64_t)p + 1 && seen.count == 77 && seen.coll == 3);
 }
 
 static const struct {
@@ -114,7 +114,7 @@ static void apart(world_rank *r) {
   hk_link l;
   MUST(!answers(r));
   MUST(r->transport->open(r->state, &key, &l) == HK_ERR_INTERNAL);
-  MUST(!r->transport->board(r->state, key.peer) && !r->transport->multicast(r->state));
+  MUST(!r->transport->status_page(r->state, key.peer) && !r->transport->multicast(r->state));
   talk(r, false);
 }
 static void apart_for(world_rank *r) {
@@ -226,7 +226,7 @@ END_TEST
 static void both_off(world_rank *r) {
   char why[160];
   MUST(!r->transport->reachable(r->state, !r->env.rank, why, sizeof why) && strstr(why, "NCCL_P2P_DISABLE"));
-  MUST(!r->transport->failure_word(r->state) && !r->transport->board(r->state, r->env.rank) &&
+  MUST(!r->transport->failure_word(r->state) && !r->transport->status_page(r->state, r->env.rank) &&
        !r->transport->multicast(r->state));
 }
 START_TEST(all_disabled) {
@@ -530,23 +530,23 @@ END_TEST
 
 /* ---- the board alone: readers see whole entries however fast the writer is ---- */
 
-static hk_board board;
+static hk_status_page board;
 static _Atomic int board_stop;
 static void *post_board(void *arg) {
   (void)arg;
   for (uint64_t k = 1; !atomic_load(&board_stop); k++)
-    hk_board_post(&board,
-                  &(hk_board_op){.sequence = k, .count = k * 3, .signature = (uint32_t)k * 5, .root = (int)k * 7});
+    hk_status_page_publish(
+        &board, &(hk_status_page_op){.sequence = k, .count = k * 3, .signature = (uint32_t)k * 5, .root = (int)k * 7});
   return NULL;
 }
 START_TEST(board_is_whole) {
   pthread_t t;
-  hk_board_op op;
+  hk_status_page_op op;
   uint64_t last = 0;
-  ck_assert(!hk_board_read(&board, &op));
+  ck_assert(!hk_status_page_read(&board, &op));
   pthread_create(&t, NULL, post_board, NULL);
   for (int i = 0; i < 100000; i++) {
-    if (!hk_board_read(&board, &op)) continue;
+    if (!hk_status_page_read(&board, &op)) continue;
     ck_assert(op.sequence >= last && op.count == op.sequence * 3 && op.signature == (uint32_t)op.sequence * 5 &&
               op.root == (int)op.sequence * 7);
     last = op.sequence;

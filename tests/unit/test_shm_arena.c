@@ -6,9 +6,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-#include "../../src/transport/board.h"
 #include "../../src/transport/relay.h"
 #include "../../src/transport/shm/shm_arena.h"
+#include "../../src/transport/status_page.h"
 #include "../support/suite.h"
 
 enum { PAGE = 4096, PAIR = 2 * HK_CACHE_LINE };
@@ -84,14 +84,14 @@ START_TEST(nothing_overlaps) {
   add(hk_shm_arena_cma_from(&a), HK_CACHE_LINE, "cma_from");
   for (uint32_t r = 0; r < n; r++) {
     add(hk_shm_arena_reads(&a, r), 1, "reads");
-    add(hk_shm_arena_board(&a, r), sizeof(hk_board), "board");
+    add(hk_shm_arena_status_page(&a, r), sizeof(hk_status_page), "board");
     for (uint32_t c = 0; c < HK_CHANNEL_COUNT; c++) {
       add_mcast(&a, c, r);
       for (uint32_t to = 0; to < n; to++) add_link(&a, c, r, to);
     }
   }
-  add(hk_shm_arena_claims(&a), sizeof(hk_claims), "claims");
-  ck_assert_uint_eq((uintptr_t)hk_shm_arena_claims(&a) % PAIR, 0);
+  add(hk_shm_arena_call_checks(&a), sizeof(hk_call_checks), "claims");
+  ck_assert_uint_eq((uintptr_t)hk_shm_arena_call_checks(&a) % PAIR, 0);
   qsort(parts, nparts, sizeof *parts, by_begin);
   ck_assert_ptr_eq(parts[0].begin, a.base);
   for (size_t i = 0; i + 1 < nparts; i++)

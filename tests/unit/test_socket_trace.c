@@ -197,7 +197,7 @@ static void say_conn(int rank, const hk_socket_conn *c) {
     FACT("next", sends, e->next);
     FACT("state", sends, atomic_load(&e->link->state));
     FACT("waiting", sends, atomic_load(&e->link->waiting));
-    FACT("starves", sends, atomic_load(&e->link->starves));
+    FACT("needs_buffer", sends, atomic_load(&e->link->needs_buffer));
     FACT("heads", sends, atomic_load(&e->link->heads->value));
   }
   for (int i = 0; i < c->nsockets; i++) {

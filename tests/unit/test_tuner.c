@@ -45,8 +45,8 @@ static hk_machine machine(int ranks) {
 static hk_decision decide(hk_tuner *t, int ranks, const char *algorithms, hk_coll coll, size_t bytes,
                           hk_decision *own) {
   hk_machine m = machine(ranks);
-  hk_wish w = {.max_channels = 0};
-  ck_assert_int_eq(hk_wish_parse(&w, algorithms, NULL), HK_OK);
+  hk_filter w = {.max_channels = 0};
+  ck_assert_int_eq(hk_filter_parse(&w, algorithms, NULL), HK_OK);
   hk_select(&m, &w, coll, bytes, own);
   hk_decision d = *own;
   hk_tuner_ask(t, &m, &w, coll, bytes, &d);

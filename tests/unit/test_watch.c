@@ -8,19 +8,19 @@
 #include "../../src/boot/activity.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
-#include "../../src/failure/post.h"
+#include "../../src/failure/publish.h"
 #include "../../src/failure/watch.h"
 #include "../../src/run/choose.h"
-#include "../../src/transport/board.h"
+#include "../../src/transport/status_page.h"
 #include "../support/suite.h"
 
 static struct ncclComm c; /* each test has a process of its own */
 static const hk_call sum = {.count = 1000, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_MAX, .root = 3};
 
 static void setup(void) {
-  static _Alignas(HK_CACHE_LINE) hk_board board;
+  static _Alignas(HK_CACHE_LINE) hk_status_page board;
   pthread_mutex_init(&c.health.lock, NULL);
-  c.order.board = &board;
+  c.order.page = &board;
 }
 
 static hk_activity shown(void) {
@@ -32,7 +32,7 @@ static hk_activity shown(void) {
 
 static void begin(const hk_call *call) {
   c.order.sequence++;
-  hk_watch_post(&c, call, hk_call_signature(call));
+  hk_watch_publish(&c, call, hk_call_signature(call));
 }
 
 static void check_call(const hk_activity *a, const hk_call *call, uint64_t sequence) {
@@ -57,7 +57,7 @@ START_TEST(phases) {
   a = shown();
   ck_assert_int_eq(a.phase, HK_PHASE_IDLE);
   check_call(&a, &sum, 1); /* its last call is still known */
-  atomic_store(&c.order.board->phase, HK_PHASE_DESTROY);
+  atomic_store(&c.order.page->phase, HK_PHASE_DESTROY);
   ck_assert_int_eq(shown().phase, HK_PHASE_DESTROY);
   begin(&sum);
   ck_assert_int_eq(shown().phase, HK_PHASE_DESTROY);
@@ -88,14 +88,14 @@ START_TEST(waits) {
   begin(&sum);
   begin(&sum);
   for (uint64_t of = 1; of <= 3; of++) {
-    atomic_store(&c.order.board->waits, of << 32 | 8);
-    atomic_store(&c.order.board->since_ns, hk_now_ns() - 5000000000u);
+    atomic_store(&c.order.page->waits, of << 32 | 8);
+    atomic_store(&c.order.page->since_ns, hk_now_ns() - 5000000000u);
     hk_activity a = shown();
     ck_assert_int_eq(a.waits_for, of == 2 ? 7 : -1);
     if (of == 2) ck_assert(a.phase_ms >= 5000 && a.phase_ms < 65000);
     if (of != 2) ck_assert_uint_eq(a.phase_ms, 0);
   }
-  atomic_store(&c.order.board->waits, (uint64_t)2 << 32); /* for no rank that it knows */
+  atomic_store(&c.order.page->waits, (uint64_t)2 << 32); /* for no rank that it knows */
   ck_assert_int_eq(shown().waits_for, -1);
   ck_assert_uint_ge(shown().phase_ms, 5000);
   hk_watch_over(&c);
@@ -140,7 +140,10 @@ END_TEST
 
 /* The signatures of the last operations, and of none that never was or is too long ago. */
 START_TEST(past) {
-  enum { OPERATIONS = HK_ACTIVITY_PAST + 5, KNOWN = HK_BOARD_ENTRIES - 1 /* the next one's entry is never read */ };
+  enum {
+    OPERATIONS = HK_ACTIVITY_PAST + 5,
+    KNOWN = HK_STATUS_PAGE_ENTRIES - 1 /* the next one's entry is never read */
+  };
   uint32_t signatures[OPERATIONS + 1] = {0};
   for (uint64_t n = 1; n <= OPERATIONS; n++) {
     hk_call call = sum;

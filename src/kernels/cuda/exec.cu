@@ -244,14 +244,14 @@ HK_DEVICE bool orders(const hk_gpu_shared *s, const hk_gpu_link *link, bool send
   return (sends || link->head) && lines_for(link, s->work.proto, bytes) == PLAIN;
 }
 /* Lines that a proxy is to send: their length is a line, too. It orders nothing, as each has its flag, and the proxy
- * polls the others. litmus: pumped_lines_send, pumped_lines_late */
+ * polls the others. litmus: proxied_lines_send, proxied_lines_late */
 HK_DEVICE void post_lines(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
   const uint32_t number = (uint32_t)(done + 1);
   const hk_vec v = {{tag, number ^ HK_GPU_IN_LINES, (uint32_t)bytes, number}};
   hk_store_line(word_of(k, done), v);
 }
 /* Signals all operands after the data has moved; the first warp does it. One fence serves all of them, and words go
- * before heads, because a peer waits for them. litmus: step, reference, pumped_send, switch_sums, slot_before_line */
+ * before heads, because a peer waits for them. litmus: step, reference, proxied_send, switch_sums, slot_before_line */
 HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned ndst, unsigned n,
                            uint64_t bytes, bool stable, bool switched) {
   int plain = 0;

@@ -163,7 +163,7 @@ HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) {
 
 /* ---- synchronisation between ranks: system scope, as the other rank may be another GPU or the CPU ---- */
 /* Nothing after it in the thread's order, or after a later barrier, is done before it. litmus: slot, credit, reference,
- * pumped_receive, switch_given, switch_sums */
+ * proxied_receive, switch_given, switch_sums */
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
   uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -172,7 +172,7 @@ HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
 /* Everything that the thread did before it, and what others did before an earlier barrier, is visible to the thread
  * that acquires a value that this thread stores after it by hk_store_signal. It waits until all earlier stores have
  * arrived, about a microsecond: at most one in an instruction. litmus: slot, credit, step, reference, slot_before_line,
- * pumped_send, pumped_receive, switch_sums */
+ * proxied_send, proxied_receive, switch_sums */
 HK_DEVICE void hk_fence(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 /* A link's word or head, in one piece. Of themselves they order nothing. litmus: slot, credit, step, line */
 HK_DEVICE void hk_store_signal(uint64_t *p, uint64_t v) {

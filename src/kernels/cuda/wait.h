@@ -103,7 +103,7 @@ HK_DEVICE void note_wait(const hk_gpu_link *k, uint64_t done) {
 }
 
 /* Waits for the slot; *data, its place, becomes the address of its data. `whole`: the tag of a reference of another
- * length. litmus: slot, reference, pumped_receive */
+ * length. litmus: slot, reference, proxied_receive */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
                          char **data) {
   uint32_t polls = 0, found;

@@ -14,7 +14,7 @@ void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct) {
   }
   if (bytes > l->slot_bytes) return NULL;
   if (bytes > l->small_bytes && !l->payload) {
-    atomic_store_explicit(&e->link->starves, 1, memory_order_relaxed); /* relaxed: it is only a hint to look */
+    atomic_store_explicit(&e->link->needs_buffer, 1, memory_order_relaxed); /* relaxed: it is only a hint to look */
     return NULL;
   }
   return hk_link_place(l, e->next, bytes);

@@ -294,7 +294,7 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
       .by_ref = !p->copies ? 2
                 : p->refer ? 1
                            : 0, /* 2: sent from wherever it lies */
-      .pumped = 1,
+      .proxied = 1,
       .delivers_ref = !sends && !gpu && p->delivers_ref,
       .priv = e,
       .gpu = gpu,

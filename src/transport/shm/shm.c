@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../../base/param.h"
-#include "../board.h"
+#include "../status_page.h"
 #include "shm_state.h"
 
 static hk_status shm_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
@@ -87,15 +87,15 @@ static _Atomic(int) *shm_failure_word(hk_transport_state *state) {
   return hk_shm_arena_failure(&process_of(state)->arena);
 }
 
-static hk_board *shm_board(hk_transport_state *state, int rank) {
+static hk_status_page *shm_status_page(hk_transport_state *state, int rank) {
   const hk_shm_process *p = process_of(state);
   if (!p->arena.base || p->index[rank] < 0) return NULL;
-  return hk_shm_arena_board(&p->arena, (uint32_t)p->index[rank]);
+  return hk_shm_arena_status_page(&p->arena, (uint32_t)p->index[rank]);
 }
 
-static hk_claims *shm_claims(hk_transport_state *state) {
+static hk_call_checks *shm_call_checks(hk_transport_state *state) {
   const hk_shm_process *p = process_of(state);
-  return p->arena.base ? hk_shm_arena_claims(&p->arena) : NULL;
+  return p->arena.base ? hk_shm_arena_call_checks(&p->arena) : NULL;
 }
 
 /* NULL: progress (the ends share memory). */
@@ -115,8 +115,8 @@ const hk_transport hk_transport_shm = {
     .close = shm_close,
     .detach = shm_detach,
     .failure_word = shm_failure_word,
-    .board = shm_board,
-    .claims = shm_claims,
+    .status_page = shm_status_page,
+    .call_checks = shm_call_checks,
     .no_files = hk_shm_no_files,
     .file = hk_shm_region_file,
     .ask = hk_shm_question,

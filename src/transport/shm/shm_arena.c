@@ -2,7 +2,7 @@
 /* The layout of the arena, its mapping, and the links in it: see shm_arena.h. */
 #include "shm_arena.h"
 #include <sys/mman.h>
-#include "../board.h"
+#include "../status_page.h"
 #include "shm.h"
 
 enum {
@@ -27,9 +27,9 @@ void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   a->mcast_control = control_bytes(a->mcast_slots) + hk_round_up(n * sizeof(hk_head), PAIR);
   a->payload = hk_round_up(shape->nslots * shape->slot_bytes, PAGE);
   a->mcast_payload = a->payload + (size_t)a->mcast_slots * small_bytes(shape);
-  a->board_at = PAGE;
-  a->claims_at = hk_round_up(a->board_at + n * sizeof(hk_board), PAIR);
-  a->links_at = hk_round_up(a->claims_at + sizeof(hk_claims), PAGE);
+  a->status_pages_at = PAGE;
+  a->call_checks_at = hk_round_up(a->status_pages_at + n * sizeof(hk_status_page), PAIR);
+  a->links_at = hk_round_up(a->call_checks_at + sizeof(hk_call_checks), PAGE);
   a->mcasts_at = hk_round_up(a->links_at + HK_CHANNEL_COUNT * n * n * a->link_control, PAGE);
   a->link_payload_at = hk_round_up(a->mcasts_at + HK_CHANNEL_COUNT * n * a->mcast_control, PAGE);
   a->mcast_payload_at = a->link_payload_at + HK_CHANNEL_COUNT * n * n * a->payload;
@@ -60,11 +60,13 @@ _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index) {
   return index < PAGE - READS_AT ? (_Atomic(uint8_t) *)(a->base + READS_AT + index) : NULL;
 }
 
-hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index) {
-  return (hk_board *)(a->base + a->board_at) + index;
+hk_status_page *hk_shm_arena_status_page(const hk_shm_arena *a, uint32_t index) {
+  return (hk_status_page *)(a->base + a->status_pages_at) + index;
 }
 
-hk_claims *hk_shm_arena_claims(const hk_shm_arena *a) { return (hk_claims *)(a->base + a->claims_at); }
+hk_call_checks *hk_shm_arena_call_checks(const hk_shm_arena *a) {
+  return (hk_call_checks *)(a->base + a->call_checks_at);
+}
 
 /* Sets the counters of an end: slots that all readers have given back, plus, for a sender, the slots that are filled
  * and not given back. */

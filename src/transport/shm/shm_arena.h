@@ -5,7 +5,7 @@
  *
  *   header           the failure word; from how many bytes on reading the memory of others is faster than slots; a
  *                    byte for each rank: whether it can read that of all others
- *   board            of each rank, then the claims
+ *   status page      of each rank, then the call checks
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader
  *   link payload     [channel][sender][receiver]
@@ -18,8 +18,8 @@
 #define HK_TRANSPORT_SHM_ARENA_H
 #include "../transport.h"
 
-struct hk_board;
-struct hk_claims;
+struct hk_status_page;
+struct hk_call_checks;
 
 typedef struct hk_shm_shape {
   uint32_t nranks; /* of the group */
@@ -32,7 +32,7 @@ typedef struct hk_shm_arena {
   hk_shm_shape shape;
   size_t link_control, mcast_control, payload, mcast_payload; /* bytes of one */
   uint32_t mcast_slots;                                       /* headers of a multicast FIFO */
-  size_t board_at, claims_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
+  size_t status_pages_at, call_checks_at, links_at, mcasts_at, link_payload_at, mcast_payload_at;
   size_t bytes;
 } hk_shm_arena;
 
@@ -48,8 +48,8 @@ _Atomic(uint32_t) *hk_shm_arena_cma_from(const hk_shm_arena *a); /* measured on 
 /* The byte by which a rank publishes whether it reads the memory of all others (shm_cma.c); NULL for indices beyond the
  * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
-struct hk_board *hk_shm_arena_board(const hk_shm_arena *a, uint32_t index);
-struct hk_claims *hk_shm_arena_claims(const hk_shm_arena *a);
+struct hk_status_page *hk_shm_arena_status_page(const hk_shm_arena *a, uint32_t index);
+struct hk_call_checks *hk_shm_arena_call_checks(const hk_shm_arena *a);
 /* Fills slots, payload, heads and geometry of one end, and its counters from the state of the FIFO: an end that was
  * closed may be opened again. `self` and `peer` are the ranks' indices in the group. */
 void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t self, uint32_t peer, hk_link *link);

@@ -240,7 +240,7 @@ void hk_collnet_make_link(collnet_state *s, const hk_link_key *key, char *memory
                     .nheads = 1,
                     .peer = key->peer,
                     .kind = key->kind,
-                    .pumped = 1,
+                    .proxied = 1,
                     .owner = &s->base,
                     .priv = e};
   *e = (hk_net_end){.link = link, .key = *key};

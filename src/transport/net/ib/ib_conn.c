@@ -116,7 +116,7 @@ hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e) {
 
 bool hk_ib_starves(hk_ib_conn *c) {
   if (!c->recv || c->recv->link->payload) return false;
-  atomic_store_explicit(&c->recv->link->starves, 1, memory_order_relaxed); /* relaxed: it is only a hint to look */
+  atomic_store_explicit(&c->recv->link->needs_buffer, 1, memory_order_relaxed); /* relaxed: it is only a hint to look */
   return true;
 }
 

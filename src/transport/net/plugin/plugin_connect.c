@@ -53,7 +53,7 @@ hk_status hk_plugin_lost(hk_plugin_end *e) {
 }
 
 /* A plugin's connections to a process that ends may fail a little before the TCP connection to it does. A plugin that
- * knows that the peer is the cause is not waited for: all ranks collect events then (failure/story.h). */
+ * knows that the peer is the cause is not waited for: all ranks collect events then (failure/precedence.h). */
 hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
   if (rc == HK_OK || !e->fault_in) return rc;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations between GPUs that do not reach each other: the carrier and its packets (far.h). */
-#include "far.h"
+/* One-sided operations between GPUs that do not reach each other: the carrier and its packets (rma_proxy.h). */
+#include "rma_proxy.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -39,10 +39,10 @@ typedef enum job_state { JOB_FREE, JOB_ARMED } job_state;
 typedef struct job {
   _Atomic(int) state;
   uint32_t turn;
-  hk_gpu_far_op op;
+  hk_gpu_rma_proxy_op op;
   uint32_t *go, *done;       /* for the CPU */
   uint32_t *go_at, *done_at; /* for the GPU */
-  struct hk_gpu_far *far;
+  struct hk_gpu_rma_proxy *far;
   bool running; /* from here on the carrier's */
   bool last;    /* its last packet has been sent */
   size_t sent;
@@ -60,7 +60,7 @@ typedef struct other {
   bool deaf;            /* it takes no more signals of ours: its end has begun */
 } other;
 
-struct hk_gpu_far {
+struct hk_gpu_rma_proxy {
   ncclComm_t comm;
   hk_device *device;
   hk_queue queue;
@@ -82,7 +82,8 @@ struct hk_gpu_far {
 
 /* ---- packets ---- */
 
-static hk_status put(struct hk_gpu_far *f, int peer, const void *from, size_t bytes, uint64_t offset, uint32_t signal) {
+static hk_status put(struct hk_gpu_rma_proxy *f, int peer, const void *from, size_t bytes, uint64_t offset,
+                     uint32_t signal) {
   const hk_call call = {.comm = f->comm,
                         .in = from,
                         .count = bytes,
@@ -95,13 +96,13 @@ static hk_status put(struct hk_gpu_far *f, int peer, const void *from, size_t by
   return hk_rma_put(&call);
 }
 
-static uint64_t slot_at(const struct hk_gpu_far *f, int from, uint64_t packet) {
+static uint64_t slot_at(const struct hk_gpu_rma_proxy *f, int from, uint64_t packet) {
   return ((uint64_t)from * SLOTS + packet % SLOTS) * f->slot_bytes;
 }
 
 /* Sends the job's next packet; *sent is false if the peer has no slot for it. */
-static hk_status send_packet(struct hk_gpu_far *f, job *j, bool *sent) {
-  const hk_gpu_far_op *op = &j->op;
+static hk_status send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
+  const hk_gpu_rma_proxy_op *op = &j->op;
   hk_device *d = f->device;
   other *p = &f->others[op->peer];
   const size_t left = op->bytes - j->sent, bytes = left < f->piece ? left : f->piece;
@@ -121,8 +122,8 @@ static hk_status send_packet(struct hk_gpu_far *f, job *j, bool *sent) {
   return HK_OK;
 }
 
-static hk_status run_job(struct hk_gpu_far *f, job *j, bool captured, bool *moved) {
-  /* acquire: pairs with the release in hk_gpu_far_enqueue */
+static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool *moved) {
+  /* acquire: pairs with the release in hk_gpu_rma_proxy_enqueue */
   if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
   if (!j->running) {
     /* acquire: the GPU has written the data that the put reads before it */
@@ -148,7 +149,7 @@ static hk_status run_job(struct hk_gpu_far *f, job *j, bool captured, bool *move
   return HK_OK;
 }
 
-static hk_status send_all(struct hk_gpu_far *f, bool *moved) {
+static hk_status send_all(struct hk_gpu_rma_proxy *f, bool *moved) {
   f->blocked = -1;
   for (block *b = atomic_load(&f->blocks); b; b = b->next)
     for (int i = 0; i < BLOCK_JOBS; i++) HK_OR_RETURN(run_job(f, &b->jobs[i], b->captured, moved));
@@ -156,7 +157,7 @@ static hk_status send_all(struct hk_gpu_far *f, bool *moved) {
 }
 
 /* Carries a packet out; *done is false if this rank has not registered the window yet. */
-static hk_status carry_out(struct hk_gpu_far *f, int from, const head *h, const char *data, bool *done) {
+static hk_status carry_out(struct hk_gpu_rma_proxy *f, int from, const head *h, const char *data, bool *done) {
   hk_status rc = HK_OK;
   ncclComm_t c = f->comm;
   hk_window w = {NULL, 0};
@@ -180,7 +181,7 @@ out:
   return rc;
 }
 
-static hk_status receive(struct hk_gpu_far *f, int from, bool *moved) {
+static hk_status receive(struct hk_gpu_rma_proxy *f, int from, bool *moved) {
   hk_status rc = HK_OK;
   other *p = &f->others[from];
   while (p->taken != hk_rma_count(f->comm, from, CAME)) {
@@ -214,7 +215,7 @@ static hk_status rest(hk_waiter *w) {
 
 /* About every 100 ms without a packet. */
 static hk_status check(void *arg, uint64_t waited_ns) {
-  const struct hk_gpu_far *f = arg;
+  const struct hk_gpu_rma_proxy *f = arg;
   (void)waited_ns;
   if (f->blocked < 0 || atomic_load(&f->stop) || !hk_bootstrap_left(f->comm->bootstrap, f->blocked)) return HK_OK;
   return HK_FAIL(HK_ERR_REMOTE,
@@ -224,7 +225,7 @@ static hk_status check(void *arg, uint64_t waited_ns) {
 }
 
 /* Have the other ranks taken all packets?  They give the slots back by this rank's memory. */
-static bool is_quiet(struct hk_gpu_far *f) {
+static bool is_quiet(struct hk_gpu_rma_proxy *f) {
   if (hk_now_ns() - f->stop_ns > LAST_NS) return true;
   for (int r = 0; r < f->comm->nranks; r++)
     if (f->others[r].sent != hk_rma_count(f->comm, r, GIVEN_BACK) && !hk_bootstrap_left(f->comm->bootstrap, r))
@@ -233,7 +234,7 @@ static bool is_quiet(struct hk_gpu_far *f) {
 }
 
 static void *carry(void *arg) {
-  struct hk_gpu_far *f = arg;
+  struct hk_gpu_rma_proxy *f = arg;
   ncclComm_t c = f->comm;
   hk_status rc = HK_OK;
   hk_waiter w;
@@ -257,7 +258,7 @@ out:
 
 /* ---- begin and end ---- */
 
-static void drop(struct hk_gpu_far *f) {
+static void drop(struct hk_gpu_rma_proxy *f) {
   if (atomic_fetch_sub(&f->refs, 1) != 1) return;
   for (block *b = atomic_load(&f->blocks), *next; b; b = next) {
     next = b->next;
@@ -267,10 +268,10 @@ static void drop(struct hk_gpu_far *f) {
   free(f);
 }
 
-hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine) {
+hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
-  struct hk_gpu_far *f = calloc(1, sizeof *f);
+  struct hk_gpu_rma_proxy *f = calloc(1, sizeof *f);
   if (f) f->others = calloc((size_t)c->nranks, sizeof *f->others);
   if (!f || !f->others) {
     free(f);
@@ -294,15 +295,15 @@ hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine) {
   return ops->queue_new(g->device, &f->queue);
 }
 
-hk_status hk_gpu_far_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
+hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
   for (int r = 0; r < c->nranks; r++)
     if (hk_gpu_is_far(c, r))
       HK_OR_RETURN(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)));
   return HK_OK;
 }
 
-hk_status hk_gpu_far_start(ncclComm_t c) {
-  struct hk_gpu_far *f = hk_gpu_of(c)->far;
+hk_status hk_gpu_rma_proxy_start(ncclComm_t c) {
+  struct hk_gpu_rma_proxy *f = hk_gpu_of(c)->far;
   int error = hk_thread_start(&f->thread, 0, carry, f);
   f->running = error == 0;
   if (!error) return HK_OK;
@@ -312,8 +313,8 @@ hk_status hk_gpu_far_start(ncclComm_t c) {
                  c->rank, strerror(error));
 }
 
-void hk_gpu_far_stop(ncclComm_t c) {
-  struct hk_gpu_far *f = hk_gpu_of(c) ? hk_gpu_of(c)->far : NULL;
+void hk_gpu_rma_proxy_stop(ncclComm_t c) {
+  struct hk_gpu_rma_proxy *f = hk_gpu_of(c) ? hk_gpu_of(c)->far : NULL;
   if (!f || !f->running) return;
   f->stop_ns = hk_now_ns();
   atomic_store(&f->stop, true);
@@ -321,9 +322,9 @@ void hk_gpu_far_stop(ncclComm_t c) {
   f->running = false;
 }
 
-void hk_gpu_far_end(ncclComm_t c) {
+void hk_gpu_rma_proxy_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_far *f = g->far;
+  struct hk_gpu_rma_proxy *f = g->far;
   if (!f) return;
   const hk_device_ops *ops = g->device->ops;
   for (block *b = atomic_load(&f->blocks); b; b = b->next) (void)ops->release(g->device, &b->words);
@@ -335,7 +336,7 @@ void hk_gpu_far_end(ncclComm_t c) {
 
 /* ---- calls ---- */
 
-static hk_status new_block(struct hk_gpu_far *f, bool captured, block **out) {
+static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **out) {
   block *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
   hk_status rc =
@@ -359,7 +360,7 @@ static hk_status new_block(struct hk_gpu_far *f, bool captured, block **out) {
   return HK_OK;
 }
 
-static hk_status free_job(struct hk_gpu_far *f, bool captured, job **out) {
+static hk_status free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) {
   hk_status rc = HK_OK;
   block *b;
   for (b = atomic_load(&f->blocks); b; b = b->next)
@@ -376,13 +377,13 @@ static hk_status free_job(struct hk_gpu_far *f, bool captured, job **out) {
 /* Called on a thread of the driver, which may not call CUDA. */
 static void graph_gone(void *arg) {
   job *j = arg;
-  struct hk_gpu_far *f = j->far;
+  struct hk_gpu_rma_proxy *f = j->far;
   atomic_store_explicit(&j->state, JOB_FREE, memory_order_release); /* release: no replay uses it */
   drop(f);
 }
 
-hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, const hk_queue_state *s) {
-  struct hk_gpu_far *f = hk_gpu_of(c)->far;
+hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s) {
+  struct hk_gpu_rma_proxy *f = hk_gpu_of(c)->far;
   hk_device *d = f->device;
   const hk_device_ops *ops = d->ops;
   job *j;
@@ -400,8 +401,8 @@ hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, 
   return ops->word_write(d, j->done_at, 0, q);
 }
 
-bool hk_gpu_far_free(ncclComm_t c) {
-  struct hk_gpu_far *f = hk_gpu_of(c)->far;
+bool hk_gpu_rma_proxy_free(ncclComm_t c) {
+  struct hk_gpu_rma_proxy *f = hk_gpu_of(c)->far;
   bool any = false;
   for (block *b = f ? atomic_load(&f->blocks) : NULL; b; b = b->next)
     for (int i = 0; i < BLOCK_JOBS; i++) { /* relaxed, both: no data depends on it */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of a communicator on GPUs share within a process, and the credits of their links. */
-#ifndef HK_GPU_WORLD_H
-#define HK_GPU_WORLD_H
+#ifndef HK_GPU_PROCESS_GROUP_H
+#define HK_GPU_PROCESS_GROUP_H
 #include "gpu.h"
 #include "peers.h"
 
@@ -18,7 +18,7 @@ typedef struct hk_gpu_fifo {
 } hk_gpu_fifo;
 
 /* What the ranks of a communicator that are threads of one process share. */
-typedef struct hk_gpu_world {
+typedef struct hk_gpu_process_group {
   uint64_t comm_id;
   int refs, nranks;
   pthread_mutex_t lock;           /* of the FIFOs, and of `looked` */
@@ -28,25 +28,25 @@ typedef struct hk_gpu_world {
   struct hk_shared *words;        /* [nranks]: the same, copy.c's */
   struct hk_shared *signals;      /* [nranks]: the same, rma.c's */
   hk_gpu_fifo **fifos;            /* [nranks], by sender */
-  struct hk_gpu_view *late;       /* of ranks that have left: streams of others may still write to what they had open */
+  struct hk_gpu_buffer *late;     /* of ranks that have left: streams of others may still write to what they had open */
   struct hk_multicast *multicast; /* transport/cuda/multicast.h */
   bool looked;                    /* the machine's topology was read, once for all ranks: topology.c */
   struct hk_cluster *machine;
   struct hk_paths *paths;
   struct hk_gpu *lost; /* ranks that ended while their work did not: found here in a dump of the process */
-  struct hk_gpu_world *next;
-} hk_gpu_world;
+  struct hk_gpu_process_group *next;
+} hk_gpu_process_group;
 
 /* Makes this rank's credits, too. */
-hk_status hk_gpu_world_join(ncclComm_t c);
-void hk_gpu_world_leave(hk_gpu_world *w);
+hk_status hk_gpu_process_group_join(ncclComm_t c);
+void hk_gpu_process_group_leave(hk_gpu_process_group *w);
 /* Makes this rank's credits anew, as links.by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
 /* To all other processes. */
 hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
 
 /* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its
- * counter; for pumped links the counters of both directions.  After them a pattern that the other ranks try to read,
+ * counter; for proxied links the counters of both directions.  After them a pattern that the other ranks try to read,
  * and room for what this rank reads of theirs. */
 enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
 static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
@@ -58,7 +58,7 @@ static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i)
 }
 static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
   hk_gpu *g = hk_gpu_of(c);
-  return hk_gpu_is_remote(c, rank) ? (char *)g->opened[rank].base + g->opened_at[rank] : g->world->credits[rank].base;
+  return hk_gpu_is_remote(c, rank) ? (char *)g->opened[rank].base + g->opened_at[rank] : g->group->credits[rank].base;
 }
 /* Of `rank`'s link to `peer`. */
 static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {

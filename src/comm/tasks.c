@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs what all ranks of a communicator do together, alone or at the end of a group: acts.h. */
-#include "acts.h"
+/* Runs what all ranks of a communicator do together, alone or at the end of a group: tasks.h. */
+#include "tasks.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,15 +8,15 @@
 #include "../boot/bootstrap.h"
 #include "children.h"
 
-struct hk_act {
+struct hk_task {
   pthread_t thread;
   ncclComm_t comm;
-  hk_act_run *run;
+  hk_task_run *run;
   void *arg;
   hk_status status;
   bool started; /* the thread, which runs the communicator's later ones, too */
   char text[HK_ERROR_TEXT];
-  hk_act *next;
+  hk_task *next;
 };
 
 /* ---- all ranks take part, or none ---- */
@@ -27,7 +27,7 @@ typedef struct agreeing {
   bool refused;
 } agreeing;
 
-static void name_act(char *call, size_t bytes, uint64_t number) {
+static void name_task(char *call, size_t bytes, uint64_t number) {
   snprintf(call, bytes, "a%llu", (unsigned long long)number);
 }
 
@@ -38,11 +38,11 @@ static hk_status check_refusals(void *arg) {
   return a->refused ? HK_FAIL(HK_ERR_REMOTE, "%s", words) : HK_OK;
 }
 
-hk_status hk_act_agree(ncclComm_t c, const char *who) {
+hk_status hk_task_agree(ncclComm_t c, const char *who) {
   hk_status rc = HK_OK;
   agreeing a = {.comm = c};
   char *rows = calloc((size_t)c->nranks, 1);
-  name_act(a.call, sizeof a.call, ++c->order.acts);
+  name_task(a.call, sizeof a.call, ++c->order.tasks);
   if (!rows) {
     rc = HK_FAIL_ERRNO("no memory for %s of %d ranks", who, c->nranks);
     goto out;
@@ -57,23 +57,23 @@ out:
   return a.refused ? rc : hk_comm_failed(c, rc);
 }
 
-/* Counts an act in which this rank does not take part. */
+/* Counts a task in which this rank does not take part. */
 static void pass(ncclComm_t c) {
   if (!c->bootstrap) return;
-  c->order.acts++;
+  c->order.tasks++;
   hk_bootstrap_skip(c->bootstrap);
 }
 
-void hk_act_refuse(ncclComm_t c) {
+void hk_task_refuse(ncclComm_t c) {
   char call[24];
-  name_act(call, sizeof call, c->order.acts + 1);
+  name_task(call, sizeof call, c->order.tasks + 1);
   hk_children_refuse_call(c, call);
   pass(c);
 }
 
 /* ---- runs ---- */
 
-hk_status hk_act_now(ncclComm_t c, hk_act_run *run, void *arg) {
+hk_status hk_task_now(ncclComm_t c, hk_task_run *run, void *arg) {
   atomic_fetch_add(&c->health.inside, 1); /* an abort waits until this thread has left */
   hk_status rc = run(c, arg);
   atomic_fetch_sub(&c->health.inside, 1);
@@ -81,41 +81,41 @@ hk_status hk_act_now(ncclComm_t c, hk_act_run *run, void *arg) {
   return rc;
 }
 
-hk_status hk_acts_add(hk_act **list, ncclComm_t c, hk_act_run *run, void *arg) {
+hk_status hk_tasks_add(hk_task **list, ncclComm_t c, hk_task_run *run, void *arg) {
   while (*list) list = &(*list)->next;
-  hk_act *a = calloc(1, sizeof *a);
+  hk_task *a = calloc(1, sizeof *a);
   if (!a) {
     free(arg);
     return HK_FAIL_ERRNO("no memory for a call of a group");
   }
-  *a = (hk_act){.comm = c, .run = run, .arg = arg};
+  *a = (hk_task){.comm = c, .run = run, .arg = arg};
   atomic_fetch_add(&c->health.queued, 1);
   *list = a;
   return HK_OK;
 }
 
 static void *in_thread(void *arg) {
-  hk_act *first = arg;
-  for (hk_act *a = first; a; a = a->next) {
+  hk_task *first = arg;
+  for (hk_task *a = first; a; a = a->next) {
     if (a->comm != first->comm) continue;
     if (first->status != HK_OK) {
       pass(a->comm); /* all ranks do: the one before has failed on all of them */
       continue;
     }
-    first->status = hk_act_now(a->comm, a->run, a->arg);
+    first->status = hk_task_now(a->comm, a->run, a->arg);
     a->arg = NULL;
   }
   if (first->status != HK_OK) snprintf(first->text, sizeof first->text, "%s", hk_last_error());
   return NULL;
 }
 
-static bool is_first(const hk_act *list, const hk_act *a) {
+static bool is_first(const hk_task *list, const hk_task *a) {
   while (list->comm != a->comm) list = list->next;
   return list == a;
 }
 
 /* The communicator may have ended while its call waited in the group. */
-static hk_status start(hk_act *a) {
+static hk_status start(hk_task *a) {
   hk_status rc = hk_comm_check_usable(a->comm, "ncclGroupEnd");
   if (rc != HK_OK) return rc;
   int err = hk_thread_start(&a->thread, 0, in_thread, a);
@@ -124,16 +124,16 @@ static hk_status start(hk_act *a) {
   return HK_OK;
 }
 
-hk_status hk_acts_run(hk_act *list) {
+hk_status hk_tasks_run(hk_task *list) {
   hk_status first = HK_OK;
-  for (hk_act *a = list; a; a = a->next) {
+  for (hk_task *a = list; a; a = a->next) {
     hk_status rc = is_first(list, a) ? start(a) : HK_OK;
     if (rc == HK_OK) continue;
     a->status = rc;
     snprintf(a->text, sizeof a->text, "%s", hk_last_error());
     (void)hk_comm_failed(a->comm, rc); /* its other ranks wait */
   }
-  for (hk_act *a = list; a; a = a->next) {
+  for (hk_task *a = list; a; a = a->next) {
     if (a->started) pthread_join(a->thread, NULL);
     if (first != HK_OK || a->status == HK_OK) continue;
     first = a->status;
@@ -142,16 +142,16 @@ hk_status hk_acts_run(hk_act *list) {
   return first;
 }
 
-void hk_acts_refuse(hk_act *list) {
-  for (const hk_act *a = list; a; a = a->next)
+void hk_tasks_refuse(hk_task *list) {
+  for (const hk_task *a = list; a; a = a->next)
     if (a->comm->bootstrap && atomic_load(&a->comm->magic) == HK_COMM_LIVE && !atomic_load(&a->comm->health.failure) &&
         atomic_load(&a->comm->health.closing) == HK_CLOSING_NO)
-      hk_act_refuse(a->comm);
+      hk_task_refuse(a->comm);
 }
 
-void hk_acts_drop(hk_act **list) {
+void hk_tasks_drop(hk_task **list) {
   while (*list) {
-    hk_act *a = *list;
+    hk_task *a = *list;
     *list = a->next;
     atomic_fetch_sub(&a->comm->health.queued, 1);
     free(a->arg);

@@ -97,7 +97,7 @@ static hk_status parse(const vocabulary *v, const char *spec, uint32_t barred[HK
   return HK_OK;
 }
 
-hk_status hk_wish_parse(hk_wish *w, const char *algo, const char *proto) {
+hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto) {
   vocabulary algorithms = {"NCCL_ALGO", "algorithm", 0, algorithm_name};
   vocabulary protocols = {"NCCL_PROTO", "protocol", HK_PROTO_COUNT, protocol_name};
   while (hk_algorithms[algorithms.count]) algorithms.count++;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links of a GPU: each end as the kernels see it (kernels/cuda/work.h), in memory that the device links of the pair
  * give (transport/device_links.h). */
-#include "ends.h"
+#include "endpoints.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../transport/cuda/share.h"
@@ -9,8 +9,8 @@
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "peers.h"
+#include "process_group.h"
 #include "proxy.h"
-#include "world.h"
 
 /* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With
  * HK_DEVICE_CREDITS the sender's head and counter are in it, too. */
@@ -34,7 +34,7 @@ size_t hk_gpu_link_zeros(ncclComm_t c, int peer) { return data_at(hk_wire_env(c)
 /* ---- between ranks of one process ---- */
 
 static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
-  hk_gpu_world *w = hk_gpu_of(c)->world;
+  hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_gpu_fifo *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link");
   *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
@@ -54,7 +54,7 @@ static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_
 /* The end that comes first makes it. */
 static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
   hk_status rc = HK_OK;
-  hk_gpu_world *w = hk_gpu_of(c)->world;
+  hk_gpu_process_group *w = hk_gpu_of(c)->group;
   pthread_mutex_lock(&w->lock);
   hk_gpu_fifo *f = w->fifos[from];
   while (f && (f->to != to || f->channel != channel)) f = f->next;
@@ -66,17 +66,17 @@ static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_g
 
 /* ---- ends ---- */
 
-static hk_gpu_end *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
-  hk_gpu_end *x = hk_gpu_of(c)->ends[sends][peer];
+static hk_gpu_endpoint *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
+  hk_gpu_endpoint *x = hk_gpu_of(c)->ends[sends][peer];
   while (x && x->channel != channel) x = x->next;
   return x;
 }
 
 /* Takes over `shared`, if it is not NULL. */
 static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_shared *shared,
-                         hk_gpu_end **out) {
+                         hk_gpu_endpoint **out) {
   const hk_transport_env *e = hk_wire_env(c);
-  hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_gpu_endpoint **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   const unsigned can = hk_gpu_of(c)->routes[peer].can;
   char *at = base, *credit = can & HK_DEVICE_CREDITS ? at + CREDIT_AT
@@ -106,7 +106,7 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
   return HK_OK;
 }
 
-/* ---- pumped links: this end has memory of its own, and the proxy moves its slots ---- */
+/* ---- proxied links: this end has memory of its own, and the proxy moves its slots ---- */
 
 static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_over(hk_gpu_of(comm), done); }
 static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
@@ -122,10 +122,10 @@ static void proxy_failed(void *arg, hk_status rc) {
 }
 
 /* Memory of the GPU that networks may try before the first link. */
-hk_status hk_gpu_pumped_begin(ncclComm_t c) {
+hk_status hk_gpu_proxied_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   bool any = false;
-  for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_pumped(c, r);
+  for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_proxied(c, r);
   if (!any) return HK_OK;
   HK_OR_RETURN(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page));
   hk_wire_env(c)->gpu_page =
@@ -134,7 +134,7 @@ hk_status hk_gpu_pumped_begin(ncclComm_t c) {
   return HK_OK;
 }
 
-static hk_status open_pumped(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
+static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_proxy *p = g->proxy;
   const hk_gpu_proxy_env e = {.env = hk_wire_env(c),
@@ -166,10 +166,10 @@ void hk_gpu_proxy_stop(ncclComm_t c) {
   hk_gpu_proxy_end(p, g->lost);
 }
 
-static hk_status add_pumped_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+static hk_status add_proxied_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = hk_wire_env(c);
-  hk_gpu_end **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_gpu_endpoint **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
   hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   x->channel = (uint16_t)channel;
@@ -180,7 +180,7 @@ static hk_status add_pumped_end(ncclComm_t c, int peer, bool sends, unsigned cha
                           .peer = (uint32_t)peer,
                           .sends = sends,
                           .proxied = 1};
-  HK_TRY(open_pumped(c, &key, &x->link), undo);
+  HK_TRY(open_proxied(c, &key, &x->link), undo);
   x->next = *list;
   *list = *out = x;
   return HK_OK;
@@ -190,7 +190,7 @@ undo:
 }
 
 /* Between processes.  The receiver makes the memory and sends the offer, for which the sender waits. */
-static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_transport_env *e = hk_wire_env(c);
@@ -211,16 +211,16 @@ undo:
   return rc;
 }
 
-hk_status hk_gpu_end_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_end **out) {
+hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_gpu_fifo *f;
   if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
-  if (hk_gpu_is_pumped(c, peer)) return add_pumped_end(c, peer, sends, channel, out);
+  if (hk_gpu_is_proxied(c, peer)) return add_proxied_end(c, peer, sends, channel, out);
   if (hk_gpu_is_remote(c, peer)) return add_shared_end(c, peer, sends, channel, out);
   HK_OR_RETURN(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f));
   return add_end(c, peer, sends, channel, f->data.base, NULL, out);
 }
 
-hk_status hk_gpu_end_grow(ncclComm_t c, hk_gpu_end *x, uint64_t bytes) {
+hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *x, uint64_t bytes) {
   const hk_link_key key = {.peer = (uint16_t)x->link.peer,
                            .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV,
                            .channel = (uint8_t)x->channel};
@@ -229,17 +229,17 @@ hk_status hk_gpu_end_grow(ncclComm_t c, hk_gpu_end *x, uint64_t bytes) {
   return hk_gpu_proxy_grow(hk_gpu_of(c)->proxy, &key, &x->link);
 }
 
-hk_status hk_gpu_end_offer(ncclComm_t c, int peer, bool sends, unsigned channel) {
-  hk_gpu_end *x;
-  return sends || !hk_gpu_is_remote(c, peer) ? HK_OK : hk_gpu_end_get(c, peer, sends, channel, &x);
+hk_status hk_gpu_endpoint_offer(ncclComm_t c, int peer, bool sends, unsigned channel) {
+  hk_gpu_endpoint *x;
+  return sends || !hk_gpu_is_remote(c, peer) ? HK_OK : hk_gpu_endpoint_get(c, peer, sends, channel, &x);
 }
 
-void hk_gpu_ends_free(ncclComm_t c) {
+void hk_gpu_endpoints_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int s = 0; s < 2; s++) {
     for (int r = 0; g->ends[s] && r < c->nranks; r++) {
       while (g->ends[s][r]) {
-        hk_gpu_end *x = g->ends[s][r];
+        hk_gpu_endpoint *x = g->ends[s][r];
         g->ends[s][r] = x->next;
         hk_share_drop(g->device, &x->shared);
         free(x);

@@ -1,45 +1,45 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rule that picks one event as the cause of a fault (story.h). */
-#include "story.h"
+/* The rule that picks one event as the cause of a fault (precedence.h). */
+#include "precedence.h"
 #include <stdio.h>
 
-hk_story_class hk_story_class_of(const hk_event *e) {
+hk_failure_class hk_failure_class_of(const hk_event *e) {
   switch ((hk_event_kind)e->kind) {
-    case HK_EVENT_DEAD: return e->code == HK_OK ? HK_STORY_ENDED : HK_STORY_DEAD;
-    case HK_EVENT_LINK: return HK_STORY_LINK;
-    case HK_EVENT_VERDICT: return HK_STORY_VERDICT;
-    case HK_EVENT_SUSPECT: return HK_STORY_SUSPICION;
-    case HK_EVENT_REVOKE: return HK_STORY_REVOKED;
-    default: return HK_STORY_OWN;
+    case HK_EVENT_DEAD: return e->code == HK_OK ? HK_FAILURE_ENDED : HK_FAILURE_DEAD;
+    case HK_EVENT_LINK: return HK_FAILURE_LINK;
+    case HK_EVENT_VERDICT: return HK_FAILURE_VERDICT;
+    case HK_EVENT_SUSPECT: return HK_FAILURE_SUSPICION;
+    case HK_EVENT_REVOKE: return HK_FAILURE_REVOKED;
+    default: return HK_FAILURE_OWN;
   }
 }
 
-bool hk_story_wins(const hk_event *a, const hk_event *b) {
-  hk_story_class x = hk_story_class_of(a), y = hk_story_class_of(b);
+bool hk_failure_precedes(const hk_event *a, const hk_event *b) {
+  hk_failure_class x = hk_failure_class_of(a), y = hk_failure_class_of(b);
   if (x != y) return x < y;
-  if (x == HK_STORY_VERDICT && a->from != b->from) return a->from < b->from;
+  if (x == HK_FAILURE_VERDICT && a->from != b->from) return a->from < b->from;
   if (a->rank != b->rank) return a->rank < b->rank;
   return a->from < b->from;
 }
 
-const hk_event *hk_story_of(const hk_event *events, size_t n) {
+const hk_event *hk_failure_of(const hk_event *events, size_t n) {
   const hk_event *best = NULL;
   for (size_t i = 0; i < n; i++)
-    if (!best || hk_story_wins(&events[i], best)) best = &events[i];
+    if (!best || hk_failure_precedes(&events[i], best)) best = &events[i];
   return best;
 }
 
-uint64_t hk_story_grace_ns(const hk_event *e) {
-  static const uint64_t ms[HK_STORY_CLASSES] = {100, 200, 200, 250, 1000, 200, 200};
-  return ms[hk_story_class_of(e)] * 1000000u;
+uint64_t hk_failure_grace_ns(const hk_event *e) {
+  static const uint64_t ms[HK_FAILURE_CLASSES] = {100, 200, 200, 250, 1000, 200, 200};
+  return ms[hk_failure_class_of(e)] * 1000000u;
 }
 
-hk_status hk_story_code(const hk_event *e, int me) {
+hk_status hk_failure_code(const hk_event *e, int me) {
   bool own = e->kind == HK_EVENT_ERROR && e->rank == me;
   return (own || e->kind == HK_EVENT_VERDICT) && e->code ? (hk_status)e->code : HK_ERR_REMOTE;
 }
 
-void hk_story_text(const hk_event *e, int me, char *text, size_t bytes) {
+void hk_failure_text(const hk_event *e, int me, char *text, size_t bytes) {
   const char *sep = e->text[0] ? ": " : "";
   switch ((hk_event_kind)e->kind) {
     case HK_EVENT_DEAD:

@@ -1,49 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The board: memory in which a rank posts its current operation, for the peers that wait for it. A transport whose
- * ranks share memory may offer each rank's board to the others (hk_transport.board), and claims for all of them.
+ * The status page: memory in which a rank publishes its current operation, for the peers that wait for it. A transport
+ * whose ranks share memory may offer each rank's status page to the others (hk_transport.status_page), and call checks
+ * for all of them.
  */
-#ifndef HK_TRANSPORT_BOARD_H
-#define HK_TRANSPORT_BOARD_H
+#ifndef HK_TRANSPORT_STATUS_PAGE_H
+#define HK_TRANSPORT_STATUS_PAGE_H
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include "link.h" /* HK_CACHE_LINE */
 
 /* One operation of a rank, as posted for its peers. */
-typedef struct hk_board_op {
+typedef struct hk_status_page_op {
   uint64_t sequence; /* counts the communicator's operations from 1; 0: none yet */
   uint64_t count;
   uint32_t signature;
   int32_t root; /* or peer; -1: neither */
   uint8_t coll, dtype, op, reserved;
   uint32_t extra; /* defined by the writer */
-} hk_board_op;
-_Static_assert(sizeof(hk_board_op) == 32, "packed into four words");
+} hk_status_page_op;
+_Static_assert(sizeof(hk_status_page_op) == 32, "packed into four words");
 
 /* The latest operations of a rank. Entries are used in turn, so that a rank that waits can still read a peer's earlier
  * operation: a peer that only sends may be some operations ahead. */
-enum { HK_BOARD_ENTRIES = 16 };
-typedef struct hk_board {
+enum { HK_STATUS_PAGE_ENTRIES = 16 };
+typedef struct hk_status_page {
   _Alignas(HK_CACHE_LINE) struct {
     _Atomic uint64_t sequence;
     _Atomic uint64_t words[3];
-  } entry[HK_BOARD_ENTRIES];
+  } entry[HK_STATUS_PAGE_ENTRIES];
   /* Each field below is meaningful alone; 0: nothing. */
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t over; /* the newest operation that is complete */
   _Atomic uint64_t transfer;                     /* the send or receive under way, encoded by the writer */
   _Atomic uint64_t phase;                        /* what the rank does beside operations, encoded by the writer */
   _Atomic uint64_t waits;                        /* a rank that it waits for, plus 1 */
   _Atomic uint64_t since_ns;                     /* how long it has waited */
-} hk_board;
-_Static_assert(sizeof(hk_board) == (HK_BOARD_ENTRIES / 2 + 1) * HK_CACHE_LINE, "two entries a cache line");
+} hk_status_page;
+_Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 1) * HK_CACHE_LINE, "two entries a cache line");
 
 /* Posts an operation. Sequences must rise by one. */
-void hk_board_post(hk_board *b, const hk_board_op *op);
+void hk_status_page_publish(hk_status_page *b, const hk_status_page_op *op);
 /* The same for an operation as four words. Each call of the application does this, and to pack bytes into memory and
  * read them back as words would cost more than the rest. */
-static inline void hk_board_put(hk_board *b, uint64_t sequence, uint64_t w1, uint64_t w2, uint64_t w3) {
-  uint64_t k = sequence % HK_BOARD_ENTRIES;
+static inline void hk_status_page_put(hk_status_page *b, uint64_t sequence, uint64_t w1, uint64_t w2, uint64_t w3) {
+  uint64_t k = sequence % HK_STATUS_PAGE_ENTRIES;
   /* release, for all three: a reader that sees one of these words also sees the number of the entry posted before, and
    * so knows that the entry it reads is being replaced */
   atomic_store_explicit(&b->entry[k].words[0], w1, memory_order_release);
@@ -54,16 +55,16 @@ static inline void hk_board_put(hk_board *b, uint64_t sequence, uint64_t w1, uin
 }
 /* Reads the newest operation. Returns false if there is none, or if the rank posts faster than it can be read. From any
  * thread or process. */
-bool hk_board_read(const hk_board *b, hk_board_op *out);
+bool hk_status_page_read(const hk_status_page *b, hk_status_page_op *out);
 /* Reads the operation with that number. Returns false if it has not begun, or is too long ago. */
-bool hk_board_read_at(const hk_board *b, uint64_t sequence, hk_board_op *out);
+bool hk_status_page_read_at(const hk_status_page *b, uint64_t sequence, hk_status_page_op *out);
 
 /* Claims compare the calls of ranks that only send, and so receive nothing to compare. There is a word for each of the
  * last operations: the first such rank of the host writes its call's signature there, and the others compare theirs. */
-enum { HK_CLAIMS = 64 }; /* a sender is never more operations ahead than a link has slots */
-typedef struct hk_claims {
-  _Alignas(HK_CACHE_LINE) _Atomic uint64_t word[HK_CLAIMS];
-} hk_claims;
+enum { HK_CALL_CHECKS = 64 }; /* a sender is never more operations ahead than a link has slots */
+typedef struct hk_call_checks {
+  _Alignas(HK_CACHE_LINE) _Atomic uint64_t word[HK_CALL_CHECKS];
+} hk_call_checks;
 /* Claims an operation. Returns false if another rank has claimed it with another signature. */
-bool hk_claim(hk_claims *c, uint64_t sequence, uint32_t signature);
+bool hk_claim(hk_call_checks *c, uint64_t sequence, uint32_t signature);
 #endif

@@ -12,32 +12,32 @@
  *
  * The words are the input from the GPU, so a captured put is replayed without a call of the host.
  */
-#ifndef HK_GPU_FAR_H
-#define HK_GPU_FAR_H
+#ifndef HK_GPU_RMA_PROXY_H
+#define HK_GPU_RMA_PROXY_H
 #include "../rma/rma.h"
 #include "../rma/windows.h"
 #include "gpu.h"
 
 /* Data for a rank's window, and a word of its signals that is written after it. */
-typedef struct hk_gpu_far_op {
+typedef struct hk_gpu_rma_proxy_op {
   int peer;
   uint32_t word; /* as for hk_gpu_rma_come */
   const void *from;
   size_t bytes; /* 0: the word alone */
   uint64_t window, offset;
-} hk_gpu_far_op;
+} hk_gpu_rma_proxy_op;
 
 static inline bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk_lsa_rank(c, peer) < 0; }
 
 /* By all ranks: makes the inbox. */
-hk_status hk_gpu_far_begin(ncclComm_t c, hk_rma_offer *mine);
+hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine);
 /* After the ranks have exchanged their offers, `stride` bytes apart: opens the others' inboxes. */
-hk_status hk_gpu_far_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride);
+hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride);
 /* After all ranks have opened them: starts the carrier. */
-hk_status hk_gpu_far_start(ncclComm_t c);
-hk_status hk_gpu_far_enqueue(ncclComm_t c, const hk_gpu_far_op *op, hk_queue q, const hk_queue_state *s);
+hk_status hk_gpu_rma_proxy_start(ncclComm_t c);
+hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s);
 /* Releases the streams of a failed communicator that wait for the carrier.  True if a captured one may have gone on. */
-bool hk_gpu_far_free(ncclComm_t c);
-void hk_gpu_far_stop(ncclComm_t c); /* ends the carrier: no stream has work for it */
-void hk_gpu_far_end(ncclComm_t c);
+bool hk_gpu_rma_proxy_free(ncclComm_t c);
+void hk_gpu_rma_proxy_stop(ncclComm_t c); /* ends the carrier: no stream has work for it */
+void hk_gpu_rma_proxy_end(ncclComm_t c);
 #endif

@@ -2,7 +2,7 @@
 /* Registered memory of GPUs, opened for the ranks that read it directly. For a rank of this process this file opens
  * it; for a rank of another process the memory is sent to that process's service thread, which opens it on the rank's
  * GPU and returns the address: no rank waits for another one's call. */
-#include "view.h"
+#include "buffer.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,7 +13,7 @@
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "peers.h"
-#include "world.h"
+#include "process_group.h"
 
 /* State of the process: allocations are found by address, whichever communicators they are registered with. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -75,7 +75,7 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
   return good;
 }
 
-void hk_gpu_views_begin(ncclComm_t c) {
+void hk_gpu_buffers_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++)
     g->apart = g->apart || (hk_gpu_can_read(c, r) && (!hk_gpu_is_local(c, r) || hk_gpu_is_remote(c, r)));
@@ -90,7 +90,7 @@ void hk_gpu_views_begin(ncclComm_t c) {
 /* ---- memory of this rank ---- */
 
 /* Makes what begins at `base` visible to rank r; if r cannot map it, it gets copies. */
-static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *share, uintptr_t base) {
+static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *share, uintptr_t base) {
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
   uint64_t there = base;
@@ -110,7 +110,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
   } else if (!hk_gpu_is_local(c, r) && share->kind == HK_MEMORY_VMM) {
     /* A mapping may grant access to its own device only; classic memory has one address for all contexts with peer
      * access. */
-    hk_device *d = g->world->devices[r];
+    hk_device *d = g->group->devices[r];
     if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;
     there = (uint64_t)(uintptr_t)v->opened[r].base;
   }
@@ -121,7 +121,7 @@ static void show(ncclComm_t c, hk_gpu_view *v, int r, const hk_memory_share *sha
 static hk_status get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
-  hk_gpu_view *old = g->dropped;
+  hk_gpu_buffer *old = g->dropped;
   if (old) {
     pthread_mutex_lock(&g->lock);
     bool known = g->device->ops->order_done(g->device, &g->order, &done) == HK_OK;
@@ -133,17 +133,17 @@ static hk_status get_table(ncclComm_t c, int64_t **out) {
       return HK_OK;
     }
   }
-  return hk_gpu_room_get(g, (size_t)c->nranks * sizeof(int64_t), (void **)out);
+  return hk_gpu_arena_get(g, (size_t)c->nranks * sizeof(int64_t), (void **)out);
 }
 
-static hk_status fill_table(ncclComm_t c, hk_gpu_view *v) {
+static hk_status fill_table(ncclComm_t c, hk_gpu_buffer *v) {
   hk_device *d = hk_gpu_of(c)->device;
   if (!v->table) HK_OR_RETURN(get_table(c, &v->table));
   HK_OR_RETURN(d->ops->copy(d, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue));
   return d->ops->wait(d, hk_gpu_of(c)->queue);
 }
 
-static hk_status make(ncclComm_t c, hk_gpu_view *v) {
+static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_memory_share share;
   hk_pointer whose;
@@ -171,10 +171,10 @@ static hk_status make(ncclComm_t c, hk_gpu_view *v) {
 }
 
 /* Ends the view. `notify`: the ranks of other processes still exist and are notified. */
-static void unmake(ncclComm_t c, hk_gpu_view *v, bool notify) {
+static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
-    if (v->opened[r].base) (void)g->world->devices[r]->ops->release(g->world->devices[r], &v->opened[r]);
+    if (v->opened[r].base) (void)g->group->devices[r]->ops->release(g->group->devices[r], &v->opened[r]);
     if (notify && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && hk_gpu_is_remote(c, r)) {
       unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
@@ -186,7 +186,7 @@ static void unmake(ncclComm_t c, hk_gpu_view *v, bool notify) {
   v->made = false;
 }
 
-static void free_lists(hk_gpu_view *v) {
+static void free_lists(hk_gpu_buffer *v) {
   free(v->seen);
   free(v->opened);
   free(v->theirs);
@@ -195,17 +195,17 @@ static void free_lists(hk_gpu_view *v) {
   v->theirs = NULL;
 }
 
-static void free_view(hk_gpu_view *v) {
+static void free_view(hk_gpu_buffer *v) {
   free_lists(v);
   free(v);
 }
 
-hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_view **out) {
+hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   *out = NULL;
   if (!g->apart || bytes == 0) return HK_OK;
-  hk_gpu_view *v = calloc(1, sizeof *v);
+  hk_gpu_buffer *v = calloc(1, sizeof *v);
   if (v) v->seen = malloc(n * sizeof *v->seen);
   if (v) v->opened = calloc(n, sizeof *v->opened);
   if (v) v->theirs = calloc(n, sizeof *v->theirs);
@@ -227,10 +227,10 @@ hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool sym
   return HK_OK;
 }
 
-void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
+void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
   hk_gpu *g = hk_gpu_of(c);
   pthread_mutex_lock(&lock);
-  hk_gpu_view **at = &g->views;
+  hk_gpu_buffer **at = &g->views;
   while (*at != v) at = &(*at)->next;
   *at = v->next;
   unmake(c, v, !atomic_load(&c->health.failure));
@@ -245,11 +245,11 @@ void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v) {
   pthread_mutex_unlock(&lock);
 }
 
-void hk_gpu_views_forget(const void *base, size_t bytes) {
+void hk_gpu_buffers_forget(const void *base, size_t bytes) {
   uintptr_t begin = (uintptr_t)base, end = begin + bytes;
   pthread_mutex_lock(&lock);
   for (hk_gpu *g = all; g; g = g->next)
-    for (hk_gpu_view *v = g->views; v; v = v->next) {
+    for (hk_gpu_buffer *v = g->views; v; v = v->next) {
       if (v->end <= begin || v->begin >= end || v->unusable) continue;
       HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
               "ncclCommWindowDeregister first; the registration has no effect any more",
@@ -260,9 +260,9 @@ void hk_gpu_views_forget(const void *base, size_t bytes) {
   pthread_mutex_unlock(&lock);
 }
 
-void hk_gpu_views_free_late(hk_gpu_world *w) {
+void hk_gpu_buffers_free_late(hk_gpu_process_group *w) {
   while (w->late) {
-    hk_gpu_view *v = w->late;
+    hk_gpu_buffer *v = w->late;
     w->late = v->next;
     for (int r = 0; r < w->nranks; r++)
       if (v->opened[r].base) (void)w->devices[r]->ops->release(w->devices[r], &v->opened[r]);
@@ -271,7 +271,7 @@ void hk_gpu_views_free_late(hk_gpu_world *w) {
   }
 }
 
-void hk_gpu_views_end(ncclComm_t c) {
+void hk_gpu_buffers_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   pthread_mutex_lock(&lock);
   hk_gpu **at = &all;
@@ -280,17 +280,17 @@ void hk_gpu_views_end(ncclComm_t c) {
   pthread_mutex_unlock(&lock);
   if (g->lost) return;
   while (g->views) {
-    hk_gpu_view *v = g->views;
+    hk_gpu_buffer *v = g->views;
     g->views = v->next;
     /* Ranks of other processes close what they have opened when they end. Ranks of this process may leave later, and
      * only then let their streams go on. */
-    pthread_mutex_lock(&g->world->lock);
-    v->next = g->world->late;
-    g->world->late = v;
-    pthread_mutex_unlock(&g->world->lock);
+    pthread_mutex_lock(&g->group->lock);
+    v->next = g->group->late;
+    g->group->late = v;
+    pthread_mutex_unlock(&g->group->lock);
   }
   while (g->dropped) {
-    hk_gpu_view *v = g->dropped;
+    hk_gpu_buffer *v = g->dropped;
     g->dropped = v->next;
     free_view(v);
   }
@@ -300,7 +300,7 @@ void hk_gpu_views_end(ncclComm_t c) {
 /* ---- calls ---- */
 
 /* Under the lock: the memory may have been freed without a notice, and may be another allocation now. */
-static hk_status check_same(ncclComm_t c, hk_gpu_view *v) {
+static hk_status check_same(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
   HK_OR_RETURN(hk_gpu_of(c)->device->ops->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
@@ -312,13 +312,13 @@ static hk_status check_same(ncclComm_t c, hk_gpu_view *v) {
   return HK_OK;
 }
 
-static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric, hk_gpu_view **out) {
+static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
   hk_status rc = HK_OK;
   uintptr_t begin = (uintptr_t)p;
   *out = NULL;
   if (!hk_gpu_of(c)->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
-  for (hk_gpu_view *v = hk_gpu_of(c)->views; v && !*out; v = v->next) {
+  for (hk_gpu_buffer *v = hk_gpu_of(c)->views; v && !*out; v = v->next) {
     if (begin < v->begin || begin + bytes > v->end || v->unusable || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
@@ -329,13 +329,13 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out) {
+hk_status hk_gpu_buffers_of(ncclComm_t c, const hk_call *call, const int64_t **in, const int64_t **out) {
   hk_coll coll = (hk_coll)call->coll;
   const hk_blocks *b = call->blocks;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   size_t in_bytes = b ? b->in_end : bytes * (size_t)hk_coll_in_blocks(coll, c->nranks);
   size_t out_bytes = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
-  hk_gpu_view *v;
+  hk_gpu_buffer *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
     HK_OR_RETURN(find(c, call->in, in_bytes, false, &v));
     *in = v ? v->table : NULL;
@@ -347,8 +347,8 @@ hk_status hk_gpu_views_of(ncclComm_t c, const hk_call *call, const int64_t **in,
   return HK_OK;
 }
 
-hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
-  hk_gpu_view *v;
+hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
+  hk_gpu_buffer *v;
   *table = NULL;
   *reads = hk_gpu_is_local(c, peer) && !hk_gpu_is_remote(c, peer);
   if (!hk_gpu_can_read(c, peer) || *reads) return HK_OK;
@@ -360,8 +360,8 @@ hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, b
 
 /* ---- symmetric windows ---- */
 
-hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out) {
-  hk_gpu_view *v;
+hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_buffer **out) {
+  hk_gpu_buffer *v;
   *out = NULL;
   HK_OR_RETURN(find(c, p, bytes, true, &v));
   if (!v || !v->shareable) return HK_OK;
@@ -390,8 +390,8 @@ static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   }
   pthread_mutex_lock(&lock);
   for (const hk_gpu *g = all; g; g = g->next) {
-    if (g->world != hk_gpu_of(c)->world || g->comm->rank != r) continue;
-    for (const hk_gpu_view *v = g->views; v && !at; v = v->next) {
+    if (g->group != hk_gpu_of(c)->group || g->comm->rank != r) continue;
+    for (const hk_gpu_buffer *v = g->views; v && !at; v = v->next) {
       if (v->key != key || !v->made || v->seen[c->rank] == HK_GPU_UNSEEN) continue;
       at = v->begin + (uint64_t)v->seen[c->rank];
       *bytes = v->end - v->begin;
@@ -401,7 +401,7 @@ static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   return at;
 }
 
-hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v) {
+hk_status hk_gpu_buffer_meet(ncclComm_t c, hk_gpu_buffer *v) {
   hk_waiter w;
   uint64_t bytes = 0;
   hk_wait_begin(&w, &c->wait);

@@ -20,7 +20,7 @@ hk_status hk_gpu_over(hk_gpu *g, bool *done) {
 
 static hk_status check(void *c, uint64_t waited_ns) {
   (void)waited_ns;
-  return hk_gpu_look(c, true);
+  return hk_gpu_poll_health(c, true);
 }
 
 hk_status hk_gpu_keep_near(ncclComm_t c) {
@@ -124,7 +124,7 @@ hk_status hk_gpu_watch(ncclComm_t c) {
   return rc == HK_OK && !done ? watch(c) : rc;
 }
 
-hk_status hk_gpu_look(ncclComm_t c, bool ask) {
+hk_status hk_gpu_poll_health(ncclComm_t c, bool ask) {
   hk_gpu *g = hk_gpu_of(c);
   if (g && ask && atomic_load(&c->health.failure)) free_streams(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;

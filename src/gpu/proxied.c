@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One end of a pumped link: its memory, and slots from the kernel to the transport and back (proxy.h). */
-#include "pumped.h"
+/* One end of a proxied link: its memory, and slots from the kernel to the transport and back (proxy.h). */
+#include "proxied.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../kernels/cuda/work.h"
@@ -13,7 +13,7 @@ static size_t words_bytes(const hk_transport_env *e) {
   return (size_t)e->nslots * HK_GPU_WORD_STRIDE * sizeof(uint64_t);
 }
 
-hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, int i) {
+hk_memory *hk_gpu_proxied_payload(hk_gpu_proxied *f, int i) {
   const hk_transport *t = f->link.owner->transport;
   hk_memory *const pinned[] = {&f->small, &f->payload, &f->lines};
   if (i < 3) return pinned[i];
@@ -22,7 +22,7 @@ hk_memory *hk_gpu_pumped_payload(hk_gpu_pumped *f, int i) {
 
 static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_NET_MAX; }
 static size_t control_bytes(const hk_transport_env *e) { return pages(e->nslots * sizeof(hk_slot) + sizeof(hk_head)); }
-size_t hk_gpu_pumped_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
+size_t hk_gpu_proxied_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
 
 _Static_assert((int)HK_GPU_SMALL_SLOT == (int)HK_LINK_SMALL, "kernels and networks call the same slots small");
 _Static_assert((int)HK_GPU_LL_NET_MAX <= (int)HK_GPU_SMALL_SLOT, "what comes in lines is the CPU's if small slots are");
@@ -32,10 +32,10 @@ static bool grows(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_l
          via->transport->grows(via, key);
 }
 
-hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
-                            hk_gpu_pumped **end) {
+hk_status hk_gpu_proxied_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
+                             hk_gpu_proxied **end) {
   hk_status rc = HK_OK;
-  hk_gpu_pumped *f = aligned_alloc(HK_CACHE_LINE, sizeof *f);
+  hk_gpu_proxied *f = aligned_alloc(HK_CACHE_LINE, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
   memset(f, 0, sizeof *f);
   f->channel = key->channel;
@@ -50,32 +50,32 @@ hk_status hk_gpu_pumped_new(const hk_gpu_proxy_env *e, hk_transport_state *via, 
     f->link.small = f->small.host;
     f->link.small_bytes = HK_GPU_SMALL_SLOT;
   } else {
-    HK_TRY(e->pinned(e->arg, true, hk_gpu_pumped_bytes(e->env), &f->payload), undo);
+    HK_TRY(e->pinned(e->arg, true, hk_gpu_proxied_bytes(e->env), &f->payload), undo);
   }
   f->link.slots = f->fifo.host;
   f->link.payload = f->payload.host;
   *end = f;
   return HK_OK;
 undo:
-  hk_gpu_pumped_free(e, f);
+  hk_gpu_proxied_free(e, f);
   return rc;
 }
 
 /* A link that grows reserves the GPU's memory when it grows. */
-static bool reserves(const hk_gpu_pumped *f) {
+static bool reserves(const hk_gpu_proxied *f) {
   return f->link.owner->transport->prepare && f->link.gpu && !f->link.small;
 }
 
-hk_status hk_gpu_pumped_prepare(hk_gpu_pumped *f, hk_transport_state *via, const hk_link_key *key) {
+hk_status hk_gpu_proxied_prepare(hk_gpu_proxied *f, hk_transport_state *via, const hk_link_key *key) {
   return reserves(f) ? via->transport->prepare(via, key, &f->link) : HK_OK;
 }
 
-hk_status hk_gpu_pumped_reserve(hk_gpu_pumped *f) {
+hk_status hk_gpu_proxied_reserve(hk_gpu_proxied *f) {
   char *at; /* the transport knows it */
   return reserves(f) ? f->link.owner->transport->reserve(&f->link, &at) : HK_OK;
 }
 
-hk_status hk_gpu_pumped_open(hk_gpu_pumped *f, hk_transport_state *via, const hk_link_key *key) {
+hk_status hk_gpu_proxied_open(hk_gpu_proxied *f, hk_transport_state *via, const hk_link_key *key) {
   hk_status rc = via->transport->open(via, key, &f->link);
   f->opened = rc == HK_OK;
   /* Read here, under the proxy's lock: the transport's progress may take link.gpu back while the link is bound. */
@@ -86,7 +86,7 @@ hk_status hk_gpu_pumped_open(hk_gpu_pumped *f, hk_transport_state *via, const hk
 
 /* What the transport has in memory of its own: headers and head counter, and payloads if they are the host's, each from
  * page to page. */
-static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
+static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
   hk_link *l = &f->link;
   if ((void *)l->slots != f->fifo.host) {
@@ -95,33 +95,33 @@ static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
   }
   if (f->link.small || f->data == f->payload.host) return HK_OK;
   e->unpinned(e->arg, &f->payload);
-  if (!f->on_gpu) HK_OR_RETURN(d->ops->pin(d, f->data, hk_gpu_pumped_bytes(e->env), &f->payload));
+  if (!f->on_gpu) HK_OR_RETURN(d->ops->pin(d, f->data, hk_gpu_proxied_bytes(e->env), &f->payload));
   return HK_OK;
 }
 
 /* Slot i's lines. */
-static char *lines_at(const hk_gpu_pumped *f, uint32_t i) {
+static char *lines_at(const hk_gpu_proxied *f, uint32_t i) {
   return (char *)f->lines.host + (size_t)i * 2 * HK_GPU_LL_NET_MAX;
 }
 
-void hk_gpu_pumped_clear_lines(hk_gpu_pumped *f) {
+void hk_gpu_proxied_clear_lines(hk_gpu_proxied *f) {
   for (uint32_t i = 0; f->lines.host && i <= f->link.mask; i++)
     hk_gpu_lines_refresh(lines_at(f, i), hk_gpu_line_flag(f->link.done, 0), HK_GPU_LL_NET_MAX);
 }
 
-hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu_link *out) {
+hk_status hk_gpu_proxied_bind(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, hk_gpu_link *out) {
   HK_OR_RETURN(pin_others(e, f));
   out->small = f->small.base;
   out->data = f->on_gpu ? f->data : f->payload.base;
   if (f->link.delivers_ref) {
-    HK_OR_RETURN(e->pinned(e->arg, false, hk_gpu_pumped_bytes(e->env), &f->own));
+    HK_OR_RETURN(e->pinned(e->arg, false, hk_gpu_proxied_bytes(e->env), &f->own));
     f->data = f->own.host;
     out->data = f->own.base;
   }
   /* The CPU makes lines of a payload, or a payload of them. Whether the other end has lines makes no difference. */
   if (!f->on_gpu || f->link.small) {
     HK_OR_RETURN(e->pinned(e->arg, true, lines_bytes(e->env), &f->lines));
-    hk_gpu_pumped_clear_lines(f);
+    hk_gpu_proxied_clear_lines(f);
     out->lines = f->lines.base;
   }
   out->word = f->words.base;
@@ -129,7 +129,7 @@ hk_status hk_gpu_pumped_bind(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, hk_gpu
   return HK_OK;
 }
 
-hk_status hk_gpu_pumped_grow(hk_gpu_pumped *f, char *on_gpu, const hk_memory *host) {
+hk_status hk_gpu_proxied_grow(hk_gpu_proxied *f, char *on_gpu, const hk_memory *host) {
   if (!on_gpu) f->payload = *host;
   f->on_gpu = on_gpu != NULL;
   f->data = on_gpu ? on_gpu : host->host;
@@ -137,7 +137,7 @@ hk_status hk_gpu_pumped_grow(hk_gpu_pumped *f, char *on_gpu, const hk_memory *ho
 }
 
 /* Failures are logged; nothing else can be done about them. */
-void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
+void hk_gpu_proxied_free(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
   (void)d->ops->release(d, &f->words);
   (void)d->ops->release(d, &f->own);
@@ -151,23 +151,23 @@ void hk_gpu_pumped_free(const hk_gpu_proxy_env *e, hk_gpu_pumped *f) {
 
 /* ---- slots ---- */
 
-static bool sends(const hk_gpu_pumped *f) { return f->link.kind == HK_LINK_SEND; }
-static uint32_t index_of(const hk_gpu_pumped *f) { return (uint32_t)f->link.done & f->link.mask; }
-static uint64_t *word_of(const hk_gpu_pumped *f) {
+static bool sends(const hk_gpu_proxied *f) { return f->link.kind == HK_LINK_SEND; }
+static uint32_t index_of(const hk_gpu_proxied *f) { return (uint32_t)f->link.done & f->link.mask; }
+static uint64_t *word_of(const hk_gpu_proxied *f) {
   return (uint64_t *)f->words.host + index_of(f) * HK_GPU_WORD_STRIDE;
 }
-static char *data_of(const hk_gpu_pumped *f, uint32_t bytes) {
+static char *data_of(const hk_gpu_proxied *f, uint32_t bytes) {
   const uint32_t small = f->link.small_bytes;
   if (f->link.small && bytes <= small) return f->link.small + (size_t)index_of(f) * small;
   return f->data + (size_t)index_of(f) * f->link.slot_bytes;
 }
-static uint32_t note_of(const hk_gpu_pumped *f) {
+static uint32_t note_of(const hk_gpu_proxied *f) {
   /* relaxed: the sender stored its note before its word, which was acquired; the receiver's note orders nothing else */
   return __atomic_load_n((const uint32_t *)(const void *)(word_of(f) + 1), __ATOMIC_RELAXED);
 }
 
 /* Is a slot's data for the kernel in the GPU's memory? */
-static bool is_on_gpu(const hk_gpu_pumped *f, uint32_t bytes) { return f->on_gpu && bytes > f->link.small_bytes; }
+static bool is_on_gpu(const hk_gpu_proxied *f, uint32_t bytes) { return f->on_gpu && bytes > f->link.small_bytes; }
 
 /* Between the kernel's memory and the host's. */
 static hk_status copy(const hk_gpu_proxy_env *e, void *to, const void *from, uint32_t bytes) {
@@ -176,12 +176,12 @@ static hk_status copy(const hk_gpu_proxy_env *e, void *to, const void *from, uin
 }
 
 /* Is it the word of the next slot, given in lines? */
-static bool is_in_lines(const hk_gpu_pumped *f, uint64_t word) {
+static bool is_in_lines(const hk_gpu_proxied *f, uint64_t word) {
   return (uint32_t)(word >> 32) == ((uint32_t)(f->link.done + 1) ^ HK_GPU_IN_LINES);
 }
 
 /* Has the kernel posted the next slot?  `word` is that slot's. */
-static bool is_posted(const hk_gpu_pumped *f, uint64_t word, uint32_t *bytes) {
+static bool is_posted(const hk_gpu_proxied *f, uint64_t word, uint32_t *bytes) {
   const uint32_t number = (uint32_t)(f->link.done + 1);
   if (!is_in_lines(f, word)) {
     *bytes = note_of(f);
@@ -194,7 +194,7 @@ static bool is_posted(const hk_gpu_pumped *f, uint64_t word, uint32_t *bytes) {
 }
 
 /* Lines that have been posted, as soon as all are there. */
-static bool take_lines(hk_gpu_pumped *f, uint32_t tag, uint32_t bytes) {
+static bool take_lines(hk_gpu_proxied *f, uint32_t tag, uint32_t bytes) {
   hk_link *l = &f->link;
   if (!hk_gpu_lines_take(lines_at(f, index_of(f)), hk_gpu_line_flag(l->done + 1, tag), hk_link_send_buffer(l, bytes),
                          bytes))
@@ -204,14 +204,14 @@ static bool take_lines(hk_gpu_pumped *f, uint32_t tag, uint32_t bytes) {
 }
 
 /* The most bytes of the kernel's next slot. */
-static uint32_t room_of(const hk_gpu_pumped *f, bool in_lines) {
+static uint32_t room_of(const hk_gpu_proxied *f, bool in_lines) {
   const uint32_t room = f->data ? f->link.slot_bytes : f->link.small_bytes;
   if (!in_lines) return room;
   return !f->lines.host ? 0 : room < HK_GPU_LL_NET_MAX ? room : (uint32_t)HK_GPU_LL_NET_MAX;
 }
 
 /* The kernel had a credit for each slot that it filled: it waits for the head that the transport moves. */
-static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, bool *moved) {
   hk_link *l = &f->link;
   for (uint32_t bytes;;) {
     /* acquire: pairs with the kernel's release (system scope) after the slot's data and its note. The transport reads
@@ -237,13 +237,13 @@ static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *m
 
 /* Reports to the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so
  * that the kernel finds it when it needs it. */
-static void ask(hk_gpu_pumped *f) {
+static void ask(hk_gpu_proxied *f) {
   hk_link_set_waiting(&f->link, note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES);
 }
 
 /* The slot in lines, too: only the kernel knows whether it looks for its word or its lines, and it may not have asked
  * yet. Of a slot that does not fit there is one line, for a kernel whose call does not match. */
-static void give_lines(hk_gpu_pumped *f, const hk_slot *s, const void *from) {
+static void give_lines(hk_gpu_proxied *f, const hk_slot *s, const void *from) {
   const uint64_t number = f->link.done + 1;
   const uint32_t flag = hk_gpu_line_flag(number, s->signature);
   char *lines = lines_at(f, index_of(f));
@@ -255,7 +255,7 @@ static void give_lines(hk_gpu_pumped *f, const hk_slot *s, const void *from) {
     hk_gpu_lines_refresh(lines, flag, 1);
 }
 
-static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, bool *moved) {
   hk_link *l = &f->link;
   while (hk_link_can_recv(l)) {
     const hk_slot *s = hk_link_recv_slot(l);
@@ -282,36 +282,36 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool
   return HK_OK;
 }
 
-hk_status hk_gpu_pumped_before(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+hk_status hk_gpu_proxied_before(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, bool *moved) {
   if (sends(f)) return send_slots(e, f, moved);
   ask(f);
   return HK_OK;
 }
 
-hk_status hk_gpu_pumped_after(const hk_gpu_proxy_env *e, hk_gpu_pumped *f, bool *moved) {
+hk_status hk_gpu_proxied_after(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, bool *moved) {
   return sends(f) ? HK_OK : receive_slots(e, f, moved);
 }
 
-bool hk_gpu_pumped_starves(hk_gpu_pumped *f) {
+bool hk_gpu_proxied_needs_buffer(hk_gpu_proxied *f) {
   enum { PATIENCE = 1000 };
   /* relaxed: as in hk_net_place, which says so again */
-  bool starves = !f->data && !sends(f) && atomic_load_explicit(&f->link.starves, memory_order_relaxed) &&
-                 note_of(f) == (uint32_t)(f->link.done + 1);
-  f->hungry = starves ? f->hungry + 1 : 0;
-  return f->hungry > PATIENCE;
+  bool needs_buffer = !f->data && !sends(f) && atomic_load_explicit(&f->link.needs_buffer, memory_order_relaxed) &&
+                      note_of(f) == (uint32_t)(f->link.done + 1);
+  f->buffer_pumps = needs_buffer ? f->buffer_pumps + 1 : 0;
+  return f->buffer_pumps > PATIENCE;
 }
 
 /* ---- state ---- */
 
 /* Only a look: send_slots and receive_slots acquire. */
-static uint64_t peek(const hk_gpu_pumped *f) { return __atomic_load_n(word_of(f), __ATOMIC_RELAXED); }
-static bool filled(const hk_gpu_pumped *f) {
+static uint64_t peek(const hk_gpu_proxied *f) { return __atomic_load_n(word_of(f), __ATOMIC_RELAXED); }
+static bool filled(const hk_gpu_proxied *f) {
   return (uint32_t)(peek(f) >> 32) == (uint32_t)(f->link.done + 1) || is_in_lines(f, peek(f));
 }
 
-bool hk_gpu_pumped_quiet(hk_gpu_pumped *f) { return !sends(f) || (!filled(f) && hk_link_drained(&f->link)); }
+bool hk_gpu_proxied_quiet(hk_gpu_proxied *f) { return !sends(f) || (!filled(f) && hk_link_drained(&f->link)); }
 
-static hk_gpu_proxy_waits waits_of(const hk_gpu_pumped *f, const hk_gpu_proxy_link *l) {
+static hk_gpu_proxy_waits waits_of(const hk_gpu_proxied *f, const hk_gpu_proxy_link *l) {
   if (l->state == HK_LINK_CONNECTING) return HK_PROXY_WAITS_CONNECTION;
   if (sends(f)) {
     if (filled(f)) return HK_PROXY_WAITS_PROXY;
@@ -322,7 +322,7 @@ static hk_gpu_proxy_waits waits_of(const hk_gpu_pumped *f, const hk_gpu_proxy_li
   return l->head == l->done ? HK_PROXY_WAITS_NOTHING : HK_PROXY_WAITS_KERNEL;
 }
 
-void hk_gpu_pumped_look(const hk_gpu_pumped *f, hk_gpu_proxy_link *out) {
+void hk_gpu_proxied_look(const hk_gpu_proxied *f, hk_gpu_proxy_link *out) {
   const hk_link *l = &f->link;
   *out = (hk_gpu_proxy_link){.peer = l->peer,
                              .sends = sends(f),

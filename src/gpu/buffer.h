@@ -3,12 +3,12 @@
  * Zero copy between GPUs, and between processes: registered memory is opened for the ranks that reach this rank's
  * memory when a call first uses it.  Tables that the kernels read say what each rank adds to an address.
  */
-#ifndef HK_GPU_VIEW_H
-#define HK_GPU_VIEW_H
+#ifndef HK_GPU_BUFFER_H
+#define HK_GPU_BUFFER_H
 #include "gpu.h"
 
 /* Registered memory, and how the other ranks' GPUs reach it. */
-typedef struct hk_gpu_view {
+typedef struct hk_gpu_buffer {
   uintptr_t begin, end;
   uint64_t key, id; /* ours; the allocation's when it was shared, 0: unknown */
   bool made, unusable;
@@ -18,8 +18,8 @@ typedef struct hk_gpu_view {
   int64_t *seen;     /* [nranks], as a kernel's table */
   hk_memory *opened; /* [nranks]: by this process, for its ranks on other GPUs */
   int64_t *table;    /* of `seen` in device memory; NULL: none yet */
-  struct hk_gpu_view *next;
-} hk_gpu_view;
+  struct hk_gpu_buffer *next;
+} hk_gpu_buffer;
 
 /* Memory that a rank of another process has registered, opened for this one. */
 typedef struct hk_gpu_import {
@@ -30,21 +30,21 @@ typedef struct hk_gpu_import {
   struct hk_gpu_import *next;
 } hk_gpu_import;
 
-void hk_gpu_views_begin(ncclComm_t c);
-void hk_gpu_views_free_late(struct hk_gpu_world *w); /* frees w->late */
-void hk_gpu_views_end(ncclComm_t c);                 /* no rank asks any more, and no launch runs */
+void hk_gpu_buffers_begin(ncclComm_t c);
+void hk_gpu_buffers_free_late(struct hk_gpu_process_group *w); /* frees w->late */
+void hk_gpu_buffers_end(ncclComm_t c);                         /* no rank asks any more, and no launch runs */
 /* From any thread. */
-hk_status hk_gpu_view_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_view **out);
-void hk_gpu_view_drop(ncclComm_t c, hk_gpu_view *v);
+hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_buffer **out);
+void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v);
 /* Memory of this process is freed: registrations that still name it become void. */
-void hk_gpu_views_forget(const void *base, size_t bytes);
+void hk_gpu_buffers_forget(const void *base, size_t bytes);
 /* The tables for a collective's buffers; NULL: none. */
-hk_status hk_gpu_views_of(ncclComm_t c, const struct hk_call *call, const int64_t **in, const int64_t **out);
+hk_status hk_gpu_buffers_of(ncclComm_t c, const struct hk_call *call, const int64_t **in, const int64_t **out);
 /* Whether `peer` reads that memory itself, and the table that says where; NULL: at the same address. */
-hk_status hk_gpu_view_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table);
+hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table);
 
 /* The symmetric window that contains all of it, open for the others; NULL: there is none. */
-hk_status hk_gpu_view_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_view **out);
+hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_buffer **out);
 /* Waits until the others' windows are known to this rank: they open theirs in the same call. */
-hk_status hk_gpu_view_meet(ncclComm_t c, hk_gpu_view *v);
+hk_status hk_gpu_buffer_meet(ncclComm_t c, hk_gpu_buffer *v);
 #endif

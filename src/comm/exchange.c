@@ -9,7 +9,7 @@
 #include "../run/collnet.h"
 #include "../run/profiler.h"
 #include "../transport/transport.h"
-#include "agree.h"
+#include "consistency.h"
 #include "hosts.h"
 #include "topology.h"
 
@@ -17,7 +17,7 @@
 typedef struct hk_row {
   hk_peer peer;
   uint64_t cpus[HK_CPU_WORDS];
-  uint64_t agree[HK_AGREE_FACT_BYTES / sizeof(uint64_t)];     /* hk_agree_publish */
+  uint64_t agree[HK_AGREE_FACT_BYTES / sizeof(uint64_t)];     /* hk_consistency_publish */
   uint64_t shm_off;                                           /* NCCL_SHM_DISABLE */
   uint64_t backend[HK_BACKEND_FACT_BYTES / sizeof(uint64_t)]; /* from its attach */
   hk_topology_fact topology;
@@ -45,13 +45,13 @@ static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
         "rank %d works on GPU %d and rank %d on host memory: all must do the same (rank %d sees no CUDA driver, no "
         "GPU, no kernels in its library, or HOCKET_DEVICE=host)",
         gpu, rows[gpu].peer.device, host, host);
-    hk_comm_blame(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
+    hk_failure_raise(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
     return HK_ERR_USAGE;
   }
   return HK_OK;
 }
 
-hk_status hk_comm_meet(ncclComm_t c, bool child) {
+hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   hk_status rc = HK_OK;
   int nhosts;
   hk_row *rows = calloc((size_t)c->nranks, sizeof *rows);
@@ -61,7 +61,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child) {
     goto out;
   }
   hk_row *own = &rows[c->rank];
-  HK_TRY(hk_agree_publish(c, own->agree), out);
+  HK_TRY(hk_consistency_publish(c, own->agree), out);
   HK_TRY(hk_profiler_load(c), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
   fill_row(c, own);
@@ -70,7 +70,7 @@ hk_status hk_comm_meet(ncclComm_t c, bool child) {
   HK_TRY(hk_wire_attach(c, own->facts), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++) c->peers[r] = rows[r].peer;
-  HK_TRY(hk_agree_compare(c, rows[0].agree, sizeof *rows), out);
+  HK_TRY(hk_consistency_compare(c, rows[0].agree, sizeof *rows), out);
   HK_TRY(check_devices(c, rows), out);
   HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
   const hk_host_rows hosts = {

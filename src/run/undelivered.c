@@ -64,14 +64,14 @@ static void open_receivers(ncclComm_t c) {
   for (const hk_wired_link *sends; (sends = hk_wire_next(c, &walk));) {
     hk_link_key key = {.peer = sends->link.peer, .kind = HK_LINK_RECV, .channel = (uint8_t)walk.channel};
     /* relaxed: a connection that is not made yet has brought nothing */
-    if (sends->link.kind == HK_LINK_SEND && sends->link.pumped &&
+    if (sends->link.kind == HK_LINK_SEND && sends->link.proxied &&
         !hk_transports[c->wiring->via[sends->link.peer]]->one_way &&
         atomic_load_explicit(&sends->link.state, memory_order_relaxed) == HK_LINK_READY)
       (void)hk_wire_link(c, key, &l); /* without memory nothing is reported */
   }
   for (int r = -1; (r = hk_bootstrap_untaken(c->bootstrap, r)) >= 0;) {
     hk_link_key key = {.peer = (uint16_t)r, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
-    if (hk_wire_pumped(c, r)) (void)hk_wire_link(c, key, &l); /* as above */
+    if (hk_wire_proxied(c, r)) (void)hk_wire_link(c, key, &l); /* as above */
   }
 }
 
@@ -80,7 +80,7 @@ static void take_in(ncclComm_t c) {
   open_receivers(c);
   hk_link_walk walk = {0};
   for (hk_wired_link *l; (l = hk_wire_next(c, &walk));)
-    if (l->link.kind == HK_LINK_RECV && l->link.pumped && !hk_link_waits(&l->link))
+    if (l->link.kind == HK_LINK_RECV && l->link.proxied && !hk_link_waits(&l->link))
       hk_link_set_waiting(&l->link, HK_LINK_TAKES);
   for (int i = 0; i < LOOKS; i++) {
     bool moved = false;
@@ -88,14 +88,14 @@ static void take_in(ncclComm_t c) {
   }
 }
 
-void hk_wire_report_unread(ncclComm_t c) {
+void hk_wire_report_undelivered(ncclComm_t c) {
   const hk_wiring *w = c->wiring;
   if (!w->links || !c->bootstrap || c->nranks == 1) return;
   if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
   if (w->any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) take_in(c);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    bool memory = !hk_wire_pumped(c, r) && c->nranks <= RANKS_SEARCHED;
+    bool memory = !hk_wire_proxied(c, r) && c->nranks <= RANKS_SEARCHED;
     for (int ch = 0; ch < HK_CHANNEL_COUNT; ch++) {
       static const uint8_t kinds[] = {HK_LINK_RECV, HK_LINK_MCAST_RECV};
       for (size_t k = 0; k < HK_ARRAY_LENGTH(kinds); k++) {
@@ -118,7 +118,7 @@ static hk_status probe(ncclComm_t c, int peer, bool *waits) {
   bool moved = false;
   hk_link_key key = {.peer = (uint16_t)peer, .kind = HK_LINK_RECV, .channel = HK_CHANNEL_P2P};
   HK_TRY(hk_wire_link(c, key, &w), out);
-  if (w->link.pumped && !hk_link_can_recv(&w->link)) {
+  if (w->link.proxied && !hk_link_can_recv(&w->link)) {
     if (!hk_link_waits(&w->link)) hk_link_set_waiting(&w->link, HK_LINK_TAKES);
     HK_TRY(hk_wire_progress(c, &moved), out);
   }

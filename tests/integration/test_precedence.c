@@ -16,9 +16,9 @@
 #include <unistd.h>
 #include "../../src/core/comm.h"
 #include "../../src/failure/mismatch.h"
-#include "../../src/failure/story.h"
-#include "../../src/transport/board.h"
+#include "../../src/failure/precedence.h"
 #include "../../src/transport/shm/shm.h"
+#include "../../src/transport/status_page.h"
 #include "../support/process.h"
 #include "../support/ranks.h"
 #include "../support/suite.h"
@@ -49,7 +49,7 @@ START_TEST(rule) {
                         event(HK_EVENT_REVOKE, 0, 0)};
   enum { N = HK_ARRAY_LENGTH(e) };
   for (int i = 0; i < N; i++)
-    for (int k = 0; k < N; k++) ck_assert_int_eq(hk_story_wins(&e[i], &e[k]), i < k);
+    for (int k = 0; k < N; k++) ck_assert_int_eq(hk_failure_precedes(&e[i], &e[k]), i < k);
   /* Whatever is heard, in whatever order, the strongest wins. */
   for (unsigned seen = 1; seen < 1u << N; seen++) {
     hk_event set[N];
@@ -63,11 +63,11 @@ START_TEST(rule) {
       hk_event tmp = set[0];
       memmove(set, set + 1, (size_t)(n - 1) * sizeof *set);
       set[n - 1] = tmp;
-      const hk_event *best = hk_story_of(set, (size_t)n);
+      const hk_event *best = hk_failure_of(set, (size_t)n);
       ck_assert(best->kind == e[first].kind && best->rank == e[first].rank && best->from == e[first].from);
     }
   }
-  ck_assert_ptr_null(hk_story_of(NULL, 0));
+  ck_assert_ptr_null(hk_failure_of(NULL, 0));
 }
 END_TEST
 
@@ -76,23 +76,23 @@ START_TEST(codes) {
   hk_event verdict = {.kind = HK_EVENT_VERDICT, .rank = 1, .code = HK_ERR_USAGE, .text = "they disagree"};
   hk_event dead = {.kind = HK_EVENT_DEAD, .rank = 2, .text = "reset"};
   char text[HK_EVENT_TEXT];
-  ck_assert_int_eq(hk_story_code(&own, 3), HK_ERR_SYSTEM);
-  ck_assert_int_eq(hk_story_code(&own, 0), HK_ERR_REMOTE);
-  hk_story_text(&own, 3, text, sizeof text);
+  ck_assert_int_eq(hk_failure_code(&own, 3), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_failure_code(&own, 0), HK_ERR_REMOTE);
+  hk_failure_text(&own, 3, text, sizeof text);
   ck_assert_str_eq(text, "no memory");
-  hk_story_text(&own, 0, text, sizeof text);
+  hk_failure_text(&own, 0, text, sizeof text);
   ck_assert_str_eq(text, "rank 3 failed: no memory");
   for (int r = 0; r < 3; r++) {
-    ck_assert_int_eq(hk_story_code(&verdict, r), HK_ERR_USAGE);
-    ck_assert_int_eq(hk_story_code(&dead, r), HK_ERR_REMOTE);
+    ck_assert_int_eq(hk_failure_code(&verdict, r), HK_ERR_USAGE);
+    ck_assert_int_eq(hk_failure_code(&dead, r), HK_ERR_REMOTE);
   }
-  hk_story_text(&dead, 0, text, sizeof text);
+  hk_failure_text(&dead, 0, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "rank 2 is gone"));
 }
 END_TEST
 
-static hk_voice voice(int rank, uint32_t signature) {
-  hk_voice v = {.rank = rank, .signature = signature};
+static hk_call_report voice(int rank, uint32_t signature) {
+  hk_call_report v = {.rank = rank, .signature = signature};
   snprintf(v.call, sizeof v.call, "Call%u()", signature);
   return v;
 }
@@ -100,47 +100,48 @@ static hk_voice voice(int rank, uint32_t signature) {
 START_TEST(odd_one_out) {
   int right;
   char text[HK_EVENT_TEXT];
-  hk_voice most[] = {voice(0, 7), voice(1, 7), voice(2, 5), voice(3, 7)};
+  hk_call_report most[] = {voice(0, 7), voice(1, 7), voice(2, 5), voice(3, 7)};
   ck_assert_int_eq(hk_mismatch_odd(most, 4, &right), 2);
   ck_assert_int_eq(most[right].signature, 7);
   hk_mismatch_text(most, 4, 2, right, 12, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "operation 12: rank 2 called Call5(), but ranks 0, 1 and 3 called Call7(): make"));
-  hk_voice first[] = {voice(0, 5), voice(1, 7), voice(2, 7)};
+  hk_call_report first[] = {voice(0, 5), voice(1, 7), voice(2, 7)};
   ck_assert_int_eq(hk_mismatch_odd(first, 3, &right), 0);
   ck_assert_int_eq(first[right].signature, 7);
-  hk_voice two[] = {voice(0, 5), voice(1, 7)};
+  hk_call_report two[] = {voice(0, 5), voice(1, 7)};
   ck_assert_int_eq(hk_mismatch_odd(two, 2, &right), 1);
   ck_assert_int_eq(right, 0);
-  hk_voice even[] = {voice(3, 7), voice(2, 7), voice(1, 5), voice(0, 5)}; /* in any order */
+  hk_call_report even[] = {voice(3, 7), voice(2, 7), voice(1, 5), voice(0, 5)}; /* in any order */
   ck_assert_int_eq(even[hk_mismatch_odd(even, 4, &right)].rank, 2);
   ck_assert_int_eq(even[right].rank, 0);
-  hk_voice three[] = {voice(0, 1), voice(1, 2), voice(2, 3)};
+  hk_call_report three[] = {voice(0, 1), voice(1, 2), voice(2, 3)};
   ck_assert_int_eq(hk_mismatch_odd(three, 3, &right), 1);
   hk_mismatch_text(three, 3, 1, right, 1, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "others called something else again"));
-  hk_voice alike[] = {voice(0, 1), voice(1, 1)};
+  hk_call_report alike[] = {voice(0, 1), voice(1, 1)};
   ck_assert_int_eq(hk_mismatch_odd(alike, 2, &right), -1);
 }
 END_TEST
 
 START_TEST(claims) {
-  static hk_claims c;
+  static hk_call_checks c;
   ck_assert(hk_claim(&c, 1, 7) && hk_claim(&c, 1, 7));
   ck_assert(!hk_claim(&c, 1, 8));
-  ck_assert(hk_claim(&c, 1 + HK_CLAIMS, 9) && hk_claim(&c, 1, 8)); /* too late to report */
-  ck_assert(!hk_claim(&c, 1 + HK_CLAIMS, 8));
+  ck_assert(hk_claim(&c, 1 + HK_CALL_CHECKS, 9) && hk_claim(&c, 1, 8)); /* too late to report */
+  ck_assert(!hk_claim(&c, 1 + HK_CALL_CHECKS, 8));
   uint64_t late = ((uint64_t)1 << 32) + 3; /* numbers wrap in the words */
-  ck_assert(hk_claim(&c, late - HK_CLAIMS, 1) && hk_claim(&c, late, 2) && !hk_claim(&c, late, 3));
+  ck_assert(hk_claim(&c, late - HK_CALL_CHECKS, 1) && hk_claim(&c, late, 2) && !hk_claim(&c, late, 3));
 }
 END_TEST
 
 START_TEST(board_history) {
-  static hk_board b;
-  hk_board_op op;
-  for (uint64_t k = 1; k <= 40; k++) hk_board_post(&b, &(hk_board_op){.sequence = k, .count = 2 * k});
-  ck_assert(hk_board_read(&b, &op) && op.sequence == 40);
-  for (uint64_t k = 40; k > 41 - HK_BOARD_ENTRIES; k--) ck_assert(hk_board_read_at(&b, k, &op) && op.count == 2 * k);
-  ck_assert(!hk_board_read_at(&b, 41 - HK_BOARD_ENTRIES, &op) && !hk_board_read_at(&b, 41, &op));
+  static hk_status_page b;
+  hk_status_page_op op;
+  for (uint64_t k = 1; k <= 40; k++) hk_status_page_publish(&b, &(hk_status_page_op){.sequence = k, .count = 2 * k});
+  ck_assert(hk_status_page_read(&b, &op) && op.sequence == 40);
+  for (uint64_t k = 40; k > 41 - HK_STATUS_PAGE_ENTRIES; k--)
+    ck_assert(hk_status_page_read_at(&b, k, &op) && op.count == 2 * k);
+  ck_assert(!hk_status_page_read_at(&b, 41 - HK_STATUS_PAGE_ENTRIES, &op) && !hk_status_page_read_at(&b, 41, &op));
 }
 END_TEST
 
@@ -386,7 +387,7 @@ END_TEST
 /* Rank 2 suspects rank 0 and its process ends, while the others still wait for a stronger event. Its end is none. */
 static ncclResult_t ends_after_report(ncclComm_t c, int rank, int n) {
   double end = seconds() + 20;
-  if (rank == 2) hk_comm_blame(c, HK_EVENT_SUSPECT, 0, HK_ERR_REMOTE, "rank 0 does not answer rank 2");
+  if (rank == 2) hk_failure_raise(c, HK_EVENT_SUSPECT, 0, HK_ERR_REMOTE, "rank 0 does not answer rank 2");
   while (rank != 2 && !hk_comm_failing(c) && seconds() < end) usleep(1000);
   for (atomic_fetch_add(ready, 1); rank == 2 && atomic_load(ready) < 2 * n && seconds() < end;) usleep(1000);
   if (rank == 2) _exit(0);

@@ -3,7 +3,7 @@
  * the transport of the host's ranks (gpu/proxy.h). */
 #include "../device_links.h"
 
-static bool pumped_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes) {
+static bool proxied_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes) {
   (void)e;
   (void)peer;
   (void)why;
@@ -11,14 +11,14 @@ static bool pumped_reachable(const hk_device_env *e, int peer, char *why, size_t
   return true; /* a transport reaches every peer, or init has failed */
 }
 
-static unsigned pumped_properties(const hk_device_env *e, int peer) {
+static unsigned proxied_properties(const hk_device_env *e, int peer) {
   (void)e;
   (void)peer;
-  return HK_DEVICE_PUMPED;
+  return HK_DEVICE_PROXIED;
 }
 
-const hk_device_links hk_device_links_pumped = {
-    .name = "pumped",
-    .reachable = pumped_reachable,
-    .properties = pumped_properties,
+const hk_device_links hk_device_links_proxied = {
+    .name = "proxied",
+    .reachable = proxied_reachable,
+    .properties = proxied_properties,
 };

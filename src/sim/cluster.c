@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Resources of hosts and fabric, and the routes between ranks (world.h). */
-#include "world.h"
+/* Resources of hosts and fabric, and the routes between ranks (cluster.h). */
+#include "cluster.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,21 +12,22 @@ enum { BYTES_PER_US = 1000 }; /* of 1 GB/s */
 
 static int rail_of(const hk_node *net) { return net->net.rail >= 0 ? net->net.rail : net->net.dev; }
 
-int hk_world_leaf(const hk_world *w, int host, const hk_node *net) {
+int hk_sim_cluster_leaf(const hk_sim_cluster *w, int host, const hk_node *net) {
   const hk_fabric *f = &w->c->fabric;
   int group = f->hosts_per_leaf > 0 ? host / f->hosts_per_leaf : 0;
   return f->rail ? rail_of(net) * w->leaves_per_rail + group : group;
 }
 
-int hk_world_spine(const hk_world *w, int from_host, const hk_node *from, int to_host, const hk_node *to, int channel) {
+int hk_sim_cluster_spine(const hk_sim_cluster *w, int from_host, const hk_node *from, int to_host, const hk_node *to,
+                         int channel) {
   if (w->spines <= 1) return 0;
   uint64_t h = hk_topo_mix(hk_topo_mix(hk_topo_mix(w->seed + 1, (uint64_t)from_host), from->id), (uint64_t)to_host);
   return (int)(hk_topo_mix(hk_topo_mix(h, to->id), (uint64_t)channel) % (uint64_t)w->spines);
 }
 
-double hk_world_uplink(const hk_world *w) {
+double hk_sim_cluster_uplink(const hk_sim_cluster *w) {
   const hk_fabric *f = &w->c->fabric;
-  const hk_topo *t = hk_world_topo(w, 0);
+  const hk_topo *t = hk_sim_cluster_topo(w, 0);
   double ports = f->hosts_per_leaf > 0 ? f->hosts_per_leaf : w->c->nhosts, gbps = 0;
   uint32_t first = t->first_of[HK_NODE_NET], count = hk_topo_count(t, HK_NODE_NET);
   for (uint32_t i = first; i < first + count; i++) gbps += t->edges[t->nodes[i].first_edge].gbps;
@@ -34,17 +35,17 @@ double hk_world_uplink(const hk_world *w) {
   return ports * gbps * BYTES_PER_US / (f->oversub > 0 ? f->oversub : 1) / w->spines;
 }
 
-static uint32_t fabric_resource(const hk_world *w, int leaf, int spine, bool down) {
+static uint32_t fabric_resource(const hk_sim_cluster *w, int leaf, int spine, bool down) {
   return w->fabric_base + 2 * (uint32_t)(leaf * w->spines + spine) + down;
 }
 
 /* False: one leaf switch for all hosts, so only ports limit. */
-static bool has_spines(const hk_world *w) {
+static bool has_spines(const hk_sim_cluster *w) {
   const hk_fabric *f = &w->c->fabric;
   return (f->hosts_per_leaf > 0 && f->hosts_per_leaf < w->c->nhosts) || f->rail;
 }
 
-int hk_world_leaves(const hk_world *w) {
+int hk_sim_cluster_leaves(const hk_sim_cluster *w) {
   int rails = 1;
   if (!has_spines(w)) return 0;
   if (w->c->fabric.rail) {
@@ -59,8 +60,8 @@ int hk_world_leaves(const hk_world *w) {
 
 /* ---- resources ---- */
 
-static hk_status furnish_host(hk_world *w, int host) {
-  const hk_topo *t = hk_world_topo(w, host);
+static hk_status furnish_host(hk_sim_cluster *w, int host) {
+  const hk_topo *t = hk_sim_cluster_topo(w, host);
   uint32_t r;
   w->base[host] = w->net.nresources;
   for (uint32_t i = 0; i < t->nedges; i++)
@@ -78,22 +79,22 @@ static hk_status furnish_host(hk_world *w, int host) {
   return HK_OK;
 }
 
-hk_status hk_world_furnish(hk_world *w) {
+hk_status hk_sim_cluster_furnish(hk_sim_cluster *w) {
   uint32_t r;
   for (int h = 0; h < w->c->nhosts; h++)
     if (w->rep[h] == (uint32_t)h) HK_OR_RETURN(furnish_host(w, h));
   w->fabric_base = w->net.nresources;
   if (!w->folded) {
-    double each = hk_world_uplink(w);
-    for (int i = 0; i < 2 * hk_world_leaves(w) * w->spines; i++) HK_OR_RETURN(hk_net_add(&w->net, each, &r));
+    double each = hk_sim_cluster_uplink(w);
+    for (int i = 0; i < 2 * hk_sim_cluster_leaves(w) * w->spines; i++) HK_OR_RETURN(hk_net_add(&w->net, each, &r));
   }
   return HK_OK;
 }
 
-hk_status hk_world_init(hk_world *w, const hk_cluster *c, const hk_seat *seats, int nranks, hk_paths *const *paths,
-                        hk_channels *const *rings, uint64_t seed) {
+hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_seat *seats, int nranks,
+                              hk_paths *const *paths, hk_channels *const *rings, uint64_t seed) {
   const hk_fabric *f = &c->fabric;
-  *w = (hk_world){.c = c, .seats = seats, .nranks = nranks, .paths = paths, .rings = rings, .seed = seed};
+  *w = (hk_sim_cluster){.c = c, .seats = seats, .nranks = nranks, .paths = paths, .rings = rings, .seed = seed};
   w->spines = f->spines > 1 && !f->adaptive ? f->spines : 1;
   w->leaves_per_rail = f->hosts_per_leaf > 0 ? (c->nhosts + f->hosts_per_leaf - 1) / f->hosts_per_leaf : 1;
   size_t hosts = (size_t)c->nhosts;
@@ -112,13 +113,13 @@ hk_status hk_world_init(hk_world *w, const hk_cluster *c, const hk_seat *seats, 
   return HK_OK;
 }
 
-void hk_world_free(hk_world *w) {
+void hk_sim_cluster_free(hk_sim_cluster *w) {
   free(w->first_rank);
   free(w->rep);
   free(w->size);
   free(w->base);
   hk_net_free(&w->net);
-  *w = (hk_world){0};
+  *w = (hk_sim_cluster){0};
 }
 
 /* ---- routes ---- */
@@ -133,9 +134,9 @@ static void use(hk_route *out, uint32_t resource, double weight) {
 }
 
 /* The hops of a path inside a host, whose resources are those of its representative. */
-static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, double weight, hk_route *out) {
-  const hk_topo *t = hk_world_topo(w, host);
-  const hk_paths *p = w->paths[hk_world_kind(w, host)];
+static void use_path(const hk_sim_cluster *w, int host, uint32_t from, uint32_t to, double weight, hk_route *out) {
+  const hk_topo *t = hk_sim_cluster_topo(w, host);
+  const hk_paths *p = w->paths[hk_sim_cluster_kind(w, host)];
   const hk_path *path = hk_path_between(p, from, to);
   uint32_t base = w->base[w->rep[host]];
   for (uint32_t i = 0; i < path->nhops; i++) {
@@ -150,16 +151,16 @@ static void use_path(const hk_world *w, int host, uint32_t from, uint32_t to, do
 }
 
 /* A ring leaves a host and enters the next one by its channel's NETs. */
-static const hk_channel_order *ring_hop(const hk_world *w, int host, int channel) {
-  const hk_channels *rings = w->rings[hk_world_kind(w, host)];
+static const hk_channel_order *ring_hop(const hk_sim_cluster *w, int host, int channel) {
+  const hk_channels *rings = w->rings[hk_sim_cluster_kind(w, host)];
   return rings && rings->nchannels ? &rings->at[channel % rings->nchannels] : NULL;
 }
 
 /* One of the nearest NETs; channels take turns over equal ones. */
-static uint32_t near_net(const hk_world *w, int rank, int channel) {
+static uint32_t near_net(const hk_sim_cluster *w, int rank, int channel) {
   uint32_t nets[16], equal = 1;
   const hk_seat *s = &w->seats[rank];
-  const hk_paths *p = w->paths[hk_world_kind(w, s->host)];
+  const hk_paths *p = w->paths[hk_sim_cluster_kind(w, s->host)];
   uint32_t n = hk_paths_nets(p, s->node, nets, HK_ARRAY_LENGTH(nets));
   if (!n) return UINT32_MAX;
   const hk_path *best = hk_path_between(p, s->node, nets[0]);
@@ -172,14 +173,14 @@ static uint32_t near_net(const hk_world *w, int rank, int channel) {
 }
 
 /* The NET of a host on a rail. */
-static uint32_t net_on_rail(const hk_world *w, int host, int rail) {
-  const hk_topo *t = hk_world_topo(w, host);
+static uint32_t net_on_rail(const hk_sim_cluster *w, int host, int rail) {
+  const hk_topo *t = hk_sim_cluster_topo(w, host);
   for (uint32_t i = t->first_of[HK_NODE_NET]; i < t->first_of[HK_NODE_NET + 1]; i++)
     if (rail_of(&t->nodes[i]) == rail) return i;
   return UINT32_MAX;
 }
 
-void hk_world_nets(const hk_world *w, int from, int to, int channel, uint32_t *out, uint32_t *in) {
+void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel, uint32_t *out, uint32_t *in) {
   const hk_seat *a = &w->seats[from], *b = &w->seats[to];
   uint32_t la = (uint32_t)from - w->first_rank[a->host], lb = (uint32_t)to - w->first_rank[b->host];
   const hk_channel_order *x = ring_hop(w, a->host, channel), *y = ring_hop(w, b->host, channel);
@@ -195,18 +196,18 @@ void hk_world_nets(const hk_world *w, int from, int to, int channel, uint32_t *o
   *out = near_net(w, from, channel);
   if (*in == UINT32_MAX || *out == UINT32_MAX || !w->c->fabric.rail) return;
   /* Rails: first to the receiver's rail inside the sender's host, because NVLink is faster than a path over spines. */
-  int rail = rail_of(&hk_world_topo(w, b->host)->nodes[*in]);
+  int rail = rail_of(&hk_sim_cluster_topo(w, b->host)->nodes[*in]);
   uint32_t same = net_on_rail(w, a->host, rail);
-  const hk_paths *p = w->paths[hk_world_kind(w, a->host)];
+  const hk_paths *p = w->paths[hk_sim_cluster_kind(w, a->host)];
   if (same != UINT32_MAX && hk_path_between(p, a->node, same)->cls <= HK_PATH_PXN) *out = same;
 }
 
-static hk_status far_route(const hk_world *w, int from, int to, int channel, hk_route *out) {
+static hk_status far_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out) {
   const hk_seat *a = &w->seats[from], *b = &w->seats[to];
-  const hk_topo *ta = hk_world_topo(w, a->host), *tb = hk_world_topo(w, b->host);
+  const hk_topo *ta = hk_sim_cluster_topo(w, a->host), *tb = hk_sim_cluster_topo(w, b->host);
   const hk_fabric *f = &w->c->fabric;
   uint32_t leave, enter;
-  hk_world_nets(w, from, to, channel, &leave, &enter);
+  hk_sim_cluster_nets(w, from, to, channel, &leave, &enter);
   if (leave == UINT32_MAX || enter == UINT32_MAX)
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "rank %d on host %d has no network port to reach rank %d on host %d; give the machine one (nic=)",
@@ -215,25 +216,25 @@ static hk_status far_route(const hk_world *w, int from, int to, int channel, hk_
   double there = w->folded ? (double)w->size[w->rep[a->host]] / w->size[w->rep[b->host]] : 1;
   use_path(w, a->host, a->node, leave, 1, out);
   use_path(w, b->host, enter, b->node, there, out);
-  int la = hk_world_leaf(w, a->host, &ta->nodes[leave]), lb = hk_world_leaf(w, b->host, &tb->nodes[enter]);
+  int la = hk_sim_cluster_leaf(w, a->host, &ta->nodes[leave]), lb = hk_sim_cluster_leaf(w, b->host, &tb->nodes[enter]);
   out->net = true;
   out->cross = la != lb;
   out->us += f->base_us + f->hop_us * (out->cross ? 3 : 1);
   if (out->cross && !w->folded && has_spines(w)) {
-    int spine = hk_world_spine(w, a->host, &ta->nodes[leave], b->host, &tb->nodes[enter], channel);
+    int spine = hk_sim_cluster_spine(w, a->host, &ta->nodes[leave], b->host, &tb->nodes[enter], channel);
     use(out, fabric_resource(w, la, spine, false), 1);
     use(out, fabric_resource(w, lb, spine, true), 1);
   }
   return HK_OK;
 }
 
-hk_status hk_world_route(const hk_world *w, int from, int to, int channel, hk_route *out) {
+hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out) {
   const hk_seat *a = &w->seats[from], *b = &w->seats[to];
   out->n = 0;
   out->us = 0;
   out->net = out->cross = false;
   if (a->host != b->host) return far_route(w, from, to, channel, out);
-  const hk_path *path = hk_path_between(w->paths[hk_world_kind(w, a->host)], a->node, b->node);
+  const hk_path *path = hk_path_between(w->paths[hk_sim_cluster_kind(w, a->host)], a->node, b->node);
   if (path->cls == HK_PATH_DIS)
     return HK_FAIL(HK_ERR_ARGUMENT, "rank %d cannot reach rank %d on host %d: its topology has no path", from, to,
                    a->host);
@@ -241,9 +242,9 @@ hk_status hk_world_route(const hk_world *w, int from, int to, int channel, hk_ro
   return HK_OK;
 }
 
-uint32_t hk_world_switch_edge(const hk_world *w, int rank, bool down) {
+uint32_t hk_sim_cluster_switch_edge(const hk_sim_cluster *w, int rank, bool down) {
   const hk_seat *s = &w->seats[rank];
-  const hk_topo *t = hk_world_topo(w, s->host);
+  const hk_topo *t = hk_sim_cluster_topo(w, s->host);
   const hk_node *n = &t->nodes[s->node];
   for (uint32_t i = n->first_edge; i < n->first_edge + n->nedges; i++)
     if (t->nodes[t->edges[i].to].kind == HK_NODE_NVS) return w->base[w->rep[s->host]] + (down ? t->edges[i].back : i);
@@ -252,8 +253,8 @@ uint32_t hk_world_switch_edge(const hk_world *w, int rank, bool down) {
 
 /* ---- names ---- */
 
-static void name_in_host(const hk_world *w, int host, uint32_t at, char *text, size_t room) {
-  const hk_topo *t = hk_world_topo(w, host);
+static void name_in_host(const hk_sim_cluster *w, int host, uint32_t at, char *text, size_t room) {
+  const hk_topo *t = hk_sim_cluster_topo(w, host);
   char from[HK_NODE_LABEL], to[HK_NODE_LABEL], others[32] = "";
   if (w->size[host] > 1) snprintf(others, sizeof others, " (and %u like it)", w->size[host] - 1);
   if (at < t->nedges) {
@@ -267,7 +268,7 @@ static void name_in_host(const hk_world *w, int host, uint32_t at, char *text, s
   snprintf(text, room, "host %d%s: %s of %s", host, others, cores ? "cores" : "memory", from);
 }
 
-void hk_world_name(const hk_world *w, uint32_t resource, char *text, size_t room) {
+void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text, size_t room) {
   if (resource < w->fabric_base) { /* of the last host whose resources do not begin after it */
     int h = w->c->nhosts - 1;
     while (w->rep[h] != (uint32_t)h || resource < w->base[h]) h--;

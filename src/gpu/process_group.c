@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks of one process share on their GPUs, and each rank's credits. */
-#include "world.h"
+#include "process_group.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/fork.h"
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
+#include "buffer.h"
 #include "pool.h"
-#include "view.h"
 
 /* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common
  * when they begin, and because what they share must outlive the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(table_lock);
-static hk_gpu_world *worlds;
+static hk_gpu_process_group *worlds;
 
-static void free_tables(hk_gpu_world *w) {
+static void free_tables(hk_gpu_process_group *w) {
   free(w->devices);
   free(w->credits);
   free(w->slices);
@@ -26,8 +26,8 @@ static void free_tables(hk_gpu_world *w) {
   free(w);
 }
 
-static hk_gpu_world *world_new(uint64_t comm_id, int nranks) {
-  hk_gpu_world *w = calloc(1, sizeof *w + sizeof *w->multicast);
+static hk_gpu_process_group *world_new(uint64_t comm_id, int nranks) {
+  hk_gpu_process_group *w = calloc(1, sizeof *w + sizeof *w->multicast);
   if (!w) return NULL;
   w->multicast = (hk_multicast *)(w + 1);
   w->comm_id = comm_id;
@@ -76,12 +76,12 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   hk_memory credits;
   hk_gpu_slice slice;
   hk_gpu_pool_leave(g); /* which has memory that goes by file descriptor */
-  HK_TRY(make_credits(c, g->world->comm_id, &credits, &slice), out);
+  HK_TRY(make_credits(c, g->group->comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
-  hk_memory old = g->world->credits[c->rank];
-  slice = g->world->slices[c->rank];
-  g->world->credits[c->rank] = credits;
-  g->world->slices[c->rank] = (hk_gpu_slice){NULL, NULL};
+  hk_memory old = g->group->credits[c->rank];
+  slice = g->group->slices[c->rank];
+  g->group->credits[c->rank] = credits;
+  g->group->slices[c->rank] = (hk_gpu_slice){NULL, NULL};
   pthread_mutex_unlock(&table_lock);
   rc = g->device->ops->release(g->device, &old);
   hk_gpu_pool_put(&slice);
@@ -91,14 +91,14 @@ out:
 }
 
 hk_status hk_gpu_credits_offer(ncclComm_t c, hk_share_offer *o) {
-  const hk_gpu_world *w = hk_gpu_of(c)->world;
+  const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   const hk_memory *own = &w->credits[c->rank], *whole = hk_gpu_pool_whole(&w->slices[c->rank]);
   HK_OR_RETURN(hk_share_offer_memory(hk_gpu_of(c)->links, whole ? whole : own, false, o));
   if (whole) o->at = (uint64_t)((char *)own->base - (char *)whole->base);
   return HK_OK;
 }
 
-hk_status hk_gpu_world_join(ncclComm_t c) {
+hk_status hk_gpu_process_group_join(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   uint64_t comm_id = hk_bootstrap_comm_id(c->bootstrap);
@@ -106,7 +106,7 @@ hk_status hk_gpu_world_join(ncclComm_t c) {
   hk_gpu_slice slice;
   HK_TRY(make_credits(c, comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
-  hk_gpu_world *w = worlds;
+  hk_gpu_process_group *w = worlds;
   while (w && w->comm_id != comm_id) w = w->next;
   if (!w) w = world_new(comm_id, c->nranks);
   if (w) {
@@ -119,7 +119,7 @@ hk_status hk_gpu_world_join(ncclComm_t c) {
     (void)g->device->ops->release(g->device, &credits);
     hk_gpu_pool_put(&slice);
   }
-  g->world = w;
+  g->group = w;
   pthread_mutex_unlock(&table_lock);
 out:
   return rc;
@@ -127,20 +127,20 @@ out:
 
 void hk_gpu_lose(hk_gpu *g) {
   g->lost = true;
-  pthread_mutex_lock(&table_lock); /* there is work, so the rank has joined its world, which it never leaves */
-  g->next_lost = g->world->lost;
-  g->world->lost = g;
+  pthread_mutex_lock(&table_lock); /* there is work, so the rank has joined its process group, which it never leaves */
+  g->next_lost = g->group->lost;
+  g->group->lost = g;
   pthread_mutex_unlock(&table_lock);
 }
 
-void hk_gpu_world_leave(hk_gpu_world *w) {
+void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
   if (!w) return;
   pthread_mutex_lock(&table_lock);
   if (--w->refs > 0) {
     pthread_mutex_unlock(&table_lock);
     return; /* the others' kernels may still use this rank's memory and device */
   }
-  hk_gpu_world **at = &worlds;
+  hk_gpu_process_group **at = &worlds;
   while (*at != w) at = &(*at)->next;
   *at = w->next;
   pthread_mutex_unlock(&table_lock);
@@ -154,7 +154,7 @@ void hk_gpu_world_leave(hk_gpu_world *w) {
       free(f);
     }
   }
-  hk_gpu_views_free_late(w);
+  hk_gpu_buffers_free_late(w);
   for (int r = 0; r < w->nranks; r++) {
     hk_device *d = w->devices[r];
     if (!d) continue;

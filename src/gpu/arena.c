@@ -9,7 +9,7 @@
 #include <string.h>
 #include "../program/program.h"
 #include "pool.h"
-#include "world.h"
+#include "process_group.h"
 
 enum { CHUNK_BYTES = 65536, ALIGN = 256, PAGE = 4096 };
 
@@ -35,24 +35,24 @@ undo:
   return rc;
 }
 
-hk_status hk_gpu_room_begin(ncclComm_t c) {
+hk_status hk_gpu_arena_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  const hk_memory *credits = &g->world->credits[c->rank];
+  const hk_memory *credits = &g->group->credits[c->rank];
   const size_t used = hk_round_up(hk_gpu_credit_bytes(c->nranks), ALIGN);
   hk_gpu_chunk *k = calloc(1, sizeof *k);
   if (!k) return HK_FAIL_ERRNO("no memory for plans on device %d", g->device->limits.ordinal);
   k->at = (char *)credits->base + used;
   k->bytes = credits->bytes > used ? credits->bytes - used : 0;
-  g->room = g->first_room = k;
+  g->arena = g->first_chunk = k;
   return HK_OK;
 }
 
-hk_status hk_gpu_room_get(hk_gpu *g, size_t bytes, void **out) {
+hk_status hk_gpu_arena_get(hk_gpu *g, size_t bytes, void **out) {
   *out = NULL;
   bytes = hk_round_up(bytes, ALIGN);
-  if (g->room->used + bytes > g->room->bytes) HK_OR_RETURN(add_chunk(g, &g->room, bytes, false));
-  *out = g->room->at + g->room->used;
-  g->room->used += bytes;
+  if (g->arena->used + bytes > g->arena->bytes) HK_OR_RETURN(add_chunk(g, &g->arena, bytes, false));
+  *out = g->arena->at + g->arena->used;
+  g->arena->used += bytes;
   return HK_OK;
 }
 
@@ -89,7 +89,7 @@ static void free_chunks(hk_gpu *g, hk_gpu_chunk **list) {
   }
 }
 
-void hk_gpu_room_free(hk_gpu *g) {
-  free_chunks(g, &g->room);
+void hk_gpu_arena_free(hk_gpu *g) {
+  free_chunks(g, &g->arena);
   for (int i = 0; i < HK_GPU_PINNED; i++) free_chunks(g, &g->pinned[i]);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Compares the ranks' settings (agree.h). */
-#include "agree.h"
+/* Compares the ranks' settings (consistency.h). */
+#include "consistency.h"
 #include <stdio.h>
 #include <string.h>
 #include "../base/param.h"
@@ -18,7 +18,7 @@ typedef struct agree_fact {
 } agree_fact;
 _Static_assert(sizeof(agree_fact) == HK_AGREE_FACT_BYTES, "its size is part of the format");
 
-hk_status hk_agree_publish(ncclComm_t c, void *fact) {
+hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   agree_fact *f = fact;
   hk_selection *s = c->selection;
   const hk_comm_options *o = &c->options;
@@ -45,11 +45,11 @@ static const char *difference(const agree_fact *a, const agree_fact *b) {
   if (a->slot_bytes != b->slot_bytes) return "HOCKET_SLOT_BYTES (or NCCL_BUFFSIZE)";
   if (a->nslots != b->nslots) return "HOCKET_SLOTS";
   for (int k = 0; k < HK_AGREE_COUNT; k++)
-    if (a->agreement[k] != b->agreement[k]) return hk_agreement_names[k];
+    if (a->agreement[k] != b->agreement[k]) return hk_consistency_names[k];
   return a->tuner != b->tuner ? "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)" : NULL;
 }
 
-hk_status hk_agree_compare(ncclComm_t c, const void *facts, size_t stride) {
+hk_status hk_consistency_compare(ncclComm_t c, const void *facts, size_t stride) {
   const agree_fact *first = facts; /* so that all ranks name the same pair */
   hk_overrides *own = c->selection->overrides;
   for (int r = 0; r < c->nranks; r++) {
@@ -59,7 +59,7 @@ hk_status hk_agree_compare(ncclComm_t c, const void *facts, size_t stride) {
       char text[256];
       snprintf(text, sizeof text, "rank 0 and rank %d have different values of %s: set it equally on all ranks", r,
                what);
-      hk_comm_blame(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
+      hk_failure_raise(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
       return HK_ERR_USAGE;
     }
     if (f->choices != first->choices) own->wish.choices = NULL;

@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * All ranks report one cause of a fault. A fault reaches the ranks as several events, in an order that
+ * differs between ranks: the death of a process, connections that it breaks, what other ranks conclude from them. So
+ * no rank settles on the first event. It collects events for a short time and then takes the strongest one, by the
+ * rule below, which is the same on every rank that has the same events.
+ */
+#ifndef HK_FAILURE_PRECEDENCE_H
+#define HK_FAILURE_PRECEDENCE_H
+#include <stdbool.h>
+#include <stddef.h>
+#include "../base/status.h"
+#include "../boot/event.h"
+
+/* From the strongest to the weakest: */
+typedef enum hk_failure_class {
+  HK_FAILURE_OWN,       /* a rank reports its own failure, or its user ended the communicator */
+  HK_FAILURE_DEAD,      /* a process or host is gone */
+  HK_FAILURE_LINK,      /* a connection between two processes that run is gone */
+  HK_FAILURE_VERDICT,   /* the ranks' calls do not match */
+  HK_FAILURE_SUSPICION, /* a rank has trouble with another one and does not know the cause */
+  HK_FAILURE_ENDED,     /* the process of a rank that had sent one of these events is gone */
+  HK_FAILURE_REVOKED,   /* a rank revoked the communicator, perhaps for one of these reasons */
+  HK_FAILURE_CLASSES
+} hk_failure_class;
+
+hk_failure_class hk_failure_class_of(const hk_event *e);
+/* True if `a` takes precedence over `b`: by class, then the lowest rank that it is about (verdicts: the lowest rank
+ * that reports one), then the lowest rank that reports it. */
+bool hk_failure_precedes(const hk_event *a, const hk_event *b);
+/* The event that takes precedence over all others; NULL if there is none. */
+const hk_event *hk_failure_of(const hk_event *events, size_t n);
+/* How long a rank that has event `e` waits for a stronger one. Events take milliseconds; only after a broken
+ * connection the death that broke it may be noticed later. */
+uint64_t hk_failure_grace_ns(const hk_event *e);
+/* The code that rank `me` reports. */
+hk_status hk_failure_code(const hk_event *e, int me);
+void hk_failure_text(const hk_event *e, int me, char *text, size_t bytes);
+#endif

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Publishes operations on this rank's status page: in each call, so inline. */
+#ifndef HK_FAILURE_PUBLISH_H
+#define HK_FAILURE_PUBLISH_H
+#include "../core/call.h"
+#include "../core/comm.h"
+#include "../transport/status_page.h"
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_status_page_op, root) == 20 &&
+                   offsetof(hk_status_page_op, coll) == 24 && offsetof(hk_status_page_op, op) == 26,
+               "hk_watch_publish packs an hk_status_page_op");
+/* The operation that this rank begins, where peers that wait can see it. */
+static inline void hk_watch_publish(ncclComm_t c, const struct hk_call *call, uint32_t signature) {
+  hk_status_page_put(c->order.page, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
+                     call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
+}
+/* It is over. */
+static inline void hk_watch_over(ncclComm_t c) {
+  /* relaxed: it is read for reports, and alone */
+  atomic_store_explicit(&c->order.page->over, c->order.sequence, memory_order_relaxed);
+}
+#endif
