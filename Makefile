@@ -129,9 +129,8 @@ LIBA := $(BUILD)/libhocket-internal.a
 MAN := $(BUILD)/man/man7/hocket-parameters.7 $(if $(PERF_BIN),$(if $(SAN),,$(BUILD)/man/man1/hocket-perf.1 \
        $(PERF_SRC:src/perf/%.c=$(BUILD)/man/man1/%.1)))
 MAN_SRC := $(wildcard man/*.[1-8])
-# What `hocket` writes about itself: a page for each command, and the shells' completion.
+# What `hocket` writes about itself: a page for each command.
 TOOL_NAMES := $(shell sed -n 's/^HK_TOOL(\(.*\))/\1/p' src/tools/commands.def)
-COMPLETION := $(if $(SAN),,$(BUILD)/completion/hocket $(BUILD)/completion/_hocket)
 MAN += $(if $(SAN),,$(BUILD)/man/man1/hocket.1 $(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1))
 LINK_SO = -L$(BUILD)/lib -lnccl -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
 CHECK_LIBS = $(or $(shell pkg-config --libs check 2>/dev/null),-lcheck -lsubunit -lrt -lm)
@@ -179,7 +178,7 @@ examples: $(EXAMPLE_BIN) ## those of examples/ that need nothing but the library
 	@:
 check-build: all python tests
 	@:
-man: $(MAN) $(COMPLETION)
+man: $(MAN)
 	@:
 
 # Objects depend on the flags in force: a change of compiler or flags rebuilds, and so do headers that are installed after
@@ -362,12 +361,6 @@ $(BUILD)/man/man1/hocket.1: $(BUILD)/bin/hocket
 $(TOOL_NAMES:%=$(BUILD)/man/man1/hocket-%.1): $(BUILD)/man/man1/hocket-%.1: $(BUILD)/bin/hocket
 	@mkdir -p $(@D)
 	$(call say,GEN,$@)$< help --man $* > $@
-$(BUILD)/completion/hocket: $(BUILD)/bin/hocket
-	@mkdir -p $(@D)
-	$(call say,GEN,$@)$< completion bash > $@
-$(BUILD)/completion/_hocket: $(BUILD)/bin/hocket
-	@mkdir -p $(@D)
-	$(call say,GEN,$@)$< completion zsh > $@
 $(BUILD)/man/man1/%_perf.1:
 	@mkdir -p $(@D); echo '.so man1/hocket-perf.1' > $@
 docs: $(BUILD)/params-doc tool ## regenerate docs/parameters.md, and what `hocket` prints in the pages
@@ -509,7 +502,7 @@ INSTALL := PREFIX="$(PREFIX)" LIBDIR="$(LIBDIR)" DESTDIR="$(DESTDIR)" HK_BUILD=$
 install: ## into PREFIX (/opt/hocket), below DESTDIR; says what it takes the place of
 	@$(INSTALL) may install
 	@[ -n "$(SUDO_USER)" ] || $(MAKE) $(CORES) --no-print-directory lib perf tool man
-	@$(INSTALL) install "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)" "$(COMPLETION)"
+	@$(INSTALL) install "$(PERF_BIN) $(TOOL)" "$(MAN) $(MAN_SRC)"
 uninstall: ## removes from PREFIX what install has written
 	@$(INSTALL) uninstall
 

@@ -41,7 +41,6 @@ want_check() {
   wish libopenmpi-dev "file:/usr/lib/$(uname -m)-linux-gnu/openmpi/include/mpi.h" "an example links MPI"
   wish mpich "cmd:mpirun.mpich" "a launcher of ranks"
   wish shellcheck "cmd:shellcheck" "checks the shell scripts"
-  wish zsh "cmd:zsh" "reads its completion"
   want_roce
 }
 want_bench() {

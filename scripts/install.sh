@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# install.sh may | install PROGRAMS PAGES COMPLETION | uninstall: what `make install` and `make uninstall` do, in PREFIX and LIBDIR
+# install.sh may | install PROGRAMS PAGES | uninstall: what `make install` and `make uninstall` do, in PREFIX and LIBDIR
 # below DESTDIR.  share/doc/hocket/manifest lists every file, link and folder that was written, with check sums: uninstall removes
 # these and nothing else.
 set -eu
@@ -54,7 +54,7 @@ END
   rm "$manifest.pc"
 }
 
-write() { # programs pages completion
+write() { # programs pages
   local file nccl
   nccl=$(version NCCL include/nccl.h)
   made=()
@@ -68,12 +68,6 @@ write() { # programs pages completion
   for file in LICENSE NOTICE; do put 644 $file "$PREFIX/share/doc/hocket/$file"; done
   for file in $1; do put 755 "$file" "$PREFIX/bin/$(basename "$file")"; done
   for file in $2; do put 644 "$file" "$PREFIX/share/man/man${file##*.}/$(basename "$file")"; done
-  for file in $3; do
-    case $file in
-      */_*) put 644 "$file" "$PREFIX/share/zsh/site-functions/$(basename "$file")" ;;
-      *) put 644 "$file" "$PREFIX/share/bash-completion/completions/$(basename "$file")" ;;
-    esac
-  done
   pkg_config nccl "$nccl"
   pkg_config hocket "$(version HOCKET include/hocket.h)"
   for file in "${made[@]}"; do note folder "$file"; done
@@ -137,7 +131,7 @@ case $1 in
   may) may "$2" ;;
   install)
     # shellcheck disable=SC2086 # lists of files
-    for file in "$HK_BUILD/lib/libnccl.so.2" $2 $3 $4; do
+    for file in "$HK_BUILD/lib/libnccl.so.2" $2 $3; do
       [ -e "$file" ] || die "$file is not built: run \`make lib perf tool man\` first, without sudo"
     done
     before=$(nccl_of_ld_so | head -n 1) pc_before=$(nccl_of_pkg_config)

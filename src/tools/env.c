@@ -250,6 +250,5 @@ const hk_tool hk_tool_env = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .words = name_at,
     .run = run,
 };

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is made from the commands' tables: help, manual pages, completion; and how a command line is read. */
+/* What is made from the commands' tables: help, manual pages; and how a command line is read. */
 #ifndef HK_TOOLS_HELP_H
 #define HK_TOOLS_HELP_H
 #include "tools.h"
@@ -9,8 +9,6 @@ void hk_help_first(FILE *to);                 /* `hocket` alone */
 void hk_help_one(const hk_tool *t, FILE *to); /* `hocket help CMD` */
 void hk_man_all(FILE *to);
 void hk_man_one(const hk_tool *t, FILE *to);
-void hk_completion_bash(FILE *to);
-void hk_completion_zsh(FILE *to);
 
 /* Fills the options, takes them out of argv, runs the command and returns its exit code. argv[0] is the command's
  * name. */

@@ -400,6 +400,5 @@ const hk_tool hk_tool_plan = {
     .options = rows,
     .bytes = sizeof(options),
     .most = 2,
-    .words = hk_tool_coll_word,
     .run = run,
 };

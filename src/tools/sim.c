@@ -186,6 +186,5 @@ const hk_tool hk_tool_sim = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .words = hk_tool_preset_word,
     .run = run,
 };

@@ -51,7 +51,7 @@ typedef struct hk_tool_option {
   hk_option_kind kind;
   size_t field;         /* offset in the command's options */
   int low, high;        /* both 0: any */
-  hk_tool_words *words; /* HK_OPTION_WORD: the possible words; TEXT: for completion; else NULL */
+  hk_tool_words *words; /* HK_OPTION_WORD: the possible words; else NULL */
 } hk_tool_option;
 
 /* A row for each kind. The command's struct is `options`, and a member of it whose type is not the kind's does not
@@ -82,7 +82,6 @@ typedef struct hk_tool {
   const hk_tool_option *options; /* ended by a row without a name; may be NULL */
   size_t bytes;                  /* of the struct that they fill */
   int least, most;               /* arguments besides options; most -1: no limit */
-  hk_tool_words *words;          /* of the first such argument, for completion; NULL: file names; may be NULL */
   int (*run)(void *options, int nargs, char **args);
 } hk_tool;
 

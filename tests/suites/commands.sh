@@ -82,7 +82,7 @@ chmod +x "$tmp/bin/srun" && ln -s srun "$tmp/bin/torchrun"
 
 find . -mindepth 1 -maxdepth 1 ! -name build ! -name '.git*' ! -name shared -exec cp -a -t "$tmp/hocket" {} +
 mkdir -p "$tmp/hocket/build/gcc" "$tmp/hocket/build/wheel"
-for part in src lib bin man completion examples python flags files params-doc libhocket-internal.a expat.o; do
+for part in src lib bin man examples python flags files params-doc libhocket-internal.a expat.o; do
   [ ! -e "build/gcc/$part" ] || cp -a "build/gcc/$part" "$tmp/hocket/build/gcc/"
 done
 # The way to the package index is the machine's business.

@@ -14,8 +14,7 @@ chmod 644 "$tmp/opt/hk/lib/other"
 mk install DESTDIR="$tmp" PREFIX=/opt/hk || exit 1
 root=$tmp/opt/hk
 for file in include/nccl.h lib/libnccl.so lib/libnccl.so.2 lib/pkgconfig/nccl.pc lib/pkgconfig/hocket.pc \
-  share/man/man7/hocket-parameters.7 share/man/man1/hocket.1 share/bash-completion/completions/hocket \
-  share/zsh/site-functions/_hocket; do
+  share/man/man7/hocket-parameters.7 share/man/man1/hocket.1; do
   [ -e "$root/$file" ] || complain "$file was not installed"
 done
 for binary in "$HK_BUILD"/bin/*_perf; do

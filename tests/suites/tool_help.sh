@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# The command hocket itself: help, usage errors, exit codes, manual pages and completion, all made from one table.
+# The command hocket itself: help, usage errors, exit codes, manual pages, all made from one table.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 set -u
 . tests/golden/lib.sh
@@ -65,35 +65,6 @@ else
   echo "SKIP: neither mandoc nor groff is installed: manual pages are not checked"
 fi
 
-# Completion: the shells read it, and it completes commands, options, values.
-gives 0 "$hocket" completion bash
-cp "$tmp/out" "$tmp/completion.bash"
-bash -n "$tmp/completion.bash" || complain "bash does not read its completion"
-completed() { # words...: what stands on the line; the last is being typed
-  bash --norc -c '. "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _hocket; echo "${COMPREPLY[*]}"' - \
-    "$tmp/completion.bash" "$@"
-}
-expect() { # wanted words...
-  cases=$((cases + 1))
-  local got
-  got=$(completed "${@:2}")
-  [ "$got" = "$1" ] || complain "'${*:2}' completes to '$got' instead of '$1'"
-}
-expect "topo" hocket to
-expect "verify" hocket help ver
-expect "--machine --matrix" hocket topo --ma
-expect "dgx-h100 dgx-h200" hocket topo --machine dgx-h
-expect "allreduce allgather alltoall allgatherv alltoallv" hocket plan all
-expect "ring" hocket verify --algorithm ri
-expect "NCCL_ALGO" hocket env NCCL_ALG
-expect "bash zsh" hocket completion ""
-gives 0 "$hocket" completion zsh
-if command -v zsh >/dev/null; then
-  zsh -n "$tmp/out" || complain "zsh does not read its completion"
-else
-  echo "SKIP: zsh is not installed: its completion is not read"
-fi
-refuses "there is no completion for 'fish'" completion fish
 gives 0 "$hocket" help machine
 says "8xgpu:nvswitch sm=90"
 says "nvlink="

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# hocket topo: tables, tree, picture and JSON of synthetic machines, and of this one.
+# hocket topo: tables, picture and JSON of synthetic machines, and of this one.
 # shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: covers=src/topo/
 set -u
@@ -14,9 +14,6 @@ golden topo-nvl72.txt topo -m nvl72
 golden topo-cluster.txt topo -m 'nodes=4 of dgx-a100 and nodes=2 of pcie-1s fabric=rail,fattree,oversub=2'
 golden topo-gbps.txt topo -m dgx-v100 --gbps
 golden topo-channels.txt topo -m 'nodes=2 of dgx-h100' --channels
-golden topo-tree.txt topo -m dgx-v100 --tree
-gives 0 env LC_ALL=C.UTF-8 "$hocket" topo -m dgx-h100 -t
-says "└─ "
 golden topo-graph.dot topo -m '2xa100:pairs nic=1x200' --dot
 gives 0 "$hocket" topo --presets
 says "dgx-h100"

@@ -184,6 +184,5 @@ const hk_tool hk_tool_doctor = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .words = check_word,
     .run = run,
 };

@@ -12,7 +12,7 @@
 
 typedef struct options {
   const char *machine, *file, *svg, *png, *lint;
-  bool tree, channels, dot, json, xml, matrix, gbps, presets;
+  bool channels, dot, json, xml, matrix, gbps, presets;
 } options;
 
 enum { MATRIX_ENDS = 40 }; /* a table with more cannot be read */
@@ -38,11 +38,6 @@ static int print_host(const options *o, const hk_topo *t, bool network, FILE *to
   char summary[256];
   fprintf(to, "%s%s%s: %s\n\n", hk_tool_style(to, HK_STYLE_BOLD), t->name, hk_tool_style(to, HK_STYLE_PLAIN),
           hk_topo_summary(t, summary));
-  if (o->tree) {
-    hk_view_tree(t, to);
-    hk_tool_remarks(t, to);
-    return HK_EXIT_OK;
-  }
   hk_paths *p;
   hk_status rc = hk_paths_new(&p, t, NULL);
   if (rc != HK_OK) return hk_tool_failed(rc);
@@ -162,7 +157,6 @@ static int run(void *into, int nargs, char **args) {
 static const hk_tool_option rows[] = {
     HK_ROW_MACHINE(machine),
     HK_ROW_XML(file),
-    HK_ROW_FLAG(tree, "tree", "the machine as a tree, in place of the tables", .letter = 't'),
     HK_ROW_FLAG(channels, "channels", "the rings, trees and stars that collectives use", .letter = 'c'),
     HK_ROW_FLAG(gbps, "gbps", "only the table, with bandwidths (GB/s) in place of classes"),
     HK_ROW_FLAG(matrix, "matrix", "only the table, however large"),
@@ -196,7 +190,7 @@ const hk_tool hk_tool_topo = {
     .findings = "--lint found an error in the file",
     .examples = "hocket topo\n"
                 "  the machine at hand\n"
-                "hocket topo --machine dgx-h100 --tree\n"
+                "hocket topo --machine dgx-h100\n"
                 "  a DGX H100\n"
                 "hocket topo --machine '8xa100:pcie2 nic=2x200' --svg box.svg\n"
                 "  a picture of a machine that you do not have yet\n"

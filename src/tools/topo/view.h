@@ -15,7 +15,6 @@ void hk_view_parts(const hk_topo *t, const hk_paths *p, FILE *to);
 void hk_view_legend(const hk_paths *p, FILE *to);
 /* The channels of all GPUs (or CPUs), as text or as NCCL's graph XML; `network`: of a host that is one of several. */
 hk_status hk_view_channels(const hk_topo *t, const hk_paths *p, bool network, bool xml, FILE *to);
-void hk_view_tree(const hk_topo *t, FILE *to);
 void hk_view_dot(const hk_cluster *c, FILE *to);
 /* Returns the exit code; w NULL: text. */
 int hk_topo_lint(const char *path, hk_json *w);
