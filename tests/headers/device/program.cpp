@@ -113,9 +113,9 @@ static void run(const char *name, bool multimem) {
   }
 }
 
-/* What NCCL refuses, by this version's requirements. */
-static void refused() {
-  ncclComm_t c = ranks[first].comm;
+/* What NCCL refuses, by this version's requirements; on all ranks, as the call is one of all. */
+static void refused(int r) {
+  ncclComm_t c = ranks[r].comm;
   ncclDevComm d;
   ncclDevCommRequirements reqs = fresh();
   const int gin = NCCL_VERSION_CODE < 22905 ? ncclInvalidUsage : ncclInvalidArgument;
@@ -142,8 +142,8 @@ static void refused() {
 #endif
   memset(&d, 0, sizeof d);
   OK(ncclDevCommDestroy(c, &d));
-  d = ranks[first].device;
-  d.resourceWindow = ranks[first].params.in;
+  d = ranks[r].device;
+  d.resourceWindow = ranks[r].params.in;
   CHECK(ncclDevCommDestroy(c, &d), ncclInvalidArgument);
 }
 
@@ -168,7 +168,7 @@ static void all(const char *kernels) {
       run("exchange", false);
     }
     run("look", false);
-    refused();
+    for (int r = first; r < first + each; r++) refused(r);
     for (int r = first; r < first + each; r++) {
       OK(ncclDevCommDestroy(ranks[r].comm, &ranks[r].device));
       CHECK(ncclDevCommDestroy(ranks[r].comm, &ranks[r].device), ncclInvalidArgument);
