@@ -278,9 +278,11 @@ void hk_ib_stir(hk_ib_conn *c);
 /* From here on the service thread does what connections need; not under the lock. */
 hk_status hk_ib_start_ticking(hk_ib_ctx *x);
 
-/* ---- ib_device.c: devices, completion queues, registrations, events ---- */
+/* ---- ib_device.c: devices, completion queues, registrations ---- */
 /* Opens a device, once; *out stays valid until the context ends. */
 hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out);
+/* Opens a device that was closed; false with errno. */
+bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d);
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d);
 /* Takes room for `entries` in a completion queue, which is made if necessary; NULL with errno. */
 hk_ib_cq *hk_ib_cq_take(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries);
@@ -297,11 +299,6 @@ hk_status hk_ib_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes
 static inline size_t hk_ib_ring_bytes(const hk_ib_conn *c) {
   return (size_t)c->ctx->env->nslots * c->ctx->env->slot_bytes;
 }
-/* Logs events of the devices. Connections that an event ends get new queue pairs, on another device if there is one. */
-hk_status hk_ib_handle_events(hk_ib_ctx *x);
-/* Closes devices that have failed once nothing of theirs is used, and opens them again when that is possible: after a
- * second, and after twice as long each time that they fail. */
-void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now);
 /* Deregisters memory and sets *mr to NULL; does nothing if it is NULL. */
 void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr);
 static inline void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
@@ -316,6 +313,13 @@ void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]
 /* The state of a port as text: "DOWN", "ACTIVE", ... */
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
 
+/* ---- ib_event.c: events of the devices ---- */
+/* Logs events of the devices. Connections that an event ends get new queue pairs, on another device if there is one. */
+hk_status hk_ib_handle_events(hk_ib_ctx *x);
+/* Closes devices that have failed once nothing of theirs is used, and opens them again when that is possible: after a
+ * second, and after twice as long each time that they fail. */
+void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now);
+
 /* ---- ib_memory.c: memory that the user has registered ---- */
 /* The provider's `memory` and `refer`. */
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there);
@@ -326,9 +330,9 @@ bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes);
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes);
 void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d); /* deregisters all of it from the device */
 void hk_ib_user_free(hk_ib_ctx *x);
+void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
 
 /* ---- ib_place.c: memory that the user has registered, for the peer to write to ---- */
-void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
 /* The provider's `offer` and `withdraw`. */
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
 void hk_ib_place_withdraw(void *ctx);

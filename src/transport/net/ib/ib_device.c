@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Open devices: their completion queues, registrations of memory, and events. */
+/* Open devices: their completion queues, and registrations of memory. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -9,9 +9,6 @@
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib.h"
-
-#define SECOND_NS UINT64_C(1000000000)
-enum { MOST_FALLS = 6 };
 
 /* Keeps errno. */
 static void free_context(hk_ib_ctx *x, hk_ib_device *d) {
@@ -63,6 +60,8 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   *out = d;
   return HK_OK;
 }
+
+bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d) { return open_device(x, d, d->name); }
 
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
@@ -170,91 +169,6 @@ const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port) {
   if (d->gone) return "gone with its device";
   if (x->api->query_port(d->context, (uint8_t)port, &attr) != 0) return "in a state that cannot be read";
   return (unsigned)attr.state <= 5 ? names[attr.state] : "in an unknown state";
-}
-
-/* Connections on the device get new queue pairs. Those on a failed completion queue `cq` cannot: it is not known which
- * messages have arrived and were acknowledged by the card. */
-static hk_status lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq *cq, const char *what) {
-  for (uint32_t i = 0; i < x->room; i++) {
-    hk_ib_conn *c = x->conns[i];
-    bool concerned = false;
-    for (uint32_t p = 0; c && p < c->npaths && !cq; p++) concerned = concerned || c->paths[p].device == d;
-    for (uint32_t q = 0; c && q < c->nqps && !concerned; q++) concerned = cq && c->qps[q].cq == cq;
-    if (concerned) HK_OR_RETURN(hk_ib_lost(c, what, !cq));
-  }
-  return HK_OK;
-}
-
-static hk_status handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
-  char what[120];
-  bool honoured = hk_param_int(HK_P_IB_RETURN_ASYNC_EVENTS) != 0;
-  switch (e->event_type) {
-    case HK_IBV_EVENT_PORT_ERR:
-    case HK_IBV_EVENT_PORT_ACTIVE:
-      HK_INFO(HK_SUB_NET, "rank %d: port %d of RDMA device %s is %s", x->env->rank, e->element.port_num, d->name,
-              e->event_type == HK_IBV_EVENT_PORT_ERR ? "down" : "up");
-      if (e->event_type == HK_IBV_EVENT_PORT_ACTIVE) hk_ib_port_came_back(x, d, e->element.port_num, hk_now_ns());
-      return HK_OK;
-    case HK_IBV_EVENT_DEVICE_FATAL:
-      snprintf(what, sizeof what, "RDMA device %s has failed or is being removed", d->name);
-      HK_WARN("rank %d: %s", x->env->rank, what);
-      d->gone = honoured;
-      d->retry_ns = hk_now_ns() + (SECOND_NS << (d->falls < MOST_FALLS ? d->falls++ : MOST_FALLS));
-      return honoured ? lost(x, d, NULL, what) : HK_OK;
-    case HK_IBV_EVENT_CQ_ERR:
-      snprintf(what, sizeof what, "a completion queue of RDMA device %s has overflowed or failed", d->name);
-      HK_WARN("rank %d: %s", x->env->rank, what);
-      for (int i = 0; i < d->ncqs && honoured; i++)
-        if (d->cqs[i].cq == e->element.object) return lost(x, d, &d->cqs[i], what);
-      return HK_OK;
-    default:
-      HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s reports event %d", x->env->rank, d->name, e->event_type);
-      return HK_OK;
-  }
-}
-
-hk_status hk_ib_handle_events(hk_ib_ctx *x) {
-  for (int i = 0; i < x->ndevices; i++) {
-    hk_ib_device *d = &x->devices[i];
-    hk_ibv_async_event e;
-    while (d->context && x->api->get_async_event(d->context, &e) == 0) {
-      x->api->ack_async_event(&e); /* before the queue of the event is destroyed */
-      HK_OR_RETURN(handle(x, d, &e));
-    }
-  }
-  return HK_OK;
-}
-
-/* ---- devices that come back ---- */
-
-static bool is_used(const hk_ib_ctx *x, const hk_ib_device *d) {
-  for (int i = 0; i < d->ncqs; i++)
-    if (d->cqs[i].used) return true;
-  for (uint32_t i = 0; i < x->room; i++)
-    if (x->conns[i] && hk_ib_has_memory_of(x->conns[i], d)) return true;
-  return false;
-}
-
-/* Connections that use its ports choose again, once these have been up for a while. */
-static void returned(hk_ib_ctx *x, hk_ib_device *d, uint64_t now) {
-  HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s can be opened again", x->env->rank, d->name);
-  d->gone = false;
-  for (int i = 0; i < x->nports; i++)
-    if (strcmp(x->ports[i].device, d->name) == 0) hk_ib_port_came_back(x, d, x->ports[i].number, now);
-}
-
-void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now) {
-  for (int i = 0; i < x->ndevices; i++) {
-    hk_ib_device *d = &x->devices[i];
-    if (!d->gone || now < d->retry_ns) continue;
-    if (d->context && is_used(x, d)) continue;
-    if (d->context) {
-      hk_ib_user_leave(x, d);
-      hk_ib_device_close(x, d);
-    }
-    d->retry_ns = now + SECOND_NS;
-    if (open_device(x, d, d->name)) returned(x, d, now);
-  }
 }
 
 bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../../base/log.h"
+#include "../../../base/param.h"
 #include "ib.h"
 
 struct hk_ib_region {
@@ -27,6 +28,15 @@ static hk_ib_region *find(const hk_ib_ctx *x, const void *data, size_t bytes) {
   hk_ib_region *r = x->regions;
   while (r && !(at >= r->begin && at < r->end && bytes <= r->end - at)) r = r->next;
   return r;
+}
+
+void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
+  int64_t least = hk_param_int(HK_P_IB_DIRECT);
+  if (least >= 0 && least <= HK_IB_SMALL)
+    least = HK_IB_SMALL + 1; /* small ones go through the ring, with their headers */
+  /* relaxed: set under the lock, which is held */
+  if (least < 0 || !atomic_load_explicit(&x->any_region, memory_order_relaxed)) least = 0;
+  atomic_store_explicit(&link->place_min, (uint32_t)least, memory_order_relaxed); /* relaxed: hk_link_places() */
 }
 
 void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {

@@ -57,15 +57,6 @@ bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *t
 
 /* ---- the receiver ---- */
 
-void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
-  int64_t least = hk_param_int(HK_P_IB_DIRECT);
-  if (least >= 0 && least <= HK_IB_SMALL)
-    least = HK_IB_SMALL + 1; /* small ones go through the ring, with their headers */
-  /* relaxed: set under the lock, which is held */
-  if (least < 0 || !atomic_load_explicit(&x->any_region, memory_order_relaxed)) least = 0;
-  atomic_store_explicit(&link->place_min, (uint32_t)least, memory_order_relaxed); /* relaxed: hk_link_places() */
-}
-
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
