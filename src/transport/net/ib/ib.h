@@ -267,6 +267,10 @@ static inline size_t hk_ib_rx_offset(const hk_ib_conn *c, uint64_t k) {
 }
 /* The queue pairs for messages: the first ones. */
 static inline uint32_t hk_ib_data_qps(const hk_ib_conn *c) { return c->nqps - c->apart; }
+/* The place of slot k in the ring. */
+static inline uint32_t hk_ib_slot_at(const hk_ib_conn *c, uint64_t k) {
+  return (uint32_t)k & (c->ctx->env->nslots - 1);
+}
 /* At the arena's start: the peer writes there how many slots it has read. */
 static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }
 
@@ -454,15 +458,17 @@ bool hk_ib_has_memory_of(const hk_ib_conn *c, const hk_ib_device *d); /* registe
 void hk_ib_unregister_end(hk_ib_conn *c, bool sends);                 /* the FIFO of one direction */
 void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_IB_ROUTE]);
 
-/* ---- ib_qp.c: queue pairs ---- */
-hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n); /* makes n queue pairs on the paths and posts their receives */
-void hk_ib_drop_qps(hk_ib_conn *c);
-bool hk_ib_wants_apart(const hk_ib_conn *c); /* this rank's part of c->apart */
-void hk_ib_measure(hk_ib_conn *c);           /* sets round_trip_us and timeout */
+/* ---- ib_timeout.c: times of the cards ---- */
+void hk_ib_measure(hk_ib_conn *c); /* sets round_trip_us and timeout */
 /* The time for which a queue pair waits for an answer, as n in 4.096 us * 2^n, for this round trip. With so many
  * retries the card gives up within `bound_ns`. */
 unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bound_ns);
 uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries); /* the longest time that a card may take to give up */
+
+/* ---- ib_qp.c: queue pairs ---- */
+hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n); /* makes n queue pairs on the paths and posts their receives */
+void hk_ib_drop_qps(hk_ib_conn *c);
+bool hk_ib_wants_apart(const hk_ib_conn *c); /* this rank's part of c->apart */
 /* Connects the queue pairs to the peer's. On failure errno is set, and no error text: the caller may try another
  * path. */
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
@@ -470,7 +476,7 @@ hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs);
  * agreed on. */
 void hk_ib_fill_ece(hk_ib_conn *c);
 
-/* ---- ib_io.c: slots ---- */
+/* ---- ib_post.c: requests of the queue pairs ---- */
 /* A request's id names its connection and the epoch of its queue pairs, so that late completions of earlier ones are
  * ignored. */
 enum { HK_IB_SENT = 1, HK_IB_RECEIVED, HK_IB_FLUSHED };
@@ -483,13 +489,20 @@ static inline uint64_t hk_ib_request_id(const hk_ib_conn *c, uint32_t qp, unsign
 static inline uint32_t hk_ib_request_conn(uint64_t id) { return (uint32_t)id >> 9; }
 static inline uint32_t hk_ib_request_qp(uint64_t id) { return (uint32_t)id >> 2 & 127; }
 static inline unsigned hk_ib_request_kind(uint64_t id) { return (unsigned)id & 3; }
-/* The number of the peer's slots that have arrived completely, delivered or not. */
-uint64_t hk_ib_arrived_to(const hk_ib_conn *c);
-hk_status hk_ib_send(hk_ib_conn *c, bool *moved);    /* posts what the lane has filled; sets *moved if there was any */
-hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved); /* hands messages that have arrived to the lane */
-/* The same number as hk_ib_arrived_to; forgets parts of later slots. For the end of an epoch. */
-uint64_t hk_ib_received(hk_ib_conn *c);
-hk_status hk_ib_return_credit(hk_ib_conn *c); /* writes the credit to the peer once half of the slots are owed */
+/* RECV_BATCH: receives that are posted again at once. NO_SLOT: no slot waits for a request's completion. */
+enum { HK_IB_RECV_BATCH = 8, HK_IB_NO_SLOT = UINT32_MAX };
+hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t q, uint32_t n); /* posts n receive requests on queue pair q */
+/* Returns true if the queue has room for n requests. */
+static inline bool hk_ib_has_room(const hk_ib_qp *q, uint32_t n) { return q->posted - q->done + n <= q->depth; }
+/* A write to an address of the peer's, with an immediate. It goes inline if it is short enough. */
+hk_ibv_send_wr hk_ib_write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *sge, uint64_t to, uint32_t rkey,
+                                    uint32_t imm);
+/* A write without an immediate, and the request after it. */
+hk_ibv_send_wr hk_ib_plain_write(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *sge, const hk_ib_target *to,
+                                 hk_ibv_send_wr *next);
+/* Posts n requests, the last of which is `last`. It reports its completion if `slot` waits for that (otherwise
+ * HK_IB_NO_SLOT), or if a report is due. */
+hk_status hk_ib_post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_send_wr *last, uint32_t n, uint32_t slot);
 typedef struct hk_ib_source {
   const void *from;
   uint32_t bytes, lkey;
@@ -502,19 +515,34 @@ hk_status hk_ib_post_write(hk_ib_conn *c, uint32_t qp, const hk_ib_source *s, ui
 /* Writes a few bytes of this rank's arena into the peer's, at offset `at`. *posted is false if the queue has no
  * room. */
 hk_status hk_ib_write(hk_ib_conn *c, const void *from, uint32_t bytes, size_t at, bool *posted);
-hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved); /* takes completions of all devices */
-/* Resets the sender to what the peer has: everything after its first `received` slots is sent again. */
-void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);
 /* Posts an empty write that reports its completion after requests that do not: after all of them, or after those that
  * were there at the last call. */
 hk_status hk_ib_fence(hk_ib_conn *c, bool all);
 /* Posts an empty write on each queue pair on which nothing is under way: its completion, or its failure, says whether
  * the peer's card is there. */
 hk_status hk_ib_ask_card(hk_ib_conn *c);
+
+/* ---- ib_slots.c: numbers of slots ---- */
+/* Gives slots back to the lane: small ones once they are in the ring, large ones once they have arrived. */
+void hk_ib_give_back(hk_ib_conn *c);
+uint64_t hk_ib_credit(hk_ib_conn *c); /* slots that the peer has read, of those that this rank sends */
+/* Returns true if slots were taken from the lane that are not known to have arrived. */
+bool hk_ib_unfinished(const hk_ib_conn *c);
 /* Returns true if all slots after the first `received` can be sent again. A large message cannot, once its arrival was
  * acknowledged: its memory belongs to the lane again. */
 bool hk_ib_can_rewind(const hk_ib_conn *c, uint64_t received);
-/* Returns true if slots were taken from the lane that are not known to have arrived. */
-bool hk_ib_unfinished(const hk_ib_conn *c);
-hk_status hk_ib_post_recv(hk_ib_conn *c, uint32_t q, uint32_t n); /* posts n receive requests on queue pair q */
+/* Resets the sender to what the peer has: everything after its first `received` slots is sent again. */
+void hk_ib_rewind(hk_ib_conn *c, uint64_t received, uint64_t consumed);
+/* The number of the peer's slots that have arrived completely, delivered or not. */
+uint64_t hk_ib_arrived_to(const hk_ib_conn *c);
+/* The same number as hk_ib_arrived_to; forgets parts of later slots. For the end of an epoch. */
+uint64_t hk_ib_received(hk_ib_conn *c);
+
+/* ---- ib_send.c: sending ---- */
+hk_status hk_ib_send(hk_ib_conn *c, bool *moved); /* posts what the lane has filled; sets *moved if there was any */
+hk_status hk_ib_return_credit(hk_ib_conn *c);     /* writes the credit to the peer once half of the slots are owed */
+
+/* ---- ib_receive.c: completions, and messages that have arrived ---- */
+hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved);     /* takes completions of all devices */
+hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved); /* hands messages that have arrived to the lane */
 #endif

@@ -206,7 +206,7 @@ static hk_status prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   hk_ib_fill_paths(c);
   for (uint32_t i = 0; i < c->npaths; i++) c->ours.arena[i] = memory_of(c->paths[i].arena_mr);
   for (uint32_t i = 0; i < nqps; i++) c->ours.qp[i] = c->qps[i].qp->qp_num;
-  /* acquire: as in fill_header */
+  /* acquire: as in send_fill_header */
   if (c->recv) c->ours.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
   c->returned = c->ours.consumed;
   return HK_OK;
