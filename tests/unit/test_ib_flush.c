@@ -39,14 +39,14 @@ START_TEST(by_the_driver) {
   b.recv->gpu = &gpu;
   come(c, 3);
   c->ctx->gpu.flushing = HK_IB_NO_FLUSH;
-  ck_assert(hk_ib_gpu_visible(c, 2, &yes) == HK_OK && yes && !flushes && !c->flush.seen);
+  ck_assert(hk_ib_flush_visible(c, 2, &yes) == HK_OK && yes && !flushes && !c->flush.seen);
   c->ctx->gpu.flushing = HK_IB_DRIVER_FLUSH;
-  ck_assert(hk_ib_gpu_visible(c, 0, &yes) == HK_OK && yes && flushes == 1 && c->flush.seen == 3);
-  ck_assert(hk_ib_gpu_visible(c, 2, &yes) == HK_OK && yes && flushes == 1);  /* the same flush */
-  ck_assert(hk_ib_gpu_visible(c, 3, &yes) == HK_OK && !yes && flushes == 2); /* it has not come */
+  ck_assert(hk_ib_flush_visible(c, 0, &yes) == HK_OK && yes && flushes == 1 && c->flush.seen == 3);
+  ck_assert(hk_ib_flush_visible(c, 2, &yes) == HK_OK && yes && flushes == 1);  /* the same flush */
+  ck_assert(hk_ib_flush_visible(c, 3, &yes) == HK_OK && !yes && flushes == 2); /* it has not come */
   flush_result = HK_ERR_CUDA;
   come(c, 4);
-  ck_assert(hk_ib_gpu_visible(c, 3, &yes) == HK_ERR_CUDA && !yes && c->flush.seen == 3);
+  ck_assert(hk_ib_flush_visible(c, 3, &yes) == HK_ERR_CUDA && !yes && c->flush.seen == 3);
   leave(&b);
 }
 END_TEST
@@ -61,13 +61,13 @@ START_TEST(awaits_all_reads) {
   f->seen = 2;
   f->asked = 5;
   f->readers[0].reading = f->readers[1].reading = true;
-  ck_assert_int_eq(hk_ib_gpu_flushed(c, 1, &good), HK_OK);
+  ck_assert_int_eq(hk_ib_flush_done(c, 1, &good), HK_OK);
   ck_assert(f->seen == 2 && f->asked == 5 && f->reads == 1 && f->readers[0].reading && !f->readers[1].reading);
-  ck_assert_int_eq(hk_ib_gpu_flushed(c, 0, &good), HK_OK);
+  ck_assert_int_eq(hk_ib_flush_done(c, 0, &good), HK_OK);
   ck_assert(f->seen == 5 && !f->asked && f->reads == 2 && !f->readers[0].reading);
   f->asked = 4; /* an older one */
   f->readers[0].reading = true;
-  ck_assert_int_eq(hk_ib_gpu_flushed(c, 0, &good), HK_OK);
+  ck_assert_int_eq(hk_ib_flush_done(c, 0, &good), HK_OK);
   ck_assert(f->seen == 5 && !f->asked && f->reads == 3);
   leave(&b);
 }
@@ -84,7 +84,7 @@ START_TEST(reads_fail) {
   f->readers[0].reading = true;
   f->readers[0].dirty = false;
   if (_i) c->recv = NULL;
-  ck_assert_int_eq(hk_ib_gpu_flushed(c, 0, &bad), HK_OK);
+  ck_assert_int_eq(hk_ib_flush_done(c, 0, &bad), HK_OK);
   c->recv = e;
   ck_assert(!f->asked && !f->readers[0].reading);
   ck_assert_int_eq(c->phase, _i ? HK_IB_UP : HK_IB_PAIRING);

@@ -4,11 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
 #include <sys/mman.h>
-#include <sys/timerfd.h>
 #include <unistd.h>
-#include "../../../base/array.h"
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../base/service.h"
@@ -105,24 +102,6 @@ static bool ib_reachable(void *ctx, int a, int b, char *why, size_t why_bytes) {
   return hk_ib_spots_meet(facts[0].spots, facts[0].nspots, facts[1].spots, facts[1].nspots, why, why_bytes);
 }
 
-/* ---- the connections that may have something to move ---- */
-
-void hk_ib_stir(hk_ib_conn *c) {
-  hk_ib_ctx *x = c->ctx;
-  if (c->place) return;
-  x->active[x->nactive++] = c;
-  c->place = x->nactive;
-}
-
-static void leave_active(hk_ib_conn *c) {
-  hk_ib_ctx *x = c->ctx;
-  if (!c->place) return;
-  hk_ib_conn *last = x->active[--x->nactive];
-  x->active[c->place - 1] = last;
-  last->place = c->place;
-  c->place = 0;
-}
-
 static void free_conn(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_send_bye(c);
@@ -131,7 +110,7 @@ static void free_conn(hk_ib_conn *c) {
   if (c->fd >= 0) hk_tcp_close(c->fd);
   if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
   free(c->pending);
-  leave_active(c);
+  hk_ib_leave_active(c);
   x->conns[c->index] = NULL;
   x->nconns--;
   free(c);
@@ -163,97 +142,6 @@ static void ib_fini(void *ctx) {
 
 /* ---- connections ---- */
 
-hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out) {
-  uint32_t n = x->env->nslots, index = 0;
-  hk_ib_conn *c = NULL;
-  while (index < x->room && x->conns[index]) index++;
-  if (index == x->room) {
-    uint32_t room = x->room;
-    if (!HK_RESERVE(x->conns, room, index + 1)) goto no_memory;
-    hk_ib_conn **active = realloc(x->active, room * sizeof *active);
-    if (!active) goto no_memory;
-    x->active = active;
-    memset(x->conns + index, 0, (room - index) * sizeof *x->conns);
-    x->room = room;
-  }
-  c = calloc(1, sizeof *c);
-  if (!c || !(c->pending = calloc(4, n))) goto no_memory;
-  c->sizes = c->pending + n;
-  c->headers = c->sizes + n;
-  c->parts = c->headers + n;
-  c->arena_bytes = arena_bytes;
-  c->arena = arena;
-  if (!arena) c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (c->arena == MAP_FAILED) goto no_memory;
-  c->ctx = x;
-  c->peer = peer;
-  c->dials = x->env->rank < peer;
-  c->channel = (uint16_t)channel;
-  c->index = index;
-  c->serial = ++x->serial;
-  c->fd = -1;
-  snprintf(c->route, sizeof c->route, "not connected");
-  x->conns[index] = c;
-  x->nconns++;
-  hk_ib_stir(c);
-  *out = c;
-  return HK_OK;
-no_memory:
-  if (c) free(c->pending);
-  free(c);
-  return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
-}
-
-/* Runs on the service thread every HK_IB_TICK_MS, and does something if no lane has made progress since: a peer may
- * need this rank's part in repairing a connection, or messages that were lost. It delivers nothing: only the lanes'
- * thread does. */
-static void on_tick(void *arg, int fd, uint32_t events) {
-  hk_ib_ctx *x = arg;
-  uint64_t ticks;
-  bool moved = false;
-  (void)events;
-  if (read(fd, &ticks, sizeof ticks) < 0) return;
-  pthread_mutex_lock(&x->lock);
-  if (x->steps == x->seen) {
-    x->serving = true;
-    (void)hk_ib_poll(x, &moved); /* the connection keeps an error for its lanes */
-    uint64_t now = hk_now_ns();
-    hk_ib_devices_return(x, now);
-    for (uint32_t i = 0; i < x->room; i++) {
-      hk_ib_conn *c = x->conns[i];
-      if (!c || c->failed || hk_ib_conn_step(c, now) != HK_OK || c->phase != HK_IB_UP) continue;
-      (void)hk_ib_send(c, &moved);
-    }
-    x->serving = false;
-  }
-  x->seen = x->steps;
-  pthread_mutex_unlock(&x->lock);
-}
-
-/* Under the lock: the rank's thread and its service both open connections. */
-static hk_status start_timer(hk_ib_ctx *x) {
-  hk_status rc = HK_OK;
-  if (x->timer >= 0 || !x->env->service) return HK_OK;
-  x->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-  struct itimerspec every = {.it_interval.tv_nsec = HK_IB_TICK_MS * 1000000L,
-                             .it_value.tv_nsec = HK_IB_TICK_MS * 1000000L};
-  if (x->timer < 0 || timerfd_settime(x->timer, 0, &every, NULL) != 0)
-    return HK_FAIL_ERRNO("rank %d cannot make a timer for its RDMA connections", x->env->rank);
-  rc = hk_service_add(x->env->service, x->timer, EPOLLIN, on_tick, x);
-  if (rc != HK_OK) {
-    close(x->timer);
-    x->timer = -1;
-  }
-  return rc;
-}
-
-hk_status hk_ib_start_ticking(hk_ib_ctx *x) {
-  pthread_mutex_lock(&x->lock);
-  hk_status rc = start_timer(x);
-  pthread_mutex_unlock(&x->lock);
-  return rc;
-}
-
 static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   hk_status rc = HK_OK;
   hk_ib_conn *c = NULL;
@@ -268,7 +156,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   if (!sends && c->wanted) (void)hk_ib_starves(c);
   hk_ib_stir(c);
   if (c->phase == HK_IB_UP)
-    atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in come_up() */
+    atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in hk_ib_epoch_up() */
   if (fresh)
     HK_TRY(hk_ib_conn_step(c, hk_now_ns()), undo);
   else
@@ -435,7 +323,7 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
       if (c->send) c->send->link->rung = 1;
       i++;
     } else {
-      leave_active(c);
+      hk_ib_leave_active(c);
     }
   }
   if (any) {

@@ -28,7 +28,7 @@
  *
  * GPUs. The FIFO's payloads may be in a GPU's memory, which the card then reads and writes (GPUDirect RDMA), at either
  * end independently. Data there is sent like large messages, whatever its size, and so is all data to a receiver whose
- * payloads are there. Data that has arrived is made visible to the GPU before it is delivered (ib_gpu.c).
+ * payloads are there. Data that has arrived is made visible to the GPU before it is delivered (ib_flush.c).
  *
  * If memory cannot be registered, as a rule because too little may be locked, the direction *falls back* to another
  * network before its first message: both ends open it again with the next network that they share (TCP). If GPU memory
@@ -274,13 +274,23 @@ static inline uint32_t hk_ib_slot_at(const hk_ib_conn *c, uint64_t k) {
 /* At the arena's start: the peer writes there how many slots it has read. */
 static inline _Atomic uint64_t *hk_ib_credit_word(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }
 
-/* ---- ib.c: the context ---- */
+/* ---- ib_conn.c: a connection ---- */
 /* A connection that is not connected yet. `arena`: memory of the caller's that stays the caller's; NULL: it is made. */
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out);
 /* Progress looks at the connection: something may be there to move. */
 void hk_ib_stir(hk_ib_conn *c);
-/* From here on the service thread does what connections need; not under the lock. */
-hk_status hk_ib_start_ticking(hk_ib_ctx *x);
+void hk_ib_leave_active(hk_ib_conn *c); /* progress does not look at it any more */
+/* Fails the connection with HK_ERR_REMOTE. */
+hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice);
+void hk_ib_mark_failed(hk_ib_conn *c); /* the same without an error message */
+/* The peer sent a message that is not valid: the same. */
+hk_status hk_ib_bad_message(hk_ib_conn *c, const char *what);
+/* Sends a control message; fills its common fields. A connection that the peer has closed is no error (c->eof). */
+hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m);
+/* The direction of one of the connection's ends. */
+static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
+  return c->dials == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
+}
 
 /* ---- ib_device.c: devices, completion queues, registrations ---- */
 /* Opens a device, once; *out stays valid until the context ends. */
@@ -340,8 +350,6 @@ void hk_ib_place_min(hk_ib_ctx *x, hk_link *link); /* sets link->place_min */
 /* The provider's `offer` and `withdraw`. */
 void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
 void hk_ib_place_withdraw(void *ctx);
-/* As hk_net_provider's: a connection that is up rests, both ends together. */
-hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests);
 /* Announces offers to the peer: those since the last call, or all of them in a new epoch. */
 hk_status hk_ib_place_announce(hk_ib_conn *c);
 /* Sender: fills `to` with the place of slot k, which has `bytes`. Returns false if none of that size is known. */
@@ -352,9 +360,6 @@ void *hk_ib_place_used(hk_ib_conn *c, uint64_t k, uint32_t bytes);
 /* ---- ib_remote.c: one-sided operations ---- */
 struct hk_remote;
 extern const struct hk_remote hk_ib_remote_table;
-/* HK_IB_ASK and HK_IB_KEYS have come. */
-hk_status hk_ib_remote_asked(hk_ib_conn *c, const hk_ib_msg *m);
-hk_status hk_ib_remote_answered(hk_ib_conn *c, const hk_ib_msg *m);
 
 /* ---- ib_gpu.c: payloads in a GPU's memory ---- */
 /* Finds which ports are near the rank's GPU, and which can register its memory. Sorts x->ports and removes those that
@@ -367,30 +372,56 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e); /* the provider's takes_gp
 hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]);
 /* Returns true if an end's payloads in GPU memory are not registered yet. Only the lane's thread may do that. */
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c);
+
+/* ---- ib_flush.c: when a GPU sees what has arrived ---- */
 /* Sets *yes if the GPU sees the payload of slot k, which has arrived. Otherwise a flush has been started: call
  * again. */
-hk_status hk_ib_gpu_visible(hk_ib_conn *c, uint64_t k, bool *yes);
-hk_status hk_ib_gpu_flushed(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc); /* a read has completed */
-void hk_ib_gpu_drop(hk_ib_conn *c); /* frees the flush's queue pairs, with the connection's queue pairs */
+hk_status hk_ib_flush_visible(hk_ib_conn *c, uint64_t k, bool *yes);
+hk_status hk_ib_flush_done(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc); /* a read has completed */
+void hk_ib_flush_drop(hk_ib_conn *c); /* frees the flush's queue pairs, with the connection's queue pairs */
 
-/* ---- ib_conn.c: connecting ---- */
-/* Goes on with connecting and repairing, and reads the control socket; `now` is hk_now_ns(). Never blocks on the peer,
- * except to open the control connection. */
-hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
-/* The peer wants the FIFO: registers and announces it. */
-hk_status hk_ib_provide_ring(hk_ib_conn *c);
+/* ---- ib_rings.c: the FIFOs of a connection's ends ---- */
+/* Registers and announces an end that was opened on a connection that exists already. */
+hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
 /* An end has got its FIFO for large messages after small ones: registers and announces what must be by now. */
 hk_status hk_ib_grown(hk_ib_conn *c, const hk_net_end *e);
 bool hk_ib_starves(hk_ib_conn *c); /* The receiver has no such FIFO yet: notes that it needs one. */
-/* Registers and announces an end that was opened on a connection that exists already. */
-hk_status hk_ib_add_end(hk_ib_conn *c, const hk_net_end *e);
-/* Sends a control message; fills its common fields. A connection that the peer has closed is no error (c->eof). */
-hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m);
-void hk_ib_send_bye(hk_ib_conn *c); /* ends the connection in order: reports how much has been received */
-/* The direction of one of the connection's ends. */
-static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
-  return c->dials == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
+/* The peer wants the FIFO: registers and announces it. */
+hk_status hk_ib_provide_ring(hk_ib_conn *c);
+void hk_ib_fill_rings(const hk_ib_conn *c, hk_ib_msg *m); /* fills in the FIFO's registrations */
+static inline hk_ib_memory hk_ib_memory_of(const hk_ibv_mr *mr) {
+  return mr ? (hk_ib_memory){.addr = (uint64_t)(uintptr_t)mr->addr, .rkey = mr->rkey} : (hk_ib_memory){0};
 }
+/* Handles memory that cannot be registered. The connection does without the path; if it is the first path, another
+ * network carries these directions, if there is one. */
+hk_status hk_ib_cannot_register(hk_ib_conn *c, hk_ib_path *path, uint8_t directions, const char *why);
+hk_status hk_ib_ceded(hk_ib_conn *c, const hk_ib_msg *m); /* the peer cannot register: HK_IB_CEDE has come */
+
+/* ---- ib_epoch.c: epochs of queue pairs ---- */
+hk_status hk_ib_epoch_begin(hk_ib_conn *c);                    /* the lower rank begins an epoch */
+hk_status hk_ib_epoch_came(hk_ib_conn *c, const hk_ib_msg *m); /* HK_IB_EPOCH has come */
+void hk_ib_epoch_up(hk_ib_conn *c);                            /* the peer can receive: HK_IB_READY has come */
+/* As hk_net_provider's: a connection that is up rests, both ends together. */
+hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests);
+void hk_ib_send_bye(hk_ib_conn *c); /* ends the connection in order: reports how much has been received */
+
+/* ---- ib_step.c: steps of a connection ---- */
+/* Goes on with connecting and repairing, and reads the control socket; `now` is hk_now_ns(). Never blocks on the peer,
+ * except to open the control connection. */
+hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now);
+
+/* ---- ib_tick.c: the service thread's part ---- */
+/* From here on the service thread does what connections need; not under the lock. */
+hk_status hk_ib_start_ticking(hk_ib_ctx *x);
+
+/* ---- ib_keys.c: keys of windows for one-sided operations ---- */
+/* At the arena's start: the counters of a connection for one-sided operations. */
+static inline _Atomic uint64_t *hk_ib_counters(const hk_ib_conn *c) { return (_Atomic uint64_t *)(void *)c->arena; }
+struct hk_remote_put;
+hk_status hk_ib_keys_ask(hk_ib_conn *c, const struct hk_remote_put *p);    /* the keys of the put's window */
+hk_status hk_ib_keys_asked(hk_ib_conn *c, const hk_ib_msg *m);             /* HK_IB_ASK has come */
+hk_status hk_ib_keys_came(hk_ib_conn *c, const hk_ib_msg *m);              /* HK_IB_KEYS has come */
+const hk_ib_keys *hk_ib_keys_find(const hk_ib_remote *r, uint64_t window); /* NULL: they are not known */
 
 /* ---- ib_control.c: a control connection that is lost or silent ---- */
 uint64_t hk_ib_control_tag(const hk_ib_conn *c);
@@ -426,9 +457,6 @@ bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now);
 /* A port is up again: after BACK_MS without another change, connections that had left it begin an epoch over it. */
 void hk_ib_port_came_back(hk_ib_ctx *x, const hk_ib_device *d, int port, uint64_t now);
 hk_status hk_ib_go_back(hk_ib_conn *c, uint64_t now);
-/* Fails the connection with HK_ERR_REMOTE. */
-hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice);
-void hk_ib_mark_failed(hk_ib_conn *c); /* the same without an error message */
 
 /* ---- ib_path.c: the paths of a connection ---- */
 /* The ports of a path, as the two ranks offered them. */

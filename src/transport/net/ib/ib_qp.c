@@ -176,7 +176,7 @@ hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs) {
 
 void hk_ib_drop_qps(hk_ib_conn *c) {
   const hk_ibv *api = c->ctx->api;
-  hk_ib_gpu_drop(c);
+  hk_ib_flush_drop(c);
   for (uint32_t i = 0; i < c->nqps; i++) {
     hk_ib_qp *q = &c->qps[i];
     if (q->qp) api->destroy_qp(q->qp);

@@ -73,7 +73,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           if (kind == HK_IB_FLUSHED) { /* also for messages of queue pairs that have ended since */
             hk_ib_stir(c);
             *moved = true;
-            HK_OR_RETURN(hk_ib_gpu_flushed(c, qp, &wc[i]));
+            HK_OR_RETURN(hk_ib_flush_done(c, qp, &wc[i]));
           }
           if (kind == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;
@@ -145,7 +145,7 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
     if (on_gpu) {
       bool seen;
-      hk_status rc = hk_ib_gpu_visible(c, k, &seen);
+      hk_status rc = hk_ib_flush_visible(c, k, &seen);
       if (rc != HK_OK || !seen) return rc;
     }
     void *place;

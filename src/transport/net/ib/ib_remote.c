@@ -18,7 +18,6 @@
 enum { STAGE = 65536, DIRECT = 1 << 20 }; /* most bytes of one write: copied, from the user's registered memory */
 
 typedef _Atomic uint64_t counter;
-static counter *counters_of(const hk_ib_conn *c) { return (counter *)(void *)c->arena; }
 static char *stage(const hk_ib_conn *c, uint32_t i) {
   return c->arena + hk_round_up(c->remote.n * sizeof(counter), 4096) + (size_t)(i % HK_IB_STAGES) * STAGE;
 }
@@ -68,21 +67,6 @@ out:
   return rc;
 }
 
-hk_status hk_ib_remote_asked(hk_ib_conn *c, const hk_ib_msg *m) {
-  hk_ib_msg reply = {.kind = HK_IB_KEYS, .keys = m->keys};
-  hk_ib_keys *k = &reply.keys;
-  if (m->epoch != c->epoch || c->dials || k->signal >= c->remote.n) return HK_OK;
-  /* acquire: the queue pair has written it, or another one before this epoch */
-  k->value = atomic_load_explicit(&counters_of(c)[k->signal], memory_order_acquire);
-  k->registered = 1;
-  for (uint32_t i = 0; i < c->npaths && k->bytes; i++) {
-    const hk_ibv_mr *mr = hk_ib_user_mr(c->ctx, c->paths[i].device, (void *)(uintptr_t)k->addr, (size_t)k->bytes, true);
-    k->rkeys[i] = mr ? mr->rkey : 0;
-    k->registered = k->registered && mr;
-  }
-  return hk_ib_send_message(c, &reply);
-}
-
 /* ---- origin ---- */
 
 static hk_status remote_open(void *ctx, int peer, size_t n) {
@@ -99,31 +83,6 @@ static hk_status remote_open(void *ctx, int peer, size_t n) {
   if (rc != HK_OK) hk_tcp_close(fd);
 out:
   return rc;
-}
-
-hk_status hk_ib_remote_answered(hk_ib_conn *c, const hk_ib_msg *m) {
-  hk_ib_remote *r = &c->remote;
-  if (m->epoch != c->epoch || !c->dials) return HK_OK;
-  r->value = m->keys.value;
-  r->answered = true;
-  if (!m->keys.bytes) return HK_OK;
-  r->keys[r->nkeys++ % HK_IB_WINDOWS] = m->keys;
-  return HK_OK;
-}
-
-static const hk_ib_keys *keys_of(const hk_ib_remote *r, uint64_t window) {
-  uint32_t n = r->nkeys < HK_IB_WINDOWS ? r->nkeys : HK_IB_WINDOWS;
-  for (uint32_t i = 0; i < n; i++)
-    if (r->keys[i].window == window) return &r->keys[i];
-  return NULL;
-}
-
-static hk_status ask(hk_ib_conn *c, const hk_remote_put *p) {
-  hk_ib_msg m = {.kind = HK_IB_ASK, .keys = {.window = p->window.number, .signal = p->signal}};
-  if (p->bytes) m.keys.addr = p->window.at, m.keys.bytes = p->window.bytes;
-  c->remote.asked = true;
-  c->remote.answered = false;
-  return hk_ib_send_message(c, &m);
 }
 
 /* All requests are complete: each queue pair's last one reports that. */
@@ -184,17 +143,17 @@ static hk_status prepare(hk_ib_conn *c, const hk_remote_put *p, hk_remote_state 
     r->again = r->asked = r->signalled = false;
     r->sent = r->piece = 0;
     /* relaxed: this rank's own copy */
-    r->target = atomic_load_explicit(&counters_of(c)[p->signal], memory_order_relaxed) + 1;
+    r->target = atomic_load_explicit(&hk_ib_counters(c)[p->signal], memory_order_relaxed) + 1;
   }
-  const hk_ib_keys *keys = p->bytes ? keys_of(r, p->window.number) : NULL;
+  const hk_ib_keys *keys = p->bytes ? hk_ib_keys_find(r, p->window.number) : NULL;
   if (r->again || (p->bytes && !keys)) {
-    if (!r->asked) HK_OR_RETURN(ask(c, p));
+    if (!r->asked) HK_OR_RETURN(hk_ib_keys_ask(c, p));
     if (!r->answered) return HK_OK;
     r->sent = r->piece = 0;
     if (r->again && r->value >= r->target) *state = HK_REMOTE_DONE;
     r->again = false;
     if (*state == HK_REMOTE_DONE) return HK_OK;
-    keys = p->bytes ? keys_of(r, p->window.number) : NULL;
+    keys = p->bytes ? hk_ib_keys_find(r, p->window.number) : NULL;
   }
   if (keys && !keys->registered) *state = HK_REMOTE_NOWHERE;
   *ready = !keys || keys->registered;
@@ -203,14 +162,14 @@ static hk_status prepare(hk_ib_conn *c, const hk_remote_put *p, hk_remote_state 
 
 static hk_status advance(hk_ib_conn *c, const hk_remote_put *p, hk_remote_state *state) {
   hk_ib_remote *r = &c->remote;
-  counter *counters = counters_of(c);
+  counter *counters = hk_ib_counters(c);
   bool ready, posted = true;
   *state = HK_REMOTE_PEER;
   if (c->phase != HK_IB_UP) return HK_OK;
   HK_OR_RETURN(prepare(c, p, state, &ready));
   if (!ready) return HK_OK;
   *state = HK_REMOTE_BUSY;
-  while (r->sent < p->bytes && posted) HK_OR_RETURN(post_piece(c, p, keys_of(r, p->window.number), &posted));
+  while (r->sent < p->bytes && posted) HK_OR_RETURN(post_piece(c, p, hk_ib_keys_find(r, p->window.number), &posted));
   if (r->sent < p->bytes) return HK_OK;
   if (!r->signalled && (!is_spread(c, p) || all_complete(c))) {
     /* relaxed: this rank's own copy, which the card reads */

@@ -45,20 +45,6 @@ bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now) {
 
 /* ---- the end ---- */
 
-void hk_ib_mark_failed(hk_ib_conn *c) {
-  c->failed = HK_ERR_REMOTE;
-  c->phase = HK_IB_FAILED;
-  /* relaxed: the state says nothing about other memory */
-  if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_FAILED, memory_order_relaxed);
-  if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_FAILED, memory_order_relaxed);
-}
-
-hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice) {
-  hk_ib_mark_failed(c);
-  return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d): %s; %s", c->ctx->env->rank,
-                 c->peer, c->route, c->channel, cause, advice);
-}
-
 static const char *advice_for(int status) {
   switch (status) {
     case HK_IBV_WC_RETRY_EXC_ERR:

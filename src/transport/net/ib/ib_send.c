@@ -61,7 +61,7 @@ static bool send_user_keys(hk_ib_conn *c, const char *data, uint32_t bytes, uint
 static hk_status send_source_of(hk_ib_conn *c, uint64_t k, const char **from, uint32_t lkeys[HK_IB_PATHS]) {
   hk_slot *s = hk_net_slot(c->send, k);
   hk_link *l = c->send->link;
-  if (l->gpu) { /* register_rings has registered it */
+  if (l->gpu) { /* hk_ib_register_rings has registered it */
     *from = hk_net_payload(c->send, k);
     for (uint32_t i = 0; i < c->npaths; i++) lkeys[i] = c->paths[i].send_mr->lkey;
     return HK_OK;
