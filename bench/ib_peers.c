@@ -6,7 +6,7 @@
  * memory and counts are the library's own; times are of its code and the fake's, and say nothing about a card. The
  * memory of a card's queues is not counted. Each peer knows rank 0 alone. The ranks are on host memory. */
 #define NET_RANKS 4100
-#include "../src/transport/net/ib/ib.h"
+#include "../src/transport/net/ib/ib_conn.h"
 #include "../tests/support/fake_rdma.h" /* first: it replaces getrlimit */
 #include "../tests/support/net_world.h"
 #include "../tests/support/suite.h"

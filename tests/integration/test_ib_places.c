@@ -6,7 +6,7 @@
 #include <nccl.h>
 #include <sched.h>
 #include "../../src/base/param.h"
-#include "../../src/transport/net/ib/ib.h"
+#include "../../src/transport/net/ib/ib_conn.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_streams.h"
 #include "../support/ranks.h"

@@ -3,6 +3,7 @@
  * time it is. */
 #ifndef HK_TESTS_IB_BENCH_H
 #define HK_TESTS_IB_BENCH_H
+#include "../../src/transport/net/ib/ib_step.h"
 #include "ib_ranks.h"
 
 #define MS UINT64_C(1000000)

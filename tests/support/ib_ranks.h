@@ -4,7 +4,7 @@
 #define HK_TESTS_IB_RANKS_H
 #include <check.h>
 #include "../../src/base/param.h"
-#include "../../src/transport/net/ib/ib.h"
+#include "../../src/transport/net/ib/ib_conn.h"
 #include "fake_rdma.h"
 #include "net_streams.h"
 #include "suite.h"

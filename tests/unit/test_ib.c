@@ -2,6 +2,8 @@
 /* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs
  * out. */
 #include <sys/resource.h>
+#include "../../src/transport/net/ib/ib_device.h"
+#include "../../src/transport/net/ib/ib_timeout.h"
 #include "../fakes/rdmacm.h"
 #include "../support/ib_ranks.h"
 

@@ -4,6 +4,8 @@
  * check: notsan */
 #include <errno.h>
 #include <sys/socket.h>
+#include "../../src/transport/net/ib/ib_epoch.h"
+#include "../../src/transport/net/ib/ib_step.h"
 #include "../support/ib_bench.h"
 
 static hk_status step(hk_ib_conn *c) {

@@ -3,6 +3,11 @@
  * check: notsan */
 #include <errno.h>
 #include <fcntl.h>
+#include "../../src/transport/net/ib/ib_device.h"
+#include "../../src/transport/net/ib/ib_event.h"
+#include "../../src/transport/net/ib/ib_memory.h"
+#include "../../src/transport/net/ib/ib_path.h"
+#include "../../src/transport/net/ib/ib_qp.h"
 #include "../support/ib_bench.h"
 
 static const hk_ibv *load(void) {

@@ -3,6 +3,13 @@
  * is refused.
  * check: notsan */
 #include <dlfcn.h>
+#include "../../src/transport/net/ib/ib_device.h"
+#include "../../src/transport/net/ib/ib_memory.h"
+#include "../../src/transport/net/ib/ib_path.h"
+#include "../../src/transport/net/ib/ib_place.h"
+#include "../../src/transport/net/ib/ib_repair.h"
+#include "../../src/transport/net/ib/ib_slots.h"
+#include "../../src/transport/net/ib/ib_step.h"
 #include "../support/ib_bench.h"
 
 /* ---- numbers ---- */

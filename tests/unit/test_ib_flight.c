@@ -2,6 +2,7 @@
 /* The verbs provider with requests that take their time: the fake card carries one out now and then, so that messages,
  * parts, credits and completions are under way in every state. Both ranks are of one thread: each run is the same.
  * check: notsan */
+#include "../../src/transport/net/ib/ib_slots.h"
 #include "../support/ib_ranks.h"
 #include "../support/net_soak.h"
 

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The verbs provider's table of functions: the context of a rank, opening and closing ends, and progress. */
-#include "ib.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +9,24 @@
 #include "../../../base/param.h"
 #include "../../../base/service.h"
 #include "../../../base/tcp.h"
+#include "ib_conn.h"
+#include "ib_control.h"
+#include "ib_device.h"
+#include "ib_epoch.h"
+#include "ib_event.h"
+#include "ib_gpu.h"
+#include "ib_memory.h"
+#include "ib_path.h"
+#include "ib_place.h"
+#include "ib_post.h"
+#include "ib_qp.h"
+#include "ib_receive.h"
+#include "ib_remote.h"
+#include "ib_rings.h"
+#include "ib_send.h"
+#include "ib_slots.h"
+#include "ib_step.h"
+#include "ib_tick.h"
 
 enum {
   IDLE_POLLS = 64,  /* without a message, between two looks at the clock */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A connection: making it, whether it may have something to move, its control messages, and its end in an error. */
+#include "ib_conn.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,7 +9,6 @@
 #include "../../../base/array.h"
 #include "../../../base/log.h"
 #include "../../../base/tcp.h"
-#include "ib.h"
 
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out) {
   uint32_t n = x->env->nslots, index = 0;

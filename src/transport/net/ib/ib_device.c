@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Open devices: their completion queues, and registrations of memory. */
+#include "ib_device.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -8,7 +9,7 @@
 #include <sys/resource.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib.h"
+#include "ib_context.h"
 
 /* Keeps errno. */
 static void free_context(hk_ib_ctx *x, hk_ib_device *d) {
@@ -145,6 +146,11 @@ hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t 
            d->name, strerror(err), locked);
   errno = err;
   return NULL;
+}
+
+void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
+  x->pinned += mr->length;
+  if (x->pinned > x->pinned_most) x->pinned_most = x->pinned;
 }
 
 void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr) {

@@ -1,10 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Epochs of queue pairs: what ends one, and how both ranks begin the next one. */
+#include "ib_epoch.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "../../../base/log.h"
-#include "ib.h"
+#include "ib_device.h"
+#include "ib_path.h"
+#include "ib_qp.h"
+#include "ib_receive.h"
+#include "ib_repair.h"
+#include "ib_rings.h"
+#include "ib_slots.h"
+#include "ib_timeout.h"
 
 /* Stops the queue pairs, takes in everything that has arrived, and destroys them. Nothing arrives after it. */
 static hk_status epoch_end(hk_ib_conn *c) {

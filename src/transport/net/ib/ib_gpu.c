@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Payloads in a GPU's memory (GPUDirect RDMA): which cards register it. ib_flush.c makes it visible to the GPU what they
- * have written. */
+/* Payloads in a GPU's memory (GPUDirect RDMA): which cards register it. ib_flush.c makes visible to the GPU what
+ * they have written. */
+#include "ib_gpu.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib.h"
+#include "ib_device.h"
 #include "ib_direct.h"
 #include "ib_gdr.h"
+#include "ib_path.h"
 
 /* ---- which cards ---- */
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of windows for one-sided operations: the origin asks for them over the control socket, and the target answers. */
+/* Keys of windows for one-sided operations: the origin asks for them over the control socket, the target answers. */
+#include "ib_keys.h"
 #include "../../remote.h"
-#include "ib.h"
+#include "ib_memory.h"
 
 hk_status hk_ib_keys_asked(hk_ib_conn *c, const hk_ib_msg *m) {
   hk_ib_msg reply = {.kind = HK_IB_KEYS, .keys = m->keys};

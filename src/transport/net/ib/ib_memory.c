@@ -2,13 +2,14 @@
 /* Memory that the user has registered with the communicator: large messages are sent from it without a copy, and are
  * written straight to their places in it (ib_place.c). It is registered with a device for the first message, until the
  * user deregisters it, so later messages cost nothing. */
+#include "ib_memory.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib.h"
+#include "ib_device.h"
 
 struct hk_ib_region {
   uintptr_t begin, end;

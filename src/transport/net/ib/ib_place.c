@@ -10,10 +10,13 @@
  * are waited for. Messages that are sent again on new queue pairs go to places that were announced again, or to the
  * FIFO. If an operation ends in an error while places are announced, the queue pairs that could write to them end first
  * (hk_ib_place_withdraw). */
+#include "ib_place.h"
 #include <stdio.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib.h"
+#include "ib_memory.h"
+#include "ib_post.h"
+#include "ib_qp.h"
 
 enum {
   TABLE_IN = 128, /* after the credits */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queue pairs: making them on the chosen ports, connecting them to the peer's, and their timeouts. */
+#include "ib_qp.h"
 #include <errno.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,7 +9,10 @@
 #include <sys/socket.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib.h"
+#include "ib_device.h"
+#include "ib_flush.h"
+#include "ib_path.h"
+#include "ib_post.h"
 
 static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
   hk_ib_ctx *x = c->ctx;

@@ -1,9 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receiving: completions of requests, and messages that have arrived and go to the lane. */
+#include "ib_receive.h"
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
-#include "ib.h"
+#include "ib_flush.h"
+#include "ib_place.h"
+#include "ib_post.h"
+#include "ib_repair.h"
+#include "ib_rings.h"
 
 enum { POLLED = 16 };
 

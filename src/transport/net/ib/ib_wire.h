@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * What the two ends of an RDMA connection send each other: the messages of the control socket, and what cards write
- * into the peer's memory. ib.h says how it is used.
+ * into the peer's memory. ib_conn.h says how it is used.
  */
 #ifndef HK_TRANSPORT_NET_IB_WIRE_H
 #define HK_TRANSPORT_NET_IB_WIRE_H
