@@ -90,8 +90,8 @@ static void least(double *best, double now) { *best = now < *best ? now : *best;
 /* What one connection in use costs beside all others that are idle: the best batch. */
 static void measure(int peers, const char *what) {
   hk_ib_ctx *x = ctx_of(to[1]);
-  for (int i = 0; i < 1000 && x->nactive; i++) progress(0);
-  uint32_t active = x->nactive;
+  for (int i = 0; i < 1000 && x->progress.nactive; i++) progress(0);
+  uint32_t active = x->progress.nactive;
   double idle = 1e9, round = 1e9;
   for (int b = 0; b < BATCHES; b++) {
     double begin = now_us();
@@ -103,7 +103,7 @@ static void measure(int peers, const char *what) {
   }
   printf(
       "%5d peers, %s: %.1f KiB locked a peer; %u active when idle, %.3f us a call of progress; %.2f us a round trip\n",
-      peers, what, (double)x->pinned / KIB / peers, active, idle, round);
+      peers, what, (double)x->counts.pinned / KIB / peers, active, idle, round);
 }
 
 static void run(int peers) {
@@ -117,10 +117,10 @@ static void run(int peers) {
   for (int i = 1; i <= peers; i++) exchange(i, SMALL);
   measure(peers, "after an alltoall of 1 KiB");
   hk_ib_ctx *x = ctx_of(to[1]);
-  uint64_t small = x->pinned;
+  uint64_t small = x->counts.pinned;
   exchange(1, LARGE);
   printf("%5d peers: a message of 64 KiB each way to one peer locks %.0f KiB more\n", peers,
-         (double)(x->pinned - small) / KIB);
+         (double)(x->counts.pinned - small) / KIB);
   for (int i = 1; i <= peers; i++) {
     net_unlink(to[i]);
     net_unlink(from[i]);

@@ -33,7 +33,7 @@ static inline bench setup(int devices) {
 }
 
 static inline void teardown(bench *b) {
-  ck_assert_uint_eq(b->c->ctx->pinned + b->peer->ctx->pinned, verbs->locked);
+  ck_assert_uint_eq(b->c->ctx->counts.pinned + b->peer->ctx->counts.pinned, verbs->locked);
   for (int i = 0; i < 4; i++) verbs->device[i].dead = verbs->device[i].down = 0;
   hk_ib_mark_failed(b->c); /* nothing is waited for */
   hk_ib_mark_failed(b->peer);
@@ -46,18 +46,18 @@ static inline void teardown(bench *b) {
 /* The next message on the control connection that this rank's peer has sent. */
 static inline hk_ib_msg message_for(const hk_ib_conn *c) {
   hk_ib_msg m = {0};
-  ck_assert_int_eq(recv(c->fd, &m, sizeof m, MSG_DONTWAIT), (ssize_t)sizeof m);
+  ck_assert_int_eq(recv(c->control.fd, &m, sizeof m, MSG_DONTWAIT), (ssize_t)sizeof m);
   return m;
 }
 static inline void no_message_for(const hk_ib_conn *c) {
   char byte;
-  ck_assert_int_eq(recv(c->fd, &byte, 1, MSG_DONTWAIT), -1);
+  ck_assert_int_eq(recv(c->control.fd, &byte, 1, MSG_DONTWAIT), -1);
 }
 
 /* Rank's peer sends it a message, as far as `bytes` of it, and the rank looks for it. */
 static inline hk_status hear(hk_ib_conn *to, const hk_ib_conn *from, hk_ib_msg m, size_t bytes) {
-  ck_assert_int_eq(send(from->fd, &m, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
-  to->next_look_ns = 0;
+  ck_assert_int_eq(send(from->control.fd, &m, bytes, MSG_NOSIGNAL), (ssize_t)bytes);
+  to->control.next_look_ns = 0;
   return hk_ib_conn_step(to, hk_now_ns());
 }
 /* With what all messages have. */

@@ -26,16 +26,16 @@ static inline void make_streams(net_world *w, stream t[2], unsigned count, uint3
 /* What is behind the last element that is used harms who reads it. */
 static inline void spoil_rest(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
-  for (int i = c->npairs; i < HK_IB_PAIRS; i++)
-    c->pairs[i] =
+  for (int i = c->ports.npairs; i < HK_IB_PAIRS; i++)
+    c->ports.pairs[i] =
         (hk_ib_pair){.mine = 255, .theirs = 255, .my_gid = 255, .their_gid = 255, .worked = true, .out = true};
-  for (int i = c->nmine; i < HK_IB_OFFERED; i++) memset(&c->mine[i], 0xee, sizeof c->mine[i]);
-  for (int i = c->ntheirs; i < HK_IB_OFFERED; i++) memset(&c->theirs[i], 0xee, sizeof c->theirs[i]);
+  for (int i = c->ports.nmine; i < HK_IB_OFFERED; i++) memset(&c->ports.mine[i], 0xee, sizeof c->ports.mine[i]);
+  for (int i = c->ports.ntheirs; i < HK_IB_OFFERED; i++) memset(&c->ports.theirs[i], 0xee, sizeof c->ports.theirs[i]);
   for (int i = x->nports; i < HK_IB_PORTS; i++) memset(&x->ports[i], 0xee, sizeof x->ports[i]);
   for (int i = (int)c->npaths; i < HK_IB_PATHS; i++) {
     c->paths[i].pair = HK_IB_PAIRS * 1000;
     c->paths[i].bad = true;
-    c->flush.readers[i].dirty = true;
+    c->gpu.flush.readers[i].dirty = true;
   }
   for (int i = 0; i < HK_IB_PORTS; i++) {
     hk_ib_device *d = &x->devices[i];

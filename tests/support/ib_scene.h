@@ -133,7 +133,7 @@ static void redial_await(const scene *s) {
     hk_ib_ctx *x = conn_of(s, i)->ctx;
     for (bool redials = true; redials; sched_yield()) {
       pthread_mutex_lock(&x->lock);
-      redials = x->redialing;
+      redials = x->redial.busy;
       pthread_mutex_unlock(&x->lock);
     }
   }

@@ -159,14 +159,18 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
   char words[3000] = "";
 #define FACT(name, index, value) add_fact(rank, words, sizeof words, name, index, (uint64_t)(value))
 #define FIELD(field) FACT(#field, -1, c->field)
-  FIELD(phase), FIELD(epoch), FIELD(attempts), FIELD(serial), FIELD(index), FIELD(timeout), FIELD(failed);
-  FIELD(dials), FIELD(eof), FIELD(greeted), FIELD(bye), FIELD(rested), FIELD(ending), FIELD(gone), FIELD(came);
-  FIELD(wanted), FIELD(asked), FIELD(apart), FIELD(place), FIELD(looks), FIELD(ceded), FIELD(on_cards);
-  FIELD(posted), FIELD(given), FIELD(arrived), FIELD(credit), FIELD(returned), FIELD(received);
-  FIELD(offered), FIELD(announced), FIELD(flush.seen), FIELD(flush.asked), FIELD(flush.reads), FIELD(mark);
-  FIELD(broken_ns), FIELD(up_ns), FIELD(retry_ns), FACT("looked", -1, c->looked_ns != 0), FIELD(repairing_ns),
-      FIELD(back_ns), FIELD(lost_ns);
-  FIELD(nmine), FIELD(ntheirs), FIELD(npairs), FIELD(npaths), FIELD(nqps), FIELD(peer_nqps), FIELD(in_got);
+#define OF(group, field) FACT(#field, -1, c->group.field)
+  FIELD(phase), FIELD(epoch), OF(repair, attempts), FIELD(serial), FIELD(index), OF(times, timeout), FIELD(failed);
+  FIELD(dials), OF(control, eof), OF(control, greeted), OF(control, bye), OF(repair, rested), OF(repair, ending),
+      OF(control, gone), OF(repair, came);
+  OF(rx, wanted), OF(tx, asked), FIELD(apart), FIELD(place), OF(control, looks), FIELD(ceded), OF(gpu, on_cards);
+  OF(tx, posted), OF(tx, given), OF(tx, arrived), OF(tx, credit), OF(rx, returned), OF(rx, received);
+  OF(places, offered), OF(places, announced), OF(gpu, flush.seen), OF(gpu, flush.asked), OF(gpu, flush.reads),
+      OF(repair, mark);
+  OF(repair, broken_ns), OF(repair, up_ns), OF(repair, retry_ns), FACT("looked", -1, c->repair.looked_ns != 0),
+      FACT("repairing_ns", -1, c->repair.spent_ns), OF(repair, back_ns), OF(control, lost_ns);
+  OF(ports, nmine), OF(ports, ntheirs), OF(ports, npairs), FIELD(npaths), FIELD(nqps),
+      FACT("peer_nqps", -1, c->ports.nqps), OF(control, in_got);
   for (int sends = 0; sends < 2; sends++) {
     const hk_net_end *e = sends ? c->send : c->recv;
     if (!e) continue;
@@ -176,15 +180,15 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
     FACT("needs_buffer", sends, atomic_load(&e->link->needs_buffer));
     FACT("rung", sends, e->link->rung);
   }
-  for (int i = 0; i < c->npairs; i++) {
-    FACT("works", i, c->pairs[i].worked);
-    FACT("out", i, c->pairs[i].out);
+  for (int i = 0; i < c->ports.npairs; i++) {
+    FACT("works", i, c->ports.pairs[i].worked);
+    FACT("out", i, c->ports.pairs[i].out);
   }
   for (uint32_t i = 0; i < c->npaths; i++) {
     FACT("pair", (int)i, c->paths[i].pair);
     FACT("bad", (int)i, c->paths[i].bad);
-    FACT("dirty", (int)i, c->flush.readers[i].dirty);
-    FACT("reading", (int)i, c->flush.readers[i].reading);
+    FACT("dirty", (int)i, c->gpu.flush.readers[i].dirty);
+    FACT("reading", (int)i, c->gpu.flush.readers[i].reading);
   }
   for (uint32_t i = 0; i < c->nqps; i++) {
     const hk_ib_qp *q = &c->qps[i];
@@ -197,9 +201,9 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
     FACT("path", (int)i, q->path - c->paths);
   }
   for (int i = 0; i < SLOTS_SHOWN; i++) {
-    FACT("pending", i, c->pending[i]);
-    FACT("header", i, c->headers[i]);
-    FACT("parts", i, c->parts[i]);
+    FACT("pending", i, c->tx.pending[i]);
+    FACT("header", i, c->rx.headers[i]);
+    FACT("parts", i, c->rx.parts[i]);
   }
   const hk_ib_remote *r = &c->remote;
   if (r->n) {
@@ -212,8 +216,11 @@ static inline void say_conn(int rank, const hk_ib_conn *c) {
 static inline void say_ctx(int rank, const hk_ib_ctx *x) {
   char words[600] = "";
 #define OF_CTX(field) FACT(#field, -1, x->field)
-  OF_CTX(nconns), OF_CTX(nactive), OF_CTX(room), OF_CTX(pinned), OF_CTX(pinned_most), OF_CTX(placed), OF_CTX(copied);
-  OF_CTX(ceding), OF_CTX(scarce_reported), OF_CTX(asked_kernel), OF_CTX(ndevices), OF_CTX(any_region), OF_CTX(swept);
+#define IN_CTX(group, field) FACT(#field, -1, x->group.field)
+  OF_CTX(nconns), IN_CTX(progress, nactive), OF_CTX(room), IN_CTX(counts, pinned), IN_CTX(counts, pinned_most),
+      IN_CTX(counts, placed), IN_CTX(counts, copied);
+  OF_CTX(ceding), OF_CTX(scarce_reported), OF_CTX(asked_kernel), OF_CTX(ndevices), FACT("any_region", -1, x->user.any),
+      IN_CTX(progress, swept);
   for (int i = 0; i < x->ndevices; i++) {
     const hk_ib_device *d = &x->devices[i];
     FACT("gone", i, d->gone);

@@ -9,7 +9,7 @@
 #include "../support/ib_bench.h"
 
 static hk_status step(hk_ib_conn *c) {
-  c->next_look_ns = 0;
+  c->control.next_look_ns = 0;
   return hk_ib_conn_step(c, hk_now_ns());
 }
 
@@ -26,9 +26,9 @@ START_TEST(cannot_send) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = {.kind = HK_IB_END};
-  const int fd = c->fd, small = 1;
+  const int fd = c->control.fd, small = 1;
   if (_i == 0) shutdown(fd, SHUT_WR);
-  if (_i == 1) c->fd = -1;
+  if (_i == 1) c->control.fd = -1;
   if (_i == 2) { /* the peer reads nothing */
     ck_assert_int_eq(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small), 0);
     hk_status rc = HK_OK;
@@ -37,8 +37,8 @@ START_TEST(cannot_send) {
   } else {
     ck_assert_int_eq(hk_ib_send_message(c, &m), _i ? HK_ERR_REMOTE : HK_OK);
   }
-  c->fd = fd;
-  ck_assert_int_eq(c->eof, _i == 0);
+  c->control.fd = fd;
+  ck_assert_int_eq(c->control.eof, _i == 0);
   if (_i == 1) ck_assert_msg(strstr(hk_last_error(), "Bad file descriptor"), "%s", hk_last_error());
   if (_i == 2)
     ck_assert_msg(strstr(hk_last_error(), "takes no more") || strstr(hk_last_error(), "temporarily unavailable"), "%s",
@@ -50,13 +50,13 @@ END_TEST
 /* The peer's process was killed, and its kernel resets the connection. */
 START_TEST(is_reset) {
   bench b = setup(1);
-  setsockopt(b.peer->fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
-  close(b.peer->fd);
-  b.peer->fd = -1;
-  b.c->gone = true;
+  setsockopt(b.peer->control.fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+  close(b.peer->control.fd);
+  b.peer->control.fd = -1;
+  b.c->control.gone = true;
   ck_assert_int_eq(step(b.c), HK_OK);
-  ck_assert(b.c->eof);
-  ck_assert_str_eq(b.c->cause, "Connection reset by peer");
+  ck_assert(b.c->control.eof);
+  ck_assert_str_eq(b.c->repair.cause, "Connection reset by peer");
   teardown(&b);
 }
 END_TEST
@@ -65,16 +65,16 @@ END_TEST
 START_TEST(takes_another_socket) {
   bench b = setup(1);
   hk_ib_conn *c = _i == 3 ? b.c : b.peer;
-  c->greeted = _i == 2;
+  c->control.greeted = _i == 2;
   c->phase = HK_IB_GREETING;
-  c->in_got = 5;
-  c->gone = true;
-  if (_i) shutdown((_i == 3 ? b.peer : b.c)->fd, SHUT_WR);
+  c->control.in_got = 5;
+  c->control.gone = true;
+  if (_i) shutdown((_i == 3 ? b.peer : b.c)->control.fd, SHUT_WR);
   ck_assert_int_eq(step(c), HK_OK);
   ck_assert_int_eq(c->phase, _i == 1 ? HK_IB_DIALING : HK_IB_GREETING);
-  ck_assert_int_eq(c->fd < 0, _i == 1);
-  ck_assert_int_eq(c->eof, _i > 1);
-  ck_assert_uint_eq(c->in_got, _i == 1 ? 0 : 5);
+  ck_assert_int_eq(c->control.fd < 0, _i == 1);
+  ck_assert_int_eq(c->control.eof, _i > 1);
+  ck_assert_uint_eq(c->control.in_got, _i == 1 ? 0 : 5);
   if (_i == 1) ck_assert_int_eq(step(c), HK_OK); /* there is none yet */
   teardown(&b);
 }
@@ -85,12 +85,12 @@ START_TEST(looks_in_time) {
   bench b = setup(1);
   hk_ib_msg m = message_of(b.c, HK_IB_END);
   const uint64_t now = hk_now_ns();
-  ck_assert_int_eq(send(b.peer->fd, &m, sizeof m, 0), (ssize_t)sizeof m);
-  b.c->next_look_ns = now + 1;
-  b.c->asked = _i == 1;
+  ck_assert_int_eq(send(b.peer->control.fd, &m, sizeof m, 0), (ssize_t)sizeof m);
+  b.c->control.next_look_ns = now + 1;
+  b.c->tx.asked = _i == 1;
   if (_i == 2) b.c->phase = HK_IB_READYING;
   ck_assert_int_eq(hk_ib_conn_step(b.c, now), HK_OK);
-  ck_assert_int_eq(b.c->gone, _i > 0);
+  ck_assert_int_eq(b.c->control.gone, _i > 0);
   teardown(&b);
 }
 END_TEST
@@ -109,8 +109,8 @@ START_TEST(says_goodbye) {
   hk_ib_conn *c = b.peer;
   for (unsigned i = 0; i < 3; i++) pass_on(b.w, b.send, b.recv, i);
   c->failed = rows[_i].failed ? HK_ERR_REMOTE : HK_OK;
-  c->eof = rows[_i].eof;
-  c->greeted = rows[_i].greeted;
+  c->control.eof = rows[_i].eof;
+  c->control.greeted = rows[_i].greeted;
   if (rows[_i].ceded) c->ceded = HK_IB_BOTH;
   hk_ib_send_bye(c);
   if (rows[_i].kind) {
@@ -143,11 +143,11 @@ START_TEST(rests) {
     for (int i = 0; i < 2; i++) rest(ends[i ^ (_i & 1)], true, true);
     ck_assert(!b.c->nqps && !b.peer->nqps && !verbs->locked && verbs->nqps == 0);
     rest(ends[0], true, true); /* it does already */
-    ck_assert(b.c->rested && b.peer->rested && b.c->phase == HK_IB_RESTING);
+    ck_assert(b.c->repair.rested && b.peer->repair.rested && b.c->phase == HK_IB_RESTING);
     for (int i = 0; i < 2; i++) rest(ends[i ^ _i >> 1], false, false);
     until_up(&b);
-    ck_assert(!b.c->rested && !b.peer->rested);
-    ck_assert(!b.c->broken_ns && !b.peer->broken_ns);
+    ck_assert(!b.c->repair.rested && !b.peer->repair.rested);
+    ck_assert(!b.c->repair.broken_ns && !b.peer->repair.broken_ns);
     pass_on(b.w, b.send, b.recv, 2);
   }
   teardown(&b);
@@ -164,11 +164,11 @@ START_TEST(does_not_rest) {
   c->ceded = HK_IB_DOWNWARD;
   rest(b.send, true, false);
   c->ceded = 0;
-  c->eof = true;
+  c->control.eof = true;
   rest(b.send, true, false);
-  c->eof = false;
+  c->control.eof = false;
   rest(b.send, false, false);
-  ck_assert(c->phase == HK_IB_UP && c->nqps && !c->rested);
+  ck_assert(c->phase == HK_IB_UP && c->nqps && !c->repair.rested);
   rest(b.recv, true, true);
   rest(b.recv, false, false); /* the dialling rank has not rested: it gets a message */
   const hk_ib_msg m = message_for(c);
@@ -194,16 +194,16 @@ START_TEST(new_epochs_are_repairs) {
   hk_ib_msg m = message_of(c, HK_IB_EPOCH);
   m.epoch = rows[_i].epoch;
   m.epoch_info = b.c->ours;
-  c->broken_ns = rows[_i].broken_ns;
-  c->rested = rows[_i].rested;
-  c->attempts = 4;
+  c->repair.broken_ns = rows[_i].broken_ns;
+  c->repair.rested = rows[_i].rested;
+  c->repair.attempts = 4;
   ck_assert_int_eq(hear(c, b.c, m, sizeof m), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_READYING);
-  ck_assert(c->epoch == rows[_i].epoch && c->attempts == (rows[_i].begins ? 1 : 5));
+  ck_assert(c->epoch == rows[_i].epoch && c->repair.attempts == (rows[_i].begins ? 1 : 5));
   if (rows[_i].begins)
-    ck_assert_uint_gt(c->broken_ns, 77);
+    ck_assert_uint_gt(c->repair.broken_ns, 77);
   else
-    ck_assert_uint_eq(c->broken_ns, rows[_i].broken_ns);
+    ck_assert_uint_eq(c->repair.broken_ns, rows[_i].broken_ns);
   ck_assert_uint_eq(message_for(b.c).kind, HK_IB_EPOCH);
   ck_assert_uint_eq(message_for(b.c).kind, HK_IB_READY);
   no_message_for(b.c);
@@ -234,7 +234,7 @@ END_TEST
 /* The rank that begins epochs has begun one; gives the peer's answer. */
 static hk_ib_msg answer_to(const bench *b) {
   b->c->phase = HK_IB_BACKING_OFF;
-  b->c->retry_ns = 0;
+  b->c->repair.retry_ns = 0;
   ck_assert_int_eq(step(b->c), HK_OK);
   ck_assert_int_eq(b->c->phase, HK_IB_PAIRING);
   ck_assert_uint_eq(message_for(b->peer).kind, HK_IB_EPOCH);
@@ -249,13 +249,13 @@ START_TEST(lost_for_good) {
   hk_ib_conn *c = b.c;
   hk_ib_msg m = answer_to(&b);
   m.epoch_info.received = 1;
-  c->posted = c->given = 2;
-  c->sizes[0] = _i ? 2 : 1;
-  c->sizes[1] = _i ? 1 : 2;
+  c->tx.posted = c->tx.given = 2;
+  c->tx.sizes[0] = _i ? 2 : 1;
+  c->tx.sizes[1] = _i ? 1 : 2;
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), _i ? HK_OK : HK_ERR_REMOTE);
   if (!_i) ck_assert_msg(strstr(hk_last_error(), "lacks a message whose arrival"), "%s", hk_last_error());
-  if (_i) ck_assert(c->phase == HK_IB_READYING && c->posted == 1 && c->arrived == 1);
-  c->posted = c->given = 0;
+  if (_i) ck_assert(c->phase == HK_IB_READYING && c->tx.posted == 1 && c->tx.arrived == 1);
+  c->tx.posted = c->tx.given = 0;
   teardown(&b);
 }
 END_TEST
@@ -267,18 +267,18 @@ START_TEST(begins_anew) {
   hk_ib_msg m = answer_to(&b);
   m.epoch_info.arena[0].rkey = 77;
   m.ring[0] = (hk_ib_memory){.addr = 78, .rkey = 79};
-  c->announced = 3;
-  c->asked = c->came = true;
-  c->up_ns = 1;
+  c->places.announced = 3;
+  c->tx.asked = c->repair.came = true;
+  c->repair.up_ns = 1;
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-  ck_assert(c->phase == HK_IB_READYING && !c->announced && !c->asked);
+  ck_assert(c->phase == HK_IB_READYING && !c->places.announced && !c->tx.asked);
   ck_assert(c->paths[0].peer_arena.rkey == 77 && c->paths[0].peer_ring.addr == 78 && c->paths[0].peer_ring.rkey == 79);
   ck_assert_uint_eq(message_for(b.peer).kind, HK_IB_READY);
   no_message_for(b.peer);
   atomic_store(&b.send->state, HK_LINK_CONNECTING);
   m = message_of(c, HK_IB_READY);
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-  ck_assert(c->phase == HK_IB_UP && !c->came && c->up_ns > 1);
+  ck_assert(c->phase == HK_IB_UP && !c->repair.came && c->repair.up_ns > 1);
   ck_assert_int_eq(atomic_load(&b.send->state), HK_LINK_READY);
   teardown(&b);
 }
@@ -294,10 +294,10 @@ START_TEST(counts_queue_pairs) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   ck_assert_uint_eq(c->npaths, 2);
-  c->peer_nqps = rows[_i].each;
+  c->ports.nqps = rows[_i].each;
   c->apart = rows[_i].apart;
   c->phase = HK_IB_BACKING_OFF;
-  c->retry_ns = 0;
+  c->repair.retry_ns = 0;
   ck_assert_int_eq(step(c), HK_OK);
   ck_assert_uint_eq(c->nqps, rows[_i].all);
   ck_assert_uint_eq(message_for(b.peer).epoch_info.nqps, rows[_i].all);
@@ -317,11 +317,11 @@ START_TEST(agrees_on_credits) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
   hk_ib_msg m = message_of(c, HK_IB_HELLO);
-  m.hello.nports = (uint32_t)b.c->nmine;
+  m.hello.nports = (uint32_t)b.c->ports.nmine;
   m.hello.nqps = 1;
   m.hello.apart = rows[_i].theirs;
-  memcpy(m.hello.ports, b.c->mine, sizeof m.hello.ports);
-  c->greeted = false;
+  memcpy(m.hello.ports, b.c->ports.mine, sizeof m.hello.ports);
+  c->control.greeted = false;
   c->apart = rows[_i].mine;
   c->remote.n = rows[_i].remote;
   ck_assert_int_eq(hear(c, b.c, m, sizeof m), HK_OK);

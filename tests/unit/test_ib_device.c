@@ -180,8 +180,9 @@ START_TEST(ends_connections_of_failed_devices) {
   ck_assert_int_eq(c->phase, events[_i].phase);
   ck_assert_int_eq(d->gone, events[_i].fatal && events[_i].counts);
   if (events[_i].phase != HK_IB_UP)
-    ck_assert_msg(strstr(c->cause, d->name) && strstr(c->cause, events[_i].fatal ? "removed" : "overflowed"), "%s",
-                  c->cause);
+    ck_assert_msg(
+        strstr(c->repair.cause, d->name) && strstr(c->repair.cause, events[_i].fatal ? "removed" : "overflowed"), "%s",
+        c->repair.cause);
   if (events[_i].fatal && !events[_i].uses) c->npaths = c->nqps = 2;
   d->gone = false;
   hk_ib_cq_give(&unused, 5000);
@@ -230,10 +231,10 @@ START_TEST(opens_devices_again) {
   verbs->device[number].dead = 0;
   hk_ib_devices_return(x, when + SECOND - 1);
   ck_assert(d->gone);
-  c->back_ns = 0;
+  c->repair.back_ns = 0;
   hk_ib_devices_return(x, when + SECOND);
   ck_assert(!d->gone && d->context && verbs->ncontexts == contexts);
-  ck_assert_uint_eq(c->back_ns, when + 3 * SECOND); /* it must stay up for two seconds */
+  ck_assert_uint_eq(c->repair.back_ns, when + 3 * SECOND); /* it must stay up for two seconds */
   ck_assert_ptr_nonnull(hk_ib_user_mr(x, d, memory, 8192, true));
   for (uint64_t wait = 2; wait < 200; wait *= 2) { /* each time it is left for twice as long, up to about a minute */
     ck_assert_int_eq(fails(x, d), HK_OK);

@@ -27,8 +27,8 @@ static void set_number(hk_link *send, hk_link *recv, uint64_t n) {
     atomic_store(&send->slots[k % SLOTS].seq, (uint32_t)(k + 1));
     atomic_store(&recv->slots[k % SLOTS].seq, (uint32_t)(k + 1));
   }
-  out->posted = out->given = out->arrived = out->credit = n;
-  in->returned = in->received = n;
+  out->tx.posted = out->tx.given = out->tx.arrived = out->tx.credit = n;
+  in->rx.returned = in->rx.received = n;
   atomic_store(hk_ib_credit_word(out), n);
 }
 
@@ -76,18 +76,18 @@ START_TEST(looks_at_silent_hosts) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   const uint64_t now = 1000 * SECOND;
-  c->silent_ns = now;
+  c->control.silent_ns = now;
   ck_assert(!hk_ib_host_is_silent(c, now + SECOND)); /* it is up: nothing is awaited */
-  ck_assert_uint_eq(c->silent_ns, now);
+  ck_assert_uint_eq(c->control.silent_ns, now);
   static const hk_ib_phase awaiting[] = {HK_IB_PAIRING, HK_IB_READYING};
   for (int i = 0; i < 2; i++) {
     c->phase = (uint8_t)awaiting[i];
-    c->silent_ns = now;
-    c->eof = true;
-    ck_assert(!hk_ib_host_is_silent(c, now) && c->silent_ns == now);
-    c->eof = false;
-    ck_assert(!hk_ib_host_is_silent(c, now - 1) && c->silent_ns == now);
-    ck_assert(!hk_ib_host_is_silent(c, now) && c->silent_ns == now + SECOND);
+    c->control.silent_ns = now;
+    c->control.eof = true;
+    ck_assert(!hk_ib_host_is_silent(c, now) && c->control.silent_ns == now);
+    c->control.eof = false;
+    ck_assert(!hk_ib_host_is_silent(c, now - 1) && c->control.silent_ns == now);
+    ck_assert(!hk_ib_host_is_silent(c, now) && c->control.silent_ns == now + SECOND);
   }
   c->phase = HK_IB_UP;
   teardown(&b);
@@ -108,12 +108,12 @@ START_TEST(fences_only_while_up) {
   pass_on(b.w, b.send, b.recv, 1);
   ck_assert_uint_ne(c->qps[0].posted, c->qps[0].signaled);
   c->phase = (uint8_t)rows[_i].phase;
-  c->bye = rows[_i].bye;
-  c->eof = c->gone = rows[_i].eof;
-  c->broken_ns = c->stepped_ns = hk_now_ns();
+  c->control.bye = rows[_i].bye;
+  c->control.eof = c->control.gone = rows[_i].eof;
+  c->repair.broken_ns = c->repair.stepped_ns = hk_now_ns();
   const uint64_t before = verbs->reports;
   for (int i = 0; i < 3; i++) {
-    c->next_look_ns = 0;
+    c->control.next_look_ns = 0;
     ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   }
   ck_assert_uint_eq(verbs->reports, before + rows[_i].fences);
@@ -147,9 +147,9 @@ static hk_status dial_in_vain(void *arg, int peer, uint64_t tag, _Atomic(int) *s
 }
 
 static void lose_control(hk_ib_conn *c, int dials) {
-  c->eof = true;
-  c->gone = false;
-  c->next_look_ns = 0;
+  c->control.eof = true;
+  c->control.gone = false;
+  c->control.next_look_ns = 0;
   pthread_mutex_lock(&c->ctx->lock);
   ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   pthread_mutex_unlock(&c->ctx->lock);
@@ -163,8 +163,8 @@ START_TEST(threads_are_joined) {
   lose_control(b.c, 1);
   for (bool over = false; !over; usleep(500)) {
     pthread_mutex_lock(&b.c->ctx->lock);
-    over = !b.c->ctx->redialing;
-    ck_assert(b.c->ctx->redialer_made);
+    over = !b.c->ctx->redial.busy;
+    ck_assert(b.c->ctx->redial.made);
     pthread_mutex_unlock(&b.c->ctx->lock);
   }
   ck_assert_int_eq(atomic_load(&joined), 0);
@@ -187,17 +187,17 @@ static char *beyond(char *memory, long by) { return (char *)((uintptr_t)memory +
 START_TEST(refused_in_a_new_epoch) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
-  ck_assert(c->npaths == 2 && c->up_ns);
+  ck_assert(c->npaths == 2 && c->repair.up_ns);
   const int path = _i == 2; /* of which the memory is registered again, and refused */
-  if (_i == 1) c->up_ns = 0;
+  if (_i == 1) c->repair.up_ns = 0;
   for (int i = 0; i < 2; i++) {
     const hk_ib_device *d = c->paths[i].device;
     verbs->device[d->name[4] - '0'].full = i == path;
   }
   hk_ib_unregister(c->ctx, &c->paths[path].arena_mr);
-  c->retry_ns = 0;
+  c->repair.retry_ns = 0;
   c->phase = HK_IB_BACKING_OFF;
-  c->next_look_ns = 0;
+  c->control.next_look_ns = 0;
   hk_status rc = hk_ib_conn_step(c, hk_now_ns());
   if (_i == 2) {
     ck_assert_msg(rc == HK_OK && c->phase == HK_IB_BACKING_OFF && c->paths[1].bad, "%d %d", rc, c->phase);
@@ -219,7 +219,7 @@ START_TEST(registers_what_is_wanted) {
   const int nmrs = verbs->nmrs;
   ck_assert_uint_eq(c->npaths, 1 + _i);
   ck_assert(!hk_ib_register_rings(c, why) && verbs->nmrs == nmrs);
-  c->wanted = true;
+  c->rx.wanted = true;
   ck_assert(!hk_ib_register_rings(c, why) && verbs->nmrs == nmrs + 1 + _i);
   ck_assert(!hk_ib_register_rings(c, why) && verbs->nmrs == nmrs + 1 + _i);
   ck_assert(hk_ib_has_memory_of(c, c->paths[_i].device));
@@ -241,8 +241,9 @@ START_TEST(describes_paths) {
   const hk_ib_path *w = &b.c->paths[0];
   hk_ib_describe_path(b.c, w, text);
   ck_assert_msg(strstr(text, "fake0 port 1 GID 3 ") && strstr(text, "10.0.0.1 -> fake0 port 1 GID 3"), "%s", text);
-  for (int i = 0; i < b.c->nmine; i++) b.c->mine[i].layer = HK_IBV_LAYER_INFINIBAND, b.c->mine[i].lid = 5;
-  for (int i = 0; i < b.c->ntheirs; i++) b.c->theirs[i].lid = 6;
+  for (int i = 0; i < b.c->ports.nmine; i++)
+    b.c->ports.mine[i].layer = HK_IBV_LAYER_INFINIBAND, b.c->ports.mine[i].lid = 5;
+  for (int i = 0; i < b.c->ports.ntheirs; i++) b.c->ports.theirs[i].lid = 6;
   hk_ib_describe_path(b.c, w, text);
   ck_assert_str_eq(text, "fake0 port 1 LID 5 -> fake0 port 1 LID 6");
   teardown(&b);
@@ -314,13 +315,13 @@ START_TEST(keeps_offers) {
   hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
   e->next = NEXT;
   hk_ib_place_offer(c->ctx, e, k, beyond(memory, rows[_i].at), rows[_i].bytes);
-  const hk_ib_offered *o = &c->offers[k % HK_IB_PLACES];
+  const hk_ib_offered *o = &c->places.offers[k % HK_IB_PLACES];
   ck_assert_uint_eq(o->slot, rows[_i].kept ? k + 1 : 0);
-  ck_assert_uint_eq(c->offered, rows[_i].kept ? k + 1 : 0);
+  ck_assert_uint_eq(c->places.offered, rows[_i].kept ? k + 1 : 0);
   if (rows[_i].kept) {
     ck_assert(o->to == beyond(memory, rows[_i].at) && o->bytes == rows[_i].bytes && !o->announced);
     ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes)); /* the peer does not know it */
-    c->offers[k % HK_IB_PLACES].announced = true;
+    c->places.offers[k % HK_IB_PLACES].announced = true;
     ck_assert_ptr_eq(hk_ib_place_used(c, k, rows[_i].bytes), o->to);
     ck_assert_ptr_null(hk_ib_place_used(c, k, rows[_i].bytes + 1));
     ck_assert_ptr_null(hk_ib_place_used(c, k + 1, rows[_i].bytes));
@@ -329,7 +330,7 @@ START_TEST(keeps_offers) {
   hk_ib_place_withdraw(c->ctx); /* the peer may write to an announced place: the connection ends */
   ck_assert_int_eq(c->phase, rows[_i].kept ? HK_IB_FAILED : HK_IB_UP);
   ck_assert_int_eq(c->nqps == 0, rows[_i].kept);
-  ck_assert_uint_eq(c->offered, 0);
+  ck_assert_uint_eq(c->places.offered, 0);
   e->next = 0;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
   teardown(&b);
@@ -345,10 +346,10 @@ START_TEST(withdraws_what_is_open) {
   hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
   hk_ib_place_offer(c->ctx, e, 0, memory, 5000);
   hk_ib_place_offer(c->ctx, e, 1, memory, 5000);
-  c->offers[0].announced = true;
+  c->places.offers[0].announced = true;
   e->next = 1;
   hk_ib_place_withdraw(c->ctx);
-  ck_assert(c->phase == HK_IB_UP && c->nqps && !c->offered);
+  ck_assert(c->phase == HK_IB_UP && c->nqps && !c->places.offered);
   e->next = 0;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
   teardown(&b);
@@ -364,18 +365,18 @@ START_TEST(keeps_what_came_in_order) {
   for (int k = 0; k < SLOTS; k++) {
     const hk_ib_header h = {.parts = k == 2 ? 2 : 0};
     memcpy(c->arena + hk_ib_rx_offset(c, (uint64_t)k), &h, sizeof h);
-    c->headers[k] = 1;
-    c->parts[k] = k == 2 ? (uint8_t)(1 + _i) : 0; /* of two */
+    c->rx.headers[k] = 1;
+    c->rx.parts[k] = k == 2 ? (uint8_t)(1 + _i) : 0; /* of two */
   }
   const int kept = _i ? SLOTS : 2;
   ck_assert_uint_eq(hk_ib_received(c), (uint64_t)kept);
-  ck_assert_uint_eq(c->received, (uint64_t)kept);
+  ck_assert_uint_eq(c->rx.received, (uint64_t)kept);
   for (int k = 0; k < SLOTS; k++) {
-    ck_assert_int_eq(c->headers[k], k < kept);
-    ck_assert_int_eq(c->parts[k], _i && k == 2 ? 2 : 0);
+    ck_assert_int_eq(c->rx.headers[k], k < kept);
+    ck_assert_int_eq(c->rx.parts[k], _i && k == 2 ? 2 : 0);
   }
-  memset(c->headers, 0, SLOTS);
-  memset(c->parts, 0, SLOTS);
+  memset(c->rx.headers, 0, SLOTS);
+  memset(c->rx.parts, 0, SLOTS);
   teardown(&b);
 }
 END_TEST

@@ -21,14 +21,14 @@ static hk_device gpu = {.ops = &ops};
 static void come(hk_ib_conn *c, unsigned n) {
   for (unsigned k = 0; k < n; k++) {
     memset(c->arena + hk_ib_rx_offset(c, k), 0, sizeof(hk_ib_header));
-    c->headers[k] = 1;
+    c->rx.headers[k] = 1;
   }
 }
 
 static void leave(bench *b) {
   b->recv->gpu = NULL;
-  memset(b->peer->headers, 0, 8);
-  b->peer->flush.asked = 0;
+  memset(b->peer->rx.headers, 0, 8);
+  b->peer->gpu.flush.asked = 0;
   teardown(b);
 }
 
@@ -40,14 +40,14 @@ START_TEST(by_the_driver) {
   b.recv->gpu = &gpu;
   come(c, 3);
   c->ctx->gpu.flushing = HK_IB_NO_FLUSH;
-  ck_assert(hk_ib_flush_visible(c, 2, &yes) == HK_OK && yes && !flushes && !c->flush.seen);
+  ck_assert(hk_ib_flush_visible(c, 2, &yes) == HK_OK && yes && !flushes && !c->gpu.flush.seen);
   c->ctx->gpu.flushing = HK_IB_DRIVER_FLUSH;
-  ck_assert(hk_ib_flush_visible(c, 0, &yes) == HK_OK && yes && flushes == 1 && c->flush.seen == 3);
+  ck_assert(hk_ib_flush_visible(c, 0, &yes) == HK_OK && yes && flushes == 1 && c->gpu.flush.seen == 3);
   ck_assert(hk_ib_flush_visible(c, 2, &yes) == HK_OK && yes && flushes == 1);  /* the same flush */
   ck_assert(hk_ib_flush_visible(c, 3, &yes) == HK_OK && !yes && flushes == 2); /* it has not come */
   flush_result = HK_ERR_CUDA;
   come(c, 4);
-  ck_assert(hk_ib_flush_visible(c, 3, &yes) == HK_ERR_CUDA && !yes && c->flush.seen == 3);
+  ck_assert(hk_ib_flush_visible(c, 3, &yes) == HK_ERR_CUDA && !yes && c->gpu.flush.seen == 3);
   leave(&b);
 }
 END_TEST
@@ -57,7 +57,7 @@ START_TEST(awaits_all_reads) {
   const hk_ibv_wc good = {.status = HK_IBV_WC_SUCCESS};
   bench b = setup(2);
   hk_ib_conn *c = b.peer;
-  hk_ib_flush *f = &c->flush;
+  hk_ib_flush *f = &c->gpu.flush;
   ck_assert_uint_eq(c->npaths, 2);
   f->seen = 2;
   f->asked = 5;
@@ -79,7 +79,7 @@ START_TEST(reads_fail) {
   const hk_ibv_wc bad = {.status = HK_IBV_WC_RETRY_EXC_ERR};
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
-  hk_ib_flush *f = &c->flush;
+  hk_ib_flush *f = &c->gpu.flush;
   hk_net_end *e = c->recv;
   f->asked = 5;
   f->readers[0].reading = true;
@@ -92,7 +92,7 @@ START_TEST(reads_fail) {
   ck_assert_int_eq(c->paths[0].bad, !_i);
   ck_assert_int_eq(f->readers[0].dirty, !_i);
   ck_assert_uint_eq(f->seen, _i ? 5 : 0);
-  if (!_i) ck_assert_msg(strstr(c->cause, "reading from the GPU failed"), "%s", c->cause);
+  if (!_i) ck_assert_msg(strstr(c->repair.cause, "reading from the GPU failed"), "%s", c->repair.cause);
   leave(&b);
 }
 END_TEST

@@ -17,10 +17,10 @@ static void check_lists(const hk_ib_ctx *x) {
     ck_assert_uint_eq(c->index, i);
     if (!c->place) continue;
     listed++;
-    ck_assert(c->place <= x->nactive && x->active[c->place - 1] == c);
+    ck_assert(c->place <= x->progress.nactive && x->progress.active[c->place - 1] == c);
   }
   ck_assert_uint_eq(conns, x->nconns);
-  ck_assert_uint_eq(listed, x->nactive);
+  ck_assert_uint_eq(listed, x->progress.nactive);
 }
 
 static void progress_both(net_world *w, const hk_ib_ctx *x[2], int rounds) {
@@ -47,7 +47,7 @@ START_TEST(come_and_go) {
     check_lists(x[1]);
     ck_assert(x[0]->nconns == (uint32_t)i + 1 && x[0]->local == 0 && x[1]->local == 1);
   }
-  while (x[0]->nactive || x[1]->nactive) progress_both(w, x, 1); /* until all are up, and quiet */
+  while (x[0]->progress.nactive || x[1]->progress.nactive) progress_both(w, x, 1); /* until all are up, and quiet */
   for (int i = 0; i < CHANNELS; i++) ck_assert_int_eq(conn_of(recv[i])->phase, HK_IB_UP);
   for (int i = 0; i < CHANNELS; i++) {
     const int at = orders[_i][i];
@@ -83,30 +83,30 @@ START_TEST(sweeps) {
   const size_t arena_bytes = b.peer->arena_bytes;
   for (int i = 0; i < MORE; i++) ck_assert_int_eq(hk_ib_conn_new(x, 0, 100 + i, NULL, arena_bytes, &c[i]), HK_OK);
   ck_assert_uint_ge(x->room, MORE + 1);
-  x->swept = 0;
+  x->progress.swept = 0;
   for (uint32_t swept = 0, round = 0; round < 4; round++) {
     for (uint32_t i = 0; i < x->room; i++)
       if (x->conns[i]) x->conns[i]->place = 0;
-    x->nactive = x->idle = 0;
-    x->next_sweep_ns = 0;
+    x->progress.nactive = x->progress.idle = 0;
+    x->progress.next_sweep_ns = 0;
     const uint64_t before = hk_now_ns();
     ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
-    ck_assert_uint_ge(x->next_sweep_ns, before + 5 * MS);
+    ck_assert_uint_ge(x->progress.next_sweep_ns, before + 5 * MS);
     bool taken[256] = {false};
     for (int i = 0; i < 64; i++, swept++) taken[swept % x->room] = true;
     for (uint32_t i = 0; i < x->room; i++)
       if (x->conns[i] && x->conns[i] != b.peer) ck_assert_int_eq(x->conns[i]->place != 0, taken[i]);
     check_lists(x);
-    x->next_sweep_ns = UINT64_MAX; /* not yet */
+    x->progress.next_sweep_ns = UINT64_MAX; /* not yet */
     for (int i = 0; i < MORE; i++) c[i]->place = 0;
-    x->nactive = x->idle = b.peer->place = 0;
+    x->progress.nactive = x->progress.idle = b.peer->place = 0;
     ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
-    ck_assert_uint_eq(x->nactive, 0);
+    ck_assert_uint_eq(x->progress.nactive, 0);
   }
   for (int i = 0; i < MORE; i++) {
     hk_ib_mark_failed(c[i]);
     munmap(c[i]->arena, arena_bytes);
-    free(c[i]->pending);
+    free(c[i]->tx.pending);
     x->conns[c[i]->index] = NULL;
     x->nconns--;
     free(c[i]);
@@ -122,18 +122,18 @@ START_TEST(stays_while_busy) {
   hk_ib_conn *send = b.c, *recv = b.peer, *c = _i == UNGIVEN || _i == FILLED ? send : recv;
   hk_net_end *e = b.recv->priv;
   const hk_ib_ctx *x = c->ctx;
-  while (send->ctx->nactive || recv->ctx->nactive)
+  while (send->ctx->progress.nactive || recv->ctx->progress.nactive)
     for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&b.w->ranks[i], NULL), HK_OK);
   const uint32_t slots = c->ctx->env->nslots;
   if (_i == FILLED) { /* the peer gives no credit */
-    c->posted = c->given = c->credit + slots;
-    c->send->next = c->posted;
-    b.send->done = b.send->limit = c->posted;
-    atomic_store(&hk_net_slot(c->send, c->posted)->seq, (uint32_t)c->posted + 1);
+    c->tx.posted = c->tx.given = c->tx.credit + slots;
+    c->send->next = c->tx.posted;
+    b.send->done = b.send->limit = c->tx.posted;
+    atomic_store(&hk_net_slot(c->send, c->tx.posted)->seq, (uint32_t)c->tx.posted + 1);
   }
-  if (_i == UNGIVEN) c->posted = c->given + 1, c->sizes[0] = 2, c->pending[0] = 1;
-  if (_i == ASKED) c->asked = true, c->next_look_ns = UINT64_MAX;
-  if (_i == UNREAD) e->next = 1, c->returned = 0;
+  if (_i == UNGIVEN) c->tx.posted = c->tx.given + 1, c->tx.sizes[0] = 2, c->tx.pending[0] = 1;
+  if (_i == ASKED) c->tx.asked = true, c->control.next_look_ns = UINT64_MAX;
+  if (_i == UNREAD) e->next = 1, c->rx.returned = 0;
   if (_i == HALF_OWED || _i == SOME_OWED) {
     e->next = slots / 2 - (_i == SOME_OWED);
     atomic_store(&b.recv->heads->value, e->next);
@@ -142,11 +142,11 @@ START_TEST(stays_while_busy) {
   ck_assert_int_eq(net_progress(&b.w->ranks[c == recv], NULL), HK_OK);
   const bool busy = _i >= ASKED && _i <= UNREAD;
   ck_assert_int_eq(c->place != 0, busy);
-  ck_assert_int_eq(x->nactive, busy);
+  ck_assert_int_eq(x->progress.nactive, busy);
   if (c->send) ck_assert_int_eq(c->send->link->rung, busy);
-  if (_i == HALF_OWED) ck_assert_uint_eq(c->returned, slots / 2);
-  if (_i == SOME_OWED) ck_assert_uint_eq(c->returned, 0);
-  c->asked = false;
+  if (_i == HALF_OWED) ck_assert_uint_eq(c->rx.returned, slots / 2);
+  if (_i == SOME_OWED) ck_assert_uint_eq(c->rx.returned, 0);
+  c->tx.asked = false;
   teardown(&b);
 }
 END_TEST

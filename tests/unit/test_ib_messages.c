@@ -8,7 +8,7 @@
 
 typedef void change(hk_ib_conn *c, hk_ib_msg *m);
 static void nothing(hk_ib_conn *c, hk_ib_msg *m) { (void)c, (void)m; }
-static void is_second(hk_ib_conn *c, hk_ib_msg *m) { (void)m, c->greeted = true; }
+static void is_second(hk_ib_conn *c, hk_ib_msg *m) { (void)m, c->control.greeted = true; }
 static void most_ports(hk_ib_conn *c, hk_ib_msg *m) { (void)c, m->hello.nports = HK_IB_OFFERED; }
 static void more_ports(hk_ib_conn *c, hk_ib_msg *m) { (void)c, m->hello.nports = HK_IB_OFFERED + 1; }
 static void other_slots(hk_ib_conn *c, hk_ib_msg *m) { (void)c, m->nslots *= 2; }
@@ -31,12 +31,12 @@ START_TEST(takes_valid_greetings) {
   bench b = setup(2);
   hk_ib_conn *c = b.peer;
   hk_ib_msg m = message_of(c, HK_IB_HELLO);
-  m.hello.nports = (uint32_t)b.c->nmine;
+  m.hello.nports = (uint32_t)b.c->ports.nmine;
   m.hello.nqps = 1;
-  memcpy(m.hello.ports, b.c->mine, sizeof m.hello.ports);
+  memcpy(m.hello.ports, b.c->ports.mine, sizeof m.hello.ports);
   memset(m.hello.ports[1].device, 'x', sizeof m.hello.ports[1].device); /* without an end */
   m.hello.ports[1].ngids = 200;
-  c->greeted = false;
+  c->control.greeted = false;
   c->phase = HK_IB_GREETING;
   hellos[_i].change(c, &m);
   ck_assert_int_eq(hear(c, b.c, m, sizeof m), hellos[_i].refused ? HK_ERR_REMOTE : HK_OK);
@@ -44,9 +44,9 @@ START_TEST(takes_valid_greetings) {
   if (hellos[_i].refused) {
     ck_assert_msg(strstr(hk_last_error(), hellos[_i].refused), "%s", hk_last_error());
   } else {
-    ck_assert(c->greeted && c->ntheirs == (int)m.hello.nports);
-    ck_assert_uint_eq(strlen(c->theirs[1].device), HK_IB_NAME - 1);
-    ck_assert_uint_eq(c->theirs[1].ngids, HK_IB_GIDS);
+    ck_assert(c->control.greeted && c->ports.ntheirs == (int)m.hello.nports);
+    ck_assert_uint_eq(strlen(c->ports.theirs[1].device), HK_IB_NAME - 1);
+    ck_assert_uint_eq(c->ports.theirs[1].ngids, HK_IB_GIDS);
   }
   teardown(&b);
 }
@@ -60,10 +60,10 @@ START_TEST(agrees_on_queue_pairs) {
   hk_ib_msg m = message_of(c, HK_IB_HELLO);
   m.hello.nports = 1;
   m.hello.nqps = asked[_i][0];
-  memcpy(m.hello.ports, b.c->mine, sizeof m.hello.ports);
-  c->greeted = false;
+  memcpy(m.hello.ports, b.c->ports.mine, sizeof m.hello.ports);
+  c->control.greeted = false;
   ck_assert_int_eq(hear(c, b.c, m, sizeof m), HK_OK);
-  ck_assert_uint_eq(c->peer_nqps, asked[_i][1]);
+  ck_assert_uint_eq(c->ports.nqps, asked[_i][1]);
   teardown(&b);
 }
 END_TEST
@@ -76,7 +76,7 @@ static void other_queue_pairs(hk_ib_conn *c, hk_ib_msg *m) { (void)c, m->epoch_i
 static void other_paths(hk_ib_conn *c, hk_ib_msg *m) { (void)c, m->epoch_info.npaths++; }
 static void old(hk_ib_conn *c, hk_ib_msg *m) { (void)c, m->epoch--; }
 static void late(hk_ib_conn *c, hk_ib_msg *m) { (void)m, c->phase = HK_IB_READYING; }
-static void stranger(hk_ib_conn *c, hk_ib_msg *m) { (void)m, c->greeted = false; }
+static void stranger(hk_ib_conn *c, hk_ib_msg *m) { (void)m, c->control.greeted = false; }
 static const struct {
   change *change;
   bool refused;
@@ -119,13 +119,13 @@ START_TEST(ignores_what_is_of_another_epoch) {
     ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
     ck_assert_int_eq(c->phase, HK_IB_UP);
   } else if (kinds[_i] == HK_IB_RING) {
-    c->asked = true;
+    c->tx.asked = true;
     ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-    ck_assert(c->paths[0].peer_ring.addr == 77 && !c->asked);
+    ck_assert(c->paths[0].peer_ring.addr == 77 && !c->tx.asked);
     m.ring[0].addr = 0;
-    c->asked = true;
+    c->tx.asked = true;
     ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-    ck_assert(c->asked); /* there is none yet */
+    ck_assert(c->tx.asked); /* there is none yet */
   }
   teardown(&b);
 }
@@ -145,9 +145,9 @@ START_TEST(hears_of_failures) {
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
   ck_assert(c->paths[0].bad && c->paths[1].bad && c->paths[2].bad);
-  ck_assert_msg(strstr(c->cause, "rank 1 reports: my cable"), "%s", c->cause);
+  ck_assert_msg(strstr(c->repair.cause, "rank 1 reports: my cable"), "%s", c->repair.cause);
   for (int i = 0; i < 3; i++) c->paths[i].bad = false;
-  c->retry_ns = UINT64_MAX;
+  c->repair.retry_ns = UINT64_MAX;
   m.broken.bad = 2;
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK); /* it has backed off already */
   ck_assert(!c->paths[1].bad);
@@ -162,19 +162,19 @@ END_TEST
 START_TEST(hears_of_the_end) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
-  c->posted = c->given = 5;
-  c->arrived = 2;
+  c->tx.posted = c->tx.given = 5;
+  c->tx.arrived = 2;
   hk_ib_msg m = message_of(c, HK_IB_BYE);
   m.received = 4;
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-  ck_assert(c->bye && c->arrived == 2);
+  ck_assert(c->control.bye && c->tx.arrived == 2);
   m.received = 5;
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-  ck_assert(c->arrived == 5 && c->posted == 5);
+  ck_assert(c->tx.arrived == 5 && c->tx.posted == 5);
   m = message_of(c, HK_IB_END);
-  ck_assert(!c->gone);
+  ck_assert(!c->control.gone);
   ck_assert_int_eq(hear(c, b.peer, m, sizeof m), HK_OK);
-  ck_assert(c->gone);
+  ck_assert(c->control.gone);
   teardown(&b);
 }
 END_TEST
@@ -207,21 +207,21 @@ START_TEST(puts_messages_together) {
   hk_ib_msg m = message_of(c, HK_IB_END);
   const size_t half = sizeof m / 2;
   ck_assert_int_eq(hear(c, b.peer, m, half), HK_OK);
-  ck_assert(!c->gone && c->in_got == half);
-  ck_assert_int_eq(send(b.peer->fd, (char *)&m + half, sizeof m - half, 0), (ssize_t)(sizeof m - half));
+  ck_assert(!c->control.gone && c->control.in_got == half);
+  ck_assert_int_eq(send(b.peer->control.fd, (char *)&m + half, sizeof m - half, 0), (ssize_t)(sizeof m - half));
   const uint64_t now = hk_now_ns();
-  c->next_look_ns = now + 1;
+  c->control.next_look_ns = now + 1;
   ck_assert_int_eq(hk_ib_conn_step(c, now), HK_OK); /* it looks now and then */
-  ck_assert(!c->gone);
+  ck_assert(!c->control.gone);
   ck_assert_int_eq(hk_ib_conn_step(c, now + 1), HK_OK);
-  ck_assert(c->gone && !c->in_got);
-  ck_assert_uint_eq(c->next_look_ns, now + 1 + 50 * MS);
+  ck_assert(c->control.gone && !c->control.in_got);
+  ck_assert_uint_eq(c->control.next_look_ns, now + 1 + 50 * MS);
   ck_assert_int_eq(hear(c, b.peer, m, 5), HK_OK);
-  shutdown(b.peer->fd, SHUT_WR);
-  c->next_look_ns = 0;
+  shutdown(b.peer->control.fd, SHUT_WR);
+  c->control.next_look_ns = 0;
   ck_assert_int_eq(hk_ib_conn_step(c, now), HK_OK); /* an error only if a lane waits */
-  ck_assert(c->eof);
-  ck_assert_msg(strstr(c->cause, "closed"), "%s", c->cause);
+  ck_assert(c->control.eof);
+  ck_assert_msg(strstr(c->repair.cause, "closed"), "%s", c->repair.cause);
   teardown(&b);
 }
 END_TEST
@@ -230,31 +230,31 @@ END_TEST
 START_TEST(fails_when_the_peer_has_gone) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
-  c->eof = c->gone = true;
+  c->control.eof = c->control.gone = true;
   for (int i = 0; i < 5; i++) {
-    c->next_look_ns = 0;
+    c->control.next_look_ns = 0;
     ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   }
   b.recv->waiting = HK_LINK_WAITS;
-  c->ctx->serving = true;
+  c->ctx->tick.serving = true;
   for (int i = 0; i < 5; i++) {
-    c->next_look_ns = 0;
+    c->control.next_look_ns = 0;
     ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   }
-  c->ctx->serving = false;
+  c->ctx->tick.serving = false;
   hk_status rc = HK_OK;
   int looks = 0;
   for (; rc == HK_OK && looks < 10; looks++) {
-    c->next_look_ns = 0;
+    c->control.next_look_ns = 0;
     rc = hk_ib_conn_step(c, hk_now_ns());
   }
   ck_assert_int_eq(rc, HK_ERR_REMOTE);
   ck_assert_int_eq(looks, 3);
   ck_assert_msg(strstr(hk_last_error(), "process has ended"), "%s", hk_last_error());
   ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_ERR_REMOTE); /* it stays so */
-  c->ctx->serving = true;
+  c->ctx->tick.serving = true;
   ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
-  c->ctx->serving = false;
+  c->ctx->tick.serving = false;
   b.recv->waiting = 0;
   ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   teardown(&b);

@@ -46,7 +46,7 @@ static void memory_of(const bench *b, int rank, void *at, size_t bytes, bool the
 static void look_at_once(void *ctx) {
   const hk_ib_ctx *x = ctx;
   for (uint32_t i = 0; i < x->room; i++)
-    if (x->conns[i]) x->conns[i]->next_look_ns = 0;
+    if (x->conns[i]) x->conns[i]->control.next_look_ns = 0;
 }
 
 /* Calls both sides until the put has ended. */
@@ -186,14 +186,14 @@ START_TEST(takes_the_next_socket) {
   hk_ib_conn *origin = ((hk_ib_ctx *)b.ctx[0])->conns[0];
   ck_assert_int_eq(b.remote->accept(b.ctx[1], 0, b.counters, SIGNALS, &came), HK_OK);
   ck_assert(came);
-  close(origin->fd);
+  close(origin->control.fd);
   look_at_once(b.ctx[1]);
   for (int i = 0; i < 2; i++) {
     ck_assert_int_eq(b.remote->accept(b.ctx[1], 0, b.counters, SIGNALS, &came), HK_OK);
     ck_assert(!came);
   }
   net_pair(true, pair);
-  origin->fd = pair[0];
+  origin->control.fd = pair[0];
   b.w->mail[b.w->nmail].from = 0;
   b.w->mail[b.w->nmail].to = 1;
   b.w->mail[b.w->nmail].tag = b.w->mail[0].tag;

@@ -23,24 +23,24 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
 START_TEST(counts_the_time_of_repairs) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
-  uint64_t now = c->stepped_ns = 1000 * SECOND;
+  uint64_t now = c->repair.stepped_ns = 1000 * SECOND;
   hk_ib_count_repairs(c, now += 100 * MS); /* nothing is broken */
-  ck_assert_uint_eq(c->repairing_ns, 0);
+  ck_assert_uint_eq(c->repair.spent_ns, 0);
   hk_ib_begin_repairs(c, now);
-  ck_assert_uint_eq(c->broken_ns, now);
+  ck_assert_uint_eq(c->repair.broken_ns, now);
   hk_ib_count_repairs(c, now += 100 * MS);
   hk_ib_count_repairs(c, now += 499 * MS);
-  ck_assert_uint_eq(c->repairing_ns, 599 * MS);
+  ck_assert_uint_eq(c->repair.spent_ns, 599 * MS);
   hk_ib_count_repairs(c, now += 30 * SECOND); /* the process was stopped */
-  ck_assert_uint_eq(c->repairing_ns, 1099 * MS);
+  ck_assert_uint_eq(c->repair.spent_ns, 1099 * MS);
   static const hk_ib_phase awaiting[] = {HK_IB_PAIRING, HK_IB_READYING};
   for (int i = 0; i < 2; i++) { /* the peer may be stopped */
     c->phase = (uint8_t)awaiting[i];
     hk_ib_count_repairs(c, now += 100 * MS);
-    ck_assert_uint_eq(c->repairing_ns, 1099 * MS);
+    ck_assert_uint_eq(c->repair.spent_ns, 1099 * MS);
   }
   hk_ib_begin_repairs(c, now);
-  ck_assert_uint_eq(c->repairing_ns, 0);
+  ck_assert_uint_eq(c->repair.spent_ns, 0);
   c->phase = HK_IB_UP;
   teardown(&b);
 }
@@ -59,7 +59,7 @@ static void check_for(hk_ib_conn *c, uint64_t *now, uint64_t ns) {
 START_TEST(repairs_what_hangs) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
-  const uint64_t limit = hk_ib_gives_up_ns(c->timeout, 6);
+  const uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, 6);
   uint64_t now = 1000 * SECOND;
   ck_assert_uint_eq(c->npaths, 2);
   ck_assert_int_eq(hk_ib_check_progress(c, now), HK_OK); /* nothing is under way */
@@ -76,7 +76,7 @@ START_TEST(repairs_what_hangs) {
   check_for(c, &now, 1);
   check_for(c, &now, limit - 1);
   ck_assert_int_eq(c->phase, HK_IB_UP);
-  c->flush.reads++;
+  c->gpu.flush.reads++;
   check_for(c, &now, 1);
   ck_assert_int_eq(hk_ib_check_progress(c, now += 100 * SECOND), HK_OK); /* the process was stopped */
   ck_assert_int_eq(c->phase, HK_IB_UP);
@@ -85,8 +85,8 @@ START_TEST(repairs_what_hangs) {
   check_for(c, &now, 1);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
   ck_assert(!c->qps[0].path->bad && c->qps[1].path->bad);
-  ck_assert_msg(strstr(c->cause, "neither completed nor failed"), "%s", c->cause);
-  ck_assert_uint_eq(c->stalled_ns, 0); /* the next queue pairs get as long */
+  ck_assert_msg(strstr(c->repair.cause, "neither completed nor failed"), "%s", c->repair.cause);
+  ck_assert_uint_eq(c->repair.stalled_ns, 0); /* the next queue pairs get as long */
   teardown(&b);
 }
 END_TEST
@@ -95,14 +95,14 @@ START_TEST(waits_at_least_a_second) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   uint64_t now = 1000 * SECOND;
-  c->timeout = 1;
+  c->times.timeout = 1;
   ck_assert_int_eq(hk_ib_check_progress(c, now), HK_OK);
-  c->flush.asked = 1; /* a read is under way */
+  c->gpu.flush.asked = 1; /* a read is under way */
   check_for(c, &now, SECOND - 1);
   ck_assert_int_eq(c->phase, HK_IB_UP);
   check_for(c, &now, 1);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
-  c->flush.asked = 0;
+  c->gpu.flush.asked = 0;
   teardown(&b);
 }
 END_TEST
@@ -121,21 +121,21 @@ static const struct {
 START_TEST(waits_longer_each_time) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
-  ck_assert_int_ge(c->npairs, 2);
+  ck_assert_int_ge(c->ports.npairs, 2);
   if (timeouts[_i].set) rdma_param("NCCL_IB_TIMEOUT", timeouts[_i].set);
-  c->broken_ns = timeouts[_i].broken ? hk_now_ns() - timeouts[_i].past_s * SECOND : 0;
-  c->pairs[c->paths[0].pair].worked = timeouts[_i].worked;
-  c->attempts = timeouts[_i].attempts;
+  c->repair.broken_ns = timeouts[_i].broken ? hk_now_ns() - timeouts[_i].past_s * SECOND : 0;
+  c->ports.pairs[c->paths[0].pair].worked = timeouts[_i].worked;
+  c->repair.attempts = timeouts[_i].attempts;
   hk_ib_measure(c);
-  ck_assert_uint_eq(c->timeout, timeouts[_i].timeout);
-  ck_assert_uint_gt(c->round_trip_us, 0);
+  ck_assert_uint_eq(c->times.timeout, timeouts[_i].timeout);
+  ck_assert_uint_gt(c->times.round_trip_us, 0);
   if (_i == 7) { /* a round, and the next one */
-    c->attempts = (unsigned)c->npairs;
+    c->repair.attempts = (unsigned)c->ports.npairs;
     hk_ib_measure(c);
-    ck_assert_uint_eq(c->timeout, 14);
-    c->attempts++;
+    ck_assert_uint_eq(c->times.timeout, 14);
+    c->repair.attempts++;
     hk_ib_measure(c);
-    ck_assert_uint_eq(c->timeout, 15);
+    ck_assert_uint_eq(c->times.timeout, 15);
   }
   teardown(&b);
 }
@@ -165,15 +165,16 @@ START_TEST(repairs_some_failures) {
   ck_assert_int_eq(hk_ib_broken(c, 0, &wc, "sending"), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_PAIRING);
   c->phase = HK_IB_UP;
-  c->bye = true;
+  c->control.bye = true;
   ck_assert_int_eq(hk_ib_broken(c, 0, &wc, "sending"), HK_OK);
   ck_assert(c->phase == HK_IB_UP && !c->paths[0].bad);
-  c->bye = false;
+  c->control.bye = false;
   ck_assert_int_eq(hk_ib_broken(c, 0, &wc, "sending"), failures[_i].repaired ? HK_OK : HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, failures[_i].repaired ? HK_IB_BACKING_OFF : HK_IB_FAILED);
   ck_assert(c->paths[0].bad && !c->remote.denied);
-  ck_assert_msg(strstr(c->cause, "sending failed with") && strstr(c->cause, "0x77") && strstr(c->cause, "ACTIVE"), "%s",
-                c->cause);
+  ck_assert_msg(strstr(c->repair.cause, "sending failed with") && strstr(c->repair.cause, "0x77") &&
+                    strstr(c->repair.cause, "ACTIVE"),
+                "%s", c->repair.cause);
   if (failures[_i].words) ck_assert_msg(strstr(hk_last_error(), failures[_i].words), "%s", hk_last_error());
   teardown(&b);
 }
@@ -189,13 +190,13 @@ START_TEST(repairs_lost_devices) {
     ck_assert_int_eq(c->phase, idle[i]);
   }
   c->phase = _i ? HK_IB_UP : HK_IB_READYING;
-  c->bye = true;
+  c->control.bye = true;
   ck_assert_int_eq(hk_ib_lost(c, "it is gone", false), HK_OK);
-  c->bye = false;
+  c->control.bye = false;
   if (_i == 2) rdma_param("HOCKET_IB_REPLAY", "0");
   ck_assert_int_eq(hk_ib_lost(c, "it is gone", _i != 3), _i < 2 ? HK_OK : HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, _i < 2 ? HK_IB_BACKING_OFF : HK_IB_FAILED);
-  ck_assert_str_eq(c->cause, "it is gone");
+  ck_assert_str_eq(c->repair.cause, "it is gone");
   teardown(&b);
 }
 END_TEST
@@ -209,13 +210,13 @@ START_TEST(backs_off_longer_each_time) {
   hk_ib_begin_repairs(c, hk_now_ns());
   for (size_t i = 0; i < HK_ARRAY_LENGTH(waits); i++) {
     c->phase = HK_IB_READYING; /* not since it was up: the same failure */
-    c->attempts = waits[i][0];
+    c->repair.attempts = waits[i][0];
     const uint64_t before = hk_now_ns();
     ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
     ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
-    ck_assert_uint_ge(c->retry_ns, before + waits[i][1] * MS);
-    ck_assert_uint_le(c->retry_ns, hk_now_ns() + waits[i][1] * MS);
-    ck_assert_uint_eq(c->attempts, waits[i][0]);
+    ck_assert_uint_ge(c->repair.retry_ns, before + waits[i][1] * MS);
+    ck_assert_uint_le(c->repair.retry_ns, hk_now_ns() + waits[i][1] * MS);
+    ck_assert_uint_eq(c->repair.attempts, waits[i][0]);
   }
   no_message_for(b.peer);
   teardown(&b);
@@ -232,21 +233,21 @@ START_TEST(forgets_old_failures) {
   } cases[] = {{true, 500, true}, {true, -500, false}, {false, 500, true}, {false, -500, false}};
   bench b = setup(1);
   hk_ib_conn *c = b.c;
-  uint64_t steady = 3 * SECOND + (cases[_i].came ? 0 : hk_ib_gives_up_ns(c->timeout, 6));
-  ck_assert_int_ge(c->npairs, 2);
-  c->pairs[0].out = c->pairs[1].out = true;
-  c->pairs[0].worked = false;
-  c->pairs[1].worked = true;
-  c->came = cases[_i].came;
-  c->attempts = 5;
+  uint64_t steady = 3 * SECOND + (cases[_i].came ? 0 : hk_ib_gives_up_ns(c->times.timeout, 6));
+  ck_assert_int_ge(c->ports.npairs, 2);
+  c->ports.pairs[0].out = c->ports.pairs[1].out = true;
+  c->ports.pairs[0].worked = false;
+  c->ports.pairs[1].worked = true;
+  c->repair.came = cases[_i].came;
+  c->repair.attempts = 5;
   hk_ib_begin_repairs(c, 1);
-  c->repairing_ns = SECOND;
-  c->up_ns = hk_now_ns() - steady - (uint64_t)(cases[_i].extra_ms * (int64_t)MS);
+  c->repair.spent_ns = SECOND;
+  c->repair.up_ns = hk_now_ns() - steady - (uint64_t)(cases[_i].extra_ms * (int64_t)MS);
   ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
-  ck_assert_uint_eq(c->attempts, cases[_i].fresh ? 0 : 5);
-  ck_assert_uint_eq(c->repairing_ns, cases[_i].fresh ? 0 : SECOND);
-  ck_assert(c->pairs[0].out); /* it never worked */
-  ck_assert_int_eq(c->pairs[1].out, !cases[_i].fresh);
+  ck_assert_uint_eq(c->repair.attempts, cases[_i].fresh ? 0 : 5);
+  ck_assert_uint_eq(c->repair.spent_ns, cases[_i].fresh ? 0 : SECOND);
+  ck_assert(c->ports.pairs[0].out); /* it never worked */
+  ck_assert_int_eq(c->ports.pairs[1].out, !cases[_i].fresh);
   teardown(&b);
 }
 END_TEST
@@ -255,14 +256,14 @@ START_TEST(gives_up_in_the_end) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_begin_repairs(c, 1);
-  c->attempts = 17;
+  c->repair.attempts = 17;
   c->phase = HK_IB_READYING;
-  snprintf(c->cause, sizeof c->cause, "nothing goes");
+  snprintf(c->repair.cause, sizeof c->repair.cause, "nothing goes");
   c->ctx->asked_kernel = true;
-  c->repairing_ns = c->ctx->timeout_ns;
+  c->repair.spent_ns = c->ctx->timeout_ns;
   ck_assert_int_eq(hk_ib_repair(c, "advice"), HK_OK);
   c->phase = HK_IB_READYING;
-  c->repairing_ns++;
+  c->repair.spent_ns++;
   ck_assert_int_eq(hk_ib_repair(c, "advice"), HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, HK_IB_FAILED);
   ck_assert_msg(strstr(hk_last_error(), "nothing goes, for 60 s and 17 new queue pairs; advice"), "%s",
@@ -277,7 +278,7 @@ START_TEST(reports_to_the_other_rank) {
   hk_ib_conn *c = b.peer;
   ck_assert_uint_eq(c->npaths, 3);
   c->paths[0].bad = c->paths[2].bad = true;
-  snprintf(c->cause, sizeof c->cause, "a cable");
+  snprintf(c->repair.cause, sizeof c->repair.cause, "a cable");
   ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_PAIRING);
   hk_ib_msg m = message_for(b.c);
@@ -292,8 +293,8 @@ END_TEST
 /* ---- ports ---- */
 
 static void set_pair(hk_ib_conn *c, int i, bool out, bool worked) {
-  c->pairs[i].out = out;
-  c->pairs[i].worked = worked;
+  c->ports.pairs[i].out = out;
+  c->ports.pairs[i].worked = worked;
 }
 
 START_TEST(goes_back_to_ports) {
@@ -303,35 +304,35 @@ START_TEST(goes_back_to_ports) {
   const hk_ib_device *d = c->paths[0].device;
   const uint64_t now = 1000 * SECOND;
   hk_ib_port_came_back(x, d, 1, now); /* the connection has never left it */
-  ck_assert_uint_eq(c->back_ns, 0);
+  ck_assert_uint_eq(c->repair.back_ns, 0);
   c->epoch = 2;
   hk_ib_port_came_back(x, d, 2, now);
-  ck_assert_uint_eq(c->back_ns, 0);
+  ck_assert_uint_eq(c->repair.back_ns, 0);
   hk_ib_port_came_back(x, d, 1, now);
-  ck_assert_uint_eq(c->back_ns, now + 2 * SECOND);
-  for (int i = 0; i < c->npairs; i++) set_pair(c, i, i == 0, false);
+  ck_assert_uint_eq(c->repair.back_ns, now + 2 * SECOND);
+  for (int i = 0; i < c->ports.npairs; i++) set_pair(c, i, i == 0, false);
   ck_assert_int_eq(hk_ib_go_back(c, now + 2 * SECOND - 1), HK_OK);
-  ck_assert_uint_ne(c->back_ns, 0);
-  c->bye = true;
+  ck_assert_uint_ne(c->repair.back_ns, 0);
+  c->control.bye = true;
   ck_assert_int_eq(hk_ib_go_back(c, now + 2 * SECOND), HK_OK);
-  c->bye = false;
-  c->eof = true;
+  c->control.bye = false;
+  c->control.eof = true;
   ck_assert_int_eq(hk_ib_go_back(c, now + 2 * SECOND), HK_OK);
-  c->eof = false;
+  c->control.eof = false;
   c->phase = HK_IB_PAIRING;
   ck_assert_int_eq(hk_ib_go_back(c, now + 2 * SECOND), HK_OK);
   c->phase = HK_IB_UP;
-  ck_assert_uint_ne(c->back_ns, 0);
+  ck_assert_uint_ne(c->repair.back_ns, 0);
   ck_assert_int_eq(hk_ib_go_back(c, now + 2 * SECOND), HK_OK); /* it left no pair that has worked */
-  ck_assert_uint_eq(c->back_ns, 0);
-  ck_assert(c->phase == HK_IB_UP && c->pairs[0].out);
+  ck_assert_uint_eq(c->repair.back_ns, 0);
+  ck_assert(c->phase == HK_IB_UP && c->ports.pairs[0].out);
   set_pair(c, 1, true, true);
   set_pair(c, 2, false, true);
-  c->back_ns = now;
+  c->repair.back_ns = now;
   ck_assert_int_eq(hk_ib_go_back(c, now), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
-  ck_assert(c->pairs[0].out && !c->pairs[1].out && !c->pairs[2].out);
-  b.peer->back_ns = now; /* which does not know what was left out */
+  ck_assert(c->ports.pairs[0].out && !c->ports.pairs[1].out && !c->ports.pairs[2].out);
+  b.peer->repair.back_ns = now; /* which does not know what was left out */
   ck_assert_int_eq(hk_ib_go_back(b.peer, now), HK_OK);
   ck_assert_int_eq(b.peer->phase, HK_IB_PAIRING);
   ck_assert_uint_eq(message_for(c).kind, HK_IB_BROKEN);
@@ -355,21 +356,21 @@ START_TEST(leaves_out_bad_pairs) {
   hk_ib_conn *c = b.c;
   bool seen[4] = {false};
   ck_assert_uint_eq(c->npaths, 2);
-  const hk_ib_pair first = c->pairs[c->paths[0].pair], second = c->pairs[c->paths[1].pair];
+  const hk_ib_pair first = c->ports.pairs[c->paths[0].pair], second = c->ports.pairs[c->paths[1].pair];
   ck_assert(first.mine != second.mine && first.theirs != second.theirs);
-  for (int i = 0; i < c->npairs; i++) set_pair(c, i, false, false);
+  for (int i = 0; i < c->ports.npairs; i++) set_pair(c, i, false, false);
   for (int i = 0; i < 2; i++) {
-    c->pairs[c->paths[i].pair].worked = cases[_i].worked;
+    c->ports.pairs[c->paths[i].pair].worked = cases[_i].worked;
     c->paths[i].bad = cases[_i].paths[i] != 'g';
     const hk_ib_port *port = hk_ib_my_port(c, &c->paths[i]);
     verbs->device[port->device[4] - '0'].down = cases[_i].paths[i] == 'd';
   }
   if (cases[_i].paths[1] == '-') c->npaths = 1;
-  c->attempts = cases[_i].attempts;
+  c->repair.attempts = cases[_i].attempts;
   const int own = c->paths[0].pair;
   hk_ib_choose_paths(c);
-  for (int i = 0; i < c->npairs; i++) {
-    const hk_ib_pair *p = &c->pairs[i];
+  for (int i = 0; i < c->ports.npairs; i++) {
+    const hk_ib_pair *p = &c->ports.pairs[i];
     const int kind = p->mine != first.mine ? 3 : p->theirs != first.theirs ? 2 : i != own;
     if (kind == 3 && cases[_i].paths[1] == 'b' && i == c->paths[1].pair) continue;
     seen[kind] = true;
@@ -377,7 +378,7 @@ START_TEST(leaves_out_bad_pairs) {
   }
   ck_assert(seen[0] && seen[1] && seen[2] && seen[3]);
   ck_assert_uint_ge(c->npaths, 1);
-  for (uint32_t i = 0; i < c->npaths; i++) ck_assert(!c->pairs[c->paths[i].pair].out);
+  for (uint32_t i = 0; i < c->npaths; i++) ck_assert(!c->ports.pairs[c->paths[i].pair].out);
   teardown(&b);
 }
 END_TEST
@@ -386,7 +387,7 @@ END_TEST
 START_TEST(chooses_the_best_pair) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
-  const int n = c->npairs, last = n - 1;
+  const int n = c->ports.npairs, last = n - 1;
   for (int i = 0; i < n; i++) set_pair(c, i, false, i == last);
   c->npaths = 0;
   hk_ib_choose_paths(c);
@@ -396,18 +397,18 @@ START_TEST(chooses_the_best_pair) {
   hk_ib_choose_paths(c);
   ck_assert_int_eq(c->paths[0].pair, 0);
   ck_assert_uint_eq(c->npaths, 2);
-  for (int i = 0; i < n; i++) ck_assert(!c->pairs[i].out);
+  for (int i = 0; i < n; i++) ck_assert(!c->ports.pairs[i].out);
   verbs->device[0].down = verbs->device[1].down = 1;
   c->npaths = 0;
   hk_ib_choose_paths(c);
   ck_assert_uint_eq(c->npaths, 1); /* one, even if its port is down */
   ck_assert_int_eq(c->paths[0].pair, 0);
-  verbs->device[c->mine[c->pairs[0].mine].device[4] - '0'].down = 1;
-  verbs->device[1 - (c->mine[c->pairs[0].mine].device[4] - '0')].down = 0;
+  verbs->device[c->ports.mine[c->ports.pairs[0].mine].device[4] - '0'].down = 1;
+  verbs->device[1 - (c->ports.mine[c->ports.pairs[0].mine].device[4] - '0')].down = 0;
   c->npaths = 0;
   hk_ib_choose_paths(c);
   ck_assert_uint_eq(c->npaths, 1);
-  ck_assert_int_ne(c->pairs[c->paths[0].pair].mine, c->pairs[0].mine);
+  ck_assert_int_ne(c->ports.pairs[c->paths[0].pair].mine, c->ports.pairs[0].mine);
   teardown(&b);
 }
 END_TEST
@@ -420,7 +421,7 @@ START_TEST(takes_offered_paths) {
   ck_assert(hk_ib_take_paths(c, &e));
   ck_assert_uint_eq(c->npaths, 2);
   for (uint32_t i = 0; i < 2; i++) {
-    const hk_ib_pair *mine = &c->pairs[c->paths[i].pair], *theirs = &b.c->pairs[b.c->paths[i].pair];
+    const hk_ib_pair *mine = &c->ports.pairs[c->paths[i].pair], *theirs = &b.c->ports.pairs[b.c->paths[i].pair];
     ck_assert(mine->mine == theirs->theirs && mine->theirs == theirs->mine);
     ck_assert(mine->my_gid == theirs->their_gid && mine->their_gid == theirs->my_gid);
   }
@@ -443,30 +444,30 @@ END_TEST
 START_TEST(asks_once_a_second) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer; /* the one that takes connections */
-  int pair[2], fd = c->fd;
+  int pair[2], fd = c->control.fd;
   net_pair(true, pair);
   b.w->mail[b.w->nmail].from = 0;
   b.w->mail[b.w->nmail].to = 1;
   b.w->mail[b.w->nmail].tag = hk_ib_control_tag(c);
   b.w->mail[b.w->nmail++].fd = pair[1];
-  uint64_t now = c->silent_ns = 1000 * SECOND;
-  c->bye = true;
+  uint64_t now = c->control.silent_ns = 1000 * SECOND;
+  c->control.bye = true;
   ck_assert_int_eq(hk_ib_control_ask(c, now, true), HK_OK);
-  c->bye = false;
+  c->control.bye = false;
   c->phase = HK_IB_PAIRING;
   ck_assert_int_eq(hk_ib_control_ask(c, now, true), HK_OK);
   c->phase = HK_IB_UP;
   ck_assert_int_eq(hk_ib_control_ask(c, now - 1, true), HK_OK);
-  ck_assert_int_eq(c->fd, fd);
-  ck_assert_uint_eq(c->silent_ns, now);
-  c->eof = true;
-  c->in_got = c->looks = 3;
-  c->lost_ns = now;
+  ck_assert_int_eq(c->control.fd, fd);
+  ck_assert_uint_eq(c->control.silent_ns, now);
+  c->control.eof = true;
+  c->control.in_got = c->control.looks = 3;
+  c->control.lost_ns = now;
   ck_assert_int_eq(hk_ib_control_ask(c, now, true), HK_OK);
-  ck_assert_int_eq(c->fd, pair[1]); /* the old one is closed */
+  ck_assert_int_eq(c->control.fd, pair[1]); /* the old one is closed */
   ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
-  ck_assert_uint_eq(c->silent_ns, now + SECOND);
-  ck_assert(!c->eof && !c->in_got && !c->looks && !c->lost_ns);
+  ck_assert_uint_eq(c->control.silent_ns, now + SECOND);
+  ck_assert(!c->control.eof && !c->control.in_got && !c->control.looks && !c->control.lost_ns);
   close(pair[0]);
   teardown(&b);
 }
@@ -477,27 +478,27 @@ START_TEST(waits_for_a_lost_connection) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
   ck_assert(!hk_ib_control_may_return(c));
-  c->eof = true;
+  c->control.eof = true;
   ck_assert(hk_ib_control_may_return(c));
-  bool *const ends[] = {&c->bye, &c->gone};
+  bool *const ends[] = {&c->control.bye, &c->control.gone};
   for (int i = 0; i < 2; i++) {
     *ends[i] = true;
     ck_assert(!hk_ib_control_may_return(c));
     *ends[i] = false;
   }
-  const uint64_t up = c->up_ns, now = 1000 * SECOND, limit = c->ctx->timeout_ns;
-  c->up_ns = 0;
+  const uint64_t up = c->repair.up_ns, now = 1000 * SECOND, limit = c->ctx->timeout_ns;
+  c->repair.up_ns = 0;
   ck_assert(!hk_ib_control_may_return(c));
-  c->up_ns = up;
+  c->repair.up_ns = up;
   c->ceded = HK_IB_UPWARD;
   ck_assert(!hk_ib_control_may_return(c));
   c->ceded = 0;
   ck_assert_int_eq(hk_ib_control_check(c, now), HK_OK);
-  ck_assert_uint_eq(c->lost_ns, now);
+  ck_assert_uint_eq(c->control.lost_ns, now);
   ck_assert_int_eq(hk_ib_control_check(c, now + 2 * limit), HK_OK); /* RDMA goes on */
-  ck_assert_uint_eq(c->lost_ns, now);
+  ck_assert_uint_eq(c->control.lost_ns, now);
   c->phase = HK_IB_PAIRING;
-  c->broken_ns = now + SECOND;
+  c->repair.broken_ns = now + SECOND;
   ck_assert_int_eq(hk_ib_control_check(c, now + SECOND + limit - 1), HK_OK);
   ck_assert_int_eq(hk_ib_control_check(c, now + SECOND + limit), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "control connection is lost"), "%s", hk_last_error());
@@ -513,16 +514,16 @@ START_TEST(begins_epochs) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   hk_ib_device *devices[2] = {c->paths[0].device, c->paths[1].device};
-  const uint64_t now = c->retry_ns = hk_now_ns();
+  const uint64_t now = c->repair.retry_ns = hk_now_ns();
   const uint32_t epoch = c->epoch;
   c->phase = HK_IB_BACKING_OFF;
-  c->attempts = 3;
+  c->repair.attempts = 3;
   ck_assert_int_eq(hk_ib_conn_step(c, now - 1), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
-  c->eof = c->gone = true;
+  c->control.eof = c->control.gone = true;
   ck_assert_int_eq(hk_ib_conn_step(c, now), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
-  c->eof = c->gone = false;
+  c->control.eof = c->control.gone = false;
   for (int i = 0; i < _i; i++) devices[i]->gone = true;
   ck_assert_int_eq(hk_ib_conn_step(c, now), HK_OK);
   ck_assert_uint_eq(c->epoch, epoch + 1);
@@ -530,11 +531,12 @@ START_TEST(begins_epochs) {
     ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
     ck_assert_uint_eq(c->npaths, 1);
     ck_assert(c->paths[0].bad);
-    ck_assert_msg(strstr(c->cause, "No such device") && strstr(c->cause, "is gone with its device"), "%s", c->cause);
+    ck_assert_msg(strstr(c->repair.cause, "No such device") && strstr(c->repair.cause, "is gone with its device"), "%s",
+                  c->repair.cause);
     no_message_for(b.peer);
   } else {
     ck_assert_int_eq(c->phase, HK_IB_PAIRING);
-    ck_assert_uint_eq(c->attempts, 4);
+    ck_assert_uint_eq(c->repair.attempts, 4);
     ck_assert_uint_eq(c->npaths, 2 - (uint32_t)_i);
     if (_i) ck_assert_ptr_eq(c->paths[0].device, devices[1]);
     const hk_ib_msg m = message_for(b.peer);
@@ -553,27 +555,27 @@ END_TEST
 START_TEST(rewinds_to_what_the_peer_has) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
-  for (uint32_t i = 0; i < 8; i++) c->sizes[i] = i == 4 ? 2 : 1;
-  c->given = 6;
-  c->posted = 7;
+  for (uint32_t i = 0; i < 8; i++) c->tx.sizes[i] = i == 4 ? 2 : 1;
+  c->tx.given = 6;
+  c->tx.posted = 7;
   ck_assert(!hk_ib_can_rewind(c, 4) && hk_ib_can_rewind(c, 5) && !hk_ib_can_rewind(c, 0));
-  c->given = 4;
+  c->tx.given = 4;
   ck_assert(hk_ib_can_rewind(c, 0));
-  c->pending[5] = 3;
+  c->tx.pending[5] = 3;
   hk_ib_rewind(c, 5, 2);
-  ck_assert(c->posted == 5 && c->arrived == 5 && c->credit == 2 && !c->pending[5]);
-  ck_assert_uint_eq(c->given, 5); /* what was pending is void */
+  ck_assert(c->tx.posted == 5 && c->tx.arrived == 5 && c->tx.credit == 2 && !c->tx.pending[5]);
+  ck_assert_uint_eq(c->tx.given, 5); /* what was pending is void */
   hk_ib_rewind(c, 3, 1);
-  ck_assert(c->posted == 3 && c->arrived == 5 && c->credit == 2);
+  ck_assert(c->tx.posted == 3 && c->tx.arrived == 5 && c->tx.credit == 2);
   ck_assert(hk_ib_unfinished(c)); /* the lane has given slots that are to be sent again */
-  c->posted = 5;
+  c->tx.posted = 5;
   ck_assert(!hk_ib_unfinished(c)); /* all have arrived */
-  c->posted = 6;
+  c->tx.posted = 6;
   c->qps[0].done = c->qps[0].posted;
   ck_assert(!hk_ib_unfinished(c)); /* nothing is under way */
   c->qps[0].done--;
   ck_assert(hk_ib_unfinished(c));
-  c->credit = 6;
+  c->tx.credit = 6;
   ck_assert(!hk_ib_unfinished(c));
   teardown(&b);
 }

@@ -45,7 +45,7 @@ static void receive(bench *b, unsigned k, uint32_t bytes, uint32_t signature) {
 static bench ready(unsigned before, bool host) {
   bench b = setup(1);
   for (unsigned k = 0; k < before; k++) carry(b.w, b.send, b.recv, BYTES);
-  while (b.c->given < before) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
+  while (b.c->tx.given < before) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&b.w->ranks[1 - i], NULL), HK_OK);
   for (int i = 0; i < 2 && !host; i++) b.w->ranks[i].env.gpu = &gpu;
   return b;
@@ -65,11 +65,11 @@ START_TEST(go_together) {
   ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   ck_assert_uint_eq(verbs->writes - writes, cases[_i].writes);
   ck_assert_uint_eq(verbs->reports - reports, cases[_i].reports);
-  ck_assert_uint_eq(b.c->posted, cases[_i].before + n);
+  ck_assert_uint_eq(b.c->tx.posted, cases[_i].before + n);
   for (unsigned k = 0; k < n; k++)
-    ck_assert_uint_eq(b.c->sizes[(cases[_i].before + k) % N], cases[_i].bytes[k] > HK_IB_SMALL ? 2 : 1);
+    ck_assert_uint_eq(b.c->tx.sizes[(cases[_i].before + k) % N], cases[_i].bytes[k] > HK_IB_SMALL ? 2 : 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, cases[_i].bytes[k], cases[_i].signature[k]);
-  while (b.c->given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
+  while (b.c->tx.given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   teardown(&b);
 }
 END_TEST
@@ -81,9 +81,9 @@ START_TEST(are_given_back_together) {
   const unsigned n = post_all(&b, cases[4].bytes, cases[4].signature);
   for (unsigned i = 0; i < 20; i++) {
     ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
-    ck_assert_msg(b.c->given == 1 || b.c->given == 5 || b.c->given == 6, "%d", (int)b.c->given);
+    ck_assert_msg(b.c->tx.given == 1 || b.c->tx.given == 5 || b.c->tx.given == 6, "%d", (int)b.c->tx.given);
   }
-  ck_assert_uint_eq(b.c->given, n + 1);
+  ck_assert_uint_eq(b.c->tx.given, n + 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
   teardown(&b);
 }

@@ -93,25 +93,25 @@ START_TEST(leaves_it_to_the_rank) {
   for (uint64_t until = hk_now_ns() + 4 * HK_IB_TICK_MS * MS; hk_now_ns() < until;)
     ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
   pthread_mutex_lock(&x->lock);
-  ck_assert_uint_gt(x->seen, 0);
-  x->steps = x->seen + 1; /* a call since the last tick */
+  ck_assert_uint_gt(x->tick.seen, 0);
+  x->progress.steps = x->tick.seen + 1; /* a call since the last tick */
   hk_ib_msg m = message_of(b.c, HK_IB_END);
-  ck_assert_int_eq(send(b.c->fd, &m, sizeof m, 0), (ssize_t)sizeof m);
-  b.peer->next_look_ns = 0;
-  const uint64_t steps = x->steps;
+  ck_assert_int_eq(send(b.c->control.fd, &m, sizeof m, 0), (ssize_t)sizeof m);
+  b.peer->control.next_look_ns = 0;
+  const uint64_t steps = x->progress.steps;
   for (bool seen = false; !seen;) { /* until the next tick */
     pthread_mutex_unlock(&x->lock);
     usleep(1000);
     pthread_mutex_lock(&x->lock);
-    seen = x->seen == steps;
-    if (seen) ck_assert(!b.peer->gone);
+    seen = x->tick.seen == steps;
+    if (seen) ck_assert(!b.peer->control.gone);
   }
   bool gone = false;
   for (uint64_t until = hk_now_ns() + 10 * SECOND; !gone && hk_now_ns() < until;) { /* then it looks */
     pthread_mutex_unlock(&x->lock);
     usleep(1000);
     pthread_mutex_lock(&x->lock);
-    gone = b.peer->gone;
+    gone = b.peer->control.gone;
   }
   pthread_mutex_unlock(&x->lock);
   ck_assert(gone);

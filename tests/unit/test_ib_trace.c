@@ -236,7 +236,7 @@ START_TEST(goes_on_without_control) {
   cut_controls();
   turns(&s, 4);
   exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
-  for (int i = 0; i < 200 && !conn_of(&s, 0)->lost_ns && _i < 3; i++) turn(&s);
+  for (int i = 0; i < 200 && !conn_of(&s, 0)->control.lost_ns && _i < 3; i++) turn(&s);
   if (_i == 1) verbs->broken = 1;
   if (_i == 2) redial_gone = true;
   redial_fails = _i == 1;

@@ -137,8 +137,8 @@ START_TEST(idle_connections_cost_nothing) {
   for (int i = 0; i < 2; i++) {
     const hk_net_end *e = i ? recv[0]->priv : send[0]->priv;
     const hk_ib_conn *c = e->priv;
-    for (int k = 0; k < 100 && c->ctx->nactive; k++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
-    ck_assert_uint_eq(c->ctx->nactive, 0);
+    for (int k = 0; k < 100 && c->ctx->progress.nactive; k++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
+    ck_assert_uint_eq(c->ctx->progress.nactive, 0);
   }
   ck_assert_uint_eq(verbs->locked, ARENAS);
   carry(w, send[3], recv[3], 60000);

@@ -78,7 +78,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   hk_ib_ctx *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for the RDMA ports of rank %d", env->rank);
   x->env = env;
-  x->timer = -1;
+  x->tick.timer = -1;
   x->api = hk_ibv_load(why, sizeof why);
   x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
   x->scarce = hk_ib_memory_is_scarce();
@@ -124,9 +124,9 @@ static void free_conn(hk_ib_conn *c) {
   hk_ib_send_bye(c);
   hk_ib_drop_qps(c);
   hk_ib_free_memory(c);
-  if (c->fd >= 0) hk_tcp_close(c->fd);
+  if (c->control.fd >= 0) hk_tcp_close(c->control.fd);
   if (c->arena && (c->dials || !c->remote.n)) munmap(c->arena, c->arena_bytes);
-  free(c->pending);
+  free(c->tx.pending);
   hk_ib_leave_active(c);
   x->conns[c->index] = NULL;
   x->nconns--;
@@ -135,9 +135,9 @@ static void free_conn(hk_ib_conn *c) {
 
 static void ib_fini(void *ctx) {
   hk_ib_ctx *x = ctx;
-  if (x->timer >= 0) {
-    hk_service_remove(x->env->service, x->timer);
-    close(x->timer);
+  if (x->tick.timer >= 0) {
+    hk_service_remove(x->env->service, x->tick.timer);
+    close(x->tick.timer);
   }
   hk_ib_control_end(x);
   for (uint32_t i = 0; i < x->room; i++) /* connections whose ends another network carries */
@@ -148,12 +148,12 @@ static void ib_fini(void *ctx) {
         HK_SUB_NET,
         "rank %d: RDMA devices held at most %llu KiB of memory, and %llu KiB now; %llu large messages were written to "
         "their places, %llu copied there",
-        x->env->rank, (unsigned long long)x->pinned_most / 1024, (unsigned long long)x->pinned / 1024,
-        (unsigned long long)x->placed, (unsigned long long)x->copied);
+        x->env->rank, (unsigned long long)x->counts.pinned_most / 1024, (unsigned long long)x->counts.pinned / 1024,
+        (unsigned long long)x->counts.placed, (unsigned long long)x->counts.copied);
   for (int i = 0; i < x->ndevices; i++) hk_ib_device_close(x, &x->devices[i]);
   pthread_mutex_destroy(&x->lock);
   free(x->conns);
-  free(x->active);
+  free(x->progress.active);
   free(x);
 }
 
@@ -170,7 +170,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
   e->priv = c;
   *(sends ? &c->send : &c->recv) = e;
   if (!sends) hk_ib_place_min(x, e->link);
-  if (!sends && c->wanted) (void)hk_ib_starves(c);
+  if (!sends && c->rx.wanted) (void)hk_ib_starves(c);
   hk_ib_stir(c);
   if (c->phase == HK_IB_UP)
     atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in hk_ib_epoch_up() */
@@ -252,7 +252,7 @@ static void flush(hk_ib_conn *c) {
   hk_waiter w;
   bool moved;
   hk_wait_begin(&w, &env);
-  while (!c->failed && !c->eof && hk_ib_unfinished(c)) {
+  while (!c->failed && !c->control.eof && hk_ib_unfinished(c)) {
     if (hk_ib_poll(x, &moved) != HK_OK || hk_ib_conn_step(c, hk_now_ns()) != HK_OK) return;
     if (c->phase == HK_IB_UP && (hk_ib_send(c, &moved) != HK_OK || hk_ib_fence(c, true) != HK_OK)) return;
     if (hk_now_ns() > until || hk_wait_pause(&w) != HK_OK) return;
@@ -286,13 +286,13 @@ static void ib_close(void *ctx, hk_net_end *e) {
 /* Until a lane fills a slot (hk_link_ring), a completion comes, or a sweep, there is nothing to do for it. */
 static bool is_quiet(const hk_ib_conn *c) {
   if (c->phase == HK_IB_FAILED || c->phase == HK_IB_RESTING) return true;
-  if (c->phase != HK_IB_UP || c->asked || c->announced < c->offered) return false;
-  if (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted))) return false;
+  if (c->phase != HK_IB_UP || c->tx.asked || c->places.announced < c->places.offered) return false;
+  if (c->send && (c->tx.posted != c->tx.given || hk_net_filled(c->send, c->tx.posted))) return false;
   if (!c->recv) return true;
   /* acquire: pairs with hk_link_release, as in hk_ib_return_credit */
   uint64_t consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
-  return consumed == c->recv->next && consumed - c->returned < (c->ctx->env->nslots + 1) / 2 &&
-         !c->headers[(uint32_t)c->recv->next & (c->ctx->env->nslots - 1)];
+  return consumed == c->recv->next && consumed - c->rx.returned < (c->ctx->env->nslots + 1) / 2 &&
+         !c->rx.headers[(uint32_t)c->recv->next & (c->ctx->env->nslots - 1)];
 }
 
 static void ib_ring(void *ctx, hk_net_end *e) {
@@ -306,34 +306,34 @@ static hk_status serve(hk_ib_conn *c, bool look, uint64_t now, bool *any) {
   /* Messages that have arrived are delivered even if the queue pairs have failed since: the peer may have ended. */
   if (c->phase != HK_IB_FAILED) HK_OR_RETURN(hk_ib_deliver(c, any));
   if (c->phase == HK_IB_UP) {
-    if (c->announced < c->offered)
+    if (c->places.announced < c->places.offered)
       HK_OR_RETURN(hk_ib_place_announce(c)); /* before credits that let the peer use them */
     HK_OR_RETURN(hk_ib_send(c, any));
     if (c->recv) HK_OR_RETURN(hk_ib_return_credit(c));
   }
-  if (look || c->asked || c->phase != HK_IB_UP) HK_OR_RETURN(hk_ib_conn_step(c, now ? now : hk_now_ns()));
+  if (look || c->tx.asked || c->phase != HK_IB_UP) HK_OR_RETURN(hk_ib_conn_step(c, now ? now : hk_now_ns()));
   return HK_OK;
 }
 
 static void sweep(hk_ib_ctx *x) {
-  for (uint32_t i = 0; i < SWEEP_MOST && i < x->room; i++, x->swept++) {
-    if (x->swept >= x->room) x->swept = 0;
-    if (x->conns[x->swept]) hk_ib_stir(x->conns[x->swept]);
+  for (uint32_t i = 0; i < SWEEP_MOST && i < x->room; i++, x->progress.swept++) {
+    if (x->progress.swept >= x->room) x->progress.swept = 0;
+    if (x->conns[x->progress.swept]) hk_ib_stir(x->conns[x->progress.swept]);
   }
 }
 
 static hk_status progress(hk_ib_ctx *x, bool *moved) {
   bool any = false;
-  x->steps++;
+  x->progress.steps++;
   HK_OR_RETURN(hk_ib_poll(x, &any));
-  bool look = x->idle % IDLE_POLLS == 0 || x->steps % BUSY_POLLS == 0;
+  bool look = x->progress.idle % IDLE_POLLS == 0 || x->progress.steps % BUSY_POLLS == 0;
   uint64_t now = look ? hk_now_ns() : 0;
-  if (look && now >= x->next_sweep_ns) {
-    x->next_sweep_ns = now + SWEEP_MS * 1000000ull;
+  if (look && now >= x->progress.next_sweep_ns) {
+    x->progress.next_sweep_ns = now + SWEEP_MS * 1000000ull;
     sweep(x);
   }
-  for (uint32_t i = 0; i < x->nactive;) {
-    hk_ib_conn *c = x->active[i];
+  for (uint32_t i = 0; i < x->progress.nactive;) {
+    hk_ib_conn *c = x->progress.active[i];
     HK_OR_RETURN(serve(c, look, now, &any));
     if (c->send) c->send->link->rung = 0;
     if (!is_quiet(c)) {
@@ -345,11 +345,11 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   }
   if (any) {
     *moved = true;
-    x->idle = 0;
+    x->progress.idle = 0;
   }
-  x->idle++;
-  if (look && now >= x->next_events_ns) {
-    x->next_events_ns = now + HK_IB_TICK_MS * 1000000ull;
+  x->progress.idle++;
+  if (look && now >= x->progress.next_events_ns) {
+    x->progress.next_events_ns = now + HK_IB_TICK_MS * 1000000ull;
     HK_OR_RETURN(hk_ib_handle_events(x));
     hk_ib_devices_return(x, now);
   }
@@ -370,10 +370,11 @@ static hk_status ib_progress(void *ctx, bool *moved) {
  * round trip, and falling asleep and waking up would add to that. */
 static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   bool moved = false;
-  for (uint32_t i = 0; i < x->nactive; i++) {
-    const hk_ib_conn *c = x->active[i];
+  for (uint32_t i = 0; i < x->progress.nactive; i++) {
+    const hk_ib_conn *c = x->progress.active[i];
     if (c->remote.n) continue;
-    if (c->phase != HK_IB_UP || (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)))) return false;
+    if (c->phase != HK_IB_UP || (c->send && (c->tx.posted != c->tx.given || hk_net_filled(c->send, c->tx.posted))))
+      return false;
   }
   return hk_ib_arm(x, fds) && hk_ib_poll(x, &moved) == HK_OK && !moved;
 }

@@ -17,17 +17,17 @@ hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_
   if (index == x->room) {
     uint32_t room = x->room;
     if (!HK_RESERVE(x->conns, room, index + 1)) goto no_memory;
-    hk_ib_conn **active = realloc(x->active, room * sizeof *active);
+    hk_ib_conn **active = realloc(x->progress.active, room * sizeof *active);
     if (!active) goto no_memory;
-    x->active = active;
+    x->progress.active = active;
     memset(x->conns + index, 0, (room - index) * sizeof *x->conns);
     x->room = room;
   }
   c = calloc(1, sizeof *c);
-  if (!c || !(c->pending = calloc(4, n))) goto no_memory;
-  c->sizes = c->pending + n;
-  c->headers = c->sizes + n;
-  c->parts = c->headers + n;
+  if (!c || !(c->tx.pending = calloc(4, n))) goto no_memory;
+  c->tx.sizes = c->tx.pending + n;
+  c->rx.headers = c->tx.sizes + n;
+  c->rx.parts = c->rx.headers + n;
   c->arena_bytes = arena_bytes;
   c->arena = arena;
   if (!arena) c->arena = mmap(NULL, c->arena_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -38,15 +38,15 @@ hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_
   c->channel = (uint16_t)channel;
   c->index = index;
   c->serial = ++x->serial;
-  c->fd = -1;
-  snprintf(c->route, sizeof c->route, "not connected");
+  c->control.fd = -1;
+  snprintf(c->ports.route, sizeof c->ports.route, "not connected");
   x->conns[index] = c;
   x->nconns++;
   hk_ib_stir(c);
   *out = c;
   return HK_OK;
 no_memory:
-  if (c) free(c->pending);
+  if (c) free(c->tx.pending);
   free(c);
   return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
 }
@@ -54,15 +54,15 @@ no_memory:
 void hk_ib_stir(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   if (c->place) return;
-  x->active[x->nactive++] = c;
-  c->place = x->nactive;
+  x->progress.active[x->progress.nactive++] = c;
+  c->place = x->progress.nactive;
 }
 
 void hk_ib_leave_active(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   if (!c->place) return;
-  hk_ib_conn *last = x->active[--x->nactive];
-  x->active[c->place - 1] = last;
+  hk_ib_conn *last = x->progress.active[--x->progress.nactive];
+  x->progress.active[c->place - 1] = last;
   last->place = c->place;
   c->place = 0;
 }
@@ -78,7 +78,7 @@ void hk_ib_mark_failed(hk_ib_conn *c) {
 hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice) {
   hk_ib_mark_failed(c);
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d (%s, channel %d): %s; %s", c->ctx->env->rank,
-                 c->peer, c->route, c->channel, cause, advice);
+                 c->peer, c->ports.route, c->channel, cause, advice);
 }
 
 hk_status hk_ib_bad_message(hk_ib_conn *c, const char *what) {
@@ -90,10 +90,10 @@ hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m) {
   m->epoch = c->epoch;
   m->nslots = c->ctx->env->nslots;
   m->slot_bytes = (uint32_t)c->ctx->env->slot_bytes;
-  ssize_t n = hk_tcp_send(c->fd, m, sizeof *m);
+  ssize_t n = hk_tcp_send(c->control.fd, m, sizeof *m);
   if (n == (ssize_t)sizeof *m) return HK_OK;
   if (n < 0 && (errno == EPIPE || errno == ECONNRESET)) { /* an error only if a lane still waits */
-    c->eof = true;
+    c->control.eof = true;
     return HK_OK;
   }
   return hk_ib_fail(c, n < 0 ? strerror(errno) : "the control connection takes no more",

@@ -126,69 +126,97 @@ typedef struct hk_ib_remote {
   uint32_t nkeys;
 } hk_ib_remote;
 
+/* The control socket. */
+typedef struct hk_ib_socket {
+  int fd;
+  bool eof;        /* the peer has closed it */
+  bool greeted;    /* the peer's HELLO has come */
+  bool bye;        /* the peer has closed its connection in order, and said how much it has received */
+  bool gone;       /* no process listens where the peer's did, or it has left the communicator or the connection */
+  uint8_t looks;   /* checks of the completions since its end */
+  uint32_t in_got; /* bytes of `in` */
+  uint64_t next_look_ns; /* when to read it again */
+  uint64_t silent_ns;    /* when to check the peer's host again */
+  uint64_t lost_ns;      /* when it was found lost; 0: it is there */
+  hk_silence silence;    /* the state of these checks */
+  hk_ib_msg in;
+} hk_ib_socket;
+
+/* Failures and their repair: ib_repair.c. */
+typedef struct hk_ib_repairs {
+  bool came;         /* a request has completed in this epoch */
+  bool rested;       /* the connection was up until it was to rest; this epoch begins after that */
+  bool ending;       /* this rank has stopped the queue pairs: what is flushed has not failed */
+  uint32_t attempts; /* epochs since broken_ns */
+  uint64_t up_ns, broken_ns, retry_ns, stepped_ns;
+  uint64_t spent_ns;   /* time since broken_ns, without the time in which one of the two processes took no part */
+  uint64_t back_ns;    /* when to use a port again that came back; 0: none has */
+  uint64_t mark;       /* completions at the last check of progress */
+  uint64_t looked_ns;  /* when that was */
+  uint64_t stalled_ns; /* for how long requests have been under way and none has completed */
+  char cause[200];     /* of the last failure */
+} hk_ib_repairs;
+
+/* Ports of both ranks, and pairs of them. */
+typedef struct hk_ib_choice {
+  hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
+  int nmine, ntheirs, npairs;
+  uint32_t nqps; /* queue pairs that both ranks want on a path */
+  hk_ib_pair pairs[HK_IB_PAIRS];
+  char route[HK_IB_ROUTE]; /* the first path, as text */
+} hk_ib_choice;
+
+/* Slots that this rank sends. The numbers: posted to the queue pairs; given back to the lane; arrived, as the peer
+ * reported; consumed by the peer. */
+typedef struct hk_ib_tx {
+  uint64_t posted, given, arrived, credit;
+  uint8_t *pending; /* [nslots] completions that a large slot, or the first of a run, still waits for */
+  uint8_t *sizes;   /* [nslots] 1: small; 2: large, its memory belongs to the lane until it has arrived; 0: not sent */
+  bool asked;       /* this rank has sent HK_IB_WANTS_RING in this epoch */
+} hk_ib_tx;
+
+/* Slots that the peer sends. The numbers: returned as credit; arrived (valid while the end is closed). */
+typedef struct hk_ib_rx {
+  uint64_t returned, received;
+  uint8_t *headers, *parts; /* [nslots] */
+  bool wanted;              /* the peer has messages for the FIFO: it is registered */
+} hk_ib_rx;
+
 struct hk_ib_conn {
   hk_ib_ctx *ctx;
   int peer;
   uint16_t channel;
-  uint8_t phase;    /* hk_ib_phase */
-  bool dials;       /* this rank opens the control connection and begins epochs: of links, the lower one */
-  bool eof;         /* the peer has closed the control socket */
-  bool greeted;     /* the peer's HELLO has come */
-  bool bye;         /* the peer has closed its connection in order, and said how much it has received */
-  bool rested;      /* it was up until it was to rest; this epoch begins after that */
-  bool ending;      /* this rank has stopped the queue pairs: what is flushed has not failed */
-  bool gone;        /* no process listens where the peer's did, or it has left the communicator or the connection */
-  bool came;        /* a request has completed in this epoch */
-  bool wanted;      /* the peer has messages for the FIFO: it is registered */
-  bool asked;       /* this rank has sent HK_IB_WANTS_RING in this epoch */
-  bool apart;       /* the last queue pair, on the first path, carries credits and places and nothing else */
-  uint8_t looks;    /* checks of the completions since the control socket's end */
-  uint8_t ceded;    /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
-  uint8_t on_cards; /* directions whose GPU memory is registered with a card: it cannot move to host memory */
-  uint32_t index, serial;
+  uint8_t phase; /* hk_ib_phase */
+  uint8_t ceded; /* directions that another network carries: HK_IB_UPWARD, HK_IB_DOWNWARD */
+  bool dials;    /* this rank opens the control connection and begins epochs: of links, the lower one */
+  bool apart;    /* the last queue pair, on the first path, carries credits and places and nothing else */
+  uint32_t index, serial, epoch;
   uint32_t place; /* in the context's active ones, counted from 1; 0: it is not there */
-  hk_net_end *send, *recv;
   hk_status failed;
-  /* control */
-  int fd;
-  hk_ib_msg in;
-  uint32_t in_got, epoch, attempts;
-  uint64_t broken_ns, up_ns, retry_ns, next_look_ns, stepped_ns;
-  uint64_t repairing_ns; /* time since broken_ns, without the time in which one of the two processes took no part */
-  uint64_t silent_ns;    /* when to check the peer's host again */
-  uint64_t back_ns;      /* when to use a port again that came back; 0: none has */
-  uint64_t lost_ns;      /* when the control connection was found lost; 0: it is there */
-  hk_silence silence;    /* the state of these checks */
-  uint64_t mark;         /* completions at the last check of progress */
-  uint64_t looked_ns;    /* when that was */
-  uint64_t stalled_ns;   /* for how long requests have been under way and none has completed */
-  char cause[200];       /* of the last failure */
-  /* ports and paths */
-  hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
-  int nmine, ntheirs, npairs;
-  hk_ib_pair pairs[HK_IB_PAIRS];
-  uint32_t npaths;
-  hk_ib_path paths[HK_IB_PATHS];
-  hk_ib_epoch ours;        /* this rank's part of the current epoch */
-  char route[HK_IB_ROUTE]; /* the first path, as text */
-  hk_ib_qp *qps;           /* [nqps] */
-  uint32_t nqps, peer_nqps;
-  uint32_t round_trip_us; /* of the control connection */
-  unsigned timeout;       /* of the queue pairs, as verbs encodes it: hk_ib_timeout_for */
-  /* memory */
+  hk_net_end *send, *recv;
   char *arena;
   size_t arena_bytes;
-  /* Numbers of slots that this rank sends: posted to the queue pairs; given back to the lane; arrived, as the peer
-   * reported; consumed by the peer. */
-  uint64_t posted, given, arrived, credit;
-  uint8_t *pending; /* [nslots] completions that a large slot, or the first of a run, still waits for */
-  uint8_t *sizes;   /* [nslots] 1: small; 2: large, its memory belongs to the lane until it has arrived; 0: not sent */
-  /* Numbers of slots that the peer sends: returned as credit; arrived (valid while the end is closed). */
-  uint64_t returned, received;
-  uint8_t *headers, *parts; /* [nslots] */
-  hk_ib_offered offers[HK_IB_PLACES];
-  uint64_t offered, announced; /* slots up to the last one offered by a lane; announced to the peer in this epoch */
-  hk_ib_flush flush;
+  hk_ib_tx tx;
+  hk_ib_rx rx;
+  hk_ib_qp *qps; /* [nqps] */
+  uint32_t nqps, npaths;
+  hk_ib_path paths[HK_IB_PATHS];
+  struct {
+    uint32_t round_trip_us; /* of the control connection */
+    unsigned timeout;       /* of the queue pairs, as verbs encodes it: hk_ib_timeout_for */
+  } times;
+  struct {
+    uint64_t offered, announced; /* slots up to the last one offered by a lane; announced to the peer in this epoch */
+    hk_ib_offered offers[HK_IB_PLACES];
+  } places;
+  struct {
+    uint8_t on_cards; /* directions whose GPU memory is registered with a card: it cannot move to host memory */
+    hk_ib_flush flush;
+  } gpu;
+  hk_ib_repairs repair;
+  hk_ib_socket control;
+  hk_ib_choice ports;
+  hk_ib_epoch ours; /* this rank's part of the current epoch */
   hk_ib_remote remote;
 };
 
@@ -221,7 +249,8 @@ hk_status hk_ib_fail(hk_ib_conn *c, const char *cause, const char *advice);
 void hk_ib_mark_failed(hk_ib_conn *c); /* the same without an error message */
 /* The peer sent a message that is not valid: the same. */
 hk_status hk_ib_bad_message(hk_ib_conn *c, const char *what);
-/* Sends a control message; fills its common fields. A connection that the peer has closed is no error (c->eof). */
+/* Sends a control message; fills its common fields. A connection that the peer has closed is no
+ * error (c->control.eof). */
 hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m);
 /* The direction of one of the connection's ends. */
 static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {

@@ -23,22 +23,23 @@ uint64_t hk_ib_control_tag(const hk_ib_conn *c) { return (uint64_t)'V' << 56 | (
 
 void hk_ib_control_begin(hk_ib_conn *c) {
   int one = 1;
-  (void)setsockopt(c->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-  hk_silence_watch(c->fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), KEEPALIVES);
+  (void)setsockopt(c->control.fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+  hk_silence_watch(c->control.fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), KEEPALIVES);
 }
 
 /* A connection that was never up has nothing that goes on. One-sided operations dial again by themselves. */
 bool hk_ib_control_may_return(const hk_ib_conn *c) {
-  return c->eof && c->ctx->env->redial && c->up_ns && !c->bye && !c->gone && !c->ceded && !c->remote.n && !c->failed;
+  return c->control.eof && c->ctx->env->redial && c->repair.up_ns && !c->control.bye && !c->control.gone && !c->ceded &&
+         !c->remote.n && !c->failed;
 }
 
 static void replace(hk_ib_conn *c, int fd) {
-  if (c->fd >= 0) hk_tcp_close(c->fd);
-  c->fd = fd;
-  c->eof = false;
-  c->in_got = c->looks = 0;
-  c->lost_ns = 0;
-  c->silence = (hk_silence){0};
+  if (c->control.fd >= 0) hk_tcp_close(c->control.fd);
+  c->control.fd = fd;
+  c->control.eof = false;
+  c->control.in_got = c->control.looks = 0;
+  c->control.lost_ns = 0;
+  c->control.silence = (hk_silence){0};
   hk_ib_control_begin(c);
   HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d has a new control connection", c->ctx->env->rank, c->channel,
           c->peer);
@@ -49,7 +50,7 @@ static void replace(hk_ib_conn *c, int fd) {
 static hk_ib_conn *next_lost(hk_ib_ctx *x, uint32_t from) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[(from + i) % x->room];
-    if (c && c->dials && c->lost_ns && hk_ib_control_may_return(c)) return c;
+    if (c && c->dials && c->control.lost_ns && hk_ib_control_may_return(c)) return c;
   }
   return NULL;
 }
@@ -57,14 +58,14 @@ static hk_ib_conn *next_lost(hk_ib_ctx *x, uint32_t from) {
 /* The connection may have ended while the lock was free, and another one have its place. */
 static void dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool gone) {
   hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
-  if (!c || c->lost_ns != lost_ns || !hk_ib_control_may_return(c)) {
+  if (!c || c->control.lost_ns != lost_ns || !hk_ib_control_may_return(c)) {
     if (fd >= 0) hk_tcp_close(fd);
     return;
   }
-  c->gone = gone;
+  c->control.gone = gone;
   if (fd < 0) return;
   replace(c, fd);
-  snprintf(c->cause, sizeof c->cause, "the control connection was lost and is there again");
+  snprintf(c->repair.cause, sizeof c->repair.cause, "the control connection was lost and is there again");
   (void)hk_ib_repair(c, "look at the network between the hosts"); /* the connection keeps an error */
 }
 
@@ -72,36 +73,36 @@ static void *redial_main(void *arg) {
   hk_ib_ctx *x = arg;
   uint32_t at = 0;
   hk_waiter w;
-  hk_wait_env env = {.failure = &x->stop};
+  hk_wait_env env = {.failure = &x->redial.stop};
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&x->lock);
-  for (hk_ib_conn *c; !atomic_load(&x->stop) && (c = next_lost(x, at));) {
+  for (hk_ib_conn *c; !atomic_load(&x->redial.stop) && (c = next_lost(x, at));) {
     uint32_t index = c->index;
-    uint64_t lost_ns = c->lost_ns, tag = hk_ib_control_tag(c);
+    uint64_t lost_ns = c->control.lost_ns, tag = hk_ib_control_tag(c);
     int fd = -1, peer = c->peer;
     bool gone = false;
     at = index + 1;
     pthread_mutex_unlock(&x->lock);
-    if (x->env->redial(x->env->arg, peer, tag, &x->stop, &fd, &gone) != HK_OK && !gone)
+    if (x->env->redial(x->env->arg, peer, tag, &x->redial.stop, &fd, &gone) != HK_OK && !gone)
       (void)hk_wait_nap(&w, -1, AGAIN_MS * SECOND_NS / 1000); /* `stop` is looked at above */
     pthread_mutex_lock(&x->lock);
     dialled(x, index, lost_ns, fd, gone);
   }
-  x->redialing = false;
+  x->redial.busy = false;
   pthread_mutex_unlock(&x->lock);
   return NULL;
 }
 
 static void start_redialing(hk_ib_ctx *x) {
-  if (x->redialing) return;
-  if (x->redialer_made) pthread_join(x->redialer, NULL); /* it has left the lock for good */
-  x->redialer_made = x->redialing = hk_thread_start(&x->redialer, 0, redial_main, x) == 0;
+  if (x->redial.busy) return;
+  if (x->redial.made) pthread_join(x->redial.thread, NULL); /* it has left the lock for good */
+  x->redial.made = x->redial.busy = hk_thread_start(&x->redial.thread, 0, redial_main, x) == 0;
 }
 
 void hk_ib_control_end(hk_ib_ctx *x) {
-  atomic_store(&x->stop, HK_ERR_INTERNAL); /* any error ends its waits */
-  if (x->redialer_made) pthread_join(x->redialer, NULL);
-  x->redialer_made = false;
+  atomic_store(&x->redial.stop, HK_ERR_INTERNAL); /* any error ends its waits */
+  if (x->redial.made) pthread_join(x->redial.thread, NULL);
+  x->redial.made = false;
 }
 
 /* ---- what a connection does ---- */
@@ -109,11 +110,11 @@ void hk_ib_control_end(hk_ib_ctx *x) {
 hk_status hk_ib_control_check(hk_ib_conn *c, uint64_t now) {
   hk_ib_ctx *x = c->ctx;
   if (!hk_ib_control_may_return(c)) return HK_OK;
-  if (!c->lost_ns) {
-    c->lost_ns = now;
+  if (!c->control.lost_ns) {
+    c->control.lost_ns = now;
     HK_INFO(HK_SUB_NET,
             "rank %d: the control connection of channel %d to rank %d is lost (%s): RDMA goes on without it",
-            x->env->rank, c->channel, c->peer, c->cause);
+            x->env->rank, c->channel, c->peer, c->repair.cause);
   }
   if (c->dials) {
     start_redialing(x);
@@ -122,21 +123,21 @@ hk_status hk_ib_control_check(hk_ib_conn *c, uint64_t now) {
     if (fd >= 0) replace(c, fd); /* the peer begins the epoch */
   }
   /* Without RDMA, too, the peer counts as gone. */
-  uint64_t since = c->broken_ns > c->lost_ns ? c->broken_ns : c->lost_ns;
-  if (!c->eof || c->phase == HK_IB_UP || hk_ago_ns(now, since) < x->timeout_ns) return HK_OK;
+  uint64_t since = c->repair.broken_ns > c->control.lost_ns ? c->repair.broken_ns : c->control.lost_ns;
+  if (!c->control.eof || c->phase == HK_IB_UP || hk_ago_ns(now, since) < x->timeout_ns) return HK_OK;
   return hk_ib_fail(c, "RDMA fails, and the control connection is lost",
                     "check that host, cables and switches; HOCKET_PEER_TIMEOUT waits longer");
 }
 
 hk_status hk_ib_control_ask(hk_ib_conn *c, uint64_t now, bool waits) {
   unsigned quiet_s;
-  if (c->phase != HK_IB_UP || c->bye || now < c->silent_ns) return HK_OK;
-  c->silent_ns = now + SECOND_NS;
+  if (c->phase != HK_IB_UP || c->control.bye || now < c->control.silent_ns) return HK_OK;
+  c->control.silent_ns = now + SECOND_NS;
   /* The peer may have made a new connection for one that only it has lost. */
   int fd = c->dials || c->remote.n ? -1 : c->ctx->env->take(c->ctx->env->arg, c->peer, hk_ib_control_tag(c));
   if (fd >= 0) replace(c, fd);
-  if (c->eof || !waits ||
-      !hk_silence_broken(&c->silence, c->fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), now, &quiet_s))
+  if (c->control.eof || !waits ||
+      !hk_silence_broken(&c->control.silence, c->control.fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), now, &quiet_s))
     return HK_OK;
   return hk_ib_ask_card(c);
 }

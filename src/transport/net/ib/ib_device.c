@@ -149,13 +149,13 @@ hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t 
 }
 
 void hk_ib_count_pinned(hk_ib_ctx *x, const hk_ibv_mr *mr) {
-  x->pinned += mr->length;
-  if (x->pinned > x->pinned_most) x->pinned_most = x->pinned;
+  x->counts.pinned += mr->length;
+  if (x->counts.pinned > x->counts.pinned_most) x->counts.pinned_most = x->counts.pinned;
 }
 
 void hk_ib_unregister(hk_ib_ctx *x, hk_ibv_mr **mr) {
   if (!*mr) return;
-  x->pinned -= (*mr)->length;
+  x->counts.pinned -= (*mr)->length;
   x->api->dereg_mr(*mr);
   *mr = NULL;
 }

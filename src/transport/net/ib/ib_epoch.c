@@ -22,11 +22,11 @@ static hk_status epoch_end(hk_ib_conn *c) {
   hk_ibv_qp_attr error = {.qp_state = HK_IBV_QPS_ERR};
   for (uint32_t i = 0; i < c->nqps; i++)
     if (c->qps[i].qp) c->ctx->api->modify_qp(c->qps[i].qp, &error, HK_IBV_QP_STATE);
-  c->ending = true;
+  c->repair.ending = true;
   HK_TRY(hk_ib_poll(c->ctx, &moved), out);
   (void)hk_ib_received(c);
 out:
-  c->ending = false;
+  c->repair.ending = false;
   hk_ib_drop_qps(c);
   c->serial = ++c->ctx->serial;
   return rc;
@@ -35,9 +35,9 @@ out:
 /* The peer may not know whether its last messages have arrived, and cannot ask afterwards. */
 void hk_ib_send_bye(hk_ib_conn *c) {
   hk_ib_msg end = {.kind = HK_IB_END};
-  if (c->failed && c->fd >= 0 && !c->eof) (void)hk_ib_send_message(c, &end);
-  if (!c->greeted || c->failed || c->eof || c->ceded == HK_IB_BOTH || epoch_end(c) != HK_OK) return;
-  hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->received};
+  if (c->failed && c->control.fd >= 0 && !c->control.eof) (void)hk_ib_send_message(c, &end);
+  if (!c->control.greeted || c->failed || c->control.eof || c->ceded == HK_IB_BOTH || epoch_end(c) != HK_OK) return;
+  hk_ib_msg m = {.kind = HK_IB_BYE, .received = c->rx.received};
   (void)hk_ib_send_message(c, &m);
 }
 
@@ -52,12 +52,12 @@ static hk_status epoch_prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   if (refused) {
     *made = false;
     /* Once the connection was up, messages may be under way that only this connection can send again. */
-    if (refused != c->paths || !c->up_ns) return hk_ib_cannot_register(c, refused, HK_IB_BOTH, why);
+    if (refused != c->paths || !c->repair.up_ns) return hk_ib_cannot_register(c, refused, HK_IB_BOTH, why);
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d: %s: if that is too little, " HK_IB_MORE_MEMORY, x->env->rank, why);
   }
   hk_ib_measure(c);
   HK_OR_RETURN(hk_ib_make_qps(c, nqps));
-  hk_ib_describe_path(c, &c->paths[0], c->route);
+  hk_ib_describe_path(c, &c->paths[0], c->ports.route);
   c->ours =
       (hk_ib_epoch){.nqps = (uint8_t)nqps, .psn = (c->serial * 2654435761u) & 0xffffff, .received = hk_ib_received(c)};
   hk_ib_fill_paths(c);
@@ -65,7 +65,7 @@ static hk_status epoch_prepare(hk_ib_conn *c, uint32_t nqps, bool *made) {
   for (uint32_t i = 0; i < nqps; i++) c->ours.qp[i] = c->qps[i].qp->qp_num;
   /* acquire: as in send_fill_header */
   if (c->recv) c->ours.consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
-  c->returned = c->ours.consumed;
+  c->rx.returned = c->ours.consumed;
   return HK_OK;
 }
 
@@ -97,9 +97,9 @@ hk_status hk_ib_epoch_begin(hk_ib_conn *c) {
   HK_OR_RETURN(epoch_end(c));
   hk_ib_choose_paths(c);
   c->epoch++;
-  c->attempts++;
+  c->repair.attempts++;
   if (epoch_device_failed(c)) return epoch_cannot_join(c);
-  uint32_t nqps = c->peer_nqps * c->npaths + c->apart;
+  uint32_t nqps = c->ports.nqps * c->npaths + c->apart;
   if (nqps > HK_IB_QPS) {
     HK_INFO(HK_SUB_NET, "rank %d: channel %d to rank %d gets %d queue pairs on %u paths: a connection has no more",
             c->ctx->env->rank, c->channel, c->peer, HK_IB_QPS, c->npaths);
@@ -120,8 +120,8 @@ static hk_status epoch_cannot_join(hk_ib_conn *c) {
   while (!w->bad && w + 1 < c->paths + c->npaths) w++;
   const hk_ib_port *port = hk_ib_my_port(c, w);
   bool open = hk_ib_device_open(c->ctx, port->device, &d) == HK_OK;
-  snprintf(c->cause, sizeof c->cause, "queue pairs cannot be connected: %s; port %d of %s is %s", strerror(err),
-           port->number, port->device,
+  snprintf(c->repair.cause, sizeof c->repair.cause, "queue pairs cannot be connected: %s; port %d of %s is %s",
+           strerror(err), port->number, port->device,
            open ? hk_ib_port_state(c->ctx, d, port->number) : "unknown, as the device cannot be opened");
   return hk_ib_repair(c, "check the port's state and its GIDs (hocket doctor)");
 }
@@ -142,11 +142,11 @@ hk_status hk_ib_rest(void *ctx, hk_net_end *e, bool *rests) {
   pthread_mutex_lock(&x->lock);
   if (!*rests && c->phase == HK_IB_RESTING) {
     rc = epoch_go_on(c);
-  } else if (*rests && c->phase == HK_IB_UP && !c->ceded && !c->eof) {
+  } else if (*rests && c->phase == HK_IB_UP && !c->ceded && !c->control.eof) {
     rc = epoch_end(c);
     hk_ib_free_memory(c);
     c->phase = HK_IB_RESTING;
-    c->rested = true;
+    c->repair.rested = true;
   }
   *rests = c->phase == HK_IB_RESTING;
   pthread_mutex_unlock(&x->lock);
@@ -159,8 +159,8 @@ static hk_status epoch_join(hk_ib_conn *c, const hk_ib_epoch *theirs, const hk_i
     c->paths[i].peer_ring = ring[i];
   }
   hk_ib_rewind(c, theirs->received, theirs->consumed);
-  c->announced = 0; /* places have other keys in this epoch */
-  c->asked = false;
+  c->places.announced = 0; /* places have other keys in this epoch */
+  c->tx.asked = false;
   return hk_ib_join_qps(c, theirs);
 }
 
@@ -173,7 +173,7 @@ static hk_status epoch_ready(hk_ib_conn *c) {
 
 hk_status hk_ib_epoch_came(hk_ib_conn *c, const hk_ib_msg *m) {
   const hk_ib_epoch *t = &m->epoch_info;
-  if (!c->greeted || t->nqps < 1 + c->apart || t->nqps > HK_IB_QPS)
+  if (!c->control.greeted || t->nqps < 1 + c->apart || t->nqps > HK_IB_QPS)
     return hk_ib_bad_message(c, "its description of queue pairs is not valid");
   if (c->dials) {
     if (m->epoch != c->epoch || c->phase != HK_IB_PAIRING) return HK_OK; /* from an earlier epoch */
@@ -182,8 +182,8 @@ hk_status hk_ib_epoch_came(hk_ib_conn *c, const hk_ib_msg *m) {
   } else {
     HK_OR_RETURN(epoch_end(c));
     c->epoch = m->epoch;
-    if (c->epoch > 1 && !c->rested) hk_ib_note_failure(c, hk_now_ns());
-    c->attempts++;
+    if (c->epoch > 1 && !c->repair.rested) hk_ib_note_failure(c, hk_now_ns());
+    c->repair.attempts++;
     if (!hk_ib_take_paths(c, t)) return hk_ib_bad_message(c, "it chose ports that were not offered");
     if (epoch_device_failed(c)) return epoch_cannot_join(c);
     bool made;
@@ -199,8 +199,8 @@ hk_status hk_ib_epoch_came(hk_ib_conn *c, const hk_ib_msg *m) {
 
 void hk_ib_epoch_up(hk_ib_conn *c) {
   c->phase = HK_IB_UP;
-  c->came = false;
-  c->up_ns = hk_now_ns();
+  c->repair.came = false;
+  c->repair.up_ns = hk_now_ns();
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
@@ -214,12 +214,12 @@ void hk_ib_epoch_up(hk_ib_conn *c) {
         "rank %d: channel %d to rank %d %sover %s: %s, pair %d of %d, %u queue pair%s, MTU %d, round trip %u us: sent "
         "again after %.0f ms%s",
         c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
-        hk_ib_pair_words(c->mine, c->theirs, &c->pairs[w->pair], words), w->pair + 1, c->npairs,
+        hk_ib_pair_words(c->ports.mine, c->ports.theirs, &c->ports.pairs[w->pair], words), w->pair + 1, c->ports.npairs,
         (data - i + c->npaths - 1) / c->npaths, data - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
-        c->round_trip_us, (double)(4096ull << c->timeout) / 1e6,
-        c->epoch <= 1 ? ""
-        : c->rested   ? ", after a rest"
-                      : ", after a failure");
+        c->times.round_trip_us, (double)(4096ull << c->times.timeout) / 1e6,
+        c->epoch <= 1      ? ""
+        : c->repair.rested ? ", after a rest"
+                           : ", after a failure");
   }
-  c->rested = false;
+  c->repair.rested = false;
 }

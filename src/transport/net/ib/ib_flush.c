@@ -23,8 +23,8 @@
 /* A queue pair that is connected to itself reaches the card's own memory regions, by its port's loopback. */
 static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
   const hk_ibv *api = c->ctx->api;
-  const hk_ib_pair *pair = &c->pairs[c->paths[path].pair];
-  const hk_ib_port *port = &c->mine[pair->mine];
+  const hk_ib_pair *pair = &c->ports.pairs[c->paths[path].pair];
+  const hk_ib_port *port = &c->ports.mine[pair->mine];
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
                        .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
                        .port_num = port->number,
@@ -47,7 +47,7 @@ static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
                            HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
   if (err) return err;
   to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
-                        .timeout = (uint8_t)c->timeout,
+                        .timeout = (uint8_t)c->times.timeout,
                         .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
                         .rnr_retry = 7,
                         .max_rd_atomic = 1};
@@ -62,7 +62,7 @@ enum { READ_AT = 96 /* in the arena's first entry, after the credits (ib_place.c
 static hk_status flush_make_reader(hk_ib_conn *c, uint32_t path) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d = c->paths[path].device;
-  hk_ib_reader *r = &c->flush.readers[path];
+  hk_ib_reader *r = &c->gpu.flush.readers[path];
   if (!r->cq) r->cq = hk_ib_cq_take(x, d, FLUSH_ENTRIES);
   if (r->cq) {
     hk_ibv_qp_init_attr attr = {
@@ -88,7 +88,7 @@ static hk_status flush_make_reader(hk_ib_conn *c, uint32_t path) {
 /* Posts a read of one byte of a GPU's memory by the path's device. *posted is false if the connection gets new queue
  * pairs instead. */
 static hk_status flush_read_back(hk_ib_conn *c, uint32_t path, const void *at, uint32_t rkey, bool *posted) {
-  hk_ib_reader *r = &c->flush.readers[path];
+  hk_ib_reader *r = &c->gpu.flush.readers[path];
   hk_ibv_send_wr *bad;
   *posted = false;
   if (!r->qp) HK_OR_RETURN(flush_make_reader(c, path));
@@ -115,7 +115,7 @@ static hk_status flush_read_back(hk_ib_conn *c, uint32_t path, const void *at, u
 
 /* Begins to make everything visible that has arrived, by reads of `at`, which is in the FIFO. */
 static hk_status flush_read_all(hk_ib_conn *c, const void *at) {
-  hk_ib_flush *f = &c->flush;
+  hk_ib_flush *f = &c->gpu.flush;
   uint64_t arrived = hk_ib_arrived_to(c);
   bool posted = true, any = false;
   for (uint32_t i = 0; i < c->npaths && posted; i++) {
@@ -131,7 +131,7 @@ static hk_status flush_read_all(hk_ib_conn *c, const void *at) {
 /* One flush makes everything visible that has arrived before it. */
 hk_status hk_ib_flush_visible(hk_ib_conn *c, uint64_t k, bool *yes) {
   hk_status rc = HK_OK;
-  hk_ib_flush *f = &c->flush;
+  hk_ib_flush *f = &c->gpu.flush;
   hk_device *gpu = c->recv->link->gpu;
   if (c->ctx->gpu.flushing == HK_IB_NO_FLUSH || k < f->seen) {
     *yes = true;
@@ -150,7 +150,7 @@ out:
 }
 
 hk_status hk_ib_flush_done(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc) {
-  hk_ib_flush *f = &c->flush;
+  hk_ib_flush *f = &c->gpu.flush;
   if (wc->status != HK_IBV_WC_SUCCESS &&
       c->recv) { /* an end that was closed meanwhile has no memory any more: no error */
     hk_ib_flush_drop(c);
@@ -168,7 +168,7 @@ hk_status hk_ib_flush_done(hk_ib_conn *c, uint32_t path, const hk_ibv_wc *wc) {
 /* What a device has written that is left now reaches the GPU without a read: new queue pairs take a round trip over
  * TCP, and the PCI bus delivers within microseconds. A device that stays reads again. */
 void hk_ib_flush_drop(hk_ib_conn *c) {
-  hk_ib_flush *f = &c->flush;
+  hk_ib_flush *f = &c->gpu.flush;
   f->asked = 0;
   for (hk_ib_reader *r = f->readers; r < f->readers + HK_IB_PATHS; r++) {
     if (r->qp) c->ctx->api->destroy_qp(r->qp);

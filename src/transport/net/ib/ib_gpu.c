@@ -151,7 +151,7 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
 static uint8_t direction_of(const hk_ib_conn *c, const hk_net_end *e) { return hk_ib_direction(c, e == c->send); }
 
 static bool is_unsettled(const hk_ib_conn *c, const hk_net_end *e) {
-  return e && e->link->gpu && e->link->payload && !(c->on_cards & direction_of(c, e));
+  return e && e->link->gpu && e->link->payload && !(c->gpu.on_cards & direction_of(c, e));
 }
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) || is_unsettled(c, c->recv); }
 
@@ -162,7 +162,7 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char 
   if (!hk_ib_my_port(c, w)->far) hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
   if (m.mr) {
     hk_ib_count_pinned(x, m.mr);
-    c->on_cards |= direction_of(c, e);
+    c->gpu.on_cards |= direction_of(c, e);
     return m.mr;
   }
   snprintf(why, 160, "%.20s takes no memory of GPU %d: %.100s", w->device->name, e->link->gpu->limits.ordinal, m.why);

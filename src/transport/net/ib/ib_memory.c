@@ -26,7 +26,7 @@ static void forget(hk_ib_ctx *x, hk_ib_region *r) {
 
 static hk_ib_region *find(const hk_ib_ctx *x, const void *data, size_t bytes) {
   uintptr_t at = (uintptr_t)data;
-  hk_ib_region *r = x->regions;
+  hk_ib_region *r = x->user.regions;
   while (r && !(at >= r->begin && at < r->end && bytes <= r->end - at)) r = r->next;
   return r;
 }
@@ -36,7 +36,7 @@ void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
   if (least >= 0 && least <= HK_IB_SMALL)
     least = HK_IB_SMALL + 1; /* small ones go through the ring, with their headers */
   /* relaxed: set under the lock, which is held */
-  if (least < 0 || !atomic_load_explicit(&x->any_region, memory_order_relaxed)) least = 0;
+  if (least < 0 || !atomic_load_explicit(&x->user.any, memory_order_relaxed)) least = 0;
   atomic_store_explicit(&link->place_min, (uint32_t)least, memory_order_relaxed); /* relaxed: hk_link_places() */
 }
 
@@ -46,17 +46,17 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
   hk_ib_region *fresh = there && bytes ? calloc(1, sizeof *fresh) : NULL; /* NULL: messages are copied */
   pthread_mutex_lock(&x->lock);
   if (fresh) {
-    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->regions};
-    x->regions = fresh;
+    *fresh = (hk_ib_region){.begin = begin, .end = end, .next = x->user.regions};
+    x->user.regions = fresh;
   } else if (!there) {
-    hk_ib_region **at = &x->regions, *r;
+    hk_ib_region **at = &x->user.regions, *r;
     while (*at && !((*at)->begin == begin && (*at)->end == end)) at = &(*at)->next;
     r = *at;
     if (r) *at = r->next;
     if (r) forget(x, r);
   }
   /* relaxed: a reader takes the lock before it uses the list */
-  atomic_store_explicit(&x->any_region, x->regions != NULL, memory_order_relaxed);
+  atomic_store_explicit(&x->user.any, x->user.regions != NULL, memory_order_relaxed);
   for (uint32_t i = 0; i < x->room; i++)
     if (x->conns[i] && x->conns[i]->recv) hk_ib_place_min(x, x->conns[i]->recv->link);
   pthread_mutex_unlock(&x->lock);
@@ -65,23 +65,23 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
 /* The same device may take it when it is back. */
 void hk_ib_user_leave(hk_ib_ctx *x, const hk_ib_device *d) {
   const int i = (int)(d - x->devices);
-  for (hk_ib_region *r = x->regions; r; r = r->next) {
+  for (hk_ib_region *r = x->user.regions; r; r = r->next) {
     hk_ib_unregister(x, &r->mrs[i]);
     r->refused[i] = r->fixed[i] = false;
   }
 }
 
 void hk_ib_user_free(hk_ib_ctx *x) {
-  while (x->regions) {
-    hk_ib_region *r = x->regions;
-    x->regions = r->next;
+  while (x->user.regions) {
+    hk_ib_region *r = x->user.regions;
+    x->user.regions = r->next;
     forget(x, r);
   }
 }
 
 bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
   hk_ib_ctx *x = ctx;
-  if (bytes <= HK_IB_SMALL || !atomic_load_explicit(&x->any_region, memory_order_relaxed))
+  if (bytes <= HK_IB_SMALL || !atomic_load_explicit(&x->user.any, memory_order_relaxed))
     return false; /* relaxed: see above */
   pthread_mutex_lock(&x->lock);
   bool known = hk_ib_is_registered(x, data, bytes);

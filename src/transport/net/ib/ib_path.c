@@ -12,7 +12,7 @@
 enum { TRIES_OF_A_PROVEN_PAIR = 4 };
 
 void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_IB_ROUTE]) {
-  const hk_ib_pair *p = &c->pairs[w->pair];
+  const hk_ib_pair *p = &c->ports.pairs[w->pair];
   const hk_ib_port *a = hk_ib_my_port(c, w), *b = hk_ib_their_port(c, w);
   char from[48], to[48];
   if (a->layer == HK_IBV_LAYER_ETHERNET)
@@ -26,7 +26,7 @@ void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_
 
 static bool port_is_up(hk_ib_conn *c, int mine) {
   hk_ib_device *d;
-  const hk_ib_port *port = &c->mine[mine];
+  const hk_ib_port *port = &c->ports.mine[mine];
   return hk_ib_device_open(c->ctx, port->device, &d) == HK_OK &&
          strcmp(hk_ib_port_state(c->ctx, d, port->number), "ACTIVE") == 0;
 }
@@ -38,15 +38,15 @@ static void leave_out_bad(hk_ib_conn *c) {
   bool up[HK_IB_PATHS];
   uint32_t good = 0;
   for (uint32_t i = 0; i < c->npaths; i++) {
-    up[i] = port_is_up(c, c->pairs[c->paths[i].pair].mine);
+    up[i] = port_is_up(c, c->ports.pairs[c->paths[i].pair].mine);
     good += up[i] && !c->paths[i].bad;
   }
   for (uint32_t i = 0; i < c->npaths; i++) {
-    hk_ib_pair *bad = &c->pairs[c->paths[i].pair];
+    hk_ib_pair *bad = &c->ports.pairs[c->paths[i].pair];
     if (up[i] && !c->paths[i].bad) continue;
-    bool both = good > 0 || (bad->worked && c->attempts >= TRIES_OF_A_PROVEN_PAIR);
-    for (int k = 0; k < c->npairs; k++) {
-      hk_ib_pair *p = &c->pairs[k];
+    bool both = good > 0 || (bad->worked && c->repair.attempts >= TRIES_OF_A_PROVEN_PAIR);
+    for (int k = 0; k < c->ports.npairs; k++) {
+      hk_ib_pair *p = &c->ports.pairs[k];
       if (p->mine == bad->mine && (!up[i] || (both && p->theirs == bad->theirs))) p->out = true;
     }
     if (!bad->worked) bad->out = true;
@@ -55,7 +55,7 @@ static void leave_out_bad(hk_ib_conn *c) {
 
 static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
   for (uint32_t i = 0; i < c->npaths; i++)
-    if (!hk_ib_pairs_go_together(c->mine, c->theirs, &c->pairs[c->paths[i].pair], p)) return false;
+    if (!hk_ib_pairs_go_together(c->ports.mine, c->ports.theirs, &c->ports.pairs[c->paths[i].pair], p)) return false;
   return true;
 }
 
@@ -63,8 +63,8 @@ static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
  * is down. -1: there is none. */
 static int best_pair(hk_ib_conn *c) {
   for (int pass = 0; pass < (c->npaths ? 2 : 3); pass++) {
-    for (int i = 0; i < c->npairs; i++) {
-      const hk_ib_pair *p = &c->pairs[i];
+    for (int i = 0; i < c->ports.npairs; i++) {
+      const hk_ib_pair *p = &c->ports.pairs[i];
       if (p->out || (pass == 0 && !p->worked) || !fits(c, p)) continue;
       if (pass == 2 || port_is_up(c, p->mine)) return i;
     }
@@ -77,7 +77,7 @@ void hk_ib_choose_paths(hk_ib_conn *c) {
   c->npaths = 0;
   int at = best_pair(c);
   if (at < 0) { /* all pairs were tried: begin again */
-    for (int i = 0; i < c->npairs; i++) c->pairs[i].out = false;
+    for (int i = 0; i < c->ports.npairs; i++) c->ports.pairs[i].out = false;
     at = best_pair(c);
   }
   for (; at >= 0 && c->npaths < HK_IB_PATHS; at = best_pair(c)) c->paths[c->npaths++].pair = at;
@@ -89,12 +89,12 @@ bool hk_ib_take_paths(hk_ib_conn *c, const hk_ib_epoch *theirs) {
   for (uint32_t i = 0; i < c->npaths; i++) {
     const uint8_t *port = theirs->paths[i].port, *gid = theirs->paths[i].gid;
     int at = 0;
-    for (; at < c->npairs; at++) {
-      const hk_ib_pair *p = &c->pairs[at];
+    for (; at < c->ports.npairs; at++) {
+      const hk_ib_pair *p = &c->ports.pairs[at];
       if (p->theirs == port[0] && p->mine == port[1] && p->their_gid == gid[0] && p->my_gid == gid[1]) break;
     }
-    c->paths[i].pair = at < c->npairs ? at : 0;
-    if (at == c->npairs) return false;
+    c->paths[i].pair = at < c->ports.npairs ? at : 0;
+    if (at == c->ports.npairs) return false;
   }
   return true;
 }
@@ -112,7 +112,7 @@ void hk_ib_fill_paths(hk_ib_conn *c) {
   bool low = c->dials;
   c->ours.npaths = (uint8_t)c->npaths;
   for (uint32_t i = 0; i < c->npaths; i++) {
-    const hk_ib_pair *p = &c->pairs[c->paths[i].pair];
+    const hk_ib_pair *p = &c->ports.pairs[c->paths[i].pair];
     uint8_t *port = c->ours.paths[i].port, *gid = c->ours.paths[i].gid;
     port[0] = low ? p->mine : p->theirs;
     port[1] = low ? p->theirs : p->mine;
@@ -128,9 +128,9 @@ _Static_assert((int)HK_IB_KERNEL_TEXT >= (int)HK_IB_CM_WORDS + 20, "the answer f
 const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_KERNEL_TEXT]) {
   enum { PATIENCE_MS = 500 };
   char words[HK_IB_CM_WORDS];
-  const hk_ib_pair *now = &c->pairs[c->paths[0].pair], *pair = c->pairs;
+  const hk_ib_pair *now = &c->ports.pairs[c->paths[0].pair], *pair = c->ports.pairs;
   while (pair->mine != now->mine || pair->theirs != now->theirs) pair++; /* the best pair of these ports */
-  const hk_ib_port *mine = &c->mine[pair->mine], *theirs = &c->theirs[pair->theirs];
+  const hk_ib_port *mine = &c->ports.mine[pair->mine], *theirs = &c->ports.theirs[pair->theirs];
   *text = '\0';
   if (c->ctx->asked_kernel || mine->layer != HK_IBV_LAYER_ETHERNET) return text;
   c->ctx->asked_kernel = true;
@@ -153,7 +153,7 @@ static bool register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_i
 static bool register_rings(hk_ib_conn *c, hk_ib_path *w, char why[160]) {
   bool source = c->send && c->send->link->payload && (c->send->link->gpu || c->ctx->scarce);
   /* What one device has is announced, so all must have it; a refusal may have moved it to host memory meanwhile. */
-  bool due = c->ctx->scarce || c->wanted || c->paths[0].recv_mr;
+  bool due = c->ctx->scarce || c->rx.wanted || c->paths[0].recv_mr;
   bool target = c->recv && c->recv->link->payload && (c->recv->link->gpu || due);
   return (!target || register_end(c, w, c->recv, &w->recv_mr, why)) &&
          (!source || register_end(c, w, c->send, &w->send_mr, why));

@@ -6,10 +6,10 @@
 
 /* The ports of a path, as the two ranks offered them. */
 static inline const hk_ib_port *hk_ib_my_port(const hk_ib_conn *c, const hk_ib_path *w) {
-  return &c->mine[c->pairs[w->pair].mine];
+  return &c->ports.mine[c->ports.pairs[w->pair].mine];
 }
 static inline const hk_ib_port *hk_ib_their_port(const hk_ib_conn *c, const hk_ib_path *w) {
-  return &c->theirs[c->pairs[w->pair].theirs];
+  return &c->ports.theirs[c->ports.pairs[w->pair].theirs];
 }
 /* Writes "; the kernel says: ..." about the best GIDs of the first path's ports to `text`, or "". May wait for half a
  * second, so it asks once for each communicator. */

@@ -65,15 +65,15 @@ void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t 
   pthread_mutex_lock(&x->lock);
   hk_ib_conn *c = e->priv;
   if (k >= e->next && k < e->next + HK_IB_PLACES && hk_ib_is_registered(x, to, bytes)) {
-    c->offers[k % HK_IB_PLACES] = (hk_ib_offered){.slot = k + 1, .to = to, .bytes = bytes};
-    if (k >= c->offered) c->offered = k + 1;
+    c->places.offers[k % HK_IB_PLACES] = (hk_ib_offered){.slot = k + 1, .to = to, .bytes = bytes};
+    if (k >= c->places.offered) c->places.offered = k + 1;
     hk_ib_stir(c);
   }
   pthread_mutex_unlock(&x->lock);
 }
 
 static hk_ib_offered *offer_of(hk_ib_conn *c, uint64_t k) {
-  hk_ib_offered *o = &c->offers[k % HK_IB_PLACES];
+  hk_ib_offered *o = &c->places.offers[k % HK_IB_PLACES];
   return o->slot == k + 1 ? o : NULL;
 }
 
@@ -105,13 +105,14 @@ static bool fill_entry(hk_ib_conn *c, uint64_t k) {
 
 hk_status hk_ib_place_announce(hk_ib_conn *c) {
   bool posted = true;
-  if (c->announced < c->recv->next) c->announced = c->recv->next; /* slots that have come need no place */
-  while (c->announced < c->offered && posted) {
-    uint64_t first = c->announced, end = first;
-    while (end < c->offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end)) end++;
+  if (c->places.announced < c->recv->next) c->places.announced = c->recv->next; /* slots that have come need no place */
+  while (c->places.announced < c->places.offered && posted) {
+    uint64_t first = c->places.announced, end = first;
+    while (end < c->places.offered && end < first + ONCE && (end == first || end % HK_IB_PLACES) && fill_entry(c, end))
+      end++;
     uint32_t bytes = (uint32_t)((end - first) * sizeof(hk_ib_place));
     if (bytes) HK_OR_RETURN(hk_ib_write(c, entry(c, TABLE_OUT, first), bytes, TABLE_IN + entry_at(first), &posted));
-    if (posted) c->announced = bytes ? end : first + 1;
+    if (posted) c->places.announced = bytes ? end : first + 1;
   }
   return HK_OK;
 }
@@ -119,7 +120,7 @@ hk_status hk_ib_place_announce(hk_ib_conn *c) {
 /* Returns true if the peer may still write to an announced place. */
 static bool is_open(hk_ib_conn *c) {
   if (!c->recv) return false;
-  for (uint64_t k = c->recv->next; k < c->offered; k++) {
+  for (uint64_t k = c->recv->next; k < c->places.offered; k++) {
     const hk_ib_offered *o = offer_of(c, k);
     if (o && o->announced) return true;
   }
@@ -133,7 +134,7 @@ void hk_ib_place_withdraw(void *ctx) {
     hk_ib_conn *c = x->conns[i];
     if (!c) continue;
     bool open = c->nqps && is_open(c);
-    c->offered = 0; /* nothing more is announced */
+    c->places.offered = 0; /* nothing more is announced */
     if (!open) continue;
     HK_INFO(
         HK_SUB_NET,

@@ -27,7 +27,7 @@ hk_ibv_send_wr hk_ib_write_with_imm(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge
 /* A write without an immediate, and the request after it. */
 hk_ibv_send_wr hk_ib_plain_write(const hk_ib_conn *c, uint32_t qp, hk_ibv_sge *sge, const hk_ib_target *to,
                                  hk_ibv_send_wr *next);
-/* Posts n requests, the last of which is `last`. It reports its completion if `slot` waits for that (otherwise
+/* Posts n requests; `last` is the last one. It reports its completion if `slot` waits for that (otherwise
  * HK_IB_NO_SLOT), or if a report is due. */
 hk_status hk_ib_post(hk_ib_conn *c, uint32_t qp, hk_ibv_send_wr *wr, hk_ibv_send_wr *last, uint32_t n, uint32_t slot);
 typedef struct hk_ib_source {

@@ -94,7 +94,7 @@ static bool is_global(const hk_ib_conn *c, const hk_ib_path *path, bool one_subn
 
 bool hk_ib_wants_apart(const hk_ib_conn *c) {
   bool ethernet = false;
-  for (int i = 0; i < c->nmine; i++) ethernet = ethernet || c->mine[i].layer == HK_IBV_LAYER_ETHERNET;
+  for (int i = 0; i < c->ports.nmine; i++) ethernet = ethernet || c->ports.mine[i].layer == HK_IBV_LAYER_ETHERNET;
   return ethernet && !c->remote.n && c->ctx->fifo_class >= 0;
 }
 
@@ -107,7 +107,7 @@ static uint8_t class_of(const hk_ib_conn *c, uint32_t i) {
 
 static void route_to(const hk_ib_conn *c, uint32_t i, hk_ibv_ah_attr *ah) {
   const hk_ib_path *path = c->qps[i].path;
-  const hk_ib_pair *pair = &c->pairs[path->pair];
+  const hk_ib_pair *pair = &c->ports.pairs[path->pair];
   const hk_ib_port *mine = hk_ib_my_port(c, path), *their = hk_ib_their_port(c, path);
   const hk_ibv_gid *to = &their->gids[pair->their_gid].gid;
   bool one_subnet = mine->layer == HK_IBV_LAYER_ETHERNET || hk_ib_one_subnet(mine, their);
@@ -159,7 +159,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                                   HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
   if (!err) {
     to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
-                          .timeout = (uint8_t)c->timeout,
+                          .timeout = (uint8_t)c->times.timeout,
                           .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
                           .rnr_retry = 7,
                           .sq_psn = c->ours.psn,

@@ -19,7 +19,7 @@ static void sent(hk_ib_conn *c, hk_ib_qp *q) {
   uint32_t slot = q->signals[q->first].slot;
   q->done = q->signals[q->first].position;
   q->first = (q->first + 1) % (q->depth + 1);
-  if (slot != HK_IB_NO_SLOT && c->pending[slot]) c->pending[slot]--;
+  if (slot != HK_IB_NO_SLOT && c->tx.pending[slot]) c->tx.pending[slot]--;
 }
 
 static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
@@ -37,24 +37,25 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
     q->recv_owed = 0;
   }
   if (imm == HK_IB_WANTS_RING && wc->byte_len == 0) { /* parts of messages are not empty */
-    c->wanted = true;
+    c->rx.wanted = true;
     return hk_ib_provide_ring(c);
   }
   if (!c->recv) return HK_OK; /* its receiver has ended, and reads no more messages */
-  c->flush.readers[qp % c->npaths].dirty = true;
+  c->gpu.flush.readers[qp % c->npaths].dirty = true;
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = hk_ib_slot_at(c, number);
   if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
   /* A queue pair delivers in order: the message before this one on it must have arrived. */
   const uint32_t n = hk_ib_data_qps(c);
-  if (imm & HK_IB_HAS_HEADER && ahead >= n && !c->headers[hk_ib_slot_at(c, number - n)]) return out_of_order(c, number);
+  if (imm & HK_IB_HAS_HEADER && ahead >= n && !c->rx.headers[hk_ib_slot_at(c, number - n)])
+    return out_of_order(c, number);
   if (!(imm & HK_IB_HAS_HEADER)) {
-    c->parts[i]++;
+    c->rx.parts[i]++;
     return HK_OK;
   }
   hk_ib_header h;
   memcpy(&h, c->arena + hk_ib_rx_offset(c, number), sizeof h);
   for (uint32_t left = h.more;; left--) {
-    if (c->headers[i]++) return out_of_order(c, number);
+    if (c->rx.headers[i]++) return out_of_order(c, number);
     if (!left) return HK_OK;
     h.seq++;
     i = hk_ib_slot_at(c, ++number);
@@ -83,7 +84,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           if (kind == HK_IB_FLUSHED || qp >= c->nqps) continue;
           *moved = true;
           hk_ib_stir(c);
-          if (wc[i].status == HK_IBV_WC_SUCCESS) c->came = c->pairs[c->qps[qp].path->pair].worked = true;
+          if (wc[i].status == HK_IBV_WC_SUCCESS) c->repair.came = c->ports.pairs[c->qps[qp].path->pair].worked = true;
           if (wc[i].status != HK_IBV_WC_SUCCESS)
             HK_OR_RETURN(hk_ib_broken(c, qp, &wc[i], kind == HK_IB_SENT ? "sending" : "receiving"));
           else if (kind == HK_IB_SENT)
@@ -135,7 +136,7 @@ static void settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **plac
 }
 
 hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
-  while (c->recv && c->headers[hk_ib_slot_at(c, c->recv->next)]) {
+  while (c->recv && c->rx.headers[hk_ib_slot_at(c, c->recv->next)]) {
     uint64_t k = c->recv->next;
     uint32_t i = hk_ib_slot_at(c, k);
     hk_ib_header h;
@@ -147,7 +148,7 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
         (h.where == HK_IB_IN_FIFO && !c->recv->link->payload) || h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE ||
         (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
       return garbage(c, &h);
-    if (c->parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
+    if (c->rx.parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
     if (on_gpu) {
       bool seen;
       hk_status rc = hk_ib_flush_visible(c, k, &seen);
@@ -156,9 +157,9 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     void *place;
     settle(c, k, &h, &place, &direct);
     if (!place) return HK_OK; /* the lane does not want it yet; its size was checked above */
-    if (large) (*(direct ? &c->ctx->placed : &c->ctx->copied))++;
-    if (h.consumed > c->credit) c->credit = h.consumed;
-    c->headers[i] = c->parts[i] = 0;
+    if (large) (*(direct ? &c->ctx->counts.placed : &c->ctx->counts.copied))++;
+    if (h.consumed > c->tx.credit) c->tx.credit = h.consumed;
+    c->rx.headers[i] = c->rx.parts[i] = 0;
     hk_net_deliver(c->recv, h.bytes, h.signature, place, direct);
     *moved = true;
   }

@@ -44,7 +44,7 @@ static hk_status add(hk_ib_ctx *x, int peer, int fd, void *arena, size_t n, hk_i
   HK_OR_RETURN(hk_ib_conn_new(x, peer, HK_IB_REMOTE, arena, bytes, out));
   (*out)->dials = !arena;
   (*out)->remote.n = n;
-  (*out)->fd = fd;
+  (*out)->control.fd = fd;
   return HK_OK;
 }
 
@@ -68,7 +68,7 @@ static hk_status remote_accept(void *ctx, int peer, _Atomic uint64_t *counters, 
   if (!c) rc = take(x, peer, counters, n, &c);
   if (rc == HK_OK && c) rc = hk_ib_poll(x, &moved);
   if (rc == HK_OK && c) rc = hk_ib_conn_step(c, hk_now_ns()); /* takes another socket if the origin dials again */
-  *came = c && c->fd >= 0;
+  *came = c && c->control.fd >= 0;
   pthread_mutex_unlock(&x->lock);
 out:
   return rc;
@@ -192,7 +192,7 @@ static hk_status advance(hk_ib_conn *c, const hk_remote_put *p, hk_remote_state 
 
 static hk_status failed(hk_ib_conn *c) {
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost the connection to rank %d for one-sided operations (%s): %s",
-                 c->ctx->env->rank, c->peer, c->route, c->cause);
+                 c->ctx->env->rank, c->peer, c->ports.route, c->repair.cause);
 }
 
 static hk_status remote_put(void *ctx, int peer, const hk_remote_put *p, hk_remote_state *state) {
@@ -201,7 +201,7 @@ static hk_status remote_put(void *ctx, int peer, const hk_remote_put *p, hk_remo
   bool moved;
   pthread_mutex_lock(&x->lock);
   hk_ib_conn *c = find(x, peer, true);
-  x->steps++;
+  x->progress.steps++;
   c->remote.busy = true;
   if (c->failed) { /* in the service thread: its words are not this thread's */
     rc = failed(c);

@@ -30,20 +30,20 @@ static unsigned limit_s(const hk_ib_conn *c) { return (unsigned)(c->ctx->timeout
 static bool awaits_peer(const hk_ib_conn *c) { return c->phase == HK_IB_PAIRING || c->phase == HK_IB_READYING; }
 
 void hk_ib_begin_repairs(hk_ib_conn *c, uint64_t now) {
-  c->broken_ns = now;
-  c->repairing_ns = 0;
+  c->repair.broken_ns = now;
+  c->repair.spent_ns = 0;
 }
 
 void hk_ib_count_repairs(hk_ib_conn *c, uint64_t now) {
-  if (c->broken_ns && !awaits_peer(c)) c->repairing_ns += gap_ns(now, c->stepped_ns);
-  c->stepped_ns = now;
+  if (c->repair.broken_ns && !awaits_peer(c)) c->repair.spent_ns += gap_ns(now, c->repair.stepped_ns);
+  c->repair.stepped_ns = now;
 }
 
 bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now) {
   unsigned quiet_s;
-  if (!awaits_peer(c) || c->eof || now < c->silent_ns) return false;
-  c->silent_ns = now + (uint64_t)SECOND_MS * MS;
-  return hk_silence_broken(&c->silence, c->fd, limit_s(c), now, &quiet_s);
+  if (!awaits_peer(c) || c->control.eof || now < c->control.silent_ns) return false;
+  c->control.silent_ns = now + (uint64_t)SECOND_MS * MS;
+  return hk_silence_broken(&c->control.silence, c->control.fd, limit_s(c), now, &quiet_s);
 }
 
 /* ---- the end ---- */
@@ -89,60 +89,60 @@ static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *
  * all retries to fail again. */
 void hk_ib_note_failure(hk_ib_conn *c, uint64_t now) {
   uint64_t steady = (uint64_t)STEADY_MS * MS;
-  if (!c->came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
-  if (c->broken_ns && (c->phase != HK_IB_UP || now - c->up_ns <= steady)) return;
+  if (!c->repair.came) steady += hk_ib_gives_up_ns(c->times.timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
+  if (c->repair.broken_ns && (c->phase != HK_IB_UP || now - c->repair.up_ns <= steady)) return;
   hk_ib_begin_repairs(c, now);
-  c->attempts = 0;
-  for (int i = 0; i < c->npairs; i++) c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
+  c->repair.attempts = 0;
+  for (int i = 0; i < c->ports.npairs; i++) c->ports.pairs[i].out = c->ports.pairs[i].out && !c->ports.pairs[i].worked;
 }
 
 hk_status hk_ib_repair(hk_ib_conn *c, const char *advice) {
   uint64_t now = hk_now_ns();
   hk_ib_note_failure(c, now);
-  if (c->repairing_ns > c->ctx->timeout_ns) {
+  if (c->repair.spent_ns > c->ctx->timeout_ns) {
     char cause[280];
-    snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->cause,
-             (unsigned long long)(c->repairing_ns / 1000 / MS), c->attempts);
+    snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->repair.cause,
+             (unsigned long long)(c->repair.spent_ns / 1000 / MS), c->repair.attempts);
     return fail_unreachable(c, cause, advice);
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
-          c->peer, c->route, c->channel, c->cause);
+          c->peer, c->ports.route, c->channel, c->repair.cause);
   if (c->dials) {
-    uint64_t wait = (uint64_t)BACK_OFF_MS * c->attempts;
-    c->retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
+    uint64_t wait = (uint64_t)BACK_OFF_MS * c->repair.attempts;
+    c->repair.retry_ns = now + (wait < BACK_OFF_MOST_MS ? wait : BACK_OFF_MOST_MS) * MS;
     c->phase = HK_IB_BACKING_OFF;
     return HK_OK;
   }
   c->phase = HK_IB_PAIRING;
   hk_ib_msg m = {.kind = HK_IB_BROKEN};
-  snprintf(m.broken.text, sizeof m.broken.text, "%.150s", c->cause);
+  snprintf(m.broken.text, sizeof m.broken.text, "%.150s", c->repair.cause);
   for (uint32_t i = 0; i < c->npaths; i++) m.broken.bad |= (uint32_t)c->paths[i].bad << i;
   return hk_ib_send_message(c, &m);
 }
 
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing) {
   if (c->phase != HK_IB_UP && c->phase != HK_IB_READYING) return HK_OK; /* the rest of the queue, flushed */
-  if (c->bye || (c->ending && wc->status == HK_IBV_WC_WR_FLUSH_ERR)) return HK_OK;
+  if (c->control.bye || (c->repair.ending && wc->status == HK_IBV_WC_WR_FLUSH_ERR)) return HK_OK;
   hk_ib_path *w = c->qps[qp].path;
   const hk_ib_port *port = hk_ib_my_port(c, w);
   const char *state = hk_ib_port_state(c->ctx, w->device, port->number);
   w->bad = true;
   c->remote.denied = c->remote.n && wc->status == HK_IBV_WC_REM_ACCESS_ERR;
-  snprintf(c->cause, sizeof c->cause, "%s failed with %s, vendor error %#x, while port %d of %s is %s", doing,
-           hk_ibv_status_words(wc->status), wc->vendor_err, port->number, w->device->name, state);
+  snprintf(c->repair.cause, sizeof c->repair.cause, "%s failed with %s, vendor error %#x, while port %d of %s is %s",
+           doing, hk_ibv_status_words(wc->status), wc->vendor_err, port->number, w->device->name, state);
   const char *advice = strcmp(state, "DOWN") == 0
                            ? "its link is down: check cable and switch, and the interface (ip link)"
                            : advice_for(wc->status);
   if (!may_repair(wc->status))
-    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->cause, advice);
+    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->repair.cause, advice);
   return hk_ib_repair(c, advice);
 }
 
 hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable) {
-  if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->bye) return HK_OK;
+  if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->control.bye) return HK_OK;
   const char *advice = "see the kernel's log on this host (dmesg)";
-  snprintf(c->cause, sizeof c->cause, "%.190s", what);
-  return repairable && hk_param_int(HK_P_IB_REPLAY) ? hk_ib_repair(c, advice) : hk_ib_fail(c, c->cause, advice);
+  snprintf(c->repair.cause, sizeof c->repair.cause, "%.190s", what);
+  return repairable && hk_param_int(HK_P_IB_REPLAY) ? hk_ib_repair(c, advice) : hk_ib_fail(c, c->repair.cause, advice);
 }
 
 /* Requests may neither complete nor fail although their retries must be used up: some drivers lose their timers when a
@@ -155,27 +155,27 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
     mark += c->qps[i].done;
     open = open || c->qps[i].first != c->qps[i].last;
   }
-  mark += c->flush.reads;
-  open = open || c->flush.asked;
-  const uint64_t gap = gap_ns(now, c->looked_ns);
-  c->looked_ns = now;
-  if (!open || mark != c->mark) {
-    c->mark = mark;
-    c->stalled_ns = 0;
+  mark += c->gpu.flush.reads;
+  open = open || c->gpu.flush.asked;
+  const uint64_t gap = gap_ns(now, c->repair.looked_ns);
+  c->repair.looked_ns = now;
+  if (!open || mark != c->repair.mark) {
+    c->repair.mark = mark;
+    c->repair.stalled_ns = 0;
     return HK_OK;
   }
-  c->stalled_ns += gap;
-  uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
+  c->repair.stalled_ns += gap;
+  uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
-  if (c->stalled_ns < limit) return HK_OK;
-  c->stalled_ns = 0;
+  if (c->repair.stalled_ns < limit) return HK_OK;
+  c->repair.stalled_ns = 0;
   for (uint32_t i = 0; i < c->nqps; i++)
     if (c->qps[i].first != c->qps[i].last) c->qps[i].path->bad = true;
-  for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || c->flush.readers[i].reading;
-  snprintf(c->cause, sizeof c->cause,
+  for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || c->gpu.flush.readers[i].reading;
+  snprintf(c->repair.cause, sizeof c->repair.cause,
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
-           (double)limit / 1e9, (unsigned long long)c->posted, (unsigned long long)c->given,
-           (unsigned long long)c->credit, (unsigned long long)(c->recv ? c->recv->next : 0));
+           (double)limit / 1e9, (unsigned long long)c->tx.posted, (unsigned long long)c->tx.given,
+           (unsigned long long)c->tx.credit, (unsigned long long)(c->recv ? c->recv->next : 0));
   return hk_ib_repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR));
 }
 
@@ -184,22 +184,24 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
 void hk_ib_port_came_back(hk_ib_ctx *x, const hk_ib_device *d, int port, uint64_t now) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
-    for (int p = 0; c && p < c->nmine; p++)
-      if (c->epoch > 1 && c->mine[p].number == port && strcmp(c->mine[p].device, d->name) == 0)
-        c->back_ns = now + (uint64_t)BACK_MS * MS;
+    for (int p = 0; c && p < c->ports.nmine; p++)
+      if (c->epoch > 1 && c->ports.mine[p].number == port && strcmp(c->ports.mine[p].device, d->name) == 0)
+        c->repair.back_ns = now + (uint64_t)BACK_MS * MS;
   }
 }
 
 /* Only the dialling rank knows which pairs were left out; the other one asks it to choose again. */
 hk_status hk_ib_go_back(hk_ib_conn *c, uint64_t now) {
   bool left = !c->dials;
-  if (!c->back_ns || now < c->back_ns || c->phase != HK_IB_UP || c->bye || c->eof || c->remote.n) return HK_OK;
-  c->back_ns = 0;
-  for (int i = 0; i < c->npairs; i++) {
-    left = left || (c->pairs[i].out && c->pairs[i].worked);
-    c->pairs[i].out = c->pairs[i].out && !c->pairs[i].worked;
+  if (!c->repair.back_ns || now < c->repair.back_ns || c->phase != HK_IB_UP || c->control.bye || c->control.eof ||
+      c->remote.n)
+    return HK_OK;
+  c->repair.back_ns = 0;
+  for (int i = 0; i < c->ports.npairs; i++) {
+    left = left || (c->ports.pairs[i].out && c->ports.pairs[i].worked);
+    c->ports.pairs[i].out = c->ports.pairs[i].out && !c->ports.pairs[i].worked;
   }
   if (!left) return HK_OK;
-  snprintf(c->cause, sizeof c->cause, "a port of rank %d is up again", c->ctx->env->rank);
+  snprintf(c->repair.cause, sizeof c->repair.cause, "a port of rank %d is up again", c->ctx->env->rank);
   return hk_ib_repair(c, "look at that port's link");
 }

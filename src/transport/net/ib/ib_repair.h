@@ -8,8 +8,8 @@
 hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const char *doing);
 /* The device or completion queue of the connection's queue pairs has failed: the same. */
 hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable);
-/* Begins a new epoch, or fails the connection if that was tried for too long. c->cause is the reason: a rank that does
- * not begin epochs sends it to the other one. */
+/* Begins a new epoch, or fails the connection if that was tried for too long. c->repair.cause is the reason: a rank
+ * that does not begin epochs sends it to the other one. */
 hk_status hk_ib_repair(hk_ib_conn *c, const char *advice);
 /* Repairs the connection if requests have neither completed nor failed for longer than their retries take. */
 hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now);

@@ -39,7 +39,7 @@ static bool rings_lack_fallback(const hk_ib_conn *c, uint8_t directions) {
 hk_status hk_ib_cannot_register(hk_ib_conn *c, hk_ib_path *path, uint8_t directions, const char *why) {
   if (path != c->paths) {
     path->bad = true;
-    snprintf(c->cause, sizeof c->cause, "%.190s", why);
+    snprintf(c->repair.cause, sizeof c->repair.cause, "%.190s", why);
     return hk_ib_repair(c, HK_IB_MORE_MEMORY);
   }
   if (rings_lack_fallback(c, directions))

@@ -16,7 +16,7 @@ static void send_fill_header(hk_ib_conn *c, uint64_t k, hk_ib_header *h) {
   if (c->recv) {
     /* acquire: what the lane read from the slots is read before they are given back */
     h->consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
-    c->returned = h->consumed;
+    c->rx.returned = h->consumed;
   }
 }
 
@@ -31,7 +31,7 @@ static hk_ib_target send_in_fifo(const hk_ib_conn *c, uint64_t k) {
 static hk_status send_small(hk_ib_conn *c, uint64_t k, uint32_t qp) {
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
-  if (!c->sizes[hk_ib_slot_at(c, k)]) { /* not sent before */
+  if (!c->tx.sizes[hk_ib_slot_at(c, k)]) { /* not sent before */
     uint32_t bytes = hk_net_slot(c->send, k)->bytes;
     send_fill_header(c, k, h);
     if (bytes) memcpy(entry + HK_IB_HEADER, hk_net_slot_data(c->send, k), bytes);
@@ -101,7 +101,7 @@ static hk_status send_parts(hk_ib_conn *c, uint64_t k, uint32_t qp, const char *
         hk_ib_write_with_imm(c, other, &sge, to->addr + at, to->rkeys[path], (uint32_t)k & ~HK_IB_HAS_HEADER);
     if (c->send->link->gpu)
       wr.send_flags &= ~(unsigned)HK_IBV_SEND_INLINE; /* for inline data the CPU would have to read it */
-    c->pending[hk_ib_slot_at(c, k)]++;
+    c->tx.pending[hk_ib_slot_at(c, k)]++;
     HK_OR_RETURN(hk_ib_post(c, other, &wr, &wr, 1, hk_ib_slot_at(c, k)));
   }
   return HK_OK;
@@ -125,7 +125,7 @@ static hk_status send_large(hk_ib_conn *c, uint64_t k, uint32_t qp, uint32_t run
   h->where = placed ? HK_IB_IN_PLACE : HK_IB_IN_FIFO;
   h->parts = (uint16_t)((s->bytes + each - 1) / each - 1);
   h->more = run - 1;
-  c->pending[hk_ib_slot_at(c, k)] = 1;
+  c->tx.pending[hk_ib_slot_at(c, k)] = 1;
   HK_OR_RETURN(send_parts(c, k, qp, from, s->bytes, lkeys, &to, each));
   hk_ibv_sge head = {(uint64_t)(uintptr_t)entry, HK_IB_HEADER, w->arena_mr->lkey};
   hk_ibv_send_wr last = hk_ib_write_with_imm(c, qp, &head, w->peer_arena.addr + hk_ib_rx_offset(c, k),
@@ -147,7 +147,7 @@ static bool send_is_small(const hk_ib_conn *c, uint64_t k) {
   return bytes <= HK_IB_SMALL && !hk_link_on_gpu(c->send->link, bytes);
 }
 
-static bool send_is_filled(const hk_ib_conn *c, uint64_t k) { return k < c->given || hk_net_filled(c->send, k); }
+static bool send_is_filled(const hk_ib_conn *c, uint64_t k) { return k < c->tx.given || hk_net_filled(c->send, k); }
 
 static bool send_is_placed(hk_ib_conn *c, uint64_t k) {
   hk_ib_target to;
@@ -179,10 +179,10 @@ static uint32_t send_run_of(hk_ib_conn *c, uint64_t k, uint32_t qp) {
 static hk_status send_ask_for_ring(hk_ib_conn *c) {
   hk_ibv_sge none = {0};
   const hk_ib_path *w = c->qps[0].path;
-  if (c->asked) return HK_OK;
+  if (c->tx.asked) return HK_OK;
   hk_ibv_send_wr wr = hk_ib_write_with_imm(c, 0, &none, w->peer_arena.addr, w->peer_arena.rkey, HK_IB_WANTS_RING);
   wr.num_sge = 0;
-  c->asked = true;
+  c->tx.asked = true;
   return hk_ib_post(c, 0, &wr, &wr, 1, HK_IB_NO_SLOT);
 }
 
@@ -190,12 +190,12 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   uint32_t n = c->ctx->env->nslots;
   const bool splits = hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS) != 0;
   if (!c->send || !(c->paths[0].peer_ring.flags & HK_IB_OPEN) || c->ceded & hk_ib_direction(c, true)) return HK_OK;
-  while (send_is_filled(c, c->posted) && (c->posted - c->credit < n || c->posted - hk_ib_credit(c) < n)) {
-    uint64_t k = c->posted;
+  while (send_is_filled(c, c->tx.posted) && (c->tx.posted - c->tx.credit < n || c->tx.posted - hk_ib_credit(c) < n)) {
+    uint64_t k = c->tx.posted;
     uint32_t qp = (uint32_t)(k % hk_ib_data_qps(c)), i = hk_ib_slot_at(c, k);
-    /* Below c->given it was sent in an earlier epoch: a small message is in the ring, and the lane may have filled its
-     * slot again. */
-    bool small = k < c->given ? c->sizes[i] == 1 : send_is_small(c, k);
+    /* Below c->tx.given it was sent in an earlier epoch: a small message is in the ring, and the lane may have filled
+     * its slot again. */
+    bool small = k < c->tx.given ? c->tx.sizes[i] == 1 : send_is_small(c, k);
     if (!hk_ib_has_room(&c->qps[qp], 3) || !hk_ib_has_room(&c->qps[0], 3)) return HK_OK;
     for (uint32_t q = 0; q < c->nqps && splits && !small; q++)
       if (!hk_ib_has_room(&c->qps[q], 3)) return HK_OK;
@@ -203,11 +203,11 @@ hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
       HK_OR_RETURN(send_ask_for_ring(c));
       break;
     }
-    if (k >= c->given) c->sizes[i] = 0;
+    if (k >= c->tx.given) c->tx.sizes[i] = 0;
     const uint32_t run = small ? 1 : send_run_of(c, k, qp);
     HK_OR_RETURN(small ? send_small(c, k, qp) : send_large(c, k, qp, run));
-    memset(&c->sizes[i], small ? 1 : 2, run);
-    c->posted += run;
+    memset(&c->tx.sizes[i], small ? 1 : 2, run);
+    c->tx.posted += run;
     *moved = true;
   }
   hk_ib_give_back(c);
@@ -218,10 +218,10 @@ hk_status hk_ib_return_credit(hk_ib_conn *c) {
   bool posted;
   /* acquire: as in send_fill_header */
   uint64_t consumed = atomic_load_explicit(&c->recv->link->heads->value, memory_order_acquire);
-  if (consumed - c->returned < (c->ctx->env->nslots + 1) / 2) return HK_OK;
+  if (consumed - c->rx.returned < (c->ctx->env->nslots + 1) / 2) return HK_OK;
   uint64_t *word = (uint64_t *)(void *)(c->arena + 64);
   *word = consumed;
   HK_OR_RETURN(hk_ib_write(c, word, sizeof *word, 0, &posted));
-  if (posted) c->returned = consumed;
+  if (posted) c->rx.returned = consumed;
   return HK_OK;
 }

@@ -26,33 +26,34 @@ static hk_status step_send_hello(hk_ib_conn *c) {
   hk_ib_control_begin(c);
   /* Ranks of a host, and channels of a rank, begin with different near ports. Each path of a connection registers the
    * same memory again, so there is only one if locked memory is scarce. */
-  c->nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->mine);
-  for (int i = 0; i < c->nmine && x->scarce; i++) c->mine[i].card = (uint8_t)i;
-  m.hello.nports = (uint32_t)c->nmine;
+  c->ports.nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->ports.mine);
+  for (int i = 0; i < c->ports.nmine && x->scarce; i++) c->ports.mine[i].card = (uint8_t)i;
+  m.hello.nports = (uint32_t)c->ports.nmine;
   m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
   m.hello.apart = c->apart = hk_ib_wants_apart(c);
-  memcpy(m.hello.ports, c->mine, sizeof m.hello.ports);
+  memcpy(m.hello.ports, c->ports.mine, sizeof m.hello.ports);
   c->phase = HK_IB_GREETING;
   return hk_ib_send_message(c, &m);
 }
 
 static hk_status step_on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   uint32_t mine = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
-  if (c->greeted || m->hello.nports > HK_IB_OFFERED || m->nslots != c->ctx->env->nslots ||
+  if (c->control.greeted || m->hello.nports > HK_IB_OFFERED || m->nslots != c->ctx->env->nslots ||
       m->slot_bytes != c->ctx->env->slot_bytes)
     return hk_ib_bad_message(c, "its first control message is not valid");
-  c->greeted = true;
-  c->ntheirs = (int)m->hello.nports;
-  memcpy(c->theirs, m->hello.ports, sizeof c->theirs);
-  for (int i = 0; i < c->ntheirs; i++) {
-    c->theirs[i].device[HK_IB_NAME - 1] = '\0';
-    if (c->theirs[i].ngids > HK_IB_GIDS) c->theirs[i].ngids = HK_IB_GIDS;
+  c->control.greeted = true;
+  c->ports.ntheirs = (int)m->hello.nports;
+  memcpy(c->ports.theirs, m->hello.ports, sizeof c->ports.theirs);
+  for (int i = 0; i < c->ports.ntheirs; i++) {
+    c->ports.theirs[i].device[HK_IB_NAME - 1] = '\0';
+    if (c->ports.theirs[i].ngids > HK_IB_GIDS) c->ports.theirs[i].ngids = HK_IB_GIDS;
   }
-  c->peer_nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
-  if (c->peer_nqps < 1) c->peer_nqps = 1;
+  c->ports.nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
+  if (c->ports.nqps < 1) c->ports.nqps = 1;
   c->apart = c->apart || (m->hello.apart && !c->remote.n);
-  c->npairs = hk_ib_pairs(c->mine, c->nmine, c->theirs, c->ntheirs, c->dials, c->ctx->wish.version, c->pairs);
-  if (!c->npairs)
+  c->ports.npairs = hk_ib_pairs(c->ports.mine, c->ports.nmine, c->ports.theirs, c->ports.ntheirs, c->dials,
+                                c->ctx->wish.version, c->ports.pairs);
+  if (!c->ports.npairs)
     return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
                       "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "
                       "NCCL_IB_GID_INDEX, NCCL_IB_ADDR_FAMILY");
@@ -63,14 +64,14 @@ static hk_status step_on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
 /* The peer reports that its requests have failed. */
 static hk_status step_on_broken(hk_ib_conn *c, const hk_ib_msg *m) {
   if (m->epoch != c->epoch || !c->dials || c->phase == HK_IB_BACKING_OFF) return HK_OK;
-  snprintf(c->cause, sizeof c->cause, "rank %d reports: %.150s", c->peer, m->broken.text);
+  snprintf(c->repair.cause, sizeof c->repair.cause, "rank %d reports: %.150s", c->peer, m->broken.text);
   for (uint32_t i = 0; i < c->npaths; i++) c->paths[i].bad = c->paths[i].bad || m->broken.bad >> i & 1;
   return hk_ib_repair(c, "look at that rank's output");
 }
 
 static hk_status step_on_ring(hk_ib_conn *c, const hk_ib_msg *m) {
   for (uint32_t i = 0; i < c->npaths && m->epoch == c->epoch; i++) c->paths[i].peer_ring = m->ring[i];
-  if (c->npaths && c->paths[0].peer_ring.addr) c->asked = false;
+  if (c->npaths && c->paths[0].peer_ring.addr) c->tx.asked = false;
   return HK_OK;
 }
 
@@ -85,10 +86,10 @@ static hk_status step_on_message(hk_ib_conn *c, const hk_ib_msg *m) {
       return HK_OK;
     case HK_IB_BROKEN: return step_on_broken(c, m);
     case HK_IB_BYE:
-      c->bye = true;
-      if (m->received >= c->posted) hk_ib_rewind(c, m->received, c->credit);
+      c->control.bye = true;
+      if (m->received >= c->tx.posted) hk_ib_rewind(c, m->received, c->tx.credit);
       return HK_OK;
-    case HK_IB_END: c->gone = true; return HK_OK;
+    case HK_IB_END: c->control.gone = true; return HK_OK;
     case HK_IB_CEDE: return hk_ib_ceded(c, m);
     case HK_IB_ASK: return hk_ib_keys_asked(c, m);
     case HK_IB_KEYS: return hk_ib_keys_came(c, m);
@@ -97,20 +98,21 @@ static hk_status step_on_message(hk_ib_conn *c, const hk_ib_msg *m) {
 }
 
 static hk_status step_read_messages(hk_ib_conn *c) {
-  while (!c->eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
-    ssize_t n = hk_tcp_recv(c->fd, (char *)&c->in + c->in_got, sizeof c->in - c->in_got);
+  while (!c->control.eof && c->phase != HK_IB_FAILED && c->ceded != HK_IB_BOTH) {
+    ssize_t n = hk_tcp_recv(c->control.fd, (char *)&c->control.in + c->control.in_got,
+                            sizeof c->control.in - c->control.in_got);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EAGAIN) break;
     if (n <= 0) {
-      snprintf(c->cause, sizeof c->cause, "%s", n < 0 ? strerror(errno) : "the other side closed it");
-      c->eof = true;
+      snprintf(c->repair.cause, sizeof c->repair.cause, "%s", n < 0 ? strerror(errno) : "the other side closed it");
+      c->control.eof = true;
       break;
     }
-    c->in_got += (uint32_t)n;
-    if (c->in_got < sizeof c->in) continue;
-    c->in_got = 0;
-    c->in.broken.text[sizeof c->in.broken.text - 1] = '\0';
-    HK_OR_RETURN(step_on_message(c, &c->in));
+    c->control.in_got += (uint32_t)n;
+    if (c->control.in_got < sizeof c->control.in) continue;
+    c->control.in_got = 0;
+    c->control.in.broken.text[sizeof c->control.in.broken.text - 1] = '\0';
+    HK_OR_RETURN(step_on_message(c, &c->control.in));
   }
   return HK_OK;
 }
@@ -118,42 +120,42 @@ static hk_status step_read_messages(hk_ib_conn *c) {
 /* Returns true if a lane waits for this connection. */
 static bool step_is_needed(const hk_ib_conn *c) {
   return c->remote.busy || (c->recv && hk_link_waits(c->recv->link) == HK_LINK_WAITS) ||
-         (c->send && (c->posted != c->given || hk_net_filled(c->send, c->posted)));
+         (c->send && (c->tx.posted != c->tx.given || hk_net_filled(c->send, c->tx.posted)));
 }
 
 /* A peer that gets no answer in time connects again and closes the first control socket. If this rank has taken the
  * closed one, it drops it and waits for the next. */
 static bool step_dial_abandoned(hk_ib_conn *c) {
-  if (!c->eof || c->greeted || c->dials) return false;
-  hk_tcp_close(c->fd);
-  c->fd = -1;
-  c->eof = false;
-  c->in_got = 0;
-  c->nmine = 0;
+  if (!c->control.eof || c->control.greeted || c->dials) return false;
+  hk_tcp_close(c->control.fd);
+  c->control.fd = -1;
+  c->control.eof = false;
+  c->control.in_got = 0;
+  c->ports.nmine = 0;
   c->phase = HK_IB_DIALING;
   return true;
 }
 
 hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   hk_ib_ctx *x = c->ctx;
-  if (c->failed) return !x->serving && step_is_needed(c) ? c->failed : HK_OK;
+  if (c->failed) return !x->tick.serving && step_is_needed(c) ? c->failed : HK_OK;
   if (c->ceded == HK_IB_BOTH || c->phase == HK_IB_RESTING) return HK_OK;
   hk_ib_count_repairs(c, now);
   /* Opening the control connection waits for the peer's service thread, so the service thread does not do it. */
-  if (x->serving && ((c->phase == HK_IB_DIALING && c->fd < 0) || hk_ib_gpu_unsettled(c))) return HK_OK;
+  if (x->tick.serving && ((c->phase == HK_IB_DIALING && c->control.fd < 0) || hk_ib_gpu_unsettled(c))) return HK_OK;
   if (c->phase == HK_IB_DIALING) {
     uint64_t tag = hk_ib_control_tag(c);
-    if (c->fd >= 0)
+    if (c->control.fd >= 0)
       ; /* ib_remote.c has opened or taken it */
     else if (c->dials)
-      HK_OR_RETURN(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->fd));
+      HK_OR_RETURN(x->env->dial(x->env->arg, c->peer, NULL, tag, &c->control.fd));
     else
-      c->fd = x->env->take(x->env->arg, c->peer, tag);
-    if (c->fd < 0) return HK_OK;
+      c->control.fd = x->env->take(x->env->arg, c->peer, tag);
+    if (c->control.fd < 0) return HK_OK;
     HK_OR_RETURN(step_send_hello(c));
   }
-  if (c->phase == HK_IB_UP && !c->asked && now < c->next_look_ns) return HK_OK;
-  c->next_look_ns = now + (uint64_t)LOOK_MS * MS;
+  if (c->phase == HK_IB_UP && !c->tx.asked && now < c->control.next_look_ns) return HK_OK;
+  c->control.next_look_ns = now + (uint64_t)LOOK_MS * MS;
   HK_OR_RETURN(step_read_messages(c));
   if (step_dial_abandoned(c)) return HK_OK;
   HK_OR_RETURN(hk_ib_control_check(c, now));
@@ -162,11 +164,11 @@ hk_status hk_ib_conn_step(hk_ib_conn *c, uint64_t now) {
   if (hk_ib_host_is_silent(c, now))
     return hk_ib_fail(c, "its host does not answer",
                       "check that host, cable and switch; HOCKET_PEER_TIMEOUT waits longer");
-  if (c->phase == HK_IB_UP && !c->bye && !c->eof) HK_OR_RETURN(hk_ib_fence(c, false));
-  if (c->phase == HK_IB_UP && !c->bye) HK_OR_RETURN(hk_ib_check_progress(c, now));
-  if (c->phase == HK_IB_BACKING_OFF && now >= c->retry_ns && !c->eof) HK_OR_RETURN(hk_ib_epoch_begin(c));
+  if (c->phase == HK_IB_UP && !c->control.bye && !c->control.eof) HK_OR_RETURN(hk_ib_fence(c, false));
+  if (c->phase == HK_IB_UP && !c->control.bye) HK_OR_RETURN(hk_ib_check_progress(c, now));
+  if (c->phase == HK_IB_BACKING_OFF && now >= c->repair.retry_ns && !c->control.eof) HK_OR_RETURN(hk_ib_epoch_begin(c));
   /* Messages that were sent before the socket's end have arrived: another poll of the completions finds them. */
-  if (c->eof && !hk_ib_control_may_return(c) && !x->serving && step_is_needed(c) && c->looks++ > 1)
+  if (c->control.eof && !hk_ib_control_may_return(c) && !x->tick.serving && step_is_needed(c) && c->control.looks++ > 1)
     return hk_ib_fail(c, "its process has ended, or its communicator was destroyed or aborted",
                       "look at that rank's output and at its host's kernel log");
   return HK_OK;

@@ -21,8 +21,8 @@ static void tick_come(void *arg, int fd, uint32_t events) {
   (void)events;
   if (read(fd, &ticks, sizeof ticks) < 0) return;
   pthread_mutex_lock(&x->lock);
-  if (x->steps == x->seen) {
-    x->serving = true;
+  if (x->progress.steps == x->tick.seen) {
+    x->tick.serving = true;
     (void)hk_ib_poll(x, &moved); /* the connection keeps an error for its lanes */
     uint64_t now = hk_now_ns();
     hk_ib_devices_return(x, now);
@@ -31,25 +31,25 @@ static void tick_come(void *arg, int fd, uint32_t events) {
       if (!c || c->failed || hk_ib_conn_step(c, now) != HK_OK || c->phase != HK_IB_UP) continue;
       (void)hk_ib_send(c, &moved);
     }
-    x->serving = false;
+    x->tick.serving = false;
   }
-  x->seen = x->steps;
+  x->tick.seen = x->progress.steps;
   pthread_mutex_unlock(&x->lock);
 }
 
 /* Under the lock: the rank's thread and its service both open connections. */
 static hk_status tick_start_timer(hk_ib_ctx *x) {
   hk_status rc = HK_OK;
-  if (x->timer >= 0 || !x->env->service) return HK_OK;
-  x->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+  if (x->tick.timer >= 0 || !x->env->service) return HK_OK;
+  x->tick.timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
   struct itimerspec every = {.it_interval.tv_nsec = HK_IB_TICK_MS * 1000000L,
                              .it_value.tv_nsec = HK_IB_TICK_MS * 1000000L};
-  if (x->timer < 0 || timerfd_settime(x->timer, 0, &every, NULL) != 0)
+  if (x->tick.timer < 0 || timerfd_settime(x->tick.timer, 0, &every, NULL) != 0)
     return HK_FAIL_ERRNO("rank %d cannot make a timer for its RDMA connections", x->env->rank);
-  rc = hk_service_add(x->env->service, x->timer, EPOLLIN, tick_come, x);
+  rc = hk_service_add(x->env->service, x->tick.timer, EPOLLIN, tick_come, x);
   if (rc != HK_OK) {
-    close(x->timer);
-    x->timer = -1;
+    close(x->tick.timer);
+    x->tick.timer = -1;
   }
   return rc;
 }

@@ -26,15 +26,16 @@ void hk_ib_measure(hk_ib_conn *c) {
   socklen_t n = sizeof info;
   int64_t asked = hk_param_int(HK_P_IB_TIMEOUT);
   memset(&info, 0, sizeof info);
-  if (getsockopt(c->fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->round_trip_us = info.tcpi_rtt;
+  if (getsockopt(c->control.fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->times.round_trip_us = info.tcpi_rtt;
   unsigned retries = (unsigned)hk_param_int(HK_P_IB_RETRY_CNT);
-  c->timeout = asked >= 0 ? (unsigned)asked : hk_ib_timeout_for(c->round_trip_us, retries, c->ctx->timeout_ns);
-  if (asked >= 0 || !c->broken_ns) return;
+  c->times.timeout = asked >= 0 ? (unsigned)asked
+                                : hk_ib_timeout_for(c->times.round_trip_us, retries, c->ctx->timeout_ns);
+  if (asked >= 0 || !c->repair.broken_ns) return;
   /* After repeated failures: a connection that is only slow (soft-RoCE on busy CPUs) gets twice the time for each
    * attempt or, if no pair has worked yet, for each round of all pairs. Otherwise it would only make new queue
    * pairs. */
-  uint64_t past = hk_ago_ns(hk_now_ns(), c->broken_ns);
-  uint32_t tries = c->pairs[c->paths[0].pair].worked ? 1 : (uint32_t)c->npairs;
-  for (uint32_t i = tries; i < c->attempts; i += tries)
-    if (past + hk_ib_gives_up_ns(c->timeout + 1, retries) <= c->ctx->timeout_ns) c->timeout++;
+  uint64_t past = hk_ago_ns(hk_now_ns(), c->repair.broken_ns);
+  uint32_t tries = c->ports.pairs[c->paths[0].pair].worked ? 1 : (uint32_t)c->ports.npairs;
+  for (uint32_t i = tries; i < c->repair.attempts; i += tries)
+    if (past + hk_ib_gives_up_ns(c->times.timeout + 1, retries) <= c->ctx->timeout_ns) c->times.timeout++;
 }
