@@ -273,7 +273,7 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, boo
     if (f->lines.host) give_lines(f, s, from);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
     /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
-     * before.  If that is the GPU's own, the transport has made sure of it (ib_gpu.c).  The kernel gives the credit
+     * before.  If that is the GPU's own, the transport has made sure of it (ib_flush.c).  The kernel gives the credit
      * itself after its reads: it stores the head that the transport looks at. */
     __atomic_store_n(word_of(f), word, __ATOMIC_RELEASE);
     l->done++;

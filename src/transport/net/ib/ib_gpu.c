@@ -2,11 +2,8 @@
 /* Payloads in a GPU's memory (GPUDirect RDMA): which cards register it. ib_flush.c makes visible to the GPU what
  * they have written. */
 #include "ib_gpu.h"
-#include <errno.h>
 #include <stdio.h>
-#include <string.h>
 #include "../../../base/log.h"
-#include "../../../base/param.h"
 #include "ib_device.h"
 #include "ib_direct.h"
 #include "ib_gdr.h"

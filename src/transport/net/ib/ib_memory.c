@@ -4,7 +4,6 @@
  * user deregisters it, so later messages cost nothing. */
 #include "ib_memory.h"
 #include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../../base/log.h"

@@ -11,9 +11,7 @@
  * FIFO. If an operation ends in an error while places are announced, the queue pairs that could write to them end first
  * (hk_ib_place_withdraw). */
 #include "ib_place.h"
-#include <stdio.h>
 #include "../../../base/log.h"
-#include "../../../base/param.h"
 #include "ib_memory.h"
 #include "ib_post.h"
 #include "ib_qp.h"

@@ -2,11 +2,8 @@
 /* Queue pairs: making them on the chosen ports, connecting them to the peer's, and their timeouts. */
 #include "ib_qp.h"
 #include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_device.h"

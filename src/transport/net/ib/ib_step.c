@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../base/tcp.h"
 #include "ib_control.h"
