@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How the library exports its API: pncclX is the function, ncclX a weak alias, which tools may replace. */
+/* Export of the API: pncclX is the function, and ncclX is a weak alias that tools may replace. */
 #ifndef HK_CORE_API_H
 #define HK_CORE_API_H
 #include <nccl.h>

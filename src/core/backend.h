@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What ranks work on: host memory or GPUs.  The runtime does what is the same for both, and calls this table for the
- * rest. A communicator has one backend for its whole life (ncclComm.backend), and a state that only this backend reads
- * (ncclComm.backend_state).  All ranks of a communicator have the same backend.
+ * The backend of a communicator: host memory or GPUs. The runtime contains the code that both share, and calls this
+ * table for the rest. A communicator has one backend for its whole life (ncclComm.backend), and a state that only this
+ * backend reads (ncclComm.backend_state). All ranks of a communicator have the same backend.
  *
  * A new backend is one file that fills the table, and one line in backends.c.
  *
- * If the text does not say otherwise: a slot must not be NULL; it is called by the thread that makes the API call, and
- * by one thread at a time for a communicator; a failure is reported with HK_FAIL, and the caller ends the communicator
- * with it.
+ * Unless a comment says otherwise: a slot must not be NULL. The thread of the API call calls it, and no two threads
+ * call it for one communicator at the same time. It reports a failure with HK_FAIL, and the caller then ends the
+ * communicator with that error.
  */
 #ifndef HK_CORE_BACKEND_H
 #define HK_CORE_BACKEND_H
@@ -29,22 +29,24 @@ struct hk_topo;
 struct hk_window_ops;
 struct ncclComm;
 
-/* What a rank publishes of what it works on.  Part of what ranks exchange at init: its size is part of the format. */
+/* Size of the fact in which a rank describes its backend to the other ranks at init. It is part of the wire format. */
 enum { HK_BACKEND_FACT_BYTES = 56 };
 
 typedef struct hk_backend {
   /* ---- properties ---- */
 
-  /* Channels may go in different ring orders.  So init searches for these orders, and a plan has a program for each. */
+  /* Channels may use different ring orders. Init then searches for the orders, and a plan has a program for each
+   * order. */
   bool ring_orders;
   /* A scalar of ncclScalarDevice is read when a call runs (hk_call.scalar_on_device), not when the operator is made. */
   bool late_scalars;
 
   /* ---- the process: from any thread ---- */
 
-  /* How many devices communicators can use; 0 if there is no such thing as a device. */
+  /* The number of devices that communicators can use; 0 if the backend has no devices. */
   int (*devices)(void);
-  /* True if a communicator that this thread makes works here.  Sets *device: its number, or -1 for host memory. */
+  /* True if a communicator that this thread creates uses this backend. *device: the device's number, or -1 for host
+   * memory. */
   bool (*choose)(int *device);
   /* ncclMemAlloc on that device: memory that other ranks' processes can reach. */
   hk_status (*alloc)(int device, size_t bytes, void **out);
@@ -54,107 +56,109 @@ typedef struct hk_backend {
 
   /* ---- init, in this order; each slot runs once on each rank, on the thread of the init ---- */
 
-  /* Before the ranks' exchange: makes the state, and fills `fact` (HK_BACKEND_FACT_BYTES, zeros, 8-aligned) with what
-   * the other ranks must know.  May set wiring.env.gpu, which transports see from then on.  After a failure detach is
-   * called. NULL: nothing to make or to publish. */
+  /* Before the ranks exchange facts: creates the state and fills `fact` (HK_BACKEND_FACT_BYTES, zeroed, 8-aligned) for
+   * the other ranks. May set wiring.env.gpu for the transports. After a failure the caller calls detach. NULL: nothing
+   * to make or to publish. */
   hk_status (*attach)(struct ncclComm *c, void *fact);
   /* After the exchange, and after the transports have joined; rank r's fact is `stride` bytes after rank r - 1's.
    * Collective: all ranks call it, and it may exchange more.  NULL: nothing to do. */
   hk_status (*join)(struct ncclComm *c, const void *facts, size_t stride);
-  /* The machine in which ranks have their seats, to search for rings: *out, NULL if it cannot be seen.  If it was made
-   * for this call it is *own too, which the caller frees. */
+  /* *out: the topology of this host, for the ring search; NULL if it cannot be detected. If it was created for this
+   * call, *own is the same topology, and the caller frees it. */
   hk_status (*topology)(struct ncclComm *c, struct hk_topo **own, const struct hk_topo **out);
-  /* The node of that machine on which a rank works, by the rank's fact and its processors (HK_CPU_WORDS words);
-   * UINT32_MAX if it is not there. */
+  /* The node of that topology on which a rank runs, found by the rank's fact and its processors (HK_CPU_WORDS words);
+   * UINT32_MAX if the topology does not contain it. */
   uint32_t (*seat)(const struct hk_topo *t, const void *fact, const uint64_t *cpus);
-  /* The machine as the cost model knows it.  Must be equal on all ranks, so it follows from what all ranks know.
-   * `rings`: the ring orders that were found; NULL: the order of ranks. */
+  /* Fills in the cost model's machine. The result must be equal on all ranks, so it depends only on data that all ranks
+   * have. `rings`: the ring orders that the search found; NULL: rings follow the order of ranks. */
   void (*machine)(const struct ncclComm *c, const struct hk_host_facts *hosts, const struct hk_joined *rings,
                   const struct hk_constants *constants, struct hk_machine *out);
 
   /* ---- plans: by the thread that runs calls ---- */
 
-  /* How many copies of a program's lanes, each of which uses `span` channels, a launch may have.  May be 0: then bind
-   * fails. */
+  /* The largest number of copies of a program's lanes in one launch. Each copy uses `span` channels. May be 0: then
+   * bind fails. */
   unsigned (*most_channels)(const struct ncclComm *c, const struct hk_program *p, unsigned span);
-  /* Binds a new plan (program, channels, orders and room for links are there) to links, before its first call, which is
-   * `call`. Links to other processes may be announced only, and be opened by the first run.  After a failure unbind is
-   * called. */
+  /* Binds a new plan to links before its first call, `call`. The plan already has its program, channels, orders and
+   * room for links. Links to other processes may only be announced here; the first run then opens them. After a failure
+   * the caller calls unbind. */
   hk_status (*bind)(struct ncclComm *c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
-  /* Frees what bind has made (plan->device); no call uses the plan any more.  NULL: nothing to free. */
+  /* Frees plan->device, which bind created. No call uses the plan any more. NULL: nothing to free. */
   void (*unbind)(struct ncclComm *c, struct hk_plan *plan);
-  /* Bytes of a message in a slot of the links that the program uses; `bytes`: what the model's machine has. */
+  /* Bytes of one message in a slot of the program's links. `bytes`: the slot size of the cost model's machine. */
   size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
   /* Can a switch reduce with the call's type and operator?  NULL if `machine` never has in_switch. */
   bool (*switch_reduces)(const struct hk_call *call);
 
   /* ---- calls ---- */
 
-  /* Refuses a call for arguments that the API itself cannot judge: streams, buffers, a transfer to the own rank that
-   * never ends. Runs at each call, before it is queued, so it must be cheap.  A failure changes nothing.  `who` is the
-   * API function. */
+  /* Refuses a call for arguments that the API layer cannot check: streams, buffers, a transfer from a rank to itself
+   * that would never end. Runs for each call before the call is queued, so it must be cheap. A failure changes nothing.
+   * `who`: the API function. */
   hk_status (*check)(const struct hk_call *call, const char *who);
-  /* The call waits in an open group (by 1), or does not any more (by -1): what it names must stay until then.  NULL: it
-   * does. */
+  /* `by` 1: the call now waits in an open group, so its stream and buffers must stay valid. -1: it no longer waits.
+   * NULL: they always stay valid. */
   void (*hold)(const struct hk_call *call, int by);
-  /* Runs a call outside of a group, or enqueues it on its stream.  On a failure that is this rank's, the communicator
-   * has ended. */
+  /* Runs a call outside of a group, or enqueues it on its stream. If this rank fails, the communicator has ended on
+   * return. */
   hk_status (*run_one)(const struct hk_call *call);
-  /* The same for all calls of a group that are of this backend, of one or more communicators, in the order of the
-   * calls.  Their communicators know that they are inside (hk_health.inside, calling).  If nothing of its calls was
-   * begun because of what this rank lacks, the communicator must end (hk_calls_fail): its other ranks wait. */
+  /* The same for all calls of a group on this backend, in the order of the calls. They may belong to several
+   * communicators, which are already marked as in use (hk_health.inside, calling). If this rank lacks a resource and so
+   * begins none of a communicator's calls, the communicator must end (hk_calls_fail), because its other ranks wait. */
   hk_status (*run_group)(const struct hk_call *calls, size_t n);
 
-  /* What one-sided operations need, if ncclComm.one_sided, which join has filled.  By all ranks: with each window,
-   * and at the end of init if the user asks for that.  NULL: rma/rma.h does them. */
+  /* Prepares one-sided operations, if join has set ncclComm.one_sided. All ranks call it together: for each window, and
+   * at the end of init if the user asks for that. NULL: rma/rma.h carries them out. */
   hk_status (*rma_begin)(struct ncclComm *c);
 
-  /* ---- memory that is given back: by all ranks together, while nothing runs ---- */
+  /* ---- suspend and resume: by all ranks together, while nothing runs ---- */
 
-  /* Gives memory back, and gets it again.  NULL together: there is nothing to give back. */
+  /* suspend releases memory, resume allocates it again. Both or neither are NULL; NULL: there is nothing to release. */
   hk_status (*suspend)(struct ncclComm *c);
   hk_status (*resume)(struct ncclComm *c);
-  /* Bytes of GPU memory that suspend gives back, and that stay.  NULL: there is none. */
+  /* *may: bytes of GPU memory that suspend releases. *stays: bytes that it keeps. NULL: the backend has no GPU
+   * memory. */
   void (*memory_held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
 
   /* ---- failures and the end ---- */
 
-  /* Looks for failures of what runs on a device, and warns of what does not end.  From any thread.  NULL: calls report
-   * their own. A failure sets hk_health.failure from any thread; if attach has set hk_health.stop_kernels, that word
-   * ends what runs. */
+  /* Checks device work for failures, and warns if it does not end. From any thread. NULL: calls report their own
+   * failures. Any thread may set hk_health.failure; if attach has set hk_health.stop_kernels, that word then ends
+   * running kernels. */
   hk_status (*look)(struct ncclComm *c);
-  /* Waits until all that was enqueued is over.  If the communicator has failed, this ends work too, and gives up after
-   * some seconds.  NULL: nothing runs after a call has returned, but for streams, which the caller waits for. */
+  /* Waits until all enqueued work has ended. If the communicator has failed, it also stops the work, and gives up after
+   * some seconds. NULL: only host streams run work after a call has returned, and the caller waits for those. */
   void (*drain)(struct ncclComm *c);
-  /* After a failure, any number of times: false while a thread of the backend is in a transport, perhaps in a call of a
-   * plugin that does not return.  NULL: there is no such thread. */
+  /* After a failure, called any number of times: false while a thread of the backend is inside a transport, perhaps in
+   * a plugin call that does not return. NULL: there is no such thread. */
   bool (*has_left)(struct ncclComm *c);
-  /* After drain: ends the backend's threads.  Links, bootstrap and service thread are there still.  Also after an init
+  /* After drain: ends the backend's threads. Links, bootstrap and service thread still exist. Also called after an init
    * that failed at any point. */
   void (*stop)(struct ncclComm *c);
-  /* After stop, when links, bootstrap, service thread and plans are gone: frees the state, which may be NULL.  Failures
-   * are logged. NULL: there is no state. */
+  /* After stop, when links, bootstrap, service thread and plans have been freed: frees the state, which may be NULL.
+   * Logs failures. NULL: there is no state. */
   void (*detach)(struct ncclComm *c);
 
   /* ---- registered memory: from any thread ---- */
 
-  /* The user registers memory, as a symmetric window or not.  *handle (NULL on entry) is for memory_drop; if it stays
-   * NULL, that is not called.  A failure leaves the communicator as it is. */
+  /* The user registers memory, perhaps as a symmetric window. *handle is NULL on entry. If this function sets it, the
+   * caller passes it to memory_drop; otherwise memory_drop is not called. A failure leaves the communicator as it
+   * is. */
   hk_status (*memory_add)(struct ncclComm *c, void *base, size_t bytes, bool symmetric, void **handle);
-  /* Takes that back; no call uses the memory any more. */
+  /* Ends the registration. No call uses the memory any more. */
   void (*memory_drop)(struct ncclComm *c, void *base, size_t bytes, void *handle);
-  /* Windows that kernels of users reach (windows.h); join has filled ncclComm.lsa.  NULL: a window is only registered
-   * memory, each rank's own. */
+  /* Windows that users' kernels can access (windows.h); join has filled ncclComm.lsa. NULL: a window is only registered
+   * memory of its own rank. */
   const struct hk_window_ops *windows;
 } hk_backend;
 
 extern const hk_backend hk_backend_gpu, hk_backend_host;
 
-/* backends.c: all backends, ended by NULL, in order of preference.  A group's calls are given to them in this order, so
- * one that enqueues comes before one that waits. */
+/* backends.c: all backends in order of preference, NULL-terminated. A group's calls go to them in this order, so a
+ * backend that enqueues precedes one that waits. */
 extern const hk_backend *const hk_backends[];
-/* The backend of a communicator that this thread makes, and its device. */
+/* Returns the backend, and in *device the device, of a communicator that this thread creates. */
 const hk_backend *hk_backend_choose(int *device);
-/* Devices of all backends. */
+/* The number of devices of all backends together. */
 int hk_backend_devices(void);
 #endif

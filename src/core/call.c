@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is said of a call alone (call.h). */
+/* Properties of a call alone (call.h). */
 #include "call.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One call of the API, checked, until it is complete. */
+/* A checked API call; it exists until the operation is complete. */
 #ifndef HK_CORE_CALL_H
 #define HK_CORE_CALL_H
 #include <nccl.h>
@@ -9,7 +9,8 @@
 #include "../program/cursor.h"
 #include "../program/operation.h"
 
-/* The blocks of a call of an uneven collective: of all copies of the call, which may outlive the user's arrays. */
+/* The blocks of an uneven collective's call. All copies of the call share it, because they may outlive the user's
+ * arrays. */
 typedef struct hk_blocks {
   _Atomic(int) refs;
   uint64_t longest;         /* bytes of the longest block */
@@ -45,22 +46,22 @@ typedef struct hk_call {
   uint64_t scalar; /* one element, for HK_PREMULSUM; or its address */
   bool scalar_on_device;
   bool asks;               /* `options` are not all 0 */
-  bool holds;              /* in a group: keeps the memory of the communicator, for the calls after it, too (group.c) */
+  bool holds;              /* in a group: keeps the memory of the communicator, also for the calls after it (group.c) */
   uint32_t signal;         /* of a put or a wait for signals: context * rma_signals + index */
   uint64_t window, offset; /* of a put: the window's number (rma.h), bytes */
   hk_blocks *blocks;       /* of an uneven collective; NULL otherwise */
   cudaStream_t stream;
   hk_call_options options;
-  uint64_t tag;              /* of the user's, for a profiler; 0: none */
-  void *launched;            /* an event of the user's, recorded when the kernel is launched; NULL: none */
-  void *event, *group_event; /* of a profiler, for the call and for the group around it; NULL without one */
+  uint64_t tag;              /* set by the user, for a profiler; 0: none */
+  void *launched;            /* the user's event, recorded when the kernel is launched; NULL: none */
+  void *event, *group_event; /* the profiler's, for the call and for its group; NULL: no profiler */
 } hk_call;
 /* Checks the arguments of a collective, then runs or queues it. `op` (an ncclRedOp_t, or one that the communicator
  * made) is used only by collectives that reduce, `root` only by those that have one. Each collective of the API calls
  * this function. */
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream);
-/* What a call asks for beside its arguments. */
+/* Options of a call in addition to its arguments. */
 typedef struct hk_call_request {
   hk_call_options options;
   bool must;      /* HK_ERR_ARGUMENT if nothing of options.only can run */
@@ -70,15 +71,15 @@ typedef struct hk_call_request {
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
                             int root, ncclComm_t c, cudaStream_t stream, const hk_call_request *w);
 static inline bool hk_call_is_rma(const hk_call *c) { return c->p2p == HK_P2P_PUT || c->p2p == HK_P2P_WAIT; }
-/* The same for an uneven collective: the user's arrays have a count for each block of a buffer, and
- * where it begins (NULL: after the one before), in elements. If the other buffer has one block, its arrays are NULL: it
- * is this rank's block. */
+/* The user's arrays of an uneven collective, in elements: for each block of a buffer its count and its start (NULL:
+ * each block begins where the one before ends). If one of the two buffers has a single block, this rank's, its arrays
+ * are NULL. */
 typedef struct hk_counts {
   const size_t *in, *in_at, *out, *out_at;
 } hk_counts;
 hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,
                               int op, ncclComm_t c, cudaStream_t stream);
-/* failure.c: the calls begin to use their communicators (1), or have ended (-1). */
+/* failure.c: `by` 1: the calls begin to use their communicators; -1: they have ended. */
 void hk_calls_mark_inside(const hk_call *calls, size_t n, int by);
 /* The calls were not begun, because of `rc`. If the cause is on this rank (memory, the system, CUDA, an error of the
  * library), their communicators end, because their other ranks would wait. A wrong argument is for the caller to
@@ -86,7 +87,7 @@ void hk_calls_mark_inside(const hk_call *calls, size_t n, int by);
 void hk_calls_fail(const hk_call *calls, size_t n, hk_status rc);
 /* Equal calls have equal signatures on all ranks; never 0. */
 uint32_t hk_call_signature(const hk_call *call);
-/* A copy of the call is made (1), or gone (-1). */
+/* Counts copies of the call: `by` 1 for a new copy, -1 for one that ends. */
 static inline void hk_call_hold(const hk_call *call, int by) {
   if (call->blocks && atomic_fetch_add(&call->blocks->refs, by) + by == 0) free(call->blocks);
 }

@@ -10,7 +10,7 @@ typedef struct hk_transfer_run hk_transfer_run;
 typedef struct hk_wired_link {
   hk_link link;
   uint64_t issued, served;
-  hk_transfer_run *transfer; /* runs them (transfer.h); NULL: none has used the link */
+  hk_transfer_run *transfer; /* runs the sends or receives (transfer.h); NULL: none has used the link */
 } hk_wired_link;
 
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);

@@ -5,8 +5,8 @@ static bool overlap_apart(uintptr_t a, size_t a_bytes, uintptr_t b, size_t b_byt
   return a_bytes == 0 || b_bytes == 0 || a + a_bytes <= b || b + b_bytes <= a;
 }
 
-/* In place: where the one input block that may share memory with the output begins in the output, or the other way
- * round; coll.def says which block. */
+/* True if the buffers overlap exactly "in place": the input block begins where its block of the output does, or the
+ * other way round. coll.def says which block. */
 static bool overlap_in_place(const hk_call *call, uintptr_t from, uintptr_t to) {
   const hk_coll coll = (hk_coll)call->coll;
   const int n = call->comm->nranks, rank = call->comm->rank;
@@ -16,7 +16,7 @@ static bool overlap_in_place(const hk_call *call, uintptr_t from, uintptr_t to) 
   return same >= 0 && from + (size_t)block * bytes == to + (size_t)same * bytes;
 }
 
-/* Of an uneven collective: the gaps between blocks may hold the other buffer, and this rank's own block may be in
+/* For an uneven collective: the gaps between blocks may hold the other buffer, and this rank's own block may be in
  * place. */
 static bool overlap_blocks_apart(const hk_call *call, uintptr_t from, uintptr_t to) {
   const hk_coll coll = (hk_coll)call->coll;

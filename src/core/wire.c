@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which transport reaches which peer, and the links made of them. */
+/* Chooses the transport of each peer, and opens the links. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -9,11 +9,11 @@
 #include "../run/profiler.h"
 #include "wiring.h"
 
-/* A wake-up takes some 50 us. That is nothing after a long wait. It is little if other threads want the core and a
- * yield costs their whole time slice, while a thread that is woken runs before them. */
+/* A wake-up takes some 50 us. After a long wait that does not matter. It is also cheap if other threads want the core:
+ * a yield then costs their whole time slice, but a woken thread runs before them. */
 enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 20 * 1000 };
-/* For so long the control connections may be away while data goes over another network: a switch may reboot, and the
- * data's network finds hosts that are gone. */
+/* How long control connections may be lost while data uses another network. A switch may reboot, and the data network
+ * itself detects hosts that are gone. */
 enum { CONTROL_AWAY_S = 600 };
 
 static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
@@ -85,7 +85,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
     why[0] = 0;
     if (hk_transports[t]->reachable(w->states[t], peer, why, sizeof why)) {
       w->via[peer] = (uint8_t)t;
-      if (!w->env.gpu) /* else the links of its kernels are what matters, and are reported by the backend */
+      if (!w->env.gpu) /* on GPUs the backend reports the kernels' links, which matter there */
         HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, peer, hk_transports[t]->name,
                 reasons[0] ? "; not via " : "", reasons);
       return HK_OK;
@@ -108,7 +108,7 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
   return sleeper;
 }
 
-/* Uses what the transport of this host's ranks offers apart from links. */
+/* Sets up the services other than links that the transport of this host's ranks offers. */
 static void use_shared_words(ncclComm_t c) {
   hk_transport_state **s = c->wiring->states;
   struct hk_status_page *page = hk_wire_status_page(c, c->rank);
@@ -331,7 +331,7 @@ void hk_wire_free(ncclComm_t c) {
   }
   for (int r = 0; w->links && r < c->nranks; r++) free(w->links[r]);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
-  c->wait.shared_failure = NULL;       /* it is in the transport's memory, as the status page is */
+  c->wait.shared_failure = NULL;       /* the word is in the transport's memory, as is the status page */
   c->order.page = c->order.own_page;
   pthread_mutex_unlock(&c->health.lock);
   if (w->collnet) w->collnet->transport->detach(w->collnet);

@@ -12,20 +12,20 @@ typedef struct hk_peer_links {
 typedef struct hk_wiring {
   hk_transport_env env;
   hk_transport_state *states[HK_TRANSPORT_COUNT];
-  bool pumps[HK_TRANSPORT_COUNT]; /* has links that its progress function must move */
+  bool pumps[HK_TRANSPORT_COUNT]; /* has links whose slots its progress function must move */
   bool any_pump;
   uint8_t *via;          /* [nranks] index into states */
   int sleeper;           /* index of the one transport that reaches all other ranks and can sleep; -1: none */
   hk_peer_links **links; /* [nranks], made at first use */
-  /* collnet.h: the transport of sums that the network makes; NULL: it makes none. From the end of init on. */
+  /* collnet.h: the transport of links on which the network reduces; NULL: none. Set at the end of init. */
   hk_transport_state *collnet;
   int multicast; /* index of the transport with multicast to all ranks; -1: none */
-  int lost;      /* a rank that could not be reached when a link to it was opened, plus 1; 0: none */
+  int lost;      /* 1 + a rank to which a link could not be opened; 0: none */
 } hk_wiring;
 _Static_assert(HK_TRANSPORT_COUNT <= UINT8_MAX, "hk_wiring.via holds an index of a transport");
 
-/* All links that were opened, one after another; NULL: no more. Begin with a walk of zeros. It has the link's channel;
- * the link may be freed before the next one is asked for. */
+/* Iterates over all open links; NULL: no more. A walk begins zeroed. After each call it contains the link's channel.
+ * The link may be freed before the next call. */
 typedef struct hk_link_walk {
   int peer, channel, i;
 } hk_link_walk;
