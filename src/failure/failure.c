@@ -94,7 +94,7 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc) {
   return hk_failure_resolve(c, NULL);
 }
 
-/* Once for calls of one communicator that follow one another. */
+/* Consecutive calls of one communicator count once. */
 void hk_calls_mark_inside(const hk_call *calls, size_t n, int by) {
   for (size_t i = 0; i < n; i++)
     if (i == 0 || calls[i].comm != calls[i - 1].comm) atomic_fetch_add(&calls[i].comm->health.inside, by);

@@ -79,7 +79,7 @@ void hk_mismatch_text(const hk_call_report *v, int n, int odd, int right, uint64
 /* Has another rank given its verdict, or is there another failure? */
 static bool too_late(ncclComm_t c) { return atomic_load(&c->health.failure) != 0; }
 
-/* Is it the signature of one of our own last calls but for its root?  Gives that call. */
+/* True if `signature` is that of one of our last calls with any root. *theirs: that call. */
 static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, uint64_t *operation) {
   uint64_t now = c->order.sequence;
   for (uint64_t k = now; k > 0 && now - k < HK_STATUS_PAGE_ENTRIES; k--) {
@@ -93,7 +93,7 @@ static bool read_signature(ncclComm_t c, uint32_t signature, hk_call *theirs, ui
   return false;
 }
 
-/* From what a rank did, what it called as that operation; false if it cannot be known (yet). */
+/* Fills *v with the call that the rank made as that operation, from its activity; false if it is not known (yet). */
 static bool take_voice(ncclComm_t c, hk_call_report *v, int rank, uint64_t operation, const hk_activity *a) {
   hk_call call = {.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
   uint64_t k;
@@ -108,8 +108,8 @@ static bool take_voice(ncclComm_t c, hk_call_report *v, int rank, uint64_t opera
   return true;
 }
 
-/* Asks all ranks, in their order, and again those that are on their way; gives the number of those that called
- * something as this operation. */
+/* Asks all ranks in order, and asks again those that have not made the call yet. Returns the number of ranks that have
+ * made a call as this operation. */
 static int gather(ncclComm_t c, uint64_t operation, const hk_call *call, int peer, hk_call_report *v) {
   uint64_t now = hk_now_ns(), until = now + asking_ns, late = now + coming_ns;
   int n = 0, coming, asked = c->nranks < VOICES ? c->nranks : VOICES;
@@ -141,7 +141,8 @@ static void give(ncclComm_t c, int rank, const char *text) {
   if (!too_late(c)) hk_failure_raise(c, HK_EVENT_VERDICT, rank, HK_ERR_USAGE, text);
 }
 
-/* The verdict if the voices show it: `call` is this rank's `operation`. */
+/* Raises the verdict if the reports show a mismatch; false if not. `call` is this rank's operation number
+ * `operation`. */
 static bool judge(ncclComm_t c, uint64_t operation, const hk_call *call, int peer) {
   hk_call_report *v = malloc((VOICES + 1) * sizeof *v);
   char text[sizeof c->health.cause.text];
@@ -165,7 +166,7 @@ void hk_mismatch_found(ncclComm_t c, const hk_call *call, int peer) {
 
 /* ---- a message that does not fit ---- */
 
-/* Both are in the same call now: the message is left from an earlier one. */
+/* Both ranks are in the same call now, so the message is left over from an earlier call. */
 static void describe_left_over(ncclComm_t c, const hk_exec *x, const char *mine, char *text, size_t bytes) {
   hk_call theirs;
   hk_status_page_op o;
@@ -186,7 +187,7 @@ static void describe_left_over(ncclComm_t c, const hk_exec *x, const char *mine,
            c->rank, mine, (unsigned long long)c->order.sequence, x->bad_peer, x->bad_bytes);
 }
 
-/* Did both ranks make the same call, with counts for each other that differ?  Gives both counts. */
+/* True if both ranks made the same call, but their counts for each other differ. The text names both counts. */
 static bool describe_pair(ncclComm_t c, const hk_call *call, const hk_exec *x, char *text, size_t bytes) {
   hk_activity a;
   uint64_t operation = c->order.sequence;
@@ -234,9 +235,8 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
   give(c, x->bad_peer, text);
 }
 
-/* ---- calls on a GPU ----
- * Its messages do not carry the operation's number: a captured graph may be replayed. So the first of the last
- * operations as which the two ranks called different things is the one. */
+/* ---- calls on a GPU ---- Messages between GPUs carry no operation number, because a captured graph may be replayed.
+ * So the mismatch is the first of the last operations in which the two ranks made different calls. */
 
 /* This rank's operation k, from its status page: the calling thread may be in the next call. */
 static bool own_call(ncclComm_t c, uint64_t k, hk_call *call) {
@@ -251,7 +251,7 @@ static bool judge_history(ncclComm_t c, int peer, uint64_t newest) {
   hk_activity a;
   uint64_t first = newest > HK_ACTIVITY_PAST ? newest - HK_ACTIVITY_PAST : 1;
   bool page = hk_wire_status_page(c, peer) !=
-              NULL; /* has the call itself; an answer has only signatures of past ones */
+              NULL; /* a page has the calls; an answer has only signatures of past calls */
   if (!page && !hk_watch_call_of(c, peer, newest, ask_ns, &a)) return false;
   for (uint64_t k = first; k <= newest; k++) {
     if (!own_call(c, k, &call) || (page && !hk_watch_call_of(c, peer, k, 0, &a))) continue;
@@ -297,7 +297,7 @@ void hk_mismatch_message(ncclComm_t c, int peer) {
 
 /* ---- a send and a receive ---- */
 
-/* The sizes of all ranks' transfers; gives their number. */
+/* Collects the sizes of all ranks' transfers; returns their number. */
 static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_call_report *v) {
   int n = 0;
   for (int r = 0; r < c->nranks && r < VOICES && !too_late(c); r++) {
@@ -308,8 +308,8 @@ static int gather_sizes(ncclComm_t c, size_t bytes, uint64_t until, hk_call_repo
   return n;
 }
 
-/* Of the two, the rank whose transfer has another size than those of most ranks, which may not have begun yet. The
- * sender if that does not decide it. */
+/* Returns the one of the two ranks whose transfer differs in size from most ranks' transfers. Waits a little for ranks
+ * that have not begun theirs. The sender if there is no majority. */
 static int odd_transfer(ncclComm_t c, int sender, size_t bytes) {
   hk_call_report *v = malloc(VOICES * sizeof *v);
   uint64_t now = hk_now_ns(), late = now + coming_ns;
@@ -351,8 +351,7 @@ void hk_mismatch_transfer(ncclComm_t c, const hk_call *call, size_t bytes, uint3
 /* ---- ranks that only send ---- */
 
 bool hk_mismatch_compare(ncclComm_t c, const hk_call *call) {
-  /* Where ranks disagree there are two neighbours that do; the others are there for ranks that disagree in large
-   * groups. */
+  /* If ranks disagree, some two neighbours disagree. The other ranks in the list help if large groups disagree. */
   const int some[] = {c->rank + 1, c->rank + c->nranks - 1, 0, c->nranks - 1, c->nranks / 2};
   uint64_t operation = c->order.sequence, until = hk_now_ns() + compare_ns;
   hk_wait_env env = {.spins = 0};

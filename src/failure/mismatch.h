@@ -1,43 +1,48 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Ranks that disagree about a call.  The rank that finds it asks what all ranks called, names those that differ from
- * most, and shows both calls; its verdict ends the operation everywhere (precedence.h).
+ * Mismatched calls. The rank that detects a mismatch asks the others which call they made, and names the ranks whose
+ * call differs from that of most ranks. Its verdict shows both calls and ends the operation on all ranks
+ * (precedence.h).
  */
 #ifndef HK_FAILURE_MISMATCH_H
 #define HK_FAILURE_MISMATCH_H
 #include "../core/comm.h"
 
-/* What a rank called as the operation in question. */
+/* The call that a rank made as the operation under examination. */
 typedef struct hk_call_report {
   int rank;
   uint32_t signature;
   char call[160];
 } hk_call_report;
 
-/* Sorts out who differs.  Gives the index of the lowest rank that differs from most ranks, and of one of those in
- * *right; if no call has most voices, or two ranks are all, *right is the voice of the lowest rank and the result
- * the lowest that differs from it.  -1 if all agree. */
+/* Finds the odd rank among n reports. Returns the index of the lowest rank whose call differs from the majority's;
+ * *right: the index of a report of the majority. Without a majority, or with two ranks only, *right is the report of
+ * the lowest rank, and the result is the lowest rank that differs from it. -1 if all agree. */
 int hk_mismatch_odd(const hk_call_report *v, int n, int *right);
-/* The verdict in words; `odd` as above. */
+/* Writes the text of the verdict; `odd` and `right` are from hk_mismatch_odd. */
 void hk_mismatch_text(const hk_call_report *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
 
-/* This rank, in `call`, found that rank `peer` is in another: gives the verdict, unless another rank's comes first. */
+/* This rank is in `call` and has found that rank `peer` is in another call. Raises the verdict, unless another rank was
+ * first. */
 void hk_mismatch_found(ncclComm_t c, const struct hk_call *call, int peer);
-/* The same, because `peer` sent a message with that signature, of `bytes` where `expected` were. */
+/* The same after a message that does not fit the execution `x`: wrong signature or size. x->bad_peer is its sender. */
 void hk_mismatch_slot(ncclComm_t c, const struct hk_call *call, const struct hk_exec *x);
-/* The same for calls on a GPU, of which `peer`'s message does not say what it belongs to. From any thread. */
+/* The same for calls on a GPU, where the message from `peer` does not say to which call it belongs. From any thread. */
 void hk_mismatch_message(ncclComm_t c, int peer);
-/* True if some rank's last calls on a GPU differ from this rank's, which then is as above. From any thread. */
+/* Compares the last calls on GPUs of all ranks with this rank's. True if one differs: the verdict has then been raised.
+ * From any thread. */
 bool hk_mismatch_look_back(ncclComm_t c);
-/* This rank receives `bytes` in `call`, and a piece of `piece` bytes came that belongs to a message of another size. */
+/* This rank receives `bytes` in `call`, but has got a piece of `piece` bytes from a message of another size. Raises the
+ * verdict. */
 void hk_mismatch_transfer(ncclComm_t c, const struct hk_call *call, size_t bytes, uint32_t piece);
-/* Asks some ranks whether they are in this rank's call, and waits for them for a moment; false if one is in another,
- * which then is as above. */
+/* Asks some ranks whether they are in this rank's call, and waits a moment for ranks that have not begun theirs. False
+ * if one is in another call: the verdict has then been raised. */
 bool hk_mismatch_compare(ncclComm_t c, const struct hk_call *call);
-/* Looks at the boards of this host: true if a rank is in another call than this one, which then is as above. */
+/* Reads the status pages of this host. True if a rank is in another call than this rank: the verdict has then been
+ * raised. */
 bool hk_mismatch_look(ncclComm_t c);
 
-/* The signature of a call as operation `sequence`: what its messages carry. */
+/* The signature in the messages of a call that is operation number `sequence`. */
 static inline uint32_t hk_signature_at(uint32_t signature, uint64_t sequence) {
   return signature + (uint32_t)sequence * 0x9e3779b1u;
 }

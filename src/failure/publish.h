@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Publishes operations on this rank's status page: in each call, so inline. */
+/* Publishes operations on this rank's status page. Inline, because each call does it. */
 #ifndef HK_FAILURE_PUBLISH_H
 #define HK_FAILURE_PUBLISH_H
 #include "../core/call.h"
@@ -9,14 +9,14 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ && offsetof(hk_status_page_op, root) == 20 &&
                    offsetof(hk_status_page_op, coll) == 24 && offsetof(hk_status_page_op, op) == 26,
                "hk_watch_publish packs an hk_status_page_op");
-/* The operation that this rank begins, where peers that wait can see it. */
+/* Publishes the operation that this rank begins, for peers that wait. */
 static inline void hk_watch_publish(ncclComm_t c, const struct hk_call *call, uint32_t signature) {
   hk_status_page_put(c->order.page, c->order.sequence, call->count, signature | (uint64_t)(uint32_t)call->root << 32,
                      call->coll | (uint64_t)call->dtype << 8 | (uint64_t)call->redop << 16);
 }
-/* It is over. */
+/* Publishes that the operation has ended. */
 static inline void hk_watch_over(ncclComm_t c) {
-  /* relaxed: it is read for reports, and alone */
+  /* relaxed: read only for reports, and independent of other words */
   atomic_store_explicit(&c->order.page->over, c->order.sequence, memory_order_relaxed);
 }
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The watchdog: posts what this rank does, and finds out why a peer that it waits for does not come. */
+/* The watchdog: publishes this rank's activity, and finds out why an awaited peer does not make progress. */
 #include "watch.h"
 #include <fcntl.h>
 #include <stdlib.h>
@@ -51,7 +51,7 @@ static int waits_for(ncclComm_t c, int *peers, int room) {
 _Static_assert(HK_P2P_WAIT < 8 && HK_DTYPE_COUNT <= 32, "they fit into their bits");
 void hk_watch_transfer(ncclComm_t c, const hk_call *call) {
   uint64_t most = ((uint64_t)1 << 36) - 1, count = call && call->count < most ? call->count : most;
-  /* relaxed, both: it is written by this thread, read for reports, and alone */
+  /* relaxed, both: only this thread writes the word; others read it for reports, independent of other words */
   uint64_t before = atomic_load_explicit(&c->order.page->transfer, memory_order_relaxed);
   uint64_t word = before & ~(uint64_t)7;
   if (call) word = (uint64_t)call->p2p | (uint64_t)call->dtype << 3 | (uint64_t)call->root << 8 | count << 28;
@@ -66,10 +66,10 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
   }
   c->order.sequence++;
   hk_watch_publish(c, call, traceable ? hk_call_signature(call) : 0);
-  hk_watch_over(c); /* for its thread; when the stream comes to its end is not looked at */
+  hk_watch_over(c); /* over for the calling thread; when the stream completes it is not checked */
 }
 
-/* Whom it waits for, and since when. */
+/* Publishes the awaited peer, and since when this rank waits. */
 static void post_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
   uint64_t word = (c->order.sequence << 32) | (uint64_t)(peer + 1);
   /* relaxed, both: as above */
@@ -79,7 +79,7 @@ static void post_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
 
 static void read_board(const hk_status_page *b, hk_activity *out) {
   hk_status_page_op o;
-  /* relaxed, all: each word means something alone */
+  /* relaxed, all: the words are independent */
   uint64_t transfer = atomic_load_explicit(&b->transfer, memory_order_relaxed);
   uint64_t waits = atomic_load_explicit(&b->waits, memory_order_relaxed);
   uint64_t since = atomic_load_explicit(&b->since_ns, memory_order_relaxed);
@@ -94,7 +94,7 @@ static void read_board(const hk_status_page *b, hk_activity *out) {
     out->dtype = o.dtype;
     out->redop = o.op;
   }
-  for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* those that never were are not there */
+  for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* operations before the first one do not exist */
     if (hk_status_page_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
   out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 3 & 31));
@@ -115,10 +115,10 @@ static void read_board(const hk_status_page *b, hk_activity *out) {
 
 void hk_watch_report(void *comm, hk_activity *out) {
   ncclComm_t c = comm;
-  pthread_mutex_lock(&c->health.lock); /* held shortly by all: the status page does not go meanwhile */
+  pthread_mutex_lock(&c->health.lock); /* keeps the status page mapped; all threads hold this lock only briefly */
   hk_status_page *b = c->order.page;
   read_board(b, out);
-  uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* means something alone */
+  uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* relaxed: independent */
   pthread_mutex_unlock(&c->health.lock);
   if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
     out->phase = HK_PHASE_INIT;
@@ -149,7 +149,7 @@ hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity 
   hk_status_page *b = hk_wire_status_page(c, rank);
   /* On a crowded host it may only be slow to answer. */
   if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
-  /* In another container the number is of no process, or of the wrong one. */
+  /* In another PID namespace the number names no process or the wrong one. */
   if (!peer->pid_space || peer->pid_space != c->peers[c->rank].pid_space) return p;
   char state = process_state(peer->pid);
   if (state == 0 || state == 'T' || state == 't') return p;
@@ -197,8 +197,8 @@ void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *other
   }
 }
 
-/* ---- questions ----
- * An answer may take a while, in which the network must be moved: so a thread of its own asks. */
+/* ---- questions ---- An answer may take a while, and this thread must make network progress meanwhile. So a separate
+ * thread asks. */
 
 typedef struct found {
   int rank;
@@ -210,7 +210,7 @@ struct hk_inquiry {
   ncclComm_t comm;
   pthread_t thread;
   uint64_t operation;
-  bool chain; /* also those that the ranks wait for themselves */
+  bool chain; /* also ask the ranks for which the asked ranks wait */
   int nasked, n;
   found at[FOUND];
   _Atomic(bool) done;
@@ -269,7 +269,7 @@ uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
   return operation == a->sequence ? a->signature : a->past[a->sequence - operation - 1];
 }
 
-/* A peer that was or is in another call as this operation. */
+/* True if the peer made another call as this operation. */
 static bool disagrees(ncclComm_t c, const hk_inquiry *q, const found *f) {
   if (f->presence != HK_PRESENCE_ANSWERS || !c->order.exec) return false;
   uint32_t theirs = hk_watch_signature(&f->activity, q->operation);
@@ -321,7 +321,7 @@ static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, 
   return HK_ERR_REMOTE;
 }
 
-/* Takes in what the thread has found. */
+/* Processes the results of the inquiry's thread. */
 static hk_status hear_inquiry(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
   hk_status rc = HK_OK;
   hk_inquiry *q = c->order.inquiry;
@@ -355,10 +355,9 @@ bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank) {
   return true;
 }
 
-/* A rank that destroyed its communicator makes no call any more.  What it wrote into shared memory before its goodbye
- * can be seen once the goodbye is: a wait that was there at one look and still is at the next has looked for it in
- * vain.  What it sent over a network may come later, though not after the time in which a silent host counts as
- * dead. */
+/* A rank that has destroyed its communicator makes no more calls. Its writes to shared memory are visible once its
+ * goodbye is visible. So if a wait continues from one check to the next, the awaited data was never written. Data over
+ * a network may arrive later, but not later than the time after which a silent host counts as dead. */
 static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, int n, uint64_t waited_ns) {
   int left = -1;
   for (int i = 0; i < n && left < 0; i++)
@@ -372,7 +371,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
   return HK_ERR_REMOTE;
 }
 
-/* Is it time to ask those that are waited for?  *chain: for a report. */
+/* True if it is time to ask the awaited ranks. *chain: the answers are for a report. */
 static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bool *chain) {
   hk_comm_order *o = &c->order;
   uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u;
@@ -382,7 +381,7 @@ static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bo
     o->reported_ns = waited_ns;
     return true;
   }
-  /* Once in a wait, in case that a peer that has no status page here is in another call. */
+  /* Once in each wait, because a peer without a status page on this host may be in another call. */
   if (waited_ns < first_ask_ns || o->asked_in == o->sequence || !o->exec) return false;
   bool far = false;
   for (int i = 0; i < n; i++) far = far || !hk_wire_status_page(c, peers[i]);
@@ -400,7 +399,7 @@ hk_status hk_watch_new(ncclComm_t c) {
 hk_status hk_watch(void *comm, uint64_t waited_ns) {
   ncclComm_t c = comm;
   const hk_call *call = c->order.current;
-  int peers[64]; /* of more readers of a multicast, those that only lag make room for the others */
+  int peers[64]; /* with more readers of a multicast, those that only lag are left out first */
   bool chain;
   hk_status reachable = c->bootstrap ? hk_bootstrap_check(c->bootstrap) : HK_OK;
   if (reachable != HK_OK || !call) return reachable;
