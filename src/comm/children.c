@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Children of a communicator: their turns and their members, and what ends the waits meanwhile. */
+/* Creation of child communicators: turns, members, and the checks that end waits. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,7 @@ void hk_children_free(ncclComm_t parent) {
 }
 
 bool hk_children_parent_failed(ncclComm_t parent) {
-  if (atomic_load(&parent->health.revoked)) return false; /* children are made of it all the same */
+  if (atomic_load(&parent->health.revoked)) return false; /* a revoked communicator can still be a parent */
   return hk_comm_failing(parent);
 }
 
@@ -59,7 +59,7 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
   return rc == HK_OK && w->how->exclude ? hk_children_check_attempt(w) : rc;
 }
 
-/* Gives the child the name that its notices have. */
+/* Sets the child's name in notices. */
 static void name_child(hk_children_watch *w) {
   if (w->how->shrink) snprintf(w->call, sizeof w->call, "n%llu", (unsigned long long)w->how->shrink);
   if (w->how->exclude)
@@ -126,7 +126,7 @@ void hk_children_refuse(const hk_init *how) {
   hk_event over = {0};
   char cause[HK_ERROR_TEXT], text[1400];
   if (!how->parent) {
-    if (how->nranks > 1) hk_comm_report_abort(how); /* 0: it is not known which rank this is */
+    if (how->nranks > 1) hk_comm_report_abort(how); /* 0: this rank's number is not known */
     return;
   }
   snprintf(cause, sizeof cause, "%s", hk_last_error());
@@ -159,7 +159,7 @@ typedef struct split_row {
   int color, key;
 } split_row;
 
-/* An exchange between all ranks of a parent whose own overlay has ended its collectives: in an overlay made for it. */
+/* The exchange between all ranks of a parent whose overlay runs no more collectives: makes a new overlay for it. */
 static hk_status exchange_anew(ncclComm_t parent, const hk_init *how, const hk_bootstrap_options *o, split_row *rows) {
   hk_status rc = HK_OK;
   hk_bootstrap *all = NULL;
@@ -243,11 +243,12 @@ hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_option
            (unsigned long long)how->turn);
   hk_bootstrap_begin(how->parent->bootstrap, how->exclude ? HK_PHASE_SHRINK : HK_PHASE_SPLIT, what);
   HK_TRY(how->exclude ? shrink_members(c, how, &members) : split_members(c, how, o, &members), out);
-  if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: took part, gets nothing */
+  if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: takes part but gets no communicator */
   w->members = members;
   o->rank = c->rank;
   o->nranks = c->nranks;
-  /* The exchange may end well though the parent failed just before it: messages came first.  That failure counts. */
+  /* The exchange may succeed although the parent failed just before it, because its messages arrived first. That
+   * failure counts. */
   o->of_living = !how->exclude && !w->anew;
   do {
     child = how->exclude ? (uint64_t)w->attempt << 32 | 0x80000000u : how->split << 32 | (unsigned)how->color;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Failures in making a child.
+/* Failures during the creation of a child.
  *
- * A rank that fails in making a child may have no link with those that wait for it, or none in which they wait.  It
- * reports the failure over the parent's overlay, which leaves the parent as it is.  A rank that fails because of
- * another one reports what it knows, so that those that wait for it end, too.  Members collect these notices for a
- * short time and take the strongest. */
+ * A failing rank may have no link to the ranks that wait for it, or they may not be waiting on that link. So it reports
+ * the failure over the parent's overlay; the parent stays usable. A rank that fails because of another one also reports
+ * what it knows, so that ranks that wait for it end, too. Members collect these notices for a short time and take the
+ * strongest. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +15,8 @@
 enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
 static const uint64_t GRACE_NS = 200000000u;
 
-/* A rank's failure in making a child.  The text: '#', the child's key, a space, two letters (see note_failure), the
- * words. */
+/* A rank's failure to create a child. Text: '#', the child's key, a space, two letters (see note_failure), the
+ * message. */
 typedef struct hk_child_failure {
   struct hk_child_failure *next;
   int rank;
@@ -34,7 +34,7 @@ void hk_children_keep_failure(ncclComm_t parent, const hk_event *e) {
   parent->order.failures = f;
   for (int i = 1; i < KEPT && f; i++) f = f->next;
   if (!f || !f->next) return;
-  free(f->next); /* the list grows by one at a time: it is the last */
+  free(f->next); /* the list grew by one, so this is the last one */
   f->next = NULL;
 }
 
@@ -46,7 +46,7 @@ void hk_children_free_failures(ncclComm_t parent) {
   }
 }
 
-/* Then that is the cause. */
+/* If true, the end of the parent is the cause. */
 static bool parent_is_over(const hk_children_watch *w) {
   return atomic_load(&w->how->parent->health.closing) == HK_CLOSING_ABORT || hk_children_parent_failed(w->how->parent);
 }
@@ -58,14 +58,14 @@ static bool is_member(const hk_children_watch *w, int rank) {
   return false;
 }
 
-/* The letters of the notice if it has that key, else NULL. */
+/* Returns the two letters of the notice if it has that key, else NULL. */
 static const char *named(const hk_child_failure *f, const char *name) {
   size_t length = strlen(name);
   return length && strncmp(f->text + 1, name, length) == 0 && f->text[1 + length] == ' ' ? f->text + length + 2 : NULL;
 }
 
-/* The letters of the notice if it is about this child and ends it here, else NULL.  A split that a rank leaves before
- * its members are known is over for all ranks. */
+/* Returns the letters of the notice if it ends the creation of this child on this rank, else NULL. If a rank leaves a
+ * split before its members are known, the split is over for all ranks. */
 static const char *ends_child(const hk_children_watch *w, const hk_child_failure *f) {
   const char *letters = named(f, w->key);
   if (!letters) letters = named(f, w->call);
@@ -73,8 +73,8 @@ static const char *ends_child(const hk_children_watch *w, const hk_child_failure
   return (letters[1] == BEFORE && !w->how->exclude) || is_member(w, f->rank) ? letters : NULL;
 }
 
-/* The strongest notice: a rank's failure of its own, then the lowest rank's.  The words into `words`; false: there is
- * none. */
+/* Finds the strongest notice: a rank's own failure before others, then the lowest rank's. `words`: its message. False:
+ * there is none. */
 static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EVENT_TEXT]) {
   ncclComm_t parent = w->how->parent;
   int rank = -1;
@@ -134,16 +134,18 @@ hk_status hk_children_check_failures(void *watch) {
   hk_children_watch *w = watch;
   char words[HK_EVENT_TEXT];
   bool own;
-  int failure = atomic_load(&w->c->health.failure); /* waits in the parent's collectives do not look at it */
+  /* checked here, because waits in the parent's collectives do not check it */
+  int failure = atomic_load(&w->c->health.failure);
   if (failure) return HK_FAIL((hk_status)failure, "another call ended the making of the new communicator");
   if (w->c->bootstrap || !find_failure(w, &own, words))
-    return HK_OK; /* a child that all have joined has its own events */
+    return HK_OK; /* once all have joined the child, its own events report failures */
   if (!w->heard_ns) w->heard_ns = hk_now_ns();
   if (!own && hk_now_ns() - w->heard_ns < GRACE_NS) return HK_OK;
   return HK_FAIL(HK_ERR_REMOTE, "%s", words);
 }
 
-/* A member that has its result may abort the parent while others still collect: that is no cause of theirs. */
+/* A member that has its result may abort the parent while others still collect notices. That abort is not the cause of
+ * the failure. */
 static bool aborted_since(const hk_children_watch *w) {
   ncclComm_t parent = w->how->parent;
   char words[HK_EVENT_TEXT];
@@ -156,7 +158,7 @@ static bool aborted_since(const hk_children_watch *w) {
   return aborted;
 }
 
-/* What an event of the child said that ended its making here, or the thread's error. */
+/* Gets the text of the child's event that ended its creation here, or else the thread's error. */
 static void cause_of(ncclComm_t c, char *text, size_t bytes) {
   pthread_mutex_lock(&c->health.lock);
   if (c->health.settle_ns)

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Lists of excluded ranks.
  *
- * The members of a shrink compute each other's new ranks from the list that each was given.  With lists that differ
- * they would wait for each other in vain, so each rank announces its list to the parent's ranks, and the end of its
- * shrink. */
+ * The members of a shrink compute the new ranks from the exclude list of their call. If the lists differed, they would
+ * wait for each other forever. So each rank announces its list, and later the end of its shrink, to the parent's
+ * ranks. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,22 +12,23 @@
 
 enum {
   HASH_DIGITS = 16,
-  WORDS_AT = HASH_DIGITS + 1, /* before them: a hash of the whole list, and a space */
+  WORDS_AT = HASH_DIGITS + 1, /* the text before it is a hash of the whole list and a space */
   TOKEN = HASH_DIGITS + 10    /* a hash, a colon, eight digits, a space */
 };
 _Static_assert(HK_EVENT_TEXT == sizeof((hk_children_watch *)0)->verdict, "a notice holds a verdict");
-static const uint64_t DIFFER_NS = 3000000000u; /* for the news that a rank is in another shrink now */
-static const uint64_t BEHIND_NS = 200000000u;  /* for the news that the attempt has failed */
+static const uint64_t DIFFER_NS = 3000000000u; /* time for the notice that a rank is in another shrink now */
+static const uint64_t BEHIND_NS = 200000000u;  /* time for the notice that the attempt has failed */
 
 typedef struct hk_notice {
   struct hk_notice *next;
   int rank;
-  char text[HK_EVENT_TEXT];    /* the list of its shrink; empty: it is in none */
-  uint32_t attempt;            /* with that list */
-  char verdict[HK_EVENT_TEXT]; /* its newest one: it may be in another shrink by the time that it is looked at */
+  char text[HK_EVENT_TEXT]; /* the list of the rank's shrink; empty: it is in none */
+  uint32_t attempt;         /* number of its attempt with that list */
+  /* its newest verdict; kept, because the rank may already be in another shrink when it is read */
+  char verdict[HK_EVENT_TEXT];
 } hk_notice;
 
-/* How often members tried to meet with a list: the same on all of them, since a list is a set of members. */
+/* The number of attempts with a list. Equal on all members, because a list determines the members. */
 typedef struct hk_attempts {
   struct hk_attempts *next;
   char hash[HASH_DIGITS];
@@ -85,7 +86,7 @@ static void list_words(const hk_init *how, char *text, size_t bytes) {
   memcpy(text, digits, WORDS_AT);
 }
 
-/* The attempts with the list that `hash` is of, made if there are none; NULL without memory.  Under the lock. */
+/* The attempts with the list whose hash is `hash`, created if there are none; NULL without memory. Under the lock. */
 static hk_attempts *attempts_of(ncclComm_t parent, const char *hash) {
   hk_attempts *a = parent->order.attempts;
   while (a && memcmp(a->hash, hash, HASH_DIGITS) != 0) a = a->next;
@@ -96,8 +97,8 @@ static hk_attempts *attempts_of(ncclComm_t parent, const char *hash) {
   return a;
 }
 
-/* Begins the next attempt with this list, whose number is at least `least`.  The calls that were refused here count,
- * because the others have most likely made them with this list. */
+/* Begins the next attempt with this list; its number is at least `least`. Calls that were refused on this rank count,
+ * because the other ranks have most likely made them with this list. */
 static void begin_attempt(hk_children_watch *w, uint32_t least) {
   hk_event e = {0};
   char list[HK_EVENT_TEXT - TOKEN];
@@ -118,8 +119,7 @@ static void begin_attempt(hk_children_watch *w, uint32_t least) {
 
 void hk_children_begin_shrink(hk_children_watch *w) { begin_attempt(w, 1); }
 
-/* The notice of a member that stays, by our list, and whose list is not `than`: of the lowest such rank.  Under the
- * lock. */
+/* The notice of the lowest rank that our list does not exclude and whose own list is not `than`. Under the lock. */
 static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
   const hk_notice *low = NULL;
   for (const hk_notice *n = how->parent->order.notices; n; n = n->next) {
@@ -130,15 +130,16 @@ static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
   return low;
 }
 
-/* How many ranks give this list, members by ours or not: all ranks count the same.  Under the lock. */
+/* The number of ranks that give this list, whether or not ours excludes them: so all ranks count alike. Under the
+ * lock. */
 static int ranks_with(ncclComm_t parent, const char *list) {
   int ranks = 0;
   for (const hk_notice *n = parent->order.notices; n; n = n->next) ranks += strcmp(n->text, list) == 0;
   return ranks;
 }
 
-/* The verdict: for each list that it is about its hash and the number of the attempt, then the words.  All members
- * count the attempts alike, so that the next ones have equal numbers.  Under the lock. */
+/* Writes the verdict: for each differing list its hash and the number of its attempt, then the message. All members
+ * take over these numbers, so that later attempts have equal numbers. Under the lock. */
 static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notice *other) {
   const hk_init *how = w->how;
   size_t bytes = sizeof w->verdict,
@@ -157,7 +158,7 @@ static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notic
            odd->text + WORDS_AT, norm->rank, norm->text + WORDS_AT);
 }
 
-/* Is another member's verdict about our attempt?  Then it is ours.  Under the lock. */
+/* If another member's verdict is about our attempt, takes it over and returns true. Under the lock. */
 static bool takes_verdict(hk_children_watch *w, const char *verdict) {
   const char *words = strchr(verdict, '|');
   const char *mine = words ? memmem(verdict, (size_t)(words - verdict), w->hash, HASH_DIGITS) : NULL;
@@ -171,8 +172,8 @@ static bool takes_verdict(hk_children_watch *w, const char *verdict) {
   return true;
 }
 
-/* Sets the verdict if there is one: at once if another member has given it, else when lists have differed for so
- * long, in nanoseconds, that no news is under way that would show that they do not. */
+/* Sets the verdict if there is one: at once if another member has given it, else once the lists have differed for
+ * long_ns, which is longer than a notice needs to arrive. */
 static void judge(hk_children_watch *w, uint64_t long_ns) {
   ncclComm_t parent = w->how->parent;
   if (w->verdict[0] || !w->attempt) return;
@@ -208,7 +209,7 @@ hk_status hk_children_check_attempt(hk_children_watch *w) {
   return HK_ERR_REMOTE;
 }
 
-/* Is there an end of this attempt that is for the user? */
+/* True if this attempt has ended with a result for the user. */
 static bool is_over(hk_children_watch *w) {
   judge(w, DIFFER_NS);
   return w->verdict[0] || hk_children_has_failed(w) || hk_children_parent_failed(w->how->parent) ||
@@ -227,7 +228,7 @@ bool hk_children_catch_up(hk_children_watch *w) {
   if (is_over(w)) return false;
   pthread_mutex_lock(&h->lock);
   const bool ours = atomic_load(&h->closing) == HK_CLOSING_NO && !atomic_load(&h->settled);
-  if (ours) { /* another member that was behind may have left the attempt first */
+  if (ours) { /* another member that was in the earlier attempt may have left it first */
     atomic_store(&h->failure, 0);
     h->settle_ns = 0;
   }
@@ -248,7 +249,7 @@ static hk_status compare_lists(hk_children_watch *w, uint64_t long_ns) {
 hk_status hk_children_compare_lists(hk_children_watch *w) { return compare_lists(w, DIFFER_NS); }
 
 hk_status hk_children_end_shrink(hk_children_watch *w, hk_status rc) {
-  /* Where lists differ another member may have failed first, and this one because of that. */
+  /* If the lists differ, another member may have failed first and caused this failure. */
   if (rc != HK_OK && (w->verdict[0] || compare_lists(w, 0) != HK_OK)) rc = HK_ERR_USAGE;
   hk_event e = {0};
   memcpy(e.text, w->verdict, sizeof e.text);

@@ -85,7 +85,7 @@ void hk_comm_release(ncclComm_t c) {
   if (++quarantine.count > QUARANTINE) old = leave_quarantine();
   pthread_mutex_unlock(&quarantine.lock);
   if (!old) return;
-  /* A call of another thread that the abort overtook may have asked for the communicator's failure until now. */
+  /* A call of another thread, overtaken by the abort, may have used the lock until now. */
   pthread_mutex_destroy(&old->health.lock);
   pthread_mutex_destroy(&old->order.announcing);
   hk_rma_free(old->rma);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ranks' exchange at init: facts and settings of all, and what follows from them. */
+/* The exchange at init: all ranks' facts and settings, and the set-up that depends on them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h> /* getpid */
@@ -34,7 +34,7 @@ static void fill_row(ncclComm_t c, hk_row *row) {
   c->peers[c->rank] = row->peer;
 }
 
-/* All ranks are on GPUs, or none. */
+/* HK_ERR_USAGE unless all ranks are on GPUs, or none. */
 static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
   for (int r = 0; r < c->nranks; r++) {
     if ((rows[r].peer.device < 0) == (rows[0].peer.device < 0)) continue;

@@ -59,8 +59,8 @@ static inline void let_go(const hk_call *call) {
   if (call->holds) atomic_fetch_sub(&call->comm->health.queued, 1);
 }
 
-/* The calls do not wait in the group any more. From the last one on: one call holds the communicator for those of it
- * that follow. */
+/* The calls no longer wait in the group. Starts with the last call, because a call holds the communicator for later
+ * calls on it. */
 static inline void let_all_go(const hk_call *calls, size_t n) {
   while (n) let_go(&calls[--n]);
 }
@@ -194,7 +194,8 @@ static inline hk_status queue(hk_group *g, const hk_call *call) {
 
 static inline __attribute__((always_inline)) hk_status submit(const hk_call *call) {
   hk_group *g = &group;
-  __asm__("" : "+r"(g)); /* finding a thread-local variable takes a function call: once, not at each use */
+  /* the address of a thread-local variable costs a function call: computed once, not at each use */
+  __asm__("" : "+r"(g));
   return g->depth > 0 ? queue(g, call) : call->comm->backend->run_one(call);
 }
 
@@ -274,7 +275,7 @@ out:
   return rc;
 }
 
-/* run_calls for calls of one communicator, which one thread at a time makes: so a flag is enough. */
+/* run_calls for calls of one communicator. Only one thread at a time makes them, so a flag is enough. */
 static inline hk_status run_same(const hk_call *calls, size_t n) {
   ncclComm_t c = calls->comm;
   atomic_store(&c->health.calling, true); /* before hk_group_still_there looks, as in run_calls */
@@ -284,7 +285,7 @@ static inline hk_status run_same(const hk_call *calls, size_t n) {
   return rc;
 }
 
-/* The calls have run, or not. Keeps their memory for the thread's next group; drop_group frees it. */
+/* The calls have run or were dropped. Keeps their memory for the thread's next group; drop_group frees it. */
 static inline void over(hk_group *g, hk_call *calls, size_t n, size_t room) {
   let_all_go(calls, n);
   if (g->calls || room != FIRST_ROOM) {
@@ -324,7 +325,7 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   return rc;
 }
 
-/* The same for a group of calls alone that run. They may never wait for the kernel (thread.h). */
+/* The same for a group that contains only calls, which run. They may never wait for the kernel (thread.h). */
 static inline hk_status end_calls(hk_group *g) {
   hk_call *calls = g->calls;
   size_t n = g->ncalls, room = g->room;

@@ -11,12 +11,11 @@ hk_status hk_group_submit(const struct hk_call *call);
  * thread of its own for nonblocking communicators. Owns `how` from here on. If a blocking init fails, *handle becomes
  * NULL. */
 hk_status hk_group_submit_init(ncclComm_t c, const hk_init *how, ncclComm_t *handle);
-/* Returns `rc`, with which making a communicator cannot begin; the thread's error is its text. The other ranks, which
- * would wait for this one, get the error, whether this rank lacks something or has a wrong argument. The caller keeps
- * `how`. */
+/* Called if the creation of a communicator cannot begin, because of a missing resource or a wrong argument. Sends the
+ * thread's error to the other ranks, which would wait for this one. Returns `rc`. The caller keeps `how`. */
 hk_status hk_group_report_unstarted(const hk_init *how, hk_status rc);
-/* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group: the call would wait for a later one.  The
- * thread of a host stream can wait for it. */
+/* HK_ERR_USAGE for a send or receive of a rank to itself outside of a group, because it would wait for a later call.
+ * Allowed on a host stream, whose thread can wait. */
 hk_status hk_group_check_self(const struct hk_call *call, const char *who);
 /* HK_ERR_USAGE, remembered for the group's end, if calls or children of the communicator wait in an open group of
  * this thread or another one. */
@@ -28,13 +27,14 @@ bool hk_group_drop(ncclComm_t c, const char *who);
 hk_status hk_group_remember(hk_status rc);
 /* Runs it now, or at the end of the thread's group, together with the group's others and before its calls (tasks.h). */
 hk_status hk_group_submit_task(ncclComm_t c, hk_task_run *run, void *arg);
-/* A task is refused here, for `rc`: the other ranks get the thread's error.  In a group at its end, as its number
- * follows the order of the calls. */
+/* This rank refuses a task, for `rc`: sends the thread's error to the other ranks. Inside a group this happens at the
+ * group's end, because a task's number follows the order of the calls. */
 hk_status hk_group_refuse_task(ncclComm_t c, hk_status rc);
-/* After its calls were queued a communicator may have ended, or the process may have been forked: HK_ERR_USAGE. */
+/* HK_ERR_USAGE if the communicator has ended, or the process has been forked, since its calls were queued. */
 hk_status hk_group_still_there(ncclComm_t c);
 hk_status hk_group_start(void);
 hk_status hk_group_end(void);
-/* As the end of the group, but its calls are priced (microseconds; 0 if an init was in the group) and not run. */
+/* Ends the group, but estimates the time of its calls and does not run them. *us: microseconds; 0 if the group contains
+ * an init. */
 hk_status hk_group_simulate_end(double *us);
 #endif

@@ -12,7 +12,7 @@ typedef struct grow_row {
   ncclUniqueId id;
 } grow_row;
 
-/* The one id that a rank of the parent has, if all ranks agree on the new size. */
+/* Gets the id that one rank of the parent has, if all ranks give the same new size. */
 static hk_status agree_on_growth(const hk_init *how, const grow_row *rows, ncclUniqueId *id) {
   int from = -1;
   for (int r = 0; r < how->parent->nranks; r++) {

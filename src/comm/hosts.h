@@ -5,7 +5,7 @@
 #define HK_COMM_HOSTS_H
 #include "../core/comm.h"
 
-/* What the ranks published; the next rank's is `stride` bytes further. */
+/* Data that the ranks published. Each pointer is to rank 0's entry; entries are `stride` bytes apart. */
 typedef struct hk_host_rows {
   size_t stride;
   const uint64_t *cpus;    /* HK_CPU_WORDS: processors that the rank may use */
@@ -20,6 +20,6 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows);
 /* Collective. Finds the ring orders and fills in c->selection and the spins of c->wait. *nhosts: the number of hosts.
  * `child`: of a split or shrink. */
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts);
-/* After the last barrier of the init: what only then is the same on all ranks. */
+/* After the last barrier of the init: sets values that are equal on all ranks only from then on. */
 void hk_hosts_joined(ncclComm_t c);
 #endif

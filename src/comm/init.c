@@ -14,9 +14,8 @@
 #include "../run/transfer.h"
 #include "children.h"
 
-/* Another rank revoked the communicator. False: this rank knows of a failure already and decides itself what to do
- * about that; or its init is not complete, in which case all ranks have reached its last messages and it ends by
- * itself. */
+/* Another rank revoked the communicator. False if this rank already knows of a failure, which it handles itself, or if
+ * its init is not complete: all ranks have then sent the init's last messages, so it ends by itself. */
 static bool revoked_by(ncclComm_t c, int rank) {
   if (atomic_load(&c->health.failure)) return false;
   atomic_store(&c->health.revoker, rank);
@@ -36,14 +35,14 @@ static void on_event(void *arg, const hk_event *e) {
   if (e->kind == HK_EVENT_REVOKE && !revoked_by(c, e->rank)) return;
   if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
   hk_failure_text(e, c->rank, text, sizeof text);
-  if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of something that is reported, too */
+  if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of another event */
     HK_INFO(HK_SUB_INIT, "rank %d of %d: rank %d reports: %s", c->rank, c->nranks, e->from, text);
   else
     HK_WARN("rank %d of %d: %s", c->rank, c->nranks, text);
   hk_failure_record(c, e);
 }
 
-/* As in revoked_by: one of the two threads sees what the other has set. */
+/* Pairs with revoked_by: at least one of the two threads sees what the other has set. */
 static void revoked_in_init(ncclComm_t c) {
   char text[96];
   snprintf(text, sizeof text, "rank %d revoked the communicator (ncclCommRevoke)", atomic_load(&c->health.revoker));

@@ -35,7 +35,7 @@ static void hold_parent(const hk_job *j, int by) {
   if (j->how.parent) atomic_fetch_add(&j->how.parent->health.queued, by);
 }
 
-/* One that has not begun. */
+/* Frees a job that has not begun. */
 static void drop_job(hk_job *j) {
   free_how(&j->how);
   hk_comm_release(j->comm);
@@ -65,8 +65,8 @@ static void enter_init(hk_job *j) {
   hk_children_enter(&j->how);
 }
 
-/* Inits of a group wait for each other: if one fails, perhaps before the others could learn of it, all fail. None of
- * them is freed before all have ended. */
+/* Inits of a group wait for each other. If one fails, perhaps before the others can learn of it, all fail. None is
+ * freed before all have ended. */
 static void fail_all(const hk_job *failed) {
   for (hk_job *j = failed->all; j; j = j->next) hk_comm_fail(j->comm, failed->status, hk_last_error());
 }
@@ -101,7 +101,7 @@ static void discard(ncclComm_t c) {
 /* After a blocking init: the caller gets no failed communicator, and none for a rank without color. Frees the job. */
 static hk_status settle(hk_job *j) {
   hk_status rc = j->status;
-  free_how(&j->how); /* of one that did not run */
+  free_how(&j->how); /* for a job that did not run */
   if (rc != HK_OK && j->started) {
     (void)hk_failure_settled(j->comm);    /* writes the text */
     hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
@@ -128,7 +128,7 @@ static bool start_detached(hk_job *j) {
   return err == 0;
 }
 
-/* Of two lists, in the order of their turns: a child's turn comes after those before it. */
+/* Refuses the children in two lists that have not begun, in the order of their turns. */
 static void refuse_unstarted(hk_job *const lists[2]) {
   for (;;) {
     hk_job *low = NULL;

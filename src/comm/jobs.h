@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inits, splits and shrinks: one alone, or those of a group, which run at the same time because they wait for each
- * other. */
+/* Jobs: inits, splits and shrinks. The jobs of a group run at the same time, because they wait for each other. */
 #ifndef HK_COMM_JOBS_H
 #define HK_COMM_JOBS_H
 #include "../core/comm.h"
 
 typedef struct hk_job hk_job;
-/* Those of a thread's group, in the order of the calls. All zero: none. */
+/* The jobs of a thread's group, in the order of the calls. All zero: none. */
 typedef struct hk_jobs {
   hk_job *first, **end;
 } hk_jobs;
@@ -21,15 +20,15 @@ void hk_jobs_add(hk_jobs *list, hk_job *j);
 hk_status hk_jobs_run(hk_jobs *list);
 /* The group failed before they began: frees them. The other ranks, which wait for this one, get the thread's error. */
 void hk_jobs_refuse(hk_jobs *list);
-/* An init that comes after them cannot begin: its other ranks get the thread's error. A child ends the group here,
- * because the numbers of children follow the order of the calls. */
+/* A later init of the group cannot begin: sends the thread's error to the other ranks of that init. If it is a child,
+ * the group's jobs are refused at once, because the numbers of children follow the order of the calls. */
 void hk_jobs_report_unstarted(hk_jobs *list, const hk_init *given);
-/* The number of those that make the communicator, or a child of it. */
+/* The number of jobs in the list that create the communicator or a child of it. */
 int hk_jobs_of(const hk_jobs *list, ncclComm_t c);
-/* Frees these, and returns how many there were. *freed is set if `c` itself was freed. */
+/* Frees those jobs, and returns their number. *freed is set if `c` itself was freed. */
 size_t hk_jobs_drop(hk_jobs *list, ncclComm_t c, bool *freed);
-/* Frees all at the end of their thread, and returns how many there were. The handles may have been on its stack: they
- * are not written. */
+/* Frees all jobs at the end of their thread, and returns their number. Does not write the handles, which may have been
+ * on the thread's stack. */
 size_t hk_jobs_abandon(hk_jobs *list);
 
 #endif

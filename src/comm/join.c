@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How a rank joins a communicator without a parent, or tells the others that it cannot. */
+/* Joins a communicator without a parent, or reports to the other ranks that this rank cannot join. */
 #include <stdio.h>
 #include "../base/param.h"
 #include "../boot/bootstrap.h"

@@ -95,7 +95,7 @@ static void log_rings(const hk_joined *j) {
   }
 }
 
-/* Exchanges what this host's file says, or what the search finds, and joins the hosts' orders. */
+/* Exchanges the rings of this host, from its file or from the search, and joins the hosts' orders. */
 static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
   hk_status rc = HK_OK;
   hk_channels *rings = NULL;

@@ -16,9 +16,9 @@ typedef struct hk_ring_settings {
   const char *graph_file, *dump_file; /* NULL or empty: none */
 } hk_ring_settings;
 
-/* Collective on GPUs, and if NCCL_GRAPH_FILE is set: it is set on all ranks or none (their overrides were compared).
- * `cpus` are the first rank's processors (HK_CPU_WORDS) and `facts` what its backend publishes;
- * the next rank's are `stride` bytes further. *out is NULL if rings follow the order of ranks. */
+/* Collective on GPUs, and if NCCL_GRAPH_FILE is set; it is set on all ranks or none (checked before). `cpus`
+ * (HK_CPU_WORDS) and `facts` (of the backend) point to rank 0's entry; entries are `stride` bytes apart. *out is NULL
+ * if rings follow the order of ranks. */
 hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *cpus, const void *facts, size_t stride,
                          bool child, struct hk_joined **out);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that communicators give back for a while. */
+/* ncclCommSuspend and ncclCommResume: communicators release memory and allocate it again. */
 #include "../boot/bootstrap.h"
 #include "../core/api.h"
 #include "../core/comm.h"
@@ -10,7 +10,8 @@ static hk_status change(ncclComm_t c, bool suspend) {
   const hk_backend *b = c->backend;
   const char *who = suspend ? "ncclCommSuspend" : "ncclCommResume";
   HK_OR_RETURN(hk_task_agree(c, who));
-  /* All ranks are in the call: none of them uses another one's memory any more, or before it is there. */
+  /* Waits until all ranks are in the call: none uses another rank's memory after it is released, or before it is
+   * allocated. */
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
   if (suspend && b->drain) b->drain(c);
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Runs what all ranks of a communicator do together, alone or at the end of a group: tasks.h. */
+/* Runs tasks, at once or at the end of a group (tasks.h). */
 #include "tasks.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,7 +57,7 @@ out:
   return a.refused ? rc : hk_comm_failed(c, rc);
 }
 
-/* Counts a task in which this rank does not take part. */
+/* Counts a task that this rank does not run. */
 static void pass(ncclComm_t c) {
   if (!c->bootstrap) return;
   c->order.tasks++;
@@ -99,7 +99,7 @@ static void *in_thread(void *arg) {
   for (hk_task *a = first; a; a = a->next) {
     if (a->comm != first->comm) continue;
     if (first->status != HK_OK) {
-      pass(a->comm); /* all ranks do: the one before has failed on all of them */
+      pass(a->comm); /* all ranks skip it, because the one before has failed on all of them */
       continue;
     }
     first->status = hk_task_now(a->comm, a->run, a->arg);
