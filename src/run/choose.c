@@ -24,7 +24,7 @@ static unsigned span_of(const hk_program *p) {
   return span;
 }
 
-/* Number of copies of the lanes for so many channels. On a GPU a lane is a block of threads, and each link has a
+/* Number of copies of the lanes for the decision's channels. On a GPU a lane is a block of threads, and each link has a
  * channel. */
 static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_call *op, const hk_program *p) {
   unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, p, span_of(p));
@@ -141,12 +141,12 @@ static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, 
   return hk_choose_chunk(&as, d->algorithm, plan->program, block);
 }
 
-/* If each pair of ranks has a count of its own, no rank knows the others': all choose as for blocks of this many
- * bytes. */
+/* If each pair of ranks has its own count, no rank knows all counts. All ranks then choose as for blocks of this
+ * size. */
 enum { PAIR_BYTES = 1 << 20 };
 
-/* The elements of a block for which all ranks choose alike. Of an uneven collective: those of the longest block,
- * rounded up to a power of two, so that calls with other counts often need no new choice. */
+/* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest
+ * block, rounded up to a power of two, so that calls with other counts often need no new choice. */
 static size_t choice_count(const hk_call *op) {
   if (__builtin_expect(!op->blocks, 1)) return op->count;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
@@ -164,7 +164,7 @@ static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
 
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
-/* The communicator's wish, and the call's. */
+/* The filter from the communicator's and the call's options. */
 static hk_filter wish_of(ncclComm_t c, const hk_call *op) {
   hk_filter wish = c->selection->overrides->wish;
   const hk_call_options *o = &op->options;
@@ -206,7 +206,8 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
   hk_machine m = machine_for(c, op);
-  /* Two ranks that disagree about a length could wait for lines that the other sends in another form. */
+  /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
+   * form. */
   if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
   hk_filter wish = wish_of(c, op);
   hk_select(&m, &wish, coll, bytes, d);
@@ -261,13 +262,13 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   choice->dtype = op->dtype;
   choice->redop = op->redop;
   choice->options = op->options;
-  choice->valid = hk_call_op(op) != HK_PREMULSUM; /* its scalar may differ from call to call */
+  choice->valid = hk_call_op(op) != HK_PREMULSUM; /* the scalar may differ from call to call */
 out:
   if (rc != HK_OK) choice->valid = false;
   return rc;
 }
 
-/* Is the choice for an earlier call of the collective right for this one, too? */
+/* True if the choice for an earlier call also holds for this call. */
 static bool holds(const hk_choice *choice, const hk_call *op) {
   bool alike = choice->kind == op->kind;
   if (op->blocks) alike = choice->dtype == op->dtype && choice->redop == op->redop; /* `root` is a hash of the counts */
@@ -280,7 +281,7 @@ static hk_choice *kept_for(ncclComm_t c, const hk_call *op) {
   return &c->plans->kept[h >> 32 & (HK_CHOICES_KEPT - 1)];
 }
 
-/* The one of an earlier call, or a new one.  A tuner plugin is asked whenever the call changes. */
+/* Takes the choice of an earlier call, or makes a new one. A tuner plugin is asked whenever the call changes. */
 static hk_status decide_once(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_choice *kept = kept_for(c, op);
   if (!c->selection->tuner && kept->kind == op->kind && holds(kept, op)) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plans of a communicator, and which of them runs a call. */
+/* Chooses the plan that runs a call. */
 #ifndef HK_RUN_CHOOSE_H
 #define HK_RUN_CHOOSE_H
 #include <nccl.h>
@@ -25,8 +25,8 @@ const struct hk_constants *hk_choose_constants(ncclComm_t c);
 /* Sets the layout of the ranks, as hk_layout_new. */
 hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels);
 void hk_choose_rings(ncclComm_t c, struct hk_ring_settings *out); /* the user's settings */
-int hk_choose_most_channels(ncclComm_t c); /* that the user allows, equal on all ranks; 0: any number */
-/* From now on calls of the collective use these algorithms only: bit i is the i-th of the registry. */
+int hk_choose_most_channels(ncclComm_t c);                        /* the user's limit, equal on all ranks; 0: none */
+/* Limits later calls of the collective to these algorithms: bit i is entry i of the registry. */
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms);
 hk_status hk_choose_new(ncclComm_t c); /* c->plans and c->selection */
 void hk_plans_free(ncclComm_t c);

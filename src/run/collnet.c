@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether the network adds up for a communicator (transport/collnet.h): all ranks have a plugin that works, or none
- * uses one. */
+/* Sets up reductions in the network for a communicator (transport/collnet.h). Either all ranks have a plugin that
+ * works, or none uses one. */
 #include "../transport/collnet.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@ typedef struct verdict {
   char why[160];
 } verdict;
 
-/* The first rank without a plugin that fits rank 0's, or -1; *sums: what all plugins add up. */
+/* The first rank without a plugin compatible with rank 0's, or -1. *sums: the reductions that all plugins support. */
 static int without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *sums, char *why, size_t bytes) {
   *sums = facts[0].sums;
   for (int r = 0; r < c->nranks; r++) {
@@ -36,7 +36,7 @@ static int without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *
   return -1;
 }
 
-/* Connects the rank's group, if it has one, and exchanges whether that went well. After the verdicts is room for the
+/* Connects the rank's group, if it has one, and exchanges the results. The memory after the results has room for the
  * group's ranks. */
 static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_fact *facts, verdict *verdicts) {
   const hk_layout *l = c->selection->layout;
@@ -53,7 +53,7 @@ static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_col
   return hk_bootstrap_allgather(c->bootstrap, verdicts, sizeof *verdicts);
 }
 
-/* All ranks have asked for it, on several hosts. *why stays empty if the network adds up. */
+/* All ranks on several hosts have asked for it. *why stays empty on success. */
 static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
   hk_status rc = HK_OK;
   hk_transport_state *s = NULL;

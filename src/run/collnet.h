@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Networks that add up (CollNet plugins). */
+/* Reductions in the network (CollNet plugins). */
 #ifndef HK_RUN_COLLNET_H
 #define HK_RUN_COLLNET_H
 #include "../core/comm.h"
@@ -7,8 +7,8 @@
 /* If NCCL_COLLNET_ENABLE or collnetEnable of ncclConfig_t asks for it: finds plugins on all ranks, connects them, and
  * sets the machine's in_network if all went well; otherwise one line of the log says why not. Collective. */
 hk_status hk_collnet_agree(ncclComm_t c, int nhosts);
-/* Has the network this hk_coll, with values of this hk_dtype and this hk_redop if it reduces? */
+/* True if the network can run this hk_coll; if it reduces, with this hk_dtype and hk_redop. */
 bool hk_collnet_can(const struct ncclComm *c, int coll, int dtype, int op);
-/* The most of `bytes` that a slot of the program's links may have, so that a round of the network has room. */
+/* The slot size for the program's links: `bytes`, or less if a round of the network has less room. */
 size_t hk_collnet_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
 #endif

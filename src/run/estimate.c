@@ -16,7 +16,7 @@ static double message_us(const hk_call *call) {
   return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->overlap ? 0 : 2 * m->copy_us_per_b));
 }
 
-/* A communicator's collectives run one after another; its sends run beside its receives. */
+/* A communicator's collectives run one after another; its sends and receives run at the same time. */
 static double comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
   double collectives = 0, sends = 0, receives = 0;
   for (size_t i = 0; i < n; i++) {

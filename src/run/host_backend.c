@@ -45,7 +45,7 @@ static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
   return rc;
 }
 
-/* The CPU of which a rank may use most processors; of equal ones the lowest. */
+/* The CPU with the most processors that the rank may use; the lowest such CPU. */
 static uint32_t seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
   uint32_t best = 0;
   int most = -1;
@@ -70,7 +70,8 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 
 static unsigned most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   (void)c;
-  return hk_program_in_groups(p) ? 1 : HK_CHANNELS / span; /* all of a group ask for sums in one order */
+  /* all ranks of a group must request the network's sums in the same order */
+  return hk_program_in_groups(p) ? 1 : HK_CHANNELS / span;
 }
 
 /* HK_ERR_USAGE if a buffer is a GPU's. */
@@ -87,7 +88,7 @@ static hk_status refuse_gpu_memory(const hk_call *call) {
   return HK_OK;
 }
 
-/* The call's memory is looked at here, so that calls like earlier ones cost nothing more. */
+/* The call's memory is checked here, when a plan is bound, so that repeated calls need no check. */
 static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
   const hk_link_need *needs = hk_program_links(plan->program);
   HK_OR_RETURN(refuse_gpu_memory(call));
@@ -117,8 +118,8 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t b
 
 /* ---- calls ---- */
 
-/* The buffer of a transfer is looked at if it is not the buffer of the last one. The plan of a transfer is not new at
- * any call, so binding does not look. */
+/* The check of a transfer's buffer is skipped if the last transfer had the same buffer. Transfers have a fixed plan, so
+ * bind_links does not check them. */
 static inline const void **looked_at(const hk_call *call, const void **buffer) {
   bool in = call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT;
   *buffer = in ? call->in : call->out;
@@ -169,7 +170,8 @@ static hk_status run_one(const hk_call *call) {
    * races with the call itself, which no library can prevent; an abort that begins during the call's waits sees it. */
   atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
   bool *holds = &hk_cancel_held;
-  __asm__("" : "+r"(holds)); /* finding a thread-local variable takes a function call: once, not at each use */
+  /* the address of a thread-local variable costs a function call: computed once, not at each use */
+  __asm__("" : "+r"(holds));
   bool held = *holds;
   if (rc == HK_OK) rc = hk_run_one(call);
   /* release: a thread that sees false may free what the call used */

@@ -6,8 +6,8 @@
 
 /* The newest decision for a collective, so that an equal call needs no new one. */
 typedef struct hk_choice {
-  size_t count;  /* of a block, for which it was made */
-  uint64_t kind; /* of the call, with its data type and operator; as in hk_call */
+  size_t count;  /* elements of a block; the decision was made for it */
+  uint64_t kind; /* hk_call.kind, with data type and operator */
   uint8_t dtype, redop;
   bool valid, asks;
   hk_call_options options;
@@ -15,7 +15,8 @@ typedef struct hk_choice {
   hk_launch launch;
 } hk_choice;
 
-/* Decisions for earlier calls, found by a hash: programs that use some sizes in turn decide once for each. */
+/* Number of cached decisions for earlier calls, found by a hash. An application that alternates between some sizes
+ * decides once for each. */
 enum { HK_CHOICES_KEPT = 64 };
 
 typedef struct hk_plans {

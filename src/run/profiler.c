@@ -21,7 +21,7 @@ struct hk_profiler {
   void *group, *coll; /* open events of what runs now */
   void *kernels[HK_CHANNELS];
   unsigned nkernels;
-  uint64_t began, computed; /* of the collective that runs now; when its last instruction had run, 0: not yet */
+  uint64_t began, computed; /* of the collective that runs now; when its last instruction ended, 0: not yet */
   uint64_t sequence;
   uint32_t copies; /* collectives by copy engines so far */
 };
@@ -83,7 +83,7 @@ void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts) {
   if (p->begun) return;
   HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", name_of(p), (int)rc,
           hk_plugin_result((int)rc));
-  p->mask = 0; /* network plugins may hold it already, so it stays, without events */
+  p->mask = 0; /* network plugins may already hold the profiler, so it stays, but without events */
 }
 
 void hk_profiler_free(ncclComm_t c) {
@@ -229,7 +229,7 @@ static void *group_of(hk_profiler *p) {
   return p->group;
 }
 
-/* The event of a collective, and that its kernel is launched. */
+/* Starts the event of a collective, and reports its kernel launch. */
 static void *begin_collective(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
                               unsigned channels) {
   profile_event launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
@@ -358,7 +358,8 @@ void hk_profile_run_over(hk_profiler *p) {
 
 /* ---- network plugins ---- */
 
-typedef struct net_event { /* What a network plugin holds: it does not name the profiler when it stops an event. */
+/* The handle that a network plugin gets: the plugin does not pass the profiler when it stops an event */
+typedef struct net_event {
   hk_profiler *profiler;
   void *event;
 } net_event;

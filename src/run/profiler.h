@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL profiler plugins: the events that they get. Without a plugin the communicator has a NULL pointer, and calls
- * check nothing else. */
+/* Events for NCCL profiler plugins. Without a plugin c->profiler is NULL, and calls check only that. */
 #ifndef HK_RUN_PROFILER_H
 #define HK_RUN_PROFILER_H
 #include "../core/comm.h"
@@ -15,7 +14,7 @@ hk_status hk_profiler_load(ncclComm_t c);
 void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts);
 void hk_profiler_free(ncclComm_t c);
 
-/* Calls of the API, on the caller's thread. `group` is a group's event; NULL if the plugin gets none. */
+/* API calls, on the caller's thread. `group`: the event of a group; NULL if the plugin gets no group events. */
 void *hk_profile_group_open(hk_profiler *p, int depth);
 void hk_profile_group_runs(hk_profiler *p, void *group);
 void hk_profile_group_closed(hk_profiler *p, void *group);
@@ -25,12 +24,12 @@ void hk_profile_call_over(hk_profiler *p, const struct hk_call *call);
 
 /* Operations, on the thread that runs them. The collectives of a communicator run one after another. */
 void hk_profile_collective(hk_profiler *p, const struct hk_call *call, const char *algorithm, unsigned channels);
-void hk_profile_computed(hk_profiler *p); /* its instructions have run */
+void hk_profile_computed(hk_profiler *p); /* the collective's instructions have run */
 void hk_profile_collective_over(hk_profiler *p);
 /* The same on a GPU: an operation's event ends when it is in its stream, as in NCCL.  Returns the event. */
 void *hk_profile_enqueued(hk_profiler *p, const struct hk_call *call, const char *algorithm, const char *protocol,
                           unsigned channels);
-/* By copy engines; and its parts. */
+/* An operation by copy engines, and its parts. */
 void *hk_profile_copies(hk_profiler *p, const struct hk_call *call);
 void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete);
 void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t bytes);

@@ -26,7 +26,7 @@ static void lost(ncclComm_t c, const hk_call *call, int peer) {
   char text[sizeof c->health.cause.text];
   if (peer < 0) peer = hk_wire_broken(c);
   if (peer >= 0 && hk_watch_left(c, call, peer)) return;
-  /* The cause may be that a third rank died. A report of that is then on its way. */
+  /* The cause may be that a third rank died. A report of that then arrives soon. */
   snprintf(text, sizeof text, "%s", hk_last_error());
   hk_failure_raise(c, HK_EVENT_SUSPECT, peer >= 0 ? peer : c->rank, HK_ERR_REMOTE, text);
 }
@@ -76,9 +76,9 @@ static inline bool compares(const hk_call *call, const hk_plan *plan) {
   return plan->sums || (hk_coll_has_root((hk_coll)call->coll) && only_sends(call));
 }
 
-/* Two ranks that only send do not notice that their roots differ, and a sum that the network makes says nothing of the
- * other hosts' calls. In shared memory ranks compare at each call. Over a network they compare only at the first call
- * with this plan, because that takes a round trip. */
+/* Two ranks that only send do not notice that their roots differ, and a result reduced by the network does not show a
+ * mismatch with other hosts. In shared memory ranks compare at each call. Over a network they compare only at the first
+ * call with this plan, because that takes a round trip. */
 static hk_status check_calls(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
@@ -96,7 +96,8 @@ static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   c->order.sequence++;
   c->order.current = call;
   c->order.exec = x;
-  x->signature = hk_signature_at(x->signature, c->order.sequence); /* slots that an earlier call left do not match */
+  /* then left-over slots of an earlier call do not match */
+  x->signature = hk_signature_at(x->signature, c->order.sequence);
   hk_watch_publish(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
@@ -127,7 +128,8 @@ static hk_status run_exec(ncclComm_t c, hk_exec *x) {
   return HK_OK;
 }
 
-/* The memory that the execution needs besides the user's: scratch, and a copy of the input, which *in then is. */
+/* Allocates the memory that the execution needs in addition to the user's: scratch, and a copy of the input, to which
+ * *in then points. */
 static hk_status run_memory(const hk_call *call, const hk_plan *plan, const hk_launch *launch, const void **in,
                             void **scratch) {
   const size_t own = plan->program->scratch_blocks ? hk_exec_scratch_bytes(plan, launch->chunk) : 0;
@@ -173,8 +175,8 @@ not_begun:
 
 /* ---- one-sided operations ---- */
 
-/* Waits for the signals of the call. They may come over any transport or none, and what this rank sends may have to be
- * moved meanwhile. */
+/* Waits for the signals of the call. They may arrive over any transport or none, and this rank's own sends may need
+ * progress meanwhile. */
 static hk_status wait_signals(ncclComm_t c, const hk_call *call) {
   hk_waiter w;
   hk_wait_begin(&w, &c->wait);
@@ -221,7 +223,7 @@ typedef struct member {
   hk_exec exec;
   void *memory;
   bool running;
-  int peer; /* of the transfer that is stepped; -1: none is */
+  int peer; /* of the transfer that is stepped; -1: none */
   hk_status status;
 } member;
 
@@ -259,7 +261,7 @@ static hk_status step_collectives(member *m, bool *moved) {
   return HK_OK;
 }
 
-/* Shows what the rank waits in, if it is in no other operation. */
+/* Publishes the transfer in which the rank waits, if it is in no other operation. */
 static void watch(ncclComm_t c, const hk_call *call) {
   if (c->order.current) return;
   c->order.current = call;
@@ -279,7 +281,7 @@ static bool member_done(const member *m) {
   return m->status != HK_OK || (m->next == m->ncollectives && m->ntransfers == 0 && m->nputs == 0 && m->nwaits == 0);
 }
 
-/* Puts wait for no call of another rank, so they come first, in their order. */
+/* Puts do not depend on calls of other ranks, so they run first, in order. */
 static hk_status step_one_sided(member *m, bool *moved) {
   for (; m->nputs; m->nputs--, m->puts++, *moved = true) {
     m->peer = m->puts[0]->root;
@@ -300,8 +302,8 @@ static hk_status step_one_sided(member *m, bool *moved) {
   return HK_OK;
 }
 
-/* Steps each of the *n transfers, and drops those that are over. One that fails becomes the first, which is reported,
- * and *peer the other rank. */
+/* Steps each of the *n transfers, and removes completed ones. A transfer that fails is moved to index 0 for the report,
+ * and *peer is set to its other rank. */
 static inline hk_status step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
   for (size_t i = 0; i < *n;) {
     bool over = false;
@@ -396,7 +398,7 @@ static hk_status run_members(group_run *g) {
   return HK_OK;
 }
 
-/* `last`: the result for the call before, or NULL. */
+/* `last`: the member of the previous call, or NULL. */
 static inline member *find_member(group_run *g, ncclComm_t c, member *last) {
   if (last && last->comm == c) return last;
   for (size_t i = 0; i < g->n; i++)
@@ -514,7 +516,8 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   HK_TRY(distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
   HK_TRY(run_members(&g), out);
 out:
-  for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++) /* none of them runs, and their other ranks would wait */
+  /* their calls were not begun, so their other ranks would wait */
+  for (size_t i = 0; i < n && rc != HK_OK && !g.running; i++)
     if (rc != HK_ERR_ARGUMENT && rc != HK_ERR_USAGE) (void)hk_comm_failed(calls[i].comm, rc);
   for (size_t i = 0; i < g.n; i++) {
     if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a communicator's decisions rest on. */
+/* The input of a communicator's decisions. */
 #ifndef HK_RUN_SELECTION_H
 #define HK_RUN_SELECTION_H
 #include "../collectives/machine.h"
@@ -10,8 +10,8 @@ typedef struct hk_selection {
   struct hk_layout *layout;       /* NULL: one host */
   struct hk_overrides *overrides; /* collectives/overrides.h */
   struct hk_tuner *tuner;         /* NULL: none */
-  uint64_t sums;                  /* what the network adds up, if machine.in_network: hk_collnet_sum bits */
+  uint64_t sums;                  /* the reductions of the network, if machine.in_network: hk_collnet_sum bits */
   int network_calls;              /* HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */
-  unsigned overruled;             /* bit set of 1u << hk_coll: the warning of hk_decision.overruled was given */
+  unsigned overruled;             /* bits 1u << hk_coll: the warning of hk_decision.overruled has been logged */
 } hk_selection;
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host streams: their threads, queues and the turns of communicators (stream.h).
  *
- * Batches run one at a time, in their order: on the stream's thread, or on a thread that waits for the stream and finds
- * that none has begun. Such a thread would else sleep, and two changes of threads cost more than a small operation. Who
- * waits soon after each call, time after time, also saves the wake of the stream's thread: it naps then and looks by
- * itself. The end of a nap interrupts a rank that computes, so naps become longer while the habit lasts. A batch for
- * which no thread waits then begins late, once: by less than the habit has saved. */
+ * Batches run one at a time, in order: on the stream's thread, or on a thread that waits for the stream while no batch
+ * runs. Otherwise that thread would sleep, and two thread switches cost more than a small operation. If the application
+ * repeatedly waits soon after each call (the habit), it also need not wake the stream's thread, which then naps and
+ * polls for batches. The end of a nap interrupts a rank that computes, so naps become longer while the habit lasts. The
+ * first batch for which no thread waits then begins late, by less time than the habit has saved. */
 #include "stream.h"
 #include <errno.h>
 #include <hocket.h>
@@ -21,11 +21,11 @@
 
 enum {
   STREAM_LIVE = 0x7374726d,
-  HABIT = 3, /* from so many on the next batch is expected to be waited for soon, too */
+  HABIT = 3, /* from this habit on, a thread is expected to wait soon for the next batch, too */
   NAP_NS = 100 * 1000,
-  NAP_GROWS = 32, /* from so many on, and at each doubling, naps are twice as long */
+  NAP_GROWS = 32, /* at this habit, and at each doubling of it, naps become twice as long */
   NAP_GROWTH = 4, /* doublings at most */
-  NAPS = 10       /* without a new batch; then the stream's thread sleeps until it is woken */
+  NAPS = 10       /* naps without a new batch; then the stream's thread sleeps until it is woken */
 };
 
 typedef struct batch {
@@ -39,8 +39,8 @@ typedef struct batch {
 
 struct hocketStream {
   uint32_t magic;
-  unsigned forks;      /* hk_forks at its making: a forked child has no copy of the thread */
-  uint32_t modes;      /* of arithmetic, which its batches run with: those of the thread that made it */
+  unsigned forks;      /* hk_forks at creation: a forked child has no copy of the thread */
+  uint32_t modes;      /* arithmetic modes of the thread that created the stream; its batches run with them */
   _Atomic(int) queued; /* calls in open groups that use it */
   pthread_t thread;
   pthread_mutex_t lock; /* protects what is below */
@@ -48,7 +48,9 @@ struct hocketStream {
   batch *first, **end;
   uint64_t given, begun, over; /* batches; at most one has begun and is not over */
   uint64_t wanted;             /* the lowest `over` for which a thread sleeps; UINT64_MAX: none does */
-  unsigned habit;              /* batches in a row that were waited for before they began and before the next one */
+  /* number of consecutive batches for which a thread waited before they began and before the next one was enqueued
+   * */
+  unsigned habit;
   bool napping, stop;
   hk_status status; /* the first failure since the last synchronize */
 };
@@ -56,7 +58,7 @@ struct hocketStream {
 /* ---- modes of arithmetic: rounding, flush to zero. A sum must not depend on which thread makes it. ---- */
 
 #if defined(__x86_64__)
-enum { FLAGS = 0x3f }; /* what has happened so far, no mode */
+enum { FLAGS = 0x3f }; /* status bits of past operations, not modes */
 static uint32_t get_modes(void) { return __builtin_ia32_stmxcsr() & ~(uint32_t)FLAGS; }
 static void set_modes(uint32_t modes) { __builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & FLAGS) | modes); }
 #elif defined(__aarch64__)
@@ -118,20 +120,20 @@ static void run_next(hocketStream_t s) {
   if (rc != HK_OK && s->status == HK_OK) s->status = rc;
   s->over++;
   if (s->over < s->wanted) return;
-  s->wanted = UINT64_MAX; /* those that sleep for more set it again */
+  s->wanted = UINT64_MAX; /* threads that wait for a later batch set it again */
   pthread_cond_broadcast(&s->progress);
 }
 
 /* A batch waits, and none is under way. */
 static bool ready(const struct hocketStream *s) { return s->first && s->begun == s->over; }
 
-/* The stream's thread is to begin soon, because no thread seems to wait. */
+/* Wakes the stream's thread, because no thread seems to wait for the stream. */
 static void hasten(hocketStream_t s) {
   s->habit = 0;
   pthread_cond_signal(&s->work);
 }
 
-/* `seen`: a batch is ready, which the next look may begin. */
+/* `seen`: a batch is ready; it may begin after this nap. */
 static void nap(hocketStream_t s, bool seen) {
   struct timespec until;
   unsigned growth = 0;
@@ -144,7 +146,7 @@ static void nap(hocketStream_t s, bool seen) {
   s->napping = false;
 }
 
-/* On the stream's thread: waits for a batch that it is to begin. False: the stream has ended, and nothing is left. */
+/* On the stream's thread: waits for a batch to run. False: the stream has ended, and no batch is left. */
 static bool await_work(hocketStream_t s) {
   uint64_t seen = UINT64_MAX; /* the batch that was ready before the last nap */
   unsigned naps = 0;
@@ -175,7 +177,7 @@ static void *stream_thread(void *arg) {
   return NULL;
 }
 
-/* Waits until so many batches are over, and runs those that are not begun. The lock is held. */
+/* Waits until `position` batches are over, and runs batches that have not begun. The lock is held. */
 static void reach(hocketStream_t s, uint64_t position) {
   while (s->over < position) {
     if (s->begun == s->over) {
@@ -189,11 +191,11 @@ static void reach(hocketStream_t s, uint64_t position) {
     if (position < s->wanted) s->wanted = position;
     pthread_cond_wait(&s->progress, &s->lock);
   }
-  if (ready(s)) hasten(s); /* what other threads enqueued meanwhile */
+  if (ready(s)) hasten(s); /* batches that other threads enqueued meanwhile */
 }
 
-/* The same with an absolute time, or NULL: now. Only waits, because who runs a batch cannot leave in time. False: they
- * are not over. */
+/* The same until an absolute time; NULL: does not wait. Does not run batches itself, because it could not return in
+ * time then. False: they are not over. */
 static bool reach_until(hocketStream_t s, uint64_t position, const struct timespec *until) {
   if (s->over < position && ready(s)) hasten(s);
   while (s->over < position) {
@@ -227,7 +229,7 @@ void hk_stream_hold(cudaStream_t stream, int by) { atomic_fetch_add(&((hocketStr
 
 static void append(hocketStream_t s, batch *b) {
   pthread_mutex_lock(&s->lock);
-  if (s->first) s->habit = 0; /* an earlier one is not waited for yet */
+  if (s->first) s->habit = 0; /* no thread waits yet for an earlier one */
   *s->end = b;
   s->end = &b->next;
   s->given++;

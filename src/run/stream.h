@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host streams: a thread for each, which runs batches of calls in order; so do threads that wait for them. */
+/* Host streams. Each has a thread that runs batches of calls in order; threads that wait for the stream run them,
+ * too. */
 #ifndef HK_RUN_STREAM_H
 #define HK_RUN_STREAM_H
 #include <hocket.h>
@@ -9,13 +10,14 @@
 static inline bool hk_stream_is_null(cudaStream_t s) { return (uintptr_t)s <= 2; }
 /* Copies the calls. HK_ERR_ARGUMENT if `stream` is not a stream of this library. */
 hk_status hk_stream_enqueue(cudaStream_t stream, const struct hk_call *calls, size_t n);
-/* HK_OK, or the error that `stream` is no stream of this library, or of a process that forked this one. */
+/* HK_OK, or an error if `stream` is no stream of this library, or belongs to a process that forked this one. */
 hk_status hk_stream_check(cudaStream_t stream, const char *who);
 /* A call that waits in a group keeps its stream (`by` 1) until the group has ended (`by` -1). */
 void hk_stream_hold(cudaStream_t stream, int by);
-/* hocketStreamDestroy.  HK_ERR_USAGE if calls of an open group are for it. */
+/* hocketStreamDestroy. HK_ERR_USAGE if an open group has calls for the stream. */
 hk_status hk_stream_destroy(hocketStream_t stream);
-/* Takes the turns of the communicators in the order of the calls to this function; hk_turn_over ends them. */
+/* hk_turn_take gives out turns of a communicator, in the order of the calls to it. hk_turn_wait waits for a turn, and
+ * hk_turn_over ends it. */
 void hk_turn_take(ncclComm_t c, uint64_t *turn);
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);
 void hk_turn_over(ncclComm_t c);

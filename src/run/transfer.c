@@ -11,7 +11,7 @@
 
 enum { REF_MAX_BYTES = 1 << 30 }; /* one reference: a slot counts bytes in 32 bits */
 
-/* The execution of transfers over one link, of which one runs at a time. */
+/* The execution of transfers over one link; one transfer runs at a time. */
 struct hk_transfer_run {
   hk_plan plan;
   hk_link *link; /* the plan's only one */
@@ -69,9 +69,9 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   return HK_OK;
 }
 
-/* The bytes of one slot; 0: not known yet. The sender decides: references take as much as they can, if the receiver
- * reads the sender's memory. The receiver learns it from the first slot. If the ends share no memory, it is a slot's
- * room. */
+/* The bytes of one slot; 0: not known yet. If the ends share no memory, it is the size of a slot. Otherwise the sender
+ * decides: a reference covers as much as possible if the receiver can read the sender's memory. The receiver takes the
+ * size from the first slot. */
 static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
   hk_ref ref;
   if (l->proxied) return l->slot_bytes;
@@ -81,11 +81,12 @@ static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
     return first ? first : l->slot_bytes;
   }
   if (bytes < HK_REF_MIN_BYTES || !hk_link_refer(l, call->in, bytes, &ref)) return l->slot_bytes;
-  size_t pieces = (bytes - 1) / REF_MAX_BYTES + 1; /* about equal ones: the last may not be too short for a reference */
+  /* pieces of about equal size: the last must not be too short for a reference */
+  size_t pieces = (bytes - 1) / REF_MAX_BYTES + 1;
   return ((bytes + pieces - 1) / pieces + 63) & ~(size_t)63;
 }
 
-/* Sets the launch, unless it is that of the last message. False: it is not known yet. */
+/* Sets the launch. False: the chunk is not known yet. */
 static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   bool brief = r->plan.steps && bytes < HK_REF_MIN_BYTES && bytes <= r->link->slot_bytes;
   size_t chunk = brief ? r->link->slot_bytes : chunk_of(r->link, call, bytes);
@@ -113,7 +114,7 @@ static inline bool begin(hk_transfer *t) {
 
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over) {
   hk_wired_link *w = t->wired;
-  if (w->served != t->turn) return HK_OK; /* an earlier one has the link */
+  if (w->served != t->turn) return HK_OK; /* an earlier transfer uses the link */
   if (!t->begun && !begin(t)) return HK_OK;
   hk_exec *x = &w->transfer->exec;
   hk_status rc = hk_exec_step(x, moved);

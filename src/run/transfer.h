@@ -13,13 +13,13 @@ typedef struct hk_transfer {
   struct hk_wired_link *wired;
   uint64_t turn; /* in the link's queue */
   bool begun;
-  void *event; /* a profiler's: the caller's */
+  void *event; /* a profiler's; the caller owns it */
 } hk_transfer;
 
 /* Takes the next turn of the call's link, which it opens at first use. The call stays the caller's until the end. */
 hk_status hk_transfer_open(const struct hk_call *call, hk_transfer *t);
 /* Runs the transfer until it must wait. *moved is set if anything moved; *over if the transfer is complete.
- * HK_ERR_USAGE: the peer's message has another size, and the verdict is given. HK_ERR_REMOTE: the link failed. */
+ * HK_ERR_USAGE: the peer's message has another size; the verdict has been raised. HK_ERR_REMOTE: the link failed. */
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over);
 /* Frees what ran the transfers of all links; none is under way. */
 void hk_transfers_free(ncclComm_t c);

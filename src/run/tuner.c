@@ -110,7 +110,7 @@ typedef struct offer {
   hk_decision what[TUNER_ALGORITHMS][TUNER_PROTOCOLS];
 } offer;
 
-/* Fills in what a plugin can choose from; what has no name in NCCL is left out. */
+/* Fills in the choices for a plugin, without algorithms that NCCL does not have. */
 static void fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
@@ -128,7 +128,7 @@ static ncclResult_t ask_v2(hk_tuner *t, const hk_machine *m, int function, size_
   ncclResult_t rc =
       ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, m->in_network, m->in_switch, 1, &a, &p, channels);
   if (rc != ncclSuccess || a < 0 || a >= TUNER_ALGORITHMS || p < 0 || p >= TUNER_PROTOCOLS) return rc;
-  if (o->us[a][p] >= 0) o->us[a][p] = 0; /* what it names is chosen, if it can run */
+  if (o->us[a][p] >= 0) o->us[a][p] = 0; /* the plugin's choice is taken if it can run */
   return rc;
 }
 
@@ -186,5 +186,6 @@ size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const hk_de
   if (algorithm < 0 || v->chunk(t->context, function, bytes, algorithm, protocol, channels, &wanted) != ncclSuccess)
     return chunk;
   wanted = wanted / LEAST * LEAST;
-  return wanted >= chunk ? chunk : wanted < LEAST ? LEAST : wanted; /* the model's is the largest that slots take */
+  /* the model's chunk is the largest that fits into slots */
+  return wanted >= chunk ? chunk : wanted < LEAST ? LEAST : wanted;
 }

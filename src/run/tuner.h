@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL tuner plugins: they are asked for every decision that is neither cached nor made by a tuning file. */
+/* NCCL tuner plugins. A plugin is asked for each decision that is neither cached nor made by a tuning file. */
 #ifndef HK_RUN_TUNER_H
 #define HK_RUN_TUNER_H
 #include "../collectives/machine.h"

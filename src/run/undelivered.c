@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Messages that came and that no call received: at the end the last sign that ranks made different calls; before it
- * what a receive from whichever rank sends first looks for. */
+/* Finds messages that were delivered but never received. At destroy it reports them, because they show that ranks made
+ * different calls. hocketCommProbe uses it for receives from whichever rank sends first. */
 #include <hocket.h>
 #include <string.h>
 #include "../base/log.h"
@@ -11,10 +11,10 @@
 
 enum {
   RANKS_SEARCHED = 64, /* with more, only the links that this rank has used */
-  LOOKS = 4            /* for what a network has brought already */
+  LOOKS = 4            /* calls of progress, to get data that has already arrived over a network */
 };
 
-/* Slots that are filled and not received, and their bytes. */
+/* The number of slots that are filled and not received, and their bytes. */
 static unsigned unread(const hk_link *l, size_t *bytes) {
   unsigned n = 0;
   *bytes = 0;
@@ -44,7 +44,7 @@ static void look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
             c->rank, c->nranks, bytes, n, peer, (unsigned long long)c->order.sequence);
 }
 
-/* A link of shared memory that this rank never used has what its peer wrote all the same. */
+/* Looks at a link in shared memory that this rank never opened: its peer may have written to it. */
 static void search(ncclComm_t c, const hk_link_key *key, int transport) {
   hk_link l = {0};
   hk_transport_state *s = c->wiring->states[transport];
@@ -56,14 +56,14 @@ static void search(ncclComm_t c, const hk_link_key *key, int transport) {
   if (s->transport->close) s->transport->close(&l);
 }
 
-/* A connection carries both directions: what came on one that this rank only sent on, or did not take, is still in
- * it. */
+/* A connection carries both directions. So opens receiving ends for connections on which this rank only sent, or that
+ * it never took: they may contain messages. */
 static void open_receivers(ncclComm_t c) {
   hk_wired_link *l;
   hk_link_walk walk = {0};
   for (const hk_wired_link *sends; (sends = hk_wire_next(c, &walk));) {
     hk_link_key key = {.peer = sends->link.peer, .kind = HK_LINK_RECV, .channel = (uint8_t)walk.channel};
-    /* relaxed: a connection that is not made yet has brought nothing */
+    /* relaxed: a connection that is not complete yet has delivered nothing */
     if (sends->link.kind == HK_LINK_SEND && sends->link.proxied &&
         !hk_transports[c->wiring->via[sends->link.peer]]->one_way &&
         atomic_load_explicit(&sends->link.state, memory_order_relaxed) == HK_LINK_READY)
@@ -75,7 +75,7 @@ static void open_receivers(ncclComm_t c) {
   }
 }
 
-/* What a network has brought to this host already; nothing is waited for. */
+/* Receives the data that has already arrived over networks; does not wait. */
 static void take_in(ncclComm_t c) {
   open_receivers(c);
   hk_link_walk walk = {0};
@@ -111,7 +111,7 @@ void hk_wire_report_undelivered(ncclComm_t c) {
   }
 }
 
-/* Nothing of the communicator is under way, so its links may be looked at here. */
+/* No operation of the communicator is under way, so this thread may access its links. */
 static hk_status probe(ncclComm_t c, int peer, bool *waits) {
   hk_status rc = HK_OK;
   hk_wired_link *w;
