@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory and windows: those of a communicator, and the windows of the process (registration.h). */
+/* Registered memory and windows of a communicator, and the windows of the process (registration.h). */
 #include "registration.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ void hk_device_comms_free(ncclComm_t c) {
   }
 }
 
-/* The backend has gone, with what it had of them. */
+/* The backend has already been detached and has freed its part of them. */
 void hk_registrations_free(ncclComm_t c) {
   while (c->registrations) {
     hk_registration *r = c->registrations;

@@ -16,19 +16,19 @@ struct hk_registration {
   void *user;                     /* the user's handle; a window's may be an address in GPU memory */
   void *handle;                   /* the backend's for the memory; NULL: it has none */
   struct hk_symmetric *symmetric; /* NULL: other ranks do not map it */
-  uint64_t number;                /* among the symmetric windows, from 1; 0: it is none of them */
+  uint64_t number;                /* number among the symmetric windows, from 1; 0: not symmetric */
   hk_registration *next, *next_window;
 };
 
-/* `given` has what is registered; *out: the user's handle. */
+/* `given` describes the memory; *out: the user's handle. */
 hk_status hk_registration_add(const hk_registration *given, void **out);
 /* `who`: the API call.  A NULL handle is none. */
 hk_status hk_registration_drop(const char *who, ncclComm_t c, const void *handle);
-/* A window of any communicator of the process.  `out`: the place for the caller's answer, which must not be NULL. */
+/* Finds a window of any communicator of the process. `out`: the caller's result pointer, only checked for NULL. */
 hk_status hk_registration_find(const char *who, ncclWindow_t win, const void *out, const hk_registration **found);
 /* This rank's window of that number, from 1. */
 hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
-/* The number of a window and its size; 0: it is no symmetric window of the communicator. */
+/* Returns the number of a window, and *bytes its size; 0: it is no symmetric window of the communicator. */
 uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
 /* The name of a window for hk_children_refuse_call. */
 void hk_registration_name(char *call, size_t bytes, uint64_t number);

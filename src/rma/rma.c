@@ -21,13 +21,14 @@
 #include "registration.h"
 
 enum { LINE = 2 * HK_CACHE_LINE, PAGE = 4096, NAP_NS = 200 * 1000, SIGNALS_MAX = 1 << 20 };
-static const uint64_t NEWS_NS = 200000000u; /* for the notice of a window that was refused */
+static const uint64_t NEWS_NS = 200000000u; /* time for the notice of a refused window */
 
 /* The signal table, in memory that other processes can map. The counters of each rank have cache lines of their own. */
 typedef struct table {
   _Alignas(
-      LINE) _Atomic uint64_t dropped; /* windows deregistered: what other ranks know about windows is out of date */
-  uint8_t proof[16];                  /* other processes read it to see whether they reach this memory */
+      /* number of windows deregistered: when it changes, other ranks' data about windows is out of date */
+      LINE) _Atomic uint64_t dropped;
+  uint8_t proof[16]; /* other processes read it to test whether they can access this memory */
   _Alignas(LINE) _Atomic uint64_t counters[];
 } table;
 
@@ -39,26 +40,26 @@ typedef enum way { BY_STORES, BY_COPY, BY_CARD, BY_MESSAGES } way;
 typedef struct target {
   bool known;
   way way;
-  char *base;       /* BY_STORES: here */
-  uint64_t address; /* there */
+  char *base;       /* BY_STORES: its address in this process */
+  uint64_t address; /* its address in the process of the peer */
   size_t bytes;
   char *mapping; /* NULL: nothing was mapped for it */
   size_t mapped;
 } target;
 
 typedef struct peer {
-  uint64_t dropped; /* its table's, when the windows below were looked up */
+  uint64_t dropped; /* the peer's `dropped` when the windows below were looked up */
   target *windows;  /* by number; the table first */
   size_t n;
-  const hk_remote *remote; /* of the network by which it is reached; NULL: not looked for, or none */
+  const hk_remote *remote; /* functions of the network that reaches it; NULL: not looked up, or none */
   void *network;
 } peer;
 
 struct hk_rma {
   table *table;
   size_t table_bytes, row; /* row: counters of one rank in the table */
-  size_t inbox_at;         /* in the table: of a backend's packets; 0: there is none */
-  uint64_t *consumed;      /* as the table's counters */
+  size_t inbox_at;         /* offset in the table of the inbox for a backend's packets; 0: none */
+  uint64_t *consumed;      /* indexed as the table's counters */
   hk_messages *messages;
   peer *peers; /* [nranks] */
 };
@@ -108,7 +109,8 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 }
 
 static void count(_Atomic uint64_t *counter) {
-  /* relaxed: this rank alone counts it up.  release: who sees the signal sees the data of this and all earlier puts */
+  /* relaxed: only this rank increments it. release: a reader that sees the signal sees the data of this and all earlier
+   * puts */
   atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
@@ -226,14 +228,14 @@ void hk_rma_free(hk_rma *r) {
 }
 
 void hk_rma_dropped(ncclComm_t c) {
-  /* release: who sees the number asks again, and no longer finds the window */
+  /* release: a rank that sees the number asks again, and no longer finds the window */
   if (c->rma) atomic_fetch_add_explicit(&c->rma->table->dropped, 1, memory_order_release);
 }
 
 /* ---- windows of other ranks: on the rank's thread ---- */
 
-/* Can this rank ask the peer's process about its memory, and write to that?  Of packets only the table is asked for,
- * and a rank that shares memory has offered that. */
+/* True if this rank can ask the peer's process about its memory and write to it. False for packets: they need only the
+ * table, which a rank that shares memory has offered. */
 static bool is_near(ncclComm_t c, int rank) {
   const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
   if (c->rma->inbox_at) return false;
@@ -294,7 +296,7 @@ static hk_status ask_far(ncclComm_t c, int rank, uint64_t number, target *t, hk_
   return HK_OK;
 }
 
-/* What the rank waits in, as others see it.  A backend's packets are no calls of the user's. */
+/* Publishes the call in which the rank waits. Not for a backend's packets, which are no user calls. */
 static const hk_call *show(const hk_call *call) {
   ncclComm_t c = call->comm;
   if (c->rma->inbox_at) return NULL;
@@ -328,7 +330,7 @@ static hk_status is_gone(const hk_call *call, uint64_t number) {
                  call->comm->rank, (unsigned long long)number, call->root);
 }
 
-/* Looks the window up; a rank that has not registered it yet is waited for. */
+/* Looks the window up; waits if its rank has not registered it yet. */
 static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -363,7 +365,7 @@ static hk_status find_target(const hk_call *call, uint64_t number, target **out)
   return HK_OK;
 }
 
-/* The peer's signal table. What is known of its windows is forgotten if it has deregistered any. */
+/* Finds the peer's signal table. Drops the cached data about its windows if it has deregistered any. */
 static inline hk_status find_table(const hk_call *call, target *out) {
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
@@ -388,7 +390,7 @@ static inline hk_status find_table(const hk_call *call, target *out) {
 
 static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal) {
   hk_put put = {.window = call->window, .offset = call->offset, .data = call->in, .bytes = bytes, .signal = signal};
-  put.answered = signal == HK_NO_SIGNAL; /* it is counted by a store, which must not come first */
+  put.answered = signal == HK_NO_SIGNAL; /* a store counts the signal, and must not overtake the data */
   return hk_messages_put(call->comm->rma->messages, call->root, &put);
 }
 
@@ -441,7 +443,8 @@ static hk_status put_by_card(const hk_call *call, const target *t, size_t bytes)
     rc = send_message(call, bytes, call->signal);
   } else if (state == HK_REMOTE_DENIED) {
     rc = is_gone(call, call->window);
-    refused(call->comm, call->root, hk_last_error()); /* no other put can reach that rank: all ranks end with it */
+    /* no other put can reach that rank, so the communicator ends on all ranks */
+    refused(call->comm, call->root, hk_last_error());
   }
 out:
   return rc;

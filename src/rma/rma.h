@@ -17,7 +17,7 @@ static inline bool hk_rma_supported(const struct ncclComm *c) {
   return c->one_sided && c->options.rma_contexts > 0 && c->options.rma_signals > 0;
 }
 
-/* At the end of init: other ranks of this host can ask for windows, though there are none yet. */
+/* At the end of init: lets other ranks of this host ask for windows, although there are none yet. */
 hk_status hk_rma_meet(ncclComm_t c);
 /* From any thread, with the first window: other ranks can write to this rank from here on. Does nothing after that. */
 hk_status hk_rma_begin(ncclComm_t c);
@@ -30,22 +30,22 @@ void hk_rma_free(hk_rma *r);
 
 /* Carries out a put or signal: `in` may be used again after it returns. */
 hk_status hk_rma_put(const struct hk_call *call);
-/* True if the signals have come that the call waits for; they are consumed then. */
+/* True if all signals for which the call waits have arrived; they are then consumed. */
 bool hk_rma_arrived(const struct hk_call *call);
 
 /* ---- packets of a backend (gpu/rma_proxy.c): calls of hk_rma_put with window 0, whose signals it uses itself ---- */
 
-enum { HK_RMA_ROW = 16 }; /* a rank has so many signals for packets at least, whatever the options are */
-/* How a rank of this host reaches the table. */
+enum { HK_RMA_ROW = 16 }; /* the least number of signals that each rank has for packets, whatever the options are */
+/* How a rank of this host accesses the table. */
 typedef struct hk_rma_offer {
-  uint64_t address, region, offset; /* region: 0: it has none */
+  uint64_t address, region, offset; /* region 0: the memory has none */
 } hk_rma_offer;
 
-/* As hk_rma_begin; window 0 gets an inbox of so many bytes for what other ranks put. */
+/* As hk_rma_begin; window 0 also gets an inbox of inbox_bytes for puts of other ranks. */
 hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine);
-/* What `rank` has given as its offer.  Ranks that share no memory need no offer. */
+/* Takes the offer that `rank` has published. Ranks that share no memory need no offer. */
 hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o);
 char *hk_rma_inbox(ncclComm_t c, size_t *offset); /* this rank's; its offset in window 0, on all ranks */
-/* Signals of that rank and number so far. */
+/* The number of signals so far from that rank with that number. */
 uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal);
 #endif

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Windows that kernels of users load from and store to (docs/device-api.md), as the runtime sees them.
+ * The runtime's side of windows that users' kernels access by loads and stores (docs/device-api.md).
  *
- * The ranks of an LSA team reach each other's GPU memory.  Each of them has a space of addresses with a part for every
- * rank of the team, all of the same length, the stride.  A window lies at the same offset in every part.
+ * The ranks of an LSA team access each other's GPU memory. Each rank has an address range with one part for every rank
+ * of the team. All parts have the same length, the stride. A window lies at the same offset in every part.
  */
 #ifndef HK_RMA_WINDOWS_H
 #define HK_RMA_WINDOWS_H
 #include "../core/comm.h"
 
-/* A window as kernels read it, in GPU memory: an ncclWindow_t is its address.  Fields were only added at its end since
- * NCCL 2.28, so one layout serves all. */
+/* A window as kernels read it, in GPU memory: an ncclWindow_t is its address. Since NCCL 2.28 fields were only added at
+ * the end, so one layout serves all versions. */
 typedef struct hk_device_window {
   void *host;       /* for the library */
-  char *flat;       /* where rank 0 of the team has it */
+  char *flat;       /* address of rank 0's copy of the window */
   int32_t lsa_rank; /* this rank in the team */
   int32_t world_rank;
   uint32_t stride_4g;    /* from rank to rank, in 4 GiB */
@@ -27,7 +27,7 @@ _Static_assert(offsetof(hk_device_window, stride_4g) == 24 && offsetof(hk_device
                    offsetof(hk_device_window, cft_endpoint) == 88 && sizeof(hk_device_window) == 96,
                "the layout of NVIDIA's device code");
 
-/* A window of all ranks.  The backend's own struct begins with it. */
+/* A symmetric window. The backend's own struct begins with it. */
 typedef struct hk_symmetric {
   ncclWindow_t handle;    /* of the copy in GPU memory */
   hk_device_window image; /* that copy */
@@ -38,24 +38,24 @@ typedef struct hk_window_ops {
   /* By all ranks together.  *out stays NULL on all of them, with the reason in the log, if the memory of some rank
    * cannot be mapped. A failure ends the communicator. */
   hk_status (*add)(ncclComm_t c, void *base, size_t bytes, int flags, hk_symmetric **out);
-  /* The same for zeroed memory of the library's, which lives as long as the window. */
+  /* The same for zeroed memory of the library, which exists as long as the window. */
   hk_status (*add_memory)(ncclComm_t c, size_t bytes, hk_symmetric **out);
   void (*drop)(ncclComm_t c, hk_symmetric *w); /* by each rank alone; no kernel uses it any more */
-  /* By all ranks together, each with its own team of at least one rank: the address of the team's multicast memory.
-   * *out stays NULL as above. */
+  /* By all ranks together, each with its own team of at least one rank. *out: the address of the team's multicast
+   * memory; stays NULL as above. */
   hk_status (*multicast)(ncclComm_t c, ncclTeam_t team, char **out);
-  /* In GPU memory, of all of this rank's windows. */
+  /* *out: a table of all of this rank's windows, in GPU memory. */
   hk_status (*table)(ncclComm_t c, void **out);
 } hk_window_ops;
 
-/* Where kernels of this rank have the window of rank `lsa_rank` of the team. */
+/* The address at which kernels of this rank access the window of the team's rank `lsa_rank`. */
 static inline char *hk_symmetric_at(const hk_symmetric *w, int lsa_rank) {
   return w->image.flat + ((uint64_t)(uint32_t)lsa_rank * w->image.stride_4g << 32);
 }
 static inline ncclTeam_t hk_lsa_team(const struct ncclComm *c) {
   return (ncclTeam_t){c->lsa.ranks, c->rank % c->lsa.ranks, 1};
 }
-/* The rank's number in this rank's LSA team; -1: it is not in it. */
+/* The number of `rank` in this rank's LSA team; -1: it is not in the team. */
 static inline int hk_lsa_rank(const struct ncclComm *c, int rank) {
   return rank / c->lsa.ranks == c->rank / c->lsa.ranks ? rank % c->lsa.ranks : -1;
 }
@@ -65,7 +65,7 @@ struct hk_device_comm {
   hk_symmetric *window;
   struct hk_device_comm *next;
 };
-/* device_comm.c: of the newest layout. */
+/* device_comm.c: bytes of the newest layout. */
 size_t hk_device_comm_bytes(void);
 /* registration.c, from any thread: this rank's window of that number, from 1, among the communicator's; NULL: it has
  * none, or only memory that other ranks do not map. */
