@@ -34,7 +34,7 @@ static __attribute__((noinline)) hk_status check_usable(ncclComm_t c, const char
                  c->rank, c->nranks);
 }
 
-/* Is the communicator usable at the first look?  check_usable says why not. */
+/* Fast check that the communicator is usable; check_usable reports the cause if not. */
 static inline bool usable(ncclComm_t c) {
   /* relaxed, all: as in hk_comm_check_usable and check_usable */
   return c && atomic_load_explicit(&c->magic, memory_order_relaxed) == HK_COMM_LIVE && c->forks == hk_forks &&
@@ -140,7 +140,7 @@ static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, co
           "%s: opCount %llx sendbuff %p recvbuff %p count %zu datatype %d op %d root %d comm %p [nranks=%d]",
           hk_coll_name(coll), (unsigned long long)c->order.sequence, call->in, call->out, call->count, (int)type, op,
           call->root, (void *)c, c->nranks);
-  /* If there is nothing to move, and all ranks know it, nothing is done. */
+  /* If there is nothing to move, and all ranks know that, the call does nothing. */
   return call->count || hk_coll_pairs(coll) ? hk_group_submit(call) : HK_OK;
 out:
   return hk_group_remember(rc);

@@ -20,8 +20,8 @@ HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
   return (ncclResult_t)hk_bootstrap_new_id(id);
 }
 
-/* Makes a rank of a communicator without a parent. `how`: ids, which stay the caller's, and `grows`. `device`: on a
- * GPU, the one to use; CURRENT: the one that is current in this thread. */
+/* Creates a rank of a communicator without a parent. `how`: ids, which the caller keeps, and `grows`. `device`: the GPU
+ * to use; CURRENT: the thread's current one. */
 enum { CURRENT = -1 };
 static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, hk_init how,
                               const ncclConfig_t *config, int device) {
@@ -114,7 +114,7 @@ static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclCo
     c->options.shrink_share = parent->options.shrink_share;
     c->options.p2p_peers = parent->options.p2p_peers;
   }
-  /* What a failed parent has may end with it. */
+  /* A child must not share the resources of a failed parent, which may end with it. */
   if (lends && !hk_comm_failing(parent)) c->lender = parent;
   c->backend = parent->backend;
   c->device = parent->device;
@@ -300,7 +300,7 @@ HK_API(ncclResult_t, ncclCommShrink,
   }
   memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
   return (ncclResult_t)init_child(comm, newcomm, config, comm->options.shrink_share, &how);
-refuse: /* this rank may have no right list, so that its call has only a number */
+refuse: /* this rank may have no valid list, so its call is named by number only */
   return (ncclResult_t)hk_group_report_unstarted(&(hk_init){.parent = comm, .no_list = true}, rc);
 out:
   return (ncclResult_t)hk_group_remember(rc);
@@ -320,7 +320,8 @@ out:
 
 HK_API(ncclResult_t, ncclCommDestroy, (ncclComm_t comm)) {
   HK_UNCANCELLED;
-  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* a parent process's: the copy ends with this process */
+  /* it belongs to a parent process; this copy ends with this process */
+  if (!comm || hk_comm_inherited(comm)) return ncclSuccess;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommDestroy"), out);
   HK_TRY(hk_group_refuse(comm, "ncclCommDestroy"), out);
@@ -333,7 +334,8 @@ out:
 
 HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
   HK_UNCANCELLED;
-  if (!comm || hk_comm_inherited(comm)) return ncclSuccess; /* a parent process's: the copy ends with this process */
+  /* it belongs to a parent process; this copy ends with this process */
+  if (!comm || hk_comm_inherited(comm)) return ncclSuccess;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommAbort"), out);
   if (hk_group_drop(comm, "ncclCommAbort")) goto out;
@@ -341,7 +343,8 @@ HK_API(ncclResult_t, ncclCommAbort, (ncclComm_t comm)) {
   bool alive = atomic_load(&comm->health.progress) == HK_OK;
   int before = atomic_load(&comm->health.failure);
   hk_comm_fail(comm, HK_ERR_REMOTE, "ncclCommAbort was called on this rank");
-  if (alive && comm->bootstrap) { /* even after a failure: from here on this rank cannot be a member of a child */
+  /* also after a failure, to announce that this rank cannot be a member of a child any more */
+  if (alive && comm->bootstrap) {
     hk_event e = {.kind = HK_EVENT_ABORT, .rank = comm->rank, .code = (int32_t)before};
     hk_bootstrap_announce(comm->bootstrap, &e);
   }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL's device API from the host's side: properties, teams, and what device code asks of ncclDevCommCreate
- * (device_comm.c).  Kernels load, store and use multicast memory; there is no network for them (GIN), and no CFT. */
+/* The host side of NCCL's device API: properties, teams, and requirements for ncclDevCommCreate (device_comm.c).
+ * Kernels can load, store and use multicast memory. They cannot use a network (GIN) or CFT. */
 #include <string.h>
 #include "../base/status.h"
 #include "../base/thread.h"
@@ -56,7 +56,8 @@ out:
 
 /* ---- teams ---- */
 
-/* A team cannot report an error: for a communicator that is none it is empty, and the log says why. */
+/* Functions that return a team cannot return an error: for an invalid communicator the team is empty, and the log says
+ * why. */
 static bool usable(const char *who, ncclComm_t c) { return hk_comm_check_usable(c, who) == HK_OK; }
 static const ncclTeam_t empty = {0, 0, 0}, alone = {1, 0, 1};
 
@@ -64,7 +65,7 @@ HK_API(ncclTeam_t, ncclTeamWorld, (ncclComm_t c)) {
   return usable("ncclTeamWorld", c) ? (ncclTeam_t){c->nranks, c->rank, 1} : empty;
 }
 HK_API(ncclTeam_t, ncclTeamLsa, (ncclComm_t c)) { return usable("ncclTeamLsa", c) ? hk_lsa_team(c) : empty; }
-/* The ranks with the same place in their LSA teams. */
+/* The ranks with the same number in their LSA teams. */
 HK_API(ncclTeam_t, ncclTeamRail, (ncclComm_t c)) {
   if (!usable("ncclTeamRail", c)) return empty;
   return (ncclTeam_t){c->nranks / c->lsa.ranks, c->rank / c->lsa.ranks, c->lsa.ranks};
@@ -86,7 +87,7 @@ HK_API(int, ncclTeamRankToLsa, (ncclComm_t c, ncclTeam_t t, int rank)) {
 
 /* ---- resources of device code: a description for the list that ncclDevCommCreate gets ---- */
 
-/* Fills *r: `bytes` of the buffer, whose place becomes known to *h. */
+/* Fills *r with a request for `bytes` of the buffer; *h will get their offset. */
 static ncclResult_t describe(const char *who, bool fine, hk_device_handle *h, hk_resource_request *r, int count,
                              size_t bytes, size_t align) {
   if (!fine || !h || !r)
@@ -107,7 +108,7 @@ HK_API(ncclResult_t, ncclLsaBarrierCreateRequirement,
                   fine ? hk_barrier_bytes(n, t.nRanks) : 0, sizeof(uint32_t));
 }
 
-/* Signals of a network that is not there: ncclDevCommCreate refuses them. */
+/* Signals need a network for kernels, which is not supported: ncclDevCommCreate refuses them. */
 HK_API(ncclResult_t, ncclGinBarrierCreateRequirement,
        (ncclComm_t c, ncclTeam_t t, int n, ncclGinBarrierHandle_t *h, ncclDevResourceRequirements_t *r)) {
   hk_resource_request *w = (hk_resource_request *)r;

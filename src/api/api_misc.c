@@ -65,7 +65,7 @@ HK_API(ncclResult_t, ncclMemAlloc, (void **ptr, size_t size)) {
   *ptr = NULL;
   if (size == 0) return ncclSuccess;
   int device;
-  const hk_backend *backend = hk_backend_choose(&device); /* of communicators of this thread */
+  const hk_backend *backend = hk_backend_choose(&device); /* the backend of communicators that this thread creates */
   return (ncclResult_t)backend->alloc(device, size, ptr);
 }
 
@@ -126,7 +126,7 @@ HK_API(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm)) {
   return ncclSuccess;
 }
 
-/* The version that has `size` bytes decides which fields exist: the estimate exists since the first one. */
+/* `size` says which version's fields exist. The estimate exists since the first version. */
 HK_API(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo)) {
   HK_UNCANCELLED;
   static const ncclSimInfo_t fresh = NCCL_SIM_INFO_INITIALIZER;

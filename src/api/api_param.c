@@ -123,7 +123,7 @@ HK_API(ncclResult_t, ncclParamGetParameter, (const char *key, const char **value
 HK_API(ncclResult_t, ncclParamGetAllParameterKeys, (const char ***table, int *tableLen)) {
   if (!table || !tableLen)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclParamGetAllParameterKeys: table or tableLen is NULL");
-  *table = (const char **)(uintptr_t)keys; /* NCCL's type has no const; the table is not to be written to */
+  *table = (const char **)(uintptr_t)keys; /* NCCL's type has no const, but callers must not write to the table */
   *tableLen = HK_P_COUNT;
   return ncclSuccess;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory and windows in the API, and the addresses of windows for kernels of users. */
+/* Registered memory and windows in the API, and the addresses of windows for users' kernels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>
@@ -67,15 +67,15 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
   return hk_comm_failed(c, rc); /* the other ranks have the window */
 }
 
-/* On host memory ranks do not wait for each other.  A window that is refused has its number all the same, and the
- * others learn that this rank has none. */
+/* On host memory ranks do not wait for each other. So a refused window still counts as a number, and the other ranks
+ * are informed that this rank does not have it. */
 static void refuse_here(ncclComm_t c, int flags) {
   char call[24];
   if (!(flags & NCCL_WIN_COLL_SYMMETRIC)) return;
   pthread_mutex_lock(&c->health.lock);
   hk_registration_name(call, sizeof call, c->windows + 1);
   pthread_mutex_unlock(&c->health.lock);
-  /* Before the number counts: until then a put of another rank waits. */
+  /* Before the number is counted, because a put of another rank waits until then. */
   if (atomic_load(&c->health.progress) == HK_OK) hk_children_refuse_call(c, call);
   pthread_mutex_lock(&c->health.lock);
   c->windows++;
@@ -150,7 +150,7 @@ HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t wi
 
 /* ---- addresses in windows: they stay valid as long as the window is registered ---- */
 
-/* The same for device code. */
+/* The same for windows that device code can access. */
 static hk_status find_at(const char *who, ncclWindow_t win, size_t offset, const void *out,
                          const hk_registration **found) {
   hk_status rc = hk_registration_find(who, win, out, found);
@@ -199,7 +199,7 @@ static void *multimem_at(const hk_registration *r, char *base, size_t offset) {
   return base && r->symmetric ? base + (size_t)r->symmetric->image.multicast_4k * 4096 + offset : NULL;
 }
 
-/* The first one of a communicator makes the memory, so all ranks make it together. */
+/* The first call on a communicator creates the memory, so all ranks make it together. */
 HK_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr)) {
   HK_UNCANCELLED;
   const hk_registration *r = NULL;

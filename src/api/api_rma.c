@@ -48,8 +48,8 @@ static uint32_t signal_number(ncclComm_t c, int sig, int ctx) {
   return (uint32_t)ctx * (uint32_t)c->options.rma_signals + (uint32_t)sig;
 }
 
-/* The data of a put and where it goes. Windows are of equal size on all ranks, so this rank's own shows what is too
- * much; the peer's is checked when the put runs. */
+/* Checks the data of a put and its destination. Windows have equal sizes on all ranks, so the check uses this rank's
+ * window; the peer's window is checked when the put runs. */
 static hk_status check_data(hk_call *call, ncclDataType_t type, ncclWindow_t win) {
   size_t bytes, end, room;
   if ((int)type < 0 || type >= ncclNumTypes)
@@ -118,7 +118,7 @@ static hk_status check_waits(int n, const ncclWaitSignalDesc_t *d, hk_call *call
   return call->comm->backend->check(call, who);
 }
 
-/* A wait for each descriptor, which end in any order. */
+/* One wait for each descriptor; they may end in any order. */
 HK_API(ncclResult_t, ncclWaitSignal,
        (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream)) {
   hk_call call = {.comm = comm, .coll = HK_SENDRECV, .p2p = HK_P2P_WAIT, .stream = stream};

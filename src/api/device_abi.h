@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Structures of NCCL's device API, which nccl.h leaves open: what programs that were compiled with NVIDIA's
- * nccl_device.h give to the library, and get from it. */
+/* Structures of NCCL's device API that nccl.h only declares. Programs that were compiled with NVIDIA's nccl_device.h
+ * exchange them with the library. */
 #ifndef HK_API_DEVICE_ABI_H
 #define HK_API_DEVICE_ABI_H
 #include <nccl.h>
@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* ncclDevResourceRequirements_t: a part of the buffer that all ranks of the LSA team have. */
+/* ncclDevResourceRequirements_t: a request for a part of the resource buffer, which each rank of the LSA team has. */
 typedef struct hk_resource_request {
   struct hk_resource_request *next;
   size_t bytes, align;
@@ -71,26 +71,28 @@ typedef struct hk_device_comm_head {
 } hk_device_comm_head;
 _Static_assert(sizeof(hk_device_comm_head) == 40, "NCCL's layout");
 
-/* Where the other fields are that are not zero, in each version. */
+/* The offsets of the other nonzero fields, for a range of versions. */
 typedef struct hk_device_comm_layout {
   unsigned from, to; /* versions of requirements */
   size_t bytes, head, multimem, barrier;
-  size_t flat;   /* of the resource buffer's hk_device_window; then stride_4g and multicast_4k, if `window` is 0 */
-  size_t window; /* bytes of that window, from flat - 8 on */
-  size_t cft;    /* place of rank, ranks and so on; 0: there is no such thing */
+  /* flat of the resource buffer's hk_device_window; if `window` is 0, stride_4g and multicast_4k follow */
+  size_t flat;
+  size_t window; /* bytes of that window, which begins at flat - 8 */
+  size_t cft;    /* offset of the CFT fields (rank, ranks, ...); 0: the version has none */
 } hk_device_comm_layout;
 enum { HK_DEVICE_COMM_CFT_WORDS = 7 };
 
-/* ncclLsaBarrierHandle, ncclLLA2AHandle, ncclGinBarrierHandle: the buffer's or signals' place, and a number. */
+/* ncclLsaBarrierHandle, ncclLLA2AHandle, ncclGinBarrierHandle: the offset in the buffer or of the signals, and their
+ * number. */
 typedef struct hk_device_handle {
   uint32_t place;
   int32_t count;
 } hk_device_handle;
 _Static_assert(sizeof(hk_device_handle) == 8, "NCCL's layout");
 
-/* What device code multiplies by to divide by x. */
+/* The factor by which device code multiplies to divide by x. */
 static inline uint32_t hk_reciprocal(uint32_t x) { return UINT32_MAX / x + ((x & (x - 1)) == 0); }
-/* The words of n barriers of a team of t ranks: epochs over multicast memory and over single stores, an inbox that the
- * switch adds to, and one for each rank. */
+/* Bytes of n barriers of a team of t ranks. Words of each barrier: its epoch over multicast memory, its epoch over
+ * single stores, an inbox to which the switch adds, and an inbox for each rank. */
 static inline size_t hk_barrier_bytes(int n, int t) { return sizeof(uint32_t) * (size_t)n * (3 + (size_t)t); }
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* ncclDevCommCreate: what kernels of users get to know of a communicator, in the layout of the version that they were
- * compiled for. */
+/* ncclDevCommCreate: makes the communicator's data for users' kernels, in the layout of the version for which they were
+ * compiled. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
@@ -26,7 +26,8 @@ static const hk_device_comm_layout *const newest = &layouts[HK_ARRAY_LENGTH(layo
 
 static bool plausible(int32_t count) { return count >= 0 && count <= COUNT_MAX; }
 
-/* A struct without a magic number is 2.28's if it can be that.  Newer ones begin with a size, which is no address. */
+/* Reads a struct without a magic number as 2.28's, if its content allows that. Newer structs begin with a size, and
+ * 2.28's with an address. */
 static bool read_2_28(const void *given, hk_requirements *r) {
   hk_requirements_2_28 old;
   unsigned char flags[2];
@@ -80,9 +81,9 @@ static hk_status read_requirements(const ncclDevCommRequirements_t *given, hk_re
   return HK_OK;
 }
 
-/* There is no GIN: kernels reach ranks of the LSA team alone. */
+/* Refuses requests for GIN: kernels can access only ranks of the LSA team. */
 static hk_status check_network(const hk_requirements *r) {
-  const bool old = r->version < 22905; /* `barriers` were the LSA team's, too */
+  const bool old = r->version < 22905; /* before 2.29.5 `barriers` also meant barriers of the LSA team */
   bool gin = r->gin || r->gin_signals || r->gin_counters || r->gin_connection || r->gin_type || r->rail_gin_barriers ||
              r->world_gin_barriers || (!old && r->barriers);
   for (const hk_resource_request *w = r->resources; w; w = w->next) gin = gin || w->gin_signals || w->gin_counters;
@@ -233,7 +234,7 @@ static hk_status create(ncclComm_t c, void *arg) {
   hk_symmetric *window = NULL;
   char *multimem = NULL;
   void *table = NULL;
-  bool agreed = true; /* what CUDA lacks on one rank all ranks know */
+  bool agreed = true; /* all ranks get the same result, also if CUDA fails on one */
   HK_OR_RETURN(hk_task_agree(c, "ncclDevCommCreate"));
   struct hk_device_comm *d = calloc(1, sizeof *d);
   const size_t bytes = arrange(a, c->lsa.ranks, false);
@@ -308,7 +309,7 @@ HK_API(ncclResult_t, ncclDevCommDestroy, (ncclComm_t c, ncclDevComm_t const *giv
   pthread_mutex_unlock(&c->health.lock);
   if (d && d->window) c->backend->windows->drop(c, d->window);
   free(d);
-  if (d || !head.resources) return ncclSuccess; /* NCCL takes a zeroed one */
+  if (d || !head.resources) return ncclSuccess; /* as NCCL, accepts a zeroed one */
   return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT,
                                "ncclDevCommDestroy: the device communicator is not of this communicator, or is "
                                "destroyed already");

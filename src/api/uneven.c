@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Collectives whose blocks differ in length (hocket.h): their functions, and the tables that are made of counts. */
+/* Collectives whose blocks differ in length (hocket.h): the API functions, and the tables of blocks made from the
+ * counts. */
 #include "uneven.h"
 #include <hocket.h>
 #include "../core/api.h"
 #include "../core/comm.h"
 
-/* One buffer: what its arrays are called, and the arrays. */
+/* One buffer: the names of its arrays, for messages, and the arrays. */
 typedef struct side {
   const char *what;
   const size_t *counts, *at;
   size_t n;
 } side;
 
-/* Fills the table for one buffer; gives the end of its last block that is not empty. */
+/* Fills the table for one buffer; returns the end of its last block that is not empty. */
 static hk_status fill(hk_extent *table, const side *s, const hk_call *call, const char *who, uint64_t *end) {
   const size_t unit = hk_dtype_size((hk_dtype)call->dtype), most = ((size_t)1 << 62) / unit;
   size_t next = 0;
@@ -31,7 +32,7 @@ static hk_status fill(hk_extent *table, const side *s, const hk_call *call, cons
   return HK_OK;
 }
 
-/* What all ranks must agree on: how many elements there are, and which block has how many. */
+/* Sets the values that must be equal on all ranks: the total number of elements, and a hash of the counts. */
 static void summarize(hk_call *call, const size_t *counts) {
   uint64_t h = 0;
   for (int i = 0; i < call->comm->nranks; i++) {
