@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What another rank does, in words for messages. */
+/* Describes another rank's activity for messages. */
 #include "activity.h"
 #include <stdio.h>
 #include "../program/operation.h" /* a call in words */

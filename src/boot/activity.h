@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a rank does at this moment, as a rank that waits for it learns it (hk_bootstrap_ask in bootstrap.h). */
+/* The current activity of a rank. A rank that waits for it asks with hk_bootstrap_ask (bootstrap.h). */
 #ifndef HK_BOOT_ACTIVITY_H
 #define HK_BOOT_ACTIVITY_H
 #include <stddef.h>

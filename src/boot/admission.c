@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The listener's lock, its admission queue, and the ranks that it had to refuse: what families and roots use of the
- * listener. */
+/* The part of the listener that families and roots use: its lock, its admission queue, and its record of refused
+ * ranks. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

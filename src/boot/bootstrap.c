@@ -18,11 +18,13 @@
 enum {
   RANKS_MAX = 1 << 20,
   ROOT_GRACE_S = 3, /* ranks wait longer than their root by this, because its error has more information than theirs */
-  /* for a root that closed the connection: its process has ended, or it dropped this rank's older connection */
+  /* time to retry after a root closed the connection: its process has ended, or it dropped this rank's older
+   * connection */
   ROOT_BACK_S = 1,
-  ROOT_PATIENCE_S = 10, /* for a root that refuses: it may be overloaded, or its host's network is just starting */
+  /* time to retry while a root refuses: it may be overloaded, or its host's network is just starting */
+  ROOT_PATIENCE_S = 10,
   PREVIOUS_NS = 1000 * 1000 * 1000,
-  EXCUSE_NS = 1000 * 1000 * 1000, /* to reach the root with this rank's failure */
+  EXCUSE_NS = 1000 * 1000 * 1000, /* time to report this rank's failure to the root */
   NAP_NS = 20 * 1000 * 1000
 };
 
@@ -127,8 +129,8 @@ static void await_previous(hk_bootstrap *b) {
 }
 
 /* A rank that cannot join notifies the ranks that it has links with, so that they need not wait for their deadline. If
- * another rank is the cause, this one has not failed by itself: the event is that rank's death, or what is known of
- * it. */
+ * another rank is the cause, this one has not failed by itself: the event is then that rank's death, or a suspicion
+ * about it. */
 static void give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
   snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());
@@ -246,7 +248,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   return rc;
 }
 
-/* One root at a time. Needs no memory, and no descriptor but the socket. */
+/* Reports to one root at a time. Needs no memory, and only one descriptor, the socket. */
 static void excuse_to(const hk_boot_id *id, hk_hello *h, const char *cause, uint64_t deadline_ns) {
   hk_wait_env env = {.deadline_ns = deadline_ns}, nap = {.spins = 0};
   hk_dialing d = {.hello = h, .text = cause, .secret = id->secret, .wait = &env, .n = id->n};
@@ -343,7 +345,7 @@ out:
   explicit_bzero(secret, sizeof secret);
   if (id) explicit_bzero(id, (size_t)nids * sizeof *id);
   free(id);
-  /* A wrong argument is for the caller to correct. A root that has ended ignores the excuse. */
+  /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))
     hk_bootstrap_report_abort(ids, nids, o->rank, o->nranks);
   if (rc != HK_OK && b) give_up(b, rc);

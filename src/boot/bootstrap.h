@@ -49,7 +49,7 @@ typedef struct hk_bootstrap_options {
   void *arg;
 } hk_bootstrap_options;
 
-/* The key of ncclSetEncryption; NULL: none. HK_ERR_USAGE if the process has a listener with another key. */
+/* The key of ncclSetEncryption; NULL: none. HK_ERR_USAGE if the process already has a listener with another key. */
 hk_status hk_bootstrap_encrypt(const char *key);
 /* Joins the communicator of `ids`. Collective over nranks. On an error *out is NULL, the thread has the message, and
  * the ranks that this one is connected to are notified. */
@@ -95,23 +95,23 @@ hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk
 
 uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b);
 const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
-/* Connections for transports (transport_env in transport.h). hk_bootstrap_dial connects to the peer: `at` (may be
- * NULL) is tried before the peer's own addresses. hk_bootstrap_take returns the connection that the peer made with
- * that tag, or -1 if it has not come yet. The caller closes the descriptor. */
+/* Connections for transports (transport_env in transport.h). hk_bootstrap_dial connects to the peer: `at` (may be NULL)
+ * is tried before the peer's own addresses. hk_bootstrap_take returns the connection that the peer made with that tag,
+ * or -1 if it has not arrived yet. The caller closes the descriptor. */
 hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd);
 int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag);
 /* The same from any thread, without the checks of the rank's waits, until *stop is not 0. *gone: no process listens
  * there any more, or the rank has left. */
 hk_status hk_bootstrap_redial(hk_bootstrap *b, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone);
-/* After that rank's facts are known: silence on a control connection with it is no death before that many seconds. For
- * ranks whose data goes over another network, which finds a host that is gone by itself. */
+/* Called once that rank's facts are known: a control connection to it may be silent for `seconds` before the rank
+ * counts as dead. For ranks whose data uses another network, which itself detects hosts that are gone. */
 void hk_bootstrap_tolerate(hk_bootstrap *b, int rank, unsigned seconds);
 enum { HK_SERVED = 2 }; /* tags of hk_bootstrap_serve: one-sided operations, links through this rank */
-/* Gives each connection with that tag to fn(arg, rank, fd), which owns it, as soon as it comes; those that have come
- * already, before this returns. fn runs on the listener's thread and must not block. HK_SERVED tags for each bootstrap;
- * fn NULL ends it, and after that fn does not run. */
+/* Gives each connection with that tag to fn(arg, rank, fd), which owns it, as soon as it arrives; connections that have
+ * already arrived are given before this returns. fn runs on the listener's thread and must not block. HK_SERVED tags
+ * for each bootstrap; fn NULL ends it, and after that fn does not run. */
 void hk_bootstrap_serve(hk_bootstrap *b, uint64_t tag, void (*fn)(void *arg, int rank, int fd), void *arg);
-/* The lowest rank above `after` of which a data connection has come that was not taken; -1: there is none. */
+/* The lowest rank above `after` from which a data connection has arrived and was not taken; -1: none. */
 int hk_bootstrap_untaken(hk_bootstrap *b, int after);
 /* Sends a goodbye to the neighbours, so that they do not take the end of the connection for a death, and frees. Not
  * collective. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Data connections that other ranks have made to this one, until a transport takes them. */
+/* Keeps data connections that other ranks have made to this one until a transport takes them. */
 #include <stdlib.h>
 #include "internal.h"
 

@@ -19,15 +19,16 @@ enum {
   CONNECT_HEAD_START_MS = 250, /* for an address that does not answer at all */
   ACK_HEAD_START_MS = 2000,    /* for one that is connected: its process may only be busy */
   ACK_PATIENCE_MS = 10000,     /* after this a connection counts as lost and is made again */
-  /* if the process may be slow: each connection that it has not accepted stays in its queue */
+  /* the same if the process may be slow: each connection that it has not accepted stays in its queue */
   ACK_PATIENCE_MOST_MS = 300000,
   NAP_NS = 20 * 1000 * 1000,
-  REFUSALS = 6, /* in a row, and for as long as the caller's patience, before the address counts as unused */
+  REFUSALS = 6, /* after this many refusals in a row, and after the caller's patience, the address counts as unused */
   BACKOFF_FIRST_MS = 5,
   BACKOFF_LAST_MS = 250
 };
 
-/* For a process without descriptors. If it is in a call of the library, it reports the cause itself before that. */
+/* Patience with a process that lacks descriptors. If it is in a call of the library, it reports the cause itself before
+ * that. */
 #define NO_ROOM_NS 8000000000ull
 /* The kernel's search for a duplicate takes 1 to 2 s. */
 #define SOURCE_NS 4000000000ull
@@ -79,9 +80,9 @@ static void lose_errno(race *r, uint32_t i, int error) {
   lose(r, i, strerror(error));
 }
 
-/* While the kernel still looks for a duplicate of this host's only address of the family, it sends from loopback, or
- * from a link-local address, which may be another interface's: such a connection never comes about. A link-local one
- * can also be all that the host has, so it is refused for the time of that search alone. */
+/* While the kernel still looks for a duplicate of this host's only address of the family, it sends from loopback or
+ * from a link-local address, perhaps of another interface. Such a connection is never established. A host may have only
+ * link-local addresses, so they are refused only during that search. */
 static bool has_no_source(const race *r, int fd, const hk_addr *to) {
   hk_addr from;
   socklen_t len = sizeof from;
@@ -111,7 +112,7 @@ static void begin(race *r) {
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) {
     lose_errno(r, i, errno);
   } else if (has_no_source(r, t->fd, to)) {
-    r->hard = true; /* it is tried again, however often */
+    r->hard = true; /* it is tried again without a limit on the number of tries */
     lose(r, i, "this host has no address to reach it from");
   }
 }
@@ -197,8 +198,8 @@ static bool overdue(const race *r) {
   return true;
 }
 
-/* A slow process is no error: if slow_ns allows it, the deadline is the host's, and an open connection shows that the
- * host is up. */
+/* A slow process is no error. With slow_ns the deadline moves as long as an open connection shows that the host is
+ * up. */
 static bool is_late(const race *r, uint64_t now) {
   uint64_t deadline = r->d->wait->deadline_ns, seen = r->host_seen_ns + r->d->slow_ns;
   if (r->host_seen_ns && seen > deadline) deadline = seen;
@@ -302,8 +303,8 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
     uint64_t now = hk_now_ns();
     bool late = is_late(&r, now);
     if (d->slow_ns && r.patience_ms < ACK_PATIENCE_MOST_MS) r.patience_ms *= 2;
-    /* Time with a connection, or with an address that may only be slow, is no sign that no process listens. And a
-     * slow machine gets as many tries as a fast one. */
+    /* Counts refusals and not time: a connection, or an address that may only be slow, does not show that no process
+     * listens, and a slow machine gets as many tries as a fast one. */
     refusals = r.hard ? 0 : refusals + 1;
     if (refusals == 1) refused_ns = now;
     if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
@@ -316,7 +317,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   return HK_OK;
 }
 
-/* Reads what follows the ack.  False: it did not come. */
+/* Reads the data after the ack. False: it did not arrive. */
 static bool read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *answer, size_t bytes, bool *closed) {
   for (size_t have = 0; have < bytes;) {
     ssize_t n = hk_tcp_recv(fd, answer + have, bytes - have);

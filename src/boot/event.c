@@ -60,7 +60,7 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
   if (e->kind == HK_EVENT_LINK) first = note_link(b, e);
   if (e->kind == HK_EVENT_DEAD)
     b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
-  /* What ends a process or a rank also ends its links: a lost link is not the cause then. */
+  /* The end of a process or rank also ends its links, so a lost link is then not the cause. */
   bool stronger = b->broken && b->first_event.kind == HK_EVENT_LINK && e->kind != HK_EVENT_LINK;
   if (first && (!b->broken || stronger) && !hk_event_is_notice(e)) {
     b->broken = true;
@@ -122,7 +122,7 @@ static void infer_deaths(hk_bootstrap *b, const hk_event *dead) {
   pthread_mutex_unlock(&b->lock);
   if (!known) return;
   uint64_t process = hk_contact_process(b->contacts + (size_t)dead->rank * HK_CONTACT_BYTES);
-  if (process == b->listener->contact.process) return; /* another rank lost us, not we it */
+  if (process == b->listener->contact.process) return; /* another rank has lost this process, not the reverse */
   for (int r = 0; r < b->nranks; r++) {
     if (r == dead->rank || hk_contact_process(b->contacts + (size_t)r * HK_CONTACT_BYTES) != process) continue;
     hk_event e = *dead;
@@ -169,7 +169,7 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
     hk_event e;
     const hk_overlay_link *from = hk_link_to(b, !m->towards_next, m->frame.round);
     if (hk_event_decode(&e, m->data, m->frame.bytes, b->nranks))
-      hk_event_came(b, &e, m->from == b->rank ? NULL : from); /* this rank's own goes to all neighbours */
+      hk_event_came(b, &e, m->from == b->rank ? NULL : from); /* this rank's own event goes to all neighbours */
     free(m);
   }
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* News of a rank: it reaches all ranks of the communicator over the overlay (bootstrap.h). */
+/* Events about a rank. Each reaches all ranks of the communicator over the overlay (bootstrap.h). */
 #ifndef HK_BOOT_EVENT_H
 #define HK_BOOT_EVENT_H
 #include <stdint.h>
@@ -13,9 +13,9 @@ typedef enum hk_event_kind {
   HK_EVENT_VERDICT, /* the ranks' calls do not match; code and text say how; `rank`: the one that differs */
   HK_EVENT_SUSPECT, /* there is trouble with the rank, whose cause may not be known yet */
   HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
-  /* a notice about a child: the rank begins or ends a shrink, or fails in making a child; or the rank's call of another
-   * kind that all ranks make was refused. `code` is the number of the rank's notice; children.c reads the text. The
-   * bootstrap's collectives go on. */
+  /* a notice about a child: the rank begins or ends a shrink, or fails to create a child; or the rank has refused
+   * another collective call. `code` is the number of the rank's notice; children.c reads the text. The bootstrap's
+   * collectives go on. */
   HK_EVENT_SHRINK,
   HK_EVENT_LINK, /* the control connection between `rank` and the higher `from` is lost; both processes run */
   HK_EVENT_KINDS

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Families and members: which ranks of this process can be reached with which secret. What comes for a rank before it
- * has joined (its peers may be a little faster) is kept; what comes after it has left is refused. */
+/* Families and members: the ranks of this process that can be reached, by secret. Connections and messages for a rank
+ * that has not joined yet are kept, because its peers may be a little faster. After the rank has left they are
+ * refused. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,7 +99,7 @@ static bool is_dead(const hk_early *p) {
   return n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR);
 }
 
-/* A rank may begin a split or a shrink at any time, so what waits for it there has no limit of its own. */
+/* A rank may begin a split or a shrink at any time, so connections that wait for it do not expire. */
 bool hk_families_expire(hk_listener *l, uint64_t now) {
   uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * 1000000000u;
   bool some = false;

@@ -20,8 +20,8 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling) {
   return HK_OK;
 }
 
-/* Before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends as many of
- * them as are still missing there to the rank 2^k before it, and receives as many from the rank 2^k after it. */
+/* Before round k a rank has the rows of itself and the 2^k - 1 ranks after it. It sends the rows that the rank 2^k
+ * before it still lacks to that rank, and receives the same number from the rank 2^k after it. */
 hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env) {
   size_t n = (size_t)b->nranks, me = (size_t)b->rank;
   uint64_t seq = ++b->gathers;

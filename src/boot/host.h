@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The identity of this host and process. */
+/* Identifiers of this host and process. */
 #ifndef HK_BOOT_HOST_H
 #define HK_BOOT_HOST_H
 #include <stddef.h>

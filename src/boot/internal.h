@@ -43,7 +43,8 @@ typedef struct hk_overlay_link {
   uint32_t have; /* bytes received of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];
   hk_message *incoming; /* NULL: the header is not complete */
-  bool reported;        /* the peer has sent an event of a failure: its end, if it comes now, is a consequence */
+  /* the peer has sent an event of a failure, so a later end of the peer is a consequence of that */
+  bool reported;
 } hk_overlay_link;
 
 /* A data connection that was accepted and not taken yet. */
@@ -78,7 +79,7 @@ struct hk_bootstrap {
   void *also_arg;
   uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
   _Atomic(uint64_t)
-      /* when the rank's thread ended a wait with an error; `awaited` and gave_up_in belong to that wait */
+      /* when the rank's thread last ended a wait with an error; `awaited` and gave_up_in then belong to that wait */
       gave_up_ns;
   _Atomic(int) gave_up_in; /* hk_phase */
   bool dialing;            /* a connection is being made, which checks the deadline itself */
@@ -101,9 +102,9 @@ struct hk_bootstrap {
   uint64_t gone_ns;      /* when a member was first seen to have left or aborted the parent; 0: not yet */
   bool known;            /* `contacts` is complete, and the service thread may read it */
   bool leaving;          /* this rank leaves: links may end */
-  bool broken;           /* an event came: collectives cannot complete */
+  bool broken;           /* an event has arrived: collectives cannot complete */
   hk_event first_event;
-  uint64_t lost_ns; /* when the first HK_EVENT_LINK came; 0: none */
+  uint64_t lost_ns; /* when the first HK_EVENT_LINK arrived; 0: none */
   int32_t lost[2];  /* the pair of ranks of the lost link that takes precedence (precedence.h) */
 };
 
@@ -183,8 +184,8 @@ hk_status hk_report_check(void *bootstrap, uint64_t waited_ns);
 /* True if the bootstrap's collectives can still complete after the event. A rank that waits in one learns of it in
  * another way, or need not. */
 bool hk_event_is_notice(const hk_event *e);
-/* On the service thread: an event that came by a link (`from`), or that the link's end caused (`from` is that link),
- * or of this rank (NULL). */
+/* On the service thread: processes an event. `from`: the link over which it arrived or whose end caused it; NULL: an
+ * event of this rank. */
 void hk_event_came(hk_bootstrap *b, const hk_event *event, const hk_overlay_link *from);
 /* From any thread: runs hk_event_came on the service thread. `m` comes from hk_event_message (NULL: out of memory)
  * and is consumed. */

@@ -21,7 +21,8 @@
 enum { KEEP_CONTACT_NS = 1000000000, QUIET_NS = 1000000000, SPARE_NS = 200000000 };
 enum { PENDING_MAX = 256, HELLO_SECONDS = 5, ACCEPTS_PER_CALL = 64, BACKLOG = 4096, IFACES = 32 };
 
-/* If this process has a key, the handshake comes first. A peer without one is heard, so that it gets an error. */
+/* If this process has a key, the handshake comes first. The hello of a peer without a key is read, so that the peer
+ * gets an error. */
 static hk_tls_state secure(hk_connection *c) {
   char why[HK_TLS_WHY];
   if (c->ready) return HK_TLS_OPEN;
@@ -45,7 +46,7 @@ static bool refuse_garbage(hk_connection *c) {
   return over;
 }
 
-/* Reads what the connection brought. False if it stays in the queue, because the hello is not complete. */
+/* Reads a connection's input. False if it stays in the queue because the hello is not complete. */
 static bool read_hello(hk_listener *l, hk_connection *c) {
   if (c->stranger.have) return refuse_garbage(c);
   hk_tls_state state = secure(c);
@@ -212,7 +213,7 @@ static void on_tick(void *arg, int fd, uint32_t events) {
       hk_roots_accept_again(l);
       l->paused = false;
     } else if (hk_ago_ns(now, l->refused_last_ns) > QUIET_NS) {
-      l->refusing_since_ns = 0; /* accepted for a while and refused no rank: those that were refused may have left */
+      l->refusing_since_ns = 0; /* for a while no rank was refused; the refused ones may have left */
     }
     hk_listener_keep_spare(l);
     bool roots = hk_roots_expire(l, now), early = hk_families_expire(l, now);
@@ -258,7 +259,7 @@ static hk_status listen_for(const hk_contact *c, hk_addr *at, int *fd) {
   }
   hk_addr_set_port(at, 0);
   HK_OR_RETURN(hk_listen(at, BACKLOG, fd));
-  hk_tcp_unpaced(*fd); /* what it accepts has the same */
+  hk_tcp_unpaced(*fd); /* accepted sockets inherit it */
   return HK_OK;
 }
 

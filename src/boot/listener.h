@@ -39,12 +39,12 @@ typedef struct hk_connection {
   bool plain;           /* the peer speaks plain text though this process has a key: it gets an error */
   struct hk_root *root; /* not NULL: a rank that waits for the root's answer, no longer in the queue */
   int entry;
-  hk_tls_stranger stranger; /* it speaks TLS, and this process has no key: it is refused */
+  hk_tls_stranger stranger; /* state of a peer that speaks TLS while this process has no key: it is refused */
   uint32_t have;
   uint8_t in[HK_HELLO_BYTES];
 } hk_connection;
 
-/* What came for a rank of this process that has not joined yet. */
+/* A message or connection for a rank of this process that has not joined yet. */
 typedef struct hk_early {
   struct hk_early *next;
   uint64_t since_ns;
@@ -66,7 +66,7 @@ typedef struct hk_family {
   struct {
     uint64_t comm;
     int32_t rank;
-  } gone[64]; /* the ranks that left last: what comes for them is refused, not kept */
+  } gone[64]; /* the ranks that left last: connections for them are refused, not kept */
   unsigned ngone;
 } hk_family;
 
@@ -75,22 +75,23 @@ typedef struct hk_listener {
   unsigned users; /* bootstraps and roots */
   bool closing;
   hk_service_timer timer;
-  /* listener.c's, for admission.c, which does not know it: of listening sockets, and of the tick */
+  /* callbacks of listening sockets and of the tick; they are in listener.c, and admission.c calls them through these
+   * pointers */
   void (*on_accept)(void *listener, int socket_fd, uint32_t events);
   void (*on_tick)(void *listener, int fd, uint32_t events);
   bool paused;                /* accepting failed: the sockets are not polled until the next tick */
   uint64_t refusing_since_ns; /* no rank has been accepted since; 0: ranks are accepted */
   uint64_t refused_last_ns;   /* when the last rank was refused */
   int refused_errno;          /* errno of that refusal */
-  /* a descriptor kept for the time when the process has no other one, so that hellos can still be read; -1: in use */
+  /* a spare descriptor, with which hellos can still be read if the process has no other descriptor; -1: in use */
   int spare;
   int fd;
-  hk_contact contact; /* without regard to who connects */
+  hk_contact contact; /* the contact for an unknown peer */
   struct {
     hk_addr toward;
     hk_contact contact;
     uint64_t since_ns; /* 0: nothing kept */
-    /* the last contact that was computed: the ranks of a process ask for the same one, all at once */
+    /* cache of the last computed contact: all ranks of a process ask for the same one at about the same time */
   } recent;
   hk_connection *pending, *pending_last;
   unsigned npending;
@@ -145,7 +146,7 @@ void hk_listener_note_refusal(hk_listener *l, int why);
 /* Not under the lock. The family of that secret, made if there is none; hk_family_put gives it back. */
 hk_status hk_family_get(hk_family **out, hk_listener *l, const uint8_t secret[HK_SECRET_BYTES]);
 void hk_family_put(hk_listener *l, hk_family *f);
-/* From here on b's communicator and rank can be reached; what came early is delivered. */
+/* From here on b's communicator and rank can be reached; connections and messages that arrived early are delivered. */
 void hk_member_join(struct hk_bootstrap *b);
 void hk_member_leave(struct hk_bootstrap *b);
 /* Sends a message, which it consumes, to rank `to` of b's communicator, a rank of this process. False: that rank has

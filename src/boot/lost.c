@@ -119,9 +119,9 @@ void hk_lost_end(hk_bootstrap *b) {
 
 /* ---- silence ---- */
 
-enum { LOOK_MS = 1000, PROBES_MOST = 127 /* that the kernel counts */ };
+enum { LOOK_MS = 1000, PROBES_MOST = 127 /* the most that the kernel accepts */ };
 
-/* True if the host of the link's peer is gone. *pending: data is unacknowledged. */
+/* Checks a link. True if the host of its peer is gone. *pending: data is unacknowledged. */
 static bool lost_look_at(hk_overlay_link *l, unsigned limit_s, uint64_t now, bool *pending) {
   unsigned quiet_s;
   if (l->end != HK_END_OPEN || l->local || !hk_silence_pending(l->fd)) return false;

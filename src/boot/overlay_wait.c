@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The overlay on the rank's own thread: it connects links, waits for frames, and finds out why a peer does not come. */
+/* The overlay on the rank's own thread: connects links, waits for frames, and finds out why a peer does not respond. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>

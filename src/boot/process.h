@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the bootstrap keeps once for each process: its random number, what a fork closes, the limit of open files. */
+/* Process-wide state of the bootstrap: its random number, descriptors that a fork closes, the limit of open files. */
 #ifndef HK_BOOT_PROCESS_H
 #define HK_BOOT_PROCESS_H
 #include <pthread.h>
@@ -19,7 +19,7 @@ void hk_boot_close(int fd);
 /* A random number for this process, another one in a forked child; 0 only without a source of randomness. */
 uint64_t hk_process_nonce(void);
 
-/* Raises the limit of open files to `wanted`, as far as the hard limit allows. */
+/* Raises the limit of open files to `wanted`, or to the hard limit if that is lower. */
 void hk_want_files(unsigned wanted);
 /* After EMFILE: doubles the limit. False if it cannot be raised. */
 bool hk_more_files(void);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Waits of the bootstrap's collectives: which of them end by themselves, and which ranks keep the others waiting.
+/* Reports on waits in the bootstrap's collectives, names the ranks that keep others waiting, and ends waits with a
+ * limit.
  *
  * Once all ranks have begun a call, no long wait is justified: it ends after HOCKET_BOOTSTRAP_TIMEOUT. A rank may
  * begin a split or a shrink at any time: such a wait is reported repeatedly and has no end of its own. */
@@ -57,8 +58,8 @@ typedef struct missing {
   hk_activity activity[ASK_ALL];
 } missing;
 
-/* True if the rank is what keeps others waiting: not if it waits in the same call for another rank, or has completed
- * its init. */
+/* True if the rank keeps others waiting. False if it waits in the same call for another rank, or has completed its
+ * init. */
 static bool holds_up(const hk_bootstrap *b, hk_presence p, const hk_activity *a) {
   if (p != HK_PRESENCE_ANSWERS) return true;
   if (a->phase == (uint8_t)phase_of(b) || a->phase == HK_PHASE_INIT) return a->waits_for < 0;

@@ -20,7 +20,7 @@
 enum {
   RANKS_MAX = 1 << 20,
   CONNECTIONS_MOST = 4,  /* of one attempt of a rank: it needs one, and a stranger may repeat a hello that it saw */
-  COME_BACK_SECONDS = 5, /* time for a rank whose connection broke to join again */
+  COME_BACK_SECONDS = 5, /* time in which a rank may join again after its connection broke */
   GONE_MS = 500          /* the same, if the rank itself closed it: its process has ended, or it tries again at once */
 };
 
@@ -171,7 +171,7 @@ static hk_root *find_root(hk_listener *l, uint64_t key) {
   return NULL;
 }
 
-/* A rank has connected for which there is no descriptor. True if that has lasted for long: then all ranks get the
+/* There is no descriptor for a rank that has connected. True if that has lasted for long: then all ranks get the
  * cause. */
 static bool no_room(hk_root *r, hk_listener *l) {
   char at[HK_ADDR_TEXT];

@@ -39,7 +39,7 @@ typedef struct hk_root {
   int socket_fd;   /* its own listening socket, for NCCL_COMM_ID; -1: none */
   uint64_t born_ns, first_ns, ended_ns, reported_ns;
   int nranks, nroots, index; /* as the first rank says; nranks 0: no rank has joined */
-  int first;                 /* that rank; it may have come with the id of another root, and not have joined */
+  int first;                 /* the first rank; it may have used the id of another root, and then has not joined */
   int low, share, entries;   /* ranks [low, low + share); entries: one more if the next rank belongs to another root */
   int joined;
   hk_root_entry *entry;
@@ -57,7 +57,7 @@ void hk_root_end(hk_root *r, hk_root_state state);
 void hk_root_fail(hk_root *r, hk_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Closes the connections of an entry. */
 void hk_root_drop(hk_root_entry *s);
-/* For another process: what this one lacks is not that rank's own failure. */
+/* Encodes a reply for a rank of another process, for which a lack of resources here is a remote error. */
 void hk_root_encode(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NONCE_BYTES],
                     uint8_t out[HK_REPLY_BYTES]);
 #endif

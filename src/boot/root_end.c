@@ -11,7 +11,7 @@
 #include "root.h"
 
 enum {
-  FIRST_REPORT_SECONDS = 8, /* of ranks that are missing; less with a smaller HOCKET_WATCHDOG */
+  FIRST_REPORT_SECONDS = 8, /* first report of missing ranks; earlier with a smaller HOCKET_WATCHDOG */
   REPORT_SECONDS = 30,      /* between two reports */
   LINGER_SECONDS = 10       /* a failed root stays so long, to send the cause to late ranks */
 };

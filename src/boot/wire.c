@@ -101,7 +101,7 @@ hk_status hk_random(void *out, size_t bytes) {
 enum { ADDR_BYTES = 20 };
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
-/* These two write what is not 0. */
+/* These two functions set only the fields of the address's family; the caller has zeroed the output. */
 static void addr_encode(uint8_t out[ADDR_BYTES], const hk_addr *a) {
   if (a->sa.sa_family == AF_INET) {
     memcpy(out, v4_mapped, sizeof v4_mapped);

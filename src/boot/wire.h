@@ -85,8 +85,8 @@ typedef struct hk_hello {
   uint8_t contact[HK_CONTACT_BYTES]; /* JOIN, CONTACT */
   /* To a root: the token of hk_boot_job; 0 if the id is not made from NCCL_COMM_ID */
   uint64_t job;
-  /* OVERLAY, DATA, ASK: the process of the rank that is addressed (hk_contact.process): on a network of its own an
-   * address of another host may be one of this host, and this process has the secret, too */
+  /* OVERLAY, DATA, ASK: the process of the rank that is addressed (hk_contact.process): in a separate network an
+   * address of another host may also be an address of this host, and this process has the secret, too */
   uint64_t process;
 } hk_hello;
 void hk_hello_encode(uint8_t out[HK_HELLO_BYTES], const hk_hello *h, const uint8_t secret[HK_SECRET_BYTES]);
