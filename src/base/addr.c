@@ -86,7 +86,7 @@ static bool split_host_port(const char *text, char *host, size_t host_bytes, uns
   return *rest == '\0' && p <= 65535;
 }
 
-/* Why an address cannot be used, in words. */
+/* Fails with the reason why an address cannot be used. */
 static hk_status bad_form(const char *text) {
   const char *colon = strrchr(text, ':');
   if (colon == text)

@@ -48,8 +48,8 @@ hk_status hk_listen(hk_addr *a, int backlog, int *fd);
 /* A nonblocking TCP socket whose connect has been started. */
 hk_status hk_connect_start(const hk_addr *to, int *fd);
 /* Before connect(2) or listen(2): the connection's congestion control is reno, which paces nothing, if the system has
- * it. bbr paces, and a connection that began with it is paced for good, by a timer for every few packets: inside a
- * host, where there is no congestion, that takes half of the time of 8 ranks' exchanges. Connections between hosts get
- * the system's choice back when they are made (net/socket.c). */
+ * it. bbr paces: a connection that began with it uses a timer for every few packets until it ends. Inside a host there
+ * is no congestion, and pacing takes half of the time of 8 ranks' exchanges. Connections between hosts get the system's
+ * choice back when they are made (net/socket.c). */
 void hk_tcp_unpaced(int fd);
 #endif

@@ -75,7 +75,7 @@ static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads) {
 void *hk_dl_look(hk_dl_seen *s) {
   unsigned long long loads = 0;
   pthread_mutex_lock(&lock);
-  (void)dl_iterate_phdr(count_loads, &loads); /* gives what the callback returned */
+  (void)dl_iterate_phdr(count_loads, &loads); /* returns the callback's result */
   if (!s->found && loads != s->loads) {
     void *handle = dlopen(s->file, RTLD_NOW | RTLD_NOLOAD);
     if (handle) s->found = dlsym(handle, s->symbol);

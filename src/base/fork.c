@@ -46,7 +46,7 @@ static void fork_in_child(void) {
     for (size_t n = 0; n < fork_count(); n++) pthread_mutex_init(__start_hk_fork_locks[n].lock, NULL);
 }
 
-/* Before any other handler of the library: so the locks are the last that are taken, and the first that are free. */
+/* Runs before the library registers any other handler, so these locks are taken last and released first. */
 static __attribute__((constructor(101))) void fork_watch(void) {
   pthread_atfork(fork_before, fork_in_parent, fork_in_child);
 }

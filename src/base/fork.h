@@ -12,8 +12,8 @@ typedef struct hk_fork_lock {
 } hk_fork_lock;
 extern bool hk_fork_held;
 
-/* Every lock that is no object's has this line in its file: it is held over fork, so that the child finds it free, and
- * what it protects whole. */
+/* Each global lock needs this line in its file. The lock is then held across fork, so that in the child it is free and
+ * its data is consistent. */
 #define HK_FORK_GUARD(mutex) HK_FORK_GUARD_AT(mutex, __LINE__)
 #define HK_FORK_GUARD_AT(mutex, line) HK_FORK_GUARD_NAMED(mutex, line)
 #define HK_FORK_GUARD_NAMED(mutex, line)                                                                               \

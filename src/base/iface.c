@@ -18,7 +18,7 @@
 enum { LOWER_DEPTH = 4 };
 
 #ifndef IFF_LOWER_UP
-#define IFF_LOWER_UP 0x10000 /* linux/if.h, which does not go with net/if.h */
+#define IFF_LOWER_UP 0x10000 /* from linux/if.h, which conflicts with net/if.h */
 #endif
 
 bool hk_addr_is_loopback(const hk_addr *a) {
@@ -126,8 +126,8 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
   qsort(r, (size_t)kept, sizeof(*r), compare);
   int out = 0;
   for (int i = 0; i < kept; i++) {
-    /* Loopback reaches no other host. It counts only if it was asked for, by name or by a root on this host, or if
-     * there is nothing else. */
+    /* Loopback reaches no other host. It is used only if it was asked for, by name or by a root on this host, or if
+     * there is no other interface. */
     if (r[i].iface.kind == HK_IFACE_LOOPBACK && !chosen && !r[i].routed && (others || w->remote)) continue;
     list[out++] = r[i].iface;
   }
@@ -170,7 +170,7 @@ static hk_iface_class classify(const char *name, unsigned flags) {
 
 /* A number that a file of the interface holds: decimal, or hexadecimal after 0x; 0 if there is none. */
 static uint32_t sysfs_number(const char *name, const char *entry) {
-  long long v; /* of `speed` EINVAL if the driver knows none */
+  long long v; /* `speed` gives EINVAL if the driver does not know it */
   (void)hk_sysfs_number("", &v, "/sys/class/net/%s/%s", name, entry);
   v = v > 0 ? v : 0;
   return (uint32_t)v;
@@ -186,9 +186,9 @@ static unsigned prefix_bits(const struct sockaddr *mask) {
   return n;
 }
 
-/* Is the interface of use?  RUNNING: the cable is plugged in; without it nothing would arrive. The kernel sets this
- * flag up to a second after LOWER_UP, which says the same. The address by which the route to the root leaves always
- * is. */
+/* True if the interface can be used. RUNNING: the cable is plugged in; otherwise nothing would arrive. LOWER_UP means
+ * the same, and the kernel sets it up to a second earlier. The address from which the route to the root leaves is
+ * always usable. */
 static bool usable(const struct ifaddrs *i, const hk_addr *local) {
   hk_addr a;
   if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) return false;

@@ -32,7 +32,7 @@ static struct {
   struct {
     const char *file;
     int line;
-  } once[ONCE_ROOM]; /* of lines that are written once in a process */
+  } once[ONCE_ROOM]; /* lines that are written only once in a process */
   int nwritten;
   char path[512];
   char host[64];
@@ -218,7 +218,7 @@ static void make_printable(char *text, size_t n) {
 }
 
 void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int line, const char *format, ...) {
-  HK_UNCANCELLED;   /* or the log would stay locked */
+  HK_UNCANCELLED;   /* a cancelled thread would leave the log locked */
   (void)subsystems; /* filtered before the call */
   int saved = errno;
   char text[LINE_BYTES];

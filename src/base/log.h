@@ -42,7 +42,7 @@ void hk_log_for_command(void);
     if (__builtin_expect(hk_log_on((level), (sub)), 0)) hk_log_write((level), (sub), __FILE__, __LINE__, __VA_ARGS__); \
   } while (0)
 #define HK_INFO(sub, ...) HK_LOG_AT(HK_LOG_INFO, (sub), __VA_ARGS__)
-/* The same once in a process, however many communicators come by. */
+/* The same, but once in a process, for any number of communicators. */
 #define HK_LOG_ONCE(level, sub, ...)                                                                                   \
   do {                                                                                                                 \
     if (__builtin_expect(hk_log_on((level), (sub)), 0) && hk_log_first(__FILE__, __LINE__))                            \

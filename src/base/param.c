@@ -57,17 +57,17 @@ typedef struct setting {
 typedef struct complaint {
   struct complaint *next;
   int level;     /* hk_log_level */
-  bool of_names; /* of a misspelt name: hk_param_report_names reports it */
+  bool of_names; /* about a misspelt name: hk_param_report_names reports it */
   char text[512];
 } complaint;
 
 static struct {
   _Atomic(int) loaded;
-  pthread_mutex_t lock; /* all below, but values are read without it */
+  pthread_mutex_t lock; /* protects the fields below; values are read without it */
   kept *kept;
   setting *settings, **settings_end;
   complaint *complaints, **complaints_end;
-  complaint *names;     /* that are still to be reported */
+  complaint *names;     /* misspelt names that are still to be reported */
   uint64_t environment; /* a hash of our variables, as they were read */
   struct {
     _Atomic(int64_t) value;
@@ -266,7 +266,7 @@ static int64_t fitting(int id, int64_t value) {
   return fits;
 }
 
-/* Is the text one of the row's words?  With a complaint if it is not. */
+/* True if the text is one of the row's words; else adds a complaint. */
 static int parse_word(const row *r, const char *text, const char *origin) {
   size_t n = strlen(text);
   for (const char *w = r->words; *w;) {
@@ -279,7 +279,7 @@ static int parse_word(const row *r, const char *text, const char *origin) {
   return 0;
 }
 
-/* A slot's part of what NCCL_BUFFSIZE says, as far as slots may be so small or large. */
+/* Sets the slot size to NCCL_BUFFSIZE divided by the number of slots, within the limits of the slot size. */
 static bool share_of_buffer(int id, int64_t *value) {
   /* relaxed, both: their rows come before the slot's, and the caller has the lock */
   const int64_t all = atomic_load_explicit(&table.now[HK_P_BUFFSIZE].value, memory_order_relaxed);

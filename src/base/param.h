@@ -35,12 +35,12 @@ void hk_param_reload(void);
 /* Reads everything again if a variable of ours has changed in the environment: a program may set one between two
  * communicators, and NCCL reads them for each. */
 void hk_param_renew(void);
-/* Reads everything again and passes what it finds (misspelt names, values out of range, bad lines of a file: `wrong`;
- * names without effect here: not) to `report` and not to the log. */
+/* Reads everything again and passes findings to `report` instead of the log. `wrong`: misspelt names, values out of
+ * range, bad lines of a file; false: names without effect here. */
 void hk_param_check(void (*report)(void *arg, bool wrong, const char *text), void *arg);
-/* Misspelt names are not reported when the table is read: of a job with a thousand processes each would. A rank that
- * begins its first communicator and is `first` in it reports them at WARN; when a communicator is made, the other
- * ranks' processes log them at INFO. Once for each process. */
+/* Reports misspelt names, once for each process. Not done when the table is read, because each process of a large job
+ * would report them. A rank that begins its first communicator and is `first` in it reports them at WARN; the other
+ * ranks' processes log them at INFO once the communicator is complete. */
 void hk_param_report_names(bool first);
 /* Reads one parameter again; no names are checked. */
 void hk_param_refresh(hk_param_id id);

@@ -18,8 +18,8 @@ static void *open_library(const char *file, char *why, size_t why_bytes) {
   return library;
 }
 
-/* A bit for each kind whose default library does not exist. To look for it takes the loader 30 to 80 us, and every
- * communicator needs several. */
+/* A bit for each kind whose default library does not exist. The loader needs 30 to 80 us to look for a library, and
+ * each communicator looks for several. */
 static _Atomic(unsigned) absent;
 
 static unsigned bit_of(const char *kind) {

@@ -294,7 +294,7 @@ void hk_service_remove(hk_service *s, int fd) {
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     t->fd = -1;
   }
-  if (fd >= 0) settle(s, fd, NULL); /* also if a callback, maybe still running, has removed it */
+  if (fd >= 0) settle(s, fd, NULL); /* also if a callback that may still run has removed it */
   pthread_mutex_unlock(&s->lock);
 }
 

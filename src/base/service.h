@@ -16,7 +16,7 @@ enum { HK_SERVICE_STACK = 128 * 1024 }; /* callbacks must not have large buffers
 
 /* `thread_name`: at most 15 characters. */
 hk_status hk_service_new(hk_service **out, const char *thread_name);
-/* One more holder, which calls hk_service_free at its end, too; what it added it removes before. */
+/* Adds a holder, which also calls hk_service_free at its end. Before that it removes everything that it added. */
 hk_service *hk_service_share(hk_service *s);
 /* By the last holder: stops the thread after the callback that runs, and frees the service. If called from a callback,
  * the thread ends as soon as that callback has returned. In a forked child, in which the thread does not exist, only

@@ -42,11 +42,11 @@ bool hk_silence_broken(hk_silence *s, int fd, unsigned limit_s, uint64_t now_ns,
   struct tcp_info info;
   if (!info_of(fd, &info)) return false;
   uint64_t since_ms = (now_ns - s->looked_ns) / 1000000u;
-  /* Data counts too: beside data the kernel does not note an acknowledgement that says nothing new. */
+  /* Data counts too: while data arrives, the kernel does not record acknowledgements that say nothing new. */
   uint32_t quiet_ms = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv
                                                                          : info.tcpi_last_data_recv;
-  /* An answer that acknowledges nothing, as to data that came while the window was closed, does not end the sending
-   * again. */
+  /* An answer that acknowledges nothing, for example to data that arrived while the window was closed, does not end the
+   * retransmissions. */
   bool again = info.tcpi_unacked > 0 && (info.tcpi_retransmits > 0 || info.tcpi_backoff > 0);
   bool open = info.tcpi_probes > 0 || (again && info.tcpi_last_data_sent < quiet_ms);
   bool still = s->open && open && quiet_ms > since_ms;

@@ -28,6 +28,6 @@ void hk_silence_watch(int fd, unsigned limit_s, int probes);
  * because it or its machine was stopped, does not count. */
 bool hk_silence_broken(hk_silence *s, int fd, unsigned limit_s, uint64_t now_ns, unsigned *quiet_s);
 
-/* Is anything sent, or to be sent, that the other kernel has not acknowledged? */
+/* True if data that was sent, or is still to be sent, is not acknowledged by the other kernel. */
 bool hk_silence_pending(int fd);
 #endif

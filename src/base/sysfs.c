@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads small files of /sys and /proc below a root (root.h). */
+/* Reads small files of /sys and /proc below a root (sysfs.h). */
 #include "sysfs.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -124,7 +124,8 @@ bool hk_sysfs_real(const char *root, char *out, const char *format, ...) {
 
 #define NO_ADDRESS UINT64_MAX /* sorts last */
 
-/* Of the last component that is a PCI address: "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.1/infiniband/x". */
+/* The address in the last component that is a PCI address:
+ * "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.1/infiniband/x". */
 static uint64_t address_in(const char *path) {
   uint64_t found = NO_ADDRESS;
   for (; (path = strchr(path, '/')); path++) {

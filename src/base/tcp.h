@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The one place where bytes go into and out of the TCP connections between ranks. If the process has an encryption key
- * (tls.h), they pass through TLS. The descriptor stays the handle, as with the kernel's own TLS: a holder of it needs
- * not know which of the two it is. All calls return what send(2) and recv(2) do and never block; EBADMSG means that
- * TLS found the data forged or damaged.
+ * All bytes of the TCP connections between ranks pass through these functions. If the process has an encryption key
+ * (tls.h), they pass through TLS. The descriptor stays the handle, as with the kernel's own TLS: its holder need not
+ * know whether TLS is used. All calls return what send(2) and recv(2) do and never block; EBADMSG means that TLS found
+ * the data forged or damaged.
  *
  * With TLS there are two rules more. After a send that took less than it was given, the next send on that connection
  * begins with the bytes that were left. And a descriptor that is not readable may have bytes left that TLS has already
@@ -44,7 +44,8 @@ static inline ssize_t hk_tcp_recv(int fd, void *data, size_t bytes) {
 
 /* TLS has bytes of this connection that poll(2) does not see. */
 bool hk_tcp_unread(int fd);
-/* The descriptor of a new connection: what is known of an older one with its number, in a forked child, is dropped. */
+/* Call it with the descriptor of a new connection: drops the state of an older connection with the same number, in a
+ * forked child. */
 void hk_tcp_new(int fd);
 void hk_tcp_close(int fd); /* in place of close(2) */
 #endif

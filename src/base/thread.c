@@ -6,7 +6,7 @@
 
 static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 
-/* Several times the most that init and the libraries that it calls use. The usual size is the user's `ulimit -s`. */
+/* Several times the largest stack use of init and its libraries. The usual size is the user's `ulimit -s`. */
 enum { LEAST_STACK = 1 << 20 };
 
 int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The library's own threads, and what the application may do to its threads. */
+/* The library's own threads, and cancellation of the application's threads. */
 #ifndef HK_BASE_THREAD_H
 #define HK_BASE_THREAD_H
 #include <pthread.h>
@@ -29,6 +29,6 @@ static inline bool hk_cancel_begin(void) {
 static inline void hk_cancel_end(const bool *mine) {
   if (*mine) hk_cancel_release();
 }
-/* To the end of the block. */
+/* Defers cancellation to the end of the block. */
 #define HK_UNCANCELLED __attribute__((cleanup(hk_cancel_end), unused)) const bool hk_cancel_mine = hk_cancel_begin()
 #endif

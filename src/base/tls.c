@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The TLS of tcp.h: the only file that knows OpenSSL. If the kernel has TLS, OpenSSL gives it the keys after the
- * handshake, and bytes go straight to the descriptor; else OpenSSL makes the records, of at most RECORD bytes. */
+/* The TLS of tcp.h; only this file uses OpenSSL. If the kernel has TLS, OpenSSL gives it the keys after the handshake,
+ * and bytes go straight to the descriptor; else OpenSSL makes the records, of at most RECORD bytes. */
 #include "tls.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -69,10 +69,10 @@ static struct {
   hk_ssl_ctx *ctx;           /* NULL: no key */
 } process;
 
-/* On pages of their own, which no core dump shows. */
+/* On separate pages that are excluded from core dumps. */
 enum { PAGE = 4096 };
 static struct {
-  char key[HK_TLS_KEY_MOST + 1]; /* that was given, or that the last hk_tls_prepare read; empty: none */
+  char key[HK_TLS_KEY_MOST + 1]; /* from hk_tls_set_key, or from the last hk_tls_prepare; empty: none */
   unsigned char psk[PSK];
   char rest[PAGE - (HK_TLS_KEY_MOST + 1) - PSK];
 } secret __attribute__((aligned(PAGE)));
@@ -235,10 +235,11 @@ bool hk_tls_on(void) { return !hk_tcp_is_plain() && process.ctx; }
 typedef struct connection {
   pthread_mutex_t lock; /* a connection may be read by one thread and written by another */
   hk_ssl *ssl;
-  size_t held;      /* bytes of a record that the kernel has not taken yet; the caller knows them as not sent */
-  unsigned records; /* sent with the key of now */
-  bool renews;      /* the message that the key changes has not gone out whole */
-  size_t ahead;     /* bytes of such a record that were sent later; the caller gives them once more */
+  /* bytes of a record that the kernel has not taken yet; they were reported to the caller as not sent */
+  size_t held;
+  unsigned records; /* records sent with the current key */
+  bool renews;      /* the KeyUpdate message is not completely sent yet */
+  size_t ahead;     /* bytes of such a record that were sent meanwhile; the caller passes them again */
   int error;        /* that ended reading */
   bool kernel_sends, kernel_receives;
 } connection;
@@ -264,7 +265,7 @@ static _Atomic(connection *) *slot_of(int fd, bool make) {
 
 static connection *find(int fd) {
   _Atomic(connection *) *slot = slot_of(fd, false);
-  /* acquire: what attach() wrote */
+  /* acquire: pairs with attach(), whose writes are read */
   return slot ? atomic_load_explicit(slot, memory_order_acquire) : NULL;
 }
 
@@ -358,8 +359,9 @@ hk_tls_state hk_tls_accept(int fd, char why[HK_TLS_WHY]) {
   return first == HK_TLS_FIRST_BYTE ? step(fd, true, why) : HK_TLS_PLAIN;
 }
 
-/* Takes the next bytes of the record. True: it is complete, or no record of TLS. The name may come in pieces. Its first
- * letter is nowhere else in it, so that a byte with which it does not go on can only begin it. */
+/* Takes the next bytes of the record. True: it is complete, or it is no TLS record. The name may arrive in pieces. Its
+ * first letter occurs only once in it, so after a mismatch the search continues with that byte as a possible first
+ * letter. */
 static bool hear(hk_tls_stranger *s, const unsigned char *bytes, size_t n) {
   enum { HEADER = 5, NAME = sizeof identity - 1 };
   for (size_t i = 0; i < n; i++) {
@@ -376,20 +378,21 @@ static bool hear(hk_tls_stranger *s, const unsigned char *bytes, size_t n) {
 bool hk_tls_refuse(int fd, hk_tls_stranger *s, const void *begin, size_t n) {
   static const unsigned char alert[] = {21, 3, 3, 0, 2, 2, HK_SSL_AD_UNKNOWN_PSK_IDENTITY}; /* fatal */
   unsigned char part[1024];
-  while (!hear(s, begin, n)) { /* all of it: what is not read when the connection is closed takes the alert away */
+  /* reads the whole record: unread data at the close would reset the connection and lose the alert */
+  while (!hear(s, begin, n)) {
     ssize_t got = recv(fd, part, sizeof part, MSG_DONTWAIT);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return false;
     if (got <= 0) return true;
     begin = part, n = (size_t)got;
   }
-  if (s->key_bytes == sizeof identity - 1)
-    (void)send(fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT); /* if it is lost, the peer sees the end alone */
+  if (s->key_bytes == sizeof identity - 1) /* if it is lost, the peer sees only the end of the connection */
+    (void)send(fd, alert, sizeof alert, MSG_NOSIGNAL | MSG_DONTWAIT);
   return true;
 }
 
 /* ---- data ---- */
 
-/* After a call of OpenSSL that moved nothing: what send(2) or recv(2) would give, 0 or -1 with errno. */
+/* After an OpenSSL call that moved nothing: returns the result of send(2) or recv(2), 0 or -1 with errno. */
 static ssize_t outcome(connection *c, int result) {
   int err = errno;
   switch (lib.SSL_get_error(c->ssl, result)) {
@@ -406,12 +409,14 @@ static ssize_t outcome(connection *c, int result) {
 
 unsigned hk_tls_records = 1u << 23; /* for the tests */
 
-/* A key of AES-GCM is for 2^24.5 records (RFC 8446, 5.5); a new one comes earlier. The message goes out whole before
- * the next record: SSL_write could not tell which of the two the socket did not take. -1: see outcome(). */
+/* An AES-GCM key may protect 2^24.5 records (RFC 8446, 5.5); the key is changed earlier. The KeyUpdate message must be
+ * sent completely before the next record, because SSL_write could not tell which of the two the socket did not take.
+ * -1: see outcome(). */
 static int renew_key(connection *c) {
   struct pollfd room = {.fd = (int)lib.BIO_ctrl(lib.SSL_get_wbio(c->ssl), HK_BIO_C_GET_FD, 0, NULL), .events = POLLOUT};
   if (c->records < hk_tls_records) return 0;
-  /* Only with room for it: until it is out OpenSSL reads nothing, and the peer may be in the same state. */
+  /* Only if the socket has room: OpenSSL reads nothing until the message is sent, and the peer may be in the same
+   * state. */
   if (!c->renews && (poll(&room, 1, 0) != 1 || !(room.revents & POLLOUT))) return 0;
   lib.ERR_clear_error();
   errno = 0;
@@ -427,8 +432,8 @@ static int renew_key(connection *c) {
   return 0;
 }
 
-/* Sends one record; 0 or less: see outcome(). OpenSSL keeps a record that the kernel does not take, and wants to be
- * called again with as many bytes, which it does not look at. */
+/* Sends one record; 0 or less: see outcome(). OpenSSL keeps a record that the kernel does not take. It must then be
+ * called again with the same number of bytes, whose content it ignores. */
 static ssize_t write_record(connection *c, const void *data, size_t bytes, bool holds) {
   if (!holds && renew_key(c) < 0) return -1;
   lib.ERR_clear_error();
@@ -502,8 +507,8 @@ ssize_t hk_tls_sendv(int fd, const struct iovec *v, int n) {
   return sent;
 }
 
-/* Fills the vector until nothing is there. A short record is the end of what the peer sent at once: another look at the
- * socket would mostly be in vain. */
+/* Fills the vector until no data is available. A short record usually ends a burst of the peer, so another read of the
+ * socket would mostly find nothing. */
 static ssize_t receive_records(connection *c, const struct iovec *v, int n) {
   size_t got = 0;
   if (c->error) {

@@ -34,18 +34,18 @@ enum { HK_TLS_WHY = 160 };
 /* The next step of the handshake, on the side that connected or that accepted. */
 hk_tls_state hk_tls_connect(int fd, char why[HK_TLS_WHY]);
 hk_tls_state hk_tls_accept(int fd, char why[HK_TLS_WHY]);
-/* What a process without a key has read of a peer's first TLS record; all zeros at first. */
+/* The part of a peer's first TLS record that a process without a key has read; all zeros at first. */
 typedef struct hk_tls_stranger {
   uint32_t have;     /* bytes read of the record */
   uint16_t bytes;    /* of the record without its header */
-  uint8_t key_bytes; /* of the name of Hocket's keys that are found in a row; all: it was found */
+  uint8_t key_bytes; /* consecutive bytes found of the name of Hocket's keys; all: the name was found */
 } hk_tls_stranger;
 /* For a process without a key: reads the rest of a peer's first record, whose first `n` bytes are at `begin`. If the
  * record names one of Hocket's keys, the peer gets the answer that there is no key; any other peer gets none. False:
  * the record is not complete; call again with n = 0 when the descriptor is readable. */
 bool hk_tls_refuse(int fd, hk_tls_stranger *s, const void *begin, size_t n);
 
-/* After so many records a connection changes the key of what it sends. */
+/* After this many records a connection changes its sending key. */
 extern unsigned hk_tls_records;
 
 /* For `hocket doctor`: OpenSSL's version, or NULL and the reason in `why`. */

@@ -8,11 +8,13 @@
 #include "thread.h"
 
 enum {
-  YIELDS_PER_CLOCK = 4,         /* a yield without a ready thread costs about ten clock readings; with one, far more */
+  /* a yield costs about ten clock readings if no other thread is ready, and far more if one is */
+  YIELDS_PER_CLOCK = 4,
   CHECK_NS = 100 * 1000 * 1000, /* between calls of `check` */
   COND_SLICE_NS = 50 * 1000 * 1000,
   LONG_WAIT_NS = 20 * 1000 * 1000, /* after this a pause sleeps */
-  NAP_PART = 128,                  /* of the time waited: a wait ends later by this part at most */
+  /* a nap is at most 1/NAP_PART of the time waited, so a wait ends late by at most that part */
+  NAP_PART = 128,
   LONGEST_NAP_NS = 1000 * 1000,
   SLICE_MS = 50 /* the longest sleep in poll(2) between two checks of the failure words */
 };
@@ -30,7 +32,7 @@ static hk_status failure_of(const hk_wait_env *env) {
   return (hk_status)code;
 }
 
-/* What depends on the clock: `check` about every 100 ms, and the deadline. */
+/* The checks that need the clock: `check` about every 100 ms, and the deadline. */
 static hk_status look_at_clock(hk_waiter *w, const char *what) {
   const hk_wait_env *env = w->env;
   uint64_t now = hk_now_ns();

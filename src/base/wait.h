@@ -51,7 +51,8 @@ static inline void hk_wait_progress(hk_waiter *w) {
 }
 
 /* Yields, and checks the failure words, the clock and `check`. After 20 ms without progress it sleeps instead, for less
- * than a hundredth of the time waited: a long wait leaves its core to others, and ends at most that part later. */
+ * than a hundredth of the time waited: a long wait leaves its core to other threads, and ends late by at most that
+ * part. */
 hk_status hk_wait_slow(hk_waiter *w);
 
 static inline void hk_cpu_relax(void) {
@@ -76,8 +77,7 @@ static inline hk_status hk_wait_pause(hk_waiter *w) {
  * `what` names what the wait is for, in the error's text. */
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what);
 
-/* One pause that is a sleep, for a wait that is long already and may end a little late: until `fd` can be read (-1:
- * none), or for `ns`. */
+/* Sleeps until `fd` can be read (-1: none), or for `ns`. For a wait that is already long and may end a little late. */
 hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns);
 
 /* One poll(2) of several descriptors, for 50 ms at most; the caller checks `revents` and calls again. */
