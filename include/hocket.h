@@ -3,10 +3,10 @@
  * @file hocket.h
  * What Hocket offers beyond NCCL's API.
  *
- * Host streams.  Where buffers are host memory, the stream argument of a collective is either NULL, and the call (or
- * the end of its group) returns when the operation is complete, or a hocketStream_t, cast to cudaStream_t: the call
- * returns after enqueue, and operations of one stream run in order: on the stream's own thread, or on a thread that
- * waits for them (hocketStreamSynchronize, hocketStreamWait) before they have begun.
+ * Host streams. If buffers are host memory, the stream argument of a collective is NULL or a hocketStream_t, cast to
+ * cudaStream_t. With NULL the call, or the end of its group, returns when the operation is complete. With a
+ * hocketStream_t the call returns after enqueue, and the stream's operations run in order. They run on the stream's own
+ * thread, or on a thread that waits for them (hocketStreamSynchronize, hocketStreamWait) before they have begun.
  */
 #ifndef HOCKET_H_
 #define HOCKET_H_
@@ -24,60 +24,62 @@ extern "C" {
 /** A host stream; convert with hocketStreamAsCuda for the API's stream arguments. */
 typedef struct hocketStream *hocketStream_t;
 
-/** Makes a stream and its thread. ncclSystemError when no thread can be had. */
+/** Makes a stream and its thread. ncclSystemError if no thread can be created. */
 ncclResult_t hocketStreamCreate(hocketStream_t *stream);
-/** Waits for all that was enqueued; gives the first failure since the last call, or ncclSuccess. */
+/** Waits for all enqueued work; returns the first failure since the last call, or ncclSuccess. */
 ncclResult_t hocketStreamSynchronize(hocketStream_t stream);
-/** ncclSuccess when all that was enqueued is complete, ncclInProgress when not, or the first failure. */
+/** ncclSuccess if all enqueued work is complete, ncclInProgress if not, or the first failure. */
 ncclResult_t hocketStreamQuery(hocketStream_t stream);
 /**
- * How much was enqueued so far: a place to wait for.  A call, a group's calls for this stream and a function count 1
- * each; a call that moves nothing is not enqueued.
+ * Sets *position to the number of items enqueued so far, for hocketStreamWait. A call, a group's calls for this stream,
+ * and a function count 1 each. A call that moves nothing is not enqueued.
  */
 ncclResult_t hocketStreamPosition(hocketStream_t stream, uint64_t *position);
 /**
- * Waits until all up to a position is complete, for at most so many nanoseconds; -1: without a limit, 0: does not wait.
- * ncclInProgress when the time is over, else ncclSuccess or the first failure, which hocketStreamSynchronize gives,
- * too.
+ * Waits until all items up to a position are complete, for at most `nanoseconds`; -1: no limit, 0: does not wait.
+ * ncclInProgress after that time, else ncclSuccess or the first failure. hocketStreamSynchronize still returns that
+ * failure later.
  */
 ncclResult_t hocketStreamWait(hocketStream_t stream, uint64_t position, int64_t nanoseconds);
 /**
- * Runs fn(arg) after all that was enqueued before, on the stream's thread or on one that waits for the stream.  fn must
- * not call the API.
+ * Runs fn(arg) after all work enqueued before it, on the stream's thread or on a thread that waits for the stream. fn
+ * must not call the API.
  */
 ncclResult_t hocketStreamLaunch(hocketStream_t stream, void (*fn)(void *arg), void *arg);
-/** Waits for all that was enqueued, then frees. */
+/** Waits for all enqueued work, then frees the stream. */
 ncclResult_t hocketStreamDestroy(hocketStream_t stream);
 
 /** The stream in the form that the API takes. Any thread. */
 static inline cudaStream_t hocketStreamAsCuda(hocketStream_t stream) { return (cudaStream_t)(void *)stream; }
 
 /**
- * GPUs that communicators can work on.  0: there is no CUDA driver or device, HOCKET_DEVICE=host is set, or the library
- * was built without kernels; communicators then work on host memory.
+ * The number of GPUs that communicators can use. 0: there is no CUDA driver or device, HOCKET_DEVICE=host is set, or
+ * the library was built without kernels. Communicators then work on host memory.
  */
 int hocketDeviceCount(void);
 
 /**
- * 1: from the next call on the communicator is batch-invariant.  Allreduce, reduce and reduce-scatter add up in the
- * order of ranks, so that the bits of an element of the result depend only on the ranks' values of that element (and on
- * the operator and the number of ranks): not on the count, the element's place, the root, the number of channels, or
- * where ranks are. docs/numerics.md explains the meaning and the cost.  0: whatever is fastest runs.
+ * 1: from the next call on the communicator is batch-invariant. Allreduce, reduce and reduce-scatter then reduce in the
+ * order of ranks. So the bits of an element of the result depend only on the ranks' values of that element, on the
+ * operator and on the number of ranks. They do not depend on the count, the element's position, the root, the number of
+ * channels, or the location of ranks. docs/numerics.md explains the meaning and the cost. 0: the fastest algorithm
+ * runs.
  *
  * Without this call the environment's HOCKET_BATCH_INVARIANT holds; a communicator made by ncclCommSplit or
- * ncclCommShrink takes its parent's setting over.  Call it on all ranks with the same value, between the same
- * operations, best right after init: it sends nothing itself.  Ranks that differ in it make different calls, which the
- * next reduction reports as ncclInvalidUsage. Operations that were enqueued or captured before keep what was set then.
+ * ncclCommShrink takes its parent's setting over. Call it on all ranks with the same value, between the same
+ * operations, best right after init: it sends nothing itself. Ranks that differ in it make different calls, which the
+ * next reduction reports as ncclInvalidUsage. Operations that were enqueued or captured earlier keep the earlier
+ * setting.
  */
 ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
 
 /**
- * Collectives whose blocks differ in length.  They are called as NCCL's collectives are: in groups, on streams, on host
- * memory and on GPUs.  Counts and displacements are in elements of `datatype`, have one entry for each rank, and are
- * copied before the call returns.  A displacement says where a block begins, from the start of the buffer; instead of
- * an array of them NULL may be given: the blocks then follow one another in the order of ranks.  Counts may be 0, and
- * the buffer of a rank whose counts are all 0 may be NULL.  Blocks of a receive buffer must not overlap.
- * Blocks of the two buffers that overlap, other than "in place", are ncclInvalidArgument.
+ * Collectives whose blocks differ in length. They are called as NCCL's collectives are: in groups, on streams, on host
+ * memory and on GPUs. Counts and displacements are in elements of `datatype`, have one entry for each rank, and are
+ * copied before the call returns. A displacement is the start of a block, counted from the start of the buffer. If the
+ * array of displacements is NULL, the blocks follow one another in the order of ranks. Counts may be 0, and the buffer
+ * of a rank whose counts are all 0 may be NULL. Blocks of a receive buffer must not overlap. If blocks of the two
+ * buffers overlap other than "in place", the call returns ncclInvalidArgument.
  *
  * hocketAlltoAllv: rank r sends sendcounts[p] elements of its block p to rank p, which receives them as its block r.
  * Each rank gives only its own counts: sendcounts[p] on rank r and recvcounts[r] on rank p must be equal.  If they are
@@ -103,9 +105,9 @@ ncclResult_t hocketReduceScatterv(const void *sendbuff, void *recvbuff, const si
                                   ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream);
 
 /**
- * *waits is 1 if a message has come that `peer` sent (ncclSend) and that no ncclRecv took, else 0; also 0 while a call
- * of the communicator is under way on a stream.  For receives from whichever rank sends first, on host memory.  Never
- * waits.
+ * Sets *waits to 1 if a message that `peer` sent with ncclSend has arrived and no ncclRecv has received it, else to 0.
+ * Also 0 while a call of the communicator is under way on a stream. For receives from whichever rank sends first, on
+ * host memory. Never blocks.
  */
 ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits);
 

@@ -84,7 +84,7 @@ typedef enum {
   ncclNumResults = 9
 } ncclResult_t;
 
-#define NCCL_API_MAGIC 0xcafebeef /**< of the structures below, but for ncclSimInfo_t */
+#define NCCL_API_MAGIC 0xcafebeef /**< magic of the structures below except ncclSimInfo_t */
 
 #define NCCL_CONFIG_UNDEF_INT INT_MIN /**< an int field of ncclConfig_t that is not set */
 #define NCCL_CONFIG_UNDEF_PTR NULL    /**< a pointer field of ncclConfig_t that is not set */
@@ -95,7 +95,7 @@ typedef enum {
 #define NCCL_WIN_COLL_SYMMETRIC 0x01     /**< all ranks register the same size: zero copy between them */
 #define NCCL_WIN_STRICT_ORDERING 0x02    /**< writes arrive in order; always so */
 #define NCCL_WIN_GIN_ONLY 0x04           /**< for the network of device code alone; not with COLL_SYMMETRIC */
-#define NCCL_WIN_CFT_COUNTED 0x08        /**< for counted CFT, which there is none of: refused */
+#define NCCL_WIN_CFT_COUNTED 0x08        /**< for counted CFT, which does not exist here: refused */
 #define NCCL_WIN_REQUIRED_ALIGNMENT 4096 /**< bytes; of a window's address */
 
 #define NCCL_CTA_POLICY_DEFAULT 0x00    /**< as many blocks as speed asks for */
@@ -127,10 +127,10 @@ typedef enum {
  * value out of range makes the call that gets it return ncclInvalidArgument. docs/status.md lists the fields that
  * have no effect yet.
  *
- * splitShare, shrinkShare (0 or 1, default 0): a child uses its parent's service thread, and on GPUs the parent's
- * memory for what is small; so it costs less to make.  It has links of its own: both run at the same time, and each
- * may be destroyed, aborted or suspended without the other one.  A child without a configuration inherits both fields.
- * A failed or revoked parent lends nothing.
+ * splitShare, shrinkShare (0 or 1, default 0): a child uses its parent's service thread, and on GPUs its parent's
+ * memory for small structures, so its creation costs less. It has its own links: both communicators may run at the same
+ * time, and each may be destroyed, aborted or suspended independently. A child without a configuration inherits both
+ * fields. A failed or revoked parent shares nothing.
  *
  * maxP2pPeers (1 or more, default all ranks): a hint.  With few peers, large sends and receives on GPUs use more
  * channels each.  The largest value of all ranks counts.  More peers than that work, and may be slower. */
@@ -143,7 +143,7 @@ typedef struct ncclConfig_v23100 {
   int minCTAs;             /**< GPU blocks, or channels on the host, at least; 1 or more */
   int maxCTAs;             /**< GPU blocks, or channels on the host, at most; not below minCTAs */
   const char *netName;     /**< name of the network to use, as NCCL_NET gives it; NULL (default): the best one */
-  int splitShare;          /**< 1: children of ncclCommSplit use memory and threads of this one; see below */
+  int splitShare;          /**< 1: children of ncclCommSplit use memory and threads of this one; see above */
   int trafficClass;        /**< traffic class of RDMA packets, 0 to 255; NCCL_IB_TC is stronger */
   const char *commName;    /**< name for logs and reports; copied */
   int collnetEnable;       /**< 0 or 1: reductions in the network, if a plugin has them */
@@ -154,7 +154,7 @@ typedef struct ncclConfig_v23100 {
   int nvlinkCentricSched;  /**< 0 or 1: order sends and receives by NVLink first */
   int graphUsageMode;      /**< captured graphs: 0 none, 1 one, 2 (default) several, or mixed with calls; since 2.29 */
   int numRmaCtx;           /**< contexts of one-sided operations, 0 or more; default 1; since 2.29 */
-  int maxP2pPeers;         /**< peers of any rank's sends and receives at one time; see below; since 2.30 */
+  int maxP2pPeers;         /**< peers of any rank's sends and receives at one time; see above; since 2.30 */
   int graphStreamOrdering; /**< 1 (default): captures keep the order of the communicator's calls; since 2.30.5 */
   int launchOrderImplicit; /**< 1: calls of several communicators run in the order of the calls; since 2.31 */
   int numRmaSig;           /**< signals of one-sided operations, 0 or more; default 1 */
@@ -342,22 +342,22 @@ NCCL_DECLARE_(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *devic
 /** Sets *rank to this rank's number.  Otherwise as ncclCommCount. */
 NCCL_DECLARE_(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank));
 
-#define NCCL_SUSPEND_MEM 0x01 /**< ncclCommSuspend: give memory back */
-/** Gives memory back until ncclCommResume: on GPUs that of links and scratch space, whose addresses stay, so that
- * captured graphs and windows stay valid; on host memory nothing.  Collective; no operation may be under way, and until
- * ncclCommResume operations return ncclInvalidUsage.  flags: NCCL_SUSPEND_MEM; others are ignored.  Errors:
- * ncclInvalidArgument, ncclInvalidUsage (suspended already), ncclRemoteError.  Since 2.29.7.  Group: yes.  Capture:
- * no. */
+#define NCCL_SUSPEND_MEM 0x01 /**< ncclCommSuspend: release memory */
+/** Releases memory until ncclCommResume: on GPUs the memory of links and scratch space. Its addresses stay reserved, so
+ * captured graphs and windows stay valid. On host memory it releases nothing. Collective; no operation may be under
+ * way, and until ncclCommResume operations return ncclInvalidUsage. flags: NCCL_SUSPEND_MEM; others are ignored.
+ * Errors: ncclInvalidArgument, ncclInvalidUsage (suspended already), ncclRemoteError. Since 2.29.7. Group: yes.
+ * Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags));
-/** Gets the memory of a suspended communicator again.  Collective.  Errors: as ncclCommSuspend, ncclInvalidUsage (not
- * suspended), ncclUnhandledCudaError (no memory: the communicator is failed).  Since 2.29.7.  Group: yes.  Capture:
+/** Allocates the memory of a suspended communicator again. Collective. Errors: as ncclCommSuspend, ncclInvalidUsage
+ * (not suspended), ncclUnhandledCudaError (no memory: the communicator is failed). Since 2.29.7. Group: yes. Capture:
  * no. */
 NCCL_DECLARE_(ncclResult_t, ncclCommResume, (ncclComm_t comm));
 /** What ncclCommMemStats counts. */
 typedef enum {
-  ncclStatGpuMemSuspend = 0,   /**< bytes of GPU memory that ncclCommSuspend would give back */
+  ncclStatGpuMemSuspend = 0,   /**< bytes of GPU memory that ncclCommSuspend would release */
   ncclStatGpuMemSuspended = 1, /**< 1: the communicator is suspended */
-  ncclStatGpuMemPersist = 2,   /**< bytes of GPU memory that stay */
+  ncclStatGpuMemPersist = 2,   /**< bytes of GPU memory that ncclCommSuspend keeps */
   ncclStatGpuMemTotal = 3      /**< bytes of GPU memory in all */
 } ncclCommMemStat_t;
 /** Sets *value to a statistic of this rank's communicator; on host memory there is no GPU memory.  Errors:
@@ -376,8 +376,9 @@ typedef struct ncclEncryptionConfig_v23200 {
 } ncclEncryptionConfig_t;
 #define NCCL_ENCRYPTION_CONFIG_INITIALIZER                                                                             \
   { sizeof(ncclEncryptionConfig_t), NCCL_API_MAGIC, NCCL_VERSION_CODE, 0, NULL }
-/** config NULL or NCCL_ENCRYPTION_MODE_NONE: no encryption, the default.  NCCL_ENCRYPTION_MODE_PSK is not there yet:
- * ncclInvalidUsage.  Errors also: ncclInvalidArgument.  Since 2.32. */
+/** Sets the process's encryption of connections between ranks (docs/encryption.md), before its first unique id.  config
+ * NULL or NCCL_ENCRYPTION_MODE_NONE: none, the default.  NCCL_ENCRYPTION_MODE_PSK: TLS with the key psk.  Errors:
+ * ncclInvalidArgument, ncclInvalidUsage (communicators or unique ids use another key).  Since 2.32. */
 NCCL_DECLARE_(ncclResult_t, ncclSetEncryption, (const ncclEncryptionConfig_t *config));
 
 /* ---- registered memory ---- */
@@ -473,9 +474,9 @@ NCCL_DECLARE_(ncclResult_t, ncclScatter,
                cudaStream_t stream));
 
 /* ---- collectives with options of one call ---- (since 2.31)
- * As the call without Config; config NULL or untouched gives exactly that call.  All ranks give the same options; an
- * environment variable is stronger than an option, and this is stronger than the communicator's.  Errors also:
- * ncclInvalidArgument (config without its initializer, a value out of range, algorithms of which none can run). */
+ * As the call without Config; config NULL or untouched gives exactly that call.  All ranks give the same options.  An
+ * environment variable is stronger than an option, and an option is stronger than the communicator's.  Errors also:
+ * ncclInvalidArgument (config without its initializer, a value out of range, only algorithms that cannot run). */
 
 /** An option that is not in ncclCollConfig_t; ignored. */
 typedef struct ncclConfigExt {
@@ -587,13 +588,13 @@ NCCL_DECLARE_(ncclResult_t, ncclRecv,
 
 /** Opens a group in this thread; groups nest. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupStart, (void));
-/** Ends a group; the end of the outermost one runs or enqueues its calls, side by side.  If one of them was refused,
- * none runs and its error is returned.  Errors: ncclInvalidUsage (no group is open in this thread), and those of the
- * calls.  Capture: yes. */
+/** Ends a group; the end of the outermost one runs or enqueues its calls, all at the same time. If one of them was
+ * refused, none runs and its error is returned. Errors: ncclInvalidUsage (no group is open in this thread), and the
+ * calls' errors. Capture: yes. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupEnd, (void));
-/** Ends the outermost group without running its calls, and estimates their time by the library's model; simInfo may
- * be NULL.  Errors: ncclInvalidUsage (no group, or an inner one), ncclInvalidArgument (simInfo without its
- * initializer).  Capture: no. */
+/** Ends the outermost group without running its calls, and estimates their time by the library's cost model; simInfo
+ * may be NULL. Errors: ncclInvalidUsage (no group, or an inner one), ncclInvalidArgument (simInfo without its
+ * initializer). Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclGroupSimulateEnd, (ncclSimInfo_t * simInfo));
 
 /* ---- parameters ---- (since 2.30)
@@ -632,10 +633,10 @@ NCCL_DECLARE_(ncclResult_t, ncclParamGetAllParameterKeys, (const char ***table, 
 /** Prints all parameters with their values to stdout. */
 NCCL_DECLARE_(void, ncclParamDumpAll, (void));
 
-/* ---- device API ---- Kernels of users load from and store to other GPUs' memory: docs/device-api.md.  Structures that
- * are only declared here are those of NVIDIA's nccl_device.h. */
+/* ---- device API ---- Users' kernels load from and store to other GPUs' memory: docs/device-api.md. NVIDIA's
+ * nccl_device.h defines the structures that are only declared here. */
 
-/** Kinds of network that kernels could use; none is there. */
+/** Kinds of network for kernels; none is supported. */
 typedef enum {
   NCCL_GIN_TYPE_NONE = 0,
   NCCL_GIN_TYPE_PROXY = 2,
@@ -730,7 +731,8 @@ NCCL_DECLARE_(ncclResult_t, ncclGinInboxA2ACreateRequirement,
  * Errors: ncclInvalidArgument (also: GIN or CFT is asked for, multicast memory without NVLS), ncclInvalidUsage (no
  * deviceApiSupport; requirements without their initializer).  Group: *out is filled at its end.  Capture: no. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommCreate, (ncclComm_t, ncclDevCommRequirements_t const *, ncclDevComm_t *));
-/** Ends it on this rank; no kernel may still use it.  One of zeros is ignored.  Errors: ncclInvalidArgument. */
+/** Ends a device communicator on this rank; no kernel may still use it. A zeroed one is ignored. Errors:
+ * ncclInvalidArgument. */
 NCCL_DECLARE_(ncclResult_t, ncclDevCommDestroy, (ncclComm_t, ncclDevComm_t const *));
 /** All ranks.  An unusable communicator gives an empty team, here and below, with a line in the log. */
 NCCL_DECLARE_(ncclTeam_t, ncclTeamWorld, (ncclComm_t));
