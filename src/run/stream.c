@@ -348,7 +348,7 @@ HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg
 }
 
 hk_status hk_stream_destroy(hocketStream_t s) {
-  /* a parent process's: the copy ends with this process */
+  /* it belongs to a parent process; this copy ends with this process */
   if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return HK_OK;
   HK_OR_RETURN(check_own(s, "hocketStreamDestroy"));
   int queued = atomic_load(&s->queued);
