@@ -39,7 +39,8 @@ enum { HK_CACHE_LINE = 64, HK_SLOT_INLINE = 48, HK_MCAST_SLOTS = 64 };
  * is written again after 8 or 16 of them, and 0.42 after 32. The slots of more ranks, which may share cores, would need
  * too much of the caches. */
 enum { HK_SLOT_SMALL = 1024, HK_SLOT_SMALL_OF_TWO = 8192 };
-/* small_bytes of a link that grows: networks send as much with the header, from and to memory of their own. */
+/* small_bytes of a link that grows: the payload that networks send together with the header, from and to their own
+ * memory. */
 enum { HK_LINK_SMALL = 4064 };
 
 enum {
@@ -94,13 +95,13 @@ typedef struct hk_head {
 } hk_head;
 _Static_assert(sizeof(hk_head) == HK_CACHE_LINE, "the head of a reader is one cache line");
 
-/* What a lane expects of a proxied link. NO_WAIT: the transport need not look for messages. WAITS: the lane cannot go
- * on without the next one, so a broken connection is an error. TAKES: no lane waits yet, but messages that come are
- * received; a broken connection is no error. */
+/* What a lane expects of a proxied link. NO_WAIT: the transport need not check for messages. WAITS: the lane cannot
+ * continue without the next message, so a broken connection is an error. TAKES: no lane waits yet, but messages that
+ * arrive are received; a broken connection is no error. */
 typedef enum hk_link_waiting { HK_LINK_NO_WAIT, HK_LINK_WAITS, HK_LINK_TAKES } hk_link_waiting;
 typedef enum hk_link_state { HK_LINK_CONNECTING, HK_LINK_READY, HK_LINK_FAILED } hk_link_state;
 
-/* Which link: both ends name it alike, but for the peer and the kind. */
+/* Identifies a link. The keys of both ends differ only in the peer and the kind. */
 typedef struct hk_link_key {
   uint16_t peer;
   uint8_t kind;     /* hk_link_kind */
@@ -109,7 +110,7 @@ typedef struct hk_link_key {
 enum { HK_CHANNELS = 8, HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
 
 struct hk_transport;
-/* One end of a link, private to its rank. It stays at its address from open to close. */
+/* One end of a link, private to its rank. Its address does not change from open to close. */
 typedef struct hk_link {
   /* The caller may set `slots` and `payload` before `open`: zeroed memory of its own for headers and a head, and for
    * payloads, which stays until the link is closed. A transport that uses other memory replaces them. */
@@ -143,10 +144,11 @@ typedef struct hk_link {
    * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
    * waits for. Atomic, because the service thread looks at it while a lane runs. */
   _Atomic(uint8_t) waiting;
-  /* Receiver of a proxied link that grows: a large payload has come or is about to, and there is no place for it. */
+  /* Receiver of a proxied link that grows: a large payload has arrived, or is about to, and there is no memory for it
+   * yet. */
   _Atomic(uint8_t) needs_buffer;
   /* Sender of a proxied link: the transport knows that there may be slots to move. It clears this when it has moved
-   * them all, so that its progress need not look at links on which nothing is sent. */
+   * them all, so its progress need not check links on which nothing is sent. */
   uint8_t rung;
   struct hk_transport_state *owner; /* for resolve */
   void *priv;                       /* private to the transport */
@@ -159,7 +161,7 @@ typedef struct hk_link {
 _Static_assert(sizeof(hk_link) <= 2 * HK_CACHE_LINE, "two cache lines of hot fields");
 
 static inline hk_link_waiting hk_link_waits(const hk_link *l) {
-  /* relaxed: it only says whether to ask the network; what comes is ordered by its slot's number */
+  /* relaxed: it only says whether to ask the network; the slot's number orders the data */
   return (hk_link_waiting)atomic_load_explicit(&l->waiting, memory_order_relaxed);
 }
 static inline void hk_link_set_waiting(hk_link *l, hk_link_waiting to) {
@@ -205,7 +207,7 @@ static inline void hk_fetch_for_writing(const void *line) {
 }
 /* For a sender that runs ahead with messages in headers: prefetches the header that it will write some messages later,
  * if the readers have given that slot back. The lines are in the readers' caches, and the next locked instruction waits
- * until the last one has come. Nearer ones may be polled by the readers. */
+ * until the last one has arrived. The readers may poll headers nearer than this one. */
 enum { HK_LINK_EARLY = 8 };
 static inline void hk_link_warm_early(const hk_link *l) {
   if (l->mask >= 4 * HK_LINK_EARLY - 1 && l->done + HK_LINK_EARLY < l->limit)
@@ -235,9 +237,9 @@ static inline void hk_link_publish(hk_link *l, uint32_t bytes, uint32_t signatur
 bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref);
 /* Returns true once every slot sent so far has been given back: the sender may use its buffers again. */
 bool hk_link_drained(hk_link *l);
-/* Call it after an operation has failed. Sender: takes back the references to memory of this process that its slots
- * carry, and waits for readers that copy from that memory now. Then the user may free it. Receiver: notes that it reads
- * no such memory. */
+/* Call it after an operation has failed. Sender: withdraws the references in its slots to memory of this process, and
+ * waits for readers that copy from that memory now. Then the user may free it. Receiver: notes that it reads no such
+ * memory. */
 void hk_link_withdraw(hk_link *l);
 /* Fills `ranks` with the readers that have given back fewer than `least` slots. Returns their number, at most `room`.
  * A multicast FIFO has a head for each rank except its sender, in the order of the ranks. From any thread. */
@@ -259,9 +261,9 @@ enum { HK_LINK_AHEAD = 32 }; /* a place can be offered this many slots ahead, at
 static inline bool hk_link_may_offer(const hk_link *l) {
   return l->offered < l->done + (l->mask < HK_LINK_AHEAD ? l->mask + 1 : HK_LINK_AHEAD);
 }
-/* Offers [to, to + bytes) as the place for the data of slot k (from 0), which has not come yet. `bytes` is the whole
- * payload and at least place_min. No other instruction may need that memory before the slot has come. If the place was
- * used, the slot carries a reference to it. */
+/* Offers [to, to + bytes) as the place for the data of slot k (from 0), which has not arrived yet. `bytes` is the whole
+ * payload and at least place_min. No other instruction may need that memory before the slot has arrived. If the place
+ * was used, the slot carries a reference to it. */
 void hk_link_offer(hk_link *l, uint64_t k, void *to, uint32_t bytes);
 /* Returns true if payloads of `bytes` are large enough for an offer. */
 static inline bool hk_link_places(const hk_link *l, size_t bytes) {
@@ -282,8 +284,8 @@ static inline const void *hk_link_recv_data(hk_link *l) {
   if (__builtin_expect(s->flags & HK_SLOT_REF, 0)) return hk_link_resolve(l, s);
   return hk_link_place(l, l->done, s->bytes);
 }
-/* For a receiver that others may be ahead of: if the next slot has arrived, prefetches the beginning of its payload, of
- * `bytes` if it is like the last one. The lines come from the sender's cache while the caller does other things. */
+/* For a receiver whose sender may be ahead: if the next slot has arrived, prefetches the beginning of its payload,
+ * assuming `bytes` as in the last one. The lines move from the sender's cache while the caller does other things. */
 enum { HK_LINK_EXPECT = 4096 };
 static inline void hk_link_expect(const hk_link *l, size_t bytes) {
   if (!hk_link_can_recv(l)) return;

@@ -18,7 +18,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as they are in memory");
 
-/* The tag of these connections. BUDGET: bytes in one callback, so that others on the service get their turn. */
+/* TAG: of these connections. BUDGET: most bytes in one callback, so that other users of the service get their turn. */
 enum { TAG = 0x726d61, BUDGET = 4 << 20, DISCARD = 4096 };
 
 typedef enum verb { ASK, PUT, PUT_ANSWERED, JOIN } verb;
@@ -38,7 +38,7 @@ typedef struct incoming {
   int fd, from;
   hk_message_header header;
   size_t got;  /* bytes of the header */
-  size_t left; /* bytes of the data that have not come yet */
+  size_t left; /* bytes of the data that have not arrived yet */
   bool wrong;  /* the data is dropped */
 } incoming;
 
@@ -64,7 +64,8 @@ static void refuse(incoming *in, const char *why, size_t has) {
   in->owner->o.refused(in->owner->o.arg, in->from, text);
 }
 
-/* Where the next byte of the data belongs; NULL: nowhere. The window may have gone since the last look. */
+/* The address of the next byte of the data; NULL: none, because the window may have been deregistered since the last
+ * check. */
 static char *place(incoming *in) {
   const hk_message_header *h = &in->header;
   hk_window w = {NULL, 0};
@@ -82,7 +83,7 @@ static bool reply(incoming *in, hk_window_state state, hk_window w) {
   return hk_tcp_send(in->fd, &a, sizeof a) == (ssize_t)sizeof a;
 }
 
-/* The message is complete. False: the connection is of no use any more. */
+/* Carries out a complete message. False: the connection cannot be used any more. */
 static bool carry_out(incoming *in) {
   const hk_messages_options *o = &in->owner->o;
   const hk_message_header *h = &in->header;
@@ -98,7 +99,7 @@ static bool carry_out(incoming *in) {
   return h->verb != PUT_ANSWERED || reply(in, in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN, w);
 }
 
-/* Reads once. Gives the bytes read, 0 if there are none now, -1 if the connection has ended. */
+/* Reads once. Returns the number of bytes, 0 if there are none now, -1 if the connection has ended. */
 static ssize_t read_some(incoming *in) {
   char dropped[DISCARD];
   ssize_t n;
@@ -266,7 +267,7 @@ void hk_messages_serve(hk_messages *m) { m->env->serve(m->env->arg, TAG, on_conn
 
 void hk_messages_free(hk_messages *m) {
   if (!m) return;
-  m->env->serve(m->env->arg, TAG, NULL, NULL); /* no connection comes after this */
+  m->env->serve(m->env->arg, TAG, NULL, NULL); /* no connection arrives after this */
   for (incoming *in = m->incoming, *next; in; in = next) {
     next = in->next;
     hk_service_remove(m->env->service, in->fd);

@@ -31,10 +31,10 @@ typedef struct hk_window {
 typedef struct hk_messages_options {
   /* This rank's window of that number. On the service thread. */
   hk_window_state (*window)(void *arg, uint64_t number, hk_window *out);
-  /* Counts a signal of rank `from`; false: there is no such one. On the service thread. */
+  /* Counts a signal of rank `from`; false: no such signal exists. On the service thread. */
   bool (*signal)(void *arg, int from, uint32_t signal);
-  /* Rank `from` has opened a connection for writes by its card (remote.h): accepts it, or does what it waits for.
-   * LATER: it has not arrived; GONE: that is not possible. On the service thread. */
+  /* Rank `from` has opened a connection for writes by its card (remote.h): accepts it, or continues the handshake for
+   * which the peer waits. LATER: it has not arrived; GONE: that is not possible. On the service thread. */
   hk_window_state (*join)(void *arg, int from);
   /* A message of rank `from` cannot be carried out, for the reason `text`. On the service thread. */
   void (*refused)(void *arg, int from, const char *text);
@@ -47,22 +47,22 @@ typedef struct hk_put {
   uint64_t window, offset;
   const void *data;
   size_t bytes;
-  uint32_t signal; /* counted when the data is there; HK_NO_SIGNAL: none */
-  bool answered;   /* wait until the data is there */
+  uint32_t signal; /* counted after the data is stored; HK_NO_SIGNAL: none */
+  bool answered;   /* wait until the data is stored */
 } hk_put;
 
 typedef struct hk_messages hk_messages;
 hk_status hk_messages_new(hk_messages **out, const struct hk_transport_env *env, const hk_messages_options *o);
-/* From here on messages of other ranks are taken, also those that have come before. */
+/* From here on messages of other ranks are processed, including those that have already arrived. */
 void hk_messages_serve(hk_messages *m);
 /* After it returns, nothing of this rank's memory is written. May be NULL. */
 void hk_messages_free(hk_messages *m);
 
 /* The next two are for the rank's thread; they block until the peer's service thread has taken the bytes. */
 
-/* What rank `peer` has as that window; `out->base` is an address there. */
+/* Asks rank `peer` for its window of that number; out->base is an address in the peer's process. */
 hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out);
-/* Lets rank `peer` do its `join`. */
+/* Makes rank `peer` call its `join`. */
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state);
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put);
 #endif

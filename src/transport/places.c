@@ -36,8 +36,8 @@ bool hk_places_offered(const hk_link *l) {
                 atomic_load_explicit(&p->count, memory_order_relaxed), l->done + 1);
 }
 
-/* May the sender be writing the data of a slot that has not come yet?  It sends at most as many slots ahead as there
- * are headers. */
+/* True if the sender may now write the data of a slot that has not arrived yet. It is at most as many slots ahead as
+ * there are headers. */
 static bool is_written(const hk_link *l) {
   for (uint64_t k = l->done + 1; k <= l->done + l->mask + 1; k++) {
     hk_slot *s = slot_of(l, k);
@@ -64,7 +64,7 @@ void hk_places_withdraw(hk_link *l) {
 
 /* ---- sender ---- */
 
-/* Returns true if there is a place for slot `number`, and where. */
+/* True if there is a place for slot `number`; returns its region and offset. */
 static bool read_offer(hk_places *p, uint64_t number, const hk_placing *what, hk_ref *at) {
   /* seq_cst, both times: as in hk_places_withdraw */
   const uint64_t first = atomic_load_explicit(&p->first, memory_order_seq_cst);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Places: the sender of a multicast writes long data straight to where its readers want it, in memory of ncclMemAlloc
+ * Places: the sender of a multicast writes long data directly to its readers' destinations, in memory of ncclMemAlloc
  * that both processes map. Data is read once and written once for each reader. If the readers copied it from the
- * sender, each would read it once more, from memory, because no cache holds messages that are so long.
+ * sender, each would read it once more, from memory, because messages of this length do not fit into caches.
  *
  * A reader offers places when it begins an operation, before it sends anything, for all slots of a link at once
  * (hk_places, next to its head). The sender decides for each slot. If all readers have offered a place for it, it
@@ -17,7 +17,7 @@
 #define HK_TRANSPORT_PLACES_H
 #include "link.h"
 
-enum { HK_PLACES_READERS = 15 }; /* the most: a sum is written to so many places at once */
+enum { HK_PLACES_READERS = 15 }; /* the most: a sum can be written to this many places at once */
 
 /* Receiver of a multicast, at the beginning of an operation: the data of the next `count` slots belongs at `to`, each
  * `each` bytes after the one before, `bytes` in all. Does nothing if other processes cannot map that memory. */
@@ -31,9 +31,9 @@ typedef struct hk_placing {
  * caller writes there and then publishes the slot with HK_SLOT_PLACED. *n == 0: some reader has offered none. An error,
  * and *bad_peer: that reader's memory cannot be mapped. */
 hk_status hk_places_claim(hk_link *l, const hk_placing *what, void **to, unsigned *n, int *bad_peer);
-/* Receiver: has it offered a place for the slot that has arrived? */
+/* Receiver: true if it has offered a place for the slot that has arrived. */
 bool hk_places_offered(const hk_link *l);
-/* Receiver, after its operation has failed: no sender writes to places after this returns, unless one stands still for
+/* Receiver, after its operation has failed: no sender writes to places after this returns, unless a sender stops for
  * two seconds while it writes a slot. */
 void hk_places_withdraw(hk_link *l);
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relay transport: which rank joins two that no rail joins, and the two ends of such a link (relay.h). */
+/* The relay transport: chooses the relay for two ranks that no rail joins, and makes the two ends of such a link
+ * (relay.h). */
 #include "relay.h"
 #include <errno.h>
 #include <poll.h>
@@ -22,7 +23,7 @@ enum {
 };
 
 typedef struct relay_fact {
-  uint8_t off; /* OFF_*: it neither is a relay nor uses one of its host */
+  uint8_t off; /* OFF_*: the rank neither is a relay nor uses a relay of its host */
 } relay_fact;
 enum { OFF_PXN = 1, OFF_SHM };
 
@@ -55,7 +56,7 @@ typedef struct relay_state {
   int *first;              /* [nranks] the first seat of the rank's host */
   int *local;              /* [nranks] index among the ranks of the host */
   route *routes;           /* [nranks] */
-  bool found;              /* they are, at the first question */
+  bool found;              /* the routes have been found; done at the first use */
   hk_relay_server *server; /* NULL: no rank of this host may need this one */
   near_end *ends;
   unsigned looks;
@@ -92,14 +93,14 @@ void hk_relay_fifo_unmap(hk_relay_fifo *f) {
 static hk_transport_state *net_of(const hk_transport_env *e) { return e->states[HK_TRANSPORT_net]; }
 static bool is_near(const hk_transport_env *e, int a, int b) { return e->peers[a].host == e->peers[b].host; }
 
-/* Does `by` join the two, as the network that they would use? */
+/* True if `by` is the network that the two ranks use and connects them. */
 static bool joined_by(const hk_transport_env *e, const struct hk_net_used *by, int a, int b) {
   bool joined;
   char why[160];
   return hk_net_between(net_of(e), a, b, &joined, why, sizeof why) == by && joined;
 }
 
-/* May `r` carry what rank `near` of its host and `far` send each other? */
+/* True if `r` may be the relay between rank `near` of its host and rank `far`. */
 static bool may_relay(const relay_state *s, const struct hk_net_used *by, int near, int r, int far) {
   const hk_transport_env *e = s->base.env;
   return r != near && is_near(e, r, near) && !s->off[r] && !s->off[near] && s->local[near] < HK_RELAY_NEAR &&
@@ -112,7 +113,7 @@ static const seat *next_of_host(const relay_state *s, const seat *at) {
   return next < s->seats + s->base.env->nranks && next->host == at->host ? next : NULL;
 }
 
-/* One of the ranks that may, another one for each pair; -1: none. */
+/* One of the possible relays on the host of `near`; pairs are distributed over them. -1: none. */
 static int relay_among(const relay_state *s, const struct hk_net_used *by, int near, int far) {
   const seat *first = &s->seats[s->first[near]];
   int n = 0;
@@ -123,20 +124,21 @@ static int relay_among(const relay_state *s, const struct hk_net_used *by, int n
   return -1;
 }
 
-/* On the sender's host, or else on the receiver's. */
+/* The relay on the sender's host, or else one on the receiver's host. */
 static int relay_between(const relay_state *s, const struct hk_net_used *by, int from, int to) {
   int r = relay_among(s, by, from, to);
   return r >= 0 ? r : relay_among(s, by, to, from);
 }
 
-/* The network that the two would use if a rail joined them, with the reason why none does; NULL: they are joined. */
+/* The network that the two would use if a rail joined them, with the reason why none does; NULL: they are joined, or
+ * share no network. */
 static const struct hk_net_used *isolated(const hk_transport_env *e, int a, int b, char *why, size_t why_bytes) {
   bool joined;
   const struct hk_net_used *by = is_near(e, a, b) ? NULL : hk_net_between(net_of(e), a, b, &joined, why, why_bytes);
   return by && !joined ? by : NULL;
 }
 
-/* Is there a pair of ranks that this one may join? */
+/* True if this rank may be the relay of some pair. */
 static bool may_serve(const relay_state *s) {
   const hk_transport_env *e = s->base.env;
   char why[160];
@@ -267,7 +269,7 @@ static hk_status relay_prepare(hk_transport_state *state, const hk_link_key *key
   return is_far(state, key, &to) ? hk_transport_net.prepare(net_of(state->env), &to, link) : HK_OK;
 }
 
-/* Between `prepare` and `open`; a far end's is the network's after that. */
+/* Called between `prepare` and `open`; after that the network reserves memory for a far end. */
 static hk_status relay_reserve(hk_link *link, char **data) {
   if (link->priv) return hk_transport_net.reserve(link, data);
   *data = NULL;
@@ -284,7 +286,7 @@ static hk_status ask_relay(near_end *n, const hk_link_key *key, const hk_transpo
                         .kind = key->kind,
                         .channel = hk_relay_channel(n->relay, key->peer, s->local[e->rank], key->channel)};
   HK_TRY(e->dial(e->arg, n->relay, NULL, HK_RELAY_TAG, &n->fd), out);
-  /* A new connection takes so few bytes at once. */
+  /* The send buffer of a new connection has room for these few bytes. */
   if (hk_tcp_send(n->fd, &q, sizeof q) != (ssize_t)sizeof q)
     rc = HK_FAIL_ERRNO("rank %d cannot ask rank %d for a link to rank %u", e->rank, n->relay, key->peer);
 out:
@@ -350,11 +352,12 @@ static void relay_ring(hk_link *link) {
   link->rung = 0; /* for every slot */
   /* seq_cst: R stores `asleep` and then looks at the slot; this rank has filled the slot and then looks at `asleep` */
   atomic_thread_fence(memory_order_seq_cst);
-  /* relaxed: ordered by the fence. A full connection has bells enough, and a broken one is found by progress. */
+  /* relaxed: ordered by the fence. A full connection already carries enough wake-up bytes; progress detects a broken
+   * one. */
   if (atomic_load_explicit(n->fifo.asleep, memory_order_relaxed) && hk_tcp_send(n->fd, &bell, 1) < 0) return;
 }
 
-/* Takes in what the relay reports. */
+/* Reads the relay's reports. */
 static void look(near_end *n) {
   ssize_t got;
   char rest[64];
@@ -365,7 +368,7 @@ static void look(near_end *n) {
     if (got > 0 && room) n->got += (size_t)got;
     if (later && !n->got) return;
     n->gone = got <= 0; /* after a report, too: the relay moves nothing any more */
-    if (n->gone) hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* if a lane still waits, it says so again */
+    if (n->gone) hk_link_set_waiting(n->link, HK_LINK_NO_WAIT); /* a lane that still waits sets it again */
   }
 }
 
@@ -414,7 +417,7 @@ static void relay_close(hk_link *link) {
 
 static void relay_withdraw(hk_transport_state *state) { hk_transport_net.withdraw(net_of(state->env)); }
 
-/* Far ends belong to the network once they are open, and the functions that are missing here are the network's. */
+/* Far ends belong to the network once they are open, so functions that only they need are missing here. */
 const hk_transport hk_transport_relay = {
     .name = "relay",
     .attach = relay_attach,

@@ -8,10 +8,10 @@
  * network, too, with R as the peer and a channel number that no other link has. So a message costs one copy at the near
  * rank, as a direct one from memory that is not registered does.
  *
- * The near rank opens a connection to R's process for each link. It carries a request, then a byte whenever R sleeps
- * and there is something to move, and its end: R moves what the FIFO has, flushes it, and closes. What goes wrong at R
- * comes back as text. R's part runs on a thread of its own, whatever R's calls do, with another state of the net
- * transport (relay_server.c).
+ * The near rank opens a connection to R's process for each link. It carries a request, then a byte to wake R when a
+ * slot is filled while R sleeps. When the near rank ends the connection, R moves the remaining slots, flushes, and
+ * closes. R reports its failures as text. R's part runs on a thread of its own, whatever R's calls do, with another
+ * state of the net transport (relay_server.c).
  */
 #ifndef HK_TRANSPORT_RELAY_H
 #define HK_TRANSPORT_RELAY_H
@@ -20,13 +20,13 @@
 #define HK_RELAY_TAG UINT64_C(0x72656c6179) /* of these connections */
 enum {
   HK_RELAY_CHANNELS = 256, /* more than any link's channel */
-  HK_RELAY_NEAR = 127,     /* so many ranks of a host may have links through others */
+  HK_RELAY_NEAR = 127,     /* this many ranks of a host may have links through other ranks */
   HK_RELAY_TEXT = 300
 };
 _Static_assert((2 * HK_RELAY_NEAR + 1) * HK_RELAY_CHANNELS <= UINT16_MAX + 1, "hk_relay_channel fits");
 
-/* The channel of the network's link that stands for one of the near rank's; `local` counts the ranks of its host. The
- * far rank may be a relay, too, for which this one is far: those links have other numbers. */
+/* The channel of the network's link that carries the near rank's channel `channel`; `local` is the near rank's index in
+ * its host. `relay < far` is a part of it, because the far rank may be a relay for which R is the far rank. */
 static inline uint16_t hk_relay_channel(int relay, int far, int local, unsigned channel) {
   return (uint16_t)((2 * local + (relay < far) + 1) * HK_RELAY_CHANNELS + (int)channel);
 }
@@ -44,7 +44,7 @@ _Static_assert(sizeof(hk_relay_request) == 16, "part of the wire format");
 typedef struct hk_relay_fifo {
   char *base; /* NULL: it is not mapped */
   size_t bytes;
-  _Atomic(uint32_t) *asleep; /* R sleeps until a byte comes */
+  _Atomic(uint32_t) *asleep; /* R sleeps until a byte arrives */
   hk_slot *slots;
   char *payload;
 } hk_relay_fifo;
@@ -55,7 +55,7 @@ void hk_relay_fifo_unmap(hk_relay_fifo *f);
 
 /* ---- relay_server.c ---- */
 typedef struct hk_relay_server hk_relay_server;
-/* This rank serves as relay from here on. What fails is logged, and near ranks get it when they ask. */
+/* From here on this rank serves as relay. Failures are logged, and reported to near ranks when they ask. */
 hk_relay_server *hk_relay_server_new(const hk_transport_env *e);
 /* Waits until the near ranks have closed their links, or have not used them for a while, and ends. May be NULL. */
 void hk_relay_server_end(hk_relay_server *s);

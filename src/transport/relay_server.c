@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The relay's part of links through it (relay.h): a thread that moves the slots of the network's ends whose FIFOs are
- * near ranks'. It starts with the first request. It has a net transport of its own, because a net transport belongs to
+/* The relay's part of links through it (relay.h): a thread that moves the slots of the network's ends that use near
+ * ranks' FIFOs. It starts with the first request. It has a net transport of its own, because a net transport belongs to
  * one thread. */
 #include <errno.h>
 #include <stdio.h>
@@ -20,12 +20,14 @@
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
 enum { LOOKS = 64 /* rounds of the thread between two looks at the connections */ };
-/* A round trip of the network is shorter than YIELDING_NS. After that the thread sleeps: for SOON_NS and then LATER_NS
- * if something may come by the network, which does not wake it, and else until a near rank wakes it. */
+/* A round trip of the network is shorter than YIELDING_NS. After that the thread sleeps. If data may arrive over the
+ * network, which does not wake the thread, it sleeps for SOON_NS and later for LATER_NS. Else it sleeps until a near
+ * rank wakes it. */
 static const uint64_t YIELDING_NS = 200 * US, SOON_NS = 30 * US, LATER_AFTER_NS = 50 * MS, LATER_NS = MS,
                       ASLEEP_NS = 50 * MS;
-static const uint64_t DRAIN_NS = 2000 * MS, /* for slots that the far rank does not take, at a link's end */
-    LINGER_NS = 2000 * MS;                  /* the rank leaves: for near ranks that neither move anything nor close */
+static const uint64_t DRAIN_NS = 2000 * MS, /* limit at a link's end for slots that the far rank does not take */
+    /* limit when the rank leaves, for near ranks that neither move data nor close */
+    LINGER_NS = 2000 * MS;
 
 typedef enum end_state { ASKING, OPEN, ENDING } end_state;
 
@@ -50,7 +52,7 @@ struct hk_relay_server {
   int epoll, bell;
   pthread_t thread;
   pthread_mutex_t lock; /* for the next two */
-  served *arrived;      /* connections that the thread has not seen yet */
+  served *arrived;      /* new connections that the thread has not taken yet */
   bool running;
   served *ends; /* the thread's */
   bool failed;
@@ -102,7 +104,8 @@ static void drop(hk_relay_server *s, served *v) {
   atomic_fetch_sub(&s->nends, 1);
 }
 
-/* What failed here is this rank's failure. Else the far rank, whose connection ends, would blame the network. */
+/* A failure here is announced as this rank's failure. Otherwise the far rank, whose connection ends, would blame the
+ * network. */
 static void announce(const hk_relay_server *s, hk_status rc) {
   if (rc != HK_ERR_REMOTE && s->of->announce) s->of->announce(s->of->arg, rc, hk_last_error());
 }
@@ -143,7 +146,7 @@ static hk_status open_end(const hk_relay_server *s, served *v) {
   return HK_OK;
 }
 
-/* Reads the connection: the request, bells, the end. Returns false if it is of no use. */
+/* Reads the connection: the request, wake-up bytes, the end. False if the connection cannot be used. */
 static bool look(const hk_relay_server *s, served *v) {
   char bells[64];
   for (;;) {
@@ -183,7 +186,7 @@ static bool is_filled(served *v) {
   return v->filled != before;
 }
 
-/* Has the network taken all of it? */
+/* True if the network has taken all filled slots. */
 static bool is_drained(const served *v) {
   /* relaxed: the network has stored it on this thread */
   return atomic_load_explicit(&v->link.heads->value, memory_order_relaxed) == v->filled;
@@ -230,7 +233,7 @@ static void set_asleep(hk_relay_server *s, uint32_t asleep) {
     if (v->fifo.base) atomic_store_explicit(v->fifo.asleep, asleep, memory_order_relaxed);
 }
 
-/* May the network bring something? */
+/* True if data may arrive over the network. */
 static bool expects(const hk_relay_server *s) {
   for (const served *v = s->ends; v; v = v->next)
     if (v->state != ASKING && (!sends(v) || !is_drained(v) || v->state == ENDING)) return true;
@@ -247,11 +250,11 @@ static void nap(hk_relay_server *s, hk_waiter *w, uint64_t ns) {
     filled = true;
     if (!v->link.rung) hk_link_ring(&v->link);
   }
-  if (!filled) (void)hk_wait_nap(w, s->epoll, ns); /* a failure is seen by the caller's loop */
+  if (!filled) (void)hk_wait_nap(w, s->epoll, ns); /* the caller's loop detects a failure */
   set_asleep(s, 0);
 }
 
-/* Returns true if the connections are to be looked at. */
+/* Sleeps. True if the connections must be checked. */
 static bool rest(hk_relay_server *s, hk_waiter *w) {
   uint64_t waited = w->begin_ns ? hk_now_ns() - w->begin_ns : 0;
   if (waited < YIELDING_NS) {
@@ -352,8 +355,7 @@ hk_relay_server *hk_relay_server_new(const hk_transport_env *e) {
   return s;
 }
 
-/* Near ranks close their links when they leave, too. One that goes on for longer than this rank has no relay any
- * more. */
+/* Near ranks close their links when they leave. A near rank that stays longer than this rank loses its relay. */
 static void linger(hk_relay_server *s) {
   hk_waiter w;
   hk_wait_env wait = {.failure = s->wait.failure};

@@ -16,7 +16,7 @@
 
 /* A piece of the peer's memory that its user has registered. */
 typedef struct hk_remote_window {
-  uint64_t number; /* another one's never */
+  uint64_t number; /* never used for another window */
   uint64_t at, bytes;
 } hk_remote_window;
 
@@ -29,23 +29,24 @@ typedef struct hk_remote_put {
 } hk_remote_put;
 
 typedef enum hk_remote_state {
-  HK_REMOTE_BUSY,     /* call again */
-  HK_REMOTE_PEER,     /* the same; the target's service thread must accept or answer: `accept` there makes it look */
-  HK_REMOTE_DONE,     /* data and signal are there; the data may be changed */
-  HK_REMOTE_NOWHERE,  /* nothing was written: a card takes no memory of that window */
-  HK_REMOTE_UNUSABLE, /* nothing was ever written on this connection, and nothing can be: use another way */
+  HK_REMOTE_BUSY, /* call again */
+  /* call again; the target's service thread must accept or answer, and its `accept` makes it do so */
+  HK_REMOTE_PEER,
+  HK_REMOTE_DONE,     /* data and signal have arrived; the data may be changed */
+  HK_REMOTE_NOWHERE,  /* nothing was written: a card cannot register memory of that window */
+  HK_REMOTE_UNUSABLE, /* nothing was or can be written on this connection: use another way */
   HK_REMOTE_DENIED    /* the target has ended the window's registration; the connection is lost */
 } hk_remote_state;
 
-/* The functions of a network. `ctx` comes with the table. */
+/* The functions of a network. The function that returns this table also returns `ctx`. */
 typedef struct hk_remote {
-  /* Target, on the service thread, any number of times: takes the connection that `peer` has opened, and does what it
-   * waits for. Its signals count in counters[n]. *came is false if it has not arrived yet. */
+  /* Target, on the service thread, any number of times: takes the connection that `peer` has opened, and continues its
+   * handshake. Its signals count in counters[n]. *came is false if it has not arrived yet. */
   hk_status (*accept)(void *ctx, int peer, _Atomic uint64_t *counters, size_t n, bool *came);
   /* Origin, once for each peer, which has n counters for it. */
   hk_status (*open)(void *ctx, int peer, size_t n);
-  /* Origin: carries a put out, over several calls with the same `p`. Never blocks. Another one may begin after a state
-   * other than the first two. */
+  /* Origin: carries a put out, over several calls with the same `p`. Never blocks. The next put may begin after any
+   * state but BUSY and PEER. */
   hk_status (*put)(void *ctx, int peer, const hk_remote_put *p, hk_remote_state *state);
 } hk_remote;
 #endif

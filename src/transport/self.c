@@ -99,7 +99,7 @@ static void self_detach(hk_transport_state *state) {
 
 /* Functions that are NULL: join (no peers), multicast (no other rank would read it), progress (the ends share memory),
  * resolve and refer (by_ref == 2: addresses are passed as they are), close (`open` allocates nothing for an end), and
- * all that ranks of a host may share beside links. */
+ * all services other than links. */
 const hk_transport hk_transport_self = {
     .name = "self",
     .attach = self_attach,

@@ -33,8 +33,8 @@ typedef struct hk_status_page {
   /* Each field below is meaningful alone; 0: nothing. */
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t over; /* the newest operation that is complete */
   _Atomic uint64_t transfer;                     /* the send or receive under way, encoded by the writer */
-  _Atomic uint64_t phase;                        /* what the rank does beside operations, encoded by the writer */
-  _Atomic uint64_t waits;                        /* a rank that it waits for, plus 1 */
+  _Atomic uint64_t phase;                        /* the rank's activity other than operations, encoded by the writer */
+  _Atomic uint64_t waits;                        /* 1 + the rank that it waits for */
   _Atomic uint64_t since_ns;                     /* how long it has waited */
 } hk_status_page;
 _Static_assert(sizeof(hk_status_page) == (HK_STATUS_PAGE_ENTRIES / 2 + 1) * HK_CACHE_LINE, "two entries a cache line");
@@ -59,8 +59,9 @@ bool hk_status_page_read(const hk_status_page *b, hk_status_page_op *out);
 /* Reads the operation with that number. Returns false if it has not begun, or is too long ago. */
 bool hk_status_page_read_at(const hk_status_page *b, uint64_t sequence, hk_status_page_op *out);
 
-/* Claims compare the calls of ranks that only send, and so receive nothing to compare. There is a word for each of the
- * last operations: the first such rank of the host writes its call's signature there, and the others compare theirs. */
+/* Call checks compare the calls of ranks that only send: they receive no message with a signature. There is a word for
+ * each of the last operations. The first such rank of the host writes its call's signature there, and the others
+ * compare theirs. */
 enum { HK_CALL_CHECKS = 64 }; /* a sender is never more operations ahead than a link has slots */
 typedef struct hk_call_checks {
   _Alignas(HK_CACHE_LINE) _Atomic uint64_t word[HK_CALL_CHECKS];

@@ -18,7 +18,7 @@ typedef struct hk_peer {
   int32_t pid;
   uint32_t pid_space; /* the namespace of `pid`; 0: unknown */
   int32_t device;     /* -1: host memory */
-  int32_t cores;      /* that the ranks of its host may run on together; from `join` on */
+  int32_t cores;      /* number of cores on which the ranks of its host may run together; valid from `join` on */
 } hk_peer;
 
 union hk_addr;         /* base/addr.h */
@@ -36,18 +36,19 @@ typedef struct hk_transport_env {
   const hk_peer *peers;  /* [nranks]; only [rank] is filled before `join` */
   const hk_wait_env *wait;
   struct hk_service *service;
-  /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket.  Blocks for about one round trip,
-   * because the peer's service thread answers, whatever its ranks do.  `at` (may be NULL) is one of the peer's
-   * interface addresses to connect to; its port is filled in.  If it does not answer soon, the addresses that the
-   * bootstrap knows are tried too.  Tags are the transport's to choose: one connection for each tag and direction. */
+  /* Opens a data connection to `peer`: an authenticated, nonblocking TCP socket. Blocks for about one round trip,
+   * because the peer's service thread answers, whatever its ranks do. `at` (may be NULL) is one of the peer's interface
+   * addresses to connect to; its port is filled in. If it does not answer soon, the addresses that the bootstrap knows
+   * are tried too. The transport chooses the tags: one connection for each tag and direction. */
   hk_status (*dial)(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd);
   /* Takes the connection that `peer` opened with `tag`; -1 if it has not arrived yet. */
   int (*take)(void *arg, int peer, uint64_t tag);
-  /* `dial` from any thread, to a peer to which there was a connection: none of the checks of the rank's waits run, and
-   * *stop (an hk_status that is not HK_OK) ends it. *gone: no process listens there any more, or the rank has left.
-   * NULL: lost connections are not made again. */
+  /* As `dial`, from any thread, to a peer that was connected before. The checks of the rank's waits do not run; *stop
+   * (an hk_status that is not HK_OK) ends it. *gone: no process listens there any more, or the rank has left. NULL:
+   * lost connections are not made again. */
   hk_status (*redial)(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone);
-  /* Gives connections with that tag to fn(fn_arg, peer, fd) as they come, on the listener's thread; fn NULL ends it. */
+  /* Gives connections with that tag to fn(fn_arg, peer, fd) when they arrive, on the listener's thread; fn NULL ends
+   * it. */
   void (*serve)(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg);
   /* Announces a failure of this rank that none of its calls has met: all ranks report it. From any thread. NULL: it is
    * not announced. */
@@ -65,7 +66,7 @@ typedef struct hk_transport_env {
   /* For network plugins that report events of their own; `profiler` goes into each request.  NULL: no profiler. */
   int (*net_event)(void **event, int type, void *profiler, int64_t id, void *data);
   void *profiler;
-  /* The states of all transports, by hk_transport_index, from `join` on: for one that is made of others. NULL: there
+  /* The states of all transports, by hk_transport_index, from `join` on. For a transport that uses others. NULL: there
    * are no others. */
   struct hk_transport_state *const *states;
 } hk_transport_env;
@@ -77,8 +78,8 @@ typedef struct hk_transport_state {
 
 /* A question to a rank of another process, and its answer.  The runtime defines the bytes. */
 enum { HK_QUESTION_BYTES = 128, HK_REASON_BYTES = 160 };
-/* `payload` is the question and becomes the answer; false refuses it and says why in `reason`.  `fd` comes with it, -1:
- * none; it stays the caller's.  Runs on the service thread of the process, whatever its ranks do. */
+/* `payload` is the question and becomes the answer; false refuses it with a text in `reason`. `fd`: the file sent with
+ * the question, which the caller keeps; -1: none. Runs on the service thread of the process, whatever its ranks do. */
 typedef bool hk_answer(void *arg, void *payload, int fd, char reason[HK_REASON_BYTES]);
 
 /* The state goes first to each function.  A slot that may be NULL says so. */
@@ -88,75 +89,78 @@ typedef struct hk_transport {
   hk_status (*attach)(const hk_transport_env *env, hk_transport_state **out, void *fact);
   /* After the exchange: facts[r * HK_FACT_BYTES] is rank r's.  Collective.  NULL: nothing to agree on. */
   hk_status (*join)(hk_transport_state *s, const void *facts);
-  /* Can this rank reach `peer`?  If not, `why` gets the reason in words, or stays empty if there is no need for this
-   * transport.  Symmetric: both ranks get the same result. */
+  /* True if this rank can reach `peer`. If not, `why` gets the reason, or stays empty if the transport is not needed
+   * here. Symmetric: both ranks get the same result. */
   bool (*reachable)(hk_transport_state *s, int peer, char *why, size_t why_bytes);
-  /* No link's connection carries the other direction, too. */
+  /* True if no connection of a link also carries the other direction. */
   bool one_way;
-  /* Does data to the peer go over a network of its own, not TCP, which finds by itself that the peer's host is gone?
-   * NULL: no. */
+  /* True if data to the peer uses a separate network, not TCP, that itself detects that the peer's host is gone. NULL:
+   * false. */
   bool (*apart)(hk_transport_state *s, int peer);
-  /* Can links of kind HK_LINK_MCAST_* be opened?  NULL: no. */
+  /* True if links of kind HK_LINK_MCAST_* can be opened. NULL: false. */
   bool (*multicast)(hk_transport_state *s);
-  /* After the init of all ranks, the same on all: do links with one reader refer to any memory of a slot's size? A
-   * multicast goes through slots: its sender fills one while the readers take the one before. NULL: no. */
+  /* Valid after the init of all ranks, and equal on all: true if links with one reader can refer to any memory from a
+   * slot's size on. A multicast always uses slots: its sender fills one while the readers take the one before. NULL:
+   * false. */
   bool (*reads)(hk_transport_state *s);
   /* Fills one end of a link; the peer opens the other end, in any order.  The link's state may be CONNECTING. */
   hk_status (*open)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* Moves what can be moved on proxied links, never blocks; *moved is set if anything moved.  NULL: the two ends of a
-   * link share memory, so that a slot is there for the receiver when the sender has published it. */
+  /* Moves slots on proxied links and never blocks; *moved is set if anything moved. NULL: the two ends of a link share
+   * memory, so the receiver sees a slot once the sender has published it. */
   hk_status (*progress)(hk_transport_state *s, bool *moved);
   /* A lane has filled a slot of a proxied link that was not `rung`.  On the lanes' thread.  NULL: progress looks at all
    * links. */
   void (*ring)(hk_link *link);
-  /* Sleeps until there may be something to move, or about a millisecond.  NULL: there is nothing to sleep on. */
+  /* Sleeps until there may be data to move, or for about a millisecond. NULL: the transport cannot sleep. */
   void (*sleep)(hk_transport_state *s);
   /* Turns a reference of `link` into an address.  NULL: no references are sent across processes. */
   const void *(*resolve)(hk_transport_state *s, hk_link *link, const hk_ref *ref, size_t bytes);
   /* Sender: the reference for [data, data + bytes); false if the memory cannot be shared.  NULL: always false. */
   bool (*refer)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-  /* The user has registered this host memory (`there`), or ends the registration (no operation uses it then): messages
-   * may be sent from it without a copy.  From any thread.  NULL: it makes no difference. */
+  /* `there`: the user has registered this host memory, so messages may be sent from it without a copy. False: the
+   * registration ends; no operation uses the memory. From any thread. NULL: the transport does not use registered
+   * memory. */
   void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
   /* Receiver: hk_link_offer.  NULL: no link's place_min is ever above 0. */
   void (*offer)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
-  /* An operation has ended in an error: after this returns, nothing more is written to places that were offered.  The
-   * communicator is not used again.  From its lane's thread.  NULL: nothing is written but by `progress`. */
+  /* An operation has ended with an error: after this returns, nothing is written to offered places. The communicator is
+   * not used again. From its lane's thread. NULL: only `progress` writes to them. */
   void (*withdraw)(hk_transport_state *s);
-  /* Receiver of a multicast: the reference by which its sender may map [data, data + bytes) and write there. false: it
-   * cannot.  NULL: always false (places.h). */
+  /* Receiver of a multicast: the reference by which its sender may map [data, data + bytes) and write there. False: it
+   * cannot. NULL: always false (places.h). */
   bool (*lend)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-  /* Sender of a multicast: the address of what reader `reader` (an index into link->heads) has lent. */
+  /* Sender of a multicast: the address of the memory that reader `reader` (an index into link->heads) has lent. */
   hk_status (*borrow)(hk_transport_state *s, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
                       char **at);
-  /* Copies what a reference with HK_REGION_PRIVATE names.  NULL: `refer` gives no such reference. */
+  /* Copies the data of a reference with HK_REGION_PRIVATE. NULL: `refer` returns no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
-  /* Can the link be opened with memory for small payloads only (hk_link.small)?  The same until `open`.  NULL: no. */
+  /* True if the link can be opened with memory for small payloads only (hk_link.small). Does not change until `open`.
+   * NULL: false. */
   bool (*grows)(hk_transport_state *s, const hk_link_key *key);
-  /* Before `open`, for a GPU's link that does not grow: `reserve` follows, then `open`, which uses that memory. NULL:
-   * payloads are in host memory. */
+  /* For a GPU's link that does not grow: called before `reserve`, which `open` follows, using the reserved memory.
+   * NULL: payloads are in host memory. */
   hk_status (*prepare)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* After `prepare` or before `grow`, once, beside `progress` of another thread, which goes on though this may wait for
-   * the GPU: memory of the GPU for large payloads.  *data is NULL if they are to be in host memory. */
+  /* Allocates GPU memory for large payloads, once, after `prepare` or before `grow`. Another thread may run `progress`
+   * at the same time, because this may wait for the GPU. *data is NULL if the payloads must be in host memory. */
   hk_status (*reserve)(hk_link *link, char **data);
-  /* Gives such a link the memory of its large payloads, once: what `reserve` gave or, `host`, the caller's as in
-   * `open`. What the two ends do is independent: a large message waits for its receiver. */
+  /* Gives a link that grows the memory of its large payloads, once: from `reserve` or, with `host`, the caller's as in
+   * `open`. The two ends grow independently: a large message waits for its receiver. */
   hk_status (*grow)(hk_link *link, char *data, bool host);
-  /* A link through which nothing is under way, on both sides: with *rests nothing but the lane uses the memory of its
-   * payloads, until a call with false.  The link goes on when both sides have made that.  *rests becomes false if this
-   * is not possible.  NULL: it is not. */
+  /* Quiesces a link that is idle on both sides. With *rests true only the lane uses the memory of its payloads, until a
+   * call with false. The link resumes once both sides have made that call. *rests becomes false if this is not possible
+   * now. NULL: never possible. */
   hk_status (*rest)(hk_link *link, bool *rests);
   /* The GPU's memory that the link has for payloads; base NULL: none.  With `rest`. */
   struct hk_memory *(*gpu_memory)(hk_link *link);
   /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
-  /* The functions of one-sided operations on `peer`, and what goes first to each. NULL result, or no such function: it
-   * has none. From any thread. */
+  /* The functions of one-sided operations on `peer`; *ctx: their first argument. NULL result, or a NULL slot: none.
+   * From any thread. */
   const struct hk_remote *(*remote)(hk_transport_state *s, int peer, void **ctx);
 
-  /* What a transport may offer to the ranks of a host beside links: each slot may be NULL, and the first transport that
-   * offers it is used.  Valid from `join` to `detach`. */
+  /* Services other than links that a transport may offer to the ranks of a host. Each slot may be NULL; the first
+   * transport that has it is used. Valid from `join` to `detach`. */
 
   /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank
    * shares no memory with others. */
@@ -165,8 +169,8 @@ typedef struct hk_transport {
   struct hk_status_page *(*status_page)(hk_transport_state *s, int rank);
   /* The call checks of this host's ranks.  NULL result: none. */
   struct hk_call_checks *(*call_checks)(hk_transport_state *s);
-  /* The next five go together.  Why processes of this host cannot get each other's files; NULL result: they can.  The
-   * same on all ranks of a host. */
+  /* The next five slots are all NULL or none is. Returns the reason why processes of this host cannot get each other's
+   * files; NULL: they can. Equal on all ranks of a host. */
   const char *(*no_files)(const hk_transport_state *s);
   /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. `wait` is for
    * threads other than the rank's; NULL: the rank's. */
@@ -178,10 +182,10 @@ typedef struct hk_transport {
   hk_status (*notify)(hk_transport_state *s, int peer, int fd, void *payload);
   /* Sets the function that answers questions to this rank, until `detach`.  NULL: all are refused. */
   void (*answer_with)(hk_transport_state *s, hk_answer *answer, void *arg);
-  /* The next two go together. Can this rank write to any memory of a rank of another process? `bytes` bytes at address
-   * `at` there are equal to `expected`, which is tried. */
+  /* The next two slots are both NULL or neither is. Tests whether this rank can access any memory of a rank of another
+   * process: reads `bytes` at the peer's address `at`, which must equal `expected`. */
   bool (*writable)(hk_transport_state *s, int peer, uint64_t at, const void *expected, size_t bytes);
-  /* Writes to address `at` there. */
+  /* Writes to the peer's address `at`. */
   hk_status (*write)(hk_transport_state *s, int peer, uint64_t at, const void *from, size_t bytes);
 } hk_transport;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multicast memory: how ranks come to share it, and its end.  multicast.h has the layout. */
+/* Set-up and end of multicast memory. multicast.h has the layout. */
 #include "multicast.h"
 #include <string.h>
 #include <sys/mman.h>
@@ -66,11 +66,11 @@ static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned ch
 /* What rank 0 publishes about the object. */
 typedef struct offer {
   uint64_t could, bytes, slot_bytes, nslots, channels;
-  uint64_t object, left; /* regions (device/host.h) of what processes open; 0: there is one process */
+  uint64_t object, left; /* regions (device/host.h) that other processes open; 0: there is one process */
 } offer;
 
-/* A step that each rank takes: true if all could.  What a rank writes to *m in it, the others of its process see after
- * it. *o becomes rank 0's. */
+/* Ends a step that each rank makes. *all: all ranks succeeded. The exchange also makes a rank's writes to *m visible to
+ * the other ranks of its process. *o becomes rank 0's offer. */
 static hk_status all_could(const hk_device_env *e, hk_status mine, offer *o, bool *all) {
   offer offers[HK_MULTICAST_RANKS] = {{0}};
   const int rank = e->env->rank;
@@ -99,7 +99,7 @@ static hk_status map_left(hk_multicast *m, int fd) {
   return HK_OK;
 }
 
-/* For the processes of other ranks to open. */
+/* Offers the object to the processes of other ranks. */
 static hk_status offer_object(const hk_device_env *e, hk_multicast *m, offer *o) {
   hk_status rc = HK_OK;
   int fd;
@@ -141,7 +141,7 @@ static hk_status open_left(const hk_device_env *e, hk_multicast *m, const offer 
   return rc;
 }
 
-/* By one rank of each process but rank 0's. */
+/* Called by one rank of each process except rank 0's. */
 static hk_status open_offered(const hk_device_env *e, hk_multicast *m, const offer *o) {
   size_t bytes;
   int fd;
@@ -189,13 +189,13 @@ out:
 /* ---- the end ---- */
 
 void hk_multicast_leave(hk_multicast *m) {
-  if (m->left) atomic_fetch_add(m->left, 1); /* release: this rank's kernels have stored all that they will */
+  if (m->left) atomic_fetch_add(m->left, 1); /* release: this rank's kernels have made all their stores */
 }
 
 enum { PATIENCE_S = 2 };
 
-/* Kernels of other processes may still store signals in this one's memory, for which no rank waits any more.  A process
- * that has died reports nothing. */
+/* Kernels of other processes may still store signals in this process's memory, for which no rank waits any more. So
+ * waits until all ranks have left, within a limit, because a process that has died reports nothing. */
 static bool all_have_left(const hk_multicast *m, int nranks) {
   const hk_wait_env env = {0};
   hk_waiter w;

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Memory of all ranks in a switch that copies and adds up (NVLS): ranks of one host, each on a GPU of its own, bind
- * memory of one layout to one multicast object, which goes to other processes by file descriptor.  For each channel:
+ * Multicast memory of all ranks, for a switch that multicasts and reduces (NVLS). The ranks are on one host, each with
+ * its own GPU. They bind memory of one layout to one multicast object, which other processes get by file descriptor.
+ * For each channel:
  *
  *   done    counters, a rank's own, as all links have them: of what it gives to p, of what it takes from r
  *   word    [p][r][slot]  rank r has put its part for p into its own slot; [p][p][slot]: p has written to all
@@ -9,13 +10,13 @@
  *   given   [p][slot]     each rank's own part of what p is to add up
  *   sums    [p][slot]     what p has written to all
  *
- * and of the sum that is for all, in which every rank has one part and reads the sum itself:
+ * For an allreduce, to which every rank gives one part and whose sum every rank reads itself:
  *
  *   part_word [r][slot]   rank r has put its part into its own slot
  *   part_head [r]         r has read the sum
  *   part      [slot]      each rank's own
  *
- * and, of the first channels only, because small messages use few:
+ * For the first channels only, because small messages use few channels:
  *
  *   lines     [p][slot]   LL lines that p has written to all
  */
@@ -27,35 +28,37 @@
 struct hk_device_env;
 
 enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_CHANNELS = 16 };
-/* At most, each of a size for a chunk: the switch's answer takes a microsecond or two. */
+/* Limits of slots; a slot has room for a chunk. The switch's answer takes a microsecond or two. */
 enum { HK_MULTICAST_SLOTS = 4, HK_MULTICAST_SLOT_BYTES = 64 << 10 };
-enum { HK_MULTICAST_ROOM = 64 << 20 };                                   /* bytes of a rank, at most */
-enum { HK_MULTICAST_LL_CHANNELS = 4, HK_MULTICAST_LL_BYTES = 32 << 10 }; /* with lines; of a slot's lines */
+enum { HK_MULTICAST_ROOM = 64 << 20 }; /* bytes of a rank, at most */
+/* channels with lines; bytes of a slot's lines */
+enum { HK_MULTICAST_LL_CHANNELS = 4, HK_MULTICAST_LL_BYTES = 32 << 10 };
 enum { HK_MULTICAST_LINE = 128, HK_MULTICAST_WORD = 16 }; /* bytes: of a counter with its line, of a slot's word */
 
 /* One for all ranks of a process. */
 typedef struct hk_multicast {
   uint64_t object;
-  bool made;           /* there is an object */
-  _Atomic(int) *left;  /* in memory of all processes: ranks whose kernels have ended; NULL: there is one process */
+  bool made; /* there is an object */
+  /* in memory shared by all processes: the number of ranks whose kernels have ended; NULL: there is one process */
+  _Atomic(int) *left;
   _Atomic(bool) bound; /* all have bound memory */
   size_t bytes, slot_bytes;
   unsigned nslots, channels;
-  /* Of each rank of this process: its own memory, and the address by which it reaches all ranks' memory. */
+  /* For each rank of this process: its own memory, and the mapping by which it accesses all ranks' memory. */
   hk_memory own[HK_MULTICAST_RANKS], all[HK_MULTICAST_RANKS];
 } hk_multicast;
 
-/* Offsets in a channel.  Signals, up to `given`, of all channels come first, then lines, then `given` to `part` of each
- * channel. */
+/* Offsets in a channel. The memory contains first the signals (all fields before `given`) of all channels, then the
+ * lines, then `given` to `part` of each channel. */
 typedef struct hk_multicast_layout {
   size_t done, part_done, word, adds, reads, part_word, part_head, given, sums, part, end;
 } hk_multicast_layout;
 hk_multicast_layout hk_multicast_layout_of(const hk_multicast *m, int nranks);
-/* What to add to `given`, `sums` and `part` of a channel. */
+/* The offset to add to `given`, `sums` and `part` for a channel. */
 size_t hk_multicast_data(const hk_multicast *m, int nranks, unsigned channel);
-/* Where a channel's lines are; 0: it has none. */
+/* The offset of a channel's lines; 0: it has none. */
 size_t hk_multicast_lines(const hk_multicast *m, int nranks, unsigned channel);
-/* The bytes of signals; and with the lines, which follow them: those begin with zeros. */
+/* Bytes of the signals. hk_multicast_zeroed: bytes of the signals and the lines after them, which must be zeroed. */
 size_t hk_multicast_signals(const hk_multicast *m, int nranks);
 size_t hk_multicast_zeroed(const hk_multicast *m, int nranks);
 

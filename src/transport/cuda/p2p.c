@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between two GPUs that reach each other's memory, over NVLink or PCIe: in the receiver's GPU memory. */
+/* Links between two GPUs that can access each other's memory, over NVLink or PCIe. They are in the receiver's GPU
+ * memory. */
 #include "p2p.h"
 #include <stdio.h>
 #include "../device_links.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links in GPU memory that both ranks' kernels reach: what same.c and p2p.c have in common. */
+/* Functions that same.c and p2p.c share: links in GPU memory that both ranks' kernels can access. */
 #ifndef HK_TRANSPORT_CUDA_P2P_H
 #define HK_TRANSPORT_CUDA_P2P_H
 #include "../device_links.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between GPUs whose ranks share no memory: each end has its own, and the communicator's proxy moves the slots by
- * the transport of the host's ranks (gpu/proxy.h). */
+/* Links between GPUs whose ranks share no memory. Each end has its own memory, and the communicator's proxy moves the
+ * slots with a transport of host ranks (gpu/proxy.h). */
 #include "../device_links.h"
 
 static bool proxied_reachable(const hk_device_env *e, int peer, char *why, size_t why_bytes) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between ranks that share a GPU, in the GPU's memory: as p2p.c makes it, but it keeps lines whole, and memory
- * has one address for all ranks of a process. */
+/* Links between ranks that share a GPU, in that GPU's memory. As p2p.c, but lines stay whole, and memory has one
+ * address for all ranks of a process. */
 #include <stdio.h>
 #include "../device_links.h"
 #include "p2p.h"

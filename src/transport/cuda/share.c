@@ -100,7 +100,7 @@ hk_status hk_share_send(const hk_device_env *e, int peer, unsigned channel, cons
   hk_status rc = HK_OK;
   int fd = -1;
   HK_TRY(e->env->dial(e->env->arg, peer, NULL, tag_of(channel), &fd), out);
-  /* A new connection takes so few bytes at once. */
+  /* The send buffer of a new connection has room for these few bytes. */
   if (hk_tcp_send(fd, o, sizeof *o) != (ssize_t)sizeof *o)
     rc = HK_FAIL_ERRNO("sending the offer of a link's memory to rank %d", peer);
 out:

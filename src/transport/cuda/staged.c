@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links between two GPUs of a host that do not reach each other's memory: in pinned host memory that both reach, on the
- * NUMA node of the receiver's GPU. */
+/* Links between two GPUs of a host that cannot access each other's memory. They are in pinned host memory that both can
+ * access, on the NUMA node of the receiver's GPU. */
 #include <stdio.h>
 #include "../device_links.h"
 #include "share.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where a provider puts a message that arrives, and how it publishes it to the lane. */
+/* Gives a provider the place for an arriving message, and publishes the message to the lane. */
 #include "../../base/log.h"
 #include "../../device/device.h"
 #include "net.h"

@@ -31,7 +31,7 @@ bool hk_gdr_needs_flush(const hk_device *gpu, bool split);
 enum { HK_GDR_WHY = 256 };
 /* Appends a cause to those in `why`. */
 __attribute__((format(printf, 2, 3))) void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...);
-/* Makes a dma-buf of whole pages of the GPU's memory; the caller closes it. `pci`: for a function that is beside the
- * GPU on PCI, if the driver knows the difference. Returns -1 with the cause appended to `why`. */
+/* Makes a dma-buf of whole pages of the GPU's memory; the caller closes it. `pci`: for a card that accesses the GPU
+ * over PCI, if the driver makes a difference. Returns -1 with the cause appended to `why`. */
 int hk_gdr_dmabuf(hk_device *gpu, const void *p, size_t bytes, bool pci, char why[HK_GDR_WHY]);
 #endif

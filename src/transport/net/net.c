@@ -21,7 +21,7 @@ typedef struct net_names {
 } net_names;
 typedef struct net_fact {
   net_names names;
-  char blobs[HK_NET_ACTIVE][HK_NET_FACT_BYTES]; /* of the providers that are named */
+  char blobs[HK_NET_ACTIVE][HK_NET_FACT_BYTES]; /* facts of the named providers */
 } net_fact;
 _Static_assert(sizeof(net_fact) == HK_FACT_BYTES, "providers' facts and their names fill a transport's fact");
 
@@ -259,13 +259,14 @@ static void unmap_fifo(hk_net_end *e) {
   if (e->gpu_memory.base) (void)e->gpu->ops->release(e->gpu, &e->gpu_memory); /* a failure is logged */
 }
 
-/* Makes the FIFO, as far as the caller has no memory for it. Mapped, not malloc'ed: only pages that are used cost
- * memory, and they are zeroed, which is an empty FIFO. */
+/* Makes the parts of the FIFO for which the caller has no memory. Mapped, not malloc'ed: only used pages cost memory,
+ * and zeroed memory is an empty FIFO. */
 static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
   hk_slot *slots = e->link->slots;
   const bool grows = e->link->small != NULL;
   const size_t control = slots ? 0 : hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096);
-  e->host_payload = gpu ? NULL : e->link->payload; /* a GPU's move to host memory that nothing else uses */
+  /* host memory for a move of a GPU's payloads; nothing else uses it */
+  e->host_payload = gpu ? NULL : e->link->payload;
   const bool given = e->host_payload || (grows && !gpu);
   e->bytes = control + (given ? 0 : env->nslots * env->slot_bytes);
   if (e->bytes) {
@@ -293,7 +294,7 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
       .kind = e->key.kind,
       .by_ref = !p->copies ? 2
                 : p->refer ? 1
-                           : 0, /* 2: sent from wherever it lies */
+                           : 0, /* 2: sent from any address */
       .proxied = 1,
       .delivers_ref = !sends && !gpu && p->delivers_ref,
       .priv = e,
@@ -319,7 +320,7 @@ static hk_status net_reserve(hk_link *link, char **data) {
   return HK_OK;
 }
 
-/* If another network carries the link since it was opened, its payloads are in host memory after all. */
+/* If the link moved to another network after it was opened, its payloads are in host memory. */
 static hk_status net_grow(hk_link *link, char *data, bool host) {
   hk_net_end *e = link->priv;
   hk_device *gpu = host ? NULL : link->gpu;
@@ -330,7 +331,7 @@ static hk_status net_grow(hk_link *link, char *data, bool host) {
   return HK_OK;
 }
 
-/* The link's end, of the provider that is to carry it. */
+/* Makes the link's end, for the provider that will carry it. */
 static hk_status new_end(net_state *s, const hk_link_key *key, hk_link *link, hk_net_end **out) {
   if (key->kind != HK_LINK_SEND && key->kind != HK_LINK_RECV)
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d cannot open a multicast link over the network", s->base.env->rank);
@@ -353,7 +354,8 @@ static hk_status net_prepare(hk_transport_state *state, const hk_link_key *key, 
   return HK_OK;
 }
 
-/* A prepared end has the GPU's memory; if it has none, or another network is to carry it by now, it needs none. */
+/* Uses the prepared end, if there is one. If that has no GPU memory, or its network does not take GPU memory any more,
+ * its payloads are in host memory. */
 static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   hk_status rc;
   hk_net_end *e = link->gpu ? link->priv : NULL;

@@ -2,7 +2,7 @@
 /**
  * The net transport: links between ranks that share no memory. Each end has a FIFO of its own; a provider moves filled
  * slots from the sender's FIFO to the receiver's. net.c makes the FIFOs and chooses the provider of each peer: the
- * first that both have and by which they reach each other. A new provider is one file plus one line in net.c's table.
+ * first one that both ranks have and that connects them. A new provider is one file plus one line in net.c's table.
  *
  * What a provider does with a SEND end: while hk_net_filled(end, k), it moves slot k (header and hk_net_slot_data) to
  * the other side. Once it no longer needs the slot's memory, or the user's memory that a reference names, it calls
@@ -16,7 +16,7 @@
 
 enum {
   HK_NET_NAME = 16,
-  HK_NET_ACTIVE = 3, /* providers that a rank uses: the best one, and others for peers that do not have it */
+  HK_NET_ACTIVE = 3, /* most providers that a rank uses: the best one, and others for peers without it */
   HK_NET_FACT_BYTES = HK_FACT_BYTES / HK_NET_ACTIVE - HK_NET_NAME, /* of a provider; its name takes the rest */
   HK_NET_MESSAGE_MAX = 1 << 30 /* a larger `bytes` in a received header is an error */
 };
@@ -26,7 +26,9 @@ typedef struct hk_net_end {
   hk_link_key key;
   uint64_t next; /* slots that the provider has taken (SEND) or delivered (RECV) */
   void
-      *memory; /* what of the FIFO in host memory is not the caller's (hk_link); only pages that are used cost memory */
+      /* the part of the FIFO in host memory that the caller (hk_link) has not provided; only used pages cost memory
+       * */
+      *memory;
   size_t bytes;
   char *host_payload; /* its payloads; used only if they are not in a GPU's memory */
   hk_device *taken;   /* the GPU whose memory the provider takes for payloads; NULL: none */
@@ -36,8 +38,8 @@ typedef struct hk_net_end {
   void *priv;               /* private to the provider */
 } hk_net_end;
 
-/* The functions of a provider. All run on the thread of the communicator's lanes, unless they say otherwise; one that
- * is said to return a reason writes it as text to `why`. */
+/* The functions of a provider. All run on the thread of the communicator's lanes, unless they say otherwise. A function
+ * that returns a reason writes it as text to `why`. */
 typedef struct hk_net_provider {
   const char *name; /* as NCCL_NET gives it (in any case); under HK_NET_NAME bytes */
   /* Returns true if the provider can work on this machine; otherwise a reason. */
@@ -45,7 +47,7 @@ typedef struct hk_net_provider {
   /* Data to send must be in the FIFO, or in memory that `refer` allows. False: it may be anywhere (by_ref). */
   bool copies;
   bool apart;        /* data does not go over TCP: transport.h */
-  bool delivers_ref; /* slots that it delivers may refer to memory of its own */
+  bool delivers_ref; /* delivered slots may refer to memory of the provider */
   /* Makes the context and fills `fact` (HK_NET_FACT_BYTES, zeroed). */
   hk_status (*init)(const hk_transport_env *env, void **ctx, void *fact);
   /* All ranks' facts, `stride` bytes apart; they stay valid. The fact of a rank without this provider is all 0. */
@@ -56,9 +58,9 @@ typedef struct hk_net_provider {
   /* Returns true if the end's payloads may be in the memory of link->gpu. Called before `open`; a true result is
    * binding. NULL: always false. */
   bool (*takes_gpu)(void *ctx, const hk_net_end *end);
-  /* May the end's memory for large payloads come later, by `grow`?  NULL: no. */
+  /* True if the end may get its memory for large payloads later, by `grow`. NULL: false. */
   bool (*grows)(void *ctx);
-  /* It is at `payload`, of `gpu` or, NULL, the host's: sets both in the link.  With `grows`. */
+  /* Sets `payload` and `gpu` in the link as its memory for large payloads; gpu NULL: host memory. With `grows`. */
   hk_status (*grow)(void *ctx, hk_net_end *end, char *payload, hk_device *gpu);
   /* Connects an end, or begins to; sets link->state. */
   hk_status (*open)(void *ctx, hk_net_end *end);
@@ -74,7 +76,7 @@ typedef struct hk_net_provider {
   void (*ring)(void *ctx, hk_net_end *end);
   /* Moves what can be moved; never blocks. */
   hk_status (*progress)(void *ctx, bool *moved);
-  /* Sleeps until `progress` may have something to do, or about a millisecond.  NULL: cannot. */
+  /* Sleeps until `progress` may have work, or for about a millisecond. NULL: cannot sleep. */
   void (*sleep)(void *ctx);
   /* As the transport's. NULL: never if the provider copies, else always. */
   hk_status (*rest)(void *ctx, hk_net_end *end, bool *rests);
@@ -85,17 +87,17 @@ typedef struct hk_net_provider {
 
 extern const hk_net_provider hk_net_ib, hk_net_socket;
 
-/* The beginning of the transport's state: the files below net.c know no more of it. */
+/* The beginning of the transport's state; other files of the transport know only this part. */
 typedef struct hk_net_common {
   hk_transport_state base;
   bool move_reported; /* a warning about a move to host memory has been logged */
 } hk_net_common;
 
-/* ---- for a provider that cannot carry an end, of which no data has been moved yet ---- */
+/* ---- for a provider that cannot carry an end; no data of the end has been moved yet ---- */
 /* Moves the end's payloads, and those that the lane has filled already, from the GPU's memory to host memory, because
- * no card accepts that memory; link->gpu becomes NULL, and the lane copies between GPU and FIFO from now on. `why` is
- * the reason, which is logged; NULL: it has been. Only on the lane's thread, within `open` or `progress`. Does nothing
- * if they are in host memory already. */
+ * no card accepts that memory; link->gpu becomes NULL, and the lane copies between GPU and FIFO from now on. `why`: the
+ * reason, which is logged; NULL: it has been logged already. Only on the lane's thread, within `open` or `progress`.
+ * Does nothing if they are in host memory already. */
 hk_status hk_net_move_to_host(hk_net_end *e, const char *why);
 /* Returns true if another provider connects the two ranks. Both ends get the same result. */
 bool hk_net_has_fallback(const hk_net_end *e);
@@ -104,8 +106,8 @@ bool hk_net_has_fallback(const hk_net_end *e);
 hk_status hk_net_fall_back(hk_net_end *e);
 
 /* ---- for links through a third rank: relay.c ---- */
-/* The network that two ranks use if it joins them: the first that both have. NULL: they have none in common. *joined:
- * it does; otherwise `why` says why not. The same on all ranks that have this network. */
+/* The first network that both ranks have; NULL: none. *joined: it connects the two ranks; otherwise `why` says why not.
+ * Equal on all ranks that have this network. */
 const struct hk_net_used *hk_net_between(hk_transport_state *s, int a, int b, bool *joined, char *why,
                                          size_t why_bytes);
 /* Makes another state of the same rank, with contexts of its own, for another thread: `env` has its functions and

@@ -3,8 +3,8 @@
  * The arena of the shm transport: one mapping that all ranks of a group share. Its layout follows from the group's size
  * and the slots' geometry alone, so no rank has to send addresses.
  *
- *   header           the failure word; from how many bytes on reading the memory of others is faster than slots; a
- *                    byte for each rank: whether it can read that of all others
+ *   header           the failure word; the least size in bytes from which reading other ranks' memory is faster than
+ *                    slots; a byte for each rank: it can read the memory of all others
  *   status page      of each rank, then the call checks
  *   link control     [channel][sender][receiver]: slot headers, then the head
  *   multicast control [channel][sender]: slot headers, then a head for each reader

@@ -3,13 +3,12 @@
  * References to private memory of another process of the host, read with process_vm_readv(2) (cross memory attach): one
  * copy by the kernel instead of two through a slot, and no cache line that moves between two cores.
  *
- * Whether a rank may read the others' memory depends on user ids, capabilities, seccomp and the ptrace scope, so
- * it is tried: each rank reads a random word of every other process, which published the word's address and value in
- * its facts (a pid of another pid namespace names the wrong process or none). A rank that can read all of them sets its
- * byte in the arena. Senders read these bytes and decide alone, for each slot.
+ * Whether a rank may read the others' memory depends on user ids, capabilities, seccomp and the ptrace scope, so it is
+ * tried: each rank reads a random word of every other process, which published the word's address and value in its
+ * facts (a pid of another pid namespace names the wrong process or none). A rank that can read all of them sets its
+ * byte in the arena. Senders read these bytes and decide for each slot.
  *
- * Whether that is faster than slots is measured by two ranks for all of the host (shm_measure.c), unless HOCKET_CMA
- * decides.
+ * Two ranks measure for the whole host whether that is faster than slots (shm_measure.c), unless HOCKET_CMA decides.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -21,7 +20,7 @@
 #include "../../base/param.h"
 #include "shm_state.h"
 
-/* With Yama the process says who may trace it: here all that the kernel's other rules allow. */
+/* Under Yama a process declares its tracers: allows all that the kernel's other rules allow. */
 static void allow_tracers(const hk_shm_state *s) {
   if (!hk_param_int(HK_P_PTRACER)) return;
   if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) == 0)
@@ -39,7 +38,7 @@ void hk_shm_cma_prepare(hk_shm_state *s) {
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
 }
 
-/* As hk_shm_cma_read; *done: how many bytes are there. */
+/* As hk_shm_cma_read; *done: the number of bytes read. */
 static int read_some(pid_t pid, uint64_t from, void *to, size_t bytes, size_t *done) {
   for (*done = 0; *done < bytes;) {
     struct iovec local = {(char *)to + *done, bytes - *done};
@@ -98,7 +97,8 @@ static bool measurers(const hk_shm_state *s, const void *facts, int who[2]) {
   return n == 2;
 }
 
-/* What a rank publishes in the arena. READS_IF_FASTER: if the measurement, which others may make, finds that. */
+/* A rank's byte in the arena. READS_IF_FASTER: reads if the measurement, which other ranks may make, finds reading
+ * faster. */
 enum { READS_NOT, READS, READS_IF_FASTER };
 
 hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
@@ -117,8 +117,8 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
   return HK_OK;
 }
 
-/* From how many bytes on do the ranks with these indices in the group read the memory of others? 0: one of them does
- * not. */
+/* The least size in bytes from which all ranks with these indices in the group read the memory of others. 0: one of
+ * them does not. */
 static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end) {
   /* relaxed, both: as in hk_shm_cma_try */
   const uint32_t measured = atomic_load_explicit(hk_shm_arena_cma_from(&p->arena), memory_order_relaxed);
@@ -155,7 +155,7 @@ bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const voi
          hk_shm_cma_read(env->peers[peer].pid, at, seen, bytes) == 0 && memcmp(seen, expected, bytes) == 0;
 }
 
-/* The kernel refused what it allowed in the init. */
+/* The kernel now refuses a read that it allowed at init. */
 static hk_status forbidden(int rank, int peer) {
   return HK_FAIL(
       HK_ERR_SYSTEM,

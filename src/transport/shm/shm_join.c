@@ -118,7 +118,7 @@ static hk_status report_unreachable(const question *q, const char *reason) {
   const hk_transport_env *env = q->env;
   int fd;
   if (!env->dial && !q->leading) return HK_OK;
-  if (q->leading) { /* no rank takes its report; its own socket answers the others all the same */
+  if (q->leading) { /* no rank takes the leader's own report; its socket still answers the others */
     pthread_mutex_lock(&q->process->lock);
     hk_shm_refuse_all(q->process, reason);
     pthread_mutex_unlock(&q->process->lock);

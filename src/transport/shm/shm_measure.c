@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Which is faster on this machine, and from which size on: process_vm_readv, or two copies through a slot?  That
- * differs from processor to processor (docs/results/cpu.md), so two ranks of each host time both at init, both ranks at
- * once, because most collectives move data in both directions. No time has a wait in it and the least of some counts,
- * so that other work on the machine does little harm.
+ * Measures from which size process_vm_readv is faster than two copies through a slot. That depends on the processor
+ * (docs/results/cpu.md), so two ranks of each host time both ways at init. Both ranks run at once, because most
+ * collectives move data in both directions. The measured times contain no waits, and the least of several times is
+ * used, so other work on the machine has little effect.
  *
- * The two run on two cores meanwhile, if they may: on one core a slot would be in its first cache. Ranks that share
- * cores find it in another core's cache, or in none.
+ * If possible, the two ranks run on two cores meanwhile: on one core a slot would be in the first-level cache. Ranks
+ * that share cores find a slot in another core's cache, or in none.
  *
  * The two ranks meet over their own link for sends and receives, in slots that carry two words each, and give all of
- * them back. Each repetition writes to another place of the link's payload area: lines that the reader's cache still
- * had would be slower to write than those of a long message.
+ * them back. Each repetition writes to another place of the link's payload area, because lines that are still in the
+ * reader's cache are slower to write than the lines of a long message.
  */
 #include <sched.h>
 #include <stdlib.h>
@@ -30,7 +30,7 @@ typedef struct contest {
   uint64_t theirs; /* address of the peer's `from` in its memory */
 } contest;
 
-/* Gives the peer two words and takes two: a barrier. */
+/* Exchanges two words with the peer; also a barrier. */
 static hk_status swap(contest *c, const uint64_t mine[2], uint64_t theirs[2]) {
   enum { WORDS = 2 * sizeof(uint64_t) };
   hk_waiter w;
@@ -53,7 +53,7 @@ static bool move(const contest *c, int way, size_t place, size_t bytes) {
   return true;
 }
 
-/* One access to each page that the next time covers, so that it has no page fault in it. */
+/* Accesses each page once before the next measurement, so that it contains no page fault. */
 static void touch(const contest *c, int way, size_t place, size_t bytes) {
   const volatile char *in = c->in.payload + place;
   volatile char *out = c->out.payload + place;
@@ -85,7 +85,7 @@ static hk_status compare(contest *c, size_t places, uint32_t bytes, int peer, bo
   uint64_t best[WAYS], theirs[2];
   HK_OR_RETURN(time_all(c, places, bytes, best));
   uint64_t mine[2] = {best[WRITE] + best[READ], best[KERNEL]};
-  HK_OR_RETURN(swap(c, mine, theirs)); /* and the peer does not read this rank's memory any more */
+  HK_OR_RETURN(swap(c, mine, theirs)); /* also ensures that the peer no longer reads this rank's memory */
   double slots = (double)mine[0] + (double)theirs[0], kernel = (double)mine[1] + (double)theirs[1];
   *reads = kernel < slots;
   if (c->env->rank < peer)

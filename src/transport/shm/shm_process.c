@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The records that the ranks of a process share, one for each communicator: making and freeing them, and the socket
- * that answers other processes. */
+/* Makes and frees the records that the ranks of a process share, one for each communicator, with the socket that
+ * answers other processes. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * References to memory of ncclMemAlloc: {region, offset}. The receiver maps a region of another process when the first
- * reference to it comes: it asks that process's service thread for the file, and keeps the mapping. Regions that their
- * owner has freed are unmapped when the next one is asked for; their pages were released when they were freed.
+ * reference to it arrives: it asks that process's service thread for the file, and keeps the mapping. Regions that
+ * their owner has freed are unmapped at the next such request; their pages were released when they were freed.
  *
  * An id is never used twice, and a sender refers only to regions that exist. So a mapping found by the id of a
  * reference is always the right one, and the receiver need not compare generations.
@@ -22,14 +22,15 @@ typedef struct hk_shm_import {
   size_t bytes;
 } hk_shm_import;
 
-/* What a link keeps of its last reference, so that the next one needs no lookup. */
+/* A link's cache of its last reference, so that the next one needs no lookup. */
 typedef struct hk_shm_memo {
   uint64_t generation; /* sender: of `span` */
   hk_host_span span;
   hk_shm_import seen;      /* receiver: the region of the last reference */
   hk_shm_import *borrowed; /* sender of a multicast: [nheads] the regions that the readers lent last */
-  uint32_t cma_from;       /* sender: the readers read so many bytes of any memory of this process; 0: not known */
-  char *bounce;            /* receiver: a copy of private memory that a reference named */
+  /* sender: the least size in bytes from which the readers read any memory of this process; 0: not known */
+  uint32_t cma_from;
+  char *bounce; /* receiver: a copy of private memory that a reference named */
   size_t bounce_bytes;
 } hk_shm_memo;
 
@@ -48,7 +49,7 @@ void hk_shm_region_close(hk_link *link) {
   link->priv = NULL;
 }
 
-/* Makes memo->span that of the address. */
+/* Sets memo->span to the span of the address. */
 static inline void find_span(hk_shm_memo *memo, uintptr_t at) {
   /* acquire: pairs with the release in the code that changes the table of regions */
   uint64_t generation = atomic_load_explicit(&hk_host_generation, memory_order_acquire);
@@ -289,7 +290,7 @@ static hk_status look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_impo
   return rc;
 }
 
-/* HK_OK if the region has that part. */
+/* HK_OK if the reference is inside the region. */
 static hk_status check_extent(int peer, const hk_shm_import *it, const hk_ref *ref, size_t bytes) {
   if (__builtin_expect(ref->offset <= it->bytes && bytes <= it->bytes - ref->offset, 1)) return HK_OK;
   return HK_FAIL(HK_ERR_INTERNAL, "rank %d refers to %zu bytes at %llu of a region of %zu bytes", peer, bytes,

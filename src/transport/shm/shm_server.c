@@ -14,7 +14,7 @@ static void answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb
   hk_shm_message m = {.verb = verb};
   memcpy(m.secret, p->secret, sizeof m.secret);
   if (reason) snprintf(m.reason, sizeof m.reason, "%s", reason);
-  /* A process gets two answers at most, so its queue has room. If it has ended, others notice its death. */
+  /* A process gets two answers at most, so its queue has room. If it has ended, its death is detected elsewhere. */
   if (!hk_shm_send(p->socket, to, &m, fd)) HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
 }
 
@@ -121,7 +121,7 @@ static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_
 }
 
 void hk_shm_serve(void *arg, int socket, uint32_t events) {
-  enum { AT_ONCE = 32 }; /* messages in one call, so that others on this service get their turn */
+  enum { AT_ONCE = 32 }; /* messages in one call, so that other users of this service get their turn */
   hk_shm_process *p = arg;
   (void)events;
   for (int i = 0; i < AT_ONCE; i++) {

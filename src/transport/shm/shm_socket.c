@@ -63,7 +63,8 @@ int hk_shm_listen(char *name, const uint8_t *secret) {
   int s = open_socket();
   if (s < 0) return -1;
   hk_shm_address a = address_of(name);
-  (void)admit_secret(s, secret); /* without the kernel's filters hk_shm_receive still drops what has no secret */
+  /* without the kernel's filter hk_shm_receive still drops messages without the secret */
+  (void)admit_secret(s, secret);
   return bind(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
 }
 
@@ -72,7 +73,7 @@ int hk_shm_dial(const char *name) {
   if (s < 0) return -1;
   struct sockaddr_un own = {.sun_family = AF_UNIX};
   hk_shm_address a = address_of(name);
-  /* Binding to an address that is only a family makes the kernel choose a name, to which the answer can go. */
+  /* Binding to an address with only a family makes the kernel choose a name, to which the answer is sent. */
   if (bind(s, (struct sockaddr *)&own, sizeof own.sun_family)) return fail(s);
   return connect(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
 }
@@ -103,7 +104,7 @@ bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, 
   return n == (ssize_t)sizeof *m;
 }
 
-/* Keeps the first of the file descriptors that came, and closes the others, which no valid message has. */
+/* Keeps the first received file descriptor, and closes the others, which no valid message has. */
 static void read_rights(struct cmsghdr *c, int *fd) {
   size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (size_t i = 0; i < n; i++) {
@@ -160,8 +161,8 @@ static ssize_t read_message(int socket, hk_shm_message *m, hk_shm_address *from,
   return h.msg_flags & MSG_TRUNC ? 0 : n;
 }
 
-/* A stranger's descriptor must not become one of this process: to close it may take as long as its file system wants,
- * which the stranger can choose. So the message is looked at first, with room for the sender's name alone. */
+/* A stranger's descriptor must not become one of this process, because its close may take any time, on a file system
+ * that the stranger chooses. So the message is first peeked, with room only for the sender's credentials. */
 bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd) {
   enum { NAME_ALONE = CMSG_SPACE(sizeof(struct ucred)), ALL = NAME_ALONE + CMSG_SPACE(sizeof(int)) };
   bool own_user, again;
@@ -204,9 +205,9 @@ hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer,
     if (look) look(arg);
     hk_status rc = hk_wait_slow(&w);
     if (rc != HK_OK) return rc;
-    /* To its name: a send to the dead end of a connection empties this socket's queue. */
+    /* Sent to its name, because a send on a dead connection empties this socket's queue. */
     if (hk_shm_send(socket, &to, &ping, -1) || errno == EAGAIN) continue;
-    /* Its last message, such as a refusal, may have come just before its end. */
+    /* Its last message, such as a refusal, may have arrived just before its end. */
     do {
       if (hk_shm_receive(socket, env->secret, m, &from, fd)) return HK_OK;
     } while (errno == EPROTO);

@@ -43,7 +43,7 @@ typedef struct hk_shm_message {
   hk_shm_shape shape;
   uint64_t region, bytes;
   char reason[HK_SHM_REASON];
-  /* ASK_REGION: regions of the receiver that the sender has mapped; REGION: those of them that are freed. */
+  /* ASK_REGION: regions of the receiver that the sender has mapped; REGION: the freed ones among these. */
   uint32_t nregions, reserved;
   union {
     uint64_t regions[HK_SHM_FREED_MAX];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Internal declarations of the shm transport. A state belongs to a rank. What the ranks of a process share (the arena's
- * mapping, the socket that answers other processes, imported regions) is in a process record, which is found by the
- * communicator's id.
+ * Internal declarations of the shm transport. A state belongs to a rank. The ranks of a process share a process
+ * record, found by the communicator's id: the arena's mapping, the socket that answers other processes, and imported
+ * regions.
  */
 #ifndef HK_TRANSPORT_SHM_STATE_H
 #define HK_TRANSPORT_SHM_STATE_H
@@ -12,8 +12,8 @@
 
 enum {
   HK_SHM_NAME = 40,
-  /* Below the first, two copies cost less than a system call that pins pages, on every machine; from the second on they
-   * do not on most. */
+  /* Below HK_SHM_CMA_LEAST_BYTES two copies cost less than a system call that pins pages, on every machine. From
+   * HK_SHM_CMA_MIN_BYTES on they cost more on most machines. */
   HK_SHM_CMA_LEAST_BYTES = 16384,
   HK_SHM_CMA_MIN_BYTES = 65536
 };
@@ -38,7 +38,7 @@ _Static_assert(sizeof(hk_shm_fact) <= HK_FACT_BYTES, "a fact fits into HK_FACT_B
 
 struct hk_shm_state;
 
-/* In the process that makes the arena: the state of the agreement with the others (shm_server.c). */
+/* In the process that creates the arena: the state of the agreement with the other processes (shm_server.c). */
 typedef struct hk_shm_host {
   enum { HK_SHM_UNDECIDED, HK_SHM_DECIDED_ON, HK_SHM_DECIDED_OFF } verdict;
   int memfd; /* -1 before the first process asks, and after the decision */
@@ -114,14 +114,14 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
 const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes);
 void hk_shm_regions_dispose(hk_shm_process *p);
 
-/* ---- shm_cma.c: memory of other processes that is not a region ---- */
+/* ---- shm_cma.c: memory of other processes outside regions ---- */
 void hk_shm_cma_prepare(hk_shm_state *s); /* publishes a word for others to try to read */
 /* Tries to read all others' words, and publishes success. The two ranks that measure wait for each other. */
 hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts);
 /* Reads all of [from, from + bytes) of the process. Returns 0, or -1 with errno. */
 int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes);
-/* The bytes from which on the reader of the link can read this process's memory, and that is faster than slots; 0: it
- * cannot, or it is not, or the link is a multicast. */
+/* The least size in bytes from which the link's reader reads this process's memory directly. 0: it cannot, slots are
+ * faster, or the link is a multicast. */
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link);
 /* The transport's `reads`, `writable`, `write` and `fetch`. */
 bool hk_shm_reads(hk_transport_state *state);
@@ -134,8 +134,8 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
 
 /* ---- shm_measure.c ---- */
 /* Two ranks call it together, each with the other one as `peer`; takes about 0.5 ms. `able`: this rank can read the
- * peer's memory. *from, equal on both: the bytes from which on reading is faster than
- * slots, or not known to be slower because one of them cannot measure; 0: it is slower. */
+ * peer's memory. *from, equal on both: the least size in bytes from which reading is faster than slots, or not known to
+ * be slower because one of the two cannot measure; 0: reading is slower. */
 hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *from);
 
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {

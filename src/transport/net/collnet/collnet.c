@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* CollNet plugins: finding one, and links whose slots it adds up (../collnet.h). */
+/* Finds a CollNet plugin, and makes links whose slots it reduces (../collnet.h). */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -45,7 +45,7 @@ static int call_init(collnet_state *s) {
   return code;
 }
 
-/* Listens on one of the devices that add up host memory. */
+/* Listens on one of the devices that reduce host memory. */
 static bool listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
   char *why = fact->why;
   int n = 0, good = 0;
@@ -193,7 +193,7 @@ bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts,
 
 /* ---- links ---- */
 
-/* Trouble with another rank is perhaps a consequence of that rank's own failure, which is then what all report. */
+/* Trouble with another rank may be a consequence of that rank's own failure, which all ranks then report. */
 hk_status hk_collnet_ended(const collnet_state *s, const char *call, int code) {
   const bool remote = code == NET_PLUGIN_REMOTE_ERROR;
   const hk_net_end *ends[] = {&s->from, &s->rounds[0].from, &s->rounds[1].from};
@@ -264,13 +264,13 @@ static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk
   return HK_OK;
 }
 
-/* What is registered stays so until the end of the communicator, which is near. */
+/* Memory stays registered until the end of the communicator, which follows soon. */
 static void close_link(hk_link *link) {
   hk_net_end *e = link->priv;
   e->link = NULL;
 }
 
-/* Asks for the sum of the next slot. *begun is false if the plugin has no room for it. */
+/* Requests the sum of the next slot. *begun is false if the plugin has no room for it. */
 static hk_status post(collnet_state *s, bool *begun) {
   const hk_slot *slot = hk_net_slot(&s->to, s->posted);
   char *data = hk_net_payload(&s->to, s->posted), *sum = hk_net_payload(&s->from, s->posted);
@@ -292,7 +292,7 @@ static hk_status post(collnet_state *s, bool *begun) {
   return HK_OK;
 }
 
-/* Hands a sum to the lane that waits for it, and the slot of its own part back. */
+/* Gives a sum to the lane that waits for it, and gives the slot of this rank's part back. */
 static void deliver(collnet_state *s) {
   const hk_slot *slot = hk_net_slot(&s->to, s->done);
   hk_slot *sum = hk_net_slot(&s->from, s->done);
@@ -331,7 +331,7 @@ static bool reachable(hk_transport_state *state, int peer, char *why, size_t why
   return false;
 }
 
-/* NULL: all that is about a single peer. attach and join are hk_collnet_begin and _connect. */
+/* NULL: the functions for a single peer. hk_collnet_begin and hk_collnet_connect replace attach and join. */
 const hk_transport hk_transport_collnet = {
     .name = "collnet",
     .reachable = reachable,

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The ABI of NCCL's CollNet plugins, versions 8 to 12: networks that add up. A net plugin's library may export structs
- * ncclCollNetPlugin_v8 to _v12 beside its own. As for net plugins (plugin_abi.h), one struct describes all versions:
+ * The ABI of NCCL's CollNet plugins, versions 8 to 12: networks that reduce. A net plugin's library may also export
+ * structs ncclCollNetPlugin_v8 to _v12. As for net plugins (plugin_abi.h), one struct describes all versions:
  *
  *   v8   the oldest one here: 17 members
  *   v9   iallreduce's count is a size_t; makeVDevice
  *   v11  a context for each communicator, made by init and ended by finalize
  *
  * Properties are those of the net plugin of the same version. iallgather and ireducescatter may be absent. They move a
- * window of n blocks of equal length, of which block m is number m's; here the window is always all of them, and there
- * is one part, because known plugins take no more.
+ * window of n blocks of equal length; block m belongs to number m. Here the window always covers all blocks, and there
+ * is one part, because known plugins support no more.
  */
 #ifndef HK_TRANSPORT_NET_COLLNET_ABI_H
 #define HK_TRANSPORT_NET_COLLNET_ABI_H
@@ -17,7 +17,7 @@
 
 enum { COLLNET_OLDEST = 8 };
 
-/* v8 has 32 bits of size and 32 unused ones, which on little-endian machines is the same. */
+/* v8 has 32 bits of size and 32 unused bits: the same layout on little-endian machines. */
 typedef struct collnet_part {
   void *registration, *address;
   size_t size;
@@ -40,7 +40,7 @@ typedef struct collnet_v {
   int (*reg)(void *comm, void *data, size_t bytes, int type, void **registration);
   int (*reg_dmabuf)(void *comm, void *data, size_t bytes, int type, uint64_t offset, int fd, void **registration);
   int (*dereg)(void *comm, void *registration);
-  union { /* may leave the request NULL: then the call is to be repeated later */
+  union { /* may leave the request NULL: then the call must be repeated later */
     int (*v8)(void *comm, void *data, void *sum, int count, int type, int op, void *data_registration,
               void *sum_registration, void **request);
     int (*v9)(void *comm, void *data, void *sum, size_t count, int type, int op, void *data_registration,

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the files of CollNet plugins share: collnet.c finds a plugin and has the links of sums, collnet_rounds.c those
- * of gathers and scatters.
+ * Shared by the files of CollNet plugins: collnet.c finds a plugin and has the links for sums; collnet_rounds.c has
+ * the links for gathers and scatters.
  */
 #ifndef HK_TRANSPORT_NET_COLLNET_PLUGIN_H
 #define HK_TRANSPORT_NET_COLLNET_PLUGIN_H
@@ -10,7 +10,7 @@
 #include "collnet_abi.h"
 
 enum {
-  COLLNET_WINDOW = 8, /* sums under way: NCCL has as many at most, so plugins are made for this number */
+  COLLNET_WINDOW = 8, /* the most sums under way, as in NCCL: plugins are made for this number */
   COLLNET_ROUNDS = 4  /* gathers or scatters under way */
 };
 
@@ -21,7 +21,7 @@ typedef struct collnet_round {
 
 /* The gathers of a group, or its scatters. */
 typedef struct collnet_rounds {
-  hk_net_end to, from; /* next: slots taken, and delivered; `link` NULL: not opened */
+  hk_net_end to, from; /* `next`: slots taken (to) and delivered (from); `link` NULL: not opened */
   bool scatters;
   char *memory; /* of both FIFOs and of the places */
   size_t bytes;
@@ -37,9 +37,9 @@ typedef struct collnet_state {
   int version;
   char name[32], file[HK_PLUGIN_FILE], device[32];
   void *context, *listener, *comm;
-  hk_plugin_thread thread; /* makes the calls that may block: connect, and those at the end */
+  hk_plugin_thread thread; /* makes the calls that may block: connect, and the calls at the end */
   hk_plugin_job connecting, closing;
-  void **handles; /* for connect, and of `copies`, as a plugin may write to them */
+  void **handles; /* for connect; they point into `copies`, because a plugin may write to them */
   hk_collnet_fact *copies;
   int me, code;        /* of connect */
   hk_net_end to, from; /* the two ends of the group's link for sums; `link` NULL: not opened */

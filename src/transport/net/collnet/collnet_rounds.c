@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links of a CollNet group in rounds: gathers, and scatters of sums (HK_LINK_GATHER_SEND). The plugin wants the blocks
- * of a round one after another, so a round has a place of its own beside the FIFOs: there a gather's blocks come, and
- * slots refer to them; what is to be scattered is copied there, and its slots are given back at once. */
+/* Links of a CollNet group in rounds: gathers, and scatters of sums (HK_LINK_GATHER_SEND). The plugin needs the blocks
+ * of a round one after another, so a round has its own memory outside the FIFOs. A gather's blocks arrive there, and
+ * slots refer to them. Data for a scatter is copied there, and its slots are given back at once. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -39,7 +39,7 @@ hk_status hk_collnet_open_rounds(collnet_state *s, const hk_link_key *key, hk_li
 
 static collnet_round *round_at(collnet_rounds *r, uint64_t number) { return &r->at[number % COLLNET_ROUNDS]; }
 
-/* Copies what is to be scattered to its round's place. */
+/* Copies data for a scatter to its round's memory. */
 static void take(const collnet_state *s, collnet_rounds *r, bool *moved) {
   while (hk_net_filled(&r->to, r->to.next) && r->to.next / s->n < r->done + COLLNET_ROUNDS) {
     const hk_slot *slot = hk_net_slot(&r->to, r->to.next);
@@ -52,9 +52,9 @@ static void take(const collnet_state *s, collnet_rounds *r, bool *moved) {
   }
 }
 
-/* Is all that the next round needs there? */
+/* True if all input of the next round is available. */
 static bool can_post(const collnet_state *s, const collnet_rounds *r) {
-  /* acquire: pairs with hk_link_release; the lane's reads of what comes are over before it is written */
+  /* acquire: pairs with hk_link_release; the lane's reads of the memory are over before it is written */
   const uint64_t freed = atomic_load_explicit(&r->from.link->heads->value, memory_order_acquire);
   if (r->posted - r->done >= COLLNET_ROUNDS) return false;
   if (r->scatters) return r->posted < r->to.next / s->n && r->posted - freed <= r->from.link->mask;
@@ -95,7 +95,7 @@ static hk_status post(collnet_state *s, collnet_rounds *r, bool *begun) {
   return HK_OK;
 }
 
-/* Hands a slot to the lane that waits for it; `at`: its data, in registered memory. */
+/* Gives a slot to the lane that waits for it; `at`: its data, in registered memory. */
 static void deliver(collnet_rounds *r, const collnet_round *round, char *at, bool refers) {
   const bool small = round->bytes <= HK_SLOT_INLINE;
   if (small) memcpy(hk_net_slot(&r->from, r->from.next)->small, at, round->bytes);
@@ -119,7 +119,7 @@ static hk_status finish(collnet_state *s, collnet_rounds *r, bool *moved) {
   return HK_OK;
 }
 
-/* The blocks that gathers have brought, as far as there are slots for them. */
+/* Delivers the blocks of complete gathers while there are slots for them. */
 static void give(const collnet_state *s, collnet_rounds *r, bool *moved) {
   while (!r->scatters && r->from.next < r->done * s->n && hk_net_has_room(&r->from)) {
     const uint64_t number = r->from.next / s->n;

@@ -15,7 +15,7 @@ enum {
   NAP_NS = 50000,
   IDLE_POLLS = 256,         /* between two checks of the peers */
   CHECK_NS = 10000000,      /* the same, if progress is called seldom */
-  LAST_DATA_NS = 1000000000 /* for so long, data that a peer sent before it closed may still be under way */
+  LAST_DATA_NS = 1000000000 /* data that a peer sent before it closed may still arrive within this time */
 };
 _Static_assert(HEADER + HK_PLUGIN_EAGER == HK_PLUGIN_ENTRY, "a small message fills an entry");
 
@@ -145,7 +145,7 @@ static hk_status garbage(hk_plugin_end *e, const hk_slot *h, int size) {
       h->bytes);
 }
 
-/* Hands the next slot to the lane if all of it has come. */
+/* Gives the next slot to the lane if all of it has arrived. */
 static hk_status deliver(hk_plugin_end *e, bool *delivered) {
   hk_net_end *end = e->end;
   char *entry = entry_of(e, 0, end->next), *place = entry + HEADER;
@@ -233,7 +233,7 @@ static void free_memory(hk_plugin_end *e) {
   free(e);
 }
 
-/* What is left when no call of the plugin is under way any more. */
+/* Frees the context when no call of the plugin is under way any more. */
 static void free_ctx(void *ctx) {
   hk_plugin_ctx *x = ctx;
   for (int i = 0; i < x->nends; i++) free_memory(x->ends[i]);
@@ -260,12 +260,12 @@ static void plugins_fini(void *ctx) {
 static void free_end(hk_plugin_end *e) {
   hk_plugin_ctx *x = e->ctx;
   hk_plugin_drain(e);
-  if (!hk_plugin_disconnect(e)) { /* the thread's: it frees the end with the context */
+  if (!hk_plugin_disconnect(e)) { /* the plugin's thread frees the end together with the context */
     e->fifo = e->end->memory;
     e->fifo_bytes = e->end->bytes;
     e->end->memory = NULL;
     e->end->gpu_memory.base = NULL;          /* the GPU's memory is lost: its device may be gone by then */
-    hk_plugin_mark_failed(e, HK_ERR_SYSTEM); /* nothing more is asked of it */
+    hk_plugin_mark_failed(e, HK_ERR_SYSTEM); /* the end is not used any more */
     return;
   }
   for (int i = 0; i < x->nends; i++)
@@ -362,7 +362,7 @@ static void plugins_sleep(void *ctx) {
 
 const hk_net_provider hk_net_plugins = {
     .name = "plugin",
-    .copies = true, /* what is sent must be registered: it is the FIFO's own memory */
+    .copies = true, /* sent memory must be registered, so it is the FIFO's own */
     .apart = true,
     .delivers_ref = true,
     .usable = plugins_usable,

@@ -82,7 +82,7 @@ int hk_net_plugin_register(hk_net_plugin *p, void *comm, void *data, size_t byte
 int hk_net_plugin_send(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request);
 int hk_net_plugin_receive(hk_net_plugin *p, void *comm, void *data, size_t bytes, void *registration, void **request);
 
-/* A call for the plugin's thread. It stays valid until it is over, whatever becomes of the wait for it. */
+/* A call for the plugin's thread. It must stay valid until it is over, even if the wait for it has ended earlier. */
 typedef struct hk_plugin_job {
   struct hk_plugin_job *next;
   void (*call)(void *arg);
@@ -90,7 +90,7 @@ typedef struct hk_plugin_job {
   bool over;
 } hk_plugin_job;
 
-/* The plugin's thread of a communicator, and the calls that it is to make, in their order. */
+/* A communicator's plugin thread, and the queue of calls that it must make. */
 typedef struct hk_plugin_thread {
   pthread_t id;
   pthread_mutex_t lock;
@@ -121,7 +121,7 @@ typedef struct hk_plugin_lane {
   const char *broke_in;             /* that call */
 } hk_plugin_lane;
 
-/* The steps of connecting, in order. EXCHANGING: the receiver's handles have not come, or the sender has not
+/* The steps of connecting, in order. EXCHANGING: the receiver's handles have not arrived, or the sender has not
  * answered. */
 typedef enum hk_plugin_step {
   HK_PLUGIN_EXCHANGING,
@@ -148,7 +148,7 @@ typedef struct hk_plugin_wire { /* the receiver's message to the sender */
 /* While the plugin's connections are made, both ranks send beats over the TCP connection: only time in which both ranks
  * make calls counts, not time in which one of them is late, stopped or elsewhere. */
 typedef struct hk_plugin_joining {
-  uint64_t tried_ns;            /* time in which both ranks tried */
+  uint64_t tried_ns;            /* total time in which both ranks tried */
   uint64_t looked_ns, heard_ns; /* time of the last check; of the peer's last beat */
   uint64_t beat_ns, silent_ns;  /* when the next beat is due; the next check of the peer's host */
   hk_silence silence;           /* the state of these checks */
@@ -159,9 +159,9 @@ typedef struct hk_plugin_joining {
 /* The end of a connection: plugin_drain.c. */
 enum { HK_PLUGIN_ENDING = 'E', HK_PLUGIN_POSTED = 'P' };
 typedef struct hk_plugin_drain_state {
-  bool ending;                      /* RECV: ENDING has come */
+  bool ending;                      /* RECV: ENDING has arrived */
   bool reported;                    /* RECV: POSTED was sent: no more receives are posted */
-  bool asked;                       /* SEND: it has come */
+  bool asked;                       /* SEND: POSTED has arrived */
   bool gone;                        /* the peer sends nothing more */
   uint8_t got;                      /* bytes of ENDING or POSTED */
   uint64_t counts[HK_PLUGIN_LANES]; /* SEND: receives posted there; RECV: messages sent */
@@ -188,11 +188,11 @@ struct hk_plugin_end {
   bool begun[HK_PLUGIN_LANES]; /* SEND: which messages of the next slot are posted */
   uint64_t posted;             /* SEND: slots whose messages are all posted */
   uint64_t large;              /* large messages that are complete */
-  bool large_seen;             /* RECV: one has come */
+  bool large_seen;             /* RECV: a large message has arrived */
   uint64_t *owner;             /* RECV: [nslots] number of the slot for which a large payload's place was last used */
   hk_plugin_flush flush;
   hk_plugin_job closing;
-  void *fifo; /* the end's memory, if the plugin's thread is left alone with it */
+  void *fifo; /* the end's memory, if the plugin's thread must free it */
   size_t fifo_bytes;
 };
 
@@ -203,7 +203,7 @@ struct hk_plugin_ctx {
   hk_plugin_end **ends;
   int nends, room;
   unsigned idle;
-  uint64_t timeout_ns, drain_ns; /* drain_ns: until then ends that are closed wait for their peers */
+  uint64_t timeout_ns, drain_ns; /* drain_ns: until this time closed ends wait for their peers */
   uint64_t checked_ns;           /* the last check of the peers */
   hk_plugin_job finalize;
   bool gpu_known, gpu_direct; /* the devices were examined; some can register the GPU's memory */
@@ -211,8 +211,8 @@ struct hk_plugin_ctx {
 
 /* ---- plugin_thread.c ---- */
 void hk_plugin_thread_init(hk_plugin_thread *t);
-/* Makes a call on the thread, which is started for the first one, and waits until it is over. An error: the wait has
- * ended before, for a reason that `env` watches, and the call goes on. */
+/* Makes a call on the thread, which the first call starts, and waits until it is over. An error: the wait ended
+ * earlier, for a reason that `env` watches, and the call continues. */
 hk_status hk_plugin_thread_call(hk_plugin_thread *t, const hk_wait_env *env, hk_plugin_job *job);
 /* The same for a call at the end, which HOCKET_LEAVE_TIMEOUT limits. False: it is not over, and from here on the thread
  * is alone: it makes this call and later ones when it can, and no one waits for them. `whose` begins the warning. */
@@ -238,8 +238,8 @@ hk_status hk_plugin_drain_step(hk_plugin_end *e);
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc);
 /* Notes that call `doing` of the plugin has failed. Returns an error without a text: hk_plugin_judge gives it. */
 hk_status hk_plugin_failed(hk_plugin_end *e, const char *doing, int code);
-/* Given what work on the end has returned: HK_OK while the cause of a failed call may still show, then the error, after
- * which the end has failed: the peer is lost if it has gone, else the plugin has failed. */
+/* Takes the result of work on the end, and decides on failed calls. HK_OK while the cause of a failed call may still
+ * appear. Then the error, and the end has failed: the peer is lost if it has gone, else the plugin has failed. */
 hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc);
 /* Fails the end because the peer has gone. */
 hk_status hk_plugin_lost(hk_plugin_end *e);
@@ -257,7 +257,7 @@ void hk_plugin_gpu_find_devices(hk_plugin_ctx *x);
 bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end); /* the provider's takes_gpu */
 /* Registers the lane's memory, the end's payloads. If *taken is false, they are in host memory now, not registered. */
 hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken);
-/* Goes on with flushes of the messages that have come. Sets *moved if more of them are visible. */
+/* Continues the flushes of messages that have arrived. Sets *moved if more of them are visible. */
 hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved);
 
 extern const hk_net_provider hk_net_plugins;

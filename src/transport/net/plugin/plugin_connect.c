@@ -20,9 +20,10 @@ enum {
 }; /* without an answer, until the kernel ends the connection: host_is_silent() finds it earlier */
 static const uint64_t beat_every_ns = 100 * 1000000u;
 static const uint64_t beat_counts_ns = 1000 * 1000000u; /* for a peer on a crowded host */
-static const uint64_t look_counts_ns = 500 * 1000000u;  /* of a longer gap only so much: this process did not try */
+/* a longer gap counts only this much: this process did not try during the rest */
+static const uint64_t look_counts_ns = 500 * 1000000u;
 static const uint64_t second_ns = 1000 * 1000000u;
-static const uint64_t fault_ns = 2000 * 1000000ull; /* from a call that fails until the peer's end must have shown */
+static const uint64_t fault_ns = 2000 * 1000000ull; /* time after a failed call in which the peer's end would be seen */
 
 void hk_plugin_mark_failed(hk_plugin_end *e, hk_status rc) {
   e->step = HK_PLUGIN_FAILED;
@@ -52,8 +53,9 @@ hk_status hk_plugin_lost(hk_plugin_end *e) {
       e->device->name, e->end->key.channel, call);
 }
 
-/* A plugin's connections to a process that ends may fail a little before the TCP connection to it does. A plugin that
- * knows that the peer is the cause is not waited for: all ranks collect events then (failure/precedence.h). */
+/* When a process ends, a plugin's connections to it may fail a little before the TCP connection does. If the plugin
+ * itself reports the peer as the cause, there is no wait, because all ranks then collect events
+ * (failure/precedence.h). */
 hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
   if (rc == HK_OK || !e->fault_in) return rc;
@@ -153,8 +155,8 @@ hk_status hk_plugin_listen(hk_plugin_end *e) {
   return write_all(e, &e->wire, sizeof e->wire);
 }
 
-/* Reads the peer's message before the plugin's connections are made; e->wire_got is the number of bytes that have
- * come. */
+/* Reads the peer's message before the plugin's connections are made; e->wire_got is the number of bytes received so
+ * far. */
 static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
   ssize_t n = hk_tcp_recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got);
   if (n > 0) e->wire_got += (size_t)n;
@@ -283,7 +285,7 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
   return watch_joining(e);
 }
 
-/* The plugin's calls at the end. They touch only what is kept for as long as the plugin's thread needs it. */
+/* The plugin's calls at the end. They use only memory that is kept as long as the plugin's thread needs it. */
 static void call_close(void *arg) {
   hk_plugin_end *e = arg;
   const net_plugin_v *c = e->ctx->plugin.lib->calls;

@@ -17,7 +17,8 @@
 enum { PATIENCE_MS = 2000, SENTINEL_BYTES = 1, NAP_NS = 100000 };
 #define MS UINT64_C(1000000)
 
-/* Reports what is posted on each lane. If the socket takes nothing, the peer has not read beats for a long time. */
+/* Reports the number of posted requests on each lane. If the socket takes nothing, the peer has not read beats for a
+ * long time. */
 static void report(hk_plugin_end *e, char what) {
   char text[1 + sizeof e->drain.counts];
   text[0] = what;
@@ -32,14 +33,14 @@ static void report_posted(hk_plugin_end *e) {
   report(e, HK_PLUGIN_POSTED);
 }
 
-/* Receiver: has each message that the peer has sent its receive? */
+/* Receiver: true if a receive is posted for each message that the peer has sent. */
 static bool all_posted(const hk_plugin_end *e) {
   for (int i = 0; i < HK_PLUGIN_LANES; i++)
     if (e->lane[i].posted < e->drain.counts[i]) return false;
   return true;
 }
 
-/* Sender: the messages that the receives posted there still need. */
+/* Sender: sends empty messages for the receives that are still posted at the peer. */
 static hk_status send_sentinels(hk_plugin_end *e) {
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];
@@ -82,10 +83,10 @@ void hk_plugin_drain(hk_plugin_end *e) {
     report(e, HK_PLUGIN_ENDING);
   else
     report_posted(e);
-  /* The ends of a communicator are closed one after the other, and have this time together. */
+  /* The ends of a communicator are closed one after the other and share this time. */
   if (now > x->drain_ns + 5 * PATIENCE_MS * MS) x->drain_ns = now + PATIENCE_MS * MS;
   hk_wait_begin(&w, &env);
   while (!is_done(e) && hk_now_ns() < x->drain_ns && hk_wait_nap(&w, -1, NAP_NS) == HK_OK)
-    for (int i = 0; i < x->nends; i++) /* the peer may wait for another one of this rank's ends */
+    for (int i = 0; i < x->nends; i++) /* the peer may wait for another end of this rank */
       if (hk_plugin_drain_step(x->ends[i]) != HK_OK) x->ends[i]->drain.gone = true;
 }

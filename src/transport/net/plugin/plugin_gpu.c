@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Payloads in a GPU's memory, moved by a net plugin: which of its devices can register it, and flushes, after which the
- * GPU sees what they have written there.
+/* Payloads in a GPU's memory, moved by a net plugin: finds the devices that can register it, and flushes so that the
+ * GPU sees the devices' writes.
  *
  * A plugin registers memory for a connection, so each device is tried with a connection to itself: NCCL does the same,
  * so plugins support it. A received message becomes visible to the GPU by the plugin's iflush, one message at a time,
@@ -22,7 +22,7 @@ enum { TRIAL_S = 10 };
 typedef struct gpu_memory {
   hk_gdr_method method;
   void *registration;
-  char why[HK_GDR_WHY]; /* the causes why better methods were refused */
+  char why[HK_GDR_WHY]; /* why better methods were refused */
 } gpu_memory;
 
 static bool by_dmabuf(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at, size_t bytes,
@@ -225,7 +225,7 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
   if (!(e->device->force_flush && !hk_param_int(HK_P_GDR_FLUSH_DISABLE)) && !hk_gdr_needs_flush(gpu, false)) {
     f->seen = l->done;
   } else if (!c->iflush) {
-    if (f->seen < l->done) HK_OR_RETURN(gpu->ops->rdma_flush(gpu)); /* for all messages that have come until now */
+    if (f->seen < l->done) HK_OR_RETURN(gpu->ops->rdma_flush(gpu)); /* covers all messages that have arrived so far */
     f->seen = l->done;
   } else {
     while (f->asked < l->done) HK_OR_RETURN(request_flush(e, l));

@@ -11,7 +11,7 @@
 #include "../../../base/param.h"
 #include "plugin.h"
 
-/* Libraries stay loaded, because their threads may run and, up to v10, their init is for the process. */
+/* Libraries stay loaded, because their threads may run and, up to v10, init is called once for the process. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static hk_net_plugin_lib *loaded;

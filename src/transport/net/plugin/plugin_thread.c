@@ -5,10 +5,10 @@
  * one endpoint, one of them could end the others. The thread lives as long as the communicator, so that no other thread
  * gets its number.
  *
- * The calls that may block, and the calls at the end, are made by this thread, so that no abort waits for them without
- * limit: who waits for a call sees aborts and dead peers, and gives up a call at the end after HOCKET_LEAVE_TIMEOUT.
- * From then on the thread is alone. It makes the calls that are still in its list when the one that blocks returns,
- * and then frees what they need; until then all of that is kept. */
+ * This thread makes the calls that may block, and the calls at the end, so that an abort need not wait for them without
+ * limit. A thread that waits for a call sees aborts and dead peers, and gives up a call at the end after
+ * HOCKET_LEAVE_TIMEOUT. From then on the plugin's thread is alone. When the blocking call returns, it makes the
+ * remaining calls of its list, and then frees the memory that they need. */
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../base/thread.h"
@@ -32,7 +32,7 @@ static void *thread_main(void *arg) {
   pthread_setname_np(pthread_self(), "hocket-plugin");
   pthread_mutex_lock(&t->lock);
   for (;;) {
-    /* Without work: what ends the wait is `stop`, and a failure is no concern of this thread. */
+    /* Waits for work or `stop`; a failure does not end this wait. */
     while (!t->first && !t->stop) pthread_cond_wait(&t->asked, &t->lock);
     hk_plugin_job *job = t->first;
     if (!job) break;
@@ -53,7 +53,8 @@ static void *thread_main(void *arg) {
   return NULL;
 }
 
-/* False: there are no more threads. A connection is worth more than what this one is for. */
+/* False: no thread can be created. The caller then makes the call itself, because a connection matters more than this
+ * separation. */
 static bool begin(hk_plugin_thread *t) {
   if (!t->made) t->made = hk_thread_start(&t->id, 0, thread_main, t) == 0;
   return t->made;
@@ -118,7 +119,7 @@ bool hk_plugin_thread_end(hk_plugin_thread *t, void (*forget)(void *owner), void
   }
   t->stop = true;
   pthread_cond_signal(&t->asked);
-  pthread_mutex_unlock(&t->lock); /* if it is alone: it may be gone from here on */
+  pthread_mutex_unlock(&t->lock); /* if the thread is alone, `t` may be freed from here on */
   if (alone) return false;
   pthread_join(t->id, NULL);
   destroy(t);

@@ -40,7 +40,7 @@ typedef struct socket_ctx {
   unsigned idle; /* polls that moved nothing */
   uint64_t next_check_ns;
   unsigned silence_s;
-  hk_socket_threads *threads; /* from the first connection with several sockets on, if there are to be any */
+  hk_socket_threads *threads; /* started at the first connection with several sockets, if threads are wanted */
   bool threads_tried;
 } socket_ctx;
 
@@ -229,7 +229,7 @@ static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
   connected(x, c);
 }
 
-/* The threads that serve the sockets beside the calling one; NULL: none are wanted. */
+/* The threads that serve sockets in addition to the calling thread; NULL: none are wanted. */
 static hk_socket_threads *threads_for(socket_ctx *x, int nsockets) {
   const int64_t wanted = hk_param_int(HK_P_SOCKET_NTHREADS);
   if (nsockets == 1 || wanted < 2) return NULL;
@@ -241,7 +241,7 @@ static hk_socket_threads *threads_for(socket_ctx *x, int nsockets) {
 static bool conn_ready(const hk_socket_conn *c) { return c->nconnected == c->nsockets; }
 
 static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn **out) {
-  hk_socket_fact facts[2]; /* of the rank that dials, and of the one that accepts */
+  hk_socket_fact facts[2]; /* facts of the dialing and of the accepting rank */
   hk_socket_conn *c = NULL;
   fact_of(x, x->env->rank, &facts[x->env->rank > peer]);
   fact_of(x, peer, &facts[x->env->rank < peer]);
@@ -311,7 +311,7 @@ static hk_status socket_open(void *ctx, hk_net_end *e) {
 
 static void socket_close(void *ctx, hk_net_end *e) {
   hk_socket_conn *c = e->priv;
-  hk_socket_settle(c); /* the end's memory goes, and perhaps the connection */
+  hk_socket_settle(c); /* the end's memory is freed next, and perhaps the connection */
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = NULL;
   if (!c->send && !c->recv) free_conn(ctx, c);
 }
@@ -352,7 +352,8 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
   }
 }
 
-/* Sends what is filled, and collects the connections whose messages lanes expect. *nsockets: what to ask for these. */
+/* Sends filled slots, and collects the connections for whose messages lanes wait. *nsockets: the number of their
+ * sockets. */
 static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting, int *nsockets) {
   *nwaiting = *nsockets = x->nblocked = 0;
   for (int i = 0; i < x->nconns; i++) {
@@ -410,7 +411,8 @@ static hk_status socket_progress(void *ctx, bool *moved) {
   bool asked = x->nblocked > 0;
   if (asked) ask_epoll(x, 0);
   HK_OR_RETURN(send_all(x, &any, &nwaiting, &nsockets));
-  bool direct = nsockets <= ASKED_DIRECTLY && !x->threads; /* a thread that finds nothing would be asked at each poll */
+  /* with threads, a receive that finds nothing would post a job at each poll */
+  bool direct = nsockets <= ASKED_DIRECTLY && !x->threads;
   if (!direct) {
     for (int i = 0; i < nwaiting; i++) HK_OR_RETURN(watch(x, x->waiting[i]));
     if (!asked) ask_epoll(x, 0);
@@ -436,18 +438,18 @@ static void socket_sleep(void *ctx) {
   int waits = x->nblocked;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
-    if (c->njobs && hk_socket_send_pending(c)) return; /* a result comes soon, and wakes no one */
+    if (c->njobs && hk_socket_send_pending(c)) return; /* a job's result arrives soon and wakes no thread */
     if (!c->recv || !hk_link_waits(c->recv->link)) continue;
     if (c->njobs) return;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
-    /* A socket that is added to the epoll set counts as readable: data may have come before. */
+    /* A socket that is added to the epoll set counts as readable: data may have arrived before. */
     if (c->failed || (c->watched && hk_socket_readable(c)) || !try_watch(x, c)) return;
     waits++;
   }
   if (waits) ask_epoll(x, 1);
 }
 
-/* What lanes wanted is not wanted any more: afterwards no thread writes to it. */
+/* Lanes no longer want their data; after this no thread writes to their places. */
 static void socket_withdraw(void *ctx) {
   socket_ctx *x = ctx;
   for (int i = 0; i < x->nconns && x->threads; i++) hk_socket_settle(x->conns[i]);

@@ -6,11 +6,11 @@
  * over loopback a round trip of 8 bytes takes 5.3 us, and 7.9 us with a connection for each direction. The lower rank
  * connects, the higher one accepts.
  *
- * On the wire a slot is its header's first 16 bytes (number, bytes, signature, flags) and its payload. A connection may
- * have several sockets, spread over the pairs of interfaces that reach each other. Then a payload of at least
- * HK_STRIPE_MIN bytes is cut into parts, one for each socket, the first of which follows the header on the first
- * socket. If there are more sockets than parts of HK_PART_MIN bytes, the first one carries only headers, and messages
- * take turns on the others.
+ * On the wire a slot is its header's first 16 bytes (number, bytes, signature, flags) and its payload. A connection
+ * may have several sockets, spread over the pairs of interfaces that reach each other. Then a payload of at least
+ * HK_STRIPE_MIN bytes is cut into parts, one for each socket. The first part follows the header on the first socket.
+ * If there are more sockets than parts of HK_PART_MIN bytes, the first one carries only headers, and messages take
+ * turns on the others.
  */
 #ifndef HK_TRANSPORT_NET_SOCKET_H
 #define HK_TRANSPORT_NET_SOCKET_H
@@ -38,9 +38,10 @@ typedef struct hk_socket_addr {
 } hk_socket_addr;
 typedef struct hk_socket_fact {
   uint8_t naddrs;
-  uint8_t nsockets; /* that this rank wants for a connection; for each of its interfaces unless it insists */
-  uint8_t insists;  /* nsockets was set by NCCL_NSOCKS_PERTHREAD or NCCL_SOCKET_NTHREADS */
-  uint8_t named;    /* the user chose the interfaces (NCCL_SOCKET_IFNAME) */
+  /* number of sockets that this rank wants for a connection; unless it insists, for each of its interfaces */
+  uint8_t nsockets;
+  uint8_t insists; /* nsockets was set by NCCL_NSOCKS_PERTHREAD or NCCL_SOCKET_NTHREADS */
+  uint8_t named;   /* the user chose the interfaces (NCCL_SOCKET_IFNAME) */
   hk_socket_addr addrs[HK_SOCKET_ADDRS];
 } hk_socket_fact;
 _Static_assert(sizeof(hk_socket_fact) <= HK_NET_FACT_BYTES, "the fact fits");
@@ -65,7 +66,8 @@ int hk_socket_count(const hk_socket_fact *dialing, const hk_socket_fact *accepti
 typedef struct hk_wire_header {
   uint32_t seq, bytes, signature, flags;
 } hk_wire_header;
-/* In `flags`, beside HK_SLOT_REF: the sender's kernel may keep what follows until this message is acknowledged. */
+/* A bit of `flags`, like HK_SLOT_REF: the sender's kernel may hold back the next data until this message is
+ * acknowledged. */
 enum { HK_WIRE_GATHERED = 2 };
 _Static_assert(sizeof(hk_wire_header) == offsetof(hk_slot, small), "the wire header is the slot's own");
 
@@ -76,7 +78,7 @@ typedef struct hk_socket_wire {
   bool blocked;           /* the kernel's buffer is full; epoll reports when it has room */
   bool readable;          /* there may be something to receive */
   bool news_out, news_in; /* epoll has reported room, or data, since a job for it was posted */
-  uint32_t got;           /* of its part of the message that is being received */
+  uint32_t got;           /* bytes received of its part of the current message */
   uint64_t slot;          /* being sent, or the next one */
   uint64_t offset;        /* bytes of it that the kernel has taken, the header included on the first socket */
   hk_silence silence;
@@ -106,12 +108,13 @@ typedef struct hk_socket_conn {
   bool watched;        /* its sockets are in the epoll set */
   bool near;           /* both ranks are on one host */
   bool gathers;        /* the kernel gathers small messages: no TCP_NODELAY */
-  uint32_t unanswered; /* small messages sent since the last one came */
-  uint32_t empty;      /* polls since something of a gathered message came */
+  uint32_t unanswered; /* small messages sent since the last message arrived */
+  uint32_t empty;      /* polls since the last data of a gathered message arrived */
   hk_status failed;
   uint32_t lead_max; /* hk_socket_lead_of */
   uint32_t lead,
-      held; /* bytes sent and not answered by as many received; rounds in which sending was held back for that */
+      /* lead: bytes sent in excess of bytes received; held: rounds in which sending was held back because of that */
+      held;
   hk_net_end *send, *recv; /* NULL if the end is not open */
   hk_socket_rx rx;
   struct hk_socket_threads *threads; /* NULL: the calling thread serves all sockets */
@@ -120,8 +123,8 @@ typedef struct hk_socket_conn {
   hk_socket_wire wires[];            /* [nsockets] */
 } hk_socket_conn;
 
-/* How many bytes a rank that also receives sends ahead: a quarter of its core's L2 cache, within bounds. What is sent,
- * what is received and the kernel's copies of both then stay there. 0 or less: not known. */
+/* How many bytes ahead of its receives a rank sends: a quarter of its core's L2 cache, within bounds. Sent data,
+ * received data and the kernel's copies of both then stay in that cache. l2_bytes 0 or less: not known. */
 uint32_t hk_socket_lead_of(long l2_bytes);
 /* Sends what is filled and gives credits back; never blocks. Sets *moved if any byte was sent. HK_ERR_ARGUMENT if the
  * user's buffer cannot be read, HK_ERR_SYSTEM if this host lacks memory, HK_ERR_REMOTE if the connection is lost. */
@@ -131,13 +134,13 @@ hk_status hk_socket_receive(hk_socket_conn *c, bool *moved);
 /* To be called after each poll of a connection that a lane waits for. */
 void hk_socket_polled(hk_socket_conn *c, bool came);
 bool hk_socket_waited_for(const hk_socket_conn *c);   /* a lane waits for its next message */
-bool hk_socket_readable(const hk_socket_conn *c);     /* there may be something of the next message */
+bool hk_socket_readable(const hk_socket_conn *c);     /* data of the next message may have arrived */
 bool hk_socket_send_pending(const hk_socket_conn *c); /* there is something to send */
 bool hk_socket_send_blocked(const hk_socket_conn *c); /* the kernel's buffers are full */
 bool hk_socket_send_held(const hk_socket_conn *c); /* held back for some rounds: the thread must not sleep meanwhile */
 /* To be called once a second. Fails the connection if the peer's host does not answer (base/silence.h). */
 hk_status hk_socket_check_silence(hk_socket_conn *c, unsigned limit_s, uint64_t now_ns);
-/* ---- threads that copy beside the lanes' thread: socket_thread.c ---- */
+/* ---- threads that copy in addition to the lanes' thread: socket_thread.c ---- */
 enum { HK_JOB_PIECES = 8, HK_JOB_CLOSED = -1 };
 enum { HK_JOB_NONE, HK_JOB_ASKED, HK_JOB_DONE };
 /* The system calls of one socket's part. Only `state` is shared while the job is ASKED. */
@@ -147,7 +150,7 @@ typedef struct hk_socket_job {
   int fd, n;
   struct iovec iov[HK_JOB_PIECES]; /* one to receive */
   size_t bytes, moved;             /* asked for; sent or received */
-  int err; /* why it is less: errno, or HK_JOB_CLOSED; a send that the kernel took in part has none */
+  int err; /* the reason if `moved` is less: errno, or HK_JOB_CLOSED; 0 for a send that the kernel took in part */
   struct hk_socket_job *next;
 } hk_socket_job;
 typedef struct hk_socket_threads hk_socket_threads;

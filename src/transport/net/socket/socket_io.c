@@ -130,8 +130,8 @@ bool hk_socket_send_blocked(const hk_socket_conn *c) {
 
 /* Two ranks that send to each other are fastest if they take turns: data that is sent far ahead of what is received
  * fills the kernel's buffers, and is then read from memory instead of the cache. So a connection whose receiver waits
- * sends no more than `lead_max` bytes ahead of what it receives. If nothing comes for HELD_MAX rounds, it sends on: the
- * peer waits for something else, or the network is slow. */
+ * sends no more than `lead_max` bytes ahead of what it receives. If nothing arrives for HELD_MAX rounds, it continues
+ * to send: the peer waits for something else, or the network is slow. */
 enum { HELD_MAX = 16 };
 
 uint32_t hk_socket_lead_of(long l2_bytes) {
@@ -141,7 +141,7 @@ uint32_t hk_socket_lead_of(long l2_bytes) {
 
 bool hk_socket_send_held(const hk_socket_conn *c) { return c->lead >= c->lead_max && hk_socket_waited_for(c); }
 
-/* What of that a socket sends at a time. */
+/* The bytes of `lead_max` that one socket sends at a time. */
 static uint32_t lead_of_one(const hk_socket_conn *c) {
   const uint32_t share = c->lead_max / c->nsockets;
   return share > HK_PART_MIN ? share : HK_PART_MIN;
@@ -154,12 +154,12 @@ static bool hold_back(hk_socket_conn *c) {
   return false;
 }
 
-/* Inside a host most of the time of a small message is that of a segment of its own and of its acknowledgement. So once
- * STREAM_MIN small messages went one way, and none the other way, the sender's kernel may gather them: it keeps what is
- * written while a segment is not acknowledged (Nagle's algorithm), and sends it when the receiver has read that
- * segment. The receiver's kernel acknowledges at once what empties the socket's queue, unless it takes the connection
- * for an interactive one and waits up to 40 ms for data that goes back. The messages say that they may be gathered, so
- * that the receiver can make it acknowledge. */
+/* Inside a host a small message spends most of its time on its own segment and that segment's acknowledgement. So after
+ * STREAM_MIN small messages in one direction and none in the other, the sender's kernel may gather them (Nagle's
+ * algorithm): it keeps written data while a segment is not acknowledged, and sends it when the receiver has read that
+ * segment. The receiver's kernel acknowledges at once when a read empties the socket's queue, unless it regards the
+ * connection as interactive and waits up to 40 ms for data in the other direction. A flag in gathered messages lets the
+ * receiver force the acknowledgement. */
 enum { STREAM_MIN = 16, STREAM_MOST = 16384, EMPTY_MAX = 2 };
 
 static void gather_in_kernel(hk_socket_conn *c, bool on) {
@@ -185,7 +185,7 @@ void hk_socket_polled(hk_socket_conn *c, bool came) {
   int one = 1;
   if (came || !c->rx.gathered)
     c->empty = 0;
-  else if (++c->empty == EMPTY_MAX) /* acknowledges what has come, and what is read later at once */
+  else if (++c->empty == EMPTY_MAX) /* acknowledges received data now, and later data as soon as it is read */
     (void)setsockopt(c->wires[0].fd, IPPROTO_TCP, TCP_QUICKACK, &one, sizeof one);
 }
 
@@ -243,7 +243,7 @@ static hk_status sent_some(hk_socket_conn *c, unsigned s, size_t sent, size_t to
   return HK_OK;
 }
 
-/* What a socket's job has come to. HK_JOB_DONE: its results are taken, and the next one may be posted. */
+/* The state of a socket's job. HK_JOB_DONE: takes its results, and the next one may be posted. */
 static int state_of(hk_socket_conn *c, hk_socket_job *j) {
   /* acquire: pairs with the end of the job; its results are read after it */
   const int state = atomic_load_explicit(&j->state, memory_order_acquire);
@@ -258,9 +258,8 @@ static void post(hk_socket_conn *c, unsigned s, hk_socket_job *j) {
   hk_socket_threads_post(c->threads, s, j);
 }
 
-/* As push, by another thread, and not paced: threads are for networks that are faster than a core. What epoll reported
- * while the job was under way may be newer than what the job met, and is not reported again: then the socket is tried
- * once more. */
+/* As push, by another thread, and not held back: threads are for networks that are faster than a core. An epoll event
+ * during the job may be newer than the job's system call, and is not repeated: then the socket is tried once more. */
 static hk_status push_beside(hk_socket_conn *c, unsigned s, bool *moved) {
   hk_socket_job *j = &c->jobs[s];
   const int state = state_of(c, j);
@@ -385,7 +384,8 @@ static hk_status use_ahead(hk_socket_conn *c) {
   return HK_OK;
 }
 
-/* The probable place of the next payload, before its header has come: successive messages mostly have one size. */
+/* The probable place of the next payload, before its header has arrived: successive messages mostly have the same
+ * size. */
 static char *guess(const hk_socket_conn *c, uint32_t *room) {
   const hk_link *l = c->recv->link;
   uint32_t at, bytes = c->rx.last, most = l->want ? l->want_bytes : l->slot_bytes;
@@ -397,7 +397,7 @@ static char *guess(const hk_socket_conn *c, uint32_t *room) {
   return place;
 }
 
-/* Assigns n bytes, which were read to the header, the guessed place and the read-ahead buffer, to where they belong. */
+/* Moves n bytes, which were read to the header, the guessed place and the read-ahead buffer, to their right places. */
 static hk_status sort_guessed(hk_socket_conn *c, size_t n, char *guessed, uint32_t room) {
   hk_socket_rx *r = &c->rx;
   uint32_t head = HEADER - r->head_got, keep = 0, at;
@@ -459,7 +459,7 @@ static hk_status read_first(hk_socket_conn *c, bool *moved, bool *more) {
   return HK_OK;
 }
 
-/* What a read of a socket but the first gave. */
+/* Processes the result of a read of a socket other than the first. */
 static hk_status got_some(hk_socket_conn *c, hk_socket_wire *w, size_t got, int err, bool *moved) {
   if (err == HK_JOB_CLOSED) return broken(w, "receiving a message", 0);
   if (err == EFAULT) return bad_buffer(c, false, c->rx.place, c->rx.head.bytes);

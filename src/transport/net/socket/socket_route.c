@@ -11,8 +11,8 @@ typedef struct socket_plan {
   int threads, each; /* sockets of a thread */
 } socket_plan;
 
-/* One core of the sender fills about 25 Gb/s through one socket; more sockets let the receiving side's interrupts and
- * the windows of a long path work side by side. The clouds limit the speed of a single socket: NCCL's numbers. */
+/* One core of the sender fills about 25 Gb/s through one socket. With more sockets the receiver's interrupts and the
+ * windows of a long path work in parallel. The clouds limit the speed of a single socket: NCCL's numbers. */
 static socket_plan plan_for(const hk_iface *i) {
   if (i && i->vendor == AMAZON) return (socket_plan){2, 8};
   if (i && i->vendor == GOOGLE) return (socket_plan){4, 1};

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Threads that copy beside the lanes' thread (NCCL_SOCKET_NTHREADS). One core copies some 20 to 40 Gb/s into the
- * kernel; a fast network needs several. The lanes' thread decides everything: it cuts a message into parts, and gives a
- * thread the system calls of one socket's part. These calls never block. It takes the result at a later poll, so only
- * the job itself is shared. */
+/* Threads that copy in addition to the lanes' thread (NCCL_SOCKET_NTHREADS). One core copies some 20 to 40 Gb/s into
+ * the kernel; a fast network needs several. The lanes' thread decides everything: it cuts a message into parts, and
+ * gives a thread the system calls of one socket's part. These calls never block. It takes the result at a later poll,
+ * so only the job itself is shared. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static void run_job(hk_socket_job *j) {
     j->moved += (size_t)got;
     if (j->sends) break; /* less than all: the kernel's buffer is full */
   }
-  /* release: the result, and the received bytes, before the state that says that they are there */
+  /* release: the result and the received bytes are visible before the state */
   atomic_store_explicit(&j->state, HK_JOB_DONE, memory_order_release);
 }
 
@@ -121,7 +121,7 @@ void hk_socket_threads_post(hk_socket_threads *p, unsigned s, hk_socket_job *j) 
 
 void hk_socket_settle(hk_socket_conn *c) {
   static const hk_wait_env always = {
-      .spins = 1000}; /* whatever has failed: a job never blocks, and its memory is used */
+      .spins = 1000}; /* no failure ends this wait: a job never blocks, and it still uses its memory */
   for (unsigned i = 0; c->jobs && i < 2u * c->nsockets; i++) {
     hk_waiter w;
     hk_wait_begin(&w, &always);
