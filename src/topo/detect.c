@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Detection from end to end: runs the parts in order and makes the topology of what they found. */
+/* Runs the parts of detection in order and makes a topology from their results. */
 #include "detect.h"
 #include <stdio.h>
 #include <stdlib.h>

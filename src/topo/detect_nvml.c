@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPUs as NVML reports them: NVLinks and their ends, C2C, fabric, whether peers can reach each other. */
+/* GPUs as NVML reports them: NVLinks and their ends, C2C, fabric, and peer access. */
 #include <stdio.h>
 #include <string.h>
 #include "../base/dl.h"

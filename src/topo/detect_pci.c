@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The PCI tree from sysfs. Only the way to a GPU or a network port is kept, and of its bridges only those at which ways
- * divide: a root port with one device below it is part of the device's link. */
+/* The PCI tree from sysfs. Only paths to GPUs and network ports are kept, and only bridges at which paths divide: a
+ * root port with one device below it is part of the device's link. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,8 +185,8 @@ static float link_rate(hk_detect_scan *s, int i) {
   return hk_pci_gbps(gts, p->info.width > 0 ? p->info.width : p->info.max_width);
 }
 
-/* Goes up from a device to the next one that has a node, or past the root (-1). *rate is that of the slowest link on
- * the way. */
+/* Goes up from a device to the next device that has a node, or past the root (-1). *rate: the slowest link on the
+ * way. */
 static int climb(hk_detect_scan *s, int i, float *rate) {
   *rate = link_rate(s, i);
   int up = s->pci[i].parent;
@@ -201,7 +201,8 @@ static int numa_of(hk_detect_scan *s, int i) {
   int at = i;
   for (int depth = 0; at >= 0 && depth < DEEP; at = s->pci[at].parent, depth++)
     if (s->pci[at].numa >= 0) return s->pci[at].numa;
-  /* Asking costs milliseconds: not if there is one CPU, or for what sysfs does not show, hwloc's source, too. */
+  /* hwloc takes milliseconds. So it is not asked if there is only one CPU, nor for devices that sysfs does not show,
+   * because hwloc uses sysfs, too. */
   return s->pci[i].made_up || hk_scan_cpu_count(s) == 1 ? -1 : hk_scan_hwloc_numa(s, s->pci[i].id);
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What detection has seen so far. The parts run in this order: CPUs, the list of PCI devices, GPUs, network ports. Then
- * the devices that are kept become nodes. */
+ * the kept devices become nodes. */
 #ifndef HK_TOPO_DETECT_SCAN_H
 #define HK_TOPO_DETECT_SCAN_H
 #include "detect.h"
@@ -15,7 +15,7 @@ typedef struct hk_pci_seen {
   hk_pci_info info;  /* complete once hk_scan_pci_read has run */
   uint64_t function; /* of a virtual function: the physical one's id; else 0 */
   bool read, kept, made_up;
-  int branches;  /* children through which a device that is kept is reached */
+  int branches;  /* children that lead to a kept device */
   uint32_t node; /* HK_NO_NODE: none, or not yet */
 } hk_pci_seen;
 
@@ -57,14 +57,14 @@ typedef struct hk_detect_scan {
   bool live;    /* sys is this machine, so its drivers and libraries may be used */
   bool machine; /* this is a virtual machine */
   hk_pci_seen *pci;
-  int npci, invented; /* all; those at the end that sysfs does not show */
+  int npci, invented; /* npci: all; invented: those at the end, which sysfs does not show */
   hk_gpu_seen *gpu;
   int ngpu;
   hk_net_seen *net;
   int nnet;
-  int shy, homeless; /* devices without a link speed; without a NUMA node */
+  int shy, homeless; /* shy: devices without a link speed; homeless: devices without a NUMA node */
   struct hwloc_topology *hwloc;
-  bool hwloc_devices; /* it has the devices, too */
+  bool hwloc_devices; /* `hwloc` contains the devices, too */
 } hk_detect_scan;
 
 /* detect_cpu.c: the CPU nodes and the links between them. */
@@ -87,7 +87,7 @@ int hk_scan_pci_find(const hk_detect_scan *s, uint64_t id); /* -1: not found */
 void hk_scan_pci_read(hk_detect_scan *s, int i);
 /* Adds a device that sysfs does not show. */
 hk_status hk_scan_pci_invent(hk_detect_scan *s, uint64_t id, uint32_t class_code, int *out);
-/* Makes the node of a device that is kept, links it to its parent, and makes the bridges that are needed. */
+/* Makes the node of a kept device, with its link to the parent and the bridges in between. */
 hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_t *node);
 void hk_scan_pci_keep(hk_detect_scan *s, int i);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Figures that are the same for all machines: parts by name, and what links of each kind carry. */
+/* Figures that are equal for all machines: parts by name, and bandwidth and latency of each kind of link. */
 #include "facts.h"
 #include <string.h>
 #include <strings.h>
@@ -89,8 +89,8 @@ float hk_pci_gts(int gen) {
   return gen >= 1 && gen < (int)HK_ARRAY_LENGTH(gts) ? gts[gen] : 0;
 }
 
-/* On a small system wires are not the larger part of a message's time. These values are what a store or read of a few
- * bytes takes longer than one that does not cross the link. */
+/* On a small system wires are the smaller part of a message's time. These values are the extra time of a store or read
+ * of a few bytes that crosses the link. */
 float hk_link_us(hk_edge_kind kind, bool direct) {
   switch (kind) {
     case HK_EDGE_PCI: return 0.25f;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What is publicly known about parts of machines: parts.def, with its sources in docs/topology.md. Detection, XML and
- * machines in words use it for values that the machine itself does not give. So the same machine gets the same numbers
- * whichever way it was described. */
+/* Public figures of machines' parts, from parts.def; docs/topology.md has the sources. Detection, XML and machine
+ * strings use them for values that the machine itself does not give. So the same machine gets the same numbers however
+ * it was described. */
 #ifndef HK_TOPO_FACTS_H
 #define HK_TOPO_FACTS_H
 #include "topo.h"
@@ -33,20 +33,20 @@ extern const hk_cpu_part hk_cpu_parts[];
 extern const unsigned hk_cpu_part_count;
 const hk_gpu_part *hk_gpu_part_find(const char *name); /* NULL: unknown */
 const hk_cpu_part *hk_cpu_part_find(const char *name);
-/* Of a GPU, from its PCI device, else its name, else its sm: the part (NULL: unknown) and, if it is not NULL,
- * *memory_gbps, where variants of a part differ. */
+/* Finds a GPU's part by its PCI device, else its name, else its sm; NULL: unknown. memory_gbps (may be NULL) gets the
+ * figure of its variant. */
 const hk_gpu_part *hk_gpu_part_like(const hk_node *gpu, float *memory_gbps);
 /* The newest part of the table that is not newer than this CPU; NULL: none. */
 const hk_cpu_part *hk_cpu_part_like(const hk_cpu_info *cpu);
 
-/* NICs without a PCI function (a socket in a container) have bus ids from here on, and are attached to a CPU by a link
- * this wide. */
+/* NICs without a PCI function (a socket in a container) have bus ids from HK_NIC_VIRTUAL on. A link of
+ * HK_NIC_VIRTUAL_GBPS attaches them to a CPU. */
 #define HK_NIC_VIRTUAL ((uint64_t)0xfffffffe << 20)
 #define HK_NIC_VIRTUAL_GBPS 100.0f
 
-/* Between two NUMA nodes of a host with such CPUs. */
+/* GB/s between two NUMA nodes of a host with such CPUs. */
 float hk_cpu_link_gbps(const hk_cpu_info *cpu);
-/* A network port, after the packets' headers. */
+/* GB/s of a network port, without the packets' headers. */
 float hk_port_gbps(float mbps);
 /* PCI: GT/s a lane of a generation 1..6; 0 for others. */
 float hk_pci_gts(int gen);

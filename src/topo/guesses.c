@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Remarks about what a described machine lacks: prices then rest on defaults, or on links that are not there. */
+/* Remarks about missing data of a described machine: estimates then use defaults, or lack links. */
 #include <string.h>
 #include "facts.h"
 
 typedef struct tally {
-  uint32_t strange, slow, alike, ports; /* GPUs of unknown kind, of unknown memory, like another one; NICs with ports */
-  uint32_t nvlinks;                     /* GPUs that have some */
-  const hk_gpu_part *part;              /* of the last GPU */
+  /* strange: GPUs of unknown kind; slow: of unknown memory rate; alike: recognised only as like another part; ports:
+   * NICs with ports */
+  uint32_t strange, slow, alike, ports;
+  uint32_t nvlinks;        /* GPUs that have some */
+  const hk_gpu_part *part; /* of the last GPU */
 } tally;
 
 static void count_gpu(const hk_topo *t, const hk_node *n, tally *c) {

@@ -36,9 +36,9 @@ void hk_join_fill(hk_join_fact *out, uint64_t host, const hk_topo *t, const hk_c
 
 /* A host, while hosts are joined. */
 typedef struct group {
-  int first, size;               /* of orders: the positions of its ranks */
-  int at;                        /* of orders: the positions of its ranks */
-  bool split;                    /* which of its channels becomes channel i of the result */
+  int first, size;               /* its ranks: joiner.ranks[first .. first + size - 1], rising */
+  int at;                        /* position of its first rank in each order */
+  bool split;                    /* its ranks disagree, or their facts are incomplete: they keep their own order */
   uint8_t use[HK_CHANNEL_LIMIT]; /* which of its channels becomes channel i of the result */
 } group;
 

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * From the channels that each host found for itself to those of all ranks. At init every rank publishes one
+ * Joins the channels that each host found for itself into channels of all ranks. At init every rank publishes one
  * hk_join_fact of fixed size. All later decisions are a pure function of all facts, so all ranks decide alike, also if
  * hosts differ: eight NICs here, four there. A "host" is the ranks that share one topology: for an NVL72 the rack.
  *
  *   - There are as many channels as the host with the fewest has.
- *   - A host gives a channel of its own that uses the same rail, if it has one left, else the next one.
+ *   - For each channel a host contributes one of its own channels: one on the same rail if any is left, else the
+ *     next one.
  *   - Rings visit hosts in the order of their lowest ranks, and a host's ranks in the order of its channel. Trees are
- *     chains inside hosts, whose heads form a binary tree, in every second channel another one: no host has children in
- *     both.
+ *     chains inside hosts, whose heads form a binary tree. Every second channel uses another tree, so that no host has
+ *     children in both.
  *
  * It is no error if ranks of one host found different channels (containers that see different parts of it). The host's
  * ranks then keep their own order, and the result says so.
@@ -59,8 +60,8 @@ typedef struct hk_joined {
 hk_status hk_join(hk_joined **out, hk_pattern pattern, const hk_join_fact *facts, int nranks);
 void hk_joined_free(hk_joined *j);
 
-/* The same for a cluster that is only described: each host's channels as its ranks would find them. `what` gives
- * pattern and limits (nodes, nranks and network are set here). The ranks of a host are neighbours in `seats`. */
+/* The same for a described cluster: each host has the channels that its ranks would find. `what` gives pattern and
+ * limits (nodes, nranks and network are set here). The ranks of a host are neighbours in `seats`. */
 hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *seats, int nranks, const hk_search *what,
                           const hk_path_rules *rules);
 #endif

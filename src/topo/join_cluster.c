@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Joins channels for a cluster that is only described: makes the facts that its ranks would exchange at init. */
+/* Joins channels for a described cluster: makes the facts that its ranks would exchange at init. */
 #include <stdlib.h>
 #include <string.h>
 #include "join.h"
 
-/* The latest host of each kind: hosts of one kind usually have their ranks on the same nodes. */
+/* Cache of the latest host of each kind: hosts of one kind usually have their ranks on the same nodes. */
 typedef struct looked {
   hk_paths *paths;
   hk_channels *channels;

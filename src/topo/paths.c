@@ -12,7 +12,7 @@
 
 enum { NO_EDGE = 0xffffffffu, HOPS_MOST = 255 };
 
-/* A rack of 576 GPUs needs 50 million. A broken file must not take minutes. */
+/* Limit of visited edges: a rack of 576 GPUs needs 50 million, and a broken file must not take minutes. */
 static const uint64_t looks_most = 2000000000;
 
 /* The rate of a copy inside one device if its memory's speed is unknown. */
@@ -42,12 +42,13 @@ bool hk_path_class_parse(const char *text, hk_path_class *out) {
 typedef struct finder {
   hk_paths *p;
   const hk_topo *t;
-  uint8_t *edge_class;    /* the best class that a path over this edge can have */
-  float *speeds;          /* the bandwidths that links have, falling */
-  uint32_t nspeeds;       /* how many */
-  uint32_t *queue, *via;  /* of a walk: nodes in the order in which it found them; the edge by which it found each */
+  uint8_t *edge_class; /* the best class that a path over this edge can have */
+  float *speeds;       /* the different bandwidths of links, in falling order */
+  uint32_t nspeeds;    /* how many */
+  /* queue: nodes in the order in which a walk found them; via: the edge by which it found each */
+  uint32_t *queue, *via;
   uint32_t nhops, hopcap; /* of p->hops */
-  uint64_t looks;         /* at links, by all walks */
+  uint64_t looks;         /* visited edges of all walks */
 } finder;
 
 static bool is_end(const hk_node *n) {
@@ -156,7 +157,7 @@ static hk_status keep_walked(finder *f, uint32_t from, uint32_t to, hk_path_clas
   return keep(f, from, to, cls, hops, n);
 }
 
-/* All paths of exactly this class, given those of the better ones. */
+/* Finds all paths of exactly this class, after those of better classes. */
 static hk_status find_class(finder *f, hk_path_class cls) {
   for (uint32_t from = 0; from < f->p->n; from++) {
     uint32_t missing = 0;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * How bytes get from one end to another inside a domain. Classes are NCCL's, nearest first, so that NCCL_P2P_LEVEL and
- * NCCL_NET_GDR_LEVEL mean what users know. The path between two ends is the one of the best class; of those, the one
- * with the most bandwidth; of those, the one with the fewest hops; of those, the one with the lowest node indices. So
- * all ranks find the same path.
+ * Paths between two ends inside a domain. Classes are NCCL's, nearest first, so that NCCL_P2P_LEVEL and
+ * NCCL_NET_GDR_LEVEL mean what users know. The path between two ends is chosen by the best class, then the most
+ * bandwidth, then the fewest hops, then the lowest node indices. So all ranks find the same path.
  */
 #ifndef HK_TOPO_PATHS_H
 #define HK_TOPO_PATHS_H
@@ -16,7 +15,7 @@ typedef enum hk_path_class {
   HK_PATH_C2C, /* chip to chip, CPU and GPU */
   HK_PATH_PIX, /* one PCI switch */
   HK_PATH_PXB, /* several PCI switches, no host bridge */
-  HK_PATH_P2C, /* from a GPU by C2C to its CPU, and by PCI to a NIC there */
+  HK_PATH_P2C, /* from a GPU by C2C to its CPU, then by PCI to a NIC */
   HK_PATH_PXN, /* NVLink to a GPU that is near the NIC, then PCI */
   HK_PATH_PHB, /* through a host bridge: the CPU */
   HK_PATH_SYS, /* through the link between CPUs */
@@ -28,12 +27,13 @@ const char *hk_path_class_name(hk_path_class c); /* "LOC" ... */
 bool hk_path_class_parse(const char *text, hk_path_class *out);
 
 typedef struct hk_path {
-  uint8_t cls;    /* hk_path_class */
-  uint8_t nhops;  /* edges */
-  bool host;      /* between GPUs, not peer to peer: written to a CPU's memory on the way and read from there */
-  uint32_t first; /* of hk_paths.hops; the edges' indices in the topology, in order */
-  float gbps;     /* the narrowest edge; LOC: a copy in the device's own memory */
-  float us;       /* the sum */
+  uint8_t cls;   /* hk_path_class */
+  uint8_t nhops; /* edges */
+  bool host;     /* between GPUs, not peer to peer: staged in a CPU's memory */
+  /* index of its first edge in hk_paths.hops, which contains the edges' indices in the topology, in order */
+  uint32_t first;
+  float gbps; /* the narrowest edge; LOC: a copy in the device's own memory */
+  float us;   /* the sum */
 } hk_path;
 
 typedef struct hk_paths {
@@ -61,7 +61,7 @@ void hk_paths_free(hk_paths *p);
 static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, uint32_t to) {
   return &p->at[(size_t)p->index[from] * p->n + p->index[to]];
 }
-/* The NETs nearest to a GPU or CPU, best first; equal ones are distributed among the GPUs that are as near to them.
- * Returns the number (at most `most`). */
+/* The NETs nearest to a GPU or CPU, best first. Equally near NETs are distributed among the GPUs with the same distance
+ * to them. Returns the number (at most `most`). */
 uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Chooses the speed of channels. The candidates are the links' bandwidths divided by small numbers, because these
- * speeds use all of a link. For each an upper bound says how much the machine could give with it. The walk is run in
- * falling order of this bound, until no bound is above the best result.
+ * speeds use all of a link. For each speed there is an upper bound of the total bandwidth. The walk runs in falling
+ * order of this bound, until no bound is above the best result.
  */
 #include "search.h"
 #include <stdlib.h>
@@ -61,8 +61,8 @@ static bool nearer(const hk_path *a, const hk_path *b) {
   return a->cls != b->cls ? a->cls < b->cls : a->gbps > b->gbps;
 }
 
-/* Sorts sites by nearness to a NET. Among equals the turn begins at the NET's position among all NETs, upwards or
- * downwards. */
+/* Sorts sites by nearness to a NET. Equally near sites follow in rising or falling order, from a start that differs
+ * between NETs. */
 static void sort_sites(const hk_ground *g, int net, bool up, uint8_t *out) {
   int n = g->nsites, turn = net * n / g->nnets;
   for (int i = 0; i < n; i++) {
@@ -116,7 +116,7 @@ typedef struct speeds {
   } at[SPEEDS_MOST];
 } speeds;
 
-/* Each channel takes cores and buffers and makes the parts of messages smaller: it must gain two hundredths. */
+/* Each channel costs cores and buffers and makes the parts of messages smaller, so it must gain two percent. */
 static hk_rate score(hk_rate total, int channels) { return total / (100 + 2 * channels) * 100; }
 
 static void add_speed(speeds *list, const hk_ground *g, hk_rate bound, hk_rate speed) {
@@ -166,8 +166,9 @@ static hk_status find_speeds(const hk_ground *g, hk_rate bound, speeds *list) {
 
 typedef struct best {
   hk_rate score;
-  int n, classes; /* equal NETs, those with nearer hops first */
-  bool sure;      /* no better channels exist */
+  /* classes of the worst hops, to NETs (times 16) and inside; the lower value wins among equal scores */
+  int n, classes;
+  bool sure; /* no better channels exist */
   hk_walk_channel at[HK_CHANNEL_LIMIT], next[HK_CHANNEL_LIMIT];
 } best;
 
@@ -186,7 +187,7 @@ static hk_status consider(const hk_ground *g, best *b, int n) {
   return HK_OK;
 }
 
-/* The ranks in their own order: used if nothing better is found. */
+/* A channel in the order of ranks: used if nothing better is found. */
 static void natural(const hk_ground *g, hk_walk_channel *c) {
   for (int i = 0; i < g->nsites; i++) c->site[i] = (uint8_t)i;
   c->net_in = c->net_out = g->nnets ? 0 : -1;
@@ -196,7 +197,8 @@ static void natural(const hk_ground *g, hk_walk_channel *c) {
       c->net_in = c->net_out = (int16_t)i;
 }
 
-/* First with the NICs and rails that are preferred, then with every one that is allowed. */
+/* Without a network: first rings in pairs of opposite directions, then single rings. With a network: first the same NET
+ * in and out, then, if allowed, different NETs and pairs. */
 static hk_status try_speed(const hk_ground *g, best *b, hk_rate speed, int most, uint32_t *steps) {
   bool pairs = g->what->pattern == HK_PATTERN_RING && !g->what->network && g->nsites > 2 && most > 1;
   bool cross = g->what->pattern == HK_PATTERN_RING && g->what->cross_nic && g->nnets > 1;
@@ -221,8 +223,8 @@ static hk_status try_speeds(const hk_ground *g, best *b, uint32_t stop, uint32_t
   return HK_OK;
 }
 
-/* Rings that close inside the host, opened near a NET: the last rank's way to the NET often is the way to the first
- * rank, so nothing is lost. */
+/* Takes rings that close inside the host and opens them near a NET. The last rank's path to the NET often is its path
+ * to the first rank, so nothing is lost. */
 static hk_status open_rings(const hk_ground *g, best *b, const hk_ground *closed, uint32_t end, uint32_t *steps) {
   hk_status rc;
   best *rings = calloc(1, sizeof *rings);
@@ -240,7 +242,7 @@ out:
   return rc;
 }
 
-/* To get more channels (if the user wants them, or one is too fast), the same ones are repeated. */
+/* Repeats the channels to get more of them, if the user wants more or one channel is too fast. */
 static hk_status repeat(const hk_ground *g, best *b) {
   hk_rating rating;
   hk_status rc = hk_rate_channels(g, b->at, b->n, &rating);
@@ -264,7 +266,7 @@ static bool can_star(const hk_ground *g) {
   return g->nsites > 1;
 }
 
-/* One channel for each site that owns a part: all sites, or with a network those that are nearest to the NETs. */
+/* Makes one channel for each site that owns a part: all sites, or with a network the sites nearest to the NETs. */
 static int make_stars(const hk_ground *g, hk_walk_channel *out) {
   bool owner[HK_SEARCH_RANKS] = {false};
   int n = 0, most = g->nnets ? g->nnets : g->nsites;
@@ -282,7 +284,7 @@ static int make_stars(const hk_ground *g, hk_walk_channel *out) {
   return n;
 }
 
-/* Searches until `end` of all steps. */
+/* Searches until `end` steps are used. */
 static hk_status search(const hk_ground *g, best *b, uint32_t end, uint32_t *steps) {
   hk_status rc;
   hk_search inside = *g->what;
@@ -300,8 +302,8 @@ out:
   return rc;
 }
 
-/* First with one NIC in and out; also with different ones, if that is asked for or the machine could give more by
- * it. */
+/* Searches first with the same NIC in and out; then with different ones, if the user asks for it or the machine could
+ * gain by it. */
 static hk_status search_ways(hk_ground *g, best *b, const hk_search *what, uint32_t *steps) {
   hk_status rc = HK_OK;
   hk_search one = *what;

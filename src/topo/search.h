@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The search for channels: orders of a host's ranks (GPUs, or CPUs that have ranks) such that all channels together get
- * the most bandwidth through the links that they share, balanced over NICs and rails. Deterministic: a pure function of
- * its arguments, bounded by a number of steps, not by a clock. Ranks on one device follow each other in every order.
+ * The search for channels. A channel is an order of a host's ranks (GPUs, or CPUs that have ranks). All channels
+ * together must get the most bandwidth through their shared links, balanced over NICs and rails. Deterministic: a pure
+ * function of its arguments, bounded by a number of steps and not by time. Ranks on one device follow each other in
+ * every order.
  */
 #ifndef HK_TOPO_SEARCH_H
 #define HK_TOPO_SEARCH_H
@@ -18,10 +19,10 @@ typedef enum hk_pattern {
 enum {
   HK_CHANNEL_LIMIT = 64,
   HK_SEARCH_RANKS = 128,
-  /* up to this number of devices wrong turns are taken back; above, the nearest device is always taken */
+  /* up to this number of devices the search backtracks; above, it always takes the nearest device */
   HK_SEARCH_EXACT = 16,
   HK_SEARCH_NETS = 256,     /* NETs that are considered */
-  HK_SEARCH_STEPS = 1000000 /* tries of a hop, in all; about 30 ns each */
+  HK_SEARCH_STEPS = 1000000 /* total tries of a hop; about 30 ns each */
 };
 
 typedef struct hk_channel_order {
@@ -33,8 +34,8 @@ typedef struct hk_channels {
   uint8_t pattern;              /* hk_pattern */
   uint8_t intra_cls, inter_cls; /* the worst hk_path_class inside, and to the NETs */
   int nranks, nchannels;        /* no channels: the machine cannot do this pattern (stars without an NVSwitch) */
-  /* Of one channel while all are busy: inside, and to the NETs (0 if there are none). Trees and stars move this much up
-   * and as much down at the same time. */
+  /* GB/s of one channel while all are busy: inside the host, and to the NETs (0: no NETs). Trees and stars have this
+   * rate up and, at the same time, down. */
   float intra_gbps, inter_gbps;
   float us;       /* latency of the worst hop inside */
   uint32_t steps; /* used by the search, of HK_SEARCH_STEPS */
@@ -42,11 +43,11 @@ typedef struct hk_channels {
   uint64_t hash;
 } hk_channels;
 
-/* NCCL_CROSS_NIC: may a ring leave the host by another NIC than the one by which it enters? */
+/* NCCL_CROSS_NIC: may a ring leave the host by a different NIC than it enters by? */
 typedef enum hk_cross_nic {
   HK_CROSS_NIC_NO,
   HK_CROSS_NIC_YES,
-  HK_CROSS_NIC_BETTER /* if that gives more bandwidth */
+  HK_CROSS_NIC_BETTER /* if it gives more bandwidth */
 } hk_cross_nic;
 
 /* If leaf switches are rails, a ring that changes NICs crosses the spines, so it gains nothing. */
@@ -65,6 +66,6 @@ typedef struct hk_search {
 
 hk_status hk_search_channels(hk_channels **out, const hk_paths *p, const hk_search *what);
 void hk_channels_free(hk_channels *c);
-/* Of everything but the hash and the steps. */
+/* Hash of all fields except `hash` and `steps`. */
 uint64_t hk_channels_hash(const hk_channels *c);
 #endif

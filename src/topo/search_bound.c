@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The upper bound of all channels together: what leaves each device, what the NETs carry, what crosses the narrowest
- * cut. */
+/* The upper bound of all channels together: the least of the bandwidth out of each device, of the NETs, and across the
+ * narrowest cut. */
 #include <stdlib.h>
 #include <string.h>
 #include "search_internal.h"
@@ -24,7 +24,7 @@ bool *hk_used_lanes(const hk_ground *g) {
   return used;
 }
 
-/* What can leave a site over the first links of its paths to other sites. */
+/* The bandwidth out of a site over the first links of its paths to other sites. */
 static hk_rate out_of_site(const hk_ground *g, int site) {
   const hk_node *n = &g->p->topo->nodes[g->site[site]];
   hk_rate sum = 0;

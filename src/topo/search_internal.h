@@ -27,8 +27,8 @@ typedef struct hk_ground {
   uint32_t net[HK_SEARCH_NETS];
   uint32_t nlanes;   /* edges, then one for each node */
   hk_rate *capacity; /* [nlanes] */
-  /* [nnets * nsites] sites by nearness to a NET. Equal ones are distributed, for arrivals in one direction, for
-   * departures in the other. */
+  /* [nnets * nsites] sites by nearness to a NET. Equally near sites are distributed: near_in in rising order, near_out
+   * in falling order. */
   uint8_t *near_in, *near_out;
   int limit; /* of channels */
 } hk_ground;
@@ -48,9 +48,9 @@ typedef struct hk_walk_rules {
   hk_rate speed; /* of each channel */
   int most;      /* channels */
   bool pairs;    /* each ring also in the other direction, if it fits */
-  bool cross;    /* NETs to leave by may differ from those to enter by */
+  bool cross;    /* the NETs by which a channel leaves and enters may differ */
 } hk_walk_rules;
-/* As many channels as fit; adds to *steps and stops at `stop`. */
+/* Finds as many channels as fit; adds to *steps and stops at `stop`. */
 hk_status hk_walk(const hk_ground *g, const hk_walk_rules *rules, uint32_t *steps, uint32_t stop, hk_walk_channel *out,
                   int *found);
 /* The edge from a GPU to its NVSwitches, or UINT32_MAX. */
@@ -59,12 +59,13 @@ uint32_t hk_switch_edge(const hk_topo *t, uint32_t node);
 /* An upper bound for all channels together; 0: a site has no path to others; HK_NO_BOUND: nothing is shared. */
 #define HK_NO_BOUND (INT64_MAX / 2)
 hk_status hk_search_bound(const hk_ground *g, hk_rate *out);
-/* [nlanes] which edges the paths between sites and to NETs use, by malloc; NULL without memory. */
+/* [nlanes] true for edges that paths between sites or to NETs use. The caller frees it; NULL without memory. */
 bool *hk_used_lanes(const hk_ground *g);
 
 typedef struct hk_rating {
   hk_rate both, intra,
-      /* of one channel if all parts are scaled alike; inside or to the NETs, if the other part stays at `both` */
+      /* rates of one channel. both: if all parts are scaled alike; intra, inter: inside and to the NETs, if the other
+       * part stays at `both` */
       inter;
   int intra_class, inter_class; /* the worst */
 } hk_rating;

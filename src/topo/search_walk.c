@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Searches for as many channels of one speed as fit side by side. Each channel takes its speed from every link that it
- * crosses. If no next hop has enough left, the walk takes back its newest hop; if a channel has no way at all, it takes
- * back the newest hop of the channel before. So with enough steps it finds the best result; with fewer it returns the
- * best that it saw.
+ * Searches for as many channels of one speed as fit at the same time. Each channel takes its speed from every link
+ * that it crosses. If no next hop has enough bandwidth left, the walk takes back its newest hop. If a channel has no
+ * path at all, the walk takes back the newest hop of the channel before. So with enough steps it finds the best
+ * result; with fewer it returns the best that it saw.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +79,7 @@ static bool take_own(walker *w) {
 }
 
 static bool spent(const walker *w) { return *w->steps >= w->stop; }
-/* True if this beginning of the first channel has used its share of steps: another one may lead further. */
+/* True if this start of the first channel has used its share of steps: another start may be better. */
 static bool tired(const walker *w) { return *w->steps >= w->tired_at; }
 
 static void reverse(const walker *w, const hk_walk_channel *from, hk_walk_channel *to) {
@@ -89,7 +89,7 @@ static void reverse(const walker *w, const hk_walk_channel *from, hk_walk_channe
   to->net_out = from->net_in;
 }
 
-/* The hops of a ring, its way in from a NET and its way out: part i of n + 1, or NULL. */
+/* Part i of n + 1 of a ring's paths: the path in from a NET, the hops, the path out. NULL: the part does not exist. */
 static const hk_path *part_of(const walker *w, const hk_walk_channel *c, int i) {
   const hk_ground *g = w->g;
   int n = g->nsites;
@@ -131,7 +131,7 @@ static bool channel_found(walker *w) {
   return false;
 }
 
-/* From the last site so far to the site that is kept for the end, or back to the first. */
+/* Adds the hops from the last site so far to the site that is kept for the end, or back to the first. */
 static bool close_channel(walker *w) {
   hk_walk_channel *c = &w->at[w->n];
   int n = w->g->nsites, from, to;
@@ -229,7 +229,7 @@ static int next_net(const walker *w, const uint16_t *used, int previous) {
   return best;
 }
 
-/* If any NET may follow, the one that leads in comes last, because it was tried alone before. */
+/* If any NET may follow, the NET by which the channel enters is tried last, because it was tried alone before. */
 static bool leave(walker *w, int first, int net_in) {
   if (!w->cross) return leave_by(w, first, net_in);
   for (int net = next_net(w, w->out, -1); net >= 0; net = next_net(w, w->out, net)) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From the specification of a machine in words to its topology. Parts are divided evenly and in order: GPU 0 belongs to
- * the first CPU's first switch, the last GPU to the last CPU's last switch. */
+/* Builds the topology of a machine string from its specification. Parts are divided evenly and in order: GPU 0 belongs
+ * to the first CPU's first switch, the last GPU to the last CPU's last switch. */
 #include <stdio.h>
 #include <string.h>
 #include "synth_spec.h"
@@ -12,7 +12,7 @@ typedef struct builder {
   int ncpus, per_tray; /* NUMA nodes */
   int gen;
   uint32_t cpu[HK_SYNTH_GPUS], sw[HK_SYNTH_GPUS], gpu[HK_SYNTH_GPUS];
-  uint16_t next_bus[HK_SYNTH_GPUS]; /* of each CPU, which has a PCI domain of its own */
+  uint16_t next_bus[HK_SYNTH_GPUS]; /* next bus of each CPU; each CPU has its own PCI domain */
 } builder;
 
 /* The wires of NVIDIA's DGX-1 with V100: two rings of four, joined crosswise; 6 links at every GPU. */
@@ -76,7 +76,7 @@ static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent
                       hk_link_us(HK_EDGE_PCI, false));
 }
 
-/* All that follows from the words alone. */
+/* Fills in all fields of a GPU that depend only on the words. */
 static void describe_gpu(const builder *b, hk_node *n) {
   const hk_gpu_part *part = b->s->gpu;
   n->gpu.sm = b->s->sm ? b->s->sm : part->sm;
@@ -100,7 +100,7 @@ static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
   return HK_OK;
 }
 
-/* The port of a NIC that is there. */
+/* Adds a port to an existing NIC. */
 static hk_status add_port(builder *b, int i, int cpu, uint32_t nic) {
   uint32_t net;
   float mbps = b->s->gbit * 1000;
@@ -123,7 +123,7 @@ static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
   return add_port(b, i, cpu, nic);
 }
 
-/* The parent, of `n`, of item i of `of`, if they are divided in runs. */
+/* The parent, 0 to n - 1, of item i of `of`, if each parent gets a run of items. */
 static int share(int i, int of, int n) { return (int)((long)i * n / of); }
 
 /* Switch by switch, or CPU by CPU: first the GPUs, then the NICs, so that bus ids rise with the numbers. */
@@ -203,10 +203,10 @@ static hk_status join_gpus(builder *b) {
 
 /* --- A file, with parts in words --- */
 
-/* What the file has, but for links between GPUs; PCI links whose speed it does not have are as usual for the GPU. */
+/* Copies the file's machine without links between GPUs. PCI links without a speed get the usual speed for the GPU. */
 static hk_status copy_file(builder *b, const hk_topo *file) {
   uint32_t at, gpus = 0;
-  for (uint32_t i = 0; i < file->nnodes; i++) { /* NVSwitches are in the middle: what follows them moves up */
+  for (uint32_t i = 0; i < file->nnodes; i++) { /* NVSwitches are in the middle, so later nodes move up */
     const hk_node *n = &file->nodes[i];
     if (n->kind == HK_NODE_NVS) continue;
     HK_OR_RETURN(hk_topo_add(b->t, (hk_node_kind)n->kind, n->id, &at));
@@ -253,7 +253,7 @@ static void choose_join(hk_synth_spec *s) {
                                             : HK_JOIN_NVSWITCH;
 }
 
-/* What is possible, but may not be meant. */
+/* Adds remarks about words that are valid but perhaps not meant. */
 static hk_status remark_words(builder *b) {
   const hk_synth_spec *s = b->s;
   int parents = s->nswitch > 0 ? s->nswitch : b->ncpus;

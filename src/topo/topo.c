@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Builds a topology: nodes and links as they come, then one canonical order, checks and the hash. */
+/* Builds a topology: takes nodes and links in any order, then gives them a canonical order, checks them and makes the
+ * hash. */
 #include "topo.h"
 #include <math.h>
 #include <stdarg.h>
@@ -170,7 +171,7 @@ out:
   return rc;
 }
 
-/* Parallel edges too have one order, because the sum of their bandwidths depends on it; nothing else of them does. */
+/* Parallel edges also get a fixed order, because the rounding of the sum of their bandwidths depends on it. */
 static int by_ends(const void *a, const void *b) {
   const hk_edge *x = a, *y = b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;

@@ -4,10 +4,10 @@
  * for each NUMA node), PCI switches, GPUs, NVSwitches, NICs and their network ports. Edges are links with a bandwidth
  * for each direction. A cluster is several topologies (equal ones are kept once) joined by a fabric.
  *
- * Topologies are made by detection (detect.h), NCCL's XML (xml.h) and words (synth.h). They are read by paths.h,
- * search.h, the simulator, the selector and `hocket topo`. A topology is built by hk_topo_add and hk_topo_link, then
- * finished, then never changed. Everything computed from it is a pure function of it, so equal topologies give equal
- * decisions on all ranks.
+ * Topologies come from detection (detect.h), NCCL's XML (xml.h) or machine strings (synth.h). They are read by
+ * paths.h, search.h, the simulator, the selector and `hocket topo`. A topology is built by hk_topo_add and
+ * hk_topo_link, then finished, then never changed. Everything computed from it is a pure function of it, so equal
+ * topologies give equal decisions on all ranks.
  *
  * Bandwidths are GB/s (1e9 bytes) in one direction, as a large copy reaches them: after encoding and protocol overhead.
  */
@@ -83,7 +83,7 @@ typedef struct hk_node {
     hk_gpu_info gpu;
     hk_net_info net;
   };
-  uint32_t first_edge, nedges; /* of the edges that leave here; set by hk_topo_finish */
+  uint32_t first_edge, nedges; /* the edges that leave this node; set by hk_topo_finish */
 } hk_node;
 /* "GPU 3", "NET 0", "CPU 1", "NVS", "PCI 0000:17:00.0"; text needs HK_NODE_LABEL bytes. */
 void hk_node_label(const hk_node *n, char *text);
@@ -103,8 +103,8 @@ typedef struct hk_topo {
   hk_node *nodes;                       /* after hk_topo_finish in canonical order: by kind, then id */
   hk_edge *edges;                       /* after hk_topo_finish grouped by `from`, then by `to` */
   uint32_t first_of[HK_NODE_KINDS + 1]; /* nodes of kind k: [first_of[k], first_of[k + 1]) */
-  /* Of all that decisions depend on: equal topologies have equal hashes. Names, masks and cores are left out, because
-   * two processes on one host may see them differently. */
+  /* Hash of all data on which decisions depend: equal topologies have equal hashes. Names, masks and cores are left
+   * out, because two processes on one host may see them differently. */
   uint64_t hash;
   char *remarks; /* NULL, or lines of text: what detection could not see, links that are slower than they could be */
 } hk_topo;
@@ -139,8 +139,8 @@ float hk_nvlink_gbps(int sm); /* one NVLink or xGMI link of such a GPU */
 /* GB/s of memory, read and write, for nodes that do not have it. */
 #define HK_GPU_MEMORY_GBPS 1000.0
 #define HK_CPU_MEMORY_GBPS 60.0
-/* Adds remarks about defaults that count for this finished topology, and about links and ports that it may lack;
- * `file`: it comes from a file, which may leave them to detection. */
+/* Adds remarks about defaults that this finished topology uses, and about links and ports that it may lack. `file`: it
+ * was read from a file, which may leave them to detection. */
 hk_status hk_topo_remark_guesses(hk_topo *t, bool file);
 
 /* How domains are joined. */
@@ -149,7 +149,7 @@ typedef struct hk_fabric {
   int hosts_per_leaf; /* 0: one switch for all */
   int spines;         /* parallel paths between two leaves; a flow uses one, chosen by hash (ECMP), unless `adaptive` */
   bool adaptive;      /* flows spread over the spines packet by packet */
-  /* ratio of the bandwidth between hosts and leaf to that between leaf and spines; 1: full bisection */
+  /* bandwidth between hosts and leaf, divided by bandwidth between leaf and spines; 1: full bisection */
   float oversub;
   float hop_us;  /* of one switch */
   float base_us; /* of both NICs and their drivers together, one message */

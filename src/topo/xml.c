@@ -87,7 +87,7 @@ static hk_status add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *f
 static hk_status add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
   bool links = is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
   HK_OR_RETURN(add_attrs(t, to, from));
-  /* The numbers by which this process addresses its devices are those of the machine, whatever the file has. */
+  /* The numbers of this process's devices are taken from the machine and not from the file. */
   if ((is(to, "gpu") || is(to, "net")) && hk_xml_get(from, "dev"))
     HK_OR_RETURN(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")));
   for (const hk_xml_node *c = from->first; c; c = c->next) {
@@ -105,14 +105,14 @@ static bool is_device(const hk_xml_node *n) {
   return is(n, "pci") && (hk_xml_child(n, "gpu") || hk_xml_child(n, "nic"));
 }
 
-/* A CPU that is not in the file is on the host of those that are. */
+/* Puts a CPU that is not in the file on the host of the CPUs that are. */
 static hk_status same_host(hk_xml_tree *t, hk_xml_node *cpu) {
   const hk_xml_node *first = hk_xml_child(t->root, "cpu");
   const char *host = first && first != cpu ? hk_xml_get(first, "host_hash") : NULL;
   return host && !hk_xml_get(cpu, "host_hash") ? hk_xml_set(t, cpu, "host_hash", host) : HK_OK;
 }
 
-/* Finds a CPU or bridge that detection saw in the file's tree; if it is not there, it is added. */
+/* Finds a detected CPU or bridge in the file's tree, or adds it. */
 static hk_status place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
   const char *key = key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
   hk_xml_node *above;

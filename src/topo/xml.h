@@ -20,7 +20,7 @@ typedef void hk_xml_sink(void *arg, const hk_xml_finding *finding);
 bool hk_xml_available(void);
 
 /* Reads a topology. The first error is the status's message ("file:line: what; what to do"). All findings go to `sink`
- * (may be NULL); the linter is just this. The result is finished. */
+ * (may be NULL); the linter uses only that. The result is a finished topology. */
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg);
 hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_sink *sink,
                             void *arg);
@@ -29,8 +29,8 @@ hk_status hk_topo_write_xml(const hk_topo *t, FILE *to);
  * does not say, and devices that only the file has are left out, because this machine does not have them. */
 hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_sink *sink, void *arg);
 
-/* The channels of this pattern; *out is NULL if the file has none, and then the search decides. `what` has the nodes of
- * the ranks. */
+/* Reads the channels of this pattern. *out is NULL if the file has none; the search then decides. `what` has the nodes
+ * of the ranks. */
 hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern pattern, const hk_topo *t,
                                const hk_search *what);
 hk_status hk_channels_write_xml(const hk_channels *const *graphs, int n, const hk_topo *t, const hk_search *what,

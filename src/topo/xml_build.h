@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What xml_*.c share about topologies: from a tree to a topology, and nodes before topologies are finished. */
+/* Shared by xml_*.c: makes a topology from an XML tree, and finds nodes of topologies that are not finished. */
 #ifndef HK_TOPO_XML_BUILD_H
 #define HK_TOPO_XML_BUILD_H
 #include "xml_tree.h"
@@ -14,11 +14,11 @@ struct hk_xml_link {
   uint32_t peer;     /* node index; UINT32_MAX: nothing */
   uint32_t order;
   long count;
-  uint64_t bus;   /* added to bus ids of its host */
+  uint64_t bus;   /* offset of the bus ids of its host */
   float gbps, us; /* hk_bw, hk_us; below 0: not given */
 };
 
-/* What is added to the numbers of a host. */
+/* Offsets that make the numbers of a host unique. */
 typedef struct hk_xml_host {
   int numa, dev, net;
   uint64_t bus;
@@ -27,7 +27,7 @@ typedef struct hk_xml_host {
 typedef struct hk_xml_reader {
   hk_topo *t;
   hk_xml_report *r;
-  hk_status rc; /* of memory and the like */
+  hk_status rc; /* errors other than findings, such as no memory */
   struct hk_xml_link *rows;
   uint32_t nrows, cap, nvs; /* nvs: UINT32_MAX until there is one */
   uint64_t next_virtual;
@@ -37,23 +37,23 @@ typedef struct hk_xml_reader {
   int nhosts;
   int no_numa;           /* the number of a CPU whose numaid is -1: one that no other has */
   bool several;          /* numbers are unique in a host only */
-  hk_xml_host step, add; /* difference from host to host; for the host that is being read */
+  hk_xml_host step, add; /* step: from host to host; add: for the host that is being read */
   bool mcast_given[HK_TOPO_NODES];
 } hk_xml_reader;
 
 void hk_xml_join(hk_xml_reader *b, uint32_t x, uint32_t y, hk_edge_kind kind, unsigned count, float gbps, float us);
-/* hk_bw and hk_us, if a link is not as usual for its kind. */
+/* Reads hk_bw and hk_us, which a link has if it differs from others of its kind. */
 void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, float *us);
 void hk_xml_take_link(hk_xml_reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t cpu);
 void hk_xml_join_links(hk_xml_reader *b);
 
 hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r);
-/* Index of the node, or UINT32_MAX; as hk_topo_find, but in any order. */
+/* Index of the node, or UINT32_MAX; as hk_topo_find, but the nodes need no order. */
 uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id);
 enum { HK_XML_NUMBER = 24 };
 /* The shortest text that reads back as this number; `text` needs HK_XML_NUMBER bytes. */
 const char *hk_xml_number(float value, char *text);
-/* Bandwidths that follow from the rest of the XML; a different one is written as hk_bw. */
+/* The bandwidths that a reader concludes from the rest of the XML; a different bandwidth is written as hk_bw. */
 float hk_xml_pci_gbps(const hk_pci_info *p);
 float hk_xml_nvlink_gbps(int sm, unsigned count);
 #endif

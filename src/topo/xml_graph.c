@@ -28,7 +28,7 @@ static uint32_t device_node(const hk_topo *t, int dev) {
   return UINT32_MAX;
 }
 
-/* The node that a <gpu>, <hk_cpu> or <net> names; UINT32_MAX, and a finding, if there is none. */
+/* The node of a <gpu>, <hk_cpu> or <net> element; UINT32_MAX with a finding if there is none. */
 static uint32_t named_node(const reader *b, const hk_xml_node *xml, const char *key, hk_node_kind kind) {
   uint32_t node;
   long v;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NVLinks, xGMI and C2C in a topology's XML: rows at GPUs, to links between nodes. */
+/* NVLinks, xGMI and C2C in a topology's XML: makes links between nodes from the rows at GPUs. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"

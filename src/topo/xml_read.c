@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a tree of NCCL's topology XML to a topology. Each error is reported with its place. The result is thrown away at
- * the end if there was an error. */
+/* Makes a topology from a tree of NCCL's topology XML. Each error is reported with its place. If there was an error,
+ * the result is freed at the end. */
 #include <ctype.h>
 #include <locale.h>
 #include <stdlib.h>
@@ -104,7 +104,7 @@ static int host_at(reader *b, int numa) {
   return -1;
 }
 
-/* From here on elements of this CPU's host are read. */
+/* Sets the offsets for this CPU's host before its elements are read. */
 static void enter_host(reader *b, const hk_xml_node *cpu) {
   int host = b->several ? host_of(b, cpu) : 0;
   b->add = (hk_xml_host){host * b->step.numa, host * b->step.dev, host * b->step.net, (uint64_t)host << 36};
@@ -182,7 +182,7 @@ static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
     hk_xml_join(b, cpu, other, HK_EDGE_SYS, 1, gbps, us);
 }
 
-/* Memory that the file does not give: the part's, divided among the NUMA nodes of two sockets. */
+/* Fills in a memory rate that the file does not give: the part's, divided among the NUMA nodes of two sockets. */
 static void know_cpu(reader *b, uint32_t at) {
   hk_cpu_info *cpu = &b->t->nodes[b->cpu[at]].cpu;
   const hk_cpu_part *part = hk_cpu_part_like(cpu);
@@ -193,7 +193,7 @@ static void know_cpu(reader *b, uint32_t at) {
   cpu->memory_gbps = part->memory_gbps / (float)(nodes > 1 ? nodes / 2 : 1);
 }
 
-/* Do two CPUs of a host have a core in both of their masks? */
+/* True if two CPUs of a host have a common core in their masks. */
 static bool share_cores(const reader *b, uint32_t x, uint32_t y) {
   const hk_cpu_info *c = &b->t->nodes[b->cpu[x]].cpu, *d = &b->t->nodes[b->cpu[y]].cpu;
   bool common = false;
@@ -260,7 +260,7 @@ static hk_node_kind kind_of(const hk_xml_node *xml, uint32_t class_code) {
   return class_code >> 16 == 0x03 ? HK_NODE_GPU : class_code >> 16 == 0x02 ? HK_NODE_NIC : HK_NODE_PCI;
 }
 
-enum { OTHER_GFX = 942 }; /* for a number that is not known */
+enum { OTHER_GFX = 942 }; /* used for an unknown number */
 
 /* RCCL's gcn: "942", "gfx942:sramecc+:xnack-", "gfx90a" (as a number 910). Its sm counts compute units. */
 static int gfx_of(reader *b, const hk_xml_node *xml) {
@@ -280,7 +280,7 @@ static int gfx_of(reader *b, const hk_xml_node *xml) {
   return OTHER_GFX;
 }
 
-/* What follows from the PCI device and sm, if the file does not say it. */
+/* Fills in values that follow from the PCI device and sm, if the file does not give them. */
 static void know_gpu(hk_node *n, bool nameless) {
   const hk_gpu_part *part = hk_gpu_part_like(n, &n->gpu.memory_gbps);
   if (!part) return;
@@ -435,7 +435,7 @@ static void set_multicast(reader *b) {
   }
 }
 
-/* Numbers that the file does not give: the lowest free ones, by bus id. */
+/* Gives GPUs without a number the lowest free numbers, by bus id. */
 static void number_gpus(reader *b) {
   for (int dev = 0;; dev++) {
     hk_node *lowest = NULL;
@@ -451,7 +451,7 @@ static void number_gpus(reader *b) {
   }
 }
 
-/* A port's GUID is its own, unless somebody has put one host into the file twice to get two. */
+/* Each port has its own GUID. Equal ones show that the file contains one host twice, to describe two hosts. */
 static void check_hosts(reader *b, const hk_xml_node *system) {
   for (uint32_t i = 0; i < b->t->nnodes && b->nhosts > 1; i++)
     for (uint32_t k = 0; k < i; k++) {

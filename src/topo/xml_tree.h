@@ -52,13 +52,13 @@ hk_status hk_xml_status(const hk_xml_report *r);
 
 /* NULL if the text is not XML or beyond the bounds; the report then says so. */
 hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r);
-/* *out is to be freed. */
+/* The caller frees *out. */
 hk_status hk_xml_read_file(const char *path, char **out, size_t *bytes);
 void hk_xml_free(hk_xml_tree *t);
 
 const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not present */
 hk_status hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value);
-/* Adds a copy of `from`, with all that is in it, after the children of `parent`. */
+/* Adds a copy of `from`, if `deep` with its children, after the children of `parent`. */
 hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out);
 void hk_xml_remove(hk_xml_node *n);
 const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name); /* the first */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a topology to NCCL's XML. What NCCL's attributes cannot express is added as hk_ attributes, and only if it
- * differs from what a reader would conclude. So reading gives the same topology, and NCCL ignores the rest. */
+/* Writes a topology as NCCL's XML. Data that NCCL's attributes cannot express is added as hk_ attributes, if it differs
+ * from the value that a reader would conclude. So reading gives the same topology, and NCCL ignores the hk_
+ * attributes. */
 #include <locale.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +47,7 @@ static void put_float(const writer *w, const char *name, float value) {
   fprintf(w->to, " %s=\"%s\"", name, hk_xml_number(value, text));
 }
 
-/* hk_bw and hk_us, if the link is not what a reader would conclude. */
+/* Writes hk_bw and hk_us, if they differ from the values that a reader would conclude. */
 static void put_figures(const writer *w, const hk_edge *e, float gbps, float us) {
   if (e->gbps != gbps) put_float(w, "hk_bw", e->gbps);
   if (e->us != us) put_float(w, "hk_us", e->us);
