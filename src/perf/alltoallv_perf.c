@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* alltoallv_perf: alltoall with blocks of different lengths: each rank's grow evenly, from another peer on. */
+/* alltoallv_perf: alltoall with blocks of different lengths: each rank's blocks grow evenly, starting at a different
+ * peer. */
 #include <hocket.h>
 #include "data.h"
 
@@ -7,7 +8,7 @@
 
 static size_t place(int rank, int nranks, int peer) { return (size_t)((rank + peer) % nranks); }
 
-/* The same for what a rank sends and what it receives: the counts are symmetric. */
+/* Equal for sends and receives, because the counts are symmetric. */
 static void counts_of(size_t total, int rank, int nranks, size_t *counts) {
   for (int p = 0; p < nranks; p++) counts[p] = perf_ramp_count(total, nranks, place(rank, nranks, p));
 }

@@ -10,8 +10,8 @@
 
 static const perf_coll *const coll = &perf_collective;
 
-/* Iterations use the operations' places in the buffers in turn. No division if there is one: it would take longer than
- * some libraries' calls. */
+/* Iterations use the operations' places in the buffers in turn. With one place there is no division, which would take
+ * longer than some libraries' calls. */
 static size_t shift_of(const perf_worker *w, long iteration) {
   return w->room_for > 1 ? w->row_bytes * ((size_t)iteration % w->room_for) : 0;
 }

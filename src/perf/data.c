@@ -27,7 +27,7 @@ static uint64_t differing(const void *got, const void *want, size_t count, size_
   return n;
 }
 
-/* Elements that are wrong, if +0 and -0 are equal and `slack`, if given, is allowed. */
+/* Counts wrong elements. +0 equals -0, and a difference up to `slack` (may be NULL) is allowed. */
 static uint64_t beyond(const perf_data *d, const void *got, const void *want, const double *exact, const double *slack,
                        size_t count) {
   uint64_t n = 0;

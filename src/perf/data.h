@@ -25,7 +25,7 @@ typedef struct perf_data {
 void perf_emit_block(perf_data *d, size_t at, size_t count, unsigned from, unsigned to);
 /* This rank's contribution to the reduction of elements first, first + 1, ... of the whole vector. */
 void perf_emit_part(perf_data *d, size_t at, size_t count, size_t first);
-/* Their reduction. */
+/* The reduction of these elements over all ranks. */
 void perf_emit_result(perf_data *d, size_t at, size_t count, size_t first);
 void perf_emit_zero(perf_data *d, size_t at, size_t count);
 #endif

@@ -8,8 +8,8 @@
  *   max, min   role 0 the extreme, the others up to 16 steps away from it
  *   sum        floats: some roles positive and some negative integers times a power of two, so small that every partial
  *              sum in every order is exact in the type; the rest (ranks beyond 2^(mantissa bits + 1)) add 0
- *   avg        integers that do not overflow; floats as sum, with the rounding of a division allowed where n is no
- *              power of two */
+ *   avg        integers that do not overflow; floats as sum; if n is no power of two, the rounding of a division is
+ *              allowed */
 #ifndef PERF_DATA_REDUCE_H
 #define PERF_DATA_REDUCE_H
 #include <nccl.h>

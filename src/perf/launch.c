@@ -81,7 +81,7 @@ static void signal_all(const pid_t *pids, int n, int sig) {
     if (pids[p] > 0) kill(pids[p], sig);
 }
 
-/* What the parent knows about its children. */
+/* The parent's data about its children. */
 typedef struct brood {
   pid_t *pids; /* -1: has ended */
   int n, left;
@@ -104,7 +104,7 @@ static void reap(brood *b) {
   }
 }
 
-/* All that the parent does. `watched` is blocked: SIGCHLD and the signals that a user sends. */
+/* The parent's main loop. `watched`: SIGCHLD and the signals that a user sends; they are blocked. */
 static void __attribute__((noreturn)) watch(pid_t *pids, int n, const sigset_t *watched) {
   brood b = {.pids = pids, .n = n, .left = n};
   int interrupted = 0;

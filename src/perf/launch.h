@@ -12,7 +12,7 @@ typedef struct perf_launch {
   perf_oob oob;
 } perf_launch;
 
-/* With --procs it forks, before the library is used, and returns in the children only; the parent watches them.
+/* With --procs it forks before the library is used, and returns only in the children; the parent watches them.
  * Otherwise it reads a launcher's environment and connects to the other processes. */
 void perf_launch_begin(perf_launch *l, const perf_options *o);
 

@@ -50,7 +50,7 @@ void perf_check_nccl(ncclResult_t r, const char *call) {
 
 /* ------------------------------------------------------------ places and groups -- */
 
-/* What processes exchange at the start. */
+/* Data that processes exchange at the start. */
 typedef struct introduction {
   perf_place place;
   uint64_t host_hash;
@@ -97,7 +97,7 @@ static uint64_t host_hash(const char *host) {
   return h;
 }
 
-/* Exchanges data with all processes: this one's position in its group, its number among those of this host, the group's
+/* Exchanges data with all processes: this process's position in its group, its number on this host, and the group's
  * id. */
 static introduction *introduce(perf_job *job, perf_launch *l, int *local_rank, int *local_count) {
   introduction *all = calloc((size_t)l->nprocs, sizeof *all), mine = {.color = color_of(l->proc)};
@@ -289,7 +289,7 @@ int main(int argc, char **argv) {
   perf_options o;
   perf_launch launch;
   perf_options_parse(&o, argc, argv);
-  perf_launch_begin(&launch, &o); /* first of all, because it forks */
+  perf_launch_begin(&launch, &o); /* first, because it forks */
   bool reports = launch.proc == 0;
   int version = 0, local_rank, local_count;
   NCCL(ncclGetVersion(&version));

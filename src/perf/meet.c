@@ -52,8 +52,8 @@ static int launcher_process(void) {
   return (int)getppid();
 }
 
-/* A number that all processes of this job agree on and that other jobs are unlikely to have. At a given address the
- * port alone tells jobs without a name apart: launcher processes differ between hosts. */
+/* A number that all processes of this job agree on and that other jobs are unlikely to have. At a given address only
+ * the port distinguishes jobs without a name, because launcher processes differ between hosts. */
 static uint64_t job_hash(const perf_launch *l, bool address_given) {
   static const char *const names[] = {"HOCKET_JOB", "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
                                       "OMPI_MCA_orte_hnp_uri", "PMI_JOBID"};
@@ -154,7 +154,7 @@ bool perf_meet_differs(const perf_greeting *mine, const perf_greeting *other, ch
 typedef struct search {
   const perf_launch *l;
   perf_meeting *m;
-  bool reported;   /* why nothing can be found, or who is at the address instead */
+  bool reported;   /* reported why nothing can be found, or which job is at the address */
   char cause[160]; /* of the last try */
 } search;
 
@@ -190,7 +190,7 @@ static int try_host(search *s, const char *host) {
   char port[16];
   snprintf(port, sizeof port, "%d", s->m->port);
   int error = getaddrinfo(host, port, &hints, &list), found = -1, one = 1;
-  if (error) { /* the name may become known later; the user learns of the error now */
+  if (error) { /* the name may become known later, but the user sees the error now */
     if (!s->reported)
       fprintf(stderr, "# process %d cannot resolve '%s', the host of process 0, yet: %s\n", s->l->proc, host,
               gai_strerror(error));

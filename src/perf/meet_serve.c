@@ -87,7 +87,7 @@ static void drop_client(server *s, int i, bool closes) {
   memmove(&s->clients[i], &s->clients[i + 1], sizeof s->clients[0] * (size_t)(s->nclients - i));
 }
 
-/* False: the process must go. Each side says why, this one once. */
+/* False: the process is refused. Both sides report the reason, this side only once. */
 static bool answer(server *s, int i) {
   const perf_greeting *said = &s->clients[i].said;
   perf_greeting mine;
@@ -113,10 +113,10 @@ static bool answer(server *s, int i) {
   return sent && !differs;
 }
 
-/* A accepted process has its answer, and belongs to the job. */
+/* An accepted process has its answer, and belongs to the job. */
 static void take(server *s, int i) {
   int fd = s->fds[i].fd, proc = s->clients[i].said.proc, one = 1, off = 0;
-  bool twice = s->l->oob.fds[proc] >= 0; /* two were accepted: one had been given up by its process */
+  bool twice = s->l->oob.fds[proc] >= 0; /* two connections were accepted: the process had given up one of them */
   drop_client(s, i, twice);
   if (twice) return;
   ioctl(fd, FIONBIO, &off);
@@ -145,12 +145,12 @@ static void accept_client(server *s) {
                      : s->nclients == CLIENTS;
   if (fd < 0 && full && !s->nclients) perf_fail(PERF_INTERNAL, "process 0 cannot accept: %s", strerror(errno));
   if (full) drop_client(s, 0, true);
-  if (fd < 0) return; /* it has gone, or there is room the next time */
+  if (fd < 0) return; /* the client has gone, or there is room at the next call */
   s->fds[s->nclients] = (struct pollfd){.fd = fd, .events = POLLIN};
   s->clients[s->nclients++] = (client){.until = perf_now() + PERF_MEET_ANSWER_SECONDS};
 }
 
-/* Clients first: one that says at once who it is does not go for those that come after it. */
+/* Clients are served first, so that a client that sends its greeting at once is not dropped for later connections. */
 static void serve_once(server *s) {
   s->fds[s->nclients] = (struct pollfd){.fd = s->listener, .events = POLLIN};
   int n = poll(s->fds, (nfds_t)s->nclients + 1, 500);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A GPU's memory, through CUDA's driver alone: no toolkit is needed to build or to run this. If there are more ranks
- * than GPUs, they share GPUs in turn. */
+/* A GPU's memory, through the CUDA driver only: building and running need no toolkit. If there are more ranks than
+ * GPUs, they share GPUs in turn. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the parts of a *_perf binary share.  The binaries use the NCCL API only, so that the same binary measures any
+/* Shared by the parts of a *_perf binary. The binaries use the NCCL API only, so that the same binary measures any
  * libnccl.so.2.
  *
  * A binary is one descriptor (perf_coll) in X_perf.c; everything else is common:
@@ -29,7 +29,7 @@ enum {
 
 enum { PERF_OP_MULSUM = 5, PERF_NUM_OPS = 6, PERF_ALL = -1 };
 
-/* Where an operation's input is, beside its output or in it. */
+/* Which buffers are measured: input and output separate (out of place), or the input in the output (in place). */
 enum { PERF_PLACES_BOTH, PERF_PLACES_OUT, PERF_PLACES_IN };
 
 typedef struct perf_options {
@@ -59,7 +59,7 @@ uint64_t perf_type_small(ncclDataType_t type, unsigned value);
 /* The number in element i, for comparisons with a tolerance. */
 double perf_type_decode(ncclDataType_t type, const void *data, size_t i);
 
-/* How much one rank sends and receives for `count` elements of the table's size column; in elements, later in bytes. */
+/* Sizes of one rank's buffers for `count` elements of the table's size column; in elements, later in bytes. */
 typedef struct perf_sizes {
   size_t send, recv;                   /* the whole of a rank's buffers */
   size_t param;                        /* the count argument of the call */
@@ -74,7 +74,7 @@ typedef struct perf_call {
   ncclDataType_t type;
   ncclRedOp_t op;
   int root, step, rank, nranks;
-  ncclWindow_t window; /* that `recv` is in, at this byte; NULL: in none */
+  ncclWindow_t window; /* the window that contains `recv`, at byte window_at; NULL: none */
   size_t window_at;
   ncclComm_t comm;
   cudaStream_t stream;
@@ -90,10 +90,10 @@ typedef struct perf_coll {
   bool unchecked_in_place; /* in place has no meaning: timed, not checked */
   const char *no_op;       /* the redop column; NULL: the name of -o's */
   void (*sizes)(size_t count, size_t elem, size_t nranks, perf_sizes *out);
-  double (*alg_factor)(int nranks); /* bytes that algbw counts, per count argument's byte */
+  double (*alg_factor)(int nranks); /* bytes that algbw counts, per byte of the count argument */
   double (*bus_factor)(int nranks); /* busbw / algbw */
   int (*steps)(
-      /* NULL: one step. Otherwise run is called for each step, the next one after all ranks did this one */
+      /* NULL: one step. Otherwise `run` is called for each step, after all ranks have ended the step before */
       int nranks);
   ncclResult_t (*run)(const perf_call *c);
   void (*input)(struct perf_data *d);  /* emits the data that this rank sends */
@@ -108,8 +108,8 @@ void perf_sizes_same(size_t count, size_t elem, size_t nranks, perf_sizes *out);
 void perf_sizes_gather(size_t count, size_t elem, size_t nranks, perf_sizes *out);
 void perf_sizes_scatter(size_t count, size_t elem, size_t nranks, perf_sizes *out);
 void perf_sizes_alltoall(size_t count, size_t elem, size_t nranks, perf_sizes *out);
-/* Blocks of different lengths, which share out `total` elements: number `block` begins at perf_ramp; the last one is
- * longest. */
+/* Blocks of different lengths with `total` elements together; the last one is longest. perf_ramp: the start of block
+ * `block`; perf_ramp_count: its length. */
 enum { PERF_RAMP_RANKS = 1024 };
 size_t perf_ramp(size_t total, int nranks, size_t block);
 size_t perf_ramp_count(size_t total, int nranks, size_t block);
@@ -119,7 +119,7 @@ double perf_factor_one(int nranks);
 double perf_factor_ranks(int nranks);
 double perf_factor_ring(int nranks);       /* (n - 1) / n */
 void perf_own_block(struct perf_data *d);  /* input: this rank's block */
-void perf_all_blocks(struct perf_data *d); /* expect: those of all ranks, in rank order */
+void perf_all_blocks(struct perf_data *d); /* expect: the blocks of all ranks, in rank order */
 
 /* Ends this process at once with a message on stderr, because a failed rank cannot take part any more. */
 void perf_fail(int code, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));

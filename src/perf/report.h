@@ -39,7 +39,7 @@ void perf_report_footer(long errors, double bandwidth, double wanted, const char
 void perf_report_memory(const char *title, double init, double buffers, double collective);
 void perf_report_init(double seconds);
 void perf_report_close(const char *error);
-/* After a failure: completes the JSON text as far as it is, if called by the thread that writes it. */
+/* After a failure: closes the JSON text written so far, if the calling thread writes it. */
 void perf_report_abandon(void);
 /* On stderr, if that is a terminal: `done` of `total` steps, now at `what`. */
 void perf_report_progress(size_t done, size_t total, const char *what, size_t bytes);

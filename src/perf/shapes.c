@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Buffer sizes, bandwidth factors and data that several collectives share; the first two follow nccl-tests. If a buffer
- * is divided into one block for each rank, the size of a block is rounded down to 16 bytes, so sizes below 16 bytes a
- * rank become 0. */
+/* Buffer sizes, bandwidth factors and data that several collectives share. Sizes and factors follow nccl-tests. If a
+ * buffer is divided into one block for each rank, the size of a block is rounded down to 16 bytes, so sizes below 16
+ * bytes a rank become 0. */
 #include "data.h"
 
 static size_t block_of(size_t count, size_t elem, size_t nranks) { return count / nranks & ~(16 / elem - 1); }

@@ -63,7 +63,7 @@ static void registration(const perf_job *job, perf_rank *r, void *block, size_t 
 
 static void register_all(perf_worker *w, size_t bytes, bool on) {
   if (!w->job->o->reg) return;
-  /* Windows are made by all ranks together: one group for those of this thread. */
+  /* All ranks create windows together, so the windows of this thread's ranks are in one group. */
   if (on) NCCL(ncclGroupStart());
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
@@ -110,7 +110,7 @@ void perf_worker_free(perf_worker *w) {
 
 static size_t next_size(const perf_options *o, size_t size) {
   if (o->step_factor <= 1) return size + o->step_bytes;
-  return size ? size * o->step_factor : 1; /* a factor does not get away from 0 */
+  return size ? size * o->step_factor : 1; /* a factor cannot increase 0 */
 }
 
 static void set_size(perf_worker *w, size_t bytes) {

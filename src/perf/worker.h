@@ -42,7 +42,7 @@ typedef struct perf_worker {
   pthread_t handle;
   /* the size that is being measured */
   perf_sizes n;               /* elements */
-  size_t row_bytes, room_for; /* the size column, and operations of this size for which the buffers have room */
+  size_t row_bytes, room_for; /* the size column, and the number of operations of this size that fit into the buffers */
   size_t elem;
   ncclDataType_t type;
   int op, root;
