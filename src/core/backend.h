@@ -87,7 +87,7 @@ typedef struct hk_backend {
   void (*unbind)(struct ncclComm *c, struct hk_plan *plan);
   /* Bytes of one message in a slot of the program's links. `bytes`: the slot size of the cost model's machine. */
   size_t (*slot_bytes)(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
-  /* Can a switch reduce with the call's type and operator?  NULL if `machine` never has in_switch. */
+  /* True if a switch can reduce with the call's type and operator. NULL if `machine` never sets in_switch. */
   bool (*switch_reduces)(const struct hk_call *call);
 
   /* ---- calls ---- */

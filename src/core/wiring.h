@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How this rank reaches the other ranks: which transport for which peer. */
+/* The transport of each peer, and the open links. */
 #ifndef HK_CORE_WIRING_H
 #define HK_CORE_WIRING_H
 #include "../transport/transport.h"
