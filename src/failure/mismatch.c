@@ -76,7 +76,7 @@ void hk_mismatch_text(const hk_call_report *v, int n, int odd, int right, uint64
 
 /* ---- what the ranks called ---- */
 
-/* Has another rank given its verdict, or is there another failure? */
+/* True if another rank has raised a verdict, or there is another failure. */
 static bool too_late(ncclComm_t c) { return atomic_load(&c->health.failure) != 0; }
 
 /* True if `signature` is that of one of our last calls with any root. *theirs: that call. */

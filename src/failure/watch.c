@@ -289,7 +289,7 @@ static void describe_found(const hk_inquiry *q, char *text, size_t bytes) {
   }
 }
 
-/* "2, 5": the ranks that hold the others up, as far as the chain was followed. */
+/* "2, 5": the ranks at the end of the chain of waits that was followed; they hold up the others. */
 static void describe_guilty(const hk_inquiry *q, char *text, size_t bytes, int *first) {
   size_t used = 0;
   *first = -1;
