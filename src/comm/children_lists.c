@@ -67,7 +67,7 @@ void hk_children_free_lists(ncclComm_t parent) {
   }
 }
 
-/* A hash of the whole list, then the list in words, as far as there is room. */
+/* A hash of the whole list, then the list as text, cut to the room. */
 static void list_words(const hk_init *how, char *text, size_t bytes) {
   uint64_t hash = 0;
   size_t used = WORDS_AT;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How ranks meet in ncclCommGrow.  The ranks of the parent learn over its overlay which id one of them made.  Then all
- * ranks, the new ones too, join with that id as in ncclCommInitRank. */
+/* ncclCommGrow: how the ranks meet. The ranks of the parent exchange over its overlay the id that one of them has made.
+ * Then all ranks, the new ones too, join with that id as in ncclCommInitRank. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
