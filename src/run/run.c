@@ -71,7 +71,7 @@ static inline bool only_sends(const hk_call *call) {
   return hk_coll_in_set(HK_COLLS_IN_ROOT, (hk_coll)call->coll) ? is_root : !is_root;
 }
 
-/* Must the call be compared with other ranks' calls before it runs? */
+/* True if the call must be compared with other ranks' calls before it runs. */
 static inline bool compares(const hk_call *call, const hk_plan *plan) {
   return plan->sums || (hk_coll_has_root((hk_coll)call->coll) && only_sends(call));
 }
