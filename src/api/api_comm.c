@@ -257,7 +257,7 @@ out:
   return (ncclResult_t)rc;
 }
 
-/* Ends what is under way on the communicator, on all of its ranks; children may still be made. */
+/* Ends the operations under way on the communicator, on all of its ranks; it can still be a parent. */
 static hk_status revoke(ncclComm_t c, const char *who) {
   if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
     return HK_FAIL(HK_ERR_USAGE, "%s: the communicator's init is not finished: use ncclCommAbort to end it", who);
