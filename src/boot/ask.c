@@ -89,8 +89,8 @@ static hk_presence ask(hk_bootstrap *b, int rank, uint64_t deadline_ns, bool kno
   return c.process == b->listener->contact.process ? ask_here(&q, out) : ask_by_connection(&q, out);
 }
 
-/* For a rank of a child that is being made: what it does in the child, or, if it has not begun to make the child, in
- * the parent, where it is always known. */
+/* For a rank of a child during its creation: asks for its activity in the child, or in the parent if it has not begun
+ * to create the child. The parent always knows the rank. */
 static hk_presence ask_of_child(hk_bootstrap *b, hk_bootstrap *parent, int rank, uint64_t deadline_ns,
                                 hk_activity *out) {
   bool member;

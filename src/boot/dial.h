@@ -33,7 +33,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd);
 /* The result of one question to a listener: the hello is sent, the ack and the next `bytes` bytes are read. */
 typedef enum hk_probe {
   HK_PROBE_ANSWERED,   /* `ack` is proved; `answer` is complete, and the caller checks its proof */
-  HK_PROBE_SILENT,     /* a connection was made, and no answer came */
+  HK_PROBE_SILENT,     /* a connection was made, and no answer arrived */
   HK_PROBE_CLOSED,     /* a connection was made and ended without an answer: the process does not know the secret */
   HK_PROBE_REFUSED,    /* no process listens there */
   HK_PROBE_UNREACHABLE /* the host does not answer */

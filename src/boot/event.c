@@ -34,7 +34,7 @@ bool hk_event_is_notice(const hk_event *e) {
   return e->kind == HK_EVENT_REVOKE || e->kind == HK_EVENT_SHRINK || (e->kind == HK_EVENT_ABORT && e->code != 0);
 }
 
-/* Of several lost links all ranks report the same one: one that takes precedence is new. Under the lock. */
+/* True if the lost link takes precedence over those before: all ranks must report the same one. Under the lock. */
 static bool note_link(hk_bootstrap *b, const hk_event *e) {
   int32_t *best = b->lost;
   if (b->lost_ns && (e->rank > best[0] || (e->rank == best[0] && e->from >= best[1]))) return false;

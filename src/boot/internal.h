@@ -39,7 +39,7 @@ typedef struct hk_overlay_link {
   hk_silence silence;       /* of the peer's host, while data is unacknowledged */
   unsigned limit_s;         /* hk_bootstrap_tolerate; 0: HOCKET_PEER_TIMEOUT */
   struct hk_lost *lost;     /* lost.c: the link ended, and a thread asks why */
-  /* Of the service thread: the frame that is being received. */
+  /* Used by the service thread only: the frame that is being received. */
   uint32_t have; /* bytes received of the header, then of the payload */
   uint8_t header[HK_FRAME_BYTES];
   hk_message *incoming; /* NULL: the header is not complete */

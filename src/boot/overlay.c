@@ -378,10 +378,9 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
 
 /* ---- leaving ---- */
 
-/* If a connection is closed while input still arrives, the kernel resets it and drops what it has yet to send, our
- * goodbye included. So a rank that leaves reads on until each peer has said goodbye, too, or has answered ours by
- * ending its side. The peer's service thread does so at once; for one that is stopped or unreachable the wait is
- * short. */
+/* If a connection is closed while input still arrives, the kernel resets it and drops unsent data, including our
+ * goodbye. So a rank that leaves reads on until each peer has said goodbye, too, or has answered ours by ending its
+ * side. The peer's service thread does so at once; for one that is stopped or unreachable the wait is short. */
 static void await_goodbyes(hk_bootstrap *b) {
   hk_wait_env env = {.spins = 0};
   hk_waiter w;

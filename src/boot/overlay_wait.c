@@ -87,8 +87,8 @@ static void note_awaited(hk_bootstrap *b, int rank) {
   if (b->parent) atomic_store_explicit(&b->parent->awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
 }
 
-/* Ranks that wait for this one are about to give up, too, and ask what it does: they need the wait that it has just
- * given up. */
+/* Keeps the wait that this rank has just given up: ranks that wait for this rank give up at about the same time, and
+ * ask it for that wait. */
 static void end_awaiting(hk_bootstrap *b, hk_status rc) {
   if (rc == HK_OK) {
     note_awaited(b, -1);

@@ -200,7 +200,7 @@ bool hk_root_report_abort(const hk_hello *h, const char *cause) {
   return r != NULL;
 }
 
-/* The cause came with the hello, in one segment. */
+/* The cause arrives with the hello, in one segment. */
 static void read_excuse(hk_root *r, hk_connection *c, const hk_hello *h) {
   uint8_t ack[HK_ACK_BYTES];
   char cause[HK_REPLY_TEXT - 64];

@@ -87,7 +87,7 @@ static int list_ranks(const hk_root *r, hk_root_entry_state state, char *text, s
   return count;
 }
 
-/* Of a root that one rank has joined. */
+/* The only rank that has joined the root. */
 static int only_rank(const hk_root *r) {
   int at = 0;
   while (r->entry[at].state != HK_ROOT_ENTRY_JOINED) at++;
@@ -101,7 +101,7 @@ static int roots_with_one_rank(const hk_listener *l) {
   return n;
 }
 
-/* What to check if ranks do not join. */
+/* Advice for the case that ranks do not join. */
 static void advise(const hk_root *r, char *text, size_t room) {
   char at[HK_ADDR_TEXT];
   int single = roots_with_one_rank(r->listener);
