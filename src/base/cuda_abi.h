@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The CUDA driver's binary interface, as far as Hocket uses it: types, numbers and functions, so that no CUDA header is
- * needed. The names are the driver's. Do not include it together with NVIDIA's own header.
+ * The part of the CUDA driver's binary interface that Hocket uses: types, numbers and functions, so that no CUDA
+ * header is needed. The names are the driver's. Do not include it together with NVIDIA's own header.
  *
  * HK_CUDA_CALLS lists the functions once. The table of pointers, the names to look up and the driver of the tests
  * (tests/cudaemu) are made from it, so they cannot differ.

@@ -8,7 +8,8 @@ extern const hk_fork_lock __stop_hk_fork_locks[] __attribute__((visibility("hidd
 
 enum { NAP_NS = 50 * 1000, PATIENCE_NS = 1000 * 1000 * 1000 };
 
-bool hk_fork_held; /* between the handlers of one fork; the C library runs those of two forks one after another */
+/* true between the handlers of one fork; the C library never runs the handlers of two forks at the same time */
+bool hk_fork_held;
 
 static size_t fork_count(void) { return (size_t)(__stop_hk_fork_locks - __start_hk_fork_locks); }
 

@@ -141,7 +141,7 @@ static bool sysfs_exists(const char *name, const char *entry) {
   return hk_sysfs_has("", "/sys/class/net/%s/%s", name, entry);
 }
 
-/* Does the interface have a device, its own or that of an interface below it (bond, VLAN, bridge with a real port)? */
+/* True if the interface, or an interface below it, has a device (bond, VLAN, bridge with a real port). */
 static bool has_hardware(const char *name, int depth) {
   if (sysfs_exists(name, "device")) return true;
   if (depth == 0) return false;

@@ -14,7 +14,7 @@ typedef struct hk_iface_wish {
 /* Removes from list[0..n) what the settings exclude, sorts the rest, best first, and returns how many are left; -1
  * without memory. */
 int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *wish);
-/* Are both addresses in the network of `prefix` bits?  Link-local addresses match by network only. */
+/* True if both addresses are in one network of `prefix` bits. Link-local addresses match by network only. */
 bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix);
 /* Equal without regard to the port. */
 bool hk_addr_same_host(const hk_addr *a, const hk_addr *b);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Is a variable's name known, known to have no effect, or a misspelling? Pure functions, no state. */
+/* Classifies a variable's name: known, known to have no effect, or a misspelling. Pure functions, no state. */
 #ifndef HK_BASE_PARAM_NAMES_H
 #define HK_BASE_PARAM_NAMES_H
 #include <stdbool.h>

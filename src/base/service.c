@@ -105,7 +105,7 @@ static hk_service_timer *first_due(const hk_service *s, uint64_t now) {
 static void run_timers(hk_service *s) {
   if (!s->timers) return;
   const uint64_t now = hk_now_ns();
-  /* From the first again after each one: callbacks start and stop timers. */
+  /* Restarts from the first timer after each callback, because callbacks start and stop timers. */
   for (hk_service_timer *t; !s->stop && (t = first_due(s, now));) {
     t->next_ns = now + t->period_ns;
     run(s, t, t->fn, t->arg, -1, 0);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Does the host at the other end of a TCP connection still answer?
+ * Detects that the host at the other end of a TCP connection no longer answers.
  *
  * A process may be late, stopped, in a debugger or swapped out for any length of time. Its kernel answers meanwhile,
  * and this is what counts. So the evidence is a question of this kernel that the other kernel has not answered: a

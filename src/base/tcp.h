@@ -22,7 +22,8 @@ ssize_t hk_tls_sendv(int fd, const struct iovec *v, int n);
 ssize_t hk_tls_readv(int fd, const struct iovec *v, int n);
 
 static inline bool hk_tcp_is_plain(void) {
-  /* relaxed: it is set before the first connection that has a TLS state is made, and a descriptor comes from there */
+  /* relaxed: it is set before the first connection with TLS state exists, and the thread has got its descriptor after
+   * that */
   return __builtin_expect(!atomic_load_explicit(&hk_tls_used, memory_order_relaxed), 1);
 }
 
