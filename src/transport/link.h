@@ -187,7 +187,7 @@ static inline void *hk_link_place(const hk_link *l, uint64_t done, size_t bytes)
   if (bytes <= l->small_bytes) return l->small + (size_t)i * l->small_bytes;
   return l->payload + (size_t)(i & l->area_mask) * l->slot_bytes;
 }
-/* Is the payload of a slot with `bytes` in a GPU's memory? */
+/* True if the payload of a slot with `bytes` is in a GPU's memory. */
 static inline bool hk_link_on_gpu(const hk_link *l, size_t bytes) { return l->gpu && bytes > l->small_bytes; }
 /* The place for the next slot's payload. */
 static inline void *hk_link_send_buffer(hk_link *l, size_t bytes) { return hk_link_place(l, l->done, bytes); }

@@ -19,7 +19,7 @@ extern const hk_transport hk_transport_relay; /* registry.c names it */
 
 enum {
   LOOKS = 64, /* calls of progress between two looks at the connections to relays */
-  CLOSE_S = 6 /* R needs less to flush what it has */
+  CLOSE_S = 6 /* R needs less time to flush its slots */
 };
 
 typedef struct relay_fact {

@@ -56,7 +56,7 @@ struct hk_relay_server {
   bool running;
   served *ends; /* the thread's */
   bool failed;
-  _Atomic(int) stop; /* an hk_status: ends the thread, and what it waits for */
+  _Atomic(int) stop; /* an hk_status: ends the thread and its waits */
   _Atomic(int) nends;
   _Atomic(uint64_t) moved_ns; /* when something moved last */
 };

@@ -45,7 +45,7 @@ void hk_shm_arena_unmap(hk_shm_arena *a); /* does nothing if it is not mapped */
 /* The parts of a mapped arena. `index` is a rank's index in the group. */
 _Atomic(int) *hk_shm_arena_failure(const hk_shm_arena *a);       /* NULL if it is not mapped */
 _Atomic(uint32_t) *hk_shm_arena_cma_from(const hk_shm_arena *a); /* measured on this host: shm_measure.c */
-/* The byte by which a rank publishes whether it reads the memory of all others (shm_cma.c); NULL for indices beyond the
+/* The byte with which a rank publishes that it reads the memory of all others (shm_cma.c); NULL for indices beyond the
  * header page. */
 _Atomic(uint8_t) *hk_shm_arena_reads(const hk_shm_arena *a, uint32_t index);
 struct hk_status_page *hk_shm_arena_status_page(const hk_shm_arena *a, uint32_t index);

@@ -36,9 +36,9 @@ static int fail(int s) {
   return -1;
 }
 
-/* The kernel runs this for the sender, before a datagram is queued: without the secret it is dropped there. A
- * descriptor that came with it is closed by its sender too, and not on this process's thread, which could wait long for
- * that (a socket with SO_LINGER); and strangers cannot fill the queue. */
+/* The kernel runs this for the sender, before a datagram is queued: without the secret it is dropped there. The sender
+ * also closes a descriptor that it attached. So this process's thread need not close it, which may take long (a socket
+ * with SO_LINGER), and strangers cannot fill the queue. */
 _Static_assert(offsetof(hk_shm_message, secret) == 0, "the filter compares a message's first bytes");
 static int admit_secret(int s, const uint8_t *secret) {
   enum { WORDS = 4 };

@@ -53,7 +53,7 @@ typedef struct collnet_state {
   collnet_rounds rounds[2];       /* gathers, scatters */
 } collnet_state;
 
-/* Of a FIFO. */
+/* Sizes of a FIFO in bytes. */
 typedef struct collnet_sizes {
   size_t control, payload;
 } collnet_sizes;

@@ -188,7 +188,7 @@ static hk_status receive_slots(hk_plugin_end *e, bool *moved) {
   if (e->end->link->gpu) HK_OR_RETURN(hk_plugin_gpu_flush(e, &e->lane[1], moved));
   while (delivered && e->end->next < e->lane[0].done) HK_OR_RETURN(deliver(e, &delivered));
   const hk_plugin_lane *needed =
-      &e->lane[e->end->next < e->lane[0].done]; /* once a header has come: its payload's lane */
+      &e->lane[e->end->next < e->lane[0].done]; /* after a header has arrived: its payload's lane */
   if (needed->broken && hk_link_waits(e->end->link) == HK_LINK_WAITS)
     rc = hk_plugin_failed(e, needed->broke_in, needed->broken);
   return rc;
@@ -314,7 +314,7 @@ static bool wanted(const hk_plugin_end *e) {
   return e->sends ? hk_net_filled(e->end, e->end->next) : hk_link_waits(e->end->link) == HK_LINK_WAITS;
 }
 
-/* Nothing moves: checks whether peers close, and whether those that lanes wait for have ended. */
+/* Nothing moves: checks for peers that close, and for awaited peers that have ended. */
 static hk_status check_peers(hk_plugin_ctx *x) {
   uint64_t now = hk_now_ns();
   for (int i = 0; i < x->nends; i++) {

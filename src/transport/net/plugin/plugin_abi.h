@@ -28,7 +28,7 @@ enum {
   NET_PLUGIN_HANDLE = 128,    /* bytes of listen's handle */
   NET_PLUGIN_HOST_MEMORY = 1, /* a bit of the property `memory`, and regMr's type */
   NET_PLUGIN_CUDA_MEMORY = 2,
-  NET_PLUGIN_DMABUF = 4,      /* a bit of `memory`: regMrDmaBuf takes that of GPUs, whose type is the one above */
+  NET_PLUGIN_DMABUF = 4,      /* a bit of `memory`: regMrDmaBuf accepts GPU memory, with the type above */
   NET_PLUGIN_REMOTE_ERROR = 6 /* ncclRemoteError */
 };
 

@@ -128,7 +128,7 @@ bool hk_socket_send_blocked(const hk_socket_conn *c) {
   return blocked;
 }
 
-/* Two ranks that send to each other are fastest if they take turns: data that is sent far ahead of what is received
+/* Two ranks that send to each other are fastest if they take turns. Data that is sent far ahead of the received data
  * fills the kernel's buffers, and is then read from memory instead of the cache. So a connection whose receiver waits
  * sends no more than `lead_max` bytes ahead of what it receives. If nothing arrives for HELD_MAX rounds, it continues
  * to send: the peer waits for something else, or the network is slow. */
@@ -470,7 +470,7 @@ static hk_status got_some(hk_socket_conn *c, hk_socket_wire *w, size_t got, int 
   return HK_OK;
 }
 
-/* Another thread reads the rest of a socket's part; epoll as in push_beside. */
+/* Another thread reads the rest of a socket's part; epoll events are handled as in push_beside. */
 static hk_status read_beside(hk_socket_conn *c, unsigned s, uint32_t at, uint32_t bytes, bool *moved) {
   hk_socket_wire *w = &c->wires[s];
   hk_socket_job *j = &c->jobs[c->nsockets + s];
