@@ -238,7 +238,7 @@ static hk_status place_bare(hk_detect_scan *s, int i, uint32_t *nic) {
                         s->net[i].name);
 }
 
-/* Whether NICs reach GPU memory, through the peer memory module or through dma-bufs. */
+/* True if NICs can access GPU memory, through the peer memory module or dma-bufs. */
 static bool peer_memory(const hk_detect_scan *s) {
   static const char *const modules[] = {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                                         "/sys/kernel/mm/memory_peers"};

@@ -25,8 +25,8 @@ hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, v
 hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_sink *sink,
                             void *arg);
 hk_status hk_topo_write_xml(const hk_topo *t, FILE *to);
-/* NCCL's rule for NCCL_TOPO_FILE: the file's attributes and its PCI tree have priority, `detected` gives what the file
- * does not say, and devices that only the file has are left out, because this machine does not have them. */
+/* NCCL's rule for NCCL_TOPO_FILE: the file's attributes and its PCI tree have priority, `detected` gives the values
+ * that the file lacks. Devices that only the file has are left out, because this machine does not have them. */
 hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_sink *sink, void *arg);
 
 /* Reads the channels of this pattern. *out is NULL if the file has none; the search then decides. `what` has the nodes

@@ -63,7 +63,7 @@ static const hk_edge *edge_to(const hk_topo *t, uint32_t from, uint32_t to, hk_e
 
 /* --- GPUs and NICs --- */
 
-/* Of devices whose class is unknown. */
+/* The classes for devices whose class is unknown. */
 static const uint32_t usual_class[HK_NODE_KINDS] = {
     [HK_NODE_PCI] = 0x060400, [HK_NODE_GPU] = 0x030200, [HK_NODE_NIC] = 0x020000};
 
