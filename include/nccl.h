@@ -424,10 +424,10 @@ NCCL_DECLARE_(ncclResult_t, ncclRedOpDestroy, (ncclRedOp_t op, ncclComm_t comm))
  *     AlltoAll                       in place: sendbuff == recvbuff; the input is copied first (n * count elements)
  *     any other overlap              ncclInvalidArgument: the result would depend on time
  *
- * A rank that is not the root of Reduce, Broadcast, Gather or Scatter has one buffer, and the other does not count.
- * Buffers need no alignment beyond their type's.  Errors: ncclInvalidArgument (NULL with a count, a bad type,
- * operator or root), ncclInvalidUsage (ranks disagree; memory of the wrong device), ncclRemoteError,
- * ncclSystemError, ncclUnhandledCudaError.  Group: yes.  Capture: yes. */
+ * A rank that is not the root of Reduce, Broadcast, Gather or Scatter uses one buffer, and the other one is ignored.
+ * Buffers need no alignment beyond their type's. Errors: ncclInvalidArgument (NULL with a count, a bad type, operator
+ * or root), ncclInvalidUsage (ranks disagree; memory of the wrong device), ncclRemoteError, ncclSystemError,
+ * ncclUnhandledCudaError. Group: yes. Capture: yes. */
 
 /** Reduces `count` elements of all ranks into recvbuff on `root`; recvbuff is not used elsewhere.  In place:
  * sendbuff == recvbuff on root. */
@@ -505,7 +505,7 @@ typedef struct ncclCollConfig_v23200 {
   int forceAlgSelection;             /**< 1 (default): a selection that cannot be met is an error; 0: it is a wish */
   int CTAPolicy;                     /**< NCCL_CTA_POLICY_* */
   uint64_t userProfilerTag;          /**< for the profiler plugin */
-  cudaEvent_t launchCompletionEvent; /**< of the user's, recorded right before the kernel; NULL: none */
+  cudaEvent_t launchCompletionEvent; /**< the user's event, recorded right before the kernel; NULL: none */
 } ncclCollConfig_t;
 
 #define NCCL_COLLCONFIG_INITIALIZER                                                                                    \
@@ -547,28 +547,28 @@ NCCL_DECLARE_(ncclResult_t, ncclScatterConfig,
               (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
                cudaStream_t stream, const ncclCollConfig_t *config));
 
-/* ---- one-sided operations ---- (since 2.29; on host memory: docs/rma.md)
- * A rank writes into another rank's window, which makes no call for it, and signals it.  Puts and signals to one peer
- * in one context arrive in the order of their calls: a signal that was waited for says that the data of its put is
- * there, and that of all earlier ones.  All ranks have registered the window with NCCL_WIN_COLL_SYMMETRIC, and
- * ncclConfig_t's numRmaCtx and numRmaSig are 1 (the default) or more.  Errors: ncclInvalidArgument, also if
- * ncclCommQueryProperties gives hostRmaSupport = false; ncclInvalidUsage (no window yet; the peer's window was
- * deregistered or is smaller); ncclRemoteError.  Group: yes; the order of a group's puts and waits does not matter. */
+/* ---- one-sided operations ---- (since 2.29; on host memory: docs/rma.md) A rank writes into another rank's window and
+ * signals that rank, which makes no call for the write. Puts and signals to one peer in one context arrive in the order
+ * of their calls: once a wait for a signal has ended, the data of its put and of all earlier puts has arrived. All
+ * ranks have registered the window with NCCL_WIN_COLL_SYMMETRIC, and ncclConfig_t's numRmaCtx and numRmaSig are 1 (the
+ * default) or more. Errors: ncclInvalidArgument, also if ncclCommQueryProperties gives hostRmaSupport = false;
+ * ncclInvalidUsage (no window yet; the peer's window was deregistered or is smaller); ncclRemoteError. Group: yes; the
+ * order of a group's puts and waits does not matter. */
 
 /** Signals to wait for: opCnt of them from rank `peer`, with index sigIdx, in context ctx. */
 typedef struct {
   int opCnt, peer, sigIdx, ctx;
 } ncclWaitSignalDesc_t;
-/** Writes `count` elements to byte peerWinOffset of rank peer's window, then signals it.  peerWin is this rank's handle
- * of the window.  localbuff may be any memory; it is free again when the stream comes past the call (stream NULL: when
- * the call returns).  A count of 0 only signals.  flags is 0. */
+/** Writes `count` elements to byte peerWinOffset of rank peer's window, then signals it. peerWin is this rank's handle
+ * of the window. localbuff may be any memory; it may be reused when the stream has passed the call (stream NULL: when
+ * the call returns). A count of 0 only signals. flags is 0. */
 NCCL_DECLARE_(ncclResult_t, ncclPutSignal,
               (const void *localbuff, size_t count, ncclDataType_t datatype, int peer, ncclWindow_t peerWin,
                size_t peerWinOffset, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
 /** Signals a peer, after all earlier puts to it in that context.  flags is 0. */
 NCCL_DECLARE_(ncclResult_t, ncclSignal,
               (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream));
-/** Waits until the signals of all descriptors have come, and takes them: the next call waits for later ones. */
+/** Waits until the signals of all descriptors have arrived, and consumes them: the next call waits for later ones. */
 NCCL_DECLARE_(ncclResult_t, ncclWaitSignal,
               (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream));
 
