@@ -235,7 +235,8 @@ void hk_mismatch_slot(ncclComm_t c, const hk_call *call, const hk_exec *x) {
   give(c, x->bad_peer, text);
 }
 
-/* ---- calls on a GPU ---- Messages between GPUs carry no operation number, because a captured graph may be replayed.
+/* ---- calls on a GPU ----
+ * Messages between GPUs carry no operation number, because a captured graph may be replayed.
  * So the mismatch is the first of the last operations in which the two ranks made different calls. */
 
 /* This rank's operation k, from its status page: the calling thread may be in the next call. */

@@ -197,7 +197,8 @@ void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *other
   }
 }
 
-/* ---- questions ---- An answer may take a while, and this thread must make network progress meanwhile. So a separate
+/* ---- questions ----
+ * An answer may take a while, and this thread must make network progress meanwhile. So a separate
  * thread asks. */
 
 typedef struct found {
