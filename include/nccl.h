@@ -549,8 +549,8 @@ NCCL_DECLARE_(ncclResult_t, ncclScatterConfig,
 
 /* ---- one-sided operations ---- (since 2.29; on host memory: docs/rma.md)
  * A rank writes into another rank's window and signals that rank, which makes no call for the write.  Puts and signals
- * to one peer in one context arrive in the order of their calls: once a wait for a signal has ended, the data of its put
- * and of all earlier puts has arrived.  All ranks have registered the window with NCCL_WIN_COLL_SYMMETRIC, and
+ * to one peer in one context arrive in the order of their calls: once a wait for a signal has ended, the data of its
+ * put and of all earlier puts has arrived.  All ranks have registered the window with NCCL_WIN_COLL_SYMMETRIC, and
  * ncclConfig_t's numRmaCtx and numRmaSig are 1 (the default) or more.  Errors: ncclInvalidArgument, also if
  * ncclCommQueryProperties gives hostRmaSupport = false; ncclInvalidUsage (no window yet; the peer's window was
  * deregistered or is smaller); ncclRemoteError.  Group: yes; the order of a group's puts and waits does not matter. */
