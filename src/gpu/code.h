@@ -9,8 +9,9 @@ typedef struct hk_gpu_code {
   int ordinal, refs;
   hk_device *device;
   void *module, *batch, *small, *transfers;
-  unsigned threads, small_threads, resident; /* of a block, by kernel; blocks that the device runs at once */
-  pthread_mutex_t lock;                      /* of the orders, which are of communicators with launchOrderImplicit */
+  unsigned threads, small_threads,
+      resident;         /* threads of a block, for each kernel; resident: blocks that the device runs at once */
+  pthread_mutex_t lock; /* protects `order` and `captured`: the order of the communicators with launchOrderImplicit */
   hk_queue_order order, captured;
   struct hk_gpu_code *next;
 } hk_gpu_code;

@@ -8,9 +8,10 @@
 /* One end of a link. */
 typedef struct hk_gpu_endpoint {
   hk_gpu_link link;
-  void *device;           /* its copy and the program of transfers over it (transfers.c); NULL: none yet */
-  uint32_t program_bytes; /* of that program */
-  hk_shared shared;       /* between processes: the receiver's own memory, or as the sender has opened it */
+  /* copy of `link` in device memory, then the program of transfers over it (transfers.c); NULL: none yet */
+  void *device;
+  uint32_t program_bytes; /* size of that program */
+  hk_shared shared;       /* between processes. Receiver: its own memory; sender: its mapping of that memory */
   struct hk_gpu_endpoint *next;
   uint16_t channel;
 } hk_gpu_endpoint;
@@ -19,6 +20,6 @@ typedef struct hk_gpu_endpoint {
  * memory to their senders before any of them waits for an offer. */
 hk_status hk_gpu_endpoint_offer(ncclComm_t c, int peer, bool sends, unsigned channel);
 hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out);
-/* Before a launch that moves messages of `bytes` over the end: if it has memory for smaller ones only, it gets more. */
+/* Gives the end memory for messages of `bytes` if it has memory for smaller ones only. Called before the launch. */
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *end, uint64_t bytes);
 #endif

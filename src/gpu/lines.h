@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LL lines between a kernel and its proxy, as the CPU reads and writes them: each 4 bytes of a slot's data, and beside
- * them 4 bytes of flag (kernels/cuda/work.h). */
+/* LL lines between a kernel and its proxy, as the CPU reads and writes them: each line has 4 bytes of a slot's data,
+ * then 4 bytes of flag (kernels/cuda/work.h). */
 #ifndef HK_GPU_LINES_H
 #define HK_GPU_LINES_H
 #include <stdbool.h>

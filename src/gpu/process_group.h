@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of a communicator on GPUs share within a process, and the credits of their links. */
+/* Data that the ranks of a communicator on GPUs share within a process, and the credits of their links. */
 #ifndef HK_GPU_PROCESS_GROUP_H
 #define HK_GPU_PROCESS_GROUP_H
 #include "gpu.h"
@@ -17,37 +17,38 @@ typedef struct hk_gpu_fifo {
   struct hk_gpu_fifo *next;
 } hk_gpu_fifo;
 
-/* What the ranks of a communicator that are threads of one process share. */
+/* Shared by the ranks of a communicator that are threads of one process. */
 typedef struct hk_gpu_process_group {
   uint64_t comm_id;
   int refs, nranks;
-  pthread_mutex_t lock;           /* of the FIFOs, and of `looked` */
-  hk_device **devices;            /* [nranks]; NULL: the rank is in another process */
-  hk_memory *credits;             /* [nranks]: of the ranks of this process, hk_gpu_credit */
-  hk_gpu_slice *slices;           /* [nranks]: that these are of a pool */
-  struct hk_shared *words;        /* [nranks]: the same, copy.c's */
-  struct hk_shared *signals;      /* [nranks]: the same, rma.c's */
-  hk_gpu_fifo **fifos;            /* [nranks], by sender */
-  struct hk_gpu_buffer *late;     /* of ranks that have left: streams of others may still write to what they had open */
+  pthread_mutex_t lock;      /* protects the FIFOs and `looked` */
+  hk_device **devices;       /* [nranks]; NULL: the rank is in another process */
+  hk_memory *credits;        /* [nranks]: memory of the credits of this process's ranks (hk_gpu_credit) */
+  hk_gpu_slice *slices;      /* [nranks]: where the credits lie in a pool */
+  struct hk_shared *words;   /* [nranks]: words of this process's ranks for copy.c */
+  struct hk_shared *signals; /* [nranks]: words of this process's ranks for rma.c */
+  hk_gpu_fifo **fifos;       /* [nranks], by sender */
+  /* registered memory of ranks that have left: streams of others may still write to its mappings */
+  struct hk_gpu_buffer *late;
   struct hk_multicast *multicast; /* transport/cuda/multicast.h */
   bool looked;                    /* the machine's topology was read, once for all ranks: topology.c */
   struct hk_cluster *machine;
   struct hk_paths *paths;
-  struct hk_gpu *lost; /* ranks that ended while their work did not: found here in a dump of the process */
+  struct hk_gpu *lost; /* ranks that ended before their work did; kept to be found in a core dump */
   struct hk_gpu_process_group *next;
 } hk_gpu_process_group;
 
-/* Makes this rank's credits, too. */
+/* Joins or creates the process group and makes this rank's credits. */
 hk_status hk_gpu_process_group_join(ncclComm_t c);
 void hk_gpu_process_group_leave(hk_gpu_process_group *w);
-/* Makes this rank's credits anew, as links.by_file has changed. */
+/* Makes this rank's credits anew after links->by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
-/* To all other processes. */
+/* Offers this rank's credits to all other processes. */
 hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
 
-/* A rank's credits, in its GPU's memory: for each link on which it sends the head, which the receiver writes, and its
- * counter; for proxied links the counters of both directions.  After them a pattern that the other ranks try to read,
- * and room for what this rank reads of theirs. */
+/* A rank's credits, in its GPU's memory. For each link on which it sends: the head, which the receiver writes, and the
+ * sender's counter. For proxied links: the counters of both directions.  After them: a pattern that the other ranks try
+ * to read, then space into which this rank reads theirs. */
 enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
 static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
 static inline size_t hk_gpu_credit_bytes(int nranks) {
@@ -60,15 +61,16 @@ static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
   hk_gpu *g = hk_gpu_of(c);
   return hk_gpu_is_remote(c, rank) ? (char *)g->opened[rank].base + g->opened_at[rank] : g->group->credits[rank].base;
 }
-/* Of `rank`'s link to `peer`. */
+/* The credit of `rank`'s link to `peer`. */
 static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
   return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
 }
 
 /* ---- multicast.c ---- */
-/* After hk_gpu_reach, by all ranks: g->in_switch, the same on all.  What prevents it is logged. */
+/* After hk_gpu_reach, by all ranks: sets g->in_switch, equal on all ranks.  Logs the reason if there is no multicast
+ * memory. */
 hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 struct hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const struct hk_link_need *need, unsigned channel, bool first);
-/* Can the switch do the call's operator for its type? */
+/* True if the switch has the call's operator for its type. */
 bool hk_gpu_switch_reduces(const struct hk_call *call);
 #endif

@@ -10,7 +10,7 @@
  * the GPU's memory when the connection is made, the kernels know that address already: then the proxy copies each slot.
  *
  * Words and notes.  Each end also has 8 bytes for each slot, its word (kernels/cuda/work.h: the slot's number in the
- * upper half, the call's tag in the lower half), and 4 bytes beside it, the kernel's note, both in pinned host memory.
+ * upper half, the call's tag in the lower half), and after it 4 bytes, the kernel's note, both in pinned host memory.
  * They are the proxy's only input from the kernel, so it knows nothing about programs, calls or launches, and replays
  * of captured launches need no call of the host.
  *
@@ -29,19 +29,20 @@
  * 1. The sender's kernel stores the lines, and then in the place of word and note one more line: the tag, the length,
  *    and as its flags the slot's number, once changed by HK_GPU_IN_LINES.
  * 2. The sender's proxy finds that line, and takes the data out of the lines into the transport's slot when all of them
- *    have the slot's flag.  They were stored before, but may come later.
+ *    have the slot's flag.  They were stored before, but may arrive later.
  * 4. The receiver's proxy writes slot k, if it is small, as lines, too, before its word.
  * 5. The receiver's kernel polls the lines, leaves k as its note before, and stores head = k, with no fence.
- * Slots go over the network as ever: transports do not know of lines, and flags take no bandwidth. The CPU copies small
- * slots anyway.  Nor does an end know whether the other one has lines: it has none if the GPU's memory has all its
- * payloads.  Before flags repeat, the sender's kernel and the receiver's proxy each write all lines anew.
+ * The network carries slots, not lines: transports do not know lines, and flags take no bandwidth. The CPU copies small
+ * slots anyway.  An end does not know whether the other end has lines. An end has none if all its payloads are in the
+ * GPU's memory.  Before flags repeat, the sender's kernel and the receiver's proxy each write all lines anew.
  *
- * A receiver's kernel that finds no word k leaves k as its note: it waits.  Until then what comes is received ahead,
- * and a peer that has left is no error.  From then on it is one.
+ * A receiver's kernel that finds no word k leaves k as its note: it waits.  Before that, arriving slots are received
+ * ahead, and a peer that has left is no error.  After that, it is an error.
  *
- * Large and small slots.  A link begins with pinned host memory for slots of at most HK_GPU_SMALL_SLOT bytes.  That of
- * larger ones comes with the first call that has any (hk_gpu_proxy_grow).  A slot's length says where it is, so both
- * may be under way together.  Each end grows by itself; a large slot waits until its receiver's end has grown.
+ * Large and small slots.  A link begins with pinned host memory for slots of at most HK_GPU_SMALL_SLOT bytes.  The
+ * first call with larger slots allocates memory for them (hk_gpu_proxy_grow).  A slot's length determines its place, so
+ * both kinds may be under way together.  Each end grows by itself; a large slot waits until its receiver's end has
+ * grown.
  *
  * Credits do not pass through the proxy: the kernel reads and writes the very heads that the transport moves.
  */
@@ -57,20 +58,21 @@ struct hk_transport_env;
 struct hk_transport_state;
 struct hk_wait_env; /* base/wait.h */
 
-/* Of collectives between hosts at most: one thread serves them all. */
+/* The most channels of collectives between hosts: one thread serves them all. */
 enum { HK_GPU_NET_CHANNELS = 16 };
 
-/* What a proxy gets from the communicator; copied. */
+/* What the communicator gives to its proxy; hk_gpu_proxy_new copies it. */
 typedef struct hk_gpu_proxy_env {
   const struct hk_transport_env *env;
   hk_device *device;
-  hk_queue queue;    /* for copies between the GPU's memory and the host's */
+  hk_queue queue;    /* stream for copies between the GPU's memory and the host's */
   bool sends_direct; /* network cards may read the GPU's memory */
   const struct hk_wait_env *wait;
-  hk_status (*over)(void *arg, bool *done); /* have all launches ended? */
+  hk_status (*over)(void *arg, bool *done); /* *done: all launches have ended */
   hk_status (*check)(void *arg); /* the watchdog, about every 100 ms without a slot while launches run; NULL: none */
   void (*failed)(void *arg, hk_status rc); /* the proxy gives up: ends the kernels, and reports it to the other ranks */
-  /* Pinned memory for links, zeros, which the proxy releases; and the payloads of the last call of it, if unused. */
+  /* pinned: zeroed pinned memory for links, which the proxy releases. unpinned: takes back the payloads from the last
+   * call of `pinned`, if they are not used. */
   hk_status (*pinned)(void *arg, bool payload, size_t bytes, hk_memory *out);
   void (*unpinned)(void *arg, hk_memory *payload);
   void *arg;
@@ -82,7 +84,7 @@ typedef enum hk_gpu_proxy_waits {
   HK_PROXY_WAITS_CONNECTION, /* the connection is being made */
   HK_PROXY_WAITS_KERNEL,     /* sender: for the kernel's next slot; receiver: for the kernel to give slots back */
   HK_PROXY_WAITS_PEER,       /* sender: for the peer to give slots back; receiver: for the peer's next slot */
-  HK_PROXY_WAITS_PROXY       /* a word or a slot is there that the proxy has not seen yet */
+  HK_PROXY_WAITS_PROXY       /* the proxy has not seen a posted word or an arrived slot yet */
 } hk_gpu_proxy_waits;
 
 /* The state of one link at one moment. */
@@ -92,39 +94,41 @@ typedef struct hk_gpu_proxy_link {
   uint16_t channel;
   uint8_t state; /* hk_link_state */
   uint8_t waits; /* hk_gpu_proxy_waits */
-  uint64_t word; /* of the next slot, as it is now; its upper half is the number of the slot that it was stored for */
-  uint32_t note; /* beside it */
-  uint64_t done, head; /* slots that the proxy has moved; that the receiver has given back */
-  uint64_t in_lines;   /* sender: of those that the proxy has moved, the ones that the kernel gave in lines */
+  /* current word at the next slot's place; the upper half is the number of the slot for which it was stored */
+  uint64_t word;
+  uint32_t note;       /* the kernel's note at the same place */
+  uint64_t done, head; /* done: slots that the proxy has moved; head: slots that the receiver has given back */
+  uint64_t in_lines;   /* sender: slots in `done` that the kernel posted in lines */
   uint32_t credits;    /* slots that may be filled now */
 } hk_gpu_proxy_link;
 
 typedef struct hk_gpu_proxy hk_gpu_proxy;
 hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out);
-/* One end of a link by a transport; the first one starts the thread. */
+/* Makes one end of a link over the transport `via`; the first end starts the thread. */
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, struct hk_transport_state *via, const struct hk_link_key *key,
                            struct hk_gpu_link *out);
-/* Gives an end whose data is NULL its memory for large slots, and its address to `out`: before the first launch that
- * needs it.  What runs or was captured before goes on, because the places of small slots stay what they are. */
+/* Allocates memory for large slots for an end whose data is NULL, and stores its address in `out`: before the first
+ * launch that needs it.  Earlier and captured launches still work, because small slots stay where they are. */
 hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const struct hk_link_key *key, struct hk_gpu_link *out);
 /* After each launch.  NULL: nothing to do. */
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured);
 /* Waits until the peers have given back all slots that the kernels have sent. */
 hk_status hk_gpu_proxy_settle(hk_gpu_proxy *p);
-/* Stops, until hk_gpu_proxy_go_on.  All ranks have settled: their proxies need this one's slots no more. */
+/* Stops until hk_gpu_proxy_go_on.  All ranks have settled: their proxies no longer need this proxy's slots. */
 void hk_gpu_proxy_pause(hk_gpu_proxy *p);
 /* All ranks have paused: lets the links rest, and wakes them (transport.h). */
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests);
 void hk_gpu_proxy_go_on(hk_gpu_proxy *p);
 /* Do all links rest? */
 bool hk_gpu_proxy_rests(hk_gpu_proxy *p);
-/* The memories of the links' payloads, each; `resting`: only of links that rest. */
+/* Visits the memory of each link's payloads; `resting`: only of links that rest. */
 void hk_gpu_proxy_payloads(hk_gpu_proxy *p, bool resting, void (*visit)(void *arg, hk_memory *m), void *arg);
-/* The links; they are only added by hk_gpu_proxy_add.  NULL: there are none. */
+/* The list of links, to which only hk_gpu_proxy_add adds.  NULL: none. */
 struct hk_gpu_proxied *hk_gpu_proxy_links(hk_gpu_proxy *p);
 /* Reports wait for the proxy for one second at most, because a network plugin may keep it in a call. */
 
-/* The states of up to `room` links; gives how many there are, 0 if the proxy does not answer.  From any thread. */
+/* Stores the states of up to `room` links and returns the number of links; 0 if the proxy does not answer.  From any
+ * thread. */
 int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room);
 /* "receives from rank 2, channel 0: ready, 5 slots done, head 5, 8 credits, word 4:9f03, note 6, waits for the
  * peer". */
@@ -132,12 +136,12 @@ void hk_gpu_proxy_describe(const hk_gpu_proxy_link *l, char *text, size_t bytes)
 /* "2, 5": the ranks for whose data kernels wait; empty: none, or the proxy does not answer.  From any thread.  NULL:
  * none. */
 void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes);
-/* The links that wait for a peer or for a connection, each described, after "; "; empty: none.  If the proxy does not
- * answer: in which transport's call it is, and since when. */
+/* Describes each link that waits for a peer or a connection, after "; "; empty: none.  If the proxy does not answer:
+ * names the transport whose call it is in, and since when. */
 void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes);
 /* True after a failure if the thread has ended, or never began. A network plugin may keep it in a call. */
 bool hk_gpu_proxy_has_left(hk_gpu_proxy *p);
-/* Sends what is still to be sent and ends the thread.  Then it closes the links and frees the proxy, unless kernels may
- * still use their memory (`lost`). */
+/* Sends the remaining slots and ends the thread.  Then closes the links and frees the proxy, unless kernels may still
+ * use their memory (`lost`). */
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost);
 #endif

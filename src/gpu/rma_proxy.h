@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * One-sided operations between GPUs that do not reach each other's memory: those of several hosts, or without peer
- * access.  A thread of each rank, the carrier, moves them by way of host memory.
+ * access.  A thread of each rank, the carrier, moves the data through host memory.
  *
  * Every rank has an inbox in host memory, with some slots for each other rank.  The stream of a put sets a word and
- * waits for another one.  The carrier, which polls, copies the data from the GPU in pieces, and puts each as a packet
- * into the peer's inbox with the one-sided operations of host memory (rma/rma.h): by stores, by the network card,
- * or by messages.  Their signals count the packets of a pair of ranks, and the slots that were given back.  The peer's
+ * waits for another word.  The carrier, which polls, copies the data from the GPU in pieces, and puts each as a packet
+ * into the peer's inbox with the one-sided operations of host memory (rma/rma.h): by stores, by the network card, or by
+ * messages.  Their signals count the packets between a pair of ranks, and the slots that were given back.  The peer's
  * carrier copies the packet to its GPU's window and then writes the word for which its own streams wait (rma.c).  The
  * put's stream goes on when the last packet has left this rank's memory.
  *
@@ -18,7 +18,7 @@
 #include "../rma/windows.h"
 #include "gpu.h"
 
-/* Data for a rank's window, and a word of its signals that is written after it. */
+/* Data for a rank's window; after the data, a word of that rank's signals is written. */
 typedef struct hk_gpu_rma_proxy_op {
   int peer;
   uint32_t word; /* as for hk_gpu_rma_come */
@@ -36,8 +36,9 @@ hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t
 /* After all ranks have opened them: starts the carrier. */
 hk_status hk_gpu_rma_proxy_start(ncclComm_t c);
 hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s);
-/* Releases the streams of a failed communicator that wait for the carrier.  True if a captured one may have gone on. */
+/* Releases the streams of a failed communicator that wait for the carrier.  True if it may have released a captured
+ * one. */
 bool hk_gpu_rma_proxy_free(ncclComm_t c);
-void hk_gpu_rma_proxy_stop(ncclComm_t c); /* ends the carrier: no stream has work for it */
+void hk_gpu_rma_proxy_stop(ncclComm_t c); /* ends the carrier after no stream has work for it */
 void hk_gpu_rma_proxy_end(ncclComm_t c);
 #endif

@@ -7,8 +7,8 @@
  *     | rank 0:  [window]     [window]  | rank 1:  [window]     [window]  | ...
  *                ^ at                              ^ at: the same in every part
  *
- * Each rank maps whole allocations for itself, so what a rank deregisters stays mapped on the others until they do the
- * same.  New windows lie where all ranks have room.
+ * Each rank maps whole allocations for itself. So memory that one rank deregisters stays mapped on the others until
+ * they deregister it too.  New windows lie where all ranks have free addresses.
  */
 #ifndef HK_GPU_WINDOW_H
 #define HK_GPU_WINDOW_H
@@ -17,17 +17,18 @@
 
 typedef struct hk_gpu_window {
   hk_symmetric seen;
-  uintptr_t user; /* this rank's memory, as it was registered */
+  uintptr_t user; /* address of this rank's memory, as registered */
   size_t bytes;
   size_t at;                  /* offset in each part */
-  size_t begin, end;          /* of what all ranks' allocations take there */
-  hk_memory *parts;           /* [ranks of the team] */
-  hk_memory own;              /* the library's memory; empty: the user's */
-  unsigned slot;              /* in the pages of hk_gpu_space */
-  struct hk_gpu_window *next; /* by `begin` */
+  size_t begin, end;          /* range of offsets that all ranks' allocations take in each part */
+  hk_memory *parts;           /* [ranks of the team] each rank's mapping */
+  hk_memory own;              /* memory that the library allocated; empty: the memory is the user's */
+  unsigned slot;              /* index of its entry in the pages of hk_gpu_space */
+  struct hk_gpu_window *next; /* list sorted by `begin` */
 } hk_gpu_window;
 
-/* Window `w` in rank r's memory as kernels and copies of this rank reach it; NULL: r is not in the LSA team. */
+/* Address of window `w` in the memory of `rank`, for kernels and copies of this rank; NULL: `rank` is not in the LSA
+ * team. */
 static inline void *hk_gpu_window_at(ncclComm_t c, const hk_gpu_window *w, int rank) {
   int lsa_rank = hk_lsa_rank(c, rank);
   return lsa_rank < 0 ? NULL : hk_symmetric_at(&w->seen, lsa_rank);
