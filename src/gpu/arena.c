@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory that calls need and that stays as long as the communicator: of the device, for plans, the ends of transfers,
- * tables; pinned memory of the host, for links over the network, and more tables.
+/* Memory that lives as long as the communicator. Device memory: for plans, the ends of transfers, and tables. Pinned
+ * host memory: for links over the network, and for more tables.
  *
- * The device's is what the credits leave of their granule.  More comes as virtual memory, and so does the host's, if
- * the driver has that.  Classic memory and other pinned memory may be allocated only when all work on the device is
- * over, and kernels that wait for a launch of this very thread would then wait for ever. */
+ * The first device memory is the unused rest of the credits' granule. Further device memory is virtual memory, and so
+ * is host memory if the driver supports it.  Allocating classic memory or other pinned memory waits for all work on the
+ * device. If a kernel waited for a launch of this thread, that would be a deadlock. */
 #include <stdlib.h>
 #include <string.h>
 #include "../program/program.h"
@@ -61,7 +61,7 @@ hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_mem
   hk_gpu_chunk **list = &g->pinned[which];
   memset(out, 0, sizeof *out);
   bytes = hk_round_up(bytes, PAGE);
-  pthread_mutex_lock(&g->pinned_lock); /* the proxy may need some, too */
+  pthread_mutex_lock(&g->pinned_lock); /* the proxy's thread allocates, too */
   if (!*list || (*list)->used + bytes > (*list)->bytes) HK_TRY(add_chunk(g, list, bytes, true), out);
   hk_gpu_chunk *k = *list;
   *out = (hk_memory){.base = k->at + k->used, .host = (char *)k->memory.host + k->used, .bytes = bytes};
@@ -74,7 +74,7 @@ out:
 void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m) {
   pthread_mutex_lock(&g->pinned_lock);
   hk_gpu_chunk *k = g->pinned[which];
-  if ((char *)m->base + m->bytes == k->at + k->used) k->used -= m->bytes; /* else the proxy has got some since */
+  if ((char *)m->base + m->bytes == k->at + k->used) k->used -= m->bytes; /* else the proxy has allocated after it */
   pthread_mutex_unlock(&g->pinned_lock);
   memset(m, 0, sizeof *m);
 }

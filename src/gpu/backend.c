@@ -74,8 +74,7 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t b
 
 /* ---- calls ---- */
 
-/* A call for itself would wait on its stream for one that comes after it there.  Buffers are looked at when the call
- * runs. */
+/* Checks the call's options. Its buffers are checked when the call runs. */
 static hk_status check(const hk_call *call, const char *who) {
   if (call->options.policy && ((call->options.policy - 1) & ~call->comm->options.policy & NCCL_CTA_POLICY_ZERO))
     return HK_FAIL(

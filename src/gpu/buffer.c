@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Registered memory of GPUs, opened for the ranks that read it directly. For a rank of this process this file opens
- * it; for a rank of another process the memory is sent to that process's service thread, which opens it on the rank's
- * GPU and returns the address: no rank waits for another one's call. */
+/* Registered memory of GPUs, opened for the ranks that read it directly. For a rank of this process this file opens it.
+ * For a rank of another process it sends the memory to that process's service thread, which opens it on the rank's GPU
+ * and returns the address. So no rank waits for another rank's call. */
 #include "buffer.h"
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@
 #include "peers.h"
 #include "process_group.h"
 
-/* State of the process: allocations are found by address, whichever communicators they are registered with. */
+/* Global: allocations are found by address, for all communicators with which they are registered. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static hk_gpu *all;
@@ -89,7 +89,7 @@ void hk_gpu_buffers_begin(ncclComm_t c) {
 
 /* ---- memory of this rank ---- */
 
-/* Makes what begins at `base` visible to rank r; if r cannot map it, it gets copies. */
+/* Makes the allocation at `base` visible to rank r. If r cannot map it, r gets copies. */
 static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *share, uintptr_t base) {
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
@@ -117,7 +117,7 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
   v->seen[r] = (int64_t)(there - base);
 }
 
-/* Returns the table's memory: a dropped view's, if no launch can use it any more. */
+/* Returns memory for a table: that of a dropped registration if no launch can use it any more, else new memory. */
 static hk_status get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
@@ -170,7 +170,7 @@ static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
   return fill_table(c, v);
 }
 
-/* Ends the view. `notify`: the ranks of other processes still exist and are notified. */
+/* Ends the registration. `notify`: the ranks of other processes still exist, and are notified. */
 static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
@@ -179,7 +179,7 @@ static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
       unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
       memcpy(payload, &q, sizeof q);
-      (void)hk_wire_notify(c, r, -1, payload); /* a rank that does not get it has ended */
+      (void)hk_wire_notify(c, r, -1, payload); /* if it fails, that rank has ended */
     }
     v->seen[r] = HK_GPU_UNSEEN;
   }
@@ -299,7 +299,7 @@ void hk_gpu_buffers_end(ncclComm_t c) {
 
 /* ---- calls ---- */
 
-/* Under the lock: the memory may have been freed without a notice, and may be another allocation now. */
+/* Under the lock. Detects memory that was freed without a notice and whose address is another allocation now. */
 static hk_status check_same(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
@@ -375,7 +375,7 @@ hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu
   return HK_OK;
 }
 
-/* Writes where rank r's window of the same key begins, and its length; 0: it is not open yet. */
+/* Returns the address of rank r's window with the same key, and its length in *bytes; 0: it is not open yet. */
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (hk_gpu_is_remote(c, r)) {

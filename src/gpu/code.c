@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether there are GPUs and kernels for them, and the kernels, loaded once on a device for all communicators of the
+/* Detection of GPUs and of kernels for them. Loading of the kernels, once a device for all communicators of the
  * process. */
 #include "code.h"
 #include <stdio.h>
@@ -36,9 +36,9 @@ static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
   *out &= ~31u; /* whole warps */
   return rc;
 }
-/* A kernel's first launch may wait for all that runs on the device, under the context's lock: the driver loads its code
- * and may need more local memory for it. So each kernel runs once, with nothing to do, before a rank's kernel waits for
- * another one's. */
+/* A kernel's first launch may wait for all work on the device, under the context's lock: the driver loads the code and
+ * may allocate local memory for it. So each kernel runs once with no work, before any rank's kernel waits for
+ * another's. */
 static hk_status prime(const hk_gpu_code *k) {
   static const union {
     hk_gpu_batch batch;

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The executor that uses copy engines, and no block of threads.  It runs every collective that only moves data and has
- * an output on each rank: a rank copies the blocks of its input, in its stream, to the output windows that hold them
- * according to hk_coll_source.
+/* The executor that uses copy engines and no block of threads.  It runs every collective that only moves data and has
+ * an output on each rank. In its stream, a rank copies the blocks of its input to the output windows of the ranks that
+ * hold them, according to hk_coll_source.
  *
- * Two words for each pair of ranks are the receiver's: that the sender's own output may be written to, and that the
- * sender has written.  They lie in pinned host memory: if the communicator fails, the host ends the stream's waits by
- * stores of its own.  Another stream that did this could share a hardware queue with the one that waits, and come after
- * it.  A stream waits for a word to be 1 and sets it back to 0 at once, so that a captured call can be replayed: the
- * other end writes a word again only after the other word of this rank has come, which its stream writes after the one
- * set back. */
+ * A rank has two words for each sender: "the sender's own output may be written to" and "the sender has written".  The
+ * words lie in pinned host memory: if the communicator fails, the host ends the stream's waits with its own stores.
+ * Stores from another stream could be stuck behind the waiting stream in the same hardware queue.  A stream waits until
+ * a word is 1 and resets it to 0 at once, so that a captured call can be replayed. The sender writes a word again only
+ * after it has received this rank's other word, which this rank's stream writes after the reset. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
@@ -26,9 +25,9 @@ static void *word(ncclComm_t c, int to, int from, bool done) {
   return hk_gpu_of(c)->words_at[to] + word_at(from, done);
 }
 
-/* What a rank sends to the others about its words. */
+/* Each rank sends this to the others, so that they can open its words. */
 typedef struct words {
-  uint64_t region, at; /* at: for GPUs of its own process; 0: it has none */
+  uint64_t region, at; /* at: address for GPUs of its own process. 0: it has no words */
 } words;
 
 /* Opens the words of the other ranks. False if one cannot be opened: the ranks then agree to use no copy engines. */
@@ -36,7 +35,7 @@ static bool open_words(ncclComm_t c, const words *all) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
-    g->words_at[r] = (char *)(uintptr_t)all[r].at; /* right for ranks of this process */
+    g->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
     if (!hk_gpu_is_remote(c, r)) continue;
     if (hk_share_host_open(g->links, r, all[r].region, &g->words[r]) != HK_OK) return false;
     g->words_at[r] = g->words[r].memory.base;
@@ -56,7 +55,8 @@ static hk_status make_words(ncclComm_t c) {
     rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
     goto out;
   }
-  hk_shared *mine = &g->group->words[c->rank]; /* others of this process may write to it when this rank has left */
+  /* of the process group: ranks of this process may write to it after this rank has left */
+  hk_shared *mine = &g->group->words[c->rank];
   if (hk_share_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
     all[c->rank].at = (uintptr_t)mine->memory.base;
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
@@ -94,8 +94,8 @@ static bool gives(const hk_call *call, int to, int block, int *part) {
   return from == call->comm->rank;
 }
 
-/* Does another rank write to where this rank's block `part` of the input is?  Copies of different ranks have no
- * order. */
+/* True if another rank writes to the place of this rank's input block `part`.  Copies of different ranks are not
+ * ordered. */
 static bool is_overwritten(const hk_call *call, int part, size_t bytes) {
   uintptr_t in = (uintptr_t)call->in + (size_t)part * bytes, out = (uintptr_t)call->out;
   int own, blocks = hk_coll_out_blocks((hk_coll)call->coll, call->comm->nranks);
@@ -104,7 +104,7 @@ static bool is_overwritten(const hk_call *call, int part, size_t bytes) {
   return false;
 }
 
-/* May all ranks write at the same time?  Not for an alltoall in place. */
+/* True if all ranks may write at the same time, which an alltoall in place forbids. */
 static bool has_no_order(const hk_call *call, size_t bytes) {
   ncclComm_t c = call->comm;
   int part, blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
@@ -123,14 +123,14 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
   hk_coll coll = (hk_coll)call->coll;
   *out = NULL;
   if (call->options.policy && !((call->options.policy - 1) & NCCL_CTA_POLICY_ZERO)) return HK_OK;
-  /* Of an uneven collective a rank does not know the other ranks' displacements. */
+  /* A rank does not know the other ranks' displacements of an uneven collective. */
   if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
   /* A rank without an output would not know which window the root has. */
   if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_buffer_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
 }
 
-/* `done`: the words of the second kind. */
+/* Exchanges words with all ranks. `done`: "has written"; else "may be written to". */
 static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
   hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
@@ -152,7 +152,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   atomic_store(&hk_gpu_of(c)->copied, true);
   if (c->profiler) hk_profile_copy_sync(c->profiler, p->event, false);
   HK_OR_RETURN(meet(c, false, q));
-  for (int i = 0; i < c->nranks; i++) { /* each begins with another one, so that all links are in use */
+  for (int i = 0; i < c->nranks; i++) { /* each rank begins with another peer, so that all links are in use */
     int r = (c->rank + i) % c->nranks, part;
     char *to = r == c->rank ? call->out : (char *)(uintptr_t)p->window->theirs[r] + at;
     for (int b = 0; b < blocks; b++, to += bytes) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Links of a GPU: each end as the kernels see it (kernels/cuda/work.h), in memory that the device links of the pair
- * give (transport/device_links.h). */
+/* Links of a GPU. Makes each end as the kernels see it (kernels/cuda/work.h), in memory from the pair's device links
+ * (transport/device_links.h). */
 #include "endpoints.h"
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,14 @@
 #include "proxy.h"
 
 /* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With
- * HK_DEVICE_CREDITS the sender's head and counter are in it, too. */
+ * HK_DEVICE_CREDITS it also contains the sender's head and counter. */
 enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
 
 static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
 static size_t wide_bytes(const hk_transport_env *e, unsigned can) {
   return can & HK_DEVICE_LINES ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
 }
-/* Everything before it begins with zeros. */
+/* The offset of the data. All memory before it begins as zeros. */
 static size_t data_at(const hk_transport_env *e, unsigned can) {
   return LINES_AT + lines_bytes(e) + wide_bytes(e, can);
 }
@@ -51,7 +51,7 @@ static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_
   return HK_OK;
 }
 
-/* The end that comes first makes it. */
+/* The FIFO of the link; the first of the two ends that asks makes it. */
 static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
   hk_status rc = HK_OK;
   hk_gpu_process_group *w = hk_gpu_of(c)->group;
@@ -72,7 +72,7 @@ static hk_gpu_endpoint *find_end(ncclComm_t c, int peer, bool sends, unsigned ch
   return x;
 }
 
-/* Takes over `shared`, if it is not NULL. */
+/* The new end owns `shared`, if that is not NULL. */
 static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_shared *shared,
                          hk_gpu_endpoint **out) {
   const hk_transport_env *e = hk_wire_env(c);
@@ -97,8 +97,8 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
     x->link.wide = at + LINES_AT + lines_bytes(e);
     x->link.wide_bytes = HK_GPU_WIDE_BYTES;
   }
-  /* A device reads all memory on it, which in one process has one address.  Of another device's memory it reads what
-   * CUDA mapped for it, which is not all memory of the user. */
+  /* A device can read all of its own memory, which has one address in a process.  Another device's memory it can read
+   * only if CUDA has mapped it, and not all user memory is mapped. */
   if (can & HK_DEVICE_LOCAL && sends && !hk_gpu_is_remote(c, peer)) x->link.refs = HK_GPU_REF_MIN;
   x->next = *list;
   *list = x;
@@ -118,10 +118,10 @@ static void proxy_unpinned(void *comm, hk_memory *payload) {
 }
 static void proxy_failed(void *arg, hk_status rc) {
   ncclComm_t c = arg;
-  if (!atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* else the failure is known */
+  if (!atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* otherwise the failure is known already */
 }
 
-/* Memory of the GPU that networks may try before the first link. */
+/* Allocates the GPU memory on which networks test access before the first link. */
 hk_status hk_gpu_proxied_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   bool any = false;
@@ -162,7 +162,7 @@ void hk_gpu_proxy_stop(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_proxy *p = g ? g->proxy : NULL;
   if (!p) return;
-  g->proxy = NULL; /* for threads that ask for errors meanwhile */
+  g->proxy = NULL; /* other threads may ask for errors at the same time */
   hk_gpu_proxy_end(p, g->lost);
 }
 
@@ -189,7 +189,7 @@ undo:
   return rc;
 }
 
-/* Between processes.  The receiver makes the memory and sends the offer, for which the sender waits. */
+/* Between processes.  The receiver makes the memory and sends an offer; the sender waits for it. */
 static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
@@ -225,7 +225,7 @@ hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *x, uint64_t bytes)
                            .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV,
                            .channel = (uint8_t)x->channel};
   if (x->link.data || bytes <= HK_GPU_SMALL_SLOT) return HK_OK;
-  x->device = NULL; /* what launches before read there stays */
+  x->device = NULL; /* the old copy stays valid for earlier launches */
   return hk_gpu_proxy_grow(hk_gpu_of(c)->proxy, &key, &x->link);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator's GPU: which one, its beginning and its end. */
+/* A communicator's GPU: choice, init and end. */
 #include "gpu.h"
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   return HK_OK;
 }
 
-/* The ranks of the device that has most. */
+/* *most: the largest number of ranks on one device. */
 static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
   if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
@@ -80,7 +80,7 @@ static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nran
   return HK_OK;
 }
 
-/* That a rank sends to or receives from at once, by the rank that names most; one that names none means all. */
+/* The most peers with which any rank communicates at once. A rank that names none means all. */
 static unsigned p2p_peers(const hk_gpu_fact *facts, size_t stride, int nranks) {
   unsigned most = 1;
   for (int r = 0; r < nranks; r++) {
@@ -180,18 +180,18 @@ static void free_tables(hk_gpu *g) {
     g->tables = t->next;
     (void)g->device->ops->release(g->device, &t->memory);
     (void)g->device->ops->order_free(g->device, &t->order);
-    if (atomic_fetch_sub(&t->refs, 1) == 1) free(t); /* else a graph's end does */
+    if (atomic_fetch_sub(&t->refs, 1) == 1) free(t); /* else the end of a graph frees it */
   }
 }
 
-/* The device stays for other ranks of the process that still send to this one's memory. */
+/* The device stays open for other ranks of the process, which may still send to this rank's memory. */
 static void leave_queue(hk_gpu *g) {
   if (g->group) pthread_mutex_lock(&g->group->lock);
   g->device->own = NULL;
   if (g->group) pthread_mutex_unlock(&g->group->lock);
 }
 
-/* Failures while freeing are logged, and there is nothing else to do about them. */
+/* Failures while freeing are logged; nothing else can be done about them. */
 void hk_gpu_detach(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   if (!g) return;
@@ -226,7 +226,7 @@ void hk_gpu_detach(ncclComm_t c) {
     for (int i = 0; i < 2; i++) (void)ops->order_free(g->device, &g->ahead.mark[i]);
     leave_queue(g);
     (void)ops->queue_free(g->device, g->queue);
-    if (!g->group) ops->close(g->device); /* else the last rank that leaves does */
+    if (!g->group) ops->close(g->device); /* else the last rank that leaves closes it */
   }
   hk_gpu_process_group_leave(g->group);
   hk_gpu_code_put(g->code);

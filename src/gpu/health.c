@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Whether a communicator's launches have ended: the wait for them, those that never do, and failures that kernels
- * report. */
+/* Completion of launches: polling, draining, the GPU watchdog, and failures that kernels report. */
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
@@ -55,7 +54,7 @@ static void give_up(ncclComm_t c) {
   hk_gpu_lose(g);
 }
 
-/* Of a failed communicator: what waits for other ranks. */
+/* Releases the streams of a failed communicator that wait for other ranks. */
 static void free_streams(ncclComm_t c) {
   hk_gpu_copy_free(c);
   (void)hk_gpu_rma_free(c);
@@ -88,8 +87,8 @@ static hk_status watch(ncclComm_t c) {
   bool due = false;
   hk_gpu_state *s = g->state.host;
   pthread_mutex_lock(&g->lock);
-  /* A graph may be replayed at any time without a call here: whether one hangs is seen by the kernels that begin.
-   * relaxed: nothing else depends on it */
+  /* A graph may be replayed at any time without a call here. Kernels that begin show that no graph hangs. relaxed:
+   * nothing else depends on it */
   const bool moves = __atomic_exchange_n(&s->begun, 0, __ATOMIC_RELAXED) != 0;
   if (g->seen != g->launches || !g->seen_ns || moves) {
     g->seen = g->launches;
@@ -101,7 +100,7 @@ static hk_status watch(ncclComm_t c) {
   if (due) g->reported_ns = waited;
   pthread_mutex_unlock(&g->lock);
   if (!due) return HK_OK;
-  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* the LL protocols' messages do not say what they belong to */
+  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
   char peers[96], who[160] = "", last[240], others[700], links[480];
   hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
   if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);

@@ -5,15 +5,15 @@
 
 enum { PAIR = 8 }; /* bytes of data in 16 of lines */
 
-/* Relaxed, both: data and flag are one access of 8 aligned bytes, at the CPU and over PCI, so the data is there if its
- * flag is, and lines need no order among each other. Before a line is written again its slot's credit goes round: that
- * is stored after the line has been read. litmus: proxied_lines_send, proxied_lines_receive */
+/* Relaxed, both: data and flag are one access of 8 aligned bytes, on the CPU and over PCI. So the data is valid if its
+ * flag is, and lines need no order among each other. A line is written again only after its slot's credit, which the
+ * reader stores after it has read the line. litmus: proxied_lines_send, proxied_lines_receive */
 static uint64_t get(const uint64_t *line) { return __atomic_load_n(line, __ATOMIC_RELAXED); }
 static void put(uint64_t *line, uint32_t flag, uint32_t data) {
   __atomic_store_n(line, (uint64_t)flag << 32 | data, __ATOMIC_RELAXED);
 }
 
-/* Kernels write, and wait for, words in pairs: data is filled up to a multiple of 8 bytes. */
+/* Kernels write and poll words in pairs, so data is padded to a multiple of 8 bytes. */
 /* The data of a pair of lines. `wrong` keeps a bit if a line does not have the flag. */
 static uint64_t take_pair(const uint64_t *from, uint32_t flag, uint64_t *wrong) {
   const uint64_t a = get(&from[0]), b = get(&from[1]);

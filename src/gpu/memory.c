@@ -12,7 +12,7 @@ typedef struct allocation {
   struct allocation *next;
 } allocation;
 
-/* State of the process: ncclMemFree gets only an address. */
+/* Global: ncclMemFree gets only an address. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static allocation *all;
@@ -22,7 +22,8 @@ hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out) {
   allocation *a = calloc(1, sizeof *a);
   if (!a) return HK_FAIL_ERRNO("no memory for an allocation");
   HK_TRY(hk_cuda_open(device, &a->device), undo);
-  /* Of any size it may become a window, which other processes map; `alloc` gives small pieces of pages. */
+  /* Memory of any size may become a window, which other processes map. So not `alloc`, which gives small pieces of a
+   * page. */
   if (bytes && bytes <= SIZE_MAX / 2)
     HK_TRY(a->device->ops->alloc_shared(a->device, bytes, bytes, true, &a->memory), undo);
   else
@@ -75,7 +76,7 @@ hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, si
                    "the communicator with GPU %d current",
                    what, p, whose.device, c->device, whose.device);
   }
-  /* Allocators that map physical pieces side by side give buffers over several of them. */
+  /* Some allocators map physical allocations next to each other, so a buffer may span several. */
   if (whose.base && whose.bytes && end > whose.base + whose.bytes) {
     hk_pointer last;
     HK_OR_RETURN(g->device->ops->pointer(g->device, (const void *)(end - 1), &last));

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums and copies in the switch (NVLS): links in multicast memory (transport/cuda/multicast.h), and for
- * which communicators, types and operators there are any. */
+/* Sums and copies in the switch (NVLS): links in multicast memory (transport/cuda/multicast.h), and the decision for
+ * which communicators, types and operators they are used. */
 #include "../transport/cuda/multicast.h"
 #include <stdio.h>
 #include "../base/log.h"
@@ -15,7 +15,7 @@ _Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD 
                    HK_MULTICAST_LL_BYTES == 2 * HK_GPU_LL_MAX,
                "the kernels step by these");
 
-/* A link of the sum for all. */
+/* A link of the sum for all (kernels/cuda/work.h): each rank gives one part. */
 static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
   const hk_multicast *m = hk_gpu_of(c)->group->multicast;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
@@ -50,7 +50,7 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
   char *word = (sends ? theirs : mine) + l.word + (adder * n + from) * m->nslots * HK_MULTICAST_WORD;
   const bool sums = need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV;
   const size_t slots = data + (sums ? l.sums : l.given) + adder * m->nslots * m->slot_bytes;
-  /* The readers of p's sums have heads one after another, without p. */
+  /* The heads of the readers of one rank's sums follow each other, without that rank's own. */
   const size_t place = me < adder ? me : me - 1;
   char *head = (sends ? mine : theirs) +
                (sums ? l.reads + (adder * n + (sends ? 0 : place)) * LINE : l.adds + adder * LINE);
@@ -66,7 +66,7 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
   if (need->kind == HK_LINK_RECV) {
     k.own = own + slots;
     k.data = all + slots;
-    if (!first) k.head = NULL; /* all senders look at one head */
+    if (!first) k.head = NULL; /* all senders read one head, which the first link stores */
   } else if (need->kind == HK_LINK_MCAST_SEND) {
     k.data = all + slots;
     k.multi |= HK_GPU_MULTI_DATA;
@@ -84,7 +84,7 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
     case HK_F16:
     case HK_BF16:
     case HK_F32:
-    case HK_F64: return op != HK_MAX && op != HK_MIN; /* a switch's would lose NaNs */
+    case HK_F64: return op != HK_MAX && op != HK_MIN; /* max and min in a switch would lose NaNs */
     case HK_I32:
     case HK_U32:
     case HK_I64:
@@ -93,7 +93,7 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
   }
 }
 
-/* Why there is none, from what all ranks know; empty: nothing prevents it. */
+/* why: the reason against multicast memory, from facts that all ranks know; empty: none. */
 static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, int use, char *why, size_t bytes) {
   why[0] = 0;
   for (int r = 0; r < c->nranks && !why[0]; r++) {
@@ -120,7 +120,7 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
   if (c->nranks > HK_MULTICAST_RANKS && !why[0])
     snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   if (why[0]) {
-    /* A GPU that could is no small loss. */
+    /* On a GPU with multicast the loss is worth an INIT message. */
     HK_INFO(g->device->limits.multicast ? HK_SUB_INIT | HK_SUB_NVLS : HK_SUB_NVLS,
             "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A communicator's GPU memory, given back and got again (ncclCommSuspend, ncclCommResume).
+/* Gives a communicator's GPU memory back and gets it again (ncclCommSuspend, ncclCommResume).
  *
- * The addresses stay reserved, so plans, links and captured graphs hold what they held.  A rank gives back its own
- * memory: the links on which it receives, its credits, its scratch.  Of those only counters and words have a meaning
- * between calls; they are copied to the host.  Data and lines of links begin anew, as in a new link.  What this rank
- * has opened of other processes' memory is unmapped, and opened again at the same addresses. */
+ * The addresses stay reserved, so plans, links and captured graphs stay valid.  A rank gives back its own memory: the
+ * links on which it receives, its credits, its scratch.  Only counters and words have a meaning between calls; they are
+ * copied to the host.  Data and lines begin anew, as in a new link.  Mappings of other processes' memory are removed,
+ * and made again at the same addresses. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -19,24 +19,26 @@
 /* Memory that a communicator gives back. */
 typedef struct hk_gpu_parked {
   hk_memory *memory;
-  size_t keep, zeroed; /* bytes at its beginning that are copied; that are zeros before the copy comes back */
+  /* keep: bytes at its beginning that are saved on the host; zeroed: bytes at its beginning that are zeros on resume,
+   * before the saved bytes are copied back */
+  size_t keep, zeroed;
   void *copy;
-  hk_gpu_endpoint *end; /* that it is of, between processes; NULL: of none */
-  int peer;             /* whose memory it is, opened here; -1: this rank's */
+  hk_gpu_endpoint *end; /* the end to which the memory belongs, between processes; NULL: none */
+  int peer;             /* rank whose memory this rank has opened; -1: own memory */
 } hk_gpu_parked;
 
 typedef struct visitor {
-  hk_gpu_parked *at; /* NULL: they are counted only */
+  hk_gpu_parked *at; /* NULL: the memory is only counted */
   size_t n;
-  uint64_t may, stays; /* bytes of this rank's */
+  uint64_t may, stays; /* bytes of own memory that can be given back; that cannot */
 } visitor;
 
 static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_endpoint *end, int peer) {
   const bool opened = m->kind == HK_MEMORY_MAPPED;
-  if (!m->base || m->kind == HK_MEMORY_NONE) return; /* a part of a room */
+  if (!m->base || m->kind == HK_MEMORY_NONE) return; /* part of other memory (pool.c, arena.c) */
   if (m->kind == HK_MEMORY_VMM && !m->host) v->may += m->bytes;
   if (m->kind == HK_MEMORY_CLASSIC) v->stays += m->bytes;
-  /* By a driver's handle: it cannot be mapped where it was. */
+  /* Memory shared by a driver's handle: it cannot be mapped at its old address. */
   if (m->kind == HK_MEMORY_CLASSIC || m->kind == HK_MEMORY_OPENED) return;
   if (v->at) v->at[v->n] = (hk_gpu_parked){m, keep, zeroed, NULL, end, opened ? peer : -1};
   v->n++;
@@ -44,12 +46,12 @@ static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_e
 
 static void visit_payload(void *v, hk_memory *m) { visit(v, m, 0, 0, NULL, -1); }
 
-/* All memory that this rank has on its GPU for the communicator. */
+/* Visits all GPU memory that this rank has for the communicator. */
 static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_process_group *w = g->group;
   const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->first_chunk->used;
-  /* Plans lie after the credits. */
+  /* The first chunk of the arena, with plans, lies after the credits and must be kept, too. */
   const size_t keep = used ? (size_t)(g->first_chunk->at - (char *)w->credits[c->rank].base) + used : credits;
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
@@ -119,7 +121,7 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   g->nparked = v.n;
   for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(save(g, &v.at[i]));
   HK_OR_RETURN(ops->wait(g->device, g->queue));
-  HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* the copies of credits that peers write are there */
+  HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* after all ranks have saved the credits, which peers write */
   for (size_t i = v.n; i-- > 0;) HK_OR_RETURN(ops->park(g->device, v.at[i].memory)); /* leaves the switch first */
   for (size_t i = 0; i < v.n; i++) {
     if (!v.at[i].end || v.at[i].peer >= 0 || v.at[i].memory->kind == HK_MEMORY_REGISTERED) continue;
@@ -144,16 +146,16 @@ static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
 
 /* ---- what other processes open again ---- */
 
-/* Memory that a rank offers to the one that sends to it. */
+/* Memory of a link that the receiver offers to its sender. */
 typedef struct link_offer {
   uint64_t region, bytes;
   uint32_t kind;
   uint16_t peer, channel;
 } link_offer;
-/* What each rank publishes first. */
+/* First exchange: one row for each rank. */
 typedef struct row {
   hk_share_offer credits;
-  uint64_t links; /* that it offers */
+  uint64_t links; /* number of links that the rank offers */
 } row;
 
 /* Links in pinned memory stay mapped in both processes. */
@@ -185,7 +187,7 @@ static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_of
   return hk_share_reopen(hk_gpu_of(c)->links, p->peer, &offer, p->memory);
 }
 
-/* All offers in two exchanges: a connection for each of them took most of the time. */
+/* All offers go in two exchanges: a connection for each offer took most of the time. */
 static hk_status open_again(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);

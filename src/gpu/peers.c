@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The other ranks of a communicator on GPUs: how this one reaches them, and exchanges with them (peers.h). */
+/* The other ranks of a communicator on GPUs: properties of the links to them, and exchanges (peers.h). */
 #include "peers.h"
 #include <stdlib.h>
 #include "../boot/bootstrap.h"

@@ -29,7 +29,7 @@ static hk_status check_program(const hk_plan *plan) {
   return HK_OK;
 }
 
-/* Does a switch move what goes over the link?  Then all instructions say so that use it. */
+/* True if a switch moves the link's data.  Then all instructions that use the link have the flag. */
 static bool link_in_switch(const hk_program *p, unsigned link) {
   hk_scan s = {.end = p->ninstrs};
   for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
@@ -50,8 +50,8 @@ static const hk_program *program_of(const hk_plan *plan, unsigned order) {
   return order ? plan->more[order - 1] : plan->program;
 }
 
-/* Each link of a channel is `span` channels after the one before. Offers the links, or fills `links` if it is given:
- * they take messages of `bytes`. */
+/* The links of one copy of the lanes, whose channels begin at `at`. Offers them if `links` is NULL; else fills `links`,
+ * for messages of `bytes`. */
 static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64_t bytes, hk_gpu_link *links) {
   const hk_link_need *needs = hk_program_links(p);
   for (unsigned k = 0; k < p->nlinks; k++) {
@@ -119,14 +119,15 @@ static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void *
   return g->device->ops->wait(g->device, g->queue);
 }
 
-/* Does any link, over the network, take small messages only? */
+/* True if some link over the network has memory for small messages only. */
 static bool may_grow(const hk_gpu_link *links, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (links[i].small && !links[i].data) return true;
   return false;
 }
 
-/* The first messages of `bytes` that do not fit the links: a copy of the links, because launches read these. */
+/* For the first messages of `bytes` that do not fit the links: makes a larger copy of the links, because earlier
+ * launches still read the old ones. */
 static hk_status grow(ncclComm_t c, const hk_plan *plan, uint64_t bytes) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
@@ -143,7 +144,7 @@ out:
   return rc;
 }
 
-/* To the device, with the links, which may mean waiting for other processes. */
+/* Copies the plan and its links to the device. Getting the links may wait for other processes. */
 static hk_status upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
@@ -191,8 +192,8 @@ hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
   return HK_OK;
 }
 
-/* Four vectors for each thread (of LL128's lines, 60 bytes), all of which it has under way at once: more threads only
- * wait for each other at barriers. One with LL: a thread asks for the next vector's lines when it has this one's. */
+/* A thread has four vectors under way at once (60 bytes with LL128); more threads would only wait for each other at
+ * barriers. With LL it has one: a thread asks for the next vector's lines after it has received this one's. */
 static unsigned threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol protocol) {
   size_t wanted = hk_round_up(chunk / (protocol == HK_PROTO_LL ? 16 : 60), 32);
   if (wanted < 96) wanted = 96;
@@ -218,7 +219,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
   if (scratch || copied) HK_OR_RETURN(hk_gpu_scratch(c, 0, scratch * *blocks + copied, &scratch_at));
   const int64_t *seen_in = NULL, *seen_out = NULL;
-  if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch adds up what lies in slots */
+  if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch reduces only data in slots */
     HK_OR_RETURN(hk_gpu_buffers_of(c, call, &seen_in, &seen_out));
   if (copied) seen_in = NULL; /* other ranks see the user's memory, not the copy */
   *work = (hk_gpu_work){.program = gp->image,

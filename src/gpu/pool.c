@@ -10,7 +10,7 @@ enum { ALIGN = 256 };
 typedef struct hk_gpu_granule {
   hk_memory memory;
   size_t used;
-  unsigned pieces; /* that have not ended */
+  unsigned pieces; /* pieces that have not ended */
   struct hk_gpu_granule *next;
 } hk_gpu_granule;
 
@@ -39,7 +39,8 @@ hk_status hk_gpu_pool_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_gpu *lender = c->lender ? hk_gpu_of(c->lender) : NULL;
   hk_gpu_pool *p = lender ? lender->pool : NULL;
-  if (!g->links->by_file) return HK_OK; /* memory that goes by a driver's handle is opened once in a process */
+  /* a driver's handle can be opened only once in a process, so granules cannot be shared */
+  if (!g->links->by_file) return HK_OK;
   if (p && p->device->limits.ordinal == g->device->limits.ordinal) {
     pthread_mutex_lock(&p->lock);
     p->holders++;
@@ -52,7 +53,8 @@ hk_status hk_gpu_pool_begin(ncclComm_t c) {
   return c->options.split_share || c->options.shrink_share ? pool_new(c->device, &g->pool) : HK_OK;
 }
 
-/* Under the lock, which it opens.  After the last holder there is no granule: each has a piece, which is a holder. */
+/* Called with the lock held; unlocks it.  After the last holder no granule is left, because each granule has a piece,
+ * and pieces are holders. */
 static void let_go(hk_gpu_pool *p) {
   const bool last = --p->holders == 0;
   pthread_mutex_unlock(&p->lock);
@@ -70,7 +72,7 @@ void hk_gpu_pool_leave(hk_gpu *g) {
   let_go(p);
 }
 
-/* The newest granule is the first of the list.  By the caller's device: its queue does the zeroing. */
+/* Puts the new granule first in the list.  Uses the caller's device, whose queue zeroes the memory. */
 static hk_status add_granule(hk_gpu_pool *p, hk_device *d, size_t bytes) {
   hk_status rc = HK_OK;
   hk_gpu_granule *x = calloc(1, sizeof *x);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the ranks of one process share on their GPUs, and each rank's credits. */
+/* State that the ranks of one process share, and each rank's credits. */
 #include "process_group.h"
 #include <stdlib.h>
 #include <string.h>
@@ -10,8 +10,8 @@
 #include "buffer.h"
 #include "pool.h"
 
-/* The worlds of the process.  They are global because ranks that are threads of a process have nothing else in common
- * when they begin, and because what they share must outlive the rank that leaves first. */
+/* The process groups of the process.  Global, because ranks that are threads of a process have nothing else in common
+ * at init. A group also outlives the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(table_lock);
 static hk_gpu_process_group *worlds;
@@ -38,7 +38,7 @@ static hk_gpu_process_group *world_new(uint64_t comm_id, int nranks) {
   w->fifos = calloc((size_t)nranks, sizeof(hk_gpu_fifo *));
   w->words = calloc((size_t)nranks, sizeof(hk_shared));
   w->signals = calloc((size_t)nranks, sizeof(hk_shared));
-  if (!w->devices || !w->credits || !w->slices || !w->fifos || !w->words || !w->signals) { /* no memory */
+  if (!w->devices || !w->credits || !w->slices || !w->fifos || !w->words || !w->signals) { /* out of memory */
     free_tables(w);
     return NULL;
   }
@@ -75,7 +75,7 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_memory credits;
   hk_gpu_slice slice;
-  hk_gpu_pool_leave(g); /* which has memory that goes by file descriptor */
+  hk_gpu_pool_leave(g); /* the pool's memory is shared by file descriptor, which does not work here */
   HK_TRY(make_credits(c, g->group->comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_memory old = g->group->credits[c->rank];
@@ -127,7 +127,7 @@ out:
 
 void hk_gpu_lose(hk_gpu *g) {
   g->lost = true;
-  pthread_mutex_lock(&table_lock); /* there is work, so the rank has joined its process group, which it never leaves */
+  pthread_mutex_lock(&table_lock); /* the rank has work, so it has joined its process group. It never leaves it */
   g->next_lost = g->group->lost;
   g->group->lost = g;
   pthread_mutex_unlock(&table_lock);

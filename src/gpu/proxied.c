@@ -26,7 +26,7 @@ size_t hk_gpu_proxied_bytes(const hk_transport_env *e) { return pages((size_t)e-
 
 _Static_assert((int)HK_GPU_SMALL_SLOT == (int)HK_LINK_SMALL, "kernels and networks call the same slots small");
 _Static_assert((int)HK_GPU_LL_NET_MAX <= (int)HK_GPU_SMALL_SLOT, "what comes in lines is the CPU's if small slots are");
-/* With slots that are hardly larger than small ones there is nothing to gain. */
+/* If slots are hardly larger than small ones, separate small slots save nothing. */
 static bool grows(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key) {
   return e->env->slot_bytes >= (size_t)4 * HK_GPU_SMALL_SLOT && via->transport->grows &&
          via->transport->grows(via, key);
@@ -71,7 +71,7 @@ hk_status hk_gpu_proxied_prepare(hk_gpu_proxied *f, hk_transport_state *via, con
 }
 
 hk_status hk_gpu_proxied_reserve(hk_gpu_proxied *f) {
-  char *at; /* the transport knows it */
+  char *at; /* unused: the transport keeps the address */
   return reserves(f) ? f->link.owner->transport->reserve(&f->link, &at) : HK_OK;
 }
 
@@ -84,8 +84,7 @@ hk_status hk_gpu_proxied_open(hk_gpu_proxied *f, hk_transport_state *via, const 
   return rc;
 }
 
-/* What the transport has in memory of its own: headers and head counter, and payloads if they are the host's, each from
- * page to page. */
+/* Pins the transport's own memory: headers and head counter, and payloads in host memory, each in whole pages. */
 static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
   hk_link *l = &f->link;
@@ -118,7 +117,7 @@ hk_status hk_gpu_proxied_bind(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, hk_g
     f->data = f->own.host;
     out->data = f->own.base;
   }
-  /* The CPU makes lines of a payload, or a payload of them. Whether the other end has lines makes no difference. */
+  /* The CPU converts between payloads and lines, so it does not matter whether the other end has lines. */
   if (!f->on_gpu || f->link.small) {
     HK_OR_RETURN(e->pinned(e->arg, true, lines_bytes(e->env), &f->lines));
     hk_gpu_proxied_clear_lines(f);
@@ -169,7 +168,7 @@ static uint32_t note_of(const hk_gpu_proxied *f) {
 /* Is a slot's data for the kernel in the GPU's memory? */
 static bool is_on_gpu(const hk_gpu_proxied *f, uint32_t bytes) { return f->on_gpu && bytes > f->link.small_bytes; }
 
-/* Between the kernel's memory and the host's. */
+/* Copies between the kernel's memory and the host's. */
 static hk_status copy(const hk_gpu_proxy_env *e, void *to, const void *from, uint32_t bytes) {
   HK_OR_RETURN(e->device->ops->copy(e->device, to, from, bytes, e->queue));
   return e->device->ops->wait(e->device, e->queue);
@@ -187,13 +186,13 @@ static bool is_posted(const hk_gpu_proxied *f, uint64_t word, uint32_t *bytes) {
     *bytes = note_of(f);
     return (uint32_t)(word >> 32) == number;
   }
-  /* relaxed: as the lines (lines.c). The length is there if the number beside it is. */
+  /* relaxed: as the lines (lines.c). The length is valid if the number in the same 8 bytes is. */
   const uint64_t note = __atomic_load_n(word_of(f) + 1, __ATOMIC_RELAXED);
   *bytes = (uint32_t)note;
   return (uint32_t)(note >> 32) == number;
 }
 
-/* Lines that have been posted, as soon as all are there. */
+/* Takes a posted slot's lines; false if not all of them have arrived. */
 static bool take_lines(hk_gpu_proxied *f, uint32_t tag, uint32_t bytes) {
   hk_link *l = &f->link;
   if (!hk_gpu_lines_take(lines_at(f, index_of(f)), hk_gpu_line_flag(l->done + 1, tag), hk_link_send_buffer(l, bytes),
@@ -203,7 +202,7 @@ static bool take_lines(hk_gpu_proxied *f, uint32_t tag, uint32_t bytes) {
   return true;
 }
 
-/* The most bytes of the kernel's next slot. */
+/* The largest size of the kernel's next slot, in bytes. */
 static uint32_t room_of(const hk_gpu_proxied *f, bool in_lines) {
   const uint32_t room = f->data ? f->link.slot_bytes : f->link.small_bytes;
   if (!in_lines) return room;
@@ -235,14 +234,14 @@ static hk_status send_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, bool *
   return HK_OK;
 }
 
-/* Reports to the transport whether the kernel waits for the next slot.  If not, what comes is received all the same, so
- * that the kernel finds it when it needs it. */
+/* Tells the transport whether the kernel waits for the next slot.  If not, slots are received all the same, so that the
+ * kernel finds them later. */
 static void ask(hk_gpu_proxied *f) {
   hk_link_set_waiting(&f->link, note_of(f) == (uint32_t)(f->link.done + 1) ? HK_LINK_WAITS : HK_LINK_TAKES);
 }
 
-/* The slot in lines, too: only the kernel knows whether it looks for its word or its lines, and it may not have asked
- * yet. Of a slot that does not fit there is one line, for a kernel whose call does not match. */
+/* Writes the slot in lines as well: only the kernel knows whether it polls the word or the lines, and it may not wait
+ * yet. If the slot does not fit, writes one line, so that a kernel whose call does not match finds that out. */
 static void give_lines(hk_gpu_proxied *f, const hk_slot *s, const void *from) {
   const uint64_t number = f->link.done + 1;
   const uint32_t flag = hk_gpu_line_flag(number, s->signature);
@@ -272,9 +271,9 @@ static hk_status receive_slots(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, boo
       memcpy(to, from, s->bytes);
     if (f->lines.host) give_lines(f, s, from);
     uint64_t word = (uint64_t)(uint32_t)(l->done + 1) << 32 | s->signature;
-    /* release: pairs with the kernel's acquire, system scope; the data, which this CPU or a card wrote, is in memory
-     * before.  If that is the GPU's own, the transport has made sure of it (ib_flush.c).  The kernel gives the credit
-     * itself after its reads: it stores the head that the transport looks at. */
+    /* release: pairs with the kernel's acquire (system scope). The data, which this CPU or a card has written, is in
+     * memory before.  For the GPU's own memory the transport has ensured that (ib_flush.c).  After its reads the kernel
+     * itself gives the credit: it stores the head, which the transport reads. */
     __atomic_store_n(word_of(f), word, __ATOMIC_RELEASE);
     l->done++;
     *moved = true;
@@ -294,7 +293,7 @@ hk_status hk_gpu_proxied_after(const hk_gpu_proxy_env *e, hk_gpu_proxied *f, boo
 
 bool hk_gpu_proxied_needs_buffer(hk_gpu_proxied *f) {
   enum { PATIENCE = 1000 };
-  /* relaxed: as in hk_net_place, which says so again */
+  /* relaxed: as in hk_net_place, which sets it again */
   bool needs_buffer = !f->data && !sends(f) && atomic_load_explicit(&f->link.needs_buffer, memory_order_relaxed) &&
                       note_of(f) == (uint32_t)(f->link.done + 1);
   f->buffer_pumps = needs_buffer ? f->buffer_pumps + 1 : 0;
@@ -303,7 +302,7 @@ bool hk_gpu_proxied_needs_buffer(hk_gpu_proxied *f) {
 
 /* ---- state ---- */
 
-/* Only a look: send_slots and receive_slots acquire. */
+/* relaxed, for a report: send_slots and receive_slots acquire. */
 static uint64_t peek(const hk_gpu_proxied *f) { return __atomic_load_n(word_of(f), __ATOMIC_RELAXED); }
 static bool filled(const hk_gpu_proxied *f) {
   return (uint32_t)(peek(f) >> 32) == (uint32_t)(f->link.done + 1) || is_in_lines(f, peek(f));

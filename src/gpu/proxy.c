@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The proxy: the thread that moves the slots of a communicator's proxied links (proxy.h).
  *
- * A GPU cannot wake a thread, so the proxy polls, and only yields while slots move or a kernel may be about to post
- * one. When all launches have ended it sleeps until the next one, for SLEEP_NS at most.  After YIELDING_NS without a
- * slot, though a launch runs, it sleeps for NAP_NS at a time: a slot that has been waited for that long is late by
- * little.  A captured launch is replayed without a call of the host, so a communicator with captured launches keeps
- * polling, after LONG_NS every LONG_NAP_NS, which takes a hundredth of a core. */
+ * A GPU cannot wake a thread, so the proxy polls. While slots move or a kernel may post one soon, it only yields. After
+ * all launches have ended it sleeps until the next launch, for SLEEP_NS at most.  If a launch runs but no slot moves
+ * for YIELDING_NS, it sleeps NAP_NS at a time: compared with that wait, the delay is small.  A captured launch is
+ * replayed without a call of the host, so a communicator with captured launches keeps polling. After LONG_NS it polls
+ * every LONG_NAP_NS, which takes a hundredth of a core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,18 +23,18 @@
 #define NAP_NS (20 * US)
 #define LONG_NS (1000 * MS)
 #define LONG_NAP_NS (250 * US)
-#define ASK_NS (10 * MS) /* between two questions to the driver whether all launches have ended */
+#define ASK_NS (10 * MS) /* interval at which it asks the driver whether all launches have ended */
 #define SLEEP_NS (50 * MS)
-#define REPORT_NS (1000 * MS) /* that a report waits for the lock */
+#define REPORT_NS (1000 * MS) /* the longest time that a report waits for the lock */
 
 struct hk_gpu_proxy {
   hk_gpu_proxy_env env;
   pthread_t thread;
   bool running;
-  _Atomic(bool) ended;  /* the thread's last word */
-  pthread_mutex_t lock; /* of the links, and of all that the transports do */
-  _Atomic(int) callers; /* threads that want the lock: the proxy lets them go first */
-  /* The transport whose progress the thread runs with the lock held, and since when; NULL: none. */
+  _Atomic(bool) ended;  /* the thread's last store */
+  pthread_mutex_t lock; /* protects the links and all calls of the transports */
+  _Atomic(int) callers; /* threads that wait for the lock: the proxy yields it to them */
+  /* The transport whose progress function the thread is in, with the lock held, and since when; NULL: none. */
   _Atomic(const char *) inside;
   _Atomic(uint64_t) inside_since_ns;
   _Atomic(bool) stop;
@@ -43,7 +43,7 @@ struct hk_gpu_proxy {
   int wake; /* eventfd */
   hk_gpu_proxied *links;
   uint64_t asked_ns;
-  bool idle; /* the thread sleeps until a launch */
+  bool idle; /* the thread sleeps until the next launch */
   bool paused;
   hk_wait_env wait;
 };
@@ -51,7 +51,7 @@ struct hk_gpu_proxy {
 /* ---- the thread ---- */
 
 static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, bool *moved) {
-  /* release: who finds the name finds its time */
+  /* release: a thread that reads the name also reads its time */
   atomic_store_explicit(&p->inside_since_ns, hk_now_ns(), memory_order_relaxed);
   atomic_store_explicit(&p->inside, s->transport->name, memory_order_release);
   hk_status rc = s->transport->progress(s, moved);
@@ -59,7 +59,7 @@ static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, boo
   return rc;
 }
 
-/* Progress of the links' transports, each once. */
+/* Calls the progress function of each transport once. */
 static hk_status progress(hk_gpu_proxy *p, bool *moved) {
   for (hk_gpu_proxied *f = p->links; f; f = f->next) {
     bool served = false;
@@ -69,8 +69,8 @@ static hk_status progress(hk_gpu_proxy *p, bool *moved) {
   return HK_OK;
 }
 
-/* Memory for large slots, though no call of this rank needs it: the peer's call is another one, and the kernel finds
- * that out when it gets the slot.  Not the GPU's: to allocate that may mean to wait for the kernel. */
+/* Allocates memory for large slots although no call of this rank needs it: the peer's call does not match, and the
+ * kernel finds that out when it gets the slot.  Not GPU memory: that allocation may wait for the kernel. */
 static hk_status feed(hk_gpu_proxy *p, hk_gpu_proxied *f) {
   hk_memory m;
   HK_OR_RETURN(p->env.pinned(p->env.arg, true, hk_gpu_proxied_bytes(p->env.env), &m));
@@ -88,7 +88,7 @@ static hk_status pump(hk_gpu_proxy *p, bool *moved) {
   return HK_OK;
 }
 
-/* Not while another thread has the lock: callers ask again. */
+/* True if the transports have taken all slots; false also if another thread has the lock. Callers ask again. */
 static bool all_quiet(hk_gpu_proxy *p) {
   bool quiet = true;
   if (pthread_mutex_trylock(&p->lock)) return false;
@@ -104,17 +104,17 @@ static hk_status check(void *arg, uint64_t waited_ns) {
   return p->env.check && !p->idle ? p->env.check(p->env.arg) : HK_OK;
 }
 
-/* Is there nothing to do before the next launch? */
+/* *yes: no work before the next launch. */
 static hk_status find_idle(hk_gpu_proxy *p, uint64_t now, bool *yes) {
   *yes = false;
   if (atomic_load(&p->replays) || now - p->asked_ns < ASK_NS) return HK_OK;
   p->asked_ns = now;
-  HK_OR_RETURN(p->env.over(p->env.arg, yes)); /* an error: a kernel has failed */
+  HK_OR_RETURN(p->env.over(p->env.arg, yes)); /* fails if a kernel has failed */
   *yes = *yes && all_quiet(p);
   return HK_OK;
 }
 
-/* Until a launch, or for `ns`. */
+/* Sleeps until a launch, `ns` at most. */
 static hk_status nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uint64_t ns) {
   hk_status rc = HK_OK;
   uint64_t count;
@@ -134,7 +134,7 @@ static hk_status rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
   HK_TRY(find_idle(p, now, &p->idle), out);
   if (!p->idle && waited < YIELDING_NS) return hk_wait_pause(w);
   if (!p->idle) return nap(p, w, launches, atomic_load(&p->replays) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
-  rc = nap(p, w, launches, SLEEP_NS); /* and then one look at the network: a peer may end a connection */
+  rc = nap(p, w, launches, SLEEP_NS); /* then polls the network once: a peer may have ended a connection */
   p->idle = false;
 out:
   return rc;
@@ -202,7 +202,8 @@ static void leave(hk_gpu_proxy *p) {
   atomic_fetch_sub(&p->callers, 1);
 }
 
-/* For reports: a network plugin may keep the thread, and so the lock, in a call that does not return. */
+/* Takes the lock for a report; false after REPORT_NS. A network plugin may keep the thread in a call, with the lock
+ * held. */
 static bool proxy_enter_for_report(hk_gpu_proxy *p) {
   const hk_wait_env env = {.spins = 100};
   hk_waiter w;
@@ -217,7 +218,8 @@ static bool proxy_enter_for_report(hk_gpu_proxy *p) {
   return true;
 }
 
-/* Without the lock whenever the driver may wait for kernels, which may wait for slots that the proxy is to move. */
+/* Releases the lock for calls in which the driver may wait for kernels: those may wait for slots, and the proxy needs
+ * the lock to move them. */
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_link_key *key, hk_gpu_link *out) {
   hk_gpu_proxied *f;
   HK_OR_RETURN(hk_gpu_proxied_new(&p->env, via, key, &f));
@@ -249,7 +251,7 @@ static bool has_grown(hk_gpu_proxy *p, const hk_gpu_proxied *f) {
   return yes;
 }
 
-/* Memory comes without the lock, as above; if the proxy has made the link grow meanwhile, it stays unused. */
+/* Allocates without the lock, as above. If the proxy has grown the link in the meantime, the memory is not used. */
 hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const hk_link_key *key, hk_gpu_link *out) {
   hk_status rc = HK_OK;
   hk_memory m;
@@ -275,7 +277,7 @@ void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
   if (captured) atomic_store(&p->replays, true);
   atomic_fetch_add(&p->launches, 1);
   if (!atomic_load(&p->asleep)) return;
-  /* It can only fail if the counter is full, and then the thread is awake anyway. */
+  /* It can fail only if the counter is full, and then the thread is awake already. */
   if (write(p->wake, &one, sizeof one) < 0) return;
 }
 
@@ -384,7 +386,7 @@ void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
 }
 
 static void proxy_describe_call(hk_gpu_proxy *p, char *text, size_t bytes) {
-  /* acquire: the name's time is that of this call, or of a later one */
+  /* acquire: the time belongs to this name's call or to a later one */
   const char *inside = atomic_load_explicit(&p->inside, memory_order_acquire);
   const uint64_t since = atomic_load_explicit(&p->inside_since_ns, memory_order_relaxed);
   if (!inside) return;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which ranks' GPU memory each rank reaches.  Every rank opens the credits of the others and reads a pattern there;
- * then both ranks of each pair agree, and take the first kind of device links (transport/device_links.h) that
- * reaches. */
+/* Finds which ranks' GPU memory each rank can access.  Every rank opens the credits of the others and reads a pattern
+ * there. Then both ranks of each pair agree on the first kind of device links (transport/device_links.h) that works. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -12,10 +11,10 @@
 #include "peers.h"
 #include "process_group.h"
 
-/* Does only a network join the two?  Both ranks get the same result. */
+/* True if only a network connects the two ranks.  Both ranks get the same result. */
 static bool by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }
 
-/* Reads the pattern: some machines report peer access and deliver something else. */
+/* Reads the pattern: some machines report peer access but deliver wrong data. */
 static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
@@ -58,7 +57,8 @@ static bool share_gpu(const hk_gpu_fact *facts, size_t stride, int a, int b) {
   return hk_gpu_fact_of(facts, stride, a)->id == hk_gpu_fact_of(facts, stride, b)->id;
 }
 
-/* What holds for some rank: the first byte of each rank's row.  Then its hk_device_reach of each rank of its host. */
+/* Flags in the first byte of each rank's row: true for some rank.  After them the row has a hk_device_reach for each
+ * rank of the host. */
 enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
 
 static unsigned char sum_up(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found) {
@@ -85,7 +85,7 @@ static hk_status choose_links(ncclComm_t c) {
   return HK_OK;
 }
 
-/* Both ranks of a pair use the lesser result.  *again: a file descriptor did not work for some rank. */
+/* Both ranks of a pair use the weaker of their results.  *again: a file descriptor did not work for some rank. */
 static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found, bool *again) {
   hk_status rc = HK_OK;
   const size_t n = (size_t)c->nranks;
@@ -127,8 +127,8 @@ out:
   return rc;
 }
 
-/* Why memory does not go by file descriptor between the processes of this host; NULL: it does.  The same on all its
- * ranks. */
+/* Why the processes of this host cannot share memory by file descriptor; NULL: they can.  Equal on all ranks of the
+ * host. */
 static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   for (int r = 0; r < c->nranks; r++)
     if (hk_wire_near(c, r) && !hk_gpu_fact_of(facts, stride, r)->by_fd)
@@ -136,7 +136,7 @@ static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   return hk_wire_no_files(c);
 }
 
-/* From now on by handles.  The ranks of this process do not use the old credits yet, or no longer. */
+/* From now on memory is shared by handles.  No rank of this process uses the old credits at this time. */
 static hk_status use_handles(ncclComm_t c, const char *why) {
   hk_gpu *g = hk_gpu_of(c);
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
@@ -147,7 +147,7 @@ static hk_status use_handles(ncclComm_t c, const char *why) {
   return hk_gpu_credits_again(c);
 }
 
-/* All ranks' offers of their credits; nothing to do if there is one process. */
+/* Exchanges the offers of all ranks' credits; does nothing if there is only one process. */
 static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
   hk_gpu *g = hk_gpu_of(c);
   if (!g->links->processes) return HK_OK;

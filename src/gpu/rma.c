@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations on GPUs, without a block of threads: a put is a copy to the peer's window and a word that the
- * stream writes after it, a wait is a word that the stream waits for.  Between GPUs that do not reach each other,
- * rma_proxy.c copies and writes instead.
+/* One-sided operations on GPUs, without a block of threads. A put is a copy to the peer's window; after it the stream
+ * writes a word. A wait is a stream wait for that word.  If the GPUs do not reach each other, rma_proxy.c copies and
+ * writes instead.
  *
- * The words are in pinned host memory of the rank that waits, for the reason given in copy.c.  A signal that no graph
- * captured is a count, which its sender writes and of which both ranks know what comes next.  A captured one may be
- * replayed, so it is a 1 that the receiver sets back; then it gives the word back to the sender, whose next replay
- * waits for that. The words of a signal take turns: the n-th put of a capture goes with the n-th wait of one. */
+ * The words are in pinned host memory of the waiting rank, for the reason given in copy.c.  Outside a graph a signal is
+ * a counter: the sender writes it, and both ranks know its next value.  In a graph, which may be replayed, it is a
+ * flag: the receiver resets it, then acknowledges, and the sender's next replay waits for the acknowledgement. A signal
+ * has several such flags, which are used in turn: the n-th put of a capture matches the n-th wait of a capture. */
 #include "rma.h"
 #include <stddef.h>
 #include <stdlib.h>
@@ -22,22 +22,22 @@ enum { TURNS = 15, TABLE_MAX = 1 << 28 };
 
 /* One signal of one other rank. */
 typedef struct words {
-  uint32_t count;        /* of signals, cyclic; that rank writes it */
-  uint32_t full[TURNS];  /* 1: that rank's captured signal has come */
-  uint32_t taken[TURNS]; /* 1: that rank has taken this rank's captured signal */
+  uint32_t count;        /* number of signals, cyclic; the other rank writes it */
+  uint32_t full[TURNS];  /* 1: the other rank's captured signal has arrived */
+  uint32_t taken[TURNS]; /* 1: the other rank acknowledges this rank's captured signal */
   uint32_t unused;
 } words;
 enum { WORDS = sizeof(words) / sizeof(uint32_t) };
 _Static_assert(sizeof(words) == 128, "ranks do not share a cache line");
 
-/* What this rank has enqueued. */
+/* Signals that this rank has enqueued, for one signal of one other rank. */
 typedef struct counts {
-  uint32_t sent, awaited;       /* not captured */
-  uint32_t put_turn, wait_turn; /* in the current capture */
+  uint32_t sent, awaited;       /* counts outside graphs */
+  uint32_t put_turn, wait_turn; /* turns in the current capture */
 } counts;
 
 struct hk_gpu_rma {
-  size_t row; /* signals of one rank */
+  size_t row; /* signals for each other rank */
   hk_shared *opened;
   words **tables; /* [nranks] */
   counts *counts; /* [nranks * row] */
@@ -111,7 +111,7 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   HK_TRY(open_tables(c, r, all), out);
   if (far) HK_TRY(hk_gpu_rma_proxy_open(c, &all[0].far, sizeof *all), out);
-  HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened them: a rank may leave */
+  HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* after all ranks have opened them, a rank may leave */
   g->rma = r;
   if (far) rc = hk_gpu_rma_proxy_start(c);
 out:
@@ -133,13 +133,13 @@ bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word) {
   uint32_t *at = (uint32_t *)(void *)((words *)g->group->signals[c->rank].memory.host + (size_t)from * g->rma->row) +
                  word;
   if (word / WORDS >= g->rma->row) return false;
-  /* relaxed: rma_proxy.c's thread alone counts it up.  release: the data is there for who sees it */
+  /* relaxed: only rma_proxy.c's thread increments it.  release: a reader that sees the value also sees the data */
   const uint32_t value = word % WORDS ? 1 : __atomic_load_n(at, __ATOMIC_RELAXED) + 1;
   __atomic_store_n(at, value, __ATOMIC_RELEASE);
   return true;
 }
 
-/* Sets the word; false: it was set. */
+/* Sets the word to 1; false: it was 1 already. */
 static bool set(uint32_t *word) { return __atomic_exchange_n(word, 1, __ATOMIC_RELAXED) != 1; }
 
 bool hk_gpu_rma_free(ncclComm_t c) {
@@ -173,13 +173,13 @@ void hk_gpu_rma_free_replays(ncclComm_t c) {
 
 /* ---- calls ---- */
 
-/* Waits for the word to be 1 and sets it back. */
+/* Waits until the word is 1 and resets it to 0. */
 static hk_status take(hk_device *d, uint32_t *word, hk_queue q) {
   hk_status rc = d->ops->word_wait(d, word, 1, q);
   return rc == HK_OK ? d->ops->word_write(d, word, 0, q) : rc;
 }
 
-/* Writes the word of that signal of the peer after the data, if there is any. */
+/* Copies the data, if there is any, then writes the word of the peer's signal. */
 static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t bytes, const hk_queue_state *s) {
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;

@@ -12,8 +12,8 @@
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
-/* The carrier spins and yields for so long after a packet; then it sleeps for NAP_NS at a time, after LONG_NS for
- * LONG_NAP_NS: the first packet may be that late then.  At the end it waits for so long for its last packets. */
+/* After a packet the carrier spins and yields for YIELDING_NS. Then it sleeps NAP_NS at a time, and after LONG_NS
+ * LONG_NAP_NS at a time, which is the delay of the next packet.  At the end it waits LAST_NS for its last packets. */
 #define YIELDING_NS (100 * US)
 #define NAP_NS (50 * US)
 #define LONG_NS (1000 * MS)
@@ -24,7 +24,7 @@ enum { SLOTS = 4, PIECE_MIN = 4096, PIECE_MAX = 128 << 10, INBOX_BYTES = 8 << 20
 enum { CAME, GIVEN_BACK }; /* signals between two ranks: packets, slots */
 _Static_assert(GIVEN_BACK < (int)HK_RMA_ROW, "both are there");
 
-/* A packet is this and its data. */
+/* The head of a packet; the data follows at DATA_AT. */
 typedef struct head {
   uint64_t window, offset;
   uint32_t bytes, word;
@@ -34,8 +34,9 @@ _Static_assert(sizeof(head) <= DATA_AT, "the data is aligned");
 
 typedef enum job_state { JOB_FREE, JOB_ARMED } job_state;
 
-/* A put in a stream, or in a graph.  Its words are in pinned memory: `go` is the stream's, `done` the carrier's. A
- * captured one's are 1 and are set back, another one's are `turn`, which grows with each use of the job. */
+/* A put in a stream or in a graph.  Its words are in pinned memory: the stream writes `go`, the carrier writes `done`.
+ * In a captured put they are flags: 1, then reset. Otherwise they have the value `turn`, which grows with each use of
+ * the job. */
 typedef struct job {
   _Atomic(int) state;
   uint32_t turn;
@@ -43,7 +44,7 @@ typedef struct job {
   uint32_t *go, *done;       /* for the CPU */
   uint32_t *go_at, *done_at; /* for the GPU */
   struct hk_gpu_rma_proxy *far;
-  bool running; /* from here on the carrier's */
+  bool running; /* this and the following fields belong to the carrier */
   bool last;    /* its last packet has been sent */
   size_t sent;
 } job;
@@ -57,7 +58,7 @@ typedef struct block {
 
 typedef struct other {
   uint64_t sent, taken; /* packets */
-  bool deaf;            /* it takes no more signals of ours: its end has begun */
+  bool deaf;            /* it accepts no more signals from this rank: it is ending */
 } other;
 
 struct hk_gpu_rma_proxy {
@@ -65,19 +66,19 @@ struct hk_gpu_rma_proxy {
   hk_device *device;
   hk_queue queue;
   size_t piece, slot_bytes;
-  hk_memory inbox; /* pinned; the memory is rma/rma.c's */
+  hk_memory inbox; /* pinned; rma/rma.c owns the memory */
   char *inbox_host;
   size_t inbox_at;
-  hk_memory stage;       /* of the packet that is being sent */
-  block *_Atomic blocks; /* grows at its beginning */
+  hk_memory stage;       /* buffer of the packet that is being sent */
+  block *_Atomic blocks; /* new blocks are inserted at the head of the list */
   other *others;
-  int blocked; /* the rank whose slots are full; -1 */
+  int blocked; /* the rank whose slots are full; -1: none */
   pthread_t thread;
   bool running;
   _Atomic(bool) stop;
   uint64_t stop_ns;
   hk_wait_env wait;
-  _Atomic(int) refs; /* the communicator's, and one for each captured job, whose graph may live longer */
+  _Atomic(int) refs; /* one for the communicator, and one for each captured job, whose graph may live longer */
 };
 
 /* ---- packets ---- */
@@ -126,7 +127,7 @@ static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool
   /* acquire: pairs with the release in hk_gpu_rma_proxy_enqueue */
   if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
   if (!j->running) {
-    /* acquire: the GPU has written the data that the put reads before it */
+    /* acquire: the GPU has written the put's data before the word */
     if (__atomic_load_n(j->go, __ATOMIC_ACQUIRE) != j->turn) return HK_OK;
     if (captured) __atomic_store_n(j->go, 0, __ATOMIC_RELAXED); /* relaxed: the stream waits for `done` first */
     j->running = true;
@@ -142,8 +143,8 @@ static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool
   }
   j->running = false;
   const uint32_t turn = j->turn;
-  /* release, both: the stream may change the data, and the next put the job, which is read no more.  In this order: a
-   * job that is free may get another turn. */
+  /* release, both: then the stream may change the data, and the next put may reuse the job; neither is read any more.
+   * In this order, because a free job may get another turn. */
   __atomic_store_n(j->done, turn, __ATOMIC_RELEASE);
   if (!captured) atomic_store_explicit(&j->state, JOB_FREE, memory_order_release);
   return HK_OK;
@@ -156,7 +157,7 @@ static hk_status send_all(struct hk_gpu_rma_proxy *f, bool *moved) {
   return HK_OK;
 }
 
-/* Carries a packet out; *done is false if this rank has not registered the window yet. */
+/* Processes a received packet; *done is false if this rank has not registered the window yet. */
 static hk_status carry_out(struct hk_gpu_rma_proxy *f, int from, const head *h, const char *data, bool *done) {
   hk_status rc = HK_OK;
   ncclComm_t c = f->comm;
@@ -197,7 +198,7 @@ static hk_status receive(struct hk_gpu_rma_proxy *f, int from, bool *moved) {
     if (p->deaf) continue;
     rc = put(f, from, NULL, 0, 0, GIVEN_BACK);
     if (rc == HK_OK || atomic_load(&f->comm->health.failure)) continue;
-    /* It has ended, and waits for nothing; if it has died, the control connections report that. */
+    /* The peer has ended normally and waits for nothing. If it has died, the control connections report that. */
     p->deaf = true;
     rc = HK_OK;
   }
@@ -224,7 +225,7 @@ static hk_status check(void *arg, uint64_t waited_ns) {
                  f->blocked, f->comm->rank);
 }
 
-/* Have the other ranks taken all packets?  They give the slots back by this rank's memory. */
+/* True if the other ranks have taken all packets.  To give slots back they need this rank's memory. */
 static bool is_quiet(struct hk_gpu_rma_proxy *f) {
   if (hk_now_ns() - f->stop_ns > LAST_NS) return true;
   for (int r = 0; r < f->comm->nranks; r++)
@@ -252,7 +253,8 @@ static void *carry(void *arg) {
       HK_TRY(rest(&w), out);
   }
 out:
-  if (rc != HK_OK && !atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* else the failure is known */
+  /* otherwise the failure is known already */
+  if (rc != HK_OK && !atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc);
   return NULL;
 }
 
@@ -366,7 +368,7 @@ static hk_status free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) 
   for (b = atomic_load(&f->blocks); b; b = b->next)
     for (int i = 0; b->captured == captured && i < BLOCK_JOBS; i++) {
       *out = &b->jobs[i];
-      /* acquire: who has freed it uses it no more */
+      /* acquire: the thread that has freed it no longer uses it */
       if (atomic_load_explicit(&b->jobs[i].state, memory_order_acquire) == JOB_FREE) return HK_OK;
     }
   rc = new_block(f, captured, &b);

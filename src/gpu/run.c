@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns calls into launches: checks them, orders streams, and groups what runs together. */
+/* Turns calls into launches: checks them, orders streams, and groups calls that run together. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -54,12 +54,12 @@ static hk_status check_call(const hk_call *call) {
 hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_queue q) {
   unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
   l->remote_domain = hk_param_int(HK_P_MEM_SYNC_DOMAIN) != 0;
-  if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid is whole clusters */
+  if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid must consist of whole clusters */
   g->ahead.entries++;
   return g->device->ops->launch(g->device, l, q);
 }
 
-/* The earlier work of the communicator comes first. */
+/* Orders the queue after the communicator's earlier work. */
 static hk_status begin_order(ncclComm_t c, hk_queue q, const hk_queue_state *s) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
@@ -72,8 +72,8 @@ static hk_status begin_order(ncclComm_t c, hk_queue q, const hk_queue_state *s) 
   return rc == HK_OK ? g->device->ops->order_begin(g->device, order_of(g, s), q, s) : rc;
 }
 
-/* launchOrderImplicit: what is launched between the two functions comes after what other such communicators have
- * launched on the GPU, whatever the stream.  Ranks that share a GPU wait for each other, so their order stays open. */
+/* launchOrderImplicit: work that is launched between the two functions runs after the earlier work of other such
+ * communicators on the GPU, on any stream.  Ranks that share a GPU wait for each other, so they are not ordered. */
 static hk_queue_order *chain_of(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
   if (!call->comm->options.in_launch_order || g->sharers > 1) return NULL;
@@ -91,7 +91,8 @@ static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const h
   return rc;
 }
 
-/* NCCL's event of a call is complete when the kernel has begun, or, with older drivers, when all before it is over. */
+/* NCCL's event of a call is complete when the kernel has begun or, with older drivers, when all work before it has
+ * ended. */
 static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s) {
   hk_device *d = hk_gpu_of(call->comm)->device;
   return call->launched ? d->ops->record(d, call->launched, q, s) : HK_OK;
@@ -108,7 +109,7 @@ static void post(const hk_call *call, const hk_queue_state *s) {
   hk_watch_enqueued(call->comm, call, !g->captures);
 }
 
-/* The event of an operation that is about to be put in its stream, for a profiler. */
+/* Starts a profiler's event for an operation that will be put into its stream now. */
 static void *profile(const hk_call *call, bool by_copies) {
   const hk_plan *plan;
   const hk_launch *l;
@@ -116,12 +117,12 @@ static void *profile(const hk_call *call, bool by_copies) {
   if (!c->profiler) return NULL;
   if (call->coll == HK_SENDRECV) return hk_profile_transfer(c->profiler, call);
   if (by_copies) return hk_profile_copies(c->profiler, call);
-  if (hk_choose(c, call, &plan, &l) != HK_OK) return NULL; /* it was chosen before, so this finds it */
+  if (hk_choose(c, call, &plan, &l) != HK_OK) return NULL; /* it was chosen before, so this is a cache lookup */
   return hk_profile_enqueued(c->profiler, call, plan->program->algorithm, hk_protocols[l->protocol].name,
                              plan->channels);
 }
 
-/* The kernel's arguments for a call; of an uneven collective they point to a table. */
+/* Fills the kernel's arguments for a call; for an uneven collective they point to a table. */
 static hk_status work_of(hk_gpu_launch_item *p) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
@@ -135,7 +136,7 @@ static hk_status work_of(hk_gpu_launch_item *p) {
   return HK_OK;
 }
 
-/* Inputs of calls in place that the kernel must find as they are now. */
+/* Copies the inputs of calls in place that the kernel must read unchanged. */
 static hk_status copy_inputs(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < n && rc == HK_OK; i++)
@@ -145,9 +146,9 @@ static hk_status copy_inputs(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n,
   return rc;
 }
 
-/* One launch of n pieces that come with all that are chained to them. */
+/* One launch of n pieces, each with the pieces that are chained to it. */
 static hk_status launch_pieces(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
-  hk_gpu_batch batch; /* what is not set is not passed */
+  hk_gpu_batch batch; /* not initialised: unset parts are not passed to the kernel */
   hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
   unsigned works = 0;
   bool small;
@@ -221,8 +222,8 @@ static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   return false;
 }
 
-/* For another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a captured graph would get the edges
- * of what was before once more, which a driver refuses. */
+/* Marks a point in the stream for another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a
+ * captured graph would get the edges of the earlier work twice, which a driver refuses. */
 static hk_status mark(const hk_gpu_launch_item *p, hk_queue q) {
   hk_gpu *g = p->gpu;
   pthread_mutex_lock(&g->lock);
@@ -267,7 +268,7 @@ static hk_status launch_batch(const hk_gpu_launch_batch *s, hk_gpu_launch_item *
   return launch_pieces(s->gpu, at, n, s->queue);
 }
 
-/* One order on all devices: a launch that cannot run at once waits for the same communicators on each device. */
+/* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
 static int by_comm(const void *a, const void *b) {
   const hk_gpu_launch_item *x = *(hk_gpu_launch_item *const *)a, *y = *(hk_gpu_launch_item *const *)b;
   return x->comm_id < y->comm_id ? -1 : x->comm_id > y->comm_id;
@@ -347,7 +348,7 @@ out:
   return rc;
 }
 
-/* Offers other processes the links that the call needs. */
+/* Offers the links that the call needs to other processes. */
 static hk_status offer(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
@@ -356,9 +357,9 @@ static hk_status offer(const hk_call *call) {
   return hk_choose(call->comm, call, &plan, &launch);
 }
 
-/* Collectives of a communicator that follow each other with the same plan are one stage: the blocks of the first run
- * the others, too, each over its own links.  The stages of all communicators are launched in turn.  All ranks find the
- * same stages: they agree on plans, and on the ranks of the GPU that has most. */
+/* Successive collectives of a communicator with the same plan are one stage: the blocks of the first also run the
+ * others, each over its own links.  The stages of all communicators are launched in turn.  All ranks form the same
+ * stages, because they agree on plans and on the largest number of ranks on a GPU. */
 static hk_status choose_stage(hk_gpu_launch_item *p) {
   hk_gpu *g = p->gpu;
   hk_gpu_launch_item *last = g->stage.last;
@@ -421,7 +422,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   hk_gpu_launch_item *pieces = calloc(n, sizeof *pieces);
   hk_gpu_launch_batch s = {.at = malloc(n * sizeof(hk_gpu_launch_item *))};
-  size_t begun = 0; /* calls whose events a profiler has */
+  size_t begun = 0; /* calls for which a profiler's event has begun */
   if (!pieces || !s.at) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
@@ -456,7 +457,7 @@ out:
 
 /* ---- one-sided operations ---- */
 
-/* Those that put, or those that wait. */
+/* Runs the calls that put, or those that wait. */
 static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
   hk_status rc = HK_OK;
   for (size_t i = 0; i < n; i++) {
@@ -470,7 +471,7 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
     if (rc == HK_OK) rc = begin_order(c, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
-    g->ahead.entries += 2; /* a copy and a word, or words */
+    g->ahead.entries += 2; /* entries in the driver's queue: a copy and a word, or words */
     if (rc == HK_OK) rc = hk_gpu_order_end(g, order_of(g, &s), call->stream, &s);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
@@ -482,7 +483,7 @@ static hk_status run_others(const hk_call *calls, size_t n) {
   return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies ? run_one(calls) : run_group(calls, n);
 }
 
-/* Puts wait for no call of another rank, so they come first, and waits last. */
+/* Puts do not wait for calls of other ranks, so they run first, and waits last. */
 hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
@@ -493,7 +494,8 @@ hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
   if (nothers && !(others = malloc(nothers * sizeof *others))) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-    for (size_t i = 0; i < n; i++) (void)hk_comm_failed(calls[i].comm, rc); /* their other ranks would wait */
+    /* else the communicators' other ranks would wait */
+    for (size_t i = 0; i < n; i++) (void)hk_comm_failed(calls[i].comm, rc);
     return rc;
   }
   nothers = 0;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ranks and communicators share of a GPU: its multiprocessors and hardware queues. */
+/* Resources of a GPU that ranks and communicators share: multiprocessors and hardware queues. */
 #include <stdlib.h>
 #include "../base/log.h"
 #include "gpu.h"
 
 /* A kernel of a communicator waits for the kernels of its other ranks, so all of its blocks must run at once. If the
- * kernels of several communicators overlap, one GPU may have started some and another GPU others, and each waits for
- * kernels that have no room: the blocks of all must fit. Four communicators fit in any order: 4 * 32 of the 132
+ * kernels of several communicators overlap, two GPUs may start different ones first, and each waits for kernels that do
+ * not fit any more. So the blocks of all must fit. Four communicators fit in any order: 4 * 32 of the 132
  * multiprocessors of an H100, 4 * 24 of the 108 of an A100. The limit leaves three quarters of a GPU to the user's
  * kernels, as with NCCL. */
 enum { COMMUNICATORS_AT_ONCE = 4, BLOCKS_BEFORE_90 = 24 };
@@ -23,9 +23,9 @@ unsigned hk_gpu_overlap(const hk_gpu_share_facts *room) {
   return (unsigned)(room->resident / room->ranks / hk_gpu_share(room));
 }
 
-/* Streams of one process and GPU share the hardware queues: 8, unless CUDA_DEVICE_MAX_CONNECTIONS sets another
- * number, at most 32. A queue is in order. If the streams of two ranks share one, a rank's second kernel, which waits
- * for its first, delays the other rank's first, for which the former waits: neither kernel ends. */
+/* Streams of one process and GPU share the hardware queues: 8, unless CUDA_DEVICE_MAX_CONNECTIONS sets another number,
+ * at most 32. A queue is in order. If the streams of ranks A and B share one, A's second kernel waits for A's first and
+ * blocks B's first behind it. A's first kernel waits for B's first: a deadlock. */
 enum {
   QUEUES_BY_DEFAULT = 8,
   QUEUES_AT_MOST = 32,

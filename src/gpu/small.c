@@ -8,14 +8,14 @@
 _Static_assert(HK_GPU_SMALL_RANKS == (int)HK_GPU_SMALL_SOURCES && HK_GPU_SMALL_BYTES == (int)HK_GPU_LL_MAX,
                "as the prices say");
 
-/* A thread for 8 bytes. */
+/* One thread for each 8 bytes. */
 static unsigned threads_for(const hk_gpu_code *k, uint64_t bytes) {
   const uint64_t wanted = hk_round_up(bytes, 256) / 8;
   return wanted < k->small_threads ? (unsigned)wanted : k->small_threads;
 }
 
 hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done) {
-  hk_gpu_small_batch batch; /* what is not set is not passed */
+  hk_gpu_small_batch batch; /* not initialised: unset parts are not passed to the kernel */
   hk_kernel_launch l = {.function = g->code->small, .here = at[0]->state.here, .param = &batch};
   *done = false;
   for (size_t i = 0; i < n; i++) {
@@ -27,7 +27,7 @@ hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n
   for (size_t i = 0; i < n; i++) {
     hk_gpu_small *first = to;
     to = hk_gpu_small_fill(to, at[i]->small, &at[i]->work);
-    const unsigned threads = threads_for(g->code, first->bytes); /* no other one has more */
+    const unsigned threads = threads_for(g->code, first->bytes); /* the first channel has the most bytes */
     if (threads > l.threads) l.threads = threads;
   }
   l.param_bytes = l.blocks * sizeof *to;

@@ -43,7 +43,7 @@ hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
   if (!t) {
     HK_OR_RETURN(new_table(g, &t));
     HK_OR_RETURN(hk_gpu_pinned_get(g, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes,
-                                   &t->memory)); /* then it has no bytes, and no call gets it */
+                                   &t->memory)); /* if it fails, the table has no bytes, and no call uses it */
   }
   atomic_fetch_add(&t->refs, 1);
   *out = t;

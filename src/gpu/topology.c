@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine's topology for the ranks' GPUs: which pairs have NVLink, and what bytes between them cost.  The runtime's
- * rings.c searches the same topology for channels. */
+/* The machine's topology for the ranks' GPUs: which pairs have NVLink, and the cost of a byte between them.  rings.c
+ * searches the same topology for channels. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "peers.h"
 #include "process_group.h"
 
-/* The first rank of a process reads the topology for all its ranks.  If it cannot be read, as in some containers, that
- * is no failure. */
+/* The first rank of a process reads the topology for all ranks of the process.  If it cannot be read, as in some
+ * containers, that is no failure. */
 static void look(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu_process_group *w = hk_gpu_of(c)->group;
@@ -41,7 +41,8 @@ void hk_gpu_topology_free(hk_gpu_process_group *w) {
   w->machine = NULL;
 }
 
-/* The GPUs of this host's ranks, and the `rank` of each seat.  Gives their number; 0: not all are known. */
+/* Fills `seats` with the GPUs of this host's ranks, and `rank` with the rank of each seat.  Returns their number; 0:
+ * not all are known. */
 static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
   const hk_topo *t = hk_gpu_of(c)->group->machine->kinds[0];
   int n = 0;
@@ -77,7 +78,7 @@ static bool alone_on_host(ncclComm_t c) {
   return true;
 }
 
-/* Ranks that share a GPU have no link between them, which would have a rate. */
+/* The text of a rate. Ranks that share a GPU have no link and so no rate. */
 static const char *rate(double us_per_b, char text[24]) {
   if (us_per_b > 0)
     snprintf(text, 24, "%.1f GB/s", 1e-3 / us_per_b);
@@ -103,7 +104,7 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
     look(c);
     if (g->group->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
   }
-  /* All ranks must decide alike, and containers may show each rank a different part of the machine: all use rank 0's
+  /* All ranks must decide alike, but containers may show each rank a different part of the machine. So all use rank 0's
    * prices. */
   prices[c->rank] = *g->prices;
   HK_TRY(hk_gpu_exchange(c, prices, sizeof *prices), out);
@@ -120,13 +121,13 @@ out:
   return rc;
 }
 
-/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Distances are looked up only if a level is set: else the driver says which GPUs
- * can be reached, and reach.c tries whether that is true. */
+/* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Distances are computed only if a level is set. Otherwise the driver says which
+ * GPUs can be reached, and reach.c tests it. */
 hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_paths *paths = NULL;
-  /* The paths themselves, without the rule that the level makes. */
+  /* The plain paths, without the restriction by the level. */
   static const hk_path_rules plain = {.p2p_level = HK_PATH_SYS};
   if (!c->selection->overrides->paths.p2p_level || !g->group->machine) return HK_OK;
   const hk_topo *t = g->group->machine->kinds[0];

@@ -21,7 +21,7 @@ typedef struct part {
 
 /* ---- links ---- */
 
-/* What the kernel reads of a link's end in device memory: the link, then the program of a transfer over it. */
+/* Layout of a link's end in device memory: the link, then the program of a transfer over it. */
 enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
 
 static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoint *e) {
@@ -53,7 +53,7 @@ out:
 
 /* ---- parts ---- */
 
-/* The number of links that share out the message: the same at both ends. */
+/* The number of links among which the message is divided; equal at both ends. */
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
   const unsigned most = hk_gpu_is_proxied(c, peer) ? g->net_parts : g->parts;
@@ -62,7 +62,7 @@ static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   return worth < most ? (unsigned)worth : most;
 }
 
-/* Of each link, but for what the last one lacks. */
+/* Bytes for each link; the last link may have fewer. */
 static size_t each_of(size_t bytes, unsigned of) {
   return of == 1 ? bytes : ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
 }
@@ -105,7 +105,8 @@ static hk_status add_parts(const hk_gpu_launch_item *p, part *parts, size_t *n) 
     hk_gpu_endpoint *e;
     size_t at = k * each < bytes ? k * each : bytes, size = bytes - at < each ? bytes - at : each;
     HK_OR_RETURN(hk_gpu_endpoint_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
-    bool refers = reads && size >= HK_GPU_REF_MIN; /* then all of it is one slot; the receiver sees it in the tag */
+    /* then the whole part is one slot; the receiver sees that in the tag */
+    bool refers = reads && size >= HK_GPU_REF_MIN;
     parts[*n] = (part){.work = {.program = (char *)e->device + PROGRAM_AT,
                                 .links = e->device,
                                 .in = sends ? (const char *)call->in + at : NULL,
@@ -132,9 +133,9 @@ static hk_status add_parts(const hk_gpu_launch_item *p, part *parts, size_t *n) 
   return HK_OK;
 }
 
-/* If there are more blocks than run at once, no block may wait for a later one, on any device. So the order is by
- * communicator, then (nvlinkCentricSched) transfers inside of hosts first, then by the distance of sender and receiver
- * round the ring of ranks: both compute these alike. */
+/* If more blocks are launched than run at once, no block may wait for a later block, on any device. So parts are sorted
+ * by communicator, then (nvlinkCentricSched) transfers inside a host first, then by the distance from sender to
+ * receiver in the ring of ranks. Both ends compute the same order. */
 static int by_turn(const void *a, const void *b) {
   const part *x = a, *y = b;
 #define COMPARE(field)                                                                                                 \
@@ -150,7 +151,7 @@ static int by_turn(const void *a, const void *b) {
   return 0;
 }
 
-/* The most blocks of a rank. Both directions of one distance have blocks of their own: see fill_table. */
+/* The most blocks of a rank. Both directions of one distance have their own blocks: see fill_table. */
 static unsigned most_blocks(const hk_gpu *g) {
   const unsigned parts = g->parts > g->net_parts ? g->parts : g->net_parts;
   return g->blocks > 2 * parts ? g->blocks : 2 * parts;
@@ -163,9 +164,9 @@ static bool begins_block(const part *parts, size_t i) {
 }
 
 /* Fills the table and returns the number of blocks. Each link has a block, up to the rank's share of blocks. Further
- * parts over the link follow in the same block, and further links share the blocks in turn. This cannot deadlock: of
- * the parts that are not complete, those with the shortest distance round the ring have no incomplete part before them
- * in their blocks, so both of their ends run. */
+ * parts over the link follow in the same block, and further links share the blocks in turn. This cannot deadlock: among
+ * the incomplete parts, those with the shortest distance in the ring have no incomplete part before them in their
+ * blocks. So both of their ends run. */
 static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
   for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Symmetric windows: which ranks are a team, where windows lie, their mappings, and what kernels read of them. */
+/* Symmetric windows: the teams of ranks, the windows' addresses and mappings, and the tables that kernels read. */
 #include "window.h"
 #include <stdlib.h>
 #include <string.h>
@@ -11,8 +11,8 @@
 #include "peers.h"
 #include "process_group.h"
 
-/* Windows as kernels read them, with a table in which a kernel finds the window of an address (ncclFindWindow).  The
- * layout of NVIDIA's device code. */
+/* Windows as kernels read them. A kernel finds the window of an address in this table (ncclFindWindow).  NVIDIA's
+ * device code defines the layout. */
 enum { PAGE_WINDOWS = 32 };
 typedef struct entry {
   uintptr_t begin, bytes; /* 0: free */
@@ -30,7 +30,7 @@ typedef struct page {
 _Static_assert(offsetof(page, next) == 768 && offsetof(page, windows) == 1024 && sizeof(page) == 5120,
                "a table of 776 bytes, then windows in lines of their own");
 
-/* Memory of a team of ranks in an NVSwitch: what lies at an offset in all of their parts. */
+/* Multicast memory of a team of ranks in an NVSwitch: an offset means that offset in all of their parts. */
 typedef struct team {
   ncclTeam_t which;
   uint64_t object;
@@ -40,12 +40,12 @@ typedef struct team {
 
 struct hk_gpu_space {
   pthread_mutex_t lock; /* windows may be dropped by any thread */
-  char *base;           /* NULL: there has been no window */
+  char *base;           /* NULL: no window has been registered yet */
   size_t stride;
-  hk_gpu_window *windows; /* by `begin` */
+  hk_gpu_window *windows; /* sorted by `begin` */
   team *teams;
-  hk_memory *pages; /* of GPU memory, each one page */
-  uint32_t *used;   /* slots of each page */
+  hk_memory *pages; /* GPU memory, one `page` each */
+  uint32_t *used;   /* bit mask of the used slots of each page */
   unsigned npages;
 };
 
@@ -55,7 +55,7 @@ static const uint64_t stride_unit = UINT64_C(1) << 32; /* device code adds it to
 
 static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
 
-/* The longest teams of equal size whose ranks follow each other and are on one host. */
+/* The largest size of equal teams: the ranks of a team are successive and on one host. */
 static int team_size(ncclComm_t c) {
   int size = 0;
   for (int r = 0, run = 0; r < c->nranks; r++) {
@@ -105,7 +105,7 @@ static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
   return HK_OK;
 }
 
-/* The lowest offset from `from` on with room for so many bytes; SIZE_MAX: there is none. */
+/* The lowest offset from `from` on with `bytes` free bytes; SIZE_MAX: none. */
 static size_t find_room(struct hk_gpu_space *s, size_t from, size_t bytes) {
   pthread_mutex_lock(&s->lock);
   for (const hk_gpu_window *w = s->windows; w && w->begin < from + bytes; w = w->next)
@@ -152,7 +152,7 @@ out:
   return rc;
 }
 
-/* Copies `bytes` to where kernels read; the queue runs nothing but the library's own copies. */
+/* Copies `bytes` to memory that kernels read. The queue runs only the library's own copies. */
 static hk_status put(hk_gpu *g, void *to, const void *from, size_t bytes) {
   hk_status rc = g->device->ops->copy(g->device, to, from, bytes, g->queue);
   return rc == HK_OK ? g->device->ops->wait(g->device, g->queue) : rc;
@@ -198,17 +198,17 @@ out:
 
 /* ---- a window ---- */
 
-/* What a rank publishes of its memory. */
+/* A rank's row in the exchanges about a window. */
 typedef struct row {
-  uint64_t could;  /* the step is done */
-  uint64_t before; /* bytes of the allocation before the window, and from its beginning on */
+  uint64_t could;  /* the rank has completed the step */
+  uint64_t before; /* bytes of the allocation before the window, and from the window's beginning on */
   uint64_t after;
-  uint64_t address; /* for ranks of its process */
-  uint64_t region;  /* for the others (device/host.h) */
-  uint64_t place;   /* offset for all allocations */
+  uint64_t address; /* for ranks of the same process */
+  uint64_t region;  /* for ranks of other processes (device/host.h) */
+  uint64_t place;   /* proposed offset for all ranks' allocations */
 } row;
 
-/* All ranks take the step together: *all, if each of them could. */
+/* Completes a step on all ranks. *all: every rank could do it. */
 static hk_status step(ncclComm_t c, row *rows, bool could, bool *all) {
   rows[c->rank].could = could;
   HK_OR_RETURN(hk_gpu_exchange(c, rows, sizeof *rows));
@@ -217,7 +217,7 @@ static hk_status step(ncclComm_t c, row *rows, bool could, bool *all) {
   return HK_OK;
 }
 
-/* Which allocation it is, and its file.  False, with the reason in the log: others cannot map it. */
+/* Fills the row with the window's allocation and its file.  False: others cannot map it; the reason is logged. */
 static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
   hk_device *d = hk_gpu_of(c)->device;
   hk_memory_share share = {.fd = -1};
@@ -226,7 +226,7 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
   const void *user = (const void *)w->user;
   const char *why = NULL;
   if (!user)
-    why = hk_last_error(); /* of the library's allocation */
+    why = hk_last_error(); /* error of the library's allocation */
   else if (!hk_gpu_of(c)->windows)
     why = "memory does not go to other processes by file descriptor";
   else if (d->ops->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
@@ -251,7 +251,7 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
   return true;
 }
 
-/* Where the window is to be: every rank names the lowest offset that it has free, until all name the same. */
+/* Chooses the window's offset: every rank proposes its lowest free offset, until all propose the same. */
 static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool *all) {
   struct hk_gpu_space *s = NULL;
   size_t before = 0, after = 0, from = 0;
@@ -322,7 +322,7 @@ out:
   return rc;
 }
 
-/* What is there of it, also after map_all has failed. */
+/* Frees a window, also a partial one after map_all has failed. */
 static void forget(ncclComm_t c, hk_gpu_window *w) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
@@ -351,7 +351,7 @@ static void forget(ncclComm_t c, hk_gpu_window *w) {
 
 static void drop(ncclComm_t c, hk_symmetric *w) { forget(c, (hk_gpu_window *)(void *)w); }
 
-/* `w` is there with its memory, if this rank has any. */
+/* Completes the window `w`, which has this rank's memory, if any. */
 static hk_status add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmetric **out) {
   hk_status rc = HK_OK;
   bool all = false;
@@ -370,7 +370,7 @@ static hk_status add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmet
             w->bytes, (void *)w->user, w->at);
   }
 out:
-  if (rows) hk_host_take_back(rows[c->rank].region); /* all have opened it */
+  if (rows) hk_host_take_back(rows[c->rank].region); /* after all ranks have opened it */
   free(rows);
   if (!*out) forget(c, w);
   return rc;
@@ -407,7 +407,7 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
 
 /* ---- multicast memory ---- */
 
-/* By the team's first rank, which offers the object to the others. */
+/* Called by the team's first rank: makes the object and offers it to the others. */
 static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
   int fd = -1;
   size_t bytes = g->window_stride;
