@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The CUDA device: the driver, and what the device can do. */
+/* The CUDA device: loading the driver, and the device's limits. */
 #include "cuda.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -43,7 +43,7 @@ bool hk_cuda_here(int *devices) {
 static void close_device(hk_device *base) {
   hk_cuda *d = (hk_cuda *)base;
   hk_cuda_access_end(d);
-  hk_cu.DevicePrimaryCtxRelease(d->device); /* at the process's end the driver may be gone already: that is fine */
+  hk_cu.DevicePrimaryCtxRelease(d->device); /* fails harmlessly at the process's end, if the driver has been unloaded */
   free(d);
 }
 
@@ -103,7 +103,7 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .block_threads = hk_cuda_block_threads,
                                   .launch = hk_cuda_launch};
 
-/* Older drivers do not know the attribute, and 0 is a node's number. */
+/* Older drivers do not know the attribute, and 0 is a valid node. */
 static int numa_of(CUdevice g, const char *bus_id) {
   int node = -1;
   uint64_t domain, bus, device, function;
@@ -139,7 +139,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
                   hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS) &
                       CU_FLUSH_GPU_DIRECT_RDMA_WRITES_OPTION_HOST;
   l->integrated = hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_INTEGRATED);
-  l->priority = -5; /* the highest of all GPUs so far; the driver takes the nearest that it has */
+  l->priority = -5; /* the highest of all known GPUs; the driver uses the nearest that it supports */
   if (hk_cu.DeviceTotalMem(&l->memory_bytes, g) != CUDA_SUCCESS) l->memory_bytes = 0;
   if (hk_cu.DeviceGetName(l->name, (int)sizeof l->name, g) != CUDA_SUCCESS) l->name[0] = 0;
   if (hk_cu.DeviceGetPCIBusId(l->bus_id, (int)sizeof l->bus_id, g) != CUDA_SUCCESS) l->bus_id[0] = 0;
@@ -204,7 +204,7 @@ int hk_cuda_current(void) {
 }
 
 bool hk_cuda_owns(const void *p, int *device) {
-  /* Only a library in which the process has memory matters. Another library may have loaded it. */
+  /* Only a driver that is already loaded can own memory of the process. Another library may have loaded it. */
   static hk_dl_seen cuda = {.file = "libcuda.so.1", .symbol = "cuPointerGetAttribute"};
   CUresult (*attribute)(void *, int, CUdeviceptr) = NULL;
   int type = 0, managed = 0;

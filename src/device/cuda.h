@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Inside the CUDA device. */
+/* Declarations that the files of the CUDA device share. */
 #ifndef HK_DEVICE_CUDA_H
 #define HK_DEVICE_CUDA_H
 #include <stdatomic.h>
@@ -10,15 +10,16 @@ typedef struct hk_cuda {
   hk_device base;
   CUdevice device;
   CUcontext context; /* the primary one, retained */
-  /* The driver has refused a call because another context was current: it is asked first which one is. */
+  /* The driver has refused a call because another context was current: from then on the current context is queried
+   * first. */
   _Atomic(bool) wary;
-  size_t granule; /* of VMM allocations; 0: none are made */
+  size_t granule; /* granularity of VMM allocations; 0: VMM is not used */
 } hk_cuda;
 
-/* The driver's functions; all NULL unless hk_cuda_here() or an open device says that it is there. */
+/* The driver's functions; all NULL until hk_cuda_here() has returned true or a device is open. */
 extern hk_cuda_calls hk_cu;
 
-/* An error with the driver's words for `code`; what was tried follows as a format. */
+/* Reports an error with the driver's text for `code`. `format` names the attempted action. */
 hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *format, ...)
     __attribute__((format(printf, 4, 5), cold));
 #define HK_CUDA_TRY(call, label, ...)                                                                                  \
@@ -35,8 +36,8 @@ hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *fo
     if (__builtin_expect(hk_code != CUDA_SUCCESS, 0)) return hk_cuda_fail(hk_code, __FILE__, __LINE__, __VA_ARGS__);   \
   } while (0)
 
-/* Makes the device's context current to the end of the block, or returns the error. RELAXED: also while a thread of the
- * process captures a graph in the global mode. */
+/* Makes the device's context current until the end of the block, or returns the error. RELAXED: works even while a
+ * thread of the process captures a graph in the global mode. */
 #define HK_CUDA_ENTER(base)                                                                                            \
   __attribute__((cleanup(hk_cuda_leave), unused)) bool hk_entered = false;                                             \
   HK_OR_RETURN(hk_cuda_enter((base), &hk_entered))
@@ -47,7 +48,7 @@ hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *fo
 hk_status hk_cuda_enter(hk_device *d, bool *entered);
 bool hk_cuda_is_current(const hk_device *d);
 void hk_cuda_leave(const bool *entered);
-void hk_cuda_set_capture_mode(int *mode);          /* the thread's; *mode becomes the mode before */
+void hk_cuda_set_capture_mode(int *mode);          /* sets the thread's mode; *mode becomes the previous mode */
 int hk_cuda_attribute(CUdevice device, int which); /* 0 if the driver does not know it */
 
 /* cuda_memory.c */
@@ -69,20 +70,20 @@ hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
 hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
 hk_status hk_cuda_rdma_flush(hk_device *d);
 size_t hk_cuda_granule(hk_cuda *d);
-CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d); /* of its memory on the node that the device hangs on */
-/* Physical memory at addresses of its own. */
+CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d); /* host memory on the device's NUMA node */
+/* Maps physical memory at new addresses. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out);
-/* HK_MEMORY_VMM whatever the size; inside the device's context. */
+/* HK_MEMORY_VMM for any size; the device's context must be current. */
 hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out);
 
 /* cuda_access.c */
-/* The device is in use: it gets access to the mapped memory of peers that it can reach. */
+/* Marks the device as used: it gets access to the mapped memory of the peers that it can reach. */
 hk_status hk_cuda_access_begin(const hk_cuda *d);
 void hk_cuda_access_end(const hk_cuda *d);
-/* Physical memory at addresses that are reserved: for this device, or for all in use that reach its memory. */
+/* Maps physical memory at reserved addresses: for this device, or for all used devices that reach its memory. */
 hk_status hk_cuda_map_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes,
                          bool for_peers);
-/* The host's, for the host and all devices in use. */
+/* Maps host memory at reserved addresses, for the host and all used devices. */
 CUresult hk_cuda_map_host_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes);
 CUresult hk_cuda_unmap(CUdeviceptr at, size_t bytes);
 
@@ -96,7 +97,7 @@ hk_status hk_cuda_multicast_bind(hk_device *d, uint64_t object, size_t bytes, si
 hk_status hk_cuda_multicast_again(hk_device *d, const hk_memory *own, hk_memory *all);
 hk_status hk_cuda_multicast_free(hk_device *d, uint64_t object);
 CUresult hk_cuda_multicast_park(const hk_cuda *d, hk_memory *all);
-CUresult hk_cuda_multicast_leave(const hk_cuda *d, hk_memory *all); /* the release of `all` */
+CUresult hk_cuda_multicast_leave(const hk_cuda *d, hk_memory *all); /* releases `all` */
 
 /* cuda_space.c */
 hk_status hk_cuda_space_new(hk_device *d, size_t bytes, void **out);

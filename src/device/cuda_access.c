@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which devices may access virtual memory. Unlike classic memory, whose access a context gets once for all, each
- * mapping says whom it lets in. It lets in the devices that this process has open, which are those of its ranks: others
- * cost a mapping each, and the driver may refuse one that another process has for itself. A device that is opened later
- * gets access to what is mapped already. */
+/* Access of devices to virtual memory. For classic memory a context gets access once; for virtual memory each mapping
+ * lists the devices with access. Here these are the devices that this process has opened, which are those of its ranks.
+ * Other devices would cost a mapping each, and the driver may refuse a device that another process uses exclusively. A
+ * device that is opened later gets access to the existing mappings. */
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/fork.h"
@@ -17,7 +17,7 @@ typedef struct mapping {
   struct mapping *next;
 } mapping;
 
-/* Global, because contexts and addresses are the process's. */
+/* Global, because contexts and addresses belong to the process. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static unsigned users[MOST_DEVICES]; /* open hk_cudas of each device */
@@ -35,7 +35,7 @@ static CUmemAccessDesc for_device(CUdevice device) {
 hk_status hk_cuda_access_begin(const hk_cuda *d) {
   hk_status rc = HK_OK;
   const CUmemAccessDesc access = for_device(d->device);
-  if (d->device < 0 || d->device >= MOST_DEVICES) return HK_OK; /* it gets no access but to its own */
+  if (d->device < 0 || d->device >= MOST_DEVICES) return HK_OK; /* it gets access to its own memory only */
   pthread_mutex_lock(&lock);
   for (const mapping *m = users[d->device] ? NULL : mappings; m; m = m->next)
     if (reaches(d->device, m->owner))
@@ -54,7 +54,8 @@ void hk_cuda_access_end(const hk_cuda *d) {
   pthread_mutex_unlock(&lock);
 }
 
-/* `own` first, then the devices in use that reach the owner's memory; remembered, for those to come. Under the lock. */
+/* Gives access to `own`, then to the used devices that reach the owner's memory. Remembers the mapping for devices that
+ * are opened later. Under the lock. */
 static CUresult let_in(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at, size_t bytes) {
   CUmemAccessDesc access[MOST_DEVICES + 1] = {own};
   size_t n = 1;

@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "cuda.h"
 
-/* What the loader has is the process's, and so is this. */
+/* Global: the loader loads the driver once for the process. */
 hk_cuda_calls hk_cu;
 
 hk_status hk_cuda_fail(CUresult code, const char *file, int line, const char *format, ...) {
@@ -31,7 +31,7 @@ bool hk_cuda_is_current(const hk_device *base) {
 }
 
 hk_status hk_cuda_enter(hk_device *base, bool *entered) {
-  if (hk_cuda_is_current(base)) return HK_OK; /* one call and not two */
+  if (hk_cuda_is_current(base)) return HK_OK; /* this saves a second driver call */
   HK_CUDA_OR_RETURN(hk_cu.CtxPushCurrent(((hk_cuda *)base)->context), "entering device %d", base->limits.ordinal);
   *entered = true;
   return HK_OK;
@@ -39,7 +39,7 @@ hk_status hk_cuda_enter(hk_device *base, bool *entered) {
 
 void hk_cuda_leave(const bool *entered) {
   CUcontext old;
-  if (*entered) hk_cu.CtxPopCurrent(&old); /* pushed by us: it cannot fail */
+  if (*entered) hk_cu.CtxPopCurrent(&old); /* hk_cuda_enter has pushed the context, so it cannot fail */
 }
 
 void hk_cuda_set_capture_mode(int *mode) {

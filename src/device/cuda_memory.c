@@ -34,7 +34,7 @@ size_t hk_cuda_granule(hk_cuda *d) {
   return granule;
 }
 
-/* Maps physical memory at addresses of its own. */
+/* Maps physical memory at new addresses. */
 hk_status hk_cuda_map(hk_cuda *d, CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers, CUdeviceptr *out) {
   hk_status rc = HK_OK;
   int ordinal = d->base.limits.ordinal;
@@ -49,7 +49,7 @@ undo:
   return rc;
 }
 
-/* *doing: at which step it failed. */
+/* *doing: the step that failed. */
 static CUresult alloc_host_vmm(const hk_cuda *d, size_t bytes, hk_memory *out, const char **doing) {
   const CUmemAllocationProp prop = hk_cuda_host_properties(d);
   CUmemGenericAllocationHandle handle;
@@ -81,7 +81,7 @@ hk_status hk_cuda_alloc_host_late(hk_device *base, size_t bytes, hk_memory *out)
   HK_CUDA_ENTER_RELAXED(base);
   CUresult code = alloc_host_vmm(d, (bytes + d->granule - 1) / d->granule * d->granule, out, &doing);
   if (code == CUDA_SUCCESS) return HK_OK;
-  /* The process may not use that node's memory, or the driver cannot map it for a device. */
+  /* The process is not allowed to use that node's memory, or the driver cannot map it for a device. */
   HK_INFO_ONCE(
       HK_SUB_ALLOC,
       "device %d: no virtual memory of the host on node %d (%s: error %d of the driver): it is pinned, which may "
@@ -137,7 +137,7 @@ hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memor
   return zeroed_or_freed(d, zeroed, out);
 }
 
-/* Small pieces do not waste a granule of 2 MiB. */
+/* Small pieces are classic memory, so that they do not waste a granule of 2 MiB. */
 hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
   hk_cuda *d = (hk_cuda *)base;
   memset(out, 0, sizeof *out);
@@ -148,7 +148,7 @@ hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
   return zeroed_or_freed(d, out->bytes, out);
 }
 
-/* Classic memory: access to mappings would have to be given to each peer. */
+/* Classic memory: with mappings, each peer would need an access of its own. */
 hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_memory *out) {
   hk_cuda *d = (hk_cuda *)base;
   memset(out, 0, sizeof *out);
@@ -180,14 +180,14 @@ undo:
   return rc;
 }
 
-/* Pages of the node that the device hangs on, which cuMemHostAlloc would not promise. */
+/* Pages of the device's NUMA node, which cuMemHostAlloc does not promise. */
 hk_status hk_cuda_alloc_host(hk_device *base, size_t bytes, hk_memory *out) {
   hk_status rc = HK_OK;
   size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
   memset(out, 0, sizeof *out);
   void *host = hk_host_map(whole, base->limits.host_numa);
   if (!host) return HK_FAIL_ERRNO("no memory for %zu bytes to pin", whole);
-  HK_TRY(hk_cuda_pin(base, host, whole, out), undo); /* touches them: they are zeros */
+  HK_TRY(hk_cuda_pin(base, host, whole, out), undo); /* pinning touches the pages, which are zeros */
   out->bytes = bytes;
   out->kind = HK_MEMORY_PINNED;
   return HK_OK;
@@ -263,7 +263,7 @@ hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
   return HK_OK;
 }
 
-/* Host memory has one address for both. */
+/* Host memory must have the same address for host and device. */
 static hk_status pin_again(hk_cuda *d, hk_memory *m) {
   hk_status rc = HK_OK;
   CUdeviceptr at = 0;
@@ -288,7 +288,7 @@ hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s
   int ordinal = base->limits.ordinal;
   HK_CUDA_ENTER_RELAXED(base);
   if (is_pinned(m)) {
-    HK_OR_RETURN(pin_again(d, m)); /* its pages are zeros */
+    HK_OR_RETURN(pin_again(d, m)); /* new pages are zeros */
     m->parked = false;
     return HK_OK;
   }
@@ -466,7 +466,7 @@ hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci,
   if (((uintptr_t)p | bytes) & (page - 1))
     return HK_FAIL(HK_ERR_INTERNAL, "device %d: a dma-buf of %zu bytes at %p: not whole pages", base->limits.ordinal,
                    bytes, p);
-  HK_CUDA_ENTER_RELAXED(base); /* a proxy asks while others capture */
+  HK_CUDA_ENTER_RELAXED(base); /* a proxy may call this while other threads capture */
   /* Drivers before CUDA 12.8 refuse the flag. */
   if (pci && hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
                                                CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) == CUDA_SUCCESS)

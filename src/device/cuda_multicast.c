@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Multicast objects: one address for the same place in the memory of several devices, which a switch copies to and adds
- * up from (NVLS). In this order: an object, all devices into it, then each device's memory. */
+/* Multicast objects (NVLS): one address for the same offset in the memory of several devices. The switch copies stores
+ * to all of them and reduces loads from all of them. Order of calls: make an object, add all devices to it, then bind
+ * each device's memory. */
 #include <string.h>
 #include "cuda.h"
 
 static size_t whole(size_t bytes, size_t granule) { return (bytes + granule - 1) / granule * granule; }
 
-/* By the granularity that the driver recommends, unless that would make much more of the object, whose memory is bound
- * whole; else, and if the driver then gives none, by the least. */
+/* Rounds the size up to the recommended granularity, unless that adds more than half of the size, because memory is
+ * bound for the whole object. In that case, or if the driver then refuses, rounds up to the least granularity. */
 hk_status hk_cuda_multicast_new(hk_device *base, unsigned devices, size_t *bytes, uint64_t *object) {
   hk_cuda *d = (hk_cuda *)base;
   size_t least = 0, better = 0;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Addresses of the caller's choice: a space of addresses without memory, and memory of this process and of others that
- * is mapped at places in it. */
+/* A space of addresses without memory, into which memory of this and of other processes is mapped at offsets that the
+ * caller chooses. */
 #include <string.h>
 #include <unistd.h>
 #include "cuda.h"

@@ -13,7 +13,7 @@ hk_status hk_cuda_copy(hk_device *base, void *to, const void *from, size_t bytes
   return HK_OK;
 }
 
-/* A word that the stream writes, or waits for, in its turn. */
+/* Enqueues a write of a word, or a wait for it. */
 static hk_status word(hk_device *base, CUresult (*call)(CUstream, CUdeviceptr, uint32_t, unsigned), unsigned flags,
                       const char *doing, void *at, uint32_t value, hk_queue q) {
   HK_CUDA_ENTER_RELAXED(base);
@@ -72,9 +72,9 @@ hk_status hk_cuda_queue_free(hk_device *base, hk_queue q) {
   return HK_OK;
 }
 
-/* ---- calls without a change of context ----
- * A stream's handle names its context, so calls for a piece of work are made as they are, and again in the device's
- * context if the driver refuses them because another one is current.  In a capture a refused call could break it. */
+/* ---- calls without a change of context ---- A stream's handle names its context. So calls for a piece of work are
+ * first made in the current context. If the driver refuses one because another context is current, it is repeated in
+ * the device's context.  In a capture, a refused call could break the capture. */
 
 static bool refused(hk_device *base, CUresult code) {
   if (code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_INVALID_HANDLE) return false;
@@ -91,11 +91,11 @@ static bool refused(hk_device *base, CUresult code) {
     }                                                                                                                  \
   } while (0)
 
-/* Streams that are numbers are those of the current context. */
+/* Special handles (small numbers) mean streams of the current context. */
 static bool is_special(CUstream q) { return (uintptr_t)q <= (uintptr_t)CU_STREAM_PER_THREAD; }
 static bool is_legacy(CUstream q) { return is_special(q) && q != CU_STREAM_PER_THREAD; }
 
-/* A handle may be given to another stream when its own is destroyed; its id is not. */
+/* After a stream is destroyed, its handle may be reused for another stream; its id is not. */
 static uint64_t id_of(CUstream q) {
   unsigned long long id = 0;
   if (is_special(q)) return is_legacy(q) ? UINT64_MAX : 0;
@@ -111,7 +111,7 @@ hk_status hk_cuda_queue_state(hk_device *base, hk_queue q, hk_queue_state *out) 
   const bool asks = is_special(q) || atomic_load_explicit(&((hk_cuda *)base)->wary, memory_order_relaxed);
   out->here = !asks || hk_cuda_is_current(base);
   IN_CONTEXT(base, out->here, code, hk_cu.StreamGetCaptureInfo(q, &status, &out->capture, &graph, NULL, NULL));
-  /* Asking the legacy stream while another one captures is refused; it captures nothing itself. */
+  /* While another stream captures, the driver refuses queries of the legacy stream, which itself captures nothing. */
   if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && is_legacy(q)) {
     return HK_FAIL(
         HK_ERR_USAGE,
@@ -144,7 +144,7 @@ static hk_status need_event(hk_device *base, hk_queue_order *o) {
 
 hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
-  /* The stream itself keeps the order, but not between it and graphs that were launched elsewhere. */
+  /* A stream keeps the order of its own work, but not with graphs that were launched on other streams. */
   if (!o->used || (o->last == s->id && s->id && !o->replays)) return HK_OK;
   /* An event belongs to its capture, or to none. */
   if (s->capture != o->capture) return HK_OK;
@@ -164,7 +164,7 @@ hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, cons
   return HK_OK;
 }
 
-/* Before CUDA 11.1 it cannot. */
+/* The driver's support for ordering replays: since CUDA 11.1. */
 static bool orders_replays(void) { return hk_cu.GraphAddEventRecordNode && hk_cu.GraphAddDependencies; }
 
 hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
@@ -177,7 +177,7 @@ hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, c
   return HK_OK;
 }
 
-/* One node for the whole graph, so that it does not come between the pieces: the next one's end is added to it. */
+/* One event node for the whole graph: it gets the end of each piece as a dependency, so it delays no piece. */
 hk_status hk_cuda_replay_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = NULL;
@@ -267,7 +267,7 @@ hk_status hk_cuda_unload(hk_device *base, void *module) {
 hk_status hk_cuda_function(hk_device *base, void *module, const char *name, void **out) {
   CUfunction f;
   *out = NULL;
-  HK_CUDA_ENTER_RELAXED(base); /* the driver may load the kernel only now */
+  HK_CUDA_ENTER_RELAXED(base); /* the driver may load the kernel at this call */
   HK_CUDA_OR_RETURN(hk_cu.ModuleGetFunction(&f, module, name), "device %d: the kernel %s", base->limits.ordinal, name);
   *out = f;
   return HK_OK;

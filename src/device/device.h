@@ -2,8 +2,9 @@
 /**
  * A device: it has memory and runs kernels. cuda.c and the other cuda_*.c are the implementation by CUDA's driver.
  *
- * A slot of the table that may be NULL says so; the others are always there. All may be called from any thread, and
- * leave the thread's current CUDA context as it was. A failure names the driver's error, the device and what was tried.
+ * A function pointer of hk_device_ops that may be NULL says so; the others are always set. All may be called from any
+ * thread and do not change the thread's current CUDA context. A failure names the driver's error, the device and the
+ * attempted action.
  */
 #ifndef HK_DEVICE_DEVICE_H
 #define HK_DEVICE_DEVICE_H
@@ -13,7 +14,7 @@
 #include "../base/status.h"
 
 enum { HK_DEVICE_GRANULE = 2 << 20 }; /* virtual memory begins and ends at multiples of it */
-enum { HK_DEVICE_PAGE = 65536 };      /* what network cards are given of a GPU's memory is whole ones */
+enum { HK_DEVICE_PAGE = 65536 };      /* network cards get a GPU's memory in whole pages of this size */
 struct hk_device_ops;
 
 /* What the device can do, asked once. */
@@ -21,15 +22,15 @@ typedef struct hk_device_limits {
   int ordinal, sm; /* 90: compute capability 9.0; 0: the host */
   int driver;      /* 12080: for CUDA 12.8; 0: unknown */
   int multiprocessors, threads_per_multiprocessor;
-  int host_numa;                     /* node of the CPU that it hangs on; -1: unknown */
+  int host_numa;                     /* NUMA node of the CPU to which it is attached; -1: unknown */
   int priority;                      /* the highest that a stream or launch may have */
-  size_t memory_bytes, shared_bytes; /* of the device; of a block */
+  size_t memory_bytes, shared_bytes; /* memory of the device; shared memory of a block */
   bool vmm, multicast, clusters, dmabuf, gdr, integrated;
-  bool rdma_ordered; /* what a card has written to its memory its kernels see before later signals of the host */
-  bool rdma_flush;   /* else: the driver has a call for that, rdma_flush */
-  bool stream_words; /* the driver knows word_write, word_wait and word_reach */
-  bool fd_handles;   /* its memory can go to other processes by file descriptor */
-  bool late_host;    /* the driver gives pinned memory while kernels run: alloc_host_late */
+  bool rdma_ordered;         /* its kernels see a card's writes to its memory before later signals of the host */
+  bool rdma_flush;           /* if not ordered: the driver has a call that orders them, rdma_flush */
+  bool stream_words;         /* the driver knows word_write, word_wait and word_reach */
+  bool fd_handles;           /* its memory can be shared with other processes by file descriptor */
+  bool late_host;            /* the driver can allocate pinned memory while kernels run: alloc_host_late */
   char name[64], bus_id[32]; /* a domain may have 32 bits */
   unsigned char uuid[16];
 } hk_device_limits;
@@ -37,45 +38,46 @@ typedef struct hk_device_limits {
 typedef struct hk_device {
   const struct hk_device_ops *ops;
   hk_device_limits limits;
-  void *own; /* an hk_queue of the user's, for the device's own work; NULL: each piece of work makes one */
+  void *own; /* stream (hk_queue) for the device's own work; NULL: each piece of work makes one */
 } hk_device; /* the implementation's own struct begins with it */
 
 typedef enum hk_memory_kind {
   HK_MEMORY_NONE,
-  HK_MEMORY_CLASSIC,    /* cuMemAlloc, or the host's */
-  HK_MEMORY_VMM,        /* of physical memory mapped into reserved addresses; of the host's memory, if `host` is set */
-  HK_MEMORY_PINNED,     /* of the host, page-locked, that the device reaches too, near it */
-  HK_MEMORY_REGISTERED, /* the same, but the caller's own */
-  HK_MEMORY_OPENED,     /* of another process, by a handle */
-  HK_MEMORY_MAPPED,     /* of another process, by a file descriptor */
+  HK_MEMORY_CLASSIC,    /* cuMemAlloc; on the host device, its memory */
+  HK_MEMORY_VMM,        /* physical memory mapped at reserved addresses; host memory if `host` is set */
+  HK_MEMORY_PINNED,     /* page-locked host memory near the device, which can access it */
+  HK_MEMORY_REGISTERED, /* the same, but the caller's memory */
+  HK_MEMORY_OPENED,     /* of another process, opened by a handle */
+  HK_MEMORY_MAPPED,     /* of another process, opened by a file descriptor */
   HK_MEMORY_PLACED,     /* of this process or another one, mapped into a space of addresses */
   HK_MEMORY_MULTICAST   /* no memory: the address of a multicast object */
 } hk_memory_kind;
 
 typedef struct hk_memory {
-  void *base; /* for the device; NULL: nothing */
-  void *host; /* for the CPU; NULL if it cannot access it */
+  void *base; /* address for the device; NULL: no memory */
+  void *host; /* address for the CPU; NULL if the CPU cannot access it */
   size_t bytes;
-  uint64_t handle; /* the implementation's */
-  bool parked;     /* its addresses are there, without memory */
+  uint64_t handle; /* private to the implementation */
+  bool parked;     /* the addresses are reserved, without memory */
   hk_memory_kind kind;
 } hk_memory;
 
-/* What another process needs to open memory.  `fd` travels beside it over a unix socket; -1: none is needed. */
+/* Sent to another process so that it can open memory.  `fd` is passed separately over the unix socket; -1: not
+ * needed. */
 typedef struct hk_memory_share {
   uint64_t bytes;
-  uint32_t kind; /* hk_memory_kind of what is shared */
+  uint32_t kind; /* hk_memory_kind of the shared memory */
   int32_t fd;
   unsigned char handle[64];
 } hk_memory_share;
 
-/* Whose memory an address is. */
+/* Kind and owner of the memory at an address. */
 typedef struct hk_pointer {
   enum { HK_POINTER_HOST, HK_POINTER_PINNED, HK_POINTER_DEVICE, HK_POINTER_MANAGED } kind;
-  int device;     /* of the kinds but the first; -1 */
-  uintptr_t base; /* of its allocation; 0: unknown */
+  int device;     /* its device; -1 for HK_POINTER_HOST */
+  uintptr_t base; /* of the allocation that contains the address; 0: unknown */
   size_t bytes;
-  uint64_t id; /* of the allocation, another one's never; 0: unknown */
+  uint64_t id; /* of the allocation, never used for another allocation; 0: unknown */
 } hk_pointer;
 
 /* ---- streams: the user's cudaStream_t. NULL is the legacy stream, and CUDA's two special handles mean what they do.
@@ -83,35 +85,35 @@ typedef struct hk_pointer {
 typedef void *hk_queue;
 
 typedef struct hk_queue_state {
-  uint64_t id; /* the stream's, never another one's; 0: unknown, or another stream in each thread */
-  bool here;   /* the device's context seems to be the thread's: calls for this piece of work need not enter it */
+  uint64_t id; /* of the stream, never used for another stream; 0: unknown, or a different stream in each thread */
+  bool here;   /* the device's context seems to be current: calls for this piece of work need not enter it */
   bool capturing;
   uint64_t capture; /* its id, never 0 while capturing */
   void *graph;
 } hk_queue_state;
 
-/* Work that must run one after another though it comes by several streams, such as a communicator's. Zeroed, then
- * `order_begin` before and `order_end` after each piece of work; work in a captured graph is ordered within the
- * capture.  `replay_begin` and `replay_end` order the replays of such a graph with the work that is not captured. */
+/* Serialises work that is put into several streams, for example a communicator's. Begin with zeros; call `order_begin`
+ * before and `order_end` after each piece of work. Work in a captured graph is ordered within the capture.
+ * `replay_begin` and `replay_end` order the replays of such a graph with work that is not captured. */
 typedef struct hk_queue_order {
   void *event;
   uint64_t last;    /* id of the stream of the last piece */
   uint64_t capture; /* of the last piece; 0: not captured */
   bool used;
-  bool replays;   /* graphs may record the event, at any time: so it is always waited for */
-  uint64_t graph; /* the capture whose graph has had `node` */
-  void *node;     /* records the event when all pieces of that graph are over */
+  bool replays;   /* graphs may record the event at any time, so every piece of work waits for it */
+  uint64_t graph; /* the capture into whose graph `node` was inserted */
+  void *node;     /* records the event after all pieces of that graph have ended */
 } hk_queue_order;
 
 typedef struct hk_kernel_launch {
   void *function;
   unsigned blocks, threads, shared_bytes;
   unsigned cluster;   /* blocks a cluster; 0 and 1: none */
-  int priority;       /* 0: the stream's */
+  int priority;       /* 0: the stream's priority */
   bool remote_domain; /* its fences need not wait for other kernels' writes (sm_90) */
   bool here;          /* as in hk_queue_state */
   const void *param;  /* the kernel's one parameter, copied before the call returns */
-  size_t param_bytes; /* that the kernel reads of it; 0: all */
+  size_t param_bytes; /* bytes of `param` that the kernel reads; 0: all */
 } hk_kernel_launch;
 
 typedef struct hk_device_ops {
@@ -120,55 +122,58 @@ typedef struct hk_device_ops {
 
   /* Zeroed. Large allocations can be shared with other processes if the driver allows it. */
   hk_status (*alloc)(hk_device *d, size_t bytes, hk_memory *out);
-  /* The same, but only the first `zeroed` bytes are zeros, and peers of the process reach it too once `peer` lets
-   * them. */
+  /* The same, but only the first `zeroed` bytes are zeros. Peers of the process can access it after `peer`. */
   hk_status (*alloc_open)(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
-  /* The same, for other processes too: with a file descriptor if `by_fd` and limits.fd_handles, else with a
+  /* The same, and other processes can open it: by file descriptor if `by_fd` and limits.fd_handles, else by a
    * handle. */
   hk_status (*alloc_shared)(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
-  hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out); /* pinned, zeroed, both reach it */
-  /* The same, by virtual memory of the host.  Other allocations of pinned memory, `pin` and their release may wait for
-   * all work on the device; this does not.  With limits.late_host; else it is alloc_host. */
+  /* pinned and zeroed; host and device can access it */
+  hk_status (*alloc_host)(hk_device *d, size_t bytes, hk_memory *out);
+  /* The same, with virtual memory of the host.  alloc_host, `pin` and their release may wait for all work on the
+   * device; this does not.  Without limits.late_host it is alloc_host. */
   hk_status (*alloc_host_late)(hk_device *d, size_t bytes, hk_memory *out);
-  hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out); /* the caller's memory; NULL: no need */
-  /* Undoes what made `m`, whichever slot it was; *m is zeroed. Does nothing if m->base is NULL. */
+  /* pins the caller's memory; NULL: not necessary */
+  hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out);
+  /* Frees or closes `m`, whichever function made it; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
-  /* Gives back the memory at the addresses of VMM, MAPPED, PINNED, REGISTERED and MULTICAST memory, and gets it again
-   * (the last: multicast_again); `zeroed` bytes at its beginning are zeros when `q` has come so far.  REGISTERED is
-   * whole pages; if the mapping is shared, all lose the content.  `s`: what to open, for MAPPED.  release takes parked
-   * memory, too. */
+  /* park gives memory back and keeps its addresses: VMM, MAPPED, PINNED, REGISTERED and MULTICAST. unpark gets memory
+   * again (for MULTICAST: multicast_again). The first `zeroed` bytes are zeros when the work in `q` has ended.
+   * REGISTERED must be whole pages; if its mapping is shared, all lose the content.  `s`: the share to open, for
+   * MAPPED.  release accepts parked memory, too. */
   hk_status (*park)(hk_device *d, hk_memory *m);
   hk_status (*unpark)(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);
-  hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* out->fd is the caller's to close */
-  /* The allocation that holds `p`, whichever library made it; it begins at *base. */
+  hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* the caller closes out->fd */
+  /* The same for the allocation that contains `p`, from any library; it begins at *base. */
   hk_status (*share_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
-  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out); /* keeps no hold of s->fd */
+  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out); /* does not keep s->fd */
   hk_status (*peer)(hk_device *d, int other, char *why,
-                    size_t why_bytes); /* lets d reach other's memory; NULL: it can */
+                    size_t why_bytes); /* gives d access to the memory of `other`; NULL: it has access already */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
-  /* `pci`: for access over PCI beside the CPU's way to it, if the driver knows the difference. NULL: never. */
+  /* `pci`: for access over PCI, not over the CPU's link to the device, if the driver knows the difference. NULL: not
+   * supported. */
   hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
-  /* Afterwards its kernels see what cards have written to its memory and reported. With limits.rdma_flush; else NULL,
-   * or refused. */
+  /* After it, kernels see the completed writes of network cards to the device's memory. Needs limits.rdma_flush; else
+   * it is NULL or fails. */
   hk_status (*rdma_flush)(hk_device *d);
 
   /* Multicast (limits.multicast; else NULL together): an object for this number of devices. All of them join before
    * any of them binds memory. *bytes is rounded up. */
   hk_status (*multicast_new)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
-  /* For another process: a file descriptor, the caller's to close; and the object that it means there, for
-   * multicast_free. */
+  /* For another process. share: a file descriptor, which the caller closes; open: that object in the other process, to
+   * be freed by multicast_free. */
   hk_status (*multicast_share)(hk_device *d, uint64_t object, int *fd);
   hk_status (*multicast_open)(hk_device *d, int fd, uint64_t *object);
   hk_status (*multicast_add)(hk_device *d, uint64_t object);
-  /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the address that means all devices'. Both are
-   * released, `all` first, before the object is freed; no device may use `all` before every one has bound. */
+  /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the multicast address of all devices' memory.
+   * Release `all`, then `own`, then free the object. No device may use `all` before all devices have bound their
+   * memory. */
   hk_status (*multicast_bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
                               hk_memory *all);
-  /* Binds what multicast_bind made, after both were parked and `own` is there again. */
+  /* Binds the memory of multicast_bind again, after both were parked and `own` was unparked. */
   hk_status (*multicast_again)(hk_device *d, const hk_memory *own, hk_memory *all);
   hk_status (*multicast_free)(hk_device *d, uint64_t object);
-  /* The object's address without memory of d's; its release frees the object, too.  Then memory of `place`, which takes
-   * part at that offset. */
+  /* map: the object's address, without memory of d; its release also frees the object. attach, detach: add and remove
+   * memory from `place` at that offset. */
   hk_status (*multicast_map)(hk_device *d, uint64_t object, size_t bytes, hk_memory *all);
   hk_status (*multicast_attach)(hk_device *d, uint64_t object, size_t at, const hk_memory *m);
   hk_status (*multicast_detach)(hk_device *d, uint64_t object, size_t at, size_t bytes);
@@ -176,46 +181,46 @@ typedef struct hk_device_ops {
   /* Addresses without memory (limits.fd_handles; else NULL together). */
   hk_status (*space_new)(hk_device *d, size_t bytes, void **out);
   hk_status (*space_free)(hk_device *d, void *at, size_t bytes);
-  /* Maps at `at` in them the allocation that holds `p`, of this process; or, if p is NULL, that of the file descriptor,
-   * which stays the caller's.  Only d gets access. */
+  /* Maps an allocation at `at` in such a space: this process's allocation that contains `p` or, if p is NULL, that of
+   * the file descriptor, which the caller keeps.  Only d gets access. */
   hk_status (*place)(hk_device *d, void *at, size_t bytes, const void *p, int fd, hk_memory *out);
 
-  /* A NULL queue of the host device: at once. */
+  /* On the host device, with a NULL queue: at once. */
   hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
-  hk_status (*wait)(hk_device *d, hk_queue q); /* until all in the queue is done */
-  hk_status (*finish)(hk_device *d);           /* until all on the device is done */
+  hk_status (*wait)(hk_device *d, hk_queue q); /* until all work in the queue has ended */
+  hk_status (*finish)(hk_device *d);           /* until all work on the device has ended */
 
-  /* All that follows is NULL together if there are no streams. */
-  hk_status (*queue_new)(hk_device *d, hk_queue *out); /* of our own, non-blocking, highest priority */
+  /* All of the following are NULL if the device has no streams. */
+  hk_status (*queue_new)(hk_device *d, hk_queue *out); /* a new stream: non-blocking, highest priority */
   hk_status (*queue_free)(hk_device *d, hk_queue q);
   hk_status (*queue_state)(hk_device *d, hk_queue q, hk_queue_state *out);
   /* `s` is what queue_state returned for `q`: called once for each piece of work. */
   hk_status (*order_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*order_free)(hk_device *d, hk_queue_order *o);
-  /* In a capture, around a piece of work: each replay of the graph runs after what was in the order before, its earlier
-   * replays included, and what comes into the order later runs after the replay.  NULL together: the driver cannot. */
+  /* In a capture, around a piece of work: each replay of the graph runs after all earlier work of the order, including
+   * earlier replays, and later work of the order runs after the replay.  Both NULL: the driver does not support it. */
   hk_status (*replay_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   hk_status (*replay_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-  /* Records an event of the user's; in a capture, at each replay. */
+  /* Records a user's event; in a capture, at each replay. */
   hk_status (*record)(hk_device *d, void *event, hk_queue q, const hk_queue_state *s);
   /* Is the last piece of work done?  It was not captured. */
   hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
-  /* A word of device memory, here or of a peer: written after what is in the queue, and waited for. May be
-   * captured. */
+  /* A word in memory of this device or of a peer. write: after the earlier work in the queue; wait: until it has the
+   * value. May be captured. */
   hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
   hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
   /* Waits for the value or a later one; values are cyclic. */
   hk_status (*word_reach)(hk_device *d, void *at, uint32_t value, hk_queue q);
-  /* Whether the driver takes both in a capture too; `q` is ours, and not used by others now. */
+  /* Fails if the driver refuses word_write or word_wait in a capture; `q` is the library's, and unused at this time. */
   hk_status (*word_check)(hk_device *d, void *at, hk_queue q);
-  /* `done(arg)` once, when no replay of the graph under capture can come any more: what its launches use lives as
-   * long. */
+  /* Calls `done(arg)` once, when the graph under capture can no longer be replayed. Memory of its launches must live
+   * until then. */
   hk_status (*graph_keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
   hk_status (*load)(hk_device *d, const void *image, void **module);
   hk_status (*unload)(hk_device *d, void *module); /* no launch of its kernels may be under way; NULL: nothing to do */
   hk_status (*function)(hk_device *d, void *module, const char *name, void **out);
-  /* Blocks of this number of threads that run at the same time on the whole device. */
+  /* The number of blocks of `threads` threads that run at the same time on the whole device. */
   hk_status (*resident)(hk_device *d, void *function, unsigned threads, unsigned shared_bytes, unsigned *out);
   hk_status (*block_threads)(hk_device *d, void *function,
                              unsigned *out); /* the most threads that its blocks can have */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Memory of the host device.  Each allocation is a memfd of its own, so that it can be passed to other processes. */
+/* Memory of the host device.  Each allocation is a separate memfd, so that it can be passed to other processes. */
 #include "host.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -27,15 +27,15 @@ typedef struct region {
   pid_t owner;
 } region;
 
-/* The regions of this process, by address.  Global because ncclMemAlloc has no communicator: memory is allocated before
- * there is one and used by several. */
+/* The regions of this process, sorted by address.  Global, because ncclMemAlloc has no communicator, and several
+ * communicators may use the memory. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static region *regions;
 static size_t nregions, room;
 static uint64_t last_id;
 
-/* Files of other memory that processes ask for in the same way: hk_host_lend. */
+/* Files of other memory that processes request in the same way: hk_host_lend. */
 typedef struct lent {
   uint64_t id;
   size_t bytes;
@@ -60,8 +60,8 @@ static size_t place_of(uintptr_t p) {
 }
 
 static void changed(void) {
-  /* release: who sees the new generation also finds the table changed.  A stale look is only possible for an address
-   * that was given to or taken from the looker without synchronization, and that is the user's race. */
+  /* release: a thread that sees the new generation also sees the changed table.  A thread can see stale data only for
+   * an address that another thread allocates or frees without synchronisation, which is the user's race. */
   atomic_fetch_add_explicit(&hk_host_generation, 1, memory_order_release);
 }
 
@@ -92,7 +92,7 @@ int hk_host_memfd(const char *name, size_t bytes) {
   int fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
   if (fd < 0 && errno == EINVAL) fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return -1;
-  /* Sealed against shrinking: a peer that shrank it would let our next access end in SIGBUS. */
+  /* Sealed against shrinking: if a peer shrank it, this process's next access would end in SIGBUS. */
   if (ftruncate(fd, (off_t)bytes) || fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)) {
     int e = errno;
     close(fd);
@@ -121,7 +121,7 @@ static char *map_aligned(int fd, size_t bytes, size_t align) {
   return m;
 }
 
-/* By number: the call's only wrapper is in libnuma, which few machines have. */
+/* Calls mbind by its number: the only wrapper is in libnuma, which few machines have. */
 void hk_host_place(void *base, size_t bytes, int node) {
   enum { PREFERRED = 1, NODES = 1024, BITS = 8 * sizeof(unsigned long) };
   unsigned long mask[NODES / BITS] = {0};
@@ -134,7 +134,7 @@ void hk_host_place(void *base, size_t bytes, int node) {
 void *hk_host_map(size_t bytes, int node) {
   void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) return NULL;
-  /* Pages that a child shared would be copied at our next write, and the device would go on with the old ones. */
+  /* Pages shared with a forked child would be copied at the next write, and the device would still use the old ones. */
   madvise(p, bytes, MADV_DONTFORK);
   hk_host_place(p, bytes, node);
   return p;

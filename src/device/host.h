@@ -40,9 +40,10 @@ void hk_host_take_back(uint64_t id);
 /* Prefers a NUMA node for pages that have not been touched yet; -1: none. If the kernel or a container refuses, each
  * page comes from the node that touches it first. */
 void hk_host_place(void *base, size_t bytes, int node);
-/* Private memory of whole pages, so placed, that children do not inherit; NULL with errno.  munmap frees it. */
+/* Private memory in whole pages, placed as by hk_host_place; forked children do not inherit it. NULL: see errno.
+ * munmap frees it. */
 void *hk_host_map(size_t bytes, int node);
 
-/* An unlinked file in memory, `bytes` long, sparse, close-on-exec; -1 with errno.  Nothing of it is in /dev/shm. */
+/* An unlinked file in memory, `bytes` long, sparse, close-on-exec; -1: see errno.  It is not in /dev/shm. */
 int hk_host_memfd(const char *name, size_t bytes);
 #endif

@@ -11,8 +11,8 @@ hk_status hk_gpu_rma_enqueue(const struct hk_call *call, const hk_queue_state *s
 /* Releases the streams of a failed communicator that wait for signals.  Repeat it until they have ended.  True if it
  * may have released a captured wait. */
 bool hk_gpu_rma_free(ncclComm_t c);
-/* The same for replays of captured graphs, whose end cannot be queried: repeats until it has released none for a while.
- * */
+/* The same for replays of captured graphs, whose end cannot be queried: repeats until it has released none for a
+ * while. */
 void hk_gpu_rma_free_replays(ncclComm_t c);
 void hk_gpu_rma_stop(ncclComm_t c); /* after its streams have ended: ends the thread, if there is one */
 void hk_gpu_rma_end(ncclComm_t c);
