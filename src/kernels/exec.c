@@ -98,8 +98,8 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->bases[HK_SCRATCH] = scratch;
 }
 
-/* Notifies a proxied link that this lane waits for its next slot, and of the place of its data, so that the transport
- * can write it there itself. */
+/* Tells a proxied link that this lane waits for its next slot, and the destination of its data, so that the transport
+ * can write the data there. */
 static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
                           size_t bytes, hk_link *link) {
   hk_link_set_waiting(link, HK_LINK_WAITS);
@@ -149,7 +149,7 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return hk_exec_bad_slot(x, link, s, bytes);
     if (__builtin_expect(s->flags & HK_SLOT_PLACED, 0)) {
       src[k] = to;
-      if (to && hk_places_offered(link)) continue; /* it is there already */
+      if (to && hk_places_offered(link)) continue; /* the data is at its place already */
       x->bad_peer = link->peer;
       return HK_FAIL(HK_ERR_INTERNAL, "rank %u says that it has written data to a place which was not offered",
                      link->peer);
@@ -158,7 +158,7 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
     if (to && hk_slot_private(s)) {
       hk_status rc = hk_link_fetch(link, s, to);
       if (rc == HK_ERR_REMOTE) x->bad_peer = link->peer;
-      if (rc != HK_OK) return rc; /* the peer, or else `to` is no memory */
+      if (rc != HK_OK) return rc; /* the peer has failed, or `to` is not valid memory */
       src[k] = to;
       continue;
     }
@@ -190,18 +190,18 @@ static uint32_t network_sum(const hk_reducer *r) {
   return HK_SLOT_SUM(r->dtype, r->op == HK_AVG || r->op == HK_PREMULSUM ? HK_SUM : r->op);
 }
 
-/* Is a copy into the slot cheaper than a reference that only the kernel can read? Yes for input that the receiver adds:
- * it would have to copy that first. Yes for a sum that the caches do not hold: it is written past them, if no peer
- * reads it from where it is written. */
+/* True if copying into the slot is cheaper than a reference that only the kernel can read (process_vm_readv). That
+ * holds for input that the receiver adds, because the receiver would have to copy it first. It also holds for a sum
+ * that exceeds the caches: it can then be stored past them, as no peer reads it from there. */
 static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
   if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
   if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return true;
   return x->launch->move_flags & HK_MOVE_STREAM && !plain;
 }
 
-/* The addresses to write to. Links that carry a reference get it in their slot and are not counted; of a multicast to
- * places there are all places, and *placed is set. *staged says whether a link's slot is among the addresses. `slot`: a
- * slot is better than private memory (prefers_slot). */
+/* Collects the addresses to write to. A link that carries a reference gets it in its slot and adds no address. A
+ * multicast to places adds all places and sets *placed. *staged: a link's slot is among the addresses. `slot`: a slot
+ * is better than private memory (prefers_slot). */
 static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
                                     const void *stable, bool slot, void **dst, bool *staged, bool *placed,
                                     hk_status *rc) {
@@ -276,12 +276,12 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
   unsigned n =
       gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain), dst, &staged, &placed, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
-  /* Links that refer to the source: the peers read it while this rank copies it, too. */
+  /* Links that refer to the source are published first: peers read it while this rank copies it. */
   bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;
   if (early) publish_all(l, o, ndst, bytes, signature);
   if (placed && nsrc == 1 && dst[n - 1] == src[0]) n--; /* this rank's own, in place */
   if (n && nsrc && bytes) {
-    bool shared = staged || (n < ndst && !early); /* peers will read what is written here: it stays in the cache */
+    bool shared = staged || (n < ndst && !early); /* peers will read the result, so it should stay in the cache */
     unsigned flags = (final ? HK_MOVE_FINAL : 0) | (x->launch->move_flags & (shared ? HK_MOVE_AHEAD : ~0u));
     if (plain && n == 1)
       hk_copy(dst[0], src[0], bytes, flags);
@@ -311,14 +311,14 @@ static inline void advance(hk_exec *x, hk_lane_run *l) {
 }
 
 static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_instr *i, const hk_operand *o) {
-  if (x->whole) return i->ndst && i->nsrc ? x->sizes.longest : 0; /* the same, without a look at the operands */
+  if (x->whole) return i->ndst && i->nsrc ? x->sizes.longest : 0; /* the same, without reading the operands */
   return hk_cursor_bytes(&l->at, x->plan->program, i, o, &x->sizes);
 }
 
-/* ---- places offered ahead ----
- * A card that writes directly into the user's memory must know the place before the sender sends. So a second reader of
- * the lane's program runs ahead of it, as far as its links have slots, and offers them the outputs that receive data
- * unchanged. The verifier has proved that no instruction still needs these places then (hk_instr_lands). */
+/* ---- places offered ahead ---- A card that writes directly into the user's memory must know the place before the
+ * sender sends. So a second cursor runs ahead of the lane while its links have slots, and offers them the outputs
+ * that receive data unchanged. The verifier has proved that no instruction still needs these places then
+ * (hk_instr_lands). */
 
 static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) {
   const hk_program *p = x->plan->program;
@@ -407,7 +407,7 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
 }
 
 hk_status hk_exec_step_lanes(hk_exec *x, bool *moved) {
-  if (__builtin_expect(x->offers, 0)) { /* not in hk_exec_init: the caller has set the signature since */
+  if (__builtin_expect(x->offers, 0)) { /* not in hk_exec_init: the caller sets the signature after it */
     x->offers = false;
     for (unsigned k = 0; k < x->nlanes; k++) offer_places(x, &x->lanes[k]);
   }

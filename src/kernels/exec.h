@@ -13,7 +13,7 @@
 typedef struct hk_lane_run {
   const hk_instr *instrs; /* of the program */
   hk_cursor at;
-  uint32_t ready; /* operands of the current instruction that are already ready */
+  uint32_t ready; /* number of the current instruction's first operands that are known to be ready */
   bool done, draining, must_drain;
   hk_link **links;
   char *scratch;
@@ -26,57 +26,58 @@ typedef struct hk_exec {
   const hk_launch *launch;
   const char *in;
   char *out;
-  /* the signature in slots: the launch's, until the caller makes it differ from one call to the next */
+  /* signature in slots: the launch's, unless the caller replaces it by one that differs from call to call */
   uint32_t signature;
   unsigned nlanes, live;
-  bool brief;                 /* the message is short: it runs as the plan's steps, and of what follows... */
-  uint16_t at[HK_STEP_LANES]; /* ... there is only this, the next step of each lane, */
-  char *bases[HK_LINK];       /* ... where its buffers begin, by hk_space, and what is set with a failure */
-  bool pairs;                 /* hk_coll_pairs: the length of a block is in its slots' signatures */
-  bool offers;                /* places for multicasts (places.h) are still to be offered */
+  /* the message is short and runs as the plan's steps: of the fields below only at, bases and bad_* are set */
+  bool brief;
+  uint16_t at[HK_STEP_LANES]; /* `brief`: the next step of each lane */
+  char *bases[HK_LINK];       /* `brief`: addresses of the buffers, by hk_space */
+  bool pairs;                 /* hk_coll_pairs: a slot's signature contains the length of its block */
+  bool offers;                /* places for multicasts (places.h) have not been offered yet */
   bool whole;                 /* each block has sizes.longest bytes, and the first wave moves all of them */
   hk_sizes sizes;             /* of the launch */
   const void **pointers;      /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
   /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: no link is proxied */
   hk_lane_run *ahead;
-  /* Set with the failure: the peer whose slot was wrong, and the content of the slot. */
+  /* Set with HK_ERR_USAGE: the peer with the wrong slot, and the content of the slot. */
   int bad_peer;
   uint32_t bad_bytes, expected_bytes, bad_signature;
-  uint64_t expected_length; /* of the block; if `pairs` */
+  uint64_t expected_length; /* of the block, if `pairs` */
 } hk_exec;
 
-/* Bytes that hk_exec_init needs at `memory`, beside the scratch. */
+/* Bytes that hk_exec_init needs at `memory`, in addition to the scratch. */
 static inline size_t hk_exec_bytes(const hk_plan *plan) {
   return plan->program->nlanes * plan->channels * sizeof(hk_lane_run) * (plan->proxied ? 2 : 1) +
          2 * plan->max_operands * sizeof(void *);
 }
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk);
-/* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned. Both remain the caller's, as does the
- * launch, until the execution is done. */
+/* memory: hk_exec_bytes, 16-aligned; scratch: hk_exec_scratch_bytes, 64-aligned. The caller keeps both and the launch
+ * until the execution is done. */
 void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, const void *in, void *out, void *memory,
                   void *scratch);
-/* Runs what can run. *moved is set if anything did. HK_OK: call again unless hk_exec_done; HK_ERR_USAGE: a peer's slot
- * does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
+/* Runs all instructions that can run, and sets *moved if one did. HK_OK: call again unless hk_exec_done; HK_ERR_USAGE:
+ * a peer's slot does not fit this call (mismatched arguments), see bad_*; HK_ERR_REMOTE: a link failed. */
 hk_status hk_exec_step_lanes(hk_exec *x, bool *moved);
 hk_status hk_steps_run(hk_exec *x, bool *moved); /* steps.c */
 static inline hk_status hk_exec_step(hk_exec *x, bool *moved) {
   return x->brief ? hk_steps_run(x, moved) : hk_exec_step_lanes(x, moved);
 }
 static inline bool hk_exec_done(const hk_exec *x) { return x->live == 0; }
-/* Have all instructions run?  Readers may still use what they sent. */
+/* True if all instructions have run.  Readers may still use the data that this rank sent. */
 static inline bool hk_exec_computed(const hk_exec *x) {
   for (unsigned i = 0; i < x->nlanes && !x->brief; i++)
     if (!x->lanes[i].done && !x->lanes[i].draining) return false;
   return !x->brief || x->live == 0;
 }
-/* For the watchdog: the peers that lanes wait for, each once; returns the number found, at most `room`.  Of a multicast
- * sender these are the readers that have not given back the slots that it needs. */
+/* For the watchdog: the peers for which lanes wait, each once; returns their number, at most `room`.  A multicast
+ * sender waits for the readers that have not given back the slots that it needs. */
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room);
 
 /* For steps.c. The slot does not fit the call: sets bad_*, and returns HK_ERR_USAGE. */
 hk_status hk_exec_bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, size_t expected);
-/* Adds the peers that a link which is not ready for `bytes` waits for, each once. */
+/* Adds the peers for which a link waits that is not ready for `bytes`, each once. */
 void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room);
 
 /* below this size a copy into the slot is cheaper than waiting for the credit at the end */

@@ -68,7 +68,7 @@ bool hk_gpu_image_fits(int sm) {
   return hk_param_str(HK_P_CUDA_IMAGE) || hk_gpu_archs_fit(HK_GPU_ARCHS, sm);
 #else
   (void)sm;
-  return true; /* a file of the user's */
+  return true; /* the file is the user's choice */
 #endif
 }
 

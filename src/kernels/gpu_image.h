@@ -6,16 +6,18 @@
 #include <stddef.h>
 #include "../base/status.h"
 
-bool hk_gpu_image_here(void); /* built in, or named */
+bool hk_gpu_image_here(void); /* true if kernels are built in, or a file is named */
 /* The image for the device's `load`: kernels for every supported GPU. HOCKET_CUDA_IMAGE names a file that is used in
  * their place and stays in memory. HK_ERR_CUDA if the library was built without nvcc. */
 hk_status hk_gpu_image(const void **image, size_t *bytes);
-/* Has it code for a GPU of that generation (90: sm_90)?  Else the driver must compile PTX, which takes some 20 s. */
+/* True if it has machine code for that GPU generation (90: sm_90).  Else the driver must compile PTX, which takes about
+ * 20 s. */
 bool hk_gpu_image_fits(int sm);
-/* The same for a list of generations, as "75 80". */
+/* The same for a list of generations such as "75 80". */
 bool hk_gpu_archs_fit(const char *archs, int sm);
-/* The version of nvcc that has made the built-in kernels, as "13.0"; NULL: they are not those, or it is not known. */
+/* The nvcc version of the built-in kernels, such as "13.0"; NULL: unknown, or other kernels are used. */
 const char *hk_gpu_image_nvcc(void);
-/* What to do if a driver for CUDA `driver` (12080: 12.8) does not take kernels of that nvcc; NULL: unknown. */
+/* `text` gets advice for a driver of CUDA version `driver` (12080: 12.8) that refuses kernels of that nvcc. `nvcc`
+ * NULL: unknown. */
 void hk_gpu_image_advice(const char *nvcc, int driver, char *text, size_t bytes);
 #endif

@@ -5,13 +5,13 @@
 #include <stdlib.h>
 #include "plan.h"
 
-/* A one-shot program, by its operands. */
+/* True if the program is a one-shot program: checks its operands. */
 static bool fits(const hk_program *p) {
   const hk_instr *send = hk_program_instrs(p), *sum = send + 1;
   return send->ndst <= HK_GPU_SMALL_SENDS && sum->nsrc <= HK_GPU_SMALL_SOURCES;
 }
 
-/* Puts the link at a place of w; false: it is of another kind than lines from one GPU to another. */
+/* Puts the link at a place of `w`; false if the link does not go in lines from one GPU to another. */
 static bool put_end(hk_gpu_small *w, unsigned place, const hk_gpu_link *link) {
   if (!link->lines || !link->head || link->proxied || link->multi || link->others || link->own) return false;
   if (w->ends && w->nslots != link->nslots) return false;
@@ -53,7 +53,7 @@ hk_status hk_gpu_small_bind(const hk_plan *plan, unsigned nlinks, const hk_gpu_l
   return HK_OK;
 }
 
-/* One wave of lines, and all that is to be known of the operator. */
+/* Checks: one wave that fits the lines, and everything about the operator is known. */
 unsigned hk_gpu_small_blocks(const hk_gpu_work *w) {
   const uint64_t total = w->sizes.total, chunk = w->sizes.chunk, least = total < chunk ? total : chunk;
   if (w->proto != HK_GPU_LL || w->reducer.by_address || !total || least > HK_GPU_LL_MAX) return 0;

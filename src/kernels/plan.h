@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What runs: a program bound to links, and what one call adds to it. The executors (exec.h, cuda/exec.cu) run it. */
+/* A plan is a program bound to links; a launch has the parameters of one call. The executors (exec.h, cuda/exec.cu) run
+ * them. */
 #ifndef HK_KERNELS_PLAN_H
 #define HK_KERNELS_PLAN_H
 #include <stdbool.h>
@@ -14,20 +15,21 @@ typedef struct hk_steps hk_steps; /* steps.h */
 typedef struct hk_plan {
   const struct hk_program *program;
   struct hk_link **links;   /* [channels][program->nlinks] */
-  unsigned channels;        /* copies of the program's lanes that share out the waves */
+  unsigned channels;        /* copies of the program's lanes, among which the waves are divided */
   unsigned orders;          /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
   struct hk_program **more; /* [orders - 1] */
-  unsigned max_operands;    /* of a move, each reader of a multicast counted */
-  bool places;              /* long multicasts may go to places: hk_program_places, and the number of ranks is right */
-  bool proxied;             /* some links lead over a network */
-  bool sums;                /* this rank hands data to a network that adds up */
-  bool compared;            /* the caller's: other ranks have been asked whether they make the same call */
-  hk_steps *steps;          /* for short messages on the host; NULL: none */
-  void *device;             /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
-  struct hk_plan *next;     /* in the cache */
+  unsigned max_operands;    /* of a move; each reader of a multicast counts */
+  /* long multicasts may go to places: hk_program_places is true, and the number of ranks allows it */
+  bool places;
+  bool proxied;         /* some links lead over a network */
+  bool sums;            /* this rank hands data to a network that adds up */
+  bool compared;        /* set by the caller: other ranks have been asked whether they make the same call */
+  hk_steps *steps;      /* steps for short messages on the host; NULL: none */
+  void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
+  struct hk_plan *next; /* in the cache */
 } hk_plan;
 
-/* What one call adds to a plan, besides its buffers: equal for equal calls, so it is cached too. */
+/* The parameters of one call, except its buffers. Equal calls have equal launches, so launches are cached too. */
 typedef struct hk_launch {
   size_t total;        /* HK_PART_SPLIT: bytes of the message */
   size_t block_bytes;  /* distance between blocks, and the length of all but clipped ones */
@@ -37,12 +39,12 @@ typedef struct hk_launch {
   uint32_t signature;  /* of the call's arguments; differs between calls that do not match */
   uint32_t move_flags; /* HK_MOVE_UNCACHED or 0 */
   bool places;         /* multicasts go to places that their readers offer (places.h) */
-  bool brief;          /* hk_exec_brief says so of this launch; false: it may be so all the same */
-  uint32_t protocol;   /* hk_protocol: of GPUs' links; the host has only one */
+  bool brief;          /* true: hk_exec_brief is known to be true for this launch; false: unknown */
+  uint32_t protocol;   /* hk_protocol of GPUs' links; the host has only one */
   /* Of an uneven collective: the blocks of the call, not cached; block_bytes is the longest.  NULL otherwise. */
   const struct hk_extent *table;
 } hk_launch;
 
-/* exec.c: does the launch run as the plan's steps?  Then hk_exec_init uses no memory but the scratch. */
+/* exec.c: true if the launch runs as the plan's steps.  Then hk_exec_init uses only the scratch memory. */
 bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch);
 #endif

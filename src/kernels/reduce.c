@@ -24,7 +24,7 @@ static const hk_kernels *const levels[] = {
 
 static bool runs_here(const hk_kernels *k) {
 #if defined(__x86_64__)
-  /* These builtins ask the operating system too whether it saves the wide registers. */
+  /* These builtins also check that the operating system saves the wide registers. */
   if (k == &hk_kernels_avx512)
     return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");

@@ -30,14 +30,14 @@ typedef struct hk_reducer {
               int fresh, size_t bytes, unsigned flags);
 } hk_reducer;
 
-/* scalar: for HK_PREMULSUM, one element of `dtype`; others do not look at it. nranks: the divisor of HK_AVG. avg and
+/* scalar: for HK_PREMULSUM, one element of `dtype`; other operators ignore it. nranks: the divisor of HK_AVG. avg and
  * premulsum also work with nranks == 1. */
 hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks, const void *scalar);
 
 enum {
   HK_MOVE_FINAL = 1,                                /* apply `post` */
   HK_MOVE_STREAM = 2,                               /* destinations will not be read soon: use non-temporal stores */
-  HK_MOVE_AHEAD = 4,                                /* sources are in memory, not in caches: ask for them early */
+  HK_MOVE_AHEAD = 4,                                /* sources are in memory, not in caches: prefetch them */
   HK_MOVE_UNCACHED = HK_MOVE_STREAM | HK_MOVE_AHEAD /* both */
 };
 /* Buffers of this size do not stay in the caches of a core: they are moved with HK_MOVE_UNCACHED. */
@@ -53,7 +53,7 @@ const char *hk_simd_name(void);
 
 /* ---- moving: inline, so that the smallest messages cost a few nanoseconds ---- */
 
-/* The size of a link's slot header; this much is added or copied inline. */
+/* The size of a link's slot header. Messages up to this size are added or copied inline. */
 enum { HK_MOVE_TINY = 48 };
 typedef enum hk_tiny { HK_TINY_NONE, HK_TINY_F32, HK_TINY_F64, HK_TINY_U32, HK_TINY_U64 } hk_tiny;
 

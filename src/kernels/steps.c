@@ -3,7 +3,7 @@
 #include "steps.h"
 #include <stdlib.h>
 
-enum { STEPS = 64, OPERANDS = 20 }; /* the most of a plan, and of one step */
+enum { STEPS = 64, OPERANDS = 20 }; /* the most steps of a plan; the most operands of a step */
 
 /* Counts the steps and their operands, repeats unrolled. False if there are too many. */
 static bool count(const hk_program *p, unsigned *steps, unsigned *operands) {
@@ -95,7 +95,7 @@ static inline char *address(const hk_exec *x, const hk_step_operand *o) {
   return base + o->block * stride;
 }
 
-/* The data of a source; NULL: *rc says why. */
+/* The data of a source; NULL: see *rc. */
 static inline const void *source(hk_exec *x, const hk_step_operand *o, size_t bytes, hk_status *rc) {
   if (!o->link) return address(x, o);
   const hk_slot *slot = hk_link_recv_slot(o->link);
@@ -135,8 +135,8 @@ static inline __attribute__((always_inline)) void copy(void *dst, const void *sr
     hk_copy(dst, src, bytes, 0);
 }
 
-/* Copies one source unchanged, for the peer first: it may wait. In line twice: if `bytes` is known to be small, little
- * is left of it. */
+/* Copies one source unchanged, first to the peer, which may be waiting. Inlined twice, because with a small constant
+ * `bytes` it shrinks to little code. */
 static inline __attribute__((always_inline)) hk_status copy_step(hk_exec *x, const hk_step *s, size_t bytes,
                                                                  bool *ran) {
   hk_status rc = HK_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * The steps of a plan: its instructions made ready for short messages. A message of one wave that is too short for
- * references needs no cursor, no places ahead and no end that waits for readers. So the plan keeps each instruction
- * with its links and without repeats, and the executor runs the same moves in the same order with fewer decisions.
+ * references needs no cursor, no places offered ahead, and no final wait for readers. So the plan keeps each
+ * instruction with its links and with repeats unrolled, and the executor runs the same moves in the same order with
+ * fewer decisions.
  */
 #ifndef HK_KERNELS_STEPS_H
 #define HK_KERNELS_STEPS_H
@@ -20,8 +21,8 @@ typedef struct hk_step {
   uint8_t ndst, nsrc;
   uint8_t flags; /* HK_MOVE_FINAL or 0 */
   int8_t fresh;  /* the index of the user's input among the sources; -1: none */
-  bool moves;    /* from some sources to some destinations; if not, its slots are empty */
-  /* One source goes unchanged to at most one link and one buffer: these operands, NULL if there is none. */
+  bool moves;    /* it has sources and destinations; if not, its slots are empty */
+  /* One source goes unchanged to at most one link and at most one buffer. The operands; NULL: none. */
   bool copies;
   const hk_step_operand *from, *to_link, *to_memory;
 } hk_step;
@@ -38,7 +39,7 @@ struct hk_steps {
 /* The steps of a plan with its links; NULL if it is too large for them, if its links are proxied, or without memory.
  * The caller frees them with free(). */
 hk_steps *hk_steps_make(const hk_plan *plan);
-/* Begins the steps of the plan that `x` has. hk_exec_init has set the rest for this plan and launch. */
+/* Begins the plan's steps again for the next call. hk_exec_init has set the rest of `x` for this plan and launch. */
 static inline void hk_steps_again(hk_exec *x, const void *in, void *out) {
   const hk_steps *s = x->plan->steps;
   x->in = in;

@@ -1,35 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The executor of programs on a GPU: the counterpart of kernels/exec.c, which describes what both do. A block of
- * threads runs a lane from its first wave to its last. Its first warp waits and signals, a thread for each operand; all
- * threads move the data. */
+/* The executor of programs on a GPU, the counterpart of kernels/exec.c, which describes the common behaviour. A block
+ * of threads runs a lane from its first wave to its last. Its first warp waits and signals, a thread for each operand;
+ * all threads move the data. */
 #include <stdbool.h>
 #include "../../program/cursor.h"
 #include "in_switch.h"
 #include "reduce.h"
 #include "wait.h"
 
-/* All that a block reads again and again: memory is far, and an acquire empties the cache that would hold it. */
+/* Data that a block reads often. It is in shared memory because device memory is slow, and an acquire empties the
+ * cache. */
 typedef struct hk_gpu_shared {
-  hk_gpu_work work;                     /* the call's; the members below replace some of it */
-  uint64_t program[HK_GPU_PROGRAM / 8]; /* all of it; only hk_program if it is longer, and then: */
-  hk_instr window[HK_GPU_WINDOW];       /* instructions from `first` of the lane on */
-  hk_operand operands[HK_GPU_OPERANDS]; /* of an instruction that has them in the side table */
-  hk_gpu_link links[HK_GPU_LINKS];      /* of the channel, or if they are more, of the operands of an instruction; */
-  uint64_t done[HK_GPU_LINKS];          /* their counters, */
-  uint64_t seen[HK_GPU_LINKS];          /* and of those that send what was seen of the heads, by an acquire */
-  uint64_t refers[HK_GPU_OPERANDS]; /* of destinations: the receiver reads the memory there itself; 0: it gets a copy */
+  hk_gpu_work work; /* the call; the members below replace some of its fields */
+  /* the whole program, or only its hk_program if it is longer; then `window` and `operands` are used */
+  uint64_t program[HK_GPU_PROGRAM / 8];
+  hk_instr window[HK_GPU_WINDOW];       /* instructions from hk_gpu_lane.window on */
+  hk_operand operands[HK_GPU_OPERANDS]; /* operands of an instruction that has them in the side table */
+  /* the channel's links; if those are too many, the links of an instruction's operands */
+  hk_gpu_link links[HK_GPU_LINKS];
+  uint64_t done[HK_GPU_LINKS]; /* the counters of these links */
+  uint64_t seen[HK_GPU_LINKS]; /* sending links: the head that was last read by an acquire */
+  /* destinations: address at which the receiver reads the data itself; 0: it gets a copy */
+  uint64_t refers[HK_GPU_OPERANDS];
   hk_gpu_move move;
-  hk_gpu_move own;                   /* of what the switch adds up: this rank's part on its way into its slot */
+  hk_gpu_move own;                   /* sum in the switch: the copy of this rank's part into its slot */
   const char *sum;                   /* that slot's multicast address */
-  uint32_t whole;                    /* of a receive: the slot refers to all of the message */
-  uint32_t found;                    /* of an instruction's operands together: hk_gpu_found */
+  uint32_t whole;                    /* receive: the slot refers to the whole message */
+  uint32_t found;                    /* hk_gpu_found bits of all operands of the instruction */
   hk_extent extents[HK_GPU_EXTENTS]; /* the table of work.sizes, if there is room */
 } hk_gpu_shared;
 
-/* Where a lane is: the same in every thread of the block. */
+/* The state of a lane, equal in every thread of the block. */
 typedef struct hk_gpu_lane {
-  const hk_program *program; /* in device memory: what is not in shared memory */
-  hk_gpu_link *links;        /* of the channel, there */
+  const hk_program *program; /* in device memory, for the parts that are not in shared memory */
+  hk_gpu_link *links;        /* the channel's links in device memory */
   char *scratch;
   hk_cursor at;
   uint32_t window; /* the first instruction in shared memory */
@@ -38,13 +42,13 @@ typedef struct hk_gpu_lane {
   bool any;           /* it has something to do */
   bool owed;          /* references were given out */
   bool whole;         /* the program is in shared memory */
-  bool fits;          /* so are the channel's links */
+  bool fits;          /* the channel's links are in shared memory */
 } hk_gpu_lane;
 
 enum { NO_WINDOW = 0x7fffffff };
 
-/* To shared memory, a multiple of 4 bytes; 16-aligned there and here. All of it is under way at once, if it is no more
- * than a vector for each thread. */
+/* Copies to shared memory: a multiple of 4 bytes, both sides 16-aligned. All loads are in flight at once if there is at
+ * most one vector for each thread. */
 HK_DEVICE void bring(void *to, const void *from, uint32_t bytes) {
   HK_NO_UNROLL
   for (uint32_t i = 16 * hk_thread(); i < bytes; i += 16 * hk_threads()) {
@@ -58,7 +62,7 @@ HK_DEVICE void bring(void *to, const void *from, uint32_t bytes) {
   }
 }
 
-/* Its accessors reach what follows the struct only with `whole`. */
+/* The accessors of lanes, links and so on work on it only if the lane has `whole`. */
 HK_DEVICE const hk_program *program_of(const hk_gpu_shared *s) { return (const hk_program *)(const void *)s->program; }
 
 /* The instruction at the lane's pc, from shared memory; the block fetches ahead when it leaves the window. */
@@ -78,7 +82,7 @@ HK_DEVICE const hk_instr *fetch(hk_gpu_lane *l, hk_gpu_shared *s) {
 HK_DEVICE const hk_operand *operands_of(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i) {
   if (l->whole || !(i->flags & HK_INSTR_TABLE)) return hk_instr_operands(program_of(s), i);
   const hk_operand *from = hk_instr_operands(l->program, i);
-  hk_barrier(); /* no thread reads the last instruction's any more */
+  hk_barrier(); /* no thread reads the last instruction's operands any more */
   for (uint32_t k = hk_thread(); k < (uint32_t)i->ndst + i->nsrc; k += hk_threads()) s->operands[k] = from[k];
   hk_barrier();
   return s->operands;
@@ -92,8 +96,8 @@ HK_DEVICE unsigned lane_of_link(const hk_gpu_lane *l, const hk_gpu_shared *s, un
 HK_DEVICE unsigned place_of(const hk_gpu_lane *l, const hk_operand *o, unsigned k) {
   return l->fits ? hk_cursor_link(&l->at, o) : k;
 }
-/* An instruction's links, if the channel's do not fit: by the first warp, each by the thread that waits and signals for
- * it. */
+/* Loads an instruction's links if the channel's links do not fit. The first warp does it; each thread loads the link
+ * for which it waits and signals. */
 HK_DEVICE void bring_links(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned n) {
   for (unsigned k = hk_thread(); k < n; k += HK_WARP) {
     if (o[k].space != HK_LINK) continue;
@@ -115,14 +119,13 @@ HK_DEVICE_CALL char *user_address(const hk_gpu_lane *l, const hk_gpu_shared *s, 
 
 /* ---- links ---- */
 
-/* Memory that links may point to instead of getting copies, and how others see it. */
+/* Memory to which slots may refer instead of holding copies. `seen`: the table of its addresses for other ranks. */
 typedef struct hk_gpu_stable {
   const char *at; /* NULL: none */
   const int64_t *seen;
 } hk_gpu_stable;
 
-/* As in the host's executor: the user's memory that holds the same bytes and does not change until the operation
- * ends. */
+/* As stable_copy of exec.c: the user's memory with the same bytes, which does not change until the operation ends. */
 HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i,
                                     const hk_operand *o, uint64_t bytes) {
   const hk_gpu_work *w = &s->work;
@@ -141,7 +144,7 @@ HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_gpu_shared *s
   stable.seen = from->space == HK_IN ? w->seen_in : w->seen_out;
   return stable;
 }
-/* `refers` of operand k. */
+/* The value for `refers` of operand k. */
 HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_operand *o, unsigned k,
                              hk_gpu_stable stable, uint64_t bytes) {
   if (!stable.at || o->space != HK_LINK) return 0;
@@ -152,22 +155,22 @@ HK_DEVICE uint64_t reference(const hk_gpu_lane *l, const hk_gpu_shared *s, const
   return at + (uint64_t)stable.seen[link->peer];
 }
 
-/* What `prepare` finds of an operand, beside its hk_gpu_lines. */
-enum hk_gpu_found { FOUND_ODD = 8, FOUND_STOP = 16 }; /* its address is no multiple of 16; the block is to end */
+/* Bits that `prepare` returns in addition to hk_gpu_lines. */
+enum hk_gpu_found { FOUND_ODD = 8, FOUND_STOP = 16 }; /* the address is no multiple of 16; the block must end */
 HK_DEVICE unsigned found_at(const hk_gpu_move *m, unsigned k) {
   const unsigned lines = m->lines[k] & LL_LINES ? (unsigned)LL_LINES
-                                                : m->lines[k]; /* those go everywhere as lines do */
+                                                : m->lines[k]; /* LL lines to a multicast address count as LL lines */
   return lines | ((uintptr_t)m->at[k] & 15 ? FOUND_ODD : 0);
 }
 
-/* Waits for operand k of the instruction and sets the address of its data; the caller's thread does it alone.
- * `transfer`: a receive's first slot may refer to all of the message, whose size the sender chooses. */
+/* Waits for operand k of the instruction and sets the address of its data. One thread calls it for an operand.
+ * `transfer`: the first slot of a receive may refer to the whole message. */
 HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned k, bool sends,
                                 uint64_t bytes, bool stable, bool transfer) {
   hk_gpu_move *m = &s->move;
   const unsigned at = place_of(l, o, k);
   const uint64_t refers = sends && stable ? s->refers[k] : 0;
-  if (sends && stable) { /* those that go by reference get no data: the others close up */
+  if (sends && stable) { /* destinations by reference get no data, so the others move up */
     unsigned place = 0;
     for (unsigned j = 0; j < k; j++) place += !s->refers[j];
     k = place;
@@ -185,7 +188,7 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
     if (!wait_credit(link, done, false, w->state, &s->seen[at])) return FOUND_STOP;
     refresh_lines(link, done);
     put_reference(link, done, refers);
-    return PLAIN; /* place k is another's */
+    return PLAIN; /* another operand has place k */
   }
   unsigned lines = lines_for(link, w->proto, bytes);
   m->lines[k] = (uint8_t)(lines | (sends && (link->multi & HK_GPU_MULTI_DATA) ? EVERYWHERE : 0));
@@ -202,12 +205,13 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
     return found_at(m, k);
   }
   if (!sends) {
-    if (lines != PLAIN && link->proxied) note_wait(link, done); /* before it looks, which would take a round trip */
-    const bool waits = lines == PLAIN && !(link->multi & HK_GPU_MULTI_SUM); /* for many the warp has waited */
+    if (lines != PLAIN && link->proxied) note_wait(link, done); /* before the first poll, which takes a round trip */
+    /* for links of many ranks, prepare_together has waited */
+    const bool waits = lines == PLAIN && !(link->multi & HK_GPU_MULTI_SUM);
     const bool here = !waits || wait_slot(link, done, tag, tag, w->state, &m->at[k]);
     return here ? found_at(m, k) : (unsigned)FOUND_STOP;
   }
-  if (transfer && bytes > link->slot_bytes) { /* the registration that it counts on is gone */
+  if (transfer && bytes > link->slot_bytes) { /* the program was built for a registration that no longer exists */
     report(w->state, link->peer, 0, tag);
     return FOUND_STOP;
   }
@@ -216,7 +220,7 @@ HK_DEVICE_CALL unsigned prepare(const hk_gpu_lane *l, hk_gpu_shared *s, const hk
   return found_at(m, k);
 }
 
-/* Waits by the first warp together for what a link has of many ranks. */
+/* The whole first warp waits for links that have many ranks at the other end. */
 HK_DEVICE_CALL unsigned prepare_together(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_operand *o, unsigned ndst,
                                          unsigned n, uint64_t bytes) {
   bool good = true;
@@ -230,20 +234,20 @@ HK_DEVICE_CALL unsigned prepare_together(const hk_gpu_lane *l, hk_gpu_shared *s,
       good = good && wait_parts(link, done, tag_of(l->signature, bytes), s->work.state);
     } else if (done >= s->seen[at] + link->nslots) {
       good = good && wait_credits(link, done, s->work.state);
-      hk_warp_barrier();                                           /* all have looked at `seen` */
-      if (hk_thread() == 0) s->seen[at] = done + 1 - link->nslots; /* the least that was acquired of each */
+      hk_warp_barrier();                                           /* all threads have read `seen` */
+      if (hk_thread() == 0) s->seen[at] = done + 1 - link->nslots; /* the value that every head has reached */
     }
   }
   const bool all = !hk_warp_any(!good);
-  hk_warp_barrier(); /* what each thread has acquired, for the one that prepares the operand */
+  hk_warp_barrier(); /* passes what each thread has acquired to the thread that prepares the operand */
   return all ? 0 : FOUND_STOP;
 }
 
-/* Does the operand signal after plain stores or loads of the slot's data?  Lines need no order: see wait_credit. */
+/* True if the operand signals after plain accesses to the slot's data.  Lines need no order: see wait_credit. */
 HK_DEVICE bool orders(const hk_gpu_shared *s, const hk_gpu_link *link, bool sends, uint64_t bytes) {
   return (sends || link->head) && lines_for(link, s->work.proto, bytes) == PLAIN;
 }
-/* Lines that a proxy is to send: their length is a line, too. It orders nothing, as each has its flag, and the proxy
+/* Posts lines to the proxy; the length is in one more line. It orders nothing: each line has its flag, and the proxy
  * polls the others. litmus: proxied_lines_send, proxied_lines_late */
 HK_DEVICE void post_lines(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint64_t bytes) {
   const uint32_t number = (uint32_t)(done + 1);
@@ -264,8 +268,8 @@ HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_oper
     if (k < ndst && link->proxied && slot)
       hk_store_relaxed(note_of(link, s->done[at]), (uint32_t)bytes); /* relaxed: the fence is after it */
   }
-  if (switched) hk_multi_fence();     /* what went everywhere is read by the readers' own addresses */
-  if (hk_warp_any(plain)) hk_fence(); /* the data is there before the words, and was read before the heads */
+  if (switched) hk_multi_fence();     /* readers read multicast data by their own addresses */
+  if (hk_warp_any(plain)) hk_fence(); /* data is stored before the words, and was read before the heads */
   for (unsigned k = hk_thread(); k < ndst; k += HK_WARP) {
     if (o[k].space != HK_LINK) continue;
     const unsigned at = place_of(l, &o[k], k);
@@ -288,13 +292,13 @@ HK_DEVICE_CALL void finish(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_oper
   }
   for (unsigned k = hk_thread(); !l->fits && k < n; k += HK_WARP)
     if (o[k].space == HK_LINK) *s->links[k].done = s->done[k];
-  hk_warp_barrier(); /* the counters, for whichever thread has the link next */
+  hk_warp_barrier(); /* passes the counters to the thread that uses the link next */
 }
 
 /* ---- instructions ---- */
 
-/* What the data movement needs to know of the instruction. All threads make it, and the operands may be many: what is
- * to be known of each of them, the first warp has found, a thread for each. */
+/* Parameters of the instruction's data movement. Every thread computes them. There may be many operands, so the first
+ * warp has collected their properties in s->found, a thread for each. */
 HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_shared *s, const hk_instr *i, const hk_operand *o, uint64_t bytes,
                                 bool stable) {
   hk_gpu_shape shape = {i->ndst, i->ndst, i->nsrc, -1, false, true, false, false, bytes};
@@ -308,7 +312,7 @@ HK_DEVICE hk_gpu_shape shape_of(const hk_gpu_shared *s, const hk_instr *i, const
   shape.divided = r->post && (i->flags & HK_INSTR_FINAL);
   return shape;
 }
-/* By the first warp, of what its threads have found. */
+/* The first warp combines the bits that its threads have found. */
 HK_DEVICE void publish_found(hk_gpu_shared *s, unsigned found) {
   unsigned all = 0;
   HK_UNROLL
@@ -317,7 +321,8 @@ HK_DEVICE void publish_found(hk_gpu_shared *s, unsigned found) {
   if (hk_thread() == 0) s->found = all;
 }
 
-/* If the switch adds: the first link among the sources, whose slot represents those of all ranks; else NULL. */
+/* If the switch makes the sum: the first link among the sources, whose slot represents the slots of all ranks; else
+ * NULL. */
 HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_gpu_shared *s, const hk_instr *i,
                                     const hk_operand *o) {
   if (!(i->flags & HK_INSTR_IN_SWITCH) || !i->nsrc || !i->ndst) return 0;
@@ -326,8 +331,8 @@ HK_DEVICE const hk_gpu_link *summed(const hk_gpu_lane *l, const hk_gpu_shared *s
   const hk_gpu_link *link = &s->links[place_of(l, &o[k], k)];
   return i->nsrc > 1 || (link->multi & HK_GPU_MULTI_SUM) ? link : 0;
 }
-/* By a thread of the first warp, which has the counters: this rank's part goes into its own slot first, if no earlier
- * instruction has put it there. */
+/* A thread of the first warp, which has the counters, prepares the copy of this rank's part into its own slot, unless
+ * an earlier instruction has put it there. */
 HK_DEVICE void prepare_own(const hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const hk_operand *o,
                            const hk_gpu_link *link) {
   const uint64_t slot = s->done[link - s->links] & (link->nslots - 1);
@@ -347,20 +352,20 @@ HK_DEVICE void reduce_in_switch(const hk_gpu_shared *s, const hk_gpu_shape *shap
   const uintptr_t low = (uintptr_t)s->own.at[0] | (uintptr_t)s->own.at[1];
   const hk_gpu_shape own = {1, 1, 1, s->own.reducer.pre ? 0 : -1, false, (low & 15) == 0, false, false, shape->bytes};
   if (!s->own.at[0])
-    ; /* it is there */
+    ; /* the part is in the slot already */
   else if (own.fresh == 0)
     (void)reduce_any(&s->own, &own); /* plain memory: nothing is waited for */
   else
     (void)copy_move(&s->own, &own);
-  /* All of our part is there, also by its other address, and so is what others have sent, which was acquired before the
-   * barrier: the fence of one thread that is between a store and a load is enough. */
+  /* Makes this rank's part visible by its multicast address, and the others' parts, which were acquired before the
+   * barrier. A fence by one warp between the two barriers is enough: it lies between every store and every load. */
   hk_barrier();
   if (hk_thread() < HK_WARP) hk_multi_fence();
   hk_barrier();
   add_in_switch(&s->move, shape, s->sum);
 }
 
-/* Runs the MOVE at the lane's pc; false if the block is to end. */
+/* Runs the MOVE at the lane's pc; false if the block must end. */
 HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, const bool transfer) {
   const hk_program *p = program_of(s);
   const hk_sizes *sizes = &s->work.sizes;
@@ -388,13 +393,14 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
   if (hk_thread() < HK_WARP) publish_found(s, found);
   if (hk_barrier_or((found & FOUND_STOP) != 0)) return false;
   if (transfer && s->whole) l->at.offset = bytes = sizes->longest; /* the last wave */
-  bool here = true, switched = false;                              /* `here`: all that this thread waited for */
+  /* `here`: this thread has received all that it waited for */
+  bool here = true, switched = false;
   if (bytes) {
     hk_gpu_shape shape = shape_of(s, i, o, bytes, stable);
     l->owed |= shape.ndst < ndst;
     switched = shape.switched;
     if (shape.ndst == 0)
-      ; /* all by reference */
+      ; /* all destinations are by reference */
     else if (transfer)
       here = copy_move(&s->move, &shape);
     else if (sum)
@@ -408,19 +414,19 @@ HK_DEVICE bool run_move(hk_gpu_lane *l, hk_gpu_shared *s, const hk_instr *i, con
     else
       here = copy_move(&s->move, &shape);
   }
-  if (hk_barrier_or(!here)) return false; /* the data is not whole: nothing is signalled, and the lane ends */
+  if (hk_barrier_or(!here)) return false; /* the data is incomplete: no signal, and the lane ends */
   if (hk_thread() < HK_WARP) finish(l, s, o, ndst, n, bytes, stable, sum || switched);
   return true;
 }
 
-/* To the next instruction; false at the lane's end.  A call, so that the lane lies in memory: what it would have of
- * registers, all data movement would lack. */
+/* Goes to the next instruction; false at the lane's end.  Not inlined, so that the lane lies in memory and leaves the
+ * registers to the data movement. */
 HK_DEVICE_CALL bool advance(hk_gpu_lane *l, const hk_gpu_work *w) {
   return hk_cursor_next(&l->at, &w->sizes, w->channels);
 }
 
-/* `block`: of the work's blocks, of which s->work is. Two round trips to memory: what is the same for all calls of the
- * plan, then the links' counters. */
+/* Begins block number `block` of the work s->work. Two round trips to memory: the data that is equal for all calls of
+ * the plan, then the links' counters. */
 HK_DEVICE hk_gpu_lane begin(unsigned block, hk_gpu_shared *s) {
   hk_gpu_lane l = {0};
   hk_gpu_work *w = &s->work;
@@ -452,9 +458,10 @@ HK_DEVICE hk_gpu_lane begin(unsigned block, hk_gpu_shared *s) {
   const bool here = table && blocks <= HK_GPU_EXTENTS;
   for (unsigned i = hk_thread(); here && i < blocks; i += hk_threads()) s->extents[i] = table[i];
   for (unsigned i = hk_thread(); l.fits && i < p->nlinks; i += hk_threads()) {
-    if (lane_of_link(&l, s, i) != l.lane) continue; /* the other lanes' are theirs: they may be writing counters back */
+    if (lane_of_link(&l, s, i) != l.lane) continue; /* other lanes own their links and may be writing counters back */
     const hk_gpu_link *k = &s->links[i];
-    const bool counts = k->sends && !k->others; /* of one head, which an acquire makes good for every protocol */
+    /* the link has one head; reading it by an acquire is valid for every protocol */
+    const bool counts = k->sends && !k->others;
     /* litmus: credit_seen */
     const uint64_t seen = counts ? hk_load_acquire(k->head) : 0;
     s->done[i] = *k->done;
@@ -468,19 +475,19 @@ HK_DEVICE hk_gpu_lane begin(unsigned block, hk_gpu_shared *s) {
   return l;
 }
 
-/* The user may write what was given out as soon as the kernel has ended: all must have come back. */
+/* Waits until all references are returned: after the kernel's end the user may overwrite the memory. */
 HK_DEVICE void await_owed(const hk_gpu_lane *l, hk_gpu_shared *s) {
   for (unsigned i = hk_thread(); i < program_of(s)->nlinks; i += hk_threads()) {
     const hk_gpu_link *k = l->fits ? &s->links[i] : &l->links[i];
     if (lane_of_link(l, s, i) != l->lane || !k->sends) continue;
     const uint64_t done = l->fits ? s->done[i] : *k->done;
     uint64_t seen = 0;
-    if (done) wait_credit(k, done - 1 + k->nslots, false, s->work.state, &seen); /* head = done: none is on its way */
+    /* waits for head = done: no slot is outstanding */
+    if (done) wait_credit(k, done - 1 + k->nslots, false, s->work.state, &seen);
   }
 }
 
-/* Runs s->work. False if the kernel is to end. `transfer` is a constant: sends and receives need no data movement but a
- * copy. */
+/* Runs s->work. False if the kernel must end. `transfer` is a constant: sends and receives need only copies. */
 HK_DEVICE bool run_block(unsigned block, hk_gpu_shared *s, const bool transfer) {
   hk_gpu_lane l = begin(block, s);
   bool going = l.any, failed = false;
@@ -501,15 +508,15 @@ HK_DEVICE bool run_block(unsigned block, hk_gpu_shared *s, const bool transfer) 
   return !failed;
 }
 
-/* The only kernel that runs collectives: each would have its own copy of all data movement. */
+/* The one kernel for all collectives: each further kernel would contain its own copy of all data movement. */
 HK_KERNEL void hk_run_batch(HK_PARAMS(hk_gpu_batch) batch) {
   HK_SHARED(hk_gpu_shared, s);
   uint32_t i = 0;
-  if (!batch.works) return; /* here and below: it is launched so that it is there (gpu/code.c) */
+  if (!batch.works) return; /* here and below: an empty launch makes the driver load the kernel (gpu/code.c) */
   while (hk_block() >= batch.end[i]) i++;
   const unsigned block = hk_block() - (i ? batch.end[i - 1] : 0);
   do {
-    hk_barrier(); /* no thread uses what the last one left in shared memory */
+    hk_barrier(); /* no thread uses the last work in shared memory any more */
     if (hk_thread() == 0) s->work = batch.work[i];
     hk_barrier();
     if (!run_block(block, s, false)) return;
@@ -524,7 +531,7 @@ HK_KERNEL void hk_run_transfers(HK_PARAMS(hk_gpu_transfers) table) {
   const hk_gpu_work *works = table.work ? table.work : table.own;
   uint32_t i = hk_block();
   do {
-    hk_barrier(); /* no thread uses what the last one left in shared memory */
+    hk_barrier(); /* no thread uses the last work in shared memory any more */
     for (uint32_t k = hk_thread(); k < sizeof s->work / 4; k += hk_threads())
       ((uint32_t *)&s->work)[k] = ((const uint32_t *)&works[i])[k];
     if (hk_thread() == 0) s->whole = 0;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* destinations <- what a switch makes of the same slot of all ranks (NVLS). */
+/* destinations <- the sum, made by a switch, of the same slot of all ranks (NVLS). */
 #ifndef HK_KERNELS_CUDA_IN_SWITCH_H
 #define HK_KERNELS_CUDA_IN_SWITCH_H
 #include "reduce.h"
 
-/* The type and operator as the switch knows them; the host asks for no others (hk_gpu_switch_adds). */
+/* The type and operator in the switch's terms. The host uses the switch for no others (hk_gpu_switch_reduces). */
 HK_DEVICE int multi_of(const hk_gpu_reducer *r) {
   const bool max = r->op == OP_MAX, min = r->op == OP_MIN;
   switch (r->dtype) {
@@ -55,7 +55,7 @@ HK_DEVICE void load_sums(const int what, const char *from, uint64_t i, uint64_t 
 #define LOAD_SUMS(name)                                                                                                \
   case name: load_sums(name, from, i, vectors, v); break
 HK_DEVICE void load_any_sums(const int what, const char *from, uint64_t i, uint64_t vectors, hk_vec *v) {
-  switch (what) { /* looked at once for all that are in flight */
+  switch (what) { /* one switch statement for all vectors in flight */
     LOAD_SUMS(HK_MULTI_ADD_F32);
     LOAD_SUMS(HK_MULTI_ADD_F64);
     LOAD_SUMS(HK_MULTI_ADD_F16);
@@ -73,8 +73,8 @@ HK_DEVICE void load_any_sums(const int what, const char *from, uint64_t i, uint6
   }
 }
 
-/* To all destinations, some of which are multicast addresses. A slot has room for whole vectors, so that the last one
- * may be sent with the bytes after the message. */
+/* Stores to all destinations; some are multicast addresses. A slot has room for whole vectors, so the last vector is
+ * stored whole, with bytes beyond the message. */
 HK_DEVICE void store_switched(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t i, uint64_t vectors,
                               const hk_vec *v) {
   HK_NO_UNROLL
@@ -91,7 +91,7 @@ HK_DEVICE void store_switched(const hk_gpu_move *m, const hk_gpu_shape *s, uint6
   }
 }
 
-/* The bytes of the slots after the message are read, too. */
+/* The last vector is read whole, with bytes beyond the message. */
 HK_DEVICE_CALL void add_in_switch(const hk_gpu_move *m, const hk_gpu_shape *shape, const char *from) {
   const hk_gpu_shape s = *shape;
   const uint64_t vectors = (s.bytes + 15) / 16, step = hk_threads();

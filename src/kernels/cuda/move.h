@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data movement by all threads of a block: destinations <- source. reduce.h has the reductions.
  *
- * Work is dealt in vectors of 16 bytes. If all is aligned and plain memory, each thread has several vectors in
- * flight. Else each vector is put together from pieces that may be read at once; the last one may be short. If an
- * operand is in LL128 lines, the lines determine which thread moves which bytes: wide.h. */
+ * Threads work on vectors of 16 bytes. If all operands are aligned plain memory, each thread has several vectors in
+ * flight. Else each vector is assembled from pieces; the last vector may be short. If an operand is in LL128 lines, the
+ * lines determine which thread moves which bytes: wide.h. */
 #ifndef HK_KERNELS_CUDA_MOVE_H
 #define HK_KERNELS_CUDA_MOVE_H
 #include <stdbool.h>
@@ -18,20 +18,20 @@ enum hk_gpu_lines {
   EVERYWHERE = 4 /* a multicast address; of LL lines, too */
 };               /* bits */
 
-/* A look at the abort flag is a read of the host's memory, by each warp that waits: on a GPU, where a poll takes about
- * a microsecond, one in some milliseconds. Threads of the CPU poll more slowly. */
+/* Reading the abort flag is a read of host memory by each waiting warp. On a GPU a poll takes about a microsecond, so
+ * it is read once in some milliseconds. CPU threads (HK_CUDAEMU) poll more slowly. */
 #ifdef __CUDACC__
 enum { POLLS_BETWEEN_LOOKS = 4096 };
 #else
 enum { POLLS_BETWEEN_LOOKS = 256 };
 #endif
 enum {
-  POLLS_BETWEEN_TAGS = 16, /* after so many, a line that is not there may be of another call */
-  LINES_MOST = 8           /* sources whose LL lines are waited for at once: two vectors of registers each */
+  POLLS_BETWEEN_TAGS = 16, /* after so many polls, checks whether a missing line belongs to another call */
+  LINES_MOST = 8           /* sources whose LL lines are polled at once: each takes two vectors of registers */
 };
 
-/* What one instruction moves, in the block's shared memory. A wait for LINES_MOST sources reads as many places, also
- * those after the last operand. */
+/* Operands of one instruction's move, in the block's shared memory. A wait reads LINES_MOST entries, also beyond the
+ * last operand. */
 typedef struct hk_gpu_move {
   char *at[HK_GPU_OPERANDS + LINES_MOST];      /* destinations, then sources */
   uint32_t flag[HK_GPU_OPERANDS + LINES_MOST]; /* of lines */
@@ -46,24 +46,24 @@ typedef struct hk_gpu_shape {
   uint32_t ndst, src, nsrc; /* destinations that get data; the first source's place among the operands */
   int fresh;                /* the source that is premultiplied, or -1 */
   bool divided;             /* the last step of avg */
-  bool simple;              /* no lines, all aligned */
+  bool simple;              /* no lines; all addresses aligned */
   bool wide;                /* some operand is LL128 lines */
   bool switched;            /* some destination is a multicast address */
   uint64_t bytes;
 } hk_gpu_shape;
 
-/* In a wait's loop; true when the wait is to be given up. */
+/* To be called in a wait's loop; true if the wait must be given up. */
 HK_DEVICE bool give_up(hk_gpu_state *state, uint32_t *polls) {
   hk_relax();
   if (++*polls % POLLS_BETWEEN_LOOKS) return false;
   return hk_load_relaxed(&state->abort) != 0;
 }
 
-/* For the watchdog: work of the communicator begins, so the work before it has ended. At its end a kernel would wait
- * for the store's way to the host. */
+/* For the watchdog: new work of the communicator begins, so the earlier work has ended. Not at a kernel's end, which
+ * would wait until the store has reached the host. */
 HK_DEVICE void note_begin(hk_gpu_state *state) { hk_store_relaxed(&state->begun, 1); /* relaxed: it orders nothing */ }
 
-/* The first one to find an error describes it, and ends all waits; the state lies in the host's memory. */
+/* The first thread that finds an error describes it and ends all waits. The state is in host memory. */
 HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, uint32_t expected) {
   if (hk_swap_if(&state->error, HK_GPU_OK, HK_GPU_MISMATCH) != HK_GPU_OK) return;
   hk_store_relaxed(&state->peer, peer);
@@ -75,8 +75,8 @@ HK_DEVICE_CALL void report(hk_gpu_state *state, uint32_t peer, uint32_t found, u
 /* ---- one vector, anywhere ---- */
 
 /* A whole vector at an address that is `head` bytes before a multiple of 4: these bytes, three words, and the bytes
- * that are left. Nothing outside of it is touched: it may be of another thread, or of none. `head` is a constant, so
- * that no branch is between the loads. */
+ * that are left. Bytes outside of the vector are not accessed: they may belong to another thread or be unmapped. `head`
+ * is a constant, so that no branch is between the loads. */
 HK_DEVICE hk_vec load_shifted(const char *p, const unsigned head) {
   const unsigned up = 8 * head, down = 32 - up;
   uint32_t part[5] = {0, 0, 0, 0, 0};
@@ -154,11 +154,12 @@ HK_DEVICE void store_pieces(char *p, hk_vec v, unsigned n) {
     store_odd(p, v, n);
 }
 
-/* A line that has the slot's number and another tag is of a call that does not match. */
+/* A line with the slot's number and another tag belongs to a call that does not match. */
 HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
   return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
 }
-/* Of a wait for lines, now and then: has a line come that is of another call?  Says so. litmus: none; for a report */
+/* Called sometimes during a wait for lines: reports a line of another call and returns true if one has arrived. litmus:
+ * none; for a report */
 HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, uint64_t i, uint32_t missing) {
   for (unsigned k = 0; missing >> k; k++) {
     if (!(missing >> k & 1)) continue;
@@ -171,10 +172,10 @@ HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, 
   }
   return false;
 }
-/* Waits for vector i, n bytes of it, of those of the sources `first`, `first` + 1, ... that come in lines; `count` of
- * them, `most` at most. All lines are asked for before one is looked at, and then those that were not there: a one-shot
- * waits for its slowest peer, not for one peer after the other. False when the wait is given up: what is in v then is
- * no data. litmus: line, line_polled_again */
+/* Waits for vector i (n bytes) of the `count` sources from `first` on, `most` at most; skips sources that are not in
+ * lines. Issues the loads of all lines before it checks one, then reloads the missing ones. So a one-shot waits for its
+ * slowest peer, and not for each peer in turn. False if the wait is given up; v then holds no data. litmus: line,
+ * line_polled_again */
 HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, uint64_t i, unsigned n, const int most,
                           hk_vec *v) {
   hk_vec line[2 * LINES_MOST];
@@ -186,7 +187,7 @@ HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, 
     missing = all;
     for (int k = 0; k < 2 * most; k++)
       for (int w = 0; w < 4; w++) line[k].w[w] = 0;
-    do { /* volatile: the lines take the registers, there are none to keep addresses and flags in */
+    do { /* volatile: the lines take the registers, so addresses and flags are loaded again */
       HK_UNROLL
       for (int k = 0; k < most; k++) {
         const char *from = *(char *const volatile *)&m->at[first + k] + 32 * i;
@@ -200,7 +201,7 @@ HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, 
       }
     } while (missing && !(stop = give_up(m->state, &polls)) && polls % POLLS_BETWEEN_TAGS);
     if (!missing) break;
-    /* No line is kept over the call, which needs the registers: all are asked for anew. */
+    /* The call needs the registers, so no line is kept over it: all are loaded again. */
     if (stop || lines_of_another_call(m, first, i, missing)) return false;
   }
   HK_UNROLL
@@ -211,7 +212,7 @@ HK_DEVICE bool load_lines(const hk_gpu_move *m, unsigned first, unsigned count, 
   return true;
 }
 
-/* A vector, or that the wait for it was given up: then nothing may be stored, and the lane ends. */
+/* A vector. `here` false: the wait was given up; nothing may be stored, and the lane ends. */
 typedef struct hk_gpu_got {
   hk_vec v;
   bool here;
@@ -226,7 +227,8 @@ HK_DEVICE_CALL hk_gpu_got load_any(const hk_gpu_move *m, unsigned k, uint64_t i,
     got.v = load_pieces(m->at[k] + 16 * i, n);
   return got;
 }
-/* Everywhere: each half, with its flag, whole. litmus: line, line_step, line_everywhere */
+/* `everywhere`: to a multicast address, each half with its flag in one piece. litmus: line, line_step,
+ * line_everywhere */
 HK_DEVICE void store_line(char *p, hk_vec v, unsigned everywhere) {
   if (!everywhere) {
     hk_store_line(p, v);
@@ -273,7 +275,7 @@ HK_DEVICE void copy_fast(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t v
     }
   }
   if (i >= vectors) return;
-  hk_vec v[COPY_FLIGHT - 1] = {{{0, 0, 0, 0}}}; /* what is left, and all that a small chunk has: likewise at once */
+  hk_vec v[COPY_FLIGHT - 1] = {{{0, 0, 0, 0}}}; /* the rest, or a whole small chunk: also all in flight at once */
   HK_UNROLL
   for (int j = 0; j < COPY_FLIGHT - 1; j++) hk_load_if(&v[j], from + 16 * (i + j * step), i + j * step < vectors);
   HK_NO_UNROLL
@@ -283,7 +285,7 @@ HK_DEVICE void copy_fast(const hk_gpu_move *m, const hk_gpu_shape *s, uint64_t v
       if (i + j * step < vectors) hk_store(m->at[k] + 16 * (i + j * step), v[j]);
   }
 }
-/* False, here and in all that moves data: this thread has given up a wait. */
+/* Returns false, as all functions that move data do, if this thread has given up a wait. */
 HK_DEVICE_CALL bool copy_move(const hk_gpu_move *m, const hk_gpu_shape *shape) {
   const hk_gpu_shape s = *shape; /* in registers */
   uint64_t whole = s.simple ? s.bytes / 16 : 0, vectors = (s.bytes + 15) / 16;

@@ -25,7 +25,7 @@ enum { WORDS_MAX = 16 };
 
 HK_DEVICE float e4m3_to_f32(uint32_t x) {
   uint32_t mag = x & 0x7f, sign = (x & 0x80) << 24;
-  /* The bits in fp32's place, with the exponent made right by a multiplication, which is exact for subnormals too. */
+  /* Puts the bits at fp32's positions. A multiplication corrects the exponent; it is exact for subnormals too. */
   float v = mag == 0x7f ? hk_bits_f32(0x7fc00000u) : hk_mul_f32(hk_bits_f32(mag << 20), 0x1p120f);
   return hk_bits_f32(hk_f32_bits(v) | sign);
 }

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * All that the kernels use of the machine: threads, barriers, 16-byte accesses, and the synchronisation of FIFO links.
- * The kernels use nothing else of CUDA, so that tests can compile them for the CPU: with HK_CUDAEMU these names come
- * from tests/cudaemu/shim.h instead, each with the meaning given here.
+ * The machine's functions that the kernels use: threads, barriers, 16-byte accesses, and the synchronisation of FIFO
+ * links. The kernels use nothing else of CUDA, so that tests can compile them for the CPU. With HK_CUDAEMU,
+ * tests/cudaemu/shim.h defines these names instead, with the meaning given here.
  *
  * A program's lane is one block of threads.  Every wait calls hk_relax() in its loop.
  *
- * "litmus: NAME" in the kernels' comments names a test of tests/litmus/links.litmus: it fails if what it is said of
- * orders less. "litmus: none": no protocol needs the order. docs/gpu-memory-model.md explains it; a suite compares.
+ * "litmus: NAME" in the kernels' comments names a test of tests/litmus/links.litmus. The test fails if the order of the
+ * commented access is weakened. "litmus: none": no protocol needs the order. docs/gpu-memory-model.md explains it, and
+ * a suite compares.
  *
  *   HK_KERNEL void name(HK_PARAMS(struct) p)     a kernel; its parameters are one struct, immutable
  *   HK_DEVICE type name(...)                     a function of a kernel
@@ -22,7 +23,8 @@ typedef struct hk_vec {
   uint32_t w[4];
 } hk_vec;
 
-/* What a switch makes of the vectors at one address on several GPUs.  Halves add up in fp32 and are rounded once. */
+/* Operations of a switch on the vectors at one address of several GPUs.  16-bit floats are added in fp32 and rounded
+ * once. */
 enum hk_multi {
   HK_MULTI_ADD_F32,
   HK_MULTI_ADD_F64,
@@ -62,17 +64,18 @@ HK_DEVICE unsigned hk_threads(void) { return blockDim.x; } /* of the block: a mu
 HK_DEVICE unsigned hk_block(void) { return blockIdx.x; }
 HK_DEVICE unsigned hk_blocks(void) { return gridDim.x; }
 
-/* Of all threads of the block.  What any of them wrote before is seen by all after. litmus: shared, reference */
+/* A barrier of all threads of the block.  After it, all see what any of them wrote before it. litmus: shared,
+ * reference */
 HK_DEVICE void hk_barrier(void) { __syncthreads(); }
-/* The same; gives whether `x` was nonzero in any of them. litmus: slot, credit, line, wide */
+/* The same; returns whether `x` was nonzero in any thread. litmus: slot, credit, line, wide */
 HK_DEVICE int hk_barrier_or(int x) { return __syncthreads_or(x); }
-/* Of the threads of the caller's warp, all of which call it; orders their accesses to memory as the barrier does.
+/* A barrier of the caller's warp; all its threads must call it. It orders their memory accesses as hk_barrier does.
  * litmus: counter */
 HK_DEVICE void hk_warp_barrier(void) { __syncwarp(); }
-/* Whether x is nonzero in any of the warp's threads, all of which call it. */
+/* True if x is nonzero in any thread of the warp; all its threads must call it. */
 HK_DEVICE int hk_warp_any(int x) { return __any_sync(0xffffffffu, x); }
 
-/* Nothing may be assumed of how long it takes; other threads run meanwhile. */
+/* Lets other threads run, for an unspecified time. */
 HK_DEVICE void hk_relax(void) {}
 HK_DEVICE uint64_t hk_clock_ns(void) {
   uint64_t t;
@@ -81,8 +84,7 @@ HK_DEVICE uint64_t hk_clock_ns(void) {
 }
 
 /* ---- data: 16-aligned, device or mapped host memory ---- */
-/* Memory that others may write at other times is read only after an acquire and a barrier, so plain accesses are
- * enough. */
+/* Memory that others write is read only after an acquire and a barrier, so plain accesses are enough. */
 HK_DEVICE hk_vec hk_load(const void *p) {
   hk_vec v;
   asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -140,11 +142,11 @@ HK_DEVICE void hk_store_line(void *p, hk_vec v) {
                : "memory");
 }
 
-/* ---- LL128 lines: all threads of a warp call these. Eight neighbours with `on` set have the eight pieces, in order,
- * of an aligned line of 128 bytes; they write it with one instruction, and read it with one, and the memory (the
- * device's own, or another's over NVLink) lets a reader see it whole or not at all. PTX does not promise that; the
- * hardware does, and all of LL128 rests on it. Without `on` nothing is written, and what is read means nothing.
- * litmus: wide, wide_polled_again ---- */
+/* ---- LL128 lines: all threads of a warp call these. Eight neighbouring threads with `on` set have the eight pieces,
+ * in order, of an aligned line of 128 bytes. They write or read it with one instruction. In the device's own memory,
+ * and in another's over NVLink, a reader sees the line whole or not at all. PTX does not promise that, but the hardware
+ * does it, and LL128 depends on it. Without `on` nothing is written, and the value read has no meaning. litmus: wide,
+ * wide_polled_again ---- */
 HK_DEVICE hk_vec hk_load_wide(const void *p, int on) {
   hk_vec v = {{0, 0, 0, 0}};
   asm volatile("{.reg .pred p; setp.ne.s32 p, %5, 0;\n\t"
@@ -162,23 +164,23 @@ HK_DEVICE void hk_store_wide(void *p, hk_vec v, int on) {
 }
 
 /* ---- synchronisation between ranks: system scope, as the other rank may be another GPU or the CPU ---- */
-/* Nothing after it in the thread's order, or after a later barrier, is done before it. litmus: slot, credit, reference,
- * proxied_receive, switch_given, switch_sums */
+/* Acquire: no later access of the thread, and no access after a later barrier, is performed before it. litmus: slot,
+ * credit, reference, proxied_receive, switch_given, switch_sums */
 HK_DEVICE uint64_t hk_load_acquire(const uint64_t *p) {
   uint64_t v;
   asm volatile("ld.acquire.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
-/* Everything that the thread did before it, and what others did before an earlier barrier, is visible to the thread
- * that acquires a value that this thread stores after it by hk_store_signal. It waits until all earlier stores have
- * arrived, about a microsecond: at most one in an instruction. litmus: slot, credit, step, reference, slot_before_line,
- * proxied_send, proxied_receive, switch_sums */
+/* A fence before hk_store_signal. A thread that acquires the signal sees all earlier accesses of this thread, and those
+ * of other threads before an earlier barrier. The fence waits about a microsecond, until all earlier stores have
+ * arrived, so an instruction has at most one. litmus: slot, credit, step, reference, slot_before_line, proxied_send,
+ * proxied_receive, switch_sums */
 HK_DEVICE void hk_fence(void) { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
-/* A link's word or head, in one piece. Of themselves they order nothing. litmus: slot, credit, step, line */
+/* Stores a link's word or head in one piece. The store itself orders nothing. litmus: slot, credit, step, line */
 HK_DEVICE void hk_store_signal(uint64_t *p, uint64_t v) {
   asm volatile("st.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-/* litmus: line, wide; others need an acquire: credit_no_acquire */
+/* litmus: line, wide; other protocols need an acquire: credit_no_acquire */
 HK_DEVICE uint64_t hk_load_signal(const uint64_t *p) {
   uint64_t v;
   asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -215,7 +217,8 @@ HK_DEVICE uint32_t hk_swap_if(uint32_t *p, uint32_t from, uint32_t to) { return 
                : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])                                                \
                : "l"(at)                                                                                               \
                : "memory")
-/* In no promised order: what the floats' sums are depends on the switch. litmus: none; hk_multi_fence orders it */
+/* The order of the sum is not defined, so the rounding of floats depends on the switch. litmus: none; hk_multi_fence
+ * orders it */
 HK_DEVICE hk_vec hk_multi_reduce(const void *p, const int what) {
   const char *at = (const char *)p;
   hk_vec v;
@@ -270,8 +273,8 @@ HK_DEVICE hk_vec hk_multi_reduce(const void *, const int) {
 HK_DEVICE void hk_multi_store(void *, hk_vec) { __trap(); }
 HK_DEVICE void hk_multi_store_signal(uint64_t *, uint64_t) { __trap(); }
 #endif
-/* Between accesses to the same memory by its own address and by a multicast one: of one thread, or of two if it is on
- * the way of causality from one to the other. litmus: switch_given, switch_given_again, switch_sums */
+/* Orders accesses to the same memory by its own address and by a multicast address. The accesses may be of two threads
+ * if the fence lies on the causality path between them. litmus: switch_given, switch_given_again, switch_sums */
 HK_DEVICE void hk_multi_fence(void) { asm volatile("fence.proxy.alias;" ::: "memory"); }
 
 /* ---- arithmetic that compilers would fuse or that the machine has an instruction for ---- */

@@ -16,7 +16,7 @@ HK_DEVICE hk_vec end_reduce(const int type, const hk_gpu_move *m, const hk_gpu_s
   return encode(type, a);
 }
 
-/* The scalar of premulsum as the host would have given it. */
+/* Reads the scalar of premulsum and converts it as the host does. */
 HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
   const uint8_t *from = (const uint8_t *)(uintptr_t)r->scalar;
   uint64_t bits = 0;
@@ -31,17 +31,19 @@ HK_DEVICE uint64_t read_scalar(const hk_gpu_reducer *r) {
   }
 }
 
-/* Registers have no index: a loop that is not unrolled takes v[0] of several. */
+/* Registers cannot be indexed, so a loop that is not unrolled always uses v[0] and shifts the others. */
 HK_DEVICE void move_up(hk_vec *v, const int n) {
   HK_UNROLL
   for (int j = 0; j + 1 < n; j++) v[j] = v[j + 1];
 }
 
-/* Vectors of LL128 lines in flight, of three sources or more: as many as leave the accumulators in registers. */
+/* Vectors of LL128 lines in flight with three or more sources: the most with which the accumulators stay in
+ * registers. */
 #define REDUCE_FLIGHT(type) (IS_BYTE(type) ? 1 : IS_HALF(type) ? 2 : 4)
 enum { FLIGHT_MAX = 4 };
 
-/* The operator is looked at for each vector, which costs less than memory does: one copy of the code a type. */
+/* Switches on the operator for each vector, which is cheap compared with memory. So each type has one copy of the
+ * code. */
 HK_DEVICE void combine_by(const int type, const hk_gpu_move *m, uint32_t *a, const uint32_t *b) {
   switch (m->reducer.op) {
     case OP_PROD: combine(type, OP_PROD, a, b); break;
@@ -61,9 +63,9 @@ HK_DEVICE void take(const int type, const hk_gpu_move *m, const hk_gpu_shape *s,
 }
 
 enum { LOADS = 8 };
-/* A thread has LOADS vectors under way: those of `span` sources, at LOADS / span places. They are added in a loop with
- * one copy of the code: the compiler would mix an unrolled one with the loads, and then fewer are under way when the
- * first is waited for. Of more than LOADS sources (span = LOADS) so many at a time. */
+/* A thread has LOADS vectors in flight: those of `span` sources at LOADS / span places. The loop that adds them is not
+ * unrolled: the compiler would mix an unrolled loop with the loads, and fewer loads would be in flight. More than LOADS
+ * sources (span = LOADS) are added in groups of LOADS. */
 HK_DEVICE void reduce_fast(const int type, const int span, const hk_gpu_move *m, const hk_gpu_shape *s,
                            uint32_t vectors) {
   const uint32_t step = hk_threads(), places = LOADS / span;
@@ -101,7 +103,8 @@ HK_DEVICE void reduce_fast(const int type, const int span, const hk_gpu_move *m,
     }
   }
 }
-/* Adds sources k up to `end`, whose vectors v holds, but those that come in no lines. */
+/* Adds sources k to `end` - 1. v holds the vectors of sources in lines; the others are loaded here, except `plain`,
+ * which is in `own`. */
 HK_DEVICE void take_lines(const int type, const hk_gpu_move *m, const hk_gpu_shape *s, unsigned k, unsigned end,
                           uint32_t i, unsigned n, unsigned plain, hk_vec own, hk_vec *v, uint32_t *a) {
   HK_NO_UNROLL
@@ -138,11 +141,11 @@ HK_DEVICE void take_lines(const int type, const hk_gpu_move *m, const hk_gpu_sha
     default: TYPE_CASE(T_E5M2, call)                                                                                   \
   }
 
-/* What the fast loops leave, from vector `i` on. One function for all types: the lines take the registers, so it has a
- * frame, and ptxas lays the frames of all functions one after another; a kernel's must stay below the 1024 bytes that a
- * context has for each thread (docs/gpu.md). */
+/* Reduces the rest after the fast loops, from vector `i` on. One function for all types: the lines take the registers,
+ * so it has a stack frame, and ptxas adds up the frames of all functions. A kernel's stack must stay below the 1024
+ * bytes that a context has for each thread (docs/gpu.md). */
 HK_DEVICE_CALL bool reduce_rest(const hk_gpu_move *m, const hk_gpu_shape *s, uint32_t i) {
-  unsigned plain = 0; /* the first source that does not come in lines: loaded before the wait for those that do */
+  unsigned plain = 0; /* the first source that is not in lines: loaded before the wait for the others */
   while (plain < s->nsrc && m->lines[s->src + plain]) plain++;
   for (; (uint64_t)16 * i < s->bytes; i += hk_threads()) {
     uint32_t a[WORDS_MAX] = {0};
@@ -162,8 +165,8 @@ HK_DEVICE_CALL bool reduce_rest(const hk_gpu_move *m, const hk_gpu_shape *s, uin
   return true;
 }
 
-/* The same if LL128 lines are among the operands: two sources, as most instructions have, with all lines of a pass
- * under way ... */
+/* The reduction if LL128 lines are among the operands: with two sources, as in most instructions, all lines of a pass
+ * are in flight. */
 HK_DEVICE bool reduce_two_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
   const uint64_t step = hk_threads() / PAIR_THREADS;
   for (uint64_t i = warp_pair(); i * PAIR_DATA < s->bytes; i += FLIGHT_MAX * step) {
@@ -187,7 +190,7 @@ HK_DEVICE bool reduce_two_wide(const int type, const hk_gpu_move *m, const hk_gp
   }
   return true;
 }
-/* ... and any number of them, with as many as leave the accumulators in registers. */
+/* The same for any number of sources, with as many lines in flight as leave the accumulators in registers. */
 HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_shape *s) {
   const int flight = REDUCE_FLIGHT(type);
   const uint64_t step = hk_threads() / PAIR_THREADS;
@@ -212,8 +215,8 @@ HK_DEVICE bool reduce_wide(const int type, const hk_gpu_move *m, const hk_gpu_sh
   return true;
 }
 
-/* Two functions for each type: registers are few, and a call takes less time than a move. Each takes the shape into
- * its own registers: what is in memory would be read again after every access. */
+/* Two functions for each type: registers are few, and a call is cheap compared with a move. Each copies the shape into
+ * registers; in memory it would be read again after every access. */
 #define REDUCE_OF(name, type)                                                                                          \
   HK_DEVICE_CALL bool reduce_wide_##name(const hk_gpu_move *m, const hk_gpu_shape *shape) {                            \
     const hk_gpu_shape s = *shape;                                                                                     \

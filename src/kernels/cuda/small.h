@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-shot programs (hk_gpu_small in work.h) without an interpreter: the same slots, lines, counters and order of sums
- * as in exec.cu, so either end of a link may be of either kernel. A block is a channel, and a thread has 8 bytes of
- * the message: it stores them for all peers, polls the lines of all, and adds them up. Before the first line is stored
- * there is one round trip to memory: counters, heads and the user's data. */
+ * as in exec.cu, so the two ends of a link may run different kernels. A block is a channel. A thread has 8 bytes of the
+ * message: it stores them for all peers, polls the lines of all peers, and adds them. Before the first store there is
+ * one round trip to memory, for counters, heads and the user's data. */
 #ifndef HK_KERNELS_CUDA_SMALL_H
 #define HK_KERNELS_CUDA_SMALL_H
 #include "link.h"
@@ -13,7 +13,7 @@ typedef struct hk_gpu_small_shared {
   const char *in;
   char *out;
   uint32_t bytes;
-  uint32_t sources, received; /* how many there are; a bit for each that comes in lines */
+  uint32_t sources, received; /* number of sources; a bit for each source that arrives in lines */
 } hk_gpu_small_shared;
 
 /* 8 bytes, or less at the end of the message, in the first half. */
@@ -54,7 +54,7 @@ HK_DEVICE hk_vec small_sum(const int type, const hk_gpu_small_shared *s, hk_vec 
   if (m->reducer.post) divide(type, a, m->reducer.divisor);
   return encode(type, a);
 }
-/* Of a wait for line i, now and then: what move.h's vectors have. litmus: none; for a report */
+/* Called sometimes during a wait for line i: as lines_of_another_call. litmus: none; for a report */
 HK_DEVICE_CALL bool small_of_another_call(const hk_gpu_small_shared *s, uint32_t i, uint32_t missing) {
   uint32_t lines = 0;
   for (unsigned k = 0; missing >> k; k++) lines |= (missing >> k & 1) << (2 * k + i % 2);
@@ -75,7 +75,7 @@ HK_DEVICE bool small_result(const int type, const hk_gpu_small_shared *s) {
     uint32_t missing = s->received, polls = 0;
     if (s->move.reducer.pre) own = small_premultiplied(type, own, s->move.reducer.scalar);
     HK_UNROLL
-    for (int k = 0; k < HK_GPU_SMALL_SOURCES; k++) { /* the one that is not received keeps it */
+    for (int k = 0; k < HK_GPU_SMALL_SOURCES; k++) { /* the rank's own source keeps it */
       const hk_vec v = {{own.w[0], 0, own.w[1], 0}};
       line[k] = v;
     }
@@ -124,7 +124,7 @@ HK_DEVICE bool small_any(const hk_gpu_small_shared *s) {
     default: return small_e5m2(s);
   }
 }
-/* What is sent of premulsum, and of avg of floats. */
+/* The data to send for premulsum, and for avg of floats. */
 HK_DEVICE_CALL hk_vec small_any_premultiplied(hk_vec v, int type, uint64_t scalar) {
   switch (type) {
     case T_I8: return small_premultiplied(T_I8, v, scalar);
@@ -143,7 +143,7 @@ HK_DEVICE_CALL hk_vec small_any_premultiplied(hk_vec v, int type, uint64_t scala
 }
 
 HK_DEVICE_CALL void small_refresh(const hk_gpu_link *k, uint64_t done) { refresh_lines(k, done); }
-/* By a thread for each end, when its counter and head have come.  False if the credit is not to come.
+/* Called by one thread for each end, with the end's counter and head.  False if the wait for the credit was given up.
  * litmus: line, line_step */
 HK_DEVICE bool small_prepare(const hk_gpu_small *w, hk_gpu_small_shared *s, unsigned k, hk_gpu_small_end end,
                              uint64_t done, uint64_t head) {
@@ -184,7 +184,7 @@ HK_KERNEL void hk_run_small(HK_PARAMS(hk_gpu_small_batch) batch) {
   uint64_t done = 0, head = 0;
   if (has_end) {
     end = w->end[me];
-    done = *end.done; /* no launch before is under way */
+    done = *end.done; /* no earlier launch is running */
     if (me >= HK_GPU_SMALL_SOURCES) head = hk_load_signal(end.head);
   }
   if (8 * me < w->bytes) v = small_line(w->in, w->bytes, me);
@@ -205,11 +205,11 @@ HK_KERNEL void hk_run_small(HK_PARAMS(hk_gpu_small_batch) batch) {
     for (uint32_t i = me; 8 * i < w->bytes; i += hk_threads()) {
       hk_vec now = v;
       if (8 * (i + hk_threads()) < w->bytes)
-        v = small_line(w->in, w->bytes, i + hk_threads()); /* under way meanwhile */
+        v = small_line(w->in, w->bytes, i + hk_threads()); /* in flight during the sends */
       if (w->reducer.pre) now = small_any_premultiplied(now, w->reducer.dtype, w->reducer.scalar);
       small_send(s, w->ends, i, now);
     }
-    if (!hk_barrier_or(!small_any(s)) && has_end) { /* if not all has come, nothing is signalled */
+    if (!hk_barrier_or(!small_any(s)) && has_end) { /* no signal if data is missing */
       *end.done = done + 1;
       if (me < HK_GPU_SMALL_SOURCES) hk_store_signal(end.head, done + 1); /* litmus: line_step */
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the executor of programs (exec.cu) waits for at a link: a credit, a slot, and what a link in a switch has of
- * many ranks; and how it signals. */
+/* Waits of the executor (exec.cu) at a link, for a credit, a slot, and the many ranks of a link in a switch; and its
+ * signals. */
 #ifndef HK_KERNELS_CUDA_WAIT_H
 #define HK_KERNELS_CUDA_WAIT_H
 #include "link.h"
@@ -16,18 +16,19 @@ HK_DEVICE void post_signal(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
   else
     hk_store_signal(at, value);
 }
-/* Both ends get the same answer; over the network each is between its kernel and its proxy. */
+/* Both ends get the same result; over the network the ends are a kernel and its proxy. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
   if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= lines_carry(k)) return LL_LINES;
   if (proto == HK_GPU_LL128 && k->wide && bytes > 0 && bytes <= HK_GPU_LL128_CARRIES(k->wide_bytes)) return WIDE_LINES;
   return PLAIN;
 }
 
-/* The reader's loads of the slot's last message are before our stores: acquire, of the head that it stored after a
- * fence (litmus: credit). With `lines` neither is needed (litmus: line, line_step). A reader takes a line only with the
- * flag of its slot, and then stores the head: so what it took is not what is stored here, after the head and with
- * another flag. Nor do relaxed heads of lines release the slots of earlier launches: a kernel's loads have ended with
- * it (litmus: slot_before_launch_bound). *seen is of acquires only: slots count on it (litmus: credit_seen_relaxed). */
+/* Waits for a credit. The reader's loads of the slot's last message must precede this rank's stores: the head is
+ * acquired, and the reader stored it after a fence (litmus: credit). With `lines` neither is needed (litmus: line,
+ * line_step): a reader accepts a line only with its slot's flag, and then stores the head. So it cannot have read the
+ * line that is stored here later, with another flag. Relaxed heads of lines need not release slots of earlier launches:
+ * a kernel's loads end with the kernel (litmus: slot_before_launch_bound). *seen counts acquired heads only, because
+ * plain slots rely on it (litmus: credit_seen_relaxed). */
 HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, bool lines, hk_gpu_state *state, uint64_t *seen) {
   uint64_t least = ~(uint64_t)0;
   uint32_t polls = 0;
@@ -45,8 +46,8 @@ HK_DEVICE bool wait_credit(const hk_gpu_link *k, uint64_t done, bool lines, hk_g
   return true;
 }
 
-/* The credits of a link with several readers, by the first warp, a thread for each reader: as wait_credit, which then
- * has nothing to wait for. False, here and below, in the thread that gives up. litmus: credit */
+/* Waits for the credits of a link with several readers; in the first warp, a thread for each reader. A later
+ * wait_credit does not wait then. Returns false, as below, in the thread that gives up. litmus: credit */
 HK_DEVICE bool wait_credits(const hk_gpu_link *k, uint64_t done, hk_gpu_state *state) {
   uint32_t polls = 0;
   for (uint32_t i = hk_thread(); i <= k->others; i += HK_WARP)
@@ -54,7 +55,7 @@ HK_DEVICE bool wait_credits(const hk_gpu_link *k, uint64_t done, hk_gpu_state *s
       if (give_up(state, &polls)) return false;
   return true;
 }
-/* The parts of the sum for all, by the first warp, a thread for each rank. litmus: slot, switch_parts */
+/* Waits for the parts of the sum for all; in the first warp, a thread for each rank. litmus: slot, switch_parts */
 HK_DEVICE bool wait_parts(const hk_gpu_link *k, uint64_t done, uint32_t tag, hk_gpu_state *state) {
   uint32_t polls = 0;
   for (uint32_t i = hk_thread(); i <= k->others; i += HK_WARP) {
@@ -71,16 +72,16 @@ HK_DEVICE bool wait_parts(const hk_gpu_link *k, uint64_t done, uint32_t tag, hk_
   return true;
 }
 
-/* Of a tag: the slot holds an address. */
+/* XORed into a tag if the slot holds an address. */
 enum { BY_REFERENCE = 0x5bd1e995 };
 
-/* Has the peer sent the slot in lines, although this call expects a word? Checked now and then during a wait.
+/* True if the peer has sent the slot in lines although this call expects a word. Checked sometimes during a wait.
  * litmus: none; for a report */
 HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t *found) {
   const uint64_t slot = done & (k->nslots - 1);
   const uint32_t number = (uint32_t)(done + 1);
   hk_vec v;
-  if (k->lines && !k->proxied) { /* a proxy gives a word with them */
+  if (k->lines && !k->proxied) { /* a proxy writes a word in addition to lines */
     v = hk_load_line(lines_of(k, slot));
     *found = v.w[1];
     if (hk_gpu_line_flag(number, 0) == (v.w[1] & hk_gpu_line_flag(~0u, 0))) return true;
@@ -102,8 +103,8 @@ HK_DEVICE void note_wait(const hk_gpu_link *k, uint64_t done) {
   hk_store_relaxed(note_of(k, done), (uint32_t)(done + 1)); /* relaxed: it orders nothing */
 }
 
-/* Waits for the slot; *data, its place, becomes the address of its data. `whole`: the tag of a reference of another
- * length. litmus: slot, reference, proxied_receive */
+/* Waits for the slot. *data is the slot's place; for a reference it becomes the address of the data. `whole`: the tag
+ * that a reference to the whole message has. litmus: slot, reference, proxied_receive */
 HK_DEVICE bool wait_slot(const hk_gpu_link *k, uint64_t done, uint32_t tag, uint32_t whole, hk_gpu_state *state,
                          char **data) {
   uint32_t polls = 0, found;

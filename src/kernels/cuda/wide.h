@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* LL128 lines: 128 bytes that eight neighbouring threads write with one instruction and a reader sees whole or not at
- * all, so that 120 bytes of data need one flag of 8.
+/* LL128 lines: eight neighbouring threads write 128 bytes with one instruction, and a reader sees them whole or not at
+ * all. So 120 bytes of data need one flag of 8 bytes.
  *
- * Two lines are a pair and carry 240 bytes. Of line 0 the first seven threads have the pair's vectors 0 to 6, of line 1
- * vectors 7 to 13; the last threads have the two halves of vector 14, and after their half the flag: the slot's
- * number, and the call's tag. So a thread's share of the plain memory on the other side is aligned as the message is,
- * and no data crosses threads. */
+ * Two lines are a pair and carry 240 bytes. The first seven threads of line 0 have the pair's vectors 0 to 6, and those
+ * of line 1 vectors 7 to 13. The last thread of each line has one half of vector 14, then the flag: the slot's number
+ * and the call's tag. So a thread's share of the plain memory on the other side is aligned as the message is, and no
+ * data crosses threads. */
 #ifndef HK_KERNELS_CUDA_WIDE_H
 #define HK_KERNELS_CUDA_WIDE_H
 #include "move.h"
 
 enum { LINE_THREADS = 8, PAIR_THREADS = 16, PAIR_BYTES = 256, PAIR_DATA = 240 };
 
-/* What a thread moves of one pair. */
+/* A thread's part of one pair. */
 typedef struct hk_gpu_share {
   uint64_t at; /* bytes from the message's beginning */
-  unsigned n;  /* bytes: 16, 8 beside a flag, fewer at the message's end */
-  int sent;    /* its line carries anything: the same in all threads of the line, and on both sides */
+  unsigned n;  /* bytes: 16, or 8 next to a flag, fewer at the message's end */
+  int sent;    /* its line carries data: equal in all threads of the line, and at both ends */
 } hk_gpu_share;
 
 HK_DEVICE int beside_flag(void) { return hk_thread() % LINE_THREADS == LINE_THREADS - 1; }
@@ -30,8 +30,8 @@ HK_DEVICE hk_gpu_share share_of(const hk_gpu_shape *s, uint64_t pair) {
   return share;
 }
 
-/* Source k's vectors of `flight` pairs, `step` pairs apart. All threads of a warp call it. False in all of them when
- * the wait is given up: what is in v then is no data. */
+/* Loads source k's vectors of `flight` pairs, `step` pairs apart. All threads of a warp call it. Returns false in all
+ * of them if the wait is given up; v then holds no data. */
 HK_DEVICE bool load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share *share, uint64_t pair, uint64_t step,
                            const int flight, hk_vec *v) {
   if (m->lines[k] != WIDE_LINES) {
@@ -45,13 +45,13 @@ HK_DEVICE bool load_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share 
   for (;;) {
     int missing = 0, stop = 0;
     hk_warp_barrier(); /* the eight threads of a line together */
-    /* All that is in flight is asked for before any of it is looked at. */
+    /* All loads are issued before any is checked. */
     HK_UNROLL
     for (int j = 0; j < flight; j++) v[j] = hk_load_wide(from + j * step * PAIR_BYTES, share[j].sent);
     HK_UNROLL
     for (int j = 0; j < flight; j++) {
-      /* The data counts only with the flag that came with it, so all is read anew until all flags are there.
-       * litmus: wide, wide_polled_again */
+      /* Data is valid only if it was loaded together with its flag, so all lines are loaded again until all flags
+       * match. litmus: wide, wide_polled_again */
       if (!share[j].sent || !beside_flag()) continue;
       missing |= v[j].w[2] != flag || v[j].w[3] != tag;
       if (v[j].w[2] == flag && v[j].w[3] != tag) {
@@ -86,7 +86,7 @@ HK_DEVICE void store_shares(const hk_gpu_move *m, unsigned k, const hk_gpu_share
   }
 }
 
-/* Where a warp's first pair is: its threads stay together whatever their own pairs are. */
+/* The index of a warp's first pair: all threads of the warp loop over it together. */
 HK_DEVICE uint64_t warp_pair(void) { return hk_thread() / HK_WARP * (HK_WARP / PAIR_THREADS); }
 HK_DEVICE uint64_t own_pair(uint64_t of_warp) { return of_warp + hk_thread() % HK_WARP / PAIR_THREADS; }
 

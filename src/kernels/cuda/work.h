@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * What the host passes to the kernels, and what they report to it. C and CUDA C read this header alike.
+ * The data that the host passes to the kernels, and that they report to it. C and CUDA C include this header.
  *
  * A link between two GPUs (or two ranks of one) is a ring of slots like the host's (transport/link.h), with the same
  * numbering from 1, but for many threads at each end:
@@ -14,18 +14,19 @@
  * With LL128 each 120 bytes are in a line of 128 (wide.h), which needs memory that keeps a line whole: the device's
  * own, or another's over NVLink; never over PCIe. Lines begin as zeros. If a message does not fit into the lines, or
  * the link has none, it is sent as with Simple.
- *
- * Over the network each end has words of its own, in pinned host memory, and beside each a note for the proxy:
- * gpu/proxy.h describes that handshake. Its lines are between kernel and proxy only.
+ * Over the network each end has its own words in pinned host memory, each followed by a note for the proxy; gpu/proxy.h
+ * describes that handshake. There, lines go only between a kernel and its proxy.
  *
  * By reference: if the receiver can read the sender's user memory, a Simple slot may hold the receiver's address of it
  * instead of the data; the tag of its word shows this. For ranks of one process on one GPU (`refs`) it is the sender's
- * own address, else it comes from a call's tables of registered memory. Each sender decides for each slot, as on the
+ * own address, else it is computed from a call's tables of registered memory. Each sender decides for each slot, as on
+ * the
  * host. Before its kernel ends it waits for the credits of the slots that held references.
  *
- * In the switch (NVLS): slots and signals are in memory that is bound to a multicast object. What ranks send to the one
- * that adds stays in their own memory; the receiver reads the same slot of all at once, its own part included, and the
- * switch returns the sum. A multicast sender writes to all at once, and waits for the heads of all readers. Signals are
+ * In the switch (NVLS): slots and signals are in memory that is bound to a multicast object. Data for the rank that
+ * adds stays in each sender's own memory; the receiver reads the same slot of all ranks at once, including its own
+ * part, and the switch returns the sum. A multicast sender writes to all at once, and waits for the heads of all
+ * readers. Signals are
  * stored by the multicast address; all but one rank ignore them. In a sum for all each rank has one part, in its own
  * memory; its receiver waits for the words of all ranks, its own too, and its sender for the heads of all.
  */
@@ -36,17 +37,19 @@
 #include "../../program/cursor.h"
 
 enum {
-  HK_GPU_OPERANDS = 136, /* of one instruction at most: programs with more are not for GPUs */
-  HK_GPU_PROGRAM = 8192, /* bytes of a program that a block holds in its shared memory; of a longer one it holds ... */
-  HK_GPU_WINDOW = 32,    /* ... so many instructions */
-  HK_GPU_EXTENTS = 128,  /* of an uneven call's table that a block holds there; a longer one stays in host memory */
-  HK_GPU_LINKS = 160, /* of one program that a block holds there with their counters; if they are more, an operand's */
-  HK_GPU_THREADS = 512,     /* of a block at most */
+  HK_GPU_OPERANDS = 136, /* the most operands of an instruction: programs with more cannot run on GPUs */
+  HK_GPU_PROGRAM = 8192, /* bytes of a program that a block holds in shared memory */
+  HK_GPU_WINDOW = 32,    /* instructions that a block holds there of a longer program */
+  /* entries of an uneven call's table that a block holds there; a longer table stays in host memory */
+  HK_GPU_EXTENTS = 128,
+  /* links of a program that a block holds there, with counters; if there are more, those of one instruction */
+  HK_GPU_LINKS = 160,
+  HK_GPU_THREADS = 512,     /* the most threads of a block */
   HK_GPU_SMALL_SLOT = 4064, /* bytes of a slot's data for which a link over the network has memory from the start */
   HK_GPU_LL_MAX = 16384,    /* bytes of a slot's data that its LL lines can carry */
   HK_GPU_LL_NET_MAX = 3072, /* the same over the network, between a kernel and its proxy */
-  HK_GPU_LL_TAG_BITS = 12,  /* of an LL line's flag; the slot's number has the others */
-  HK_GPU_REF_MIN = 65536    /* below, a copy into the slot is cheaper than the wait for the credit at the end */
+  HK_GPU_LL_TAG_BITS = 12,  /* bits of the tag in an LL line's flag; the other bits are the slot's number */
+  HK_GPU_REF_MIN = 65536    /* for fewer bytes a copy into the slot is cheaper than the final wait for the credit */
 };
 typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_proto;
 /* Bytes of a message that LL128 lines of `bytes` carry. */
@@ -54,55 +57,55 @@ typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_prot
 
 /* One end of a link, in device memory, private to the rank and the kernel that runs. 16-aligned, as is its size. */
 typedef struct hk_gpu_link {
-  uint64_t *done;              /* slots sent or received so far: of the end, whichever plan uses it */
+  uint64_t *done;              /* slots sent or received so far by the end; all plans share it */
   uint64_t *head;              /* slots that the receiver has given back */
   uint64_t *word;              /* of slot i at word[i * HK_GPU_WORD_STRIDE] */
-  char *data;                  /* of slot i at data + i * slot_bytes; NULL: `small` is all that there is */
+  char *data;                  /* of slot i at data + i * slot_bytes; NULL: there is only `small` */
   char *lines;                 /* of slot i at lines + i * 2 * HK_GPU_LL_MAX, if `proxied` ..._NET_MAX; NULL: no LL */
   uint32_t slot_bytes, nslots; /* a power of two */
   uint32_t peer;
   uint16_t sends;
-  uint16_t proxied;    /* over the network, by a proxy (gpu/proxy.h): beside a slot's word it finds a note */
+  uint16_t proxied;    /* over the network, by a proxy (gpu/proxy.h): a note follows each word */
   char *wide;          /* of slot i at wide + i * wide_bytes, 128-aligned; NULL: no LL128 */
   uint32_t wide_bytes; /* a multiple of 256, the same at both ends */
-  uint32_t refs; /* the sender's: bytes from which it sends by reference, at its own address; 0: by the call's tables */
-  char *own;     /* in the switch, of a receiver of a part from each other rank: this rank's; else NULL */
+  uint32_t refs;       /* sender: from this size on it sends references to its own addresses; 0: by the call's tables */
+  char *own; /* in the switch, receiver of a part from each other rank: slots for this rank's own part; else NULL */
   uint32_t multi; /* HK_GPU_MULTI_* */
-  /* Of a sender: receivers beside one; each has a head, head[i * HK_GPU_HEAD_STRIDE]. Of a receiver of the sum for all:
-   * senders beside one; each has words, word[i * nslots * HK_GPU_WORD_STRIDE]. */
+  /* Sender: receivers minus one; receiver i has the head head[i * HK_GPU_HEAD_STRIDE]. Receiver of the sum for all:
+   * senders minus one; sender i has the words from word[i * nslots * HK_GPU_WORD_STRIDE] on. */
   uint32_t others;
-  char *small; /* of slot i, if it has at most HK_GPU_SMALL_SLOT bytes, at small + i * that; NULL: at data */
+  char *small; /* slot i with at most HK_GPU_SMALL_SLOT bytes is at small + i * HK_GPU_SMALL_SLOT; NULL: at data */
 } hk_gpu_link;
 
-/* What to add to an address in registered memory for rank r to read it at, [r] of a table; or that it cannot. */
+/* Entry [r] of a table is the offset that turns an address in registered memory into rank r's address of it. This
+ * value: r cannot read it. */
 #define HK_GPU_UNSEEN INT64_MIN
 enum { HK_GPU_WORD_STRIDE = 2, HK_GPU_HEAD_STRIDE = 16 };
-/* In the word of a slot that a kernel has given to its proxy in lines: so much its number differs from a slot's whose
- * data is there. */
+/* XORed into the slot number in a proxied link's word if the payload is in LL lines and not in the data area. */
 #define HK_GPU_IN_LINES 0x80000000u
 enum {
-  HK_GPU_MULTI_SIGNAL = 1, /* its signals go to a multicast address; a NULL head is another link's to store */
-  HK_GPU_MULTI_DATA = 2,   /* what it sends, too */
-  HK_GPU_MULTI_SUM = 4     /* of a receiver: its data's address is a multicast one, where the sum for all is read */
+  HK_GPU_MULTI_SIGNAL = 1, /* its signals go to a multicast address; head NULL: another link stores the head */
+  HK_GPU_MULTI_DATA = 2,   /* its data goes to a multicast address, too */
+  HK_GPU_MULTI_SUM = 4     /* receiver: its data is a multicast address, at which it reads the sum for all */
 };
 
-/* The flag of an LL line: the slot's number, so much of it as there is room for, beside a part of the call's tag. */
+/* The flag of an LL line: the lower bits of the slot's number, then some bits of the call's tag. */
 HK_INLINE uint32_t hk_gpu_line_flag(uint64_t number, uint32_t tag) {
   /* The upper bits of a product depend on all bits of its factors. */
   return (uint32_t)number << HK_GPU_LL_TAG_BITS | (tag * 0x9e3779b1u) >> (32 - HK_GPU_LL_TAG_BITS);
 }
-/* Is slot `number` one of those before which all its lines get a new flag?  Of every slot's lines four times until the
- * numbers in flags repeat. */
+/* True if all lines of slot `number` get a new flag before it.  For each slot that happens four times until the numbers
+ * in flags repeat. */
 HK_INLINE bool hk_gpu_lines_due(uint64_t number, uint32_t nslots) {
   return (number & ((1u << (32 - HK_GPU_LL_TAG_BITS - 2)) - 1)) < nslots;
 }
 
-/* In mapped host memory, one for each communicator. The first thread that finds an error writes it here. */
+/* One for each communicator, in mapped host memory. The first thread that finds an error writes it here. */
 typedef struct hk_gpu_state {
-  uint32_t abort; /* by the host, or with an error: kernels leave at once */
+  uint32_t abort; /* set by the host, or with an error: kernels end at once */
   uint32_t error; /* 0, or an hk_gpu_error */
   uint32_t peer, found, expected;
-  uint32_t begun; /* 1 when a kernel begins: the watchdog sets it back */
+  uint32_t begun; /* a beginning kernel sets it to 1, the watchdog resets it */
   uint32_t reserved[10];
 } hk_gpu_state;
 typedef enum hk_gpu_error { HK_GPU_OK, HK_GPU_MISMATCH = 1 } hk_gpu_error;
@@ -113,7 +116,7 @@ typedef struct hk_gpu_reducer {
   uint8_t by_address; /* `scalar` is the address of an element of the type, read when the kernel begins */
   uint8_t reserved;
   int64_t divisor;
-  uint64_t scalar; /* bits, in the type's own arithmetic */
+  uint64_t scalar; /* bits of the scalar, in the type of the arithmetic */
 } hk_gpu_reducer;
 
 /* One call: channels * lanes blocks. */
@@ -127,65 +130,65 @@ typedef struct hk_gpu_work {
   hk_sizes sizes;
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
-  const int64_t *seen_in, *seen_out; /* of the memory of `in` and `out`; NULL: not registered */
+  const int64_t *seen_in, *seen_out; /* tables (HK_GPU_UNSEEN) of the memory of `in` and `out`; NULL: not registered */
   uint32_t signature;
-  uint32_t program_bytes;           /* of the longest; 0 with one program: not known */
-  uint32_t nlinks;                  /* of the program that has most */
-  uint16_t channels, orders, lanes; /* lanes: of the program that has most */
+  uint32_t program_bytes;           /* size of the longest program; 0, with one program: unknown */
+  uint32_t nlinks;                  /* maximum over the programs */
+  uint16_t channels, orders, lanes; /* lanes: maximum over the programs */
   uint8_t proto;
   uint8_t many;  /* some link has `others` */
-  uint32_t next; /* the one that the same block runs after it, over the same links; 0: none */
+  uint32_t next; /* index of the work that the same blocks run next, over the same links; 0: none */
 } hk_gpu_work;
 
-/* A kernel's parameters: one of them, or several at the same time, of one rank or of ranks that share the device. */
+/* A kernel's parameters: one or more works that run at the same time, of one rank or of ranks that share the device. */
 enum { HK_GPU_BATCH = (4096 - 128) / sizeof(hk_gpu_work) }; /* a kernel's parameters are 4 KiB at most */
 typedef struct hk_gpu_batch {
-  uint32_t works;             /* that have blocks of their own; others follow them, as somebody's `next` */
-  uint32_t end[HK_GPU_BATCH]; /* the grid's blocks before end[i], and not before end[i - 1], are work i's */
+  uint32_t works;             /* works with their own blocks; later entries are reached by `next` */
+  uint32_t end[HK_GPU_BATCH]; /* work i has the grid's blocks from end[i - 1] (0 for i = 0) to end[i] - 1 */
   hk_gpu_work work[HK_GPU_BATCH];
 } hk_gpu_batch;
 
-/* The sends and receives of a group, or their parts that go over one link: each runs a program of one instruction
+/* The sends and receives of a group, or their parts for one link each. Each runs a program of one instruction
  * (collectives/transfer.h) in one block. */
 typedef struct hk_gpu_transfers {
-  const hk_gpu_work *work; /* the grid's blocks begin with as many as they are; NULL: `own`, as far as it is used */
+  const hk_gpu_work *work; /* block i begins with work[i]; NULL: `own`; only its used part is passed */
   hk_gpu_work own[HK_GPU_BATCH];
 } hk_gpu_transfers;
 
 /* ---- one-shot programs ----
- * { links } <- input, as a copy; output <- the sum of the input and of links, in one wave and with LL lines: a kernel
- * of their own runs them (small.h), for a block needs to know so little that it fits the parameters. */
+ * { links } <- input, as a copy; output <- the sum of the input and of links, in one wave and with LL lines. A separate
+ * kernel runs them (small.h): a block needs so few data that they fit into the kernel's parameters. */
 enum {
   HK_GPU_SMALL_SOURCES = 8,
   HK_GPU_SMALL_SENDS = 8,
   HK_GPU_SMALL_ENDS = HK_GPU_SMALL_SOURCES + HK_GPU_SMALL_SENDS
 };
-/* Members of the end's hk_gpu_link. */
+/* Copies of members of the end's hk_gpu_link. */
 typedef struct hk_gpu_small_end {
   uint64_t *done, *head;
   char *lines;
 } hk_gpu_small_end;
-/* One block: what a channel does of a call. */
+/* One block: a channel's part of a call. */
 typedef struct hk_gpu_small {
-  /* Of the sources in their order (the input has none), then of the destinations. */
+  /* Ends of the sources in order (the input's place is unused), then of the destinations. */
   hk_gpu_small_end end[HK_GPU_SMALL_ENDS];
-  const hk_gpu_link *links; /* of the channel, in device memory: for what is rarely asked */
+  const hk_gpu_link *links; /* the channel's links in device memory, for rarely used fields */
   const char *in;
   char *out;
   hk_gpu_state *state;
   hk_gpu_reducer reducer;
-  uint32_t bytes; /* of the channel: HK_GPU_LL_MAX at most, not 0 */
+  uint32_t bytes; /* of the channel: 1 to HK_GPU_LL_MAX */
   uint32_t signature;
-  uint32_t nslots;                   /* of all ends */
+  uint32_t nslots;                   /* equal at all ends */
   uint32_t ends;                     /* a bit for each place of `end` that is used */
-  uint8_t sources;                   /* with the input */
-  uint8_t first;                     /* the work's first block */
-  uint16_t link[HK_GPU_SMALL_SENDS]; /* of `links` */
+  uint8_t sources;                   /* number of sources, including the input */
+  uint8_t first;                     /* 1: it is the work's first block */
+  uint16_t link[HK_GPU_SMALL_SENDS]; /* indices into `links` */
   uint16_t peer[HK_GPU_SMALL_SOURCES];
   uint16_t reserved[3];
 } hk_gpu_small;
 enum { HK_GPU_SMALL_BATCH = 4096 / sizeof(hk_gpu_small) };
-/* The kernel's parameters: a block each. */
+/* The kernel's parameters: one entry for each block. */
 typedef struct hk_gpu_small_batch {
   hk_gpu_small block[HK_GPU_SMALL_BATCH];
 } hk_gpu_small_batch;

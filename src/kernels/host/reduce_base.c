@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The level that every processor of the architecture has: SSE2 on x86-64, NEON on aarch64, else what the compiler makes
- * of 16-byte vectors. */
+/* The level that every processor of the architecture has: SSE2 on x86-64, NEON on aarch64, else compiler-generated code
+ * for 16-byte vectors. */
 #define VB 16
 #include "vector.h"
 #if defined(__ARM_NEON) && defined(__aarch64__)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* x86-64: intrinsics for what the compilers translate badly if it is written with the vector extension. Included by
- * vector.h; portable.h has the same functions for other processors. */
+/* x86-64: intrinsics for operations that compilers translate badly from the vector extension. Included by vector.h;
+ * portable.h has the same functions for other processors. */
 #ifndef HK_KERNELS_HOST_X86_H
 #define HK_KERNELS_HOST_X86_H
 #include <immintrin.h>
