@@ -6,36 +6,37 @@
 #include "../program/builder.h"
 #include "machine.h"
 
-/* What the chunk of a wave depends on; equal on all ranks, as the program of one rank is not. */
+/* The properties of an algorithm that determine the chunk of a wave. Equal on all ranks; programs of different ranks
+ * may differ. */
 typedef struct hk_shape {
   unsigned fan;     /* different links that the busiest rank fills in one wave */
-  unsigned depth;   /* ranks that a byte passes one after another while other waves follow; 1 if that gains nothing */
-  unsigned scratch; /* scratch blocks of the rank that needs most */
+  unsigned depth;   /* ranks that a byte passes in a pipeline of waves; 1 if pipelining gains nothing */
+  unsigned scratch; /* the most scratch blocks of any rank */
   unsigned rails;   /* ranks of a host that send to other hosts at the same time; 0 means 1 */
-  bool switched;    /* its links' slots are in a switch (GPUs) */
-  /* Everything that ranks send is in their buffers, and each link has one reader: links carry references to it where
-   * ranks read each other's memory (hk_machine.reads), so that slots need no room for it. */
+  bool switched;    /* GPUs: its links' slots are in a switch */
+  /* Ranks send only data from their buffers, and each link has one reader. So if ranks read each other's memory
+   * (hk_machine.reads), links carry references, and slots need no room for the data. */
   bool refers;
 } hk_shape;
 
 typedef struct hk_algorithm {
   const char *name;  /* as NCCL_ALGO spells it, lower case */
   const char *about; /* one line */
-  /* Bit set of 1u << hk_coll.  What follows and has a hk_coll never gets an uneven one, but its plain one: the programs
-   * and prices are the same. */
+  /* Bit set of 1u << hk_coll.  The functions below with a hk_coll parameter get the plain collective instead of an
+   * uneven one: programs and prices are the same. */
   unsigned colls;
   /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the
    * layout. The verifier proves it. */
   unsigned fixed_order;
   unsigned protocols; /* bit set of 1u << hk_protocol that its links may use; 0: all */
-  /* Why it cannot run here, in words that follow its name ("needs ..."); NULL if it can.  The slot may be NULL:
-   * every number of ranks from 1 on, any machine.  Must not depend on the rank asking. */
+  /* Returns why it cannot run here, in words that follow its name ("needs ..."); NULL if it can.  The pointer may be
+   * NULL: it runs on any machine with any number of ranks.  The result must not depend on the calling rank. */
   const char *(*cannot)(const hk_machine *m, hk_coll coll);
   /* Microseconds for `bytes`: the size of the larger of a rank's buffers, as nccl-tests counts. */
   double (*cost)(const hk_machine *m, hk_coll coll, size_t bytes);
   /* May be NULL: {1, 1, 0}. */
   hk_shape (*shape)(const hk_machine *m, hk_coll coll);
-  /* nranks >= 2: a rank that is alone copies input to output, whatever the algorithm. */
+  /* nranks >= 2: with one rank, every algorithm copies input to output. */
   void (*build)(hk_builder *b, const hk_build *what);
 } hk_algorithm;
 

@@ -15,19 +15,19 @@
 enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
 
 /* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks, as parts of the cost of sending. In a broadcast most ranks
- * only receive. For a short message that is the smaller part of the work. For a long one an inner rank reads its part
- * from a slot again for every child, while a leaf of a flat tree receives it directly into its buffer. In a reduce over
- * sockets, what one child sent has left the caches when the others' data has arrived. */
+ * only receive, which is less work for a short message. For a long one an inner rank reads its part from a slot again
+ * for every child, while a leaf of a flat tree receives it directly into its buffer. In a reduce over sockets, what one
+ * child sent has left the caches when the others' data has arrived. */
 #define ONLY_RECEIVING 0.66
 #define PASSING_ON 1.45
-/* A reduce through memory if ranks outnumber cores: an inner rank gets its core before its children had theirs. */
+/* A reduce through memory if ranks outnumber cores: an inner rank may run before its children have run. */
 #define TURNED_AWAY 1.4
 enum { LONG_BYTES = 1 << 20 }; /* above this only bytes count; in between both count */
 /* gather, scatter: */
 #define IN_A_ROW                                                                                                       \
-  (2.0 / 7) /* of a message is the cost of a further block to the same child: it needs no turn of its own */
-/* Of the root's buffer: its own blocks once, and half of it, which goes through its largest child, again. Over sockets
- * that half goes through the kernel into a slot and through the kernel again, and is no longer in the caches. */
+  (2.0 / 7) /* the cost, as a part of a message, of a further block to the same child, which waits for no turn */
+/* Writes, as multiples of the root's buffer: its own blocks once, and the half for its largest child a second time.
+ * Over sockets that half passes the kernel twice, with a slot in between, and is no longer in the caches. */
 #define ROOT_WRITES 1.5
 #define ROOT_WRITES_SOCKETS 4.0
 
@@ -128,7 +128,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.written = all;
       w.reduced = height * all;
       break;
-    default: /* the root's blocks, and what its largest child passes on */
+    default: /* the root's blocks, and the blocks that its largest child passes on */
       w.messages = height + IN_A_ROW * n;
       if (m->nhosts <= 1 && m->inside.ring_us_per_b == 0)
         w.messages = n - 1; /* through memory all blocks cost the same */

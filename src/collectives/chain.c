@@ -57,9 +57,9 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .share = coll == HK_BROADCAST ? 1 : (m->nranks - 1.0) / m->nranks,
                .far_rounds = m->nhosts - 1,
                .block = bytes};
-  if (coll != HK_BROADCAST && m->nhosts <= 1 && !m->overlap) /* all but one rank add, all write */
+  if (coll != HK_BROADCAST && m->nhosts <= 1 && !m->overlap) /* all ranks except one add, all write */
     w.share = (m->nranks - 0.5) / m->nranks;
-  /* Sockets of a host: a rank receives many messages at a time; but for a sum it waits, and receives fewer at once. */
+  /* Sockets of a host: a rank receives many messages at a time. For a sum it waits, and receives fewer at once. */
   if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0)
     w.messages = coll != HK_BROADCAST ? 1.3 : m->nranks > m->cores_per_host ? (m->nranks - 1.0) / m->nranks : 1;
   w.gpu.traffic = HK_TRAFFIC_RING;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Allreduce, allgather and reduce-scatter through a network that adds up (CollNet: switches with SHARP).
+ * Allreduce, allgather and reduce-scatter through a network that reduces (CollNet: switches with SHARP).
  *
- * Allreduce: a reduce-scatter inside each host, a sum of equal local ranks of all hosts that the network makes,
+ * Allreduce: a reduce-scatter inside each host, then the network's sum over equal local ranks of all hosts, then an
  * allgather inside. H hosts of L ranks (P: the fewest of a host, at most HK_SUM_GROUPS), S bytes:
  *
  *   inside   2 steps, S (P - 1) / P + S (L - 1) / P bytes sent
@@ -11,15 +11,16 @@
  * The steps do not depend on the number of hosts; a ring between them (hier) has 2 (H - 1) steps and 2 S (H - 1) / H
  * bytes (Graham et al. 2016: "Scalable hierarchical aggregation protocol (SHArP)").
  *
- * Allgather and reduce-scatter, with S bytes in all blocks and hosts of equally many ranks, by the network's own: rank
- * i < P of each host has the blocks of local ranks i, i + P, ... in its part. It gathers those of all hosts and gives
- * them to its host's ranks, or adds up its host's inputs of them and gets the sums of its host's blocks.
+ * Allgather and reduce-scatter use the network's own operations, with S bytes in all blocks and equally many ranks on
+ * each host. Rank i < P of each host works on the blocks of local ranks i, i + P, ... Allgather: it gathers these
+ * blocks from all hosts and gives them to its host's ranks. Reduce-scatter: it adds its host's inputs of these blocks
+ * and gets the sums of its host's blocks.
  *
  *   inside   2 steps (the one for local ranks beyond P among them), S (L - 1) / P bytes sent
  *   between  1 step, S bytes enter a host (allgather) or leave it
  *
  * The message of an allreduce is divided into P blocks; rank i < P of each host works on block i. There are four lanes:
- * deal, add, give, collect. The network may add up in any order, but all of a group get the same bits.
+ * deal, add, give, collect. The network may add in any order, but all ranks of a group get the same bits.
  */
 #include <math.h>
 #include "cost.h"
@@ -29,7 +30,7 @@ enum { DEAL, SUM, COLLECT }; /* channels */
 
 static int groups(int least) { return least < HK_SUM_GROUPS ? least : HK_SUM_GROUPS; }
 
-/* Each rank's own first: the block of rank `i` goes to it, or comes from it. */
+/* Sends block i to rank i of the host, or receives it from there; each rank begins with its own. */
 static void build_exchange(hk_builder *b, const hk_home *p, int parts, bool deal) {
   hk_build_lane(b);
   hk_build_channel(b, deal ? DEAL : COLLECT);
@@ -69,11 +70,10 @@ static void build_give(hk_builder *b, const hk_home *p) {
 
 /* ---- allgather and reduce-scatter ---- */
 
-/* Where the ranks of hosts are in their groups. The network counts from a group's lowest rank on
- * (HK_LINK_GATHER_SEND). */
+/* The hosts' positions in each group. The network counts from a group's lowest rank on (HK_LINK_GATHER_SEND). */
 typedef struct grouping {
   hk_home home;
-  int parts, first[HK_SUM_GROUPS]; /* groups, and the host of number 0 of each */
+  int parts, first[HK_SUM_GROUPS]; /* parts: number of groups; first: the host of each group's member 0 */
 } grouping;
 
 static grouping grouping_of(hk_home home) {
@@ -92,7 +92,7 @@ static hk_operand round_operand(hk_builder *b, const hk_home *p, hk_link_kind ki
   return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), (unsigned)block);
 }
 
-/* To or from the ranks that have parts, block by block, in the order in which they work on them. */
+/* Sends blocks to the ranks that have parts, or receives them, in the order in which these ranks work on them. */
 static void build_blocks(hk_builder *b, const grouping *g, bool deal) {
   const hk_home *p = &g->home;
   const int parts = g->parts;
@@ -193,7 +193,7 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-/* An allgather, or the same the other way round. */
+/* The price of an allgather, or of its reverse, the reduce-scatter. */
 static double cost_of_blocks(const hk_machine *m, hk_coll coll, size_t bytes) {
   double per = m->ranks_per_host, parts = groups(m->ranks_per_host), n = m->nranks, all = (double)bytes;
   double part = all / parts;

@@ -13,8 +13,8 @@
 static const struct {
   const char *name, *about;
   size_t at;
-  double least, most; /* what a machine can have at all */
-  bool rate;          /* written as bytes a microsecond (MB/s), which people know better */
+  double least, most; /* valid range */
+  bool rate;          /* written as a rate, in bytes a microsecond (MB/s) */
 } rows[] = {
     {"memory_alpha_us", "a message between ranks through shared memory", offsetof(hk_constants, memory_alpha_us), 1e-6,
      1e4, false},

@@ -6,39 +6,40 @@
 #include "gpu.h"
 
 enum {
-  WAVE_BYTES = 256 << 10,  /* that a rank has in shared slots for one wave: the caches still hold some waves of all */
-  READ_BYTES = 16 << 20,   /* of a wave that is read where it is: ranks need not wait for one another, see hk_chunk */
+  WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
+  READ_BYTES = 16 << 20,   /* of a wave that is read by reference: then ranks wait less for one another, see hk_chunk */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
-  LEAST_CHUNK = 8192,      /* below, a message's own cost outweighs its bytes' */
-  TINY_CHUNK = 512,        /* however many links */
-  ELEMENTS = 64,           /* every chunk is a multiple: whole elements, whole cache lines */
-  MANY_LINKS = 64,         /* beyond, see hk_price */
-  SPILL_RANKS = 6,         /* beyond the first two, see SPILL_ROOT */
-  AHEAD_WAVES = 8,         /* that the slots of a link take */
-  CACHED_BYTES = 256 << 10 /* of what a rank touches in an operation: about so much is found in its caches */
+  LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
+  TINY_CHUNK = 512,        /* minimum for any number of links */
+  ELEMENTS = 64,           /* every chunk is a multiple of it: whole elements, whole cache lines */
+  MANY_LINKS = 64,         /* more links cost extra, see hk_price */
+  SPILL_RANKS = 6,         /* the most ranks beyond the first two that count: see SPILL_ROOT */
+  AHEAD_WAVES = 8,         /* waves that fit into a link's slots */
+  CACHED_BYTES = 256 << 10 /* about this number of the bytes that a rank touches in an operation are in its caches */
 };
-#define HOT_GAIN 0.8 /* the part of a reduction's time that is waiting for memory */
-/* The most that a lane which only sends may lose by running ahead, because the caches no longer hold what it sent when
- * that is read: through memory, and through sockets, whose kernel buffers it fills. Through sockets the loss depends on
- * what else the machine does (from nothing to twice the time); this is the value if nothing else runs. If all data goes
- * to a root or comes from one, the lane waits for no answer, and every socket of the root beyond the first has buffers
- * of its own to fill; measured up to 8 ranks, with which nothing is left in the caches. */
+#define HOT_GAIN 0.8 /* the part of a reduction's time that is a wait for memory */
+/* The maximum loss of a lane that only sends and so runs ahead: its data has left the caches when it is read. SPILL is
+ * for shared memory, SPILL_SOCKETS for sockets, whose kernel buffers the lane fills. Through sockets the loss depends
+ * on the machine's other load (from nothing to twice the time); this is the value without other load. SPILL_ROOT: if
+ * all data goes to a root or is sent by one, the lane waits for no answer, and each further socket of the root has its
+ * own buffers to fill. Measured up to 8 ranks, with which nothing is left in the caches. */
 #define SPILL 0.3
 #define SPILL_SOCKETS 0.05
 #define SPILL_ROOT 0.12
-/* Rings, chains and trees inside a host, against algorithms with as many bytes, whose ranks do not all wait for a
- * neighbour at each step; measured. Over sockets the time of a byte in the kernel does not overlap with that of others.
- * In two trees at once it does in part, with the other tree's bytes, and wholly if sums go up one while they come down
- * the other. That is with up to two ranks on a core; more ranks leave it idle less, by the root of their number.
- * Through memory it counts if ranks take turns on the cores. */
+/* Lockstep penalty of rings, chains and trees inside a host, measured. Each rank waits for one neighbour a step, so
+ * they are slower by this factor than other algorithms that move the same bytes. Over sockets, the kernel's time for a
+ * byte does not overlap with that of other bytes. In two trees it overlaps partly, with the other tree's bytes, and
+ * fully if sums go up in one tree while they go down in the other. The values are for up to two ranks a core; with
+ * more, the core is idle less, by the root of their number. Through memory the penalty applies if ranks take turns on
+ * the cores. */
 #define LOCKSTEP_SOCKETS 1.75
 #define LOCKSTEP_TREES 1.4
 #define LOCKSTEP_TURNS 1.1
-/* Exchanges with one rank after another, in which a rank that is late delays its half of the ranks: what they lose over
- * sockets if waves follow one another; measured on 8 ranks. Up to a few waves they lose nothing. */
+/* The loss of exchanges with one rank after another (cube), over sockets and with many waves: a late rank delays half
+ * of the ranks. Measured on 8 ranks; with a few waves there is no loss. */
 #define LOCKSTEP_CUBE 0.3
-/* A byte that is added came, over a socket of a host, by the kernel's copy into a slot, and is read from there again;
- * what that takes from the caches counts too. In all it costs as much as this number of copies, measured. */
+/* Reducing a byte received over loopback TCP costs as much as this number of copies, measured: the kernel's copy into
+ * the slot, the read from the slot, and the loss of cached data. */
 #define SUMMED_COPIES 3
 
 /* Ranks that share a core, at least 1. */
@@ -51,7 +52,7 @@ double hk_far_sync_us(const hk_machine *m, double bytes) {
   return m->far_lines && bytes <= (double)m->far_lines ? bytes * HK_GPU_FAR_LINES_US : m->far_sync_us;
 }
 
-/* A message, until it is there. */
+/* The time until a message has arrived. */
 static double round_us(const hk_machine *m, const hk_level *l) {
   double k = crowd(m);
   return l->alpha_us + m->sync_us + (k > 1 ? ceil(k) * m->switch_us : 0);
@@ -61,7 +62,8 @@ static int log2_ceil(double x) { return x > 1 ? (int)ceil(log2(x)) : 0; }
 
 hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
   double n = m->nranks, per = m->ranks_per_host, hosts = m->nhosts;
-  /* A core's receiving counts as copying; from a socket it is work as sending is, of the one rank that receives. */
+  /* Receiving from memory counts as copying. Receiving from a socket is work like sending, but only of the receiving
+   * rank. */
   double received = m->overlap ? w->received : w->received / crowd(m);
   hk_split s = {.near = received > w->sent ? received : w->sent};
   if (w->spread == HK_SPREAD_GIVEN) {
@@ -122,8 +124,8 @@ static size_t chunk_within(const hk_machine *m, const hk_shape *s, size_t block_
   return hk_round_up((block_bytes + waves - 1) / waves, ELEMENTS);
 }
 
-/* References take no room in slots, so their waves may be longer. That matters: a rank runs ahead of its peers by as
- * many waves as a link has slots, and waits for the slower one of two ranks after each. */
+/* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
+ * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
 size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
   return chunk_within(m, s, block_bytes, s->refers && m->reads ? READ_BYTES : largest_chunk(m, s));
 }
@@ -136,7 +138,7 @@ static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w,
   return 1 + ((trees ? LOCKSTEP_TREES : LOCKSTEP_SOCKETS) - 1) * fmin(1, sqrt(2 / crowd(m)));
 }
 
-/* The part more that bytes cost through sockets in many waves: which a lane sends ahead, or for which ranks wait. */
+/* The relative extra cost of bytes through sockets in many waves, because a lane sends ahead or because ranks wait. */
 static double spill_sockets(const hk_machine *m, const hk_work *w, double ahead) {
   if (m->nranks <= 2) return 0;
   if (w->spread == HK_SPREAD_CUBE && w->again >= w->rounds) return LOCKSTEP_CUBE * ahead * ahead;
@@ -150,7 +152,7 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double waves = w->block > chunk ? (double)((w->block + chunk - 1) / chunk) : 1;
   double share = w->share > 0 ? w->share : 1, links = w->links > 0 ? w->links : s->fan;
   double work = crowd(m) * share > 1 ? crowd(m) * share : 1; /* all ranks' work on their cores, or the busiest rank's */
-  double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
+  double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for the bytes before it */
   hk_split at = hk_split_work(m, w);
   double far = w->rounds > 0 ? at.far_rounds / w->rounds : 0;
   double round = far * round_us(m, &m->between) + (1 - far) * round_us(m, &m->inside);
@@ -160,8 +162,8 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double gamma = m->gamma_us_per_b * (1 - HOT_GAIN * hot);
   if (sockets && m->nhosts <= 1) gamma += SUMMED_COPIES * m->copy_us_per_b;
   double copying = part * work * (w->written * m->copy_us_per_b + w->reduced * gamma);
-  /* A lane that only sends runs ahead: it fills slots with more than the caches hold before that is read.  Where one
-   * root sends or receives, all algorithms are like that. */
+  /* A lane that only sends runs ahead: it fills slots with more data than the caches hold before the data is read.  If
+   * one root sends or receives, this is true for all algorithms, so it is not counted. */
   double ahead = (waves - 1) / (waves - 1 + AHEAD_WAVES);
   if (!sockets && w->share == 0 && w->again < w->rounds && w->rounds <= 1 && crowd(m) <= 1)
     copying *= 1 + SPILL * ahead;
@@ -172,9 +174,9 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     moved *= 1 + spill_sockets(m, w, ahead);
   copying *= moved;
   inside *= moved;
-  /* Calls follow one another. If no rank waits for an answer, those of one host run ahead: a call is like a further
-   * wave of the one before, and ranks hand over their core only when they have done much. Then only work counts: that
-   * of the busiest rank's core, on which others run beside it. */
+  /* Calls follow one another. If no rank waits for an answer, the ranks of a host run ahead: a call is like a further
+   * wave of the previous one, and ranks hand over their core only after much work. Then only work counts: that of the
+   * busiest rank's core, including the other ranks on it. */
   double again = w->again, rounds = w->rounds, busy = work;
   if (w->one_way && m->nhosts <= 1) {
     rounds *= HK_AHEAD;
@@ -183,11 +185,12 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     if (!sockets && m->nranks > 1) busy = fmax(busy, 1 + (crowd(m) - 1) * (m->nranks * share - 1) / (m->nranks - 1));
   }
   double us = m->launch_us + m->channels * m->channel_us + (rounds + (waves - 1) * again) * round;
-  /* A message is also work: on a link between hosts most of alpha is. */
+  /* A message is also work; between hosts, work is most of alpha. */
   us += waves * busy * w->messages * (far * m->between.message_us + (1 - far) * m->inside.message_us);
   us += work * links * (far * m->between.link_us + (1 - far) * m->inside.link_us);
   us += copying + inside + between;
-  /* Every link has its slots, and between hosts its connections.  So many must be well worth it. */
+  /* Every link needs memory for slots, and between hosts a connection. So many links are chosen only for a clear
+   * gain. */
   if (links > MANY_LINKS) us += (links - MANY_LINKS) * 2 * (far > 0 ? m->between.alpha_us : m->inside.alpha_us);
   return us;
 }

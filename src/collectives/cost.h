@@ -13,14 +13,15 @@
 #define HK_COLLECTIVES_COST_H
 #include "algorithm.h"
 
-/* The part of a round that a further wave costs if a separate lane sends ahead as far as the slots allow. */
+/* The cost of a further wave, as a part of a round, if a separate lane sends ahead while it has free slots. */
 #define HK_AHEAD 0.25
 
-/* The cost of a block, in messages, if two ranks exchange blocks one by one on a lane: it is sent, received, and waits
- * for its turn, which was 0.6 of a message on two cores. */
+/* The cost of a block, in messages, if two ranks exchange blocks one by one on a lane: one for sending, one for
+ * receiving, and 0.6 for waiting, as measured on two cores. */
 #define HK_EXCHANGE_MESSAGES 2.6
 
-/* What a message of `bytes` to another host takes beyond its link's latency: a fence, or the proxies' work on lines. */
+/* The time of a message of `bytes` to another host in addition to its link's latency: a fence, or the proxies' work on
+ * lines. */
 double hk_far_sync_us(const hk_machine *m, double bytes);
 
 /* How an algorithm's messages are divided between the two levels, with ranks numbered host after host. */
@@ -34,36 +35,37 @@ typedef enum hk_spread {
 typedef struct hk_work {
   double rounds;   /* messages one after another until the first wave is complete */
   double again;    /* rounds that each further wave adds */
-  double messages; /* that the busiest rank sends and receives in one wave */
+  double messages; /* messages that the busiest rank sends and receives in one wave */
   double sent;     /* bytes that the busiest rank puts on links; with HK_SPREAD_GIVEN, those inside its host */
-  double received; /* bytes that links bring the busiest rank; 0: as many as it sends */
-  double written;  /* bytes that it writes, to links too: those of all destinations */
-  double reduced;  /* bytes that it adds: those of all sources but an instruction's first */
+  double received; /* bytes that the busiest rank receives over links; 0: as many as it sends */
+  double written;  /* bytes that it writes to all destinations, links included */
+  double reduced;  /* bytes that it adds: all sources except the first of each instruction */
   double share;    /* the average rank's part of the busiest one's work; 0 means 1: all do the same */
-  bool one_way;    /* all data goes to a root or comes from one: no rank waits for an answer */
-  double links;    /* of the rank with most; 0: the shape's fan */
+  bool one_way;    /* all data goes to a root or is sent by one: no rank waits for an answer */
+  double links;    /* the most links of any rank; 0: the shape's fan */
   hk_spread spread;
-  double far_rounds; /* of `rounds`, those between hosts; with HK_SPREAD_RING 0 means all */
+  double far_rounds; /* the rounds between hosts, included in `rounds`; with HK_SPREAD_RING 0 means all */
   double out;        /* bytes that the busiest host sends to others */
   size_t block;      /* bytes of a block */
   /* GPUs, whose lanes run in parallel. 0 means the value in brackets. */
   struct {
-    hk_traffic_kind traffic; /* inside a host [as the spread says] */
-    double chain; /* messages one after another, if those of a round are: an exchange goes block by block [rounds] */
-    double far_chain; /* of them, those between hosts [as the rounds] */
-    double turns;     /* instructions of the lane with most in a wave [chain] */
-    double all_turns; /* those of all lanes that a byte passes, until the first wave is complete [turns] */
+    hk_traffic_kind traffic; /* the pattern inside a host [by the spread] */
+    double chain; /* messages one after another, if a round has several (an exchange goes block by block) [rounds] */
+    double far_chain; /* the messages between hosts in the chain [in proportion to far_rounds] */
+    double turns;     /* the most instructions of a lane in a wave [chain] */
+    double all_turns; /* instructions of all lanes that a byte passes, until the first wave is complete [turns] */
     double lane;      /* bytes that the busiest lane streams [sent] */
-    double lanes;     /* those of all lanes that a byte passes, if one must end before the next begins [lane] */
+    double lanes;     /* bytes of all lanes that a byte passes, if one lane must end before the next begins [lane] */
     double beside;    /* bytes that it streams while no lane of its channel sends [none] */
-    double after;     /* bytes that a lane streams after the links have done their part of a wave [lanes - lane] */
-    double scattered; /* with HK_SPREAD_RING: the part of the bytes inside that goes to any rank, not the next [none] */
-    bool one_shot;    /* hk_program_one_shot */
-    double out_one;   /* bytes that the busiest rank sends to other hosts [the host's, divided evenly] */
+    double after;     /* bytes that a lane streams after the links have moved a wave [lanes - lane] */
+    /* with HK_SPREAD_RING: the part of the bytes inside a host that goes to arbitrary ranks, not to the next [none] */
+    double scattered;
+    bool one_shot;  /* hk_program_one_shot */
+    double out_one; /* bytes that the busiest rank sends to other hosts [the host's, divided evenly] */
   } gpu;
 } hk_work;
 
-/* An algorithm's work, divided between the two levels. */
+/* An algorithm's work, divided between the two levels of links. */
 typedef struct hk_split {
   double far_rounds, out, near; /* rounds between hosts; bytes that leave a host; bytes inside */
 } hk_split;

@@ -32,29 +32,30 @@ static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, do
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
   double credit = 2 * (far > 0 ? between : inside) / m->nslots;
-  if (s->switched) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - bytes * pace; /* its bytes move while others come back */
+  /* its bytes move while other credits return */
+  if (s->switched) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - bytes * pace;
   double ahead = fmax(turns * lane_us, credit);
   d.again = w->again >= w->rounds ? d.first : ahead;
   *far_chain = far;
   return d;
 }
 
-/* If all send to all, messages that meet at one port make others wait: simulated ports are idle for a sixth to a
- * quarter of the time. */
+/* If all send to all, messages that meet at one port delay others: simulated ports are idle for a sixth to a quarter of
+ * the time. */
 #define MEET 1.2
 
 #define ROUNDING 1e-6
 
-/* How far channels come apart in many waves, and the waves beyond the first that take them half of the way. Fitted to
- * simulated times of a DGX-1, 1 to 128 waves. */
+/* The limit of the phase shift between channels for many waves, and the number of waves after the first that reach half
+ * of it. Fitted to simulated times of a DGX-1, 1 to 128 waves. */
 #define APART 0.9
 #define APART_WAVES 4
 
-/* What channels in different steps make of a byte's time. Two channels are in the same step. With more, some are in
- * other steps, and use the links that the rest leave free. Each wave moves them further apart, because a step with a
- * full link delays those that are in it. `gain`: how much less time a byte takes if all steps are under way at once; a
- * channel for each of the places among which they come apart is not enough. What is handed down a tree begins in step:
- * a rank passes on a wave only when it has it. */
+/* The factor (at most 1) on the time of a byte if channels run out of phase. One or two channels run in the same step.
+ * Further channels are in other steps and use links that the rest leave idle. Each wave increases the phase shift,
+ * because a step with a full link delays its channels. `gain`: time of a byte in steps, divided by its time if all
+ * steps are under way at once; the effect needs more channels than that. Data that is handed down from the root of a
+ * tree begins in phase: a rank passes a wave on only after it has received it. */
 static double apart(const hk_machine *m, hk_traffic_kind kind, double gain, double waves) {
   const double few = fmax(2, gain) / m->channels, begin = kind == HK_TRAFFIC_HANDOUT ? 0 : HK_GPU_SHARED;
   const double drift = (waves - 1) / (waves - 1 + APART_WAVES);
@@ -82,20 +83,20 @@ static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at,
   double inside = at->near * inside_us(m, w, waves);
   double between = at->out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
   if (w->spread == HK_SPREAD_MESH) between *= MEET;
-  /* A ring leaves its host at one place on each channel. */
+  /* On each channel, a ring leaves its host at one rank. */
   double even = at->out / (ring ? m->channels : m->ranks_per_host), one = or_else(w->gpu.out_one, even);
   if (m->nhosts > 1) between = fmax(between, one * m->between.one_us_per_b);
   return fmax(fmax(memory, inside), between);
 }
 
-/* Of the protocols LL alone adds nothing to a message. */
+/* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
 static bool is_small(const hk_machine *m, const hk_work *w, size_t own, double waves) {
   return w->gpu.one_shot && m->nranks <= HK_GPU_SMALL_RANKS && m->nhosts <= 1 && m->sync_us <= 0 && waves <= 1 &&
          own <= HK_GPU_SMALL_BYTES;
 }
 
 double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
-  hk_machine fewer; /* a switch has slots for so many channels: more change nothing */
+  hk_machine fewer; /* a switch has slots for this number of channels: more channels change nothing */
   if (s->switched && m->channels > HK_GPU_SWITCH_CHANNELS) {
     fewer = *m;
     fewer.channels = HK_GPU_SWITCH_CHANNELS;
@@ -112,15 +113,16 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double lane = or_else(w->gpu.lane, w->sent);
   double more = fmax(0, or_else(w->gpu.lanes, lane) - lane), fill = more / waves / channels * pace;
   double after = or_else(w->gpu.after, more) / waves / channels * pace;
-  /* What goes to another host is first put into a slot and sent from there. */
+  /* Data for another host is first put into a slot and sent from there. */
   double part_us = message * m->between.one_us_per_b;
-  /* If a message is all that a lane has, all channels come to a port at once, but for what they begin apart. */
+  /* If a lane has only one message, all channels use a port at the same time, except for the shift of their
+   * beginnings. */
   if (w->spread == HK_SPREAD_CUBE && w->gpu.chain <= 0)
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));
   double hop = far_chain * part_us;
   double alone = lane / channels * pace * part + fill + (w->again >= w->rounds ? waves * hop : hop);
   double need = busiest(m, w, &at, waves), beside = w->gpu.beside / channels * pace;
-  double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte goes the whole way, too */
+  double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte also passes all ranks */
   double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + beside + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (is_small(m, w, own, waves)) us -= HK_GPU_SMALL_SAVES_US;

@@ -13,7 +13,7 @@
  *
  * (The "linear" algorithms of MPI libraries; the exchanges are those of Thakur, Rabenseifner, Gropp 2005, sections 4.1
  * and 4.3.) Sums are made in the order of ranks, and the sum of a block by one rank, so all get the same bits. Sending,
- * adding and collecting are lanes of their own, so that sends run ahead as far as the slots allow.
+ * adding and collecting are lanes of their own, so that sends run ahead while they have free slots.
  */
 #include "cost.h"
 #include "mesh.h"
@@ -21,7 +21,7 @@
 static unsigned after(const hk_build *w) { return (unsigned)hk_shift(w->rank, 1, w->nranks); }
 static unsigned before(const hk_build *w) { return (unsigned)hk_shift(w->rank, -1, w->nranks); }
 
-/* Block p of the input to rank p. */
+/* Sends block p of the input to rank p. */
 static void build_deal(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   hk_build_repeat(b, (unsigned)w->nranks - 1);
@@ -29,7 +29,7 @@ static void build_deal(hk_builder *b, const hk_build *w) {
   hk_build_end_repeat(b);
 }
 
-/* Block p of the output from rank p. */
+/* Receives block p of the output from rank p. */
 static void build_collect(hk_builder *b, const hk_build *w, unsigned channel) {
   hk_build_lane(b);
   hk_build_channel(b, channel);
@@ -157,7 +157,7 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, others = n - 1, all = (double)bytes, block = all / n;
-  /* The work for messages at a root: from sockets it reads what has arrived without asking for each message. */
+  /* The work for messages at a root: one read of a socket may return several messages. */
   double taken = m->nhosts > 1 || m->inside.ring_us_per_b > 0 ? others / 2 : others;
   hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = 2 * others, .sent = others * block, .block = (size_t)block};
   switch (coll) {

@@ -18,9 +18,9 @@
 #include "cost.h"
 #include "pattern.h"
 
-/* Blocks that a rank sends before it receives, of `have` in a step. */
+/* Blocks that a rank sends before it receives, in a step with `have` blocks. */
 static unsigned group_of(unsigned have) { return have > 1 ? 2 : 1; }
-/* Such groups in all steps: the first one has one block. */
+/* The number of such groups in all steps: the first step has one block. */
 static double groups_of(double nranks) { return nranks / 2; }
 
 static void build_allreduce(hk_builder *b, const hk_build *w) {
@@ -121,8 +121,8 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
                                                            : 0};
 }
 
-/* The cost of the exchanges, in messages. Through memory only the waiting is less for a second block in a group;
- * through sockets it adds to the first one's system calls. */
+/* The cost of the exchanges, in messages. Through memory, the second block of a group saves only waiting; through
+ * sockets it shares the first one's system calls. */
 static double exchange_messages(const hk_machine *m) {
   double groups = groups_of(m->nranks), blocks = m->nranks - 1, waiting = HK_EXCHANGE_MESSAGES - 2;
   bool sockets = m->nhosts > 1 || m->inside.ring_us_per_b > 0;

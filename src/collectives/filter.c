@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* NCCL_ALGO and NCCL_PROTO: lists of names, for one collective or for all, to take or (with ^) to leave. */
+/* NCCL_ALGO and NCCL_PROTO: lists of names to allow or (with ^) to exclude, for one collective or for all. */
 #include <stdio.h>
 #include <string.h>
 #include <strings.h> /* strncasecmp */
 #include "algorithm.h"
 #include "select.h"
 
-/* NCCL's names of algorithms that are another one's here, or (NULL) none's: jobs name them in lists that are meant for
- * several machines. */
+/* NCCL's algorithm names that have another name here, or (NULL) no counterpart: lists for several machines contain
+ * them. */
 static const struct {
   const char *theirs, *ours;
 } foreign[] = {{"collnetdirect", "collnet"}, {"collnetchain", "collnet"}, {"nvlstree", NULL}};
@@ -33,7 +33,7 @@ static hk_status unknown(const vocabulary *v, const char *word, size_t n) {
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: \"%.*s\" is no %s; there are %s", v->variable, (int)n, word, v->things, names);
 }
 
-/* The mask of a list's names: those that it bars. */
+/* *barred: the mask of the names that the list excludes. */
 static hk_status parse_list(const vocabulary *v, const char *whole, const char *list, size_t length, uint32_t *barred) {
   bool exclude = length && *list == '^';
   const char *p = list + exclude, *end = list + length;

@@ -36,7 +36,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.turns = 2 * hk_mesh_instrs(m->nranks);
   w.gpu.lane = w.gpu.turns * all;
   w.gpu.beside = w.gpu.lane / 2;
-  w.gpu.after = w.gpu.lane / 2; /* adding begins when all data is there */
+  w.gpu.after = w.gpu.lane / 2; /* adding begins when all data has arrived */
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w);
 }

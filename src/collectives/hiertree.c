@@ -7,8 +7,8 @@
  *   between  2 ceil(log2 H) steps and one for each wave, 2 S bytes leave the busiest host
  *
  * For many hosts, for which a ring's 2 (H - 1) steps cost more than its fewer bytes save. One instruction combines a
- * tree's link with the links inside the host: a rank adds what comes from below, its own block and its host's, and
- * sends the sum up. What comes from above goes down and to the host in one instruction.
+ * tree's link with the links inside the host: a rank adds the data from below, its own block and its host's, and sends
+ * the sum up. Data from above goes down and to the host in one instruction.
  */
 #include <math.h>
 #include "cost.h"

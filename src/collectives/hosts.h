@@ -7,7 +7,7 @@
 
 enum { HK_HOST_FAN = 255 }; /* the most ranks of a host that one instruction reads or writes */
 
-/* Where a rank is: local number i of the `per` ranks of host h, of `hosts`. */
+/* The place of a rank: local number i among the `per` ranks of host h; `hosts`: the number of hosts. */
 typedef struct hk_home {
   const hk_build *w;
   int h, i, hosts, per;
@@ -30,7 +30,7 @@ static inline int hk_home_rail(const hk_home *p, int by) {
   return hk_layout_rank(p->w->layout, hk_shift(p->h, by, p->hosts), p->i);
 }
 
-/* Appends { a link to each other rank of the host }, or from each, at the current channel. */
+/* Appends a link to (or from) each other rank of the host, on the current channel. */
 static inline void hk_home_send_all(hk_builder *b, const hk_home *p, unsigned block, int stride, hk_operand *to,
                                     unsigned *n) {
   for (int j = 1; j < p->per; j++)

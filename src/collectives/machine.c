@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The machine of the cost model, from what the hosts have exchanged: see machine.h. */
+/* The machine of the cost model, from the facts that ranks have exchanged (machine.h). */
 #include "machine.h"
 #include <stdlib.h>
 
@@ -20,7 +20,7 @@ const hk_constants hk_constants_default = {.memory_alpha_us = 0.15,
 hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *constants) {
   const hk_constants *k = constants ? constants : &hk_constants_default;
   hk_level memory = {.alpha_us = k->memory_alpha_us,
-                     .message_us = k->memory_message_us}; /* the copies in and out are all there is */
+                     .message_us = k->memory_message_us}; /* the only other cost is the copies in and out */
   hk_level net = {.alpha_us = k->net_alpha_us,
                   .message_us = k->net_message_us,
                   .ring_us_per_b = k->net_us_per_b,

@@ -55,7 +55,8 @@ static void clear(home *h) { memset(h->load, 0, (h->t->nedges + 1) * sizeof *h->
 
 static double max(double a, double b) { return a > b ? a : b; }
 
-/* Every rank sends a byte in equal parts to all others, those `by` further in the order of ranks; 0: to all at once. */
+/* Time if every rank sends one part of a byte, of n - 1 equal parts, to the rank `by` further; by 0: all parts to all
+ * others at once. */
 static double mesh_us(home *h, int by) {
   clear(h);
   for (int j = by ? by : 1; j <= (by ? by : h->n - 1); j++)
@@ -64,7 +65,7 @@ static double mesh_us(home *h, int by) {
   return busiest(h);
 }
 
-/* Inside: every rank sends a byte to the next, or one in equal parts to all others. */
+/* The level inside a host: every rank sends a byte to the next rank, or a byte in equal parts to all others. */
 static void look_inside(home *h, hk_level *l) {
   double us = 0, in_turn = 0;
   clear(h);
@@ -80,15 +81,16 @@ static void look_inside(home *h, hk_level *l) {
       us = max(us, p->us);
       if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
     }
-  /* All at once, no rank waits while a link is free; one place after the other, each waits for the busiest link. With a
-   * switch, or one narrow link, both are the same; where ways lead over several GPUs (meshes) programs are in the
-   * middle. */
+  /* All at once, no rank waits while a link is free; one distance after another, each step waits for the busiest link.
+   * With a switch, or one narrow link, both are equal. If paths lead over several GPUs (meshes), programs are between
+   * the two. */
   for (int by = 1; by < h->n; by++) in_turn += mesh_us(h, by);
   l->mesh_us_per_b = max(l->mesh_us_per_b, sqrt(mesh_us(h, 0) * in_turn));
   l->alpha_us = max(l->alpha_us, us);
 }
 
-/* From a GPU to the nearest CPU's memory, and from there to the port.  Gives the latency that it adds. */
+/* Adds the load of a byte from a GPU to the nearest CPU's memory, and from there to the port.  Returns the added
+ * latency. */
 static double stage(home *h, uint32_t gpu, uint32_t net) {
   const hk_path *best = NULL, *rest = NULL;
   for (uint32_t cpu = h->t->first_of[HK_NODE_CPU]; cpu < h->t->first_of[HK_NODE_CPU + 1]; cpu++) {
@@ -103,7 +105,7 @@ static double stage(home *h, uint32_t gpu, uint32_t net) {
   return 2 * best->us;
 }
 
-/* Out: a host's ranks together send a byte, each by its nearest port. */
+/* The level between hosts: a host's ranks together send a byte, each by its nearest port. */
 static hk_status look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_level *l) {
   double us = 0;
   clear(h);
@@ -130,11 +132,11 @@ static hk_status look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_le
   return HK_OK;
 }
 
-/* What the fabric adds: latency, and narrower ways for what must go through the spines. */
+/* Adds the fabric's costs: latency, and less bandwidth for data that goes through the spines. */
 static void cross_fabric(hk_machine *m, const hk_cluster *c) {
   const hk_fabric *f = &c->fabric;
   bool spines = f->rail || (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts);
-  double part = 0; /* of what all send to all, over spines */
+  double part = 0; /* part of an all-to-all's bytes that goes over spines */
   if (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts)
     part = (double)(m->nhosts - f->hosts_per_leaf) / (m->nhosts - 1);
   else if (f->rail && m->ranks_per_host > 1)
@@ -156,7 +158,7 @@ static void count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats
   }
 }
 
-/* GPUs: links move bytes by themselves, protocols and channels are there to choose. */
+/* GPUs: links move bytes by themselves, and protocols and channels can be chosen. */
 static void describe_gpus(hk_machine *m, const home *h) {
   const hk_gpu_info *g = &h->t->nodes[h->nodes[0]].gpu;
   bool nvlink = h->n > 1, switched = hk_topo_count(h->t, HK_NODE_NVS) > 0, reduces = switched;
@@ -260,7 +262,7 @@ static int cores_of(const hk_topo *t) {
   return cores;
 }
 
-/* CPUs: memory is what joins a host's ranks, sockets join hosts. */
+/* CPUs: memory connects a host's ranks, sockets connect hosts. */
 static void describe_cpus(hk_machine *m, const home *h, const hk_constants *constants) {
   int cores = cores_of(h->t), had = m->cores_per_host;
   hk_host_facts f = {.nranks = m->nranks,
@@ -279,7 +281,8 @@ static void describe_cpus(hk_machine *m, const home *h, const hk_constants *cons
   *m = host;
 }
 
-/* What the search found is better than ranks in their own order; in a mixed cluster the slowest host counts. */
+/* Uses the rings of the search, which are better than the order of ranks. In a mixed cluster the slowest host
+ * counts. */
 static hk_status use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
                            const hk_channels *rings, const hk_path_rules *rules) {
   double n = rings->nchannels, inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
@@ -345,7 +348,7 @@ out:
   return rc;
 }
 
-/* Equal hosts with all their seats taken: each goes through its ranks as the first one does. */
+/* For equal hosts with all seats used: repeats the first host's order of ranks on each host. */
 static hk_status repeat_orders(const hk_layout *plain, const hk_channels *rings, uint16_t **out) {
   size_t n = (size_t)plain->nranks;
   uint16_t *order = *out = malloc((size_t)rings->nchannels * n * sizeof *order);

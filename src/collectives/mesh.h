@@ -5,10 +5,10 @@
 #include "algorithm.h"
 #include "pattern.h"
 
-/* Streams that one instruction reads or writes at most: with more, a processor's prefetchers and TLB become
+/* The most streams that one instruction reads or writes: with more, a processor's prefetchers and TLB become
  * inefficient. */
 enum { HK_MESH_FAN = HK_FIXED_ORDER_SOURCES };
-/* Ranks at most whose sum a switch makes, which is one instruction however many they are. */
+/* The most ranks whose sum a switch makes, in one instruction. */
 enum { HK_MESH_SWITCH = 128 };
 
 /* For use in a repeat of nranks - 1: iteration j sends to rank + 1 + j, or receives from rank - 1 - j, so that in each
@@ -16,20 +16,20 @@ enum { HK_MESH_SWITCH = 128 };
 hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, unsigned block, int stride);
 
 /* dst <- reduce(the contributions of all ranks to `block`), FINAL, in the order of ranks, so that all ranks that do it
- * get the same bits. `in` is this rank's contribution; the others' come over links of `kind`. Needs
- * hk_mesh_scratch(nranks) scratch blocks; none if a switch adds up (hk_build_in_switch). */
+ * get the same bits. `in` is this rank's contribution; the others' arrive over links of `kind`. Needs
+ * hk_mesh_scratch(nranks) scratch blocks; none if a switch reduces (hk_build_in_switch). */
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in);
 /* The number of instructions that read from all ranks, or write to all. */
 static inline double hk_mesh_instrs(int nranks) { return (nranks + HK_MESH_FAN - 2) / (HK_MESH_FAN - 1); }
 static inline unsigned hk_mesh_scratch(int nranks) { return nranks > HK_MESH_FAN ? 1 : 0; }
 
-/* The programs of twoshot.c and oneshot.c, whose sums and copies may also be made by a switch. */
+/* The programs of twoshot.c and oneshot.c; nvls.c runs them with sums and copies in a switch. */
 void hk_build_twoshot(hk_builder *b, const hk_build *w);
 void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w);
 
-/* { a link to each other rank, *last } <- from. Of several instructions the last one writes `last` (may be NULL), so in
- * place `last` and `from` may be the same memory. */
+/* { a link to each other rank, *last } <- from. The last instruction writes `last` (may be NULL), so in place `last`
+ * and `from` may be the same memory. */
 void hk_mesh_send_all(hk_builder *b, const hk_build *w, unsigned flags, unsigned block, hk_operand from,
                       const hk_operand *last);
 #endif

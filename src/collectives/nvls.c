@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Through a switch that adds up and copies (NVLS: multimem loads and stores). n ranks, S bytes (the larger buffer):
+ * Through a switch that reduces and copies (NVLS: multimem loads and stores). n ranks, S bytes (the larger buffer):
  *
  *   allreduce       twoshot's program: rank p gets block p, adds up, and writes the sum to memory that all others read.
  *                   But what rank p gets from all others is one stream, which the switch has summed up. Two steps;
@@ -74,7 +74,7 @@ const hk_algorithm hk_algorithm_nvls = {
     .about = "sums and copies made by the switch; fewest bytes a rank; needs NVLS",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
-    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch adds up data, not lines with flags in them */
+    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

@@ -13,12 +13,12 @@
 #include "mesh.h"
 
 enum {
-  INLINE_BYTES = 32,       /* what a slot's header can carry */
-  CACHED_BYTES = 512 << 10 /* of a message: as long as the slots of all ranks together fit half of the caches */
+  INLINE_BYTES = 32,       /* bytes that a slot's header can carry */
+  CACHED_BYTES = 512 << 10 /* for messages up to this size, the slots of all ranks fit into half of the caches */
 };
-/* Adding up all slots is one pass. As long as the caches hold them, most of the work for a byte overlaps with the next
- * one's. Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks: this part of the work is hidden, less for larger
- * messages. */
+/* Adding up all slots is one pass. While the caches hold them, most of the work for a byte overlaps with that for the
+ * next. This part of the work is hidden, less for larger messages. Fitted to sweeps of `hocket tune` on 2, 4 and 8
+ * ranks. */
 #define HIDDEN 0.7
 
 static void build_allreduce(hk_builder *b, const hk_build *w) {
@@ -66,7 +66,7 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
   return (hk_shape){.fan = 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks), .switched = true};
 }
 
-/* GPUs: a switch makes the copies; those of all ranks go down to each rank. */
+/* GPUs: a switch makes the copies; each rank receives those of all ranks. */
 static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_work *w) {
   double n = m->nranks, senders = coll == HK_BROADCAST ? 1 : n;
   w->received = senders * block / HK_GPU_IN_SWITCH;
@@ -74,7 +74,8 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_w
   w->gpu.turns = coll == HK_ALLREDUCE ? 1 + hk_mesh_instrs(m->nranks) : coll == HK_BROADCAST ? 1 : n - 1;
   w->gpu.lane = w->gpu.turns * block;
   w->gpu.lanes = w->gpu.lane + block;
-  w->gpu.after = coll == HK_ALLGATHER ? (n - 1) * block : w->gpu.lane / 2; /* reading begins when all data is there */
+  /* reading begins when all data has arrived */
+  w->gpu.after = coll == HK_ALLGATHER ? (n - 1) * block : w->gpu.lane / 2;
 }
 
 static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {

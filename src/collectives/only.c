@@ -6,10 +6,10 @@
 #include "algorithm.h"
 #include "select.h"
 
-/* NCCL's names; `ours` NULL: nothing here is like it. */
+/* NCCL's names; `ours` NULL: no counterpart here. */
 static const struct {
   const char *theirs, *ours;
-  bool simple; /* by that protocol alone */
+  bool simple; /* only with protocol Simple */
 } names[] = {{"TREE", "tree", false},
              {"RING", "ring", false},
              {"RING", "chain", false},
@@ -20,14 +20,14 @@ static const struct {
              {"NVLSTREE", NULL, true},
              {"SYMK", NULL, false}};
 
-/* Does NAME_PROTOCOL begin with the word? */
+/* True if NAME_PROTOCOL begins with the word. */
 static bool begins(const char *name, hk_protocol p, const char *word, size_t n) {
   char whole[64];
   snprintf(whole, sizeof whole, "%s_%s", name, hk_protocols[p].name);
   return n <= strlen(whole) && !strncasecmp(whole, word, n);
 }
 
-/* Adds what the word means; false if it is unknown. */
+/* Adds the word's algorithms and protocols to `only`; false if the word is unknown. */
 static bool add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) {
   bool known = n >= strlen("SYMK_") && !strncasecmp(word, "SYMK_", strlen("SYMK_"));
   for (size_t k = 0; n && k < HK_ARRAY_LENGTH(names); k++)
@@ -47,7 +47,7 @@ static bool add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) 
   return known;
 }
 
-/* The words of a term are joined by `+`: what all of them mean. */
+/* A term has words joined by `+`: adds the choices that all of its words allow. */
 static bool add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
   uint32_t all[HK_PROTO_COUNT];
   memset(all, 0xff, sizeof all);

@@ -7,7 +7,7 @@
 #include "machine.h"
 #include "select.h"
 
-/* Settings that must be equal on all ranks, because otherwise they could decide differently. */
+/* Settings that must be equal on all ranks, because ranks could otherwise make different decisions. */
 typedef enum hk_consistency {
   HK_AGREE_ALGO,
   HK_AGREE_PROTO,
@@ -18,7 +18,7 @@ typedef enum hk_consistency {
   HK_AGREE_P2P_LEVEL,
   HK_AGREE_GDR_LEVEL,
   HK_AGREE_BATCH_INVARIANT,
-  HK_AGREE_CONFIG, /* the communicator's */
+  HK_AGREE_CONFIG, /* the communicator's ncclConfig_t */
   HK_AGREE_COLLNET,
   HK_AGREE_COUNT
 } hk_consistency;
@@ -26,20 +26,20 @@ extern const char *const hk_consistency_names[HK_AGREE_COUNT]; /* the variable t
 
 typedef struct hk_overrides {
   hk_filter wish;
-  struct hk_rules *rules; /* that the wish points to; NULL: none */
+  struct hk_rules *rules; /* rules of the tuning file, to which `wish` points; NULL: none */
   hk_path_rules paths;    /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
-  /* NCCL_NET_GDR_LEVEL: data of a GPU and a NIC that are further apart goes through host memory */
+  /* NCCL_NET_GDR_LEVEL: if a GPU and a NIC are further apart, data goes through host memory */
   hk_path_class gdr_level;
   int cross_nic; /* NCCL_CROSS_NIC: 0, 1, 2 (if it is better) */
   const char *graph_file, *graph_dump_file;
   hk_constants constants;
-  struct hk_rules *choices;           /* measured, for the cases that the model gets wrong; NULL: none */
+  struct hk_rules *choices;           /* measured choices for cases in which the model is wrong; NULL: none */
   bool tuned;                         /* the constants were measured */
   uint64_t agreement[HK_AGREE_COUNT]; /* hashes of the settings */
 } hk_overrides;
 
 /* min_channels and max_channels (0: none) are ncclConfig_t's minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting
- * is wrong.  Clear in any case. */
+ * is wrong.  Call hk_overrides_clear in any case. */
 hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels);
 uint64_t hk_overrides_choices(const hk_overrides *o); /* hash of the measured choices; 0: none */
 void hk_overrides_clear(hk_overrides *o);

@@ -14,8 +14,8 @@ static inline int hk_log2_ceil(unsigned x) { return x > 1 ? hk_log2_floor(x - 1)
 static inline int hk_is_power_of_2(int n) { return (n & (n - 1)) == 0; }
 
 /* ---- Hypercubes of any number of ranks (Thakur, Rabenseifner, Gropp 2005, section 4.5) ----
- * p = the largest power of two <= n ranks form the cube. The n - p others are the even ones of the first 2 (n - p)
- * ranks; each leaves its part of the work to the rank after it. */
+ * p = the largest power of two <= n ranks form the cube. The n - p other ranks are the even ones among the first 2 (n -
+ * p); the rank after each of them does its work. */
 typedef struct hk_cube {
   int n, p, extra;
 } hk_cube;
@@ -93,7 +93,7 @@ static inline hk_tree_place hk_two_tree_place(int tree, int rank, int root, int 
     place.down[place.ndown++] = hk_two_tree_rank(tree, label + (1 << hk_log2_floor((unsigned)right)), root, n);
   if (rank == hk_two_tree_top(tree, root, n)) return place;
   int up = (label ^ low) | low << 1;
-  if (up > p) /* this label does not exist: the label is the middle of what its left neighbour has on its right */
+  if (up > p) /* this label does not exist: `label` is the middle of its left neighbour's right side */
     up = label ^ low;
   place.up = hk_two_tree_rank(tree, up, root, n);
   return place;

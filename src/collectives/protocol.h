@@ -3,7 +3,7 @@
  * How a link's slots are encoded. A protocol is a property of links, never of a program. The names are NCCL's.
  *
  *   Simple   data, a fence, then a flag: all of the link's bandwidth, the highest latency
- *   LL       a 4-byte flag beside every 4 bytes of data: half of the bandwidth, no fence at all
+ *   LL       a 4-byte flag after every 4 bytes of data: half of the bandwidth, no fence
  *   LL128    a flag in every 128 bytes: 120/128 of the bandwidth; needs stores of 128 bytes that stay whole (NVLink)
  *
  * On the host device there is only Simple: a slot's number is in the payload's cache line already.
@@ -17,7 +17,7 @@ typedef struct hk_protocol_info {
   const char *name;  /* as NCCL_PROTO spells it */
   const char *about; /* one line */
   double efficiency; /* bytes of payload to bytes on the link */
-  double sync;       /* part of hk_machine.sync_us that a message takes in addition to its link's latency */
+  double sync;       /* part of hk_machine.sync_us that is added to a message's link latency */
   double copy;       /* bandwidth of copies and reductions relative to Simple's: flags are checked word by word */
 } hk_protocol_info;
 extern const hk_protocol_info hk_protocols[HK_PROTO_COUNT];

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Along rails: only equal local ranks of different hosts use the network, so that a fabric whose leaf switches are
- * rails carries nothing over its spines; data for another rail changes rails inside a host. H hosts of L ranks each, n
- * = H L, S bytes (the larger buffer):
+ * Along rails: only equal local ranks of different hosts use the network, so a fabric whose leaf switches are rails
+ * carries nothing over its spines; data for another rail changes rails inside a host. H hosts of L ranks each, n = H L,
+ * S bytes (the larger buffer):
  *
  *   allgather       a ring over the hosts; what arrives is passed to the host's other ranks: H - 1 steps between and
  *                   one inside; S (H - 1) / H bytes enter and leave a host (those of every rank once), S / L leave
@@ -25,7 +25,7 @@ static unsigned block_of(const hk_home *p, int host, int local) {
   return (unsigned)hk_layout_rank(p->w->layout, hk_shift(host, 0, p->hosts), local);
 }
 
-/* Are the ranks numbered host after host, so that the numbers of equal ranks of hosts differ by multiples of `per`? */
+/* True if ranks are numbered host after host: then equal local ranks of two hosts differ by a multiple of `per`. */
 static bool regular(const hk_home *p) { return !p->w->layout || p->w->layout->natural; }
 
 /* ---- allgather ---- */
@@ -120,7 +120,7 @@ static void build_reduce_scatter(hk_builder *b, const hk_home *p) {
 
 /* ---- alltoall ---- */
 
-/* To the host `by` further: the blocks that local rank k sends across for this rank. */
+/* Gives each local rank the blocks that it sends to the host `by` further for this rank. */
 static void give(hk_builder *b, const hk_home *p, int by) {
   for (int j = 1; j < p->per; j++) {
     int to = hk_shift(p->i, j, p->per);
@@ -129,7 +129,7 @@ static void give(hk_builder *b, const hk_home *p, int by) {
   }
 }
 
-/* The blocks that this rank sends across: its own, then the others'. */
+/* Sends the blocks of this rank's rail across: its own block, then those of the host's other ranks. */
 static void take_across(hk_builder *b, const hk_home *p, int by) {
   unsigned to = block_of(p, p->h + by, p->i);
   hk_build_channel(b, RAIL);
@@ -209,7 +209,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   switch (coll) {
     case HK_ALLGATHER: w.written = rail + (rail - block) + 2 * rail * (per - 1); break;
     case HK_REDUCE_SCATTER: w.written = rail * per; break;
-    default: /* given, sent across, received */
+    default: /* a block is given, sent across, and received */
       w.rounds = 2;
       w.far_rounds = 1;
       w.again = 2 * HK_AHEAD;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of algorithms, and what is the same for all: shapes, and programs for one rank. */
+/* The table of algorithms, and common parts: shapes, and programs for one rank. */
 #include <string.h>
 #include "algorithm.h"
 #include "cost.h"
@@ -25,7 +25,7 @@ hk_shape hk_algorithm_shape(const hk_algorithm *a, const hk_machine *m, hk_coll 
   return a->shape(m, hk_coll_plain(coll));
 }
 
-/* One rank: for all collectives, the output is the input, and a reduction is complete with it. */
+/* One rank: for all collectives the output is the input, and a reduction needs nothing else. */
 static void build_alone(hk_builder *b, const hk_build *what) {
   hk_build_lane(b);
   hk_build_move(b, hk_coll_reduces(what->coll) ? HK_INSTR_FINAL : 0, (hk_operand[]){hk_out(0, 0)}, 1,

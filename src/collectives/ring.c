@@ -17,7 +17,7 @@
 /* A rank's neighbours and position on the ring. */
 typedef struct seat {
   int n, place, next, prev;
-  bool natural; /* blocks, which are numbered by rank, come in steps of one */
+  bool natural; /* the order of ranks: successive blocks, which are numbered by rank, differ by one */
 } seat;
 
 static seat seat_of(const hk_build *w) {

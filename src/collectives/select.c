@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The selector: the prices of all algorithms for a call, and the cheapest that settings allow. */
+/* The selector: prices all algorithms for a call and takes the cheapest that the settings allow. */
 #include "select.h"
 #include <stdio.h>
 #include <string.h>
@@ -11,7 +11,7 @@ static bool barred(const hk_filter *w, hk_coll coll, int algorithm) { return w &
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
   return !hk_coll_reduces(coll) || (a->fixed_order >> hk_coll_plain(coll) & 1u);
 }
-/* Is it kept out because its sums' order is not the fixed one? */
+/* True if it is excluded because its sums are not in the fixed order. */
 static bool varies(const hk_filter *w, hk_coll coll, const hk_algorithm *a) {
   return w && w->batch_invariant && !hk_select_invariant(a, coll);
 }
@@ -28,15 +28,15 @@ static bool left_out(const hk_filter *w, int algorithm, hk_protocol p) {
   return any && !(w->only[p] >> algorithm & 1u);
 }
 
-/* Twice as many channels take twice as many cores from the application: they must gain this much. */
+/* Twice as many channels take twice as many cores from the application: the minimum relative gain for that. */
 #define WORTH 0.02
 #define WORTH_EFFICIENT 0.15
 
-/* The channels worth trying: the wish's, within what the machine has. */
+/* The range of channels to try: the wish, limited by the machine. */
 static void channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
   *first = w && w->min_channels > 0 ? w->min_channels : 1;
   *last = m->max_channels > 0 ? m->max_channels : 1;
-  if (*last < *first) *last = *first; /* asked for: the model sees no gain in it, the user may */
+  if (*last < *first) *last = *first; /* the user wants more channels than the model considers useful */
   if (w && w->max_channels > 0 && *last > w->max_channels) *last = w->max_channels;
   if (*first > *last) *first = *last;
 }
@@ -56,7 +56,7 @@ static void price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t 
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
   if (m->nranks < 2) return;
   if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0) {
-    out->us = hk_algorithm_cost(a, m, coll, bytes); /* the host: there is nothing to vary */
+    out->us = hk_algorithm_cost(a, m, coll, bytes); /* on the host there is nothing to vary */
     return;
   }
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
@@ -114,7 +114,7 @@ void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t 
     return;
   }
   if (cheapest(m, wish, coll, bytes, out)) return;
-  hk_filter rest = *wish; /* without a wish something is always found */
+  hk_filter rest = *wish; /* without a wish a choice always exists */
   memset(rest.only, 0, sizeof rest.only);
   if (cheapest(m, &rest, coll, bytes, out)) {
     out->note = "what the call selects cannot be used here: choosing from all";
@@ -172,7 +172,7 @@ int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size
     const hk_algorithm *a = hk_algorithms[i];
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
     const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(m, hk_coll_plain(coll)) : NULL;
-    if (!(a->colls >> coll & 1u)) continue; /* another collective's */
+    if (!(a->colls >> coll & 1u)) continue; /* it does not have this collective */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);
     else if (varies(wish, coll, a))
@@ -186,7 +186,8 @@ int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size
     }
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       bool spoken = m->protocols >> p & 1u;
-      if (!spoken && p != HK_PROTO_SIMPLE && m->cores_per_host > 0) continue; /* hosts have one protocol: no news */
+      /* hosts have one protocol, so this row says nothing new */
+      if (!spoken && p != HK_PROTO_SIMPLE && m->cores_per_host > 0) continue;
       if (spoken && !speaks(m, a, (hk_protocol)p)) continue;
       row = (hk_alternative){.what = {.algorithm = a, .protocol = (hk_protocol)p, .channels = 1}};
       if (!spoken)

@@ -22,17 +22,17 @@ typedef struct hk_filter {
   int min_channels, max_channels;          /* 0: no restriction */
   bool efficient;                          /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
   const struct hk_rules *rules;            /* of a tuning file; may be NULL */
-  const struct hk_rules *choices;          /* that `hocket tune` measured; may be NULL */
-  /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It comes before all other
+  const struct hk_rules *choices;          /* choices that `hocket tune` measured; may be NULL */
+  /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
    * wishes. */
   bool batch_invariant;
 } hk_filter;
 /* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
  * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
 hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto);
-/* Parses ncclCollConfig_t's algSelection to hk_filter.only: algorithm and protocol as "RING_LL", in any case, or the
- * beginning of such names; `,` or, `+` and, `^` not.  NCCL's names come before this library's own. False, with the
- * reason in `why`, if a word is unknown or nothing is left. */
+/* Parses ncclCollConfig_t's algSelection to hk_filter.only. A word is an algorithm and protocol such as "RING_LL", in
+ * any case, or the beginning of such a name; `,` or, `+` and, `^` not.  NCCL's names have priority over this library's
+ * own. False, with the reason in `why`, if a word is unknown or nothing is left. */
 bool hk_filter_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
 
 typedef struct hk_decision {
@@ -41,12 +41,12 @@ typedef struct hk_decision {
   int channels;
   double us;        /* the model's price */
   bool ruled;       /* a tuning file decided */
-  bool overruled;   /* nothing that the user allows is batch-invariant, so the other wishes were dropped: warn */
-  const char *note; /* NULL, or why it is not simply the cheapest: a static text ("as the tuning file says") */
+  bool overruled;   /* no choice that the user allows is batch-invariant, so the other wishes were dropped: warn */
+  const char *note; /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
 } hk_decision;
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
-/* Makes a decision. `wish` may be NULL; if it leaves nothing, it is dropped, and the note says so. */
+/* Makes a decision. `wish` may be NULL. If no choice satisfies the wish, it is ignored, and `note` says so. */
 void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Prices one algorithm and protocol. Returns false if it cannot run or is excluded. */
@@ -54,7 +54,7 @@ bool hk_select_one(const hk_machine *m, const hk_filter *wish, hk_coll coll, siz
                    hk_protocol p, hk_decision *out);
 
 typedef struct hk_alternative {
-  hk_decision what; /* with the channels that are best for this algorithm and protocol */
+  hk_decision what; /* with the best number of channels for this algorithm and protocol */
   char why[112];    /* empty: it can run; otherwise the reason as text, and `us` is 0 */
 } hk_alternative;
 /* Fills `out` with all alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for

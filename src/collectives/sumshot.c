@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * One-shot allreduce through a switch that adds up (NVLS): every rank copies its input into memory that the switch
- * reaches, and loads the sum of all from there. n ranks, S bytes: one step; n S bytes leave a rank, because the switch
- * fetches them for every rank, and S come. Two instructions and two links, however many ranks. With the other one-shot
- * algorithms n S bytes come to a rank, twice as many with LL, and it adds them up; but here a fence, a signal and a
- * load through the switch follow each other.
+ * One-shot allreduce through a switch that reduces (NVLS): every rank copies its input into memory that the switch
+ * reaches, and loads the sum of all from there. n ranks, S bytes: one step. n S bytes leave a rank, because the switch
+ * fetches them for every rank; S bytes arrive. Two instructions and two links for any number of ranks. With the other
+ * one-shot algorithms n S bytes arrive at a rank (twice as many with LL), which adds them. But here a fence, a signal
+ * and a load through the switch follow each other.
  *
  * The order of the sum is the switch's. Each rank loads its own, so ranks get the same bits only if the order does not
  * depend on who loads, which is not documented: nvls and all others have one rank make a sum for all.
@@ -46,7 +46,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .block = bytes};
   w.gpu.turns = 2;
   w.gpu.lane = 2 * all;
-  w.gpu.after = all; /* the load begins when all data is there */
+  w.gpu.after = all; /* the load begins when all data has arrived */
   hk_shape s = shape(m, coll);
   return hk_price(m, &s, &w) + HK_GPU_SWITCH_LOAD_US;
 }
@@ -55,7 +55,7 @@ const hk_algorithm hk_algorithm_sumshot = {
     .name = "sumshot",
     .about = "every rank copies its input to memory of the switch and loads the sum of all; one step; needs NVLS",
     .colls = 1u << HK_ALLREDUCE,
-    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch adds up data, not lines with flags in them */
+    .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = cannot,
     .cost = cost,
     .shape = shape,

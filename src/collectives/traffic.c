@@ -16,7 +16,7 @@ typedef struct look {
   double hops, hops_us; /* of all messages so far, the sum of their latencies */
 } look;
 
-/* Adds `bytes` from the rank at `from` to the one at `to` to the links of their path. */
+/* Adds `bytes` to the load of each link on the path from rank `from` to rank `to` (positions in the order). */
 static void send(look *l, int from, int to, double bytes) {
   const uint32_t a = l->nodes[l->order ? l->order[from] : from], b = l->nodes[l->order ? l->order[to] : to];
   const hk_path *p = hk_path_between(l->paths, a, b);
@@ -61,8 +61,8 @@ static void look_at_all(look *l, hk_traffic *out) {
   for (int by = 1; by < l->n; by++) shift(l, by, part);
   const double at_once = carry(l);
   keep(l, &out[HK_TRAFFIC_ALL], at_once);
-  /* No rank waits until the others are done with a distance: ranks that finish earlier drift apart from the others, and
-   * programs are in the middle between all in step and no contention. */
+  /* A rank does not wait until the others have finished a distance. Ranks that finish earlier drift apart, and programs
+   * are between lockstep and no contention. */
   const double drifting = sqrt(fmax(at_once, own) * in_turn);
   out[HK_TRAFFIC_TURNS].alpha_us = out[HK_TRAFFIC_ALL].alpha_us;
   out[HK_TRAFFIC_TURNS].us_per_b = fmax(out[HK_TRAFFIC_TURNS].us_per_b, drifting);
@@ -72,8 +72,8 @@ static void look_at_all(look *l, hk_traffic *out) {
   both->apart_us_per_b = fmax(both->apart_us_per_b, at_once);
 }
 
-/* With partners at distances 1, 2, 4, ...: of a byte as many blocks as recursive doubling, or PAT, moves at that
- * distance. */
+/* Partners at distances 1, 2, 4, ...: each distance gets the part of a byte that recursive doubling (or PAT) moves at
+ * it. */
 static void flip_bit(look *l, int bit, double bytes) {
   const hk_cube cube = hk_cube_of(l->n);
   for (int i = 0; i < cube.p; i++) send(l, hk_cube_rank(&cube, i), hk_cube_rank(&cube, i ^ bit), bytes);
@@ -93,8 +93,8 @@ static void look_at_steps(look *l, void (*step)(look *, int), int end, hk_traffi
   keep(l, out, in_turn);
 }
 
-/* One sends a byte: to all at once, to one after another, along a binomial tree (to all there as much, or what is each
- * one's). */
+/* The root sends a byte: to all at once; to one after another; along a binomial tree, equal bytes to each child or the
+ * data of its subtree. */
 static void look_from_root(look *l, int root, hk_traffic *out) {
   for (int v = 1; v < l->n; v++) send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
   const double at_once = carry(l);
@@ -120,7 +120,7 @@ static void look_from_root(look *l, int root, hk_traffic *out) {
     us += carry(l);
   }
   keep(l, handout, us);
-  /* A child gets its messages one after another and passes them on: channels come apart half of the way. */
+  /* A child gets its messages one after another and passes them on: channels get half of the possible phase shift. */
   handout->apart_us_per_b = fmax(handout->apart_us_per_b, sqrt(us * out[HK_TRAFFIC_SUBTREES].us_per_b));
 }
 
@@ -134,7 +134,7 @@ static void add_trees(look *l, double up, double down) {
     }
 }
 
-/* The orders of the rings: each alone, and all together. */
+/* The ring orders: each alone, and all together. */
 static void look_at_trees(look *l, const hk_channels *rings, double up, double down, hk_traffic *out) {
   double one = 0;
   for (int c = 0; c < rings->nchannels; c++) {

@@ -7,7 +7,7 @@
 #include "../topo/search.h"
 #include "algorithm.h"
 
-/* Fills out[1 .. HK_TRAFFICS - 1] for ranks on these nodes; an entry that is already worse stays. `rings`: the host's
+/* Fills out[1 .. HK_TRAFFICS - 1] for ranks on these nodes; keeps an entry that is already worse. `rings`: the host's
  * channels; NULL: entries of patterns that follow them stay unset. */
 hk_status hk_traffic_look(hk_traffic out[HK_TRAFFICS], const hk_paths *paths, const uint32_t *nodes, int n,
                           const hk_channels *rings);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
  * Double binary tree (Sanders, Speck, Traeff 2009; see pattern.h). Half of the message goes over each of two trees, in
- * waves; no rank has children in both. Waves go up for reduce, down for broadcast, both for allreduce, whose root sends
- * the sums down as it makes them. n ranks, S bytes; h = ceil(log2 n) is the height above the leaves:
+ * waves; no rank has children in both. Waves go up for reduce, down for broadcast, both for allreduce: its root sends
+ * each sum down as soon as it has made it. n ranks, S bytes; h = ceil(log2 n) is the height above the leaves:
  *
  *   broadcast, reduce   h + W steps for W waves, S bytes sent by the busiest rank
  *   allreduce           2 h + W steps, 2 S bytes
  *
  * The way up and the way down are lanes of their own, so that the next wave goes up while the last one goes down. All
- * get the bits that the root made.
+ * ranks get the root's bits.
  */
 #include <math.h>
 #include "cost.h"
@@ -35,11 +35,11 @@ static void build_down(hk_builder *b, unsigned tree, const hk_tree_place *place)
 static int rank_at(const hk_build *w, int place) { return hk_layout_at(w->layout, w->channel, place); }
 static int place_of(const hk_build *w, int rank) { return hk_layout_place(w->layout, w->channel, rank); }
 
-/* An allreduce's root is the first rank of the order: another rank on every ring order, so that channels share a host's
- * NICs. */
+/* An allreduce's root is the first rank of the ring order. Each ring order has a different one, so the channels use all
+ * of a host's NICs. */
 static int root_of(const hk_build *w) { return w->coll == HK_ALLREDUCE ? rank_at(w, 0) : w->root; }
 
-/* The trees are made of positions, so that neighbours in them are mostly on one host. */
+/* The trees are built on ring positions, so that neighbours in them are mostly on one host. */
 static hk_tree_place tree_place(const hk_build *w, unsigned tree) {
   hk_tree_place p = hk_two_tree_place((int)tree, place_of(w, w->rank), place_of(w, root_of(w)), w->nranks);
   p.up = rank_at(w, p.up);
@@ -99,8 +99,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.sent = 2 * half * up + 2 * half * down;
   w.written = 2 * half * up + 4 * half * down;
   w.reduced = 2 * half * up;
-  /* A path to the root crosses to another host for each level of hosts, and at either end if hosts' ranks and subtrees
-   * do not coincide. */
+  /* A path to the root changes hosts once for each level of hosts, and at either end if a host's ranks are not a
+   * subtree. */
   int ways = up + down, height = (int)s.depth / ways, far = hk_log2_ceil((unsigned)m->nhosts) + 2;
   w.gpu.far_chain = m->nhosts > 1 ? ways * (far < height ? far : height) : 0;
   w.gpu.traffic = up && down ? HK_TRAFFIC_UP_DOWN : HK_TRAFFIC_TREE;

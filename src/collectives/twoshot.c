@@ -6,7 +6,7 @@
  * Rabenseifner's reduce-scatter and allgather with the direct exchange of Thakur, Rabenseifner, Gropp 2005 in place of
  * halving.
  *
- * Three lanes (send, add, collect) let the sends run ahead as far as the slots allow: if ranks share a core, each turn
+ * Three lanes (send, add, collect) let the sends run ahead while they have free slots: if ranks share a core, each turn
  * on the core then does several waves. A block is added up by one rank, so all get the same bits.
  */
 #include "cost.h"

@@ -72,9 +72,10 @@ hk_status hk_cuda_queue_free(hk_device *base, hk_queue q) {
   return HK_OK;
 }
 
-/* ---- calls without a change of context ---- A stream's handle names its context. So calls for a piece of work are
- * first made in the current context. If the driver refuses one because another context is current, it is repeated in
- * the device's context.  In a capture, a refused call could break the capture. */
+/* ---- calls without a change of context ----
+ * A stream's handle names its context. So calls for a piece of work are first made in the current context. If the
+ * driver refuses one because another context is current, it is repeated in the device's context.  In a capture, a
+ * refused call could break the capture. */
 
 static bool refused(hk_device *base, CUresult code) {
   if (code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_INVALID_HANDLE) return false;

@@ -80,8 +80,8 @@ enum { HK_GPU_TABLES = 8, HK_GPU_TABLE_BYTES = 16384, HK_GPU_TABLES_BYTES = HK_G
 enum { HK_GPU_RANGES = 4 };
 
 /* How far the calls are ahead of the GPU, if ranks of one process share it. The driver's queue of launches is
- * bounded: about 1000 entries, about two for each launch. A call that waits for space in it blocks the launches of
- * the ranks that it waits for. So a rank's calls wait earlier, outside the driver: at most 2 * HK_GPU_AHEAD launches
+ * bounded: about 1000 entries, about two for each launch. A call that waits for space in it blocks the launches of the
+ * ranks that it waits for. So a rank's calls wait earlier, outside the driver: at most 2 * HK_GPU_AHEAD launches
  * are ahead. */
 enum { HK_GPU_AHEAD = 100 };
 typedef struct hk_gpu_ahead {

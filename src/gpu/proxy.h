@@ -22,16 +22,16 @@
  * 3. The transport moves the slot.  At the sender it advances the head when the slot's memory is free again.
  * 4. The receiver's proxy finds slot k in its FIFO (acquire) and stores word k (release).
  * 5. The receiver's kernel finds word k (acquire), reads the data and stores head = k (release), which the transport
- *    looks at.
+ *    reads.
  *
  * Lines.  With LL a small slot goes between kernel and proxy in lines (kernels/cuda/work.h), in pinned memory, so that
  * neither kernel needs a fence, a second look at memory after the word, or an acquire:
- * 1. The sender's kernel stores the lines, and then in the place of word and note one more line: the tag, the length,
- *    and as its flags the slot's number, once changed by HK_GPU_IN_LINES.
+ * 1. The sender's kernel stores the lines, and then at the place of word and note, one more line: the tag, the length,
+ *    and as its flags the slot's number, one of them XORed with HK_GPU_IN_LINES.
  * 2. The sender's proxy finds that line, and takes the data out of the lines into the transport's slot when all of them
  *    have the slot's flag.  They were stored before, but may arrive later.
  * 4. The receiver's proxy writes slot k, if it is small, as lines, too, before its word.
- * 5. The receiver's kernel polls the lines, leaves k as its note before, and stores head = k, with no fence.
+ * 5. The receiver's kernel polls the lines, having left k as its note before, and stores head = k, with no fence.
  * The network carries slots, not lines: transports do not know lines, and flags take no bandwidth. The CPU copies small
  * slots anyway.  An end does not know whether the other end has lines. An end has none if all its payloads are in the
  * GPU's memory.  Before flags repeat, the sender's kernel and the receiver's proxy each write all lines anew.

@@ -315,10 +315,10 @@ static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_i
   return hk_cursor_bytes(&l->at, x->plan->program, i, o, &x->sizes);
 }
 
-/* ---- places offered ahead ---- A card that writes directly into the user's memory must know the place before the
- * sender sends. So a second cursor runs ahead of the lane while its links have slots, and offers them the outputs
- * that receive data unchanged. The verifier has proved that no instruction still needs these places then
- * (hk_instr_lands). */
+/* ---- places offered ahead ----
+ * A card that writes directly into the user's memory must know the place before the sender sends. So a second cursor
+ * runs ahead of the lane while its links have slots, and offers them the outputs that receive data unchanged. The
+ * verifier has proved that no instruction still needs these places then (hk_instr_lands). */
 
 static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) {
   const hk_program *p = x->plan->program;

@@ -28,12 +28,12 @@ struct hk_builder {
    * entry below lane_first_link belongs to an earlier lane and means "none": the table needs no clearing. */
   uint32_t *link_by_peer;
   size_t lane_first_link;
-  unsigned channel; /* of the links made from here on */
+  unsigned channel; /* channel of the links made from here on */
 
   bool in_repeat;
   uint32_t repeat_count;
   size_t repeat_at;                  /* the REPEAT instruction, if the count is 2 or more */
-  size_t links_before, table_before; /* what is removed with a dropped body */
+  size_t links_before, table_before; /* counts to restore if the body is dropped */
 };
 
 static size_t operand_count(const hk_instr *i) { return (size_t)i->ndst + i->nsrc; }
@@ -131,7 +131,7 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
   if (*entry > b->lane_first_link && *entry <= b->nlinks) {
     const hk_link_need *l = &b->links[*entry - 1];
     if (l->peer == peer && l->kind == kind && l->channel == b->channel) return *entry - 1;
-    /* Otherwise it is of another channel, or was dropped with a body and its index reused. */
+    /* Otherwise the entry is of another channel, or its link was dropped with a body and its index reused. */
   }
   if (b->nlinks == MAX_U16) {
     b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have more than %d links", MAX_U16);

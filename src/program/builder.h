@@ -21,7 +21,7 @@ hk_status hk_builder_new(hk_builder **out, const hk_build *what);
 /* HK_PART_SPLIT collectives: the number of blocks of the message (default 1). HK_PART_WHOLE ones need no call. */
 void hk_build_split(hk_builder *b, unsigned blocks);
 void hk_build_scratch(hk_builder *b, unsigned blocks);
-/* From here on, what goes over links goes through a switch that adds up and copies (HK_INSTR_IN_SWITCH). */
+/* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH). */
 void hk_build_in_switch(hk_builder *b);
 bool hk_builder_in_switch(const hk_builder *b);
 /* Starts the next lane; the calls below append to it. */
@@ -45,10 +45,11 @@ hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride);
 hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride);
 hk_operand hk_mcast(hk_builder *b, unsigned block, int stride);
 hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride);
-/* What the network is to add up, and the sum (HK_LINK_SUM_*): with the rank after and before this one in the group. */
+/* Input for a sum in the network, and the sum (HK_LINK_SUM_*). `next`, `before`: the neighbours of this rank in the
+ * group. */
 hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride);
 hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride);
-/* What it is to gather or to scatter, and what comes of it, by one of the kinds above HK_LINK_SUM_RECV. */
+/* Input or result of a gather or scatter in the network; `kind` is above HK_LINK_SUM_RECV. */
 hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block);
 
 void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigned ndst, const hk_operand *src,

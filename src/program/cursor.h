@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * The walk of one lane through its program: instruction after instruction, round each repeat, wave after wave, and
- * which bytes of a message an operand means on the way. Both executors, the simulator and the verifier walk with it, so
- * they cannot disagree. C and CUDA C read this header alike.
+ * The walk of one lane through its program, in order of instructions, repeats and waves; and the bytes of a message
+ * that an operand means at each step. Both executors, the simulator and the verifier use it, so they cannot disagree. C
+ * and CUDA C include this header.
  *
  * Order: the instructions of a lane in turn; the body of a repeat `count` times, with iteration = 0, 1, ...; at the end
  * of the lane the next wave, until no block has bytes left. If a plan has n channels, the lane of channel c does waves
- * c, c + n, c + 2n, ... In an uneven collective a wave leaves out what hk_cursor_skips says.
+ * c, c + n, c + 2n, ... In an uneven collective a wave skips the instructions for which hk_cursor_skips is true.
  *
  *   hk_cursor c;
  *   if (hk_cursor_begin(&c, lane, channel, &sizes))
@@ -28,11 +28,12 @@ typedef struct hk_extent {
 
 /* How a call divides its buffers, in bytes. */
 typedef struct hk_sizes {
-  uint64_t total;       /* HK_PART_SPLIT: of the message */
-  uint64_t block_bytes; /* from one block to the next, and of every block that the message's end does not clip */
-  uint64_t longest;     /* of the longest block */
-  uint64_t chunk;       /* of a block that one wave moves; not 0 */
-  /* Of an uneven collective: in_blocks of the input, then out_blocks of the output.  NULL: all are equally long. */
+  uint64_t total;       /* HK_PART_SPLIT: length of the message */
+  uint64_t block_bytes; /* distance between blocks, and length of each block that the message's end does not clip */
+  uint64_t longest;     /* length of the longest block */
+  uint64_t chunk;       /* part of a block that one wave moves; not 0 */
+  /* Uneven collective: in_blocks extents of the input, then out_blocks of the output.  NULL: all blocks have equal
+   * length. */
   const hk_extent *table;
 } hk_sizes;
 
@@ -44,7 +45,8 @@ HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t 
   return block >= 1024 ? (block + 63) & ~(uint64_t)63 : block;
 }
 
-/* Fills in `longest`.  `block_bytes` of an uneven collective: of the longest block; the caller sets `table`. */
+/* Makes sizes and computes `longest`.  Uneven collective: block_bytes is the longest block's, and the caller sets
+ * `table`. */
 HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
   hk_sizes s = {total, block_bytes, block_bytes, chunk, 0};
   if (partition == HK_PART_SPLIT && total < block_bytes) s.longest = total;
@@ -106,7 +108,7 @@ HK_INLINE int hk_cursor_next(hk_cursor *c, const hk_sizes *s, unsigned channels)
 typedef struct hk_scan {
   uint32_t next, end;
   uint32_t at;       /* the number of the MOVE that was returned last */
-  uint32_t times;    /* a wave runs it so often; its iterations are 0 to times - 1 */
+  uint32_t times;    /* how many times a wave runs it; its iterations are 0 to times - 1 */
   uint32_t body_end; /* of the last repeat */
 } hk_scan;
 
@@ -131,14 +133,15 @@ HK_INLINE unsigned hk_cursor_block(const hk_cursor *c, const hk_program *p, cons
 }
 HK_INLINE unsigned hk_cursor_link(const hk_cursor *c, const hk_operand *o) { return hk_operand_link(o, c->iteration); }
 
-/* The extent of a block in input or output; of a link's, that of the side with a block for each rank. */
+/* The extent of an operand's block in input or output. A link's operand has that of the side with a block for each
+ * rank. */
 HK_INLINE const hk_extent *hk_cursor_extent(const hk_cursor *c, const hk_program *p, const hk_operand *o,
                                             const hk_sizes *s) {
   int out = o->space == HK_LINK ? p->out_blocks > p->in_blocks : o->space == HK_OUT;
   return &s->table[(out ? p->in_blocks : 0) + hk_cursor_block(c, p, o)];
 }
 
-/* The operand whose block says how much an instruction of an uneven collective moves. */
+/* The operand whose block determines the length that an instruction of an uneven collective moves. */
 HK_INLINE const hk_operand *hk_uneven_operand(const hk_instr *i, const hk_operand *o) {
   const hk_operand *link = o, *end = o + i->ndst + i->nsrc;
   for (; o < end; o++) {
@@ -148,12 +151,12 @@ HK_INLINE const hk_operand *hk_uneven_operand(const hk_instr *i, const hk_operan
   return link;
 }
 
-/* The length of the block that the MOVE i with operands o moves a part of. */
+/* The length of the whole block; MOVE i with operands o moves a part of it. */
 HK_INLINE uint64_t hk_cursor_length(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_operand *o,
                                     const hk_sizes *s) {
   if (p->partition != HK_PART_SPLIT)
     return s->table ? hk_cursor_extent(c, p, hk_uneven_operand(i, o), s)->bytes : s->block_bytes;
-  /* All operands name one block of the message, but those in scratch. */
+  /* All operands except scratch name the same block of the message. */
   const hk_operand *last = o + i->ndst + i->nsrc - 1;
   while (o < last && o->space == HK_SCRATCH) o++;
   uint64_t at = hk_cursor_block(c, p, o) * s->block_bytes;
@@ -162,7 +165,7 @@ HK_INLINE uint64_t hk_cursor_length(const hk_cursor *c, const hk_program *p, con
 }
 
 /* Bytes that the MOVE i with operands o moves: the part of its block that this wave covers, clipped at the ends of the
- * block and of the message. 0 if it only sends or takes empty slots. */
+ * block and of the message. 0 if it only sends or consumes empty slots. */
 HK_INLINE uint64_t hk_cursor_bytes(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_operand *o,
                                    const hk_sizes *s) {
   if (!i->ndst || !i->nsrc) return 0;
@@ -171,24 +174,22 @@ HK_INLINE uint64_t hk_cursor_bytes(const hk_cursor *c, const hk_program *p, cons
   return left < s->chunk ? left : s->chunk;
 }
 
-/* Is the MOVE that moves `bytes` left out?  A block of an uneven collective that has ended takes no part in further
- * waves, so that ranks that know only their own blocks agree on the slots of each link. In wave 0 every block takes
- * part, because empty slots synchronise. */
+/* True if the MOVE of `bytes` is skipped.  A block of an uneven collective that has ended takes no part in later waves.
+ * So ranks that know only their own blocks agree on the slots of each link. In wave 0 every block takes part, because
+ * empty slots synchronise. */
 HK_INLINE int hk_cursor_skips(const hk_cursor *c, const hk_sizes *s, uint64_t bytes) {
   return bytes == 0 && s->table && c->offset > 0;
 }
 
-/* If each pair of ranks has a length of its own (hk_coll_pairs), the slots' signatures differ by this, so that two
- * ranks find at the first slot that they disagree about it. And what such a difference says of the other rank's
- * length. */
+/* If each pair of ranks has its own length (hk_coll_pairs), slots' signatures are XORed with this mark of the length,
+ * so that two ranks that disagree find it at the first slot. hk_length_of_mark computes the length from a mark. */
 HK_INLINE uint32_t hk_length_mark(uint64_t bytes) { return (uint32_t)(bytes ^ bytes >> 32) * 0x85ebca6bu; }
 HK_INLINE uint32_t hk_length_of_mark(uint32_t mark) { return mark * 0xa5cb9243u; }
 
 /* Bytes from one scratch buffer of a lane to the next: whole cache lines. */
 HK_INLINE uint64_t hk_scratch_stride(uint64_t chunk) { return (chunk + 63) & ~(uint64_t)63; }
 
-/* Where the bytes of operand o begin, in bytes from the start of the user's input or output or of the lane's scratch
- * (not for HK_LINK). */
+/* The offset of operand o's bytes in the user's input or output, or in the lane's scratch (not for HK_LINK). */
 HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const hk_operand *o, const hk_sizes *s) {
   uint64_t block = hk_cursor_block(c, p, o);
   if (o->space == HK_SCRATCH) return block * hk_scratch_stride(s->chunk);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where ranks are, as far as programs depend on it: which of them share a host, and in what order rings visit them.
+/* The placement of ranks on which programs depend: which ranks share a host, and the order of ranks in rings.
  * Immutable, equal on all ranks. A NULL layout means one host and rings in the order of ranks. */
 #ifndef HK_PROGRAM_LAYOUT_H
 #define HK_PROGRAM_LAYOUT_H
@@ -9,7 +9,7 @@
 
 typedef struct hk_layout {
   int nranks, nhosts;
-  int most, least; /* ranks of a host */
+  int most, least; /* ranks of the largest and the smallest host */
   uint16_t *host;  /* [nranks] numbered in the order of their first ranks */
   /* [nranks] the position among its host's ranks; equal positions of different hosts are on one rail */
   uint16_t *local;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a call asks for, in plain fields: collective or direction, type, operator, count, root. Ranks send these fields
- * to each other and put them into messages. */
+/* A call as plain fields: collective or direction, type, operator, count, root. Ranks send these fields to each other
+ * and print them in error messages. */
 #ifndef HK_PROGRAM_OPERATION_H
 #define HK_PROGRAM_OPERATION_H
 #include <stddef.h>
@@ -23,8 +23,7 @@ typedef enum hk_dtype {
   HK_DTYPE_COUNT
 } hk_dtype;
 typedef enum hk_redop { HK_SUM, HK_PROD, HK_MAX, HK_MIN, HK_AVG, HK_PREMULSUM, HK_REDOP_COUNT } hk_redop;
-/* A flag beside the operator: the sum must be made in the fixed order.  Ranks that differ in it make different
- * calls. */
+/* A flag in hk_operation.redop: the sum must be made in the fixed order.  Calls that differ in it do not match. */
 enum { HK_REDOP_INVARIANT = 128 };
 /* PUT: also a signal alone, with count 0.  WAIT: for `count` signals. */
 typedef enum hk_p2p { HK_P2P_NONE, HK_P2P_SEND, HK_P2P_RECV, HK_P2P_PUT, HK_P2P_WAIT } hk_p2p;
@@ -43,13 +42,13 @@ const char *hk_dtype_name(hk_dtype t);
 const char *hk_redop_name(hk_redop op);
 
 typedef struct hk_operation {
-  uint64_t
-      count; /* elements, as the call counts them; of an uneven collective: of all blocks (0: each pair has its own) */
-  int32_t root;  /* or the peer of a send or receive; of an uneven collective: a hash of all counts */
+  /* elements, as the call counts them. Uneven collective: the total of all blocks (0: each pair has its own count) */
+  uint64_t count;
+  int32_t root;  /* send or receive: the peer; uneven collective: a hash of all counts */
   uint8_t coll;  /* hk_coll */
   uint8_t p2p;   /* hk_p2p, if coll is HK_SENDRECV */
   uint8_t dtype; /* hk_dtype */
-  uint8_t redop; /* hk_redop, perhaps with HK_REDOP_INVARIANT */
+  uint8_t redop; /* hk_redop, optionally | HK_REDOP_INVARIANT */
 } hk_operation;
 
 /* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)", "WaitSignal(2 signals, rank 3)".  Accepts any values of

@@ -26,7 +26,7 @@ double hk_coll_bus_factor(hk_coll c, int n) {
 }
 
 int hk_coll_alias(hk_coll c, int rank, int n, int root, int block) {
-  (void)n; /* which a row of a collective may use */
+  (void)n; /* a row of coll.def may not use it */
   switch (c) {
 #define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, ...)                          \
   case HK_##id: return alias;
@@ -70,7 +70,7 @@ static unsigned blocks_moved(const hk_program *p, const hk_instr *i, int refers)
   if (i->nsrc == 1) kept += o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT;
   if (i->flags & HK_INSTR_COPY) kept = 0;
   for (unsigned k = 0; k < i->ndst; k++) moved += o[k].space != HK_LINK || !refers || !kept;
-  return moved ? moved + i->nsrc : 0; /* all by reference: the value is not read */
+  return moved ? moved + i->nsrc : 0; /* if all is sent by reference, the value is not read */
 }
 
 double hk_program_moved(const hk_program *p, int refers) {
@@ -218,7 +218,7 @@ int hk_program_places(const hk_program *p) {
       landing += s.times;
     }
   }
-  /* Equal numbers, and the verifier has proved that no link is without a receive: one for each. */
+  /* The numbers are equal, and the verifier has proved that every link has a receive: so each link has one. */
   return sends && receives && landing == receives;
 }
 

@@ -11,9 +11,9 @@
  *   - HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is divided into `blocks` equal
  *     blocks (the last ones shorter or empty). Input, output and link operands of one instruction name the same block.
  *   - HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them,
- *     output out_blocks, one after another. In an uneven collective (hk_coll_uneven) each block has a place and a
- *     length of its own, from a table of the call (cursor.h), and each instruction names the block whose length it
- *     moves: its first operand in input or output; without one, its link operands' block.
+ *     output out_blocks, one after another. In an uneven collective (hk_coll_uneven) each block has its own place and
+ *     length, from a table of the call (cursor.h). An instruction moves the length of the block that its first operand
+ *     in input or output names; without such an operand, of its link operands' block.
  *
  * Waits and signals are implied by operands: a source on a link waits for a filled slot and returns the credit
  * afterwards; a destination on a link waits for a credit and publishes the slot afterwards. An instruction waits for
@@ -41,7 +41,7 @@
 #define HK_ASSERT _Static_assert
 #endif
 
-/* coll.def has a row for each collective; what follows is made from it. */
+/* coll.def has a row for each collective; the following definitions are generated from it. */
 /* clang-format off */
 typedef enum hk_coll {
 #define HK_COLL(id, ...) HK_##id,
@@ -91,9 +91,9 @@ const char *hk_coll_name(hk_coll c); /* "AllReduce", as in NCCL's logs */
 /* The factor between algorithm and bus bandwidth, as in nccl-tests: the part of a message that must cross each rank's
  * link. */
 double hk_coll_bus_factor(hk_coll c, int nranks);
-/* Is the collective in the set?  Never for HK_SENDRECV, nor for a number that came over a wire and names none. */
+/* True if the collective is in the set.  False for HK_SENDRECV, and for an invalid number received over a wire. */
 HK_INLINE int hk_coll_in_set(unsigned set, hk_coll c) { return (unsigned)c < HK_COLL_COUNT && (set >> c & 1); }
-/* Does the collective reduce, and does it have a root? */
+/* True if the collective reduces; if it has a root. */
 HK_INLINE int hk_coll_reduces(hk_coll c) { return hk_coll_in_set(HK_COLLS_REDUCE, c); }
 HK_INLINE int hk_coll_has_root(hk_coll c) { return hk_coll_in_set(HK_COLLS_ROOT, c); }
 typedef enum hk_partition { HK_PART_SPLIT, HK_PART_WHOLE } hk_partition;
@@ -104,19 +104,19 @@ HK_INLINE hk_partition hk_coll_partition(hk_coll c) {
  * root's. */
 HK_INLINE int hk_coll_in_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_IN_EACH, c) ? nranks : 1; }
 HK_INLINE int hk_coll_out_blocks(hk_coll c, int nranks) { return hk_coll_in_set(HK_COLLS_OUT_EACH, c) ? nranks : 1; }
-/* Whether a rank has an input and an output at all: with a root, often only the root has one of them. */
+/* True if the rank has an input, or an output. With a root, often only the root has one of them. */
 HK_INLINE int hk_coll_has_input(hk_coll c, int rank, int root) {
   return !hk_coll_in_set(HK_COLLS_IN_ROOT, c) || rank == root;
 }
 HK_INLINE int hk_coll_has_output(hk_coll c, int rank, int root) {
   return !hk_coll_in_set(HK_COLLS_OUT_ROOT, c) || rank == root;
 }
-/* Does each block have a length of its own?  And does each pair of ranks have one, which no third rank knows? */
+/* uneven: each block has its own length.  pairs: each pair of ranks has its own length, which no third rank knows. */
 HK_INLINE int hk_coll_uneven(hk_coll c) { return hk_coll_in_set(HK_COLLS_UNEVEN, c); }
 HK_INLINE int hk_coll_pairs(hk_coll c) {
   return hk_coll_in_set((unsigned)HK_COLLS_UNEVEN & (unsigned)HK_COLLS_IN_EACH & (unsigned)HK_COLLS_OUT_EACH, c);
 }
-/* The collective whose programs it runs. */
+/* The collective whose programs `c` uses (coll.def). */
 hk_coll hk_coll_plain(hk_coll c);
 /* In place: the output block at the address of input block `block` of `rank`; -1: none. */
 int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);
@@ -149,18 +149,19 @@ typedef enum hk_op {
 enum {
   HK_INSTR_FINAL = 1, /* the result holds all contributions: apply the operator's last step (the division of avg) */
   HK_INSTR_TABLE = 2, /* the operands are in the side table at `table`, not in `inline_operands` */
-  HK_INSTR_COPY = 4,  /* links carry copies, never references: the next instructions may overwrite the source at once */
-  /* Its links lie in memory of a switch that adds up and copies (NVLS); both ends of a link say so. Of several sources,
-   * which are this rank's input and one link from every other rank, the switch makes the sum: it reads the same slot of
-   * all ranks at once, and the order of the sum is not known. An executor without such a switch adds up by itself. With
-   * links of a sum (HK_LINK_SUM_SEND) the switch is the network: what all ranks have sent it adds up when one reads. */
+  HK_INSTR_COPY = 4,  /* links carry copies, never references: later instructions may overwrite the source at once */
+  /* Its links lie in memory of a switch that reduces and copies (NVLS); both ends of a link have the flag. Several
+   * sources must be this rank's input and one link from every other rank. The switch makes their sum: it reads the same
+   * slot of all ranks at once, in an unknown order. An executor without such a switch makes the sum itself. With links
+   * of a sum (HK_LINK_SUM_SEND) the switch acts as the network: when a rank reads, it adds the slots that all ranks
+   * have sent. */
   HK_INSTR_IN_SWITCH = 8
 };
 enum { HK_INLINE_OPERANDS = 3 };
 
-/* The fixed order of a sum, which depends only on the number of ranks: inputs are added in the order of ranks, at most
- * this number of sources an instruction, the first of which is the sum so far. The result is rounded to its type after
- * each instruction, so the number is a part of the order. */
+/* The fixed order of a sum depends only on the number of ranks. Inputs are added in the order of ranks. An instruction
+ * has at most this number of sources; its first source is the sum so far. The result is rounded to its type after each
+ * instruction, so this number is a part of the order. */
 enum { HK_FIXED_ORDER_SOURCES = 16 };
 
 typedef struct hk_instr {
@@ -184,14 +185,14 @@ typedef enum hk_link_kind {
   HK_LINK_RECV,       /* from `peer` */
   HK_LINK_MCAST_SEND, /* one slot that every other rank reads; peer is the rank itself */
   HK_LINK_MCAST_RECV, /* reads the multicast slots of `peer` */
-  /* The network adds up (CollNet; inside a host a switch: HK_INSTR_IN_SWITCH). The ranks of a group are in a circle, in
-   * which a sending link names the next rank and a receiving one the rank before. Slot k of a receiving link is the sum
-   * of slot k of all sending links. */
+  /* The network makes a sum (CollNet; inside a host, a switch: HK_INSTR_IN_SWITCH). The ranks of a group form a circle:
+   * a sending link names the next rank, a receiving link the previous one. Slot k of a receiving link is the sum of
+   * slot k of all sending links. */
   HK_LINK_SUM_SEND,
   HK_LINK_SUM_RECV,
-  /* The same, but it moves the slots of n ranks, which are numbered along the circle from the lowest rank on. Gathers:
-   * the receiving links get slot k of each sending link, as slots k n to k n + n - 1. Scatters sums: slot k of number m
-   * is the sum of slots k n + m. */
+  /* The same for gathers and scatters. The n ranks of a group are numbered along the circle, from the lowest rank on.
+   * GATHER: the receiving links get slot k of each sending link, as slots k n to k n + n - 1. SCATTER: slot k of the
+   * rank with number m is the sum of slots k n + m. */
   HK_LINK_GATHER_SEND,
   HK_LINK_GATHER_RECV,
   HK_LINK_SCATTER_SEND,
@@ -202,11 +203,11 @@ HK_INLINE int hk_link_sends(hk_link_kind k) {
   return k == HK_LINK_SEND || k == HK_LINK_MCAST_SEND || k == HK_LINK_SUM_SEND || k == HK_LINK_GATHER_SEND ||
          k == HK_LINK_SCATTER_SEND;
 }
-/* Is it a link of a group? */
+/* True for a link of a group. */
 HK_INLINE int hk_link_in_group(hk_link_kind k) { return k >= HK_LINK_SUM_SEND; }
-/* Does it move a whole round of the group's slots for one of the rank's own? */
+/* True if a round has n slots at one end of the link and one slot at the other (gather, scatter). */
 HK_INLINE int hk_link_in_rounds(hk_link_kind k) { return k >= HK_LINK_GATHER_SEND; }
-/* The most ranks of a host that are in such groups, each in one of its own: NCCL has no more on a host either. */
+/* The most ranks of a host that are in such groups, each in a different group; NCCL's limit on a host. */
 enum { HK_SUM_GROUPS = 8 };
 
 /* A link need. Two links with equal (kind pair, peers, channel) on the two ranks are the two ends of one connection. A
@@ -229,7 +230,7 @@ typedef struct hk_program {
   char algorithm[24];
   uint16_t coll, partition;
   uint16_t rank, nranks, root;
-  uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, also if a rank has no input or output */
+  uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, even if a rank has no input or output */
   uint16_t blocks; /* HK_PART_SPLIT: blocks of the message; HK_PART_WHOLE: max(in_blocks, out_blocks) */
   uint16_t nlanes;
   uint32_t nlinks, ninstrs, noperands;
@@ -253,14 +254,14 @@ HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_inst
   return i->inline_operands;
 }
 
-/* Does a switch make a sum or a copy in the program?  (HK_INSTR_IN_SWITCH) */
+/* True if a switch makes a sum or a copy in the program (HK_INSTR_IN_SWITCH). */
 HK_INLINE int hk_program_in_switch(const hk_program *p) {
   for (uint32_t k = 0; k < p->ninstrs; k++)
     if (hk_program_instrs(p)[k].flags & HK_INSTR_IN_SWITCH) return 1;
   return 0;
 }
 
-/* Has it multicast links?  On GPUs they are in a switch. */
+/* True if the program has multicast links.  On GPUs they are in a switch. */
 HK_INLINE int hk_program_multicasts(const hk_program *p) {
   for (uint32_t k = 0; k < p->nlinks; k++) {
     const uint8_t kind = hk_program_links(p)[k].kind;
@@ -269,7 +270,8 @@ HK_INLINE int hk_program_multicasts(const hk_program *p) {
   return 0;
 }
 
-/* Has the program links of a group?  (HK_LINK_SUM_SEND)  Some that move rounds?  (HK_LINK_GATHER_SEND) */
+/* True if the program has links of a group (HK_LINK_SUM_SEND); if it has links that move rounds
+ * (HK_LINK_GATHER_SEND). */
 HK_INLINE int hk_program_in_groups(const hk_program *p) {
   for (uint32_t k = 0; k < p->nlinks; k++)
     if (hk_link_in_group((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
@@ -281,17 +283,17 @@ HK_INLINE int hk_program_in_rounds(const hk_program *p) {
   return 0;
 }
 
-/* Does the rank send its input to others at once, and then add up what comes?  That is all that the program has:
- * { links } <- input, as a copy; output <- the sum of the input and of links. */
+/* True for a one-shot program, which has exactly two instructions: { links } <- input, as a copy; output <- the sum of
+ * the input and of links. */
 int hk_program_one_shot(const hk_program *p);
 
-/* Does the rank send a multicast and receive others, and does each wave take one slot from each of these into an
- * output, unchanged and alone? Then slot after slot of such a link belongs a wave further in one output block. */
+/* True if the rank sends a multicast and receives others, and each wave moves one slot of each of these, unchanged, to
+ * an output. Then successive slots of such a link belong to successive waves of one output block. */
 int hk_program_places(const hk_program *p);
 
-/* May what the instruction receives be written to its place before the instruction's turn, as soon as it has been sent?
- * True if it moves one slot to one output unchanged; other slots may get it too. The verifier proves that no
- * instruction still needs the place. (The executor handles a reduction's last step in place.) */
+/* True if the instruction's received data may be written to its destination before the instruction's turn, as soon as
+ * it is sent. That holds if it moves one slot unchanged to one output; it may also forward it to other slots. The
+ * verifier proves that no instruction still needs the destination. (The executor excludes a reduction's last step.) */
 HK_INLINE int hk_instr_lands(const hk_instr *i, const hk_operand *o) {
   unsigned outputs = 0;
   if (i->nsrc != 1 || o[i->ndst].space != HK_LINK) return 0;
@@ -317,7 +319,7 @@ HK_INLINE unsigned hk_space_blocks(const hk_program *p, hk_space s) {
 /* The block that operand o names in iteration j of its repeat (j = 0 outside). */
 HK_INLINE unsigned hk_operand_block(const hk_program *p, const hk_operand *o, unsigned j) {
   if (o->stride == 0 || j == 0) return o->block;
-  /* In 32 bits, all that n < 65536 needs: a GPU takes a hundred instructions for a division of 64. */
+  /* 32 bits are enough for n < 65536; on a GPU a 64-bit division takes a hundred instructions. */
   const unsigned n = hk_space_blocks(p, (hk_space)o->space);
   const unsigned step = o->stride < 0 ? n - (unsigned)-o->stride % n : (unsigned)o->stride;
   return (o->block + j % n * (step % n)) % n;
@@ -326,8 +328,8 @@ HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
   return o->link + ((o->flags & HK_OPERAND_STEP) ? j : 0);
 }
 
-/* Bytes that this rank reads and writes for each byte of the larger of its buffers, if links are in memory. If `refers`
- * is true, data that may be sent by reference is not written into slots. */
+/* Bytes that this rank reads and writes for each byte of its larger buffer, if links are in memory. If `refers` is
+ * true, data that can be sent by reference is not written into slots. */
 double hk_program_moved(const hk_program *p, int refers);
 void hk_program_free(hk_program *p);
 /* The program as text, one instruction a line, for people and for golden tests. */
@@ -335,7 +337,7 @@ void hk_program_dump(const hk_program *p, FILE *to);
 /* Reads what hk_program_dump writes. Instruction numbers and the totals at the end of the first line are for people and
  * ignored. HK_ERR_ARGUMENT names the line. The result is well-formed, but may be wrong: see verify.h. */
 hk_status hk_program_parse(const char *text, hk_program **out);
-/* The same for a text that begins in this line of a file. */
+/* The same for a text that begins at line number `line` of a file. */
 hk_status hk_program_parse_at(const char *text, int line, hk_program **out);
 void hk_program_json(const hk_program *p, FILE *to);
 void hk_program_dump_instr(const hk_program *p, uint32_t at, FILE *to); /* one instruction, without a newline */

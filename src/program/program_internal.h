@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of a program's formats share: assembling a program, and the words of its text form. */
+/* Shared by the files that make and read programs: assembling a program, and the words of its text form. */
 #ifndef HK_PROGRAM_PROGRAM_INTERNAL_H
 #define HK_PROGRAM_PROGRAM_INTERNAL_H
 #include "program.h"

@@ -23,7 +23,7 @@ static hk_status make_threads(hk_verifier *v) {
                                                                                               : hk_fault_memory(v);
 }
 
-/* After the links are paired. */
+/* Fills the threads, after the links are paired. */
 static hk_status fill_threads(hk_verifier *v) {
   size_t scratch = 0;
   for (int r = 0; r < v->nranks; r++) {
@@ -77,7 +77,7 @@ static hk_status make_places(hk_verifier *v) {
   return HK_OK;
 }
 
-/* The rank and input block whose data belongs in an output block; a sum is of this block of all ranks. */
+/* The value that an output block must hold: a rank's input block, or the sum of this block of all ranks. */
 static hk_value wanted(const hk_program *p, unsigned block) {
   int from, part;
   hk_coll_source((hk_coll)p->coll, p->rank, p->nranks, p->root, (int)block, &from, &part);

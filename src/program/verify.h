@@ -5,20 +5,21 @@
  *  - every send meets its receive, with equal logical blocks; nothing is left in a FIFO at the end;
  *  - nothing deadlocks. Lanes are deterministic and block on reads and writes of bounded FIFOs (a Kahn network), so one
  *    schedule decides for all schedules;
- *  - accesses to an output block (with in_place: and to the input that is the same memory) of which one writes are
- *    ordered in every schedule that the FIFOs allow. A slot may refer, instead of holding a copy, to its instruction's
- *    only source if that is input or output, or to an output block that the instruction writes; it reads that until
- *    all its readers have consumed it. HK_INSTR_COPY forbids references. What a lane receives into one output as it is
- *    (hk_instr_lands) may be written there as soon as it has been sent: that, not the lane's turn, must be ordered;
+ * - two accesses to one output block, at least one a write, are ordered by happens-before in every schedule that the
+ *    FIFOs allow (with in_place, input in the same memory counts as the block). A slot may hold a reference instead of
+ *    a copy: to its instruction's only source, if that is input or output, or to an output block that the instruction
+ *    writes. The reference reads the memory until all readers have consumed the slot. HK_INSTR_COPY forbids references.
+ *    Data that a lane receives unchanged into one output (hk_instr_lands) may be written there as soon as it is sent:
+ *    the send, not the lane's turn, must be ordered;
  *  - scratch is written before it is read (in the first wave, hence in each);
- *  - in an uneven collective, whatever the lengths of blocks: each instruction moves as much as its operands' blocks
- *    and the data that it reads are long;
+ *  - in an uneven collective, for any lengths of blocks: the length that an instruction moves is the length of its
+ *    operands' blocks and of the data that it reads;
  *  - static rules: indices in range, at most one HK_IN source in an instruction, equal blocks in a split instruction,
  *    no input or output if only the root has one.
  *
  * On demand it also finds the order in which every output block is summed up: which instruction adds which sources in
- * which order, down to the inputs. Additions that are equal in this are equal in every bit, because an instruction's
- * result depends on its sources, their order and nothing else.
+ * which order, down to the inputs. Sums with equal orders are equal in every bit, because an instruction's result
+ * depends only on its sources and their order.
  *
  * Its cost: about 0.15 us an instruction and 40 bytes an output block and wave; a ring of 1000 ranks takes half a
  * second.
@@ -28,8 +29,8 @@
 #include <stdbool.h>
 #include "program.h"
 
-/* What is known of the order in which output blocks are summed up, over all ranks, blocks and waves; each says more
- * than the one before. */
+/* Result about the order of sums, over all output blocks, ranks and waves; each value is stronger than the one
+ * before. */
 typedef enum hk_order {
   HK_ORDER_VARIES, /* blocks or ranks differ: the bits of an element depend on its place in the message */
   HK_ORDER_SIDES,  /* equal, except which value is on the left of an addition (max and min of -0 and 0 differ) */
@@ -40,11 +41,11 @@ const char *hk_order_name(hk_order o); /* "varies", "sides", "equal", "fixed" */
 
 typedef struct hk_verify_options {
   unsigned slots; /* of every FIFO, at least 1 */
-  unsigned waves; /* 2 or more also checks what one wave leaves to the next */
+  unsigned waves; /* 2 or more also checks dependencies between waves */
   bool in_place;
-  bool orders;    /* of a collective that reduces, find the order of its sums */
-  hk_order least; /* with `orders`: less than this is a fault */
-  /* Of an uneven collective: a seed, by which each block takes part in a random number of waves. 0: in all. */
+  bool orders;    /* if the collective reduces, find the order of its sums */
+  hk_order least; /* with `orders`: a weaker order is a fault */
+  /* Uneven collective: the seed of the random number of waves in which each block takes part. 0: in all waves. */
   uint64_t lengths;
 } hk_verify_options;
 
@@ -52,7 +53,7 @@ typedef struct hk_verify_report {
   char message[512];     /* empty when proved; else names rank, lane, instruction, block and what is wrong */
   int rank, lane, instr; /* of the fault, -1 if none applies */
   uint64_t steps;        /* instructions run */
-  uint32_t sets;         /* of ranks whose inputs a value has in it: the most that there were at once */
+  uint32_t sets;         /* the most sets of ranks (hk_rank_set) that existed at once */
   hk_order order;        /* with `orders`, of programs that are proved */
 } hk_verify_report;
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Texts of the verifier's findings: which instruction, when, and which values. */
+/* Texts of the verifier's findings: the instruction, its wave and iteration, and the values. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ hk_status hk_fault(hk_verifier *v, int rank, int lane, int instr, const char *fo
   return rc;
 }
 
-/* Where in time: ", wave 1 iteration 3". */
+/* The time of an instruction: ", wave 1 iteration 3". */
 static const char *time_text(unsigned wave, bool in_body, unsigned iteration, char *text, size_t size) {
   if (in_body)
     snprintf(text, size, ", wave %u iteration %u", wave, iteration);
@@ -164,7 +164,7 @@ static uint32_t awaited(const hk_verifier *v, const hk_thread *t) {
   const hk_channel *c = &v->channels[t->waits_to_send ? t->waits_for : v->readers[t->waits_for].channel];
   if (!t->waits_to_send) {
     for (const hk_channel *first = c;
-         c->next != HK_NOWHERE && c->sent >= (c->summed + 1) * c->in_each;) { /* whose part is missing */
+         c->next != HK_NOWHERE && c->sent >= (c->summed + 1) * c->in_each;) { /* finds the rank whose part is missing */
       c = &v->channels[c->next];
       if (c == first) break;
     }

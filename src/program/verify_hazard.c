@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who may touch an output block when.
+/* Ordering of accesses to output blocks.
  *
- * Every two accesses to a place of which one writes must be ordered in every schedule. Within a lane they are. Between
- * lanes, and between a slot that refers to a place and a later write to it, the order must come from the FIFOs: event a
- * happens before event b when b is later in the same thread, or b receives a slot that a sent, or b sends a slot for
- * which a gave the credit back, or through a chain of such steps.
+ * Two accesses to a place, at least one a write, must be ordered in every schedule. Within a lane they are. Between
+ * lanes, and between a slot that refers to a place and a later write to it, the FIFOs must order them: event a happens
+ * before event b when b is later in the same thread, or b receives a slot that a sent, or b sends a slot for which a
+ * gave the credit back, or through a chain of such steps.
  *
  * Vector clocks would say this at a cost of one word for each thread in each event; few algorithms have more than a
- * handful of questions. So the run only notes when each slot was sent and consumed, and a question is answered by
- * searching backwards from the event at hand: what is the latest event of each thread that it knows of? For what lands
- * before its turn the event at hand is the one that sent it. */
+ * handful of questions. So the run only records when each slot was sent and consumed. A question is answered by a
+ * backward search from the current event, for the latest event of each thread that happens before it. For data that
+ * lands before its turn, the current event is the one that sent it. */
 #include <stdlib.h>
 #include "../base/array.h"
 #include "verify_internal.h"
@@ -28,7 +28,7 @@ static bool take_read(hk_verifier *v, uint32_t *index) {
 /* How many of the n ascending event numbers are at most `event`. */
 static uint32_t count_until(const uint32_t *times, uint32_t n, uint32_t event) {
   uint32_t low = 0;
-  if (n && times[n - 1] <= event) return n; /* as of the event at hand */
+  if (n && times[n - 1] <= event) return n; /* usual case: all of them */
   while (low < n) {
     uint32_t middle = low + (n - low) / 2;
     if (times[middle] <= event)
@@ -41,10 +41,10 @@ static uint32_t count_until(const uint32_t *times, uint32_t n, uint32_t event) {
 
 typedef struct search {
   hk_verifier *v;
-  uint32_t head, count; /* of v->search, a ring of nthreads */
+  uint32_t head, count; /* in v->search, a ring of nthreads entries */
 } search;
 
-/* The event at hand knows of `event` of `thread`. */
+/* Records that `event` of `thread` happens before the current event. */
 static void learn(search *s, uint32_t thread, uint32_t event) {
   hk_verifier *v = s->v;
   if (v->known_stamp[thread] == v->stamp && v->known[thread] >= event) return;
@@ -55,7 +55,7 @@ static void learn(search *s, uint32_t thread, uint32_t event) {
   v->search[(s->head + s->count++) % v->nthreads] = thread;
 }
 
-/* What thread t, up to the event known of it, has learnt from others. */
+/* Adds the events of other threads that happen before `event` of thread t. */
 static void expand(search *s, const hk_thread *t, uint32_t event) {
   hk_verifier *v = s->v;
   const hk_link_need *l = hk_program_links(t->program);
@@ -64,14 +64,14 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
     if (hk_link_sends((hk_link_kind)l[k].kind)) {
       const hk_channel *c = &v->channels[t->ends[k]];
       uint32_t sent = count_until(v->times + c->times_at, c->sent, event);
-      if (sent <= v->options.slots || hk_channel_in_rounds(c)) continue; /* the latter give slots back early */
+      if (sent <= v->options.slots || hk_channel_in_rounds(c)) continue; /* rounds give slots back early */
       for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++)
         learn(s, v->readers[r].thread, v->times[v->readers[r].times_at + sent - v->options.slots - 1]);
     } else {
       const hk_reader *r = &v->readers[t->ends[k]];
       const hk_channel *c = &v->channels[r->channel];
       uint32_t got = count_until(v->times + r->times_at, r->consumed, event);
-      for (const hk_channel *first = c; got; c = &v->channels[c->next]) { /* of all ranks whose data is in a sum */
+      for (const hk_channel *first = c; got; c = &v->channels[c->next]) { /* all ranks whose data is in the sum */
         learn(s, c->thread, v->times[c->times_at + hk_channel_sent_for(c, got - 1)]);
         if (c->next == HK_NOWHERE || &v->channels[c->next] == first) break;
       }
@@ -79,8 +79,8 @@ static void expand(search *s, const hk_thread *t, uint32_t event) {
   }
 }
 
-/* Does the instruction that t is in receive a slot that thread `from` sent in event `event` or later? In many
- * algorithms the data that overwrites a place comes from the very rank that has read it. */
+/* True if t's current instruction receives a slot that thread `from` sent in event `event` or later. A fast test: in
+ * many algorithms the rank that has read a place also sends the data that overwrites it. */
 static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *src = hk_instr_operands(t->program, i) + i->ndst;
@@ -93,7 +93,7 @@ static bool answers_now(const hk_verifier *v, uint32_t from, uint32_t event, con
   return false;
 }
 
-/* Is event `event` of thread `from` before event `at` of thread `to`? */
+/* True if event `event` of thread `from` happens before event `at` of thread `to`. */
 static bool is_known(hk_verifier *v, uint32_t from, uint32_t event, uint32_t to, uint32_t at) {
   if (from == to) return event <= at;
   search s = {.v = v};
@@ -110,19 +110,19 @@ static bool is_known(hk_verifier *v, uint32_t from, uint32_t event, uint32_t to,
   return false;
 }
 
-/* Is event `event` of thread `from` before the event that thread t is in? */
+/* True if event `event` of thread `from` happens before the current event of thread t. */
 static bool happens_before(hk_verifier *v, uint32_t from, uint32_t event, const hk_thread *t) {
   uint32_t to = (uint32_t)(t - v->threads);
   return (from != to && answers_now(v, from, event, t)) || is_known(v, from, event, to, t->event);
 }
 
-/* Has slot `number` of channel c been consumed by reader r before the event that t, the sender's rank, is in? */
+/* True if reader r consumed slot `number` of channel c before the current event of t, a thread of the sender's rank. */
 static bool consumed_before(hk_verifier *v, const hk_channel *c, uint32_t number, uint32_t r, const hk_thread *t) {
   const hk_reader *reader = &v->readers[r];
   if (reader->consumed <= number) return false;
   uint32_t event = v->times[reader->times_at + number];
   if (c->thread == (uint32_t)(t - v->threads)) {
-    /* The two short ways: the credit came back to us, or the reader sent us something since. */
+    /* Two fast tests: the credit has returned, or the reader has sent a later slot to this rank. */
     if (c->sent > v->options.slots && c->sent - v->options.slots > number) return true;
     if (c->reverse != HK_NOWHERE) {
       const hk_reader *back = &v->readers[c->reverse];
@@ -187,7 +187,7 @@ hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, u
   return rc;
 }
 
-/* Returns true if the rank that sends what arrives in t knows that the read is over. */
+/* A fault unless the read has ended before `sender` sent the data that arrives in t. */
 static hk_status check_landing(hk_verifier *v, const hk_thread *t, const hk_read *read, unsigned block, uint32_t sender,
                                uint32_t sent) {
   char text[HK_EVENT_TEXT];
@@ -247,7 +247,7 @@ static hk_status note(hk_verifier *v, const hk_thread *t, hk_place *place, uint3
 
 hk_status hk_hazard_note_read(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block) {
   if (is_last(v, t, place, block)) return HK_OK;
-  if (t->program->nlanes == 1 && !(writes_of(v, t, block) & HK_LANDS)) return HK_OK; /* a lane goes in order */
+  if (t->program->nlanes == 1 && !(writes_of(v, t, block) & HK_LANDS)) return HK_OK; /* a single lane runs in order */
   for (uint32_t k = place->reads; k; k = v->reads[k - 1].next)
     if (v->reads[k - 1].channel == HK_NOWHERE && v->reads[k - 1].lane == t->lane) {
       v->reads[k - 1].number = t->event; /* the later read implies the earlier */

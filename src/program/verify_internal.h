@@ -73,13 +73,13 @@ static inline uint32_t hk_value_count(const hk_set_pool *p, hk_value x) {
 }
 
 /* ---- orders ----
- * How a value was made, as a number: below nranks it is that rank's input, from nranks on a sum of parts, which are
- * such numbers again. Equal numbers are equal sums: each list of parts is kept once. */
+ * A number for how a value was made. Below nranks: the input of that rank. From nranks on: a sum of parts, which are
+ * again such numbers. Each list of parts is stored once, so equal numbers mean equal sums. */
 enum { HK_NO_ORDER = UINT32_MAX };
 typedef struct hk_orders {
   uint32_t nranks, count;      /* sums known */
-  uint32_t *ends, ends_room;   /* of sum i's parts; they begin where those of sum i - 1 end */
-  uint32_t *parts, parts_room; /* of all sums, then of the one that is being described */
+  uint32_t *ends, ends_room;   /* end of sum i's parts; they begin at the end of sum i - 1's */
+  uint32_t *parts, parts_room; /* of all sums, then of the sum that is being described */
   uint32_t nparts;
   uint32_t *table, table_room; /* by hash: the sum's number in `ends` + 1; a power of two */
   bool failed;                 /* out of memory */
@@ -94,7 +94,7 @@ static inline uint32_t hk_value_order(const hk_set_pool *p, hk_value x) {
 
 /* ---- the machine ---- */
 enum { HK_NOWHERE = UINT32_MAX };
-#define HK_LANDS 0x80000000u /* of a block's writes: some come from a slot, which may be before their turn */
+#define HK_LANDS 0x80000000u /* flag in a count of writes: some land from a slot and may precede their turn */
 
 /* One FIFO. */
 typedef struct hk_channel {
@@ -102,18 +102,19 @@ typedef struct hk_channel {
   size_t times_at; /* event of the sender that sent slot k, k = 0, 1, ... */
   uint32_t room;   /* slots kept: the FIFO's, or fewer if fewer are ever sent */
   uint32_t sent;
-  uint32_t thread; /* of the sender */
+  uint32_t thread; /* the sender's thread */
   uint32_t first_reader, nreaders;
   uint32_t reverse; /* the sender's reader of the opposite channel, or HK_NOWHERE */
-  bool in_switch;   /* HK_INSTR_IN_SWITCH of what was sent; one link is always in the switch or never */
-  /* Of sums that the network makes: the channel on which this one's reader sends, and so on round the group; others:
-   * HK_NOWHERE. A slot holds what was sent until all of the group have sent theirs, then the sum. */
+  bool in_switch;   /* its slots were sent with HK_INSTR_IN_SWITCH; a link is always in the switch or never */
+  /* Sums in the network: the channel on which this channel's reader sends, and so on round the group; else HK_NOWHERE.
+   * A slot holds the sender's data until all ranks of the group have sent theirs, then the sum. */
   uint32_t next;
-  uint32_t summed; /* slots that hold sums; of gathers and scatters: rounds that were made */
-  /* Of gathers and scatters: slots of a round that the sender sends, and that the reader gets; the latter are kept at
-   * made_at, one round. Else 1. Transports have more room; what cannot block with this one cannot block with more. */
+  uint32_t summed; /* slots that hold sums; gathers and scatters: completed rounds */
+  /* Gathers and scatters: slots of a round that the sender sends, and that the reader gets; else 1. The reader's slots
+   * of one round are kept at made_at. Transports have room for more rounds; programs that do not block here do not
+   * block there. */
   uint32_t in_each, out_each;
-  uint32_t number; /* the reader's in the group */
+  uint32_t number; /* the reader's number in the group */
   uint8_t kind;    /* hk_link_kind of the sender */
   size_t made_at;
 } hk_channel;
@@ -128,10 +129,11 @@ typedef struct hk_thread {
   const hk_instr *instrs;
   const uint32_t *ends; /* program link -> channel (sending links) or reader */
   size_t scratch_at;
-  uint32_t first_link, end_link; /* its lane's links are among these; a builder makes them one after another */
+  /* range of program links that contains its lane's links; a builder makes those one after another */
+  uint32_t first_link, end_link;
   hk_cursor at;
   uint32_t event;
-  uint32_t scan;      /* operands known to be ready */
+  uint32_t scan;      /* number of operands known to be ready */
   uint32_t waits_for; /* channel or reader, while blocked */
   uint16_t rank, lane;
   uint8_t state; /* HK_THREAD_* */
@@ -139,8 +141,8 @@ typedef struct hk_thread {
 } hk_thread;
 enum { HK_THREAD_READY, HK_THREAD_BLOCKED, HK_THREAD_DONE };
 
-/* A read that must end before a later write: by a lane, or by reference through a slot until all readers have consumed
- * the slot. */
+/* A read that must end before a later write. A lane's read ends with its event; a read by reference ends when all
+ * readers have consumed the slot. */
 typedef struct hk_read {
   uint32_t next;
   uint32_t channel; /* HK_NOWHERE: a lane's read */
@@ -150,7 +152,7 @@ typedef struct hk_read {
 
 typedef struct hk_place {
   hk_value value;
-  uint32_t writer_event; /* 0: holds no output yet (in place: the input still) */
+  uint32_t writer_event; /* 0: holds no output yet (in place: still the input) */
   uint32_t writes;
   uint32_t reads; /* first hk_read + 1 */
   uint16_t writer_lane;
@@ -170,18 +172,18 @@ typedef struct hk_verifier {
 
   size_t *first_end; /* by rank: its links' place in `ends` and `uses` */
   uint32_t *ends;
-  uint32_t *uses; /* messages of a link in one wave */
+  uint32_t *uses; /* by link: messages in one wave */
   hk_channel *channels;
   hk_reader *readers;
   uint32_t nchannels, nreaders;
   hk_value *slots;
-  uint32_t *readers_left; /* beside `slots`; NULL without multicast */
+  uint32_t *readers_left; /* same indices as `slots`; NULL without multicast */
   uint32_t *times;
 
   hk_place *places;
   size_t *first_place; /* by rank */
-  uint32_t
-      *place_writes; /* by rank and block: its writes in one wave; at first_place / waves.  HK_LANDS may be added */
+  /* [first_place / waves + block] writes to the block in one wave, optionally | HK_LANDS */
+  uint32_t *place_writes;
   hk_value *scratch;
   hk_set_pool sets;
   hk_orders orders; /* with options.orders */
@@ -191,7 +193,7 @@ typedef struct hk_verifier {
 
   hk_read *reads;
   uint32_t nreads, reads_room, free_read; /* free_read: index + 1 */
-  /* Of one happens-before search: the latest event known of each thread. */
+  /* One happens-before search. known: the latest known event of each thread. */
   uint32_t *known, *search;
   uint64_t *known_stamp, *queued_stamp, stamp;
 } hk_verifier;
@@ -201,7 +203,7 @@ static inline bool hk_channel_in_rounds(const hk_channel *c) { return hk_link_in
 static inline uint32_t hk_channel_readable(const hk_channel *c) {
   return c->next == HK_NOWHERE ? c->sent : c->summed * c->out_each;
 }
-/* The number of the last slot of any of the group's senders that was needed for the slot read as number `got`. */
+/* The number of the last slot that each sender of the group must have sent before slot `got` can be read. */
 static inline uint32_t hk_channel_sent_for(const hk_channel *c, uint32_t got) {
   return (got / c->out_each + 1) * c->in_each - 1;
 }
@@ -212,32 +214,33 @@ static inline unsigned hk_out_blocks_of(const hk_verifier *v, int rank) {
 static inline hk_place *hk_place_at(const hk_verifier *v, const hk_thread *t, unsigned block) {
   return &v->places[v->first_place[t->rank] + t->at.offset * hk_out_blocks_of(v, t->rank) + block];
 }
-/* The output block that in place is the same memory as an input block; -1: none. */
+/* The output block that is the same memory as an input block in place; -1: none. */
 int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block);
 
 /* ---- lengths of an uneven collective ----
- * A length is known by the input block that has it: by its number if the collective reduces (all ranks' are equally
- * long), otherwise by rank and number. */
+ * A length is identified by the input block that has it: by its number if the collective reduces (all ranks have equal
+ * lengths), otherwise by rank and number. */
 enum { HK_NO_LENGTH = UINT32_MAX };
-/* The length that the current MOVE of t moves; HK_NO_LENGTH if no operand says. */
+/* The length that the current MOVE of t moves; HK_NO_LENGTH if no operand determines it. */
 uint32_t hk_length_of_move(const hk_thread *t, const hk_instr *i, const hk_operand *o);
 /* Fault unless the user's operands of the MOVE have that length. */
 hk_status hk_length_check_operands(hk_verifier *v, const hk_thread *t, const hk_instr *i, const hk_operand *o);
 hk_status hk_length_check_value(hk_verifier *v, const hk_thread *t, uint32_t length, hk_value x);
-/* Has the block with this length, or the output block of a rank, a part in the wave? */
+/* True if the block with this length, or the output block of a rank, has a part in the wave. */
 bool hk_length_reaches(const hk_verifier *v, uint32_t length, uint64_t wave);
 bool hk_length_reaches_output(const hk_verifier *v, const hk_program *p, unsigned block, uint64_t wave);
 
-/* ---- parts; each gives HK_OK, or an error with the report filled ---- */
+/* ---- parts; each returns HK_OK, or an error with the report filled ---- */
 hk_status hk_verify_static(hk_verifier *v);
 hk_status hk_verify_links(hk_verifier *v);
 hk_status hk_verify_run(hk_verifier *v);
 hk_status hk_verify_orders(hk_verifier *v); /* after the outputs are found to be complete */
 
-/* In its current event, thread t reads or writes a place, or sent slot `number` of a channel by reference to it. */
+/* In its current event, thread t reads or writes a place. note_read only records a read. note_reference records that
+ * slot `number` of a channel refers to the place. */
 hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block);
 hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
-/* It writes what it has just received by reader r, from when that was sent on. */
+/* It writes data that reader r has received; the write may happen from the send on. */
 hk_status hk_hazard_land(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block, uint32_t r);
 hk_status hk_hazard_note_read(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
 hk_status hk_hazard_note_reference(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block,
@@ -253,7 +256,7 @@ hk_status hk_fault_event(hk_verifier *v, const hk_thread *t, uint32_t event, con
     __attribute__((format(printf, 4, 5), cold));
 hk_status hk_fault_memory(hk_verifier *v);
 hk_status hk_fault_deadlock(hk_verifier *v);
-/* "rank 2's block 3", "the sum of block 3 over ranks 0 1 4 ...": gives `text`. */
+/* "rank 2's block 3", "the sum of block 3 over ranks 0 1 4 ..."; returns `text`. */
 enum { HK_VALUE_TEXT = 160 };
 const char *hk_value_text(const hk_verifier *v, hk_value x, char *text);
 /* "rank 1 lane 0 instruction 4": the instruction that was event `event` of a thread. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Pairs the link needs of all programs: a sending link of one rank with the receiving link of its peer on the same
- * channel (with those of all other ranks for multicast), and lays the FIFOs out. How many messages a link carries in
- * one wave is known from the program alone, so every array has its exact size. */
+ * channel (with those of all other ranks for multicast), and lays the FIFOs out. The number of messages of a link in
+ * one wave follows from the program alone, so every array has its exact size. */
 #include <stdlib.h>
 #include "verify_internal.h"
 
@@ -66,7 +66,7 @@ static hk_status sort_receivers(hk_verifier *v, pairing *s) {
   s->peer_start = calloc(n + 2, sizeof *s->peer_start);
   s->receivers = malloc((v->nreaders + 1) * sizeof *s->receivers);
   if (!s->peer_start || !s->receivers) return hk_fault_memory(v);
-  uint32_t *start = s->peer_start + 1; /* shifted by one while filling, so that it ends in place */
+  uint32_t *start = s->peer_start + 1; /* shifted by one while it is filled; afterwards the entries are the starts */
   for (int r = 0; r < v->nranks; r++) {
     const hk_link_need *l = hk_program_links(v->programs[r]);
     for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
@@ -279,7 +279,7 @@ static hk_status prepare(hk_verifier *v, pairing *s) {
   for (size_t k = 0; k < table; k++) s->by_peer[k] = HK_NOWHERE;
   for (unsigned k = 0; k < s->channels; k++) s->multicasts[k] = HK_NOWHERE;
   for (int r = 0; r < v->nranks; r++) count_uses(v->programs[r], v->uses + v->first_end[r]);
-  v->nreaders = (uint32_t)(links - senders - multicasts); /* of the receiving links, for sort_receivers */
+  v->nreaders = (uint32_t)(links - senders - multicasts); /* number of receiving links, for sort_receivers */
   return sort_receivers(v, s);
 }
 

@@ -38,7 +38,7 @@ static uint32_t hash(const uint32_t *parts, uint32_t n) {
   return (uint32_t)h;
 }
 
-/* The place of the parts from `begin` on in the table, or of their absence. */
+/* The index in the table of the `n` parts from `begin` on, or of the free entry for them. */
 static uint32_t place_of(const hk_orders *o, uint32_t begin, uint32_t n) {
   uint32_t at = hash(o->parts + begin, n) & (o->table_room - 1);
   for (; o->table[at]; at = (at + 1) & (o->table_room - 1)) {
@@ -53,7 +53,7 @@ static bool grow_table(hk_orders *o) {
   if (2 * o->count < o->table_room) return true;
   uint32_t room = o->table_room ? o->table_room * 2 : 1024;
   uint32_t *fresh = calloc(room, sizeof *fresh);
-  if (!fresh) { /* no memory */
+  if (!fresh) { /* out of memory */
     o->failed = true;
     return false;
   }
@@ -82,7 +82,7 @@ uint32_t hk_orders_sum(hk_orders *o) {
 
 /* ---- what is compared ---- */
 
-/* The fixed order of program.h. */
+/* The number of the fixed order (HK_FIXED_ORDER_SOURCES). */
 static uint32_t fixed_order(hk_orders *o) {
   uint32_t sum = 0;
   for (uint32_t r = 1; r < o->nranks;) {
@@ -93,8 +93,9 @@ static uint32_t fixed_order(hk_orders *o) {
   return sum;
 }
 
-/* A number for each sum, equal for sums that differ only in the sides of additions. An instruction adds its first two
- * sources, then the others to the result, so only these two can change sides. Parts come before sums in the store. */
+/* A number for each sum, equal for sums that differ only in the sides of additions. An instruction adds its first
+ * two sources, then the others to the result, so only these two can change sides. In the store, a sum's parts
+ * precede it. */
 static uint32_t *without_sides(hk_orders *o) {
   uint32_t n = o->count, *out = calloc((size_t)n + 1, sizeof *out);
   o->failed = o->failed || !out;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One schedule: each ready thread runs until it blocks on a FIFO.  Lanes share nothing but FIFOs and (checked by
- * verify_hazard.c) properly ordered output blocks, so what holds in this schedule holds in all. */
+ * verify_hazard.c) properly ordered output blocks, so the result for this schedule holds for all schedules. */
 #include "verify_internal.h"
 
 int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block) {
@@ -32,7 +32,7 @@ static bool can_send(const hk_verifier *v, const hk_channel *c) {
   return v->readers_left[c->slot_at + c->sent % c->room] == 0;
 }
 
-/* Waits for all link operands; a thread that resumes does not look again at those it found ready. */
+/* True if all link operands are ready; a thread that resumes does not check again the operands that it found ready. */
 static bool all_ready(const step *s) {
   hk_thread *t = s->t;
   unsigned n = (unsigned)s->i->ndst + s->i->nsrc;
@@ -73,7 +73,7 @@ static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
   return hk_value_kind(*sum) == HK_VALUE_NONE ? hk_fault_memory(v) : HK_OK;
 }
 
-/* Have all of the group sent their parts of the next round, and read the last one? */
+/* True if all ranks of the group have sent their parts of the next round and read the last round. */
 static bool round_is_due(const hk_verifier *v, const hk_channel *first) {
   const hk_channel *c = first;
   do {
@@ -92,7 +92,7 @@ static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_v
   const uint32_t n = scatters ? to->in_each : to->out_each; /* ranks of the group */
   *out = HK_VALUE_NONE;
   do {
-    uint32_t number = (c->number + n - 1) % n; /* the sender's: its reader is the next one */
+    uint32_t number = (c->number + n - 1) % n; /* the sender's number: its reader has the next number */
     size_t from = c->slot_at + (scatters ? to->number : c->summed % c->room);
     hk_value x = v->slots[from];
     if (hk_value_kind(x) < HK_VALUE_LEAF)
@@ -228,7 +228,7 @@ static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) 
   if (s->v->uneven) return hk_length_check_value(s->v, s->t, hk_length_of_move(s->t, s->i, s->dst), *out);
   if (!s->v->split) return HK_OK;
   /* Blocks differ in length, so data of one block cannot pass for another's. */
-  const hk_operand *named = s->dst; /* one operand is no scratch: verify_static.c */
+  const hk_operand *named = s->dst; /* at least one operand is not scratch: verify_static.c */
   while (named->space == HK_SCRATCH) named++;
   block = block_of(s, named);
   if (hk_value_block(*out) == block) return HK_OK;
@@ -280,7 +280,8 @@ static hk_status reduce(const step *s, hk_value *result) {
   return HK_OK;
 }
 
-/* out[..] <- in[..] if both are one place and the collective does not change what it copies: nothing happens. */
+/* True for out[..] <- in[..] if both are the same place and the collective does not reduce: the instruction does
+ * nothing. */
 static bool is_self_copy(const step *s, unsigned block) {
   if (s->v->reduces || s->i->nsrc != 1 || s->src->space != HK_IN) return false;
   return hk_alias_of_input(s->v, s->t->rank, block_of(s, s->src)) == (int)block;
@@ -408,7 +409,7 @@ static hk_status note_accesses(const step *s) {
     if (!place || (place->writer_event == s->t->event && place->writer_lane == s->t->lane)) continue;
     noted = false;
     if (s->i->nsrc == 1) rc = note_references(s, place, block, &noted);
-    /* What waits for a reference to end waits for this event too. */
+    /* A write that waits for the end of a reference also waits for this event, so the read need not be recorded. */
     if (!rc && !noted) rc = hk_hazard_note_read(s->v, s->t, place, block);
   }
   return rc;

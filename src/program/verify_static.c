@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Rules that each program must keep by itself, and the few facts on which all programs must agree. */
+/* Rules for each program alone, and the few facts on which all programs must agree. */
 #include "verify_internal.h"
 
 typedef struct place_in_program {
@@ -130,7 +130,7 @@ static hk_status check_destinations(const place_in_program *at, const hk_instr *
   return HK_OK;
 }
 
-/* What a switch can do: add this rank's input and one slot from each other rank, all of one channel. */
+/* Checks what a switch supports: the sum of this rank's input and one slot from each other rank, all of one channel. */
 static hk_status check_in_switch(const place_in_program *at, const hk_instr *i, const hk_operand *o) {
   const hk_link_need *links = hk_program_links(at->p), *first = NULL;
   const hk_operand *src = o + i->ndst;
@@ -153,7 +153,7 @@ static hk_status check_in_switch(const place_in_program *at, const hk_instr *i, 
       return REJECT(at, "its sources come on channels %u and %u: the switch reads one slot of one channel",
                     first->channel, l->channel);
   }
-  return HK_OK; /* one input at most (check_sources) and no link twice (verify_run.c): each rank comes once */
+  return HK_OK; /* at most one input (check_sources) and no link twice (verify_run.c), so each rank occurs once */
 }
 
 static hk_status check_move(const place_in_program *at, const hk_instr *i) {
@@ -173,7 +173,7 @@ static hk_status check_move(const place_in_program *at, const hk_instr *i) {
   return HK_OK;
 }
 
-/* Far above any algorithm's, and little enough to run. */
+/* Far above the length of any algorithm's lane, and small enough to run. */
 enum { MAX_LANE_LENGTH = 1 << 24 };
 
 static hk_status check_repeat(place_in_program *at, const hk_instr *i, uint32_t lane_end) {

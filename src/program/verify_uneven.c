@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Uneven collectives: what an instruction moves has the length of the block that it names, whatever the lengths are. So
- * no two lengths are taken for equal here. The run then gives each a number of waves, at random on demand: to leave an
- * instruction out must not break what orders the others. */
+/* Uneven collectives: an instruction moves the length of the block that it names, for any lengths. So no two lengths
+ * count as equal here. With options.lengths the run gives each length a random number of waves: a skipped instruction
+ * must not break the order of the others. */
 #include "verify_internal.h"
 
 static uint32_t length_of(const hk_program *p, unsigned rank, unsigned block) {

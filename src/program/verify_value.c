@@ -51,7 +51,7 @@ bool hk_value_has(const hk_set_pool *p, hk_value x, unsigned rank) {
   return hk_value_kind(x) == HK_VALUE_SUM && set_has(hk_set_at(p, hk_value_index(x)), rank);
 }
 
-/* A sum with the content of x that has no other reference; consumes x. NONE if memory is exhausted. */
+/* A sum with the content of x and a single reference; consumes x. NONE if out of memory. */
 static hk_value own(hk_set_pool *p, hk_value x) {
   bool sum = hk_value_kind(x) == HK_VALUE_SUM;
   if (sum && hk_set_at(p, hk_value_index(x))->refs == 1) return x;
@@ -71,7 +71,7 @@ static hk_value own(hk_set_pool *p, hk_value x) {
   return hk_value_make(HK_VALUE_SUM, fresh, hk_value_block(x));
 }
 
-/* Adds the ranks of b to the set `to`; the first rank that was there already, or -1. */
+/* Adds the ranks of b to the set `to`; returns the first rank that was in it already, or -1. */
 static int merge(hk_rank_set *to, const hk_set_pool *p, hk_value b) {
   if (hk_value_kind(b) == HK_VALUE_LEAF) {
     unsigned rank = hk_value_index(b);
@@ -92,7 +92,7 @@ static int merge(hk_rank_set *to, const hk_set_pool *p, hk_value b) {
 
 hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice) {
   *twice = -1;
-  /* Keep the one whose set can be changed in place. */
+  /* Let `a` be the one whose set can be changed in place. */
   if (hk_value_kind(b) == HK_VALUE_SUM && hk_set_at(p, hk_value_index(b))->refs == 1) {
     hk_value swap = a;
     a = b;

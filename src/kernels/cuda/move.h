@@ -158,8 +158,8 @@ HK_DEVICE void store_pieces(char *p, hk_vec v, unsigned n) {
 HK_DEVICE bool of_another_call(uint32_t found, uint32_t flag) {
   return found != flag && (found ^ flag) >> HK_GPU_LL_TAG_BITS == 0;
 }
-/* Called sometimes during a wait for lines: reports a line of another call and returns true if one has arrived. litmus:
- * none; for a report */
+/* Called sometimes during a wait for lines: if a line of another call has arrived, reports it and returns true.
+ * litmus: none; for a report */
 HK_DEVICE_CALL bool lines_of_another_call(const hk_gpu_move *m, unsigned first, uint64_t i, uint32_t missing) {
   for (unsigned k = 0; missing >> k; k++) {
     if (!(missing >> k & 1)) continue;

@@ -14,21 +14,21 @@
  * With LL128 each 120 bytes are in a line of 128 (wide.h), which needs memory that keeps a line whole: the device's
  * own, or another's over NVLink; never over PCIe. Lines begin as zeros. If a message does not fit into the lines, or
  * the link has none, it is sent as with Simple.
+ *
  * Over the network each end has its own words in pinned host memory, each followed by a note for the proxy; gpu/proxy.h
  * describes that handshake. There, lines go only between a kernel and its proxy.
  *
  * By reference: if the receiver can read the sender's user memory, a Simple slot may hold the receiver's address of it
  * instead of the data; the tag of its word shows this. For ranks of one process on one GPU (`refs`) it is the sender's
  * own address, else it is computed from a call's tables of registered memory. Each sender decides for each slot, as on
- * the
- * host. Before its kernel ends it waits for the credits of the slots that held references.
+ * the host. Before its kernel ends it waits for the credits of the slots that held references.
  *
  * In the switch (NVLS): slots and signals are in memory that is bound to a multicast object. Data for the rank that
  * adds stays in each sender's own memory; the receiver reads the same slot of all ranks at once, including its own
  * part, and the switch returns the sum. A multicast sender writes to all at once, and waits for the heads of all
- * readers. Signals are
- * stored by the multicast address; all but one rank ignore them. In a sum for all each rank has one part, in its own
- * memory; its receiver waits for the words of all ranks, its own too, and its sender for the heads of all.
+ * readers. Signals are stored by the multicast address; all but one rank ignore them. In a sum for all each rank has
+ * one part, in its own memory; its receiver waits for the words of all ranks, its own too, and its sender for the heads
+ * of all.
  */
 #ifndef HK_KERNELS_CUDA_WORK_H
 #define HK_KERNELS_CUDA_WORK_H
