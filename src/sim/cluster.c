@@ -142,7 +142,7 @@ static void use_path(const hk_sim_cluster *w, int host, uint32_t from, uint32_t 
   for (uint32_t i = 0; i < path->nhops; i++) {
     uint32_t edge = p->hops[path->first + i], node = t->edges[edge].to;
     use(out, base + edge, weight);
-    /* Not peer to peer: the data is written to a CPU's memory and read from there. */
+    /* No peer access: the data is written to a CPU's memory and read from there. */
     if (path->host && t->nodes[node].kind == HK_NODE_CPU &&
         (i + 1 == path->nhops || t->edges[p->hops[path->first + i + 1]].kind != HK_EDGE_SYS))
       use(out, base + t->nedges + node, 2 * weight);
@@ -269,7 +269,7 @@ static void name_in_host(const hk_sim_cluster *w, int host, uint32_t at, char *t
 }
 
 void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text, size_t room) {
-  if (resource < w->fabric_base) { /* of the last host whose resources do not begin after it */
+  if (resource < w->fabric_base) { /* it belongs to the last host whose first resource is not after it */
     int h = w->c->nhosts - 1;
     while (w->rep[h] != (uint32_t)h || resource < w->base[h]) h--;
     name_in_host(w, h, resource - w->base[h], text, room);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A cluster as resources, and the path between two ranks as uses of them.
+ * A cluster as resources, and the path between two ranks as uses of resources.
  *
- * A host that represents others (fold.c) is the only one of its class with resources. What goes to a host of another
- * class goes to that class's representative. Each of `size[a]` senders sends what each of `size[b]` receivers gets, so
- * the receiver's links carry size[a] / size[b] times the flow.
+ * A host that represents others (fold.c) is the only one of its class with resources. Data for a host of another class
+ * goes to that class's representative. Each of `size[a]` senders sends what each of `size[b]` receivers gets, so the
+ * receiver's links carry size[a] / size[b] times the flow.
  */
 #ifndef HK_SIM_CLUSTER_H
 #define HK_SIM_CLUSTER_H
@@ -17,12 +17,13 @@ typedef struct hk_sim_cluster {
   const hk_seat *seats;
   int nranks;
   uint32_t *first_rank; /* [nhosts + 1] */
-  uint32_t *rep, *size; /* [nhosts] the host that represents it; how many hosts a representative represents */
+  /* [nhosts] rep: the host that represents it; size: number of hosts that a representative represents */
+  uint32_t *rep, *size;
   bool folded;
-  bool shifted;              /* folded into the first host, of which all others are shifted copies: fold.c */
+  bool shifted;              /* folded into the first host; all other hosts are shifted copies of it: fold.c */
   hk_paths *const *paths;    /* by kind of host */
   hk_channels *const *rings; /* by kind of host; entries may be NULL */
-  uint32_t *base;            /* [nhosts] of representatives: the first resource */
+  uint32_t *base;            /* [nhosts] representatives: index of the first resource */
   uint32_t fabric_base;
   int spines, leaves_per_rail;
   uint64_t seed;
@@ -37,7 +38,7 @@ typedef struct hk_route {
   double us;
 } hk_route;
 
-/* Everything but the resources. What it points to remains the caller's. */
+/* Initialises everything except the resources. The caller keeps all pointed-to data. */
 hk_status hk_sim_cluster_init(hk_sim_cluster *w, const hk_cluster *c, const hk_seat *seats, int nranks,
                               hk_paths *const *paths, hk_channels *const *rings, uint64_t seed);
 /* Makes the resources, when rep and size are final. */
@@ -78,9 +79,9 @@ static inline uint32_t hk_sim_cluster_cores(const hk_sim_cluster *w, int rank) {
   return hk_sim_cluster_memory(w, rank) + hk_sim_cluster_topo(w, w->seats[rank].host)->nnodes;
 }
 
-/* From a rank of a representative to any rank, for data of `channel`. */
+/* The route from a rank of a representative to any rank, for data of `channel`. */
 hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out);
-/* The NETs by which it leaves and enters. */
+/* The NETs at which data between the two ranks leaves one host and enters the other. */
 void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel, uint32_t *out, uint32_t *in);
 /* The edge between a GPU and its NVSwitch, UINT32_MAX if there is none; `down`: towards the GPU. */
 uint32_t hk_sim_cluster_switch_edge(const hk_sim_cluster *w, int rank, bool down);
@@ -91,7 +92,7 @@ void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text,
 int hk_sim_cluster_leaf(const hk_sim_cluster *w, int host, const hk_node *net);
 int hk_sim_cluster_spine(const hk_sim_cluster *w, int from_host, const hk_node *from, int to_host, const hk_node *to,
                          int channel);
-int hk_sim_cluster_leaves(const hk_sim_cluster *w); /* 0: one switch for all, only ports limit */
+int hk_sim_cluster_leaves(const hk_sim_cluster *w); /* 0: one switch for all hosts, so only ports limit */
 /* Bytes a microsecond from a leaf to one spine. */
 double hk_sim_cluster_uplink(const hk_sim_cluster *w);
 #endif

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Flow level, for large machines: no event depends on another one. The programs are run as messages with times; a
- * thread goes on until it needs a message that is not sent yet. All rates are computed before. This is done twice:
+/* Flow level, for large machines: there are no events. The programs run as messages with times; a thread continues
+ * until it needs a message that is not sent yet. All rates are computed in advance. This is done twice:
  *
  *   - alone: every flow is as fast as the links of its path allow. This is a lower bound. Another one is the time that
  *     the busiest resource needs for its load, after its first message arrives and before the last one's end.
  *   - shared: if a thread uses a resource for a part of its bytes, and all loads of that resource take a time t, the
  *     thread moves its bytes at the rate at which it would end after t, as if all threads always used the resource at
- *     once. What it hands to the network is sent one message after another. This is an upper bound.
+ *     once. Its messages to the network are sent one after another. This is an upper bound.
  *
  * The result is between the two, nearer to the lower one: HK_GPU_SHARED says how near. Waves after the first WAVES
- * repeat what those did: the pace of the last ones is continued. */
+ * are not run: they are assumed to go on at the pace of the last ones. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,10 +27,10 @@ typedef struct coarse {
   uint32_t *first; /* [nthreads] of `pace` */
   double *by_side; /* [nsides] bytes sent to another host in one wave */
   double *uplink;  /* [nsides] microseconds that the busiest uplink of the path needs */
-  double *free_at; /* [nsides] when the network has sent what was handed to it; shared: of the thread */
+  double *free_at; /* [nsides] when the network has sent all messages handed to it; shared: by the thread */
   double *core_at; /* [nranks] when a core is free */
-  double *head;    /* [nresources] alone: when the first message for another host uses it; INFINITY: none does */
-  double *tail;    /* [nresources] the least time that is left for a message that has passed it */
+  double *head;    /* [nresources] alone: when the first message for another host uses it; INFINITY: no message does */
+  double *tail;    /* [nresources] the least remaining time of a message that has passed it */
   double *clock;   /* [nthreads] */
   uint32_t *todo, ntodo;
   bool shared;
@@ -96,7 +96,7 @@ typedef struct crossing {
   uint32_t side;
 } crossing;
 
-/* Calls for every link of every host that crosses spines, on every channel. */
+/* Calls `each` for every link of every host that crosses spines, on every channel. */
 static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
   hk_sim *s = c->s;
   const hk_sim_cluster *w = &s->world;
@@ -129,16 +129,15 @@ static void add_load(coarse *c, const crossing *at, double *loads) {
   loads[at->down] += bytes;
 }
 
-/* The worst of the links that a side represents, on any channel. */
+/* Records the largest load of the links that a side represents, on any channel. */
 static void worst_load(coarse *c, const crossing *at, double *loads) {
   double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
   double us = most / hk_sim_cluster_uplink(&c->s->world);
   if (us > c->uplink[at->side]) c->uplink[at->side] = us;
 }
 
-/* Shifted hosts send so many flows over each uplink that the hash gives every spine the same number: crossing flows are
- * spread evenly. Returns for how many hosts the link by way of NETs x and y, to the host `by` further, crosses the
- * spines. */
+/* Shifted hosts send many flows over each uplink, so the hash is assumed to spread them evenly over the spines. Returns
+ * the number of hosts whose link to the host `by` further, over NETs x and y, crosses the spines. */
 static int count_crossing(const hk_sim_cluster *w, const hk_node *x, const hk_node *y, int by) {
   int count = 0, n = w->c->nhosts;
   for (int a = 0; a < n; a++) count += hk_sim_cluster_leaf(w, a, x) != hk_sim_cluster_leaf(w, (a + by) % n, y);
@@ -191,13 +190,13 @@ out:
 
 /* ---- rates ---- */
 
-/* Microseconds a byte over one use; or with all other loads of the resource. */
+/* Microseconds a byte on a used resource: alone, or (shared) with all other loads of the resource. */
 static double use_us(const coarse *c, const hk_flow_entry *e, double bytes) {
   if (!c->shared) return e->weight / c->s->world.net.resources[e->resource].capacity;
   return bytes > 0 ? c->need[e->resource] / bytes : 0;
 }
 
-/* Of each thread's instructions. */
+/* Sets the pace of each thread's instructions. */
 static hk_status set_paces(coarse *c) {
   hk_sim *s = c->s;
   for (uint32_t k = 0; k < s->nthreads; k++) {
@@ -216,7 +215,7 @@ static hk_status set_paces(coarse *c) {
   return HK_OK;
 }
 
-/* Of what goes to other hosts. */
+/* Sets the pace of the sides that send to other hosts. */
 static void set_queues(coarse *c) {
   for (uint32_t i = 0; i < c->s->nsides; i++) {
     hk_side *e = &c->s->sides[i];
@@ -250,7 +249,7 @@ static hk_status notify(coarse *c, hk_side *e, double at) {
   return HK_OK;
 }
 
-/* A message for another host, handed to the network alone. */
+/* Records a message for another host that is handed to the network, for the bound `alone`. */
 static void note_ask(coarse *c, const hk_side *e, size_t bytes, double at) {
   const hk_sim *s = c->s;
   double taken = e->us + s->lane_us + (double)bytes * (s->gpu ? 1 / s->lane_rate : s->core_copy);
@@ -276,7 +275,7 @@ static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
   return notify(c, e, at + e->us);
 }
 
-/* When the instruction's links are ready; -1: not known yet. */
+/* The time when the instruction's links are ready; -1: not known yet. */
 static double ready_at(coarse *c, hk_lane_state *t, double at) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
@@ -413,8 +412,8 @@ static hk_status run_waves(coarse *c, bool shared, double *us) {
   return HK_OK;
 }
 
-/* The time that the busiest resource needs, with what must come before and after. Notes the load of each resource for
- * the report. */
+/* The time of the busiest resource, including the times before its first and after its last message. Stores the load of
+ * each resource for the report. */
 static double busiest(coarse *c) {
   hk_net *net = &c->s->world.net;
   double waves = waves_of(c->s), most = 0;
@@ -435,7 +434,7 @@ hk_status hk_sim_coarse(hk_sim *s) {
   if (s->world.folded) HK_TRY(load_fabric(&c), out);
   HK_TRY(run_waves(&c, false, &alone), out);
   HK_TRY(run_waves(&c, true, &shared), out);
-  /* Of the channels that one represents, the last one begins later by this. */
+  /* The last of the channels that the simulated one represents begins later by this time. */
   last = alone + (s->gpu ? HK_GPU_STAGGER_US * (s->all_channels - s->channels) : 0);
   alone = fmax(alone, busiest(&c));
   s->finished = fmax(last, pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED));

@@ -240,8 +240,8 @@ static void fix(hk_net *n, hk_flow *f, double rate, uint32_t held) {
 
 enum { WEIGHTLESS = 1000000 }; /* one part in so many of a weight is rounding */
 
-/* How far all rates can rise before a resource is full. Resources without loose flows are moved to the end of the list;
- * *live of them remain at its beginning. */
+/* The rate to which all loose flows can rise before a resource is full. Moves resources without loose flows to the end
+ * of the list; the first *live resources of the list remain. */
 static double next_level(hk_net *n, uint32_t *live) {
   double level = HUGE_VAL;
   for (uint32_t t = 0; t < *live;) {
@@ -261,7 +261,7 @@ static double next_level(hk_net *n, uint32_t *live) {
 /* Raises all rates together. A flow that meets its own limit or a full resource keeps its rate. */
 static void fill(hk_net *n) {
   uint32_t live = n->ntight, fixed = 0;
-  double least = 0; /* limit of those that are loose, or less */
+  double least = 0; /* a lower bound of the loose flows' limits */
   n->solved += n->nfound;
   share_out(n);
   while (fixed < n->nfound) {
@@ -288,11 +288,12 @@ static void fill(hk_net *n) {
   }
 }
 
-/* Is the result fair on a resource of which only some flows were computed? */
+/* True if the result is fair on a resource for which only some flows were computed. */
 static bool is_fair(const hk_net *n, uint32_t resource) {
   const hk_resource *r = &n->resources[resource];
   bool full = r->left <= r->capacity * SAME * 10;
-  double most_in = 0, most_out = 0, least_in = HUGE_VAL, least_out = HUGE_VAL; /* least: of those held here */
+  /* least: of the flows that this resource limits */
+  double most_in = 0, most_out = 0, least_in = HUGE_VAL, least_out = HUGE_VAL;
   for (const hk_flow_entry *e = r->flows; e; e = e->next) {
     const hk_flow *f = e->flow;
     bool in = f->stamp == n->stamp, held = f->held == resource;
@@ -305,7 +306,7 @@ static bool is_fair(const hk_net *n, uint32_t resource) {
   return least_in >= most_out * (1 - SAME * 10) && least_out >= most_in * (1 - SAME * 10);
 }
 
-enum { ROUNDS = 3 }; /* then all that can be reached is computed at once */
+enum { ROUNDS = 3 }; /* after that, all reachable flows are computed at once */
 
 static hk_status settle(hk_net *n) {
   n->stamp++;

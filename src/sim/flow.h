@@ -7,10 +7,10 @@
  * flow can get more unless a flow with less loses. Between events rates are constant. So the end of a flow is an event
  * whose time is known until a rate changes.
  *
- * Only what a change affects is computed again: the flows of the resources that changed, with all others kept at their
- * rates. If a flow then has less than it could have beside a kept one, or more than is fair, the neighbours on that
- * resource are computed too, and so on. A resource cannot be short if all its flows fit at their own limits; most
- * resources are like that, and are skipped.
+ * After a change only the affected flows are computed again: the flows of the resources that changed, with all others
+ * kept at their rates. If a flow's rate is then unfair, too low or too high, compared with a kept flow on a resource,
+ * the other flows of that resource are computed too, and so on. A resource cannot be short if all its flows fit at
+ * their own limits; most resources are like that, and are skipped.
  */
 #ifndef HK_SIM_FLOW_H
 #define HK_SIM_FLOW_H
@@ -23,7 +23,7 @@
 typedef struct hk_sim_event {
   double at;
   uint32_t place; /* position in the heap + 1; 0: not in it */
-  uint32_t id;    /* events of equal time come in the order of ids */
+  uint32_t id;    /* events of equal time are ordered by id */
 } hk_sim_event;
 
 typedef struct hk_use {
@@ -42,8 +42,8 @@ typedef struct hk_flow_entry {
 
 typedef struct hk_flow {
   hk_sim_event end;
-  double left, rate, since; /* bytes, bytes/us, the time that `left` is of */
-  double limit;             /* bytes/us that it reaches alone */
+  double left, rate, since; /* left: bytes at time `since`; rate: bytes/us */
+  double limit;             /* its own maximum rate, bytes/us */
   double next;              /* its rate in the computation under way */
   uint32_t held;            /* the full resource that limits it, or UINT32_MAX: its own limit */
   uint32_t n, room;
@@ -54,10 +54,10 @@ typedef struct hk_flow {
 
 typedef struct hk_resource {
   double capacity;
-  double wanted;  /* by its active flows at their limits */
+  double wanted;  /* sum of its active flows' uses at their limits */
   double carried; /* bytes so far, those of active flows in full */
   hk_flow_entry *flows;
-  double left, weight;   /* while rates are computed: for the flows that are */
+  double left, weight;   /* while rates are computed: capacity and weights of the flows that are computed */
   uint64_t stamp, whole; /* whole: all its flows are computed */
   bool dirty;
 } hk_resource;
@@ -70,7 +70,7 @@ typedef struct hk_net {
   uint32_t nheap, heap_room;
   uint32_t *dirty; /* resources whose flows changed since the latest hk_net_settle */
   uint32_t ndirty;
-  /* Of one computation. */
+  /* Temporary data of one computation. */
   hk_flow **found;
   uint32_t *tight;
   uint32_t nfound, found_room, ntight;
@@ -82,12 +82,12 @@ void hk_net_free(hk_net *n);
 hk_status hk_net_add(hk_net *n, double capacity, uint32_t *out);
 
 void hk_flow_clear(hk_flow *f);
-/* Adds to an inactive flow; a resource named twice counts twice. */
+/* Adds a use to an inactive flow; a resource added twice counts twice. */
 hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight);
 static inline void hk_flow_reset(hk_flow *f) { f->n = 0; }
-/* From now on; `limit` is its own highest rate. Its end is an event at f->end. */
+/* Starts the flow now; `limit` is its own maximum rate. Its end is the event f->end. */
 hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit);
-/* Called when the flow's end has come out of hk_net_next. */
+/* To be called after hk_net_next has returned the flow's end. */
 void hk_flow_stop(hk_net *n, hk_flow *f);
 
 /* An event of another kind, at a time not before now. If it is in the heap already, it is moved. */

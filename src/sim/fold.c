@@ -2,9 +2,9 @@
 /* The programs of all ranks, and which hosts are equal.
  *
  * Hosts are coloured by their machine. Then they are coloured again and again by the form of their ranks' programs and
- * the colours of the hosts that they communicate with, until no colour splits any more. Hosts of one colour do the same
- * at the same time, as far as the fabric treats them equally, so one of them represents all. If there are too many
- * links to look at all hosts, see "shifted hosts". */
+ * the colours of the hosts that they communicate with, until no colour splits any more. If the fabric treats them
+ * equally, hosts of one colour do the same at the same time, so one of them represents all. If there are too many links
+ * to examine all hosts, see "shifted hosts". */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
@@ -24,7 +24,7 @@ void hk_programs_free(hk_programs *p) {
   *p = (hk_programs){0};
 }
 
-/* They are built again when they are needed again. */
+/* Frees a rank's programs; they are built again on demand. */
 static void drop_programs(hk_programs *p, int rank) {
   for (int order = 0; order < p->norders; order++) {
     hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
@@ -66,8 +66,8 @@ static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
 }
 
 /* The hash of a sequence as a polynomial, so that sequences can be joined and repeated without being expanded. If block
- * numbers wrap round, one host may have a repeat in two pieces, or its last iteration separately, that another host has
- * in one. */
+ * numbers wrap round, one host may split a repeat into two pieces, or separate its last iteration, where another host
+ * has one repeat. */
 typedef struct sequence {
   uint64_t hash, power;
 } sequence;
@@ -108,7 +108,7 @@ static uint64_t shape_hash(const hk_program *p) {
   return h;
 }
 
-/* What joins a host to others: which link of which of its ranks, to which local rank of which host. */
+/* A connection of a host to another one: the link and rank here, and the local rank and host there. */
 typedef struct joint {
   uint32_t host;
   uint64_t what;
@@ -128,7 +128,7 @@ static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
   return HK_OK;
 }
 
-/* The host's own colour, and its joints. */
+/* Computes the host's own colour and its joints. */
 static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
   hk_sim_cluster *w = f->w;
   uint64_t h = hk_topo_mix(hk_sim_cluster_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
@@ -204,17 +204,17 @@ static hk_status represent(const folding *f) {
   return HK_OK;
 }
 
-/* ---- shifted hosts ----
- * If every rank has a link to every other one, the programs of many thousand ranks are too large to be built. They need
- * not be built if hosts are equal and each host's programs are the first host's with all ranks shifted. This is checked
- * for the first hosts, which a pattern that grows with distance treats differently soonest, for the middle one and for
- * the last one. */
+/* ---- shifted hosts ---- If every rank has a link to every other one, the programs of many thousand ranks are too
+ * large to be built. They need not be built if hosts are equal and each host's programs are the first host's with all
+ * ranks shifted. This is checked for the first hosts (a pattern that grows with distance would differ there first), for
+ * the middle host and for the last one. */
 
 static bool is_shifted(const hk_sim_cluster *w, const hk_program *first, const hk_program *p, int rank) {
   const hk_link_need *a = hk_program_links(first), *b = hk_program_links(p);
   if (first->nlinks != p->nlinks || shape_hash(first) != shape_hash(p)) return false;
   for (uint32_t i = 0; i < p->nlinks; i++) {
-    bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV; /* multicast reaches all: nothing to shift */
+    /* multicast reaches all ranks, so there is no peer to shift */
+    bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV;
     if (!pair || a[i].peer != hk_sim_cluster_shift(w, b[i].peer, rank)) return false;
   }
   return true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's constants, the same for all machines; those of GPUs are also the cost model's. What differs between
- * machines (bandwidths, link latencies, memory) comes from their topology. docs/simulator.md has this table with the
+/* The simulator's constants, equal for all machines; the cost model shares those of GPUs. Values that differ between
+ * machines (bandwidths, link latencies, memory) are in the topology. docs/simulator.md has this table with the
  * sources. */
 #ifndef HK_SIM_MODEL_H
 #define HK_SIM_MODEL_H

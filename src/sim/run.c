@@ -6,7 +6,7 @@
 #include "../base/array.h"
 #include "model.h"
 
-enum { QUEUE_IDS = 1u << 30 }; /* events of network queues come after those of threads at the same time */
+enum { QUEUE_IDS = 1u << 30 }; /* at the same time, events of network queues are after those of threads */
 
 hk_status hk_times_push(hk_times *q, double at) {
   if (q->count == q->room) {
@@ -158,7 +158,7 @@ static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
   return give_core(s, t->rank);
 }
 
-/* When all links of the instruction are ready; -1: not known yet, and the thread is woken when it may be. */
+/* The time when all links of the instruction are ready; -1: not known yet, and the thread will be woken. */
 static double ready_at(hk_sim *s, hk_lane_state *t) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);

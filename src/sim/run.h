@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the simulator's parts share.
+/* Shared by the simulator's parts.
  *
- *   sim.c       entry: what runs, with which protocol, channels and chunk; the result
+ *   sim.c       entry: choice of algorithm, protocol, channels and chunk; the result
  *   fold.c      which hosts have equal surroundings, and the programs
  *   wire.c      threads, and the ends of their links tied together
  *   run.c       the loop: threads wait, move, signal
@@ -10,7 +10,7 @@
  *   cluster.c   hosts and fabric as resources    flow.c   how flows share them
  *
  * A thread is one lane of one rank on one channel.  An end is one side of a link on one channel.  A message is
- * published to the ends that read it with the time at which it is there; a consumed one returns a credit likewise. */
+ * published to the ends that read it, with its time of arrival. A consumed message returns a credit in the same way. */
 #ifndef HK_SIM_RUN_H
 #define HK_SIM_RUN_H
 #include "../collectives/algorithm.h"
@@ -21,7 +21,7 @@
 #define HK_SIM_NONE UINT32_MAX
 enum { HK_SIM_SIDES = 8 << 20 };
 
-/* Built on demand and kept to the end. */
+/* Programs, built on demand and kept until the end. */
 typedef struct hk_programs {
   const hk_algorithm *algorithm;
   hk_build what; /* without rank and channel */
@@ -50,20 +50,20 @@ static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
 }
 
 /* Finds hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. With more than
- * HK_SIM_SIDES links, or if `shifted` asks for it, only a few hosts' programs are built, and all must be the first
- * host's, shifted. */
+ * HK_SIM_SIDES links, or with `shifted`, builds only a few hosts' programs; all must be shifted copies of the first
+ * host's. */
 hk_status hk_fold(hk_sim_cluster *w, hk_programs *programs, bool shifted);
 
-/* Times at which messages arrive (credits are back), oldest first. */
+/* Times at which messages arrive, or credits return, oldest first. */
 typedef struct hk_times {
-  double *at; /* negative: -1 - time; the message is a reference to the sender's memory */
+  double *at; /* negative, -1 - time: the message is a reference to the sender's memory */
   uint32_t head, count, room;
 } hk_times;
 
 typedef struct hk_sim_queue {
   hk_flow flow;
-  uint32_t end;   /* whose end it is */
-  hk_times bytes; /* of messages that wait for the network, the one that is being sent first */
+  uint32_t end;   /* index of the sending side */
+  hk_times bytes; /* sizes of messages that wait for the network; the first is being sent */
 } hk_sim_queue;
 
 typedef struct hk_side {
@@ -72,22 +72,22 @@ typedef struct hk_side {
   uint32_t credits;                /* sender: slots never used yet */
   uint32_t sent;                   /* sender */
   uint32_t consumed;               /* receiver */
-  uint32_t first_target, ntargets; /* sender: sides that read it; receiver: sides that its credits go to */
+  uint32_t first_target, ntargets; /* sender: the sides that read it; receiver: the sides that get its credits */
   uint32_t first_use, nuses;       /* sender: its route's uses; receiver: the path from its sender's memory */
   hk_sim_queue *queue;             /* sender to another host */
   uint32_t *left;                  /* multicast sender: readers that have not given back each slot */
   int peer;                        /* the rank whose memory is at the other side, a rank of a representative host */
-  float us;                        /* until a message arrives */
+  float us;                        /* latency of a message */
   double us_per_byte;              /* sender to another host, at flow level */
-  uint32_t needs, gives, passed;   /* after each `needs` messages or credits its targets get `gives` of them: rounds */
-  bool waiting;                    /* the thread waits for this */
+  uint32_t needs, gives, passed;   /* rounds: after each `needs` messages or credits, the targets get `gives` of them */
+  bool waiting;                    /* the thread waits for this side */
   bool sends, multicast;
-  bool summed; /* GPUs: the switch adds up what all ranks put into the slot */
+  bool summed; /* GPUs: the switch adds the data of all ranks in the slot */
 } hk_side;
 
-/* How many messages or credits the side's targets get, now that it has passed one more on. */
+/* Counts one more message or credit; returns how many the side's targets get now. */
 static inline uint32_t hk_side_passes(hk_side *e) { return ++e->passed % e->needs ? 0 : e->gives; }
-/* A sender's slots at the beginning; a scatter keeps a round beside them. */
+/* A sender's credits at the beginning; a scatter has one round more. */
 static inline uint32_t hk_side_credits(const hk_side *e, uint32_t nslots) {
   return e->sends ? nslots + (e->needs > 1 ? e->needs : 0) : 0;
 }
@@ -97,15 +97,15 @@ typedef struct hk_lane_state {
   hk_flow flow; /* its flow.end is also the event of starting */
   const hk_program *program;
   const hk_instr *instrs;
-  uint32_t side; /* of the program's link 0 on this channel */
+  uint32_t side; /* index of the side of the program's link 0 on this channel */
   hk_cursor at;
   uint32_t scan;
-  uint32_t outstanding; /* messages sent whose credit is not back */
-  uint32_t next;        /* in the queue for the core */
+  uint32_t outstanding; /* messages sent whose credit has not returned */
+  uint32_t next;        /* next lane in the queue for the core */
   int rank;
   uint16_t channel, lane;
   uint8_t state;
-  bool woken, refers, lent; /* refers: the instruction sends references; lent: one did */
+  bool woken, refers, lent; /* refers: the instruction sends references; lent: an earlier one did */
   double began;
 } hk_lane_state;
 
@@ -121,11 +121,11 @@ typedef struct hk_sim {
   const hk_sim_options *options;
   hk_coll coll;
   hk_sizes sizes;
-  int channels;     /* that are simulated */
-  int all_channels; /* that exist */
-  double alike;     /* channels that each simulated one represents */
+  int channels;     /* simulated channels */
+  int all_channels; /* existing channels */
+  double alike;     /* number of channels that each simulated one represents */
   /* Effects of the protocol. */
-  double wire; /* bytes on a link for one of payload */
+  double wire; /* bytes on a link for one byte of payload */
   double lane_us, sync_us, far_sync_us, lane_rate;
   uint32_t nslots;
   bool gpu, coarse;
@@ -135,7 +135,7 @@ typedef struct hk_sim {
 
   hk_lane_state *threads;
   uint32_t nthreads;
-  uint32_t live;          /* of coarse.c: lanes that have not ended */
+  uint32_t live;          /* for coarse.c: lanes that have not ended */
   uint32_t *first_thread; /* [nranks] of representatives' ranks, HK_SIM_NONE for others */
   hk_side *sides;
   uint32_t nsides;
@@ -168,9 +168,9 @@ static inline hk_side *hk_lane_side(const hk_sim *s, const hk_lane_state *t, con
 static inline size_t hk_lane_bytes(const hk_sim *s, const hk_lane_state *t) {
   return hk_cursor_bytes(&t->at, t->program, &t->instrs[t->at.pc], hk_lane_operands(t), &s->sizes);
 }
-/* Whether the instruction sends references on links inside the host. */
+/* True if the instruction sends references on links inside the host. */
 bool hk_step_refers(const hk_sim *s, const hk_lane_state *t, size_t bytes);
-/* The lane's time for the instruction before its data moves. */
+/* The lane's time for the instruction, in microseconds, before its data moves. */
 double hk_step_us(const hk_sim *s, const hk_lane_state *t);
 /* Sets the flow's uses and returns its highest rate; 0: nothing moves. */
 hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The simulator's entry: what runs, with which protocol, channels and chunk, and the result. */
+/* The simulator's entry: choice of algorithm, protocol, channels and chunk, and the result. */
 #include "sim.h"
 #include <math.h>
 #include <stdlib.h>
@@ -120,7 +120,7 @@ static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const
 
 /* ---- what it costs ---- */
 
-/* Are the program's slots in a switch, of which there are fewer? */
+/* True if the program's slots are in a switch, which has fewer slots. */
 static bool is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll) {
   return x->machine.overlap && hk_algorithm_shape(d->algorithm, &x->machine, coll).switched;
 }
@@ -255,7 +255,7 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
   return HK_OK;
 }
 
-/* Does the kernel of small messages run it? */
+/* True if the kernel of small messages runs it. */
 static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_program *p;
   const size_t total = s->sizes.longest, chunk = s->sizes.chunk;

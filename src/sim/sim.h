@@ -3,8 +3,8 @@
  * The simulator runs all ranks' programs against a cluster's links and gives the time. It reads programs, as the
  * verifier and the executors do, and knows no algorithm by name.
  *
- * Every operand on a link becomes a transfer that starts when its instruction may run. It shares each edge that it
- * crosses fairly (max-min) with the others; copies and reductions take the rank's own memory or core. Up to
+ * Every operand on a link becomes a transfer that starts when its instruction may run. It shares each edge on its path
+ * fairly (max-min) with other transfers; copies and reductions use the rank's own memory or core. Up to
  * HK_SIM_EVENT_RANKS ranks and HK_SIM_EVENT_LINKS links between hosts each slot is an event. Above that, ranks with
  * equal surroundings are folded into one and transfers are flows. docs/simulator.md has the model, its constants and
  * its error.
@@ -26,16 +26,16 @@ enum {
 struct hk_filter; /* collectives/select.h */
 
 typedef struct hk_sim_options {
-  const struct hk_filter *wish; /* what the selector obeys, if the rest does not say otherwise; NULL: nothing */
-  const char *algorithm;        /* NULL: what the selector takes */
-  int protocol;                 /* hk_protocol; -1: what the selector takes */
-  int channels;                 /* 0: what the selector takes */
-  size_t chunk;                 /* bytes; 0: what the runtime takes */
-  bool exact;                   /* event by event, whatever the size */
-  bool folded;                  /* by symmetry, whatever the size */
+  const struct hk_filter *wish; /* the selector's filter, unless the fields below override it; NULL: none */
+  const char *algorithm;        /* NULL: the selector's choice */
+  int protocol;                 /* hk_protocol; -1: the selector's choice */
+  int channels;                 /* 0: the selector's choice */
+  size_t chunk;                 /* bytes; 0: as the runtime chooses it */
+  bool exact;                   /* event by event, for any size */
+  bool folded;                  /* by symmetry, for any size */
   bool shifted;                 /* folded like machines with too many links to build all programs: see hk_fold */
   bool graph;                   /* a replayed graph launches the kernel of a GPU */
-  bool timeline;                /* keep the spans, if event by event */
+  bool timeline;                /* keep the spans if simulated event by event */
   uint64_t seed;                /* of the ECMP hash */
 } hk_sim_options;
 
@@ -47,7 +47,7 @@ typedef struct hk_sim_span {
 } hk_sim_span;
 typedef struct hk_sim_load {
   char name[96];     /* "host 0: GPU 3 -> NVS" */
-  double gbps, used; /* capacity; the part of the whole time in which it was busy, 0..1 */
+  double gbps, used; /* gbps: capacity; used: the part of the time in which it was busy, 0 to 1 */
 } hk_sim_load;
 
 typedef struct hk_sim_result {
@@ -58,7 +58,7 @@ typedef struct hk_sim_result {
   int protocol, channels, nranks;
   size_t chunk;
   uint64_t steps; /* instructions that were run */
-  bool folded;    /* by symmetry, not event by event */
+  bool folded;    /* simulated by symmetry, not event by event */
   uint32_t nloads, nspans;
   hk_sim_load *loads; /* the busiest first */
   hk_sim_span *spans; /* NULL if folded */
@@ -70,7 +70,7 @@ typedef struct hk_simulator hk_simulator;
 hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_per_host);
 void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
-/* Why an algorithm cannot do this there, in words that follow its name; NULL if it can. */
+/* Why the algorithm cannot run the collective on this cluster, in words that follow its name; NULL if it can. */
 const char *hk_simulator_cannot(const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
 
 /* `bytes` as nccl-tests counts: the larger of a rank's buffers.  `options` may be NULL. */

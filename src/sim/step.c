@@ -3,8 +3,8 @@
  * them sets the pace: a byte of payload is a use of every link and memory that it touches.
  *
  * GPU: data for a GPU of the host is stored into that GPU's memory, over the links of the path. Data for another host
- * is put into a slot here, and a flow of its own (hk_sim_queue) sends it later. CPU: the core's time is the limit. What
- * a rank reads from another NUMA node's memory crosses the links between the nodes. */
+ * is put into a slot here, and a flow of its own (hk_sim_queue) sends it later. CPU: the core's time is the limit. A
+ * rank's reads of another NUMA node's memory cross the links between the nodes. */
 #include "model.h"
 #include "run.h"
 
@@ -23,7 +23,7 @@ typedef struct work {
   hk_sim *s;
   hk_lane_state *t;
   hk_flow *f;
-  bool fused; /* the switch adds up what comes from the others' memories */
+  bool fused; /* the switch adds the data from the others' memories */
 } work;
 
 static hk_status use(const work *w, uint32_t resource, double weight) {
@@ -60,7 +60,7 @@ static hk_status multicast(const work *w, const hk_side *e) {
   return HK_OK;
 }
 
-/* A sum that the switch makes for this rank of what all have in their memory. */
+/* A sum that the switch makes for this rank, of the data in all ranks' memories. */
 static hk_status load_sum(const work *w) {
   const hk_sim_cluster *world = &w->s->world;
   for (int rank = 0; rank < world->nranks; rank++) {
@@ -97,7 +97,7 @@ static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers
   return rc == HK_OK ? use(w, hk_sim_cluster_memory(world, e->peer), w->s->wire) : rc;
 }
 
-/* Sends only references to memory of this rank. */
+/* True if the instruction only sends references to memory of this rank. */
 static bool hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space != HK_LINK || side_of(w, &o[k])->multicast) return false;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Threads and sides of all ranks that are simulated, and the connections between sides.
  *
- * If hosts are folded, the other side of a link is the one of its representative: the sender gets its credits from what
- * its peer consumes, and a receiver gets what its peer sends. So several receivers may get messages from one sender. */
+ * If hosts are folded, the other side of a link is that of the peer's representative. A sender gets credits when that
+ * side consumes, and a receiver gets that side's messages. So several receivers may get messages from one sender. */
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
@@ -70,7 +70,7 @@ static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
 static double latency(const hk_sim *s, const hk_route *route, bool same) {
   if (!s->gpu)
     return route->net ? route->us + HK_SIM_SOCKET_US : same ? HK_SIM_MEMORY_US : HK_SIM_MEMORY_US + route->us;
-  const double lane_us = s->sync_us * HK_GPU_SYNC_LANE; /* is in s->lane_us */
+  const double lane_us = s->sync_us * HK_GPU_SYNC_LANE; /* this part is in s->lane_us */
   return route->us + (route->net ? s->far_sync_us + HK_GPU_PROXY_US : s->sync_us) - lane_us;
 }
 
@@ -89,7 +89,7 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
     q->end = (uint32_t)(e - s->sides);
     for (uint32_t i = 0; i < route.n; i++)
       HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire));
-    if (!s->gpu) { /* the copies of the kernel are work of the ranks' cores */
+    if (!s->gpu) { /* the operating system's copies are work of the ranks' cores */
       double us = 1e-3 / HK_SIM_SOCKET_GBPS;
       HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_sim_cluster_cores(&s->world, rank), us));
       HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_sim_cluster_cores(&s->world, e->peer), us));
@@ -138,8 +138,8 @@ static hk_status open_sides(hk_sim *s, int rank, int channel) {
     set_round(s, e, (hk_link_kind)needs[i].kind);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
     e->summed = s->gpu && (needs[i].kind == HK_LINK_SUM_SEND || needs[i].kind == HK_LINK_SUM_RECV);
-    /* A sum that the network makes loads a rank's links as a message to the next rank of the group does. A gather
-     * loads them as what then comes to each rank does. */
+    /* A sum in the network loads a rank's links like a message to the next rank of the group. A gather loads them like
+     * the data that each rank then receives. */
     if (e->sends && needs[i].kind != HK_LINK_MCAST_SEND) HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
     if (!e->sends) HK_OR_RETURN(open_receiver(s, e, rank, channel, &needs[i]));
     if (needs[i].kind == HK_LINK_MCAST_SEND) {

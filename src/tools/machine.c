@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which machine a command is about, and what a communicator there would know: seats, rings, prices, settings. */
+/* The machine of a command, and the inputs of a communicator on it: seats, rings, prices, settings. */
 #include "machine.h"
 #include <math.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@ static const char *const presets[] = {
 
 const char *hk_tool_preset_word(int i) { return i >= 0 && (size_t)i < HK_ARRAY_LENGTH(presets) ? presets[i] : NULL; }
 
-/* XML, a folder with a recorded machine's /sys, or the machine at hand. */
+/* Reads XML, a folder with a recorded machine's /sys, or this machine. */
 static hk_status read_machine(hk_topo **out, const char *file) {
   struct stat st;
   if (!file) return hk_topo_detect_with_file(out, 0);
@@ -54,9 +54,9 @@ void hk_tool_remarks(const hk_topo *t, FILE *to) {
   hk_tool_wrap(to, 2, t->remarks);
 }
 
-/* ---- all that a choice depends on ---- */
+/* ---- the inputs of a choice ---- */
 
-/* Ring orders of the first host. If the search cannot do this machine (too many ranks), there are none. */
+/* Ring orders of the first host; none if the search does not support the machine (too many ranks). */
 static hk_status find_rings(hk_inputs *w) {
   hk_status rc = HK_OK;
   const hk_topo *t = hk_cluster_host(w->cluster, w->seats[0].host);
@@ -83,7 +83,7 @@ out:
   return rc;
 }
 
-/* The words of one host, so that "nodes=N of" can be put before them; NULL: there are several kinds. */
+/* The words for one host, to which "nodes=N of" can be prepended; NULL: hosts of several kinds. */
 static const char *one_host(const hk_cluster *c, const char *words, const char *file) {
   const char *of = words && !strncmp(words, "nodes=", 6) ? strstr(words, " of ") : NULL;
   return c->nkinds > 1 ? NULL : of ? of + 4 : words ? words : file;
@@ -135,7 +135,7 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
   if (plugin && !w->tuner && strcmp(plugin, "none") != 0)
     hk_tool_wrong("NCCL_TUNER_PLUGIN=%s cannot be used, going on without (NCCL_DEBUG=WARN says why)", plugin);
   if (w->tuner && !hk_tuner_begin(w->tuner, &w->machine, 0)) {
-    hk_tuner_free(w->tuner); /* as at init: it decides nothing then */
+    hk_tuner_free(w->tuner); /* as at init: a failed tuner is not used */
     w->tuner = NULL;
   }
 out:

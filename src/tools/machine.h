@@ -11,8 +11,8 @@
 struct hk_channels; /* topo/search.h */
 struct hk_layout;   /* program/layout.h */
 
-/* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) the machine at hand. HK_EXIT_OK, or the exit
- * code after the error was printed. */
+/* A machine in words (synth.h), or NCCL's XML in a file, or (both NULL) this machine. Returns HK_EXIT_OK, or the exit
+ * code after printing the error. */
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
 /* The remarks about a machine, after a heading; nothing if there are none. */
 void hk_tool_remarks(const hk_topo *t, FILE *to);
@@ -27,23 +27,23 @@ const char *hk_tool_preset_word(int i);
   HK_ROW_FILE(member, "file", "FILE",                                                                                  \
               "a machine in NCCL's topology XML, or a folder that scripts/record-machine.sh made", .letter = 'f')
 
-/* All that a choice depends on, as a communicator there has it. */
+/* All inputs of a choice, as a communicator on that machine has them. */
 typedef struct hk_inputs {
   hk_cluster *cluster;
   hk_seat *seats;
   int nranks;
-  struct hk_channels *rings; /* of the first host */
+  struct hk_channels *rings; /* the first host's */
   struct hk_layout *layout;
   hk_machine machine;
-  hk_overrides overrides; /* from the parameters */
-  hk_filter wish;         /* from the parameters too */
+  hk_overrides overrides; /* from the environment and configuration */
+  hk_filter wish;         /* the same */
   struct hk_tuner *tuner; /* NULL: none */
 } hk_inputs;
 /* The machine as for hk_tool_machine; nranks 0: one for each GPU or core. Returns an exit code, after printing the
  * error; close it in any case. */
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks);
 void hk_inputs_close(hk_inputs *w);
-/* What a communicator there chooses. */
+/* The choice of a communicator on that machine. */
 void hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out);
 
 enum { HK_LABEL = 64 };

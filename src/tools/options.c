@@ -31,7 +31,7 @@ int hk_tool_wrong(const char *format, ...) {
 }
 
 int hk_tool_failed(hk_status rc) {
-  (void)rc; /* the message says more than the code */
+  (void)rc; /* the message is more exact than the code */
   return hk_tool_wrong("%s", hk_last_error());
 }
 
@@ -210,7 +210,8 @@ static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
       fprintf(stderr, "Try 'hocket %s --help'.\n", t->name);
       return HK_EXIT_TROUBLE;
     }
-    /* Most options may be given again, to change a script's; a second machine or file would silently lose the first. */
+    /* Most options may be repeated, to override those of a script. A second machine or file would silently replace the
+     * first, so it is an error. */
     bool *had = &given[o - t->options];
     if (*had && (o->kind == HK_OPTION_FILE || !strcmp(o->name, "machine")))
       return hk_tool_wrong("--%s is given twice, and only one can be used", o->name);

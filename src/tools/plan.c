@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket plan`: what runs, why, and what the alternatives cost. */
+/* `hocket plan`: the choice for a call, its reasons, and the prices of the alternatives. */
 #include "plan.h"
 #include <stdlib.h>
 #include <string.h>
@@ -92,8 +92,8 @@ static void print_excluded(const hk_plan_report *r) {
   }
 }
 
-/* The simulator's time for an alternative; below 0 if it has none, or if the price is far too high: the slowest
- * programs take longest to simulate. */
+/* The simulator's time for an alternative. Below 0 if it cannot be simulated, or if its price is very high, because the
+ * slowest programs take longest to simulate. */
 static double simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d) {
   hk_sim_options o = {.algorithm = d->algorithm->name, .protocol = (int)d->protocol, .channels = d->channels};
   hk_sim_result result;

@@ -11,12 +11,12 @@ typedef struct hk_plan_report {
   size_t bytes;
   hk_decision chosen;
   int n;
-  /* the cheapest first; with the user's restrictions the chosen one may be another row */
+  /* the cheapest first; with the user's restrictions, `chosen` may be another row */
   hk_alternative rows[HK_ALTERNATIVES];
 } hk_plan_report;
 void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes);
 
-/* The part of the time that does not depend on the message's length; the rest is moving the bytes. */
+/* The part of the time, in microseconds, that does not depend on the message's length; the rest moves the bytes. */
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d);
 /* GB/s by nccl-tests' formulas. */
 double hk_plan_algbw(size_t bytes, double us);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Why a plan was chosen, in words. It knows no algorithm: every sentence follows from the model's figures. */
+/* Explains a choice in words. It knows no algorithm: every sentence follows from the model's numbers. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include "../collectives/algorithm.h"
@@ -28,7 +28,7 @@ static const hk_alternative *runner_up(const hk_plan_report *r) {
   return NULL;
 }
 
-/* What the time consists of. */
+/* The parts of the time. */
 static void say_balance(const hk_plan_report *r, FILE *to) {
   double latency = hk_plan_latency(r, &r->chosen), all = r->chosen.us, part = all > 0 ? latency / all : 1;
   char total[32], fixed[32], rest[32], size[32];
@@ -55,7 +55,7 @@ static void say_balance(const hk_plan_report *r, FILE *to) {
         size, total, fixed, rest);
 }
 
-/* Which links are slow, and why there are several channels. */
+/* The slow links, and the reason for several channels. */
 static void say_links(const hk_plan_report *r, FILE *to) {
   const hk_machine *m = &r->world->machine;
   double inside = m->inside.ring_us_per_b, between = m->between.ring_us_per_b;
@@ -118,7 +118,7 @@ static void say_protocols(const hk_plan_report *r, FILE *to) {
       hk_protocols[best->what.protocol].name, hk_tool_time(a, best->what.us));
 }
 
-/* What runs for shorter and for longer messages. */
+/* The choices for shorter and longer messages. */
 static void say_neighbours(const hk_plan_report *r, FILE *to) {
   hk_plan_range ranges[HK_PLAN_RANGES];
   int n = hk_plan_ranges(r->world, r->coll, ranges), at = 0;

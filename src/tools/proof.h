@@ -17,14 +17,14 @@ typedef struct hk_proof_options {
 hk_status hk_proof_build(const hk_algorithm *a, const hk_build *what, hk_program ***out);
 void hk_proof_free(hk_program **p, int nranks); /* NULL is fine */
 
-/* Proves all ranks' programs, out of place and in place. The report is of the first that fails, or of both: its order
- * of sums is the weaker one of the two. */
+/* Proves all ranks' programs, out of place and in place. The report is that of the first failure. If both are proved,
+ * its order of sums is the weaker one. */
 hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report);
-/* "fixed", "equal", ...; "" if nothing is summed up, or nothing proved. */
+/* "fixed", "equal", ...; "" if the program does not reduce or is not proved. */
 const char *hk_proof_order(const hk_program *p, const hk_verify_report *report);
 /* {"collective": ...}; `file` may be NULL. */
 void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_verify_report *report, const char *file,
                    int line);
-/* Proves what is in a file; returns the exit code. */
+/* Proves the programs in a file; returns the exit code. */
 int hk_prove_file(const char *path, const hk_proof_options *o, hk_json *w);
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket sim`: how long collectives take on machines that you may not have. */
+/* `hocket sim`: times of collectives on described machines. */
 #include "../sim/sim.h"
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +15,7 @@ typedef struct options {
   const char *algorithms, *plot, *trace;
   int protocol, channels, per_host, seed;
   bool exact, flow, graph, links, json;
-  hk_overrides overrides; /* no option: what the parameters say */
+  hk_overrides overrides; /* not an option: from the environment and configuration */
 } options;
 
 static const char *protocol_word(int i) {
@@ -52,7 +52,7 @@ static int open_machines(hk_sim_view *v, const options *o, int nargs, char **arg
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
-/* "ring,tree", "all", or NULL: what the selector takes. */
+/* "ring,tree", "all", or NULL: the selector's choice. */
 static int read_algorithms(const char *list, const char **out, int room, int *n) {
   *n = 0;
   if (!list) out[(*n)++] = NULL;

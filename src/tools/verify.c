@@ -161,7 +161,8 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   hk_order order = HK_ORDER_FIXED;
   hk_proof_options proof = o->proof;
   proof.fixed_order = hk_coll_reduces(coll) &&
-                      (proof.fixed_order || hk_select_invariant(a, coll)); /* what is marked is proved */
+                      /* algorithms marked as fixed_order must be proved so */
+                      (proof.fixed_order || hk_select_invariant(a, coll));
   uint64_t instructions = 0;
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {

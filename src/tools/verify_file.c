@@ -124,7 +124,7 @@ static int line_of(const piece *p, int instr) {
   return 0;
 }
 
-/* The lines around one, which is marked. */
+/* Prints the lines around a line, which is marked. */
 static void show_lines(const source *s, int around) {
   int line = 1;
   for (const char *at = s->text; at < s->text + s->bytes; line++) {

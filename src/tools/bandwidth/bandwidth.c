@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket bandwidth`: measures how fast the links between GPUs, and between GPUs and host memory, are. */
+/* `hocket bandwidth`: measures the rates of links between GPUs, and between GPUs and host memory. */
 #include "bandwidth.h"
 #include <stdlib.h>
 #include "../../device/cuda.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `hocket bandwidth` measures and concludes. Rates are GB/s; -1: not measured. */
+/* Measurements and findings of `hocket bandwidth`. Rates are in GB/s; -1: not measured. */
 #ifndef HK_TOOLS_BANDWIDTH_H
 #define HK_TOOLS_BANDWIDTH_H
 #include "../../topo/paths.h"
@@ -9,7 +9,7 @@ enum { HK_BW_GPUS = 16, HK_BW_NODES = 16, HK_BW_CAUSE = 320 };
 
 typedef enum hk_bw_memory { HK_BW_PINNED, HK_BW_PAGEABLE, HK_BW_MEMORIES } hk_bw_memory;
 typedef struct hk_bw_host { /* a GPU and a NUMA node's memory */
-  int gpu, node;            /* CUDA's number; the NUMA node's */
+  int gpu, node;            /* gpu: CUDA's number; node: number of the NUMA node */
   double to[HK_BW_MEMORIES], from[HK_BW_MEMORIES];
   double nominal;
   char path[8], cause[HK_BW_CAUSE]; /* "" if nothing is wrong */
@@ -17,10 +17,10 @@ typedef struct hk_bw_host { /* a GPU and a NUMA node's memory */
 } hk_bw_host;
 typedef struct hk_bw_pair { /* copies from `from` to `to`; equal: within the device */
   int from, to;
-  double direct, both;     /* with peer access; both: in both directions at once, the sum */
-  double staged;           /* without: the driver copies through host memory */
+  double direct, both;     /* with peer access; both: the sum of both directions at once */
+  double staged;           /* without peer access: the driver copies through host memory */
   double nominal, by_host; /* of the path with peer access, and without */
-  bool peer, wrong;        /* peer access is possible; the data that arrived differs from what was sent */
+  bool peer, wrong;        /* peer: peer access is possible; wrong: the received data differs from the sent data */
   bool slow;
   char path[8], cause[HK_BW_CAUSE];
 } hk_bw_pair;
@@ -30,14 +30,15 @@ typedef enum hk_bw_kernel { HK_BW_COPY, HK_BW_FLOAT, HK_BW_HALF, HK_BW_BFLOAT16,
 
 typedef struct hk_bw {
   size_t bytes;
-  int copies, floor; /* of a measurement; percent of the nominal rate below which the cause is determined */
+  /* copies: of one measurement; floor: percent of the nominal rate below which the cause is determined */
+  int copies, floor;
   int ngpus;
   char gpu_name[HK_BW_GPUS][64];
   int nhosts, npairs;
   hk_bw_host host[HK_BW_GPUS * HK_BW_NODES];
   hk_bw_pair pair[HK_BW_GPUS * HK_BW_GPUS];
   double kernel[HK_BW_GPUS][HK_BW_KERNELS];
-  const hk_topo *topo; /* NULL: unknown, and so are nominal rates */
+  const hk_topo *topo; /* NULL: unknown; nominal rates are then unknown, too */
 } hk_bw;
 
 /* bandwidth.c: makes the rows: every GPU with every NUMA node, every ordered pair of GPUs. ngpus and topo are set. */

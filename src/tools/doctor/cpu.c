@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Processors and memory: what a container, a job or a launcher allows this process to use, and how fast it runs. */
+/* Processors and memory: limits by a container, a job or a launcher, and the clock rate. */
 #include <sched.h> /* sched_getaffinity */
 #include <stdlib.h>
 #include <string.h>
@@ -55,8 +55,8 @@ static bool group_of(const hk_doctor *d, const char *controller, char *path, siz
   return false;
 }
 
-/* The smallest value that the file has in the group and the groups above it. Inside a container the group's path often
- * is that of the host, which does not exist there: then the top of the mount is the group. */
+/* The smallest value of the file in the group and the groups above it. Inside a container the group's path is often the
+ * host's path, which does not exist there; then the top of the mount is used. */
 static double smallest(const hk_doctor *d, const char *mount, const char *group, const char *file,
                        double (*parse)(const hk_doctor *d, const char *folder, const char *text)) {
   char path[1024], folder[1100], text[128];
@@ -125,7 +125,7 @@ void hk_doctor_limits(hk_doctor *d) {
 
 /* ---- NUMA ---- */
 
-/* The CPU nodes that the mask touches; *first is the lowest one's NUMA number. */
+/* The number of CPU nodes with processors in the mask; *first is the lowest node's NUMA number. */
 static int nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
   int n = 0;
   for (uint32_t i = 0; i < t->first_of[HK_NODE_CPU + 1]; i++) {
@@ -136,7 +136,7 @@ static int nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
   return n;
 }
 
-/* Reports that the process is bound to one node while its device is on another one; `node` is the device's node. */
+/* Reports if the process is bound to node `here` and no device of this kind is on it. */
 static void check_near(hk_doctor *d, hk_node_kind kind, const char *what, int here) {
   const hk_topo *t = d->topo;
   char fix[256];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket doctor`: finds what on this machine keeps collectives from working or from being fast, and how to fix it. */
+/* `hocket doctor`: finds problems of this machine that stop or slow down collectives, and their fixes. */
 #include "doctor.h"
 #include <stdarg.h>
 #include <stdlib.h>

@@ -26,7 +26,7 @@ typedef struct hk_doctor {
   const char *root;    /* "": this machine */
   bool live;           /* the root is this machine, so tests are possible */
   const char *peer;    /* --peer: host[:port], or NULL */
-  const hk_topo *topo; /* what detection found; NULL if it failed */
+  const hk_topo *topo; /* the detected topology; NULL if detection failed */
   const char *check;   /* the check that runs now */
   hk_finding *at;
   int n;
@@ -35,7 +35,7 @@ typedef struct hk_doctor {
 /* `fix` may be NULL. */
 void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-/* A fix that is made with values. */
+/* Formats a fix into `text` and returns it. */
 const char *hk_doctor_fix(char *text /* 256 bytes */, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* host.c */
@@ -55,7 +55,8 @@ void hk_doctor_peer(hk_doctor *d);
 int hk_doctor_listen(int port); /* --listen; runs until it is killed */
 /* routes.c: RDMA ports as text, and the paths between those of two hosts */
 size_t hk_doctor_ports_text(char *text, size_t bytes); /* the lines of this host; returns their length */
-bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n); /* false: it is no such line */
+/* false: the line is not about a port */
+bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n);
 void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs);
 /* verbs.c */
 void hk_doctor_gids(hk_doctor *d);

@@ -20,19 +20,20 @@ typedef struct python {
   char program[HK_SYSFS_PATH], prefix[HK_SYSFS_PATH];
   char folders[FOLDERS][HK_SYSFS_PATH]; /* of modules: its sys.path */
   int n;
-  char wheel[HK_SYSFS_PATH + 64]; /* the library of NVIDIA's wheel; "": it has none */
+  char wheel[HK_SYSFS_PATH + 64]; /* the library of NVIDIA's wheel; "": none */
 } python;
 
 /* How a framework finds its NCCL. */
 typedef enum loader {
-  BY_NAME, /* a library of this name that is loaded already counts */
-  BY_FILE  /* only the wheel's file does */
+  BY_NAME, /* an already loaded library of this name is used */
+  BY_FILE  /* only the wheel's file is used */
 } loader;
 typedef struct framework {
   const char *name, *package; /* the pattern of its package's folder */
-  const char *file, *key; /* of the package (or of the folder around it), and what its NCCL follows; NULL: unknown */
+  /* file: in the package or its parent folder; key: the text before NCCL's version in it; NULL: unknown */
+  const char *file, *key;
   loader by;
-  const char *variable; /* that names the library, too; NULL: none does */
+  const char *variable; /* environment variable that can also name the library; NULL: none */
 } framework;
 static const framework frameworks[] = {
     {"PyTorch", "torch-*.dist-info", "METADATA", "nvidia-nccl-cu", BY_NAME, NULL},
@@ -87,7 +88,7 @@ static bool preloaded(void) {
   return found;
 }
 
-/* The library beside this command: installed, or as it was built. */
+/* The path of the library that belongs to this command: installed, or in the build folder. */
 static void own_library(char out[HK_SYSFS_PATH]) {
   char self[HK_SYSFS_PATH - 64] = "", *slash;
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -122,7 +123,7 @@ static bool ask(python *p) {
   return answers;
 }
 
-/* The package's folder, and the version in its name: a dash comes only before that. */
+/* The package's folder, and the version in its name, which follows the first dash. */
 static bool find(const python *p, const char *pattern, char folder[2 * HK_SYSFS_PATH], char version[64]) {
   bool found = false;
   for (int k = 0; k < p->n && !found; k++) {
@@ -139,7 +140,7 @@ static bool find(const python *p, const char *pattern, char folder[2 * HK_SYSFS_
   return found;
 }
 
-/* The version that a line of the file has after `key` and perhaps the digits of "cu13". */
+/* The version in a line of the file, after `key` and optional digits (as in "cu13"). */
 static bool nccl_of(const char *folder, const framework *f, char version[32]) {
   static const char digits[] = "0123456789";
   char path[3 * HK_SYSFS_PATH], *line = NULL;
@@ -198,7 +199,7 @@ static void report(hk_doctor *d, const python *p, const framework *f, const char
 
 /* ---- all environments ---- */
 
-/* How many frameworks were found in the program's environment, unless that is one of `seen`. */
+/* The number of frameworks in the program's environment; 0 if that is in `seen`. */
 static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_SYSFS_PATH], int *nseen) {
   int found = 0;
   if (*nseen == PYTHONS || !ask(p)) return 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which RDMA cards reach which GPUs' memory: found by registering some of it, pair by pair. */
+/* Finds which RDMA cards can access which GPUs' memory, by registering some memory for each pair. */
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/param.h"

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks that need the CUDA driver: may this process use each GPU, do the kernels load there, does the switch add up.
- */
+/* Checks with the CUDA driver: access to each GPU, loading of the kernels, reductions in the switch. */
 #include <dlfcn.h>
 #include <stdlib.h>
 #include "../../device/cuda.h"
@@ -65,7 +64,7 @@ void hk_doctor_kernels(hk_doctor *d) {
   if (nvml) dlclose(nvml);
 }
 
-/* One multicast object over all GPUs, as allreduce in the switch (NVLS) has it. */
+/* Binds a multicast object over all GPUs, as for allreduce in the switch (NVLS). */
 static hk_status bind_all(hk_device **gpus, int n, uint64_t object, size_t bytes) {
   hk_status rc = HK_OK;
   hk_memory own[GPUS], all[GPUS];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the kernel allows this process: memory, files, reading each other's memory. */
+/* Limits of the operating system for this process: memory, files, reading other processes' memory. */
 #include "../../device/host.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 enum { MANY_FILES = 4096, FEW_FILES = 256 };
 #define UNLIMITED (-1LL)
 
-/* The soft and hard limit after a name in /proc/self/limits; false if it is not there. */
+/* The soft and hard limit after a name in /proc/self/limits; false if the name is missing. */
 static bool limit(const hk_doctor *d, const char *name, long long *soft, long long *hard) {
   char text[4096], words[2][32];
   hk_sysfs_text(d->root, text, sizeof text, "/proc/self/limits");

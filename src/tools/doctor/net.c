@@ -58,7 +58,7 @@ static int reach_self(const hk_addr *addr) {
   return code;
 }
 
-/* Why the first interface is the one that is used. */
+/* The reason why the first interface is used. */
 static const char *reason(const hk_iface *list, int n, char *text, size_t bytes) {
   const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
   int next = 1; /* the next interface; one may have several addresses */
@@ -220,7 +220,7 @@ static bool hear(int fd, char *text, size_t bytes) {
   return strncmp(text, GREETING, strlen(GREETING)) == 0;
 }
 
-/* From each interface here to one address there. */
+/* Connects from each local interface to one address of the other host. */
 static void try_pairs(hk_doctor *d, const hk_iface *mine, int n, const char *name, const hk_addr *to) {
   char here[HK_ADDR_TEXT], there[HK_ADDR_TEXT], fix[256], time[32];
   hk_addr_format(to, there);
@@ -284,7 +284,7 @@ void hk_doctor_peer(hk_doctor *d) {
     char name[32], where[HK_ADDR_TEXT], address[HK_ADDR_TEXT + 16];
     unsigned at;
     if (hk_doctor_ports_hear(line, ports, &nports)) continue;
-    /* "eth0 10.0.0.1<7461>": the peer is not trusted, so nothing longer than this is read. */
+    /* "eth0 10.0.0.1<7461>": the peer is not trusted, so the lengths are limited. */
     if (sscanf(line, "%31s %79[^<]<%u>", name, where, &at) != 3) continue;
     snprintf(address, sizeof address, where[0] != '[' && strchr(where, ':') ? "[%s]:%u" : "%s:%u", where, at);
     if (hk_addr_parse(&to, address) == HK_OK && !hk_addr_is_link_local(&to)) try_pairs(d, mine, n, name, &to);

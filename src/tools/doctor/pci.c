@@ -68,7 +68,7 @@ static bool nvswitches(const hk_doctor *d) {
   return found;
 }
 
-/* Did CUDA or NVML identify any GPU? */
+/* True if CUDA or NVML identified a GPU. */
 static bool answered(const hk_doctor *d) {
   for (uint32_t i = 0; d->topo && i < d->topo->nnodes; i++)
     if (d->topo->nodes[i].kind == HK_NODE_GPU && d->topo->nodes[i].gpu.sm > 0) return true;

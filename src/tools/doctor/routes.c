@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* RDMA between this host and another: which ports and GIDs two ranks use, and whether the kernel knows the path. */
+/* RDMA between this host and another: the ports and GIDs that two ranks use, and whether the operating system has a
+ * path. */
 #include <arpa/inet.h>
 #include <string.h>
 #include "../../base/param.h"

@@ -13,7 +13,7 @@
 #include "../../transport/net/ib/ib_verbs.h"
 #include "doctor.h"
 
-enum { PINNED = 1 << 20 }; /* what one direction of a connection registers */
+enum { PINNED = 1 << 20 }; /* bytes that one direction of a connection registers */
 
 /* Registers as much memory as a connection does. */
 static bool try_memory(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, const char *device) {

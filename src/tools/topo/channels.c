@@ -64,7 +64,7 @@ static void print_pattern(const hk_paths *p, const hk_search *what, const hk_cha
   fputs(hk_tool_style(to, HK_STYLE_BOLD), to);
   hk_tool_wrap(to, 0, text);
   fputs(hk_tool_style(to, HK_STYLE_PLAIN), to);
-  if (pattern == HK_PATTERN_STAR && c->nchannels > 0) { /* of a star only the owner matters, which is first */
+  if (pattern == HK_PATTERN_STAR && c->nchannels > 0) { /* only a star's owner matters, which is the first rank */
     uint32_t owners[HK_CHANNEL_LIMIT];
     for (int k = 0; k < c->nchannels; k++) owners[k] = what->nodes[c->at[k].order[0]];
     fputs("  parts owned by ", to);

@@ -23,7 +23,7 @@ static const char *class_label(const hk_paths *p, const hk_path *path, char *tex
   return text;
 }
 
-/* GPUs, NETs, CPUs: the order that people expect, which is not that of the nodes. */
+/* Sorts the ends: GPUs, NETs, CPUs. The nodes have another order. */
 static uint32_t order_ends(const hk_paths *p, uint32_t *order) {
   static const hk_node_kind kinds[] = {HK_NODE_GPU, HK_NODE_NET, HK_NODE_CPU};
   uint32_t n = 0;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `hocket topo`: shows the parts of a machine, and how they reach each other. */
+/* `hocket topo`: shows the parts of a machine and the paths between them. */
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -77,7 +77,7 @@ static int print_text(const options *o, const hk_cluster *c) {
   return code;
 }
 
-/* Runs Graphviz; its errors go to our stderr. */
+/* Runs Graphviz; its errors go to this command's stderr. */
 static int draw(const hk_cluster *c, const char *format, const char *path) {
   int ends[2];
   char type[8];

@@ -7,11 +7,11 @@
 
 /* The paths from every end to every end: their class, or their bandwidth. */
 void hk_view_matrix(const hk_topo *t, const hk_paths *p, bool gbps, FILE *to);
-/* How many paths of each class there are between each two kinds of ends. */
+/* The number of paths of each class between each two kinds of ends. */
 void hk_view_classes(const hk_topo *t, const hk_paths *p, FILE *to);
 /* GPUs, ports and CPUs with the ends that are nearest to them. */
 void hk_view_parts(const hk_topo *t, const hk_paths *p, FILE *to);
-/* What the classes mean that occur. */
+/* The meaning of the classes that occur. */
 void hk_view_legend(const hk_paths *p, FILE *to);
 /* The channels of all GPUs (or CPUs), as text or as NCCL's graph XML; `network`: of a host that is one of several. */
 hk_status hk_view_channels(const hk_topo *t, const hk_paths *p, bool network, bool xml, FILE *to);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Choices from measurements, for the cases that the model gets wrong: ranges of sizes, each with its algorithm or with
- * the model's choice. Chosen so that the loss against the fastest algorithms and the cost of changes are together the
- * least. A time is seldom wrong by more than some percent, and neighbouring sizes are similar: an algorithm that is a
- * little faster at one size only is noise, one that is faster at several sizes in a row is not. */
+/* Choices from measurements, for the cases in which the model is wrong: ranges of sizes, each with an algorithm or with
+ * the model's choice. They minimise the sum of the loss against the fastest algorithms and the cost of changes. A time
+ * is seldom wrong by more than some percent, and neighbouring sizes are similar. So an algorithm that is a little
+ * faster at only one size is noise; one that is faster at several sizes in a row is not. */
 #include <math.h>
 #include <stdlib.h>
 #include "tune.h"
@@ -18,7 +18,7 @@ enum { MODEL = HK_ALGORITHM_LIMIT, STATES };
 typedef struct stage {
   size_t bytes;
   double loss[STATES];
-  double sum[STATES]; /* the least sum of all sequences that end here with this state */
+  double sum[STATES]; /* the least sum of all sequences that end at this stage with this state */
   int before[STATES]; /* the state before it in that sequence */
 } stage;
 
@@ -32,8 +32,8 @@ static void fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
 
 static double change(int from, int to) { return from == to ? 0 : CHANGE; }
 
-/* From the first stage on, which the model begins. Of equal sequences the one that follows the model for longer is
- * taken. */
+/* Extends the sequences by a stage; before the first stage the state is the model. Among equal sequences it takes the
+ * one that follows the model for longer. */
 static void link_stage(stage *s, const stage *last) {
   for (int a = 0; a < STATES; a++) {
     s->before[a] = a;

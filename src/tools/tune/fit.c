@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Constants from measurements: the model's prices are compared with all times at once, and one constant after the other
- * is changed as long as that helps. The method is simple, but the model is cheap: a fit takes well under a second. */
+ * is changed while that reduces the error. The method is simple, but the model is cheap: a fit takes well under a
+ * second. */
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -161,7 +162,8 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
     least = off;
     best = k;
   }
-  /* A constant that nothing depends on, because only memory or only sockets were measured, keeps its value. */
+  /* A constant that affects no measured time keeps its value, for example if only memory or only sockets were
+   * measured. */
   hk_constants usual = *first;
   for (size_t i = 0; i < f.n; i++) {
     double found = *field(&best, &f, i);

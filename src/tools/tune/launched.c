@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which rank a launcher gave to this process. */
+/* The rank that a launcher gave to this process. */
 #include <stdlib.h>
 #include "tune.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * A second look. The best of a sweep is the smallest of several times that each have an error, so it is too small more
- * often than too large: a choice looks worse beside it than it is, and more so with more algorithms. So the sweep only
+ * A second look. The best of a sweep is the smallest of several times with errors, so it is more often too small than
+ * too large. Compared with it a choice looks worse than it is, and the more so with more algorithms. So the sweep only
  * nominates candidates. If the sweep calls a choice wrong, the times of the choice and of its candidates are measured
- * again, and these times decide. They replace the sweep's. If several passes measured, their average counts, so that
- * more passes make a figure better and not misses rarer. Earlier runs, if there are any, still count (times.c). As
- * many choices that the sweep called right, drawn at random, are measured too: if these are found wrong, the sweep
- * erred in both directions.
+ * again, and these times decide. They replace the sweep's. The average of several passes counts, so that more passes
+ * improve the times and do not hide misses. Earlier runs, if there are any, still count (times.c). As many choices that
+ * the sweep called right, drawn at random, are measured too: if these are found wrong, the sweep erred in both
+ * directions.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +15,7 @@
 /* An algorithm that takes less than this times the best so far may be the best. */
 #define CLOSE 1.25
 
-enum { MORE_ROUNDS = 2 }; /* than the sweep: a second look measures few sizes */
+enum { MORE_ROUNDS = 2 }; /* factor on the sweep's rounds: a second look measures few sizes */
 
 static double ratio_of(const hk_tune_table *t, const hk_tune_group *g) {
   return t->at[g->chosen].us / t->at[g->best].us;
@@ -29,14 +29,14 @@ static bool misses(const hk_tune_look *look, const hk_tune_table *t, const hk_tu
 
 enum { JUDGES = 4 };
 
-/* The next group as every judge sees it: judges differ in the choice. */
+/* The next group for each judge; judges differ in the choice. */
 static bool next_of_all(const hk_tune_look *look, const hk_tune_table *t, hk_tune_group groups[JUDGES]) {
   for (int j = 0; j < look->njudges; j++)
     if (!hk_tune_next(t, look->judges[j].constants, look->judges[j].choices, &groups[j])) return false;
   return true;
 }
 
-/* Marks the choices that miss the limit; returns their number, and that of the others. */
+/* Marks the choices that miss the limit; returns their number. *others: the number of the others. */
 static int mark_missed(hk_tune_table *tables, int n, const hk_tune_look *look, int *others) {
   int missed = 0;
   *others = 0;
@@ -84,7 +84,7 @@ static unsigned contenders(const hk_tune_look *look, const hk_tune_table *t, con
   return out;
 }
 
-/* The marked points; `at` has room for all of the table. */
+/* Lists the marked points in `at`, which has room for all points of the table. */
 static int list_points(const hk_tune_look *look, const hk_tune_table *t, hk_tune_point *at) {
   int n = 0;
   hk_tune_group groups[JUDGES] = {{.n = 0}};
@@ -106,8 +106,8 @@ static hk_tune_cell *find(const hk_tune_table *t, const hk_tune_cell *fresh, int
   return NULL;
 }
 
-/* How much slower the machine as a whole has become since, as a logarithm: the median of n cells of one size. Cells
- * that are not measured again have times of the sweep. */
+/* The logarithm of the factor by which the whole machine has become slower since the sweep: the median over n cells of
+ * one size. Needed because cells that are not measured again keep the sweep's times. */
 static double slower(const hk_tune_table *t, const hk_tune_cell *fresh, int n, int c) {
   double ln[HK_ALGORITHM_LIMIT], out;
   for (int i = 0; i < n; i++) {
@@ -118,8 +118,8 @@ static double slower(const hk_tune_table *t, const hk_tune_cell *fresh, int n, i
   return out;
 }
 
-/* The first look's time replaces the sweep's; later ones are averaged with it (logarithms, because times are compared
- * by ratio). */
+/* The first look's time replaces the sweep's; later times are averaged with it (as logarithms, because times are
+ * compared by ratio). */
 static void renew_one(hk_tune_cell *cell, const hk_tune_cell *fresh, double as_much) {
   double us = fresh->us * as_much, *own = cell->past ? &cell->now : &cell->us;
   if (!cell->looks) cell->swept = cell->us;

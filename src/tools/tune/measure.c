@@ -22,20 +22,21 @@
 
 enum {
   CELLS = 1 << 16,
-  SLOW = 4 /* times the best so far: then it is not measured again */,
+  SLOW = 4 /* an algorithm that takes this multiple of the best time is not measured again */,
   MOST_ITERATIONS = 2000,
   GLANCES = 4
 };
 
-enum { MOST_TURNS = 4 /* times the requested repeats, if times do not settle */ };
-/* Calls follow one another, as in programs and in the perf binaries: the lanes of one run ahead into the next. */
-enum { LEAST_ITERATIONS = 3, LONG_US = 30000 /* but no longer than that */ };
-/* Longer calls are many times longer than disturbances: one or two of each are enough. */
+enum { MOST_TURNS = 4 /* limit, as a multiple of the requested repeats, if times do not settle */ };
+/* Calls follow one another, as in programs and in the perf binaries: lanes run ahead into the next call. */
+enum { LEAST_ITERATIONS = 3, LONG_US = 30000 /* limit of a batch's time */ };
+/* Calls longer than LONG_US are much longer than disturbances, so one or two calls are enough. */
 enum { WARMINGS = 2, LONG_SLOW = 2, REST_AFTER_US = 500000 };
-enum { FAR_LONGER_US = 3 * LONG_US }; /* than making a plan and connecting: the first call shows it */
-enum { STEADY_US = LONG_US / 6 };     /* longer calls take the requested turns and no more */
+/* far longer than making a plan and connecting, so the first call shows the call's own time */
+enum { FAR_LONGER_US = 3 * LONG_US };
+enum { STEADY_US = LONG_US / 6 }; /* longer calls get only the requested turns */
 #define SETTLED 0.02
-#define CONTENDER 1.3 /* times the best so far */
+#define CONTENDER 1.3 /* as a multiple of the best time so far */
 
 typedef struct shared {
   _Atomic(int) arrived, generation, failed, ready;
@@ -53,7 +54,7 @@ typedef struct rank_state {
   int rank, round;
   uint64_t busy_since;
   ncclComm_t comm;
-  ncclComm_t control; /* between hosts: for all that is not measured; else NULL */
+  ncclComm_t control; /* between hosts: for all communication that is not measured; else NULL */
   char *in, *out;
 } rank_state;
 
@@ -88,13 +89,14 @@ static hk_status call(rank_state *r, hk_coll coll, size_t bytes) {
 /* Makes every rank use this algorithm from now on. */
 static void force(rank_state *r, hk_coll coll, int algorithm) { hk_choose_only(r->comm, (int)coll, 1u << algorithm); }
 
-/* Meets, and sleeps if the user wants it: all ranks together, in proportion to the time since the last sleep. */
+/* Meets the other ranks and, if the user wants it, sleeps: all ranks together, in proportion to the time since the last
+ * sleep. */
 static bool meet_and_rest(rank_state *r) {
   shared *s = r->s;
   uint64_t now = hk_now_ns();
   double busy = (double)(now - r->busy_since) / 1e3;
   if (r->rank == 0)
-    s->pause_us = busy > REST_AFTER_US ? busy * r->setup->rest : 0; /* the others read it between two meetings */
+    s->pause_us = busy > REST_AFTER_US ? busy * r->setup->rest : 0; /* the other ranks read it between two meetings */
   if (!meet(r)) return false;
   if (s->pause_us <= 0) return true;
   usleep((useconds_t)s->pause_us);
@@ -112,7 +114,7 @@ static bool slowest(rank_state *r, double mine, double *us) {
   return true;
 }
 
-/* Microseconds an operation, of the slowest rank; the same on all ranks. */
+/* *us: time of an operation on the slowest rank; equal on all ranks. */
 static hk_status batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
   if (!meet_and_rest(r)) return HK_ERR_REMOTE;
   uint64_t begin = hk_now_ns();
@@ -127,7 +129,7 @@ typedef struct trial {
   double us;
 } trial;
 
-/* A batch of each algorithm. Settled: none of those that may be the best became faster by more than a little. */
+/* Runs a batch of each algorithm. *settled: no candidate for the best became notably faster. */
 static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n, double *best, bool *settled) {
   double us;
   *settled = true;
@@ -143,18 +145,17 @@ static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t,
   return HK_OK;
 }
 
-/* The number of calls that use all slots of a multicast link, or of another one: the first use of a slot pays for its
- * pages. */
+/* The number of calls that use all slots of any link: the first use of a slot pays for its pages. */
 static int first_calls(size_t bytes) { return bytes <= (64 << 10) ? HK_MCAST_SLOTS : bytes <= (1 << 20) ? 8 : 1; }
 
-/* Calls that make the plan and touch the slots, and some more. */
+/* First calls, which make the plan and touch the slots, and some more. */
 static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, double best) {
   double us;
   force(r, coll, t->algorithm);
   HK_OR_RETURN(batch(r, coll, bytes, 1, &us));
   for (int i = 0; us < LONG_US && i < WARMINGS; i++) HK_OR_RETURN(batch(r, coll, bytes, first_calls(bytes), &us));
   t->us = us;
-  for (int i = 0; i < GLANCES; i++) { /* a slow one is tried again: another process may have disturbed it */
+  for (int i = 0; i < GLANCES; i++) { /* a slow algorithm is tried again: another process may have disturbed it */
     if (us > (i ? LONG_US : FAR_LONGER_US)) break;
     HK_OR_RETURN(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us));
     if (i == 0 || us < t->us) t->us = us;
@@ -166,8 +167,8 @@ static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, dou
   return HK_OK;
 }
 
-/* First a few calls of each, which make its plan and show how long it takes. Then batches by turns, so that
- * disturbances affect all algorithms alike, until their times settle. */
+/* First a few calls of each algorithm, which make its plan and show its approximate time. Then batches by turns until
+ * the times settle, so that disturbances affect all algorithms alike. */
 static hk_status try_all(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n) {
   double best = 0;
   for (int k = 0; k < n; k++) {
@@ -207,7 +208,7 @@ static hk_status measure_all(rank_state *r, void (*progress)(hk_coll, size_t)) {
   return HK_OK;
 }
 
-/* The user's settings for jobs must not change what is measured. */
+/* Removes the user's settings for jobs, which must not affect the measurement. */
 static void settle_environment(const hk_tune_setup *s) {
   static const char *const gone[] = {"NCCL_ALGO",          "NCCL_PROTO",         "HOCKET_TUNING_FILE",
                                      "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "HOCKET_BATCH_INVARIANT"};
@@ -251,12 +252,12 @@ static hk_status join(rank_state *r) {
   if (r->in == MAP_FAILED || r->out == MAP_FAILED) {
     return HK_FAIL_ERRNO("no memory for two buffers of %zu bytes a rank", bytes);
   }
-  memset(r->in, 0, bytes); /* zeros: sums stay finite however often they are added */
+  memset(r->in, 0, bytes); /* zeros: sums stay finite after any number of calls */
   memset(r->out, 0, bytes);
   return HK_OK;
 }
 
-/* In this process. It ends soon, so the kernel frees the communicators' memory. */
+/* Measures in this process. It ends soon, so the operating system frees the communicators' memory. */
 static hk_status measure_between(shared *s, const hk_tune_setup *setup, void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   rank_state r = {.s = s, .setup = setup, .rank = setup->rank, .busy_since = hk_now_ns()};
@@ -301,7 +302,7 @@ static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank,
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   settle_environment(setup);
   hk_status rc = join(&r);
-  settle_place(&r); /* only now, so that the communicator has seen all cores */
+  settle_place(&r); /* after init, so that the communicator has seen all cores */
   if (rc == HK_OK) rc = measure_all(&r, progress);
   if (rc != HK_OK && atomic_exchange(&s->failed, 1) == 0)
     snprintf(s->error, sizeof s->error, "rank %d: %s", rank, hk_last_error());
@@ -341,9 +342,9 @@ static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round,
   return rc == HK_OK ? ended : rc;
 }
 
-/* Of the cells [first, first + n), which have one collective and size: what the rounds of each placement have in common
- * (polish.c), and the average of the placements, which are equally likely (of logarithms, because times are
- * compared by their ratio). */
+/* Computes the times of the cells [first, first + n), which have one collective and size. The rounds of each placement
+ * are combined (polish.c); then the placements, which are equally likely, are averaged (as logarithms, because times
+ * are compared by ratio). */
 static void settle_group(hk_tune_table *t, const double *us, const int *place, int first, int n) {
   double ln[HK_TUNE_ROWS * HK_ALGORITHM_LIMIT], one[HK_ALGORITHM_LIMIT], sum[HK_ALGORITHM_LIMIT] = {0};
   int places = 0;
@@ -372,7 +373,7 @@ static void settle_times(hk_tune_table *t, const double *us) {
   }
 }
 
-/* All points of a setup without a list of its own; NULL if there is no memory for it. */
+/* All points of a setup that has no list of points; NULL if out of memory. */
 static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
   hk_tune_point *out = malloc(HK_COLL_COUNT * 64 * sizeof *out); /* a size has 64 bits, and at least doubles */
   *n = 0;

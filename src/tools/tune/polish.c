@@ -11,7 +11,7 @@ static int order(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-/* Of n values, `step` apart from each other, which are not moved. */
+/* The median of n values, `step` apart; the values are not moved. */
 static double median(const double *at, int n, int step) {
   double sorted[HK_TUNE_ROWS];
   for (int i = 0; i < n; i++) sorted[i] = at[i * step];

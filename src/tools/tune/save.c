@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Where and how `hocket tune` writes its constants and its times. */
+/* Writing of the constants and times of `hocket tune`. */
 #include <errno.h>
 #include <limits.h> /* PATH_MAX */
 #include <stdio.h>
@@ -16,7 +16,7 @@ static void make_folders(const char *path) {
   for (const char *p = strchr(path + 1, '/'); p && (size_t)(p - path) < sizeof folder; p = strchr(p + 1, '/')) {
     memcpy(folder, path, (size_t)(p - path));
     folder[p - path] = 0;
-    (void)mkdir(folder, 0777); /* an error shows when the file is opened */
+    (void)mkdir(folder, 0777); /* an error is found when the file is opened */
   }
 }
 
@@ -64,8 +64,8 @@ static hk_status put(const content *c, FILE *f) {
   return c->times ? hk_tune_times_write(c->times, f) : hk_constants_write(c->constants, c->choices, f);
 }
 
-/* Written beside its place and then moved there: neither a full disk nor an init that reads at the same time leaves or
- * sees half a file. */
+/* Writes a temporary file in the same folder and renames it. So a full disk leaves no partial file, and a concurrent
+ * init reads none. */
 static hk_status replace(const char *place, const content *what) {
   char fresh[PATH_MAX + 16];
   struct stat st;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /**
- * Times of earlier runs. The relative speed of two algorithms changes with the hour on machines that others use, by 10
- * to 25% on virtual ones, however long one run measures. So what one run finds best is partly luck. A file keeps the
- * times of several runs. The algorithms of a collective and size were measured side by side, so what all runs have in
- * common (polish.c) compares them fairly: an hour that is slower as a whole has no effect, and one that disturbs
- * single times has little. If the file lacks an algorithm, its times of that size are not used.
+ * Times of earlier runs. On machines that others use, the relative speed of two algorithms changes with the hour (on
+ * virtual machines by 10 to 25%), and a longer run does not help. So the best of one run is partly luck. A file keeps
+ * the times of several runs. A run measures all algorithms of a collective and size at the same time, so combining the
+ * runs (polish.c) compares them fairly: a run that is slower as a whole has no effect, and one with single disturbed
+ * times has little. If the file lacks an algorithm, its times of that size are not used.
  */
 #include <errno.h>
 #include <math.h>
@@ -96,7 +96,7 @@ static hk_status read_line(hk_tune_times *times, const char *path, int number, c
       path, number, line);
 }
 
-/* The file must be of this machine, as far as a file can show, and have each time once. */
+/* The file must have been measured with this machine's number of cores, and have each time once. */
 static hk_status check(const hk_tune_times *times, const char *path, int cores) {
   if (times->n && times->cores != cores)
     return HK_FAIL(HK_ERR_ARGUMENT,
@@ -170,7 +170,7 @@ void hk_tune_weigh(hk_tune_table *t) {
     if (t->at[g.first].past) weigh(t, &g);
 }
 
-/* Earlier times of all of a group or of none, because they are compared run by run. */
+/* Uses earlier times for all cells of a group or for none, because they are compared run by run. */
 static void find_past(const hk_tune_times *times, hk_tune_table *t, const hk_tune_group *g) {
   bool whole = true;
   for (int c = g->first; c < g->first + g->n; c++) {
@@ -188,7 +188,7 @@ void hk_tune_times_use(const hk_tune_times *times, hk_tune_table *t) {
   hk_tune_weigh(t);
 }
 
-/* Adds it after the earlier runs; the oldest one is removed if there is no room. */
+/* Adds this run's time after the earlier runs; the oldest one is removed if there is no room. */
 static void append(hk_tune_time *out, const hk_tune_cell *c) {
   if (c->past) {
     out->runs = c->past->runs;

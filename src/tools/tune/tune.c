@@ -96,7 +96,7 @@ static bool take_transport(const char *word, void *to) {
   return false;
 }
 
-/* What all setups have in common; prints an error and returns false if it is wrong. */
+/* Fills the common fields of all setups; prints an error and returns false if an option is wrong. */
 static bool plan_all(const options *o, hk_tune_setup *s) {
   unsigned colls = 0;
   if (o->colls && !read_words(o->colls, take_coll, &colls)) return false;
@@ -117,7 +117,7 @@ static bool plan_all(const options *o, hk_tune_setup *s) {
   if (o->out && o->json && !strcmp(o->out, "-"))
     return hk_tool_wrong("--out - and --json: both would go to stdout; give a file for the constants"), false;
   s->colls = (colls ? colls : (1u << HK_COLL_COUNT) - 1) &
-             ~(unsigned)HK_COLLS_UNEVEN; /* what is plain holds for them */
+             ~(unsigned)HK_COLLS_UNEVEN; /* they use the plain collectives' choices */
   if (!o->quick && !o->between) return true;
   if (!colls) s->colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_BROADCAST;
   s->step = o->quick ? 32 : 8;
@@ -184,10 +184,10 @@ static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
 typedef struct in_force {
   hk_constants k;
   hk_rules *choices;
-  bool measured; /* they come from a file */
+  bool measured; /* they are from a file */
 } in_force;
 
-/* Those of --constants, or those that an init here uses. */
+/* The constants of --constants, or those that an init on this machine uses. */
 static hk_status constants_in_force(const options *o, in_force *now) {
   char usual[4096];
   const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
@@ -197,11 +197,11 @@ static hk_status constants_in_force(const options *o, in_force *now) {
   return now->measured ? hk_constants_read(&now->k, &now->choices, path) : HK_OK;
 }
 
-/* The number of passes of a second look. None with --quick; none between hosts, because only rank 0 would know what to
- * measure. */
+/* The number of passes of a second look. 0 with --quick, and between hosts, because only rank 0 would know the points
+ * to measure. */
 static int passes(const options *o) { return o->quick || o->between ? 0 : o->looks; }
 
-/* Fits, and measures again what the model gets wrong with these constants. */
+/* Fits, then measures again the points at which the model is wrong with these constants. */
 static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
                            hk_constants *out) {
   *out = hk_tune_fit(tables, n, first);
@@ -214,7 +214,7 @@ static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const
   return HK_OK;
 }
 
-/* Constants of one host with choices; those between hosts stay as they are. */
+/* Fits the constants of one host and its choices; those between hosts do not change. */
 static int fit(const options *o, hk_tune_table *tables, int n, const hk_constants *before) {
   hk_constants first = hk_constants_default, fitted;
   first.net_alpha_us = before->net_alpha_us;
@@ -239,7 +239,7 @@ static int fit(const options *o, hk_tune_table *tables, int n, const hk_constant
   return code;
 }
 
-/* Constants between hosts; those of one host, and its choices, stay as they are. */
+/* Fits the constants between hosts; those of one host, and its choices, do not change. */
 static int fit_between(const options *o, const hk_tune_table *table, const hk_constants *before,
                        const hk_rules *choices) {
   if (table->machine.nhosts < 2)
@@ -254,7 +254,8 @@ static int fit_between(const options *o, const hk_tune_table *table, const hk_co
   return hk_tune_save(o->out, &fitted, choices);
 }
 
-/* Judges the choices in force, and beside measured constants also those of the built-in ones, by the same times. */
+/* Judges the current choices by the measured times. With measured constants it also judges the choices of the built-in
+ * constants. */
 static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
   hk_tune_judge judges[] = {{.constants = &now->k,
                              .choices = now->choices,
@@ -279,7 +280,7 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
   return hk_tune_worst(tables, n, &now->k, now->choices) > HK_TUNE_LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
 
-/* Rank 0, if there are several hosts. */
+/* True if this process writes files: with several hosts, only rank 0. */
 static bool writes(const options *o, int rank) { return !o->check && !(o->json && !o->out) && !rank; }
 
 static int use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
@@ -321,7 +322,7 @@ static int run(void *into, int nargs, char **args) {
   (void)nargs, (void)args;
   hk_status rc = constants_in_force(o, &now);
   if (rc != HK_OK && (o->check || o->json || o->between))
-    return hk_tool_failed(rc); /* if all is measured anew, no earlier times are needed */
+    return hk_tool_failed(rc); /* else everything is measured anew, without the earlier constants */
   int code = HK_EXIT_TROUBLE, n = plan_setups(o, setups);
   if (!n || !can_save(o, setups[0].rank)) goto out;
   rc = o->times ? hk_tune_times_read(&times, o->times) : HK_OK;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the parts of `hocket tune`: measuring, and fitting the model's constants to what was measured. */
+/* Shared by the parts of `hocket tune`: measuring, and fitting the model's constants to the measurements. */
 #ifndef HK_TOOLS_TUNE_H
 #define HK_TOOLS_TUNE_H
 #include <stdio.h> /* FILE */
 #include "../../collectives/machine.h"
 #include "../../collectives/rules.h"
 
-/* How ranks that outnumber cores may be placed on them: measure.c. */
+/* HK_TUNE_PLACES: placements of ranks that outnumber cores (measure.c). */
 enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3, HK_TUNE_ROWS = 256, HK_TUNE_RUNS = 32 };
 
 /* One collective and size, for some of the algorithms. */
@@ -16,8 +16,8 @@ typedef struct hk_tune_point {
   unsigned algorithms; /* bit set of 1u << index into hk_algorithms */
 } hk_tune_point;
 
-/* What to measure: all algorithms of some collectives, on ranks that are processes of this host; or, if a launcher
- * started it, on ranks of several hosts of which this process is one. */
+/* What to measure: all algorithms of some collectives. The ranks are processes of this host or, if a launcher started
+ * this process, processes of several hosts. */
 typedef struct hk_tune_setup {
   const char *between; /* several hosts: address:port on which rank 0 listens; else NULL */
   int rank;            /* then: the rank of this process */
@@ -36,14 +36,14 @@ typedef struct hk_tune_setup {
 
 typedef struct hk_tune_cell {
   uint8_t coll, algorithm; /* hk_coll; index into hk_algorithms */
-  bool rough;              /* so slow that it was measured only once */
-  bool again, drawn;       /* of a group's first cell: to be measured again; drawn at random for it (look.c) */
-  int looks;               /* times that it was measured again: then `us` depends on these times alone */
+  bool rough;              /* measured only once, because it is slow */
+  bool again, drawn;       /* in a group's first cell: to be measured again; drawn at random for that (look.c) */
+  int looks;               /* how often it was measured again; if not 0, `us` depends on these times alone */
   size_t bytes;
   double us;                       /* the result: the average of all placements, combined with earlier runs */
   double swept;                    /* the result before it was measured again */
   double now;                      /* if there are earlier runs: this run's time alone */
-  const struct hk_tune_time *past; /* the times of earlier runs that count too; else NULL */
+  const struct hk_tune_time *past; /* times of earlier runs, which also count; NULL: none */
 } hk_tune_cell;
 
 typedef struct hk_tune_table {
@@ -58,10 +58,10 @@ hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *s, void (*pro
 typedef hk_status hk_tune_measurer(hk_tune_table *out, const hk_tune_setup *s, void (*progress)(hk_coll, size_t));
 void hk_tune_table_clear(hk_tune_table *t);
 
-/* What rows of measurements of the same things have in common: a row has its own level (an hour's, a round's), and some
- * single values are outliers. ln: rows x columns logarithms, overwritten; rows at most HK_TUNE_ROWS. out: one for each
- * column, at the middle row's level. By medians (J. W. Tukey, Exploratory Data Analysis, 1977: median polish), so that
- * a large outlier has no more weight than a small one. */
+/* Combines rows of measurements of the same things. Each row has its own level (of an hour, of a round), and some
+ * single values are outliers. ln: rows x columns logarithms, overwritten; rows at most HK_TUNE_ROWS. out: one value for
+ * each column, at the middle row's level. By medians (J. W. Tukey, Exploratory Data Analysis, 1977: median polish), so
+ * that a large outlier has no more weight than a small one. */
 void hk_tune_polish(double *ln, int rows, int columns, double *out);
 
 /* One collective and size: cells [first, first + n). */
@@ -73,7 +73,7 @@ typedef struct hk_tune_group {
 /* Iterates over the groups; false after the last. Begin with a zeroed group. `choices` may be NULL. */
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g);
 
-/* The limit of a choice: how many times the best's time it may take. */
+/* The limit of a choice's time, as a multiple of the best's time. */
 #define HK_TUNE_LIMIT_BUILT_IN 1.25
 #define HK_TUNE_LIMIT_MEASURED 1.10
 typedef struct hk_tune_judge {
@@ -82,11 +82,11 @@ typedef struct hk_tune_judge {
   double limit;
 } hk_tune_judge;
 
-/* What a second look measures, and how. */
+/* Parameters of a second look. */
 typedef struct hk_tune_look {
   const hk_tune_judge *judges; /* a choice that misses the limit of any judge is measured again */
   int njudges;
-  int draw; /* at least this number that miss no limit too, and as many as do; 0: none */
+  int draw; /* also measures choices within all limits: as many as those that miss one, at least this number; 0: none */
   hk_tune_measurer *measure;
   void (*progress)(hk_coll, size_t);
 } hk_tune_look;
@@ -100,17 +100,17 @@ typedef struct hk_tune_tally {
 } hk_tune_tally;
 hk_tune_tally hk_tune_count(const hk_tune_table *tables, int n, const hk_tune_judge *judge);
 
-/* Constants with which the model is nearest to what was measured, in prices and in choices: those of one host, or those
- * between hosts. All others are `first`'s. */
+/* Fits the constants of one host, or those between hosts, so that the model's prices and choices are nearest to the
+ * measurements. All others are those of `first`. */
 hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first);
-/* Rules for the cases that the model gets wrong by more than some percent; *out is NULL if there are none. */
+/* Rules for the cases in which the model is wrong by more than some percent; *out is NULL if there are none. */
 hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out);
 /* The average of |ln(price / measured)|: 0.1 is 10% off. */
 double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k);
 
 /* ---- times of earlier runs: times.c ---- */
 
-/* The times of one algorithm in the latest runs, the last one last. */
+/* The times of one algorithm in the latest runs, the newest last. */
 typedef struct hk_tune_time {
   bool tcp;
   int nranks, coll, algorithm, runs;
@@ -126,9 +126,9 @@ typedef struct hk_tune_times {
 /* A file that does not exist has none. */
 hk_status hk_tune_times_read(hk_tune_times *times, const char *path);
 hk_status hk_tune_times_write(const hk_tune_times *times, FILE *f);
-/* From now on a table's times count as one run beside those of earlier runs, which must outlive the table. */
+/* From now on a table's times count as one more run after the earlier runs in `times`, which must outlive the table. */
 void hk_tune_times_use(const hk_tune_times *times, hk_tune_table *t);
-/* Takes this run's times; the tables are not needed any more. */
+/* Adds this run's times; afterwards the tables are not needed any more. */
 hk_status hk_tune_times_take(hk_tune_times *times, const hk_tune_table *tables, int n);
 void hk_tune_times_clear(hk_tune_times *times);
 void hk_tune_weigh(hk_tune_table *t); /* computes `us` from `now` and `past` */
@@ -143,7 +143,7 @@ void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, co
 /* The time of the worst choice divided by the best's. */
 double hk_tune_worst(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices);
 
-/* ---- writing: save.c; path "-" is stdout, NULL the file that every init reads ---- */
+/* ---- writing: save.c; path "-": stdout; NULL: the file that every init reads ---- */
 
 /* Checked before the measurement, which takes long; prints an error and returns false if it cannot be written. */
 bool hk_tune_can_save(const char *path);
