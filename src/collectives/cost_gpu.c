@@ -30,7 +30,7 @@ static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, do
   double inside = alpha + m->sync_us, between = m->between.alpha_us + hk_far_sync_us(m, bytes);
   double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
-  /* A lane that does not wait for its own messages runs ahead as far as the slots allow. */
+  /* A lane that does not wait for its own messages runs ahead while it has free slots. */
   double credit = 2 * (far > 0 ? between : inside) / m->nslots;
   /* its bytes move while other credits return */
   if (s->switched) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - bytes * pace;

@@ -5,9 +5,9 @@
  * / p bytes sent, as few as with a ring. If n > p, the ranks outside the cube (pattern.h) give their input to their
  * neighbour and get the result back: 2 more steps of S bytes each.
  *
- * The message is divided into p blocks, each of which one rank adds up: all get the same bits. A step sends and
- * receives its blocks by turns, so that two slots are enough. Partial sums are in the output. In place this overwrites
- * no input too early: a block is given away before its sum comes back, and from the same rank.
+ * The message is divided into p blocks. One rank makes the sum of a block, so all ranks get the same bits. A step sends
+ * and receives its blocks by turns, so that two slots are enough. Partial sums are in the output. In place this
+ * overwrites no input too early: a block is sent before its sum returns, and from the same rank.
  */
 #include <math.h>
 #include "cost.h"

@@ -443,7 +443,7 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
   void *values[] = {&type, &managed, &device, &begin, &bytes, &id};
   *out = (hk_pointer){.kind = HK_POINTER_HOST, .device = -1};
   HK_CUDA_ENTER(base);
-  /* Unlike for a single attribute, memory that CUDA does not know is no error: all come back as 0. */
+  /* Unlike for a single attribute, memory that CUDA does not know is no error: all values are then 0. */
   HK_CUDA_OR_RETURN(hk_cu.PointerGetAttributes((unsigned)HK_ARRAY_LENGTH(which), which, values, address(p)),
                     "device %d: whose memory %p is", base->limits.ordinal, p);
   if (type == 0) return HK_OK;

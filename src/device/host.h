@@ -38,7 +38,7 @@ hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *id);
 void hk_host_take_back(uint64_t id);
 
 /* Prefers a NUMA node for pages that have not been touched yet; -1: none. If the kernel or a container refuses, each
- * page comes from the node that touches it first. */
+ * page is allocated on the node that touches it first. */
 void hk_host_place(void *base, size_t bytes, int node);
 /* Private memory in whole pages, placed as by hk_host_place; forked children do not inherit it. NULL: see errno.
  * munmap frees it. */

@@ -133,7 +133,7 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   return HK_OK;
 }
 
-/* This rank's own memory, with its counters. */
+/* Gets this rank's own memory again, and restores its counters. */
 static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;

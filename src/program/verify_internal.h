@@ -6,7 +6,7 @@
  *   verify_links.c   pairs the links of all programs into channels
  *   verify_run.c     one schedule of all lanes of all ranks, with symbolic values
  *   verify_uneven.c  blocks of different lengths
- *   verify_value.c   the values: where data came from, which ranks it holds
+ *   verify_value.c   the values: the origin of data, and the ranks that it holds
  *   verify_order.c   in which order they were added
  *   verify_hazard.c  when an output block may be read and written: happens-before
  *   verify_fault.c   the report

@@ -123,7 +123,7 @@ static hk_status join_readers(hk_verifier *v, pairing *s, int sender) {
       return link_fault(v, r, link, "one of the two ends is of a sum that the network makes, the other one is not");
     uint32_t at = channel->first_reader + channel->nreaders;
     uint32_t thread = v->first_thread[r] + l->lane;
-    /* Receivers come in the order of ranks, so a second link of one rank follows its first. */
+    /* Receivers are in the order of ranks, so a second link of one rank follows its first. */
     if (channel->nreaders && v->readers[at - 1].thread >= v->first_thread[r])
       return link_fault(v, r, link, "the rank has a second link of this kind to this peer on the channel");
     channel->nreaders++;

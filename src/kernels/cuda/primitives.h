@@ -116,7 +116,7 @@ HK_DEVICE void hk_store_half(void *p, hk_vec v) {
 }
 
 /* ---- LL lines: two words of data, each with its flag, that a reader polls. Each half of 8 bytes is read and written
- * in one piece, so that a word is there when its flag is. ---- */
+ * in one piece, so that a word is valid if its flag is. ---- */
 /* litmus: none; for reports */
 HK_DEVICE hk_vec hk_load_line(const void *p) {
   hk_vec v;

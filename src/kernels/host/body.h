@@ -93,7 +93,7 @@ static __attribute__((noinline)) vraw divide(int dtype, vraw v, int64_t divisor)
 #define MULTIPLIES(op) ((op) == HK_SUM)
 #define DIVIDES(type, op) ((op) == HK_SUM && ((type) == HK_U8 || (type) == HK_U32 || (type) == HK_U64))
 
-/* What a move's spans have in common. */
+/* The common parameters of a move's spans. */
 typedef struct span {
   const hk_reducer *r;
   void *const *dst;
@@ -102,7 +102,7 @@ typedef struct span {
   int fresh;   /* -1: no source is multiplied */
   bool post;   /* divide the results */
   bool stream; /* non-temporal stores if a destination is aligned */
-  bool ahead;  /* the sources come from memory: ask for them early */
+  bool ahead;  /* the sources are in memory, not in caches: prefetch them */
 } span;
 
 /* The elements of n bytes from `from`, n less than VB and at most a step. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What one vector level provides to reduce.c. body.h is the only implementation; each level's file includes it with
- * another vector width. */
+/* The functions that one vector level provides to reduce.c. body.h is the only implementation; each level's file
+ * includes it with another vector width. */
 #ifndef HK_KERNELS_HOST_KERNELS_H
 #define HK_KERNELS_HOST_KERNELS_H
 #include <stdbool.h>

@@ -79,7 +79,7 @@ static void blame_width(const hk_bw *b, int gpu, char *cause) {
         hk_pci_label(p, text));
 }
 
-/* What the doctor reports about the bridges and the IOMMU. */
+/* Adds the doctor's findings about the bridges and the IOMMU. */
 static void blame_pci(const hk_bw *b, char *cause) {
   hk_doctor d = {.root = "", .live = true, .topo = b->topo};
   hk_doctor_acs(&d);
