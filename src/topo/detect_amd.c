@@ -43,7 +43,7 @@ static void add_link(hk_detect_scan *s, hk_gpu_seen *g, const char *node, const 
   if (!far || far == g) return; /* xGMI to the CPU, as inside of an MI300A */
   /* The kernel reports the raw rate. Large copies reach the part of it that the table has for measured devices. */
   float gbps = mbps > 0 && mbps < 1000000 ? (float)mbps / 1000 * 0.75f : 36;
-  g->far[g->nfars++] = (hk_gpu_rma_proxy){.kind = HK_FAR_GPU, .id = s->pci[far->pci].id, .links = 1, .gbps = gbps};
+  g->far[g->nfars++] = (hk_gpu_link_end){.kind = HK_FAR_GPU, .id = s->pci[far->pci].id, .links = 1, .gbps = gbps};
 }
 
 void hk_scan_amd(hk_detect_scan *s) {

@@ -100,7 +100,7 @@ static void add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
   int i = 0;
   while (i < g->nfars && (g->far[i].kind != kind || g->far[i].id != id)) i++;
   if (i == HK_GPU_FARS) return;
-  if (i == g->nfars) g->far[g->nfars++] = (hk_gpu_rma_proxy){.kind = kind, .id = id};
+  if (i == g->nfars) g->far[g->nfars++] = (hk_gpu_link_end){.kind = kind, .id = id};
   g->far[i].links++;
 }
 

@@ -22,12 +22,12 @@ typedef struct hk_pci_seen {
 typedef enum hk_far_kind { HK_FAR_GPU, HK_FAR_SWITCH, HK_FAR_CPU } hk_far_kind;
 enum { HK_GPU_FARS = 40, HK_GPU_LIMIT = 256 };
 /* The other end of NVLinks. */
-typedef struct hk_gpu_rma_proxy {
+typedef struct hk_gpu_link_end {
   hk_far_kind kind;
   uint64_t id; /* a GPU's */
   int links;
   float gbps; /* of one; 0: as the GPU's generation has it */
-} hk_gpu_rma_proxy;
+} hk_gpu_link_end;
 typedef struct hk_gpu_seen {
   int pci; /* index in hk_detect_scan.pci */
   int dev; /* CUDA's number; -1: CUDA hides it */
@@ -38,7 +38,7 @@ typedef struct hk_gpu_seen {
   char name[HK_NODE_NAME];
   int links; /* NVLinks that are up */
   int nfars; /* other ends of them */
-  hk_gpu_rma_proxy far[HK_GPU_FARS];
+  hk_gpu_link_end far[HK_GPU_FARS];
 } hk_gpu_seen;
 
 typedef struct hk_net_seen {
