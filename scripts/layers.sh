@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # layers.sh: compares every #include under src/ with the table "Folders and dependencies" of docs/architecture.md, and warns of
-# files longer than 600 lines.  Exit code 1 if an include is not in the table, or two types have one name.
+# files longer than 600 lines.  Exit code 1 if an include is not in the table, two types have one name, or (in $HK_BUILD, if it has
+# objects) more than four files call each other in a circle.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 table=docs/architecture.md
@@ -66,3 +67,7 @@ END {
   if (!bad) print includes " includes of " files " files are as " table " allows"
   exit bad
 }' "$table" || exit 1
+objects=${HK_BUILD:-build/gcc}/src
+[ -d "$objects/core" ] || exit 0
+command -v python3 >/dev/null || { echo "SKIP: circles of calls: there is no python3"; exit 0; }
+python3 -B scripts/circles.py "$objects" 4
