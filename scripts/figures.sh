@@ -58,6 +58,16 @@ documented() { # header
   awk '/\*\/[ \t]*$/ { doc = FNR } /^NCCL_DECLARE_|^[A-Za-z].*(nccl|hocket)[A-Za-z]+\(/ { n++; if (doc == FNR - 1) d++ } END { print d + 0, n + 0 }' "$1"
 }
 
+# "members file name" of each struct, those of structs inside it included; a line of two members counts as one.
+structs() {
+  awk 'FNR == 1 { inside = 0 }
+    /^(typedef )?struct [a-zA-Z_]+ \{/ { inside = 1; members = 0; name = $2 == "struct" ? $3 : $2 }
+    inside && /;/ && !/^}/ && !/^ *\*|^ *\/\*/ { members++ }
+    inside && /^}/ { print members, FILENAME, name; inside = 0 }' "$@" | sort -rn
+}
+parameters() { grep -ho 'hk_param_\(int\|str\|set\)(HK_P_' "$@" | wc -l; }
+circles() { python3 -B scripts/circles.py "$HK_BUILD/src" 99 2>/dev/null | awk 'NR == 1 { print $1 == "" || $0 ~ /no circle/ ? 0 : $1 }'; }
+
 row() { printf '| %-44s | %-18s | %-18s | %-28s |\n' "$@"; }
 both() { # title command models
   row "$1" "$($2 $src)" "$($2 $tests)" "$3"
@@ -78,6 +88,9 @@ row "headers of the repository reached, median / max" "$(cut -d ' ' -f 1 <<<"$he
 row "sources that reach over 20" "$(awk '$1 > 20' <<<"$heads" | wc -l) of $(wc -l <<<"$heads")" "" "5%"
 both "lines over 120 columns" long_lines 0
 row "writable statics" "$(statics | wc -l) in $(statics | cut -d ' ' -f 2 | sort -u | wc -l) objects" "" "table and log"
+row "files of the largest circle of calls" "$(circles)" "" "4"
+row "members of the largest struct; structs over 30" "$(structs $src | awk 'NR == 1 { m = $1 } $1 > 30 { n++ } END { print m "; " n + 0 }')" "" "30; 0"
+row "places that read the parameter table" "$(parameters $src)" "" "20"
 for header in include/nccl.h include/hocket.h; do
   row "functions of ${header#include/} with a docstring" "$(documented $header | sed 's/ / of /')" "" all
 done
@@ -87,6 +100,8 @@ echo "The longest functions:"
 functions $src | sort -rn | head -n 5 | sed 's/^/  /'
 echo "The longest files:"
 wc -l $src | sort -rn | sed -n 2,6p
+echo "The largest structs:"
+structs $src | head -n 8 | sed 's/^/  /'
 echo "What reaches most headers:"
 sort -rn <<<"$heads" | head -n 5 | sed 's/^/  /'
 [ -d "$HK_BUILD/src" ] || echo "Writable statics are counted in $HK_BUILD, which is not built: make lib"
