@@ -69,20 +69,19 @@ static hk_status map_and_add(ncclComm_t c, void *arg) {
 
 /* On host memory ranks do not wait for each other. So a refused window still counts as a number, and the other ranks
  * are informed that this rank does not have it. */
-static void refuse_here(ncclComm_t c, int flags) {
-  char call[24];
+static void register_refuse_here(ncclComm_t c, int flags) {
   if (!(flags & NCCL_WIN_COLL_SYMMETRIC)) return;
   pthread_mutex_lock(&c->health.lock);
-  hk_registration_name(call, sizeof call, c->windows + 1);
+  const uint64_t number = c->windows + 1;
   pthread_mutex_unlock(&c->health.lock);
   /* Before the number is counted, because a put of another rank waits until then. */
-  if (atomic_load(&c->health.progress) == HK_OK) hk_children_refuse_call(c, call);
+  if (atomic_load(&c->health.progress) == HK_OK) hk_children_refuse_call(c, HK_CALL_WINDOW, number);
   pthread_mutex_lock(&c->health.lock);
   c->windows++;
   pthread_mutex_unlock(&c->health.lock);
 }
 
-static hk_status add_here(const hk_registration *window, ncclWindow_t *win) {
+static hk_status register_here(const hk_registration *window, ncclWindow_t *win) {
   hk_status rc = HK_OK;
   ncclComm_t c = window->comm;
   char words[HK_EVENT_TEXT];
@@ -90,14 +89,14 @@ static hk_status add_here(const hk_registration *window, ncclWindow_t *win) {
   size_t bytes;
   HK_TRY(hk_registration_add(window, &handle), out);
   uint64_t number = hk_registration_number(c, handle, &bytes);
-  if (number && hk_registration_refused(c, number, words)) {
+  if (number && hk_children_refused_call(c, HK_CALL_WINDOW, number, words)) {
     (void)hk_registration_drop("ncclCommWindowRegister", c, handle);
     return HK_FAIL(HK_ERR_REMOTE, "%s", words);
   }
   *win = handle;
   return HK_OK;
 out:
-  refuse_here(c, window->flags);
+  register_refuse_here(c, window->flags);
   return rc;
 }
 
@@ -131,11 +130,11 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
   rc = check_window(comm, buff, size, win, winFlags);
   if (rc != HK_OK && together) return (ncclResult_t)hk_group_refuse_task(comm, rc);
   if (rc != HK_OK) {
-    refuse_here(comm, winFlags);
+    register_refuse_here(comm, winFlags);
     return (ncclResult_t)hk_group_remember(rc);
   }
   const hk_registration window = {.comm = comm, .base = buff, .bytes = size, .flags = winFlags, .is_window = true};
-  if (!together) return (ncclResult_t)add_here(&window, win);
+  if (!together) return (ncclResult_t)register_here(&window, win);
   registering *a = malloc(sizeof *a);
   if (!a) return (ncclResult_t)hk_group_refuse_task(comm, HK_FAIL_ERRNO("no memory for a window"));
   *a = (registering){window, win};
@@ -150,7 +149,7 @@ HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t wi
 
 /* ---- addresses in windows: they stay valid as long as the window is registered ---- */
 
-/* The same for windows that device code can access. */
+/* As hk_registration_find, for an address of device code: the offset is inside the window. */
 static hk_status find_at(const char *who, ncclWindow_t win, size_t offset, const void *out,
                          const hk_registration **found) {
   hk_status rc = hk_registration_find(who, win, out, found);

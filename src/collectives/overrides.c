@@ -44,7 +44,7 @@ static int larger(int a, int b) { return a > b ? a : b; }
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 static hk_status read_channels(hk_overrides *o, int min_channels, int max_channels) {
-  hk_filter *w = &o->wish;
+  hk_filter *w = &o->filter;
   w->min_channels = larger(min_channels, (int)hk_param_int(HK_P_MIN_NCHANNELS));
   w->max_channels = smaller(max_channels, (int)hk_param_int(HK_P_MAX_NCHANNELS));
   o->agreement[HK_AGREE_CHANNELS] = hk_topo_mix(hk_topo_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
@@ -64,7 +64,7 @@ static hk_status read_constants(hk_overrides *o) {
   if (!path && (!hk_constants_path(usual, sizeof usual) || access(usual, R_OK) != 0)) return HK_OK;
   o->tuned = true;
   hk_status rc = hk_constants_read(&o->constants, &o->choices, path ? path : usual);
-  o->wish.choices = o->choices;
+  o->filter.choices = o->choices;
   return rc;
 }
 
@@ -72,11 +72,11 @@ hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels)
   const char *algo = hk_param_str(HK_P_ALGO), *proto = hk_param_str(HK_P_PROTO);
   const char *rules = hk_param_str(HK_P_TUNING_FILE);
   *o = (hk_overrides){.gdr_level = HK_PATH_PXB};
-  HK_OR_RETURN(hk_filter_parse(&o->wish, algo, proto));
+  HK_OR_RETURN(hk_filter_parse(&o->filter, algo, proto));
   HK_OR_RETURN(read_channels(o, min_channels, max_channels));
   if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules));
-  o->wish.rules = o->rules;
-  o->wish.batch_invariant = hk_param_int(HK_P_BATCH_INVARIANT) != 0;
+  o->filter.rules = o->rules;
+  o->filter.batch_invariant = hk_param_int(HK_P_BATCH_INVARIANT) != 0;
   HK_OR_RETURN(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
   HK_OR_RETURN(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
   /* In the rules LOC means the default; for users it means that no GPU reaches another one. */
@@ -104,5 +104,5 @@ void hk_overrides_clear(hk_overrides *o) {
   hk_rules_free(o->rules);
   hk_rules_free(o->choices);
   o->rules = o->choices = NULL;
-  o->wish.rules = o->wish.choices = NULL;
+  o->filter.rules = o->filter.choices = NULL;
 }

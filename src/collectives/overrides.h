@@ -25,8 +25,8 @@ typedef enum hk_consistency {
 extern const char *const hk_consistency_names[HK_AGREE_COUNT]; /* the variable that must be set equally */
 
 typedef struct hk_overrides {
-  hk_filter wish;
-  struct hk_rules *rules; /* rules of the tuning file, to which `wish` points; NULL: none */
+  hk_filter filter;
+  struct hk_rules *rules; /* rules of the tuning file, to which `filter` points; NULL: none */
   hk_path_rules paths;    /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
   /* NCCL_NET_GDR_LEVEL: if a GPU and a NIC are further apart, data goes through host memory */
   hk_path_class gdr_level;

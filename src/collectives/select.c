@@ -32,7 +32,7 @@ static bool left_out(const hk_filter *w, int algorithm, hk_protocol p) {
 #define WORTH 0.02
 #define WORTH_EFFICIENT 0.15
 
-/* The range of channels to try: the wish, limited by the machine. */
+/* The range of channels to try: the filter, limited by the machine. */
 static void channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
   *first = w && w->min_channels > 0 ? w->min_channels : 1;
   *last = m->max_channels > 0 ? m->max_channels : 1;
@@ -88,12 +88,12 @@ static bool cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size
 }
 
 /* The first rule that fits and can be followed. */
-static bool by_rule(const hk_machine *m, const hk_filter *wish, const hk_rules *rules, hk_coll coll, size_t bytes,
+static bool by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules *rules, hk_coll coll, size_t bytes,
                     hk_decision *out) {
   for (int i = 0; rules && i < rules->n; i++) {
     const hk_rule *r = &rules->at[i];
     if (!hk_rule_fits(r, m, coll, bytes)) continue;
-    hk_filter w = *wish;
+    hk_filter w = *filter;
     if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
     if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
     if (r->channels) w.min_channels = w.max_channels = r->channels;
@@ -103,18 +103,18 @@ static bool by_rule(const hk_machine *m, const hk_filter *wish, const hk_rules *
   return false;
 }
 
-void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, hk_decision *out) {
-  if (wish && by_rule(m, wish, wish->rules, coll, bytes, out)) {
+void hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out) {
+  if (filter && by_rule(m, filter, filter->rules, coll, bytes, out)) {
     out->ruled = true;
     out->note = "as the tuning file says";
     return;
   }
-  if (wish && by_rule(m, wish, wish->choices, coll, bytes, out)) {
+  if (filter && by_rule(m, filter, filter->choices, coll, bytes, out)) {
     out->note = "as hocket tune measured";
     return;
   }
-  if (cheapest(m, wish, coll, bytes, out)) return;
-  hk_filter rest = *wish; /* without a wish a choice always exists */
+  if (cheapest(m, filter, coll, bytes, out)) return;
+  hk_filter rest = *filter; /* without a filter a choice always exists */
   memset(rest.only, 0, sizeof rest.only);
   if (cheapest(m, &rest, coll, bytes, out)) {
     out->note = "what the call selects cannot be used here: choosing from all";
@@ -138,14 +138,14 @@ void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t 
           : "none of the allowed algorithms can do this collective here: choosing from all";
 }
 
-bool hk_select_one(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, const hk_algorithm *a,
+bool hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, const hk_algorithm *a,
                    hk_protocol p, hk_decision *out) {
   int i = 0;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
-  if (!hk_algorithms[i] || barred(wish, coll, i) || varies(wish, coll, a) || !hk_algorithm_supports(a, m, coll))
+  if (!hk_algorithms[i] || barred(filter, coll, i) || varies(filter, coll, a) || !hk_algorithm_supports(a, m, coll))
     return false;
-  if (!speaks(m, a, p) || protocol_barred(wish, coll, p) || left_out(wish, i, p)) return false;
-  price(m, wish, coll, bytes, a, p, out);
+  if (!speaks(m, a, p) || protocol_barred(filter, coll, p) || left_out(filter, i, p)) return false;
+  price(m, filter, coll, bytes, a, p, out);
   return true;
 }
 
@@ -165,7 +165,7 @@ static const char *const protocol_needs[HK_PROTO_COUNT] = {
     [HK_PROTO_LL] = "is for GPUs: on the host a slot's number travels with its payload already",
     [HK_PROTO_LL128] = "needs links that keep stores of 128 bytes whole (NVLink)"};
 
-int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes,
+int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                   hk_alternative out[HK_ALTERNATIVES]) {
   int n = 0;
   for (int i = 0; hk_algorithms[i]; i++) {
@@ -175,10 +175,10 @@ int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size
     if (!(a->colls >> coll & 1u)) continue; /* it does not have this collective */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);
-    else if (varies(wish, coll, a))
+    else if (varies(filter, coll, a))
       snprintf(row.why, sizeof row.why,
                "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks");
-    else if (barred(wish, coll, i))
+    else if (barred(filter, coll, i))
       snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
     if (row.why[0]) {
       insert(out, &n, &row);
@@ -192,10 +192,10 @@ int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size
       row = (hk_alternative){.what = {.algorithm = a, .protocol = (hk_protocol)p, .channels = 1}};
       if (!spoken)
         snprintf(row.why, sizeof row.why, "%s %s", hk_protocols[p].name, protocol_needs[p]);
-      else if (protocol_barred(wish, coll, (hk_protocol)p))
+      else if (protocol_barred(filter, coll, (hk_protocol)p))
         snprintf(row.why, sizeof row.why, "%s is excluded by NCCL_PROTO", hk_protocols[p].name);
       else
-        price(m, wish, coll, bytes, a, (hk_protocol)p, &row.what);
+        price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what);
       insert(out, &n, &row);
     }
   }

@@ -46,12 +46,12 @@ typedef struct hk_decision {
 } hk_decision;
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
-/* Makes a decision. `wish` may be NULL. If no choice satisfies the wish, it is ignored, and `note` says so. */
-void hk_select(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, hk_decision *out);
+/* Makes a decision. `filter` may be NULL. If no choice satisfies the filter, it is ignored, and `note` says so. */
+void hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Prices one algorithm and protocol. Returns false if it cannot run or is excluded. */
-bool hk_select_one(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes, const struct hk_algorithm *a,
-                   hk_protocol p, hk_decision *out);
+bool hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+                   const struct hk_algorithm *a, hk_protocol p, hk_decision *out);
 
 typedef struct hk_alternative {
   hk_decision what; /* with the best number of channels for this algorithm and protocol */
@@ -59,6 +59,6 @@ typedef struct hk_alternative {
 } hk_alternative;
 /* Fills `out` with all alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
  * each barred protocol of an algorithm that can run). Returns their number. */
-int hk_select_all(const hk_machine *m, const hk_filter *wish, hk_coll coll, size_t bytes,
+int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                   hk_alternative out[HK_ALTERNATIVES]);
 #endif

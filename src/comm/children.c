@@ -61,7 +61,7 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
 
 /* Sets the child's name in notices. */
 static void name_child(hk_children_watch *w) {
-  if (w->how->shrink) snprintf(w->call, sizeof w->call, "n%llu", (unsigned long long)w->how->shrink);
+  if (w->how->shrink) hk_children_name_call(w->call, HK_CALL_SHRINK, w->how->shrink);
   if (w->how->exclude)
     hk_children_begin_shrink(w);
   else if (w->how->no_list)

@@ -5,6 +5,10 @@
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 
+/* Kinds of calls that notices name by a letter and a number. */
+typedef enum hk_call_kind { HK_CALL_SHRINK = 'n', HK_CALL_TASK = 'a', HK_CALL_WINDOW = 'w' } hk_call_kind;
+enum { HK_CALL_NAME = 24 };
+
 /* State while a communicator is created. Its waits also check for the end of the parent, and for shrinks whose exclude
  * lists differ. */
 typedef struct hk_children_watch {
@@ -17,13 +21,13 @@ typedef struct hk_children_watch {
   uint64_t behind_ns;          /* since when another member is in a later attempt; 0: none is */
   char verdict[HK_EVENT_TEXT]; /* the verdict that the lists differ; empty: none */
   /* For failures of other ranks: */
-  char key[40];      /* names the child in notices; empty: it has none */
-  char call[24];     /* for a shrink: its name by number, in notices of ranks that have no list */
-  int *members;      /* parent ranks of this child's members; NULL: not known yet */
-  bool exchanging;   /* the parent's allgather has begun on this rank */
-  bool anew;         /* for a split: the parent had ended, so a new overlay carried the exchange */
-  uint64_t heard_ns; /* when the first notice of a failure was seen; 0: none was */
-  bool settled;      /* the error text is the one that all members report */
+  char key[40];            /* names the child in notices; empty: it has none */
+  char call[HK_CALL_NAME]; /* for a shrink: its name by number, in notices of ranks that have no list */
+  int *members;            /* parent ranks of this child's members; NULL: not known yet */
+  bool exchanging;         /* the parent's allgather has begun on this rank */
+  bool anew;               /* for a split: the parent had ended, so a new overlay carried the exchange */
+  uint64_t heard_ns;       /* when the first notice of a failure was seen; 0: none was */
+  bool settled;            /* the error text is the one that all members report */
 } hk_children_watch;
 void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *how);
 /* Returns rc, or its cause if this rank knows that. Reports this rank's failure to the members that wait for it. */
@@ -52,11 +56,10 @@ hk_status hk_children_exchange(hk_children_watch *w, void *rows, size_t row_byte
  * id. */
 hk_status hk_children_grow(ncclComm_t c, const hk_init *how, hk_bootstrap_options *o);
 /* For a collective call that creates no child and that this rank refuses: sends the cause, which is in the thread's
- * error, to the other ranks. The error stays set. `call`: a letter for the kind of call, then a number that is equal on
- * all ranks. */
-void hk_children_refuse_call(ncclComm_t c, const char *call);
+ * error, to the other ranks. The error stays set. `number` is equal on all ranks. */
+void hk_children_refuse_call(ncclComm_t c, hk_call_kind kind, uint64_t number);
 /* True if another rank has refused that call: `words` says which rank and why. */
-bool hk_children_refused_call(ncclComm_t c, const char *call, char words[HK_EVENT_TEXT]);
+bool hk_children_refused_call(ncclComm_t c, hk_call_kind kind, uint64_t number, char words[HK_EVENT_TEXT]);
 /* On the service thread: takes a notice that another rank is in a shrink, or has failed to create a child. */
 void hk_children_heard(ncclComm_t parent, const hk_event *e);
 void hk_children_free(ncclComm_t parent);

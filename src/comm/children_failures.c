@@ -92,9 +92,14 @@ static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EV
   return rank >= 0;
 }
 
-void hk_children_refuse_call(ncclComm_t c, const char *call) {
-  char cause[HK_ERROR_TEXT];
+void hk_children_name_call(char name[HK_CALL_NAME], hk_call_kind kind, uint64_t number) {
+  snprintf(name, HK_CALL_NAME, "%c%llu", kind, (unsigned long long)number);
+}
+
+void hk_children_refuse_call(ncclComm_t c, hk_call_kind kind, uint64_t number) {
+  char cause[HK_ERROR_TEXT], call[HK_CALL_NAME];
   hk_event e = {0};
+  hk_children_name_call(call, kind, number);
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   snprintf(e.text, sizeof e.text, "%c%s %c%crank %d failed: %.1300s", HK_CHILDREN_FAILED, call, OWN, BEFORE, c->rank,
            cause);
@@ -102,8 +107,10 @@ void hk_children_refuse_call(ncclComm_t c, const char *call) {
   hk_error_adopt(cause);
 }
 
-bool hk_children_refused_call(ncclComm_t c, const char *call, char words[HK_EVENT_TEXT]) {
+bool hk_children_refused_call(ncclComm_t c, hk_call_kind kind, uint64_t number, char words[HK_EVENT_TEXT]) {
   int rank = -1;
+  char call[HK_CALL_NAME];
+  hk_children_name_call(call, kind, number);
   pthread_mutex_lock(&c->health.lock);
   for (const hk_child_failure *f = c->order.failures; f; f = f->next) {
     const char *letters = f->rank == c->rank ? NULL : named(f, call);

@@ -31,6 +31,7 @@ hk_status hk_children_compare_lists(hk_children_watch *w);
 /* ---- children_failures.c ---- */
 void hk_children_keep_failure(ncclComm_t parent, const hk_event *e); /* under health.lock */
 void hk_children_free_failures(ncclComm_t parent);
+void hk_children_name_call(char name[HK_CALL_NAME], hk_call_kind kind, uint64_t number);
 /* Reports that this rank has failed by itself. */
 void hk_children_note_own(const hk_children_watch *w, const char *words);
 /* True if a notice ends the creation of this child. */

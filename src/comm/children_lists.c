@@ -99,7 +99,7 @@ static hk_attempts *attempts_of(ncclComm_t parent, const char *hash) {
 
 /* Begins the next attempt with this list; its number is at least `least`. Calls that were refused on this rank count,
  * because the other ranks have most likely made them with this list. */
-static void begin_attempt(hk_children_watch *w, uint32_t least) {
+static void lists_begin_attempt(hk_children_watch *w, uint32_t least) {
   hk_event e = {0};
   char list[HK_EVENT_TEXT - TOKEN];
   ncclComm_t parent = w->how->parent;
@@ -117,7 +117,7 @@ static void begin_attempt(hk_children_watch *w, uint32_t least) {
   hk_children_announce(parent, &e);
 }
 
-void hk_children_begin_shrink(hk_children_watch *w) { begin_attempt(w, 1); }
+void hk_children_begin_shrink(hk_children_watch *w) { lists_begin_attempt(w, 1); }
 
 /* The notice of the lowest rank that our list does not exclude and whose own list is not `than`. Under the lock. */
 static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
@@ -235,7 +235,7 @@ bool hk_children_catch_up(hk_children_watch *w) {
   pthread_mutex_unlock(&h->lock);
   if (!ours) return false;
   w->behind_ns = 0;
-  begin_attempt(w, newest);
+  lists_begin_attempt(w, newest);
   return true;
 }
 

@@ -23,7 +23,7 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   hk_selection *s = c->selection;
   const hk_comm_options *o = &c->options;
   HK_OR_RETURN(hk_overrides_read(s->overrides, o->min_ctas, o->max_ctas));
-  if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->wish.batch_invariant)
+  if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->filter.batch_invariant)
     c->redop_flags = HK_REDOP_INVARIANT;
   HK_OR_RETURN(hk_tuner_load(&s->tuner));
   f->slot_bytes = (uint64_t)hk_param_int(HK_P_SLOT_BYTES);
@@ -62,7 +62,7 @@ hk_status hk_consistency_compare(ncclComm_t c, const void *facts, size_t stride)
       hk_failure_raise(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
       return HK_ERR_USAGE;
     }
-    if (f->choices != first->choices) own->wish.choices = NULL;
+    if (f->choices != first->choices) own->filter.choices = NULL;
   }
   /* Hosts may have different measurements or none: rank 0's constants count for all, and measured choices count if
    * all hosts have the same. */

@@ -23,18 +23,13 @@ struct hk_task {
 
 typedef struct agreeing {
   ncclComm_t comm;
-  char call[24];
   bool refused;
 } agreeing;
 
-static void name_task(char *call, size_t bytes, uint64_t number) {
-  snprintf(call, bytes, "a%llu", (unsigned long long)number);
-}
-
-static hk_status check_refusals(void *arg) {
+static hk_status tasks_check_refusals(void *arg) {
   agreeing *a = arg;
   char words[HK_EVENT_TEXT];
-  a->refused = hk_children_refused_call(a->comm, a->call, words);
+  a->refused = hk_children_refused_call(a->comm, HK_CALL_TASK, a->comm->order.tasks, words);
   return a->refused ? HK_FAIL(HK_ERR_REMOTE, "%s", words) : HK_OK;
 }
 
@@ -42,13 +37,14 @@ hk_status hk_task_agree(ncclComm_t c, const char *who) {
   hk_status rc = HK_OK;
   agreeing a = {.comm = c};
   char *rows = calloc((size_t)c->nranks, 1);
-  name_task(a.call, sizeof a.call, ++c->order.tasks);
+  c->order.tasks++;
   if (!rows) {
     rc = HK_FAIL_ERRNO("no memory for %s of %d ranks", who, c->nranks);
     goto out;
   }
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
-  hk_bootstrap_also(c->bootstrap, check_refusals, &a);
+  hk_bootstrap_also(c->bootstrap, tasks_check_refusals, &a);
+  /* no barrier: hk_bootstrap_skip, by which a rank passes the task over, counts gathers */
   rc = hk_bootstrap_allgather(c->bootstrap, rows, 1);
   hk_bootstrap_also(c->bootstrap, NULL, NULL);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
@@ -58,17 +54,15 @@ out:
 }
 
 /* Counts a task that this rank does not run. */
-static void pass(ncclComm_t c) {
+static void tasks_pass(ncclComm_t c) {
   if (!c->bootstrap) return;
   c->order.tasks++;
   hk_bootstrap_skip(c->bootstrap);
 }
 
 void hk_task_refuse(ncclComm_t c) {
-  char call[24];
-  name_task(call, sizeof call, c->order.tasks + 1);
-  hk_children_refuse_call(c, call);
-  pass(c);
+  hk_children_refuse_call(c, HK_CALL_TASK, c->order.tasks + 1);
+  tasks_pass(c);
 }
 
 /* ---- runs ---- */
@@ -99,7 +93,7 @@ static void *in_thread(void *arg) {
   for (hk_task *a = first; a; a = a->next) {
     if (a->comm != first->comm) continue;
     if (first->status != HK_OK) {
-      pass(a->comm); /* all ranks skip it, because the one before has failed on all of them */
+      tasks_pass(a->comm); /* all ranks skip it, because the one before has failed on all of them */
       continue;
     }
     first->status = hk_task_now(a->comm, a->run, a->arg);

@@ -220,8 +220,8 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
   pthread_mutex_lock(&lock);
   v->symmetric = symmetric;
   v->key = symmetric ? WINDOW_KEY | ++g->last_window : ++g->last_view;
-  v->next = g->views;
-  g->views = v;
+  v->next = g->buffers;
+  g->buffers = v;
   pthread_mutex_unlock(&lock);
   *out = v;
   return HK_OK;
@@ -230,7 +230,7 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
 void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
   hk_gpu *g = hk_gpu_of(c);
   pthread_mutex_lock(&lock);
-  hk_gpu_buffer **at = &g->views;
+  hk_gpu_buffer **at = &g->buffers;
   while (*at != v) at = &(*at)->next;
   *at = v->next;
   unmake(c, v, !atomic_load(&c->health.failure));
@@ -249,7 +249,7 @@ void hk_gpu_buffers_forget(const void *base, size_t bytes) {
   uintptr_t begin = (uintptr_t)base, end = begin + bytes;
   pthread_mutex_lock(&lock);
   for (hk_gpu *g = all; g; g = g->next)
-    for (hk_gpu_buffer *v = g->views; v; v = v->next) {
+    for (hk_gpu_buffer *v = g->buffers; v; v = v->next) {
       if (v->end <= begin || v->begin >= end || v->unusable) continue;
       HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
               "ncclCommWindowDeregister first; the registration has no effect any more",
@@ -279,9 +279,9 @@ void hk_gpu_buffers_end(ncclComm_t c) {
   if (*at) *at = g->next;
   pthread_mutex_unlock(&lock);
   if (g->lost) return;
-  while (g->views) {
-    hk_gpu_buffer *v = g->views;
-    g->views = v->next;
+  while (g->buffers) {
+    hk_gpu_buffer *v = g->buffers;
+    g->buffers = v->next;
     /* Ranks of other processes close what they have opened when they end. Ranks of this process may leave later, and
      * only then let their streams go on. */
     pthread_mutex_lock(&g->group->lock);
@@ -318,7 +318,7 @@ static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric,
   *out = NULL;
   if (!hk_gpu_of(c)->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
-  for (hk_gpu_buffer *v = hk_gpu_of(c)->views; v && !*out; v = v->next) {
+  for (hk_gpu_buffer *v = hk_gpu_of(c)->buffers; v && !*out; v = v->next) {
     if (begin < v->begin || begin + bytes > v->end || v->unusable || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
@@ -391,7 +391,7 @@ static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   pthread_mutex_lock(&lock);
   for (const hk_gpu *g = all; g; g = g->next) {
     if (g->group != hk_gpu_of(c)->group || g->comm->rank != r) continue;
-    for (const hk_gpu_buffer *v = g->views; v && !at; v = v->next) {
+    for (const hk_gpu_buffer *v = g->buffers; v && !at; v = v->next) {
       if (v->key != key || !v->made || v->seen[c->rank] == HK_GPU_UNSEEN) continue;
       at = v->begin + (uint64_t)v->seen[c->rank];
       *bytes = v->end - v->begin;

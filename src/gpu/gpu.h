@@ -138,8 +138,8 @@ typedef struct hk_gpu {
   hk_gpu_chunk *pinned[HK_GPU_PINNED];
   pthread_mutex_t pinned_lock;
   hk_gpu_table *tables;
-  struct hk_gpu_buffer *views, *dropped; /* dropped: launches may be reading their tables */
-  struct hk_gpu_import *imports;         /* the service thread changes the list until no rank asks any more */
+  struct hk_gpu_buffer *buffers, *dropped; /* dropped: launches may be reading their tables */
+  struct hk_gpu_import *imports;           /* the service thread changes the list until no rank asks any more */
   pthread_mutex_t imports_lock;
   uint64_t last_view, last_window;
   /* a call was captured. Replays of its graph are not counted, so the ranks' counts of operations may differ */

@@ -14,7 +14,7 @@
  * at init. A group also outlives the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(table_lock);
-static hk_gpu_process_group *worlds;
+static hk_gpu_process_group *groups;
 
 static void free_tables(hk_gpu_process_group *w) {
   free(w->devices);
@@ -43,8 +43,8 @@ static hk_gpu_process_group *world_new(uint64_t comm_id, int nranks) {
     return NULL;
   }
   pthread_mutex_init(&w->lock, NULL);
-  w->next = worlds;
-  worlds = w;
+  w->next = groups;
+  groups = w;
   return w;
 }
 
@@ -106,7 +106,7 @@ hk_status hk_gpu_process_group_join(ncclComm_t c) {
   hk_gpu_slice slice;
   HK_TRY(make_credits(c, comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
-  hk_gpu_process_group *w = worlds;
+  hk_gpu_process_group *w = groups;
   while (w && w->comm_id != comm_id) w = w->next;
   if (!w) w = world_new(comm_id, c->nranks);
   if (w) {
@@ -140,7 +140,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
     pthread_mutex_unlock(&table_lock);
     return; /* the others' kernels may still use this rank's memory and device */
   }
-  hk_gpu_process_group **at = &worlds;
+  hk_gpu_process_group **at = &groups;
   while (*at != w) at = &(*at)->next;
   *at = w->next;
   pthread_mutex_unlock(&table_lock);

@@ -267,7 +267,7 @@ static void check_support(const perf_job *job) {
 
 /* The run path leads to Hocket's library from where the program is, and the linker finds that place in /proc. */
 #pragma weak hocketVersion
-static void warn_of_library(int version) {
+static void main_warn_of_library(int version) {
   Dl_info where = {0};
   const int built = HOCKET_MAJOR * 10000 + HOCKET_MINOR * 100 + HOCKET_PATCH,
             loaded = hocketVersion ? hocketVersion() : 0;
@@ -278,10 +278,11 @@ static void warn_of_library(int version) {
   else
     snprintf(is, sizeof is, "not Hocket (its ncclGetVersion gives %d)", version);
   (void)dladdr((void *)ncclGetVersion, &where);
-  fprintf(stderr,
-          "# WARN: the library %s is %s: to measure Hocket, set LD_LIBRARY_PATH to the folder of its libnccl.so.2%s\n",
-          where.dli_fname ? where.dli_fname : "libnccl.so.2", is,
-          access("/proc/self/exe", F_OK) ? " (without /proc the linker does not find it beside this program)" : "");
+  fprintf(
+      stderr,
+      "# WARN: the library %s is %s: to measure Hocket, set LD_LIBRARY_PATH to the folder of its libnccl.so.2%s\n",
+      where.dli_fname ? where.dli_fname : "libnccl.so.2", is,
+      access("/proc/self/exe", F_OK) ? " (without /proc the linker cannot search the folders near this program)" : "");
 }
 
 int main(int argc, char **argv) {
@@ -293,7 +294,7 @@ int main(int argc, char **argv) {
   bool reports = launch.proc == 0;
   int version = 0, local_rank, local_count;
   NCCL(ncclGetVersion(&version));
-  if (reports) warn_of_library(version);
+  if (reports) main_warn_of_library(version);
   if (reports) perf_report_open(&o, version);
   perf_job job = {.o = &o, .mem = perf_mem_select()};
   introduction *all = introduce(&job, &launch, &local_rank, &local_count);

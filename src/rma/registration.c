@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory and windows of a communicator, and the windows of the process (registration.h). */
 #include "registration.h"
-#include <stdio.h>
 #include <stdlib.h>
 #include "../base/fork.h"
-#include "../comm/children.h"
 #include "rma.h"
 #include "windows.h"
 
@@ -134,14 +132,4 @@ hk_status hk_registration_find(const char *who, ncclWindow_t win, const void *ou
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: window %p is NULL or not a window, or the place for the answer is NULL", who,
                    (const void *)win);
   return HK_OK;
-}
-
-void hk_registration_name(char *call, size_t bytes, uint64_t number) {
-  snprintf(call, bytes, "w%llu", (unsigned long long)number);
-}
-
-bool hk_registration_refused(ncclComm_t c, uint64_t number, char words[HK_EVENT_TEXT]) {
-  char call[24];
-  hk_registration_name(call, sizeof call, number);
-  return hk_children_refused_call(c, call, words);
 }

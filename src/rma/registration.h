@@ -30,8 +30,4 @@ hk_status hk_registration_find(const char *who, ncclWindow_t win, const void *ou
 hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
 /* Returns the number of a window, and *bytes its size; 0: it is no symmetric window of the communicator. */
 uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
-/* The name of a window for hk_children_refuse_call. */
-void hk_registration_name(char *call, size_t bytes, uint64_t number);
-/* On host memory: true if another rank's window of that number was refused, with the cause. */
-bool hk_registration_refused(ncclComm_t c, uint64_t number, char words[HK_EVENT_TEXT]);
 #endif

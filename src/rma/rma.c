@@ -12,6 +12,7 @@
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
+#include "../comm/children.h"
 #include "../core/call.h"
 #include "../device/host.h"
 #include "../failure/watch.h"
@@ -319,7 +320,7 @@ static hk_status is_gone(const hk_call *call, uint64_t number) {
   bool refused_there;
   hk_waiter w;
   hk_wait_begin(&w, &env);
-  while (!(refused_there = hk_registration_refused(call->comm, number, words)) && hk_now_ns() < until)
+  while (!(refused_there = hk_children_refused_call(call->comm, HK_CALL_WINDOW, number, words)) && hk_now_ns() < until)
     (void)hk_wait_nap(&w, -1, NAP_NS);
   if (refused_there)
     return HK_FAIL(HK_ERR_USAGE, "rank %d puts to window %llu, which rank %d does not have: %s", call->comm->rank,

@@ -165,17 +165,17 @@ static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 /* The filter from the communicator's and the call's options. */
-static hk_filter wish_of(ncclComm_t c, const hk_call *op) {
-  hk_filter wish = c->selection->overrides->wish;
+static hk_filter filter_of(ncclComm_t c, const hk_call *op) {
+  hk_filter filter = c->selection->overrides->filter;
   const hk_call_options *o = &op->options;
-  _Static_assert(sizeof wish.only == sizeof o->only, "one bit set for each protocol");
-  memcpy(wish.only, o->only, sizeof wish.only);
-  if (o->min_ctas) wish.min_channels = o->min_ctas;
-  wish.max_channels = smaller(wish.max_channels, o->max_ctas);
-  if (wish.max_channels && wish.min_channels > wish.max_channels) wish.min_channels = wish.max_channels;
-  wish.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
-  wish.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
-  return wish;
+  _Static_assert(sizeof filter.only == sizeof o->only, "one bit set for each protocol");
+  memcpy(filter.only, o->only, sizeof filter.only);
+  if (o->min_ctas) filter.min_channels = o->min_ctas;
+  filter.max_channels = smaller(filter.max_channels, o->max_ctas);
+  if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;
+  filter.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
+  filter.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
+  return filter;
 }
 
 static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
@@ -188,11 +188,11 @@ static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
 
 hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
   hk_machine m = machine_for(c, op);
-  hk_filter wish = wish_of(c, op);
+  hk_filter filter = filter_of(c, op);
   hk_decision d;
   for (int i = 0; hk_algorithms[i]; i++)
     for (int p = 0; p < HK_PROTO_COUNT; p++)
-      if (hk_select_one(&m, &wish, (hk_coll)op->coll, whole_bytes(c, op), hk_algorithms[i], (hk_protocol)p, &d))
+      if (hk_select_one(&m, &filter, (hk_coll)op->coll, whole_bytes(c, op), hk_algorithms[i], (hk_protocol)p, &d))
         return HK_OK;
   return HK_FAIL(
       HK_ERR_ARGUMENT,
@@ -209,9 +209,9 @@ static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decisio
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
    * form. */
   if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
-  hk_filter wish = wish_of(c, op);
-  hk_select(&m, &wish, coll, bytes, d);
-  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &wish, coll, bytes, d);
+  hk_filter filter = filter_of(c, op);
+  hk_select(&m, &filter, coll, bytes, d);
+  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &filter, coll, bytes, d);
 }
 
 double hk_choose_price(ncclComm_t c, const hk_call *op) {
@@ -340,16 +340,16 @@ void hk_choose_rings(ncclComm_t c, hk_ring_settings *out) {
   const hk_overrides *o = c->selection->overrides;
   *out = (hk_ring_settings){.paths = &o->paths,
                             .cross_nic = o->cross_nic,
-                            .min_channels = o->wish.min_channels,
-                            .max_channels = o->wish.max_channels,
+                            .min_channels = o->filter.min_channels,
+                            .max_channels = o->filter.max_channels,
                             .graph_file = o->graph_file,
                             .dump_file = o->graph_dump_file};
 }
 
-int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->wish.max_channels; }
+int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
 
 void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
-  c->selection->overrides->wish.barred[coll] = ~algorithms;
+  c->selection->overrides->filter.barred[coll] = ~algorithms;
   c->plans->last[coll].valid = false;
   memset(c->plans->kept, 0, sizeof c->plans->kept);
 }

@@ -93,7 +93,7 @@ const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk
 
 /* ---- what runs ---- */
 
-static hk_status wish_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
+static hk_status filter_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
   const hk_algorithm *a = hk_algorithm_by_name(name);
   if (!a) return HK_FAIL(HK_ERR_ARGUMENT, "there is no algorithm '%s'", name);
   const char *cannot = hk_simulator_cannot(x, a, coll);
@@ -105,16 +105,16 @@ static hk_status wish_algorithm(hk_filter *w, const hk_simulator *x, hk_coll col
 }
 
 static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o, hk_decision *out) {
-  hk_filter wish = o->wish ? *o->wish : (hk_filter){.min_channels = 0};
-  if (o->channels) wish.min_channels = wish.max_channels = o->channels;
-  if (o->algorithm) HK_OR_RETURN(wish_algorithm(&wish, x, coll, o->algorithm));
+  hk_filter filter = o->filter ? *o->filter : (hk_filter){.min_channels = 0};
+  if (o->channels) filter.min_channels = filter.max_channels = o->channels;
+  if (o->algorithm) HK_OR_RETURN(filter_algorithm(&filter, x, coll, o->algorithm));
   if (o->protocol >= 0) {
     if (!(x->machine.protocols >> o->protocol & 1u)) {
       return HK_FAIL(HK_ERR_ARGUMENT, "%s is not spoken on %s", hk_protocols[o->protocol].name, x->c->name);
     }
-    wish.barred_protocols[coll] = (uint8_t) ~(1u << o->protocol);
+    filter.barred_protocols[coll] = (uint8_t) ~(1u << o->protocol);
   }
-  hk_select(&x->machine, &wish, coll, bytes, out);
+  hk_select(&x->machine, &filter, coll, bytes, out);
   return HK_OK;
 }
 

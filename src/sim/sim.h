@@ -26,17 +26,17 @@ enum {
 struct hk_filter; /* collectives/select.h */
 
 typedef struct hk_sim_options {
-  const struct hk_filter *wish; /* the selector's filter, unless the fields below override it; NULL: none */
-  const char *algorithm;        /* NULL: the selector's choice */
-  int protocol;                 /* hk_protocol; -1: the selector's choice */
-  int channels;                 /* 0: the selector's choice */
-  size_t chunk;                 /* bytes; 0: as the runtime chooses it */
-  bool exact;                   /* event by event, for any size */
-  bool folded;                  /* by symmetry, for any size */
-  bool shifted;                 /* folded like machines with too many links to build all programs: see hk_fold */
-  bool graph;                   /* a replayed graph launches the kernel of a GPU */
-  bool timeline;                /* keep the spans if simulated event by event */
-  uint64_t seed;                /* of the ECMP hash */
+  const struct hk_filter *filter; /* the selector's filter, unless the fields below override it; NULL: none */
+  const char *algorithm;          /* NULL: the selector's choice */
+  int protocol;                   /* hk_protocol; -1: the selector's choice */
+  int channels;                   /* 0: the selector's choice */
+  size_t chunk;                   /* bytes; 0: as the runtime chooses it */
+  bool exact;                     /* event by event, for any size */
+  bool folded;                    /* by symmetry, for any size */
+  bool shifted;                   /* folded like machines with too many links to build all programs: see hk_fold */
+  bool graph;                     /* a replayed graph launches the kernel of a GPU */
+  bool timeline;                  /* keep the spans if simulated event by event */
+  uint64_t seed;                  /* of the ECMP hash */
 } hk_sim_options;
 
 /* One span of the timeline, for Chrome's trace viewer and Perfetto. */

@@ -65,8 +65,8 @@ static hk_status find_rings(hk_inputs *w) {
   hk_search what = {.pattern = HK_PATTERN_RING,
                     .nodes = nodes,
                     .cross_nic = hk_cross_nic_on(&w->cluster->fabric, (hk_cross_nic)w->overrides.cross_nic),
-                    .min_channels = w->wish.min_channels,
-                    .max_channels = w->wish.max_channels};
+                    .min_channels = w->filter.min_channels,
+                    .max_channels = w->filter.max_channels};
   for (int r = 0; r < w->nranks && w->seats[r].host == w->seats[0].host; r++) {
     if (r == HK_SEARCH_RANKS) return HK_OK;
     nodes[what.nranks++] = w->seats[r].node;
@@ -125,7 +125,7 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
   if (code != HK_EXIT_OK) return code;
   hk_status rc = HK_OK;
   HK_TRY(hk_overrides_read(&w->overrides, 0, 0), out);
-  w->wish = w->overrides.wish;
+  w->filter = w->overrides.filter;
   HK_TRY(find_rings(w), out);
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);
   heed_host_settings(w);
@@ -143,8 +143,8 @@ out:
 }
 
 void hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out) {
-  hk_select(&w->machine, &w->wish, coll, bytes, out);
-  if (w->tuner && !out->note) hk_tuner_ask(w->tuner, &w->machine, &w->wish, coll, bytes, out);
+  hk_select(&w->machine, &w->filter, coll, bytes, out);
+  if (w->tuner && !out->note) hk_tuner_ask(w->tuner, &w->machine, &w->filter, coll, bytes, out);
 }
 
 void hk_inputs_close(hk_inputs *w) {

@@ -36,7 +36,7 @@ typedef struct hk_inputs {
   struct hk_layout *layout;
   hk_machine machine;
   hk_overrides overrides; /* from the environment and configuration */
-  hk_filter wish;         /* the same */
+  hk_filter filter;       /* the same */
   struct hk_tuner *tuner; /* NULL: none */
 } hk_inputs;
 /* The machine as for hk_tool_machine; nranks 0: one for each GPU or core. Returns an exit code, after printing the

@@ -20,7 +20,7 @@ enum { ALL_RANKS = -1 };
 void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes) {
   *r = (hk_plan_report){.world = w, .coll = coll, .bytes = bytes};
   hk_inputs_choose(w, coll, bytes, &r->chosen);
-  r->n = hk_select_all(&w->machine, &w->wish, coll, bytes, r->rows);
+  r->n = hk_select_all(&w->machine, &w->filter, coll, bytes, r->rows);
 }
 
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d) {

@@ -134,7 +134,7 @@ static void say_neighbours(const hk_plan_report *r, FILE *to) {
 
 /* The order of sums, if it matters. */
 static void say_order(const hk_plan_report *r, FILE *to) {
-  if (hk_coll_reduces(r->coll) && r->world->wish.batch_invariant)
+  if (hk_coll_reduces(r->coll) && r->world->filter.batch_invariant)
     say(to, "HOCKET_BATCH_INVARIANT is set: only algorithms that add in the order of ranks are considered, so that the "
             "bits of an element depend neither on the size of the message nor on the element's place in it.");
 }

@@ -74,7 +74,7 @@ static int read_algorithms(const char *list, const char **out, int room, int *n)
 enum { SERIES = 64 };
 
 static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, const char *algorithm, bool list) {
-  hk_sim_options how = {.wish = &o->overrides.wish,
+  hk_sim_options how = {.filter = &o->overrides.filter,
                         .algorithm = algorithm,
                         .protocol = o->protocol ? o->protocol - 1 : -1,
                         .channels = o->channels,

@@ -138,7 +138,7 @@ END_TEST
 /* The price that the model gives for so many bytes. */
 static double model_us(ncclComm_t c, hk_coll coll, size_t bytes) {
   hk_decision d;
-  hk_select(&c->selection->machine, &c->selection->overrides->wish, coll, bytes, &d);
+  hk_select(&c->selection->machine, &c->selection->overrides->filter, coll, bytes, &d);
   return d.us;
 }
 
@@ -185,18 +185,18 @@ static const hk_plan *plan_for(ncclComm_t c, size_t count, const hk_call_options
  * communicator's, and is never more than the most. */
 static int wishes(ncclComm_t c, int rank, int n, void *arg) {
   static const struct {
-    int least, most; /* of the communicator; 0: no wish */
+    int least, most; /* of the communicator; 0: no filter */
     uint8_t call_least, call_most;
     unsigned channels;
   } rows[] = {{4, 0, 0, 0, 4}, {4, 0, 3, 0, 3}, {2, 0, 5, 0, 5}, {4, 0, 0, 2, 2}, {8, 3, 0, 5, 3}, {8, 5, 0, 3, 3},
               {8, 3, 0, 0, 3}, {8, 3, 7, 0, 3}, {3, 0, 3, 3, 3}, {4, 4, 0, 0, 4}, {2, 8, 6, 7, 6}};
-  hk_filter *wish = &c->selection->overrides->wish;
+  hk_filter *filter = &c->selection->overrides->filter;
   int faults = 0;
   (void)rank, (void)n, (void)arg;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     const hk_call_options options = {.min_ctas = rows[i].call_least, .max_ctas = rows[i].call_most};
-    wish->min_channels = rows[i].least;
-    wish->max_channels = rows[i].most;
+    filter->min_channels = rows[i].least;
+    filter->max_channels = rows[i].most;
     hk_choose_only(c, HK_ALLREDUCE, UINT32_MAX); /* forget what was chosen */
     const hk_plan *plan = plan_for(c, 1 << 16, &options);
     WANT(plan && plan->channels == rows[i].channels);

@@ -104,7 +104,7 @@ static void registered(place *p) {
   big_calls(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
-    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->views; v; v = v->next, views++) {
+    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->buffers; v; v = v->next, views++) {
       ck_assert(v->made && !v->unusable);
       for (int k = 0; k < g->n; k++)
         ck_assert_msg(k == r || v->seen[k] != HK_GPU_UNSEEN, "rank %d does not see %d's", k, r);
@@ -116,7 +116,7 @@ static void registered(place *p) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
     /* too early: there is a warning, and no process has it open any more */
     OK_NCCL(ncclMemFree((void *)(uintptr_t)g->out[r]));
-    ck_assert(hk_gpu_of(g->comm[r])->views->unusable);
+    ck_assert(hk_gpu_of(g->comm[r])->buffers->unusable);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);
     g->out[r] = gpu_alloc(g->device[r], room);
@@ -145,7 +145,7 @@ static void outlive(place *p) {
   g->out[r] = gpu_alloc(g->device[r], room);
   OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
-  ck_assert(hk_gpu_of(g->comm[r])->views->made);
+  ck_assert(hk_gpu_of(g->comm[r])->buffers->made);
   meet_all(p);
   if (r == 0) {
     OK_NCCL(ncclCommDestroy(g->comm[r]));

@@ -167,7 +167,7 @@ static hk_status read_with(hk_overrides *o, const setting *s, int min, int max) 
 START_TEST(settings) {
   hk_overrides o, p;
   ck_assert_int_eq(read_with(&o, (setting[]){{NULL, NULL}}, 0, 0), HK_OK);
-  ck_assert_int_eq(o.wish.min_channels, 0);
+  ck_assert_int_eq(o.filter.min_channels, 0);
   ck_assert_int_eq(o.cross_nic, 2);
   ck_assert(!o.tuned && !o.paths.no_p2p);
   ck_assert_int_eq(read_with(&p,
@@ -179,8 +179,8 @@ START_TEST(settings) {
                                          {NULL, NULL}},
                              4, 16),
                    HK_OK);
-  ck_assert_int_eq(p.wish.min_channels, 4);
-  ck_assert_int_eq(p.wish.max_channels, 8);
+  ck_assert_int_eq(p.filter.min_channels, 4);
+  ck_assert_int_eq(p.filter.max_channels, 8);
   ck_assert_int_eq(p.paths.p2p_level, HK_PATH_SYS);
   ck_assert_int_eq(p.gdr_level, HK_PATH_PHB);
   /* Each setting shows in its own line of the agreement, and in no other. */

@@ -170,7 +170,7 @@ START_TEST(wishes) {
     ck_assert_str_ne(d.algorithm->name, names[k]);
     ck_assert_ptr_null(d.note);
   }
-  /* A wish that cannot be granted is dropped, and it is said. */
+  /* A filter that cannot be granted is dropped, and it is said. */
   m.multicast = false;
   hk_decision d = choose_by(&m, "OneShot", NULL, HK_ALLREDUCE, 64);
   ck_assert_ptr_eq(d.algorithm, choose(&m, HK_ALLREDUCE, 64));

@@ -17,7 +17,7 @@ HK_DEVICE char *lines_of(const hk_gpu_link *k, uint64_t slot) { return k->lines 
 HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
   const uint64_t slot = done & (k->nslots - 1), number = done + 1;
   if (k->lines && hk_gpu_lines_due(number, k->nslots)) {
-    uint32_t old = hk_gpu_line_flag(done, 0); /* the previous number, for which nobody waits any more */
+    uint32_t old = hk_gpu_line_flag(done, 0); /* the previous number: no rank waits for it */
     hk_vec v = {{old, old, old, old}};
     for (uint32_t i = 0; i < 2 * lines_carry(k); i += 16)
       store_line(lines_of(k, slot) + i, v, k->multi & HK_GPU_MULTI_DATA);

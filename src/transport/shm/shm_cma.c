@@ -21,7 +21,7 @@
 #include "shm_state.h"
 
 /* Under Yama a process declares its tracers: allows all that the kernel's other rules allow. */
-static void allow_tracers(const hk_shm_state *s) {
+static void cma_allow_tracers(const hk_shm_state *s) {
   if (!hk_param_int(HK_P_PTRACER)) return;
   if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) == 0)
     HK_INFO(HK_SUB_SHM, "rank %d: every process of this user may trace this one (HOCKET_PTRACER=1)", s->base.env->rank);
@@ -31,7 +31,7 @@ static void allow_tracers(const hk_shm_state *s) {
 }
 
 void hk_shm_cma_prepare(hk_shm_state *s) {
-  allow_tracers(s);
+  cma_allow_tracers(s);
   if (hk_param_int(HK_P_CMA) < 0) s->fact.flags |= HK_SHM_FACT_CMA_MEASURED;
   if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: no rank will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;

@@ -12,7 +12,7 @@
 #include "ib_context.h"
 
 /* Keeps errno. */
-static void free_context(hk_ib_ctx *x, hk_ib_device *d) {
+static void device_free_context(hk_ib_ctx *x, hk_ib_device *d) {
   const int err = errno;
   if (d->pd) x->api->dealloc_pd(d->pd);
   if (d->context) x->api->close_device(d->context);
@@ -31,7 +31,7 @@ static bool open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
     if (strcmp(list[i]->name, name) == 0) d->context = x->api->open_device(list[i]);
   if (d->context) d->pd = x->api->alloc_pd(d->context);
   const bool open = d->pd && x->api->query_device(d->context, &attr) == 0;
-  if (!open) free_context(x, d);
+  if (!open) device_free_context(x, d);
   /* Events are polled, never waited for. */
   if (open && (flags = fcntl(d->context->async_fd, F_GETFL)) >= 0)
     (void)fcntl(d->context->async_fd, F_SETFL, flags | O_NONBLOCK);
@@ -67,7 +67,7 @@ bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d) { return open_device
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
   if (d->channel) x->api->destroy_comp_channel(d->channel);
-  free_context(x, d);
+  device_free_context(x, d);
   d->ncqs = 0;
   d->channel = NULL;
 }

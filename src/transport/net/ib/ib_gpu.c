@@ -25,15 +25,15 @@ static void try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
   hk_device *gpu = x->env->gpu;
   hk_ib_device *d;
   char path[HK_SYSFS_PATH];
-  hk_path_class beside = f->cls;
+  hk_path_class function_cls = f->cls;
   bool far = hk_gdr_too_far(f->cls, m->why, sizeof m->why);
   if (far && !hk_ib_direct_is_possible()) return;
   bool open = hk_ib_device_open(x, f->port.device, &d) == HK_OK;
-  if (open && hk_ib_direct_function(d->context, path)) beside = hk_ib_direct_distance(path, gpu, f->cls);
-  if (hk_gdr_too_far(beside, m->why, sizeof m->why)) return;
+  if (open && hk_ib_direct_function(d->context, path)) function_cls = hk_ib_direct_distance(path, gpu, f->cls);
+  if (hk_gdr_too_far(function_cls, m->why, sizeof m->why)) return;
   if (!open || hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, m) != HK_OK)
     snprintf(m->why, sizeof m->why, "%.200s", hk_last_error());
-  if (m->direct) f->cls = beside;
+  if (m->direct) f->cls = function_cls;
   if (m->direct || !far) return;
   m->method = HK_GDR_STAGED; /* nothing else than data direct was near enough */
   char why[HK_GDR_WHY];
