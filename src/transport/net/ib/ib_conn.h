@@ -13,7 +13,7 @@
  *     (ib_place.c), from the sender's FIFO or from memory that the user has registered. The header follows in a write
  *     with immediate. Writes of a queue pair arrive in order. Parts on other queue pairs have immediates of their own,
  *     which are counted.
- *   - The immediate is the slot's number: a message that is lost or comes twice is an error, not wrong data.
+ *   - The immediate is the slot's number: a message that is lost or arrives twice is an error, not wrong data.
  *   - A request reports its completion only if a lane waits for it: large messages, whose memory belongs to the lane.
  *     Of the others, one in a quarter of the queue does, and, once nothing follows them, an empty write after them (a
  *     *fence*).
@@ -87,7 +87,7 @@ typedef enum hk_ib_phase {
 
 enum { HK_IB_UPWARD = 1, HK_IB_DOWNWARD = 2, HK_IB_BOTH = 3 }; /* from the lower rank to the higher, and back */
 
-/* A lane's offer of a place for a slot that has not come yet. */
+/* A lane's offer of a place for a slot that has not arrived yet. */
 typedef struct hk_ib_offered {
   uint64_t slot; /* its number, from 1; 0: no offer */
   char *to;
@@ -95,7 +95,7 @@ typedef struct hk_ib_offered {
   bool announced; /* the peer may write there */
 } hk_ib_offered;
 
-/* What reads from a GPU's memory by the device of a path. */
+/* Reads of a GPU's memory through the device of a path. */
 typedef struct hk_ib_reader {
   hk_ibv_qp *qp; /* connected to itself; NULL: not made yet, or not needed */
   hk_ib_cq *cq;
@@ -106,7 +106,7 @@ typedef struct hk_ib_reader {
 /* A receiver whose payloads are in a GPU's memory: which of the peer's slots are visible to the GPU. */
 typedef struct hk_ib_flush {
   uint64_t seen, asked; /* number of visible slots; the number after the reads under way, 0: none is under way */
-  uint32_t reads;       /* that are complete */
+  uint32_t reads;       /* number of complete reads */
   hk_ib_reader readers[HK_IB_PATHS];
 } hk_ib_flush;
 
@@ -130,14 +130,14 @@ typedef struct hk_ib_remote {
 typedef struct hk_ib_socket {
   int fd;
   bool eof;        /* the peer has closed it */
-  bool greeted;    /* the peer's HELLO has come */
+  bool greeted;    /* the peer's HELLO has arrived */
   bool bye;        /* the peer has closed its connection in order, and said how much it has received */
   bool gone;       /* no process listens where the peer's did, or it has left the communicator or the connection */
   uint8_t looks;   /* checks of the completions since its end */
   uint32_t in_got; /* bytes of `in` */
   uint64_t next_look_ns; /* when to read it again */
   uint64_t silent_ns;    /* when to check the peer's host again */
-  uint64_t lost_ns;      /* when it was found lost; 0: it is there */
+  uint64_t lost_ns;      /* when it was found lost; 0: it is not lost */
   hk_silence silence;    /* the state of these checks */
   hk_ib_msg in;
 } hk_ib_socket;
