@@ -701,7 +701,8 @@ NCCL_DECLARE_(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommP
 NCCL_DECLARE_(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr));
 /** The same for a rank of the communicator; NULL if it is not in the LSA team. */
 NCCL_DECLARE_(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr));
-/** The multicast address of the LSA team; NULL without NVLS.  The first call on a communicator is collective. */
+/** The multicast address of the LSA team; NULL without NVLS.  The first call on a communicator is collective, also on a
+ * rank that is refused.  Errors: as ncclGetLsaDevicePointer. */
 NCCL_DECLARE_(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr));
 /** The multicast address of a team, whose handle ncclDevCommCreate gave; NULL without NVLS. */
 NCCL_DECLARE_(ncclResult_t, ncclGetMultimemDevicePointer,

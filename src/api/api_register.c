@@ -198,20 +198,20 @@ static void *multimem_at(const hk_registration *r, char *base, size_t offset) {
   return base && r->symmetric ? base + (size_t)r->symmetric->image.multicast_4k * 4096 + offset : NULL;
 }
 
-/* The first call on a communicator creates the memory, so all ranks make it together. */
+/* The first call on a communicator creates the memory, so all ranks make it together: a rank whose arguments are wrong
+ * takes part, and is refused afterwards. */
 HK_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t offset, void **outPtr)) {
   HK_UNCANCELLED;
   const hk_registration *r = NULL;
   char *base = NULL;
-  hk_status rc = find_at("ncclGetLsaMultimemDevicePointer", win, offset, outPtr, &r);
-  if (rc != HK_OK) return (ncclResult_t)rc;
-  if (r->comm->lsa.multimem) {
-    rc = hk_comm_check_usable(r->comm, "ncclGetLsaMultimemDevicePointer");
+  const hk_status found = find_at("ncclGetLsaMultimemDevicePointer", win, offset, outPtr, &r);
+  if (r && r->comm->lsa.multimem) {
+    hk_status rc = hk_comm_check_usable(r->comm, "ncclGetLsaMultimemDevicePointer");
     if (rc == HK_OK) rc = r->comm->backend->windows->multicast(r->comm, hk_lsa_team(r->comm), &base);
     if (rc != HK_OK) return (ncclResult_t)hk_comm_failed(r->comm, rc);
   }
-  *outPtr = multimem_at(r, base, offset);
-  return ncclSuccess;
+  if (found == HK_OK) *outPtr = multimem_at(r, base, offset);
+  return (ncclResult_t)found;
 }
 
 HK_API(ncclResult_t, ncclGetMultimemDevicePointer,
