@@ -133,7 +133,7 @@ static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, co
   if (hk_coll_reduces(coll)) HK_TRY(check_redop(who, c, type, op, call), out);
   if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
   HK_TRY(check_buffers(who, coll, call), out);
-  HK_TRY(hk_call_check_overlap(call, who), out);
+  if (__builtin_expect(!hk_call_apart(coll, call), 0)) HK_TRY(hk_call_check_overlap(call, who), out);
   HK_TRY(c->backend->check(call, who), out);
   if (must) HK_TRY(hk_choose_check(c, call, who), out);
   HK_INFO(HK_SUB_COLL,

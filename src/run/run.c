@@ -128,17 +128,23 @@ static hk_status run_exec(ncclComm_t c, hk_exec *x) {
   return HK_OK;
 }
 
-/* Allocates the memory that the execution needs in addition to the user's: scratch, and a copy of the input, to which
- * *in then points. */
-static hk_status run_memory(const hk_call *call, const hk_plan *plan, const hk_launch *launch, const void **in,
-                            void **scratch) {
+/* Allocates what the execution needs in addition to the user's memory: scratch, and a copy of the input, to which *in
+ * then points. */
+static __attribute__((noinline)) hk_status run_allocate(const hk_call *call, const hk_plan *plan,
+                                                        const hk_launch *launch, const void **in, void **scratch) {
   const size_t own = plan->program->scratch_blocks ? hk_exec_scratch_bytes(plan, launch->chunk) : 0;
   const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
-  *in = call->in;
-  if (__builtin_expect(!own && !copied, 1)) return HK_OK;
   HK_OR_RETURN(hk_choose_scratch(call->comm, own + copied, scratch));
   if (copied) *in = memcpy((char *)*scratch + own, call->in, copied);
   return HK_OK;
+}
+
+/* Most calls need no memory: this is in line for the smallest messages. */
+static inline hk_status run_memory(const hk_call *call, const hk_plan *plan, const hk_launch *launch, const void **in,
+                                   void **scratch) {
+  *in = call->in;
+  if (__builtin_expect(!plan->program->scratch_blocks && !hk_call_copies_input(call), 1)) return HK_OK;
+  return run_allocate(call, plan, launch, in, scratch);
 }
 
 static hk_status collective(const hk_call *call) {
