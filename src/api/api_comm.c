@@ -153,7 +153,7 @@ HK_API(ncclResult_t, ncclCommGetUniqueId, (ncclComm_t comm, ncclUniqueId *unique
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetUniqueId: uniqueId is NULL");
     goto out;
   }
-  if (hk_param_str(HK_P_COMM_ID)) {
+  if (comm->settings->COMM_ID) {
     rc = HK_FAIL(HK_ERR_USAGE,
                  "ncclCommGetUniqueId: NCCL_COMM_ID is set, which names one communicator: unset it to grow");
     goto out;
@@ -271,7 +271,7 @@ static hk_status revoke(ncclComm_t c, const char *who) {
     snprintf(e.text, sizeof e.text, "%s", who);
     hk_bootstrap_announce(c->bootstrap, &e);
   }
-  return hk_leave_wait(c, who, hk_param_int(HK_P_LEAVE_TIMEOUT));
+  return hk_leave_wait(c, who, c->settings->LEAVE_TIMEOUT);
 }
 
 HK_API(ncclResult_t, ncclCommShrink,

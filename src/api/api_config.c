@@ -30,19 +30,21 @@ static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncc
   return HK_OK;
 }
 
-static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_call_request *w) {
+static hk_status read_config(const char *who, ncclComm_t comm, const ncclCollConfig_t *given, hk_call_request *w) {
   ncclCollConfig_t c;
   char why[160];
   memset(w, 0, sizeof *w);
   if (!given) return HK_OK;
+  HK_OR_RETURN(hk_comm_check(comm, who));
+  const hk_settings *settings = comm->settings;
   HK_OR_RETURN(copy_config(who, given, &c));
   hk_call_options *o = &w->options;
-  if (hk_param_int(HK_P_MIN_NCHANNELS) <= 0) o->min_ctas = number(c.minCTAs, 1, HK_CALL_CTAS);
-  if (hk_param_int(HK_P_MAX_NCHANNELS) <= 0) o->max_ctas = number(c.maxCTAs, 1, HK_CALL_CTAS);
-  if (hk_param_int(HK_P_NVLS_NCHANNELS) <= 0) o->nvls_ctas = number(c.nvlsCTAs, 1, HK_CALL_CTAS);
-  if (hk_param_int(HK_P_CGA_CLUSTER_SIZE) < 0 && c.cgaClusterSize >= 0 && c.cgaClusterSize <= 8)
+  if (settings->MIN_NCHANNELS <= 0) o->min_ctas = number(c.minCTAs, 1, HK_CALL_CTAS);
+  if (settings->MAX_NCHANNELS <= 0) o->max_ctas = number(c.maxCTAs, 1, HK_CALL_CTAS);
+  if (settings->NVLS_NCHANNELS <= 0) o->nvls_ctas = number(c.nvlsCTAs, 1, HK_CALL_CTAS);
+  if (settings->CGA_CLUSTER_SIZE < 0 && c.cgaClusterSize >= 0 && c.cgaClusterSize <= 8)
     o->cluster = (uint8_t)(c.cgaClusterSize + 1);
-  if (hk_param_int(HK_P_CTA_POLICY) < 0 && c.CTAPolicy >= 0) o->policy = (uint8_t)(c.CTAPolicy + 1);
+  if (settings->CTA_POLICY < 0 && c.CTAPolicy >= 0) o->policy = (uint8_t)(c.CTAPolicy + 1);
   w->launched = c.launchCompletionEvent;
   w->tag = c.userProfilerTag;
   if (!c.algSelection || !*c.algSelection) return HK_OK;
@@ -58,7 +60,7 @@ static hk_status read_config(const char *who, const ncclCollConfig_t *given, hk_
 #define WITH_CONFIG(name, coll, params, in, out, count, op, root)                                                      \
   HK_API(ncclResult_t, name##Config, params) {                                                                         \
     hk_call_request w;                                                                                                 \
-    hk_status rc = read_config(#name "Config", config, &w);                                                            \
+    hk_status rc = read_config(#name "Config", comm, config, &w);                                                      \
     if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);                                                       \
     return (ncclResult_t)hk_coll_call_with(coll, in, out, count, datatype, op, root, comm, stream, &w);                \
   }

@@ -53,7 +53,7 @@ static bool read_2_28(const void *given, hk_requirements *r) {
          plausible(old.gin_signals) && plausible(old.gin_counters);
 }
 
-static hk_status read_requirements(const ncclDevCommRequirements_t *given, hk_requirements *r,
+static hk_status read_requirements(ncclComm_t c, const ncclDevCommRequirements_t *given, hk_requirements *r,
                                    const hk_device_comm_layout **layout) {
   size_t size;
   unsigned magic;
@@ -74,7 +74,7 @@ static hk_status read_requirements(const ncclDevCommRequirements_t *given, hk_re
                    "ncclDevCommCreate: requirements of version %u: known are 2.28, 2.29.2, 2.29.3, 2.29.5 to 2.29.7, "
                    "2.30.0 to 2.30.7 and 2.31.0 to 2.32.3",
                    r->version);
-  if ((r->version >= 23100 && r->runtime_version) || hk_param_int(HK_P_DEV_API_JIT)) {
+  if ((r->version >= 23100 && r->runtime_version) || c->settings->DEV_API_JIT) {
     *layout = newest;
     r->version = newest->to;
   }
@@ -281,7 +281,7 @@ HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t
                  (void *)out);
     goto refuse;
   }
-  HK_TRY(read_requirements(reqs, &r, &layout), refuse);
+  HK_TRY(read_requirements(c, reqs, &r, &layout), refuse);
   HK_TRY(check(c, &r), refuse);
   creating *a = copy_of(&r, layout, out);
   if (a) return (ncclResult_t)hk_group_submit_task(c, create, a);

@@ -54,6 +54,12 @@ typedef struct setting {
   const char *name, *value, *file;
 } setting;
 
+/* Settings that were returned: they live as long as the process. */
+typedef struct snapshot {
+  struct snapshot *next;
+  hk_settings settings;
+} snapshot;
+
 typedef struct complaint {
   struct complaint *next;
   int level;     /* hk_log_level */
@@ -65,6 +71,7 @@ static struct {
   _Atomic(int) loaded;
   pthread_mutex_t lock; /* protects the fields below; values are read without it */
   kept *kept;
+  snapshot *snapshots; /* the newest first */
   setting *settings, **settings_end;
   complaint *complaints, **complaints_end;
   complaint *names;     /* misspelt names that are still to be reported */
@@ -421,6 +428,34 @@ int64_t hk_param_int(hk_param_id id) {
 const char *hk_param_str(hk_param_id id) {
   need_table();
   return atomic_load_explicit(&table.now[id].text, memory_order_acquire); /* acquire: see set_row */
+}
+
+const hk_settings *hk_settings_now(void) {
+  static const hk_settings defaults = {
+#define HK_PARAM_INT(id, n, d, lo, hi, u, h) .id = (d),
+#define HK_PARAM_STR(id, n, d, h) .id = (d),
+#include "params.def"
+#undef HK_PARAM_INT
+#undef HK_PARAM_STR
+  };
+  const hk_settings now = {
+#define HK_PARAM_INT(id, n, d, lo, hi, u, h) .id = hk_param_int(HK_P_##id),
+#define HK_PARAM_STR(id, n, d, h) .id = hk_param_str(HK_P_##id),
+#include "params.def"
+#undef HK_PARAM_INT
+#undef HK_PARAM_STR
+  };
+  pthread_mutex_lock(&table.lock);
+  snapshot *s = table.snapshots;
+  if (!s || memcmp(&s->settings, &now, sizeof now) != 0) {
+    snapshot *fresh = malloc(sizeof *fresh);
+    if (fresh) {
+      *fresh = (snapshot){s, now};
+      table.snapshots = s = fresh;
+    }
+  }
+  pthread_mutex_unlock(&table.lock);
+  return s ? &s->settings : &defaults; /* without memory: older values, or the defaults */
 }
 
 void hk_param_describe(hk_param_id id, hk_param_info *info) {

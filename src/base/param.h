@@ -18,6 +18,18 @@ typedef enum hk_param_id {
   HK_P_COUNT
 } hk_param_id;
 
+/* The values of all parameters at one moment: `settings->WATCHDOG`.  A communicator takes them at its init and gives
+ * them to its parts, so a variable that changes later changes nothing of it. */
+typedef struct hk_settings {
+#define HK_PARAM_INT(id, name, def, min, max, unit, help) int64_t id;
+#define HK_PARAM_STR(id, name, def, help) const char *id;
+#include "params.def"
+#undef HK_PARAM_INT
+#undef HK_PARAM_STR
+} hk_settings;
+/* The values in force.  They live, unchanged, as long as the process; equal ones are one object. */
+const hk_settings *hk_settings_now(void);
+
 /* The value in force. The environment is read at the first call, and by hk_param_renew. If a value is out of range, the
  * default is used, with a WARN that names the range. */
 int64_t hk_param_int(hk_param_id id);

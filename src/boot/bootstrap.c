@@ -47,7 +47,7 @@ static hk_wait_env env_until(hk_bootstrap *b, uint64_t seconds) {
   return env;
 }
 
-static uint64_t join_seconds(void) { return (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT); }
+static uint64_t join_seconds(const hk_bootstrap *b) { return (uint64_t)b->o.settings->BOOTSTRAP_TIMEOUT; }
 
 /* ---- making and freeing ---- */
 
@@ -167,14 +167,15 @@ static int root_of(int rank, int nids, int nranks) {
 
 /* `ended`: the root was connected before and closed the connection without an answer, as it does when its process
  * ends. */
-static hk_status dial_root(const hk_boot_id *id, const hk_hello *h, bool ended, const hk_wait_env *env, int *fd) {
+static hk_status dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk_hello *h, bool ended,
+                           const hk_wait_env *env, int *fd) {
   hk_dialing d = {.hello = h, .secret = id->secret, .wait = env, .n = id->n};
   char whom[80];
   snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "NCCL_COMM_ID" : "the unique id",
            h->from, h->to);
   d.whom = whom;
   memcpy(d.at, id->at, sizeof id->at);
-  d.patience_ns = (id->from_env ? join_seconds() : ROOT_PATIENCE_S) * (uint64_t)1000000000;
+  d.patience_ns = (id->from_env ? join_seconds(b) : ROOT_PATIENCE_S) * (uint64_t)1000000000;
   d.advice = id->from_env
                  ? "NCCL_COMM_ID must be an address of rank 0's host that this host reaches, and rank 0 must run"
                  : "the process that called ncclGetUniqueId must still run, this host must reach it (firewall?), and "
@@ -233,7 +234,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
     int fd;
-    HK_OR_RETURN(dial_root(id, &h, ended, env, &fd));
+    HK_OR_RETURN(dial_root(b, id, &h, ended, env, &fd));
     rc = kind == HK_HELLO_JOIN ? read_reply(fd, id, &h, env, reply, &ended) : HK_OK;
     hk_boot_close(fd);
   }
@@ -242,7 +243,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
         reply->status,
         "two jobs have the same NCCL_COMM_ID=%s: the root there is of %s, and this rank, %d of %d, of %s; give each "
         "job a port of its own, or, if this is one job, all its ranks the same HOCKET_JOB",
-        hk_param_str(HK_P_COMM_ID), reply->text, b->rank, b->nranks, job.text);
+        b->o.settings->COMM_ID, reply->text, b->rank, b->nranks, job.text);
   else if (rc == HK_OK && reply->status != HK_OK)
     rc = HK_FAIL(reply->status, "%s", reply->text);
   return rc;
@@ -280,7 +281,7 @@ static hk_status meet(const registration *g) {
   hk_bootstrap *b = g->b;
   hk_contact own;
   hk_reply reply;
-  hk_wait_env env = env_until(b, join_seconds() + ROOT_GRACE_S);
+  hk_wait_env env = env_until(b, join_seconds(b) + ROOT_GRACE_S);
   /* No rank connects to this one yet, and a root in this process reports itself if it cannot be reached. */
   env.check = b->o.wait->check;
   env.arg = b->o.wait->arg;
@@ -432,7 +433,7 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
   if (peer < 0 || peer >= b->nranks)
     return HK_FAIL(HK_ERR_INTERNAL, "a transport asked for a connection to rank %d of %d", peer, b->nranks);
   if (hk_event_dead(b, peer)) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d has died", peer, b->nranks);
-  hk_wait_env env = env_until(b, (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT));
+  hk_wait_env env = env_until(b, (uint64_t)b->o.settings->PEER_TIMEOUT);
   hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
   h.tag = tag;
   HK_OR_RETURN(hk_overlay_dial(b, &h, at, &env,
@@ -444,7 +445,7 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
 }
 
 hk_status hk_bootstrap_redial(hk_bootstrap *b, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
-  uint64_t limit_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u, begin_ns = hk_now_ns();
+  uint64_t limit_ns = (uint64_t)b->o.settings->PEER_TIMEOUT * 1000000000u, begin_ns = hk_now_ns();
   hk_wait_env env = {.failure = stop, .shared_failure = b->o.wait->failure, .deadline_ns = begin_ns + limit_ns};
   hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
   h.tag = tag;

@@ -22,6 +22,8 @@
 #include "activity.h"
 #include "event.h"
 
+struct hk_settings; /* base/param.h */
+
 union hk_addr;     /* base/addr.h */
 struct hk_service; /* base/service.h */
 typedef struct hk_bootstrap hk_bootstrap;
@@ -34,8 +36,9 @@ hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
 
 typedef struct hk_bootstrap_options {
   int rank, nranks;
-  bool of_living;          /* of a child: a failure of the parent before the call ends the join, too */
-  const char *name;        /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
+  bool of_living;   /* of a child: a failure of the parent before the call ends the join, too */
+  const char *name; /* of the communicator, for reports; NULL or empty: it has none.  Outlives the bootstrap */
+  const struct hk_settings *settings;
   const hk_wait_env *wait; /* for the blocking calls below; outlives the bootstrap */
   struct hk_service *service;
   /* Runs on the service thread, once for each kind of event and rank that it is about (verdicts: for each rank that

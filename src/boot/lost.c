@@ -132,7 +132,7 @@ static bool lost_look_at(hk_overlay_link *l, unsigned limit_s, uint64_t now, boo
 static void lost_look(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
   hk_bootstrap *b = arg;
-  unsigned limit_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
+  unsigned limit_s = (unsigned)b->o.settings->PEER_TIMEOUT;
   hk_overlay_link *gone = NULL;
   bool pending = false;
   pthread_mutex_lock(&b->lock);
@@ -146,7 +146,7 @@ static void lost_look(void *arg, int fd, uint32_t events) {
 }
 
 void hk_bootstrap_tolerate(hk_bootstrap *b, int rank, unsigned seconds) {
-  unsigned limit_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), quarter_s = limit_s / 4 ? limit_s / 4 : 1;
+  unsigned limit_s = (unsigned)b->o.settings->PEER_TIMEOUT, quarter_s = limit_s / 4 ? limit_s / 4 : 1;
   unsigned probes = seconds / quarter_s + 1;
   pthread_mutex_lock(&b->lock);
   for (int i = 0; i < 2 * b->rounds; i++) {

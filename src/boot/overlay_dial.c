@@ -51,7 +51,7 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
   HK_OR_RETURN(hk_random(h->nonce, sizeof h->nonce));
   hk_dialing d = {
       .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
-  if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)b->o.settings->PEER_TIMEOUT * 1000000000u;
   if (at) {
     d.at[d.n] = *at;
     hk_addr_set_port(&d.at[d.n++], hk_addr_port(&c.at[0]));

@@ -23,10 +23,10 @@ enum {
 #define BUDGET_NS (2 * SECOND)        /* for all questions of a report */
 
 static void begin_wait(hk_bootstrap *b, bool bounded) {
-  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG) * SECOND, now = hk_now_ns();
+  uint64_t watchdog = (uint64_t)b->o.settings->WATCHDOG * SECOND, now = hk_now_ns();
   uint64_t first = bounded && watchdog > FIRST_REPORT_NS ? FIRST_REPORT_NS : watchdog;
   b->wait_begin_ns = now;
-  b->deadline_ns = bounded ? now + (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * SECOND : 0;
+  b->deadline_ns = bounded ? now + (uint64_t)b->o.settings->BOOTSTRAP_TIMEOUT * SECOND : 0;
   if (b->o.wait->deadline_ns && (!b->deadline_ns || b->o.wait->deadline_ns < b->deadline_ns))
     b->deadline_ns = b->o.wait->deadline_ns;
   b->next_report_ns = watchdog ? now + first : 0;
@@ -162,7 +162,7 @@ static hk_status look(hk_bootstrap *b) {
   if (!b->next_report_ns || now < b->next_report_ns) return HK_OK;
   /* In the init, a failure that this rank was not informed of has ended it for all. */
   if (describe_wait(b, waited, text, sizeof text) && b->deadline_ns) return HK_FAIL(HK_ERR_REMOTE, "%s", text);
-  if (!b->deadline_ns && hk_param_int(HK_P_WATCHDOG_ABORT))
+  if (!b->deadline_ns && b->o.settings->WATCHDOG_ABORT)
     return HK_FAIL(HK_ERR_REMOTE, "%s: it gave up (HOCKET_WATCHDOG_ABORT=1)", text);
   if (b->deadline_ns)
     HK_WARN("%s (it gives up in %llu s, HOCKET_BOOTSTRAP_TIMEOUT)", text,

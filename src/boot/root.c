@@ -328,6 +328,7 @@ hk_status hk_root_new(hk_listener *l, const hk_boot_id *id, int socket_fd) {
   hk_root *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a unique id's root");
   r->listener = l;
+  r->settings = hk_settings_now();
   r->key = hk_boot_id_key(id);
   r->socket_fd = socket_fd;
   r->born_ns = hk_now_ns();

@@ -3,6 +3,7 @@
  * lock. */
 #ifndef HK_BOOT_ROOT_H
 #define HK_BOOT_ROOT_H
+#include "../base/param.h"
 #include "job.h"
 #include "listener.h"
 #include "process.h"
@@ -33,6 +34,7 @@ typedef struct hk_root {
   struct hk_root *next;
   hk_listener *listener;
   hk_root_state state;
+  const hk_settings *settings; /* as they were when the root was made */
   uint8_t secret[HK_SECRET_BYTES];
   uint64_t key, salt;
   hk_boot_job job; /* of an NCCL_COMM_ID; else the token is 0 */

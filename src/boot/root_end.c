@@ -126,7 +126,7 @@ static void advise(const hk_root *r, char *text, size_t room) {
 /* Ranks may be slow to start, so this is no error yet; but only the root knows which ones are missing. */
 static void report_missing(hk_root *r, uint64_t now) {
   char list[512], advice[320];
-  uint64_t watchdog = (uint64_t)hk_param_int(HK_P_WATCHDOG), first = FIRST_REPORT_SECONDS;
+  uint64_t watchdog = (uint64_t)r->settings->WATCHDOG, first = FIRST_REPORT_SECONDS;
   if (watchdog < first) first = watchdog;
   if (!watchdog || hk_ago_ns(now, r->first_ns) < first * HK_SECOND_NS) return;
   if (r->reported_ns && hk_ago_ns(now, r->reported_ns) < REPORT_SECONDS * HK_SECOND_NS) return;
@@ -138,11 +138,11 @@ static void report_missing(hk_root *r, uint64_t now) {
           "HOCKET_BOOTSTRAP_TIMEOUT)",
           (unsigned long long)(hk_ago_ns(now, r->first_ns) / HK_SECOND_NS), r->joined, r->entries,
           r->nroots > 1 ? " at this one of several roots" : "", missing > 1 ? "s" : "", list,
-          missing > 1 ? "are" : "is", advice, (long long)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT));
+          missing > 1 ? "are" : "is", advice, (long long)r->settings->BOOTSTRAP_TIMEOUT);
 }
 
 static void check_deadlines(hk_root *r, uint64_t now) {
-  uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
+  uint64_t limit = (uint64_t)r->settings->BOOTSTRAP_TIMEOUT;
   char list[512], advice[320];
   if (hk_ago_ns(now, r->first_ns) >= limit * HK_SECOND_NS) {
     int missing = list_ranks(r, HK_ROOT_ENTRY_EMPTY, list, sizeof list);
@@ -210,7 +210,7 @@ bool hk_roots_expire(hk_listener *l, uint64_t now) {
     if (r->state == HK_ROOT_GATHERING && r->nranks)
       check_deadlines(r, now);
     else if (r->state == HK_ROOT_GATHERING &&
-             hk_ago_ns(now, r->born_ns) >= (uint64_t)hk_param_int(HK_P_ID_LIFETIME) * HK_SECOND_NS)
+             hk_ago_ns(now, r->born_ns) >= (uint64_t)r->settings->ID_LIFETIME * HK_SECOND_NS)
       free_root(r);
     else if (r->state == HK_ROOT_FAILED && !r->sweep && hk_ago_ns(now, r->ended_ns) >= LINGER_SECONDS * HK_SECOND_NS)
       free_root(r);

@@ -159,7 +159,7 @@ static void count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats
 }
 
 /* GPUs: links move bytes by themselves, and protocols and channels can be chosen. */
-static void describe_gpus(hk_machine *m, const home *h) {
+static void describe_gpus(hk_machine *m, const home *h, const hk_settings *s) {
   const hk_gpu_info *g = &h->t->nodes[h->nodes[0]].gpu;
   bool nvlink = h->n > 1, switched = hk_topo_count(h->t, HK_NODE_NVS) > 0, reduces = switched;
   double memory = g->memory_gbps > 0 ? g->memory_gbps : HK_GPU_MEMORY_GBPS;
@@ -181,8 +181,8 @@ static void describe_gpus(hk_machine *m, const home *h) {
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
   m->multicast = m->multicast && reduces && m->nhosts == 1;
   m->in_switch = m->in_switch && reduces;
-  m->slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES);
-  m->nslots = (uint32_t)hk_param_int(HK_P_SLOTS);
+  m->slot_bytes = (size_t)s->SLOT_BYTES;
+  m->nslots = (uint32_t)s->SLOTS;
 }
 
 hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_seat *seats, int nranks,
@@ -263,7 +263,7 @@ static int cores_of(const hk_topo *t) {
 }
 
 /* CPUs: memory connects a host's ranks, sockets connect hosts. */
-static void describe_cpus(hk_machine *m, const home *h, const hk_constants *constants) {
+static void describe_cpus(hk_machine *m, const home *h, const hk_constants *constants, const hk_settings *s) {
   int cores = cores_of(h->t), had = m->cores_per_host;
   hk_host_facts f = {.nranks = m->nranks,
                      .nhosts = m->nhosts,
@@ -272,8 +272,8 @@ static void describe_cpus(hk_machine *m, const home *h, const hk_constants *cons
                      .cores_per_host = cores > 0 ? cores : h->n,
                      .memory = true,
                      .multicast = m->nhosts == 1,
-                     .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
-                     .nslots = (uint32_t)hk_param_int(HK_P_SLOTS)};
+                     .slot_bytes = (size_t)s->SLOT_BYTES,
+                     .nslots = (uint32_t)s->SLOTS};
   hk_machine host = hk_machine_of_hosts(&f, constants);
   if (had && had < host.cores_per_host) host.cores_per_host = had;
   host.between.ring_us_per_b = max(host.between.ring_us_per_b, m->between.ring_us_per_b);
@@ -305,6 +305,7 @@ static hk_status use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *se
 hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *seats, int nranks,
                         const hk_channels *rings, const hk_overrides *o) {
   hk_status rc = HK_OK;
+  const hk_settings *s = o ? o->settings : hk_settings_now();
   hk_machine m = {.channels = 1, .protocols = ~0u, .multicast = true, .in_switch = true};
   int *of_host = calloc((size_t)c->nhosts, sizeof *of_host);
   bool *seen = calloc((size_t)c->nkinds, sizeof *seen);
@@ -326,9 +327,9 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     }
     if (m.nhosts > 1) HK_TRY(look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
-      describe_gpus(&m, &h);
+      describe_gpus(&m, &h, s);
     else
-      describe_cpus(&m, &h, o ? &o->constants : NULL);
+      describe_cpus(&m, &h, o ? &o->constants : NULL, s);
   }
   if (m.overlap) {
     m.inside.alpha_us += HK_GPU_INSTR_US;
@@ -338,8 +339,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     if (rings && rings->nchannels > 0) HK_TRY(use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
   }
   if (m.nhosts > 1) cross_fabric(&m, c);
-  m.in_network = !m.overlap && m.nhosts > 1 && hk_param_int(HK_P_COLLNET_ENABLE) == 1 &&
-                 m.nhosts >= hk_param_int(HK_P_COLLNET_NODE_THRESHOLD);
+  m.in_network = !m.overlap && m.nhosts > 1 && s->COLLNET_ENABLE == 1 && m.nhosts >= s->COLLNET_NODE_THRESHOLD;
   *out = m;
 out:
   home_free(&h);

@@ -28,8 +28,7 @@ static uint64_t hash_text(const char *text) {
   return h;
 }
 
-static hk_status read_level(hk_param_id id, const char *name, hk_path_class *out) {
-  const char *text = hk_param_str(id);
+static hk_status read_level(const char *text, const char *name, hk_path_class *out) {
   if (!text || hk_path_class_parse(text, out)) return HK_OK;
   if (*text && strspn(text, "0123456789") == strlen(text)) {
     *out = HK_PATH_SYS; /* a number above the last level, as NCCL takes it */
@@ -43,10 +42,10 @@ static int larger(int a, int b) { return a > b ? a : b; }
 /* The smaller limit; 0 means no limit. */
 static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
-static hk_status read_channels(hk_overrides *o, int min_channels, int max_channels) {
+static hk_status read_channels(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
   hk_filter *w = &o->filter;
-  w->min_channels = larger(min_channels, (int)hk_param_int(HK_P_MIN_NCHANNELS));
-  w->max_channels = smaller(max_channels, (int)hk_param_int(HK_P_MAX_NCHANNELS));
+  w->min_channels = larger(min_channels, (int)s->MIN_NCHANNELS);
+  w->max_channels = smaller(max_channels, (int)s->MAX_NCHANNELS);
   o->agreement[HK_AGREE_CHANNELS] = hk_topo_mix(hk_topo_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
   if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT,
@@ -56,9 +55,9 @@ static hk_status read_channels(hk_overrides *o, int min_channels, int max_channe
 }
 
 /* A file that the user named must exist; the one at the default place need not. */
-static hk_status read_constants(hk_overrides *o) {
+static hk_status read_constants(hk_overrides *o, const hk_settings *s) {
   char usual[4096];
-  const char *path = hk_param_str(HK_P_TUNE_FILE);
+  const char *path = s->TUNE_FILE;
   o->constants = hk_constants_default;
   if (path && (!*path || !strcmp(path, "none"))) return HK_OK;
   if (!path && (!hk_constants_path(usual, sizeof usual) || access(usual, R_OK) != 0)) return HK_OK;
@@ -68,25 +67,25 @@ static hk_status read_constants(hk_overrides *o) {
   return rc;
 }
 
-hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels) {
-  const char *algo = hk_param_str(HK_P_ALGO), *proto = hk_param_str(HK_P_PROTO);
-  const char *rules = hk_param_str(HK_P_TUNING_FILE);
-  *o = (hk_overrides){.gdr_level = HK_PATH_PXB};
+hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
+  const char *algo = s->ALGO, *proto = s->PROTO;
+  const char *rules = s->TUNING_FILE;
+  *o = (hk_overrides){.settings = s, .gdr_level = HK_PATH_PXB};
   HK_OR_RETURN(hk_filter_parse(&o->filter, algo, proto));
-  HK_OR_RETURN(read_channels(o, min_channels, max_channels));
+  HK_OR_RETURN(read_channels(o, s, min_channels, max_channels));
   if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules));
   o->filter.rules = o->rules;
-  o->filter.batch_invariant = hk_param_int(HK_P_BATCH_INVARIANT) != 0;
-  HK_OR_RETURN(read_level(HK_P_P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
-  HK_OR_RETURN(read_level(HK_P_NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
+  o->filter.batch_invariant = s->BATCH_INVARIANT != 0;
+  HK_OR_RETURN(read_level(s->P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
+  HK_OR_RETURN(read_level(s->NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
   /* In the rules LOC means the default; for users it means that no GPU reaches another one. */
-  o->paths.no_p2p = hk_param_int(HK_P_P2P_DISABLE) != 0 || (hk_param_str(HK_P_P2P_LEVEL) && !o->paths.p2p_level);
-  o->paths.no_pxn = hk_param_int(HK_P_PXN_DISABLE) != 0;
-  o->paths.no_nvb = hk_param_int(HK_P_NVB_DISABLE) != 0;
-  o->cross_nic = (int)hk_param_int(HK_P_CROSS_NIC);
-  o->graph_file = hk_param_str(HK_P_GRAPH_FILE);
-  o->graph_dump_file = hk_param_str(HK_P_GRAPH_DUMP_FILE);
-  HK_OR_RETURN(read_constants(o));
+  o->paths.no_p2p = s->P2P_DISABLE != 0 || (s->P2P_LEVEL && !o->paths.p2p_level);
+  o->paths.no_pxn = s->PXN_DISABLE != 0;
+  o->paths.no_nvb = s->NVB_DISABLE != 0;
+  o->cross_nic = (int)s->CROSS_NIC;
+  o->graph_file = s->GRAPH_FILE;
+  o->graph_dump_file = s->GRAPH_DUMP_FILE;
+  HK_OR_RETURN(read_constants(o, s));
   o->agreement[HK_AGREE_ALGO] = hash_text(algo);
   o->agreement[HK_AGREE_PROTO] = hash_text(proto);
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);

@@ -7,6 +7,8 @@
 #include "machine.h"
 #include "select.h"
 
+struct hk_settings; /* base/param.h */
+
 /* Settings that must be equal on all ranks, because ranks could otherwise make different decisions. */
 typedef enum hk_consistency {
   HK_AGREE_ALGO,
@@ -25,6 +27,7 @@ typedef enum hk_consistency {
 extern const char *const hk_consistency_names[HK_AGREE_COUNT]; /* the variable that must be set equally */
 
 typedef struct hk_overrides {
+  const struct hk_settings *settings;
   hk_filter filter;
   struct hk_rules *rules; /* rules of the tuning file, to which `filter` points; NULL: none */
   hk_path_rules paths;    /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
@@ -38,9 +41,9 @@ typedef struct hk_overrides {
   uint64_t agreement[HK_AGREE_COUNT]; /* hashes of the settings */
 } hk_overrides;
 
-/* min_channels and max_channels (0: none) are ncclConfig_t's minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting
- * is wrong.  Call hk_overrides_clear in any case. */
-hk_status hk_overrides_read(hk_overrides *o, int min_channels, int max_channels);
+/* The overrides in `settings`, which must outlive them.  min_channels and max_channels (0: none) are ncclConfig_t's
+ * minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is wrong.  Call hk_overrides_clear in any case. */
+hk_status hk_overrides_read(hk_overrides *o, const struct hk_settings *s, int min_channels, int max_channels);
 uint64_t hk_overrides_choices(const hk_overrides *o); /* hash of the measured choices; 0: none */
 void hk_overrides_clear(hk_overrides *o);
 #endif

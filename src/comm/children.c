@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "children_internal.h"
 
@@ -126,7 +127,7 @@ void hk_children_refuse(const hk_init *how) {
   hk_event over = {0};
   char cause[HK_ERROR_TEXT], text[1400];
   if (!how->parent) {
-    if (how->nranks > 1) hk_comm_report_abort(how); /* 0: this rank's number is not known */
+    if (how->nranks > 1) hk_comm_report_abort(hk_settings_now(), how); /* 0: this rank's number is not known */
     return;
   }
   snprintf(cause, sizeof cause, "%s", hk_last_error());
@@ -163,8 +164,12 @@ typedef struct split_row {
 static hk_status exchange_anew(ncclComm_t parent, const hk_init *how, const hk_bootstrap_options *o, split_row *rows) {
   hk_status rc = HK_OK;
   hk_bootstrap *all = NULL;
-  hk_bootstrap_options own = {
-      .rank = parent->rank, .nranks = parent->nranks, .name = o->name, .wait = o->wait, .service = o->service};
+  hk_bootstrap_options own = {.rank = parent->rank,
+                              .nranks = parent->nranks,
+                              .name = o->name,
+                              .settings = o->settings,
+                              .wait = o->wait,
+                              .service = o->service};
   int *members = malloc((size_t)parent->nranks * sizeof *members);
   if (!members) return HK_FAIL_ERRNO("no memory to split %d ranks", parent->nranks);
   for (int r = 0; r < parent->nranks; r++) members[r] = r;

@@ -35,7 +35,8 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   ncclComm_t c = calloc(1, sizeof *c);
   if (!c) return HK_FAIL_ERRNO("no memory for a communicator");
   hk_param_renew();
-  HK_TRY(hk_options_read(config, &c->options), undo);
+  c->settings = hk_settings_now();
+  HK_TRY(hk_options_read(c->settings, config, &c->options), undo);
   HK_TRY(hk_watch_new(c), undo);
   HK_TRY(hk_wire_new(c), undo);
   HK_TRY(hk_choose_new(c), undo);

@@ -22,18 +22,18 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   agree_fact *f = fact;
   hk_selection *s = c->selection;
   const hk_comm_options *o = &c->options;
-  HK_OR_RETURN(hk_overrides_read(s->overrides, o->min_ctas, o->max_ctas));
+  HK_OR_RETURN(hk_overrides_read(s->overrides, c->settings, o->min_ctas, o->max_ctas));
   if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->filter.batch_invariant)
     c->redop_flags = HK_REDOP_INVARIANT;
   HK_OR_RETURN(hk_tuner_load(&s->tuner));
-  f->slot_bytes = (uint64_t)hk_param_int(HK_P_SLOT_BYTES);
-  f->nslots = (uint64_t)hk_param_int(HK_P_SLOTS);
+  f->slot_bytes = (uint64_t)c->settings->SLOT_BYTES;
+  f->nslots = (uint64_t)c->settings->SLOTS;
   memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
   f->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
   const int settings[] = {o->nvls_ctas, o->net_channels, o->nvlink_first, o->policy & NCCL_CTA_POLICY_EFFICIENCY};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
     f->agreement[HK_AGREE_CONFIG] = hk_topo_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
-  f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)hk_param_int(HK_P_COLLNET_NODE_THRESHOLD) : 0;
+  f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)c->settings->COLLNET_NODE_THRESHOLD : 0;
   f->tuner = hk_tuner_hash(s->tuner);
   f->choices = hk_overrides_choices(s->overrides);
   f->constants = s->overrides->constants;

@@ -30,7 +30,7 @@ static void fill_row(ncclComm_t c, hk_row *row) {
                         .pid = (int32_t)getpid(),
                         .pid_space = hk_process_space(),
                         .device = c->device};
-  hk_hosts_publish(row->cpus, &row->shm_off);
+  hk_hosts_publish(c, row->cpus, &row->shm_off);
   c->peers[c->rank] = row->peer;
 }
 

@@ -12,9 +12,9 @@
 #include "../topo/join.h"
 #include "rings.h"
 
-void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off) {
+void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off) {
   hk_host_cpus(cpus);
-  *shm_off = (uint64_t)hk_param_int(HK_P_SHM_DISABLE);
+  *shm_off = (uint64_t)c->settings->SHM_DISABLE;
 }
 
 static uint64_t word_of(const hk_host_rows *rows, const uint64_t *first, int rank, int word) {
@@ -45,8 +45,8 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
  * ranks have exchanged. */
 static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
   hk_host_facts f = {.nranks = c->nranks,
-                     .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
-                     .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
+                     .slot_bytes = (size_t)c->settings->SLOT_BYTES,
+                     .nslots = (uint32_t)c->settings->SLOTS,
                      .multicast = hk_wire_multicasts(c),
                      .cores_per_host = 1 << 20,
                      .least_per_host = c->nranks};
@@ -66,7 +66,7 @@ static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_
     }
   }
   f.memory = f.multicast || c->nranks == 1 || (f.nhosts > 1 && !shm_off);
-  int64_t set = hk_param_int(HK_P_SPIN);
+  int64_t set = c->settings->SPIN;
   /* If there are more ranks than cores, spinning only keeps the awaited rank from running. If not, the scheduler may
    * still have put two ranks on one core, because something else runs: a microsecond is long enough for a peer that
    * runs, and a yield costs less than that if no other thread is ready. */

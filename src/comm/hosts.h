@@ -14,7 +14,7 @@ typedef struct hk_host_rows {
 } hk_host_rows;
 
 /* Fills in this rank's row. */
-void hk_hosts_publish(uint64_t *cpus, uint64_t *shm_off);
+void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off);
 /* Fills in the `cores` of c->peers. A launcher may bind each rank to one core; together they may have enough. */
 void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows);
 /* Collective. Finds the ring orders and fills in c->selection and the spins of c->wait. *nhosts: the number of hosts.

@@ -56,6 +56,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
   hk_bootstrap_options o = {.rank = c->rank,
                             .nranks = c->nranks,
                             .name = c->options.name,
+                            .settings = c->settings,
                             .wait = &c->wait,
                             .on_event = on_event,
                             .report = hk_watch_report,
@@ -66,7 +67,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
     c->service = hk_service_share(c->lender->service);
   else
     rc = hk_service_new(&c->service, "hocket-service");
-  if (rc != HK_OK && !how->parent) hk_comm_report_abort(how);
+  if (rc != HK_OK && !how->parent) hk_comm_report_abort(c->settings, how);
   HK_TRY(rc, out);
   o.service = c->service;
   if (how->parent && how->grows)

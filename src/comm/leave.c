@@ -63,7 +63,7 @@ hk_status hk_leave_wait(ncclComm_t c, const char *who, int64_t seconds) {
 }
 
 hk_status hk_leave_in_peace(ncclComm_t c, const char *who) {
-  int64_t limit = hk_param_int(HK_P_DESTROY_TIMEOUT);
+  int64_t limit = c->settings->DESTROY_TIMEOUT;
   hk_status rc = hk_leave_wait(c, who, limit);
   if (rc == HK_OK) return HK_OK;
   rc = HK_FAIL(
@@ -75,7 +75,7 @@ hk_status hk_leave_in_peace(ncclComm_t c, const char *who) {
 }
 
 hk_status hk_leave_end(ncclComm_t c, const char *who, hk_status rc) {
-  hk_status left = hk_leave_wait(c, who, hk_param_int(HK_P_LEAVE_TIMEOUT));
+  hk_status left = hk_leave_wait(c, who, c->settings->LEAVE_TIMEOUT);
   if (left == HK_OK) {
     hk_comm_destroy(c);
     return rc;
@@ -85,5 +85,5 @@ hk_status hk_leave_end(ncclComm_t c, const char *who, hk_status rc) {
       left,
       "%s: rank %d of %d gave up after %lld s (HOCKET_LEAVE_TIMEOUT): a thread does not leave the communicator, so "
       "its memory, connections and threads are not freed. The process can go on without it",
-      who, c->rank, c->nranks, (long long)hk_param_int(HK_P_LEAVE_TIMEOUT));
+      who, c->rank, c->nranks, (long long)c->settings->LEAVE_TIMEOUT);
 }

@@ -44,8 +44,8 @@ static void report_remarks(const hk_topo *t) {
 hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out) {
   hk_status rc = HK_OK;
   hk_topo *t = NULL;
-  const char *file = hk_param_str(HK_P_TOPO_FILE), *to = hk_param_str(HK_P_TOPO_DUMP_FILE);
-  bool dumps = to && *to && !child && c->rank == hk_param_int(HK_P_TOPO_DUMP_FILE_RANK);
+  const char *file = c->settings->TOPO_FILE, *to = c->settings->TOPO_DUMP_FILE;
+  bool dumps = to && *to && !child && c->rank == c->settings->TOPO_DUMP_FILE_RANK;
   memset(out, 0, sizeof *out);
   if (file && *file) out->file = hash_file(file);
   if ((!file || !*file || child) && !dumps) return HK_OK;

@@ -8,6 +8,8 @@
 #include "../boot/event.h"
 #include "backend.h"
 
+struct hk_settings; /* base/param.h */
+
 struct hk_activity;          /* boot/activity.h */
 struct hk_bootstrap_options; /* boot/bootstrap.h */
 struct hk_call;              /* call.h */
@@ -122,8 +124,9 @@ struct ncclComm {
    * communicator. */
   _Atomic(uint32_t) magic;
   int rank, nranks, device;
-  unsigned forks;      /* hk_forks when it was made */
-  uint8_t redop_flags; /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
+  unsigned forks;                     /* hk_forks when it was made */
+  uint8_t redop_flags;                /* ORed into the operators of its reductions: HK_REDOP_INVARIANT or 0 */
+  const struct hk_settings *settings; /* the parameters, as they were when it was made */
   hk_comm_options options;
   hk_health health;
   struct hk_service *service;
@@ -194,7 +197,7 @@ hk_status hk_comm_failed(ncclComm_t c, hk_status rc);
 
 /* config.c */
 hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full);
-hk_status hk_options_read(const ncclConfig_t *given, hk_comm_options *out);
+hk_status hk_options_read(const struct hk_settings *settings, const ncclConfig_t *given, hk_comm_options *out);
 
 /* wire.c; the rest is in links.h and wiring.h */
 struct hk_transport_env *hk_wire_env(ncclComm_t c);
@@ -257,7 +260,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how);
 /* join.c: makes c->bootstrap, without a parent. */
 hk_status hk_comm_join(ncclComm_t c, const hk_init *how, const struct hk_bootstrap_options *o);
 /* A communicator without a parent: the other ranks get the thread's error as the cause why this rank does not join. */
-void hk_comm_report_abort(const hk_init *how);
+void hk_comm_report_abort(const struct hk_settings *settings, const hk_init *how);
 /* exchange.c: exchanges facts with all ranks, and sets up transports, backend and selection from them. */
 hk_status hk_comm_exchange(ncclComm_t c, bool child);
 /* Leaves the communicator, detaches the backend, frees. Not collective. */

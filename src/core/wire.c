@@ -60,8 +60,9 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .announce = announce,
                               .arg = c,
                               .gpu = w->env.gpu, /* from the backend */
-                              .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
-                              .nslots = (uint32_t)hk_param_int(HK_P_SLOTS),
+                              .settings = c->settings,
+                              .slot_bytes = (size_t)c->settings->SLOT_BYTES,
+                              .nslots = (uint32_t)c->settings->SLOTS,
                               .net_name = c->options.net_name,
                               .traffic_class = c->options.traffic_class,
                               .net_event = c->profiler ? hk_profile_net_event : NULL,

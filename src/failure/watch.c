@@ -314,7 +314,7 @@ static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, 
            (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name,
            c->rank, c->nranks, (unsigned long long)(waited_ns / 1000000000u), what,
            (unsigned long long)c->order.sequence, guilty[0] ? guilty : "others, which wait in a circle", known);
-  if (!hk_param_int(HK_P_WATCHDOG_ABORT)) {
+  if (!c->settings->WATCHDOG_ABORT) {
     HK_WARN("%s (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)", text);
     return HK_OK;
   }
@@ -366,7 +366,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
   if (left < 0) return HK_OK;
   uint64_t now = hk_now_ns(), patience = 0;
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
-  if (hk_wire_proxied(c, left)) patience = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  if (hk_wire_proxied(c, left)) patience = (uint64_t)c->settings->PEER_TIMEOUT * 1000000000u;
   if (now <= c->order.left_seen_ns + patience) return HK_OK;
   blame_left(c, call, left);
   return HK_ERR_REMOTE;
@@ -375,7 +375,7 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
 /* True if it is time to ask the awaited ranks. *chain: the answers are for a report. */
 static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bool *chain) {
   hk_comm_order *o = &c->order;
-  uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u;
+  uint64_t limit = (uint64_t)c->settings->WATCHDOG * 1000000000u;
   if (waited_ns < o->reported_ns) o->reported_ns = 0;                      /* another wait than the one reported */
   *chain = limit && waited_ns >= limit && waited_ns >= 2 * o->reported_ns; /* again after twice the time */
   if (*chain) {

@@ -240,7 +240,7 @@ void hk_rma_dropped(ncclComm_t c) {
 static bool is_near(ncclComm_t c, int rank) {
   const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
   if (c->rma->inbox_at) return false;
-  if (hk_param_int(HK_P_P2P_DISABLE)) return rank == c->rank;
+  if (c->settings->P2P_DISABLE) return rank == c->rank;
   return it->process == me->process || (it->host == me->host && !hk_wire_no_files(c));
 }
 
@@ -522,7 +522,7 @@ hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *m
 hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o) {
   peer *p = &c->rma->peers[rank];
   const bool here = c->peers[rank].process == c->peers[c->rank].process;
-  if (here ? hk_param_int(HK_P_P2P_DISABLE) && hk_param_int(HK_P_SHM_DISABLE)
+  if (here ? c->settings->P2P_DISABLE && c->settings->SHM_DISABLE
            : !o->region || !hk_wire_near(c, rank) || hk_wire_no_files(c))
     return HK_OK;
   p->windows = calloc(1, sizeof *p->windows);

@@ -93,7 +93,7 @@ out:
 }
 
 hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
-  int64_t least = hk_param_int(HK_P_COLLNET_NODE_THRESHOLD);
+  int64_t least = c->settings->COLLNET_NODE_THRESHOLD;
   char why[300] = "";
   if (!c->options.collnet) return HK_OK;
   if (c->device >= 0)

@@ -3,6 +3,7 @@
 #include "../sim/sim.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/param.h"
 #include "../collectives/algorithm.h"
 #include "machine.h"
 #include "sim_view.h"
@@ -121,7 +122,7 @@ static int run(void *into, int nargs, char **args) {
   if (o->begin < 1 || o->end < o->begin) return hk_tool_wrong("--begin must be at least 1 and at most --end");
   code = read_algorithms(o->algorithms, algorithms, SERIES, &n);
   if (code != HK_EXIT_OK) return code;
-  hk_status read = hk_overrides_read(&o->overrides, 0, 0);
+  hk_status read = hk_overrides_read(&o->overrides, hk_settings_now(), 0, 0);
   code = read != HK_OK ? hk_tool_failed(read) : o->plot ? hk_sim_view_can_plot(o->plot) : HK_EXIT_OK;
   if (code == HK_EXIT_OK) code = open_machines(&v, o, nargs, args);
   for (int m = 0; m < v.nsites && code == HK_EXIT_OK; m++)

@@ -190,9 +190,9 @@ static hk_status relay_attach(const hk_transport_env *env, hk_transport_state **
   relay_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for the relays of rank %d", env->rank);
   s->base = (hk_transport_state){&hk_transport_relay, env};
-  if (hk_param_int(HK_P_PXN_DISABLE))
+  if (env->settings->PXN_DISABLE)
     ((relay_fact *)fact)->off = OFF_PXN;
-  else if (hk_param_int(HK_P_SHM_DISABLE))
+  else if (env->settings->SHM_DISABLE)
     ((relay_fact *)fact)->off = OFF_SHM;
   *out = &s->base;
   return HK_OK;

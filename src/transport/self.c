@@ -38,7 +38,7 @@ static hk_status self_attach(const hk_transport_env *env, hk_transport_state **o
   self_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for the self transport of rank %d", env->rank);
   s->base = (hk_transport_state){&hk_transport_self, env};
-  s->by_ref = !hk_param_int(HK_P_P2P_DISABLE);
+  s->by_ref = !env->settings->P2P_DISABLE;
   *out = &s->base;
   return HK_OK;
 }

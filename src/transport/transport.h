@@ -9,6 +9,8 @@
 #include "../program/program.h" /* hk_link_kind */
 #include "link.h"
 
+struct hk_settings; /* base/param.h */
+
 enum { HK_FACT_BYTES = 768 }; /* the most that a transport may publish about itself to the other ranks */
 
 /* What every rank knows about every rank after init's exchange. */
@@ -54,6 +56,7 @@ typedef struct hk_transport_env {
    * not announced. */
   void (*announce)(void *arg, hk_status rc, const char *text);
   void *arg;
+  const struct hk_settings *settings; /* base/param.h; of the communicator */
   size_t slot_bytes;
   uint32_t nslots;
   const char *net_name;  /* ncclConfig_t's netName: the network to use if NCCL_NET names none; NULL or empty: any */

@@ -112,8 +112,8 @@ END_TEST
 static int init_without_one(void *arg) {
   rank_state r = {.rank = *(int *)arg, .nranks = shared->nranks, .nids = 1, .ids = &shared->id};
   uint32_t table[MANY] = {0};
+  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "5");
   if (join_rank(&r) != HK_OK) return 1;
-  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "2");
   if (r.rank == STOPS) {
     hk_bootstrap_begin(r.b, HK_PHASE_INIT, "other things of the init");
     await_count(&shared->over, 1);

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../src/base/param.h"
 #include "../../src/collectives/algorithm.h"
 #include "../../src/collectives/machine.h"
 #include "../../src/collectives/overrides.h"
@@ -307,9 +308,9 @@ static const struct {
 static void open_machine(struct ncclComm *c, size_t k, int rank) {
   const hk_host_facts *h = &machines[k].hosts;
   uint64_t hosts[8];
-  *c = (struct ncclComm){.rank = rank, .nranks = h->nranks, .backend = &backend};
+  *c = (struct ncclComm){.settings = hk_settings_now(), .rank = rank, .nranks = h->nranks, .backend = &backend};
   ck_assert_int_eq(hk_choose_new(c), HK_OK);
-  ck_assert_int_eq(hk_overrides_read(c->selection->overrides, 0, 0), HK_OK);
+  ck_assert_int_eq(hk_overrides_read(c->selection->overrides, hk_settings_now(), 0, 0), HK_OK);
   c->selection->machine = hk_machine_of_hosts(h, hk_choose_constants(c));
   c->selection->machine.reads = machines[k].reads;
   for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);

@@ -106,7 +106,7 @@ START_TEST(rdma) {
   const char *name = wrong[_i][0], *value = wrong[_i][1];
   hk_ib_gid_wish w;
   environment(name, value);
-  ck_assert_int_eq(hk_ib_gid_wishes(&w), HK_ERR_USAGE);
+  ck_assert_int_eq(hk_ib_gid_wishes(hk_settings_now(), &w), HK_ERR_USAGE);
   expect(name, value, value);
   scratch_remove();
 }

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "../../src/base/log.h"
+#include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
 
 enum { BYTES = 1 << 20 };
@@ -138,7 +139,7 @@ int main(int argc, char **argv) {
     printf("%s cannot be used\n", name);
     return 1;
   }
-  hk_ib_gpu_register(api, pd, &gpu, p, BYTES, &m);
+  hk_ib_gpu_register(hk_settings_now(), api, pd, &gpu, p, BYTES, &m);
   int code = judge(&m, maker, name);
   if (m.mr) api->dereg_mr(m.mr);
   api->dealloc_pd(pd);

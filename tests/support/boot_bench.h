@@ -6,6 +6,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 #include "../../src/base/log.h"
+#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "process.h"
 #include "scratch.h"
@@ -33,7 +34,7 @@ static inline void give(void *arg, hk_activity *out) { *out = *(hk_activity *)ar
 
 static inline void make(hk_bootstrap *b, int rank, int n) {
   *b = (struct hk_bootstrap){.rank = rank, .nranks = n, .comm = 0xc0, .listener = &listener, .family = &family};
-  b->o = (hk_bootstrap_options){.wait = &wait_env, .report = give, .arg = &does[rank]};
+  b->o = (hk_bootstrap_options){.settings = hk_settings_now(), .wait = &wait_env, .report = give, .arg = &does[rank]};
   b->known = true;
   while (1 << b->rounds < n) b->rounds++;
   atomic_init(&b->awaited, -1);

@@ -14,6 +14,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/boot/bootstrap.h"
 #include "process.h"
@@ -55,7 +56,8 @@ static inline bool was_reported(rank_state *r, int kind, int rank) {
 
 static inline hk_bootstrap_options options_of(rank_state *r) {
   r->wait = (hk_wait_env){.failure = &r->failure};
-  return (hk_bootstrap_options){.rank = r->rank,
+  return (hk_bootstrap_options){.settings = hk_settings_now(),
+                                .rank = r->rank,
                                 .nranks = r->nranks,
                                 .wait = &r->wait,
                                 .service = r->service,

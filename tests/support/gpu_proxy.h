@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../../src/gpu/proxied.h"
 
@@ -195,7 +196,8 @@ static inline void begin(world *w, memory kind) {
   w->net.base = (hk_transport_state){&fake_transport, &w->env};
   w->net.kind = kind;
   w->device.ops = &fake_ops;
-  w->env = (hk_transport_env){.rank = RANK, .nranks = 2, .slot_bytes = SLOT_BYTES, .nslots = SLOTS};
+  w->env = (hk_transport_env){
+      .settings = hk_settings_now(), .rank = RANK, .nranks = 2, .slot_bytes = SLOT_BYTES, .nslots = SLOTS};
   w->wait = (hk_wait_env){.failure = &w->failure, .spins = 10};
   const hk_gpu_proxy_env e = {.env = &w->env,
                               .device = &w->device,

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/transport/transport.h"
 
 #ifndef NET_RANKS
@@ -126,7 +127,8 @@ static inline void net_attach_rank(net_world *w, int i, int as, int n, uint32_t 
   net_rank *r = &w->ranks[i];
   r->world = w;
   r->rank = i;
-  r->env = (hk_transport_env){.rank = as,
+  r->env = (hk_transport_env){.settings = hk_settings_now(),
+                              .rank = as,
                               .nranks = n,
                               .comm_id = 5,
                               .secret = secret,

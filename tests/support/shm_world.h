@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/transport/shm/shm.h"
 
@@ -95,6 +96,7 @@ static inline void world_enter(world_rank *r, world *w, int rank) {
   w->peers[rank].pid = getpid();
   w->peers[rank].cores = w->cores;
   if (w->tamper) w->tamper(r);
+  r->env.settings = hk_settings_now();
   MUST(r->transport->attach(&r->env, &r->state, w->facts[rank]) == HK_OK);
   world_barrier(r);
   uint64_t begin = hk_now_ns();

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/boot/bootstrap.h"
 #include "../../src/boot/listener.h"
 #include "../../src/boot/process.h"
@@ -293,7 +294,7 @@ START_TEST(secrets_are_cleared) {
     return;
   }
   ck_assert_int_gt(found, 0);
-  hk_bootstrap_options o = {.rank = 0, .nranks = 1, .wait = &env};
+  hk_bootstrap_options o = {.settings = hk_settings_now(), .rank = 0, .nranks = 1, .wait = &env};
   ck_assert_int_eq(hk_bootstrap_join(&b, &id, 1, &o), HK_OK);
   for (int i = 0; i < HK_SECRET_BYTES; i++) of_family[i] = (uint8_t)~hk_bootstrap_secret(b)[i];
   hk_bootstrap_leave(b);

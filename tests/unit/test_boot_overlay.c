@@ -7,6 +7,7 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
 
@@ -33,7 +34,8 @@ static void setup(void) {
   fds_before = open_fds();
   b = calloc(1, sizeof *b);
   *b = (struct hk_bootstrap){.rank = SELF, .nranks = RANKS, .rounds = ROUNDS, .listener = &listener, .family = &family};
-  b->o = (hk_bootstrap_options){.on_event = record_event, .arg = &state, .wait = &wait_env};
+  b->o =
+      (hk_bootstrap_options){.settings = hk_settings_now(), .on_event = record_event, .arg = &state, .wait = &wait_env};
   pthread_mutex_init(&b->lock, NULL);
   hk_cond_init(&b->change);
   b->inbox_end = &b->inbox;
@@ -446,6 +448,7 @@ START_TEST(tolerates) {
               {"4", 126, 1, 127},  {"4", 127, 1, 127}, {"4", 125, 1, 126}, {"4", 5000, 1, 127}};
   socklen_t size = sizeof(int);
   set_param("HOCKET_PEER_TIMEOUT", rows[_i].timeout);
+  b->o.settings = hk_settings_now();
   for (int i = 0; i < LINKS; i++) {
     b->links[i].fd = socket(AF_INET, SOCK_STREAM, 0);
     b->links[i].end = i == 1 ? HK_END_LEFT : HK_END_OPEN;

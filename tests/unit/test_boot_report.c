@@ -3,6 +3,7 @@
 /* Waits inside the bootstrap: which message and which failure ends one, when it is reported, and which ranks the report
  * names. Reports run on a clock of the test. */
 #include <errno.h>
+#include "../../src/base/param.h"
 #include "../support/boot_bench.h"
 
 static int warnings(void) {
@@ -464,7 +465,8 @@ START_TEST(members_of_a_child) {
   make(&parent, 2, 7);
   parent.seen[HK_EVENT_ABORT] = 1 << 5;
   parent.dead[0] = 1 << 4;
-  hk_bootstrap_options o = {.rank = rows[_i].rank, .nranks = rows[_i].n, .wait = &wait_env};
+  hk_bootstrap_options o = {
+      .settings = hk_settings_now(), .rank = rows[_i].rank, .nranks = rows[_i].n, .wait = &wait_env};
   ck_assert_int_eq(hk_bootstrap_join_child(&child, &parent, rows[_i].members, 1, &o), rows[_i].status);
   ck_assert_ptr_null(child);
   expect_error(rows[_i].words);

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/transport/collnet.h"
 #include "../support/leftovers.h"
 #include "../support/process.h"
@@ -42,8 +43,13 @@ static void use(const char *version) {
 
 static void begin(int i, uint32_t nslots, size_t slot_bytes) {
   member *m = &members[i];
-  m->env = (hk_transport_env){
-      .rank = ranks[i], .nranks = RANKS, .comm_id = 77, .wait = &m->wait, .nslots = nslots, .slot_bytes = slot_bytes};
+  m->env = (hk_transport_env){.settings = hk_settings_now(),
+                              .rank = ranks[i],
+                              .nranks = RANKS,
+                              .comm_id = 77,
+                              .wait = &m->wait,
+                              .nslots = nslots,
+                              .slot_bytes = slot_bytes};
   ck_assert_int_eq(hk_collnet_begin(&m->env, &m->state, &facts[ranks[i]]), HK_OK);
 }
 static void *connects(void *arg) {

@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../../src/transport/cuda/share.h"
 #include "../../src/transport/device_links.h"
@@ -95,7 +96,7 @@ static void *send_in_pieces(void *offer) {
 /* An offer may come in pieces, and its connection may end before it is complete. */
 START_TEST(offers) {
   hk_wait_env wait = {.spins = 0};
-  const hk_transport_env env = {.wait = &wait, .take = take};
+  const hk_transport_env env = {.settings = hk_settings_now(), .wait = &wait, .take = take};
   const hk_device_env e = {.env = &env};
   hk_share_offer sent, got;
   pthread_t thread;

@@ -178,7 +178,7 @@ enum { OPTIONS = sizeof options / sizeof *options };
 static void check_options(const ncclConfig_t *given, hk_param_id variable, int value) {
   hk_comm_options got;
   memset(&got, 0, sizeof got);
-  ck_assert_msg(hk_options_read(given, &got) == HK_OK, "%s", hk_last_error());
+  ck_assert_msg(hk_options_read(hk_settings_now(), given, &got) == HK_OK, "%s", hk_last_error());
   for (size_t i = 0; i < OPTIONS; i++) {
     const struct option *o = &options[i];
     int want = o->other, has = 0;

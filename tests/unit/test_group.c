@@ -58,7 +58,8 @@ static void setup(void) {
   hk_log_reset();
   selection.machine.copy_us_per_b = 0.5;
   for (int k = 0; k < COMMS; k++) {
-    comms[k] = (struct ncclComm){.rank = k, .nranks = 8, .backend = &backend, .selection = &selection};
+    comms[k] = (struct ncclComm){
+        .rank = k, .nranks = 8, .settings = hk_settings_now(), .backend = &backend, .selection = &selection};
     comms[k].magic = HK_COMM_LIVE;
     comms[k].forks = hk_forks;
     pthread_mutex_init(&comms[k].health.lock, NULL);
@@ -472,6 +473,7 @@ START_TEST(configured) {
         if (k >= 0) memcpy((char *)&config + wishes[i].field, &wishes[i].given[k], sizeof(int));
         if (variable) setenv(wishes[i].variable, "1", 1);
         hk_param_reload();
+        comms[0].settings = hk_settings_now();
         const ncclResult_t rc = call_of_api(HK_ALLREDUCE, 0, &config);
         if (k >= 0 && wishes[i].wants[k] < 0) {
           ck_assert_int_eq(rc, ncclInvalidArgument);

@@ -41,6 +41,7 @@ static void setup(void) {
   ck_assert_int_eq(hk_choose_new(&c), HK_OK);
   ck_assert_int_eq(hk_wire_new(&c), HK_OK);
   c.backend = &backend;
+  c.settings = hk_settings_now();
   c.peers = peers;
 }
 static void teardown(void) {
@@ -112,7 +113,8 @@ START_TEST(publishes) {
   CPU_SET(5, &may);
   CPU_SET(190, &may);
   CPU_SET(191, &may);
-  hk_hosts_publish(cpus, &off);
+  c.settings = hk_settings_now();
+  hk_hosts_publish(&c, cpus, &off);
   ck_assert_uint_eq(off, (uint64_t)_i);
   for (int i = 0; i < HK_CPU_WORDS; i++) ck_assert_uint_eq(cpus[i], i == 0 ? 1u << 5 : i == 2 ? (uint64_t)3 << 62 : 0);
 }
@@ -200,6 +202,7 @@ START_TEST(spins_as_set) {
   static const char *const values[] = {"0", "7"};
   setenv("HOCKET_SPIN", values[_i], 1);
   hk_param_reload();
+  c.settings = hk_settings_now();
   agree(_i ? 2 : 0);
   ck_assert_uint_eq(c.wait.spins, _i ? 7 : 0);
 }

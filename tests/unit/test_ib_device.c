@@ -3,6 +3,7 @@
  * check: notsan */
 #include <errno.h>
 #include <fcntl.h>
+#include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_event.h"
 #include "../../src/transport/net/ib/ib_memory.h"
@@ -22,7 +23,7 @@ static const hk_ibv *load(void) {
 /* A device is opened once; one that is not there, or refuses, is an error that says why. */
 START_TEST(opens_devices) {
   begin(2);
-  hk_transport_env env = {.rank = 3};
+  hk_transport_env env = {.settings = hk_settings_now(), .rank = 3};
   hk_ib_ctx x = {.api = load(), .env = &env};
   hk_ib_device *d, *again, *other;
   ck_assert_int_eq(hk_ib_device_open(&x, "fake1", &d), HK_OK);
@@ -50,7 +51,7 @@ START_TEST(makes_room_for_completions) {
   begin(1);
   if (_i) verbs->device[0].max_cqe = 3000;
   hk_ib_ctx x = {.api = load()};
-  hk_transport_env env = {.rank = 0};
+  hk_transport_env env = {.settings = hk_settings_now(), .rank = 0};
   hk_ib_device *d, *again;
   x.env = &env;
   ck_assert_int_eq(hk_ib_device_open(&x, "fake0", &d), HK_OK);
@@ -166,11 +167,11 @@ static const struct {
               {false, true, true, HK_IB_FAILED},     {false, true, false, HK_IB_UP}, {false, false, true, HK_IB_UP}};
 
 START_TEST(ends_connections_of_failed_devices) {
+  if (!events[_i].counts) rdma_param("NCCL_IB_RETURN_ASYNC_EVENTS", "0");
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d = c->paths[1].device;
-  if (!events[_i].counts) rdma_param("NCCL_IB_RETURN_ASYNC_EVENTS", "0");
   hk_ibv_async_event e = {.event_type = events[_i].fatal ? HK_IBV_EVENT_DEVICE_FATAL : HK_IBV_EVENT_CQ_ERR};
   hk_ib_cq *unused = hk_ib_cq_take(x, d, 5000);
   e.element.object = events[_i].uses ? c->qps[1].cq->cq : unused->cq;

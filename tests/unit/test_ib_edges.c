@@ -398,7 +398,7 @@ START_TEST(is_usable_with_ports) {
   rdma_param("NCCL_IB_DISABLE", machines[_i].disable);
   verbs->device[0].refuses_open = machines[_i].refuses;
   if (machines[_i].state) fm_file("sys/class/infiniband/fake0/ports/1/state", "%s", machines[_i].state);
-  ck_assert_int_eq(hk_net_ib.usable(why, sizeof why), !machines[_i].why);
+  ck_assert_int_eq(hk_net_ib.usable(hk_settings_now(), why, sizeof why), !machines[_i].why);
   if (machines[_i].why) ck_assert_msg(strstr(why, machines[_i].why), "%s", why);
   end();
 }

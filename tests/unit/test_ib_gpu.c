@@ -51,14 +51,14 @@ START_TEST(finds_the_way) {
   v->gpu_bytes = (uint64_t)1 << 48;
   v->peermem = p->module;
   v->dmabuf_refusal = p->refusal;
-  hk_ib_gpu_register(api, pd, gpu, memory.base, 1 << 20, &m);
+  hk_ib_gpu_register(hk_settings_now(), api, pd, gpu, memory.base, 1 << 20, &m);
   ck_assert_int_eq(m.method, p->method);
   ck_assert_int_eq(m.mr != NULL, m.method != HK_GDR_STAGED);
   ck_assert_msg(strstr(m.why, p->words) && strstr(m.why, p->other), "%s", m.why);
   ck_assert_uint_eq(v->dmabufs, m.method == HK_GDR_DMABUF);
   ck_assert_uint_eq(v->relaxed, m.mr && relaxed ? 1 << 20 : 0);
   if (m.mr) api->dereg_mr(m.mr);
-  ck_assert_int_eq(hk_ib_gpu_probe(api, card, gpu, memory.base, &m), HK_OK);
+  ck_assert_int_eq(hk_ib_gpu_probe(hk_settings_now(), api, card, gpu, memory.base, &m), HK_OK);
   ck_assert_int_eq(m.method, p->method);
   ck_assert_int_eq(v->nmrs, 0);
   api->dealloc_pd(pd);
@@ -110,7 +110,7 @@ START_TEST(uses_data_direct) {
   hk_ibv_device **list = api->get_device_list(&n);
   hk_ibv_context *card = api->open_device(list[0]);
   hk_ibv_pd *pd = api->alloc_pd(card);
-  hk_ib_gpu_register(api, pd, gpu, memory.base, 1 << 20, &m);
+  hk_ib_gpu_register(hk_settings_now(), api, pd, gpu, memory.base, 1 << 20, &m);
   ck_assert(m.method == HK_GDR_DMABUF && m.mr);
   ck_assert_int_eq(m.direct, direct[_i].direct);
   ck_assert_str_eq(hk_ib_gpu_words(&m), direct[_i].direct ? "dma-buf, data direct" : "dma-buf");
@@ -119,7 +119,7 @@ START_TEST(uses_data_direct) {
   ck_assert_int_eq(*pci, (direct[_i].direct || direct[_i].refusal) && direct[_i].pci[0] == '1');
   ck_assert_uint_eq(v->dmabufs, 1);
   api->dereg_mr(m.mr);
-  ck_assert_int_eq(hk_ib_gpu_probe(api, card, gpu, memory.base, &m), HK_OK);
+  ck_assert_int_eq(hk_ib_gpu_probe(hk_settings_now(), api, card, gpu, memory.base, &m), HK_OK);
   ck_assert(m.direct == direct[_i].direct && !m.mr);
   api->dealloc_pd(pd);
   api->close_device(card);
@@ -155,12 +155,12 @@ START_TEST(measures_data_direct) {
   hk_ibv_device **list = api->get_device_list(&n);
   hk_ibv_context *card = api->open_device(list[0]);
   v->device[0].mlx5 = 1;
-  ck_assert(!hk_ib_direct_function(card, path));
+  ck_assert(!hk_ib_direct_function(hk_settings_now(), card, path));
   v->device[0].beside = BESIDE;
-  ck_assert(hk_ib_direct_function(card, path));
+  ck_assert(hk_ib_direct_function(hk_settings_now(), card, path));
   ck_assert_str_eq(path, "/sys" BESIDE);
   v->device[0].beside = "devices/x";
-  ck_assert(hk_ib_direct_function(card, path));
+  ck_assert(hk_ib_direct_function(hk_settings_now(), card, path));
   ck_assert_str_eq(path, "/sys/devices/x");
   api->close_device(card);
   api->free_device_list(list);
@@ -215,7 +215,7 @@ START_TEST(allows_some_distances) {
     const bool never = levels[_i].most == HK_PATH_LOC, unknown = c == HK_PATH_DIS;
     const bool far = never || (c > (int)levels[_i].most && !unknown);
     memset(why, 'x', sizeof why);
-    ck_assert_int_eq(hk_gdr_too_far((hk_path_class)c, why, sizeof why), far);
+    ck_assert_int_eq(hk_gdr_too_far(hk_settings_now(), (hk_path_class)c, why, sizeof why), far);
     ck_assert_int_eq(why[0] != '\0', far);
   }
 }

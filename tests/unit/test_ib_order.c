@@ -49,7 +49,7 @@ START_TEST(follows_pci_addresses) {
   char why[160];
   int near;
   make(_i);
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), DEVICES);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), DEVICES);
   for (int i = 0; i < DEVICES; i++) {
     ck_assert_str_eq(ports[i].device, hosts[_i][i].name);
     ck_assert_int_eq(ports[i].position, i);
@@ -69,7 +69,7 @@ START_TEST(follows_pci_addresses) {
   setenv("NCCL_IB_DEVICE_PCI_ORDER", "0", 1);
   hk_param_reload();
   static const int by_name[2][DEVICES] = {{0, 1, 2, 3, 4}, {4, 3, 2, 0, 1}};
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), DEVICES);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), DEVICES);
   for (int i = 0; i < DEVICES; i++) /* what is near the CPU comes first, whatever its position */
     ck_assert_str_eq(ports[i].device, hosts[_i][by_name[_i][ports[i].position]].name);
   scratch_remove();

@@ -64,7 +64,7 @@ START_TEST(leaves_others_aside) {
   hk_param_reload();
   for (size_t i = 0; i < HK_ARRAY_LENGTH(kinds); i++) {
     fm_file("sys/class/infiniband/x0/node_type", "%s\n", kinds[i].type);
-    ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), !kinds[i].why);
+    ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), !kinds[i].why);
     if (kinds[i].why) ck_assert_msg(strstr(why, "x0 is ") && strstr(why, kinds[i].why), "%s", why);
   }
   scratch_remove();
@@ -112,13 +112,14 @@ START_TEST(leaves_out_what_does_not_open) {
   hk_param_reload();
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     void *refused = (void *)(uintptr_t)cases[i].refused;
-    ck_assert_int_eq(hk_ib_ports(ports, &near, refuses_one, refused, why, sizeof why), cases[i].n);
+    ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, refuses_one, refused, why, sizeof why), cases[i].n);
     ck_assert_str_eq(ports[0].device, cases[i].first);
     ck_assert_uint_eq(ports[0].mbps, 100000);
   }
   setenv("NCCL_IB_HCA", "=pf", 1);
   hk_param_reload();
-  ck_assert_int_eq(hk_ib_ports(ports, &near, refuses_one, (void *)(uintptr_t) "pf", why, sizeof why), 0);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, refuses_one, (void *)(uintptr_t) "pf", why, sizeof why),
+                   0);
   ck_assert_msg(strstr(why, "pf cannot be opened: Operation not permitted"), "%s", why);
   scratch_remove();
 }
@@ -137,7 +138,7 @@ START_TEST(reads_names_and_rails) {
   snprintf(filter, sizeof filter, "%s:1:%d", name, 5 * _i);
   setenv("NCCL_IB_HCA", filter, 1);
   hk_param_reload();
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), _i);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), _i);
   if (_i) ck_assert_str_eq(ports[0].device, name);
   if (_i) ck_assert_int_eq(ports[0].rail, 5);
   scratch_remove();
@@ -158,7 +159,7 @@ START_TEST(reads_many_devices) {
     snprintf(path, sizeof path, "sys/class/infiniband/x%d/ports/1/state", i);
     fm_file(path, i ? "4: ACTIVE\n" : "5: ACTIVE_DEFER\n");
   }
-  ck_assert_int_eq(hk_ib_ports(p, &near, NULL, NULL, why, sizeof why), HK_IB_PORTS);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), p, &near, NULL, NULL, why, sizeof why), HK_IB_PORTS);
   ck_assert_str_ne(p[0].device, "x0");
   ck_assert_int_eq(p[HK_IB_PORTS].number, 7);
   scratch_remove();
@@ -169,7 +170,7 @@ static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) 
   setenv("NCCL_DEBUG", "NONE", 1);
   setenv(name, value, 1);
   hk_param_reload();
-  hk_status rc = hk_ib_gid_wishes(w);
+  hk_status rc = hk_ib_gid_wishes(hk_settings_now(), w);
   unsetenv(name);
   hk_param_reload();
   return rc;
@@ -216,9 +217,9 @@ START_TEST(both_ends_pair_alike) {
   hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
   char words[64];
   b[0].gids[0] = gid(3, HK_IB_GID_ROCE2, "::ffff:10.9.0.11", 24); /* another network than a's */
-  int n = hk_ib_pairs(a, 3, b, 2, true, 2, x);
+  int n = hk_ib_pairs(hk_settings_now(), a, 3, b, 2, true, 2, x);
   ck_assert_int_eq(n, 13);
-  ck_assert_int_eq(hk_ib_pairs(b, 2, a, 3, false, 2, y), n);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), b, 2, a, 3, false, 2, y), n);
   for (int i = 0; i < n; i++) {
     ck_assert(x[i].mine == y[i].theirs && x[i].theirs == y[i].mine);
     ck_assert(x[i].my_gid == y[i].their_gid && x[i].their_gid == y[i].my_gid);
@@ -230,9 +231,9 @@ START_TEST(both_ends_pair_alike) {
   ck_assert_str_eq(hk_ib_pair_words(a, b, &x[3], words), "RoCE v2, IPv6, one network");
   ck_assert_str_eq(hk_ib_pair_words(a, b, &x[n - 1], words), "RoCE v1, link-local IPv6, one network");
   a[0].ngids = 0;
-  ck_assert_int_eq(hk_ib_pairs(a, 1, b, 2, true, 2, x), 0);
-  ck_assert_int_eq(hk_ib_pairs(b, 2, a, 1, false, 2, x), 0);
-  ck_assert_int_eq(hk_ib_pairs(a + 2, 1, b, 1, true, 2, x), 0);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), a, 1, b, 2, true, 2, x), 0);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), b, 2, a, 1, false, 2, x), 0);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), a + 2, 1, b, 1, true, 2, x), 0);
 }
 END_TEST
 
@@ -309,7 +310,7 @@ START_TEST(merges_ports) {
   }
   setenv(merges[_i].name, merges[_i].value, 1);
   hk_param_reload();
-  ck_assert_int_eq(hk_ib_merge(scratch_folder, ports, &n, &near), HK_OK);
+  ck_assert_int_eq(hk_ib_merge(hk_settings_now(), scratch_folder, ports, &n, &near), HK_OK);
   ck_assert_int_eq(n, merges[_i].n);
   for (int i = 0; i < n; i++)
     snprintf(text + strlen(text), sizeof text - strlen(text), "%s%s",
@@ -336,7 +337,7 @@ START_TEST(slow_ports_stand_by) {
     hk_ib_port ports[4];
     int n = 4, near = cases[k].near;
     for (int i = 0; i < n; i++) ports[i] = (hk_ib_port){.number = (uint8_t)i, .mbps = cases[k].mbps[i]};
-    ck_assert_int_eq(hk_ib_merge("/nowhere", ports, &n, &near), HK_OK);
+    ck_assert_int_eq(hk_ib_merge(hk_settings_now(), "/nowhere", ports, &n, &near), HK_OK);
     ck_assert_int_eq(near, cases[k].fast_near);
     for (int i = 0; i < n; i++) {
       ck_assert_int_eq(ports[i].number, cases[k].order[i] - '0');
@@ -370,7 +371,7 @@ START_TEST(reads_ports) {
   }
   fm_file("sys/class/infiniband/p3/ports/2/state", "1: DOWN\n");
   hk_param_reload();
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 4);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), 4);
   ck_assert_int_eq(near, 2);
   for (int i = 0; i < 4; i++) {
     static const int order[] = {1, 3, 0, 2}; /* the near ones come first */
@@ -389,7 +390,7 @@ START_TEST(reads_ports) {
   set_param("NCCL_IB_HCA", "=p1");
   for (size_t k = 0; k < HK_ARRAY_LENGTH(mtus); k++) {
     fm_file("sys/class/net/eth7/mtu", "%d\n", mtus[k].interface);
-    ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 1);
+    ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), 1);
     ck_assert_int_eq(ports[0].mtu, mtus[k].mtu);
   }
   ck_assert_int_eq(ports[0].ngids, 2);
@@ -412,14 +413,14 @@ START_TEST(reads_ports) {
     snprintf(path, sizeof path, "%s/sys/class/infiniband/p1/ports/1/gids/%d", scratch_folder, i);
     ck_assert_int_eq(remove(path), 0);
   }
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 0);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), 0);
   ck_assert_msg(strstr(why, "port 1 of p1 has no GID"), "%s", why);
   unsetenv("NCCL_IB_ADDR_FAMILY");
   set_param("NCCL_IB_HCA", "p3:2");
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 0);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), 0);
   ck_assert_msg(strstr(why, "port 2 of p3 is 1: DOWN"), "%s", why);
   set_param("NCCL_IB_HCA", "nothing");
-  ck_assert_int_eq(hk_ib_ports(ports, &near, NULL, NULL, why, sizeof why), 0);
+  ck_assert_int_eq(hk_ib_ports(hk_settings_now(), ports, &near, NULL, NULL, why, sizeof why), 0);
   ck_assert_msg(strstr(why, "NCCL_IB_HCA=nothing names none"), "%s", why);
   scratch_remove();
 }
@@ -431,7 +432,7 @@ START_TEST(refuses_an_unknown_level) {
   setenv("NCCL_DEBUG", "NONE", 1);
   setenv("NCCL_NET_MERGE_LEVEL", "CLOSE", 1);
   hk_param_reload();
-  ck_assert_int_eq(hk_ib_merge("", &port, &n, &near), HK_ERR_USAGE);
+  ck_assert_int_eq(hk_ib_merge(hk_settings_now(), "", &port, &n, &near), HK_ERR_USAGE);
 }
 END_TEST
 

@@ -36,20 +36,20 @@ START_TEST(one_rail_before_two) {
     b[i].position = (uint8_t)(1 - i);
     a[i].rail = b[i].rail = -1;
   }
-  hk_ib_pairs(a, 2, b, 2, true, 2, x);
+  hk_ib_pairs(hk_settings_now(), a, 2, b, 2, true, 2, x);
   ck_assert(x[0].mine == 0 && x[0].theirs == 1); /* a0 and b0, although b1 is b's first */
   for (int i = 0; i < 2; i++) {                  /* what the user says counts: a0 and b1 are one rail */
     a[i].rail = (int16_t)i;
     b[i].rail = (int16_t)i;
   }
-  int n = hk_ib_pairs(a, 2, b, 2, true, 2, x);
+  int n = hk_ib_pairs(hk_settings_now(), a, 2, b, 2, true, 2, x);
   for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine == x[i].theirs, i < n / 2);
   set_param("NCCL_CROSS_NIC", "0");
-  int isolated = hk_ib_pairs(a, 2, b, 2, true, 2, x);
+  int isolated = hk_ib_pairs(hk_settings_now(), a, 2, b, 2, true, 2, x);
   ck_assert_int_eq(isolated, n / 2);
   for (int i = 0; i < isolated; i++) ck_assert_int_eq(x[i].mine, x[i].theirs);
   b[0].rail = b[1].rail = 7; /* without a common rail there is nothing better */
-  ck_assert_int_gt(hk_ib_pairs(a, 2, b, 2, true, 2, x), 0);
+  ck_assert_int_gt(hk_ib_pairs(hk_settings_now(), a, 2, b, 2, true, 2, x), 0);
 }
 END_TEST
 
@@ -61,10 +61,10 @@ START_TEST(far_port_of_the_rail) {
   a[1].far = 1;
   a[1].position = b[0].position = 1;
   for (int i = 0; i < 2; i++) a[i].rail = b[0].rail = -1;
-  int n = hk_ib_pairs(a, 2, b, 1, true, 2, x);
+  int n = hk_ib_pairs(hk_settings_now(), a, 2, b, 1, true, 2, x);
   for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine, 0);
   set_param("NCCL_CROSS_NIC", "0");
-  n = hk_ib_pairs(a, 2, b, 1, true, 2, x);
+  n = hk_ib_pairs(hk_settings_now(), a, 2, b, 1, true, 2, x);
   for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine, 1);
 }
 END_TEST
@@ -85,13 +85,13 @@ START_TEST(knows_subnets) {
   char words[64];
   ck_assert(hk_ib_one_subnet(&a, &same) && !hk_ib_one_subnet(&here, &there) && hk_ib_one_subnet(&here, &both[1]));
   ck_assert_uint_eq(hk_ib_router_lid(&there.gids[1].gid), 0x40);
-  ck_assert_int_eq(hk_ib_pairs(&here, 1, &there, 1, true, 2, x), 1);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), &here, 1, &there, 1, true, 2, x), 1);
   ck_assert(x[0].my_gid == 1 && x[0].their_gid == 1); /* those that routers forward */
   ck_assert_ptr_nonnull(strstr(hk_ib_pair_words(&here, &there, &x[0], words), "two subnets"));
-  ck_assert_int_eq(hk_ib_pairs(&here, 1, both, 2, true, 2, x), 2);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), &here, 1, both, 2, true, 2, x), 2);
   ck_assert_int_eq(x[0].theirs, 1); /* its own subnet first */
   both[0].ngids = 1;                /* without a GID that routers forward: not at all */
-  ck_assert_int_eq(hk_ib_pairs(&here, 1, both, 2, true, 2, x), 1);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), &here, 1, both, 2, true, 2, x), 1);
   ck_assert_int_eq(x[0].theirs, 1);
 }
 END_TEST
@@ -100,9 +100,9 @@ END_TEST
 static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]) {
   hk_ib_spot here = hk_ib_spot_of(a), there[2];
   for (int i = 0; i < nb; i++) there[i] = hk_ib_spot_of(&b[i]);
-  bool met = hk_ib_spots_meet(&here, 1, there, nb, why, 160);
-  ck_assert_int_eq(hk_ib_spots_meet(there, nb, &here, 1, why, 160), met);
-  (void)hk_ib_spots_meet(&here, 1, there, nb, why, 160);
+  bool met = hk_ib_spots_meet(hk_settings_now(), &here, 1, there, nb, why, 160);
+  ck_assert_int_eq(hk_ib_spots_meet(hk_settings_now(), there, nb, &here, 1, why, 160), met);
+  (void)hk_ib_spots_meet(hk_settings_now(), &here, 1, there, nb, why, 160);
   return met;
 }
 
@@ -153,8 +153,8 @@ START_TEST(keeps_the_best_pairs) {
     a[i].position = (uint8_t)i;
     b[i].position = (uint8_t)(i ^ 1);
   }
-  ck_assert_int_eq(hk_ib_pairs(a, 8, b, 8, true, 2, x), HK_IB_PAIRS);
-  ck_assert_int_eq(hk_ib_pairs(b, 8, a, 8, false, 2, y), HK_IB_PAIRS);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), a, 8, b, 8, true, 2, x), HK_IB_PAIRS);
+  ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), b, 8, a, 8, false, 2, y), HK_IB_PAIRS);
   for (int i = 0; i < HK_IB_PAIRS; i++) {
     ck_assert(x[i].mine == y[i].theirs && x[i].theirs == y[i].mine && x[i].cost == y[i].cost);
     ck_assert(x[i].my_gid == 0 && x[i].their_gid == 0); /* the 64 pairs of ports by the best GIDs */

@@ -119,10 +119,10 @@ static const struct {
                 {"0", true, true, 9, 0, 0}};
 
 START_TEST(waits_longer_each_time) {
+  if (timeouts[_i].set) rdma_param("NCCL_IB_TIMEOUT", timeouts[_i].set);
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   ck_assert_int_ge(c->ports.npairs, 2);
-  if (timeouts[_i].set) rdma_param("NCCL_IB_TIMEOUT", timeouts[_i].set);
   c->repair.broken_ns = timeouts[_i].broken ? hk_now_ns() - timeouts[_i].past_s * SECOND : 0;
   c->ports.pairs[c->paths[0].pair].worked = timeouts[_i].worked;
   c->repair.attempts = timeouts[_i].attempts;
@@ -181,6 +181,7 @@ START_TEST(repairs_some_failures) {
 END_TEST
 
 START_TEST(repairs_lost_devices) {
+  if (_i == 2) rdma_param("HOCKET_IB_REPLAY", "0");
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   static const uint8_t idle[] = {HK_IB_GREETING, HK_IB_PAIRING, HK_IB_BACKING_OFF, HK_IB_RESTING};
@@ -193,7 +194,6 @@ START_TEST(repairs_lost_devices) {
   c->control.bye = true;
   ck_assert_int_eq(hk_ib_lost(c, "it is gone", false), HK_OK);
   c->control.bye = false;
-  if (_i == 2) rdma_param("HOCKET_IB_REPLAY", "0");
   ck_assert_int_eq(hk_ib_lost(c, "it is gone", _i != 3), _i < 2 ? HK_OK : HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, _i < 2 ? HK_IB_BACKING_OFF : HK_IB_FAILED);
   ck_assert_str_eq(c->repair.cause, "it is gone");

@@ -141,6 +141,7 @@ END_TEST
 START_TEST(in_peace) {
   setenv("HOCKET_DESTROY_TIMEOUT", "7", 1);
   hk_param_reload();
+  c.settings = hk_settings_now();
   ck_assert_int_eq(hk_leave_in_peace(&c, "someCall"), HK_OK);
   enter(4);
   const hk_status rc = hk_leave_in_peace(&c, "someCall");
@@ -155,6 +156,7 @@ END_TEST
 START_TEST(stays) {
   setenv("HOCKET_LEAVE_TIMEOUT", "7", 1);
   hk_param_reload();
+  c.settings = hk_settings_now();
   enter(5);
   const hk_status rc = hk_leave_end(&c, "someCall", HK_OK);
   const long took = looks;

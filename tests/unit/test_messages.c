@@ -9,6 +9,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/transport/messages.h"
 #include "../../src/transport/transport.h"
@@ -68,7 +69,7 @@ typedef struct bench {
 static void setup(bench *b) {
   int pair[2];
   *b = (bench){.fds = open_fds()};
-  b->env = (hk_transport_env){.rank = 0, .nranks = 2, .serve = serve};
+  b->env = (hk_transport_env){.settings = hk_settings_now(), .rank = 0, .nranks = 2, .serve = serve};
   ck_assert_int_eq(hk_service_new(&b->env.service, "test"), HK_OK);
   const hk_messages_options o = {.window = window, .signal = signal_of, .join = joins, .refused = refused};
   ck_assert_int_eq(hk_messages_new(&b->m, &b->env, &o), HK_OK);

@@ -3,6 +3,7 @@
 #include <check.h>
 #include <dirent.h>
 #include <linux/tcp.h> /* TCP_CONGESTION; a tcp_info with the bytes sent */
+#include "../../src/base/param.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/process.h"
@@ -375,9 +376,11 @@ START_TEST(chooses_the_provider) {
   hk_transport_state *s;
   char fact[HK_FACT_BYTES] = {0};
   set_param("NCCL_NET", "Pigeon");
+  env.settings = hk_settings_now();
   ck_assert_int_eq(hk_transport_net.attach(&env, &s, fact), HK_ERR_USAGE);
   ck_assert(strstr(hk_last_error(), "Pigeon") && strstr(hk_last_error(), "Socket"));
   set_param("NCCL_NET", "socket");
+  env.settings = hk_settings_now();
   ck_assert_int_eq(hk_transport_net.attach(&env, &s, fact), HK_OK);
   char why[160], facts[2][HK_FACT_BYTES];
   ck_assert(!hk_transport_net.reachable(s, 1, why, sizeof why));

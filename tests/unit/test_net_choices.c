@@ -112,7 +112,7 @@ START_TEST(pairs) {
       for (int j = 0; j < ntheirs; j++) theirs[j] = any_port(j, kinds);
       set("NCCL_CROSS_NIC", ONE_OF(cross));
       const bool caller = pick(2);
-      const int n = hk_ib_pairs(mine, nmine, theirs, ntheirs, caller, 1 + (int)pick(2), out);
+      const int n = hk_ib_pairs(hk_settings_now(), mine, nmine, theirs, ntheirs, caller, 1 + (int)pick(2), out);
       add_number(n);
       for (int j = 0; j < n; j++) {
         const hk_ib_pair *p = &out[j];
@@ -146,7 +146,7 @@ START_TEST(spots) {
       for (int j = 0; j < na; j++) a[j] = hk_ib_spot_of(&p[j]);
       for (int j = 0; j < nb; j++) b[j] = hk_ib_spot_of(&q[j]);
       for (int j = 0; j < na; j++) add(&a[j], sizeof a[j]);
-      const bool meet = hk_ib_spots_meet(a, na, b, nb, why, sizeof why);
+      const bool meet = hk_ib_spots_meet(hk_settings_now(), a, na, b, nb, why, sizeof why);
       add_number(meet);
       if (!meet) add_text(why);
       for (int j = 0; j < na && j < nb; j++) {
@@ -233,7 +233,7 @@ START_TEST(gids) {
     memset(&w, 0, sizeof w);
     set("NCCL_IB_ADDR_FAMILY", families[i % HK_ARRAY_LENGTH(families)]);
     set("NCCL_IB_ADDR_RANGE", ranges[i / HK_ARRAY_LENGTH(families)]);
-    const hk_status rc = hk_ib_gid_wishes(&w);
+    const hk_status rc = hk_ib_gid_wishes(hk_settings_now(), &w);
     add_number(rc);
     if (rc == HK_OK) add(w.range, w.ranged ? sizeof w.range : 0);
     for (int k = 0; k < 40 && rc == HK_OK; k++) {
@@ -294,7 +294,7 @@ START_TEST(cards) {
         if (pick(4)) ports[j].mbps = 100000;
         snprintf(ports[j].device, sizeof ports[j].device, "dev%d", j < 4 ? j : (int)pick(9));
       }
-      add_number(hk_ib_merge(scratch_folder, ports, &n, &near));
+      add_number(hk_ib_merge(hk_settings_now(), scratch_folder, ports, &n, &near));
       add_number(n);
       add_number(near);
       for (int j = 0; j < n; j++) add_port(&ports[j]);
@@ -344,7 +344,7 @@ START_TEST(gpus) {
     set("NCCL_IB_CUDA_SUPPORT", old[i / HK_ARRAY_LENGTH(levels)]);
     for (int cls = 0; cls <= HK_PATH_DIS; cls++) {
       char why[HK_GDR_WHY] = "";
-      add_number(hk_gdr_too_far((hk_path_class)cls, why, sizeof why));
+      add_number(hk_gdr_too_far(hk_settings_now(), (hk_path_class)cls, why, sizeof why));
       add_text(why);
     }
     line("gpus", (int)i);
@@ -353,8 +353,8 @@ START_TEST(gpus) {
     set("NCCL_GDR_FLUSH_DISABLE", on[i % 3]);
     set("NCCL_NET_FORCE_FLUSH", on[i / 3 % 3]);
     gpu.limits.rdma_ordered = i / 9;
-    add_number(hk_gdr_needs_flush(&gpu, false));
-    add_number(hk_gdr_needs_flush(&gpu, true));
+    add_number(hk_gdr_needs_flush(hk_settings_now(), &gpu, false));
+    add_number(hk_gdr_needs_flush(hk_settings_now(), &gpu, true));
   }
   line("flushes", 0);
   char why[HK_GDR_WHY] = "";
@@ -405,7 +405,7 @@ START_TEST(sockets) {
             x->prefix = 112;
           }
         }
-        hk_socket_describe(&facts[f], ifaces, n);
+        hk_socket_describe(hk_settings_now(), &facts[f], ifaces, n);
         facts[f].named = !pick(3);
         if (pick(3)) facts[f].insists = false;
         add(&facts[f], sizeof facts[f]);

@@ -251,7 +251,7 @@ static hk_iface iface(const char *name, const char *addr, unsigned prefix, unsig
 
 static hk_socket_fact fact_of(const hk_iface *list, int n, bool named) {
   hk_socket_fact f;
-  hk_socket_describe(&f, list, n);
+  hk_socket_describe(hk_settings_now(), &f, list, n);
   f.named = named;
   return f;
 }
@@ -437,7 +437,8 @@ static const struct {
 START_TEST(takes_turns_on_interfaces) {
   char facts[2][HK_NET_FACT_BYTES] = {{0}};
   hk_peer peers[2] = {{.host = 1}, {.host = 2}};
-  hk_transport_env env = {.nranks = 2, .peers = peers, .dial = dial_there, .nslots = 4, .slot_bytes = SLOT};
+  hk_transport_env env = {
+      .settings = hk_settings_now(), .nranks = 2, .peers = peers, .dial = dial_there, .nslots = 4, .slot_bytes = SLOT};
   hk_slot slots[4] = {{0}};
   hk_link link = {.slots = slots, .mask = 3};
   hk_net_end end = {.link = &link, .key = {.peer = 1, .kind = HK_LINK_SEND, .channel = 2}};
@@ -448,7 +449,7 @@ START_TEST(takes_turns_on_interfaces) {
     for (int i = 0; i < 3; i++)
       list[i] = iface(i ? i == 1 ? "b" : "slow" : "a", (r ? turns[_i].theirs : turns[_i].mine)[i], 16,
                       i == 2 ? 10000 : 100000, HK_IFACE_PHYSICAL);
-    hk_socket_describe((hk_socket_fact *)(void *)facts[r], list, 3);
+    hk_socket_describe(hk_settings_now(), (hk_socket_fact *)(void *)facts[r], list, 3);
   }
   char own[HK_NET_FACT_BYTES];
   ck_assert_int_eq(hk_net_socket.init(&env, &ctx, own), HK_OK);

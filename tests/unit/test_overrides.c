@@ -136,7 +136,7 @@ START_TEST(constants) {
   hk_overrides o;
   setenv("HOCKET_TUNE_FILE", path, 1);
   hk_param_reload();
-  ck_assert_int_eq(hk_overrides_read(&o, 0, 0), HK_OK);
+  ck_assert_int_eq(hk_overrides_read(&o, hk_settings_now(), 0, 0), HK_OK);
   ck_assert(o.tuned);
   ck_assert_double_eq(o.constants.switch_us, 3);
   static const char *const wrong[] = {"switch_us = fast", "switch_us = -1", "switch = 3", "copy_mb_s 3",
@@ -161,7 +161,7 @@ static hk_status read_with(hk_overrides *o, const setting *s, int min, int max) 
   setenv("HOCKET_TUNE_FILE", "none", 1);
   for (; s->name; s++) setenv(s->name, s->value, 1);
   hk_param_reload();
-  return hk_overrides_read(o, min, max);
+  return hk_overrides_read(o, hk_settings_now(), min, max);
 }
 
 START_TEST(settings) {
@@ -262,7 +262,7 @@ END_TEST
 
 /* Without GPUDirect a message to the network waits for host memory, and is no faster. */
 START_TEST(gdr_level) {
-  hk_overrides o = {.gdr_level = HK_PATH_LOC, .constants = hk_constants_default};
+  hk_overrides o = {.settings = hk_settings_now(), .gdr_level = HK_PATH_LOC, .constants = hk_constants_default};
   hk_machine with = machine_of("nodes=2 of dgx-a100", NULL), without = machine_of("nodes=2 of dgx-a100", &o);
   ck_assert_double_gt(without.between.alpha_us, with.between.alpha_us);
   ck_assert_double_ge(without.between.ring_us_per_b, with.between.ring_us_per_b);

@@ -191,13 +191,13 @@ START_TEST(split_ways) {
     ck_assert(!hk_gdr_is_split(pci, 0, (hk_path_class)cls));
   }
   ck_assert(!hk_gdr_is_split(c2c, 999, HK_PATH_PIX) && !hk_gdr_is_split(NULL, 0, HK_PATH_PIX));
-  ck_assert(hk_gdr_needs_flush(&gpu, true) && !hk_gdr_needs_flush(&gpu, false));
+  ck_assert(hk_gdr_needs_flush(hk_settings_now(), &gpu, true) && !hk_gdr_needs_flush(hk_settings_now(), &gpu, false));
   setenv("NCCL_NET_FORCE_FLUSH", "1", 1);
   hk_param_reload();
-  ck_assert(hk_gdr_needs_flush(&gpu, false));
+  ck_assert(hk_gdr_needs_flush(hk_settings_now(), &gpu, false));
   setenv("NCCL_GDR_FLUSH_DISABLE", "1", 1);
   hk_param_reload();
-  ck_assert(!hk_gdr_needs_flush(&gpu, true));
+  ck_assert(!hk_gdr_needs_flush(hk_settings_now(), &gpu, true));
   done(grace, c2c);
   done(plain, pci);
 }

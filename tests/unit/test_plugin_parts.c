@@ -5,6 +5,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/transport/net/plugin/plugin.h"
 #include "../support/process.h"
 #include "../support/suite.h"
@@ -59,6 +60,7 @@ static void make(bool sends) {
   ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, pair), 0);
   peer_fd = pair[1];
   setenv("NCCL_DEBUG", "NONE", 1);
+  env.settings = hk_settings_now();
   ctx = (hk_plugin_ctx){.env = &env, .plugin.lib = &lib, .ends = ends, .nends = 2};
   make_end(&e, sends, pair[0]);
   make_end(&other, true, -1);
@@ -337,11 +339,10 @@ START_TEST(is_left_alone) {
   static hk_plugin_job jobs[4];
   const hk_plugin_job these[] = {job(note_call, 1), job(block, 2), job(note_call, 3), job(note_call, 4)};
   memcpy(jobs, these, sizeof jobs);
-  set_param("HOCKET_LEAVE_TIMEOUT", "1");
   setenv("NCCL_DEBUG", "NONE", 1);
   hk_plugin_thread_init(&t);
-  ck_assert(hk_plugin_thread_close(&t, &jobs[0], "it") && jobs[0].over && !t.alone);
-  for (int i = 1; i < 4; i++) ck_assert(!hk_plugin_thread_close(&t, &jobs[i], "it") && t.alone && !jobs[i].over);
+  ck_assert(hk_plugin_thread_close(&t, &jobs[0], 1, "it") && jobs[0].over && !t.alone);
+  for (int i = 1; i < 4; i++) ck_assert(!hk_plugin_thread_close(&t, &jobs[i], 1, "it") && t.alone && !jobs[i].over);
   ck_assert(!hk_plugin_thread_end(&t, forget, &ctx) && !atomic_load(&forgotten));
   atomic_store(&released, 1);
   for (uint64_t until = hk_now_ns() + 20000 * MS; !atomic_load(&forgotten) && hk_now_ns() < until;) usleep(500);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include "../../src/base/array.h"
+#include "../../src/base/param.h"
 #include "../../src/device/device.h"
 #include "../../src/transport/net/plugin/plugin.h"
 #include "../support/net_streams.h"
@@ -380,8 +381,14 @@ static void open_sides(const char *name, int v) {
     side *s = &sides[i];
     hk_plugin_ctx *x = calloc(1, sizeof *x);
     s->wait = (hk_wait_env){.spins = 50};
-    s->env = (hk_transport_env){
-        .rank = i, .nranks = 2, .wait = &s->wait, .dial = dial, .take = take, .nslots = SLOTS, .slot_bytes = SLOT};
+    s->env = (hk_transport_env){.settings = hk_settings_now(),
+                                .rank = i,
+                                .nranks = 2,
+                                .wait = &s->wait,
+                                .dial = dial,
+                                .take = take,
+                                .nslots = SLOTS,
+                                .slot_bytes = SLOT};
     *x = (hk_plugin_ctx){.env = &s->env, .timeout_ns = 60 * SECOND};
     x->plugin = (hk_net_plugin){
         .lib = &lib, .context = &version, .config.traffic_class = 77, .profiler = &ncomms, .ndevices = 2};

@@ -10,6 +10,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../../src/device/host.h"
 #include "../../src/transport/relay.h"
@@ -67,6 +68,7 @@ static void make_rank(const char *off, int me) {
     env.dial = dial_relay;
     env.serve = serve;
     set_param("NCCL_PXN_DISABLE", off[i] == 'x' ? "1" : "0");
+    env.settings = hk_settings_now();
     ck_assert_int_eq(hk_transport_relay.attach(&env, &relay, facts[i]), HK_OK);
   }
   states[HK_TRANSPORT_net] = w->ranks[me].state;

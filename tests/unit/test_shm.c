@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/transport/shm/shm_socket.h"
 #include "../../src/transport/status_page.h"
@@ -360,7 +361,8 @@ START_TEST(many_ranks) {
   ck_assert_int_eq(hk_service_new(&service, "test"), HK_OK);
   for (int i = 0; i < N; i++) {
     r[i].transport = &hk_transport_shm;
-    r[i].env = (hk_transport_env){.rank = i,
+    r[i].env = (hk_transport_env){.settings = hk_settings_now(),
+                                  .rank = i,
                                   .nranks = N,
                                   .comm_id = 1,
                                   .secret = w->secret,
@@ -509,7 +511,8 @@ static void end_speaker(void *arg) {
 START_TEST(last_words) {
   char name[HK_SHM_NAME];
   hk_wait_env wait = {.deadline_ns = hk_now_ns() + 10000000000u};
-  hk_transport_env env = {.rank = 1, .wait = &wait, .secret = (const uint8_t *)"sixteen letters."};
+  hk_transport_env env = {
+      .settings = hk_settings_now(), .rank = 1, .wait = &wait, .secret = (const uint8_t *)"sixteen letters."};
   speaker s = {
       .socket = hk_shm_listen(name, env.secret), .m = {.verb = HK_SHM_REFUSE, .reason = "enough"}, .speaks = _i};
   hk_shm_message m;

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/transport/relay.h"
 #include "../../src/transport/shm/shm_arena.h"
 #include "../../src/transport/status_page.h"
@@ -158,7 +159,8 @@ END_TEST
 
 /* The FIFO that a rank shares with its relay. */
 START_TEST(relay_fifo) {
-  hk_transport_env env = {.nslots = shapes[_i].nslots, .slot_bytes = shapes[_i].slot_bytes};
+  hk_transport_env env = {
+      .settings = hk_settings_now(), .nslots = shapes[_i].nslots, .slot_bytes = shapes[_i].slot_bytes};
   hk_relay_fifo f[2];
   const size_t bytes = hk_relay_fifo_bytes(&env), payload = env.nslots * env.slot_bytes;
   const int fd = memfd_create("fifo", MFD_CLOEXEC);

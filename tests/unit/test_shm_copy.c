@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "../../src/base/param.h"
 #include "../../src/transport/shm/shm_state.h"
 #include "../support/process.h"
 #include "../support/suite.h"
@@ -56,7 +57,7 @@ static void setup(void) {
   for (int i = 0; i < MOST; i++) from[i] = (unsigned char)(i * 7 + i / 256);
   memset(to, 'x', sizeof to);
   for (int i = 0; i < 2; i++) peers[i] = (hk_peer){.process = (uint64_t)i, .pid = getpid()};
-  env = (hk_transport_env){.rank = 0, .nranks = 2, .peers = peers};
+  env = (hk_transport_env){.settings = hk_settings_now(), .rank = 0, .nranks = 2, .peers = peers};
   state = (hk_shm_state){.base = {.env = &env}};
 }
 static void check_copy(size_t bytes) {
@@ -153,8 +154,10 @@ START_TEST(knows_what_it_may_write) {
   ck_assert(!hk_shm_writable(s, 1, at, from, 8));
   state.fact.flags = 0;
   set_param("HOCKET_CMA", "0");
+  env.settings = hk_settings_now();
   ck_assert(!hk_shm_writable(s, 1, at, from, 8));
   set_param("HOCKET_CMA", "1");
+  env.settings = hk_settings_now();
   ck_assert(hk_shm_writable(s, 1, at, from, 8));
 }
 END_TEST
@@ -165,6 +168,7 @@ START_TEST(asks_for_tracers) {
   hk_shm_cma_prepare(&state);
   ck_assert_int_eq(permissions, 0);
   set_param("HOCKET_PTRACER", "1");
+  env.settings = hk_settings_now();
   hk_shm_cma_prepare(&state);
   ck_assert_int_eq(permissions, 1);
 }

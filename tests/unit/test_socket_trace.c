@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/uio.h>
 #include "../../src/base/iface.h"
+#include "../../src/base/param.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
@@ -482,7 +483,7 @@ static const struct {
             {true, true, false, 0, 100, 0, EPIPE}};
 START_TEST(carries_out_jobs) {
   static const hk_wait_env wait = {.spins = 1};
-  const hk_transport_env env = {.wait = &wait};
+  const hk_transport_env env = {.settings = hk_settings_now(), .wait = &wait};
   char bytes[100] = {0};
   int both[2];
   hk_socket_threads *p = hk_socket_threads_begin(&env, 2);
@@ -512,7 +513,7 @@ static const struct {
   bool named;
 } named[] = {{NULL, false}, {"", false}, {"lo", true}, {"=lo", true}, {"^nothing", false}};
 START_TEST(knows_its_interfaces) {
-  const hk_transport_env env = {.nranks = 1};
+  hk_transport_env env = {.nranks = 1};
   hk_socket_fact mine;
   hk_iface ifaces[32];
   int n = 32, listed = 0;
@@ -520,6 +521,7 @@ START_TEST(knows_its_interfaces) {
   char line[300];
   scratch_make();
   if (named[_i].names) setenv("NCCL_SOCKET_IFNAME", named[_i].names, 1);
+  env.settings = hk_settings_now();
   trace_start("interfaces");
   trace_now = 0;
   memset(&mine, 0xee, sizeof mine);

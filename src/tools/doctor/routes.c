@@ -16,7 +16,9 @@ enum { PATIENCE_MS = 2000 };
 size_t hk_doctor_ports_text(char *text, size_t bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160], gid[48];
-  int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(ports, &nnear, NULL, NULL, why, sizeof why);
+  int nnear, n = hk_param_int(HK_P_IB_DISABLE)
+                     ? 0
+                     : hk_ib_ports(hk_settings_now(), ports, &nnear, NULL, NULL, why, sizeof why);
   size_t used = 0;
   for (int i = 0; i < n; i++) {
     const hk_ib_port *p = &ports[i];
@@ -62,7 +64,7 @@ bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *
 static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *theirs, int ntheirs, int version) {
   hk_ib_pair pairs[HK_IB_PAIRS];
   char words[64], kernel[HK_IB_CM_WORDS], from[48], to[48];
-  if (hk_ib_pairs(mine, 1, theirs, ntheirs, true, version, pairs) == 0) {
+  if (hk_ib_pairs(hk_settings_now(), mine, 1, theirs, ntheirs, true, version, pairs) == 0) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor gids, on both; NCCL_IB_HCA",
                   "%s:%d here has no GID of a kind that a port there has too", mine->device, mine->number);
     return;
@@ -96,8 +98,10 @@ void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   hk_ib_port mine[HK_IB_PORTS];
   hk_ib_gid_wish wish;
   char why[160];
-  int nnear, n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(mine, &nnear, NULL, NULL, why, sizeof why);
-  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(&wish) != HK_OK) return; /* the check gids reports why */
+  int nnear,
+      n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(hk_settings_now(), mine, &nnear, NULL, NULL, why, sizeof why);
+  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(hk_settings_now(), &wish) != HK_OK)
+    return; /* the check gids reports why */
   if (n == 0 || ntheirs == 0)
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor verbs gids, there and here",
                   "no RDMA between the two: %s has no port that is used", n ? "the other host" : "this host");

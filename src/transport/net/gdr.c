@@ -50,10 +50,10 @@ hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, 
   return (hk_path_class)hk_path_between(paths, from, to)->cls;
 }
 
-bool hk_gdr_too_far(hk_path_class cls, char *why, size_t why_bytes) {
-  const char *set = hk_param_str(HK_P_NET_GDR_LEVEL);
+bool hk_gdr_too_far(const hk_settings *settings, hk_path_class cls, char *why, size_t why_bytes) {
+  const char *set = settings->NET_GDR_LEVEL;
   hk_path_class most = HK_PATH_PXB;
-  int64_t old = hk_param_int(HK_P_IB_CUDA_SUPPORT);
+  int64_t old = settings->IB_CUDA_SUPPORT;
   if (set && *set) (void)hk_path_class_parse(set, &most); /* init has refused invalid values */
   *why = 0;
   if (old == 0)
@@ -75,14 +75,15 @@ bool hk_gdr_is_split(const hk_paths *paths, int gpu, hk_path_class card) {
   return false;
 }
 
-bool hk_gdr_needs_flush(const hk_device *gpu, bool split) {
-  if (hk_param_int(HK_P_GDR_FLUSH_DISABLE)) return false;
-  return split || hk_param_int(HK_P_NET_FORCE_FLUSH) || !gpu->limits.rdma_ordered;
+bool hk_gdr_needs_flush(const hk_settings *settings, const hk_device *gpu, bool split) {
+  if (settings->GDR_FLUSH_DISABLE) return false;
+  return split || settings->NET_FORCE_FLUSH || !gpu->limits.rdma_ordered;
 }
 
-int hk_gdr_dmabuf(hk_device *gpu, const void *p, size_t bytes, bool pci, char why[HK_GDR_WHY]) {
+int hk_gdr_dmabuf(const hk_settings *settings, hk_device *gpu, const void *p, size_t bytes, bool pci,
+                  char why[HK_GDR_WHY]) {
   int fd = -1;
-  if (!hk_param_int(HK_P_DMABUF_ENABLE))
+  if (!settings->DMABUF_ENABLE)
     hk_gdr_add_cause(why, "dma-buf: NCCL_DMABUF_ENABLE=0");
   else if (!gpu->limits.dmabuf || !gpu->ops->dmabuf)
     hk_gdr_add_cause(why, "dma-buf: the GPU's driver gives none (it needs the open kernel modules and Linux 5.12)");

@@ -54,7 +54,7 @@ static hk_status choose_providers(net_state *s, const char *wanted) {
     snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", p->name);
     if (wanted && *wanted && strcasecmp(wanted, p->name) != 0) continue;
     char why[sizeof s->why] = "";
-    if (p->usable(why, sizeof why)) {
+    if (p->usable(s->base.env->settings, why, sizeof why)) {
       s->used[s->nused++].provider = p;
       continue;
     }
@@ -87,7 +87,7 @@ static const char *shown(const char *name) { return name + (*name == '+'); }
 static hk_status net_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
   hk_status rc;
   net_fact *f = fact;
-  const char *wanted = hk_param_str(HK_P_NET);
+  const char *wanted = env->settings->NET;
   if (!wanted || !*wanted) wanted = env->net_name;
   net_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for the net transport of rank %d", env->rank);

@@ -14,6 +14,8 @@
 #include "../../device/device.h"
 #include "../transport.h"
 
+struct hk_settings; /* base/param.h */
+
 enum {
   HK_NET_NAME = 16,
   HK_NET_ACTIVE = 3, /* most providers that a rank uses: the best one, and others for peers without it */
@@ -43,7 +45,7 @@ typedef struct hk_net_end {
 typedef struct hk_net_provider {
   const char *name; /* as NCCL_NET gives it (in any case); under HK_NET_NAME bytes */
   /* Returns true if the provider can work on this machine; otherwise a reason. */
-  bool (*usable)(char *why, size_t why_bytes);
+  bool (*usable)(const struct hk_settings *set, char *why, size_t why_bytes);
   /* Data to send must be in the FIFO, or in memory that `refer` allows. False: it may be anywhere (by_ref). */
   bool copies;
   bool apart;        /* data does not go over TCP: transport.h */

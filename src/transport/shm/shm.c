@@ -13,8 +13,8 @@ static hk_status shm_attach(const hk_transport_env *env, hk_transport_state **ou
   hk_shm_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
   s->base = (hk_transport_state){&hk_transport_shm, env};
-  if (hk_param_int(HK_P_SHM_DISABLE)) s->fact.flags |= HK_SHM_FACT_SHM_OFF;
-  if (hk_param_int(HK_P_P2P_DISABLE)) s->fact.flags |= HK_SHM_FACT_P2P_OFF;
+  if (env->settings->SHM_DISABLE) s->fact.flags |= HK_SHM_FACT_SHM_OFF;
+  if (env->settings->P2P_DISABLE) s->fact.flags |= HK_SHM_FACT_P2P_OFF;
   s->fact.nslots = env->nslots;
   s->fact.slot_bytes = env->slot_bytes;
   hk_shm_cma_prepare(s);

@@ -22,7 +22,7 @@
 
 /* Under Yama a process declares its tracers: allows all that the kernel's other rules allow. */
 static void cma_allow_tracers(const hk_shm_state *s) {
-  if (!hk_param_int(HK_P_PTRACER)) return;
+  if (!s->base.env->settings->PTRACER) return;
   if (prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0) == 0)
     HK_INFO(HK_SUB_SHM, "rank %d: every process of this user may trace this one (HOCKET_PTRACER=1)", s->base.env->rank);
   else
@@ -32,7 +32,7 @@ static void cma_allow_tracers(const hk_shm_state *s) {
 
 void hk_shm_cma_prepare(hk_shm_state *s) {
   cma_allow_tracers(s);
-  if (hk_param_int(HK_P_CMA) < 0) s->fact.flags |= HK_SHM_FACT_CMA_MEASURED;
+  if (s->base.env->settings->CMA < 0) s->fact.flags |= HK_SHM_FACT_CMA_MEASURED;
   if (getrandom(s->probe, sizeof s->probe, 0) != (ssize_t)sizeof s->probe) return; /* address 0: no rank will try */
   s->fact.probe_at = (uint64_t)(uintptr_t)s->probe;
   memcpy(s->fact.probe, s->probe, sizeof s->probe);
@@ -107,7 +107,7 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
   int who[2];
   uint32_t from;
   _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
-  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !hk_param_int(HK_P_CMA)) return HK_OK;
+  if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !s->base.env->settings->CMA) return HK_OK;
   bool able = can_read(s, facts), measured = s->fact.flags & HK_SHM_FACT_CMA_MEASURED && measurers(s, facts, who);
   /* relaxed, both: the bytes publish nothing but themselves */
   if (able) atomic_store_explicit(mine, measured ? READS_IF_FASTER : READS, memory_order_relaxed);
@@ -151,7 +151,7 @@ bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const voi
   const hk_transport_env *env = state->env;
   unsigned char seen[64];
   const hk_shm_state *s = (const hk_shm_state *)state;
-  return !(s->fact.flags & HK_SHM_FACT_P2P_OFF) && hk_param_int(HK_P_CMA) && bytes <= sizeof seen &&
+  return !(s->fact.flags & HK_SHM_FACT_P2P_OFF) && s->base.env->settings->CMA && bytes <= sizeof seen &&
          hk_shm_cma_read(env->peers[peer].pid, at, seen, bytes) == 0 && memcmp(seen, expected, bytes) == 0;
 }
 

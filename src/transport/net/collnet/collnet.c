@@ -120,7 +120,7 @@ static void detach(hk_transport_state *state) {
   char whose[96];
   snprintf(whose, sizeof whose, "rank %d: CollNet plugin %s (v%d)", state->env->rank, s->name, s->version);
   s->closing = (hk_plugin_job){.call = call_close, .arg = s};
-  (void)hk_plugin_thread_close(&s->thread, &s->closing, whose);
+  (void)hk_plugin_thread_close(&s->thread, &s->closing, s->base.env->settings->LEAVE_TIMEOUT, whose);
   if (hk_plugin_thread_end(&s->thread, free_state, s)) free_state(s);
 }
 
@@ -132,7 +132,7 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
   collnet_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for a CollNet plugin");
   s->base = (hk_transport_state){&hk_transport_collnet, env};
-  if (!hk_plugin_find_in_net("ncclCollNetPlugin_v", (int)hk_param_int(HK_P_NET_PLUGIN_VERSION), COLLNET_OLDEST, &p)) {
+  if (!hk_plugin_find_in_net("ncclCollNetPlugin_v", (int)env->settings->NET_PLUGIN_VERSION, COLLNET_OLDEST, &p)) {
     snprintf(fact->why, sizeof fact->why, "no library of NCCL_NET_PLUGIN has a CollNet plugin (v%d to v%d)",
              COLLNET_OLDEST, NET_PLUGIN_NEWEST);
     free(s);
@@ -163,7 +163,7 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
 bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts, const int *ranks, int n, int me,
                         char *why, size_t why_bytes) {
   collnet_state *s = (collnet_state *)state;
-  const uint64_t seconds = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT);
+  const uint64_t seconds = (uint64_t)state->env->settings->PEER_TIMEOUT;
   hk_wait_env env = *state->env->wait;
   env.deadline_ns = hk_now_ns() + seconds * 1000000000u;
   s->n = (unsigned)n;

@@ -58,15 +58,15 @@ static bool one_opens(void *arg, const char *device, char *why, size_t why_bytes
   return t->opened = t->opened || hk_ibv_opens((void *)(uintptr_t)t->api, device, why, why_bytes);
 }
 
-static bool ib_usable(char *why, size_t why_bytes) {
+static bool ib_usable(const hk_settings *set, char *why, size_t why_bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   int nnear;
   trial t = {0};
-  if (hk_param_int(HK_P_IB_DISABLE)) {
+  if (set->IB_DISABLE) {
     snprintf(why, why_bytes, "NCCL_IB_DISABLE=1");
     return false;
   }
-  if (hk_ib_ports(ports, &nnear, one_opens, &t, why, why_bytes)) return true;
+  if (hk_ib_ports(set, ports, &nnear, one_opens, &t, why, why_bytes)) return true;
   if (t.asked) (void)hk_ibv_load(why, why_bytes); /* without it no device opens: that is the reason */
   return false;
 }
@@ -80,11 +80,11 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->env = env;
   x->tick.timer = -1;
   x->api = hk_ibv_load(why, sizeof why);
-  x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  x->timeout_ns = (uint64_t)env->settings->PEER_TIMEOUT * 1000000000u;
   x->scarce = hk_ib_memory_is_scarce();
-  x->fifo_class = (int)hk_param_int(HK_P_IB_FIFO_TC);
-  HK_TRY(hk_ib_gid_wishes(&x->wish), out);
-  x->nports = hk_ib_ports(x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
+  x->fifo_class = (int)env->settings->IB_FIFO_TC;
+  HK_TRY(hk_ib_gid_wishes(env->settings, &x->wish), out);
+  x->nports = hk_ib_ports(env->settings, x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];
     bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;
@@ -116,7 +116,8 @@ static bool ib_reachable(void *ctx, int a, int b, char *why, size_t why_bytes) {
   memcpy(&facts[1], x->facts + (size_t)b * x->stride, sizeof facts[1]);
   for (int i = 0; i < 2; i++)
     if (facts[i].nspots > HK_IB_SPOTS) facts[i].nspots = HK_IB_SPOTS;
-  return hk_ib_spots_meet(facts[0].spots, facts[0].nspots, facts[1].spots, facts[1].nspots, why, why_bytes);
+  return hk_ib_spots_meet(x->env->settings, facts[0].spots, facts[0].nspots, facts[1].spots, facts[1].nspots, why,
+                          why_bytes);
 }
 
 static void free_conn(hk_ib_conn *c) {

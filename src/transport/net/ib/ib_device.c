@@ -130,7 +130,7 @@ hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t 
   hk_ibv_mr *mr;
   /* Payloads may be written in any order; headers and credits, which the CPU polls, must not. Unknown flags of the
    * optional range are ignored, but only by the newer call. */
-  if (data && x->api->reg_mr_iova2 && hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0)
+  if (data && x->api->reg_mr_iova2 && x->env->settings->IB_PCI_RELAXED_ORDERING != 0)
     mr = x->api->reg_mr_iova2(d->pd, addr, bytes, (uint64_t)(uintptr_t)addr, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
     mr = x->api->reg_mr(d->pd, addr, bytes, (int)access);

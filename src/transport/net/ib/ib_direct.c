@@ -27,10 +27,10 @@ static hk_dl library = {.files = {"libmlx5.so.1", "libmlx5.so"},
                         .table = &functions,
                         .subs = HK_SUB_NET};
 
-bool hk_ib_direct_is_possible(void) { return hk_param_int(HK_P_IB_DATA_DIRECT) != 0 && hk_dl_load(&library); }
+bool hk_ib_direct_is_possible(const hk_settings *set) { return set->IB_DATA_DIRECT != 0 && hk_dl_load(&library); }
 
-bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_SYSFS_PATH]) {
-  if (!hk_ib_direct_is_possible() || !functions.is_supported(card->device)) return false;
+bool hk_ib_direct_function(const hk_settings *set, hk_ibv_context *card, char path[HK_SYSFS_PATH]) {
+  if (!hk_ib_direct_is_possible(set) || !functions.is_supported(card->device)) return false;
   char below[HK_SYSFS_PATH - 8] = "";
   if (functions.get_data_direct_sysfs_path(card, below, sizeof below) != 0) return false;
   snprintf(path, HK_SYSFS_PATH, "/sys%s%s", below[0] == '/' ? "" : "/", below);

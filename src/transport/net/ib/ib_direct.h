@@ -8,10 +8,12 @@
 #include "../gdr.h"
 #include "ib_verbs.h"
 
+struct hk_settings; /* base/param.h */
+
 /* Returns true if NCCL_IB_DATA_DIRECT allows it and libmlx5 is there and new enough. */
-bool hk_ib_direct_is_possible(void);
+bool hk_ib_direct_is_possible(const struct hk_settings *set);
 /* The path in /sys of the card's data-direct function; false: it has none, or it is not to be used. */
-bool hk_ib_direct_function(hk_ibv_context *card, char path[HK_SYSFS_PATH]);
+bool hk_ib_direct_function(const struct hk_settings *set, hk_ibv_context *card, char path[HK_SYSFS_PATH]);
 /* The class of the path between the function and the GPU, by PCI; `otherwise` if the GPU is not found in /sys. */
 hk_path_class hk_ib_direct_distance(const char *function, const hk_device *gpu, hk_path_class otherwise);
 hk_path_class hk_ib_pci_class(const char *a, const char *b); /* of two PCI functions, by their paths; ib_merge.c */

@@ -28,7 +28,7 @@ static hk_status event_lost(hk_ib_ctx *x, const hk_ib_device *d, const hk_ib_cq 
 
 static hk_status event_handle(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
   char what[120];
-  bool honoured = hk_param_int(HK_P_IB_RETURN_ASYNC_EVENTS) != 0;
+  bool honoured = x->env->settings->IB_RETURN_ASYNC_EVENTS != 0;
   switch (e->event_type) {
     case HK_IBV_EVENT_PORT_ERR:
     case HK_IBV_EVENT_PORT_ACTIVE:

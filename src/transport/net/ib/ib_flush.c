@@ -26,7 +26,7 @@ static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
   const hk_ib_pair *pair = &c->ports.pairs[c->paths[path].pair];
   const hk_ib_port *port = &c->ports.mine[pair->mine];
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
-                       .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
+                       .pkey_index = (uint16_t)c->ctx->env->settings->IB_PKEY,
                        .port_num = port->number,
                        .qp_access_flags = HK_IBV_ACCESS_REMOTE_READ};
   int err = api->modify_qp(qp, &to, HK_IBV_QP_STATE | HK_IBV_QP_PKEY_INDEX | HK_IBV_QP_PORT | HK_IBV_QP_ACCESS_FLAGS);
@@ -48,7 +48,7 @@ static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
   if (err) return err;
   to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
                         .timeout = (uint8_t)c->times.timeout,
-                        .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
+                        .retry_cnt = (uint8_t)c->ctx->env->settings->IB_RETRY_CNT,
                         .rnr_retry = 7,
                         .max_rd_atomic = 1};
   return api->modify_qp(qp, &to,

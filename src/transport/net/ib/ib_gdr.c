@@ -11,22 +11,22 @@
 /* Reads are for flushes. */
 enum { ACCESS = HK_IBV_ACCESS_LOCAL_WRITE | HK_IBV_ACCESS_REMOTE_WRITE | HK_IBV_ACCESS_REMOTE_READ };
 
-hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu, bool split) {
-  if (!hk_gdr_needs_flush(gpu, split)) return HK_IB_NO_FLUSH;
+hk_ib_flushing hk_ib_flushing_of(const hk_settings *set, const hk_device *gpu, bool split) {
+  if (!hk_gdr_needs_flush(set, gpu, split)) return HK_IB_NO_FLUSH;
   return gpu->limits.rdma_flush && !gpu->limits.rdma_ordered ? HK_IB_DRIVER_FLUSH : HK_IB_READ_FLUSH;
 }
 
-const char *hk_ib_flushing_words(hk_ib_flushing f) {
+const char *hk_ib_flushing_words(const hk_settings *set, hk_ib_flushing f) {
   static const char *const words[] = {"needs no flush", "is flushed by its driver", "is flushed by reads of the card"};
-  return f == HK_IB_NO_FLUSH && hk_param_int(HK_P_GDR_FLUSH_DISABLE) ? "is not flushed: NCCL_GDR_FLUSH_DISABLE is 1"
-                                                                     : words[f];
+  return f == HK_IB_NO_FLUSH && set->GDR_FLUSH_DISABLE ? "is not flushed: NCCL_GDR_FLUSH_DISABLE is 1" : words[f];
 }
 
-static bool relaxed(void) { return hk_param_int(HK_P_IB_PCI_RELAXED_ORDERING) != 0; }
+static bool relaxed(const hk_settings *set) { return set->IB_PCI_RELAXED_ORDERING != 0; }
 
 /* The card's driver keeps its own reference to the buffer. */
-static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_t bytes, hk_ib_gpu_memory *m) {
-  int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
+static hk_ibv_mr *by_fd(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_t bytes,
+                        hk_ib_gpu_memory *m) {
+  int access = ACCESS | (relaxed(set) ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
   hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, 0, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr)
     hk_gdr_add_cause(m->why, "dma-buf: the card's driver refuses it (%s)",
@@ -34,13 +34,14 @@ static hk_ibv_mr *by_fd(const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_
   return mr;
 }
 
-static bool has_direct(hk_ibv_pd *pd) {
+static bool has_direct(const hk_settings *set, hk_ibv_pd *pd) {
   char path[HK_SYSFS_PATH];
-  return hk_ib_direct_function(pd->context, path);
+  return hk_ib_direct_function(set, pd->context, path);
 }
 
-static hk_ibv_mr *direct_by_fd(hk_ibv_pd *pd, int fd, void *p, size_t bytes, hk_ib_gpu_memory *m) {
-  int access = ACCESS | (relaxed() ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
+static hk_ibv_mr *direct_by_fd(const hk_settings *set, hk_ibv_pd *pd, int fd, void *p, size_t bytes,
+                               hk_ib_gpu_memory *m) {
+  int access = ACCESS | (relaxed(set) ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
   hk_ibv_mr *mr = hk_ib_direct_register(pd, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr) hk_gdr_add_cause(m->why, "data direct: the card's driver refuses it (%s)", strerror(errno));
   m->direct = mr != NULL;
@@ -52,27 +53,28 @@ static bool knows_dmabuf(const hk_ibv *api, hk_ib_gpu_memory *m) {
   return api->reg_dmabuf_mr != NULL;
 }
 
-static hk_ibv_mr *by_dmabuf(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
-                            hk_ib_gpu_memory *m) {
-  const bool direct = has_direct(pd);
-  int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(gpu, p, bytes, direct, m->why) : -1;
+static hk_ibv_mr *by_dmabuf(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p,
+                            size_t bytes, hk_ib_gpu_memory *m) {
+  const bool direct = has_direct(set, pd);
+  int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(set, gpu, p, bytes, direct, m->why) : -1;
   if (fd < 0) return NULL;
   if (direct) {
-    hk_ibv_mr *mr = direct_by_fd(pd, fd, p, bytes, m);
+    hk_ibv_mr *mr = direct_by_fd(set, pd, fd, p, bytes, m);
     close(fd);
     if (mr) return mr;
-    fd = hk_gdr_dmabuf(gpu, p, bytes, false, m->why);
+    fd = hk_gdr_dmabuf(set, gpu, p, bytes, false, m->why);
     if (fd < 0) return NULL;
   }
-  hk_ibv_mr *mr = by_fd(api, pd, fd, p, bytes, m);
+  hk_ibv_mr *mr = by_fd(set, api, pd, fd, p, bytes, m);
   close(fd);
   return mr;
 }
 
-static hk_ibv_mr *by_peermem(const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t bytes, hk_ib_gpu_memory *m) {
+static hk_ibv_mr *by_peermem(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t bytes,
+                             hk_ib_gpu_memory *m) {
   unsigned access = ACCESS;
   hk_ibv_mr *mr;
-  if (api->reg_mr_iova2 && relaxed())
+  if (api->reg_mr_iova2 && relaxed(set))
     mr = api->reg_mr_iova2(pd, p, bytes, (uint64_t)(uintptr_t)p, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
     mr = api->reg_mr(pd, p, bytes, (int)access);
@@ -83,13 +85,13 @@ static hk_ibv_mr *by_peermem(const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t b
   return mr;
 }
 
-void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
+void hk_ib_gpu_register(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
                         hk_ib_gpu_memory *out) {
   *out = (hk_ib_gpu_memory){.method = HK_GDR_DMABUF};
-  out->mr = by_dmabuf(api, pd, gpu, p, bytes, out);
+  out->mr = by_dmabuf(set, api, pd, gpu, p, bytes, out);
   if (out->mr) return;
   out->method = HK_GDR_PEERMEM;
-  out->mr = by_peermem(api, pd, p, bytes, out);
+  out->mr = by_peermem(set, api, pd, p, bytes, out);
   if (!out->mr) out->method = HK_GDR_STAGED;
 }
 
@@ -97,10 +99,11 @@ const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m) {
   return m->direct ? "dma-buf, data direct" : hk_gdr_method_name(m->method);
 }
 
-hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out) {
+hk_status hk_ib_gpu_probe(const hk_settings *set, const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page,
+                          hk_ib_gpu_memory *out) {
   hk_ibv_pd *pd = api->alloc_pd(card);
   if (!pd) return HK_FAIL_ERRNO("a protection domain on %s", card->device->name);
-  hk_ib_gpu_register(api, pd, gpu, page, HK_DEVICE_PAGE, out);
+  hk_ib_gpu_register(set, api, pd, gpu, page, HK_DEVICE_PAGE, out);
   if (out->mr) api->dereg_mr(out->mr);
   out->mr = NULL;
   api->dealloc_pd(pd);

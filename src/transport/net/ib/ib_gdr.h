@@ -8,6 +8,8 @@
 #include "../gdr.h"
 #include "ib_verbs.h"
 
+struct hk_settings; /* base/param.h */
+
 typedef struct hk_ib_gpu_memory {
   hk_gdr_method method;
   bool direct;          /* the card's data-direct function accesses it: ib_direct.h */
@@ -23,14 +25,16 @@ typedef enum hk_ib_flushing {
 } hk_ib_flushing;
 
 /* What this GPU needs. `split`: hk_gdr_is_split; the call of its driver relies on its order, and does nothing then. */
-hk_ib_flushing hk_ib_flushing_of(const hk_device *gpu, bool split);
-const char *hk_ib_flushing_words(hk_ib_flushing f); /* "needs no flush" */
+hk_ib_flushing hk_ib_flushing_of(const struct hk_settings *set, const hk_device *gpu, bool split);
+const char *hk_ib_flushing_words(const struct hk_settings *set, hk_ib_flushing f); /* "needs no flush" */
 
 /* Registers whole pages of `gpu`'s memory for remote writes. Failure is HK_GDR_STAGED. */
-void hk_ib_gpu_register(const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes, hk_ib_gpu_memory *out);
+void hk_ib_gpu_register(const struct hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p,
+                        size_t bytes, hk_ib_gpu_memory *out);
 /* "dma-buf, data direct" */
 const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m);
 /* A trial: registers HK_DEVICE_PAGE bytes at `page` and deregisters them. out->mr is NULL, out->method is the
  * result. */
-hk_status hk_ib_gpu_probe(const hk_ibv *api, hk_ibv_context *card, hk_device *gpu, void *page, hk_ib_gpu_memory *out);
+hk_status hk_ib_gpu_probe(const struct hk_settings *set, const hk_ibv *api, hk_ibv_context *card, hk_device *gpu,
+                          void *page, hk_ib_gpu_memory *out);
 #endif

@@ -26,18 +26,19 @@ static void try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
   hk_ib_device *d;
   char path[HK_SYSFS_PATH];
   hk_path_class function_cls = f->cls;
-  bool far = hk_gdr_too_far(f->cls, m->why, sizeof m->why);
-  if (far && !hk_ib_direct_is_possible()) return;
+  bool far = hk_gdr_too_far(x->env->settings, f->cls, m->why, sizeof m->why);
+  if (far && !hk_ib_direct_is_possible(x->env->settings)) return;
   bool open = hk_ib_device_open(x, f->port.device, &d) == HK_OK;
-  if (open && hk_ib_direct_function(d->context, path)) function_cls = hk_ib_direct_distance(path, gpu, f->cls);
-  if (hk_gdr_too_far(function_cls, m->why, sizeof m->why)) return;
-  if (!open || hk_ib_gpu_probe(x->api, d->context, gpu, x->env->gpu_page, m) != HK_OK)
+  if (open && hk_ib_direct_function(x->env->settings, d->context, path))
+    function_cls = hk_ib_direct_distance(path, gpu, f->cls);
+  if (hk_gdr_too_far(x->env->settings, function_cls, m->why, sizeof m->why)) return;
+  if (!open || hk_ib_gpu_probe(x->env->settings, x->api, d->context, gpu, x->env->gpu_page, m) != HK_OK)
     snprintf(m->why, sizeof m->why, "%.200s", hk_last_error());
   if (m->direct) f->cls = function_cls;
   if (m->direct || !far) return;
   m->method = HK_GDR_STAGED; /* nothing else than data direct was near enough */
   char why[HK_GDR_WHY];
-  if (hk_gdr_too_far(f->cls, why, sizeof why)) hk_gdr_add_cause(m->why, "%s", why);
+  if (hk_gdr_too_far(x->env->settings, f->cls, why, sizeof why)) hk_gdr_add_cause(m->why, "%s", why);
 }
 
 /* A card that cannot be tried counts as one that refuses. */
@@ -106,10 +107,10 @@ static void settle_ports(hk_ib_ctx *x, finding *f) {
   }
   bool split = false;
   for (int i = 0; i < n; i++) split = split || (f[i].takes && f[i].split);
-  x->gpu.flushing = (uint8_t)hk_ib_flushing_of(x->env->gpu, split);
+  x->gpu.flushing = (uint8_t)hk_ib_flushing_of(x->env->settings, x->env->gpu, split);
   if (x->gpu.direct)
     HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d %s", x->env->rank, x->env->gpu->limits.ordinal,
-            hk_ib_flushing_words((hk_ib_flushing)x->gpu.flushing));
+            hk_ib_flushing_words(x->env->settings, (hk_ib_flushing)x->gpu.flushing));
 }
 
 void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
@@ -156,7 +157,8 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char 
   hk_ib_ctx *x = c->ctx;
   hk_ib_gpu_memory m = {.why = "it is on another rail's port"};
   size_t bytes = hk_round_up(hk_ib_ring_bytes(c), HK_DEVICE_PAGE);
-  if (!hk_ib_my_port(c, w)->far) hk_ib_gpu_register(x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
+  if (!hk_ib_my_port(c, w)->far)
+    hk_ib_gpu_register(x->env->settings, x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
   if (m.mr) {
     hk_ib_count_pinned(x, m.mr);
     c->gpu.on_cards |= direction_of(c, e);

@@ -31,7 +31,7 @@ static hk_ib_region *find(const hk_ib_ctx *x, const void *data, size_t bytes) {
 }
 
 void hk_ib_place_min(hk_ib_ctx *x, hk_link *link) {
-  int64_t least = hk_param_int(HK_P_IB_DIRECT);
+  int64_t least = x->env->settings->IB_DIRECT;
   if (least >= 0 && least <= HK_IB_SMALL)
     least = HK_IB_SMALL + 1; /* small ones go through the ring, with their headers */
   /* relaxed: set under the lock, which is held */

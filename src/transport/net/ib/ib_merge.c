@@ -57,8 +57,8 @@ static int drop_functions(hk_ib_port *ports, const place *places, int n, int *nn
 typedef enum level { ITSELF, CARD, SWITCH, SWITCHES, HOST, SYSTEM } level;
 static const char *const level_names[] = {"LOC", "PORT", "PIX", "PXB", "PHB", "SYS"};
 
-static hk_status wanted_level(level *out) {
-  const char *text = hk_param_str(HK_P_NET_MERGE_LEVEL);
+static hk_status wanted_level(const hk_settings *set, level *out) {
+  const char *text = set->NET_MERGE_LEVEL;
   *out = CARD;
   if (!text || !*text) return HK_OK;
   for (int i = 0; i <= SYSTEM; i++) {
@@ -150,25 +150,25 @@ static void sort_by_speed(hk_ib_port *ports, int n, int *nnear) {
   memcpy(ports, sorted, (size_t)n * sizeof *ports);
 }
 
-hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear) {
+hk_status hk_ib_merge(const hk_settings *set, const char *root, hk_ib_port *ports, int *n, int *nnear) {
   hk_status rc = HK_OK;
-  const char *sets = hk_param_str(HK_P_NET_FORCE_MERGE);
+  const char *sets = set->NET_FORCE_MERGE;
   level most = ITSELF;
-  int set[HK_IB_PORTS];
+  int chosen[HK_IB_PORTS];
   if (!*n) return HK_OK;
   place *places = calloc((size_t)*n, sizeof *places);
   if (!places) return HK_FAIL_ERRNO("no memory for the places of %d RDMA ports", *n);
-  if (hk_param_int(HK_P_IB_MERGE_NICS)) HK_TRY(wanted_level(&most), out);
+  if (set->IB_MERGE_NICS) HK_TRY(wanted_level(set, &most), out);
   for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]);
-  if (hk_param_int(HK_P_IB_MERGE_VFS)) *n = drop_functions(ports, places, *n, nnear);
+  if (set->IB_MERGE_VFS) *n = drop_functions(ports, places, *n, nnear);
   sort_by_speed(ports, *n, nnear);
   for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]); /* others have gone, and the order is new */
   for (int i = 0; i < *n; i++) {
-    set[i] = hk_param_int(HK_P_IB_MERGE_NICS) ? named_set(sets, ports[i].device) : 0;
+    chosen[i] = set->IB_MERGE_NICS ? named_set(sets, ports[i].device) : 0;
     ports[i].card = (uint8_t)i;
     for (int j = 0; j < i && ports[i].card == i; j++) {
-      bool together = set[i] || set[j] ? set[i] == set[j]
-                                       : most > ITSELF && distance(places[i].path, places[j].path) <= most;
+      bool together = chosen[i] || chosen[j] ? chosen[i] == chosen[j]
+                                             : most > ITSELF && distance(places[i].path, places[j].path) <= most;
       if (together && ports[i].layer == ports[j].layer && ports[i].mbps == ports[j].mbps) ports[i].card = ports[j].card;
     }
   }

@@ -80,11 +80,9 @@ const char *hk_ib_gid_text(const hk_ibv_gid *gid, char text[48]) {
   return text;
 }
 
-hk_status hk_ib_gid_wishes(hk_ib_gid_wish *w) {
-  const char *family = hk_param_str(HK_P_IB_ADDR_FAMILY), *range = hk_param_str(HK_P_IB_ADDR_RANGE);
-  *w = (hk_ib_gid_wish){.index = (int)hk_param_int(HK_P_IB_GID_INDEX),
-                        .version = (int)hk_param_int(HK_P_IB_ROCE_VERSION_NUM),
-                        .family = AF_UNSPEC};
+hk_status hk_ib_gid_wishes(const hk_settings *set, hk_ib_gid_wish *w) {
+  const char *family = set->IB_ADDR_FAMILY, *range = set->IB_ADDR_RANGE;
+  *w = (hk_ib_gid_wish){.index = (int)set->IB_GID_INDEX, .version = (int)set->IB_ROCE_VERSION_NUM, .family = AF_UNSPEC};
   if (family && strcmp(family, "AF_INET") == 0)
     w->family = AF_INET;
   else if (family && strcmp(family, "AF_INET6") == 0)
@@ -298,17 +296,18 @@ static void read_device(search *s, const char *device) {
   free(ports);
 }
 
-int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, void *arg, char *why, size_t why_bytes) {
-  search s = {.filter = hk_param_str(HK_P_IB_HCA), .opens = opens, .arg = arg, .out = out};
+int hk_ib_ports(const hk_settings *set, hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, void *arg,
+                char *why, size_t why_bytes) {
+  search s = {.filter = set->IB_HCA, .opens = opens, .arg = arg, .out = out};
   *nnear = 0;
   s.why = why;
   s.why_bytes = why_bytes;
-  if (hk_ib_gid_wishes(&s.wish) != HK_OK) {
+  if (hk_ib_gid_wishes(set, &s.wish) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
   }
   char **devices = hk_sysfs_list(hk_ib_root(), RDMA);
-  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_sysfs_sort_by_pci(hk_ib_root(), RDMA, devices);
+  if (set->IB_DEVICE_PCI_ORDER) hk_sysfs_sort_by_pci(hk_ib_root(), RDMA, devices);
   snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
   if (devices && getifaddrs(&s.all) != 0) s.all = NULL;
   for (char **d = devices; d && *d; d++)
@@ -318,7 +317,7 @@ int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, voi
   if (s.filter && *s.filter && s.others && !s.named)
     HK_WARN_ONCE("NCCL_IB_HCA=%.100s names none of the RDMA devices here: RDMA is not used", s.filter);
   *nnear = s.near;
-  if (hk_ib_merge(hk_ib_root(), out, &s.n, nnear) != HK_OK) {
+  if (hk_ib_merge(set, hk_ib_root(), out, &s.n, nnear) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
   }
@@ -390,10 +389,10 @@ static bool one_rail(int rail_a, int position_a, int rail_b, int position_b) {
 }
 
 /* As port_cost and add_infiniband: no pair of isolated ports. */
-static bool spots_meet(const hk_ib_spot *a, const hk_ib_spot *b) {
+static bool spots_meet(const hk_settings *set, const hk_ib_spot *a, const hk_ib_spot *b) {
   bool subnets = a->subnet && b->subnet && a->subnet != b->subnet;
   return a->layer == b->layer && !(subnets && !(a->routed && b->routed)) &&
-         (hk_param_int(HK_P_CROSS_NIC) != 0 || one_rail(a->rail, a->position, b->rail, b->position));
+         (set->CROSS_NIC != 0 || one_rail(a->rail, a->position, b->rail, b->position));
 }
 
 /* "rail 0", "rails 0 and 2" */
@@ -404,12 +403,13 @@ static void rails_as_text(const hk_ib_spot *s, int n, char *text, size_t bytes) 
                              s[i].rail >= 0 ? s[i].rail : s[i].position);
 }
 
-bool hk_ib_spots_meet(const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, char *why, size_t why_bytes) {
+bool hk_ib_spots_meet(const hk_settings *set, const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, char *why,
+                      size_t why_bytes) {
   bool layers = false;
   char here[40], there[40];
   for (int i = 0; i < na; i++)
     for (int j = 0; j < nb; j++) {
-      if (spots_meet(&a[i], &b[j])) return true;
+      if (spots_meet(set, &a[i], &b[j])) return true;
       layers = layers || a[i].layer == b[j].layer;
     }
   rails_as_text(a, na, here, sizeof here);
@@ -418,7 +418,7 @@ bool hk_ib_spots_meet(const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, 
     snprintf(why, why_bytes, "one has %s ports only and the other %s",
              na && a->layer == HK_IBV_LAYER_ETHERNET ? "RoCE" : "InfiniBand",
              nb && b->layer == HK_IBV_LAYER_ETHERNET ? "RoCE" : "InfiniBand");
-  else if (hk_param_int(HK_P_CROSS_NIC) == 0)
+  else if (set->CROSS_NIC == 0)
     snprintf(why, why_bytes, "%s and %s, which NCCL_CROSS_NIC=0 says are not connected", here, there);
   else
     snprintf(why, why_bytes, "%s and %s: two InfiniBand subnets without a router", here, there);
@@ -426,11 +426,11 @@ bool hk_ib_spots_meet(const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, 
 }
 
 /* The part of the cost that depends on the ports alone. NCCL_CROSS_NIC=0 says that rails are not connected. */
-static int port_cost(const hk_ib_port *a, const hk_ib_port *b) {
+static int port_cost(const hk_settings *set, const hk_ib_port *a, const hk_ib_port *b) {
   bool given = a->rail >= 0 && b->rail >= 0;
   int cost = a->far || b->far ? FAR : 0;
   if (one_rail(a->rail, a->position, b->rail, b->position)) return cost;
-  return cost + (hk_param_int(HK_P_CROSS_NIC) == 0 ? ISOLATED : given ? RAILS : OTHER_POSITION);
+  return cost + (set->CROSS_NIC == 0 ? ISOLATED : given ? RAILS : OTHER_POSITION);
 }
 
 static void add_infiniband(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller, hk_ib_pair *out,
@@ -458,13 +458,13 @@ static void add_ethernet(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib
   }
 }
 
-int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
-                hk_ib_pair out[HK_IB_PAIRS]) {
+int hk_ib_pairs(const hk_settings *set, const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs,
+                bool caller, int version, hk_ib_pair out[HK_IB_PAIRS]) {
   int n = 0;
   for (int i = 0; i < nmine; i++) {
     for (int j = 0; j < ntheirs; j++) {
       const hk_ib_port *a = &mine[i], *b = &theirs[j];
-      hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(port_cost(a, b) + i + j)};
+      hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(port_cost(set, a, b) + i + j)};
       if (a->layer != b->layer) continue;
       if (a->layer == HK_IBV_LAYER_INFINIBAND)
         add_infiniband(a, b, p, caller, out, &n);

@@ -15,6 +15,8 @@
 #include "../../../base/status.h"
 #include "../../../base/verbs_abi.h"
 
+struct hk_settings; /* base/param.h */
+
 enum {
   HK_IB_NAME = 32,
   HK_IB_GIDS = 6,
@@ -61,7 +63,8 @@ typedef bool hk_ib_opens(void *arg, const char *device, char *why, size_t why_by
 /* Finds the active ports that NCCL_IB_HCA selects, of the devices that `opens` takes (NULL: of all): the fast ones next
  * to this process's CPUs first, *nnear of them, then other fast ones, then those with less than half of the best one's
  * speed. Returns their number, or 0 with the reason in `why`. */
-int hk_ib_ports(hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, void *arg, char *why, size_t why_bytes);
+int hk_ib_ports(const struct hk_settings *set, hk_ib_port out[HK_IB_PORTS], int *nnear, hk_ib_opens *opens, void *arg,
+                char *why, size_t why_bytes);
 
 /* ---- ib_merge.c ---- */
 /* Returns true if a port has less than half of the speed of the fastest one of all; an unknown speed is fast. Slow
@@ -70,7 +73,7 @@ bool hk_ib_is_slow(const hk_ib_port *port, const hk_ib_port *all, int n);
 /* Numbers the cards by NCCL_IB_MERGE_NICS, NCCL_NET_MERGE_LEVEL and NCCL_NET_FORCE_MERGE, and makes the ports of a card
  * adjacent. Ports of different speeds stay apart: messages take turns over the ports of a card. Of functions with the
  * same port (NCCL_IB_MERGE_VFS) one is kept. HK_ERR_USAGE if a value is not valid. */
-hk_status hk_ib_merge(const char *root, hk_ib_port *ports, int *n, int *nnear);
+hk_status hk_ib_merge(const struct hk_settings *set, const char *root, hk_ib_port *ports, int *n, int *nnear);
 /* Fills `out` with the ports that a rank offers a peer, best first: whole cards. Each `turn` begins with another near
  * card, and then with another port. Returns their number. */
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]);
@@ -83,7 +86,8 @@ typedef struct hk_ib_gid_wish {
   bool ranged; /* only GIDs in range/bits */
   uint8_t range[16], bits;
 } hk_ib_gid_wish;
-hk_status hk_ib_gid_wishes(hk_ib_gid_wish *wish); /* HK_ERR_USAGE if a parameter is not valid */
+hk_status hk_ib_gid_wishes(const struct hk_settings *set,
+                           hk_ib_gid_wish *wish); /* HK_ERR_USAGE if a parameter is not valid */
 /* Sorts the port's GIDs and removes those that are not wanted. Returns the number of the others. */
 int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *wish);
 /* Fills `out` with the wanted GIDs of a RoCE port, best first, without their prefixes. `below` is the folder that has
@@ -104,8 +108,8 @@ typedef struct hk_ib_pair {
  * number. `caller`: this is the lower rank. Both ends get the same order. Pairs of ports that are not to access a GPU's
  * memory, of two InfiniBand subnets without a router, or of two rails if NCCL_CROSS_NIC is 0, are left out if there are
  * others. */
-int hk_ib_pairs(const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs, bool caller, int version,
-                hk_ib_pair out[HK_IB_PAIRS]);
+int hk_ib_pairs(const struct hk_settings *set, const hk_ib_port *mine, int nmine, const hk_ib_port *theirs, int ntheirs,
+                bool caller, int version, hk_ib_pair out[HK_IB_PAIRS]);
 /* Of a port, what says which other ports it reaches: all ranks get it. */
 enum { HK_IB_SPOTS = 14 };
 typedef struct hk_ib_spot {
@@ -117,7 +121,8 @@ typedef struct hk_ib_spot {
 hk_ib_spot hk_ib_spot_of(const hk_ib_port *p);
 /* Returns true if a port of the first rank reaches one of the second. If not, `why` says between which rails or
  * subnets there is no way. */
-bool hk_ib_spots_meet(const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb, char *why, size_t why_bytes);
+bool hk_ib_spots_meet(const struct hk_settings *set, const hk_ib_spot *a, int na, const hk_ib_spot *b, int nb,
+                      char *why, size_t why_bytes);
 /* Returns true if two InfiniBand ports are in one subnet; else packets need a global header, and go to the router,
  * whose LID is in the peer's GID (0: it is not there). */
 bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b);

@@ -33,7 +33,7 @@ static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
               .max_recv_wr = q->recv_depth,
               .max_send_sge = 1,
               .max_recv_sge = 1,
-              .max_inline_data = hk_param_int(HK_P_IB_USE_INLINE) ? HK_IB_INLINE : HK_IB_HEADER},
+              .max_inline_data = c->ctx->env->settings->IB_USE_INLINE ? HK_IB_INLINE : HK_IB_HEADER},
       .qp_type = HK_IBV_QPT_RC};
   q->qp = x->api->create_qp(device->pd, &attr);
   if (!q->qp) { /* less inline data is better than none */
@@ -45,9 +45,9 @@ static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
                          "NCCL_IB_QPS_PER_CONNECTION=1, NCCL_MAX_NCHANNELS=1)",
                          x->env->rank, device->name, c->peer);
   q->inline_bytes = attr.cap.max_inline_data;
-  if (!hk_param_int(HK_P_IB_USE_INLINE) && q->inline_bytes > HK_IB_HEADER) q->inline_bytes = HK_IB_HEADER;
+  if (!c->ctx->env->settings->IB_USE_INLINE && q->inline_bytes > HK_IB_HEADER) q->inline_bytes = HK_IB_HEADER;
   hk_ibv_qp_attr to = {.qp_state = HK_IBV_QPS_INIT,
-                       .pkey_index = (uint16_t)hk_param_int(HK_P_IB_PKEY),
+                       .pkey_index = (uint16_t)c->ctx->env->settings->IB_PKEY,
                        .port_num = port->number,
                        .qp_access_flags = HK_IBV_ACCESS_REMOTE_WRITE};
   int err =
@@ -73,7 +73,7 @@ hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n) {
 
 /* The environment beats the configuration, as in NCCL. */
 static uint8_t traffic_class(const hk_transport_env *env) {
-  int64_t set = hk_param_int(HK_P_IB_TC);
+  int64_t set = env->settings->IB_TC;
   if (set < 0) set = env->traffic_class;
   return set < 0 ? 0 : (uint8_t)set;
 }
@@ -108,7 +108,7 @@ static void route_to(const hk_ib_conn *c, uint32_t i, hk_ibv_ah_attr *ah) {
   const hk_ib_port *mine = hk_ib_my_port(c, path), *their = hk_ib_their_port(c, path);
   const hk_ibv_gid *to = &their->gids[pair->their_gid].gid;
   bool one_subnet = mine->layer == HK_IBV_LAYER_ETHERNET || hk_ib_one_subnet(mine, their);
-  *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)hk_param_int(HK_P_IB_SL), .port_num = mine->number};
+  *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)c->ctx->env->settings->IB_SL, .port_num = mine->number};
   if (!is_global(c, path, one_subnet)) return;
   if (!one_subnet && hk_ib_router_lid(to)) ah->dlid = hk_ib_router_lid(to);
   ah->is_global = 1;
@@ -121,7 +121,7 @@ static void route_to(const hk_ib_conn *c, uint32_t i, hk_ibv_ah_attr *ah) {
  * card takes those that it supports, and the first card takes the result. */
 
 static bool ece_is_possible(const hk_ib_conn *c) {
-  return c->ctx->api->query_ece && c->ctx->api->set_ece && hk_param_int(HK_P_IB_ECE_ENABLE);
+  return c->ctx->api->query_ece && c->ctx->api->set_ece && c->ctx->env->settings->IB_ECE_ENABLE;
 }
 
 void hk_ib_fill_ece(hk_ib_conn *c) {
@@ -157,7 +157,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   if (!err) {
     to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
                           .timeout = (uint8_t)c->times.timeout,
-                          .retry_cnt = (uint8_t)hk_param_int(HK_P_IB_RETRY_CNT),
+                          .retry_cnt = (uint8_t)c->ctx->env->settings->IB_RETRY_CNT,
                           .rnr_retry = 7,
                           .sq_psn = c->ours.psn,
                           .max_rd_atomic = 1};

@@ -68,13 +68,13 @@ static const char *advice_for(int status) {
   }
 }
 
-static bool may_repair(int status) {
+static bool may_repair(const hk_settings *set, int status) {
   switch (status) {
     case HK_IBV_WC_LOC_LEN_ERR:
     case HK_IBV_WC_LOC_PROT_ERR:
     case HK_IBV_WC_LOC_ACCESS_ERR:
     case HK_IBV_WC_REM_ACCESS_ERR: return false;
-    default: return hk_param_int(HK_P_IB_REPLAY) != 0;
+    default: return set->IB_REPLAY != 0;
   }
 }
 
@@ -89,7 +89,7 @@ static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *
  * all retries to fail again. */
 void hk_ib_note_failure(hk_ib_conn *c, uint64_t now) {
   uint64_t steady = (uint64_t)STEADY_MS * MS;
-  if (!c->repair.came) steady += hk_ib_gives_up_ns(c->times.timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
+  if (!c->repair.came) steady += hk_ib_gives_up_ns(c->times.timeout, (unsigned)c->ctx->env->settings->IB_RETRY_CNT);
   if (c->repair.broken_ns && (c->phase != HK_IB_UP || now - c->repair.up_ns <= steady)) return;
   hk_ib_begin_repairs(c, now);
   c->repair.attempts = 0;
@@ -133,7 +133,7 @@ hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const ch
   const char *advice = strcmp(state, "DOWN") == 0
                            ? "its link is down: check cable and switch, and the interface (ip link)"
                            : advice_for(wc->status);
-  if (!may_repair(wc->status))
+  if (!may_repair(c->ctx->env->settings, wc->status))
     return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->repair.cause, advice);
   return hk_ib_repair(c, advice);
 }
@@ -142,7 +142,8 @@ hk_status hk_ib_lost(hk_ib_conn *c, const char *what, bool repairable) {
   if ((c->phase != HK_IB_UP && c->phase != HK_IB_READYING) || c->control.bye) return HK_OK;
   const char *advice = "see the kernel's log on this host (dmesg)";
   snprintf(c->repair.cause, sizeof c->repair.cause, "%.190s", what);
-  return repairable && hk_param_int(HK_P_IB_REPLAY) ? hk_ib_repair(c, advice) : hk_ib_fail(c, c->repair.cause, advice);
+  return repairable && c->ctx->env->settings->IB_REPLAY ? hk_ib_repair(c, advice)
+                                                        : hk_ib_fail(c, c->repair.cause, advice);
 }
 
 /* Requests may neither complete nor fail although their retries must be used up: some drivers lose their timers when a
@@ -165,7 +166,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
     return HK_OK;
   }
   c->repair.stalled_ns += gap;
-  uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, (unsigned)hk_param_int(HK_P_IB_RETRY_CNT));
+  uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, (unsigned)c->ctx->env->settings->IB_RETRY_CNT);
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
   if (c->repair.stalled_ns < limit) return HK_OK;
   c->repair.stalled_ns = 0;

@@ -116,7 +116,7 @@ static hk_status send_large(hk_ib_conn *c, uint64_t k, uint32_t qp, uint32_t run
   char *entry = hk_ib_tx_entry(c, k);
   hk_ib_header *h = (hk_ib_header *)(void *)entry;
   const uint32_t n = hk_ib_data_qps(c);
-  bool split = n > 1 && s->bytes >= HK_IB_SPLIT_MIN && hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS);
+  bool split = n > 1 && s->bytes >= HK_IB_SPLIT_MIN && c->ctx->env->settings->IB_SPLIT_DATA_ON_QPS;
   uint32_t each = split ? ((s->bytes + n - 1) / n + 4095) & ~4095u : s->bytes;
   hk_ib_target to = send_in_fifo(c, k);
   bool placed = hk_ib_place_find(c, k, s->bytes, &to);
@@ -188,7 +188,7 @@ static hk_status send_ask_for_ring(hk_ib_conn *c) {
 
 hk_status hk_ib_send(hk_ib_conn *c, bool *moved) {
   uint32_t n = c->ctx->env->nslots;
-  const bool splits = hk_param_int(HK_P_IB_SPLIT_DATA_ON_QPS) != 0;
+  const bool splits = c->ctx->env->settings->IB_SPLIT_DATA_ON_QPS != 0;
   if (!c->send || !(c->paths[0].peer_ring.flags & HK_IB_OPEN) || c->ceded & hk_ib_direction(c, true)) return HK_OK;
   while (send_is_filled(c, c->tx.posted) && (c->tx.posted - c->tx.credit < n || c->tx.posted - hk_ib_credit(c) < n)) {
     uint64_t k = c->tx.posted;

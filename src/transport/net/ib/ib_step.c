@@ -28,7 +28,7 @@ static hk_status step_send_hello(hk_ib_conn *c) {
   c->ports.nmine = hk_ib_offer(x->ports, x->nports, x->nnear, x->local + c->channel, c->ports.mine);
   for (int i = 0; i < c->ports.nmine && x->scarce; i++) c->ports.mine[i].card = (uint8_t)i;
   m.hello.nports = (uint32_t)c->ports.nmine;
-  m.hello.nqps = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
+  m.hello.nqps = (uint32_t)c->ctx->env->settings->IB_QPS_PER_CONNECTION;
   m.hello.apart = c->apart = hk_ib_wants_apart(c);
   memcpy(m.hello.ports, c->ports.mine, sizeof m.hello.ports);
   c->phase = HK_IB_GREETING;
@@ -36,7 +36,7 @@ static hk_status step_send_hello(hk_ib_conn *c) {
 }
 
 static hk_status step_on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
-  uint32_t mine = (uint32_t)hk_param_int(HK_P_IB_QPS_PER_CONNECTION);
+  uint32_t mine = (uint32_t)c->ctx->env->settings->IB_QPS_PER_CONNECTION;
   if (c->control.greeted || m->hello.nports > HK_IB_OFFERED || m->nslots != c->ctx->env->nslots ||
       m->slot_bytes != c->ctx->env->slot_bytes)
     return hk_ib_bad_message(c, "its first control message is not valid");
@@ -50,8 +50,8 @@ static hk_status step_on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   c->ports.nqps = m->hello.nqps < mine ? m->hello.nqps : mine;
   if (c->ports.nqps < 1) c->ports.nqps = 1;
   c->apart = c->apart || (m->hello.apart && !c->remote.n);
-  c->ports.npairs = hk_ib_pairs(c->ports.mine, c->ports.nmine, c->ports.theirs, c->ports.ntheirs, c->dials,
-                                c->ctx->wish.version, c->ports.pairs);
+  c->ports.npairs = hk_ib_pairs(c->ctx->env->settings, c->ports.mine, c->ports.nmine, c->ports.theirs, c->ports.ntheirs,
+                                c->dials, c->ctx->wish.version, c->ports.pairs);
   if (!c->ports.npairs)
     return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
                       "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "

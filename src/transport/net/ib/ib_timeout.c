@@ -24,10 +24,10 @@ unsigned hk_ib_timeout_for(uint32_t round_trip_us, unsigned retries, uint64_t bo
 void hk_ib_measure(hk_ib_conn *c) {
   struct tcp_info info;
   socklen_t n = sizeof info;
-  int64_t asked = hk_param_int(HK_P_IB_TIMEOUT);
+  int64_t asked = c->ctx->env->settings->IB_TIMEOUT;
   memset(&info, 0, sizeof info);
   if (getsockopt(c->control.fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->times.round_trip_us = info.tcpi_rtt;
-  unsigned retries = (unsigned)hk_param_int(HK_P_IB_RETRY_CNT);
+  unsigned retries = (unsigned)c->ctx->env->settings->IB_RETRY_CNT;
   c->times.timeout = asked >= 0 ? (unsigned)asked
                                 : hk_ib_timeout_for(c->times.round_trip_us, retries, c->ctx->timeout_ns);
   if (asked >= 0 || !c->repair.broken_ns) return;

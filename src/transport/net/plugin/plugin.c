@@ -202,7 +202,7 @@ hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, v
   hk_plugin_ctx *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a net plugin");
   x->env = env;
-  x->timeout_ns = (uint64_t)hk_param_int(HK_P_PEER_TIMEOUT) * 1000000000u;
+  x->timeout_ns = (uint64_t)env->settings->PEER_TIMEOUT * 1000000000u;
   HK_TRY(hk_net_plugin_begin(&x->plugin, env, wanted), out);
   if (!x->plugin.lib) goto out;
   /* The plus distinguishes it from a built-in provider of the same name, which has another protocol. */
@@ -221,7 +221,8 @@ static hk_status plugins_init(const hk_transport_env *env, void **ctx, void *fac
   return hk_net_plugins_init(env, NULL, ctx, name);
 }
 
-static bool plugins_usable(char *why, size_t why_bytes) {
+static bool plugins_usable(const hk_settings *set, char *why, size_t why_bytes) {
+  (void)set;
   snprintf(why, why_bytes, "plugins are found by name");
   return true;
 }
@@ -247,7 +248,7 @@ bool hk_plugin_close(hk_plugin_ctx *x, hk_plugin_job *job) {
   char whose[96];
   snprintf(whose, sizeof whose, "rank %d: net plugin %s (v%d)", x->env->rank, x->plugin.lib->name,
            x->plugin.lib->version);
-  return hk_plugin_thread_close(&x->thread, job, whose);
+  return hk_plugin_thread_close(&x->thread, job, x->env->settings->LEAVE_TIMEOUT, whose);
 }
 
 static void plugins_fini(void *ctx) {

@@ -216,7 +216,7 @@ void hk_plugin_thread_init(hk_plugin_thread *t);
 hk_status hk_plugin_thread_call(hk_plugin_thread *t, const hk_wait_env *env, hk_plugin_job *job);
 /* The same for a call at the end, which HOCKET_LEAVE_TIMEOUT limits. False: it is not over, and from here on the thread
  * is alone: it makes this call and later ones when it can, and no one waits for them. `whose` begins the warning. */
-bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, const char *whose);
+bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, int64_t seconds, const char *whose);
 /* Ends the thread. False: it is alone, ends itself after its last call, and then calls forget(owner), which frees what
  * the calls use and the thread's own struct. */
 bool hk_plugin_thread_end(hk_plugin_thread *t, void (*forget)(void *owner), void *owner);

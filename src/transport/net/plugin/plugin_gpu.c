@@ -25,14 +25,14 @@ typedef struct gpu_memory {
   char why[HK_GDR_WHY]; /* why better methods were refused */
 } gpu_memory;
 
-static bool by_dmabuf(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at, size_t bytes,
-                      gpu_memory *m) {
+static bool by_dmabuf(const hk_settings *set, hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu,
+                      void *at, size_t bytes, gpu_memory *m) {
   const net_plugin_v *c = p->lib->calls;
   if (!(d->memory & NET_PLUGIN_DMABUF) || !c->reg_dmabuf) {
     hk_gdr_add_cause(m->why, "dma-buf: the plugin takes none");
     return false;
   }
-  int fd = hk_gdr_dmabuf(gpu, at, bytes, false, m->why);
+  int fd = hk_gdr_dmabuf(set, gpu, at, bytes, false, m->why);
   if (fd < 0) return false;
   int code = c->reg_dmabuf(comm, at, bytes, NET_PLUGIN_CUDA_MEMORY, 0, fd, &m->registration);
   close(fd); /* the plugin keeps its own reference */
@@ -51,10 +51,10 @@ static bool by_address(hk_net_plugin *p, const hk_net_device *d, void *comm, voi
 }
 
 /* Registers whole pages of the GPU's memory for a connection of the device. */
-static void register_gpu_memory(hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu, void *at,
-                                size_t bytes, gpu_memory *out) {
+static void register_gpu_memory(const hk_settings *set, hk_net_plugin *p, const hk_net_device *d, void *comm,
+                                hk_device *gpu, void *at, size_t bytes, gpu_memory *out) {
   *out = (gpu_memory){.method = HK_GDR_DMABUF};
-  if (by_dmabuf(p, d, comm, gpu, at, bytes, out)) return;
+  if (by_dmabuf(set, p, d, comm, gpu, at, bytes, out)) return;
   out->method = by_address(p, d, comm, at, bytes, out) ? HK_GDR_PEERMEM : HK_GDR_STAGED;
 }
 
@@ -63,7 +63,7 @@ hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *take
   char why[HK_GDR_WHY + 192];
   size_t bytes = hk_round_up(((size_t)e->end->link->mask + 1) * l->entry, HK_DEVICE_PAGE);
   hk_device *gpu = e->end->link->gpu;
-  register_gpu_memory(&e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
+  register_gpu_memory(e->ctx->env->settings, &e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
   *taken = m.method != HK_GDR_STAGED;
   l->registration = m.registration;
   if (*taken) return HK_OK;
@@ -118,7 +118,7 @@ static void try_device(hk_plugin_ctx *x, const hk_net_device *d, gpu_memory *m) 
   if (connect_with_itself(x, d, &t, m->why)) {
     m->method = HK_GDR_DMABUF;
     for (int side = 0; side < 2 && m->method != HK_GDR_STAGED; side++) {
-      register_gpu_memory(p, d, t.comm[side], x->env->gpu, x->env->gpu_page, HK_DEVICE_PAGE, m);
+      register_gpu_memory(x->env->settings, p, d, t.comm[side], x->env->gpu, x->env->gpu_page, HK_DEVICE_PAGE, m);
       if (m->method != HK_GDR_STAGED) p->lib->calls->dereg(t.comm[side], m->registration);
     }
   }
@@ -142,7 +142,8 @@ static const char *pci_of(const hk_net_device *d, char path[PATH_MAX]) {
 /* Returns true if received data can be made visible to the GPU: by the plugin, or by the GPU's driver. */
 static bool can_flush(const hk_plugin_ctx *x, const hk_net_device *d) {
   hk_device *gpu = x->env->gpu;
-  return x->plugin.lib->calls->iflush || gpu->limits.rdma_flush || !(d->force_flush || hk_gdr_needs_flush(gpu, false));
+  return x->plugin.lib->calls->iflush || gpu->limits.rdma_flush ||
+         !(d->force_flush || hk_gdr_needs_flush(x->env->settings, gpu, false));
 }
 
 static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) {
@@ -156,7 +157,7 @@ static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) 
     snprintf(m.why, sizeof m.why, "it supports no memory of GPUs");
   else if (!can_flush(x, d))
     snprintf(m.why, sizeof m.why, "the GPU needs flushes, and neither the plugin nor its driver has a call for them");
-  else if (!hk_gdr_too_far(f->cls, m.why, sizeof m.why))
+  else if (!hk_gdr_too_far(x->env->settings, f->cls, m.why, sizeof m.why))
     try_device(x, d, &m);
   f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s of net plugin %s%s%s: %s%s%s%s", x->env->rank,
@@ -221,8 +222,9 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
   hk_plugin_flush *f = &e->flush;
   hk_device *gpu = e->end->link->gpu;
   const net_plugin_v *c = e->ctx->plugin.lib->calls;
+  const hk_settings *set = e->ctx->env->settings;
   uint64_t before = f->seen;
-  if (!(e->device->force_flush && !hk_param_int(HK_P_GDR_FLUSH_DISABLE)) && !hk_gdr_needs_flush(gpu, false)) {
+  if (!(e->device->force_flush && !set->GDR_FLUSH_DISABLE) && !hk_gdr_needs_flush(set, gpu, false)) {
     f->seen = l->done;
   } else if (!c->iflush) {
     if (f->seen < l->done) HK_OR_RETURN(gpu->ops->rdma_flush(gpu)); /* covers all messages that have arrived so far */

@@ -43,10 +43,9 @@ static void take_name(hk_net_plugin_lib *l) {
 
 /* Loads a plugin, once; `name` NULL: the default one. Returns NULL with the reason in `why`, which is empty if the
  * default one does not exist. */
-static hk_net_plugin_lib *load(const char *name, char *why, size_t why_bytes) {
+static hk_net_plugin_lib *load(int newest, const char *name, char *why, size_t why_bytes) {
   const char *asked = name ? name : "libnccl-net.so";
   hk_plugin plugin;
-  int newest = (int)hk_param_int(HK_P_NET_PLUGIN_VERSION);
   for (hk_net_plugin_lib *l = loaded; l; l = l->next)
     if (!strcmp(l->asked, asked)) return l;
   plugin.library = hk_plugin_open("net", name, plugin.file, why, why_bytes);
@@ -193,14 +192,14 @@ static bool begin_one(hk_net_plugin *p, hk_net_plugin_lib *l, const hk_transport
 }
 
 hk_status hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, const char *wanted) {
-  const char *list = hk_param_str(HK_P_NET_PLUGIN);
+  const char *list = env->settings->NET_PLUGIN;
   char name[HK_PLUGIN_FILE], why[HK_PLUGIN_FILE + 128];
   bool named = list != NULL, found = false;
   pthread_mutex_lock(&lock);
   while (!found && (named ? hk_plugin_next(&list, name) : !list)) {
     list = list ? list : "";
     why[0] = '\0';
-    hk_net_plugin_lib *l = load(named ? name : NULL, why, sizeof why);
+    hk_net_plugin_lib *l = load((int)env->settings->NET_PLUGIN_VERSION, named ? name : NULL, why, sizeof why);
     if (!l && *why)
       HK_WARN("net plugin %s cannot be loaded: %s. Going on with the next network", named ? name : "libnccl-net.so",
               why);

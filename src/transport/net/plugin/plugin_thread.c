@@ -88,8 +88,7 @@ static hk_status give_up(void *limit_ns, uint64_t waited_ns) {
   return waited_ns < *(const uint64_t *)limit_ns ? HK_OK : HK_ERR_SYSTEM;
 }
 
-bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, const char *whose) {
-  const int64_t seconds = hk_param_int(HK_P_LEAVE_TIMEOUT);
+bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, int64_t seconds, const char *whose) {
   uint64_t limit_ns = (uint64_t)seconds * 1000000000u;
   const hk_wait_env env = {.check = give_up, .arg = &limit_ns};
   if (!t->alone && hk_plugin_thread_call(t, &env, job) == HK_OK) return true;

@@ -46,8 +46,8 @@ typedef struct socket_ctx {
 
 /* ---- context ---- */
 
-static bool socket_usable(char *why, size_t why_bytes) {
-  (void)why, (void)why_bytes;
+static bool socket_usable(const hk_settings *set, char *why, size_t why_bytes) {
+  (void)set, (void)why, (void)why_bytes;
   return true; /* every host has TCP; one without an interface fails in the bootstrap, with an error of its own */
 }
 
@@ -75,12 +75,12 @@ static hk_status socket_init(const hk_transport_env *env, void **out, void *fact
   x->env = env;
   x->epoll = -1;
   x->nifaces = MY_IFACES;
-  const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
+  const char *names = env->settings->SOCKET_IFNAME;
   find_congestion(x);
   x->lead_max = hk_socket_lead_of(l2_bytes());
-  x->silence_s = (unsigned)hk_param_int(HK_P_PEER_TIMEOUT);
+  x->silence_s = (unsigned)env->settings->PEER_TIMEOUT;
   HK_TRY(hk_ifaces(x->ifaces, &x->nifaces, NULL), out);
-  hk_socket_describe(fact, x->ifaces, x->nifaces);
+  hk_socket_describe(env->settings, fact, x->ifaces, x->nifaces);
   ((hk_socket_fact *)fact)->named = names && *names && *names != '^';
   for (int i = 0; i < x->nifaces; i++) {
     char text[HK_ADDR_TEXT];
@@ -231,7 +231,7 @@ static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
 
 /* The threads that serve sockets in addition to the calling thread; NULL: none are wanted. */
 static hk_socket_threads *threads_for(socket_ctx *x, int nsockets) {
-  const int64_t wanted = hk_param_int(HK_P_SOCKET_NTHREADS);
+  const int64_t wanted = x->env->settings->SOCKET_NTHREADS;
   if (nsockets == 1 || wanted < 2) return NULL;
   if (!x->threads_tried) x->threads = hk_socket_threads_begin(x->env, (int)wanted - 1);
   x->threads_tried = true;

@@ -18,6 +18,8 @@
 #include "../../../base/silence.h"
 #include "../net.h"
 
+struct hk_settings; /* base/param.h */
+
 enum {
   HK_SOCKETS_MAX = 64,      /* of a connection, as in NCCL */
   HK_SOCKETS_OF_ALL = 1024, /* of all connections on one channel, unless the user asks for more */
@@ -47,7 +49,7 @@ typedef struct hk_socket_fact {
 _Static_assert(sizeof(hk_socket_fact) <= HK_NET_FACT_BYTES, "the fact fits");
 
 /* Fills the fact of this rank from its interfaces. */
-void hk_socket_describe(hk_socket_fact *fact, const hk_iface *ifaces, int n);
+void hk_socket_describe(const struct hk_settings *set, hk_socket_fact *fact, const hk_iface *ifaces, int n);
 /* A peer's address, and the interfaces of both ranks (`iface` of their facts) that are in its network. */
 typedef struct hk_socket_route {
   hk_addr to;

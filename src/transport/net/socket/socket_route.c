@@ -21,8 +21,8 @@ static socket_plan plan_for(const hk_iface *i) {
 }
 
 /* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD: the product counts. */
-static void wish_for_sockets(hk_socket_fact *fact, const hk_iface *fastest) {
-  int64_t threads = hk_param_int(HK_P_SOCKET_NTHREADS), each = hk_param_int(HK_P_NSOCKS_PERTHREAD);
+static void wish_for_sockets(const hk_settings *set, hk_socket_fact *fact, const hk_iface *fastest) {
+  int64_t threads = set->SOCKET_NTHREADS, each = set->NSOCKS_PERTHREAD;
   socket_plan p = plan_for(fastest);
   fact->insists = threads > 0 || each > 0;
   if (threads > 0) p.threads = (int)threads;
@@ -33,7 +33,7 @@ static void wish_for_sockets(hk_socket_fact *fact, const hk_iface *fastest) {
   fact->nsockets = (uint8_t)(p.threads * p.each);
 }
 
-void hk_socket_describe(hk_socket_fact *fact, const hk_iface *ifaces, int n) {
+void hk_socket_describe(const hk_settings *set, hk_socket_fact *fact, const hk_iface *ifaces, int n) {
   const hk_iface *fastest = NULL;
   int first[HK_SOCKET_ADDRS]; /* interfaces of the addresses */
   memset(fact, 0, sizeof *fact);
@@ -57,7 +57,7 @@ void hk_socket_describe(hk_socket_fact *fact, const hk_iface *ifaces, int n) {
     if (ifaces[i].kind == HK_IFACE_PHYSICAL && (!fastest || ifaces[i].speed_mbps > fastest->speed_mbps))
       fastest = &ifaces[i];
   }
-  wish_for_sockets(fact, fastest);
+  wish_for_sockets(set, fact, fastest);
 }
 
 static bool unpack(const hk_socket_addr *from, hk_addr *a) {
