@@ -251,14 +251,15 @@ $(LIBA): $(LIB_OBJ) $(BUILD)/files
 	@rm -f $@
 	$(call say,AR,$@)ar rcs $@ $(LIB_OBJ)
 
-$(BUILD)/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(SO)
+# Processes meet by a copy of the library's bootstrap, because what is measured may be another library.
+$(BUILD)/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(SO) $(LIBA)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) $(LINK_SO)
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) $(LINK_SO) $(LIBA)
 
-$(PYTHON)/hocket/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(PYTHON_SO)
+$(PYTHON)/hocket/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(PYTHON_SO) $(LIBA)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(PYTHON)/hocket/lib -lhocket -Wl,--strip-debug \
-	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
+	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm $(LIBA)
 
 # It has the library inside: it must run where none is installed, and looks at its internals.
 $(BUILD)/bin/hocket: $(TOOL_OBJ) $(LIBA) $(BUILD)/files
@@ -274,13 +275,11 @@ $(PYTHON)/hocket/%: python/hocket/%
 $(PYTHON)/hocket/include/%.h: include/%.h
 	@mkdir -p $(@D)
 	@cp $< $@
-# What the sources say elsewhere: the version, and the variables of launchers.
-$(PYTHON)/hocket/_generated.py: include/hocket.h src/base/launchers.def Makefile
+# What the sources say elsewhere: the version.
+$(PYTHON)/hocket/_generated.py: include/hocket.h Makefile
 	@mkdir -p $(@D)
 	@{ echo '# SPDX-License-Identifier: Apache-2.0'; echo '"""Made by the Makefile."""'; \
-	  sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' $< | paste -sd . | sed 's/.*/VERSION = "&"/'; \
-	  echo 'LAUNCHERS = ['; sed -n 's/^HK_LAUNCHER\((.*)\)$$/    \1,/p' src/base/launchers.def; echo ']'; \
-	  echo 'JOBS = ['; sed -n 's/^HK_LAUNCHER_JOB\((.*)\)$$/    \1,/p' src/base/launchers.def; echo ']'; } > $@
+	  sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' $< | paste -sd . | sed 's/.*/VERSION = "&"/'; } > $@
 
 $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	@rm -f $@

@@ -4,8 +4,8 @@
  *
  * A binary is one descriptor (perf_coll) in X_perf.c; everything else is common:
  *   main.c      start to end of one process          options.c  the command line
- *   launch.c    which process am I, of how many      meet.c     how processes of one job find each other
- *   oob.c       exchange between processes           team.c     barrier and reduction over threads and processes
+ *   launch.c    which process am I, of how many; exchange between processes
+ *   team.c      barrier and reduction over threads and processes
  *   worker.c    set-up of one thread's ranks         bench.c    the measurement of one size
  *   data.c      test patterns and their check        types.c    data types and operators
  *   mem_*.c     memory and streams                   report.c, json.c, plot.c  results */
