@@ -257,10 +257,10 @@ static void check_support(const perf_job *job) {
     perf_fail(PERF_UNSUPPORTED, "-G captures CUDA graphs, which host memory does not have");
   if (o->graph && o->blocking) perf_fail(PERF_UNSUPPORTED, "-z waits within the graph that -G captures");
   if (o->graph && o->stream_null > 0) perf_fail(PERF_UNSUPPORTED, "stream NULL (-y 1) cannot be captured (-G)");
-  if (o->agg > 1 && perf_collective.steps)
+  if (o->agg > 1 && o->coll->steps)
     perf_fail(PERF_UNSUPPORTED, "-m %d: the steps of %s depend on each other and cannot share a group", o->agg,
-              perf_collective.name);
-  if (perf_collective.has_root && o->root >= job->nranks)
+              o->coll->name);
+  if (o->coll->has_root && o->root >= job->nranks)
     perf_fail(PERF_USAGE, "--root %d, but there are %d ranks", o->root, job->nranks);
 }
 
