@@ -120,7 +120,7 @@ HK_EXPORT ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *a
   ncclUniqueId id = {{0}};
   hk_launched place = {.launcher = "none"};
   if (comm) *comm = NULL;
-  if (nranks < 0 || rank < 0) HK_TRY(hk_launched_find(&place, NULL), out);
+  if (nranks < 0 || rank < 0 || !address) HK_TRY(hk_launched_find(&place, NULL), out);
   if (nranks >= 0) place.nranks = nranks;
   if (rank >= 0) place.rank = rank;
   if (place.rank >= place.nranks) {

@@ -18,6 +18,7 @@
 #include "../base/hash.h"
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../base/sysfs.h"
 #include "bootstrap.h"
 #include "dial.h"
 #include "job.h"
@@ -95,12 +96,8 @@ static const char *meet_value(const char *variable) {
 
 /* Parent and name of a process. */
 static int meet_parent_of(int pid, char name[32]) {
-  char path[64], text[256];
-  snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  FILE *f = fopen(path, "re");
-  size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
-  if (f) fclose(f);
-  text[n] = 0;
+  char text[512] = "";
+  hk_sysfs_text("", text, sizeof text, "/proc/%d/stat", pid);
   /* "12 (name) S 3": the name may hold anything, so its end is the last parenthesis. */
   char *open = strchr(text, '('), *close = strrchr(text, ')');
   int parent = 0;
