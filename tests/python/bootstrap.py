@@ -6,8 +6,6 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
-import time
 
 from hocket import run
 
@@ -95,40 +93,6 @@ for part in ({"RANK": "1"}, {"WORLD_SIZE": "2"}, {"OMPI_COMM_WORLD_RANK": "1"}, 
         sys.exit(f"{part}: code {code}: {said}")
 badly("a port that is none", "MASTER_PORT=70000 is not a port", 1, lambda r: master(70000, RANK="0", WORLD_SIZE="2"))
 
-
-def strangers(at, count):
-    """Connections that say nothing, and one that sends a byte now and then; until the list is closed."""
-    made = []
-    for _ in range(300):
-        try:
-            made = [socket.create_connection(at, timeout=5) for _ in range(count)]
-            break
-        except OSError:
-            time.sleep(0.05)  # rank 0 does not listen yet
-    for k in range(100):
-        try:
-            made[0].send(b"\x89Hocket\3"[k % 8:k % 8 + 1])
-        except OSError:
-            break
-        time.sleep(0.05)
-    return made
-
-
-# Rank 0 serves its ranks with any number of idle connections beside them: these may take all of 5 s, ranks do not.
-port = run.free_port()
-first = subprocess.Popen([sys.executable, "-c", RANK.format("")], text=True, stdout=subprocess.PIPE,
-                         stderr=subprocess.STDOUT, env={**CLEAN, **master(port, RANK="0", WORLD_SIZE="2")})
-idle = threading.Thread(target=strangers, args=(("127.0.0.1", port), 20), daemon=True)
-idle.start()
-time.sleep(1)
-begin = time.monotonic()
-second = subprocess.run([sys.executable, "-c", RANK.format("")], text=True, capture_output=True, timeout=30,
-                        env={**CLEAN, **master(port, RANK="1", WORLD_SIZE="2")})
-said = first.communicate(timeout=30)[0]
-if second.returncode or first.returncode or "rank 1 of 2" not in second.stdout or "rank 0 of 2" not in said:
-    sys.exit(f"beside idle connections: {said} {second.stdout} {second.stderr}")
-if time.monotonic() - begin > 4.5:
-    sys.exit(f"beside idle connections the ranks took {time.monotonic() - begin:.1f} s")
 
 # The launcher: one rank fails, and the other, which waits for it, ends too; its code is the result.
 failing = "import hocket, os, time; c = hocket.init(); c.rank or os._exit(7); c.barrier()"
