@@ -49,8 +49,7 @@ CALL_DIRS := $(addprefix src/,api comm core failure rma run runtime)
 COLD_DIRS := src/perf src/tools examples tests/helpers tests/faults tests/roce \
              $(addprefix src/,$(filter-out program% collectives% sim% kernels%,$(LIB_DIRS)))
 LIB_SRC := $(foreach d,$(LIB_DIRS),$(wildcard src/$d/*.c))
-PERF_COMMON_SRC := $(filter-out %_perf.c,$(wildcard src/perf/*.c))
-PERF_SRC := $(wildcard src/perf/*_perf.c)
+PERF_SRC := $(wildcard src/perf/*.c)
 TOOL_SRC := $(wildcard src/tools/*.c src/tools/*/*.c)
 UNIT_SRC := $(wildcard tests/unit/test_*.c tests/integration/test_*.c)
 SUPPORT_SRC := $(wildcard tests/support/*.c)
@@ -88,8 +87,10 @@ CFLAGS_image := -DHK_GPU_FATBIN='"$(FATBIN)"' -DHK_GPU_ARCHS='"$(GPU_ARCHS)"' \
                 -DHK_GPU_NVCC='"$(shell $(NVCC) --version | sed -n 's/.*release \([0-9.]*\),.*/\1/p')"'
 $(BUILD)/src/kernels/gpu_image.o: $(FATBIN)
 endif
-PERF_COMMON_OBJ := $(PERF_COMMON_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
-PERF_BIN := $(PERF_SRC:src/perf/%.c=$(BUILD)/bin/%)
+# One program, and a link to it for each operation.
+PERF_OBJ := $(PERF_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/base/json.o
+PERF_NAMES := $(shell sed -n 's/^ *OPERATION.\([a-z_]*\), ".*/\1_perf/p' src/perf/operations.c)
+PERF_BIN := $(BUILD)/bin/hocket-perf $(PERF_NAMES:%=$(BUILD)/bin/%)
 TOOL_OBJ := $(TOOL_SRC:%.c=$(BUILD)/%.o)
 TOOL := $(if $(TOOL_SRC),$(BUILD)/bin/hocket)
 # Parts of the tool that have tests of their own.
@@ -117,17 +118,17 @@ EXAMPLE_BIN := $(EXAMPLE_SRC:examples/%.c=$(BUILD)/examples/%)
 PYTHON := $(BUILD)/python
 PYTHON_SRC := $(wildcard python/hocket/*.py python/hocket/*/*.py) python/hocket/py.typed
 PYTHON_SO := $(PYTHON)/hocket/lib/libhocket.so
-PYTHON_BIN := $(PERF_SRC:src/perf/%.c=$(PYTHON)/hocket/bin/%) $(PYTHON)/hocket/bin/hocket
+PYTHON_BIN := $(PYTHON)/hocket/bin/hocket-perf $(PYTHON)/hocket/bin/hocket
 PYTHON_ALL := $(if $(SAN),,$(PYTHON_SO) $(PYTHON_BIN) $(PYTHON_SRC:python/%=$(PYTHON)/%) $(PYTHON)/hocket/_generated.py \
               $(patsubst include/%,$(PYTHON)/hocket/include/%,$(wildcard include/*.h)))
-ALL_OBJ := $(sort $(LIB_OBJ) $(TOOL_OBJ) $(PERF_COMMON_OBJ)) $(PERF_SRC:%.c=$(BUILD)/%.o) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
+ALL_OBJ := $(sort $(LIB_OBJ) $(TOOL_OBJ) $(PERF_OBJ)) $(UNIT_SRC:%.c=$(BUILD)/%.o) \
            $(EXAMPLE_SRC:%.c=$(BUILD)/%.o) $(HELPER_SRC:%.c=$(BUILD)/%.o) $(ROCE_BIN:$(BUILD)/roce/%=$(BUILD)/tests/roce/%.o) $(SUPPORT_OBJ) $(FAULT_OBJ) $(BUILD)/tests/faults/fail.o $(FAKE_SRC:%.c=$(BUILD)/%.o) $(EMU_OBJ)
 
 SO := $(BUILD)/lib/libnccl.so.2
 LIBA := $(BUILD)/libhocket-internal.a
 # Manual pages: one for all perf binaries, with a pointer from each name (none from a sanitizer build, which may not run).
 MAN := $(BUILD)/man/man7/hocket-parameters.7 $(if $(PERF_BIN),$(if $(SAN),,$(BUILD)/man/man1/hocket-perf.1 \
-       $(PERF_SRC:src/perf/%.c=$(BUILD)/man/man1/%.1)))
+       $(PERF_NAMES:%=$(BUILD)/man/man1/%.1)))
 MAN_SRC := $(wildcard man/*.[1-8])
 # What `hocket` writes about itself: a page for each command.
 TOOL_NAMES := $(shell sed -n 's/^HK_TOOL(\(.*\))/\1/p' src/tools/commands.def)
@@ -251,14 +252,17 @@ $(LIBA): $(LIB_OBJ) $(BUILD)/files
 	@rm -f $@
 	$(call say,AR,$@)ar rcs $@ $(LIB_OBJ)
 
-$(BUILD)/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(SO)
+# Processes meet by a copy of the library's bootstrap, because what is measured may be another library.
+$(BUILD)/bin/hocket-perf: $(PERF_OBJ) $(SO) $(LIBA)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) $(LINK_SO)
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) $(LINK_SO) $(LIBA)
+$(PERF_NAMES:%=$(BUILD)/bin/%): $(BUILD)/bin/hocket-perf
+	@ln -sfn hocket-perf $@
 
-$(PYTHON)/hocket/bin/%_perf: $(BUILD)/src/perf/%_perf.o $(PERF_COMMON_OBJ) $(PYTHON_SO)
+$(PYTHON)/hocket/bin/hocket-perf: $(PERF_OBJ) $(PYTHON_SO) $(LIBA)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(PYTHON)/hocket/lib -lhocket -Wl,--strip-debug \
-	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm
+	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm $(LIBA)
 
 # It has the library inside: it must run where none is installed, and looks at its internals.
 $(BUILD)/bin/hocket: $(TOOL_OBJ) $(LIBA) $(BUILD)/files
@@ -274,13 +278,11 @@ $(PYTHON)/hocket/%: python/hocket/%
 $(PYTHON)/hocket/include/%.h: include/%.h
 	@mkdir -p $(@D)
 	@cp $< $@
-# What the sources say elsewhere: the version, and the variables of launchers.
-$(PYTHON)/hocket/_generated.py: include/hocket.h src/base/launchers.def Makefile
+# What the sources say elsewhere: the version.
+$(PYTHON)/hocket/_generated.py: include/hocket.h Makefile
 	@mkdir -p $(@D)
 	@{ echo '# SPDX-License-Identifier: Apache-2.0'; echo '"""Made by the Makefile."""'; \
-	  sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' $< | paste -sd . | sed 's/.*/VERSION = "&"/'; \
-	  echo 'LAUNCHERS = ['; sed -n 's/^HK_LAUNCHER\((.*)\)$$/    \1,/p' src/base/launchers.def; echo ']'; \
-	  echo 'JOBS = ['; sed -n 's/^HK_LAUNCHER_JOB\((.*)\)$$/    \1,/p' src/base/launchers.def; echo ']'; } > $@
+	  sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' $< | paste -sd . | sed 's/.*/VERSION = "&"/'; } > $@
 
 $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	@rm -f $@

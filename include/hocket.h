@@ -53,6 +53,40 @@ ncclResult_t hocketStreamDestroy(hocketStream_t stream);
 static inline cudaStream_t hocketStreamAsCuda(hocketStream_t stream) { return (cudaStream_t)(void *)stream; }
 
 /**
+ * Makes the communicator of all processes of a job, one rank a process. Every process of the job calls it; it returns
+ * when all have come. No id has to be passed on: the variables of the launcher say which rank this process is, and
+ * where it finds the others.
+ *
+ * Rank and number of ranks come from Open MPI, MPICH or another launcher with PMI, torchrun, or Slurm, in this order;
+ * without any of them the process is the only rank. The ranks meet at the first of these that is given:
+ *   NCCL_COMM_ID                   host:port, as for ncclCommInitRank
+ *   address                        the argument
+ *   MASTER_ADDR and MASTER_PORT    the next port under torchrun, whose own store has this one
+ *   Slurm's list of nodes          the first node, and a port that follows from the job
+ *   a file                         that rank 0 writes for its user alone, in HOCKET_JOB_DIR, else /tmp on one host,
+ *                                  else in the current folder, which the hosts must then share
+ *
+ * @param comm     the communicator
+ * @param address  "host:port" of rank 0's host, with a port that is free there; the same on all ranks. NULL: as above
+ * @param nranks   the number of ranks; -1: as the launcher says
+ * @param rank     this process's rank; -1: as the launcher says
+ * @param config   as of ncclCommInitRankConfig; NULL: the defaults. With blocking = 0 the call may return
+ *                 ncclInProgress, but not before rank 0 has come
+ *
+ * ncclInvalidUsage: a variable is wrong or missing, and ncclGetLastError says which; or the ranks belong to two jobs
+ * (HOCKET_JOB). ncclInvalidArgument: the address or the rank is wrong. ncclRemoteError: ranks are missing after
+ * HOCKET_BOOTSTRAP_TIMEOUT seconds; the text says which. On a GPU it is on the current device, which the caller sets
+ * first. Whoever knows an address can take a rank's place, unless there is an encryption key (docs/security.md).
+ */
+ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *address, int nranks, int rank,
+                                       ncclConfig_t *config);
+/**
+ * Only what the launcher's variables say: this process's rank, the number of ranks, that of ranks on this host (0: not
+ * known), and the launcher: "ompi", "pmi", "torchrun", "slurm", or "none". Each pointer may be NULL.
+ */
+ncclResult_t hocketRankFromEnvironment(int *rank, int *nranks, int *localRanks, const char **launcher);
+
+/**
  * The number of GPUs that communicators can use. 0: there is no CUDA driver or device, HOCKET_DEVICE=host is set, or
  * the library was built without kernels. Communicators then work on host memory.
  */

@@ -3,7 +3,7 @@
 # demo.sh BUILD [NVCC]: an allreduce on this machine, every element checked: between its GPUs if the library has kernels for
 # them (NVCC is not empty, or HOCKET_CUDA_IMAGE), else between two processes on the CPU.  HK_DEMO_LARGEST=128M bounds the sizes.
 perf=$1/bin/all_reduce_perf largest=${HK_DEMO_LARGEST:-128M}
-[ -x "$perf" ] || { echo "$perf is not built: this source tree has no src/perf/all_reduce_perf.c"; exit 1; }
+[ -x "$perf" ] || { echo "$perf is not built"; exit 1; }
 gpus=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>/dev/null | grep -c .)
 [ "$gpus" -le 8 ] || gpus=8
 [ "${HOCKET_DEVICE:-}" != host ] || gpus=0

@@ -5,9 +5,10 @@
 set -u
 build=$1 newest=2.34 most=$((60 << 20)) bad=0
 fails() { echo "gpu-pack: $*"; bad=1; }
-files=("$build"/lib/libnccl.so.2 "$build"/bin/*_perf "$build"/bin/hocket)
+files=("$build"/lib/libnccl.so.2 "$build"/bin/*_perf "$build"/bin/hocket-perf "$build"/bin/hocket)
 for file in "${files[@]}"; do
   [ -e "$file" ] || { fails "$file is not built"; continue; }
+  [ ! -L "$file" ] || continue # to hocket-perf
   strip --strip-debug "$file" || bad=1
   want=$(readelf --version-info "$file" | grep -o 'GLIBC_[0-9.]*' | cut -d _ -f 2 | sort -uV | tail -n 1)
   [ "$(printf '%s\n' "$want" "$newest" | sort -V | tail -n 1)" = "$newest" ] ||

@@ -66,7 +66,9 @@ write() { # programs pages
   link "libnccl.so.$nccl" "$LIBDIR/libnccl.so.2"
   link libnccl.so.2 "$LIBDIR/libnccl.so"
   for file in LICENSE NOTICE; do put 644 $file "$PREFIX/share/doc/hocket/$file"; done
-  for file in $1; do put 755 "$file" "$PREFIX/bin/$(basename "$file")"; done
+  for file in $1; do
+    if [ -L "$file" ]; then link "$(readlink "$file")" "$PREFIX/bin/$(basename "$file")"; else put 755 "$file" "$PREFIX/bin/$(basename "$file")"; fi
+  done
   for file in $2; do put 644 "$file" "$PREFIX/share/man/man${file##*.}/$(basename "$file")"; done
   pkg_config nccl "$nccl"
   pkg_config hocket "$(version HOCKET include/hocket.h)"

@@ -41,7 +41,7 @@ cat <<'END'
 .BR MASTER_ADDR ", " MASTER_PORT
 Where process 0 is met, under any launcher.
 .TP
-.B HOCKET_PERF_DIR
+.BR HOCKET_JOB_DIR ", " HOCKET_PERF_DIR
 Folder of the file through which processes meet, where neither those two nor Slurm say.
 .TP
 .B NCCL_TESTS_SPLIT

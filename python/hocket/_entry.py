@@ -10,8 +10,8 @@ _BINARIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bin")
 
 
 def start(name: str, arguments: list[str]) -> NoReturn:
-    """Becomes a program of the wheel."""
-    path = os.path.join(_BINARIES, name)
+    """Becomes a program of the wheel. The *_perf programs are one, which goes by its name."""
+    path = os.path.join(_BINARIES, "hocket-perf" if name.endswith("_perf") else name)
     os.execv(path, [name, *arguments])
 
 

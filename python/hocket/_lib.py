@@ -144,6 +144,8 @@ _CALLS: dict[str, list[Any]] = {
     "hocketAlltoAllv": [_BUF, _SIZES, _SIZES, _OUT, _SIZES, _SIZES, _T, _COMM, _STREAM],
     "hocketAllGatherv": [_BUF, _OUT, _SIZES, _SIZES, _T, _COMM, _STREAM],
     "hocketReduceScatterv": [_BUF, _OUT, _SIZES, _SIZES, _T, c_int, _COMM, _STREAM],
+    "hocketCommFromEnvironment": [POINTER(c_void_p), c_char_p, c_int, c_int, POINTER(Config)],
+    "hocketRankFromEnvironment": [POINTER(c_int), POINTER(c_int), POINTER(c_int), POINTER(c_char_p)],
     "hocketCommSetBatchInvariant": [_COMM, c_int],
     "hocketCommProbe": [_COMM, c_int, POINTER(c_int)],
     "hocketStreamCreate": [POINTER(c_void_p)],

@@ -6,6 +6,7 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
+#include "../boot/meet.h"
 #include "../comm/group.h"
 #include "../comm/leave.h"
 #include "../core/api.h"
@@ -97,6 +98,40 @@ HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *
   for (int i = 0; i < ndev; i++)
     init_rank("ncclCommInitAll", &comms[i], ndev, i, (hk_init){.ids = &id, .nids = 1}, NULL, devlist ? devlist[i] : i);
   rc = hk_group_end();
+out:
+  return (ncclResult_t)hk_group_remember(rc);
+}
+
+HK_EXPORT ncclResult_t hocketRankFromEnvironment(int *rank, int *nranks, int *localRanks, const char **launcher) {
+  hk_launched place;
+  hk_status rc = hk_launched_find(&place, NULL);
+  if (rc != HK_OK) return (ncclResult_t)rc;
+  if (rank) *rank = place.rank;
+  if (nranks) *nranks = place.nranks;
+  if (localRanks) *localRanks = place.local;
+  if (launcher) *launcher = place.launcher;
+  return ncclSuccess;
+}
+
+HK_EXPORT ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *address, int nranks, int rank,
+                                                 ncclConfig_t *config) {
+  HK_UNCANCELLED;
+  hk_status rc = HK_OK;
+  ncclUniqueId id = {{0}};
+  hk_launched place = {.launcher = "none"};
+  if (comm) *comm = NULL;
+  if (nranks < 0 || rank < 0 || !address) HK_TRY(hk_launched_find(&place, NULL), out);
+  if (nranks >= 0) place.nranks = nranks;
+  if (rank >= 0) place.rank = rank;
+  if (place.rank >= place.nranks) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketCommFromEnvironment: rank %d of %d ranks: give both, or neither", place.rank,
+                 place.nranks);
+    goto out;
+  }
+  /* The init makes the id of NCCL_COMM_ID itself. */
+  if (comm && !hk_param_str(HK_P_COMM_ID)) HK_TRY(hk_meet(&id, &place, address), out);
+  return init_rank("hocketCommFromEnvironment", comm, place.nranks, place.rank, (hk_init){.ids = &id, .nids = 1},
+                   config, CURRENT);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }

@@ -25,8 +25,8 @@ static struct {
   _Atomic(int) level; /* hk_log_level, or LEVEL_UNREAD */
   _Atomic(unsigned) subsystems;
   pthread_mutex_t lock; /* the fields below */
-  FILE *file;           /* NULL: stdout, for a command stderr */
-  bool command;
+  FILE *file;           /* NULL: stdout, for a program stderr */
+  bool command, beside;
   bool chosen; /* the user set NCCL_DEBUG */
   _Atomic(bool) version_shown;
   struct {
@@ -145,6 +145,7 @@ static int configure(void) {
   }
   level = level_of(debug ? debug : "");
   logs.chosen = strcmp(info.origin, "default") != 0;
+  if (logs.beside && level > HK_LOG_WARN) level = HK_LOG_WARN;
   if (logs.command && !logs.chosen) {
     level = HK_LOG_NONE;
   } else if (level == LEVEL_UNREAD) {
@@ -153,7 +154,7 @@ static int configure(void) {
   }
   unsigned mask = subsys && subsys[0] ? parse_subsystems(subsys, bad_subsystem, sizeof bad_subsystem)
                                       : DEFAULT_SUBSYSTEMS;
-  open_file(level > HK_LOG_VERSION ? file : NULL, complaint, sizeof complaint);
+  open_file(level > HK_LOG_VERSION && !logs.beside ? file : NULL, complaint, sizeof complaint);
   atomic_store_explicit(&logs.subsystems, mask, memory_order_relaxed); /* relaxed: see hk_log_on */
   /* release: a thread that reads the level without the lock may read the host's name too */
   atomic_store_explicit(&logs.level, level, memory_order_release);
@@ -234,7 +235,7 @@ void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int
   /* One write and one flush for each line: lines of several processes do not mix, and none is lost if a process is
    * killed. */
   pthread_mutex_lock(&logs.lock);
-  FILE *out = logs.file ? logs.file : logs.command ? stderr : stdout;
+  FILE *out = logs.file ? logs.file : logs.command || logs.beside ? stderr : stdout;
   fwrite(text, 1, n, out);
   fflush(out);
   pthread_mutex_unlock(&logs.lock);
@@ -250,3 +251,4 @@ void hk_log_reset(void) {
 }
 
 void hk_log_for_command(void) { logs.command = true; }
+void hk_log_beside_library(void) { logs.beside = true; }

@@ -171,13 +171,15 @@ static hk_status dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk
                            const hk_wait_env *env, int *fd) {
   hk_dialing d = {.hello = h, .secret = id->secret, .wait = env, .n = id->n};
   char whom[80];
-  snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "NCCL_COMM_ID" : "the unique id",
+  snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "the given address" : "the unique id",
            h->from, h->to);
   d.whom = whom;
   memcpy(d.at, id->at, sizeof id->at);
+  d.reports = id->from_env;
   d.patience_ns = (id->from_env ? join_seconds(b) : ROOT_PATIENCE_S) * (uint64_t)1000000000;
   d.advice = id->from_env
-                 ? "NCCL_COMM_ID must be an address of rank 0's host that this host reaches, and rank 0 must run"
+                 ? "NCCL_COMM_ID, or MASTER_ADDR, must be an address of rank 0's host that this host reaches, and rank "
+                   "0 must run"
                  : "the process that called ncclGetUniqueId must still run, this host must reach it (firewall?), and "
                    "an id serves for one communicator";
   if (ended && !id->from_env) {
@@ -229,6 +231,7 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   *reply = (hk_reply){.status = HK_OK};
   memcpy(h.contact, hk_contact_of(b, b->rank), HK_CONTACT_BYTES);
   hk_boot_job job;
+  char at[HK_ADDR_TEXT];
   hk_boot_job_here(&job);
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
   bool ended = false;
@@ -241,9 +244,9 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   if (rc == HK_OK && reply->other_job)
     rc = HK_FAIL(
         reply->status,
-        "two jobs have the same NCCL_COMM_ID=%s: the root there is of %s, and this rank, %d of %d, of %s; give each "
-        "job a port of its own, or, if this is one job, all its ranks the same HOCKET_JOB",
-        b->o.settings->COMM_ID, reply->text, b->rank, b->nranks, job.text);
+        "two jobs have the same address %s (NCCL_COMM_ID, MASTER_ADDR): the root there is of %s, and this rank, %d of "
+        "%d, of %s; give each job a port of its own, or, if this is one job, all its ranks the same HOCKET_JOB",
+        hk_addr_format(&id->at[0], at), reply->text, b->rank, b->nranks, job.text);
   else if (rc == HK_OK && reply->status != HK_OK)
     rc = HK_FAIL(reply->status, "%s", reply->text);
   return rc;

@@ -33,6 +33,9 @@ typedef struct hk_bootstrap hk_bootstrap;
 hk_status hk_bootstrap_new_id(ncclUniqueId *id);
 /* With NCCL_COMM_ID set: the id made from that address. On rank 0 this starts the root, too. */
 hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
+/* The same from the address `text`, "host:port", which `named` has in messages. `anywhere`: rank 0 need not have that
+ * address, and listens at all of its own, unless it is loopback's. */
+hk_status hk_bootstrap_address_id(ncclUniqueId *id, int rank, const char *named, const char *text, bool anywhere);
 
 typedef struct hk_bootstrap_options {
   int rank, nranks;

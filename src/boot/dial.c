@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "../base/iface.h"
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../base/tcp.h"
 #include "../base/tls.h"
 #include "process.h"
@@ -24,7 +25,8 @@ enum {
   NAP_NS = 20 * 1000 * 1000,
   REFUSALS = 6, /* after this many refusals in a row, and after the caller's patience, the address counts as unused */
   BACKOFF_FIRST_MS = 5,
-  BACKOFF_LAST_MS = 250
+  BACKOFF_LAST_MS = 250,
+  REPORT_SECONDS = 10
 };
 
 /* Patience with a process that lacks descriptors. If it is in a call of the library, it reports the cause itself before
@@ -266,6 +268,11 @@ out:
   return rc;
 }
 
+uint64_t hk_boot_report_ns(void) {
+  int64_t watchdog = hk_param_int(HK_P_WATCHDOG);
+  return (uint64_t)(!watchdog ? INT32_MAX : watchdog < REPORT_SECONDS ? watchdog : REPORT_SECONDS) * 1000000000u;
+}
+
 hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   /* The deadline is checked here, so that its error can say what went wrong with each address. */
   hk_wait_env env = *d->wait;
@@ -273,6 +280,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   race r = {.d = d, .since_ns = hk_now_ns(), .patience_ms = ACK_PATIENCE_MS};
   uint64_t refused_ns = 0, full_ns = 0;
   unsigned backoff = BACKOFF_FIRST_MS, refusals = 0;
+  bool reported = false;
   *fd = -1;
   hk_wait_begin(&r.w, &env);
   for (;;) {
@@ -310,6 +318,10 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
     if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - r.since_ns) * 1e-9,
                      r.why, d->advice);
+    if (d->reports && !reported && now - r.since_ns > hk_boot_report_ns()) {
+      HK_WARN("rank %d looks for %s, so far without success (%s)", d->hello->from, d->whom, r.why);
+      reported = true;
+    }
     HK_TRACE(HK_SUB_BOOTSTRAP, "%s not reached (%s), trying again", d->whom, r.why);
     HK_OR_RETURN(hk_wait_nap(&r.w, -1, backoff * 1000000ull));
     backoff = backoff < BACKOFF_LAST_MS ? 2 * backoff : BACKOFF_LAST_MS;

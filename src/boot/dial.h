@@ -19,6 +19,7 @@ typedef struct hk_dialing {
   /* Refusals and connections closed before the ack are tried again for this long (the listener may be overloaded or
    * not there yet), other failures until the deadline. */
   uint64_t patience_ns;
+  bool reports;       /* a log line after hk_boot_report_ns: what listens there may start later, or never */
   const char *advice; /* what to do if it fails; the end of the error's text */
   /* Not 0: the process may be late or stopped for any time. It is waited for while its host accepts connections: the
    * deadline moves to this long after the last sign of the host. */
@@ -29,6 +30,8 @@ typedef struct hk_dialing {
  * encryption key if there is one. HK_ERR_REMOTE if no address leads to such a process, or if the rank has left;
  * HK_ERR_USAGE if the two processes have no common key. The message says what went wrong with each address. */
 hk_status hk_boot_dial(const hk_dialing *d, int *fd);
+/* The time until the report that a peer is not there: 10 s, or HOCKET_WATCHDOG if that is less, and no report if 0. */
+uint64_t hk_boot_report_ns(void);
 
 /* The result of one question to a listener: the hello is sent, the ack and the next `bytes` bytes are read. */
 typedef enum hk_probe {

@@ -40,6 +40,7 @@ void hk_boot_job_here(hk_boot_job *out) {
              second ? " " : "", second ? names[i].second : "", second ? "=" : "", second ? second : "",
              (unsigned)getuid());
   }
+  out->named = value || (given && *given);
   out->token = hk_derive64(public_key, "job", out->text, strlen(out->text));
   if (!out->token) out->token = 1; /* 0 means no token */
 }

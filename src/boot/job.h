@@ -2,10 +2,12 @@
 /* The job that this process belongs to, so that two jobs with the same NCCL_COMM_ID do not mix. */
 #ifndef HK_BOOT_JOB_H
 #define HK_BOOT_JOB_H
+#include <stdbool.h>
 #include <stdint.h>
 
 enum { HK_JOB_TEXT = 448 };
 typedef struct hk_boot_job {
+  bool named;             /* by a variable; else all processes of the user have this name */
   uint64_t token;         /* equal in processes of one job; never 0 */
   char text[HK_JOB_TEXT]; /* "SLURM_JOB_ID=17 SLURM_STEP_ID=0 of user id 1000" */
 } hk_boot_job;

@@ -162,6 +162,8 @@ bool hk_families_expire(hk_listener *l, uint64_t now);
 /* ---- root.c ---- */
 /* Not under the lock. `socket_fd` (may be -1) is a listening socket, which the root owns from here on. */
 hk_status hk_root_new(hk_listener *l, const hk_boot_id *id, int socket_fd);
+/* The file `path` has the id, and is removed at the end of its root, which exists in this process. */
+hk_status hk_root_own_file(const hk_boot_id *id, const char *path);
 /* True if a root with this key gathers ranks. A failed one that still answers late ranks is removed. */
 bool hk_root_gathers(hk_listener *l, uint64_t key);
 /* Under the lock, on the listener's thread. */

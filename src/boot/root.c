@@ -323,6 +323,17 @@ bool hk_root_gathers(hk_listener *l, uint64_t key) {
   return gathers;
 }
 
+hk_status hk_root_own_file(const hk_boot_id *id, const char *path) {
+  char *copy = strdup(path);
+  hk_listener_lock();
+  hk_root *r = find_root(hk_listener_current(), hk_boot_id_key(id));
+  if (r && r->state == HK_ROOT_GATHERING && copy) r->file = copy, copy = NULL;
+  hk_listener_unlock();
+  if (!copy) return HK_OK;
+  free(copy);
+  return HK_FAIL(HK_ERR_SYSTEM, "the root of the id in %s has ended or has no memory", path);
+}
+
 hk_status hk_root_new(hk_listener *l, const hk_boot_id *id, int socket_fd) {
   hk_status rc = HK_OK;
   hk_root *r = calloc(1, sizeof *r);

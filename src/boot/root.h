@@ -48,6 +48,7 @@ typedef struct hk_root {
   bool sweep; /* ended, and connections wait for the answer */
   hk_status status;
   char text[HK_REPLY_TEXT];
+  char *file; /* that has the id, removed at the root's end; NULL: none */
 } hk_root;
 
 static inline int hk_root_rank(const hk_root *r, int at) { return (r->low + at) % r->nranks; }

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "root.h"
@@ -35,6 +36,7 @@ static void send_reply(hk_root *r, int at) {
 void hk_root_end(hk_root *r, hk_root_state state) {
   r->state = state;
   r->ended_ns = hk_now_ns();
+  if (r->file) unlink(r->file);
   /* Before any rank is answered: a rank that has the answer may start the next communicator with the same
    * NCCL_COMM_ID, and must not find this root. (The sweep closes the socket: only the listener's thread may.) */
   if (state == HK_ROOT_DONE && r->socket_fd >= 0) shutdown(r->socket_fd, SHUT_RDWR);
@@ -106,7 +108,9 @@ static void advise(const hk_root *r, char *text, size_t room) {
   char at[HK_ADDR_TEXT];
   int single = roots_with_one_rank(r->listener);
   if (r->socket_fd >= 0)
-    snprintf(text, room, "each must be started with the same NCCL_COMM_ID and reach this host");
+    snprintf(text, room, "each must be started with the same address (NCCL_COMM_ID, MASTER_ADDR) and reach this host");
+  else if (r->file)
+    snprintf(text, room, "each must find the file %s", r->file);
   else if (r->joined == 1 && single > 1)
     snprintf(text, room,
              "%d unique ids of this process have one rank each: one rank calls ncclGetUniqueId and gives the 128 bytes "
@@ -175,6 +179,7 @@ static void free_root(hk_root *r) {
     hk_boot_close(r->socket_fd);
   }
   free(r->entry);
+  free(r->file);
   explicit_bzero(r->secret, sizeof r->secret);
   free(r);
   hk_listener_put_inside(l);

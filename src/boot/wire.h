@@ -56,7 +56,7 @@ uint64_t hk_contact_process(const uint8_t in[HK_CONTACT_BYTES]);
 /* ---- unique ids ---- */
 typedef struct hk_boot_id {
   uint8_t secret[HK_SECRET_BYTES];
-  bool from_env; /* made from NCCL_COMM_ID: rank 0 may start later than the others */
+  bool from_env; /* made from an address that all ranks were given: rank 0 may start later than the others */
   uint32_t n;
   hk_addr at[HK_BOOT_ADDRS];
 } hk_boot_id;

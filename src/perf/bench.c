@@ -8,8 +8,6 @@
 #include "report.h"
 #include "worker.h"
 
-static const perf_coll *const coll = &perf_collective;
-
 /* Iterations use the operations' places in the buffers in turn. With one place there is no division, which would take
  * longer than some libraries' calls. */
 static size_t shift_of(const perf_worker *w, long iteration) {
@@ -44,6 +42,7 @@ static void synchronize(perf_worker *w) {
 static void start(perf_worker *w, bool in_place, long iteration) {
   size_t shift = shift_of(w, iteration);
   perf_job *job = w->job;
+  const perf_coll *coll = job->o->coll;
   if (job->o->timeout) atomic_store_explicit(&w->waiting_since, perf_now_ms(), memory_order_relaxed);
   int steps = coll->steps ? coll->steps(job->nranks) : 1;
   for (int step = 0; step < steps; step++) {
@@ -100,7 +99,7 @@ static void fill(perf_worker *w, bool in_place) {
     w->job->mem->use(r->device);
     if (w->job->mem->zero(r->recv, w->n.recv * w->elem)) perf_fail(PERF_INTERNAL, "cannot clear the result's buffer");
     d.base = in_place ? r->recv + w->n.send_in_place * w->elem * (size_t)r->rank : r->send;
-    coll->input(&d);
+    w->job->o->coll->input(&d);
   }
 }
 
@@ -112,7 +111,7 @@ static uint64_t count_wrong(perf_worker *w, bool in_place) {
     w->job->mem->use(r->device);
     d.compare = true;
     d.base = r->recv + (in_place ? w->n.recv_in_place * w->elem * (size_t)r->rank : 0);
-    coll->expect(&d);
+    w->job->o->coll->expect(&d);
     wrong += d.wrong;
   }
   return wrong;
@@ -124,7 +123,8 @@ static uint64_t check(perf_worker *w, bool in_place, bool compared) {
   uint64_t wrong = 0;
   for (int c = 0; c < w->job->o->check && !wrong; c++) {
     fill(w, in_place);
-    if (coll->windows) perf_team_barrier(&w->job->team, w->thread); /* no rank writes before all are ready for it */
+    /* no rank writes before all are ready for it */
+    if (w->job->o->coll->windows) perf_team_barrier(&w->job->team, w->thread);
     start(w, in_place, 0);
     synchronize(w);
     uint64_t mine = compared ? count_wrong(w, in_place) : 0;
@@ -248,12 +248,12 @@ void perf_bench(perf_worker *w, bool in_place) {
 
   double operations = (double)o->iters * o->agg;
   double seconds = perf_team_reduce(team, w->thread, t.elapsed / operations, o->average);
-  double bytes = (double)w->n.param * (double)w->elem * coll->alg_factor(w->job->nranks);
+  double bytes = (double)w->n.param * (double)w->elem * o->coll->alg_factor(w->job->nranks);
   perf_result r = {.usec = (o->cputime ? t.calls / operations : seconds) * 1e6,
                    .alg_bw = bytes / 1e9 / seconds,
-                   .checked = o->check && !(in_place && coll->unchecked_in_place),
+                   .checked = o->check && !(in_place && o->coll->unchecked_in_place),
                    .has_stats = o->per_iter};
-  r.bus_bw = r.alg_bw * coll->bus_factor(w->job->nranks);
+  r.bus_bw = r.alg_bw * o->coll->bus_factor(w->job->nranks);
   perf_team_barrier(team, w->thread);
   r.wrong = check(w, in_place, r.checked);
   if (t.each) gather_stats(w, t.each, &r.stats);

@@ -1,60 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How processes are started or found: --procs forks them, launchers are recognised by their variables. */
+/* How processes are started or found, and how they exchange data: --procs forks them, launchers are recognised by their
+ * variables; then they meet as the ranks of a communicator do, by a copy of that part of the library that belongs to
+ * the program. So it works with every library that is measured. */
 #include "launch.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#include "../base/log.h"
+#include "../base/param.h"
+#include "../base/service.h"
+#include "../boot/bootstrap.h"
+#include "../boot/meet.h"
 
 /* The survivors of a dead process get this time to report their own error before they are ended. */
 enum { GRACE_SECONDS = 5 };
-
-static const struct {
-  const char *name, *rank, *size, *other_size, *local_size;
-} launchers[] = {
-#define HK_LAUNCHER(name, rank, size, other_size, local_size) {name, rank, size, other_size, local_size},
-#include "../base/launchers.def" /* the rows */
-};
-enum { LAUNCHERS = sizeof launchers / sizeof launchers[0] };
-
-static bool number_of(const char *variable, int *out) {
-  const char *text = getenv(variable);
-  if (!text || !*text) return false;
-  char *end;
-  long v = strtol(text, &end, 10);
-  if (*end || v < 0 || v > 1 << 24)
-    perf_fail(PERF_USAGE, "the environment's %s=%s is not a rank or count", variable, text);
-  *out = (int)v;
-  return true;
-}
-
-static void from_environment(perf_launch *l, const char *wanted) {
-  bool automatic = !strcmp(wanted, "auto"), known = automatic;
-  for (int i = 0; i < LAUNCHERS; i++) {
-    bool named = !strcmp(wanted, launchers[i].name);
-    known |= named;
-    if (!automatic && !named) continue;
-    int rank, size;
-    if (!number_of(launchers[i].rank, &rank) ||
-        !(number_of(launchers[i].size, &size) || number_of(launchers[i].other_size, &size))) {
-      if (named)
-        perf_fail(PERF_USAGE, "--launcher %s: %s or %s is not set", wanted, launchers[i].rank, launchers[i].size);
-      continue;
-    }
-    if (rank >= size)
-      perf_fail(PERF_USAGE, "%s=%d is not below %s=%d", launchers[i].rank, rank, launchers[i].size, size);
-    l->kind = launchers[i].name, l->proc = rank, l->nprocs = size;
-    if (!number_of(launchers[i].local_size, &l->local_procs)) l->local_procs = 0;
-    return;
-  }
-  if (!known) perf_fail(PERF_USAGE, "--launcher: unknown name '%s'", wanted);
-}
 
 /* ------------------------------------------------------------ --procs -- */
 
@@ -126,36 +92,37 @@ static void __attribute__((noreturn)) watch(pid_t *pids, int n, const sigset_t *
   exit(interrupted ? 128 + interrupted : b.code);
 }
 
-static void become_child(perf_launch *l, int proc, int n, int (*pairs)[2], pid_t parent) {
+static void become_child(pid_t parent) {
   /* If the parent is killed, its children are killed too. */
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(PERF_INTERNAL);
-  l->proc = proc;
-  l->oob.fds = malloc(sizeof(int) * (size_t)n);
-  if (!l->oob.fds) perf_fail(PERF_INTERNAL, "out of memory");
-  for (int p = 1; p < n; p++) {
-    close(pairs[p][proc == 0]);
-    if (proc == 0)
-      l->oob.fds[p] = pairs[p][0];
-    else if (proc != p)
-      close(pairs[p][1]);
-  }
-  if (proc) l->oob.fds[0] = pairs[proc][1];
 }
 
-static void fork_processes(perf_launch *l, int n) {
-  int(*pairs)[2] = calloc((size_t)n, sizeof *pairs);
+/* The children share the pipe `ids`, through which process 0 sends the id once for each of the others. The kernel
+ * takes and gives each of these short messages as one. */
+static void pass_id(const perf_launch *l, int ids[2], ncclUniqueId *id) {
+  bool good = true;
+  if (l->proc == 0) {
+    good = hk_bootstrap_new_id(id) == HK_OK;
+    for (int p = 1; p < l->nprocs && good; p++) good = write(ids[1], id, sizeof *id) == sizeof *id;
+  }
+  close(ids[1]); /* so that the others notice the end of process 0 */
+  if (l->proc) good = read(ids[0], id, sizeof *id) == sizeof *id;
+  close(ids[0]);
+  if (!good) perf_fail(PERF_INTERNAL, "process %d of %d has no id of process 0: see its output", l->proc, l->nprocs);
+}
+
+static void fork_processes(perf_launch *l, int n, ncclUniqueId *id) {
+  int ids[2];
   pid_t *pids = calloc((size_t)n, sizeof *pids), parent = getpid();
-  if (!pairs || !pids) perf_fail(PERF_INTERNAL, "out of memory");
-  for (int p = 1; p < n; p++)
-    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pairs[p]))
-      perf_fail(PERF_INTERNAL, "--procs %d: socketpair: %s", n, strerror(errno));
+  if (!pids) perf_fail(PERF_INTERNAL, "out of memory");
+  if (pipe2(ids, O_CLOEXEC)) perf_fail(PERF_INTERNAL, "--procs %d: pipe: %s", n, strerror(errno));
   sigset_t watched, before;
   sigemptyset(&watched);
   sigaddset(&watched, SIGCHLD), sigaddset(&watched, SIGINT), sigaddset(&watched, SIGTERM), sigaddset(&watched, SIGHUP);
   sigprocmask(SIG_BLOCK, &watched, &before);
   fflush(NULL);
-  l->kind = "procs", l->nprocs = l->local_procs = n;
+  l->kind = "procs", l->nprocs = n;
   for (int p = 0; p < n; p++) {
     pids[p] = fork();
     if (pids[p] < 0) {
@@ -165,21 +132,67 @@ static void fork_processes(perf_launch *l, int n) {
     }
     if (pids[p]) continue;
     sigprocmask(SIG_SETMASK, &before, NULL);
-    become_child(l, p, n, pairs, parent);
-    free(pairs), free(pids);
+    become_child(parent);
+    free(pids);
+    l->proc = p;
+    if (n > 1) pass_id(l, ids, id);
     return;
   }
-  for (int p = 1; p < n; p++) close(pairs[p][0]), close(pairs[p][1]);
-  free(pairs);
+  close(ids[0]), close(ids[1]);
   watch(pids, n, &watched);
 }
 
+/* ------------------------------------------------------ launchers -- */
+
+/* The error's text is in the log. */
+static void __attribute__((noreturn)) fail(const perf_launch *l, hk_status rc, const char *what) {
+  perf_fail(rc == HK_ERR_USAGE || rc == HK_ERR_ARGUMENT ? PERF_USAGE : PERF_INTERNAL, "process %d of %d %s: %s",
+            l->proc, l->nprocs, what, hk_last_error());
+}
+
+static void from_launcher(perf_launch *l, const char *wanted, ncclUniqueId *id) {
+  hk_launched place;
+  const char *folder = getenv("HOCKET_PERF_DIR");
+  if (folder) setenv("HOCKET_JOB_DIR", folder, 0);
+  hk_status rc = hk_launched_find(&place, strcmp(wanted, "auto") ? wanted : NULL);
+  if (rc != HK_OK) fail(l, rc, "(--launcher)");
+  l->kind = place.launcher, l->proc = place.rank, l->nprocs = place.nranks;
+  if (l->nprocs > 1 && (rc = hk_meet(id, &place, NULL)) != HK_OK) fail(l, rc, "did not find process 0");
+}
+
 void perf_launch_begin(perf_launch *l, const perf_options *o) {
+  static const hk_wait_env wait;
+  ncclUniqueId id;
+  hk_service *service;
+  hk_status rc;
   *l = (perf_launch){.kind = "none", .nprocs = 1};
+  hk_log_beside_library();
   if (o->procs > 0)
-    fork_processes(l, o->procs);
+    fork_processes(l, o->procs, &id);
   else if (strcmp(o->launcher, "none"))
-    from_environment(l, o->launcher);
-  l->oob.nprocs = l->nprocs, l->oob.proc = l->proc;
-  if (l->nprocs > 1 && !l->oob.fds) perf_meet(l);
+    from_launcher(l, o->launcher, &id);
+  if (l->nprocs > 1) {
+    rc = hk_service_new(&service, "perf-service");
+    hk_bootstrap_options join = {.rank = l->proc,
+                                 .nranks = l->nprocs,
+                                 .settings = hk_settings_now(),
+                                 .name = "the processes of the run",
+                                 .wait = &wait,
+                                 .service = service};
+    if (rc == HK_OK) rc = hk_bootstrap_join(&l->others, &id, 1, &join);
+    if (rc != HK_OK) fail(l, rc, "did not meet the others");
+    l->service = service;
+  }
+}
+
+void perf_launch_end(perf_launch *l) {
+  hk_bootstrap_leave(l->others);
+  hk_service_free(l->service);
+}
+
+void perf_allgather(perf_launch *l, const void *mine, size_t bytes, void *all) {
+  memmove((char *)all + bytes * (size_t)l->proc, mine, bytes);
+  if (l->nprocs == 1) return;
+  hk_status rc = hk_bootstrap_allgather(l->others, all, bytes);
+  if (rc != HK_OK) fail(l, rc, "lost a process of this run");
 }

@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The number of this process, the number of processes, and the connection to the others. */
+/* The number of this process, the number of processes, and the exchange between them. */
 #ifndef PERF_LAUNCH_H
 #define PERF_LAUNCH_H
-#include "oob.h"
 #include "perf.h"
 
 typedef struct perf_launch {
   const char *kind; /* "none", "procs", or the launcher's name */
   int nprocs, proc;
-  int local_procs; /* processes on this host, as the launcher reports it; 0: unknown */
-  perf_oob oob;
+  struct hk_bootstrap *others; /* NULL: there are no others */
+  struct hk_service *service;
 } perf_launch;
 
 /* With --procs it forks before the library is used, and returns only in the children; the parent watches them.
- * Otherwise it reads a launcher's environment and connects to the other processes. */
+ * Otherwise it reads a launcher's environment. Then it connects to the other processes. */
 void perf_launch_begin(perf_launch *l, const perf_options *o);
-
-/* meet.c: connects l->oob if the launcher gives a rank and a size but no connection. */
-void perf_meet(perf_launch *l);
+void perf_launch_end(perf_launch *l);
+/* Collects `bytes` from every process into `all`, in order, on every process, apart from what is measured. Also used as
+ * the barrier. Ends the process if another one has ended. */
+void perf_allgather(perf_launch *l, const void *mine, size_t bytes, void *all);
 #endif

@@ -105,7 +105,7 @@ static introduction *introduce(perf_job *job, perf_launch *l, int *local_rank, i
   host_name(mine.place.host, sizeof mine.place.host);
   mine.host_hash = host_hash(mine.place.host);
   mine.place.pid = (int)getpid(), mine.place.group = mine.color;
-  perf_oob_allgather(&l->oob, &mine, sizeof mine, all);
+  perf_allgather(l, &mine, sizeof mine, all);
   int first = -1;
   *local_rank = *local_count = job->nprocs = job->proc = 0;
   for (int p = 0; p < l->nprocs; p++) {
@@ -121,7 +121,7 @@ static introduction *introduce(perf_job *job, perf_launch *l, int *local_rank, i
   int ranks = job->o->threads * job->o->gpus;
   mine.place.device = device ? atoi(device) : *local_rank * ranks;
   job->mem->describe(mine.place.device, mine.place.text, sizeof mine.place.text);
-  perf_oob_allgather(&l->oob, &mine, sizeof mine, all);
+  perf_allgather(l, &mine, sizeof mine, all);
   job->id = all[first].id;
   job->nranks = job->nprocs * ranks;
   return all;
@@ -145,11 +145,10 @@ static void limit_sizes(perf_job *job, perf_launch *l, int device, int local_cou
   if (!job->mem->direct) devices = (size_t)job->mem->device_count();
   size_t sharers = (ranks + devices - 1) / devices;
   double each = (double)job->mem->capacity(device) * 0.9 / 2 / (double)sharers;
-  perf_oob *oob = &l->oob;
-  double *all = malloc(sizeof *all * (size_t)oob->nprocs);
+  double *all = malloc(sizeof *all * (size_t)l->nprocs);
   if (!all) perf_fail(PERF_INTERNAL, "out of memory");
-  perf_oob_allgather(oob, &each, sizeof each, all);
-  for (int p = 0; p < oob->nprocs; p++)
+  perf_allgather(l, &each, sizeof each, all);
+  for (int p = 0; p < l->nprocs; p++)
     if (all[p] < each) each = all[p];
   free(all);
   job->max_bytes = o->max_bytes;
@@ -258,10 +257,10 @@ static void check_support(const perf_job *job) {
     perf_fail(PERF_UNSUPPORTED, "-G captures CUDA graphs, which host memory does not have");
   if (o->graph && o->blocking) perf_fail(PERF_UNSUPPORTED, "-z waits within the graph that -G captures");
   if (o->graph && o->stream_null > 0) perf_fail(PERF_UNSUPPORTED, "stream NULL (-y 1) cannot be captured (-G)");
-  if (o->agg > 1 && perf_collective.steps)
+  if (o->agg > 1 && o->coll->steps)
     perf_fail(PERF_UNSUPPORTED, "-m %d: the steps of %s depend on each other and cannot share a group", o->agg,
-              perf_collective.name);
-  if (perf_collective.has_root && o->root >= job->nranks)
+              o->coll->name);
+  if (o->coll->has_root && o->root >= job->nranks)
     perf_fail(PERF_USAGE, "--root %d, but there are %d ranks", o->root, job->nranks);
 }
 
@@ -306,12 +305,13 @@ int main(int argc, char **argv) {
   int device = all[launch.proc].place.device;
   limit_sizes(&job, &launch, device, local_count);
   job.steps = perf_count_steps(&job);
-  perf_team_init(&job.team, o.threads, &launch.oob);
+  perf_team_init(&job.team, o.threads, &launch);
   perf_worker *w = make_workers(&job, reports, device);
   connect_all(w);
   if (reports) perf_report_table();
   run_workers(w);
   int code = finish(&job, w, reports);
-  free(w->ranks), free(w), free(all), free(launch.oob.fds);
+  free(w->ranks), free(w), free(all);
+  perf_launch_end(&launch);
   return code;
 }

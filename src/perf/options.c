@@ -207,8 +207,31 @@ static void make_getopt_tables(struct option *longs, char *letters) {
   longs[ROWS] = (struct option){NULL, 0, NULL, 0};
 }
 
+/* The operation is the name by which the program was started, through a link, or its first argument. */
+static const perf_coll *find_operation(const char **program, int *argc, char ***argv) {
+  const char *slash = strrchr(**argv, '/');
+  const perf_coll *coll = perf_coll_find(*program = slash ? slash + 1 : **argv);
+  if (coll) return coll;
+  const char *given = *argc > 1 ? (*argv)[1] : "";
+  if ((coll = perf_coll_find(given))) {
+    *program = given;
+    --*argc, ++*argv;
+    return coll;
+  }
+  bool asked = !strcmp(given, "--help") || !strcmp(given, "-h");
+  FILE *f = asked ? stdout : stderr;
+  if (!asked && *given) fprintf(f, "%s: there is no operation '%s'\n", *program, given);
+  fprintf(f,
+          "USAGE: %s OPERATION [options], or start it by a link that has an operation's name. The operations are\n  ",
+          *program);
+  perf_coll_list(f);
+  fputs("\n", f);
+  exit(asked ? PERF_OK : PERF_USAGE);
+}
+
 void perf_options_parse(perf_options *o, int argc, char **argv) {
-  const char *slash = strrchr(argv[0], '/');
+  const char *program;
+  const perf_coll *coll = find_operation(&program, &argc, &argv);
   *o = (perf_options){.threads = 1,
                       .gpus = 1,
                       .min_bytes = 32 << 20,
@@ -226,7 +249,8 @@ void perf_options_parse(perf_options *o, int argc, char **argv) {
                       .op = ncclSum,
                       .type = ncclFloat32,
                       .launcher = "auto",
-                      .program = slash ? slash + 1 : argv[0],
+                      .coll = coll,
+                      .program = program,
                       .argc = argc,
                       .argv = argv};
   struct option longs[ROWS + 1];
@@ -241,6 +265,6 @@ void perf_options_parse(perf_options *o, int argc, char **argv) {
       if (rows[i].letter == c && rows[i].help) apply(o, &rows[i], optarg);
   }
   if (optind < argc) wrong(o, "unexpected argument '%s'", argv[optind]);
-  if (perf_collective.windows) o->reg = 2;
+  if (o->coll->windows) o->reg = 2;
   validate(o);
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the parts of a *_perf binary. The binaries use the NCCL API only, so that the same binary measures any
- * libnccl.so.2.
+/* Shared by the parts of the perf program, which has a name for each operation. It uses the NCCL API only, so that the
+ * same program measures any libnccl.so.2.
  *
- * A binary is one descriptor (perf_coll) in X_perf.c; everything else is common:
+ *   operations.c  what is measured: a descriptor (perf_coll) for each name
  *   main.c      start to end of one process          options.c  the command line
- *   launch.c    which process am I, of how many      meet.c     how processes of one job find each other
- *   oob.c       exchange between processes           team.c     barrier and reduction over threads and processes
+ *   launch.c    which process am I, of how many; exchange between processes
+ *   team.c      barrier and reduction over threads and processes
  *   worker.c    set-up of one thread's ranks         bench.c    the measurement of one size
  *   data.c      test patterns and their check        types.c    data types and operators
  *   mem_*.c     memory and streams                   report.c, json.c, plot.c  results */
@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 /* Exit codes, as nccl-tests numbers them. */
 enum {
@@ -42,6 +43,7 @@ typedef struct perf_options {
   int places;
   int op, type, root; /* an index, or PERF_ALL */
   const char *json, *plot, *launcher;
+  const struct perf_coll *coll; /* what is measured */
   const char *program;
   char **argv;
   int argc;
@@ -83,7 +85,7 @@ typedef struct perf_call {
 struct perf_data;
 
 typedef struct perf_coll {
-  const char *name;
+  const char *program, *name;
   bool has_op, has_root;   /* -o and -r have an effect */
   bool only_pow2;          /* runs only if the number of ranks is a power of two */
   bool windows;            /* buffers must be windows (-R 2): others may write to them at any time */
@@ -100,26 +102,9 @@ typedef struct perf_coll {
   void (*expect)(struct perf_data *d); /* emits the data that this rank must have afterwards */
 } perf_coll;
 
-/* Defined by each X_perf.c. */
-extern const perf_coll perf_collective;
-
-/* shapes.c: the sizes, factors and data that several collectives share. */
-void perf_sizes_same(size_t count, size_t elem, size_t nranks, perf_sizes *out);
-void perf_sizes_gather(size_t count, size_t elem, size_t nranks, perf_sizes *out);
-void perf_sizes_scatter(size_t count, size_t elem, size_t nranks, perf_sizes *out);
-void perf_sizes_alltoall(size_t count, size_t elem, size_t nranks, perf_sizes *out);
-/* Blocks of different lengths with `total` elements together; the last one is longest. perf_ramp: the start of block
- * `block`; perf_ramp_count: its length. */
-enum { PERF_RAMP_RANKS = 1024 };
-size_t perf_ramp(size_t total, int nranks, size_t block);
-size_t perf_ramp_count(size_t total, int nranks, size_t block);
-/* Fails if the library lacks the function, or there are too many ranks. */
-void perf_ramp_check(bool known, int nranks);
-double perf_factor_one(int nranks);
-double perf_factor_ranks(int nranks);
-double perf_factor_ring(int nranks);       /* (n - 1) / n */
-void perf_own_block(struct perf_data *d);  /* input: this rank's block */
-void perf_all_blocks(struct perf_data *d); /* expect: the blocks of all ranks, in rank order */
+/* operations.c. NULL: there is no such program. */
+const perf_coll *perf_coll_find(const char *program);
+void perf_coll_list(FILE *f); /* the programs' names */
 
 /* Ends this process at once with a message on stderr, because a failed rank cannot take part any more. */
 void perf_fail(int code, const char *format, ...) __attribute__((noreturn, format(printf, 2, 3)));

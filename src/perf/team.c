@@ -5,8 +5,8 @@
 #include <string.h>
 #include "perf.h"
 
-void perf_team_init(perf_team *t, int threads, perf_oob *oob) {
-  *t = (perf_team){.oob = oob, .threads = threads};
+void perf_team_init(perf_team *t, int threads, perf_launch *launch) {
+  *t = (perf_team){.launch = launch, .threads = threads};
   pthread_mutex_init(&t->lock, NULL);
   pthread_cond_init(&t->turned, NULL);
 }
@@ -22,10 +22,10 @@ static double combine(double a, double b, int how) {
 
 /* Called by the last thread that arrives, for the whole process. */
 static double over_processes(perf_team *t, int how) {
-  int n = t->oob->nprocs;
+  int n = t->launch->nprocs;
   double *all = malloc(sizeof *all * (size_t)n);
   if (!all) perf_fail(PERF_INTERNAL, "out of memory");
-  perf_oob_allgather(t->oob, &t->sum, sizeof t->sum, all);
+  perf_allgather(t->launch, &t->sum, sizeof t->sum, all);
   double r = all[0];
   for (int p = 1; p < n; p++) r = combine(r, all[p], how);
   free(all);
@@ -53,7 +53,7 @@ double perf_team_reduce(perf_team *t, int thread, double value, int how) {
 }
 
 void perf_team_gather(perf_team *t, int thread, const double *mine, int n, double *all) {
-  size_t bytes = sizeof *mine * (size_t)n, total = bytes * (size_t)t->oob->nprocs;
+  size_t bytes = sizeof *mine * (size_t)n, total = bytes * (size_t)t->launch->nprocs;
   pthread_mutex_lock(&t->lock);
   if (!t->most && (!(t->most = calloc(1, bytes)) || !(t->gathered = malloc(total))))
     perf_fail(PERF_INTERNAL, "out of memory");
@@ -63,7 +63,7 @@ void perf_team_gather(perf_team *t, int thread, const double *mine, int n, doubl
   perf_team_barrier(t, thread);
   pthread_mutex_lock(&t->lock);
   if (t->most) { /* the first thread after the barrier */
-    perf_oob_allgather(t->oob, t->most, bytes, t->gathered);
+    perf_allgather(t->launch, t->most, bytes, t->gathered);
     free(t->most);
     t->most = NULL;
   }

@@ -3,10 +3,10 @@
 #ifndef PERF_TEAM_H
 #define PERF_TEAM_H
 #include <pthread.h>
-#include "oob.h"
+#include "launch.h"
 
 typedef struct perf_team {
-  perf_oob *oob;
+  perf_launch *launch;
   int threads;
   pthread_mutex_t lock;
   pthread_cond_t turned;
@@ -19,7 +19,7 @@ typedef struct perf_team {
 /* The numbers of nccl-tests' -a, and the sum. */
 enum { TEAM_RANK0, TEAM_AVERAGE, TEAM_MIN, TEAM_MAX, TEAM_SUM };
 
-void perf_team_init(perf_team *t, int threads, perf_oob *oob);
+void perf_team_init(perf_team *t, int threads, perf_launch *launch);
 /* Called by every thread; gives each the same result. */
 double perf_team_reduce(perf_team *t, int thread, double value, int how);
 /* Collects n doubles from every process, the largest over its threads, into `all` of every thread. */

@@ -114,13 +114,14 @@ static size_t next_size(const perf_options *o, size_t size) {
 }
 
 static void set_size(perf_worker *w, size_t bytes) {
-  perf_collective.sizes(bytes / w->elem, w->elem, (size_t)w->job->nranks, &w->n);
+  w->job->o->coll->sizes(bytes / w->elem, w->elem, (size_t)w->job->nranks, &w->n);
   w->row_bytes = (w->n.send > w->n.recv ? w->n.send : w->n.recv) * w->elem;
   w->room_for = w->row_bytes ? w->job->max_bytes / w->row_bytes : 1;
 }
 
 static const char *op_name(const perf_worker *w) {
-  return perf_collective.no_op ? perf_collective.no_op : perf_op_names[w->op];
+  const char *none = w->job->o->coll->no_op;
+  return none ? none : perf_op_names[w->op];
 }
 
 static void progress(perf_worker *w, const char *what) {
@@ -128,7 +129,7 @@ static void progress(perf_worker *w, const char *what) {
 }
 
 static void make_mulsum(perf_worker *w, bool on) {
-  if (!perf_collective.has_op || w->op != PERF_OP_MULSUM) return;
+  if (!w->job->o->coll->has_op || w->op != PERF_OP_MULSUM) return;
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
     uint64_t scalar = perf_type_small(w->type, r->rank % 2 ? 2 : 1);
@@ -181,11 +182,11 @@ static void run_table(perf_worker *w, int type, int op, int root) {
 /* Calls `each` for every type, operator and root that the options ask for. */
 static size_t for_all(const perf_job *job, void (*each)(perf_worker *, int, int, int), perf_worker *w) {
   const perf_options *o = job->o;
-  bool ops = perf_collective.has_op || !perf_collective.no_op;
+  bool ops = o->coll->has_op || !o->coll->no_op;
   int type0 = o->type == PERF_ALL ? 0 : o->type, type1 = o->type == PERF_ALL ? ncclNumTypes - 1 : o->type;
   int op0 = !ops || o->op == PERF_ALL ? 0 : o->op, op1 = !ops ? 0 : o->op == PERF_ALL ? PERF_NUM_OPS - 1 : o->op;
-  int root0 = !perf_collective.has_root ? -1 : o->root == PERF_ALL ? 0 : o->root;
-  int root1 = perf_collective.has_root && o->root == PERF_ALL ? job->nranks - 1 : root0;
+  int root0 = !o->coll->has_root ? -1 : o->root == PERF_ALL ? 0 : o->root;
+  int root1 = o->coll->has_root && o->root == PERF_ALL ? job->nranks - 1 : root0;
   size_t n = 0;
   for (int type = type0; type <= type1; type++)
     for (int op = op0; op <= op1; op++)
@@ -210,7 +211,7 @@ void perf_worker_run(perf_worker *w) {
   double buffers = (double)mem->used(device);
   w->buffer_bytes = buffers - before;
   int n = w->job->nranks;
-  if (perf_collective.only_pow2 && (n & (n - 1))) {
+  if (w->job->o->coll->only_pow2 && (n & (n - 1))) {
     if (w->main) printf("nRanks %d is not a power of 2, skipping\n", n);
   } else {
     for_all(w->job, run_table, w);

@@ -22,21 +22,21 @@ static const char *base_name(const char *path) {
 hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, size_t bytes, hk_xml_sink *sink,
                             void *arg) {
   hk_xml_report r = {.file = name, .sink = sink, .arg = arg};
-  hk_xml_tree *tree = hk_xml_parse(text, bytes, &r);
+  hk_xml_tree *tree;
   *out = NULL;
-  hk_status rc = tree ? build(out, base_name(name), tree, &r) : hk_xml_status(&r);
+  HK_OR_RETURN(hk_xml_parse(&tree, text, bytes, &r));
+  hk_status rc = build(out, base_name(name), tree, &r);
   hk_xml_free(tree);
   return rc;
 }
 
 hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, void *arg) {
-  char *text;
-  size_t bytes;
-  hk_status rc = HK_OK;
+  hk_xml_report r = {.file = path, .sink = sink, .arg = arg};
+  hk_xml_tree *tree;
   *out = NULL;
-  HK_OR_RETURN(hk_xml_read_file(path, &text, &bytes));
-  rc = hk_topo_parse_xml(out, path, text, bytes, sink, arg);
-  free(text);
+  HK_OR_RETURN(hk_xml_read(&tree, &r));
+  hk_status rc = build(out, base_name(path), tree, &r);
+  hk_xml_free(tree);
   return rc;
 }
 
@@ -183,11 +183,7 @@ static hk_status merge(hk_topo **out, const char *path, hk_xml_tree *file, const
   rc = hk_topo_write_xml(detected, to);
   fclose(to);
   if (rc != HK_OK) goto out;
-  seen = hk_xml_parse(text, bytes, &own);
-  if (!seen) {
-    rc = hk_xml_status(&own);
-    goto out;
-  }
+  HK_TRY(hk_xml_parse(&seen, text, bytes, &own), out);
   HK_TRY(add_seen(file, seen->root), out);
   trim(file->root, seen->root);
   rc = build(out, detected->name, file, r);
@@ -202,22 +198,14 @@ hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *
   hk_xml_report r = {.file = path, .sink = sink, .arg = arg}, alone = {.file = path};
   hk_xml_tree *tree = NULL;
   hk_topo *checked = NULL;
-  char *text = NULL;
-  size_t bytes;
   hk_status rc;
   *out = NULL;
-  HK_TRY(hk_xml_read_file(path, &text, &bytes), out);
-  tree = hk_xml_parse(text, bytes, &r);
-  if (!tree) {
-    rc = hk_xml_status(&r);
-    goto out;
-  }
+  HK_TRY(hk_xml_read(&tree, &r), out);
   /* A wrong file is refused with its own errors, before it is merged. */
   HK_TRY(build(&checked, path, tree, &r), out);
   rc = merge(out, path, tree, detected, &alone);
 out:
   hk_topo_free(checked);
   hk_xml_free(tree);
-  free(text);
   return rc;
 }

@@ -155,19 +155,16 @@ hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern p
   hk_xml_report r = {.file = path};
   reader b = {.r = &r, .t = t, .what = what};
   hk_xml_tree *tree = NULL;
-  char *text = NULL;
-  size_t bytes;
   hk_status rc;
   *out = NULL;
   locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
-  HK_TRY(hk_xml_read_file(path, &text, &bytes), out);
   b.used = calloc((size_t)what->nranks + 1, sizeof *b.used);
   if (!b.used) {
     rc = HK_FAIL_ERRNO("no memory to read %s", path);
     goto out;
   }
-  tree = hk_xml_parse(text, bytes, &r);
-  if (tree) HK_TRY(read_graphs(&b, tree->root, pattern), out);
+  HK_TRY(hk_xml_read(&tree, &r), out);
+  HK_TRY(read_graphs(&b, tree->root, pattern), out);
   HK_TRY(hk_xml_status(&r), out);
   *out = b.c;
   b.c = NULL;
@@ -176,7 +173,6 @@ out:
   hk_channels_free(b.c);
   hk_xml_free(tree);
   free(b.used);
-  free(text);
   return rc;
 }
 

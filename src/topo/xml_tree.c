@@ -138,7 +138,7 @@ void hk_xml_remove(hk_xml_node *n) {
 
 /* --- Reading --- */
 
-hk_status hk_xml_read_file(const char *path, char **out, size_t *bytes) {
+static hk_status read_file(const char *path, char **out, size_t *bytes) {
   hk_status rc = HK_OK;
   char *text = NULL;
   size_t n = 0, size = 0;
@@ -266,10 +266,11 @@ static void doctype(void *arg, const char *name, const char *system, const char 
   stop(arg, "a <!DOCTYPE> is refused, so that no entities can be defined; remove it");
 }
 
-hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
+hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml_report *r) {
+  *out = NULL;
   if (!hk_xml_available()) {
     hk_xml_say_at(r, 1, 1, true, "install expat (Debian: libexpat1), which reads XML: %s", library.why);
-    return NULL;
+    return hk_xml_status(r);
   }
   hk_xml_tree *t = calloc(1, sizeof *t);
   parse p = {.tree = t, .report = r, .expat = expat.XML_ParserCreate(NULL)};
@@ -292,9 +293,19 @@ hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r) {
                   expat.XML_ErrorString(expat.XML_GetErrorCode(p.expat)));
 out:
   if (p.expat) expat.XML_ParserFree(p.expat);
-  if (good) return t;
+  if (good) return *out = t, HK_OK;
   hk_xml_free(t);
-  return NULL;
+  return hk_xml_status(r);
+}
+
+hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r) {
+  char *text = NULL;
+  size_t bytes = 0;
+  *out = NULL;
+  HK_OR_RETURN(read_file(r->file, &text, &bytes));
+  hk_status rc = hk_xml_parse(out, text, bytes, r);
+  free(text);
+  return rc;
 }
 
 /* --- Attributes as numbers --- */

@@ -50,10 +50,9 @@ void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const cha
 /* The status after reading: the first error's message, or HK_OK. */
 hk_status hk_xml_status(const hk_xml_report *r);
 
-/* NULL if the text is not XML or beyond the bounds; the report then says so. */
-hk_xml_tree *hk_xml_parse(const char *text, size_t bytes, hk_xml_report *r);
-/* The caller frees *out. */
-hk_status hk_xml_read_file(const char *path, char **out, size_t *bytes);
+/* An error if the text is not XML or beyond the bounds; the report then says so, and *out is NULL. */
+hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml_report *r);
+hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r); /* the same from r->file */
 void hk_xml_free(hk_xml_tree *t);
 
 const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not present */

@@ -33,8 +33,8 @@ for mpi in $(srun --mpi=list 2>&1 | grep -o 'pmi2'); do
   grep -q 'values : 0 OK' "$tmp/out" && [ "$(ranks_of '^#  Rank')" = 4 ] || complain "srun --mpi=$mpi: wrong table"
 done
 
-timeout 60 srun -N 2 --ntasks-per-node 2 "$HK_BUILD/examples/slurm_style" >"$tmp/out" 2>&1 || complain "slurm_style ends with $?"
-[ "$(ranks_of 'of 4: its block')" = 4 ] || complain "slurm_style: not four ranks"
+timeout 60 srun -N 2 --ntasks-per-node 2 "$HK_BUILD/examples/launched" >"$tmp/out" 2>&1 || complain "launched ends with $?"
+[ "$(ranks_of 'of 4: the maximum')" = 4 ] || complain "launched: not four ranks"
 
 # ---- two steps of one job, one after the other and at once ----
 cat >"$tmp/job" <<END
@@ -51,13 +51,13 @@ export NCCL_COMM_ID=127.0.0.1:29911 HOCKET_BOOTSTRAP_TIMEOUT=10
 cat >"$tmp/late" <<END
 #!/bin/bash
 [ "\$SLURM_PROCID" = 0 ] || { touch $tmp/waits; until [ -e $tmp/go ]; do sleep 0.05; done; }
-exec $HK_BUILD/examples/slurm_style
+exec $HK_BUILD/examples/launched
 END
 chmod +x "$tmp/late"
 timeout 60 srun -n 2 "$tmp/late" >"$tmp/first" 2>&1 &
 first=$!
 until [ -e "$tmp/waits" ] || ! kill -0 $first 2>/dev/null; do sleep 0.05; done
-timeout 60 srun -n 2 "$HK_BUILD/examples/slurm_style" >"$tmp/out" 2>&1 && complain "two jobs with one NCCL_COMM_ID: the second one works"
+timeout 60 srun -n 2 "$HK_BUILD/examples/launched" >"$tmp/out" 2>&1 && complain "two jobs with one NCCL_COMM_ID: the second one works"
 grep -q 'SLURM_JOB_ID=[0-9]* SLURM_STEP_ID=0.*SLURM_JOB_ID=[0-9]* SLURM_STEP_ID=0' "$tmp/out" || complain "the error does not name both jobs"
 touch "$tmp/go"
 wait $first || { cp "$tmp/first" "$tmp/out"; complain "two jobs with one NCCL_COMM_ID: the first one fails"; }

@@ -43,7 +43,7 @@ ln -s "$(cd "$HK_BUILD/lib" && pwd)" "$dir/hangs/lib"
 for program in "$HK_BUILD"/bin/*; do
   # shellcheck disable=SC2016 # expanded by the program
   printf '#!/bin/bash\ncase "${NCCL_PROTO:-} %s $*" in\n$HANG) kill -STOP $$ ;;\n${DEAF:-}) trap "" TERM; while :; do sleep 9; done ;;\nesac\nexec %s "$@"\n' \
-    "$(basename "$program")" "$(realpath "$program")" >"$dir/hangs/bin/$(basename "$program")"
+    "$(basename "$program")" "$(realpath -s "$program")" >"$dir/hangs/bin/$(basename "$program")"
   chmod +x "$dir/hangs/bin/$(basename "$program")"
 done
 declare -A hang_step=() hang_pid=()
@@ -78,7 +78,7 @@ begin=() quit=("")
 [ "${begin[*]} ${quit[*]}" = "${quit[0]} -d ${quit[0]} quit" ] || fails "the session does not start and end MPS"
 # A build is stripped, checked and packed; what needs another library is refused.
 mkdir -p "$dir/pack/bin" "$dir/pack/lib"
-cp "$HK_BUILD"/bin/{all_reduce_perf,hocket} "$dir/pack/bin"
+cp -P "$HK_BUILD"/bin/{all_reduce_perf,hocket-perf,hocket} "$dir/pack/bin"
 cp "$HK_BUILD/lib/libnccl.so.2" "$dir/pack/lib"
 if ! scripts/gpu-pack.sh "$dir/pack" >"$dir/out" 2>&1; then
   if grep -q "build it on an older system" "$dir/out"; then echo "SKIP: this system's glibc is too new for gpu-pack"; else fails "gpu-pack"; fi

@@ -116,6 +116,6 @@ netns_wait 5
 # A slow network makes a rank try the peer's next address. That is docker0's, which is this host's, too, and this process listens at
 # the same port there.
 netns_switch 150 0
-uses "a slow network" eth0 NCCL_SOCKET_IFNAME=^eth1 HOCKET_PORT_RANGE=40000
+uses "a slow network" eth0 NCCL_SOCKET_IFNAME=^eth1 HOCKET_PORT_RANGE=40000-40001
 rm -rf "$logs"
 echo "$((checks + 2)) choices of interfaces and ports were right"

@@ -43,6 +43,18 @@ refused "unknown name 'above'" --places above
 refused "draws both places" --places in --plot out.svg
 refused "OMPI_COMM_WORLD_RANK" --launcher ompi
 cases=$((cases + 1))
+# The program's own name needs an operation's, and so does a copy with a name that is none.
+cp "$HK_BUILD/bin/hocket-perf" "$tmp/other"
+for name in "$HK_BUILD/bin/hocket-perf" "$tmp/other"; do
+  for given in "" nosuch --help; do
+    cases=$((cases + 1)) want=255
+    [ "$given" != --help ] || want=0
+    LD_LIBRARY_PATH=$HK_BUILD/lib "$name" ${given:+"$given"} >"$tmp/out" 2>&1
+    [ $? = $want ] && grep -q " all_reduce_perf .* alltoallv_perf$" "$tmp/out" || { echo "$name $given: $(cat "$tmp/out")"; bad=1; }
+  done
+done
+"$HK_BUILD/bin/hocket-perf" sum_perf 2>&1 | grep -q "there is no operation 'sum_perf'" || { echo "an unknown operation is not named"; bad=1; }
+"$HK_BUILD/bin/hocket-perf" reduce_perf -b 8 -e 8 -n 1 | grep -q "Collective test concluded: reduce_perf" || { echo "hocket-perf reduce_perf does not run"; bad=1; }
 timeout 20 "$HK_BUILD/bin/reduce_perf" -b 8 -e 8 -r 1 2>"$tmp/err" >/dev/null
 [ $? = 255 ] && grep -q -- '--root 1, but there are 1 ranks' "$tmp/err" || complain "a root beyond the ranks: $(cat "$tmp/err")"
 cases=$((cases + 1))

@@ -32,7 +32,7 @@ try "the measurement" $python -m hocket.bench -e 4K -f 512
 grep -q '^ *4096  *[0-9]' "$tmp/out" || complain "hocket.bench shows no result: $(cat "$tmp/out")"
 try "the command hocket" $python -m hocket --version
 # Every program has an entry point, and the headers' structures are those of the package.
-for binary in "$HK_BUILD"/python/hocket/bin/*; do
+for binary in "$HK_BUILD"/bin/*_perf "$HK_BUILD/python/hocket/bin/hocket"; do
   grep -q "^$(basename "$binary") = " python/pyproject.toml || complain "python/pyproject.toml has no entry point $(basename "$binary")"
 done
 cat >"$tmp/sizes.c" <<'C'

@@ -117,7 +117,7 @@ END
   for rank in 0 1 2 3; do
     env -C "$dir/$([ $((rank % 2)) = 0 ] || echo turned)" RANK=$rank WORLD_SIZE=4 LOCAL_RANK=$rank MASTER_ADDR=127.0.0.1 \
       MASTER_PORT=$port NCCL_ALGO=ring NCCL_DEBUG=INFO "NCCL_TOPO_FILE=$dir/two.xml" NCCL_GRAPH_FILE=rings.xml \
-      taskset -c $((rank % 2)) "$(realpath "$perf")" -b 64K -e 64K -n 1 -w 0 >"$dir/out$rank" 2>&1 &
+      taskset -c $((rank % 2)) "$(realpath -s "$perf")" -b 64K -e 64K -n 1 -w 0 >"$dir/out$rank" 2>&1 &
   done
   wait
   cp "$dir/out0" "$dir/out"

@@ -161,6 +161,16 @@ START_TEST(of_a_command) {
 }
 END_TEST
 
+/* A program's own copy writes warnings alone, and none to the library's file. */
+START_TEST(beside_the_library) {
+  hk_log_beside_library();
+  log_with("INFO", NULL);
+  ck_assert(hk_log_on(HK_LOG_WARN, ~0u) && !hk_log_on(HK_LOG_INFO, ~0u));
+  HK_WARN("to stderr");
+  ck_assert(access(scratch_path("log"), F_OK) != 0);
+}
+END_TEST
+
 START_TEST(text_cannot_forge_lines) {
   log_with("INFO", NULL);
   HK_INFO(HK_SUB_INIT, "a\nb\tc\033[31md");
@@ -253,6 +263,7 @@ int main(void) {
   tcase_add_test(t, file_name_expands);
   tcase_add_test(t, long_lines_are_cut_whole);
   tcase_add_test(t, of_a_command);
+  tcase_add_test(t, beside_the_library);
   tcase_add_test(t, text_cannot_forge_lines);
   tcase_add_test(t, arguments_are_not_evaluated_when_off);
   tcase_add_test(t, last_error_without_any_variable);

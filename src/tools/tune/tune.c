@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../base/param.h"
+#include "../../boot/meet.h"
 #include "../tools.h"
 
 enum { TABLES = 16, LEAST_DRAWN = 20 };
@@ -135,10 +136,12 @@ static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   if (o->between) {
     s.between = o->between;
     s.rest = 0;
-    if (!hk_tune_launched(&s.rank, &s.nranks) || s.nranks < 2)
+    hk_launched place;
+    if (hk_launched_find(&place, NULL) != HK_OK || place.nranks < 2)
       return hk_tool_wrong("--between: start it on two or more hosts by mpirun, srun or torchrun, or with RANK and "
                            "WORLD_SIZE set"),
              0;
+    s.rank = place.rank, s.nranks = place.nranks;
     out[0] = s;
     return 1;
   }

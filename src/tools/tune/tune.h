@@ -149,7 +149,4 @@ double hk_tune_worst(const hk_tune_table *t, int n, const hk_constants *k, const
 bool hk_tune_can_save(const char *path);
 int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices); /* returns an exit code */
 int hk_tune_save_times(const char *path, const hk_tune_times *times);
-
-/* The rank and number of ranks that the launcher gave to this process; false if there is no launcher. */
-bool hk_tune_launched(int *rank, int *nranks);
 #endif
