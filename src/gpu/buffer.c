@@ -11,6 +11,7 @@
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
 #include "../transport/transport.h"
+#include "arena.h"
 #include "gpu.h"
 #include "peers.h"
 #include "process_group.h"
@@ -133,7 +134,7 @@ static hk_status get_table(ncclComm_t c, int64_t **out) {
       return HK_OK;
     }
   }
-  return hk_gpu_arena_get(g, (size_t)c->nranks * sizeof(int64_t), (void **)out);
+  return hk_gpu_arena_get(g->memory, (size_t)c->nranks * sizeof(int64_t), (void **)out);
 }
 
 static hk_status fill_table(ncclComm_t c, hk_gpu_buffer *v) {

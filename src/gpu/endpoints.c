@@ -7,6 +7,7 @@
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "arena.h"
 #include "gpu.h"
 #include "peers.h"
 #include "process_group.h"
@@ -111,10 +112,10 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
 static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_over(hk_gpu_of(comm), done); }
 static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
 static hk_status proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
-  return hk_gpu_pinned_get(hk_gpu_of(comm), payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
+  return hk_gpu_pinned_get(hk_gpu_of(comm)->memory, payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
 }
 static void proxy_unpinned(void *comm, hk_memory *payload) {
-  hk_gpu_pinned_unget(hk_gpu_of(comm), HK_GPU_PINNED_PAYLOADS, payload);
+  hk_gpu_pinned_unget(hk_gpu_of(comm)->memory, HK_GPU_PINNED_PAYLOADS, payload);
 }
 static void proxy_failed(void *arg, hk_status rc) {
   ncclComm_t c = arg;

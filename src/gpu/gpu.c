@@ -12,24 +12,47 @@
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "peers.h"
-#include "pool.h"
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
+#include "table.h"
+
+/* A rank on its GPU, with all parts. */
+typedef struct whole {
+  hk_gpu gpu; /* the first member: it is freed as this one */
+  hk_device_env links;
+  hk_gpu_memory memory;
+} whole;
 
 static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
   return hk_wire_file(arg, peer, region, fd, bytes);
 }
 
+/* Takes part in the lender's pool, or makes a new one if the communicator may lend. */
+static hk_status begin_pool(ncclComm_t c) {
+  const hk_gpu *g = hk_gpu_of(c);
+  /* a driver's handle can be opened only once in a process, so granules cannot be shared */
+  if (!g->links->by_file) return HK_OK;
+  if (c->lender && hk_gpu_pool_join(&g->memory->pooled, &hk_gpu_of(c->lender)->memory->pooled)) {
+    HK_INFO(HK_SUB_ALLOC, "rank %d of %d: takes pieces of its parent's memory on GPU %d", c->rank, c->nranks,
+            c->device);
+    return HK_OK;
+  }
+  return c->options.split_share || c->options.shrink_share ? hk_gpu_pool_new(&g->memory->pooled) : HK_OK;
+}
+
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
-  hk_gpu *g = calloc(1, sizeof *g + sizeof *g->links);
-  if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
-  g->links = (hk_device_env *)(g + 1);
+  whole *all = calloc(1, sizeof *all);
+  if (!all) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
+  hk_gpu *g = &all->gpu;
+  g->links = &all->links;
+  g->memory = &all->memory;
   pthread_mutex_init(&g->lock, NULL);
-  pthread_mutex_init(&g->pinned_lock, NULL);
+  pthread_mutex_init(&g->memory->pinned_lock, NULL);
   pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
   g->comm = c;
@@ -37,8 +60,9 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
   HK_OR_RETURN(g->device->ops->queue_new(g->device, &g->queue));
   g->device->own = g->queue;
+  g->memory->device = g->memory->pooled.device = g->device;
   HK_OR_RETURN(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
-  HK_OR_RETURN(hk_gpu_tables_begin(g));
+  HK_OR_RETURN(hk_gpu_tables_begin(g->memory, &g->state, sizeof(hk_gpu_state)));
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
@@ -49,7 +73,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
                               .file = file_of,
                               .exchange = hk_gpu_exchange,
                               .arg = c};
-  HK_OR_RETURN(hk_gpu_pool_begin(c));
+  HK_OR_RETURN(begin_pool(c));
   HK_OR_RETURN(hk_gpu_process_group_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
@@ -139,7 +163,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   g->sends_direct = sends_direct(c);
   HK_OR_RETURN(hk_gpu_reach(c, facts, stride));
   HK_OR_RETURN(hk_gpu_proxied_begin(c));
-  HK_OR_RETURN(hk_gpu_arena_begin(c));
+  HK_OR_RETURN(hk_gpu_arena_begin(g->memory, &g->group->credits[c->rank], hk_gpu_credit_bytes(c->nranks)));
   hk_gpu_buffers_begin(c);
   HK_OR_RETURN(
       hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1));
@@ -174,16 +198,6 @@ bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s) {
   return s->capturing && o->mixes_graphs && !o->loose_captures;
 }
 
-static void free_tables(hk_gpu *g) {
-  while (g->tables) {
-    hk_gpu_table *t = g->tables;
-    g->tables = t->next;
-    (void)g->device->ops->release(g->device, &t->memory);
-    (void)g->device->ops->order_free(g->device, &t->order);
-    if (atomic_fetch_sub(&t->refs, 1) == 1) free(t); /* else the end of a graph frees it */
-  }
-}
-
 /* The device stays open for other ranks of the process, which may still send to this rank's memory. */
 static void leave_queue(hk_gpu *g) {
   if (g->group) pthread_mutex_lock(&g->group->lock);
@@ -214,12 +228,9 @@ void hk_gpu_detach(ncclComm_t c) {
     free(g->nvlink);
     free(g->prices);
     const hk_device_ops *ops = g->device->ops;
-    free_tables(g);
-    hk_gpu_arena_free(g);
-    hk_gpu_pool_leave(g);
+    hk_gpu_tables_end(g->memory);
+    hk_gpu_arena_free(g->memory);
     (void)ops->release(g->device, &g->page);
-    (void)ops->release(g->device, &g->scratch);
-    for (size_t i = 0; i < g->nold; i++) (void)ops->release(g->device, &g->old[i]);
     (void)ops->release(g->device, &g->state);
     (void)ops->order_free(g->device, &g->order);
     (void)ops->order_free(g->device, &g->captured);
@@ -231,9 +242,8 @@ void hk_gpu_detach(ncclComm_t c) {
   hk_gpu_process_group_leave(g->group);
   hk_gpu_code_put(g->code);
   pthread_mutex_destroy(&g->lock);
-  pthread_mutex_destroy(&g->pinned_lock);
+  pthread_mutex_destroy(&g->memory->pinned_lock);
   pthread_mutex_destroy(&g->imports_lock);
-  free(g->old);
   free(g);
   c->backend_state = NULL;
 }

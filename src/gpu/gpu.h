@@ -23,10 +23,8 @@ struct hk_device_peer;       /* the same */
 struct hk_gpu_code;          /* code.h */
 struct hk_gpu_endpoint;      /* endpoints.h */
 struct hk_gpu_rma_proxy;     /* rma_proxy.h */
-struct hk_gpu_granule;       /* pool.c */
 struct hk_gpu_import;        /* buffer.h */
 struct hk_gpu_launch_item;   /* launch.h */
-struct hk_gpu_pool;          /* pool.h */
 struct hk_gpu_rma;           /* rma.c */
 struct hk_gpu_small;         /* kernels/cuda/work.h */
 struct hk_gpu_space;         /* window.c */
@@ -42,41 +40,12 @@ enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
 enum { HK_GPU_BLOCKS = 32 };        /* the most blocks of a launch for one rank */
 enum { HK_GPU_WIDE_BYTES = 65536 }; /* bytes of a slot's LL128 lines, if a link has them */
 
-/* A table in pinned memory that a launch reads.  It is reused after the launch has ended, or after the launch's graph
- * is destroyed. */
-typedef struct hk_gpu_table {
-  hk_memory memory;
-  hk_queue_order order;
-  _Atomic(int) refs; /* held by the communicator, a graph, and a call that is being enqueued */
-  struct hk_gpu_table *next;
-} hk_gpu_table;
-
 /* The links to a peer. */
 typedef struct hk_gpu_route {
   const struct hk_device_links *by;
   unsigned can; /* properties of the links: HK_DEVICE_* */
 } hk_gpu_route;
 
-/* A piece's references to its pool and granule (pool.h).  NULL, both: it is not from a pool. */
-typedef struct hk_gpu_slice {
-  struct hk_gpu_pool *pool;
-  struct hk_gpu_granule *granule;
-} hk_gpu_slice;
-
-/* A chunk of the communicator's arena (arena.c). */
-typedef struct hk_gpu_chunk {
-  hk_memory memory; /* base NULL: the chunk is the rest of the credits' memory */
-  hk_gpu_slice slice;
-  char *at;
-  size_t bytes, used;
-  struct hk_gpu_chunk *next;
-} hk_gpu_chunk;
-
-/* Kinds of pinned memory: kept until the end; payloads, which a suspended communicator gives back. */
-typedef enum hk_gpu_pinned { HK_GPU_PINNED_STAYS, HK_GPU_PINNED_PAYLOADS, HK_GPU_PINNED } hk_gpu_pinned;
-
-/* Tables that are allocated at init: pinning memory later could wait for kernels that wait for this rank. */
-enum { HK_GPU_TABLES = 8, HK_GPU_TABLE_BYTES = 16384, HK_GPU_TABLES_BYTES = HK_GPU_TABLES * HK_GPU_TABLE_BYTES };
 enum { HK_GPU_RANGES = 4 };
 
 /* How far the calls are ahead of the GPU, if ranks of one process share it. The driver's queue of launches is
@@ -129,15 +98,8 @@ typedef struct hk_gpu {
   struct hk_gpu_space *space;         /* address space of the windows; NULL: no window has been registered yet */
   bool lost;                          /* its work will not end soon: memory that a kernel may use is not freed */
   struct hk_gpu *next_lost;
-  hk_memory page;          /* on which networks test whether they reach the GPU's memory: hk_transport_env.gpu_page */
-  hk_memory scratch, *old; /* old: earlier, smaller scratch, which earlier launches still use */
-  size_t nold;
-  hk_gpu_chunk *arena, *first_chunk; /* first_chunk: in the credits' memory */
-  struct hk_gpu_pool *pool;          /* of small memory, shared with the parent or the children; NULL: none (pool.h) */
-  size_t pooled;                     /* bytes of this communicator's pieces of the pool */
-  hk_gpu_chunk *pinned[HK_GPU_PINNED];
-  pthread_mutex_t pinned_lock;
-  hk_gpu_table *tables;
+  hk_memory page; /* on which networks test whether they reach the GPU's memory: hk_transport_env.gpu_page */
+  struct hk_gpu_memory *memory;            /* arena.h */
   struct hk_gpu_buffer *buffers, *dropped; /* dropped: launches may be reading their tables */
   struct hk_gpu_import *imports;           /* the service thread changes the list until no rank asks any more */
   pthread_mutex_t imports_lock;
@@ -322,22 +284,6 @@ void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
  * (kernels/gpu_small.h); NULL: the interpreter runs the call. */
 hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work, unsigned *blocks,
                          unsigned *threads, const struct hk_gpu_small **small);
-
-/* Returns `bytes` of the communicator's scratch from offset `after` on.  Scratch of earlier launches remains valid. */
-hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out);
-
-/* ---- table.c; the rest is in launch.h ---- */
-hk_status hk_gpu_tables_begin(hk_gpu *g); /* in g->state */
-
-/* ---- arena.c ---- */
-/* After the credits are allocated. */
-hk_status hk_gpu_arena_begin(ncclComm_t c);
-/* Device memory that lives as long as the communicator; not zeroed. */
-hk_status hk_gpu_arena_get(hk_gpu *g, size_t bytes, void **out);
-/* Zeroed pinned memory in whole pages; hk_gpu_arena_free releases it.  unget: returns the result of the last get. */
-hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_memory *out);
-void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m);
-void hk_gpu_arena_free(hk_gpu *g);
 
 /* ---- run.c ---- */
 /* Enqueues calls, all of communicators on GPUs. */

@@ -5,6 +5,7 @@
 #define HK_GPU_LAUNCH_H
 #include "../kernels/cuda/work.h"
 #include "gpu.h"
+#include "table.h"
 
 /* A call of a group. */
 typedef struct hk_gpu_launch_item {
@@ -31,13 +32,6 @@ typedef struct hk_gpu_launch_batch {
   hk_gpu *gpu;
   hk_queue queue; /* the stream of all launches: the first piece's, with that piece's state */
 } hk_gpu_launch_batch;
-
-/* table.c */
-/* A table that no launch uses.  It is the caller's until hk_gpu_table_put, which accepts NULL. */
-hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out);
-void hk_gpu_table_put(hk_gpu_table *t);
-/* Keeps the table until the launch in the queue that reads it has ended, or its graph is destroyed. */
-hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s, hk_queue q);
 
 /* run.c */
 /* `call`: its options apply; NULL: the launch of transfers. */

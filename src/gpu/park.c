@@ -11,6 +11,7 @@
 #include "../base/log.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
+#include "arena.h"
 #include "endpoints.h"
 #include "peers.h"
 #include "process_group.h"
@@ -50,28 +51,29 @@ static void visit_payload(void *v, hk_memory *m) { visit(v, m, 0, 0, NULL, -1); 
 static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_process_group *w = g->group;
-  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->first_chunk->used;
+  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->memory->first_chunk->used;
   /* The first chunk of the arena, with plans, lies after the credits and must be kept, too. */
-  const size_t keep = used ? (size_t)(g->first_chunk->at - (char *)w->credits[c->rank].base) + used : credits;
+  const size_t keep = used ? (size_t)(g->memory->first_chunk->at - (char *)w->credits[c->rank].base) + used : credits;
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
     for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
       if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), NULL, -1);
   pthread_mutex_unlock(&w->lock);
   visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
-  for (hk_gpu_chunk *k = g->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
+  for (hk_gpu_chunk *k = g->memory->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
   for (int r = 0; r < c->nranks; r++) {
     visit(v, &g->opened[r], 0, 0, NULL, r);
     for (int s = 0; s < 2; s++)
       for (hk_gpu_endpoint *x = g->ends[s][r]; x; x = x->next)
         visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), x, r);
   }
-  visit(v, &g->scratch, 0, 0, NULL, -1);
-  for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
+  visit(v, &g->memory->scratch, 0, 0, NULL, -1);
+  for (size_t i = 0; i < g->memory->nold; i++) visit(v, &g->memory->old[i], 0, 0, NULL, -1);
   hk_gpu_proxy_payloads(g->proxy, v->at != NULL, visit_payload, v);
-  for (hk_gpu_chunk *k = g->pinned[HK_GPU_PINNED_PAYLOADS]; k && (!v->at || hk_gpu_proxy_rests(g->proxy)); k = k->next)
+  for (hk_gpu_chunk *k = g->memory->pinned[HK_GPU_PINNED_PAYLOADS]; k && (!v->at || hk_gpu_proxy_rests(g->proxy));
+       k = k->next)
     visit(v, &k->memory, 0, 0, NULL, -1);
-  v->stays += g->pooled + g->page.bytes + hk_gpu_windows_held(g);
+  v->stays += g->memory->pooled.bytes + g->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
     visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);

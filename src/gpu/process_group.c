@@ -7,8 +7,8 @@
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
+#include "arena.h"
 #include "buffer.h"
-#include "pool.h"
 
 /* The process groups of the process.  Global, because ranks that are threads of a process have nothing else in common
  * at init. A group also outlives the rank that leaves first. */
@@ -58,7 +58,9 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8; i++) pattern[i] = hk_gpu_probe_word(comm_id, c->rank, i);
   *slice = (hk_gpu_slice){NULL, NULL};
-  HK_TRY(g->pool ? hk_gpu_pool_get(g, bytes, slice, out) : hk_share_make(g->links, bytes, bytes, out), out);
+  HK_TRY(g->memory->pooled.pool ? hk_gpu_pool_get(&g->memory->pooled, bytes, slice, out)
+                                : hk_share_make(g->links, bytes, bytes, out),
+         out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
   goto out;
@@ -75,7 +77,7 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_memory credits;
   hk_gpu_slice slice;
-  hk_gpu_pool_leave(g); /* the pool's memory is shared by file descriptor, which does not work here */
+  hk_gpu_pool_leave(&g->memory->pooled); /* the pool's memory is shared by file descriptor, which does not work here */
   HK_TRY(make_credits(c, g->group->comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_memory old = g->group->credits[c->rank];
@@ -85,7 +87,7 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   pthread_mutex_unlock(&table_lock);
   rc = g->device->ops->release(g->device, &old);
   hk_gpu_pool_put(&slice);
-  g->pooled = 0;
+  g->memory->pooled.bytes = 0;
 out:
   return rc;
 }

@@ -4,6 +4,7 @@
 #define HK_GPU_PROCESS_GROUP_H
 #include "gpu.h"
 #include "peers.h"
+#include "pool.h"
 
 struct hk_call;
 struct hk_gpu_link;    /* kernels/cuda/work.h */

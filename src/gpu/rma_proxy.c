@@ -8,6 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
+#include "arena.h"
 #include "rma.h"
 
 #define US UINT64_C(1000)
@@ -342,7 +343,7 @@ static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **ou
   block *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
   hk_status rc =
-      hk_gpu_pinned_get(hk_gpu_of(f->comm), HK_GPU_PINNED_STAYS, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
+      hk_gpu_pinned_get(hk_gpu_of(f->comm)->memory, HK_GPU_PINNED_STAYS, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
   if (rc != HK_OK) {
     free(b);
     return rc;

@@ -13,6 +13,7 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
+#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "launch.h"
@@ -130,7 +131,7 @@ static hk_status work_of(hk_gpu_launch_item *p) {
   if (!call->blocks) return HK_OK;
   size_t n =
       (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));
-  HK_OR_RETURN(hk_gpu_table_get(p->gpu, n * sizeof(hk_extent), &p->table));
+  HK_OR_RETURN(hk_gpu_table_get(p->gpu->memory, n * sizeof(hk_extent), &p->table));
   memcpy(p->table->memory.host, call->blocks->table, n * sizeof(hk_extent));
   p->work.sizes.table = (const hk_extent *)p->table->memory.base;
   return HK_OK;
@@ -196,7 +197,7 @@ static hk_status run_one(const hk_call *call) {
   void *event = profile(call, false);
   if (rc == HK_OK) rc = record(call, q, s);
   if (rc == HK_OK) rc = launch_pieces(g, (hk_gpu_launch_item *const[]){&p}, 1, q);
-  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g, p.table, s, q);
+  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g->device, p.table, s, q);
   if (c->profiler) {
     hk_profile_over(c->profiler, event);
     hk_profile_run_over(c->profiler);
@@ -338,7 +339,7 @@ static hk_status run_set(hk_gpu_launch_batch *s) {
   rc = begin_chain(s->gpu, chain, s->queue, state);
   if (rc == HK_OK) rc = launch_collectives(s);
   for (size_t i = 0; rc == HK_OK && i < s->n; i++)
-    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu, s->at[i]->table, state, s->queue);
+    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu->device, s->at[i]->table, state, s->queue);
   if (rc == HK_OK) rc = hk_gpu_launch_transfers(s);
   HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
   HK_TRY(part_streams(s), out);
@@ -372,7 +373,7 @@ static hk_status choose_stage(hk_gpu_launch_item *p) {
     last->then = p;
     p->stage = last->stage;
     g->stage.length++;
-    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch));
+    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->gpu->memory, g->stage.scratch, scratch, &p->work.scratch));
     if (scratch > own) p->work.in = p->work.scratch + own;
     g->stage.scratch += scratch;
   } else {

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../collectives/transfer.h"
 #include "../core/call.h"
+#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
@@ -41,7 +42,7 @@ static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoin
   memset(image, 0, bytes);
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + PROGRAM_AT, program, program->bytes);
-  HK_TRY(hk_gpu_arena_get(g, bytes, &at), out);
+  HK_TRY(hk_gpu_arena_get(g->memory, bytes, &at), out);
   HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
   HK_TRY(d->ops->wait(d, g->queue), out);
   e->device = at;
@@ -204,14 +205,14 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s) {
                         .param = &param,
                         .param_bytes = offsetof(hk_gpu_transfers, own)};
   if (n > HK_GPU_BATCH) {
-    HK_TRY(hk_gpu_table_get(s->gpu, n * sizeof(hk_gpu_work), &table), out);
+    HK_TRY(hk_gpu_table_get(s->gpu->memory, n * sizeof(hk_gpu_work), &table), out);
     param.work = table->memory.base;
   } else {
     l.param_bytes += n * sizeof(hk_gpu_work);
   }
   l.blocks = fill_table(table ? table->memory.host : param.own, parts, n);
   HK_TRY(hk_gpu_launch(s->gpu, NULL, &l, s->queue), out);
-  if (table) HK_TRY(hk_gpu_table_used(s->gpu, table, &s->at[0]->state, s->queue), out);
+  if (table) HK_TRY(hk_gpu_table_used(s->gpu->device, table, &s->at[0]->state, s->queue), out);
 out:
   hk_gpu_table_put(table);
   free(parts);

@@ -3,6 +3,7 @@
  * allocated in a way that waits for kernels.  On the driver that runs on the CPU.
  * check: notsan */
 #include "../../src/device/device.h"
+#include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/gpu_image.h"
@@ -203,14 +204,14 @@ START_TEST(no_allocation_waits) {
   }
   gpu_init_all(&g);
   for (int r = 0; r < N; r++)
-    hk_gpu_of(g.comm[r])->arena->used = hk_gpu_of(g.comm[r])->arena->bytes; /* more is needed */
+    hk_gpu_of(g.comm[r])->memory->arena->used = hk_gpu_of(g.comm[r])->memory->arena->bytes; /* more is needed */
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
     for (size_t count = 10; count < 10000; count *= 400) {
       const gpu_call c = {.coll = coll, .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
       for (int r = 0; r < N; r++) OK_NCCL(gpu_submit(&g, &c, r));
       gpu_wait(&g);
     }
-  ck_assert(_i > 0 || hk_gpu_of(g.comm[0])->scratch.base);
+  ck_assert(_i > 0 || hk_gpu_of(g.comm[0])->memory->scratch.base);
   for (int r = 0; r < N; r++) {
     cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
     OK_NCCL(ncclGroupStart());
@@ -244,7 +245,7 @@ START_TEST(older_driver) {
   for (int from = 0; from < N; from++) { /* each time over a new link, whose memory is not there yet */
     for (int r = 0; r < N; r++)
       for (int i = 0; i < HK_GPU_PINNED; i++) {
-        hk_gpu_chunk *k = hk_gpu_of(g.comm[r])->pinned[i];
+        hk_gpu_chunk *k = hk_gpu_of(g.comm[r])->memory->pinned[i];
         if (k) k->used = k->bytes;
       }
     OK_NCCL(ncclGroupStart());

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include "../../src/device/host.h"
+#include "../../src/gpu/arena.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/proxied.h"
 #include "../support/gpu_places.h"
@@ -182,7 +183,7 @@ END_TEST
 static size_t of_network(ncclComm_t c) {
   size_t sum = 0;
   for (int which = 0; which < HK_GPU_PINNED; which++)
-    for (const hk_gpu_chunk *k = hk_gpu_of(c)->pinned[which]; k; k = k->next) {
+    for (const hk_gpu_chunk *k = hk_gpu_of(c)->memory->pinned[which]; k; k = k->next) {
       static unsigned char there[1 << 16];
       const hk_memory *m = &k->memory;
       if (!m->parked) sum += which == HK_GPU_PINNED_STAYS ? k->used : m->bytes;
