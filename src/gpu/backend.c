@@ -11,6 +11,7 @@
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"
 #include "gpu.h"
+#include "health.h"
 #include "process_group.h"
 #include "rma.h"
 

@@ -13,6 +13,7 @@
 #include "../transport/transport.h"
 #include "arena.h"
 #include "gpu.h"
+#include "order.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -124,10 +125,7 @@ static hk_status get_table(ncclComm_t c, int64_t **out) {
   bool done = false;
   hk_gpu_buffer *old = g->dropped;
   if (old) {
-    pthread_mutex_lock(&g->lock);
-    bool known = g->device->ops->order_done(g->device, &g->order, &done) == HK_OK;
-    pthread_mutex_unlock(&g->lock);
-    if (known && done) {
+    if (hk_gpu_order_over(g->order, &done) == HK_OK && done) {
       *out = old->table;
       g->dropped = old->next;
       free(old);

@@ -9,6 +9,8 @@
 #include "../transport/transport.h"
 #include "arena.h"
 #include "gpu.h"
+#include "health.h"
+#include "order.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
@@ -109,7 +111,7 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
 
 /* ---- proxied links: this end has memory of its own, and the proxy moves its slots ---- */
 
-static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_over(hk_gpu_of(comm), done); }
+static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_order_over(hk_gpu_of(comm)->order, done); }
 static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
 static hk_status proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
   return hk_gpu_pinned_get(hk_gpu_of(comm)->memory, payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);

@@ -15,6 +15,8 @@
 #include "arena.h"
 #include "buffer.h"
 #include "code.h"
+#include "health.h"
+#include "order.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
@@ -26,6 +28,8 @@ typedef struct whole {
   hk_gpu gpu; /* the first member: it is freed as this one */
   hk_device_env links;
   hk_gpu_memory memory;
+  hk_gpu_order order;
+  hk_gpu_health health;
 } whole;
 
 static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
@@ -51,7 +55,9 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   hk_gpu *g = &all->gpu;
   g->links = &all->links;
   g->memory = &all->memory;
-  pthread_mutex_init(&g->lock, NULL);
+  g->order = &all->order;
+  g->health = &all->health;
+  pthread_mutex_init(&g->order->lock, NULL);
   pthread_mutex_init(&g->memory->pinned_lock, NULL);
   pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
@@ -60,7 +66,9 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
   HK_OR_RETURN(g->device->ops->queue_new(g->device, &g->queue));
   g->device->own = g->queue;
-  g->memory->device = g->memory->pooled.device = g->device;
+  g->memory->device = g->memory->pooled.device = g->order->device = g->device;
+  g->order->loose = c->options.loose_captures;
+  g->order->mixes = c->options.mixes_graphs;
   HK_OR_RETURN(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
   HK_OR_RETURN(hk_gpu_tables_begin(g->memory, &g->state, sizeof(hk_gpu_state)));
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
@@ -142,7 +150,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     here += c->peers[r].process == c->peers[c->rank].process && f->id == hk_gpu_fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
-  g->ahead.bounded = here > 1;
+  g->order->ahead.bounded = here > 1;
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
   room.wished = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
@@ -171,31 +179,6 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu_windows_begin(c, facts, stride);
   c->one_sided = g->windows && g->device->limits.stream_words;
   return HK_OK;
-}
-
-static hk_status mark(hk_gpu_ahead *a, hk_device *d, hk_queue q, const hk_queue_state *s) {
-  if (!a->bounded || s->capturing || ++a->entries < HK_GPU_AHEAD) return HK_OK;
-  hk_queue_order *newest = &a->mark[a->turn];
-  a->entries = 0;
-  a->turn ^= 1;
-  a->due = true;
-  return d->ops->order_end(d, newest, q, s);
-}
-
-hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
-  pthread_mutex_lock(&g->lock);
-  hk_status rc = g->device->ops->order_end(g->device, o, q, s);
-  if (rc == HK_OK && hk_gpu_mixes(g, s)) rc = g->device->ops->replay_end(g->device, &g->order, q, s);
-  if (rc == HK_OK) rc = mark(&g->ahead, g->device, q, s);
-  g->launches++;
-  pthread_mutex_unlock(&g->lock);
-  hk_gpu_proxy_wake(g->proxy, s->capturing);
-  return rc;
-}
-
-bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s) {
-  const hk_comm_options *o = &g->comm->options;
-  return s->capturing && o->mixes_graphs && !o->loose_captures;
 }
 
 /* The device stays open for other ranks of the process, which may still send to this rank's memory. */
@@ -232,16 +215,14 @@ void hk_gpu_detach(ncclComm_t c) {
     hk_gpu_arena_free(g->memory);
     (void)ops->release(g->device, &g->page);
     (void)ops->release(g->device, &g->state);
-    (void)ops->order_free(g->device, &g->order);
-    (void)ops->order_free(g->device, &g->captured);
-    for (int i = 0; i < 2; i++) (void)ops->order_free(g->device, &g->ahead.mark[i]);
+    hk_gpu_order_free(g->order);
     leave_queue(g);
     (void)ops->queue_free(g->device, g->queue);
     if (!g->group) ops->close(g->device); /* else the last rank that leaves closes it */
   }
   hk_gpu_process_group_leave(g->group);
   hk_gpu_code_put(g->code);
-  pthread_mutex_destroy(&g->lock);
+  pthread_mutex_destroy(&g->order->lock);
   pthread_mutex_destroy(&g->memory->pinned_lock);
   pthread_mutex_destroy(&g->imports_lock);
   free(g);

@@ -48,29 +48,14 @@ typedef struct hk_gpu_route {
 
 enum { HK_GPU_RANGES = 4 };
 
-/* How far the calls are ahead of the GPU, if ranks of one process share it. The driver's queue of launches is
- * bounded: about 1000 entries, about two for each launch. A call that waits for space in it blocks the launches of the
- * ranks that it waits for. So a rank's calls wait earlier, outside the driver: at most 2 * HK_GPU_AHEAD launches
- * are ahead. */
-enum { HK_GPU_AHEAD = 100 };
-typedef struct hk_gpu_ahead {
-  bool bounded;
-  bool due;               /* a mark has been set since the last look */
-  unsigned entries, turn; /* entries: launches and events since the newest mark; turn: index of the oldest mark */
-  hk_queue_order mark[2];
-} hk_gpu_ahead;
-
 typedef struct hk_gpu {
   hk_device *device;
   struct hk_gpu_process_group *group;
   struct hk_gpu_code *code;
-  hk_memory state; /* an hk_gpu_state, then the first tables */
-  hk_queue queue;  /* the communicator's own stream: uploads, and waits for work */
-  hk_queue_order order, captured;
-  pthread_mutex_t lock;    /* protects `order`: any thread that asks for errors reads it */
-  uint64_t launches, seen; /* launches so far; its value at the watchdog's last look */
-  hk_gpu_ahead ahead;
-  uint64_t seen_ns, reported_ns;
+  hk_memory state;                    /* an hk_gpu_state, then the first tables */
+  hk_queue queue;                     /* the communicator's own stream: uploads, and waits for work */
+  struct hk_gpu_order *order;         /* order.h */
+  struct hk_gpu_health *health;       /* health.h */
   unsigned cluster;                   /* blocks a cluster; 0: no clusters */
   unsigned blocks;                    /* the most blocks of a launch for this rank; equal on all ranks */
   unsigned parts, net_parts;          /* channels that a large send or receive may use; equal on all ranks */
@@ -104,8 +89,6 @@ typedef struct hk_gpu {
   struct hk_gpu_import *imports;           /* the service thread changes the list until no rank asks any more */
   pthread_mutex_t imports_lock;
   uint64_t last_view, last_window;
-  /* a call was captured. Replays of its graph are not counted, so the ranks' counts of operations may differ */
-  bool captures;
   bool copies;                  /* copy engines are requested and usable */
   struct hk_shared *words;      /* [nranks]: words of copy.c; of a rank in another process: the mapping */
   char **words_at;              /* [nranks]: addresses of these words for the GPU */
@@ -175,25 +158,6 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After the exchange; the ranks' facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_detach(ncclComm_t c);
-/* True if replays of the captured work are ordered with the communicator's other work. */
-bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s);
-/* Records work that was put into the queue in `o`, which is g->order or g->captured. */
-hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-
-/* ---- health.c ---- */
-/* Have all launches ended?  An error if one failed.  From any thread. */
-hk_status hk_gpu_over(hk_gpu *g, bool *done);
-/* Before a call that is not captured: waits until the GPU is no more than the limit of hk_gpu_ahead behind. */
-hk_status hk_gpu_keep_near(ncclComm_t c);
-/* Waits until all launches have ended, with or without an error.  The work of a failed communicator may be queued
- * behind other work that never ends: the wait is given up after some seconds. */
-void hk_gpu_drain(ncclComm_t c);
-/* Reports launches that do not end, as hk_watch does for waits on the host. Returns an error if a kernel has failed, or
- * if the watchdog must end the communicator.  From any thread. */
-hk_status hk_gpu_watch(ncclComm_t c);
-/* Returns an error that a kernel has reported; with `ask` also one that the driver knows, which costs a driver call. */
-hk_status hk_gpu_poll_health(ncclComm_t c, bool ask);
-
 /* ---- process_group.c; the rest is in process_group.h ---- */
 void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps `g` until the process ends */
 

@@ -16,14 +16,15 @@
 #include "arena.h"
 #include "buffer.h"
 #include "code.h"
+#include "health.h"
 #include "launch.h"
+#include "order.h"
 #include "peers.h"
 #include "process_group.h"
+#include "proxy.h"
 #include "rma.h"
 
 /* ---- one call ---- */
-
-static hk_queue_order *order_of(hk_gpu *g, const hk_queue_state *s) { return s->capturing ? &g->captured : &g->order; }
 
 static hk_status check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
@@ -56,21 +57,15 @@ hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_
   unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
   l->remote_domain = hk_param_int(HK_P_MEM_SYNC_DOMAIN) != 0;
   if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid must consist of whole clusters */
-  g->ahead.entries++;
+  g->order->ahead.entries++;
   return g->device->ops->launch(g->device, l, q);
 }
 
-/* Orders the queue after the communicator's earlier work. */
-static hk_status begin_order(ncclComm_t c, hk_queue q, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
-  hk_gpu *g = hk_gpu_of(c);
-  if (s->capturing && c->options.loose_captures) return HK_OK;
-  if (hk_gpu_mixes(g, s)) {
-    pthread_mutex_lock(&g->lock);
-    rc = g->device->ops->replay_begin(g->device, &g->order, q, s);
-    pthread_mutex_unlock(&g->lock);
-  }
-  return rc == HK_OK ? g->device->ops->order_begin(g->device, order_of(g, s), q, s) : rc;
+/* Records work that was put into the queue, and lets the proxy look for it. */
+static hk_status end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = hk_gpu_order_end(g->order, q, s);
+  hk_gpu_proxy_wake(g->proxy, s->capturing);
+  return rc;
 }
 
 /* launchOrderImplicit: work that is launched between the two functions runs after the earlier work of other such
@@ -102,12 +97,12 @@ static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s
 /* Publishes the call on the status page, for the other ranks. */
 static void post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
-  if (s->capturing && !g->captures && call->comm->options.no_captures)
+  if (s->capturing && !g->order->captures && call->comm->options.no_captures)
     HK_INFO(HK_SUB_COLL,
             "rank %d of %d: a call is captured, and graphUsageMode is 0: this is right here, but another NCCL may hang",
             call->comm->rank, call->comm->nranks);
-  g->captures = g->captures || s->capturing;
-  hk_watch_enqueued(call->comm, call, !g->captures);
+  g->order->captures = g->order->captures || s->capturing;
+  hk_watch_enqueued(call->comm, call, !g->order->captures);
 }
 
 /* Starts a profiler's event for an operation that will be put into its stream now. */
@@ -187,10 +182,9 @@ static hk_status run_one(const hk_call *call) {
   hk_queue_state *s = &p.state;
   HK_TRY(check_call(call), out);
   HK_TRY(ops->queue_state(g->device, q, s), out);
-  hk_queue_order *order = order_of(g, s);
   if (!s->capturing) HK_TRY(hk_gpu_keep_near(c), failed);
   HK_TRY(work_of(&p), failed);
-  HK_TRY(begin_order(c, q, s), failed);
+  HK_TRY(hk_gpu_order_begin(g->order, q, s), failed);
   hk_queue_order *chain = chain_of(call, s);
   rc = begin_chain(g, chain, q, s);
   post(call, s);
@@ -203,7 +197,7 @@ static hk_status run_one(const hk_call *call) {
     hk_profile_run_over(c->profiler);
   }
   HK_TRY(end_chain(g, chain, q, s, rc), failed);
-  HK_TRY(hk_gpu_order_end(g, order, q, s), failed);
+  HK_TRY(end_order(g, q, s), failed);
   goto out;
 failed:
   hk_comm_failed(c, rc);
@@ -214,8 +208,6 @@ out:
 
 /* ---- groups ---- */
 
-static hk_queue_order *order_in(const hk_gpu_launch_item *p) { return order_of(p->gpu, &p->state); }
-
 /* True if an earlier piece has the same communicator and, if `q`, the same stream. */
 static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   for (size_t k = i; k-- > 0;)
@@ -223,27 +215,16 @@ static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   return false;
 }
 
-/* Marks a point in the stream for another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a
- * captured graph would get the edges of the earlier work twice, which a driver refuses. */
-static hk_status mark(const hk_gpu_launch_item *p, hk_queue q) {
-  hk_gpu *g = p->gpu;
-  pthread_mutex_lock(&g->lock);
-  hk_status rc = g->device->ops->order_end(g->device, order_in(p), q, &p->state);
-  pthread_mutex_unlock(&g->lock);
-  return rc;
-}
-
 /* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
 static hk_status join_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
-    const hk_device_ops *ops = p->gpu->device->ops;
     hk_queue q = p->call->stream;
     if (spoken_for(s, i, true)) continue;
-    HK_OR_RETURN(begin_order(p->call->comm, q, &p->state));
+    HK_OR_RETURN(hk_gpu_order_begin(p->gpu->order, q, &p->state));
     if (q == s->queue) continue;
-    HK_OR_RETURN(mark(p, q));
-    HK_OR_RETURN(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state));
+    HK_OR_RETURN(hk_gpu_order_mark(p->gpu->order, q, &p->state));
+    HK_OR_RETURN(hk_gpu_order_follow(p->gpu->order, s->queue, &s->at[0]->state));
   }
   return HK_OK;
 }
@@ -252,12 +233,12 @@ static hk_status join_streams(hk_gpu_launch_batch *s) {
 static hk_status part_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
-    if (!spoken_for(s, i, false)) HK_OR_RETURN(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &s->at[0]->state));
+    if (!spoken_for(s, i, false)) HK_OR_RETURN(end_order(p->gpu, s->queue, &s->at[0]->state));
   }
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
     if (p->call->stream == s->queue || spoken_for(s, i, true)) continue;
-    HK_OR_RETURN(p->gpu->device->ops->order_begin(p->gpu->device, order_in(p), p->call->stream, &p->state));
+    HK_OR_RETURN(hk_gpu_order_follow(p->gpu->order, p->call->stream, &p->state));
   }
   return HK_OK;
 }
@@ -470,10 +451,10 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     HK_TRY(g->device->ops->queue_state(g->device, call->stream, &s), out);
     post(call, &s);
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
-    if (rc == HK_OK) rc = begin_order(c, call->stream, &s);
+    if (rc == HK_OK) rc = hk_gpu_order_begin(g->order, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
-    g->ahead.entries += 2; /* entries in the driver's queue: a copy and a word, or words */
-    if (rc == HK_OK) rc = hk_gpu_order_end(g, order_of(g, &s), call->stream, &s);
+    g->order->ahead.entries += 2; /* entries in the driver's queue: a copy and a word, or words */
+    if (rc == HK_OK) rc = end_order(g, call->stream, &s);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
 out:

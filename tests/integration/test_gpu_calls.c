@@ -5,6 +5,7 @@
 #include "../../src/device/device.h"
 #include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/order.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/run/plans.h"
@@ -369,9 +370,9 @@ static void *call_all(void *arg) {
 }
 static uint64_t launches_of(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  pthread_mutex_lock(&g->lock);
-  const uint64_t n = g->launches;
-  pthread_mutex_unlock(&g->lock);
+  pthread_mutex_lock(&g->order->lock);
+  const uint64_t n = g->order->launches;
+  pthread_mutex_unlock(&g->order->lock);
   return n;
 }
 START_TEST(calls_far_ahead) {

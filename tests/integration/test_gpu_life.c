@@ -7,6 +7,7 @@
 #include "../../src/failure/mismatch.h"
 #include "../../src/failure/watch.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/order.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
@@ -294,7 +295,7 @@ START_TEST(mismatch_after_graph) {
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
   for (int captures = 1; captures >= 0; captures--) {
-    hk_gpu_of(g.comm[0])->captures = captures;
+    hk_gpu_of(g.comm[0])->order->captures = captures;
     hk_watch_enqueued(g.comm[0], &(hk_call){.coll = HK_BROADCAST, .count = 5}, !captures);
     for (int i = 0; i < 2; i++) {
       gpu_call c = {.coll = i ? HK_ALLREDUCE : HK_BROADCAST, .count = 100, .type = ncclFloat32, .op = ncclSum};

@@ -9,6 +9,7 @@
 #include "../../src/device/device.h"
 #include "../../src/gpu/buffer.h"
 #include "../../src/gpu/code.h"
+#include "../../src/gpu/order.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/cuda/work.h"
 #include "golden.h"
@@ -75,8 +76,8 @@ static inline const char *trace_order(const hk_queue_order *o) {
   for (int r = 0; r < trace.g->n; r++) {
     if (!trace.g->comm[r]) continue; /* another process's */
     const hk_gpu *g = hk_gpu_of(trace.g->comm[r]);
-    snprintf(text, sizeof text, "%s%d", o == &g->order ? "order" : "captured", r);
-    if (o == &g->order || o == &g->captured) return text;
+    snprintf(text, sizeof text, "%s%d", o == &g->order->plain ? "order" : "captured", r);
+    if (o == &g->order->plain || o == &g->order->captured) return text;
     if (o == &g->code->order || o == &g->code->captured) return o == &g->code->order ? "all" : "all captured";
   }
   return "a table";
