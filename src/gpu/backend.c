@@ -10,10 +10,13 @@
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"
+#include "endpoints.h"
 #include "gpu.h"
 #include "health.h"
+#include "links.h"
 #include "process_group.h"
 #include "rma.h"
+#include "topology.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
 _Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX && HK_GPU_LL_FAR_BYTES == (int)HK_GPU_LL_NET_MAX &&
@@ -55,12 +58,12 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
                     .ranks_per_gpu = g->sharers,
                     .max_channels = (int)g->blocks,
                     .sm = g->sm,
-                    .wide = g->wide,
-                    .staged = g->staged,
+                    .wide = g->links->wide,
+                    .staged = g->links->staged,
                     .in_switch = g->in_switch,
                     .slot_bytes = hosts->slot_bytes,
                     .nslots = hosts->nslots,
-                    .prices = *g->prices};
+                    .prices = *g->topology->prices};
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   *out = hk_machine_of_gpus(&f, constants);

@@ -13,6 +13,7 @@
 #include "../transport/transport.h"
 #include "arena.h"
 #include "gpu.h"
+#include "links.h"
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
@@ -80,7 +81,7 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 void hk_gpu_buffers_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (hk_gpu_can_read(c, r) && (!hk_gpu_is_local(c, r) || hk_gpu_is_remote(c, r)));
+    g->apart = g->apart || (hk_gpu_can_read(g->links, r) && (!hk_gpu_is_local(g->links, r) || hk_gpu_is_remote(c, r)));
   if (!g->apart) return;
   hk_wire_answer_with(c, answer, g);
   pthread_mutex_lock(&lock);
@@ -96,7 +97,7 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
   uint64_t there = base;
-  if (r == c->rank || !hk_gpu_can_read(c, r) || (remote && hk_wire_no_files(c))) return;
+  if (r == c->rank || !hk_gpu_can_read(g->links, r) || (remote && hk_wire_no_files(c))) return;
   if (remote) {
     unsigned char payload[HK_QUESTION_BYTES] = {0};
     question q = {.verb = OPEN,
@@ -109,7 +110,7 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
     if (hk_wire_ask(c, r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
     there = q.address;
-  } else if (!hk_gpu_is_local(c, r) && share->kind == HK_MEMORY_VMM) {
+  } else if (!hk_gpu_is_local(g->links, r) && share->kind == HK_MEMORY_VMM) {
     /* A mapping may grant access to its own device only; classic memory has one address for all contexts with peer
      * access. */
     hk_device *d = g->group->devices[r];
@@ -349,8 +350,8 @@ hk_status hk_gpu_buffers_of(ncclComm_t c, const hk_call *call, const int64_t **i
 hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
   hk_gpu_buffer *v;
   *table = NULL;
-  *reads = hk_gpu_is_local(c, peer) && !hk_gpu_is_remote(c, peer);
-  if (!hk_gpu_can_read(c, peer) || *reads) return HK_OK;
+  *reads = hk_gpu_is_local(hk_gpu_of(c)->links, peer) && !hk_gpu_is_remote(c, peer);
+  if (!hk_gpu_can_read(hk_gpu_of(c)->links, peer) || *reads) return HK_OK;
   HK_OR_RETURN(find(c, p, bytes, false, &v));
   *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
   if (*reads) *table = v->table;

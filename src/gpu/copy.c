@@ -15,6 +15,7 @@
 #include "../transport/cuda/share.h"
 #include "buffer.h"
 #include "launch.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -37,7 +38,7 @@ static bool open_words(ncclComm_t c, const words *all) {
     if (!all[r].at) return false;
     g->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
     if (!hk_gpu_is_remote(c, r)) continue;
-    if (hk_share_host_open(g->links, r, all[r].region, &g->words[r]) != HK_OK) return false;
+    if (hk_share_host_open(&g->links->env, r, all[r].region, &g->words[r]) != HK_OK) return false;
     g->words_at[r] = g->words[r].memory.base;
   }
   return true;
@@ -76,10 +77,10 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   const char *why = c->nranks == 1 ? "there is one rank"
                     : !all
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone                  ? "ranks share a GPU"
-                    : g->staged || g->proxied ? "some GPUs do not reach each other's memory"
-                    : hk_gpu_processes(c)     ? hk_wire_no_files(c)
-                                              : NULL;
+                    : !alone                                ? "ranks share a GPU"
+                    : g->links->staged || g->links->proxied ? "some GPUs do not reach each other's memory"
+                    : g->links->env.processes               ? hk_wire_no_files(c)
+                                                            : NULL;
   g->copies = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,

@@ -10,23 +10,27 @@
 #include "../run/choose.h"
 #include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
-#include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "arena.h"
 #include "buffer.h"
 #include "code.h"
+#include "endpoints.h"
 #include "health.h"
+#include "links.h"
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
+#include "reach.h"
 #include "rma.h"
 #include "table.h"
+#include "topology.h"
 
 /* A rank on its GPU, with all parts. */
 typedef struct whole {
   hk_gpu gpu; /* the first member: it is freed as this one */
-  hk_device_env links;
+  hk_gpu_links links;
+  hk_gpu_topology topology;
   hk_gpu_memory memory;
   hk_gpu_order order;
   hk_gpu_health health;
@@ -40,7 +44,7 @@ static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *
 static hk_status begin_pool(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
   /* a driver's handle can be opened only once in a process, so granules cannot be shared */
-  if (!g->links->by_file) return HK_OK;
+  if (!g->links->env.by_file) return HK_OK;
   if (c->lender && hk_gpu_pool_join(&g->memory->pooled, &hk_gpu_of(c->lender)->memory->pooled)) {
     HK_INFO(HK_SUB_ALLOC, "rank %d of %d: takes pieces of its parent's memory on GPU %d", c->rank, c->nranks,
             c->device);
@@ -54,6 +58,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   if (!all) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   hk_gpu *g = &all->gpu;
   g->links = &all->links;
+  g->topology = &all->topology;
   g->memory = &all->memory;
   g->order = &all->order;
   g->health = &all->health;
@@ -75,19 +80,19 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
   pthread_mutex_unlock(&c->health.lock);
-  *g->links = (hk_device_env){.env = hk_wire_env(c),
-                              .device = g->device,
-                              .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
-                              .file = file_of,
-                              .exchange = hk_gpu_exchange,
-                              .arg = c};
+  g->links->env = (hk_device_env){.env = hk_wire_env(c),
+                                  .device = g->device,
+                                  .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
+                                  .file = file_of,
+                                  .exchange = hk_gpu_exchange,
+                                  .arg = c};
   HK_OR_RETURN(begin_pool(c));
   HK_OR_RETURN(hk_gpu_process_group_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
-  fact->by_fd = g->links->by_file;
+  fact->by_fd = g->links->env.by_file;
   fact->p2p_peers = (uint32_t)c->options.p2p_peers;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
@@ -127,7 +132,7 @@ static unsigned p2p_peers(const hk_gpu_fact *facts, size_t stride, int nranks) {
 static bool sends_direct(ncclComm_t c) {
   int64_t set = hk_param_int(HK_P_NET_GDR_READ);
   bool nvlink = false;
-  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->nvlink[r];
+  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->topology->nvlink[r];
   return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
 }
 
@@ -137,8 +142,8 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   bool hosts = false, copies = true;
   int here = 0; /* ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
-    g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
-    if (!g->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
+    g->links->ends[s] = calloc((size_t)c->nranks, sizeof *g->links->ends[s]);
+    if (!g->links->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
   }
   HK_OR_RETURN(count_sharers(facts, stride, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {
@@ -167,8 +172,8 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->net_parts > HK_GPU_P2P_CHANNELS) g->net_parts = HK_GPU_P2P_CHANNELS;
   g->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
-  HK_OR_RETURN(hk_gpu_topology(c, facts, stride));
-  g->sends_direct = sends_direct(c);
+  HK_OR_RETURN(hk_gpu_topology_read(c, facts, stride));
+  g->links->sends_direct = sends_direct(c);
   HK_OR_RETURN(hk_gpu_reach(c, facts, stride));
   HK_OR_RETURN(hk_gpu_proxied_begin(c));
   HK_OR_RETURN(hk_gpu_arena_begin(g->memory, &g->group->credits[c->rank], hk_gpu_credit_bytes(c->nranks)));
@@ -208,12 +213,11 @@ void hk_gpu_detach(ncclComm_t c) {
     hk_gpu_endpoints_free(c);
     hk_gpu_copy_end(c);
     hk_gpu_rma_end(c);
-    free(g->nvlink);
-    free(g->prices);
+    hk_gpu_topology_end(g->topology);
     const hk_device_ops *ops = g->device->ops;
     hk_gpu_tables_end(g->memory);
     hk_gpu_arena_free(g->memory);
-    (void)ops->release(g->device, &g->page);
+    (void)ops->release(g->device, &g->links->page);
     (void)ops->release(g->device, &g->state);
     hk_gpu_order_free(g->order);
     leave_queue(g);

@@ -17,11 +17,7 @@
 #include "../device/device.h"
 
 struct hk_call;
-struct hk_device_env; /* transport/device_links.h */
-struct hk_device_links;
-struct hk_device_peer;       /* the same */
 struct hk_gpu_code;          /* code.h */
-struct hk_gpu_endpoint;      /* endpoints.h */
 struct hk_gpu_rma_proxy;     /* rma_proxy.h */
 struct hk_gpu_import;        /* buffer.h */
 struct hk_gpu_launch_item;   /* launch.h */
@@ -35,16 +31,7 @@ struct hk_plan;
 struct hk_program;
 struct hk_shared; /* transport/cuda/share.h */
 
-/* Channels of a GPU's links: first those of collectives, then those among which one send or receive is divided. */
-enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
-enum { HK_GPU_BLOCKS = 32 };        /* the most blocks of a launch for one rank */
-enum { HK_GPU_WIDE_BYTES = 65536 }; /* bytes of a slot's LL128 lines, if a link has them */
-
-/* The links to a peer. */
-typedef struct hk_gpu_route {
-  const struct hk_device_links *by;
-  unsigned can; /* properties of the links: HK_DEVICE_* */
-} hk_gpu_route;
+enum { HK_GPU_BLOCKS = 32 }; /* the most blocks of a launch for one rank */
 
 enum { HK_GPU_RANGES = 4 };
 
@@ -52,38 +39,25 @@ typedef struct hk_gpu {
   hk_device *device;
   struct hk_gpu_process_group *group;
   struct hk_gpu_code *code;
-  hk_memory state;                    /* an hk_gpu_state, then the first tables */
-  hk_queue queue;                     /* the communicator's own stream: uploads, and waits for work */
-  struct hk_gpu_order *order;         /* order.h */
-  struct hk_gpu_health *health;       /* health.h */
-  unsigned cluster;                   /* blocks a cluster; 0: no clusters */
-  unsigned blocks;                    /* the most blocks of a launch for this rank; equal on all ranks */
-  unsigned parts, net_parts;          /* channels that a large send or receive may use; equal on all ranks */
-  size_t part_bytes;                  /* the least that each of these channels carries */
-  struct hk_gpu_endpoint **ends[2];   /* [receives, sends][peer] */
-  hk_memory *opened;                  /* [nranks]: mapping that contains the credits of a rank of another process */
-  size_t *opened_at;                  /* [nranks]: offset of the credits in the mapping */
-  struct hk_device_env *links;        /* what the device links get from the communicator */
-  struct hk_device_peer *peers;       /* [nranks]: links->peers */
-  hk_gpu_route *routes;               /* [nranks] */
-  unsigned char *distances;           /* [nranks] hk_path_class to each peer's GPU; NULL: NCCL_P2P_LEVEL is not set */
-  bool staged;                        /* some pair of ranks of one host communicates through host memory */
-  bool proxied;                       /* some of this rank's links are proxied; the same on all ranks of a host */
-  bool sends_direct;                  /* network cards may read this rank's data from its GPU's memory */
-  bool wide;                          /* the links of all pairs of ranks keep lines of 128 bytes whole */
-  bool *nvlink;                       /* [nranks] this rank's GPU and the other rank's are joined by NVLink */
-  struct hk_gpu_prices *prices;       /* rank 0's prices, used by all ranks (collectives/machine.h) */
-  int sm;                             /* compute capability of the oldest of the ranks' devices: 90 for 9.0 */
-  int sharers;                        /* the largest number of ranks on one device; equal on all ranks */
-  struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
-  bool in_switch;                     /* the process group has multicast memory */
-  bool windows;                       /* this rank's memory can be a window */
-  bool multimem;                      /* windows can have multicast memory */
-  size_t window_stride;               /* bytes between the ranks' parts of the window space; equal on all ranks */
-  struct hk_gpu_space *space;         /* address space of the windows; NULL: no window has been registered yet */
-  bool lost;                          /* its work will not end soon: memory that a kernel may use is not freed */
+  hk_memory state;                  /* an hk_gpu_state, then the first tables */
+  hk_queue queue;                   /* the communicator's own stream: uploads, and waits for work */
+  struct hk_gpu_order *order;       /* order.h */
+  struct hk_gpu_health *health;     /* health.h */
+  unsigned cluster;                 /* blocks a cluster; 0: no clusters */
+  unsigned blocks;                  /* the most blocks of a launch for this rank; equal on all ranks */
+  unsigned parts, net_parts;        /* channels that a large send or receive may use; equal on all ranks */
+  size_t part_bytes;                /* the least that each of these channels carries */
+  struct hk_gpu_links *links;       /* links.h */
+  struct hk_gpu_topology *topology; /* topology.h */
+  int sm;                           /* compute capability of the oldest of the ranks' devices: 90 for 9.0 */
+  int sharers;                      /* the largest number of ranks on one device; equal on all ranks */
+  bool in_switch;                   /* the process group has multicast memory */
+  bool windows;                     /* this rank's memory can be a window */
+  bool multimem;                    /* windows can have multicast memory */
+  size_t window_stride;             /* bytes between the ranks' parts of the window space; equal on all ranks */
+  struct hk_gpu_space *space;       /* address space of the windows; NULL: no window has been registered yet */
+  bool lost;                        /* its work will not end soon: memory that a kernel may use is not freed */
   struct hk_gpu *next_lost;
-  hk_memory page; /* on which networks test whether they reach the GPU's memory: hk_transport_env.gpu_page */
   struct hk_gpu_memory *memory;            /* arena.h */
   struct hk_gpu_buffer *buffers, *dropped; /* dropped: launches may be reading their tables */
   struct hk_gpu_import *imports;           /* the service thread changes the list until no rank asks any more */
@@ -177,38 +151,11 @@ unsigned hk_gpu_overlap(const hk_gpu_share_facts *room);
 /* Warns, once a process, if the device has too few hardware queues for the streams of `ranks` ranks of this process. */
 void hk_gpu_check_queues(int ranks, int device);
 
-/* ---- reach.c ---- */
-/* Opens the credits of ranks of other processes, tests which ranks' memory can be read, and chooses the links to each
- * peer. */
-hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-
-/* ---- endpoints.c ---- */
-/* After a failure: true if the proxy's thread is no longer inside a transport. */
-bool hk_gpu_proxy_left(ncclComm_t c);
-/* Sends the remaining slots, then ends the proxy (proxy.h). No kernel runs any more, or g->lost is set. */
-void hk_gpu_proxy_stop(ncclComm_t c);
-void hk_gpu_endpoints_free(ncclComm_t c);
-/* After hk_gpu_reach: allocates memory for links over the network that must not be allocated later. */
-hk_status hk_gpu_proxied_begin(ncclComm_t c);
-
-/* Bytes at the beginning of a link's memory: of counters and words; of all that must begin as zeros. */
-size_t hk_gpu_link_counters(void);
-size_t hk_gpu_link_zeros(ncclComm_t c, int peer);
-
 /* ---- park.c ---- */
 hk_status hk_gpu_suspend(ncclComm_t c);
 hk_status hk_gpu_resume(ncclComm_t c);
 void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays);
 void hk_gpu_parked_free(hk_gpu *g);
-
-/* ---- topology.c ---- */
-/* By all ranks, before hk_gpu_reach: sets g->nvlink and g->prices from the machine's topology, if it can be read. */
-hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_topology_free(struct hk_gpu_process_group *w);
-/* Sets g->distances if NCCL_P2P_LEVEL is set. */
-hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-/* True if a setting forbids direct access to the peer's GPU.  `why` gets the name of the setting. */
-bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 
 /* ---- window.c ---- */
 extern const struct hk_window_ops hk_gpu_windows;

@@ -7,6 +7,7 @@
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
 #include "gpu.h"
+#include "links.h"
 #include "order.h"
 #include "proxy.h"
 #include "rma.h"
@@ -94,11 +95,11 @@ static hk_status watch(ncclComm_t c) {
   if (!due) return HK_OK;
   if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
   char peers[96], who[160] = "", last[240], others[700], links[480];
-  hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
+  hk_gpu_proxy_waits_for(g->links->proxy, peers, sizeof peers);
   if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
   hk_watch_apart(c, last, sizeof last, others, sizeof others);
   if (g->order->captures) strncat(last, "; or a replay of a graph that it is in", sizeof last - strlen(last) - 1);
-  hk_gpu_proxy_report(g->proxy, links, sizeof links);
+  hk_gpu_proxy_report(g->links->proxy, links, sizeof links);
   if (hk_param_int(HK_P_WATCHDOG_ABORT))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
                    c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);

@@ -6,8 +6,8 @@
 #include "../base/log.h"
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
-#include "../transport/device_links.h"
 #include "gpu.h"
+#include "links.h"
 #include "process_group.h"
 
 enum { LINE = HK_MULTICAST_LINE };
@@ -106,7 +106,7 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
       if (hk_gpu_fact_of(facts, stride, k)->id == hk_gpu_fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
-  if (!why[0] && hk_gpu_of(c)->links->processes && !hk_gpu_of(c)->links->by_file)
+  if (!why[0] && hk_gpu_of(c)->links->env.processes && !hk_gpu_of(c)->links->env.by_file)
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
@@ -125,5 +125,5 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
             "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;
   }
-  return hk_multicast_join(g->links, g->group->multicast, g->blocks, &g->in_switch);
+  return hk_multicast_join(&g->links->env, g->group->multicast, g->blocks, &g->in_switch);
 }

@@ -13,6 +13,7 @@
 #include "../transport/device_links.h"
 #include "arena.h"
 #include "endpoints.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
@@ -57,23 +58,23 @@ static void visit_all(ncclComm_t c, visitor *v) {
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
     for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
-      if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), NULL, -1);
+      if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), NULL, -1);
   pthread_mutex_unlock(&w->lock);
   visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
   for (hk_gpu_chunk *k = g->memory->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
   for (int r = 0; r < c->nranks; r++) {
-    visit(v, &g->opened[r], 0, 0, NULL, r);
+    visit(v, &g->links->opened[r], 0, 0, NULL, r);
     for (int s = 0; s < 2; s++)
-      for (hk_gpu_endpoint *x = g->ends[s][r]; x; x = x->next)
-        visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), x, r);
+      for (hk_gpu_endpoint *x = g->links->ends[s][r]; x; x = x->next)
+        visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), x, r);
   }
   visit(v, &g->memory->scratch, 0, 0, NULL, -1);
   for (size_t i = 0; i < g->memory->nold; i++) visit(v, &g->memory->old[i], 0, 0, NULL, -1);
-  hk_gpu_proxy_payloads(g->proxy, v->at != NULL, visit_payload, v);
-  for (hk_gpu_chunk *k = g->memory->pinned[HK_GPU_PINNED_PAYLOADS]; k && (!v->at || hk_gpu_proxy_rests(g->proxy));
-       k = k->next)
+  hk_gpu_proxy_payloads(g->links->proxy, v->at != NULL, visit_payload, v);
+  for (hk_gpu_chunk *k = g->memory->pinned[HK_GPU_PINNED_PAYLOADS];
+       k && (!v->at || hk_gpu_proxy_rests(g->links->proxy)); k = k->next)
     visit(v, &k->memory, 0, 0, NULL, -1);
-  v->stays += g->memory->pooled.bytes + g->page.bytes + hk_gpu_windows_held(g);
+  v->stays += g->memory->pooled.bytes + g->links->page.bytes + hk_gpu_windows_held(g);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
     visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);
@@ -107,11 +108,11 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   const hk_device_ops *ops = g->device->ops;
   visitor v = {0};
   HK_OR_RETURN(ops->finish(g->device)); /* replays of captured graphs, too */
-  HK_OR_RETURN(hk_gpu_proxy_settle(g->proxy));
+  HK_OR_RETURN(hk_gpu_proxy_settle(g->links->proxy));
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
-  hk_gpu_proxy_pause(g->proxy);
+  hk_gpu_proxy_pause(g->links->proxy);
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
-  HK_OR_RETURN(hk_gpu_proxy_rest(g->proxy, true));
+  HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, true));
   visit_all(c, &v);
   v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
   if (!v.at) {
@@ -171,7 +172,7 @@ static hk_status offer_links(ncclComm_t c, link_offer *mine) {
   for (size_t i = 0; i < g->nparked; i++) {
     const hk_gpu_parked *p = &g->parked[i];
     if (!is_offered(p)) continue;
-    HK_OR_RETURN(hk_share_offer_memory(g->links, p->memory, true, &offer));
+    HK_OR_RETURN(hk_share_offer_memory(&g->links->env, p->memory, true, &offer));
     p->end->shared.region = offer.region;
     *mine++ =
         (link_offer){offer.region, offer.share.bytes, offer.share.kind, (uint16_t)p->end->link.peer, p->end->channel};
@@ -186,7 +187,7 @@ static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_of
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d does not offer its link from rank %d on channel %u again", p->peer,
                    c->rank, p->end->channel);
   const hk_share_offer offer = {.region = o->region, .share = {.bytes = o->bytes, .kind = o->kind, .fd = -1}};
-  return hk_share_reopen(hk_gpu_of(c)->links, p->peer, &offer, p->memory);
+  return hk_share_reopen(&hk_gpu_of(c)->links->env, p->peer, &offer, p->memory);
 }
 
 /* All offers go in two exchanges: a connection for each offer took most of the time. */
@@ -215,7 +216,7 @@ static hk_status open_again(ncclComm_t c) {
     if (p->end)
       HK_TRY(reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
     else
-      HK_TRY(hk_share_reopen(g->links, p->peer, &rows[p->peer].credits, p->memory), out);
+      HK_TRY(hk_share_reopen(&g->links->env, p->peer, &rows[p->peer].credits, p->memory), out);
   }
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened the credits */
 out:
@@ -230,9 +231,9 @@ hk_status hk_gpu_resume(ncclComm_t c) {
   for (size_t i = 0; i < g->nparked; i++)
     if (g->parked[i].peer < 0) HK_OR_RETURN(get_again(c, &g->parked[i]));
   HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
-  HK_OR_RETURN(hk_gpu_proxy_rest(g->proxy, false));
-  hk_gpu_proxy_go_on(g->proxy);
-  if (g->links->processes && g->links->by_file) HK_OR_RETURN(open_again(c));
+  HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, false));
+  hk_gpu_proxy_go_on(g->links->proxy);
+  if (g->links->env.processes && g->links->env.by_file) HK_OR_RETURN(open_again(c));
   hk_gpu_parked_free(g);
   return HK_OK;
 }

@@ -3,7 +3,6 @@
 #ifndef HK_GPU_PROCESS_GROUP_H
 #define HK_GPU_PROCESS_GROUP_H
 #include "gpu.h"
-#include "peers.h"
 #include "pool.h"
 
 struct hk_call;
@@ -51,21 +50,12 @@ hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
  * sender's counter. For proxied links: the counters of both directions.  After them: a pattern that the other ranks try
  * to read, then space into which this rank reads theirs. */
 enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
-static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
-static inline size_t hk_gpu_credit_bytes(int nranks) {
-  return hk_gpu_probe_at(nranks) + (size_t)2 * HK_GPU_PROBE_BYTES;
-}
-static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
-  return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
-}
-static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
-  hk_gpu *g = hk_gpu_of(c);
-  return hk_gpu_is_remote(c, rank) ? (char *)g->opened[rank].base + g->opened_at[rank] : g->group->credits[rank].base;
-}
+size_t hk_gpu_probe_at(int nranks);
+size_t hk_gpu_credit_bytes(int nranks);
+uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i);
+char *hk_gpu_credits_of(ncclComm_t c, int rank);
 /* The credit of `rank`'s link to `peer`. */
-static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
-  return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
-}
+char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel);
 
 /* ---- multicast.c ---- */
 /* After hk_gpu_reach, by all ranks: sets g->in_switch, equal on all ranks.  Logs the reason if there is no multicast

@@ -18,6 +18,7 @@
 #include "code.h"
 #include "health.h"
 #include "launch.h"
+#include "links.h"
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
@@ -64,7 +65,7 @@ hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_
 /* Records work that was put into the queue, and lets the proxy look for it. */
 static hk_status end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
   hk_status rc = hk_gpu_order_end(g->order, q, s);
-  hk_gpu_proxy_wake(g->proxy, s->capturing);
+  hk_gpu_proxy_wake(g->links->proxy, s->capturing);
   return rc;
 }
 
@@ -334,7 +335,7 @@ out:
 static hk_status offer(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
-  if (!hk_gpu_processes(call->comm)) return HK_OK;
+  if (!hk_gpu_of(call->comm)->links->env.processes) return HK_OK;
   if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
   return hk_choose(call->comm, call, &plan, &launch);
 }

@@ -10,6 +10,7 @@
 #include "code.h"
 #include "endpoints.h"
 #include "launch.h"
+#include "links.h"
 #include "peers.h"
 
 /* A transfer, or the part of it that one link moves. */
@@ -57,7 +58,7 @@ out:
 /* The number of links among which the message is divided; equal at both ends. */
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
-  const unsigned most = hk_gpu_is_proxied(c, peer) ? g->net_parts : g->parts;
+  const unsigned most = hk_gpu_is_proxied(g->links, peer) ? g->net_parts : g->parts;
   size_t worth = bytes / g->part_bytes;
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;

@@ -6,8 +6,8 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../device/host.h"
-#include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -79,9 +79,9 @@ void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
     if (f->window_stride > most) most = f->window_stride;
   }
   g->window_stride = hk_round_up(most, stride_unit);
-  c->lsa.ranks = g->windows && !g->staged ? team_size(c) : 1;
+  c->lsa.ranks = g->windows && !g->links->staged ? team_size(c) : 1;
   for (int i = 0; i < c->lsa.ranks; i++)
-    g->windows = g->windows && (g->links->by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
+    g->windows = g->windows && (g->links->env.by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
   c->lsa.kernels = g->windows && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
   c->lsa.multimem = c->lsa.kernels && g->multimem;
   HK_INFO(HK_SUB_INIT, "rank %d: LSA teams of %d ranks; kernels of users %s communicate, %s multicast memory", c->rank,
@@ -294,7 +294,7 @@ static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *thei
   char *at = g->space->base + (size_t)place * g->space->stride + w->at - theirs->before;
   size_t bytes = theirs->before + theirs->after, file_bytes;
   int fd = -1;
-  if (!here) HK_TRY(g->links->file(g->links->arg, r, theirs->region, &fd, &file_bytes), out);
+  if (!here) HK_TRY(g->links->env.file(g->links->env.arg, r, theirs->region, &fd, &file_bytes), out);
   rc = g->device->ops->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
                              &w->parts[place]);
 out:
@@ -422,7 +422,7 @@ static hk_status open_object(ncclComm_t c, int owner, uint64_t region, team *t) 
   size_t bytes;
   int fd = -1;
   if (hk_gpu_is_remote(c, owner))
-    HK_TRY(g->links->file(g->links->arg, owner, region, &fd, &bytes), out);
+    HK_TRY(g->links->env.file(g->links->env.arg, owner, region, &fd, &bytes), out);
   else
     fd = hk_host_export(region, &bytes);
   rc = g->device->ops->multicast_open(g->device, fd, &t->object);

@@ -125,7 +125,7 @@ END_TEST
 /* Links that rank 0 has for sends to rank 1. */
 static unsigned ways(const gpu_ranks *g) {
   unsigned n = 0;
-  for (const hk_gpu_endpoint *x = hk_gpu_of(g->comm[0])->ends[1][1]; x; x = x->next) n++;
+  for (const hk_gpu_endpoint *x = hk_gpu_of(g->comm[0])->links->ends[1][1]; x; x = x->next) n++;
   return n;
 }
 

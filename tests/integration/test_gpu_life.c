@@ -7,6 +7,7 @@
 #include "../../src/failure/mismatch.h"
 #include "../../src/failure/watch.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/gpu/order.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
@@ -352,7 +353,7 @@ START_TEST(watchdog) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   OK_NCCL(gpu_submit(&g, &c, 0));
   for (char who[8] = ""; getenv("NCCL_SHM_DISABLE") && !who[0]; usleep(1000)) /* until the kernel stands still */
-    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0])->proxy, who, sizeof who);
+    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0])->links->proxy, who, sizeof who);
   ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "has not ended for 1 s"));
   if (getenv("NCCL_SHM_DISABLE"))

@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include "../../src/gpu/buffer.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/transport/device_links.h"
 #include "../support/gpu_places.h"
@@ -40,12 +41,12 @@ END_TEST
 
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
 static void near_enough(place *p) {
-  ck_assert(!hk_gpu_of(p->g.comm[p->first])->staged);
+  ck_assert(!hk_gpu_of(p->g.comm[p->first])->links->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->cluster, 2);
   meet_all(p);
 }
 static void too_far(place *p) {
-  ck_assert(hk_gpu_of(p->g.comm[p->first])->staged);
+  ck_assert(hk_gpu_of(p->g.comm[p->first])->links->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->blocks, 2);
   meet_all(p);
 }
@@ -317,8 +318,8 @@ static int sharing_at;
 
 static void shared_somehow(place *p) {
   const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
-  ck_assert_int_eq(gpu->links->by_file, sharing[sharing_at].by_fd);
-  ck_assert(!gpu->staged);
+  ck_assert_int_eq(gpu->links->env.by_file, sharing[sharing_at].by_fd);
+  ck_assert(!gpu->links->staged);
   gpu_call c = {.coll = HK_ALLGATHER, .count = 1500, .type = ncclFloat32};
   each_call(p, &c, 2);
 }

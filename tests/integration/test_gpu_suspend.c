@@ -150,7 +150,7 @@ static size_t behind_links(ncclComm_t c) {
   struct stat st;
   for (int s = 0; s < 2; s++)
     for (int r = 0; r < c->nranks; r++)
-      for (const hk_gpu_endpoint *x = hk_gpu_of(c)->ends[s][r]; x; x = x->next) {
+      for (const hk_gpu_endpoint *x = hk_gpu_of(c)->links->ends[s][r]; x; x = x->next) {
         int fd = x->shared.host ? hk_host_export(hk_host_find(x->shared.host).region, &bytes) : -1;
         if (fd >= 0 && fstat(fd, &st) == 0) sum += (size_t)st.st_blocks * 512;
         if (fd >= 0) close(fd);
