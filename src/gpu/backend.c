@@ -14,9 +14,11 @@
 #include "gpu.h"
 #include "health.h"
 #include "links.h"
+#include "multicast.h"
 #include "process_group.h"
 #include "rma.h"
 #include "topology.h"
+#include "window.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
 _Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX && HK_GPU_LL_FAR_BYTES == (int)HK_GPU_LL_NET_MAX &&
@@ -152,5 +154,5 @@ const hk_backend hk_backend_gpu = {
     .rma_begin = hk_gpu_rma_begin,
     .memory_add = memory_add,
     .memory_drop = memory_drop,
-    .windows = &hk_gpu_windows,
+    .windows = &hk_gpu_window_ops,
 };

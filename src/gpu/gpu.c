@@ -17,6 +17,7 @@
 #include "endpoints.h"
 #include "health.h"
 #include "links.h"
+#include "multicast.h"
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
@@ -25,12 +26,14 @@
 #include "rma.h"
 #include "table.h"
 #include "topology.h"
+#include "window.h"
 
 /* A rank on its GPU, with all parts. */
 typedef struct whole {
   hk_gpu gpu; /* the first member: it is freed as this one */
   hk_gpu_links links;
   hk_gpu_topology topology;
+  hk_gpu_windows windows;
   hk_gpu_memory memory;
   hk_gpu_order order;
   hk_gpu_health health;
@@ -59,6 +62,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   hk_gpu *g = &all->gpu;
   g->links = &all->links;
   g->topology = &all->topology;
+  g->windows = &all->windows;
   g->memory = &all->memory;
   g->order = &all->order;
   g->health = &all->health;
@@ -182,7 +186,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
       hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1));
   HK_OR_RETURN(hk_gpu_multicast_join(c, facts, stride));
   hk_gpu_windows_begin(c, facts, stride);
-  c->one_sided = g->windows && g->device->limits.stream_words;
+  c->one_sided = g->windows->usable && g->device->limits.stream_words;
   return HK_OK;
 }
 

@@ -23,7 +23,6 @@ struct hk_gpu_import;        /* buffer.h */
 struct hk_gpu_launch_item;   /* launch.h */
 struct hk_gpu_rma;           /* rma.c */
 struct hk_gpu_small;         /* kernels/cuda/work.h */
-struct hk_gpu_space;         /* window.c */
 struct hk_gpu_buffer;        /* buffer.h */
 struct hk_gpu_work;          /* kernels/cuda/work.h */
 struct hk_gpu_process_group; /* process_group.h */
@@ -52,10 +51,7 @@ typedef struct hk_gpu {
   int sm;                           /* compute capability of the oldest of the ranks' devices: 90 for 9.0 */
   int sharers;                      /* the largest number of ranks on one device; equal on all ranks */
   bool in_switch;                   /* the process group has multicast memory */
-  bool windows;                     /* this rank's memory can be a window */
-  bool multimem;                    /* windows can have multicast memory */
-  size_t window_stride;             /* bytes between the ranks' parts of the window space; equal on all ranks */
-  struct hk_gpu_space *space;       /* address space of the windows; NULL: no window has been registered yet */
+  struct hk_gpu_windows *windows;   /* window.h */
   bool lost;                        /* its work will not end soon: memory that a kernel may use is not freed */
   struct hk_gpu *next_lost;
   struct hk_gpu_memory *memory;            /* arena.h */
@@ -132,9 +128,6 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After the exchange; the ranks' facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_detach(ncclComm_t c);
-/* ---- process_group.c; the rest is in process_group.h ---- */
-void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps `g` until the process ends */
-
 /* ---- share.c ---- */
 /* Facts about the ranks' GPUs from which a rank computes its share; equal on all ranks. */
 typedef struct hk_gpu_share_facts {
@@ -156,13 +149,6 @@ hk_status hk_gpu_suspend(ncclComm_t c);
 hk_status hk_gpu_resume(ncclComm_t c);
 void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays);
 void hk_gpu_parked_free(hk_gpu *g);
-
-/* ---- window.c ---- */
-extern const struct hk_window_ops hk_gpu_windows;
-/* After hk_gpu_reach and hk_gpu_multicast_join: sets c->lsa and g->window_stride. */
-void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_windows_end(ncclComm_t c); /* no kernel runs any more */
-size_t hk_gpu_windows_held(hk_gpu *g); /* bytes of the library's own memory in windows */
 
 /* ---- memory.c ---- */
 /* Zeroed memory that other processes can open. */

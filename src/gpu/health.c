@@ -9,6 +9,7 @@
 #include "gpu.h"
 #include "links.h"
 #include "order.h"
+#include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
 

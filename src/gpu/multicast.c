@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and copies in the switch (NVLS): links in multicast memory (transport/cuda/multicast.h), and the decision for
  * which communicators, types and operators they are used. */
-#include "../transport/cuda/multicast.h"
+#include "multicast.h"
 #include <stdio.h>
 #include "../base/log.h"
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
+#include "../transport/cuda/multicast.h"
 #include "gpu.h"
 #include "links.h"
 #include "process_group.h"
+#include "window.h"
 
 enum { LINE = HK_MULTICAST_LINE };
 _Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE &&
@@ -115,7 +117,7 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
   char why[120];
   if (c->nranks < 2) return HK_OK;
   look_against(c, facts, stride, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
-  g->multimem = !why[0];
+  g->windows->multimem = !why[0];
   look_against(c, facts, stride, HK_GPU_MULTICAST_SUMS, why, sizeof why);
   if (c->nranks > HK_MULTICAST_RANKS && !why[0])
     snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);

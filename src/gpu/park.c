@@ -17,6 +17,7 @@
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
+#include "window.h"
 
 /* Memory that a communicator gives back. */
 typedef struct hk_gpu_parked {
@@ -74,7 +75,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   for (hk_gpu_chunk *k = g->memory->pinned[HK_GPU_PINNED_PAYLOADS];
        k && (!v->at || hk_gpu_proxy_rests(g->links->proxy)); k = k->next)
     visit(v, &k->memory, 0, 0, NULL, -1);
-  v->stays += g->memory->pooled.bytes + g->links->page.bytes + hk_gpu_windows_held(g);
+  v->stays += g->memory->pooled.bytes + g->links->page.bytes + hk_gpu_windows_held(g->windows);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
     visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);

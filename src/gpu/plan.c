@@ -16,6 +16,7 @@
 #include "endpoints.h"
 #include "gpu.h"
 #include "links.h"
+#include "multicast.h"
 #include "process_group.h"
 
 _Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&

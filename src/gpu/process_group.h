@@ -5,9 +5,6 @@
 #include "gpu.h"
 #include "pool.h"
 
-struct hk_call;
-struct hk_gpu_link;    /* kernels/cuda/work.h */
-struct hk_link_need;   /* program/program.h */
 struct hk_share_offer; /* transport/cuda/share.h */
 
 /* One direction between two ranks on a channel: the receiver's memory. */
@@ -41,6 +38,7 @@ typedef struct hk_gpu_process_group {
 /* Joins or creates the process group and makes this rank's credits. */
 hk_status hk_gpu_process_group_join(ncclComm_t c);
 void hk_gpu_process_group_leave(hk_gpu_process_group *w);
+void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps `g` until the process ends */
 /* Makes this rank's credits anew after links->by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
 /* Offers this rank's credits to all other processes. */
@@ -57,11 +55,4 @@ char *hk_gpu_credits_of(ncclComm_t c, int rank);
 /* The credit of `rank`'s link to `peer`. */
 char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel);
 
-/* ---- multicast.c ---- */
-/* After hk_gpu_reach, by all ranks: sets g->in_switch, equal on all ranks.  Logs the reason if there is no multicast
- * memory. */
-hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-struct hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const struct hk_link_need *need, unsigned channel, bool first);
-/* True if the switch has the call's operator for its type. */
-bool hk_gpu_switch_reduces(const struct hk_call *call);
 #endif

@@ -72,18 +72,18 @@ static int first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks
 void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu *g = hk_gpu_of(c);
   size_t most = 1;
-  g->windows = true;
+  g->windows->usable = true;
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
-    g->windows = g->windows && f->by_fd;
+    g->windows->usable = g->windows->usable && f->by_fd;
     if (f->window_stride > most) most = f->window_stride;
   }
-  g->window_stride = hk_round_up(most, stride_unit);
-  c->lsa.ranks = g->windows && !g->links->staged ? team_size(c) : 1;
+  g->windows->stride = hk_round_up(most, stride_unit);
+  c->lsa.ranks = g->windows->usable && !g->links->staged ? team_size(c) : 1;
   for (int i = 0; i < c->lsa.ranks; i++)
-    g->windows = g->windows && (g->links->env.by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
-  c->lsa.kernels = g->windows && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
-  c->lsa.multimem = c->lsa.kernels && g->multimem;
+    g->windows->usable = g->windows->usable && (g->links->env.by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
+  c->lsa.kernels = g->windows->usable && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
+  c->lsa.multimem = c->lsa.kernels && g->windows->multimem;
   HK_INFO(HK_SUB_INIT, "rank %d: LSA teams of %d ranks; kernels of users %s communicate, %s multicast memory", c->rank,
           c->lsa.ranks, c->lsa.kernels ? "can" : "cannot", c->lsa.multimem ? "with" : "without");
 }
@@ -92,13 +92,13 @@ void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
 
 static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   if (!s) {
     s = calloc(1, sizeof *s);
     if (!s) return HK_FAIL_ERRNO("no memory for windows");
     pthread_mutex_init(&s->lock, NULL);
-    s->stride = g->window_stride;
-    g->space = s;
+    s->stride = g->windows->stride;
+    g->windows->space = s;
   }
   if (!s->base) HK_OR_RETURN(g->device->ops->space_new(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base));
   *out = s;
@@ -161,7 +161,7 @@ static hk_status put(hk_gpu *g, void *to, const void *from, size_t bytes) {
 /* Under the lock. */
 static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   unsigned p = 0;
   while (p < s->npages && s->used[p] == UINT32_MAX) p++;
   if (p == s->npages) HK_OR_RETURN(add_page(g, s));
@@ -227,7 +227,7 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
   const char *why = NULL;
   if (!user)
     why = hk_last_error(); /* error of the library's allocation */
-  else if (!hk_gpu_of(c)->windows)
+  else if (!hk_gpu_of(c)->windows->usable)
     why = "memory does not go to other processes by file descriptor";
   else if (d->ops->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
            whose.device != d->limits.ordinal)
@@ -291,7 +291,7 @@ static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *thei
   const hk_gpu *g = hk_gpu_of(c);
   const bool here = !hk_gpu_is_remote(c, r);
   const int place = r - first_of_team(c);
-  char *at = g->space->base + (size_t)place * g->space->stride + w->at - theirs->before;
+  char *at = g->windows->space->base + (size_t)place * g->windows->space->stride + w->at - theirs->before;
   size_t bytes = theirs->before + theirs->after, file_bytes;
   int fd = -1;
   if (!here) HK_TRY(g->links->env.file(g->links->env.arg, r, theirs->region, &fd, &file_bytes), out);
@@ -304,7 +304,7 @@ out:
 
 static hk_status attach(const hk_gpu *g, const team *t, const hk_gpu_window *w) {
   const hk_memory *own = &w->parts[w->seen.image.lsa_rank];
-  const char *part = g->space->base + (size_t)w->seen.image.lsa_rank * g->space->stride;
+  const char *part = g->windows->space->base + (size_t)w->seen.image.lsa_rank * g->windows->space->stride;
   return g->device->ops->multicast_attach(g->device, t->object, (size_t)((char *)own->base - part), own);
 }
 
@@ -313,11 +313,11 @@ static hk_status map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int fl
   hk_gpu *g = hk_gpu_of(c);
   const int first = first_of_team(c);
   for (int r = first; r < first + c->lsa.ranks; r++) HK_TRY(map_part(c, w, r, &rows[r]), out);
-  pthread_mutex_lock(&g->space->lock);
+  pthread_mutex_lock(&g->windows->space->lock);
   rc = publish(c, w, flags);
-  for (const team *t = g->space->teams; t && rc == HK_OK; t = t->next) rc = attach(g, t, w);
-  insert(g->space, w);
-  pthread_mutex_unlock(&g->space->lock);
+  for (const team *t = g->windows->space->teams; t && rc == HK_OK; t = t->next) rc = attach(g, t, w);
+  insert(g->windows->space, w);
+  pthread_mutex_unlock(&g->windows->space->lock);
 out:
   return rc;
 }
@@ -326,7 +326,7 @@ out:
 static void forget(ncclComm_t c, hk_gpu_window *w) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   if (s) {
     pthread_mutex_lock(&s->lock);
     hk_gpu_window **at = &s->windows;
@@ -410,7 +410,7 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
 /* Called by the team's first rank: makes the object and offers it to the others. */
 static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
   int fd = -1;
-  size_t bytes = g->window_stride;
+  size_t bytes = g->windows->stride;
   HK_OR_RETURN(g->device->ops->multicast_new(g->device, (unsigned)which.nRanks, &bytes, &t->object));
   HK_OR_RETURN(g->device->ops->multicast_share(g->device, t->object, &fd));
   return hk_host_lend(fd, bytes, false, region);
@@ -433,11 +433,11 @@ out:
 
 static hk_status bind_all(const hk_gpu *g, team *t) {
   hk_status rc = HK_OK;
-  pthread_mutex_lock(&g->space->lock);
-  HK_TRY(g->device->ops->multicast_map(g->device, t->object, g->window_stride, &t->all), out);
-  for (const hk_gpu_window *w = g->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
+  pthread_mutex_lock(&g->windows->space->lock);
+  HK_TRY(g->device->ops->multicast_map(g->device, t->object, g->windows->stride, &t->all), out);
+  for (const hk_gpu_window *w = g->windows->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
 out:
-  pthread_mutex_unlock(&g->space->lock);
+  pthread_mutex_unlock(&g->windows->space->lock);
   return rc;
 }
 
@@ -473,7 +473,7 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   bool all = false;
-  team *t = g->space ? g->space->teams : NULL;
+  team *t = g->windows->space ? g->windows->space->teams : NULL;
   while (t && (t->which.nRanks != which.nRanks || t->which.stride != which.stride || t->which.rank != which.rank))
     t = t->next;
   *out = t ? t->all.base : NULL;
@@ -486,10 +486,10 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
     free_team(g, t);
     return rc;
   }
-  pthread_mutex_lock(&g->space->lock);
-  t->next = g->space->teams;
-  g->space->teams = t;
-  pthread_mutex_unlock(&g->space->lock);
+  pthread_mutex_lock(&g->windows->space->lock);
+  t->next = g->windows->space->teams;
+  g->windows->space->teams = t;
+  pthread_mutex_unlock(&g->windows->space->lock);
   *out = t->all.base;
   return HK_OK;
 }
@@ -498,7 +498,7 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
 
 void hk_gpu_windows_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   if (!s) return;
   while (s->windows) forget(c, s->windows);
   while (s->teams) {
@@ -514,14 +514,14 @@ void hk_gpu_windows_end(ncclComm_t c) {
   free(s);
 }
 
-size_t hk_gpu_windows_held(hk_gpu *g) {
+size_t hk_gpu_windows_held(hk_gpu_windows *own) {
   size_t bytes = 0;
-  if (!g->space) return 0;
-  pthread_mutex_lock(&g->space->lock);
-  for (const hk_gpu_window *w = g->space->windows; w; w = w->next) bytes += w->own.bytes;
-  pthread_mutex_unlock(&g->space->lock);
+  if (!own->space) return 0;
+  pthread_mutex_lock(&own->space->lock);
+  for (const hk_gpu_window *w = own->space->windows; w; w = w->next) bytes += w->own.bytes;
+  pthread_mutex_unlock(&own->space->lock);
   return bytes;
 }
 
-const hk_window_ops hk_gpu_windows = {
+const hk_window_ops hk_gpu_window_ops = {
     .add = add, .add_memory = add_memory, .drop = drop, .multicast = multicast, .table = table};

@@ -12,8 +12,17 @@
  */
 #ifndef HK_GPU_WINDOW_H
 #define HK_GPU_WINDOW_H
+#include "../device/device.h"
 #include "../rma/windows.h"
-#include "gpu.h"
+
+struct hk_gpu_fact;
+
+typedef struct hk_gpu_windows {
+  bool usable;                /* this rank's memory can be a window */
+  bool multimem;              /* windows can have multicast memory */
+  size_t stride;              /* bytes between the ranks' parts of the address space; equal on all ranks */
+  struct hk_gpu_space *space; /* address space of the windows; NULL: no window has been registered yet */
+} hk_gpu_windows;
 
 typedef struct hk_gpu_window {
   hk_symmetric seen;
@@ -34,4 +43,9 @@ static inline void *hk_gpu_window_at(ncclComm_t c, const hk_gpu_window *w, int r
   return lsa_rank < 0 ? NULL : hk_symmetric_at(&w->seen, lsa_rank);
 }
 
+extern const struct hk_window_ops hk_gpu_window_ops;
+/* After hk_gpu_reach and hk_gpu_multicast_join: sets c->lsa and `stride`. */
+void hk_gpu_windows_begin(ncclComm_t c, const struct hk_gpu_fact *facts, size_t stride);
+void hk_gpu_windows_end(ncclComm_t c);         /* no kernel runs any more */
+size_t hk_gpu_windows_held(hk_gpu_windows *w); /* bytes of the library's own memory in windows */
 #endif

@@ -187,7 +187,7 @@ static void many(place *p) {
     void *table = NULL;
     uint64_t entries[97];
     int found = 0;
-    ck_assert_int_eq(hk_gpu_windows.table(g->comm[r], &table), HK_OK);
+    ck_assert_int_eq(hk_gpu_window_ops.table(g->comm[r], &table), HK_OK);
     emu_use(g->device[r]);
     while (table) {
       emu_read(entries, (CUdeviceptr)(uintptr_t)table, sizeof entries);
