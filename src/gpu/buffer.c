@@ -21,7 +21,7 @@
 /* Global: allocations are found by address, for all communicators with which they are registered. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
-static hk_gpu *all;
+static hk_gpu_buffers *all;
 
 typedef struct question {
   enum { OPEN, CLOSE } verb;
@@ -36,12 +36,12 @@ _Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message
 
 /* ---- memory of other ranks ---- */
 
-static bool open_import(hk_gpu *g, question *q, int fd, char *reason) {
+static bool open_import(hk_gpu_buffers *b, question *q, int fd, char *reason) {
   hk_gpu_import *import = calloc(1, sizeof *import);
   if (!import) return false;
   *import = (hk_gpu_import){.from = q->from, .key = q->key};
   q->share.fd = fd;
-  if (g->device->ops->open(g->device, &q->share, &import->memory) != HK_OK) {
+  if (b->device->ops->open(b->device, &q->share, &import->memory) != HK_OK) {
     snprintf(reason, HK_REASON_BYTES, "%s", hk_last_error());
     free(import);
     return false;
@@ -49,22 +49,22 @@ static bool open_import(hk_gpu *g, question *q, int fd, char *reason) {
   q->address = (uint64_t)(uintptr_t)import->memory.base;
   import->begin = q->address + q->skip;
   import->bytes = q->bytes;
-  pthread_mutex_lock(&g->imports_lock);
-  import->next = g->imports;
-  g->imports = import;
-  pthread_mutex_unlock(&g->imports_lock);
+  pthread_mutex_lock(&b->imports_lock);
+  import->next = b->imports;
+  b->imports = import;
+  pthread_mutex_unlock(&b->imports_lock);
   return true;
 }
 
-static void close_import(hk_gpu *g, const question *q) {
-  hk_gpu_import **at = &g->imports;
-  pthread_mutex_lock(&g->imports_lock);
+static void close_import(hk_gpu_buffers *b, const question *q) {
+  hk_gpu_import **at = &b->imports;
+  pthread_mutex_lock(&b->imports_lock);
   while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
   hk_gpu_import *import = *at;
   if (import) *at = import->next;
-  pthread_mutex_unlock(&g->imports_lock);
+  pthread_mutex_unlock(&b->imports_lock);
   /* A failure is logged; nothing else can be done. */
-  if (import) (void)g->device->ops->release(g->device, &import->memory);
+  if (import) (void)b->device->ops->release(b->device, &import->memory);
   free(import);
 }
 
@@ -79,14 +79,15 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 }
 
 void hk_gpu_buffers_begin(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
+  const hk_gpu_links *l = hk_gpu_of(c)->links;
+  hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (hk_gpu_can_read(g->links, r) && (!hk_gpu_is_local(g->links, r) || hk_gpu_is_remote(c, r)));
-  if (!g->apart) return;
-  hk_wire_answer_with(c, answer, g);
+    b->apart = b->apart || (hk_gpu_can_read(l, r) && (!hk_gpu_is_local(l, r) || hk_gpu_is_remote(c, r)));
+  if (!b->apart) return;
+  hk_wire_answer_with(c, answer, b);
   pthread_mutex_lock(&lock);
-  g->next = all;
-  all = g;
+  b->next = all;
+  all = b;
   pthread_mutex_unlock(&lock);
 }
 
@@ -124,11 +125,11 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
 static hk_status get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
-  hk_gpu_buffer *old = g->dropped;
+  hk_gpu_buffer *old = g->buffers->dropped;
   if (old) {
     if (hk_gpu_order_over(g->order, &done) == HK_OK && done) {
       *out = old->table;
-      g->dropped = old->next;
+      g->buffers->dropped = old->next;
       free(old);
       return HK_OK;
     }
@@ -201,10 +202,10 @@ static void free_view(hk_gpu_buffer *v) {
 }
 
 hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
-  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   size_t n = (size_t)c->nranks;
   *out = NULL;
-  if (!g->apart || bytes == 0) return HK_OK;
+  if (!b->apart || bytes == 0) return HK_OK;
   hk_gpu_buffer *v = calloc(1, sizeof *v);
   if (v) v->seen = malloc(n * sizeof *v->seen);
   if (v) v->opened = calloc(n, sizeof *v->opened);
@@ -219,27 +220,27 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
   for (size_t r = 0; r < n; r++) v->seen[r] = HK_GPU_UNSEEN;
   pthread_mutex_lock(&lock);
   v->symmetric = symmetric;
-  v->key = symmetric ? WINDOW_KEY | ++g->last_window : ++g->last_view;
-  v->next = g->buffers;
-  g->buffers = v;
+  v->key = symmetric ? WINDOW_KEY | ++b->last_window : ++b->last_buffer;
+  v->next = b->first;
+  b->first = v;
   pthread_mutex_unlock(&lock);
   *out = v;
   return HK_OK;
 }
 
 void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
-  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   pthread_mutex_lock(&lock);
-  hk_gpu_buffer **at = &g->buffers;
+  hk_gpu_buffer **at = &b->first;
   while (*at != v) at = &(*at)->next;
   *at = v->next;
   unmake(c, v, !atomic_load(&c->health.failure));
   /* Freeing device memory would wait for all work on the device, and some of that may wait for this thread. */
-  v->next = g->dropped;
-  g->dropped = v;
+  v->next = b->dropped;
+  b->dropped = v;
   free_lists(v);
   if (!v->table) {
-    g->dropped = v->next;
+    b->dropped = v->next;
     free(v);
   }
   pthread_mutex_unlock(&lock);
@@ -248,13 +249,13 @@ void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
 void hk_gpu_buffers_forget(const void *base, size_t bytes) {
   uintptr_t begin = (uintptr_t)base, end = begin + bytes;
   pthread_mutex_lock(&lock);
-  for (hk_gpu *g = all; g; g = g->next)
-    for (hk_gpu_buffer *v = g->buffers; v; v = v->next) {
+  for (hk_gpu_buffers *b = all; b; b = b->next)
+    for (hk_gpu_buffer *v = b->first; v; v = v->next) {
       if (v->end <= begin || v->begin >= end || v->unusable) continue;
       HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
               "ncclCommWindowDeregister first; the registration has no effect any more",
-              base, (void *)g->comm);
-      unmake(g->comm, v, !atomic_load(&g->comm->health.failure));
+              base, (void *)b->comm);
+      unmake(b->comm, v, !atomic_load(&b->comm->health.failure));
       v->unusable = true;
     }
   pthread_mutex_unlock(&lock);
@@ -272,16 +273,17 @@ void hk_gpu_buffers_free_late(hk_gpu_process_group *w) {
 }
 
 void hk_gpu_buffers_end(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
+  const hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_buffers *b = g->buffers;
   pthread_mutex_lock(&lock);
-  hk_gpu **at = &all;
-  while (*at && *at != g) at = &(*at)->next;
-  if (*at) *at = g->next;
+  hk_gpu_buffers **at = &all;
+  while (*at && *at != b) at = &(*at)->next;
+  if (*at) *at = b->next;
   pthread_mutex_unlock(&lock);
   if (g->lost) return;
-  while (g->buffers) {
-    hk_gpu_buffer *v = g->buffers;
-    g->buffers = v->next;
+  while (b->first) {
+    hk_gpu_buffer *v = b->first;
+    b->first = v->next;
     /* Ranks of other processes close what they have opened when they end. Ranks of this process may leave later, and
      * only then let their streams go on. */
     pthread_mutex_lock(&g->group->lock);
@@ -289,12 +291,12 @@ void hk_gpu_buffers_end(ncclComm_t c) {
     g->group->late = v;
     pthread_mutex_unlock(&g->group->lock);
   }
-  while (g->dropped) {
-    hk_gpu_buffer *v = g->dropped;
-    g->dropped = v->next;
+  while (b->dropped) {
+    hk_gpu_buffer *v = b->dropped;
+    b->dropped = v->next;
     free_view(v);
   }
-  while (g->imports) close_import(g, &(question){.from = g->imports->from, .key = g->imports->key});
+  while (b->imports) close_import(b, &(question){.from = b->imports->from, .key = b->imports->key});
 }
 
 /* ---- calls ---- */
@@ -316,9 +318,9 @@ static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric,
   hk_status rc = HK_OK;
   uintptr_t begin = (uintptr_t)p;
   *out = NULL;
-  if (!hk_gpu_of(c)->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
+  if (!hk_gpu_of(c)->buffers->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
-  for (hk_gpu_buffer *v = hk_gpu_of(c)->buffers; v && !*out; v = v->next) {
+  for (hk_gpu_buffer *v = hk_gpu_of(c)->buffers->first; v && !*out; v = v->next) {
     if (begin < v->begin || begin + bytes > v->end || v->unusable || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
@@ -379,19 +381,20 @@ hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (hk_gpu_is_remote(c, r)) {
-    pthread_mutex_lock(&hk_gpu_of(c)->imports_lock);
-    for (const hk_gpu_import *g = hk_gpu_of(c)->imports; g && !at; g = g->next) {
-      if (g->from != r || g->key != key) continue;
-      at = g->begin;
-      *bytes = g->bytes;
+    hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
+    pthread_mutex_lock(&b->imports_lock);
+    for (const hk_gpu_import *i = b->imports; i && !at; i = i->next) {
+      if (i->from != r || i->key != key) continue;
+      at = i->begin;
+      *bytes = i->bytes;
     }
-    pthread_mutex_unlock(&hk_gpu_of(c)->imports_lock);
+    pthread_mutex_unlock(&b->imports_lock);
     return at;
   }
   pthread_mutex_lock(&lock);
-  for (const hk_gpu *g = all; g; g = g->next) {
-    if (g->group != hk_gpu_of(c)->group || g->comm->rank != r) continue;
-    for (const hk_gpu_buffer *v = g->buffers; v && !at; v = v->next) {
+  for (const hk_gpu_buffers *b = all; b; b = b->next) {
+    if (hk_gpu_of(b->comm)->group != hk_gpu_of(c)->group || b->comm->rank != r) continue;
+    for (const hk_gpu_buffer *v = b->first; v && !at; v = v->next) {
       if (v->key != key || !v->made || v->seen[c->rank] == HK_GPU_UNSEEN) continue;
       at = v->begin + (uint64_t)v->seen[c->rank];
       *bytes = v->end - v->begin;

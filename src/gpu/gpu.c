@@ -34,6 +34,7 @@ typedef struct whole {
   hk_gpu_links links;
   hk_gpu_topology topology;
   hk_gpu_windows windows;
+  hk_gpu_buffers buffers;
   hk_gpu_memory memory;
   hk_gpu_order order;
   hk_gpu_health health;
@@ -63,19 +64,21 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   g->links = &all->links;
   g->topology = &all->topology;
   g->windows = &all->windows;
+  g->buffers = &all->buffers;
+  g->buffers->comm = c;
   g->memory = &all->memory;
   g->order = &all->order;
   g->health = &all->health;
   pthread_mutex_init(&g->order->lock, NULL);
   pthread_mutex_init(&g->memory->pinned_lock, NULL);
-  pthread_mutex_init(&g->imports_lock, NULL);
+  pthread_mutex_init(&g->buffers->imports_lock, NULL);
   c->backend_state = g;
   g->comm = c;
   HK_OR_RETURN(hk_gpu_code_get(c->device, &g->code));
   HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
   HK_OR_RETURN(g->device->ops->queue_new(g->device, &g->queue));
   g->device->own = g->queue;
-  g->memory->device = g->memory->pooled.device = g->order->device = g->device;
+  g->memory->device = g->memory->pooled.device = g->order->device = g->buffers->device = g->device;
   g->order->loose = c->options.loose_captures;
   g->order->mixes = c->options.mixes_graphs;
   HK_OR_RETURN(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
@@ -232,7 +235,7 @@ void hk_gpu_detach(ncclComm_t c) {
   hk_gpu_code_put(g->code);
   pthread_mutex_destroy(&g->order->lock);
   pthread_mutex_destroy(&g->memory->pinned_lock);
-  pthread_mutex_destroy(&g->imports_lock);
+  pthread_mutex_destroy(&g->buffers->imports_lock);
   free(g);
   c->backend_state = NULL;
 }

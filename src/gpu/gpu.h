@@ -19,7 +19,6 @@
 struct hk_call;
 struct hk_gpu_code;          /* code.h */
 struct hk_gpu_rma_proxy;     /* rma_proxy.h */
-struct hk_gpu_import;        /* buffer.h */
 struct hk_gpu_launch_item;   /* launch.h */
 struct hk_gpu_rma;           /* rma.c */
 struct hk_gpu_small;         /* kernels/cuda/work.h */
@@ -54,22 +53,17 @@ typedef struct hk_gpu {
   struct hk_gpu_windows *windows;   /* window.h */
   bool lost;                        /* its work will not end soon: memory that a kernel may use is not freed */
   struct hk_gpu *next_lost;
-  struct hk_gpu_memory *memory;            /* arena.h */
-  struct hk_gpu_buffer *buffers, *dropped; /* dropped: launches may be reading their tables */
-  struct hk_gpu_import *imports;           /* the service thread changes the list until no rank asks any more */
-  pthread_mutex_t imports_lock;
-  uint64_t last_view, last_window;
-  bool copies;                  /* copy engines are requested and usable */
-  struct hk_shared *words;      /* [nranks]: words of copy.c; of a rank in another process: the mapping */
-  char **words_at;              /* [nranks]: addresses of these words for the GPU */
-  _Atomic(bool) copied;         /* copy engines have been used */
-  struct hk_gpu_rma *rma;       /* one-sided operations; NULL: no window yet */
-  struct hk_gpu_rma_proxy *far; /* one-sided operations with ranks outside the LSA team; NULL: no such rank */
-  bool apart;                   /* this rank reaches ranks on other GPUs or in other processes */
-  struct hk_gpu_parked *parked; /* [nparked]: memory that is given back while the communicator is suspended */
+  struct hk_gpu_memory *memory;   /* arena.h */
+  struct hk_gpu_buffers *buffers; /* buffer.h */
+  bool copies;                    /* copy engines are requested and usable */
+  struct hk_shared *words;        /* [nranks]: words of copy.c; of a rank in another process: the mapping */
+  char **words_at;                /* [nranks]: addresses of these words for the GPU */
+  _Atomic(bool) copied;           /* copy engines have been used */
+  struct hk_gpu_rma *rma;         /* one-sided operations; NULL: no window yet */
+  struct hk_gpu_rma_proxy *far;   /* one-sided operations with ranks outside the LSA team; NULL: no such rank */
+  struct hk_gpu_parked *parked;   /* [nparked]: memory that is given back while the communicator is suspended */
   size_t nparked;
   ncclComm_t comm;
-  struct hk_gpu *next; /* list of the communicators that may have registered memory (buffer.c) */
   struct {
     uintptr_t begin, end;
   } good[HK_GPU_RANGES]; /* user memory that passed hk_gpu_check_pointer */

@@ -82,8 +82,8 @@ static void big_calls(place *p) {
 
 /* What a rank still has open of others' memory: closed on a service thread. */
 static bool imports_leave(const hk_gpu *gpu) {
-  for (int i = 0; i < 20000 && *(hk_gpu_import *const volatile *)&gpu->imports; i++) usleep(1000);
-  return !gpu->imports;
+  for (int i = 0; i < 20000 && *(hk_gpu_import *const volatile *)&gpu->buffers->imports; i++) usleep(1000);
+  return !gpu->buffers->imports;
 }
 
 /* Classic memory and virtual memory, read by the other GPUs for themselves; what goes is closed. */
@@ -105,7 +105,7 @@ static void registered(place *p) {
   big_calls(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
-    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->buffers; v; v = v->next, views++) {
+    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->buffers->first; v; v = v->next, views++) {
       ck_assert(v->made && !v->unusable);
       for (int k = 0; k < g->n; k++)
         ck_assert_msg(k == r || v->seen[k] != HK_GPU_UNSEEN, "rank %d does not see %d's", k, r);
@@ -117,7 +117,7 @@ static void registered(place *p) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
     /* too early: there is a warning, and no process has it open any more */
     OK_NCCL(ncclMemFree((void *)(uintptr_t)g->out[r]));
-    ck_assert(hk_gpu_of(g->comm[r])->buffers->unusable);
+    ck_assert(hk_gpu_of(g->comm[r])->buffers->first->unusable);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);
     g->out[r] = gpu_alloc(g->device[r], room);
@@ -146,7 +146,7 @@ static void outlive(place *p) {
   g->out[r] = gpu_alloc(g->device[r], room);
   OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
-  ck_assert(hk_gpu_of(g->comm[r])->buffers->made);
+  ck_assert(hk_gpu_of(g->comm[r])->buffers->first->made);
   meet_all(p);
   if (r == 0) {
     OK_NCCL(ncclCommDestroy(g->comm[r]));

@@ -52,7 +52,7 @@ static inline const char *trace_name(const void *p) {
       return out;
     }
   for (int r = 0; r < trace.g->n; r++)
-    for (const hk_gpu_buffer *v = trace.g->comm[r] ? hk_gpu_of(trace.g->comm[r])->buffers : NULL; v; v = v->next)
+    for (const hk_gpu_buffer *v = trace.g->comm[r] ? hk_gpu_of(trace.g->comm[r])->buffers->first : NULL; v; v = v->next)
       for (int k = 0; v->theirs && k < trace.g->n; k++)
         if (at >= v->theirs[k] && at < v->theirs[k] + (v->end - v->begin)) {
           snprintf(out, sizeof text[0], "view%d of %d+%zu", r, k, (size_t)(at - v->theirs[k]));
