@@ -8,6 +8,7 @@
  * Stores from another stream could be stuck behind the waiting stream in the same hardware queue.  A stream waits until
  * a word is 1 and resets it to 0 at once, so that a captured call can be replayed. The sender writes a word again only
  * after it has received this rank's other word, which this rank's stream writes after the reset. */
+#include "copy.h"
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
@@ -23,7 +24,7 @@ enum { WORD_BYTES = 64 };
 static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
 /* Words of rank `to` that rank `from` writes. */
 static void *word(ncclComm_t c, int to, int from, bool done) {
-  return hk_gpu_of(c)->words_at[to] + word_at(from, done);
+  return hk_gpu_of(c)->copies->words_at[to] + word_at(from, done);
 }
 
 /* Each rank sends this to the others, so that they can open its words. */
@@ -36,10 +37,10 @@ static bool open_words(ncclComm_t c, const words *all) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
-    g->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
+    g->copies->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
     if (!hk_gpu_is_remote(c, r)) continue;
-    if (hk_share_host_open(&g->links->env, r, all[r].region, &g->words[r]) != HK_OK) return false;
-    g->words_at[r] = g->words[r].memory.base;
+    if (hk_share_host_open(&g->links->env, r, all[r].region, &g->copies->words[r]) != HK_OK) return false;
+    g->copies->words_at[r] = g->copies->words[r].memory.base;
   }
   return true;
 }
@@ -50,9 +51,9 @@ static hk_status make_words(ncclComm_t c) {
   size_t n = (size_t)c->nranks;
   words *all = calloc(n, sizeof *all);
   bool *fine = calloc(n, sizeof *fine);
-  g->words = calloc(n, sizeof *g->words);
-  g->words_at = calloc(n, sizeof *g->words_at);
-  if (!all || !fine || !g->words || !g->words_at) {
+  g->copies->words = calloc(n, sizeof *g->copies->words);
+  g->copies->words_at = calloc(n, sizeof *g->copies->words_at);
+  if (!all || !fine || !g->copies->words || !g->copies->words_at) {
     rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
     goto out;
   }
@@ -63,8 +64,8 @@ static hk_status make_words(ncclComm_t c) {
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   fine[c->rank] = open_words(c, all);
   HK_TRY(hk_gpu_exchange(c, fine, sizeof *fine), out);
-  for (int r = 0; r < c->nranks; r++) g->copies = g->copies && fine[r];
-  if (!g->copies)
+  for (int r = 0; r < c->nranks; r++) g->copies->usable = g->copies->usable && fine[r];
+  if (!g->copies->usable)
     HK_INFO(HK_SUB_INIT, "rank %d: no copy engines: some process has no pinned memory that others can open", c->rank);
 out:
   free(all);
@@ -81,11 +82,11 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
                     : g->links->staged || g->links->proxied ? "some GPUs do not reach each other's memory"
                     : g->links->env.processes               ? hk_wire_no_files(c)
                                                             : NULL;
-  g->copies = asked && !why;
+  g->copies->usable = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
             why ? "kernels all the same, as " : "copy engines for windows of NCCL_WIN_COLL_SYMMETRIC", why ? why : "");
-  return g->copies ? make_words(c) : HK_OK;
+  return g->copies->usable ? make_words(c) : HK_OK;
 }
 
 /* Does output block `block` of rank `to` hold a block of this rank's input?  Then *part is that block. */
@@ -125,7 +126,7 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
   *out = NULL;
   if (call->options.policy && !((call->options.policy - 1) & NCCL_CTA_POLICY_ZERO)) return HK_OK;
   /* A rank does not know the other ranks' displacements of an uneven collective. */
-  if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
+  if (!hk_gpu_of(c)->copies->usable || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
   /* A rank without an output would not know which window the root has. */
   if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_buffer_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
@@ -150,7 +151,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), at = (uintptr_t)call->out - p->window->begin;
   int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks), copies = 0;
-  atomic_store(&hk_gpu_of(c)->copied, true);
+  atomic_store(&hk_gpu_of(c)->copies->used, true);
   if (c->profiler) hk_profile_copy_sync(c->profiler, p->event, false);
   HK_OR_RETURN(meet(c, false, q));
   for (int i = 0; i < c->nranks; i++) { /* each rank begins with another peer, so that all links are in use */
@@ -173,7 +174,7 @@ hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
 
 void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  if (!atomic_load(&g->copied)) return;
+  if (!atomic_load(&g->copies->used)) return;
   char *mine = g->group->words[c->rank].host;
   for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
     __atomic_store_n((uint32_t *)(void *)(mine + word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
@@ -181,7 +182,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
 
 void hk_gpu_copy_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  for (int r = 0; g->words && r < c->nranks; r++) hk_share_drop(g->device, &g->words[r]);
-  free(g->words);
-  free(g->words_at);
+  for (int r = 0; g->copies->words && r < c->nranks; r++) hk_share_drop(g->device, &g->copies->words[r]);
+  free(g->copies->words);
+  free(g->copies->words_at);
 }

@@ -14,6 +14,7 @@
 #include "arena.h"
 #include "buffer.h"
 #include "code.h"
+#include "copy.h"
 #include "endpoints.h"
 #include "health.h"
 #include "links.h"
@@ -26,6 +27,7 @@
 #include "rma.h"
 #include "table.h"
 #include "topology.h"
+#include "transfers.h"
 #include "window.h"
 
 /* A rank on its GPU, with all parts. */
@@ -35,6 +37,9 @@ typedef struct whole {
   hk_gpu_topology topology;
   hk_gpu_windows windows;
   hk_gpu_buffers buffers;
+  hk_gpu_copies copies;
+  hk_gpu_split split;
+  hk_gpu_stage stage;
   hk_gpu_memory memory;
   hk_gpu_order order;
   hk_gpu_health health;
@@ -65,6 +70,9 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   g->topology = &all->topology;
   g->windows = &all->windows;
   g->buffers = &all->buffers;
+  g->copies = &all->copies;
+  g->split = &all->split;
+  g->stage = &all->stage;
   g->buffers->comm = c;
   g->memory = &all->memory;
   g->order = &all->order;
@@ -171,13 +179,13 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
           g->blocks, c->device, hk_gpu_overlap(&room));
-  g->parts = g->blocks / 2 / p2p_peers(facts, stride, c->nranks);
-  if (g->parts < 1) g->parts = 1;
-  if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
+  g->split->parts = g->blocks / 2 / p2p_peers(facts, stride, c->nranks);
+  if (g->split->parts < 1) g->split->parts = 1;
+  if (g->split->parts > HK_GPU_P2P_CHANNELS) g->split->parts = HK_GPU_P2P_CHANNELS;
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
-  g->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->parts;
-  if (g->net_parts > HK_GPU_P2P_CHANNELS) g->net_parts = HK_GPU_P2P_CHANNELS;
-  g->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
+  g->split->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->split->parts;
+  if (g->split->net_parts > HK_GPU_P2P_CHANNELS) g->split->net_parts = HK_GPU_P2P_CHANNELS;
+  g->split->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_OR_RETURN(hk_gpu_topology_read(c, facts, stride));
   g->links->sends_direct = sends_direct(c);

@@ -19,7 +19,6 @@
 struct hk_call;
 struct hk_gpu_code;          /* code.h */
 struct hk_gpu_rma_proxy;     /* rma_proxy.h */
-struct hk_gpu_launch_item;   /* launch.h */
 struct hk_gpu_rma;           /* rma.c */
 struct hk_gpu_small;         /* kernels/cuda/work.h */
 struct hk_gpu_buffer;        /* buffer.h */
@@ -27,7 +26,6 @@ struct hk_gpu_work;          /* kernels/cuda/work.h */
 struct hk_gpu_process_group; /* process_group.h */
 struct hk_plan;
 struct hk_program;
-struct hk_shared; /* transport/cuda/share.h */
 
 enum { HK_GPU_BLOCKS = 32 }; /* the most blocks of a launch for one rank */
 
@@ -43,8 +41,7 @@ typedef struct hk_gpu {
   struct hk_gpu_health *health;     /* health.h */
   unsigned cluster;                 /* blocks a cluster; 0: no clusters */
   unsigned blocks;                  /* the most blocks of a launch for this rank; equal on all ranks */
-  unsigned parts, net_parts;        /* channels that a large send or receive may use; equal on all ranks */
-  size_t part_bytes;                /* the least that each of these channels carries */
+  struct hk_gpu_split *split;       /* transfers.h */
   struct hk_gpu_links *links;       /* links.h */
   struct hk_gpu_topology *topology; /* topology.h */
   int sm;                           /* compute capability of the oldest of the ranks' devices: 90 for 9.0 */
@@ -55,10 +52,7 @@ typedef struct hk_gpu {
   struct hk_gpu *next_lost;
   struct hk_gpu_memory *memory;   /* arena.h */
   struct hk_gpu_buffers *buffers; /* buffer.h */
-  bool copies;                    /* copy engines are requested and usable */
-  struct hk_shared *words;        /* [nranks]: words of copy.c; of a rank in another process: the mapping */
-  char **words_at;                /* [nranks]: addresses of these words for the GPU */
-  _Atomic(bool) copied;           /* copy engines have been used */
+  struct hk_gpu_copies *copies;   /* copy.h */
   struct hk_gpu_rma *rma;         /* one-sided operations; NULL: no window yet */
   struct hk_gpu_rma_proxy *far;   /* one-sided operations with ranks outside the LSA team; NULL: no such rank */
   struct hk_gpu_parked *parked;   /* [nparked]: memory that is given back while the communicator is suspended */
@@ -68,16 +62,7 @@ typedef struct hk_gpu {
     uintptr_t begin, end;
   } good[HK_GPU_RANGES]; /* user memory that passed hk_gpu_check_pointer */
   unsigned next_good;
-  struct {
-    struct hk_gpu_launch_item *last; /* the newest collective of the current group; NULL: none */
-    unsigned stages;                 /* stages of the group so far */
-    unsigned length;                 /* collectives in the newest stage */
-    size_t scratch;                  /* bytes of scratch that the newest stage uses */
-  } stage;
-  struct {
-    unsigned links;
-    struct hk_gpu_work *last[HK_GPU_BLOCKS]; /* [block] the newest work of each block */
-  } turn;                                    /* while a table of transfers is filled */
+  struct hk_gpu_stage *stage; /* launch.h */
 } hk_gpu;
 /* The state of a communicator on a GPU. */
 static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_state; }
@@ -151,17 +136,6 @@ hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
 bool hk_gpu_mem_free(void *p, hk_status *rc);
 /* HK_ERR_ARGUMENT if c's device cannot use `p`. */
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
-
-/* ---- copy.c ---- */
-/* Decides whether copy engines are used; by all ranks.  asked: this rank requests them; all: all ranks request them and
- * can use them; alone: no two ranks share a GPU. */
-hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
-/* The window into which copy engines write; NULL: kernels run the call.  The result is the same on all ranks if all
- * follow the rule for symmetric windows: the same window and the same offset in it. */
-hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_buffer **out);
-/* Releases the streams of a failed communicator that wait for other ranks.  Repeat it until they have ended. */
-void hk_gpu_copy_free(ncclComm_t c);
-void hk_gpu_copy_end(ncclComm_t c); /* after its streams have ended */
 
 /* ---- plan.c ---- */
 /* True if some links of the program are in a switch. */

@@ -6,6 +6,7 @@
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
+#include "copy.h"
 #include "gpu.h"
 #include "links.h"
 #include "order.h"

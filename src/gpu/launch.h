@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of a group that are launched together on one GPU, and the parts of the launch (run.c, copy.c,
- * transfers.c). */
+/* The calls of a group that are launched together on one GPU. */
 #ifndef HK_GPU_LAUNCH_H
 #define HK_GPU_LAUNCH_H
 #include "../kernels/cuda/work.h"
@@ -33,21 +32,14 @@ typedef struct hk_gpu_launch_batch {
   hk_queue queue; /* the stream of all launches: the first piece's, with that piece's state */
 } hk_gpu_launch_batch;
 
-/* run.c */
+/* The stages of a communicator's collectives in the current group. */
+typedef struct hk_gpu_stage {
+  hk_gpu_launch_item *last; /* the newest collective; NULL: none */
+  unsigned stages;          /* stages so far */
+  unsigned length;          /* collectives in the newest stage */
+  size_t scratch;           /* bytes of scratch that the newest stage uses */
+} hk_gpu_stage;
+
 /* `call`: its options apply; NULL: the launch of transfers. */
 hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, hk_kernel_launch *l, hk_queue q);
-
-/* small.c */
-/* Launches the pieces if all are for the kernel of small messages; else *done is false. */
-hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done);
-
-/* copy.c */
-hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q);
-
-/* transfers.c */
-hk_status hk_gpu_offer_transfer(const struct hk_call *call);
-/* Gets the links. Call it for all transfers of a group before the group's first launch. */
-hk_status hk_gpu_ready_transfer(const struct hk_call *call);
-/* Launches all sends and receives of the set at once. */
-hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s);
 #endif

@@ -16,6 +16,7 @@
 #include "arena.h"
 #include "buffer.h"
 #include "code.h"
+#include "copy.h"
 #include "health.h"
 #include "launch.h"
 #include "links.h"
@@ -24,6 +25,8 @@
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
+#include "small.h"
+#include "transfers.h"
 
 /* ---- one call ---- */
 
@@ -345,25 +348,25 @@ static hk_status offer(const hk_call *call) {
  * stages, because they agree on plans and on the largest number of ranks on a GPU. */
 static hk_status choose_stage(hk_gpu_launch_item *p) {
   hk_gpu *g = p->gpu;
-  hk_gpu_launch_item *last = g->stage.last;
+  hk_gpu_launch_item *last = g->stage->last;
   const size_t own = p->work.scratch_bytes * p->blocks;
   const size_t scratch = own + (hk_call_copies_input(p->call) ? hk_call_in_bytes(p->call) : 0);
   p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
                last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
-               (g->stage.length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
+               (g->stage->length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
   if (p->chained) {
     last->then = p;
     p->stage = last->stage;
-    g->stage.length++;
-    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->gpu->memory, g->stage.scratch, scratch, &p->work.scratch));
+    g->stage->length++;
+    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->gpu->memory, g->stage->scratch, scratch, &p->work.scratch));
     if (scratch > own) p->work.in = p->work.scratch + own;
-    g->stage.scratch += scratch;
+    g->stage->scratch += scratch;
   } else {
-    p->stage = g->stage.stages++;
-    g->stage.length = 1;
-    g->stage.scratch = scratch;
+    p->stage = g->stage->stages++;
+    g->stage->length = 1;
+    g->stage->scratch = scratch;
   }
-  g->stage.last = p;
+  g->stage->last = p;
   return HK_OK;
 }
 
@@ -410,7 +413,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
   }
-  for (size_t i = 0; i < n; i++) memset(&hk_gpu_of(calls[i].comm)->stage, 0, sizeof hk_gpu_of(calls[i].comm)->stage);
+  for (size_t i = 0; i < n; i++) *hk_gpu_of(calls[i].comm)->stage = (hk_gpu_stage){0};
   HK_TRY(prepare(calls, n, pieces), out);
   begun = n;
   for (size_t i = 0; i < n; i++) {
@@ -463,7 +466,8 @@ out:
 }
 
 static hk_status run_others(const hk_call *calls, size_t n) {
-  return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies ? run_one(calls) : run_group(calls, n);
+  return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies->usable ? run_one(calls)
+                                                                                         : run_group(calls, n);
 }
 
 /* Puts do not wait for calls of other ranks, so they run first, and waits last. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives on GPUs: one launch for all of a group, a block of threads for each link. Large messages use
  * several links. */
+#include "transfers.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/transfer.h"
@@ -9,7 +10,6 @@
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
-#include "launch.h"
 #include "links.h"
 #include "peers.h"
 
@@ -58,8 +58,8 @@ out:
 /* The number of links among which the message is divided; equal at both ends. */
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
-  const unsigned most = hk_gpu_is_proxied(g->links, peer) ? g->net_parts : g->parts;
-  size_t worth = bytes / g->part_bytes;
+  const unsigned most = hk_gpu_is_proxied(g->links, peer) ? g->split->net_parts : g->split->parts;
+  size_t worth = bytes / g->split->part_bytes;
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;
 }
@@ -155,14 +155,14 @@ static int by_turn(const void *a, const void *b) {
 
 /* The most blocks of a rank. Both directions of one distance have their own blocks: see fill_table. */
 static unsigned most_blocks(const hk_gpu *g) {
-  const unsigned parts = g->parts > g->net_parts ? g->parts : g->net_parts;
+  const unsigned parts = g->split->parts > g->split->net_parts ? g->split->parts : g->split->net_parts;
   return g->blocks > 2 * parts ? g->blocks : 2 * parts;
 }
 
 /* True if part i is the first one over its link, and its rank has a block left. */
 static bool begins_block(const part *parts, size_t i) {
   if (i && parts[i].work.links == parts[i - 1].work.links) return false;
-  return parts[i].gpu->turn.links++ < most_blocks(parts[i].gpu);
+  return parts[i].gpu->split->turn.links++ < most_blocks(parts[i].gpu);
 }
 
 /* Fills the table and returns the number of blocks. Each link has a block, up to the rank's share of blocks. Further
@@ -171,14 +171,14 @@ static bool begins_block(const part *parts, size_t i) {
  * blocks. So both of their ends run. */
 static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
-  for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
+  for (size_t i = 0; i < n; i++) parts[i].gpu->split->turn.links = 0;
   for (size_t i = 0; i < n; i++) blocks += begins_block(parts, i);
-  for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
+  for (size_t i = 0; i < n; i++) parts[i].gpu->split->turn.links = 0;
   tail = blocks;
   for (size_t i = 0, block = 0; i < n; i++) {
     hk_gpu *g = parts[i].gpu;
     const bool first = begins_block(parts, i);
-    hk_gpu_work **last = &g->turn.last[(g->turn.links - 1) % most_blocks(g)];
+    hk_gpu_work **last = &g->split->turn.last[(g->split->turn.links - 1) % most_blocks(g)];
     uint32_t at = first ? (uint32_t)block++ : tail++;
     table[at] = parts[i].work;
     if (!first) (*last)->next = at;

@@ -4,6 +4,7 @@
  * check: timeout=300 notsan */
 #include <sys/mman.h>
 #include "../../src/gpu/buffer.h"
+#include "../../src/gpu/copy.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/links.h"
 #include "../../src/kernels/cuda/work.h"
@@ -201,7 +202,7 @@ static void open_windows(place *p, size_t room) {
     OK_NCCL(ncclMemAlloc(&out, room));
     g->out[r] = (CUdeviceptr)(uintptr_t)out;
     OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window[r], NCCL_WIN_COLL_SYMMETRIC));
-    ck_assert(hk_gpu_of(g->comm[r])->copies);
+    ck_assert(hk_gpu_of(g->comm[r])->copies->usable);
   }
   OK_NCCL(ncclGroupEnd());
 }
@@ -245,7 +246,7 @@ static void by_copies(place *p) {
     each_call(p, &c, c.in_place ? 1 : 3);
   }
   if (p->each == 1) replay(p);
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copied);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copies->used);
 }
 
 START_TEST(copy_engines) {
@@ -257,7 +258,7 @@ END_TEST
 
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
 static void by_kernels(place *p) {
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies->usable);
   meet_all(p);
 }
 
