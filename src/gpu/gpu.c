@@ -18,13 +18,16 @@
 #include "endpoints.h"
 #include "health.h"
 #include "links.h"
+#include "memory.h"
 #include "multicast.h"
 #include "order.h"
+#include "park.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
 #include "reach.h"
 #include "rma.h"
+#include "share.h"
 #include "table.h"
 #include "topology.h"
 #include "transfers.h"
@@ -40,6 +43,7 @@ typedef struct whole {
   hk_gpu_copies copies;
   hk_gpu_split split;
   hk_gpu_stage stage;
+  hk_gpu_checked checked;
   hk_gpu_memory memory;
   hk_gpu_order order;
   hk_gpu_health health;
@@ -73,6 +77,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   g->copies = &all->copies;
   g->split = &all->split;
   g->stage = &all->stage;
+  g->checked = &all->checked;
   g->buffers->comm = c;
   g->memory = &all->memory;
   g->order = &all->order;
@@ -221,7 +226,7 @@ void hk_gpu_detach(ncclComm_t c) {
     c->backend_state = NULL;
     return;
   }
-  hk_gpu_parked_free(g);
+  hk_gpu_suspended_free(&g->suspended);
   hk_gpu_windows_end(c);
   if (g->in_switch) hk_multicast_leave(g->group->multicast);
   if (g->device) {

@@ -4,7 +4,6 @@
 #define HK_GPU_LAUNCH_H
 #include "../kernels/cuda/work.h"
 #include "gpu.h"
-#include "table.h"
 
 /* A call of a group. */
 typedef struct hk_gpu_launch_item {
@@ -14,7 +13,7 @@ typedef struct hk_gpu_launch_item {
   hk_queue_state state;
   hk_gpu_work work;             /* the kernel's arguments of a collective */
   const hk_gpu_small *small;    /* from its plan, if the kernel of small messages runs it; NULL: another kernel does */
-  hk_gpu_table *table;          /* table that `work` reads; NULL: none */
+  struct hk_gpu_table *table;   /* table that `work` reads; NULL: none */
   struct hk_gpu_buffer *window; /* not NULL: copy engines run it; NULL: a kernel does */
   unsigned blocks, threads;
   unsigned stage;                  /* its stage among the communicator's collectives in the group, from 0 */

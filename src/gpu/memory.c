@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory of ncclMemAlloc. */
+/* GPU memory of ncclMemAlloc, and the check of users' pointers. */
+#include "memory.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/fork.h"
@@ -58,11 +59,12 @@ bool hk_gpu_mem_free(void *p, hk_status *rc) {
 /* ---- whose memory a pointer is ---- */
 
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes) {
-  hk_gpu *g = hk_gpu_of(c);
+  const hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_checked *k = g->checked;
   uintptr_t begin = (uintptr_t)p, end = begin + bytes;
   hk_pointer whose;
   for (int i = 0; i < HK_GPU_RANGES; i++)
-    if (begin >= g->good[i].begin && end <= g->good[i].end) return HK_OK;
+    if (begin >= k->good[i].begin && end <= k->good[i].end) return HK_OK;
   HK_OR_RETURN(g->device->ops->pointer(g->device, p, &whose));
   if (whose.kind == HK_POINTER_HOST) {
     return HK_FAIL(HK_ERR_ARGUMENT,
@@ -86,9 +88,9 @@ hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, si
     return HK_OK;
   }
   if (whose.base && whose.bytes) {
-    g->good[g->next_good].begin = whose.base;
-    g->good[g->next_good].end = whose.base + whose.bytes;
-    g->next_good = (g->next_good + 1) % HK_GPU_RANGES;
+    k->good[k->next].begin = whose.base;
+    k->good[k->next].end = whose.base + whose.bytes;
+    k->next = (k->next + 1) % HK_GPU_RANGES;
   }
   return HK_OK;
 }

@@ -5,6 +5,7 @@
  * links on which it receives, its credits, its scratch.  Only counters and words have a meaning between calls; they are
  * copied to the host.  Data and lines begin anew, as in a new link.  Mappings of other processes' memory are removed,
  * and made again at the same addresses. */
+#include "park.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -29,6 +30,11 @@ typedef struct hk_gpu_parked {
   hk_gpu_endpoint *end; /* the end to which the memory belongs, between processes; NULL: none */
   int peer;             /* rank whose memory this rank has opened; -1: own memory */
 } hk_gpu_parked;
+
+struct hk_gpu_suspended {
+  size_t n;
+  hk_gpu_parked *memory; /* [n] */
+};
 
 typedef struct visitor {
   hk_gpu_parked *at; /* NULL: the memory is only counted */
@@ -90,11 +96,12 @@ void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
   *stays = v.stays;
 }
 
-void hk_gpu_parked_free(hk_gpu *g) {
-  for (size_t i = 0; i < g->nparked; i++) free(g->parked[i].copy);
-  free(g->parked);
-  g->parked = NULL;
-  g->nparked = 0;
+void hk_gpu_suspended_free(struct hk_gpu_suspended **suspended) {
+  struct hk_gpu_suspended *s = *suspended;
+  *suspended = NULL;
+  for (size_t i = 0; s && i < s->n; i++) free(s->memory[i].copy);
+  if (s) free(s->memory);
+  free(s);
 }
 
 static hk_status save(hk_gpu *g, hk_gpu_parked *p) {
@@ -115,14 +122,16 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
   HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, true));
   visit_all(c, &v);
-  v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
-  if (!v.at) {
+  struct hk_gpu_suspended *s = calloc(1, sizeof *s);
+  if (s) s->memory = calloc(v.n ? v.n : 1, sizeof *s->memory);
+  if (!s || !s->memory) {
+    free(s);
     return HK_FAIL_ERRNO("no memory to suspend a communicator");
   }
-  v = (visitor){.at = v.at};
+  g->suspended = s;
+  v = (visitor){.at = s->memory};
   visit_all(c, &v);
-  g->parked = v.at;
-  g->nparked = v.n;
+  s->n = v.n;
   for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(save(g, &v.at[i]));
   HK_OR_RETURN(ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* after all ranks have saved the credits, which peers write */
@@ -170,8 +179,8 @@ static bool is_offered(const hk_gpu_parked *p) {
 static hk_status offer_links(ncclComm_t c, link_offer *mine) {
   const hk_gpu *g = hk_gpu_of(c);
   hk_share_offer offer;
-  for (size_t i = 0; i < g->nparked; i++) {
-    const hk_gpu_parked *p = &g->parked[i];
+  for (size_t i = 0; i < g->suspended->n; i++) {
+    const hk_gpu_parked *p = &g->suspended->memory[i];
     if (!is_offered(p)) continue;
     HK_OR_RETURN(hk_share_offer_memory(&g->links->env, p->memory, true, &offer));
     p->end->shared.region = offer.region;
@@ -200,7 +209,7 @@ static hk_status open_again(ncclComm_t c) {
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
   HK_TRY(hk_gpu_credits_offer(c, &rows[c->rank].credits), out);
-  for (size_t i = 0; i < g->nparked; i++) rows[c->rank].links += is_offered(&g->parked[i]);
+  for (size_t i = 0; i < g->suspended->n; i++) rows[c->rank].links += is_offered(&g->suspended->memory[i]);
   HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++)
     if (rows[r].links > most) most = rows[r].links;
@@ -211,8 +220,8 @@ static hk_status open_again(ncclComm_t c) {
   }
   HK_TRY(offer_links(c, links + (size_t)c->rank * most), out);
   if (most) HK_TRY(hk_gpu_exchange(c, links, most * sizeof *links), out);
-  for (size_t i = 0; i < g->nparked; i++) {
-    const hk_gpu_parked *p = &g->parked[i];
+  for (size_t i = 0; i < g->suspended->n; i++) {
+    const hk_gpu_parked *p = &g->suspended->memory[i];
     if (p->peer < 0) continue;
     if (p->end)
       HK_TRY(reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
@@ -229,12 +238,12 @@ out:
 
 hk_status hk_gpu_resume(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  for (size_t i = 0; i < g->nparked; i++)
-    if (g->parked[i].peer < 0) HK_OR_RETURN(get_again(c, &g->parked[i]));
+  for (size_t i = 0; i < g->suspended->n; i++)
+    if (g->suspended->memory[i].peer < 0) HK_OR_RETURN(get_again(c, &g->suspended->memory[i]));
   HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, false));
   hk_gpu_proxy_go_on(g->links->proxy);
   if (g->links->env.processes && g->links->env.by_file) HK_OR_RETURN(open_again(c));
-  hk_gpu_parked_free(g);
+  hk_gpu_suspended_free(&g->suspended);
   return HK_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans in device memory, and the arguments of a kernel for a call. */
-#include "../kernels/plan.h"
+#include "plan.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
@@ -8,6 +8,7 @@
 #include "../core/call.h"
 #include "../core/overlap.h"
 #include "../kernels/gpu_small.h"
+#include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../transport/cuda/multicast.h"
 #include "arena.h"

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns calls into launches: checks them, orders streams, and groups calls that run together. */
+#include "run.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -20,12 +21,15 @@
 #include "health.h"
 #include "launch.h"
 #include "links.h"
+#include "memory.h"
 #include "order.h"
 #include "peers.h"
+#include "plan.h"
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
 #include "small.h"
+#include "table.h"
 #include "transfers.h"
 
 /* ---- one call ---- */

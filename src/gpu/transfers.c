@@ -12,6 +12,7 @@
 #include "endpoints.h"
 #include "links.h"
 #include "peers.h"
+#include "table.h"
 
 /* A transfer, or the part of it that one link moves. */
 typedef struct part {
