@@ -20,8 +20,8 @@ static hk_status add_chunk(hk_gpu_memory *m, hk_gpu_chunk **list, size_t bytes, 
   if (m->pooled.pool && !host)
     HK_TRY(hk_gpu_pool_get(&m->pooled, bytes, &k->slice, &k->memory), undo);
   else
-    HK_TRY(host ? ops->alloc_host_late(m->device, bytes, &k->memory)
-                : ops->alloc_shared(m->device, bytes, 0, true, &k->memory),
+    HK_TRY(host ? ops->memory->alloc_host_late(m->device, bytes, &k->memory)
+                : ops->memory->alloc_shared(m->device, bytes, 0, true, &k->memory),
            undo);
   k->at = k->memory.base;
   k->bytes = k->memory.bytes;
@@ -83,7 +83,7 @@ hk_status hk_gpu_scratch(hk_gpu_memory *m, size_t after, size_t bytes, char **ou
     hk_memory *old = realloc(m->old, (m->nold + 1) * sizeof *old);
     if (!old) return HK_FAIL_ERRNO("no memory for scratch");
     m->old = old;
-    HK_OR_RETURN(m->device->ops->alloc_shared(m->device, wanted, 0, true, &more)); /* not classic memory */
+    HK_OR_RETURN(m->device->ops->memory->alloc_shared(m->device, wanted, 0, true, &more)); /* not classic memory */
     if (m->scratch.base) m->old[m->nold++] = m->scratch;
     m->scratch = more;
   }
@@ -95,7 +95,7 @@ static void free_chunks(hk_gpu_memory *m, hk_gpu_chunk **list) {
   while (*list) {
     hk_gpu_chunk *k = *list;
     *list = k->next;
-    (void)m->device->ops->release(m->device, &k->memory); /* a failure is logged, and nothing else to do */
+    (void)m->device->ops->memory->release(m->device, &k->memory); /* a failure is logged, and nothing else to do */
     hk_gpu_pool_put(&k->slice);
     free(k);
   }
@@ -105,7 +105,7 @@ void hk_gpu_arena_free(hk_gpu_memory *m) {
   free_chunks(m, &m->arena);
   for (int i = 0; i < HK_GPU_PINNED; i++) free_chunks(m, &m->pinned[i]);
   hk_gpu_pool_leave(&m->pooled);
-  (void)m->device->ops->release(m->device, &m->scratch);
-  for (size_t i = 0; i < m->nold; i++) (void)m->device->ops->release(m->device, &m->old[i]);
+  (void)m->device->ops->memory->release(m->device, &m->scratch);
+  for (size_t i = 0; i < m->nold; i++) (void)m->device->ops->memory->release(m->device, &m->old[i]);
   free(m->old);
 }

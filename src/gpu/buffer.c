@@ -41,7 +41,7 @@ static bool open_import(hk_gpu_buffers *b, question *q, int fd, char *reason) {
   if (!import) return false;
   *import = (hk_gpu_import){.from = q->from, .key = q->key};
   q->share.fd = fd;
-  if (b->device->ops->open(b->device, &q->share, &import->memory) != HK_OK) {
+  if (b->device->ops->share->open(b->device, &q->share, &import->memory) != HK_OK) {
     snprintf(reason, HK_REASON_BYTES, "%s", hk_last_error());
     free(import);
     return false;
@@ -64,7 +64,7 @@ static void close_import(hk_gpu_buffers *b, const question *q) {
   if (import) *at = import->next;
   pthread_mutex_unlock(&b->imports_lock);
   /* A failure is logged; nothing else can be done. */
-  if (import) (void)b->device->ops->release(b->device, &import->memory);
+  if (import) (void)b->device->ops->memory->release(b->device, &import->memory);
   free(import);
 }
 
@@ -115,7 +115,7 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
     /* A mapping may grant access to its own device only; classic memory has one address for all contexts with peer
      * access. */
     hk_device *d = g->group->devices[r];
-    if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;
+    if (d->ops->share->open(d, share, &v->opened[r]) != HK_OK) return;
     there = (uint64_t)(uintptr_t)v->opened[r].base;
   }
   v->seen[r] = (int64_t)(there - base);
@@ -150,11 +150,11 @@ static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   uintptr_t base = 0;
   const char *why = NULL;
-  HK_OR_RETURN(g->device->ops->pointer(g->device, (const void *)v->begin, &whose));
+  HK_OR_RETURN(g->device->ops->memory->pointer(g->device, (const void *)v->begin, &whose));
   v->id = whose.id;
   if (whose.kind != HK_POINTER_DEVICE || whose.device != g->device->limits.ordinal)
     why = "it is not memory of the communicator's GPU";
-  else if (g->device->ops->share_address(g->device, (const void *)v->begin, &share, &base) != HK_OK)
+  else if (g->device->ops->share->offer_address(g->device, (const void *)v->begin, &share, &base) != HK_OK)
     why = hk_last_error();
   else if (v->end > base + share.bytes)
     why = "it lies in several allocations";
@@ -175,7 +175,7 @@ static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
 static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
-    if (v->opened[r].base) (void)g->group->devices[r]->ops->release(g->group->devices[r], &v->opened[r]);
+    if (v->opened[r].base) (void)g->group->devices[r]->ops->memory->release(g->group->devices[r], &v->opened[r]);
     if (notify && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && hk_gpu_is_remote(c, r)) {
       unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
@@ -266,7 +266,7 @@ void hk_gpu_buffers_free_late(hk_gpu_process_group *w) {
     hk_gpu_buffer *v = w->late;
     w->late = v->next;
     for (int r = 0; r < w->nranks; r++)
-      if (v->opened[r].base) (void)w->devices[r]->ops->release(w->devices[r], &v->opened[r]);
+      if (v->opened[r].base) (void)w->devices[r]->ops->memory->release(w->devices[r], &v->opened[r]);
     free_lists(v);
     free(v);
   }
@@ -305,7 +305,7 @@ void hk_gpu_buffers_end(ncclComm_t c) {
 static hk_status check_same(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
-  HK_OR_RETURN(hk_gpu_of(c)->device->ops->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
+  HK_OR_RETURN(hk_gpu_of(c)->device->ops->memory->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
   if (whose.id == v->id) return HK_OK;
   HK_WARN("rank %d: the memory registered at %p was freed and allocated anew without ncclCommDeregister: it is opened "
           "again for its peers",

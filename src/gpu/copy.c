@@ -136,11 +136,11 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
 static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
   hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
-    HK_OR_RETURN(d->ops->word_write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    HK_OR_RETURN(d->ops->word_wait(d, word(c, c->rank, r, done), 1, q));
-    HK_OR_RETURN(d->ops->word_write(d, word(c, c->rank, r, done), 0, q));
+    HK_OR_RETURN(d->ops->word->wait(d, word(c, c->rank, r, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, word(c, c->rank, r, done), 0, q));
   }
   return HK_OK;
 }

@@ -130,7 +130,7 @@ hk_status hk_gpu_proxied_begin(ncclComm_t c) {
   bool any = false;
   for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_proxied(g->links, r);
   if (!any) return HK_OK;
-  HK_OR_RETURN(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->links->page));
+  HK_OR_RETURN(g->device->ops->memory->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->links->page));
   hk_wire_env(c)->gpu_page =
       (void *)(((uintptr_t)g->links->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
   hk_wire_env(c)->gpu_queue = g->queue;
@@ -251,7 +251,7 @@ void hk_gpu_endpoints_free(ncclComm_t c) {
     free(g->links->ends[s]);
   }
   for (int r = 0; g->links->opened && r < c->nranks; r++)
-    (void)g->device->ops->release(g->device, &g->links->opened[r]);
+    (void)g->device->ops->memory->release(g->device, &g->links->opened[r]);
   free(g->links->opened);
   free(g->links->opened_at);
   free(g->links->peers);

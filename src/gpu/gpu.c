@@ -89,12 +89,12 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   g->comm = c;
   HK_OR_RETURN(hk_gpu_code_get(c->device, &g->code));
   HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
-  HK_OR_RETURN(g->device->ops->queue_new(g->device, &g->queue));
+  HK_OR_RETURN(g->device->ops->stream->create(g->device, &g->queue));
   g->device->own = g->queue;
   g->memory->device = g->memory->pooled.device = g->order->device = g->buffers->device = g->device;
   g->order->loose = c->options.loose_captures;
   g->order->mixes = c->options.mixes_graphs;
-  HK_OR_RETURN(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
+  HK_OR_RETURN(g->device->ops->memory->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
   HK_OR_RETURN(hk_gpu_tables_begin(g->memory, &g->state, sizeof(hk_gpu_state)));
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
@@ -116,7 +116,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   fact->p2p_peers = (uint32_t)c->options.p2p_peers;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
-                 g->device->ops->word_check(g->device, g->group->credits[c->rank].base, g->queue) == HK_OK;
+                 g->device->ops->word->check(g->device, g->group->credits[c->rank].base, g->queue) == HK_OK;
   if (l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0)
     fact->multicast = (c->options.nvls_mode & ncclNvlsHostModeDisableTransport ? 0 : HK_GPU_MULTICAST_SUMS) |
                       (c->options.nvls_mode & ncclNvlsHostModeDisableSymmetricMultimem ? 0 : HK_GPU_MULTICAST_WINDOWS);
@@ -237,11 +237,11 @@ void hk_gpu_detach(ncclComm_t c) {
     const hk_device_ops *ops = g->device->ops;
     hk_gpu_tables_end(g->memory);
     hk_gpu_arena_free(g->memory);
-    (void)ops->release(g->device, &g->links->page);
-    (void)ops->release(g->device, &g->state);
+    (void)ops->memory->release(g->device, &g->links->page);
+    (void)ops->memory->release(g->device, &g->state);
     hk_gpu_order_free(g->order);
     leave_queue(g);
-    (void)ops->queue_free(g->device, g->queue);
+    (void)ops->stream->free(g->device, g->queue);
     if (!g->group) ops->close(g->device); /* else the last rank that leaves closes it */
   }
   hk_gpu_process_group_leave(g->group);

@@ -6,7 +6,7 @@ static hk_queue_order *order_of(hk_gpu_order *o, const hk_queue_state *s) {
 }
 
 hk_status hk_gpu_order_follow(hk_gpu_order *o, hk_queue q, const hk_queue_state *s) {
-  return o->device->ops->order_begin(o->device, order_of(o, s), q, s);
+  return o->device->ops->order->begin(o->device, order_of(o, s), q, s);
 }
 
 static bool order_mixes(const hk_gpu_order *o, const hk_queue_state *s) {
@@ -18,7 +18,7 @@ hk_status hk_gpu_order_begin(hk_gpu_order *o, hk_queue q, const hk_queue_state *
   if (s->capturing && o->loose) return HK_OK;
   if (order_mixes(o, s)) {
     pthread_mutex_lock(&o->lock);
-    rc = o->device->ops->replay_begin(o->device, &o->plain, q, s);
+    rc = o->device->ops->graph->begin(o->device, &o->plain, q, s);
     pthread_mutex_unlock(&o->lock);
   }
   return rc == HK_OK ? hk_gpu_order_follow(o, q, s) : rc;
@@ -26,7 +26,7 @@ hk_status hk_gpu_order_begin(hk_gpu_order *o, hk_queue q, const hk_queue_state *
 
 hk_status hk_gpu_order_mark(hk_gpu_order *o, hk_queue q, const hk_queue_state *s) {
   pthread_mutex_lock(&o->lock);
-  hk_status rc = o->device->ops->order_end(o->device, order_of(o, s), q, s);
+  hk_status rc = o->device->ops->order->end(o->device, order_of(o, s), q, s);
   pthread_mutex_unlock(&o->lock);
   return rc;
 }
@@ -37,13 +37,13 @@ static hk_status order_ahead(hk_gpu_ahead *a, hk_device *d, hk_queue q, const hk
   a->entries = 0;
   a->turn ^= 1;
   a->due = true;
-  return d->ops->order_end(d, newest, q, s);
+  return d->ops->order->end(d, newest, q, s);
 }
 
 hk_status hk_gpu_order_end(hk_gpu_order *o, hk_queue q, const hk_queue_state *s) {
   pthread_mutex_lock(&o->lock);
-  hk_status rc = o->device->ops->order_end(o->device, order_of(o, s), q, s);
-  if (rc == HK_OK && order_mixes(o, s)) rc = o->device->ops->replay_end(o->device, &o->plain, q, s);
+  hk_status rc = o->device->ops->order->end(o->device, order_of(o, s), q, s);
+  if (rc == HK_OK && order_mixes(o, s)) rc = o->device->ops->graph->end(o->device, &o->plain, q, s);
   if (rc == HK_OK) rc = order_ahead(&o->ahead, o->device, q, s);
   o->launches++;
   pthread_mutex_unlock(&o->lock);
@@ -52,7 +52,7 @@ hk_status hk_gpu_order_end(hk_gpu_order *o, hk_queue q, const hk_queue_state *s)
 
 hk_status hk_gpu_order_over(hk_gpu_order *o, bool *done) {
   pthread_mutex_lock(&o->lock);
-  hk_status rc = o->device->ops->order_done(o->device, &o->plain, done);
+  hk_status rc = o->device->ops->order->done(o->device, &o->plain, done);
   pthread_mutex_unlock(&o->lock);
   return rc;
 }
@@ -60,13 +60,13 @@ hk_status hk_gpu_order_over(hk_gpu_order *o, bool *done) {
 hk_status hk_gpu_order_near(hk_gpu_order *o, bool *near) {
   *near = true;
   if (!o->ahead.due) return HK_OK;
-  HK_OR_RETURN(o->device->ops->order_done(o->device, &o->ahead.mark[o->ahead.turn], near));
+  HK_OR_RETURN(o->device->ops->order->done(o->device, &o->ahead.mark[o->ahead.turn], near));
   o->ahead.due = !*near;
   return HK_OK;
 }
 
 void hk_gpu_order_free(hk_gpu_order *o) {
-  (void)o->device->ops->order_free(o->device, &o->plain);
-  (void)o->device->ops->order_free(o->device, &o->captured);
-  for (int i = 0; i < 2; i++) (void)o->device->ops->order_free(o->device, &o->ahead.mark[i]);
+  (void)o->device->ops->order->free(o->device, &o->plain);
+  (void)o->device->ops->order->free(o->device, &o->captured);
+  for (int i = 0; i < 2; i++) (void)o->device->ops->order->free(o->device, &o->ahead.mark[i]);
 }

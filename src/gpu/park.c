@@ -135,7 +135,8 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(save(g, &v.at[i]));
   HK_OR_RETURN(ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* after all ranks have saved the credits, which peers write */
-  for (size_t i = v.n; i-- > 0;) HK_OR_RETURN(ops->park(g->device, v.at[i].memory)); /* leaves the switch first */
+  for (size_t i = v.n; i-- > 0;)
+    HK_OR_RETURN(ops->memory->park(g->device, v.at[i].memory)); /* leaves the switch first */
   for (size_t i = 0; i < v.n; i++) {
     if (!v.at[i].end || v.at[i].peer >= 0 || v.at[i].memory->kind == HK_MEMORY_REGISTERED) continue;
     hk_share_withdraw(v.at[i].end->shared.region);
@@ -151,8 +152,8 @@ static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
-    return ops->multicast_again(g->device, &g->group->multicast->own[c->rank], p->memory);
-  HK_OR_RETURN(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
+    return ops->multicast->again(g->device, &g->group->multicast->own[c->rank], p->memory);
+  HK_OR_RETURN(ops->memory->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
   if (p->keep) HK_OR_RETURN(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue));
   return HK_OK;
 }

@@ -70,7 +70,7 @@ static hk_status add_granule(hk_gpu_pool *p, hk_device *d, size_t bytes) {
   hk_gpu_granule *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for what communicators share of device %d", d->limits.ordinal);
   bytes = hk_round_up(bytes, HK_DEVICE_GRANULE);
-  HK_TRY(d->ops->alloc_shared(d, bytes, bytes, true, &x->memory), undo);
+  HK_TRY(d->ops->memory->alloc_shared(d, bytes, bytes, true, &x->memory), undo);
   x->next = p->granules;
   p->granules = x;
   return HK_OK;
@@ -109,7 +109,7 @@ void hk_gpu_pool_put(hk_gpu_slice *slice) {
     hk_gpu_granule **at = &p->granules;
     while (*at != x) at = &(*at)->next;
     *at = x->next;
-    (void)p->device->ops->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
+    (void)p->device->ops->memory->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
     free(x);
   }
   let_go(p);

@@ -86,7 +86,7 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk
   HK_TRY(d->ops->wait(d, q), undo);
   goto out;
 undo:
-  (void)d->ops->release(d, out); /* the first failure is the one to report */
+  (void)d->ops->memory->release(d, out); /* the first failure is the one to report */
   hk_gpu_pool_put(slice);
 out:
   free(pattern);
@@ -106,7 +106,7 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   g->group->credits[c->rank] = credits;
   g->group->slices[c->rank] = (hk_gpu_slice){NULL, NULL};
   pthread_mutex_unlock(&table_lock);
-  rc = g->device->ops->release(g->device, &old);
+  rc = g->device->ops->memory->release(g->device, &old);
   hk_gpu_pool_put(&slice);
   g->memory->pooled.bytes = 0;
 out:
@@ -139,7 +139,7 @@ hk_status hk_gpu_process_group_join(ncclComm_t c) {
     w->slices[c->rank] = slice;
   } else {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    (void)g->device->ops->release(g->device, &credits);
+    (void)g->device->ops->memory->release(g->device, &credits);
     hk_gpu_pool_put(&slice);
   }
   g->group = w;
@@ -173,7 +173,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
     while (w->fifos[r]) {
       hk_gpu_fifo *f = w->fifos[r];
       w->fifos[r] = f->next;
-      (void)w->devices[f->to]->ops->release(w->devices[f->to], &f->data);
+      (void)w->devices[f->to]->ops->memory->release(w->devices[f->to], &f->data);
       free(f);
     }
   }
@@ -181,7 +181,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
   for (int r = 0; r < w->nranks; r++) {
     hk_device *d = w->devices[r];
     if (!d) continue;
-    (void)d->ops->release(d, &w->credits[r]);
+    (void)d->ops->memory->release(d, &w->credits[r]);
     hk_gpu_pool_put(&w->slices[r]);
     hk_share_drop(d, &w->words[r]);
     hk_share_drop(d, &w->signals[r]);

@@ -89,12 +89,12 @@ static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
   hk_link *l = &f->link;
   if ((void *)l->slots != f->fifo.host) {
-    HK_OR_RETURN(d->ops->release(d, &f->fifo));
-    HK_OR_RETURN(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo));
+    HK_OR_RETURN(d->ops->memory->release(d, &f->fifo));
+    HK_OR_RETURN(d->ops->memory->pin(d, l->slots, control_bytes(e->env), &f->fifo));
   }
   if (f->link.small || f->data == f->payload.host) return HK_OK;
   e->unpinned(e->arg, &f->payload);
-  if (!f->on_gpu) HK_OR_RETURN(d->ops->pin(d, f->data, hk_gpu_proxied_bytes(e->env), &f->payload));
+  if (!f->on_gpu) HK_OR_RETURN(d->ops->memory->pin(d, f->data, hk_gpu_proxied_bytes(e->env), &f->payload));
   return HK_OK;
 }
 
@@ -138,12 +138,12 @@ hk_status hk_gpu_proxied_grow(hk_gpu_proxied *f, char *on_gpu, const hk_memory *
 /* Failures are logged; nothing else can be done about them. */
 void hk_gpu_proxied_free(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
-  (void)d->ops->release(d, &f->words);
-  (void)d->ops->release(d, &f->own);
-  (void)d->ops->release(d, &f->lines);
-  (void)d->ops->release(d, &f->fifo);
-  (void)d->ops->release(d, &f->small);
-  (void)d->ops->release(d, &f->payload);
+  (void)d->ops->memory->release(d, &f->words);
+  (void)d->ops->memory->release(d, &f->own);
+  (void)d->ops->memory->release(d, &f->lines);
+  (void)d->ops->memory->release(d, &f->fifo);
+  (void)d->ops->memory->release(d, &f->small);
+  (void)d->ops->memory->release(d, &f->payload);
   if (f->opened && f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
   free(f);
 }

@@ -45,7 +45,7 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
   else if (hk_gpu_too_far(c, peer, why, why_bytes))
     ; /* the settings forbid it */
   else if (!hk_gpu_is_remote(c, peer)) {
-    if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
+    if (d->ops->share->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
       snprintf(why, why_bytes, "%s", hk_last_error());
   } else if (credits->share.kind == HK_MEMORY_NONE)
     snprintf(why, why_bytes, "its driver does not share memory between processes");
@@ -143,7 +143,7 @@ static hk_status use_handles(ncclComm_t c, const char *why) {
   hk_gpu *g = hk_gpu_of(c);
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
-  for (int r = 0; r < c->nranks; r++) HK_OR_RETURN(g->device->ops->release(g->device, &g->links->opened[r]));
+  for (int r = 0; r < c->nranks; r++) HK_OR_RETURN(g->device->ops->memory->release(g->device, &g->links->opened[r]));
   if (!g->links->env.by_file) return HK_OK;
   g->links->env.by_file = false;
   return hk_gpu_credits_again(c);

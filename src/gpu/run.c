@@ -66,7 +66,7 @@ hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_
   l->remote_domain = hk_param_int(HK_P_MEM_SYNC_DOMAIN) != 0;
   if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid must consist of whole clusters */
   g->order->ahead.entries++;
-  return g->device->ops->launch(g->device, l, q);
+  return g->device->ops->kernel->launch(g->device, l, q);
 }
 
 /* Records work that was put into the queue, and lets the proxy look for it. */
@@ -86,11 +86,11 @@ static hk_queue_order *chain_of(const hk_call *call, const hk_queue_state *s) {
 static hk_status begin_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s) {
   if (!chain) return HK_OK;
   pthread_mutex_lock(&g->code->lock);
-  return g->device->ops->order_begin(g->device, chain, q, s);
+  return g->device->ops->order->begin(g->device, chain, q, s);
 }
 static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s, hk_status rc) {
   if (!chain) return rc;
-  if (rc == HK_OK) rc = g->device->ops->order_end(g->device, chain, q, s);
+  if (rc == HK_OK) rc = g->device->ops->order->end(g->device, chain, q, s);
   pthread_mutex_unlock(&g->code->lock);
   return rc;
 }
@@ -99,7 +99,7 @@ static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const h
  * ended. */
 static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s) {
   hk_device *d = hk_gpu_of(call->comm)->device;
-  return call->launched ? d->ops->record(d, call->launched, q, s) : HK_OK;
+  return call->launched ? d->ops->stream->record(d, call->launched, q, s) : HK_OK;
 }
 
 /* Publishes the call on the status page, for the other ranks. */
@@ -189,7 +189,7 @@ static hk_status run_one(const hk_call *call) {
   hk_gpu_launch_item p = {.call = call, .gpu = g};
   hk_queue_state *s = &p.state;
   HK_TRY(check_call(call), out);
-  HK_TRY(ops->queue_state(g->device, q, s), out);
+  HK_TRY(ops->stream->state(g->device, q, s), out);
   if (!s->capturing) HK_TRY(hk_gpu_keep_near(c), failed);
   HK_TRY(work_of(&p), failed);
   HK_TRY(hk_gpu_order_begin(g->order, q, s), failed);
@@ -385,7 +385,7 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *pie
     if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
       p->state = pieces[i - 1].state;
     else
-      HK_TRY(p->gpu->device->ops->queue_state(p->gpu->device, p->call->stream, &p->state), out);
+      HK_TRY(p->gpu->device->ops->stream->state(p->gpu->device, p->call->stream, &p->state), out);
   }
   for (size_t i = 0; i < n; i++) {
     rc = pieces[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
@@ -456,7 +456,7 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     hk_gpu *g = hk_gpu_of(c);
     hk_queue_state s;
     if (call->p2p != kind) continue;
-    HK_TRY(g->device->ops->queue_state(g->device, call->stream, &s), out);
+    HK_TRY(g->device->ops->stream->state(g->device, call->stream, &s), out);
     post(call, &s);
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
     if (rc == HK_OK) rc = hk_gpu_order_begin(g->order, call->stream, &s);

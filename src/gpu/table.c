@@ -9,7 +9,7 @@ static hk_status reusable(hk_gpu_memory *m, hk_gpu_table *t, size_t bytes, bool 
   bool done = false;
   *yes = false;
   if (t->memory.bytes < bytes || atomic_load(&t->refs) > 1) return HK_OK;
-  hk_status rc = m->device->ops->order_done(m->device, &t->order, &done);
+  hk_status rc = m->device->ops->order->done(m->device, &t->order, &done);
   *yes = done;
   return rc;
 }
@@ -37,8 +37,8 @@ void hk_gpu_tables_end(hk_gpu_memory *m) {
   while (m->tables) {
     hk_gpu_table *t = m->tables;
     m->tables = t->next;
-    (void)m->device->ops->release(m->device, &t->memory);
-    (void)m->device->ops->order_free(m->device, &t->order);
+    (void)m->device->ops->memory->release(m->device, &t->memory);
+    (void)m->device->ops->order->free(m->device, &t->order);
     hk_gpu_table_put(t); /* the end of a graph may free it */
   }
 }
@@ -69,7 +69,7 @@ void hk_gpu_table_put(hk_gpu_table *t) {
 static void graph_gone(void *arg) { hk_gpu_table_put(arg); }
 
 hk_status hk_gpu_table_used(hk_device *d, hk_gpu_table *t, const hk_queue_state *s, hk_queue q) {
-  if (!s->capturing) return d->ops->order_end(d, &t->order, q, s);
+  if (!s->capturing) return d->ops->order->end(d, &t->order, q, s);
   atomic_fetch_add(&t->refs, 1);
-  return d->ops->graph_keep(d, s, graph_gone, t);
+  return d->ops->graph->keep(d, s, graph_gone, t);
 }

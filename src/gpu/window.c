@@ -100,7 +100,8 @@ static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
     s->stride = g->windows->stride;
     g->windows->space = s;
   }
-  if (!s->base) HK_OR_RETURN(g->device->ops->space_new(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base));
+  if (!s->base)
+    HK_OR_RETURN(g->device->ops->space->create(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base));
   *out = s;
   return HK_OK;
 }
@@ -139,7 +140,7 @@ static hk_status add_page(hk_gpu *g, struct hk_gpu_space *s) {
   if (used) s->used = used;
   if (!pages || !used) return HK_FAIL_ERRNO("no memory for windows");
   hk_memory *new = &s->pages[s->npages];
-  HK_TRY(g->device->ops->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
+  HK_TRY(g->device->ops->memory->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
   if (s->npages) {
     page *last = s->pages[s->npages - 1].base;
     HK_TRY(g->device->ops->copy(g->device, &last->next, &new->base, sizeof new->base, g->queue), undo);
@@ -147,7 +148,7 @@ static hk_status add_page(hk_gpu *g, struct hk_gpu_space *s) {
   s->used[s->npages++] = 0;
   return HK_OK;
 undo:
-  (void)g->device->ops->release(g->device, new);
+  (void)g->device->ops->memory->release(g->device, new);
 out:
   return rc;
 }
@@ -229,10 +230,10 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
     why = hk_last_error(); /* error of the library's allocation */
   else if (!hk_gpu_of(c)->windows->usable)
     why = "memory does not go to other processes by file descriptor";
-  else if (d->ops->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
+  else if (d->ops->memory->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
            whose.device != d->limits.ordinal)
     why = "it is not memory of the communicator's GPU";
-  else if (d->ops->share_address(d, user, &share, &base) != HK_OK)
+  else if (d->ops->share->offer_address(d, user, &share, &base) != HK_OK)
     why = hk_last_error();
   else if (share.kind != HK_MEMORY_VMM)
     why = "it is not virtual memory (cuMemCreate): give memory of ncclMemAlloc";
@@ -295,8 +296,8 @@ static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *thei
   size_t bytes = theirs->before + theirs->after, file_bytes;
   int fd = -1;
   if (!here) HK_TRY(g->links->env.file(g->links->env.arg, r, theirs->region, &fd, &file_bytes), out);
-  rc = g->device->ops->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
-                             &w->parts[place]);
+  rc = g->device->ops->space->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
+                                    &w->parts[place]);
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -305,7 +306,7 @@ out:
 static hk_status attach(const hk_gpu *g, const team *t, const hk_gpu_window *w) {
   const hk_memory *own = &w->parts[w->seen.image.lsa_rank];
   const char *part = g->windows->space->base + (size_t)w->seen.image.lsa_rank * g->windows->space->stride;
-  return g->device->ops->multicast_attach(g->device, t->object, (size_t)((char *)own->base - part), own);
+  return g->device->ops->multicast->attach(g->device, t->object, (size_t)((char *)own->base - part), own);
 }
 
 static hk_status map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int flags) {
@@ -339,12 +340,13 @@ static void forget(ncclComm_t c, hk_gpu_window *w) {
     for (int i = 0; w->parts && i < c->lsa.ranks; i++) {
       const char *part = s->base + (size_t)i * s->stride;
       for (const team *t = w->seen.handle && i == w->seen.image.lsa_rank ? s->teams : NULL; t; t = t->next)
-        (void)ops->multicast_detach(g->device, t->object, (size_t)((char *)w->parts[i].base - part), w->parts[i].bytes);
-      (void)ops->release(g->device, &w->parts[i]);
+        (void)ops->multicast->detach(g->device, t->object, (size_t)((char *)w->parts[i].base - part),
+                                     w->parts[i].bytes);
+      (void)ops->memory->release(g->device, &w->parts[i]);
     }
     pthread_mutex_unlock(&s->lock);
   }
-  (void)ops->release(g->device, &w->own);
+  (void)ops->memory->release(g->device, &w->own);
   free(w->parts);
   free(w);
 }
@@ -401,7 +403,8 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_window *w = window_new(c, 0, bytes);
   if (!w) return HK_ERR_SYSTEM;
-  if (g->device->ops->alloc_shared(g->device, bytes, bytes, true, &w->own) == HK_OK) w->user = (uintptr_t)w->own.base;
+  if (g->device->ops->memory->alloc_shared(g->device, bytes, bytes, true, &w->own) == HK_OK)
+    w->user = (uintptr_t)w->own.base;
   return add_window(c, w, NCCL_WIN_COLL_SYMMETRIC, out);
 }
 
@@ -411,8 +414,8 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
 static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
   int fd = -1;
   size_t bytes = g->windows->stride;
-  HK_OR_RETURN(g->device->ops->multicast_new(g->device, (unsigned)which.nRanks, &bytes, &t->object));
-  HK_OR_RETURN(g->device->ops->multicast_share(g->device, t->object, &fd));
+  HK_OR_RETURN(g->device->ops->multicast->create(g->device, (unsigned)which.nRanks, &bytes, &t->object));
+  HK_OR_RETURN(g->device->ops->multicast->share(g->device, t->object, &fd));
   return hk_host_lend(fd, bytes, false, region);
 }
 
@@ -425,7 +428,7 @@ static hk_status open_object(ncclComm_t c, int owner, uint64_t region, team *t) 
     HK_TRY(g->links->env.file(g->links->env.arg, owner, region, &fd, &bytes), out);
   else
     fd = hk_host_export(region, &bytes);
-  rc = g->device->ops->multicast_open(g->device, fd, &t->object);
+  rc = g->device->ops->multicast->open(g->device, fd, &t->object);
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -434,7 +437,7 @@ out:
 static hk_status bind_all(const hk_gpu *g, team *t) {
   hk_status rc = HK_OK;
   pthread_mutex_lock(&g->windows->space->lock);
-  HK_TRY(g->device->ops->multicast_map(g->device, t->object, g->windows->stride, &t->all), out);
+  HK_TRY(g->device->ops->multicast->map(g->device, t->object, g->windows->stride, &t->all), out);
   for (const hk_gpu_window *w = g->windows->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
 out:
   pthread_mutex_unlock(&g->windows->space->lock);
@@ -443,9 +446,9 @@ out:
 
 static void free_team(hk_gpu *g, team *t) {
   if (t->all.base)
-    (void)g->device->ops->release(g->device, &t->all); /* frees the object, too */
+    (void)g->device->ops->memory->release(g->device, &t->all); /* frees the object, too */
   else if (t->object)
-    (void)g->device->ops->multicast_free(g->device, t->object);
+    (void)g->device->ops->multicast->free(g->device, t->object);
   free(t);
 }
 
@@ -460,7 +463,7 @@ static hk_status make_team(ncclComm_t c, ncclTeam_t which, team *t, bool *all) {
   if (mine == HK_OK && which.rank == 0) mine = make_object(g, which, t, &rows[c->rank].region);
   HK_TRY(step(c, rows, mine == HK_OK, all), out);
   if (*all && which.rank != 0) mine = open_object(c, owner, rows[owner].region, t);
-  if (*all && mine == HK_OK) mine = g->device->ops->multicast_add(g->device, t->object);
+  if (*all && mine == HK_OK) mine = g->device->ops->multicast->add(g->device, t->object);
   if (*all) HK_TRY(step(c, rows, mine == HK_OK, all), out);
   if (*all) HK_TRY(step(c, rows, bind_all(g, t) == HK_OK, all), out);
 out:
@@ -506,8 +509,8 @@ void hk_gpu_windows_end(ncclComm_t c) {
     s->teams = t->next;
     free_team(g, t);
   }
-  for (unsigned i = 0; i < s->npages; i++) (void)g->device->ops->release(g->device, &s->pages[i]);
-  if (s->base) (void)g->device->ops->space_free(g->device, s->base, (size_t)c->lsa.ranks * s->stride);
+  for (unsigned i = 0; i < s->npages; i++) (void)g->device->ops->memory->release(g->device, &s->pages[i]);
+  if (s->base) (void)g->device->ops->space->free(g->device, s->base, (size_t)c->lsa.ranks * s->stride);
   pthread_mutex_destroy(&s->lock);
   free(s->pages);
   free(s->used);

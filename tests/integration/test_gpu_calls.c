@@ -283,18 +283,18 @@ START_TEST(handle_again) {
   count_calls();
   if (_i) hk_cu.StreamGetId = NULL; /* an older driver: nothing is known */
   if (!_i) hk_cu.StreamGetId = get_id;
-  ck_assert_int_eq(d->ops->queue_new(d, &q), HK_OK);
+  ck_assert_int_eq(d->ops->stream->create(d, &q), HK_OK);
   for (id = 7; id < 9; id++)
     for (int k = 0; k < 2; k++) {
       driver_calls_forget();
-      ck_assert_int_eq(d->ops->queue_state(d, q, &s), HK_OK);
+      ck_assert_int_eq(d->ops->stream->state(d, q, &s), HK_OK);
       ck_assert_uint_eq(s.id, _i ? 0 : id);
-      ck_assert_int_eq(d->ops->order_begin(d, &o, q, &s), HK_OK);
+      ck_assert_int_eq(d->ops->order->begin(d, &o, q, &s), HK_OK);
       ck_assert_uint_eq(driver_calls[CALL_StreamWaitEvent], (_i && o.used) || (id == 8 && k == 0));
-      ck_assert_int_eq(d->ops->order_end(d, &o, q, &s), HK_OK);
+      ck_assert_int_eq(d->ops->order->end(d, &o, q, &s), HK_OK);
     }
-  ck_assert_int_eq(d->ops->order_free(d, &o), HK_OK);
-  ck_assert_int_eq(d->ops->queue_free(d, q), HK_OK);
+  ck_assert_int_eq(d->ops->order->free(d, &o), HK_OK);
+  ck_assert_int_eq(d->ops->stream->free(d, q), HK_OK);
   d->ops->close(d);
 }
 END_TEST

@@ -103,7 +103,7 @@ static hk_status map_left(hk_multicast *m, int fd) {
 static hk_status offer_object(const hk_device_env *e, hk_multicast *m, offer *o) {
   hk_status rc = HK_OK;
   int fd;
-  HK_OR_RETURN(e->device->ops->multicast_share(e->device, m->object, &fd));
+  HK_OR_RETURN(e->device->ops->multicast->share(e->device, m->object, &fd));
   HK_OR_RETURN(hk_host_lend(fd, m->bytes, false, &o->object));
   fd = hk_host_memfd("hocket-left", page());
   if (fd < 0) return HK_FAIL_ERRNO("a page for the processes of a communicator");
@@ -122,7 +122,7 @@ static hk_status make(const hk_device_env *e, hk_multicast *m, unsigned channels
   if (e->env->rank != 0) return HK_OK;
   choose_sizes(m, e->env, channels);
   m->bytes = bytes_of(m, e->env->nranks);
-  HK_OR_RETURN(d->ops->multicast_new(d, (unsigned)e->env->nranks, &m->bytes, &m->object));
+  HK_OR_RETURN(d->ops->multicast->create(d, (unsigned)e->env->nranks, &m->bytes, &m->object));
   m->made = true;
   o->bytes = m->bytes;
   o->slot_bytes = m->slot_bytes;
@@ -150,7 +150,7 @@ static hk_status open_offered(const hk_device_env *e, hk_multicast *m, const off
   if (e->env->rank == 0) return HK_OK;
   HK_OR_RETURN(open_left(e, m, o));
   HK_OR_RETURN(e->file(e->arg, 0, o->object, &fd, &bytes));
-  hk_status rc = e->device->ops->multicast_open(e->device, fd, &m->object);
+  hk_status rc = e->device->ops->multicast->open(e->device, fd, &m->object);
   m->made = rc == HK_OK;
   m->bytes = o->bytes;
   m->slot_bytes = o->slot_bytes;
@@ -167,11 +167,11 @@ hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned ch
   offer o = {0};
   HK_TRY(all_could(e, make(e, m, channels, &o), &o, all), out);
   if (*all && e->processes) HK_TRY(all_could(e, open_offered(e, m, &o), &o, all), out);
-  if (*all) HK_TRY(all_could(e, d->ops->multicast_add(d, m->object), &o, all), out);
+  if (*all) HK_TRY(all_could(e, d->ops->multicast->add(d, m->object), &o, all), out);
   if (*all)
     HK_TRY(all_could(e,
-                     d->ops->multicast_bind(d, m->object, m->bytes, hk_multicast_zeroed(m, e->env->nranks),
-                                            &m->own[rank], &m->all[rank]),
+                     d->ops->multicast->bind(d, m->object, m->bytes, hk_multicast_zeroed(m, e->env->nranks),
+                                             &m->own[rank], &m->all[rank]),
                      &o, all),
            out);
   if (*all) atomic_store(&m->bound, true);
@@ -221,9 +221,9 @@ void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks) {
   for (int r = 0; r < nranks; r++) {
     hk_device *d = devices[r];
     if (!d) continue;
-    (void)d->ops->release(d, &m->all[r]);
-    (void)d->ops->release(d, &m->own[r]);
+    (void)d->ops->memory->release(d, &m->all[r]);
+    (void)d->ops->memory->release(d, &m->own[r]);
     any = d;
   }
-  (void)any->ops->multicast_free(any, m->object);
+  (void)any->ops->multicast->free(any, m->object);
 }
