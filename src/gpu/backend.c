@@ -26,13 +26,6 @@
 #include "window.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
-_Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX && HK_GPU_LL_FAR_BYTES == (int)HK_GPU_LL_NET_MAX &&
-                   HK_GPU_LL128_SLOT_BYTES == HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES) &&
-                   HK_GPU_SWITCH_SLOT_BYTES == (int)HK_MULTICAST_SLOT_BYTES &&
-                   HK_GPU_SWITCH_SLOTS == (int)HK_MULTICAST_SLOTS &&
-                   HK_GPU_SWITCH_CHANNELS == (int)HK_MULTICAST_CHANNELS && HK_GPU_SWITCH_ROOM == (int)HK_MULTICAST_ROOM,
-               "as the simulator says");
-
 static bool choose(int *device) {
   *device = hk_gpu_choose();
   return *device >= 0;

@@ -19,7 +19,7 @@
  * HK_DEVICE_CREDITS it also contains the sender's head and counter. */
 enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
 
-static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
+static size_t lines_bytes(const hk_transport_env *e) { return e->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX); }
 static size_t wide_bytes(const hk_transport_env *e, unsigned can) {
   return can & HK_DEVICE_LINES ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
 }
@@ -227,7 +227,7 @@ hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *x, uint64_t bytes)
   const hk_link_key key = {.peer = (uint16_t)x->link.peer,
                            .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV,
                            .channel = (uint8_t)x->channel};
-  if (x->link.data || bytes <= HK_GPU_SMALL_SLOT) return HK_OK;
+  if (x->link.data || bytes <= HK_LINK_SMALL) return HK_OK;
   x->device = NULL; /* the old copy stays valid for earlier launches */
   return hk_gpu_proxy_grow(hk_gpu_of(c)->links->proxy, &key, &x->link);
 }

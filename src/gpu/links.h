@@ -6,7 +6,6 @@
 
 /* Channels of a GPU's links: first those of collectives, then those among which one send or receive is divided. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
-enum { HK_GPU_WIDE_BYTES = 65536 }; /* bytes of a slot's LL128 lines, if a link has them */
 
 /* The links to a peer. */
 typedef struct hk_gpu_route {

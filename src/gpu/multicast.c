@@ -13,9 +13,6 @@
 #include "window.h"
 
 enum { LINE = HK_MULTICAST_LINE };
-_Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE &&
-                   HK_MULTICAST_LL_BYTES == 2 * HK_GPU_LL_MAX,
-               "the kernels step by these");
 
 /* A link of the sum for all (kernels/cuda/work.h): each rank gives one part. */
 static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
@@ -74,7 +71,7 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
     k.multi |= HK_GPU_MULTI_DATA;
     k.others = (uint32_t)n - 2;
   }
-  if (sums && lines) k.lines = (sends ? all : own) + lines + adder * m->nslots * HK_MULTICAST_LL_BYTES;
+  if (sums && lines) k.lines = (sends ? all : own) + lines + adder * m->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX);
   return k;
 }
 

@@ -20,10 +20,6 @@
 #include "multicast.h"
 #include "process_group.h"
 
-_Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&
-                   HK_GPU_LL128 == (int)HK_PROTO_LL128,
-               "one numbering");
-
 static hk_status check_program(const hk_plan *plan) {
   if (plan->max_operands > HK_GPU_OPERANDS)
     return HK_FAIL(HK_ERR_USAGE,
@@ -200,7 +196,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_sizes sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk);
   const uint64_t message = sizes.longest < sizes.chunk ? sizes.longest : sizes.chunk;
   if (!gp->image) HK_OR_RETURN(upload(c, plan, message));
-  if (!gp->grown && message > HK_GPU_SMALL_SLOT) HK_OR_RETURN(grow(c, plan, message));
+  if (!gp->grown && message > HK_LINK_SMALL) HK_OR_RETURN(grow(c, plan, message));
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
   const size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include "../../src/device/device.h"
+#include "../../src/program/limits.h"
 #include "../../src/transport/net/ib/ib_remote.h"
 #include "../../src/transport/remote.h"
 #include "ib_trace.h"

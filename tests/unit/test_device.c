@@ -227,7 +227,7 @@ START_TEST(cuda_allreduce) {
   hk_queue_order order[N] = {{0}};
   for (int again = 0; again < 3; again++) {
     for (int r = 0; r < N; r++) {
-      work[r].proto = again & 1 ? HK_GPU_LL128 : HK_GPU_SIMPLE;
+      work[r].proto = again & 1 ? HK_PROTO_LL128 : HK_PROTO_SIMPLE;
       hk_gpu_batch batch = {.works = 1, .end = {1}, .work = {work[r]}};
       hk_kernel_launch launch = {.function = kernel, .blocks = 1, .threads = THREADS, .param = &batch};
       hk_queue_state state_of;

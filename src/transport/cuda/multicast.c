@@ -34,7 +34,7 @@ size_t hk_multicast_signals(const hk_multicast *m, int nranks) {
   return m->channels * hk_multicast_layout_of(m, nranks).given;
 }
 static size_t lines_of(const hk_multicast *m, int nranks) { /* of a channel */
-  return (size_t)nranks * m->nslots * HK_MULTICAST_LL_BYTES;
+  return (size_t)nranks * m->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX);
 }
 size_t hk_multicast_lines(const hk_multicast *m, int nranks, unsigned channel) {
   if (channel >= HK_MULTICAST_LL_CHANNELS) return 0;
@@ -53,12 +53,9 @@ static size_t bytes_of(const hk_multicast *m, int nranks) {
 }
 
 static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned channels) {
-  m->channels = channels < HK_MULTICAST_CHANNELS ? channels : HK_MULTICAST_CHANNELS;
-  m->nslots = e->nslots < HK_MULTICAST_SLOTS ? e->nslots : HK_MULTICAST_SLOTS;
-  m->slot_bytes = e->slot_bytes < HK_MULTICAST_SLOT_BYTES ? e->slot_bytes : HK_MULTICAST_SLOT_BYTES;
-  const size_t slots = (size_t)2 * m->nslots * m->channels * (size_t)e->nranks; /* as the prices say */
-  while (m->slot_bytes > 4096 && slots * m->slot_bytes >= HK_MULTICAST_ROOM) m->slot_bytes /= 2;
-  m->slot_bytes &= ~(size_t)63;
+  m->channels = channels < HK_GPU_SWITCH_CHANNELS ? channels : HK_GPU_SWITCH_CHANNELS;
+  m->nslots = e->nslots < HK_GPU_SWITCH_SLOTS ? e->nslots : HK_GPU_SWITCH_SLOTS;
+  m->slot_bytes = hk_gpu_switch_slot(e->slot_bytes, m->nslots, m->channels, e->nranks) & ~(size_t)63;
 }
 
 /* ---- the beginning ---- */
