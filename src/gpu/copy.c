@@ -39,7 +39,7 @@ static bool open_words(ncclComm_t c, const words *all) {
     if (!all[r].at) return false;
     g->copies->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
     if (!hk_gpu_is_remote(c, r)) continue;
-    if (hk_share_host_open(&g->links->env, r, all[r].region, &g->copies->words[r]) != HK_OK) return false;
+    if (hk_share_host_open(g->links->env, r, all[r].region, &g->copies->words[r]) != HK_OK) return false;
     g->copies->words_at[r] = g->copies->words[r].memory.base;
   }
   return true;
@@ -80,7 +80,7 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
                     : !alone                                ? "ranks share a GPU"
                     : g->links->staged || g->links->proxied ? "some GPUs do not reach each other's memory"
-                    : g->links->env.processes               ? hk_wire_no_files(c)
+                    : hk_gpu_processes(g->links)            ? hk_wire_no_files(c)
                                                             : NULL;
   g->copies->usable = asked && !why;
   if (asked)

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../transport/cuda/share.h"
+#include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "arena.h"
 #include "gpu.h"
@@ -32,7 +33,7 @@ static size_t link_bytes(const hk_transport_env *e, unsigned can) {
 }
 
 size_t hk_gpu_link_counters(void) { return LINES_AT; }
-size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer) { return data_at(l->env.env, l->routes[peer].can); }
+size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer) { return data_at(l->env->env, l->routes[peer].can); }
 
 /* ---- between ranks of one process ---- */
 
@@ -201,11 +202,11 @@ static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned cha
   hk_shared shared = {.region = 0};
   hk_share_offer offer = {.region = 0};
   if (sends) {
-    HK_TRY(hk_share_receive(&g->links->env, peer, channel, &offer), undo);
-    HK_TRY(route->by->open(&g->links->env, peer, &offer, &shared), undo);
+    HK_TRY(hk_share_receive(g->links->env, peer, channel, &offer), undo);
+    HK_TRY(route->by->open(g->links->env, peer, &offer, &shared), undo);
   } else {
-    HK_TRY(route->by->make(&g->links->env, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
-    HK_TRY(hk_share_send(&g->links->env, peer, channel, &offer), undo);
+    HK_TRY(route->by->make(g->links->env, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
+    HK_TRY(hk_share_send(g->links->env, peer, channel, &offer), undo);
   }
   HK_TRY(add_end(c, peer, sends, channel, shared.memory.base, &shared, out), undo);
   return HK_OK;

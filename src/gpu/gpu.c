@@ -10,6 +10,7 @@
 #include "../run/choose.h"
 #include "../topo/topo.h"
 #include "../transport/cuda/multicast.h"
+#include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "arena.h"
 #include "buffer.h"
@@ -37,6 +38,7 @@
 typedef struct whole {
   hk_gpu gpu; /* the first member: it is freed as this one */
   hk_gpu_links links;
+  hk_device_env env;
   hk_gpu_topology topology;
   hk_gpu_windows windows;
   hk_gpu_buffers buffers;
@@ -57,7 +59,7 @@ static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *
 static hk_status begin_pool(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
   /* a driver's handle can be opened only once in a process, so granules cannot be shared */
-  if (!g->links->env.by_file) return HK_OK;
+  if (!g->links->env->by_file) return HK_OK;
   if (c->lender && hk_gpu_pool_join(&g->memory->pooled, &hk_gpu_of(c->lender)->memory->pooled)) {
     HK_INFO(HK_SUB_ALLOC, "rank %d of %d: takes pieces of its parent's memory on GPU %d", c->rank, c->nranks,
             c->device);
@@ -71,6 +73,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   if (!all) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   hk_gpu *g = &all->gpu;
   g->links = &all->links;
+  g->links->env = &all->env;
   g->topology = &all->topology;
   g->windows = &all->windows;
   g->buffers = &all->buffers;
@@ -100,19 +103,19 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
   pthread_mutex_unlock(&c->health.lock);
-  g->links->env = (hk_device_env){.env = hk_wire_env(c),
-                                  .device = g->device,
-                                  .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
-                                  .file = file_of,
-                                  .exchange = hk_gpu_exchange,
-                                  .arg = c};
+  *g->links->env = (hk_device_env){.env = hk_wire_env(c),
+                                   .device = g->device,
+                                   .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
+                                   .file = file_of,
+                                   .exchange = hk_gpu_exchange,
+                                   .arg = c};
   HK_OR_RETURN(begin_pool(c));
   HK_OR_RETURN(hk_gpu_process_group_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
-  fact->by_fd = g->links->env.by_file;
+  fact->by_fd = g->links->env->by_file;
   fact->p2p_peers = (uint32_t)c->options.p2p_peers;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&

@@ -2,20 +2,26 @@
 /* The links of a rank on a GPU: reach.c chooses their kinds, endpoints.c makes their ends. */
 #ifndef HK_GPU_LINKS_H
 #define HK_GPU_LINKS_H
-#include "../transport/device_links.h"
+#include "../device/device.h"
+
+struct hk_device_env; /* transport/device_links.h */
+struct hk_device_links;
+struct hk_device_peer;
+struct hk_gpu_endpoint;
+struct hk_gpu_proxy;
 
 /* Channels of a GPU's links: first those of collectives, then those among which one send or receive is divided. */
 enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
 
 /* The links to a peer. */
 typedef struct hk_gpu_route {
-  const hk_device_links *by;
+  const struct hk_device_links *by;
   unsigned can; /* properties of the links: HK_DEVICE_* */
 } hk_gpu_route;
 
 typedef struct hk_gpu_links {
-  hk_device_env env;                  /* what the device links get from the communicator */
-  hk_device_peer *peers;              /* [nranks]: env.peers */
+  struct hk_device_env *env;          /* what the device links get from the communicator */
+  struct hk_device_peer *peers;       /* [nranks]: env->peers */
   hk_gpu_route *routes;               /* [nranks] */
   struct hk_gpu_endpoint **ends[2];   /* [receives, sends][peer] */
   hk_memory *opened;                  /* [nranks]: mapping that contains the credits of a rank of another process */
@@ -28,13 +34,9 @@ typedef struct hk_gpu_links {
   bool wide;         /* the links of all pairs of ranks keep lines of 128 bytes whole */
 } hk_gpu_links;
 
-static inline bool hk_gpu_can_read(const hk_gpu_links *l, int peer) {
-  return (l->routes[peer].can & HK_DEVICE_READS) != 0;
-}
-static inline bool hk_gpu_is_local(const hk_gpu_links *l, int peer) {
-  return (l->routes[peer].can & HK_DEVICE_LOCAL) != 0;
-}
-static inline bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer) {
-  return (l->routes[peer].can & HK_DEVICE_PROXIED) != 0;
-}
+/* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PROXIED of the links to a peer (peers.c). */
+bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
+bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
+bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer);
+bool hk_gpu_processes(const hk_gpu_links *l); /* the ranks are in several processes */
 #endif

@@ -7,6 +7,7 @@
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/multicast.h"
+#include "../transport/device_links.h"
 #include "gpu.h"
 #include "links.h"
 #include "process_group.h"
@@ -105,7 +106,7 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
       if (hk_gpu_fact_of(facts, stride, k)->id == hk_gpu_fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
-  if (!why[0] && hk_gpu_of(c)->links->env.processes && !hk_gpu_of(c)->links->env.by_file)
+  if (!why[0] && hk_gpu_processes(hk_gpu_of(c)->links) && !hk_gpu_of(c)->links->env->by_file)
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
@@ -124,5 +125,5 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
             "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;
   }
-  return hk_multicast_join(&g->links->env, g->group->multicast, g->blocks, &g->in_switch);
+  return hk_multicast_join(g->links->env, g->group->multicast, g->blocks, &g->in_switch);
 }

@@ -183,7 +183,7 @@ static hk_status offer_links(ncclComm_t c, link_offer *mine) {
   for (size_t i = 0; i < g->suspended->n; i++) {
     const hk_gpu_parked *p = &g->suspended->memory[i];
     if (!is_offered(p)) continue;
-    HK_OR_RETURN(hk_share_offer_memory(&g->links->env, p->memory, true, &offer));
+    HK_OR_RETURN(hk_share_offer_memory(g->links->env, p->memory, true, &offer));
     p->end->shared.region = offer.region;
     *mine++ =
         (link_offer){offer.region, offer.share.bytes, offer.share.kind, (uint16_t)p->end->link.peer, p->end->channel};
@@ -198,7 +198,7 @@ static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_of
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d does not offer its link from rank %d on channel %u again", p->peer,
                    c->rank, p->end->channel);
   const hk_share_offer offer = {.region = o->region, .share = {.bytes = o->bytes, .kind = o->kind, .fd = -1}};
-  return hk_share_reopen(&hk_gpu_of(c)->links->env, p->peer, &offer, p->memory);
+  return hk_share_reopen(hk_gpu_of(c)->links->env, p->peer, &offer, p->memory);
 }
 
 /* All offers go in two exchanges: a connection for each offer took most of the time. */
@@ -227,7 +227,7 @@ static hk_status open_again(ncclComm_t c) {
     if (p->end)
       HK_TRY(reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
     else
-      HK_TRY(hk_share_reopen(&g->links->env, p->peer, &rows[p->peer].credits, p->memory), out);
+      HK_TRY(hk_share_reopen(g->links->env, p->peer, &rows[p->peer].credits, p->memory), out);
   }
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened the credits */
 out:
@@ -244,7 +244,7 @@ hk_status hk_gpu_resume(ncclComm_t c) {
   HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, false));
   hk_gpu_proxy_go_on(g->links->proxy);
-  if (g->links->env.processes && g->links->env.by_file) HK_OR_RETURN(open_again(c));
+  if (hk_gpu_processes(g->links) && g->links->env->by_file) HK_OR_RETURN(open_again(c));
   hk_gpu_suspended_free(&g->suspended);
   return HK_OK;
 }

@@ -80,7 +80,7 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8; i++) pattern[i] = hk_gpu_probe_word(comm_id, c->rank, i);
   *slice = (hk_gpu_slice){NULL, NULL};
   HK_TRY(g->memory->pooled.pool ? hk_gpu_pool_get(&g->memory->pooled, bytes, slice, out)
-                                : hk_share_make(&g->links->env, bytes, bytes, out),
+                                : hk_share_make(g->links->env, bytes, bytes, out),
          out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
@@ -116,7 +116,7 @@ out:
 hk_status hk_gpu_credits_offer(ncclComm_t c, hk_share_offer *o) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   const hk_memory *own = &w->credits[c->rank], *whole = hk_gpu_pool_whole(&w->slices[c->rank]);
-  HK_OR_RETURN(hk_share_offer_memory(&hk_gpu_of(c)->links->env, whole ? whole : own, false, o));
+  HK_OR_RETURN(hk_share_offer_memory(hk_gpu_of(c)->links->env, whole ? whole : own, false, o));
   if (whole) o->at = (uint64_t)((char *)own->base - (char *)whole->base);
   return HK_OK;
 }

@@ -3,7 +3,6 @@
 #ifndef HK_GPU_PROCESS_GROUP_H
 #define HK_GPU_PROCESS_GROUP_H
 #include "gpu.h"
-#include "pool.h"
 
 struct hk_share_offer; /* transport/cuda/share.h */
 
@@ -18,13 +17,13 @@ typedef struct hk_gpu_fifo {
 typedef struct hk_gpu_process_group {
   uint64_t comm_id;
   int refs, nranks;
-  pthread_mutex_t lock;      /* protects the FIFOs and `looked` */
-  hk_device **devices;       /* [nranks]; NULL: the rank is in another process */
-  hk_memory *credits;        /* [nranks]: memory of the credits of this process's ranks (hk_gpu_credit) */
-  hk_gpu_slice *slices;      /* [nranks]: where the credits lie in a pool */
-  struct hk_shared *words;   /* [nranks]: words of this process's ranks for copy.c */
-  struct hk_shared *signals; /* [nranks]: words of this process's ranks for rma.c */
-  hk_gpu_fifo **fifos;       /* [nranks], by sender */
+  pthread_mutex_t lock;        /* protects the FIFOs and `looked` */
+  hk_device **devices;         /* [nranks]; NULL: the rank is in another process */
+  hk_memory *credits;          /* [nranks]: memory of the credits of this process's ranks (hk_gpu_credit) */
+  struct hk_gpu_slice *slices; /* [nranks]: where the credits lie in a pool */
+  struct hk_shared *words;     /* [nranks]: words of this process's ranks for copy.c */
+  struct hk_shared *signals;   /* [nranks]: words of this process's ranks for rma.c */
+  hk_gpu_fifo **fifos;         /* [nranks], by sender */
   /* registered memory of ranks that have left: streams of others may still write to its mappings */
   struct hk_gpu_buffer *late;
   struct hk_multicast *multicast; /* transport/cuda/multicast.h */

@@ -6,6 +6,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../transport/cuda/share.h"
+#include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "gpu.h"
 #include "links.h"
@@ -49,7 +50,7 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
       snprintf(why, why_bytes, "%s", hk_last_error());
   } else if (credits->share.kind == HK_MEMORY_NONE)
     snprintf(why, why_bytes, "its driver does not share memory between processes");
-  else if (hk_share_open(&hk_gpu_of(c)->links->env, peer, credits, &hk_gpu_of(c)->links->opened[peer]) != HK_OK)
+  else if (hk_share_open(hk_gpu_of(c)->links->env, peer, credits, &hk_gpu_of(c)->links->opened[peer]) != HK_OK)
     snprintf(why, why_bytes, "%s", hk_last_error());
   hk_gpu_of(c)->links->opened_at[peer] = credits->at;
   return HK_OK;
@@ -79,9 +80,9 @@ static hk_status choose_links(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     char why[480];
-    const hk_device_links *by = hk_device_links_to(&g->links->env, r, why, sizeof why);
+    const hk_device_links *by = hk_device_links_to(g->links->env, r, why, sizeof why);
     if (!by) return HK_FAIL(HK_ERR_SYSTEM, "rank %d's GPU cannot reach rank %d's by any links: %s", c->rank, r, why);
-    g->links->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(&g->links->env, r)};
+    g->links->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(g->links->env, r)};
     g->links->proxied = g->links->proxied || g->links->routes[r].can & HK_DEVICE_PROXIED;
   }
   return HK_OK;
@@ -144,15 +145,15 @@ static hk_status use_handles(ncclComm_t c, const char *why) {
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
   for (int r = 0; r < c->nranks; r++) HK_OR_RETURN(g->device->ops->memory->release(g->device, &g->links->opened[r]));
-  if (!g->links->env.by_file) return HK_OK;
-  g->links->env.by_file = false;
+  if (!g->links->env->by_file) return HK_OK;
+  g->links->env->by_file = false;
   return hk_gpu_credits_again(c);
 }
 
 /* Exchanges the offers of all ranks' credits; does nothing if there is only one process. */
 static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
   hk_gpu *g = hk_gpu_of(c);
-  if (!g->links->env.processes) return HK_OK;
+  if (!g->links->env->processes) return HK_OK;
   if (hk_gpu_credits_offer(c, &all[c->rank]) != HK_OK)
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
   return hk_gpu_exchange(c, all, sizeof *all);
@@ -219,10 +220,10 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (!g->links->opened || !g->links->opened_at || !g->links->peers || !g->links->routes) {
     return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
   }
-  g->links->env.peers = g->links->peers;
-  for (int r = 0; r < c->nranks; r++) g->links->env.processes = g->links->env.processes || hk_gpu_is_remote(c, r);
+  g->links->env->peers = g->links->peers;
+  for (int r = 0; r < c->nranks; r++) g->links->env->processes = g->links->env->processes || hk_gpu_is_remote(c, r);
   HK_OR_RETURN(hk_gpu_distances(c, facts, stride));
-  const char *why = g->links->env.processes ? no_fds(c, facts, stride) : NULL;
+  const char *why = g->links->env->processes ? no_fds(c, facts, stride) : NULL;
   if (why) HK_OR_RETURN(use_handles(c, why));
   HK_OR_RETURN(reach_once(c, facts, stride, &again));
   if (!again) return HK_OK;

@@ -67,7 +67,7 @@ static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *al
                      i, (unsigned long long)all[i].signals, c->rank, (unsigned long long)all[c->rank].signals);
     r->tables[i] = (void *)(uintptr_t)all[i].at; /* right for ranks of this process */
     if (!hk_gpu_is_remote(c, i) || hk_gpu_is_far(c, i)) continue;
-    HK_OR_RETURN(hk_share_host_open(&g->links->env, i, all[i].region, &r->opened[i]));
+    HK_OR_RETURN(hk_share_host_open(g->links->env, i, all[i].region, &r->opened[i]));
     r->tables[i] = r->opened[i].memory.base;
   }
   return HK_OK;

@@ -342,7 +342,7 @@ out:
 static hk_status offer(const hk_call *call) {
   const hk_plan *plan;
   const hk_launch *launch;
-  if (!hk_gpu_of(call->comm)->links->env.processes) return HK_OK;
+  if (!hk_gpu_processes(hk_gpu_of(call->comm)->links)) return HK_OK;
   if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
   return hk_choose(call->comm, call, &plan, &launch);
 }

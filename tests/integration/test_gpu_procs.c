@@ -319,7 +319,7 @@ static int sharing_at;
 
 static void shared_somehow(place *p) {
   const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
-  ck_assert_int_eq(gpu->links->env.by_file, sharing[sharing_at].by_fd);
+  ck_assert_int_eq(gpu->links->env->by_file, sharing[sharing_at].by_fd);
   ck_assert(!gpu->links->staged);
   gpu_call c = {.coll = HK_ALLGATHER, .count = 1500, .type = ncclFloat32};
   each_call(p, &c, 2);
