@@ -32,8 +32,6 @@
 #include "table.h"
 #include "transfers.h"
 
-/* ---- one call ---- */
-
 static hk_status check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -180,42 +178,6 @@ static hk_status launch_pieces(hk_gpu *g, hk_gpu_launch_item *const *at, size_t 
   return hk_gpu_launch(g, at[0]->call, &l, q);
 }
 
-static hk_status run_one(const hk_call *call) {
-  hk_status rc = HK_OK;
-  ncclComm_t c = call->comm;
-  hk_gpu *g = hk_gpu_of(c);
-  const hk_device_ops *ops = g->device->ops;
-  hk_queue q = call->stream;
-  hk_gpu_launch_item p = {.call = call, .gpu = g};
-  hk_queue_state *s = &p.state;
-  HK_TRY(check_call(call), out);
-  HK_TRY(ops->stream->state(g->device, q, s), out);
-  if (!s->capturing) HK_TRY(hk_gpu_keep_near(c), failed);
-  HK_TRY(work_of(&p), failed);
-  HK_TRY(hk_gpu_order_begin(g->order, q, s), failed);
-  hk_queue_order *chain = chain_of(call, s);
-  rc = begin_chain(g, chain, q, s);
-  post(call, s);
-  void *event = profile(call, false);
-  if (rc == HK_OK) rc = record(call, q, s);
-  if (rc == HK_OK) rc = launch_pieces(g, (hk_gpu_launch_item *const[]){&p}, 1, q);
-  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g->device, p.table, s, q);
-  if (c->profiler) {
-    hk_profile_over(c->profiler, event);
-    hk_profile_run_over(c->profiler);
-  }
-  HK_TRY(end_chain(g, chain, q, s, rc), failed);
-  HK_TRY(end_order(g, q, s), failed);
-  goto out;
-failed:
-  hk_comm_failed(c, rc);
-out:
-  hk_gpu_table_put(p.table);
-  return rc;
-}
-
-/* ---- groups ---- */
-
 /* True if an earlier piece has the same communicator and, if `q`, the same stream. */
 static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   for (size_t k = i; k-- > 0;)
@@ -297,9 +259,7 @@ static hk_status copy_stage(const hk_gpu_launch_batch *s, unsigned stage, hk_gpu
 }
 
 static hk_status launch_collectives(const hk_gpu_launch_batch *s) {
-  hk_status rc = HK_OK;
-  hk_gpu_launch_item **at = malloc(s->n * sizeof(hk_gpu_launch_item *));
-  if (!at) return HK_FAIL_ERRNO("no memory for a group of %zu calls", s->n);
+  hk_gpu_launch_item **at = s->at + s->n; /* a list of as many items */
   for (unsigned stage = 0;; stage++) {
     size_t n = 0;
     bool more = false;
@@ -308,13 +268,10 @@ static hk_status launch_collectives(const hk_gpu_launch_batch *s) {
       more = more || s->at[i]->stage > stage;
       if (s->at[i]->stage == stage && !s->at[i]->window) at[n++] = s->at[i];
     }
-    if (n) HK_TRY(launch_stage(s, at, n), out);
-    HK_TRY(copy_stage(s, stage, at), out);
-    if (!more) break;
+    if (n) HK_OR_RETURN(launch_stage(s, at, n));
+    HK_OR_RETURN(copy_stage(s, stage, at));
+    if (!more) return HK_OK;
   }
-out:
-  free(at);
-  return rc;
 }
 
 /* ---- a group ---- */
@@ -410,8 +367,8 @@ out:
 
 static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  hk_gpu_launch_item *pieces = calloc(n, sizeof *pieces);
-  hk_gpu_launch_batch s = {.at = malloc(n * sizeof(hk_gpu_launch_item *))};
+  hk_gpu_launch_item one = {.call = NULL}, *of_one[2], *pieces = n == 1 ? &one : calloc(n, sizeof *pieces);
+  hk_gpu_launch_batch s = {.at = n == 1 ? of_one : malloc(2 * n * sizeof(hk_gpu_launch_item *))};
   size_t begun = 0; /* calls for which a profiler's event has begun */
   if (!pieces || !s.at) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
@@ -440,8 +397,10 @@ out:
   for (size_t i = 0; i < begun; i++)
     if (calls[i].comm->profiler) hk_profile_run_over(calls[i].comm->profiler);
   for (size_t i = 0; pieces && i < n; i++) hk_gpu_table_put(pieces[i].table);
-  free(pieces);
-  free(s.at);
+  if (n > 1) {
+    free(pieces);
+    free(s.at);
+  }
   return rc;
 }
 
@@ -469,11 +428,6 @@ out:
   return rc;
 }
 
-static hk_status run_others(const hk_call *calls, size_t n) {
-  return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies->usable ? run_one(calls)
-                                                                                         : run_group(calls, n);
-}
-
 /* Puts do not wait for calls of other ranks, so they run first, and waits last. */
 hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   HK_UNCANCELLED;
@@ -481,7 +435,7 @@ hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   hk_call *others = NULL;
   size_t nothers = 0;
   for (size_t i = 0; i < n; i++) nothers += !hk_call_is_rma(&calls[i]);
-  if (nothers == n) return run_others(calls, n);
+  if (nothers == n) return run_group(calls, n);
   for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
   if (nothers && !(others = malloc(nothers * sizeof *others))) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
@@ -493,7 +447,7 @@ hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (!hk_call_is_rma(&calls[i])) others[nothers++] = calls[i];
   HK_TRY(run_one_sided(calls, n, HK_P2P_PUT), out);
-  if (nothers) HK_TRY(run_others(others, nothers), out);
+  if (nothers) HK_TRY(run_group(others, nothers), out);
   rc = run_one_sided(calls, n, HK_P2P_WAIT);
 out:
   free(others);
