@@ -8,7 +8,6 @@
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
-#include "gpu.h"
 
 int hk_gpu_count(void) {
   int devices;

@@ -119,7 +119,9 @@ static bool has_no_order(const hk_call *call, size_t bytes) {
   return true;
 }
 
-hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
+/* The result is the same on all ranks if all follow the rule for symmetric windows: the same window and the same offset
+ * in it. */
+static hk_status copy_window(const hk_call *call, hk_gpu_buffer **out) {
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_coll coll = (hk_coll)call->coll;
@@ -145,7 +147,7 @@ static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
   return HK_OK;
 }
 
-hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
+static hk_status copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
@@ -171,6 +173,25 @@ hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   }
   return meet(c, true, q);
 }
+
+static hk_status copy_fits(hk_gpu_launch_item *p, bool *yes) {
+  hk_status rc = copy_window(p->call, &p->window);
+  *yes = p->window != NULL;
+  return rc;
+}
+
+static hk_status copy_arguments(hk_gpu_launch_item *p) { return hk_gpu_buffer_meet(p->call->comm, p->window); }
+
+static hk_status copy_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n) {
+  hk_gpu_launch_sort(at, n);
+  for (size_t i = 0; i < n; i++) {
+    HK_OR_RETURN(hk_gpu_launch_record(at[i], s->queue));
+    HK_OR_RETURN(copy_run(at[i], s->queue));
+  }
+  return HK_OK;
+}
+
+const hk_gpu_executor hk_gpu_by_copies = {.fits = copy_fits, .arguments = copy_arguments, .launch = copy_launch};
 
 void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);

@@ -3,12 +3,8 @@
 #ifndef HK_GPU_COPY_H
 #define HK_GPU_COPY_H
 #include "../core/comm.h"
-#include "../device/device.h"
 
-struct hk_call;
-struct hk_gpu_buffer;
-struct hk_gpu_launch_item; /* launch.h */
-struct hk_shared;          /* transport/cuda/share.h */
+struct hk_shared; /* transport/cuda/share.h */
 
 typedef struct hk_gpu_copies {
   bool usable;             /* copy engines are requested and can be used */
@@ -20,11 +16,7 @@ typedef struct hk_gpu_copies {
 /* Decides whether copy engines are used; by all ranks.  asked: this rank requests them; all: all ranks request them and
  * can use them; alone: no two ranks share a GPU. */
 hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
-/* The window into which copy engines write; NULL: kernels run the call.  The result is the same on all ranks if all
- * follow the rule for symmetric windows: the same window and the same offset in it. */
-hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_buffer **out);
 /* Releases the streams of a failed communicator that wait for other ranks.  Repeat it until they have ended. */
 void hk_gpu_copy_free(ncclComm_t c);
 void hk_gpu_copy_end(ncclComm_t c); /* after its streams have ended */
-hk_status hk_gpu_copy_run(const struct hk_gpu_launch_item *p, hk_queue q);
 #endif

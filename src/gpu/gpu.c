@@ -28,6 +28,7 @@
 #include "proxy.h"
 #include "reach.h"
 #include "rma.h"
+#include "run.h"
 #include "share.h"
 #include "table.h"
 #include "topology.h"

@@ -39,7 +39,7 @@ typedef struct hk_gpu {
   struct hk_gpu_topology *topology;
   struct hk_gpu_order *order;
   struct hk_gpu_health *health;
-  struct hk_gpu_stage *stage; /* launch.h */
+  struct hk_gpu_stage *stage; /* run.h */
   struct hk_gpu_split *split; /* transfers.h */
   struct hk_gpu_buffers *buffers;
   struct hk_gpu_copies *copies;

@@ -9,12 +9,13 @@
 typedef struct hk_gpu_launch_item {
   const struct hk_call *call;
   hk_gpu *gpu;
+  const struct hk_gpu_executor *by;
   uint64_t comm_id;
   hk_queue_state state;
   hk_gpu_work work;             /* the kernel's arguments of a collective */
   const hk_gpu_small *small;    /* from its plan, if the kernel of small messages runs it; NULL: another kernel does */
   struct hk_gpu_table *table;   /* table that `work` reads; NULL: none */
-  struct hk_gpu_buffer *window; /* not NULL: copy engines run it; NULL: a kernel does */
+  struct hk_gpu_buffer *window; /* of its output, if copy engines run it */
   unsigned blocks, threads;
   unsigned stage;                  /* its stage among the communicator's collectives in the group, from 0 */
   struct hk_gpu_launch_item *then; /* next collective of the same stage, which the same blocks run; NULL: none */
@@ -25,20 +26,29 @@ typedef struct hk_gpu_launch_item {
 
 /* The pieces that are launched together: those on one device, and in the same capture or in none. */
 typedef struct hk_gpu_launch_batch {
-  hk_gpu_launch_item **at;
+  hk_gpu_launch_item **at; /* [n], and room for as many */
   size_t n;
   hk_gpu *gpu;
   hk_queue queue; /* the stream of all launches: the first piece's, with that piece's state */
 } hk_gpu_launch_batch;
 
-/* The stages of a communicator's collectives in the current group. */
-typedef struct hk_gpu_stage {
-  hk_gpu_launch_item *last; /* the newest collective; NULL: none */
-  unsigned stages;          /* stages so far */
-  unsigned length;          /* collectives in the newest stage */
-  size_t scratch;           /* bytes of scratch that the newest stage uses */
-} hk_gpu_stage;
+/* A way to run calls: by kernels, by copy engines, or all sends and receives of a group in one launch. */
+typedef struct hk_gpu_executor {
+  /* *yes: it runs the item's call.  The result is the same on all ranks. NULL: it runs all calls. */
+  hk_status (*fits)(hk_gpu_launch_item *p, bool *yes);
+  /* If ranks are in several processes: offers the links that the call needs. NULL: it needs none. */
+  hk_status (*offer)(const struct hk_call *call);
+  /* Gets links and arguments, for all calls of a group before the group's first launch. */
+  hk_status (*arguments)(hk_gpu_launch_item *p);
+  /* Launches items of the batch: all that it runs of one stage. */
+  hk_status (*launch)(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n);
+} hk_gpu_executor;
+extern const hk_gpu_executor hk_gpu_by_kernels, hk_gpu_by_copies, hk_gpu_by_transfers;
 
 /* `call`: its options apply; NULL: the launch of transfers. */
 hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, hk_kernel_launch *l, hk_queue q);
+/* Records the event of the item's call, if it has one, before its launch. */
+hk_status hk_gpu_launch_record(const hk_gpu_launch_item *p, hk_queue q);
+/* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
+void hk_gpu_launch_sort(hk_gpu_launch_item **at, size_t n);
 #endif

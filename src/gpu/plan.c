@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
-#include "../collectives/protocol.h"
 #include "../core/call.h"
 #include "../core/overlap.h"
 #include "../kernels/gpu_small.h"
@@ -16,7 +15,6 @@
 #include "code.h"
 #include "endpoints.h"
 #include "gpu.h"
-#include "links.h"
 #include "multicast.h"
 #include "process_group.h"
 

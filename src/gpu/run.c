@@ -4,7 +4,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../base/param.h"
 #include "../base/thread.h"
 #include "../collectives/protocol.h"
 #include "../core/call.h"
@@ -15,20 +14,15 @@
 #include "../run/choose.h"
 #include "../run/profiler.h"
 #include "arena.h"
-#include "buffer.h"
 #include "code.h"
-#include "copy.h"
 #include "health.h"
 #include "launch.h"
 #include "links.h"
 #include "memory.h"
 #include "order.h"
-#include "peers.h"
-#include "plan.h"
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
-#include "small.h"
 #include "table.h"
 #include "transfers.h"
 
@@ -59,14 +53,6 @@ static hk_status check_call(const hk_call *call) {
   return check_buffers(call);
 }
 
-hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_queue q) {
-  unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
-  l->remote_domain = hk_param_int(HK_P_MEM_SYNC_DOMAIN) != 0;
-  if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid must consist of whole clusters */
-  g->order->ahead.entries++;
-  return g->device->ops->kernel->launch(g->device, l, q);
-}
-
 /* Records work that was put into the queue, and lets the proxy look for it. */
 static hk_status end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
   hk_status rc = hk_gpu_order_end(g->order, q, s);
@@ -93,13 +79,6 @@ static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const h
   return rc;
 }
 
-/* NCCL's event of a call is complete when the kernel has begun or, with older drivers, when all work before it has
- * ended. */
-static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s) {
-  hk_device *d = hk_gpu_of(call->comm)->device;
-  return call->launched ? d->ops->stream->record(d, call->launched, q, s) : HK_OK;
-}
-
 /* Publishes the call on the status page, for the other ranks. */
 static void post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
@@ -122,60 +101,6 @@ static void *profile(const hk_call *call, bool by_copies) {
   if (hk_choose(c, call, &plan, &l) != HK_OK) return NULL; /* it was chosen before, so this is a cache lookup */
   return hk_profile_enqueued(c->profiler, call, plan->program->algorithm, hk_protocols[l->protocol].name,
                              plan->channels);
-}
-
-/* Fills the kernel's arguments for a call; for an uneven collective they point to a table. */
-static hk_status work_of(hk_gpu_launch_item *p) {
-  const hk_call *call = p->call;
-  ncclComm_t c = call->comm;
-  HK_OR_RETURN(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small));
-  if (!call->blocks) return HK_OK;
-  size_t n =
-      (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));
-  HK_OR_RETURN(hk_gpu_table_get(p->gpu->memory, n * sizeof(hk_extent), &p->table));
-  memcpy(p->table->memory.host, call->blocks->table, n * sizeof(hk_extent));
-  p->work.sizes.table = (const hk_extent *)p->table->memory.base;
-  return HK_OK;
-}
-
-/* Copies the inputs of calls in place that the kernel must read unchanged. */
-static hk_status copy_inputs(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
-  hk_status rc = HK_OK;
-  for (size_t i = 0; i < n && rc == HK_OK; i++)
-    if (hk_call_copies_input(at[i]->call))
-      rc = g->device->ops->copy(g->device, (void *)(uintptr_t)at[i]->work.in, at[i]->call->in,
-                                hk_call_in_bytes(at[i]->call), q);
-  return rc;
-}
-
-/* One launch of n pieces, each with the pieces that are chained to it. */
-static hk_status launch_pieces(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
-  hk_gpu_batch batch; /* not initialised: unset parts are not passed to the kernel */
-  hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
-  unsigned works = 0;
-  bool small;
-  HK_OR_RETURN(copy_inputs(g, at, n, q));
-  hk_status rc = hk_gpu_small_launch(g, at, n, q, &small);
-  if (small || rc != HK_OK) return rc;
-  for (size_t i = 0; i < n; i++) {
-    if (at[i]->chained) continue;
-    batch.work[works] = at[i]->work;
-    batch.end[works++] = l.blocks += at[i]->blocks;
-    if (at[i]->threads > l.threads) l.threads = at[i]->threads;
-  }
-  batch.works = works;
-  for (size_t i = 0, head = 0; i < n; i++) {
-    if (at[i]->chained) continue;
-    hk_gpu_work *before = &batch.work[head++];
-    for (const hk_gpu_launch_item *p = at[i]->then; p; p = p->then) {
-      before->next = works;
-      before = &batch.work[works++];
-      *before = p->work;
-      if (p->threads > l.threads) l.threads = p->threads;
-    }
-  }
-  l.param_bytes = offsetof(hk_gpu_batch, work) + works * sizeof(hk_gpu_work);
-  return hk_gpu_launch(g, at[0]->call, &l, q);
 }
 
 /* True if an earlier piece has the same communicator and, if `q`, the same stream. */
@@ -213,65 +138,40 @@ static hk_status part_streams(hk_gpu_launch_batch *s) {
   return HK_OK;
 }
 
-/* ---- collectives of a set ---- */
+/* ---- executors ---- */
 
-static hk_status launch_batch(const hk_gpu_launch_batch *s, hk_gpu_launch_item *const *at, size_t n) {
-  for (size_t i = 0; i < n; i++) HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
-  return launch_pieces(s->gpu, at, n, s->queue);
-}
+/* A call is run by the first of these that fits. */
+static const hk_gpu_executor *const run_executors[] = {&hk_gpu_by_transfers, &hk_gpu_by_copies, &hk_gpu_by_kernels};
 
-/* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
-static int by_comm(const void *a, const void *b) {
-  const hk_gpu_launch_item *x = *(hk_gpu_launch_item *const *)a, *y = *(hk_gpu_launch_item *const *)b;
-  return x->comm_id < y->comm_id ? -1 : x->comm_id > y->comm_id;
-}
-
-/* The ranks of a communicator wait for each other, so they are in one launch. */
-static hk_status launch_stage(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n) {
-  size_t begin = 0, end = 0;
-  qsort(at, n, sizeof *at, by_comm);
-  while (end < n) {
-    size_t next = end;
-    while (next < n && at[next]->comm_id == at[end]->comm_id) next++;
-    if (next - end > HK_GPU_BATCH)
-      return HK_FAIL(HK_ERR_USAGE, "a group has %zu ranks of one communicator on GPU %d: %d is the most", next - end,
-                     s->gpu->device->limits.ordinal, HK_GPU_BATCH);
-    if (next - begin > HK_GPU_BATCH) {
-      HK_OR_RETURN(launch_batch(s, at + begin, end - begin));
-      begin = end;
-    }
-    end = next;
-  }
-  return launch_batch(s, at + begin, end - begin);
-}
-
-/* Runs the stage's copies after its kernels, also in one order on all devices. */
-static hk_status copy_stage(const hk_gpu_launch_batch *s, unsigned stage, hk_gpu_launch_item **at) {
-  size_t n = 0;
-  for (size_t i = 0; i < s->n; i++)
-    if (s->at[i]->window && s->at[i]->stage == stage) at[n++] = s->at[i];
-  qsort(at, n, sizeof *at, by_comm);
-  for (size_t i = 0; i < n; i++) {
-    HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
-    HK_OR_RETURN(hk_gpu_copy_run(at[i], s->queue));
+static hk_status run_choose(hk_gpu_launch_item *p) {
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(run_executors); i++) {
+    bool fits = true;
+    if (run_executors[i]->fits) HK_OR_RETURN(run_executors[i]->fits(p, &fits));
+    p->by = run_executors[i];
+    if (fits) return HK_OK;
   }
   return HK_OK;
 }
 
-static hk_status launch_collectives(const hk_gpu_launch_batch *s) {
+/* Launches the stage's calls that the executor runs. */
+static hk_status run_stage(const hk_gpu_launch_batch *s, const hk_gpu_executor *by, unsigned stage) {
   hk_gpu_launch_item **at = s->at + s->n; /* a list of as many items */
-  for (unsigned stage = 0;; stage++) {
-    size_t n = 0;
-    bool more = false;
-    for (size_t i = 0; i < s->n; i++) {
-      if (s->at[i]->call->coll == HK_SENDRECV) continue;
-      more = more || s->at[i]->stage > stage;
-      if (s->at[i]->stage == stage && !s->at[i]->window) at[n++] = s->at[i];
-    }
-    if (n) HK_OR_RETURN(launch_stage(s, at, n));
-    HK_OR_RETURN(copy_stage(s, stage, at));
-    if (!more) return HK_OK;
+  size_t n = 0;
+  for (size_t i = 0; i < s->n; i++)
+    if (s->at[i]->by == by && s->at[i]->stage == stage) at[n++] = s->at[i];
+  return n ? by->launch(s, at, n) : HK_OK;
+}
+
+/* The copies of a stage follow its kernels. */
+static hk_status run_stages(const hk_gpu_launch_batch *s) {
+  unsigned stages = 0;
+  for (size_t i = 0; i < s->n; i++)
+    if (s->at[i]->gpu->stage->stages > stages) stages = s->at[i]->gpu->stage->stages;
+  for (unsigned stage = 0; stage < stages; stage++) {
+    HK_OR_RETURN(run_stage(s, &hk_gpu_by_kernels, stage));
+    HK_OR_RETURN(run_stage(s, &hk_gpu_by_copies, stage));
   }
+  return HK_OK;
 }
 
 /* ---- a group ---- */
@@ -283,25 +183,16 @@ static hk_status run_set(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n && !chain; i++) chain = chain_of(s->at[i]->call, state);
   HK_TRY(join_streams(s), out);
   rc = begin_chain(s->gpu, chain, s->queue, state);
-  if (rc == HK_OK) rc = launch_collectives(s);
+  if (rc == HK_OK) rc = run_stages(s);
   for (size_t i = 0; rc == HK_OK && i < s->n; i++)
     if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu->device, s->at[i]->table, state, s->queue);
-  if (rc == HK_OK) rc = hk_gpu_launch_transfers(s);
+  if (rc == HK_OK) rc = run_stage(s, &hk_gpu_by_transfers, 0);
   HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
   HK_TRY(part_streams(s), out);
 out:
   for (size_t i = 0; rc != HK_OK && i < s->n; i++)
     if (!spoken_for(s, i, false)) hk_comm_failed(s->at[i]->call->comm, rc);
   return rc;
-}
-
-/* Offers the links that the call needs to other processes. */
-static hk_status offer(const hk_call *call) {
-  const hk_plan *plan;
-  const hk_launch *launch;
-  if (!hk_gpu_processes(hk_gpu_of(call->comm)->links)) return HK_OK;
-  if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
-  return hk_choose(call->comm, call, &plan, &launch);
 }
 
 /* Successive collectives of a communicator with the same plan are one stage: the blocks of the first also run the
@@ -312,7 +203,7 @@ static hk_status choose_stage(hk_gpu_launch_item *p) {
   hk_gpu_launch_item *last = g->stage->last;
   const size_t own = p->work.scratch_bytes * p->blocks;
   const size_t scratch = own + (hk_call_copies_input(p->call) ? hk_call_in_bytes(p->call) : 0);
-  p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
+  p->chained = last && p->by == &hk_gpu_by_kernels && last->by == p->by && last->work.program == p->work.program &&
                last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
                (g->stage->length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
   if (p->chained) {
@@ -346,21 +237,19 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *pie
   }
   for (size_t i = 0; i < n; i++) {
     rc = pieces[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
-    if (rc == HK_OK) rc = hk_gpu_copy_window(&calls[i], &pieces[i].window);
-    if (rc == HK_OK && !pieces[i].window) rc = offer(&calls[i]);
+    if (rc == HK_OK) rc = run_choose(&pieces[i]);
+    if (rc == HK_OK && pieces[i].by->offer && hk_gpu_processes(pieces[i].gpu->links))
+      rc = pieces[i].by->offer(&calls[i]);
     if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
   }
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
     post(&calls[i], &pieces[i].state);
-    const bool transfer = calls[i].coll == HK_SENDRECV;
-    rc = transfer           ? hk_gpu_ready_transfer(&calls[i])
-         : pieces[i].window ? hk_gpu_buffer_meet(c, pieces[i].window)
-                            : work_of(&pieces[i]);
-    if (rc == HK_OK && !transfer) rc = choose_stage(&pieces[i]);
+    rc = pieces[i].by->arguments(&pieces[i]);
+    if (rc == HK_OK && pieces[i].by != &hk_gpu_by_transfers) rc = choose_stage(&pieces[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
-  for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].window != NULL);
+  for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].by == &hk_gpu_by_copies);
 out:
   return rc;
 }

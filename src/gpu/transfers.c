@@ -10,8 +10,8 @@
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
+#include "launch.h"
 #include "links.h"
-#include "peers.h"
 #include "table.h"
 
 /* A transfer, or the part of it that one link moves. */
@@ -70,7 +70,7 @@ static size_t each_of(size_t bytes, unsigned of) {
   return of == 1 ? bytes : ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
 }
 
-hk_status hk_gpu_offer_transfer(const hk_call *call) {
+static hk_status transfers_offer(const hk_call *call) {
   ncclComm_t c = call->comm;
   unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
   for (unsigned k = 0; k < of; k++)
@@ -79,7 +79,8 @@ hk_status hk_gpu_offer_transfer(const hk_call *call) {
   return HK_OK;
 }
 
-hk_status hk_gpu_ready_transfer(const hk_call *call) {
+static hk_status transfers_arguments(hk_gpu_launch_item *p) {
+  const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   const bool sends = call->p2p == HK_P2P_SEND;
   const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
@@ -188,17 +189,18 @@ static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   return blocks;
 }
 
-hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s) {
+static hk_status transfers_fits(hk_gpu_launch_item *p, bool *yes) {
+  *yes = p->call->coll == HK_SENDRECV;
+  return HK_OK;
+}
+
+static hk_status transfers_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t items) {
   hk_status rc = HK_OK;
   hk_gpu_table *table = NULL;
-  size_t n = 0, room = 0;
-  part *parts = NULL;
-  for (size_t i = 0; i < s->n; i++) room += s->at[i]->call->coll == HK_SENDRECV ? HK_GPU_P2P_CHANNELS : 0;
-  if (room == 0) return HK_OK;
-  parts = malloc(room * sizeof *parts);
-  if (!parts) return HK_FAIL_ERRNO("no memory for %zu transfers", room);
-  for (size_t i = 0; i < s->n; i++)
-    if (s->at[i]->call->coll == HK_SENDRECV) HK_TRY(add_parts(s->at[i], parts, &n), out);
+  size_t n = 0;
+  part *parts = malloc(items * HK_GPU_P2P_CHANNELS * sizeof *parts);
+  if (!parts) return HK_FAIL_ERRNO("no memory for %zu transfers", items * HK_GPU_P2P_CHANNELS);
+  for (size_t i = 0; i < items; i++) HK_TRY(add_parts(at[i], parts, &n), out);
   qsort(parts, n, sizeof *parts, by_turn);
   hk_gpu_transfers param = {.work = NULL};
   hk_kernel_launch l = {.function = s->gpu->code->transfers,
@@ -220,3 +222,6 @@ out:
   free(parts);
   return rc;
 }
+
+const hk_gpu_executor hk_gpu_by_transfers = {
+    .fits = transfers_fits, .offer = transfers_offer, .arguments = transfers_arguments, .launch = transfers_launch};

@@ -2,7 +2,9 @@
 /* Sends and receives of a group. */
 #ifndef HK_GPU_TRANSFERS_H
 #define HK_GPU_TRANSFERS_H
-#include "launch.h"
+#include "gpu.h"
+
+struct hk_gpu_work; /* kernels/cuda/work.h */
 
 /* How the links of large sends and receives, and their blocks, are chosen. */
 typedef struct hk_gpu_split {
@@ -13,10 +15,4 @@ typedef struct hk_gpu_split {
     struct hk_gpu_work *last[HK_GPU_BLOCKS]; /* [block] the newest work of each block */
   } turn;                                    /* while a table of transfers is filled */
 } hk_gpu_split;
-
-hk_status hk_gpu_offer_transfer(const struct hk_call *call);
-/* Gets the links. Call it for all transfers of a group before the group's first launch. */
-hk_status hk_gpu_ready_transfer(const struct hk_call *call);
-/* Launches all sends and receives of the set at once. */
-hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s);
 #endif
