@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables in pinned memory that launches read.  A table is reused after the launch has ended, or after the launch's graph
- * is destroyed. */
+/* Tables in pinned memory that launches read.  A table is reused after the launch has ended, or after the launch's
+ * graph is destroyed. */
 #ifndef HK_GPU_TABLE_H
 #define HK_GPU_TABLE_H
 #include "../device/device.h"
