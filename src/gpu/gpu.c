@@ -37,7 +37,7 @@
 
 /* A rank on its GPU, with all parts. */
 typedef struct whole {
-  hk_gpu gpu; /* the first member: it is freed as this one */
+  hk_gpu gpu; /* the first member, by which all is freed */
   hk_gpu_links links;
   hk_device_env env;
   hk_gpu_topology topology;
@@ -69,35 +69,40 @@ static hk_status begin_pool(ncclComm_t c) {
   return c->options.split_share || c->options.shrink_share ? hk_gpu_pool_new(&g->memory->pooled) : HK_OK;
 }
 
-hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
+static hk_gpu *gpu_new(ncclComm_t c) {
   whole *all = calloc(1, sizeof *all);
-  if (!all) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
-  hk_gpu *g = &all->gpu;
-  g->links = &all->links;
-  g->links->env = &all->env;
-  g->topology = &all->topology;
-  g->windows = &all->windows;
-  g->buffers = &all->buffers;
-  g->copies = &all->copies;
-  g->split = &all->split;
-  g->stage = &all->stage;
-  g->checked = &all->checked;
-  g->buffers->comm = c;
-  g->memory = &all->memory;
-  g->order = &all->order;
-  g->health = &all->health;
-  pthread_mutex_init(&g->order->lock, NULL);
-  pthread_mutex_init(&g->memory->pinned_lock, NULL);
-  pthread_mutex_init(&g->buffers->imports_lock, NULL);
+  if (!all) return NULL;
+  all->gpu = (hk_gpu){.comm = c,
+                      .memory = &all->memory,
+                      .checked = &all->checked,
+                      .links = &all->links,
+                      .topology = &all->topology,
+                      .order = &all->order,
+                      .health = &all->health,
+                      .stage = &all->stage,
+                      .split = &all->split,
+                      .buffers = &all->buffers,
+                      .copies = &all->copies,
+                      .windows = &all->windows};
+  all->links.env = &all->env;
+  all->buffers.comm = c;
+  all->order.loose = c->options.loose_captures;
+  all->order.mixes = c->options.mixes_graphs;
+  pthread_mutex_init(&all->order.lock, NULL);
+  pthread_mutex_init(&all->memory.pinned_lock, NULL);
+  pthread_mutex_init(&all->buffers.imports_lock, NULL);
+  return &all->gpu;
+}
+
+hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
+  hk_gpu *g = gpu_new(c);
+  if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   c->backend_state = g;
-  g->comm = c;
   HK_OR_RETURN(hk_gpu_code_get(c->device, &g->code));
   HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
+  g->memory->device = g->memory->pooled.device = g->order->device = g->buffers->device = g->device;
   HK_OR_RETURN(g->device->ops->stream->create(g->device, &g->queue));
   g->device->own = g->queue;
-  g->memory->device = g->memory->pooled.device = g->order->device = g->buffers->device = g->device;
-  g->order->loose = c->options.loose_captures;
-  g->order->mixes = c->options.mixes_graphs;
   HK_OR_RETURN(g->device->ops->memory->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
   HK_OR_RETURN(hk_gpu_tables_begin(g->memory, &g->state, sizeof(hk_gpu_state)));
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
