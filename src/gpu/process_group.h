@@ -38,7 +38,7 @@ typedef struct hk_gpu_process_group {
 hk_status hk_gpu_process_group_join(ncclComm_t c);
 void hk_gpu_process_group_leave(hk_gpu_process_group *w);
 void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps `g` until the process ends */
-/* Makes this rank's credits anew after links->by_file has changed. */
+/* Makes this rank's credits anew after links->env->by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
 /* Offers this rank's credits to all other processes. */
 hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
