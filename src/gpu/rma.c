@@ -17,7 +17,6 @@
 #include "peers.h"
 #include "process_group.h"
 #include "rma_proxy.h"
-#include "window.h"
 
 enum { TURNS = 15, TABLE_MAX = 1 << 28 };
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../device/host.h"
+#include "../rma/windows.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "links.h"
@@ -38,6 +39,18 @@ typedef struct team {
   hk_memory all;
   struct team *next;
 } team;
+
+typedef struct hk_gpu_window {
+  hk_symmetric seen;
+  uintptr_t user; /* address of this rank's memory, as registered */
+  size_t bytes;
+  size_t at;                  /* offset in each part */
+  size_t begin, end;          /* range of offsets that all ranks' allocations take in each part */
+  hk_memory *parts;           /* [ranks of the team] each rank's mapping */
+  hk_memory own;              /* memory that the library allocated; empty: the memory is the user's */
+  unsigned slot;              /* index of its entry in the pages of hk_gpu_space */
+  struct hk_gpu_window *next; /* list sorted by `begin` */
+} hk_gpu_window;
 
 struct hk_gpu_space {
   pthread_mutex_t lock; /* windows may be dropped by any thread */

@@ -12,8 +12,7 @@
  */
 #ifndef HK_GPU_WINDOW_H
 #define HK_GPU_WINDOW_H
-#include "../device/device.h"
-#include "../rma/windows.h"
+#include "../core/comm.h"
 
 struct hk_gpu_fact;
 
@@ -23,25 +22,6 @@ typedef struct hk_gpu_windows {
   size_t stride;              /* bytes between the ranks' parts of the address space; equal on all ranks */
   struct hk_gpu_space *space; /* address space of the windows; NULL: no window has been registered yet */
 } hk_gpu_windows;
-
-typedef struct hk_gpu_window {
-  hk_symmetric seen;
-  uintptr_t user; /* address of this rank's memory, as registered */
-  size_t bytes;
-  size_t at;                  /* offset in each part */
-  size_t begin, end;          /* range of offsets that all ranks' allocations take in each part */
-  hk_memory *parts;           /* [ranks of the team] each rank's mapping */
-  hk_memory own;              /* memory that the library allocated; empty: the memory is the user's */
-  unsigned slot;              /* index of its entry in the pages of hk_gpu_space */
-  struct hk_gpu_window *next; /* list sorted by `begin` */
-} hk_gpu_window;
-
-/* Address of window `w` in the memory of `rank`, for kernels and copies of this rank; NULL: `rank` is not in the LSA
- * team. */
-static inline void *hk_gpu_window_at(ncclComm_t c, const hk_gpu_window *w, int rank) {
-  int lsa_rank = hk_lsa_rank(c, rank);
-  return lsa_rank < 0 ? NULL : hk_symmetric_at(&w->seen, lsa_rank);
-}
 
 extern const struct hk_window_ops hk_gpu_window_ops;
 /* After hk_gpu_reach and hk_gpu_multicast_join: sets c->lsa and `stride`. */

@@ -3,6 +3,7 @@
  * window, and what is wrong to ask.
  * check: timeout=200 notsan long=asan */
 #include "../../src/gpu/window.h"
+#include "../../src/rma/windows.h"
 #include "../support/gpu_places.h"
 
 enum { WINDOW = 2 << 20 };
