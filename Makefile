@@ -216,7 +216,7 @@ $(BUILD)/%.o: %.c $(BUILD)/flags
 
 build/cuda/flags: FORCE
 	@mkdir -p $(@D); echo '$(NVCC) $(GPU_FLAGS)' | cmp -s - $@ || echo '$(NVCC) $(GPU_FLAGS)' > $@
-$(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
+$(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) $(wildcard src/program/*.h)
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)$(NVCC) -fatbin --threads 2 -Xfatbin -compress-all $(GPU_FLAGS) -o $@ src/kernels/cuda/exec.cu
 	@echo "  GPU kernels: $$(wc -c < $@) bytes"
@@ -226,7 +226,7 @@ $(FATBIN): build/cuda/flags $(wildcard src/kernels/cuda/*) src/program/program.h
 ONE_NVCC = $(or $(NVCC),$(NVCC_HERE))
 # Registers are ptxas' business: nvcc 13.0 gives the limit to a ptxas without a machine, which finds it too big.
 PTX_FLAGS := $(filter-out -maxrregcount=%,$(GPU_CXXFLAGS))
-build/cuda/%/kernels.ptx: $(wildcard src/kernels/cuda/*) src/program/program.h src/program/cursor.h
+build/cuda/%/kernels.ptx: $(wildcard src/kernels/cuda/*) $(wildcard src/program/*.h)
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)$(ONE_NVCC) -ptx $(PTX_FLAGS) -Werror all-warnings -arch=compute_$* -o $@ src/kernels/cuda/exec.cu
 build/cuda/%/test_kernels.ptx: $(wildcard tests/cudaemu/test_kernels.*) src/kernels/cuda/primitives.h

@@ -92,7 +92,9 @@ hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
 static size_t round_down(size_t bytes, size_t to) { return bytes / to * to; }
 /* The most that a wave may move of a block. */
 static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
-  size_t most = s->switched && m->overlap ? hk_gpu_switch_slot(m->slot_bytes, m->nranks) : m->slot_bytes;
+  size_t most = s->switched && m->overlap
+                    ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, m->nranks)
+                    : m->slot_bytes;
   if (m->multicast && !m->overlap && !m->uncached) {
     size_t wave = WAVE_BYTES / s->fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
     most = wave > least ? wave : least;
@@ -220,7 +222,7 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
   as.gamma_us_per_b /= p->copy;
   as.channel_us_per_b /= p->copy;
   as.channels = channels;
-  as.far_lines = m->overlap && protocol == HK_PROTO_LL ? HK_GPU_LL_FAR_BYTES : 0;
+  as.far_lines = m->overlap && protocol == HK_PROTO_LL ? HK_GPU_LL_NET_MAX : 0;
   if (m->overlap) as.slot_bytes = hk_gpu_slot_carries(m->slot_bytes, protocol);
   return as;
 }

@@ -91,8 +91,8 @@ static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at,
 
 /* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
 static bool is_small(const hk_machine *m, const hk_work *w, size_t own, double waves) {
-  return w->gpu.one_shot && m->nranks <= HK_GPU_SMALL_RANKS && m->nhosts <= 1 && m->sync_us <= 0 && waves <= 1 &&
-         own <= HK_GPU_SMALL_BYTES;
+  return w->gpu.one_shot && m->nranks <= HK_GPU_SMALL_SOURCES && m->nhosts <= 1 && m->sync_us <= 0 && waves <= 1 &&
+         own <= HK_GPU_LL_MAX;
 }
 
 double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {

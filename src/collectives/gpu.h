@@ -3,37 +3,26 @@
  * library. */
 #ifndef HK_COLLECTIVES_GPU_H
 #define HK_COLLECTIVES_GPU_H
-#include <stddef.h>
-#include "protocol.h"
+#include "../program/limits.h"
 
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
  * model (src/graph/tuning.cc, baseLat of a ring with LL) that does not depend on the steps. */
 #define HK_GPU_LAUNCH_US 6.6
 /* Time that the kernel of small messages saves (docs/results/sass.md): three round trips of 0.15 us, and about 130
- * instructions of 1 to 4 cycles.  It runs one-shot programs with LL, of at most HK_GPU_SMALL_RANKS ranks and
- * HK_GPU_SMALL_BYTES a channel. */
+ * instructions of 1 to 4 cycles.  It runs one-shot programs with LL, of at most HK_GPU_SMALL_SOURCES ranks and
+ * HK_GPU_LL_MAX bytes a channel. */
 #define HK_GPU_SMALL_SAVES_US 0.6
 /* Time that a replayed graph saves when it launches the kernel. NCCL's kernel for small messages takes 2.3 us in all on
  * 8 H800 or H200 (github.com/NVIDIA/nccl/issues/1940). Before its first line it needs about 50 instructions and one
  * round trip more than Hocket's. Its instructions and the way over NVLink take at least 1.2 us of that, so at most 1.1
  * us remain for launch and end. HK_GPU_LAUNCH_US contains at most 5.9 us for these (docs/results/sass.md). */
 #define HK_GPU_GRAPH_SAVES_US 4.8
-enum { HK_GPU_SMALL_RANKS = 8, HK_GPU_SMALL_BYTES = 16384 };
-/* Bytes that a slot's lines carry. */
-enum { HK_GPU_LL_SLOT_BYTES = HK_GPU_SMALL_BYTES, HK_GPU_LL128_SLOT_BYTES = 61440 };
-/* The most bytes that LL's lines carry to another host, and the proxies' time for a byte in them. Measured for 4 KiB:
+/* The proxies' time for a byte in LL's lines, which carry HK_GPU_LL_NET_MAX bytes to another host. Measured for 4 KiB:
  * 0.4 us to take them out of lines at the sender, 0.2 us to put them into lines at the receiver. With any protocol, a
  * message that does not fit the lines waits for Simple's fence. Flags do not go over the network, but LL's and LL128's
  * slots are shorter than Simple's, and the model has no other term for a proxy's time for each slot. So bytes between
  * hosts have the protocol's extra cost as well. */
-enum { HK_GPU_LL_FAR_BYTES = 3072 };
 #define HK_GPU_FAR_LINES_US 0.00015
-/* The most bytes that a wave moves through a slot of `bytes`: more than its lines carry would be sent as with
- * Simple. */
-static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
-  const size_t lines = p == HK_PROTO_LL ? HK_GPU_LL_SLOT_BYTES : p == HK_PROTO_LL128 ? HK_GPU_LL128_SLOT_BYTES : bytes;
-  return bytes < lines ? bytes : lines;
-}
 /* The time of a message with Simple in addition to the links' latency (fences, flags, the block's barrier). LL has none
  * of it, LL128 a part. With this value a ring's step over NVSwitch takes 3.4, 1.9 and 0.6 us, as in NCCL's hwLat. */
 #define HK_GPU_SYNC_US 2.7
@@ -53,16 +42,6 @@ static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
 #define HK_GPU_IN_SWITCH 0.83
 /* A load of a sum: to the switch, to all GPUs, and back. */
 #define HK_GPU_SWITCH_LOAD_US 1.4
-enum { HK_GPU_SWITCH_SLOTS = 4 };
-/* The bytes of a slot in a switch, if slots of other links have `bytes`. At most 64 KiB, and so that the slots of all
- * channels, two for each rank and slot number, fit into 64 MiB (transport/cuda/multicast.c). */
-enum { HK_GPU_SWITCH_SLOT_BYTES = 65536, HK_GPU_SWITCH_CHANNELS = 16, HK_GPU_SWITCH_ROOM = 64 << 20 };
-static inline size_t hk_gpu_switch_slot(size_t bytes, int nranks) {
-  const size_t slots = (size_t)2 * HK_GPU_SWITCH_SLOTS * HK_GPU_SWITCH_CHANNELS * (size_t)nranks;
-  size_t slot = bytes < HK_GPU_SWITCH_SLOT_BYTES ? bytes : HK_GPU_SWITCH_SLOT_BYTES;
-  while (slot > 4096 && slots * slot >= HK_GPU_SWITCH_ROOM) slot /= 2; /* signals need a part of the memory, too */
-  return slot;
-}
 /* The exponent x that combines two bounds of a time: lower^(1 - x) upper^x. The lower bound assumes no contention, the
  * upper bound permanent contention. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3

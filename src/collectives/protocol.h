@@ -10,8 +10,7 @@
  */
 #ifndef HK_COLLECTIVES_PROTOCOL_H
 #define HK_COLLECTIVES_PROTOCOL_H
-
-typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
+#include "../program/limits.h"
 
 typedef struct hk_protocol_info {
   const char *name;  /* as NCCL_PROTO spells it */

@@ -52,23 +52,11 @@ void hk_cuda_set_capture_mode(int *mode);          /* sets the thread's mode; *m
 int hk_cuda_attribute(CUdevice device, int which); /* 0 if the driver does not know it */
 
 /* cuda_memory.c */
-hk_status hk_cuda_alloc(hk_device *d, size_t bytes, hk_memory *out);
-hk_status hk_cuda_alloc_open(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out);
-hk_status hk_cuda_alloc_shared(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out);
-hk_status hk_cuda_alloc_host(hk_device *d, size_t bytes, hk_memory *out);
-hk_status hk_cuda_alloc_host_late(hk_device *d, size_t bytes, hk_memory *out);
-hk_status hk_cuda_pin(hk_device *d, void *host, size_t bytes, hk_memory *out);
+extern const hk_device_memory_ops hk_cuda_memory;
+extern const hk_device_share_ops hk_cuda_share;
+extern const hk_device_card_ops hk_cuda_card;
 hk_status hk_cuda_release(hk_device *d, hk_memory *m);
-hk_status hk_cuda_park(hk_device *base, hk_memory *m);
-hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);
 hk_status hk_cuda_finish(hk_device *base);
-hk_status hk_cuda_share(hk_device *d, const hk_memory *m, hk_memory_share *out);
-hk_status hk_cuda_share_address(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
-hk_status hk_cuda_open_share(hk_device *d, const hk_memory_share *s, hk_memory *out);
-hk_status hk_cuda_peer(hk_device *d, int other, char *why, size_t why_bytes);
-hk_status hk_cuda_pointer(hk_device *d, const void *p, hk_pointer *out);
-hk_status hk_cuda_dmabuf(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
-hk_status hk_cuda_rdma_flush(hk_device *d);
 size_t hk_cuda_granule(hk_cuda *d);
 CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d); /* host memory on the device's NUMA node */
 /* Maps physical memory at new addresses. */
@@ -88,47 +76,20 @@ CUresult hk_cuda_map_host_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAlloc
 CUresult hk_cuda_unmap(CUdeviceptr at, size_t bytes);
 
 /* cuda_multicast.c */
-hk_status hk_cuda_multicast_new(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
-hk_status hk_cuda_multicast_share(hk_device *d, uint64_t object, int *fd);
-hk_status hk_cuda_multicast_open(hk_device *d, int fd, uint64_t *object);
-hk_status hk_cuda_multicast_add(hk_device *d, uint64_t object);
-hk_status hk_cuda_multicast_bind(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
-                                 hk_memory *all);
-hk_status hk_cuda_multicast_again(hk_device *d, const hk_memory *own, hk_memory *all);
-hk_status hk_cuda_multicast_free(hk_device *d, uint64_t object);
+extern const hk_device_multicast_ops hk_cuda_multicast;
 CUresult hk_cuda_multicast_park(const hk_cuda *d, hk_memory *all);
 CUresult hk_cuda_multicast_leave(const hk_cuda *d, hk_memory *all); /* releases `all` */
 
 /* cuda_space.c */
-hk_status hk_cuda_space_new(hk_device *d, size_t bytes, void **out);
-hk_status hk_cuda_space_free(hk_device *d, void *at, size_t bytes);
-hk_status hk_cuda_place(hk_device *d, void *at, size_t bytes, const void *p, int fd, hk_memory *out);
-hk_status hk_cuda_multicast_map(hk_device *d, uint64_t object, size_t bytes, hk_memory *all);
-hk_status hk_cuda_multicast_attach(hk_device *d, uint64_t object, size_t at, const hk_memory *m);
-hk_status hk_cuda_multicast_detach(hk_device *d, uint64_t object, size_t at, size_t bytes);
+extern const hk_device_space_ops hk_cuda_space;
 
 /* cuda_stream.c */
+extern const hk_device_stream_ops hk_cuda_stream;
+extern const hk_device_order_ops hk_cuda_order;
+extern const hk_device_graph_ops hk_cuda_graph;
+extern const hk_device_word_ops hk_cuda_word;
+extern const hk_device_kernel_ops hk_cuda_kernel;
 hk_status hk_cuda_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
 hk_status hk_cuda_wait(hk_device *d, hk_queue q);
 hk_status hk_cuda_queue_new(hk_device *d, hk_queue *out);
-hk_status hk_cuda_queue_free(hk_device *d, hk_queue q);
-hk_status hk_cuda_queue_state(hk_device *d, hk_queue q, hk_queue_state *out);
-hk_status hk_cuda_order_begin(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-hk_status hk_cuda_order_end(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-hk_status hk_cuda_order_free(hk_device *d, hk_queue_order *o);
-hk_status hk_cuda_replay_begin(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-hk_status hk_cuda_replay_end(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s);
-hk_status hk_cuda_order_done(hk_device *d, const hk_queue_order *o, bool *done);
-hk_status hk_cuda_word_write(hk_device *d, void *at, uint32_t value, hk_queue q);
-hk_status hk_cuda_word_wait(hk_device *d, void *at, uint32_t value, hk_queue q);
-hk_status hk_cuda_word_reach(hk_device *d, void *at, uint32_t value, hk_queue q);
-hk_status hk_cuda_word_check(hk_device *d, void *at, hk_queue q);
-hk_status hk_cuda_graph_keep(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
-hk_status hk_cuda_load(hk_device *d, const void *image, void **module);
-hk_status hk_cuda_unload(hk_device *d, void *module);
-hk_status hk_cuda_function(hk_device *d, void *module, const char *name, void **out);
-hk_status hk_cuda_resident(hk_device *d, void *function, unsigned threads, unsigned shared_bytes, unsigned *out);
-hk_status hk_cuda_block_threads(hk_device *d, void *function, unsigned *out);
-hk_status hk_cuda_launch(hk_device *d, const hk_kernel_launch *l, hk_queue q);
 #endif

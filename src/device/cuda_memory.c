@@ -73,23 +73,6 @@ static CUresult alloc_host_vmm(const hk_cuda *d, size_t bytes, hk_memory *out, c
   return CUDA_SUCCESS;
 }
 
-hk_status hk_cuda_alloc_host_late(hk_device *base, size_t bytes, hk_memory *out) {
-  const hk_cuda *d = (hk_cuda *)base;
-  const char *doing;
-  if (!base->limits.late_host) return hk_cuda_alloc_host(base, bytes, out);
-  memset(out, 0, sizeof *out);
-  HK_CUDA_ENTER_RELAXED(base);
-  CUresult code = alloc_host_vmm(d, (bytes + d->granule - 1) / d->granule * d->granule, out, &doing);
-  if (code == CUDA_SUCCESS) return HK_OK;
-  /* The process is not allowed to use that node's memory, or the driver cannot map it for a device. */
-  HK_INFO_ONCE(
-      HK_SUB_ALLOC,
-      "device %d: no virtual memory of the host on node %d (%s: error %d of the driver): it is pinned, which may "
-      "wait for kernels",
-      base->limits.ordinal, hk_cuda_host_properties(d).location.id, doing, code);
-  return hk_cuda_alloc_host(base, bytes, out);
-}
-
 static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
   hk_status rc = HK_OK;
   CUmemAllocationProp prop = properties(d);
@@ -138,7 +121,7 @@ hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memor
 }
 
 /* Small pieces are classic memory, so that they do not waste a granule of 2 MiB. */
-hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
+static hk_status memory_alloc(hk_device *base, size_t bytes, hk_memory *out) {
   hk_cuda *d = (hk_cuda *)base;
   memset(out, 0, sizeof *out);
   if (bytes == 0) bytes = 1;
@@ -149,7 +132,7 @@ hk_status hk_cuda_alloc(hk_device *base, size_t bytes, hk_memory *out) {
 }
 
 /* Classic memory: with mappings, each peer would need an access of its own. */
-hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_memory *out) {
+static hk_status memory_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_memory *out) {
   hk_cuda *d = (hk_cuda *)base;
   memset(out, 0, sizeof *out);
   HK_CUDA_ENTER_RELAXED(base);
@@ -157,14 +140,14 @@ hk_status hk_cuda_alloc_open(hk_device *base, size_t bytes, size_t zeroed, hk_me
   return zeroed_or_freed(d, zeroed, out);
 }
 
-hk_status hk_cuda_alloc_shared(hk_device *base, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out) {
-  if (!by_fd || !base->limits.fd_handles) return hk_cuda_alloc_open(base, bytes, zeroed, out);
+static hk_status memory_alloc_shared(hk_device *base, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out) {
+  if (!by_fd || !base->limits.fd_handles) return memory_alloc_open(base, bytes, zeroed, out);
   memset(out, 0, sizeof *out);
   HK_CUDA_ENTER_RELAXED(base);
   return hk_cuda_alloc_mapped((hk_cuda *)base, bytes, zeroed, out);
 }
 
-hk_status hk_cuda_pin(hk_device *base, void *host, size_t bytes, hk_memory *out) {
+static hk_status memory_pin(hk_device *base, void *host, size_t bytes, hk_memory *out) {
   hk_status rc;
   CUdeviceptr at;
   memset(out, 0, sizeof *out);
@@ -181,19 +164,36 @@ undo:
 }
 
 /* Pages of the device's NUMA node, which cuMemHostAlloc does not promise. */
-hk_status hk_cuda_alloc_host(hk_device *base, size_t bytes, hk_memory *out) {
+static hk_status memory_alloc_host(hk_device *base, size_t bytes, hk_memory *out) {
   hk_status rc = HK_OK;
   size_t page = (size_t)sysconf(_SC_PAGESIZE), whole = (bytes + page - 1) / page * page;
   memset(out, 0, sizeof *out);
   void *host = hk_host_map(whole, base->limits.host_numa);
   if (!host) return HK_FAIL_ERRNO("no memory for %zu bytes to pin", whole);
-  HK_TRY(hk_cuda_pin(base, host, whole, out), undo); /* pinning touches the pages, which are zeros */
+  HK_TRY(memory_pin(base, host, whole, out), undo); /* pinning touches the pages, which are zeros */
   out->bytes = bytes;
   out->kind = HK_MEMORY_PINNED;
   return HK_OK;
 undo:
   munmap(host, whole);
   return rc;
+}
+
+static hk_status memory_alloc_host_late(hk_device *base, size_t bytes, hk_memory *out) {
+  const hk_cuda *d = (hk_cuda *)base;
+  const char *doing;
+  if (!base->limits.late_host) return memory_alloc_host(base, bytes, out);
+  memset(out, 0, sizeof *out);
+  HK_CUDA_ENTER_RELAXED(base);
+  CUresult code = alloc_host_vmm(d, (bytes + d->granule - 1) / d->granule * d->granule, out, &doing);
+  if (code == CUDA_SUCCESS) return HK_OK;
+  /* The process is not allowed to use that node's memory, or the driver cannot map it for a device. */
+  HK_INFO_ONCE(
+      HK_SUB_ALLOC,
+      "device %d: no virtual memory of the host on node %d (%s: error %d of the driver): it is pinned, which may "
+      "wait for kernels",
+      base->limits.ordinal, hk_cuda_host_properties(d).location.id, doing, code);
+  return memory_alloc_host(base, bytes, out);
 }
 
 static size_t whole_pages(const hk_memory *m) {
@@ -242,7 +242,7 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
 
 static bool is_pinned(const hk_memory *m) { return m->kind == HK_MEMORY_PINNED || m->kind == HK_MEMORY_REGISTERED; }
 
-hk_status hk_cuda_park(hk_device *base, hk_memory *m) {
+static hk_status memory_park(hk_device *base, hk_memory *m) {
   HK_CUDA_ENTER_RELAXED(base);
   if (m->kind == HK_MEMORY_MULTICAST) {
     HK_CUDA_OR_RETURN(hk_cuda_multicast_park((hk_cuda *)base, m), "device %d: leaving a multicast object",
@@ -280,7 +280,7 @@ undo:
   return rc;
 }
 
-hk_status hk_cuda_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
+static hk_status memory_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   const CUmemAllocationProp prop = m->host ? hk_cuda_host_properties(d) : properties(d);
@@ -323,7 +323,7 @@ hk_status hk_cuda_finish(hk_device *base) {
 
 /* ---- other processes ---- */
 
-hk_status hk_cuda_share(hk_device *base, const hk_memory *m, hk_memory_share *out) {
+static hk_status share_offer(hk_device *base, const hk_memory *m, hk_memory_share *out) {
   CUipcMemHandle handle;
   memset(out, 0, sizeof *out);
   *out = (hk_memory_share){.bytes = m->bytes, .kind = m->kind, .fd = -1};
@@ -343,7 +343,7 @@ hk_status hk_cuda_share(hk_device *base, const hk_memory *m, hk_memory_share *ou
   return HK_OK;
 }
 
-hk_status hk_cuda_share_address(hk_device *base, const void *p, hk_memory_share *out, uintptr_t *begin) {
+static hk_status share_offer_address(hk_device *base, const void *p, hk_memory_share *out, uintptr_t *begin) {
   hk_cuda *d = (hk_cuda *)base;
   int classic = 0;
   CUdeviceptr first = 0;
@@ -364,7 +364,7 @@ hk_status hk_cuda_share_address(hk_device *base, const void *p, hk_memory_share 
     m.kind = HK_MEMORY_VMM;
     m.handle = physical;
   }
-  hk_status rc = hk_cuda_share(base, &m, out);
+  hk_status rc = share_offer(base, &m, out);
   if (m.kind == HK_MEMORY_VMM) hk_cu.MemRelease(physical);
   return rc;
 }
@@ -384,7 +384,7 @@ undo:
   return rc;
 }
 
-hk_status hk_cuda_open_share(hk_device *base, const hk_memory_share *s, hk_memory *out) {
+static hk_status share_open(hk_device *base, const hk_memory_share *s, hk_memory *out) {
   hk_cuda *d = (hk_cuda *)base;
   CUipcMemHandle handle;
   CUdeviceptr at;
@@ -407,7 +407,7 @@ hk_status hk_cuda_open_share(hk_device *base, const hk_memory_share *s, hk_memor
   return HK_OK;
 }
 
-hk_status hk_cuda_peer(hk_device *base, int other, char *why, size_t why_bytes) {
+static hk_status share_peer(hk_device *base, int other, char *why, size_t why_bytes) {
   hk_cuda *d = (hk_cuda *)base;
   CUdevice peer;
   CUcontext context;
@@ -432,7 +432,7 @@ hk_status hk_cuda_peer(hk_device *base, int other, char *why, size_t why_bytes) 
 
 /* ---- addresses ---- */
 
-hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
+static hk_status memory_pointer(hk_device *base, const void *p, hk_pointer *out) {
   int type = 0, managed = 0, device = -1;
   CUdeviceptr begin = 0;
   size_t bytes = 0;
@@ -457,7 +457,7 @@ hk_status hk_cuda_pointer(hk_device *base, const void *p, hk_pointer *out) {
   return HK_OK;
 }
 
-hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci, int *fd) {
+static hk_status card_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci, int *fd) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   *fd = -1;
   if (!base->limits.dmabuf)
@@ -476,7 +476,7 @@ hk_status hk_cuda_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci,
   return HK_OK;
 }
 
-hk_status hk_cuda_rdma_flush(hk_device *base) {
+static hk_status card_flush(hk_device *base) {
   if (!base->limits.rdma_flush)
     return HK_FAIL(HK_ERR_CUDA, "device %d: the driver has no call that waits for what cards write to its memory",
                    base->limits.ordinal);
@@ -486,3 +486,19 @@ hk_status hk_cuda_rdma_flush(hk_device *base) {
                     "device %d: waiting for what a network card has written to its memory", base->limits.ordinal);
   return HK_OK;
 }
+
+const hk_device_memory_ops hk_cuda_memory = {.alloc = memory_alloc,
+                                             .alloc_open = memory_alloc_open,
+                                             .alloc_shared = memory_alloc_shared,
+                                             .alloc_host = memory_alloc_host,
+                                             .alloc_host_late = memory_alloc_host_late,
+                                             .pin = memory_pin,
+                                             .release = hk_cuda_release,
+                                             .park = memory_park,
+                                             .unpark = memory_unpark,
+                                             .pointer = memory_pointer};
+
+const hk_device_share_ops hk_cuda_share = {
+    .offer = share_offer, .offer_address = share_offer_address, .open = share_open, .peer = share_peer};
+
+const hk_device_card_ops hk_cuda_card = {.dmabuf = card_dmabuf, .flush = card_flush};

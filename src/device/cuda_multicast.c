@@ -9,7 +9,7 @@ static size_t whole(size_t bytes, size_t granule) { return (bytes + granule - 1)
 
 /* Rounds the size up to the recommended granularity, unless that adds more than half of the size, because memory is
  * bound for the whole object. In that case, or if the driver then refuses, rounds up to the least granularity. */
-hk_status hk_cuda_multicast_new(hk_device *base, unsigned devices, size_t *bytes, uint64_t *object) {
+static hk_status multicast_create(hk_device *base, unsigned devices, size_t *bytes, uint64_t *object) {
   hk_cuda *d = (hk_cuda *)base;
   size_t least = 0, better = 0;
   CUmulticastObjectProp prop = {
@@ -33,14 +33,14 @@ hk_status hk_cuda_multicast_new(hk_device *base, unsigned devices, size_t *bytes
   return HK_OK;
 }
 
-hk_status hk_cuda_multicast_share(hk_device *base, uint64_t object, int *fd) {
+static hk_status multicast_share(hk_device *base, uint64_t object, int *fd) {
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(hk_cu.MemExportToShareableHandle(fd, object, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
                     "device %d: a file descriptor of a multicast object", base->limits.ordinal);
   return HK_OK;
 }
 
-hk_status hk_cuda_multicast_open(hk_device *base, int fd, uint64_t *object) {
+static hk_status multicast_open(hk_device *base, int fd, uint64_t *object) {
   CUmemGenericAllocationHandle handle;
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(
@@ -50,7 +50,7 @@ hk_status hk_cuda_multicast_open(hk_device *base, int fd, uint64_t *object) {
   return HK_OK;
 }
 
-hk_status hk_cuda_multicast_add(hk_device *base, uint64_t object) {
+static hk_status multicast_add(hk_device *base, uint64_t object) {
   hk_cuda *d = (hk_cuda *)base;
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(hk_cu.MulticastAddDevice(object, d->device), "device %d: joining a multicast object",
@@ -58,8 +58,8 @@ hk_status hk_cuda_multicast_add(hk_device *base, uint64_t object) {
   return HK_OK;
 }
 
-hk_status hk_cuda_multicast_bind(hk_device *base, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
-                                 hk_memory *all) {
+static hk_status multicast_bind(hk_device *base, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
+                                hk_memory *all) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   CUdeviceptr at;
@@ -79,7 +79,7 @@ undo_own:
   return rc;
 }
 
-hk_status hk_cuda_multicast_again(hk_device *base, const hk_memory *own, hk_memory *all) {
+static hk_status multicast_again(hk_device *base, const hk_memory *own, hk_memory *all) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   HK_CUDA_ENTER_RELAXED(base);
@@ -106,8 +106,41 @@ CUresult hk_cuda_multicast_leave(const hk_cuda *d, hk_memory *all) {
   return code == CUDA_SUCCESS ? next : code;
 }
 
-hk_status hk_cuda_multicast_free(hk_device *base, uint64_t object) {
+static hk_status multicast_free(hk_device *base, uint64_t object) {
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(hk_cu.MemRelease(object), "device %d: freeing a multicast object", base->limits.ordinal);
   return HK_OK;
 }
+
+static hk_status multicast_map(hk_device *base, uint64_t object, size_t bytes, hk_memory *all) {
+  CUdeviceptr at;
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_OR_RETURN(hk_cuda_map((hk_cuda *)base, object, bytes, false, &at));
+  *all = (hk_memory){.base = (void *)(uintptr_t)at, .bytes = bytes, .handle = object, .kind = HK_MEMORY_MAPPED};
+  return HK_OK;
+}
+
+static hk_status multicast_attach(hk_device *base, uint64_t object, size_t at, const hk_memory *m) {
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.MulticastBindMem(object, at, m->handle, 0, m->bytes, 0),
+                    "device %d: binding a window of %zu bytes to a multicast object", base->limits.ordinal, m->bytes);
+  return HK_OK;
+}
+
+static hk_status multicast_detach(hk_device *base, uint64_t object, size_t at, size_t bytes) {
+  HK_CUDA_ENTER_RELAXED(base);
+  HK_CUDA_OR_RETURN(hk_cu.MulticastUnbind(object, ((hk_cuda *)base)->device, at, bytes),
+                    "device %d: %zu bytes of a multicast object", base->limits.ordinal, bytes);
+  return HK_OK;
+}
+
+const hk_device_multicast_ops hk_cuda_multicast = {.create = multicast_create,
+                                                   .share = multicast_share,
+                                                   .open = multicast_open,
+                                                   .add = multicast_add,
+                                                   .bind = multicast_bind,
+                                                   .again = multicast_again,
+                                                   .free = multicast_free,
+                                                   .map = multicast_map,
+                                                   .attach = multicast_attach,
+                                                   .detach = multicast_detach};

@@ -5,7 +5,7 @@
 #include <unistd.h>
 #include "cuda.h"
 
-hk_status hk_cuda_space_new(hk_device *base, size_t bytes, void **out) {
+static hk_status space_create(hk_device *base, size_t bytes, void **out) {
   CUdeviceptr at = 0;
   HK_CUDA_ENTER_RELAXED(base);
   HK_CUDA_OR_RETURN(hk_cu.MemAddressReserve(&at, bytes, ((hk_cuda *)base)->granule, 0, 0),
@@ -14,14 +14,14 @@ hk_status hk_cuda_space_new(hk_device *base, size_t bytes, void **out) {
   return HK_OK;
 }
 
-hk_status hk_cuda_space_free(hk_device *base, void *at, size_t bytes) {
+static hk_status space_free(hk_device *base, void *at, size_t bytes) {
   HK_CUDA_ENTER_RELAXED(base);
   HK_CUDA_OR_RETURN(hk_cu.MemAddressFree((CUdeviceptr)(uintptr_t)at, bytes), "device %d: addresses at %p",
                     base->limits.ordinal, at);
   return HK_OK;
 }
 
-hk_status hk_cuda_place(hk_device *base, void *at, size_t bytes, const void *p, int fd, hk_memory *out) {
+static hk_status space_place(hk_device *base, void *at, size_t bytes, const void *p, int fd, hk_memory *out) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
   CUmemGenericAllocationHandle handle;
@@ -39,24 +39,4 @@ undo:
   return rc;
 }
 
-hk_status hk_cuda_multicast_map(hk_device *base, uint64_t object, size_t bytes, hk_memory *all) {
-  CUdeviceptr at;
-  HK_CUDA_ENTER_RELAXED(base);
-  HK_OR_RETURN(hk_cuda_map((hk_cuda *)base, object, bytes, false, &at));
-  *all = (hk_memory){.base = (void *)(uintptr_t)at, .bytes = bytes, .handle = object, .kind = HK_MEMORY_MAPPED};
-  return HK_OK;
-}
-
-hk_status hk_cuda_multicast_attach(hk_device *base, uint64_t object, size_t at, const hk_memory *m) {
-  HK_CUDA_ENTER_RELAXED(base);
-  HK_CUDA_OR_RETURN(hk_cu.MulticastBindMem(object, at, m->handle, 0, m->bytes, 0),
-                    "device %d: binding a window of %zu bytes to a multicast object", base->limits.ordinal, m->bytes);
-  return HK_OK;
-}
-
-hk_status hk_cuda_multicast_detach(hk_device *base, uint64_t object, size_t at, size_t bytes) {
-  HK_CUDA_ENTER_RELAXED(base);
-  HK_CUDA_OR_RETURN(hk_cu.MulticastUnbind(object, ((hk_cuda *)base)->device, at, bytes),
-                    "device %d: %zu bytes of a multicast object", base->limits.ordinal, bytes);
-  return HK_OK;
-}
+const hk_device_space_ops hk_cuda_space = {.create = space_create, .free = space_free, .place = space_place};

@@ -22,19 +22,19 @@ static hk_status word(hk_device *base, CUresult (*call)(CUstream, CUdeviceptr, u
   return HK_OK;
 }
 
-hk_status hk_cuda_word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
+static hk_status word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
   return word(base, hk_cu.StreamWriteValue32, CU_STREAM_WRITE_VALUE_DEFAULT, "writing", at, value, q);
 }
 
-hk_status hk_cuda_word_wait(hk_device *base, void *at, uint32_t value, hk_queue q) {
+static hk_status word_wait(hk_device *base, void *at, uint32_t value, hk_queue q) {
   return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_EQ, "waiting for", at, value, q);
 }
 
-hk_status hk_cuda_word_reach(hk_device *base, void *at, uint32_t value, hk_queue q) {
+static hk_status word_reach(hk_device *base, void *at, uint32_t value, hk_queue q) {
   return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_GEQ, "waiting for", at, value, q);
 }
 
-hk_status hk_cuda_word_check(hk_device *base, void *at, hk_queue q) {
+static hk_status word_check(hk_device *base, void *at, hk_queue q) {
   CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
   CUgraph graph = NULL;
   int ordinal = base->limits.ordinal;
@@ -65,7 +65,7 @@ hk_status hk_cuda_queue_new(hk_device *base, hk_queue *out) {
   return HK_OK;
 }
 
-hk_status hk_cuda_queue_free(hk_device *base, hk_queue q) {
+static hk_status stream_free(hk_device *base, hk_queue q) {
   if (!q) return HK_OK;
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(hk_cu.StreamDestroy(q), "device %d: destroying a stream", base->limits.ordinal);
@@ -103,7 +103,7 @@ static uint64_t id_of(CUstream q) {
   return hk_cu.StreamGetId && hk_cu.StreamGetId(q, &id) == CUDA_SUCCESS ? id : 0;
 }
 
-hk_status hk_cuda_queue_state(hk_device *base, hk_queue q, hk_queue_state *out) {
+static hk_status stream_state(hk_device *base, hk_queue q, hk_queue_state *out) {
   CUresult code = CUDA_SUCCESS;
   int status = CU_STREAM_CAPTURE_STATUS_NONE, ordinal = base->limits.ordinal;
   CUgraph graph = NULL;
@@ -143,7 +143,7 @@ static hk_status need_event(hk_device *base, hk_queue_order *o) {
   return HK_OK;
 }
 
-hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
   /* A stream keeps the order of its own work, but not with graphs that were launched on other streams. */
   if (!o->used || (o->last == s->id && s->id && !o->replays)) return HK_OK;
@@ -154,7 +154,7 @@ hk_status hk_cuda_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, co
   return HK_OK;
 }
 
-hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
   HK_OR_RETURN(need_event(base, o));
   IN_CONTEXT(base, s->here, code, hk_cu.EventRecord(o->event, q));
@@ -168,7 +168,7 @@ hk_status hk_cuda_order_end(hk_device *base, hk_queue_order *o, hk_queue q, cons
 /* The driver's support for ordering replays: since CUDA 11.1. */
 static bool orders_replays(void) { return hk_cu.GraphAddEventRecordNode && hk_cu.GraphAddDependencies; }
 
-hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status graph_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
   if (!orders_replays()) return HK_OK;
   HK_OR_RETURN(need_event(base, o));
@@ -179,7 +179,7 @@ hk_status hk_cuda_replay_begin(hk_device *base, hk_queue_order *o, hk_queue q, c
 }
 
 /* One event node for the whole graph: it gets the end of each piece as a dependency, so it delays no piece. */
-hk_status hk_cuda_replay_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status graph_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = NULL;
   const CUgraphNode *ends = NULL;
@@ -202,7 +202,7 @@ hk_status hk_cuda_replay_end(hk_device *base, hk_queue_order *o, hk_queue q, con
   return HK_OK;
 }
 
-hk_status hk_cuda_order_done(hk_device *base, const hk_queue_order *o, bool *done) {
+static hk_status order_done(hk_device *base, const hk_queue_order *o, bool *done) {
   *done = true;
   if (!o->used) return HK_OK;
   HK_CUDA_ENTER_RELAXED(base);
@@ -212,7 +212,7 @@ hk_status hk_cuda_order_done(hk_device *base, const hk_queue_order *o, bool *don
   return HK_OK;
 }
 
-hk_status hk_cuda_order_free(hk_device *base, hk_queue_order *o) {
+static hk_status order_free(hk_device *base, hk_queue_order *o) {
   const CUevent event = o->event;
   memset(o, 0, sizeof *o);
   if (!event) return HK_OK;
@@ -221,7 +221,7 @@ hk_status hk_cuda_order_free(hk_device *base, hk_queue_order *o) {
   return HK_OK;
 }
 
-hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s) {
+static hk_status stream_record(hk_device *base, void *event, hk_queue q, const hk_queue_state *s) {
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(s->capturing && hk_cu.EventRecordWithFlags
                         ? hk_cu.EventRecordWithFlags(event, q, CU_EVENT_RECORD_EXTERNAL)
@@ -230,7 +230,7 @@ hk_status hk_cuda_record(hk_device *base, void *event, hk_queue q, const hk_queu
   return HK_OK;
 }
 
-hk_status hk_cuda_graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
+static hk_status graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
   hk_status rc = HK_OK;
   CUuserObject object = NULL;
   if (!hk_cu.UserObjectCreate || !hk_cu.GraphRetainUserObject || !hk_cu.UserObjectRelease)
@@ -248,7 +248,7 @@ undo:
 
 /* ---- kernels ---- */
 
-hk_status hk_cuda_load(hk_device *base, const void *image, void **module) {
+static hk_status kernel_load(hk_device *base, const void *image, void **module) {
   CUmodule m;
   *module = NULL;
   HK_CUDA_ENTER_RELAXED(base); /* loading must not break another thread's capture */
@@ -258,14 +258,14 @@ hk_status hk_cuda_load(hk_device *base, const void *image, void **module) {
   return HK_OK;
 }
 
-hk_status hk_cuda_unload(hk_device *base, void *module) {
+static hk_status kernel_unload(hk_device *base, void *module) {
   if (!module) return HK_OK;
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(hk_cu.ModuleUnload(module), "device %d: unloading the kernels", base->limits.ordinal);
   return HK_OK;
 }
 
-hk_status hk_cuda_function(hk_device *base, void *module, const char *name, void **out) {
+static hk_status kernel_function(hk_device *base, void *module, const char *name, void **out) {
   CUfunction f;
   *out = NULL;
   HK_CUDA_ENTER_RELAXED(base); /* the driver may load the kernel at this call */
@@ -274,7 +274,8 @@ hk_status hk_cuda_function(hk_device *base, void *module, const char *name, void
   return HK_OK;
 }
 
-hk_status hk_cuda_resident(hk_device *base, void *function, unsigned threads, unsigned shared_bytes, unsigned *out) {
+static hk_status kernel_resident(hk_device *base, void *function, unsigned threads, unsigned shared_bytes,
+                                 unsigned *out) {
   int blocks = 0;
   *out = 0;
   HK_CUDA_ENTER(base);
@@ -284,7 +285,7 @@ hk_status hk_cuda_resident(hk_device *base, void *function, unsigned threads, un
   return HK_OK;
 }
 
-hk_status hk_cuda_block_threads(hk_device *base, void *function, unsigned *out) {
+static hk_status kernel_block_threads(hk_device *base, void *function, unsigned *out) {
   int most = 0;
   *out = 0;
   HK_CUDA_ENTER(base);
@@ -294,7 +295,7 @@ hk_status hk_cuda_block_threads(hk_device *base, void *function, unsigned *out) 
   return HK_OK;
 }
 
-hk_status hk_cuda_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q) {
+static hk_status kernel_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q) {
   void *params[] = {(void *)(uintptr_t)l->param};
   CUlaunchAttribute attributes[3];
   CUlaunchConfig c = {.gridDimX = l->blocks,
@@ -333,3 +334,21 @@ hk_status hk_cuda_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q)
   HK_CUDA_OR_RETURN(code, "device %d: launching %u blocks of %u threads", base->limits.ordinal, l->blocks, l->threads);
   return HK_OK;
 }
+
+const hk_device_stream_ops hk_cuda_stream = {
+    .create = hk_cuda_queue_new, .free = stream_free, .state = stream_state, .record = stream_record};
+
+const hk_device_order_ops hk_cuda_order = {
+    .begin = order_begin, .end = order_end, .free = order_free, .done = order_done};
+
+const hk_device_graph_ops hk_cuda_graph = {.begin = graph_begin, .end = graph_end, .keep = graph_keep};
+
+const hk_device_word_ops hk_cuda_word = {
+    .write = word_write, .wait = word_wait, .reach = word_reach, .check = word_check};
+
+const hk_device_kernel_ops hk_cuda_kernel = {.load = kernel_load,
+                                             .unload = kernel_unload,
+                                             .function = kernel_function,
+                                             .resident = kernel_resident,
+                                             .block_threads = kernel_block_threads,
+                                             .launch = kernel_launch};

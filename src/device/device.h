@@ -2,9 +2,9 @@
 /**
  * A device: it has memory and runs kernels. cuda.c and the other cuda_*.c are the implementation by CUDA's driver.
  *
- * A function pointer of hk_device_ops that may be NULL says so; the others are always set. All may be called from any
- * thread and do not change the thread's current CUDA context. A failure names the driver's error, the device and the
- * attempted action.
+ * The functions are in groups. A group is NULL if the device has nothing of its kind; in a group that is set, all
+ * functions are set that do not say otherwise. All may be called from any thread and do not change the thread's current
+ * CUDA context. A failure names the driver's error, the device and the attempted action.
  */
 #ifndef HK_DEVICE_DEVICE_H
 #define HK_DEVICE_DEVICE_H
@@ -27,10 +27,10 @@ typedef struct hk_device_limits {
   size_t memory_bytes, shared_bytes; /* memory of the device; shared memory of a block */
   bool vmm, multicast, clusters, dmabuf, gdr, integrated;
   bool rdma_ordered;         /* its kernels see a card's writes to its memory before later signals of the host */
-  bool rdma_flush;           /* if not ordered: the driver has a call that orders them, rdma_flush */
-  bool stream_words;         /* the driver knows word_write, word_wait and word_reach */
+  bool rdma_flush;           /* if not ordered: the driver has a call that orders them, card->flush */
+  bool stream_words;         /* the driver has the functions of `word` */
   bool fd_handles;           /* its memory can be shared with other processes by file descriptor */
-  bool late_host;            /* the driver can allocate pinned memory while kernels run: alloc_host_late */
+  bool late_host;            /* the driver can allocate pinned memory while kernels run: memory->alloc_host_late */
   char name[64], bus_id[32]; /* a domain may have 32 bits */
   unsigned char uuid[16];
 } hk_device_limits;
@@ -92,9 +92,9 @@ typedef struct hk_queue_state {
   void *graph;
 } hk_queue_state;
 
-/* Serialises work that is put into several streams, for example a communicator's. Begin with zeros; call `order_begin`
- * before and `order_end` after each piece of work. Work in a captured graph is ordered within the capture.
- * `replay_begin` and `replay_end` order the replays of such a graph with work that is not captured. */
+/* Serialises work that is put into several streams, for example a communicator's. Begin with zeros; call order->begin
+ * before and order->end after each piece of work. Work in a captured graph is ordered within the capture.
+ * graph->begin and graph->end order the replays of such a graph with work that is not captured. */
 typedef struct hk_queue_order {
   void *event;
   uint64_t last;    /* id of the stream of the last piece */
@@ -116,10 +116,7 @@ typedef struct hk_kernel_launch {
   size_t param_bytes; /* bytes of `param` that the kernel reads; 0: all */
 } hk_kernel_launch;
 
-typedef struct hk_device_ops {
-  const char *name;
-  void (*close)(hk_device *d);
-
+typedef struct hk_device_memory_ops {
   /* Zeroed. Large allocations can be shared with other processes if the driver allows it. */
   hk_status (*alloc)(hk_device *d, size_t bytes, hk_memory *out);
   /* The same, but only the first `zeroed` bytes are zeros. Peers of the process can access it after `peer`. */
@@ -132,91 +129,113 @@ typedef struct hk_device_ops {
   /* The same, with virtual memory of the host.  alloc_host, `pin` and their release may wait for all work on the
    * device; this does not.  Without limits.late_host it is alloc_host. */
   hk_status (*alloc_host_late)(hk_device *d, size_t bytes, hk_memory *out);
-  /* pins the caller's memory; NULL: not necessary */
+  /* pins the caller's memory */
   hk_status (*pin)(hk_device *d, void *host, size_t bytes, hk_memory *out);
   /* Frees or closes `m`, whichever function made it; *m is zeroed. Does nothing if m->base is NULL. */
   hk_status (*release)(hk_device *d, hk_memory *m);
   /* park gives memory back and keeps its addresses: VMM, MAPPED, PINNED, REGISTERED and MULTICAST. unpark gets memory
-   * again (for MULTICAST: multicast_again). The first `zeroed` bytes are zeros when the work in `q` has ended.
+   * again (for MULTICAST: multicast->again). The first `zeroed` bytes are zeros when the work in `q` has ended.
    * REGISTERED must be whole pages; if its mapping is shared, all lose the content.  `s`: the share to open, for
    * MAPPED.  release accepts parked memory, too. */
   hk_status (*park)(hk_device *d, hk_memory *m);
   hk_status (*unpark)(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q);
-  hk_status (*share)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* the caller closes out->fd */
-  /* The same for the allocation that contains `p`, from any library; it begins at *base. */
-  hk_status (*share_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
-  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out); /* does not keep s->fd */
-  hk_status (*peer)(hk_device *d, int other, char *why,
-                    size_t why_bytes); /* gives d access to the memory of `other`; NULL: it has access already */
   hk_status (*pointer)(hk_device *d, const void *p, hk_pointer *out);
-  /* `pci`: for access over PCI, not over the CPU's link to the device, if the driver knows the difference. NULL: not
-   * supported. */
-  hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
-  /* After it, kernels see the completed writes of network cards to the device's memory. Needs limits.rdma_flush; else
-   * it is NULL or fails. */
-  hk_status (*rdma_flush)(hk_device *d);
+} hk_device_memory_ops;
 
-  /* Multicast (limits.multicast; else NULL together): an object for this number of devices. All of them join before
-   * any of them binds memory. *bytes is rounded up. */
-  hk_status (*multicast_new)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
+/* Memory that other processes or other devices access. */
+typedef struct hk_device_share_ops {
+  hk_status (*offer)(hk_device *d, const hk_memory *m, hk_memory_share *out); /* the caller closes out->fd */
+  /* The same for the allocation that contains `p`, from any library; it begins at *base. */
+  hk_status (*offer_address)(hk_device *d, const void *p, hk_memory_share *out, uintptr_t *base);
+  hk_status (*open)(hk_device *d, const hk_memory_share *s, hk_memory *out); /* does not keep s->fd */
+  /* Gives d access to the memory of `other`. */
+  hk_status (*peer)(hk_device *d, int other, char *why, size_t why_bytes);
+} hk_device_share_ops;
+
+/* For network cards that access the device's memory. */
+typedef struct hk_device_card_ops {
+  /* `pci`: for access over PCI, not over the CPU's link to the device, if the driver knows the difference. Needs
+   * limits.dmabuf. */
+  hk_status (*dmabuf)(hk_device *d, const void *p, size_t bytes, bool pci, int *fd);
+  /* After it, kernels see the completed writes of network cards to the device's memory. Needs
+   * limits.rdma_flush. */
+  hk_status (*flush)(hk_device *d);
+} hk_device_card_ops;
+
+/* Multicast memory. Needs limits.multicast. */
+typedef struct hk_device_multicast_ops {
+  /* An object for this number of devices. All of them join (`add`) before any of them binds memory. *bytes is rounded
+   * up. */
+  hk_status (*create)(hk_device *d, unsigned devices, size_t *bytes, uint64_t *object);
   /* For another process. share: a file descriptor, which the caller closes; open: that object in the other process, to
-   * be freed by multicast_free. */
-  hk_status (*multicast_share)(hk_device *d, uint64_t object, int *fd);
-  hk_status (*multicast_open)(hk_device *d, int fd, uint64_t *object);
-  hk_status (*multicast_add)(hk_device *d, uint64_t object);
+   * be freed by `free`. */
+  hk_status (*share)(hk_device *d, uint64_t object, int *fd);
+  hk_status (*open)(hk_device *d, int fd, uint64_t *object);
+  hk_status (*add)(hk_device *d, uint64_t object);
   /* `own`: d's memory, whose first `zeroed` bytes are zeros; `all`: the multicast address of all devices' memory.
    * Release `all`, then `own`, then free the object. No device may use `all` before all devices have bound their
    * memory. */
-  hk_status (*multicast_bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own,
-                              hk_memory *all);
-  /* Binds the memory of multicast_bind again, after both were parked and `own` was unparked. */
-  hk_status (*multicast_again)(hk_device *d, const hk_memory *own, hk_memory *all);
-  hk_status (*multicast_free)(hk_device *d, uint64_t object);
+  hk_status (*bind)(hk_device *d, uint64_t object, size_t bytes, size_t zeroed, hk_memory *own, hk_memory *all);
+  /* Binds the memory of `bind` again, after both were parked and `own` was unparked. */
+  hk_status (*again)(hk_device *d, const hk_memory *own, hk_memory *all);
+  hk_status (*free)(hk_device *d, uint64_t object);
   /* map: the object's address, without memory of d; its release also frees the object. attach, detach: add and remove
-   * memory from `place` at that offset. */
-  hk_status (*multicast_map)(hk_device *d, uint64_t object, size_t bytes, hk_memory *all);
-  hk_status (*multicast_attach)(hk_device *d, uint64_t object, size_t at, const hk_memory *m);
-  hk_status (*multicast_detach)(hk_device *d, uint64_t object, size_t at, size_t bytes);
+   * memory from space->place at that offset. */
+  hk_status (*map)(hk_device *d, uint64_t object, size_t bytes, hk_memory *all);
+  hk_status (*attach)(hk_device *d, uint64_t object, size_t at, const hk_memory *m);
+  hk_status (*detach)(hk_device *d, uint64_t object, size_t at, size_t bytes);
+} hk_device_multicast_ops;
 
-  /* Addresses without memory (limits.fd_handles; else NULL together). */
-  hk_status (*space_new)(hk_device *d, size_t bytes, void **out);
-  hk_status (*space_free)(hk_device *d, void *at, size_t bytes);
+/* Addresses without memory. Needs limits.fd_handles. */
+typedef struct hk_device_space_ops {
+  hk_status (*create)(hk_device *d, size_t bytes, void **out);
+  hk_status (*free)(hk_device *d, void *at, size_t bytes);
   /* Maps an allocation at `at` in such a space: this process's allocation that contains `p` or, if p is NULL, that of
    * the file descriptor, which the caller keeps.  Only d gets access. */
   hk_status (*place)(hk_device *d, void *at, size_t bytes, const void *p, int fd, hk_memory *out);
+} hk_device_space_ops;
 
-  /* On the host device, with a NULL queue: at once. */
-  hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
-  hk_status (*wait)(hk_device *d, hk_queue q); /* until all work in the queue has ended */
-  hk_status (*finish)(hk_device *d);           /* until all work on the device has ended */
-
-  /* All of the following are NULL if the device has no streams. */
-  hk_status (*queue_new)(hk_device *d, hk_queue *out); /* a new stream: non-blocking, highest priority */
-  hk_status (*queue_free)(hk_device *d, hk_queue q);
-  hk_status (*queue_state)(hk_device *d, hk_queue q, hk_queue_state *out);
-  /* `s` is what queue_state returned for `q`: called once for each piece of work. */
-  hk_status (*order_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-  hk_status (*order_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-  hk_status (*order_free)(hk_device *d, hk_queue_order *o);
-  /* In a capture, around a piece of work: each replay of the graph runs after all earlier work of the order, including
-   * earlier replays, and later work of the order runs after the replay.  Both NULL: the driver does not support it. */
-  hk_status (*replay_begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-  hk_status (*replay_end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+typedef struct hk_device_stream_ops {
+  hk_status (*create)(hk_device *d, hk_queue *out); /* a new stream: non-blocking, highest priority */
+  hk_status (*free)(hk_device *d, hk_queue q);
+  hk_status (*state)(hk_device *d, hk_queue q, hk_queue_state *out);
   /* Records a user's event; in a capture, at each replay. */
   hk_status (*record)(hk_device *d, void *event, hk_queue q, const hk_queue_state *s);
+} hk_device_stream_ops;
+
+/* The order of work in several streams: hk_queue_order. */
+typedef struct hk_device_order_ops {
+  /* `s` is what stream->state returned for `q`: called once for each piece of work. */
+  hk_status (*begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+  hk_status (*end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+  hk_status (*free)(hk_device *d, hk_queue_order *o);
   /* Is the last piece of work done?  It was not captured. */
-  hk_status (*order_done)(hk_device *d, const hk_queue_order *o, bool *done);
-  /* A word in memory of this device or of a peer. write: after the earlier work in the queue; wait: until it has the
-   * value. May be captured. */
-  hk_status (*word_write)(hk_device *d, void *at, uint32_t value, hk_queue q);
-  hk_status (*word_wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
-  /* Waits for the value or a later one; values are cyclic. */
-  hk_status (*word_reach)(hk_device *d, void *at, uint32_t value, hk_queue q);
-  /* Fails if the driver refuses word_write or word_wait in a capture; `q` is the library's, and unused at this time. */
-  hk_status (*word_check)(hk_device *d, void *at, hk_queue q);
+  hk_status (*done)(hk_device *d, const hk_queue_order *o, bool *done);
+} hk_device_order_ops;
+
+/* Work in captured graphs. */
+typedef struct hk_device_graph_ops {
+  /* In a capture, around a piece of work: each replay of the graph runs after all earlier work of the order, including
+   * earlier replays, and later work of the order runs after the replay.  Drivers before CUDA 11.1 do not order them. */
+  hk_status (*begin)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
+  hk_status (*end)(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
   /* Calls `done(arg)` once, when the graph under capture can no longer be replayed. Memory of its launches must live
    * until then. */
-  hk_status (*graph_keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
+  hk_status (*keep)(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg);
+} hk_device_graph_ops;
+
+/* Words in memory of this device or of a peer, which streams write and wait for. Needs limits.stream_words. */
+typedef struct hk_device_word_ops {
+  /* write: after the earlier work in the queue; wait: until the word has the value. May be captured. */
+  hk_status (*write)(hk_device *d, void *at, uint32_t value, hk_queue q);
+  hk_status (*wait)(hk_device *d, void *at, uint32_t value, hk_queue q);
+  /* Waits for the value or a later one; values are cyclic. */
+  hk_status (*reach)(hk_device *d, void *at, uint32_t value, hk_queue q);
+  /* Fails if the driver refuses `write` or `wait` in a capture; `q` is the library's, and unused at this time. */
+  hk_status (*check)(hk_device *d, void *at, hk_queue q);
+} hk_device_word_ops;
+
+typedef struct hk_device_kernel_ops {
   hk_status (*load)(hk_device *d, const void *image, void **module);
   hk_status (*unload)(hk_device *d, void *module); /* no launch of its kernels may be under way; NULL: nothing to do */
   hk_status (*function)(hk_device *d, void *module, const char *name, void **out);
@@ -225,6 +244,25 @@ typedef struct hk_device_ops {
   hk_status (*block_threads)(hk_device *d, void *function,
                              unsigned *out); /* the most threads that its blocks can have */
   hk_status (*launch)(hk_device *d, const hk_kernel_launch *l, hk_queue q);
+} hk_device_kernel_ops;
+
+typedef struct hk_device_ops {
+  const char *name;
+  void (*close)(hk_device *d);
+  /* On the host device, with a NULL queue: at once. */
+  hk_status (*copy)(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
+  hk_status (*wait)(hk_device *d, hk_queue q); /* until all work in the queue has ended */
+  hk_status (*finish)(hk_device *d);           /* until all work on the device has ended */
+  const hk_device_memory_ops *memory;
+  const hk_device_share_ops *share;
+  const hk_device_card_ops *card;
+  const hk_device_multicast_ops *multicast;
+  const hk_device_space_ops *space;
+  const hk_device_stream_ops *stream;
+  const hk_device_order_ops *order;
+  const hk_device_graph_ops *graph;
+  const hk_device_word_ops *word;
+  const hk_device_kernel_ops *kernel;
 } hk_device_ops;
 
 /* ---- the implementations ---- */

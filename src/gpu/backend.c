@@ -2,26 +2,27 @@
 /* The backend for ranks on GPUs: calls become kernels, or copies, on the user's streams. */
 #include "../core/backend.h"
 #include "../base/thread.h"
-#include "../collectives/gpu.h"
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
 #include "../core/call.h"
-#include "../kernels/cuda/work.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"
+#include "code.h"
+#include "endpoints.h"
 #include "gpu.h"
+#include "health.h"
+#include "memory.h"
+#include "multicast.h"
+#include "park.h"
+#include "plan.h"
 #include "process_group.h"
 #include "rma.h"
+#include "run.h"
+#include "topology.h"
+#include "window.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
-_Static_assert(HK_GPU_LL_SLOT_BYTES == (int)HK_GPU_LL_MAX && HK_GPU_LL_FAR_BYTES == (int)HK_GPU_LL_NET_MAX &&
-                   HK_GPU_LL128_SLOT_BYTES == HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES) &&
-                   HK_GPU_SWITCH_SLOT_BYTES == (int)HK_MULTICAST_SLOT_BYTES &&
-                   HK_GPU_SWITCH_SLOTS == (int)HK_MULTICAST_SLOTS &&
-                   HK_GPU_SWITCH_CHANNELS == (int)HK_MULTICAST_CHANNELS && HK_GPU_SWITCH_ROOM == (int)HK_MULTICAST_ROOM,
-               "as the simulator says");
-
 static bool choose(int *device) {
   *device = hk_gpu_choose();
   return *device >= 0;
@@ -54,12 +55,12 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
                     .ranks_per_gpu = g->sharers,
                     .max_channels = (int)g->blocks,
                     .sm = g->sm,
-                    .wide = g->wide,
-                    .staged = g->staged,
+                    .wide = g->links->wide,
+                    .staged = g->links->staged,
                     .in_switch = g->in_switch,
                     .slot_bytes = hosts->slot_bytes,
                     .nslots = hosts->nslots,
-                    .prices = *g->prices};
+                    .prices = *g->topology->prices};
   if (rings && rings->intra_gbps > 0)
     f.prices.inside.ring_us_per_b = 1e-3 / (rings->nchannels * (double)rings->intra_gbps);
   *out = hk_machine_of_gpus(&f, constants);
@@ -148,5 +149,5 @@ const hk_backend hk_backend_gpu = {
     .rma_begin = hk_gpu_rma_begin,
     .memory_add = memory_add,
     .memory_drop = memory_drop,
-    .windows = &hk_gpu_windows,
+    .windows = &hk_gpu_window_ops,
 };

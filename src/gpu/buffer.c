@@ -11,14 +11,17 @@
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
 #include "../transport/transport.h"
+#include "arena.h"
 #include "gpu.h"
+#include "links.h"
+#include "order.h"
 #include "peers.h"
 #include "process_group.h"
 
 /* Global: allocations are found by address, for all communicators with which they are registered. */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
-static hk_gpu *all;
+static hk_gpu_buffers *all;
 
 typedef struct question {
   enum { OPEN, CLOSE } verb;
@@ -33,12 +36,12 @@ _Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message
 
 /* ---- memory of other ranks ---- */
 
-static bool open_import(hk_gpu *g, question *q, int fd, char *reason) {
+static bool open_import(hk_gpu_buffers *b, question *q, int fd, char *reason) {
   hk_gpu_import *import = calloc(1, sizeof *import);
   if (!import) return false;
   *import = (hk_gpu_import){.from = q->from, .key = q->key};
   q->share.fd = fd;
-  if (g->device->ops->open(g->device, &q->share, &import->memory) != HK_OK) {
+  if (b->device->ops->share->open(b->device, &q->share, &import->memory) != HK_OK) {
     snprintf(reason, HK_REASON_BYTES, "%s", hk_last_error());
     free(import);
     return false;
@@ -46,22 +49,22 @@ static bool open_import(hk_gpu *g, question *q, int fd, char *reason) {
   q->address = (uint64_t)(uintptr_t)import->memory.base;
   import->begin = q->address + q->skip;
   import->bytes = q->bytes;
-  pthread_mutex_lock(&g->imports_lock);
-  import->next = g->imports;
-  g->imports = import;
-  pthread_mutex_unlock(&g->imports_lock);
+  pthread_mutex_lock(&b->imports_lock);
+  import->next = b->imports;
+  b->imports = import;
+  pthread_mutex_unlock(&b->imports_lock);
   return true;
 }
 
-static void close_import(hk_gpu *g, const question *q) {
-  hk_gpu_import **at = &g->imports;
-  pthread_mutex_lock(&g->imports_lock);
+static void close_import(hk_gpu_buffers *b, const question *q) {
+  hk_gpu_import **at = &b->imports;
+  pthread_mutex_lock(&b->imports_lock);
   while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
   hk_gpu_import *import = *at;
   if (import) *at = import->next;
-  pthread_mutex_unlock(&g->imports_lock);
+  pthread_mutex_unlock(&b->imports_lock);
   /* A failure is logged; nothing else can be done. */
-  if (import) (void)g->device->ops->release(g->device, &import->memory);
+  if (import) (void)b->device->ops->memory->release(b->device, &import->memory);
   free(import);
 }
 
@@ -76,14 +79,15 @@ static bool answer(void *arg, void *payload, int fd, char *reason) {
 }
 
 void hk_gpu_buffers_begin(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
+  const hk_gpu_links *l = hk_gpu_of(c)->links;
+  hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   for (int r = 0; r < c->nranks; r++)
-    g->apart = g->apart || (hk_gpu_can_read(c, r) && (!hk_gpu_is_local(c, r) || hk_gpu_is_remote(c, r)));
-  if (!g->apart) return;
-  hk_wire_answer_with(c, answer, g);
+    b->apart = b->apart || (hk_gpu_can_read(l, r) && (!hk_gpu_is_local(l, r) || hk_gpu_is_remote(c, r)));
+  if (!b->apart) return;
+  hk_wire_answer_with(c, answer, b);
   pthread_mutex_lock(&lock);
-  g->next = all;
-  all = g;
+  b->next = all;
+  all = b;
   pthread_mutex_unlock(&lock);
 }
 
@@ -94,7 +98,7 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
   uint64_t there = base;
-  if (r == c->rank || !hk_gpu_can_read(c, r) || (remote && hk_wire_no_files(c))) return;
+  if (r == c->rank || !hk_gpu_can_read(g->links, r) || (remote && hk_wire_no_files(c))) return;
   if (remote) {
     unsigned char payload[HK_QUESTION_BYTES] = {0};
     question q = {.verb = OPEN,
@@ -107,11 +111,11 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
     if (hk_wire_ask(c, r, share->fd, payload) != HK_OK) return;
     memcpy(&q, payload, sizeof q);
     there = q.address;
-  } else if (!hk_gpu_is_local(c, r) && share->kind == HK_MEMORY_VMM) {
+  } else if (!hk_gpu_is_local(g->links, r) && share->kind == HK_MEMORY_VMM) {
     /* A mapping may grant access to its own device only; classic memory has one address for all contexts with peer
      * access. */
     hk_device *d = g->group->devices[r];
-    if (d->ops->open(d, share, &v->opened[r]) != HK_OK) return;
+    if (d->ops->share->open(d, share, &v->opened[r]) != HK_OK) return;
     there = (uint64_t)(uintptr_t)v->opened[r].base;
   }
   v->seen[r] = (int64_t)(there - base);
@@ -121,19 +125,16 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
 static hk_status get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
-  hk_gpu_buffer *old = g->dropped;
+  hk_gpu_buffer *old = g->buffers->dropped;
   if (old) {
-    pthread_mutex_lock(&g->lock);
-    bool known = g->device->ops->order_done(g->device, &g->order, &done) == HK_OK;
-    pthread_mutex_unlock(&g->lock);
-    if (known && done) {
+    if (hk_gpu_order_over(g->order, &done) == HK_OK && done) {
       *out = old->table;
-      g->dropped = old->next;
+      g->buffers->dropped = old->next;
       free(old);
       return HK_OK;
     }
   }
-  return hk_gpu_arena_get(g, (size_t)c->nranks * sizeof(int64_t), (void **)out);
+  return hk_gpu_arena_get(g->memory, (size_t)c->nranks * sizeof(int64_t), (void **)out);
 }
 
 static hk_status fill_table(ncclComm_t c, hk_gpu_buffer *v) {
@@ -149,11 +150,11 @@ static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   uintptr_t base = 0;
   const char *why = NULL;
-  HK_OR_RETURN(g->device->ops->pointer(g->device, (const void *)v->begin, &whose));
+  HK_OR_RETURN(g->device->ops->memory->pointer(g->device, (const void *)v->begin, &whose));
   v->id = whose.id;
   if (whose.kind != HK_POINTER_DEVICE || whose.device != g->device->limits.ordinal)
     why = "it is not memory of the communicator's GPU";
-  else if (g->device->ops->share_address(g->device, (const void *)v->begin, &share, &base) != HK_OK)
+  else if (g->device->ops->share->offer_address(g->device, (const void *)v->begin, &share, &base) != HK_OK)
     why = hk_last_error();
   else if (v->end > base + share.bytes)
     why = "it lies in several allocations";
@@ -174,7 +175,7 @@ static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
 static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
-    if (v->opened[r].base) (void)g->group->devices[r]->ops->release(g->group->devices[r], &v->opened[r]);
+    if (v->opened[r].base) (void)g->group->devices[r]->ops->memory->release(g->group->devices[r], &v->opened[r]);
     if (notify && v->seen[r] != HK_GPU_UNSEEN && r != c->rank && hk_gpu_is_remote(c, r)) {
       unsigned char payload[HK_QUESTION_BYTES] = {0};
       question q = {.verb = CLOSE, .from = c->rank, .key = v->key};
@@ -201,10 +202,10 @@ static void free_view(hk_gpu_buffer *v) {
 }
 
 hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
-  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   size_t n = (size_t)c->nranks;
   *out = NULL;
-  if (!g->apart || bytes == 0) return HK_OK;
+  if (!b->apart || bytes == 0) return HK_OK;
   hk_gpu_buffer *v = calloc(1, sizeof *v);
   if (v) v->seen = malloc(n * sizeof *v->seen);
   if (v) v->opened = calloc(n, sizeof *v->opened);
@@ -219,27 +220,27 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
   for (size_t r = 0; r < n; r++) v->seen[r] = HK_GPU_UNSEEN;
   pthread_mutex_lock(&lock);
   v->symmetric = symmetric;
-  v->key = symmetric ? WINDOW_KEY | ++g->last_window : ++g->last_view;
-  v->next = g->buffers;
-  g->buffers = v;
+  v->key = symmetric ? WINDOW_KEY | ++b->last_window : ++b->last_buffer;
+  v->next = b->first;
+  b->first = v;
   pthread_mutex_unlock(&lock);
   *out = v;
   return HK_OK;
 }
 
 void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
-  hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   pthread_mutex_lock(&lock);
-  hk_gpu_buffer **at = &g->buffers;
+  hk_gpu_buffer **at = &b->first;
   while (*at != v) at = &(*at)->next;
   *at = v->next;
   unmake(c, v, !atomic_load(&c->health.failure));
   /* Freeing device memory would wait for all work on the device, and some of that may wait for this thread. */
-  v->next = g->dropped;
-  g->dropped = v;
+  v->next = b->dropped;
+  b->dropped = v;
   free_lists(v);
   if (!v->table) {
-    g->dropped = v->next;
+    b->dropped = v->next;
     free(v);
   }
   pthread_mutex_unlock(&lock);
@@ -248,13 +249,13 @@ void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
 void hk_gpu_buffers_forget(const void *base, size_t bytes) {
   uintptr_t begin = (uintptr_t)base, end = begin + bytes;
   pthread_mutex_lock(&lock);
-  for (hk_gpu *g = all; g; g = g->next)
-    for (hk_gpu_buffer *v = g->buffers; v; v = v->next) {
+  for (hk_gpu_buffers *b = all; b; b = b->next)
+    for (hk_gpu_buffer *v = b->first; v; v = v->next) {
       if (v->end <= begin || v->begin >= end || v->unusable) continue;
       HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
               "ncclCommWindowDeregister first; the registration has no effect any more",
-              base, (void *)g->comm);
-      unmake(g->comm, v, !atomic_load(&g->comm->health.failure));
+              base, (void *)b->comm);
+      unmake(b->comm, v, !atomic_load(&b->comm->health.failure));
       v->unusable = true;
     }
   pthread_mutex_unlock(&lock);
@@ -265,23 +266,24 @@ void hk_gpu_buffers_free_late(hk_gpu_process_group *w) {
     hk_gpu_buffer *v = w->late;
     w->late = v->next;
     for (int r = 0; r < w->nranks; r++)
-      if (v->opened[r].base) (void)w->devices[r]->ops->release(w->devices[r], &v->opened[r]);
+      if (v->opened[r].base) (void)w->devices[r]->ops->memory->release(w->devices[r], &v->opened[r]);
     free_lists(v);
     free(v);
   }
 }
 
 void hk_gpu_buffers_end(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
+  const hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_buffers *b = g->buffers;
   pthread_mutex_lock(&lock);
-  hk_gpu **at = &all;
-  while (*at && *at != g) at = &(*at)->next;
-  if (*at) *at = g->next;
+  hk_gpu_buffers **at = &all;
+  while (*at && *at != b) at = &(*at)->next;
+  if (*at) *at = b->next;
   pthread_mutex_unlock(&lock);
   if (g->lost) return;
-  while (g->buffers) {
-    hk_gpu_buffer *v = g->buffers;
-    g->buffers = v->next;
+  while (b->first) {
+    hk_gpu_buffer *v = b->first;
+    b->first = v->next;
     /* Ranks of other processes close what they have opened when they end. Ranks of this process may leave later, and
      * only then let their streams go on. */
     pthread_mutex_lock(&g->group->lock);
@@ -289,12 +291,12 @@ void hk_gpu_buffers_end(ncclComm_t c) {
     g->group->late = v;
     pthread_mutex_unlock(&g->group->lock);
   }
-  while (g->dropped) {
-    hk_gpu_buffer *v = g->dropped;
-    g->dropped = v->next;
+  while (b->dropped) {
+    hk_gpu_buffer *v = b->dropped;
+    b->dropped = v->next;
     free_view(v);
   }
-  while (g->imports) close_import(g, &(question){.from = g->imports->from, .key = g->imports->key});
+  while (b->imports) close_import(b, &(question){.from = b->imports->from, .key = b->imports->key});
 }
 
 /* ---- calls ---- */
@@ -303,7 +305,7 @@ void hk_gpu_buffers_end(ncclComm_t c) {
 static hk_status check_same(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
-  HK_OR_RETURN(hk_gpu_of(c)->device->ops->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
+  HK_OR_RETURN(hk_gpu_of(c)->device->ops->memory->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
   if (whose.id == v->id) return HK_OK;
   HK_WARN("rank %d: the memory registered at %p was freed and allocated anew without ncclCommDeregister: it is opened "
           "again for its peers",
@@ -316,9 +318,9 @@ static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric,
   hk_status rc = HK_OK;
   uintptr_t begin = (uintptr_t)p;
   *out = NULL;
-  if (!hk_gpu_of(c)->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
+  if (!hk_gpu_of(c)->buffers->apart || (!symmetric && bytes < HK_GPU_REF_MIN)) return HK_OK;
   pthread_mutex_lock(&lock);
-  for (hk_gpu_buffer *v = hk_gpu_of(c)->buffers; v && !*out; v = v->next) {
+  for (hk_gpu_buffer *v = hk_gpu_of(c)->buffers->first; v && !*out; v = v->next) {
     if (begin < v->begin || begin + bytes > v->end || v->unusable || (symmetric && !v->symmetric)) continue;
     HK_TRY(check_same(c, v), out);
     if (!v->made) HK_TRY(make(c, v), out);
@@ -350,8 +352,8 @@ hk_status hk_gpu_buffers_of(ncclComm_t c, const hk_call *call, const int64_t **i
 hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes, bool *reads, const int64_t **table) {
   hk_gpu_buffer *v;
   *table = NULL;
-  *reads = hk_gpu_is_local(c, peer) && !hk_gpu_is_remote(c, peer);
-  if (!hk_gpu_can_read(c, peer) || *reads) return HK_OK;
+  *reads = hk_gpu_is_local(hk_gpu_of(c)->links, peer) && !hk_gpu_is_remote(c, peer);
+  if (!hk_gpu_can_read(hk_gpu_of(c)->links, peer) || *reads) return HK_OK;
   HK_OR_RETURN(find(c, p, bytes, false, &v));
   *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
   if (*reads) *table = v->table;
@@ -379,19 +381,20 @@ hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu
 static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (hk_gpu_is_remote(c, r)) {
-    pthread_mutex_lock(&hk_gpu_of(c)->imports_lock);
-    for (const hk_gpu_import *g = hk_gpu_of(c)->imports; g && !at; g = g->next) {
-      if (g->from != r || g->key != key) continue;
-      at = g->begin;
-      *bytes = g->bytes;
+    hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
+    pthread_mutex_lock(&b->imports_lock);
+    for (const hk_gpu_import *i = b->imports; i && !at; i = i->next) {
+      if (i->from != r || i->key != key) continue;
+      at = i->begin;
+      *bytes = i->bytes;
     }
-    pthread_mutex_unlock(&hk_gpu_of(c)->imports_lock);
+    pthread_mutex_unlock(&b->imports_lock);
     return at;
   }
   pthread_mutex_lock(&lock);
-  for (const hk_gpu *g = all; g; g = g->next) {
-    if (g->group != hk_gpu_of(c)->group || g->comm->rank != r) continue;
-    for (const hk_gpu_buffer *v = g->buffers; v && !at; v = v->next) {
+  for (const hk_gpu_buffers *b = all; b; b = b->next) {
+    if (hk_gpu_of(b->comm)->group != hk_gpu_of(c)->group || b->comm->rank != r) continue;
+    for (const hk_gpu_buffer *v = b->first; v && !at; v = v->next) {
       if (v->key != key || !v->made || v->seen[c->rank] == HK_GPU_UNSEEN) continue;
       at = v->begin + (uint64_t)v->seen[c->rank];
       *bytes = v->end - v->begin;

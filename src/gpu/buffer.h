@@ -5,7 +5,11 @@
  */
 #ifndef HK_GPU_BUFFER_H
 #define HK_GPU_BUFFER_H
-#include "gpu.h"
+#include "../core/comm.h"
+#include "../device/device.h"
+
+struct hk_call;
+struct hk_gpu_process_group;
 
 /* Registered memory, and how the other ranks' GPUs reach it. */
 typedef struct hk_gpu_buffer {
@@ -29,6 +33,17 @@ typedef struct hk_gpu_import {
   uint64_t begin, bytes; /* the registered part */
   struct hk_gpu_import *next;
 } hk_gpu_import;
+
+typedef struct hk_gpu_buffers {
+  ncclComm_t comm;
+  hk_device *device;
+  bool apart;                        /* this rank reaches ranks on other GPUs or in other processes */
+  hk_gpu_buffer *first, *dropped;    /* dropped: launches may be reading their tables */
+  uint64_t last_buffer, last_window; /* keys */
+  hk_gpu_import *imports;            /* the service thread changes the list until no rank asks any more */
+  pthread_mutex_t imports_lock;
+  struct hk_gpu_buffers *next; /* list of the communicators that may have registered memory */
+} hk_gpu_buffers;
 
 void hk_gpu_buffers_begin(ncclComm_t c);
 void hk_gpu_buffers_free_late(struct hk_gpu_process_group *w); /* frees w->late */

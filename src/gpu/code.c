@@ -8,7 +8,6 @@
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/gpu_image.h"
-#include "gpu.h"
 
 int hk_gpu_count(void) {
   int devices;
@@ -31,7 +30,7 @@ HK_FORK_GUARD(table_lock);
 static hk_gpu_code *codes;
 
 static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
-  hk_status rc = d->ops->block_threads(d, function, out);
+  hk_status rc = d->ops->kernel->block_threads(d, function, out);
   if (*out > HK_GPU_THREADS) *out = HK_GPU_THREADS;
   *out &= ~31u; /* whole warps */
   return rc;
@@ -49,14 +48,14 @@ static hk_status prime(const hk_gpu_code *k) {
   hk_status rc = HK_OK;
   hk_device *d = k->device;
   hk_queue q;
-  HK_OR_RETURN(d->ops->queue_new(d, &q));
+  HK_OR_RETURN(d->ops->stream->create(d, &q));
   for (size_t i = 0; i < HK_ARRAY_LENGTH(functions); i++) {
     const hk_kernel_launch l = {.function = functions[i], .blocks = 1, .threads = 32, .param = &nothing};
-    HK_TRY(d->ops->launch(d, &l, q), out);
+    HK_TRY(d->ops->kernel->launch(d, &l, q), out);
   }
   rc = d->ops->wait(d, q);
 out:
-  (void)d->ops->queue_free(d, q); /* the first failure is reported */
+  (void)d->ops->stream->free(d, q); /* the first failure is reported */
   return rc;
 }
 
@@ -69,26 +68,26 @@ static hk_status load(hk_gpu_code *k) {
     HK_WARN("the library has no kernels for sm_%d: the driver compiles them from PTX, which takes some 20 s the first "
             "time (it keeps the result under CUDA_CACHE_PATH); make NVCC=yes GPU_ARCHS=%d builds them in",
             d->limits.sm, d->limits.sm);
-  if (d->ops->load(d, image, &k->module) != HK_OK) {
+  if (d->ops->kernel->load(d, image, &k->module) != HK_OK) {
     char what[400], advice[320];
     snprintf(what, sizeof what, "%s", hk_last_error());
     hk_gpu_image_advice(hk_gpu_image_nvcc(), d->limits.driver, advice, sizeof advice);
     return HK_FAIL(HK_ERR_CUDA, "%s. %s", what, advice);
   }
-  HK_OR_RETURN(d->ops->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch));
-  HK_OR_RETURN(d->ops->function(d, k->module, HK_GPU_RUN_SMALL, &k->small));
-  HK_OR_RETURN(d->ops->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers));
+  HK_OR_RETURN(d->ops->kernel->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch));
+  HK_OR_RETURN(d->ops->kernel->function(d, k->module, HK_GPU_RUN_SMALL, &k->small));
+  HK_OR_RETURN(d->ops->kernel->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers));
   HK_OR_RETURN(block_threads(d, k->batch, &k->threads));
   HK_OR_RETURN(block_threads(d, k->small, &k->small_threads));
-  HK_OR_RETURN(d->ops->resident(d, k->batch, k->threads, 0, &k->resident));
+  HK_OR_RETURN(d->ops->kernel->resident(d, k->batch, k->threads, 0, &k->resident));
   return prime(k);
 }
 
 static void drop_code(hk_gpu_code *k) {
-  if (k->module) (void)k->device->ops->unload(k->device, k->module);
+  if (k->module) (void)k->device->ops->kernel->unload(k->device, k->module);
   if (k->device) {
-    (void)k->device->ops->order_free(k->device, &k->order);
-    (void)k->device->ops->order_free(k->device, &k->captured);
+    (void)k->device->ops->order->free(k->device, &k->order);
+    (void)k->device->ops->order->free(k->device, &k->captured);
     k->device->ops->close(k->device);
   }
   pthread_mutex_destroy(&k->lock);

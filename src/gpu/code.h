@@ -16,6 +16,10 @@ typedef struct hk_gpu_code {
   struct hk_gpu_code *next;
 } hk_gpu_code;
 
+/* The device for a communicator that this thread creates; -1: host memory. */
+int hk_gpu_choose(void);
+int hk_gpu_count(void); /* devices that communicators can use */
+
 hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out);
 void hk_gpu_code_put(hk_gpu_code *code);
 #endif

@@ -8,6 +8,7 @@
  * Stores from another stream could be stuck behind the waiting stream in the same hardware queue.  A stream waits until
  * a word is 1 and resets it to 0 at once, so that a captured call can be replayed. The sender writes a word again only
  * after it has received this rank's other word, which this rank's stream writes after the reset. */
+#include "copy.h"
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
@@ -15,6 +16,7 @@
 #include "../transport/cuda/share.h"
 #include "buffer.h"
 #include "launch.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -22,7 +24,7 @@ enum { WORD_BYTES = 64 };
 static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
 /* Words of rank `to` that rank `from` writes. */
 static void *word(ncclComm_t c, int to, int from, bool done) {
-  return hk_gpu_of(c)->words_at[to] + word_at(from, done);
+  return hk_gpu_of(c)->copies->words_at[to] + word_at(from, done);
 }
 
 /* Each rank sends this to the others, so that they can open its words. */
@@ -35,10 +37,10 @@ static bool open_words(ncclComm_t c, const words *all) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
-    g->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
+    g->copies->words_at[r] = (char *)(uintptr_t)all[r].at; /* valid for ranks of this process */
     if (!hk_gpu_is_remote(c, r)) continue;
-    if (hk_share_host_open(g->links, r, all[r].region, &g->words[r]) != HK_OK) return false;
-    g->words_at[r] = g->words[r].memory.base;
+    if (hk_share_host_open(g->links->env, r, all[r].region, &g->copies->words[r]) != HK_OK) return false;
+    g->copies->words_at[r] = g->copies->words[r].memory.base;
   }
   return true;
 }
@@ -49,9 +51,9 @@ static hk_status make_words(ncclComm_t c) {
   size_t n = (size_t)c->nranks;
   words *all = calloc(n, sizeof *all);
   bool *fine = calloc(n, sizeof *fine);
-  g->words = calloc(n, sizeof *g->words);
-  g->words_at = calloc(n, sizeof *g->words_at);
-  if (!all || !fine || !g->words || !g->words_at) {
+  g->copies->words = calloc(n, sizeof *g->copies->words);
+  g->copies->words_at = calloc(n, sizeof *g->copies->words_at);
+  if (!all || !fine || !g->copies->words || !g->copies->words_at) {
     rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
     goto out;
   }
@@ -62,8 +64,8 @@ static hk_status make_words(ncclComm_t c) {
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   fine[c->rank] = open_words(c, all);
   HK_TRY(hk_gpu_exchange(c, fine, sizeof *fine), out);
-  for (int r = 0; r < c->nranks; r++) g->copies = g->copies && fine[r];
-  if (!g->copies)
+  for (int r = 0; r < c->nranks; r++) g->copies->usable = g->copies->usable && fine[r];
+  if (!g->copies->usable)
     HK_INFO(HK_SUB_INIT, "rank %d: no copy engines: some process has no pinned memory that others can open", c->rank);
 out:
   free(all);
@@ -76,15 +78,15 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   const char *why = c->nranks == 1 ? "there is one rank"
                     : !all
                         ? "not all ranks ask for it, or a driver has no stream memory operations that can be captured"
-                    : !alone                  ? "ranks share a GPU"
-                    : g->staged || g->proxied ? "some GPUs do not reach each other's memory"
-                    : hk_gpu_processes(c)     ? hk_wire_no_files(c)
-                                              : NULL;
-  g->copies = asked && !why;
+                    : !alone                                ? "ranks share a GPU"
+                    : g->links->staged || g->links->proxied ? "some GPUs do not reach each other's memory"
+                    : hk_gpu_processes(g->links)            ? hk_wire_no_files(c)
+                                                            : NULL;
+  g->copies->usable = asked && !why;
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
             why ? "kernels all the same, as " : "copy engines for windows of NCCL_WIN_COLL_SYMMETRIC", why ? why : "");
-  return g->copies ? make_words(c) : HK_OK;
+  return g->copies->usable ? make_words(c) : HK_OK;
 }
 
 /* Does output block `block` of rank `to` hold a block of this rank's input?  Then *part is that block. */
@@ -117,14 +119,16 @@ static bool has_no_order(const hk_call *call, size_t bytes) {
   return true;
 }
 
-hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
+/* The result is the same on all ranks if all follow the rule for symmetric windows: the same window and the same offset
+ * in it. */
+static hk_status copy_window(const hk_call *call, hk_gpu_buffer **out) {
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   hk_coll coll = (hk_coll)call->coll;
   *out = NULL;
   if (call->options.policy && !((call->options.policy - 1) & NCCL_CTA_POLICY_ZERO)) return HK_OK;
   /* A rank does not know the other ranks' displacements of an uneven collective. */
-  if (!hk_gpu_of(c)->copies || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
+  if (!hk_gpu_of(c)->copies->usable || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
   /* A rank without an output would not know which window the root has. */
   if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_buffer_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
@@ -134,22 +138,22 @@ hk_status hk_gpu_copy_window(const hk_call *call, hk_gpu_buffer **out) {
 static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
   hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
-    HK_OR_RETURN(d->ops->word_write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    HK_OR_RETURN(d->ops->word_wait(d, word(c, c->rank, r, done), 1, q));
-    HK_OR_RETURN(d->ops->word_write(d, word(c, c->rank, r, done), 0, q));
+    HK_OR_RETURN(d->ops->word->wait(d, word(c, c->rank, r, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, word(c, c->rank, r, done), 0, q));
   }
   return HK_OK;
 }
 
-hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
+static hk_status copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype), at = (uintptr_t)call->out - p->window->begin;
   int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks), copies = 0;
-  atomic_store(&hk_gpu_of(c)->copied, true);
+  atomic_store(&hk_gpu_of(c)->copies->used, true);
   if (c->profiler) hk_profile_copy_sync(c->profiler, p->event, false);
   HK_OR_RETURN(meet(c, false, q));
   for (int i = 0; i < c->nranks; i++) { /* each rank begins with another peer, so that all links are in use */
@@ -170,9 +174,28 @@ hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   return meet(c, true, q);
 }
 
+static hk_status copy_fits(hk_gpu_launch_item *p, bool *yes) {
+  hk_status rc = copy_window(p->call, &p->window);
+  *yes = p->window != NULL;
+  return rc;
+}
+
+static hk_status copy_arguments(hk_gpu_launch_item *p) { return hk_gpu_buffer_meet(p->call->comm, p->window); }
+
+static hk_status copy_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n) {
+  hk_gpu_launch_sort(at, n);
+  for (size_t i = 0; i < n; i++) {
+    HK_OR_RETURN(hk_gpu_launch_record(at[i], s->queue));
+    HK_OR_RETURN(copy_run(at[i], s->queue));
+  }
+  return HK_OK;
+}
+
+const hk_gpu_executor hk_gpu_by_copies = {.fits = copy_fits, .arguments = copy_arguments, .launch = copy_launch};
+
 void hk_gpu_copy_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  if (!atomic_load(&g->copied)) return;
+  if (!atomic_load(&g->copies->used)) return;
   char *mine = g->group->words[c->rank].host;
   for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
     __atomic_store_n((uint32_t *)(void *)(mine + word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
@@ -180,7 +203,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
 
 void hk_gpu_copy_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  for (int r = 0; g->words && r < c->nranks; r++) hk_share_drop(g->device, &g->words[r]);
-  free(g->words);
-  free(g->words_at);
+  for (int r = 0; g->copies->words && r < c->nranks; r++) hk_share_drop(g->device, &g->copies->words[r]);
+  free(g->copies->words);
+  free(g->copies->words_at);
 }

@@ -7,7 +7,11 @@
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "arena.h"
 #include "gpu.h"
+#include "health.h"
+#include "links.h"
+#include "order.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
@@ -16,7 +20,7 @@
  * HK_DEVICE_CREDITS it also contains the sender's head and counter. */
 enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
 
-static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_MAX; }
+static size_t lines_bytes(const hk_transport_env *e) { return e->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX); }
 static size_t wide_bytes(const hk_transport_env *e, unsigned can) {
   return can & HK_DEVICE_LINES ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
 }
@@ -29,7 +33,7 @@ static size_t link_bytes(const hk_transport_env *e, unsigned can) {
 }
 
 size_t hk_gpu_link_counters(void) { return LINES_AT; }
-size_t hk_gpu_link_zeros(ncclComm_t c, int peer) { return data_at(hk_wire_env(c), hk_gpu_of(c)->routes[peer].can); }
+size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer) { return data_at(l->env->env, l->routes[peer].can); }
 
 /* ---- between ranks of one process ---- */
 
@@ -39,7 +43,7 @@ static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_
   if (!f) return HK_FAIL_ERRNO("no memory for a link");
   *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
   const hk_transport_env *e = hk_wire_env(c);
-  const hk_gpu_route *route = &hk_gpu_of(c)->routes[from == c->rank ? to : from];
+  const hk_gpu_route *route = &hk_gpu_of(c)->links->routes[from == c->rank ? to : from];
   hk_status rc = route->by->alloc(w->devices[to], link_bytes(e, route->can), data_at(e, route->can), &f->data);
   if (rc != HK_OK) {
     free(f);
@@ -67,7 +71,7 @@ static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_g
 /* ---- ends ---- */
 
 static hk_gpu_endpoint *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
-  hk_gpu_endpoint *x = hk_gpu_of(c)->ends[sends][peer];
+  hk_gpu_endpoint *x = hk_gpu_of(c)->links->ends[sends][peer];
   while (x && x->channel != channel) x = x->next;
   return x;
 }
@@ -76,9 +80,9 @@ static hk_gpu_endpoint *find_end(ncclComm_t c, int peer, bool sends, unsigned ch
 static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_shared *shared,
                          hk_gpu_endpoint **out) {
   const hk_transport_env *e = hk_wire_env(c);
-  hk_gpu_endpoint **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_gpu_endpoint **list = &hk_gpu_of(c)->links->ends[sends][peer], *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
-  const unsigned can = hk_gpu_of(c)->routes[peer].can;
+  const unsigned can = hk_gpu_of(c)->links->routes[peer].can;
   char *at = base, *credit = can & HK_DEVICE_CREDITS ? at + CREDIT_AT
                              : sends                 ? hk_gpu_credit(c, c->rank, peer, channel)
                                                      : hk_gpu_credit(c, peer, c->rank, channel);
@@ -108,13 +112,13 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
 
 /* ---- proxied links: this end has memory of its own, and the proxy moves its slots ---- */
 
-static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_over(hk_gpu_of(comm), done); }
+static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_order_over(hk_gpu_of(comm)->order, done); }
 static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
 static hk_status proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
-  return hk_gpu_pinned_get(hk_gpu_of(comm), payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
+  return hk_gpu_pinned_get(hk_gpu_of(comm)->memory, payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
 }
 static void proxy_unpinned(void *comm, hk_memory *payload) {
-  hk_gpu_pinned_unget(hk_gpu_of(comm), HK_GPU_PINNED_PAYLOADS, payload);
+  hk_gpu_pinned_unget(hk_gpu_of(comm)->memory, HK_GPU_PINNED_PAYLOADS, payload);
 }
 static void proxy_failed(void *arg, hk_status rc) {
   ncclComm_t c = arg;
@@ -125,22 +129,22 @@ static void proxy_failed(void *arg, hk_status rc) {
 hk_status hk_gpu_proxied_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   bool any = false;
-  for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_proxied(c, r);
+  for (int r = 0; r < c->nranks; r++) any = any || hk_gpu_is_proxied(g->links, r);
   if (!any) return HK_OK;
-  HK_OR_RETURN(g->device->ops->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->page));
+  HK_OR_RETURN(g->device->ops->memory->alloc_open(g->device, 2 * HK_DEVICE_PAGE, 0, &g->links->page));
   hk_wire_env(c)->gpu_page =
-      (void *)(((uintptr_t)g->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
+      (void *)(((uintptr_t)g->links->page.base + HK_DEVICE_PAGE - 1) & ~(uintptr_t)(HK_DEVICE_PAGE - 1));
   hk_wire_env(c)->gpu_queue = g->queue;
   return HK_OK;
 }
 
 static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_proxy *p = g->proxy;
+  hk_gpu_proxy *p = g->links->proxy;
   const hk_gpu_proxy_env e = {.env = hk_wire_env(c),
                               .device = g->device,
                               .queue = g->queue,
-                              .sends_direct = g->sends_direct,
+                              .sends_direct = g->links->sends_direct,
                               .wait = &c->wait,
                               .over = proxy_over,
                               .check = proxy_check,
@@ -149,27 +153,27 @@ static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link 
                               .unpinned = proxy_unpinned,
                               .arg = c};
   if (!p) HK_OR_RETURN(hk_gpu_proxy_new(&e, &p));
-  g->proxy = p;
+  g->links->proxy = p;
   return hk_gpu_proxy_add(p, hk_wire_state(c, key->peer), key, link);
 }
 
 bool hk_gpu_proxy_left(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  return !g || hk_gpu_proxy_has_left(g->proxy);
+  return !g || hk_gpu_proxy_has_left(g->links->proxy);
 }
 
 void hk_gpu_proxy_stop(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_proxy *p = g ? g->proxy : NULL;
+  hk_gpu_proxy *p = g ? g->links->proxy : NULL;
   if (!p) return;
-  g->proxy = NULL; /* other threads may ask for errors at the same time */
+  g->links->proxy = NULL; /* other threads may ask for errors at the same time */
   hk_gpu_proxy_end(p, g->lost);
 }
 
 static hk_status add_proxied_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = hk_wire_env(c);
-  hk_gpu_endpoint **list = &hk_gpu_of(c)->ends[sends][peer], *x = calloc(1, sizeof *x);
+  hk_gpu_endpoint **list = &hk_gpu_of(c)->links->ends[sends][peer], *x = calloc(1, sizeof *x);
   hk_link_key key = {.peer = (uint16_t)peer, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = (uint8_t)channel};
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
   x->channel = (uint16_t)channel;
@@ -194,15 +198,15 @@ static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned cha
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_transport_env *e = hk_wire_env(c);
-  const hk_gpu_route *route = &g->routes[peer];
+  const hk_gpu_route *route = &g->links->routes[peer];
   hk_shared shared = {.region = 0};
   hk_share_offer offer = {.region = 0};
   if (sends) {
-    HK_TRY(hk_share_receive(g->links, peer, channel, &offer), undo);
-    HK_TRY(route->by->open(g->links, peer, &offer, &shared), undo);
+    HK_TRY(hk_share_receive(g->links->env, peer, channel, &offer), undo);
+    HK_TRY(route->by->open(g->links->env, peer, &offer, &shared), undo);
   } else {
-    HK_TRY(route->by->make(g->links, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
-    HK_TRY(hk_share_send(g->links, peer, channel, &offer), undo);
+    HK_TRY(route->by->make(g->links->env, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
+    HK_TRY(hk_share_send(g->links->env, peer, channel, &offer), undo);
   }
   HK_TRY(add_end(c, peer, sends, channel, shared.memory.base, &shared, out), undo);
   return HK_OK;
@@ -214,7 +218,7 @@ undo:
 hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_gpu_fifo *f;
   if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
-  if (hk_gpu_is_proxied(c, peer)) return add_proxied_end(c, peer, sends, channel, out);
+  if (hk_gpu_is_proxied(hk_gpu_of(c)->links, peer)) return add_proxied_end(c, peer, sends, channel, out);
   if (hk_gpu_is_remote(c, peer)) return add_shared_end(c, peer, sends, channel, out);
   HK_OR_RETURN(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f));
   return add_end(c, peer, sends, channel, f->data.base, NULL, out);
@@ -224,9 +228,9 @@ hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *x, uint64_t bytes)
   const hk_link_key key = {.peer = (uint16_t)x->link.peer,
                            .kind = x->link.sends ? HK_LINK_SEND : HK_LINK_RECV,
                            .channel = (uint8_t)x->channel};
-  if (x->link.data || bytes <= HK_GPU_SMALL_SLOT) return HK_OK;
+  if (x->link.data || bytes <= HK_LINK_SMALL) return HK_OK;
   x->device = NULL; /* the old copy stays valid for earlier launches */
-  return hk_gpu_proxy_grow(hk_gpu_of(c)->proxy, &key, &x->link);
+  return hk_gpu_proxy_grow(hk_gpu_of(c)->links->proxy, &key, &x->link);
 }
 
 hk_status hk_gpu_endpoint_offer(ncclComm_t c, int peer, bool sends, unsigned channel) {
@@ -237,20 +241,20 @@ hk_status hk_gpu_endpoint_offer(ncclComm_t c, int peer, bool sends, unsigned cha
 void hk_gpu_endpoints_free(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int s = 0; s < 2; s++) {
-    for (int r = 0; g->ends[s] && r < c->nranks; r++) {
-      while (g->ends[s][r]) {
-        hk_gpu_endpoint *x = g->ends[s][r];
-        g->ends[s][r] = x->next;
+    for (int r = 0; g->links->ends[s] && r < c->nranks; r++) {
+      while (g->links->ends[s][r]) {
+        hk_gpu_endpoint *x = g->links->ends[s][r];
+        g->links->ends[s][r] = x->next;
         hk_share_drop(g->device, &x->shared);
         free(x);
       }
     }
-    free(g->ends[s]);
+    free(g->links->ends[s]);
   }
-  for (int r = 0; g->opened && r < c->nranks; r++) (void)g->device->ops->release(g->device, &g->opened[r]);
-  free(g->opened);
-  free(g->opened_at);
-  free(g->peers);
-  free(g->routes);
-  free(g->distances);
+  for (int r = 0; g->links->opened && r < c->nranks; r++)
+    (void)g->device->ops->memory->release(g->device, &g->links->opened[r]);
+  free(g->links->opened);
+  free(g->links->opened_at);
+  free(g->links->peers);
+  free(g->links->routes);
 }

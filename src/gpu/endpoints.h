@@ -4,6 +4,7 @@
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/share.h"
 #include "gpu.h"
+#include "links.h"
 
 /* One end of a link. */
 typedef struct hk_gpu_endpoint {
@@ -22,4 +23,16 @@ hk_status hk_gpu_endpoint_offer(ncclComm_t c, int peer, bool sends, unsigned cha
 hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out);
 /* Gives the end memory for messages of `bytes` if it has memory for smaller ones only. Called before the launch. */
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *end, uint64_t bytes);
+
+/* After a failure: true if the proxy's thread is no longer inside a transport. */
+bool hk_gpu_proxy_left(ncclComm_t c);
+/* Sends the remaining slots, then ends the proxy (proxy.h). No kernel runs any more, or the communicator is lost. */
+void hk_gpu_proxy_stop(ncclComm_t c);
+void hk_gpu_endpoints_free(ncclComm_t c);
+/* After hk_gpu_reach: allocates memory for links over the network that must not be allocated later. */
+hk_status hk_gpu_proxied_begin(ncclComm_t c);
+
+/* Bytes at the beginning of a link's memory: of counters and words; of all that must begin as zeros. */
+size_t hk_gpu_link_counters(void);
+size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer);
 #endif

@@ -12,54 +12,120 @@
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "arena.h"
 #include "buffer.h"
 #include "code.h"
+#include "copy.h"
+#include "endpoints.h"
+#include "health.h"
+#include "links.h"
+#include "memory.h"
+#include "multicast.h"
+#include "order.h"
+#include "park.h"
 #include "peers.h"
-#include "pool.h"
 #include "process_group.h"
 #include "proxy.h"
+#include "reach.h"
 #include "rma.h"
+#include "run.h"
+#include "share.h"
+#include "table.h"
+#include "topology.h"
+#include "transfers.h"
+#include "window.h"
+
+/* A rank on its GPU, with all parts. */
+typedef struct whole {
+  hk_gpu gpu; /* the first member, by which all is freed */
+  hk_gpu_links links;
+  hk_device_env env;
+  hk_gpu_topology topology;
+  hk_gpu_windows windows;
+  hk_gpu_buffers buffers;
+  hk_gpu_copies copies;
+  hk_gpu_split split;
+  hk_gpu_stage stage;
+  hk_gpu_checked checked;
+  hk_gpu_memory memory;
+  hk_gpu_order order;
+  hk_gpu_health health;
+} whole;
 
 static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
   return hk_wire_file(arg, peer, region, fd, bytes);
 }
 
+/* Takes part in the lender's pool, or makes a new one if the communicator may lend. */
+static hk_status begin_pool(ncclComm_t c) {
+  const hk_gpu *g = hk_gpu_of(c);
+  /* a driver's handle can be opened only once in a process, so granules cannot be shared */
+  if (!g->links->env->by_file) return HK_OK;
+  if (c->lender && hk_gpu_pool_join(&g->memory->pooled, &hk_gpu_of(c->lender)->memory->pooled)) {
+    HK_INFO(HK_SUB_ALLOC, "rank %d of %d: takes pieces of its parent's memory on GPU %d", c->rank, c->nranks,
+            c->device);
+    return HK_OK;
+  }
+  return c->options.split_share || c->options.shrink_share ? hk_gpu_pool_new(&g->memory->pooled) : HK_OK;
+}
+
+static hk_gpu *gpu_new(ncclComm_t c) {
+  whole *all = calloc(1, sizeof *all);
+  if (!all) return NULL;
+  all->gpu = (hk_gpu){.comm = c,
+                      .memory = &all->memory,
+                      .checked = &all->checked,
+                      .links = &all->links,
+                      .topology = &all->topology,
+                      .order = &all->order,
+                      .health = &all->health,
+                      .stage = &all->stage,
+                      .split = &all->split,
+                      .buffers = &all->buffers,
+                      .copies = &all->copies,
+                      .windows = &all->windows};
+  all->links.env = &all->env;
+  all->buffers.comm = c;
+  all->order.loose = c->options.loose_captures;
+  all->order.mixes = c->options.mixes_graphs;
+  pthread_mutex_init(&all->order.lock, NULL);
+  pthread_mutex_init(&all->memory.pinned_lock, NULL);
+  pthread_mutex_init(&all->buffers.imports_lock, NULL);
+  return &all->gpu;
+}
+
 hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
-  hk_gpu *g = calloc(1, sizeof *g + sizeof *g->links);
+  hk_gpu *g = gpu_new(c);
   if (!g) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
-  g->links = (hk_device_env *)(g + 1);
-  pthread_mutex_init(&g->lock, NULL);
-  pthread_mutex_init(&g->pinned_lock, NULL);
-  pthread_mutex_init(&g->imports_lock, NULL);
   c->backend_state = g;
-  g->comm = c;
   HK_OR_RETURN(hk_gpu_code_get(c->device, &g->code));
   HK_OR_RETURN(hk_cuda_open(c->device, &g->device));
-  HK_OR_RETURN(g->device->ops->queue_new(g->device, &g->queue));
+  g->memory->device = g->memory->pooled.device = g->order->device = g->buffers->device = g->device;
+  HK_OR_RETURN(g->device->ops->stream->create(g->device, &g->queue));
   g->device->own = g->queue;
-  HK_OR_RETURN(g->device->ops->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
-  HK_OR_RETURN(hk_gpu_tables_begin(g));
+  HK_OR_RETURN(g->device->ops->memory->alloc_host(g->device, sizeof(hk_gpu_state) + HK_GPU_TABLES_BYTES, &g->state));
+  HK_OR_RETURN(hk_gpu_tables_begin(g->memory, &g->state, sizeof(hk_gpu_state)));
   pthread_mutex_lock(&c->health.lock); /* from now on hk_comm_fail ends kernels too */
   c->health.stop_kernels = &((hk_gpu_state *)g->state.host)->abort;
   if (atomic_load(&c->health.failure)) *c->health.stop_kernels = 1;
   pthread_mutex_unlock(&c->health.lock);
-  *g->links = (hk_device_env){.env = hk_wire_env(c),
-                              .device = g->device,
-                              .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
-                              .file = file_of,
-                              .exchange = hk_gpu_exchange,
-                              .arg = c};
-  HK_OR_RETURN(hk_gpu_pool_begin(c));
+  *g->links->env = (hk_device_env){.env = hk_wire_env(c),
+                                   .device = g->device,
+                                   .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
+                                   .file = file_of,
+                                   .exchange = hk_gpu_exchange,
+                                   .arg = c};
+  HK_OR_RETURN(begin_pool(c));
   HK_OR_RETURN(hk_gpu_process_group_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
   fact->sm = (uint64_t)l->sm;
   if (!hk_bus_id_parse(l->bus_id, &fact->bus)) fact->bus = UINT64_MAX;
-  fact->by_fd = g->links->by_file;
+  fact->by_fd = g->links->env->by_file;
   fact->p2p_peers = (uint32_t)c->options.p2p_peers;
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
-                 g->device->ops->word_check(g->device, g->group->credits[c->rank].base, g->queue) == HK_OK;
+                 g->device->ops->word->check(g->device, g->group->credits[c->rank].base, g->queue) == HK_OK;
   if (l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0)
     fact->multicast = (c->options.nvls_mode & ncclNvlsHostModeDisableTransport ? 0 : HK_GPU_MULTICAST_SUMS) |
                       (c->options.nvls_mode & ncclNvlsHostModeDisableSymmetricMultimem ? 0 : HK_GPU_MULTICAST_WINDOWS);
@@ -95,7 +161,7 @@ static unsigned p2p_peers(const hk_gpu_fact *facts, size_t stride, int nranks) {
 static bool sends_direct(ncclComm_t c) {
   int64_t set = hk_param_int(HK_P_NET_GDR_READ);
   bool nvlink = false;
-  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->nvlink[r];
+  for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->topology->nvlink[r];
   return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
 }
 
@@ -105,8 +171,8 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   bool hosts = false, copies = true;
   int here = 0; /* ranks of this process on this GPU */
   for (int s = 0; s < 2; s++) {
-    g->ends[s] = calloc((size_t)c->nranks, sizeof *g->ends[s]);
-    if (!g->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
+    g->links->ends[s] = calloc((size_t)c->nranks, sizeof *g->links->ends[s]);
+    if (!g->links->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
   }
   HK_OR_RETURN(count_sharers(facts, stride, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {
@@ -118,7 +184,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     here += c->peers[r].process == c->peers[c->rank].process && f->id == hk_gpu_fact_of(facts, stride, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
-  g->ahead.bounded = here > 1;
+  g->order->ahead.bounded = here > 1;
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
   room.wished = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
@@ -127,61 +193,26 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
           g->blocks, c->device, hk_gpu_overlap(&room));
-  g->parts = g->blocks / 2 / p2p_peers(facts, stride, c->nranks);
-  if (g->parts < 1) g->parts = 1;
-  if (g->parts > HK_GPU_P2P_CHANNELS) g->parts = HK_GPU_P2P_CHANNELS;
+  g->split->parts = g->blocks / 2 / p2p_peers(facts, stride, c->nranks);
+  if (g->split->parts < 1) g->split->parts = 1;
+  if (g->split->parts > HK_GPU_P2P_CHANNELS) g->split->parts = HK_GPU_P2P_CHANNELS;
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
-  g->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->parts;
-  if (g->net_parts > HK_GPU_P2P_CHANNELS) g->net_parts = HK_GPU_P2P_CHANNELS;
-  g->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
+  g->split->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->split->parts;
+  if (g->split->net_parts > HK_GPU_P2P_CHANNELS) g->split->net_parts = HK_GPU_P2P_CHANNELS;
+  g->split->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
-  HK_OR_RETURN(hk_gpu_topology(c, facts, stride));
-  g->sends_direct = sends_direct(c);
+  HK_OR_RETURN(hk_gpu_topology_read(c, facts, stride));
+  g->links->sends_direct = sends_direct(c);
   HK_OR_RETURN(hk_gpu_reach(c, facts, stride));
   HK_OR_RETURN(hk_gpu_proxied_begin(c));
-  HK_OR_RETURN(hk_gpu_arena_begin(c));
+  HK_OR_RETURN(hk_gpu_arena_begin(g->memory, &g->group->credits[c->rank], hk_gpu_credit_bytes(c->nranks)));
   hk_gpu_buffers_begin(c);
   HK_OR_RETURN(
       hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1));
   HK_OR_RETURN(hk_gpu_multicast_join(c, facts, stride));
   hk_gpu_windows_begin(c, facts, stride);
-  c->one_sided = g->windows && g->device->limits.stream_words;
+  c->one_sided = g->windows->usable && g->device->limits.stream_words;
   return HK_OK;
-}
-
-static hk_status mark(hk_gpu_ahead *a, hk_device *d, hk_queue q, const hk_queue_state *s) {
-  if (!a->bounded || s->capturing || ++a->entries < HK_GPU_AHEAD) return HK_OK;
-  hk_queue_order *newest = &a->mark[a->turn];
-  a->entries = 0;
-  a->turn ^= 1;
-  a->due = true;
-  return d->ops->order_end(d, newest, q, s);
-}
-
-hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
-  pthread_mutex_lock(&g->lock);
-  hk_status rc = g->device->ops->order_end(g->device, o, q, s);
-  if (rc == HK_OK && hk_gpu_mixes(g, s)) rc = g->device->ops->replay_end(g->device, &g->order, q, s);
-  if (rc == HK_OK) rc = mark(&g->ahead, g->device, q, s);
-  g->launches++;
-  pthread_mutex_unlock(&g->lock);
-  hk_gpu_proxy_wake(g->proxy, s->capturing);
-  return rc;
-}
-
-bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s) {
-  const hk_comm_options *o = &g->comm->options;
-  return s->capturing && o->mixes_graphs && !o->loose_captures;
-}
-
-static void free_tables(hk_gpu *g) {
-  while (g->tables) {
-    hk_gpu_table *t = g->tables;
-    g->tables = t->next;
-    (void)g->device->ops->release(g->device, &t->memory);
-    (void)g->device->ops->order_free(g->device, &t->order);
-    if (atomic_fetch_sub(&t->refs, 1) == 1) free(t); /* else the end of a graph frees it */
-  }
 }
 
 /* The device stays open for other ranks of the process, which may still send to this rank's memory. */
@@ -204,36 +235,29 @@ void hk_gpu_detach(ncclComm_t c) {
     c->backend_state = NULL;
     return;
   }
-  hk_gpu_parked_free(g);
+  hk_gpu_suspended_free(&g->suspended);
   hk_gpu_windows_end(c);
   if (g->in_switch) hk_multicast_leave(g->group->multicast);
   if (g->device) {
     hk_gpu_endpoints_free(c);
     hk_gpu_copy_end(c);
     hk_gpu_rma_end(c);
-    free(g->nvlink);
-    free(g->prices);
+    hk_gpu_topology_end(g->topology);
     const hk_device_ops *ops = g->device->ops;
-    free_tables(g);
-    hk_gpu_arena_free(g);
-    hk_gpu_pool_leave(g);
-    (void)ops->release(g->device, &g->page);
-    (void)ops->release(g->device, &g->scratch);
-    for (size_t i = 0; i < g->nold; i++) (void)ops->release(g->device, &g->old[i]);
-    (void)ops->release(g->device, &g->state);
-    (void)ops->order_free(g->device, &g->order);
-    (void)ops->order_free(g->device, &g->captured);
-    for (int i = 0; i < 2; i++) (void)ops->order_free(g->device, &g->ahead.mark[i]);
+    hk_gpu_tables_end(g->memory);
+    hk_gpu_arena_free(g->memory);
+    (void)ops->memory->release(g->device, &g->links->page);
+    (void)ops->memory->release(g->device, &g->state);
+    hk_gpu_order_free(g->order);
     leave_queue(g);
-    (void)ops->queue_free(g->device, g->queue);
+    (void)ops->stream->free(g->device, g->queue);
     if (!g->group) ops->close(g->device); /* else the last rank that leaves closes it */
   }
   hk_gpu_process_group_leave(g->group);
   hk_gpu_code_put(g->code);
-  pthread_mutex_destroy(&g->lock);
-  pthread_mutex_destroy(&g->pinned_lock);
-  pthread_mutex_destroy(&g->imports_lock);
-  free(g->old);
+  pthread_mutex_destroy(&g->order->lock);
+  pthread_mutex_destroy(&g->memory->pinned_lock);
+  pthread_mutex_destroy(&g->buffers->imports_lock);
   free(g);
   c->backend_state = NULL;
 }

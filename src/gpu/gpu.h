@@ -16,182 +16,41 @@
 #include "../core/comm.h"
 #include "../device/device.h"
 
-struct hk_call;
-struct hk_device_env; /* transport/device_links.h */
-struct hk_device_links;
-struct hk_device_peer;       /* the same */
-struct hk_gpu_code;          /* code.h */
-struct hk_gpu_endpoint;      /* endpoints.h */
-struct hk_gpu_rma_proxy;     /* rma_proxy.h */
-struct hk_gpu_granule;       /* pool.c */
-struct hk_gpu_import;        /* buffer.h */
-struct hk_gpu_launch_item;   /* launch.h */
-struct hk_gpu_pool;          /* pool.h */
-struct hk_gpu_rma;           /* rma.c */
-struct hk_gpu_small;         /* kernels/cuda/work.h */
-struct hk_gpu_space;         /* window.c */
-struct hk_gpu_buffer;        /* buffer.h */
-struct hk_gpu_work;          /* kernels/cuda/work.h */
-struct hk_gpu_process_group; /* process_group.h */
-struct hk_plan;
-struct hk_program;
-struct hk_shared; /* transport/cuda/share.h */
+enum { HK_GPU_BLOCKS = 32 }; /* the most blocks of a launch for one rank */
 
-/* Channels of a GPU's links: first those of collectives, then those among which one send or receive is divided. */
-enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
-enum { HK_GPU_BLOCKS = 32 };        /* the most blocks of a launch for one rank */
-enum { HK_GPU_WIDE_BYTES = 65536 }; /* bytes of a slot's LL128 lines, if a link has them */
-
-/* A table in pinned memory that a launch reads.  It is reused after the launch has ended, or after the launch's graph
- * is destroyed. */
-typedef struct hk_gpu_table {
-  hk_memory memory;
-  hk_queue_order order;
-  _Atomic(int) refs; /* held by the communicator, a graph, and a call that is being enqueued */
-  struct hk_gpu_table *next;
-} hk_gpu_table;
-
-/* The links to a peer. */
-typedef struct hk_gpu_route {
-  const struct hk_device_links *by;
-  unsigned can; /* properties of the links: HK_DEVICE_* */
-} hk_gpu_route;
-
-/* A piece's references to its pool and granule (pool.h).  NULL, both: it is not from a pool. */
-typedef struct hk_gpu_slice {
-  struct hk_gpu_pool *pool;
-  struct hk_gpu_granule *granule;
-} hk_gpu_slice;
-
-/* A chunk of the communicator's arena (arena.c). */
-typedef struct hk_gpu_chunk {
-  hk_memory memory; /* base NULL: the chunk is the rest of the credits' memory */
-  hk_gpu_slice slice;
-  char *at;
-  size_t bytes, used;
-  struct hk_gpu_chunk *next;
-} hk_gpu_chunk;
-
-/* Kinds of pinned memory: kept until the end; payloads, which a suspended communicator gives back. */
-typedef enum hk_gpu_pinned { HK_GPU_PINNED_STAYS, HK_GPU_PINNED_PAYLOADS, HK_GPU_PINNED } hk_gpu_pinned;
-
-/* Tables that are allocated at init: pinning memory later could wait for kernels that wait for this rank. */
-enum { HK_GPU_TABLES = 8, HK_GPU_TABLE_BYTES = 16384, HK_GPU_TABLES_BYTES = HK_GPU_TABLES * HK_GPU_TABLE_BYTES };
-enum { HK_GPU_RANGES = 4 };
-
-/* How far the calls are ahead of the GPU, if ranks of one process share it. The driver's queue of launches is
- * bounded: about 1000 entries, about two for each launch. A call that waits for space in it blocks the launches of the
- * ranks that it waits for. So a rank's calls wait earlier, outside the driver: at most 2 * HK_GPU_AHEAD launches
- * are ahead. */
-enum { HK_GPU_AHEAD = 100 };
-typedef struct hk_gpu_ahead {
-  bool bounded;
-  bool due;               /* a mark has been set since the last look */
-  unsigned entries, turn; /* entries: launches and events since the newest mark; turn: index of the oldest mark */
-  hk_queue_order mark[2];
-} hk_gpu_ahead;
-
+/* The facts that all parts need, then the parts: each has a header of its own. */
 typedef struct hk_gpu {
-  hk_device *device;
-  struct hk_gpu_process_group *group;
-  struct hk_gpu_code *code;
-  hk_memory state; /* an hk_gpu_state, then the first tables */
-  hk_queue queue;  /* the communicator's own stream: uploads, and waits for work */
-  hk_queue_order order, captured;
-  pthread_mutex_t lock;    /* protects `order`: any thread that asks for errors reads it */
-  uint64_t launches, seen; /* launches so far; its value at the watchdog's last look */
-  hk_gpu_ahead ahead;
-  uint64_t seen_ns, reported_ns;
-  unsigned cluster;                   /* blocks a cluster; 0: no clusters */
-  unsigned blocks;                    /* the most blocks of a launch for this rank; equal on all ranks */
-  unsigned parts, net_parts;          /* channels that a large send or receive may use; equal on all ranks */
-  size_t part_bytes;                  /* the least that each of these channels carries */
-  struct hk_gpu_endpoint **ends[2];   /* [receives, sends][peer] */
-  hk_memory *opened;                  /* [nranks]: mapping that contains the credits of a rank of another process */
-  size_t *opened_at;                  /* [nranks]: offset of the credits in the mapping */
-  struct hk_device_env *links;        /* what the device links get from the communicator */
-  struct hk_device_peer *peers;       /* [nranks]: links->peers */
-  hk_gpu_route *routes;               /* [nranks] */
-  unsigned char *distances;           /* [nranks] hk_path_class to each peer's GPU; NULL: NCCL_P2P_LEVEL is not set */
-  bool staged;                        /* some pair of ranks of one host communicates through host memory */
-  bool proxied;                       /* some of this rank's links are proxied; the same on all ranks of a host */
-  bool sends_direct;                  /* network cards may read this rank's data from its GPU's memory */
-  bool wide;                          /* the links of all pairs of ranks keep lines of 128 bytes whole */
-  bool *nvlink;                       /* [nranks] this rank's GPU and the other rank's are joined by NVLink */
-  struct hk_gpu_prices *prices;       /* rank 0's prices, used by all ranks (collectives/machine.h) */
-  int sm;                             /* compute capability of the oldest of the ranks' devices: 90 for 9.0 */
-  int sharers;                        /* the largest number of ranks on one device; equal on all ranks */
-  struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
-  bool in_switch;                     /* the process group has multicast memory */
-  bool windows;                       /* this rank's memory can be a window */
-  bool multimem;                      /* windows can have multicast memory */
-  size_t window_stride;               /* bytes between the ranks' parts of the window space; equal on all ranks */
-  struct hk_gpu_space *space;         /* address space of the windows; NULL: no window has been registered yet */
-  bool lost;                          /* its work will not end soon: memory that a kernel may use is not freed */
-  struct hk_gpu *next_lost;
-  hk_memory page;          /* on which networks test whether they reach the GPU's memory: hk_transport_env.gpu_page */
-  hk_memory scratch, *old; /* old: earlier, smaller scratch, which earlier launches still use */
-  size_t nold;
-  hk_gpu_chunk *arena, *first_chunk; /* first_chunk: in the credits' memory */
-  struct hk_gpu_pool *pool;          /* of small memory, shared with the parent or the children; NULL: none (pool.h) */
-  size_t pooled;                     /* bytes of this communicator's pieces of the pool */
-  hk_gpu_chunk *pinned[HK_GPU_PINNED];
-  pthread_mutex_t pinned_lock;
-  hk_gpu_table *tables;
-  struct hk_gpu_buffer *buffers, *dropped; /* dropped: launches may be reading their tables */
-  struct hk_gpu_import *imports;           /* the service thread changes the list until no rank asks any more */
-  pthread_mutex_t imports_lock;
-  uint64_t last_view, last_window;
-  /* a call was captured. Replays of its graph are not counted, so the ranks' counts of operations may differ */
-  bool captures;
-  bool copies;                  /* copy engines are requested and usable */
-  struct hk_shared *words;      /* [nranks]: words of copy.c; of a rank in another process: the mapping */
-  char **words_at;              /* [nranks]: addresses of these words for the GPU */
-  _Atomic(bool) copied;         /* copy engines have been used */
-  struct hk_gpu_rma *rma;       /* one-sided operations; NULL: no window yet */
-  struct hk_gpu_rma_proxy *far; /* one-sided operations with ranks outside the LSA team; NULL: no such rank */
-  bool apart;                   /* this rank reaches ranks on other GPUs or in other processes */
-  struct hk_gpu_parked *parked; /* [nparked]: memory that is given back while the communicator is suspended */
-  size_t nparked;
   ncclComm_t comm;
-  struct hk_gpu *next; /* list of the communicators that may have registered memory (buffer.c) */
-  struct {
-    uintptr_t begin, end;
-  } good[HK_GPU_RANGES]; /* user memory that passed hk_gpu_check_pointer */
-  unsigned next_good;
-  struct {
-    struct hk_gpu_launch_item *last; /* the newest collective of the current group; NULL: none */
-    unsigned stages;                 /* stages of the group so far */
-    unsigned length;                 /* collectives in the newest stage */
-    size_t scratch;                  /* bytes of scratch that the newest stage uses */
-  } stage;
-  struct {
-    unsigned links;
-    struct hk_gpu_work *last[HK_GPU_BLOCKS]; /* [block] the newest work of each block */
-  } turn;                                    /* while a table of transfers is filled */
+  hk_device *device;
+  hk_queue queue;   /* the communicator's own stream: uploads, and waits for work */
+  hk_memory state;  /* an hk_gpu_state, then the first tables */
+  unsigned blocks;  /* the most blocks of a launch for this rank; equal on all ranks */
+  unsigned cluster; /* blocks a cluster; 0: no clusters */
+  int sm;           /* compute capability of the oldest of the ranks' devices: 90 for 9.0 */
+  int sharers;      /* the largest number of ranks on one device; equal on all ranks */
+  bool in_switch;   /* the process group has multicast memory */
+  bool lost;        /* its work will not end soon: memory that a kernel may use is not freed */
+  struct hk_gpu *next_lost;
+  struct hk_gpu_code *code;
+  struct hk_gpu_process_group *group;
+  struct hk_gpu_memory *memory;   /* arena.h */
+  struct hk_gpu_checked *checked; /* memory.h */
+  struct hk_gpu_links *links;
+  struct hk_gpu_topology *topology;
+  struct hk_gpu_order *order;
+  struct hk_gpu_health *health;
+  struct hk_gpu_stage *stage; /* run.h */
+  struct hk_gpu_split *split; /* transfers.h */
+  struct hk_gpu_buffers *buffers;
+  struct hk_gpu_copies *copies;
+  struct hk_gpu_windows *windows;
+  struct hk_gpu_rma *rma;             /* one-sided operations; NULL: no window yet */
+  struct hk_gpu_rma_proxy *far;       /* one-sided operations with ranks outside the LSA team; NULL: no such rank */
+  struct hk_gpu_suspended *suspended; /* park.c; NULL: the communicator is not suspended */
 } hk_gpu;
 /* The state of a communicator on a GPU. */
 static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_state; }
 
-/* A plan's data in device memory. */
-typedef struct hk_gpu_plan {
-  char *image;               /* the programs, then their links; NULL: not uploaded yet */
-  struct hk_gpu_link *links; /* used by new launches: in `image`, or a newer copy with memory for large slots */
-  bool grown;                /* the links take messages of all sizes */
-  size_t program_bytes;
-  unsigned span, lanes, nlinks,
-      scratch_blocks;         /* the maximum over the programs, except span: channels of one copy of the lanes */
-  bool in_switch;             /* hk_gpu_uses_switch */
-  bool many;                  /* hk_gpu_work.many */
-  struct hk_gpu_small *small; /* [channels]: the links of a one-shot program; NULL: the interpreter runs the plan */
-} hk_gpu_plan;
-
-/* ---- code.c; the rest is in code.h ---- */
-/* The device for a communicator that this thread creates; -1: host memory. */
-int hk_gpu_choose(void);
-int hk_gpu_count(void); /* devices that communicators can use */
-
-/* ---- gpu.c ---- */
 /* What a rank publishes about its GPU. */
 typedef struct hk_gpu_fact {
   uint64_t id;     /* of the device: equal on ranks that share it */
@@ -213,133 +72,4 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
 /* After the exchange; the ranks' facts are `stride` bytes apart. */
 hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
 void hk_gpu_detach(ncclComm_t c);
-/* True if replays of the captured work are ordered with the communicator's other work. */
-bool hk_gpu_mixes(const hk_gpu *g, const hk_queue_state *s);
-/* Records work that was put into the queue in `o`, which is g->order or g->captured. */
-hk_status hk_gpu_order_end(hk_gpu *g, hk_queue_order *o, hk_queue q, const hk_queue_state *s);
-
-/* ---- health.c ---- */
-/* Have all launches ended?  An error if one failed.  From any thread. */
-hk_status hk_gpu_over(hk_gpu *g, bool *done);
-/* Before a call that is not captured: waits until the GPU is no more than the limit of hk_gpu_ahead behind. */
-hk_status hk_gpu_keep_near(ncclComm_t c);
-/* Waits until all launches have ended, with or without an error.  The work of a failed communicator may be queued
- * behind other work that never ends: the wait is given up after some seconds. */
-void hk_gpu_drain(ncclComm_t c);
-/* Reports launches that do not end, as hk_watch does for waits on the host. Returns an error if a kernel has failed, or
- * if the watchdog must end the communicator.  From any thread. */
-hk_status hk_gpu_watch(ncclComm_t c);
-/* Returns an error that a kernel has reported; with `ask` also one that the driver knows, which costs a driver call. */
-hk_status hk_gpu_poll_health(ncclComm_t c, bool ask);
-
-/* ---- process_group.c; the rest is in process_group.h ---- */
-void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps `g` until the process ends */
-
-/* ---- share.c ---- */
-/* Facts about the ranks' GPUs from which a rank computes its share; equal on all ranks. */
-typedef struct hk_gpu_share_facts {
-  uint64_t resident; /* blocks that the smallest of the GPUs runs at once; registers and shared memory limit them */
-  uint64_t ranks;    /* the largest number of the communicator's ranks on one GPU */
-  uint64_t wished;   /* limit by the user's maxCTAs or by the network; 0: none */
-  uint64_t sm;       /* compute capability of the oldest GPU */
-} hk_gpu_share_facts;
-/* The most blocks of one rank's launch. */
-unsigned hk_gpu_share(const hk_gpu_share_facts *room);
-/* How many communicators like this one may run their kernels at the same time, in any order.  At least four if the GPU
- * has a block for each of their ranks. */
-unsigned hk_gpu_overlap(const hk_gpu_share_facts *room);
-/* Warns, once a process, if the device has too few hardware queues for the streams of `ranks` ranks of this process. */
-void hk_gpu_check_queues(int ranks, int device);
-
-/* ---- reach.c ---- */
-/* Opens the credits of ranks of other processes, tests which ranks' memory can be read, and chooses the links to each
- * peer. */
-hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-
-/* ---- endpoints.c ---- */
-/* After a failure: true if the proxy's thread is no longer inside a transport. */
-bool hk_gpu_proxy_left(ncclComm_t c);
-/* Sends the remaining slots, then ends the proxy (proxy.h). No kernel runs any more, or g->lost is set. */
-void hk_gpu_proxy_stop(ncclComm_t c);
-void hk_gpu_endpoints_free(ncclComm_t c);
-/* After hk_gpu_reach: allocates memory for links over the network that must not be allocated later. */
-hk_status hk_gpu_proxied_begin(ncclComm_t c);
-
-/* Bytes at the beginning of a link's memory: of counters and words; of all that must begin as zeros. */
-size_t hk_gpu_link_counters(void);
-size_t hk_gpu_link_zeros(ncclComm_t c, int peer);
-
-/* ---- park.c ---- */
-hk_status hk_gpu_suspend(ncclComm_t c);
-hk_status hk_gpu_resume(ncclComm_t c);
-void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays);
-void hk_gpu_parked_free(hk_gpu *g);
-
-/* ---- topology.c ---- */
-/* By all ranks, before hk_gpu_reach: sets g->nvlink and g->prices from the machine's topology, if it can be read. */
-hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_topology_free(struct hk_gpu_process_group *w);
-/* Sets g->distances if NCCL_P2P_LEVEL is set. */
-hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-/* True if a setting forbids direct access to the peer's GPU.  `why` gets the name of the setting. */
-bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
-
-/* ---- window.c ---- */
-extern const struct hk_window_ops hk_gpu_windows;
-/* After hk_gpu_reach and hk_gpu_multicast_join: sets c->lsa and g->window_stride. */
-void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-void hk_gpu_windows_end(ncclComm_t c); /* no kernel runs any more */
-size_t hk_gpu_windows_held(hk_gpu *g); /* bytes of the library's own memory in windows */
-
-/* ---- memory.c ---- */
-/* Zeroed memory that other processes can open. */
-hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
-/* False if `p` is not from hk_gpu_mem_alloc. */
-bool hk_gpu_mem_free(void *p, hk_status *rc);
-/* HK_ERR_ARGUMENT if c's device cannot use `p`. */
-hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
-
-/* ---- copy.c ---- */
-/* Decides whether copy engines are used; by all ranks.  asked: this rank requests them; all: all ranks request them and
- * can use them; alone: no two ranks share a GPU. */
-hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone);
-/* The window into which copy engines write; NULL: kernels run the call.  The result is the same on all ranks if all
- * follow the rule for symmetric windows: the same window and the same offset in it. */
-hk_status hk_gpu_copy_window(const struct hk_call *call, struct hk_gpu_buffer **out);
-/* Releases the streams of a failed communicator that wait for other ranks.  Repeat it until they have ended. */
-void hk_gpu_copy_free(ncclComm_t c);
-void hk_gpu_copy_end(ncclComm_t c); /* after its streams have ended */
-
-/* ---- plan.c ---- */
-/* True if some links of the program are in a switch. */
-bool hk_gpu_uses_switch(const struct hk_program *p);
-/* The most copies of a program's lanes that a launch may have. One copy uses `span` channels. */
-unsigned hk_gpu_most_channels(const struct ncclComm *c, const struct hk_program *p, unsigned span);
-/* `span`: channels of one copy of the lanes.  Offers the plan's links to the peers; hk_gpu_work_of gets them. */
-hk_status hk_gpu_bind(ncclComm_t c, struct hk_plan *plan, unsigned span, const struct hk_call *call);
-void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
-/* The kernel's arguments for the call. *small: the plan's arguments for the kernel of small messages
- * (kernels/gpu_small.h); NULL: the interpreter runs the call. */
-hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work, unsigned *blocks,
-                         unsigned *threads, const struct hk_gpu_small **small);
-
-/* Returns `bytes` of the communicator's scratch from offset `after` on.  Scratch of earlier launches remains valid. */
-hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out);
-
-/* ---- table.c; the rest is in launch.h ---- */
-hk_status hk_gpu_tables_begin(hk_gpu *g); /* in g->state */
-
-/* ---- arena.c ---- */
-/* After the credits are allocated. */
-hk_status hk_gpu_arena_begin(ncclComm_t c);
-/* Device memory that lives as long as the communicator; not zeroed. */
-hk_status hk_gpu_arena_get(hk_gpu *g, size_t bytes, void **out);
-/* Zeroed pinned memory in whole pages; hk_gpu_arena_free releases it.  unget: returns the result of the last get. */
-hk_status hk_gpu_pinned_get(hk_gpu *g, hk_gpu_pinned which, size_t bytes, hk_memory *out);
-void hk_gpu_pinned_unget(hk_gpu *g, hk_gpu_pinned which, hk_memory *m);
-void hk_gpu_arena_free(hk_gpu *g);
-
-/* ---- run.c ---- */
-/* Enqueues calls, all of communicators on GPUs. */
-hk_status hk_gpu_run(const struct hk_call *calls, size_t n);
 #endif

@@ -1,21 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Completion of launches: polling, draining, the GPU watchdog, and failures that kernels report. */
+#include "health.h"
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
+#include "copy.h"
 #include "gpu.h"
+#include "links.h"
+#include "order.h"
+#include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
-
-hk_status hk_gpu_over(hk_gpu *g, bool *done) {
-  pthread_mutex_lock(&g->lock);
-  hk_status rc = g->device->ops->order_done(g->device, &g->order, done);
-  pthread_mutex_unlock(&g->lock);
-  return rc;
-}
 
 static hk_status check(void *c, uint64_t waited_ns) {
   (void)waited_ns;
@@ -23,23 +20,20 @@ static hk_status check(void *c, uint64_t waited_ns) {
 }
 
 hk_status hk_gpu_keep_near(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  hk_gpu_ahead *a = &g->ahead;
+  hk_gpu_order *o = hk_gpu_of(c)->order;
   const hk_wait_env env = {.failure = &c->health.failure, .check = check, .arg = c, .spins = 100};
   hk_waiter w;
-  bool done;
-  if (!a->due) return HK_OK;
-  a->due = false;
+  bool near;
+  HK_OR_RETURN(hk_gpu_order_near(o, &near));
+  if (near) return HK_OK;
+  HK_INFO_ONCE(HK_SUB_COLL,
+               "rank %d of %d: its calls are some %d launches ahead of GPU %d, which other ranks of this process use, "
+               "too: such a call waits until the GPU has followed",
+               c->rank, c->nranks, 2 * HK_GPU_AHEAD, c->device);
   hk_wait_begin(&w, &env);
-  for (;;) {
-    HK_OR_RETURN(g->device->ops->order_done(g->device, &a->mark[a->turn], &done));
-    if (done) return HK_OK;
-    HK_INFO_ONCE(
-        HK_SUB_COLL,
-        "rank %d of %d: its calls are some %d launches ahead of GPU %d, which other ranks of this process use, "
-        "too: such a call waits until the GPU has followed",
-        c->rank, c->nranks, 2 * HK_GPU_AHEAD, c->device);
+  while (!near) {
     HK_OR_RETURN(hk_wait_pause(&w));
+    HK_OR_RETURN(hk_gpu_order_near(o, &near));
   }
   return HK_OK;
 }
@@ -67,7 +61,7 @@ void hk_gpu_drain(ncclComm_t c) {
   if (!hk_gpu_of(c) || !hk_gpu_of(c)->device || hk_gpu_of(c)->lost) return;
   uint64_t until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
   hk_wait_begin(&w, &env);
-  while (hk_gpu_over(hk_gpu_of(c), &done) == HK_OK && !done) {
+  while (hk_gpu_order_over(hk_gpu_of(c)->order, &done) == HK_OK && !done) {
     if (!atomic_load(&c->health.failure))
       until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
     else if (hk_now_ns() > until)
@@ -85,28 +79,29 @@ static hk_status watch(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
   bool due = false;
+  hk_gpu_health *w = g->health;
   hk_gpu_state *s = g->state.host;
-  pthread_mutex_lock(&g->lock);
+  pthread_mutex_lock(&g->order->lock);
   /* A graph may be replayed at any time without a call here. Kernels that begin show that no graph hangs. relaxed:
    * nothing else depends on it */
   const bool moves = __atomic_exchange_n(&s->begun, 0, __ATOMIC_RELAXED) != 0;
-  if (g->seen != g->launches || !g->seen_ns || moves) {
-    g->seen = g->launches;
-    g->seen_ns = now;
-    g->reported_ns = 0;
+  if (w->launches != g->order->launches || !w->seen_ns || moves) {
+    w->launches = g->order->launches;
+    w->seen_ns = now;
+    w->reported_ns = 0;
   }
-  waited = hk_ago_ns(now, g->seen_ns);
-  due = limit && waited >= limit && waited >= 2 * g->reported_ns;
-  if (due) g->reported_ns = waited;
-  pthread_mutex_unlock(&g->lock);
+  waited = hk_ago_ns(now, w->seen_ns);
+  due = limit && waited >= limit && waited >= 2 * w->reported_ns;
+  if (due) w->reported_ns = waited;
+  pthread_mutex_unlock(&g->order->lock);
   if (!due) return HK_OK;
   if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
   char peers[96], who[160] = "", last[240], others[700], links[480];
-  hk_gpu_proxy_waits_for(g->proxy, peers, sizeof peers);
+  hk_gpu_proxy_waits_for(g->links->proxy, peers, sizeof peers);
   if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
   hk_watch_apart(c, last, sizeof last, others, sizeof others);
-  if (g->captures) strncat(last, "; or a replay of a graph that it is in", sizeof last - strlen(last) - 1);
-  hk_gpu_proxy_report(g->proxy, links, sizeof links);
+  if (g->order->captures) strncat(last, "; or a replay of a graph that it is in", sizeof last - strlen(last) - 1);
+  hk_gpu_proxy_report(g->links->proxy, links, sizeof links);
   if (hk_param_int(HK_P_WATCHDOG_ABORT))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
                    c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
@@ -119,7 +114,7 @@ static hk_status watch(ncclComm_t c) {
 
 hk_status hk_gpu_watch(ncclComm_t c) {
   bool done;
-  hk_status rc = hk_gpu_over(hk_gpu_of(c), &done);
+  hk_status rc = hk_gpu_order_over(hk_gpu_of(c)->order, &done);
   return rc == HK_OK && !done ? watch(c) : rc;
 }
 

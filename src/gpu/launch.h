@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of a group that are launched together on one GPU, and the parts of the launch (run.c, copy.c,
- * transfers.c). */
+/* The calls of a group that are launched together on one GPU. */
 #ifndef HK_GPU_LAUNCH_H
 #define HK_GPU_LAUNCH_H
 #include "../kernels/cuda/work.h"
@@ -10,12 +9,13 @@
 typedef struct hk_gpu_launch_item {
   const struct hk_call *call;
   hk_gpu *gpu;
+  const struct hk_gpu_executor *by;
   uint64_t comm_id;
   hk_queue_state state;
   hk_gpu_work work;             /* the kernel's arguments of a collective */
   const hk_gpu_small *small;    /* from its plan, if the kernel of small messages runs it; NULL: another kernel does */
-  hk_gpu_table *table;          /* table that `work` reads; NULL: none */
-  struct hk_gpu_buffer *window; /* not NULL: copy engines run it; NULL: a kernel does */
+  struct hk_gpu_table *table;   /* table that `work` reads; NULL: none */
+  struct hk_gpu_buffer *window; /* of its output, if copy engines run it */
   unsigned blocks, threads;
   unsigned stage;                  /* its stage among the communicator's collectives in the group, from 0 */
   struct hk_gpu_launch_item *then; /* next collective of the same stage, which the same blocks run; NULL: none */
@@ -26,34 +26,29 @@ typedef struct hk_gpu_launch_item {
 
 /* The pieces that are launched together: those on one device, and in the same capture or in none. */
 typedef struct hk_gpu_launch_batch {
-  hk_gpu_launch_item **at;
+  hk_gpu_launch_item **at; /* [n], and room for as many */
   size_t n;
   hk_gpu *gpu;
   hk_queue queue; /* the stream of all launches: the first piece's, with that piece's state */
 } hk_gpu_launch_batch;
 
-/* table.c */
-/* A table that no launch uses.  It is the caller's until hk_gpu_table_put, which accepts NULL. */
-hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out);
-void hk_gpu_table_put(hk_gpu_table *t);
-/* Keeps the table until the launch in the queue that reads it has ended, or its graph is destroyed. */
-hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s, hk_queue q);
+/* A way to run calls: by kernels, by copy engines, or all sends and receives of a group in one launch. */
+typedef struct hk_gpu_executor {
+  /* *yes: it runs the item's call.  The result is the same on all ranks. NULL: it runs all calls. */
+  hk_status (*fits)(hk_gpu_launch_item *p, bool *yes);
+  /* If ranks are in several processes: offers the links that the call needs. NULL: it needs none. */
+  hk_status (*offer)(const struct hk_call *call);
+  /* Gets links and arguments, for all calls of a group before the group's first launch. */
+  hk_status (*arguments)(hk_gpu_launch_item *p);
+  /* Launches items of the batch: all that it runs of one stage. */
+  hk_status (*launch)(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n);
+} hk_gpu_executor;
+extern const hk_gpu_executor hk_gpu_by_kernels, hk_gpu_by_copies, hk_gpu_by_transfers;
 
-/* run.c */
 /* `call`: its options apply; NULL: the launch of transfers. */
 hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, hk_kernel_launch *l, hk_queue q);
-
-/* small.c */
-/* Launches the pieces if all are for the kernel of small messages; else *done is false. */
-hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done);
-
-/* copy.c */
-hk_status hk_gpu_copy_run(const hk_gpu_launch_item *p, hk_queue q);
-
-/* transfers.c */
-hk_status hk_gpu_offer_transfer(const struct hk_call *call);
-/* Gets the links. Call it for all transfers of a group before the group's first launch. */
-hk_status hk_gpu_ready_transfer(const struct hk_call *call);
-/* Launches all sends and receives of the set at once. */
-hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s);
+/* Records the event of the item's call, if it has one, before its launch. */
+hk_status hk_gpu_launch_record(const hk_gpu_launch_item *p, hk_queue q);
+/* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
+void hk_gpu_launch_sort(hk_gpu_launch_item **at, size_t n);
 #endif

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* GPU memory of ncclMemAlloc. */
+/* GPU memory of ncclMemAlloc, and the check of users' pointers. */
+#include "memory.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/fork.h"
@@ -25,9 +26,9 @@ hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out) {
   /* Memory of any size may become a window, which other processes map. So not `alloc`, which gives small pieces of a
    * page. */
   if (bytes && bytes <= SIZE_MAX / 2)
-    HK_TRY(a->device->ops->alloc_shared(a->device, bytes, bytes, true, &a->memory), undo);
+    HK_TRY(a->device->ops->memory->alloc_shared(a->device, bytes, bytes, true, &a->memory), undo);
   else
-    HK_TRY(a->device->ops->alloc(a->device, bytes, &a->memory), undo);
+    HK_TRY(a->device->ops->memory->alloc(a->device, bytes, &a->memory), undo);
   *out = a->memory.base;
   pthread_mutex_lock(&lock);
   a->next = all;
@@ -49,7 +50,7 @@ bool hk_gpu_mem_free(void *p, hk_status *rc) {
   pthread_mutex_unlock(&lock);
   if (!a) return false;
   hk_gpu_buffers_forget(p, a->memory.bytes);
-  *rc = a->device->ops->release(a->device, &a->memory);
+  *rc = a->device->ops->memory->release(a->device, &a->memory);
   a->device->ops->close(a->device);
   free(a);
   return true;
@@ -58,12 +59,13 @@ bool hk_gpu_mem_free(void *p, hk_status *rc) {
 /* ---- whose memory a pointer is ---- */
 
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes) {
-  hk_gpu *g = hk_gpu_of(c);
+  const hk_gpu *g = hk_gpu_of(c);
+  hk_gpu_checked *k = g->checked;
   uintptr_t begin = (uintptr_t)p, end = begin + bytes;
   hk_pointer whose;
   for (int i = 0; i < HK_GPU_RANGES; i++)
-    if (begin >= g->good[i].begin && end <= g->good[i].end) return HK_OK;
-  HK_OR_RETURN(g->device->ops->pointer(g->device, p, &whose));
+    if (begin >= k->good[i].begin && end <= k->good[i].end) return HK_OK;
+  HK_OR_RETURN(g->device->ops->memory->pointer(g->device, p, &whose));
   if (whose.kind == HK_POINTER_HOST) {
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "%s %p is host memory, but this communicator works on GPU %d: give memory of that GPU, or set "
@@ -79,16 +81,16 @@ hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, si
   /* Some allocators map physical allocations next to each other, so a buffer may span several. */
   if (whose.base && whose.bytes && end > whose.base + whose.bytes) {
     hk_pointer last;
-    HK_OR_RETURN(g->device->ops->pointer(g->device, (const void *)(end - 1), &last));
+    HK_OR_RETURN(g->device->ops->memory->pointer(g->device, (const void *)(end - 1), &last));
     if (last.kind == HK_POINTER_HOST)
       return HK_FAIL(HK_ERR_ARGUMENT, "%s %p: the call's %zu bytes do not fit its allocation, which ends after %zu",
                      what, p, bytes, (size_t)(whose.base + whose.bytes - begin));
     return HK_OK;
   }
   if (whose.base && whose.bytes) {
-    g->good[g->next_good].begin = whose.base;
-    g->good[g->next_good].end = whose.base + whose.bytes;
-    g->next_good = (g->next_good + 1) % HK_GPU_RANGES;
+    k->good[k->next].begin = whose.base;
+    k->good[k->next].end = whose.base + whose.bytes;
+    k->next = (k->next + 1) % HK_GPU_RANGES;
   }
   return HK_OK;
 }

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sums and copies in the switch (NVLS): links in multicast memory (transport/cuda/multicast.h), and the decision for
  * which communicators, types and operators they are used. */
-#include "../transport/cuda/multicast.h"
+#include "multicast.h"
 #include <stdio.h>
 #include "../base/log.h"
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
+#include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "gpu.h"
+#include "links.h"
 #include "process_group.h"
+#include "window.h"
 
 enum { LINE = HK_MULTICAST_LINE };
-_Static_assert(HK_MULTICAST_LINE == 8 * HK_GPU_HEAD_STRIDE && HK_MULTICAST_WORD == 8 * HK_GPU_WORD_STRIDE &&
-                   HK_MULTICAST_LL_BYTES == 2 * HK_GPU_LL_MAX,
-               "the kernels step by these");
 
 /* A link of the sum for all (kernels/cuda/work.h): each rank gives one part. */
 static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
@@ -72,7 +72,7 @@ hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsign
     k.multi |= HK_GPU_MULTI_DATA;
     k.others = (uint32_t)n - 2;
   }
-  if (sums && lines) k.lines = (sends ? all : own) + lines + adder * m->nslots * HK_MULTICAST_LL_BYTES;
+  if (sums && lines) k.lines = (sends ? all : own) + lines + adder * m->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX);
   return k;
 }
 
@@ -106,7 +106,7 @@ static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, 
       if (hk_gpu_fact_of(facts, stride, k)->id == hk_gpu_fact_of(facts, stride, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
-  if (!why[0] && hk_gpu_of(c)->links->processes && !hk_gpu_of(c)->links->by_file)
+  if (!why[0] && hk_gpu_processes(hk_gpu_of(c)->links) && !hk_gpu_of(c)->links->env->by_file)
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
@@ -115,7 +115,7 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
   char why[120];
   if (c->nranks < 2) return HK_OK;
   look_against(c, facts, stride, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
-  g->multimem = !why[0];
+  g->windows->multimem = !why[0];
   look_against(c, facts, stride, HK_GPU_MULTICAST_SUMS, why, sizeof why);
   if (c->nranks > HK_MULTICAST_RANKS && !why[0])
     snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
@@ -125,5 +125,5 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t s
             "rank %d: no sums in the switch (NVLS): %s", c->rank, why);
     return HK_OK;
   }
-  return hk_multicast_join(g->links, g->group->multicast, g->blocks, &g->in_switch);
+  return hk_multicast_join(g->links->env, g->group->multicast, g->blocks, &g->in_switch);
 }

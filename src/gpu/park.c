@@ -5,16 +5,20 @@
  * links on which it receives, its credits, its scratch.  Only counters and words have a meaning between calls; they are
  * copied to the host.  Data and lines begin anew, as in a new link.  Mappings of other processes' memory are removed,
  * and made again at the same addresses. */
+#include "park.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
+#include "arena.h"
 #include "endpoints.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
+#include "window.h"
 
 /* Memory that a communicator gives back. */
 typedef struct hk_gpu_parked {
@@ -26,6 +30,11 @@ typedef struct hk_gpu_parked {
   hk_gpu_endpoint *end; /* the end to which the memory belongs, between processes; NULL: none */
   int peer;             /* rank whose memory this rank has opened; -1: own memory */
 } hk_gpu_parked;
+
+struct hk_gpu_suspended {
+  size_t n;
+  hk_gpu_parked *memory; /* [n] */
+};
 
 typedef struct visitor {
   hk_gpu_parked *at; /* NULL: the memory is only counted */
@@ -50,28 +59,29 @@ static void visit_payload(void *v, hk_memory *m) { visit(v, m, 0, 0, NULL, -1); 
 static void visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_process_group *w = g->group;
-  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->first_chunk->used;
+  const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->memory->first_chunk->used;
   /* The first chunk of the arena, with plans, lies after the credits and must be kept, too. */
-  const size_t keep = used ? (size_t)(g->first_chunk->at - (char *)w->credits[c->rank].base) + used : credits;
+  const size_t keep = used ? (size_t)(g->memory->first_chunk->at - (char *)w->credits[c->rank].base) + used : credits;
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
     for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
-      if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), NULL, -1);
+      if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), NULL, -1);
   pthread_mutex_unlock(&w->lock);
   visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
-  for (hk_gpu_chunk *k = g->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
+  for (hk_gpu_chunk *k = g->memory->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
   for (int r = 0; r < c->nranks; r++) {
-    visit(v, &g->opened[r], 0, 0, NULL, r);
+    visit(v, &g->links->opened[r], 0, 0, NULL, r);
     for (int s = 0; s < 2; s++)
-      for (hk_gpu_endpoint *x = g->ends[s][r]; x; x = x->next)
-        visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(c, r), x, r);
+      for (hk_gpu_endpoint *x = g->links->ends[s][r]; x; x = x->next)
+        visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), x, r);
   }
-  visit(v, &g->scratch, 0, 0, NULL, -1);
-  for (size_t i = 0; i < g->nold; i++) visit(v, &g->old[i], 0, 0, NULL, -1);
-  hk_gpu_proxy_payloads(g->proxy, v->at != NULL, visit_payload, v);
-  for (hk_gpu_chunk *k = g->pinned[HK_GPU_PINNED_PAYLOADS]; k && (!v->at || hk_gpu_proxy_rests(g->proxy)); k = k->next)
+  visit(v, &g->memory->scratch, 0, 0, NULL, -1);
+  for (size_t i = 0; i < g->memory->nold; i++) visit(v, &g->memory->old[i], 0, 0, NULL, -1);
+  hk_gpu_proxy_payloads(g->links->proxy, v->at != NULL, visit_payload, v);
+  for (hk_gpu_chunk *k = g->memory->pinned[HK_GPU_PINNED_PAYLOADS];
+       k && (!v->at || hk_gpu_proxy_rests(g->links->proxy)); k = k->next)
     visit(v, &k->memory, 0, 0, NULL, -1);
-  v->stays += g->pooled + g->page.bytes + hk_gpu_windows_held(g);
+  v->stays += g->memory->pooled.bytes + g->links->page.bytes + hk_gpu_windows_held(g->windows);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
     visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);
@@ -86,11 +96,12 @@ void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
   *stays = v.stays;
 }
 
-void hk_gpu_parked_free(hk_gpu *g) {
-  for (size_t i = 0; i < g->nparked; i++) free(g->parked[i].copy);
-  free(g->parked);
-  g->parked = NULL;
-  g->nparked = 0;
+void hk_gpu_suspended_free(struct hk_gpu_suspended **suspended) {
+  struct hk_gpu_suspended *s = *suspended;
+  *suspended = NULL;
+  for (size_t i = 0; s && i < s->n; i++) free(s->memory[i].copy);
+  if (s) free(s->memory);
+  free(s);
 }
 
 static hk_status save(hk_gpu *g, hk_gpu_parked *p) {
@@ -105,24 +116,27 @@ hk_status hk_gpu_suspend(ncclComm_t c) {
   const hk_device_ops *ops = g->device->ops;
   visitor v = {0};
   HK_OR_RETURN(ops->finish(g->device)); /* replays of captured graphs, too */
-  HK_OR_RETURN(hk_gpu_proxy_settle(g->proxy));
+  HK_OR_RETURN(hk_gpu_proxy_settle(g->links->proxy));
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
-  hk_gpu_proxy_pause(g->proxy);
+  hk_gpu_proxy_pause(g->links->proxy);
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
-  HK_OR_RETURN(hk_gpu_proxy_rest(g->proxy, true));
+  HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, true));
   visit_all(c, &v);
-  v.at = calloc(v.n ? v.n : 1, sizeof *v.at);
-  if (!v.at) {
+  struct hk_gpu_suspended *s = calloc(1, sizeof *s);
+  if (s) s->memory = calloc(v.n ? v.n : 1, sizeof *s->memory);
+  if (!s || !s->memory) {
+    free(s);
     return HK_FAIL_ERRNO("no memory to suspend a communicator");
   }
-  v = (visitor){.at = v.at};
+  g->suspended = s;
+  v = (visitor){.at = s->memory};
   visit_all(c, &v);
-  g->parked = v.at;
-  g->nparked = v.n;
+  s->n = v.n;
   for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(save(g, &v.at[i]));
   HK_OR_RETURN(ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* after all ranks have saved the credits, which peers write */
-  for (size_t i = v.n; i-- > 0;) HK_OR_RETURN(ops->park(g->device, v.at[i].memory)); /* leaves the switch first */
+  for (size_t i = v.n; i-- > 0;)
+    HK_OR_RETURN(ops->memory->park(g->device, v.at[i].memory)); /* leaves the switch first */
   for (size_t i = 0; i < v.n; i++) {
     if (!v.at[i].end || v.at[i].peer >= 0 || v.at[i].memory->kind == HK_MEMORY_REGISTERED) continue;
     hk_share_withdraw(v.at[i].end->shared.region);
@@ -138,8 +152,8 @@ static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
-    return ops->multicast_again(g->device, &g->group->multicast->own[c->rank], p->memory);
-  HK_OR_RETURN(ops->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
+    return ops->multicast->again(g->device, &g->group->multicast->own[c->rank], p->memory);
+  HK_OR_RETURN(ops->memory->unpark(g->device, p->memory, NULL, p->zeroed, g->queue));
   if (p->keep) HK_OR_RETURN(ops->copy(g->device, p->memory->base, p->copy, p->keep, g->queue));
   return HK_OK;
 }
@@ -166,10 +180,10 @@ static bool is_offered(const hk_gpu_parked *p) {
 static hk_status offer_links(ncclComm_t c, link_offer *mine) {
   const hk_gpu *g = hk_gpu_of(c);
   hk_share_offer offer;
-  for (size_t i = 0; i < g->nparked; i++) {
-    const hk_gpu_parked *p = &g->parked[i];
+  for (size_t i = 0; i < g->suspended->n; i++) {
+    const hk_gpu_parked *p = &g->suspended->memory[i];
     if (!is_offered(p)) continue;
-    HK_OR_RETURN(hk_share_offer_memory(g->links, p->memory, true, &offer));
+    HK_OR_RETURN(hk_share_offer_memory(g->links->env, p->memory, true, &offer));
     p->end->shared.region = offer.region;
     *mine++ =
         (link_offer){offer.region, offer.share.bytes, offer.share.kind, (uint16_t)p->end->link.peer, p->end->channel};
@@ -184,7 +198,7 @@ static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_of
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d does not offer its link from rank %d on channel %u again", p->peer,
                    c->rank, p->end->channel);
   const hk_share_offer offer = {.region = o->region, .share = {.bytes = o->bytes, .kind = o->kind, .fd = -1}};
-  return hk_share_reopen(hk_gpu_of(c)->links, p->peer, &offer, p->memory);
+  return hk_share_reopen(hk_gpu_of(c)->links->env, p->peer, &offer, p->memory);
 }
 
 /* All offers go in two exchanges: a connection for each offer took most of the time. */
@@ -196,7 +210,7 @@ static hk_status open_again(ncclComm_t c) {
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
   HK_TRY(hk_gpu_credits_offer(c, &rows[c->rank].credits), out);
-  for (size_t i = 0; i < g->nparked; i++) rows[c->rank].links += is_offered(&g->parked[i]);
+  for (size_t i = 0; i < g->suspended->n; i++) rows[c->rank].links += is_offered(&g->suspended->memory[i]);
   HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++)
     if (rows[r].links > most) most = rows[r].links;
@@ -207,13 +221,13 @@ static hk_status open_again(ncclComm_t c) {
   }
   HK_TRY(offer_links(c, links + (size_t)c->rank * most), out);
   if (most) HK_TRY(hk_gpu_exchange(c, links, most * sizeof *links), out);
-  for (size_t i = 0; i < g->nparked; i++) {
-    const hk_gpu_parked *p = &g->parked[i];
+  for (size_t i = 0; i < g->suspended->n; i++) {
+    const hk_gpu_parked *p = &g->suspended->memory[i];
     if (p->peer < 0) continue;
     if (p->end)
       HK_TRY(reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
     else
-      HK_TRY(hk_share_reopen(g->links, p->peer, &rows[p->peer].credits, p->memory), out);
+      HK_TRY(hk_share_reopen(g->links->env, p->peer, &rows[p->peer].credits, p->memory), out);
   }
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* all have opened the credits */
 out:
@@ -225,12 +239,12 @@ out:
 
 hk_status hk_gpu_resume(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  for (size_t i = 0; i < g->nparked; i++)
-    if (g->parked[i].peer < 0) HK_OR_RETURN(get_again(c, &g->parked[i]));
+  for (size_t i = 0; i < g->suspended->n; i++)
+    if (g->suspended->memory[i].peer < 0) HK_OR_RETURN(get_again(c, &g->suspended->memory[i]));
   HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
-  HK_OR_RETURN(hk_gpu_proxy_rest(g->proxy, false));
-  hk_gpu_proxy_go_on(g->proxy);
-  if (g->links->processes && g->links->by_file) HK_OR_RETURN(open_again(c));
-  hk_gpu_parked_free(g);
+  HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, false));
+  hk_gpu_proxy_go_on(g->links->proxy);
+  if (hk_gpu_processes(g->links) && g->links->env->by_file) HK_OR_RETURN(open_again(c));
+  hk_gpu_suspended_free(&g->suspended);
   return HK_OK;
 }

@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The other ranks of a communicator on GPUs: properties of the links to them, and exchanges (peers.h). */
+/* The other ranks of a communicator on GPUs: and exchanges (peers.h). */
 #include "peers.h"
 #include <stdlib.h>
 #include "../boot/bootstrap.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
-#include "gpu.h"
+#include "links.h"
 
 bool hk_gpu_is_remote(ncclComm_t c, int peer) { return c->peers[peer].process != c->peers[c->rank].process; }
-bool hk_gpu_can_read(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_READS) != 0; }
-bool hk_gpu_is_local(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
-bool hk_gpu_is_proxied(ncclComm_t c, int peer) { return (hk_gpu_of(c)->routes[peer].can & HK_DEVICE_PROXIED) != 0; }
-
-bool hk_gpu_processes(ncclComm_t c) { return hk_gpu_of(c)->links->processes; }
+bool hk_gpu_can_read(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_READS) != 0; }
+bool hk_gpu_is_local(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_LOCAL) != 0; }
+bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer) { return (l->routes[peer].can & HK_DEVICE_PROXIED) != 0; }
+bool hk_gpu_processes(const hk_gpu_links *l) { return l->env->processes; }
 
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes) {
   return hk_bootstrap_allgather(((ncclComm_t)c)->bootstrap, rows, row_bytes);

@@ -5,11 +5,6 @@
 #include "../core/comm.h"
 
 bool hk_gpu_is_remote(ncclComm_t c, int peer); /* in another process */
-/* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PROXIED of the links to a peer (transport/device_links.h). */
-bool hk_gpu_can_read(ncclComm_t c, int peer);
-bool hk_gpu_is_local(ncclComm_t c, int peer);
-bool hk_gpu_is_proxied(ncclComm_t c, int peer);
-bool hk_gpu_processes(ncclComm_t c); /* the ranks are in several processes */
 /* An allgather of all ranks of the communicator `c`; with 0 bytes a barrier. */
 hk_status hk_gpu_exchange(void *c, void *rows, size_t row_bytes);
 int hk_gpu_most_equal(uint64_t *ids, int n); /* the count of the most frequent id; sorts them */

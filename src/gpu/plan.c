@@ -1,24 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans in device memory, and the arguments of a kernel for a call. */
-#include "../kernels/plan.h"
+#include "plan.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
-#include "../collectives/protocol.h"
 #include "../core/call.h"
 #include "../core/overlap.h"
 #include "../kernels/gpu_small.h"
+#include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../transport/cuda/multicast.h"
+#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
 #include "gpu.h"
+#include "multicast.h"
 #include "process_group.h"
-
-_Static_assert(HK_GPU_SIMPLE == (int)HK_PROTO_SIMPLE && HK_GPU_LL == (int)HK_PROTO_LL &&
-                   HK_GPU_LL128 == (int)HK_PROTO_LL128,
-               "one numbering");
 
 static hk_status check_program(const hk_plan *plan) {
   if (plan->max_operands > HK_GPU_OPERANDS)
@@ -114,7 +112,7 @@ hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call 
 /* Copies `image` to memory of the device. */
 static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
   hk_gpu *g = hk_gpu_of(c);
-  HK_OR_RETURN(hk_gpu_arena_get(g, bytes, at));
+  HK_OR_RETURN(hk_gpu_arena_get(g->memory, bytes, at));
   HK_OR_RETURN(g->device->ops->copy(g->device, *at, image, bytes, g->queue));
   return g->device->ops->wait(g->device, g->queue);
 }
@@ -176,22 +174,6 @@ void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
   free(gp);
 }
 
-hk_status hk_gpu_scratch(ncclComm_t c, size_t after, size_t bytes, char **out) {
-  hk_gpu *g = hk_gpu_of(c);
-  hk_memory more;
-  if (g->scratch.bytes < after + bytes) {
-    size_t wanted = after + bytes < 2 * g->scratch.bytes ? 2 * g->scratch.bytes : after + bytes;
-    hk_memory *old = realloc(g->old, (g->nold + 1) * sizeof *old);
-    if (!old) return HK_FAIL_ERRNO("no memory for scratch");
-    g->old = old;
-    HK_OR_RETURN(g->device->ops->alloc_shared(g->device, wanted, 0, true, &more)); /* not classic memory: see arena.c */
-    if (g->scratch.base) g->old[g->nold++] = g->scratch;
-    g->scratch = more;
-  }
-  *out = (char *)g->scratch.base + after;
-  return HK_OK;
-}
-
 /* A thread has four vectors under way at once (60 bytes with LL128); more threads would only wait for each other at
  * barriers. With LL it has one: a thread asks for the next vector's lines after it has received this one's. */
 static unsigned threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol protocol) {
@@ -212,12 +194,12 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_sizes sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk);
   const uint64_t message = sizes.longest < sizes.chunk ? sizes.longest : sizes.chunk;
   if (!gp->image) HK_OR_RETURN(upload(c, plan, message));
-  if (!gp->grown && message > HK_GPU_SMALL_SLOT) HK_OR_RETURN(grow(c, plan, message));
+  if (!gp->grown && message > HK_LINK_SMALL) HK_OR_RETURN(grow(c, plan, message));
   *blocks = plan->channels * gp->lanes;
   *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
   const size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
   const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
-  if (scratch || copied) HK_OR_RETURN(hk_gpu_scratch(c, 0, scratch * *blocks + copied, &scratch_at));
+  if (scratch || copied) HK_OR_RETURN(hk_gpu_scratch(hk_gpu_of(c)->memory, 0, scratch * *blocks + copied, &scratch_at));
   const int64_t *seen_in = NULL, *seen_out = NULL;
   if (l->protocol == HK_PROTO_SIMPLE && !gp->in_switch) /* a switch reduces only data in slots */
     HK_OR_RETURN(hk_gpu_buffers_of(c, call, &seen_in, &seen_out));

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "pool.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
-#include "../transport/device_links.h"
 
 enum { ALIGN = 256 };
 
@@ -21,36 +20,29 @@ struct hk_gpu_pool {
   hk_gpu_granule *granules;
 };
 
-static hk_status pool_new(int device, hk_gpu_pool **out) {
+bool hk_gpu_pool_join(hk_gpu_pooled *own, const hk_gpu_pooled *lender) {
+  hk_gpu_pool *p = lender->pool;
+  if (!p || p->device->limits.ordinal != own->device->limits.ordinal) return false;
+  pthread_mutex_lock(&p->lock);
+  p->holders++;
+  pthread_mutex_unlock(&p->lock);
+  own->pool = p;
+  return true;
+}
+
+hk_status hk_gpu_pool_new(hk_gpu_pooled *own) {
   hk_status rc = HK_OK;
+  const int device = own->device->limits.ordinal;
   hk_gpu_pool *p = calloc(1, sizeof *p);
   if (!p) return HK_FAIL_ERRNO("no memory for what communicators share of device %d", device);
   HK_TRY(hk_cuda_open(device, &p->device), undo);
   pthread_mutex_init(&p->lock, NULL);
   p->holders = 1;
-  *out = p;
+  own->pool = p;
   return HK_OK;
 undo:
   free(p);
   return rc;
-}
-
-hk_status hk_gpu_pool_begin(ncclComm_t c) {
-  hk_gpu *g = hk_gpu_of(c);
-  const hk_gpu *lender = c->lender ? hk_gpu_of(c->lender) : NULL;
-  hk_gpu_pool *p = lender ? lender->pool : NULL;
-  /* a driver's handle can be opened only once in a process, so granules cannot be shared */
-  if (!g->links->by_file) return HK_OK;
-  if (p && p->device->limits.ordinal == g->device->limits.ordinal) {
-    pthread_mutex_lock(&p->lock);
-    p->holders++;
-    pthread_mutex_unlock(&p->lock);
-    g->pool = p;
-    HK_INFO(HK_SUB_ALLOC, "rank %d of %d: takes pieces of its parent's memory on GPU %d", c->rank, c->nranks,
-            c->device);
-    return HK_OK;
-  }
-  return c->options.split_share || c->options.shrink_share ? pool_new(c->device, &g->pool) : HK_OK;
 }
 
 /* Called with the lock held; unlocks it.  After the last holder no granule is left, because each granule has a piece,
@@ -64,10 +56,10 @@ static void let_go(hk_gpu_pool *p) {
   free(p);
 }
 
-void hk_gpu_pool_leave(hk_gpu *g) {
-  hk_gpu_pool *p = g->pool;
+void hk_gpu_pool_leave(hk_gpu_pooled *own) {
+  hk_gpu_pool *p = own->pool;
   if (!p) return;
-  g->pool = NULL;
+  own->pool = NULL;
   pthread_mutex_lock(&p->lock);
   let_go(p);
 }
@@ -78,7 +70,7 @@ static hk_status add_granule(hk_gpu_pool *p, hk_device *d, size_t bytes) {
   hk_gpu_granule *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for what communicators share of device %d", d->limits.ordinal);
   bytes = hk_round_up(bytes, HK_DEVICE_GRANULE);
-  HK_TRY(d->ops->alloc_shared(d, bytes, bytes, true, &x->memory), undo);
+  HK_TRY(d->ops->memory->alloc_shared(d, bytes, bytes, true, &x->memory), undo);
   x->next = p->granules;
   p->granules = x;
   return HK_OK;
@@ -87,21 +79,21 @@ undo:
   return rc;
 }
 
-hk_status hk_gpu_pool_get(hk_gpu *g, size_t bytes, hk_gpu_slice *slice, hk_memory *out) {
+hk_status hk_gpu_pool_get(hk_gpu_pooled *own, size_t bytes, hk_gpu_slice *slice, hk_memory *out) {
   hk_status rc = HK_OK;
-  hk_gpu_pool *p = g->pool;
+  hk_gpu_pool *p = own->pool;
   memset(out, 0, sizeof *out);
   bytes = hk_round_up(bytes, ALIGN);
   pthread_mutex_lock(&p->lock);
   if (!p->granules || p->granules->used + bytes > p->granules->memory.bytes)
-    HK_TRY(add_granule(p, g->device, bytes), out);
+    HK_TRY(add_granule(p, own->device, bytes), out);
   hk_gpu_granule *x = p->granules;
   *out = (hk_memory){.base = (char *)x->memory.base + x->used, .bytes = bytes};
   *slice = (hk_gpu_slice){p, x};
   x->used += bytes;
   x->pieces++;
   p->holders++;
-  g->pooled += bytes;
+  own->bytes += bytes;
 out:
   pthread_mutex_unlock(&p->lock);
   return rc;
@@ -117,7 +109,7 @@ void hk_gpu_pool_put(hk_gpu_slice *slice) {
     hk_gpu_granule **at = &p->granules;
     while (*at != x) at = &(*at)->next;
     *at = x->next;
-    (void)p->device->ops->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
+    (void)p->device->ops->memory->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
     free(x);
   }
   let_go(p);

@@ -7,14 +7,35 @@
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
+#include "arena.h"
 #include "buffer.h"
-#include "pool.h"
+#include "links.h"
+#include "peers.h"
+#include "topology.h"
 
 /* The process groups of the process.  Global, because ranks that are threads of a process have nothing else in common
  * at init. A group also outlives the rank that leaves first. */
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(table_lock);
 static hk_gpu_process_group *groups;
+
+size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
+
+size_t hk_gpu_credit_bytes(int nranks) { return hk_gpu_probe_at(nranks) + (size_t)2 * HK_GPU_PROBE_BYTES; }
+
+uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
+  return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
+}
+
+char *hk_gpu_credits_of(ncclComm_t c, int rank) {
+  hk_gpu *g = hk_gpu_of(c);
+  return hk_gpu_is_remote(c, rank) ? (char *)g->links->opened[rank].base + g->links->opened_at[rank]
+                                   : g->group->credits[rank].base;
+}
+
+char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
+  return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
+}
 
 static void free_tables(hk_gpu_process_group *w) {
   free(w->devices);
@@ -58,12 +79,14 @@ static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk
   if (!pattern) return HK_FAIL_ERRNO("no memory for a communicator's GPU");
   for (unsigned i = 0; i < HK_GPU_PROBE_BYTES / 8; i++) pattern[i] = hk_gpu_probe_word(comm_id, c->rank, i);
   *slice = (hk_gpu_slice){NULL, NULL};
-  HK_TRY(g->pool ? hk_gpu_pool_get(g, bytes, slice, out) : hk_share_make(g->links, bytes, bytes, out), out);
+  HK_TRY(g->memory->pooled.pool ? hk_gpu_pool_get(&g->memory->pooled, bytes, slice, out)
+                                : hk_share_make(g->links->env, bytes, bytes, out),
+         out);
   HK_TRY(d->ops->copy(d, (char *)out->base + probe, pattern, HK_GPU_PROBE_BYTES, q), undo);
   HK_TRY(d->ops->wait(d, q), undo);
   goto out;
 undo:
-  (void)d->ops->release(d, out); /* the first failure is the one to report */
+  (void)d->ops->memory->release(d, out); /* the first failure is the one to report */
   hk_gpu_pool_put(slice);
 out:
   free(pattern);
@@ -75,7 +98,7 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_memory credits;
   hk_gpu_slice slice;
-  hk_gpu_pool_leave(g); /* the pool's memory is shared by file descriptor, which does not work here */
+  hk_gpu_pool_leave(&g->memory->pooled); /* the pool's memory is shared by file descriptor, which does not work here */
   HK_TRY(make_credits(c, g->group->comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_memory old = g->group->credits[c->rank];
@@ -83,9 +106,9 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   g->group->credits[c->rank] = credits;
   g->group->slices[c->rank] = (hk_gpu_slice){NULL, NULL};
   pthread_mutex_unlock(&table_lock);
-  rc = g->device->ops->release(g->device, &old);
+  rc = g->device->ops->memory->release(g->device, &old);
   hk_gpu_pool_put(&slice);
-  g->pooled = 0;
+  g->memory->pooled.bytes = 0;
 out:
   return rc;
 }
@@ -93,7 +116,7 @@ out:
 hk_status hk_gpu_credits_offer(ncclComm_t c, hk_share_offer *o) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   const hk_memory *own = &w->credits[c->rank], *whole = hk_gpu_pool_whole(&w->slices[c->rank]);
-  HK_OR_RETURN(hk_share_offer_memory(hk_gpu_of(c)->links, whole ? whole : own, false, o));
+  HK_OR_RETURN(hk_share_offer_memory(hk_gpu_of(c)->links->env, whole ? whole : own, false, o));
   if (whole) o->at = (uint64_t)((char *)own->base - (char *)whole->base);
   return HK_OK;
 }
@@ -116,7 +139,7 @@ hk_status hk_gpu_process_group_join(ncclComm_t c) {
     w->slices[c->rank] = slice;
   } else {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    (void)g->device->ops->release(g->device, &credits);
+    (void)g->device->ops->memory->release(g->device, &credits);
     hk_gpu_pool_put(&slice);
   }
   g->group = w;
@@ -150,7 +173,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
     while (w->fifos[r]) {
       hk_gpu_fifo *f = w->fifos[r];
       w->fifos[r] = f->next;
-      (void)w->devices[f->to]->ops->release(w->devices[f->to], &f->data);
+      (void)w->devices[f->to]->ops->memory->release(w->devices[f->to], &f->data);
       free(f);
     }
   }
@@ -158,7 +181,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
   for (int r = 0; r < w->nranks; r++) {
     hk_device *d = w->devices[r];
     if (!d) continue;
-    (void)d->ops->release(d, &w->credits[r]);
+    (void)d->ops->memory->release(d, &w->credits[r]);
     hk_gpu_pool_put(&w->slices[r]);
     hk_share_drop(d, &w->words[r]);
     hk_share_drop(d, &w->signals[r]);

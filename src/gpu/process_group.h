@@ -3,11 +3,7 @@
 #ifndef HK_GPU_PROCESS_GROUP_H
 #define HK_GPU_PROCESS_GROUP_H
 #include "gpu.h"
-#include "peers.h"
 
-struct hk_call;
-struct hk_gpu_link;    /* kernels/cuda/work.h */
-struct hk_link_need;   /* program/program.h */
 struct hk_share_offer; /* transport/cuda/share.h */
 
 /* One direction between two ranks on a channel: the receiver's memory. */
@@ -21,13 +17,13 @@ typedef struct hk_gpu_fifo {
 typedef struct hk_gpu_process_group {
   uint64_t comm_id;
   int refs, nranks;
-  pthread_mutex_t lock;      /* protects the FIFOs and `looked` */
-  hk_device **devices;       /* [nranks]; NULL: the rank is in another process */
-  hk_memory *credits;        /* [nranks]: memory of the credits of this process's ranks (hk_gpu_credit) */
-  hk_gpu_slice *slices;      /* [nranks]: where the credits lie in a pool */
-  struct hk_shared *words;   /* [nranks]: words of this process's ranks for copy.c */
-  struct hk_shared *signals; /* [nranks]: words of this process's ranks for rma.c */
-  hk_gpu_fifo **fifos;       /* [nranks], by sender */
+  pthread_mutex_t lock;        /* protects the FIFOs and `looked` */
+  hk_device **devices;         /* [nranks]; NULL: the rank is in another process */
+  hk_memory *credits;          /* [nranks]: memory of the credits of this process's ranks (hk_gpu_credit) */
+  struct hk_gpu_slice *slices; /* [nranks]: where the credits lie in a pool */
+  struct hk_shared *words;     /* [nranks]: words of this process's ranks for copy.c */
+  struct hk_shared *signals;   /* [nranks]: words of this process's ranks for rma.c */
+  hk_gpu_fifo **fifos;         /* [nranks], by sender */
   /* registered memory of ranks that have left: streams of others may still write to its mappings */
   struct hk_gpu_buffer *late;
   struct hk_multicast *multicast; /* transport/cuda/multicast.h */
@@ -41,7 +37,8 @@ typedef struct hk_gpu_process_group {
 /* Joins or creates the process group and makes this rank's credits. */
 hk_status hk_gpu_process_group_join(ncclComm_t c);
 void hk_gpu_process_group_leave(hk_gpu_process_group *w);
-/* Makes this rank's credits anew after links->by_file has changed. */
+void hk_gpu_lose(hk_gpu *g); /* sets g->lost, and keeps `g` until the process ends */
+/* Makes this rank's credits anew after links->env->by_file has changed. */
 hk_status hk_gpu_credits_again(ncclComm_t c);
 /* Offers this rank's credits to all other processes. */
 hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
@@ -50,27 +47,11 @@ hk_status hk_gpu_credits_offer(ncclComm_t c, struct hk_share_offer *o);
  * sender's counter. For proxied links: the counters of both directions.  After them: a pattern that the other ranks try
  * to read, then space into which this rank reads theirs. */
 enum { HK_GPU_CREDIT_BYTES = 128, HK_GPU_SENT_AT = 64, HK_GPU_RECEIVED_AT = 96, HK_GPU_PROBE_BYTES = 4096 };
-static inline size_t hk_gpu_probe_at(int nranks) { return (size_t)nranks * HK_GPU_CHANNELS * HK_GPU_CREDIT_BYTES; }
-static inline size_t hk_gpu_credit_bytes(int nranks) {
-  return hk_gpu_probe_at(nranks) + (size_t)2 * HK_GPU_PROBE_BYTES;
-}
-static inline uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i) {
-  return (comm_id + (uint64_t)rank * 64 + i + 1) * 0x9e3779b97f4a7c15u;
-}
-static inline char *hk_gpu_credits_of(ncclComm_t c, int rank) {
-  hk_gpu *g = hk_gpu_of(c);
-  return hk_gpu_is_remote(c, rank) ? (char *)g->opened[rank].base + g->opened_at[rank] : g->group->credits[rank].base;
-}
+size_t hk_gpu_probe_at(int nranks);
+size_t hk_gpu_credit_bytes(int nranks);
+uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i);
+char *hk_gpu_credits_of(ncclComm_t c, int rank);
 /* The credit of `rank`'s link to `peer`. */
-static inline char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
-  return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
-}
+char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel);
 
-/* ---- multicast.c ---- */
-/* After hk_gpu_reach, by all ranks: sets g->in_switch, equal on all ranks.  Logs the reason if there is no multicast
- * memory. */
-hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
-struct hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const struct hk_link_need *need, unsigned channel, bool first);
-/* True if the switch has the call's operator for its type. */
-bool hk_gpu_switch_reduces(const struct hk_call *call);
 #endif

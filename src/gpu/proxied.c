@@ -20,16 +20,14 @@ hk_memory *hk_gpu_proxied_payload(hk_gpu_proxied *f, int i) {
   return i == 3 && t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
 }
 
-static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * 2 * HK_GPU_LL_NET_MAX; }
+static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * HK_GPU_LL_LINES(HK_GPU_LL_NET_MAX); }
 static size_t control_bytes(const hk_transport_env *e) { return pages(e->nslots * sizeof(hk_slot) + sizeof(hk_head)); }
 size_t hk_gpu_proxied_bytes(const hk_transport_env *e) { return pages((size_t)e->nslots * e->slot_bytes); }
 
-_Static_assert((int)HK_GPU_SMALL_SLOT == (int)HK_LINK_SMALL, "kernels and networks call the same slots small");
-_Static_assert((int)HK_GPU_LL_NET_MAX <= (int)HK_GPU_SMALL_SLOT, "what comes in lines is the CPU's if small slots are");
+_Static_assert((int)HK_GPU_LL_NET_MAX <= (int)HK_LINK_SMALL, "what comes in lines is the CPU's if small slots are");
 /* If slots are hardly larger than small ones, separate small slots save nothing. */
 static bool grows(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key) {
-  return e->env->slot_bytes >= (size_t)4 * HK_GPU_SMALL_SLOT && via->transport->grows &&
-         via->transport->grows(via, key);
+  return e->env->slot_bytes >= (size_t)4 * HK_LINK_SMALL && via->transport->grows && via->transport->grows(via, key);
 }
 
 hk_status hk_gpu_proxied_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
@@ -46,9 +44,9 @@ hk_status hk_gpu_proxied_new(const hk_gpu_proxy_env *e, hk_transport_state *via,
   HK_TRY(e->pinned(e->arg, false, pages(words_bytes(e->env)), &f->words), undo);
   HK_TRY(e->pinned(e->arg, false, control_bytes(e->env), &f->fifo), undo);
   if (grows(e, via, key)) {
-    HK_TRY(e->pinned(e->arg, true, (size_t)e->env->nslots * HK_GPU_SMALL_SLOT, &f->small), undo);
+    HK_TRY(e->pinned(e->arg, true, (size_t)e->env->nslots * HK_LINK_SMALL, &f->small), undo);
     f->link.small = f->small.host;
-    f->link.small_bytes = HK_GPU_SMALL_SLOT;
+    f->link.small_bytes = HK_LINK_SMALL;
   } else {
     HK_TRY(e->pinned(e->arg, true, hk_gpu_proxied_bytes(e->env), &f->payload), undo);
   }
@@ -89,18 +87,18 @@ static hk_status pin_others(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
   hk_link *l = &f->link;
   if ((void *)l->slots != f->fifo.host) {
-    HK_OR_RETURN(d->ops->release(d, &f->fifo));
-    HK_OR_RETURN(d->ops->pin(d, l->slots, control_bytes(e->env), &f->fifo));
+    HK_OR_RETURN(d->ops->memory->release(d, &f->fifo));
+    HK_OR_RETURN(d->ops->memory->pin(d, l->slots, control_bytes(e->env), &f->fifo));
   }
   if (f->link.small || f->data == f->payload.host) return HK_OK;
   e->unpinned(e->arg, &f->payload);
-  if (!f->on_gpu) HK_OR_RETURN(d->ops->pin(d, f->data, hk_gpu_proxied_bytes(e->env), &f->payload));
+  if (!f->on_gpu) HK_OR_RETURN(d->ops->memory->pin(d, f->data, hk_gpu_proxied_bytes(e->env), &f->payload));
   return HK_OK;
 }
 
 /* Slot i's lines. */
 static char *lines_at(const hk_gpu_proxied *f, uint32_t i) {
-  return (char *)f->lines.host + (size_t)i * 2 * HK_GPU_LL_NET_MAX;
+  return (char *)f->lines.host + (size_t)i * HK_GPU_LL_LINES(HK_GPU_LL_NET_MAX);
 }
 
 void hk_gpu_proxied_clear_lines(hk_gpu_proxied *f) {
@@ -138,12 +136,12 @@ hk_status hk_gpu_proxied_grow(hk_gpu_proxied *f, char *on_gpu, const hk_memory *
 /* Failures are logged; nothing else can be done about them. */
 void hk_gpu_proxied_free(const hk_gpu_proxy_env *e, hk_gpu_proxied *f) {
   hk_device *d = e->device;
-  (void)d->ops->release(d, &f->words);
-  (void)d->ops->release(d, &f->own);
-  (void)d->ops->release(d, &f->lines);
-  (void)d->ops->release(d, &f->fifo);
-  (void)d->ops->release(d, &f->small);
-  (void)d->ops->release(d, &f->payload);
+  (void)d->ops->memory->release(d, &f->words);
+  (void)d->ops->memory->release(d, &f->own);
+  (void)d->ops->memory->release(d, &f->lines);
+  (void)d->ops->memory->release(d, &f->fifo);
+  (void)d->ops->memory->release(d, &f->small);
+  (void)d->ops->memory->release(d, &f->payload);
   if (f->opened && f->link.owner->transport->close) f->link.owner->transport->close(&f->link);
   free(f);
 }

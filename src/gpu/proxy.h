@@ -39,7 +39,7 @@
  * A receiver's kernel that finds no word k leaves k as its note: it waits.  Before that, arriving slots are received
  * ahead, and a peer that has left is no error.  After that, it is an error.
  *
- * Large and small slots.  A link begins with pinned host memory for slots of at most HK_GPU_SMALL_SLOT bytes.  The
+ * Large and small slots.  A link begins with pinned host memory for slots of at most HK_LINK_SMALL bytes.  The
  * first call with larger slots allocates memory for them (hk_gpu_proxy_grow).  A slot's length determines its place, so
  * both kinds may be under way together.  Each end grows by itself; a large slot waits until its receiver's end has
  * grown.

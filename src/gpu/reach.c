@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds which ranks' GPU memory each rank can access.  Every rank opens the credits of the others and reads a pattern
  * there. Then both ranks of each pair agree on the first kind of device links (transport/device_links.h) that works. */
+#include "reach.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
@@ -8,8 +9,10 @@
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
 #include "gpu.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
+#include "topology.h"
 
 /* True if only a network connects the two ranks.  Both ranks get the same result. */
 static bool by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }
@@ -43,13 +46,13 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
   else if (hk_gpu_too_far(c, peer, why, why_bytes))
     ; /* the settings forbid it */
   else if (!hk_gpu_is_remote(c, peer)) {
-    if (d->ops->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
+    if (d->ops->share->peer(d, c->peers[peer].device, why, why_bytes) != HK_OK && !why[0])
       snprintf(why, why_bytes, "%s", hk_last_error());
   } else if (credits->share.kind == HK_MEMORY_NONE)
     snprintf(why, why_bytes, "its driver does not share memory between processes");
-  else if (hk_share_open(hk_gpu_of(c)->links, peer, credits, &hk_gpu_of(c)->opened[peer]) != HK_OK)
+  else if (hk_share_open(hk_gpu_of(c)->links->env, peer, credits, &hk_gpu_of(c)->links->opened[peer]) != HK_OK)
     snprintf(why, why_bytes, "%s", hk_last_error());
-  hk_gpu_of(c)->opened_at[peer] = credits->at;
+  hk_gpu_of(c)->links->opened_at[peer] = credits->at;
   return HK_OK;
 }
 
@@ -77,10 +80,10 @@ static hk_status choose_links(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     char why[480];
-    const hk_device_links *by = hk_device_links_to(g->links, r, why, sizeof why);
+    const hk_device_links *by = hk_device_links_to(g->links->env, r, why, sizeof why);
     if (!by) return HK_FAIL(HK_ERR_SYSTEM, "rank %d's GPU cannot reach rank %d's by any links: %s", c->rank, r, why);
-    g->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(g->links, r)};
-    g->proxied = g->proxied || g->routes[r].can & HK_DEVICE_PROXIED;
+    g->links->routes[r] = (hk_gpu_route){.by = by, .can = by->properties(g->links->env, r)};
+    g->links->proxied = g->links->proxied || g->links->routes[r].can & HK_DEVICE_PROXIED;
   }
   return HK_OK;
 }
@@ -112,13 +115,13 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, co
     const bool near = hk_wire_near(c, r);
     const unsigned char back = near ? theirs[1 + place] : HK_REACH_NONE;
     some |= theirs[0];
-    hk_gpu_of(c)->peers[r] = (hk_device_peer){.reach = found[r] < back ? found[r] : back,
-                                              .same_device = share_gpu(facts, stride, c->rank, r),
-                                              .shares_memory = !by_net(c, r),
-                                              .process = !hk_gpu_is_remote(c, r)};
+    hk_gpu_of(c)->links->peers[r] = (hk_device_peer){.reach = found[r] < back ? found[r] : back,
+                                                     .same_device = share_gpu(facts, stride, c->rank, r),
+                                                     .shares_memory = !by_net(c, r),
+                                                     .process = !hk_gpu_is_remote(c, r)};
   }
-  hk_gpu_of(c)->staged = some & SOME_STAGED;
-  hk_gpu_of(c)->wide = !(some & SOME_NARROW);
+  hk_gpu_of(c)->links->staged = some & SOME_STAGED;
+  hk_gpu_of(c)->links->wide = !(some & SOME_NARROW);
   *again = some & SOME_AGAIN;
   rc = choose_links(c);
 out:
@@ -141,16 +144,16 @@ static hk_status use_handles(ncclComm_t c, const char *why) {
   hk_gpu *g = hk_gpu_of(c);
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
-  for (int r = 0; r < c->nranks; r++) HK_OR_RETURN(g->device->ops->release(g->device, &g->opened[r]));
-  if (!g->links->by_file) return HK_OK;
-  g->links->by_file = false;
+  for (int r = 0; r < c->nranks; r++) HK_OR_RETURN(g->device->ops->memory->release(g->device, &g->links->opened[r]));
+  if (!g->links->env->by_file) return HK_OK;
+  g->links->env->by_file = false;
   return hk_gpu_credits_again(c);
 }
 
 /* Exchanges the offers of all ranks' credits; does nothing if there is only one process. */
 static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
   hk_gpu *g = hk_gpu_of(c);
-  if (!g->links->processes) return HK_OK;
+  if (!g->links->env->processes) return HK_OK;
   if (hk_gpu_credits_offer(c, &all[c->rank]) != HK_OK)
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d cannot share its GPU's memory: %s", c->rank, hk_last_error());
   return hk_gpu_exchange(c, all, sizeof *all);
@@ -162,7 +165,7 @@ static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t
     HK_OR_RETURN(open_peer(c, r, &credits[r], why, sizeof why));
     char again[200];
     bool by_fd = hk_gpu_is_remote(c, r) && hk_wire_near(c, r) && credits[r].share.kind == HK_MEMORY_VMM;
-    const bool nvlink = hk_gpu_of(c)->nvlink[r];
+    const bool nvlink = hk_gpu_of(c)->topology->nvlink[r];
     mine[r] = !why[0] && nvlink                                     ? HK_REACH_NVLINK
               : !why[0]                                             ? HK_REACH_MEMORY
               : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? HK_REACH_NO_FILE
@@ -210,17 +213,17 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   bool again;
-  g->opened = calloc(n, sizeof(hk_memory));
-  g->opened_at = calloc(n, sizeof *g->opened_at);
-  g->peers = calloc(n, sizeof *g->peers);
-  g->routes = calloc(n, sizeof *g->routes);
-  if (!g->opened || !g->opened_at || !g->peers || !g->routes) {
+  g->links->opened = calloc(n, sizeof(hk_memory));
+  g->links->opened_at = calloc(n, sizeof *g->links->opened_at);
+  g->links->peers = calloc(n, sizeof *g->links->peers);
+  g->links->routes = calloc(n, sizeof *g->links->routes);
+  if (!g->links->opened || !g->links->opened_at || !g->links->peers || !g->links->routes) {
     return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
   }
-  g->links->peers = g->peers;
-  for (int r = 0; r < c->nranks; r++) g->links->processes = g->links->processes || hk_gpu_is_remote(c, r);
+  g->links->env->peers = g->links->peers;
+  for (int r = 0; r < c->nranks; r++) g->links->env->processes = g->links->env->processes || hk_gpu_is_remote(c, r);
   HK_OR_RETURN(hk_gpu_distances(c, facts, stride));
-  const char *why = g->links->processes ? no_fds(c, facts, stride) : NULL;
+  const char *why = g->links->env->processes ? no_fds(c, facts, stride) : NULL;
   if (why) HK_OR_RETURN(use_handles(c, why));
   HK_OR_RETURN(reach_once(c, facts, stride, &again));
   if (!again) return HK_OK;

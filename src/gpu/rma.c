@@ -13,10 +13,10 @@
 #include <string.h>
 #include "../core/call.h"
 #include "../transport/cuda/share.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 #include "rma_proxy.h"
-#include "window.h"
 
 enum { TURNS = 15, TABLE_MAX = 1 << 28 };
 
@@ -66,7 +66,7 @@ static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *al
                      i, (unsigned long long)all[i].signals, c->rank, (unsigned long long)all[c->rank].signals);
     r->tables[i] = (void *)(uintptr_t)all[i].at; /* right for ranks of this process */
     if (!hk_gpu_is_remote(c, i) || hk_gpu_is_far(c, i)) continue;
-    HK_OR_RETURN(hk_share_host_open(g->links, i, all[i].region, &r->opened[i]));
+    HK_OR_RETURN(hk_share_host_open(g->links->env, i, all[i].region, &r->opened[i]));
     r->tables[i] = r->opened[i].memory.base;
   }
   return HK_OK;
@@ -175,8 +175,8 @@ void hk_gpu_rma_free_replays(ncclComm_t c) {
 
 /* Waits until the word is 1 and resets it to 0. */
 static hk_status take(hk_device *d, uint32_t *word, hk_queue q) {
-  hk_status rc = d->ops->word_wait(d, word, 1, q);
-  return rc == HK_OK ? d->ops->word_write(d, word, 0, q) : rc;
+  hk_status rc = d->ops->word->wait(d, word, 1, q);
+  return rc == HK_OK ? d->ops->word->write(d, word, 0, q) : rc;
 }
 
 /* Copies the data, if there is any, then writes the word of the peer's signal. */
@@ -202,7 +202,7 @@ static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t
     char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;
     HK_OR_RETURN(d->ops->copy(d, to, call->in, bytes, call->stream));
   }
-  return d->ops->word_write(d, (char *)words_at(c, call->root, c->rank, call->signal) + offset, value, call->stream);
+  return d->ops->word->write(d, (char *)words_at(c, call->root, c->rank, call->signal) + offset, value, call->stream);
 }
 
 static hk_status put(const hk_call *call, const hk_queue_state *s, counts *n) {
@@ -227,7 +227,7 @@ static hk_status await(const hk_call *call, const hk_queue_state *s, counts *n) 
     uint32_t to = n->awaited + (uint32_t)call->count;
     /* relaxed: hk_gpu_rma_free reads it in any thread */
     __atomic_store_n(&n->awaited, to, __ATOMIC_RELAXED);
-    return d->ops->word_reach(d, &here->count, to, call->stream);
+    return d->ops->word->reach(d, &here->count, to, call->stream);
   }
   for (size_t i = 0; i < call->count; i++) {
     uint32_t turn = n->wait_turn++ % TURNS;

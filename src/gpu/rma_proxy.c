@@ -8,6 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
+#include "arena.h"
 #include "rma.h"
 
 #define US UINT64_C(1000)
@@ -291,10 +292,10 @@ hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine) {
   const size_t bytes = (size_t)c->nranks * SLOTS * f->slot_bytes;
   HK_OR_RETURN(hk_rma_begin_packets(c, bytes, mine));
   f->inbox_host = hk_rma_inbox(c, &f->inbox_at);
-  HK_OR_RETURN(ops->pin(g->device, f->inbox_host, bytes, &f->inbox));
-  HK_OR_RETURN(ops->alloc_host(g->device, f->slot_bytes, &f->stage));
+  HK_OR_RETURN(ops->memory->pin(g->device, f->inbox_host, bytes, &f->inbox));
+  HK_OR_RETURN(ops->memory->alloc_host(g->device, f->slot_bytes, &f->stage));
   hk_wire_memory(c, f->stage.host, f->slot_bytes, true); /* a card may send from it, until the transports end */
-  return ops->queue_new(g->device, &f->queue);
+  return ops->stream->create(g->device, &f->queue);
 }
 
 hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
@@ -329,10 +330,10 @@ void hk_gpu_rma_proxy_end(ncclComm_t c) {
   struct hk_gpu_rma_proxy *f = g->far;
   if (!f) return;
   const hk_device_ops *ops = g->device->ops;
-  for (block *b = atomic_load(&f->blocks); b; b = b->next) (void)ops->release(g->device, &b->words);
-  (void)ops->release(g->device, &f->stage);
-  (void)ops->release(g->device, &f->inbox);
-  (void)ops->queue_free(g->device, f->queue);
+  for (block *b = atomic_load(&f->blocks); b; b = b->next) (void)ops->memory->release(g->device, &b->words);
+  (void)ops->memory->release(g->device, &f->stage);
+  (void)ops->memory->release(g->device, &f->inbox);
+  (void)ops->stream->free(g->device, f->queue);
   drop(f);
 }
 
@@ -342,7 +343,7 @@ static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **ou
   block *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
   hk_status rc =
-      hk_gpu_pinned_get(hk_gpu_of(f->comm), HK_GPU_PINNED_STAYS, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
+      hk_gpu_pinned_get(hk_gpu_of(f->comm)->memory, HK_GPU_PINNED_STAYS, BLOCK_JOBS * 2 * sizeof(uint32_t), &b->words);
   if (rc != HK_OK) {
     free(b);
     return rc;
@@ -395,12 +396,12 @@ hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, 
   atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the carrier reads the rest */
   if (s->capturing) {
     atomic_fetch_add(&f->refs, 1);
-    HK_OR_RETURN(ops->graph_keep(d, s, graph_gone, j));
+    HK_OR_RETURN(ops->graph->keep(d, s, graph_gone, j));
   }
-  HK_OR_RETURN(ops->word_write(d, j->go_at, j->turn, q));
-  if (!s->capturing) return ops->word_reach(d, j->done_at, j->turn, q);
-  HK_OR_RETURN(ops->word_wait(d, j->done_at, 1, q));
-  return ops->word_write(d, j->done_at, 0, q);
+  HK_OR_RETURN(ops->word->write(d, j->go_at, j->turn, q));
+  if (!s->capturing) return ops->word->reach(d, j->done_at, j->turn, q);
+  HK_OR_RETURN(ops->word->wait(d, j->done_at, 1, q));
+  return ops->word->write(d, j->done_at, 0, q);
 }
 
 bool hk_gpu_rma_proxy_free(ncclComm_t c) {

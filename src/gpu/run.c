@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Turns calls into launches: checks them, orders streams, and groups calls that run together. */
+#include "run.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../base/param.h"
 #include "../base/thread.h"
 #include "../collectives/protocol.h"
 #include "../core/call.h"
@@ -13,16 +13,18 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
-#include "buffer.h"
+#include "arena.h"
 #include "code.h"
+#include "health.h"
 #include "launch.h"
-#include "peers.h"
+#include "links.h"
+#include "memory.h"
+#include "order.h"
 #include "process_group.h"
+#include "proxy.h"
 #include "rma.h"
-
-/* ---- one call ---- */
-
-static hk_queue_order *order_of(hk_gpu *g, const hk_queue_state *s) { return s->capturing ? &g->captured : &g->order; }
+#include "table.h"
+#include "transfers.h"
 
 static hk_status check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
@@ -51,25 +53,11 @@ static hk_status check_call(const hk_call *call) {
   return check_buffers(call);
 }
 
-hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_queue q) {
-  unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
-  l->remote_domain = hk_param_int(HK_P_MEM_SYNC_DOMAIN) != 0;
-  if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid must consist of whole clusters */
-  g->ahead.entries++;
-  return g->device->ops->launch(g->device, l, q);
-}
-
-/* Orders the queue after the communicator's earlier work. */
-static hk_status begin_order(ncclComm_t c, hk_queue q, const hk_queue_state *s) {
-  hk_status rc = HK_OK;
-  hk_gpu *g = hk_gpu_of(c);
-  if (s->capturing && c->options.loose_captures) return HK_OK;
-  if (hk_gpu_mixes(g, s)) {
-    pthread_mutex_lock(&g->lock);
-    rc = g->device->ops->replay_begin(g->device, &g->order, q, s);
-    pthread_mutex_unlock(&g->lock);
-  }
-  return rc == HK_OK ? g->device->ops->order_begin(g->device, order_of(g, s), q, s) : rc;
+/* Records work that was put into the queue, and lets the proxy look for it. */
+static hk_status end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
+  hk_status rc = hk_gpu_order_end(g->order, q, s);
+  hk_gpu_proxy_wake(g->links->proxy, s->capturing);
+  return rc;
 }
 
 /* launchOrderImplicit: work that is launched between the two functions runs after the earlier work of other such
@@ -82,31 +70,24 @@ static hk_queue_order *chain_of(const hk_call *call, const hk_queue_state *s) {
 static hk_status begin_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s) {
   if (!chain) return HK_OK;
   pthread_mutex_lock(&g->code->lock);
-  return g->device->ops->order_begin(g->device, chain, q, s);
+  return g->device->ops->order->begin(g->device, chain, q, s);
 }
 static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s, hk_status rc) {
   if (!chain) return rc;
-  if (rc == HK_OK) rc = g->device->ops->order_end(g->device, chain, q, s);
+  if (rc == HK_OK) rc = g->device->ops->order->end(g->device, chain, q, s);
   pthread_mutex_unlock(&g->code->lock);
   return rc;
-}
-
-/* NCCL's event of a call is complete when the kernel has begun or, with older drivers, when all work before it has
- * ended. */
-static hk_status record(const hk_call *call, hk_queue q, const hk_queue_state *s) {
-  hk_device *d = hk_gpu_of(call->comm)->device;
-  return call->launched ? d->ops->record(d, call->launched, q, s) : HK_OK;
 }
 
 /* Publishes the call on the status page, for the other ranks. */
 static void post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
-  if (s->capturing && !g->captures && call->comm->options.no_captures)
+  if (s->capturing && !g->order->captures && call->comm->options.no_captures)
     HK_INFO(HK_SUB_COLL,
             "rank %d of %d: a call is captured, and graphUsageMode is 0: this is right here, but another NCCL may hang",
             call->comm->rank, call->comm->nranks);
-  g->captures = g->captures || s->capturing;
-  hk_watch_enqueued(call->comm, call, !g->captures);
+  g->order->captures = g->order->captures || s->capturing;
+  hk_watch_enqueued(call->comm, call, !g->order->captures);
 }
 
 /* Starts a profiler's event for an operation that will be put into its stream now. */
@@ -122,99 +103,6 @@ static void *profile(const hk_call *call, bool by_copies) {
                              plan->channels);
 }
 
-/* Fills the kernel's arguments for a call; for an uneven collective they point to a table. */
-static hk_status work_of(hk_gpu_launch_item *p) {
-  const hk_call *call = p->call;
-  ncclComm_t c = call->comm;
-  HK_OR_RETURN(hk_gpu_work_of(c, call, &p->work, &p->blocks, &p->threads, &p->small));
-  if (!call->blocks) return HK_OK;
-  size_t n =
-      (size_t)(hk_coll_in_blocks((hk_coll)call->coll, c->nranks) + hk_coll_out_blocks((hk_coll)call->coll, c->nranks));
-  HK_OR_RETURN(hk_gpu_table_get(p->gpu, n * sizeof(hk_extent), &p->table));
-  memcpy(p->table->memory.host, call->blocks->table, n * sizeof(hk_extent));
-  p->work.sizes.table = (const hk_extent *)p->table->memory.base;
-  return HK_OK;
-}
-
-/* Copies the inputs of calls in place that the kernel must read unchanged. */
-static hk_status copy_inputs(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
-  hk_status rc = HK_OK;
-  for (size_t i = 0; i < n && rc == HK_OK; i++)
-    if (hk_call_copies_input(at[i]->call))
-      rc = g->device->ops->copy(g->device, (void *)(uintptr_t)at[i]->work.in, at[i]->call->in,
-                                hk_call_in_bytes(at[i]->call), q);
-  return rc;
-}
-
-/* One launch of n pieces, each with the pieces that are chained to it. */
-static hk_status launch_pieces(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
-  hk_gpu_batch batch; /* not initialised: unset parts are not passed to the kernel */
-  hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};
-  unsigned works = 0;
-  bool small;
-  HK_OR_RETURN(copy_inputs(g, at, n, q));
-  hk_status rc = hk_gpu_small_launch(g, at, n, q, &small);
-  if (small || rc != HK_OK) return rc;
-  for (size_t i = 0; i < n; i++) {
-    if (at[i]->chained) continue;
-    batch.work[works] = at[i]->work;
-    batch.end[works++] = l.blocks += at[i]->blocks;
-    if (at[i]->threads > l.threads) l.threads = at[i]->threads;
-  }
-  batch.works = works;
-  for (size_t i = 0, head = 0; i < n; i++) {
-    if (at[i]->chained) continue;
-    hk_gpu_work *before = &batch.work[head++];
-    for (const hk_gpu_launch_item *p = at[i]->then; p; p = p->then) {
-      before->next = works;
-      before = &batch.work[works++];
-      *before = p->work;
-      if (p->threads > l.threads) l.threads = p->threads;
-    }
-  }
-  l.param_bytes = offsetof(hk_gpu_batch, work) + works * sizeof(hk_gpu_work);
-  return hk_gpu_launch(g, at[0]->call, &l, q);
-}
-
-static hk_status run_one(const hk_call *call) {
-  hk_status rc = HK_OK;
-  ncclComm_t c = call->comm;
-  hk_gpu *g = hk_gpu_of(c);
-  const hk_device_ops *ops = g->device->ops;
-  hk_queue q = call->stream;
-  hk_gpu_launch_item p = {.call = call, .gpu = g};
-  hk_queue_state *s = &p.state;
-  HK_TRY(check_call(call), out);
-  HK_TRY(ops->queue_state(g->device, q, s), out);
-  hk_queue_order *order = order_of(g, s);
-  if (!s->capturing) HK_TRY(hk_gpu_keep_near(c), failed);
-  HK_TRY(work_of(&p), failed);
-  HK_TRY(begin_order(c, q, s), failed);
-  hk_queue_order *chain = chain_of(call, s);
-  rc = begin_chain(g, chain, q, s);
-  post(call, s);
-  void *event = profile(call, false);
-  if (rc == HK_OK) rc = record(call, q, s);
-  if (rc == HK_OK) rc = launch_pieces(g, (hk_gpu_launch_item *const[]){&p}, 1, q);
-  if (rc == HK_OK && p.table) rc = hk_gpu_table_used(g, p.table, s, q);
-  if (c->profiler) {
-    hk_profile_over(c->profiler, event);
-    hk_profile_run_over(c->profiler);
-  }
-  HK_TRY(end_chain(g, chain, q, s, rc), failed);
-  HK_TRY(hk_gpu_order_end(g, order, q, s), failed);
-  goto out;
-failed:
-  hk_comm_failed(c, rc);
-out:
-  hk_gpu_table_put(p.table);
-  return rc;
-}
-
-/* ---- groups ---- */
-
-static hk_queue_order *order_in(const hk_gpu_launch_item *p) { return order_of(p->gpu, &p->state); }
-
 /* True if an earlier piece has the same communicator and, if `q`, the same stream. */
 static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   for (size_t k = i; k-- > 0;)
@@ -222,27 +110,16 @@ static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
   return false;
 }
 
-/* Marks a point in the stream for another stream to wait for. Not hk_gpu_order_end: nothing was launched, and a
- * captured graph would get the edges of the earlier work twice, which a driver refuses. */
-static hk_status mark(const hk_gpu_launch_item *p, hk_queue q) {
-  hk_gpu *g = p->gpu;
-  pthread_mutex_lock(&g->lock);
-  hk_status rc = g->device->ops->order_end(g->device, order_in(p), q, &p->state);
-  pthread_mutex_unlock(&g->lock);
-  return rc;
-}
-
 /* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
 static hk_status join_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
-    const hk_device_ops *ops = p->gpu->device->ops;
     hk_queue q = p->call->stream;
     if (spoken_for(s, i, true)) continue;
-    HK_OR_RETURN(begin_order(p->call->comm, q, &p->state));
+    HK_OR_RETURN(hk_gpu_order_begin(p->gpu->order, q, &p->state));
     if (q == s->queue) continue;
-    HK_OR_RETURN(mark(p, q));
-    HK_OR_RETURN(ops->order_begin(p->gpu->device, order_in(p), s->queue, &s->at[0]->state));
+    HK_OR_RETURN(hk_gpu_order_mark(p->gpu->order, q, &p->state));
+    HK_OR_RETURN(hk_gpu_order_follow(p->gpu->order, s->queue, &s->at[0]->state));
   }
   return HK_OK;
 }
@@ -251,80 +128,50 @@ static hk_status join_streams(hk_gpu_launch_batch *s) {
 static hk_status part_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
-    if (!spoken_for(s, i, false)) HK_OR_RETURN(hk_gpu_order_end(p->gpu, order_in(p), s->queue, &s->at[0]->state));
+    if (!spoken_for(s, i, false)) HK_OR_RETURN(end_order(p->gpu, s->queue, &s->at[0]->state));
   }
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
     if (p->call->stream == s->queue || spoken_for(s, i, true)) continue;
-    HK_OR_RETURN(p->gpu->device->ops->order_begin(p->gpu->device, order_in(p), p->call->stream, &p->state));
+    HK_OR_RETURN(hk_gpu_order_follow(p->gpu->order, p->call->stream, &p->state));
   }
   return HK_OK;
 }
 
-/* ---- collectives of a set ---- */
+/* ---- executors ---- */
 
-static hk_status launch_batch(const hk_gpu_launch_batch *s, hk_gpu_launch_item *const *at, size_t n) {
-  for (size_t i = 0; i < n; i++) HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
-  return launch_pieces(s->gpu, at, n, s->queue);
-}
+/* A call is run by the first of these that fits. */
+static const hk_gpu_executor *const run_executors[] = {&hk_gpu_by_transfers, &hk_gpu_by_copies, &hk_gpu_by_kernels};
 
-/* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
-static int by_comm(const void *a, const void *b) {
-  const hk_gpu_launch_item *x = *(hk_gpu_launch_item *const *)a, *y = *(hk_gpu_launch_item *const *)b;
-  return x->comm_id < y->comm_id ? -1 : x->comm_id > y->comm_id;
-}
-
-/* The ranks of a communicator wait for each other, so they are in one launch. */
-static hk_status launch_stage(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t n) {
-  size_t begin = 0, end = 0;
-  qsort(at, n, sizeof *at, by_comm);
-  while (end < n) {
-    size_t next = end;
-    while (next < n && at[next]->comm_id == at[end]->comm_id) next++;
-    if (next - end > HK_GPU_BATCH)
-      return HK_FAIL(HK_ERR_USAGE, "a group has %zu ranks of one communicator on GPU %d: %d is the most", next - end,
-                     s->gpu->device->limits.ordinal, HK_GPU_BATCH);
-    if (next - begin > HK_GPU_BATCH) {
-      HK_OR_RETURN(launch_batch(s, at + begin, end - begin));
-      begin = end;
-    }
-    end = next;
+static hk_status run_choose(hk_gpu_launch_item *p) {
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(run_executors); i++) {
+    bool fits = true;
+    if (run_executors[i]->fits) HK_OR_RETURN(run_executors[i]->fits(p, &fits));
+    p->by = run_executors[i];
+    if (fits) return HK_OK;
   }
-  return launch_batch(s, at + begin, end - begin);
+  return HK_OK;
 }
 
-/* Runs the stage's copies after its kernels, also in one order on all devices. */
-static hk_status copy_stage(const hk_gpu_launch_batch *s, unsigned stage, hk_gpu_launch_item **at) {
+/* Launches the stage's calls that the executor runs. */
+static hk_status run_stage(const hk_gpu_launch_batch *s, const hk_gpu_executor *by, unsigned stage) {
+  hk_gpu_launch_item **at = s->at + s->n; /* a list of as many items */
   size_t n = 0;
   for (size_t i = 0; i < s->n; i++)
-    if (s->at[i]->window && s->at[i]->stage == stage) at[n++] = s->at[i];
-  qsort(at, n, sizeof *at, by_comm);
-  for (size_t i = 0; i < n; i++) {
-    HK_OR_RETURN(record(at[i]->call, s->queue, &at[i]->state));
-    HK_OR_RETURN(hk_gpu_copy_run(at[i], s->queue));
-  }
-  return HK_OK;
+    if (s->at[i]->by == by && s->at[i]->stage == stage) at[n++] = s->at[i];
+  return n ? by->launch(s, at, n) : HK_OK;
 }
 
-static hk_status launch_collectives(const hk_gpu_launch_batch *s) {
-  hk_status rc = HK_OK;
-  hk_gpu_launch_item **at = malloc(s->n * sizeof(hk_gpu_launch_item *));
-  if (!at) return HK_FAIL_ERRNO("no memory for a group of %zu calls", s->n);
-  for (unsigned stage = 0;; stage++) {
-    size_t n = 0;
-    bool more = false;
-    for (size_t i = 0; i < s->n; i++) {
-      if (s->at[i]->call->coll == HK_SENDRECV) continue;
-      more = more || s->at[i]->stage > stage;
-      if (s->at[i]->stage == stage && !s->at[i]->window) at[n++] = s->at[i];
-    }
-    if (n) HK_TRY(launch_stage(s, at, n), out);
-    HK_TRY(copy_stage(s, stage, at), out);
-    if (!more) break;
+/* The copies of a stage follow its kernels. */
+static hk_status run_stages(const hk_gpu_launch_batch *s) {
+  unsigned stages = 0;
+  for (size_t i = 0; i < s->n; i++)
+    if (s->at[i]->gpu->stage->stages > stages) stages = s->at[i]->gpu->stage->stages;
+  for (unsigned stage = 0; stage < stages; stage++) {
+    HK_OR_RETURN(run_stage(s, &hk_gpu_by_kernels, stage));
+    HK_OR_RETURN(run_stage(s, &hk_gpu_by_copies, stage));
   }
-out:
-  free(at);
-  return rc;
+  return HK_OK;
 }
 
 /* ---- a group ---- */
@@ -336,10 +183,10 @@ static hk_status run_set(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n && !chain; i++) chain = chain_of(s->at[i]->call, state);
   HK_TRY(join_streams(s), out);
   rc = begin_chain(s->gpu, chain, s->queue, state);
-  if (rc == HK_OK) rc = launch_collectives(s);
+  if (rc == HK_OK) rc = run_stages(s);
   for (size_t i = 0; rc == HK_OK && i < s->n; i++)
-    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu, s->at[i]->table, state, s->queue);
-  if (rc == HK_OK) rc = hk_gpu_launch_transfers(s);
+    if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu->device, s->at[i]->table, state, s->queue);
+  if (rc == HK_OK) rc = run_stage(s, &hk_gpu_by_transfers, 0);
   HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
   HK_TRY(part_streams(s), out);
 out:
@@ -348,39 +195,30 @@ out:
   return rc;
 }
 
-/* Offers the links that the call needs to other processes. */
-static hk_status offer(const hk_call *call) {
-  const hk_plan *plan;
-  const hk_launch *launch;
-  if (!hk_gpu_processes(call->comm)) return HK_OK;
-  if (call->coll == HK_SENDRECV) return hk_gpu_offer_transfer(call);
-  return hk_choose(call->comm, call, &plan, &launch);
-}
-
 /* Successive collectives of a communicator with the same plan are one stage: the blocks of the first also run the
  * others, each over its own links.  The stages of all communicators are launched in turn.  All ranks form the same
  * stages, because they agree on plans and on the largest number of ranks on a GPU. */
 static hk_status choose_stage(hk_gpu_launch_item *p) {
   hk_gpu *g = p->gpu;
-  hk_gpu_launch_item *last = g->stage.last;
+  hk_gpu_launch_item *last = g->stage->last;
   const size_t own = p->work.scratch_bytes * p->blocks;
   const size_t scratch = own + (hk_call_copies_input(p->call) ? hk_call_in_bytes(p->call) : 0);
-  p->chained = last && !p->window && !last->window && last->work.program == p->work.program &&
+  p->chained = last && p->by == &hk_gpu_by_kernels && last->by == p->by && last->work.program == p->work.program &&
                last->state.capture == p->state.capture && last->call->options.cluster == p->call->options.cluster &&
-               (g->stage.length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
+               (g->stage->length + 1) * (unsigned)g->sharers <= HK_GPU_BATCH;
   if (p->chained) {
     last->then = p;
     p->stage = last->stage;
-    g->stage.length++;
-    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->call->comm, g->stage.scratch, scratch, &p->work.scratch));
+    g->stage->length++;
+    if (scratch) HK_OR_RETURN(hk_gpu_scratch(p->gpu->memory, g->stage->scratch, scratch, &p->work.scratch));
     if (scratch > own) p->work.in = p->work.scratch + own;
-    g->stage.scratch += scratch;
+    g->stage->scratch += scratch;
   } else {
-    p->stage = g->stage.stages++;
-    g->stage.length = 1;
-    g->stage.scratch = scratch;
+    p->stage = g->stage->stages++;
+    g->stage->length = 1;
+    g->stage->scratch = scratch;
   }
-  g->stage.last = p;
+  g->stage->last = p;
   return HK_OK;
 }
 
@@ -395,39 +233,37 @@ static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *pie
     if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
       p->state = pieces[i - 1].state;
     else
-      HK_TRY(p->gpu->device->ops->queue_state(p->gpu->device, p->call->stream, &p->state), out);
+      HK_TRY(p->gpu->device->ops->stream->state(p->gpu->device, p->call->stream, &p->state), out);
   }
   for (size_t i = 0; i < n; i++) {
     rc = pieces[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
-    if (rc == HK_OK) rc = hk_gpu_copy_window(&calls[i], &pieces[i].window);
-    if (rc == HK_OK && !pieces[i].window) rc = offer(&calls[i]);
+    if (rc == HK_OK) rc = run_choose(&pieces[i]);
+    if (rc == HK_OK && pieces[i].by->offer && hk_gpu_processes(pieces[i].gpu->links))
+      rc = pieces[i].by->offer(&calls[i]);
     if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
   }
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
     post(&calls[i], &pieces[i].state);
-    const bool transfer = calls[i].coll == HK_SENDRECV;
-    rc = transfer           ? hk_gpu_ready_transfer(&calls[i])
-         : pieces[i].window ? hk_gpu_buffer_meet(c, pieces[i].window)
-                            : work_of(&pieces[i]);
-    if (rc == HK_OK && !transfer) rc = choose_stage(&pieces[i]);
+    rc = pieces[i].by->arguments(&pieces[i]);
+    if (rc == HK_OK && pieces[i].by != &hk_gpu_by_transfers) rc = choose_stage(&pieces[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
-  for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].window != NULL);
+  for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].by == &hk_gpu_by_copies);
 out:
   return rc;
 }
 
 static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  hk_gpu_launch_item *pieces = calloc(n, sizeof *pieces);
-  hk_gpu_launch_batch s = {.at = malloc(n * sizeof(hk_gpu_launch_item *))};
+  hk_gpu_launch_item one = {.call = NULL}, *of_one[2], *pieces = n == 1 ? &one : calloc(n, sizeof *pieces);
+  hk_gpu_launch_batch s = {.at = n == 1 ? of_one : malloc(2 * n * sizeof(hk_gpu_launch_item *))};
   size_t begun = 0; /* calls for which a profiler's event has begun */
   if (!pieces || !s.at) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
   }
-  for (size_t i = 0; i < n; i++) memset(&hk_gpu_of(calls[i].comm)->stage, 0, sizeof hk_gpu_of(calls[i].comm)->stage);
+  for (size_t i = 0; i < n; i++) *hk_gpu_of(calls[i].comm)->stage = (hk_gpu_stage){0};
   HK_TRY(prepare(calls, n, pieces), out);
   begun = n;
   for (size_t i = 0; i < n; i++) {
@@ -450,8 +286,10 @@ out:
   for (size_t i = 0; i < begun; i++)
     if (calls[i].comm->profiler) hk_profile_run_over(calls[i].comm->profiler);
   for (size_t i = 0; pieces && i < n; i++) hk_gpu_table_put(pieces[i].table);
-  free(pieces);
-  free(s.at);
+  if (n > 1) {
+    free(pieces);
+    free(s.at);
+  }
   return rc;
 }
 
@@ -466,21 +304,17 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     hk_gpu *g = hk_gpu_of(c);
     hk_queue_state s;
     if (call->p2p != kind) continue;
-    HK_TRY(g->device->ops->queue_state(g->device, call->stream, &s), out);
+    HK_TRY(g->device->ops->stream->state(g->device, call->stream, &s), out);
     post(call, &s);
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
-    if (rc == HK_OK) rc = begin_order(c, call->stream, &s);
+    if (rc == HK_OK) rc = hk_gpu_order_begin(g->order, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
-    g->ahead.entries += 2; /* entries in the driver's queue: a copy and a word, or words */
-    if (rc == HK_OK) rc = hk_gpu_order_end(g, order_of(g, &s), call->stream, &s);
+    g->order->ahead.entries += 2; /* entries in the driver's queue: a copy and a word, or words */
+    if (rc == HK_OK) rc = end_order(g, call->stream, &s);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
 out:
   return rc;
-}
-
-static hk_status run_others(const hk_call *calls, size_t n) {
-  return n == 1 && calls->coll != HK_SENDRECV && !hk_gpu_of(calls->comm)->copies ? run_one(calls) : run_group(calls, n);
 }
 
 /* Puts do not wait for calls of other ranks, so they run first, and waits last. */
@@ -490,7 +324,7 @@ hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   hk_call *others = NULL;
   size_t nothers = 0;
   for (size_t i = 0; i < n; i++) nothers += !hk_call_is_rma(&calls[i]);
-  if (nothers == n) return run_others(calls, n);
+  if (nothers == n) return run_group(calls, n);
   for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
   if (nothers && !(others = malloc(nothers * sizeof *others))) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
@@ -502,7 +336,7 @@ hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (!hk_call_is_rma(&calls[i])) others[nothers++] = calls[i];
   HK_TRY(run_one_sided(calls, n, HK_P2P_PUT), out);
-  if (nothers) HK_TRY(run_others(others, nothers), out);
+  if (nothers) HK_TRY(run_group(others, nothers), out);
   rc = run_one_sided(calls, n, HK_P2P_WAIT);
 out:
   free(others);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resources of a GPU that ranks and communicators share: multiprocessors and hardware queues. */
+#include "share.h"
 #include <stdlib.h>
 #include "../base/log.h"
 #include "gpu.h"

@@ -1,12 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of the kernel of small messages. */
-#include "../collectives/gpu.h"
+#include "small.h"
 #include "../kernels/gpu_small.h"
 #include "code.h"
-#include "launch.h"
-
-_Static_assert(HK_GPU_SMALL_RANKS == (int)HK_GPU_SMALL_SOURCES && HK_GPU_SMALL_BYTES == (int)HK_GPU_LL_MAX,
-               "as the prices say");
 
 /* One thread for each 8 bytes. */
 static unsigned threads_for(const hk_gpu_code *k, uint64_t bytes) {

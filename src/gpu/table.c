@@ -1,48 +1,59 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Tables that launches read, in pinned host memory (hk_gpu_table): transfers of a group, blocks of an uneven call. */
+/* Tables that launches read: transfers of a group, blocks of an uneven call. */
+#include "table.h"
+#include <stdatomic.h>
 #include <stdlib.h>
-#include "../base/log.h"
-#include "launch.h"
+#include "arena.h"
 
-static hk_status reusable(hk_gpu *g, hk_gpu_table *t, size_t bytes, bool *yes) {
+static hk_status reusable(hk_gpu_memory *m, hk_gpu_table *t, size_t bytes, bool *yes) {
   bool done = false;
   *yes = false;
   if (t->memory.bytes < bytes || atomic_load(&t->refs) > 1) return HK_OK;
-  hk_status rc = g->device->ops->order_done(g->device, &t->order, &done);
+  hk_status rc = m->device->ops->order->done(m->device, &t->order, &done);
   *yes = done;
   return rc;
 }
 
-static hk_status new_table(hk_gpu *g, hk_gpu_table **out) {
+static hk_status new_table(hk_gpu_memory *m, hk_gpu_table **out) {
   hk_gpu_table *t = calloc(1, sizeof *t);
   if (!t) return HK_FAIL_ERRNO("no memory for a table");
   atomic_store(&t->refs, 1);
-  t->next = g->tables;
-  g->tables = *out = t;
+  t->next = m->tables;
+  m->tables = *out = t;
   return HK_OK;
 }
 
-hk_status hk_gpu_tables_begin(hk_gpu *g) {
+hk_status hk_gpu_tables_begin(hk_gpu_memory *m, const hk_memory *memory, size_t at) {
   hk_gpu_table *t = NULL;
-  for (size_t i = 0, at = sizeof(hk_gpu_state); i < HK_GPU_TABLES; i++, at += HK_GPU_TABLE_BYTES) {
-    HK_OR_RETURN(new_table(g, &t));
-    t->memory = (hk_memory){.base = (char *)g->state.base + at, .host = (char *)g->state.host + at};
+  for (size_t i = 0; i < HK_GPU_TABLES; i++, at += HK_GPU_TABLE_BYTES) {
+    HK_OR_RETURN(new_table(m, &t));
+    t->memory = (hk_memory){.base = (char *)memory->base + at, .host = (char *)memory->host + at};
     t->memory.bytes = HK_GPU_TABLE_BYTES;
   }
   return HK_OK;
 }
 
-hk_status hk_gpu_table_get(hk_gpu *g, size_t bytes, hk_gpu_table **out) {
+void hk_gpu_tables_end(hk_gpu_memory *m) {
+  while (m->tables) {
+    hk_gpu_table *t = m->tables;
+    m->tables = t->next;
+    (void)m->device->ops->memory->release(m->device, &t->memory);
+    (void)m->device->ops->order->free(m->device, &t->order);
+    hk_gpu_table_put(t); /* the end of a graph may free it */
+  }
+}
+
+hk_status hk_gpu_table_get(hk_gpu_memory *m, size_t bytes, hk_gpu_table **out) {
   hk_gpu_table *t = NULL;
   *out = NULL;
-  for (t = g->tables; t; t = t->next) {
+  for (t = m->tables; t; t = t->next) {
     bool yes;
-    HK_OR_RETURN(reusable(g, t, bytes, &yes));
+    HK_OR_RETURN(reusable(m, t, bytes, &yes));
     if (yes) break;
   }
   if (!t) {
-    HK_OR_RETURN(new_table(g, &t));
-    HK_OR_RETURN(hk_gpu_pinned_get(g, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes,
+    HK_OR_RETURN(new_table(m, &t));
+    HK_OR_RETURN(hk_gpu_pinned_get(m, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes,
                                    &t->memory)); /* if it fails, the table has no bytes, and no call uses it */
   }
   atomic_fetch_add(&t->refs, 1);
@@ -57,9 +68,8 @@ void hk_gpu_table_put(hk_gpu_table *t) {
 /* Called on a thread of the driver, which may not call CUDA. */
 static void graph_gone(void *arg) { hk_gpu_table_put(arg); }
 
-hk_status hk_gpu_table_used(hk_gpu *g, hk_gpu_table *t, const hk_queue_state *s, hk_queue q) {
-  hk_device *d = g->device;
-  if (!s->capturing) return d->ops->order_end(d, &t->order, q, s);
+hk_status hk_gpu_table_used(hk_device *d, hk_gpu_table *t, const hk_queue_state *s, hk_queue q) {
+  if (!s->capturing) return d->ops->order->end(d, &t->order, q, s);
   atomic_fetch_add(&t->refs, 1);
-  return d->ops->graph_keep(d, s, graph_gone, t);
+  return d->ops->graph->keep(d, s, graph_gone, t);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's topology for the ranks' GPUs: which pairs have NVLink, and the cost of a byte between them.  rings.c
  * searches the same topology for channels. */
+#include "topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,6 @@
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
-#include "gpu.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -41,6 +41,12 @@ void hk_gpu_topology_free(hk_gpu_process_group *w) {
   w->machine = NULL;
 }
 
+void hk_gpu_topology_end(hk_gpu_topology *t) {
+  free(t->nvlink);
+  free(t->prices);
+  free(t->distances);
+}
+
 /* Fills `seats` with the GPUs of this host's ranks, and `rank` with the rank of each seat.  Returns their number; 0:
  * not all are known. */
 static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
@@ -66,9 +72,9 @@ static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int
   for (int i = 0; i < n; i++)
     if (rank[i] == c->rank) mine = seats[i].node;
   for (int i = 0; i < n; i++)
-    hk_gpu_of(c)->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
+    hk_gpu_of(c)->topology->nvlink[rank[i]] = hk_path_between(w->paths, mine, seats[i].node)->cls == HK_PATH_NVL;
   if (c->rank == 0 && /* its prices hold for all */
-      hk_gpu_prices_of(hk_gpu_of(c)->prices, w->machine, seats, n, c->selection->overrides) != HK_OK)
+      hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, w->machine, seats, n, c->selection->overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
 }
 
@@ -87,16 +93,16 @@ static const char *rate(double us_per_b, char text[24]) {
   return text;
 }
 
-hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+hk_status hk_gpu_topology_read(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
   hk_seat *seats = calloc(n, sizeof *seats);
   int *rank = calloc(n, sizeof *rank);
   hk_gpu_prices *prices = calloc(n, sizeof *prices);
-  g->nvlink = calloc(n, sizeof *g->nvlink);
-  g->prices = calloc(1, sizeof *g->prices);
-  if (!seats || !rank || !prices || !g->nvlink || !g->prices) {
+  g->topology->nvlink = calloc(n, sizeof *g->topology->nvlink);
+  g->topology->prices = calloc(1, sizeof *g->topology->prices);
+  if (!seats || !rank || !prices || !g->topology->nvlink || !g->topology->prices) {
     rc = HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks);
     goto out;
   }
@@ -106,14 +112,14 @@ hk_status hk_gpu_topology(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
   }
   /* All ranks must decide alike, but containers may show each rank a different part of the machine. So all use rank 0's
    * prices. */
-  prices[c->rank] = *g->prices;
+  prices[c->rank] = *g->topology->prices;
   HK_TRY(hk_gpu_exchange(c, prices, sizeof *prices), out);
-  *g->prices = prices[0];
+  *g->topology->prices = prices[0];
   char next[24], all[24];
-  if (g->prices->known)
+  if (g->topology->prices->known)
     HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING, "rank %d: GPUs by the topology: %.2f us, %s to the next, %s to all", c->rank,
-            g->prices->inside.alpha_us, rate(g->prices->inside.ring_us_per_b, next),
-            rate(g->prices->inside.mesh_us_per_b, all));
+            g->topology->prices->inside.alpha_us, rate(g->topology->prices->inside.ring_us_per_b, next),
+            rate(g->topology->prices->inside.mesh_us_per_b, all));
 out:
   free(seats);
   free(rank);
@@ -132,8 +138,8 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
   if (!c->selection->overrides->paths.p2p_level || !g->group->machine) return HK_OK;
   const hk_topo *t = g->group->machine->kinds[0];
   HK_TRY(hk_paths_new(&paths, t, &plain), out);
-  g->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
-  if (!g->distances) {
+  g->topology->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
+  if (!g->topology->distances) {
     rc = HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks);
     goto out;
   }
@@ -143,7 +149,7 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
     if (!hk_wire_near(c, r) || f->id == hk_gpu_fact_of(facts, stride, c->rank)->id) continue;
     uint32_t theirs = hk_topo_find(t, HK_NODE_GPU, f->bus);
     if (mine != UINT32_MAX && theirs != UINT32_MAX)
-      g->distances[r] = (unsigned char)hk_path_between(paths, mine, theirs)->cls;
+      g->topology->distances[r] = (unsigned char)hk_path_between(paths, mine, theirs)->cls;
     else
       HK_INFO(HK_SUB_INIT | HK_SUB_GRAPH,
               "NCCL_P2P_LEVEL: the path from rank %d's GPU to rank %d's is not known, and counts as near", c->rank, r);
@@ -155,7 +161,7 @@ out:
 
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes) {
   const hk_path_rules *rules = &c->selection->overrides->paths;
-  const unsigned char *distances = hk_gpu_of(c)->distances;
+  const unsigned char *distances = hk_gpu_of(c)->topology->distances;
   if (rules->no_p2p)
     snprintf(why, why_bytes, "NCCL_P2P_DISABLE is 1, or NCCL_P2P_LEVEL is LOC");
   else if (distances && distances[peer] > rules->p2p_level)

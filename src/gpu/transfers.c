@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives on GPUs: one launch for all of a group, a block of threads for each link. Large messages use
  * several links. */
+#include "transfers.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/transfer.h"
 #include "../core/call.h"
+#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
 #include "launch.h"
-#include "peers.h"
+#include "links.h"
+#include "table.h"
 
 /* A transfer, or the part of it that one link moves. */
 typedef struct part {
@@ -41,7 +44,7 @@ static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoin
   memset(image, 0, bytes);
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + PROGRAM_AT, program, program->bytes);
-  HK_TRY(hk_gpu_arena_get(g, bytes, &at), out);
+  HK_TRY(hk_gpu_arena_get(g->memory, bytes, &at), out);
   HK_TRY(d->ops->copy(d, at, image, bytes, g->queue), out);
   HK_TRY(d->ops->wait(d, g->queue), out);
   e->device = at;
@@ -56,8 +59,8 @@ out:
 /* The number of links among which the message is divided; equal at both ends. */
 static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
-  const unsigned most = hk_gpu_is_proxied(c, peer) ? g->net_parts : g->parts;
-  size_t worth = bytes / g->part_bytes;
+  const unsigned most = hk_gpu_is_proxied(g->links, peer) ? g->split->net_parts : g->split->parts;
+  size_t worth = bytes / g->split->part_bytes;
   if (worth < 1) return 1;
   return worth < most ? (unsigned)worth : most;
 }
@@ -67,7 +70,7 @@ static size_t each_of(size_t bytes, unsigned of) {
   return of == 1 ? bytes : ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
 }
 
-hk_status hk_gpu_offer_transfer(const hk_call *call) {
+static hk_status transfers_offer(const hk_call *call) {
   ncclComm_t c = call->comm;
   unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
   for (unsigned k = 0; k < of; k++)
@@ -76,7 +79,8 @@ hk_status hk_gpu_offer_transfer(const hk_call *call) {
   return HK_OK;
 }
 
-hk_status hk_gpu_ready_transfer(const hk_call *call) {
+static hk_status transfers_arguments(hk_gpu_launch_item *p) {
+  const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   const bool sends = call->p2p == HK_P2P_SEND;
   const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
@@ -153,14 +157,14 @@ static int by_turn(const void *a, const void *b) {
 
 /* The most blocks of a rank. Both directions of one distance have their own blocks: see fill_table. */
 static unsigned most_blocks(const hk_gpu *g) {
-  const unsigned parts = g->parts > g->net_parts ? g->parts : g->net_parts;
+  const unsigned parts = g->split->parts > g->split->net_parts ? g->split->parts : g->split->net_parts;
   return g->blocks > 2 * parts ? g->blocks : 2 * parts;
 }
 
 /* True if part i is the first one over its link, and its rank has a block left. */
 static bool begins_block(const part *parts, size_t i) {
   if (i && parts[i].work.links == parts[i - 1].work.links) return false;
-  return parts[i].gpu->turn.links++ < most_blocks(parts[i].gpu);
+  return parts[i].gpu->split->turn.links++ < most_blocks(parts[i].gpu);
 }
 
 /* Fills the table and returns the number of blocks. Each link has a block, up to the rank's share of blocks. Further
@@ -169,14 +173,14 @@ static bool begins_block(const part *parts, size_t i) {
  * blocks. So both of their ends run. */
 static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
-  for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
+  for (size_t i = 0; i < n; i++) parts[i].gpu->split->turn.links = 0;
   for (size_t i = 0; i < n; i++) blocks += begins_block(parts, i);
-  for (size_t i = 0; i < n; i++) parts[i].gpu->turn.links = 0;
+  for (size_t i = 0; i < n; i++) parts[i].gpu->split->turn.links = 0;
   tail = blocks;
   for (size_t i = 0, block = 0; i < n; i++) {
     hk_gpu *g = parts[i].gpu;
     const bool first = begins_block(parts, i);
-    hk_gpu_work **last = &g->turn.last[(g->turn.links - 1) % most_blocks(g)];
+    hk_gpu_work **last = &g->split->turn.last[(g->split->turn.links - 1) % most_blocks(g)];
     uint32_t at = first ? (uint32_t)block++ : tail++;
     table[at] = parts[i].work;
     if (!first) (*last)->next = at;
@@ -185,17 +189,18 @@ static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   return blocks;
 }
 
-hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s) {
+static hk_status transfers_fits(hk_gpu_launch_item *p, bool *yes) {
+  *yes = p->call->coll == HK_SENDRECV;
+  return HK_OK;
+}
+
+static hk_status transfers_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_item **at, size_t items) {
   hk_status rc = HK_OK;
   hk_gpu_table *table = NULL;
-  size_t n = 0, room = 0;
-  part *parts = NULL;
-  for (size_t i = 0; i < s->n; i++) room += s->at[i]->call->coll == HK_SENDRECV ? HK_GPU_P2P_CHANNELS : 0;
-  if (room == 0) return HK_OK;
-  parts = malloc(room * sizeof *parts);
-  if (!parts) return HK_FAIL_ERRNO("no memory for %zu transfers", room);
-  for (size_t i = 0; i < s->n; i++)
-    if (s->at[i]->call->coll == HK_SENDRECV) HK_TRY(add_parts(s->at[i], parts, &n), out);
+  size_t n = 0;
+  part *parts = malloc(items * HK_GPU_P2P_CHANNELS * sizeof *parts);
+  if (!parts) return HK_FAIL_ERRNO("no memory for %zu transfers", items * HK_GPU_P2P_CHANNELS);
+  for (size_t i = 0; i < items; i++) HK_TRY(add_parts(at[i], parts, &n), out);
   qsort(parts, n, sizeof *parts, by_turn);
   hk_gpu_transfers param = {.work = NULL};
   hk_kernel_launch l = {.function = s->gpu->code->transfers,
@@ -204,16 +209,19 @@ hk_status hk_gpu_launch_transfers(const hk_gpu_launch_batch *s) {
                         .param = &param,
                         .param_bytes = offsetof(hk_gpu_transfers, own)};
   if (n > HK_GPU_BATCH) {
-    HK_TRY(hk_gpu_table_get(s->gpu, n * sizeof(hk_gpu_work), &table), out);
+    HK_TRY(hk_gpu_table_get(s->gpu->memory, n * sizeof(hk_gpu_work), &table), out);
     param.work = table->memory.base;
   } else {
     l.param_bytes += n * sizeof(hk_gpu_work);
   }
   l.blocks = fill_table(table ? table->memory.host : param.own, parts, n);
   HK_TRY(hk_gpu_launch(s->gpu, NULL, &l, s->queue), out);
-  if (table) HK_TRY(hk_gpu_table_used(s->gpu, table, &s->at[0]->state, s->queue), out);
+  if (table) HK_TRY(hk_gpu_table_used(s->gpu->device, table, &s->at[0]->state, s->queue), out);
 out:
   hk_gpu_table_put(table);
   free(parts);
   return rc;
 }
+
+const hk_gpu_executor hk_gpu_by_transfers = {
+    .fits = transfers_fits, .offer = transfers_offer, .arguments = transfers_arguments, .launch = transfers_launch};

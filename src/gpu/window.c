@@ -6,8 +6,10 @@
 #include <unistd.h>
 #include "../base/log.h"
 #include "../device/host.h"
+#include "../rma/windows.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -37,6 +39,18 @@ typedef struct team {
   hk_memory all;
   struct team *next;
 } team;
+
+typedef struct hk_gpu_window {
+  hk_symmetric seen;
+  uintptr_t user; /* address of this rank's memory, as registered */
+  size_t bytes;
+  size_t at;                  /* offset in each part */
+  size_t begin, end;          /* range of offsets that all ranks' allocations take in each part */
+  hk_memory *parts;           /* [ranks of the team] each rank's mapping */
+  hk_memory own;              /* memory that the library allocated; empty: the memory is the user's */
+  unsigned slot;              /* index of its entry in the pages of hk_gpu_space */
+  struct hk_gpu_window *next; /* list sorted by `begin` */
+} hk_gpu_window;
 
 struct hk_gpu_space {
   pthread_mutex_t lock; /* windows may be dropped by any thread */
@@ -72,18 +86,18 @@ static int first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks
 void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   hk_gpu *g = hk_gpu_of(c);
   size_t most = 1;
-  g->windows = true;
+  g->windows->usable = true;
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
-    g->windows = g->windows && f->by_fd;
+    g->windows->usable = g->windows->usable && f->by_fd;
     if (f->window_stride > most) most = f->window_stride;
   }
-  g->window_stride = hk_round_up(most, stride_unit);
-  c->lsa.ranks = g->windows && !g->staged ? team_size(c) : 1;
+  g->windows->stride = hk_round_up(most, stride_unit);
+  c->lsa.ranks = g->windows->usable && !g->links->staged ? team_size(c) : 1;
   for (int i = 0; i < c->lsa.ranks; i++)
-    g->windows = g->windows && (g->links->by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
-  c->lsa.kernels = g->windows && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
-  c->lsa.multimem = c->lsa.kernels && g->multimem;
+    g->windows->usable = g->windows->usable && (g->links->env->by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
+  c->lsa.kernels = g->windows->usable && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
+  c->lsa.multimem = c->lsa.kernels && g->windows->multimem;
   HK_INFO(HK_SUB_INIT, "rank %d: LSA teams of %d ranks; kernels of users %s communicate, %s multicast memory", c->rank,
           c->lsa.ranks, c->lsa.kernels ? "can" : "cannot", c->lsa.multimem ? "with" : "without");
 }
@@ -92,15 +106,16 @@ void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride)
 
 static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   if (!s) {
     s = calloc(1, sizeof *s);
     if (!s) return HK_FAIL_ERRNO("no memory for windows");
     pthread_mutex_init(&s->lock, NULL);
-    s->stride = g->window_stride;
-    g->space = s;
+    s->stride = g->windows->stride;
+    g->windows->space = s;
   }
-  if (!s->base) HK_OR_RETURN(g->device->ops->space_new(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base));
+  if (!s->base)
+    HK_OR_RETURN(g->device->ops->space->create(g->device, (size_t)c->lsa.ranks * s->stride, (void **)&s->base));
   *out = s;
   return HK_OK;
 }
@@ -139,7 +154,7 @@ static hk_status add_page(hk_gpu *g, struct hk_gpu_space *s) {
   if (used) s->used = used;
   if (!pages || !used) return HK_FAIL_ERRNO("no memory for windows");
   hk_memory *new = &s->pages[s->npages];
-  HK_TRY(g->device->ops->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
+  HK_TRY(g->device->ops->memory->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
   if (s->npages) {
     page *last = s->pages[s->npages - 1].base;
     HK_TRY(g->device->ops->copy(g->device, &last->next, &new->base, sizeof new->base, g->queue), undo);
@@ -147,7 +162,7 @@ static hk_status add_page(hk_gpu *g, struct hk_gpu_space *s) {
   s->used[s->npages++] = 0;
   return HK_OK;
 undo:
-  (void)g->device->ops->release(g->device, new);
+  (void)g->device->ops->memory->release(g->device, new);
 out:
   return rc;
 }
@@ -161,7 +176,7 @@ static hk_status put(hk_gpu *g, void *to, const void *from, size_t bytes) {
 /* Under the lock. */
 static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   unsigned p = 0;
   while (p < s->npages && s->used[p] == UINT32_MAX) p++;
   if (p == s->npages) HK_OR_RETURN(add_page(g, s));
@@ -227,12 +242,12 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
   const char *why = NULL;
   if (!user)
     why = hk_last_error(); /* error of the library's allocation */
-  else if (!hk_gpu_of(c)->windows)
+  else if (!hk_gpu_of(c)->windows->usable)
     why = "memory does not go to other processes by file descriptor";
-  else if (d->ops->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
+  else if (d->ops->memory->pointer(d, user, &whose) != HK_OK || whose.kind != HK_POINTER_DEVICE ||
            whose.device != d->limits.ordinal)
     why = "it is not memory of the communicator's GPU";
-  else if (d->ops->share_address(d, user, &share, &base) != HK_OK)
+  else if (d->ops->share->offer_address(d, user, &share, &base) != HK_OK)
     why = hk_last_error();
   else if (share.kind != HK_MEMORY_VMM)
     why = "it is not virtual memory (cuMemCreate): give memory of ncclMemAlloc";
@@ -291,12 +306,12 @@ static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *thei
   const hk_gpu *g = hk_gpu_of(c);
   const bool here = !hk_gpu_is_remote(c, r);
   const int place = r - first_of_team(c);
-  char *at = g->space->base + (size_t)place * g->space->stride + w->at - theirs->before;
+  char *at = g->windows->space->base + (size_t)place * g->windows->space->stride + w->at - theirs->before;
   size_t bytes = theirs->before + theirs->after, file_bytes;
   int fd = -1;
-  if (!here) HK_TRY(g->links->file(g->links->arg, r, theirs->region, &fd, &file_bytes), out);
-  rc = g->device->ops->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
-                             &w->parts[place]);
+  if (!here) HK_TRY(g->links->env->file(g->links->env->arg, r, theirs->region, &fd, &file_bytes), out);
+  rc = g->device->ops->space->place(g->device, at, bytes, here ? (const void *)(uintptr_t)theirs->address : NULL, fd,
+                                    &w->parts[place]);
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -304,8 +319,8 @@ out:
 
 static hk_status attach(const hk_gpu *g, const team *t, const hk_gpu_window *w) {
   const hk_memory *own = &w->parts[w->seen.image.lsa_rank];
-  const char *part = g->space->base + (size_t)w->seen.image.lsa_rank * g->space->stride;
-  return g->device->ops->multicast_attach(g->device, t->object, (size_t)((char *)own->base - part), own);
+  const char *part = g->windows->space->base + (size_t)w->seen.image.lsa_rank * g->windows->space->stride;
+  return g->device->ops->multicast->attach(g->device, t->object, (size_t)((char *)own->base - part), own);
 }
 
 static hk_status map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int flags) {
@@ -313,11 +328,11 @@ static hk_status map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int fl
   hk_gpu *g = hk_gpu_of(c);
   const int first = first_of_team(c);
   for (int r = first; r < first + c->lsa.ranks; r++) HK_TRY(map_part(c, w, r, &rows[r]), out);
-  pthread_mutex_lock(&g->space->lock);
+  pthread_mutex_lock(&g->windows->space->lock);
   rc = publish(c, w, flags);
-  for (const team *t = g->space->teams; t && rc == HK_OK; t = t->next) rc = attach(g, t, w);
-  insert(g->space, w);
-  pthread_mutex_unlock(&g->space->lock);
+  for (const team *t = g->windows->space->teams; t && rc == HK_OK; t = t->next) rc = attach(g, t, w);
+  insert(g->windows->space, w);
+  pthread_mutex_unlock(&g->windows->space->lock);
 out:
   return rc;
 }
@@ -326,7 +341,7 @@ out:
 static void forget(ncclComm_t c, hk_gpu_window *w) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   if (s) {
     pthread_mutex_lock(&s->lock);
     hk_gpu_window **at = &s->windows;
@@ -339,12 +354,13 @@ static void forget(ncclComm_t c, hk_gpu_window *w) {
     for (int i = 0; w->parts && i < c->lsa.ranks; i++) {
       const char *part = s->base + (size_t)i * s->stride;
       for (const team *t = w->seen.handle && i == w->seen.image.lsa_rank ? s->teams : NULL; t; t = t->next)
-        (void)ops->multicast_detach(g->device, t->object, (size_t)((char *)w->parts[i].base - part), w->parts[i].bytes);
-      (void)ops->release(g->device, &w->parts[i]);
+        (void)ops->multicast->detach(g->device, t->object, (size_t)((char *)w->parts[i].base - part),
+                                     w->parts[i].bytes);
+      (void)ops->memory->release(g->device, &w->parts[i]);
     }
     pthread_mutex_unlock(&s->lock);
   }
-  (void)ops->release(g->device, &w->own);
+  (void)ops->memory->release(g->device, &w->own);
   free(w->parts);
   free(w);
 }
@@ -401,7 +417,8 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_window *w = window_new(c, 0, bytes);
   if (!w) return HK_ERR_SYSTEM;
-  if (g->device->ops->alloc_shared(g->device, bytes, bytes, true, &w->own) == HK_OK) w->user = (uintptr_t)w->own.base;
+  if (g->device->ops->memory->alloc_shared(g->device, bytes, bytes, true, &w->own) == HK_OK)
+    w->user = (uintptr_t)w->own.base;
   return add_window(c, w, NCCL_WIN_COLL_SYMMETRIC, out);
 }
 
@@ -410,9 +427,9 @@ static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
 /* Called by the team's first rank: makes the object and offers it to the others. */
 static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
   int fd = -1;
-  size_t bytes = g->window_stride;
-  HK_OR_RETURN(g->device->ops->multicast_new(g->device, (unsigned)which.nRanks, &bytes, &t->object));
-  HK_OR_RETURN(g->device->ops->multicast_share(g->device, t->object, &fd));
+  size_t bytes = g->windows->stride;
+  HK_OR_RETURN(g->device->ops->multicast->create(g->device, (unsigned)which.nRanks, &bytes, &t->object));
+  HK_OR_RETURN(g->device->ops->multicast->share(g->device, t->object, &fd));
   return hk_host_lend(fd, bytes, false, region);
 }
 
@@ -422,10 +439,10 @@ static hk_status open_object(ncclComm_t c, int owner, uint64_t region, team *t) 
   size_t bytes;
   int fd = -1;
   if (hk_gpu_is_remote(c, owner))
-    HK_TRY(g->links->file(g->links->arg, owner, region, &fd, &bytes), out);
+    HK_TRY(g->links->env->file(g->links->env->arg, owner, region, &fd, &bytes), out);
   else
     fd = hk_host_export(region, &bytes);
-  rc = g->device->ops->multicast_open(g->device, fd, &t->object);
+  rc = g->device->ops->multicast->open(g->device, fd, &t->object);
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -433,19 +450,19 @@ out:
 
 static hk_status bind_all(const hk_gpu *g, team *t) {
   hk_status rc = HK_OK;
-  pthread_mutex_lock(&g->space->lock);
-  HK_TRY(g->device->ops->multicast_map(g->device, t->object, g->window_stride, &t->all), out);
-  for (const hk_gpu_window *w = g->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
+  pthread_mutex_lock(&g->windows->space->lock);
+  HK_TRY(g->device->ops->multicast->map(g->device, t->object, g->windows->stride, &t->all), out);
+  for (const hk_gpu_window *w = g->windows->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
 out:
-  pthread_mutex_unlock(&g->space->lock);
+  pthread_mutex_unlock(&g->windows->space->lock);
   return rc;
 }
 
 static void free_team(hk_gpu *g, team *t) {
   if (t->all.base)
-    (void)g->device->ops->release(g->device, &t->all); /* frees the object, too */
+    (void)g->device->ops->memory->release(g->device, &t->all); /* frees the object, too */
   else if (t->object)
-    (void)g->device->ops->multicast_free(g->device, t->object);
+    (void)g->device->ops->multicast->free(g->device, t->object);
   free(t);
 }
 
@@ -460,7 +477,7 @@ static hk_status make_team(ncclComm_t c, ncclTeam_t which, team *t, bool *all) {
   if (mine == HK_OK && which.rank == 0) mine = make_object(g, which, t, &rows[c->rank].region);
   HK_TRY(step(c, rows, mine == HK_OK, all), out);
   if (*all && which.rank != 0) mine = open_object(c, owner, rows[owner].region, t);
-  if (*all && mine == HK_OK) mine = g->device->ops->multicast_add(g->device, t->object);
+  if (*all && mine == HK_OK) mine = g->device->ops->multicast->add(g->device, t->object);
   if (*all) HK_TRY(step(c, rows, mine == HK_OK, all), out);
   if (*all) HK_TRY(step(c, rows, bind_all(g, t) == HK_OK, all), out);
 out:
@@ -473,7 +490,7 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   bool all = false;
-  team *t = g->space ? g->space->teams : NULL;
+  team *t = g->windows->space ? g->windows->space->teams : NULL;
   while (t && (t->which.nRanks != which.nRanks || t->which.stride != which.stride || t->which.rank != which.rank))
     t = t->next;
   *out = t ? t->all.base : NULL;
@@ -486,10 +503,10 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
     free_team(g, t);
     return rc;
   }
-  pthread_mutex_lock(&g->space->lock);
-  t->next = g->space->teams;
-  g->space->teams = t;
-  pthread_mutex_unlock(&g->space->lock);
+  pthread_mutex_lock(&g->windows->space->lock);
+  t->next = g->windows->space->teams;
+  g->windows->space->teams = t;
+  pthread_mutex_unlock(&g->windows->space->lock);
   *out = t->all.base;
   return HK_OK;
 }
@@ -498,7 +515,7 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
 
 void hk_gpu_windows_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  struct hk_gpu_space *s = g->space;
+  struct hk_gpu_space *s = g->windows->space;
   if (!s) return;
   while (s->windows) forget(c, s->windows);
   while (s->teams) {
@@ -506,22 +523,22 @@ void hk_gpu_windows_end(ncclComm_t c) {
     s->teams = t->next;
     free_team(g, t);
   }
-  for (unsigned i = 0; i < s->npages; i++) (void)g->device->ops->release(g->device, &s->pages[i]);
-  if (s->base) (void)g->device->ops->space_free(g->device, s->base, (size_t)c->lsa.ranks * s->stride);
+  for (unsigned i = 0; i < s->npages; i++) (void)g->device->ops->memory->release(g->device, &s->pages[i]);
+  if (s->base) (void)g->device->ops->space->free(g->device, s->base, (size_t)c->lsa.ranks * s->stride);
   pthread_mutex_destroy(&s->lock);
   free(s->pages);
   free(s->used);
   free(s);
 }
 
-size_t hk_gpu_windows_held(hk_gpu *g) {
+size_t hk_gpu_windows_held(hk_gpu_windows *own) {
   size_t bytes = 0;
-  if (!g->space) return 0;
-  pthread_mutex_lock(&g->space->lock);
-  for (const hk_gpu_window *w = g->space->windows; w; w = w->next) bytes += w->own.bytes;
-  pthread_mutex_unlock(&g->space->lock);
+  if (!own->space) return 0;
+  pthread_mutex_lock(&own->space->lock);
+  for (const hk_gpu_window *w = own->space->windows; w; w = w->next) bytes += w->own.bytes;
+  pthread_mutex_unlock(&own->space->lock);
   return bytes;
 }
 
-const hk_window_ops hk_gpu_windows = {
+const hk_window_ops hk_gpu_window_ops = {
     .add = add, .add_memory = add_memory, .drop = drop, .multicast = multicast, .table = table};

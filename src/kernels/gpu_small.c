@@ -56,7 +56,7 @@ hk_status hk_gpu_small_bind(const hk_plan *plan, unsigned nlinks, const hk_gpu_l
 /* Checks: one wave that fits the lines, and everything about the operator is known. */
 unsigned hk_gpu_small_blocks(const hk_gpu_work *w) {
   const uint64_t total = w->sizes.total, chunk = w->sizes.chunk, least = total < chunk ? total : chunk;
-  if (w->proto != HK_GPU_LL || w->reducer.by_address || !total || least > HK_GPU_LL_MAX) return 0;
+  if (w->proto != HK_PROTO_LL || w->reducer.by_address || !total || least > HK_GPU_LL_MAX) return 0;
   const uint64_t blocks = (total + chunk - 1) / chunk;
   return blocks <= w->channels ? (unsigned)blocks : 0;
 }

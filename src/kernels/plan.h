@@ -25,7 +25,7 @@ typedef struct hk_plan {
   bool sums;            /* this rank hands data to a network that adds up */
   bool compared;        /* set by the caller: other ranks have been asked whether they make the same call */
   hk_steps *steps;      /* steps for short messages on the host; NULL: none */
-  void *device;         /* the plan on a GPU (gpu/gpu.h); NULL on the host, which has `links` */
+  void *device;         /* the plan on a GPU (gpu/plan.h); NULL on the host, which has `links` */
   struct hk_plan *next; /* in the cache */
 } hk_plan;
 

@@ -259,8 +259,8 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
 static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_program *p;
   const size_t total = s->sizes.longest, chunk = s->sizes.chunk;
-  return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_RANKS && x->machine.nhosts <= 1 &&
-         (total < chunk ? total : chunk) <= HK_GPU_SMALL_BYTES && total <= chunk * (size_t)s->all_channels &&
+  return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_SOURCES && x->machine.nhosts <= 1 &&
+         (total < chunk ? total : chunk) <= HK_GPU_LL_MAX && total <= chunk * (size_t)s->all_channels &&
          hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && hk_program_one_shot(p);
 }
 

@@ -39,9 +39,6 @@ enum { HK_CACHE_LINE = 64, HK_SLOT_INLINE = 48, HK_MCAST_SLOTS = 64 };
  * is written again after 8 or 16 of them, and 0.42 after 32. The slots of more ranks, which may share cores, would need
  * too much of the caches. */
 enum { HK_SLOT_SMALL = 1024, HK_SLOT_SMALL_OF_TWO = 8192 };
-/* small_bytes of a link that grows: the payload that networks send together with the header, from and to their own
- * memory. */
-enum { HK_LINK_SMALL = 4064 };
 
 enum {
   HK_SLOT_REF = 1,   /* the slot carries `ref`, not data */

@@ -3,7 +3,9 @@
  * allocated in a way that waits for kernels.  On the driver that runs on the CPU.
  * check: notsan */
 #include "../../src/device/device.h"
+#include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/order.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/run/plans.h"
@@ -203,14 +205,14 @@ START_TEST(no_allocation_waits) {
   }
   gpu_init_all(&g);
   for (int r = 0; r < N; r++)
-    hk_gpu_of(g.comm[r])->arena->used = hk_gpu_of(g.comm[r])->arena->bytes; /* more is needed */
+    hk_gpu_of(g.comm[r])->memory->arena->used = hk_gpu_of(g.comm[r])->memory->arena->bytes; /* more is needed */
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++)
     for (size_t count = 10; count < 10000; count *= 400) {
       const gpu_call c = {.coll = coll, .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
       for (int r = 0; r < N; r++) OK_NCCL(gpu_submit(&g, &c, r));
       gpu_wait(&g);
     }
-  ck_assert(_i > 0 || hk_gpu_of(g.comm[0])->scratch.base);
+  ck_assert(_i > 0 || hk_gpu_of(g.comm[0])->memory->scratch.base);
   for (int r = 0; r < N; r++) {
     cudaStream_t s = (cudaStream_t)(void *)g.stream[r];
     OK_NCCL(ncclGroupStart());
@@ -244,7 +246,7 @@ START_TEST(older_driver) {
   for (int from = 0; from < N; from++) { /* each time over a new link, whose memory is not there yet */
     for (int r = 0; r < N; r++)
       for (int i = 0; i < HK_GPU_PINNED; i++) {
-        hk_gpu_chunk *k = hk_gpu_of(g.comm[r])->pinned[i];
+        hk_gpu_chunk *k = hk_gpu_of(g.comm[r])->memory->pinned[i];
         if (k) k->used = k->bytes;
       }
     OK_NCCL(ncclGroupStart());
@@ -281,18 +283,18 @@ START_TEST(handle_again) {
   count_calls();
   if (_i) hk_cu.StreamGetId = NULL; /* an older driver: nothing is known */
   if (!_i) hk_cu.StreamGetId = get_id;
-  ck_assert_int_eq(d->ops->queue_new(d, &q), HK_OK);
+  ck_assert_int_eq(d->ops->stream->create(d, &q), HK_OK);
   for (id = 7; id < 9; id++)
     for (int k = 0; k < 2; k++) {
       driver_calls_forget();
-      ck_assert_int_eq(d->ops->queue_state(d, q, &s), HK_OK);
+      ck_assert_int_eq(d->ops->stream->state(d, q, &s), HK_OK);
       ck_assert_uint_eq(s.id, _i ? 0 : id);
-      ck_assert_int_eq(d->ops->order_begin(d, &o, q, &s), HK_OK);
+      ck_assert_int_eq(d->ops->order->begin(d, &o, q, &s), HK_OK);
       ck_assert_uint_eq(driver_calls[CALL_StreamWaitEvent], (_i && o.used) || (id == 8 && k == 0));
-      ck_assert_int_eq(d->ops->order_end(d, &o, q, &s), HK_OK);
+      ck_assert_int_eq(d->ops->order->end(d, &o, q, &s), HK_OK);
     }
-  ck_assert_int_eq(d->ops->order_free(d, &o), HK_OK);
-  ck_assert_int_eq(d->ops->queue_free(d, q), HK_OK);
+  ck_assert_int_eq(d->ops->order->free(d, &o), HK_OK);
+  ck_assert_int_eq(d->ops->stream->free(d, q), HK_OK);
   d->ops->close(d);
 }
 END_TEST
@@ -368,9 +370,9 @@ static void *call_all(void *arg) {
 }
 static uint64_t launches_of(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  pthread_mutex_lock(&g->lock);
-  const uint64_t n = g->launches;
-  pthread_mutex_unlock(&g->lock);
+  pthread_mutex_lock(&g->order->lock);
+  const uint64_t n = g->order->launches;
+  pthread_mutex_unlock(&g->order->lock);
   return n;
 }
 START_TEST(calls_far_ahead) {

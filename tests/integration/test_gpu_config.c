@@ -7,6 +7,7 @@
 #include "../../src/collectives/protocol.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/transfers.h"
 #include "../../src/run/plans.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
@@ -112,7 +113,7 @@ START_TEST(options_of_a_communicator) {
   config.graphUsageMode = 1;
   init_config(&g, &config);
   ck_assert(hk_gpu_of(plain.comm[0])->in_switch && !hk_gpu_of(g.comm[0])->in_switch);
-  ck_assert_uint_eq(hk_gpu_of(g.comm[0])->net_parts, 3);
+  ck_assert_uint_eq(hk_gpu_of(g.comm[0])->split->net_parts, 3);
   ck_assert(g.comm[1]->options.nvlink_first && g.comm[1]->options.loose_captures);
   gpu_fill(&g, &sums);
   gpu_group(&g, &sums);
@@ -125,7 +126,7 @@ END_TEST
 /* Links that rank 0 has for sends to rank 1. */
 static unsigned ways(const gpu_ranks *g) {
   unsigned n = 0;
-  for (const hk_gpu_endpoint *x = hk_gpu_of(g->comm[0])->ends[1][1]; x; x = x->next) n++;
+  for (const hk_gpu_endpoint *x = hk_gpu_of(g->comm[0])->links->ends[1][1]; x; x = x->next) n++;
   return n;
 }
 
@@ -178,7 +179,7 @@ START_TEST(few_peers) {
   }
   OK_NCCL(ncclGroupEnd());
   ck_assert_uint_eq(hk_gpu_of(g.comm[0])->blocks, 16);
-  ck_assert_uint_eq(hk_gpu_of(g.comm[1])->parts, cases[_i].parts);
+  ck_assert_uint_eq(hk_gpu_of(g.comm[1])->split->parts, cases[_i].parts);
   send_round(&g, 1, BYTES);
   ck_assert_uint_eq(ways(&g), cases[_i].parts);
   send_round(&g, N - 1, BYTES);

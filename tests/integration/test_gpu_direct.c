@@ -4,6 +4,7 @@
  * check: notsan */
 #include <errno.h>
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/gpu/proxied.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/fake_rdma.h"
@@ -161,7 +162,7 @@ START_TEST(catches_up) {
     OK_NCCL(ncclSend((void *)(uintptr_t)g.in[0], c.count, ncclFloat32, 1, g.comm[0], q[0]));
     OK_NCCL(ncclRecv((void *)(uintptr_t)g.out[1], c.count, ncclFloat32, 0, g.comm[1], q[1]));
     OK_NCCL(ncclGroupEnd());
-    const hk_gpu_proxied *f = hk_gpu_proxy_links(hk_gpu_of(g.comm[0])->proxy);
+    const hk_gpu_proxied *f = hk_gpu_proxy_links(hk_gpu_of(g.comm[0])->links->proxy);
     ck_assert(f && f->link.kind == HK_LINK_SEND && !f->next);
     const uint64_t *last = (uint64_t *)f->words.host + slots * HK_GPU_WORD_STRIDE;
     while (turn && __atomic_load_n(last, __ATOMIC_ACQUIRE) >> 32 != slots + 1) usleep(100);

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
@@ -31,7 +32,7 @@ static void collectives_in_lines(place *p) {
   uint64_t in_lines = 0;
   collectives(p);
   for (int r = p->first; r < p->first + p->each; r++)
-    for (int i = hk_gpu_proxy_look(hk_gpu_of(p->g.comm[r])->proxy, l, ROOM); i-- > 0;) in_lines += l[i].in_lines;
+    for (int i = hk_gpu_proxy_look(hk_gpu_of(p->g.comm[r])->links->proxy, l, ROOM); i-- > 0;) in_lines += l[i].in_lines;
   ck_assert_uint_gt(in_lines, 0);
 }
 

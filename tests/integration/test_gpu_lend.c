@@ -3,6 +3,8 @@
  * the same time, and that each may end first, by whatever end.
  * check: timeout=200 notsan */
 #include "../../src/base/param.h"
+#include "../../src/gpu/arena.h"
+#include "../../src/gpu/gpu.h"
 #include "../../src/gpu/pool.h"
 #include "../support/gpu_places.h"
 #include "../support/suite.h"
@@ -121,7 +123,7 @@ START_TEST(come_and_go) {
     if (gpu_in_use(N) - before > most) most = gpu_in_use(N) - before;
     destroy(&kid);
   }
-  ck_assert(hk_gpu_of(g.comm[0])->pool);
+  ck_assert(hk_gpu_of(g.comm[0])->memory->pooled.pool);
   ck_assert_uint_le(most, (size_t)N * 4 * HK_DEVICE_GRANULE); /* its own links, and at most one more granule */
   ck_assert_uint_le(gpu_in_use(N) - before, (size_t)N * HK_DEVICE_GRANULE);
   sum(&g);
@@ -223,7 +225,7 @@ START_TEST(of_the_dead) {
   OK_NCCL(ncclGroupStart());
   for (int r = 0; r < last; r++) OK_NCCL(ncclCommShrink(g.comm[r], &last, 1, &rest.comm[r], NULL, NCCL_SHRINK_ABORT));
   OK_NCCL(ncclGroupEnd());
-  ck_assert(hk_gpu_of(rest.comm[0])->pool != hk_gpu_of(g.comm[0])->pool);
+  ck_assert(hk_gpu_of(rest.comm[0])->memory->pooled.pool != hk_gpu_of(g.comm[0])->memory->pooled.pool);
   for (int r = 0; r < N; r++) OK_NCCL(ncclCommAbort(g.comm[r]));
   memset(g.comm, 0, sizeof g.comm);
   sum(&rest);
@@ -242,7 +244,7 @@ static void in_processes(place *p) {
     OK_NCCL(ncclCommSplit(p->g.comm[r], 0, p->g.n - r, &kid.g.comm[r], NULL));
   OK_NCCL(ncclGroupEnd());
   for (int r = p->first; r < p->first + p->each; r++) {
-    ck_assert_ptr_nonnull(hk_gpu_of(kid.g.comm[r])->pool);
+    ck_assert_ptr_nonnull(hk_gpu_of(kid.g.comm[r])->memory->pooled.pool);
     ck_assert_uint_lt(gpu_held(kid.g.comm[r], ncclStatGpuMemTotal), HK_DEVICE_GRANULE / 4);
   }
   for (int r = p->first; r < p->first + p->each; r++) {
@@ -287,11 +289,11 @@ START_TEST(pieces) {
   for (int i = 0; i < PIECES; i++) {
     const hk_memory *whole = i ? hk_gpu_pool_whole(&slice[1]) : NULL;
     if (i == 3) sizes[i] = (size_t)((char *)whole->base + whole->bytes - ((char *)m[2].base + m[2].bytes));
-    const size_t pooled = gpu->pooled;
-    OK_NCCL((ncclResult_t)hk_gpu_pool_get(gpu, sizes[i], &slice[i], &m[i]));
+    const size_t pooled = gpu->memory->pooled.bytes;
+    OK_NCCL((ncclResult_t)hk_gpu_pool_get(&gpu->memory->pooled, sizes[i], &slice[i], &m[i]));
     ck_assert_uint_eq((uintptr_t)m[i].base % ALIGN, 0);
     ck_assert_uint_eq(m[i].bytes, (sizes[i] + ALIGN - 1) / ALIGN * ALIGN);
-    ck_assert_uint_eq(gpu->pooled - pooled, m[i].bytes);
+    ck_assert_uint_eq(gpu->memory->pooled.bytes - pooled, m[i].bytes);
     if (i > 1 && i < 4) ck_assert_ptr_eq(m[i].base, (char *)m[i - 1].base + m[i - 1].bytes);
     ck_assert_uint_eq(hk_gpu_pool_whole(&slice[i]) == hk_gpu_pool_whole(&slice[1]), i >= 1 && i <= 3);
   }

@@ -7,6 +7,8 @@
 #include "../../src/failure/mismatch.h"
 #include "../../src/failure/watch.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
+#include "../../src/gpu/order.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
@@ -294,7 +296,7 @@ START_TEST(mismatch_after_graph) {
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
   for (int captures = 1; captures >= 0; captures--) {
-    hk_gpu_of(g.comm[0])->captures = captures;
+    hk_gpu_of(g.comm[0])->order->captures = captures;
     hk_watch_enqueued(g.comm[0], &(hk_call){.coll = HK_BROADCAST, .count = 5}, !captures);
     for (int i = 0; i < 2; i++) {
       gpu_call c = {.coll = i ? HK_ALLREDUCE : HK_BROADCAST, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -351,7 +353,7 @@ START_TEST(watchdog) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   OK_NCCL(gpu_submit(&g, &c, 0));
   for (char who[8] = ""; getenv("NCCL_SHM_DISABLE") && !who[0]; usleep(1000)) /* until the kernel stands still */
-    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0])->proxy, who, sizeof who);
+    hk_gpu_proxy_waits_for(hk_gpu_of(g.comm[0])->links->proxy, who, sizeof who);
   ck_assert_int_eq(wait_for_error(g.comm[0]), ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "has not ended for 1 s"));
   if (getenv("NCCL_SHM_DISABLE"))

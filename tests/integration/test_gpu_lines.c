@@ -4,6 +4,7 @@
  * open and close a plugin for a race; test_gpu_proxy_lines runs there.
  * check: timeout=300 notsan long=asan */
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
@@ -51,7 +52,7 @@ static sent count(const gpu_ranks *g) {
   sent n = {0};
   hk_gpu_proxy_link l[ROOM];
   for (int r = 0; r < g->n; r++) {
-    const int links = hk_gpu_proxy_look(hk_gpu_of(g->comm[r])->proxy, l, ROOM);
+    const int links = hk_gpu_proxy_look(hk_gpu_of(g->comm[r])->links->proxy, l, ROOM);
     ck_assert_int_le(links, ROOM);
     for (int i = 0; i < links; i++) {
       if (!l[i].sends) continue;

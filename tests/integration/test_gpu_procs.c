@@ -4,7 +4,9 @@
  * check: timeout=300 notsan */
 #include <sys/mman.h>
 #include "../../src/gpu/buffer.h"
+#include "../../src/gpu/copy.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/links.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/transport/device_links.h"
 #include "../support/gpu_places.h"
@@ -40,12 +42,12 @@ END_TEST
 
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
 static void near_enough(place *p) {
-  ck_assert(!hk_gpu_of(p->g.comm[p->first])->staged);
+  ck_assert(!hk_gpu_of(p->g.comm[p->first])->links->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->cluster, 2);
   meet_all(p);
 }
 static void too_far(place *p) {
-  ck_assert(hk_gpu_of(p->g.comm[p->first])->staged);
+  ck_assert(hk_gpu_of(p->g.comm[p->first])->links->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->blocks, 2);
   meet_all(p);
 }
@@ -81,8 +83,8 @@ static void big_calls(place *p) {
 
 /* What a rank still has open of others' memory: closed on a service thread. */
 static bool imports_leave(const hk_gpu *gpu) {
-  for (int i = 0; i < 20000 && *(hk_gpu_import *const volatile *)&gpu->imports; i++) usleep(1000);
-  return !gpu->imports;
+  for (int i = 0; i < 20000 && *(hk_gpu_import *const volatile *)&gpu->buffers->imports; i++) usleep(1000);
+  return !gpu->buffers->imports;
 }
 
 /* Classic memory and virtual memory, read by the other GPUs for themselves; what goes is closed. */
@@ -104,7 +106,7 @@ static void registered(place *p) {
   big_calls(p);
   for (int r = p->first; r < p->first + p->each; r++) {
     int views = 0;
-    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->buffers; v; v = v->next, views++) {
+    for (const hk_gpu_buffer *v = hk_gpu_of(g->comm[r])->buffers->first; v; v = v->next, views++) {
       ck_assert(v->made && !v->unusable);
       for (int k = 0; k < g->n; k++)
         ck_assert_msg(k == r || v->seen[k] != HK_GPU_UNSEEN, "rank %d does not see %d's", k, r);
@@ -116,7 +118,7 @@ static void registered(place *p) {
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][0]));
     /* too early: there is a warning, and no process has it open any more */
     OK_NCCL(ncclMemFree((void *)(uintptr_t)g->out[r]));
-    ck_assert(hk_gpu_of(g->comm[r])->buffers->unusable);
+    ck_assert(hk_gpu_of(g->comm[r])->buffers->first->unusable);
     OK_NCCL(ncclCommDeregister(g->comm[r], handle[r][1]));
     ck_assert_int_eq(ncclCommDeregister(g->comm[r], handle[r][1]), ncclInvalidArgument);
     g->out[r] = gpu_alloc(g->device[r], room);
@@ -145,7 +147,7 @@ static void outlive(place *p) {
   g->out[r] = gpu_alloc(g->device[r], room);
   OK_NCCL(ncclCommRegister(g->comm[r], (void *)(uintptr_t)g->in[r], room, &handle));
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
-  ck_assert(hk_gpu_of(g->comm[r])->buffers->made);
+  ck_assert(hk_gpu_of(g->comm[r])->buffers->first->made);
   meet_all(p);
   if (r == 0) {
     OK_NCCL(ncclCommDestroy(g->comm[r]));
@@ -200,7 +202,7 @@ static void open_windows(place *p, size_t room) {
     OK_NCCL(ncclMemAlloc(&out, room));
     g->out[r] = (CUdeviceptr)(uintptr_t)out;
     OK_NCCL(ncclCommWindowRegister(g->comm[r], out, room, &window[r], NCCL_WIN_COLL_SYMMETRIC));
-    ck_assert(hk_gpu_of(g->comm[r])->copies);
+    ck_assert(hk_gpu_of(g->comm[r])->copies->usable);
   }
   OK_NCCL(ncclGroupEnd());
 }
@@ -244,7 +246,7 @@ static void by_copies(place *p) {
     each_call(p, &c, c.in_place ? 1 : 3);
   }
   if (p->each == 1) replay(p);
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copied);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copies->used);
 }
 
 START_TEST(copy_engines) {
@@ -256,7 +258,7 @@ END_TEST
 
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
 static void by_kernels(place *p) {
-  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies);
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies->usable);
   meet_all(p);
 }
 
@@ -317,8 +319,8 @@ static int sharing_at;
 
 static void shared_somehow(place *p) {
   const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
-  ck_assert_int_eq(gpu->links->by_file, sharing[sharing_at].by_fd);
-  ck_assert(!gpu->staged);
+  ck_assert_int_eq(gpu->links->env->by_file, sharing[sharing_at].by_fd);
+  ck_assert(!gpu->links->staged);
   gpu_call c = {.coll = HK_ALLGATHER, .count = 1500, .type = ncclFloat32};
   each_call(p, &c, 2);
 }

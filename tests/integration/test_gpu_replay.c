@@ -3,6 +3,8 @@
  * check: notsan */
 #include <stdatomic.h>
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/health.h"
+#include "../../src/gpu/order.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/gpu_comms.h"
 #include "../support/suite.h"
@@ -164,10 +166,10 @@ START_TEST(hangs) {
   if (!_i) { /* a kernel has begun since the last look: this is no hang, however long ago the last call was */
     hk_gpu *x = hk_gpu_of(g.comm[0]);
     while (!__atomic_load_n(&((hk_gpu_state *)x->state.host)->begun, __ATOMIC_RELAXED)) usleep(1000);
-    x->seen = x->launches;
-    x->seen_ns = 1;
+    x->health->launches = x->order->launches;
+    x->health->seen_ns = 1;
     ck_assert_int_eq(hk_gpu_watch(g.comm[0]), HK_OK);
-    ck_assert_uint_gt(x->seen_ns, 1);
+    ck_assert_uint_gt(x->health->seen_ns, 1);
   }
   for (; _i && !atomic_load(&g.comm[0]->health.failure);) usleep(1000);
   for (; rc == ncclSuccess || rc == ncclInProgress; usleep(1000)) OK_NCCL(ncclCommGetAsyncError(g.comm[0], &rc));

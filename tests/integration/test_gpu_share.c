@@ -2,6 +2,7 @@
 /* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room
  * for so many blocks. */
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/share.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/gpu_comms.h"
 #include "../support/leftovers.h"

@@ -2,6 +2,7 @@
 /* Memory of GPUs' links over the network: little of it until a large message comes, and more then, also between graphs
  * that were captured before; if there is no more; if the two ranks' calls do not match.
  * check: timeout=300 long=tsan */
+#include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu_comms.h"
@@ -39,7 +40,7 @@ static size_t memory_of(const gpu_ranks *g) {
   size_t sum = gpu_in_use(8);
   for (int r = 0; r < g->n; r++)
     for (int which = 0; which < HK_GPU_PINNED; which++)
-      for (const hk_gpu_chunk *k = hk_gpu_of(g->comm[r])->pinned[which]; k; k = k->next) sum += k->used;
+      for (const hk_gpu_chunk *k = hk_gpu_of(g->comm[r])->memory->pinned[which]; k; k = k->next) sum += k->used;
   pthread_mutex_lock(&verbs->lock);
   sum += verbs->locked;
   pthread_mutex_unlock(&verbs->lock);

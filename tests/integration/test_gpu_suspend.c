@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include "../../src/device/host.h"
+#include "../../src/gpu/arena.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/proxied.h"
 #include "../support/gpu_places.h"
@@ -149,7 +150,7 @@ static size_t behind_links(ncclComm_t c) {
   struct stat st;
   for (int s = 0; s < 2; s++)
     for (int r = 0; r < c->nranks; r++)
-      for (const hk_gpu_endpoint *x = hk_gpu_of(c)->ends[s][r]; x; x = x->next) {
+      for (const hk_gpu_endpoint *x = hk_gpu_of(c)->links->ends[s][r]; x; x = x->next) {
         int fd = x->shared.host ? hk_host_export(hk_host_find(x->shared.host).region, &bytes) : -1;
         if (fd >= 0 && fstat(fd, &st) == 0) sum += (size_t)st.st_blocks * 512;
         if (fd >= 0) close(fd);
@@ -182,7 +183,7 @@ END_TEST
 static size_t of_network(ncclComm_t c) {
   size_t sum = 0;
   for (int which = 0; which < HK_GPU_PINNED; which++)
-    for (const hk_gpu_chunk *k = hk_gpu_of(c)->pinned[which]; k; k = k->next) {
+    for (const hk_gpu_chunk *k = hk_gpu_of(c)->memory->pinned[which]; k; k = k->next) {
       static unsigned char there[1 << 16];
       const hk_memory *m = &k->memory;
       if (!m->parked) sum += which == HK_GPU_PINNED_STAYS ? k->used : m->bytes;

@@ -43,7 +43,9 @@ START_TEST(sizes) {
   for (int r = 0; r < n; r++) {
     const hk_gpu *gpu = hk_gpu_of(g.comm[r]);
     ck_assert(gpu->in_switch);
-    ck_assert_uint_ge(gpu->group->multicast->slot_bytes, hk_gpu_switch_slot(slot, n)); /* chunks count on it */
+    ck_assert_uint_ge(
+        gpu->group->multicast->slot_bytes,
+        hk_gpu_switch_slot(slot, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, n)); /* chunks count on it */
   }
   for (size_t i = 0; i < (way == SUMSHOT ? 1 : 3) * HK_ARRAY_LENGTH(counts); i++) {
     const size_t k = i % HK_ARRAY_LENGTH(counts);

@@ -3,6 +3,7 @@
  * window, and what is wrong to ask.
  * check: timeout=200 notsan long=asan */
 #include "../../src/gpu/window.h"
+#include "../../src/rma/windows.h"
 #include "../support/gpu_places.h"
 
 enum { WINDOW = 2 << 20 };
@@ -187,7 +188,7 @@ static void many(place *p) {
     void *table = NULL;
     uint64_t entries[97];
     int found = 0;
-    ck_assert_int_eq(hk_gpu_windows.table(g->comm[r], &table), HK_OK);
+    ck_assert_int_eq(hk_gpu_window_ops.table(g->comm[r], &table), HK_OK);
     emu_use(g->device[r]);
     while (table) {
       emu_read(entries, (CUdeviceptr)(uintptr_t)table, sizeof entries);

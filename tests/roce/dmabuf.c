@@ -111,7 +111,8 @@ static int judge(const hk_ib_gpu_memory *m, const char *maker, const char *devic
 }
 
 int main(int argc, char **argv) {
-  static const hk_device_ops ops = {.name = "dma-buf", .dmabuf = give};
+  static const hk_device_card_ops card_ops = {.dmabuf = give};
+  static const hk_device_ops ops = {.name = "dma-buf", .card = &card_ops};
   hk_device gpu = {.ops = &ops, .limits = {.dmabuf = true}};
   char why[160], udmabuf[80], vgem[80];
   const char *maker = "udmabuf", *name = argc > 1 ? argv[1] : "rxe0";

@@ -57,12 +57,9 @@ static inline hk_status fake_wait(hk_device *d, hk_queue q) {
   (void)q;
   return HK_OK;
 }
-static const hk_device_ops fake_ops = {.name = "fake",
-                                       .alloc_host = fake_alloc_host,
-                                       .pin = fake_pin,
-                                       .release = fake_release,
-                                       .copy = fake_copy,
-                                       .wait = fake_wait};
+static const hk_device_memory_ops fake_memory = {
+    .alloc_host = fake_alloc_host, .pin = fake_pin, .release = fake_release};
+static const hk_device_ops fake_ops = {.name = "fake", .copy = fake_copy, .wait = fake_wait, .memory = &fake_memory};
 
 /* ---- a network ---- */
 

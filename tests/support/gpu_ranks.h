@@ -320,7 +320,7 @@ static inline void check_aborted(hk_coll coll, uint32_t proto) {
     if (out->lines[ll + i] != OLD) ck_abort_msg("byte %zu of the next rank's lines is stored", i);
   for (size_t i = wide_from; i < WIDE_BYTES; i++)
     if (out->wide[WIDE_BYTES + i] != OLD) ck_abort_msg("byte %zu of the next rank's lines is stored", i);
-  if (proto == HK_GPU_LL) {
+  if (proto == HK_PROTO_LL) {
     const uint32_t got = (uint32_t)(unsigned char)out->lines[0];
     ck_assert_uint_eq(got, (unsigned char)(coll == HK_REDUCE ? mine[0] + sent[0] : sent[0]));
   }

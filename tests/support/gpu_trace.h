@@ -9,6 +9,7 @@
 #include "../../src/device/device.h"
 #include "../../src/gpu/buffer.h"
 #include "../../src/gpu/code.h"
+#include "../../src/gpu/order.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/cuda/work.h"
 #include "golden.h"
@@ -23,6 +24,13 @@ static struct {
   const gpu_ranks *g;
   const hk_device_ops *real;
   hk_device_ops mine;
+  hk_device_memory_ops memory;
+  hk_device_share_ops share;
+  hk_device_stream_ops stream;
+  hk_device_order_ops order;
+  hk_device_graph_ops graph;
+  hk_device_word_ops word;
+  hk_device_kernel_ops kernel;
   CUstream reader[GPU_RANKS];
   const void *plans[TRACE_PLANS]; /* whose links and program are noted already */
   struct {
@@ -51,7 +59,7 @@ static inline const char *trace_name(const void *p) {
       return out;
     }
   for (int r = 0; r < trace.g->n; r++)
-    for (const hk_gpu_buffer *v = trace.g->comm[r] ? hk_gpu_of(trace.g->comm[r])->buffers : NULL; v; v = v->next)
+    for (const hk_gpu_buffer *v = trace.g->comm[r] ? hk_gpu_of(trace.g->comm[r])->buffers->first : NULL; v; v = v->next)
       for (int k = 0; v->theirs && k < trace.g->n; k++)
         if (at >= v->theirs[k] && at < v->theirs[k] + (v->end - v->begin)) {
           snprintf(out, sizeof text[0], "view%d of %d+%zu", r, k, (size_t)(at - v->theirs[k]));
@@ -75,8 +83,8 @@ static inline const char *trace_order(const hk_queue_order *o) {
   for (int r = 0; r < trace.g->n; r++) {
     if (!trace.g->comm[r]) continue; /* another process's */
     const hk_gpu *g = hk_gpu_of(trace.g->comm[r]);
-    snprintf(text, sizeof text, "%s%d", o == &g->order ? "order" : "captured", r);
-    if (o == &g->order || o == &g->captured) return text;
+    snprintf(text, sizeof text, "%s%d", o == &g->order->plain ? "order" : "captured", r);
+    if (o == &g->order->plain || o == &g->order->captured) return text;
     if (o == &g->code->order || o == &g->code->captured) return o == &g->code->order ? "all" : "all captured";
   }
   return "a table";
@@ -190,12 +198,12 @@ static inline void trace_small(const hk_gpu_small_batch *b, unsigned blocks) {
 /* Of what is noted: in a capture it is done, too. Nothing runs there, and the graph has its node. */
 static inline bool trace_passes(hk_device *d, hk_queue q) {
   hk_queue_state s;
-  return !trace_on() || (trace.real->queue_state(d, q, &s) == HK_OK && s.capturing);
+  return !trace_on() || (trace.real->stream->state(d, q, &s) == HK_OK && s.capturing);
 }
 
 static inline hk_status trace_launch(hk_device *d, const hk_kernel_launch *l, hk_queue q) {
   const hk_gpu_code *k = NULL;
-  if (!trace_on()) return trace.real->launch(d, l, q);
+  if (!trace_on()) return trace.real->kernel->launch(d, l, q);
   for (int r = 0; r < trace.g->n; r++)
     if (trace.g->comm[r] && trace.g->device[r] == d->limits.ordinal) k = hk_gpu_of(trace.g->comm[r])->code;
   NOTE("launch on %s: %s %u x %u shared %u cluster %u priority %d %d %d, %zu bytes\n", trace_queue(q),
@@ -206,7 +214,7 @@ static inline hk_status trace_launch(hk_device *d, const hk_kernel_launch *l, hk
   if (l->function == k->batch) trace_batch(d->limits.ordinal, l->param, l->param_bytes);
   if (l->function == k->small) trace_small(l->param, l->blocks);
   if (l->function == k->transfers) trace_transfers(d->limits.ordinal, l->param, l->blocks);
-  return trace_passes(d, q) ? trace.real->launch(d, l, q) : HK_OK;
+  return trace_passes(d, q) ? trace.real->kernel->launch(d, l, q) : HK_OK;
 }
 static inline hk_status trace_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q) {
   NOTE("copy %zu bytes to %s from %s on %s\n", bytes, trace_name(to), trace_name(from), trace_queue(q));
@@ -216,71 +224,71 @@ static inline hk_status trace_wait(hk_device *d, hk_queue q) {
   NOTE("wait for %s\n", trace_queue(q));
   return trace.real->wait(d, q);
 }
-#define TRACE_WORD(name)                                                                                               \
+#define TRACE_WORD(name, slot)                                                                                         \
   static inline hk_status trace_##name(hk_device *d, void *at, uint32_t value, hk_queue q) {                           \
     NOTE("%s %s %zx %u on %s\n", #name, trace_name(at), (size_t)((uintptr_t)at % 4096), value, trace_queue(q));        \
-    return trace_passes(d, q) ? trace.real->name(d, at, value, q) : HK_OK;                                             \
+    return trace_passes(d, q) ? trace.real->word->slot(d, at, value, q) : HK_OK;                                       \
   }
-TRACE_WORD(word_write)
-TRACE_WORD(word_wait)
-TRACE_WORD(word_reach)
-#define TRACE_ORDER(name)                                                                                              \
+TRACE_WORD(word_write, write)
+TRACE_WORD(word_wait, wait)
+TRACE_WORD(word_reach, reach)
+#define TRACE_ORDER(name, group, slot)                                                                                 \
   static inline hk_status trace_##name(hk_device *d, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {         \
     NOTE("%s of %s on %s%s\n", #name, trace_order(o), trace_queue(q), s->capturing ? " captured" : "");                \
-    return trace.real->name(d, o, q, s);                                                                               \
+    return trace.real->group->slot(d, o, q, s);                                                                        \
   }
-TRACE_ORDER(order_begin)
-TRACE_ORDER(order_end)
-TRACE_ORDER(replay_begin)
-TRACE_ORDER(replay_end)
+TRACE_ORDER(order_begin, order, begin)
+TRACE_ORDER(order_end, order, end)
+TRACE_ORDER(replay_begin, graph, begin)
+TRACE_ORDER(replay_end, graph, end)
 static inline hk_status trace_record(hk_device *d, void *event, hk_queue q, const hk_queue_state *s) {
   NOTE("record on %s%s\n", trace_queue(q), s->capturing ? " captured" : "");
-  return trace.real->record(d, event, q, s);
+  return trace.real->stream->record(d, event, q, s);
 }
 #define TRACE_ALLOC(name)                                                                                              \
   static inline hk_status trace_##name(hk_device *d, size_t bytes, hk_memory *out) {                                   \
     NOTE("%s %zu\n", #name, bytes);                                                                                    \
-    return trace.real->name(d, bytes, out);                                                                            \
+    return trace.real->memory->name(d, bytes, out);                                                                    \
   }
 TRACE_ALLOC(alloc)
 TRACE_ALLOC(alloc_host)
 TRACE_ALLOC(alloc_host_late)
 static inline hk_status trace_alloc_open(hk_device *d, size_t bytes, size_t zeroed, hk_memory *out) {
   NOTE("alloc_open %zu, zeroed %zu\n", bytes, zeroed);
-  return trace.real->alloc_open(d, bytes, zeroed, out);
+  return trace.real->memory->alloc_open(d, bytes, zeroed, out);
 }
 static inline hk_status trace_alloc_shared(hk_device *d, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out) {
   NOTE("alloc_shared %zu, zeroed %zu%s\n", bytes, zeroed, by_fd ? " by descriptor" : "");
-  return trace.real->alloc_shared(d, bytes, zeroed, by_fd, out);
+  return trace.real->memory->alloc_shared(d, bytes, zeroed, by_fd, out);
 }
 static inline hk_status trace_pin(hk_device *d, void *host, size_t bytes, hk_memory *out) {
   NOTE("pin %zu\n", bytes);
-  return trace.real->pin(d, host, bytes, out);
+  return trace.real->memory->pin(d, host, bytes, out);
 }
 static inline hk_status trace_release(hk_device *d, hk_memory *m) {
   if (m->base) NOTE("release %zu of kind %d%s\n", m->bytes, (int)m->kind, m->parked ? " parked" : "");
-  return trace.real->release(d, m);
+  return trace.real->memory->release(d, m);
 }
 static inline hk_status trace_park(hk_device *d, hk_memory *m) {
   NOTE("park %zu of kind %d\n", m->bytes, (int)m->kind);
-  return trace.real->park(d, m);
+  return trace.real->memory->park(d, m);
 }
 static inline hk_status trace_unpark(hk_device *d, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
   NOTE("unpark %zu of kind %d%s, zeroed %zu on %s\n", m->bytes, (int)m->kind, s ? " shared" : "", zeroed,
        trace_queue(q));
-  return trace.real->unpark(d, m, s, zeroed, q);
+  return trace.real->memory->unpark(d, m, s, zeroed, q);
 }
 static inline hk_status trace_open(hk_device *d, const hk_memory_share *s, hk_memory *out) {
   NOTE("open %zu of kind %u\n", (size_t)s->bytes, s->kind);
-  return trace.real->open(d, s, out);
+  return trace.real->share->open(d, s, out);
 }
 static inline hk_status trace_pointer(hk_device *d, const void *p, hk_pointer *out) {
   NOTE("whose is %s\n", trace_name(p));
-  return trace.real->pointer(d, p, out);
+  return trace.real->memory->pointer(d, p, out);
 }
 static inline hk_status trace_graph_keep(hk_device *d, const hk_queue_state *s, void (*done)(void *), void *arg) {
   NOTE("keep for the graph\n");
-  return trace.real->graph_keep(d, s, done, arg);
+  return trace.real->graph->keep(d, s, done, arg);
 }
 
 /* Of the ranks' communicators, which are open. */
@@ -291,11 +299,36 @@ static inline void trace_begin(const gpu_ranks *g) {
   for (int r = 0; r < g->n && !trace.real; r++)
     if (g->comm[r]) trace.real = hk_gpu_of(g->comm[r])->device->ops;
   trace.mine = *trace.real;
-#define TRACE(name) trace.mine.name = trace_##name
-  TRACE(launch), TRACE(copy), TRACE(wait), TRACE(word_write), TRACE(word_wait), TRACE(word_reach);
-  TRACE(order_begin), TRACE(order_end), TRACE(replay_begin), TRACE(replay_end), TRACE(record), TRACE(graph_keep);
+  trace.memory = *trace.real->memory;
+  trace.share = *trace.real->share;
+  trace.stream = *trace.real->stream;
+  trace.mine.memory = &trace.memory;
+  trace.mine.share = &trace.share;
+  trace.mine.stream = &trace.stream;
+  trace.order = *trace.real->order;
+  trace.mine.order = &trace.order;
+  trace.graph = *trace.real->graph;
+  trace.mine.graph = &trace.graph;
+  trace.word = *trace.real->word;
+  trace.mine.word = &trace.word;
+  trace.kernel = *trace.real->kernel;
+  trace.mine.kernel = &trace.kernel;
+  trace.mine.copy = trace_copy;
+  trace.mine.wait = trace_wait;
+  trace.stream.record = trace_record;
+  trace.share.open = trace_open;
+  trace.order.begin = trace_order_begin;
+  trace.order.end = trace_order_end;
+  trace.graph.begin = trace_replay_begin;
+  trace.graph.end = trace_replay_end;
+  trace.graph.keep = trace_graph_keep;
+  trace.word.write = trace_word_write;
+  trace.word.wait = trace_word_wait;
+  trace.word.reach = trace_word_reach;
+  trace.kernel.launch = trace_launch;
+#define TRACE(name) trace.memory.name = trace_##name
   TRACE(alloc), TRACE(alloc_host), TRACE(alloc_host_late), TRACE(alloc_open), TRACE(alloc_shared), TRACE(pointer);
-  TRACE(pin), TRACE(release), TRACE(park), TRACE(unpark), TRACE(open);
+  TRACE(pin), TRACE(release), TRACE(park), TRACE(unpark);
 #undef TRACE
   for (int r = 0; r < g->n; r++) {
     if (!g->comm[r]) continue;

@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include "../../src/device/device.h"
+#include "../../src/program/limits.h"
 #include "../../src/transport/net/ib/ib_remote.h"
 #include "../../src/transport/remote.h"
 #include "ib_trace.h"
@@ -256,8 +257,10 @@ static hk_status gpu_flush(hk_device *d) {
   flush_cards();
   return HK_OK;
 }
+static const hk_device_memory_ops gpu_memory_ops = {.alloc_shared = gpu_alloc, .release = gpu_release};
+static const hk_device_card_ops gpu_card_ops = {.flush = gpu_flush};
 static const hk_device_ops gpu_ops = {
-    .alloc_shared = gpu_alloc, .release = gpu_release, .copy = gpu_copy, .wait = gpu_wait, .rdma_flush = gpu_flush};
+    .copy = gpu_copy, .wait = gpu_wait, .memory = &gpu_memory_ops, .card = &gpu_card_ops};
 static hk_device gpu = {.ops = &gpu_ops};
 
 static hk_link *gpu_link(scene *s, int rank, hk_link_kind kind, bool there) {

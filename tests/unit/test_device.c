@@ -98,10 +98,10 @@ static void check_late(hk_device *d, size_t bytes) {
   hk_memory m;
   hk_pointer p;
   char back[2] = {1, 1};
-  ck_assert_int_eq(d->ops->alloc_host_late(d, bytes, &m), HK_OK);
+  ck_assert_int_eq(d->ops->memory->alloc_host_late(d, bytes, &m), HK_OK);
   ck_assert_uint_ge(m.bytes, bytes);
   ck_assert(m.kind == (d->limits.late_host ? HK_MEMORY_VMM : HK_MEMORY_PINNED));
-  ck_assert_int_eq(d->ops->pointer(d, m.host, &p), HK_OK);
+  ck_assert_int_eq(d->ops->memory->pointer(d, m.host, &p), HK_OK);
   ck_assert_int_eq(p.kind, HK_POINTER_PINNED);
   for (int again = 0; again < 2; again++) {
     char *end = (char *)m.host + bytes - 1;
@@ -111,10 +111,10 @@ static void check_late(hk_device *d, size_t bytes) {
     ck_assert_int_eq(d->ops->wait(d, NULL), HK_OK);
     ck_assert_int_eq(back[0], 7);
     if (again) break;
-    ck_assert_int_eq(d->ops->park(d, &m), HK_OK);
-    ck_assert_int_eq(d->ops->unpark(d, &m, NULL, 0, NULL), HK_OK);
+    ck_assert_int_eq(d->ops->memory->park(d, &m), HK_OK);
+    ck_assert_int_eq(d->ops->memory->unpark(d, &m, NULL, 0, NULL), HK_OK);
   }
-  ck_assert_int_eq(d->ops->release(d, &m), HK_OK);
+  ck_assert_int_eq(d->ops->memory->release(d, &m), HK_OK);
 }
 
 START_TEST(cuda_memory) {
@@ -128,9 +128,9 @@ START_TEST(cuda_memory) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++) {
     hk_memory m, pinned;
     hk_pointer p;
-    ck_assert_int_eq(d->ops->alloc(d, sizes[i], &m), HK_OK);
+    ck_assert_int_eq(d->ops->memory->alloc(d, sizes[i], &m), HK_OK);
     ck_assert_uint_ge(m.bytes, sizes[i]);
-    ck_assert_int_eq(d->ops->pointer(d, m.base, &p), HK_OK);
+    ck_assert_int_eq(d->ops->memory->pointer(d, m.base, &p), HK_OK);
     ck_assert_int_eq(p.kind, HK_POINTER_DEVICE);
     ck_assert_int_eq(p.device, d->limits.ordinal);
     memset(back, 1, sizeof back);
@@ -138,22 +138,22 @@ START_TEST(cuda_memory) {
     ck_assert_int_eq(d->ops->copy(d, back, m.base, n, NULL), HK_OK);
     ck_assert_int_eq(d->ops->wait(d, NULL), HK_OK);
     for (size_t k = 0; k < n; k++) ck_assert_int_eq(back[k], 0);
-    ck_assert_int_eq(d->ops->release(d, &m), HK_OK);
-    ck_assert_int_eq(d->ops->alloc_host(d, sizes[i], &pinned), HK_OK);
-    ck_assert_int_eq(d->ops->pointer(d, pinned.host, &p), HK_OK);
+    ck_assert_int_eq(d->ops->memory->release(d, &m), HK_OK);
+    ck_assert_int_eq(d->ops->memory->alloc_host(d, sizes[i], &pinned), HK_OK);
+    ck_assert_int_eq(d->ops->memory->pointer(d, pinned.host, &p), HK_OK);
     ck_assert_int_eq(p.kind, HK_POINTER_PINNED);
     ck_assert_int_eq(*(char *)pinned.host, 0);
     check_placed(pinned.host, d->limits.host_numa);
-    ck_assert_int_eq(d->ops->release(d, &pinned), HK_OK);
+    ck_assert_int_eq(d->ops->memory->release(d, &pinned), HK_OK);
     check_late(d, sizes[i]);
   }
-  ck_assert_int_eq(d->ops->pointer(d, back, &(hk_pointer){0}), HK_OK);
+  ck_assert_int_eq(d->ops->memory->pointer(d, back, &(hk_pointer){0}), HK_OK);
   d->ops->close(d);
 }
 END_TEST
 
 static void *upload(hk_device *d, const void *from, size_t bytes, hk_memory *m) {
-  ck_assert_int_eq(d->ops->alloc(d, bytes, m), HK_OK);
+  ck_assert_int_eq(d->ops->memory->alloc(d, bytes, m), HK_OK);
   if (from) ck_assert_int_eq(d->ops->copy(d, m->base, from, bytes, NULL), HK_OK);
   ck_assert_int_eq(d->ops->wait(d, NULL), HK_OK);
   return m->base;
@@ -180,9 +180,9 @@ START_TEST(cuda_allreduce) {
       return;
     }
   }
-  ck_assert_int_eq(d->ops->load(d, image, &module), HK_OK);
-  ck_assert_int_eq(d->ops->function(d, module, HK_GPU_RUN_BATCH, &kernel), HK_OK);
-  ck_assert_int_eq(d->ops->alloc_host(d, sizeof(hk_gpu_state), &state), HK_OK);
+  ck_assert_int_eq(d->ops->kernel->load(d, image, &module), HK_OK);
+  ck_assert_int_eq(d->ops->kernel->function(d, module, HK_GPU_RUN_BATCH, &kernel), HK_OK);
+  ck_assert_int_eq(d->ops->memory->alloc_host(d, sizeof(hk_gpu_state), &state), HK_OK);
   for (int r = 0; r < N; r++) upload(d, NULL, FIFO, &fifo[r]); /* from rank r to the other */
   hk_gpu_work work[N];
   for (int r = 0; r < N; r++) {
@@ -220,21 +220,21 @@ START_TEST(cuda_allreduce) {
                             .orders = 1,
                             .lanes = 1};
     ck_assert_uint_eq(p->nlanes, 1);
-    ck_assert_int_eq(d->ops->queue_new(d, &q[r]), HK_OK);
+    ck_assert_int_eq(d->ops->stream->create(d, &q[r]), HK_OK);
     free(l);
     hk_program_free(p);
   }
   hk_queue_order order[N] = {{0}};
   for (int again = 0; again < 3; again++) {
     for (int r = 0; r < N; r++) {
-      work[r].proto = again & 1 ? HK_GPU_LL128 : HK_GPU_SIMPLE;
+      work[r].proto = again & 1 ? HK_PROTO_LL128 : HK_PROTO_SIMPLE;
       hk_gpu_batch batch = {.works = 1, .end = {1}, .work = {work[r]}};
       hk_kernel_launch launch = {.function = kernel, .blocks = 1, .threads = THREADS, .param = &batch};
       hk_queue_state state_of;
-      ck_assert_int_eq(d->ops->queue_state(d, q[r], &state_of), HK_OK);
-      ck_assert_int_eq(d->ops->order_begin(d, &order[r], q[r], &state_of), HK_OK);
-      ck_assert_int_eq(d->ops->launch(d, &launch, q[r]), HK_OK);
-      ck_assert_int_eq(d->ops->order_end(d, &order[r], q[r], &state_of), HK_OK);
+      ck_assert_int_eq(d->ops->stream->state(d, q[r], &state_of), HK_OK);
+      ck_assert_int_eq(d->ops->order->begin(d, &order[r], q[r], &state_of), HK_OK);
+      ck_assert_int_eq(d->ops->kernel->launch(d, &launch, q[r]), HK_OK);
+      ck_assert_int_eq(d->ops->order->end(d, &order[r], q[r], &state_of), HK_OK);
     }
     for (int r = 0; r < N; r++) {
       ck_assert_int_eq(d->ops->copy(d, out, result[r].base, sizeof out, q[r]), HK_OK);
@@ -244,13 +244,13 @@ START_TEST(cuda_allreduce) {
   }
   for (int r = 0; r < N; r++) {
     hk_memory *all[] = {&fifo[r], &program[r], &links[r], &user[r], &result[r]};
-    for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) ck_assert_int_eq(d->ops->release(d, all[i]), HK_OK);
-    ck_assert_int_eq(d->ops->order_free(d, &order[r]), HK_OK);
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) ck_assert_int_eq(d->ops->memory->release(d, all[i]), HK_OK);
+    ck_assert_int_eq(d->ops->order->free(d, &order[r]), HK_OK);
     ck_assert(!order[r].event && !order[r].used);
-    ck_assert_int_eq(d->ops->queue_free(d, q[r]), HK_OK);
+    ck_assert_int_eq(d->ops->stream->free(d, q[r]), HK_OK);
   }
-  ck_assert_int_eq(d->ops->release(d, &state), HK_OK);
-  ck_assert_int_eq(d->ops->unload(d, module), HK_OK);
+  ck_assert_int_eq(d->ops->memory->release(d, &state), HK_OK);
+  ck_assert_int_eq(d->ops->kernel->unload(d, module), HK_OK);
   d->ops->close(d);
 }
 END_TEST
@@ -261,17 +261,17 @@ START_TEST(cuda_streams) {
   hk_queue_state s;
   hk_queue q;
   if (!d) return;
-  ck_assert_int_eq(d->ops->queue_state(d, NULL, &s), HK_OK);
+  ck_assert_int_eq(d->ops->stream->state(d, NULL, &s), HK_OK);
   const uint64_t legacy = s.id;
   ck_assert(!s.capturing);
-  ck_assert_int_eq(d->ops->queue_state(d, (hk_queue)(uintptr_t)2, &s), HK_OK);
+  ck_assert_int_eq(d->ops->stream->state(d, (hk_queue)(uintptr_t)2, &s), HK_OK);
   ck_assert_uint_eq(s.id, 0); /* each thread's is another one */
-  ck_assert_int_eq(d->ops->queue_state(d, (hk_queue)(uintptr_t)1, &s), HK_OK);
+  ck_assert_int_eq(d->ops->stream->state(d, (hk_queue)(uintptr_t)1, &s), HK_OK);
   ck_assert_uint_eq(s.id, legacy);
-  ck_assert_int_eq(d->ops->queue_new(d, &q), HK_OK);
-  ck_assert_int_eq(d->ops->queue_state(d, q, &s), HK_OK);
+  ck_assert_int_eq(d->ops->stream->create(d, &q), HK_OK);
+  ck_assert_int_eq(d->ops->stream->state(d, q, &s), HK_OK);
   ck_assert(s.id != 0 && s.id != legacy);
-  ck_assert_int_eq(d->ops->queue_free(d, q), HK_OK);
+  ck_assert_int_eq(d->ops->stream->free(d, q), HK_OK);
   d->ops->close(d);
 }
 END_TEST

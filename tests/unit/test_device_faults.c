@@ -31,7 +31,7 @@ static hk_status use_memory(hk_device *d, hk_status rc, hk_memory *m) {
   if (rc == HK_OK) TRY(d->ops->copy(d, m->base, &byte, 1, NULL));
   if (rc == HK_OK) TRY(d->ops->wait(d, NULL));
   settle(d);
-  TRY(d->ops->release(d, m));
+  TRY(d->ops->memory->release(d, m));
   return rc;
 }
 /* A failed operation leaves nothing to release, whatever was in it. */
@@ -44,9 +44,9 @@ static hk_status allocate(hk_device *d) {
   hk_status rc = HK_OK;
   for (int i = 0; i < 2; i++) {
     hk_memory m = {0};
-    rc = use_memory(d, d->ops->alloc(d, sizes[i], spoilt(&m)), &m);
+    rc = use_memory(d, d->ops->memory->alloc(d, sizes[i], spoilt(&m)), &m);
     if (rc != HK_OK) break;
-    rc = use_memory(d, d->ops->alloc_open(d, sizes[i], 16, spoilt(&m)), &m);
+    rc = use_memory(d, d->ops->memory->alloc_open(d, sizes[i], 16, spoilt(&m)), &m);
     if (rc != HK_OK) break;
   }
   return rc;
@@ -55,25 +55,25 @@ static hk_status share(hk_device *d) {
   hk_memory m = {0}, there = {0};
   hk_memory_share s = {.fd = -1};
   uintptr_t begin;
-  hk_status rc = d->ops->alloc_shared(d, LARGE, 1, true, spoilt(&m));
-  if (rc == HK_OK) TRY(d->ops->share(d, &m, &s));
-  if (rc == HK_OK) TRY(d->ops->open(d, &s, spoilt(&there)));
+  hk_status rc = d->ops->memory->alloc_shared(d, LARGE, 1, true, spoilt(&m));
+  if (rc == HK_OK) TRY(d->ops->share->offer(d, &m, &s));
+  if (rc == HK_OK) TRY(d->ops->share->open(d, &s, spoilt(&there)));
   if (rc == HK_OK) ck_assert_ptr_ne(there.base, m.base);
-  TRY(d->ops->release(d, &there));
+  TRY(d->ops->memory->release(d, &there));
   if (s.fd >= 0) close(s.fd);
   s.fd = -1;
-  if (rc == HK_OK) TRY(d->ops->share_address(d, (char *)m.base + 100, &s, &begin));
+  if (rc == HK_OK) TRY(d->ops->share->offer_address(d, (char *)m.base + 100, &s, &begin));
   if (rc == HK_OK) ck_assert_uint_eq(begin, (uintptr_t)m.base);
   if (s.fd >= 0) close(s.fd);
-  TRY(d->ops->release(d, &m));
+  TRY(d->ops->memory->release(d, &m));
   return rc;
 }
 static hk_status pinned(hk_device *d) {
   static _Alignas(4096) char page[4096];
   hk_memory m = {0};
-  hk_status rc = use_memory(d, d->ops->alloc_host(d, SMALL, spoilt(&m)), &m);
-  if (rc == HK_OK) rc = use_memory(d, d->ops->alloc_host_late(d, SMALL, spoilt(&m)), &m);
-  if (rc == HK_OK) rc = use_memory(d, d->ops->pin(d, page, sizeof page, spoilt(&m)), &m);
+  hk_status rc = use_memory(d, d->ops->memory->alloc_host(d, SMALL, spoilt(&m)), &m);
+  if (rc == HK_OK) rc = use_memory(d, d->ops->memory->alloc_host_late(d, SMALL, spoilt(&m)), &m);
+  if (rc == HK_OK) rc = use_memory(d, d->ops->memory->pin(d, page, sizeof page, spoilt(&m)), &m);
   (void)cu.MemHostUnregister(page); /* if it could not be given back: the next run pins it again */
   return rc;
 }
@@ -81,43 +81,43 @@ static hk_status parked(hk_device *d) {
   hk_status rc = HK_OK;
   for (int i = 0; i < 3 && rc == HK_OK; i++) {
     hk_memory m = {0};
-    rc = i == 0   ? d->ops->alloc_shared(d, LARGE, 1, true, spoilt(&m))
-         : i == 1 ? d->ops->alloc_host(d, SMALL, spoilt(&m))
-                  : d->ops->alloc_host_late(d, SMALL, spoilt(&m));
-    if (rc == HK_OK) TRY(d->ops->park(d, &m));
-    if (rc == HK_OK) TRY(d->ops->unpark(d, &m, NULL, i ? 0 : 16, NULL));
+    rc = i == 0   ? d->ops->memory->alloc_shared(d, LARGE, 1, true, spoilt(&m))
+         : i == 1 ? d->ops->memory->alloc_host(d, SMALL, spoilt(&m))
+                  : d->ops->memory->alloc_host_late(d, SMALL, spoilt(&m));
+    if (rc == HK_OK) TRY(d->ops->memory->park(d, &m));
+    if (rc == HK_OK) TRY(d->ops->memory->unpark(d, &m, NULL, i ? 0 : 16, NULL));
     settle(d);
-    TRY(d->ops->release(d, &m));
+    TRY(d->ops->memory->release(d, &m));
   }
   return rc;
 }
 static hk_status placed(hk_device *d) {
   hk_memory m = {0}, here = {0};
   void *space = NULL;
-  hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, spoilt(&m));
-  if (rc == HK_OK) TRY(d->ops->space_new(d, m.bytes, &space));
-  if (rc == HK_OK) TRY(d->ops->place(d, space, m.bytes, m.base, -1, spoilt(&here)));
-  TRY(d->ops->release(d, &here));
-  if (space) TRY(d->ops->space_free(d, space, m.bytes));
-  TRY(d->ops->release(d, &m));
+  hk_status rc = d->ops->memory->alloc_shared(d, LARGE, 0, true, spoilt(&m));
+  if (rc == HK_OK) TRY(d->ops->space->create(d, m.bytes, &space));
+  if (rc == HK_OK) TRY(d->ops->space->place(d, space, m.bytes, m.base, -1, spoilt(&here)));
+  TRY(d->ops->memory->release(d, &here));
+  if (space) TRY(d->ops->space->free(d, space, m.bytes));
+  TRY(d->ops->memory->release(d, &m));
   return rc;
 }
 static hk_status multicast(hk_device *d) {
   hk_memory own = {0}, all = {0};
   uint64_t object = 0;
   size_t bytes = LARGE;
-  hk_status rc = d->ops->multicast_new(d, 1, &bytes, &object);
+  hk_status rc = d->ops->multicast->create(d, 1, &bytes, &object);
   if (rc == HK_OK) ck_assert_uint_eq(bytes % HK_DEVICE_GRANULE, 0);
-  if (rc == HK_OK) TRY(d->ops->multicast_add(d, object));
-  if (rc == HK_OK) TRY(d->ops->multicast_bind(d, object, bytes, 16, spoilt(&own), spoilt(&all)));
-  if (rc == HK_OK) TRY(d->ops->park(d, &all));
-  if (rc == HK_OK) TRY(d->ops->park(d, &own));
-  if (rc == HK_OK) TRY(d->ops->unpark(d, &own, NULL, 16, NULL));
-  if (rc == HK_OK) TRY(d->ops->multicast_again(d, &own, &all));
+  if (rc == HK_OK) TRY(d->ops->multicast->add(d, object));
+  if (rc == HK_OK) TRY(d->ops->multicast->bind(d, object, bytes, 16, spoilt(&own), spoilt(&all)));
+  if (rc == HK_OK) TRY(d->ops->memory->park(d, &all));
+  if (rc == HK_OK) TRY(d->ops->memory->park(d, &own));
+  if (rc == HK_OK) TRY(d->ops->memory->unpark(d, &own, NULL, 16, NULL));
+  if (rc == HK_OK) TRY(d->ops->multicast->again(d, &own, &all));
   settle(d);
-  TRY(d->ops->release(d, &all));
-  TRY(d->ops->release(d, &own));
-  if (object) TRY(d->ops->multicast_free(d, object));
+  TRY(d->ops->memory->release(d, &all));
+  TRY(d->ops->memory->release(d, &own));
+  if (object) TRY(d->ops->multicast->free(d, object));
   return rc;
 }
 
@@ -130,16 +130,16 @@ static hk_status in_order(hk_device *d) {
   for (int i = 0; i < 3 && rc == HK_OK; i++) {
     hk_queue *at = &q[i > 0];
     hk_queue_state s;
-    if (i < 2) TRY(d->ops->queue_new(d, at));
-    if (rc == HK_OK) TRY(d->ops->queue_state(d, *at, &s));
-    if (rc == HK_OK) TRY(d->ops->order_begin(d, &order, *at, &s));
-    if (rc == HK_OK) TRY(d->ops->order_end(d, &order, *at, &s));
+    if (i < 2) TRY(d->ops->stream->create(d, at));
+    if (rc == HK_OK) TRY(d->ops->stream->state(d, *at, &s));
+    if (rc == HK_OK) TRY(d->ops->order->begin(d, &order, *at, &s));
+    if (rc == HK_OK) TRY(d->ops->order->end(d, &order, *at, &s));
     if (rc == HK_OK) TRY(d->ops->wait(d, *at));
   }
-  if (rc == HK_OK) TRY(d->ops->order_done(d, &order, &done));
+  if (rc == HK_OK) TRY(d->ops->order->done(d, &order, &done));
   if (rc == HK_OK) ck_assert(done);
-  TRY(d->ops->order_free(d, &order));
-  for (int i = 0; i < 2; i++) TRY(d->ops->queue_free(d, q[i]));
+  TRY(d->ops->order->free(d, &order));
+  for (int i = 0; i < 2; i++) TRY(d->ops->stream->free(d, q[i]));
   return rc;
 }
 
@@ -155,12 +155,12 @@ static hk_status pieces(hk_device *d, hk_queue q[2], hk_queue_order *replay, hk_
   hk_queue_state s = {0};
   for (int piece = 0; piece < 4 && rc == HK_OK; piece++) {
     hk_queue at = q[piece == 3];
-    if (piece % 3 == 0) TRY(d->ops->queue_state(d, at, &s));
-    if (rc == HK_OK) TRY(d->ops->replay_begin(d, replay, at, &s));
-    if (rc == HK_OK) TRY(d->ops->order_begin(d, order, at, &s));
+    if (piece % 3 == 0) TRY(d->ops->stream->state(d, at, &s));
+    if (rc == HK_OK) TRY(d->ops->graph->begin(d, replay, at, &s));
+    if (rc == HK_OK) TRY(d->ops->order->begin(d, order, at, &s));
     OK(LaunchHostFunc(at, nothing, NULL));
-    if (rc == HK_OK) TRY(d->ops->order_end(d, order, at, &s));
-    if (rc == HK_OK) TRY(d->ops->replay_end(d, replay, at, &s));
+    if (rc == HK_OK) TRY(d->ops->order->end(d, order, at, &s));
+    if (rc == HK_OK) TRY(d->ops->graph->end(d, replay, at, &s));
   }
   if (rc == HK_OK) ck_assert(s.capturing && s.graph);
   return rc;
@@ -174,57 +174,57 @@ static hk_status captured(hk_device *d) {
   bool kept = false;
   const int ended = graphs_ended;
   hk_status rc = HK_OK;
-  for (int i = 0; i < 2; i++) TRY(d->ops->queue_new(d, &q[i]));
+  for (int i = 0; i < 2; i++) TRY(d->ops->stream->create(d, &q[i]));
   OK(EventCreate(&fork, CU_EVENT_DISABLE_TIMING));
   if (rc == HK_OK && cu.StreamBeginCapture(q[0], CU_STREAM_CAPTURE_MODE_RELAXED) == CUDA_SUCCESS) {
     OK(EventRecord(fork, q[0]));
     OK(StreamWaitEvent(q[1], fork, 0));
     rc = pieces(d, q, &replay, &order);
-    if (rc == HK_OK) TRY(d->ops->queue_state(d, q[0], &s));
+    if (rc == HK_OK) TRY(d->ops->stream->state(d, q[0], &s));
     if (rc == HK_OK) {
       kept = true;
-      TRY(d->ops->graph_keep(d, &s, graph_ends, NULL));
+      TRY(d->ops->graph->keep(d, &s, graph_ends, NULL));
     }
     OK(EventRecord(fork, q[1]));
     OK(StreamWaitEvent(q[0], fork, 0));
     OK(StreamEndCapture(q[0], &graph));
     OK(GraphDestroy(graph));
     if (kept) ck_assert(graphs_ended == ended + 1 || rc != HK_OK);
-    if (rc == HK_OK) TRY(d->ops->queue_state(d, q[1], &s));
-    if (rc == HK_OK) TRY(d->ops->order_begin(d, &order, q[1], &s)); /* the graph keeps its own order */
+    if (rc == HK_OK) TRY(d->ops->stream->state(d, q[1], &s));
+    if (rc == HK_OK) TRY(d->ops->order->begin(d, &order, q[1], &s)); /* the graph keeps its own order */
   }
   OK(EventDestroy(fork));
-  TRY(d->ops->order_free(d, &replay));
-  TRY(d->ops->order_free(d, &order));
-  for (int i = 0; i < 2; i++) TRY(d->ops->queue_free(d, q[i]));
+  TRY(d->ops->order->free(d, &replay));
+  TRY(d->ops->order->free(d, &order));
+  for (int i = 0; i < 2; i++) TRY(d->ops->stream->free(d, q[i]));
   return rc;
 }
 static hk_status words(hk_device *d) {
   hk_memory m = {0};
   hk_queue q = NULL;
-  hk_status rc = d->ops->alloc(d, SMALL, &m);
-  if (rc == HK_OK) TRY(d->ops->queue_new(d, &q));
-  if (rc == HK_OK) TRY(d->ops->word_check(d, m.base, q));
-  if (rc == HK_OK) TRY(d->ops->word_write(d, m.base, 7, q));
-  if (rc == HK_OK) TRY(d->ops->word_wait(d, m.base, 7, q));
-  if (rc == HK_OK) TRY(d->ops->word_reach(d, m.base, 6, q));
+  hk_status rc = d->ops->memory->alloc(d, SMALL, &m);
+  if (rc == HK_OK) TRY(d->ops->stream->create(d, &q));
+  if (rc == HK_OK) TRY(d->ops->word->check(d, m.base, q));
+  if (rc == HK_OK) TRY(d->ops->word->write(d, m.base, 7, q));
+  if (rc == HK_OK) TRY(d->ops->word->wait(d, m.base, 7, q));
+  if (rc == HK_OK) TRY(d->ops->word->reach(d, m.base, 6, q));
   if (rc == HK_OK) TRY(d->ops->wait(d, q));
   settle(d);
-  TRY(d->ops->queue_free(d, q));
-  TRY(d->ops->release(d, &m));
+  TRY(d->ops->stream->free(d, q));
+  TRY(d->ops->memory->release(d, &m));
   return rc;
 }
 static hk_status cards(hk_device *d) {
   hk_memory m = {0};
   hk_pointer whose;
   int fd = -1;
-  hk_status rc = d->ops->alloc_shared(d, LARGE, 0, true, &m);
-  if (rc == HK_OK) TRY(d->ops->pointer(d, m.base, &whose));
-  if (rc == HK_OK) TRY(d->ops->dmabuf(d, m.base, 4096, false, &fd));
+  hk_status rc = d->ops->memory->alloc_shared(d, LARGE, 0, true, &m);
+  if (rc == HK_OK) TRY(d->ops->memory->pointer(d, m.base, &whose));
+  if (rc == HK_OK) TRY(d->ops->card->dmabuf(d, m.base, 4096, false, &fd));
   if (fd >= 0) close(fd);
-  if (rc == HK_OK) TRY(d->ops->rdma_flush(d));
+  if (rc == HK_OK) TRY(d->ops->card->flush(d));
   if (rc == HK_OK) TRY(d->ops->finish(d));
-  TRY(d->ops->release(d, &m));
+  TRY(d->ops->memory->release(d, &m));
   return rc;
 }
 static hk_status kernels(hk_device *d) {
@@ -233,11 +233,11 @@ static hk_status kernels(hk_device *d) {
   unsigned blocks = 0;
   if (!emu_has_kernels()) return HK_OK;
   snprintf(image, sizeof image, "cudaemu:%s", emu_file("test_kernels.so"));
-  hk_status rc = d->ops->load(d, image, &module);
-  if (rc == HK_OK) TRY(d->ops->function(d, module, "barriers", &kernel));
-  if (rc == HK_OK) TRY(d->ops->resident(d, kernel, 32, 0, &blocks));
-  if (rc == HK_OK) TRY(d->ops->block_threads(d, kernel, &blocks));
-  TRY(d->ops->unload(d, module));
+  hk_status rc = d->ops->kernel->load(d, image, &module);
+  if (rc == HK_OK) TRY(d->ops->kernel->function(d, module, "barriers", &kernel));
+  if (rc == HK_OK) TRY(d->ops->kernel->resident(d, kernel, 32, 0, &blocks));
+  if (rc == HK_OK) TRY(d->ops->kernel->block_threads(d, kernel, &blocks));
+  TRY(d->ops->kernel->unload(d, module));
   return rc;
 }
 static hk_status begin_and_end(hk_device *d) {

@@ -113,7 +113,7 @@ START_TEST(too_much_memory) {
   hk_memory m;
   use_driver();
   hk_device *d = open_device();
-  const hk_device_ops *o = d->ops;
+  const hk_device_memory_ops *o = d->ops->memory;
   const size_t bytes = (size_t)1 << 50;
   for (int how = 0; how < 6; how++) {
     memset(&m, 0xa5, sizeof m);

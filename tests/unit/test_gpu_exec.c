@@ -16,7 +16,7 @@ START_TEST(allreduce) {
       job j;
       open_job(&j, *a, HK_ALLREDUCE, n, n == 3 ? CHANNELS : 1, 0);
       for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
-        set_call(&j, counts[i], HK_F32, HK_SUM, _i ? HK_GPU_LL : HK_GPU_SIMPLE, i == 3 ? 4 : 0);
+        set_call(&j, counts[i], HK_F32, HK_SUM, _i ? HK_PROTO_LL : HK_PROTO_SIMPLE, i == 3 ? 4 : 0);
         fill_f32(&j, counts[i]);
         run_all(&j);
         ck_assert_uint_eq(j.state.error, 0);
@@ -36,7 +36,7 @@ START_TEST(types) {
   job j;
   open_job(&j, direct, HK_REDUCE_SCATTER, n, 1, 0);
   for (int op = 0; op < HK_REDOP_COUNT; op++) {
-    set_call(&j, count, (hk_dtype)_i, (hk_redop)op, op & 1 ? HK_GPU_LL : HK_GPU_SIMPLE, op == 2 ? unit_of(&j) : 0);
+    set_call(&j, count, (hk_dtype)_i, (hk_redop)op, op & 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, op == 2 ? unit_of(&j) : 0);
     run_all(&j);
     check_reduced(&j, count, (hk_dtype)_i, (hk_redop)op);
   }
@@ -49,7 +49,7 @@ START_TEST(nan_stays) {
   enum { COUNT = 64 };
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, 0);
-  set_call(&j, COUNT, HK_F32, _i ? HK_MIN : HK_MAX, HK_GPU_SIMPLE, 0);
+  set_call(&j, COUNT, HK_F32, _i ? HK_MIN : HK_MAX, HK_PROTO_SIMPLE, 0);
   fill_f32(&j, COUNT);
   for (int r = 0; r < 3; r++)
     for (int i = r; i < COUNT; i += 7) ((float *)(void *)(uintptr_t)j.r[r].run.work.in)[i] = hk_bits_f32(0x7fc00000u);
@@ -72,12 +72,12 @@ START_TEST(copies) {
     job j;
     open_job(&j, *a, coll, n, 1, 0);
     for (size_t count = 1, i = 0; count < 9000; count = count * 5 + 2, i++) {
-      set_call(&j, count, HK_U8, HK_SUM, i % 2 ? HK_GPU_SIMPLE : HK_GPU_LL, count % 5);
+      set_call(&j, count, HK_U8, HK_SUM, i % 2 ? HK_PROTO_SIMPLE : HK_PROTO_LL, count % 5);
       run_all(&j);
       check_copied(&j, count, root, (*a)->name);
     }
     for (size_t count = 16; count <= 32; count++) { /* every end of a line */
-      set_call(&j, count, HK_U8, HK_SUM, HK_GPU_LL, 0);
+      set_call(&j, count, HK_U8, HK_SUM, HK_PROTO_LL, 0);
       run_all(&j);
       check_copied(&j, count, root, (*a)->name);
     }
@@ -103,7 +103,7 @@ START_TEST(long_programs) {
   open_job(&j, NULL, HK_ALLREDUCE, 2, 1, 0);
   for (int i = 0; i < 4; i++) {
     const size_t count = i < 2 ? 20003 : 20002; /* an even one: the program does not fit, see set_call */
-    set_call(&j, count, HK_F32, HK_SUM, i % 2 ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
+    set_call(&j, count, HK_F32, HK_SUM, i % 2 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
     fill_f32(&j, count);
     run_all(&j);
     ck_assert_uint_eq(j.state.error, 0);
@@ -122,7 +122,7 @@ START_TEST(numbers_come_round) {
   age_lines((uint32_t)begins[_i] + 6, 600 * sizeof(float) / 3);
   for (int i = 0; i < 4; i++) {
     size_t count = i ? 600 : 3;
-    set_call(&j, count, HK_F32, HK_SUM, i == 2 ? HK_GPU_SIMPLE : HK_GPU_LL, 0);
+    set_call(&j, count, HK_F32, HK_SUM, i == 2 ? HK_PROTO_SIMPLE : HK_PROTO_LL, 0);
     fill_f32(&j, count);
     run_all(&j);
     ck_assert_uint_eq(j.state.error, 0);
@@ -143,7 +143,7 @@ START_TEST(references) {
     job j;
     open_job(&j, *a, HK_ALLREDUCE, n, 1, 0);
     for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
-      set_call(&j, counts[i], HK_F32, HK_SUM, HK_GPU_SIMPLE, 0);
+      set_call(&j, counts[i], HK_F32, HK_SUM, HK_PROTO_SIMPLE, 0);
       fill_f32(&j, counts[i]);
       for (int r = 0; r < n && _i; r++) {
         memcpy(j.r[r].run.work.out, j.r[r].run.work.in, counts[i] * sizeof(float));
@@ -167,7 +167,7 @@ START_TEST(references_are_awaited) {
   job j;
   refs_from = 512;
   open_job(&j, hk_algorithm_by_name("chain"), HK_BROADCAST, 2, 1, 0);
-  set_call(&j, 2048, HK_U8, HK_SUM, HK_GPU_SIMPLE, 0);
+  set_call(&j, 2048, HK_U8, HK_SUM, HK_PROTO_SIMPLE, 0);
   start(&j.r[1].run); /* the root: two slots, and there is room for four */
   usleep(30000);
   ck_assert_int_eq(pthread_tryjoin_np(j.r[1].run.id[0], NULL), EBUSY);
@@ -189,7 +189,7 @@ START_TEST(references_of_others) {
     for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
       if (!usable(*a, colls[c], n)) continue;
       open_job(&j, *a, colls[c], n, 1, 0);
-      set_call(&j, 2501, HK_U8, HK_SUM, HK_GPU_SIMPLE, c);
+      set_call(&j, 2501, HK_U8, HK_SUM, HK_PROTO_SIMPLE, c);
       run_all(&j);
       check_copied(&j, 2501, n - 1, (*a)->name);
       close_job(&j);
@@ -197,7 +197,7 @@ START_TEST(references_of_others) {
   }
   open_job(&j, hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, n, 1, 0);
   for (int op = 0; op < HK_REDOP_COUNT; op++) {
-    set_call(&j, 205, HK_I32, (hk_redop)op, HK_GPU_SIMPLE, 0);
+    set_call(&j, 205, HK_I32, (hk_redop)op, HK_PROTO_SIMPLE, 0);
     run_all(&j);
     check_reduced(&j, 205, HK_I32, (hk_redop)op);
   }
@@ -212,7 +212,7 @@ START_TEST(references_by_table) {
   refs_from = 0;
   open_job(&j, hk_algorithm_by_name("direct"), HK_SCATTER, N, 1, 0);
   j.chunk = BYTES; /* more than a slot holds: nothing may be copied into one */
-  set_call(&j, BYTES, HK_U8, HK_SUM, HK_GPU_SIMPLE, 0);
+  set_call(&j, BYTES, HK_U8, HK_SUM, HK_PROTO_SIMPLE, 0);
   hk_gpu_work *w = &j.r[N - 1].run.work; /* the root */
   int64_t seen[N] = {0, 0, HK_GPU_UNSEEN};
   char *view[N - 1];
@@ -237,11 +237,11 @@ END_TEST
 START_TEST(mismatch_is_reported) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, _i == 1 ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, _i == 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
   if (_i < 2)
     j.r[1].run.work.signature = 0x4321;
   else
-    j.r[1].run.work.proto = HK_GPU_LL; /* so small that it goes in lines, and the other's does not */
+    j.r[1].run.work.proto = HK_PROTO_LL; /* so small that it goes in lines, and the other's does not */
   run_all(&j);
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
   close_job(&j);
@@ -252,7 +252,7 @@ END_TEST
 START_TEST(abort_frees_it) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_GPU_LL : HK_GPU_SIMPLE, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
   start(&j.r[0].run);
   hk_store_relaxed(&j.state.abort, 1);
   join(&j.r[0].run);
@@ -260,7 +260,7 @@ START_TEST(abort_frees_it) {
 }
 END_TEST
 
-START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_GPU_LL); }
+START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL); }
 END_TEST
 
 START_TEST(transfers) {

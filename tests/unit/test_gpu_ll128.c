@@ -25,7 +25,7 @@ START_TEST(allreduce) {
     open_job(&j, a, HK_ALLREDUCE, n, 1, 0);
     for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i += n == 3 ? 2 : SIZE_STEP) { /* three ranks: a long test */
       j.chunk = i % 3 == 2 ? SLOT_BYTES : 2048; /* more than the lines carry, which goes as with Simple; or not */
-      set_call(&j, counts[i], HK_F32, HK_SUM, HK_GPU_LL128, i % 5 == 4 ? 4 : 0);
+      set_call(&j, counts[i], HK_F32, HK_SUM, HK_PROTO_LL128, i % 5 == 4 ? 4 : 0);
       fill_f32(&j, counts[i]);
       run_all(&j);
       ck_assert_uint_eq(j.state.error, 0);
@@ -40,7 +40,7 @@ START_TEST(types) {
   job j;
   open_job(&j, hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, 3, 1, 0);
   for (int op = _i % 2; op < HK_REDOP_COUNT; op += 2) { /* each with every second type */
-    set_call(&j, 205, (hk_dtype)_i, (hk_redop)op, HK_GPU_LL128, op == 2 ? unit_of(&j) : 0);
+    set_call(&j, 205, (hk_dtype)_i, (hk_redop)op, HK_PROTO_LL128, op == 2 ? unit_of(&j) : 0);
     run_all(&j);
     check_reduced(&j, 205, (hk_dtype)_i, (hk_redop)op);
   }
@@ -57,7 +57,7 @@ START_TEST(copies) {
   open_job(&j, hk_algorithm_by_name(names[_i]), colls[_i], n, 1, 0);
   for (size_t offset = 0; offset < 16; offset += 3) {
     size_t count = 100 + 43 * offset;
-    set_call(&j, count, HK_U8, HK_SUM, HK_GPU_LL128, offset);
+    set_call(&j, count, HK_U8, HK_SUM, HK_PROTO_LL128, offset);
     run_all(&j);
     check_copied(&j, count, n - 1, names[_i]);
   }
@@ -68,7 +68,8 @@ END_TEST
 /* Slots with and without lines take turns; the flags' 32 bits come round, and old lines are not taken for new ones. */
 START_TEST(numbers_come_round) {
   static const uint64_t begins[] = {0x3ffffffe, 0xfffffffe};
-  static const uint32_t protos[] = {HK_GPU_LL128, HK_GPU_LL128, HK_GPU_LL, HK_GPU_LL128, HK_GPU_SIMPLE, HK_GPU_LL128};
+  static const uint32_t protos[] = {HK_PROTO_LL128, HK_PROTO_LL128,  HK_PROTO_LL,
+                                    HK_PROTO_LL128, HK_PROTO_SIMPLE, HK_PROTO_LL128};
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
   age_lines((uint32_t)begins[_i] + 6, 600 * sizeof(float) / 3);
@@ -87,9 +88,9 @@ END_TEST
 START_TEST(mismatch_is_reported) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_GPU_SIMPLE : HK_GPU_LL128, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_PROTO_SIMPLE : HK_PROTO_LL128, 0);
   j.r[1].run.work.signature = 0x4321;
-  j.r[1].run.work.proto = HK_GPU_LL128;
+  j.r[1].run.work.proto = HK_PROTO_LL128;
   run_all(&j);
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
   close_job(&j);
@@ -99,7 +100,7 @@ END_TEST
 START_TEST(abort_frees_it) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, HK_GPU_LL128, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, HK_PROTO_LL128, 0);
   start(&j.r[0].run);
   hk_store_relaxed(&j.state.abort, 1);
   join(&j.r[0].run);
@@ -107,7 +108,7 @@ START_TEST(abort_frees_it) {
 }
 END_TEST
 
-START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_GPU_LL128); }
+START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL128); }
 END_TEST
 
 int main(void) {

@@ -50,7 +50,7 @@ START_TEST(counts) {
   job j;
   open_flat(&j, n, 1, 0);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) {
-    set_call(&j, all[i], HK_U8, HK_SUM, HK_GPU_LL, i % 3);
+    set_call(&j, all[i], HK_U8, HK_SUM, HK_PROTO_LL, i % 3);
     run_some(&j, i % 2 ? ~0u : 1u << i % (size_t)n);
     ck_assert_uint_eq(j.state.error, 0);
     check_ends(&j);
@@ -75,7 +75,7 @@ START_TEST(types) {
     char want[N][COUNT * 8];
     j.chunk = 2 * (COUNT / 4) * (size_t)hk_dtype_size((hk_dtype)_i) + hk_dtype_size((hk_dtype)_i); /* two waves */
     for (unsigned turn = 0; turn < 3; turn++) {
-      set_call(&j, COUNT, (hk_dtype)_i, (hk_redop)op, HK_GPU_LL, op % 2 * unit_of(&j));
+      set_call(&j, COUNT, (hk_dtype)_i, (hk_redop)op, HK_PROTO_LL, op % 2 * unit_of(&j));
       j.r[0].run.work.sizes.chunk = j.r[1].run.work.sizes.chunk = j.r[2].run.work.sizes.chunk = 20 * unit_of(&j);
       for (int r = 0; r < N; r++) {
         for (size_t k = 0; k < COUNT; k++) /* of both signs, and some that no sum has exactly */
@@ -106,7 +106,7 @@ START_TEST(numbers_come_round) {
   age_lines((uint32_t)begins[_i] + 6, 200 * sizeof(float));
   for (int i = 0; i < 6; i++) {
     const size_t count = i < 5 ? 3 : 200;
-    set_call(&j, count, HK_F32, HK_SUM, HK_GPU_LL, 0);
+    set_call(&j, count, HK_F32, HK_SUM, HK_PROTO_LL, 0);
     fill_f32(&j, count);
     run_some(&j, ~0u);
     ck_assert_uint_eq(j.state.error, 0);
@@ -124,7 +124,7 @@ START_TEST(credits) {
   job j;
   open_flat(&j, 2, 1, 0);
   for (int i = 0; i < 3 * SLOTS; i++) {
-    set_call(&j, 50, HK_F32, HK_SUM, HK_GPU_LL, 0);
+    set_call(&j, 50, HK_F32, HK_SUM, HK_PROTO_LL, 0);
     fill_f32(&j, 50);
     run_some(&j, ~0u);
     check_sum_f32(&j, 50);
@@ -137,7 +137,7 @@ START_TEST(credits) {
   memcpy(before, f->lines, sizeof before);
   hk_gpu_small *small = bound(&j, 0);
   hk_gpu_small_batch batch;
-  set_call(&j, 50, HK_F32, HK_SUM, HK_GPU_LL, 0);
+  set_call(&j, 50, HK_F32, HK_SUM, HK_PROTO_LL, 0);
   hk_gpu_small_fill(batch.block, small, &j.r[0].run.work);
   j.r[0].run.small = &batch;
   const unsigned long polls = atomic_load(&gpu_polls);
@@ -156,7 +156,7 @@ END_TEST
 START_TEST(mismatch_is_reported) {
   job j;
   open_flat(&j, 3, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, HK_GPU_LL, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, HK_PROTO_LL, 0);
   j.r[1].run.work.signature = 0x4321;
   run_some(&j, _i ? 5 : ~0u);
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
@@ -170,7 +170,7 @@ START_TEST(aborted) {
   enum { N = 3, COUNT = 400, OLD = 0x5a };
   job j;
   open_flat(&j, N, 1, 4);
-  set_call(&j, COUNT, HK_U8, HK_SUM, HK_GPU_LL, 0);
+  set_call(&j, COUNT, HK_U8, HK_SUM, HK_PROTO_LL, 0);
   for (int r = 1; r < N; r++) { /* these two send, and are not waited for: rank 0 sends nothing yet */
     memset(j.r[r].out, 0xee, COUNT + 32);
     start(&j.r[r].run);
@@ -228,7 +228,7 @@ START_TEST(what_it_takes) {
     ck_assert_ptr_null(bound(&j, 1));
     *link = was;
   }
-  set_call(&j, 100, HK_F32, HK_SUM, HK_GPU_LL, 0);
+  set_call(&j, 100, HK_F32, HK_SUM, HK_PROTO_LL, 0);
   hk_gpu_work w = j.r[1].run.work;
   ck_assert_uint_eq(hk_gpu_small_blocks(&w), 1);
   w.sizes.chunk = 200;
@@ -238,7 +238,7 @@ START_TEST(what_it_takes) {
   w.sizes = hk_sizes_of(HK_PART_SPLIT, HK_GPU_LL_MAX + 1, HK_GPU_LL_MAX + 1, 2 * HK_GPU_LL_MAX);
   ck_assert_uint_eq(hk_gpu_small_blocks(&w), 0);
   w = j.r[1].run.work;
-  w.proto = HK_GPU_LL128;
+  w.proto = HK_PROTO_LL128;
   ck_assert_uint_eq(hk_gpu_small_blocks(&w), 0);
   w = j.r[1].run.work;
   w.reducer.by_address = 1;

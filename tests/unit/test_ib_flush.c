@@ -14,7 +14,8 @@ static hk_status flush(hk_device *d) {
   flushes++;
   return flush_result;
 }
-static const hk_device_ops ops = {.rdma_flush = flush};
+static const hk_device_card_ops card = {.flush = flush};
+static const hk_device_ops ops = {.card = &card};
 static hk_device gpu = {.ops = &ops};
 
 /* So many messages are there, and not delivered. */

@@ -41,7 +41,7 @@ START_TEST(finds_the_way) {
   const hk_ibv *api = hk_ibv_load(why, sizeof why);
   ck_assert_msg(api != NULL, "%s", why);
   ck_assert_int_eq(hk_cuda_open(0, &gpu), HK_OK);
-  ck_assert_int_eq(gpu->ops->alloc(gpu, 1 << 20, &memory), HK_OK);
+  ck_assert_int_eq(gpu->ops->memory->alloc(gpu, 1 << 20, &memory), HK_OK);
   ck_assert_int_eq(api->fork_init(), 0);
   hk_ibv_device **list = api->get_device_list(&n);
   hk_ibv_context *card = api->open_device(list[0]);
@@ -64,7 +64,7 @@ START_TEST(finds_the_way) {
   api->dealloc_pd(pd);
   api->close_device(card);
   api->free_device_list(list);
-  ck_assert_int_eq(gpu->ops->release(gpu, &memory), HK_OK);
+  ck_assert_int_eq(gpu->ops->memory->release(gpu, &memory), HK_OK);
   gpu->ops->close(gpu);
   rdma_end(v);
 }
@@ -104,7 +104,7 @@ START_TEST(uses_data_direct) {
   v->device[0].no_direct = direct[_i].refusal;
   const hk_ibv *api = hk_ibv_load(why, sizeof why);
   ck_assert_int_eq(hk_cuda_open(0, &gpu), HK_OK);
-  ck_assert_int_eq(gpu->ops->alloc(gpu, 1 << 20, &memory), HK_OK);
+  ck_assert_int_eq(gpu->ops->memory->alloc(gpu, 1 << 20, &memory), HK_OK);
   const int *pci = dlsym(dlopen(emu_file("libcuda.so.1"), RTLD_NOW | RTLD_NOLOAD), "cudaemu_pci_dmabufs");
   ck_assert_int_eq(api->fork_init(), 0);
   hk_ibv_device **list = api->get_device_list(&n);
@@ -124,7 +124,7 @@ START_TEST(uses_data_direct) {
   api->dealloc_pd(pd);
   api->close_device(card);
   api->free_device_list(list);
-  ck_assert_int_eq(gpu->ops->release(gpu, &memory), HK_OK);
+  ck_assert_int_eq(gpu->ops->memory->release(gpu, &memory), HK_OK);
   gpu->ops->close(gpu);
   rdma_end(v);
 }

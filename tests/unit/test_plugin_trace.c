@@ -249,7 +249,8 @@ static hk_status gpu_flush(hk_device *d) {
   say("GPU: flush");
   return HK_OK;
 }
-static const hk_device_ops gpu_ops = {.dmabuf = gpu_dmabuf, .rdma_flush = gpu_flush};
+static const hk_device_card_ops gpu_card = {.dmabuf = gpu_dmabuf, .flush = gpu_flush};
+static const hk_device_ops gpu_ops = {.card = &gpu_card};
 static hk_device gpu = {.ops = &gpu_ops};
 
 /* ---- ranks ---- */

@@ -283,8 +283,8 @@ START_TEST(lines_between_hosts) {
   }
   hk_select(&m, NULL, HK_ALLREDUCE, 256 << 20, &d);
   ck_assert_int_eq(d.protocol, HK_PROTO_SIMPLE);
-  ck_assert_double_lt(hk_far_sync_us(&ll, HK_GPU_LL_FAR_BYTES), HK_GPU_SYNC_US / 2);
-  ck_assert_double_eq(hk_far_sync_us(&ll, HK_GPU_LL_FAR_BYTES + 1), HK_GPU_SYNC_US);
+  ck_assert_double_lt(hk_far_sync_us(&ll, HK_GPU_LL_NET_MAX), HK_GPU_SYNC_US / 2);
+  ck_assert_double_eq(hk_far_sync_us(&ll, HK_GPU_LL_NET_MAX + 1), HK_GPU_SYNC_US);
   ck_assert_double_eq(hk_far_sync_us(&simple, 0), HK_GPU_SYNC_US); /* an empty part of a message */
   ck_assert_double_eq(hk_far_sync_us(&wide, 8), HK_GPU_SYNC_US);
   ck_assert_double_eq(hk_far_sync_us(&cpus, 8), 0);
@@ -425,9 +425,9 @@ START_TEST(in_a_switch) {
   const hk_machine small = hk_machine_of_gpus(&f, &hk_constants_default);
   f.slot_bytes = 1 << 19;
   const hk_machine large = hk_machine_of_gpus(&f, &hk_constants_default);
-  ck_assert_uint_eq(hk_gpu_switch_slot(1 << 19, 8), 1 << 15);
-  ck_assert_uint_eq(hk_gpu_switch_slot(1 << 19, 7), 1 << 16);
-  ck_assert_uint_eq(hk_gpu_switch_slot(4096, 2), 4096);
+  ck_assert_uint_eq(hk_gpu_switch_slot(1 << 19, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, 8), 1 << 15);
+  ck_assert_uint_eq(hk_gpu_switch_slot(1 << 19, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, 7), 1 << 16);
+  ck_assert_uint_eq(hk_gpu_switch_slot(4096, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, 2), 4096);
   for (size_t k = 0; k < HK_ARRAY_LENGTH(names); k++) {
     const hk_algorithm *a = hk_algorithm_by_name(names[k]);
     for (size_t bytes = 1024; bytes <= 1u << 30; bytes *= 32) {

@@ -130,7 +130,7 @@ HK_DEVICE hk_gpu_stable stable_copy(const hk_gpu_lane *l, const hk_gpu_shared *s
                                     const hk_operand *o, uint64_t bytes) {
   const hk_gpu_work *w = &s->work;
   hk_gpu_stable stable = {0, 0};
-  if (w->proto != HK_GPU_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return stable;
+  if (w->proto != HK_PROTO_SIMPLE || bytes == 0 || (i->flags & HK_INSTR_COPY)) return stable;
   const hk_operand *from = &o[i->ndst];
   const hk_gpu_reducer *r = &w->reducer;
   bool changed = r->reduces && ((from->space == HK_IN && r->pre) || (r->post && (i->flags & HK_INSTR_FINAL)));

@@ -18,8 +18,9 @@ HK_DEVICE void post_signal(const hk_gpu_link *k, uint64_t *at, uint64_t value) {
 }
 /* Both ends get the same result; over the network the ends are a kernel and its proxy. */
 HK_DEVICE unsigned lines_for(const hk_gpu_link *k, uint32_t proto, uint64_t bytes) {
-  if (proto == HK_GPU_LL && k->lines && bytes > 0 && bytes <= lines_carry(k)) return LL_LINES;
-  if (proto == HK_GPU_LL128 && k->wide && bytes > 0 && bytes <= HK_GPU_LL128_CARRIES(k->wide_bytes)) return WIDE_LINES;
+  if (proto == HK_PROTO_LL && k->lines && bytes > 0 && bytes <= lines_carry(k)) return LL_LINES;
+  if (proto == HK_PROTO_LL128 && k->wide && bytes > 0 && bytes <= HK_GPU_LL128_CARRIES(k->wide_bytes))
+    return WIDE_LINES;
   return PLAIN;
 }
 
@@ -94,7 +95,7 @@ HK_DEVICE_CALL bool came_in_lines(const hk_gpu_link *k, uint64_t done, uint32_t 
 
 /* The place of a slot's data. */
 HK_DEVICE char *data_of(const hk_gpu_link *k, uint64_t slot, uint64_t bytes) {
-  if (k->small && bytes <= HK_GPU_SMALL_SLOT) return k->small + slot * HK_GPU_SMALL_SLOT;
+  if (k->small && bytes <= HK_LINK_SMALL) return k->small + slot * HK_LINK_SMALL;
   return k->data + slot * k->slot_bytes;
 }
 

@@ -35,6 +35,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include "../../program/cursor.h"
+#include "../../program/limits.h"
 
 enum {
   HK_GPU_OPERANDS = 136, /* the most operands of an instruction: programs with more cannot run on GPUs */
@@ -44,16 +45,10 @@ enum {
   HK_GPU_EXTENTS = 128,
   /* links of a program that a block holds there, with counters; if there are more, those of one instruction */
   HK_GPU_LINKS = 160,
-  HK_GPU_THREADS = 512,     /* the most threads of a block */
-  HK_GPU_SMALL_SLOT = 4064, /* bytes of a slot's data for which a link over the network has memory from the start */
-  HK_GPU_LL_MAX = 16384,    /* bytes of a slot's data that its LL lines can carry */
-  HK_GPU_LL_NET_MAX = 3072, /* the same over the network, between a kernel and its proxy */
-  HK_GPU_LL_TAG_BITS = 12,  /* bits of the tag in an LL line's flag; the other bits are the slot's number */
-  HK_GPU_REF_MIN = 65536    /* for fewer bytes a copy into the slot is cheaper than the final wait for the credit */
+  HK_GPU_THREADS = 512,    /* the most threads of a block */
+  HK_GPU_LL_TAG_BITS = 12, /* bits of the tag in an LL line's flag; the other bits are the slot's number */
+  HK_GPU_REF_MIN = 65536   /* for fewer bytes a copy into the slot is cheaper than the final wait for the credit */
 };
-typedef enum hk_gpu_proto { HK_GPU_SIMPLE, HK_GPU_LL, HK_GPU_LL128 } hk_gpu_proto;
-/* Bytes of a message that LL128 lines of `bytes` carry. */
-#define HK_GPU_LL128_CARRIES(bytes) ((bytes) / 256 * 240)
 
 /* One end of a link, in device memory, private to the rank and the kernel that runs. 16-aligned, as is its size. */
 typedef struct hk_gpu_link {
@@ -74,13 +69,12 @@ typedef struct hk_gpu_link {
   /* Sender: receivers minus one; receiver i has the head head[i * HK_GPU_HEAD_STRIDE]. Receiver of the sum for all:
    * senders minus one; sender i has the words from word[i * nslots * HK_GPU_WORD_STRIDE] on. */
   uint32_t others;
-  char *small; /* slot i with at most HK_GPU_SMALL_SLOT bytes is at small + i * HK_GPU_SMALL_SLOT; NULL: at data */
+  char *small; /* slot i with at most HK_LINK_SMALL bytes is at small + i * HK_LINK_SMALL; NULL: at data */
 } hk_gpu_link;
 
 /* Entry [r] of a table is the offset that turns an address in registered memory into rank r's address of it. This
  * value: r cannot read it. */
 #define HK_GPU_UNSEEN INT64_MIN
-enum { HK_GPU_WORD_STRIDE = 2, HK_GPU_HEAD_STRIDE = 16 };
 /* XORed into the slot number in a proxied link's word if the payload is in LL lines and not in the data area. */
 #define HK_GPU_IN_LINES 0x80000000u
 enum {
@@ -158,11 +152,7 @@ typedef struct hk_gpu_transfers {
 /* ---- one-shot programs ----
  * { links } <- input, as a copy; output <- the sum of the input and of links, in one wave and with LL lines. A separate
  * kernel runs them (small.h): a block needs so few data that they fit into the kernel's parameters. */
-enum {
-  HK_GPU_SMALL_SOURCES = 8,
-  HK_GPU_SMALL_SENDS = 8,
-  HK_GPU_SMALL_ENDS = HK_GPU_SMALL_SOURCES + HK_GPU_SMALL_SENDS
-};
+enum { HK_GPU_SMALL_ENDS = HK_GPU_SMALL_SOURCES + HK_GPU_SMALL_SENDS };
 /* Copies of members of the end's hk_gpu_link. */
 typedef struct hk_gpu_small_end {
   uint64_t *done, *head;

@@ -29,7 +29,7 @@ static hk_status upload(bench *x, bool adds) {
   hk_build_lane(builder);
   hk_build_move(builder, HK_INSTR_FINAL, &out, 1, in, adds ? 2 : 1);
   HK_TRY(hk_builder_finish(builder, "alone", &p), out);
-  HK_TRY(d->ops->alloc(d, p->bytes, to), out);
+  HK_TRY(d->ops->memory->alloc(d, p->bytes, to), out);
   HK_TRY(d->ops->copy(d, to->base, p, p->bytes, NULL), out);
   rc = d->ops->wait(d, NULL);
 out:
@@ -64,7 +64,7 @@ static hk_status timed(const bench *x, hk_dtype type, bool adds, double *rate) {
   for (int round = 0; round <= ROUNDS; round++) { /* the first one warms up */
     const int runs = round ? x->b->copies : 1;
     const uint64_t begin = hk_now_ns();
-    for (int i = 0; i < runs; i++) HK_OR_RETURN(d->ops->launch(d, &l, NULL));
+    for (int i = 0; i < runs; i++) HK_OR_RETURN(d->ops->kernel->launch(d, &l, NULL));
     HK_OR_RETURN(d->ops->wait(d, NULL));
     const double ns = (double)(hk_now_ns() - begin) + 1, moved = (double)x->b->bytes * (adds ? 3 : 2) * runs / ns;
     if (round && moved > *rate) *rate = moved;
@@ -78,15 +78,16 @@ static hk_status measure(hk_bw *b, int gpu) {
   bench x = {.b = b};
   HK_TRY(hk_gpu_code_get(gpu, &x.code), out);
   hk_device *d = x.code->device;
-  HK_TRY(d->ops->alloc(d, 2 * b->bytes, &x.in), out);
-  HK_TRY(d->ops->alloc(d, b->bytes, &x.out), out);
-  HK_TRY(d->ops->alloc_host(d, sizeof(hk_gpu_state), &x.state), out);
+  HK_TRY(d->ops->memory->alloc(d, 2 * b->bytes, &x.in), out);
+  HK_TRY(d->ops->memory->alloc(d, b->bytes, &x.out), out);
+  HK_TRY(d->ops->memory->alloc_host(d, sizeof(hk_gpu_state), &x.state), out);
   for (int adds = 0; adds < 2; adds++) HK_TRY(upload(&x, adds), out);
   for (int k = 0; k < HK_BW_KERNELS; k++) HK_TRY(timed(&x, types[k], k != HK_BW_COPY, &b->kernel[gpu][k]), out);
 out:
   if (x.code) {
     hk_memory *all[] = {&x.in, &x.out, &x.state, &x.program[0], &x.program[1]};
-    for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++) (void)x.code->device->ops->release(x.code->device, all[i]);
+    for (size_t i = 0; i < HK_ARRAY_LENGTH(all); i++)
+      (void)x.code->device->ops->memory->release(x.code->device, all[i]);
   }
   hk_gpu_code_put(x.code);
   return rc;

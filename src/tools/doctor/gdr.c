@@ -53,7 +53,7 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
   char reached[WORDS] = "", staged[WORDS] = "";
   hk_ib_gpu_memory last = {0}, m;
   hk_memory memory;
-  if (gpu->ops->alloc(gpu, 2 * HK_DEVICE_PAGE, &memory) != HK_OK) {
+  if (gpu->ops->memory->alloc(gpu, 2 * HK_DEVICE_PAGE, &memory) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi", "GPU %d has no memory: %.300s", gpu->limits.ordinal,
                   hk_last_error());
     return;
@@ -74,7 +74,7 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
     if (far) m.method = HK_GDR_STAGED, m.direct = false;
     add(m.method == HK_GDR_STAGED ? staged : reached, &m, card, cls, why);
   }
-  (void)gpu->ops->release(gpu, &memory);
+  (void)gpu->ops->memory->release(gpu, &memory);
   if (last.why[0])
     hk_doctor_say(d, HK_DOC_PROBLEM, "modprobe nvidia-peermem, or the driver's open kernel modules with Linux 5.12",
                   "GPU %d: %s%s%s (%s)", gpu->limits.ordinal, staged, *reached ? "; " : "", reached, last.why);

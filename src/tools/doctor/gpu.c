@@ -69,13 +69,13 @@ static hk_status bind_all(hk_device **gpus, int n, uint64_t object, size_t bytes
   hk_status rc = HK_OK;
   hk_memory own[GPUS], all[GPUS];
   int bound = 0;
-  for (int i = 0; i < n; i++) HK_TRY(gpus[i]->ops->multicast_add(gpus[i], object), out);
+  for (int i = 0; i < n; i++) HK_TRY(gpus[i]->ops->multicast->add(gpus[i], object), out);
   for (; bound < n; bound++)
-    HK_TRY(gpus[bound]->ops->multicast_bind(gpus[bound], object, bytes, 0, &own[bound], &all[bound]), out);
+    HK_TRY(gpus[bound]->ops->multicast->bind(gpus[bound], object, bytes, 0, &own[bound], &all[bound]), out);
 out:
   while (bound-- > 0) {
-    (void)gpus[bound]->ops->release(gpus[bound], &all[bound]);
-    (void)gpus[bound]->ops->release(gpus[bound], &own[bound]);
+    (void)gpus[bound]->ops->memory->release(gpus[bound], &all[bound]);
+    (void)gpus[bound]->ops->memory->release(gpus[bound], &own[bound]);
   }
   return rc;
 }
@@ -93,9 +93,9 @@ void hk_doctor_nvls(hk_doctor *d) {
     can += gpus[opened]->limits.multicast;
   }
   if (can < n) goto out; /* GPUs without such a switch */
-  HK_TRY(gpus[0]->ops->multicast_new(gpus[0], (unsigned)n, &bytes, &object), out);
+  HK_TRY(gpus[0]->ops->multicast->create(gpus[0], (unsigned)n, &bytes, &object), out);
   rc = bind_all(gpus, n, object, bytes);
-  (void)gpus[0]->ops->multicast_free(gpus[0], object);
+  (void)gpus[0]->ops->multicast->free(gpus[0], object);
   if (rc == HK_OK) hk_doctor_say(d, HK_DOC_OK, NULL, "the switch takes a multicast object over all %d GPUs (NVLS)", n);
 out:
   if (rc != HK_OK)

@@ -34,7 +34,7 @@ size_t hk_multicast_signals(const hk_multicast *m, int nranks) {
   return m->channels * hk_multicast_layout_of(m, nranks).given;
 }
 static size_t lines_of(const hk_multicast *m, int nranks) { /* of a channel */
-  return (size_t)nranks * m->nslots * HK_MULTICAST_LL_BYTES;
+  return (size_t)nranks * m->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX);
 }
 size_t hk_multicast_lines(const hk_multicast *m, int nranks, unsigned channel) {
   if (channel >= HK_MULTICAST_LL_CHANNELS) return 0;
@@ -53,12 +53,9 @@ static size_t bytes_of(const hk_multicast *m, int nranks) {
 }
 
 static void choose_sizes(hk_multicast *m, const hk_transport_env *e, unsigned channels) {
-  m->channels = channels < HK_MULTICAST_CHANNELS ? channels : HK_MULTICAST_CHANNELS;
-  m->nslots = e->nslots < HK_MULTICAST_SLOTS ? e->nslots : HK_MULTICAST_SLOTS;
-  m->slot_bytes = e->slot_bytes < HK_MULTICAST_SLOT_BYTES ? e->slot_bytes : HK_MULTICAST_SLOT_BYTES;
-  const size_t slots = (size_t)2 * m->nslots * m->channels * (size_t)e->nranks; /* as the prices say */
-  while (m->slot_bytes > 4096 && slots * m->slot_bytes >= HK_MULTICAST_ROOM) m->slot_bytes /= 2;
-  m->slot_bytes &= ~(size_t)63;
+  m->channels = channels < HK_GPU_SWITCH_CHANNELS ? channels : HK_GPU_SWITCH_CHANNELS;
+  m->nslots = e->nslots < HK_GPU_SWITCH_SLOTS ? e->nslots : HK_GPU_SWITCH_SLOTS;
+  m->slot_bytes = hk_gpu_switch_slot(e->slot_bytes, m->nslots, m->channels, e->nranks) & ~(size_t)63;
 }
 
 /* ---- the beginning ---- */
@@ -103,7 +100,7 @@ static hk_status map_left(hk_multicast *m, int fd) {
 static hk_status offer_object(const hk_device_env *e, hk_multicast *m, offer *o) {
   hk_status rc = HK_OK;
   int fd;
-  HK_OR_RETURN(e->device->ops->multicast_share(e->device, m->object, &fd));
+  HK_OR_RETURN(e->device->ops->multicast->share(e->device, m->object, &fd));
   HK_OR_RETURN(hk_host_lend(fd, m->bytes, false, &o->object));
   fd = hk_host_memfd("hocket-left", page());
   if (fd < 0) return HK_FAIL_ERRNO("a page for the processes of a communicator");
@@ -122,7 +119,7 @@ static hk_status make(const hk_device_env *e, hk_multicast *m, unsigned channels
   if (e->env->rank != 0) return HK_OK;
   choose_sizes(m, e->env, channels);
   m->bytes = bytes_of(m, e->env->nranks);
-  HK_OR_RETURN(d->ops->multicast_new(d, (unsigned)e->env->nranks, &m->bytes, &m->object));
+  HK_OR_RETURN(d->ops->multicast->create(d, (unsigned)e->env->nranks, &m->bytes, &m->object));
   m->made = true;
   o->bytes = m->bytes;
   o->slot_bytes = m->slot_bytes;
@@ -150,7 +147,7 @@ static hk_status open_offered(const hk_device_env *e, hk_multicast *m, const off
   if (e->env->rank == 0) return HK_OK;
   HK_OR_RETURN(open_left(e, m, o));
   HK_OR_RETURN(e->file(e->arg, 0, o->object, &fd, &bytes));
-  hk_status rc = e->device->ops->multicast_open(e->device, fd, &m->object);
+  hk_status rc = e->device->ops->multicast->open(e->device, fd, &m->object);
   m->made = rc == HK_OK;
   m->bytes = o->bytes;
   m->slot_bytes = o->slot_bytes;
@@ -167,11 +164,11 @@ hk_status hk_multicast_join(const hk_device_env *e, hk_multicast *m, unsigned ch
   offer o = {0};
   HK_TRY(all_could(e, make(e, m, channels, &o), &o, all), out);
   if (*all && e->processes) HK_TRY(all_could(e, open_offered(e, m, &o), &o, all), out);
-  if (*all) HK_TRY(all_could(e, d->ops->multicast_add(d, m->object), &o, all), out);
+  if (*all) HK_TRY(all_could(e, d->ops->multicast->add(d, m->object), &o, all), out);
   if (*all)
     HK_TRY(all_could(e,
-                     d->ops->multicast_bind(d, m->object, m->bytes, hk_multicast_zeroed(m, e->env->nranks),
-                                            &m->own[rank], &m->all[rank]),
+                     d->ops->multicast->bind(d, m->object, m->bytes, hk_multicast_zeroed(m, e->env->nranks),
+                                             &m->own[rank], &m->all[rank]),
                      &o, all),
            out);
   if (*all) atomic_store(&m->bound, true);
@@ -221,9 +218,9 @@ void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks) {
   for (int r = 0; r < nranks; r++) {
     hk_device *d = devices[r];
     if (!d) continue;
-    (void)d->ops->release(d, &m->all[r]);
-    (void)d->ops->release(d, &m->own[r]);
+    (void)d->ops->memory->release(d, &m->all[r]);
+    (void)d->ops->memory->release(d, &m->own[r]);
     any = d;
   }
-  (void)any->ops->multicast_free(any, m->object);
+  (void)any->ops->multicast->free(any, m->object);
 }

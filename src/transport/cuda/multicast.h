@@ -24,16 +24,13 @@
 #define HK_TRANSPORT_CUDA_MULTICAST_H
 #include <stdatomic.h>
 #include "../../device/device.h"
+#include "../../program/limits.h"
 
 struct hk_device_env;
 
-enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_CHANNELS = 16 };
-/* Limits of slots; a slot has room for a chunk. The switch's answer takes a microsecond or two. */
-enum { HK_MULTICAST_SLOTS = 4, HK_MULTICAST_SLOT_BYTES = 64 << 10 };
-enum { HK_MULTICAST_ROOM = 64 << 20 }; /* bytes of a rank, at most */
-/* channels with lines; bytes of a slot's lines */
-enum { HK_MULTICAST_LL_CHANNELS = 4, HK_MULTICAST_LL_BYTES = 32 << 10 };
-enum { HK_MULTICAST_LINE = 128, HK_MULTICAST_WORD = 16 }; /* bytes: of a counter with its line, of a slot's word */
+enum { HK_MULTICAST_RANKS = 16, HK_MULTICAST_LL_CHANNELS = 4 }; /* the most ranks; channels with lines */
+/* bytes: of a counter with its line, of a slot's word */
+enum { HK_MULTICAST_LINE = 8 * HK_GPU_HEAD_STRIDE, HK_MULTICAST_WORD = 8 * HK_GPU_WORD_STRIDE };
 
 /* One for all ranks of a process. */
 typedef struct hk_multicast {

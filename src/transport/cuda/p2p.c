@@ -17,7 +17,7 @@ static unsigned p2p_properties(const hk_device_env *e, int peer) {
 }
 
 hk_status hk_p2p_alloc(hk_device *receiver, size_t bytes, size_t zeroed, hk_memory *out) {
-  return receiver->ops->alloc_shared(receiver, bytes, zeroed, true, out);
+  return receiver->ops->memory->alloc_shared(receiver, bytes, zeroed, true, out);
 }
 
 hk_status hk_p2p_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out, hk_share_offer *offer) {

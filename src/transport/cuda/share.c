@@ -16,13 +16,13 @@
 
 hk_status hk_share_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_memory *out) {
   size_t whole = (bytes + HK_DEVICE_GRANULE - 1) / HK_DEVICE_GRANULE * HK_DEVICE_GRANULE;
-  return e->device->ops->alloc_shared(e->device, whole, zeroed, e->by_file, out);
+  return e->device->ops->memory->alloc_shared(e->device, whole, zeroed, e->by_file, out);
 }
 
 hk_status hk_share_offer_memory(const hk_device_env *e, const hk_memory *m, bool first, hk_share_offer *o) {
   hk_status rc = HK_OK;
   memset(o, 0, sizeof *o);
-  HK_TRY(e->device->ops->share(e->device, m, &o->share), fail);
+  HK_TRY(e->device->ops->share->offer(e->device, m, &o->share), fail);
   if (o->share.fd >= 0) HK_TRY(hk_host_lend(o->share.fd, m->bytes, first, &o->region), fail);
   o->share.fd = -1; /* the number is valid in this process only */
   return HK_OK;
@@ -36,7 +36,7 @@ hk_status hk_share_open(const hk_device_env *e, int peer, const hk_share_offer *
   hk_memory_share share = o->share;
   size_t bytes;
   if (o->region) HK_OR_RETURN(e->file(e->arg, peer, o->region, &share.fd, &bytes));
-  rc = e->device->ops->open(e->device, &share, out);
+  rc = e->device->ops->share->open(e->device, &share, out);
   if (o->region) close(share.fd);
   return rc;
 }
@@ -46,7 +46,7 @@ hk_status hk_share_reopen(const hk_device_env *e, int peer, const hk_share_offer
   hk_memory_share share = o->share;
   size_t bytes;
   HK_TRY(e->file(e->arg, peer, o->region, &share.fd, &bytes), out);
-  rc = e->device->ops->unpark(e->device, m, &share, 0, NULL);
+  rc = e->device->ops->memory->unpark(e->device, m, &share, 0, NULL);
   close(share.fd);
 out:
   return rc;
@@ -59,7 +59,7 @@ hk_status hk_share_host_make(hk_device *d, size_t bytes, hk_shared *out, uint64_
   HK_OR_RETURN(hk_host_alloc(&out->host, bytes));
   hk_host_place(out->host, bytes, d->limits.host_numa);
   *region = hk_host_find(out->host).region;
-  return d->ops->pin(d, out->host, bytes, &out->memory);
+  return d->ops->memory->pin(d, out->host, bytes, &out->memory);
 }
 
 hk_status hk_share_host_open(const hk_device_env *e, int peer, uint64_t region, hk_shared *out) {
@@ -74,7 +74,7 @@ hk_status hk_share_host_open(const hk_device_env *e, int peer, uint64_t region, 
   }
   out->host = at;
   out->mapped = bytes;
-  HK_TRY(e->device->ops->pin(e->device, at, bytes, &out->memory), out);
+  HK_TRY(e->device->ops->memory->pin(e->device, at, bytes, &out->memory), out);
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -84,7 +84,7 @@ void hk_share_withdraw(uint64_t region) { hk_host_take_back(region); }
 
 void hk_share_drop(hk_device *d, hk_shared *s) {
   hk_share_withdraw(s->region);
-  (void)d->ops->release(d, &s->memory); /* a failure is logged; nothing else can be done about it */
+  (void)d->ops->memory->release(d, &s->memory); /* a failure is logged; nothing else can be done about it */
   if (s->mapped)
     munmap(s->host, s->mapped);
   else if (s->host)

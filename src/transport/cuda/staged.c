@@ -19,7 +19,7 @@ static unsigned staged_properties(const hk_device_env *e, int peer) {
 
 static hk_status staged_alloc(hk_device *receiver, size_t bytes, size_t zeroed, hk_memory *out) {
   (void)zeroed; /* all of it is */
-  return receiver->ops->alloc_host_late(receiver, bytes, out);
+  return receiver->ops->memory->alloc_host_late(receiver, bytes, out);
 }
 
 static hk_status staged_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out,

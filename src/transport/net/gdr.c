@@ -85,9 +85,9 @@ int hk_gdr_dmabuf(const hk_settings *settings, hk_device *gpu, const void *p, si
   int fd = -1;
   if (!settings->DMABUF_ENABLE)
     hk_gdr_add_cause(why, "dma-buf: NCCL_DMABUF_ENABLE=0");
-  else if (!gpu->limits.dmabuf || !gpu->ops->dmabuf)
+  else if (!gpu->limits.dmabuf || !gpu->ops->card)
     hk_gdr_add_cause(why, "dma-buf: the GPU's driver gives none (it needs the open kernel modules and Linux 5.12)");
-  else if (gpu->ops->dmabuf(gpu, p, bytes, pci, &fd) != HK_OK) {
+  else if (gpu->ops->card->dmabuf(gpu, p, bytes, pci, &fd) != HK_OK) {
     hk_gdr_add_cause(why, "dma-buf: %.120s", hk_last_error());
     return -1;
   }

@@ -248,7 +248,7 @@ static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_devic
   size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
   /* Virtual memory, if cards take that: a suspended communicator can give it back. */
   const bool virtual = gpu->limits.gdr && gpu->limits.fd_handles;
-  HK_OR_RETURN(gpu->ops->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
+  HK_OR_RETURN(gpu->ops->memory->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
   *payload = on_gpu(e);
   e->gpu = gpu;
   return HK_OK;
@@ -256,7 +256,7 @@ static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_devic
 
 static void unmap_fifo(hk_net_end *e) {
   if (e->memory) munmap(e->memory, e->bytes);
-  if (e->gpu_memory.base) (void)e->gpu->ops->release(e->gpu, &e->gpu_memory); /* a failure is logged */
+  if (e->gpu_memory.base) (void)e->gpu->ops->memory->release(e->gpu, &e->gpu_memory); /* a failure is logged */
 }
 
 /* Makes the parts of the FIFO for which the caller has no memory. Mapped, not malloc'ed: only used pages cost memory,

@@ -139,7 +139,7 @@ hk_status hk_ib_flush_visible(hk_ib_conn *c, uint64_t k, bool *yes) {
   }
   if (c->ctx->gpu.flushing == HK_IB_DRIVER_FLUSH) {
     uint64_t arrived = hk_ib_arrived_to(c);
-    HK_TRY(gpu->ops->rdma_flush(gpu), out);
+    HK_TRY(gpu->ops->card->flush(gpu), out);
     f->seen = arrived;
   } else if (!f->asked) {
     HK_TRY(flush_read_all(c, hk_net_payload(c->recv, k)), out);

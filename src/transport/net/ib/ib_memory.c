@@ -8,7 +8,10 @@
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
+#include "../../../program/limits.h"
 #include "ib_device.h"
+
+_Static_assert((int)HK_LINK_SMALL <= (int)HK_IB_SMALL, "the FIFO has no small messages of links that grow");
 
 struct hk_ib_region {
   uintptr_t begin, end;

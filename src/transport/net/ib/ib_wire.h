@@ -28,7 +28,6 @@ enum {
   HK_IB_WINDOWS = 16,      /* whose keys are kept */
   HK_IB_MAGIC = 0x686b6962
 };
-_Static_assert((int)HK_LINK_SMALL <= (int)HK_IB_SMALL, "the FIFO has no small messages of links that grow");
 #define HK_IB_HAS_HEADER 0x80000000u /* flag of an immediate */
 #define HK_IB_WANTS_RING 0x7fffffffu /* an immediate without data: the sender has a message for the FIFO */
 

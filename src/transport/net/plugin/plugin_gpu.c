@@ -227,7 +227,7 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
   if (!(e->device->force_flush && !set->GDR_FLUSH_DISABLE) && !hk_gdr_needs_flush(set, gpu, false)) {
     f->seen = l->done;
   } else if (!c->iflush) {
-    if (f->seen < l->done) HK_OR_RETURN(gpu->ops->rdma_flush(gpu)); /* covers all messages that have arrived so far */
+    if (f->seen < l->done) HK_OR_RETURN(gpu->ops->card->flush(gpu)); /* covers all messages that have arrived so far */
     f->seen = l->done;
   } else {
     while (f->asked < l->done) HK_OR_RETURN(request_flush(e, l));

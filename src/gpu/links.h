@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The links of a rank on a GPU: reach.c chooses their kinds, endpoints.c makes their ends. */
+#ifndef HK_GPU_LINKS_H
+#define HK_GPU_LINKS_H
+#include "../device/device.h"
+
+struct hk_device_env; /* transport/device_links.h */
+struct hk_device_links;
+struct hk_device_peer;
+struct hk_gpu_endpoint;
+struct hk_gpu_proxy;
+
+/* Channels of a GPU's links: first those of collectives, then those among which one send or receive is divided. */
+enum { HK_GPU_CHANNELS = 64, HK_GPU_P2P_CHANNELS = 8 };
+
+/* The links to a peer. */
+typedef struct hk_gpu_route {
+  const struct hk_device_links *by;
+  unsigned can; /* properties of the links: HK_DEVICE_* */
+} hk_gpu_route;
+
+typedef struct hk_gpu_links {
+  struct hk_device_env *env;          /* what the device links get from the communicator */
+  struct hk_device_peer *peers;       /* [nranks]: env->peers */
+  hk_gpu_route *routes;               /* [nranks] */
+  struct hk_gpu_endpoint **ends[2];   /* [receives, sends][peer] */
+  hk_memory *opened;                  /* [nranks]: mapping that contains the credits of a rank of another process */
+  size_t *opened_at;                  /* [nranks]: offset of the credits in the mapping */
+  struct hk_gpu_proxy *_Atomic proxy; /* NULL: no link over the network yet */
+  hk_memory page;    /* on which networks test whether they reach the GPU's memory: hk_transport_env.gpu_page */
+  bool staged;       /* some pair of ranks of one host communicates through host memory */
+  bool proxied;      /* some of this rank's links are proxied; the same on all ranks of a host */
+  bool sends_direct; /* network cards may read this rank's data from its GPU's memory */
+  bool wide;         /* the links of all pairs of ranks keep lines of 128 bytes whole */
+} hk_gpu_links;
+
+/* HK_DEVICE_READS, HK_DEVICE_LOCAL and HK_DEVICE_PROXIED of the links to a peer (peers.c). */
+bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
+bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
+bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer);
+bool hk_gpu_processes(const hk_gpu_links *l); /* the ranks are in several processes */
+#endif

@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/**
+ * The sizes of links and their slots that algorithms' prices, kernels and transports must know alike. C and CUDA C
+ * include this header.
+ */
+#ifndef HK_PROGRAM_LIMITS_H
+#define HK_PROGRAM_LIMITS_H
+#include <stddef.h>
+
+/* How a slot is encoded: collectives/protocol.h. */
+typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
+
+enum {
+  /* small_bytes of a link that grows: the payload that networks send together with the header, from and to their own
+   * memory. A GPU's link over the network has memory for such slots from the start. */
+  HK_LINK_SMALL = 4064,
+  HK_GPU_WORD_STRIDE = 2,  /* from a slot's word to the next, of 8 bytes */
+  HK_GPU_HEAD_STRIDE = 16, /* from a reader's head to the next, of 8 bytes */
+  /* Bytes of a slot's data that LL lines carry; the same over the network, between a kernel and its proxy. */
+  HK_GPU_LL_MAX = 16384,
+  HK_GPU_LL_NET_MAX = 3072,
+  HK_GPU_WIDE_BYTES = 65536, /* bytes of a slot's LL128 lines, if a link has them */
+  /* The kernel of small messages (kernels/cuda/small.h): the most ranks and destinations; a channel has at most
+   * HK_GPU_LL_MAX bytes. */
+  HK_GPU_SMALL_SOURCES = 8,
+  HK_GPU_SMALL_SENDS = 8
+};
+/* Bytes of a slot's LL lines for data of `bytes`: each 8 bytes are in a line of 16. */
+#define HK_GPU_LL_LINES(bytes) (2 * (size_t)(bytes))
+/* Bytes of a message that LL128 lines of `bytes` carry. */
+#define HK_GPU_LL128_CARRIES(bytes) ((bytes) / 256 * 240)
+
+/* Memory in a switch (transport/cuda/multicast.h): the most slots, bytes of a slot, channels, and bytes of a rank. The
+ * switch's answer takes a microsecond or two. */
+enum {
+  HK_GPU_SWITCH_SLOTS = 4,
+  HK_GPU_SWITCH_SLOT_BYTES = 64 << 10,
+  HK_GPU_SWITCH_CHANNELS = 16,
+  HK_GPU_SWITCH_BYTES = 64 << 20
+};
+/* The bytes of a slot in a switch, if slots of other links have `bytes`: the slots of all channels, two for each rank
+ * and slot number, must fit into the memory. */
+static inline size_t hk_gpu_switch_slot(size_t bytes, unsigned nslots, unsigned channels, int nranks) {
+  const size_t slots = (size_t)2 * nslots * channels * (size_t)nranks;
+  size_t slot = bytes < (size_t)HK_GPU_SWITCH_SLOT_BYTES ? bytes : (size_t)HK_GPU_SWITCH_SLOT_BYTES;
+  while (slot > 4096 && slots * slot >= (size_t)HK_GPU_SWITCH_BYTES) slot /= 2; /* signals need some memory, too */
+  return slot;
+}
+/* The most bytes that a wave moves through a slot of `bytes`: more than its lines carry would be sent as with
+ * Simple. */
+static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
+  const size_t lines = p == HK_PROTO_LL      ? (size_t)HK_GPU_LL_MAX
+                       : p == HK_PROTO_LL128 ? (size_t)HK_GPU_LL128_CARRIES(HK_GPU_WIDE_BYTES)
+                                             : bytes;
+  return bytes < lines ? bytes : lines;
+}
+#endif
