@@ -486,31 +486,42 @@ static const struct {
 };
 #define STATES_FILE "tests/golden/api_states.txt"
 
-/* What each call gives in a state, and why, is a line of the file. */
+/* The last error of a call, without its name. */
+static void add_result(golden_bins *bins, const char *call, int result, const char *more) {
+  const char *error = without_addresses(ncclGetLastError(NULL));
+  const size_t n = strlen(call);
+  char text[600];
+  const bool named = !strncmp(error, call, n);
+  snprintf(text, sizeof text, "%d%s %s%s", result, more, named ? "it" : "", error + (named ? n : 0));
+  golden_bin(bins, text, call);
+}
+
+/* What each call gives in a state, and why: a line of the file has the calls that give the same. */
 START_TEST(in_a_state) {
   golden g = golden_open(STATES_FILE, states[_i].name);
+  golden_bins results = {.n = 0}, groups = {.n = 0};
   ncclComm_t c = NULL;
   setenv("NCCL_DEBUG", "NONE", 1);
   for (int k = states[_i].first; k < states[_i].end; k++) {
-    char name[80];
     child = NULL;
     if (!c || k >= LAST_ONES) {
       ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
       states[_i].enter(&c);
     }
     (void)hk_error_adopt("-");
-    const int result = call(k, c);
-    snprintf(name, sizeof name, "%s: %s %d", states[_i].name, names[k], result);
-    golden_words(&g, name, without_addresses(ncclGetLastError(NULL)));
+    add_result(&results, names[k], call(k, c), "");
     if (child) ck_assert_int_eq(ncclCommDestroy(child), ncclSuccess);
     if (!strstr(states[_i].name, "in this group")) continue;
     const int ended = (int)ncclGroupEnd();
-    snprintf(name, sizeof name, "%s: the group %d%s", states[_i].name, ended, born ? ", born" : "");
-    golden_words(&g, name, without_addresses(ncclGetLastError(NULL)));
+    add_result(&groups, names[k], ended, born ? ", born," : "");
     born = NULL;
   }
+  golden_bins_end(&g, &results, states[_i].name);
+  char group[80];
+  snprintf(group, sizeof group, "%s, the group", states[_i].name);
+  golden_bins_end(&g, &groups, group);
   leftovers_ignore(); /* the communicators */
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 
@@ -540,23 +551,27 @@ START_TEST(requirements) {
   ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
   c->lsa.kernels = true;
   ck_assert_int_eq(begin_refused_group(c), 0);
-  for (size_t v = 0; v < sizeof versions / sizeof *versions; v++)
+  for (size_t v = 0; v < sizeof versions / sizeof *versions; v++) {
+    golden_bins same = {.n = 0};
+    char version[20];
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
-      char name[80], codes[80] = "";
+      char codes[80] = "";
       for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         hk_requirements r = {.size = sizeof r, .magic = 0xcafebeef, .version = versions[v]};
         const int32_t value = fields[f].bytes == 1 ? values[i] & 1 : values[i];
         memcpy((char *)&r + fields[f].at, &value, (size_t)fields[f].bytes);
         const ncclResult_t rc =
             ncclDevCommCreate(c, (const ncclDevCommRequirements_t *)(void *)&r, (ncclDevComm_t *)(void *)device);
-        snprintf(codes + strlen(codes), sizeof codes - strlen(codes), " %d", (int)rc);
+        snprintf(codes + strlen(codes), sizeof codes - strlen(codes), "%s%d", i ? " " : "", (int)rc);
       }
-      snprintf(name, sizeof name, "%u %s", versions[v], fields[f].name);
-      golden_words(&g, name, codes);
+      golden_bin(&same, codes, fields[f].name);
     }
+    snprintf(version, sizeof version, "%u", versions[v]);
+    golden_bins_end(&g, &same, version);
+  }
   ck_assert_int_eq(end_refused_group(), 0);
   ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 

@@ -349,7 +349,7 @@ START_TEST(launches) {
     golden_words(&g, name, text);
     close_machine(&c);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 

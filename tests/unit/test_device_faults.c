@@ -328,7 +328,7 @@ static void check_calls(const char *name, const char *what, const uint64_t calls
   snprintf(line, sizeof line, "%s, %s", name, what);
   golden g = golden_open(golden_path, line);
   golden_words(&g, line, list);
-  fclose(g.file);
+  golden_close(&g);
 }
 
 START_TEST(refused) {

@@ -190,7 +190,7 @@ START_TEST(as_before) {
   uint32_t nodes[HK_SEARCH_RANKS];
   fuzz_begin_at(1);
   for (int i = 0; i < 300; i++) {
-    char name[20], *text;
+    char name[20], group[20], *text;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     i % 3 ? likely(&m) : invent(&m);
@@ -211,12 +211,13 @@ START_TEST(as_before) {
       hk_channels_free(c);
     }
     fclose(out);
+    snprintf(group, sizeof group, "from %d", i / 12 * 12);
     snprintf(name, sizeof name, "%d", i);
-    golden_text(&g, name, text, size);
+    golden_text(&g, group, name, text, size);
     hk_paths_free(p);
     hk_topo_free(t);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 

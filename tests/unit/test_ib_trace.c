@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the verbs provider posts, sends and counts on fixed schedules, compared with a file: ib_trace.h. Both ranks are
- * of this thread, and the time is the test's.
+/* What the verbs provider posts and sends on fixed schedules, compared with a file: ib_trace.h. Both ranks are of this
+ * thread, and the time is the test's.
  * check: notsan */
 #include "../../src/transport/net/ib/ib_gdr.h"
 #include "../../src/transport/remote.h"
@@ -83,7 +83,7 @@ static void offer_all(scene *s, int me, const uint32_t *sizes, unsigned nsizes, 
   hk_link *l = s->recv[me];
   for (; l->offered < n && hk_link_may_offer(l); l->offered++) {
     const uint32_t bytes = sizes[(l->offered + (unsigned)(1 - me)) % nsizes];
-    if (hk_link_places(l, bytes)) hk_link_offer(l, l->offered, s->memory[me] + l->offered * 4096, bytes);
+    if (hk_link_places(l, bytes)) hk_link_offer(l, l->offered, s->memory[me] + l->offered % 8 * SLOT, bytes);
   }
 }
 START_TEST(writes_to_places) {
@@ -542,8 +542,8 @@ START_TEST(puts_by_the_card) {
       for (int c = 0; c < 2; c++) {
         const hk_ib_ctx *x = ctx[c];
         say_log();
-        if (x->room && x->conns[0]) say_conn(c, x->conns[0]);
-        say_ctx(c, x);
+        if (x->room && x->conns[0]) check_conn(c, x->conns[0]);
+        check_ctx(x);
       }
       pass_controls();
       ck_assert_int_eq(remote->put(ctx[0], 1, &p, &state), HK_OK);

@@ -380,18 +380,18 @@ START_TEST(texts) {
   fclose(f);
   for (int i = 0; i < 5; i++) {
     snprintf(name, sizeof name, "rules %d", i);
-    golden_texts(&g, name, 60, say_rules, NULL);
+    golden_texts(&g, name, name, 60, say_rules, NULL);
   }
   for (int i = 0; i < 5; i++) {
     snprintf(name, sizeof name, "wishes %d", i);
-    golden_texts(&g, name, 60, say_wishes, NULL);
+    golden_texts(&g, name, name, 60, say_wishes, NULL);
   }
   for (int i = 0; i < 6; i++) {
     snprintf(name, sizeof name, "constants %d", i);
-    golden_texts(&g, name, 60, say_constants, measured);
+    golden_texts(&g, name, name, 60, say_constants, measured);
   }
   free(measured);
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 

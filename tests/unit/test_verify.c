@@ -190,9 +190,9 @@ START_TEST(fields) {
   for (size_t k = 0; k < textbook_count; k++) {
     char name[100];
     snprintf(name, sizeof name, "fields of %s", textbook[k].name);
-    golden_texts(&g, name, 60, say_field, (void *)(uintptr_t)&textbook[k]);
+    golden_texts(&g, name, name, 60, say_field, (void *)(uintptr_t)&textbook[k]);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 
@@ -217,12 +217,12 @@ START_TEST(memory) {
         ck_assert_msg(rc == HK_OK, "%s %s of %d: %s", a->name, hk_coll_name((hk_coll)c), nranks, report.message);
         sets[k] = report.sets;
       }
-      snprintf(name, sizeof name, "%s|%s|%d", a->name, hk_coll_name((hk_coll)c), nranks);
-      golden_line(&g, name, (double[]){sets[0], sets[1], 0, 0});
+      snprintf(name, sizeof name, "%s of %d", hk_coll_name((hk_coll)c), nranks);
+      golden_figures(&g, a->name, name, 2, sets);
       prove_free(p, nranks);
     }
   }
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 
