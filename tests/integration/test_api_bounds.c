@@ -252,10 +252,11 @@ static int signals(ncclComm_t c, int rank, int n, void *arg) {
 
 static const rank_body bodies[] = {types_and_counts, roots_and_buffers, operators, children, windows, signals};
 
-START_TEST(of_a_communicator) { ck_assert_int_eq(ranks_as_threads(N, bodies[_i], NULL), 0); }
-END_TEST
+TEST_LOOP(of_a_communicator, sizeof bodies / sizeof *bodies) {
+  ck_assert_int_eq(ranks_as_threads(N, bodies[_i], NULL), 0);
+}
 
-START_TEST(of_an_init) {
+TEST(of_an_init) {
   ncclUniqueId id[2];
   ncclComm_t c = NULL;
   int faults = 0;
@@ -281,9 +282,8 @@ START_TEST(of_an_init) {
   TAKEN(ncclCommDestroy(c));
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
-START_TEST(of_an_estimate) {
+TEST(of_an_estimate) {
   const size_t least = offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float);
   int faults = 0;
   for (int i = 0; i < 4; i++) {
@@ -305,9 +305,8 @@ START_TEST(of_an_estimate) {
   MISUSED(ncclGroupEnd(), "no group is open");
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
-START_TEST(of_device_resources) {
+TEST(of_device_resources) {
   enum { MOST = 1 << 24 };
   static const int slots[][3] = {{3, 8, 3}, {3, 9, 6}, {3, 16, 6}, {3, 1, 3},
                                  {3, 0, 0}, {0, 8, 0}, {-1, 8, 0}, {3, -1, 0}};
@@ -335,7 +334,6 @@ START_TEST(of_device_resources) {
   free(r);
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
 /* ---- communicators that cannot take the call ---- */
 
@@ -497,7 +495,7 @@ static void add_result(golden_bins *bins, const char *call, int result, const ch
 }
 
 /* What each call gives in a state, and why: a line of the file has the calls that give the same. */
-START_TEST(in_a_state) {
+TEST_LOOP(in_a_state, sizeof states / sizeof *states) {
   golden g = golden_open(STATES_FILE, states[_i].name);
   golden_bins results = {.n = 0}, groups = {.n = 0};
   ncclComm_t c = NULL;
@@ -523,12 +521,11 @@ START_TEST(in_a_state) {
   leftovers_ignore(); /* the communicators */
   golden_close(&g);
 }
-END_TEST
 
 /* What a device communicator may ask for, by its version and each number alone. The calls are in a group that has a
  * wrong call, so that none of them is carried out. */
 #define REQUIREMENTS_FILE "tests/golden/requirements.txt"
-START_TEST(requirements) {
+TEST(requirements) {
   static const unsigned versions[] = {0,     22901, 22902, 22903, 22904, 22905, 22907,
                                       22908, 23000, 23007, 23100, 23203, 23204};
   static const struct {
@@ -573,19 +570,10 @@ START_TEST(requirements) {
   ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
   golden_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("bounds");
   setenv("NCCL_NUM_RMA_CTX", "1", 1);
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, of_a_communicator, 0, sizeof bodies / sizeof *bodies);
-  tcase_add_test(t, of_an_init);
-  tcase_add_test(t, of_an_estimate);
-  tcase_add_test(t, of_device_resources);
   golden_clear(STATES_FILE);
   golden_clear(REQUIREMENTS_FILE);
-  tcase_add_test(t, requirements);
-  tcase_add_loop_test(t, in_a_state, 0, sizeof states / sizeof *states);
-  return suite_run_one("api_bounds", t);
+  return suite_main("api_bounds", .timeout = 60);
 }

@@ -196,12 +196,11 @@ static void every_version(place *p) {
 }
 
 static const int shapes[][2] = {{1, 2}, {2, 2}, {3, 1}};
-START_TEST(layouts) {
+TEST_LOOP(layouts, 6) {
   if (_i >= 3) setenv("CUDAEMU_MULTICAST", "1", 1);
   if (!emu_has_kernels()) return;
   ck_assert_int_eq(run_processes(shapes[_i % 3][0], shapes[_i % 3][1], 8, 1, every_version), 0);
 }
-END_TEST
 
 /* Multicast addresses of windows, before and after they are registered. */
 static void addresses(place *p) {
@@ -230,11 +229,10 @@ static void addresses(place *p) {
   ck_assert_ptr_eq(same, FIELD(char *, v->multimem) + (size_t)w.multicast_4k * 4096 + 8);
   ck_assert_ptr_ne((char *)same - 8, (char *)at - 64);
 }
-START_TEST(multicast_addresses) {
+TEST(multicast_addresses) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, addresses), 0);
 }
-END_TEST
 
 /* ---- what is refused, before anything is done ---- */
 
@@ -309,8 +307,7 @@ static void wrong(place *p) {
   ck_assert_int_eq(ncclLLA2ACalcSlots(10, 8), 10);
   ck_assert_int_eq(ncclLLA2ACalcSlots(10, 9), 20);
 }
-START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
-END_TEST
+TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 
 /* No device API: GPUs of two hosts, GPUs without P2P, host memory. */
 static void none(place *p) {
@@ -320,11 +317,10 @@ static void none(place *p) {
   ck_assert(!props.deviceApiSupport && !props.multimemSupport);
   ck_assert_int_eq(create(p->g.comm[p->first], &versions[6], &r, all[0].device), ncclInvalidUsage);
 }
-START_TEST(not_there) {
+TEST_LOOP(not_there, 2) {
   if (_i == 1) setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, _i ? 1 : 2, none), 0);
 }
-END_TEST
 
 /* A rank without memory for the buffer: all ranks get an error, and the communicator lives. */
 static void lacks(place *p) {
@@ -343,8 +339,7 @@ static void lacks(place *p) {
   q.teams = &alone;
   OK_NCCL(create(p->g.comm[r], v, &q, all[r].device));
 }
-START_TEST(no_memory) { ck_assert_int_eq(run_processes(2, 1, 8, 1, lacks), 0); }
-END_TEST
+TEST(no_memory) { ck_assert_int_eq(run_processes(2, 1, 8, 1, lacks), 0); }
 
 /* A rank fails after the buffer is there on all: the others wait for it, so the communicator ends. */
 static hk_status no_table(ncclComm_t c, void **out) {
@@ -369,19 +364,10 @@ static void fails(place *p) {
   OK_NCCL(ncclCommAbort(c));
   p->g.comm[p->first] = NULL;
 }
-START_TEST(no_table_here) { ck_assert_int_eq(run_processes(2, 1, 8, 1, fails), 0); }
-END_TEST
+TEST(no_table_here) { ck_assert_int_eq(run_processes(2, 1, 8, 1, fails), 0); }
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_devcomm");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, layouts, 0, 6);
-  tcase_add_test(t, multicast_addresses);
-  tcase_add_test(t, arguments);
-  tcase_add_loop_test(t, not_there, 0, 2);
-  tcase_add_test(t, no_memory);
-  tcase_add_test(t, no_table_here);
-  return suite_run_one("gpu_devcomm", t);
+  return suite_main("gpu_devcomm", .timeout = 100);
 }

@@ -36,27 +36,24 @@ static void collectives_in_lines(place *p) {
 }
 
 /* {processes, ranks of each, devices, hosts} */
-START_TEST(hosts) {
+TEST_LOOP(hosts, 3) {
   static const int shapes[][4] = {{2, 1, 1, 2}, {3, 2, 6, 3}, {4, 2, 4, 4}};
   const int *s = shapes[_i];
   ck_assert_int_eq(run_processes(s[0], s[1], s[2], s[3], collectives_in_lines), 0);
 }
-END_TEST
 
 /* LL, between the hosts for small slots only; the algorithms that know of hosts. */
-START_TEST(algorithms) {
+TEST_LOOP(algorithms, 2) {
   static const char *const names[] = {"hier", "rail"};
   setenv("NCCL_ALGO", names[_i], 1);
   setenv("NCCL_PROTO", _i ? "Simple" : "LL", 1);
   ck_assert_int_eq(run_processes(4, 1, 2, 2, collectives), 0);
 }
-END_TEST
 
-START_TEST(plugin) {
+TEST(plugin) {
   setenv("NCCL_NET_PLUGIN", emu_file("../plugins/libnccl-net-nine.so"), 1);
   ck_assert_int_eq(run_processes(2, 1, 2, 2, collectives), 0);
 }
-END_TEST
 
 static void types(place *p) {
   for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
@@ -65,8 +62,7 @@ static void types(place *p) {
   }
 }
 
-START_TEST(all_types) { ck_assert_int_eq(run_processes(3, 1, 3, 3, types), 0); }
-END_TEST
+TEST(all_types) { ck_assert_int_eq(run_processes(3, 1, 3, 3, types), 0); }
 
 /* ---- graphs ---- */
 
@@ -110,8 +106,7 @@ static void replays(place *p) {
   OK(GraphExecDestroy(exec));
 }
 
-START_TEST(graphs) { ck_assert_int_eq(run_processes(3, 1, 3, 3, replays), 0); }
-END_TEST
+TEST(graphs) { ck_assert_int_eq(run_processes(3, 1, 3, 3, replays), 0); }
 
 /* ---- failures ---- */
 
@@ -159,11 +154,10 @@ static void die(place *p) {
 
 static void wish_protocol(int i) { setenv("NCCL_PROTO", i ? "LL" : "Simple", 1); }
 
-START_TEST(dead_peer) {
+TEST_LOOP(dead_peer, 2) {
   wish_protocol(_i);
   ck_assert_int_eq(run_failing(die), 0);
 }
-END_TEST
 
 /* Rank 0's kernel waits for a rank that is not coming, until another thread aborts it. */
 static void *abort_comm(void *comm) {
@@ -188,23 +182,13 @@ static void abort_one(place *p) {
   g->comm[0] = NULL;
 }
 
-START_TEST(abort_from_thread) {
+TEST_LOOP(abort_from_thread, 2) {
   wish_protocol(_i);
   ck_assert_int_eq(run_failing(abort_one), 0);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_hosts");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, hosts, 0, 3);
-  tcase_add_loop_test(t, algorithms, 0, 2);
-  tcase_add_test(t, plugin);
-  tcase_add_test(t, all_types);
-  tcase_add_test(t, graphs);
-  tcase_add_loop_test(t, dead_peer, 0, 2);
-  tcase_add_loop_test(t, abort_from_thread, 0, 2);
-  return suite_run_one("gpu_hosts", t);
+  return suite_main("gpu_hosts", .timeout = 100);
 }

@@ -32,11 +32,10 @@ static void all_collectives(place *p) {
   for (int by = 0; by < 2; by++) each_ring(p, by); /* round the ring of ranks, and to oneself */
 }
 
-START_TEST(processes) {
+TEST_LOOP(processes, 4) {
   static const int shapes[][3] = {{2, 1, 2}, {2, 1, 1}, {2, 2, 4}, {4, 1, 3}};
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, all_collectives), 0);
 }
-END_TEST
 
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
 static void near_enough(place *p) {
@@ -50,13 +49,12 @@ static void too_far(place *p) {
   meet_all(p);
 }
 
-START_TEST(levels) {
+TEST_LOOP(levels, 2) {
   setenv("NCCL_P2P_LEVEL", _i ? "PIX" : "SYS", 1);
   setenv("NCCL_CGA_CLUSTER_SIZE", "2", 1);
   setenv("NCCL_MAX_NCHANNELS", "2", 1);
   ck_assert_int_eq(run_processes(_i ? 1 : 2, _i ? 2 : 1, 2, 1, _i ? too_far : near_enough), 0);
 }
-END_TEST
 
 /* ---- registered memory ---- */
 
@@ -125,14 +123,13 @@ static void registered(place *p) {
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
 }
 
-START_TEST(zero_copy) {
+TEST_LOOP(zero_copy, 3) {
   static const int shapes[][3] = {{1, 2, 2}, {2, 1, 2}, {2, 1, 1}};
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("NCCL_PROTO", "Simple", 1);
   setenv("NCCL_MAX_NCHANNELS", "1", 1);
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, registered), 0);
 }
-END_TEST
 
 /* A rank gives its memory up when the other has ended, in good order: nothing is wrong, so no error is reported. */
 static void outlive(place *p) {
@@ -159,13 +156,12 @@ static void outlive(place *p) {
   ck_assert_str_eq(ncclGetLastError(NULL), before);
 }
 
-START_TEST(last_to_leave) {
+TEST(last_to_leave) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("NCCL_PROTO", "Simple", 1);
   share_alone();
   ck_assert_int_eq(run_processes(2, 1, 2, 1, outlive), 0);
 }
-END_TEST
 
 /* The first process dies while the others' kernels wait for it. */
 static void die(place *p) {
@@ -247,12 +243,11 @@ static void by_copies(place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copied);
 }
 
-START_TEST(copy_engines) {
+TEST_LOOP(copy_engines, 2) {
   setenv("NCCL_CTA_POLICY", "2", 1);
   gpu_fail_nth("CUDAEMU_FAIL_LAUNCH", 1, _i ? 1 : 3);
   ck_assert_int_eq(_i ? run_processes(3, 1, 3, 1, by_copies) : run_processes(1, 3, 3, 1, by_copies), 0);
 }
-END_TEST
 
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
 static void by_kernels(place *p) {
@@ -260,12 +255,11 @@ static void by_kernels(place *p) {
   meet_all(p);
 }
 
-START_TEST(copy_engines_refused) {
+TEST(copy_engines_refused) {
   setenv("NCCL_CTA_POLICY", "2", 1);
   setenv("CUDAEMU_CAPTURED_WORDS", "0", 1);
   ck_assert_int_eq(run_processes(1, 2, 2, 1, by_kernels), 0);
 }
-END_TEST
 
 /* The first process dies while the others' streams wait for its words. */
 static void die_by_copies(place *p) {
@@ -288,19 +282,17 @@ static void die_by_copies(place *p) {
   g->comm[r] = NULL;
 }
 
-START_TEST(copy_engines_abort) {
+TEST(copy_engines_abort) {
   share_alone();
   setenv("NCCL_CTA_POLICY", "2", 1);
   setenv("CUDAEMU_CONNECTIONS", "1", 1); /* no other stream of the process can do anything beside the one that waits */
   ck_assert_int_eq(run_processes(3, 1, 3, 1, die_by_copies), 0);
 }
-END_TEST
 
-START_TEST(dead_peer) {
+TEST(dead_peer) {
   share_alone();
   ck_assert_int_eq(run_processes(3, 1, 3, 1, die), 0);
 }
-END_TEST
 
 /* Where GPUs do not reach each other's memory data goes through the host's: by wish, as the driver says, because IPC is
  * forbidden, and where the driver says yes and the bus delivers something else. */
@@ -324,43 +316,27 @@ static void shared_somehow(place *p) {
 }
 
 /* Between processes memory goes by descriptor, and by handle where that is refused, forbidden or cannot be passed. */
-START_TEST(descriptors) {
+TEST_LOOP(descriptors, HK_ARRAY_LENGTH(sharing)) {
   sharing_at = _i;
   setenv(sharing[_i].name, sharing[_i].value, 1);
   ck_assert_int_eq(run_processes(2, _i == 1 ? 2 : 1, 3, 1, shared_somehow), 0);
 }
-END_TEST
 
-START_TEST(staged) {
+TEST_LOOP(staged, 3) {
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
   ck_assert_int_eq(run_processes(_i == 0 ? 2 : 1, _i == 0 ? 2 : 3, 3, 1, all_collectives), 0);
 }
-END_TEST
 
-START_TEST(staged_processes) {
+TEST_RANGE(staged_processes, 2, 4) {
   if (_i == 3) setenv("NCCL_CUMEM_ENABLE", "0", 1);
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
   ck_assert_int_eq(run_processes(3, 1, 3, 1, all_collectives), 0);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_procs");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, processes, 0, 4);
-  tcase_add_loop_test(t, levels, 0, 2);
-  tcase_add_loop_test(t, zero_copy, 0, 3);
-  tcase_add_test(t, last_to_leave);
-  tcase_add_loop_test(t, copy_engines, 0, 2);
-  tcase_add_test(t, copy_engines_refused);
-  tcase_add_test(t, copy_engines_abort);
-  tcase_add_test(t, dead_peer);
-  tcase_add_loop_test(t, descriptors, 0, HK_ARRAY_LENGTH(sharing));
-  tcase_add_loop_test(t, staged, 0, 3);
-  tcase_add_loop_test(t, staged_processes, 2, 4);
-  return suite_run_one("gpu_procs", t);
+  return suite_main("gpu_procs", .timeout = 100);
 }

@@ -109,7 +109,7 @@ static void suspend_and_resume(const gpu_ranks *g) {
   }
 }
 
-START_TEST(carries) {
+TEST_LOOP(carries, 2) {
   static const char *const algorithms[] = {NULL, "ring"};
   gpu_ranks g;
   if (algorithms[_i]) setenv("NCCL_ALGO", algorithms[_i], 1);
@@ -126,13 +126,9 @@ START_TEST(carries) {
   gpu_close(&g);
   rdma_end(verbs);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_relay");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, carries, 0, 2);
-  return suite_run_one("gpu_relay", t);
+  return suite_main("gpu_relay", .timeout = 100);
 }

@@ -97,8 +97,7 @@ static void everywhere(place *p) {
   }
   close_windows(p);
 }
-START_TEST(to_all) { run(_i, everywhere); }
-END_TEST
+TEST_LOOP(to_all, SHAPES) { run(_i, everywhere); }
 
 /* A signal says that all earlier puts to the peer in its context are there; signals come before their wait, and
  * count. */
@@ -131,8 +130,7 @@ static void in_order(place *p) {
   }
   close_windows(p);
 }
-START_TEST(order) { run(_i, in_order); }
-END_TEST
+TEST_LOOP(order, SHAPES) { run(_i, in_order); }
 
 /* Waits before the puts that end them, beside collectives and sends. */
 static void in_groups(place *p) {
@@ -165,8 +163,7 @@ static void in_groups(place *p) {
   }
   close_windows(p);
 }
-START_TEST(groups) { run(_i, in_groups); }
-END_TEST
+TEST_LOOP(groups, SHAPES) { run(_i, in_groups); }
 
 /* From a window, in pieces if it has to be; then by a graph. */
 static void in_pieces(place *p) {
@@ -209,8 +206,7 @@ static void in_pieces(place *p) {
   close_windows(p);
   free(data);
 }
-START_TEST(pieces) { run(_i, in_pieces); }
-END_TEST
+TEST_RANGE(pieces, 2, SHAPES) { run(_i, in_pieces); }
 
 /* Captured once, replayed with other data; what is not captured between the replays counts for itself. */
 static void in_graphs(place *p) {
@@ -253,8 +249,7 @@ static void in_graphs(place *p) {
   EACH(r, p) OK(GraphExecDestroy(exec[r]));
   close_windows(p);
 }
-START_TEST(graphs) { run(_i, in_graphs); }
-END_TEST
+TEST_LOOP(graphs, SHAPES) { run(_i, in_graphs); }
 
 /* A capture that never runs takes no turns of the next one, and signals of a capture that wait for each other have
  * words of their own: as many as a rank may have under way. */
@@ -287,8 +282,7 @@ static void captures(place *p) {
   }
   close_windows(p);
 }
-START_TEST(each_capture_anew) { run(_i ? 7 : 2, captures); }
-END_TEST
+TEST_LOOP(each_capture_anew, 2) { run(_i ? 7 : 2, captures); }
 
 /* Replays run ahead of their waits as far as the receiver lets them: nothing is lost. */
 static void run_ahead(place *p) {
@@ -311,8 +305,7 @@ static void run_ahead(place *p) {
   OK(GraphDestroy(graph));
   close_windows(p);
 }
-START_TEST(replays_run_ahead) { run(_i ? 7 : 2, run_ahead); }
-END_TEST
+TEST_LOOP(replays_run_ahead, 2) { run(_i ? 7 : 2, run_ahead); }
 
 static void wrong(place *p) {
   static char host[64];
@@ -342,8 +335,7 @@ static void wrong(place *p) {
 #undef PUT
   close_windows(p);
 }
-START_TEST(arguments) { run(0, wrong); }
-END_TEST
+TEST(arguments) { run(0, wrong); }
 
 static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
   ncclUniqueId id;
@@ -357,7 +349,7 @@ static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
 }
 
 /* As the configuration says: signals by their index, without a window; none at all. */
-START_TEST(configured) {
+TEST(configured) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   ncclComm_t c[2];
@@ -390,10 +382,9 @@ START_TEST(configured) {
     config.numRmaSig = 0;
   }
 }
-END_TEST
 
 /* The signals and inboxes of a communicator are memory files: none is open when it has ended. */
-START_TEST(leaves_no_memory) {
+TEST(leaves_no_memory) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclComm_t c[2];
   int files = 0;
@@ -407,7 +398,6 @@ START_TEST(leaves_no_memory) {
   for (int ms = 0; open_fds() > files && ms < 5000; ms++) usleep(1000); /* threads end by themselves */
   ck_assert_int_le(open_fds(), files);
 }
-END_TEST
 
 /* Memory that cannot be a window: there are no one-sided operations, and the calls say so. */
 static void apart(place *p) {
@@ -417,11 +407,10 @@ static void apart(place *p) {
   ck_assert_int_eq(ncclSignal(0, 0, 0, 0, p->g.comm[p->first], stream_of(p, p->first)), ncclInvalidArgument);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[p->first]), "cannot be made into windows"));
 }
-START_TEST(no_windows) {
+TEST(no_windows) {
   setenv("NCCL_CUMEM_ENABLE", "0", 1);
   run(2, apart);
 }
-END_TEST
 
 /* ---- failures ---- */
 
@@ -478,11 +467,10 @@ static void abort_waits(place *p) {
   }
   p->g.comm[r] = NULL;
 }
-START_TEST(aborted) {
+TEST_LOOP(aborted, 4) {
   captured = _i % 2;
   run(_i < 2 ? 2 : 7, abort_waits);
 }
-END_TEST
 
 /* A rank dies: those that wait for it, or for another one, learn of it, and their streams go on. */
 static void die(place *p) {
@@ -500,30 +488,14 @@ static void die(place *p) {
   OK(StreamSynchronize(p->g.stream[r]));
   p->g.comm[r] = NULL;
 }
-START_TEST(killed) {
+TEST_LOOP(killed, 4) {
   captured = _i % 2;
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
   ck_assert_int_eq(run_processes(3, 1, 8, _i < 2 ? 1 : 3, die), 1); /* the dead one */
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_rma");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, to_all, 0, SHAPES);
-  tcase_add_loop_test(t, order, 0, SHAPES);
-  tcase_add_loop_test(t, groups, 0, SHAPES);
-  tcase_add_loop_test(t, graphs, 0, SHAPES);
-  tcase_add_loop_test(t, pieces, 2, SHAPES);
-  tcase_add_loop_test(t, each_capture_anew, 0, 2);
-  tcase_add_loop_test(t, replays_run_ahead, 0, 2);
-  tcase_add_test(t, arguments);
-  tcase_add_test(t, configured);
-  tcase_add_test(t, leaves_no_memory);
-  tcase_add_test(t, no_windows);
-  tcase_add_loop_test(t, aborted, 0, 4);
-  tcase_add_loop_test(t, killed, 0, 4);
-  return suite_run_one("gpu_rma", t);
+  return suite_main("gpu_rma", .timeout = 100);
 }

@@ -402,16 +402,12 @@ static const struct {
               {"far", far_scene},
               {"suspended", suspended_scene},
               {"puts", puts_scene}};
-START_TEST(as_before) { scenes[_i].run(scenes[_i].name); }
-END_TEST
+TEST_LOOP(as_before, HK_ARRAY_LENGTH(scenes)) { scenes[_i].run(scenes[_i].name); }
 
 int main(void) {
   unsetenv("CUDAEMU_PTX"); /* other kernels' blocks have other limits */
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_scenes");
   golden_clear(GOLDEN);
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, as_before, 0, HK_ARRAY_LENGTH(scenes));
-  return suite_run_one("gpu_scenes", t);
+  return suite_main("gpu_scenes", .timeout = 60);
 }

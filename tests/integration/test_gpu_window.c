@@ -119,8 +119,7 @@ static void one_window(place *p) {
 }
 
 static const int shapes[][2] = {{1, 2}, {1, 8}, {2, 1}, {2, 2}, {4, 1}};
-START_TEST(windows) { ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, one_window), 0); }
-END_TEST
+TEST_LOOP(windows, 5) { ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, one_window), 0); }
 
 /* Small memory of ncclMemAlloc, as PyTorch gives. */
 static void small_window(place *p) {
@@ -130,8 +129,7 @@ static void small_window(place *p) {
   all_write(p, regions, 0);
   deregister_all(p, regions, true);
 }
-START_TEST(small) { ck_assert_int_eq(run_processes(2, 1, 2, 1, small_window), 0); }
-END_TEST
+TEST(small) { ck_assert_int_eq(run_processes(2, 1, 2, 1, small_window), 0); }
 
 /* A window takes the lowest place that has room, if all of it is needed. */
 static size_t offset_of(const place *p, const region *all) {
@@ -157,12 +155,10 @@ static void gaps(place *p) {
   ck_assert_uint_eq(offset_of(p, all[1]), at[1]);
   for (int i = 0; i < 4; i++) deregister_all(p, all[i], true);
 }
-START_TEST(lowest_place) { ck_assert_int_eq(run_processes(1, 2, 2, 1, gaps), 0); }
-END_TEST
+TEST(lowest_place) { ck_assert_int_eq(run_processes(1, 2, 2, 1, gaps), 0); }
 
 /* Two ranks on each GPU. */
-START_TEST(shared_gpu) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
-END_TEST
+TEST_LOOP(shared_gpu, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
 
 /* Many at a time, in one group, that come and go in another order on each rank; the table that kernels search has them,
  * and only them. */
@@ -201,8 +197,7 @@ static void many(place *p) {
   }
   for (int i = 0; i < N; i++) deregister_all(p, all[i], true);
 }
-START_TEST(come_and_go) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 3, 8, 1, many), 0); }
-END_TEST
+TEST_LOOP(come_and_go, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 3, 8, 1, many), 0); }
 
 /* A part of an allocation, at the same distance from its beginning on all ranks, or a multiple of the driver's page
  * apart; else there is no window. */
@@ -225,8 +220,7 @@ static void parts(place *p) {
     deregister_all(p, apart, false);
   }
 }
-START_TEST(inside_allocations) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, parts), 0); }
-END_TEST
+TEST_LOOP(inside_allocations, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, parts), 0); }
 
 /* Memory that others cannot map, on one rank: success, and no window on any. */
 static void no_window(place *p) {
@@ -240,12 +234,11 @@ static void no_window(place *p) {
   deregister_all(p, regions, false);
   meet_all((place *)(uintptr_t)p);
 }
-START_TEST(no_windows) {
+TEST_LOOP(no_windows, 4) {
   if (_i == 2) setenv("NCCL_CUMEM_ENABLE", "0", 1);
   if (_i == 3) setenv("CUDAEMU_IMPORT", "0", 1); /* found out when the first of another process is opened */
   ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, no_window), 0);
 }
-END_TEST
 
 /* GPUs that do not reach each other: each rank is a team. */
 static void alone(place *p) {
@@ -263,11 +256,10 @@ static void alone(place *p) {
   ck_assert_int_eq(ncclGetLsaDevicePointer(regions[r].win, 0, 1, &at), ncclInvalidArgument);
   deregister_all(p, regions, true);
 }
-START_TEST(no_peers) {
+TEST(no_peers) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, alone), 0);
 }
-END_TEST
 
 /* Hosts of two ranks each: two teams. */
 static void two_hosts(place *p) {
@@ -284,8 +276,7 @@ static void two_hosts(place *p) {
   ck_assert_int_eq(peek(&p->g, first + 1, regions[first + 1].memory), 77 + first);
   deregister_all(p, regions, true);
 }
-START_TEST(hosts) { ck_assert_int_eq(run_processes(2, 2, 4, 2, two_hosts), 0); }
-END_TEST
+TEST(hosts) { ck_assert_int_eq(run_processes(2, 2, 4, 2, two_hosts), 0); }
 
 /* Windows stay when the library's memory is given back, and when the user's address is gone. */
 static void kept(place *p) {
@@ -301,8 +292,7 @@ static void kept(place *p) {
   check_image(p, regions);
   /* the communicator's end does what is left */
 }
-START_TEST(suspended) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, kept), 0); }
-END_TEST
+TEST_LOOP(suspended, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, kept), 0); }
 
 /* Both ranks make the call: it counts on all ranks, right or wrong. */
 #define BOTH_REFUSE(at, bytes, win, flags)                                                                             \
@@ -378,10 +368,8 @@ static void refused_on_one(place *p) {
     deregister_all(p, regions, false);
   }
 }
-START_TEST(refused) { ck_assert_int_eq(run_processes(3, 1, 8, 1, refused_on_one), 0); }
-END_TEST
-START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
-END_TEST
+TEST(refused) { ck_assert_int_eq(run_processes(3, 1, 8, 1, refused_on_one), 0); }
+TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 
 /* Memory that nothing touches: its pages are not there. */
 static void alloc_untouched(const place *p, region *all, size_t bytes) {
@@ -430,30 +418,14 @@ static void no_room(place *p) {
   check_offsets(p, all[5]);
   for (int i = 3; i < 7; i++) deregister_all(p, all[i], false);
 }
-START_TEST(full) {
+TEST(full) {
   setenv("CUDAEMU_MEMORY_MB", "32768", 1);
   setenv("NCCL_WIN_STRIDE", "4294967296", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, no_room), 0);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_window");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, windows, 0, 5);
-  tcase_add_test(t, small);
-  tcase_add_test(t, refused);
-  tcase_add_test(t, lowest_place);
-  tcase_add_loop_test(t, shared_gpu, 0, 2);
-  tcase_add_loop_test(t, come_and_go, 0, 2);
-  tcase_add_loop_test(t, inside_allocations, 0, 2);
-  tcase_add_loop_test(t, no_windows, 0, 4);
-  tcase_add_test(t, no_peers);
-  tcase_add_test(t, hosts);
-  tcase_add_loop_test(t, suspended, 0, 2);
-  tcase_add_test(t, arguments);
-  tcase_add_test(t, full);
-  return suite_run_one("gpu_window", t);
+  return suite_main("gpu_window", .timeout = 100);
 }

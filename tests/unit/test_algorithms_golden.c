@@ -80,7 +80,7 @@ static void add_program(const hk_algorithm *a, const hk_build *what, double is[F
   hk_program_free(p);
 }
 
-START_TEST(programs) {
+TEST(programs) {
   static const int counts[] = {2, 3, 4, 6, 7, 12, 40};
   golden g = golden_open(GOLDEN, "program");
   for (int k = 0; hk_algorithms[k]; k++) {
@@ -107,7 +107,6 @@ START_TEST(programs) {
   }
   golden_close(&g);
 }
-END_TEST
 
 /* ---- prices ---- */
 
@@ -174,7 +173,7 @@ static hk_machine any_machine(void) {
   return m;
 }
 
-START_TEST(prices) {
+TEST(prices) {
   static hk_machine machines[MACHINES];
   static size_t bytes[MACHINES];
   fuzz_state = 1;
@@ -203,7 +202,6 @@ START_TEST(prices) {
   }
   golden_close(&g);
 }
-END_TEST
 
 /* ---- machines ---- */
 
@@ -264,7 +262,7 @@ static void check_layout(golden *g, const char *name, const hk_layout *l) {
 }
 
 /* With all seats and with some, with the rings that a search finds and without. */
-START_TEST(machines) {
+TEST(machines) {
   golden g = golden_open(GOLDEN, "machine");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(clusters); i++) {
     hk_cluster *c;
@@ -303,10 +301,9 @@ START_TEST(machines) {
   }
   golden_close(&g);
 }
-END_TEST
 
 /* Choices by their prices: of two equal ones either may be taken. */
-START_TEST(choices) {
+TEST(choices) {
   static hk_alternative all[HK_ALTERNATIVES];
   fuzz_state = 2;
   golden g = golden_open(GOLDEN, "choice");
@@ -334,14 +331,8 @@ START_TEST(choices) {
   }
   golden_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("algorithms");
   golden_clear(GOLDEN);
-  tcase_add_test(t, programs);
-  tcase_add_test(t, prices);
-  tcase_add_test(t, machines);
-  tcase_add_test(t, choices);
-  return suite_run_one("programs and prices as before", t);
+  return suite_main("programs and prices as before");
 }

@@ -52,7 +52,7 @@ static void check_figures(golden *g, const hk_simulator *x, int s, const hk_algo
     }
 }
 
-START_TEST(as_before) {
+TEST(as_before) {
   golden g = golden_open(GOLDEN, "");
   for (int s = 0; s < (int)HK_ARRAY_LENGTH(settings); s++) {
     hk_cluster *c;
@@ -65,11 +65,8 @@ START_TEST(as_before) {
   }
   golden_close(&g);
 }
-END_TEST
 
 int main(void) {
   golden_clear(GOLDEN);
-  TCase *t = tcase_create("figures");
-  tcase_add_test(t, as_before);
-  return suite_run_one("figures", t);
+  return suite_main("figures");
 }

@@ -184,7 +184,7 @@ static void print_channels(FILE *out, const hk_channels *c, const hk_search *wha
   }
 }
 
-START_TEST(as_before) {
+TEST(as_before) {
   golden g = golden_open(GOLDEN, "");
   machine m;
   uint32_t nodes[HK_SEARCH_RANKS];
@@ -219,9 +219,8 @@ START_TEST(as_before) {
   }
   golden_close(&g);
 }
-END_TEST
 
-START_TEST(invented) {
+TEST(invented) {
   machine m;
   uint32_t nodes[HK_SEARCH_RANKS];
   int rounds = 0;
@@ -252,13 +251,8 @@ START_TEST(invented) {
   }
   printf("%d machines from seed %llu\n", rounds, (unsigned long long)fuzz_seed);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("fuzz_search");
-  tcase_set_timeout(t, 0);
   golden_clear(GOLDEN);
-  tcase_add_test(t, as_before);
-  tcase_add_test(t, invented);
-  return suite_run_one("fuzz_search", t);
+  return suite_main("fuzz_search", .timeout = 0);
 }

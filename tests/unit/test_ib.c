@@ -25,7 +25,7 @@ static const struct {
     {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", true, true, 130000, 8, "16"},
 };
 
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   stream t[2];
   begin(2);
   if (ways[_i].name) rdma_param(ways[_i].name, ways[_i].value);
@@ -38,10 +38,9 @@ START_TEST(carries_messages) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* Small messages report their completion now and then, and when their link ends. */
-START_TEST(asks_for_few_reports) {
+TEST(asks_for_few_reports) {
   hk_link *send, *recv;
   begin(1);
   net_world *w = net_world_new(2, 8, 131072);
@@ -60,10 +59,9 @@ START_TEST(asks_for_few_reports) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* The receiver ends before it has looked for the message, which is dropped. */
-START_TEST(ends_with_an_unread_message) {
+TEST(ends_with_an_unread_message) {
   hk_link *send, *recv;
   unsigned number = 1;
   begin(1);
@@ -77,7 +75,6 @@ START_TEST(ends_with_an_unread_message) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* A large message that the sender's memory holds; the receiver gets it, and the sender knows that it has arrived. */
 static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const char *from, uint32_t bytes) {
@@ -98,7 +95,7 @@ static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const 
 enum { REGISTERED = 3 << 20, PIECE = 100000 };
 
 /* What the user has registered is sent from where it lies; the device is given it once, and until he takes it back. */
-START_TEST(sends_registered_memory) {
+TEST_LOOP(sends_registered_memory, 3) {
   hk_link *send, *recv;
   hk_ref ref;
   int ndevices = _i == 2 ? 2 : 1;
@@ -132,10 +129,9 @@ START_TEST(sends_registered_memory) {
   free(memory);
   end();
 }
-END_TEST
 
 /* Too much for the device: it is copied.  And nobody takes it back before the end. */
-START_TEST(copies_what_the_device_refuses) {
+TEST(copies_what_the_device_refuses) {
   hk_link *send, *recv;
   begin(1);
   net_world *w = net_world_new(2, 8, 131072);
@@ -154,9 +150,8 @@ START_TEST(copies_what_the_device_refuses) {
   free(memory);
   end();
 }
-END_TEST
 
-START_TEST(sleeps_until_something_comes) {
+TEST(sleeps_until_something_comes) {
   hk_link *send, *recv;
   begin(1);
   net_world *w = net_world_new(2, 8, 131072);
@@ -174,12 +169,11 @@ START_TEST(sleeps_until_something_comes) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* ---- faults ---- */
 
 /* A caller that had no answer soon enough called again. */
-START_TEST(takes_the_call_that_counts) {
+TEST(takes_the_call_that_counts) {
   stream t[2];
   int pair[2];
   begin(1);
@@ -197,9 +191,8 @@ START_TEST(takes_the_call_that_counts) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-START_TEST(repairs_broken_queue_pairs) {
+TEST_LOOP(repairs_broken_queue_pairs, 3) {
   stream t[2];
   begin(1);
   verbs->skip = 20 + 20 * _i;
@@ -213,11 +206,10 @@ START_TEST(repairs_broken_queue_pairs) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* The peer takes no part for longer than HOCKET_PEER_TIMEOUT while queue pairs are replaced, as a process that is
  * stopped. Then the new ones fail, too: that is the first time, and no error. */
-START_TEST(waits_for_a_stopped_peer) {
+TEST(waits_for_a_stopped_peer) {
   hk_link *send, *recv;
   const unsigned char data[100] = {7};
   unsigned char in[100];
@@ -245,10 +237,9 @@ START_TEST(waits_for_a_stopped_peer) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* A port goes down and stays so: what was on its way goes over the other one. */
-START_TEST(moves_to_another_port) {
+TEST(moves_to_another_port) {
   stream t[2];
   begin(2);
   net_world *w = net_world_new(2, 8, 131072);
@@ -258,10 +249,9 @@ START_TEST(moves_to_another_port) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* The device says that it fails, and answers no more: the other one takes over. */
-START_TEST(leaves_a_failing_device) {
+TEST(leaves_a_failing_device) {
   stream t[2];
   begin(2);
   verbs->skip = 60;
@@ -273,7 +263,6 @@ START_TEST(leaves_a_failing_device) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* Two cards use those of their vendor's options that both know; one that knows none, or is not to, leaves them as they
  * are. */
@@ -284,7 +273,7 @@ static const struct {
 
 static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
 
-START_TEST(agrees_on_options) {
+TEST_LOOP(agrees_on_options, HK_ARRAY_LENGTH(options)) {
   hk_link *send, *recv;
   begin(2);
   rdma_param("NCCL_IB_ECE_ENABLE", options[_i].enable);
@@ -298,9 +287,8 @@ START_TEST(agrees_on_options) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-START_TEST(uses_settings) {
+TEST_LOOP(uses_settings, 2) {
   stream t[2];
   begin(1);
   rdma_param("NCCL_IB_SL", "3");
@@ -318,7 +306,6 @@ START_TEST(uses_settings) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* The ports as InfiniBand ones, each in its own subnet, with a GID that routers forward, or both in one. */
 static void make_infiniband(bool apart) {
@@ -344,7 +331,7 @@ static const struct {
 } routes[] = {{false, 0, 0, {5, 6}}, {false, 1, 1, {5, 6}}, {true, 0, 1, {0x30, 0x30}}};
 
 /* The global header between subnets, to the router's LID, and where the subnet manager wants it. */
-START_TEST(routes_infiniband) {
+TEST_LOOP(routes_infiniband, HK_ARRAY_LENGTH(routes)) {
   hk_link *send, *recv;
   begin(2);
   make_infiniband(routes[_i].apart);
@@ -359,9 +346,8 @@ START_TEST(routes_infiniband) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-START_TEST(waits_as_long_as_the_path_takes) {
+TEST(waits_as_long_as_the_path_takes) {
   uint64_t bound = 20000000000u;
   ck_assert_uint_eq(hk_ib_timeout_for(0, 6, bound), 14);
   ck_assert_uint_eq(hk_ib_timeout_for(8000, 6, bound), 14);
@@ -372,9 +358,8 @@ START_TEST(waits_as_long_as_the_path_takes) {
   ck_assert_uint_eq(hk_ib_timeout_for(60000, 6, 0), 14);
   ck_assert_uint_lt(hk_ib_gives_up_ns(14, 6), 10000000000u);
 }
-END_TEST
 
-START_TEST(tries_the_next_gid) {
+TEST(tries_the_next_gid) {
   stream t[2];
   begin(1);
   verbs->device[0].silent = 1u << 3; /* the best one: RoCE v2 with an IPv4 address */
@@ -384,7 +369,6 @@ START_TEST(tries_the_next_gid) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* What must end in an error on both sides, that says what it was. */
 static void ends_with(const char *words) {
@@ -403,35 +387,31 @@ static void ends_with(const char *words) {
   end();
 }
 
-START_TEST(notices_a_lost_message) {
+TEST(notices_a_lost_message) {
   begin(1);
   verbs->lost = 1;
   ends_with("one was lost or came twice");
 }
-END_TEST
 
-START_TEST(notices_a_doubled_message) {
+TEST(notices_a_doubled_message) {
   begin(1);
   verbs->doubled = 1;
   ends_with("one was lost or came twice");
 }
-END_TEST
 
-START_TEST(tells_of_a_wrong_key) {
+TEST(tells_of_a_wrong_key) {
   begin(1);
   verbs->denied = 1;
   ends_with("REM_ACCESS_ERR");
 }
-END_TEST
 
-START_TEST(tells_of_an_overflow) {
+TEST(tells_of_an_overflow) {
   begin(1);
   verbs->overrun = 1;
   ends_with("overflowed");
 }
-END_TEST
 
-START_TEST(ends_at_once_without_replay) {
+TEST(ends_at_once_without_replay) {
   begin(1);
   rdma_param("HOCKET_IB_REPLAY", "0");
   verbs->broken = 1;
@@ -440,12 +420,11 @@ START_TEST(ends_at_once_without_replay) {
   ends_with("the kernel says: 10.0.0.1 does not answer");
   ck_assert_int_eq(cm->open, 0);
 }
-END_TEST
 
 /* ---- memory that runs out ---- */
 
 /* The limit does not apply to a process with CAP_IPC_LOCK in the first user namespace. */
-START_TEST(may_lock_as_root) {
+TEST(may_lock_as_root) {
   struct rlimit limit = {65536, 65536};
   begin(1); /* drops it */
   ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
@@ -453,7 +432,6 @@ START_TEST(may_lock_as_root) {
   if (rdma_lock(true)) ck_assert(!hk_ib_memory_is_scarce());
   end();
 }
-END_TEST
 
 enum { NSLOTS = 8, RING = NSLOTS * 65536, ARENA = (2 * NSLOTS + 1) * 4096 };
 /* Of both ranks, as they share the device. */
@@ -468,7 +446,7 @@ static void begin_scarce(uint64_t bytes) {
   verbs->lockable = bytes;
 }
 
-START_TEST(gives_way_to_tcp) {
+TEST_LOOP(gives_way_to_tcp, HK_ARRAY_LENGTH(lockable)) {
   stream t[2];
   begin_scarce(lockable[_i]);
   rdma_param("NCCL_NET", "");
@@ -481,9 +459,8 @@ START_TEST(gives_way_to_tcp) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-START_TEST(insists_on_rdma) {
+TEST_LOOP(insists_on_rdma, 2) {
   stream t[2];
   begin_scarce(lockable[_i]);
   net_world *w = net_world_new(2, NSLOTS, 65536);
@@ -494,10 +471,9 @@ START_TEST(insists_on_rdma) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* One direction is under way when there is no memory for the other. */
-START_TEST(one_direction_gives_way) {
+TEST_LOOP(one_direction_gives_way, 2) {
   begin_scarce(1 << 30);
   rdma_param("NCCL_NET", "");
   net_world *w = net_world_new(2, NSLOTS, 65536);
@@ -520,10 +496,9 @@ START_TEST(one_direction_gives_way) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* The same where nothing else could carry it: opening it fails, and what is under way does not notice. */
-START_TEST(forgets_what_cannot_be_opened) {
+TEST_LOOP(forgets_what_cannot_be_opened, 2) {
   hk_link *back;
   begin_scarce(1 << 30);
   net_world *w = net_world_new(2, NSLOTS, 65536);
@@ -538,36 +513,5 @@ START_TEST(forgets_what_cannot_be_opened) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, asks_for_few_reports);
-  tcase_add_test(t, ends_with_an_unread_message);
-  tcase_add_loop_test(t, sends_registered_memory, 0, 3);
-  tcase_add_test(t, copies_what_the_device_refuses);
-  tcase_add_test(t, sleeps_until_something_comes);
-  tcase_add_test(t, takes_the_call_that_counts);
-  tcase_add_loop_test(t, repairs_broken_queue_pairs, 0, 3);
-  tcase_add_test(t, waits_for_a_stopped_peer);
-  tcase_add_test(t, moves_to_another_port);
-  tcase_add_test(t, leaves_a_failing_device);
-  tcase_add_test(t, tells_of_an_overflow);
-  tcase_add_loop_test(t, agrees_on_options, 0, HK_ARRAY_LENGTH(options));
-  tcase_add_loop_test(t, uses_settings, 0, 2);
-  tcase_add_loop_test(t, routes_infiniband, 0, HK_ARRAY_LENGTH(routes));
-  tcase_add_test(t, waits_as_long_as_the_path_takes);
-  tcase_add_test(t, tries_the_next_gid);
-  tcase_add_test(t, notices_a_lost_message);
-  tcase_add_test(t, notices_a_doubled_message);
-  tcase_add_test(t, tells_of_a_wrong_key);
-  tcase_add_test(t, ends_at_once_without_replay);
-  tcase_add_test(t, may_lock_as_root);
-  tcase_add_loop_test(t, gives_way_to_tcp, 0, (int)HK_ARRAY_LENGTH(lockable));
-  tcase_add_loop_test(t, insists_on_rdma, 0, 2);
-  tcase_add_loop_test(t, one_direction_gives_way, 0, 2);
-  tcase_add_loop_test(t, forgets_what_cannot_be_opened, 0, 2);
-  return suite_run_one("ib", t);
-}
+int main(void) { return suite_main("ib", .timeout = 120); }

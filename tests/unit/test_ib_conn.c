@@ -22,7 +22,7 @@ static void until_up(const bench *b) {
 /* ---- the control socket ---- */
 
 /* A peer that has gone is no error before a lane waits; another fault of the socket is. */
-START_TEST(cannot_send) {
+TEST_LOOP(cannot_send, 3) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = {.kind = HK_IB_END};
@@ -45,10 +45,9 @@ START_TEST(cannot_send) {
                   hk_last_error());
   teardown(&b);
 }
-END_TEST
 
 /* The peer's process was killed, and its kernel resets the connection. */
-START_TEST(is_reset) {
+TEST(is_reset) {
   bench b = setup(1);
   setsockopt(b.peer->control.fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
   close(b.peer->control.fd);
@@ -59,10 +58,9 @@ START_TEST(is_reset) {
   ck_assert_str_eq(b.c->repair.cause, "Connection reset by peer");
   teardown(&b);
 }
-END_TEST
 
 /* A connection that the peer has given up before its first message is taken anew; not by the rank that dials. */
-START_TEST(takes_another_socket) {
+TEST_LOOP(takes_another_socket, 4) {
   bench b = setup(1);
   hk_ib_conn *c = _i == 3 ? b.c : b.peer;
   c->control.greeted = _i == 2;
@@ -78,10 +76,9 @@ START_TEST(takes_another_socket) {
   if (_i == 1) ck_assert_int_eq(step(c), HK_OK); /* there is none yet */
   teardown(&b);
 }
-END_TEST
 
 /* A connection that is up looks at its socket now and then, one that waits for the peer's memory at once. */
-START_TEST(looks_in_time) {
+TEST_LOOP(looks_in_time, 3) {
   bench b = setup(1);
   hk_ib_msg m = message_of(b.c, HK_IB_END);
   const uint64_t now = hk_now_ns();
@@ -93,12 +90,11 @@ START_TEST(looks_in_time) {
   ck_assert_int_eq(b.c->control.gone, _i > 0);
   teardown(&b);
 }
-END_TEST
 
 /* ---- the end ---- */
 
 /* A connection that ends in order says how much has arrived, one that has failed that it ends. */
-START_TEST(says_goodbye) {
+TEST_LOOP(says_goodbye, 6) {
   static const struct {
     bool failed, eof, greeted, ceded;
     int kind; /* of the message; 0: none */
@@ -123,7 +119,6 @@ START_TEST(says_goodbye) {
   c->ceded = 0;
   teardown(&b);
 }
-END_TEST
 
 /* ---- rests ---- */
 
@@ -135,7 +130,7 @@ static void rest(hk_link *l, bool rests, bool want) {
 }
 
 /* Both ranks rest, and go on, in each order; that is no failure, and nothing stays registered. */
-START_TEST(rests) {
+TEST_LOOP(rests, 4) {
   bench b = setup(1);
   hk_link *ends[2] = {b.send, b.recv};
   pass_on(b.w, b.send, b.recv, 1);
@@ -152,10 +147,9 @@ START_TEST(rests) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* What is not up, or has ended, does not rest; and one rank alone may go on. */
-START_TEST(does_not_rest) {
+TEST(does_not_rest) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   c->phase = HK_IB_READYING;
@@ -177,13 +171,12 @@ START_TEST(does_not_rest) {
   ck_assert_int_eq(b.peer->phase, HK_IB_PAIRING);
   teardown(&b);
 }
-END_TEST
 
 /* ---- epochs ---- */
 
 /* A new epoch that the other rank begins: of a connection that was up it is a failure, which counts from its first
  * epoch on. */
-START_TEST(new_epochs_are_repairs) {
+TEST_LOOP(new_epochs_are_repairs, 4) {
   static const struct {
     uint32_t epoch;
     uint64_t broken_ns;
@@ -209,10 +202,9 @@ START_TEST(new_epochs_are_repairs) {
   no_message_for(b.c);
   teardown(&b);
 }
-END_TEST
 
 /* The rank that does not begin epochs reports that its device has failed. */
-START_TEST(reports_a_lost_device) {
+TEST(reports_a_lost_device) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
   hk_ib_device *d = c->paths[0].device;
@@ -229,7 +221,6 @@ START_TEST(reports_a_lost_device) {
   d->gone = false;
   teardown(&b);
 }
-END_TEST
 
 /* The rank that begins epochs has begun one; gives the peer's answer. */
 static hk_ib_msg answer_to(const bench *b) {
@@ -244,7 +235,7 @@ static hk_ib_msg answer_to(const bench *b) {
 }
 
 /* A peer that says that it has received less than its card has acknowledged has lost a message for good. */
-START_TEST(lost_for_good) {
+TEST_LOOP(lost_for_good, 2) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = answer_to(&b);
@@ -258,10 +249,9 @@ START_TEST(lost_for_good) {
   c->tx.posted = c->tx.given = 0;
   teardown(&b);
 }
-END_TEST
 
 /* In a new epoch keys are new: places are announced again, and the FIFO is asked for again. */
-START_TEST(begins_anew) {
+TEST(begins_anew) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = answer_to(&b);
@@ -282,10 +272,9 @@ START_TEST(begins_anew) {
   ck_assert_int_eq(atomic_load(&b.send->state), HK_LINK_READY);
   teardown(&b);
 }
-END_TEST
 
 /* A connection has at most so many queue pairs. */
-START_TEST(counts_queue_pairs) {
+TEST_LOOP(counts_queue_pairs, 5) {
   static const struct {
     uint32_t each;
     bool apart;
@@ -303,10 +292,9 @@ START_TEST(counts_queue_pairs) {
   ck_assert_uint_eq(message_for(b.peer).epoch_info.nqps, rows[_i].all);
   teardown(&b);
 }
-END_TEST
 
 /* Credits get a queue pair of their own if one of the two ranks wants that, but not for one-sided operations. */
-START_TEST(agrees_on_credits) {
+TEST_LOOP(agrees_on_credits, 5) {
   static const struct {
     bool mine, theirs, remote, apart;
   } rows[] = {{false, false, false, false},
@@ -330,12 +318,11 @@ START_TEST(agrees_on_credits) {
   c->apart = false;
   teardown(&b);
 }
-END_TEST
 
 /* ---- other networks ---- */
 
 /* What another network carries leaves nothing behind, once it is both directions. */
-START_TEST(cedes) {
+TEST(cedes) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer; /* it has a receiver alone */
   hk_ib_msg m = message_of(c, HK_IB_CEDE);
@@ -351,24 +338,5 @@ START_TEST(cedes) {
   c->recv = b.recv->priv;
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_conn");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, cannot_send, 0, 3);
-  tcase_add_test(t, is_reset);
-  tcase_add_loop_test(t, takes_another_socket, 0, 4);
-  tcase_add_loop_test(t, looks_in_time, 0, 3);
-  tcase_add_loop_test(t, says_goodbye, 0, 6);
-  tcase_add_loop_test(t, rests, 0, 4);
-  tcase_add_test(t, does_not_rest);
-  tcase_add_loop_test(t, new_epochs_are_repairs, 0, 4);
-  tcase_add_test(t, reports_a_lost_device);
-  tcase_add_loop_test(t, lost_for_good, 0, 2);
-  tcase_add_test(t, begins_anew);
-  tcase_add_loop_test(t, counts_queue_pairs, 0, 5);
-  tcase_add_loop_test(t, agrees_on_credits, 0, 5);
-  tcase_add_test(t, cedes);
-  return suite_run_one("ib_conn", t);
-}
+int main(void) { return suite_main("ib_conn", .timeout = 60); }

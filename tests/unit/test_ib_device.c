@@ -20,7 +20,7 @@ static const hk_ibv *load(void) {
 /* ---- devices ---- */
 
 /* A device is opened once; one that is not there, or refuses, is an error that says why. */
-START_TEST(opens_devices) {
+TEST(opens_devices) {
   begin(2);
   hk_transport_env env = {.rank = 3};
   hk_ib_ctx x = {.api = load(), .env = &env};
@@ -40,12 +40,11 @@ START_TEST(opens_devices) {
   ck_assert(!d->context && !d->pd && verbs->ncontexts == 0);
   end();
 }
-END_TEST
 
 /* ---- completion queues ---- */
 
 /* Each queue has as many entries as all before it, at least what is asked for, and at most what the device allows. */
-START_TEST(makes_room_for_completions) {
+TEST_LOOP(makes_room_for_completions, 2) {
   enum { QUARTER = HK_IB_CQ_DEPTH / 4 };
   begin(1);
   if (_i) verbs->device[0].max_cqe = 3000;
@@ -83,11 +82,10 @@ START_TEST(makes_room_for_completions) {
   hk_ib_device_close(&x, d);
   end();
 }
-END_TEST
 
 /* ---- sleeping ---- */
 
-START_TEST(arms_queues_once) {
+TEST(arms_queues_once) {
   bench b = setup(2);
   hk_ib_ctx *x = b.peer->ctx;
   struct pollfd fds[HK_IB_PORTS];
@@ -118,11 +116,10 @@ START_TEST(arms_queues_once) {
   ck_assert(!hk_ib_arm(&none, fds)); /* nothing would end the sleep */
   teardown(&b);
 }
-END_TEST
 
 /* ---- events ---- */
 
-START_TEST(names_states_of_ports) {
+TEST(names_states_of_ports) {
   static const char *const names[] = {NULL, "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER", "in an unknown state"};
   bench b = setup(1);
   hk_ib_device *d = b.c->paths[0].device;
@@ -141,7 +138,6 @@ START_TEST(names_states_of_ports) {
   verbs->device[0].state = verbs->device[0].unreadable = 0;
   teardown(&b);
 }
-END_TEST
 
 /* The event comes as if the device had reported it. */
 static hk_status report(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
@@ -165,7 +161,7 @@ static const struct {
 } events[] = {{true, true, true, HK_IB_BACKING_OFF}, {true, true, false, HK_IB_UP},  {true, false, true, HK_IB_UP},
               {false, true, true, HK_IB_FAILED},     {false, true, false, HK_IB_UP}, {false, false, true, HK_IB_UP}};
 
-START_TEST(ends_connections_of_failed_devices) {
+TEST_LOOP(ends_connections_of_failed_devices, HK_ARRAY_LENGTH(events)) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
@@ -188,14 +184,13 @@ START_TEST(ends_connections_of_failed_devices) {
   hk_ib_cq_give(&unused, 5000);
   teardown(&b);
 }
-END_TEST
 
 static hk_status fails(hk_ib_ctx *x, hk_ib_device *d) {
   return report(x, d, &(hk_ibv_async_event){.event_type = HK_IBV_EVENT_DEVICE_FATAL});
 }
 
 /* A device that has failed is closed when nothing of it is used any more, and opened when it is there again. */
-START_TEST(opens_devices_again) {
+TEST(opens_devices_again) {
   static char memory[2][8192];
   bench b = setup(2);
   hk_ib_conn *c = b.c;
@@ -246,10 +241,9 @@ START_TEST(opens_devices_again) {
   hk_ib_user_memory(x, memory, sizeof memory, false);
   teardown(&b);
 }
-END_TEST
 
 /* A device that allows fewer requests than are wanted. */
-START_TEST(is_content_with_short_queues) {
+TEST(is_content_with_short_queues) {
   begin(1);
   verbs->device[0].max_wr = 20;
   net_world *w = net_world_new(2, 8, 65536);
@@ -262,17 +256,5 @@ START_TEST(is_content_with_short_queues) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_device");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, opens_devices);
-  tcase_add_loop_test(t, makes_room_for_completions, 0, 2);
-  tcase_add_test(t, arms_queues_once);
-  tcase_add_test(t, names_states_of_ports);
-  tcase_add_loop_test(t, ends_connections_of_failed_devices, 0, (int)HK_ARRAY_LENGTH(events));
-  tcase_add_test(t, opens_devices_again);
-  tcase_add_test(t, is_content_with_short_queues);
-  return suite_run_one("ib_device", t);
-}
+int main(void) { return suite_main("ib_device", .timeout = 60); }

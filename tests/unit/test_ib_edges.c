@@ -48,7 +48,7 @@ static void carry_large(net_world *w, hk_link *send, hk_link *recv, uint32_t byt
 
 /* An immediate has 31 bits of a slot's number, and the largest of them without a header is a word of its own; a slot
  * has 32 bits of it. Messages are small, large, and in parts over several queue pairs. */
-START_TEST(numbers_wrap) {
+TEST_LOOP(numbers_wrap, 9) {
   static const uint64_t starts[] = {UINT64_C(1) << 31, UINT64_C(1) << 32, UINT64_C(3) << 31};
   static const uint32_t sizes[][2] = {{0, 100}, {100, 5000}, {SLOT, 70000}};
   const uint64_t start = starts[_i / 3];
@@ -67,12 +67,11 @@ START_TEST(numbers_wrap) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* ---- what is left alone ---- */
 
 /* The peer's host is looked at once a second, while its answer is awaited. */
-START_TEST(looks_at_silent_hosts) {
+TEST(looks_at_silent_hosts) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   const uint64_t now = 1000 * SECOND;
@@ -92,10 +91,9 @@ START_TEST(looks_at_silent_hosts) {
   c->phase = HK_IB_UP;
   teardown(&b);
 }
-END_TEST
 
 /* Requests that report nothing are followed by an empty one that does, if a connection is up at both ends. */
-START_TEST(fences_only_while_up) {
+TEST_LOOP(fences_only_while_up, 4) {
   static const struct {
     hk_ib_phase phase;
     bool bye, eof, fences;
@@ -119,7 +117,6 @@ START_TEST(fences_only_while_up) {
   ck_assert_uint_eq(verbs->reports, before + rows[_i].fences);
   teardown(&b);
 }
-END_TEST
 
 /* ---- the thread that dials again ---- */
 
@@ -157,7 +154,7 @@ static void lose_control(hk_ib_conn *c, int dials) {
 }
 
 /* Each is joined: before the next one is made, and at the end. */
-START_TEST(threads_are_joined) {
+TEST(threads_are_joined) {
   bench b = setup(1);
   b.w->ranks[0].env.redial = dial_in_vain;
   lose_control(b.c, 1);
@@ -175,7 +172,6 @@ START_TEST(threads_are_joined) {
   teardown(&b);
   ck_assert(atomic_load(&joined) == 2 && atomic_load(&stopped) && atomic_load(&dialled) == 2);
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -184,7 +180,7 @@ static char *beyond(char *memory, long by) { return (char *)((uintptr_t)memory +
 
 /* The memory of the first path is refused: before the first message another network may take over, after that none can.
  * That of another path is done without. */
-START_TEST(refused_in_a_new_epoch) {
+TEST_LOOP(refused_in_a_new_epoch, 3) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   ck_assert(c->npaths == 2 && c->repair.up_ns);
@@ -209,10 +205,9 @@ START_TEST(refused_in_a_new_epoch) {
   for (int i = 0; i < 2; i++) verbs->device[i].full = 0;
   teardown(&b);
 }
-END_TEST
 
 /* The FIFO is registered once it is wanted, with the devices of the paths that are used. */
-START_TEST(registers_what_is_wanted) {
+TEST_LOOP(registers_what_is_wanted, 2) {
   char why[160];
   bench b = setup(1 + _i);
   hk_ib_conn *c = b.peer;
@@ -232,10 +227,9 @@ START_TEST(registers_what_is_wanted) {
   ck_assert(!hk_ib_has_memory_of(c, c->paths[_i].device));
   teardown(&b);
 }
-END_TEST
 
 /* The words for a path: GIDs of Ethernet, LIDs of InfiniBand. */
-START_TEST(describes_paths) {
+TEST(describes_paths) {
   char text[HK_IB_ROUTE];
   bench b = setup(1);
   const hk_ib_path *w = &b.c->paths[0];
@@ -248,10 +242,9 @@ START_TEST(describes_paths) {
   ck_assert_str_eq(text, "fake0 port 1 LID 5 -> fake0 port 1 LID 6");
   teardown(&b);
 }
-END_TEST
 
 /* Data is sent from where it is if all of it is registered, and does not go through the ring. */
-START_TEST(refers_to_registered_memory) {
+TEST(refers_to_registered_memory) {
   static char memory[8192];
   bench b = setup(1);
   hk_ib_ctx *x = b.c->ctx;
@@ -264,13 +257,12 @@ START_TEST(refers_to_registered_memory) {
   ck_assert(!hk_ib_refer(x, memory, sizeof memory));
   teardown(&b);
 }
-END_TEST
 
 /* ---- places ---- */
 
 /* From how many bytes on a lane is to offer places: not for what goes through the ring, and not without registered
  * memory. */
-START_TEST(offers_from_some_size) {
+TEST_LOOP(offers_from_some_size, 7) {
   static const struct {
     const char *direct;
     bool registered;
@@ -291,10 +283,9 @@ START_TEST(offers_from_some_size) {
   ck_assert_uint_eq(atomic_load(&b.recv->place_min), 0);
   teardown(&b);
 }
-END_TEST
 
 /* Which offers are kept: of the next slots, of registered memory or of none. */
-START_TEST(keeps_offers) {
+TEST_LOOP(keeps_offers, 6) {
   static char memory[8192];
   enum { NEXT = 3 };
   static const struct {
@@ -335,10 +326,9 @@ START_TEST(keeps_offers) {
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
   teardown(&b);
 }
-END_TEST
 
 /* An announced place that has been used is no reason to end. */
-START_TEST(withdraws_what_is_open) {
+TEST(withdraws_what_is_open) {
   static char memory[8192];
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
@@ -354,12 +344,11 @@ START_TEST(withdraws_what_is_open) {
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
   teardown(&b);
 }
-END_TEST
 
 /* ---- the end of an epoch ---- */
 
 /* What has come in order stays to be delivered, and what came after a gap is sent again. */
-START_TEST(keeps_what_came_in_order) {
+TEST_LOOP(keeps_what_came_in_order, 2) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
   for (int k = 0; k < SLOTS; k++) {
@@ -379,7 +368,6 @@ START_TEST(keeps_what_came_in_order) {
   memset(c->rx.parts, 0, SLOTS);
   teardown(&b);
 }
-END_TEST
 
 /* ---- machines that RDMA does not work on ---- */
 
@@ -392,7 +380,7 @@ static const struct {
                 {"0", EPERM, 1, NULL, "cannot be opened"},
                 {"0", 0, 0, NULL, "has no RDMA device"},
                 {"0", 0, 1, "1: DOWN\n", "port 1 of fake0 is 1: DOWN"}};
-START_TEST(is_usable_with_ports) {
+TEST_LOOP(is_usable_with_ports, HK_ARRAY_LENGTH(machines)) {
   char why[160] = "";
   begin(machines[_i].ports);
   rdma_param("NCCL_IB_DISABLE", machines[_i].disable);
@@ -402,23 +390,5 @@ START_TEST(is_usable_with_ports) {
   if (machines[_i].why) ck_assert_msg(strstr(why, machines[_i].why), "%s", why);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_edges");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, numbers_wrap, 0, 9);
-  tcase_add_test(t, looks_at_silent_hosts);
-  tcase_add_loop_test(t, fences_only_while_up, 0, 4);
-  tcase_add_test(t, threads_are_joined);
-  tcase_add_loop_test(t, refused_in_a_new_epoch, 0, 3);
-  tcase_add_loop_test(t, registers_what_is_wanted, 0, 2);
-  tcase_add_test(t, describes_paths);
-  tcase_add_test(t, refers_to_registered_memory);
-  tcase_add_loop_test(t, offers_from_some_size, 0, 7);
-  tcase_add_loop_test(t, keeps_offers, 0, 6);
-  tcase_add_test(t, withdraws_what_is_open);
-  tcase_add_loop_test(t, keeps_what_came_in_order, 0, 2);
-  tcase_add_loop_test(t, is_usable_with_ports, 0, (int)HK_ARRAY_LENGTH(machines));
-  return suite_run_one("ib_edges", t);
-}
+int main(void) { return suite_main("ib_edges", .timeout = 60); }

@@ -24,7 +24,7 @@ static const struct {
     {"1", "0", "1", 8, 40, 0, 1, 0, true, false}, {"1", "1", "1", 16, 2, 32, 3, 0, false, false},
 };
 
-START_TEST(carries_messages_that_take_long) {
+TEST_LOOP(carries_messages_that_take_long, HK_ARRAY_LENGTH(ways)) {
   begin(ways[_i].devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1,fake2");
@@ -45,10 +45,9 @@ START_TEST(carries_messages_that_take_long) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* A sender that has gone has waited until all that it took from the lane has arrived. */
-START_TEST(arrives_after_the_sender_has_gone) {
+TEST_LOOP(arrives_after_the_sender_has_gone, 2) {
   enum { MESSAGES = 7 };
   static unsigned char out[MESSAGES][30000], in[30000];
   hk_link *send, *recv;
@@ -80,12 +79,11 @@ START_TEST(arrives_after_the_sender_has_gone) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
 
 /* Packets that are too large for one of the two ports do not arrive. */
-START_TEST(agrees_on_the_size_of_packets) {
+TEST_LOOP(agrees_on_the_size_of_packets, 2) {
   hk_link *send, *recv;
   begin(2);
   verbs->device[_i].mtu = 3;
@@ -97,10 +95,9 @@ START_TEST(agrees_on_the_size_of_packets) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* Only payloads may be written in any order: the CPU polls the rest. */
-START_TEST(relaxes_the_order_of_payloads) {
+TEST_LOOP(relaxes_the_order_of_payloads, 2) {
   hk_link *send, *recv;
   begin(1);
   rdma_plenty = true; /* so that FIFOs are registered when they are needed */
@@ -118,14 +115,5 @@ START_TEST(relaxes_the_order_of_payloads) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_flight");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages_that_take_long, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, arrives_after_the_sender_has_gone, 0, 2);
-  tcase_add_loop_test(t, agrees_on_the_size_of_packets, 0, 2);
-  tcase_add_loop_test(t, relaxes_the_order_of_payloads, 0, 2);
-  return suite_run_one("ib_flight", t);
-}
+int main(void) { return suite_main("ib_flight", .timeout = 120); }

@@ -32,7 +32,7 @@ static void progress_both(net_world *w, const hk_ib_ctx *x[2], int rounds) {
 }
 
 /* Connections come and go in any order. */
-START_TEST(come_and_go) {
+TEST_LOOP(come_and_go, 4) {
   static const int orders[][CHANNELS] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}, {1, 2, 3, 4, 0}};
   hk_link *send[CHANNELS], *recv[CHANNELS];
   const hk_ib_ctx *x[2];
@@ -72,10 +72,9 @@ START_TEST(come_and_go) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* Each sweep takes the next 64 connections, after the last one the first again. */
-START_TEST(sweeps) {
+TEST(sweeps) {
   enum { MORE = 80 };
   hk_ib_conn *c[MORE];
   bench b = setup(1);
@@ -113,10 +112,9 @@ START_TEST(sweeps) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* What keeps a connection in the list: all that it still has to do. */
-START_TEST(stays_while_busy) {
+TEST_LOOP(stays_while_busy, 7) {
   enum { NOTHING, ASKED, UNGIVEN, FILLED, UNREAD, HALF_OWED, SOME_OWED };
   bench b = setup(1);
   hk_ib_conn *send = b.c, *recv = b.peer, *c = _i == UNGIVEN || _i == FILLED ? send : recv;
@@ -149,13 +147,5 @@ START_TEST(stays_while_busy) {
   c->tx.asked = false;
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_lists");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, come_and_go, 0, 4);
-  tcase_add_test(t, sweeps);
-  tcase_add_loop_test(t, stays_while_busy, 0, 7);
-  return suite_run_one("ib_lists", t);
-}
+int main(void) { return suite_main("ib_lists", .timeout = 60); }

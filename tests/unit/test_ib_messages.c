@@ -27,7 +27,7 @@ static const struct {
               {other_magic, "control message is not valid"},
               {no_ports, "no GID of this rank's ports"}};
 
-START_TEST(takes_valid_greetings) {
+TEST_LOOP(takes_valid_greetings, HK_ARRAY_LENGTH(hellos)) {
   bench b = setup(2);
   hk_ib_conn *c = b.peer;
   hk_ib_msg m = message_of(c, HK_IB_HELLO);
@@ -50,9 +50,8 @@ START_TEST(takes_valid_greetings) {
   }
   teardown(&b);
 }
-END_TEST
 
-START_TEST(agrees_on_queue_pairs) {
+TEST_LOOP(agrees_on_queue_pairs, 6) {
   static const uint32_t asked[][2] = {{0, 1}, {1, 1}, {2, 2}, {3, 3}, {4, 3}, {UINT32_MAX, 3}};
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
   bench b = setup(1);
@@ -66,7 +65,6 @@ START_TEST(agrees_on_queue_pairs) {
   ck_assert_uint_eq(c->ports.nqps, asked[_i][1]);
   teardown(&b);
 }
-END_TEST
 
 /* ---- epochs ---- */
 
@@ -85,7 +83,7 @@ static const struct {
                {late, false}};
 
 /* The rank that has begun an epoch takes the answer that belongs to it. */
-START_TEST(takes_the_answer) {
+TEST_LOOP(takes_the_answer, HK_ARRAY_LENGTH(answers)) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = message_of(c, HK_IB_EPOCH);
@@ -98,9 +96,8 @@ START_TEST(takes_the_answer) {
   if (!answers[_i].refused) no_message_for(b.peer);
   teardown(&b);
 }
-END_TEST
 
-START_TEST(ignores_what_is_of_another_epoch) {
+TEST_LOOP(ignores_what_is_of_another_epoch, 5) {
   static const hk_ib_kind kinds[] = {HK_IB_READY, HK_IB_RING, HK_IB_BROKEN, HK_IB_ASK, HK_IB_KEYS};
   bench b = setup(1);
   hk_ib_conn *c = b.c;
@@ -129,11 +126,10 @@ START_TEST(ignores_what_is_of_another_epoch) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* ---- failures and ends ---- */
 
-START_TEST(hears_of_failures) {
+TEST(hears_of_failures) {
   bench b = setup(3);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = message_of(c, HK_IB_BROKEN);
@@ -156,10 +152,9 @@ START_TEST(hears_of_failures) {
   ck_assert(!c->paths[0].bad && c->paths[1].bad && !c->paths[2].bad);
   teardown(&b);
 }
-END_TEST
 
 /* A peer that has closed says how much has arrived: no more is sent again than it lacks. */
-START_TEST(hears_of_the_end) {
+TEST(hears_of_the_end) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   c->tx.posted = c->tx.given = 5;
@@ -177,9 +172,8 @@ START_TEST(hears_of_the_end) {
   ck_assert(c->control.gone);
   teardown(&b);
 }
-END_TEST
 
-START_TEST(refuses_other_networks) {
+TEST_LOOP(refuses_other_networks, 2) {
   bench b = setup(1); /* with NCCL_NET=IB there is none */
   hk_ib_conn *c = b.c;
   hk_ib_msg m = message_of(c, HK_IB_CEDE);
@@ -190,18 +184,16 @@ START_TEST(refuses_other_networks) {
   if (_i) ck_assert_int_eq(c->ceded, HK_IB_DOWNWARD); /* this rank has no end there */
   teardown(&b);
 }
-END_TEST
 
-START_TEST(refuses_unknown_messages) {
+TEST(refuses_unknown_messages) {
   bench b = setup(1);
   ck_assert_int_eq(hear(b.c, b.peer, message_of(b.c, (hk_ib_kind)(HK_IB_KEYS + 1)), sizeof(hk_ib_msg)), HK_ERR_REMOTE);
   ck_assert_int_eq(b.c->phase, HK_IB_FAILED);
   teardown(&b);
 }
-END_TEST
 
 /* A message comes in pieces, and the connection's end after a part of one is found. */
-START_TEST(puts_messages_together) {
+TEST(puts_messages_together) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_msg m = message_of(c, HK_IB_END);
@@ -224,10 +216,9 @@ START_TEST(puts_messages_together) {
   ck_assert_msg(strstr(c->repair.cause, "closed"), "%s", c->repair.cause);
   teardown(&b);
 }
-END_TEST
 
 /* The peer's end is an error for a lane that waits, after the completions were looked for again; not in the service. */
-START_TEST(fails_when_the_peer_has_gone) {
+TEST(fails_when_the_peer_has_gone) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
   c->control.eof = c->control.gone = true;
@@ -259,20 +250,5 @@ START_TEST(fails_when_the_peer_has_gone) {
   ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_messages");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, takes_valid_greetings, 0, (int)HK_ARRAY_LENGTH(hellos));
-  tcase_add_loop_test(t, agrees_on_queue_pairs, 0, 6);
-  tcase_add_loop_test(t, takes_the_answer, 0, (int)HK_ARRAY_LENGTH(answers));
-  tcase_add_loop_test(t, ignores_what_is_of_another_epoch, 0, 5);
-  tcase_add_test(t, hears_of_failures);
-  tcase_add_test(t, hears_of_the_end);
-  tcase_add_loop_test(t, refuses_other_networks, 0, 2);
-  tcase_add_test(t, refuses_unknown_messages);
-  tcase_add_test(t, puts_messages_together);
-  tcase_add_test(t, fails_when_the_peer_has_gone);
-  return suite_run_one("ib_messages", t);
-}
+int main(void) { return suite_main("ib_messages", .timeout = 60); }

@@ -8,7 +8,7 @@ static const struct {
   int devices, made;
 } many[] = {{"16", "0", 1, 16}, {"128", "0", 1, 128}, {"128", "1", 1, 128}, {"100", "1", 2, 128}, {"3", "0", 2, 6}};
 
-START_TEST(has_many_queue_pairs) {
+TEST_LOOP(has_many_queue_pairs, HK_ARRAY_LENGTH(many)) {
   hk_link *send, *recv;
   begin(many[_i].devices);
   rdma_plenty = true;
@@ -29,7 +29,6 @@ START_TEST(has_many_queue_pairs) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 static int class_row;
 
@@ -51,7 +50,7 @@ static void own_class(int rank) {
   rdma_param("NCCL_IB_FIFO_TC", classes[class_row].of[rank]);
 }
 
-START_TEST(credits_have_their_class) {
+TEST_LOOP(credits_have_their_class, HK_ARRAY_LENGTH(classes)) {
   hk_link *send, *recv;
   begin(2);
   class_row = _i;
@@ -72,10 +71,9 @@ START_TEST(credits_have_their_class) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* Both ranks send: the credits of each that go alone. */
-START_TEST(both_have_their_class) {
+TEST_LOOP(both_have_their_class, HK_ARRAY_LENGTH(classes)) {
   stream t[2];
   begin(2);
   class_row = _i;
@@ -93,10 +91,9 @@ START_TEST(both_have_their_class) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* InfiniBand has no traffic class without routers: there, the setting makes no queue pair. */
-START_TEST(only_on_ethernet) {
+TEST(only_on_ethernet) {
   hk_link *send, *recv;
   begin(1);
   fm_file("sys/class/infiniband/fake0/ports/1/link_layer", "InfiniBand\n");
@@ -111,14 +108,5 @@ START_TEST(only_on_ethernet) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_qps");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, has_many_queue_pairs, 0, (int)HK_ARRAY_LENGTH(many));
-  tcase_add_loop_test(t, credits_have_their_class, 0, (int)HK_ARRAY_LENGTH(classes));
-  tcase_add_loop_test(t, both_have_their_class, 0, (int)HK_ARRAY_LENGTH(classes));
-  tcase_add_test(t, only_on_ethernet);
-  return suite_run_one("ib_qps", t);
-}
+int main(void) { return suite_main("ib_qps", .timeout = 60); }

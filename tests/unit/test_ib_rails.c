@@ -9,7 +9,7 @@
 #include "../support/process.h"
 #include "../support/suite.h"
 
-START_TEST(reads_rails) {
+TEST(reads_rails) {
   ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1:3:0,mlx5_1:1:4", "mlx5_0", 1), 3);
   ck_assert_int_eq(hk_ib_hca_rail("=mlx5_0:1:3:0,mlx5_1::4", "mlx5_1", 1), 4);
   ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1,mlx5_1", "mlx5_1", 1), -1);
@@ -24,10 +24,9 @@ START_TEST(reads_rails) {
   ck_assert(hk_ib_hca_rail("mlx5_0:1:0", "mlx5_0", 1) == 0 && hk_ib_hca_rail("mlx5_0:1:9", "mlx5_0", 1) == 9);
   ck_assert(hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 1) && !hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 2));
 }
-END_TEST
 
 /* Two ranks that begin with ports of different rails. */
-START_TEST(one_rail_before_two) {
+TEST(one_rail_before_two) {
   hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
   hk_ib_port b[2] = {port("b1", "12", HK_IBV_LAYER_ETHERNET), port("b0", "11", HK_IBV_LAYER_ETHERNET)};
   hk_ib_pair x[HK_IB_PAIRS];
@@ -51,10 +50,9 @@ START_TEST(one_rail_before_two) {
   b[0].rail = b[1].rail = 7; /* without a common rail there is nothing better */
   ck_assert_int_gt(hk_ib_pairs(a, 2, b, 2, true, 2, x), 0);
 }
-END_TEST
 
 /* A GPU's near port is on another rail than the peer's, and rails are not connected: the far port of the same rail. */
-START_TEST(far_port_of_the_rail) {
+TEST(far_port_of_the_rail) {
   hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
   hk_ib_port b[1] = {port("b1", "12", HK_IBV_LAYER_ETHERNET)};
   hk_ib_pair x[HK_IB_PAIRS];
@@ -67,7 +65,6 @@ START_TEST(far_port_of_the_rail) {
   n = hk_ib_pairs(a, 2, b, 1, true, 2, x);
   for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine, 1);
 }
-END_TEST
 
 static hk_ib_port infiniband(int lid, const char *first, const char *second) {
   hk_ib_port p = {.number = 1, .layer = HK_IBV_LAYER_INFINIBAND, .lid = (uint16_t)lid, .rail = -1};
@@ -76,7 +73,7 @@ static hk_ib_port infiniband(int lid, const char *first, const char *second) {
   return p;
 }
 
-START_TEST(knows_subnets) {
+TEST(knows_subnets) {
   hk_ib_port a = infiniband(1, "fe80::1", NULL), same = infiniband(2, "fe80::2", NULL);
   hk_ib_port here = infiniband(3, "fec0:0:0:1::3", "fec0:0:30:1::3"),
              there = infiniband(4, "fec0:0:0:2::4", "fec0:0:40:2::4");
@@ -94,7 +91,6 @@ START_TEST(knows_subnets) {
   ck_assert_int_eq(hk_ib_pairs(&here, 1, both, 2, true, 2, x), 1);
   ck_assert_int_eq(x[0].theirs, 1);
 }
-END_TEST
 
 /* What ranks know of each other's ports: rails, subnets, link layers. */
 static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]) {
@@ -106,7 +102,7 @@ static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]
   return met;
 }
 
-START_TEST(knows_who_meets) {
+TEST(knows_who_meets) {
   hk_ib_port a = port("a0", "1", HK_IBV_LAYER_ETHERNET);
   hk_ib_port b[2] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_ETHERNET)};
   char why[160];
@@ -137,10 +133,9 @@ START_TEST(knows_who_meets) {
   ck_assert(!meet(&here, &bare, 1, why) && !meet(&here, &plain, 1, why));
   ck_assert_ptr_nonnull(strstr(why, "two InfiniBand subnets without a router"));
 }
-END_TEST
 
 /* More pairs than there is room for: both ends keep the same ones, the best, in the same order. */
-START_TEST(keeps_the_best_pairs) {
+TEST(keeps_the_best_pairs) {
   hk_ib_port a[HK_IB_OFFERED], b[HK_IB_OFFERED];
   hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
   for (int i = 0; i < HK_IB_OFFERED; i++) {
@@ -164,9 +159,8 @@ START_TEST(keeps_the_best_pairs) {
   ck_assert(x[0].mine == 0 && x[0].theirs == 1); /* one position: its cost is that of the places in the lists alone */
   ck_assert_uint_eq(x[0].cost, 1);
 }
-END_TEST
 
-START_TEST(pairs_go_together) {
+TEST(pairs_go_together) {
   const hk_ib_port cards[3] = {{.card = 0}, {.card = 0}, {.card = 2}};
   static const struct {
     uint8_t mine[2], theirs[2];
@@ -182,16 +176,5 @@ START_TEST(pairs_go_together) {
     ck_assert_int_eq(hk_ib_pairs_go_together(cards, cards, &p[0], &p[1]), cases[k].yes);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_rails");
-  tcase_add_test(t, reads_rails);
-  tcase_add_test(t, one_rail_before_two);
-  tcase_add_test(t, far_port_of_the_rail);
-  tcase_add_test(t, knows_subnets);
-  tcase_add_test(t, knows_who_meets);
-  tcase_add_test(t, keeps_the_best_pairs);
-  tcase_add_test(t, pairs_go_together);
-  return suite_run_one("ib_rails", t);
-}
+int main(void) { return suite_main("ib_rails"); }

@@ -89,7 +89,7 @@ static const struct {
 } ways[] = {{"1", "1", true, false, 0, 1},  {"1", "1", false, false, 0, 1}, {"3", "0", true, false, 2, 1},
             {"3", "1", false, false, 3, 2}, {"1", "1", true, true, 1, 1},   {"4", "1", false, false, 1, 1}};
 
-START_TEST(puts_all_sizes) {
+TEST_LOOP(puts_all_sizes, HK_ARRAY_LENGTH(ways)) {
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
   rdma_param("NCCL_IB_USE_INLINE", ways[_i].uses_inline);
   bench b = setup(ways[_i].devices, SIGNALS);
@@ -119,10 +119,9 @@ START_TEST(puts_all_sizes) {
   ck_assert_uint_lt(verbs->locked, given + (size_t)ways[_i].devices * (MEMORY / 2));
   teardown(&b);
 }
-END_TEST
 
 /* Keys of more windows than are kept are asked for again. */
-START_TEST(knows_many_windows) {
+TEST(knows_many_windows) {
   enum { WINDOWS = HK_IB_WINDOWS + 3 };
   bench b = setup(1, SIGNALS);
   memory_of(&b, 1, b.to, MEMORY, true);
@@ -136,10 +135,9 @@ START_TEST(knows_many_windows) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* A window that was never registered: nothing is written. A signal needs none. */
-START_TEST(finds_no_window) {
+TEST(finds_no_window) {
   bench b = setup(1, SIGNALS);
   hk_remote_put p = put_of(&b, 1, 0, 0, 1000, 0);
   ck_assert_int_eq(carry_out(&b, &p, SIGNALS), HK_REMOTE_NOWHERE);
@@ -156,10 +154,9 @@ START_TEST(finds_no_window) {
   ck_assert(!b.to[0] && b.counters[0] == 1);
   teardown(&b);
 }
-END_TEST
 
 /* A fault at each write of a put: it is repeated, and its signal counts once. */
-START_TEST(counts_once) {
+TEST_LOOP(counts_once, 8) {
   bench b = setup(1, SIGNALS);
   rdma_param("HOCKET_IB_REPLAY", "1");
   memory_of(&b, 1, b.to, MEMORY, true);
@@ -176,10 +173,9 @@ START_TEST(counts_once) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* An origin that got no answer in time has closed its socket, and dials again: the target takes the new one. */
-START_TEST(takes_the_next_socket) {
+TEST(takes_the_next_socket) {
   bool came = false;
   int pair[2];
   bench b = setup(1, SIGNALS);
@@ -205,10 +201,9 @@ START_TEST(takes_the_next_socket) {
   ck_assert_uint_eq(b.counters[2], 1);
   teardown(&b);
 }
-END_TEST
 
 /* The counters' row is of any length, and what the origin copies comes after it. */
-START_TEST(has_counters_of_any_number) {
+TEST_LOOP(has_counters_of_any_number, 6) {
   static const size_t numbers[] = {1, 511, 512, 513, 1024, 1025};
   const size_t n = numbers[_i];
   bench b = setup(1, n);
@@ -222,16 +217,5 @@ START_TEST(has_counters_of_any_number) {
   ck_assert_uint_eq(b.counters[n], 0);
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_remote");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, puts_all_sizes, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, knows_many_windows);
-  tcase_add_test(t, finds_no_window);
-  tcase_add_test(t, takes_the_next_socket);
-  tcase_add_loop_test(t, counts_once, 0, 8);
-  tcase_add_loop_test(t, has_counters_of_any_number, 0, 6);
-  return suite_run_one("ib_remote", t);
-}
+int main(void) { return suite_main("ib_remote", .timeout = 60); }

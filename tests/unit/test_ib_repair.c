@@ -20,7 +20,7 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
   return rc;
 }
 
-START_TEST(counts_the_time_of_repairs) {
+TEST(counts_the_time_of_repairs) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   uint64_t now = c->repair.stepped_ns = 1000 * SECOND;
@@ -44,7 +44,6 @@ START_TEST(counts_the_time_of_repairs) {
   c->phase = HK_IB_UP;
   teardown(&b);
 }
-END_TEST
 
 /* Checks the progress again and again for so long. */
 static void check_for(hk_ib_conn *c, uint64_t *now, uint64_t ns) {
@@ -56,7 +55,7 @@ static void check_for(hk_ib_conn *c, uint64_t *now, uint64_t ns) {
 
 /* Requests that neither complete nor fail: the connection is repaired after as long as all retries take, and leaves the
  * path on which they are. */
-START_TEST(repairs_what_hangs) {
+TEST(repairs_what_hangs) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   const uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, 6);
@@ -89,9 +88,8 @@ START_TEST(repairs_what_hangs) {
   ck_assert_uint_eq(c->repair.stalled_ns, 0); /* the next queue pairs get as long */
   teardown(&b);
 }
-END_TEST
 
-START_TEST(waits_at_least_a_second) {
+TEST(waits_at_least_a_second) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   uint64_t now = 1000 * SECOND;
@@ -105,7 +103,6 @@ START_TEST(waits_at_least_a_second) {
   c->gpu.flush.asked = 0;
   teardown(&b);
 }
-END_TEST
 
 /* After repeated failures queue pairs wait longer, as long as the retries end in time: twice as long for each attempt,
  * or for each round of all pairs if none has worked. */
@@ -118,7 +115,7 @@ static const struct {
                 {NULL, true, true, 9, 31, 17}, {NULL, true, false, 2, 0, 14}, {"16", true, true, 9, 0, 16},
                 {"0", true, true, 9, 0, 0}};
 
-START_TEST(waits_longer_each_time) {
+TEST_LOOP(waits_longer_each_time, HK_ARRAY_LENGTH(timeouts)) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   ck_assert_int_ge(c->ports.npairs, 2);
@@ -139,7 +136,6 @@ START_TEST(waits_longer_each_time) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* ---- which failures ---- */
 
@@ -157,7 +153,7 @@ static const struct {
                 {HK_IBV_WC_WR_FLUSH_ERR, true, NULL},
                 {HK_IBV_WC_FATAL_ERR, true, NULL}};
 
-START_TEST(repairs_some_failures) {
+TEST_LOOP(repairs_some_failures, HK_ARRAY_LENGTH(failures)) {
   bench b = setup(1);
   const hk_ibv_wc wc = {.status = failures[_i].status, .vendor_err = 0x77};
   hk_ib_conn *c = b.c;
@@ -178,9 +174,8 @@ START_TEST(repairs_some_failures) {
   if (failures[_i].words) ck_assert_msg(strstr(hk_last_error(), failures[_i].words), "%s", hk_last_error());
   teardown(&b);
 }
-END_TEST
 
-START_TEST(repairs_lost_devices) {
+TEST_LOOP(repairs_lost_devices, 4) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   static const uint8_t idle[] = {HK_IB_GREETING, HK_IB_PAIRING, HK_IB_BACKING_OFF, HK_IB_RESTING};
@@ -199,11 +194,10 @@ START_TEST(repairs_lost_devices) {
   ck_assert_str_eq(c->repair.cause, "it is gone");
   teardown(&b);
 }
-END_TEST
 
 /* ---- how often and how long ---- */
 
-START_TEST(backs_off_longer_each_time) {
+TEST(backs_off_longer_each_time) {
   static const unsigned waits[][2] = {{0, 0}, {1, 50}, {3, 150}, {9, 450}, {10, 500}, {11, 500}, {100, 500}};
   bench b = setup(1);
   hk_ib_conn *c = b.c;
@@ -221,11 +215,10 @@ START_TEST(backs_off_longer_each_time) {
   no_message_for(b.peer);
   teardown(&b);
 }
-END_TEST
 
 /* A failure after the connection has been up for long is a new one: attempts and pairs count from the beginning. One
  * that has carried nothing may take as long as all retries to fail again. */
-START_TEST(forgets_old_failures) {
+TEST_LOOP(forgets_old_failures, 4) {
   static const struct {
     bool came;
     int extra_ms; /* up for as long as counts, and so much more */
@@ -250,9 +243,8 @@ START_TEST(forgets_old_failures) {
   ck_assert_int_eq(c->ports.pairs[1].out, !cases[_i].fresh);
   teardown(&b);
 }
-END_TEST
 
-START_TEST(gives_up_in_the_end) {
+TEST(gives_up_in_the_end) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   hk_ib_begin_repairs(c, 1);
@@ -270,10 +262,9 @@ START_TEST(gives_up_in_the_end) {
                 hk_last_error());
   teardown(&b);
 }
-END_TEST
 
 /* The rank that does not begin epochs reports its failure, with the paths that failed. */
-START_TEST(reports_to_the_other_rank) {
+TEST(reports_to_the_other_rank) {
   bench b = setup(3);
   hk_ib_conn *c = b.peer;
   ck_assert_uint_eq(c->npaths, 3);
@@ -288,7 +279,6 @@ START_TEST(reports_to_the_other_rank) {
   no_message_for(b.c);
   teardown(&b);
 }
-END_TEST
 
 /* ---- ports ---- */
 
@@ -297,7 +287,7 @@ static void set_pair(hk_ib_conn *c, int i, bool out, bool worked) {
   c->ports.pairs[i].worked = worked;
 }
 
-START_TEST(goes_back_to_ports) {
+TEST(goes_back_to_ports) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
@@ -338,7 +328,6 @@ START_TEST(goes_back_to_ports) {
   ck_assert_uint_eq(message_for(c).kind, HK_IB_BROKEN);
   teardown(&b);
 }
-END_TEST
 
 /* Which pairs are left out after a failure: of 2 x 2 ports, with the GIDs of each. */
 static const struct {
@@ -351,7 +340,7 @@ static const struct {
              {"b-", false, 4, "o..."}, {"d-", true, 0, "ooo."},  {"d-", false, 0, "ooo."}, {"bg", true, 0, "oo.."},
              {"bb", true, 0, "...."},  {"bd", true, 0, "...o"},  {"gd", true, 0, "...o"},  {"gg", true, 9, "...."}};
 
-START_TEST(leaves_out_bad_pairs) {
+TEST_LOOP(leaves_out_bad_pairs, HK_ARRAY_LENGTH(cases)) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   bool seen[4] = {false};
@@ -381,10 +370,9 @@ START_TEST(leaves_out_bad_pairs) {
   for (uint32_t i = 0; i < c->npaths; i++) ck_assert(!c->ports.pairs[c->paths[i].pair].out);
   teardown(&b);
 }
-END_TEST
 
 /* Pairs that have worked come first, those of ports that are down last; when none is left, all are tried again. */
-START_TEST(chooses_the_best_pair) {
+TEST(chooses_the_best_pair) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   const int n = c->ports.npairs, last = n - 1;
@@ -411,10 +399,9 @@ START_TEST(chooses_the_best_pair) {
   ck_assert_int_ne(c->ports.pairs[c->paths[0].pair].mine, c->ports.pairs[0].mine);
   teardown(&b);
 }
-END_TEST
 
 /* The higher rank takes the paths that the lower one has chosen, and none that it was not offered. */
-START_TEST(takes_offered_paths) {
+TEST(takes_offered_paths) {
   bench b = setup(2);
   hk_ib_conn *c = b.peer;
   hk_ib_epoch e = b.c->ours;
@@ -437,11 +424,10 @@ START_TEST(takes_offered_paths) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* ---- the control connection ---- */
 
-START_TEST(asks_once_a_second) {
+TEST(asks_once_a_second) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer; /* the one that takes connections */
   int pair[2], fd = c->control.fd;
@@ -471,10 +457,9 @@ START_TEST(asks_once_a_second) {
   close(pair[0]);
   teardown(&b);
 }
-END_TEST
 
 /* What may come back: not what has ended in order, was never up, or is another network's. */
-START_TEST(waits_for_a_lost_connection) {
+TEST(waits_for_a_lost_connection) {
   bench b = setup(1);
   hk_ib_conn *c = b.peer;
   ck_assert(!hk_ib_control_may_return(c));
@@ -504,13 +489,12 @@ START_TEST(waits_for_a_lost_connection) {
   ck_assert_msg(strstr(hk_last_error(), "control connection is lost"), "%s", hk_last_error());
   teardown(&b);
 }
-END_TEST
 
 /* ---- epochs ---- */
 
 /* A rank that has backed off begins an epoch at its time, without devices that have failed, as long as there are
  * others. */
-START_TEST(begins_epochs) {
+TEST_LOOP(begins_epochs, 3) {
   bench b = setup(2);
   hk_ib_conn *c = b.c;
   hk_ib_device *devices[2] = {c->paths[0].device, c->paths[1].device};
@@ -548,11 +532,10 @@ START_TEST(begins_epochs) {
   for (int i = 0; i < 2; i++) devices[i]->gone = false;
   teardown(&b);
 }
-END_TEST
 
 /* ---- slots after a failure ---- */
 
-START_TEST(rewinds_to_what_the_peer_has) {
+TEST(rewinds_to_what_the_peer_has) {
   bench b = setup(1);
   hk_ib_conn *c = b.c;
   for (uint32_t i = 0; i < 8; i++) c->tx.sizes[i] = i == 4 ? 2 : 1;
@@ -579,28 +562,5 @@ START_TEST(rewinds_to_what_the_peer_has) {
   ck_assert(!hk_ib_unfinished(c));
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_repair");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, counts_the_time_of_repairs);
-  tcase_add_test(t, repairs_what_hangs);
-  tcase_add_test(t, waits_at_least_a_second);
-  tcase_add_loop_test(t, waits_longer_each_time, 0, (int)HK_ARRAY_LENGTH(timeouts));
-  tcase_add_loop_test(t, repairs_some_failures, 0, (int)HK_ARRAY_LENGTH(failures));
-  tcase_add_loop_test(t, repairs_lost_devices, 0, 4);
-  tcase_add_test(t, backs_off_longer_each_time);
-  tcase_add_loop_test(t, forgets_old_failures, 0, 4);
-  tcase_add_test(t, gives_up_in_the_end);
-  tcase_add_test(t, reports_to_the_other_rank);
-  tcase_add_test(t, goes_back_to_ports);
-  tcase_add_loop_test(t, leaves_out_bad_pairs, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_test(t, chooses_the_best_pair);
-  tcase_add_test(t, takes_offered_paths);
-  tcase_add_test(t, asks_once_a_second);
-  tcase_add_test(t, waits_for_a_lost_connection);
-  tcase_add_loop_test(t, begins_epochs, 0, 3);
-  tcase_add_test(t, rewinds_to_what_the_peer_has);
-  return suite_run_one("ib_repair", t);
-}
+int main(void) { return suite_main("ib_repair", .timeout = 60); }

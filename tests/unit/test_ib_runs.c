@@ -58,7 +58,7 @@ static unsigned post_all(bench *b, const uint32_t *bytes, const uint32_t *signat
   return n;
 }
 
-START_TEST(go_together) {
+TEST_LOOP(go_together, HK_ARRAY_LENGTH(cases)) {
   bench b = ready(cases[_i].before, cases[_i].host);
   const uint64_t writes = verbs->writes, reports = verbs->reports;
   const unsigned n = post_all(&b, cases[_i].bytes, cases[_i].signature);
@@ -72,10 +72,9 @@ START_TEST(go_together) {
   while (b.c->tx.given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   teardown(&b);
 }
-END_TEST
 
 /* A slot is given back when all that came with it has arrived, and not before. */
-START_TEST(are_given_back_together) {
+TEST(are_given_back_together) {
   bench b = ready(1, false);
   verbs->lazy = 1; /* a request at each poll */
   const unsigned n = post_all(&b, cases[4].bytes, cases[4].signature);
@@ -87,10 +86,9 @@ START_TEST(are_given_back_together) {
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
   teardown(&b);
 }
-END_TEST
 
 /* A queue pair fails, in the data or the header: all slots of the message are sent again. */
-START_TEST(are_sent_again) {
+TEST_LOOP(are_sent_again, 2) {
   bench b = ready(1, false);
   if (_i) verbs->broken = 1;
   verbs->passing = 2;
@@ -100,10 +98,9 @@ START_TEST(are_sent_again) {
   ck_assert_int_eq(verbs->broken + verbs->severed, 0);
   teardown(&b);
 }
-END_TEST
 
 /* A header that counts more slots than a FIFO has. */
-START_TEST(are_not_endless) {
+TEST(are_not_endless) {
   bench b = ready(1, false);
   post_all(&b, cases[0].bytes, cases[0].signature);
   ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
@@ -112,7 +109,6 @@ START_TEST(are_not_endless) {
   ck_assert_msg(strstr(hk_last_error(), "came twice"), "%s", hk_last_error());
   teardown(&b);
 }
-END_TEST
 
 /* Together they have 512 KiB and half of the FIFO at most. */
 static const struct {
@@ -120,7 +116,7 @@ static const struct {
   unsigned messages;
 } limits[] = {{8, 131072, 1}, {8, 262144, 2}, {8, 1 << 20, 4}, {4, 65536, 3}, {2, 65536, 2}};
 
-START_TEST(have_a_limit) {
+TEST_LOOP(have_a_limit, HK_ARRAY_LENGTH(limits)) {
   static char data[1 << 20];
   const uint32_t bytes = limits[_i].bytes, n = limits[_i].nslots < 4 ? limits[_i].nslots : 4;
   hk_link *send, *recv;
@@ -142,15 +138,5 @@ START_TEST(have_a_limit) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_runs");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, go_together, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_test(t, are_given_back_together);
-  tcase_add_loop_test(t, are_sent_again, 0, 2);
-  tcase_add_test(t, are_not_endless);
-  tcase_add_loop_test(t, have_a_limit, 0, (int)HK_ARRAY_LENGTH(limits));
-  return suite_run_one("ib_runs", t);
-}
+int main(void) { return suite_main("ib_runs", .timeout = 60); }

@@ -41,7 +41,7 @@ static uint8_t phase_of(const hk_ib_conn *c) {
 static void await_ticks(int n) { usleep((useconds_t)n * HK_IB_TICK_MS * 1000 + 50000); }
 
 /* A message is lost, and its sender (or its receiver) makes no call any more: it comes all the same. */
-START_TEST(repairs_for_an_absent_rank) {
+TEST_LOOP(repairs_for_an_absent_rank, 2) {
   const unsigned number = 7;
   uint32_t got = 0, bytes, signature;
   bool direct, came = false;
@@ -69,10 +69,9 @@ START_TEST(repairs_for_an_absent_rank) {
   ck_assert_uint_eq(got, 7);
   teardown_served(&b);
 }
-END_TEST
 
 /* It opens no control connection, which may wait for the peer's service. */
-START_TEST(does_not_connect) {
+TEST(does_not_connect) {
   bench b = setup_served(1);
   b.recv = net_link(&b.w->ranks[1], 0, HK_LINK_RECV, 3);
   b.send = net_link(&b.w->ranks[0], 1, HK_LINK_SEND, 3); /* it has dialled */
@@ -83,10 +82,9 @@ START_TEST(does_not_connect) {
   ck_assert_int_ne(phase_of(b.peer), HK_IB_DIALING);
   teardown_served(&b);
 }
-END_TEST
 
 /* While the rank makes calls, it does nothing: the rank itself looks. An error waits for the rank. */
-START_TEST(leaves_it_to_the_rank) {
+TEST(leaves_it_to_the_rank) {
   bench b = setup_served(1);
   open_way(&b);
   hk_ib_ctx *x = b.peer->ctx;
@@ -117,13 +115,5 @@ START_TEST(leaves_it_to_the_rank) {
   ck_assert(gone);
   teardown_served(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_ticks");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, repairs_for_an_absent_rank, 0, 2);
-  tcase_add_test(t, does_not_connect);
-  tcase_add_test(t, leaves_it_to_the_rank);
-  return suite_run_one("ib_ticks", t);
-}
+int main(void) { return suite_main("ib_ticks", .timeout = 60); }

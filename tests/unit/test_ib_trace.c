@@ -8,7 +8,7 @@
 
 /* ---- scenes ---- */
 
-START_TEST(carries_small_messages) {
+TEST(carries_small_messages) {
   rdma_plenty = true;
   scene s = open_scene("small", 1);
   connect_scene(&s, true, false);
@@ -16,9 +16,8 @@ START_TEST(carries_small_messages) {
   turns(&s, 200);
   close_scene(&s);
 }
-END_TEST
 
-START_TEST(carries_large_messages) {
+TEST(carries_large_messages) {
   rdma_plenty = true;
   scene s = open_scene("large", 1);
   connect_scene(&s, true, true);
@@ -26,10 +25,9 @@ START_TEST(carries_large_messages) {
   turns(&s, 200);
   close_scene(&s);
 }
-END_TEST
 
 /* Credits go back without data that goes there. */
-START_TEST(carries_one_way) {
+TEST(carries_one_way) {
   rdma_plenty = true;
   scene s = open_scene("one way", 1);
   verbs->device[0].max_wr = 16;
@@ -42,10 +40,9 @@ START_TEST(carries_one_way) {
   turns(&s, 200);
   close_scene(&s);
 }
-END_TEST
 
 /* Two paths with two queue pairs each, and one for credits; no data goes with requests. */
-START_TEST(uses_all_queue_pairs) {
+TEST(uses_all_queue_pairs) {
   rdma_plenty = true;
   set("NCCL_IB_QPS_PER_CONNECTION", "2");
   set("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
@@ -61,10 +58,9 @@ START_TEST(uses_all_queue_pairs) {
   turns(&s, 200);
   close_scene(&s);
 }
-END_TEST
 
 /* Requests are under way for some time. */
-START_TEST(carries_slowly) {
+TEST(carries_slowly) {
   rdma_plenty = true;
   set("NCCL_IB_QPS_PER_CONNECTION", "3");
   set("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
@@ -76,7 +72,6 @@ START_TEST(carries_slowly) {
   turns(&s, 200);
   close_scene(&s);
 }
-END_TEST
 
 /* Memory that the user has registered: sent from, written to. */
 static void offer_all(scene *s, int me, const uint32_t *sizes, unsigned nsizes, unsigned n) {
@@ -86,7 +81,7 @@ static void offer_all(scene *s, int me, const uint32_t *sizes, unsigned nsizes, 
     if (hk_link_places(l, bytes)) hk_link_offer(l, l->offered, s->memory[me] + l->offered % 8 * SLOT, bytes);
   }
 }
-START_TEST(writes_to_places) {
+TEST(writes_to_places) {
   rdma_plenty = true;
   set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   scene s = open_scene("places", 2);
@@ -107,11 +102,10 @@ START_TEST(writes_to_places) {
   turns(&s, 20);
   close_scene(&s);
 }
-END_TEST
 
 /* ---- faults ---- */
 
-START_TEST(repairs_broken_requests) {
+TEST(repairs_broken_requests) {
   rdma_plenty = true;
   scene s = open_scene("broken", 1);
   s.step_ns = 10 * MS;
@@ -132,7 +126,6 @@ START_TEST(repairs_broken_requests) {
   turns(&s, 20);
   close_scene(&s);
 }
-END_TEST
 
 static const struct {
   const char *name;
@@ -143,7 +136,7 @@ static const struct {
             {"denied", .denied = 1},
             {"overrun", .overrun = 1},
             {"not repaired", .broken = 1, .replay = "0"}};
-START_TEST(ends_with_an_error) {
+TEST_LOOP(ends_with_an_error, HK_ARRAY_LENGTH(ends)) {
   rdma_plenty = true;
   set("NCCL_IB_RETURN_ASYNC_EVENTS", "1");
   if (ends[_i].replay) set("HOCKET_IB_REPLAY", ends[_i].replay);
@@ -165,10 +158,9 @@ START_TEST(ends_with_an_error) {
   }
   close_scene(&s);
 }
-END_TEST
 
 /* The port goes down, the connection takes the other one; the first comes back, and it takes that again. */
-START_TEST(leaves_ports_and_comes_back) {
+TEST_LOOP(leaves_ports_and_comes_back, 2) {
   rdma_plenty = true;
   if (_i) set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   scene s = open_scene(_i ? "a port of two" : "ports", 2);
@@ -185,10 +177,9 @@ START_TEST(leaves_ports_and_comes_back) {
   exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   close_scene(&s);
 }
-END_TEST
 
 /* A device fails, and can be opened again after some time. */
-START_TEST(leaves_devices_and_comes_back) {
+TEST(leaves_devices_and_comes_back) {
   rdma_plenty = true;
   scene s = open_scene("devices", 2);
   s.step_ns = 10 * MS;
@@ -201,10 +192,9 @@ START_TEST(leaves_devices_and_comes_back) {
   exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   close_scene(&s);
 }
-END_TEST
 
 /* Requests that neither complete nor fail. */
-START_TEST(repairs_what_hangs) {
+TEST(repairs_what_hangs) {
   rdma_plenty = true;
   scene s = open_scene("hanging", 1);
   s.step_ns = 100 * MS;
@@ -219,10 +209,9 @@ START_TEST(repairs_what_hangs) {
   exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   close_scene(&s);
 }
-END_TEST
 
 /* The control connection is lost: RDMA goes on, and another one is made, or not, or the peer has gone. */
-START_TEST(goes_on_without_control) {
+TEST_LOOP(goes_on_without_control, 4) {
   static const char *const names[] = {"control lost", "control lost for good", "control lost, peer gone", "no control"};
   rdma_plenty = true;
   scene s = open_scene(names[_i], 1);
@@ -248,10 +237,9 @@ START_TEST(goes_on_without_control) {
   if (_i == 0) exchange(&s, large, 3, 3);
   close_scene(&s);
 }
-END_TEST
 
 /* The peer's host does not answer any more, while it is waited for, or not; or while a connection is made. */
-START_TEST(asks_after_silent_hosts) {
+TEST_LOOP(asks_after_silent_hosts, 3) {
   static const char *const names[] = {"silent, waited for", "silent", "silent from the begin"};
   rdma_plenty = true;
   scene s = open_scene(names[_i], 1);
@@ -275,12 +263,11 @@ START_TEST(asks_after_silent_hosts) {
   controls[0].deaf = false;
   close_scene(&s);
 }
-END_TEST
 
 /* ---- memory ---- */
 
 /* An end comes when the other direction is there already, and the peer waits for its memory. */
-START_TEST(takes_ends_later) {
+TEST_LOOP(takes_ends_later, 2) {
   rdma_plenty = !_i;
   rdma_scarce = _i;
   scene s = open_scene(_i ? "ends later, little memory" : "ends later", 1);
@@ -309,10 +296,9 @@ START_TEST(takes_ends_later) {
   free(s.recv[1]->small);
   close_scene(&s);
 }
-END_TEST
 
 /* One card of two takes no memory, or queue pairs with less inline data; the first one refuses to be opened. */
-START_TEST(does_without) {
+TEST_LOOP(does_without, 4) {
   static const char *const names[] = {"a full card of two", "less inline", "a closed card", "full later"};
   rdma_plenty = true;
   set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
@@ -333,7 +319,6 @@ START_TEST(does_without) {
   exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   close_scene(&s);
 }
-END_TEST
 
 /* InfiniBand: one subnet, ports that want a global header, two subnets with a router. */
 static int subnets;
@@ -355,7 +340,7 @@ static void make_infiniband(void) {
     }
   }
 }
-START_TEST(goes_over_infiniband) {
+TEST_LOOP(goes_over_infiniband, 3) {
   static const char *const names[] = {"InfiniBand", "global headers", "subnets"};
   rdma_plenty = true;
   before_ranks = make_infiniband;
@@ -371,10 +356,9 @@ START_TEST(goes_over_infiniband) {
   exchange(&s, large, 3, 4);
   close_scene(&s);
 }
-END_TEST
 
 /* There is no memory for large payloads before the first one. */
-START_TEST(grows) {
+TEST(grows) {
   rdma_plenty = true;
   scene s = open_scene("growing", 1);
   for (int i = 0; i < 2; i++) {
@@ -392,10 +376,9 @@ START_TEST(grows) {
   }
   close_scene(&s);
 }
-END_TEST
 
 /* Too little memory may be locked: TCP carries what cannot be registered. */
-START_TEST(falls_back) {
+TEST_LOOP(falls_back, 4) {
   static const uint64_t lockable[] = {1, 100000, 2200000, 5000000};
   char name[40];
   snprintf(name, sizeof name, "lockable %llu", (unsigned long long)lockable[_i]);
@@ -408,9 +391,8 @@ START_TEST(falls_back) {
   turns(&s, 40);
   close_scene(&s);
 }
-END_TEST
 
-START_TEST(gives_memory_back) {
+TEST(gives_memory_back) {
   rdma_plenty = true;
   scene s = open_scene("rest", 1);
   connect_scene(&s, true, true);
@@ -435,10 +417,9 @@ START_TEST(gives_memory_back) {
   }
   close_scene(&s);
 }
-END_TEST
 
 /* Two channels, of which one ends before the other, and sleeps. */
-START_TEST(serves_several_connections) {
+TEST(serves_several_connections) {
   rdma_plenty = true;
   scene s = open_scene("several", 2);
   hk_link *more[4];
@@ -464,7 +445,6 @@ START_TEST(serves_several_connections) {
   turns(&s, 10);
   close_scene(&s);
 }
-END_TEST
 
 /* ---- a GPU's memory ---- */
 
@@ -477,7 +457,7 @@ static const struct {
               {HK_IB_DRIVER_FLUSH, 1, true, true, false},
               {HK_IB_NO_FLUSH, 1, false, true, false},
               {HK_IB_READ_FLUSH, 1, true, true, true}};
-START_TEST(carries_from_gpu_to_gpu) {
+TEST_LOOP(carries_from_gpu_to_gpu, HK_ARRAY_LENGTH(on_gpu)) {
   char name[40];
   snprintf(name, sizeof name, "GPU %d", _i);
   rdma_plenty = true;
@@ -510,11 +490,10 @@ START_TEST(carries_from_gpu_to_gpu) {
   close_scene(&s);
   munmap(gpu_memory, 1 << 24);
 }
-END_TEST
 
 /* ---- one-sided operations ---- */
 
-START_TEST(puts_by_the_card) {
+TEST(puts_by_the_card) {
   static const size_t bytes[] = {0, 8, 257, 70000, 600000};
   static _Atomic uint64_t counters[8192] __attribute__((aligned(4096)));
   rdma_plenty = true;
@@ -555,32 +534,8 @@ START_TEST(puts_by_the_card) {
   }
   close_scene(&s);
 }
-END_TEST
 
 int main(void) {
   golden_clear(TRACE_FILE);
-  TCase *t = tcase_create("ib_trace");
-  tcase_add_test(t, carries_small_messages);
-  tcase_add_test(t, carries_large_messages);
-  tcase_add_test(t, carries_one_way);
-  tcase_add_test(t, uses_all_queue_pairs);
-  tcase_add_test(t, carries_slowly);
-  tcase_add_test(t, writes_to_places);
-  tcase_add_test(t, repairs_broken_requests);
-  tcase_add_loop_test(t, ends_with_an_error, 0, (int)HK_ARRAY_LENGTH(ends));
-  tcase_add_loop_test(t, leaves_ports_and_comes_back, 0, 2);
-  tcase_add_test(t, leaves_devices_and_comes_back);
-  tcase_add_test(t, repairs_what_hangs);
-  tcase_add_loop_test(t, goes_on_without_control, 0, 4);
-  tcase_add_loop_test(t, asks_after_silent_hosts, 0, 3);
-  tcase_add_loop_test(t, takes_ends_later, 0, 2);
-  tcase_add_loop_test(t, does_without, 0, 4);
-  tcase_add_loop_test(t, goes_over_infiniband, 0, 3);
-  tcase_add_test(t, grows);
-  tcase_add_loop_test(t, falls_back, 0, 4);
-  tcase_add_test(t, gives_memory_back);
-  tcase_add_test(t, serves_several_connections);
-  tcase_add_loop_test(t, carries_from_gpu_to_gpu, 0, (int)HK_ARRAY_LENGTH(on_gpu));
-  tcase_add_test(t, puts_by_the_card);
-  return suite_run_one("ib_trace", t);
+  return suite_main("ib_trace");
 }

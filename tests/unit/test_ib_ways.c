@@ -9,7 +9,7 @@
 /* ---- devices that cannot be opened ---- */
 
 /* The only one: sockets. One of several, of one rank or of both: the others. */
-START_TEST(does_without_what_does_not_open) {
+TEST_LOOP(does_without_what_does_not_open, 3) {
   stream t[2];
   int devices = _i ? 3 : 1;
   begin(devices);
@@ -22,10 +22,9 @@ START_TEST(does_without_what_does_not_open) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 static void second_has_no_right(int rank) { verbs->device[0].refuses_open = rank ? EPERM : 0; }
-START_TEST(one_rank_may_not_open) {
+TEST(one_rank_may_not_open) {
   stream t[2];
   begin(2);
   net_world *w = net_world_of(2, 8, 131072, second_has_no_right);
@@ -35,7 +34,6 @@ START_TEST(one_rank_may_not_open) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* ---- control connections ---- */
 
@@ -62,7 +60,7 @@ static void cut_and_break(unsigned i) {
 }
 
 /* Something ends the control connection: RDMA goes on, and another connection is made. */
-START_TEST(survives_a_lost_control_connection) {
+TEST_LOOP(survives_a_lost_control_connection, 3) {
   static void (*const cuts[])(unsigned) = {cut_once, cut_for_long, cut_and_break};
   stream t[2];
   begin(1);
@@ -73,7 +71,6 @@ START_TEST(survives_a_lost_control_connection) {
   net_world_free(cut_world);
   end();
 }
-END_TEST
 
 static void be_silent(net_world *w) {
   for (int i = 0; i < 2; i++) silence(w->wires[0][i], true);
@@ -81,7 +78,7 @@ static void be_silent(net_world *w) {
 
 /* No packet of the control connection arrives any more, and a rank waits. If RDMA works, it goes on waiting; if not,
  * the host is gone. */
-START_TEST(asks_the_card_about_a_silent_host) {
+TEST(asks_the_card_about_a_silent_host) {
   hk_link *send, *recv;
   hk_status rc = HK_OK;
   if (!silence_is_allowed()) return;
@@ -109,21 +106,19 @@ START_TEST(asks_the_card_about_a_silent_host) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* NCCL's defaults last for half a minute. */
-START_TEST(outlasts_nccl) {
+TEST(outlasts_nccl) {
   unsetenv("HOCKET_PEER_TIMEOUT");
   hk_param_reload();
   ck_assert_int_ge(hk_param_int(HK_P_PEER_TIMEOUT), 30);
 }
-END_TEST
 
 /* ---- many connections ---- */
 
 /* Progress looks at connections on which something moves. The FIFO of one that carries only small messages costs no
  * registered memory. */
-START_TEST(idle_connections_cost_nothing) {
+TEST(idle_connections_cost_nothing) {
   enum { CHANNELS = 8, ARENAS = 2 * CHANNELS * (2 * 8 + 1) * 4096 };
   hk_link *send[CHANNELS], *recv[CHANNELS];
   begin(1);
@@ -150,13 +145,12 @@ START_TEST(idle_connections_cost_nothing) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* ---- different ports ---- */
 
 static void fewer_for_the_second(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "fake"); }
 
-START_TEST(agrees_on_ports) {
+TEST(agrees_on_ports) {
   stream t[2];
   begin(3);
   net_world *w = net_world_of(2, 8, 131072, fewer_for_the_second);
@@ -165,7 +159,6 @@ START_TEST(agrees_on_ports) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* ---- ports that act as one ---- */
 
@@ -176,7 +169,7 @@ static void begin_merged(int devices) {
 }
 
 /* Several ports carry one connection, and messages in parts and in turn. */
-START_TEST(spreads_over_ports) {
+TEST_LOOP(spreads_over_ports, 3) {
   stream t[2];
   int devices = _i < 2 ? 2 : 3;
   begin_merged(devices);
@@ -188,12 +181,11 @@ START_TEST(spreads_over_ports) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 static void merged_for_the_first(int rank) { rdma_param("NCCL_IB_MERGE_NICS", rank ? "0" : "1"); }
 static void two_and_three(int rank) { rdma_param("NCCL_IB_HCA", rank ? "^fake0" : "fake"); }
 /* As many ways as both have ports for. */
-START_TEST(agrees_on_merged_ports) {
+TEST_LOOP(agrees_on_merged_ports, 3) {
   static void (*const differ[])(int) = {fewer_for_the_second, merged_for_the_first, two_and_three};
   stream t[2];
   begin_merged(3);
@@ -206,7 +198,6 @@ START_TEST(agrees_on_merged_ports) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 static void (*set_port)(int number, int up);
 static net_rank *flapping;
@@ -219,7 +210,7 @@ static void flap(unsigned i) {
 }
 
 /* A port that is up again carries messages again. */
-START_TEST(goes_back_to_a_port) {
+TEST_LOOP(goes_back_to_a_port, 2) {
   stream t[2];
   begin_merged(2);
   set_port = (void (*)(int, int))(uintptr_t)dlsym(dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD), "fake_verbs_port");
@@ -233,7 +224,6 @@ START_TEST(goes_back_to_a_port) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 static int wanted_qps;
 static void fall(unsigned i) {
@@ -249,7 +239,7 @@ static void fall(unsigned i) {
 }
 
 /* A device that has failed carries messages again once it can be opened again, whether there is another one or not. */
-START_TEST(goes_back_to_a_device) {
+TEST_LOOP(goes_back_to_a_device, 4) {
   stream t[2];
   const int devices = 1 + _i % 2;
   begin_merged(devices);
@@ -266,10 +256,9 @@ START_TEST(goes_back_to_a_device) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* One of two ports goes down: the other carries on alone. */
-START_TEST(goes_on_with_one_port) {
+TEST(goes_on_with_one_port) {
   stream t[2];
   begin_merged(2);
   net_world *w = net_world_new(2, 8, 131072);
@@ -280,11 +269,10 @@ START_TEST(goes_on_with_one_port) {
   net_world_free(w);
   end();
 }
-END_TEST
 
 /* A port's cable leads somewhere else, or its device takes no memory: it is left out after one try.  The connection
  * begins with device 1. */
-START_TEST(leaves_a_port_without_a_peer) {
+TEST_LOOP(leaves_a_port_without_a_peer, 3) {
   stream t[2];
   int bad = _i == 2 ? 1 : 0;
   begin_merged(2);
@@ -299,9 +287,8 @@ START_TEST(leaves_a_port_without_a_peer) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-START_TEST(repairs_merged_ports) {
+TEST_LOOP(repairs_merged_ports, 2) {
   stream t[2];
   begin_merged(2);
   verbs->skip = 30;
@@ -314,24 +301,5 @@ START_TEST(repairs_merged_ports) {
   net_world_free(w);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_ways");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, does_without_what_does_not_open, 0, 3);
-  tcase_add_test(t, one_rank_may_not_open);
-  tcase_add_loop_test(t, survives_a_lost_control_connection, 0, 3);
-  tcase_add_test(t, asks_the_card_about_a_silent_host);
-  tcase_add_test(t, outlasts_nccl);
-  tcase_add_test(t, idle_connections_cost_nothing);
-  tcase_add_test(t, agrees_on_ports);
-  tcase_add_loop_test(t, spreads_over_ports, 0, 3);
-  tcase_add_loop_test(t, agrees_on_merged_ports, 0, 3);
-  tcase_add_test(t, goes_on_with_one_port);
-  tcase_add_loop_test(t, goes_back_to_a_device, 0, 4);
-  tcase_add_loop_test(t, goes_back_to_a_port, 0, 2);
-  tcase_add_loop_test(t, leaves_a_port_without_a_peer, 0, 3);
-  tcase_add_loop_test(t, repairs_merged_ports, 0, 2);
-  return suite_run_one("ib_ways", t);
-}
+int main(void) { return suite_main("ib_ways", .timeout = 120); }

@@ -98,7 +98,7 @@ static hk_ib_port any_port(int i, uint32_t kinds) {
 }
 static void add_port(const hk_ib_port *p) { add(p, sizeof *p); }
 
-START_TEST(pairs) {
+TEST(pairs) {
   static const char *const cross[] = {"0", "1", "2"};
   begin("pairs");
   for (int i = 0; i < 60; i++) {
@@ -126,9 +126,8 @@ START_TEST(pairs) {
   }
   finish();
 }
-END_TEST
 
-START_TEST(spots) {
+TEST(spots) {
   static const char *const cross[] = {"0", "1"};
   begin("spots");
   for (int i = 0; i < 20; i++) {
@@ -160,9 +159,8 @@ START_TEST(spots) {
   }
   finish();
 }
-END_TEST
 
-START_TEST(offers) {
+TEST(offers) {
   begin("offers");
   for (int i = 0; i < 20; i++) {
     for (int k = 0; k < 20; k++) {
@@ -183,9 +181,8 @@ START_TEST(offers) {
   }
   finish();
 }
-END_TEST
 
-START_TEST(names) {
+TEST(names) {
   static const char *const filters[] = {NULL,
                                         "",
                                         "mlx5_1",
@@ -218,9 +215,8 @@ START_TEST(names) {
   }
   finish();
 }
-END_TEST
 
-START_TEST(gids) {
+TEST(gids) {
   static const char *const families[] = {NULL, "", "AF_INET", "AF_INET6", "AF_UNIX"},
                            *const ranges[] = {
                                NULL,        "",          "10.0.0.0/8", "10.0.0.0/24", "fd00::/16", "10.0.0.0/33",
@@ -251,7 +247,6 @@ START_TEST(gids) {
   }
   finish();
 }
-END_TEST
 
 /* ---- cards ---- */
 
@@ -263,7 +258,7 @@ static const char *const functions[] = {"0000:00:01.0/0000:09:00.0",
                                         "0000:00:02.0/0000:0a:01.0/0000:0d:00.0",
                                         "0001:00:01.0/0001:03:00.0",
                                         "0000:00:03.0"};
-START_TEST(cards) {
+TEST(cards) {
   static const char *const levels[] = {NULL, "LOC", "PORT", "PIX", "PXB", "PHB", "SYS", "port", "X"};
   static const char *const sets[] = {NULL, "dev0,dev3", "dev0,dev1;dev2,dev4", ";dev5,dev6;", "dev", "dev1"};
   static const char *const on[] = {"0", "1"};
@@ -315,11 +310,10 @@ START_TEST(cards) {
   scratch_remove();
   finish();
 }
-END_TEST
 
 /* ---- times, words, settings of GPUs ---- */
 
-START_TEST(times) {
+TEST(times) {
   begin("times");
   for (int i = 0; i < 8; i++) {
     for (uint32_t rtt = 0; rtt < 40; rtt++)
@@ -332,9 +326,8 @@ START_TEST(times) {
   check_choices("words", 0);
   finish();
 }
-END_TEST
 
-START_TEST(gpus) {
+TEST(gpus) {
   static const char *const levels[] = {NULL, "", "LOC", "PIX", "PXB", "PHB", "SYS", "NVL"};
   static const char *const old[] = {NULL, "-1", "0", "1"}, *const on[] = {NULL, "0", "1"};
   hk_device gpu = {0};
@@ -365,11 +358,10 @@ START_TEST(gpus) {
   check_choices("causes", 0);
   finish();
 }
-END_TEST
 
 /* ---- sockets ---- */
 
-START_TEST(sockets) {
+TEST(sockets) {
   static const uint32_t speeds[] = {0, 10000, 24999, 25000, 50000, 99999, 100000, 200000};
   static const uint16_t vendors[] = {0, 0x15b3, 0x1d0f, 0x1ae0};
   static const char *const threads[] = {NULL, "0", "1", "2", "16"}, *const each[] = {NULL, "0", "1", "4", "64"};
@@ -428,19 +420,8 @@ START_TEST(sockets) {
   check_choices("leads", 0);
   finish();
 }
-END_TEST
 
 int main(void) {
   golden_clear(FILE_OF_CHOICES);
-  TCase *t = tcase_create("net_choices");
-  tcase_add_test(t, pairs);
-  tcase_add_test(t, spots);
-  tcase_add_test(t, offers);
-  tcase_add_test(t, names);
-  tcase_add_test(t, gids);
-  tcase_add_test(t, cards);
-  tcase_add_test(t, times);
-  tcase_add_test(t, gpus);
-  tcase_add_test(t, sockets);
-  return suite_run_one("net_choices", t);
+  return suite_main("net_choices");
 }

@@ -475,7 +475,7 @@ static void exchange(unsigned n) {
 
 /* ---- scenes ---- */
 
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, 7) {
   static const int versions[] = {6, 7, 8, 9, 10, 11, 12};
   char name[40];
   snprintf(name, sizeof name, "version %d", versions[_i]);
@@ -486,7 +486,6 @@ START_TEST(carries_messages) {
   turns(3);
   close_sides(_i % 2);
 }
-END_TEST
 
 /* Payloads in a GPU's memory: by which registration, and how they become visible there. */
 static const struct {
@@ -500,7 +499,7 @@ static const struct {
                {"GPU by dma-buf, forced", NET_PLUGIN_DMABUF, true, true, true, NULL},
                {"GPU, no dma-buf", NET_PLUGIN_CUDA_MEMORY | NET_PLUGIN_DMABUF, true, false, false, "regMrDmaBuf"},
                {"GPU, no iflush", NET_PLUGIN_CUDA_MEMORY, true, false, false, "iflush"}};
-START_TEST(carries_from_gpu_to_gpu) {
+TEST_LOOP(carries_from_gpu_to_gpu, HK_ARRAY_LENGTH(on_gpus)) {
   on_gpu = true;
   gpu_modes = on_gpus[_i].modes;
   gpu.limits.dmabuf = true;
@@ -519,7 +518,6 @@ START_TEST(carries_from_gpu_to_gpu) {
   fault.call = NULL;
   close_sides(0);
 }
-END_TEST
 
 /* A call fails while the peer is there, or goes, or the plugin says that it is the cause. */
 static const struct {
@@ -529,7 +527,7 @@ static const struct {
 } faults[] = {{"listen", 3, 0, false}, {"connect", 3, 1, false}, {"connect", 6, 0, false}, {"accept", 2, 1, false},
               {"regMr", 2, 1, false},  {"isend", 3, 2, false},   {"isend", 3, 2, true},    {"irecv", 6, 9, false},
               {"test", 3, 3, false},   {"test", 2, 8, true}};
-START_TEST(reports_faults) {
+TEST_LOOP(reports_faults, HK_ARRAY_LENGTH(faults)) {
   char name[40];
   snprintf(name, sizeof name, "%s fails (%d)", faults[_i].call, _i);
   fault.call = faults[_i].call;
@@ -545,10 +543,9 @@ START_TEST(reports_faults) {
   fault.call = NULL;
   close_sides(0);
 }
-END_TEST
 
 /* A rank goes while the other one waits, and a lane waits for more or not. */
-START_TEST(reports_peers_that_go) {
+TEST_LOOP(reports_peers_that_go, 3) {
   char name[40];
   snprintf(name, sizeof name, "peer goes %d", _i);
   open_sides(name, 12);
@@ -564,10 +561,9 @@ START_TEST(reports_peers_that_go) {
   turns(15);
   close_sides(1);
 }
-END_TEST
 
 /* A peer that never connects, and one that says nothing any more. */
-START_TEST(limits_the_time_to_connect) {
+TEST_LOOP(limits_the_time_to_connect, 2) {
   char name[40];
   snprintf(name, sizeof name, "never connects %d", _i);
   open_sides(name, 8);
@@ -582,15 +578,8 @@ START_TEST(limits_the_time_to_connect) {
   }
   close_sides(0);
 }
-END_TEST
 
 int main(void) {
   golden_clear(TRACE_FILE);
-  TCase *t = tcase_create("plugin_trace");
-  tcase_add_loop_test(t, carries_messages, 0, 7);
-  tcase_add_loop_test(t, carries_from_gpu_to_gpu, 0, (int)HK_ARRAY_LENGTH(on_gpus));
-  tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
-  tcase_add_loop_test(t, reports_peers_that_go, 0, 3);
-  tcase_add_loop_test(t, limits_the_time_to_connect, 0, 2);
-  return suite_run_one("plugin_trace", t);
+  return suite_main("plugin_trace");
 }

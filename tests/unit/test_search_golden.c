@@ -60,7 +60,7 @@ static void check_channels(golden *g, const char *machine, const hk_paths *p, hk
 }
 
 /* All ranks of the host, then all but the first. */
-START_TEST(as_before) {
+TEST(as_before) {
   golden g = golden_open(GOLDEN, "");
   for (size_t k = 0; k < HK_ARRAY_LENGTH(machines); k++) {
     hk_cluster *c;
@@ -90,11 +90,8 @@ START_TEST(as_before) {
   }
   golden_close(&g);
 }
-END_TEST
 
 int main(void) {
   golden_clear(GOLDEN);
-  TCase *t = tcase_create("search");
-  tcase_add_test(t, as_before);
-  return suite_run_one("channels as before", t);
+  return suite_main("channels as before");
 }

@@ -333,7 +333,7 @@ static const struct {
             {"stripes", "3", false, true, true, true, false, 0, 8},
             {"many stripes", "6", true, false, true, false, false, 30000, 8},
             {"pieces of stripes", "2", false, true, false, true, false, 60000, 6}};
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   scene s = open_scene(ways[_i].name, ways[_i].sockets, ways[_i].near, ways[_i].both, false);
   s.by_ref = ways[_i].by_ref;
   s.want = ways[_i].want;
@@ -346,7 +346,6 @@ START_TEST(carries_messages) {
   for (int i = 0; i < 2; i++) check_settled(conn_of(&s, i));
   close_scene(&s);
 }
-END_TEST
 
 /* ---- faults ---- */
 
@@ -364,7 +363,7 @@ static const struct {
 } faults[] = {{1, EFAULT, 70000},  {1, ECONNRESET, 8}, {1, EPIPE, 70000},  {1, ENOMEM, 8},     {1, EHOSTUNREACH, 8},
               {1, EINTR, 70000},   {0, EFAULT, 8},     {0, EFAULT, 70000}, {0, ECONNRESET, 8}, {0, ETIMEDOUT, 70000},
               {0, ENOBUFS, 70000}, {0, EBADMSG, 8},    {0, EINTR, 70000},  {0, EIO, 8}};
-START_TEST(reports_faults) {
+TEST_LOOP(reports_faults, HK_ARRAY_LENGTH(faults)) {
   char name[40];
   snprintf(name, sizeof name, "fault %d", _i);
   scene s = open_scene(name, "2", true, true, true);
@@ -382,7 +381,6 @@ START_TEST(reports_faults) {
   ck_assert_int_eq(fault.rank, -1);
   close_scene(&s);
 }
-END_TEST
 
 /* The peer ends: between two messages, of which a lane waits for the next or not, in a header, in a payload, in a part
  * of the second socket. */
@@ -392,7 +390,7 @@ static const struct {
   hk_link_waiting waiting;
 } closings[] = {{0, 0, HK_LINK_WAITS}, {0, 0, HK_LINK_TAKES},   {0, 0, HK_LINK_NO_WAIT},
                 {0, 7, HK_LINK_WAITS}, {0, 116, HK_LINK_WAITS}, {1, 100, HK_LINK_WAITS}};
-START_TEST(reports_ends) {
+TEST_LOOP(reports_ends, HK_ARRAY_LENGTH(closings)) {
   char name[40];
   snprintf(name, sizeof name, "end %d", _i);
   scene s = open_scene(name, "2", true, true, true);
@@ -409,10 +407,9 @@ START_TEST(reports_ends) {
   for (int i = 0; i < 5; i++) turn(&s, 1);
   close_scene(&s);
 }
-END_TEST
 
 /* The peer's host answers no more, while a lane waits, while something is to be sent, or while nothing is done. */
-START_TEST(reports_silent_hosts) {
+TEST_LOOP(reports_silent_hosts, 3) {
   char name[40];
   snprintf(name, sizeof name, "silence %d", _i);
   scene s = open_scene(name, "2", true, true, true);
@@ -436,7 +433,6 @@ START_TEST(reports_silent_hosts) {
   kernel.tcpi_probes = 0;
   close_scene(&s);
 }
-END_TEST
 
 /* Headers that make no sense. */
 static const hk_wire_header headers[] = {{4, 0, 1003, 0},
@@ -450,7 +446,7 @@ static const hk_wire_header headers[] = {{4, 0, 1003, 0},
                                          {4, 8, 1003, HK_WIRE_GATHERED},
                                          {4, 8, 1003, 4},
                                          {4, 8, 1003, 0x80000000}};
-START_TEST(refuses_nonsense) {
+TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(headers)) {
   char name[40];
   snprintf(name, sizeof name, "header %d", _i);
   scene s = open_scene(name, "1", true, true, true);
@@ -465,7 +461,6 @@ START_TEST(refuses_nonsense) {
   for (int i = 0; i < 4; i++) turn(&s, 1);
   close_scene(&s);
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -480,7 +475,7 @@ static const struct {
             {false, false, true, 0, 100, 0, EBADF},
             {true, false, false, 0, 100, 100, 0},
             {true, true, false, 0, 100, 0, EPIPE}};
-START_TEST(carries_out_jobs) {
+TEST_LOOP(carries_out_jobs, HK_ARRAY_LENGTH(jobs)) {
   static const hk_wait_env wait = {.spins = 1};
   const hk_transport_env env = {.wait = &wait};
   char bytes[100] = {0};
@@ -502,7 +497,6 @@ START_TEST(carries_out_jobs) {
   close(both[0]);
   if (!jobs[_i].closed) close(both[1]);
 }
-END_TEST
 
 /* ---- interfaces ---- */
 
@@ -511,7 +505,7 @@ static const struct {
   const char *names;
   bool named;
 } named[] = {{NULL, false}, {"", false}, {"lo", true}, {"=lo", true}, {"^nothing", false}};
-START_TEST(knows_its_interfaces) {
+TEST_LOOP(knows_its_interfaces, HK_ARRAY_LENGTH(named)) {
   const hk_transport_env env = {.nranks = 1};
   hk_socket_fact mine;
   hk_iface ifaces[32];
@@ -533,17 +527,8 @@ START_TEST(knows_its_interfaces) {
   fclose(trace.log);
   scratch_remove();
 }
-END_TEST
 
 int main(void) {
   golden_clear(TRACE_FILE);
-  TCase *t = tcase_create("socket_trace");
-  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
-  tcase_add_loop_test(t, reports_ends, 0, (int)HK_ARRAY_LENGTH(closings));
-  tcase_add_loop_test(t, reports_silent_hosts, 0, 3);
-  tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(headers));
-  tcase_add_loop_test(t, carries_out_jobs, 0, (int)HK_ARRAY_LENGTH(jobs));
-  tcase_add_loop_test(t, knows_its_interfaces, 0, (int)HK_ARRAY_LENGTH(named));
-  return suite_run_one("socket_trace", t);
+  return suite_main("socket_trace");
 }

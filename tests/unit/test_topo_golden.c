@@ -85,7 +85,7 @@ static void print_links(FILE *out) {
   }
 }
 
-START_TEST(facts_as_before) {
+TEST(facts_as_before) {
   golden g = golden_open(GOLDEN, "facts");
   for (int i = 0; i < 4; i++) {
     char name[20], *all;
@@ -100,7 +100,6 @@ START_TEST(facts_as_before) {
   }
   golden_close(&g);
 }
-END_TEST
 
 /* --- Machines in words --- */
 
@@ -166,7 +165,7 @@ static void print_cluster(FILE *out, const hk_cluster *c) {
   }
 }
 
-START_TEST(machine_strings_as_before) {
+TEST(machine_strings_as_before) {
   golden g = golden_open(GOLDEN, "strings");
   fuzz_begin_at(1);
   for (int i = 0; i < 40; i++) {
@@ -191,7 +190,6 @@ START_TEST(machine_strings_as_before) {
   }
   golden_close(&g);
 }
-END_TEST
 
 /* --- Files --- */
 
@@ -341,15 +339,12 @@ static void each_attribute(const char *what, const char *file, size_t step,
   golden_close(&g);
 }
 
-START_TEST(attributes_as_before) { each_attribute("attribute", full, 1, print_parsed); }
-END_TEST
-START_TEST(merged_as_before) { each_attribute("merged", full, 4, print_merged); }
-END_TEST
-START_TEST(graphs_as_before) { each_attribute("graph", graphs, 1, print_graphs); }
-END_TEST
+TEST(attributes_as_before) { each_attribute("attribute", full, 1, print_parsed); }
+TEST(merged_as_before) { each_attribute("merged", full, 4, print_merged); }
+TEST(graphs_as_before) { each_attribute("graph", graphs, 1, print_graphs); }
 
 /* What becomes of files with several faults. */
-START_TEST(damage_as_before) {
+TEST(damage_as_before) {
   golden g = golden_open(GOLDEN, "damage");
   fuzz_begin_at(2);
   scratch_make();
@@ -374,7 +369,6 @@ START_TEST(damage_as_before) {
   scratch_remove();
   golden_close(&g);
 }
-END_TEST
 
 int main(void) {
   if (!hk_xml_available()) {
@@ -382,14 +376,6 @@ int main(void) {
     return 77;
   }
   setenv("NCCL_DEBUG", "NONE", 0);
-  TCase *t = tcase_create("topologies");
   golden_clear(GOLDEN);
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, facts_as_before);
-  tcase_add_test(t, machine_strings_as_before);
-  tcase_add_test(t, attributes_as_before);
-  tcase_add_test(t, merged_as_before);
-  tcase_add_test(t, graphs_as_before);
-  tcase_add_test(t, damage_as_before);
-  return suite_run_one("topologies as before", t);
+  return suite_main("topologies as before", .timeout = 60);
 }

@@ -442,7 +442,7 @@ static hk_program *edited(hk_program *p, int rank, const broken *c) {
   return p;
 }
 
-START_TEST(broken_is_rejected) {
+TEST_LOOP(broken_is_rejected, HK_ARRAY_LENGTH(cases)) {
   const broken *c = &cases[_i];
   hk_program **p = textbook_build(textbook_find(c->base), c->nranks, 0);
   for (int r = 0; r < c->nranks; r++) p[r] = edited(p[r], r, c);
@@ -468,7 +468,6 @@ START_TEST(broken_is_rejected) {
                 where);
   programs_free(p, c->nranks);
 }
-END_TEST
 
 /* ---- any change ----
  * Each verdict on programs with one change, as a hash: its words, the place that it names, how far the run came. A
@@ -522,7 +521,7 @@ static void same_verdicts(golden *g, const char *group, const char *name, hk_pro
   golden_texts(g, group, name, 40, say, &(subject){p, nranks});
 }
 
-START_TEST(verdicts_on_algorithms) {
+TEST_LOOP(verdicts_on_algorithms, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   char name[100];
   snprintf(name, sizeof name, "%s|", a->name);
@@ -539,9 +538,8 @@ START_TEST(verdicts_on_algorithms) {
   }
   golden_close(&g);
 }
-END_TEST
 
-START_TEST(verdicts_on_textbook) {
+TEST(verdicts_on_textbook) {
   golden g = golden_open(GOLDEN, "textbook ");
   for (size_t k = 0; k <= textbook_count; k++) {
     const textbook_entry *e = k < textbook_count ? &textbook[k] : textbook_find("chain-reduce");
@@ -555,10 +553,9 @@ START_TEST(verdicts_on_textbook) {
   }
   golden_close(&g);
 }
-END_TEST
 
 enum { RANDOM_PROGRAMS = 150 };
-START_TEST(verdicts_on_random) {
+TEST(verdicts_on_random) {
   golden g = golden_open(GOLDEN, "random ");
   for (unsigned k = 0; k < RANDOM_PROGRAMS; k++) {
     randprog p;
@@ -573,15 +570,9 @@ START_TEST(verdicts_on_random) {
   }
   golden_close(&g);
 }
-END_TEST
 
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 1); /* what is wrong with a text is no news */
-  TCase *t = tcase_create("rejects");
   golden_clear(GOLDEN);
-  tcase_add_loop_test(t, broken_is_rejected, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_loop_test(t, verdicts_on_algorithms, 0, prove_count());
-  tcase_add_test(t, verdicts_on_textbook);
-  tcase_add_test(t, verdicts_on_random);
-  return suite_run_one("verify-broken", t);
+  return suite_main("verify-broken");
 }
