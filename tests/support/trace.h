@@ -143,7 +143,7 @@ static inline void trace_print_order(FILE *out, const char *order, size_t n) {
   size_t column = TRACE_WIDTH;
   for (size_t i = 0; i < n;) {
     size_t period = 1, times = 1;
-    for (size_t p = 1; p <= 12; p++) {
+    for (size_t p = 1; p <= 40; p++) {
       size_t same = 0;
       while (i + p + same < n && order[i + same] == order[i + p + same]) same++;
       if (same / p + 1 > 1 && (same / p + 1) * p > times * period + 3) period = p, times = same / p + 1;

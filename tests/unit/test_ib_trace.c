@@ -159,6 +159,25 @@ TEST_LOOP(ends_with_an_error, HK_ARRAY_LENGTH(ends)) {
   close_scene(&s);
 }
 
+/* Each request fails: repairs end when the time for them is over. */
+TEST(gives_up) {
+  rdma_plenty = true;
+  scene s = open_scene("never repaired", 1);
+  connect_scene(&s, true, true);
+  s.step_ns = 200 * MS; /* a longer gap would count as a pause of the process */
+  verbs->broken = 1 << 30;
+  for (int i = 0; i < 2; i++) (void)send_one(&s, i, 100);
+  const uint64_t begun = trace_now, most = conn_of(&s, 0)->ctx->timeout_ns;
+  trace.blocked = true; /* other scenes show repairs */
+  while (!s.ended[0] && !s.ended[1]) {
+    ck_assert_uint_lt(trace_now - begun, 3 * most);
+    turn(&s);
+  }
+  ck_assert_uint_gt(trace_now - begun, most);
+  trace.blocked = false;
+  close_scene(&s);
+}
+
 /* The port goes down, the connection takes the other one; the first comes back, and it takes that again. */
 TEST_LOOP(leaves_ports_and_comes_back, 2) {
   rdma_plenty = true;
