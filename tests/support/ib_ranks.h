@@ -11,20 +11,20 @@
 
 static fake_verbs_state *verbs;
 
-static inline void begin(int devices) {
+static inline void ib_begin(int devices) {
   verbs = rdma_begin(devices);
   rdma_param("NCCL_NET", "IB");
 }
-static inline void end(void) { rdma_end(verbs); }
+static inline void ib_end(void) { rdma_end(verbs); }
 
-static inline void make_streams(net_world *w, stream t[2], unsigned count, uint32_t most) {
+static inline void ib_make_streams(net_world *w, stream t[2], unsigned count, uint32_t most) {
   for (int i = 0; i < 2; i++)
     t[i] = (stream){
         .rank = &w->ranks[i], .peer = 1 - i, .channel = 3, .count = count, .most = most, .want = true, .both = true};
 }
 
 /* What is behind the last element that is used harms who reads it. */
-static inline void spoil_rest(hk_ib_conn *c) {
+static inline void ib_spoil_rest(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   for (int i = c->ports.npairs; i < HK_IB_PAIRS; i++)
     c->ports.pairs[i] =
@@ -45,14 +45,14 @@ static inline void spoil_rest(hk_ib_conn *c) {
 }
 
 /* One way from rank 0 to rank 1, both of this thread. */
-static inline void make_way(net_world *w, hk_link **send, hk_link **recv) {
+static inline void ib_make_way(net_world *w, hk_link **send, hk_link **recv) {
   *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 3);
   *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 3);
   while (atomic_load(&(*send)->state) != HK_LINK_READY || atomic_load(&(*recv)->state) != HK_LINK_READY)
     for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
 }
 
-static inline void pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number) {
+static inline void ib_pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number) {
   uint32_t bytes, signature, got;
   bool direct;
   while (!net_try_send(send, &number, sizeof number, 7, false))
@@ -62,7 +62,7 @@ static inline void pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned 
   ck_assert_uint_eq(got, number);
 }
 
-static inline void carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
+static inline void ib_carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
   static char out[65536], in[65536];
   uint32_t got = UINT32_MAX, signature;
   bool direct;
@@ -75,7 +75,7 @@ static inline void carry(net_world *w, hk_link *send, hk_link *recv, uint32_t by
   ck_assert_mem_eq(in, out, bytes);
 }
 
-static inline void pull_cable(unsigned i) {
+static inline void ib_pull_cable(unsigned i) {
   if (i != 60) return;
   pthread_mutex_lock(&verbs->lock);
   verbs->device[0].down = 1;

@@ -13,16 +13,16 @@
 enum { PLACES_AT = 128, PLACES_END = 128 + HK_IB_PLACES * sizeof(hk_ib_place) };
 /* The header of a message: its numbers are the slot's, which are sent in order, once in each epoch. */
 static unsigned next_slot[64]; /* of the messages to each memory */
-static void see_header(const char *call, const hk_ib_header *h, unsigned memory, unsigned slot) {
+static void trace_header(const char *call, const hk_ib_header *h, unsigned memory, unsigned slot) {
   static const char *const wheres[] = {"after it", "in the FIFO", "in its place"};
   ck_assert_msg(slot >= next_slot[memory % 64] && h->seq == slot + 1 && h->signature == 1000 + slot,
                 "%s: slot %u, %u, signature %u", call, next_slot[memory % 64], h->seq, h->signature);
   ck_assert(h->where <= HK_IB_IN_PLACE && !h->reserved);
   next_slot[memory % 64] = slot + 1 + h->more;
-  say("%s: %u bytes %s, %u parts more, %u more slots", call, h->bytes, wheres[h->where], h->parts, h->more);
+  trace_say("%s: %u bytes %s, %u parts more, %u more slots", call, h->bytes, wheres[h->where], h->parts, h->more);
 }
 /* Of a write to the peer's table of places, which has addresses, only the sizes and marks; of a word its value. */
-static void see_call(const char *call, const void *data, size_t bytes) {
+static void trace_call(const char *call, const void *data, size_t bytes) {
   const hk_ib_place *p = data;
   const char *to = strstr(call, " -> ");
   unsigned memory = 0, at = 0, word = 0, qp = 0;
@@ -31,18 +31,18 @@ static void see_call(const char *call, const void *data, size_t bytes) {
   const bool aims = to && sscanf(to, " -> %u+%u %x", &memory, &at, &word) >= 2;
   if (sscanf(call, "qp %u: %9s", &qp, state) == 2 && !strcmp(state, "sends,")) memset(next_slot, 0, sizeof next_slot);
   if (aims && data && word & HK_IB_HAS_HEADER && bytes >= sizeof(hk_ib_header)) {
-    see_header(call, data, memory, word & ~HK_IB_HAS_HEADER);
+    trace_header(call, data, memory, word & ~HK_IB_HAS_HEADER);
   } else if (aims && data && bytes % sizeof *p == 0 && at >= PLACES_AT && at + bytes <= PLACES_END) {
     for (size_t i = 0; i < bytes / sizeof *p; i++)
       n += (size_t)snprintf(words + n, sizeof words - n, " place of %#llx",
                             (unsigned long long)atomic_load((_Atomic uint64_t *)(uintptr_t)&p[i].bytes));
-    say("%s:%s", call, words);
+    trace_say("%s:%s", call, words);
   } else if (data && bytes == 8) {
     uint64_t value;
     memcpy(&value, data, 8);
-    say("%s: %llu", call, (unsigned long long)value);
+    trace_say("%s: %llu", call, (unsigned long long)value);
   } else {
-    say("%s", call);
+    trace_say("%s", call);
   }
 }
 
@@ -58,40 +58,42 @@ static inline char *memory_words(const hk_ib_memory *m, int n, char words[200]) 
                                index_of(m[i].rkey), m[i].flags);
   return words;
 }
-static inline void say_epoch(const hk_ib_epoch *e) {
+static inline void trace_epoch(const hk_ib_epoch *e) {
   char words[200];
-  say("  %u paths, %u qps, first packet %u, received %llu, consumed %llu, arenas%s", e->npaths, e->nqps, e->psn,
-      (unsigned long long)e->received, (unsigned long long)e->consumed, memory_words(e->arena, HK_IB_PATHS, words));
+  trace_say("  %u paths, %u qps, first packet %u, received %llu, consumed %llu, arenas%s", e->npaths, e->nqps, e->psn,
+            (unsigned long long)e->received, (unsigned long long)e->consumed,
+            memory_words(e->arena, HK_IB_PATHS, words));
   for (int i = 0; i < e->npaths; i++)
-    say("  path %d: ports %u %u, GIDs %u %u, MTU %u", i, e->paths[i].port[0], e->paths[i].port[1], e->paths[i].gid[0],
-        e->paths[i].gid[1], e->paths[i].mtu);
+    trace_say("  path %d: ports %u %u, GIDs %u %u, MTU %u", i, e->paths[i].port[0], e->paths[i].port[1],
+              e->paths[i].gid[0], e->paths[i].gid[1], e->paths[i].mtu);
   for (int i = 0; i < HK_IB_QPS; i++)
     if (e->qp[i] || e->ece[i].vendor_id || e->ece[i].options)
-      say("  qp %d: %u, options %#x", i, e->qp[i], e->ece[i].options);
+      trace_say("  qp %d: %u, options %#x", i, e->qp[i], e->ece[i].options);
 }
-static inline void say_message(int from, const hk_ib_msg *m) {
+static inline void trace_message(int from, const hk_ib_msg *m) {
   static const char *const kinds[] = {"0",   "hello", "epoch", "ready", "ring", "broken",
                                       "bye", "cede",  "end",   "ask",   "keys"};
   char words[200];
-  say("rank %d: %s of epoch %u, %u slots of %u%s, rings%s", from, m->kind <= HK_IB_KEYS ? kinds[m->kind] : "?",
-      m->epoch, m->nslots, m->slot_bytes, m->magic == HK_IB_MAGIC ? "" : ", no magic",
-      memory_words(m->ring, HK_IB_PATHS, words));
+  trace_say("rank %d: %s of epoch %u, %u slots of %u%s, rings%s", from, m->kind <= HK_IB_KEYS ? kinds[m->kind] : "?",
+            m->epoch, m->nslots, m->slot_bytes, m->magic == HK_IB_MAGIC ? "" : ", no magic",
+            memory_words(m->ring, HK_IB_PATHS, words));
   if (m->kind == HK_IB_HELLO) {
-    say("  %u ports, %u qps, apart %u", m->hello.nports, m->hello.nqps, m->hello.apart);
+    trace_say("  %u ports, %u qps, apart %u", m->hello.nports, m->hello.nqps, m->hello.apart);
     for (uint32_t i = 0; i < m->hello.nports; i++) {
       const hk_ib_port *p = &m->hello.ports[i];
-      say("  %s:%u of card %u, %u GIDs, MTU %u, layer %u, rail %d, position %u", p->device, p->number, p->card,
-          p->ngids, p->mtu, p->layer, p->rail, p->position);
+      trace_say("  %s:%u of card %u, %u GIDs, MTU %u, layer %u, rail %d, position %u", p->device, p->number, p->card,
+                p->ngids, p->mtu, p->layer, p->rail, p->position);
     }
   }
-  if (m->kind == HK_IB_EPOCH) say_epoch(&m->epoch_info);
-  if (m->kind == HK_IB_BYE) say("  received %llu", (unsigned long long)m->received);
-  if (m->kind == HK_IB_BROKEN) say("  bad %#x: %s", m->broken.bad, m->broken.text);
-  if (m->kind == HK_IB_CEDE) say("  directions %u: %.30s", m->cede.directions, m->cede.cause);
+  if (m->kind == HK_IB_EPOCH) trace_epoch(&m->epoch_info);
+  if (m->kind == HK_IB_BYE) trace_say("  received %llu", (unsigned long long)m->received);
+  if (m->kind == HK_IB_BROKEN) trace_say("  bad %#x: %s", m->broken.bad, m->broken.text);
+  if (m->kind == HK_IB_CEDE) trace_say("  directions %u: %.30s", m->cede.directions, m->cede.cause);
   if (m->kind == HK_IB_ASK || m->kind == HK_IB_KEYS)
-    say("  window %llu of %llu bytes, signal %u is %llu, %sregistered, keys %u %u", (unsigned long long)m->keys.window,
-        (unsigned long long)m->keys.bytes, m->keys.signal, (unsigned long long)m->keys.value,
-        m->keys.registered ? "" : "not ", index_of(m->keys.rkeys[0]), index_of(m->keys.rkeys[1]));
+    trace_say("  window %llu of %llu bytes, signal %u is %llu, %sregistered, keys %u %u",
+              (unsigned long long)m->keys.window, (unsigned long long)m->keys.bytes, m->keys.signal,
+              (unsigned long long)m->keys.value, m->keys.registered ? "" : "not ", index_of(m->keys.rkeys[0]),
+              index_of(m->keys.rkeys[1]));
 }
 
 /* The control connections: two socket pairs each, between which the test passes messages on. */
@@ -103,7 +105,7 @@ static struct {
 } controls[CONTROLS];
 static int ncontrols;
 
-static inline hk_status traced_dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
+static inline hk_status trace_dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int *fd) {
   net_rank *r = arg;
   net_world *w = r->world;
   int near[2], far[2];
@@ -122,12 +124,12 @@ static inline hk_status traced_dial(void *arg, int peer, const hk_addr *at, uint
   w->mail[w->nmail].fd = far[1];
   w->mail[w->nmail++].tag = tag;
   *fd = near[0];
-  say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
+  trace_say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
   return HK_OK;
 }
 
 /* The control connections end, at both sides. */
-static inline void cut_controls(void) {
+static inline void trace_cut_controls(void) {
   for (int i = 0; i < 2 * ncontrols; i++) {
     (void)shutdown(controls[i / 2].ends[i % 2], SHUT_RDWR);
     close(controls[i / 2].ends[i % 2]);
@@ -136,13 +138,13 @@ static inline void cut_controls(void) {
 }
 
 static bool redial_fails, redial_gone;
-static inline hk_status traced_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+static inline hk_status trace_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
   (void)stop;
   *gone = redial_gone;
-  return redial_fails || redial_gone ? HK_ERR_REMOTE : traced_dial(arg, peer, NULL, tag, fd);
+  return redial_fails || redial_gone ? HK_ERR_REMOTE : trace_dial(arg, peer, NULL, tag, fd);
 }
 
-static inline void pass_controls(void) {
+static inline void trace_pass_controls(void) {
   static char bytes[1 << 18];
   for (int i = 0; i < 2 * ncontrols; i++) {
     const int from = controls[i / 2].ends[i % 2], to = controls[i / 2].ends[1 - i % 2];
@@ -157,7 +159,7 @@ static inline void pass_controls(void) {
       if (n <= 0) break;
       if (!controls[i / 2].plain) {
         ck_assert_uint_eq((size_t)n, sizeof(hk_ib_msg));
-        say_message(controls[i / 2].from[i % 2], (const hk_ib_msg *)(void *)bytes);
+        trace_message(controls[i / 2].from[i % 2], (const hk_ib_msg *)(void *)bytes);
       }
       (void)!send(to, bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
@@ -223,9 +225,9 @@ static inline void check_ctx(const hk_ib_ctx *x) {
 /* ---- begin and end ---- */
 
 static inline void trace_begin(const char *name, int devices) {
-  begin(devices);
+  ib_begin(devices);
   trace_start(name);
-  verbs->trace = see_call;
+  verbs->trace = trace_call;
 }
 
 static inline void trace_end(void) {
@@ -234,6 +236,6 @@ static inline void trace_end(void) {
     if (controls[i / 2].ends[i % 2] >= 0) close(controls[i / 2].ends[i % 2]);
   ncontrols = 0;
   trace_compare(TRACE_FILE);
-  end();
+  ib_end();
 }
 #endif

@@ -40,7 +40,7 @@ static struct {
   FILE *log;
 } trace;
 
-static inline __attribute__((format(printf, 1, 2))) void say(const char *format, ...) {
+static inline __attribute__((format(printf, 1, 2))) void trace_say(const char *format, ...) {
   va_list args;
   if (trace.blocked) return;
   va_start(args, format);
@@ -52,7 +52,7 @@ static inline __attribute__((format(printf, 1, 2))) void say(const char *format,
 }
 
 /* The text without addresses. */
-static inline const char *clean(const char *at, char out[1000]) {
+static inline const char *trace_clean(const char *at, char out[1000]) {
   size_t n = 0;
   while (*at && n < 999) {
     out[n++] = *at++;
@@ -65,7 +65,7 @@ static inline const char *clean(const char *at, char out[1000]) {
 
 /* The log's lines, but for those about the host's interfaces those of each scene, and those about the
  * host's libraries. */
-static inline void say_log(void) {
+static inline void trace_log(void) {
   char line[1000], text[1000];
   clearerr(trace.log);
   while (fgets(line, sizeof line, trace.log)) {
@@ -73,16 +73,16 @@ static inline void say_log(void) {
     line[strcspn(line, "\n")] = '\0';
     if (at && !strstr(at, "INFO interface ") && !strstr(at, "INFO Using network") && !strstr(at, "INFO begins") &&
         !strstr(at, "librdmacm"))
-      say("log: %s", clean(at + 5, text));
+      trace_say("log: %s", trace_clean(at + 5, text));
   }
 }
 
 /* With the last error's text, unless the log had it. */
-static inline void say_failure(int rank, int rc) {
+static inline void trace_failure(int rank, int rc) {
   char text[1000];
   trace.text[trace.used] = '\0';
-  const bool known = strstr(trace.text, clean(hk_last_error(), text));
-  say("rank %d fails with %d%s%s", rank, rc, known ? "" : ": ", known ? "" : text);
+  const bool known = strstr(trace.text, trace_clean(hk_last_error(), text));
+  trace_say("rank %d fails with %d%s%s", rank, rc, known ? "" : ": ", known ? "" : text);
 }
 
 /* ---- summary ---- */
@@ -208,7 +208,7 @@ static inline void trace_start(const char *name) {
 static inline void trace_compare(const char *path) {
   char head[60], *text;
   size_t size;
-  say_log();
+  trace_log();
   trace_now = trace_step = 0;
   fclose(trace.log);
   FILE *out = open_memstream(&text, &size);

@@ -21,7 +21,7 @@ static const hk_ibv *load(void) {
 
 /* A device is opened once; one that is not there, or refuses, is an error that says why. */
 TEST(opens_devices) {
-  begin(2);
+  ib_begin(2);
   hk_transport_env env = {.rank = 3};
   hk_ib_ctx x = {.api = load(), .env = &env};
   hk_ib_device *d, *again, *other;
@@ -38,7 +38,7 @@ TEST(opens_devices) {
   ck_assert_int_eq(x.ndevices, 1);
   hk_ib_device_close(&x, d);
   ck_assert(!d->context && !d->pd && verbs->ncontexts == 0);
-  end();
+  ib_end();
 }
 
 /* ---- completion queues ---- */
@@ -46,7 +46,7 @@ TEST(opens_devices) {
 /* Each queue has as many entries as all before it, at least what is asked for, and at most what the device allows. */
 TEST_LOOP(makes_room_for_completions, 2) {
   enum { QUARTER = HK_IB_CQ_DEPTH / 4 };
-  begin(1);
+  ib_begin(1);
   if (_i) verbs->device[0].max_cqe = 3000;
   hk_ib_ctx x = {.api = load()};
   hk_transport_env env = {.rank = 0};
@@ -80,13 +80,13 @@ TEST_LOOP(makes_room_for_completions, 2) {
     ck_assert_int_eq(verbs->ncqs, HK_IB_CQS);
   }
   hk_ib_device_close(&x, d);
-  end();
+  ib_end();
 }
 
 /* ---- sleeping ---- */
 
 TEST(arms_queues_once) {
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_ctx *x = b.peer->ctx;
   struct pollfd fds[HK_IB_PORTS];
   ck_assert_int_eq(x->ndevices, 2);
@@ -98,7 +98,7 @@ TEST(arms_queues_once) {
     }
   }
   const uint64_t heard = verbs->heard;
-  for (unsigned i = 0; i < 2; i++) pass_on(b.w, b.send, b.recv, i); /* one by each path */
+  for (unsigned i = 0; i < 2; i++) ib_pass_on(b.w, b.send, b.recv, i); /* one by each path */
   ck_assert_int_eq(poll(fds, 2, 0), 2);
   fds[1].revents = 0; /* this one is not looked at */
   hk_ib_read_notifications(x, fds);
@@ -114,14 +114,14 @@ TEST(arms_queues_once) {
   x->devices[1].channel = channel;
   hk_ib_ctx none = {.ndevices = 0};
   ck_assert(!hk_ib_arm(&none, fds)); /* nothing would end the sleep */
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* ---- events ---- */
 
 TEST(names_states_of_ports) {
   static const char *const names[] = {NULL, "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER", "in an unknown state"};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_device *d = b.c->paths[0].device;
   for (int state = 1; state < 7; state++) {
     verbs->device[0].state = state;
@@ -136,7 +136,7 @@ TEST(names_states_of_ports) {
   ck_assert_str_eq(hk_ib_port_state(b.c->ctx, d, 1), "gone with its device");
   d->gone = false;
   verbs->device[0].state = verbs->device[0].unreadable = 0;
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* The event comes as if the device had reported it. */
@@ -162,7 +162,7 @@ static const struct {
               {false, true, true, HK_IB_FAILED},     {false, true, false, HK_IB_UP}, {false, false, true, HK_IB_UP}};
 
 TEST_LOOP(ends_connections_of_failed_devices, HK_ARRAY_LENGTH(events)) {
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d = c->paths[1].device;
@@ -182,7 +182,7 @@ TEST_LOOP(ends_connections_of_failed_devices, HK_ARRAY_LENGTH(events)) {
   if (events[_i].fatal && !events[_i].uses) c->npaths = c->nqps = 2;
   d->gone = false;
   hk_ib_cq_give(&unused, 5000);
-  teardown(&b);
+  bench_close(&b);
 }
 
 static hk_status fails(hk_ib_ctx *x, hk_ib_device *d) {
@@ -192,7 +192,7 @@ static hk_status fails(hk_ib_ctx *x, hk_ib_device *d) {
 /* A device that has failed is closed when nothing of it is used any more, and opened when it is there again. */
 TEST(opens_devices_again) {
   static char memory[2][8192];
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
   struct pollfd fds[HK_IB_PORTS];
@@ -239,22 +239,22 @@ TEST(opens_devices_again) {
     ck_assert(!d->gone);
   }
   hk_ib_user_memory(x, memory, sizeof memory, false);
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* A device that allows fewer requests than are wanted. */
 TEST(is_content_with_short_queues) {
-  begin(1);
+  ib_begin(1);
   verbs->device[0].max_wr = 20;
   net_world *w = net_world_new(2, 8, 65536);
   hk_link *send, *recv;
-  make_way(w, &send, &recv);
-  ck_assert_uint_eq(conn_of(send)->qps[0].depth, 20);
-  for (unsigned i = 0; i < 60; i++) carry(w, send, recv, i % 2 ? 30000 : 100);
+  ib_make_way(w, &send, &recv);
+  ck_assert_uint_eq(bench_conn(send)->qps[0].depth, 20);
+  for (unsigned i = 0; i < 60; i++) ib_carry(w, send, recv, i % 2 ? 30000 : 100);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 int main(void) { return suite_main("ib_device", .timeout = 60); }

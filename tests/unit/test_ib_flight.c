@@ -25,7 +25,7 @@ static const struct {
 };
 
 TEST_LOOP(carries_messages_that_take_long, HK_ARRAY_LENGTH(ways)) {
-  begin(ways[_i].devices);
+  ib_begin(ways[_i].devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1,fake2");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
@@ -43,7 +43,7 @@ TEST_LOOP(carries_messages_that_take_long, HK_ARRAY_LENGTH(ways)) {
                    .one_way = ways[_i].one_way,
                    .seed = (uint32_t)_i});
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 /* A sender that has gone has waited until all that it took from the lane has arrived. */
@@ -51,11 +51,11 @@ TEST_LOOP(arrives_after_the_sender_has_gone, 2) {
   enum { MESSAGES = 7 };
   static unsigned char out[MESSAGES][30000], in[30000];
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   net_world *w = net_world_new(2, 8, SLOT);
-  make_way(w, &send, &recv);
-  carry(w, send, recv, 20000);
+  ib_make_way(w, &send, &recv);
+  ib_carry(w, send, recv, 20000);
   const hk_ib_conn *c = ((const hk_net_end *)send->priv)->priv;
   for (int k = 0; k < 100 || hk_ib_unfinished(c); k++) ck_assert_int_eq(net_progress(&w->ranks[k % 2], NULL), HK_OK);
   verbs->lazy = 30;
@@ -77,7 +77,7 @@ TEST_LOOP(arrives_after_the_sender_has_gone, 2) {
   }
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
@@ -85,35 +85,35 @@ static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=f
 /* Packets that are too large for one of the two ports do not arrive. */
 TEST_LOOP(agrees_on_the_size_of_packets, 2) {
   hk_link *send, *recv;
-  begin(2);
+  ib_begin(2);
   verbs->device[_i].mtu = 3;
   net_world *w = net_world_of(2, 8, SLOT, own_card);
-  make_way(w, &send, &recv);
-  for (unsigned i = 0; i < 3; i++) carry(w, send, recv, 30000 * i);
+  ib_make_way(w, &send, &recv);
+  for (unsigned i = 0; i < 3; i++) ib_carry(w, send, recv, 30000 * i);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 /* Only payloads may be written in any order: the CPU polls the rest. */
 TEST_LOOP(relaxes_the_order_of_payloads, 2) {
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   rdma_plenty = true; /* so that FIFOs are registered when they are needed */
   rdma_param("NCCL_IB_PCI_RELAXED_ORDERING", _i ? "0" : "2");
   net_world *w = net_world_new(2, 8, SLOT);
-  make_way(w, &send, &recv);
-  carry(w, send, recv, 4000);
+  ib_make_way(w, &send, &recv);
+  ib_carry(w, send, recv, 4000);
   const uint64_t arenas = verbs->locked;
   ck_assert_uint_eq(verbs->relaxed, 0);
-  carry(w, send, recv, 40000);
+  ib_carry(w, send, recv, 40000);
   ck_assert_uint_eq(verbs->locked, arenas + 2 * 8 * SLOT);
   ck_assert_uint_eq(verbs->relaxed, _i ? 0 : 2 * 8 * SLOT);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 int main(void) { return suite_main("ib_flight", .timeout = 120); }

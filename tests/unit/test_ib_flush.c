@@ -29,12 +29,12 @@ static void leave(bench *b) {
   b->recv->gpu = NULL;
   memset(b->peer->rx.headers, 0, 8);
   b->peer->gpu.flush.asked = 0;
-  teardown(b);
+  bench_close(b);
 }
 
 /* By the driver, at once; or not at all. */
 TEST(by_the_driver) {
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   bool yes = false;
   b.recv->gpu = &gpu;
@@ -54,7 +54,7 @@ TEST(by_the_driver) {
 /* All reads that were begun together are awaited. */
 TEST(awaits_all_reads) {
   const hk_ibv_wc good = {.status = HK_IBV_WC_SUCCESS};
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_conn *c = b.peer;
   hk_ib_flush *f = &c->gpu.flush;
   ck_assert_uint_eq(c->npaths, 2);
@@ -75,7 +75,7 @@ TEST(awaits_all_reads) {
 /* A read that fails makes new queue pairs, and all is read again; after the end of the receiver it does not matter. */
 TEST_LOOP(reads_fail, 2) {
   const hk_ibv_wc bad = {.status = HK_IBV_WC_RETRY_EXC_ERR};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   hk_ib_flush *f = &c->gpu.flush;
   hk_net_end *e = c->recv;

@@ -31,19 +31,19 @@ TEST(orders_gids) {
   static const int expected[] = {3, 5, 1, 2, 4, 0}, old[] = {2, 4, 0, 3, 5, 1};
   hk_ib_gid g[6];
   hk_ib_gid_wish w = {.index = -1, .version = 2, .family = AF_UNSPEC};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 6);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 6);
   for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, expected[i]);
   w.version = 1;
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 6);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 6);
   for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, old[i]);
   w = (hk_ib_gid_wish){.index = 4, .version = 2};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 1);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 1);
   ck_assert_int_eq(g[0].index, 4);
   w = (hk_ib_gid_wish){.index = -1, .version = 2, .family = AF_INET6};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 4);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 4);
   ck_assert_int_eq(g[0].index, 5);
   w = (hk_ib_gid_wish){.index = 9, .version = 2};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
 }
 
 /* What is neither InfiniBand nor RoCE is told and left aside, whatever its port looks like. */
@@ -173,22 +173,22 @@ TEST(reads_ranges) {
   hk_ib_gid g[6];
   hk_ib_gid_wish w;
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.0/16", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(g[0].index, 3);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.2.0.0/16", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::/8", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/15", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.2.0.0/15", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.1/32", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::1", &w), HK_OK); /* all bits */
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "0.0.0.0/0", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/-1", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/8x", &w), HK_ERR_USAGE);
@@ -203,12 +203,13 @@ TEST(reads_ranges) {
 
 /* Both ends must have the same order, told from their own side. */
 TEST(both_ends_pair_alike) {
-  hk_ib_port a[] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET),
-                    port("a2", "3", HK_IBV_LAYER_INFINIBAND)};
-  hk_ib_port b[] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_INFINIBAND)};
+  hk_ib_port a[] = {invented_port("a0", "1", HK_IBV_LAYER_ETHERNET), invented_port("a1", "2", HK_IBV_LAYER_ETHERNET),
+                    invented_port("a2", "3", HK_IBV_LAYER_INFINIBAND)};
+  hk_ib_port b[] = {invented_port("b0", "11", HK_IBV_LAYER_ETHERNET),
+                    invented_port("b1", "12", HK_IBV_LAYER_INFINIBAND)};
   hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
   char words[64];
-  b[0].gids[0] = gid(3, HK_IB_GID_ROCE2, "::ffff:10.9.0.11", 24); /* another network than a's */
+  b[0].gids[0] = invented_gid(3, HK_IB_GID_ROCE2, "::ffff:10.9.0.11", 24); /* another network than a's */
   int n = hk_ib_pairs(a, 3, b, 2, true, 2, x);
   ck_assert_int_eq(n, 13);
   ck_assert_int_eq(hk_ib_pairs(b, 2, a, 3, false, 2, y), n);
@@ -230,7 +231,7 @@ TEST(both_ends_pair_alike) {
 
 /* InfiniBand ports are in one subnet if two of their GIDs have its prefix, or if one has none to compare. */
 TEST(knows_subnets) {
-  hk_ib_port a = port("a", "1", HK_IBV_LAYER_INFINIBAND), b = port("b", "2", HK_IBV_LAYER_INFINIBAND);
+  hk_ib_port a = invented_port("a", "1", HK_IBV_LAYER_INFINIBAND), b = invented_port("b", "2", HK_IBV_LAYER_INFINIBAND);
   ck_assert(hk_ib_one_subnet(&a, &b));
   a.ngids = b.ngids = 1;
   memset(a.gids[0].gid.raw, 1, 16);

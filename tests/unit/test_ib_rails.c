@@ -27,8 +27,9 @@ TEST(reads_rails) {
 
 /* Two ranks that begin with ports of different rails. */
 TEST(one_rail_before_two) {
-  hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
-  hk_ib_port b[2] = {port("b1", "12", HK_IBV_LAYER_ETHERNET), port("b0", "11", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port a[2] = {invented_port("a0", "1", HK_IBV_LAYER_ETHERNET), invented_port("a1", "2", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port b[2] = {invented_port("b1", "12", HK_IBV_LAYER_ETHERNET),
+                     invented_port("b0", "11", HK_IBV_LAYER_ETHERNET)};
   hk_ib_pair x[HK_IB_PAIRS];
   for (int i = 0; i < 2; i++) {
     a[i].position = (uint8_t)i;
@@ -53,8 +54,8 @@ TEST(one_rail_before_two) {
 
 /* A GPU's near port is on another rail than the peer's, and rails are not connected: the far port of the same rail. */
 TEST(far_port_of_the_rail) {
-  hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
-  hk_ib_port b[1] = {port("b1", "12", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port a[2] = {invented_port("a0", "1", HK_IBV_LAYER_ETHERNET), invented_port("a1", "2", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port b[1] = {invented_port("b1", "12", HK_IBV_LAYER_ETHERNET)};
   hk_ib_pair x[HK_IB_PAIRS];
   a[1].far = 1;
   a[1].position = b[0].position = 1;
@@ -68,8 +69,8 @@ TEST(far_port_of_the_rail) {
 
 static hk_ib_port infiniband(int lid, const char *first, const char *second) {
   hk_ib_port p = {.number = 1, .layer = HK_IBV_LAYER_INFINIBAND, .lid = (uint16_t)lid, .rail = -1};
-  p.gids[p.ngids++] = gid(0, HK_IB_GID_IB, first, 64);
-  if (second) p.gids[p.ngids++] = gid(1, HK_IB_GID_IB, second, 64);
+  p.gids[p.ngids++] = invented_gid(0, HK_IB_GID_IB, first, 64);
+  if (second) p.gids[p.ngids++] = invented_gid(1, HK_IB_GID_IB, second, 64);
   return p;
 }
 
@@ -103,8 +104,9 @@ static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]
 }
 
 TEST(knows_who_meets) {
-  hk_ib_port a = port("a0", "1", HK_IBV_LAYER_ETHERNET);
-  hk_ib_port b[2] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port a = invented_port("a0", "1", HK_IBV_LAYER_ETHERNET);
+  hk_ib_port b[2] = {invented_port("b0", "11", HK_IBV_LAYER_ETHERNET),
+                     invented_port("b1", "12", HK_IBV_LAYER_ETHERNET)};
   char why[160];
   a.rail = b[0].rail = b[1].rail = -1;
   b[0].position = 2;
@@ -141,9 +143,9 @@ TEST(keeps_the_best_pairs) {
   for (int i = 0; i < HK_IB_OFFERED; i++) {
     char host[16];
     snprintf(host, sizeof host, "%d", 1 + i);
-    a[i] = port("a", host, HK_IBV_LAYER_ETHERNET);
+    a[i] = invented_port("a", host, HK_IBV_LAYER_ETHERNET);
     snprintf(host, sizeof host, "%d", 11 + i);
-    b[i] = port("b", host, HK_IBV_LAYER_ETHERNET);
+    b[i] = invented_port("b", host, HK_IBV_LAYER_ETHERNET);
     a[i].rail = b[i].rail = -1;
     a[i].position = (uint8_t)i;
     b[i].position = (uint8_t)(i ^ 1);

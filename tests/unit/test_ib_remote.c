@@ -18,7 +18,7 @@ typedef struct bench {
 
 static bench setup(int devices, size_t signals) {
   bench b = {.w = NULL};
-  begin(devices);
+  ib_begin(devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   b.w = net_world_new(2, 8, 65536);
@@ -36,7 +36,7 @@ static void teardown(bench *b) {
   net_world_free(b->w);
   munmap(b->counters, 65536);
   munmap(b->from, 2 * MEMORY);
-  end();
+  ib_end();
 }
 static void memory_of(const bench *b, int rank, void *at, size_t bytes, bool there) {
   hk_transport_net.memory(b->w->ranks[rank].state, at, bytes, there);

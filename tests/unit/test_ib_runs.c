@@ -43,8 +43,8 @@ static void receive(bench *b, unsigned k, uint32_t bytes, uint32_t signature) {
 }
 
 static bench ready(unsigned before, bool host) {
-  bench b = setup(1);
-  for (unsigned k = 0; k < before; k++) carry(b.w, b.send, b.recv, BYTES);
+  bench b = bench_open(1);
+  for (unsigned k = 0; k < before; k++) ib_carry(b.w, b.send, b.recv, BYTES);
   while (b.c->tx.given < before) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&b.w->ranks[1 - i], NULL), HK_OK);
   for (int i = 0; i < 2 && !host; i++) b.w->ranks[i].env.gpu = &gpu;
@@ -70,7 +70,7 @@ TEST_LOOP(go_together, HK_ARRAY_LENGTH(cases)) {
     ck_assert_uint_eq(b.c->tx.sizes[(cases[_i].before + k) % N], cases[_i].bytes[k] > HK_IB_SMALL ? 2 : 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, cases[_i].bytes[k], cases[_i].signature[k]);
   while (b.c->tx.given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* A slot is given back when all that came with it has arrived, and not before. */
@@ -84,7 +84,7 @@ TEST(are_given_back_together) {
   }
   ck_assert_uint_eq(b.c->tx.given, n + 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* A queue pair fails, in the data or the header: all slots of the message are sent again. */
@@ -96,7 +96,7 @@ TEST_LOOP(are_sent_again, 2) {
   const unsigned n = post_all(&b, cases[4].bytes, cases[4].signature);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
   ck_assert_int_eq(verbs->broken + verbs->severed, 0);
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* A header that counts more slots than a FIFO has. */
@@ -107,7 +107,7 @@ TEST(are_not_endless) {
   ((hk_ib_header *)(void *)(b.peer->arena + hk_ib_rx_offset(b.peer, 1)))->more = UINT32_MAX;
   ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "came twice"), "%s", hk_last_error());
-  teardown(&b);
+  bench_close(&b);
 }
 
 /* Together they have 512 KiB and half of the FIFO at most. */
@@ -120,9 +120,9 @@ TEST_LOOP(have_a_limit, HK_ARRAY_LENGTH(limits)) {
   static char data[1 << 20];
   const uint32_t bytes = limits[_i].bytes, n = limits[_i].nslots < 4 ? limits[_i].nslots : 4;
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, limits[_i].nslots, bytes);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   w->ranks[0].env.gpu = &gpu;
   uint32_t got = 0, tag;
   bool direct;
@@ -136,7 +136,7 @@ TEST_LOOP(have_a_limit, HK_ARRAY_LENGTH(limits)) {
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 int main(void) { return suite_main("ib_runs", .timeout = 60); }

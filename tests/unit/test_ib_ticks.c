@@ -9,7 +9,7 @@ static hk_service *service;
 
 static bench setup_served(int rank) {
   bench b = {.w = NULL};
-  begin(1);
+  ib_begin(1);
   b.w = net_world_new(2, 8, 65536);
   ck_assert_int_eq(hk_service_new(&service, "test"), HK_OK);
   b.w->ranks[rank].env.service = service;
@@ -21,13 +21,13 @@ static void teardown_served(bench *b) {
   net_unlink(b->recv);
   net_world_free(b->w);
   hk_service_free(service);
-  end();
+  ib_end();
 }
 
 static void open_way(bench *b) {
-  make_way(b->w, &b->send, &b->recv);
-  b->c = conn_of(b->send);
-  b->peer = conn_of(b->recv);
+  ib_make_way(b->w, &b->send, &b->recv);
+  b->c = bench_conn(b->send);
+  b->peer = bench_conn(b->recv);
 }
 
 static uint8_t phase_of(const hk_ib_conn *c) {
@@ -48,7 +48,7 @@ TEST_LOOP(repairs_for_an_absent_rank, 2) {
   const int absent = _i;
   bench b = setup_served(absent);
   open_way(&b);
-  pass_on(b.w, b.send, b.recv, 1);
+  ib_pass_on(b.w, b.send, b.recv, 1);
   const uint32_t epoch = b.c->epoch;
   verbs->broken = 1;
   ck_assert(net_try_send(b.send, &number, sizeof number, 7, false));
@@ -75,7 +75,7 @@ TEST(does_not_connect) {
   bench b = setup_served(1);
   b.recv = net_link(&b.w->ranks[1], 0, HK_LINK_RECV, 3);
   b.send = net_link(&b.w->ranks[0], 1, HK_LINK_SEND, 3); /* it has dialled */
-  b.peer = conn_of(b.recv);
+  b.peer = bench_conn(b.recv);
   await_ticks(3);
   ck_assert_int_eq(phase_of(b.peer), HK_IB_DIALING);
   ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
@@ -93,7 +93,7 @@ TEST(leaves_it_to_the_rank) {
   pthread_mutex_lock(&x->lock);
   ck_assert_uint_gt(x->tick.seen, 0);
   x->progress.steps = x->tick.seen + 1; /* a call since the last tick */
-  hk_ib_msg m = message_of(b.c, HK_IB_END);
+  hk_ib_msg m = bench_message_of(b.c, HK_IB_END);
   ck_assert_int_eq(send(b.c->control.fd, &m, sizeof m, 0), (ssize_t)sizeof m);
   b.peer->control.next_look_ns = 0;
   const uint64_t steps = x->progress.steps;

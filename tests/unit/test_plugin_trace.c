@@ -44,7 +44,7 @@ static struct {
 
 static int outcome(const char *call) {
   if (!fault.call || strcmp(call, fault.call) || fault.after-- > 0) return 0;
-  say("  fails with %d", fault.code);
+  trace_say("  fails with %d", fault.code);
   return fault.code;
 }
 
@@ -53,7 +53,7 @@ static int p_listen(int device, void *handle, void **listener) {
   *c = (comm){.number = ncomms++, .side = 1};
   memset(handle, 0, NET_PLUGIN_HANDLE);
   memcpy(handle, &c->number, sizeof c->number);
-  say("plugin: listen on %d: %d", device, c->number);
+  trace_say("plugin: listen on %d: %d", device, c->number);
   *listener = c;
   return outcome("listen");
 }
@@ -61,7 +61,7 @@ static int p_connect(int device, void *handle, void **out) {
   int number;
   char *calls = (char *)handle + sizeof number;
   memcpy(&number, handle, sizeof number);
-  say("plugin: connect by %d to %d", device, number);
+  trace_say("plugin: connect by %d to %d", device, number);
   *out = NULL;
   const int code = outcome("connect");
   if (code || (*calls)++ < 1) return code;
@@ -73,28 +73,28 @@ static int p_connect(int device, void *handle, void **out) {
 }
 static int p_accept(void *listener, void **out) {
   comm *l = listener;
-  say("plugin: accept on %d: %s", l->number, l->peer ? "there" : "not yet");
+  trace_say("plugin: accept on %d: %s", l->number, l->peer ? "there" : "not yet");
   *out = l->peer ? l : NULL;
   return outcome("accept");
 }
 static int p_reg(void *c, void *data, size_t bytes, int type, void **registration) {
   ck_assert_int_lt(nregions, REGIONS);
-  say("plugin: regMr %d of %zu bytes, type %d, for %d", nregions, bytes, type, ((comm *)c)->number);
+  trace_say("plugin: regMr %d of %zu bytes, type %d, for %d", nregions, bytes, type, ((comm *)c)->number);
   regions[nregions].at = data;
   regions[nregions].bytes = bytes;
   *registration = &regions[nregions++];
   return outcome("regMr");
 }
 static int p_dereg(void *c, void *registration) {
-  say("plugin: deregMr %td for %d", (region *)registration - regions, ((comm *)c)->number);
+  trace_say("plugin: deregMr %td for %d", (region *)registration - regions, ((comm *)c)->number);
   return 0;
 }
 static int post(comm *c, const char *call, void *data, size_t bytes, int tag, void *registration, void **request) {
   const region *in = registration;
   ck_assert((char *)data >= in->at && (char *)data + bytes <= in->at + in->bytes);
   const bool room = c->posted - c->tested < ROOM;
-  say("plugin: %s %u of %d: %zu bytes at %td+%td, tag %d%s", call, c->posted, c->number, bytes, in - regions,
-      (char *)data - in->at, tag, room ? "" : ", no room");
+  trace_say("plugin: %s %u of %d: %zu bytes at %td+%td, tag %d%s", call, c->posted, c->number, bytes, in - regions,
+            (char *)data - in->at, tag, room ? "" : ", no room");
   *request = NULL;
   const int code = outcome(call);
   if (code || !room) return code;
@@ -116,7 +116,7 @@ static void carry(comm *c) {
 }
 static int p_test(void *request, int *done, int *bytes) {
   if (request == &flushed) {
-    say("plugin: test of a flush");
+    trace_say("plugin: test of a flush");
     *done = 1;
     return 0;
   }
@@ -131,21 +131,21 @@ static int p_test(void *request, int *done, int *bytes) {
     if (r->over) {
       if (bytes) *bytes = (int)r->bytes;
       r->busy = false;
-      say("plugin: test of %u of %d: %zu bytes", c->tested++, c->number, r->bytes);
+      trace_say("plugin: test of %u of %d: %zu bytes", c->tested++, c->number, r->bytes);
     }
     return outcome("test");
   }
   ck_abort_msg("no request");
 }
 static int close_it(void *c, const char *call) {
-  say("plugin: %s of %d", call, ((comm *)c)->number);
+  trace_say("plugin: %s of %d", call, ((comm *)c)->number);
   return 0;
 }
 static int p_close_send(void *c) { return close_it(c, "closeSend"); }
 static int p_close_recv(void *c) { return close_it(c, "closeRecv"); }
 static int p_close_listen(void *c) { return close_it(c, "closeListen"); }
 static int p_finalize(void *context) {
-  say("plugin: finalize %s", context == &version ? "its context" : "another context");
+  trace_say("plugin: finalize %s", context == &version ? "its context" : "another context");
   return 0;
 }
 
@@ -227,25 +227,25 @@ static net_plugin_v calls_of(int v) {
 
 static int p_iflush(void *c, int n, void **data, int *bytes, void **registrations, void **request) {
   const region *in = *registrations;
-  say("plugin: iflush of %d for %d: %d bytes at %td+%td", n, ((comm *)c)->number, *bytes, in - regions,
-      (char *)*data - in->at);
+  trace_say("plugin: iflush of %d for %d: %d bytes at %td+%td", n, ((comm *)c)->number, *bytes, in - regions,
+            (char *)*data - in->at);
   *request = *bytes % 2 ? &flushed : NULL;
   return outcome("iflush");
 }
 static int p_reg_dmabuf(void *c, void *data, size_t bytes, int type, uint64_t offset, int fd, void **registration) {
-  say("plugin: regMrDmaBuf at %llu%s", (unsigned long long)offset, fcntl(fd, F_GETFD) < 0 ? ", closed" : "");
+  trace_say("plugin: regMrDmaBuf at %llu%s", (unsigned long long)offset, fcntl(fd, F_GETFD) < 0 ? ", closed" : "");
   const int code = outcome("regMrDmaBuf");
   return code ? code : p_reg(c, data, bytes, type, registration);
 }
 static hk_status gpu_dmabuf(hk_device *d, const void *p, size_t bytes, bool pci, int *fd) {
   (void)d, (void)p;
-  say("GPU: a dma-buf of %zu bytes%s", bytes, pci ? " for PCI" : "");
+  trace_say("GPU: a dma-buf of %zu bytes%s", bytes, pci ? " for PCI" : "");
   *fd = dup(0);
   return HK_OK;
 }
 static hk_status gpu_flush(hk_device *d) {
   (void)d;
-  say("GPU: flush");
+  trace_say("GPU: flush");
   return HK_OK;
 }
 static const hk_device_ops gpu_ops = {.dmabuf = gpu_dmabuf, .rdma_flush = gpu_flush};
@@ -274,7 +274,7 @@ static hk_status dial(void *arg, int peer, const hk_addr *at, uint64_t tag, int 
   (void)arg, (void)at;
   net_pair(false, near);
   net_pair(false, far);
-  say("rank 1: dials %d for %c %llu", peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
+  trace_say("rank 1: dials %d for %c %llu", peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
   *fd = near[0];
   wires[1] = near[1];
   wires[0] = far[0];
@@ -297,9 +297,9 @@ static void pass_wires(void) {
         break;
       }
       if (n > 1)
-        say("rank %d: %zd bytes for the other", i, n);
+        trace_say("rank %d: %zd bytes for the other", i, n);
       else
-        say("rank %d: %c for the other", i, bytes[0]);
+        trace_say("rank %d: %c for the other", i, bytes[0]);
       (void)!send(wires[!i], bytes, (size_t)n, MSG_NOSIGNAL | MSG_DONTWAIT);
     }
   }
@@ -337,8 +337,8 @@ static void turn(int rank) {
   bool moved = false;
   pass_wires();
   if (s->rc == HK_OK && s->end.priv) s->rc = hk_net_plugins.progress(s->ctx, &moved);
-  say_log();
-  if (s->rc != HK_OK && !s->ended) say_failure(rank, s->rc);
+  trace_log();
+  if (s->rc != HK_OK && !s->ended) trace_failure(rank, s->rc);
   s->ended = s->rc != HK_OK;
   check_end(rank);
   trace_now += step_ns;
@@ -410,7 +410,7 @@ static void close_sides(int first) {
   trace_step = 10 * MS;
   for (int i = 0; i < 2; i++) {
     const int rank = i ^ first;
-    say("rank %d closes", rank);
+    trace_say("rank %d closes", rank);
     napping = i ? -1 : rank;
     if (sides[rank].end.priv) hk_net_plugins.close(sides[rank].ctx, &sides[rank].end);
     napping = -1;
@@ -461,7 +461,7 @@ static void receive_one(void) {
   hk_link_release(&s->link);
   ck_assert_uint_eq(signature, 1000 + s->number);
   ck_assert(filled(data, bytes, s->number));
-  say("rank 1: got %u of %u bytes%s", s->number++, bytes, slot->flags & HK_SLOT_REF ? ", by reference" : "");
+  trace_say("rank 1: got %u of %u bytes%s", s->number++, bytes, slot->flags & HK_SLOT_REF ? ", by reference" : "");
 }
 static void exchange(unsigned n) {
   const unsigned begin = sides[0].number;

@@ -52,7 +52,7 @@ static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int f
 /* The state of rank `me`; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
 static void make_rank(const char *off, int me) {
   static char facts[RANKS][HK_FACT_BYTES];
-  begin(4);
+  ib_begin(4);
   rdma_plenty = true;
   verbs->addressed = 1;
   rdma_param("NCCL_CROSS_NIC", "0");
@@ -78,7 +78,7 @@ static void make(const char *off) { make_rank(off, 0); }
 static void unmake(void) {
   hk_transport_relay.detach(relay);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 static hk_link *open_link(hk_link_kind kind, int peer, int channel) {

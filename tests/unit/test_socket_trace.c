@@ -47,7 +47,7 @@ static bool fails(const wire *w, int sends) {
   if (fault.rank != w->rank || fault.sends != sends) return false;
   fault.rank = -1;
   errno = fault.err;
-  say("rank %d, %d: %s fails with %d", w->rank, w->number, sends ? "sends" : "receives", fault.err);
+  trace_say("rank %d, %d: %s fails with %d", w->rank, w->number, sends ? "sends" : "receives", fault.err);
   return true;
 }
 static const char *lengths(const struct iovec *v, int n) {
@@ -68,7 +68,7 @@ static ssize_t put(wire *w, const struct iovec *v, int n) {
     w->peer->n += part;
     done += part;
   }
-  say("rank %d, %d: sends %s: %zu", w->rank, w->number, lengths(v, n), take);
+  trace_say("rank %d, %d: sends %s: %zu", w->rank, w->number, lengths(v, n), take);
   if (take < asked) w->out_due = 4;
   if (take) w->peer->news_in = true;
   if (take) return (ssize_t)take;
@@ -85,7 +85,7 @@ static ssize_t take(wire *w, const struct iovec *v, int n) {
     memcpy(v[i].iov_base, w->bytes + done, part);
     done += part;
   }
-  say("rank %d, %d: receives %s: %zu", w->rank, w->number, lengths(v, n), got);
+  trace_say("rank %d, %d: receives %s: %zu", w->rank, w->number, lengths(v, n), got);
   if (got < asked && w->n > got) w->in_due = 4;
   w->n -= got;
   memmove(w->bytes, w->bytes + got, w->n);
@@ -122,7 +122,7 @@ int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) 
       [44] = "longest wait to send again"};
   int number = (int)bytes;
   if (bytes == sizeof number && name != TCP_CONGESTION) memcpy(&number, value, sizeof number);
-  say("rank %d, %d: %s %d", w->rank, w->number, level == SOL_SOCKET ? "keepalive" : names[name], number);
+  trace_say("rank %d, %d: %s %d", w->rank, w->number, level == SOL_SOCKET ? "keepalive" : names[name], number);
   return 0;
 }
 static struct tcp_info kernel; /* what it says of each stream; without probes: nothing */
@@ -134,7 +134,7 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes) {
 int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *e) {
   wire *w = wire_of(fd);
   if (!w) return (int)syscall(SYS_epoll_ctl, epoll, operation, fd, e);
-  say("rank %d, %d: watched for %#x", w->rank, w->number, e->events);
+  trace_say("rank %d, %d: watched for %#x", w->rank, w->number, e->events);
   w->watched = w->news_in = w->news_out = true;
   w->tag = e->data.ptr;
   return 0;
@@ -152,7 +152,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int room, int patience_ms)
     if (w->peer->n == STREAM) w->out_due = 4;
     if (in || out) events[n++] = (struct epoll_event){.events = in | out, .data.ptr = w->tag};
   }
-  say("rank %d: asks for %d ms: %d", asking, patience_ms, n);
+  trace_say("rank %d: asks for %d ms: %d", asking, patience_ms, n);
   return n;
 }
 
@@ -172,7 +172,7 @@ static hk_status make_wires(void *arg, int peer, const hk_addr *at, uint64_t tag
   w->mail[w->nmail].fd = both[1];
   w->mail[w->nmail++].tag = tag;
   *fd = both[0];
-  say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
+  trace_say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
   return HK_OK;
 }
 
@@ -235,8 +235,8 @@ static void turn(scene *s, int me) {
   bool moved = false;
   if (s->rc[me] == HK_OK) s->rc[me] = net_progress(&s->w->ranks[me], &moved);
   if (s->rc[me] == HK_OK && !moved) hk_transport_net.sleep(s->w->ranks[me].state);
-  say_log();
-  if (s->rc[me] != HK_OK && !s->ended[me]) say_failure(me, s->rc[me]);
+  trace_log();
+  if (s->rc[me] != HK_OK && !s->ended[me]) trace_failure(me, s->rc[me]);
   s->ended[me] = s->rc[me] != HK_OK;
   check_conn(conn_of(s, me));
   for (int i = 0; i < nwires; i++) {
@@ -258,7 +258,7 @@ static scene open_scene(const char *name, const char *sockets, bool near, bool b
   trace_start(name);
   s.w = net_world_new(2, SLOTS, SLOT);
   if (!near) s.w->peers[1].host++;
-  say_log();
+  trace_log();
   trace.blocked = quiet;
   for (int i = 0; i < 2; i++) {
     s.w->ranks[i].env.dial = make_wires;
@@ -285,7 +285,7 @@ static void send_one(scene *s, int me, uint32_t bytes) {
   static unsigned char data[2][SLOTS + 1][SLOT];
   unsigned char *from = data[me][s->sent[me] % (SLOTS + 1)];
   fill(from, bytes, s->sent[me]);
-  say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
+  trace_say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
   ck_assert(net_try_send(s->send[me], from, bytes, 1000 + s->sent[me], s->by_ref));
   s->sent[me]++;
 }
@@ -297,7 +297,7 @@ static void receive_one(scene *s, int me, uint32_t expected) {
   ck_assert_uint_eq(bytes, expected);
   ck_assert_uint_eq(signature, 1000 + s->got[me]);
   ck_assert(filled(data[me], bytes, s->got[me]));
-  say("rank %d: got %u of %u bytes%s", me, s->got[me]++, bytes, direct ? ", in place" : "");
+  trace_say("rank %d: got %u of %u bytes%s", me, s->got[me]++, bytes, direct ? ", in place" : "");
 }
 
 /* n messages each way, of these sizes in turn. A rank does what `when` says: it sends if it may, receives, or makes
@@ -316,7 +316,7 @@ static void exchange(scene *s, const uint32_t *sizes, unsigned nsizes, unsigned 
       if (s->recv[i] && s->got[i] - begin[1 - i] < n && s->rc[i] == HK_OK) over = false;
     if (over) return;
   }
-  say("no end");
+  trace_say("no end");
 }
 
 static const uint32_t small[] = {0, 1, 48, 49, 1000, 1024, 1025, 8},
@@ -427,7 +427,7 @@ TEST_LOOP(reports_silent_hosts, 3) {
       if (s.rc[1] == HK_OK) s.rc[1] = net_progress(&s.w->ranks[1], NULL);
     }
     trace.blocked = s.rc[1] == HK_OK;
-    if (!s.ended[1]) say("after %u s", second);
+    if (!s.ended[1]) trace_say("after %u s", second);
     turn(&s, 1);
   }
   kernel.tcpi_probes = 0;
