@@ -2,13 +2,14 @@
 /* What a call costs on the host: calls of the driver, launches of a group, bytes of parameters; and that nothing is
  * allocated in a way that waits for kernels.  On the driver that runs on the CPU.
  * check: notsan */
+#include <dlfcn.h>
 #include "../../src/device/device.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/run/plans.h"
 #include "../support/driver_calls.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static bool counted;

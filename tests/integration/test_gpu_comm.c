@@ -2,7 +2,7 @@
 /* Communicators on GPUs, on the driver that runs on the CPU: collectives, sends and receives, streams, wrong arguments.
  * check: timeout=300 notsan */
 #include "../../src/base/param.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* All collectives by ranks of a group, 1 to 8 of them, on as many devices or fewer. */

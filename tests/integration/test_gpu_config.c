@@ -8,7 +8,7 @@
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/run/plans.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { N = 4, COUNT = 5000 };

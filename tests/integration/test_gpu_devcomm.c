@@ -4,7 +4,8 @@
  * check: timeout=200 notsan */
 #include "../../src/api/device_abi.h"
 #include "../../src/rma/windows.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
+#include "../support/suite.h"
 
 enum { WINDOW = 2 << 20, BLOCKS = 2, THREADS = 64, SLACK = 64 };
 
@@ -60,7 +61,7 @@ typedef struct rank_state {
 } rank_state;
 static rank_state all[GPU_RANKS];
 
-static void check_layout(const place *p, int r, const struct version *v, bool multimem) {
+static void check_layout(const gpu_place *p, int r, const struct version *v, bool multimem) {
   const unsigned char *device = all[r].device;
   hk_device_window w;
   void *table = NULL;
@@ -93,7 +94,7 @@ static void check_layout(const place *p, int r, const struct version *v, bool mu
   ck_assert_uint_gt(all[r].lines.place, all[r].extra.place);
 }
 
-static void launch(const place *p, int r, const struct version *v, const hk_device_handle *barrier, bool multimem) {
+static void launch(const gpu_place *p, int r, const struct version *v, const hk_device_handle *barrier, bool multimem) {
   const unsigned char *device = all[r].device;
   hk_device_window in, out;
   emu_use(p->g.device[r]);
@@ -119,7 +120,7 @@ static void launch(const place *p, int r, const struct version *v, const hk_devi
   emu_launch(emu_kernel("lsa_allreduce"), BLOCKS, THREADS, &k, p->g.stream[r]);
 }
 
-static void run(const place *p, const struct version *v, bool own_barrier, bool multimem) {
+static void run(const gpu_place *p, const struct version *v, bool own_barrier, bool multimem) {
   for (int r = p->first; r < p->first + p->each; r++) {
     const hk_device_handle first = {.count = BLOCKS};
     launch(p, r, v, own_barrier ? &all[r].extra : &first, multimem);
@@ -133,7 +134,7 @@ static void run(const place *p, const struct version *v, bool own_barrier, bool 
   }
 }
 
-static void open_windows(const place *p) {
+static void open_windows(const gpu_place *p) {
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     rank_state *s = &all[r];
@@ -147,7 +148,7 @@ static void open_windows(const place *p) {
   OK_NCCL(ncclGroupEnd());
 }
 
-static void one_version(const place *p, const struct version *v, bool multimem) {
+static void one_version(const gpu_place *p, const struct version *v, bool multimem) {
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     rank_state *s = &all[r];
@@ -185,7 +186,7 @@ static void one_version(const place *p, const struct version *v, bool multimem) 
   }
 }
 
-static void every_version(place *p) {
+static void every_version(gpu_place *p) {
   const bool multimem = getenv("CUDAEMU_MULTICAST") != NULL;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
@@ -203,7 +204,7 @@ TEST_LOOP(layouts, 6) {
 }
 
 /* Multicast addresses of windows, before and after they are registered. */
-static void addresses(place *p) {
+static void addresses(gpu_place *p) {
   const struct version *v = &versions[6];
   void *at = NULL, *same = NULL;
   hk_device_window w;
@@ -236,7 +237,7 @@ TEST(multicast_addresses) {
 
 /* ---- what is refused, before anything is done ---- */
 
-static void wrong(place *p) {
+static void wrong(gpu_place *p) {
   const struct version *newest = &versions[6], *oldest = &versions[1], *before = &versions[0];
   ncclComm_t c = p->g.comm[0];
   unsigned char *out = all[0].device;
@@ -310,7 +311,7 @@ static void wrong(place *p) {
 TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 
 /* No device API: GPUs of two hosts, GPUs without P2P, host memory. */
-static void none(place *p) {
+static void none(gpu_place *p) {
   hk_requirements r = fresh(&versions[6]);
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
@@ -323,7 +324,7 @@ TEST_LOOP(not_there, 2) {
 }
 
 /* A rank without memory for the buffer: all ranks get an error, and the communicator lives. */
-static void lacks(place *p) {
+static void lacks(gpu_place *p) {
   const struct version *v = &versions[6];
   int r = p->first;
   hk_requirements q = fresh(v);
@@ -346,7 +347,7 @@ static hk_status no_table(ncclComm_t c, void **out) {
   (void)c, (void)out;
   return HK_FAIL(HK_ERR_CUDA, "no room for the table");
 }
-static void fails(place *p) {
+static void fails(gpu_place *p) {
   const struct version *v = &versions[6];
   ncclComm_t c = p->g.comm[p->first];
   hk_requirements q = fresh(v);

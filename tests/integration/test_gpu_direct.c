@@ -2,12 +2,13 @@
 /* GPUDirect RDMA: ranks on emulated GPUs that only the verbs provider joins, whose cards, the fake libibverbs.so.1's,
  * read and write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
  * check: notsan */
+#include <dlfcn.h>
 #include <errno.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxied.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static fake_verbs_state *verbs;

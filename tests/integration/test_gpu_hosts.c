@@ -8,10 +8,10 @@
 #include <sys/mman.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
-static void collectives(place *p) {
+static void collectives(gpu_place *p) {
   static const size_t counts[] = {3, 1500};
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
@@ -25,7 +25,7 @@ static void collectives(place *p) {
 }
 
 /* Without a wish for a protocol short messages go over the network in LL lines. */
-static void collectives_in_lines(place *p) {
+static void collectives_in_lines(gpu_place *p) {
   enum { ROOM = 256 };
   hk_gpu_proxy_link l[ROOM];
   uint64_t in_lines = 0;
@@ -55,7 +55,7 @@ TEST(plugin) {
   ck_assert_int_eq(run_processes(2, 1, 2, 2, collectives), 0);
 }
 
-static void types(place *p) {
+static void types(gpu_place *p) {
   for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = type % 2 ? ncclMax : ncclAvg};
     each_call(p, &c, 1);
@@ -70,7 +70,7 @@ static uint32_t word_of(uint32_t i, int rank) { return 0x01010101u * ((i + 50u *
 
 /* A collective and a ring of sends, captured once and replayed with other data; now and then after a pause, and beside
  * work that is not captured. */
-static void replays(place *p) {
+static void replays(gpu_place *p) {
   enum { COUNT = 3000 };
   gpu_ranks *g = &p->g;
   int r = p->first, from = (r + g->n - 1) % g->n;
@@ -118,14 +118,14 @@ static void meet(int so_far) {
   atomic_fetch_add(arrived, 1);
   while (atomic_load(arrived) < so_far) usleep(1000);
 }
-static int run_failing(void (*body)(place *p)) {
+static int run_failing(void (*body)(gpu_place *p)) {
   arrived = mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne((void *)arrived, MAP_FAILED);
   return run_processes(3, 1, 3, 3, body);
 }
 
 /* Waits until the rank's communicator has failed for the reason given; the kernel must have left. */
-static void expect_failure(place *p, const char *why) {
+static void expect_failure(gpu_place *p, const char *why) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   ncclResult_t code = ncclSuccess;
@@ -143,7 +143,7 @@ static void expect_failure(place *p, const char *why) {
 }
 
 /* Rank 0's process dies while the others' kernels wait for it, or begin to. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 1);
   meet(p->g.n);
@@ -164,7 +164,7 @@ static void *abort_comm(void *comm) {
   OK_NCCL(ncclCommAbort((ncclComm_t)comm));
   return NULL;
 }
-static void abort_one(place *p) {
+static void abort_one(gpu_place *p) {
   gpu_ranks *g = &p->g;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   pthread_t id;

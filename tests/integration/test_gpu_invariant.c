@@ -3,7 +3,7 @@
  * any protocol and number of channels; the same bits as on host memory.
  * check: timeout=300 notsan */
 #include <hocket.h>
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/invariant_data.h"
 #include "../support/suite.h"
 

@@ -4,7 +4,7 @@
  * check: timeout=200 notsan */
 #include "../../src/base/param.h"
 #include "../../src/gpu/pool.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { COUNT = 9000, ROOM = 1 << 16 };
@@ -227,8 +227,8 @@ TEST(of_the_dead) {
 }
 
 /* Between processes: the others open what the pieces lie in. */
-static void in_processes(place *p) {
-  place kid = *p;
+static void in_processes(gpu_place *p) {
+  gpu_place kid = *p;
   gpu_call c = sums;
   each_call(p, &c, 1);
   OK_NCCL(ncclGroupStart());

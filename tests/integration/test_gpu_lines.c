@@ -6,7 +6,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* Cards with large payloads in the GPUs' memory, and in the host's; sockets; a plugin that has all payloads in the

@@ -5,7 +5,7 @@
 #include <dirent.h>
 #include "../../src/base/param.h"
 #include "../../src/gpu/gpu.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { GRANULE = 2 << 20 };
@@ -230,7 +230,7 @@ static bool maps(const char *text) {
   return found;
 }
 
-static void in_switch(place *p) {
+static void in_switch(gpu_place *p) {
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
@@ -255,7 +255,7 @@ TEST_LOOP(processes, 2) {
   logged(NULL);
 }
 
-static void without_switch(place *p) {
+static void without_switch(gpu_place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->in_switch);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 1);
@@ -272,7 +272,7 @@ TEST_LOOP(processes_without, 2) {
 }
 
 /* A process that dies does not delay the others for long, and what it has bound stays. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   ncclResult_t code = ncclSuccess;
   int r = p->first;

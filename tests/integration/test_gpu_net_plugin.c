@@ -2,10 +2,11 @@
 /* Net plugins that take GPUs' memory: ranks on emulated GPUs that only the example plugin joins.  It has the memory by
  * dma-bufs or, as with a peer memory module, by its address, and shows a GPU what came there only after iflush.
  * check: notsan */
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <time.h>
 #include "../../src/base/param.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/leftovers.h"
 #include "../support/suite.h"
 

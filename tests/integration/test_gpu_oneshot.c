@@ -5,7 +5,7 @@
 #include "../../src/device/cuda.h"
 #include "../../src/gpu/code.h"
 #include "../../src/gpu/gpu.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* ---- launches of the kernel of small messages, and others ---- */

@@ -7,7 +7,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/transport/device_links.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* Processes that have made the calls that the first one leaves them alone with: shared by all. */
@@ -16,12 +16,12 @@ static void share_alone(void) {
   alone = mmap(NULL, sizeof *alone, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert(alone != MAP_FAILED);
 }
-static void leave_alone(const place *p) {
+static void leave_alone(const gpu_place *p) {
   while (atomic_load(alone) < p->g.n - 1) usleep(1000);
   _exit(0);
 }
 
-static void all_collectives(place *p) {
+static void all_collectives(gpu_place *p) {
   static const size_t counts[] = {3, 1500};
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
@@ -38,12 +38,12 @@ TEST_LOOP(processes, 4) {
 }
 
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
-static void near_enough(place *p) {
+static void near_enough(gpu_place *p) {
   ck_assert(!hk_gpu_of(p->g.comm[p->first])->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->cluster, 2);
   meet_all(p);
 }
-static void too_far(place *p) {
+static void too_far(gpu_place *p) {
   ck_assert(hk_gpu_of(p->g.comm[p->first])->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->blocks, 2);
   meet_all(p);
@@ -60,7 +60,7 @@ TEST_LOOP(levels, 2) {
 
 enum { ZERO_COPY_COUNT = 17000 }; /* 68,000 bytes: just more than what goes by reference */
 
-static void big_calls(place *p) {
+static void big_calls(gpu_place *p) {
   static const hk_coll colls[] = {HK_REDUCE_SCATTER, HK_ALLGATHER, HK_BROADCAST};
   gpu_ranks *g = &p->g;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
@@ -84,7 +84,7 @@ static bool imports_leave(const hk_gpu *gpu) {
 }
 
 /* Classic memory and virtual memory, read by the other GPUs for themselves; what goes is closed. */
-static void registered(place *p) {
+static void registered(gpu_place *p) {
   gpu_ranks *g = &p->g;
   void *handle[GPU_RANKS][2];
   size_t room = (size_t)g->n * ZERO_COPY_COUNT * 4;
@@ -132,7 +132,7 @@ TEST_LOOP(zero_copy, 3) {
 }
 
 /* A rank gives its memory up when the other has ended, in good order: nothing is wrong, so no error is reported. */
-static void outlive(place *p) {
+static void outlive(gpu_place *p) {
   gpu_ranks *g = &p->g;
   void *handle;
   char before[HK_ERROR_TEXT];
@@ -164,7 +164,7 @@ TEST(last_to_leave) {
 }
 
 /* The first process dies while the others' kernels wait for it. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -185,7 +185,7 @@ static void die(place *p) {
 
 /* ---- copy engines ---- */
 
-static void open_windows(place *p, size_t room) {
+static void open_windows(gpu_place *p, size_t room) {
   gpu_ranks *g = &p->g;
   static ncclWindow_t window[GPU_RANKS];
   OK_NCCL(ncclGroupStart());
@@ -202,7 +202,7 @@ static void open_windows(place *p, size_t room) {
 }
 
 /* Captured once, replayed with other data. */
-static void replay(place *p) {
+static void replay(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   CUgraph graph;
@@ -225,7 +225,7 @@ static void replay(place *p) {
 }
 
 /* No kernel is launched: the first launch would fail. */
-static void by_copies(place *p) {
+static void by_copies(gpu_place *p) {
   static const hk_coll colls[] = {HK_ALLGATHER, HK_BROADCAST, HK_ALLTOALL, HK_SCATTER};
   static const size_t counts[] = {3, 1000};
   open_windows(p, 2 << 20);
@@ -250,7 +250,7 @@ TEST_LOOP(copy_engines, 2) {
 }
 
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
-static void by_kernels(place *p) {
+static void by_kernels(gpu_place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies);
   meet_all(p);
 }
@@ -262,7 +262,7 @@ TEST(copy_engines_refused) {
 }
 
 /* The first process dies while the others' streams wait for its words. */
-static void die_by_copies(place *p) {
+static void die_by_copies(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   gpu_call c = {.coll = HK_ALLGATHER, .count = 100, .type = ncclFloat32};
@@ -307,7 +307,7 @@ static const struct {
                {"NCCL_SHM_DISABLE", "1", false}};
 static int sharing_at;
 
-static void shared_somehow(place *p) {
+static void shared_somehow(gpu_place *p) {
   const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
   ck_assert_int_eq(gpu->links->by_file, sharing[sharing_at].by_fd);
   ck_assert(!gpu->staged);

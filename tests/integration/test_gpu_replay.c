@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/kernels/cuda/work.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { COUNT = 500, PART = 4096 };

@@ -3,7 +3,7 @@
  * for so many blocks. */
 #include "../../src/gpu/gpu.h"
 #include "../../src/kernels/cuda/work.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/leftovers.h"
 #include "../support/suite.h"
 

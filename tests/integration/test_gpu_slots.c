@@ -4,7 +4,7 @@
  * check: timeout=300 long=tsan */
 #include "../../src/gpu/gpu.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static fake_verbs_state *verbs;

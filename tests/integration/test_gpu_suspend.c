@@ -7,7 +7,7 @@
 #include "../../src/device/host.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/proxied.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = 9000, .type = ncclFloat32, .op = ncclSum};
@@ -83,7 +83,7 @@ TEST_LOOP(threads, 3) {
 }
 
 /* Links and credits of other processes are opened again at the same addresses. */
-static void suspended_twice(place *p) {
+static void suspended_twice(gpu_place *p) {
   gpu_call c = sums;
   setenv("NCCL_DEBUG", "WARN", 1);
   for (int turn = 0; turn < 3; turn++) {
@@ -122,7 +122,7 @@ TEST(in_switch) {
   gpu_close(&g);
 }
 
-static void in_switch_twice(place *p) {
+static void in_switch_twice(gpu_place *p) {
   gpu_call c = sums;
   each_call(p, &c, 2);
   for (int turn = 0; turn < 2; turn++) {
@@ -154,7 +154,7 @@ static size_t behind_links(ncclComm_t c) {
   return sum;
 }
 
-static void staged_twice(place *p) {
+static void staged_twice(gpu_place *p) {
   ncclComm_t comm = p->g.comm[p->first];
   gpu_call c = sums;
   each_call(p, &c, 2);
@@ -189,7 +189,7 @@ static size_t of_network(ncclComm_t c) {
   return sum;
 }
 
-static void network_twice(place *p) {
+static void network_twice(gpu_place *p) {
   ncclComm_t comm = p->g.comm[p->first];
   gpu_call c = sums;
   each_call(p, &c, 2);

@@ -6,7 +6,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/transport/cuda/multicast.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { SUMSHOT, LINES, SLOTS, WAYS };
@@ -171,7 +171,7 @@ TEST_LOOP(suspended, WAYS) {
 
 /* ---- processes ---- */
 
-static void several(place *p) {
+static void several(gpu_place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 1500, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 8);
@@ -182,7 +182,7 @@ TEST_LOOP(processes, WAYS) {
 }
 
 /* Ranks that make different calls get an error: the words' tags differ. */
-static void differ(place *p) {
+static void differ(gpu_place *p) {
   ncclResult_t code = ncclSuccess;
   int r = p->first;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};

@@ -3,8 +3,7 @@
  * check: timeout=300 notsan */
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
-#include "../support/gpu_comms.h"
-#include "../support/gpu_machine.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static char dir[64];

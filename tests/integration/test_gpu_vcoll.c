@@ -2,7 +2,7 @@
 /* Collectives whose blocks differ in length, on GPUs, on the driver that runs on the CPU: random counts, in groups and
  * alone, captured, and counts that do not match.
  * check: timeout=300 notsan */
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { N = 4, ROOM = 1 << 20 };

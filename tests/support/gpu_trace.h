@@ -12,7 +12,7 @@
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/cuda/work.h"
 #include "golden.h"
-#include "gpu_comms.h"
+#include "gpu.h"
 
 enum { TRACE_PLACES = 64, TRACE_PLANS = 1024 };
 static struct {

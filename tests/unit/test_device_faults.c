@@ -5,9 +5,9 @@
  * check: timeout=120 notsan noasan */
 #include <unistd.h>
 #include "../../src/device/device.h"
-#include "../support/cudaemu.h"
 #include "../support/driver_calls.h"
 #include "../support/golden.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { SMALL = 5000, LARGE = 3 << 20 };

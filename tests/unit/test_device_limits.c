@@ -2,8 +2,10 @@
 /* What the CUDA device says of itself, if the driver lacks a function or an attribute: what depends on it is off, and
  * nothing else. All operations then do without, or report it.
  * check: timeout=60 notsan */
+#include <dirent.h>
+#include <dlfcn.h>
 #include "../../src/device/cuda.h"
-#include "../support/cudaemu.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static CUresult (*attribute_of)(int *, int, CUdevice);

@@ -2,11 +2,12 @@
 /* check: notsan */
 /* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that
  * both let. */
+#include <dlfcn.h>
 #include <errno.h>
 #include "../../src/transport/net/ib/ib_direct.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
-#include "../support/cudaemu.h"
 #include "../support/fake_rdma.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 #include "../support/topo_machines.h"
 

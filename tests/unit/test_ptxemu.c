@@ -2,10 +2,11 @@
 /* The PTX interpreter of the emulated driver, on PTX that is written here: what it loads, what it refuses, and what its
  * memory shows.
  * check: notsan */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#include "../support/cudaemu.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static CUmodule modules[64];
