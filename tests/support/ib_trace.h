@@ -5,7 +5,7 @@
 #ifndef HK_TESTS_IB_TRACE_H
 #define HK_TESTS_IB_TRACE_H
 #include <sys/socket.h>
-#include "ib_ranks.h"
+#include "ib.h"
 #include "trace.h"
 
 #define TRACE_FILE "tests/golden/ib_trace.txt"

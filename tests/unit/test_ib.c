@@ -5,7 +5,7 @@
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_timeout.h"
 #include "../fakes/rdmacm.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 
 /* ---- data ---- */
 

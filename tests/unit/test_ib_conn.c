@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 #include "../../src/transport/net/ib/ib_epoch.h"
 #include "../../src/transport/net/ib/ib_step.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static hk_status step(hk_ib_conn *c) {
   c->control.next_look_ns = 0;

@@ -8,7 +8,7 @@
 #include "../../src/transport/net/ib/ib_memory.h"
 #include "../../src/transport/net/ib/ib_path.h"
 #include "../../src/transport/net/ib/ib_qp.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static const hk_ibv *load(void) {
   char why[160];

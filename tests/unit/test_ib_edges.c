@@ -10,7 +10,7 @@
 #include "../../src/transport/net/ib/ib_repair.h"
 #include "../../src/transport/net/ib/ib_slots.h"
 #include "../../src/transport/net/ib/ib_step.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 /* ---- numbers ---- */
 

@@ -3,7 +3,7 @@
  * parts, credits and completions are under way in every state. Both ranks are of one thread: each run is the same.
  * check: notsan */
 #include "../../src/transport/net/ib/ib_slots.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 #include "../support/net_soak.h"
 
 enum { SLOT = 131072 };

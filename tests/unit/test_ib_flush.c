@@ -5,7 +5,7 @@
 #include "../../src/device/device.h"
 #include "../../src/transport/net/ib/ib_flush.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static int flushes;
 static hk_status flush_result;

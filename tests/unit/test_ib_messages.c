@@ -2,7 +2,7 @@
 /* Messages on the control connection of the verbs provider: which are taken, which are late, and which are refused.
  * check: notsan */
 #include "../../src/transport/net/ib/ib_step.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 /* ---- the first message ---- */
 

@@ -10,7 +10,7 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_port.h"
 #include "../support/fake_machine.h"
-#include "../support/ib_ports.h"
+#include "../support/ib.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 

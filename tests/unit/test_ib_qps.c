@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue pairs of a connection of the verbs provider: how many there are, and one of their own for credits. */
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 
 /* More queue pairs than slots, on one port or two, of messages as wholes or in parts. */
 static const struct {

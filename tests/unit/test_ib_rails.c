@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../src/transport/net/ib/ib_port.h"
-#include "../support/ib_ports.h"
+#include "../support/ib.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 

@@ -9,7 +9,7 @@
 #include "../../src/transport/net/ib/ib_slots.h"
 #include "../../src/transport/net/ib/ib_step.h"
 #include "../../src/transport/net/ib/ib_timeout.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 /* ---- time ---- */
 

@@ -2,7 +2,7 @@
 /* Several slots of a GPU's link as one message: which go together, and the requests that cards carry out for them.
  * check: notsan */
 #include "../../src/device/device.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 enum { BYTES = 65536, N = 8 };
 static const hk_device_ops ops = {.name = "none"};

@@ -3,7 +3,7 @@
  * neither connects nor delivers.
  * check: notsan */
 #include "../../src/base/service.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static hk_service *service;
 

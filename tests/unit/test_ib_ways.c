@@ -3,7 +3,7 @@
  * lost, idle connections, ports that act as one.
  * check: long=asan,tsan root */
 #include <errno.h>
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 #include "../support/silence.h"
 
 /* ---- devices that cannot be opened ---- */

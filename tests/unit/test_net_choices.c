@@ -12,7 +12,7 @@
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/fake_machine.h"
 #include "../support/golden.h"
-#include "../support/ib_ports.h"
+#include "../support/ib.h"
 #include "../support/suite.h"
 
 #define FILE_OF_CHOICES "tests/golden/net_choices.txt"

@@ -13,7 +13,7 @@
 #include "../../src/base/wait.h"
 #include "../../src/device/host.h"
 #include "../../src/transport/relay.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 #include "../support/process.h"
 
 enum { RANKS = 4, NSLOTS = 4, SLOT = 4096, PAGE = 4096 };
