@@ -491,9 +491,9 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(LIBA)
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)$(CC) -o $@ $< $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) -lm
 # Over the fake libibverbs, whose support files are those of the tests.
-$(BUILD)/bench/ib_peers: $(BUILD)/bench/ib_peers.o $(LIBA) $(FAKE_SO)
+$(BUILD)/bench/ib_peers: $(BUILD)/bench/ib_peers.o $(BUILD)/libsupport.a $(LIBA) $(FAKE_SO)
 	@mkdir -p $(@D)
-	$(call say,LINK,$@)$(CC) -o $@ $< $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS)
+	$(call say,LINK,$@)$(CC) -o $@ $< $(BUILD)/libsupport.a $(LIBA) $(HK_LDFLAGS) $(LDFLAGS) $(CHECK_LIBS)
 bench-peers: $(BUILD)/bench/ib_peers ## what a rank with 1024 and with 4096 peers costs over (fake) RDMA
 	@for n in 1 64 1024 4096; do $< $$n || exit 1; done
 bench-kernels: $(BUILD)/bench/kernels ## how fast one core copies and reduces

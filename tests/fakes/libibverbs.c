@@ -475,13 +475,13 @@ int ibv_modify_qp(hk_ibv_qp *v, hk_ibv_qp_attr *attr, int mask) {
     TRACE("qp %u: begins, access %#x, partition %d%s", v->qp_num, attr->qp_access_flags, attr->pkey_index,
           err ? " (refused)" : "");
   else if (attr->qp_state == HK_IBV_QPS_RTR)
-    TRACE("qp %u: to %u, first packet %06x, MTU %d, GID %u %d to %d, class %u, hops %u, level %u, reads %u, timer %u%s",
+    TRACE("qp %u: to %u, first packet %u, MTU %d, GID %u %d to %d, class %u, hops %u, level %u, reads %u, timer %u%s",
           v->qp_num, attr->dest_qp_num, attr->rq_psn, attr->path_mtu, attr->ah_attr.grh.sgid_index,
           attr->ah_attr.is_global, attr->ah_attr.grh.dgid.raw[15], attr->ah_attr.grh.traffic_class,
           attr->ah_attr.grh.hop_limit, attr->ah_attr.sl, attr->max_dest_rd_atomic, attr->min_rnr_timer,
           err ? " (refused)" : "");
   else if (attr->qp_state == HK_IBV_QPS_RTS)
-    TRACE("qp %u: sends, first packet %06x, timeout %u, %u tries, %u if not ready, reads %u%s", v->qp_num, attr->sq_psn,
+    TRACE("qp %u: sends, first packet %u, timeout %u, %u tries, %u if not ready, reads %u%s", v->qp_num, attr->sq_psn,
           attr->timeout, attr->retry_cnt, attr->rnr_retry, attr->max_rd_atomic, err ? " (refused)" : "");
   else
     TRACE("qp %u: stops", v->qp_num);

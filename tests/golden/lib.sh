@@ -2,27 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # For the suites of the command hocket: what it prints is compared with the files of this folder.
 # HOCKET_TEST_UPDATE=1 writes the files instead; look at the difference before you commit it.
-hocket=$PWD/${HK_BUILD:=build/gcc}/bin/hocket bad=0 cases=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
+. tests/support/suite.sh
+hocket=$PWD/${HK_BUILD:=build/gcc}/bin/hocket
 [ -x "$hocket" ] || { echo "the command hocket is not built"; exit 77; }
 # What the machine's owner has set must not change what is printed.
 export LC_ALL=C HOME=$tmp NO_COLOR=1
 for variable in $(compgen -e | grep -E '^(NCCL|HOCKET)_' | grep -v '^HOCKET_TEST_'); do unset "$variable"; done
-
-complain() { echo "$*"; bad=1; }
-
-# gives CODE COMMAND...: runs it; the exit code must be this.  Output in $tmp/out and $tmp/err.
-gives() {
-  local want=$1 got
-  shift
-  cases=$((cases + 1))
-  timeout 60 "$@" >"$tmp/out" 2>"$tmp/err" </dev/null
-  got=$?
-  [ "$got" = "$want" ] || complain "'${*##*/}' ends with code $got instead of $want: $(head -n 3 "$tmp/err")"
-}
-
-# says TEXT: the last command wrote it, to either stream.
-says() { cat "$tmp/out" "$tmp/err" | grep -qF -- "$1" || complain "'$1' is not said: $(cat "$tmp/out" "$tmp/err" | head -n 5)"; }
 
 # refuses TEXT ARGUMENTS...: exit code 2, the text on stderr, nothing on stdout.
 refuses() {
@@ -49,9 +34,4 @@ narrow() {
   local wide
   wide=$(awk 'length($0) > 100' "$tmp/out" | head -n 1)
   [ -z "$wide" ] || complain "'hocket $1' prints more than 100 columns: $wide"
-}
-
-finish() {
-  [ $bad = 0 ] && echo "$cases commands behave as they should"
-  exit $bad
 }

@@ -142,16 +142,13 @@ static int estimates(ncclComm_t c, int rank, int n, void *arg) {
   return faults + !(twice > 1.5 * message && twice < 2 * message) + works(c, n);
 }
 
-START_TEST(estimated_groups) { ck_assert_int_eq(ranks_as_threads(3, estimates, NULL), 0); }
-END_TEST
+TEST(estimated_groups) { ck_assert_int_eq(ranks_as_threads(3, estimates, NULL), 0); }
 
-START_TEST(many_groups) { ck_assert_int_eq(ranks_as_threads(3, groups, NULL), 0); }
-END_TEST
+TEST(many_groups) { ck_assert_int_eq(ranks_as_threads(3, groups, NULL), 0); }
 
-START_TEST(arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_arguments, NULL), 0); }
-END_TEST
+TEST(arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_arguments, NULL), 0); }
 
-START_TEST(init_arguments) {
+TEST(init_arguments) {
   int faults = 0;
   ncclUniqueId id;
   ncclComm_t c = NULL;
@@ -178,10 +175,9 @@ START_TEST(init_arguments) {
   EXPECT(ncclCommInitAll(&c, 0, NULL), ncclInvalidArgument, "");
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
 /* Configurations of older clients: fields beyond their version are ignored, whatever they hold. */
-START_TEST(old_configs) {
+TEST(old_configs) {
   ncclUniqueId id;
   ncclComm_t c = NULL;
   static const struct {
@@ -205,9 +201,8 @@ START_TEST(old_configs) {
     ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
   }
 }
-END_TEST
 
-START_TEST(use_after_free) {
+TEST(use_after_free) {
   ncclComm_t c;
   int faults = 0;
   float b = 1;
@@ -217,10 +212,9 @@ START_TEST(use_after_free) {
   EXPECT(ncclCommDestroy(c), ncclInvalidArgument, "freed already");
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
 /* All ranks of several communicators in one thread. */
-START_TEST(one_thread) {
+TEST(one_thread) {
   enum { N = 8, M = 3 };
   ncclComm_t c[M][N];
   float in[M][N][4], out[M][N][4], p2p[N][N], got[N][N];
@@ -251,7 +245,6 @@ START_TEST(one_thread) {
   for (int m = 0; m < M; m++)
     for (int r = 0; r < N; r++) ck_assert_int_eq(ncclCommDestroy(c[m][r]), ncclSuccess);
 }
-END_TEST
 
 /* Several sends to one peer in a group keep their order; empty ones count. */
 static int ordered_transfers(ncclComm_t c, int rank, int n, void *arg) {
@@ -279,11 +272,10 @@ static int ordered_transfers(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(transfers) {
+TEST(transfers) {
   ck_assert_int_eq(ranks_as_processes(2, ordered_transfers, NULL), 0);
   ck_assert_int_eq(ranks_as_threads(3, ordered_transfers, NULL), 0);
 }
-END_TEST
 
 static int split(ncclComm_t c, int rank, int n, void *arg) {
   (void)arg;
@@ -320,7 +312,7 @@ static int shrink(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclCommDestroy(smaller));
 }
 
-START_TEST(children) {
+TEST(children) {
   int plain = NCCL_SHRINK_DEFAULT, ending = NCCL_SHRINK_ABORT;
   ck_assert_int_eq(ranks_as_processes(4, split, NULL), 0);
   ck_assert_int_eq(ranks_as_processes(4, shrink, &plain), 0);
@@ -328,7 +320,6 @@ START_TEST(children) {
   ck_assert_int_eq(ranks_as_threads(5, shrink, &plain), 0);
   ck_assert_int_eq(ranks_as_threads(5, shrink, &ending), 0);
 }
-END_TEST
 
 static ncclResult_t settle(ncclComm_t c) {
   ncclResult_t state = ncclInProgress;
@@ -336,7 +327,7 @@ static ncclResult_t settle(ncclComm_t c) {
   return state;
 }
 
-START_TEST(nonblocking) {
+TEST(nonblocking) {
   enum { N = 4 };
   ncclComm_t c[N], child[N];
   ncclUniqueId id;
@@ -365,7 +356,6 @@ START_TEST(nonblocking) {
   for (int r = 0; r < N; r++) ck_assert_int_eq(ncclCommDestroy(c[r]), ncclSuccess);
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
 static void note(void *arg) { ++*(int *)arg; }
 
@@ -394,8 +384,7 @@ static int streams(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(hocketStreamDestroy(t));
 }
 
-START_TEST(host_streams) { ck_assert_int_eq(ranks_as_threads(3, streams, NULL), 0); }
-END_TEST
+TEST(host_streams) { ck_assert_int_eq(ranks_as_threads(3, streams, NULL), 0); }
 
 static void *abort_it(void *c) {
   usleep(20000); /* not a condition of the test: abort may come before, in or after the wait */
@@ -411,7 +400,7 @@ static void *lonely(void *arg) {
   return (void *)(intptr_t)(rc == ncclSuccess);
 }
 
-START_TEST(abort_unblocks) {
+TEST(abort_unblocks) {
   ncclComm_t c[2];
   pthread_t waiting, ending;
   void *fault;
@@ -431,7 +420,6 @@ START_TEST(abort_unblocks) {
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(c[1]), "rank 0 aborted"));
   ck_assert_int_eq(ncclCommAbort(c[1]), ncclSuccess);
 }
-END_TEST
 
 /* Calls that do not match end in an error on at least one rank, which names the other; nothing hangs. */
 static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
@@ -442,24 +430,6 @@ static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
   return rc == ncclSuccess || !(strstr(text, "rank 0") && strstr(text, "rank 1"));
 }
 
-START_TEST(mismatched_counts) { ck_assert_int_eq(ranks_as_threads(2, mismatch, NULL), 0); }
-END_TEST
+TEST(mismatched_counts) { ck_assert_int_eq(ranks_as_threads(2, mismatch, NULL), 0); }
 
-int main(void) {
-  TCase *t = tcase_create("all");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, arguments);
-  tcase_add_test(t, many_groups);
-  tcase_add_test(t, estimated_groups);
-  tcase_add_test(t, init_arguments);
-  tcase_add_test(t, old_configs);
-  tcase_add_test(t, use_after_free);
-  tcase_add_test(t, one_thread);
-  tcase_add_test(t, transfers);
-  tcase_add_test(t, children);
-  tcase_add_test(t, nonblocking);
-  tcase_add_test(t, host_streams);
-  tcase_add_test(t, abort_unblocks);
-  tcase_add_test(t, mismatched_counts);
-  return suite_run_one("api", t);
-}
+int main(void) { return suite_main("api", .timeout = 60); }

@@ -252,10 +252,11 @@ static int signals(ncclComm_t c, int rank, int n, void *arg) {
 
 static const rank_body bodies[] = {types_and_counts, roots_and_buffers, operators, children, windows, signals};
 
-START_TEST(of_a_communicator) { ck_assert_int_eq(ranks_as_threads(N, bodies[_i], NULL), 0); }
-END_TEST
+TEST_LOOP(of_a_communicator, sizeof bodies / sizeof *bodies) {
+  ck_assert_int_eq(ranks_as_threads(N, bodies[_i], NULL), 0);
+}
 
-START_TEST(of_an_init) {
+TEST(of_an_init) {
   ncclUniqueId id[2];
   ncclComm_t c = NULL;
   int faults = 0;
@@ -281,9 +282,8 @@ START_TEST(of_an_init) {
   TAKEN(ncclCommDestroy(c));
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
-START_TEST(of_an_estimate) {
+TEST(of_an_estimate) {
   const size_t least = offsetof(ncclSimInfo_t, estimatedTime) + sizeof(float);
   int faults = 0;
   for (int i = 0; i < 4; i++) {
@@ -305,9 +305,8 @@ START_TEST(of_an_estimate) {
   MISUSED(ncclGroupEnd(), "no group is open");
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
-START_TEST(of_device_resources) {
+TEST(of_device_resources) {
   enum { MOST = 1 << 24 };
   static const int slots[][3] = {{3, 8, 3}, {3, 9, 6}, {3, 16, 6}, {3, 1, 3},
                                  {3, 0, 0}, {0, 8, 0}, {-1, 8, 0}, {3, -1, 0}};
@@ -335,7 +334,6 @@ START_TEST(of_device_resources) {
   free(r);
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
 /* ---- communicators that cannot take the call ---- */
 
@@ -486,38 +484,48 @@ static const struct {
 };
 #define STATES_FILE "tests/golden/api_states.txt"
 
-/* What each call gives in a state, and why, is a line of the file. */
-START_TEST(in_a_state) {
+/* The last error of a call, without its name. */
+static void add_result(golden_bins *bins, const char *call, int result, const char *more) {
+  const char *error = without_addresses(ncclGetLastError(NULL));
+  const size_t n = strlen(call);
+  char text[600];
+  const bool named = !strncmp(error, call, n);
+  snprintf(text, sizeof text, "%d%s %s%s", result, more, named ? "it" : "", error + (named ? n : 0));
+  golden_bin(bins, text, call);
+}
+
+/* What each call gives in a state, and why: a line of the file has the calls that give the same. */
+TEST_LOOP(in_a_state, sizeof states / sizeof *states) {
   golden g = golden_open(STATES_FILE, states[_i].name);
+  golden_bins results = {.n = 0}, groups = {.n = 0};
   ncclComm_t c = NULL;
   setenv("NCCL_DEBUG", "NONE", 1);
   for (int k = states[_i].first; k < states[_i].end; k++) {
-    char name[80];
     child = NULL;
     if (!c || k >= LAST_ONES) {
       ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
       states[_i].enter(&c);
     }
     (void)hk_error_adopt("-");
-    const int result = call(k, c);
-    snprintf(name, sizeof name, "%s: %s %d", states[_i].name, names[k], result);
-    golden_words(&g, name, without_addresses(ncclGetLastError(NULL)));
+    add_result(&results, names[k], call(k, c), "");
     if (child) ck_assert_int_eq(ncclCommDestroy(child), ncclSuccess);
     if (!strstr(states[_i].name, "in this group")) continue;
     const int ended = (int)ncclGroupEnd();
-    snprintf(name, sizeof name, "%s: the group %d%s", states[_i].name, ended, born ? ", born" : "");
-    golden_words(&g, name, without_addresses(ncclGetLastError(NULL)));
+    add_result(&groups, names[k], ended, born ? ", born," : "");
     born = NULL;
   }
+  golden_bins_end(&g, &results, states[_i].name);
+  char group[80];
+  snprintf(group, sizeof group, "%s, the group", states[_i].name);
+  golden_bins_end(&g, &groups, group);
   leftovers_ignore(); /* the communicators */
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 /* What a device communicator may ask for, by its version and each number alone. The calls are in a group that has a
  * wrong call, so that none of them is carried out. */
 #define REQUIREMENTS_FILE "tests/golden/requirements.txt"
-START_TEST(requirements) {
+TEST(requirements) {
   static const unsigned versions[] = {0,     22901, 22902, 22903, 22904, 22905, 22907,
                                       22908, 23000, 23007, 23100, 23203, 23204};
   static const struct {
@@ -540,37 +548,32 @@ START_TEST(requirements) {
   ck_assert_int_eq(ncclCommInitAll(&c, 1, NULL), ncclSuccess);
   c->lsa.kernels = true;
   ck_assert_int_eq(begin_refused_group(c), 0);
-  for (size_t v = 0; v < sizeof versions / sizeof *versions; v++)
+  for (size_t v = 0; v < sizeof versions / sizeof *versions; v++) {
+    golden_bins same = {.n = 0};
+    char version[20];
     for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
-      char name[80], codes[80] = "";
+      char codes[80] = "";
       for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         hk_requirements r = {.size = sizeof r, .magic = 0xcafebeef, .version = versions[v]};
         const int32_t value = fields[f].bytes == 1 ? values[i] & 1 : values[i];
         memcpy((char *)&r + fields[f].at, &value, (size_t)fields[f].bytes);
         const ncclResult_t rc =
             ncclDevCommCreate(c, (const ncclDevCommRequirements_t *)(void *)&r, (ncclDevComm_t *)(void *)device);
-        snprintf(codes + strlen(codes), sizeof codes - strlen(codes), " %d", (int)rc);
+        snprintf(codes + strlen(codes), sizeof codes - strlen(codes), "%s%d", i ? " " : "", (int)rc);
       }
-      snprintf(name, sizeof name, "%u %s", versions[v], fields[f].name);
-      golden_words(&g, name, codes);
+      golden_bin(&same, codes, fields[f].name);
     }
+    snprintf(version, sizeof version, "%u", versions[v]);
+    golden_bins_end(&g, &same, version);
+  }
   ck_assert_int_eq(end_refused_group(), 0);
   ck_assert_int_eq(ncclCommDestroy(c), ncclSuccess);
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("bounds");
   setenv("NCCL_NUM_RMA_CTX", "1", 1);
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, of_a_communicator, 0, sizeof bodies / sizeof *bodies);
-  tcase_add_test(t, of_an_init);
-  tcase_add_test(t, of_an_estimate);
-  tcase_add_test(t, of_device_resources);
   golden_clear(STATES_FILE);
   golden_clear(REQUIREMENTS_FILE);
-  tcase_add_test(t, requirements);
-  tcase_add_loop_test(t, in_a_state, 0, sizeof states / sizeof *states);
-  return suite_run_one("api_bounds", t);
+  return suite_main("api_bounds", .timeout = 60);
 }

@@ -137,10 +137,9 @@ static int refusals(ncclComm_t c, int rank, int n, void *arg) {
 
 static const rank_body bodies[] = {properties, teams_and_windows, options_of_a_call, refusals};
 
-START_TEST(calls) { ck_assert_int_eq(ranks_as_threads(3, bodies[_i], NULL), 0); }
-END_TEST
+TEST_LOOP(calls, 4) { ck_assert_int_eq(ranks_as_threads(3, bodies[_i], NULL), 0); }
 
-START_TEST(encryption) {
+TEST(encryption) {
   ncclEncryptionConfig_t e = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
   ck_assert_int_eq(ncclSetEncryption(NULL), ncclSuccess);
   ck_assert_int_eq(ncclSetEncryption(&e), ncclSuccess);
@@ -150,11 +149,5 @@ START_TEST(encryption) {
   e.mode = 2;
   ck_assert_int_eq(ncclSetEncryption(&e), ncclInvalidArgument);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("calls");
-  tcase_add_loop_test(t, calls, 0, 4);
-  tcase_add_test(t, encryption);
-  return suite_run_one("api_later", t);
-}
+int main(void) { return suite_main("api_later"); }

@@ -51,14 +51,13 @@ out:
   leave_rank(r);
 }
 
-START_TEST(threads_answer) {
+TEST_LOOP(threads_answer, 2) {
   ncclUniqueId id;
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
   rank_state *r = run_threads(4 + _i, &id, 1, ask_everybody, NULL);
   for (int i = 0; i < 4 + _i; i++) ck_assert_int_eq(r[i].status, HK_OK);
   free(r);
 }
-END_TEST
 
 /* ---- processes ---- */
 
@@ -111,7 +110,7 @@ static hk_presence ask_for(rank_state *r, int rank, hk_presence wanted, hk_activ
   return p;
 }
 
-START_TEST(processes_answer) {
+TEST(processes_answer) {
   pid_t pids[RANKS];
   hk_activity a;
   rank_state r = {.rank = ASKER, .nranks = RANKS, .nids = 1, .ids = &shared->ids[0]};
@@ -148,7 +147,6 @@ START_TEST(processes_answer) {
   for (int i = 1; i < RANKS; i++)
     if (i != STOPS) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
 }
-END_TEST
 
 /* ---- a child that is being made ---- */
 
@@ -180,7 +178,7 @@ out:
   leave_rank(r);
 }
 
-START_TEST(children_in_the_making_wait_for_whom) {
+TEST(children_in_the_making_wait_for_whom) {
   _Atomic(int) asked = 0;
   ncclUniqueId id;
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
@@ -188,11 +186,10 @@ START_TEST(children_in_the_making_wait_for_whom) {
   for (int i = 0; i < 3; i++) ck_assert_msg(r[i].status == HK_OK, "rank %d: %s", i, hk_last_error());
   free(r);
 }
-END_TEST
 
 /* ---- words ---- */
 
-START_TEST(in_words) {
+TEST(in_words) {
   char text[512];
   hk_activity a = {.sequence = 12, .count = 1000, .phase = HK_PHASE_OPERATION, .phase_ms = 14300, .waits_for = 3};
   a.dtype = ncclFloat32;
@@ -209,17 +206,7 @@ START_TEST(in_words) {
     ck_assert_uint_gt(strlen(text), 20);
   }
 }
-END_TEST
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  TCase *t = tcase_create("ask");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, threads_answer, 0, 2);
-  tcase_add_test(t, processes_answer);
-  tcase_add_test(t, children_in_the_making_wait_for_whom);
-  tcase_add_test(t, in_words);
-  return suite_run_one("ask", t);
-}
+int main(void) { return suite_main("ask", .setup = setup, .timeout = 120); }

@@ -70,7 +70,7 @@ static void check_texts(uint64_t begin) {
 }
 
 /* The rank fails before the others come, or afterwards; there is one root, or there are two. */
-START_TEST(between_processes) {
+TEST_LOOP(between_processes, 4) {
   pid_t pids[RANKS];
   uint64_t begin = hk_now_ns();
   shared->nids = 1 + _i / 2;
@@ -84,10 +84,9 @@ START_TEST(between_processes) {
     if (i != FAILING) ck_assert_int_eq(end_process(pids[i]), 0);
   check_texts(begin);
 }
-END_TEST
 
 /* The root is in the process of all ranks, which leaves nothing. */
-START_TEST(in_one_process) {
+TEST(in_one_process) {
   int fds = open_fds();
   uint64_t begin = hk_now_ns();
   shared->nids = 1;
@@ -96,10 +95,9 @@ START_TEST(in_one_process) {
   check_texts(begin);
   ck_assert(settles_at(open_fds, fds));
 }
-END_TEST
 
 /* A setting that is wrong on one host fails all ranks at once. */
-START_TEST(no_such_interface) {
+TEST(no_such_interface) {
   part p = {.rank = FAILING, .interface = "=none0"};
   shared->nids = 1;
   hold_id(&shared->ids[0]);
@@ -112,10 +110,9 @@ START_TEST(no_such_interface) {
   ck_assert_ptr_ne(strstr(shared->text[0], "rank 2 of 4 failed: no network interface is left by NCCL_SOCKET_IFNAME"),
                    NULL);
 }
-END_TEST
 
 /* No process holds the root: the failing rank does not wait for long. */
-START_TEST(no_root) {
+TEST(no_root) {
   uint64_t begin = hk_now_ns();
   pid_t root = hold_id(&shared->ids[0]);
   shared->nids = 1;
@@ -124,10 +121,9 @@ START_TEST(no_root) {
   give_up();
   ck_assert_uint_lt(hk_now_ns() - begin, SLOW_S * 1000000000ull);
 }
-END_TEST
 
 /* A failure in another job with the same NCCL_COMM_ID concerns no rank of this one. */
-START_TEST(another_job) {
+TEST(another_job) {
   char text[64];
   hk_addr a = {.v4 = {.sin_family = AF_INET}};
   int fd;
@@ -144,16 +140,5 @@ START_TEST(another_job) {
   ck_assert_int_eq(end_process(waits), 0);
   check_text(0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("excuse");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, between_processes, 0, 4);
-  tcase_add_test(t, in_one_process);
-  tcase_add_test(t, no_such_interface);
-  tcase_add_test(t, no_root);
-  tcase_add_test(t, another_job);
-  return suite_run_one("excuse", t);
-}
+int main(void) { return suite_main("excuse", .setup = setup, .timeout = 120); }

@@ -71,7 +71,7 @@ static void expect_one_story(const struct board *b) {
   }
 }
 
-START_TEST(few_descriptors) {
+TEST(few_descriptors) {
   pid_t pids[CASES][RANKS];
   for (int at = 0; at < CASES; at++)
     for (int i = 0; i < RANKS; i++) {
@@ -84,7 +84,6 @@ START_TEST(few_descriptors) {
   ck_assert_int_ne(boards[0].code[POOR], ncclSuccess);
   ck_assert_int_eq(boards[CASES - 1].code[POOR], ncclSuccess);
 }
-END_TEST
 
 /* NCCL_COMM_ID's root, with hardly any descriptor: whichever it lacks, the error says so. */
 static int root_without(void *arg) {
@@ -97,21 +96,13 @@ static int root_without(void *arg) {
   _exit(code == HK_ERR_SYSTEM && strstr(hk_last_error(), "Too many open files") ? 0 : 2);
 }
 
-START_TEST(root_without_descriptors) {
+TEST(root_without_descriptors) {
   for (int left = 0, code = 0; left < 10 && code != 3; left++) {
     code = WEXITSTATUS(end_process(start_process(root_without, &left)));
     ck_assert_msg(code == 0 || (code == 3 && left > 2), "with %d descriptors: %d", left, code);
   }
 }
-END_TEST
 
 static void setup(void) { boards = shared_memory(CASES * sizeof *boards); }
 
-int main(void) {
-  TCase *t = tcase_create("descriptors");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, few_descriptors);
-  tcase_add_test(t, root_without_descriptors);
-  return suite_run_one("descriptors", t);
-}
+int main(void) { return suite_main("descriptors", .setup = setup, .timeout = 120); }

@@ -51,7 +51,7 @@ static pid_t start(int rank, int nranks, int place, const char *job) {
 /* ---- ranks that come twice ---- */
 
 /* Ranks 0 and 1 wait; another process claims to be rank 1, too.  No rank waits for the deadline, and both are named. */
-START_TEST(two_processes_with_one_rank) {
+TEST(two_processes_with_one_rank) {
   pid_t pids[3];
   char words[64];
   uint64_t begin = hk_now_ns();
@@ -69,10 +69,9 @@ START_TEST(two_processes_with_one_rank) {
   }
   ck_assert_uint_lt(hk_now_ns() - begin, 60000000000u);
 }
-END_TEST
 
 /* A rank that went away and comes again is not there twice. */
-START_TEST(a_rank_that_comes_back) {
+TEST(a_rank_that_comes_back) {
   pid_t pids[2];
   hold_id(&shared->id);
   pids[1] = start(1, 2, 1, NULL);
@@ -84,7 +83,6 @@ START_TEST(a_rank_that_comes_back) {
   for (int i = 0; i < 2; i++) ck_assert_int_eq(end_process(pids[i]), 0);
   for (int i = 0; i < 2; i++) ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
 }
-END_TEST
 
 /* ---- ranks that do not come ---- */
 
@@ -98,7 +96,7 @@ static bool log_says(const char *words) {
 }
 
 /* The root says who is missing long before it gives up. */
-START_TEST(missing_ranks_are_reported) {
+TEST_LOOP(missing_ranks_are_reported, 2) {
   pid_t pids[3];
   int n = _i ? 1 : 3; /* how many ranks come */
   scratch_make();
@@ -121,7 +119,6 @@ START_TEST(missing_ranks_are_reported) {
   scratch_remove();
   ck_assert(found);
 }
-END_TEST
 
 /* ---- two jobs with one NCCL_COMM_ID ---- */
 
@@ -135,7 +132,7 @@ static unsigned free_port(void) {
 
 /* Rank 0 of job "first" waits; rank 1 of job "second" comes to its port, with as many ranks or more, after rank 0 has
  * joined or before. */
-START_TEST(jobs_are_kept_apart) {
+TEST_LOOP(jobs_are_kept_apart, 4) {
   char text[64];
   pid_t pids[3];
   snprintf(text, sizeof text, "127.0.0.1:%u", free_port());
@@ -155,7 +152,6 @@ START_TEST(jobs_are_kept_apart) {
   for (int i = 0; i < 2; i++) ck_assert_int_eq(end_process(pids[i]), 0);
   for (int i = 0; i < 2; i++) ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
 }
-END_TEST
 
 static void clear_environment(void) {
   static const char *const all[] = {"HOCKET_JOB",          "PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid",
@@ -176,7 +172,7 @@ static uint64_t expect_job(const char *words) {
   return job.token;
 }
 
-START_TEST(names_of_jobs) {
+TEST(names_of_jobs) {
   clear_environment();
   uint64_t none = expect_job("a job without a name of user id %u"), slurm;
   setenv("SLURM_JOB_ID", "17", 1);
@@ -199,9 +195,8 @@ START_TEST(names_of_jobs) {
   clear_environment();
   ck_assert_uint_eq(none, expect_job("a job without a name of user id %u"));
 }
-END_TEST
 
-START_TEST(bad_comm_id) {
+TEST(bad_comm_id) {
   ncclUniqueId id;
   static const char *const bad[] = {
       "", "nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "no.such.host.invalid:1"};
@@ -215,19 +210,7 @@ START_TEST(bad_comm_id) {
   set_param("NCCL_COMM_ID", NULL);
   ck_assert_int_eq(hk_bootstrap_env_id(&id, 0), HK_ERR_USAGE);
 }
-END_TEST
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  TCase *t = tcase_create("jobs");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, two_processes_with_one_rank);
-  tcase_add_test(t, a_rank_that_comes_back);
-  tcase_add_loop_test(t, missing_ranks_are_reported, 0, 2);
-  tcase_add_loop_test(t, jobs_are_kept_apart, 0, 4);
-  tcase_add_test(t, names_of_jobs);
-  tcase_add_test(t, bad_comm_id);
-  return suite_run_one("jobs", t);
-}
+int main(void) { return suite_main("jobs", .setup = setup, .timeout = 120); }

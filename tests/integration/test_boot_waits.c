@@ -56,7 +56,7 @@ static int split_without_some(void *arg) {
   _exit(0); /* with its communicator */
 }
 
-START_TEST(split_names_who_is_missing) {
+TEST(split_names_who_is_missing) {
   pid_t pids[RANKS];
   start_ranks(split_without_some, pids, RANKS);
   ck_assert(await_count(&shared->joined, RANKS));
@@ -77,7 +77,6 @@ START_TEST(split_names_who_is_missing) {
   atomic_store(&shared->over, 1);
   for (int i = 0; i < RANKS; i++) end_process(pids[i]);
 }
-END_TEST
 
 /* Nothing is wrong with a rank that comes to a split or a shrink late, however late that is. */
 static int come_late(void *arg) {
@@ -99,12 +98,11 @@ static int come_late(void *arg) {
   return ncclCommDestroy(c);
 }
 
-START_TEST(late_to_a_split) {
+TEST(late_to_a_split) {
   pid_t pids[RANKS];
   start_ranks(come_late, pids, RANKS);
   for (int i = 0; i < RANKS; i++) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
 }
-END_TEST
 
 /* ---- init: all have come, so a wait ends ---- */
 
@@ -129,7 +127,7 @@ static int init_without_one(void *arg) {
 }
 
 /* In a larger communicator the chain of waits is followed to the rank that waits for none. */
-START_TEST(init_ends) {
+TEST_LOOP(init_ends, 2) {
   pid_t pids[MANY];
   int n = shared->nranks = _i ? MANY : RANKS;
   start_ranks(init_without_one, pids, n);
@@ -144,7 +142,6 @@ START_TEST(init_ends) {
   atomic_store(&shared->over, 1);
   for (int i = 0; i < n; i++) ck_assert_int_eq(end_process(pids[i]), 0);
 }
-END_TEST
 
 /* ---- the last error after a failed init ---- */
 
@@ -155,7 +152,7 @@ static void make_another_error(void) {
 }
 
 /* Inits run in threads of their own; the caller gets their cause all the same, also after an older error of its own. */
-START_TEST(last_error_of_an_init) {
+TEST(last_error_of_an_init) {
   ncclUniqueId id;
   ncclComm_t c[2], alone;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -182,17 +179,7 @@ START_TEST(last_error_of_an_init) {
   ck_assert_ptr_ne(strstr(ncclGetLastError(alone), "unique id is all zeros"), NULL);
   ck_assert_int_eq(ncclCommAbort(alone), ncclSuccess);
 }
-END_TEST
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  TCase *t = tcase_create("waits");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, split_names_who_is_missing);
-  tcase_add_test(t, late_to_a_split);
-  tcase_add_loop_test(t, init_ends, 0, 2);
-  tcase_add_test(t, last_error_of_an_init);
-  return suite_run_one("waits of the bootstrap", t);
-}
+int main(void) { return suite_main("waits of the bootstrap", .setup = setup, .timeout = 120); }

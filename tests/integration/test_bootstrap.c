@@ -46,20 +46,18 @@ static ncclUniqueId new_id(void) {
   return id;
 }
 
-START_TEST(thread_ranks) {
+TEST_LOOP(thread_ranks, HK_ARRAY_LENGTH(counts)) {
   ncclUniqueId id = new_id();
   expect_all(run_threads(counts[_i], &id, 1, join_and_gather, NULL), HK_OK);
 }
-END_TEST
 
-START_TEST(several_ids) {
+TEST_LOOP(several_ids, 6) {
   static const int cases[][2] = {{2, 2}, {3, 2}, {5, 5}, {8, 3}, {16, 4}, {33, 7}};
   int n = cases[_i][0], nids = cases[_i][1];
   ncclUniqueId ids[8];
   for (int i = 0; i < nids; i++) ck_assert_int_eq(hk_bootstrap_new_id(&ids[i]), HK_OK);
   expect_all(run_threads(n, ids, nids, join_and_gather, NULL), HK_OK);
 }
-END_TEST
 
 /* Slow ranks at every step: a barrier lets no rank through before all have entered. */
 static void count_and_cross(rank_state *r) {
@@ -75,12 +73,11 @@ out:
   leave_rank(r);
 }
 
-START_TEST(barrier) {
+TEST_LOOP(barrier, HK_ARRAY_LENGTH(counts)) {
   _Atomic(int) come = 0;
   ncclUniqueId id = new_id();
   expect_all(run_threads(counts[_i], &id, 1, count_and_cross, &come), HK_OK);
 }
-END_TEST
 
 static void join_and_leave(rank_state *r) {
   join_rank(r);
@@ -88,7 +85,7 @@ static void join_and_leave(rank_state *r) {
 }
 
 /* 256 ranks under the usual limit of files; the limit is not even reached. */
-START_TEST(many_ranks_in_one_process) {
+TEST(many_ranks_in_one_process) {
   struct rlimit limit = {1024, 1024};
   ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
   ncclUniqueId id = new_id();
@@ -96,9 +93,8 @@ START_TEST(many_ranks_in_one_process) {
   expect_all(run_threads(256, &id, 1, join_and_leave, NULL), HK_OK);
   printf("256 ranks in one process joined and left in %.1f ms\n", (double)(hk_now_ns() - begin) * 1e-6);
 }
-END_TEST
 
-START_TEST(nothing_is_left_over) {
+TEST(nothing_is_left_over) {
   int alone = threads_alone();
   ncclUniqueId id = new_id();
   free(run_threads(3, &id, 1, join_and_leave, NULL));
@@ -111,10 +107,9 @@ START_TEST(nothing_is_left_over) {
   ck_assert(settles_at(threads, alone));
   ck_assert(settles_at(open_fds, fds));
 }
-END_TEST
 
 /* Ids that no rank used, and their root, end with the process that made them; a lifetime ends them sooner. */
-START_TEST(unused_ids_expire) {
+TEST(unused_ids_expire) {
   ncclUniqueId id;
   int fds = open_fds(), alone = threads_alone();
   set_param("HOCKET_ID_LIFETIME", "1");
@@ -123,10 +118,9 @@ START_TEST(unused_ids_expire) {
   ck_assert(settles_at(threads, alone));
   ck_assert(settles_at(open_fds, fds));
 }
-END_TEST
 
 /* The clock was read, then the id made, then the tick looked at it. */
-START_TEST(young_ids_do_not_expire) {
+TEST(young_ids_do_not_expire) {
   ncclUniqueId id;
   uint64_t before = hk_now_ns();
   ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
@@ -135,11 +129,10 @@ START_TEST(young_ids_do_not_expire) {
   hk_listener_unlock();
   expect_all(run_threads(2, &id, 1, join_and_gather, NULL), HK_OK);
 }
-END_TEST
 
 static void join_only(rank_state *r) { join_rank(r); }
 
-START_TEST(wrong_ids) {
+TEST(wrong_ids) {
   ncclUniqueId id;
   uint32_t x = 12345;
   for (int i = 0; i < 200; i++) {
@@ -163,9 +156,8 @@ START_TEST(wrong_ids) {
   hk_boot_id decoded;
   ck_assert_int_eq(hk_boot_id_decode(&decoded, &id), HK_OK);
 }
-END_TEST
 
-START_TEST(wrong_arguments) {
+TEST(wrong_arguments) {
   ncclUniqueId id = new_id();
   static const int cases[][3] = {{0, 0, 1}, {-1, 2, 1}, {2, 2, 1}, {0, -5, 1}, {0, 1, 2}, {0, 2, 0}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
@@ -176,10 +168,9 @@ START_TEST(wrong_arguments) {
   rank_state *r = run_threads(2, &id, 1, join_and_gather, NULL); /* the id is as good as before */
   expect_all(r, HK_OK);
 }
-END_TEST
 
 /* Ranks that give up do not keep the others: the root names who is missing. */
-START_TEST(missing_ranks_are_named) {
+TEST(missing_ranks_are_named) {
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "1");
   ncclUniqueId id = new_id();
   rank_state *r = new_ranks(8, &id, 1, join_only, NULL);
@@ -200,9 +191,8 @@ START_TEST(missing_ranks_are_named) {
   leave_rank(&r[3]);
   free(r);
 }
-END_TEST
 
-START_TEST(one_missing_rank_of_several_roots) {
+TEST(one_missing_rank_of_several_roots) {
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "1");
   ncclUniqueId ids[3];
   for (int i = 0; i < 3; i++) ck_assert_int_eq(hk_bootstrap_new_id(&ids[i]), HK_OK);
@@ -218,9 +208,8 @@ START_TEST(one_missing_rank_of_several_roots) {
   }
   free(r);
 }
-END_TEST
 
-START_TEST(disagreement) {
+TEST(disagreement) {
   ncclUniqueId id = new_id();
   rank_state *r = new_ranks(3, &id, 1, join_only, NULL);
   r[2].nranks = 4;
@@ -233,10 +222,9 @@ START_TEST(disagreement) {
   }
   free(r);
 }
-END_TEST
 
 /* Two that claim one rank: all that wait, and those that come a little later, learn it at once. */
-START_TEST(a_rank_twice) {
+TEST(a_rank_twice) {
   ncclUniqueId id = new_id();
   rank_state *r = new_ranks(4, &id, 1, join_only, NULL);
   r[2].rank = 1;
@@ -253,10 +241,9 @@ START_TEST(a_rank_twice) {
   }
   free(r);
 }
-END_TEST
 
 /* The failure word ends a wait at once. */
-START_TEST(abort_while_joining) {
+TEST(abort_while_joining) {
   ncclUniqueId id = new_id();
   rank_state *r = new_ranks(2, &id, 1, join_only, NULL);
   start_threads(r, 1);
@@ -269,7 +256,6 @@ START_TEST(abort_while_joining) {
   leave_rank(r);
   free(r);
 }
-END_TEST
 
 /* ---- children ---- */
 
@@ -307,13 +293,12 @@ out:
   leave_rank(r);
 }
 
-START_TEST(children) {
+TEST_LOOP(children, 7) {
   static const int cases[][2] = {{1, 1}, {2, 1}, {5, 2}, {8, 2}, {8, 3}, {16, 16}, {33, 4}};
   child_case c = {.parts = cases[_i][1]};
   ncclUniqueId id = new_id();
   expect_all(run_threads(cases[_i][0], &id, 1, split, &c), HK_OK);
 }
-END_TEST
 
 /* The parent may go first. */
 static void outlive(rank_state *r) {
@@ -330,11 +315,10 @@ out:
   leave_rank(r);
 }
 
-START_TEST(child_outlives_parent) {
+TEST(child_outlives_parent) {
   ncclUniqueId id = new_id();
   expect_all(run_threads(6, &id, 1, outlive, NULL), HK_OK);
 }
-END_TEST
 
 /* ---- data connections ---- */
 
@@ -370,11 +354,10 @@ out:
   leave_rank(r);
 }
 
-START_TEST(data_connections) {
+TEST(data_connections) {
   ncclUniqueId id = new_id();
   expect_all(run_threads(5, &id, 1, dial_all, NULL), HK_OK);
 }
-END_TEST
 
 /* ---- events ---- */
 
@@ -415,12 +398,11 @@ out:
   leave_rank(r);
 }
 
-START_TEST(abort_reaches_all) {
+TEST_LOOP(abort_reaches_all, HK_ARRAY_LENGTH(counts) - 1) {
   _Atomic(int) joined_and_done[2] = {0, 0};
   ncclUniqueId id = new_id();
   expect_all(run_threads(counts[_i + 1], &id, 1, announce, joined_and_done), HK_OK);
 }
-END_TEST
 
 /* Ranks that leave one after the other: no event is reported. */
 static void leave_in_turn(rank_state *r) {
@@ -433,12 +415,11 @@ out:
   atomic_fetch_add(turn, 1);
 }
 
-START_TEST(leaving_is_no_death) {
+TEST(leaving_is_no_death) {
   _Atomic(int) turn = 0;
   ncclUniqueId id = new_id();
   expect_all(run_threads(9, &id, 1, leave_in_turn, &turn), HK_OK);
 }
-END_TEST
 
 /* A rank that waits for one that has left gets that error. */
 static void wait_for_the_departed(rank_state *r) {
@@ -448,16 +429,15 @@ out:
   leave_rank(r);
 }
 
-START_TEST(waiting_for_a_departed_rank) {
+TEST(waiting_for_a_departed_rank) {
   ncclUniqueId id = new_id();
   rank_state *r = run_threads(4, &id, 1, wait_for_the_departed, NULL);
   for (int i = 0; i < 4; i++) ck_assert_int_eq(r[i].status, i == 2 ? HK_OK : HK_ERR_REMOTE);
   free(r);
 }
-END_TEST
 
 /* ---- the keyed hash, against the published vectors ---- */
-START_TEST(siphash_vectors) {
+TEST(siphash_vectors) {
   uint8_t key[16], in[16], out[16];
   for (int i = 0; i < 16; i++) key[i] = in[i] = (uint8_t)i;
   static const uint8_t empty[16] = {0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6,
@@ -469,39 +449,5 @@ START_TEST(siphash_vectors) {
   hk_siphash(out, key, in, 1);
   ck_assert_mem_eq(out, one, 16);
 }
-END_TEST
 
-int main(void) {
-  Suite *s = suite_create("bootstrap");
-  TCase *t = tcase_create("join");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, thread_ranks, 0, HK_ARRAY_LENGTH(counts));
-  tcase_add_loop_test(t, several_ids, 0, 6);
-  tcase_add_loop_test(t, barrier, 0, HK_ARRAY_LENGTH(counts));
-  tcase_add_test(t, many_ranks_in_one_process);
-  tcase_add_test(t, nothing_is_left_over);
-  tcase_add_test(t, unused_ids_expire);
-  tcase_add_test(t, young_ids_do_not_expire);
-  suite_add_tcase(s, t);
-  t = tcase_create("trouble");
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, wrong_ids);
-  tcase_add_test(t, wrong_arguments);
-  tcase_add_test(t, missing_ranks_are_named);
-  tcase_add_test(t, one_missing_rank_of_several_roots);
-  tcase_add_test(t, disagreement);
-  tcase_add_test(t, a_rank_twice);
-  tcase_add_test(t, abort_while_joining);
-  suite_add_tcase(s, t);
-  t = tcase_create("afterwards");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, children, 0, 7);
-  tcase_add_test(t, child_outlives_parent);
-  tcase_add_test(t, data_connections);
-  tcase_add_loop_test(t, abort_reaches_all, 0, HK_ARRAY_LENGTH(counts) - 1);
-  tcase_add_test(t, leaving_is_no_death);
-  tcase_add_test(t, waiting_for_a_departed_rank);
-  tcase_add_test(t, siphash_vectors);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return suite_main("bootstrap", .timeout = 120); }

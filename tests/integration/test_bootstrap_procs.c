@@ -108,13 +108,12 @@ static void run_stage(stage *s) {
   end_all(s, pids);
 }
 
-START_TEST(process_ranks) {
+TEST_LOOP(process_ranks, 10) {
   static const int cases[][3] = {{1, 1, 1},  {2, 1, 1}, {3, 1, 1}, {5, 1, 1}, {8, 1, 1},
                                  {33, 1, 1}, {3, 5, 1}, {4, 2, 1}, {8, 1, 3}, {3, 4, 4}};
   stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = cases[_i][2], .body = join_and_gather};
   run_stage(&s);
 }
-END_TEST
 
 /* The root's process fails its root and is gone at once, as after a rank's error there: who has joined gets the
  * cause. */
@@ -149,7 +148,7 @@ static int join_as_second(void *arg) {
   return r[1].status != HK_OK;
 }
 
-START_TEST(root_process_ends) {
+TEST(root_process_ends) {
   stage s = {.nprocs = 2, .nids = 1};
   pid_t root = start_process(fail_and_exit, NULL);
   ck_assert(await_count(&shared->ids_made, 1));
@@ -157,7 +156,6 @@ START_TEST(root_process_ends) {
   ck_assert_int_eq(end_process(start_process(join_as_second, &s)), 0);
   ck_assert_int_eq(end_process(root), 0);
 }
-END_TEST
 
 /* The bar: init of 64 processes on two cores within two seconds. */
 static void join_and_leave(rank_state *r) {
@@ -167,7 +165,7 @@ static void join_and_leave(rank_state *r) {
   leave_rank(r);
 }
 
-START_TEST(init_time) {
+TEST_LOOP(init_time, 3) {
   static const int cases[] = {2, 8, 64};
   stage s = {.nprocs = cases[_i], .per_proc = 1, .nids = 1, .body = join_and_leave};
   pid_t pids[MAX_RANKS];
@@ -181,7 +179,6 @@ START_TEST(init_time) {
   printf("%d processes: slowest join %.1f ms, from the first fork to the last exit %.1f ms\n", s.nprocs,
          (double)slowest * 1e-6, (double)all * 1e-6);
 }
-END_TEST
 
 /* ---- deaths ---- */
 
@@ -227,14 +224,12 @@ static void kill_one(int n, int sig) {
   printf("%d processes: the last survivor got the event after %.1f ms\n", n, (double)slowest * 1e-6);
 }
 
-START_TEST(kill_9) {
+TEST_LOOP(kill_9, 4) {
   static const int cases[] = {4, 5, 8, 33};
   kill_one(cases[_i], SIGKILL);
 }
-END_TEST
 
-START_TEST(termination) { kill_one(8, SIGUSR1); }
-END_TEST
+TEST(termination) { kill_one(8, SIGUSR1); }
 
 /* A long text about one rank, reported by another: it arrives whole, by way of sockets. */
 static void report_another(rank_state *r) {
@@ -259,11 +254,10 @@ out:
   leave_rank(r);
 }
 
-START_TEST(long_text_about_another_rank) {
+TEST(long_text_about_another_rank) {
   stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = report_another};
   run_stage(&s);
 }
-END_TEST
 
 /* Several at once, whole processes of several ranks: every survivor hears of every dead rank. */
 static void survive_many(rank_state *r) {
@@ -283,7 +277,7 @@ out:
   leave_rank(r);
 }
 
-START_TEST(half_of_the_processes_die) {
+TEST_LOOP(half_of_the_processes_die, 4) {
   static const int cases[][2] = {{4, 1}, {8, 1}, {6, 4}, {16, 1}};
   stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = 1, .body = survive_many};
   pid_t pids[MAX_RANKS];
@@ -301,7 +295,6 @@ START_TEST(half_of_the_processes_die) {
   for (int i = 0; i < n; i++)
     ck_assert_msg(i / s.per_proc % 2 || shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
 }
-END_TEST
 
 /* A process that the victim forked holds copies of all it had, and lives on: the death must show all the same. */
 static void fork_then_survive(rank_state *r) {
@@ -321,7 +314,7 @@ static void fork_then_survive(rank_state *r) {
   await_count(&shared->go, 1);
 }
 
-START_TEST(a_forked_child_hides_no_death) {
+TEST(a_forked_child_hides_no_death) {
   stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = fork_then_survive};
   pid_t pids[MAX_RANKS];
   new_ids(&s);
@@ -337,7 +330,6 @@ START_TEST(a_forked_child_hides_no_death) {
     ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
   }
 }
-END_TEST
 
 /* Leaving in a forked child touches nothing of the parent's. */
 static void leave_in_child(rank_state *r) {
@@ -353,11 +345,10 @@ static void leave_in_child(rank_state *r) {
   leave_rank(r);
 }
 
-START_TEST(leaving_in_a_forked_child) {
+TEST(leaving_in_a_forked_child) {
   stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = leave_in_child};
   run_stage(&s);
 }
-END_TEST
 
 /* A rank that dies while others have yet to come: the root does not wait out its time. */
 static void join_expecting_loss(rank_state *r) {
@@ -368,7 +359,7 @@ static void join_expecting_loss(rank_state *r) {
   leave_rank(r);
 }
 
-START_TEST(death_before_all_have_come) {
+TEST(death_before_all_have_come) {
   stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = join_expecting_loss};
   pid_t pids[3];
   new_ids(&s);
@@ -380,7 +371,6 @@ START_TEST(death_before_all_have_come) {
   ck_assert_int_eq(end_process(pids[0]), 0);
   ck_assert_msg(shared->status[0] == HK_OK, "%s", shared->text[0]);
 }
-END_TEST
 
 /* ---- children of a communicator with dead ranks ---- */
 
@@ -415,7 +405,7 @@ out:
   leave_rank(r);
 }
 
-START_TEST(children_of_survivors) {
+TEST(children_of_survivors) {
   stage s = {.nprocs = 7, .per_proc = 1, .nids = 1, .body = shrink};
   pid_t pids[MAX_RANKS];
   new_ids(&s);
@@ -428,7 +418,6 @@ START_TEST(children_of_survivors) {
     ck_assert_msg(i == 2 || i == 3 || shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
   }
 }
-END_TEST
 
 /* A member that dies instead of joining the child. */
 static void child_without_one(rank_state *r) {
@@ -451,7 +440,7 @@ out:
   leave_rank(r);
 }
 
-START_TEST(member_dies_while_a_child_joins) {
+TEST(member_dies_while_a_child_joins) {
   stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = child_without_one};
   pid_t pids[MAX_RANKS];
   new_ids(&s);
@@ -463,7 +452,6 @@ START_TEST(member_dies_while_a_child_joins) {
   }
   ck_assert_uint_lt(hk_now_ns() - begin, 10000000000u);
 }
-END_TEST
 
 /* ---- data connections, to the interfaces' addresses ---- */
 
@@ -494,11 +482,10 @@ out:
   leave_rank(r);
 }
 
-START_TEST(data_connections) {
+TEST(data_connections) {
   stage s = {.nprocs = 3, .per_proc = 2, .nids = 1, .body = dial_all};
   run_stage(&s);
 }
-END_TEST
 
 /* ---- NCCL_COMM_ID ---- */
 
@@ -527,7 +514,7 @@ out:
   leave_rank(r);
 }
 
-START_TEST(comm_id_from_the_environment) {
+TEST_LOOP(comm_id_from_the_environment, 3) {
   char text[64];
   struct addrinfo *known;
   if (_i == 2 && getaddrinfo("localhost", NULL, NULL, &known) != 0) {
@@ -547,10 +534,9 @@ START_TEST(comm_id_from_the_environment) {
   }
   end_all(&s, pids);
 }
-END_TEST
 
 #ifndef __SANITIZE_ADDRESS__ /* ten seconds of patience, and nothing in it that the others do not run */
-START_TEST(no_process_at_the_root) {
+TEST(no_process_at_the_root) {
   stage s = {.nprocs = 2, .per_proc = 1, .nids = 1, .body = join_and_leave};
   pid_t maker = start_process(make_ids, &s);
   ck_assert(await_count(&shared->ids_made, 1));
@@ -565,37 +551,8 @@ START_TEST(no_process_at_the_root) {
     ck_assert_ptr_ne(strstr(shared->text[i], "must still run"), NULL);
   }
 }
-END_TEST
 #endif
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  Suite *s = suite_create("bootstrap between processes");
-  TCase *t = tcase_create("join");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, process_ranks, 0, 10);
-  tcase_add_loop_test(t, init_time, 0, 3);
-  tcase_add_test(t, root_process_ends);
-  tcase_add_test(t, data_connections);
-  tcase_add_loop_test(t, comm_id_from_the_environment, 0, 3);
-#ifndef __SANITIZE_ADDRESS__
-  tcase_add_test(t, no_process_at_the_root);
-#endif
-  tcase_add_test(t, leaving_in_a_forked_child);
-  suite_add_tcase(s, t);
-  t = tcase_create("deaths");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, kill_9, 0, 4);
-  tcase_add_test(t, termination);
-  tcase_add_test(t, long_text_about_another_rank);
-  tcase_add_loop_test(t, half_of_the_processes_die, 0, 4);
-  tcase_add_test(t, a_forked_child_hides_no_death);
-  tcase_add_test(t, death_before_all_have_come);
-  tcase_add_test(t, children_of_survivors);
-  tcase_add_test(t, member_dies_while_a_child_joins);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return suite_main("bootstrap between processes", .setup = setup, .timeout = 120); }

@@ -109,7 +109,7 @@ static void prepare(const char *no_shm) {
   hk_param_reload();
 }
 
-START_TEST(in_a_collective) {
+TEST_LOOP(in_a_collective, 2) {
   prepare(_i ? "1" : "0");
   cancel_in_collective(); /* what a process keeps for its life is there after this */
   int files = count_entries("/proc/self/fd"), threads = count_entries("/proc/self/task");
@@ -117,22 +117,14 @@ START_TEST(in_a_collective) {
   expect_count("/proc/self/fd", files);
   expect_count("/proc/self/task", threads);
 }
-END_TEST
 
 /* The root of an id that no job used lives for its lifetime: a descriptor each. */
-START_TEST(in_init) {
+TEST(in_init) {
   prepare("1");
   cancel_in_init();
   int threads = count_entries("/proc/self/task");
   cancel_in_init();
   expect_count("/proc/self/task", threads);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("cancel");
-  tcase_set_timeout(t, 40);
-  tcase_add_loop_test(t, in_a_collective, 0, 2);
-  tcase_add_test(t, in_init);
-  return suite_run_one("cancelled threads", t);
-}
+int main(void) { return suite_main("cancelled threads", .timeout = 40); }

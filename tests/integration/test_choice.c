@@ -66,8 +66,7 @@ static int estimates(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(simulates_groups) { ck_assert_int_eq(ranks_as_threads(4, estimates, NULL), 0); }
-END_TEST
+TEST(simulates_groups) { ck_assert_int_eq(ranks_as_threads(4, estimates, NULL), 0); }
 
 static int refusals(ncclComm_t c, int rank, int n, void *arg) {
   (void)rank, (void)n, (void)arg;
@@ -93,8 +92,7 @@ static int refusals(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(refuses) { ck_assert_int_eq(ranks_as_threads(2, refusals, NULL), 0); }
-END_TEST
+TEST(refuses) { ck_assert_int_eq(ranks_as_threads(2, refusals, NULL), 0); }
 
 /* The same sizes again and again: the plans are found again. */
 static int alternates(ncclComm_t c, int rank, int n, void *arg) {
@@ -113,17 +111,15 @@ static int alternates(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(alternating_sizes) { ck_assert_int_eq(ranks_as_threads(3, alternates, NULL), 0); }
-END_TEST
+TEST(alternating_sizes) { ck_assert_int_eq(ranks_as_threads(3, alternates, NULL), 0); }
 
-START_TEST(several_channels) {
+TEST_LOOP(several_channels, 4) {
   setenv("NCCL_MIN_NCHANNELS", _i % 2 ? "4" : "2", 1);
   if (_i > 1) setenv("NCCL_ALGO", _i == 2 ? "ring" : "tree,direct", 1);
   ck_assert_int_eq(ranks_as_threads(4, alternates, NULL), 0);
 }
-END_TEST
 
-START_TEST(wrong_settings_end_the_init) {
+TEST(wrong_settings_end_the_init) {
   setenv("NCCL_ALGO", "rnig", 1);
   ncclComm_t c = NULL;
   ncclUniqueId id;
@@ -132,7 +128,6 @@ START_TEST(wrong_settings_end_the_init) {
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "\"rnig\" is no algorithm"));
   ck_assert_ptr_null(c);
 }
-END_TEST
 
 /* ---- what a call is chosen by ---- */
 
@@ -170,8 +165,7 @@ static int prices(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(prices_by_bytes) { ck_assert_int_eq(ranks_as_threads(3, prices, NULL), 0); }
-END_TEST
+TEST(prices_by_bytes) { ck_assert_int_eq(ranks_as_threads(3, prices, NULL), 0); }
 
 static const hk_plan *plan_for(ncclComm_t c, size_t count, const hk_call_options *options) {
   hk_call call = {.comm = c, .count = count, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM};
@@ -206,11 +200,10 @@ static int wishes(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(channels_by_wish) {
+TEST(channels_by_wish) {
   setenv("NCCL_ALGO", "ring", 1);
   ck_assert_int_eq(ranks_as_threads(3, wishes, NULL), 0);
 }
-END_TEST
 
 static uint32_t bit_of(const char *algorithm) {
   for (int i = 0; hk_algorithms[i]; i++)
@@ -241,11 +234,10 @@ static int own(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(own_algorithms) { ck_assert_int_eq(ranks_as_threads(3, own, NULL), 0); }
-END_TEST
+TEST(own_algorithms) { ck_assert_int_eq(ranks_as_threads(3, own, NULL), 0); }
 
 /* Equal calls have equal signatures, others do not, and none has 0. */
-START_TEST(signatures) {
+TEST(signatures) {
   const hk_call base = {.count = 5, .coll = HK_BROADCAST, .dtype = HK_F32, .redop = HK_SUM, .root = 2};
   hk_call others[40];
   size_t count = 0;
@@ -266,7 +258,6 @@ START_TEST(signatures) {
       ck_assert_msg(hk_call_signature(&others[i]) != hk_call_signature(&others[k]), "%zu and %zu", i, k);
   }
 }
-END_TEST
 
 /* ---- the launch of a call, and that what is kept of earlier calls makes no difference ---- */
 
@@ -330,7 +321,7 @@ static void describe(char *text, size_t bytes, const hk_plan *p, const hk_launch
 }
 
 #define LAUNCHES_FILE "tests/golden/launches.txt"
-START_TEST(launches) {
+TEST_LOOP(launches, HK_ARRAY_LENGTH(machines)) {
   static const size_t counts[] = {1, 100, 5000, 100000, (2 << 20) - 1, 2 << 20, (8 << 20) - 1, 8 << 20, 50 << 20};
   golden g = golden_open(LAUNCHES_FILE, machines[_i].name);
   for (int coll = 0; coll < HK_SENDRECV; coll++) {
@@ -350,9 +341,8 @@ START_TEST(launches) {
     golden_words(&g, name, text);
     close_machine(&c);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 static hk_call random_call(struct ncclComm *c, uint64_t *seed, hk_blocks *blocks) {
   static const size_t counts[] = {1, 3, 1000, 1001, 70000, 3 << 20};
@@ -374,7 +364,7 @@ static hk_call random_call(struct ncclComm *c, uint64_t *seed, hk_blocks *blocks
   return call;
 }
 
-START_TEST(what_is_kept) {
+TEST_LOOP(what_is_kept, HK_ARRAY_LENGTH(machines)) {
   struct ncclComm kept, fresh;
   uint64_t seed = (uint64_t)_i + 1;
   hk_blocks *blocks = calloc(1, sizeof *blocks + 8 * sizeof(hk_extent));
@@ -406,23 +396,9 @@ START_TEST(what_is_kept) {
   close_machine(&fresh);
   free(blocks);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("choice");
   setenv("HOCKET_TUNE_FILE", "none", 1);
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, simulates_groups);
-  tcase_add_test(t, refuses);
-  tcase_add_test(t, alternating_sizes);
-  tcase_add_loop_test(t, several_channels, 0, 4);
-  tcase_add_test(t, wrong_settings_end_the_init);
-  tcase_add_test(t, prices_by_bytes);
-  tcase_add_test(t, channels_by_wish);
-  tcase_add_test(t, own_algorithms);
-  tcase_add_test(t, signatures);
   golden_clear(LAUNCHES_FILE);
-  tcase_add_loop_test(t, launches, 0, HK_ARRAY_LENGTH(machines));
-  tcase_add_loop_test(t, what_is_kept, 0, HK_ARRAY_LENGTH(machines));
-  return suite_run_one("choice", t);
+  return suite_main("choice", .timeout = 60);
 }

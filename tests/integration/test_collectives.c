@@ -238,31 +238,27 @@ enum { MOST_FEW = 70000, MOST_MANY = 33000, MOST_APART = 33000 }; /* a second wa
 enum { MOST_FEW = 300000, MOST_MANY = 70000, MOST_APART = 140000 };
 #endif
 
-START_TEST(types_threads) {
+TEST_LOOP(types_threads, 3 * SIZES) {
   ranks_reach_by(transports[_i / SIZES]);
   ck_assert_int_eq(ranks_as_threads(sizes[_i % SIZES], all_types, NULL), 0);
 }
-END_TEST
 
-START_TEST(sizes_threads) {
+TEST_LOOP(sizes_threads, 3 * SIZES) {
   ranks_reach_by(transports[_i / SIZES]);
   size_t most = sizes[_i % SIZES] > 3 ? MOST_MANY : MOST_FEW;
   ck_assert_int_eq(ranks_as_threads(sizes[_i % SIZES], all_sizes, &most), 0);
 }
-END_TEST
 
-START_TEST(sizes_processes) {
+TEST_LOOP(sizes_processes, 9) {
   ranks_reach_by(transports[_i / 3]);
   size_t most = MOST_APART;
   ck_assert_int_eq(ranks_as_processes(2 + 3 * (_i % 3) / 2, all_sizes, &most), 0);
 }
-END_TEST
 
-START_TEST(types_processes) {
+TEST_LOOP(types_processes, 3) {
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_processes(3, all_types, NULL), 0);
 }
-END_TEST
 
 #ifdef __SANITIZE_THREAD__
 static const int matrix[] = {2, 6}; /* more ranks run the same steps in more threads */
@@ -271,35 +267,21 @@ static const int matrix[] = {3, 8};
 #else
 static const int matrix[] = {2, 3, 4, 6, 8, 16};
 #endif
-START_TEST(in_place_threads) { ck_assert_int_eq(ranks_as_threads(matrix[_i], in_place, NULL), 0); }
-END_TEST
+TEST_LOOP(in_place_threads, (int)(sizeof matrix / sizeof *matrix)) {
+  ck_assert_int_eq(ranks_as_threads(matrix[_i], in_place, NULL), 0);
+}
 
-START_TEST(in_place_processes) {
+TEST_LOOP(in_place_processes, 3) {
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_processes(3, in_place, NULL), 0);
 }
-END_TEST
 
-START_TEST(overlaps_refused) { ck_assert_int_eq(ranks_as_threads(3, overlaps, NULL), 0); }
-END_TEST
+TEST(overlaps_refused) { ck_assert_int_eq(ranks_as_threads(3, overlaps, NULL), 0); }
 
-START_TEST(mixed) {
+TEST_LOOP(mixed, 3) {
   size_t most = MOST_MANY;
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_mixed(2, 3, all_sizes, &most), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("all");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, types_threads, 0, 3 * SIZES);
-  tcase_add_loop_test(t, sizes_threads, 0, 3 * SIZES);
-  tcase_add_loop_test(t, types_processes, 0, 3);
-  tcase_add_loop_test(t, sizes_processes, 0, 9);
-  tcase_add_loop_test(t, in_place_threads, 0, (int)(sizeof matrix / sizeof *matrix));
-  tcase_add_loop_test(t, in_place_processes, 0, 3);
-  tcase_add_test(t, overlaps_refused);
-  tcase_add_loop_test(t, mixed, 0, 3);
-  return suite_run_one("collectives", t);
-}
+int main(void) { return suite_main("collectives", .timeout = 120); }

@@ -175,12 +175,11 @@ static int family(int p) {
   return faults;
 }
 
-START_TEST(works) {
+TEST(works) {
   if (!have_openssl()) return;
   begin();
   ck_assert_int_eq(processes(RANKS + 1, family), 0);
 }
-END_TEST
 
 /* ---- what the wire shows ---- */
 
@@ -220,7 +219,7 @@ static int packets_with(int fd, const char *text, size_t bytes, int *packets) {
   return found;
 }
 
-START_TEST(wire) {
+TEST_LOOP(wire, 2) {
   int packets, wires = listen_on_wire();
   if (!have_openssl()) return;
   if (wires < 0) {
@@ -238,7 +237,6 @@ START_TEST(wire) {
     ck_assert_int_gt(found, 0); /* so that the test sees what it looks for */
   close(wires);
 }
-END_TEST
 
 /* ---- who is refused ---- */
 
@@ -262,7 +260,7 @@ static int refused(int p) {
   return now() - begun > 10;
 }
 
-START_TEST(keys_differ) {
+TEST_LOOP(keys_differ, 5) {
   static const struct {
     const char *says;
     int odd;
@@ -279,7 +277,6 @@ START_TEST(keys_differ) {
     keys_of[p] = p != cases[_i].odd ? cases[_i].others_have ? key : NULL : cases[_i].odd_has ? other_key : NULL;
   ck_assert_int_eq(processes(RANKS, refused), 0);
 }
-END_TEST
 
 static int port_of_root(void) {
   hk_boot_id id;
@@ -328,12 +325,11 @@ static int among_strangers(int p) {
   return faults + (port_of_root() == 0);
 }
 
-START_TEST(strangers) {
+TEST(strangers) {
   if (!have_openssl()) return;
   begin();
   ck_assert_int_eq(processes(3, among_strangers), 0);
 }
-END_TEST
 
 /* ---- waits in the handshake ---- */
 
@@ -350,7 +346,7 @@ static int silent_root(ncclUniqueId *out) {
   return fd;
 }
 
-START_TEST(silence) {
+TEST(silence) {
   ncclComm_t c;
   ncclUniqueId id;
   if (!have_openssl()) return;
@@ -362,9 +358,8 @@ START_TEST(silence) {
   ck_assert_msg(strstr(ncclGetLastError(NULL), "no answer"), "%s", ncclGetLastError(NULL));
   ck_assert(now() - begun < 15);
 }
-END_TEST
 
-START_TEST(abort_in_handshake) {
+TEST(abort_in_handshake) {
   ncclComm_t c = NULL;
   ncclUniqueId id;
   ncclResult_t state;
@@ -387,11 +382,10 @@ START_TEST(abort_in_handshake) {
   ck_assert(now() - begun < 5);
   close(peer);
 }
-END_TEST
 
 /* ---- the call ---- */
 
-START_TEST(arguments) {
+TEST(arguments) {
   ncclEncryptionConfig_t e = NCCL_ENCRYPTION_CONFIG_INITIALIZER;
   ncclUniqueId id;
   e.mode = NCCL_ENCRYPTION_MODE_PSK;
@@ -407,17 +401,5 @@ START_TEST(arguments) {
   ck_assert_int_eq(ncclSetEncryption(&e), ncclInvalidUsage); /* the first one is in use */
   ck_assert_int_eq(ncclSetEncryption(NULL), ncclInvalidUsage);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("encryption");
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, works);
-  tcase_add_loop_test(t, wire, 0, 2);
-  tcase_add_loop_test(t, keys_differ, 0, 5);
-  tcase_add_test(t, strangers);
-  tcase_add_test(t, silence);
-  tcase_add_test(t, abort_in_handshake);
-  tcase_add_test(t, arguments);
-  return suite_run_one("encryption", t);
-}
+int main(void) { return suite_main("encryption", .timeout = 120); }

@@ -75,16 +75,13 @@ static void kill_one(int n, killing k) {
   for (int i = 0; i < 2; i++) close(k.done[i]), close(ends[i]);
 }
 
-START_TEST(kill_in_operation) { kill_one(4, (killing){.victim = _i}); }
-END_TEST
-START_TEST(kill_while_idle) { kill_one(5, (killing){.victim = 2 * _i, .idle = 1}); }
-END_TEST
-START_TEST(kill_over_net) {
+TEST_LOOP(kill_in_operation, 4) { kill_one(4, (killing){.victim = _i}); }
+TEST_LOOP(kill_while_idle, 3) { kill_one(5, (killing){.victim = 2 * _i, .idle = 1}); }
+TEST_LOOP(kill_over_net, 3) {
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   kill_one(4, (killing){.victim = _i});
 }
-END_TEST
 
 /* Counts on every rank that do not match, in processes: all ranks end with an error, in time. */
 static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
@@ -97,8 +94,7 @@ static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
   return 1;
 }
 
-START_TEST(mismatch_processes) { ck_assert_int_eq(ranks_as_processes(3, mismatch, NULL), 0); }
-END_TEST
+TEST(mismatch_processes) { ck_assert_int_eq(ranks_as_processes(3, mismatch, NULL), 0); }
 
 /* A rank destroys its communicator while another waits for it, who learns at once that it has left. */
 static int wait_for_the_left(ncclComm_t c, int rank, int n, void *arg) {
@@ -111,11 +107,10 @@ static int wait_for_the_left(ncclComm_t c, int rank, int n, void *arg) {
   return 1;
 }
 
-START_TEST(leaving_early) {
+TEST(leaving_early) {
   ck_assert_int_eq(ranks_as_threads(2, wait_for_the_left, NULL), 0);
   ck_assert_int_eq(ranks_as_processes(2, wait_for_the_left, NULL), 0);
 }
-END_TEST
 
 /* The same in a group with a call of another communicator, which goes on. */
 static int wait_in_a_group(ncclComm_t c, int rank, int n, void *arg) {
@@ -138,8 +133,7 @@ static int wait_in_a_group(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclAllReduce(&b, &sum, 1, ncclFloat32, ncclMax, c, NULL)) + (sum != 1);
 }
 
-START_TEST(leaving_a_group) { ck_assert_int_eq(ranks_as_threads(2, wait_in_a_group, NULL), 0); }
-END_TEST
+TEST(leaving_a_group) { ck_assert_int_eq(ranks_as_threads(2, wait_in_a_group, NULL), 0); }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they do not survive such a fork */
 /* What a forked child does with its copy of a communicator, and of ncclMemAlloc's memory, is nothing to the parent. */
@@ -176,17 +170,15 @@ static int init_without_memory(void) {
   return ncclCommInitAll(c, N, NULL) == ncclSuccess;
 }
 
-START_TEST(no_memory_for_threads) {
+TEST(no_memory_for_threads) {
   int status;
   pid_t pid = fork();
   if (pid == 0) _exit(init_without_memory());
   ck_assert_int_eq(waitpid(pid, &status, 0), pid);
   ck_assert_int_eq(status, 0);
 }
-END_TEST
 
-START_TEST(forked_children) { ck_assert_int_eq(ranks_as_processes(2, use_after_fork, NULL), 0); }
-END_TEST
+TEST(forked_children) { ck_assert_int_eq(ranks_as_processes(2, use_after_fork, NULL), 0); }
 #endif
 
 static long mapped_areas(void) {
@@ -219,7 +211,7 @@ static void one_round(int n) {
   for (int r = 0; r < n; r++) ck_assert_int_eq(ncclCommDestroy(c[r]), ncclSuccess);
 }
 
-START_TEST(thousand_inits) {
+TEST(thousand_inits) {
   for (int i = 0; i < 100; i++) one_round(2); /* caches, arenas of malloc, the quarantine */
   int files = open_fds();                     /* with the last roots' ends perhaps still open: never too few */
   long areas = mapped_areas(), kb = resident_kb();
@@ -234,21 +226,5 @@ START_TEST(thousand_inits) {
   ck_assert_int_le(resident_kb(), kb + 2048);
 #endif
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("all");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, kill_in_operation, 0, 4);
-  tcase_add_loop_test(t, kill_while_idle, 0, 3);
-  tcase_add_loop_test(t, kill_over_net, 0, 3);
-  tcase_add_test(t, mismatch_processes);
-  tcase_add_test(t, leaving_early);
-  tcase_add_test(t, leaving_a_group);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  tcase_add_test(t, forked_children);
-  tcase_add_test(t, no_memory_for_threads);
-#endif
-  tcase_add_test(t, thousand_inits);
-  return suite_run_one("faults", t);
-}
+int main(void) { return suite_main("faults", .timeout = 120); }

@@ -27,7 +27,7 @@ static int sums_up(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(odd_sizes) {
+TEST_LOOP(odd_sizes, 2 * (int)(sizeof sizes / sizeof *sizes)) {
   int net = _i % 2;
   setenv("HOCKET_SLOTS", sizes[_i / 2].slots, 1);
   setenv("HOCKET_SLOT_BYTES", sizes[_i / 2].slot_bytes, 1);
@@ -36,11 +36,5 @@ START_TEST(odd_sizes) {
   hk_param_reload();
   ck_assert_int_eq(ranks_as_threads(3, sums_up, NULL), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("sizes");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, odd_sizes, 0, 2 * (int)(sizeof sizes / sizeof *sizes));
-  return suite_run_one("FIFO sizes", t);
-}
+int main(void) { return suite_main("FIFO sizes", .timeout = 60); }

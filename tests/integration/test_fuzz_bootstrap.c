@@ -114,7 +114,7 @@ static void try_id(void) {
     ck_assert_int_eq(hk_boot_id_decode(&out, &id), HK_ERR_ARGUMENT);
 }
 
-START_TEST(decoders) {
+TEST(decoders) {
   fuzz_begin();
   uint8_t secret[16];
   do {
@@ -126,7 +126,6 @@ START_TEST(decoders) {
     try_id();
   } while (fuzz_goes_on());
 }
-END_TEST
 
 /* ---- a rank played by hand ---- */
 
@@ -296,7 +295,7 @@ static void join_and_leave(rank_state *r) {
   leave_rank(r);
 }
 
-START_TEST(connections) {
+TEST(connections) {
   fuzz_begin();
   int rounds = 0;
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "3");
@@ -318,14 +317,9 @@ START_TEST(connections) {
   } while (fuzz_goes_on());
   printf("%d rounds\n", rounds);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("fuzz_bootstrap");
   const char *seconds = getenv("HOCKET_TEST_SECONDS");
-  tcase_set_timeout(t, 120 + (seconds ? atof(seconds) : 0));
   setenv("NCCL_DEBUG", "NONE", 0); /* errors are what this test is made of */
-  tcase_add_test(t, decoders);
-  tcase_add_test(t, connections);
-  return suite_run_one("fuzz_bootstrap", t);
+  return suite_main("fuzz_bootstrap", .timeout = 120 + (seconds ? atof(seconds) : 0));
 }

@@ -417,16 +417,15 @@ static const scenario fixed[] = {
      .grouped = true},
 };
 
-START_TEST(fixed_orders) {
+TEST_LOOP(fixed_orders, 2 * (int)(sizeof fixed / sizeof *fixed)) {
   const char *only = getenv("HOCKET_TEST_ORDER"); /* its number, to look at one alone */
   if (only && atoi(only) != _i) return;
   scenario s = fixed[_i / 2];
   s.tcp = _i % 2;
   ck_assert_int_eq(run_scenario(&s), 0);
 }
-END_TEST
 
-START_TEST(random_orders) {
+TEST(random_orders) {
   fuzz_begin();
   int runs = 0;
   do {
@@ -436,12 +435,5 @@ START_TEST(random_orders) {
   } while (fuzz_goes_on());
   fprintf(stderr, "%d random orders\n", runs);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("orders");
-  tcase_set_timeout(t, 0);
-  tcase_add_loop_test(t, fixed_orders, 0, 2 * (int)(sizeof fixed / sizeof *fixed));
-  tcase_add_test(t, random_orders);
-  return suite_run_one("recovery", t);
-}
+int main(void) { return suite_main("recovery", .timeout = 0); }

@@ -2,6 +2,7 @@
 /* What a call costs on the host: calls of the driver, launches of a group, bytes of parameters; and that nothing is
  * allocated in a way that waits for kernels.  On the driver that runs on the CPU.
  * check: notsan */
+#include <dlfcn.h>
 #include "../../src/device/device.h"
 #include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
@@ -10,7 +11,7 @@
 #include "../../src/kernels/gpu_image.h"
 #include "../../src/run/plans.h"
 #include "../support/driver_calls.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static bool counted;
@@ -46,7 +47,7 @@ static void open_two(gpu_ranks *g, const gpu_call *c) {
 
 /* The state of the stream, the launch, the event that the next call or stream waits for; and which stream or context it
  * is: NCCL makes these four, too. */
-START_TEST(plain_collective) {
+TEST(plain_collective) {
   gpu_ranks g;
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
   open_two(&g, &c);
@@ -65,11 +66,10 @@ START_TEST(plain_collective) {
   for (int r = 0; r < 2; r++) g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
   gpu_close(&g);
 }
-END_TEST
 
 /* With another GPU's context, or none, the call works as well, also if the driver takes streams of the current context
  * only. */
-START_TEST(other_context) {
+TEST_LOOP(other_context, 2) {
   gpu_ranks g;
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
   setenv("CUDAEMU_ONE_CONTEXT", _i ? "1" : "0", 1);
@@ -95,11 +95,10 @@ START_TEST(other_context) {
   gpu_check(&g, &c);
   for (int r = 0; r < 2; r++) OK_NCCL(ncclCommDestroy(g.comm[r]));
 }
-END_TEST
 
 /* A group's collectives of one communicator that have the same plan are one launch on each GPU, whatever their sizes,
  * types and operators; another plan begins another launch. */
-START_TEST(one_launch) {
+TEST_LOOP(one_launch, 2) {
   enum { CALLS = 6, ROOM = 30000 };
   gpu_ranks g;
   uint32_t got[ROOM / 4];
@@ -136,10 +135,9 @@ START_TEST(one_launch) {
     }
   gpu_close(&g);
 }
-END_TEST
 
 /* A kind of call that was made before needs no new choice, whatever came between. */
-START_TEST(choices_are_kept) {
+TEST(choices_are_kept) {
   gpu_ranks g;
   enum { MARK = 12345 };
   const gpu_call a = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
@@ -157,11 +155,10 @@ START_TEST(choices_are_kept) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* Of programs with scratch each call has its own; and ranks that share a GPU may have no more works than fit one
  * launch. */
-START_TEST(one_launch_with_scratch) {
+TEST_LOOP(one_launch_with_scratch, 2) {
   enum { N = 5, CALLS = 8, ROOM = 8000 };
   gpu_ranks g;
   uint32_t got[ROOM / 4];
@@ -186,12 +183,11 @@ START_TEST(one_launch_with_scratch) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* A driver whose allocations wait for all work on the device: the first call of each kind comes while another rank's
  * kernel is on the same GPU and waits for it.  With links in the GPU's memory, in pinned memory, and over the
  * network. */
-START_TEST(no_allocation_waits) {
+TEST_LOOP(no_allocation_waits, 3) {
   enum { N = 3 };
   gpu_ranks g;
   setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
@@ -227,11 +223,10 @@ START_TEST(no_allocation_waits) {
   gpu_wait(&g);
   gpu_close(&g);
 }
-END_TEST
 
 /* The same driver without virtual memory of the host: there a link's memory waits.  It is made before the first launch
  * of its group, and the proxy moves slots meanwhile, so a rank that has its GPU alone does not wait for itself. */
-START_TEST(older_driver) {
+TEST_LOOP(older_driver, 2) {
   enum { N = 2 };
   gpu_ranks g;
   setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
@@ -263,7 +258,6 @@ START_TEST(older_driver) {
   gpu_check(&g, &sum);
   gpu_close(&g);
 }
-END_TEST
 
 /* A handle that means another stream than before: its work is not ordered by itself. */
 static unsigned long long id;
@@ -272,7 +266,7 @@ static CUresult get_id(CUstream q, unsigned long long *out) {
   *out = id;
   return CUDA_SUCCESS;
 }
-START_TEST(handle_again) {
+TEST_LOOP(handle_again, 2) {
   hk_device *d;
   hk_queue q;
   hk_queue_state s;
@@ -297,17 +291,15 @@ START_TEST(handle_again) {
   ck_assert_int_eq(d->ops->stream->free(d, q), HK_OK);
   d->ops->close(d);
 }
-END_TEST
 
 /* GPUs run code of their own generation, made for them or for an earlier one of it. */
-START_TEST(generations) {
+TEST(generations) {
   ck_assert(hk_gpu_archs_fit("75 80 86", 86) && hk_gpu_archs_fit("75 80", 87) && hk_gpu_archs_fit("100 103", 101));
   ck_assert(!hk_gpu_archs_fit("75 80 90 100 103 120", 110) && !hk_gpu_archs_fit("86", 80) && !hk_gpu_archs_fit("", 90));
 }
-END_TEST
 
 /* Slices of a GPU are GPUs of their own. */
-START_TEST(slices) {
+TEST(slices) {
   hk_device *d[2];
   setenv("CUDAEMU_MIG", "1", 1);
   gpu_environment();
@@ -319,11 +311,10 @@ START_TEST(slices) {
   ck_assert_mem_ne(d[0]->limits.uuid, d[1]->limits.uuid, sizeof d[0]->limits.uuid);
   for (int i = 0; i < 2; i++) d[i]->ops->close(d[i]);
 }
-END_TEST
 
 /* The first launch of a kernel that needs more local memory than the context has waits for all work on the device: none
  * of ours is a first one when a rank's kernel waits for another rank. */
-START_TEST(first_launches) {
+TEST(first_launches) {
   gpu_ranks g, others;
   setenv("CUDAEMU_LOCAL_BYTES", "1100", 1);
   gpu_open(&g, 2, 1, 1 << 18);
@@ -356,7 +347,6 @@ START_TEST(first_launches) {
   gpu_close(&others);
   gpu_close(&g);
 }
-END_TEST
 
 /* A rank whose calls come long before another rank's, in the same process and on the same GPU: it does not fill the
  * driver's queue, in which a call that waits would hold up the other rank's launches. */
@@ -375,7 +365,7 @@ static uint64_t launches_of(ncclComm_t c) {
   pthread_mutex_unlock(&g->order->lock);
   return n;
 }
-START_TEST(calls_far_ahead) {
+TEST(calls_far_ahead) {
   gpu_ranks g;
   pthread_t thread;
   char entries[16];
@@ -398,10 +388,9 @@ START_TEST(calls_far_ahead) {
   gpu_check(&g, &c);
   gpu_close(&g);
 }
-END_TEST
 
 /* A driver that is older than the kernels: what it needs, and how to build for it. */
-START_TEST(older_than_kernels) {
+TEST(older_than_kernels) {
   char text[320];
   gpu_ranks g;
   hk_gpu_image_advice("13.0", 12080, text, sizeof text);
@@ -419,7 +408,6 @@ START_TEST(older_than_kernels) {
   g.comm[0] = NULL;
   gpu_close(&g);
 }
-END_TEST
 
 /* Devices on which the process has no rank, one of which another process has for itself: memory is mapped for the
  * ranks' devices alone, also what was there before the second rank's device was opened. */
@@ -433,7 +421,7 @@ static bool lets_in(int device, const void *at) {
   dlclose(driver);
   return flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
 }
-START_TEST(other_devices) {
+TEST_LOOP(other_devices, 2) {
   gpu_ranks g;
   void *early, *late;
   setenv("CUDAEMU_BUSY", "5", 1);
@@ -457,26 +445,9 @@ START_TEST(other_devices) {
   OK_NCCL(ncclMemFree(late));
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_calls");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, plain_collective);
-  tcase_add_loop_test(t, other_context, 0, 2);
-  tcase_add_test(t, choices_are_kept);
-  tcase_add_loop_test(t, one_launch, 0, 2);
-  tcase_add_loop_test(t, one_launch_with_scratch, 0, 2);
-  tcase_add_loop_test(t, no_allocation_waits, 0, 3);
-  tcase_add_loop_test(t, older_driver, 0, 2);
-  tcase_add_test(t, first_launches);
-  tcase_add_loop_test(t, other_devices, 0, 2);
-  tcase_add_test(t, older_than_kernels);
-  tcase_add_test(t, calls_far_ahead);
-  tcase_add_loop_test(t, handle_again, 0, 2);
-  tcase_add_test(t, slices);
-  tcase_add_test(t, generations);
-  return suite_run_one("gpu_calls", t);
+  return suite_main("gpu_calls", .timeout = 60);
 }

@@ -2,11 +2,11 @@
 /* Communicators on GPUs, on the driver that runs on the CPU: collectives, sends and receives, streams, wrong arguments.
  * check: timeout=300 notsan */
 #include "../../src/base/param.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* All collectives by ranks of a group, 1 to 8 of them, on as many devices or fewer. */
-START_TEST(collectives) {
+TEST_LOOP(collectives, 6) {
   static const int shapes[][2] = {{1, 1}, {2, 2}, {3, 1}, {4, 4}, {5, 2}, {8, 8}};
   static const size_t counts[] = {1, 77, 2500};
   gpu_ranks g;
@@ -28,10 +28,9 @@ START_TEST(collectives) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* On one device messages go by LL128 lines too, and large ones by reference, without a copy into slots. */
-START_TEST(one_device) {
+TEST_LOOP(one_device, 3) {
   static const char *const protocols[] = {"LL", "LL128", "Simple"};
   gpu_ranks g;
   setenv("NCCL_PROTO", protocols[_i], 1);
@@ -46,9 +45,8 @@ START_TEST(one_device) {
   }
   gpu_close(&g);
 }
-END_TEST
 
-START_TEST(types_and_operators) {
+TEST(types_and_operators) {
   gpu_ranks g;
   gpu_open(&g, 3, 3, 1 << 14);
   gpu_init_all(&g);
@@ -62,12 +60,11 @@ START_TEST(types_and_operators) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* ---- sends and receives ---- */
 
 /* Every rank to every rank, itself too, each pair another size; twice over the same links in one group. */
-START_TEST(all_to_all_by_transfers) {
+TEST(all_to_all_by_transfers) {
   enum { N = 4, ROOM = 1 << 18 };
   gpu_ranks g;
   char *host = malloc(ROOM), *want = malloc(ROOM);
@@ -105,7 +102,6 @@ START_TEST(all_to_all_by_transfers) {
   free(host);
   free(want);
 }
-END_TEST
 
 /* ---- streams ---- */
 
@@ -136,7 +132,7 @@ static int fill_and_run(gpu_ranks *g, unsigned value) {
 
 /* Each kind for all ranks in turn: the communicators' work stays in order, and ranks of one device do not wait for ever
  * one after the other in the one legacy stream. */
-START_TEST(streams) {
+TEST(streams) {
   gpu_ranks g;
   CUstream own[GPU_RANKS], others[GPU_RANKS];
   gpu_open(&g, 4, 2, 1 << 16);
@@ -159,12 +155,11 @@ START_TEST(streams) {
   for (int r = 0; r < g.n; r++) OK(StreamDestroy(others[r]));
   gpu_close(&g);
 }
-END_TEST
 
 /* The user's own work goes by streams that CUDA orders with the call's and nothing else does: by another blocking one
  * if the call is in the legacy stream, else by that.  No rank waits for anything, on a device that is slow to
  * begin. */
-START_TEST(stream_order) {
+TEST(stream_order) {
   enum { TURNS = 12, BYTES = 8000 };
   static uint32_t got[TURNS * BYTES / 4];
   gpu_ranks g;
@@ -201,10 +196,9 @@ START_TEST(stream_order) {
   OK(StreamDestroy(b));
   gpu_close(&g);
 }
-END_TEST
 
 /* Each replay has what the one before has left: an error in any shows in the last. */
-START_TEST(replayed_often) {
+TEST(replayed_often) {
   enum { TIMES = 2000, COUNT = 40 };
   gpu_ranks g;
   CUgraph graph;
@@ -238,11 +232,10 @@ START_TEST(replayed_often) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* ---- wrong arguments ---- */
 
-START_TEST(wrong_pointers) {
+TEST(wrong_pointers) {
   gpu_ranks g;
   float host[16];
   gpu_open(&g, 2, 2, 4096);
@@ -267,10 +260,9 @@ START_TEST(wrong_pointers) {
   ck_assert_int_eq(ncclCommInitAll(none, 2, list), ncclInvalidArgument);
   gpu_close(&g);
 }
-END_TEST
 
 /* Scalars of operators, on the host and on the device, where they are read when the call runs. */
-START_TEST(scalars) {
+TEST(scalars) {
   gpu_ranks g;
   gpu_open(&g, 2, 1, 4096);
   gpu_init_all(&g);
@@ -300,10 +292,9 @@ START_TEST(scalars) {
   OK(MemFree(at));
   gpu_close(&g);
 }
-END_TEST
 
 /* ncclMemAlloc gives memory of the current GPU, which may be registered. */
-START_TEST(allocated_memory) {
+TEST(allocated_memory) {
   gpu_ranks g;
   void *p[2], *handle[2];
   gpu_open(&g, 2, 2, 4096);
@@ -327,11 +318,10 @@ START_TEST(allocated_memory) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* One group with calls of communicators on host memory and on GPUs, in turn: each kind gets its own calls, in their
  * order.  If one kind's fail, the others' still are over. */
-START_TEST(host_and_gpus_in_a_group) {
+TEST(host_and_gpus_in_a_group) {
   enum { COUNT = 100, N = 2 };
   gpu_ranks g;
   ncclComm_t host[N];
@@ -362,23 +352,9 @@ START_TEST(host_and_gpus_in_a_group) {
   for (int r = 0; r < N; r++) OK_NCCL(ncclCommDestroy(host[r]));
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_comm");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, collectives, 0, 6);
-  tcase_add_loop_test(t, one_device, 0, 3);
-  tcase_add_test(t, types_and_operators);
-  tcase_add_test(t, all_to_all_by_transfers);
-  tcase_add_test(t, streams);
-  tcase_add_test(t, stream_order);
-  tcase_add_test(t, replayed_often);
-  tcase_add_test(t, wrong_pointers);
-  tcase_add_test(t, scalars);
-  tcase_add_test(t, allocated_memory);
-  tcase_add_test(t, host_and_gpus_in_a_group);
-  return suite_run_one("gpu_comm", t);
+  return suite_main("gpu_comm", .timeout = 100);
 }

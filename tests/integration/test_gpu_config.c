@@ -9,7 +9,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/transfers.h"
 #include "../../src/run/plans.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { N = 4, COUNT = 5000 };
@@ -41,7 +41,7 @@ static ncclResult_t all_reduce(gpu_ranks *g, const ncclCollConfig_t *k, CUevent 
 
 static const hk_choice *chosen(const gpu_ranks *g) { return &g->comm[0]->plans->last[HK_ALLREDUCE]; }
 
-START_TEST(options_of_a_call) {
+TEST(options_of_a_call) {
   static const struct {
     const char *selection, *algorithm;
     hk_protocol protocol;
@@ -77,10 +77,9 @@ START_TEST(options_of_a_call) {
   gpu_check(&g, &sums);
   gpu_close(&g);
 }
-END_TEST
 
 /* The event is complete once the kernel runs; in a captured graph, at each replay. */
-START_TEST(launch_events) {
+TEST(launch_events) {
   gpu_ranks g;
   CUevent events[N];
   const ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
@@ -97,9 +96,8 @@ START_TEST(launch_events) {
   for (int r = 0; r < N; r++) OK(EventDestroy(events[r]));
   gpu_close(&g);
 }
-END_TEST
 
-START_TEST(options_of_a_communicator) {
+TEST(options_of_a_communicator) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   gpu_ranks g, plain;
   setenv("NCCL_MAX_NCHANNELS", "0", 1);
@@ -121,7 +119,6 @@ START_TEST(options_of_a_communicator) {
   gpu_close(&g);
   gpu_close(&plain);
 }
-END_TEST
 
 /* Links that rank 0 has for sends to rank 1. */
 static unsigned ways(const gpu_ranks *g) {
@@ -158,7 +155,7 @@ static void send_round(const gpu_ranks *g, int far, size_t bytes) {
 }
 
 /* With few peers a large send has more links.  It is a promise for speed only: more peers are right, too. */
-START_TEST(few_peers) {
+TEST_LOOP(few_peers, 4) {
   static const struct {
     int peers;      /* rank 0's; the others name one */
     unsigned parts; /* of 16 blocks */
@@ -185,7 +182,6 @@ START_TEST(few_peers) {
   send_round(&g, N - 1, BYTES);
   gpu_close(&g);
 }
-END_TEST
 
 static bool traced(const char *path, const char *text) {
   char line[512];
@@ -197,7 +193,7 @@ static bool traced(const char *path, const char *text) {
 }
 
 /* A capture against the promise of graphUsageMode 0 works, and the log says so once for each rank. */
-START_TEST(broken_promise) {
+TEST_LOOP(broken_promise, 2) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   char file[64];
   CUgraph graph;
@@ -227,11 +223,10 @@ START_TEST(broken_promise) {
   ck_assert(traced(file, "graphUsageMode is 0") == (_i == 0));
   unlink(file);
 }
-END_TEST
 
 /* Two communicators on the same GPUs, each rank by streams of its own: their calls run in the order of the calls, so
  * the second one reads what the first one has written. */
-START_TEST(launch_order) {
+TEST(launch_order) {
   enum { TURNS = 20 };
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   gpu_ranks g[2];
@@ -262,7 +257,6 @@ START_TEST(launch_order) {
   }
   for (int k = 0; k < 2; k++) gpu_close(&g[k]);
 }
-END_TEST
 
 /* The example profiler of this version (tests/plugins/profiler.h) writes to `file`. */
 static void profile_to(const char *version, char file[96]) {
@@ -275,7 +269,7 @@ static void profile_to(const char *version, char file[96]) {
 }
 
 /* A profiler gets the operations, with what was chosen, and the launches. */
-START_TEST(profiled) {
+TEST(profiled) {
   ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
   char file[96];
   gpu_ranks g;
@@ -300,7 +294,6 @@ START_TEST(profiled) {
   ck_assert(traced(file, "launch") && traced(file, "p2p Send count 5000") && traced(file, "p2p Recv count 5000"));
   unlink(file);
 }
-END_TEST
 
 /* Lines of a trace about an event of rank 0, in order. */
 static int lines_of(const char *path, const char *begin, char lines[][160], int room) {
@@ -316,7 +309,7 @@ static int lines_of(const char *path, const char *begin, char lines[][160], int 
 }
 
 /* Collectives by copy engines: each has two meetings of the ranks and a batch of copies. */
-START_TEST(copies_profiled) {
+TEST_LOOP(copies_profiled, 2) {
   enum { CALLS = 3, ROOM = 2 << 20 };
   static const char *const tags[] = {"", " tag 5"};
   ncclCollConfig_t k = NCCL_COLLCONFIG_INITIALIZER;
@@ -372,21 +365,10 @@ START_TEST(copies_profiled) {
   }
   unlink(file);
 }
-END_TEST
 
 int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("config");
-  tcase_set_timeout(t, 190);
-  tcase_add_test(t, options_of_a_call);
-  tcase_add_test(t, launch_events);
-  tcase_add_test(t, options_of_a_communicator);
-  tcase_add_loop_test(t, few_peers, 0, 4);
-  tcase_add_loop_test(t, broken_promise, 0, 2);
-  tcase_add_test(t, launch_order);
-  tcase_add_test(t, profiled);
-  tcase_add_loop_test(t, copies_profiled, 0, 2);
-  return suite_run_one("gpu_config", t);
+  return suite_main("gpu_config", .timeout = 190);
 }

@@ -4,7 +4,8 @@
  * check: timeout=200 notsan */
 #include "../../src/api/device_abi.h"
 #include "../../src/rma/windows.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
+#include "../support/suite.h"
 
 enum { WINDOW = 2 << 20, BLOCKS = 2, THREADS = 64, SLACK = 64 };
 
@@ -60,7 +61,7 @@ typedef struct rank_state {
 } rank_state;
 static rank_state all[GPU_RANKS];
 
-static void check_layout(const place *p, int r, const struct version *v, bool multimem) {
+static void check_layout(const gpu_place *p, int r, const struct version *v, bool multimem) {
   const unsigned char *device = all[r].device;
   hk_device_window w;
   void *table = NULL;
@@ -93,7 +94,7 @@ static void check_layout(const place *p, int r, const struct version *v, bool mu
   ck_assert_uint_gt(all[r].lines.place, all[r].extra.place);
 }
 
-static void launch(const place *p, int r, const struct version *v, const hk_device_handle *barrier, bool multimem) {
+static void launch(const gpu_place *p, int r, const struct version *v, const hk_device_handle *barrier, bool multimem) {
   const unsigned char *device = all[r].device;
   hk_device_window in, out;
   emu_use(p->g.device[r]);
@@ -119,7 +120,7 @@ static void launch(const place *p, int r, const struct version *v, const hk_devi
   emu_launch(emu_kernel("lsa_allreduce"), BLOCKS, THREADS, &k, p->g.stream[r]);
 }
 
-static void run(const place *p, const struct version *v, bool own_barrier, bool multimem) {
+static void run(const gpu_place *p, const struct version *v, bool own_barrier, bool multimem) {
   for (int r = p->first; r < p->first + p->each; r++) {
     const hk_device_handle first = {.count = BLOCKS};
     launch(p, r, v, own_barrier ? &all[r].extra : &first, multimem);
@@ -133,7 +134,7 @@ static void run(const place *p, const struct version *v, bool own_barrier, bool 
   }
 }
 
-static void open_windows(const place *p) {
+static void open_windows(const gpu_place *p) {
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     rank_state *s = &all[r];
@@ -147,7 +148,7 @@ static void open_windows(const place *p) {
   OK_NCCL(ncclGroupEnd());
 }
 
-static void one_version(const place *p, const struct version *v, bool multimem) {
+static void one_version(const gpu_place *p, const struct version *v, bool multimem) {
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++) {
     rank_state *s = &all[r];
@@ -185,7 +186,7 @@ static void one_version(const place *p, const struct version *v, bool multimem) 
   }
 }
 
-static void every_version(place *p) {
+static void every_version(gpu_place *p) {
   const bool multimem = getenv("CUDAEMU_MULTICAST") != NULL;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
@@ -196,15 +197,14 @@ static void every_version(place *p) {
 }
 
 static const int shapes[][2] = {{1, 2}, {2, 2}, {3, 1}};
-START_TEST(layouts) {
+TEST_LOOP(layouts, 6) {
   if (_i >= 3) setenv("CUDAEMU_MULTICAST", "1", 1);
   if (!emu_has_kernels()) return;
   ck_assert_int_eq(run_processes(shapes[_i % 3][0], shapes[_i % 3][1], 8, 1, every_version), 0);
 }
-END_TEST
 
 /* Multicast addresses of windows, before and after they are registered. */
-static void addresses(place *p) {
+static void addresses(gpu_place *p) {
   const struct version *v = &versions[6];
   void *at = NULL, *same = NULL;
   hk_device_window w;
@@ -236,15 +236,14 @@ static void addresses(place *p) {
   ck_assert_ptr_eq(same, FIELD(char *, v->multimem) + (size_t)w.multicast_4k * 4096 + 8);
   ck_assert_ptr_ne((char *)same - 8, (char *)at - 64);
 }
-START_TEST(multicast_addresses) {
+TEST(multicast_addresses) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, addresses), 0);
 }
-END_TEST
 
 /* ---- what is refused, before anything is done ---- */
 
-static void wrong(place *p) {
+static void wrong(gpu_place *p) {
   const struct version *newest = &versions[6], *oldest = &versions[1], *before = &versions[0];
   ncclComm_t c = p->g.comm[0];
   unsigned char *out = all[0].device;
@@ -315,25 +314,23 @@ static void wrong(place *p) {
   ck_assert_int_eq(ncclLLA2ACalcSlots(10, 8), 10);
   ck_assert_int_eq(ncclLLA2ACalcSlots(10, 9), 20);
 }
-START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
-END_TEST
+TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 
 /* No device API: GPUs of two hosts, GPUs without P2P, host memory. */
-static void none(place *p) {
+static void none(gpu_place *p) {
   hk_requirements r = fresh(&versions[6]);
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
   ck_assert(!props.deviceApiSupport && !props.multimemSupport);
   ck_assert_int_eq(create(p->g.comm[p->first], &versions[6], &r, all[0].device), ncclInvalidUsage);
 }
-START_TEST(not_there) {
+TEST_LOOP(not_there, 2) {
   if (_i == 1) setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, _i ? 1 : 2, none), 0);
 }
-END_TEST
 
 /* A rank without memory for the buffer: all ranks get an error, and the communicator lives. */
-static void lacks(place *p) {
+static void lacks(gpu_place *p) {
   const struct version *v = &versions[6];
   int r = p->first;
   hk_requirements q = fresh(v);
@@ -349,15 +346,14 @@ static void lacks(place *p) {
   q.teams = &alone;
   OK_NCCL(create(p->g.comm[r], v, &q, all[r].device));
 }
-START_TEST(no_memory) { ck_assert_int_eq(run_processes(2, 1, 8, 1, lacks), 0); }
-END_TEST
+TEST(no_memory) { ck_assert_int_eq(run_processes(2, 1, 8, 1, lacks), 0); }
 
 /* A rank fails after the buffer is there on all: the others wait for it, so the communicator ends. */
 static hk_status no_table(ncclComm_t c, void **out) {
   (void)c, (void)out;
   return HK_FAIL(HK_ERR_CUDA, "no room for the table");
 }
-static void fails(place *p) {
+static void fails(gpu_place *p) {
   const struct version *v = &versions[6];
   ncclComm_t c = p->g.comm[p->first];
   hk_requirements q = fresh(v);
@@ -375,19 +371,10 @@ static void fails(place *p) {
   OK_NCCL(ncclCommAbort(c));
   p->g.comm[p->first] = NULL;
 }
-START_TEST(no_table_here) { ck_assert_int_eq(run_processes(2, 1, 8, 1, fails), 0); }
-END_TEST
+TEST(no_table_here) { ck_assert_int_eq(run_processes(2, 1, 8, 1, fails), 0); }
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_devcomm");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, layouts, 0, 6);
-  tcase_add_test(t, multicast_addresses);
-  tcase_add_test(t, arguments);
-  tcase_add_loop_test(t, not_there, 0, 2);
-  tcase_add_test(t, no_memory);
-  tcase_add_test(t, no_table_here);
-  return suite_run_one("gpu_devcomm", t);
+  return suite_main("gpu_devcomm", .timeout = 100);
 }

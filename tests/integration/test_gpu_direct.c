@@ -2,13 +2,14 @@
 /* GPUDirect RDMA: ranks on emulated GPUs that only the verbs provider joins, whose cards, the fake libibverbs.so.1's,
  * read and write the GPUs' memory.  What a card writes there is seen late, if at all, by a GPU that needs a flush.
  * check: notsan */
+#include <dlfcn.h>
 #include <errno.h>
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/links.h"
 #include "../../src/gpu/proxied.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static fake_verbs_state *verbs;
@@ -65,7 +66,7 @@ static const struct {
     {"NCCL_IB_CUDA_SUPPORT", "0", 0, true, true, false, false, false},
 };
 
-START_TEST(goes_by) {
+TEST_LOOP(goes_by, HK_ARRAY_LENGTH(ways)) {
   gpu_ranks g;
   if (ways[_i].name) set(ways[_i].name, ways[_i].value);
   if (ways[_i].no_call) set("CUDAEMU_RDMA_FLUSH", "0");
@@ -80,10 +81,9 @@ START_TEST(goes_by) {
   ck_assert_int_eq(now(&verbs->reads) > 0, ways[_i].to && ways[_i].no_call);
   end(&g);
 }
-END_TEST
 
 /* The same without the flush: what came is not what the GPU sees, so the tests above show that flushes are there. */
-START_TEST(is_wrong_without_a_flush) {
+TEST(is_wrong_without_a_flush) {
   gpu_ranks g;
   enum { COUNT = 300 };
   static float out[COUNT];
@@ -106,10 +106,9 @@ START_TEST(is_wrong_without_a_flush) {
   ck_assert_uint_eq(now(&verbs->flushes), 0);
   end(&g);
 }
-END_TEST
 
 /* What a failed queue pair has not delivered is sent again from the GPU's memory, over a new one with new flushes. */
-START_TEST(recovers) {
+TEST_LOOP(recovers, 2) {
   gpu_ranks g;
   if (_i) set("CUDAEMU_RDMA_FLUSH", "0");
   if (_i) set("NCCL_IB_QPS_PER_CONNECTION", "2");
@@ -122,9 +121,8 @@ START_TEST(recovers) {
   end(&g);
   ck_assert_int_eq(verbs->broken, 0);
 }
-END_TEST
 
-START_TEST(splits) {
+TEST(splits) {
   gpu_ranks g;
   set("HOCKET_SLOT_BYTES", "131072");
   set("NCCL_IB_QPS_PER_CONNECTION", "3");
@@ -139,11 +137,10 @@ START_TEST(splits) {
   ck_assert_uint_gt(now(&verbs->from_gpu), 3);
   end(&g);
 }
-END_TEST
 
 /* Rank 0's card stands still while the kernel fills four slots of 128 KiB: those that the proxy has seen before are one
  * request, and the others are the next. With NCCL's buffer a slot has 512 KiB. */
-START_TEST(catches_up) {
+TEST_LOOP(catches_up, 2) {
   enum { COUNT = 131072 };
   const unsigned slots = _i ? 1 : 4;
   gpu_ranks g;
@@ -173,7 +170,6 @@ START_TEST(catches_up) {
   }
   end(&g);
 }
-END_TEST
 
 /* Two cards act as one: both read and write the GPUs' memory, and each flushes what it has written itself. Also if a
  * queue pair fails, or one of the cards takes no more of a GPU's memory after some connections. */
@@ -183,7 +179,7 @@ static const struct {
 } joint[] = {{false, true, 0, -1}, {true, true, 0, -1}, {false, false, 0, -1}, {true, true, 3, -1},
              {false, true, 0, 0},  {false, true, 0, 1}, {true, true, 0, 2},    {false, true, 0, 3}};
 
-START_TEST(goes_over_two_cards) {
+TEST_LOOP(goes_over_two_cards, HK_ARRAY_LENGTH(joint)) {
   gpu_ranks g;
   enum { TRIALS = 4 };                /* two ranks and two cards */
   set("HOCKET_SLOT_BYTES", "131072"); /* messages that are split have 64 KiB and more */
@@ -209,11 +205,10 @@ START_TEST(goes_over_two_cards) {
   end(&g);
   ck_assert_int_eq(verbs->broken, 0);
 }
-END_TEST
 
 /* Cards that take no more of a GPU's memory, once they have been tried or a few connections later: data passes host
  * memory from there on, at each end alone.  The kernels write to and read from the GPU's all the same. */
-START_TEST(falls_back) {
+TEST_LOOP(falls_back, 4) {
   gpu_ranks g;
   enum { TRIALS = 4 }; /* two ranks and two cards */
   begin(&g, 2, true);
@@ -226,10 +221,9 @@ START_TEST(falls_back) {
   if (_i > 1) ck_assert_uint_gt(now(&verbs->from_gpu) + now(&verbs->to_gpu), 0);
   end(&g);
 }
-END_TEST
 
 /* Memory runs out, for GPUs and for the rings: what has been with a GPU goes over sockets, where these are at hand. */
-START_TEST(gives_way) {
+TEST_LOOP(gives_way, 3) {
   gpu_ranks g;
   begin(&g, 2, true);
   rdma_param("NCCL_NET", "");
@@ -242,10 +236,9 @@ START_TEST(gives_way) {
   gpu_call_all(&g);
   end(&g);
 }
-END_TEST
 
 /* Suspended: what the cards had of the GPUs' memory is given back, and comes again with new queue pairs. */
-START_TEST(suspends) {
+TEST_LOOP(suspends, 2) {
   gpu_ranks g;
   set("CUDAEMU_DMABUF", _i ? "0" : "2"); /* 0: links in host memory */
   set("HOCKET_SLOT_BYTES", "131072");
@@ -274,11 +267,10 @@ START_TEST(suspends) {
   }
   end(&g);
 }
-END_TEST
 
 /* One-sided operations: the cards write into the peer's host memory, from which its carrier copies to the GPU.  Also if
  * a queue pair fails. */
-START_TEST(one_sided) {
+TEST_LOOP(one_sided, 2) {
   enum { BYTES = 400000, ROUNDS = 3 };
   gpu_ranks g;
   char *memory[2];
@@ -324,10 +316,9 @@ START_TEST(one_sided) {
   }
   end(&g);
 }
-END_TEST
 
 /* Rank 1 opens its links while rank 0's kernel waits for it already: nothing there may wait for kernels. */
-START_TEST(opens_beside_a_kernel) {
+TEST(opens_beside_a_kernel) {
   gpu_ranks g;
   begin(&g, 2, true);
   gpu_init_all(&g);
@@ -337,7 +328,6 @@ START_TEST(opens_beside_a_kernel) {
   gpu_check(&g, &c);
   end(&g);
 }
-END_TEST
 
 /* ---- distances ---- */
 
@@ -374,7 +364,7 @@ static const struct {
 } levels[] = {{"", {true, false}}, {"SYS", {true, true}}, {"PIX", {true, false}}, {"LOC", {false, false}}};
 
 /* Each side decides for itself: rank 0's GPU has a card beside it, rank 1's does not. Also if the cards act as one. */
-START_TEST(keeps_to_the_distance) {
+TEST_LOOP(keeps_to_the_distance, 2 * (int)HK_ARRAY_LENGTH(levels)) {
   gpu_ranks g;
   const bool merged = _i >= (int)HK_ARRAY_LENGTH(levels);
   if (merged) _i -= (int)HK_ARRAY_LENGTH(levels);
@@ -397,7 +387,6 @@ START_TEST(keeps_to_the_distance) {
   }
   end(&g);
 }
-END_TEST
 
 static const struct {
   const char *wanted, *level;
@@ -407,7 +396,7 @@ static const struct {
               {"1", "", ENOSPC, false, false}, {"1", "SYS", ENOSPC, false, true}, {"1", "LOC", 0, false, false}};
 
 /* Card fake0 is far from GPU 1, but has a data-direct function beside it. */
-START_TEST(goes_beside_the_cpu) {
+TEST_LOOP(goes_beside_the_cpu, HK_ARRAY_LENGTH(beside)) {
   gpu_ranks g;
   begin(&g, 2, true);
   write_machine();
@@ -430,29 +419,11 @@ START_TEST(goes_beside_the_cpu) {
   ck_assert_int_eq(verbs->device[0].directs > 0, beside[_i].used);
   end(&g);
 }
-END_TEST
 
 int main(void) {
   /* The cards are this CPU, which by nvidia-peermem has the GPU's own addresses: also where no kernel runs. */
   setenv("CUDAEMU_STRICT", "0", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  Suite *s = suite_create("gpu_direct");
-  TCase *t = tcase_create("gpu_direct");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, goes_by, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, is_wrong_without_a_flush);
-  tcase_add_loop_test(t, recovers, 0, 2);
-  tcase_add_test(t, splits);
-  tcase_add_loop_test(t, catches_up, 0, 2);
-  tcase_add_loop_test(t, goes_over_two_cards, 0, (int)HK_ARRAY_LENGTH(joint));
-  tcase_add_loop_test(t, falls_back, 0, 4);
-  tcase_add_loop_test(t, gives_way, 0, 3);
-  tcase_add_loop_test(t, one_sided, 0, 2);
-  tcase_add_loop_test(t, suspends, 0, 2);
-  tcase_add_test(t, opens_beside_a_kernel);
-  tcase_add_loop_test(t, goes_beside_the_cpu, 0, (int)HK_ARRAY_LENGTH(beside));
-  tcase_add_loop_test(t, keeps_to_the_distance, 0, 2 * (int)HK_ARRAY_LENGTH(levels));
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_main("gpu_direct", .timeout = 100);
 }

@@ -9,10 +9,10 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/links.h"
 #include "../../src/gpu/proxy.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
-static void collectives(place *p) {
+static void collectives(gpu_place *p) {
   static const size_t counts[] = {3, 1500};
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
@@ -26,7 +26,7 @@ static void collectives(place *p) {
 }
 
 /* Without a wish for a protocol short messages go over the network in LL lines. */
-static void collectives_in_lines(place *p) {
+static void collectives_in_lines(gpu_place *p) {
   enum { ROOM = 256 };
   hk_gpu_proxy_link l[ROOM];
   uint64_t in_lines = 0;
@@ -37,37 +37,33 @@ static void collectives_in_lines(place *p) {
 }
 
 /* {processes, ranks of each, devices, hosts} */
-START_TEST(hosts) {
+TEST_LOOP(hosts, 3) {
   static const int shapes[][4] = {{2, 1, 1, 2}, {3, 2, 6, 3}, {4, 2, 4, 4}};
   const int *s = shapes[_i];
   ck_assert_int_eq(run_processes(s[0], s[1], s[2], s[3], collectives_in_lines), 0);
 }
-END_TEST
 
 /* LL, between the hosts for small slots only; the algorithms that know of hosts. */
-START_TEST(algorithms) {
+TEST_LOOP(algorithms, 2) {
   static const char *const names[] = {"hier", "rail"};
   setenv("NCCL_ALGO", names[_i], 1);
   setenv("NCCL_PROTO", _i ? "Simple" : "LL", 1);
   ck_assert_int_eq(run_processes(4, 1, 2, 2, collectives), 0);
 }
-END_TEST
 
-START_TEST(plugin) {
+TEST(plugin) {
   setenv("NCCL_NET_PLUGIN", emu_file("../plugins/libnccl-net-nine.so"), 1);
   ck_assert_int_eq(run_processes(2, 1, 2, 2, collectives), 0);
 }
-END_TEST
 
-static void types(place *p) {
+static void types(gpu_place *p) {
   for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = type % 2 ? ncclMax : ncclAvg};
     each_call(p, &c, 1);
   }
 }
 
-START_TEST(all_types) { ck_assert_int_eq(run_processes(3, 1, 3, 3, types), 0); }
-END_TEST
+TEST(all_types) { ck_assert_int_eq(run_processes(3, 1, 3, 3, types), 0); }
 
 /* ---- graphs ---- */
 
@@ -75,7 +71,7 @@ static uint32_t word_of(uint32_t i, int rank) { return 0x01010101u * ((i + 50u *
 
 /* A collective and a ring of sends, captured once and replayed with other data; now and then after a pause, and beside
  * work that is not captured. */
-static void replays(place *p) {
+static void replays(gpu_place *p) {
   enum { COUNT = 3000 };
   gpu_ranks *g = &p->g;
   int r = p->first, from = (r + g->n - 1) % g->n;
@@ -111,8 +107,7 @@ static void replays(place *p) {
   OK(GraphExecDestroy(exec));
 }
 
-START_TEST(graphs) { ck_assert_int_eq(run_processes(3, 1, 3, 3, replays), 0); }
-END_TEST
+TEST(graphs) { ck_assert_int_eq(run_processes(3, 1, 3, 3, replays), 0); }
 
 /* ---- failures ---- */
 
@@ -124,14 +119,14 @@ static void meet(int so_far) {
   atomic_fetch_add(arrived, 1);
   while (atomic_load(arrived) < so_far) usleep(1000);
 }
-static int run_failing(void (*body)(place *p)) {
+static int run_failing(void (*body)(gpu_place *p)) {
   arrived = mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert_ptr_ne((void *)arrived, MAP_FAILED);
   return run_processes(3, 1, 3, 3, body);
 }
 
 /* Waits until the rank's communicator has failed for the reason given; the kernel must have left. */
-static void expect_failure(place *p, const char *why) {
+static void expect_failure(gpu_place *p, const char *why) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   ncclResult_t code = ncclSuccess;
@@ -149,7 +144,7 @@ static void expect_failure(place *p, const char *why) {
 }
 
 /* Rank 0's process dies while the others' kernels wait for it, or begin to. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 1);
   meet(p->g.n);
@@ -160,18 +155,17 @@ static void die(place *p) {
 
 static void wish_protocol(int i) { setenv("NCCL_PROTO", i ? "LL" : "Simple", 1); }
 
-START_TEST(dead_peer) {
+TEST_LOOP(dead_peer, 2) {
   wish_protocol(_i);
   ck_assert_int_eq(run_failing(die), 0);
 }
-END_TEST
 
 /* Rank 0's kernel waits for a rank that is not coming, until another thread aborts it. */
 static void *abort_comm(void *comm) {
   OK_NCCL(ncclCommAbort((ncclComm_t)comm));
   return NULL;
 }
-static void abort_one(place *p) {
+static void abort_one(gpu_place *p) {
   gpu_ranks *g = &p->g;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   pthread_t id;
@@ -189,23 +183,13 @@ static void abort_one(place *p) {
   g->comm[0] = NULL;
 }
 
-START_TEST(abort_from_thread) {
+TEST_LOOP(abort_from_thread, 2) {
   wish_protocol(_i);
   ck_assert_int_eq(run_failing(abort_one), 0);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_hosts");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, hosts, 0, 3);
-  tcase_add_loop_test(t, algorithms, 0, 2);
-  tcase_add_test(t, plugin);
-  tcase_add_test(t, all_types);
-  tcase_add_test(t, graphs);
-  tcase_add_loop_test(t, dead_peer, 0, 2);
-  tcase_add_loop_test(t, abort_from_thread, 0, 2);
-  return suite_run_one("gpu_hosts", t);
+  return suite_main("gpu_hosts", .timeout = 100);
 }

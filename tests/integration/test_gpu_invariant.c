@@ -3,7 +3,7 @@
  * any protocol and number of channels; the same bits as on host memory.
  * check: timeout=300 notsan */
 #include <hocket.h>
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/invariant_data.h"
 #include "../support/suite.h"
 
@@ -57,7 +57,7 @@ static void open_ranks(gpu_ranks *g, int n, int devices, bool on) {
   for (int r = 0; r < n && on; r++) OK_NCCL(hocketCommSetBatchInvariant(g->comm[r], 1));
 }
 
-START_TEST(sums_in_the_order_of_ranks) {
+TEST_LOOP(sums_in_the_order_of_ranks, 6) {
   static const struct {
     int ranks, devices;
     const char *channels, *protocol, *algorithm;
@@ -72,24 +72,18 @@ START_TEST(sums_in_the_order_of_ranks) {
   ck_assert_int_eq(run_all(&g), 0);
   gpu_close(&g);
 }
-END_TEST
 
 /* So that the numbers above show what they should. */
-START_TEST(a_ring_has_another_order) {
+TEST(a_ring_has_another_order) {
   gpu_ranks g;
   setenv("NCCL_ALGO", "ring", 1);
   open_ranks(&g, 4, 4, false);
   ck_assert_int_gt(run_call(&g, HK_ALLREDUCE, 2000, 0, 0), 100);
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("gpu invariant");
   gpu_environment();
   if (!gpu_here()) return 77;
-  tcase_set_timeout(t, 300);
-  tcase_add_loop_test(t, sums_in_the_order_of_ranks, 0, 6);
-  tcase_add_test(t, a_ring_has_another_order);
-  return suite_run_one("gpu invariant", t);
+  return suite_main("gpu invariant", .timeout = 300);
 }

@@ -6,7 +6,7 @@
 #include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/pool.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { COUNT = 9000, ROOM = 1 << 16 };
@@ -69,7 +69,7 @@ static void open_both(gpu_ranks *g, gpu_ranks *kid, int n, ncclConfig_t config) 
 }
 
 /* What a child takes when it is made, with and without sharing; at the end all is given back, whoever ends first. */
-START_TEST(costs) {
+TEST_LOOP(costs, 3) {
   enum { N = 8 };
   static const struct { bool lends, parent_first; } cases[] = {{false, false}, {true, false}, {true, true}};
   gpu_ranks g, kid, grandkid;
@@ -103,10 +103,9 @@ START_TEST(costs) {
   gpu_close(&kid);
   gpu_close(&grandkid);
 }
-END_TEST
 
 /* Pieces are not given out again, but their granules go back: children that come and go take no more and more. */
-START_TEST(come_and_go) {
+TEST(come_and_go) {
   enum { N = 2, KEPT = 3, TURNS = 100 };
   gpu_ranks g, kid;
   gpu_open(&g, N, N, ROOM);
@@ -130,11 +129,10 @@ START_TEST(come_and_go) {
   gpu_close(&g);
   gpu_close(&kid);
 }
-END_TEST
 
 /* Calls of parent and child are under way at the same time, in opposite orders on the two ranks: with shared links
  * they would wait for each other for ever. */
-START_TEST(at_once) {
+TEST(at_once) {
   enum { N = 2 };
   gpu_ranks g, kid;
   open_both(&g, &kid, N, lending(1, 0));
@@ -153,10 +151,9 @@ START_TEST(at_once) {
   gpu_close(&kid);
   gpu_close(&g);
 }
-END_TEST
 
 /* Either is suspended while the other one works. */
-START_TEST(suspended) {
+TEST(suspended) {
   enum { N = 4 };
   gpu_ranks g, kid;
   open_both(&g, &kid, N, lending(1, 1));
@@ -179,10 +176,9 @@ START_TEST(suspended) {
   gpu_close(&g);
   gpu_close(&kid);
 }
-END_TEST
 
 /* A child is aborted while it waits for a rank that makes no call; a shrunk one takes its place. */
-START_TEST(aborted) {
+TEST(aborted) {
   enum { N = 4 };
   int last = N - 1;
   gpu_ranks g, kid, rest;
@@ -212,10 +208,9 @@ START_TEST(aborted) {
   gpu_close(&rest);
   gpu_close(&kid);
 }
-END_TEST
 
 /* A failed parent lends nothing. */
-START_TEST(of_the_dead) {
+TEST(of_the_dead) {
   enum { N = 3 };
   int last = N - 1;
   gpu_ranks g, rest;
@@ -232,11 +227,10 @@ START_TEST(of_the_dead) {
   gpu_close(&rest);
   gpu_close(&g);
 }
-END_TEST
 
 /* Between processes: the others open what the pieces lie in. */
-static void in_processes(place *p) {
-  place kid = *p;
+static void in_processes(gpu_place *p) {
+  gpu_place kid = *p;
   gpu_call c = sums;
   each_call(p, &c, 1);
   OK_NCCL(ncclGroupStart());
@@ -270,14 +264,13 @@ static void in_processes(place *p) {
   for (int r = p->first; r < p->first + p->each; r++) OK_NCCL(ncclCommDestroy(kid.g.comm[r]));
 }
 
-START_TEST(processes) {
+TEST_LOOP(processes, 2) {
   setenv("NCCL_COMM_SPLIT_SHARE_RESOURCES", "1", 1);
   ck_assert_int_eq(run_processes(4, _i + 1, 8, 1, in_processes), 0);
 }
-END_TEST
 
 /* Pieces begin at multiples of 256 bytes, one after another, and fill a granule to its end. */
-START_TEST(pieces) {
+TEST(pieces) {
   enum { ALIGN = 256, PIECES = 5 };
   gpu_ranks g, kid;
   hk_gpu_slice slice[PIECES] = {{0}};
@@ -306,20 +299,9 @@ START_TEST(pieces) {
   gpu_close(&kid);
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("lend");
-  tcase_set_timeout(t, 190);
-  tcase_add_loop_test(t, costs, 0, 3);
-  tcase_add_test(t, come_and_go);
-  tcase_add_test(t, at_once);
-  tcase_add_test(t, suspended);
-  tcase_add_test(t, aborted);
-  tcase_add_test(t, of_the_dead);
-  tcase_add_loop_test(t, processes, 0, 2);
-  tcase_add_test(t, pieces);
-  return suite_run_one("gpu_lend", t);
+  return suite_main("gpu_lend", .timeout = 190);
 }

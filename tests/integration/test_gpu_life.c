@@ -11,7 +11,7 @@
 #include "../../src/gpu/order.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 #define SAYS(text, what) ck_assert_msg(strstr(text, what) != NULL, "%s", text)

@@ -7,7 +7,7 @@
 #include "../../src/gpu/links.h"
 #include "../../src/gpu/proxy.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* Cards with large payloads in the GPUs' memory, and in the host's; sockets; a plugin that has all payloads in the
@@ -72,7 +72,7 @@ static void run(gpu_ranks *g, const gpu_call *call, int again) {
 }
 
 /* Every type, lengths that fill no word, no pair of words, no slot; more calls than slots. */
-START_TEST(types) {
+TEST_LOOP(types, 2 * WAYS) {
   gpu_ranks g;
   const way by = _i % WAYS;
   setenv("NCCL_MIN_NCHANNELS", _i < WAYS ? "1" : "4", 1);
@@ -89,10 +89,9 @@ START_TEST(types) {
   ck_assert_uint_eq(n.in_lines, has_lines(by) ? n.all : 0);
   end(&g, by);
 }
-END_TEST
 
 /* All collectives; messages around the most that lines carry, in turn with larger ones, and where some are empty. */
-START_TEST(collectives) {
+TEST_LOOP(collectives, WAYS) {
   static const size_t counts[] = {1, 3, 500, 767, 768, 769, 1016, 1017, 9000, 5};
   gpu_ranks g;
   begin(&g, 3, (way)_i, "LL");
@@ -108,9 +107,8 @@ START_TEST(collectives) {
   ck_assert_uint_lt(n.in_lines, n.all);
   end(&g, (way)_i);
 }
-END_TEST
 
-START_TEST(simple_has_none) {
+TEST_LOOP(simple_has_none, WAYS) {
   gpu_ranks g;
   begin(&g, 2, (way)_i, "Simple");
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -118,9 +116,8 @@ START_TEST(simple_has_none) {
   ck_assert(count(&g).all > 0 && count(&g).in_lines == 0);
   end(&g, (way)_i);
 }
-END_TEST
 
-START_TEST(graphs) {
+TEST_LOOP(graphs, WAYS) {
   gpu_ranks g;
   CUgraph graph[2];
   CUgraphExec exec[2];
@@ -155,10 +152,9 @@ START_TEST(graphs) {
   }
   end(&g, (way)_i);
 }
-END_TEST
 
 /* What lines hold after a suspension means nothing to those who wait for them. */
-START_TEST(suspended) {
+TEST_LOOP(suspended, PLUGIN) {
   gpu_ranks g;
   begin(&g, 2, (way)_i, "LL");
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};
@@ -176,10 +172,9 @@ START_TEST(suspended) {
   ck_assert_uint_eq(n.in_lines, n.all);
   end(&g, (way)_i);
 }
-END_TEST
 
 /* Calls that do not match: other lines, a slot that has none, lines where a slot is due. */
-START_TEST(mismatch) {
+TEST_LOOP(mismatch, 16) {
   static const size_t counts[][2] = {{100, 90}, {100, 20000}, {20000, 100}, {700, 900}};
   gpu_ranks g;
   begin(&g, 2, _i % 2 ? SOCKETS : GPUS, "LL");
@@ -195,14 +190,13 @@ START_TEST(mismatch) {
   gpu_wait(&g);
   end(&g, _i % 2 ? SOCKETS : GPUS);
 }
-END_TEST
 
 /* A kernel that polls lines which do not come ends with an abort. */
 static void *abort_comm(void *comm) {
   OK_NCCL(ncclCommAbort((ncclComm_t)comm));
   return NULL;
 }
-START_TEST(aborted) {
+TEST_LOOP(aborted, WAYS) {
   gpu_ranks g;
   pthread_t id;
   begin(&g, 2, (way)_i, "LL");
@@ -219,23 +213,11 @@ START_TEST(aborted) {
   g.comm[1] = NULL;
   end(&g, (way)_i);
 }
-END_TEST
 
 int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("HOCKET_SLOTS", "8", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  Suite *s = suite_create("gpu_lines");
-  TCase *t = tcase_create("gpu_lines");
-  tcase_set_timeout(t, 200);
-  tcase_add_loop_test(t, types, 0, 2 * WAYS);
-  tcase_add_loop_test(t, collectives, 0, WAYS);
-  tcase_add_loop_test(t, simple_has_none, 0, WAYS);
-  tcase_add_loop_test(t, graphs, 0, WAYS);
-  tcase_add_loop_test(t, suspended, 0, PLUGIN);
-  tcase_add_loop_test(t, mismatch, 0, 16);
-  tcase_add_loop_test(t, aborted, 0, WAYS);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_main("gpu_lines", .timeout = 200);
 }

@@ -4,10 +4,10 @@
  * are others than those of the call before, and what is not ordered shows.  MATRIX=links: with more
  * links than a warp has threads; MATRIX=all: also more counts and algorithms.
  * check: timeout=120 notsan noasan */
+#include <dlfcn.h>
 #include <pthread.h>
 #include <sys/mman.h>
-#include "../support/gpu_comms.h"
-#include "../support/gpu_machine.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static const char *const protocols[] = {"Simple", "LL", "LL128"};

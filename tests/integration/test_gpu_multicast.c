@@ -5,7 +5,7 @@
 #include <dirent.h>
 #include "../../src/base/param.h"
 #include "../../src/gpu/gpu.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { GRANULE = 2 << 20 };
@@ -18,7 +18,7 @@ static CUmemGenericAllocationHandle new_memory(int device) {
 }
 
 /* An object takes its devices, then memory of theirs, each once. */
-START_TEST(objects) {
+TEST(objects) {
   CUmulticastObjectProp prop = {.numDevices = 2, .size = GRANULE};
   CUmemGenericAllocationHandle object, memory[3];
   size_t granule;
@@ -44,7 +44,6 @@ START_TEST(objects) {
   OK(MemRelease(object));
   for (int d = 0; d < 3; d++) OK(MemRelease(memory[d]));
 }
-END_TEST
 
 /* ---- collectives ---- */
 
@@ -84,7 +83,7 @@ static void run_and_check(const gpu_ranks *g, const gpu_call *c) {
 }
 
 /* Sizes from one element to many waves on several channels, aligned and not, in place and not. */
-START_TEST(sizes) {
+TEST_LOOP(sizes, 4) {
   static const int ranks[] = {2, 3, 5, 8};
   static const size_t counts[] = {1, 7, 333, 4096, 30001};
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
@@ -113,10 +112,9 @@ START_TEST(sizes) {
   ck_assert(!logged("choosing from all"));
   logged(NULL);
 }
-END_TEST
 
 /* What the switch knows it does; the rest goes another way, whatever NCCL_ALGO says. */
-START_TEST(types_and_operators) {
+TEST(types_and_operators) {
   gpu_ranks g;
   setenv("NCCL_ALGO", "NVLS", 1);
   gpu_open(&g, 3, 8, 1 << 14);
@@ -133,10 +131,9 @@ START_TEST(types_and_operators) {
   run_and_check(&g, &other);
   gpu_close(&g);
 }
-END_TEST
 
 /* Each rank's own scalar, multiplied in before the switch adds up. */
-START_TEST(premultiplied) {
+TEST(premultiplied) {
   enum { COUNT = 100 };
   gpu_ranks g;
   ncclRedOp_t op[3];
@@ -162,10 +159,9 @@ START_TEST(premultiplied) {
   for (int i = 0; i < COUNT; i++) ck_assert_int_eq(out[i], 9 * values[i]);
   gpu_close(&g);
 }
-END_TEST
 
 /* Registered memory, which goes by reference elsewhere: a switch adds up what lies in slots. */
-START_TEST(registered) {
+TEST(registered) {
   enum { BYTES = 1 << 20 };
   gpu_ranks g;
   void *handle[3][2];
@@ -185,10 +181,9 @@ START_TEST(registered) {
     for (int i = 0; i < 2; i++) OK_NCCL(ncclCommDeregister(g.comm[r], handle[r][i]));
   gpu_close(&g);
 }
-END_TEST
 
 /* A captured call, replayed with other data and with others between. */
-START_TEST(replayed) {
+TEST(replayed) {
   gpu_ranks g;
   CUgraph graph[2];
   CUgraphExec exec[2];
@@ -222,7 +217,6 @@ START_TEST(replayed) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* ---- processes ---- */
 
@@ -236,7 +230,7 @@ static bool maps(const char *text) {
   return found;
 }
 
-static void in_switch(place *p) {
+static void in_switch(gpu_place *p) {
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
@@ -253,23 +247,22 @@ static void in_switch(place *p) {
 }
 
 /* One object for all, with a page that shows when its last user is gone. */
-START_TEST(processes) {
+TEST_LOOP(processes, 2) {
   setenv("NCCL_ALGO", "NVLS", 1);
   log_to_files();
   ck_assert_int_eq(run_processes(_i ? 2 : 3, _i ? 2 : 1, 8, 1, in_switch), 0);
   ck_assert(!logged("stay bound"));
   logged(NULL);
 }
-END_TEST
 
-static void without_switch(place *p) {
+static void without_switch(gpu_place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->in_switch);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 1);
 }
 
 /* What one process cannot do, none does: pass descriptors, open the object, bind memory. */
-START_TEST(processes_without) {
+TEST_LOOP(processes_without, 2) {
   static const char *const reasons[] = {"file descriptors of GPU memory", "multicast object"};
   log_to_files();
   setenv(_i ? "CUDAEMU_FAIL_MULTICAST" : "NCCL_CUMEM_ENABLE", _i ? "2" : "0", 1);
@@ -277,10 +270,9 @@ START_TEST(processes_without) {
   ck_assert(logged(reasons[_i]));
   logged(NULL);
 }
-END_TEST
 
 /* A process that dies does not delay the others for long, and what it has bound stays. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   ncclResult_t code = ncclSuccess;
   int r = p->first;
@@ -295,17 +287,16 @@ static void die(place *p) {
   p->g.comm[r] = NULL;
 }
 
-START_TEST(dead_process) {
+TEST(dead_process) {
   setenv("NCCL_ALGO", "NVLS", 1);
   log_to_files();
   ck_assert_int_eq(run_processes(3, 1, 8, 1, die), 0);
   ck_assert(logged("stay bound"));
   logged(NULL);
 }
-END_TEST
 
 /* No multicast: asked for, on a GPU that two share, and where the driver fails half way. */
-START_TEST(without) {
+TEST_LOOP(without, 3) {
   static const char *const reasons[] = {
       "no sums in the switch (NVLS): the GPU of rank 0 has no multicast, or NCCL_NVLS_ENABLE",
       "no sums in the switch (NVLS): ranks 0 and 2 share a GPU",
@@ -325,23 +316,10 @@ START_TEST(without) {
   ck_assert(!logged("by nvls"));
   logged(NULL);
 }
-END_TEST
 
 int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_multicast");
-  tcase_set_timeout(t, 100);
-  tcase_add_test(t, objects);
-  tcase_add_loop_test(t, sizes, 0, 4);
-  tcase_add_test(t, types_and_operators);
-  tcase_add_test(t, premultiplied);
-  tcase_add_test(t, registered);
-  tcase_add_test(t, replayed);
-  tcase_add_loop_test(t, processes, 0, 2);
-  tcase_add_loop_test(t, processes_without, 0, 2);
-  tcase_add_test(t, dead_process);
-  tcase_add_loop_test(t, without, 0, 3);
-  return suite_run_one("gpu_multicast", t);
+  return suite_main("gpu_multicast", .timeout = 100);
 }

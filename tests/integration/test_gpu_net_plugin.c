@@ -2,10 +2,11 @@
 /* Net plugins that take GPUs' memory: ranks on emulated GPUs that only the example plugin joins.  It has the memory by
  * dma-bufs or, as with a peer memory module, by its address, and shows a GPU what came there only after iflush.
  * check: notsan */
+#include <dlfcn.h>
 #include <stdatomic.h>
 #include <time.h>
 #include "../../src/base/param.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/leftovers.h"
 #include "../support/suite.h"
 
@@ -60,7 +61,7 @@ static const struct {
     {"ten", "none", NULL, NULL, false, false, false, false, false},
 };
 
-START_TEST(goes_by) {
+TEST_LOOP(goes_by, HK_ARRAY_LENGTH(ways)) {
   gpu_ranks g;
   if (ways[_i].name) setenv(ways[_i].name, ways[_i].value, 1);
   begin(&g, ways[_i].plugin, ways[_i].modes, ways[_i].ordered);
@@ -74,10 +75,9 @@ START_TEST(goes_by) {
   ck_assert_int_eq(driver_flushes > 0, strcmp(ways[_i].plugin, "unflushed") == 0);
   gpu_close(&g);
 }
-END_TEST
 
 /* A ring over fewer elements than ranks has slots without data. */
-START_TEST(sends_nothing) {
+TEST(sends_nothing) {
   gpu_ranks g;
   setenv("NCCL_ALGO", "ring", 1);
   begin(&g, "nine", "dmabuf late", false);
@@ -90,10 +90,9 @@ START_TEST(sends_nothing) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* What came is not what the GPU sees, so the tests above show that flushes are there, and in time. */
-START_TEST(is_wrong_without_a_flush) {
+TEST(is_wrong_without_a_flush) {
   gpu_ranks g;
   enum { COUNT = 300 };
   static float out[COUNT];
@@ -116,10 +115,9 @@ START_TEST(is_wrong_without_a_flush) {
   ck_assert_int_eq(plugin->flushes, 0);
   gpu_close(&g);
 }
-END_TEST
 
 /* Devices that take no more once they have been tried, or a few connections later. */
-START_TEST(falls_back) {
+TEST_LOOP(falls_back, 4) {
   gpu_ranks g;
   begin(&g, _i % 2 ? "seven" : "eleven", "dmabuf late", false);
   plugin->most = TRIALS + _i;
@@ -129,11 +127,10 @@ START_TEST(falls_back) {
   ck_assert_int_eq(plugin->from_gpu + plugin->to_gpu > 0, _i > 0);
   gpu_close(&g);
 }
-END_TEST
 
 /* The ranks' proxies are in calls of the plugin that do not return: the watchdog names the call, and an abort leaves
  * them there, and says so. */
-START_TEST(aborts_while_a_call_blocks) {
+TEST_LOOP(aborts_while_a_call_blocks, 2) {
   gpu_ranks g;
   if (_i) {
     setenv("HOCKET_WATCHDOG", "2", 1);
@@ -176,18 +173,10 @@ START_TEST(aborts_while_a_call_blocks) {
   gpu_sets++;   /* what the threads in the plugin use stays */
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   setenv("CUDAEMU_STRICT", "0", 1); /* a device that has memory by its address is this CPU */
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_net_plugin");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, goes_by, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, sends_nothing);
-  tcase_add_test(t, is_wrong_without_a_flush);
-  tcase_add_loop_test(t, falls_back, 0, 4);
-  tcase_add_loop_test(t, aborts_while_a_call_blocks, 0, 2);
-  return suite_run_one("gpu_net_plugin", t);
+  return suite_main("gpu_net_plugin", .timeout = 100);
 }

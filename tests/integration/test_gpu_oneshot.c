@@ -5,7 +5,7 @@
 #include "../../src/device/cuda.h"
 #include "../../src/gpu/code.h"
 #include "../../src/gpu/gpu.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* ---- launches of the kernel of small messages, and others ---- */
@@ -48,7 +48,7 @@ static void group(gpu_ranks *g, gpu_call *c) {
 
 /* Two to eight ranks; a message of one element, of several blocks, of several passes of a block; in place, at odd
  * places. */
-START_TEST(all_numbers_of_ranks) {
+TEST_RANGE(all_numbers_of_ranks, 2, 9) {
   static const size_t counts[] = {1, 3, 500, 4096, 8000};
   gpu_ranks g;
   open_counted(&g, _i, _i, 1 << 16);
@@ -62,10 +62,9 @@ START_TEST(all_numbers_of_ranks) {
     }
   gpu_close(&g);
 }
-END_TEST
 
 /* Which calls take it: on one GPU a group of ranks is one launch, of either kernel. */
-START_TEST(which_calls) {
+TEST_LOOP(which_calls, 2) {
   enum { N = 4 };
   gpu_ranks g;
   setenv("NCCL_MAX_NCHANNELS", "2", 1);
@@ -115,10 +114,9 @@ START_TEST(which_calls) {
   OK(MemFree((CUdeviceptr)(uintptr_t)on_device));
   gpu_close(&g);
 }
-END_TEST
 
 /* Rank 0 makes two calls in a group, which the interpreter runs in one launch; the others make them one by one. */
-START_TEST(ranks_mix) {
+TEST(ranks_mix) {
   enum { N = 3 };
   gpu_ranks g;
   open_counted(&g, N, N, 1 << 14);
@@ -148,10 +146,9 @@ START_TEST(ranks_mix) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* The numbers of slots are in memory, so a graph may be replayed, and calls may come between. */
-START_TEST(replays) {
+TEST(replays) {
   enum { N = 2, COUNT = 300 };
   gpu_ranks g;
   CUgraph graph[N];
@@ -187,16 +184,9 @@ START_TEST(replays) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("oneshot");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, all_numbers_of_ranks, 2, 9);
-  tcase_add_loop_test(t, which_calls, 0, 2);
-  tcase_add_test(t, ranks_mix);
-  tcase_add_test(t, replays);
-  return suite_run_one("gpu_oneshot", t);
+  return suite_main("gpu_oneshot", .timeout = 60);
 }

@@ -9,7 +9,7 @@
 #include "../../src/gpu/links.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/transport/device_links.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 /* Processes that have made the calls that the first one leaves them alone with: shared by all. */
@@ -18,12 +18,12 @@ static void share_alone(void) {
   alone = mmap(NULL, sizeof *alone, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ck_assert(alone != MAP_FAILED);
 }
-static void leave_alone(const place *p) {
+static void leave_alone(const gpu_place *p) {
   while (atomic_load(alone) < p->g.n - 1) usleep(1000);
   _exit(0);
 }
 
-static void all_collectives(place *p) {
+static void all_collectives(gpu_place *p) {
   static const size_t counts[] = {3, 1500};
   for (hk_coll coll = HK_ALLREDUCE; coll < HK_COLL_COUNT; coll++) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
@@ -34,37 +34,35 @@ static void all_collectives(place *p) {
   for (int by = 0; by < 2; by++) each_ring(p, by); /* round the ring of ranks, and to oneself */
 }
 
-START_TEST(processes) {
+TEST_LOOP(processes, 4) {
   static const int shapes[][3] = {{2, 1, 2}, {2, 1, 1}, {2, 2, 4}, {4, 1, 3}};
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, all_collectives), 0);
 }
-END_TEST
 
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
-static void near_enough(place *p) {
+static void near_enough(gpu_place *p) {
   ck_assert(!hk_gpu_of(p->g.comm[p->first])->links->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->cluster, 2);
   meet_all(p);
 }
-static void too_far(place *p) {
+static void too_far(gpu_place *p) {
   ck_assert(hk_gpu_of(p->g.comm[p->first])->links->staged);
   ck_assert_uint_eq(hk_gpu_of(p->g.comm[p->first])->blocks, 2);
   meet_all(p);
 }
 
-START_TEST(levels) {
+TEST_LOOP(levels, 2) {
   setenv("NCCL_P2P_LEVEL", _i ? "PIX" : "SYS", 1);
   setenv("NCCL_CGA_CLUSTER_SIZE", "2", 1);
   setenv("NCCL_MAX_NCHANNELS", "2", 1);
   ck_assert_int_eq(run_processes(_i ? 1 : 2, _i ? 2 : 1, 2, 1, _i ? too_far : near_enough), 0);
 }
-END_TEST
 
 /* ---- registered memory ---- */
 
 enum { ZERO_COPY_COUNT = 17000 }; /* 68,000 bytes: just more than what goes by reference */
 
-static void big_calls(place *p) {
+static void big_calls(gpu_place *p) {
   static const hk_coll colls[] = {HK_REDUCE_SCATTER, HK_ALLGATHER, HK_BROADCAST};
   gpu_ranks *g = &p->g;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
@@ -88,7 +86,7 @@ static bool imports_leave(const hk_gpu *gpu) {
 }
 
 /* Classic memory and virtual memory, read by the other GPUs for themselves; what goes is closed. */
-static void registered(place *p) {
+static void registered(gpu_place *p) {
   gpu_ranks *g = &p->g;
   void *handle[GPU_RANKS][2];
   size_t room = (size_t)g->n * ZERO_COPY_COUNT * 4;
@@ -127,17 +125,16 @@ static void registered(place *p) {
   each_call(p, &(gpu_call){.coll = HK_ALLGATHER, .count = ZERO_COPY_COUNT, .type = ncclFloat32}, 1);
 }
 
-START_TEST(zero_copy) {
+TEST_LOOP(zero_copy, 3) {
   static const int shapes[][3] = {{1, 2, 2}, {2, 1, 2}, {2, 1, 1}};
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("NCCL_PROTO", "Simple", 1);
   setenv("NCCL_MAX_NCHANNELS", "1", 1);
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, registered), 0);
 }
-END_TEST
 
 /* A rank gives its memory up when the other has ended, in good order: nothing is wrong, so no error is reported. */
-static void outlive(place *p) {
+static void outlive(gpu_place *p) {
   gpu_ranks *g = &p->g;
   void *handle;
   char before[HK_ERROR_TEXT];
@@ -161,16 +158,15 @@ static void outlive(place *p) {
   ck_assert_str_eq(ncclGetLastError(NULL), before);
 }
 
-START_TEST(last_to_leave) {
+TEST(last_to_leave) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("NCCL_PROTO", "Simple", 1);
   share_alone();
   ck_assert_int_eq(run_processes(2, 1, 2, 1, outlive), 0);
 }
-END_TEST
 
 /* The first process dies while the others' kernels wait for it. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -191,7 +187,7 @@ static void die(place *p) {
 
 /* ---- copy engines ---- */
 
-static void open_windows(place *p, size_t room) {
+static void open_windows(gpu_place *p, size_t room) {
   gpu_ranks *g = &p->g;
   static ncclWindow_t window[GPU_RANKS];
   OK_NCCL(ncclGroupStart());
@@ -208,7 +204,7 @@ static void open_windows(place *p, size_t room) {
 }
 
 /* Captured once, replayed with other data. */
-static void replay(place *p) {
+static void replay(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   CUgraph graph;
@@ -231,7 +227,7 @@ static void replay(place *p) {
 }
 
 /* No kernel is launched: the first launch would fail. */
-static void by_copies(place *p) {
+static void by_copies(gpu_place *p) {
   static const hk_coll colls[] = {HK_ALLGATHER, HK_BROADCAST, HK_ALLTOALL, HK_SCATTER};
   static const size_t counts[] = {3, 1000};
   open_windows(p, 2 << 20);
@@ -249,28 +245,26 @@ static void by_copies(place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->copies->used);
 }
 
-START_TEST(copy_engines) {
+TEST_LOOP(copy_engines, 2) {
   setenv("NCCL_CTA_POLICY", "2", 1);
   gpu_fail_nth("CUDAEMU_FAIL_LAUNCH", 1, _i ? 1 : 3);
   ck_assert_int_eq(_i ? run_processes(3, 1, 3, 1, by_copies) : run_processes(1, 3, 3, 1, by_copies), 0);
 }
-END_TEST
 
 /* What cannot be captured is not begun: graphs would need kernels, and all ranks must do the same. */
-static void by_kernels(place *p) {
+static void by_kernels(gpu_place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(!hk_gpu_of(p->g.comm[r])->copies->usable);
   meet_all(p);
 }
 
-START_TEST(copy_engines_refused) {
+TEST(copy_engines_refused) {
   setenv("NCCL_CTA_POLICY", "2", 1);
   setenv("CUDAEMU_CAPTURED_WORDS", "0", 1);
   ck_assert_int_eq(run_processes(1, 2, 2, 1, by_kernels), 0);
 }
-END_TEST
 
 /* The first process dies while the others' streams wait for its words. */
-static void die_by_copies(place *p) {
+static void die_by_copies(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
   gpu_call c = {.coll = HK_ALLGATHER, .count = 100, .type = ncclFloat32};
@@ -290,19 +284,17 @@ static void die_by_copies(place *p) {
   g->comm[r] = NULL;
 }
 
-START_TEST(copy_engines_abort) {
+TEST(copy_engines_abort) {
   share_alone();
   setenv("NCCL_CTA_POLICY", "2", 1);
   setenv("CUDAEMU_CONNECTIONS", "1", 1); /* no other stream of the process can do anything beside the one that waits */
   ck_assert_int_eq(run_processes(3, 1, 3, 1, die_by_copies), 0);
 }
-END_TEST
 
-START_TEST(dead_peer) {
+TEST(dead_peer) {
   share_alone();
   ck_assert_int_eq(run_processes(3, 1, 3, 1, die), 0);
 }
-END_TEST
 
 /* Where GPUs do not reach each other's memory data goes through the host's: by wish, as the driver says, because IPC is
  * forbidden, and where the driver says yes and the bus delivers something else. */
@@ -317,7 +309,7 @@ static const struct {
                {"NCCL_SHM_DISABLE", "1", false}};
 static int sharing_at;
 
-static void shared_somehow(place *p) {
+static void shared_somehow(gpu_place *p) {
   const hk_gpu *gpu = hk_gpu_of(p->g.comm[p->first]);
   ck_assert_int_eq(gpu->links->env->by_file, sharing[sharing_at].by_fd);
   ck_assert(!gpu->links->staged);
@@ -326,43 +318,27 @@ static void shared_somehow(place *p) {
 }
 
 /* Between processes memory goes by descriptor, and by handle where that is refused, forbidden or cannot be passed. */
-START_TEST(descriptors) {
+TEST_LOOP(descriptors, HK_ARRAY_LENGTH(sharing)) {
   sharing_at = _i;
   setenv(sharing[_i].name, sharing[_i].value, 1);
   ck_assert_int_eq(run_processes(2, _i == 1 ? 2 : 1, 3, 1, shared_somehow), 0);
 }
-END_TEST
 
-START_TEST(staged) {
+TEST_LOOP(staged, 3) {
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
   ck_assert_int_eq(run_processes(_i == 0 ? 2 : 1, _i == 0 ? 2 : 3, 3, 1, all_collectives), 0);
 }
-END_TEST
 
-START_TEST(staged_processes) {
+TEST_RANGE(staged_processes, 2, 4) {
   if (_i == 3) setenv("NCCL_CUMEM_ENABLE", "0", 1);
   setenv(obstacles[_i][0], obstacles[_i][1], 1);
   setenv("HOCKET_SLOT_BYTES", "4096", 1);
   ck_assert_int_eq(run_processes(3, 1, 3, 1, all_collectives), 0);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_procs");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, processes, 0, 4);
-  tcase_add_loop_test(t, levels, 0, 2);
-  tcase_add_loop_test(t, zero_copy, 0, 3);
-  tcase_add_test(t, last_to_leave);
-  tcase_add_loop_test(t, copy_engines, 0, 2);
-  tcase_add_test(t, copy_engines_refused);
-  tcase_add_test(t, copy_engines_abort);
-  tcase_add_test(t, dead_peer);
-  tcase_add_loop_test(t, descriptors, 0, HK_ARRAY_LENGTH(sharing));
-  tcase_add_loop_test(t, staged, 0, 3);
-  tcase_add_loop_test(t, staged_processes, 2, 4);
-  return suite_run_one("gpu_procs", t);
+  return suite_main("gpu_procs", .timeout = 100);
 }

@@ -2,11 +2,12 @@
 /* Ranks on emulated GPUs, on pretended hosts whose rails are not connected, each with a card of its own: what they send
  * to ranks of other rails goes through another rank (PXN).  The far end's card reads and writes the GPU's memory.
  * check: timeout=300 notsan */
+#include <dlfcn.h>
 #include <errno.h>
 #include <pthread.h>
 #include <stdio.h>
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { RANKS = 4 };
@@ -109,7 +110,7 @@ static void suspend_and_resume(const gpu_ranks *g) {
   }
 }
 
-START_TEST(carries) {
+TEST_LOOP(carries, 2) {
   static const char *const algorithms[] = {NULL, "ring"};
   gpu_ranks g;
   if (algorithms[_i]) setenv("NCCL_ALGO", algorithms[_i], 1);
@@ -126,13 +127,9 @@ START_TEST(carries) {
   gpu_close(&g);
   rdma_end(verbs);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_relay");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, carries, 0, 2);
-  return suite_run_one("gpu_relay", t);
+  return suite_main("gpu_relay", .timeout = 100);
 }

@@ -6,7 +6,7 @@
 #include "../../src/gpu/health.h"
 #include "../../src/gpu/order.h"
 #include "../../src/kernels/cuda/work.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { COUNT = 500, PART = 4096 };
@@ -43,7 +43,7 @@ static CUgraphExec capture(const gpu_ranks *g, int from, int to, CUstream q, boo
 /* The first is held back in its stream, or between the pieces of its graph; the second comes by another stream and
  * reads what the first one writes at its end. */
 enum { REPLAY_THEN_CALL, CALL_THEN_REPLAY, TWO_GRAPHS, NOT_ORDERED };
-START_TEST(order) {
+TEST_RANGE(order, REPLAY_THEN_CALL, NOT_ORDERED + 1) {
   gpu_ranks g;
   uint32_t got[COUNT];
   if (_i == NOT_ORDERED) setenv("NCCL_GRAPH_MIXING_SUPPORT", "0", 1);
@@ -83,11 +83,10 @@ START_TEST(order) {
   OK(StreamDestroy(b));
   gpu_close(&g);
 }
-END_TEST
 
 /* One process with a stream for each rank, and several groups in one capture: all calls of the graph are before the
  * one node that ends it, and a later call waits for that. */
-START_TEST(forked) {
+TEST(forked) {
   gpu_ranks g;
   CUgraph graph;
   CUgraphExec exec;
@@ -132,11 +131,10 @@ START_TEST(forked) {
   OK(EventDestroy(join));
   gpu_close(&g);
 }
-END_TEST
 
 /* A graph of which one rank's replay never comes: no call is made, but the watchdog sees it, and only if no kernel has
  * ended meanwhile.  Over the network the proxy asks, and no thread of the user's has to. */
-START_TEST(hangs) {
+TEST_LOOP(hangs, 2) {
   gpu_ranks g;
   CUgraphExec exec[2];
   ncclResult_t rc = ncclSuccess;
@@ -179,15 +177,9 @@ START_TEST(hangs) {
   for (int r = 0; r < 2; r++) OK(GraphExecDestroy(exec[r]));
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_replay");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, order, REPLAY_THEN_CALL, NOT_ORDERED + 1);
-  tcase_add_test(t, forked);
-  tcase_add_loop_test(t, hangs, 0, 2);
-  return suite_run_one("gpu_replay", t);
+  return suite_main("gpu_replay", .timeout = 60);
 }

@@ -4,19 +4,21 @@
  * waits on streams, in groups and in captured graphs; what is wrong to ask; aborts and dead ranks.
  * check: timeout=300 notsan */
 #include <pthread.h>
+#include <signal.h>
 #include "../../src/gpu/rma.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/process.h"
+#include "../support/suite.h"
 
 enum { WINDOW = 2 << 20, CONTEXTS = 4 };
 
 static char *memory[GPU_RANKS];
 static ncclWindow_t windows[GPU_RANKS];
 
-static cudaStream_t stream_of(const place *p, int r) { return (cudaStream_t)(void *)p->g.stream[r]; }
+static cudaStream_t stream_of(const gpu_place *p, int r) { return (cudaStream_t)(void *)p->g.stream[r]; }
 #define EACH(r, p) for (int r = (p)->first; r < (p)->first + (p)->each; r++)
 
-static void open_windows(const place *p) {
+static void open_windows(const gpu_place *p) {
   EACH(r, p) {
     emu_use(p->g.device[r]);
     OK_NCCL(ncclMemAlloc((void **)&memory[r], WINDOW));
@@ -29,7 +31,7 @@ static void open_windows(const place *p) {
   OK_NCCL(ncclGroupEnd());
   EACH(r, p) ck_assert_ptr_nonnull(windows[r]);
 }
-static void close_windows(place *p) {
+static void close_windows(gpu_place *p) {
   meet_all(p);
   EACH(r, p) {
     OK_NCCL(ncclCommWindowDeregister(p->g.comm[r], windows[r]));
@@ -37,21 +39,21 @@ static void close_windows(place *p) {
   }
 }
 
-static void read_window(const place *p, int r, size_t at, void *to, size_t bytes) {
+static void read_window(const gpu_place *p, int r, size_t at, void *to, size_t bytes) {
   emu_use(p->g.device[r]);
   OK(MemcpyAsync((CUdeviceptr)(uintptr_t)to, (CUdeviceptr)(uintptr_t)(memory[r] + at), bytes, p->g.stream[r]));
   OK(StreamSynchronize(p->g.stream[r]));
 }
-static void set_input(const place *p, int r, const void *from, size_t bytes) {
+static void set_input(const gpu_place *p, int r, const void *from, size_t bytes) {
   emu_use(p->g.device[r]);
   OK(MemcpyAsync(p->g.in[r], (CUdeviceptr)(uintptr_t)from, bytes, p->g.stream[r]));
   OK(StreamSynchronize(p->g.stream[r]));
 }
-static ncclResult_t put(const place *p, int r, size_t from, size_t bytes, int to, size_t at, int ctx) {
+static ncclResult_t put(const gpu_place *p, int r, size_t from, size_t bytes, int to, size_t at, int ctx) {
   const char *in = (const char *)(uintptr_t)p->g.in[r] + from;
   return ncclPutSignal(in, bytes, ncclInt8, to, windows[r], at, 0, ctx, 0, p->g.comm[r], stream_of(p, r));
 }
-static ncclResult_t await(const place *p, int r, int from, int count, int ctx) {
+static ncclResult_t await(const gpu_place *p, int r, int from, int count, int ctx) {
   ncclWaitSignalDesc_t d = {.opCnt = count, .peer = from, .ctx = ctx};
   return ncclWaitSignal(1, &d, p->g.comm[r], stream_of(p, r));
 }
@@ -61,7 +63,7 @@ static const int shapes[][5] = {{1, 2, 8, 1, 1}, {1, 4, 8, 1, 1}, {2, 1, 8, 1, 1
                                 {1, 2, 1, 1, 1}, {2, 1, 1, 1, 1}, {2, 1, 8, 2, 1}, {3, 1, 8, 3, 1}, {2, 2, 8, 2, 1},
                                 {1, 2, 8, 1, 0}, {3, 1, 8, 1, 0}, {2, 2, 2, 1, 0}};
 enum { SHAPES = sizeof shapes / sizeof *shapes };
-static void run(int shape, void (*body)(place *)) {
+static void run(int shape, void (*body)(gpu_place *)) {
   const int *s = shapes[shape];
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
   if (!s[4]) setenv("NCCL_P2P_DISABLE", "1", 1);
@@ -69,7 +71,7 @@ static void run(int shape, void (*body)(place *)) {
 }
 
 /* All to all, the own rank too, in all contexts: sizes, offsets, nothing but a signal. */
-static void everywhere(place *p) {
+static void everywhere(gpu_place *p) {
   static const size_t sizes[] = {1, 4, 100, 5000, 0};
   const int n = p->g.n;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
@@ -97,12 +99,11 @@ static void everywhere(place *p) {
   }
   close_windows(p);
 }
-START_TEST(to_all) { run(_i, everywhere); }
-END_TEST
+TEST_LOOP(to_all, SHAPES) { run(_i, everywhere); }
 
 /* A signal says that all earlier puts to the peer in its context are there; signals come before their wait, and
  * count. */
-static void in_order(place *p) {
+static void in_order(gpu_place *p) {
   enum { PUTS = 60 };
   int32_t values[PUTS];
   open_windows(p);
@@ -131,11 +132,10 @@ static void in_order(place *p) {
   }
   close_windows(p);
 }
-START_TEST(order) { run(_i, in_order); }
-END_TEST
+TEST_LOOP(order, SHAPES) { run(_i, in_order); }
 
 /* Waits before the puts that end them, beside collectives and sends. */
-static void in_groups(place *p) {
+static void in_groups(gpu_place *p) {
   gpu_call sum = {.coll = HK_ALLREDUCE, .count = 1000, .type = ncclFloat32, .op = ncclSum};
   char *in, *out;
   open_windows(p);
@@ -165,11 +165,10 @@ static void in_groups(place *p) {
   }
   close_windows(p);
 }
-START_TEST(groups) { run(_i, in_groups); }
-END_TEST
+TEST_LOOP(groups, SHAPES) { run(_i, in_groups); }
 
 /* From a window, in pieces if it has to be; then by a graph. */
-static void in_pieces(place *p) {
+static void in_pieces(gpu_place *p) {
   enum { BYTES = (1 << 20) - 100, FROM = 1 << 20 };
   CUgraphExec exec[GPU_RANKS];
   char *data = malloc(BYTES);
@@ -209,11 +208,10 @@ static void in_pieces(place *p) {
   close_windows(p);
   free(data);
 }
-START_TEST(pieces) { run(_i, in_pieces); }
-END_TEST
+TEST_RANGE(pieces, 2, SHAPES) { run(_i, in_pieces); }
 
 /* Captured once, replayed with other data; what is not captured between the replays counts for itself. */
-static void in_graphs(place *p) {
+static void in_graphs(gpu_place *p) {
   enum { PUTS = 3, BYTES = 600 };
   CUgraphExec exec[GPU_RANKS];
   const int n = p->g.n;
@@ -253,12 +251,11 @@ static void in_graphs(place *p) {
   EACH(r, p) OK(GraphExecDestroy(exec[r]));
   close_windows(p);
 }
-START_TEST(graphs) { run(_i, in_graphs); }
-END_TEST
+TEST_LOOP(graphs, SHAPES) { run(_i, in_graphs); }
 
 /* A capture that never runs takes no turns of the next one, and signals of a capture that wait for each other have
  * words of their own: as many as a rank may have under way. */
-static void captures(place *p) {
+static void captures(gpu_place *p) {
   enum { SIGNALS = 15 };
   CUgraphExec exec[GPU_RANKS];
   const int n = p->g.n;
@@ -287,11 +284,10 @@ static void captures(place *p) {
   }
   close_windows(p);
 }
-START_TEST(each_capture_anew) { run(_i ? 7 : 2, captures); }
-END_TEST
+TEST_LOOP(each_capture_anew, 2) { run(_i ? 7 : 2, captures); }
 
 /* Replays run ahead of their waits as far as the receiver lets them: nothing is lost. */
-static void run_ahead(place *p) {
+static void run_ahead(gpu_place *p) {
   enum { REPLAYS = 20 };
   CUgraph graph;
   CUgraphExec exec;
@@ -311,10 +307,9 @@ static void run_ahead(place *p) {
   OK(GraphDestroy(graph));
   close_windows(p);
 }
-START_TEST(replays_run_ahead) { run(_i ? 7 : 2, run_ahead); }
-END_TEST
+TEST_LOOP(replays_run_ahead, 2) { run(_i ? 7 : 2, run_ahead); }
 
-static void wrong(place *p) {
+static void wrong(gpu_place *p) {
   static char host[64];
   const ncclComm_t c = p->g.comm[0];
   const cudaStream_t s = stream_of(p, 0);
@@ -342,8 +337,7 @@ static void wrong(place *p) {
 #undef PUT
   close_windows(p);
 }
-START_TEST(arguments) { run(0, wrong); }
-END_TEST
+TEST(arguments) { run(0, wrong); }
 
 static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
   ncclUniqueId id;
@@ -357,7 +351,7 @@ static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
 }
 
 /* As the configuration says: signals by their index, without a window; none at all. */
-START_TEST(configured) {
+TEST(configured) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   ncclComm_t c[2];
@@ -390,10 +384,9 @@ START_TEST(configured) {
     config.numRmaSig = 0;
   }
 }
-END_TEST
 
 /* The signals and inboxes of a communicator are memory files: none is open when it has ended. */
-START_TEST(leaves_no_memory) {
+TEST(leaves_no_memory) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclComm_t c[2];
   int files = 0;
@@ -407,31 +400,29 @@ START_TEST(leaves_no_memory) {
   for (int ms = 0; open_fds() > files && ms < 5000; ms++) usleep(1000); /* threads end by themselves */
   ck_assert_int_le(open_fds(), files);
 }
-END_TEST
 
 /* Memory that cannot be a window: there are no one-sided operations, and the calls say so. */
-static void apart(place *p) {
+static void apart(gpu_place *p) {
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
   OK_NCCL(ncclCommQueryProperties(p->g.comm[p->first], &props));
   ck_assert(!props.hostRmaSupport);
   ck_assert_int_eq(ncclSignal(0, 0, 0, 0, p->g.comm[p->first], stream_of(p, p->first)), ncclInvalidArgument);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(p->g.comm[p->first]), "cannot be made into windows"));
 }
-START_TEST(no_windows) {
+TEST(no_windows) {
   setenv("NCCL_CUMEM_ENABLE", "0", 1);
   run(2, apart);
 }
-END_TEST
 
 /* ---- failures ---- */
 
 /* Streams that wait for signals that never come, captured or not, go on when their communicator is aborted. */
 static int captured;
-static ncclResult_t signal_to(const place *p, int r, int to) {
+static ncclResult_t signal_to(const gpu_place *p, int r, int to) {
   return to < 0 ? ncclSuccess : ncclSignal(to, 0, 0, 0, p->g.comm[r], stream_of(p, r));
 }
 /* Before the wait rank `victim` is signalled: when it fails, no call of this rank is still to be made. */
-static void enqueue_wait(const place *p, int r, int from, int victim) {
+static void enqueue_wait(const gpu_place *p, int r, int from, int victim) {
   CUgraph graph;
   CUgraphExec exec;
   emu_use(p->g.device[r]);
@@ -449,7 +440,7 @@ static void enqueue_wait(const place *p, int r, int from, int victim) {
   OK_NCCL(await(p, r, from, 2, 1));
   OK_NCCL(ncclGroupEnd());
 }
-static void hear_all(const place *p, int r) {
+static void hear_all(const gpu_place *p, int r) {
   for (int k = 0; k < p->g.n; k++)
     if (k != r) OK_NCCL(await(p, r, k, 1, 0));
   emu_use(p->g.device[r]);
@@ -460,7 +451,7 @@ static void *abort_it(void *comm) {
   OK_NCCL(ncclCommAbort((ncclComm_t)comm));
   return NULL;
 }
-static void abort_waits(place *p) {
+static void abort_waits(gpu_place *p) {
   pthread_t id;
   const int r = p->first;
   open_windows(p);
@@ -478,14 +469,13 @@ static void abort_waits(place *p) {
   }
   p->g.comm[r] = NULL;
 }
-START_TEST(aborted) {
+TEST_LOOP(aborted, 4) {
   captured = _i % 2;
   run(_i < 2 ? 2 : 7, abort_waits);
 }
-END_TEST
 
 /* A rank dies: those that wait for it, or for another one, learn of it, and their streams go on. */
-static void die(place *p) {
+static void die(gpu_place *p) {
   const int r = p->first;
   open_windows(p);
   if (r == 1) {
@@ -500,30 +490,14 @@ static void die(place *p) {
   OK(StreamSynchronize(p->g.stream[r]));
   p->g.comm[r] = NULL;
 }
-START_TEST(killed) {
+TEST_LOOP(killed, 4) {
   captured = _i % 2;
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
   ck_assert_int_eq(run_processes(3, 1, 8, _i < 2 ? 1 : 3, die), 1); /* the dead one */
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_rma");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, to_all, 0, SHAPES);
-  tcase_add_loop_test(t, order, 0, SHAPES);
-  tcase_add_loop_test(t, groups, 0, SHAPES);
-  tcase_add_loop_test(t, graphs, 0, SHAPES);
-  tcase_add_loop_test(t, pieces, 2, SHAPES);
-  tcase_add_loop_test(t, each_capture_anew, 0, 2);
-  tcase_add_loop_test(t, replays_run_ahead, 0, 2);
-  tcase_add_test(t, arguments);
-  tcase_add_test(t, configured);
-  tcase_add_test(t, leaves_no_memory);
-  tcase_add_test(t, no_windows);
-  tcase_add_loop_test(t, aborted, 0, 4);
-  tcase_add_loop_test(t, killed, 0, 4);
-  return suite_run_one("gpu_rma", t);
+  return suite_main("gpu_rma", .timeout = 100);
 }

@@ -5,9 +5,7 @@
  * HOCKET_TEST_UPDATE=1 writes the file again; HOCKET_TEST_TRACE shows what was changed.
  * check: timeout=200 notsan */
 #include "../../src/transport/cuda/share.h"
-#include "../support/gpu_comms.h"
-#include "../support/gpu_machine.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/gpu_trace.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
@@ -259,7 +257,7 @@ static void registered(const char *name) {
 }
 
 /* Ranks of two processes, each on a host of its own or both on one: each process has its own lines. */
-static void near_and_far(place *p) {
+static void near_and_far(gpu_place *p) {
   static const size_t counts[] = {5, 3000, 16000};
   gpu_ranks *g = &p->g;
   char name[40];
@@ -283,7 +281,7 @@ static void near_and_far(place *p) {
   meet_all(p);
 }
 /* A rank in each of two processes gives its memory back and gets it again. */
-static void back_and_again(place *p) {
+static void back_and_again(gpu_place *p) {
   gpu_ranks *g = &p->g;
   char name[40];
   snprintf(name, sizeof name, "%s %d", getenv("SCENE"), p->process);
@@ -303,7 +301,7 @@ static void back_and_again(place *p) {
   meet_all(p);
 }
 /* One-sided operations between hosts and inside of them, outside of graphs and in them. */
-static void puts_to_all(place *p) {
+static void puts_to_all(gpu_place *p) {
   gpu_ranks *g = &p->g;
   char name[40];
   CUgraph graph;
@@ -402,16 +400,12 @@ static const struct {
               {"far", far_scene},
               {"suspended", suspended_scene},
               {"puts", puts_scene}};
-START_TEST(as_before) { scenes[_i].run(scenes[_i].name); }
-END_TEST
+TEST_LOOP(as_before, HK_ARRAY_LENGTH(scenes)) { scenes[_i].run(scenes[_i].name); }
 
 int main(void) {
   unsetenv("CUDAEMU_PTX"); /* other kernels' blocks have other limits */
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_scenes");
   golden_clear(GOLDEN);
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, as_before, 0, HK_ARRAY_LENGTH(scenes));
-  return suite_run_one("gpu_scenes", t);
+  return suite_main("gpu_scenes", .timeout = 60);
 }

@@ -4,7 +4,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/share.h"
 #include "../../src/kernels/cuda/work.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/leftovers.h"
 #include "../support/suite.h"
 

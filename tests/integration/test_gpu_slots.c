@@ -5,7 +5,7 @@
 #include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
 #include "../support/fake_rdma.h"
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static fake_verbs_state *verbs;
@@ -53,7 +53,7 @@ enum { N = 4 }; /* the memory of a peer is the same; 10 ranks take a quarter of 
 enum { N = 10 };
 #endif
 
-START_TEST(small_messages_need_little) {
+TEST_LOOP(small_messages_need_little, WAYS + 1) {
   enum { PAIRS = N * (N - 1) };
   gpu_ranks g;
   begin(&g, N, _i % WAYS, (size_t)N << 15);
@@ -73,10 +73,9 @@ START_TEST(small_messages_need_little) {
   run(&g, HK_ALLTOALL, 256);
   end(&g);
 }
-END_TEST
 
 /* Both sizes in one group, and in turn: what is under way stays where it is. */
-START_TEST(grows_in_turn) {
+TEST_LOOP(grows_in_turn, WAYS) {
   gpu_ranks g;
   begin(&g, 3, _i, 3 << 20);
   gpu_init_all(&g);
@@ -96,7 +95,6 @@ START_TEST(grows_in_turn) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) run(&g, coll, counts[k]);
   end(&g);
 }
-END_TEST
 
 /* Kernels are under way that need the proxies, on a driver that waits for kernels when it allocates. */
 static void allocate_beside_kernels(gpu_ranks *g) {
@@ -112,16 +110,15 @@ static void allocate_beside_kernels(gpu_ranks *g) {
   end(g);
 }
 
-START_TEST(grows_beside_kernels) {
+TEST_LOOP(grows_beside_kernels, WAYS) {
   gpu_ranks g;
   setenv("CUDAEMU_SYNC_ALLOC", "1", 1);
   begin(&g, 2, _i, 1 << 18);
   allocate_beside_kernels(&g);
 }
-END_TEST
 
 /* Links that have all of their memory from the beginning: little may be locked, or slots are short. */
-START_TEST(opens_beside_kernels) {
+TEST_LOOP(opens_beside_kernels, 2 * WAYS) {
   gpu_ranks g;
   struct rlimit limit;
   const bool scarce = _i >= WAYS;
@@ -134,7 +131,6 @@ START_TEST(opens_beside_kernels) {
   if (!scarce) rdma_param("HOCKET_SLOT_BYTES", "8192");
   allocate_beside_kernels(&g);
 }
-END_TEST
 
 /* ---- graphs ---- */
 
@@ -170,7 +166,7 @@ static void replay(gpu_ranks *g, captured *x) {
 }
 
 /* Captured before the links grow, while they grow, and after. */
-START_TEST(graphs) {
+TEST_LOOP(graphs, WAYS) {
   static const size_t counts[] = {300, 40000, 200};
   captured x[HK_ARRAY_LENGTH(counts)];
   gpu_ranks g;
@@ -190,12 +186,11 @@ START_TEST(graphs) {
   }
   end(&g);
 }
-END_TEST
 
 /* ---- failures ---- */
 
 /* The GPUs' memory is used up when the links grow: then it is the host's. */
-START_TEST(full_gpu) {
+TEST(full_gpu) {
   gpu_ranks g;
   CUdeviceptr rest[2][64];
   int n[2] = {0, 0};
@@ -216,10 +211,9 @@ START_TEST(full_gpu) {
     for (int i = 0; i < n[r]; i++) OK(MemFree(rest[r][i]));
   end(&g);
 }
-END_TEST
 
 /* One rank's call has large messages, the other one's has small ones: it grows so that its kernel sees that. */
-START_TEST(mismatch) {
+TEST_LOOP(mismatch, 2 * WAYS) {
   gpu_ranks g;
   const bool warm = _i >= WAYS;
   begin(&g, 2, _i % WAYS, 1 << 18);
@@ -234,23 +228,11 @@ START_TEST(mismatch) {
   gpu_wait(&g);
   end(&g);
 }
-END_TEST
 
 int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("HOCKET_SLOTS", "8", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  Suite *s = suite_create("gpu_slots");
-  TCase *t = tcase_create("gpu_slots");
-  tcase_set_timeout(t, 200);
-  tcase_add_loop_test(t, small_messages_need_little, 0, WAYS + 1);
-  tcase_add_loop_test(t, grows_in_turn, 0, WAYS);
-  tcase_add_loop_test(t, grows_beside_kernels, 0, WAYS);
-  tcase_add_loop_test(t, opens_beside_kernels, 0, 2 * WAYS);
-  tcase_add_loop_test(t, graphs, 0, WAYS);
-  tcase_add_test(t, full_gpu);
-  tcase_add_loop_test(t, mismatch, 0, 2 * WAYS);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_main("gpu_slots", .timeout = 200);
 }

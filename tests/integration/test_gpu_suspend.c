@@ -8,7 +8,7 @@
 #include "../../src/gpu/arena.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/proxied.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = 9000, .type = ncclFloat32, .op = ncclSum};
@@ -34,7 +34,7 @@ static CUgraphExec capture(const gpu_ranks *g) {
 }
 
 /* All ranks in one thread. */
-START_TEST(threads) {
+TEST_LOOP(threads, 3) {
   static const int shapes[][2] = {{8, 8}, {4, 2}, {3, 1}};
   const int n = shapes[_i][0], devices = shapes[_i][1];
   gpu_ranks g;
@@ -82,10 +82,9 @@ START_TEST(threads) {
   each(&g, 0, n, true); /* a suspended communicator can be destroyed */
   gpu_close(&g);
 }
-END_TEST
 
 /* Links and credits of other processes are opened again at the same addresses. */
-static void suspended_twice(place *p) {
+static void suspended_twice(gpu_place *p) {
   gpu_call c = sums;
   setenv("NCCL_DEBUG", "WARN", 1);
   for (int turn = 0; turn < 3; turn++) {
@@ -101,7 +100,7 @@ static void suspended_twice(place *p) {
 }
 
 /* Sums in the switch: memory leaves the multicast object and joins it again. */
-START_TEST(in_switch) {
+TEST(in_switch) {
   gpu_ranks g;
   setenv("NCCL_ALGO", "nvls", 1);
   gpu_open(&g, 8, 8, 1 << 19);
@@ -123,9 +122,8 @@ START_TEST(in_switch) {
   }
   gpu_close(&g);
 }
-END_TEST
 
-static void in_switch_twice(place *p) {
+static void in_switch_twice(gpu_place *p) {
   gpu_call c = sums;
   each_call(p, &c, 2);
   for (int turn = 0; turn < 2; turn++) {
@@ -138,11 +136,10 @@ static void in_switch_twice(place *p) {
   }
 }
 
-START_TEST(in_switch_of_processes) {
+TEST(in_switch_of_processes) {
   setenv("NCCL_ALGO", "nvls", 1);
   ck_assert_int_eq(run_processes(4, 2, 8, 1, in_switch_twice), 0);
 }
-END_TEST
 
 /* Bytes of the files of the rank's links in pinned memory that processes share. */
 static size_t behind_links(ncclComm_t c) {
@@ -158,7 +155,7 @@ static size_t behind_links(ncclComm_t c) {
   return sum;
 }
 
-static void staged_twice(place *p) {
+static void staged_twice(gpu_place *p) {
   ncclComm_t comm = p->g.comm[p->first];
   gpu_call c = sums;
   each_call(p, &c, 2);
@@ -173,11 +170,10 @@ static void staged_twice(place *p) {
 }
 
 /* Links through pinned memory of the host, which both processes keep mapped. */
-START_TEST(staged) {
+TEST(staged) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(run_processes(3, 1, 3, 1, staged_twice), 0);
 }
-END_TEST
 
 /* Pages of the rank's network links that are pinned, or are there though they are not. */
 static size_t of_network(ncclComm_t c) {
@@ -194,7 +190,7 @@ static size_t of_network(ncclComm_t c) {
   return sum;
 }
 
-static void network_twice(place *p) {
+static void network_twice(gpu_place *p) {
   ncclComm_t comm = p->g.comm[p->first];
   gpu_call c = sums;
   each_call(p, &c, 2);
@@ -214,17 +210,15 @@ static void network_twice(place *p) {
 }
 
 /* Links over TCP, also with a driver that has no virtual memory of the host.  test_gpu_direct: by cards. */
-START_TEST(hosts) {
+TEST_LOOP(hosts, 2) {
   if (_i) setenv("CUDAEMU_HOST_VMM", "0", 1);
   ck_assert_int_eq(run_processes(3, 1, 3, 3, network_twice), 0);
 }
-END_TEST
 
-START_TEST(processes) {
+TEST_LOOP(processes, 2) {
   static const int shapes[][2] = {{8, 1}, {2, 2}};
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, suspended_twice), 0);
 }
-END_TEST
 
 int main(void) {
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
@@ -232,13 +226,5 @@ int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("suspend");
-  tcase_set_timeout(t, 190);
-  tcase_add_loop_test(t, threads, 0, 3);
-  tcase_add_loop_test(t, processes, 0, 2);
-  tcase_add_test(t, in_switch);
-  tcase_add_test(t, in_switch_of_processes);
-  tcase_add_test(t, staged);
-  tcase_add_loop_test(t, hosts, 0, 2);
-  return suite_run_one("gpu_suspend", t);
+  return suite_main("gpu_suspend", .timeout = 190);
 }

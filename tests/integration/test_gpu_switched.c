@@ -6,7 +6,7 @@
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/transport/cuda/multicast.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { SUMSHOT, LINES, SLOTS, WAYS };
@@ -25,7 +25,7 @@ static void run_and_check(const gpu_ranks *g, const gpu_call *c) {
 }
 
 /* From one element to many waves, on one channel and on more than have lines, aligned and not, in place and not. */
-START_TEST(sizes) {
+TEST_LOOP(sizes, 4 * WAYS) {
   static const size_t counts[] = {1, 7, 333, 4096, 30001};
   static const int ranks[] = {2, 3, 5, 8};
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLGATHER};
@@ -62,10 +62,9 @@ START_TEST(sizes) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* A switch copies everything, and adds up what it knows. */
-START_TEST(types_and_operators) {
+TEST_LOOP(types_and_operators, WAYS) {
   gpu_ranks g;
   take(_i);
   gpu_open(&g, 3, 8, 1 << 14);
@@ -77,10 +76,9 @@ START_TEST(types_and_operators) {
     }
   gpu_close(&g);
 }
-END_TEST
 
 /* Each rank's own scalar. */
-START_TEST(premultiplied) {
+TEST_LOOP(premultiplied, WAYS) {
   enum { COUNT = 100 };
   gpu_ranks g;
   ncclRedOp_t op[3];
@@ -108,10 +106,9 @@ START_TEST(premultiplied) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* Many calls without a wait between them: a sender runs into the credits of all its readers. */
-START_TEST(in_a_row) {
+TEST_LOOP(in_a_row, WAYS) {
   gpu_ranks g;
   take(_i);
   gpu_open(&g, 4, 8, 1 << 14);
@@ -122,10 +119,9 @@ START_TEST(in_a_row) {
   gpu_check(&g, &c);
   gpu_close(&g);
 }
-END_TEST
 
 /* A captured call, replayed with other data. */
-START_TEST(replayed) {
+TEST_LOOP(replayed, WAYS) {
   gpu_ranks g;
   CUgraph graph[2];
   CUgraphExec exec[2];
@@ -154,10 +150,9 @@ START_TEST(replayed) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* Counters go on where they were; lines begin with zeros again. */
-START_TEST(suspended) {
+TEST_LOOP(suspended, WAYS) {
   gpu_ranks g;
   take(_i);
   gpu_open(&g, 3, 8, 1 << 14);
@@ -175,23 +170,21 @@ START_TEST(suspended) {
   run_and_check(&g, &c);
   gpu_close(&g);
 }
-END_TEST
 
 /* ---- processes ---- */
 
-static void several(place *p) {
+static void several(gpu_place *p) {
   for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 1500, .type = ncclFloat32, .op = ncclSum};
   each_call(p, &c, 8);
 }
-START_TEST(processes) {
+TEST_LOOP(processes, WAYS) {
   take(_i);
   ck_assert_int_eq(run_processes(3, 1, 8, 1, several), 0);
 }
-END_TEST
 
 /* Ranks that make different calls get an error: the words' tags differ. */
-static void differ(place *p) {
+static void differ(gpu_place *p) {
   ncclResult_t code = ncclSuccess;
   int r = p->first;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -205,25 +198,14 @@ static void differ(place *p) {
   OK_NCCL(ncclCommAbort(p->g.comm[r]));
   p->g.comm[r] = NULL;
 }
-START_TEST(mismatched) {
+TEST_LOOP(mismatched, WAYS) {
   take(_i);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, differ), 0);
 }
-END_TEST
 
 int main(void) {
   setenv("CUDAEMU_MULTICAST", "1", 1);
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_switched");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, sizes, 0, 4 * WAYS);
-  tcase_add_loop_test(t, types_and_operators, 0, WAYS);
-  tcase_add_loop_test(t, premultiplied, 0, WAYS);
-  tcase_add_loop_test(t, in_a_row, 0, WAYS);
-  tcase_add_loop_test(t, replayed, 0, WAYS);
-  tcase_add_loop_test(t, suspended, 0, WAYS);
-  tcase_add_loop_test(t, processes, 0, WAYS);
-  tcase_add_loop_test(t, mismatched, 0, WAYS);
-  return suite_run_one("gpu_switched", t);
+  return suite_main("gpu_switched", .timeout = 100);
 }

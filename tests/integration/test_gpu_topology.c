@@ -3,8 +3,7 @@
  * check: timeout=300 notsan */
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
-#include "../support/gpu_comms.h"
-#include "../support/gpu_machine.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static char dir[64];
@@ -67,7 +66,7 @@ static void run_all_collectives(gpu_ranks *g) {
   }
 }
 
-START_TEST(machines) {
+TEST_LOOP(machines, 2) {
   char line[512];
   float us, next, all;
   gpu_ranks g;
@@ -90,10 +89,9 @@ START_TEST(machines) {
   ck_assert_int_eq(line[0] == 0, _i == 0);
   end();
 }
-END_TEST
 
 /* Ranks of one GPU: no link is between them, and none has a rate. */
-START_TEST(shared) {
+TEST(shared) {
   char line[512];
   gpu_ranks g;
   begin(MESH);
@@ -104,7 +102,6 @@ START_TEST(shared) {
   ck_assert_ptr_nonnull(strstr(line, "us, a shared GPU's memory to the next, a shared GPU's memory to all"));
   end();
 }
-END_TEST
 
 #define RINGS "allreduce:ring;allgather:ring;reducescatter:ring;broadcast:chain;reduce:chain"
 #define TREES "allreduce:tree;broadcast:tree;reduce:tree"
@@ -118,7 +115,7 @@ static const struct {
               {CIRCLE, RINGS, "Channel 01/02 : 2 1 3 0", true}};
 
 /* Rings follow the NVLinks, each channel its own order. */
-START_TEST(ring_orders) {
+TEST_LOOP(ring_orders, HK_ARRAY_LENGTH(orders)) {
   char line[512], path[96];
   gpu_ranks g;
   begin(orders[_i].machine);
@@ -147,10 +144,9 @@ START_TEST(ring_orders) {
   ck_assert_msg(line[0], "another algorithm ran");
   end();
 }
-END_TEST
 
 /* A rank that is alone on its host reads no topology: there is nothing to choose. */
-START_TEST(alone) {
+TEST(alone) {
   gpu_ranks g;
   begin(MESH);
   for (int n = 1; n <= 2; n++) {
@@ -161,16 +157,9 @@ START_TEST(alone) {
   }
   end();
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_topology");
-  tcase_set_timeout(t, 100);
-  tcase_add_test(t, shared);
-  tcase_add_loop_test(t, machines, 0, 2);
-  tcase_add_test(t, alone);
-  tcase_add_loop_test(t, ring_orders, 0, HK_ARRAY_LENGTH(orders));
-  return suite_run_one("gpu_topology", t);
+  return suite_main("gpu_topology", .timeout = 100);
 }

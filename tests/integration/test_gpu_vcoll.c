@@ -2,7 +2,7 @@
 /* Collectives whose blocks differ in length, on GPUs, on the driver that runs on the CPU: random counts, in groups and
  * alone, captured, and counts that do not match.
  * check: timeout=300 notsan */
-#include "../support/gpu_comms.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { N = 4, ROOM = 1 << 20 };
@@ -65,7 +65,7 @@ static void open_all(gpu_ranks *g, int devices) {
 }
 
 /* With one wave and with many; on one device by reference too. */
-START_TEST(pairs) {
+TEST_LOOP(pairs, 3) {
   gpu_ranks g;
   open_all(&g, _i == 0 ? 1 : _i == 1 ? 2 : N);
   for (uint64_t seed = 0; seed < 8; seed++) {
@@ -79,10 +79,9 @@ START_TEST(pairs) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* Gather, then reduce; in place. */
-START_TEST(gather_and_reduce) {
+TEST_LOOP(gather_and_reduce, 9) {
   static const char *const algorithms[] = {"ring", "direct", "pat"}, *const protocols[] = {"Simple", "LL", "LL128"};
   gpu_ranks g;
   setenv("NCCL_ALGO", algorithms[_i / 3], 1);
@@ -118,10 +117,9 @@ START_TEST(gather_and_reduce) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* A captured call keeps its counts; other calls between the replays use tables of their own. */
-START_TEST(captured) {
+TEST(captured) {
   gpu_ranks g;
   CUgraph graph[N];
   CUgraphExec exec[N];
@@ -163,10 +161,9 @@ START_TEST(captured) {
   }
   gpu_close(&g);
 }
-END_TEST
 
 /* Rank 2 sends rank 1 less than rank 1 expects: nothing, or all but one element. */
-START_TEST(mismatch) {
+TEST_LOOP(mismatch, 2) {
   gpu_ranks g;
   ncclResult_t state = ncclSuccess;
   open_all(&g, N);
@@ -185,16 +182,9 @@ START_TEST(mismatch) {
   for (int r = 0; r < N; r++) OK_NCCL(ncclCommAbort(g.comm[r])), g.comm[r] = NULL;
   gpu_close(&g);
 }
-END_TEST
 
 int main(void) {
   if (!gpu_here()) return 77;
   gpu_environment();
-  TCase *t = tcase_create("gpu_vcoll");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, pairs, 0, 3);
-  tcase_add_loop_test(t, gather_and_reduce, 0, 9);
-  tcase_add_test(t, captured);
-  tcase_add_loop_test(t, mismatch, 0, 2);
-  return suite_run_one("gpu_vcoll", t);
+  return suite_main("gpu_vcoll", .timeout = 120);
 }

@@ -4,7 +4,8 @@
  * check: timeout=200 notsan long=asan */
 #include "../../src/gpu/window.h"
 #include "../../src/rma/windows.h"
-#include "../support/gpu_places.h"
+#include "../support/gpu.h"
+#include "../support/suite.h"
 
 enum { WINDOW = 2 << 20 };
 
@@ -15,20 +16,20 @@ typedef struct region {
 } region;
 static region regions[GPU_RANKS];
 
-static void alloc_all(const place *p, region *all, size_t bytes) {
+static void alloc_all(const gpu_place *p, region *all, size_t bytes) {
   for (int r = p->first; r < p->first + p->each; r++) {
     emu_use(p->g.device[r]);
     OK_NCCL(ncclMemAlloc((void **)&all[r].memory, bytes));
     all[r].bytes = bytes;
   }
 }
-static void register_all(const place *p, region *all, size_t from, int flags) {
+static void register_all(const gpu_place *p, region *all, size_t from, int flags) {
   OK_NCCL(ncclGroupStart());
   for (int r = p->first; r < p->first + p->each; r++)
     OK_NCCL(ncclCommWindowRegister(p->g.comm[r], all[r].memory + from, all[r].bytes - from, &all[r].win, flags));
   OK_NCCL(ncclGroupEnd());
 }
-static void deregister_all(const place *p, region *all, bool free_too) {
+static void deregister_all(const gpu_place *p, region *all, bool free_too) {
   for (int r = p->first; r < p->first + p->each; r++) {
     OK_NCCL(ncclCommWindowDeregister(p->g.comm[r], all[r].win));
     if (free_too) OK_NCCL(ncclMemFree(all[r].memory));
@@ -49,7 +50,7 @@ static void poke(const gpu_ranks *g, int r, void *at, int32_t x) {
 }
 
 /* Every rank writes a word of its own into each window, through its own mappings; everything arrives, once. */
-static void all_write(const place *p, const region *all, size_t from) {
+static void all_write(const gpu_place *p, const region *all, size_t from) {
   const gpu_ranks *g = &p->g;
   for (int r = p->first; r < p->first + p->each; r++) {
     for (int k = 0; k < g->n; k++) {
@@ -60,14 +61,14 @@ static void all_write(const place *p, const region *all, size_t from) {
       poke(g, r, at, 1000 + 100 * r + k);
     }
   }
-  meet_all((place *)(uintptr_t)p);
+  meet_all((gpu_place *)(uintptr_t)p);
   for (int r = p->first; r < p->first + p->each; r++)
     for (int k = 0; k < g->n; k++) ck_assert_int_eq(peek(g, r, all[r].memory + from + 4 * k), 1000 + 100 * k + r);
-  meet_all((place *)(uintptr_t)p);
+  meet_all((gpu_place *)(uintptr_t)p);
 }
 
 /* What kernels read agrees with what the host says. */
-static void check_image(const place *p, const region *all) {
+static void check_image(const gpu_place *p, const region *all) {
   for (int r = p->first; r < p->first + p->each; r++) {
     hk_device_window w;
     void *at = NULL, *user = NULL;
@@ -87,7 +88,7 @@ static void check_image(const place *p, const region *all) {
 }
 
 /* The ranks' offsets are equal: an allreduce shows the largest, and that of the negative the smallest. */
-static void check_offsets(const place *p, const region *all) {
+static void check_offsets(const gpu_place *p, const region *all) {
   gpu_ranks *g = (gpu_ranks *)(uintptr_t)&p->g;
   for (int sign = 1; sign >= -1; sign -= 2) {
     for (int r = p->first; r < p->first + p->each; r++) {
@@ -106,7 +107,7 @@ static void check_offsets(const place *p, const region *all) {
   }
 }
 
-static void one_window(place *p) {
+static void one_window(gpu_place *p) {
   ncclTeam_t lsa = ncclTeamLsa(p->g.comm[p->first]), rail = ncclTeamRail(p->g.comm[p->first]);
   ck_assert(lsa.nRanks == p->g.n && lsa.rank == p->first && lsa.stride == 1);
   ck_assert(rail.nRanks == 1 && rail.rank == 0 && rail.stride == p->g.n);
@@ -120,28 +121,26 @@ static void one_window(place *p) {
 }
 
 static const int shapes[][2] = {{1, 2}, {1, 8}, {2, 1}, {2, 2}, {4, 1}};
-START_TEST(windows) { ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, one_window), 0); }
-END_TEST
+TEST_LOOP(windows, 5) { ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], 8, 1, one_window), 0); }
 
 /* Small memory of ncclMemAlloc, as PyTorch gives. */
-static void small_window(place *p) {
+static void small_window(gpu_place *p) {
   alloc_all(p, regions, 25600);
   register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
   ck_assert_ptr_nonnull(regions[p->first].win);
   all_write(p, regions, 0);
   deregister_all(p, regions, true);
 }
-START_TEST(small) { ck_assert_int_eq(run_processes(2, 1, 2, 1, small_window), 0); }
-END_TEST
+TEST(small) { ck_assert_int_eq(run_processes(2, 1, 2, 1, small_window), 0); }
 
 /* A window takes the lowest place that has room, if all of it is needed. */
-static size_t offset_of(const place *p, const region *all) {
+static size_t offset_of(const gpu_place *p, const region *all) {
   hk_device_window w;
   emu_use(p->g.device[p->first]);
   emu_read(&w, (CUdeviceptr)(uintptr_t)all[p->first].win, sizeof w);
   return (size_t)w.multicast_4k * 4096;
 }
-static void gaps(place *p) {
+static void gaps(gpu_place *p) {
   static region all[4][GPU_RANKS];
   size_t at[4];
   for (int i = 0; i < 3; i++) {
@@ -158,16 +157,14 @@ static void gaps(place *p) {
   ck_assert_uint_eq(offset_of(p, all[1]), at[1]);
   for (int i = 0; i < 4; i++) deregister_all(p, all[i], true);
 }
-START_TEST(lowest_place) { ck_assert_int_eq(run_processes(1, 2, 2, 1, gaps), 0); }
-END_TEST
+TEST(lowest_place) { ck_assert_int_eq(run_processes(1, 2, 2, 1, gaps), 0); }
 
 /* Two ranks on each GPU. */
-START_TEST(shared_gpu) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
-END_TEST
+TEST_LOOP(shared_gpu, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 2 : 4, 2, 1, one_window), 0); }
 
 /* Many at a time, in one group, that come and go in another order on each rank; the table that kernels search has them,
  * and only them. */
-static void many(place *p) {
+static void many(gpu_place *p) {
   enum { N = 34 };
   static region all[N][GPU_RANKS];
   const gpu_ranks *g = &p->g;
@@ -202,12 +199,11 @@ static void many(place *p) {
   }
   for (int i = 0; i < N; i++) deregister_all(p, all[i], true);
 }
-START_TEST(come_and_go) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 3, 8, 1, many), 0); }
-END_TEST
+TEST_LOOP(come_and_go, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 3, 8, 1, many), 0); }
 
 /* A part of an allocation, at the same distance from its beginning on all ranks, or a multiple of the driver's page
  * apart; else there is no window. */
-static void parts(place *p) {
+static void parts(gpu_place *p) {
   region apart[GPU_RANKS];
   alloc_all(p, regions, 3 * WINDOW);
   register_all(p, regions, 8192, NCCL_WIN_COLL_SYMMETRIC);
@@ -226,11 +222,10 @@ static void parts(place *p) {
     deregister_all(p, apart, false);
   }
 }
-START_TEST(inside_allocations) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, parts), 0); }
-END_TEST
+TEST_LOOP(inside_allocations, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, parts), 0); }
 
 /* Memory that others cannot map, on one rank: success, and no window on any. */
-static void no_window(place *p) {
+static void no_window(gpu_place *p) {
   alloc_all(p, regions, WINDOW);
   for (int r = p->first; r < p->first + p->each; r++) {
     regions[r].win = (ncclWindow_t)(void *)&regions;
@@ -239,17 +234,16 @@ static void no_window(place *p) {
   register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
   for (int r = p->first; r < p->first + p->each; r++) ck_assert_ptr_null(regions[r].win);
   deregister_all(p, regions, false);
-  meet_all((place *)(uintptr_t)p);
+  meet_all((gpu_place *)(uintptr_t)p);
 }
-START_TEST(no_windows) {
+TEST_LOOP(no_windows, 4) {
   if (_i == 2) setenv("NCCL_CUMEM_ENABLE", "0", 1);
   if (_i == 3) setenv("CUDAEMU_IMPORT", "0", 1); /* found out when the first of another process is opened */
   ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, no_window), 0);
 }
-END_TEST
 
 /* GPUs that do not reach each other: each rank is a team. */
-static void alone(place *p) {
+static void alone(gpu_place *p) {
   void *at;
   int r = p->first;
   ncclCommProperties_t props = NCCL_COMM_PROPERTIES_INITIALIZER;
@@ -264,14 +258,13 @@ static void alone(place *p) {
   ck_assert_int_eq(ncclGetLsaDevicePointer(regions[r].win, 0, 1, &at), ncclInvalidArgument);
   deregister_all(p, regions, true);
 }
-START_TEST(no_peers) {
+TEST(no_peers) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, alone), 0);
 }
-END_TEST
 
 /* Hosts of two ranks each: two teams. */
-static void two_hosts(place *p) {
+static void two_hosts(gpu_place *p) {
   const int first = p->first, other = first ? 0 : 2;
   void *at;
   ncclTeam_t lsa = ncclTeamLsa(p->g.comm[first + 1]), rail = ncclTeamRail(p->g.comm[first + 1]);
@@ -285,11 +278,10 @@ static void two_hosts(place *p) {
   ck_assert_int_eq(peek(&p->g, first + 1, regions[first + 1].memory), 77 + first);
   deregister_all(p, regions, true);
 }
-START_TEST(hosts) { ck_assert_int_eq(run_processes(2, 2, 4, 2, two_hosts), 0); }
-END_TEST
+TEST(hosts) { ck_assert_int_eq(run_processes(2, 2, 4, 2, two_hosts), 0); }
 
 /* Windows stay when the library's memory is given back, and when the user's address is gone. */
-static void kept(place *p) {
+static void kept(gpu_place *p) {
   alloc_all(p, regions, WINDOW);
   register_all(p, regions, 0, NCCL_WIN_COLL_SYMMETRIC);
   for (int on = 0; on < 2; on++) {
@@ -302,14 +294,13 @@ static void kept(place *p) {
   check_image(p, regions);
   /* the communicator's end does what is left */
 }
-START_TEST(suspended) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, kept), 0); }
-END_TEST
+TEST_LOOP(suspended, 2) { ck_assert_int_eq(run_processes(_i ? 2 : 1, _i ? 1 : 2, 8, 1, kept), 0); }
 
 /* Both ranks make the call: it counts on all ranks, right or wrong. */
 #define BOTH_REFUSE(at, bytes, win, flags)                                                                             \
   for (int r = 0; r < 2; r++)                                                                                          \
   ck_assert_int_eq(ncclCommWindowRegister(p->g.comm[r], at, bytes, win, flags), ncclInvalidArgument)
-static void wrong(place *p) {
+static void wrong(gpu_place *p) {
   ncclComm_t c = p->g.comm[0];
   ncclWindow_t win = (ncclWindow_t)(void *)p;
   void *at;
@@ -356,7 +347,7 @@ static void wrong(place *p) {
   OK_NCCL(ncclCommWindowDeregister(c, NULL));
 }
 /* A window that is refused on one rank, alone and in a group: the others get the cause, and the next one is right. */
-static void refused_on_one(place *p) {
+static void refused_on_one(gpu_place *p) {
   ncclComm_t c = p->g.comm[p->first];
   const int r = p->first;
   ncclWindow_t win[2];
@@ -379,13 +370,11 @@ static void refused_on_one(place *p) {
     deregister_all(p, regions, false);
   }
 }
-START_TEST(refused) { ck_assert_int_eq(run_processes(3, 1, 8, 1, refused_on_one), 0); }
-END_TEST
-START_TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
-END_TEST
+TEST(refused) { ck_assert_int_eq(run_processes(3, 1, 8, 1, refused_on_one), 0); }
+TEST(arguments) { ck_assert_int_eq(run_processes(1, 2, 8, 1, wrong), 0); }
 
 /* Memory that nothing touches: its pages are not there. */
-static void alloc_untouched(const place *p, region *all, size_t bytes) {
+static void alloc_untouched(const gpu_place *p, region *all, size_t bytes) {
   for (int r = p->first; r < p->first + p->each; r++) {
     CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                                 .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
@@ -401,7 +390,7 @@ static void alloc_untouched(const place *p, region *all, size_t bytes) {
     all[r] = (region){(char *)(uintptr_t)at, bytes, NULL};
   }
 }
-static bool fits(const place *p, region *all) {
+static bool fits(const gpu_place *p, region *all) {
   register_all(p, all, 0, NCCL_WIN_COLL_SYMMETRIC);
   for (int r = p->first; r < p->first + p->each; r++) ck_assert((all[r].win == NULL) == (all[p->first].win == NULL));
   return all[p->first].win != NULL;
@@ -409,7 +398,7 @@ static bool fits(const place *p, region *all) {
 
 /* A rank has 4 GiB of addresses for windows: all of them, and no byte more.  Of four that fill them one may be replaced
  * by one of its size, and what does not fit is refused on all ranks. */
-static void no_room(place *p) {
+static void no_room(gpu_place *p) {
   static region all[7][GPU_RANKS];
   const size_t most = (size_t)4 << 30;
   alloc_untouched(p, all[0], most);
@@ -431,30 +420,14 @@ static void no_room(place *p) {
   check_offsets(p, all[5]);
   for (int i = 3; i < 7; i++) deregister_all(p, all[i], false);
 }
-START_TEST(full) {
+TEST(full) {
   setenv("CUDAEMU_MEMORY_MB", "32768", 1);
   setenv("NCCL_WIN_STRIDE", "4294967296", 1);
   ck_assert_int_eq(run_processes(2, 1, 8, 1, no_room), 0);
 }
-END_TEST
 
 int main(void) {
   gpu_environment();
   if (!gpu_here()) return 77;
-  TCase *t = tcase_create("gpu_window");
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, windows, 0, 5);
-  tcase_add_test(t, small);
-  tcase_add_test(t, refused);
-  tcase_add_test(t, lowest_place);
-  tcase_add_loop_test(t, shared_gpu, 0, 2);
-  tcase_add_loop_test(t, come_and_go, 0, 2);
-  tcase_add_loop_test(t, inside_allocations, 0, 2);
-  tcase_add_loop_test(t, no_windows, 0, 4);
-  tcase_add_test(t, no_peers);
-  tcase_add_test(t, hosts);
-  tcase_add_loop_test(t, suspended, 0, 2);
-  tcase_add_test(t, arguments);
-  tcase_add_test(t, full);
-  return suite_run_one("gpu_window", t);
+  return suite_main("gpu_window", .timeout = 100);
 }

@@ -161,19 +161,10 @@ static void run(scene *given, int processes) {
   munmap(s, sizeof *s);
 }
 
-START_TEST(replaces_a_dead_rank) { run(&(scene){.body = replace_a_dead_rank, .over_tcp = _i}, ALL); }
-END_TEST
+TEST_LOOP(replaces_a_dead_rank, 2) { run(&(scene){.body = replace_a_dead_rank, .over_tcp = _i}, ALL); }
 
-START_TEST(in_a_group) { run(&(scene){.body = grow_in_a_group, .over_tcp = _i}, ALL); }
-END_TEST
+TEST_LOOP(in_a_group, 2) { run(&(scene){.body = grow_in_a_group, .over_tcp = _i}, ALL); }
 
-START_TEST(wrong_calls_are_refused) { run(&(scene){.body = wrong_calls}, 2); }
-END_TEST
+TEST(wrong_calls_are_refused) { run(&(scene){.body = wrong_calls}, 2); }
 
-int main(void) {
-  TCase *t = tcase_create("processes");
-  tcase_add_loop_test(t, replaces_a_dead_rank, 0, 2);
-  tcase_add_loop_test(t, in_a_group, 0, 2);
-  tcase_add_test(t, wrong_calls_are_refused);
-  return suite_run_one("grow", t);
-}
+int main(void) { return suite_main("grow"); }

@@ -83,7 +83,7 @@ static bool pass(const way *t, unsigned i) {
   return take_one(t, i);
 }
 
-START_TEST(lands_where_it_belongs) {
+TEST_LOOP(lands_where_it_belongs, 4) {
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   if (_i == 2) rdma_param("NCCL_IB_USE_INLINE", "0");
   if (_i == 3) rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1"), rdma_plenty = true;
@@ -98,10 +98,9 @@ START_TEST(lands_where_it_belongs) {
   ck_assert_uint_eq(verbs->landed, parts[_i] * 48);
   close_way(&t);
 }
-END_TEST
 
 /* Too late, of another size, in other memory, too far ahead: it goes to the FIFO. */
-START_TEST(goes_to_the_fifo) {
+TEST(goes_to_the_fifo) {
   way t = open_way(1);
   static unsigned char other[PIECE];
   send_one(&t, 0);
@@ -120,19 +119,17 @@ START_TEST(goes_to_the_fifo) {
   ck_assert(pass(&t, 4));
   close_way(&t);
 }
-END_TEST
 
-START_TEST(switches_off) {
+TEST_LOOP(switches_off, 2) {
   rdma_param("HOCKET_IB_DIRECT", _i ? "70001" : "-1");
   way t = open_way(1);
   ck_assert(!hk_link_places(t.recv, PIECE));
   ck_assert_int_eq(hk_link_places(t.recv, PIECE + 1), _i);
   close_way(&t);
 }
-END_TEST
 
 /* The device is given memory once, whatever comes and goes; it is counted, and given back. */
-START_TEST(registers_once) {
+TEST(registers_once) {
   way t = open_way(1);
   uint64_t registered = verbs->registered, locked = verbs->locked;
   ck_assert(pass(&t, 0));
@@ -148,18 +145,16 @@ START_TEST(registers_once) {
   ck_assert(pass(&t, 21));
   close_way(&t);
 }
-END_TEST
 
-START_TEST(does_without_what_the_device_refuses) {
+TEST(does_without_what_the_device_refuses) {
   way t = open_way(1);
   verbs->lockable = verbs->locked + MEMORY - 1;
   for (unsigned i = 0; i < 10; i++) ck_assert(!pass(&t, i));
   close_way(&t);
 }
-END_TEST
 
 /* Memory that a card may only read: messages are sent from there, and do not land there. */
-START_TEST(writes_nothing_to_fixed_memory) {
+TEST_LOOP(writes_nothing_to_fixed_memory, 2) {
   way t = open_way(2);
   static unsigned char data[PIECE];
   hk_ref ref;
@@ -179,10 +174,9 @@ START_TEST(writes_nothing_to_fixed_memory) {
   ck_assert_uint_eq(verbs->registered, registered + 1);
   close_way(&t);
 }
-END_TEST
 
 /* An operation has failed and its memory is the user's again, but a message for it is still to come. */
-START_TEST(nothing_lands_behind) {
+TEST(nothing_lands_behind) {
   way t = open_way(1);
   hk_transport_state *receiver = t.w->ranks[1].state;
   ck_assert(pass(&t, 0));
@@ -208,10 +202,9 @@ START_TEST(nothing_lands_behind) {
     if (t.memory[i] != 0x55) ck_abort_msg("byte %zu has been written", i);
   close_way(&t);
 }
-END_TEST
 
 /* What was sent before new queue pairs were made is void: it is sent again. */
-START_TEST(is_sent_again) {
+TEST(is_sent_again) {
   way t = open_way(2);
   ck_assert(pass(&t, 0));
   offer(&t, 1);
@@ -224,7 +217,6 @@ START_TEST(is_sent_again) {
   for (unsigned i = 2; i < 20; i++) ck_assert(pass(&t, i));
   close_way(&t);
 }
-END_TEST
 
 /* ---- streams of messages both ways, between threads ---- */
 
@@ -269,7 +261,7 @@ static const struct {
     {"2", "0", "1", 4, 60, 4, 1}, {"3", "1", "1", 8, 60, 5, 2},
 };
 
-START_TEST(carries_streams) {
+TEST_LOOP(carries_streams, HK_ARRAY_LENGTH(streams)) {
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", streams[_i].qps);
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", streams[_i].split);
   rdma_param("NCCL_IB_USE_INLINE", streams[_i].uses_inline);
@@ -280,7 +272,6 @@ START_TEST(carries_streams) {
   ck_assert_int_eq(verbs->broken, 0); /* whether many land is a matter of who is first */
   close_pair(&p);
 }
-END_TEST
 
 static void pull_cable(unsigned i) {
   if (i != 30) return;
@@ -289,15 +280,14 @@ static void pull_cable(unsigned i) {
   pthread_mutex_unlock(&verbs->lock);
 }
 /* Another device: the memory has another key there. */
-START_TEST(follows_to_another_port) {
+TEST(follows_to_another_port) {
   pair p = open_pair(2, 8);
   p.t[0].before = pull_cable;
   run_streams(p.w, p.t, 2);
   close_pair(&p);
 }
-END_TEST
 
-START_TEST(notices_lost_and_doubled_messages) {
+TEST_LOOP(notices_lost_and_doubled_messages, 2) {
   pair p = open_pair(1, 8);
   verbs->skip = 50;
   *(_i ? &verbs->lost : &verbs->doubled) = 1;
@@ -306,7 +296,6 @@ START_TEST(notices_lost_and_doubled_messages) {
   ck_assert(strstr(p.t[0].error, "one was lost or came twice") || strstr(p.t[1].error, "one was lost or came twice"));
   close_pair(&p);
 }
-END_TEST
 
 /* ---- operations ---- */
 
@@ -404,7 +393,7 @@ static void begin_ranks(void) {
   watch(buffers, sizeof buffers);
 }
 
-START_TEST(operates) {
+TEST_LOOP(operates, HK_ARRAY_LENGTH(settings)) {
   setting s = settings[_i];
   begin_ranks();
   verbs->skip = s.skip;
@@ -414,7 +403,6 @@ START_TEST(operates) {
   ck_assert_int_eq(verbs->broken, 0);
   end();
 }
-END_TEST
 
 /* Rank 0 waits for data that rank 1 sends too late: the operation has been given up, and the memory is in other use. */
 typedef struct giving_up {
@@ -482,7 +470,7 @@ static int give_up(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(gives_memory_back_with_an_error) {
+TEST(gives_memory_back_with_an_error) {
   giving_up g = {.lock = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
   begin_ranks();
   rdma_param("HOCKET_IB_REPLAY", "0"); /* rank 1 sees at once that its peer is gone */
@@ -490,23 +478,5 @@ START_TEST(gives_memory_back_with_an_error) {
   ck_assert_uint_eq(verbs->landed, 0);
   end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_places");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, lands_where_it_belongs, 0, 4);
-  tcase_add_test(t, goes_to_the_fifo);
-  tcase_add_loop_test(t, switches_off, 0, 2);
-  tcase_add_test(t, registers_once);
-  tcase_add_test(t, does_without_what_the_device_refuses);
-  tcase_add_loop_test(t, writes_nothing_to_fixed_memory, 0, 2);
-  tcase_add_test(t, nothing_lands_behind);
-  tcase_add_test(t, is_sent_again);
-  tcase_add_loop_test(t, carries_streams, 0, (int)HK_ARRAY_LENGTH(streams));
-  tcase_add_test(t, follows_to_another_port);
-  tcase_add_loop_test(t, notices_lost_and_doubled_messages, 0, 2);
-  tcase_add_loop_test(t, operates, 0, (int)HK_ARRAY_LENGTH(settings));
-  tcase_add_test(t, gives_memory_back_with_an_error);
-  return suite_run_one("ib_places", t);
-}
+int main(void) { return suite_main("ib_places", .timeout = 120); }

@@ -170,7 +170,7 @@ static int fail_each(lack what, bool process) {
   return at < MOST ? at : -1;
 }
 
-START_TEST(goes_on_or_says_why) {
+TEST_LOOP(goes_on_or_says_why, sizeof worlds / sizeof *worlds) {
   pid_t pids[LACKS];
   setenv("HOCKET_DEVICE", "host", 1);
   setenv("NCCL_DEBUG", "NONE", 1);
@@ -184,7 +184,6 @@ START_TEST(goes_on_or_says_why) {
     ck_assert_msg(status == 0, "%s: status %#x", names[what], status);
   }
 }
-END_TEST
 
 /* ---- descriptors that are open while a communicator lives ---- */
 
@@ -224,11 +223,10 @@ static int keep_few(ncclComm_t c, int rank, int n, void *arg) {
   }
   return faults;
 }
-START_TEST(few_descriptors) {
+TEST(few_descriptors) {
   setenv("HOCKET_CMA", "0", 1);
   ck_assert_int_eq(ranks_as_processes(2, keep_few, NULL), 0);
 }
-END_TEST
 
 /* What the init measures on a core of the host changes nothing of where the thread may run. */
 static cpu_set_t before;
@@ -237,17 +235,9 @@ static int keeps_its_cores(ncclComm_t c, int rank, int n, void *arg) {
   (void)c, (void)rank, (void)n, (void)arg;
   return RANK_IS(sched_getaffinity(0, sizeof now, &now) == 0 && CPU_EQUAL(&now, &before));
 }
-START_TEST(same_cores) {
+TEST(same_cores) {
   ck_assert_int_eq(sched_getaffinity(0, sizeof before, &before), 0);
   ck_assert_int_eq(ranks_as_processes(2, keeps_its_cores, NULL), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("lacking");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, goes_on_or_says_why, 0, sizeof worlds / sizeof *worlds);
-  tcase_add_test(t, few_descriptors);
-  tcase_add_test(t, same_cores);
-  return suite_run_one("lacking", t);
-}
+int main(void) { return suite_main("lacking", .timeout = 60); }

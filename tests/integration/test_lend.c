@@ -56,7 +56,7 @@ static void destroy(ncclComm_t *c, int n) {
   for (int r = 0; r < n; r++) OK(ncclCommDestroy(c[r]));
 }
 
-START_TEST(one_thread) {
+TEST_LOOP(one_thread, 4) {
   static const struct { int lends, parent_first, sockets; } cases[] = {{0, 0, 0}, {1, 0, 0}, {1, 1, 0}, {1, 1, 1}};
   ncclComm_t c[N], kid[N], grandkid[N];
   if (cases[_i].sockets) setenv("NCCL_SHM_DISABLE", "1", 1);
@@ -74,10 +74,9 @@ START_TEST(one_thread) {
   works(cases[_i].parent_first ? grandkid : c, N);
   destroy(cases[_i].parent_first ? grandkid : c, N);
 }
-END_TEST
 
 /* A child's end by an abort reaches its other ranks over the thread that the parent goes on with. */
-START_TEST(aborted) {
+TEST(aborted) {
   int last = N - 1;
   ncclComm_t c[N], kid[N], rest[N];
   ncclResult_t state = ncclSuccess;
@@ -96,7 +95,6 @@ START_TEST(aborted) {
   works(rest, last);
   destroy(rest, last);
 }
-END_TEST
 
 /* The parent is gone, and the child notices a dead rank. */
 static int one_process(int rank, const ncclUniqueId *id, _Atomic(int) *done) {
@@ -117,7 +115,7 @@ static int one_process(int rank, const ncclUniqueId *id, _Atomic(int) *done) {
   return faults;
 }
 
-START_TEST(killed) {
+TEST(killed) {
   int ends[2], status;
   pid_t pids[N];
   _Atomic(int) *done = shared_memory(sizeof *done);
@@ -136,13 +134,5 @@ START_TEST(killed) {
     ck_assert_int_eq(status, 0);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("lend");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, one_thread, 0, 4);
-  tcase_add_test(t, aborted);
-  tcase_add_test(t, killed);
-  return suite_run_one("lend", t);
-}
+int main(void) { return suite_main("lend", .timeout = 60); }

@@ -53,7 +53,7 @@ static ncclResult_t async_error(ncclComm_t c) {
 
 /* What would free the communicator is refused while operations of it wait, the group fails, nothing runs, and all goes
  * on. */
-START_TEST(destroy_in_group) {
+TEST(destroy_in_group) {
   ncclComm_t c[N];
   float b[N][4] = {{0}};
   OK(ncclCommInitAll(c, N, NULL));
@@ -72,9 +72,8 @@ START_TEST(destroy_in_group) {
   for (int r = 0; r < N; r++) OK(ncclCommDestroy(c[r]));
   OK(ncclGroupEnd());
 }
-END_TEST
 
-START_TEST(abort_in_group) {
+TEST(abort_in_group) {
   ncclComm_t c[N], other[N];
   float b[2 * N][4] = {{0}};
   OK(ncclCommInitAll(c, N, NULL));
@@ -89,10 +88,9 @@ START_TEST(abort_in_group) {
   works(other, N);
   destroy(other, N);
 }
-END_TEST
 
 /* Children and operations of their parent share a group; the parent stays until the group has ended. */
-START_TEST(children_in_group) {
+TEST(children_in_group) {
   ncclComm_t c[N], child[N];
   float b[N][4] = {{0}};
   OK(ncclCommInitAll(c, N, NULL));
@@ -124,10 +122,9 @@ START_TEST(children_in_group) {
   ck_assert_ptr_null(child[1]);
   OK(ncclCommAbort(c[1]));
 }
-END_TEST
 
 /* Operators and registrations may go before the group's end: calls carry what they need. */
-START_TEST(parts_in_group) {
+TEST(parts_in_group) {
   ncclComm_t c[N];
   float *b[N], two = 2;
   void *handle[N];
@@ -152,9 +149,8 @@ START_TEST(parts_in_group) {
   }
   destroy(c, N);
 }
-END_TEST
 
-START_TEST(stream_in_group) {
+TEST(stream_in_group) {
   ncclComm_t c[N];
   hocketStream_t s[N];
   float b[N][4] = {{1}, {1}};
@@ -176,7 +172,6 @@ START_TEST(stream_in_group) {
   ck_assert_float_eq(b[0][0], 4);
   destroy(c, N);
 }
-END_TEST
 
 typedef struct other_thread {
   ncclComm_t c;
@@ -223,7 +218,7 @@ static void *abandon_group(void *arg) {
   return NULL;
 }
 
-START_TEST(abandoned_groups) {
+TEST(abandoned_groups) {
   ncclComm_t c[N];
   pthread_t thread;
   OK(ncclCommInitAll(c, N, NULL));
@@ -234,9 +229,8 @@ START_TEST(abandoned_groups) {
   works(c, N);
   destroy(c, N); /* nothing waits any more that would refuse it */
 }
-END_TEST
 
-START_TEST(other_threads) {
+TEST(other_threads) {
   ncclComm_t c[N];
   float b[N][4] = {{0}};
   pthread_t thread;
@@ -253,7 +247,6 @@ START_TEST(other_threads) {
   pthread_join(thread, NULL);
   FAILS(ncclGroupEnd(), ncclInvalidUsage, "by another thread");
 }
-END_TEST
 
 static void *init_alone(void *arg) {
   ncclComm_t *c = arg;
@@ -263,7 +256,7 @@ static void *init_alone(void *arg) {
 }
 
 /* An init that waits for ranks that do not come ends with an abort. */
-START_TEST(abort_of_init) {
+TEST(abort_of_init) {
   ncclComm_t c = NULL;
   pthread_t thread;
   void *result;
@@ -280,10 +273,9 @@ START_TEST(abort_of_init) {
   ck_assert_int_eq(ncclCommInitRankConfig(&slow, 2, id, 0, &config), ncclInProgress);
   OK(ncclCommAbort(slow));
 }
-END_TEST
 
 /* A thread that never leaves (cancelled inside a call, say) cannot make an end of a communicator hang. */
-START_TEST(bounded_ends) {
+TEST(bounded_ends) {
   ncclComm_t c[N], d[N];
   leftovers_ignore(); /* a communicator is not freed while a call is inside */
   setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
@@ -306,7 +298,6 @@ START_TEST(bounded_ends) {
   OK(hocketStreamDestroy(s));
   OK(ncclCommAbort(d[1]));
 }
-END_TEST
 
 /* ---- revoke ---- */
 
@@ -355,16 +346,14 @@ static int revoke_at_once(ncclComm_t c, int rank, int n, void *arg) {
   (void)n, (void)arg;
   return rank == 1 ? RANK_CHECK(ncclCommRevoke(c, NCCL_REVOKE_DEFAULT)) : 0;
 }
-START_TEST(revoking_at_once) {
+TEST(revoking_at_once) {
   for (int i = 0; i < SUITE_FEW(40); i++) ck_assert_int_eq(ranks_as_processes(6, revoke_at_once, NULL), 0);
 }
-END_TEST
 
-START_TEST(revoking) {
+TEST(revoking) {
   ck_assert_int_eq(ranks_as_threads(3, revoke_and_split, NULL), 0);
   ck_assert_int_eq(ranks_as_processes(4, revoke_and_split, NULL), 0);
 }
-END_TEST
 
 /* Ranks that are to make a communicator without others must name the same ones. */
 static int differing_lists(ncclComm_t c, int rank, int n, void *arg) {
@@ -382,14 +371,13 @@ static int differing_lists(ncclComm_t c, int rank, int n, void *arg) {
   return faults ? faults : child_works(child, n - 1);
 }
 
-START_TEST(shrinks_that_differ) {
+TEST(shrinks_that_differ) {
 #ifdef __SANITIZE_THREAD__ /* it takes seconds: once */
   ck_assert_int_eq(ranks_as_threads(4, differing_lists, NULL), 0);
 #else
   ck_assert_int_eq(ranks_as_processes(4, differing_lists, NULL), 0);
 #endif
 }
-END_TEST
 
 /* A wrong argument of one rank is its error at once, and the others', who would wait for it: with its text. Afterwards
  * all may call again. */
@@ -416,8 +404,7 @@ static int wrong_on_one(ncclComm_t c, int rank, int n, void *arg) {
   return faults ? faults : child_works(child, n);
 }
 
-START_TEST(wrong_arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_on_one, &_i), 0); }
-END_TEST
+TEST_LOOP(wrong_arguments, WRONGS) { ck_assert_int_eq(ranks_as_threads(3, wrong_on_one, &_i), 0); }
 
 /* The same for a shrink: a rank without a right list names its call by its number alone. */
 static int wrong_list(ncclComm_t c, int rank, int n, void *arg) {
@@ -465,7 +452,7 @@ static int late_lists(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(wrong_lists) {
+TEST(wrong_lists) {
   ck_assert_int_eq(ranks_as_threads(4, wrong_list, NULL), 0);
   ck_assert_int_eq(ranks_as_threads(5, late_lists, NULL), 0);
 #ifndef __SANITIZE_THREAD__
@@ -473,7 +460,6 @@ START_TEST(wrong_lists) {
   ck_assert_int_eq(ranks_as_processes(5, late_lists, NULL), 0);
 #endif
 }
-END_TEST
 
 /* A rank gives up a split that others come to later: they learn of it, and the parent makes the next child. */
 static int split_given_up(ncclComm_t c, int rank, int n, void *arg) {
@@ -507,7 +493,7 @@ static int split_left(ncclComm_t c, int rank, int n, void *arg) {
                  "rank 1 of 6 has left the communicator");
 }
 
-START_TEST(splits_that_fail) {
+TEST(splits_that_fail) {
   ck_assert_int_eq(ranks_as_threads(5, split_given_up, NULL), 0);
   ck_assert_int_eq(ranks_as_threads(6, split_left, NULL), 0);
 #ifndef __SANITIZE_THREAD__
@@ -515,10 +501,9 @@ START_TEST(splits_that_fail) {
   ck_assert_int_eq(ranks_as_processes(6, split_left, NULL), 0);
 #endif
 }
-END_TEST
 
 /* Parent and children may be destroyed while the children's inits are under way. */
-START_TEST(destroy_of_init) {
+TEST(destroy_of_init) {
   ncclComm_t c[N], child[N];
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
@@ -529,10 +514,9 @@ START_TEST(destroy_of_init) {
     for (int r = 0; r < N; r++) OK(abort ? ncclCommAbort(child[r]) : ncclCommDestroy(child[r]));
   }
 }
-END_TEST
 
 /* One rank aborts its init: the others do not wait for it without end. */
-START_TEST(abort_of_one_init) {
+TEST(abort_of_one_init) {
   ncclComm_t c[3];
   ncclUniqueId id;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -547,7 +531,6 @@ START_TEST(abort_of_one_init) {
     OK(ncclCommAbort(c[r]));
   }
 }
-END_TEST
 
 /* Several children of one parent in a group come about in the order of the calls. */
 static int two_at_once(ncclComm_t c, int rank, int n, void *arg) {
@@ -560,15 +543,14 @@ static int two_at_once(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(children_at_once) {
+TEST(children_at_once) {
   ck_assert_int_eq(ranks_as_threads(3, two_at_once, NULL), 0);
   ck_assert_int_eq(ranks_as_processes(3, two_at_once, NULL), 0);
 }
-END_TEST
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they do not survive such a fork */
 /* What a forked child has of an open group and of streams is of no use to it, and says so. */
-START_TEST(forked_child) {
+TEST(forked_child) {
   ncclComm_t c[N];
   hocketStream_t s;
   float b[N][4] = {{0}};
@@ -593,32 +575,6 @@ START_TEST(forked_child) {
   OK(hocketStreamDestroy(s));
   destroy(c, N);
 }
-END_TEST
 #endif
 
-int main(void) {
-  TCase *t = tcase_create("all");
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, destroy_in_group);
-  tcase_add_test(t, abort_in_group);
-  tcase_add_test(t, children_in_group);
-  tcase_add_test(t, parts_in_group);
-  tcase_add_test(t, stream_in_group);
-  tcase_add_test(t, other_threads);
-  tcase_add_test(t, abandoned_groups);
-  tcase_add_test(t, abort_of_init);
-  tcase_add_test(t, bounded_ends);
-  tcase_add_test(t, revoking);
-  tcase_add_test(t, revoking_at_once);
-  tcase_add_test(t, shrinks_that_differ);
-  tcase_add_test(t, children_at_once);
-  tcase_add_loop_test(t, wrong_arguments, 0, WRONGS);
-  tcase_add_test(t, wrong_lists);
-  tcase_add_test(t, splits_that_fail);
-  tcase_add_test(t, destroy_of_init);
-  tcase_add_test(t, abort_of_one_init);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  tcase_add_test(t, forked_child);
-#endif
-  return suite_run_one("life", t);
-}
+int main(void) { return suite_main("life", .timeout = 120); }

@@ -223,16 +223,10 @@ static int play(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(verdicts) {
+TEST_LOOP(verdicts, HK_ARRAY_LENGTH(scenes)) {
   scene s = scenes[_i];
   pthread_barrier_init(&met, NULL, RANKS);
   ck_assert_int_eq(ranks_as_threads(RANKS, play, &s), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("mismatch");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, verdicts, 0, HK_ARRAY_LENGTH(scenes));
-  return suite_run_one("mismatch", t);
-}
+int main(void) { return suite_main("mismatch", .timeout = 60); }

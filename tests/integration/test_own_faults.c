@@ -127,7 +127,7 @@ static int play(scene *scenes, size_t n) {
   return faults;
 }
 
-START_TEST(own_faults_are_reported_as_such) {
+TEST(own_faults_are_reported_as_such) {
   scene scenes[] = {
       {.what = "a bad buffer to send", .cause = "bad buffer", .connected = true, .expected = ncclInvalidArgument},
       {.what = "a bad buffer to receive",
@@ -145,9 +145,8 @@ START_TEST(own_faults_are_reported_as_such) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(play(scenes, HK_ARRAY_LENGTH(scenes)), 0);
 }
-END_TEST
 
-START_TEST(the_rank_with_the_bad_buffer_is_named) {
+TEST(the_rank_with_the_bad_buffer_is_named) {
   scene scenes[] = {
       {.what = "memory that cannot be read", .cause = "rank 0 gave a bad buffer", .expected = ncclRemoteError},
       {.what = "memory that cannot be written",
@@ -158,12 +157,5 @@ START_TEST(the_rank_with_the_bad_buffer_is_named) {
   setenv("HOCKET_CMA", "1", 1);
   ck_assert_int_eq(play(scenes, HK_ARRAY_LENGTH(scenes)), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("own");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, own_faults_are_reported_as_such);
-  tcase_add_test(t, the_rank_with_the_bad_buffer_is_named);
-  return suite_run_one("own faults", t);
-}
+int main(void) { return suite_main("own faults", .timeout = 60); }

@@ -77,7 +77,7 @@ static void environment(const char *name, const char *value) {
 }
 
 /* Each in a process of its own (Check's). */
-START_TEST(nonsense) {
+TEST_LOOP(nonsense, HK_P_COUNT) {
   hk_param_info info;
   hk_param_describe((hk_param_id)_i, &info);
   if (!info.is_string || exempted((hk_param_id)_i)) return;
@@ -90,14 +90,13 @@ START_TEST(nonsense) {
                 "%s=toaster/7,: gives %d, and nothing is said of it: \"%s\"", info.name, code, log);
   scratch_remove();
 }
-END_TEST
 
 static void expect(const char *name, const char *value, const char *text) {
   ck_assert_msg(strstr(hk_last_error(), text) != NULL, "%s=%s: \"%s\"", name, value, hk_last_error());
   ck_assert_ptr_nonnull(strstr(hk_last_error(), name));
 }
 
-START_TEST(rdma) {
+TEST_LOOP(rdma, 6) {
   static const char *const wrong[][2] = {
       {"NCCL_IB_ADDR_FAMILY", "INET"},       {"NCCL_IB_ADDR_RANGE", "toaster"},
       {"NCCL_IB_ADDR_RANGE", "10.0.0.0/x"},  {"NCCL_IB_ADDR_RANGE", "10.0.0.0/8x"},
@@ -110,9 +109,8 @@ START_TEST(rdma) {
   expect(name, value, value);
   scratch_remove();
 }
-END_TEST
 
-START_TEST(cannot_be_written) {
+TEST_LOOP(cannot_be_written, 2) {
   const char *name = _i ? "NCCL_GRAPH_DUMP_FILE" : "NCCL_TOPO_DUMP_FILE";
   environment(name, "/no/such/folder/file.xml");
   (void)run_two();
@@ -120,10 +118,9 @@ START_TEST(cannot_be_written) {
                 scratch_read("log"));
   scratch_remove();
 }
-END_TEST
 
 /* A row that is no text, or is there twice, has no meaning. */
-START_TEST(exemptions) {
+TEST(exemptions) {
   for (size_t i = 0; i < sizeof exempt / sizeof *exempt; i++) {
     hk_param_info info;
     hk_param_describe(exempt[i].id, &info);
@@ -131,14 +128,5 @@ START_TEST(exemptions) {
     ck_assert_ptr_eq(exempted(exempt[i].id), exempt[i].reason);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("param_values");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, nonsense, 0, HK_P_COUNT);
-  tcase_add_loop_test(t, rdma, 0, 6);
-  tcase_add_loop_test(t, cannot_be_written, 0, 2);
-  tcase_add_test(t, exemptions);
-  return suite_run_one("param_values", t);
-}
+int main(void) { return suite_main("param_values", .timeout = 60); }

@@ -78,14 +78,13 @@ static int run(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults;
 }
 
-START_TEST(referred) {
+TEST_LOOP(referred, HK_ARRAY_LENGTH(paths)) {
   path p = paths[_i];
   setenv("NCCL_ALGO", "ring", 1);
   setenv("HOCKET_CMA", "1", 1);              /* whether or not that is faster here */
   setenv("HOCKET_SLOT_BYTES", "1048576", 1); /* one wave of what is short */
   ck_assert_int_eq((p.processes ? ranks_as_processes : ranks_as_threads)(RANKS, run, &p), 0);
 }
-END_TEST
 
 static int nth_cpu(const cpu_set_t *all, int n) {
   int cpu = -1;
@@ -109,7 +108,7 @@ static int run_bound(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults + RANK_CHECK(ncclCommDestroy(child));
 }
 
-START_TEST(bound_to_cores) {
+TEST(bound_to_cores) {
   cpu_set_t all;
   ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
   if (CPU_COUNT(&all) < RANKS) {
@@ -120,7 +119,6 @@ START_TEST(bound_to_cores) {
   setenv("HOCKET_CMA", "1", 1);
   ck_assert_int_eq(ranks_as_processes(RANKS, run_bound, &all), 0);
 }
-END_TEST
 
 /* A reference to the user's data is sent before this rank makes its own copy of them, so that the peer reads meanwhile:
  * the first write to the output, which faults, finds the slot sent. */
@@ -157,12 +155,11 @@ static int run_early(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults;
 }
 
-START_TEST(early) {
+TEST(early) {
   setenv("NCCL_ALGO", "direct", 1);
   setenv("HOCKET_CMA", "1", 1);
   ck_assert_int_eq(ranks_as_processes(RANKS, run_early, NULL), 0);
 }
-END_TEST
 
 /* What goes by reference needs no room in slots, so a wave may be longer than a slot; with its last part in one. */
 static int run_long(ncclComm_t comm, int rank, int nranks, void *arg) {
@@ -182,12 +179,11 @@ static int run_long(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults;
 }
 
-START_TEST(long_waves) {
+TEST_LOOP(long_waves, 4) {
   static const size_t blocks[] = {MIB, 5 * MIB + 100, 16 * MIB, 16 * MIB + 4};
   setenv("HOCKET_CMA", "1", 1);
   ck_assert_int_eq(ranks_as_processes(RANKS, run_long, (void *)(uintptr_t)&blocks[_i]), 0);
 }
-END_TEST
 
 /* Sums and blocks of large messages in memory of ncclMemAlloc are written straight to where the other ranks want them,
  * if these all have such memory and there are more than two. A sum is sent when all ranks have offered their places. A
@@ -242,13 +238,12 @@ static int run_placed(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults + RANK_CHECK(ncclMemFree(in)) + RANK_CHECK(ncclMemFree(out));
 }
 
-START_TEST(placed_sums) {
+TEST_LOOP(placed_sums, HK_ARRAY_LENGTH(placings)) {
   placed p = placings[_i];
   setenv("NCCL_ALGO", p.coll == HK_ALLGATHER ? "oneshot" : "twoshot", 1);
   setenv("HOCKET_CMA", _i & 1 ? "0" : "1", 1);
   ck_assert_int_eq(ranks_as_processes(p.nranks, run_placed, &p), 0);
 }
-END_TEST
 
 /* If ranks outnumber cores, each moves to the core that it would have if they took turns, and may leave it again. The
  * library's calls of libc come here. */
@@ -276,7 +271,7 @@ static int run_spread(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults;
 }
 
-START_TEST(spread) {
+TEST_LOOP(spread, 2) {
   cpu_set_t all, two;
   ck_assert_int_eq(sched_getaffinity(0, sizeof all, &all), 0);
   if (CPU_COUNT(&all) < RANKS) {
@@ -288,7 +283,6 @@ START_TEST(spread) {
   ck_assert_int_eq(sched_setaffinity(0, sizeof two, &two), 0);
   ck_assert_int_eq(ranks_as_processes(_i ? RANKS : 2 * RANKS, run_spread, &two), 0);
 }
-END_TEST
 
 /* Connections of one host begin with reno: one that begins with bbr is paced for good. */
 static struct { int begun, paced; } tcp;
@@ -317,12 +311,11 @@ static int run_unpaced(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults + RANK_IS(sum == (float)nranks) + RANK_IS(tcp.begun > 0 && tcp.paced == 0);
 }
 
-START_TEST(unpaced) {
+TEST(unpaced) {
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(ranks_as_processes(RANKS, run_unpaced, NULL), 0);
 }
-END_TEST
 
 /* A group of `sends` sends to the other rank and as many receives, with an allreduce in it or not. */
 static int exchange(ncclComm_t comm, int rank, size_t bytes, int sends, bool reduces) {
@@ -365,8 +358,7 @@ static int run_direct(ncclComm_t comm, int rank, int nranks, void *arg) {
   return faults;
 }
 
-START_TEST(direct) { ck_assert_int_eq((_i ? ranks_as_processes : ranks_as_threads)(RANKS, run_direct, NULL), 0); }
-END_TEST
+TEST_LOOP(direct, 2) { ck_assert_int_eq((_i ? ranks_as_processes : ranks_as_threads)(RANKS, run_direct, NULL), 0); }
 
 /* What an earlier call chose serves later ones of its kind. The field `dtype` of a choice, which matters to uneven
  * collectives alone, is a mark here: it comes back with the choice. */
@@ -403,19 +395,6 @@ static int run_kept(ncclComm_t c, int rank, int nranks, void *arg) {
   return faults;
 }
 
-START_TEST(choices_are_kept) { ck_assert_int_eq(ranks_as_threads(RANKS, run_kept, NULL), 0); }
-END_TEST
+TEST(choices_are_kept) { ck_assert_int_eq(ranks_as_threads(RANKS, run_kept, NULL), 0); }
 
-int main(void) {
-  TCase *t = tcase_create("paths_taken");
-  tcase_add_loop_test(t, referred, 0, HK_ARRAY_LENGTH(paths));
-  tcase_add_test(t, bound_to_cores);
-  tcase_add_test(t, early);
-  tcase_add_loop_test(t, long_waves, 0, 4);
-  tcase_add_loop_test(t, placed_sums, 0, HK_ARRAY_LENGTH(placings));
-  tcase_add_loop_test(t, spread, 0, 2);
-  tcase_add_test(t, unpaced);
-  tcase_add_loop_test(t, direct, 0, 2);
-  tcase_add_test(t, choices_are_kept);
-  return suite_run_one("paths_taken", t);
-}
+int main(void) { return suite_main("paths_taken"); }

@@ -30,7 +30,7 @@ static hk_event event(hk_event_kind kind, int rank, int from) {
 }
 static hk_event ended(int rank, int from) { return (hk_event){.kind = HK_EVENT_DEAD, .rank = rank, .from = from}; }
 
-START_TEST(rule) {
+TEST(rule) {
   /* From the strongest to the weakest. */
   const hk_event e[] = {event(HK_EVENT_ERROR, 1, 1),
                         event(HK_EVENT_ABORT, 2, 2),
@@ -69,9 +69,8 @@ START_TEST(rule) {
   }
   ck_assert_ptr_null(hk_failure_of(NULL, 0));
 }
-END_TEST
 
-START_TEST(codes) {
+TEST(codes) {
   hk_event own = {.kind = HK_EVENT_ERROR, .rank = 3, .from = 3, .code = HK_ERR_SYSTEM, .text = "no memory"};
   hk_event verdict = {.kind = HK_EVENT_VERDICT, .rank = 1, .code = HK_ERR_USAGE, .text = "they disagree"};
   hk_event dead = {.kind = HK_EVENT_DEAD, .rank = 2, .text = "reset"};
@@ -89,7 +88,6 @@ START_TEST(codes) {
   hk_failure_text(&dead, 0, text, sizeof text);
   ck_assert_ptr_nonnull(strstr(text, "rank 2 is gone"));
 }
-END_TEST
 
 static hk_call_report voice(int rank, uint32_t signature) {
   hk_call_report v = {.rank = rank, .signature = signature};
@@ -97,7 +95,7 @@ static hk_call_report voice(int rank, uint32_t signature) {
   return v;
 }
 
-START_TEST(odd_one_out) {
+TEST(odd_one_out) {
   int right;
   char text[HK_EVENT_TEXT];
   hk_call_report most[] = {voice(0, 7), voice(1, 7), voice(2, 5), voice(3, 7)};
@@ -121,9 +119,8 @@ START_TEST(odd_one_out) {
   hk_call_report alike[] = {voice(0, 1), voice(1, 1)};
   ck_assert_int_eq(hk_mismatch_odd(alike, 2, &right), -1);
 }
-END_TEST
 
-START_TEST(claims) {
+TEST(claims) {
   static hk_call_checks c;
   ck_assert(hk_claim(&c, 1, 7) && hk_claim(&c, 1, 7));
   ck_assert(!hk_claim(&c, 1, 8));
@@ -132,9 +129,8 @@ START_TEST(claims) {
   uint64_t late = ((uint64_t)1 << 32) + 3; /* numbers wrap in the words */
   ck_assert(hk_claim(&c, late - HK_CALL_CHECKS, 1) && hk_claim(&c, late, 2) && !hk_claim(&c, late, 3));
 }
-END_TEST
 
-START_TEST(board_history) {
+TEST(board_history) {
   static hk_status_page b;
   hk_status_page_op op;
   for (uint64_t k = 1; k <= 40; k++) hk_status_page_publish(&b, &(hk_status_page_op){.sequence = k, .count = 2 * k});
@@ -143,7 +139,6 @@ START_TEST(board_history) {
     ck_assert(hk_status_page_read_at(&b, k, &op) && op.count == 2 * k);
   ck_assert(!hk_status_page_read_at(&b, 41 - HK_STATUS_PAGE_ENTRIES, &op) && !hk_status_page_read_at(&b, 41, &op));
 }
-END_TEST
 
 /* ---- what all ranks report ---- */
 
@@ -287,23 +282,20 @@ static ncclResult_t other_kind_large(ncclComm_t c, int rank, int n) {
   return ncclAllReduce(b, b, 1 << 20, ncclFloat32, ncclSum, c, NULL);
 }
 
-START_TEST(counts) {
+TEST_LOOP(counts, 2) {
   play((scene){4, other_count, _i, false});
   expect(4, -1, ncclInvalidUsage,
          "operation 2: rank 2 called AllReduce(16 x int8, sum), but ranks 0, 1 and 3 called AllReduce(17 x int8, sum)");
 }
-END_TEST
-START_TEST(kinds) {
+TEST_LOOP(kinds, 2) {
   play((scene){3, other_kind, _i, false});
   expect(3, -1, ncclInvalidUsage,
          "operation 1: rank 1 called AllGather(16 x int32), but ranks 0 and 2 called AllReduce(16 x int32, max)");
 }
-END_TEST
-START_TEST(operators) {
+TEST_LOOP(operators, 2) {
   play((scene){3, other_kind_large, _i, false});
   expect(3, -1, ncclInvalidUsage, "rank 1 called AllReduce(1048576 x float, max), but ranks 0 and 2 called");
 }
-END_TEST
 
 /* Roots: no rank receives what another one sends. */
 static ncclResult_t small_roots(ncclComm_t c, int rank, int n) {
@@ -333,41 +325,36 @@ static ncclResult_t one_other_root(ncclComm_t c, int rank, int n) {
 static const char root_text[] =
     "operation 1: rank 1 called Broadcast(16 x int8, root 1), but rank 0 called Broadcast(16 x int8, root 0)";
 
-START_TEST(roots_small) {
+TEST_LOOP(roots_small, 2) {
   play((scene){2, _i ? small_roots : small_roots_alone, _i, false});
   if (!_i)
     expect(2, -1, ncclInvalidUsage, root_text);
   else
     expect(2, -1, ncclInvalidUsage, "operation 1");
 }
-END_TEST
-START_TEST(roots_large) {
+TEST_LOOP(roots_large, 2) {
   play((scene){2, large_roots, _i, false});
   expect(2, -1, ncclInvalidUsage, "operation 1: rank 1 called Broadcast(12582912 x int8, root 1), but rank 0 called");
 }
-END_TEST
-START_TEST(roots_reduce) {
+TEST_LOOP(roots_reduce, 2) {
   play((scene){2, reduce_roots, _i, false});
   expect(2, -1, ncclInvalidUsage, "operation 1");
 }
-END_TEST
-START_TEST(roots_one) {
+TEST_LOOP(roots_one, 2) {
   play((scene){3, one_other_root, _i, false});
   expect(3, -1, ncclInvalidUsage, "operation 3");
 }
-END_TEST
 
 static ncclResult_t other_size(ncclComm_t c, int rank, int n) {
   (void)n;
   return rank == 0 ? ncclSend(small, 64, ncclInt8, 1, c, NULL) : ncclRecv(small, 32, ncclInt8, 0, c, NULL);
 }
-START_TEST(transfer_sizes) {
+TEST_LOOP(transfer_sizes, 2) {
   play((scene){2, other_size, _i, false});
   expect(2, -1, ncclInvalidUsage,
          "rank 0 sends a message of another size (a piece of 64 bytes came) than the 32 bytes that rank 1 receives in "
          "Recv from(32 x");
 }
-END_TEST
 
 /* ---- a rank dies, leaves, fails ---- */
 
@@ -378,11 +365,10 @@ static ncclResult_t dies(ncclComm_t c, int rank, int n) {
   while (rc == ncclSuccess) rc = ncclAllReduce(b, b, 1 << 20, ncclInt8, ncclSum, c, NULL);
   return rc;
 }
-START_TEST(death) {
+TEST_LOOP(death, 2) {
   if (!play((scene){4, dies, _i, true})) return;
   expect(4, 2, ncclRemoteError, "rank 2 is gone");
 }
-END_TEST
 
 /* Rank 2 suspects rank 0 and its process ends, while the others still wait for a stronger event. Its end is none. */
 static ncclResult_t ends_after_report(ncclComm_t c, int rank, int n) {
@@ -393,11 +379,10 @@ static ncclResult_t ends_after_report(ncclComm_t c, int rank, int n) {
   if (rank == 2) _exit(0);
   return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
 }
-START_TEST(end_after_report) {
+TEST_LOOP(end_after_report, 2) {
   if (!play((scene){4, ends_after_report, _i, true})) return;
   expect(4, 2, ncclRemoteError, "rank 0 does not answer rank 2");
 }
-END_TEST
 
 static ncclResult_t leaves(ncclComm_t c, int rank, int n) {
   (void)n;
@@ -407,12 +392,11 @@ static ncclResult_t leaves(ncclComm_t c, int rank, int n) {
   }
   return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
 }
-START_TEST(leaving) {
+TEST_LOOP(leaving, 2) {
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
   if (!play((scene){3, leaves, _i, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 has left the communicator");
 }
-END_TEST
 
 /* No descriptors for the connections that the first operation makes. */
 static ncclResult_t no_files(ncclComm_t c, int rank, int n) {
@@ -421,12 +405,11 @@ static ncclResult_t no_files(ncclComm_t c, int rank, int n) {
   if (rank == 1 && setrlimit(RLIMIT_NOFILE, &none)) return ncclInternalError;
   return ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
 }
-START_TEST(descriptors) {
+TEST(descriptors) {
   if (!play((scene){3, no_files, true, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 failed: ");
   ck_assert_int_eq(out[1].code, ncclSystemError);
 }
-END_TEST
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own address space is beyond the limit */
 /* No memory for a group's calls. */
@@ -445,12 +428,11 @@ static ncclResult_t no_memory(ncclComm_t c, int rank, int n) {
   ncclResult_t end = ncclGroupEnd();
   return rc != ncclSuccess ? rc : end;
 }
-START_TEST(memory) {
+TEST_LOOP(memory, 2) {
   if (!play((scene){3, no_memory, _i, true})) return;
   expect(3, 1, ncclRemoteError, "rank 1 failed: no memory");
   ck_assert_int_eq(out[1].code, ncclSystemError);
 }
-END_TEST
 #endif
 
 /* A wrong argument is no failure: the communicator goes on. */
@@ -463,11 +445,10 @@ static ncclResult_t wrong_argument(ncclComm_t c, int rank, int n) {
     usleep(1000);                                 /* before it is aborted */
   return rc == ncclSuccess ? ncclInProgress : rc; /* the scene ends */
 }
-START_TEST(arguments) {
+TEST_LOOP(arguments, 2) {
   play((scene){2, wrong_argument, _i, false});
   for (int r = 0; r < 2; r++) ck_assert_int_eq(out[r].code, ncclInProgress);
 }
-END_TEST
 
 /* ---- the watchdog ---- */
 
@@ -476,7 +457,7 @@ static ncclResult_t chain(ncclComm_t c, int rank, int n) {
   (void)n;
   return rank == 0 ? ncclSuccess : ncclRecv(small, 16, ncclInt8, rank - 1, c, NULL);
 }
-START_TEST(idle) {
+TEST_LOOP(idle, 2) {
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
   play((scene){4, chain, _i, false});
@@ -488,7 +469,6 @@ START_TEST(idle) {
     ck_assert_str_eq(out[r].text, out[0].text);
   }
 }
-END_TEST
 
 static ncclResult_t stops(ncclComm_t c, int rank, int n) {
   (void)n;
@@ -505,13 +485,12 @@ static ncclResult_t stops(ncclComm_t c, int rank, int n) {
   }
   return rc != ncclSuccess ? rc : ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL);
 }
-START_TEST(stopped) {
+TEST_RANGE(stopped, 1, 2) {
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
   if (!play((scene){3, stops, _i, true})) return;
   expect(3, -1, ncclRemoteError, "for rank 2; rank 2 does not answer");
 }
-END_TEST
 
 /* ---- messages that no call received ---- */
 
@@ -533,7 +512,7 @@ static int lost_message(ncclComm_t c, int rank, int n, void *arg) {
 
 /* If messages were all received, nothing is reported. Over TCP (_i >= 2) the message is in a connection that rank 2
  * did not take. */
-START_TEST(unread) {
+TEST_LOOP(unread, 4) {
   char path[] = "/tmp/hocket-unread-XXXXXX";
   int fd = mkstemp(path), send = _i % 2;
   setenv("NCCL_SHM_DISABLE", _i >= 2 ? "1" : "0", 1);
@@ -550,7 +529,6 @@ START_TEST(unread) {
   close(fd);
   unlink(path);
 }
-END_TEST
 
 /* Both roots were used before, and compared: the last call's messages meet on a connection that both ranks only send
  * on. */
@@ -561,7 +539,7 @@ static int two_roots(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclBroadcast(small, small, 24, ncclInt8, *(const int *)arg ? rank : 0, c, NULL));
 }
 
-START_TEST(unread_roots) {
+TEST_LOOP(unread_roots, 2) {
   char path[] = "/tmp/hocket-unread-XXXXXX";
   int fd = mkstemp(path), differ = _i;
   ck_assert_int_ge(fd, 0);
@@ -577,35 +555,5 @@ START_TEST(unread_roots) {
   close(fd);
   unlink(path);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("all");
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, rule);
-  tcase_add_test(t, codes);
-  tcase_add_test(t, odd_one_out);
-  tcase_add_test(t, claims);
-  tcase_add_test(t, board_history);
-  tcase_add_loop_test(t, counts, 0, 2);
-  tcase_add_loop_test(t, kinds, 0, 2);
-  tcase_add_loop_test(t, operators, 0, 2);
-  tcase_add_loop_test(t, roots_small, 0, 2);
-  tcase_add_loop_test(t, roots_large, 0, 2);
-  tcase_add_loop_test(t, roots_reduce, 0, 2);
-  tcase_add_loop_test(t, roots_one, 0, 2);
-  tcase_add_loop_test(t, transfer_sizes, 0, 2);
-  tcase_add_loop_test(t, death, 0, 2);
-  tcase_add_loop_test(t, end_after_report, 0, 2);
-  tcase_add_loop_test(t, leaving, 0, 2);
-  tcase_add_test(t, descriptors);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  tcase_add_loop_test(t, memory, 0, 2);
-#endif
-  tcase_add_loop_test(t, arguments, 0, 2);
-  tcase_add_loop_test(t, unread, 0, 4);
-  tcase_add_loop_test(t, unread_roots, 0, 2);
-  tcase_add_loop_test(t, idle, 0, 2);
-  tcase_add_loop_test(t, stopped, 1, 2);
-  return suite_run_one("story", t);
-}
+int main(void) { return suite_main("story", .timeout = 120); }

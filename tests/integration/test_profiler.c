@@ -127,11 +127,12 @@ static const char *const expected[] = {"start 1 parent 0 rank 0 group\n"
                                        SINCE_FIVE(" tag 77", " tag 0")};
 
 /* Without phases: their number depends on the clock. */
-START_TEST(events) { ck_assert_str_eq(trace_of(versions[_i], _i < 5 ? "" : "32767"), expected[_i]); }
-END_TEST
+TEST_LOOP(events, HK_ARRAY_LENGTH(versions)) {
+  ck_assert_str_eq(trace_of(versions[_i], _i < 5 ? "" : "32767"), expected[_i]);
+}
 
 /* Phases alone are asked for: their kernel comes too, and stays open until they are over. */
-START_TEST(phases) {
+TEST(phases) {
   const char *text = trace_of("seven", "32768"),
              *begin = "start 1 parent 0 rank 0 kernel channel 0\n"
                       "start 2 parent 1 rank 0 phase 1 compute channel 0\n"
@@ -142,20 +143,18 @@ START_TEST(phases) {
   ck_assert_str_eq(text + strlen(text) - strlen(end), end);
   ck_assert_ptr_null(strstr(text, "wrong"));
 }
-END_TEST
 
 /* A plugin that refuses, fails, or wants one kind of event only: the calls work. */
-START_TEST(less) {
+TEST_LOOP(less, HK_ARRAY_LENGTH(versions)) {
   ck_assert_str_eq(trace_of(versions[_i], "refuse"), "");
   ck_assert_str_eq(trace_of(versions[_i], "fail"), "finalize\n");
   const char *coll = "start 1 parent 0 rank 0 " COLL, *text = trace_of(versions[_i], "2");
   ck_assert_int_eq(strncmp(text, coll, strlen(coll)), 0);
   ck_assert_str_eq(text + strlen(coll), _i < 5 ? "\nstop 1\nfinalize\n" : " tag 77\nstop 1\nfinalize\n");
 }
-END_TEST
 
 /* The event of a net plugin belongs to the collective that runs. It is there from v3 on, its update from v4 on. */
-START_TEST(net_events) {
+TEST_LOOP(net_events, HK_ARRAY_LENGTH(versions)) {
   char parts[256];
   snprintf(parts, sizeof parts,
            "start 2 parent 1 rank 0 net id 42\n%sstop 2\nstart 3 parent 1 rank 0 net id 43\n%sstop 3\n",
@@ -182,10 +181,9 @@ START_TEST(net_events) {
            _i ? parts : "");
   ck_assert_str_eq(close_traced(c), want);
 }
-END_TEST
 
 /* What a call says is in its events, and each has its parent. */
-START_TEST(parts) {
+TEST(parts) {
   ncclComm_t c = open_traced("seven", "32767");
   hk_profiler *p = c->profiler;
   hk_call coll = {.comm = c, .coll = HK_BROADCAST, .count = 16, .root = 3, .stream = (void *)16, .tag = 9};
@@ -237,7 +235,6 @@ START_TEST(parts) {
                    "stop 1\n"
                    "finalize\n");
 }
-END_TEST
 
 static void await_tick(void) {
   for (uint64_t now = hk_now_ns(); hk_now_ns() == now;) continue;
@@ -245,7 +242,7 @@ static void await_tick(void) {
 
 /* Each channel's kernel, from v3 on; with v7 in two phases, of which the first ends with the first hk_profile_computed
  * of the collective. */
-START_TEST(channels) {
+TEST_LOOP(channels, HK_ARRAY_LENGTH(versions)) {
   static const char *const ends[] = {"stop 1\nstop 2\n", "state 1 22\nstop 1\nstate 2 22\nstop 2\n"};
   ncclComm_t c = open_traced(versions[_i], _i < 5 ? "64" : "32768");
   hk_call call = {.comm = c, .coll = HK_ALLREDUCE, .count = 16, .dtype = ncclFloat32};
@@ -278,10 +275,9 @@ START_TEST(channels) {
   ck_assert_msg(!strncmp(text + strlen(begin), all, strlen(all)), "%s", text);
   ck_assert_ptr_nonnull(strstr(text, "start 10 parent 7 rank 0 phase 2 final_sync channel 0\n"));
 }
-END_TEST
 
 /* Copy engines are reported from v6 on, and what a plugin refuses is reported once. */
-START_TEST(copies) {
+TEST_LOOP(copies, HK_ARRAY_LENGTH(versions)) {
   char log[64];
   snprintf(log, sizeof log, "/tmp/hocket-test-log.%d", (int)getpid());
   setenv("NCCL_DEBUG", "WARN", 1);
@@ -298,10 +294,9 @@ START_TEST(copies) {
   unlink(log);
   ck_assert_int_eq(strstr(text, "the profiler plugin Example fails in startEvent with code 3") != NULL, _i < 2);
 }
-END_TEST
 
 /* Each outermost group with calls has an event of its own, also after one with none. */
-START_TEST(groups) {
+TEST(groups) {
   ncclComm_t c = open_traced("seven", "256");
   float x[2] = {1};
   for (int i = 0; i < 2; i++) {
@@ -316,17 +311,5 @@ START_TEST(groups) {
                                     "start 2 parent 0 rank 0 groupapi depth 2\nstate 2 23\nstate 2 24\nstop 2\n"
                                     "finalize\n");
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("profiler");
-  tcase_add_loop_test(t, events, 0, HK_ARRAY_LENGTH(versions));
-  tcase_add_test(t, phases);
-  tcase_add_loop_test(t, less, 0, HK_ARRAY_LENGTH(versions));
-  tcase_add_loop_test(t, net_events, 0, HK_ARRAY_LENGTH(versions));
-  tcase_add_test(t, parts);
-  tcase_add_loop_test(t, channels, 0, HK_ARRAY_LENGTH(versions));
-  tcase_add_loop_test(t, copies, 0, HK_ARRAY_LENGTH(versions));
-  tcase_add_test(t, groups);
-  return suite_run_one("profiler", t);
-}
+int main(void) { return suite_main("profiler"); }

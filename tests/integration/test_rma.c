@@ -298,7 +298,7 @@ static int bad_arguments(ncclComm_t c, int rank, int n, void *arg) {
 }
 
 /* Signals by index, and without a window, as the configuration says. */
-START_TEST(configured) {
+TEST(configured) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   ncclUniqueId id;
   ncclComm_t c;
@@ -325,13 +325,11 @@ START_TEST(configured) {
   IS(ncclCommDestroy(c) == ncclSuccess);
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
 static const rank_body bodies[] = {places, order, counts, groups, streams, bad_arguments, refused_window};
 enum { BODIES = sizeof bodies / sizeof *bodies };
 
-START_TEST(works) { run(_i / BODIES, bodies[_i % BODIES]); }
-END_TEST
+TEST_LOOP(works, SETTINGS *BODIES) { run(_i / BODIES, bodies[_i % BODIES]); }
 
 /* ---- faults ---- */
 
@@ -366,8 +364,7 @@ static int early(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(windows_that_are_gone) { run(_i, early); }
-END_TEST
+TEST_LOOP(windows_that_are_gone, SETTINGS) { run(_i, early); }
 
 #ifndef __SANITIZE_THREAD__ /* allows no threads after a fork */
 /* A rank dies: a wait for it ends with its name, also if another one waits for a living rank. */
@@ -392,7 +389,7 @@ static int survive(ncclComm_t c, int rank, int n, const setting *s) {
   return faults;
 }
 
-START_TEST(killed) {
+TEST_LOOP(killed, 2) {
   const setting *s = &settings[_i ? 5 : 2];
   ncclUniqueId id;
   pid_t pids[RANKS];
@@ -418,7 +415,6 @@ START_TEST(killed) {
   close(ends[0]);
   close(ends[1]);
 }
-END_TEST
 #endif
 
 /* A rank leaves without the signal that another one waits for. */
@@ -437,8 +433,7 @@ static int leave_early(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(left) { run(_i, leave_early); }
-END_TEST
+TEST_LOOP(left, 3) { run(_i, leave_early); }
 
 /* Rank 0 puts, alone or in a group, to a window that rank 1 never registers: the watchdog names put and rank. */
 static int never_registered(ncclComm_t c, int rank, int n, void *arg) {
@@ -469,13 +464,12 @@ static int never_registered(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(watched) {
+TEST_LOOP(watched, 4) {
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
   if (_i >= 2) setenv("GROUPED", "1", 1);
   run(_i % 2 ? 5 : 0, never_registered);
 }
-END_TEST
 
 static void *abort_it(void *c) {
   sched_yield();
@@ -484,7 +478,7 @@ static void *abort_it(void *c) {
 }
 
 /* Another thread aborts the communicator while rank 0 waits for a signal that never comes. */
-START_TEST(aborted) {
+TEST_LOOP(aborted, 2) {
   ncclComm_t c[2];
   ncclWindow_t win;
   ncclUniqueId id;
@@ -510,18 +504,5 @@ START_TEST(aborted) {
   ck_assert_int_eq(ncclCommAbort(c[1]), ncclSuccess);
   free(memory);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("rma");
-  tcase_add_test(t, configured);
-  tcase_add_loop_test(t, works, 0, SETTINGS * BODIES);
-  tcase_add_loop_test(t, windows_that_are_gone, 0, SETTINGS);
-#ifndef __SANITIZE_THREAD__
-  tcase_add_loop_test(t, killed, 0, 2);
-#endif
-  tcase_add_loop_test(t, left, 0, 3);
-  tcase_add_loop_test(t, watched, 0, 4);
-  tcase_add_loop_test(t, aborted, 0, 2);
-  return suite_run_one("rma", t);
-}
+int main(void) { return suite_main("rma"); }

@@ -102,7 +102,7 @@ static void fail_one(int put) {
   pthread_mutex_unlock(&verbs->lock);
 }
 
-START_TEST(survives_queue_pairs) {
+TEST_LOOP(survives_queue_pairs, 36) {
   static const size_t sizes[] = {8, 3000, PIECE};
   plan p = {.cards = 1, .register_it = _i & 1, .bytes = sizes[_i / 2 % 3], .before = fail_one, .carried = 1};
   arrives = _i / 6 % 2;
@@ -110,26 +110,23 @@ START_TEST(survives_queue_pairs) {
   run(&p, put_and_take);
   ck_assert_int_eq(verbs->severed + verbs->unanswered, 0);
 }
-END_TEST
 
 static void pull_cable(int put) {
   if (put == 5) set(&verbs->device[0].down, 1);
 }
-START_TEST(follows_to_another_port) {
+TEST_LOOP(follows_to_another_port, 2) {
   plan p = {.cards = 2, .register_it = _i, .bytes = PIECE, .before = pull_cable, .carried = 1};
   run(&p, put_and_take);
 }
-END_TEST
 
 /* Several queue pairs and ports carry a large put; its signal comes last. */
-START_TEST(spreads_large_puts) {
+TEST_LOOP(spreads_large_puts, 8) {
   plan p = {.cards = 2, .register_it = _i & 1, .bytes = LARGE, .carried = 1};
   setenv("NCCL_NET_FORCE_MERGE", "fake0,fake1", 1);
   setenv("NCCL_IB_QPS_PER_CONNECTION", _i & 2 ? "3" : "1", 1);
   if (_i & 4) setenv("NCCL_IB_USE_INLINE", "0", 1);
   run(&p, put_and_take);
 }
-END_TEST
 
 /* A card that takes no memory of the window, and one that takes none at all: messages carry the data. */
 static void bound(int put) {
@@ -138,21 +135,19 @@ static void bound(int put) {
   if (put == PUTS - 1) verbs->lockable = 0;
   pthread_mutex_unlock(&verbs->lock);
 }
-START_TEST(does_without_the_window) {
+TEST(does_without_the_window) {
   plan p = {.cards = 1, .bytes = LARGE, .before = bound};
   run(&p, put_and_take);
 }
-END_TEST
 
 static void refuse_all(int put) {
   if (put == 0 || put == PUTS - 1) set(&verbs->device[0].full, put == 0);
 }
-START_TEST(does_without_the_card) {
+TEST(does_without_the_card) {
   plan p = {.cards = 1, .bytes = PIECE, .before = refuse_all};
   setenv("NCCL_NET", "", 1);
   run(&p, put_and_take);
 }
-END_TEST
 
 /* The link stays down: the put ends with an error that says so, and the wait on the other rank, too. */
 static int cut_off(ncclComm_t c, int rank, int n, void *arg) {
@@ -177,21 +172,10 @@ static int cut_off(ncclComm_t c, int rank, int n, void *arg) {
   free(window);
   return faults;
 }
-START_TEST(ends_if_the_link_stays_down) {
+TEST(ends_if_the_link_stays_down) {
   plan p = {.cards = 1};
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
   run(&p, cut_off);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("rma_card");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, survives_queue_pairs, 0, 36);
-  tcase_add_loop_test(t, follows_to_another_port, 0, 2);
-  tcase_add_loop_test(t, spreads_large_puts, 0, 8);
-  tcase_add_test(t, does_without_the_window);
-  tcase_add_test(t, does_without_the_card);
-  tcase_add_test(t, ends_if_the_link_stays_down);
-  return suite_run_one("rma_card", t);
-}
+int main(void) { return suite_main("rma_card", .timeout = 60); }

@@ -388,7 +388,7 @@ static int play(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(calls) {
+TEST_LOOP(calls, HK_ARRAY_LENGTH(scenes)) {
   int scene = _i;
   setenv("NCCL_P2P_DISABLE", "1", 1);
   setenv("HOCKET_SLOTS", "16", 1);
@@ -401,7 +401,6 @@ START_TEST(calls) {
   pthread_barrier_init(&met, NULL, 2);
   ck_assert_msg(ranks_as_threads(2, play, &scene) == 0, "%s", scenes[scene].name);
 }
-END_TEST
 
 /* Over a network, also of a connection that the receiver has not taken yet. */
 static int sends_in_vain(ncclComm_t c, int rank, int n, void *arg) {
@@ -410,7 +409,7 @@ static int sends_in_vain(ncclComm_t c, int rank, int n, void *arg) {
   pthread_barrier_wait(&met);
   return faults;
 }
-START_TEST(unread_over_net) {
+TEST(unread_over_net) {
   ranks_reach_by("net");
   setenv("NCCL_DEBUG", "WARN", 1);
   setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
@@ -421,13 +420,5 @@ START_TEST(unread_over_net) {
   ck_assert_ptr_nonnull(
       strstr(scratch_read("log"), "rank 1 of 2 destroys it with 4 bytes (1 messages or pieces) that rank 0 sent"));
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("run");
-  tcase_set_timeout(t, 60);
-  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
-  tcase_add_loop_test(t, calls, 0, HK_ARRAY_LENGTH(scenes));
-  tcase_add_test(t, unread_over_net);
-  return suite_run_one("run", t);
-}
+int main(void) { return suite_main("run", .timeout = 60, .setup = scratch_make, .teardown = scratch_remove); }

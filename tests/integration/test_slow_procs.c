@@ -65,7 +65,7 @@ static void begin(scene *s) {
   }
 }
 
-START_TEST(stopped_processes_are_no_error) {
+TEST(stopped_processes_are_no_error) {
   scene scenes[] = {{.what = "a stopped receiver", .connected = true},
                     {.what = "a connection to a stopped process"},
                     {.what = "a stopped member of the bootstrap", .bootstrap = true}};
@@ -91,11 +91,5 @@ START_TEST(stopped_processes_are_no_error) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(scenes); i++) close(scenes[i].ends[0]), close(scenes[i].ends[1]);
   ck_assert_int_eq(faults, 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("slow");
-  tcase_set_timeout(t, 100);
-  tcase_add_test(t, stopped_processes_are_no_error);
-  return suite_run_one("slow processes", t);
-}
+int main(void) { return suite_main("slow processes", .timeout = 100); }

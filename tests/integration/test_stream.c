@@ -47,7 +47,7 @@ static void hold(void *arg) {
   ck_assert(await(&n->held, 0));
 }
 
-START_TEST(waiters_run) {
+TEST(waiters_run) {
   notes n = {.maker = pthread_self()};
   hocketStream_t s;
   uint64_t position = 9;
@@ -75,7 +75,6 @@ START_TEST(waiters_run) {
   ck_assert_int_eq(hocketStreamWait(NULL, 0, 0), ncclInvalidArgument);
   OK(hocketStreamDestroy(s));
 }
-END_TEST
 
 /* Launches and waits for 20 ms, and computes between. The changes of threads in each 20 ms. */
 static long changes(hocketStream_t s, notes *n) {
@@ -94,7 +93,7 @@ static long changes(hocketStream_t s, notes *n) {
 
 /* The stream's thread looks ever less often at a stream whose batches are waited for. A machine that does much else
  * breaks the habit now and then, so that one time in many is enough. */
-START_TEST(long_habit) {
+TEST(long_habit) {
   notes n = {.maker = pthread_self()};
   hocketStream_t s;
   long least = LONG_MAX;
@@ -106,9 +105,8 @@ START_TEST(long_habit) {
   ck_assert_int_le(least, 13); /* a look each 1.6 ms; one each 100 us makes 15 to 110, by the machine's load */
   OK(hocketStreamDestroy(s));
 }
-END_TEST
 
-START_TEST(limited_waits) {
+TEST(limited_waits) {
   notes n = {.maker = pthread_self(), .held = 1};
   hocketStream_t s;
   OK(hocketStreamCreate(&s));
@@ -125,7 +123,6 @@ START_TEST(limited_waits) {
   ck_assert_int_eq(n.elsewhere, 1); /* who has a limit runs nothing */
   OK(hocketStreamDestroy(s));
 }
-END_TEST
 
 /* ---- several threads ---- */
 
@@ -149,7 +146,7 @@ static void *wait_for_all(void *arg) {
   return (void *)wrong;
 }
 
-START_TEST(many_threads) {
+TEST(many_threads) {
   shared a = {.rounds = 1500};
   pthread_t t[WAITERS];
   OK(hocketStreamCreate(&a.s));
@@ -163,7 +160,6 @@ START_TEST(many_threads) {
   ck_assert_int_eq(a.n.ran, WAITERS * a.rounds);
   OK(hocketStreamDestroy(a.s));
 }
-END_TEST
 
 /* Streams that take turns on one communicator, waited for in the other order, and calls without a stream between. */
 static int turns(ncclComm_t c, int rank, int n, void *arg) {
@@ -190,8 +186,7 @@ static int turns(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(streams_in_turn) { ck_assert_int_eq(ranks_as_threads(3, turns, NULL), 0); }
-END_TEST
+TEST(streams_in_turn) { ck_assert_int_eq(ranks_as_threads(3, turns, NULL), 0); }
 
 /* ---- modes of arithmetic ---- */
 
@@ -200,7 +195,7 @@ static void add_a_little(void *arg) {
   *(float *)arg = one + little;
 }
 
-START_TEST(modes) {
+TEST(modes) {
   float sum;
   hocketStream_t s;
   OK(hocketStreamCreate(&s));
@@ -215,7 +210,6 @@ START_TEST(modes) {
   }
   OK(hocketStreamDestroy(s));
 }
-END_TEST
 
 /* ---- hocketCommProbe ---- */
 
@@ -259,7 +253,7 @@ static int probes(ncclComm_t c, int rank, int n, void *arg) {
   return faults + (sum != (float)n);
 }
 
-START_TEST(probe) {
+TEST_LOOP(probe, 2) {
   if (_i) { /* over TCP */
     setenv("NCCL_SHM_DISABLE", "1", 1);
     setenv("NCCL_P2P_DISABLE", "1", 1);
@@ -267,17 +261,5 @@ START_TEST(probe) {
   }
   ck_assert_int_eq(ranks_as_processes(3, probes, NULL), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("stream");
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, waiters_run);
-  tcase_add_test(t, long_habit);
-  tcase_add_test(t, limited_waits);
-  tcase_add_test(t, many_threads);
-  tcase_add_test(t, streams_in_turn);
-  tcase_add_test(t, modes);
-  tcase_add_loop_test(t, probe, 0, 2);
-  return suite_run_one("host streams", t);
-}
+int main(void) { return suite_main("host streams", .timeout = 120); }

@@ -312,72 +312,50 @@ static int counts_differ(ncclComm_t c, int rank, int n, void *arg) {
 static const char *const transports[] = {"direct", "staged", "net"};
 static const int sizes[] = {1, 2, 3, 5, 8};
 
-START_TEST(by_threads) {
+TEST_LOOP(by_threads, 15) {
   int large = sizes[_i % 5] <= 3;
   ranks_reach_by(transports[_i / 5]);
   ck_assert_int_eq(ranks_as_threads(sizes[_i % 5], random_counts, &large), 0);
 }
-END_TEST
 
-START_TEST(by_processes) {
+TEST_LOOP(by_processes, 3) {
   int large = 1;
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_processes(3, random_counts, &large), 0);
 }
-END_TEST
 
 /* Every algorithm that can. */
-START_TEST(by_algorithm) {
+TEST_LOOP(by_algorithm, 5) {
   static const char *const algorithms[] = {"direct", "ring", "doubling", "pat", "oneshot"};
   int large = 0;
   setenv("NCCL_ALGO", algorithms[_i], 1);
   ck_assert_int_eq(ranks_as_threads(4, random_counts, &large), 0);
 }
-END_TEST
 
-START_TEST(types) {
+TEST_LOOP(types, 3) {
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_threads(3, all_types, NULL), 0);
 }
-END_TEST
 
-START_TEST(groups_and_streams) {
+TEST_LOOP(groups_and_streams, 3) {
   ranks_reach_by(transports[_i]);
   ck_assert_int_eq(ranks_as_threads(3, grouped, NULL), 0);
 }
-END_TEST
 
-START_TEST(batch_invariant) { ck_assert_int_eq(ranks_as_threads(5, invariant, NULL), 0); }
-END_TEST
+TEST(batch_invariant) { ck_assert_int_eq(ranks_as_threads(5, invariant, NULL), 0); }
 
-START_TEST(arguments) { ck_assert_int_eq(ranks_as_threads(2, wrong_arguments, NULL), 0); }
-END_TEST
+TEST(arguments) { ck_assert_int_eq(ranks_as_threads(2, wrong_arguments, NULL), 0); }
 
-START_TEST(mismatched_pairs) {
+TEST_LOOP(mismatched_pairs, 12) {
   int way = _i % 4;
   ranks_reach_by(transports[_i / 4]);
   ck_assert_int_eq(ranks_as_threads(3, pair_differs, &way), 0);
 }
-END_TEST
 
-START_TEST(mismatched_counts) {
+TEST_LOOP(mismatched_counts, 6) {
   int gather = _i % 2;
   ranks_reach_by(transports[_i / 2]);
   ck_assert_int_eq(ranks_as_threads(3, counts_differ, &gather), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("vcoll");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, by_threads, 0, 15);
-  tcase_add_loop_test(t, by_processes, 0, 3);
-  tcase_add_loop_test(t, by_algorithm, 0, 5);
-  tcase_add_loop_test(t, types, 0, 3);
-  tcase_add_loop_test(t, groups_and_streams, 0, 3);
-  tcase_add_test(t, batch_invariant);
-  tcase_add_test(t, arguments);
-  tcase_add_loop_test(t, mismatched_pairs, 0, 12);
-  tcase_add_loop_test(t, mismatched_counts, 0, 6);
-  return suite_run_one("vcoll", t);
-}
+int main(void) { return suite_main("vcoll", .timeout = 120); }

@@ -315,7 +315,7 @@ static int play(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(watches) {
+TEST_LOOP(watches, HK_ARRAY_LENGTH(scenes)) {
   ranks_reach_by(scenes[_i].how);
   setenv("HOCKET_PEER_TIMEOUT", "3", 1); /* is_left goes back by more: a machine that has just booted has as much */
   setenv("HOCKET_WATCHDOG", scenes[_i].watchdog, 1);
@@ -328,7 +328,6 @@ START_TEST(watches) {
   pthread_barrier_init(&played, NULL, RANKS - (scenes[_i].act == is_left));
   ck_assert_int_eq(ranks_as_threads(RANKS, play, &_i), 0);
 }
-END_TEST
 
 /* A process that runs and is slow to answer is not stopped if its board is here: what the board says counts. */
 static int slow_to_answer(ncclComm_t c, int rank, int n, void *arg) {
@@ -365,7 +364,7 @@ static int slow_to_answer(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(slow_processes) {
+TEST_LOOP(slow_processes, 2) {
   pthread_barrierattr_t shared;
   pthread_barrier_t *both = mmap(NULL, sizeof *both, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   pthread_barrierattr_init(&shared);
@@ -376,13 +375,5 @@ START_TEST(slow_processes) {
   hk_param_reload();
   ck_assert_int_eq(ranks_as_processes(2, slow_to_answer, both), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("watchdog");
-  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, watches, 0, HK_ARRAY_LENGTH(scenes));
-  tcase_add_loop_test(t, slow_processes, 0, 2);
-  return suite_run_one("watchdog", t);
-}
+int main(void) { return suite_main("watchdog", .setup = scratch_make, .teardown = scratch_remove, .timeout = 60); }

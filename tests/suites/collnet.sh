@@ -4,12 +4,7 @@
 # check: timeout=120 covers=src/collectives/collnet,src/run/collnet,src/transport/net/collnet/
 set -u
 bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-faults=0
-fault() { echo "$1"; sed 's/^/    | /' "$work/out" | tail -n 25; faults=$((faults + 1)); }
-has() { grep -qE -- "$1" "$work/out" || fault "$2: no line like /$1/"; }
-hasnt() { grep -qE -- "$1" "$work/out" && fault "$2: a line like /$1/"; }
+. tests/support/suite.sh
 unset "${!NCCL_@}" "${!HOCKET_TEST_@}"
 export HOCKET_TUNE_FILE=none NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING,INIT,NET NCCL_SOCKET_IFNAME=lo NCCL_COLLNET_ENABLE=1
 
@@ -20,14 +15,14 @@ hosts() { # "host names" binary options...
   read -ra names <<<"$1"
   shift 2
   port=$((port + 1))
-  rm -f "$work"/out.*
+  rm -f "$tmp"/out.*
   for ((rank = ${#names[@]} - 1; rank >= 0; rank--)); do
     env RANK=$rank WORLD_SIZE=${#names[@]} MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_HOSTID="${names[$rank]}" \
-      ${own[$rank]+${own[$rank]}} timeout 60 "$bin/$binary" "$@" ${more[$rank]-} --launcher torchrun -n 1 -w 0 >"$work/out.$rank" 2>&1 &
+      ${own[$rank]+${own[$rank]}} timeout 60 "$bin/$binary" "$@" ${more[$rank]-} --launcher torchrun -n 1 -w 0 >"$tmp/out.$rank" 2>&1 &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || rc=$?; done
-  cat "$work"/out.* >"$work/out"
+  cat "$tmp"/out.* >"$tmp/out"
   return $rc
 }
 by() { export NCCL_NET_PLUGIN=$plugins/libnccl-net-adds-$1.so; }
@@ -101,7 +96,7 @@ refused() { # setting, reason, hosts
   NCCL_ALGO=collnet,ring hosts "${3-a b}" all_reduce_perf -b 1K -e 1K || fault "$1: exit code $?"
   export "$name=$had"
   has "CollNet is not used: $2" "$1"
-  [ "$(grep -c "CollNet is not used" "$work/out")" = 1 ] || fault "$1: said more than once"
+  [ "$(grep -c "CollNet is not used" "$tmp/out")" = 1 ] || fault "$1: said more than once"
   has "Out of bounds values : 0 OK" "$1"
   hasnt "by collnet" "$1"
 }
@@ -129,13 +124,13 @@ own=()
 export HOCKET_TEST_COLLNET NCCL_ALGO=collnet
 for call in iallreduce test; do
   HOCKET_TEST_COLLNET=$call hosts "a a b b" all_reduce_perf -b 4M -e 4M && fault "a plugin that fails in $call: exit code 0"
-  n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$work"/out.* | wc -l)
+  n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$tmp"/out.* | wc -l)
   [ "$n" = 4 ] || fault "a plugin that fails in $call: $n of 4 ranks say why"
 done
 for call in iallgather ireducescatter; do
   [ $call = iallgather ] && program=all_gather || program=reduce_scatter
   HOCKET_TEST_COLLNET=$call hosts "a a b b" ${program}_perf -b 4M -e 4M && fault "a plugin that fails in $call: exit code 0"
-  n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$work"/out.* | wc -l)
+  n=$(grep -lE "CollNet plugin Adder \(v12, .*\), device lo-[01]: $call fails with code" "$tmp"/out.* | wc -l)
   [ "$n" = 4 ] || fault "a plugin that fails in $call: $n of 4 ranks say why"
 done
 more=([1]="-o max")
@@ -145,5 +140,4 @@ more=()
 HOCKET_TEST_COLLNET=slow HOCKET_WATCHDOG=1 HOCKET_WATCHDOG_ABORT=1 hosts "a b" all_reduce_perf -b 1K -e 1K &&
   fault "a sum that never comes: exit code 0"
 has "rank [01].*wait" "a sum that never comes"
-[ $faults = 0 ] || exit 1
-echo "sums of the network are right, or are refused for a reason"
+finish "sums of the network are right, or are refused for a reason"

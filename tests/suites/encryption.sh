@@ -3,9 +3,8 @@
 # check: timeout=240
 # HOCKET_ENCRYPTION_KEY_FILE with real processes over TCP: every operation, keys that differ, files that others can read, no OpenSSL.
 set -u
-bin=$HK_BUILD/bin bad=0 runs=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-complain() { echo "$*"; bad=1; }
+bin=$HK_BUILD/bin runs=0
+. tests/support/suite.sh
 [ -x "$bin/all_reduce_perf" ] || { echo "the perf binaries are not built"; exit 77; }
 ldconfig -p 2>/dev/null | grep -q libssl.so.3 || { echo "SKIP: no libssl.so.3"; exit 77; }
 export NCCL_SHM_DISABLE=1 NCCL_P2P_DISABLE=1 HOCKET_BOOTSTRAP_TIMEOUT=30

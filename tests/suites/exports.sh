@@ -4,8 +4,7 @@
 # SONAME, no dependency but the C library, the version's text, the size budget.
 set -u
 lib=$HK_BUILD/lib/libnccl.so.2
-bad=0
-complain() { echo "$*"; bad=1; }
+. tests/support/suite.sh
 
 has=$(nm -D --defined-only "$lib" | awk '{ print $(NF-1), $NF }' | LC_ALL=C sort)
 want=$(LC_ALL=C sort tests/exports.txt)
@@ -25,5 +24,4 @@ needed=$(readelf -d "$lib" | sed -n 's/.*NEEDED.*\[\(.*\)\]/\1/p' | grep -vE '^(
 grep -qaF 'NCCL version 2.32.3+cuda13.4' "$lib" || complain "the text 'NCCL version 2.32.3+cuda13.4' is not in the library"
 bytes=$(stat -c %s "$lib")
 [ "$bytes" -le $((20 * 1000 * 1000)) ] || complain "the library has $bytes bytes; the budget is 20 MB"
-[ $bad = 0 ] && echo "$(wc -l <tests/exports.txt) symbols, $((bytes / 1024)) KiB"
-exit $bad
+finish "$(wc -l <tests/exports.txt) symbols, $((bytes / 1024)) KiB"

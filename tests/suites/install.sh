@@ -3,9 +3,7 @@
 # `make install` below a DESTDIR gives what a program needs to build, link and run, and pkg-config finds it; in place it says what it
 # takes the place of, and what it prints to use it works. `make uninstall` removes what install has written, and nothing else.
 set -u
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-bad=0
-complain() { echo "$*"; bad=1; }
+. tests/support/suite.sh
 umask 077 # a careful user's must not make the installed files unreadable
 mk() { $HK_MAKE --no-print-directory BUILD="$HK_BUILD" "$@"; }
 mkdir -p "$tmp/opt/hk/lib" # where others have files, too
@@ -123,5 +121,4 @@ if unshare -rm --propagation private true 2>/dev/null; then
 else
   echo "SKIP: install in /usr/local is tried in a mount namespace, which cannot be had here"
 fi
-[ $bad = 0 ] && echo "installed, found, linked, ran, removed"
-exit $bad
+finish "installed, found, linked, ran, removed"

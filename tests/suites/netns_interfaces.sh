@@ -100,8 +100,8 @@ netns_ranks "$logs/run" env HOCKET_PORT_RANGE=41000-41003 "$HK_BUILD/bin/all_red
 seen=0
 for _ in $(seq 100); do
   for i in 1 2; do
-    ports=$(netns_run $i ss -Htln | awk '{ sub(/.*:/, "", $4); print $4 }' | sort -u | grep -v "^$netns_job\$")
-    for port in $ports; do
+    listening=$(netns_run $i ss -Htln | awk '{ sub(/.*:/, "", $4); print $4 }' | sort -u | grep -v "^$netns_job\$")
+    for port in $listening; do
       [ "$port" -ge 41000 ] && [ "$port" -le 41003 ] || fail "rank $((i - 1)) listens on port $port, outside of its range"
       seen=$((seen + 1))
     done

@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # The perf binaries' command line: an error is reported on stderr with exit code 255, and nothing runs.
 set -u
-perf=$HK_BUILD/bin/all_reduce_perf bad=0 cases=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-complain() { echo "$*"; bad=1; }
+perf=$HK_BUILD/bin/all_reduce_perf
+. tests/support/suite.sh
 [ -x "$perf" ] || { echo "the perf binaries are not built"; exit 77; }
 
 refused() { # text arguments...
@@ -91,5 +90,4 @@ if ${CC:-cc} -w -fno-builtin -shared -fPIC -Wl,-soname,libnccl.so.2 -o "$tmp/lib
 else
   echo "there is no compiler: another library was not tried"
 fi
-[ $bad = 0 ] && echo "$cases wrong command lines are refused"
-exit $bad
+finish "$cases wrong command lines are refused"

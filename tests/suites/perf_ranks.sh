@@ -4,9 +4,8 @@
 # Where the perf binaries' ranks come from: threads, groups, local processes, launchers' variables; and what is said when a
 # process dies.
 set -u
-perf=$HK_BUILD/bin/all_reduce_perf bad=0 runs=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-complain() { echo "$*"; bad=1; }
+perf=$HK_BUILD/bin/all_reduce_perf runs=0
+. tests/support/suite.sh
 [ -x "$perf" ] || { echo "the perf binaries are not built"; exit 77; }
 
 good() { # ranks arguments...
@@ -217,5 +216,4 @@ for ((i = 0; i < 50; i++)); do
   sleep 0.1
 done
 for pid in "${pids[@]}"; do alive "$pid" && complain "process $pid outlives its parent"; done
-[ $bad = 0 ] && echo "$runs ways to start ranks"
-exit $bad
+finish "$runs ways to start ranks"

@@ -3,9 +3,8 @@
 # check: timeout=120
 # What the perf binaries print, as scripts that were written for nccl-tests read it: the table to the character, JSON.
 set -u
-bin=$HK_BUILD/bin bad=0 lines=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-complain() { echo "$*"; bad=1; }
+bin=$HK_BUILD/bin lines=0
+. tests/support/suite.sh
 [ -x "$bin/all_reduce_perf" ] || { echo "the perf binaries are not built"; exit 77; }
 
 # Compares a run's lines with regular expressions, one each; "repeat N: RE" stands for N lines.
@@ -123,5 +122,4 @@ if command -v gnuplot >/dev/null; then
 else
   echo "SKIP: plots are drawn with gnuplot, which is not here"
 fi
-[ $bad = 0 ] && echo "$lines lines are as scripts expect them"
-exit $bad
+finish "$lines lines are as scripts expect them"

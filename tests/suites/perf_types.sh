@@ -3,9 +3,8 @@
 # check: timeout=300
 # Every perf binary with every type, operator and root, odd sizes and offsets: every element right.
 set -u
-bin=$HK_BUILD/bin bad=0 rows=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-complain() { echo "$*"; bad=1; }
+bin=$HK_BUILD/bin rows=0
+. tests/support/suite.sh
 [ -x "$bin/all_reduce_perf" ] || { echo "the perf binaries are not built"; exit 77; }
 
 all_right() { # arguments...
@@ -48,5 +47,4 @@ if ${CC:-gcc} -DHOCKET_NO_CUDA_HEADERS -Iinclude -shared -fPIC -o "$tmp/flip.so"
 else
   complain "cannot build the interposing library: $(cat "$tmp/err")"
 fi
-[ $bad = 0 ] && echo "$rows rows, all elements right"
-exit $bad
+finish "$rows rows, all elements right"

@@ -4,19 +4,14 @@
 # check: timeout=180 covers=src/transport/net/plugin/,src/base/plugin,src/base/env_plugin
 set -u
 bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-faults=0
-fault() { echo "$1"; sed 's/^/    | /' "$work/out" | tail -n 15; faults=$((faults + 1)); }
-has() { grep -qE -- "$1" "$work/out" || fault "$2: no line like /$1/"; }
-hasnt() { grep -qE -- "$1" "$work/out" && fault "$2: a line like /$1/"; }
+. tests/support/suite.sh
 export HOCKET_TUNE_FILE=none LD_LIBRARY_PATH=$plugins${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 
 # An operation between processes that share no memory.
 operation=all_reduce ranks=2 from=8
 run() { # settings...
   env NCCL_SHM_DISABLE=1 NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=NET,INIT "$@" timeout 60 "$bin/${operation}_perf" \
-    --procs $ranks -b $from -e 4M -f 64 -n 2 -w 0 >"$work/out" 2>&1
+    --procs $ranks -b $from -e 4M -f 64 -n 2 -w 0 >"$tmp/out" 2>&1
 }
 right() { # what
   has "Out of bounds values : 0 OK" "$1"
@@ -41,8 +36,8 @@ done
 operation=all_reduce ranks=2
 
 # Lists, the default name, and who is chosen.
-ln -s "$plugins/libnccl-net-ten.so" "$work/libnccl-net.so"
-run LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" || fault "the default name: exit code $?"
+ln -s "$plugins/libnccl-net-ten.so" "$tmp/libnccl-net.so"
+run LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" || fault "the default name: exit code $?"
 has "net plugin Example \(v10\) from libnccl-net.so" "the default name"
 right "the default name"
 run NCCL_NET_PLUGIN=absent,lacking,seven NCCL_NET=example || fault "a list: exit code $?"
@@ -53,7 +48,7 @@ right "a list"
 run NCCL_NET_PLUGIN=late NCCL_NET=example || fault "a plugin that init fills: exit code $?"
 has "net plugin Late example \(v8\)" "a plugin that init fills"
 right "a plugin that init fills"
-run LD_LIBRARY_PATH="$work:$LD_LIBRARY_PATH" NCCL_NET_PLUGIN=none || fault "none: exit code $?"
+run LD_LIBRARY_PATH="$tmp:$LD_LIBRARY_PATH" NCCL_NET_PLUGIN=none || fault "none: exit code $?"
 has "Using network Socket" "none"
 hasnt "net plugin" "none"
 run NCCL_NET_PLUGIN=six NCCL_NET=socket || fault "another network beside a plugin: exit code $?"
@@ -88,7 +83,7 @@ broken short "got a message of 3 bytes from rank [01] by net plugin Example .* t
 env_says() { # what, settings...
   local what=$1
   shift
-  env "$@" timeout 30 "$bin/hocket" env >"$work/out" 2>&1
+  env "$@" timeout 30 "$bin/hocket" env >"$tmp/out" 2>&1
   [ $? -le 1 ] || fault "$what: hocket env fails" # 1: something is wrong with the settings
 }
 for name in one two; do
@@ -139,12 +134,12 @@ profile() { # version, operation, what must be seen, settings...
   local version=$1 what=$3 file
   operation=$2
   shift 3
-  rm -f "$work"/trace.*
-  run HOCKET_TEST_TRACE="$work/trace" "$@" || fault "profiler v$version: exit code $?"
+  rm -f "$tmp"/trace.*
+  run HOCKET_TEST_TRACE="$tmp/trace" "$@" || fault "profiler v$version: exit code $?"
   has "profiler plugin Example \(v$version\)" "profiler v$version"
-  for file in "$work"/trace.*; do
-    check_trace "$version" "$file" >"$work/seen" 2>&1 || fault "profiler v$version: $(head -n 5 "$work/seen")"
-    grep -q "^seen: $what$" "$work/seen" || fault "profiler v$version, $operation: $(tail -n 1 "$work/seen"), not $what"
+  for file in "$tmp"/trace.*; do
+    check_trace "$version" "$file" >"$tmp/seen" 2>&1 || fault "profiler v$version: $(head -n 5 "$tmp/seen")"
+    grep -q "^seen: $what$" "$tmp/seen" || fault "profiler v$version, $operation: $(tail -n 1 "$tmp/seen"), not $what"
   done
 }
 profile 2 all_reduce "group coll; states:" NCCL_PROFILER_PLUGIN=two
@@ -153,20 +148,19 @@ profile 4 all_reduce "group coll kernel net; states: 21 22" NCCL_PROFILER_PLUGIN
 has "example profiler: .*, 1 hosts, rank 1 of 2$" "profiler v4"
 all="group coll kernel net groupapi collapi launch"
 profile 5 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=five NCCL_NET_PLUGIN=ten
-grep -hq "coll AllReduce sequence 0 count [0-9]* type ncclFloat32 channels 1 algorithm [a-z]* protocol SIMPLE" "$work"/trace.* ||
-  fault "profiler v5: no line of an AllReduce: $(grep -h " coll " "$work"/trace.* | head -n 2)"
+grep -hq "coll AllReduce sequence 0 count [0-9]* type ncclFloat32 channels 1 algorithm [a-z]* protocol SIMPLE" "$tmp"/trace.* ||
+  fault "profiler v5: no line of an AllReduce: $(grep -h " coll " "$tmp"/trace.* | head -n 2)"
 profile 6 all_reduce "$all; states: 21 22 23 24" NCCL_PROFILER_PLUGIN=six NCCL_NET_PLUGIN=twelve
 profile 7 all_reduce "${all/kernel/kernel phase}; states: 21 22 23 24 31" NCCL_PROFILER_PLUGIN=seven NCCL_NET_PLUGIN=twelve
 profile 5 sendrecv "group p2p groupapi p2papi; states: 23 24" NCCL_PROFILER_PLUGIN=five
 profile 5 all_reduce "coll; states:" NCCL_PROFILER_PLUGIN=five HOCKET_TEST_PROFILER=2
 operation=all_reduce
 for wrong in refuse:"refuses its init with code 3" fail:"fails in startEvent with code 3"; do
-  run NCCL_PROFILER_PLUGIN=five HOCKET_TEST_TRACE="$work/trace" HOCKET_TEST_PROFILER=${wrong%%:*} || fault "a profiler that is to ${wrong%%:*}: exit code $?"
+  run NCCL_PROFILER_PLUGIN=five HOCKET_TEST_TRACE="$tmp/trace" HOCKET_TEST_PROFILER=${wrong%%:*} || fault "a profiler that is to ${wrong%%:*}: exit code $?"
   has "the profiler plugin Example ${wrong#*:}" "a profiler that is to ${wrong%%:*}"
   has "Out of bounds values : 0 OK" "a profiler that is to ${wrong%%:*}"
 done
 run NCCL_PROFILER_PLUGIN=absent || fault "no such profiler: exit code $?"
 has "NCCL_PROFILER_PLUGIN is absent, which cannot be loaded" "no such profiler"
 
-[ $faults = 0 ] || exit 1
-echo "net plugins of seven versions, profilers of six and environments of two work, and broken ones are named"
+finish "net plugins of seven versions, profilers of six and environments of two work, and broken ones are named"

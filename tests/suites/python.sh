@@ -4,9 +4,8 @@
 # The Python package as `make python` lays it out: what memory objects have, all operations between processes, how ranks find each
 # other, the programs as modules, and that the sources have no fault that pyflakes or ruff sees.
 set -u
-tests=tests/python bad=0
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-complain() { echo "$*"; bad=1; }
+tests=tests/python
+. tests/support/suite.sh
 [ -e "$HK_BUILD/python/hocket/lib/libhocket.so" ] || { echo "the Python package is not built: make python"; exit 77; }
 command -v python3 >/dev/null || { echo "there is no python3"; exit 77; }
 export PYTHONPATH=$PWD/$HK_BUILD/python PYTHONDONTWRITEBYTECODE=1 TMPDIR=$tmp
@@ -64,5 +63,4 @@ for source in python/*.py python/hocket/*.py python/hocket/*/*.py tests/python/*
   long=$(awk 'length($0) > 120 { print FILENAME ":" FNR }' "$source")
   [ -z "$long" ] || complain "lines have at most 120 columns: $long"
 done
-[ $bad = 0 ] && echo "buffers, operations, launchers"
-exit $bad
+finish "buffers, operations, launchers"

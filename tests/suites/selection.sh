@@ -4,30 +4,25 @@
 # check: timeout=120 covers=src/collectives/,src/run/tuner,src/comm/hosts,src/comm/agree
 set -u
 bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
-work=$(mktemp -d) || exit 1
-trap 'rm -rf "$work"' EXIT
-faults=0
-fault() { echo "$1"; sed 's/^/    | /' "$work/out" | tail -n 15; faults=$((faults + 1)); }
-has() { grep -qE -- "$1" "$work/out" || fault "$2: no line like /$1/"; }
-hasnt() { grep -qE -- "$1" "$work/out" && fault "$2: a line like /$1/"; }
+. tests/support/suite.sh
 export HOCKET_TUNE_FILE=none
 
 # An allreduce of 64 B and one of 64 KiB between two processes, with the lines of selection.
 run() { # settings...
   env NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=TUNING,INIT "$@" timeout 60 "$bin/all_reduce_perf" --procs 2 -b 64 -e 64K -f 1024 \
-    -n 2 -w 0 >"$work/out" 2>&1
+    -n 2 -w 0 >"$tmp/out" 2>&1
 }
 
-cat >"$work/rules.csv" <<'END'
+cat >"$tmp/rules.csv" <<'END'
 # collective, from, to, ranks, hosts, algorithm, protocol, channels
 allreduce,0,1K,2,1,halving,*,*
 allreduce,*,*,*,*,direct,Simple,*
 END
-run HOCKET_TUNING_FILE="$work/rules.csv" || fault "a tuning file: exit code $?"
+run HOCKET_TUNING_FILE="$tmp/rules.csv" || fault "a tuning file: exit code $?"
 has "AllReduce by halving" "a tuning file"
 has "AllReduce by direct" "a tuning file"
-echo "allreduce,0,1K,2,1,halvign,*,*" >"$work/wrong.csv"
-run HOCKET_TUNING_FILE="$work/wrong.csv" && fault "a wrong tuning file is taken"
+echo "allreduce,0,1K,2,1,halvign,*,*" >"$tmp/wrong.csv"
+run HOCKET_TUNING_FILE="$tmp/wrong.csv" && fault "a wrong tuning file is taken"
 has "wrong.csv:1: field 6 \(algorithm\) is \"halvign\"" "a wrong tuning file"
 
 # The plugin by its path and by its name; what it prefers runs.
@@ -66,11 +61,11 @@ hosts() { # "host names" command...
   port=$((port + 1))
   for ((rank = ${#names[@]} - 1; rank >= 0; rank--)); do
     env RANK=$rank WORLD_SIZE=${#names[@]} MASTER_ADDR=127.0.0.1 MASTER_PORT=$port NCCL_HOSTID="${names[$rank]}" \
-      ${own[$rank]+${own[$rank]}} timeout 60 "$@" >"$work/out.$rank" 2>&1 &
+      ${own[$rank]+${own[$rank]}} timeout 60 "$@" >"$tmp/out.$rank" 2>&1 &
     pids+=($!)
   done
   for pid in "${pids[@]}"; do wait "$pid" || rc=$?; done
-  cat "$work"/out.* >"$work/out"
+  cat "$tmp"/out.* >"$tmp/out"
   return $rc
 }
 declare -A own=()
@@ -99,15 +94,14 @@ disagree() { # setting of rank 1, what the error says
 disagree NCCL_ALGO=ring NCCL_ALGO
 disagree NCCL_PROTO=Simple NCCL_PROTO
 disagree NCCL_MAX_NCHANNELS=2 NCCL_MAX_NCHANNELS
-disagree HOCKET_TUNING_FILE="$work/rules.csv" HOCKET_TUNING_FILE
+disagree HOCKET_TUNING_FILE="$tmp/rules.csv" HOCKET_TUNING_FILE
 disagree NCCL_TUNER_PLUGIN="$plugins/libnccl-tuner-three.so" NCCL_TUNER_PLUGIN
 disagree NCCL_P2P_LEVEL=SYS NCCL_P2P_LEVEL
 disagree NCCL_BUFFSIZE=4194304 "HOCKET_SLOT_BYTES .or NCCL_BUFFSIZE."
 
 # Constants measured on one rank's host only do no harm: rank 0's count.
-printf 'switch_us = 9\nmemory_alpha_us = 5\n' >"$work/tune.conf"
-own=([1]="HOCKET_TUNE_FILE=$work/tune.conf")
+printf 'switch_us = 9\nmemory_alpha_us = 5\n' >"$tmp/tune.conf"
+own=([1]="HOCKET_TUNE_FILE=$tmp/tune.conf")
 hosts "a a" "$bin/all_reduce_perf" --launcher torchrun -b 8 -e 1M -f 8 -n 1 -w 0 || fault "measured on one host: exit code $?"
 
-[ $faults = 0 ] || exit 1
-echo "rules, plugins, hosts and disagreement are as they should be"
+finish "rules, plugins, hosts and disagreement are as they should be"

@@ -3,9 +3,7 @@
 # check: timeout=180
 # Shell scripts: shellcheck where it is installed, and the runner's own verdicts.
 set -u
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-bad=0
-complain() { echo "$*"; bad=1; }
+. tests/support/suite.sh
 
 # A tree with one test of each kind; the runner must count them rightly and fail.
 mkdir -p "$tmp/tests/suites" "$tmp/tests/unit" "$tmp/b/tests" "$tmp/scripts"
@@ -43,9 +41,8 @@ grep -q '^FLAKY  *leak .*passed' <<<"$said" || complain "the runner takes the th
 (cd "$tmp" && HK_BUILD=b ONLY=nosuch QUICK=1 scripts/check.sh >/dev/null 2>&1) && complain "the runner passes without a test"
 
 if command -v shellcheck >/dev/null; then
-  shellcheck -S warning scripts/*.sh tests/suites/*.sh tests/gpu/*.sh .ci/run || bad=1
+  shellcheck -x -S warning scripts/*.sh tests/suites/*.sh tests/gpu/*.sh .ci/run || bad=1
 else
   echo "SKIP: shellcheck is not installed"
 fi
-[ $bad = 0 ] && echo "the runner's verdicts are right"
-exit $bad
+finish "the runner's verdicts are right"

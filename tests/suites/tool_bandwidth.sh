@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket bandwidth on emulated GPUs: every row is there, causes are reported, wrong data is found, without GPUs it says so.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: timeout=90
 set -u
 unset HOCKET_DEVICE

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket env: parameters, where their values come from, and what is wrong with them.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: covers=src/base/param
 set -u
 . tests/golden/lib.sh
@@ -57,4 +56,4 @@ if command -v jq >/dev/null; then
 else
   echo "SKIP: jq is not installed: JSON is not read"
 fi
-finish
+finish "$cases commands behave as they should"

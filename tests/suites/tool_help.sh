@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The command hocket itself: help, usage errors, exit codes, manual pages, all made from one table.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 set -u
 . tests/golden/lib.sh
 
@@ -68,4 +67,4 @@ fi
 gives 0 "$hocket" help machine
 says "8xgpu:nvswitch sm=90"
 says "nvlink="
-finish
+finish "$cases commands behave as they should"

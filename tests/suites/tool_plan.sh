@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket plan: the choice, its reasons and prices.  Prices change with the model, so words and order are looked at.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: covers=src/collectives/
 set -u
 . tests/golden/lib.sh
@@ -84,4 +83,4 @@ if command -v jq >/dev/null; then
 else
   echo "SKIP: jq is not installed: JSON is not read"
 fi
-finish
+finish "$cases commands behave as they should"

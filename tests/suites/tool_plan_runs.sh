@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # What hocket plan says is what a job on this machine then runs: processes on shared memory and on sockets.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 set -u
 . tests/golden/lib.sh
 [ -x "$HK_BUILD/bin/all_reduce_perf" ] || { echo "the perf binaries are not built"; exit 77; }
@@ -30,4 +29,4 @@ for off in 0 1; do
 done
 export NCCL_ALGO=allreduce:tree
 same AllReduce all_reduce_perf 3 64K
-finish
+finish "$cases commands behave as they should"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket sim: tables, JSON, links, timelines, pictures, several machines, and wrong input.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: covers=src/sim/
 set -u
 . tests/golden/lib.sh
@@ -51,4 +50,4 @@ if command -v gnuplot > /dev/null; then
 else
   echo "SKIP: no gnuplot for --plot"
 fi
-finish
+finish "$cases commands behave as they should"

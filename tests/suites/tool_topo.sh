@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket topo: tables, picture and JSON of synthetic machines, and of this one.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: covers=src/topo/
 set -u
 . tests/golden/lib.sh
@@ -115,4 +114,4 @@ else
   says "apt-get install graphviz"
   echo "SKIP: Graphviz is not installed: no picture is drawn"
 fi
-finish
+finish "$cases commands behave as they should"

@@ -1,7 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket verify: algorithms by name, programs from files, and where it says that a fault is.
-# shellcheck disable=SC2154 # lib.sh sets hocket and tmp
 # check: covers=src/program/
 set -u
 . tests/golden/lib.sh
@@ -84,4 +83,4 @@ if command -v jq >/dev/null; then
 else
   echo "SKIP: jq is not installed: JSON is not read"
 fi
-finish
+finish "$cases commands behave as they should"

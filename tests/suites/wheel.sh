@@ -4,9 +4,7 @@
 # `make wheel` builds wheels that a fresh environment installs without an index: the module, the measurement, the commands, a C
 # program, and NCCL's place. The tools that build wheels come from the package index.
 set -u
-tmp=$(mktemp -d) && trap 'rm -rf "$tmp"' EXIT
-bad=0
-complain() { echo "$*"; bad=1; }
+. tests/support/suite.sh
 command -v python3 >/dev/null && python3 -c 'import ensurepip' 2>/dev/null || { echo "python3 with venv is not here"; exit 77; }
 if ! timeout 250 "$HK_MAKE" --no-print-directory BUILD="$HK_BUILD" WHEEL_NVCC= wheel >"$tmp/log" 2>&1; then
   tail -n 5 "$tmp/log"
@@ -61,5 +59,4 @@ says '^2[0-9]{4} [0-9]+$'
 # The module brings no file of NCCL's name: PyTorch in the same process keeps its own NCCL.
 run python -c 'import hocket; print(any("libnccl" in line for line in open("/proc/self/maps")))'
 says False
-[ $bad = 0 ] && echo "${wheels[*]##*/}"
-exit $bad
+finish "${wheels[*]##*/}"

@@ -13,7 +13,7 @@
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/cuda/work.h"
 #include "golden.h"
-#include "gpu_comms.h"
+#include "gpu.h"
 
 enum { TRACE_PLACES = 64, TRACE_PLANS = 1024 };
 static struct {
@@ -367,9 +367,12 @@ static inline void trace_end(const char *file, const char *scene) {
   golden g = golden_open(file, scene);
   for (char *line = trace.list, *end; (end = strchr(line, '\n')); line = end + 1) {
     *end = 0;
-    golden_words(&g, scene, line);
+    char *hash = strrchr(line, ':');
+    ck_assert_ptr_nonnull(hash);
+    *hash = 0;
+    golden_word(&g, scene, line, hash + 2, "");
   }
-  fclose(g.file);
+  golden_close(&g);
   free(trace.list);
 }
 #undef NOTE

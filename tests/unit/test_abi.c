@@ -173,7 +173,7 @@ IS(sizeof(ncclComm_t), 8);
 IS(sizeof(ncclWindow_t), 8);
 IS(sizeof(cudaStream_t), 8);
 
-START_TEST(config_initializer) {
+TEST(config_initializer) {
   ncclConfig_t c = NCCL_CONFIG_INITIALIZER;
   ck_assert_uint_eq(c.size, 120);
   ck_assert_uint_eq(c.magic, 0xcafebeef);
@@ -203,20 +203,13 @@ START_TEST(config_initializer) {
   ck_assert_ptr_null(c.netName);
   ck_assert_ptr_null(c.commName);
 }
-END_TEST
 
-START_TEST(sim_info_initializer) {
+TEST(sim_info_initializer) {
   ncclSimInfo_t s = NCCL_SIM_INFO_INITIALIZER;
   ck_assert_uint_eq(s.size, 24);
   ck_assert_uint_eq(s.magic, 0x74685283);
   ck_assert_uint_eq(s.version, 23203);
   ck_assert(s.estimatedTime == -1.0f);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("initializers");
-  tcase_add_test(t, config_initializer);
-  tcase_add_test(t, sim_info_initializer);
-  return suite_run_one("abi", t);
-}
+int main(void) { return suite_main("abi"); }

@@ -35,7 +35,7 @@ static void expect_parse(const char *text, const char *host, unsigned port) {
   ck_assert_msg(hk_addr_equal(&a, &want), "%s", text);
 }
 
-START_TEST(parses_addresses) {
+TEST(parses_addresses) {
   expect_parse("10.0.0.1:4242", "10.0.0.1", 4242);
   expect_parse("127.0.0.1:0", "127.0.0.1", 0);
   expect_parse("10.0.0.1:9", "10.0.0.1", 9);
@@ -55,9 +55,8 @@ START_TEST(parses_addresses) {
   ck_assert_uint_eq(a.v6.sin6_scope_id, if_nametoindex("lo"));
   ck_assert(hk_addr_is_link_local(&a));
 }
-END_TEST
 
-START_TEST(refuses_what_is_no_address) {
+TEST(refuses_what_is_no_address) {
   static const char *const bad[] = {"",
                                     "10.0.0.1",
                                     ":80",
@@ -97,7 +96,6 @@ START_TEST(refuses_what_is_no_address) {
     ck_assert_int_eq(strstr(hk_last_error(), "cannot be resolved") != NULL, n < NI_MAXHOST);
   }
 }
-END_TEST
 
 /* ---- names, whose addresses are invented ---- */
 
@@ -131,7 +129,7 @@ void freeaddrinfo(struct addrinfo *all) {
 }
 
 /* NCCL_SOCKET_FAMILY chooses among the addresses of a name, if it has one of that family. */
-START_TEST(resolves_names) {
+TEST(resolves_names) {
   static const struct {
     const char *text, *family, *host; /* host: NULL: not found */
     int asked;
@@ -155,10 +153,9 @@ START_TEST(resolves_names) {
     if (!rows[i].host) ck_assert_ptr_nonnull(strstr(hk_last_error(), "'none:7' cannot be resolved"));
   }
 }
-END_TEST
 
 /* An IPv4 address that a socket for both shows as IPv6. */
-START_TEST(unmaps) {
+TEST(unmaps) {
   static const char *const hosts[][2] = {
       {"::ffff:10.0.0.7", "10.0.0.7"}, {"fd00::7", "fd00::7"}, {"::10.0.0.7", "::10.0.0.7"}, {"10.0.0.7", "10.0.0.7"}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(hosts); i++) {
@@ -167,9 +164,8 @@ START_TEST(unmaps) {
     ck_assert_mem_eq(&a, &want, sizeof a);
   }
 }
-END_TEST
 
-START_TEST(formats_addresses) {
+TEST(formats_addresses) {
   char text[HK_ADDR_TEXT];
   hk_addr a = addr("10.0.0.1", 4242);
   ck_assert_str_eq(hk_addr_format(&a, text), "10.0.0.1<4242>");
@@ -186,9 +182,8 @@ START_TEST(formats_addresses) {
   hk_addr_unmap(&a);
   ck_assert_int_eq(a.sa.sa_family, AF_INET);
 }
-END_TEST
 
-START_TEST(compares_networks) {
+TEST(compares_networks) {
   hk_addr a = addr("10.1.2.3", 1), b = addr("10.1.3.3", 2), c = addr("fd00::1", 0), d = addr("fd00::ffff", 0);
   ck_assert(hk_addr_same_net(&a, &b, 16));
   ck_assert(hk_addr_same_net(&a, &b, 23));
@@ -203,9 +198,8 @@ START_TEST(compares_networks) {
   hk_addr_set_port(&e, 9);
   ck_assert(!hk_addr_equal(&a, &e));
 }
-END_TEST
 
-START_TEST(kinds_of_addresses) {
+TEST(kinds_of_addresses) {
   static const struct {
     const char *host;
     bool loopback, link_local;
@@ -240,10 +234,9 @@ START_TEST(kinds_of_addresses) {
   a = addr("10.0.0.1", 7);
   ck_assert(hk_addr_len(&a) == sizeof(struct sockaddr_in));
 }
-END_TEST
 
 /* Every length of a prefix, against two addresses that differ in one bit. */
-START_TEST(prefixes) {
+TEST(prefixes) {
   static const char *const hosts[] = {"10.1.2.3", "fd00:1:2:3:4:5:6:7"};
   for (int family = 0; family < 2; family++)
     for (unsigned bit = 0, bits = family ? 128 : 32; bit < bits; bit++) {
@@ -253,9 +246,8 @@ START_TEST(prefixes) {
       for (unsigned n = 0; n <= bits + 1; n++) ck_assert_int_eq(hk_addr_same_net(&a, &b, n), n <= bit);
     }
 }
-END_TEST
 
-START_TEST(names_of_interfaces) {
+TEST(names_of_interfaces) {
   char name[IFNAMSIZ];
   hk_addr a = addr("127.0.0.1", 5);
   hk_iface_name_of(&a, name);
@@ -264,7 +256,6 @@ START_TEST(names_of_interfaces) {
   hk_iface_name_of(&a, name);
   ck_assert_str_eq(name, "");
 }
-END_TEST
 
 /* A machine of the cluster kind: two fast cards, a container bridge, a VLAN without hardware, loopback. */
 static int machine(hk_iface *m) {
@@ -313,7 +304,7 @@ static const char *order(const char *names, int family, const char *local) {
   return text;
 }
 
-START_TEST(orders_interfaces) {
+TEST(orders_interfaces) {
   ck_assert_str_eq(order(NULL, AF_UNSPEC, NULL), "ib0/4 ib1/4 eth0/4 eth0/6 eth0/6 tail0/4 docker0/4");
   ck_assert_str_eq(order("", AF_INET, NULL), "ib0/4 ib1/4 eth0/4 tail0/4 docker0/4");
   /* The route decides before the speed. */
@@ -323,9 +314,8 @@ START_TEST(orders_interfaces) {
   /* A root on this host's loopback asks for loopback. */
   ck_assert_str_eq(order(NULL, AF_INET, "127.0.0.1"), "lo/4 ib0/4 ib1/4 eth0/4 tail0/4 docker0/4");
 }
-END_TEST
 
-START_TEST(filters_interfaces_as_nccl_does) {
+TEST(filters_interfaces_as_nccl_does) {
   ck_assert_str_eq(order("eth", AF_INET, NULL), "eth0/4");
   ck_assert_str_eq(order("eth0,ib", AF_INET, NULL), "eth0/4 ib0/4 ib1/4");
   ck_assert_str_eq(order("=ib1,ib0", AF_INET, NULL), "ib1/4 ib0/4");
@@ -346,9 +336,8 @@ START_TEST(filters_interfaces_as_nccl_does) {
   /* The order of the list beats the route. */
   ck_assert_str_eq(order("ib1,eth0", AF_INET, "192.168.0.5"), "ib1/4 eth0/4");
 }
-END_TEST
 
-START_TEST(finds_this_machines_interfaces) {
+TEST(finds_this_machines_interfaces) {
   hk_iface list[32];
   int n = 32;
   ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
@@ -383,9 +372,8 @@ START_TEST(finds_this_machines_interfaces) {
   ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_ERR_USAGE);
   ck_assert(strstr(hk_last_error(), "AF_INET6"));
 }
-END_TEST
 
-START_TEST(listens_and_connects) {
+TEST(listens_and_connects) {
   hk_addr a = addr("127.0.0.1", 0);
   int listener, client;
   ck_assert_int_eq(hk_listen(&a, 4, &listener), HK_OK);
@@ -404,10 +392,9 @@ START_TEST(listens_and_connects) {
   close(client);
   close(listener);
 }
-END_TEST
 
 /* A connection that fails at once leaves no descriptor, nor does a look at the interfaces. */
-START_TEST(leaves_no_descriptor) {
+TEST(leaves_no_descriptor) {
   hk_addr nowhere = addr("255.255.255.255", 9), loop = addr("127.0.0.1", 9);
   hk_iface list[32];
   int fd = 5, fds = open_fds(), n = 32;
@@ -419,9 +406,8 @@ START_TEST(leaves_no_descriptor) {
   ck_assert_int_eq(hk_ifaces(list, &n, &loop), HK_OK);
   ck_assert_int_eq(open_fds(), fds);
 }
-END_TEST
 
-START_TEST(keeps_to_the_port_range) {
+TEST(keeps_to_the_port_range) {
   /* Three ports beside one that the kernel found free. */
   hk_addr probe = addr("127.0.0.1", 0);
   int fd, fds[4];
@@ -474,24 +460,5 @@ START_TEST(keeps_to_the_port_range) {
   ck_assert_int_eq(hk_listen(&odd, 1, &fd), HK_ERR_SYSTEM);
   ck_assert_int_eq(fd, -1);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("addr");
-  tcase_add_test(t, parses_addresses);
-  tcase_add_test(t, refuses_what_is_no_address);
-  tcase_add_test(t, resolves_names);
-  tcase_add_test(t, unmaps);
-  tcase_add_test(t, formats_addresses);
-  tcase_add_test(t, compares_networks);
-  tcase_add_test(t, kinds_of_addresses);
-  tcase_add_test(t, prefixes);
-  tcase_add_test(t, names_of_interfaces);
-  tcase_add_test(t, orders_interfaces);
-  tcase_add_test(t, filters_interfaces_as_nccl_does);
-  tcase_add_test(t, finds_this_machines_interfaces);
-  tcase_add_test(t, listens_and_connects);
-  tcase_add_test(t, leaves_no_descriptor);
-  tcase_add_test(t, keeps_to_the_port_range);
-  return suite_run_one("addr", t);
-}
+int main(void) { return suite_main("addr"); }

@@ -12,33 +12,30 @@
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 
-START_TEST(few_ranks) {
+TEST_LOOP(few_ranks, prove_count()) {
   for (int n = 1; n <= 16; n++)
     prove_roots(hk_algorithms[_i], n, 1, (prove_range){.first_slots = 2, .last_slots = 8, .out_of_place = true});
 }
-END_TEST
 
-START_TEST(up_to_64_ranks) {
+TEST_LOOP(up_to_64_ranks, prove_count()) {
   if (PROVE_SANITIZED) return;
   for (int n = 17; n <= 64; n++) {
     prove_roots(hk_algorithms[_i], n, 1, (prove_range){2, 2, 3, true});
     prove_roots(hk_algorithms[_i], n, 1, (prove_range){8, 8, 2, true});
   }
 }
-END_TEST
 
 /* Two slots with three waves are the hardest: with more slots a program can only wait less. */
-START_TEST(up_to_255_ranks) {
+TEST_LOOP(up_to_255_ranks, prove_count()) {
   static const int counts[] = {100, 128, 255};
   for (unsigned k = 0; k < (PROVE_SANITIZED ? 1 : HK_ARRAY_LENGTH(counts)); k++) {
     prove_roots(hk_algorithms[_i], counts[k], 1, (prove_range){2, 2, 3, true});
     if (prove_full()) prove_roots(hk_algorithms[_i], counts[k], 1, (prove_range){3, 8, 0, true});
   }
 }
-END_TEST
 
 /* The trees of pattern.h: everybody has one parent, who has it as a child; nobody has children twice. */
-START_TEST(two_trees) {
+TEST(two_trees) {
   for (int n = 2; n <= 130; n++) {
     for (int root = 0; root < n; root += 3) {
       for (int tree = 0; tree < 2; tree++) {
@@ -60,7 +57,6 @@ START_TEST(two_trees) {
     }
   }
 }
-END_TEST
 
 /* ---- sizes ---- */
 
@@ -73,7 +69,7 @@ static size_t instructions(const char *name, hk_coll coll, int nranks, int rank)
   return n;
 }
 
-START_TEST(programs_stay_small) {
+TEST(programs_stay_small) {
   static const struct {
     const char *name;
     hk_coll coll;
@@ -91,7 +87,6 @@ START_TEST(programs_stay_small) {
   ck_assert_uint_le(instructions("halving", HK_ALLREDUCE, 1000, 1), 6 * 10 + 4);
   ck_assert_uint_le(instructions("doubling", HK_ALLREDUCE, 1000, 1), 10);
 }
-END_TEST
 
 /* ---- some programs to read ---- */
 
@@ -108,7 +103,7 @@ static void expect(const char *name, hk_build what, const char *want) {
   hk_program_free(p);
 }
 
-START_TEST(golden) {
+TEST(golden) {
   expect("oneshot", (hk_build){.coll = HK_ALLREDUCE, .rank = 1, .nranks = 3},
          "AllReduce oneshot, rank 1 of 3, message split into 1, scratch 0, lanes 1, links 3, instructions 2\n"
          "lane 0\n"
@@ -198,16 +193,5 @@ START_TEST(golden) {
          "     0: send(3)[b1] <- in[b0]\n"
          "     1: send(3)[b2] <- recv(2)[b2]\n");
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("algorithms");
-  tcase_set_timeout(t, 3600);
-  tcase_add_loop_test(t, few_ranks, 0, prove_count());
-  tcase_add_loop_test(t, up_to_64_ranks, 0, prove_count());
-  tcase_add_loop_test(t, up_to_255_ranks, 0, prove_count());
-  tcase_add_test(t, two_trees);
-  tcase_add_test(t, programs_stay_small);
-  tcase_add_test(t, golden);
-  return suite_run_one("algorithms", t);
-}
+int main(void) { return suite_main("algorithms", .timeout = 3600); }

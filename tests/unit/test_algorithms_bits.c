@@ -120,16 +120,10 @@ static void formula_check(const hk_algorithm *a, int n) {
   prove_free(p, n);
 }
 
-START_TEST(allreduce_gives_equal_bits) {
+TEST_LOOP(allreduce_gives_equal_bits, prove_count()) {
   hk_machine m = prove_machine(2);
   if (!hk_algorithm_supports(hk_algorithms[_i], &m, HK_ALLREDUCE)) return;
   for (int n = 1; n <= 40; n++) formula_check(hk_algorithms[_i], n);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("equal bits");
-  tcase_set_timeout(t, 300);
-  tcase_add_loop_test(t, allreduce_gives_equal_bits, 0, prove_count());
-  return suite_run_one("equal bits", t);
-}
+int main(void) { return suite_main("equal bits", .timeout = 300); }

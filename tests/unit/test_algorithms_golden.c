@@ -20,10 +20,11 @@
 #define GOLDEN "tests/golden/algorithms.txt"
 enum { MACHINES = 600 };
 
-static void look(const golden *g, const char *what, const char *algorithm, int coll, const double is[GOLDEN_FIGURES]) {
-  char name[100];
-  snprintf(name, sizeof name, "%s|%s|%s", what, algorithm, hk_coll_name((hk_coll)coll));
-  golden_line(g, name, is);
+enum { FIGURES = 4 };
+static void check_figures(golden *g, const char *what, const char *algorithm, int coll, const double is[FIGURES]) {
+  char group[100];
+  snprintf(group, sizeof group, "%s|%s", what, algorithm);
+  golden_figures(g, group, hk_coll_name((hk_coll)coll), FIGURES, is);
 }
 
 /* ---- programs ---- */
@@ -61,7 +62,7 @@ static hk_machine machine_of(const hk_layout *l, int n) {
   return m;
 }
 
-static void add_program(const hk_algorithm *a, const hk_build *what, double is[GOLDEN_FIGURES]) {
+static void add_program(const hk_algorithm *a, const hk_build *what, double is[FIGURES]) {
   hk_program *p;
   char *text = NULL;
   size_t size;
@@ -79,13 +80,13 @@ static void add_program(const hk_algorithm *a, const hk_build *what, double is[G
   hk_program_free(p);
 }
 
-START_TEST(programs) {
+TEST(programs) {
   static const int counts[] = {2, 3, 4, 6, 7, 12, 40};
   golden g = golden_open(GOLDEN, "program");
   for (int k = 0; hk_algorithms[k]; k++) {
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       const hk_algorithm *a = hk_algorithms[k];
-      double is[GOLDEN_FIGURES] = {0};
+      double is[FIGURES] = {0};
       for (int i = 0; i < (int)HK_ARRAY_LENGTH(counts) * LAYOUTS; i++) {
         int n = counts[i / LAYOUTS];
         hk_layout *l = layout_of(i % LAYOUTS, n);
@@ -101,12 +102,11 @@ START_TEST(programs) {
                       is);
         hk_layout_free(l);
       }
-      if (is[0] > 0) look(&g, "program", a->name, c, is);
+      if (is[0] > 0) check_figures(&g, "program", a->name, c, is);
     }
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 /* ---- prices ---- */
 
@@ -173,7 +173,7 @@ static hk_machine any_machine(void) {
   return m;
 }
 
-START_TEST(prices) {
+TEST(prices) {
   static hk_machine machines[MACHINES];
   static size_t bytes[MACHINES];
   fuzz_state = 1;
@@ -186,7 +186,7 @@ START_TEST(prices) {
   for (int k = 0; hk_algorithms[k]; k++) {
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       const hk_algorithm *a = hk_algorithms[k];
-      double is[GOLDEN_FIGURES] = {0};
+      double is[FIGURES] = {0};
       for (int i = 0; i < MACHINES; i++) {
         hk_machine m = machines[i];
         if (m.nranks < 2 || !hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
@@ -197,12 +197,11 @@ START_TEST(prices) {
         m = hk_machine_as(&m, (hk_protocol)(i % HK_PROTO_COUNT), 1 + i % 32);
         is[3] += log1p(hk_algorithm_cost(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
       }
-      if (is[0] > 0) look(&g, "price", a->name, c, is);
+      if (is[0] > 0) check_figures(&g, "price", a->name, c, is);
     }
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 /* ---- machines ---- */
 
@@ -225,20 +224,22 @@ static const char *const clusters[] = {
     "nodes=9 of 1xcpu cores=3 nic=1x100 fabric=fattree,leaf=4,oversub=2",
 };
 
-static void look_at_machine(const golden *g, const char *name, const hk_machine *m) {
+static void check_machine(golden *g, const char *name, const hk_machine *m) {
   const hk_level *l[] = {&m->inside, &m->between};
-  golden_line(g, name,
-              (double[]){m->nranks, m->nhosts, m->ranks_per_host * 1000 + m->least_per_host, m->cores_per_host});
-  golden_line(g, name,
-              (double[]){m->multicast + 2 * m->in_switch + 4 * m->in_network + 8 * m->overlap + 16 * m->protocols,
-                         m->channels + 100 * m->max_channels, m->rings, (double)m->slot_bytes});
-  golden_line(g, name, (double[]){m->gamma_us_per_b, m->copy_us_per_b, m->switch_us, m->launch_us});
-  golden_line(g, name, (double[]){m->sync_us, m->far_sync_us, m->channel_us, m->channel_us_per_b});
-  for (int i = 0; i < 2; i++) {
-    golden_line(g, name, (double[]){l[i]->alpha_us, l[i]->message_us, l[i]->link_us, 0});
-    golden_line(g, name, (double[]){l[i]->ring_us_per_b, l[i]->mesh_us_per_b, l[i]->one_us_per_b, 0});
-  }
-  double sums[GOLDEN_FIGURES] = {0};
+  golden_figures(g, name, "ranks, hosts, ranks of the largest and the smallest, cores", 5,
+                 (double[]){m->nranks, m->nhosts, m->ranks_per_host, m->least_per_host, m->cores_per_host});
+  golden_figures(g, name, "capabilities, channels, rings, bytes of a slot", 5,
+                 (double[]){m->multicast + 2 * m->in_switch + 4 * m->in_network + 8 * m->overlap + 16 * m->protocols,
+                            m->channels, m->max_channels, m->rings, (double)m->slot_bytes});
+  golden_figures(g, name, "memory, switch and launch", 4,
+                 (double[]){m->gamma_us_per_b, m->copy_us_per_b, m->switch_us, m->launch_us});
+  golden_figures(g, name, "synchronisation and channels", 4,
+                 (double[]){m->sync_us, m->far_sync_us, m->channel_us, m->channel_us_per_b});
+  for (int i = 0; i < 2; i++)
+    golden_figures(g, name, i ? "between hosts" : "inside", 6,
+                   (double[]){l[i]->alpha_us, l[i]->message_us, l[i]->link_us, l[i]->ring_us_per_b, l[i]->mesh_us_per_b,
+                              l[i]->one_us_per_b});
+  double sums[4] = {0};
   for (int k = 0; k < HK_TRAFFICS; k++) {
     const hk_traffic *t = &m->traffic[k];
     sums[0] += t->alpha_us * (1 + k);
@@ -246,10 +247,10 @@ static void look_at_machine(const golden *g, const char *name, const hk_machine 
     sums[2] += t->one_us_per_b * (1 + k);
     sums[3] += t->apart_us_per_b * (1 + k);
   }
-  golden_line(g, name, sums);
+  golden_figures(g, name, "traffic", 4, sums);
 }
-static void look_at_layout(const golden *g, const char *name, const hk_layout *l) {
-  double is[GOLDEN_FIGURES] = {hk_layout_hosts(l), l->most, l->least, 0};
+static void check_layout(golden *g, const char *name, const hk_layout *l) {
+  double is[FIGURES] = {hk_layout_hosts(l), l->most, l->least, 0};
   for (int r = 0; r < l->nranks; r++) {
     hk_program *p;
     const hk_build what = {.coll = HK_ALLGATHER, .rank = r, .nranks = l->nranks, .layout = l, .channel = r % 3};
@@ -257,11 +258,11 @@ static void look_at_layout(const golden *g, const char *name, const hk_layout *l
     is[3] = golden_hash((uint32_t)is[3], hk_program_links(p), p->nlinks * sizeof *hk_program_links(p));
     hk_program_free(p);
   }
-  golden_line(g, name, is);
+  golden_figures(g, name, "layout", 4, is);
 }
 
 /* With all seats and with some, with the rings that a search finds and without. */
-START_TEST(machines) {
+TEST(machines) {
   golden g = golden_open(GOLDEN, "machine");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(clusters); i++) {
     hk_cluster *c;
@@ -288,9 +289,9 @@ START_TEST(machines) {
           ck_assert_int_eq(hk_search_channels(&rings, paths, &what), HK_OK);
         snprintf(name, sizeof name, "machine|%s|%d%s", clusters[i], n, rings ? " searched" : "");
         ck_assert_msg(hk_machine_of(&m, c, seats, n, rings, NULL) == HK_OK, "%s: %s", name, hk_last_error());
-        look_at_machine(&g, name, &m);
+        check_machine(&g, name, &m);
         ck_assert_msg(hk_layout_of(&l, c, seats, n, rings) == HK_OK, "%s: %s", name, hk_last_error());
-        look_at_layout(&g, name, l);
+        check_layout(&g, name, l);
         hk_layout_free(l);
         hk_channels_free(rings);
         hk_paths_free(paths);
@@ -298,17 +299,16 @@ START_TEST(machines) {
       }
     hk_cluster_free(c);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 /* Choices by their prices: of two equal ones either may be taken. */
-START_TEST(choices) {
+TEST(choices) {
   static hk_alternative all[HK_ALTERNATIVES];
   fuzz_state = 2;
   golden g = golden_open(GOLDEN, "choice");
   for (int c = 0; c < HK_COLL_COUNT; c++) {
-    double is[GOLDEN_FIGURES] = {0};
+    double is[FIGURES] = {0};
     for (int i = 0; i < MACHINES / 4; i++) {
       hk_machine m = any_machine();
       hk_filter w = {.min_channels = (int)rnd(9)};
@@ -327,18 +327,12 @@ START_TEST(choices) {
       is[2] += n;
       for (int k = 0; k < n; k++) is[3] += log1p(all[k].what.us) * (1 + k) + (double)strlen(all[k].why);
     }
-    look(&g, "choice", "all", c, is);
+    check_figures(&g, "choice", "all", c, is);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("algorithms");
   golden_clear(GOLDEN);
-  tcase_add_test(t, programs);
-  tcase_add_test(t, prices);
-  tcase_add_test(t, machines);
-  tcase_add_test(t, choices);
-  return suite_run_one("programs and prices as before", t);
+  return suite_main("programs and prices as before");
 }

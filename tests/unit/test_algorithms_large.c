@@ -16,15 +16,7 @@ static void large(const hk_algorithm *a, int nranks) {
     prove_roots(a, nranks, nranks / 11, (prove_range){2, 2, 2, false});
 }
 
-START_TEST(ranks_512) { large(hk_algorithms[_i], 512); }
-END_TEST
-START_TEST(ranks_1000) { large(hk_algorithms[_i], 1000); }
-END_TEST
+TEST_LOOP(ranks_512, prove_count()) { large(hk_algorithms[_i], 512); }
+TEST_LOOP(ranks_1000, prove_count()) { large(hk_algorithms[_i], 1000); }
 
-int main(void) {
-  TCase *t = tcase_create("many ranks");
-  tcase_set_timeout(t, 2 * 3600);
-  tcase_add_loop_test(t, ranks_512, 0, prove_count());
-  tcase_add_loop_test(t, ranks_1000, 0, prove_count());
-  return suite_run_one("algorithms of many ranks", t);
-}
+int main(void) { return suite_main("algorithms of many ranks", .timeout = 2 * 3600); }

@@ -15,7 +15,7 @@ static ncclParamHandle_t handle(const char *key) {
   return h;
 }
 
-START_TEST(every_key_has_a_value) {
+TEST(every_key_has_a_value) {
   const char **table = NULL;
   int n = 0;
   ck_assert_int_eq(ncclParamGetAllParameterKeys(&table, &n), ncclSuccess);
@@ -47,9 +47,8 @@ START_TEST(every_key_has_a_value) {
     }
   }
 }
-END_TEST
 
-START_TEST(numbers_of_every_width) {
+TEST(numbers_of_every_width) {
   setenv("NCCL_IB_TIMEOUT", "20", 1);
   setenv("NCCL_MAX_NCHANNELS", "40", 1);
   hk_param_reload();
@@ -74,9 +73,8 @@ START_TEST(numbers_of_every_width) {
   WIDTH(U32, uint32_t, 0)
   WIDTH(U64, uint64_t, 0)
 }
-END_TEST
 
-START_TEST(wrong_arguments) {
+TEST(wrong_arguments) {
   ncclParamHandle_t h = handle("NCCL_DEBUG"), none = h;
   const char *value = "", **table;
   char small[2];
@@ -98,12 +96,5 @@ START_TEST(wrong_arguments) {
   ck_assert_int_eq(ncclParamGetStr((ncclParamHandle_t)((uintptr_t)h + 1), &value), ncclInvalidArgument);
   ck_assert_int_eq(ncclParamGetStr(NULL, &value), ncclInvalidArgument);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("parameters");
-  tcase_add_test(t, every_key_has_a_value);
-  tcase_add_test(t, numbers_of_every_width);
-  tcase_add_test(t, wrong_arguments);
-  return suite_run_one("api_param", t);
-}
+int main(void) { return suite_main("api_param"); }

@@ -103,7 +103,7 @@ static int run_job(ncclComm_t c, int rank, int n, void *arg) {
 static const ncclDataType_t types[] = {ncclFloat32, ncclFloat16, ncclBfloat16, ncclFloat64};
 
 /* All types and some operators on all numbers of ranks, with 1 to 4 channels, and over sockets. */
-START_TEST(bits_do_not_depend_on_the_place) {
+TEST_LOOP(bits_do_not_depend_on_the_place, 5) {
   static const ncclRedOp_t ops[] = {ncclSum, ncclAvg, ncclMax};
   char channels[16];
   snprintf(channels, sizeof channels, "%d", _i + 1);
@@ -115,10 +115,9 @@ START_TEST(bits_do_not_depend_on_the_place) {
       ck_assert_int_eq(ranks_as_threads(n, run_job, &j), 0);
     }
 }
-END_TEST
 
 /* Each algorithm that can be asked for, and some that are not batch-invariant: something else runs then. */
-START_TEST(whatever_is_asked_for) {
+TEST_LOOP(whatever_is_asked_for, 6) {
   static const char *const algos[] = {"oneshot", "twoshot", "flat",
                                       "direct",  "ring",    "allreduce:tree;reduce:chain;pat"};
   job j = {.type = ncclFloat32, .op = ncclSum, .draws = SUITE_FEW(25)};
@@ -126,7 +125,6 @@ START_TEST(whatever_is_asked_for) {
   setenv("NCCL_ALGO", algos[_i], 1);
   ck_assert_int_eq(ranks_as_threads(SUITE_FEW(5), run_job, &j), 0);
 }
-END_TEST
 
 /* ---- without the setting ---- */
 
@@ -145,7 +143,7 @@ static int count_differences(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(without_it_they_do) {
+TEST_LOOP(without_it_they_do, 8) {
   static const char *const algos[] = {"ring", "tree", "doubling", "halving", "oneshot", "twoshot", "direct", "flat"};
   int differences = 0;
   setenv("NCCL_ALGO", algos[_i], 1);
@@ -154,10 +152,9 @@ START_TEST(without_it_they_do) {
   printf("%s: %d of 1000 floats change with the count\n", algos[_i], differences);
   ck_assert(_i < 2 ? differences > 20 : differences == 0);
 }
-END_TEST
 
 /* The variable does what the call does. */
-START_TEST(by_the_environment) {
+TEST(by_the_environment) {
   int differences = 0;
   setenv("NCCL_ALGO", "ring", 1);
   setenv("NCCL_DEBUG", "NONE", 1);
@@ -165,7 +162,6 @@ START_TEST(by_the_environment) {
   ck_assert_int_eq(ranks_as_threads(4, count_differences, &differences), 0);
   ck_assert_int_eq(differences, 0);
 }
-END_TEST
 
 /* ---- the call ---- */
 
@@ -208,12 +204,11 @@ static int switches(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(switched_between_operations) {
+TEST(switched_between_operations) {
   setenv("NCCL_ALGO", "ring", 1);
   setenv("NCCL_DEBUG", "NONE", 1);
   ck_assert_int_eq(ranks_as_threads(4, switches, NULL), 0);
 }
-END_TEST
 
 static int after_a_stream(ncclComm_t c, int rank, int n, void *arg) {
   hocketStream_t s = NULL;
@@ -231,12 +226,11 @@ static int after_a_stream(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(enqueued_before) {
+TEST(enqueued_before) {
   setenv("NCCL_ALGO", "ring", 1);
   setenv("NCCL_DEBUG", "NONE", 1);
   ck_assert_int_eq(ranks_as_threads(3, after_a_stream, NULL), 0);
 }
-END_TEST
 
 /* Ranks that differ get an error that says so. */
 static int disagree(ncclComm_t c, int rank, int n, void *arg) {
@@ -259,22 +253,12 @@ static int disagreeing_parents(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(disagreement_is_reported) {
+TEST_LOOP(disagreement_is_reported, 2) {
   setenv("NCCL_DEBUG", "NONE", 1);
   ck_assert_int_eq(ranks_as_threads(2, _i ? disagreeing_parents : disagree, NULL), 0);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("batch invariant");
   setenv("HOCKET_TUNE_FILE", "none", 1);
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, bits_do_not_depend_on_the_place, 0, 5);
-  tcase_add_loop_test(t, whatever_is_asked_for, 0, 6);
-  tcase_add_loop_test(t, without_it_they_do, 0, 8);
-  tcase_add_test(t, by_the_environment);
-  tcase_add_test(t, switched_between_operations);
-  tcase_add_test(t, enqueued_before);
-  tcase_add_loop_test(t, disagreement_is_reported, 0, 2);
-  return suite_run_one("batch invariant", t);
+  return suite_main("batch invariant", .timeout = 120);
 }

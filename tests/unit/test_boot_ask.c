@@ -7,7 +7,7 @@
 
 /* A rank that has not begun to make the child says in the parent what it does: the rank that it waits for is named in
  * the child's numbers, if it is a member. */
-START_TEST(asked_in_the_parent) {
+TEST(asked_in_the_parent) {
   static const int members[] = {4, 2, 6};
   static const int waits[][2] = {{4, 0}, {2, 1}, {6, 2}, {3, -1}, {-1, -1}};
   static struct hk_bootstrap absent;
@@ -30,11 +30,10 @@ START_TEST(asked_in_the_parent) {
   hk_member_leave(&absent);
   ck_assert_int_eq(hk_bootstrap_ask(me, 2, S, &a), HK_PRESENCE_LEFT);
 }
-END_TEST
 
 /* For three seconds after a wait has ended with an error, the rank says that it is in it: those that wait with it give
  * up in that time, too, and ask. */
-START_TEST(answers_of_one_that_gave_up) {
+TEST(answers_of_one_that_gave_up) {
   hk_activity a;
   make_ranks(3);
   clock_ns = hk_now_ns() + 1000 * S;
@@ -63,10 +62,9 @@ START_TEST(answers_of_one_that_gave_up) {
   ck_assert_int_eq(hk_member_activity(&listener, &family, 0xc1, ME, &a), HK_ACK_UNKNOWN);
   hk_listener_unlock();
 }
-END_TEST
 
 /* A rank of this process that is not there: it has left, or it is about to join. */
-START_TEST(absent_ones) {
+TEST(absent_ones) {
   hk_activity a;
   make_ranks(3);
   for (int known = 0; known < 2; known++) {
@@ -83,7 +81,6 @@ START_TEST(absent_ones) {
   ck_assert_int_eq(hk_bootstrap_ask(me, 2, S, &a), HK_PRESENCE_ANSWERS);
   ck_assert(a.phase == HK_PHASE_INIT && a.waits_for == -1);
 }
-END_TEST
 
 /* ---- ranks of other processes ---- */
 
@@ -101,7 +98,7 @@ static int elsewhere(int rank, bool listens) {
 }
 
 /* No process listens: it is gone, or, from a complete communicator, it has left, if no news of its death comes. */
-START_TEST(no_listener) {
+TEST_LOOP(no_listener, 2) {
   hk_activity a;
   make_ranks(3);
   int fd = elsewhere(2, false);
@@ -111,7 +108,6 @@ START_TEST(no_listener) {
   if (_i) ck_assert_uint_ge(hk_now_ns() - begin, S / 20);
   close(fd);
 }
-END_TEST
 
 /* A listener that is full closes connections: it is asked three times. */
 static void *close_all(void *arg) {
@@ -120,7 +116,7 @@ static void *close_all(void *arg) {
   return &closed;
 }
 
-START_TEST(asks_again) {
+TEST(asks_again) {
   hk_activity a;
   pthread_t thread;
   void *closed;
@@ -135,7 +131,6 @@ START_TEST(asks_again) {
   ck_assert_int_eq(*(int *)closed, 3);
   close(fd);
 }
-END_TEST
 
 /* A connection that gets no answer ends with the call's deadline, and its error names the address. */
 static uint64_t test_ends_ns;
@@ -144,7 +139,7 @@ static hk_status not_for_long(void *arg, uint64_t waited_ns) {
   return hk_now_ns() < test_ends_ns ? HK_OK : HK_ERR_USAGE;
 }
 
-START_TEST(silent_peers_end_the_call) {
+TEST(silent_peers_end_the_call) {
   make_ranks(3);
   int fd = elsewhere(2, true);
   hk_wait_env env = {.check = not_for_long};
@@ -157,16 +152,5 @@ START_TEST(silent_peers_end_the_call) {
   ck_assert(!me->dialing);
   close(fd);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("questions");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_test(t, asked_in_the_parent);
-  tcase_add_test(t, answers_of_one_that_gave_up);
-  tcase_add_test(t, absent_ones);
-  tcase_add_loop_test(t, no_listener, 0, 2);
-  tcase_add_test(t, asks_again);
-  tcase_add_test(t, silent_peers_end_the_call);
-  return suite_run_one("questions of the bootstrap", t);
-}
+int main(void) { return suite_main("questions of the bootstrap", .setup = setup, .teardown = teardown); }

@@ -116,7 +116,7 @@ static const scene scenes[] = {
       {HK_EVENT_ABORT, 129, 4, 0, true, 0}}},
 };
 
-START_TEST(new_ones) {
+TEST_LOOP(new_ones, HK_ARRAY_LENGTH(scenes)) {
   const scene *s = &scenes[_i];
   for (size_t i = 0; i < HK_ARRAY_LENGTH(s->steps) && s->steps[i].from; i++) {
     const step *now = &s->steps[i], *counts = &s->steps[now->counts < 0 ? 0 : now->counts];
@@ -137,11 +137,10 @@ START_TEST(new_ones) {
     ck_assert_int_eq(hk_event_aborted(&boot, r), was_reported(&state, HK_EVENT_ABORT, r));
   }
 }
-END_TEST
 
 /* With a process all its ranks die, but for those that have left, and for those of this process: another rank lost the
  * connection to us. */
-START_TEST(deaths) {
+TEST(deaths) {
   hk_event far = an_event(HK_EVENT_DEAD, 9, 3, 0), again = an_event(HK_EVENT_DEAD, 10, 3, 0);
   hk_event early = an_event(HK_EVENT_DEAD, 13, 3, 0), own = an_event(HK_EVENT_DEAD, SELF + 1, 3, 0);
   hk_event_came(&boot, &early, NULL); /* before the contacts are known */
@@ -163,7 +162,6 @@ START_TEST(deaths) {
   hk_event_came(&boot, &far, NULL);
   ck_assert_int_eq(state.nevents, 6);
 }
-END_TEST
 
 /* ---- to whom ---- */
 
@@ -185,7 +183,7 @@ static void all_get(const hk_event *e, int except) {
     ck_assert_msg(has_come(i, i == except || links[i].end != HK_END_OPEN ? NULL : e), "link %d", i);
 }
 
-START_TEST(passed_on) {
+TEST(passed_on) {
   hk_event e = an_event(HK_EVENT_SUSPECT, 7, 3, 2);
   hk_event_repeat(&boot); /* there is nothing to repeat */
   all_get(NULL, -1);
@@ -201,9 +199,8 @@ START_TEST(passed_on) {
   hk_event_came(&boot, &e, NULL);
   all_get(&e, -1);
 }
-END_TEST
 
-START_TEST(announced) {
+TEST(announced) {
   hk_event e = an_event(HK_EVENT_ERROR, RANKS - 1, 3, HK_ERR_SYSTEM);
   hk_bootstrap_announce(&boot, &e);
   e.from = SELF;
@@ -219,10 +216,9 @@ START_TEST(announced) {
   all_get(&e, -1);
   ck_assert_int_eq(state.nevents, 0); /* this rank knows */
 }
-END_TEST
 
 /* From a rank of this process: not back to it, but to all if it is about this rank. */
-START_TEST(posted) {
+TEST(posted) {
   hk_event e[] = {an_event(HK_EVENT_DEAD, 7, 7, 0), an_event(HK_EVENT_ERROR, SELF, SELF, HK_ERR_SYSTEM),
                   an_event(HK_EVENT_REVOKE, 8, 8, 0)};
   int by[] = {1, 2, 0};
@@ -234,11 +230,10 @@ START_TEST(posted) {
     all_get(&e[i], e[i].rank == SELF ? -1 : by[i]);
   }
 }
-END_TEST
 
 /* ---- on the wire ---- */
 
-START_TEST(decoded) {
+TEST(decoded) {
   static const struct {
     int kind, rank, from, text; /* bytes of text; -1: and one byte of the event is missing */
     bool valid;
@@ -268,16 +263,5 @@ START_TEST(decoded) {
     ck_assert_uint_eq(strnlen(got.text, sizeof got.text), rows[i].text);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("events");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_loop_test(t, new_ones, 0, HK_ARRAY_LENGTH(scenes));
-  tcase_add_test(t, deaths);
-  tcase_add_test(t, passed_on);
-  tcase_add_test(t, announced);
-  tcase_add_test(t, posted);
-  tcase_add_test(t, decoded);
-  return suite_run_one("events of the bootstrap", t);
-}
+int main(void) { return suite_main("events of the bootstrap", .setup = setup, .teardown = teardown); }

@@ -61,7 +61,7 @@ static void teardown(void) {
 
 /* ---- families ---- */
 
-START_TEST(one_for_each_secret) {
+TEST(one_for_each_secret) {
   hk_family *same, *other;
   ck_assert_int_eq(hk_family_get(&same, l, secret), HK_OK);
   ck_assert_int_eq(hk_family_get(&other, l, other_secret), HK_OK);
@@ -74,7 +74,6 @@ START_TEST(one_for_each_secret) {
   hk_family_put(l, other);
   ck_assert(l->families == family && !family->next && !family->early);
 }
-END_TEST
 
 static hk_message *message(int from, hk_frame_type type, uint64_t seq) {
   hk_message *m = calloc(1, sizeof *m);
@@ -84,7 +83,7 @@ static hk_message *message(int from, hk_frame_type type, uint64_t seq) {
 }
 
 /* Messages for a rank that has not joined wait for it in their order, those for others stay. */
-START_TEST(early_messages) {
+TEST(early_messages) {
   static const int to[] = {SELF, 2, SELF, 3, SELF};
   struct hk_bootstrap from;
   make(&from, COMM, 0);
@@ -112,10 +111,9 @@ START_TEST(early_messages) {
   ck_assert(!hk_member_send(&from, SELF, message(0, HK_FRAME_BARRIER, 1)));
   hk_overlay_free(&from);
 }
-END_TEST
 
 /* Each rank of a process needs descriptors: the soft limit is raised when they are no longer enough. */
-START_TEST(room_for_descriptors) {
+TEST(room_for_descriptors) {
   struct rlimit r;
   struct hk_bootstrap other;
   ck_assert_int_eq(getrlimit(RLIMIT_NOFILE, &r), 0);
@@ -129,10 +127,9 @@ START_TEST(room_for_descriptors) {
   hk_member_leave(&other);
   hk_overlay_free(&other);
 }
-END_TEST
 
 /* The last 64 ranks that left are known; others count as ranks that have not joined yet. */
-START_TEST(those_that_left) {
+TEST(those_that_left) {
   static struct hk_bootstrap ranks[GONE + 1];
   hk_activity a;
   for (int i = 0; i <= GONE; i++) {
@@ -154,7 +151,6 @@ START_TEST(those_that_left) {
     hk_overlay_free(&ranks[i]);
   }
 }
-END_TEST
 
 /* ---- connections ---- */
 
@@ -226,7 +222,7 @@ static const row rows[] = {
     {HK_HELLO_DATA, LEFT, true, HK_ACK_GONE, false},
 };
 
-START_TEST(connections_for_ranks) {
+TEST_LOOP(connections_for_ranks, HK_ARRAY_LENGTH(rows)) {
   const row *r = &rows[_i];
   guest g = a_guest(r->kind, 0, SELF);
   g.plain = r->how == PLAIN;
@@ -256,10 +252,9 @@ START_TEST(connections_for_ranks) {
   ck_assert_int_eq(hk_link_to(&boot, false, 0)->end, r->kept && fd < 0 ? HK_END_OPEN : HK_END_CLOSED);
   close(g.fd);
 }
-END_TEST
 
 /* The next connection of a rank that was refused for five seconds ends this rank's waits. */
-START_TEST(refused_for_long) {
+TEST(refused_for_long) {
   guest g = a_guest(HK_HELLO_DATA, 0, SELF);
   g.on_spare = true;
   hk_listener_lock();
@@ -277,10 +272,9 @@ START_TEST(refused_for_long) {
   ck_assert_int_eq(hk_listener_check(l), HK_ERR_SYSTEM);
   close(g.fd);
 }
-END_TEST
 
 /* Questions are answered for each rank, joined or not, whatever else there is no room for. */
-START_TEST(questions) {
+TEST_LOOP(questions, 3) {
   static const int acks[] = {HK_ACK_OK, HK_ACK_UNKNOWN, HK_ACK_GONE};
   guest g = a_guest(HK_HELLO_ASK, 0, SELF);
   uint8_t in[HK_ACTIVITY_BYTES];
@@ -299,10 +293,9 @@ START_TEST(questions) {
   hk_listener_unlock();
   close(g.fd);
 }
-END_TEST
 
 /* What waits for a rank that has not joined goes only if it is dead and the init's time is over. */
-START_TEST(early_connections_expire) {
+TEST(early_connections_expire) {
   guest g[3];
   struct hk_bootstrap from;
   make(&from, COMM, 0);
@@ -333,7 +326,6 @@ START_TEST(early_connections_expire) {
   hk_overlay_free(&to);
   hk_overlay_free(&from);
 }
-END_TEST
 
 /* ---- the admission queue ---- */
 
@@ -360,7 +352,7 @@ static bool ends_soon(int fd) {
 }
 
 /* A connection that says nothing, or not all of a hello, is dropped after five seconds, and no younger one. */
-START_TEST(silent_connections_go) {
+TEST(silent_connections_go) {
   hk_hello h = a_guest(HK_HELLO_DATA, 0, SELF).h;
   uint8_t bytes[HK_HELLO_BYTES];
   int fd[3];
@@ -382,10 +374,9 @@ START_TEST(silent_connections_go) {
   ck_assert_int_eq(recv(fd[2], ack, sizeof ack, MSG_WAITALL), HK_ACK_BYTES);
   for (int i = 0; i < 3; i++) close(fd[i]);
 }
-END_TEST
 
 /* Garbage goes at its first wrong byte, and the ends of a queue of any order leave it whole. */
-START_TEST(queue_of_connections) {
+TEST_LOOP(queue_of_connections, 4) {
   static const int orders[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}};
   int fd[3];
   for (int i = 0; i < 3; i++) {
@@ -407,12 +398,11 @@ START_TEST(queue_of_connections) {
   }
   for (int i = 0; i < 3; i++) close(fd[i]);
 }
-END_TEST
 
 /* ---- addresses ---- */
 
 /* The ranks of a process ask at once for the way to one root: it is computed once in a second. */
-START_TEST(contacts) {
+TEST(contacts) {
   hk_contact c, again;
   hk_addr root = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}}, other = root;
   hk_addr_set_port(&root, 4000);
@@ -435,21 +425,5 @@ START_TEST(contacts) {
   ck_assert_int_eq(hk_listener_contact(l, &again, &root), HK_ERR_USAGE);
   ck_assert_int_eq(hk_listener_contact(l, &again, &other), HK_ERR_USAGE); /* what failed is not kept */
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("families");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_test(t, one_for_each_secret);
-  tcase_add_test(t, early_messages);
-  tcase_add_test(t, room_for_descriptors);
-  tcase_add_test(t, those_that_left);
-  tcase_add_loop_test(t, connections_for_ranks, 0, HK_ARRAY_LENGTH(rows));
-  tcase_add_test(t, refused_for_long);
-  tcase_add_loop_test(t, questions, 0, 3);
-  tcase_add_test(t, early_connections_expire);
-  tcase_add_test(t, silent_connections_go);
-  tcase_add_loop_test(t, queue_of_connections, 0, 4);
-  tcase_add_test(t, contacts);
-  return suite_run_one("listener and families", t);
-}
+int main(void) { return suite_main("listener and families", .setup = setup, .teardown = teardown); }

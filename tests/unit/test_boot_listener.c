@@ -38,7 +38,7 @@ static void await_listener(bool (*done)(void)) {
 static bool has_spare(void) { return l->spare >= 0; }
 
 /* The spare descriptor, for a connection if there is no other one, comes back with the next tick. */
-START_TEST(spare_descriptor) {
+TEST(spare_descriptor) {
   int fds = open_fds();
   hk_listener_lock();
   ck_assert(has_spare());
@@ -49,7 +49,6 @@ START_TEST(spare_descriptor) {
   hk_listener_unlock();
   ck_assert_int_eq(open_fds(), fds);
 }
-END_TEST
 
 /* ASan's allocator may be locked by the listener's thread at a fork, and then the child never gets memory. */
 #if defined(__has_feature)
@@ -64,7 +63,7 @@ END_TEST
 #endif
 
 /* A child of fork has no listener's thread: it makes a listener of its own. */
-START_TEST(forked) {
+TEST(forked) {
   int status;
   if (!FORKS) {
     printf("SKIP: a fork beside the listener's thread: not under ASan\n");
@@ -82,10 +81,9 @@ START_TEST(forked) {
   ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
   ck_assert_ptr_eq(hk_listener_current(), l);
 }
-END_TEST
 
 /* It listens at its address if it has only one, else at all of the families that it has. */
-START_TEST(own_addresses) {
+TEST_LOOP(own_addresses, 4) {
   hk_addr at;
   socklen_t size = sizeof at;
   bool v6 = false;
@@ -102,7 +100,6 @@ START_TEST(own_addresses) {
   ck_assert_uint_gt(l->contact.n, 0);
   for (uint32_t i = 0; i < l->contact.n; i++) ck_assert_uint_eq(hk_addr_port(&l->contact.at[i]), hk_addr_port(&at));
 }
-END_TEST
 
 /* A connection to the listener; under the lock. */
 static int come(void) {
@@ -115,7 +112,7 @@ static bool has_one(void) { return l->npending == 1; }
 static bool has_none(void) { return !l->npending; }
 
 /* A child of fork keeps no socket of the bootstrap: else an end here would not show at the other end. */
-START_TEST(children_keep_nothing) {
+TEST(children_keep_nothing) {
   hk_addr at = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)}};
   char text[HK_ADDR_TEXT];
   ncclUniqueId id;
@@ -138,10 +135,9 @@ START_TEST(children_keep_nothing) {
   hk_listener_unlock();
   close(fd);
 }
-END_TEST
 
 /* A connection without a hello is closed when its time is over, not before. */
-START_TEST(silent_connection) {
+TEST(silent_connection) {
   hk_listener_lock();
   int fd = come();
   await_listener(has_one);
@@ -159,13 +155,12 @@ START_TEST(silent_connection) {
   ck_assert(poll(&end, 1, 5000) == 1 && read(fd, &end, 1) == 0);
   close(fd);
 }
-END_TEST
 
 static bool hears(void) { return l->pending->stranger.have > HK_HELLO_BYTES; }
 
 /* An encrypted hello longer than one of ours, in two parts: it stays in the queue until it is complete, and then gets
  * the answer that there is no key. */
-START_TEST(encrypted_connection) {
+TEST(encrypted_connection) {
   enum { BYTES = 5 + 3000, FIRST = 1000 };
   static char hello[BYTES] = {HK_TLS_FIRST_BYTE, 3, 1, 3000 >> 8, (char)3000};
   char answer[8];
@@ -186,10 +181,9 @@ START_TEST(encrypted_connection) {
   ck_assert_int_eq(recv(fd, answer, sizeof answer, 0), 0);
   close(fd);
 }
-END_TEST
 
 /* A listener that could accept no connection does so again from the next tick on. */
-START_TEST(accepts_again) {
+TEST(accepts_again) {
   hk_listener_lock();
   hk_service_modify(l->service, l->fd, 0);
   int fd = come();
@@ -201,13 +195,12 @@ START_TEST(accepts_again) {
   await_listener(has_none);
   hk_listener_unlock();
 }
-END_TEST
 
 static bool has_forgotten(void) { return !l->refusing_since_ns; }
 static bool has_ticked(void) { return has_spare(); }
 
 /* It refuses no rank any more if it has refused none for a second, or has accepted one. */
-START_TEST(refusals_end) {
+TEST_LOOP(refusals_end, 2) {
   hk_listener_lock();
   l->refusing_since_ns = 1;
   l->refused_last_ns = hk_now_ns() + 60 * S; /* a moment ago, whenever the tick comes */
@@ -222,10 +215,9 @@ START_TEST(refusals_end) {
   hk_listener_unlock();
   close(fd);
 }
-END_TEST
 
 /* With several connections, each end leaves the others in the queue, in their order. */
-START_TEST(queue) {
+TEST_LOOP(queue, 4) {
   static const int order[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}};
   int fds[3];
   hk_connection *c[3];
@@ -253,7 +245,6 @@ START_TEST(queue) {
   hk_listener_unlock();
   for (int i = 0; i < 3; i++) close(fds[i]);
 }
-END_TEST
 
 /* How often the heap has the second half of a secret, which `masked` has inverted: the allocator may have overwritten
  * the first half of what was freed. -1: there is no heap. Takes no memory itself. */
@@ -278,7 +269,7 @@ static int found_in_heap(const uint8_t masked[HK_SECRET_BYTES]) {
 }
 
 /* Core dumps and reused memory have no secret of an id or a communicator that has ended. */
-START_TEST(secrets_are_cleared) {
+TEST(secrets_are_cleared) {
   ncclUniqueId id;
   hk_boot_id parts;
   hk_bootstrap *b;
@@ -302,20 +293,5 @@ START_TEST(secrets_are_cleared) {
   ck_assert_int_eq(found_in_heap(of_id), 0);
   ck_assert_int_eq(found_in_heap(of_family), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("listener");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_loop_test(t, own_addresses, 0, 4);
-  tcase_add_test(t, spare_descriptor);
-  tcase_add_test(t, forked);
-  tcase_add_test(t, children_keep_nothing);
-  tcase_add_test(t, silent_connection);
-  tcase_add_test(t, encrypted_connection);
-  tcase_add_test(t, accepts_again);
-  tcase_add_test(t, secrets_are_cleared);
-  tcase_add_loop_test(t, refusals_end, 0, 2);
-  tcase_add_loop_test(t, queue, 0, 4);
-  return suite_run_one("listener", t);
-}
+int main(void) { return suite_main("listener", .setup = setup, .teardown = teardown); }

@@ -132,7 +132,7 @@ static bool ends_as(int link, hk_link_end end) {
 
 /* ---- receiving ---- */
 
-START_TEST(neighbours) {
+TEST(neighbours) {
   for (int k = 0; k < ROUNDS; k++) {
     ck_assert_int_eq(hk_link_to(b, true, k)->rank, (SELF + (1 << k)) % RANKS);
     ck_assert_int_eq(hk_link_to(b, false, k)->rank, (SELF + RANKS - (1 << k)) % RANKS);
@@ -140,10 +140,9 @@ START_TEST(neighbours) {
     ck_assert(hk_link_to(b, true, k)->fd == -1 && hk_link_to(b, true, k)->end == HK_END_CLOSED);
   }
 }
-END_TEST
 
 /* Frames arrive whole, in their order, and say by which link, however they were cut. */
-START_TEST(frames_in_pieces) {
+TEST_LOOP(frames_in_pieces, 5) {
   static const size_t pieces[] = {1, 7, 16, 17, 1000};
   uint8_t row[300], contact[HK_CONTACT_BYTES];
   for (size_t i = 0; i < sizeof row; i++) row[i] = (uint8_t)(i * 7 + 1);
@@ -171,10 +170,9 @@ START_TEST(frames_in_pieces) {
   }
   ck_assert_int_eq(state.nevents, 0);
 }
-END_TEST
 
 /* An event is passed on to all but the link that brought it. */
-START_TEST(events_in_pieces) {
+TEST(events_in_pieces) {
   uint8_t data[HK_EVENT_BYTES + 3], got[HK_EVENT_BYTES + HK_EVENT_TEXT];
   hk_event e = {.kind = HK_EVENT_SUSPECT, .rank = 2, .from = 3, .code = HK_ERR_REMOTE};
   open_links();
@@ -191,16 +189,14 @@ START_TEST(events_in_pieces) {
   }
   ck_assert(is_silent(4));
 }
-END_TEST
 
 /* A child of fork keeps the other ends alone, which are the test's. */
-START_TEST(children_keep_no_link) {
+TEST(children_keep_no_link) {
   int before = sockets_of_a_child();
   hk_on_fork(NULL); /* as the listener does */
   open_links();
   ck_assert_int_eq(sockets_of_a_child(), before + LINKS);
 }
-END_TEST
 
 /* ---- ends ---- */
 
@@ -231,7 +227,7 @@ static void end_by(ending how, int link) {
   }
 }
 
-START_TEST(ends) {
+TEST_LOOP(ends, WAYS) {
   uint8_t got[HK_EVENT_BYTES + HK_EVENT_TEXT];
   int by = 3;
   open_links();
@@ -251,7 +247,6 @@ START_TEST(ends) {
   for (int i = 0; i < LINKS; i++)
     if (i != by) ck_assert(hear(i, got).type == HK_FRAME_EVENT);
 }
-END_TEST
 
 /* A link has ended without a goodbye: is the peer's process still there? Its first address says so; the others count
  * if that one cannot be reached. */
@@ -266,7 +261,7 @@ static const struct {
              {1, 0, false, HK_EVENT_DEAD, false},
              {1, 0, true, HK_EVENT_DEAD, true}};
 
-START_TEST(asks_why) {
+TEST_LOOP(asks_why, HK_ARRAY_LENGTH(asked)) {
   static const char *const both[] = {"between rank 3 and rank 5 was lost", "between rank 5 and rank 6 was lost"};
   hk_contact c = {.n = asked[_i].addresses, .process = 77};
   for (uint32_t i = 0; i < 2; i++)
@@ -290,10 +285,9 @@ START_TEST(asks_why) {
   pthread_mutex_unlock(&b->lock);
   close(fd);
 }
-END_TEST
 
 /* While this rank leaves, the end of a connection is the answer to its goodbye. */
-START_TEST(ends_while_leaving) {
+TEST_LOOP(ends_while_leaving, WAYS) {
   open_links();
   pthread_mutex_lock(&b->lock);
   b->leaving = true;
@@ -302,10 +296,9 @@ START_TEST(ends_while_leaving) {
   ck_assert(ends_as(2, HK_END_LEFT));
   ck_assert_int_eq(state.nevents, 0);
 }
-END_TEST
 
 /* A rank that leaves says goodbye on each link, and waits for the answers, of ranks that still join 0.3 s at most. */
-START_TEST(leaves) {
+TEST(leaves) {
   uint8_t none[1];
   open_links();
   set_end(&b->links[1], HK_END_LEFT); /* it is gone */
@@ -318,12 +311,11 @@ START_TEST(leaves) {
   ck_assert(is_silent(1));
   ck_assert_int_eq(state.nevents, 0);
 }
-END_TEST
 
 /* ---- sending ---- */
 
 /* What the socket does not accept at once is sent later, in order, from two pieces of any length. */
-START_TEST(sends_in_parts) {
+TEST_LOOP(sends_in_parts, 5) {
   static const size_t firsts[] = {0, 1, LARGE / 2, LARGE - 1, LARGE};
   uint8_t *data = malloc(LARGE), *got = malloc(LARGE);
   hk_overlay_link *l = &b->links[2];
@@ -347,10 +339,9 @@ START_TEST(sends_in_parts) {
   ck_assert(!has_unsent(l));
   free(data), free(got);
 }
-END_TEST
 
 /* The socket takes not even a byte: the frame waits. */
-START_TEST(sends_into_a_full_socket) {
+TEST(sends_into_a_full_socket) {
   uint8_t byte = 0, none[1];
   size_t filled = 0;
   open_links();
@@ -362,10 +353,9 @@ START_TEST(sends_into_a_full_socket) {
   hk_frame f = hear(0, none);
   ck_assert(f.type == HK_FRAME_BARRIER && f.seq == 7);
 }
-END_TEST
 
 /* The peer ends with data on the way to it: that is dropped, and the end is reported once. */
-START_TEST(ends_with_unsent_data) {
+TEST(ends_with_unsent_data) {
   uint8_t *data = calloc(1, LARGE);
   open_links();
   ck_assert_int_eq(hk_overlay_send(&b->links[2], HK_FRAME_GATHER, 1, data, LARGE, NULL, 0), HK_OK);
@@ -377,18 +367,16 @@ START_TEST(ends_with_unsent_data) {
   ck_assert_int_eq(state.nevents, 1);
   free(data);
 }
-END_TEST
 
-START_TEST(too_many_bytes) {
+TEST(too_many_bytes) {
   open_links();
   ck_assert_int_eq(hk_overlay_send(&b->links[0], HK_FRAME_GATHER, 1, "", HK_FRAME_MAX, "", 1), HK_ERR_ARGUMENT);
   ck_assert(is_silent(0));
 }
-END_TEST
 
 /* ---- opening ---- */
 
-START_TEST(accepts_what_it_expects) {
+TEST_LOOP(accepts_what_it_expects, 6) {
   static const struct {
     hk_hello_kind kind;
     uint32_t round;
@@ -409,12 +397,11 @@ START_TEST(accepts_what_it_expects) {
   if (!rows[_i].accepted) close(pair[0]);
   close(pair[1]);
 }
-END_TEST
 
 static void no_callback(void *arg, int fd, uint32_t events) { (void)arg, (void)fd, (void)events; }
 
 /* A connection that this rank cannot use: the peer gets the cause and a goodbye, and the others the event. */
-START_TEST(declines) {
+TEST(declines) {
   uint8_t got[HK_EVENT_BYTES + HK_EVENT_TEXT];
   hk_event e;
   int pair[2], at = 3;
@@ -435,11 +422,10 @@ START_TEST(declines) {
   hk_service_remove(b->o.service, pair[0]);
   close(pair[0]);
 }
-END_TEST
 
 /* How long the peer's host may be silent: the kernel sends a probe each quarter of HOCKET_PEER_TIMEOUT, and as many as
  * the time takes, of which it can count 127. */
-START_TEST(tolerates) {
+TEST_LOOP(tolerates, 8) {
   static const struct {
     const char *timeout;
     unsigned seconds;
@@ -468,12 +454,11 @@ START_TEST(tolerates) {
   }
   for (int i = 0; i < LINKS; i++) b->links[i].end = HK_END_CLOSED;
 }
-END_TEST
 
 /* ---- opening ---- */
 
 /* A listener that accepts no connection: the error names it, and not ranks that may be waited for. */
-START_TEST(dials_until_the_deadline) {
+TEST(dials_until_the_deadline) {
   hk_contact c = {.n = 1, .process = 77};
   int fd;
   c.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -487,7 +472,6 @@ START_TEST(dials_until_the_deadline) {
   ck_assert(atomic_load(&b->gave_up_ns) && atomic_load(&b->awaited) == 6); /* for ranks that ask */
   close(fd);
 }
-END_TEST
 
 /* ---- data connections ---- */
 
@@ -498,7 +482,7 @@ static void serve(void *arg, int rank, int fd) {
   close(fd);
 }
 
-START_TEST(deliveries) {
+TEST(deliveries) {
   int fd[6];
   for (int i = 0; i < 6; i++) fd[i] = dup(0);
   ck_assert_int_eq(hk_bootstrap_untaken(b, -1), -1);
@@ -534,27 +518,5 @@ START_TEST(deliveries) {
   hk_overlay_keep(b, 2, 71, dup(0));
   ck_assert_int_eq(nserved, 5);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("overlay");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_test(t, neighbours);
-  tcase_add_loop_test(t, frames_in_pieces, 0, 5);
-  tcase_add_test(t, events_in_pieces);
-  tcase_add_test(t, children_keep_no_link);
-  tcase_add_loop_test(t, ends, 0, WAYS);
-  tcase_add_loop_test(t, asks_why, 0, HK_ARRAY_LENGTH(asked));
-  tcase_add_loop_test(t, ends_while_leaving, 0, WAYS);
-  tcase_add_test(t, leaves);
-  tcase_add_loop_test(t, sends_in_parts, 0, 5);
-  tcase_add_test(t, sends_into_a_full_socket);
-  tcase_add_test(t, ends_with_unsent_data);
-  tcase_add_test(t, too_many_bytes);
-  tcase_add_loop_test(t, accepts_what_it_expects, 0, 6);
-  tcase_add_test(t, declines);
-  tcase_add_loop_test(t, tolerates, 0, 8);
-  tcase_add_test(t, dials_until_the_deadline);
-  tcase_add_test(t, deliveries);
-  return suite_run_one("links of the overlay", t);
-}
+int main(void) { return suite_main("links of the overlay", .setup = setup, .teardown = teardown); }

@@ -38,7 +38,7 @@ static const struct {
     {false, "45", "60", "0", 20, {0}, 20, "it gave up"},
 };
 
-START_TEST(reports_in_time) {
+TEST_LOOP(reports_in_time, HK_ARRAY_LENGTH(times)) {
   unsigned at = 0, last = times[_i].error ? times[_i].error : 110;
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", times[_i].timeout);
   set_param("HOCKET_WATCHDOG", times[_i].watchdog);
@@ -63,10 +63,9 @@ START_TEST(reports_in_time) {
   }
   if (times[_i].error) expect_error(times[_i].words);
 }
-END_TEST
 
 /* Waits for shared memory and networks: in the init they end as the bootstrap's own. */
-START_TEST(other_waits) {
+TEST_LOOP(other_waits, 3) {
   static const hk_phase phases[] = {HK_PHASE_INIT, HK_PHASE_SPLIT, HK_PHASE_IDLE};
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "45");
   make_ranks(4);
@@ -86,10 +85,9 @@ START_TEST(other_waits) {
   ck_assert_int_eq(hk_bootstrap_check_listener(me), HK_ERR_SYSTEM);
   expect_error("Too many open files; raise the limit");
 }
-END_TEST
 
 /* Which collectives have an end of their own: those of calls that all ranks have begun. */
-START_TEST(bounded_calls) {
+TEST(bounded_calls) {
   make_ranks(4);
   for (int phase = HK_PHASE_IDLE; phase < HK_PHASE_COUNT; phase++)
     for (int child = 0; child < 2; child++) {
@@ -98,12 +96,11 @@ START_TEST(bounded_calls) {
       ck_assert_int_eq(hk_report_bounded(me), phase == HK_PHASE_INIT || (child && phase == HK_PHASE_SPLIT));
     }
 }
-END_TEST
 
 static hk_status give_code(void *code) { return *(hk_status *)code; }
 static hk_status give_waited(void *waited, uint64_t ns) { return *(uint64_t *)waited == ns ? HK_OK : HK_ERR_INTERNAL; }
 
-START_TEST(checks_of_the_caller) {
+TEST(checks_of_the_caller) {
   hk_status code = HK_ERR_USAGE;
   uint64_t waited = 17;
   make_ranks(4);
@@ -115,7 +112,6 @@ START_TEST(checks_of_the_caller) {
   wait_env.arg = &waited;
   ck_assert(hk_report_check(me, 17) == HK_OK && hk_report_check(me, 18) == HK_ERR_INTERNAL);
 }
-END_TEST
 
 /* ---- whom ---- */
 
@@ -181,7 +177,7 @@ static void expect_for(const char *words) {
   ck_assert_msg(text && strstr(text, want), "%s: not %s", hk_last_error(), want);
 }
 
-START_TEST(names_the_right_ones) {
+TEST_LOOP(names_the_right_ones, HK_ARRAY_LENGTH(scenes)) {
   int n = 2;
   while (n < 6 && scenes[_i].others[n - 1].state) n++;
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "45");
@@ -212,11 +208,10 @@ START_TEST(names_the_right_ones) {
     ck_assert_ptr_null(strstr(hk_last_error(), "rank 0, which"));
   }
 }
-END_TEST
 
 /* In a large communicator the chain of waits is followed to its end: a rank that waits for none, for this one, for
  * itself, or for no rank, or that is gone. */
-START_TEST(follows_the_chain) {
+TEST_LOOP(follows_the_chain, 6) {
   static const struct {
     int chain[5]; /* from the awaited rank on; what the last one waits for ends it */
     const char *words;
@@ -245,10 +240,9 @@ START_TEST(follows_the_chain) {
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for("other ranks$");
 }
-END_TEST
 
 /* A chain is followed for so many ranks, and only if not all are asked. */
-START_TEST(follows_it_so_far) {
+TEST_LOOP(follows_it_so_far, 5) {
   static const struct {
     int n, begin, end; /* each rank of the chain waits for the next one */
     const char *words;
@@ -269,10 +263,9 @@ START_TEST(follows_it_so_far) {
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for(rows[_i].words);
 }
-END_TEST
 
 /* A rank that is gone ends the chain, whatever it waited for. */
-START_TEST(ends_with_the_gone) {
+TEST(ends_with_the_gone) {
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "45");
   make_ranks(MOST);
   clock_ns = hk_now_ns() + 1000 * S;
@@ -285,10 +278,9 @@ START_TEST(ends_with_the_gone) {
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for("rank 7, which is gone: its process has ended; see its output$");
 }
-END_TEST
 
 /* A child in the making is reported in the parent's numbers, and its ranks may have died in the parent. */
-START_TEST(in_the_parents_numbers) {
+TEST(in_the_parents_numbers) {
   static const int members[] = {4, 2, 6};
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "45");
   make_ranks(3);
@@ -316,7 +308,6 @@ START_TEST(in_the_parents_numbers) {
   atomic_store(&me->awaited, -1);
   ck_assert_int_eq(hk_report_check(me, 0), HK_OK);
 }
-END_TEST
 
 /* ---- which failure ends a wait ---- */
 
@@ -336,7 +327,7 @@ static hk_status await(bool next, int round, uint64_t seq) {
 }
 
 /* A wait takes the frame that fits, and drops older ones of the kind: collectives that were given up. */
-START_TEST(takes_the_frame) {
+TEST(takes_the_frame) {
   make_ranks(4);
   put(HK_FRAME_GATHER, 1, false, 4);  /* old */
   put(HK_FRAME_BARRIER, 1, false, 4); /* another kind */
@@ -363,7 +354,6 @@ START_TEST(takes_the_frame) {
             atomic_load(&me->gave_up_in) == HK_PHASE_SPLIT);
   ck_assert(me->inbox && !me->inbox->next && me->inbox->frame.type == HK_FRAME_BARRIER);
 }
-END_TEST
 
 static const struct {
   int kind;
@@ -377,7 +367,7 @@ static const struct {
               {HK_EVENT_SUSPECT, "", "rank 2 of 4 cannot go on"},
               {HK_EVENT_LINK, "the link of 2 and 3", "the link of 2 and 3"}};
 
-START_TEST(events_end_it) {
+TEST_LOOP(events_end_it, HK_ARRAY_LENGTH(causes)) {
   make_ranks(4);
   hk_event e = {.kind = causes[_i].kind, .rank = 2, .from = 3};
   snprintf(e.text, sizeof e.text, "%s", causes[_i].text);
@@ -388,7 +378,6 @@ START_TEST(events_end_it) {
   /* Another lost link, which all ranks report, may be under way. */
   if (e.kind == HK_EVENT_LINK) ck_assert_uint_ge(hk_now_ns() - begin, 200000000);
 }
-END_TEST
 
 /* A child that is being made: what happens in the parent. */
 static void lose_parent(int kind, uint64_t ago_ns) {
@@ -432,7 +421,7 @@ static const struct {
                  {aborted_but_open, NULL},
                  {left_the_child, "rank 3 of 4 has left the communicator (ncclCommDestroy) while others wait"}};
 
-START_TEST(the_parent_ends_it) {
+TEST_LOOP(the_parent_ends_it, HK_ARRAY_LENGTH(in_parent)) {
   static const int members[] = {4, 2, 3, 6};
   make_ranks(4);
   make(&parent, 2, 7);
@@ -444,10 +433,9 @@ START_TEST(the_parent_ends_it) {
   if (in_parent[_i].words) expect_error(in_parent[_i].words);
   ck_assert_int_eq(atomic_load(&parent.awaited), 6);
 }
-END_TEST
 
 /* Which members a child may have. */
-START_TEST(members_of_a_child) {
+TEST_LOOP(members_of_a_child, 9) {
   static const struct {
     int rank, n, members[4];
     hk_status status;
@@ -471,10 +459,9 @@ START_TEST(members_of_a_child) {
   ck_assert_ptr_null(child);
   expect_error(rows[_i].words);
 }
-END_TEST
 
 /* Connections to ranks that there are not, or that are dead. */
-START_TEST(no_such_peers) {
+TEST(no_such_peers) {
   static _Atomic(int) stop;
   int fd = 5;
   bool gone = false;
@@ -487,24 +474,5 @@ START_TEST(no_such_peers) {
   ck_assert_int_eq(fd, -1);
   ck_assert(hk_bootstrap_redial(me, 3, 1, &stop, &fd, &gone) == HK_ERR_REMOTE && gone);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("waits");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_loop_test(t, reports_in_time, 0, HK_ARRAY_LENGTH(times));
-  tcase_add_loop_test(t, other_waits, 0, 3);
-  tcase_add_test(t, bounded_calls);
-  tcase_add_test(t, checks_of_the_caller);
-  tcase_add_loop_test(t, names_the_right_ones, 0, HK_ARRAY_LENGTH(scenes));
-  tcase_add_loop_test(t, follows_the_chain, 0, 6);
-  tcase_add_loop_test(t, follows_it_so_far, 0, 5);
-  tcase_add_test(t, ends_with_the_gone);
-  tcase_add_test(t, in_the_parents_numbers);
-  tcase_add_test(t, takes_the_frame);
-  tcase_add_loop_test(t, events_end_it, 0, HK_ARRAY_LENGTH(causes));
-  tcase_add_loop_test(t, the_parent_ends_it, 0, HK_ARRAY_LENGTH(in_parent));
-  tcase_add_loop_test(t, members_of_a_child, 0, 9);
-  tcase_add_test(t, no_such_peers);
-  return suite_run_one("waits and reports of the bootstrap", t);
-}
+int main(void) { return suite_main("waits and reports of the bootstrap", .setup = setup, .teardown = teardown); }

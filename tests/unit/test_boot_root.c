@@ -114,7 +114,7 @@ static void leave(guest *g, int n) {
 /* ---- who belongs to a root ---- */
 
 /* For all numbers of ranks and roots: each rank learns the next one, also of the next root. */
-START_TEST(everyone_learns_the_next) {
+TEST(everyone_learns_the_next) {
   int fds = open_fds();
   hk_listener_lock();
   for (int n = 1; n <= 7; n++)
@@ -149,10 +149,9 @@ START_TEST(everyone_learns_the_next) {
   ck_assert(!l->pending && !l->npending);
   ck_assert_int_eq(open_fds(), fds);
 }
-END_TEST
 
 /* Without the secret, or with impossible numbers, a connection is closed without a byte. */
-START_TEST(strangers_get_no_byte) {
+TEST(strangers_get_no_byte) {
   static const struct {
     int from, n, roots, tag;
   } rows[] = {{0, 0, 1, 0},  {0, (1 << 20) + 1, 1, 0},
@@ -172,7 +171,6 @@ START_TEST(strangers_get_no_byte) {
   }
   ck_assert(r->state == HK_ROOT_GATHERING && !r->nranks && !l->pending);
 }
-END_TEST
 
 typedef struct wrong {
   int from, n, roots, tag;
@@ -195,7 +193,7 @@ static const wrong wrongs[] = {
     {4, 5, 2, 1, HK_HELLO_JOIN, "rank 4 of 5 has joined twice, both times from process 7 at 0.0.0.0<5004>: give", true},
 };
 
-START_TEST(wrong_ones_get_the_cause) {
+TEST_LOOP(wrong_ones_get_the_cause, HK_ARRAY_LENGTH(wrongs)) {
   const wrong *w = &wrongs[_i];
   int roots = w->roots == 1 ? 1 : 2;
   guest first = a_guest(HK_HELLO_JOIN, 4, 5, roots, roots - 1), g = a_guest(w->kind, w->from, w->n, w->roots, w->tag);
@@ -220,10 +218,9 @@ START_TEST(wrong_ones_get_the_cause) {
   leave(&late, 1);
   leave(&first, 1);
 }
-END_TEST
 
 /* The first rank, whose numbers count, comes with the id of another root. */
-START_TEST(first_is_wrong) {
+TEST(first_is_wrong) {
   guest first = a_guest(HK_HELLO_JOIN, 0, 5, 2, 1), g = a_guest(HK_HELLO_JOIN, 3, 6, 2, 1);
   hk_root *r = new_root();
   come(&first);
@@ -236,11 +233,10 @@ START_TEST(first_is_wrong) {
   leave(&first, 1);
   leave(&g, 1);
 }
-END_TEST
 
 /* The same rank once more: the same attempt by another address, a contact of the same process, or after its end. Each
  * time the root waits for the others, and counts it once. */
-START_TEST(again) {
+TEST_LOOP(again, 4) {
   enum { SAME_ATTEMPT, SAME_PROCESS, OTHER_PROCESS, AFTER_ITS_END };
   bool contact = _i == SAME_PROCESS || _i == OTHER_PROCESS;
   guest first = a_guest(contact ? HK_HELLO_CONTACT : HK_HELLO_JOIN, contact ? 2 : 0, 4, 2, 0), more = first;
@@ -271,10 +267,9 @@ START_TEST(again) {
   leave(&more, 1);
   if (_i != AFTER_ITS_END) leave(&first, 1);
 }
-END_TEST
 
 /* A hello that is repeated without end takes four connections, and the rank's own, the first, stays. */
-START_TEST(repeated) {
+TEST(repeated) {
   enum { TIMES = 9, MOST_OF_ONE = 4 };
   guest g[TIMES], last = a_guest(HK_HELLO_JOIN, 1, 2, 1, 0);
   hk_root *r = new_root();
@@ -292,12 +287,11 @@ START_TEST(repeated) {
   leave(g, TIMES);
   leave(&last, 1);
 }
-END_TEST
 
 /* ---- connections that end, and times ---- */
 
 /* A rank that closed its connection has half a second to come again, one whose connection broke five seconds. */
-START_TEST(lost_ranks) {
+TEST_LOOP(lost_ranks, 2) {
   static const uint64_t patience[] = {S / 2, 5 * S};
   guest g[3];
   hk_root *r = new_root();
@@ -315,10 +309,9 @@ START_TEST(lost_ranks) {
   expect_error(&g[0], HK_ERR_REMOTE, "rank 1 of 3 joined and then died");
   leave(g, _i ? 2 : 1);
 }
-END_TEST
 
 /* It comes again in time, with one of two connections left, or both gone. */
-START_TEST(lost_and_back) {
+TEST_LOOP(lost_and_back, 2) {
   guest g[3], twin, back = a_guest(HK_HELLO_JOIN, 1, 3, 1, 0);
   hk_root *r = new_root();
   for (int i = 0; i < 2; i++) g[i] = a_guest(HK_HELLO_JOIN, i, 3, 1, 0), come(&g[i]);
@@ -341,7 +334,6 @@ START_TEST(lost_and_back) {
   leave(&twin, 1);
   leave(&back, 1);
 }
-END_TEST
 
 /* The ranks that are missing, in words: with gaps, across the wrap of the numbers, and more than fit. */
 static const struct {
@@ -357,7 +349,7 @@ static const struct {
     {600, 1, 0, "/", {"ranks 1-2, 4-5, 7-8, ", " more of 600 have not joined after 40 s, 200 have", " and "}},
 };
 
-START_TEST(missing_ranks) {
+TEST_LOOP(missing_ranks, HK_ARRAY_LENGTH(gaps)) {
   char list[600];
   int n = gaps[_i].n, share = n / gaps[_i].roots, low = share * gaps[_i].tag, joined = 0;
   guest *g = calloc((size_t)n, sizeof *g);
@@ -384,7 +376,6 @@ START_TEST(missing_ranks) {
   leave(g, joined);
   free(g);
 }
-END_TEST
 
 /* A warning after 8 seconds, or sooner with a short HOCKET_WATCHDOG, and then every 30. */
 static int warnings(void) {
@@ -393,7 +384,7 @@ static int warnings(void) {
   return n;
 }
 
-START_TEST(reports) {
+TEST_LOOP(reports, 4) {
   static const struct {
     const char *watchdog;
     unsigned first; /* seconds; 0: never */
@@ -422,10 +413,9 @@ START_TEST(reports) {
   ck_assert_int_eq(warnings(), 2);
   leave(&g, 1);
 }
-END_TEST
 
 /* Several ids with one rank each: the ranks did not share one. */
-START_TEST(an_id_for_each_rank) {
+TEST(an_id_for_each_rank) {
   guest g[2];
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "20");
   for (int i = 0; i < 2; i++) {
@@ -439,10 +429,9 @@ START_TEST(an_id_for_each_rank) {
   ck_assert_msg(strstr(l->roots->text, "1 has; 2 unique ids of this process have one rank each"), "%s", l->roots->text);
   leave(g, 2);
 }
-END_TEST
 
 /* Ids that no rank uses live for HOCKET_ID_LIFETIME; a root that has failed answers for 10 more seconds. */
-START_TEST(lifetimes) {
+TEST_LOOP(lifetimes, 2) {
   guest g = a_guest(HK_HELLO_FAILED, 1, 3, 1, 0);
   set_param("HOCKET_ID_LIFETIME", "60");
   hk_root *r = new_root();
@@ -459,11 +448,10 @@ START_TEST(lifetimes) {
   ck_assert(hk_roots_expire(l, end - 1) && l->roots == r && l->users == users);
   ck_assert(!hk_roots_expire(l, end) && !l->roots && l->users == users - 1);
 }
-END_TEST
 
 /* ---- ranks that cannot join ---- */
 
-START_TEST(excuses) {
+TEST_LOOP(excuses, 4) {
   static const struct {
     const char *text, *words;
     int from;
@@ -486,10 +474,9 @@ START_TEST(excuses) {
   leave(&waits, 1);
   leave(&g, 1);
 }
-END_TEST
 
 /* A rank of another job gets its name, whatever else is wrong with it, and harms no rank of this job. */
-START_TEST(other_jobs) {
+TEST(other_jobs) {
   guest g = a_guest(HK_HELLO_JOIN, 9, 1 << 20, 1, 0);
   hk_root *r = new_root();
   r->job.token = 5;
@@ -502,10 +489,9 @@ START_TEST(other_jobs) {
   ck_assert(r->state == HK_ROOT_GATHERING && !r->nranks);
   leave(&g, 1);
 }
-END_TEST
 
 /* A rank without the encryption key, and ranks for which there is no descriptor: for five seconds they try again. */
-START_TEST(no_key_and_no_room) {
+TEST_LOOP(no_key_and_no_room, 3) {
   guest waits = a_guest(HK_HELLO_JOIN, 0, 3, 1, 0), g = a_guest(HK_HELLO_JOIN, 1, 3, 1, 0);
   hk_root *r = new_root();
   come(&waits);
@@ -533,10 +519,9 @@ START_TEST(no_key_and_no_room) {
   leave(&waits, 1);
   leave(&g, 1);
 }
-END_TEST
 
 /* An id that is given out again after its root has failed: the old root goes. */
-START_TEST(gathers) {
+TEST(gathers) {
   hk_root *r = new_root();
   hk_listener_unlock();
   ck_assert(hk_root_gathers(l, r->key) && !hk_root_gathers(l, r->key + 1));
@@ -548,7 +533,6 @@ START_TEST(gathers) {
   hk_listener_lock();
   ck_assert(!hk_roots_expire(l, hk_now_ns()));
 }
-END_TEST
 
 static int connect_to(const hk_addr *at) {
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -572,7 +556,7 @@ static bool has_no_root(void) { return !l->roots; }
 
 /* The socket of a root of NCCL_COMM_ID: it is closed with the root, and refuses from the answer on, so that no rank
  * finds the old root; one that has failed goes on to answer. */
-START_TEST(own_socket) {
+TEST_LOOP(own_socket, 2) {
   hk_addr at = {.v4 = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}}};
   guest g[2] = {a_guest(HK_HELLO_JOIN, 0, 2, 1, 0), a_guest(HK_HELLO_JOIN, 1, 2, 1, 0)};
   int socket_fd, fds = open_fds(), client;
@@ -606,27 +590,5 @@ START_TEST(own_socket) {
   leave(g, 2 - _i);
   ck_assert_int_eq(open_fds(), fds);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("root");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_test(t, everyone_learns_the_next);
-  tcase_add_test(t, strangers_get_no_byte);
-  tcase_add_loop_test(t, wrong_ones_get_the_cause, 0, HK_ARRAY_LENGTH(wrongs));
-  tcase_add_test(t, first_is_wrong);
-  tcase_add_loop_test(t, again, 0, 4);
-  tcase_add_test(t, repeated);
-  tcase_add_loop_test(t, lost_ranks, 0, 2);
-  tcase_add_loop_test(t, lost_and_back, 0, 2);
-  tcase_add_loop_test(t, missing_ranks, 0, HK_ARRAY_LENGTH(gaps));
-  tcase_add_loop_test(t, reports, 0, 4);
-  tcase_add_test(t, an_id_for_each_rank);
-  tcase_add_loop_test(t, lifetimes, 0, 2);
-  tcase_add_loop_test(t, excuses, 0, 4);
-  tcase_add_test(t, other_jobs);
-  tcase_add_loop_test(t, no_key_and_no_room, 0, 3);
-  tcase_add_test(t, gathers);
-  tcase_add_loop_test(t, own_socket, 0, 2);
-  return suite_run_one("roots", t);
-}
+int main(void) { return suite_main("roots", .setup = setup, .teardown = teardown); }

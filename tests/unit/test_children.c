@@ -56,7 +56,7 @@ static const struct {
     {false, true, {{1, "split 1 obfull"}}, "full"},
 };
 
-START_TEST(strongest) {
+TEST_LOOP(strongest, HK_ARRAY_LENGTH(rows)) {
   if (!rows[_i].members) watch.members = NULL;
   if (rows[_i].shrinks) how.exclude = excluded, how.nexclude = 1;
   for (int i = 0; i < 3 && rows[_i].notices[i].text; i++) keep(rows[_i].notices[i].rank, rows[_i].notices[i].text);
@@ -66,10 +66,9 @@ START_TEST(strongest) {
   hk_children_free_failures(&parent);
   ck_assert_ptr_null(parent.order.failures);
 }
-END_TEST
 
 /* A failure that another rank caused is taken a little later: that rank's own notice may be under way. */
-START_TEST(collects) {
+TEST(collects) {
   keep(2, "split 1 cabroken");
   ck_assert_int_eq(hk_children_check_failures(&watch), HK_OK);
   ck_assert_uint_ne(watch.heard_ns, 0);
@@ -78,10 +77,9 @@ START_TEST(collects) {
   ck_assert_str_eq(hk_last_error(), "full");
   hk_children_free_failures(&parent);
 }
-END_TEST
 
 /* The newest notices are kept, and not more and more of them. */
-START_TEST(forgets) {
+TEST(forgets) {
   keep(2, "split 1 oafull");
   for (int i = 0; i < 63; i++) keep(2, "split 2 oafull");
   ck_assert_int_eq(hk_children_check_failures(&watch), HK_ERR_REMOTE);
@@ -89,11 +87,10 @@ START_TEST(forgets) {
   ck_assert_int_eq(hk_children_check_failures(&watch), HK_OK);
   hk_children_free_failures(&parent);
 }
-END_TEST
 
 /* The parent has ended, too: by a member that has its result and aborts the parent, or by another failure, which is
  * then what this rank reports. */
-START_TEST(parent_ends) {
+TEST_LOOP(parent_ends, 2) {
   hk_event e = {.kind = _i ? HK_EVENT_ABORT : HK_EVENT_DEAD, .rank = 1, .from = 1};
   keep(2, "split 1 oafull");
   hk_failure_record(&parent, &e);
@@ -103,14 +100,13 @@ START_TEST(parent_ends) {
   if (_i) ck_assert_str_eq(hk_last_error(), "full");
   hk_children_free_failures(&parent);
 }
-END_TEST
 
 /* ---- waits ---- */
 
 static struct hk_bootstrap no_overlay; /* has no ranks, so nothing is sent */
 
 /* The waits of a child that is being made look at its parent, too; afterwards they are its own. */
-START_TEST(waits_of_its_own) {
+TEST_LOOP(waits_of_its_own, 2) {
   static int itself;
   child.wait = (hk_wait_env){.check = hk_watch, .arg = &itself};
   parent.bootstrap = &no_overlay;
@@ -139,10 +135,9 @@ START_TEST(waits_of_its_own) {
   ck_assert_int_eq(hk_children_watch_end(&watch, HK_ERR_SYSTEM), HK_ERR_SYSTEM);
   ck_assert(child.wait.check == hk_watch && child.wait.arg == &itself && !watch.key[0]);
 }
-END_TEST
 
 /* Children of a parent have their turns in the order of the calls; a split has a number among the splits. */
-START_TEST(turns) {
+TEST(turns) {
   hk_init inits[4] = {0};
   for (int i = 0; i < 4; i++) {
     inits[i].parent = &parent;
@@ -165,17 +160,15 @@ START_TEST(turns) {
   hk_children_leave(NULL);
   ck_assert_uint_eq(alone.turn, 0);
 }
-END_TEST
 
 /* A parent that was revoked can have children; one that failed has none. */
-START_TEST(failed_parents) {
+TEST(failed_parents) {
   ck_assert(!hk_children_parent_failed(&parent));
   atomic_store(&parent.health.failure, HK_ERR_REMOTE);
   ck_assert(hk_children_parent_failed(&parent));
   atomic_store(&parent.health.revoked, HK_REVOKED_ELSEWHERE);
   ck_assert(!hk_children_parent_failed(&parent));
 }
-END_TEST
 
 /* ---- lists of excluded ranks ---- */
 
@@ -214,7 +207,7 @@ static const struct {
      "cccccccccccccccc:00000001 bbbbbbbbbbbbbbbb:00000001 |rank 1 excludes list c, but rank 0 excludes list a"},
 };
 
-START_TEST(differing_lists) {
+TEST_LOOP(differing_lists, HK_ARRAY_LENGTH(list_rows)) {
   shrinks();
   for (const char *at = list_rows[_i].lists; *at; at += 2) give_list(at[0] - '0', at[1]);
   ck_assert_int_eq(hk_children_compare_lists(&watch), list_rows[_i].verdict ? HK_ERR_USAGE : HK_OK);
@@ -227,10 +220,9 @@ START_TEST(differing_lists) {
   hk_children_free(&parent);
   ck_assert(!parent.order.notices && !parent.order.attempts);
 }
-END_TEST
 
 /* Lists must differ for a while: a rank's newer list may be under way. */
-START_TEST(differ_for_a_while) {
+TEST(differ_for_a_while) {
   shrinks();
   watch.differ_ns = 0;
   give_list(0, 'a');
@@ -253,10 +245,9 @@ START_TEST(differ_for_a_while) {
   ck_assert_int_eq(hk_children_compare_lists(&watch), HK_ERR_USAGE);
   hk_children_free(&parent);
 }
-END_TEST
 
 /* Another member's verdict is this rank's if it is about this attempt, or a later one. */
-START_TEST(verdicts_of_others) {
+TEST(verdicts_of_others) {
   static const struct {
     int rank;
     const char *text;
@@ -285,10 +276,9 @@ START_TEST(verdicts_of_others) {
     hk_children_free(&parent);
   }
 }
-END_TEST
 
 /* The numbers of attempts: a verdict sets them alike on all members, and the next attempt counts on from there. */
-START_TEST(attempts) {
+TEST(attempts) {
   shrinks();
   for (uint32_t n = 1; n <= 3; n++) {
     hk_children_begin_shrink(&watch);
@@ -327,10 +317,9 @@ START_TEST(attempts) {
   ck_assert_uint_eq(watch.attempt, 1);
   hk_children_free(&parent);
 }
-END_TEST
 
 /* Lists in words, with a hash of all ranks in them, in any order. */
-START_TEST(words_of_lists) {
+TEST(words_of_lists) {
   int many[600], few[4] = {7, 600, 0, 3} /* 600 is no rank */, same[3] = {3, 7, 0};
   char hash[3][17];
   shrinks();
@@ -356,22 +345,5 @@ START_TEST(words_of_lists) {
   ck_assert_str_ne(hash[0], hash[2]);
   hk_children_free(&parent);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("children");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_add_loop_test(t, strongest, 0, HK_ARRAY_LENGTH(rows));
-  tcase_add_test(t, collects);
-  tcase_add_test(t, forgets);
-  tcase_add_loop_test(t, parent_ends, 0, 2);
-  tcase_add_loop_test(t, waits_of_its_own, 0, 2);
-  tcase_add_test(t, turns);
-  tcase_add_test(t, failed_parents);
-  tcase_add_loop_test(t, differing_lists, 0, HK_ARRAY_LENGTH(list_rows));
-  tcase_add_test(t, differ_for_a_while);
-  tcase_add_test(t, verdicts_of_others);
-  tcase_add_test(t, attempts);
-  tcase_add_test(t, words_of_lists);
-  return suite_run_one("children", t);
-}
+int main(void) { return suite_main("children", .setup = setup); }

@@ -166,7 +166,7 @@ static const struct {
   uint32_t nslots;
 } groups[] = {{"twelve", 3, 4}, {"eleven", 2, 16}, {"ten", 5, 2}, {"nine", 2, 32}, {"eight", 4, 8}};
 
-START_TEST(carries_all_kinds) {
+TEST_LOOP(carries_all_kinds, HK_ARRAY_LENGTH(groups)) {
   const int before = open_fds(), kinds_there = strcmp(groups[_i].version, "nine") ? KINDS : 2;
   char why[160];
   n = groups[_i].n;
@@ -200,10 +200,9 @@ START_TEST(carries_all_kinds) {
   detach_all();
   ck_assert_int_eq(open_fds(), before);
 }
-END_TEST
 
 /* A round's blocks have so much room together. */
-START_TEST(bounds_rounds) {
+TEST(bounds_rounds) {
   n = 2;
   use("twelve");
   for (int i = 0; i < n; i++) begin(i, 2, HK_COLLNET_ROUND_BYTES);
@@ -229,7 +228,6 @@ START_TEST(bounds_rounds) {
   ck_assert_int_eq(hk_transport_collnet.progress(members[0].state, &moved), HK_ERR_INTERNAL);
   detach_all();
 }
-END_TEST
 
 /* ---- plugins that do not work ---- */
 
@@ -242,7 +240,7 @@ static const struct {
               {"HOCKET_TEST_NET", "gpu-only", "no device that adds up host memory"},
               {"NCCL_NET_PLUGIN", "none", "no library of NCCL_NET_PLUGIN has a CollNet plugin"}};
 
-START_TEST(says_why_it_does_without) {
+TEST_LOOP(says_why_it_does_without, HK_ARRAY_LENGTH(faulty)) {
   const int before = open_fds();
   n = 1;
   use("twelve");
@@ -256,14 +254,13 @@ START_TEST(says_why_it_does_without) {
   if (own) leftovers_ignore();
   ck_assert_int_le(open_fds(), before + own);
 }
-END_TEST
 
 static const struct {
   const char *fault;
   int kind; /* of the links that are used; -1: connect fails */
 } failing[] = {{"connect", -1}, {"iallreduce", 0}, {"iallgather", 2}, {"ireducescatter", 4}, {"test", 0}, {"test", 2}};
 
-START_TEST(reports_a_call_that_fails) {
+TEST_LOOP(reports_a_call_that_fails, HK_ARRAY_LENGTH(failing)) {
   const int kind = failing[_i].kind;
   n = 2;
   use("twelve");
@@ -281,10 +278,9 @@ START_TEST(reports_a_call_that_fails) {
   }
   detach_all();
 }
-END_TEST
 
 /* Trouble with another rank fails the links, so that this rank's lanes ask why. */
-START_TEST(fails_links_of_lost_ranks) {
+TEST_RANGE(fails_links_of_lost_ranks, 1, 3) {
   hk_status rc = HK_OK;
   bool moved = false;
   n = 2;
@@ -305,15 +301,5 @@ START_TEST(fails_links_of_lost_ranks) {
   n = 1;
   detach_all();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("collnet");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, carries_all_kinds, 0, (int)HK_ARRAY_LENGTH(groups));
-  tcase_add_test(t, bounds_rounds);
-  tcase_add_loop_test(t, says_why_it_does_without, 0, (int)HK_ARRAY_LENGTH(faulty));
-  tcase_add_loop_test(t, reports_a_call_that_fails, 0, (int)HK_ARRAY_LENGTH(failing));
-  tcase_add_loop_test(t, fails_links_of_lost_ranks, 1, 3);
-  return suite_run_one("collnet", t);
-}
+int main(void) { return suite_main("collnet", .timeout = 60); }

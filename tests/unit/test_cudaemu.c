@@ -5,7 +5,7 @@
 #include <string.h>
 #include <sys/wait.h>
 #include <time.h>
-#include "../support/cudaemu.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static void nap(long ms) {

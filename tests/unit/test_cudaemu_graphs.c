@@ -3,7 +3,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
-#include "../support/cudaemu.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static void count_up(void *arg) { __atomic_add_fetch((int *)arg, 1, __ATOMIC_ACQ_REL); }

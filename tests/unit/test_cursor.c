@@ -112,7 +112,7 @@ static hk_sizes random_sizes(const hk_program *p, uint64_t *seed) {
   return hk_sizes_of((hk_partition)p->partition, total, block, (1 + random_below(seed, 300)) * unit);
 }
 
-START_TEST(walks_like_the_expansion) {
+TEST_LOOP(walks_like_the_expansion, 120) {
   static expansion e;
   uint64_t seed = (uint64_t)_i * 7919 + 1;
   randprog r;
@@ -130,10 +130,9 @@ START_TEST(walks_like_the_expansion) {
   }
   randprog_free(&r);
 }
-END_TEST
 
 /* Every MOVE once, with the number of times that it stands in an expanded wave. */
-START_TEST(scans_like_the_expansion) {
+TEST_LOOP(scans_like_the_expansion, 60) {
   static expansion e;
   randprog r;
   randprog_make(&r, (uint64_t)_i, 0, -1);
@@ -154,9 +153,8 @@ START_TEST(scans_like_the_expansion) {
   }
   randprog_free(&r);
 }
-END_TEST
 
-START_TEST(sizes_of_a_split_message) {
+TEST(sizes_of_a_split_message) {
   hk_program p = {.partition = HK_PART_SPLIT, .blocks = 3};
   ck_assert_uint_eq(hk_block_bytes(&p, 40, 4), 16);                   /* 10 elements in 3 blocks: 4 each */
   ck_assert_uint_eq(hk_block_bytes(&p, 3 * 1020, 4), 1020);           /* below 1 KiB as it comes out */
@@ -167,9 +165,8 @@ START_TEST(sizes_of_a_split_message) {
   p.partition = HK_PART_WHOLE;
   ck_assert_uint_eq(hk_block_bytes(&p, 3 * 1028, 4), 3 * 1028);
 }
-END_TEST
 
-START_TEST(uneven_blocks) {
+TEST(uneven_blocks) {
   static const hk_extent table[] = {{0, 10}, {10, 0}, {16, 25}, {40, 5}}; /* three of the input, one of the output */
   const hk_program p = {.partition = HK_PART_WHOLE, .in_blocks = 3, .out_blocks = 1, .blocks = 3};
   const hk_instr i = {.ndst = 1, .nsrc = 1};
@@ -190,14 +187,5 @@ START_TEST(uneven_blocks) {
   ck_assert_uint_eq(hk_cursor_length(&c, &p, &i, o, &s), 10);
   ck_assert_uint_eq(hk_length_of_mark(hk_length_mark(123456789)), 123456789);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("cursor");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, walks_like_the_expansion, 0, 120);
-  tcase_add_loop_test(t, scans_like_the_expansion, 0, 60);
-  tcase_add_test(t, sizes_of_a_split_message);
-  tcase_add_test(t, uneven_blocks);
-  return suite_run_one("cursor", t);
-}
+int main(void) { return suite_main("cursor", .timeout = 120); }

@@ -11,7 +11,7 @@
 
 /* ---- files ---- */
 
-START_TEST(root_files) {
+TEST(root_files) {
   char text[64], path[HK_SYSFS_PATH];
   long long v;
   fm_file("sys/a/word", "  hello \n\n");
@@ -42,9 +42,8 @@ START_TEST(root_files) {
   ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/sys/b"));
   ck_assert_str_eq(text, "a");
 }
-END_TEST
 
-START_TEST(cpu_lists) {
+TEST(cpu_lists) {
   uint64_t mask[HK_CPU_MASK_WORDS];
   ck_assert(hk_cpu_list_parse("0-3,8,64", mask));
   ck_assert_uint_eq(mask[0], 0x10f);
@@ -56,11 +55,10 @@ START_TEST(cpu_lists) {
   ck_assert(!hk_cpu_list_parse("1;2", mask));
   ck_assert(hk_cpu_list_parse("5000-6000", mask)); /* beyond what is kept */
 }
-END_TEST
 
 /* ---- CPUs ---- */
 
-START_TEST(two_sockets) {
+TEST(two_sockets) {
   fm_cpus(FM_INTEL, 2, 8, 2, 1);
   hk_topo *t = detect(0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 2);
@@ -79,9 +77,8 @@ START_TEST(two_sockets) {
   ck_assert_int_eq(remarks(t), 1);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(nodes_of_one_socket) {
+TEST(nodes_of_one_socket) {
   fm_cpus(FM_AMD, 4, 16, 1, 0);
   hk_topo *t = detect(0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_CPU), 4);
@@ -90,9 +87,8 @@ START_TEST(nodes_of_one_socket) {
   ck_assert_float_gt(gbps(t, node(t, HK_NODE_CPU, 0), node(t, HK_NODE_CPU, 1)), 16.5f);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(memory_without_processors) {
+TEST(memory_without_processors) {
   fm_cpus(FM_ARM, 1, 4, 1, 0);
   fm_file("sys/devices/system/node/node1/cpulist", "\n");
   hk_topo *t = detect(0);
@@ -100,9 +96,8 @@ START_TEST(memory_without_processors) {
   ck_assert_str_eq(node(t, HK_NODE_CPU, 0)->cpu.arch, "arm64");
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(power) {
+TEST_LOOP(power, 2) {
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
   fm_file("proc/cpuinfo", "processor\t: 0\ncpu\t\t: %s (architected), altivec supported\n", _i ? "POWER9" : "other");
   hk_topo *t = detect(0);
@@ -110,9 +105,8 @@ START_TEST(power) {
   ck_assert_str_eq(node(t, HK_NODE_CPU, 0)->cpu.vendor, _i ? "IBM" : "");
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(nothing_visible) {
+TEST(nothing_visible) {
   fm_folders("sys/x");
   hk_topo *t = detect(0);
   ck_assert_uint_eq(t->nnodes, 1);
@@ -121,15 +115,13 @@ START_TEST(nothing_visible) {
   ck_assert_int_eq(remarks(t), 2);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(no_recorded_machine) {
+TEST(no_recorded_machine) {
   hk_topo *t;
   ck_assert_int_eq(hk_topo_detect(&t, 0, "/nowhere"), HK_ERR_ARGUMENT);
   ck_assert_ptr_null(t);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "/nowhere"));
 }
-END_TEST
 
 /* ---- PCI ---- */
 
@@ -153,7 +145,7 @@ static void one_switch(fm_pci_info card) {
   fm_pci("0000:80:01.0/0000:81:00.0", far);
 }
 
-START_TEST(switch_and_port) {
+TEST(switch_and_port) {
   one_switch(nic);
   hk_topo *t = detect(0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 3);
@@ -180,9 +172,8 @@ START_TEST(switch_and_port) {
   ck_assert_int_eq(remarks(t), 2);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(downgraded_link) {
+TEST(downgraded_link) {
   fm_pci_info slow = nic;
   slow.speed = GEN4;
   slow.width = 8;
@@ -198,9 +189,8 @@ START_TEST(downgraded_link) {
   ck_assert(node(t, HK_NODE_NET, 0)->net.gdr);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(slot_of_an_older_generation_is_no_fault) {
+TEST(slot_of_an_older_generation_is_no_fault) {
   fm_pci_info old = port, card = nic;
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
   old.speed = GEN4;
@@ -212,9 +202,8 @@ START_TEST(slot_of_an_older_generation_is_no_fault) {
   ck_assert_int_eq(remarks(t), 0);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(virtual_machine) {
+TEST(virtual_machine) {
   fm_pci_info bare = {.class_code = 0x030200, .vendor = NVIDIA, .numa = -1};
   fm_cpus(FM_INTEL, 2, 4, 2, 0);
   fm_file("sys/hypervisor/type", "xen\n");
@@ -228,11 +217,10 @@ START_TEST(virtual_machine) {
   ck_assert_int_eq(remarks(t), 3);
   hk_topo_free(t);
 }
-END_TEST
 
 /* ---- network ---- */
 
-START_TEST(two_ports_of_a_card) {
+TEST(two_ports_of_a_card) {
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
   fm_pci("0000:15:01.0", port);
   const char *folder = fm_pci("0000:15:01.0/0000:16:00.0", nic);
@@ -249,7 +237,6 @@ START_TEST(two_ports_of_a_card) {
   ck_remarked(t, "network port mlx5_2:1 is down and left out");
   hk_topo_free(t);
 }
-END_TEST
 
 /* A card with its physical function and two virtual ones; then only the virtual ones can be seen, as in a container. */
 static void functions(bool physical) {
@@ -265,7 +252,7 @@ static void functions(bool physical) {
   fm_link("sys/devices/pci0000:15/0000:15:01.0/0000:16:01.2/physfn", "../0000:16:00.0");
 }
 
-START_TEST(virtual_functions) {
+TEST_LOOP(virtual_functions, 2) {
   functions(_i == 0);
   hk_topo *t = detect(0);
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NIC), 1);
@@ -273,9 +260,8 @@ START_TEST(virtual_functions) {
   ck_assert_str_eq(node(t, HK_NODE_NET, 0)->name, _i == 0 ? "mlx5_0" : "mlx5_7");
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(bond_and_its_members) {
+TEST(bond_and_its_members) {
   fm_pci_info ethernet = nic;
   ethernet.class_code = 0x020000;
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
@@ -297,9 +283,8 @@ START_TEST(bond_and_its_members) {
   ck_assert_int_eq(remarks(t), 0);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(interface_of_a_container) {
+TEST(interface_of_a_container) {
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
   fm_pci("0000:15:01.0", port);
   fm_iface(NULL, "lo", "unknown", 0);
@@ -312,10 +297,9 @@ START_TEST(interface_of_a_container) {
   ck_assert_int_eq(remarks(t), 1);
   hk_topo_free(t);
 }
-END_TEST
 
 /* Four of AMD's GPUs, each joined to all others. */
-START_TEST(mesh_of_amd) {
+TEST(mesh_of_amd) {
   fm_pci_info card = gpu;
   char path[128];
   card.vendor = 0x1002;
@@ -348,13 +332,12 @@ START_TEST(mesh_of_amd) {
   ck_assert_int_eq(remarks(t), 0);
   hk_topo_free(t);
 }
-END_TEST
 
 /* ---- odd machines ---- */
 
 /* The first device of the PCI list is a bridge with two devices below it, or the card itself, with two functions and a
  * virtual one. */
-START_TEST(first_of_the_list) {
+TEST_LOOP(first_of_the_list, 2) {
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
   if (_i == 0) fm_pci("0000:00:01.0", port);
   const char *folder = fm_pci(_i ? "0000:00:01.0" : "0000:00:01.0/0000:01:00.0", nic);
@@ -372,10 +355,9 @@ START_TEST(first_of_the_list) {
   ck_assert_float_eq(node(t, HK_NODE_NET, 1)->net.mbps, 100000);
   hk_topo_free(t);
 }
-END_TEST
 
 /* A device that shows no speed, on a port that shows one; and a port that is slower than its device. */
-START_TEST(rates_of_the_way) {
+TEST_LOOP(rates_of_the_way, 2) {
   fm_pci_info half = port, bare = nic;
   half.speed = GEN4;
   half.width = 8;
@@ -387,10 +369,9 @@ START_TEST(rates_of_the_way) {
   ck_assert_float_eq(gbps(t, node(t, HK_NODE_NIC, 0), node(t, HK_NODE_CPU, 0)), hk_pci_gbps(16, 8));
   hk_topo_free(t);
 }
-END_TEST
 
 /* Only the processor says that this is a virtual machine. */
-START_TEST(hidden_hypervisor) {
+TEST_LOOP(hidden_hypervisor, 2) {
   fm_pci_info bare = {.class_code = 0x030200, .vendor = NVIDIA, .numa = -1};
   fm_cpus(FM_INTEL, 2, 4, 2, 0);
   if (_i) fm_file("proc/cpuinfo", "vendor_id\t: GenuineIntel\ncpu family\t: 6\nflags\t\t: fpu hypervisor vme\n");
@@ -399,11 +380,10 @@ START_TEST(hidden_hypervisor) {
   ck_assert_int_eq(remarked(t, "this is a virtual machine"), _i);
   hk_topo_free(t);
 }
-END_TEST
 
 /* RDMA in software is on the card of the interface below it; a second port of a device has a name of its own; ports
  * that are down are named if there is one, else counted. */
-START_TEST(ports_of_all_kinds) {
+TEST_LOOP(ports_of_all_kinds, 3) {
   fm_pci_info ethernet = nic;
   ethernet.class_code = 0x020000;
   fm_cpus(FM_AMD, 1, 4, 1, 0);
@@ -433,10 +413,9 @@ START_TEST(ports_of_all_kinds) {
   ck_assert_int_eq(remarked(t, "2 network ports are down and left out: mlx5_1:1 and others"), _i == 2);
   hk_topo_free(t);
 }
-END_TEST
 
 /* Interfaces that are another one again, or lead nowhere, and one whose state is known by its carrier alone. */
-START_TEST(interfaces_of_all_kinds) {
+TEST(interfaces_of_all_kinds) {
   fm_pci_info ethernet = nic;
   ethernet.class_code = 0x020000;
   fm_cpus(FM_INTEL, 1, 4, 1, 0);
@@ -459,11 +438,10 @@ START_TEST(interfaces_of_all_kinds) {
   ck_remarked(t, "speed is not known");
   hk_topo_free(t);
 }
-END_TEST
 
 /* ---- this machine ---- */
 
-START_TEST(this_machine) {
+TEST(this_machine) {
   hk_topo *with, *without;
   ck_assert_int_eq(hk_topo_detect(&with, 0, ""), HK_OK);
   ck_assert_int_eq(hk_topo_detect(&without, HK_DETECT_NO_HWLOC, NULL), HK_OK);
@@ -478,12 +456,11 @@ START_TEST(this_machine) {
   hk_topo_free(with);
   hk_topo_free(without);
 }
-END_TEST
 
 typedef struct table {
   int (*there)(void), (*newer)(void), (*not_there)(void);
 } table;
-START_TEST(optional_symbols) {
+TEST(optional_symbols) {
   static table found;
   static const hk_dl_symbol symbols[] = {HK_DL_SYMBOL(table, there, "getpid"),
                                          HK_DL_SYMBOL(table, newer, "getpid_v9", "getppid"),
@@ -504,35 +481,8 @@ START_TEST(optional_symbols) {
   ck_assert(!hk_dl_load(&gone));
   ck_assert(!hk_dl_load(&gone));
 }
-END_TEST
 
 int main(void) {
   golden_clear(GOLDEN);
-  TCase *c = tcase_create("machines");
-  tcase_add_checked_fixture(c, scratch_make, scratch_remove);
-  tcase_add_test(c, root_files);
-  tcase_add_test(c, cpu_lists);
-  tcase_add_test(c, two_sockets);
-  tcase_add_test(c, nodes_of_one_socket);
-  tcase_add_test(c, memory_without_processors);
-  tcase_add_loop_test(c, power, 0, 2);
-  tcase_add_test(c, nothing_visible);
-  tcase_add_test(c, no_recorded_machine);
-  tcase_add_test(c, switch_and_port);
-  tcase_add_test(c, downgraded_link);
-  tcase_add_test(c, slot_of_an_older_generation_is_no_fault);
-  tcase_add_test(c, virtual_machine);
-  tcase_add_test(c, two_ports_of_a_card);
-  tcase_add_loop_test(c, virtual_functions, 0, 2);
-  tcase_add_test(c, bond_and_its_members);
-  tcase_add_test(c, interface_of_a_container);
-  tcase_add_test(c, mesh_of_amd);
-  tcase_add_loop_test(c, first_of_the_list, 0, 2);
-  tcase_add_loop_test(c, rates_of_the_way, 0, 2);
-  tcase_add_loop_test(c, hidden_hypervisor, 0, 2);
-  tcase_add_loop_test(c, ports_of_all_kinds, 0, 3);
-  tcase_add_test(c, interfaces_of_all_kinds);
-  tcase_add_test(c, this_machine);
-  tcase_add_test(c, optional_symbols);
-  return suite_run_one("detect", c);
+  return suite_main("detect", .setup = scratch_make, .teardown = scratch_remove);
 }

@@ -52,7 +52,7 @@ static fake_machine boxes(int n, int sm, int links, const char *far) {
 }
 
 /* A switch that PCI shows, one that a hypervisor hides. */
-START_TEST(nvswitch) {
+TEST_LOOP(nvswitch, 2) {
   fake_machine m = boxes(4, 90, 18, _i == 0 ? "switch" : "hidden");
   load_fakes(&m);
   hk_topo *t = detect(HK_DETECT_DRIVERS);
@@ -75,10 +75,9 @@ START_TEST(nvswitch) {
   ck_assert_int_eq(remarks(t), 0);
   hk_topo_free(t);
 }
-END_TEST
 
 /* Without a peer memory module NICs reach the memory of GPUs if it can be a dma-buf. */
-START_TEST(dma_bufs) {
+TEST_LOOP(dma_bufs, 2) {
   fake_machine m = boxes(2, 90, 0, "");
   m.gpu[1].dmabuf = _i;
   fm_rdma(fm_pci("0000:90:00.0", nic), "mlx5_0", "400 Gb/sec (4X NDR)", "4: ACTIVE", "InfiniBand");
@@ -88,10 +87,9 @@ START_TEST(dma_bufs) {
   ck_assert_int_eq(remarked(t, "NICs do not reach GPU memory"), !_i);
   hk_topo_free(t);
 }
-END_TEST
 
 /* Eight GPUs, each with a NIC behind one PCI switch, NVSwitches: what rings and rails need must come out. */
-START_TEST(box_with_rails) {
+TEST(box_with_rails) {
   fake_machine m;
   memset(&m, 0, sizeof m);
   fm_cpus(FM_INTEL, 2, 8, 2, 0);
@@ -143,9 +141,8 @@ START_TEST(box_with_rails) {
   hk_paths_free(paths);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(direct_links) {
+TEST(direct_links) {
   fake_machine m = boxes(2, 70, 6, "");
   for (int i = 0; i < 2; i++)
     for (int k = 0; k < 6; k++) memcpy(m.gpu[i].far[k], m.gpu[1 - i].bus, sizeof m.gpu[i].bus);
@@ -158,9 +155,8 @@ START_TEST(direct_links) {
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NVS), 0);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(links_down_and_no_peers) {
+TEST(links_down_and_no_peers) {
   fake_machine m = boxes(2, 90, 18, "switch");
   m.gpu[1].down = 3;
   m.no_peers = 1;
@@ -171,9 +167,8 @@ START_TEST(links_down_and_no_peers) {
   ck_assert_int_eq(remarks(t), 2);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(grace_and_fabric) {
+TEST(grace_and_fabric) {
   fake_machine m = boxes(2, 100, 18, "hidden");
   for (int i = 0; i < 2; i++) {
     m.gpu[i].c2c_links = 5;
@@ -196,9 +191,8 @@ START_TEST(grace_and_fabric) {
   ck_assert(c2c);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(hidden_gpus) {
+TEST(hidden_gpus) {
   fake_machine m = boxes(4, 90, 18, "switch");
   m.gpu[0].hidden = m.gpu[2].hidden = 1;
   /* One that sysfs does not show. */
@@ -212,9 +206,8 @@ START_TEST(hidden_gpus) {
   ck_remarked(t, "1 GPU is shown by the driver but not by sysfs");
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(drivers_that_fail) {
+TEST(drivers_that_fail) {
   fake_machine m = boxes(2, 90, 18, "switch");
   m.fails = 999;
   load_fakes(&m);
@@ -227,10 +220,9 @@ START_TEST(drivers_that_fail) {
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_GPU), 0);
   hk_topo_free(t);
 }
-END_TEST
 
 /* Without CUDA, NVML shows the GPUs and tells their generation. */
-START_TEST(nvml_alone) {
+TEST(nvml_alone) {
   fake_machine m = boxes(2, 90, 18, "switch"), none;
   memset(&none, 0, sizeof none);
   none.fails = 100;
@@ -241,9 +233,8 @@ START_TEST(nvml_alone) {
   ck_assert_uint_eq(hk_topo_count(t, HK_NODE_NVS), 1);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(equal_machines_hash_equally) {
+TEST(equal_machines_hash_equally) {
   fake_machine m = boxes(4, 90, 18, "switch");
   load_fakes(&m);
   hk_topo *a = detect(HK_DETECT_DRIVERS), *b = detect(HK_DETECT_DRIVERS);
@@ -251,11 +242,10 @@ START_TEST(equal_machines_hash_equally) {
   hk_topo_free(a);
   hk_topo_free(b);
 }
-END_TEST
 
 /* A cloud's machine: the hypervisor shows a flat PCI tree without speeds, the cloud's file says which devices share a
  * switch, and the drivers know the NVLinks. */
-START_TEST(virtual_machine_with_a_file) {
+TEST(virtual_machine_with_a_file) {
   static const char *const bus[] = {"10:1c.0", "10:1d.0", "90:1c.0", "90:1d.0"};
   fm_pci_info bare = {.class_code = 0x030200, .vendor = NVIDIA, .numa = -1}, port_bare = bare;
   fake_machine m;
@@ -310,22 +300,8 @@ START_TEST(virtual_machine_with_a_file) {
   hk_topo_free(t);
   hk_topo_free(seen);
 }
-END_TEST
 
 int main(void) {
   golden_clear(GOLDEN);
-  TCase *c = tcase_create("drivers");
-  tcase_add_checked_fixture(c, scratch_make, scratch_remove);
-  tcase_add_loop_test(c, nvswitch, 0, 2);
-  tcase_add_loop_test(c, dma_bufs, 0, 2);
-  tcase_add_test(c, box_with_rails);
-  tcase_add_test(c, virtual_machine_with_a_file);
-  tcase_add_test(c, direct_links);
-  tcase_add_test(c, links_down_and_no_peers);
-  tcase_add_test(c, grace_and_fabric);
-  tcase_add_test(c, hidden_gpus);
-  tcase_add_test(c, drivers_that_fail);
-  tcase_add_test(c, nvml_alone);
-  tcase_add_test(c, equal_machines_hash_equally);
-  return suite_run_one("detect drivers", c);
+  return suite_main("detect drivers", .setup = scratch_make, .teardown = scratch_remove);
 }

@@ -32,7 +32,7 @@ static const char *beside(const char *name) {
 }
 
 /* Memory of a GPU in a host communicator is an error in words, and the communicator stays usable. */
-START_TEST(gpu_memory_is_refused) {
+TEST(gpu_memory_is_refused) {
   void *lib = dlopen(beside("fakes/libcuda.so.1"), RTLD_NOW | RTLD_LOCAL);
   ck_assert_msg(lib != NULL, "%s", dlerror());
   fake_machine *m = dlsym(lib, "fake_gpus");
@@ -58,7 +58,6 @@ START_TEST(gpu_memory_is_refused) {
   }
   ncclCommDestroy(c);
 }
-END_TEST
 
 /* ---- CUDA, on the CPU ---- */
 
@@ -117,7 +116,7 @@ static void check_late(hk_device *d, size_t bytes) {
   ck_assert_int_eq(d->ops->memory->release(d, &m), HK_OK);
 }
 
-START_TEST(cuda_memory) {
+TEST_LOOP(cuda_memory, 2) {
   if (_i) setenv("NCCL_CUMEM_HOST_ENABLE", "0", 1);
   hk_device *d = cuda();
   static const size_t sizes[] = {1, 5000, 3 << 20};
@@ -150,7 +149,6 @@ START_TEST(cuda_memory) {
   ck_assert_int_eq(d->ops->memory->pointer(d, back, &(hk_pointer){0}), HK_OK);
   d->ops->close(d);
 }
-END_TEST
 
 static void *upload(hk_device *d, const void *from, size_t bytes, hk_memory *m) {
   ck_assert_int_eq(d->ops->memory->alloc(d, bytes, m), HK_OK);
@@ -161,7 +159,7 @@ static void *upload(hk_device *d, const void *from, size_t bytes, hk_memory *m) 
 
 /* What two ranks of one process on one GPU will do: a program each, FIFOs in device memory, a launch on a stream of
  * each. */
-START_TEST(cuda_allreduce) {
+TEST(cuda_allreduce) {
   enum { N = 2, COUNT = 3000, SLOTS = 4, SLOT_BYTES = 4096, THREADS = 64, WIDE = 2560 };
   enum { FIFO = 256 + SLOTS * (SLOT_BYTES + WIDE) };
   hk_device *d = cuda();
@@ -253,10 +251,9 @@ START_TEST(cuda_allreduce) {
   ck_assert_int_eq(d->ops->kernel->unload(d, module), HK_OK);
   d->ops->close(d);
 }
-END_TEST
 
 /* All kinds of streams, told apart. */
-START_TEST(cuda_streams) {
+TEST(cuda_streams) {
   hk_device *d = cuda();
   hk_queue_state s;
   hk_queue q;
@@ -274,19 +271,5 @@ START_TEST(cuda_streams) {
   ck_assert_int_eq(d->ops->stream->free(d, q), HK_OK);
   d->ops->close(d);
 }
-END_TEST
 
-int main(void) {
-  Suite *s = suite_create("device");
-  TCase *t = tcase_create("device");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, gpu_memory_is_refused);
-  suite_add_tcase(s, t);
-  t = tcase_create("cuda");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, cuda_memory, 0, 2);
-  tcase_add_test(t, cuda_streams);
-  tcase_add_test(t, cuda_allreduce);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return suite_main("device", .timeout = 60); }

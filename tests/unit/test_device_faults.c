@@ -5,9 +5,9 @@
  * check: timeout=120 notsan noasan */
 #include <unistd.h>
 #include "../../src/device/device.h"
-#include "../support/cudaemu.h"
 #include "../support/driver_calls.h"
 #include "../support/golden.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { SMALL = 5000, LARGE = 3 << 20 };
@@ -328,10 +328,10 @@ static void check_calls(const char *name, const char *what, const uint64_t calls
   snprintf(line, sizeof line, "%s, %s", name, what);
   golden g = golden_open(golden_path, line);
   golden_words(&g, line, list);
-  fclose(g.file);
+  golden_close(&g);
 }
 
-START_TEST(refused) {
+TEST_LOOP(refused, HK_ARRAY_LENGTH(operations)) {
   hk_device *d;
   uint64_t calls[DRIVER_CALLS], without[DRIVER_CALLS] = {0};
   long before[EMU_HELD];
@@ -356,7 +356,6 @@ START_TEST(refused) {
   check_calls(operations[_i].name, "does without", without);
   d->ops->close(d);
 }
-END_TEST
 
 /* The driver lacks a function: the operation does without it, or reports that. */
 static const struct {
@@ -381,7 +380,7 @@ static const struct {
     {LACKS(MemCreate), pinned, false},
 #undef LACKS
 };
-START_TEST(lacking) {
+TEST(lacking) {
   hk_device *d;
   long before[EMU_HELD];
   setenv("CUDAEMU_MULTICAST", "1", 1);
@@ -403,13 +402,8 @@ START_TEST(lacking) {
     hk_cu = whole;
   }
 }
-END_TEST
 
 int main(void) {
   golden_clear(golden_path);
-  TCase *t = tcase_create("device_faults");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, refused, 0, HK_ARRAY_LENGTH(operations));
-  tcase_add_test(t, lacking);
-  return suite_run_one("device_faults", t);
+  return suite_main("device_faults", .timeout = 60);
 }

@@ -2,8 +2,10 @@
 /* What the CUDA device says of itself, if the driver lacks a function or an attribute: what depends on it is off, and
  * nothing else. All operations then do without, or report it.
  * check: timeout=60 notsan */
+#include <dirent.h>
+#include <dlfcn.h>
 #include "../../src/device/cuda.h"
-#include "../support/cudaemu.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static CUresult (*attribute_of)(int *, int, CUdevice);
@@ -76,7 +78,7 @@ static const struct {
     {LACKS(GPU_DIRECT_RDMA_FLUSH_WRITES_OPTIONS), " vmm fd late multicast clusters dmabuf gdr ordered words"},
 #undef LACKS
 };
-START_TEST(capabilities) {
+TEST(capabilities) {
   use_driver();
   for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
     const hk_cuda_calls whole = hk_cu;
@@ -86,17 +88,15 @@ START_TEST(capabilities) {
     hk_cu = whole;
   }
 }
-END_TEST
 
 /* NCCL's variables turn virtual memory of the host off. */
-START_TEST(variables) {
+TEST_LOOP(variables, 2) {
   setenv(_i ? "NCCL_CUMEM_ENABLE" : "NCCL_CUMEM_HOST_ENABLE", "0", 1);
   use_driver();
   ck_assert_str_eq(can(), " vmm fd multicast clusters dmabuf gdr ordered flush words");
 }
-END_TEST
 
-START_TEST(figures) {
+TEST(figures) {
   use_driver();
   hk_device *d = open_device();
   const hk_device_limits *l = &d->limits;
@@ -105,10 +105,9 @@ START_TEST(figures) {
   ck_assert_str_eq(l->bus_id, "0000:10:00.0");
   d->ops->close(d);
 }
-END_TEST
 
 /* Memory that cannot be had is none. */
-START_TEST(too_much_memory) {
+TEST(too_much_memory) {
   static const hk_memory none;
   hk_memory m;
   use_driver();
@@ -128,10 +127,9 @@ START_TEST(too_much_memory) {
   }
   d->ops->close(d);
 }
-END_TEST
 
 /* Without the driver's word the kernel says on which node a GPU is. */
-START_TEST(near_node) {
+TEST(near_node) {
   char path[100];
   int node = -1;
   use_driver();
@@ -166,10 +164,9 @@ START_TEST(near_node) {
   }
   if (all) closedir(all);
 }
-END_TEST
 
 /* Without a driver, or if the user wants none, there is no device, and opening one says so. */
-START_TEST(no_driver) {
+TEST_LOOP(no_driver, 2) {
   int devices = 5;
   hk_device *d = (hk_device *)&devices;
   void *driver = _i ? NULL : dlopen("libcuda.so.1", RTLD_NOW);
@@ -185,9 +182,8 @@ START_TEST(no_driver) {
   ck_assert_ptr_null(d);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "device 0: there is no CUDA driver"));
 }
-END_TEST
 
-START_TEST(ordinals) {
+TEST(ordinals) {
   hk_device *d;
   int devices;
   emu_start(2);
@@ -203,16 +199,5 @@ START_TEST(ordinals) {
     ck_assert_int_eq(hk_cuda_current(), i);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("device_limits");
-  tcase_add_test(t, capabilities);
-  tcase_add_loop_test(t, variables, 0, 2);
-  tcase_add_test(t, too_much_memory);
-  tcase_add_test(t, figures);
-  tcase_add_loop_test(t, no_driver, 0, 2);
-  tcase_add_test(t, ordinals);
-  tcase_add_test(t, near_node);
-  return suite_run_one("device_limits", t);
-}
+int main(void) { return suite_main("device_limits"); }

@@ -33,7 +33,7 @@ static const struct {
     {{HK_REACH_NONE, true, false, false}, "proxied", HK_DEVICE_PROXIED},
 };
 
-START_TEST(choice) {
+TEST_LOOP(choice, (int)(sizeof cases / sizeof *cases)) {
   const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, cases[_i].peer};
   const hk_device_env e = {.peers = peers};
   char why[480];
@@ -42,10 +42,9 @@ START_TEST(choice) {
   ck_assert_str_eq(l->name, cases[_i].name);
   ck_assert_uint_eq(l->properties(&e, 1), cases[_i].can);
 }
-END_TEST
 
 /* `why` has the reason of each kind that was passed over. */
-START_TEST(reasons) {
+TEST(reasons) {
   const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, {.reach = HK_REACH_NONE}};
   const hk_device_env e = {.peers = peers};
   char why[480], little[24];
@@ -56,10 +55,9 @@ START_TEST(reasons) {
   hk_device_links_to(&e, 1, little, sizeof little); /* what fits */
   ck_assert_int_eq(strncmp(little, why, sizeof little - 1), 0);
 }
-END_TEST
 
 /* The slots that the contract has together. */
-START_TEST(contract) {
+TEST(contract) {
   for (int i = 0; i < HK_DEVICE_LINKS_COUNT; i++) {
     const hk_device_peer peers[2] = {{.reach = HK_REACH_NONE}, {.reach = HK_REACH_NVLINK}};
     const hk_device_env e = {.peers = peers};
@@ -72,7 +70,6 @@ START_TEST(contract) {
     for (int k = 0; k < i; k++) ck_assert_str_ne(l->name, hk_device_links_all[k]->name);
   }
 }
-END_TEST
 
 /* ---- offers ---- */
 
@@ -94,7 +91,7 @@ static void *send_in_pieces(void *offer) {
 }
 
 /* An offer may come in pieces, and its connection may end before it is complete. */
-START_TEST(offers) {
+TEST(offers) {
   hk_wait_env wait = {.spins = 0};
   const hk_transport_env env = {.settings = hk_settings_now(), .wait = &wait, .take = take};
   const hk_device_env e = {.env = &env};
@@ -114,15 +111,5 @@ START_TEST(offers) {
   ck_assert_int_eq(hk_share_receive(&e, 1, 0, &got), HK_ERR_REMOTE);
   ck_assert_str_eq(hk_last_error(), "rank 1 closed a connection before it offered a link's memory");
 }
-END_TEST
 
-int main(void) {
-  Suite *s = suite_create("device_links");
-  TCase *t = tcase_create("device_links");
-  tcase_add_loop_test(t, choice, 0, (int)(sizeof cases / sizeof *cases));
-  tcase_add_test(t, reasons);
-  tcase_add_test(t, contract);
-  tcase_add_test(t, offers);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return suite_main("device_links"); }

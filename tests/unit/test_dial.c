@@ -134,7 +134,7 @@ static const dial_row dials[] = {
     {GONE, false, 1, 0, {"it has left the communicator; look there", ""}},
 };
 
-START_TEST(fails) {
+TEST_LOOP(fails, HK_ARRAY_LENGTH(dials)) {
   const dial_row *row = &dials[_i];
   int fd = 5, before = open_fds();
   start_as(&processes[0], row->manner);
@@ -148,10 +148,9 @@ START_TEST(fails) {
   ck_assert_int_ge(atomic_load(&processes[0].hellos), row->hellos);
   if (row->manner == SILENT) ck_assert_int_eq(open_fds(), before + 1); /* the listener */
 }
-END_TEST
 
 /* The second address is tried as soon as the first one fails, or after two seconds without an answer there. */
-START_TEST(second_address) {
+TEST_LOOP(second_address, 3) {
   static const manner firsts[] = {ABSENT, STRANGER, SILENT};
   int fd;
   start_as(&processes[0], firsts[_i]);
@@ -167,7 +166,6 @@ START_TEST(second_address) {
   ck_assert_int_eq(hk_addr_port(&peer), hk_addr_port(&processes[1].at));
   hk_boot_close(fd);
 }
-END_TEST
 
 /* A process without a descriptor is waited for, but not for long, and other trouble between ends that time. */
 static const struct {
@@ -175,7 +173,7 @@ static const struct {
   hk_status status;
 } fulls[] = {{{FULL, ENDS}, HK_OK}, {{FULL, CLOSES, FULL, ENDS}, HK_OK}, {{FULL, FULL, ENDS}, HK_ERR_REMOTE}};
 
-START_TEST(full) {
+TEST_LOOP(full, HK_ARRAY_LENGTH(fulls)) {
   int fd;
   processes[0].first = fulls[_i].first;
   processes[0].takes_ns = 9000000000u;
@@ -186,9 +184,8 @@ START_TEST(full) {
     ck_assert_ptr_nonnull(strstr(hk_last_error(), "it accepts no connection: its process"));
   if (fulls[_i].status == HK_OK) hk_boot_close(fd);
 }
-END_TEST
 
-START_TEST(text_follows) {
+TEST(text_follows) {
   int fd;
   processes[0].text = 5;
   start_as(&processes[0], ENDS);
@@ -198,10 +195,9 @@ START_TEST(text_follows) {
   ck_assert_str_eq(processes[0].heard, "words");
   hk_boot_close(fd);
 }
-END_TEST
 
 /* This process has no descriptor left: that is its own failure. */
-START_TEST(no_descriptor) {
+TEST(no_descriptor) {
   int fd;
   start_as(&processes[0], SILENT);
   hk_dialing d = dialing_of(1);
@@ -215,10 +211,9 @@ START_TEST(no_descriptor) {
   ck_assert_msg(strstr(hk_last_error(), "rank 0 cannot open a connection to it: Too many open files (EMFILE); raise"),
                 "%s", hk_last_error());
 }
-END_TEST
 
 /* An address that this host has no protocol for is no failure of this process. */
-START_TEST(no_protocol) {
+TEST(no_protocol) {
   int fd;
   hk_dialing d = dialing_of(1);
   d.at[0].sa.sa_family = AF_MAX;
@@ -227,10 +222,9 @@ START_TEST(no_protocol) {
   ck_assert_msg(strstr(hk_last_error(), ": Address family not supported by protocol); look there"), "%s",
                 hk_last_error());
 }
-END_TEST
 
 /* A rank that ends the wait by its failure word gets that error. */
-START_TEST(failure_ends_it) {
+TEST(failure_ends_it) {
   static _Atomic(int) failure = HK_ERR_REMOTE;
   int fd;
   start_as(&processes[0], SILENT);
@@ -239,7 +233,6 @@ START_TEST(failure_ends_it) {
   ck_assert_int_eq(hk_boot_dial(&d, &fd), HK_ERR_REMOTE);
   ck_assert_ptr_null(strstr(hk_last_error(), "cannot reach it"));
 }
-END_TEST
 
 /* ---- questions ---- */
 
@@ -255,7 +248,7 @@ static const struct {
     {HALF, HK_PROBE_SILENT, HK_ACK_OK}, {ANSWERS, HK_PROBE_ANSWERED, HK_ACK_OK},
 };
 
-START_TEST(asks) {
+TEST_LOOP(asks, HK_ARRAY_LENGTH(probes)) {
   char got[sizeof answer] = "";
   hk_ack ack = 99;
   start_as(&processes[0], probes[_i].manner);
@@ -267,14 +260,12 @@ START_TEST(asks) {
   if (probes[_i].probe == HK_PROBE_ANSWERED) ck_assert_str_eq(got, answer);
   if (probes[_i].manner == SILENT) ck_assert_int_eq(open_fds(), before);
 }
-END_TEST
 
-START_TEST(asks_no_address) {
+TEST(asks_no_address) {
   hk_dialing d = dialing_of(0);
   hk_ack ack;
   ck_assert_int_eq(hk_boot_probe(&d, &ack, NULL, 0), HK_PROBE_UNREACHABLE);
 }
-END_TEST
 
 /* ---- the limit of open files ---- */
 
@@ -295,7 +286,7 @@ int setrlimit(__rlimit_resource_t resource, const struct rlimit *limit) {
   return is_refused ? -1 : 0;
 }
 
-START_TEST(raises_the_limit) {
+TEST_LOOP(raises_the_limit, 10) {
   static const struct {
     rlim_t soft, hard;
     unsigned wanted; /* 0: as many as can be had, because there are none left */
@@ -319,7 +310,6 @@ START_TEST(raises_the_limit) {
   ck_assert_int_eq(was_set != NULL, rows[_i].set != 0);
   if (was_set) ck_assert(was_set->rlim_cur == rows[_i].set && was_set->rlim_max == rows[_i].hard);
 }
-END_TEST
 
 /* ---- forks ---- */
 
@@ -328,7 +318,7 @@ static void hook_child(void) { hooks_run++; }
 
 /* What a forked child finds: descriptors of the bootstrap are closed, and it is another process. The first fork is one
  * without any. */
-START_TEST(forks) {
+TEST(forks) {
   uint64_t nonce = hk_process_nonce();
   int kept = dup(0), watched[2] = {dup(0), fcntl(0, F_DUPFD, 100)}, status;
   hk_on_fork(hook_child);
@@ -349,7 +339,6 @@ START_TEST(forks) {
   close(watched[0]);
   close(watched[1]);
 }
-END_TEST
 
 /* Two global locks, which another thread takes one inside the other, in the other order than they are listed in. */
 static pthread_mutex_t outer = PTHREAD_MUTEX_INITIALIZER, inner = PTHREAD_MUTEX_INITIALIZER;
@@ -375,7 +364,7 @@ static void *takes_both(void *arg) {
 }
 
 /* The child of a fork at any moment finds all global locks free, and what they protect whole. */
-START_TEST(locks) {
+TEST_LOOP(locks, 2) {
   pthread_t other;
   const bool keeps = _i == 1;
   guard_stop = guard_rounds = 0;
@@ -396,21 +385,5 @@ START_TEST(locks) {
   guard_stop = 1;
   pthread_join(other, NULL);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("dial");
-  tcase_add_loop_test(t, fails, 0, HK_ARRAY_LENGTH(dials));
-  tcase_add_loop_test(t, second_address, 0, 3);
-  tcase_add_loop_test(t, full, 0, HK_ARRAY_LENGTH(fulls));
-  tcase_add_test(t, text_follows);
-  tcase_add_test(t, no_descriptor);
-  tcase_add_test(t, no_protocol);
-  tcase_add_test(t, failure_ends_it);
-  tcase_add_loop_test(t, asks, 0, HK_ARRAY_LENGTH(probes));
-  tcase_add_test(t, asks_no_address);
-  tcase_add_loop_test(t, raises_the_limit, 0, 10);
-  tcase_add_test(t, forks);
-  tcase_add_loop_test(t, locks, 0, 2);
-  return suite_run_one("dial", t);
-}
+int main(void) { return suite_main("dial"); }

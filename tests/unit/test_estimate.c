@@ -60,7 +60,7 @@ static hk_call transfer(struct ncclComm *c, hk_p2p p2p, int peer, size_t count, 
 }
 
 /* Numbers are such that sums of doubles are exact. */
-START_TEST(messages) {
+TEST(messages) {
   for (int overlap = 0; overlap < 2; overlap++)
     for (a.rank = 0; a.rank < RANKS; a.rank++)
       for (int peer = 0; peer < RANKS; peer++)
@@ -73,10 +73,9 @@ START_TEST(messages) {
           ck_assert_double_eq(hk_estimate(&call, 1), us);
         }
 }
-END_TEST
 
 /* Sends run beside receives, collectives one after another, communicators side by side; a wait for signals is free. */
-START_TEST(groups) {
+TEST(groups) {
   const hk_call sum = {.comm = &a, .coll = HK_ALLREDUCE, .dtype = HK_F32, .redop = HK_SUM, .count = 1000};
   const double s = hk_choose_price(&a, &sum), far = 16.5 + 8 * 2.25, near = 1.5 + 8 * 0.5, self = 1;
   ck_assert(s > 0);
@@ -116,12 +115,5 @@ START_TEST(groups) {
     ck_assert_msg(us == rows[i].us, "row %zu: %f, not %f", i, us, rows[i].us);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("estimate");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_test(t, messages);
-  tcase_add_test(t, groups);
-  return suite_run_one("estimate", t);
-}
+int main(void) { return suite_main("estimate", .setup = setup, .teardown = teardown); }

@@ -105,7 +105,7 @@ static void check_reading(const ncclConfig_t *given) {
   if (given->version < 21700) ck_assert(!full.netName && full.minCTAs == NCCL_CONFIG_UNDEF_INT);
 }
 
-START_TEST(reading) {
+TEST(reading) {
   setenv("NCCL_DEBUG", "NONE", 1);
   fuzz_begin();
   do {
@@ -114,10 +114,9 @@ START_TEST(reading) {
     free(c);
   } while (fuzz_goes_on());
 }
-END_TEST
 
 /* Each field is read from the first version on that has it. */
-START_TEST(first_versions) {
+TEST(first_versions) {
   static const struct {
     unsigned version;
     size_t at;
@@ -135,7 +134,6 @@ START_TEST(first_versions) {
       ck_assert_msg(value == (before ? NCCL_CONFIG_UNDEF_INT : 1), "version %u: %d", given.version, value);
     }
 }
-END_TEST
 
 /* ---- what a communicator has then ---- */
 
@@ -210,7 +208,7 @@ static void unset_variable(hk_param_id id) {
   hk_param_reload();
 }
 
-START_TEST(what_is_set) {
+TEST(what_is_set) {
   setenv("NCCL_DEBUG", "NONE", 1);
   check_options(NULL, HK_P_COUNT, 0);
   for (size_t i = 0; i < OPTIONS; i++)
@@ -233,10 +231,9 @@ START_TEST(what_is_set) {
         }
     }
 }
-END_TEST
 
 /* Both ends of each field's values, and what is beyond them. */
-START_TEST(limits) {
+TEST(limits) {
   setenv("NCCL_DEBUG", "NONE", 1);
   static const struct {
     size_t field;
@@ -293,9 +290,8 @@ START_TEST(limits) {
     ck_assert_int_eq(hk_config_read(&given, &full) == HK_OK, sizes[i].good);
   }
 }
-END_TEST
 
-START_TEST(creating) {
+TEST(creating) {
   setenv("NCCL_DEBUG", "NONE", 1);
   fuzz_begin();
   do {
@@ -316,14 +312,5 @@ START_TEST(creating) {
     free(c);
   } while (fuzz_goes_on());
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("fuzz_config");
-  tcase_add_test(t, first_versions);
-  tcase_add_test(t, what_is_set);
-  tcase_add_test(t, limits);
-  tcase_add_test(t, reading);
-  tcase_add_test(t, creating);
-  return suite_run_one("fuzz_config", t);
-}
+int main(void) { return suite_main("fuzz_config"); }

@@ -334,7 +334,7 @@ static void free_world(world *w) {
   free(w);
 }
 
-START_TEST(random_programs_run_right) {
+TEST(random_programs_run_right) {
   const char *seconds = getenv("HOCKET_TEST_SECONDS"), *given = getenv("HOCKET_TEST_SEED");
   uint64_t end = hk_now_ns() + (uint64_t)((seconds ? atof(seconds) : 1.0) * 1e9);
   uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
@@ -356,7 +356,6 @@ START_TEST(random_programs_run_right) {
   } while (seed++, hk_now_ns() < end);
   ck_assert(seed < 50 || (noffers > 0 && nplaced > 0));
 }
-END_TEST
 
 /* ---- which programs run as steps ---- */
 
@@ -387,7 +386,7 @@ static bool makes_steps(const unsigned *copies, unsigned nlanes, unsigned repeat
   return made;
 }
 
-START_TEST(limits_of_steps) {
+TEST(limits_of_steps) {
   static const struct {
     unsigned copies[6], nlanes, repeats, operands;
     bool steps;
@@ -407,12 +406,5 @@ START_TEST(limits_of_steps) {
     ck_assert_msg(makes_steps(cases[i].copies, cases[i].nlanes, cases[i].repeats, cases[i].operands) == cases[i].steps,
                   "case %zu", i);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("random");
-  tcase_set_timeout(t, 0);
-  tcase_add_test(t, limits_of_steps);
-  tcase_add_test(t, random_programs_run_right);
-  return suite_run_one("fuzz-exec", t);
-}
+int main(void) { return suite_main("fuzz-exec", .timeout = 0); }

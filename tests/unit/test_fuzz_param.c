@@ -75,7 +75,7 @@ static void check_one_value(void) {
   unsetenv(info.name);
 }
 
-START_TEST(files_and_environments) {
+TEST(files_and_environments) {
   fuzz_begin();
   scratch_make();
   setenv("HOME", scratch_folder, 1);
@@ -95,9 +95,8 @@ START_TEST(files_and_environments) {
   } while (fuzz_goes_on());
   scratch_remove();
 }
-END_TEST
 
-START_TEST(log_settings) {
+TEST(log_settings) {
   fuzz_begin();
   scratch_make();
   setenv("NCCL_DEBUG", "TRACE", 1);
@@ -117,9 +116,8 @@ START_TEST(log_settings) {
   } while (fuzz_goes_on());
   scratch_remove();
 }
-END_TEST
 
-START_TEST(nearest_names) {
+TEST(nearest_names) {
   fuzz_begin();
   do {
     char junk[120];
@@ -137,12 +135,5 @@ START_TEST(nearest_names) {
     ck_assert_int_eq(there == 0, !strcmp(name, junk));
   } while (fuzz_goes_on());
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("fuzz_param");
-  tcase_add_test(t, files_and_environments);
-  tcase_add_test(t, log_settings);
-  tcase_add_test(t, nearest_names);
-  return suite_run_one("fuzz_param", t);
-}
+int main(void) { return suite_main("fuzz_param"); }

@@ -30,7 +30,7 @@ static hk_status verify(const randprog *p, unsigned slots, unsigned waves, bool 
 #define WHERE_ARGS                                                                                                     \
   (unsigned long long)seed, hk_coll_name(p.coll), p.nranks, slots, waves, in_place ? "in place" : "out of place"
 
-START_TEST(valid_is_proved) {
+TEST(valid_is_proved) {
   uint64_t end = deadline(), seed = first_seed();
   do {
     randprog p;
@@ -46,9 +46,8 @@ START_TEST(valid_is_proved) {
     randprog_free(&p);
   } while (seed++, hk_now_ns() < end);
 }
-END_TEST
 
-START_TEST(broken_is_rejected) {
+TEST(broken_is_rejected) {
   uint64_t end = deadline(), seed = first_seed();
   do {
     randprog p;
@@ -65,9 +64,8 @@ START_TEST(broken_is_rejected) {
     randprog_free(&p);
   } while (seed++, hk_now_ns() < end);
 }
-END_TEST
 
-START_TEST(accepted_runs_right) {
+TEST(accepted_runs_right) {
   uint64_t end = deadline(), seed = first_seed();
   do {
     randprog p;
@@ -84,7 +82,6 @@ START_TEST(accepted_runs_right) {
     randprog_free(&p);
   } while (seed++, hk_now_ns() < end);
 }
-END_TEST
 
 /* Changes a few bytes: digits, brackets, words and lines. */
 static void damage(char *text, uint64_t *seed) {
@@ -103,7 +100,7 @@ static void damage(char *text, uint64_t *seed) {
   }
 }
 
-START_TEST(damaged_text) {
+TEST(damaged_text) {
   uint64_t end = deadline(), seed = first_seed();
   do {
     randprog p;
@@ -133,17 +130,8 @@ START_TEST(damaged_text) {
     randprog_free(&p);
   } while (seed++, hk_now_ns() < end);
 }
-END_TEST
 
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 1); /* a damaged text's fault is no news */
-  Suite *s = suite_create("fuzz-program");
-  TCase *t = tcase_create("random");
-  tcase_set_timeout(t, 0);
-  tcase_add_test(t, valid_is_proved);
-  tcase_add_test(t, broken_is_rejected);
-  tcase_add_test(t, accepted_runs_right);
-  tcase_add_test(t, damaged_text);
-  suite_add_tcase(s, t);
-  return suite_run(s);
+  return suite_main("fuzz-program", .timeout = 0);
 }

@@ -48,7 +48,7 @@ static void check_topology(const hk_topo *t, const char *from) {
 
 /* --- Strings --- */
 
-START_TEST(machine_strings) {
+TEST(machine_strings) {
   fuzz_begin();
   unsigned good = 0, all = 0;
   do {
@@ -67,7 +67,6 @@ START_TEST(machine_strings) {
   } while (fuzz_goes_on());
   printf("%u of %u strings are machines\n", good, all);
 }
-END_TEST
 
 /* --- XML --- */
 
@@ -81,7 +80,7 @@ static void tell(void *arg, const hk_xml_finding *f) {
   t->all++;
 }
 
-START_TEST(damaged_xml) {
+TEST(damaged_xml) {
   fuzz_begin();
   unsigned good = 0, all = 0;
   do {
@@ -101,9 +100,8 @@ START_TEST(damaged_xml) {
   } while (fuzz_goes_on());
   printf("%u of %u damaged files are taken\n", good, all);
 }
-END_TEST
 
-START_TEST(damaged_file_over_detection) {
+TEST(damaged_file_over_detection) {
   fuzz_begin();
   scratch_make();
   do {
@@ -125,9 +123,8 @@ START_TEST(damaged_file_over_detection) {
   } while (fuzz_goes_on());
   scratch_remove();
 }
-END_TEST
 
-START_TEST(damaged_graphs) {
+TEST(damaged_graphs) {
   hk_cluster *c;
   uint32_t nodes[3];
   fuzz_begin();
@@ -156,7 +153,6 @@ START_TEST(damaged_graphs) {
   hk_cluster_free(c);
   scratch_remove();
 }
-END_TEST
 
 int main(void) {
   if (!hk_xml_available()) {
@@ -164,10 +160,5 @@ int main(void) {
     return 77;
   }
   setenv("NCCL_DEBUG", "NONE", 0);
-  TCase *t = tcase_create("fuzz_topo");
-  tcase_add_test(t, machine_strings);
-  tcase_add_test(t, damaged_xml);
-  tcase_add_test(t, damaged_file_over_detection);
-  tcase_add_test(t, damaged_graphs);
-  return suite_run_one("fuzz_topo", t);
+  return suite_main("fuzz_topo");
 }

@@ -8,7 +8,7 @@
 #include "../support/suite.h"
 
 /* Every algorithm of allreduce that needs no multicast, again and again through the same links, as a captured graph. */
-START_TEST(allreduce) {
+TEST_LOOP(allreduce, 2) {
   static const size_t counts[] = {1, 3, 64, 1000, 5003};
   for (int n = 2; n <= RANKS; n++) {
     for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
@@ -26,10 +26,9 @@ START_TEST(allreduce) {
     }
   }
 }
-END_TEST
 
 /* All types and operators, with one step for all sources: equal to the host's, bit for bit. */
-START_TEST(types) {
+TEST_LOOP(types, SUITE_FEW(HK_DTYPE_COUNT)) {
   const hk_algorithm *direct = hk_algorithm_by_name("direct");
   const size_t count = 205;
   const int n = 3;
@@ -42,10 +41,9 @@ START_TEST(types) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* A NaN of any rank is the result of max and min, wherever it comes in the order. */
-START_TEST(nan_stays) {
+TEST_LOOP(nan_stays, 2) {
   enum { COUNT = 64 };
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, 0);
@@ -60,10 +58,9 @@ START_TEST(nan_stays) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* The others, with their data's places. */
-START_TEST(copies) {
+TEST_LOOP(copies, 5) {
   static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL, HK_GATHER, HK_SCATTER};
   const hk_coll coll = colls[_i];
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
@@ -84,10 +81,9 @@ START_TEST(copies) {
     close_job(&j);
   }
 }
-END_TEST
 
 /* More instructions than a block holds at a time. */
-START_TEST(long_programs) {
+TEST(long_programs) {
   enum { BLOCKS = 40 };
   char text[2][BLOCKS * 96 + 256];
   for (int r = 0; r < 2; r++) {
@@ -111,10 +107,9 @@ START_TEST(long_programs) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* The bits of flags and words come round, LL's 20 and the others' 32; stale lines are not taken for new ones. */
-START_TEST(numbers_come_round) {
+TEST_LOOP(numbers_come_round, 3) {
   static const uint64_t begins[] = {0xffffe, 0x3ffffffe, 0xfffffffe};
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 3, 1, begins[_i]);
@@ -130,11 +125,10 @@ START_TEST(numbers_come_round) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* Slots with addresses instead of data.  A lane that ends overwrites its input at once: no lane may still read it; in
  * place, what was sent is soon overwritten. */
-START_TEST(references) {
+TEST_LOOP(references, 2) {
   static const size_t counts[] = {1, 200, 1000, 5003};
   refs_from = 512;
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
@@ -160,10 +154,9 @@ START_TEST(references) {
     close_job(&j);
   }
 }
-END_TEST
 
 /* A sender's kernel does not end before all that it gave out is back. */
-START_TEST(references_are_awaited) {
+TEST(references_are_awaited) {
   job j;
   refs_from = 512;
   open_job(&j, hk_algorithm_by_name("chain"), HK_BROADCAST, 2, 1, 0);
@@ -177,10 +170,9 @@ START_TEST(references_are_awaited) {
   check_copied(&j, 2048, 1, "chain");
   close_job(&j);
 }
-END_TEST
 
 /* The others, premultiplied and divided too. */
-START_TEST(references_of_others) {
+TEST(references_of_others) {
   static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL, HK_GATHER, HK_SCATTER};
   const int n = 3;
   job j;
@@ -203,10 +195,9 @@ START_TEST(references_of_others) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* Registered memory: each receiver sees the sender's at an address of its own. */
-START_TEST(references_by_table) {
+TEST(references_by_table) {
   enum { BYTES = 100000, N = 3 };
   job j;
   refs_from = 0;
@@ -231,10 +222,9 @@ START_TEST(references_by_table) {
   for (int r = 0; r < N - 1; r++) free(view[r]);
   close_job(&j);
 }
-END_TEST
 
 /* Of calls that do not match, by words, by lines, and one by each. */
-START_TEST(mismatch_is_reported) {
+TEST_LOOP(mismatch_is_reported, 3) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, _i == 1 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
@@ -246,10 +236,9 @@ START_TEST(mismatch_is_reported) {
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
   close_job(&j);
 }
-END_TEST
 
 /* A rank whose peer never comes leaves when the host says so. */
-START_TEST(abort_frees_it) {
+TEST_LOOP(abort_frees_it, 2) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
@@ -258,12 +247,10 @@ START_TEST(abort_frees_it) {
   join(&j.r[0].run);
   close_job(&j);
 }
-END_TEST
 
-START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL); }
-END_TEST
+TEST_LOOP(abort_ends_it_at_once, 2) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL); }
 
-START_TEST(transfers) {
+TEST_LOOP(transfers, 2) {
   static const size_t sizes[] = {0, 1, 4096, 50001};
   refs_from = _i ? 4096 : 0;
   hk_gpu_state state = {0};
@@ -307,10 +294,9 @@ START_TEST(transfers) {
   }
   drop_fifos();
 }
-END_TEST
 
 /* Who writes for several waits for the last of them. */
-START_TEST(every_receiver_counts) {
+TEST_LOOP(every_receiver_counts, 2) {
   uint64_t heads[3 * HK_GPU_HEAD_STRIDE];
   hk_gpu_state state = {.abort = 1}; /* so that a wait ends */
   hk_gpu_link link = {.head = heads, .nslots = 4, .others = 2, .sends = 1};
@@ -320,25 +306,5 @@ START_TEST(every_receiver_counts) {
     ck_assert_int_eq(wait_credit(&link, 8, _i, &state, &seen), late == 3);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("gpu_exec");
-  tcase_set_timeout(t, 200);
-  tcase_add_loop_test(t, allreduce, 0, 2);
-  tcase_add_loop_test(t, types, 0, SUITE_FEW(HK_DTYPE_COUNT));
-  tcase_add_loop_test(t, nan_stays, 0, 2);
-  tcase_add_loop_test(t, copies, 0, 5);
-  tcase_add_test(t, long_programs);
-  tcase_add_loop_test(t, numbers_come_round, 0, 3);
-  tcase_add_loop_test(t, references, 0, 2);
-  tcase_add_test(t, references_of_others);
-  tcase_add_test(t, references_are_awaited);
-  tcase_add_test(t, references_by_table);
-  tcase_add_loop_test(t, mismatch_is_reported, 0, 3);
-  tcase_add_loop_test(t, abort_frees_it, 0, 2);
-  tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
-  tcase_add_loop_test(t, transfers, 0, 2);
-  tcase_add_loop_test(t, every_receiver_counts, 0, 2);
-  return suite_run_one("gpu_exec", t);
-}
+int main(void) { return suite_main("gpu_exec", .timeout = 200); }

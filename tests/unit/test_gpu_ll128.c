@@ -16,7 +16,7 @@ enum { SIZE_STEP = 2 }; /* the ends of lines are no matter of threads */
 enum { SIZE_STEP = 1 };
 #endif
 
-START_TEST(allreduce) {
+TEST_LOOP(allreduce, 4) {
   static const char *names[] = {"ring", "twoshot", "doubling", "tree"};
   const hk_algorithm *a = hk_algorithm_by_name(names[_i]);
   for (int n = 2; n <= 3; n++) {
@@ -34,9 +34,8 @@ START_TEST(allreduce) {
     close_job(&j);
   }
 }
-END_TEST
 
-START_TEST(types) {
+TEST_LOOP(types, SUITE_FEW(HK_DTYPE_COUNT)) {
   job j;
   open_job(&j, hk_algorithm_by_name("direct"), HK_REDUCE_SCATTER, 3, 1, 0);
   for (int op = _i % 2; op < HK_REDOP_COUNT; op += 2) { /* each with every second type */
@@ -46,10 +45,9 @@ START_TEST(types) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* Bytes, at every offset from 16. */
-START_TEST(copies) {
+TEST_LOOP(copies, 3) {
   static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL};
   static const char *names[] = {"chain", "ring", "pairwise"};
   const int n = 3;
@@ -63,10 +61,9 @@ START_TEST(copies) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* Slots with and without lines take turns; the flags' 32 bits come round, and old lines are not taken for new ones. */
-START_TEST(numbers_come_round) {
+TEST_LOOP(numbers_come_round, 2) {
   static const uint64_t begins[] = {0x3ffffffe, 0xfffffffe};
   static const uint32_t protos[] = {HK_PROTO_LL128, HK_PROTO_LL128,  HK_PROTO_LL,
                                     HK_PROTO_LL128, HK_PROTO_SIMPLE, HK_PROTO_LL128};
@@ -82,10 +79,9 @@ START_TEST(numbers_come_round) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* Of calls that do not match, by lines, and by lines where a word is expected. */
-START_TEST(mismatch_is_reported) {
+TEST_LOOP(mismatch_is_reported, 2) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_PROTO_SIMPLE : HK_PROTO_LL128, 0);
@@ -95,9 +91,8 @@ START_TEST(mismatch_is_reported) {
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
   close_job(&j);
 }
-END_TEST
 
-START_TEST(abort_frees_it) {
+TEST(abort_frees_it) {
   job j;
   open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, HK_PROTO_LL128, 0);
@@ -106,20 +101,7 @@ START_TEST(abort_frees_it) {
   join(&j.r[0].run);
   close_job(&j);
 }
-END_TEST
 
-START_TEST(abort_ends_it_at_once) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL128); }
-END_TEST
+TEST_LOOP(abort_ends_it_at_once, 2) { check_aborted(_i ? HK_REDUCE : HK_BROADCAST, HK_PROTO_LL128); }
 
-int main(void) {
-  TCase *t = tcase_create("gpu_ll128");
-  tcase_set_timeout(t, 200);
-  tcase_add_loop_test(t, allreduce, 0, 4);
-  tcase_add_loop_test(t, types, 0, SUITE_FEW(HK_DTYPE_COUNT));
-  tcase_add_loop_test(t, copies, 0, 3);
-  tcase_add_loop_test(t, numbers_come_round, 0, 2);
-  tcase_add_loop_test(t, mismatch_is_reported, 0, 2);
-  tcase_add_test(t, abort_frees_it);
-  tcase_add_loop_test(t, abort_ends_it_at_once, 0, 2);
-  return suite_run_one("gpu_ll128", t);
-}
+int main(void) { return suite_main("gpu_ll128", .timeout = 200); }

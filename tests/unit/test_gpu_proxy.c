@@ -10,7 +10,7 @@
 #include "../support/suite.h"
 
 /* Each state of a sender, one slot. */
-START_TEST(sender_states) {
+TEST(sender_states) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   hk_gpu_proxy_link l = look(w, true);
@@ -31,10 +31,9 @@ START_TEST(sender_states) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* Each state of a receiver, one slot. */
-START_TEST(receiver_states) {
+TEST(receiver_states) {
   world *w = calloc(1, sizeof *w);
   char who[16];
   begin(w, HOST);
@@ -58,10 +57,9 @@ START_TEST(receiver_states) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* Many slots in both directions, in order, with their data, wherever that is. */
-START_TEST(stream) {
+TEST_LOOP(stream, MEMORIES) {
   enum { N = 5 * SLOTS + 1 };
   world *w = calloc(1, sizeof *w);
   begin(w, (memory)_i);
@@ -87,10 +85,9 @@ START_TEST(stream) {
   ck_assert_int_eq(atomic_load(&w->failed), HK_OK);
   free(w);
 }
-END_TEST
 
 /* A word that is not the next slot's moves nothing. */
-START_TEST(old_word) {
+TEST(old_word) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   atomic_store(&w->net.takes, 8);
@@ -106,9 +103,8 @@ START_TEST(old_word) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
-START_TEST(connecting) {
+TEST(connecting) {
   world *w = calloc(1, sizeof *w);
   w->net.connecting = true;
   begin(w, HOST);
@@ -118,7 +114,6 @@ START_TEST(connecting) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* The end waits until the network has all that the kernels have sent. */
 static void *take_later(void *arg) {
@@ -127,7 +122,7 @@ static void *take_later(void *arg) {
   atomic_store(&w->net.takes, 2);
   return NULL;
 }
-START_TEST(ends_drained) {
+TEST(ends_drained) {
   world *w = calloc(1, sizeof *w);
   pthread_t thread;
   begin(w, HOST);
@@ -139,10 +134,9 @@ START_TEST(ends_drained) {
   ck_assert_int_eq(atomic_load(&w->net.taken), 2);
   free(w);
 }
-END_TEST
 
 /* A proxy that sleeps, as all launches have ended, is woken by the next one; without launches nothing is watched. */
-START_TEST(sleeps) {
+TEST(sleeps) {
   world *w = calloc(1, sizeof *w);
   atomic_store(&w->over, 1);
   atomic_store(&w->net.takes, 4);
@@ -158,7 +152,6 @@ START_TEST(sleeps) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* How often the proxy's thread has gone to sleep so far; a yield is no sleep. */
 static long sleeps_so_far(void) {
@@ -181,7 +174,7 @@ static long sleeps_so_far(void) {
 
 /* While a launch runs, its next slot does not wait for a proxy that sleeps. A test that is stopped for a tenth of a
  * second sees a sleep all the same: the best of several looks counts. */
-START_TEST(stays_awake_while_a_launch_runs) {
+TEST(stays_awake_while_a_launch_runs) {
   world *w = calloc(1, sizeof *w);
   long least = LONG_MAX;
   atomic_store(&w->net.takes, 20);
@@ -200,10 +193,9 @@ START_TEST(stays_awake_while_a_launch_runs) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* A graph is launched without a call: once one was captured, the end of all launches no longer lets it sleep long. */
-START_TEST(looks_on_for_graphs) {
+TEST(looks_on_for_graphs) {
   world *w = calloc(1, sizeof *w);
   atomic_store(&w->over, 1);
   begin(w, HOST);
@@ -216,10 +208,9 @@ START_TEST(looks_on_for_graphs) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* While launches run without a slot the watchdog looks, and may end it. */
-START_TEST(watched) {
+TEST(watched) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   UNTIL(atomic_load(&w->checks) >= 2);
@@ -230,10 +221,9 @@ START_TEST(watched) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* What ends a proxy is reported: the network, a length that no slot has. */
-START_TEST(fails) {
+TEST_LOOP(fails, 3) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   if (_i == 2)
@@ -247,10 +237,9 @@ START_TEST(fails) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* A failure elsewhere ends it, whatever is still to be sent. */
-START_TEST(ends_with_failure) {
+TEST(ends_with_failure) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   send_slot(w, 0, 64);
@@ -260,24 +249,5 @@ START_TEST(ends_with_failure) {
   ck_assert_int_eq(atomic_load(&w->net.taken), 0);
   free(w);
 }
-END_TEST
 
-int main(void) {
-  Suite *s = suite_create("gpu_proxy");
-  TCase *t = tcase_create("gpu_proxy");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, sender_states);
-  tcase_add_test(t, receiver_states);
-  tcase_add_loop_test(t, stream, 0, MEMORIES);
-  tcase_add_test(t, old_word);
-  tcase_add_test(t, connecting);
-  tcase_add_test(t, ends_drained);
-  tcase_add_test(t, sleeps);
-  tcase_add_test(t, stays_awake_while_a_launch_runs);
-  tcase_add_test(t, looks_on_for_graphs);
-  tcase_add_test(t, watched);
-  tcase_add_loop_test(t, fails, 0, 3);
-  tcase_add_test(t, ends_with_failure);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return suite_main("gpu_proxy", .timeout = 60); }

@@ -26,7 +26,7 @@ static bool has_lines(const hk_gpu_link *l, uint64_t k, uint32_t bytes) {
 }
 
 /* Lines of every length: what goes in comes out, and nothing is written beside it; one that is missing is noticed. */
-START_TEST(lines) {
+TEST(lines) {
   static _Alignas(16) uint64_t line[HK_GPU_LL_NET_MAX / 4 + 2];
   static unsigned char from[HK_GPU_LL_NET_MAX], to[HK_GPU_LL_NET_MAX + 1];
   for (uint32_t i = 0; i < sizeof from; i++) from[i] = (unsigned char)(i * 7 + 3);
@@ -51,10 +51,9 @@ START_TEST(lines) {
   for (uint32_t i = 0; i < HK_GPU_LL_NET_MAX / 4; i++) ck_assert_uint_eq(line[i], (uint64_t)77 << 32);
   ck_assert_uint_eq(line[HK_GPU_LL_NET_MAX / 4], 0);
 }
-END_TEST
 
 /* A slot in lines is not sent before all of them are there, in whatever order they come. */
-START_TEST(lines_come_late) {
+TEST(lines_come_late) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   ck_assert_ptr_nonnull(w->send.lines);
@@ -76,10 +75,9 @@ START_TEST(lines_come_late) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* Slots and lines in any order over one link, at both ends; a length of its own for each. */
-START_TEST(lines_and_slots) {
+TEST(lines_and_slots) {
   enum { N = 9 * SLOTS + 1 };
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
@@ -114,10 +112,9 @@ START_TEST(lines_and_slots) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* Only the end whose small slots the CPU has gets lines. */
-START_TEST(lines_need_host_memory) {
+TEST(lines_need_host_memory) {
   world *w = calloc(1, sizeof *w);
   begin(w, GPU);
   ck_assert_ptr_null(w->send.lines);
@@ -125,7 +122,6 @@ START_TEST(lines_need_host_memory) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* The receiver's end, which the proxy's thread leaves alone from now on. */
 static hk_gpu_proxied *still_receiver(world *w) {
@@ -149,7 +145,7 @@ static void hand_over(world *w, hk_gpu_proxied *f, uint64_t k, uint32_t bytes) {
 
 /* Numbers in flags repeat after 2^20 slots. By then no line has the old flag, though only short slots came since; nor
  * after a suspension, which may leave anything in the memory. */
-START_TEST(old_lines) {
+TEST(old_lines) {
   enum { ROUND = 1 << (32 - HK_GPU_LL_TAG_BITS) };
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
@@ -172,10 +168,9 @@ START_TEST(old_lines) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
 /* A slot that has no lines, because it is empty or too long, shows its tag in the first one all the same. */
-START_TEST(lines_of_another_call) {
+TEST(lines_of_another_call) {
   world *w = calloc(1, sizeof *w);
   begin(w, HOST);
   hk_gpu_proxied *f = still_receiver(w);
@@ -190,18 +185,5 @@ START_TEST(lines_of_another_call) {
   hk_gpu_proxy_end(w->proxy, false);
   free(w);
 }
-END_TEST
 
-int main(void) {
-  Suite *s = suite_create("gpu_proxy_lines");
-  TCase *t = tcase_create("gpu_proxy_lines");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, lines);
-  tcase_add_test(t, lines_come_late);
-  tcase_add_test(t, lines_and_slots);
-  tcase_add_test(t, lines_need_host_memory);
-  tcase_add_test(t, old_lines);
-  tcase_add_test(t, lines_of_another_call);
-  suite_add_tcase(s, t);
-  return suite_run(s);
-}
+int main(void) { return suite_main("gpu_proxy_lines", .timeout = 60); }

@@ -44,7 +44,7 @@ static void open_flat(job *j, int n, unsigned channels, uint64_t done) {
 }
 
 /* One byte, the ends of a line, and more lines than threads; the next call finds what the last one has left. */
-START_TEST(counts) {
+TEST_LOOP(counts, RANKS - 1) {
   static const size_t all[] = {1, 7, 8, 9, 15, 16, 100, 129, 777};
   const int n = _i + 2;
   job j;
@@ -64,10 +64,9 @@ START_TEST(counts) {
   ck_assert_uint_eq(j.state.begun, 1);
   close_job(&j);
 }
-END_TEST
 
 /* The interpreter's results, bit for bit, of values that round; in place, and with both kernels at once. */
-START_TEST(types) {
+TEST_LOOP(types, HK_DTYPE_COUNT) {
   enum { N = 3, COUNT = 37 };
   job j;
   open_flat(&j, N, 2, 0);
@@ -95,10 +94,9 @@ START_TEST(types) {
   }
   close_job(&j);
 }
-END_TEST
 
 /* Stale lines are not taken for new ones: LL's 20 bits of flags, and what LL128 will want to be fresh. */
-START_TEST(numbers_come_round) {
+TEST_LOOP(numbers_come_round, 3) {
   static const uint64_t begins[] = {0xffffe, 0x3ffffffe, 0xfffffffe};
   job j;
   open_flat(&j, 3, 1, begins[_i]);
@@ -117,10 +115,9 @@ START_TEST(numbers_come_round) {
   if (_i) ck_assert_uint_eq(wide[2], (uint32_t)begins[_i] + 1);
   close_job(&j);
 }
-END_TEST
 
 /* More calls than a link has slots: a sender waits for the slowest reader, which began late. */
-START_TEST(credits) {
+TEST(credits) {
   job j;
   open_flat(&j, 2, 1, 0);
   for (int i = 0; i < 3 * SLOTS; i++) {
@@ -151,9 +148,8 @@ START_TEST(credits) {
   free(small);
   close_job(&j);
 }
-END_TEST
 
-START_TEST(mismatch_is_reported) {
+TEST_LOOP(mismatch_is_reported, 2) {
   job j;
   open_flat(&j, 3, 1, 0);
   set_call(&j, 100, HK_F32, HK_SUM, HK_PROTO_LL, 0);
@@ -162,11 +158,10 @@ START_TEST(mismatch_is_reported) {
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
   close_job(&j);
 }
-END_TEST
 
 /* A part of one rank's message, halves of lines, never comes: the host aborts.  Nothing of it is stored, and no slot is
  * given back. */
-START_TEST(aborted) {
+TEST(aborted) {
   enum { N = 3, COUNT = 400, OLD = 0x5a };
   job j;
   open_flat(&j, N, 1, 4);
@@ -204,10 +199,9 @@ START_TEST(aborted) {
   free(small);
   close_job(&j);
 }
-END_TEST
 
 /* Programs of another shape, links of other kinds, calls of more than a wave: the interpreter runs them. */
-START_TEST(what_it_takes) {
+TEST(what_it_takes) {
   job j;
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     if (!usable(*a, HK_ALLREDUCE, 4)) continue;
@@ -248,17 +242,5 @@ START_TEST(what_it_takes) {
   ck_assert_uint_eq(hk_gpu_small_blocks(&w), 0);
   close_job(&j);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("small");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, counts, 0, RANKS - 1);
-  tcase_add_loop_test(t, types, 0, HK_DTYPE_COUNT);
-  tcase_add_loop_test(t, numbers_come_round, 0, 3);
-  tcase_add_test(t, credits);
-  tcase_add_loop_test(t, mismatch_is_reported, 0, 2);
-  tcase_add_test(t, aborted);
-  tcase_add_test(t, what_it_takes);
-  return suite_run_one("gpu_small", t);
-}
+int main(void) { return suite_main("gpu_small", .timeout = 120); }

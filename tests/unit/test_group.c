@@ -100,7 +100,7 @@ static void check_idle(void) {
 
 /* ---- calls ---- */
 
-START_TEST(alone) {
+TEST(alone) {
   submit("ab");
   ck_assert(nran == 2 && groups == 200);
   gives = HK_ERR_CUDA;
@@ -108,7 +108,6 @@ START_TEST(alone) {
   ck_assert_int_eq(hk_group_submit(&call), HK_ERR_CUDA);
   check_idle();
 }
-END_TEST
 
 /* Calls by their communicators, how many holds each has meanwhile, and how often each is entered. */
 static const struct {
@@ -126,7 +125,7 @@ static const struct {
     {"aABbcC", {1, 1, 1}, {1, 1, 1}, {1, 1, 1}, false},
 };
 
-START_TEST(together) {
+TEST_LOOP(together, HK_ARRAY_LENGTH(rows)) {
   const int n = (int)strlen(rows[_i].calls);
   for (int again = 0; again < 3; again++) {
     nran = groups = 0;
@@ -146,10 +145,9 @@ START_TEST(together) {
     check_idle();
   }
 }
-END_TEST
 
 /* More calls than there is room for at first. */
-START_TEST(many) {
+TEST(many) {
   static const int counts[] = {63, 64, 65, 128, 129, MOST, 3};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
     nran = 0;
@@ -165,10 +163,9 @@ START_TEST(many) {
     check_idle();
   }
 }
-END_TEST
 
 /* Tables of blocks stay until the group is over. */
-START_TEST(blocks) {
+TEST(blocks) {
   hk_blocks *shared = calloc(1, sizeof *shared);
   atomic_init(&shared->refs, 1);
   hk_call call = call_of('a', 1);
@@ -180,12 +177,11 @@ START_TEST(blocks) {
   ck_assert_int_eq(atomic_load(&shared->refs), 1);
   hk_call_hold(&call, -1);
 }
-END_TEST
 
 /* ---- errors ---- */
 
 /* The first error counts, nothing runs, and the next group is as if it had not been. */
-START_TEST(wrong_calls) {
+TEST(wrong_calls) {
   ck_assert_int_eq(hk_group_remember(HK_ERR_CUDA), HK_ERR_CUDA); /* outside of a group */
   ck_assert_int_eq(hk_group_start(), HK_OK);
   submit("Aab");
@@ -202,10 +198,9 @@ START_TEST(wrong_calls) {
   ck_assert_int_eq(nran, 2);
   check_idle();
 }
-END_TEST
 
 /* Communicators that were freed meanwhile. */
-START_TEST(gone) {
+TEST(gone) {
   for (int how = 0; how < 4; how++) {
     const char *calls = how < 2 ? "aa" : "ba";
     nran = 0;
@@ -223,10 +218,9 @@ START_TEST(gone) {
     check_idle();
   }
 }
-END_TEST
 
 /* A communicator cannot be destroyed while its calls wait, here or in another thread. */
-START_TEST(refused) {
+TEST(refused) {
   ck_assert_int_eq(hk_group_refuse(&comms[0], "someCall"), HK_OK);
   ck_assert_int_eq(hk_group_start(), HK_OK);
   submit("aba");
@@ -246,9 +240,8 @@ START_TEST(refused) {
   ck_assert_int_eq(nran, 0);
   check_idle();
 }
-END_TEST
 
-START_TEST(dropped) {
+TEST(dropped) {
   ck_assert(!hk_group_drop(&comms[0], "someCall")); /* it has no calls */
   ck_assert_int_eq(hk_group_start(), HK_OK);
   submit("AABAb");
@@ -262,7 +255,6 @@ START_TEST(dropped) {
   ck_assert_int_eq(nran, 0);
   check_idle();
 }
-END_TEST
 
 static char acts[32];
 static hk_status add_act(int k, char letter);
@@ -276,7 +268,7 @@ static void *abandons(void *arg) {
   return NULL;
 }
 /* A thread that ends with an open group drops its calls, and says so. */
-START_TEST(abandoned) {
+TEST_LOOP(abandoned, 2) {
   pthread_t thread;
   ck_assert_int_eq(pthread_create(&thread, NULL, abandons, _i ? &thread : NULL), 0);
   pthread_join(thread, NULL);
@@ -287,9 +279,8 @@ START_TEST(abandoned) {
   ck_assert_int_eq(strstr(log, "its 3 operations and 0 inits are dropped") != NULL, _i);
   ck_assert_int_eq(strstr(log, "a thread ended") != NULL, _i);
 }
-END_TEST
 
-START_TEST(to_itself) {
+TEST(to_itself) {
   const hk_call own = call_of('b', 1);
   hk_call other = own;
   other.root = 2;
@@ -300,11 +291,10 @@ START_TEST(to_itself) {
   ck_assert_int_eq(hk_group_check_self(&own, "someCall"), HK_OK);
   hk_group_end();
 }
-END_TEST
 
 /* ---- prices ---- */
 
-START_TEST(simulated) {
+TEST(simulated) {
   double us = -1;
   ck_assert_int_eq(hk_group_simulate_end(&us), HK_ERR_USAGE);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "ncclGroupSimulateEnd: no group is open"));
@@ -327,7 +317,6 @@ START_TEST(simulated) {
   ck_assert_int_eq(nran, 0);
   check_idle();
 }
-END_TEST
 
 /* ---- acts ---- */
 
@@ -347,16 +336,15 @@ static hk_status add_act(int k, char letter) {
   return hk_group_submit_task(&comms[k], act, arg);
 }
 
-START_TEST(acts_alone) {
+TEST(acts_alone) {
   ck_assert_int_eq(add_act(0, 'p'), HK_OK);
   ck_assert_str_eq(acts, "p");
   ck_assert_int_eq(add_act(1, 'x'), HK_ERR_ARGUMENT);
   check_idle();
 }
-END_TEST
 
 /* Those of a communicator in their order, before the calls; after one that fails none of its communicator runs. */
-START_TEST(acts_together) {
+TEST(acts_together) {
   hk_group_start();
   ck_assert(add_act(0, 'p') == HK_OK && add_act(0, 'q') == HK_OK && add_act(1, 'r') == HK_OK);
   submit("a");
@@ -386,10 +374,9 @@ START_TEST(acts_together) {
   ck_assert_str_eq(acts, "");
   check_idle();
 }
-END_TEST
 
 /* A communicator that has ended while its act waited: its act does not run, those of others do, and its ranks hear. */
-START_TEST(acts_of_an_ended_one) {
+TEST(acts_of_an_ended_one) {
   for (int last_one = 0; last_one < 2; last_one++) {
     const int ended = last_one ? 1 : 0;
     memset(acts, 0, sizeof acts);
@@ -404,7 +391,6 @@ START_TEST(acts_of_an_ended_one) {
     setup();
   }
 }
-END_TEST
 
 /* ---- what becomes of a call's arguments ---- */
 
@@ -430,7 +416,7 @@ static ncclResult_t call_of_api(hk_coll coll, int root, const ncclCollConfig_t *
   }
 }
 
-START_TEST(arguments) {
+TEST(arguments) {
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE,   HK_BROADCAST, HK_REDUCE_SCATTER,
                                   HK_ALLGATHER, HK_ALLTOALL, HK_GATHER,    HK_SCATTER};
   static const ncclCollConfig_t fresh = NCCL_COLLCONFIG_INITIALIZER;
@@ -448,7 +434,6 @@ START_TEST(arguments) {
       ck_assert(!last.asks && !last.holds && !last.blocks && !last.p2p && last.tag == (config ? 99 : 0));
     }
 }
-END_TEST
 
 /* A number that makes no sense is ignored, one that is too large is the largest, and a variable is stronger. */
 static const struct {
@@ -464,7 +449,7 @@ static const struct {
     {WISH("NCCL_CTA_POLICY", CTAPolicy, policy), {-1, 0, 1, 3, 4}, {-1, 1, 2, 4, -1}}, /* -1: an error */
 };
 
-START_TEST(configured) {
+TEST(configured) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(wishes); i++)
     for (int k = -1; k < 5; k++) /* -1: not set */
       for (int variable = 0; variable < 2; variable++) {
@@ -487,10 +472,9 @@ START_TEST(configured) {
       }
   hk_param_reload();
 }
-END_TEST
 
 /* What a configuration may not be. */
-START_TEST(wrong_configurations) {
+TEST(wrong_configurations) {
   static const ncclCollConfig_t fresh = NCCL_COLLCONFIG_INITIALIZER;
   static const struct {
     size_t size;
@@ -520,27 +504,5 @@ START_TEST(wrong_configurations) {
     ck_assert(!last.asks);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("group");
-  tcase_add_checked_fixture(t, setup, scratch_remove);
-  tcase_add_test(t, alone);
-  tcase_add_loop_test(t, together, 0, HK_ARRAY_LENGTH(rows));
-  tcase_add_test(t, many);
-  tcase_add_test(t, blocks);
-  tcase_add_test(t, wrong_calls);
-  tcase_add_test(t, gone);
-  tcase_add_test(t, refused);
-  tcase_add_test(t, dropped);
-  tcase_add_loop_test(t, abandoned, 0, 2);
-  tcase_add_test(t, to_itself);
-  tcase_add_test(t, simulated);
-  tcase_add_test(t, arguments);
-  tcase_add_test(t, configured);
-  tcase_add_test(t, wrong_configurations);
-  tcase_add_test(t, acts_alone);
-  tcase_add_test(t, acts_together);
-  tcase_add_test(t, acts_of_an_ended_one);
-  return suite_run_one("group", t);
-}
+int main(void) { return suite_main("group", .setup = setup, .teardown = scratch_remove); }

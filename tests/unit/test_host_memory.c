@@ -31,7 +31,7 @@ static void *get(size_t bytes) {
 }
 
 /* A region takes the addresses of its pages, and no more; large ones begin where a huge page can. */
-START_TEST(addresses) {
+TEST(addresses) {
   static const struct {
     size_t bytes;
     long pages;
@@ -51,10 +51,9 @@ START_TEST(addresses) {
   }
   ck_assert_int_eq(hk_host_free(NULL), HK_OK);
 }
-END_TEST
 
 /* Each address is in one span: a region, or what is between two; spans follow each other from 0 to the last address. */
-START_TEST(spans) {
+TEST(spans) {
   enum { N = 40 };
   char *all[N];
   uint64_t ids[N], last = 0;
@@ -88,10 +87,9 @@ START_TEST(spans) {
   for (int i = 0; i < N; i++)
     if (ids[i]) ck_assert_int_eq(hk_host_free(all[i]), HK_OK);
 }
-END_TEST
 
 /* What a peer has mapped of freed memory takes no pages; a child that frees it takes nothing from its parent. */
-START_TEST(freed) {
+TEST(freed) {
   char *p = get(3 * 4096);
   size_t bytes = 0;
   struct stat st;
@@ -108,10 +106,9 @@ START_TEST(freed) {
   ck_assert(fstat(fd, &st) == 0 && st.st_blocks == 0 && st.st_size == 3 * 4096);
   close(fd);
 }
-END_TEST
 
 /* Lent files: as often as asked for, or once; never after they were taken back. */
-START_TEST(lent_files) {
+TEST(lent_files) {
   for (int once = 0; once < 2; once++) {
     uint64_t id, other;
     size_t bytes = 0;
@@ -137,7 +134,6 @@ START_TEST(lent_files) {
   }
   hk_host_take_back(0);
 }
-END_TEST
 
 static int free_descriptor(void) {
   int fd = dup(0);
@@ -146,7 +142,7 @@ static int free_descriptor(void) {
 }
 
 /* What cannot be had is an error, and leaves no descriptor and no addresses. */
-START_TEST(too_much) {
+TEST(too_much) {
   struct rlimit limit;
   void *p = &limit;
   (void)pages();
@@ -170,14 +166,5 @@ START_TEST(too_much) {
   ck_assert_int_eq(ftruncate(file, 0), -1); /* a peer cannot shorten it */
   close(file);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("host_memory");
-  tcase_add_test(t, addresses);
-  tcase_add_test(t, spans);
-  tcase_add_test(t, freed);
-  tcase_add_test(t, lent_files);
-  tcase_add_test(t, too_much);
-  return suite_run_one("host_memory", t);
-}
+int main(void) { return suite_main("host_memory"); }

@@ -80,7 +80,7 @@ static void place(const char *hosts, const uint64_t *cpus) {
 
 /* ---- cores ---- */
 
-START_TEST(counts_cores) {
+TEST(counts_cores) {
   static const struct {
     const char *hosts;
     uint64_t cpus[MOST]; /* the upper half counts twice: it is the last word, too */
@@ -103,9 +103,8 @@ START_TEST(counts_cores) {
     }
   }
 }
-END_TEST
 
-START_TEST(publishes) {
+TEST_LOOP(publishes, 2) {
   uint64_t cpus[HK_CPU_WORDS] = {0}, off = 9;
   setenv("NCCL_SHM_DISABLE", _i ? "1" : "0", 1);
   hk_param_reload();
@@ -118,7 +117,6 @@ START_TEST(publishes) {
   ck_assert_uint_eq(off, (uint64_t)_i);
   for (int i = 0; i < HK_CPU_WORDS; i++) ck_assert_uint_eq(cpus[i], i == 0 ? 1u << 5 : i == 2 ? (uint64_t)3 << 62 : 0);
 }
-END_TEST
 
 /* ---- the facts ---- */
 
@@ -151,7 +149,7 @@ static void agree(size_t i) {
   ck_assert_int_eq(nhosts, machines[i].nhosts);
 }
 
-START_TEST(counts) {
+TEST_LOOP(counts, HK_ARRAY_LENGTH(machines)) {
   agree((size_t)_i);
   ck_assert_int_eq(facts.nranks, c.nranks);
   ck_assert_int_eq(facts.nhosts, machines[_i].nhosts);
@@ -168,10 +166,9 @@ START_TEST(counts) {
   for (int r = 0; r < c.nranks; r++) /* hosts are numbered in the order of their first ranks */
     ck_assert_int_eq(l->host[r], machines[_i].hosts[r] != machines[_i].hosts[0]);
 }
-END_TEST
 
 /* Waits spin if this rank's host has a core for each of its ranks. */
-START_TEST(spins) {
+TEST(spins) {
   static const struct {
     const char *hosts;
     uint64_t cpus[MOST];
@@ -196,9 +193,8 @@ START_TEST(spins) {
     ck_assert_msg(c.wait.spins == cases[i].spins, "case %zu: %u", i, c.wait.spins);
   }
 }
-END_TEST
 
-START_TEST(spins_as_set) {
+TEST_LOOP(spins_as_set, 2) {
   static const char *const values[] = {"0", "7"};
   setenv("HOCKET_SPIN", values[_i], 1);
   hk_param_reload();
@@ -206,11 +202,10 @@ START_TEST(spins_as_set) {
   agree(_i ? 2 : 0);
   ck_assert_uint_eq(c.wait.spins, _i ? 7 : 0);
 }
-END_TEST
 
 /* If ranks outnumber cores, a thread goes to its rank's core, and may use all of them again afterwards. It stays where
  * it is if a launcher has bound it, or if each rank has a core. */
-START_TEST(spreads) {
+TEST(spreads) {
   static const int cpus[] = {1, 4, 5, 9};
   c.nranks = MOST;
   for (int cores = 1; cores <= 4; cores++)
@@ -229,16 +224,5 @@ START_TEST(spreads) {
           ck_assert(CPU_EQUAL(&set[1], &may));
         }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("hosts");
-  tcase_add_checked_fixture(t, setup, teardown);
-  tcase_add_test(t, counts_cores);
-  tcase_add_loop_test(t, publishes, 0, 2);
-  tcase_add_loop_test(t, counts, 0, HK_ARRAY_LENGTH(machines));
-  tcase_add_test(t, spins);
-  tcase_add_loop_test(t, spins_as_set, 0, 2);
-  tcase_add_test(t, spreads);
-  return suite_run_one("hosts", t);
-}
+int main(void) { return suite_main("hosts", .setup = setup, .teardown = teardown); }

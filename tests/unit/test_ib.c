@@ -5,7 +5,7 @@
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_timeout.h"
 #include "../fakes/rdmacm.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 
 /* ---- data ---- */
 
@@ -25,32 +25,31 @@ static const struct {
     {"NCCL_IB_SPLIT_DATA_ON_QPS", "1", true, true, 130000, 8, "16"},
 };
 
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   stream t[2];
-  begin(2);
+  ib_begin(2);
   if (ways[_i].name) rdma_param(ways[_i].name, ways[_i].value);
   if (ways[_i].qps) rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
   net_world *w = net_world_new(2, ways[_i].nslots, 131072);
-  make_streams(w, t, 96, ways[_i].most);
+  ib_make_streams(w, t, 96, ways[_i].most);
   for (int i = 0; i < 2; i++) t[i].want = ways[_i].want, t[i].both = ways[_i].both;
   run_streams(w, t, 2);
   ck_assert_uint_gt(verbs->writes, 96);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* Small messages report their completion now and then, and when their link ends. */
-START_TEST(asks_for_few_reports) {
+TEST(asks_for_few_reports) {
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, 8, 131072);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   verbs->reports = 0;
-  for (unsigned i = 0; i < 96; i++) pass_on(w, send, recv, i);
+  for (unsigned i = 0; i < 96; i++) ib_pass_on(w, send, recv, i);
   ck_assert_uint_lt(verbs->reports, 96 / 4);
   for (unsigned i = 0; i < 96; i++) { /* the sender has time to ask, and does so every 50 ms at most */
-    pass_on(w, send, recv, i);
+    ib_pass_on(w, send, recv, i);
     for (int k = 0; k < 200; k++) ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
   }
   ck_assert_uint_lt(verbs->reports, 96 / 2);
@@ -58,26 +57,24 @@ START_TEST(asks_for_few_reports) {
   ck_assert_uint_gt(verbs->reports, 0);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* The receiver ends before it has looked for the message, which is dropped. */
-START_TEST(ends_with_an_unread_message) {
+TEST(ends_with_an_unread_message) {
   hk_link *send, *recv;
   unsigned number = 1;
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, 8, 131072);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   uint64_t before = verbs->writes;
   ck_assert(net_try_send(send, &number, sizeof number, 7, false));
   while (verbs->writes == before) ck_assert_int_eq(net_progress(&w->ranks[0], NULL), HK_OK);
   net_unlink(recv);
   net_unlink(send);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* A large message that the sender's memory holds; the receiver gets it, and the sender knows that it has arrived. */
 static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const char *from, uint32_t bytes) {
@@ -98,22 +95,22 @@ static void pass_by_reference(net_world *w, hk_link *send, hk_link *recv, const 
 enum { REGISTERED = 3 << 20, PIECE = 100000 };
 
 /* What the user has registered is sent from where it lies; the device is given it once, and until he takes it back. */
-START_TEST(sends_registered_memory) {
+TEST_LOOP(sends_registered_memory, 3) {
   hk_link *send, *recv;
   hk_ref ref;
   int ndevices = _i == 2 ? 2 : 1;
-  begin(ndevices);
+  ib_begin(ndevices);
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   rdma_plenty = true;
   net_world *w = net_world_new(2, 8, 131072);
   hk_transport_state *sender = w->ranks[0].state;
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   char *memory = malloc(REGISTERED);
   for (size_t i = 0; i < REGISTERED; i++) memory[i] = (char)(i * 7 + i / 251);
   int before = verbs->nmrs;
   ck_assert(!hk_link_refer(send, memory, PIECE, &ref));
-  carry(w, send, recv, 60000); /* for the first large message the FIFOs are registered */
+  ib_carry(w, send, recv, 60000); /* for the first large message the FIFOs are registered */
   before = verbs->nmrs;
   hk_transport_net.memory(sender, memory, REGISTERED, true);
   for (int i = 0; i < 10; i++) {
@@ -130,16 +127,15 @@ START_TEST(sends_registered_memory) {
   net_unlink(recv);
   net_world_free(w);
   free(memory);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* Too much for the device: it is copied.  And nobody takes it back before the end. */
-START_TEST(copies_what_the_device_refuses) {
+TEST(copies_what_the_device_refuses) {
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, 8, 131072);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   char *memory = calloc(1, REGISTERED);
   memory[5] = 1;
   verbs->lockable = verbs->locked + 8 * 131072; /* the FIFO's */
@@ -152,37 +148,35 @@ START_TEST(copies_what_the_device_refuses) {
   net_unlink(recv);
   net_world_free(w);
   free(memory);
-  end();
+  ib_end();
 }
-END_TEST
 
-START_TEST(sleeps_until_something_comes) {
+TEST(sleeps_until_something_comes) {
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, 8, 131072);
   hk_transport_state *sleeper = w->ranks[1].state;
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   for (unsigned i = 0; i < 3; i++) {
     hk_transport_net.sleep(sleeper); /* nothing comes: it arms its queue */
     ck_assert_uint_eq(verbs->heard, i);
-    pass_on(w, send, recv, i);
+    ib_pass_on(w, send, recv, i);
     hk_transport_net.sleep(sleeper); /* it is told of what came */
     ck_assert_uint_eq(verbs->heard, i + 1);
   }
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* ---- faults ---- */
 
 /* A caller that had no answer soon enough called again. */
-START_TEST(takes_the_call_that_counts) {
+TEST(takes_the_call_that_counts) {
   stream t[2];
   int pair[2];
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, 8, 131072);
   for (int i = 0; i < 3; i++) {
     net_pair(true, pair);
@@ -192,42 +186,40 @@ START_TEST(takes_the_call_that_counts) {
     w->mail[w->nmail].tag = (uint64_t)'V' << 56 | 3;
     w->mail[w->nmail++].fd = pair[1];
   }
-  make_streams(w, t, 32, 20000);
+  ib_make_streams(w, t, 32, 20000);
   run_streams(w, t, 2);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-START_TEST(repairs_broken_queue_pairs) {
+TEST_LOOP(repairs_broken_queue_pairs, 3) {
   stream t[2];
-  begin(1);
+  ib_begin(1);
   verbs->skip = 20 + 20 * _i;
   verbs->broken = 2 + _i;
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", _i ? "2" : "1");
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", _i == 2 ? "1" : "0");
   net_world *w = net_world_new(2, 8, 131072);
-  make_streams(w, t, 128, 20000);
+  ib_make_streams(w, t, 128, 20000);
   run_streams(w, t, 2);
   ck_assert_int_eq(verbs->broken, 0);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* The peer takes no part for longer than HOCKET_PEER_TIMEOUT while queue pairs are replaced, as a process that is
  * stopped. Then the new ones fail, too: that is the first time, and no error. */
-START_TEST(waits_for_a_stopped_peer) {
+TEST(waits_for_a_stopped_peer) {
   hk_link *send, *recv;
   const unsigned char data[100] = {7};
   unsigned char in[100];
   uint32_t bytes = 0, signature = 0;
   bool direct, came = false;
   hk_status rc = HK_OK;
-  begin(1);
+  ib_begin(1);
   rdma_param("HOCKET_PEER_TIMEOUT", "2");
   net_world *w = net_world_new(2, 8, 131072);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   verbs->broken = 1;
   ck_assert(net_try_send(send, data, sizeof data, 5, false));
   for (uint64_t until = hk_now_ns() + 3500000000u; rc == HK_OK && hk_now_ns() < until;)
@@ -243,37 +235,34 @@ START_TEST(waits_for_a_stopped_peer) {
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* A port goes down and stays so: what was on its way goes over the other one. */
-START_TEST(moves_to_another_port) {
+TEST(moves_to_another_port) {
   stream t[2];
-  begin(2);
+  ib_begin(2);
   net_world *w = net_world_new(2, 8, 131072);
-  make_streams(w, t, 128, 20000);
-  t[0].before = pull_cable;
+  ib_make_streams(w, t, 128, 20000);
+  t[0].before = ib_pull_cable;
   run_streams(w, t, 2);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* The device says that it fails, and answers no more: the other one takes over. */
-START_TEST(leaves_a_failing_device) {
+TEST(leaves_a_failing_device) {
   stream t[2];
-  begin(2);
+  ib_begin(2);
   verbs->skip = 60;
   verbs->fatal = 1;
   net_world *w = net_world_new(2, 8, 131072);
-  make_streams(w, t, 128, 20000);
+  ib_make_streams(w, t, 128, 20000);
   run_streams(w, t, 2);
   ck_assert_int_eq(verbs->fatal, 0);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* Two cards use those of their vendor's options that both know; one that knows none, or is not to, leaves them as they
  * are. */
@@ -284,41 +273,39 @@ static const struct {
 
 static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
 
-START_TEST(agrees_on_options) {
+TEST_LOOP(agrees_on_options, HK_ARRAY_LENGTH(options)) {
   hk_link *send, *recv;
-  begin(2);
+  ib_begin(2);
   rdma_param("NCCL_IB_ECE_ENABLE", options[_i].enable);
   for (int i = 0; i < 2; i++) verbs->device[i].ece = options[_i].offered[i];
   net_world *w = net_world_of(2, 8, 131072, own_card);
-  make_way(w, &send, &recv);
-  pass_on(w, send, recv, 1);
+  ib_make_way(w, &send, &recv);
+  ib_pass_on(w, send, recv, 1);
   for (int i = 0; i < 2; i++) ck_assert_uint_eq(verbs->device[i].agreed, options[_i].agreed[i]);
   net_unlink(recv);
   net_unlink(send);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-START_TEST(uses_settings) {
+TEST_LOOP(uses_settings, 2) {
   stream t[2];
-  begin(1);
+  ib_begin(1);
   rdma_param("NCCL_IB_SL", "3");
   rdma_param("NCCL_IB_RETRY_CNT", "5");
   if (_i) rdma_param("NCCL_IB_TC", "106");
   if (_i) rdma_param("NCCL_IB_TIMEOUT", "16");
   net_world *w = net_world_new(2, 8, 131072);
   for (int i = 0; i < 2; i++) w->ranks[i].env.traffic_class = 104; /* ncclConfig_t's */
-  make_streams(w, t, 8, 1000);
+  ib_make_streams(w, t, 8, 1000);
   run_streams(w, t, 2);
   ck_assert_uint_eq(verbs->traffic_class, _i ? 106 : 104);
   ck_assert_uint_eq(verbs->service_level, 3);
   ck_assert_uint_eq(verbs->timeout, _i ? 16 : 14);
   ck_assert_uint_eq(verbs->retries, 5);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* The ports as InfiniBand ones, each in its own subnet, with a GID that routers forward, or both in one. */
 static void make_infiniband(bool apart) {
@@ -344,24 +331,23 @@ static const struct {
 } routes[] = {{false, 0, 0, {5, 6}}, {false, 1, 1, {5, 6}}, {true, 0, 1, {0x30, 0x30}}};
 
 /* The global header between subnets, to the router's LID, and where the subnet manager wants it. */
-START_TEST(routes_infiniband) {
+TEST_LOOP(routes_infiniband, HK_ARRAY_LENGTH(routes)) {
   hk_link *send, *recv;
-  begin(2);
+  ib_begin(2);
   make_infiniband(routes[_i].apart);
   verbs->flags = routes[_i].flags;
   net_world *w = net_world_of(2, 8, 131072, own_card);
-  make_way(w, &send, &recv);
-  pass_on(w, send, recv, 1);
+  ib_make_way(w, &send, &recv);
+  ib_pass_on(w, send, recv, 1);
   ck_assert_uint_eq(verbs->global, routes[_i].global);
   ck_assert(verbs->dlid == routes[_i].lid[0] || verbs->dlid == routes[_i].lid[1]);
   net_unlink(recv);
   net_unlink(send);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-START_TEST(waits_as_long_as_the_path_takes) {
+TEST(waits_as_long_as_the_path_takes) {
   uint64_t bound = 20000000000u;
   ck_assert_uint_eq(hk_ib_timeout_for(0, 6, bound), 14);
   ck_assert_uint_eq(hk_ib_timeout_for(8000, 6, bound), 14);
@@ -372,26 +358,24 @@ START_TEST(waits_as_long_as_the_path_takes) {
   ck_assert_uint_eq(hk_ib_timeout_for(60000, 6, 0), 14);
   ck_assert_uint_lt(hk_ib_gives_up_ns(14, 6), 10000000000u);
 }
-END_TEST
 
-START_TEST(tries_the_next_gid) {
+TEST(tries_the_next_gid) {
   stream t[2];
-  begin(1);
+  ib_begin(1);
   verbs->device[0].silent = 1u << 3; /* the best one: RoCE v2 with an IPv4 address */
   net_world *w = net_world_new(2, 8, 131072);
-  make_streams(w, t, 32, 20000);
+  ib_make_streams(w, t, 32, 20000);
   run_streams(w, t, 2);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* What must end in an error on both sides, that says what it was. */
 static void ends_with(const char *words) {
   stream t[2];
   net_world *w = net_world_new(2, 8, 131072);
   verbs->skip = 50;
-  make_streams(w, t, 128, 20000);
+  ib_make_streams(w, t, 128, 20000);
   try_streams(w, t, 2);
   bool said = false;
   for (int i = 0; i < 2; i++) {
@@ -400,39 +384,35 @@ static void ends_with(const char *words) {
   }
   ck_assert_msg(said, "'%s' is not in: %s\n%s", words, t[0].error, t[1].error);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
-START_TEST(notices_a_lost_message) {
-  begin(1);
+TEST(notices_a_lost_message) {
+  ib_begin(1);
   verbs->lost = 1;
   ends_with("one was lost or came twice");
 }
-END_TEST
 
-START_TEST(notices_a_doubled_message) {
-  begin(1);
+TEST(notices_a_doubled_message) {
+  ib_begin(1);
   verbs->doubled = 1;
   ends_with("one was lost or came twice");
 }
-END_TEST
 
-START_TEST(tells_of_a_wrong_key) {
-  begin(1);
+TEST(tells_of_a_wrong_key) {
+  ib_begin(1);
   verbs->denied = 1;
   ends_with("REM_ACCESS_ERR");
 }
-END_TEST
 
-START_TEST(tells_of_an_overflow) {
-  begin(1);
+TEST(tells_of_an_overflow) {
+  ib_begin(1);
   verbs->overrun = 1;
   ends_with("overflowed");
 }
-END_TEST
 
-START_TEST(ends_at_once_without_replay) {
-  begin(1);
+TEST(ends_at_once_without_replay) {
+  ib_begin(1);
   rdma_param("HOCKET_IB_REPLAY", "0");
   verbs->broken = 1;
   fake_cm_state *cm = rdma_fake("librdmacm.so.1", "fake_cm");
@@ -440,20 +420,18 @@ START_TEST(ends_at_once_without_replay) {
   ends_with("the kernel says: 10.0.0.1 does not answer");
   ck_assert_int_eq(cm->open, 0);
 }
-END_TEST
 
 /* ---- memory that runs out ---- */
 
 /* The limit does not apply to a process with CAP_IPC_LOCK in the first user namespace. */
-START_TEST(may_lock_as_root) {
+TEST(may_lock_as_root) {
   struct rlimit limit = {65536, 65536};
-  begin(1); /* drops it */
+  ib_begin(1); /* drops it */
   ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
   ck_assert(hk_ib_memory_is_scarce());
   if (rdma_lock(true)) ck_assert(!hk_ib_memory_is_scarce());
-  end();
+  ib_end();
 }
-END_TEST
 
 enum { NSLOTS = 8, RING = NSLOTS * 65536, ARENA = (2 * NSLOTS + 1) * 4096 };
 /* Of both ranks, as they share the device. */
@@ -461,113 +439,79 @@ static const uint64_t lockable[] = {1, ARENA, 2 * ARENA, 2 * ARENA + RING, 2 * A
 
 static void begin_scarce(uint64_t bytes) {
   struct rlimit limit;
-  begin(1);
+  ib_begin(1);
   ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
   if (limit.rlim_cur > 1 << 20) limit.rlim_cur = 1 << 20;
   ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
   verbs->lockable = bytes;
 }
 
-START_TEST(gives_way_to_tcp) {
+TEST_LOOP(gives_way_to_tcp, HK_ARRAY_LENGTH(lockable)) {
   stream t[2];
   begin_scarce(lockable[_i]);
   rdma_param("NCCL_NET", "");
   net_world *w = net_world_new(2, NSLOTS, 65536);
-  make_streams(w, t, 64, 65536);
+  ib_make_streams(w, t, 64, 65536);
   run_streams(w, t, 2);
   bool enough = _i + 1 == (int)HK_ARRAY_LENGTH(lockable);
   if (_i != 4) ck_assert_int_eq(verbs->writes > 0, enough); /* three rings: one direction may be under way by then */
   ck_assert_int_eq(w->dials, enough ? 1 : 2);               /* the control connection, and a socket */
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-START_TEST(insists_on_rdma) {
+TEST_LOOP(insists_on_rdma, 2) {
   stream t[2];
   begin_scarce(lockable[_i]);
   net_world *w = net_world_new(2, NSLOTS, 65536);
-  make_streams(w, t, 64, 65536);
+  ib_make_streams(w, t, 64, 65536);
   try_streams(w, t, 2);
   ck_assert(t[0].rc != HK_OK && t[1].rc != HK_OK);
   ck_assert_msg(strstr(t[0].error, "ulimit -l") || strstr(t[1].error, "ulimit -l"), "%s\n%s", t[0].error, t[1].error);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* One direction is under way when there is no memory for the other. */
-START_TEST(one_direction_gives_way) {
+TEST_LOOP(one_direction_gives_way, 2) {
   begin_scarce(1 << 30);
   rdma_param("NCCL_NET", "");
   net_world *w = net_world_new(2, NSLOTS, 65536);
   hk_link *send = net_link(&w->ranks[_i], 1 - _i, HK_LINK_SEND, 1);
   hk_link *recv = net_link(&w->ranks[1 - _i], _i, HK_LINK_RECV, 1);
-  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
   ck_assert_int_eq(w->dials, 1);
   verbs->lockable = verbs->locked;
   hk_link *back = net_link(&w->ranks[1 - _i], _i, HK_LINK_SEND, 1);
   hk_link *here = net_link(&w->ranks[_i], 1 - _i, HK_LINK_RECV, 1);
-  for (uint32_t n = 0; n < 20; n++) carry(w, back, here, n * 3000);
+  for (uint32_t n = 0; n < 20; n++) ib_carry(w, back, here, n * 3000);
   ck_assert_int_eq(w->dials, 2);
   uint64_t before = verbs->writes;
-  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
   ck_assert_uint_gt(verbs->writes, before);
   net_unlink(back);
   net_unlink(here);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* The same where nothing else could carry it: opening it fails, and what is under way does not notice. */
-START_TEST(forgets_what_cannot_be_opened) {
+TEST_LOOP(forgets_what_cannot_be_opened, 2) {
   hk_link *back;
   begin_scarce(1 << 30);
   net_world *w = net_world_new(2, NSLOTS, 65536);
   hk_link *send = net_link(&w->ranks[_i], 1 - _i, HK_LINK_SEND, 1);
   hk_link *recv = net_link(&w->ranks[1 - _i], _i, HK_LINK_RECV, 1);
-  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
   verbs->lockable = verbs->locked;
   ck_assert_int_eq(net_try_link(&w->ranks[_i], 1 - _i, HK_LINK_RECV, 1, &back), HK_ERR_SYSTEM);
-  for (uint32_t n = 0; n < 20; n++) carry(w, send, recv, n * 3000);
+  for (uint32_t n = 0; n < 20; n++) ib_carry(w, send, recv, n * 3000);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, asks_for_few_reports);
-  tcase_add_test(t, ends_with_an_unread_message);
-  tcase_add_loop_test(t, sends_registered_memory, 0, 3);
-  tcase_add_test(t, copies_what_the_device_refuses);
-  tcase_add_test(t, sleeps_until_something_comes);
-  tcase_add_test(t, takes_the_call_that_counts);
-  tcase_add_loop_test(t, repairs_broken_queue_pairs, 0, 3);
-  tcase_add_test(t, waits_for_a_stopped_peer);
-  tcase_add_test(t, moves_to_another_port);
-  tcase_add_test(t, leaves_a_failing_device);
-  tcase_add_test(t, tells_of_an_overflow);
-  tcase_add_loop_test(t, agrees_on_options, 0, HK_ARRAY_LENGTH(options));
-  tcase_add_loop_test(t, uses_settings, 0, 2);
-  tcase_add_loop_test(t, routes_infiniband, 0, HK_ARRAY_LENGTH(routes));
-  tcase_add_test(t, waits_as_long_as_the_path_takes);
-  tcase_add_test(t, tries_the_next_gid);
-  tcase_add_test(t, notices_a_lost_message);
-  tcase_add_test(t, notices_a_doubled_message);
-  tcase_add_test(t, tells_of_a_wrong_key);
-  tcase_add_test(t, ends_at_once_without_replay);
-  tcase_add_test(t, may_lock_as_root);
-  tcase_add_loop_test(t, gives_way_to_tcp, 0, (int)HK_ARRAY_LENGTH(lockable));
-  tcase_add_loop_test(t, insists_on_rdma, 0, 2);
-  tcase_add_loop_test(t, one_direction_gives_way, 0, 2);
-  tcase_add_loop_test(t, forgets_what_cannot_be_opened, 0, 2);
-  return suite_run_one("ib", t);
-}
+int main(void) { return suite_main("ib", .timeout = 120); }

@@ -26,7 +26,7 @@ static hk_ib_cm_answer ask_for(int ms, const char *from, const char *to) {
 }
 static hk_ib_cm_answer ask(const char *from, const char *to) { return ask_for(50, from, to); }
 
-START_TEST(resolves) {
+TEST(resolves) {
   ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_ROUTE);
   ck_assert_str_eq(words, "cm0:1 resolves 10.0.0.2");
   ck_assert_str_eq(cm->from, "10.0.0.1");
@@ -35,7 +35,6 @@ START_TEST(resolves) {
   ck_assert_int_eq(ask("fe80::1", "fe80::2"), HK_IB_CM_NO_ANSWER);
   ck_assert_int_eq(cm->asked, 2);
 }
-END_TEST
 
 static const struct {
   fake_cm_state state;
@@ -51,28 +50,19 @@ static const struct {
     {{.mute = 1}, HK_IB_CM_NO_ROUTE, "does not answer"},
 };
 
-START_TEST(tells_why_not) {
+TEST_LOOP(tells_why_not, HK_ARRAY_LENGTH(faults)) {
   *cm = faults[_i].state;
   ck_assert_int_eq(ask("::ffff:10.0.0.1", "::ffff:10.0.0.2"), faults[_i].answer);
   ck_assert_msg(strstr(words, faults[_i].words) != NULL, "%s", words);
 }
-END_TEST
 
 /* Nobody waits for an answer on behalf of a communicator that has ended. */
-START_TEST(ends_with_the_communicator) {
+TEST(ends_with_the_communicator) {
   cm->mute = 1;
   failure = HK_ERR_REMOTE;
   ck_assert_int_eq(ask_for(3600 * 1000, "::ffff:10.0.0.1", "::ffff:10.0.0.2"), HK_IB_CM_NO_ANSWER);
   ck_assert_msg(strstr(words, "aborted") != NULL, "%s", words);
   ck_assert_int_eq(cm->asked, 1);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_cm");
-  tcase_add_checked_fixture(t, load, NULL);
-  tcase_add_test(t, resolves);
-  tcase_add_loop_test(t, tells_why_not, 0, (int)HK_ARRAY_LENGTH(faults));
-  tcase_add_test(t, ends_with_the_communicator);
-  return suite_run_one("ib_cm", t);
-}
+int main(void) { return suite_main("ib_cm", .setup = load); }

@@ -9,7 +9,7 @@
 #include "../../src/transport/net/ib/ib_memory.h"
 #include "../../src/transport/net/ib/ib_path.h"
 #include "../../src/transport/net/ib/ib_qp.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static const hk_ibv *load(void) {
   char why[160];
@@ -21,8 +21,8 @@ static const hk_ibv *load(void) {
 /* ---- devices ---- */
 
 /* A device is opened once; one that is not there, or refuses, is an error that says why. */
-START_TEST(opens_devices) {
-  begin(2);
+TEST(opens_devices) {
+  ib_begin(2);
   hk_transport_env env = {.settings = hk_settings_now(), .rank = 3};
   hk_ib_ctx x = {.api = load(), .env = &env};
   hk_ib_device *d, *again, *other;
@@ -39,16 +39,15 @@ START_TEST(opens_devices) {
   ck_assert_int_eq(x.ndevices, 1);
   hk_ib_device_close(&x, d);
   ck_assert(!d->context && !d->pd && verbs->ncontexts == 0);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* ---- completion queues ---- */
 
 /* Each queue has as many entries as all before it, at least what is asked for, and at most what the device allows. */
-START_TEST(makes_room_for_completions) {
+TEST_LOOP(makes_room_for_completions, 2) {
   enum { QUARTER = HK_IB_CQ_DEPTH / 4 };
-  begin(1);
+  ib_begin(1);
   if (_i) verbs->device[0].max_cqe = 3000;
   hk_ib_ctx x = {.api = load()};
   hk_transport_env env = {.settings = hk_settings_now(), .rank = 0};
@@ -82,14 +81,13 @@ START_TEST(makes_room_for_completions) {
     ck_assert_int_eq(verbs->ncqs, HK_IB_CQS);
   }
   hk_ib_device_close(&x, d);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* ---- sleeping ---- */
 
-START_TEST(arms_queues_once) {
-  bench b = setup(2);
+TEST(arms_queues_once) {
+  bench b = bench_open(2);
   hk_ib_ctx *x = b.peer->ctx;
   struct pollfd fds[HK_IB_PORTS];
   ck_assert_int_eq(x->ndevices, 2);
@@ -101,7 +99,7 @@ START_TEST(arms_queues_once) {
     }
   }
   const uint64_t heard = verbs->heard;
-  for (unsigned i = 0; i < 2; i++) pass_on(b.w, b.send, b.recv, i); /* one by each path */
+  for (unsigned i = 0; i < 2; i++) ib_pass_on(b.w, b.send, b.recv, i); /* one by each path */
   ck_assert_int_eq(poll(fds, 2, 0), 2);
   fds[1].revents = 0; /* this one is not looked at */
   hk_ib_read_notifications(x, fds);
@@ -117,15 +115,14 @@ START_TEST(arms_queues_once) {
   x->devices[1].channel = channel;
   hk_ib_ctx none = {.ndevices = 0};
   ck_assert(!hk_ib_arm(&none, fds)); /* nothing would end the sleep */
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- events ---- */
 
-START_TEST(names_states_of_ports) {
+TEST(names_states_of_ports) {
   static const char *const names[] = {NULL, "DOWN", "INIT", "ARMED", "ACTIVE", "ACTIVE_DEFER", "in an unknown state"};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_device *d = b.c->paths[0].device;
   for (int state = 1; state < 7; state++) {
     verbs->device[0].state = state;
@@ -140,9 +137,8 @@ START_TEST(names_states_of_ports) {
   ck_assert_str_eq(hk_ib_port_state(b.c->ctx, d, 1), "gone with its device");
   d->gone = false;
   verbs->device[0].state = verbs->device[0].unreadable = 0;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* The event comes as if the device had reported it. */
 static hk_status report(hk_ib_ctx *x, hk_ib_device *d, const hk_ibv_async_event *e) {
@@ -166,9 +162,9 @@ static const struct {
 } events[] = {{true, true, true, HK_IB_BACKING_OFF}, {true, true, false, HK_IB_UP},  {true, false, true, HK_IB_UP},
               {false, true, true, HK_IB_FAILED},     {false, true, false, HK_IB_UP}, {false, false, true, HK_IB_UP}};
 
-START_TEST(ends_connections_of_failed_devices) {
+TEST_LOOP(ends_connections_of_failed_devices, HK_ARRAY_LENGTH(events)) {
   if (!events[_i].counts) rdma_param("NCCL_IB_RETURN_ASYNC_EVENTS", "0");
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d = c->paths[1].device;
@@ -187,18 +183,17 @@ START_TEST(ends_connections_of_failed_devices) {
   if (events[_i].fatal && !events[_i].uses) c->npaths = c->nqps = 2;
   d->gone = false;
   hk_ib_cq_give(&unused, 5000);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 static hk_status fails(hk_ib_ctx *x, hk_ib_device *d) {
   return report(x, d, &(hk_ibv_async_event){.event_type = HK_IBV_EVENT_DEVICE_FATAL});
 }
 
 /* A device that has failed is closed when nothing of it is used any more, and opened when it is there again. */
-START_TEST(opens_devices_again) {
+TEST(opens_devices_again) {
   static char memory[2][8192];
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
   struct pollfd fds[HK_IB_PORTS];
@@ -245,35 +240,22 @@ START_TEST(opens_devices_again) {
     ck_assert(!d->gone);
   }
   hk_ib_user_memory(x, memory, sizeof memory, false);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* A device that allows fewer requests than are wanted. */
-START_TEST(is_content_with_short_queues) {
-  begin(1);
+TEST(is_content_with_short_queues) {
+  ib_begin(1);
   verbs->device[0].max_wr = 20;
   net_world *w = net_world_new(2, 8, 65536);
   hk_link *send, *recv;
-  make_way(w, &send, &recv);
-  ck_assert_uint_eq(conn_of(send)->qps[0].depth, 20);
-  for (unsigned i = 0; i < 60; i++) carry(w, send, recv, i % 2 ? 30000 : 100);
+  ib_make_way(w, &send, &recv);
+  ck_assert_uint_eq(bench_conn(send)->qps[0].depth, 20);
+  for (unsigned i = 0; i < 60; i++) ib_carry(w, send, recv, i % 2 ? 30000 : 100);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_device");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, opens_devices);
-  tcase_add_loop_test(t, makes_room_for_completions, 0, 2);
-  tcase_add_test(t, arms_queues_once);
-  tcase_add_test(t, names_states_of_ports);
-  tcase_add_loop_test(t, ends_connections_of_failed_devices, 0, (int)HK_ARRAY_LENGTH(events));
-  tcase_add_test(t, opens_devices_again);
-  tcase_add_test(t, is_content_with_short_queues);
-  return suite_run_one("ib_device", t);
-}
+int main(void) { return suite_main("ib_device", .timeout = 60); }

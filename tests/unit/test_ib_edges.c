@@ -10,7 +10,7 @@
 #include "../../src/transport/net/ib/ib_repair.h"
 #include "../../src/transport/net/ib/ib_slots.h"
 #include "../../src/transport/net/ib/ib_step.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 /* ---- numbers ---- */
 
@@ -18,7 +18,7 @@ enum { SLOTS = 8, SLOT = 131072 };
 
 /* As if so many messages had gone over the connection in this direction. */
 static void set_number(hk_link *send, hk_link *recv, uint64_t n) {
-  hk_ib_conn *out = conn_of(send), *in = conn_of(recv);
+  hk_ib_conn *out = bench_conn(send), *in = bench_conn(recv);
   send->done = send->limit = recv->done = n;
   atomic_store(&send->heads->value, n);
   atomic_store(&recv->heads->value, n);
@@ -48,32 +48,31 @@ static void carry_large(net_world *w, hk_link *send, hk_link *recv, uint32_t byt
 
 /* An immediate has 31 bits of a slot's number, and the largest of them without a header is a word of its own; a slot
  * has 32 bits of it. Messages are small, large, and in parts over several queue pairs. */
-START_TEST(numbers_wrap) {
+TEST_LOOP(numbers_wrap, 9) {
   static const uint64_t starts[] = {UINT64_C(1) << 31, UINT64_C(1) << 32, UINT64_C(3) << 31};
   static const uint32_t sizes[][2] = {{0, 100}, {100, 5000}, {SLOT, 70000}};
   const uint64_t start = starts[_i / 3];
   const uint32_t *size = sizes[_i % 3];
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   net_world *w = net_world_new(2, SLOTS, SLOT);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   set_number(send, recv, start - 5);
   for (int i = 0; i < 12; i++) carry_large(w, send, recv, size[i & 1], (char)(i + 1));
   ck_assert_uint_eq(send->done, start + 7);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* ---- what is left alone ---- */
 
 /* The peer's host is looked at once a second, while its answer is awaited. */
-START_TEST(looks_at_silent_hosts) {
-  bench b = setup(1);
+TEST(looks_at_silent_hosts) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   const uint64_t now = 1000 * SECOND;
   c->control.silent_ns = now;
@@ -90,12 +89,11 @@ START_TEST(looks_at_silent_hosts) {
     ck_assert(!hk_ib_host_is_silent(c, now) && c->control.silent_ns == now + SECOND);
   }
   c->phase = HK_IB_UP;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* Requests that report nothing are followed by an empty one that does, if a connection is up at both ends. */
-START_TEST(fences_only_while_up) {
+TEST_LOOP(fences_only_while_up, 4) {
   static const struct {
     hk_ib_phase phase;
     bool bye, eof, fences;
@@ -103,9 +101,9 @@ START_TEST(fences_only_while_up) {
               {HK_IB_UP, true, false, false},
               {HK_IB_UP, false, true, false},
               {HK_IB_READYING, false, false, false}};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
-  pass_on(b.w, b.send, b.recv, 1);
+  ib_pass_on(b.w, b.send, b.recv, 1);
   ck_assert_uint_ne(c->qps[0].posted, c->qps[0].signaled);
   c->phase = (uint8_t)rows[_i].phase;
   c->control.bye = rows[_i].bye;
@@ -117,9 +115,8 @@ START_TEST(fences_only_while_up) {
     ck_assert_int_eq(hk_ib_conn_step(c, hk_now_ns()), HK_OK);
   }
   ck_assert_uint_eq(verbs->reports, before + rows[_i].fences);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- the thread that dials again ---- */
 
@@ -157,8 +154,8 @@ static void lose_control(hk_ib_conn *c, int dials) {
 }
 
 /* Each is joined: before the next one is made, and at the end. */
-START_TEST(threads_are_joined) {
-  bench b = setup(1);
+TEST(threads_are_joined) {
+  bench b = bench_open(1);
   b.w->ranks[0].env.redial = dial_in_vain;
   lose_control(b.c, 1);
   for (bool over = false; !over; usleep(500)) {
@@ -172,10 +169,9 @@ START_TEST(threads_are_joined) {
   lose_control(b.c, 2);
   ck_assert_int_eq(atomic_load(&joined), 1);
   lose_control(b.c, 2); /* the one that is there goes on */
-  teardown(&b);
+  bench_close(&b);
   ck_assert(atomic_load(&joined) == 2 && atomic_load(&stopped) && atomic_load(&dialled) == 2);
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -184,8 +180,8 @@ static char *beyond(char *memory, long by) { return (char *)((uintptr_t)memory +
 
 /* The memory of the first path is refused: before the first message another network may take over, after that none can.
  * That of another path is done without. */
-START_TEST(refused_in_a_new_epoch) {
-  bench b = setup(2);
+TEST_LOOP(refused_in_a_new_epoch, 3) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   ck_assert(c->npaths == 2 && c->repair.up_ns);
   const int path = _i == 2; /* of which the memory is registered again, and refused */
@@ -207,14 +203,13 @@ START_TEST(refused_in_a_new_epoch) {
     ck_assert_msg(strstr(hk_last_error(), "ulimit -l"), "%s", hk_last_error());
   }
   for (int i = 0; i < 2; i++) verbs->device[i].full = 0;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* The FIFO is registered once it is wanted, with the devices of the paths that are used. */
-START_TEST(registers_what_is_wanted) {
+TEST_LOOP(registers_what_is_wanted, 2) {
   char why[160];
-  bench b = setup(1 + _i);
+  bench b = bench_open(1 + _i);
   hk_ib_conn *c = b.peer;
   const int nmrs = verbs->nmrs;
   ck_assert_uint_eq(c->npaths, 1 + _i);
@@ -230,14 +225,13 @@ START_TEST(registers_what_is_wanted) {
   ck_assert(hk_ib_has_memory_of(c, c->paths[_i].device)); /* the arena */
   hk_ib_unregister(c->ctx, &c->paths[_i].arena_mr);
   ck_assert(!hk_ib_has_memory_of(c, c->paths[_i].device));
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* The words for a path: GIDs of Ethernet, LIDs of InfiniBand. */
-START_TEST(describes_paths) {
+TEST(describes_paths) {
   char text[HK_IB_ROUTE];
-  bench b = setup(1);
+  bench b = bench_open(1);
   const hk_ib_path *w = &b.c->paths[0];
   hk_ib_describe_path(b.c, w, text);
   ck_assert_msg(strstr(text, "fake0 port 1 GID 3 ") && strstr(text, "10.0.0.1 -> fake0 port 1 GID 3"), "%s", text);
@@ -246,14 +240,13 @@ START_TEST(describes_paths) {
   for (int i = 0; i < b.c->ports.ntheirs; i++) b.c->ports.theirs[i].lid = 6;
   hk_ib_describe_path(b.c, w, text);
   ck_assert_str_eq(text, "fake0 port 1 LID 5 -> fake0 port 1 LID 6");
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* Data is sent from where it is if all of it is registered, and does not go through the ring. */
-START_TEST(refers_to_registered_memory) {
+TEST(refers_to_registered_memory) {
   static char memory[8192];
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_ctx *x = b.c->ctx;
   ck_assert(!hk_ib_refer(x, memory, sizeof memory));
   hk_ib_user_memory(x, memory, sizeof memory, true);
@@ -262,15 +255,14 @@ START_TEST(refers_to_registered_memory) {
   ck_assert(!hk_ib_refer(x, memory, HK_IB_SMALL) && hk_ib_refer(x, memory, HK_IB_SMALL + 1));
   hk_ib_user_memory(x, memory, sizeof memory, false);
   ck_assert(!hk_ib_refer(x, memory, sizeof memory));
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- places ---- */
 
 /* From how many bytes on a lane is to offer places: not for what goes through the ring, and not without registered
  * memory. */
-START_TEST(offers_from_some_size) {
+TEST_LOOP(offers_from_some_size, 7) {
   static const struct {
     const char *direct;
     bool registered;
@@ -281,7 +273,7 @@ START_TEST(offers_from_some_size) {
   static char memory[8192];
   _Static_assert((int)HK_IB_SMALL == 4064, "the rows are about it");
   rdma_param("HOCKET_IB_DIRECT", rows[_i].direct);
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_ctx *x = b.peer->ctx;
   atomic_store(&b.recv->place_min, 7);
   if (rows[_i].registered) hk_ib_user_memory(x, memory, sizeof memory, true);
@@ -289,12 +281,11 @@ START_TEST(offers_from_some_size) {
   ck_assert_uint_eq(atomic_load(&b.recv->place_min), rows[_i].least);
   if (rows[_i].registered) hk_ib_user_memory(x, memory, sizeof memory, false);
   ck_assert_uint_eq(atomic_load(&b.recv->place_min), 0);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* Which offers are kept: of the next slots, of registered memory or of none. */
-START_TEST(keeps_offers) {
+TEST_LOOP(keeps_offers, 6) {
   static char memory[8192];
   enum { NEXT = 3 };
   static const struct {
@@ -308,7 +299,7 @@ START_TEST(keeps_offers) {
               {NEXT, 9000, 100, false},
               {NEXT + HK_IB_PLACES - 1, 0, 100, true},
               {NEXT + HK_IB_PLACES, 0, 100, false}};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   hk_net_end *e = b.recv->priv;
   const uint64_t k = rows[_i].k;
@@ -333,14 +324,13 @@ START_TEST(keeps_offers) {
   ck_assert_uint_eq(c->places.offered, 0);
   e->next = 0;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* An announced place that has been used is no reason to end. */
-START_TEST(withdraws_what_is_open) {
+TEST(withdraws_what_is_open) {
   static char memory[8192];
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   hk_net_end *e = b.recv->priv;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
@@ -352,15 +342,14 @@ START_TEST(withdraws_what_is_open) {
   ck_assert(c->phase == HK_IB_UP && c->nqps && !c->places.offered);
   e->next = 0;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, false);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- the end of an epoch ---- */
 
 /* What has come in order stays to be delivered, and what came after a gap is sent again. */
-START_TEST(keeps_what_came_in_order) {
-  bench b = setup(1);
+TEST_LOOP(keeps_what_came_in_order, 2) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   for (int k = 0; k < SLOTS; k++) {
     const hk_ib_header h = {.parts = k == 2 ? 2 : 0};
@@ -377,9 +366,8 @@ START_TEST(keeps_what_came_in_order) {
   }
   memset(c->rx.headers, 0, SLOTS);
   memset(c->rx.parts, 0, SLOTS);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- machines that RDMA does not work on ---- */
 
@@ -392,33 +380,15 @@ static const struct {
                 {"0", EPERM, 1, NULL, "cannot be opened"},
                 {"0", 0, 0, NULL, "has no RDMA device"},
                 {"0", 0, 1, "1: DOWN\n", "port 1 of fake0 is 1: DOWN"}};
-START_TEST(is_usable_with_ports) {
+TEST_LOOP(is_usable_with_ports, HK_ARRAY_LENGTH(machines)) {
   char why[160] = "";
-  begin(machines[_i].ports);
+  ib_begin(machines[_i].ports);
   rdma_param("NCCL_IB_DISABLE", machines[_i].disable);
   verbs->device[0].refuses_open = machines[_i].refuses;
   if (machines[_i].state) fm_file("sys/class/infiniband/fake0/ports/1/state", "%s", machines[_i].state);
   ck_assert_int_eq(hk_net_ib.usable(hk_settings_now(), why, sizeof why), !machines[_i].why);
   if (machines[_i].why) ck_assert_msg(strstr(why, machines[_i].why), "%s", why);
-  end();
+  ib_end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_edges");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, numbers_wrap, 0, 9);
-  tcase_add_test(t, looks_at_silent_hosts);
-  tcase_add_loop_test(t, fences_only_while_up, 0, 4);
-  tcase_add_test(t, threads_are_joined);
-  tcase_add_loop_test(t, refused_in_a_new_epoch, 0, 3);
-  tcase_add_loop_test(t, registers_what_is_wanted, 0, 2);
-  tcase_add_test(t, describes_paths);
-  tcase_add_test(t, refers_to_registered_memory);
-  tcase_add_loop_test(t, offers_from_some_size, 0, 7);
-  tcase_add_loop_test(t, keeps_offers, 0, 6);
-  tcase_add_test(t, withdraws_what_is_open);
-  tcase_add_loop_test(t, keeps_what_came_in_order, 0, 2);
-  tcase_add_loop_test(t, is_usable_with_ports, 0, (int)HK_ARRAY_LENGTH(machines));
-  return suite_run_one("ib_edges", t);
-}
+int main(void) { return suite_main("ib_edges", .timeout = 60); }

@@ -3,7 +3,7 @@
  * parts, credits and completions are under way in every state. Both ranks are of one thread: each run is the same.
  * check: notsan */
 #include "../../src/transport/net/ib/ib_slots.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 #include "../support/net_soak.h"
 
 enum { SLOT = 131072 };
@@ -24,8 +24,8 @@ static const struct {
     {"1", "0", "1", 8, 40, 0, 1, 0, true, false}, {"1", "1", "1", 16, 2, 32, 3, 0, false, false},
 };
 
-START_TEST(carries_messages_that_take_long) {
-  begin(ways[_i].devices);
+TEST_LOOP(carries_messages_that_take_long, HK_ARRAY_LENGTH(ways)) {
+  ib_begin(ways[_i].devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1,fake2");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
@@ -43,20 +43,19 @@ START_TEST(carries_messages_that_take_long) {
                    .one_way = ways[_i].one_way,
                    .seed = (uint32_t)_i});
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* A sender that has gone has waited until all that it took from the lane has arrived. */
-START_TEST(arrives_after_the_sender_has_gone) {
+TEST_LOOP(arrives_after_the_sender_has_gone, 2) {
   enum { MESSAGES = 7 };
   static unsigned char out[MESSAGES][30000], in[30000];
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   if (_i) rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3"), rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
   net_world *w = net_world_new(2, 8, SLOT);
-  make_way(w, &send, &recv);
-  carry(w, send, recv, 20000);
+  ib_make_way(w, &send, &recv);
+  ib_carry(w, send, recv, 20000);
   const hk_ib_conn *c = ((const hk_net_end *)send->priv)->priv;
   for (int k = 0; k < 100 || hk_ib_unfinished(c); k++) ck_assert_int_eq(net_progress(&w->ranks[k % 2], NULL), HK_OK);
   verbs->lazy = 30;
@@ -78,54 +77,43 @@ START_TEST(arrives_after_the_sender_has_gone) {
   }
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 static void own_card(int rank) { rdma_param("NCCL_IB_HCA", rank ? "=fake1" : "=fake0"); }
 
 /* Packets that are too large for one of the two ports do not arrive. */
-START_TEST(agrees_on_the_size_of_packets) {
+TEST_LOOP(agrees_on_the_size_of_packets, 2) {
   hk_link *send, *recv;
-  begin(2);
+  ib_begin(2);
   verbs->device[_i].mtu = 3;
   net_world *w = net_world_of(2, 8, SLOT, own_card);
-  make_way(w, &send, &recv);
-  for (unsigned i = 0; i < 3; i++) carry(w, send, recv, 30000 * i);
+  ib_make_way(w, &send, &recv);
+  for (unsigned i = 0; i < 3; i++) ib_carry(w, send, recv, 30000 * i);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* Only payloads may be written in any order: the CPU polls the rest. */
-START_TEST(relaxes_the_order_of_payloads) {
+TEST_LOOP(relaxes_the_order_of_payloads, 2) {
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   rdma_plenty = true; /* so that FIFOs are registered when they are needed */
   rdma_param("NCCL_IB_PCI_RELAXED_ORDERING", _i ? "0" : "2");
   net_world *w = net_world_new(2, 8, SLOT);
-  make_way(w, &send, &recv);
-  carry(w, send, recv, 4000);
+  ib_make_way(w, &send, &recv);
+  ib_carry(w, send, recv, 4000);
   const uint64_t arenas = verbs->locked;
   ck_assert_uint_eq(verbs->relaxed, 0);
-  carry(w, send, recv, 40000);
+  ib_carry(w, send, recv, 40000);
   ck_assert_uint_eq(verbs->locked, arenas + 2 * 8 * SLOT);
   ck_assert_uint_eq(verbs->relaxed, _i ? 0 : 2 * 8 * SLOT);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_flight");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages_that_take_long, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, arrives_after_the_sender_has_gone, 0, 2);
-  tcase_add_loop_test(t, agrees_on_the_size_of_packets, 0, 2);
-  tcase_add_loop_test(t, relaxes_the_order_of_payloads, 0, 2);
-  return suite_run_one("ib_flight", t);
-}
+int main(void) { return suite_main("ib_flight", .timeout = 120); }

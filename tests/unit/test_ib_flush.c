@@ -5,7 +5,7 @@
 #include "../../src/device/device.h"
 #include "../../src/transport/net/ib/ib_flush.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static int flushes;
 static hk_status flush_result;
@@ -30,12 +30,12 @@ static void leave(bench *b) {
   b->recv->gpu = NULL;
   memset(b->peer->rx.headers, 0, 8);
   b->peer->gpu.flush.asked = 0;
-  teardown(b);
+  bench_close(b);
 }
 
 /* By the driver, at once; or not at all. */
-START_TEST(by_the_driver) {
-  bench b = setup(1);
+TEST(by_the_driver) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   bool yes = false;
   b.recv->gpu = &gpu;
@@ -51,12 +51,11 @@ START_TEST(by_the_driver) {
   ck_assert(hk_ib_flush_visible(c, 3, &yes) == HK_ERR_CUDA && !yes && c->gpu.flush.seen == 3);
   leave(&b);
 }
-END_TEST
 
 /* All reads that were begun together are awaited. */
-START_TEST(awaits_all_reads) {
+TEST(awaits_all_reads) {
   const hk_ibv_wc good = {.status = HK_IBV_WC_SUCCESS};
-  bench b = setup(2);
+  bench b = bench_open(2);
   hk_ib_conn *c = b.peer;
   hk_ib_flush *f = &c->gpu.flush;
   ck_assert_uint_eq(c->npaths, 2);
@@ -73,12 +72,11 @@ START_TEST(awaits_all_reads) {
   ck_assert(f->seen == 5 && !f->asked && f->reads == 3);
   leave(&b);
 }
-END_TEST
 
 /* A read that fails makes new queue pairs, and all is read again; after the end of the receiver it does not matter. */
-START_TEST(reads_fail) {
+TEST_LOOP(reads_fail, 2) {
   const hk_ibv_wc bad = {.status = HK_IBV_WC_RETRY_EXC_ERR};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   hk_ib_flush *f = &c->gpu.flush;
   hk_net_end *e = c->recv;
@@ -96,13 +94,5 @@ START_TEST(reads_fail) {
   if (!_i) ck_assert_msg(strstr(c->repair.cause, "reading from the GPU failed"), "%s", c->repair.cause);
   leave(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_flush");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, by_the_driver);
-  tcase_add_test(t, awaits_all_reads);
-  tcase_add_loop_test(t, reads_fail, 0, 2);
-  return suite_run_one("ib_flush", t);
-}
+int main(void) { return suite_main("ib_flush", .timeout = 60); }

@@ -2,11 +2,12 @@
 /* check: notsan */
 /* GPU memory for RDMA cards: the emulated CUDA driver's, registered with the fake libibverbs.so.1 in the ways that
  * both let. */
+#include <dlfcn.h>
 #include <errno.h>
 #include "../../src/transport/net/ib/ib_direct.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
-#include "../support/cudaemu.h"
 #include "../support/fake_rdma.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 #include "../support/topo_machines.h"
 
@@ -25,7 +26,7 @@ static const struct pair {
     {"0", "1", 0, false, HK_GDR_STAGED, "open kernel modules", "nvidia-peermem: it is not loaded"},
 };
 
-START_TEST(finds_the_way) {
+TEST_LOOP(finds_the_way, 2 * (int)HK_ARRAY_LENGTH(pairs)) {
   const bool relaxed = _i % 2;
   const struct pair *p = &pairs[_i / 2];
   fake_verbs_state *v = rdma_begin(1);
@@ -68,7 +69,6 @@ START_TEST(finds_the_way) {
   gpu->ops->close(gpu);
   rdma_end(v);
 }
-END_TEST
 
 /* ---- data direct ---- */
 
@@ -88,7 +88,7 @@ static const struct {
     {BESIDE, "1", "1", 1, ENOSPC, false, "data direct: the card's driver refuses it (No space left on device)"}};
 
 /* A card's second function is used if it has one, and the card itself if that refuses. */
-START_TEST(uses_data_direct) {
+TEST_LOOP(uses_data_direct, HK_ARRAY_LENGTH(direct)) {
   fake_verbs_state *v = rdma_begin(1);
   hk_device *gpu;
   hk_memory memory;
@@ -128,10 +128,9 @@ START_TEST(uses_data_direct) {
   gpu->ops->close(gpu);
   rdma_end(v);
 }
-END_TEST
 
 /* By the PCI paths of the function and of the GPU, whose address CUDA writes with capital letters. */
-START_TEST(measures_data_direct) {
+TEST(measures_data_direct) {
   fake_verbs_state *v = rdma_begin(1);
   static const struct {
     const char *function;
@@ -166,11 +165,10 @@ START_TEST(measures_data_direct) {
   api->free_device_list(list);
   rdma_end(v);
 }
-END_TEST
 
 /* ---- distances ---- */
 
-START_TEST(finds_cards_by_name_or_address) {
+TEST(finds_cards_by_name_or_address) {
   hk_topo *t = m_new("one GPU");
   hk_paths *p;
   uint32_t cpu;
@@ -197,7 +195,6 @@ START_TEST(finds_cards_by_name_or_address) {
   hk_paths_free(p);
   hk_topo_free(t);
 }
-END_TEST
 
 static const struct {
   const char *level, *old; /* NCCL_NET_GDR_LEVEL, NCCL_IB_CUDA_SUPPORT */
@@ -207,7 +204,7 @@ static const struct {
               {NULL, "0", HK_PATH_LOC},   {"SYS", "0", HK_PATH_LOC},  {NULL, "1", HK_PATH_DIS},
               {"PIX", "1", HK_PATH_PIX},  {"", "1", HK_PATH_DIS}};
 
-START_TEST(allows_some_distances) {
+TEST_LOOP(allows_some_distances, HK_ARRAY_LENGTH(levels)) {
   char why[160];
   if (levels[_i].level) rdma_param("NCCL_NET_GDR_LEVEL", levels[_i].level);
   if (levels[_i].old) rdma_param("NCCL_IB_CUDA_SUPPORT", levels[_i].old);
@@ -219,9 +216,8 @@ START_TEST(allows_some_distances) {
     ck_assert_int_eq(why[0] != '\0', far);
   }
 }
-END_TEST
 
-START_TEST(joins_causes) {
+TEST(joins_causes) {
   char why[HK_GDR_WHY] = "";
   hk_gdr_add_cause(why, "one (%d)", 1);
   ck_assert_str_eq(why, "one (1)");
@@ -235,16 +231,5 @@ START_TEST(joins_causes) {
     if (room == 4) ck_assert_str_eq(why + HK_GDR_WHY - 5, "; an");
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_gpu");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, finds_the_way, 0, 2 * (int)HK_ARRAY_LENGTH(pairs));
-  tcase_add_loop_test(t, uses_data_direct, 0, (int)HK_ARRAY_LENGTH(direct));
-  tcase_add_test(t, measures_data_direct);
-  tcase_add_test(t, finds_cards_by_name_or_address);
-  tcase_add_loop_test(t, allows_some_distances, 0, (int)HK_ARRAY_LENGTH(levels));
-  tcase_add_test(t, joins_causes);
-  return suite_run_one("ib_gpu", t);
-}
+int main(void) { return suite_main("ib_gpu", .timeout = 60); }

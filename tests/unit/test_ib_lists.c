@@ -3,7 +3,7 @@
  * when nothing is to be done for it, and comes back with a message or with a sweep.
  * check: notsan */
 #include <sys/mman.h>
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 enum { CHANNELS = 5 };
 
@@ -32,28 +32,28 @@ static void progress_both(net_world *w, const hk_ib_ctx *x[2], int rounds) {
 }
 
 /* Connections come and go in any order. */
-START_TEST(come_and_go) {
+TEST_LOOP(come_and_go, 4) {
   static const int orders[][CHANNELS] = {{0, 1, 2, 3, 4}, {4, 3, 2, 1, 0}, {2, 0, 4, 1, 3}, {1, 2, 3, 4, 0}};
   hk_link *send[CHANNELS], *recv[CHANNELS];
   const hk_ib_ctx *x[2];
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, 8, 65536);
   for (int i = 0; i < CHANNELS; i++) {
     send[i] = net_link(&w->ranks[0], 1, HK_LINK_SEND, i);
     recv[i] = net_link(&w->ranks[1], 0, HK_LINK_RECV, i);
-    x[0] = conn_of(send[i])->ctx;
-    x[1] = conn_of(recv[i])->ctx;
+    x[0] = bench_conn(send[i])->ctx;
+    x[1] = bench_conn(recv[i])->ctx;
     check_lists(x[0]);
     check_lists(x[1]);
     ck_assert(x[0]->nconns == (uint32_t)i + 1 && x[0]->local == 0 && x[1]->local == 1);
   }
   while (x[0]->progress.nactive || x[1]->progress.nactive) progress_both(w, x, 1); /* until all are up, and quiet */
-  for (int i = 0; i < CHANNELS; i++) ck_assert_int_eq(conn_of(recv[i])->phase, HK_IB_UP);
+  for (int i = 0; i < CHANNELS; i++) ck_assert_int_eq(bench_conn(recv[i])->phase, HK_IB_UP);
   for (int i = 0; i < CHANNELS; i++) {
     const int at = orders[_i][i];
-    pass_on(w, send[at], recv[at], (unsigned)i);
-    hk_ib_stir(conn_of(send[orders[_i][CHANNELS - 1]]));
-    hk_ib_stir(conn_of(send[orders[_i][CHANNELS - 1]]));
+    ib_pass_on(w, send[at], recv[at], (unsigned)i);
+    hk_ib_stir(bench_conn(send[orders[_i][CHANNELS - 1]]));
+    hk_ib_stir(bench_conn(send[orders[_i][CHANNELS - 1]]));
     check_lists(x[0]);
     net_unlink(send[at]);
     net_unlink(recv[at]);
@@ -63,22 +63,21 @@ START_TEST(come_and_go) {
     progress_both(w, x, 3);
     if (i == 1) { /* a place that is free is used again */
       send[at] = net_link(&w->ranks[0], 1, HK_LINK_SEND, 9);
-      ck_assert_uint_lt(conn_of(send[at])->index, CHANNELS);
+      ck_assert_uint_lt(bench_conn(send[at])->index, CHANNELS);
       check_lists(x[0]);
       net_unlink(send[at]);
       check_lists(x[0]);
     }
   }
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* Each sweep takes the next 64 connections, after the last one the first again. */
-START_TEST(sweeps) {
+TEST(sweeps) {
   enum { MORE = 80 };
   hk_ib_conn *c[MORE];
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_ctx *x = b.peer->ctx; /* it waits for connections that never come */
   const size_t arena_bytes = b.peer->arena_bytes;
   for (int i = 0; i < MORE; i++) ck_assert_int_eq(hk_ib_conn_new(x, 0, 100 + i, NULL, arena_bytes, &c[i]), HK_OK);
@@ -111,14 +110,13 @@ START_TEST(sweeps) {
     x->nconns--;
     free(c[i]);
   }
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* What keeps a connection in the list: all that it still has to do. */
-START_TEST(stays_while_busy) {
+TEST_LOOP(stays_while_busy, 7) {
   enum { NOTHING, ASKED, UNGIVEN, FILLED, UNREAD, HALF_OWED, SOME_OWED };
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *send = b.c, *recv = b.peer, *c = _i == UNGIVEN || _i == FILLED ? send : recv;
   hk_net_end *e = b.recv->priv;
   const hk_ib_ctx *x = c->ctx;
@@ -147,15 +145,7 @@ START_TEST(stays_while_busy) {
   if (_i == HALF_OWED) ck_assert_uint_eq(c->rx.returned, slots / 2);
   if (_i == SOME_OWED) ck_assert_uint_eq(c->rx.returned, 0);
   c->tx.asked = false;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_lists");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, come_and_go, 0, 4);
-  tcase_add_test(t, sweeps);
-  tcase_add_loop_test(t, stays_while_busy, 0, 7);
-  return suite_run_one("ib_lists", t);
-}
+int main(void) { return suite_main("ib_lists", .timeout = 60); }

@@ -44,7 +44,7 @@ static void make(int host) {
   hk_param_reload();
 }
 
-START_TEST(follows_pci_addresses) {
+TEST_LOOP(follows_pci_addresses, 2) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
   int near;
@@ -74,10 +74,9 @@ START_TEST(follows_pci_addresses) {
     ck_assert_str_eq(ports[i].device, hosts[_i][by_name[_i][ports[i].position]].name);
   scratch_remove();
 }
-END_TEST
 
 /* A device is below its PCI function, and what looks like an address in its name is none. */
-START_TEST(sorts_entries) {
+TEST(sorts_entries) {
   const char *functions[] = {"10000:00:00.0", "0000:00:1f.7", "0000:00:1f.6", "0000:ff:00.0"};
   static const int sorted[] = {2, 1, 3, 0};
   char path[256], target[256], names[6][32];
@@ -101,11 +100,5 @@ START_TEST(sorts_entries) {
   hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/infiniband", list);
   scratch_remove();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_order");
-  tcase_add_loop_test(t, follows_pci_addresses, 0, 2);
-  tcase_add_test(t, sorts_entries);
-  return suite_run_one("ib_order", t);
-}
+int main(void) { return suite_main("ib_order"); }

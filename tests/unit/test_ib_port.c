@@ -10,11 +10,11 @@
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_port.h"
 #include "../support/fake_machine.h"
-#include "../support/ib_ports.h"
+#include "../support/ib.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 
-START_TEST(takes_what_the_filter_names) {
+TEST(takes_what_the_filter_names) {
   ck_assert(hk_ib_hca_takes(NULL, "mlx5_0", 1) && hk_ib_hca_takes("", "mlx5_0", 1));
   ck_assert(hk_ib_hca_takes("mlx5", "mlx5_0", 1) && hk_ib_hca_takes("mlx5_1", "mlx5_10", 1));
   ck_assert(!hk_ib_hca_takes("=mlx5_1", "mlx5_10", 1) && hk_ib_hca_takes("=mlx5_1,mlx5_10", "mlx5_10", 1));
@@ -26,30 +26,28 @@ START_TEST(takes_what_the_filter_names) {
   ck_assert(hk_ib_hca_takes("mlx5_0:0", "mlx5_0", 0) && !hk_ib_hca_takes("mlx5_0:0", "mlx5_0", 1));
   ck_assert(hk_ib_hca_takes("mlx5_0:", "mlx5_0", 1) && hk_ib_hca_takes("mlx5_0:x", "mlx5_0", 1));
 }
-END_TEST
 
-START_TEST(orders_gids) {
+TEST(orders_gids) {
   static const int expected[] = {3, 5, 1, 2, 4, 0}, old[] = {2, 4, 0, 3, 5, 1};
   hk_ib_gid g[6];
   hk_ib_gid_wish w = {.index = -1, .version = 2, .family = AF_UNSPEC};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 6);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 6);
   for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, expected[i]);
   w.version = 1;
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 6);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 6);
   for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, old[i]);
   w = (hk_ib_gid_wish){.index = 4, .version = 2};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 1);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 1);
   ck_assert_int_eq(g[0].index, 4);
   w = (hk_ib_gid_wish){.index = -1, .version = 2, .family = AF_INET6};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 4);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 4);
   ck_assert_int_eq(g[0].index, 5);
   w = (hk_ib_gid_wish){.index = 9, .version = 2};
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
 }
-END_TEST
 
 /* What is neither InfiniBand nor RoCE is told and left aside, whatever its port looks like. */
-START_TEST(leaves_others_aside) {
+TEST(leaves_others_aside) {
   static const struct {
     const char *type, *why;
   } kinds[] = {{"1: CA", NULL}, {"4: RNIC", "iWARP"}, {"7: <unknown>", "net plugin"}};
@@ -69,7 +67,6 @@ START_TEST(leaves_others_aside) {
   }
   scratch_remove();
 }
-END_TEST
 
 static bool refuses_one(void *arg, const char *device, char *why, size_t why_bytes) {
   snprintf(why, why_bytes, "Operation not permitted");
@@ -93,7 +90,7 @@ static void active_port(const char *name, const char *function, const char *rate
 
 /* A container sees devices that it may not open: they are left out, and a virtual function is not left out for the sake
  * of a physical one that is. */
-START_TEST(leaves_out_what_does_not_open) {
+TEST(leaves_out_what_does_not_open) {
   static const struct {
     const char *refused;
     int n;
@@ -123,10 +120,9 @@ START_TEST(leaves_out_what_does_not_open) {
   ck_assert_msg(strstr(why, "pf cannot be opened: Operation not permitted"), "%s", why);
   scratch_remove();
 }
-END_TEST
 
 /* A device's name has at most 31 characters: a longer one is left out. The filter gives a port its rail. */
-START_TEST(reads_names_and_rails) {
+TEST_LOOP(reads_names_and_rails, 2) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160], name[HK_IB_NAME + 1], filter[64];
   int near;
@@ -143,10 +139,9 @@ START_TEST(reads_names_and_rails) {
   if (_i) ck_assert_int_eq(ports[0].rail, 5);
   scratch_remove();
 }
-END_TEST
 
 /* No more ports are taken than there is room for, and those of other states are not. */
-START_TEST(reads_many_devices) {
+TEST(reads_many_devices) {
   hk_ib_port p[HK_IB_PORTS + 1];
   char why[160], path[96];
   int near;
@@ -164,7 +159,6 @@ START_TEST(reads_many_devices) {
   ck_assert_int_eq(p[HK_IB_PORTS].number, 7);
   scratch_remove();
 }
-END_TEST
 
 static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) {
   setenv("NCCL_DEBUG", "NONE", 1);
@@ -176,26 +170,26 @@ static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) 
   return rc;
 }
 
-START_TEST(reads_ranges) {
+TEST(reads_ranges) {
   hk_ib_gid g[6];
   hk_ib_gid_wish w;
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.0/16", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(g[0].index, 3);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.2.0.0/16", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::/8", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/15", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.2.0.0/15", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 0);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.1/32", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "fd00::1", &w), HK_OK); /* all bits */
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "0.0.0.0/0", &w), HK_OK);
-  ck_assert_int_eq(hk_ib_gids_order(g, table(g, "1"), &w), 2);
+  ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/-1", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/", &w), HK_ERR_USAGE);
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.0.0.0/8x", &w), HK_ERR_USAGE);
@@ -207,16 +201,16 @@ START_TEST(reads_ranges) {
   ck_assert(wishes("NCCL_IB_ADDR_FAMILY", "AF_INET6", &w) == HK_OK && w.family == AF_INET6);
   ck_assert(wishes("NCCL_IB_ADDR_FAMILY", "", &w) == HK_OK && w.family == AF_UNSPEC);
 }
-END_TEST
 
 /* Both ends must have the same order, told from their own side. */
-START_TEST(both_ends_pair_alike) {
-  hk_ib_port a[] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET),
-                    port("a2", "3", HK_IBV_LAYER_INFINIBAND)};
-  hk_ib_port b[] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_INFINIBAND)};
+TEST(both_ends_pair_alike) {
+  hk_ib_port a[] = {invented_port("a0", "1", HK_IBV_LAYER_ETHERNET), invented_port("a1", "2", HK_IBV_LAYER_ETHERNET),
+                    invented_port("a2", "3", HK_IBV_LAYER_INFINIBAND)};
+  hk_ib_port b[] = {invented_port("b0", "11", HK_IBV_LAYER_ETHERNET),
+                    invented_port("b1", "12", HK_IBV_LAYER_INFINIBAND)};
   hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
   char words[64];
-  b[0].gids[0] = gid(3, HK_IB_GID_ROCE2, "::ffff:10.9.0.11", 24); /* another network than a's */
+  b[0].gids[0] = invented_gid(3, HK_IB_GID_ROCE2, "::ffff:10.9.0.11", 24); /* another network than a's */
   int n = hk_ib_pairs(hk_settings_now(), a, 3, b, 2, true, 2, x);
   ck_assert_int_eq(n, 13);
   ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), b, 2, a, 3, false, 2, y), n);
@@ -235,11 +229,10 @@ START_TEST(both_ends_pair_alike) {
   ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), b, 2, a, 1, false, 2, x), 0);
   ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), a + 2, 1, b, 1, true, 2, x), 0);
 }
-END_TEST
 
 /* InfiniBand ports are in one subnet if two of their GIDs have its prefix, or if one has none to compare. */
-START_TEST(knows_subnets) {
-  hk_ib_port a = port("a", "1", HK_IBV_LAYER_INFINIBAND), b = port("b", "2", HK_IBV_LAYER_INFINIBAND);
+TEST(knows_subnets) {
+  hk_ib_port a = invented_port("a", "1", HK_IBV_LAYER_INFINIBAND), b = invented_port("b", "2", HK_IBV_LAYER_INFINIBAND);
   ck_assert(hk_ib_one_subnet(&a, &b));
   a.ngids = b.ngids = 1;
   memset(a.gids[0].gid.raw, 1, 16);
@@ -253,7 +246,6 @@ START_TEST(knows_subnets) {
   a.ngids = 0;
   ck_assert(hk_ib_one_subnet(&a, &b) && hk_ib_one_subnet(&b, &a));
 }
-END_TEST
 
 /* ---- cards ---- */
 
@@ -299,7 +291,7 @@ static const struct {
               {"NCCL_NET_FORCE_MERGE", "mlx0,mlx3;mlx6,mlx2", 7, "03,1,26,4,7"},
               {"NCCL_NET_FORCE_MERGE", "xmlx0,mlx3;mlx1x,mlx4", 7, "01,2,3,4,6,7"}};
 
-START_TEST(merges_ports) {
+TEST_LOOP(merges_ports, HK_ARRAY_LENGTH(merges)) {
   hk_ib_port ports[PLUGS];
   char text[64] = "";
   int n = PLUGS, near = 0;
@@ -318,10 +310,9 @@ START_TEST(merges_ports) {
   ck_assert_str_eq(text, merges[_i].cards);
   scratch_remove();
 }
-END_TEST
 
 /* Slow ports come after fast ones, even if they are near, and are not merged with them. */
-START_TEST(slow_ports_stand_by) {
+TEST(slow_ports_stand_by) {
   static const struct {
     int near, fast_near; /* ports that are near; of these, those that take turns afterwards */
     uint32_t mbps[4];
@@ -345,10 +336,9 @@ START_TEST(slow_ports_stand_by) {
     }
   }
 }
-END_TEST
 
 /* What is read about a port: its MTU from its interface's, its LID, whether it is near the CPU. */
-START_TEST(reads_ports) {
+TEST(reads_ports) {
   static const struct {
     int interface, mtu;
   } mtus[] = {{1500, 3}, {1088, 3}, {1087, 2}, {4160, 5}, {4159, 4}, {9000, 5}, {320, 1}, {100, 1}, {0, 5}};
@@ -424,9 +414,8 @@ START_TEST(reads_ports) {
   ck_assert_msg(strstr(why, "NCCL_IB_HCA=nothing names none"), "%s", why);
   scratch_remove();
 }
-END_TEST
 
-START_TEST(refuses_an_unknown_level) {
+TEST(refuses_an_unknown_level) {
   hk_ib_port port = {.number = 1};
   int n = 1, near = 0;
   setenv("NCCL_DEBUG", "NONE", 1);
@@ -434,10 +423,9 @@ START_TEST(refuses_an_unknown_level) {
   hk_param_reload();
   ck_assert_int_eq(hk_ib_merge(hk_settings_now(), "", &port, &n, &near), HK_ERR_USAGE);
 }
-END_TEST
 
 /* Turns begin with another card, then with another of its ports; what is far comes last. */
-START_TEST(offers_whole_cards) {
+TEST(offers_whole_cards) {
   static const struct {
     int turn, near;
     const char *offered;
@@ -457,23 +445,5 @@ START_TEST(offers_whole_cards) {
   ck_assert_int_eq(out[0].mtu, 4);
   ck_assert_int_eq(hk_ib_offer(ports, 0, 0, 2, out), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_port");
-  tcase_add_test(t, takes_what_the_filter_names);
-  tcase_add_test(t, orders_gids);
-  tcase_add_loop_test(t, reads_names_and_rails, 0, 2);
-  tcase_add_test(t, knows_subnets);
-  tcase_add_test(t, reads_many_devices);
-  tcase_add_test(t, leaves_others_aside);
-  tcase_add_test(t, reads_ranges);
-  tcase_add_test(t, both_ends_pair_alike);
-  tcase_add_loop_test(t, merges_ports, 0, (int)HK_ARRAY_LENGTH(merges));
-  tcase_add_test(t, refuses_an_unknown_level);
-  tcase_add_test(t, offers_whole_cards);
-  tcase_add_test(t, leaves_out_what_does_not_open);
-  tcase_add_test(t, slow_ports_stand_by);
-  tcase_add_test(t, reads_ports);
-  return suite_run_one("ib_port", t);
-}
+int main(void) { return suite_main("ib_port"); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The queue pairs of a connection of the verbs provider: how many there are, and one of their own for credits. */
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 
 /* More queue pairs than slots, on one port or two, of messages as wholes or in parts. */
 static const struct {
@@ -8,28 +8,27 @@ static const struct {
   int devices, made;
 } many[] = {{"16", "0", 1, 16}, {"128", "0", 1, 128}, {"128", "1", 1, 128}, {"100", "1", 2, 128}, {"3", "0", 2, 6}};
 
-START_TEST(has_many_queue_pairs) {
+TEST_LOOP(has_many_queue_pairs, HK_ARRAY_LENGTH(many)) {
   hk_link *send, *recv;
-  begin(many[_i].devices);
+  ib_begin(many[_i].devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", many[_i].qps);
   rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", many[_i].split);
   net_world *w = net_world_new(2, 8, 1 << 20);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   ck_assert_int_eq(verbs->nqps, 2 * many[_i].made);
-  for (unsigned i = 0; i < 300; i++) pass_on(w, send, recv, i);
+  for (unsigned i = 0; i < 300; i++) ib_pass_on(w, send, recv, i);
   const hk_ib_conn *c = ((const hk_net_end *)send->priv)->priv;
   for (uint32_t q = 0; q < c->nqps; q++) ck_assert_uint_gt(c->qps[q].posted, 0);
-  for (unsigned i = 0; i < 2; i++) carry(w, send, recv, 65536);
+  for (unsigned i = 0; i < 2; i++) ib_carry(w, send, recv, 65536);
   verbs->broken = 1;
-  for (unsigned i = 0; i < 40; i++) carry(w, send, recv, 65536);
+  for (unsigned i = 0; i < 40; i++) ib_carry(w, send, recv, 65536);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 static int class_row;
 
@@ -51,16 +50,16 @@ static void own_class(int rank) {
   rdma_param("NCCL_IB_FIFO_TC", classes[class_row].of[rank]);
 }
 
-START_TEST(credits_have_their_class) {
+TEST_LOOP(credits_have_their_class, HK_ARRAY_LENGTH(classes)) {
   hk_link *send, *recv;
-  begin(2);
+  ib_begin(2);
   class_row = _i;
   rdma_param("NCCL_IB_TC", "96");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", classes[_i].qps);
   net_world *w = net_world_of(2, 8, 131072, own_class);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   ck_assert_int_eq(verbs->nqps, 2 * classes[_i].made);
-  for (unsigned i = 0; i < 100; i++) carry(w, send, recv, i % 3 ? 50000 : 200);
+  for (unsigned i = 0; i < 100; i++) ib_carry(w, send, recv, i % 3 ? 50000 : 200);
   net_unlink(send);
   net_unlink(recv);
   ck_assert_uint_gt(verbs->device[1].writes, 100 / 8);
@@ -70,19 +69,18 @@ START_TEST(credits_have_their_class) {
   ck_assert_uint_eq(verbs->by_class[96], same ? data + credits : data);
   if (!same) ck_assert_uint_eq(verbs->by_class[classes[_i].class], credits);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* Both ranks send: the credits of each that go alone. */
-START_TEST(both_have_their_class) {
+TEST_LOOP(both_have_their_class, HK_ARRAY_LENGTH(classes)) {
   stream t[2];
-  begin(2);
+  ib_begin(2);
   class_row = _i;
   rdma_param("NCCL_IB_TC", "96");
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", classes[_i].qps);
   net_world *w = net_world_of(2, 4, 131072, own_class);
-  make_streams(w, t, 96, 70000);
+  ib_make_streams(w, t, 96, 70000);
   verbs->skip = 30;
   verbs->broken = 2;
   run_streams(w, t, 2);
@@ -91,34 +89,24 @@ START_TEST(both_have_their_class) {
   ck_assert_uint_eq(all, verbs->writes);
   ck_assert_uint_ge(verbs->by_class[96], 2 * 96);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
 /* InfiniBand has no traffic class without routers: there, the setting makes no queue pair. */
-START_TEST(only_on_ethernet) {
+TEST(only_on_ethernet) {
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   fm_file("sys/class/infiniband/fake0/ports/1/link_layer", "InfiniBand\n");
   fm_file("sys/class/infiniband/fake0/ports/1/lid", "5\n");
   rdma_param("NCCL_IB_FIFO_TC", "24");
   net_world *w = net_world_new(2, 8, 131072);
-  make_way(w, &send, &recv);
-  for (unsigned i = 0; i < 20; i++) pass_on(w, send, recv, i);
+  ib_make_way(w, &send, &recv);
+  for (unsigned i = 0; i < 20; i++) ib_pass_on(w, send, recv, i);
   ck_assert_int_eq(verbs->nqps, 2);
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_qps");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, has_many_queue_pairs, 0, (int)HK_ARRAY_LENGTH(many));
-  tcase_add_loop_test(t, credits_have_their_class, 0, (int)HK_ARRAY_LENGTH(classes));
-  tcase_add_loop_test(t, both_have_their_class, 0, (int)HK_ARRAY_LENGTH(classes));
-  tcase_add_test(t, only_on_ethernet);
-  return suite_run_one("ib_qps", t);
-}
+int main(void) { return suite_main("ib_qps", .timeout = 60); }

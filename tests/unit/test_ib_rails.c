@@ -5,11 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 #include "../../src/transport/net/ib/ib_port.h"
-#include "../support/ib_ports.h"
+#include "../support/ib.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 
-START_TEST(reads_rails) {
+TEST(reads_rails) {
   ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1:3:0,mlx5_1:1:4", "mlx5_0", 1), 3);
   ck_assert_int_eq(hk_ib_hca_rail("=mlx5_0:1:3:0,mlx5_1::4", "mlx5_1", 1), 4);
   ck_assert_int_eq(hk_ib_hca_rail("mlx5_0:1,mlx5_1", "mlx5_1", 1), -1);
@@ -24,12 +24,12 @@ START_TEST(reads_rails) {
   ck_assert(hk_ib_hca_rail("mlx5_0:1:0", "mlx5_0", 1) == 0 && hk_ib_hca_rail("mlx5_0:1:9", "mlx5_0", 1) == 9);
   ck_assert(hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 1) && !hk_ib_hca_takes("mlx5_0:1:3:0", "mlx5_0", 2));
 }
-END_TEST
 
 /* Two ranks that begin with ports of different rails. */
-START_TEST(one_rail_before_two) {
-  hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
-  hk_ib_port b[2] = {port("b1", "12", HK_IBV_LAYER_ETHERNET), port("b0", "11", HK_IBV_LAYER_ETHERNET)};
+TEST(one_rail_before_two) {
+  hk_ib_port a[2] = {invented_port("a0", "1", HK_IBV_LAYER_ETHERNET), invented_port("a1", "2", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port b[2] = {invented_port("b1", "12", HK_IBV_LAYER_ETHERNET),
+                     invented_port("b0", "11", HK_IBV_LAYER_ETHERNET)};
   hk_ib_pair x[HK_IB_PAIRS];
   for (int i = 0; i < 2; i++) {
     a[i].position = (uint8_t)i;
@@ -51,12 +51,11 @@ START_TEST(one_rail_before_two) {
   b[0].rail = b[1].rail = 7; /* without a common rail there is nothing better */
   ck_assert_int_gt(hk_ib_pairs(hk_settings_now(), a, 2, b, 2, true, 2, x), 0);
 }
-END_TEST
 
 /* A GPU's near port is on another rail than the peer's, and rails are not connected: the far port of the same rail. */
-START_TEST(far_port_of_the_rail) {
-  hk_ib_port a[2] = {port("a0", "1", HK_IBV_LAYER_ETHERNET), port("a1", "2", HK_IBV_LAYER_ETHERNET)};
-  hk_ib_port b[1] = {port("b1", "12", HK_IBV_LAYER_ETHERNET)};
+TEST(far_port_of_the_rail) {
+  hk_ib_port a[2] = {invented_port("a0", "1", HK_IBV_LAYER_ETHERNET), invented_port("a1", "2", HK_IBV_LAYER_ETHERNET)};
+  hk_ib_port b[1] = {invented_port("b1", "12", HK_IBV_LAYER_ETHERNET)};
   hk_ib_pair x[HK_IB_PAIRS];
   a[1].far = 1;
   a[1].position = b[0].position = 1;
@@ -67,16 +66,15 @@ START_TEST(far_port_of_the_rail) {
   n = hk_ib_pairs(hk_settings_now(), a, 2, b, 1, true, 2, x);
   for (int i = 0; i < n; i++) ck_assert_int_eq(x[i].mine, 1);
 }
-END_TEST
 
 static hk_ib_port infiniband(int lid, const char *first, const char *second) {
   hk_ib_port p = {.number = 1, .layer = HK_IBV_LAYER_INFINIBAND, .lid = (uint16_t)lid, .rail = -1};
-  p.gids[p.ngids++] = gid(0, HK_IB_GID_IB, first, 64);
-  if (second) p.gids[p.ngids++] = gid(1, HK_IB_GID_IB, second, 64);
+  p.gids[p.ngids++] = invented_gid(0, HK_IB_GID_IB, first, 64);
+  if (second) p.gids[p.ngids++] = invented_gid(1, HK_IB_GID_IB, second, 64);
   return p;
 }
 
-START_TEST(knows_subnets) {
+TEST(knows_subnets) {
   hk_ib_port a = infiniband(1, "fe80::1", NULL), same = infiniband(2, "fe80::2", NULL);
   hk_ib_port here = infiniband(3, "fec0:0:0:1::3", "fec0:0:30:1::3"),
              there = infiniband(4, "fec0:0:0:2::4", "fec0:0:40:2::4");
@@ -94,7 +92,6 @@ START_TEST(knows_subnets) {
   ck_assert_int_eq(hk_ib_pairs(hk_settings_now(), &here, 1, both, 2, true, 2, x), 1);
   ck_assert_int_eq(x[0].theirs, 1);
 }
-END_TEST
 
 /* What ranks know of each other's ports: rails, subnets, link layers. */
 static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]) {
@@ -106,9 +103,10 @@ static bool meet(const hk_ib_port *a, const hk_ib_port *b, int nb, char why[160]
   return met;
 }
 
-START_TEST(knows_who_meets) {
-  hk_ib_port a = port("a0", "1", HK_IBV_LAYER_ETHERNET);
-  hk_ib_port b[2] = {port("b0", "11", HK_IBV_LAYER_ETHERNET), port("b1", "12", HK_IBV_LAYER_ETHERNET)};
+TEST(knows_who_meets) {
+  hk_ib_port a = invented_port("a0", "1", HK_IBV_LAYER_ETHERNET);
+  hk_ib_port b[2] = {invented_port("b0", "11", HK_IBV_LAYER_ETHERNET),
+                     invented_port("b1", "12", HK_IBV_LAYER_ETHERNET)};
   char why[160];
   a.rail = b[0].rail = b[1].rail = -1;
   b[0].position = 2;
@@ -137,18 +135,17 @@ START_TEST(knows_who_meets) {
   ck_assert(!meet(&here, &bare, 1, why) && !meet(&here, &plain, 1, why));
   ck_assert_ptr_nonnull(strstr(why, "two InfiniBand subnets without a router"));
 }
-END_TEST
 
 /* More pairs than there is room for: both ends keep the same ones, the best, in the same order. */
-START_TEST(keeps_the_best_pairs) {
+TEST(keeps_the_best_pairs) {
   hk_ib_port a[HK_IB_OFFERED], b[HK_IB_OFFERED];
   hk_ib_pair x[HK_IB_PAIRS], y[HK_IB_PAIRS];
   for (int i = 0; i < HK_IB_OFFERED; i++) {
     char host[16];
     snprintf(host, sizeof host, "%d", 1 + i);
-    a[i] = port("a", host, HK_IBV_LAYER_ETHERNET);
+    a[i] = invented_port("a", host, HK_IBV_LAYER_ETHERNET);
     snprintf(host, sizeof host, "%d", 11 + i);
-    b[i] = port("b", host, HK_IBV_LAYER_ETHERNET);
+    b[i] = invented_port("b", host, HK_IBV_LAYER_ETHERNET);
     a[i].rail = b[i].rail = -1;
     a[i].position = (uint8_t)i;
     b[i].position = (uint8_t)(i ^ 1);
@@ -164,9 +161,8 @@ START_TEST(keeps_the_best_pairs) {
   ck_assert(x[0].mine == 0 && x[0].theirs == 1); /* one position: its cost is that of the places in the lists alone */
   ck_assert_uint_eq(x[0].cost, 1);
 }
-END_TEST
 
-START_TEST(pairs_go_together) {
+TEST(pairs_go_together) {
   const hk_ib_port cards[3] = {{.card = 0}, {.card = 0}, {.card = 2}};
   static const struct {
     uint8_t mine[2], theirs[2];
@@ -182,16 +178,5 @@ START_TEST(pairs_go_together) {
     ck_assert_int_eq(hk_ib_pairs_go_together(cards, cards, &p[0], &p[1]), cases[k].yes);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_rails");
-  tcase_add_test(t, reads_rails);
-  tcase_add_test(t, one_rail_before_two);
-  tcase_add_test(t, far_port_of_the_rail);
-  tcase_add_test(t, knows_subnets);
-  tcase_add_test(t, knows_who_meets);
-  tcase_add_test(t, keeps_the_best_pairs);
-  tcase_add_test(t, pairs_go_together);
-  return suite_run_one("ib_rails", t);
-}
+int main(void) { return suite_main("ib_rails"); }

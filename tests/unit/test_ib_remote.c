@@ -4,21 +4,21 @@
  * check: notsan */
 #include <sys/mman.h>
 #include "../../src/transport/remote.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 
 enum { SIGNALS = 5, MEMORY = 3 << 20, PATIENCE = 200000 };
 
-typedef struct bench {
+typedef struct puts_bench {
   net_world *w;
   void *ctx[2];
   const hk_remote *remote;
   _Atomic uint64_t *counters; /* of rank 1, in memory that has nothing else */
   unsigned char *from, *to;   /* [MEMORY] of ranks 0 and 1 */
-} bench;
+} puts_bench;
 
-static bench setup(int devices, size_t signals) {
-  bench b = {.w = NULL};
-  begin(devices);
+static puts_bench setup(int devices, size_t signals) {
+  puts_bench b = {.w = NULL};
+  ib_begin(devices);
   rdma_plenty = true;
   rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
   b.w = net_world_new(2, 8, 65536);
@@ -32,13 +32,13 @@ static bench setup(int devices, size_t signals) {
   fill(b.from, MEMORY, 3);
   return b;
 }
-static void teardown(bench *b) {
+static void teardown(puts_bench *b) {
   net_world_free(b->w);
   munmap(b->counters, 65536);
   munmap(b->from, 2 * MEMORY);
-  end();
+  ib_end();
 }
-static void memory_of(const bench *b, int rank, void *at, size_t bytes, bool there) {
+static void memory_of(const puts_bench *b, int rank, void *at, size_t bytes, bool there) {
   hk_transport_net.memory(b->w->ranks[rank].state, at, bytes, there);
 }
 
@@ -50,7 +50,7 @@ static void look_at_once(void *ctx) {
 }
 
 /* Calls both sides until the put has ended. */
-static hk_remote_state carry_out(const bench *b, const hk_remote_put *p, size_t signals) {
+static hk_remote_state carry_out(const puts_bench *b, const hk_remote_put *p, size_t signals) {
   hk_remote_state state = HK_REMOTE_BUSY;
   bool came;
   for (int i = 0; i < PATIENCE && state <= HK_REMOTE_PEER; i++) {
@@ -61,7 +61,7 @@ static hk_remote_state carry_out(const bench *b, const hk_remote_put *p, size_t 
   }
   return state;
 }
-static hk_remote_put put_of(const bench *b, uint64_t window, uint64_t offset, size_t at, size_t bytes,
+static hk_remote_put put_of(const puts_bench *b, uint64_t window, uint64_t offset, size_t at, size_t bytes,
                             uint32_t signal) {
   return (hk_remote_put){.window = {.number = window, .at = (uint64_t)(uintptr_t)b->to, .bytes = MEMORY},
                          .offset = offset,
@@ -70,7 +70,7 @@ static hk_remote_put put_of(const bench *b, uint64_t window, uint64_t offset, si
                          .signal = signal};
 }
 /* What was put is there, and nothing around it. */
-static void check_put(const bench *b, uint64_t offset, size_t at, size_t bytes) {
+static void check_put(const puts_bench *b, uint64_t offset, size_t at, size_t bytes) {
   ck_assert(memcmp(b->to + offset, b->from + at, bytes) == 0);
   ck_assert(!offset || !b->to[offset - 1]);
   ck_assert(offset + bytes == MEMORY || !b->to[offset + bytes]);
@@ -89,10 +89,10 @@ static const struct {
 } ways[] = {{"1", "1", true, false, 0, 1},  {"1", "1", false, false, 0, 1}, {"3", "0", true, false, 2, 1},
             {"3", "1", false, false, 3, 2}, {"1", "1", true, true, 1, 1},   {"4", "1", false, false, 1, 1}};
 
-START_TEST(puts_all_sizes) {
+TEST_LOOP(puts_all_sizes, HK_ARRAY_LENGTH(ways)) {
   rdma_param("NCCL_IB_QPS_PER_CONNECTION", ways[_i].qps);
   rdma_param("NCCL_IB_USE_INLINE", ways[_i].uses_inline);
-  bench b = setup(ways[_i].devices, SIGNALS);
+  puts_bench b = setup(ways[_i].devices, SIGNALS);
   uint64_t expected[SIGNALS] = {0};
   if (ways[_i].fixed) verbs->fixed = (const char *)b.from, verbs->fixed_bytes = MEMORY;
   if (ways[_i].registered) memory_of(&b, 0, b.from, MEMORY, true);
@@ -119,12 +119,11 @@ START_TEST(puts_all_sizes) {
   ck_assert_uint_lt(verbs->locked, given + (size_t)ways[_i].devices * (MEMORY / 2));
   teardown(&b);
 }
-END_TEST
 
 /* Keys of more windows than are kept are asked for again. */
-START_TEST(knows_many_windows) {
+TEST(knows_many_windows) {
   enum { WINDOWS = HK_IB_WINDOWS + 3 };
-  bench b = setup(1, SIGNALS);
+  puts_bench b = setup(1, SIGNALS);
   memory_of(&b, 1, b.to, MEMORY, true);
   for (unsigned i = 0; i < 3 * WINDOWS; i++) {
     hk_remote_put p = put_of(&b, i % WINDOWS, 10, i, 1000, 4);
@@ -136,11 +135,10 @@ START_TEST(knows_many_windows) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* A window that was never registered: nothing is written. A signal needs none. */
-START_TEST(finds_no_window) {
-  bench b = setup(1, SIGNALS);
+TEST(finds_no_window) {
+  puts_bench b = setup(1, SIGNALS);
   hk_remote_put p = put_of(&b, 1, 0, 0, 1000, 0);
   ck_assert_int_eq(carry_out(&b, &p, SIGNALS), HK_REMOTE_NOWHERE);
   ck_assert(!b.to[0] && !b.counters[0]);
@@ -156,11 +154,10 @@ START_TEST(finds_no_window) {
   ck_assert(!b.to[0] && b.counters[0] == 1);
   teardown(&b);
 }
-END_TEST
 
 /* A fault at each write of a put: it is repeated, and its signal counts once. */
-START_TEST(counts_once) {
-  bench b = setup(1, SIGNALS);
+TEST_LOOP(counts_once, 8) {
+  puts_bench b = setup(1, SIGNALS);
   rdma_param("HOCKET_IB_REPLAY", "1");
   memory_of(&b, 1, b.to, MEMORY, true);
   hk_remote_put p = put_of(&b, 1, 5, 0, 150000, 1);
@@ -176,13 +173,12 @@ START_TEST(counts_once) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* An origin that got no answer in time has closed its socket, and dials again: the target takes the new one. */
-START_TEST(takes_the_next_socket) {
+TEST(takes_the_next_socket) {
   bool came = false;
   int pair[2];
-  bench b = setup(1, SIGNALS);
+  puts_bench b = setup(1, SIGNALS);
   hk_ib_conn *origin = ((hk_ib_ctx *)b.ctx[0])->conns[0];
   ck_assert_int_eq(b.remote->accept(b.ctx[1], 0, b.counters, SIGNALS, &came), HK_OK);
   ck_assert(came);
@@ -205,13 +201,12 @@ START_TEST(takes_the_next_socket) {
   ck_assert_uint_eq(b.counters[2], 1);
   teardown(&b);
 }
-END_TEST
 
 /* The counters' row is of any length, and what the origin copies comes after it. */
-START_TEST(has_counters_of_any_number) {
+TEST_LOOP(has_counters_of_any_number, 6) {
   static const size_t numbers[] = {1, 511, 512, 513, 1024, 1025};
   const size_t n = numbers[_i];
-  bench b = setup(1, n);
+  puts_bench b = setup(1, n);
   memory_of(&b, 1, b.to, MEMORY, true);
   for (unsigned i = 0; i < 3; i++) {
     const hk_remote_put p = put_of(&b, 1, 0, i, 8 * 65536, (uint32_t)n - 1);
@@ -222,16 +217,5 @@ START_TEST(has_counters_of_any_number) {
   ck_assert_uint_eq(b.counters[n], 0);
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_remote");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, puts_all_sizes, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, knows_many_windows);
-  tcase_add_test(t, finds_no_window);
-  tcase_add_test(t, takes_the_next_socket);
-  tcase_add_loop_test(t, counts_once, 0, 8);
-  tcase_add_loop_test(t, has_counters_of_any_number, 0, 6);
-  return suite_run_one("ib_remote", t);
-}
+int main(void) { return suite_main("ib_remote", .timeout = 60); }

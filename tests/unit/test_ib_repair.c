@@ -9,7 +9,7 @@
 #include "../../src/transport/net/ib/ib_slots.h"
 #include "../../src/transport/net/ib/ib_step.h"
 #include "../../src/transport/net/ib/ib_timeout.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 /* ---- time ---- */
 
@@ -20,8 +20,8 @@ int clock_gettime(clockid_t clock, struct timespec *t) {
   return rc;
 }
 
-START_TEST(counts_the_time_of_repairs) {
-  bench b = setup(1);
+TEST(counts_the_time_of_repairs) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   uint64_t now = c->repair.stepped_ns = 1000 * SECOND;
   hk_ib_count_repairs(c, now += 100 * MS); /* nothing is broken */
@@ -42,9 +42,8 @@ START_TEST(counts_the_time_of_repairs) {
   hk_ib_begin_repairs(c, now);
   ck_assert_uint_eq(c->repair.spent_ns, 0);
   c->phase = HK_IB_UP;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* Checks the progress again and again for so long. */
 static void check_for(hk_ib_conn *c, uint64_t *now, uint64_t ns) {
@@ -56,8 +55,8 @@ static void check_for(hk_ib_conn *c, uint64_t *now, uint64_t ns) {
 
 /* Requests that neither complete nor fail: the connection is repaired after as long as all retries take, and leaves the
  * path on which they are. */
-START_TEST(repairs_what_hangs) {
-  bench b = setup(2);
+TEST(repairs_what_hangs) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   const uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, 6);
   uint64_t now = 1000 * SECOND;
@@ -87,12 +86,11 @@ START_TEST(repairs_what_hangs) {
   ck_assert(!c->qps[0].path->bad && c->qps[1].path->bad);
   ck_assert_msg(strstr(c->repair.cause, "neither completed nor failed"), "%s", c->repair.cause);
   ck_assert_uint_eq(c->repair.stalled_ns, 0); /* the next queue pairs get as long */
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
-START_TEST(waits_at_least_a_second) {
-  bench b = setup(1);
+TEST(waits_at_least_a_second) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   uint64_t now = 1000 * SECOND;
   c->times.timeout = 1;
@@ -103,9 +101,8 @@ START_TEST(waits_at_least_a_second) {
   check_for(c, &now, 1);
   ck_assert_int_eq(c->phase, HK_IB_BACKING_OFF);
   c->gpu.flush.asked = 0;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* After repeated failures queue pairs wait longer, as long as the retries end in time: twice as long for each attempt,
  * or for each round of all pairs if none has worked. */
@@ -118,9 +115,9 @@ static const struct {
                 {NULL, true, true, 9, 31, 17}, {NULL, true, false, 2, 0, 14}, {"16", true, true, 9, 0, 16},
                 {"0", true, true, 9, 0, 0}};
 
-START_TEST(waits_longer_each_time) {
+TEST_LOOP(waits_longer_each_time, HK_ARRAY_LENGTH(timeouts)) {
   if (timeouts[_i].set) rdma_param("NCCL_IB_TIMEOUT", timeouts[_i].set);
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   ck_assert_int_ge(c->ports.npairs, 2);
   c->repair.broken_ns = timeouts[_i].broken ? hk_now_ns() - timeouts[_i].past_s * SECOND : 0;
@@ -137,9 +134,8 @@ START_TEST(waits_longer_each_time) {
     hk_ib_measure(c);
     ck_assert_uint_eq(c->times.timeout, 15);
   }
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- which failures ---- */
 
@@ -157,8 +153,8 @@ static const struct {
                 {HK_IBV_WC_WR_FLUSH_ERR, true, NULL},
                 {HK_IBV_WC_FATAL_ERR, true, NULL}};
 
-START_TEST(repairs_some_failures) {
-  bench b = setup(1);
+TEST_LOOP(repairs_some_failures, HK_ARRAY_LENGTH(failures)) {
+  bench b = bench_open(1);
   const hk_ibv_wc wc = {.status = failures[_i].status, .vendor_err = 0x77};
   hk_ib_conn *c = b.c;
   c->phase = HK_IB_PAIRING; /* the rest of a queue that was flushed */
@@ -176,13 +172,12 @@ START_TEST(repairs_some_failures) {
                     strstr(c->repair.cause, "ACTIVE"),
                 "%s", c->repair.cause);
   if (failures[_i].words) ck_assert_msg(strstr(hk_last_error(), failures[_i].words), "%s", hk_last_error());
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
-START_TEST(repairs_lost_devices) {
+TEST_LOOP(repairs_lost_devices, 4) {
   if (_i == 2) rdma_param("HOCKET_IB_REPLAY", "0");
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   static const uint8_t idle[] = {HK_IB_GREETING, HK_IB_PAIRING, HK_IB_BACKING_OFF, HK_IB_RESTING};
   for (size_t i = 0; i < sizeof idle; i++) {
@@ -197,15 +192,14 @@ START_TEST(repairs_lost_devices) {
   ck_assert_int_eq(hk_ib_lost(c, "it is gone", _i != 3), _i < 2 ? HK_OK : HK_ERR_REMOTE);
   ck_assert_int_eq(c->phase, _i < 2 ? HK_IB_BACKING_OFF : HK_IB_FAILED);
   ck_assert_str_eq(c->repair.cause, "it is gone");
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- how often and how long ---- */
 
-START_TEST(backs_off_longer_each_time) {
+TEST(backs_off_longer_each_time) {
   static const unsigned waits[][2] = {{0, 0}, {1, 50}, {3, 150}, {9, 450}, {10, 500}, {11, 500}, {100, 500}};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   hk_ib_begin_repairs(c, hk_now_ns());
   for (size_t i = 0; i < HK_ARRAY_LENGTH(waits); i++) {
@@ -218,20 +212,19 @@ START_TEST(backs_off_longer_each_time) {
     ck_assert_uint_le(c->repair.retry_ns, hk_now_ns() + waits[i][1] * MS);
     ck_assert_uint_eq(c->repair.attempts, waits[i][0]);
   }
-  no_message_for(b.peer);
-  teardown(&b);
+  bench_no_message_for(b.peer);
+  bench_close(&b);
 }
-END_TEST
 
 /* A failure after the connection has been up for long is a new one: attempts and pairs count from the beginning. One
  * that has carried nothing may take as long as all retries to fail again. */
-START_TEST(forgets_old_failures) {
+TEST_LOOP(forgets_old_failures, 4) {
   static const struct {
     bool came;
     int extra_ms; /* up for as long as counts, and so much more */
     bool fresh;
   } cases[] = {{true, 500, true}, {true, -500, false}, {false, 500, true}, {false, -500, false}};
-  bench b = setup(1);
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   uint64_t steady = 3 * SECOND + (cases[_i].came ? 0 : hk_ib_gives_up_ns(c->times.timeout, 6));
   ck_assert_int_ge(c->ports.npairs, 2);
@@ -248,12 +241,11 @@ START_TEST(forgets_old_failures) {
   ck_assert_uint_eq(c->repair.spent_ns, cases[_i].fresh ? 0 : SECOND);
   ck_assert(c->ports.pairs[0].out); /* it never worked */
   ck_assert_int_eq(c->ports.pairs[1].out, !cases[_i].fresh);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
-START_TEST(gives_up_in_the_end) {
-  bench b = setup(1);
+TEST(gives_up_in_the_end) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   hk_ib_begin_repairs(c, 1);
   c->repair.attempts = 17;
@@ -268,27 +260,25 @@ START_TEST(gives_up_in_the_end) {
   ck_assert_int_eq(c->phase, HK_IB_FAILED);
   ck_assert_msg(strstr(hk_last_error(), "nothing goes, for 60 s and 17 new queue pairs; advice"), "%s",
                 hk_last_error());
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* The rank that does not begin epochs reports its failure, with the paths that failed. */
-START_TEST(reports_to_the_other_rank) {
-  bench b = setup(3);
+TEST(reports_to_the_other_rank) {
+  bench b = bench_open(3);
   hk_ib_conn *c = b.peer;
   ck_assert_uint_eq(c->npaths, 3);
   c->paths[0].bad = c->paths[2].bad = true;
   snprintf(c->repair.cause, sizeof c->repair.cause, "a cable");
   ck_assert_int_eq(hk_ib_repair(c, ""), HK_OK);
   ck_assert_int_eq(c->phase, HK_IB_PAIRING);
-  hk_ib_msg m = message_for(b.c);
+  hk_ib_msg m = bench_message_for(b.c);
   ck_assert_uint_eq(m.kind, HK_IB_BROKEN);
   ck_assert_uint_eq(m.broken.bad, 5);
   ck_assert_str_eq(m.broken.text, "a cable");
-  no_message_for(b.c);
-  teardown(&b);
+  bench_no_message_for(b.c);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- ports ---- */
 
@@ -297,8 +287,8 @@ static void set_pair(hk_ib_conn *c, int i, bool out, bool worked) {
   c->ports.pairs[i].worked = worked;
 }
 
-START_TEST(goes_back_to_ports) {
-  bench b = setup(2);
+TEST(goes_back_to_ports) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   hk_ib_ctx *x = c->ctx;
   const hk_ib_device *d = c->paths[0].device;
@@ -335,10 +325,9 @@ START_TEST(goes_back_to_ports) {
   b.peer->repair.back_ns = now; /* which does not know what was left out */
   ck_assert_int_eq(hk_ib_go_back(b.peer, now), HK_OK);
   ck_assert_int_eq(b.peer->phase, HK_IB_PAIRING);
-  ck_assert_uint_eq(message_for(c).kind, HK_IB_BROKEN);
-  teardown(&b);
+  ck_assert_uint_eq(bench_message_for(c).kind, HK_IB_BROKEN);
+  bench_close(&b);
 }
-END_TEST
 
 /* Which pairs are left out after a failure: of 2 x 2 ports, with the GIDs of each. */
 static const struct {
@@ -351,8 +340,8 @@ static const struct {
              {"b-", false, 4, "o..."}, {"d-", true, 0, "ooo."},  {"d-", false, 0, "ooo."}, {"bg", true, 0, "oo.."},
              {"bb", true, 0, "...."},  {"bd", true, 0, "...o"},  {"gd", true, 0, "...o"},  {"gg", true, 9, "...."}};
 
-START_TEST(leaves_out_bad_pairs) {
-  bench b = setup(2);
+TEST_LOOP(leaves_out_bad_pairs, HK_ARRAY_LENGTH(cases)) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   bool seen[4] = {false};
   ck_assert_uint_eq(c->npaths, 2);
@@ -379,13 +368,12 @@ START_TEST(leaves_out_bad_pairs) {
   ck_assert(seen[0] && seen[1] && seen[2] && seen[3]);
   ck_assert_uint_ge(c->npaths, 1);
   for (uint32_t i = 0; i < c->npaths; i++) ck_assert(!c->ports.pairs[c->paths[i].pair].out);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* Pairs that have worked come first, those of ports that are down last; when none is left, all are tried again. */
-START_TEST(chooses_the_best_pair) {
-  bench b = setup(2);
+TEST(chooses_the_best_pair) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   const int n = c->ports.npairs, last = n - 1;
   for (int i = 0; i < n; i++) set_pair(c, i, false, i == last);
@@ -409,13 +397,12 @@ START_TEST(chooses_the_best_pair) {
   hk_ib_choose_paths(c);
   ck_assert_uint_eq(c->npaths, 1);
   ck_assert_int_ne(c->ports.pairs[c->paths[0].pair].mine, c->ports.pairs[0].mine);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* The higher rank takes the paths that the lower one has chosen, and none that it was not offered. */
-START_TEST(takes_offered_paths) {
-  bench b = setup(2);
+TEST(takes_offered_paths) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.peer;
   hk_ib_epoch e = b.c->ours;
   ck_assert(hk_ib_take_paths(c, &e));
@@ -435,14 +422,13 @@ START_TEST(takes_offered_paths) {
     e.npaths = n ? HK_IB_PATHS + 1 : 0;
     ck_assert(!hk_ib_take_paths(c, &e));
   }
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- the control connection ---- */
 
-START_TEST(asks_once_a_second) {
-  bench b = setup(1);
+TEST(asks_once_a_second) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer; /* the one that takes connections */
   int pair[2], fd = c->control.fd;
   net_pair(true, pair);
@@ -469,13 +455,12 @@ START_TEST(asks_once_a_second) {
   ck_assert_uint_eq(c->control.silent_ns, now + SECOND);
   ck_assert(!c->control.eof && !c->control.in_got && !c->control.looks && !c->control.lost_ns);
   close(pair[0]);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* What may come back: not what has ended in order, was never up, or is another network's. */
-START_TEST(waits_for_a_lost_connection) {
-  bench b = setup(1);
+TEST(waits_for_a_lost_connection) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.peer;
   ck_assert(!hk_ib_control_may_return(c));
   c->control.eof = true;
@@ -502,16 +487,15 @@ START_TEST(waits_for_a_lost_connection) {
   ck_assert_int_eq(hk_ib_control_check(c, now + SECOND + limit - 1), HK_OK);
   ck_assert_int_eq(hk_ib_control_check(c, now + SECOND + limit), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "control connection is lost"), "%s", hk_last_error());
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- epochs ---- */
 
 /* A rank that has backed off begins an epoch at its time, without devices that have failed, as long as there are
  * others. */
-START_TEST(begins_epochs) {
-  bench b = setup(2);
+TEST_LOOP(begins_epochs, 3) {
+  bench b = bench_open(2);
   hk_ib_conn *c = b.c;
   hk_ib_device *devices[2] = {c->paths[0].device, c->paths[1].device};
   const uint64_t now = c->repair.retry_ns = hk_now_ns();
@@ -533,27 +517,26 @@ START_TEST(begins_epochs) {
     ck_assert(c->paths[0].bad);
     ck_assert_msg(strstr(c->repair.cause, "No such device") && strstr(c->repair.cause, "is gone with its device"), "%s",
                   c->repair.cause);
-    no_message_for(b.peer);
+    bench_no_message_for(b.peer);
   } else {
     ck_assert_int_eq(c->phase, HK_IB_PAIRING);
     ck_assert_uint_eq(c->repair.attempts, 4);
     ck_assert_uint_eq(c->npaths, 2 - (uint32_t)_i);
     if (_i) ck_assert_ptr_eq(c->paths[0].device, devices[1]);
-    const hk_ib_msg m = message_for(b.peer);
+    const hk_ib_msg m = bench_message_for(b.peer);
     ck_assert(m.kind == HK_IB_EPOCH && m.epoch == epoch + 1);
     ck_assert(m.epoch_info.npaths == c->npaths && m.epoch_info.nqps == c->nqps);
     ck_assert(m.epoch_info.psn == c->ours.psn && m.epoch_info.psn <= 0xffffff);
     ck_assert(m.ring[0].addr == 0 && m.ring[0].flags == 0); /* this rank receives nothing */
   }
   for (int i = 0; i < 2; i++) devices[i]->gone = false;
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* ---- slots after a failure ---- */
 
-START_TEST(rewinds_to_what_the_peer_has) {
-  bench b = setup(1);
+TEST(rewinds_to_what_the_peer_has) {
+  bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   for (uint32_t i = 0; i < 8; i++) c->tx.sizes[i] = i == 4 ? 2 : 1;
   c->tx.given = 6;
@@ -577,30 +560,7 @@ START_TEST(rewinds_to_what_the_peer_has) {
   ck_assert(hk_ib_unfinished(c));
   c->tx.credit = 6;
   ck_assert(!hk_ib_unfinished(c));
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_repair");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, counts_the_time_of_repairs);
-  tcase_add_test(t, repairs_what_hangs);
-  tcase_add_test(t, waits_at_least_a_second);
-  tcase_add_loop_test(t, waits_longer_each_time, 0, (int)HK_ARRAY_LENGTH(timeouts));
-  tcase_add_loop_test(t, repairs_some_failures, 0, (int)HK_ARRAY_LENGTH(failures));
-  tcase_add_loop_test(t, repairs_lost_devices, 0, 4);
-  tcase_add_test(t, backs_off_longer_each_time);
-  tcase_add_loop_test(t, forgets_old_failures, 0, 4);
-  tcase_add_test(t, gives_up_in_the_end);
-  tcase_add_test(t, reports_to_the_other_rank);
-  tcase_add_test(t, goes_back_to_ports);
-  tcase_add_loop_test(t, leaves_out_bad_pairs, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_test(t, chooses_the_best_pair);
-  tcase_add_test(t, takes_offered_paths);
-  tcase_add_test(t, asks_once_a_second);
-  tcase_add_test(t, waits_for_a_lost_connection);
-  tcase_add_loop_test(t, begins_epochs, 0, 3);
-  tcase_add_test(t, rewinds_to_what_the_peer_has);
-  return suite_run_one("ib_repair", t);
-}
+int main(void) { return suite_main("ib_repair", .timeout = 60); }

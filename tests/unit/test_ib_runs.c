@@ -2,7 +2,7 @@
 /* Several slots of a GPU's link as one message: which go together, and the requests that cards carry out for them.
  * check: notsan */
 #include "../../src/device/device.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 enum { BYTES = 65536, N = 8 };
 static const hk_device_ops ops = {.name = "none"};
@@ -43,8 +43,8 @@ static void receive(bench *b, unsigned k, uint32_t bytes, uint32_t signature) {
 }
 
 static bench ready(unsigned before, bool host) {
-  bench b = setup(1);
-  for (unsigned k = 0; k < before; k++) carry(b.w, b.send, b.recv, BYTES);
+  bench b = bench_open(1);
+  for (unsigned k = 0; k < before; k++) ib_carry(b.w, b.send, b.recv, BYTES);
   while (b.c->tx.given < before) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&b.w->ranks[1 - i], NULL), HK_OK);
   for (int i = 0; i < 2 && !host; i++) b.w->ranks[i].env.gpu = &gpu;
@@ -58,7 +58,7 @@ static unsigned post_all(bench *b, const uint32_t *bytes, const uint32_t *signat
   return n;
 }
 
-START_TEST(go_together) {
+TEST_LOOP(go_together, HK_ARRAY_LENGTH(cases)) {
   bench b = ready(cases[_i].before, cases[_i].host);
   const uint64_t writes = verbs->writes, reports = verbs->reports;
   const unsigned n = post_all(&b, cases[_i].bytes, cases[_i].signature);
@@ -70,12 +70,11 @@ START_TEST(go_together) {
     ck_assert_uint_eq(b.c->tx.sizes[(cases[_i].before + k) % N], cases[_i].bytes[k] > HK_IB_SMALL ? 2 : 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, cases[_i].bytes[k], cases[_i].signature[k]);
   while (b.c->tx.given < cases[_i].before + n) ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* A slot is given back when all that came with it has arrived, and not before. */
-START_TEST(are_given_back_together) {
+TEST(are_given_back_together) {
   bench b = ready(1, false);
   verbs->lazy = 1; /* a request at each poll */
   const unsigned n = post_all(&b, cases[4].bytes, cases[4].signature);
@@ -85,12 +84,11 @@ START_TEST(are_given_back_together) {
   }
   ck_assert_uint_eq(b.c->tx.given, n + 1);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* A queue pair fails, in the data or the header: all slots of the message are sent again. */
-START_TEST(are_sent_again) {
+TEST_LOOP(are_sent_again, 2) {
   bench b = ready(1, false);
   if (_i) verbs->broken = 1;
   verbs->passing = 2;
@@ -98,21 +96,19 @@ START_TEST(are_sent_again) {
   const unsigned n = post_all(&b, cases[4].bytes, cases[4].signature);
   for (unsigned k = 0; k < n; k++) receive(&b, k, 60000, 7);
   ck_assert_int_eq(verbs->broken + verbs->severed, 0);
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* A header that counts more slots than a FIFO has. */
-START_TEST(are_not_endless) {
+TEST(are_not_endless) {
   bench b = ready(1, false);
   post_all(&b, cases[0].bytes, cases[0].signature);
   ck_assert_int_eq(net_progress(&b.w->ranks[0], NULL), HK_OK);
   ((hk_ib_header *)(void *)(b.peer->arena + hk_ib_rx_offset(b.peer, 1)))->more = UINT32_MAX;
   ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "came twice"), "%s", hk_last_error());
-  teardown(&b);
+  bench_close(&b);
 }
-END_TEST
 
 /* Together they have 512 KiB and half of the FIFO at most. */
 static const struct {
@@ -120,13 +116,13 @@ static const struct {
   unsigned messages;
 } limits[] = {{8, 131072, 1}, {8, 262144, 2}, {8, 1 << 20, 4}, {4, 65536, 3}, {2, 65536, 2}};
 
-START_TEST(have_a_limit) {
+TEST_LOOP(have_a_limit, HK_ARRAY_LENGTH(limits)) {
   static char data[1 << 20];
   const uint32_t bytes = limits[_i].bytes, n = limits[_i].nslots < 4 ? limits[_i].nslots : 4;
   hk_link *send, *recv;
-  begin(1);
+  ib_begin(1);
   net_world *w = net_world_new(2, limits[_i].nslots, bytes);
-  make_way(w, &send, &recv);
+  ib_make_way(w, &send, &recv);
   w->ranks[0].env.gpu = &gpu;
   uint32_t got = 0, tag;
   bool direct;
@@ -140,17 +136,7 @@ START_TEST(have_a_limit) {
   net_unlink(send);
   net_unlink(recv);
   net_world_free(w);
-  end();
+  ib_end();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_runs");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, go_together, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_test(t, are_given_back_together);
-  tcase_add_loop_test(t, are_sent_again, 0, 2);
-  tcase_add_test(t, are_not_endless);
-  tcase_add_loop_test(t, have_a_limit, 0, (int)HK_ARRAY_LENGTH(limits));
-  return suite_run_one("ib_runs", t);
-}
+int main(void) { return suite_main("ib_runs", .timeout = 60); }

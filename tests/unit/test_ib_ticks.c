@@ -3,13 +3,13 @@
  * neither connects nor delivers.
  * check: notsan */
 #include "../../src/base/service.h"
-#include "../support/ib_bench.h"
+#include "../support/ib.h"
 
 static hk_service *service;
 
 static bench setup_served(int rank) {
   bench b = {.w = NULL};
-  begin(1);
+  ib_begin(1);
   b.w = net_world_new(2, 8, 65536);
   ck_assert_int_eq(hk_service_new(&service, "test"), HK_OK);
   b.w->ranks[rank].env.service = service;
@@ -21,13 +21,13 @@ static void teardown_served(bench *b) {
   net_unlink(b->recv);
   net_world_free(b->w);
   hk_service_free(service);
-  end();
+  ib_end();
 }
 
 static void open_way(bench *b) {
-  make_way(b->w, &b->send, &b->recv);
-  b->c = conn_of(b->send);
-  b->peer = conn_of(b->recv);
+  ib_make_way(b->w, &b->send, &b->recv);
+  b->c = bench_conn(b->send);
+  b->peer = bench_conn(b->recv);
 }
 
 static uint8_t phase_of(const hk_ib_conn *c) {
@@ -41,14 +41,14 @@ static uint8_t phase_of(const hk_ib_conn *c) {
 static void await_ticks(int n) { usleep((useconds_t)n * HK_IB_TICK_MS * 1000 + 50000); }
 
 /* A message is lost, and its sender (or its receiver) makes no call any more: it comes all the same. */
-START_TEST(repairs_for_an_absent_rank) {
+TEST_LOOP(repairs_for_an_absent_rank, 2) {
   const unsigned number = 7;
   uint32_t got = 0, bytes, signature;
   bool direct, came = false;
   const int absent = _i;
   bench b = setup_served(absent);
   open_way(&b);
-  pass_on(b.w, b.send, b.recv, 1);
+  ib_pass_on(b.w, b.send, b.recv, 1);
   const uint32_t epoch = b.c->epoch;
   verbs->broken = 1;
   ck_assert(net_try_send(b.send, &number, sizeof number, 7, false));
@@ -69,24 +69,22 @@ START_TEST(repairs_for_an_absent_rank) {
   ck_assert_uint_eq(got, 7);
   teardown_served(&b);
 }
-END_TEST
 
 /* It opens no control connection, which may wait for the peer's service. */
-START_TEST(does_not_connect) {
+TEST(does_not_connect) {
   bench b = setup_served(1);
   b.recv = net_link(&b.w->ranks[1], 0, HK_LINK_RECV, 3);
   b.send = net_link(&b.w->ranks[0], 1, HK_LINK_SEND, 3); /* it has dialled */
-  b.peer = conn_of(b.recv);
+  b.peer = bench_conn(b.recv);
   await_ticks(3);
   ck_assert_int_eq(phase_of(b.peer), HK_IB_DIALING);
   ck_assert_int_eq(net_progress(&b.w->ranks[1], NULL), HK_OK);
   ck_assert_int_ne(phase_of(b.peer), HK_IB_DIALING);
   teardown_served(&b);
 }
-END_TEST
 
 /* While the rank makes calls, it does nothing: the rank itself looks. An error waits for the rank. */
-START_TEST(leaves_it_to_the_rank) {
+TEST(leaves_it_to_the_rank) {
   bench b = setup_served(1);
   open_way(&b);
   hk_ib_ctx *x = b.peer->ctx;
@@ -95,7 +93,7 @@ START_TEST(leaves_it_to_the_rank) {
   pthread_mutex_lock(&x->lock);
   ck_assert_uint_gt(x->tick.seen, 0);
   x->progress.steps = x->tick.seen + 1; /* a call since the last tick */
-  hk_ib_msg m = message_of(b.c, HK_IB_END);
+  hk_ib_msg m = bench_message_of(b.c, HK_IB_END);
   ck_assert_int_eq(send(b.c->control.fd, &m, sizeof m, 0), (ssize_t)sizeof m);
   b.peer->control.next_look_ns = 0;
   const uint64_t steps = x->progress.steps;
@@ -117,13 +115,5 @@ START_TEST(leaves_it_to_the_rank) {
   ck_assert(gone);
   teardown_served(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("ib_ticks");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, repairs_for_an_absent_rank, 0, 2);
-  tcase_add_test(t, does_not_connect);
-  tcase_add_test(t, leaves_it_to_the_rank);
-  return suite_run_one("ib_ticks", t);
-}
+int main(void) { return suite_main("ib_ticks", .timeout = 60); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the verbs provider posts, sends and counts on fixed schedules, compared with a file: ib_trace.h. Both ranks are
- * of this thread, and the time is the test's.
+/* What the verbs provider posts and sends on fixed schedules, compared with a file: ib_trace.h. Both ranks are of this
+ * thread, and the time is the test's.
  * check: notsan */
 #include "../../src/transport/net/ib/ib_gdr.h"
 #include "../../src/transport/remote.h"
@@ -8,131 +8,124 @@
 
 /* ---- scenes ---- */
 
-START_TEST(carries_small_messages) {
+TEST(carries_small_messages) {
   rdma_plenty = true;
-  scene s = open_scene("small", 1);
-  connect_scene(&s, true, false);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 20);
-  turns(&s, 200);
-  close_scene(&s);
+  scene s = scene_open("small", 1);
+  scene_connect(&s, true, false);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 20);
+  scene_turns(&s, 200);
+  scene_close(&s);
 }
-END_TEST
 
-START_TEST(carries_large_messages) {
+TEST(carries_large_messages) {
   rdma_plenty = true;
-  scene s = open_scene("large", 1);
-  connect_scene(&s, true, true);
-  exchange(&s, large, HK_ARRAY_LENGTH(large), 12);
-  turns(&s, 200);
-  close_scene(&s);
+  scene s = scene_open("large", 1);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 12);
+  scene_turns(&s, 200);
+  scene_close(&s);
 }
-END_TEST
 
 /* Credits go back without data that goes there. */
-START_TEST(carries_one_way) {
+TEST(carries_one_way) {
   rdma_plenty = true;
-  scene s = open_scene("one way", 1);
+  scene s = scene_open("one way", 1);
   verbs->device[0].max_wr = 16;
   verbs->device[0].max_cqe = 100;
   verbs->device[0].ece = 0x70;
   verbs->device[0].mtu = 3;
-  connect_scene(&s, false, false);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 30);
-  exchange(&s, large, 2, 4);
-  turns(&s, 200);
-  close_scene(&s);
+  scene_connect(&s, false, false);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 30);
+  scene_exchange(&s, large, 2, 4);
+  scene_turns(&s, 200);
+  scene_close(&s);
 }
-END_TEST
 
 /* Two paths with two queue pairs each, and one for credits; no data goes with requests. */
-START_TEST(uses_all_queue_pairs) {
+TEST(uses_all_queue_pairs) {
   rdma_plenty = true;
-  set("NCCL_IB_QPS_PER_CONNECTION", "2");
-  set("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
-  set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  set("NCCL_IB_FIFO_TC", "7");
-  set("NCCL_IB_USE_INLINE", "0");
-  set("NCCL_IB_TC", "3");
-  set("NCCL_IB_SL", "2");
-  scene s = open_scene("queue pairs", 2);
-  connect_scene(&s, true, false);
-  exchange(&s, large, HK_ARRAY_LENGTH(large), 12);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 12);
-  turns(&s, 200);
-  close_scene(&s);
+  rdma_param("NCCL_IB_QPS_PER_CONNECTION", "2");
+  rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
+  rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  rdma_param("NCCL_IB_FIFO_TC", "7");
+  rdma_param("NCCL_IB_USE_INLINE", "0");
+  rdma_param("NCCL_IB_TC", "3");
+  rdma_param("NCCL_IB_SL", "2");
+  scene s = scene_open("queue pairs", 2);
+  scene_connect(&s, true, false);
+  scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 12);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 12);
+  scene_turns(&s, 200);
+  scene_close(&s);
 }
-END_TEST
 
 /* Requests are under way for some time. */
-START_TEST(carries_slowly) {
+TEST(carries_slowly) {
   rdma_plenty = true;
-  set("NCCL_IB_QPS_PER_CONNECTION", "3");
-  set("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
-  scene s = open_scene("slow", 1);
+  rdma_param("NCCL_IB_QPS_PER_CONNECTION", "3");
+  rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", "1");
+  scene s = scene_open("slow", 1);
   verbs->lazy = 2;
-  connect_scene(&s, true, true);
-  exchange(&s, large, HK_ARRAY_LENGTH(large), 10);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 10);
-  turns(&s, 200);
-  close_scene(&s);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 10);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 10);
+  scene_turns(&s, 200);
+  scene_close(&s);
 }
-END_TEST
 
 /* Memory that the user has registered: sent from, written to. */
 static void offer_all(scene *s, int me, const uint32_t *sizes, unsigned nsizes, unsigned n) {
   hk_link *l = s->recv[me];
   for (; l->offered < n && hk_link_may_offer(l); l->offered++) {
     const uint32_t bytes = sizes[(l->offered + (unsigned)(1 - me)) % nsizes];
-    if (hk_link_places(l, bytes)) hk_link_offer(l, l->offered, s->memory[me] + l->offered * 4096, bytes);
+    if (hk_link_places(l, bytes)) hk_link_offer(l, l->offered, s->memory[me] + l->offered % 8 * SLOT, bytes);
   }
 }
-START_TEST(writes_to_places) {
+TEST(writes_to_places) {
   rdma_plenty = true;
-  set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  scene s = open_scene("places", 2);
+  rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  scene s = scene_open("places", 2);
   for (int i = 0; i < 2; i++) hk_transport_net.memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
   s.by_ref = true;
-  connect_scene(&s, true, true);
+  scene_connect(&s, true, true);
   for (unsigned round = 1; round <= 4; round++) {
     for (int i = 0; i < 2; i++)
       if (round != 2) offer_all(&s, i, large, HK_ARRAY_LENGTH(large), 3 * round);
-    exchange(&s, large, HK_ARRAY_LENGTH(large), 3);
+    scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 3);
   }
   hk_transport_net.memory(s.w->ranks[1].state, s.memory[1], MEMORY, false);
   s.by_ref = false;
-  exchange(&s, large, HK_ARRAY_LENGTH(large), 3);
+  scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 3);
   offer_all(&s, 0, large, HK_ARRAY_LENGTH(large), 18);
-  turns(&s, 3);
+  scene_turns(&s, 3);
   hk_transport_net.withdraw(s.w->ranks[0].state);
-  turns(&s, 20);
-  close_scene(&s);
+  scene_turns(&s, 20);
+  scene_close(&s);
 }
-END_TEST
 
 /* ---- faults ---- */
 
-START_TEST(repairs_broken_requests) {
+TEST(repairs_broken_requests) {
   rdma_plenty = true;
-  scene s = open_scene("broken", 1);
+  scene s = scene_open("broken", 1);
   s.step_ns = 10 * MS;
-  connect_scene(&s, true, true);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
   for (int i = 0; i < 3; i++) {
     verbs->skip = 3;
     verbs->broken = 1 + i;
-    exchange(&s, i % 2 ? small : large, 5, 4);
-    turns(&s, i == 1 ? 400 : 5);
+    scene_exchange(&s, i % 2 ? small : large, 5, 4);
+    scene_turns(&s, i == 1 ? 400 : 5);
   }
   verbs->passing = 2;
   verbs->severed = 1;
-  exchange(&s, large, 4, 3);
+  scene_exchange(&s, large, 4, 3);
   verbs->passing = 1;
   verbs->unanswered = 1;
-  exchange(&s, large, 4, 3);
-  turns(&s, 20);
-  close_scene(&s);
+  scene_exchange(&s, large, 4, 3);
+  scene_turns(&s, 20);
+  scene_close(&s);
 }
-END_TEST
 
 static const struct {
   const char *name;
@@ -143,13 +136,13 @@ static const struct {
             {"denied", .denied = 1},
             {"overrun", .overrun = 1},
             {"not repaired", .broken = 1, .replay = "0"}};
-START_TEST(ends_with_an_error) {
+TEST_LOOP(ends_with_an_error, HK_ARRAY_LENGTH(ends)) {
   rdma_plenty = true;
-  set("NCCL_IB_RETURN_ASYNC_EVENTS", "1");
-  if (ends[_i].replay) set("HOCKET_IB_REPLAY", ends[_i].replay);
-  scene s = open_scene(ends[_i].name, 1);
-  connect_scene(&s, true, true);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 3);
+  rdma_param("NCCL_IB_RETURN_ASYNC_EVENTS", "1");
+  if (ends[_i].replay) rdma_param("HOCKET_IB_REPLAY", ends[_i].replay);
+  scene s = scene_open(ends[_i].name, 1);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 3);
   verbs->skip = 1;
   verbs->lost = ends[_i].lost;
   verbs->doubled = ends[_i].doubled;
@@ -157,183 +150,194 @@ START_TEST(ends_with_an_error) {
   verbs->overrun = ends[_i].overrun;
   verbs->broken = ends[_i].broken;
   for (int i = 0; i < 2; i++)
-    for (int k = 0; k < 3; k++) (void)send_one(&s, i, small[k]);
+    for (int k = 0; k < 3; k++) (void)scene_send(&s, i, small[k]);
   for (int i = 0; i < 60; i++) {
     s.step_ns = 10 * MS;
-    turn(&s);
-    for (int k = 0; k < 2; k++) receive_one(&s, k);
+    scene_turn(&s);
+    for (int k = 0; k < 2; k++) scene_receive(&s, k);
   }
-  close_scene(&s);
+  scene_close(&s);
 }
-END_TEST
+
+/* Each request fails: repairs end when the time for them is over. */
+TEST(gives_up) {
+  rdma_plenty = true;
+  scene s = scene_open("never repaired", 1);
+  scene_connect(&s, true, true);
+  s.step_ns = 200 * MS; /* a longer gap would count as a pause of the process */
+  verbs->broken = 1 << 30;
+  for (int i = 0; i < 2; i++) (void)scene_send(&s, i, 100);
+  const uint64_t begun = trace_now, most = scene_conn(&s, 0)->ctx->timeout_ns;
+  trace.blocked = true; /* other scenes show repairs */
+  while (!s.ended[0] && !s.ended[1]) {
+    ck_assert_uint_lt(trace_now - begun, 3 * most);
+    scene_turn(&s);
+  }
+  ck_assert_uint_gt(trace_now - begun, most);
+  trace.blocked = false;
+  scene_close(&s);
+}
 
 /* The port goes down, the connection takes the other one; the first comes back, and it takes that again. */
-START_TEST(leaves_ports_and_comes_back) {
+TEST_LOOP(leaves_ports_and_comes_back, 2) {
   rdma_plenty = true;
-  if (_i) set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  scene s = open_scene(_i ? "a port of two" : "ports", 2);
+  if (_i) rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  scene s = scene_open(_i ? "a port of two" : "ports", 2);
   void (*set_port)(int, int);
   *(void **)&set_port = rdma_fake("libibverbs.so.1", "fake_verbs_port");
   s.step_ns = 10 * MS;
-  connect_scene(&s, true, true);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   set_port(0, 0);
-  exchange(&s, large, 3, 4);
-  turns(&s, 40);
+  scene_exchange(&s, large, 3, 4);
+  scene_turns(&s, 40);
   set_port(0, 1);
-  turns(&s, 300);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
-  close_scene(&s);
+  scene_turns(&s, 300);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close(&s);
 }
-END_TEST
 
 /* A device fails, and can be opened again after some time. */
-START_TEST(leaves_devices_and_comes_back) {
+TEST(leaves_devices_and_comes_back) {
   rdma_plenty = true;
-  scene s = open_scene("devices", 2);
+  scene s = scene_open("devices", 2);
   s.step_ns = 10 * MS;
-  connect_scene(&s, true, true);
-  exchange(&s, large, 3, 4);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, large, 3, 4);
   verbs->fatal = 1;
-  exchange(&s, large, 3, 4);
+  scene_exchange(&s, large, 3, 4);
   verbs->device[0].returns = 3;
-  turns(&s, 600);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
-  close_scene(&s);
+  scene_turns(&s, 600);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close(&s);
 }
-END_TEST
 
 /* Requests that neither complete nor fail. */
-START_TEST(repairs_what_hangs) {
+TEST(repairs_what_hangs) {
   rdma_plenty = true;
-  scene s = open_scene("hanging", 1);
+  scene s = scene_open("hanging", 1);
   s.step_ns = 100 * MS;
-  connect_scene(&s, true, true);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   verbs->device[0].dead = 1;
-  (void)send_one(&s, 0, 100);
-  (void)send_one(&s, 1, 100000);
-  turns(&s, 60);
+  (void)scene_send(&s, 0, 100);
+  (void)scene_send(&s, 1, 100000);
+  scene_turns(&s, 60);
   verbs->device[0].dead = 0;
-  turns(&s, 100);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
-  close_scene(&s);
+  scene_turns(&s, 100);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close(&s);
 }
-END_TEST
 
 /* The control connection is lost: RDMA goes on, and another one is made, or not, or the peer has gone. */
-START_TEST(goes_on_without_control) {
+TEST_LOOP(goes_on_without_control, 4) {
   static const char *const names[] = {"control lost", "control lost for good", "control lost, peer gone", "no control"};
   rdma_plenty = true;
-  scene s = open_scene(names[_i], 1);
+  scene s = scene_open(names[_i], 1);
   s.step_ns = 20 * MS;
-  for (int i = 0; i < 2; i++) s.w->ranks[i].env.redial = _i < 3 ? traced_redial : NULL;
-  connect_scene(&s, true, true);
+  for (int i = 0; i < 2; i++) s.w->ranks[i].env.redial = _i < 3 ? trace_redial : NULL;
+  scene_connect(&s, true, true);
   trace.blocked = true;
-  exchange(&s, large, 3, 4);
+  scene_exchange(&s, large, 3, 4);
   trace.blocked = false;
   redial_fails = true;
-  cut_controls();
-  turns(&s, 4);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
-  for (int i = 0; i < 200 && !conn_of(&s, 0)->control.lost_ns && _i < 3; i++) turn(&s);
+  trace_cut_controls();
+  scene_turns(&s, 4);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  for (int i = 0; i < 200 && !scene_conn(&s, 0)->control.lost_ns && _i < 3; i++) scene_turn(&s);
   if (_i == 1) verbs->broken = 1;
   if (_i == 2) redial_gone = true;
   redial_fails = _i == 1;
-  if (_i == 0) redial_await(&s);
-  if (_i == 2) redial_await(&s);
-  if (_i != 0) (void)send_one(&s, 0, 8);
+  if (_i == 0) scene_await_redial(&s);
+  if (_i == 2) scene_await_redial(&s);
+  if (_i != 0) (void)scene_send(&s, 0, 8);
   if (_i == 1) s.step_ns = SECOND;
-  turns(&s, 100);
-  if (_i == 0) exchange(&s, large, 3, 3);
-  close_scene(&s);
+  scene_turns(&s, 100);
+  if (_i == 0) scene_exchange(&s, large, 3, 3);
+  scene_close(&s);
 }
-END_TEST
 
 /* The peer's host does not answer any more, while it is waited for, or not; or while a connection is made. */
-START_TEST(asks_after_silent_hosts) {
+TEST_LOOP(asks_after_silent_hosts, 3) {
   static const char *const names[] = {"silent, waited for", "silent", "silent from the begin"};
   rdma_plenty = true;
-  scene s = open_scene(names[_i], 1);
+  scene s = scene_open(names[_i], 1);
   s.step_ns = SECOND;
   trace_info.tcpi_rtt = 30000;
-  if (_i < 2) connect_scene(&s, true, true);
-  if (_i < 2) exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  if (_i < 2) scene_connect(&s, true, true);
+  if (_i < 2) scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   if (_i == 2) {
     for (int i = 0; i < 2; i++) s.send[i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_SEND, 3);
     for (int i = 0; i < 2; i++) s.recv[i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_RECV, 3);
-    pass_controls();
+    trace_pass_controls();
     controls[0].deaf = true;
   }
   if (_i == 0) hk_link_set_waiting(s.recv[0], HK_LINK_WAITS);
   trace_info.tcpi_probes = 1;
   for (int i = 0; i < 50; i++) {
     trace_info.tcpi_last_ack_recv = trace_info.tcpi_last_data_recv = (uint32_t)(i * 2000 + 1000);
-    turns(&s, 1);
+    scene_turns(&s, 1);
   }
   memset(&trace_info, 0, sizeof trace_info);
   controls[0].deaf = false;
-  close_scene(&s);
+  scene_close(&s);
 }
-END_TEST
 
 /* ---- memory ---- */
 
 /* An end comes when the other direction is there already, and the peer waits for its memory. */
-START_TEST(takes_ends_later) {
+TEST_LOOP(takes_ends_later, 2) {
   rdma_plenty = !_i;
   rdma_scarce = _i;
-  scene s = open_scene(_i ? "ends later, little memory" : "ends later", 1);
+  scene s = scene_open(_i ? "ends later, little memory" : "ends later", 1);
   s.send[0] = net_link(&s.w->ranks[0], 1, HK_LINK_SEND, 3);
   s.send[1] = net_link(&s.w->ranks[1], 0, HK_LINK_SEND, 3);
-  turns(&s, 10);
-  may_grow(&s, 0, s.send[0], true);
+  scene_turns(&s, 10);
+  scene_may_grow(&s, 0, s.send[0], true);
   for (int i = 0; i < 2; i++)
-    for (int k = 0; k < 2; k++) (void)send_one(&s, i, k ? 100 : 70000);
-  turns(&s, 10);
-  s.recv[1] = small_link(&s, 1, HK_LINK_RECV);
-  note(&s, 1);
-  turns(&s, 5);
+    for (int k = 0; k < 2; k++) (void)scene_send(&s, i, k ? 100 : 70000);
+  scene_turns(&s, 10);
+  s.recv[1] = scene_small_link(&s, 1, HK_LINK_RECV);
+  scene_check(&s, 1);
+  scene_turns(&s, 5);
   s.recv[0] = net_link(&s.w->ranks[0], 1, HK_LINK_RECV, 3);
-  note(&s, 0);
-  exchange(&s, large, 3, 0);
+  scene_check(&s, 0);
+  scene_exchange(&s, large, 3, 0);
   for (int i = 0; i < 20; i++) {
-    for (int k = 0; k < 2; k++) receive_one(&s, k);
-    turn(&s);
+    for (int k = 0; k < 2; k++) scene_receive(&s, k);
+    scene_turn(&s);
   }
   hk_transport_net.close(s.send[0]);
   free(s.send[0]);
   s.send[0] = NULL;
-  turns(&s, 5);
+  scene_turns(&s, 5);
   s.sent[0] = 0;
   free(s.recv[1]->small);
-  close_scene(&s);
+  scene_close(&s);
 }
-END_TEST
 
 /* One card of two takes no memory, or queue pairs with less inline data; the first one refuses to be opened. */
-START_TEST(does_without) {
+TEST_LOOP(does_without, 4) {
   static const char *const names[] = {"a full card of two", "less inline", "a closed card", "full later"};
   rdma_plenty = true;
-  set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  scene s = open_scene(names[_i], 2);
+  rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  scene s = scene_open(names[_i], 2);
   s.step_ns = 10 * MS;
   verbs->device[0].full = _i == 0;
   for (int i = 0; i < 2 && _i == 1; i++) verbs->device[i].inline_most = i ? 100 : 32;
   if (_i == 2) verbs->device[0].refuses_open = EPERM;
-  connect_scene(&s, true, false);
-  exchange(&s, large, 3, 4);
+  scene_connect(&s, true, false);
+  scene_exchange(&s, large, 3, 4);
   verbs->device[1].full = _i == 3;
   if (_i == 3) {
     for (int i = 0; i < 2; i++) hk_transport_net.memory(s.w->ranks[i].state, s.memory[i], MEMORY, true);
     s.by_ref = true;
-    exchange(&s, large, 3, 4);
+    scene_exchange(&s, large, 3, 4);
   }
-  turns(&s, 100);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
-  close_scene(&s);
+  scene_turns(&s, 100);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_close(&s);
 }
-END_TEST
 
 /* InfiniBand: one subnet, ports that want a global header, two subnets with a router. */
 static int subnets;
@@ -355,116 +359,111 @@ static void make_infiniband(void) {
     }
   }
 }
-START_TEST(goes_over_infiniband) {
+TEST_LOOP(goes_over_infiniband, 3) {
   static const char *const names[] = {"InfiniBand", "global headers", "subnets"};
   rdma_plenty = true;
   before_ranks = make_infiniband;
   subnets = _i == 2;
-  set("NCCL_IB_PKEY", "3");
-  set("NCCL_IB_TIMEOUT", "17");
-  set("NCCL_IB_RETRY_CNT", "5");
-  set("NCCL_IB_FIFO_TC", "7");
-  scene s = open_scene(names[_i], 2);
+  rdma_param("NCCL_IB_PKEY", "3");
+  rdma_param("NCCL_IB_TIMEOUT", "17");
+  rdma_param("NCCL_IB_RETRY_CNT", "5");
+  rdma_param("NCCL_IB_FIFO_TC", "7");
+  scene s = scene_open(names[_i], 2);
   verbs->addressed = 0;
   verbs->flags = _i == 1 ? 1 : 0;
-  connect_scene(&s, true, false);
-  exchange(&s, large, 3, 4);
-  close_scene(&s);
+  scene_connect(&s, true, false);
+  scene_exchange(&s, large, 3, 4);
+  scene_close(&s);
 }
-END_TEST
 
 /* There is no memory for large payloads before the first one. */
-START_TEST(grows) {
+TEST(grows) {
   rdma_plenty = true;
-  scene s = open_scene("growing", 1);
+  scene s = scene_open("growing", 1);
   for (int i = 0; i < 2; i++) {
-    s.send[i] = small_link(&s, i, HK_LINK_SEND);
-    s.recv[i] = small_link(&s, i, HK_LINK_RECV);
+    s.send[i] = scene_small_link(&s, i, HK_LINK_SEND);
+    s.recv[i] = scene_small_link(&s, i, HK_LINK_RECV);
   }
-  turns(&s, 20);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
-  exchange(&s, large, 2, 3);
-  turns(&s, 100);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 3);
+  scene_turns(&s, 20);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
+  scene_exchange(&s, large, 2, 3);
+  scene_turns(&s, 100);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 3);
   for (int i = 0; i < 2; i++) {
     free(s.send[i]->small);
     free(s.recv[i]->small);
   }
-  close_scene(&s);
+  scene_close(&s);
 }
-END_TEST
 
 /* Too little memory may be locked: TCP carries what cannot be registered. */
-START_TEST(falls_back) {
+TEST_LOOP(falls_back, 4) {
   static const uint64_t lockable[] = {1, 100000, 2200000, 5000000};
   char name[40];
   snprintf(name, sizeof name, "lockable %llu", (unsigned long long)lockable[_i]);
   any_network = rdma_scarce = true;
-  scene s = open_scene(name, 1);
+  scene s = scene_open(name, 1);
   s.step_ns = 10 * MS;
   verbs->lockable = lockable[_i];
-  connect_scene(&s, true, false);
-  exchange(&s, large, 3, 4);
-  turns(&s, 40);
-  close_scene(&s);
+  scene_connect(&s, true, false);
+  scene_exchange(&s, large, 3, 4);
+  scene_turns(&s, 40);
+  scene_close(&s);
 }
-END_TEST
 
-START_TEST(gives_memory_back) {
+TEST(gives_memory_back) {
   rdma_plenty = true;
-  scene s = open_scene("rest", 1);
-  connect_scene(&s, true, true);
-  exchange(&s, large, 3, 4);
+  scene s = scene_open("rest", 1);
+  scene_connect(&s, true, true);
+  scene_exchange(&s, large, 3, 4);
   for (int way = 0; way < 2; way++) {
     for (int i = 0; i < 2; i++) {
       bool rests = true;
       ck_assert_int_eq(hk_transport_net.rest(s.send[i], &rests), HK_OK);
-      say("rank %d %s", i, rests ? "rests" : "does not rest");
-      note(&s, i);
+      trace_say("rank %d %s", i, rests ? "rests" : "does not rest");
+      scene_check(&s, i);
     }
-    turns(&s, 10);
+    scene_turns(&s, 10);
     for (int i = 0; i < 2; i++) {
       bool rests = false;
       ck_assert_int_eq(hk_transport_net.rest(s.send[i ^ way], &rests), HK_OK);
-      say("rank %d %s", i ^ way, rests ? "rests" : "does not rest");
-      note(&s, i ^ way);
-      turns(&s, 2);
+      trace_say("rank %d %s", i ^ way, rests ? "rests" : "does not rest");
+      scene_check(&s, i ^ way);
+      scene_turns(&s, 2);
     }
-    turns(&s, 100);
-    exchange(&s, large, 3, 4);
+    scene_turns(&s, 100);
+    scene_exchange(&s, large, 3, 4);
   }
-  close_scene(&s);
+  scene_close(&s);
 }
-END_TEST
 
 /* Two channels, of which one ends before the other, and sleeps. */
-START_TEST(serves_several_connections) {
+TEST(serves_several_connections) {
   rdma_plenty = true;
-  scene s = open_scene("several", 2);
+  scene s = scene_open("several", 2);
   hk_link *more[4];
-  connect_scene(&s, true, true);
+  scene_connect(&s, true, true);
   for (int i = 0; i < 2; i++) {
     more[2 * i] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_SEND, 4);
     more[2 * i + 1] = net_link(&s.w->ranks[i], 1 - i, HK_LINK_RECV, 4);
   }
-  turns(&s, 20);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
+  scene_turns(&s, 20);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 4);
   for (int i = 0; i < 2; i++) {
     hk_transport_net.sleep(s.w->ranks[i].state);
-    note(&s, i);
+    scene_check(&s, i);
   }
-  (void)send_one(&s, 0, 8);
+  (void)scene_send(&s, 0, 8);
   hk_transport_net.sleep(s.w->ranks[0].state);
-  turn(&s);
+  scene_turn(&s);
   hk_transport_net.sleep(s.w->ranks[1].state);
-  note(&s, 1);
-  turns(&s, 70);
+  scene_check(&s, 1);
+  scene_turns(&s, 70);
   for (int i = 0; i < 4; i++) net_unlink(more[i]);
-  for (int i = 0; i < 2; i++) note(&s, i);
-  turns(&s, 10);
-  close_scene(&s);
+  for (int i = 0; i < 2; i++) scene_check(&s, i);
+  scene_turns(&s, 10);
+  scene_close(&s);
 }
-END_TEST
 
 /* ---- a GPU's memory ---- */
 
@@ -477,12 +476,12 @@ static const struct {
               {HK_IB_DRIVER_FLUSH, 1, true, true, false},
               {HK_IB_NO_FLUSH, 1, false, true, false},
               {HK_IB_READ_FLUSH, 1, true, true, true}};
-START_TEST(carries_from_gpu_to_gpu) {
+TEST_LOOP(carries_from_gpu_to_gpu, HK_ARRAY_LENGTH(on_gpu)) {
   char name[40];
   snprintf(name, sizeof name, "GPU %d", _i);
   rdma_plenty = true;
-  set("NCCL_NET_FORCE_MERGE", "fake0,fake1");
-  scene s = open_scene(name, on_gpu[_i].devices);
+  rdma_param("NCCL_NET_FORCE_MERGE", "fake0,fake1");
+  scene s = scene_open(name, on_gpu[_i].devices);
   *(void **)&flush_cards = rdma_fake("libibverbs.so.1", "fake_verbs_flush");
   gpu_memory = mmap(NULL, 1 << 24, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   ck_assert(gpu_memory != MAP_FAILED);
@@ -496,30 +495,29 @@ START_TEST(carries_from_gpu_to_gpu) {
     hk_ib_ctx *x = ctx;
     x->gpu.known = x->gpu.direct = true;
     x->gpu.flushing = (uint8_t)on_gpu[_i].flushing;
-    s.send[i] = gpu_link(&s, i, HK_LINK_SEND, on_gpu[_i].sends);
-    s.recv[i] = gpu_link(&s, i, HK_LINK_RECV, on_gpu[_i].receives);
-    say("rank %d: GPU %d %d", i, s.send[i]->gpu != NULL, s.recv[i]->gpu != NULL);
+    s.send[i] = scene_gpu_link(&s, i, HK_LINK_SEND, on_gpu[_i].sends);
+    s.recv[i] = scene_gpu_link(&s, i, HK_LINK_RECV, on_gpu[_i].receives);
+    trace_say("rank %d: GPU %d %d", i, s.send[i]->gpu != NULL, s.recv[i]->gpu != NULL);
   }
-  turns(&s, on_gpu[_i].refused ? 0 : 20); /* or slots are filled before it is known */
-  exchange(&s, large, HK_ARRAY_LENGTH(large), 7);
-  exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
+  scene_turns(&s, on_gpu[_i].refused ? 0 : 20); /* or slots are filled before it is known */
+  scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 7);
+  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 5);
   verbs->skip = 2;
   verbs->broken = 1;
-  exchange(&s, large, HK_ARRAY_LENGTH(large), 4);
-  turns(&s, 100);
-  close_scene(&s);
+  scene_exchange(&s, large, HK_ARRAY_LENGTH(large), 4);
+  scene_turns(&s, 100);
+  scene_close(&s);
   munmap(gpu_memory, 1 << 24);
 }
-END_TEST
 
 /* ---- one-sided operations ---- */
 
-START_TEST(puts_by_the_card) {
+TEST(puts_by_the_card) {
   static const size_t bytes[] = {0, 8, 257, 70000, 600000};
   static _Atomic uint64_t counters[8192] __attribute__((aligned(4096)));
   rdma_plenty = true;
-  set("NCCL_IB_QPS_PER_CONNECTION", "2");
-  scene s = open_scene("puts", 1);
+  rdma_param("NCCL_IB_QPS_PER_CONNECTION", "2");
+  scene s = scene_open("puts", 1);
   void *ctx[2];
   const hk_remote *remote = NULL;
   for (int i = 0; i < 2; i++) remote = hk_transport_net.remote(s.w->ranks[i].state, 1 - i, &ctx[i]);
@@ -537,50 +535,26 @@ START_TEST(puts_by_the_card) {
     if (k == 10) verbs->unanswered = 1, verbs->passing = 1;
     for (int i = 0; i < 400 && state <= HK_REMOTE_PEER; i++) {
       bool came = false;
-      pass_controls();
+      trace_pass_controls();
       ck_assert_int_eq(remote->accept(ctx[1], 0, counters, 3, &came), HK_OK);
       for (int c = 0; c < 2; c++) {
         const hk_ib_ctx *x = ctx[c];
-        say_log();
-        if (x->room && x->conns[0]) say_conn(c, x->conns[0]);
-        say_ctx(c, x);
+        trace_log();
+        if (x->room && x->conns[0]) check_conn(c, x->conns[0]);
+        check_ctx(x);
       }
-      pass_controls();
+      trace_pass_controls();
       ck_assert_int_eq(remote->put(ctx[0], 1, &p, &state), HK_OK);
       trace_now += 20 * MS;
     }
-    say("put %u: state %d, counters %llu %llu %llu", k, state, (unsigned long long)counters[0],
-        (unsigned long long)counters[1], (unsigned long long)counters[2]);
+    trace_say("put %u: state %d, counters %llu %llu %llu", k, state, (unsigned long long)counters[0],
+              (unsigned long long)counters[1], (unsigned long long)counters[2]);
     ck_assert_mem_eq(s.memory[1] + p.offset, p.data, p.bytes);
   }
-  close_scene(&s);
+  scene_close(&s);
 }
-END_TEST
 
 int main(void) {
   golden_clear(TRACE_FILE);
-  TCase *t = tcase_create("ib_trace");
-  tcase_add_test(t, carries_small_messages);
-  tcase_add_test(t, carries_large_messages);
-  tcase_add_test(t, carries_one_way);
-  tcase_add_test(t, uses_all_queue_pairs);
-  tcase_add_test(t, carries_slowly);
-  tcase_add_test(t, writes_to_places);
-  tcase_add_test(t, repairs_broken_requests);
-  tcase_add_loop_test(t, ends_with_an_error, 0, (int)HK_ARRAY_LENGTH(ends));
-  tcase_add_loop_test(t, leaves_ports_and_comes_back, 0, 2);
-  tcase_add_test(t, leaves_devices_and_comes_back);
-  tcase_add_test(t, repairs_what_hangs);
-  tcase_add_loop_test(t, goes_on_without_control, 0, 4);
-  tcase_add_loop_test(t, asks_after_silent_hosts, 0, 3);
-  tcase_add_loop_test(t, takes_ends_later, 0, 2);
-  tcase_add_loop_test(t, does_without, 0, 4);
-  tcase_add_loop_test(t, goes_over_infiniband, 0, 3);
-  tcase_add_test(t, grows);
-  tcase_add_loop_test(t, falls_back, 0, 4);
-  tcase_add_test(t, gives_memory_back);
-  tcase_add_test(t, serves_several_connections);
-  tcase_add_loop_test(t, carries_from_gpu_to_gpu, 0, (int)HK_ARRAY_LENGTH(on_gpu));
-  tcase_add_test(t, puts_by_the_card);
-  return suite_run_one("ib_trace", t);
+  return suite_main("ib_trace");
 }

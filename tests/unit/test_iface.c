@@ -100,7 +100,7 @@ static void setup(void) { scratch_make(); }
 
 /* ---- tests ---- */
 
-START_TEST(kinds) {
+TEST(kinds) {
   static const struct {
     const char *name, *entries[3]; /* below the interface's folder */
     hk_iface_class kind;
@@ -150,9 +150,8 @@ START_TEST(kinds) {
   ck_assert_int_eq(scan(), HK_OK);
   ck_assert(nfound == 1 && found[0].kind == HK_IFACE_LOOPBACK);
 }
-END_TEST
 
-START_TEST(numbers) {
+TEST(numbers) {
   static const struct {
     const char *name, *speed, *vendor; /* NULL: no such file */
     uint32_t mbps, id;
@@ -178,9 +177,8 @@ START_TEST(numbers) {
     ck_assert_uint_eq(named(rows[i].name)->prefix, 0);
   }
 }
-END_TEST
 
-START_TEST(prefixes) {
+TEST(prefixes) {
   static const struct {
     const char *name, *addr, *mask;
     unsigned prefix;
@@ -202,10 +200,9 @@ START_TEST(prefixes) {
     ck_assert(f->addr.sa.sa_family == want.sa.sa_family && hk_addr_same_host(&f->addr, &want));
   }
 }
-END_TEST
 
 /* What is down, has no cable or no IP address, is left out; an alias has the name of its interface. */
-START_TEST(which_count) {
+TEST(which_count) {
   static struct sockaddr packet = {.sa_family = AF_PACKET};
   add("down", "10.0.0.1", NULL, IFF_RUNNING);
   add("unplugged", "10.0.0.2", NULL, IFF_UP);
@@ -232,9 +229,8 @@ START_TEST(which_count) {
   ck_assert_str_eq(name, "eth1");
   ck_assert_int_eq(given, freed);
 }
-END_TEST
 
-START_TEST(many) {
+TEST(many) {
   static char names[ROOM][8];
   for (int i = 0; i < ROOM; i++) {
     snprintf(names[i], sizeof names[i], "e%u", (unsigned)i % 1000u);
@@ -249,7 +245,6 @@ START_TEST(many) {
   ck_assert_int_eq(nfound, 1);
   ck_assert_str_eq(found[0].name, names[ROOM - 1]);
 }
-END_TEST
 
 /* The route to the root decides; without one, IPv4 comes first. */
 static int no_sockets;
@@ -258,7 +253,7 @@ int socket(int family, int type, int protocol) {
   errno = EAFNOSUPPORT;
   return -1;
 }
-START_TEST(routes) {
+TEST(routes) {
   const hk_addr here = address("127.0.0.1");
   add("eth1", "fd00::1", NULL, RUNS);
   add("eth0", "10.0.0.1", NULL, RUNS);
@@ -272,10 +267,9 @@ START_TEST(routes) {
     ck_assert_str_eq(found[2].name, "eth1");
   }
 }
-END_TEST
 
 /* Up, and not yet RUNNING: the kernel says so up to a second later. */
-START_TEST(just_up) {
+TEST(just_up) {
   const hk_addr here = address("127.0.0.1");
   enum { LOWER_UP = 0x10000 };
   add("cable", "10.0.0.1", NULL, IFF_UP | LOWER_UP);
@@ -290,9 +284,8 @@ START_TEST(just_up) {
   ck_assert_int_eq(nfound, 2);
   ck_assert_str_eq(found[0].name, "route");
 }
-END_TEST
 
-START_TEST(no_names) {
+TEST_LOOP(no_names, 7) {
   static const char *const values[] = {"^", "=", ",", "=,", "^,", "^=", ",,"};
   add("eth0", "10.0.0.1", NULL, RUNS);
   setenv("NCCL_SOCKET_IFNAME", values[_i], 1);
@@ -300,9 +293,8 @@ START_TEST(no_names) {
   ck_assert_int_eq(scan(), HK_ERR_USAGE);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "names no interface"));
 }
-END_TEST
 
-START_TEST(refused) {
+TEST(refused) {
   ck_assert_int_eq(scan(), HK_ERR_SYSTEM);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "no network interface of this host is up"));
   add("eth0", "10.0.0.1", NULL, RUNS);
@@ -328,19 +320,5 @@ START_TEST(refused) {
   ck_assert_uint_eq(strlen(names), 240);
   ck_assert_str_eq(names + 240 - 22, "interface-of-18 (IPv4)");
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("iface");
-  tcase_add_checked_fixture(t, setup, scratch_remove);
-  tcase_add_test(t, kinds);
-  tcase_add_test(t, numbers);
-  tcase_add_test(t, prefixes);
-  tcase_add_test(t, which_count);
-  tcase_add_test(t, many);
-  tcase_add_test(t, routes);
-  tcase_add_test(t, just_up);
-  tcase_add_loop_test(t, no_names, 0, 7);
-  tcase_add_test(t, refused);
-  return suite_run_one("iface", t);
-}
+int main(void) { return suite_main("iface", .setup = setup, .teardown = scratch_remove); }

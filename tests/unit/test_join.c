@@ -72,7 +72,7 @@ static hk_joined *join(hk_pattern pattern, const hk_join_fact *facts, int n) {
   return j;
 }
 
-START_TEST(one_host) {
+TEST(one_host) {
   hk_join_fact facts[8];
   int n;
   add_host(facts, 7, m_dgx_h100(8), 0, false, &n);
@@ -87,10 +87,9 @@ START_TEST(one_host) {
   for (int c = 0; c < 8; c++) ck_assert_int_eq(j->order[c * 8], c);
   hk_joined_free(j);
 }
-END_TEST
 
 /* Eight NICs here, four there: four channels, each on one rail on both sides. */
-START_TEST(mixed_hosts) {
+TEST(mixed_hosts) {
   hk_join_fact facts[24];
   int n, at = 0;
   add_host(facts, 30, m_dgx_h100(8), 0, true, &n);
@@ -119,10 +118,9 @@ START_TEST(mixed_hosts) {
   ck_assert_int_eq(j->nchannels, 0);
   hk_joined_free(j);
 }
-END_TEST
 
 /* All channels leave by one rail: each host still uses each of its own channels once. */
-START_TEST(one_rail) {
+TEST(one_rail) {
   hk_join_fact facts[16];
   int n;
   add_host(facts, 7, m_dgx_h100(8), 0, true, &n);
@@ -137,11 +135,10 @@ START_TEST(one_rail) {
         ck_assert_mem_ne(j->order + (2 * a + h) * n, j->order + (2 * b + h) * n, (size_t)n * sizeof *j->order);
   hk_joined_free(j);
 }
-END_TEST
 
 /* The second host numbers its rails the other way round, and two of its channels have none: a channel keeps its rail if
  * both hosts have it, and what is left is used once, in order. */
-START_TEST(turned_rails) {
+TEST(turned_rails) {
   static const int rails[2][8] = {{0, 1, 2, 3, 4, 5, 6, 7}, {7, 6, -1, 4, 3, -1, 1, 0}};
   static const int use[8] = {7, 6, 2, 4, 3, 5, 1, 0}; /* rails 2 and 5 are not there */
   hk_join_fact facts[16];
@@ -159,10 +156,9 @@ START_TEST(turned_rails) {
     }
   hk_joined_free(j);
 }
-END_TEST
 
 /* Ranks dealt out over hosts in turn; CPUs beside GPUs. */
-START_TEST(interleaved_ranks) {
+TEST(interleaved_ranks) {
   hk_join_fact a[8], b[4], facts[12];
   int na, nb, n = 0;
   add_host(a, 99, m_dgx_h100(8), 0, true, &na);
@@ -186,10 +182,9 @@ START_TEST(interleaved_ranks) {
   ck_assert_uint_ne(j->hash, hash);
   hk_joined_free(j);
 }
-END_TEST
 
 /* Ranks of a host that saw different things go in their own order, and the rest is as it was. */
-START_TEST(split_host) {
+TEST(split_host) {
   hk_join_fact facts[16];
   int n;
   for (int bad = 0; bad < 4; bad++) {
@@ -218,10 +213,9 @@ START_TEST(split_host) {
   ck_assert_int_eq(j->split_host, -1);
   hk_joined_free(j);
 }
-END_TEST
 
 /* In the two trees no host has child hosts twice (but for one where their number is odd), for every number of hosts. */
-START_TEST(trees_of_hosts) {
+TEST(trees_of_hosts) {
   enum { MOST = 70 };
   hk_join_fact facts[MOST], one;
   int n;
@@ -248,9 +242,8 @@ START_TEST(trees_of_hosts) {
     hk_joined_free(j);
   }
 }
-END_TEST
 
-START_TEST(refusals) {
+TEST(refusals) {
   hk_join_fact fact = {0};
   hk_joined *j;
   ck_assert_int_eq(hk_join(&j, HK_PATTERN_RING, &fact, 0), HK_ERR_ARGUMENT);
@@ -258,10 +251,9 @@ START_TEST(refusals) {
   ck_assert_int_eq(hk_join(&j, (hk_pattern)HK_PATTERNS, &fact, 1), HK_ERR_ARGUMENT);
   ck_assert_ptr_null(j);
 }
-END_TEST
 
 /* Sixteen thousand ranks: little work beside the exchange of the facts. */
-START_TEST(many_ranks) {
+TEST(many_ranks) {
   enum { HOSTS = 2048 };
   hk_join_fact *facts = calloc(HOSTS * 8, sizeof *facts);
   int n;
@@ -276,10 +268,9 @@ START_TEST(many_ranks) {
   hk_joined_free(j);
   free(facts);
 }
-END_TEST
 
 /* A described cluster: two kinds of hosts, the last one with some of its GPUs only. */
-START_TEST(described) {
+TEST(described) {
   hk_cluster *c;
   hk_seat *seats;
   hk_joined *j;
@@ -304,7 +295,6 @@ START_TEST(described) {
   free(seats);
   hk_cluster_free(c);
 }
-END_TEST
 
 /* NCCL_CROSS_NIC on clusters of equal hosts, by hk_cross_nic: how many rings there are, and whether they leave a host
  * by another port than they enter.  Where a GPU has a port of its own, a ring that leaves by its last GPU's saves a
@@ -362,7 +352,7 @@ static void close_crossing(crossing_cluster *x) {
 /* Each channel's ring leaves every host by its own port and enters the next by its own; a host's ports carry equally
  * many. */
 /* Hosts of one kind with ranks on more or fewer of their GPUs: what was found for the last one is not this one's. */
-START_TEST(unequal_hosts) {
+TEST(unequal_hosts) {
   hk_cluster *c;
   hk_seat *all;
   int n;
@@ -384,9 +374,8 @@ START_TEST(unequal_hosts) {
   free(all);
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(ports_between_hosts) {
+TEST_LOOP(ports_between_hosts, 3 * HK_ARRAY_LENGTH(crossings)) {
   const int row = _i / 3;
   const hk_cross_nic wish = (hk_cross_nic)(_i % 3);
   crossing_cluster x;
@@ -416,22 +405,5 @@ START_TEST(ports_between_hosts) {
   }
   close_crossing(&x);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("join");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, one_host);
-  tcase_add_test(t, mixed_hosts);
-  tcase_add_test(t, one_rail);
-  tcase_add_test(t, turned_rails);
-  tcase_add_test(t, interleaved_ranks);
-  tcase_add_test(t, split_host);
-  tcase_add_test(t, trees_of_hosts);
-  tcase_add_test(t, refusals);
-  tcase_add_test(t, many_ranks);
-  tcase_add_test(t, described);
-  tcase_add_test(t, unequal_hosts);
-  tcase_add_loop_test(t, ports_between_hosts, 0, 3 * HK_ARRAY_LENGTH(crossings));
-  return suite_run_one("join", t);
-}
+int main(void) { return suite_main("join", .timeout = 60); }

@@ -22,7 +22,7 @@ static void is(hk_json *w, const char *want) {
   free(text);
 }
 
-START_TEST(nesting) {
+TEST(nesting) {
   hk_json w = begin();
   hk_json_open(&w, '{');
   hk_json_key(&w, "list");
@@ -40,16 +40,14 @@ START_TEST(nesting) {
   hk_json_close(&w); /* one too many does nothing */
   is(&w, "{\"list\":[-1,{},true,null],\"none\":null,\"no\":false,\"left open\":null}");
 }
-END_TEST
 
-START_TEST(texts) {
+TEST(texts) {
   hk_json w = begin();
   hk_json_text(&w, "a \"b\" \\ \n \x7f \xc3\xa9");
   is(&w, "\"a \\\"b\\\" \\\\ \\u000a \\u007f \\u00c3\\u00a9\"");
 }
-END_TEST
 
-START_TEST(numbers) {
+TEST(numbers) {
   hk_json w = begin();
   hk_json_open(&w, '[');
   hk_json_number(&w, 0.5);
@@ -60,31 +58,20 @@ START_TEST(numbers) {
   hk_json_close(&w);
   is(&w, "[0.5,1e-09,12345678.25,\"nan\",\"inf\"]");
 }
-END_TEST
 
-START_TEST(too_deep) {
+TEST(too_deep) {
   hk_json w = begin();
   for (int i = 0; i < 2 * HK_JSON_DEPTH; i++) hk_json_open(&w, '[');
   for (int i = 0; i < HK_JSON_DEPTH; i++) hk_json_close(&w);
   is(&w, "[[[[[[[[[[[[[[[[]]]]]]]]]]]]]]]]");
 }
-END_TEST
 
-START_TEST(nowhere) {
+TEST(nowhere) {
   hk_json w = {.f = NULL};
   hk_json_open(&w, '{');
   hk_json_put_integer(&w, "a", 1);
   hk_json_close(&w);
   ck_assert_int_eq(w.depth, 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("json");
-  tcase_add_test(t, nesting);
-  tcase_add_test(t, texts);
-  tcase_add_test(t, numbers);
-  tcase_add_test(t, too_deep);
-  tcase_add_test(t, nowhere);
-  return suite_run_one("json", t);
-}
+int main(void) { return suite_main("json"); }

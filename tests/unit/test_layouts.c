@@ -9,7 +9,7 @@
 
 /* ---- layouts ---- */
 
-START_TEST(describes_hosts) {
+TEST(describes_hosts) {
   static const uint64_t host[] = {9, 4, 9, 4, 4, 7};
   hk_layout *l;
   ck_assert_int_eq(hk_layout_new(&l, 6, host, NULL, NULL, 1), HK_OK);
@@ -32,9 +32,8 @@ START_TEST(describes_hosts) {
   ck_assert_int_eq(hk_layout_rank(l, 1, 1), 4);
   hk_layout_free(l);
 }
-END_TEST
 
-START_TEST(refuses_wrong_orders) {
+TEST(refuses_wrong_orders) {
   static const uint64_t host[] = {1, 1, 1};
   static const uint16_t twice[] = {0, 1, 1}, beyond[] = {0, 1, 3}, right[] = {2, 0, 1};
   hk_layout *l;
@@ -49,7 +48,6 @@ START_TEST(refuses_wrong_orders) {
   ck_assert_int_eq(hk_layout_at(l, 7, 0), 2); /* any channel number */
   hk_layout_free(l);
 }
-END_TEST
 
 /* ---- proofs ---- */
 
@@ -145,7 +143,7 @@ static bool follows(const hk_algorithm *a) {
   return false;
 }
 
-START_TEST(even_hosts) {
+TEST_LOOP(even_hosts, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   if (!follows(a)) return;
   for (int hosts = 1; hosts <= 16; hosts++) {
@@ -156,9 +154,8 @@ START_TEST(even_hosts) {
     }
   }
 }
-END_TEST
 
-START_TEST(uneven_hosts) {
+TEST_LOOP(uneven_hosts, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   static const int shapes[][6] = {{2, 1}, {1, 2},       {3, 5, 2},       {4, 4, 1},
                                   {8, 7}, {1, 1, 1, 5}, {2, 3, 4, 5, 6}, {9, 2, 9, 2}};
@@ -169,10 +166,9 @@ START_TEST(uneven_hosts) {
     prove_sizes(a, shapes[k], hosts);
   }
 }
-END_TEST
 
 /* Where a host's ranks stand together, a ring crosses between hosts once a host. */
-START_TEST(rings_enter_hosts_once) {
+TEST(rings_enter_hosts_once) {
   static const int sizes[] = {4, 4, 4};
   hk_layout *l = make_layout(sizes, 3, CYCLIC);
   int crossings = 0;
@@ -188,10 +184,9 @@ START_TEST(rings_enter_hosts_once) {
   ck_assert_int_eq(crossings, 3);
   hk_layout_free(l);
 }
-END_TEST
 
 /* What hierarchical algorithms say over the network: equal local ranks only. */
-START_TEST(rails_only) {
+TEST(rails_only) {
   static const char *const names[] = {"hier", "hiertree", "rail"};
   static const int sizes[] = {4, 4, 4, 4};
   hk_layout *l = make_layout(sizes, 4, BLOCKED);
@@ -213,16 +208,5 @@ START_TEST(rails_only) {
   }
   hk_layout_free(l);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("layouts");
-  tcase_set_timeout(t, 600);
-  tcase_add_test(t, describes_hosts);
-  tcase_add_test(t, refuses_wrong_orders);
-  tcase_add_loop_test(t, even_hosts, 0, prove_count());
-  tcase_add_loop_test(t, uneven_hosts, 0, prove_count());
-  tcase_add_test(t, rings_enter_hosts_once);
-  tcase_add_test(t, rails_only);
-  return suite_run_one("layouts", t);
-}
+int main(void) { return suite_main("layouts", .timeout = 600); }

@@ -68,7 +68,7 @@ static void enter(size_t i) {
   looks = 0; /* Check looks at the clock, too: also after each question that a test asks */
 }
 
-START_TEST(gives_up) {
+TEST_LOOP(gives_up, HK_ARRAY_LENGTH(rows)) {
   char text[400];
   enter((size_t)_i);
   const hk_status rc = hk_leave_wait(&c, "someCall", 7);
@@ -83,9 +83,8 @@ START_TEST(gives_up) {
   ck_assert_msg(strncmp(hk_last_error(), text, strlen(text)) == 0, "%s", hk_last_error());
   ck_assert_int_eq(hk_leave_wait(&c, "someCall", 0), HK_ERR_SYSTEM);
 }
-END_TEST
 
-START_TEST(leaves) {
+TEST_LOOP(leaves, HK_ARRAY_LENGTH(rows)) {
   enter((size_t)_i);
   leaves_at = 9;
   const hk_status rc = hk_leave_wait(&c, "someCall", 7);
@@ -93,10 +92,9 @@ START_TEST(leaves) {
   ck_assert_int_eq(rc, HK_OK);
   ck_assert_msg(took == (rows[_i].words ? 9 : 0), "%ld", took);
 }
-END_TEST
 
 /* Every ten seconds. */
-START_TEST(reports) {
+TEST(reports) {
   enter(6);
   leaves_at = 2 * 35;
   ck_assert_int_eq(hk_leave_wait(&c, "someCall", 60), HK_OK);
@@ -111,10 +109,9 @@ START_TEST(reports) {
   }
   ck_assert_ptr_null(strstr(at, "someCall"));
 }
-END_TEST
 
 /* Who ends it: the first thread, and an abort may follow a destroy. */
-START_TEST(begins_once) {
+TEST(begins_once) {
   static const struct {
     hk_closing before, how;
     const char *words; /* NULL: it is the first */
@@ -136,9 +133,8 @@ START_TEST(begins_once) {
     ck_assert_int_eq(atomic_load(&c.health.closing), (int)most);
   }
 }
-END_TEST
 
-START_TEST(in_peace) {
+TEST(in_peace) {
   setenv("HOCKET_DESTROY_TIMEOUT", "7", 1);
   hk_param_reload();
   c.settings = hk_settings_now();
@@ -150,10 +146,9 @@ START_TEST(in_peace) {
   ck_assert(took >= 14 && took <= 20);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "someCall: operations of rank 2 of 5 were not complete after 7 s"));
 }
-END_TEST
 
 /* A communicator that a thread does not leave is not freed. */
-START_TEST(stays) {
+TEST(stays) {
   setenv("HOCKET_LEAVE_TIMEOUT", "7", 1);
   hk_param_reload();
   c.settings = hk_settings_now();
@@ -165,10 +160,9 @@ START_TEST(stays) {
   ck_assert_uint_eq(atomic_load(&c.magic), HK_COMM_FREED);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "someCall: rank 2 of 5 gave up after 7 s (HOCKET_LEAVE_TIMEOUT)"));
 }
-END_TEST
 
 /* The cause of a failure is settled when the time for other reports is over: after a suspicion a second. */
-START_TEST(settles) {
+TEST(settles) {
   enter(0);
   hk_failure_raise(&c, HK_EVENT_SUSPECT, 1, HK_ERR_REMOTE, "no answer");
   const hk_status soon = hk_failure_settled(&c), later = (hk_failure_settled(&c), hk_failure_settled(&c));
@@ -176,17 +170,5 @@ START_TEST(settles) {
   ck_assert_int_eq(later, HK_ERR_REMOTE);
   ck_assert_str_eq(c.health.text, "no answer");
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("leave");
-  tcase_add_checked_fixture(t, setup, scratch_remove);
-  tcase_add_loop_test(t, gives_up, 0, HK_ARRAY_LENGTH(rows));
-  tcase_add_loop_test(t, leaves, 0, HK_ARRAY_LENGTH(rows));
-  tcase_add_test(t, reports);
-  tcase_add_test(t, begins_once);
-  tcase_add_test(t, in_peace);
-  tcase_add_test(t, settles);
-  tcase_add_test(t, stays);
-  return suite_run_one("leave", t);
-}
+int main(void) { return suite_main("leave", .setup = setup, .teardown = scratch_remove); }

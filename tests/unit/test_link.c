@@ -71,7 +71,7 @@ static void all_pairs(world_rank *r) {
 }
 
 /* Of a multicast sender the readers that deny it a slot are named; their heads leave out the sender's own place. */
-START_TEST(readers_that_lag) {
+TEST(readers_that_lag) {
   hk_head heads[4] = {{.value = 7}, {.value = 3}, {.value = 5}, {.value = 0}};
   hk_link l = {.heads = heads, .nheads = 4, .peer = 2, .kind = HK_LINK_MCAST_SEND};
   int ranks[4] = {-1, -1, -1, -1};
@@ -89,14 +89,12 @@ START_TEST(readers_that_lag) {
     ck_assert_int_eq(ranks[0], 1 - own);
   }
 }
-END_TEST
 
 static const struct { int ranks, procs; } shapes[] = {{2, 0}, {5, 0}, {16, 0}, {2, 2}, {5, 2}, {6, 5}};
 
-START_TEST(pairs) {
+TEST_LOOP(pairs, sizeof shapes / sizeof shapes[0]) {
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, shapes[_i].ranks, shapes[_i].procs, all_pairs)), 0);
 }
-END_TEST
 
 /* A single pair, many small messages: the numbers wrap around the ring often. */
 static void one_way(world_rank *r) {
@@ -125,8 +123,7 @@ static void one_way(world_rank *r) {
   world_close(r, &l);
 }
 
-START_TEST(stream) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, _i ? 2 : 0, one_way)), 0); }
-END_TEST
+TEST_LOOP(stream, 2) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, _i ? 2 : 0, one_way)), 0); }
 
 /* The sender may fill every slot, and not one more, until the receiver gives one back. */
 static void count_credits(world_rank *r) {
@@ -156,11 +153,10 @@ static void count_credits(world_rank *r) {
   hk_link_release(&in);
 }
 
-START_TEST(credits_self) { ck_assert_int_eq(world_run(world_new(&hk_transport_self, 1, 0, count_credits)), 0); }
-END_TEST
+TEST(credits_self) { ck_assert_int_eq(world_run(world_new(&hk_transport_self, 1, 0, count_credits)), 0); }
 
 /* The number of a slot has 32 bits: the FIFO goes on behind 2^32. */
-START_TEST(numbers_wrap) {
+TEST(numbers_wrap) {
   enum { SLOTS = 4 };
   static hk_slot slots[SLOTS];
   static hk_head head;
@@ -183,7 +179,6 @@ START_TEST(numbers_wrap) {
     hk_link_release(&in);
   }
 }
-END_TEST
 
 /* An operation fails while a reader copies from its memory: the sender waits for that copy, and no other one begins. */
 typedef struct withdrawal {
@@ -196,7 +191,7 @@ static void *withdraw(void *arg) {
   atomic_store(&w->over, true);
   return NULL;
 }
-START_TEST(withdrawn) {
+TEST(withdrawn) {
   enum { SLOTS = 4 };
   static hk_slot slots[SLOTS];
   static hk_head head;
@@ -225,7 +220,6 @@ START_TEST(withdrawn) {
   hk_link_withdraw(&in); /* its operation fails, too */
   hk_link_withdraw(&out);
 }
-END_TEST
 
 /* Every rank in turn sends to all; slow readers hold the sender back. */
 static void all_hear(world_rank *r) {
@@ -260,10 +254,9 @@ static void all_hear(world_rank *r) {
 
 static const struct { int ranks, procs; } crowds[] = {{2, 0}, {3, 0}, {8, 0}, {2, 2}, {4, 4}, {8, 3}};
 
-START_TEST(multicast) {
+TEST_LOOP(multicast, sizeof crowds / sizeof crowds[0]) {
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, crowds[_i].ranks, crowds[_i].procs, all_hear)), 0);
 }
-END_TEST
 
 /* A multicast FIFO takes many short messages ahead of its readers, and of long ones as many as a link.  Long and short
  * ones mixed never write where an unread one lies. */
@@ -308,10 +301,9 @@ static void run_ahead(world_rank *r) {
   if (sends) await_drained(r, &l);
   world_close(r, &l);
 }
-START_TEST(multicast_ahead) {
+TEST_LOOP(multicast_ahead, 4) {
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2 + _i % 2, _i / 2 ? 2 : 0, run_ahead)), 0);
 }
-END_TEST
 
 /* A pair, which cannot be multicast to when a third rank is elsewhere. */
 static void elsewhere(world_rank *r) { r->world->peers[r->env.rank].host = r->env.rank == 2 ? 7 : 1; }
@@ -324,25 +316,11 @@ static void no_multicast(world_rank *r) {
   MUST(strstr(why, "another host"));
   MUST((r->transport->failure_word(r->state) == NULL) == far);
 }
-START_TEST(multicast_needs_all) {
+TEST(multicast_needs_all) {
   world *w = world_new(&hk_transport_shm, 3, 0, no_multicast);
   for (int r = 0; r < 3; r++) w->peers[r].process = r == 2 ? 2 : 1;
   w->tamper = elsewhere;
   ck_assert_int_eq(world_run(w), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *c = tcase_create("fifo");
-  tcase_set_timeout(c, 60);
-  tcase_add_test(c, readers_that_lag);
-  tcase_add_test(c, credits_self);
-  tcase_add_test(c, numbers_wrap);
-  tcase_add_test(c, withdrawn);
-  tcase_add_loop_test(c, pairs, 0, sizeof shapes / sizeof shapes[0]);
-  tcase_add_loop_test(c, stream, 0, 2);
-  tcase_add_loop_test(c, multicast, 0, sizeof crowds / sizeof crowds[0]);
-  tcase_add_loop_test(c, multicast_ahead, 0, 4);
-  tcase_add_test(c, multicast_needs_all);
-  return suite_run_one("link", c);
-}
+int main(void) { return suite_main("link", .timeout = 60); }

@@ -22,7 +22,7 @@ static void log_with(const char *level, const char *subsystems) {
   hk_log_reset();
 }
 
-START_TEST(info_line_is_nccls) {
+TEST(info_line_is_nccls) {
   log_with("INFO", NULL);
   HK_INFO(HK_SUB_INIT, "hello %d", 42);
   char host[64], expected[256];
@@ -31,18 +31,16 @@ START_TEST(info_line_is_nccls) {
   snprintf(expected, sizeof expected, "%s:%d:%d [0] NCCL INFO hello 42\n", host, (int)getpid(), (int)gettid());
   ck_assert_str_eq(scratch_read("log"), expected);
 }
-END_TEST
 
-START_TEST(warn_line_has_file_and_line) {
+TEST(warn_line_has_file_and_line) {
   log_with("WARN", NULL);
   char place[64];
   snprintf(place, sizeof place, "test_log.c:%d NCCL WARN trouble\n", __LINE__ + 1);
   HK_WARN("trouble");
   ck_assert_ptr_nonnull(strstr(scratch_read("log"), place));
 }
-END_TEST
 
-START_TEST(version_line_is_bare) {
+TEST(version_line_is_bare) {
   log_with("VERSION", NULL);
   /* At this level NCCL writes no file: the line is for the terminal. */
   ck_assert(hk_log_on(HK_LOG_VERSION, 0));
@@ -52,9 +50,8 @@ START_TEST(version_line_is_bare) {
   HK_LOG_AT(HK_LOG_VERSION, ~0u, "NCCL version X");
   ck_assert_str_eq(scratch_read("log"), "NCCL version X\n");
 }
-END_TEST
 
-START_TEST(version_is_told_once) {
+TEST(version_is_told_once) {
   log_with(NULL, NULL);
   ck_assert(!hk_log_version_due()); /* nobody asked for lines */
   log_with("NONE", NULL);
@@ -63,18 +60,16 @@ START_TEST(version_is_told_once) {
   ck_assert(hk_log_version_due());
   ck_assert(!hk_log_version_due());
 }
-END_TEST
 
 /* A line that is written once in a process; so many of them are known. */
-START_TEST(first_time) {
+TEST(first_time) {
   ck_assert(hk_log_first("a.c", 1) && hk_log_first("a.c", 2) && hk_log_first("b.c", 1));
   ck_assert(!hk_log_first("a.c", 1) && !hk_log_first("a.c", 2) && !hk_log_first("b.c", 1));
   for (int i = 3; i < 64; i++) ck_assert(hk_log_first("c.c", i));
   ck_assert(!hk_log_first("d.c", 1) && !hk_log_first("c.c", 63));
 }
-END_TEST
 
-START_TEST(levels_filter) {
+TEST(levels_filter) {
   static const char *const names[] = {"NONE", "VERSION", "WARN", "INFO", "TRACE"};
   for (int in_force = HK_LOG_NONE; in_force <= HK_LOG_TRACE; in_force++) {
     log_with(names[in_force], "ALL");
@@ -86,7 +81,6 @@ START_TEST(levels_filter) {
   log_with(NULL, NULL); /* errors are told with no variable set */
   ck_assert(hk_log_on(HK_LOG_WARN, ~0u) && !hk_log_on(HK_LOG_INFO, ~0u));
 }
-END_TEST
 
 static unsigned subsystems_of(const char *list) {
   log_with("TRACE", list);
@@ -95,7 +89,7 @@ static unsigned subsystems_of(const char *list) {
   return on;
 }
 
-START_TEST(subsystems_filter) {
+TEST(subsystems_filter) {
   const unsigned all = HK_SUB_REG * 2 - 1;
   ck_assert_uint_eq(subsystems_of(NULL), HK_SUB_INIT | HK_SUB_BOOTSTRAP | HK_SUB_ENV);
   ck_assert_uint_eq(subsystems_of("ALL"), all);
@@ -108,9 +102,8 @@ START_TEST(subsystems_filter) {
   /* Warnings are not a subsystem's. */
   ck_assert(hk_log_on(HK_LOG_WARN, 0));
 }
-END_TEST
 
-START_TEST(wrong_settings_are_reported) {
+TEST(wrong_settings_are_reported) {
   log_with("LOUD", "INIT,NETT");
   HK_WARN("next");
   const char *text = scratch_read("log");
@@ -118,9 +111,8 @@ START_TEST(wrong_settings_are_reported) {
   ck_assert_ptr_nonnull(strstr(text, "no subsystem \"NETT\""));
   ck_assert_ptr_nonnull(strstr(text, "NCCL WARN next"));
 }
-END_TEST
 
-START_TEST(file_name_expands) {
+TEST(file_name_expands) {
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_FILE", scratch_path("%h.%p.%x"), 1);
   hk_log_reset();
@@ -131,9 +123,8 @@ START_TEST(file_name_expands) {
   snprintf(name, sizeof name, "%s.%d.%%x", host, (int)getpid());
   ck_assert_ptr_nonnull(strstr(scratch_read(name), "here"));
 }
-END_TEST
 
-START_TEST(long_lines_are_cut_whole) {
+TEST(long_lines_are_cut_whole) {
   log_with("INFO", NULL);
   char text[5000];
   memset(text, 'x', sizeof text);
@@ -149,43 +140,38 @@ START_TEST(long_lines_are_cut_whole) {
   HK_WARN("%s", text);
   ck_assert_ptr_nonnull(strstr(scratch_read("log"), text));
 }
-END_TEST
 
 /* A command is silent unless the user asks for lines. */
-START_TEST(of_a_command) {
+TEST(of_a_command) {
   hk_log_for_command();
   log_with(NULL, NULL);
   ck_assert(!hk_log_on(HK_LOG_WARN, ~0u) && !hk_log_version_due());
   log_with("WARN", NULL);
   ck_assert(hk_log_on(HK_LOG_WARN, ~0u));
 }
-END_TEST
 
 /* A program's own copy writes warnings alone, and none to the library's file. */
-START_TEST(beside_the_library) {
+TEST(beside_the_library) {
   hk_log_beside_library();
   log_with("INFO", NULL);
   ck_assert(hk_log_on(HK_LOG_WARN, ~0u) && !hk_log_on(HK_LOG_INFO, ~0u));
   HK_WARN("to stderr");
   ck_assert(access(scratch_path("log"), F_OK) != 0);
 }
-END_TEST
 
-START_TEST(text_cannot_forge_lines) {
+TEST(text_cannot_forge_lines) {
   log_with("INFO", NULL);
   HK_INFO(HK_SUB_INIT, "a\nb\tc\033[31md");
   const char *log = scratch_read("log");
   ck_assert_ptr_nonnull(strstr(log, "NCCL INFO a b\tc?[31md\n"));
 }
-END_TEST
 
-START_TEST(arguments_are_not_evaluated_when_off) {
+TEST(arguments_are_not_evaluated_when_off) {
   log_with("WARN", NULL);
   int calls = 0;
   HK_INFO(HK_SUB_INIT, "%d", calls++);
   ck_assert_int_eq(calls, 0);
 }
-END_TEST
 
 static hk_status fails(void) { return HK_FAIL(HK_ERR_REMOTE, "rank %d did not answer", 3); }
 static hk_status fails_with_errno(void) {
@@ -200,7 +186,7 @@ out:
   return rc;
 }
 
-START_TEST(last_error_without_any_variable) {
+TEST(last_error_without_any_variable) {
   log_with("NONE", NULL);
   ck_assert_ptr_nonnull(hk_last_error());
   int after = 0;
@@ -212,15 +198,13 @@ START_TEST(last_error_without_any_variable) {
   ck_assert_str_eq(hk_last_error(), "cannot connect to there: Connection refused (ECONNREFUSED)");
   ck_assert_str_eq(scratch_read("log"), "");
 }
-END_TEST
 
-START_TEST(errors_are_logged_where_detected) {
+TEST(errors_are_logged_where_detected) {
   log_with(NULL, NULL);
   fails();
   ck_assert_ptr_nonnull(strstr(scratch_read("log"), "NCCL WARN rank 3 did not answer"));
   ck_assert_ptr_nonnull(strstr(scratch_read("log"), "test_log.c:"));
 }
-END_TEST
 
 static atomic_int stop;
 static void *fail_on(void *arg) {
@@ -233,7 +217,7 @@ static void *reset_on(void *arg) {
   return NULL;
 }
 
-START_TEST(threads_may_fail_and_reset_at_once) {
+TEST(threads_may_fail_and_reset_at_once) {
   log_with("WARN", NULL);
   setenv("NCCL_DEBUG_FILE", "/dev/null", 1);
   hk_log_reset();
@@ -247,27 +231,5 @@ START_TEST(threads_may_fail_and_reset_at_once) {
   const char *text = hk_last_error();
   ck_assert_str_eq(text + strlen(text) - 14, "error 1999 end");
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("log");
-  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
-  tcase_add_test(t, info_line_is_nccls);
-  tcase_add_test(t, warn_line_has_file_and_line);
-  tcase_add_test(t, version_line_is_bare);
-  tcase_add_test(t, version_is_told_once);
-  tcase_add_test(t, first_time);
-  tcase_add_test(t, levels_filter);
-  tcase_add_test(t, subsystems_filter);
-  tcase_add_test(t, wrong_settings_are_reported);
-  tcase_add_test(t, file_name_expands);
-  tcase_add_test(t, long_lines_are_cut_whole);
-  tcase_add_test(t, of_a_command);
-  tcase_add_test(t, beside_the_library);
-  tcase_add_test(t, text_cannot_forge_lines);
-  tcase_add_test(t, arguments_are_not_evaluated_when_off);
-  tcase_add_test(t, last_error_without_any_variable);
-  tcase_add_test(t, errors_are_logged_where_detected);
-  tcase_add_test(t, threads_may_fail_and_reset_at_once);
-  return suite_run_one("log", t);
-}
+int main(void) { return suite_main("log", .setup = scratch_make, .teardown = scratch_remove); }

@@ -115,7 +115,7 @@ static void put(const bench *b, uint32_t verb, uint32_t signal, uint64_t number,
   write_all(b->fd, data, bytes);
 }
 
-START_TEST(answers_questions) {
+TEST(answers_questions) {
   bench b;
   setup(&b);
   answer a = ask(&b, ASK, 7);
@@ -133,7 +133,6 @@ START_TEST(answers_questions) {
   ck_assert_uint_eq(read_answer(b.fd).state, HK_WINDOW_OPEN);
   teardown(&b);
 }
-END_TEST
 
 /* Where data belongs, at the window's ends; what does not fit is dropped, and the next message is taken. */
 static const struct {
@@ -152,7 +151,7 @@ static const struct {
              {9, 0, 30000, 0, false, false, "not registered"},
              {7, 5, 6, 4, true, false, "fewer contexts or signals"}};
 
-START_TEST(puts_data_in_its_place) {
+TEST_LOOP(puts_data_in_its_place, HK_ARRAY_LENGTH(cases)) {
   bench b;
   const uint64_t offset = cases[_i].offset, bytes = cases[_i].bytes;
   setup(&b);
@@ -176,10 +175,9 @@ START_TEST(puts_data_in_its_place) {
   ck_assert_mem_eq(base + 10, "\0\7\16\25", 4);
   teardown(&b);
 }
-END_TEST
 
 /* A window that goes while its data comes: the rest is dropped. */
-START_TEST(drops_what_comes_too_late) {
+TEST(drops_what_comes_too_late) {
   bench b;
   char data[8192];
   setup(&b);
@@ -201,13 +199,5 @@ START_TEST(drops_what_comes_too_late) {
   ck_assert_uint_eq(ask(&b, ASK, 7).state, HK_WINDOW_OPEN);
   teardown(&b);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("messages");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, answers_questions);
-  tcase_add_loop_test(t, puts_data_in_its_place, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_test(t, drops_what_comes_too_late);
-  return suite_run_one("messages", t);
-}
+int main(void) { return suite_main("messages", .timeout = 60); }

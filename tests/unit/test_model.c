@@ -63,7 +63,7 @@ static double ratio_of(const hk_simulator *x, const setting *s, hk_coll coll, si
   return chosen / best;
 }
 
-START_TEST(agrees) {
+TEST_LOOP(agrees, HK_ARRAY_LENGTH(settings)) {
   const setting *s = &settings[_i];
   hk_cluster *c;
   hk_simulator *x;
@@ -87,11 +87,5 @@ START_TEST(agrees) {
   ck_assert_int_eq(far_off, 0);
   ck_assert_double_le(worst, 1 + PERCENT / 100.0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("model");
-  tcase_set_timeout(t, 300);
-  tcase_add_loop_test(t, agrees, 0, HK_ARRAY_LENGTH(settings));
-  return suite_run_one("model", t);
-}
+int main(void) { return suite_main("model", .timeout = 300); }

@@ -43,7 +43,7 @@ static int socket_threads(void) {
   return n;
 }
 
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   const int threads = ways[_i].threads ? atoi(ways[_i].threads) : 1;
   set_param("NCCL_NSOCKS_PERTHREAD", ways[_i].sockets);
   set_param("NCCL_SOCKET_NTHREADS", ways[_i].threads);
@@ -66,7 +66,6 @@ START_TEST(carries_messages) {
   if (!ways[_i].want) ck_assert_uint_eq(t[1].direct, 0);
   net_world_free(w);
 }
-END_TEST
 
 /* One message from rank 0 to rank 1, both moved by this thread. */
 static void send_one(net_world *w, hk_link *from, hk_link *to, uint32_t bytes, bool want) {
@@ -90,7 +89,7 @@ static void send_one(net_world *w, hk_link *from, hk_link *to, uint32_t bytes, b
 static const char *const numbers[] = {"2", "3", "5", "8", "16", "64"};
 
 /* Sizes at which the parts of the sockets begin, end and vanish: around whole pages for each. */
-START_TEST(stripes_at_their_boundaries) {
+TEST_LOOP(stripes_at_their_boundaries, HK_ARRAY_LENGTH(numbers)) {
   uint32_t n = (uint32_t)atoi(numbers[_i]);
   set_param("NCCL_NSOCKS_PERTHREAD", numbers[_i]);
   net_world *w = net_world_new(2, 4, MOST);
@@ -110,7 +109,6 @@ START_TEST(stripes_at_their_boundaries) {
   net_world_free(w);
   set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
-END_TEST
 
 /* The bytes that the kernel has taken from a socket. */
 static uint64_t sent_by(int fd) {
@@ -121,7 +119,7 @@ static uint64_t sent_by(int fd) {
 }
 
 /* More sockets than a message has parts: the messages take turns on all but the first. */
-START_TEST(uses_every_socket) {
+TEST(uses_every_socket) {
   enum { SOCKETS = 8, MESSAGES = 28 };
   set_param("NCCL_SOCKET_NTHREADS", "2");
   set_param("NCCL_NSOCKS_PERTHREAD", "4");
@@ -138,7 +136,6 @@ START_TEST(uses_every_socket) {
   set_param("NCCL_SOCKET_NTHREADS", NULL);
   set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
-END_TEST
 
 static net_world *losing;
 static int to_lose;
@@ -147,7 +144,7 @@ static void lose_a_socket(unsigned i) {
 }
 
 /* One of four sockets ends in the middle of a stream: both ranks report it, and name the route. */
-START_TEST(reports_a_lost_socket) {
+TEST_LOOP(reports_a_lost_socket, 6) {
   const bool threads = _i >= 3;
   set_param("NCCL_NSOCKS_PERTHREAD", threads ? "2" : "4");
   set_param("NCCL_SOCKET_NTHREADS", threads ? "2" : NULL);
@@ -171,7 +168,6 @@ START_TEST(reports_a_lost_socket) {
   net_world_free(w);
   set_param("NCCL_NSOCKS_PERTHREAD", NULL);
 }
-END_TEST
 
 /* Every rank to every other on one thread a rank: more links are waited for than are asked directly. */
 typedef struct crowd {
@@ -230,7 +226,7 @@ static void *run_crowd(void *arg) {
   return NULL;
 }
 
-START_TEST(carries_many_links) {
+TEST(carries_many_links) {
   enum { N = 6 };
   net_world *w = net_world_new(N, 4, 32768);
   crowd c[N];
@@ -245,7 +241,6 @@ START_TEST(carries_many_links) {
   ck_assert_int_eq(w->dials, N * (N - 1) / 2 * 2);
   net_world_free(w);
 }
-END_TEST
 
 /* Open connections whose congestion control is this one. */
 static int controlled_by(const char *name) {
@@ -262,7 +257,7 @@ static int controlled_by(const char *name) {
 }
 
 /* Inside a host nothing may pace what is sent; between hosts the system's choice stands. */
-START_TEST(congestion_is_between_hosts) {
+TEST(congestion_is_between_hosts) {
   char usual[32];
   FILE *f = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "r");
   ck_assert_ptr_nonnull(f);
@@ -281,11 +276,10 @@ START_TEST(congestion_is_between_hosts) {
     net_world_free(w);
   }
 }
-END_TEST
 
 /* The higher rank comes first and sends before anybody has called. */
 /* Sockets and what waits for them, after links that blocked and slept. */
-START_TEST(leaves_no_descriptors) {
+TEST(leaves_no_descriptors) {
   int before = open_fds();
   for (int round = 0; round < 3; round++) {
     static unsigned char data[MOST];
@@ -306,9 +300,8 @@ START_TEST(leaves_no_descriptors) {
     ck_assert_int_eq(open_fds(), before);
   }
 }
-END_TEST
 
-START_TEST(waits_for_the_call) {
+TEST(waits_for_the_call) {
   net_world *w = net_world_new(2, 2, 4096);
   hk_link *send = net_link(&w->ranks[1], 0, HK_LINK_SEND, 0);
   ck_assert_int_eq(atomic_load(&send->state), HK_LINK_CONNECTING);
@@ -335,10 +328,9 @@ START_TEST(waits_for_the_call) {
   net_unlink(recv);
   net_world_free(w);
 }
-END_TEST
 
 /* A reader that does not read: credits stay out, nothing is lost, and it flows on when it reads. */
-START_TEST(holds_back_when_the_reader_is_slow) {
+TEST(holds_back_when_the_reader_is_slow) {
   enum { BYTES = 131072, COUNT = 200 };
   net_world *w = net_world_new(2, 8, BYTES);
   hk_link *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0), *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
@@ -369,9 +361,8 @@ START_TEST(holds_back_when_the_reader_is_slow) {
   net_unlink(recv);
   net_world_free(w);
 }
-END_TEST
 
-START_TEST(chooses_the_provider) {
+TEST(chooses_the_provider) {
   hk_transport_env env = {.rank = 0, .nranks = 2};
   hk_transport_state *s;
   char fact[HK_FACT_BYTES] = {0};
@@ -393,10 +384,9 @@ START_TEST(chooses_the_provider) {
   ck_assert(strstr(why, "IB") && strstr(why, "NCCL_NET"));
   hk_transport_net.detach(s);
 }
-END_TEST
 
 /* Before the ranks have exchanged their facts no rank is reached, and this rank is never its own peer. */
-START_TEST(knows_no_peers_before_the_exchange) {
+TEST(knows_no_peers_before_the_exchange) {
   static net_world w = {.n = 2};
   char facts[2][HK_FACT_BYTES], why[160];
   void *ctx = NULL;
@@ -416,10 +406,9 @@ START_TEST(knows_no_peers_before_the_exchange) {
   }
   for (int i = 0; i < 2; i++) hk_transport_net.detach(w.ranks[i].state);
 }
-END_TEST
 
 /* What the transport answers for a link over sockets, which send from any memory. */
-START_TEST(refers_to_any_memory) {
+TEST(refers_to_any_memory) {
   static char data[100];
   hk_ref ref = {.region = 7};
   net_world *w = net_world_new(2, 4, 4096);
@@ -444,22 +433,5 @@ START_TEST(refers_to_any_memory) {
   net_unlink(l);
   net_world_free(w);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("net");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, stripes_at_their_boundaries, 0, (int)HK_ARRAY_LENGTH(numbers));
-  tcase_add_test(t, uses_every_socket);
-  tcase_add_test(t, knows_no_peers_before_the_exchange);
-  tcase_add_test(t, refers_to_any_memory);
-  tcase_add_loop_test(t, reports_a_lost_socket, 0, 6);
-  tcase_add_test(t, carries_many_links);
-  tcase_add_test(t, congestion_is_between_hosts);
-  tcase_add_test(t, leaves_no_descriptors);
-  tcase_add_test(t, waits_for_the_call);
-  tcase_add_test(t, holds_back_when_the_reader_is_slow);
-  tcase_add_test(t, chooses_the_provider);
-  return suite_run_one("net", t);
-}
+int main(void) { return suite_main("net", .timeout = 120); }

@@ -12,7 +12,7 @@
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/fake_machine.h"
 #include "../support/golden.h"
-#include "../support/ib_ports.h"
+#include "../support/ib.h"
 #include "../support/suite.h"
 
 #define FILE_OF_CHOICES "tests/golden/net_choices.txt"
@@ -31,20 +31,20 @@ static void add(const void *data, size_t bytes) { hash = golden_hash(hash, data,
 static void add_number(long long n) { add(&n, sizeof n); }
 static void add_text(const char *text) { add(text, strlen(text) + 1); }
 /* The choices since the last call. */
-static void line(const char *name, int number) {
-  char words[32], what[64];
-  snprintf(words, sizeof words, "%08x", hash);
-  snprintf(what, sizeof what, "%s %d", name, number);
-  golden_words(&file, what, words);
+static void check_choices(const char *name, int number) {
+  char word[32], member[32];
+  snprintf(word, sizeof word, "%08x", hash);
+  snprintf(member, sizeof member, "%d", number);
+  golden_word(&file, name, member, word, "");
   hash = 2166136261u;
 }
-static void finish(void) { fclose(file.file); }
-static void begin(const char *name, int number) {
+static void finish(void) { golden_close(&file); }
+static void begin(const char *name) {
   setenv("NCCL_DEBUG", "NONE", 1);
   char what[64];
   hash = 2166136261u;
   seed = 77;
-  snprintf(what, sizeof what, "%s %d|", name, number);
+  snprintf(what, sizeof what, "%s|", name);
   file = golden_open(FILE_OF_CHOICES, what);
 }
 static void set(const char *name, const char *value) {
@@ -98,9 +98,9 @@ static hk_ib_port any_port(int i, uint32_t kinds) {
 }
 static void add_port(const hk_ib_port *p) { add(p, sizeof *p); }
 
-START_TEST(pairs) {
+TEST(pairs) {
   static const char *const cross[] = {"0", "1", "2"};
-  begin("pairs", 0);
+  begin("pairs");
   for (int i = 0; i < 60; i++) {
     for (int k = 0; k < 20; k++) {
       hk_ib_port mine[HK_IB_OFFERED], theirs[HK_IB_OFFERED];
@@ -122,15 +122,14 @@ START_TEST(pairs) {
         for (int m = 0; m < n && m < 8; m++) add_number(hk_ib_pairs_go_together(mine, theirs, p, &out[m]));
       }
     }
-    line("pairs", i);
+    check_choices("pairs", i);
   }
   finish();
 }
-END_TEST
 
-START_TEST(spots) {
+TEST(spots) {
   static const char *const cross[] = {"0", "1"};
-  begin("spots", 0);
+  begin("spots");
   for (int i = 0; i < 20; i++) {
     for (int k = 0; k < 40; k++) {
       hk_ib_spot a[HK_IB_SPOTS], b[HK_IB_SPOTS];
@@ -156,14 +155,13 @@ START_TEST(spots) {
         add_text(hk_ib_gid_words(&q[j].gids[0], why));
       }
     }
-    line("spots", i);
+    check_choices("spots", i);
   }
   finish();
 }
-END_TEST
 
-START_TEST(offers) {
-  begin("offers", 0);
+TEST(offers) {
+  begin("offers");
   for (int i = 0; i < 20; i++) {
     for (int k = 0; k < 20; k++) {
       hk_ib_port ports[HK_IB_PORTS], out[HK_IB_OFFERED];
@@ -179,13 +177,12 @@ START_TEST(offers) {
         for (int j = 0; j < offered; j++) add_port(&out[j]);
       }
     }
-    line("offers", i);
+    check_choices("offers", i);
   }
   finish();
 }
-END_TEST
 
-START_TEST(names) {
+TEST(names) {
   static const char *const filters[] = {NULL,
                                         "",
                                         "mlx5_1",
@@ -207,26 +204,25 @@ START_TEST(names) {
                                         "mlx5_10:2:7,mlx5_1:1:9",
                                         "a,b,=mlx5_1"};
   static const char *const devices[] = {"mlx5_0", "mlx5_1", "mlx5_10", "mlx5", "a", ""};
-  begin("names", 0);
+  begin("names");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(filters); i++) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(devices); k++)
       for (int port = 0; port < 3; port++) {
         add_number(hk_ib_hca_takes(filters[i], devices[k], port));
         add_number(hk_ib_hca_rail(filters[i], devices[k], port));
       }
-    line("names", (int)i);
+    check_choices("names", (int)i);
   }
   finish();
 }
-END_TEST
 
-START_TEST(gids) {
+TEST(gids) {
   static const char *const families[] = {NULL, "", "AF_INET", "AF_INET6", "AF_UNIX"},
                            *const ranges[] = {
                                NULL,        "",          "10.0.0.0/8", "10.0.0.0/24", "fd00::/16", "10.0.0.0/33",
                                "fd00::1",   "10.0.0.1",  "fd00::/129", "10.0.0.0/",   "x/8",       "10.0.4.0/22",
                                "0.0.0.0/0", "fe80::/10", "::/0",       "10.0.0.0/8x", "/8"};
-  begin("gids", 0);
+  begin("gids");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(families) * HK_ARRAY_LENGTH(ranges); i++) {
     hk_ib_gid_wish w;
     char text[48];
@@ -247,11 +243,10 @@ START_TEST(gids) {
         add_text(hk_ib_gid_text(&p.gids[j].gid, text));
       }
     }
-    line("gids", (int)i);
+    check_choices("gids", (int)i);
   }
   finish();
 }
-END_TEST
 
 /* ---- cards ---- */
 
@@ -263,7 +258,7 @@ static const char *const functions[] = {"0000:00:01.0/0000:09:00.0",
                                         "0000:00:02.0/0000:0a:01.0/0000:0d:00.0",
                                         "0001:00:01.0/0001:03:00.0",
                                         "0000:00:03.0"};
-START_TEST(cards) {
+TEST(cards) {
   static const char *const levels[] = {NULL, "LOC", "PORT", "PIX", "PXB", "PHB", "SYS", "port", "X"};
   static const char *const sets[] = {NULL, "dev0,dev3", "dev0,dev1;dev2,dev4", ";dev5,dev6;", "dev", "dev1"};
   static const char *const on[] = {"0", "1"};
@@ -280,7 +275,7 @@ START_TEST(cards) {
     snprintf(path, sizeof path, "sys/devices/pci%.7s/%s/physfn", functions[i], functions[i]);
     fm_link(path, "../0000:09:00.0");
   }
-  begin("cards", 0);
+  begin("cards");
   for (int i = 0; i < 60; i++) {
     set("NCCL_NET_MERGE_LEVEL", levels[i % 9]);
     for (int k = 0; k < 20; k++) {
@@ -299,7 +294,7 @@ START_TEST(cards) {
       add_number(near);
       for (int j = 0; j < n; j++) add_port(&ports[j]);
     }
-    line("cards", i);
+    check_choices("cards", i);
   }
   for (int i = 0; i < 8; i++) {
     for (int k = 0; k < 8; k++) {
@@ -310,35 +305,33 @@ START_TEST(cards) {
       add_number(hk_ib_pci_class("", target));
       add_number(hk_ib_pci_class("/sys/devices/virtual/x", target));
     }
-    line("distances", i);
+    check_choices("distances", i);
   }
   scratch_remove();
   finish();
 }
-END_TEST
 
 /* ---- times, words, settings of GPUs ---- */
 
-START_TEST(times) {
-  begin("times", 0);
+TEST(times) {
+  begin("times");
   for (int i = 0; i < 8; i++) {
     for (uint32_t rtt = 0; rtt < 40; rtt++)
       for (uint64_t bound = 1; bound < 40; bound += 3)
         add_number(hk_ib_timeout_for(rtt * rtt * rtt * 7, (unsigned)i, bound * 5000000000u));
     for (unsigned t = 0; t < 32; t++) add_number((long long)hk_ib_gives_up_ns(t, (unsigned)i));
-    line("times", i);
+    check_choices("times", i);
   }
   for (int i = -2; i < 30; i++) add_text(hk_ibv_status_words(i));
-  line("words", 0);
+  check_choices("words", 0);
   finish();
 }
-END_TEST
 
-START_TEST(gpus) {
+TEST(gpus) {
   static const char *const levels[] = {NULL, "", "LOC", "PIX", "PXB", "PHB", "SYS", "NVL"};
   static const char *const old[] = {NULL, "-1", "0", "1"}, *const on[] = {NULL, "0", "1"};
   hk_device gpu = {0};
-  begin("gpus", 0);
+  begin("gpus");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(levels) * HK_ARRAY_LENGTH(old); i++) {
     set("NCCL_NET_GDR_LEVEL", levels[i % HK_ARRAY_LENGTH(levels)]);
     set("NCCL_IB_CUDA_SUPPORT", old[i / HK_ARRAY_LENGTH(levels)]);
@@ -347,7 +340,7 @@ START_TEST(gpus) {
       add_number(hk_gdr_too_far(hk_settings_now(), (hk_path_class)cls, why, sizeof why));
       add_text(why);
     }
-    line("gpus", (int)i);
+    check_choices("gpus", (int)i);
   }
   for (int i = 0; i < 18; i++) {
     set("NCCL_GDR_FLUSH_DISABLE", on[i % 3]);
@@ -356,24 +349,23 @@ START_TEST(gpus) {
     add_number(hk_gdr_needs_flush(hk_settings_now(), &gpu, false));
     add_number(hk_gdr_needs_flush(hk_settings_now(), &gpu, true));
   }
-  line("flushes", 0);
+  check_choices("flushes", 0);
   char why[HK_GDR_WHY] = "";
   for (int i = 0; i < 30; i++) {
     hk_gdr_add_cause(why, "cause %d of some", i);
     add_text(why);
   }
-  line("causes", 0);
+  check_choices("causes", 0);
   finish();
 }
-END_TEST
 
 /* ---- sockets ---- */
 
-START_TEST(sockets) {
+TEST(sockets) {
   static const uint32_t speeds[] = {0, 10000, 24999, 25000, 50000, 99999, 100000, 200000};
   static const uint16_t vendors[] = {0, 0x15b3, 0x1d0f, 0x1ae0};
   static const char *const threads[] = {NULL, "0", "1", "2", "16"}, *const each[] = {NULL, "0", "1", "4", "64"};
-  begin("sockets", 0);
+  begin("sockets");
   for (int i = 0; i < 50; i++) {
     set("NCCL_SOCKET_NTHREADS", threads[i % 5]);
     set("NCCL_NSOCKS_PERTHREAD", each[i / 5 % 5]);
@@ -422,25 +414,14 @@ START_TEST(sockets) {
       const bool near = !pick(5);
       add_number(hk_socket_count(&facts[0], &facts[1], near, 2 + (int)pick(600)));
     }
-    line("sockets", i);
+    check_choices("sockets", i);
   }
   for (long l2 = -1; l2 < 4000000; l2 = l2 * 5 / 4 + 1) add_number(hk_socket_lead_of(l2));
-  line("leads", 0);
+  check_choices("leads", 0);
   finish();
 }
-END_TEST
 
 int main(void) {
   golden_clear(FILE_OF_CHOICES);
-  TCase *t = tcase_create("net_choices");
-  tcase_add_test(t, pairs);
-  tcase_add_test(t, spots);
-  tcase_add_test(t, offers);
-  tcase_add_test(t, names);
-  tcase_add_test(t, gids);
-  tcase_add_test(t, cards);
-  tcase_add_test(t, times);
-  tcase_add_test(t, gpus);
-  tcase_add_test(t, sockets);
-  return suite_run_one("net_choices", t);
+  return suite_main("net_choices");
 }

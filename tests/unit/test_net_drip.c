@@ -59,7 +59,7 @@ static const struct {
             {"8", NULL, 50000, 8, SLOT, true, true, true},  {"2", "2", 40000, 4, SLOT, true, true, false},
             {"1", "3", 7000, 4, 98305, false, false, true}, {"1", "8", 50000, 8, SLOT, true, true, true}};
 
-START_TEST(carries_messages_in_pieces) {
+TEST_LOOP(carries_messages_in_pieces, HK_ARRAY_LENGTH(ways)) {
   const int before = open_fds();
   uint32_t n = 0;
   while (n < HK_ARRAY_LENGTH(sizes) && sizes[n] <= ways[_i].largest) n++;
@@ -83,11 +83,5 @@ START_TEST(carries_messages_in_pieces) {
   net_world_free(w);
   ck_assert_int_eq(open_fds(), before);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("net_drip");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages_in_pieces, 0, (int)HK_ARRAY_LENGTH(ways));
-  return suite_run_one("net_drip", t);
-}
+int main(void) { return suite_main("net_drip", .timeout = 120); }

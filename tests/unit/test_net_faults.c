@@ -64,7 +64,7 @@ static hk_status poll_slot(bench *b, void *data, uint32_t room, bool want, uint3
   return HK_IN_PROGRESS;
 }
 
-START_TEST(puts_single_bytes_together) {
+TEST(puts_single_bytes_together) {
   bench b = setup(HK_LINK_RECV);
   static const uint32_t sizes[] = {0, 1, 47, 48, 49, 300};
   char data[512], in[512], wire[600];
@@ -87,10 +87,9 @@ START_TEST(puts_single_bytes_together) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* A large message teaches the receiver to expect large ones; then a crowd of small ones comes in one piece. */
-START_TEST(sorts_what_it_guessed_wrong) {
+TEST(sorts_what_it_guessed_wrong) {
   bench b = setup(HK_LINK_RECV);
   char data[SLOT], in[SLOT], wire[SLOT];
   bool direct;
@@ -120,10 +119,9 @@ START_TEST(sorts_what_it_guessed_wrong) {
   }
   teardown(&b);
 }
-END_TEST
 
 /* Without a wish, what lies in the socket stays there beyond the free slots. */
-START_TEST(reads_no_more_than_it_has_slots) {
+TEST(reads_no_more_than_it_has_slots) {
   bench b = setup(HK_LINK_RECV);
   for (uint32_t n = 1; n <= 10; n++) write_message(b.fd, n, 5, &n, sizeof n);
   b.link->waiting = 1;
@@ -139,7 +137,6 @@ START_TEST(reads_no_more_than_it_has_slots) {
   }
   teardown(&b);
 }
-END_TEST
 
 static const hk_wire_header nonsense[] = {
     {2, 8, 5, 0}, /* a number that is not due */
@@ -151,7 +148,7 @@ static const hk_wire_header nonsense[] = {
     {0x20544547, 0x5448202f, 0x312e3150, 0x0a0d0a0d}, /* a scanner's GET */
 };
 
-START_TEST(refuses_nonsense) {
+TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(nonsense)) {
   bench b = setup(HK_LINK_RECV);
   char in[64], junk[4096];
   uint32_t bytes;
@@ -169,7 +166,6 @@ START_TEST(refuses_nonsense) {
   ck_assert_int_eq(net_progress(b.rank, NULL), HK_ERR_REMOTE);
   teardown(&b);
 }
-END_TEST
 
 /* The peer goes after `sent` bytes of a message of 16 + 4000; with a reset where asked. */
 static const struct {
@@ -177,7 +173,7 @@ static const struct {
   bool reset;
 } ends[] = {{0, false}, {0, true}, {7, false}, {16, false}, {100, false}, {100, true}, {4015, false}};
 
-START_TEST(names_a_peer_that_goes) {
+TEST_LOOP(names_a_peer_that_goes, HK_ARRAY_LENGTH(ends)) {
   bench b = setup(HK_LINK_RECV);
   char wire[16 + 4000] = {0}, in[4000];
   hk_wire_header h = {1, 4000, 5, 0};
@@ -197,9 +193,8 @@ START_TEST(names_a_peer_that_goes) {
   ck_assert_msg(strstr(text, ends[_i].reset ? "ECONNRESET" : "closed") != NULL, "%s", text);
   teardown(&b);
 }
-END_TEST
 
-START_TEST(lets_a_peer_go_that_nobody_waits_for) {
+TEST(lets_a_peer_go_that_nobody_waits_for) {
   bench b = setup(HK_LINK_RECV);
   uint32_t x = 77, got = 0, bytes;
   bool direct;
@@ -212,9 +207,8 @@ START_TEST(lets_a_peer_go_that_nobody_waits_for) {
   ck_assert_int_eq(poll_slot(&b, &got, sizeof got, false, &bytes, &direct), HK_ERR_REMOTE);
   teardown(&b);
 }
-END_TEST
 
-START_TEST(tells_that_nobody_takes_what_it_sends) {
+TEST(tells_that_nobody_takes_what_it_sends) {
   bench b = setup(HK_LINK_SEND);
   static char data[SLOT];
   hk_status rc = HK_OK;
@@ -228,7 +222,6 @@ START_TEST(tells_that_nobody_takes_what_it_sends) {
   ck_assert_msg(strstr(hk_last_error(), "rank 1") && strstr(hk_last_error(), "sending"), "%s", hk_last_error());
   teardown(&b);
 }
-END_TEST
 
 /* ---- routes ---- */
 
@@ -256,7 +249,7 @@ static hk_socket_fact fact_of(const hk_iface *list, int n, bool named) {
   return f;
 }
 
-START_TEST(chooses_routes) {
+TEST(chooses_routes) {
   hk_iface mine[] = {iface("ib0", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
                      iface("eth0", "192.168.7.1", 24, 1000, HK_IFACE_PHYSICAL),
                      iface("eth0", "fd00::1", 64, 1000, HK_IFACE_PHYSICAL),
@@ -286,10 +279,9 @@ START_TEST(chooses_routes) {
   me = peer = fact_of(&loop, 1, true);
   ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 0);
 }
-END_TEST
 
 /* Two fast networks of unequal names and orders, beside a slow one that both hosts have, too. */
-START_TEST(uses_all_equal_interfaces) {
+TEST(uses_all_equal_interfaces) {
   hk_iface mine[] = {iface("eth0", "192.168.7.1", 24, 10000, HK_IFACE_PHYSICAL),
                      iface("rdma0", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
                      iface("rdma1", "10.2.0.1", 16, 100000, HK_IFACE_PHYSICAL),
@@ -321,7 +313,6 @@ START_TEST(uses_all_equal_interfaces) {
   ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), 1);
   ck_assert_str_eq(hk_addr_format(&r[0].to, text), "10.2.0.2<0>");
 }
-END_TEST
 
 /* What decides, at its boundaries: `mine` and `theirs` have one interface more than eth0 and eth1. */
 static const struct {
@@ -350,7 +341,7 @@ static const struct {
     {"10.3.0.1", "10.3.0.2", 16, 5001, 5001, HK_IFACE_PHYSICAL, HK_IFACE_PHYSICAL, true, 2, "192.168.7.2<0>"},
 };
 
-START_TEST(chooses_routes_at_the_boundaries) {
+TEST_LOOP(chooses_routes_at_the_boundaries, HK_ARRAY_LENGTH(pairs)) {
   hk_iface mine[] = {iface("eth0", "192.168.7.1", 24, 10000, HK_IFACE_PHYSICAL),
                      iface("one", pairs[_i].mine, pairs[_i].prefix, pairs[_i].my_speed, pairs[_i].my_kind)};
   hk_iface theirs[] = {iface("eth0", "192.168.7.2", 24, 10000, HK_IFACE_PHYSICAL),
@@ -361,10 +352,9 @@ START_TEST(chooses_routes_at_the_boundaries) {
   ck_assert_int_eq(hk_socket_routes(&me, &peer, 0, r), pairs[_i].routes);
   if (pairs[_i].first) ck_assert_str_eq(hk_addr_format(&r[0].to, text), pairs[_i].first);
 }
-END_TEST
 
 /* A fact has room for so many addresses, and link-local ones mean nothing elsewhere. */
-START_TEST(describes_some_addresses) {
+TEST(describes_some_addresses) {
   hk_iface list[HK_SOCKET_ADDRS + 2];
   for (int i = 0; i < HK_SOCKET_ADDRS + 2; i++) {
     char name[16], address[32];
@@ -384,10 +374,9 @@ START_TEST(describes_some_addresses) {
   list[2].speed_mbps = 99999;
   ck_assert_int_eq(fact_of(list, HK_SOCKET_ADDRS + 2, false).nsockets, 2);
 }
-END_TEST
 
 /* Sockets of all connections of a rank are bounded, but each pair of interfaces has one. */
-START_TEST(bounds_the_number_of_sockets) {
+TEST(bounds_the_number_of_sockets) {
   static const struct { int nranks, sockets; } cases[] = {{128, 8}, {129, 7}, {341, 3}, {342, 2}, {512, 2}, {1025, 2}};
   hk_iface list[] = {iface("a", "10.1.0.1", 16, 100000, HK_IFACE_PHYSICAL),
                      iface("b", "10.2.0.1", 16, 100000, HK_IFACE_PHYSICAL)};
@@ -403,7 +392,6 @@ START_TEST(bounds_the_number_of_sockets) {
   ck_assert_int_eq(hk_socket_count(&me, &peer, true, 1025), 4); /* the smaller wish */
   ck_assert_int_eq(hk_socket_count(&peer, &me, true, 1025), 4);
 }
-END_TEST
 
 /* ---- dialing ---- */
 
@@ -434,7 +422,7 @@ static const struct {
     {{"10.1.0.1", "10.2.0.1", "10.9.0.1"}, {"10.1.0.2", "10.2.0.2", "10.9.0.2"}, "01------"},
 };
 
-START_TEST(takes_turns_on_interfaces) {
+TEST_LOOP(takes_turns_on_interfaces, HK_ARRAY_LENGTH(turns)) {
   char facts[2][HK_NET_FACT_BYTES] = {{0}};
   hk_peer peers[2] = {{.host = 1}, {.host = 2}};
   hk_transport_env env = {
@@ -469,7 +457,6 @@ START_TEST(takes_turns_on_interfaces) {
   for (int i = 0; i < 8; i++) close(accepted[i]);
   ck_assert_int_eq(open_fds(), before);
 }
-END_TEST
 
 /* threads, sockets of each (NULL: unset), vendor of the card, its speed; sockets in all */
 static const struct {
@@ -482,16 +469,15 @@ static const struct {
     {NULL, "2", 0x1ae0, 100000, 8}, {"16", "16", 0, 0, 64},     {"3", "64", 0, 0, 63},
 };
 
-START_TEST(counts_sockets_as_nccl) {
+TEST_LOOP(counts_sockets_as_nccl, HK_ARRAY_LENGTH(wishes)) {
   hk_iface i = iface("eth0", "10.1.0.1", 16, wishes[_i].speed, HK_IFACE_PHYSICAL);
   i.vendor = wishes[_i].vendor;
   set_param("NCCL_SOCKET_NTHREADS", wishes[_i].threads);
   set_param("NCCL_NSOCKS_PERTHREAD", wishes[_i].each);
   ck_assert_int_eq(fact_of(&i, 1, false).nsockets, wishes[_i].nsockets);
 }
-END_TEST
 
-START_TEST(agrees_on_the_number_of_sockets) {
+TEST(agrees_on_the_number_of_sockets) {
   hk_socket_fact a = {.nsockets = 4}, b = {.nsockets = 2};
   ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), 2);
   ck_assert_int_eq(hk_socket_count(&b, &a, false, 2), 2);
@@ -507,25 +493,5 @@ START_TEST(agrees_on_the_number_of_sockets) {
   b.insists = 0;
   ck_assert_int_eq(hk_socket_count(&a, &b, false, 2), 1);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("faults");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, puts_single_bytes_together);
-  tcase_add_test(t, sorts_what_it_guessed_wrong);
-  tcase_add_test(t, reads_no_more_than_it_has_slots);
-  tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(nonsense));
-  tcase_add_loop_test(t, names_a_peer_that_goes, 0, (int)HK_ARRAY_LENGTH(ends));
-  tcase_add_test(t, lets_a_peer_go_that_nobody_waits_for);
-  tcase_add_test(t, tells_that_nobody_takes_what_it_sends);
-  tcase_add_test(t, chooses_routes);
-  tcase_add_test(t, uses_all_equal_interfaces);
-  tcase_add_loop_test(t, chooses_routes_at_the_boundaries, 0, (int)HK_ARRAY_LENGTH(pairs));
-  tcase_add_test(t, describes_some_addresses);
-  tcase_add_test(t, bounds_the_number_of_sockets);
-  tcase_add_loop_test(t, takes_turns_on_interfaces, 0, (int)HK_ARRAY_LENGTH(turns));
-  tcase_add_loop_test(t, counts_sockets_as_nccl, 0, (int)HK_ARRAY_LENGTH(wishes));
-  tcase_add_test(t, agrees_on_the_number_of_sockets);
-  return suite_run_one("net_faults", t);
-}
+int main(void) { return suite_main("net_faults", .timeout = 60); }

@@ -66,7 +66,7 @@ static bool gathers(const pair *p) {
   return !nodelay;
 }
 
-START_TEST(gathers_what_goes_one_way) {
+TEST_RANGE(gathers_what_goes_one_way, 1, 3) {
   const bool near = _i == 1;
   pair p = setup(_i);
   for (int i = 0; i < STREAM; i++) {
@@ -93,14 +93,13 @@ START_TEST(gathers_what_goes_one_way) {
   while (p.came[1] < p.sent[0]) receive(&p, 1);
   teardown(&p);
 }
-END_TEST
 
 /* Polls before a message that is under way: some if another thread has to run first; the kernel's timer would take tens
  * of thousands. */
 enum { SOON = 2000 };
 
 /* A receiver that has just sent something counts as interactive: its kernel acknowledges 40 ms later. */
-START_TEST(gathered_messages_come_at_once) {
+TEST(gathered_messages_come_at_once) {
   pair p = setup(1);
   for (int round = 0; round < 40; round++) {
     /* Interactive before the messages are marked: each is answered. */
@@ -123,18 +122,16 @@ START_TEST(gathered_messages_come_at_once) {
   }
   teardown(&p);
 }
-END_TEST
 
-START_TEST(leads_by_what_the_cache_holds) {
+TEST(leads_by_what_the_cache_holds) {
   ck_assert_uint_eq(hk_socket_lead_of(-1), 128 << 10); /* not known */
   ck_assert_uint_eq(hk_socket_lead_of(0), 128 << 10);
   ck_assert_uint_eq(hk_socket_lead_of(1 << 20), 256 << 10);
   ck_assert_uint_eq(hk_socket_lead_of(1L << 32), 512 << 10);
 }
-END_TEST
 
 /* A rank that waits for messages, too, sends so much ahead, and more if nothing comes for a while. */
-START_TEST(sends_so_much_ahead) {
+TEST(sends_so_much_ahead) {
   pair p = setup(1);
   static unsigned char data[SLOT];
   const uint32_t lead = hk_socket_lead_of(sysconf(_SC_LEVEL2_CACHE_SIZE));
@@ -154,14 +151,5 @@ START_TEST(sends_so_much_ahead) {
   ck_assert_uint_gt(atomic_load(&p.to[0]->heads->value), sent);
   teardown(&p);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("gather");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, gathers_what_goes_one_way, 1, 3);
-  tcase_add_test(t, gathered_messages_come_at_once);
-  tcase_add_test(t, leads_by_what_the_cache_holds);
-  tcase_add_test(t, sends_so_much_ahead);
-  return suite_run_one("net_gather", t);
-}
+int main(void) { return suite_main("net_gather", .timeout = 120); }

@@ -82,7 +82,7 @@ static const struct {
   uint32_t nslots;
 } ways[] = {{"libnccl-net-eleven.so", "11", 8}, {"libnccl-net-seven.so", "11", 2}, {"libnccl-net-nine.so", "11", 32}};
 
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   pthread_t threads[2];
   side sides[2] = {0};
   use_plugin(ways[_i].name, ways[_i].version);
@@ -96,7 +96,6 @@ START_TEST(carries_messages) {
   for (int i = 0; i < 2; i++) ck_assert_msg(sides[i].rc == HK_OK, "rank %d: %s", i, sides[i].text);
   net_world_free(w);
 }
-END_TEST
 
 static bool ready(const hk_link *l) { return atomic_load(&l->state) == HK_LINK_READY; }
 
@@ -120,7 +119,7 @@ static hk_status progress_until_error(net_rank *r) {
 }
 
 /* Who waits for a peer that has gone gets an error that names it; who does not wait is left alone. */
-START_TEST(names_a_peer_that_goes) {
+TEST(names_a_peer_that_goes) {
   hk_link *send, *recv;
   use_plugin("libnccl-net-nine.so", "11");
   net_world *w = connected(&send, &recv);
@@ -132,7 +131,6 @@ START_TEST(names_a_peer_that_goes) {
   net_unlink(recv);
   net_world_free(w);
 }
-END_TEST
 
 /* Both for so long, or until one has an error; NULL: one alone. */
 static hk_status progress_for(net_rank *a, net_rank *b, unsigned ms) {
@@ -170,7 +168,7 @@ static void *run_two(void *arg) {
 }
 
 /* No receive is under way when a connection is closed: it would end those of other communicators. */
-START_TEST(leaves_other_communicators_alone) {
+TEST(leaves_other_communicators_alone) {
   pthread_t threads[2];
   net_world *w[2];
   two t[2] = {0};
@@ -188,11 +186,10 @@ START_TEST(leaves_other_communicators_alone) {
   for (int i = 0; i < 2; i++) ck_assert_msg(t[i].rc == HK_OK, "rank %d: %s", i, t[i].text);
   for (int k = 0; k < 2; k++) net_world_free(w[k]);
 }
-END_TEST
 
 /* The same if the peer takes no part in closing: receives are then under way, but the other communicator has
  * connections of an endpoint of its own. */
-START_TEST(is_not_ended_by_another_communicator) {
+TEST(is_not_ended_by_another_communicator) {
   hk_link *send[2], *recv[2];
   net_world *w[2];
   use_plugin("libnccl-net-twelve.so", "12");
@@ -213,11 +210,10 @@ START_TEST(is_not_ended_by_another_communicator) {
   net_unlink(send[1]);
   for (int k = 0; k < 2; k++) net_world_free(w[k]);
 }
-END_TEST
 
 /* The plugin's connect does not end. That is an error after HOCKET_PEER_TIMEOUT, in which both ranks tried: while one
  * of them makes no call, as one that is stopped, the other waits. */
-START_TEST(tells_that_nobody_answers) {
+TEST(tells_that_nobody_answers) {
   use_plugin("libnccl-net-ten.so", "11");
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
   setenv("HOCKET_TEST_NET", "half", 1);
@@ -236,10 +232,9 @@ START_TEST(tells_that_nobody_answers) {
   net_unlink(recv);
   net_world_free(w);
 }
-END_TEST
 
 /* The same, but the plugin goes on at last: nothing was an error. */
-START_TEST(waits_for_a_stopped_peer) {
+TEST(waits_for_a_stopped_peer) {
   hk_status rc = HK_OK;
   use_plugin("libnccl-net-ten.so", "11");
   setenv("HOCKET_PEER_TIMEOUT", "2", 1);
@@ -257,13 +252,12 @@ START_TEST(waits_for_a_stopped_peer) {
   net_unlink(recv);
   net_world_free(w);
 }
-END_TEST
 
 /* ---- calls that fail, and calls that do not return ---- */
 
 /* A call of the plugin fails before the peer is seen to go. That is a lost rank if it goes, and else the plugin's own
  * fault: so it is for a send that is under way, and for a receive that is waited for. */
-START_TEST(finds_the_cause_of_a_fault) {
+TEST_LOOP(finds_the_cause_of_a_fault, 4) {
   hk_link *send, *recv;
   const bool lost = _i & 1, sends = _i & 2;
   unsigned char data[64] = {0};
@@ -285,7 +279,6 @@ START_TEST(finds_the_cause_of_a_fault) {
   if (!lost) net_unlink(sends ? recv : send);
   net_world_free(w);
 }
-END_TEST
 
 static _Atomic(int) *released_by_plugin(void) {
   void *lib = dlopen(getenv("NCCL_NET_PLUGIN"), RTLD_NOW | RTLD_NOLOAD);
@@ -326,7 +319,7 @@ static void *fail_later(void *failure) {
 
 /* listen does not return: an abort ends the wait for it, and the end of the communicator is bounded. What the call uses
  * is freed when it returns. */
-START_TEST(leaves_a_listen_that_blocks) {
+TEST(leaves_a_listen_that_blocks) {
   pthread_t thread;
   _Atomic(int) failure = 0;
   use_plugin("libnccl-net-twelve.so", "12");
@@ -346,10 +339,9 @@ START_TEST(leaves_a_listen_that_blocks) {
   net_world_free(w);
   expect_left(begin, released);
 }
-END_TEST
 
 /* The same for the call that closes a connection. */
-START_TEST(leaves_a_close_that_blocks) {
+TEST(leaves_a_close_that_blocks) {
   hk_link *send, *recv;
   use_plugin("libnccl-net-nine.so", "9");
   setenv("HOCKET_LEAVE_TIMEOUT", "1", 1);
@@ -363,19 +355,5 @@ START_TEST(leaves_a_close_that_blocks) {
   net_world_free(w);
   expect_left(begin, released);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("plugin");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_test(t, names_a_peer_that_goes);
-  tcase_add_test(t, leaves_other_communicators_alone);
-  tcase_add_test(t, is_not_ended_by_another_communicator);
-  tcase_add_loop_test(t, finds_the_cause_of_a_fault, 0, 4);
-  tcase_add_test(t, leaves_a_listen_that_blocks);
-  tcase_add_test(t, leaves_a_close_that_blocks);
-  tcase_add_test(t, tells_that_nobody_answers);
-  tcase_add_test(t, waits_for_a_stopped_peer);
-  return suite_run_one("net_plugin", t);
-}
+int main(void) { return suite_main("net_plugin", .timeout = 120); }

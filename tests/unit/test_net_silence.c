@@ -66,7 +66,7 @@ static void end(bench *b) {
   net_world_free(b->w);
 }
 
-START_TEST(tells_slow_peers_from_lost_hosts) {
+TEST(tells_slow_peers_from_lost_hosts) {
   if (!silence_is_allowed()) return;
   bench all[] = {
       {.what = "a slow reader", .fills = true},
@@ -106,11 +106,5 @@ START_TEST(tells_slow_peers_from_lost_hosts) {
     end(b);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("silence");
-  tcase_set_timeout(t, 100);
-  tcase_add_test(t, tells_slow_peers_from_lost_hosts);
-  return suite_run_one("net_silence", t);
-}
+int main(void) { return suite_main("net_silence", .timeout = 100); }

@@ -74,7 +74,7 @@ static hk_order least_order(const hk_algorithm *a, hk_coll coll, int n, shape s)
 
 static const hk_coll reducing[] = {HK_ALLREDUCE, HK_REDUCE, HK_REDUCE_SCATTER};
 
-START_TEST(marked_is_proved) {
+TEST_LOOP(marked_is_proved, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   for (size_t k = 0; k < HK_ARRAY_LENGTH(reducing); k++) {
     if (!(a->fixed_order >> reducing[k] & 1u)) continue;
@@ -89,10 +89,9 @@ START_TEST(marked_is_proved) {
   ck_assert_uint_eq(a->fixed_order & ~(1u << HK_ALLREDUCE | 1u << HK_REDUCE | 1u << HK_REDUCE_SCATTER), 0);
   ck_assert_uint_eq(a->fixed_order & ~a->colls, 0);
 }
-END_TEST
 
 /* Some small number of ranks, or some layout, must show why the mark is not there. */
-START_TEST(unmarked_is_not_fixed) {
+TEST_LOOP(unmarked_is_not_fixed, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   static const int counts[] = {3, 4, 5, 6, 8, 17};
   for (size_t k = 0; k < HK_ARRAY_LENGTH(reducing); k++) {
@@ -110,10 +109,9 @@ START_TEST(unmarked_is_not_fixed) {
                   hk_coll_name(reducing[k]));
   }
 }
-END_TEST
 
 /* Whatever the machine, something is left to run in the fixed order. */
-START_TEST(each_collective_has_one) {
+TEST(each_collective_has_one) {
   for (size_t k = 0; k < HK_ARRAY_LENGTH(reducing); k++)
     for (int n = 1; n <= 64; n++)
       for (shape s = ONE_HOST; s < SHAPES; s++) {
@@ -129,7 +127,6 @@ START_TEST(each_collective_has_one) {
         hk_layout_free(l);
       }
 }
-END_TEST
 
 /* ---- what is chosen ---- */
 
@@ -146,7 +143,7 @@ static hk_machine gpus(int nhosts, bool in_switch) {
   return m;
 }
 
-START_TEST(only_fixed_is_chosen) {
+TEST(only_fixed_is_chosen) {
   const hk_machine machines[] = {prove_machine(2), prove_machine(7), gpus(1, true), gpus(1, false), gpus(4, false)};
   static const char *const lists[] = {NULL, "ring,tree", "^direct", "NVLS,pat,binomial", "allreduce:flat;hier"};
   hk_rules *rules;
@@ -180,7 +177,6 @@ START_TEST(only_fixed_is_chosen) {
       !hk_select_one(&machines[1], &w, HK_ALLREDUCE, 1 << 20, d.algorithm, HK_PROTO_SIMPLE, &d)); /* a tuner plugin's */
   hk_rules_free(rules);
 }
-END_TEST
 
 /* ---- what is refused ---- */
 
@@ -190,7 +186,7 @@ static void refuse(const char *name, hk_coll coll, int n, hk_order least, const 
   ck_assert_msg(report.order < least && strstr(report.message, words), "%s: %s", name, report.message);
 }
 
-START_TEST(others_are_refused_in_words) {
+TEST(others_are_refused_in_words) {
   refuse("ring", HK_ALLREDUCE, 4, HK_ORDER_FIXED,
          "it leaves in out[b0] the ranks' sum ((0 + 1) + 2) + 3, not 0 + 1 + 2 + 3");
   refuse("ring", HK_ALLREDUCE, 4, HK_ORDER_SIDES,
@@ -199,10 +195,9 @@ START_TEST(others_are_refused_in_words) {
   refuse("halving", HK_ALLREDUCE, 4, HK_ORDER_EQUAL, "not ");
   refuse("doubling", HK_ALLREDUCE, 8, HK_ORDER_FIXED, "((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)), not 0 + 1 + 2 + 3");
 }
-END_TEST
 
 /* Rank 1 of a oneshot adds its own input first: only its bits differ. */
-START_TEST(one_wrong_rank) {
+TEST(one_wrong_rank) {
   const char *ranks[3] = {"AllReduce mine, rank 0 of 3, message split into 1, scratch 0\nlane 0\n"
                           "  links: 0=mcast(0) 1=mcast-recv(1) 2=mcast-recv(2)\n"
                           "     0: mcast(0)[b0] <- in[b0], copy\n"
@@ -233,16 +228,5 @@ START_TEST(one_wrong_rank) {
     for (int r = 0; r < 3; r++) hk_program_free(p[r]);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("order");
-  tcase_set_timeout(t, 120);
-  tcase_add_loop_test(t, marked_is_proved, 0, prove_count());
-  tcase_add_loop_test(t, unmarked_is_not_fixed, 0, prove_count());
-  tcase_add_test(t, each_collective_has_one);
-  tcase_add_test(t, only_fixed_is_chosen);
-  tcase_add_test(t, others_are_refused_in_words);
-  tcase_add_test(t, one_wrong_rank);
-  return suite_run_one("order", t);
-}
+int main(void) { return suite_main("order", .timeout = 120); }

@@ -35,7 +35,7 @@ static hk_decision decide(const hk_rules *r, const hk_machine *m, hk_coll coll, 
   return d;
 }
 
-START_TEST(rules_in_order) {
+TEST(rules_in_order) {
   hk_rules *r;
   hk_machine m = host(8);
   ck_assert_int_eq(hk_rules_parse(&r, "file",
@@ -60,10 +60,9 @@ START_TEST(rules_in_order) {
   ck_assert_str_eq(decide(r, &m, HK_ALLREDUCE, 8).algorithm->name, "ring");
   hk_rules_free(r);
 }
-END_TEST
 
 /* What `hocket tune` measured on one host's CPUs says nothing of several hosts, nor of GPUs. */
-START_TEST(measured_choices) {
+TEST(measured_choices) {
   hk_machine m = host(8), hosts = m, gpus = m;
   hk_rules r = {.n = 1, .at = &(hk_rule){.coll = -1, .to = SIZE_MAX, .nranks = 8, .nhosts = 1, .via = HK_VIA_MEMORY}};
   hosts.nhosts = 2;
@@ -76,9 +75,8 @@ START_TEST(measured_choices) {
   m.inside.ring_us_per_b = 1;
   ck_assert(hk_rule_fits(&r.at[0], &m, HK_ALLREDUCE, 64));
 }
-END_TEST
 
-START_TEST(rules_wrong) {
+TEST(rules_wrong) {
   static const struct {
     const char *text, *said;
   } cases[] = {{"allreduce,0,1,2,3,ring,LL", "file:1: 7 fields"},
@@ -105,7 +103,6 @@ START_TEST(rules_wrong) {
   ck_assert_int_eq(hk_rules_read(&r, "/no/such/file"), HK_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "HOCKET_TUNING_FILE: /no/such/file"));
 }
-END_TEST
 
 static void put(const char *path, const char *text) {
   FILE *f = fopen(path, "w");
@@ -114,7 +111,7 @@ static void put(const char *path, const char *text) {
   fclose(f);
 }
 
-START_TEST(constants) {
+TEST(constants) {
   char dir[] = "/tmp/hocket-test-XXXXXX", path[128];
   ck_assert_ptr_nonnull(mkdtemp(dir));
   snprintf(path, sizeof path, "%s/tune.conf", dir);
@@ -151,7 +148,6 @@ START_TEST(constants) {
   unlink(path);
   rmdir(dir);
 }
-END_TEST
 
 typedef struct setting {
   const char *name, *value;
@@ -164,7 +160,7 @@ static hk_status read_with(hk_overrides *o, const setting *s, int min, int max) 
   return hk_overrides_read(o, hk_settings_now(), min, max);
 }
 
-START_TEST(settings) {
+TEST(settings) {
   hk_overrides o, p;
   ck_assert_int_eq(read_with(&o, (setting[]){{NULL, NULL}}, 0, 0), HK_OK);
   ck_assert_int_eq(o.filter.min_channels, 0);
@@ -201,9 +197,8 @@ START_TEST(settings) {
   ck_assert(p.paths.no_p2p); /* not the default */
   hk_overrides_clear(&p);
 }
-END_TEST
 
-START_TEST(settings_wrong) {
+TEST_LOOP(settings_wrong, 10) {
   static const struct {
     setting s;
     int min, max;
@@ -224,7 +219,6 @@ START_TEST(settings_wrong) {
   ck_assert_ptr_nonnull(strstr(hk_last_error(), cases[_i].said));
   hk_overrides_clear(&o);
 }
-END_TEST
 
 /* ---- machines ---- */
 
@@ -241,7 +235,7 @@ static hk_machine machine_of(const char *words, const hk_overrides *o) {
   return m;
 }
 
-START_TEST(machines) {
+TEST(machines) {
   hk_machine h100 = machine_of("dgx-h100", NULL), two = machine_of("nodes=2 of dgx-a100", NULL);
   ck_assert(h100.overlap && h100.multicast && h100.in_switch);
   ck_assert_int_eq(h100.nranks, 8);
@@ -258,19 +252,17 @@ START_TEST(machines) {
   ck_assert_uint_eq(cpus.protocols, 1);
   ck_assert(!cpus.multicast && !cpus.overlap);
 }
-END_TEST
 
 /* Without GPUDirect a message to the network waits for host memory, and is no faster. */
-START_TEST(gdr_level) {
+TEST(gdr_level) {
   hk_overrides o = {.settings = hk_settings_now(), .gdr_level = HK_PATH_LOC, .constants = hk_constants_default};
   hk_machine with = machine_of("nodes=2 of dgx-a100", NULL), without = machine_of("nodes=2 of dgx-a100", &o);
   ck_assert_double_gt(without.between.alpha_us, with.between.alpha_us);
   ck_assert_double_ge(without.between.ring_us_per_b, with.between.ring_us_per_b);
 }
-END_TEST
 
 /* What anybody expects of the choice on machines with GPUs. */
-START_TEST(gpu_choices) {
+TEST(gpu_choices) {
   hk_machine one = machine_of("dgx-h100", NULL),
              many = machine_of("nodes=2048 of dgx-h100 fabric=rail,fattree,oversub=2", NULL);
   hk_decision d;
@@ -290,11 +282,10 @@ START_TEST(gpu_choices) {
   hk_select(&many, NULL, HK_ALLTOALL, (size_t)1 << 30, &d);
   ck_assert_str_eq(d.algorithm->name, "rail");
 }
-END_TEST
 
 /* A lane that only sends fills more slots than the caches hold, so that its bytes cost more. It does not if a message
  * takes two rounds, if a wave waits for another rank, or over sockets. */
-START_TEST(runs_ahead) {
+TEST(runs_ahead) {
   const hk_shape shape = {.fan = 1, .depth = 1};
   const size_t bytes = 64 << 20;
   hk_machine m = host(2), sockets = m;
@@ -306,7 +297,6 @@ START_TEST(runs_ahead) {
     ck_assert_int_eq(hk_price(on, &shape, &alone) > hk_price(on, &shape, &all), i == 0);
   }
 }
-END_TEST
 
 /* ---- any text: what is read of it, or what is wrong, with one change ---- */
 
@@ -368,7 +358,7 @@ static void say_constants(void *arg, const char *name, unsigned k, char *said) {
   free(out);
 }
 
-START_TEST(texts) {
+TEST(texts) {
   golden g = golden_open(GOLDEN, "rules");
   char *measured = NULL, name[40];
   size_t size;
@@ -380,34 +370,21 @@ START_TEST(texts) {
   fclose(f);
   for (int i = 0; i < 5; i++) {
     snprintf(name, sizeof name, "rules %d", i);
-    golden_texts(&g, name, 60, say_rules, NULL);
+    golden_texts(&g, name, name, 60, say_rules, NULL);
   }
   for (int i = 0; i < 5; i++) {
     snprintf(name, sizeof name, "wishes %d", i);
-    golden_texts(&g, name, 60, say_wishes, NULL);
+    golden_texts(&g, name, name, 60, say_wishes, NULL);
   }
   for (int i = 0; i < 6; i++) {
     snprintf(name, sizeof name, "constants %d", i);
-    golden_texts(&g, name, 60, say_constants, measured);
+    golden_texts(&g, name, name, 60, say_constants, measured);
   }
   free(measured);
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("overrides");
   golden_clear(GOLDEN);
-  tcase_add_test(t, texts);
-  tcase_add_test(t, rules_in_order);
-  tcase_add_test(t, measured_choices);
-  tcase_add_test(t, rules_wrong);
-  tcase_add_test(t, constants);
-  tcase_add_test(t, runs_ahead);
-  tcase_add_test(t, settings);
-  tcase_add_loop_test(t, settings_wrong, 0, 10);
-  tcase_add_test(t, machines);
-  tcase_add_test(t, gdr_level);
-  tcase_add_test(t, gpu_choices);
-  return suite_run_one("overrides", t);
+  return suite_main("overrides");
 }

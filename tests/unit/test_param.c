@@ -36,7 +36,7 @@ static const char *complaints(void) {
   return scratch_read("log");
 }
 
-START_TEST(defaults) {
+TEST(defaults) {
   reload();
   ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 8);
   ck_assert_ptr_null(hk_param_str(HK_P_COMM_ID));
@@ -47,9 +47,8 @@ START_TEST(defaults) {
   ck_assert_int_eq(info.value, info.def);
   ck_assert(!info.is_string && info.min == 2 && info.max == 64);
 }
-END_TEST
 
-START_TEST(table_is_sound) {
+TEST(table_is_sound) {
   reload();
   for (int id = 0; id < HK_P_COUNT; id++) {
     hk_param_info a, b;
@@ -64,9 +63,8 @@ START_TEST(table_is_sound) {
     }
   }
 }
-END_TEST
 
-START_TEST(environment_wins) {
+TEST(environment_wins) {
   scratch_write(".nccl.conf", "HOCKET_SLOTS=16\nNCCL_COMM_ID = a:1 # the root\n");
   reload();
   ck_assert_int_eq(hk_param_int(HK_P_SLOTS), 16);
@@ -82,9 +80,8 @@ START_TEST(environment_wins) {
   ck_assert_str_eq(info.str_value, "b:2");
   ck_assert_str_eq(info.origin, "environment");
 }
-END_TEST
 
-START_TEST(file_syntax) {
+TEST(file_syntax) {
   scratch_write("my.conf", "# comment\n\n  HOCKET_SLOTS\t=  4 \nHOCKET_SPIN=7\nHOCKET_SPIN=8\nnonsense\nNCCL_HOSTID=");
   setenv("NCCL_CONF_FILE", scratch_path("my.conf"), 1);
   scratch_write(".nccl.conf", "HOCKET_WATCHDOG=5\n");
@@ -97,9 +94,8 @@ START_TEST(file_syntax) {
   setenv("NCCL_CONF_FILE", scratch_path("none.conf"), 1);
   ck_assert_ptr_nonnull(strstr(complaints(), "none.conf: No such file"));
 }
-END_TEST
 
-START_TEST(numbers) {
+TEST(numbers) {
   static const struct {
     const char *text;
     int64_t value; /* 8 is the default */
@@ -138,9 +134,8 @@ START_TEST(numbers) {
     }
   }
 }
-END_TEST
 
-START_TEST(sizes_of_fifos_are_rounded_up) {
+TEST(sizes_of_fifos_are_rounded_up) {
   static const struct {
     const char *slots, *bytes;
     int64_t gives_slots, gives_bytes;
@@ -156,10 +151,9 @@ START_TEST(sizes_of_fifos_are_rounded_up) {
     if (i == 1) ck_assert_ptr_ne(strstr(log, "HOCKET_SLOT_BYTES=4097 is rounded up to 4160, a multiple of 64"), NULL);
   }
 }
-END_TEST
 
 /* NCCL's buffer is shared by the slots, within their limits; a slot's own size counts before it. */
-START_TEST(buffers_are_shared_by_slots) {
+TEST(buffers_are_shared_by_slots) {
   static const struct {
     const char *buffer, *slots, *bytes;
     int64_t gives;
@@ -185,9 +179,8 @@ START_TEST(buffers_are_shared_by_slots) {
     ck_assert_str_eq(p.origin, cases[i].origin);
   }
 }
-END_TEST
 
-START_TEST(misspellings_are_reported) {
+TEST(misspellings_are_reported) {
   setenv("NCCL_DEBGU_FILE", "x", 1);
   setenv("NCCL_SOCKET_IFNAMES", "x", 1);
   setenv("HOCKET_SLOT", "x", 1);
@@ -199,9 +192,8 @@ START_TEST(misspellings_are_reported) {
   ck_assert_ptr_nonnull(strstr(log, "did you mean NCCL_SHM_DISABLE?"));
   ck_assert_ptr_nonnull(strstr(log, "WARN HOCKET_SLOT (environment) is no parameter and is ignored; did you mean"));
 }
-END_TEST
 
-START_TEST(a_misspelling_is_told_once) {
+TEST(a_misspelling_is_told_once) {
   setenv("NCCL_DEBG", "x", 1);
   reload();
   for (int i = 0; i < 3; i++) hk_param_report_names(i < 2);
@@ -213,9 +205,8 @@ START_TEST(a_misspelling_is_told_once) {
   const char *first = strstr(scratch_read("log"), "NCCL_DEBG ");
   ck_assert_ptr_null(first ? strstr(first + 1, "NCCL_DEBG ") : NULL);
 }
-END_TEST
 
-START_TEST(inert_names_are_no_misspellings) {
+TEST(inert_names_are_no_misspellings) {
   static const char *const names[] = {
       "NCCL_IB_HCA",       "NCCL_PXN_DISABLE",  "NCCL_IB_DISABLE",    "NCCL_NVLS_ENABLE",  "NCCL_P2P_LEVEL",
       "NCCL_NET_PLUGIN",   "NCCL_IB_NEW_THING", "NCCL_VERSION",       "NCCL_CUMEM_ENABLE", "NCCL_SOCKET_RETRY_CNT",
@@ -230,10 +221,9 @@ START_TEST(inert_names_are_no_misspellings) {
   ck_assert_ptr_nonnull(strstr(log, "INFO NCCL_SOMEBODYS_PLUGIN_VARIABLE (environment) is not known here"));
   ck_assert_ptr_nonnull(strstr(log, "INFO HOCKET_MY_OWN_FOLDER (environment) is not known here"));
 }
-END_TEST
 
 /* Every process of a job has the same environment: rank 0's warns, the others log it at INFO. */
-START_TEST(names_are_told_by_one) {
+TEST_LOOP(names_are_told_by_one, 2) {
   setenv("HOCKET_SLOT", "x", 1);
   setenv("HOCKET_MY_OWN_FOLDER", "1", 1);
   reload();
@@ -248,10 +238,9 @@ START_TEST(names_are_told_by_one) {
   ck_assert_ptr_nonnull(strstr(log, "did you mean HOCKET_"));
   ck_assert_ptr_null(strstr(first + 1, "HOCKET_SLOT "));
 }
-END_TEST
 
 /* Near to the beginning of a name, in words of four letters or more. */
-START_TEST(beginnings) {
+TEST(beginnings) {
   static const char *const wrong[][2] = {
       {"NCCL_TIPO", "NCCL_TOPO_FILE"}, {"NCCL_TOPO", "NCCL_TOPO_FILE"}, {"NCCL_TUNE", "NCCL_TUNER_PLUGIN"}};
   static const char *const others[] = {"NCCL_LIB",     "NCCL_HOME", "NCCL_ROOT",       "NCCL_ROOT_DIR",
@@ -271,9 +260,8 @@ START_TEST(beginnings) {
     ck_assert_msg(!strstr(log, line), "%s", log);
   }
 }
-END_TEST
 
-START_TEST(refresh_reads_one) {
+TEST(refresh_reads_one) {
   reload();
   setenv("HOCKET_SLOTS", "16", 1);
   setenv("HOCKET_SPIN", "3", 1);
@@ -286,9 +274,8 @@ START_TEST(refresh_reads_one) {
   ck_assert_ptr_nonnull(strstr(scratch_read("log"), "WARN HOCKET_SLOTS=many (environment) is not a number"));
   ck_assert_int_eq(hk_param_int(HK_P_SPIN), -1);
 }
-END_TEST
 
-START_TEST(strings_stay) {
+TEST(strings_stay) {
   setenv("NCCL_HOSTID", "first", 1);
   reload();
   const char *first = hk_param_str(HK_P_HOSTID);
@@ -297,9 +284,8 @@ START_TEST(strings_stay) {
   ck_assert_str_eq(first, "first");
   ck_assert_str_eq(hk_param_str(HK_P_HOSTID), "second");
 }
-END_TEST
 
-START_TEST(distances) {
+TEST(distances) {
   static const struct {
     const char *a, *b;
     unsigned distance;
@@ -313,10 +299,9 @@ START_TEST(distances) {
     ck_assert_uint_eq(d, cases[i].distance);
   }
 }
-END_TEST
 
 /* What a program sets between two communicators has its effect on the second; nothing is read if nothing changed. */
-START_TEST(renewed) {
+TEST(renewed) {
   setenv("NCCL_MAX_NCHANNELS", "3", 1);
   hk_param_reload();
   setenv("PATH_OF_OTHERS", "x", 1);
@@ -333,26 +318,5 @@ START_TEST(renewed) {
   hk_param_renew();
   ck_assert_int_eq(hk_param_int(HK_P_MAX_NCHANNELS), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("param");
-  tcase_add_checked_fixture(t, clean_slate, scratch_remove);
-  tcase_add_test(t, defaults);
-  tcase_add_test(t, table_is_sound);
-  tcase_add_test(t, environment_wins);
-  tcase_add_test(t, file_syntax);
-  tcase_add_test(t, numbers);
-  tcase_add_test(t, sizes_of_fifos_are_rounded_up);
-  tcase_add_test(t, buffers_are_shared_by_slots);
-  tcase_add_test(t, misspellings_are_reported);
-  tcase_add_test(t, a_misspelling_is_told_once);
-  tcase_add_test(t, inert_names_are_no_misspellings);
-  tcase_add_loop_test(t, names_are_told_by_one, 0, 2);
-  tcase_add_test(t, beginnings);
-  tcase_add_test(t, refresh_reads_one);
-  tcase_add_test(t, renewed);
-  tcase_add_test(t, strings_stay);
-  tcase_add_test(t, distances);
-  return suite_run_one("param", t);
-}
+int main(void) { return suite_main("param", .setup = clean_slate, .teardown = scratch_remove); }

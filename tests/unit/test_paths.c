@@ -43,7 +43,7 @@ static void done(hk_topo *t, hk_paths *p) {
   hk_topo_free(t);
 }
 
-START_TEST(names) {
+TEST(names) {
   hk_path_class c;
   for (int i = 0; i <= HK_PATH_DIS; i++) {
     ck_assert(hk_path_class_parse(hk_path_class_name((hk_path_class)i), &c));
@@ -59,9 +59,8 @@ START_TEST(names) {
   ck_assert(!hk_path_class_parse("11", &c) && !hk_path_class_parse(NULL, &c));
   ck_assert_str_eq(hk_path_class_name((hk_path_class)99), "unknown class");
 }
-END_TEST
 
-START_TEST(nvswitch) {
+TEST(nvswitch) {
   hk_topo *t = m_dgx_h100(8);
   hk_paths *p = paths_of(t, NULL);
   float nvl = 370.8f, pci = hk_pci_gbps(32, 16);
@@ -86,9 +85,8 @@ START_TEST(nvswitch) {
   ck_assert(way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->host);
   done(t, p);
 }
-END_TEST
 
-START_TEST(cube_mesh) {
+TEST(cube_mesh) {
   hk_topo *t = m_dgx1v(4);
   hk_paths *p = paths_of(t, NULL);
   expect(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1, HK_PATH_NVL, 1, 21);
@@ -106,9 +104,8 @@ START_TEST(cube_mesh) {
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 7)->host);
   done(t, p);
 }
-END_TEST
 
-START_TEST(pci_boxes) {
+TEST(pci_boxes) {
   hk_topo *t = m_pcie_box(2, 4, 8, 4, "GenuineIntel");
   hk_paths *p = paths_of(t, NULL);
   float pci = hk_pci_gbps(16, 16);
@@ -130,9 +127,8 @@ START_TEST(pci_boxes) {
   ck_assert(!way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 3)->host);
   done(t, p);
 }
-END_TEST
 
-START_TEST(cascaded_switches) {
+TEST(cascaded_switches) {
   hk_topo *t = m_new("cascade");
   uint32_t cpu = m_add(t, HK_NODE_CPU, 0, 0), top = m_add(t, HK_NODE_PCI, m_bus(1), 0), leaf[2];
   m_link(t, cpu, top, HK_EDGE_PCI, 1, 25);
@@ -154,11 +150,10 @@ START_TEST(cascaded_switches) {
   ck_assert(way(p, HK_NODE_GPU, 0, HK_NODE_GPU, 1)->host);
   done(t, p);
 }
-END_TEST
 
 /* Two GPUs at the end of a chain of switches: their way through the CPU's memory has 255 hops, which is the most, or
  * 256, and then they have only the direct one. */
-START_TEST(longest_path) {
+TEST(longest_path) {
   for (int more = 0; more < 2; more++) {
     hk_topo *t = m_new("chain");
     uint32_t above = m_add(t, HK_NODE_CPU, 0, 0), last = above, gpu;
@@ -179,10 +174,9 @@ START_TEST(longest_path) {
     done(t, p);
   }
 }
-END_TEST
 
 /* A card writes to the GPU by PCI, and its completions reach it by C2C: the GPU's order of writes says nothing. */
-START_TEST(split_ways) {
+TEST(split_ways) {
   hk_topo *grace = m_nvl(1), *plain = m_xgmi(1);
   hk_paths *c2c = paths_of(grace, NULL), *pci = paths_of(plain, NULL);
   hk_device gpu = {.limits.rdma_ordered = true};
@@ -201,9 +195,8 @@ START_TEST(split_ways) {
   done(grace, c2c);
   done(plain, pci);
 }
-END_TEST
 
-START_TEST(chip_to_chip) {
+TEST(chip_to_chip) {
   hk_topo *t = m_nvl(18);
   hk_paths *p = paths_of(t, NULL);
   float nvl = 18 * hk_nvlink_gbps(100);
@@ -222,9 +215,8 @@ START_TEST(chip_to_chip) {
   }
   done(t, p);
 }
-END_TEST
 
-START_TEST(nearest_nets) {
+TEST(nearest_nets) {
   uint32_t nets[16];
   hk_topo *t = m_dgx_h100(8);
   hk_paths *p = paths_of(t, NULL);
@@ -252,28 +244,13 @@ START_TEST(nearest_nets) {
   ck_assert_uint_eq(hk_paths_nets(p, 0, nets, 16), 0);
   done(t, p);
 }
-END_TEST
 
-START_TEST(mesh) {
+TEST(mesh) {
   hk_topo *t = m_xgmi(8);
   hk_paths *p = paths_of(t, NULL);
   for (int a = 0; a < 8; a++)
     for (int b = 0; b < a; b++) expect(p, HK_NODE_GPU, a, HK_NODE_GPU, b, HK_PATH_NVL, 1, 48);
   done(t, p);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("paths");
-  tcase_add_test(t, names);
-  tcase_add_test(t, nvswitch);
-  tcase_add_test(t, cube_mesh);
-  tcase_add_test(t, pci_boxes);
-  tcase_add_test(t, cascaded_switches);
-  tcase_add_test(t, chip_to_chip);
-  tcase_add_test(t, longest_path);
-  tcase_add_test(t, split_ways);
-  tcase_add_test(t, nearest_nets);
-  tcase_add_test(t, mesh);
-  return suite_run_one("paths", t);
-}
+int main(void) { return suite_main("paths"); }

@@ -85,7 +85,7 @@ static void send_placed(void) {
   }
 }
 
-START_TEST(for_each_wave) {
+TEST(for_each_wave) {
   void *to[READERS];
   for (int operation = 0; operation < 2; operation++) {
     for (int r = 0; r < READERS; r++) {
@@ -101,18 +101,16 @@ START_TEST(for_each_wave) {
   }
   ck_assert_uint_eq(claim(&usual, to), 0); /* the next operation's slot */
 }
-END_TEST
 
-START_TEST(of_the_same_operation) {
+TEST(of_the_same_operation) {
   static const hk_placing others[] = {{EACH, EACH, SIGNATURE + 1}, {EACH, EACH / 2, SIGNATURE}};
   void *to[READERS];
   for (int r = 0; r < READERS; r++) offer(r);
   for (size_t k = 0; k < HK_ARRAY_LENGTH(others); k++) ck_assert_uint_eq(claim(&others[k], to), 0);
   ck_assert_uint_eq(claim(&(hk_placing){8, EACH, SIGNATURE}, to), READERS); /* the last wave may be shorter */
 }
-END_TEST
 
-START_TEST(only_between_processes) {
+TEST(only_between_processes) {
   void *to[READERS];
   char own[EACH];
   hk_places_offer(&readers[0], own, sizeof own, 1, EACH, SIGNATURE); /* memory that cannot be lent */
@@ -129,10 +127,9 @@ START_TEST(only_between_processes) {
   sender.owner = NULL;
   ck_assert_uint_eq(claim(&usual, to), 0);
 }
-END_TEST
 
 /* Heads are in the order of the ranks, without the sender: reader 0 is rank 0, and reader 1 rank 2. */
-START_TEST(memory_that_cannot_be_mapped) {
+TEST(memory_that_cannot_be_mapped) {
   static const int ranks[READERS] = {0, 2, 3};
   for (int r = 0; r < READERS; r++) offer(r);
   for (unmapped = 0; unmapped < READERS; unmapped++) {
@@ -144,7 +141,6 @@ START_TEST(memory_that_cannot_be_mapped) {
     ck_assert_uint_eq(atomic_load(&slots[0].writing), 0); /* no reader waits for it */
   }
 }
-END_TEST
 
 static void *publish_late(void *arg) {
   (void)arg;
@@ -154,7 +150,7 @@ static void *publish_late(void *arg) {
   return NULL;
 }
 
-START_TEST(a_reader_that_fails_waits) {
+TEST(a_reader_that_fails_waits) {
   void *to[READERS];
   pthread_t late;
   for (int r = 0; r < READERS; r++) offer(r);
@@ -172,16 +168,5 @@ START_TEST(a_reader_that_fails_waits) {
   ck_assert_uint_eq(claim(&usual, to), 0);
   hk_link_withdraw(&readers[0]); /* nothing to wait for */
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("places");
-  tcase_set_timeout(t, 30);
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_add_test(t, for_each_wave);
-  tcase_add_test(t, of_the_same_operation);
-  tcase_add_test(t, only_between_processes);
-  tcase_add_test(t, memory_that_cannot_be_mapped);
-  tcase_add_test(t, a_reader_that_fails_waits);
-  return suite_run_one("places", t);
-}
+int main(void) { return suite_main("places", .timeout = 30, .setup = setup); }

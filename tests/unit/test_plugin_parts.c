@@ -73,7 +73,7 @@ static void unmake(void) {
 
 /* ---- requests ---- */
 
-START_TEST(posts_in_the_window) {
+TEST_LOOP(posts_in_the_window, 2) {
   bool begun = false, moved = false;
   char data;
   make(_i);
@@ -107,7 +107,6 @@ START_TEST(posts_in_the_window) {
   ck_assert(!begun && tests + posts == before);
   unmake();
 }
-END_TEST
 
 /* ---- the end of an end ---- */
 
@@ -119,7 +118,7 @@ static void tell(char what, uint64_t first, uint64_t second) {
 }
 
 /* Beats, the news that the peer is ready, and counts, which come in any pieces. */
-START_TEST(hears_the_peer) {
+TEST_LOOP(hears_the_peer, 2) {
   make(_i);
   hk_plugin_drain_state *d = &e.drain;
   ck_assert(!hk_plugin_peer_gone(&e) && !e.joining.heard_ns && !e.joining.peer_ready);
@@ -145,7 +144,6 @@ START_TEST(hears_the_peer) {
   ck_assert(!hk_plugin_peer_gone(&e));
   close(peer_fd);
 }
-END_TEST
 
 static const struct {
   bool sends, heard; /* heard: POSTED, or ENDING */
@@ -162,7 +160,7 @@ static const struct {
     {false, false, {3, 2}, {2, 2}, {0, 0}, 0, false, false}};
 
 /* Which ends wait for the peer, and what they say. */
-START_TEST(drains_what_is_posted) {
+TEST_LOOP(drains_what_is_posted, HK_ARRAY_LENGTH(drains)) {
   char got[64];
   make(drains[_i].sends);
   room = complete = 0; /* nothing more happens */
@@ -186,10 +184,9 @@ START_TEST(drains_what_is_posted) {
   ck_assert_int_eq(e.drain.reported, !drains[_i].sends);
   unmake();
 }
-END_TEST
 
 /* A new time begins long after the last one; within it all ends of the communicator share what is left. */
-START_TEST(shares_the_time) {
+TEST(shares_the_time) {
   make(true);
   e.drain.gone = true;
   const uint64_t now = hk_now_ns(), near = ctx.drain_ns = now - 5 * 1000 * MS;
@@ -205,11 +202,10 @@ START_TEST(shares_the_time) {
   ck_assert(recv(peer_fd, message, sizeof message, 0) < 0 && ctx.drain_ns == then);
   unmake();
 }
-END_TEST
 
 /* The steps of an end whose peer closes: a receiver reports once that all receives are posted, a sender sends what
  * they still need. */
-START_TEST(helps_a_peer_that_closes) {
+TEST(helps_a_peer_that_closes) {
   char got[64];
   make(false);
   e.lane[0].posted = 3;
@@ -241,12 +237,11 @@ START_TEST(helps_a_peer_that_closes) {
   ck_assert(hk_plugin_drain_step(&e) == HK_OK && e.drain.gone && posts == 4);
   unmake();
 }
-END_TEST
 
 /* ---- judgements ---- */
 
 /* A failed call is the peer's fault if it has gone, or the plugin says so; else, after two seconds, the plugin's. */
-START_TEST(judges_failures) {
+TEST_LOOP(judges_failures, 4) {
   make(true);
   ck_assert(hk_plugin_judge(&e, HK_OK) == HK_OK && hk_plugin_judge(&e, HK_ERR_SYSTEM) == HK_ERR_SYSTEM);
   ck_assert_int_eq(e.step, HK_PLUGIN_READY);
@@ -272,10 +267,9 @@ START_TEST(judges_failures) {
   if (rows[_i].words) ck_assert_msg(strstr(hk_last_error(), rows[_i].words), "%s", hk_last_error());
   unmake();
 }
-END_TEST
 
 /* A peer that closes before the connections are made. */
-START_TEST(notes_that_it_is_not_connected) {
+TEST_LOOP(notes_that_it_is_not_connected, 2) {
   make(_i == 1);
   e.step = HK_PLUGIN_EXCHANGING;
   close(peer_fd);
@@ -286,7 +280,6 @@ START_TEST(notes_that_it_is_not_connected) {
   peer_fd = dup(e.fd);
   unmake();
 }
-END_TEST
 
 /* ---- the thread ---- */
 
@@ -308,7 +301,7 @@ static hk_plugin_job job(void (*call)(void *arg), int number) {
   return (hk_plugin_job){.call = call, .arg = (void *)(intptr_t)number};
 }
 
-START_TEST(calls_on_its_thread) {
+TEST_LOOP(calls_on_its_thread, 2) {
   hk_plugin_thread t = {.made = false};
   hk_plugin_job jobs[] = {job(note_call, 1), job(note_call, 2), job(block, 3), job(note_call, 4)};
   static _Atomic(int) failure;
@@ -331,10 +324,9 @@ START_TEST(calls_on_its_thread) {
   for (int i = 0; i < 4; i++) ck_assert_int_eq(order[i], i + 1);
   ck_assert(hk_plugin_thread_end(&t, forget, &ctx) && !atomic_load(&forgotten));
 }
-END_TEST
 
 /* A call at the end that does not return: nothing waits any more, and the thread frees what its calls use. */
-START_TEST(is_left_alone) {
+TEST(is_left_alone) {
   static hk_plugin_thread t;
   static hk_plugin_job jobs[4];
   const hk_plugin_job these[] = {job(note_call, 1), job(block, 2), job(note_call, 3), job(note_call, 4)};
@@ -349,7 +341,6 @@ START_TEST(is_left_alone) {
   ck_assert_int_eq(atomic_load(&forgotten), 4);
   for (int i = 0; i < 4; i++) ck_assert_int_eq(order[i], i + 1);
 }
-END_TEST
 
 /* ---- properties ---- */
 
@@ -372,7 +363,7 @@ static int fill(int i, void *properties) {
   return code;
 }
 
-START_TEST(reads_properties) {
+TEST_LOOP(reads_properties, 1 + NET_PLUGIN_NEWEST - NET_PLUGIN_OLDEST) {
   hk_net_device d;
   version = NET_PLUGIN_OLDEST + _i;
   ck_assert_int_eq(hk_plugin_properties(fill, version, 7, &d), 0);
@@ -385,19 +376,5 @@ START_TEST(reads_properties) {
   code = 3;
   ck_assert_int_eq(hk_plugin_properties(fill, version, 0, &d), 3);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("plugin_parts");
-  tcase_add_loop_test(t, posts_in_the_window, 0, 2);
-  tcase_add_loop_test(t, hears_the_peer, 0, 2);
-  tcase_add_loop_test(t, drains_what_is_posted, 0, (int)HK_ARRAY_LENGTH(drains));
-  tcase_add_test(t, shares_the_time);
-  tcase_add_test(t, helps_a_peer_that_closes);
-  tcase_add_loop_test(t, judges_failures, 0, 4);
-  tcase_add_loop_test(t, notes_that_it_is_not_connected, 0, 2);
-  tcase_add_loop_test(t, calls_on_its_thread, 0, 2);
-  tcase_add_test(t, is_left_alone);
-  tcase_add_loop_test(t, reads_properties, 0, 1 + NET_PLUGIN_NEWEST - NET_PLUGIN_OLDEST);
-  return suite_run_one("plugin_parts", t);
-}
+int main(void) { return suite_main("plugin_parts"); }

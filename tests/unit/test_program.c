@@ -42,7 +42,7 @@ static void expect_dump(const hk_program *p, const char *want) {
 }
 
 /* A send and a receive are programs of one instruction. */
-START_TEST(transfers) {
+TEST(transfers) {
   for (int sends = 0; sends < 2; sends++) {
     hk_program *p;
     ck_assert_int_eq(hk_transfer_build(2, 5, 4, sends, &p), HK_OK);
@@ -59,9 +59,8 @@ START_TEST(transfers) {
   }
   ck_assert(hk_transfer_signature(8) != hk_transfer_signature(12) && hk_transfer_signature(0));
 }
-END_TEST
 
-START_TEST(names) {
+TEST(names) {
   ck_assert_str_eq(hk_coll_name(HK_ALLREDUCE), "AllReduce");
   ck_assert_str_eq(hk_coll_name(HK_SENDRECV), "SendRecv");
   ck_assert_str_eq(hk_coll_name((hk_coll)77), "unknown collective");
@@ -69,9 +68,8 @@ START_TEST(names) {
   ck_assert_int_eq(hk_coll_partition(HK_SENDRECV), HK_PART_WHOLE);
   ck_assert_int_eq(hk_coll_partition(HK_REDUCE), HK_PART_SPLIT);
 }
-END_TEST
 
-START_TEST(ring_text) {
+TEST(ring_text) {
   hk_builder *b = begin(HK_ALLREDUCE, 1, 4);
   hk_build_split(b, 4);
   hk_build_lane(b);
@@ -104,10 +102,9 @@ START_TEST(ring_text) {
   ck_assert_uint_eq(hk_operand_block(copy, o, 5), 2);
   free(copy);
 }
-END_TEST
 
 /* Two lanes, of which each has its own instructions. */
-START_TEST(json_form) {
+TEST(json_form) {
   hk_builder *b = begin(HK_ALLGATHER, 0, 2);
   for (int lane = 0; lane < 2; lane++) {
     hk_build_lane(b);
@@ -130,9 +127,8 @@ START_TEST(json_form) {
   free(text);
   hk_program_free(p);
 }
-END_TEST
 
-START_TEST(repeats_of_none_and_one) {
+TEST(repeats_of_none_and_one) {
   hk_builder *b = begin(HK_BROADCAST, 0, 4);
   hk_build_lane(b);
   hk_build_repeat(b, 0); /* takes its links with it */
@@ -157,9 +153,8 @@ START_TEST(repeats_of_none_and_one) {
               "     1: send(2)[b0] <- in[b0]\n");
   hk_program_free(p);
 }
-END_TEST
 
-START_TEST(stepping_links) {
+TEST(stepping_links) {
   hk_builder *b = begin(HK_ALLTOALL, 0, 4);
   for (int lane = 0; lane < 2; lane++) {
     hk_build_lane(b);
@@ -184,9 +179,8 @@ START_TEST(stepping_links) {
                  "     3:   send(link 3+j)[b1+1j] <- in[b1+1j]\n");
   hk_program_free(p);
 }
-END_TEST
 
-START_TEST(block_counts) {
+TEST(block_counts) {
   static const struct {
     hk_coll coll;
     int in, out, partition;
@@ -205,7 +199,6 @@ START_TEST(block_counts) {
     hk_program_free(p);
   }
 }
-END_TEST
 
 /* Each misuse is remembered, and later calls do nothing. */
 static void expect_error(hk_builder *b, const char *text) {
@@ -217,7 +210,7 @@ static void expect_error(hk_builder *b, const char *text) {
   ck_assert_msg(strstr(hk_last_error(), text) != NULL, "\"%s\" does not say \"%s\"", hk_last_error(), text);
 }
 
-START_TEST(misuse) {
+TEST(misuse) {
   hk_builder *b = begin(HK_ALLGATHER, 0, 4);
   hk_build_split(b, 2);
   expect_error(b, "AllGather cannot be split");
@@ -251,9 +244,8 @@ START_TEST(misuse) {
   expect_error(b, "make them one after another");
   ck_assert_int_eq(hk_builder_new(&b, &(hk_build){.coll = HK_ALLREDUCE, .rank = 4, .nranks = 4}), HK_ERR_ARGUMENT);
 }
-END_TEST
 
-START_TEST(channels) {
+TEST(channels) {
   hk_builder *b = begin(HK_REDUCE, 0, 3);
   hk_build_lane(b);
   unsigned first = hk_build_link(b, HK_LINK_RECV, 1);
@@ -284,11 +276,10 @@ START_TEST(channels) {
   free(json);
   hk_program_free(p);
 }
-END_TEST
 
 #define HEAD "AllGather test, rank 0 of 2, messages in 1 out 2, scratch 1, lanes 1, links 1, instructions 1\n"
 #define LINKS "lane 0\n  links: 0=send(1)\n"
-START_TEST(text_errors) {
+TEST(text_errors) {
   static const struct {
     const char *text, *says;
   } cases[] = {
@@ -316,10 +307,9 @@ START_TEST(text_errors) {
                   cases[k].says);
   }
 }
-END_TEST
 
 /* Two blocks of input: one is copied, by a link too, the other handed on; a repeat counts as often as it runs. */
-START_TEST(bytes_moved) {
+TEST(bytes_moved) {
   hk_builder *b;
   hk_program *p;
   const hk_operand out = hk_out(0, 0), in[] = {hk_in(0, 0), hk_in(1, 0)};
@@ -336,20 +326,5 @@ START_TEST(bytes_moved) {
   ck_assert_double_eq(hk_program_moved(p, 1), (3 + 0 + 3 * 2 + 2) / 2.0);
   hk_program_free(p);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("builder");
-  tcase_add_test(t, bytes_moved);
-  tcase_add_test(t, names);
-  tcase_add_test(t, transfers);
-  tcase_add_test(t, ring_text);
-  tcase_add_test(t, json_form);
-  tcase_add_test(t, repeats_of_none_and_one);
-  tcase_add_test(t, stepping_links);
-  tcase_add_test(t, block_counts);
-  tcase_add_test(t, misuse);
-  tcase_add_test(t, channels);
-  tcase_add_test(t, text_errors);
-  return suite_run_one("program", t);
-}
+int main(void) { return suite_main("program"); }

@@ -2,10 +2,11 @@
 /* The PTX interpreter of the emulated driver, on PTX that is written here: what it loads, what it refuses, and what its
  * memory shows.
  * check: notsan */
+#include <dlfcn.h>
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
-#include "../support/cudaemu.h"
+#include "../support/gpu.h"
 #include "../support/suite.h"
 
 static CUmodule modules[64];
@@ -43,7 +44,7 @@ static void check_adds(CUmodule m, uint32_t more) {
   OK(MemFree(p));
 }
 
-START_TEST(text_and_variables) {
+TEST(text_and_variables) {
   CUmodule m;
   CUfunction f;
   CUdeviceptr at;
@@ -62,7 +63,6 @@ START_TEST(text_and_variables) {
   ck_assert_int_eq(global(&at, &bytes, m, "nothing"), CUDA_ERROR_NOT_FOUND);
   unload_all();
 }
-END_TEST
 
 /* A fatbin as nvcc writes it: the newest PTX that the device can run is taken; what is packed needs a library. */
 static size_t add_part(char *to, const char *ptx, uint32_t arch, bool packed) {
@@ -90,7 +90,7 @@ static size_t add_part(char *to, const char *ptx, uint32_t arch, bool packed) {
   memcpy(to + 56, &whole, 8);
   return header + room;
 }
-START_TEST(fatbin) {
+TEST_LOOP(fatbin, 2) {
   static _Alignas(8) char image[8192];
   struct {
     uint32_t magic, version;
@@ -113,7 +113,6 @@ START_TEST(fatbin) {
   check_adds(load(&wrapper), 2);
   unload_all();
 }
-END_TEST
 
 /* ---- floats of 8 bits ---- */
 
@@ -151,7 +150,7 @@ static float half_of(uint32_t h) {
       ldexpf((float)((h & 0x3ff) + (h >> 10 & 31 ? 0x400 : 0)), (h >> 10 & 31 ? (int)(h >> 10 & 31) : 1) - 25);
   return h & 0x8000 ? -a : a;
 }
-START_TEST(bytes) {
+TEST_LOOP(bytes, 2) {
   const bool e5m2 = _i == 1;
   enum { N = 256 };
   static float in[N][2];
@@ -182,7 +181,6 @@ START_TEST(bytes) {
   OK(MemFree(to));
   unload_all();
 }
-END_TEST
 
 /* ---- what ends a launch ---- */
 
@@ -194,7 +192,7 @@ static const char parts[] = HEAD("90") ".visible .entry parts(.param .u64 p) {\n
                                        "  setp.eq.u32 %p1, %r2, 0; @%p1 bra L; add.u32 %r2, %r2, 1;\n"
                                        "L: activemask.b32 %r3; bar.warp.sync -1; activemask.b32 %r4;\n"
                                        "  st.global.v2.u32 [%rd3], {%r3, %r4}; ret;\n}\n";
-START_TEST(apart) {
+TEST_LOOP(apart, 2) {
   uint32_t out[64];
   if (_i) setenv("CUDAEMU_APART", "1", 1);
   emu_start(1);
@@ -207,7 +205,6 @@ START_TEST(apart) {
   OK(MemFree(p));
   unload_all();
 }
-END_TEST
 
 #define FAULT(text)                                                                                                    \
   HEAD("90")                                                                                                           \
@@ -230,7 +227,7 @@ static const char *const faults[] = {
     FAULT("frobnicate.u32 %r1, %r2;"),
 };
 enum { FAULTS = sizeof faults / sizeof *faults };
-START_TEST(failures) {
+TEST_LOOP(failures, FAULTS) {
   emu_start(1);
   CUdeviceptr p = emu_alloc(64);
   void *params[] = {&p};
@@ -239,7 +236,6 @@ START_TEST(failures) {
   FAILS(CUDA_ERROR_LAUNCH_FAILED, StreamSynchronize(s));
   unload_all();
 }
-END_TEST
 
 /* ---- what memory shows ---- */
 
@@ -301,7 +297,7 @@ static uint32_t pass_message(place where, const char *ptx, CUdeviceptr p) {
   unload_all();
   return emu_word(p + 384);
 }
-START_TEST(message_passing) {
+TEST_LOOP(message_passing, MESSAGES) {
   char text[4000];
   setenv("CUDAEMU_WEAK", "1", 1);
   emu_start(2);
@@ -314,17 +310,8 @@ START_TEST(message_passing) {
                   messages[_i].load, messages[_i].after, where == BLOCKS ? "two blocks" : "two devices");
   }
 }
-END_TEST
 
 int main(void) {
   unsetenv("CUDAEMU_PTX");
-  TCase *t = tcase_create("ptxemu");
-  tcase_set_timeout(t, 30);
-  tcase_add_test(t, text_and_variables);
-  tcase_add_loop_test(t, fatbin, 0, 2);
-  tcase_add_loop_test(t, bytes, 0, 2);
-  tcase_add_loop_test(t, failures, 0, FAULTS);
-  tcase_add_loop_test(t, apart, 0, 2);
-  tcase_add_loop_test(t, message_passing, 0, MESSAGES);
-  return suite_run_one("ptxemu", t);
+  return suite_main("ptxemu", .timeout = 30);
 }

@@ -312,14 +312,13 @@ static void moves_of(hk_dtype type, hk_redop op) {
       }
 }
 
-START_TEST(every_move) {
+TEST_LOOP(every_move, LEVELS) {
   if (!use_level(_i)) return;
   for (int t = 0; t < HK_DTYPE_COUNT; t++) {
     fill_pool((hk_dtype)t);
     for (int op = 0; op < HK_REDOP_COUNT; op++) moves_of((hk_dtype)t, (hk_redop)op);
   }
 }
-END_TEST
 
 /* ---- small floats ---- */
 
@@ -334,7 +333,7 @@ static void scaled(hk_dtype t, double scalar, void *dst, const void *src, size_t
   hk_move(&r, &dst, 1, &src, 1, 0, bytes, 0);
 }
 
-START_TEST(every_small_value) {
+TEST_LOOP(every_small_value, LEVELS) {
   if (!use_level(_i)) return;
   static char in[2 << 16], out[2 << 16], twice[2 << 16];
   for (size_t k = 0; k < 4; k++) {
@@ -352,11 +351,10 @@ START_TEST(every_small_value) {
     }
   }
 }
-END_TEST
 
 /* Every value times factors whose products fp32 holds: halves are ties among the subnormals, the others fall on and
  * beside midpoints everywhere. */
-START_TEST(rounding_of_products) {
+TEST_LOOP(rounding_of_products, LEVELS) {
   if (!use_level(_i)) return;
   static const double factors[] = {0.5, 0.25, 0.75, 1.25, 1.5, 1.75, 3, 0.4375, 0.0390625, -0.625, 16};
   static char in[2 << 16], out[2 << 16];
@@ -374,10 +372,9 @@ START_TEST(rounding_of_products) {
     }
   }
 }
-END_TEST
 
 /* Every value plus a fraction of the distance to the next, where the fraction is a value too. */
-START_TEST(rounding_of_sums) {
+TEST_LOOP(rounding_of_sums, LEVELS) {
   if (!use_level(_i)) return;
   static const double fractions[] = {0.4375, 0.5, 0.625, -0.5};
   static char value_at[2 << 16], part[2 << 16], out[2 << 16];
@@ -409,10 +406,9 @@ START_TEST(rounding_of_sums) {
     }
   }
 }
-END_TEST
 
 /* Overflow and infinities. */
-START_TEST(range) {
+TEST_LOOP(range, LEVELS) {
   if (!use_level(_i)) return;
   for (size_t k = 0; k < 4; k++) {
     hk_dtype t = small_types[k];
@@ -435,12 +431,11 @@ START_TEST(range) {
     }
   }
 }
-END_TEST
 
 /* ---- memory ---- */
 
 /* Operands that end, and operands that begin, at an inaccessible page. */
-START_TEST(no_stray_access) {
+TEST_LOOP(no_stray_access, LEVELS) {
   if (!use_level(_i)) return;
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   char *area[3];
@@ -465,9 +460,8 @@ START_TEST(no_stray_access) {
   }
   for (int i = 0; i < 3; i++) munmap(area[i], 3 * page);
 }
-END_TEST
 
-START_TEST(copies) {
+TEST_LOOP(copies, LEVELS) {
   if (!use_level(_i)) return;
   enum { SIZE = 5 << 20 };
   char *from = malloc(SIZE + 256), *to = malloc(SIZE + 256);
@@ -485,11 +479,10 @@ START_TEST(copies) {
   free(from);
   free(to);
 }
-END_TEST
 
 /* ---- the rest ---- */
 
-START_TEST(wrong_arguments) {
+TEST(wrong_arguments) {
   hk_reducer r;
   ck_assert_int_eq(hk_reducer_init(&r, HK_DTYPE_COUNT, HK_SUM, 2, NULL), HK_ERR_ARGUMENT);
   ck_assert_int_eq(hk_reducer_init(&r, HK_F32, HK_REDOP_COUNT, 2, NULL), HK_ERR_ARGUMENT);
@@ -499,19 +492,8 @@ START_TEST(wrong_arguments) {
   ck_assert_str_eq(hk_dtype_name(HK_E4M3), "f8e4m3");
   ck_assert_str_eq(hk_redop_name(HK_PREMULSUM), "premulsum");
 }
-END_TEST
 
 int main(void) {
   for (size_t k = 0; k < HK_ARRAY_LENGTH(small_types); k++) decode_all(small_types[k]);
-  TCase *c = tcase_create("moves");
-  tcase_set_timeout(c, 120);
-  tcase_add_loop_test(c, every_move, 0, LEVELS);
-  tcase_add_loop_test(c, every_small_value, 0, LEVELS);
-  tcase_add_loop_test(c, rounding_of_products, 0, LEVELS);
-  tcase_add_loop_test(c, rounding_of_sums, 0, LEVELS);
-  tcase_add_loop_test(c, range, 0, LEVELS);
-  tcase_add_loop_test(c, no_stray_access, 0, LEVELS);
-  tcase_add_loop_test(c, copies, 0, LEVELS);
-  tcase_add_test(c, wrong_arguments);
-  return suite_run_one("reduce", c);
+  return suite_main("reduce", .timeout = 120);
 }

@@ -14,7 +14,7 @@
 #include "../../src/base/wait.h"
 #include "../../src/device/host.h"
 #include "../../src/transport/relay.h"
-#include "../support/ib_ranks.h"
+#include "../support/ib.h"
 #include "../support/process.h"
 
 enum { RANKS = 4, NSLOTS = 4, SLOT = 4096, PAGE = 4096 };
@@ -53,7 +53,7 @@ static void serve(void *arg, uint64_t tag, void (*fn)(void *arg, int rank, int f
 /* The state of rank `me`; off[r]: the rank passes nothing on (NCCL_PXN_DISABLE). */
 static void make_rank(const char *off, int me) {
   static char facts[RANKS][HK_FACT_BYTES];
-  begin(4);
+  ib_begin(4);
   rdma_plenty = true;
   verbs->addressed = 1;
   rdma_param("NCCL_CROSS_NIC", "0");
@@ -80,7 +80,7 @@ static void make(const char *off) { make_rank(off, 0); }
 static void unmake(void) {
   hk_transport_relay.detach(relay);
   net_world_free(w);
-  end();
+  ib_end();
 }
 
 static hk_link *open_link(hk_link_kind kind, int peer, int channel) {
@@ -106,7 +106,7 @@ static const struct {
               {".xx.", -1, -1, false, "no third rank of their hosts reaches both"},
               {"x..x", -1, -1, false, "NCCL_PXN_DISABLE=0 lets other ranks pass it on"}};
 
-START_TEST(finds_relays) {
+TEST_LOOP(finds_relays, HK_ARRAY_LENGTH(routes)) {
   char why[200];
   make(routes[_i].off);
   for (int peer = 0; peer < 3; peer++) { /* this rank, one of its host, one of its rail */
@@ -145,10 +145,9 @@ START_TEST(finds_relays) {
   }
   unmake();
 }
-END_TEST
 
 /* Rank 0 is a relay as any other is. */
-START_TEST(rank_0_relays) {
+TEST(rank_0_relays) {
   char why[200];
   make_rank("....", 1);
   ck_assert(hk_transport_relay.reachable(relay, 2, why, sizeof why));
@@ -165,7 +164,6 @@ START_TEST(rank_0_relays) {
   free(l);
   unmake();
 }
-END_TEST
 
 /* ---- the near end ---- */
 
@@ -178,7 +176,7 @@ static hk_status progress(void) {
 }
 
 /* A relay that has gone, with or without a report, is an error once its link is needed. */
-START_TEST(needs_its_relay) {
+TEST_LOOP(needs_its_relay, 4) {
   char why[200];
   const bool sends = _i & 1, reports = _i & 2;
   make("..x.");
@@ -207,10 +205,9 @@ START_TEST(needs_its_relay) {
   free(l);
   unmake();
 }
-END_TEST
 
 /* A bell for a relay that sleeps, and for no other. */
-START_TEST(rings_if_it_sleeps) {
+TEST(rings_if_it_sleeps) {
   char why[200], bells[64];
   make("..x.");
   ck_assert(hk_transport_relay.reachable(relay, 3, why, sizeof why));
@@ -229,7 +226,6 @@ START_TEST(rings_if_it_sleeps) {
   free(l);
   unmake();
 }
-END_TEST
 
 /* A link that is closed waits until its relay has moved on what is there. */
 static _Atomic(int) moved_on;
@@ -242,7 +238,7 @@ static void *flush_and_close(void *arg) {
   return NULL;
 }
 
-START_TEST(waits_for_the_flush) {
+TEST(waits_for_the_flush) {
   char why[200];
   pthread_t thread;
   make("..x.");
@@ -264,7 +260,6 @@ START_TEST(waits_for_the_flush) {
   free(first);
   unmake();
 }
-END_TEST
 
 /* ---- the relay ---- */
 
@@ -311,7 +306,7 @@ static uint64_t lend(size_t bytes, int *fd) {
 }
 
 /* What is no request for a link is refused, with the reason; other connections go on. */
-START_TEST(refuses_requests) {
+TEST(refuses_requests) {
   enum { NO_RANK, NO_KIND, NO_REGION, WRONG_BYTES, NO_PLACE };
   static const struct {
     int what;
@@ -355,7 +350,6 @@ START_TEST(refuses_requests) {
   ck_assert_str_eq(news_of(idle), "");
   unmake();
 }
-END_TEST
 
 /* The near rank's end of a link through the relay, as relay.c makes it. */
 typedef struct near_link {
@@ -401,7 +395,7 @@ static void step_far(void) {
 }
 
 /* Slots go from rank 1 over rank 0 to rank 2 and back, more than a FIFO has; the last ones when the link has ended. */
-START_TEST(moves_slots) {
+TEST(moves_slots) {
   enum { MESSAGES = 3 * NSLOTS };
   char why[200];
   near_link out, back;
@@ -444,17 +438,5 @@ START_TEST(moves_slots) {
   close_near(&back);
   unmake();
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("relay_parts");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, finds_relays, 0, (int)HK_ARRAY_LENGTH(routes));
-  tcase_add_test(t, rank_0_relays);
-  tcase_add_loop_test(t, needs_its_relay, 0, 4);
-  tcase_add_test(t, rings_if_it_sleeps);
-  tcase_add_test(t, waits_for_the_flush);
-  tcase_add_test(t, refuses_requests);
-  tcase_add_test(t, moves_slots);
-  return suite_run_one("relay_parts", t);
-}
+int main(void) { return suite_main("relay_parts", .timeout = 60); }

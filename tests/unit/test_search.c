@@ -78,7 +78,7 @@ static const hk_search ring = {.pattern = HK_PATTERN_RING}, ring_net = {.pattern
 static const hk_search tree = {.pattern = HK_PATTERN_TREE}, tree_net = {.pattern = HK_PATTERN_TREE, .network = true};
 static const hk_search star = {.pattern = HK_PATTERN_STAR}, star_net = {.pattern = HK_PATTERN_STAR, .network = true};
 
-START_TEST(nvswitch) {
+TEST(nvswitch) {
   found f = search(m_dgx_h100(8), 0, ring);
   expect(&f, 8, 46.35f); /* all of 18 links: 370.8 GB/s */
   done(&f);
@@ -112,10 +112,9 @@ START_TEST(nvswitch) {
   expect(&f, 16, 26.49f);
   done(&f);
 }
-END_TEST
 
 /* Six rings, one each way round three circles: every NVLink of the hybrid cube mesh is used both ways. */
-START_TEST(cube_mesh) {
+TEST(cube_mesh) {
   found f = search(m_dgx1v(4), 0, ring);
   expect(&f, 6, 21);
   ck_assert_int_eq(f.c->intra_cls, HK_PATH_NVL);
@@ -145,9 +144,8 @@ START_TEST(cube_mesh) {
   ck_assert_int_eq(f.c->nchannels, 0); /* no switch */
   done(&f);
 }
-END_TEST
 
-START_TEST(pci_boxes) {
+TEST(pci_boxes) {
   float pci = hk_pci_gbps(16, 16);
   found f = search(m_pcie_box(1, 2, 8, 0, "GenuineIntel"), 0, ring);
   expect(&f, 1, pci);
@@ -173,10 +171,9 @@ START_TEST(pci_boxes) {
   ck_assert_float_ge((float)f.c->nchannels * f.c->intra_gbps, pci / 2 - 0.1f);
   done(&f);
 }
-END_TEST
 
 /* A link between any two of eight: seven rings that share none. */
-START_TEST(full_mesh) {
+TEST(full_mesh) {
   found f = search(m_xgmi(8), 0, ring);
   expect(&f, 7, 48);
   done(&f);
@@ -188,9 +185,8 @@ START_TEST(full_mesh) {
   expect(&f, 4, 48);
   done(&f);
 }
-END_TEST
 
-START_TEST(ranks_on_cpus) {
+TEST(ranks_on_cpus) {
   found f = search(m_cpu_host(2, 2), 8, ring);
   expect(&f, 1, 50.0f / 3);
   for (int i = 0; i < 8; i++) ck_assert_int_eq(f.c->at[0].order[i], i);
@@ -212,9 +208,8 @@ START_TEST(ranks_on_cpus) {
     done(&f);
   }
 }
-END_TEST
 
-START_TEST(rack) {
+TEST(rack) {
   found f = search(m_nvl(18), 0, ring);
   expect(&f, 15, 48.12f);
   done(&f);
@@ -226,9 +221,8 @@ START_TEST(rack) {
   ck_assert_int_eq(f.c->nchannels, HK_CHANNEL_LIMIT);
   done(&f);
 }
-END_TEST
 
-START_TEST(several_ranks_on_one_gpu) {
+TEST(several_ranks_on_one_gpu) {
   hk_topo *t = m_dgx_h100(8);
   found f = {.t = t, .what = ring_net};
   f.what.nranks = 32;
@@ -245,9 +239,8 @@ START_TEST(several_ranks_on_one_gpu) {
   ck_assert_int_eq(f.c->nchannels, 0);
   done(&f);
 }
-END_TEST
 
-START_TEST(wishes) {
+TEST(wishes) {
   static const int wish[][3] = {{0, 1, 1}, {0, 4, 4}, {16, 0, 16}, {12, 12, 12}, {64, 5, 5}, {1000, 1000, 64}};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(wish); i++) {
     hk_search what = ring;
@@ -259,10 +252,9 @@ START_TEST(wishes) {
     done(&f);
   }
 }
-END_TEST
 
 /* The same machine, its parts added the other way round: the same topology, the same channels. */
-START_TEST(order_of_insertion) {
+TEST(order_of_insertion) {
   static const hk_search all[] = {{.pattern = HK_PATTERN_RING, .network = true}, {.pattern = HK_PATTERN_TREE}};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(all); i++) {
     hk_topo *straight = m_dgx1v(4), *turned = m_new("turned");
@@ -290,9 +282,8 @@ START_TEST(order_of_insertion) {
     done(&b);
   }
 }
-END_TEST
 
-START_TEST(refusals) {
+TEST(refusals) {
   hk_topo *t = m_dgx_h100(0);
   hk_paths *p;
   hk_channels *c;
@@ -311,10 +302,9 @@ START_TEST(refusals) {
   hk_paths_free(p);
   hk_topo_free(t);
 }
-END_TEST
 
 /* The presets of synth.h: every pattern gives channels that hold, in few enough steps. */
-START_TEST(presets) {
+TEST(presets) {
   static const char *const names[] = {"dgx-v100", "dgx-a100", "dgx-h100", "dgx-b200", "nvl72", "8xa100:pcie2"};
   static const hk_search all[] = {{.pattern = HK_PATTERN_RING},
                                   {.pattern = HK_PATTERN_RING, .network = true},
@@ -338,21 +328,5 @@ START_TEST(presets) {
       done(&f);
     }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("search");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, nvswitch);
-  tcase_add_test(t, cube_mesh);
-  tcase_add_test(t, pci_boxes);
-  tcase_add_test(t, full_mesh);
-  tcase_add_test(t, ranks_on_cpus);
-  tcase_add_test(t, rack);
-  tcase_add_test(t, several_ranks_on_one_gpu);
-  tcase_add_test(t, wishes);
-  tcase_add_test(t, order_of_insertion);
-  tcase_add_test(t, refusals);
-  tcase_add_test(t, presets);
-  return suite_run_one("search", t);
-}
+int main(void) { return suite_main("search", .timeout = 60); }

@@ -30,35 +30,37 @@ static const char *const machines[] = {
     "nodes=2 of tests/topologies/ndv2-topo.xml as 8xv100:cube nic=1x100",
 };
 
-static void look_at_links(const golden *g, const char *machine, const hk_topo *t) {
-  double is[GOLDEN_FIGURES] = {t->nnodes, t->nedges};
+enum { FIGURES = 4 };
+static void check_links(golden *g, const char *machine, const hk_topo *t) {
+  double is[FIGURES] = {t->nnodes, t->nedges};
   for (uint32_t i = 0; i < t->nedges; i++) {
     is[2] += (double)t->edges[i].gbps * t->edges[i].count * (1 + t->edges[i].from % 7);
     is[3] += (double)t->edges[i].us * (1 + t->edges[i].to % 7) + t->edges[i].kind;
   }
   for (int i = 2; i < 4; i++) is[i] = rint(is[i] * 100); /* floats, which compilers round in their own ways */
-  golden_line(g, machine, is);
+  golden_figures(g, machine, "links", FIGURES, is);
 }
 
-static void look(const golden *g, const char *machine, const hk_paths *p, hk_search what) {
+static void check_channels(golden *g, const char *machine, const hk_paths *p, hk_search what) {
   hk_channels *c;
-  char name[200];
+  char group[200], name[40];
   ck_assert_msg(hk_search_channels(&c, p, &what) == HK_OK, "%s: %s", machine, hk_last_error());
   uint32_t hash = golden_hash(c->intra_cls, &c->inter_cls, sizeof c->inter_cls);
   for (int i = 0; i < c->nchannels; i++) {
     hash = golden_hash(hash, c->at[i].order, (size_t)c->nranks * sizeof *c->at[i].order);
     hash = golden_hash(hash, &c->at[i].net_in, 2 * sizeof c->at[i].net_in);
   }
-  double is[GOLDEN_FIGURES] = {c->nchannels, rint((double)c->intra_gbps * 10) + 1e6 * rint((double)c->inter_gbps * 10),
-                               c->steps, hash};
-  snprintf(name, sizeof name, "%s|%d|%d|%d|%d|%d|%d", machine, what.nranks, what.pattern, what.network, what.cross_nic,
-           what.min_channels, what.max_channels);
-  golden_line(g, name, is);
+  double is[FIGURES] = {c->nchannels, rint((double)c->intra_gbps * 10) + 1e6 * rint((double)c->inter_gbps * 10),
+                        c->steps, hash};
+  snprintf(group, sizeof group, "%s|%d", machine, what.nranks);
+  snprintf(name, sizeof name, "%d %d %d %d %d", what.pattern, what.network, what.cross_nic, what.min_channels,
+           what.max_channels);
+  golden_figures(g, group, name, FIGURES, is);
   hk_channels_free(c);
 }
 
 /* All ranks of the host, then all but the first. */
-START_TEST(as_before) {
+TEST(as_before) {
   golden g = golden_open(GOLDEN, "");
   for (size_t k = 0; k < HK_ARRAY_LENGTH(machines); k++) {
     hk_cluster *c;
@@ -70,7 +72,7 @@ START_TEST(as_before) {
     ck_assert_int_eq(hk_cluster_seats(c, 5, &seats, &n), HK_OK);
     n /= c->nhosts;
     for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
-    look_at_links(&g, machines[k], hk_cluster_host(c, 0));
+    check_links(&g, machines[k], hk_cluster_host(c, 0));
     ck_assert_int_eq(hk_paths_new(&p, hk_cluster_host(c, 0), NULL), HK_OK);
     for (int i = 0; i < 2 * 3 * 4; i++) {
       hk_search what = {.pattern = (hk_pattern)(i % 3),
@@ -80,19 +82,16 @@ START_TEST(as_before) {
                         .cross_nic = i / 3 % 4 == 0 ? HK_CROSS_NIC_NO : (hk_cross_nic)(i / 3 % 4 - 1),
                         .min_channels = i == 1 ? 3 : 0,
                         .max_channels = i >= 12 && i % 2 ? 2 : 0};
-      look(&g, machines[k], p, what);
+      check_channels(&g, machines[k], p, what);
     }
     hk_paths_free(p);
     hk_cluster_free(c);
     free(seats);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 int main(void) {
   golden_clear(GOLDEN);
-  TCase *t = tcase_create("search");
-  tcase_add_test(t, as_before);
-  return suite_run_one("channels as before", t);
+  return suite_main("channels as before");
 }

@@ -69,7 +69,7 @@ static void hold(void *arg, int fd, uint32_t events) {
   atomic_store(&p->in_callback, 2);
 }
 
-START_TEST(callbacks) {
+TEST(callbacks) {
   probe p = {.fd = eventfd(0, EFD_NONBLOCK)};
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
   ck_assert(!hk_service_here(p.s));
@@ -90,9 +90,8 @@ START_TEST(callbacks) {
   ck_assert_int_eq(atomic_load(&p.calls), 101);
   close(p.fd);
 }
-END_TEST
 
-START_TEST(removal_in_the_callback) {
+TEST(removal_in_the_callback) {
   probe p = {.fd = eventfd(1, EFD_NONBLOCK)};
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
   for (int i = 1; i <= 50; i++) {
@@ -104,7 +103,6 @@ START_TEST(removal_in_the_callback) {
   ck_assert_int_eq(atomic_load(&p.calls), 50);
   close(p.fd);
 }
-END_TEST
 
 typedef struct exchange {
   probe fresh;
@@ -124,7 +122,7 @@ static void replace_other(void *arg, int fd, uint32_t events) {
 }
 
 /* Events that were reported before a removal are not the next one's, even if all numbers are the same. */
-START_TEST(event_of_the_one_before) {
+TEST(event_of_the_one_before) {
   probe gate = {.fd = eventfd(1, EFD_NONBLOCK)}, old = {.fd = eventfd(0, EFD_NONBLOCK)}, after = {.fd = -1};
   int first = eventfd(0, EFD_NONBLOCK);
   exchange x = {.fd = old.fd};
@@ -147,7 +145,6 @@ START_TEST(event_of_the_one_before) {
   hk_service_free(gate.s);
   close(first), close(x.fd), close(gate.fd);
 }
-END_TEST
 
 static void *let_go(void *arg) {
   probe *p = arg;
@@ -158,7 +155,7 @@ static void *let_go(void *arg) {
 }
 
 /* Even where the callback under way has already removed its descriptor itself. */
-START_TEST(removal_waits_for_the_callback) {
+TEST(removal_waits_for_the_callback) {
   probe p = {.fd = eventfd(1, EFD_NONBLOCK)};
   pthread_t t;
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
@@ -171,10 +168,9 @@ START_TEST(removal_waits_for_the_callback) {
   hk_service_free(p.s);
   close(p.fd);
 }
-END_TEST
 
 /* The same of a timer that ends while it runs. */
-START_TEST(end_of_a_timer_waits) {
+TEST(end_of_a_timer_waits) {
   probe p = {.fd = -1};
   hk_service_timer timer = {.fn = NULL};
   pthread_t t;
@@ -187,9 +183,8 @@ START_TEST(end_of_a_timer_waits) {
   pthread_join(t, NULL);
   hk_service_free(p.s);
 }
-END_TEST
 
-START_TEST(posted_work) {
+TEST(posted_work) {
   probe p = {.fd = -1}, q = {.fd = -1};
   hk_service_work work = {.fn = count, .arg = &p}, held = {.fn = hold, .arg = &q}, never = {.fn = count, .arg = &q};
   pthread_t t;
@@ -215,9 +210,8 @@ START_TEST(posted_work) {
   ck_assert_int_eq(atomic_load(&p.calls), 102);
   ck_assert_int_eq(atomic_load(&q.calls), 0);
 }
-END_TEST
 
-START_TEST(timer) {
+TEST(timer) {
   probe p = {.fd = -1};
   hk_service_timer t = {.fn = NULL};
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
@@ -233,10 +227,9 @@ START_TEST(timer) {
   ck_assert_int_gt(atomic_load(&p.calls), calls);
   hk_service_free(p.s);
 }
-END_TEST
 
 /* Each holder has a timer of its own; the thread ends with the last one. */
-START_TEST(two_holders) {
+TEST(two_holders) {
   probe p = {.fd = -1}, q = {.fd = -1};
   hk_service_timer t = {.fn = NULL}, u = {.fn = NULL};
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
@@ -252,7 +245,6 @@ START_TEST(two_holders) {
   ck_assert_int_eq(atomic_load(&p.calls), calls);
   hk_service_free(q.s);
 }
-END_TEST
 
 /* An application's handlers are not run there; what the thread does to itself is not hidden. */
 static void look_at_signals(void *arg, int fd, uint32_t events) {
@@ -265,7 +257,7 @@ static void look_at_signals(void *arg, int fd, uint32_t events) {
   atomic_fetch_add(&p->calls, 1);
 }
 
-START_TEST(signals) {
+TEST(signals) {
   probe p = {.fd = -1};
   hk_service_work work = {.fn = look_at_signals, .arg = &p};
   sigset_t before, after;
@@ -277,7 +269,6 @@ START_TEST(signals) {
   await(&p.calls, 1);
   hk_service_free(p.s);
 }
-END_TEST
 
 static void end_service(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
@@ -287,7 +278,7 @@ static void end_service(void *arg, int fd, uint32_t events) {
 }
 
 /* Without its descriptors there is none, and none but its own are closed. */
-START_TEST(no_descriptors) {
+TEST_LOOP(no_descriptors, 2) {
   struct rlimit was, now;
   hk_service *s = (hk_service *)(void *)&was;
   const int next = dup(0);
@@ -305,9 +296,8 @@ START_TEST(no_descriptors) {
   ck_assert_int_eq(again, next);
   close(again);
 }
-END_TEST
 
-START_TEST(free_from_a_callback) {
+TEST(free_from_a_callback) {
   int before = open_fds();
   for (int i = 0; i < 20; i++) {
     probe p = {.fd = -1};
@@ -318,9 +308,8 @@ START_TEST(free_from_a_callback) {
     while (open_fds() != before) poll(NULL, 0, 1); /* the thread closes them when it ends */
   }
 }
-END_TEST
 
-START_TEST(fork_and_free) {
+TEST(fork_and_free) {
   probe p = {.fd = -1};
   ck_assert_int_eq(hk_service_new(&p.s, "test"), HK_OK);
   pid_t child = fork();
@@ -336,7 +325,6 @@ START_TEST(fork_and_free) {
   await(&p.calls, 1);
   hk_service_free(p.s);
 }
-END_TEST
 
 typedef struct churn {
   hk_service *s;
@@ -365,7 +353,7 @@ static void *churn_main(void *arg) {
   return NULL;
 }
 
-START_TEST(many_threads) {
+TEST(many_threads) {
   int before = open_fds();
   churn c = {0};
   pthread_t t[4];
@@ -375,23 +363,5 @@ START_TEST(many_threads) {
   hk_service_free(c.s);
   ck_assert_int_eq(open_fds(), before);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("service");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, callbacks);
-  tcase_add_test(t, removal_in_the_callback);
-  tcase_add_test(t, event_of_the_one_before);
-  tcase_add_test(t, removal_waits_for_the_callback);
-  tcase_add_test(t, end_of_a_timer_waits);
-  tcase_add_test(t, posted_work);
-  tcase_add_test(t, timer);
-  tcase_add_test(t, two_holders);
-  tcase_add_test(t, signals);
-  tcase_add_loop_test(t, no_descriptors, 0, 2);
-  tcase_add_test(t, free_from_a_callback);
-  tcase_add_test(t, fork_and_free);
-  tcase_add_test(t, many_threads);
-  return suite_run_one("service", t);
-}
+int main(void) { return suite_main("service", .timeout = 60); }

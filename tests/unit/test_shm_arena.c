@@ -73,7 +73,7 @@ static void add_mcast(const hk_shm_arena *a, uint32_t channel, uint32_t from) {
   add(out.small, many * (size_t)small, "small payload");
 }
 
-START_TEST(nothing_overlaps) {
+TEST_LOOP(nothing_overlaps, (int)(sizeof shapes / sizeof *shapes)) {
   hk_shm_arena a;
   hk_shm_arena_layout(&a, &shapes[_i]);
   const uint32_t n = shapes[_i].nranks;
@@ -105,10 +105,9 @@ START_TEST(nothing_overlaps) {
   ck_assert_ptr_null(a.base);
   hk_shm_arena_unmap(&a);
 }
-END_TEST
 
 /* The header page has a byte for so many ranks. */
-START_TEST(has_some_bytes) {
+TEST(has_some_bytes) {
   hk_shm_arena a;
   hk_shm_arena_layout(&a, &shapes[2]);
   ck_assert(hk_shm_arena_map(&a, -1));
@@ -121,7 +120,6 @@ START_TEST(has_some_bytes) {
   ck_assert_ptr_null(hk_shm_arena_reads(&a, room));
   hk_shm_arena_unmap(&a);
 }
-END_TEST
 
 /* What a FIFO holds: given back by all readers, and filled but not given back. */
 static const struct {
@@ -129,7 +127,7 @@ static const struct {
 } states[] = {{{0, 0, 0}, 0},  {{5, 5, 5}, 5},      {{5, 6, 7}, 8},    {{7, 5, 6}, 9},
               {{9, 8, 4}, 68}, {{3, 3, 3}, 3 + 64}, {{90, 91, 95}, 99}};
 
-START_TEST(goes_on) {
+TEST_LOOP(goes_on, (int)(sizeof states / sizeof *states)) {
   hk_shm_arena a;
   const hk_shm_shape shape = {4, 4, 4096};
   hk_shm_arena_layout(&a, &shape);
@@ -155,10 +153,9 @@ START_TEST(goes_on) {
   }
   hk_shm_arena_unmap(&a);
 }
-END_TEST
 
 /* The FIFO that a rank shares with its relay. */
-START_TEST(relay_fifo) {
+TEST_LOOP(relay_fifo, (int)(sizeof shapes / sizeof *shapes)) {
   hk_transport_env env = {
       .settings = hk_settings_now(), .nslots = shapes[_i].nslots, .slot_bytes = shapes[_i].slot_bytes};
   hk_relay_fifo f[2];
@@ -183,13 +180,5 @@ START_TEST(relay_fifo) {
   hk_relay_fifo_unmap(&f[0]);
   close(fd);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("shm_arena");
-  tcase_add_loop_test(t, nothing_overlaps, 0, (int)(sizeof shapes / sizeof *shapes));
-  tcase_add_test(t, has_some_bytes);
-  tcase_add_loop_test(t, relay_fifo, 0, (int)(sizeof shapes / sizeof *shapes));
-  tcase_add_loop_test(t, goes_on, 0, (int)(sizeof states / sizeof *states));
-  return suite_run_one("shm_arena", t);
-}
+int main(void) { return suite_main("shm_arena"); }

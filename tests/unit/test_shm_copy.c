@@ -68,7 +68,7 @@ static void check_copy(size_t bytes) {
 
 static const size_t sizes[] = {0, 1, PIECE, PIECE + 1, 2 * PIECE + 500, MOST};
 
-START_TEST(copies_in_pieces) {
+TEST(copies_in_pieces) {
   const hk_ref ref = {.offset = (uint64_t)(uintptr_t)from};
   hk_link link = {.peer = 1};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes); i++)
@@ -87,10 +87,9 @@ START_TEST(copies_in_pieces) {
   ck_assert_mem_eq(to, from, 100);
   ck_assert_int_eq(calls, 0);
 }
-END_TEST
 
 /* Memory that ends, a process that has ended, a kernel that moves nothing. */
-START_TEST(reports_what_fails) {
+TEST(reports_what_fails) {
   const hk_ref ref = {.offset = (uint64_t)(uintptr_t)from};
   hk_link link = {.peer = 1};
   setup();
@@ -120,10 +119,9 @@ START_TEST(reports_what_fails) {
   ck_assert_int_eq(hk_shm_fetch(&state.base, &link, &ref, to, 10), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "process ended"), "%s", hk_last_error());
 }
-END_TEST
 
 /* Whose buffer is no memory, if both are memory at their beginning. */
-START_TEST(blames_the_rank_with_the_bad_buffer) {
+TEST(blames_the_rank_with_the_bad_buffer) {
   const size_t page = (size_t)sysconf(_SC_PAGESIZE);
   char *gap = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), want[64];
   ck_assert_ptr_ne(gap, MAP_FAILED);
@@ -140,9 +138,8 @@ START_TEST(blames_the_rank_with_the_bad_buffer) {
   ck_assert_msg(strstr(hk_last_error(), want) == hk_last_error(), "%s", hk_last_error());
   ck_assert_int_eq(munmap(gap, page), 0);
 }
-END_TEST
 
-START_TEST(knows_what_it_may_write) {
+TEST(knows_what_it_may_write) {
   const uint64_t at = (uint64_t)(uintptr_t)from;
   hk_transport_state *s = &state.base;
   setup();
@@ -160,10 +157,9 @@ START_TEST(knows_what_it_may_write) {
   env.settings = hk_settings_now();
   ck_assert(hk_shm_writable(s, 1, at, from, 8));
 }
-END_TEST
 
 /* The process may be traced only if its user says so. */
-START_TEST(asks_for_tracers) {
+TEST(asks_for_tracers) {
   setup();
   hk_shm_cma_prepare(&state);
   ck_assert_int_eq(permissions, 0);
@@ -172,14 +168,5 @@ START_TEST(asks_for_tracers) {
   hk_shm_cma_prepare(&state);
   ck_assert_int_eq(permissions, 1);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("shm_copy");
-  tcase_add_test(t, copies_in_pieces);
-  tcase_add_test(t, reports_what_fails);
-  tcase_add_test(t, blames_the_rank_with_the_bad_buffer);
-  tcase_add_test(t, knows_what_it_may_write);
-  tcase_add_test(t, asks_for_tracers);
-  return suite_run_one("shm_copy", t);
-}
+int main(void) { return suite_main("shm_copy"); }

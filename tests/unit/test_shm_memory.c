@@ -19,7 +19,7 @@ static unsigned count_maps(const char *text) {
   return n;
 }
 
-START_TEST(allocator) {
+TEST(allocator) {
   int fds = open_fds();
   enum { N = 40 };
   char *p[N];
@@ -46,7 +46,6 @@ START_TEST(allocator) {
   ck_assert_int_eq(hk_host_free(p[0]), HK_OK);
   ck_assert_uint_eq(open_fds(), fds);
 }
-END_TEST
 
 static void send_ref(world_rank *r, hk_link *l, const void *data, size_t bytes) {
   await_send(r, l);
@@ -133,15 +132,13 @@ static void multicast_references(world_rank *r) {
 
 static const struct { int ranks, procs; } shapes[] = {{2, 0}, {4, 0}, {2, 2}, {6, 3}, {7, 2}};
 
-START_TEST(refs) {
+TEST_LOOP(refs, sizeof shapes / sizeof shapes[0]) {
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, shapes[_i].ranks, shapes[_i].procs, references)), 0);
 }
-END_TEST
-START_TEST(mcast_refs) {
+TEST_LOOP(mcast_refs, sizeof shapes / sizeof shapes[0]) {
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, shapes[_i].ranks, shapes[_i].procs, multicast_references)),
                    0);
 }
-END_TEST
 
 /* A reference to memory that is gone, or beyond a region's end, is an error and no crash. */
 static void bad_references(world_rank *r) {
@@ -181,8 +178,7 @@ static void bad_references(world_rank *r) {
   if (sends) hk_host_free(again);
   world_close(r, &l);
 }
-START_TEST(bad_refs) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, 2, bad_references)), 0); }
-END_TEST
+TEST(bad_refs) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, 2, bad_references)), 0); }
 
 /* The rank whose service answers for its process leaves first: another one takes over. */
 static void first_leaves(world_rank *r) {
@@ -213,12 +209,11 @@ static void last_leaves(world_rank *r) {
   /* The same with the two ranks' order of attaching reversed. */
   if (r->env.rank == 0) usleep(20000);
 }
-START_TEST(server_leaves) {
+TEST_LOOP(server_leaves, 2) {
   world *w = world_new(&hk_transport_shm, 3, 2, first_leaves);
   if (_i) w->tamper = last_leaves;
   ck_assert_int_eq(world_run(w), 0);
 }
-END_TEST
 
 /* The owner is killed while a reader wants its memory. */
 static void owner_dies(world_rank *r) {
@@ -239,8 +234,7 @@ static void owner_dies(world_rank *r) {
   MUST(!hk_link_recv_data(&l) && strstr(hk_last_error(), "rank 0"));
   world_close(r, &l);
 }
-START_TEST(owner_killed) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, 2, owner_dies)), 1); }
-END_TEST
+TEST(owner_killed) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, 2, owner_dies)), 1); }
 
 /* ---- private memory, which only the kernel can copy ---- */
 
@@ -280,13 +274,12 @@ static void peek(world_rank *r) {
   world_barrier(r);
   free(data);
 }
-START_TEST(private_memory) {
+TEST_LOOP(private_memory, 2) {
   setenv("HOCKET_CMA", "1", 1);
   world *w = world_new(&hk_transport_shm, _i ? 6 : 2, _i ? 3 : 2, peek);
   w->cores = 64;
   ck_assert_int_eq(world_run(w), 0);
 }
-END_TEST
 
 static void no_peek(world_rank *r) {
   hk_link l;
@@ -346,15 +339,14 @@ static void peek_alone(world_rank *r) {
   world_close(r, &all);
   free(data);
 }
-START_TEST(private_memory_for_one) {
+TEST_LOOP(private_memory_for_one, 2) {
   setenv("HOCKET_CMA", "1", 1);
   world *w = world_new(&hk_transport_shm, 2, 2, peek_alone);
   if (_i) w->slot_bytes = PIECE;
   ck_assert_int_eq(world_run(w), 0);
 }
-END_TEST
 
-START_TEST(private_memory_unreadable) {
+TEST_LOOP(private_memory_unreadable, 10) {
   void (*const tampers[])(world_rank *) = {wrong_pid, cma_off, no_pid, no_word, other_pid};
   if (_i >= 5) setenv("HOCKET_CMA", "1", 1); /* it is not measured */
   world *w = world_new(&hk_transport_shm, 2, 2, no_peek);
@@ -362,7 +354,6 @@ START_TEST(private_memory_unreadable) {
   w->tamper = tampers[_i % 5];
   ck_assert_int_eq(world_run(w), 0);
 }
-END_TEST
 
 /* Each rank sends to the next one: whether references or copies was measured, for all of the host, and the link that
  * was used for that carries messages as a new one does. */
@@ -391,7 +382,7 @@ static void measured(world_rank *r) {
   world_close(r, &in);
   free(data);
 }
-START_TEST(private_memory_measured) {
+TEST_LOOP(private_memory_measured, 4) {
   world *w = world_new(&hk_transport_shm, _i ? 6 : 2, _i ? 3 : 2, measured);
   cpu_set_t may;
   ck_assert_int_eq(sched_getaffinity(0, sizeof may, &may), 0);
@@ -401,7 +392,6 @@ START_TEST(private_memory_measured) {
   if (_i == 2) w->slot_bytes = 4096; /* too small to measure with */
   ck_assert_int_eq(world_run(w), 0);
 }
-END_TEST
 
 static void private_owner_dies(world_rank *r) {
   hk_link l;
@@ -423,13 +413,12 @@ static void private_owner_dies(world_rank *r) {
   world_close(r, &l);
   free(data);
 }
-START_TEST(private_owner_killed) {
+TEST(private_owner_killed) {
   setenv("HOCKET_CMA", "1", 1);
   world *w = world_new(&hk_transport_shm, 2, 2, private_owner_dies);
   w->cores = 64;
   ck_assert_int_eq(world_run(w), 1);
 }
-END_TEST
 
 static void copies_only(world_rank *r) {
   hk_link l;
@@ -440,26 +429,9 @@ static void copies_only(world_rank *r) {
   if (sends) MUST(!r->transport->refer(r->state, &l, r, 8, &ref));
   world_close(r, &l);
 }
-START_TEST(p2p_disabled) {
+TEST_LOOP(p2p_disabled, 2) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, _i ? 2 : 0, copies_only)), 0);
 }
-END_TEST
 
-int main(void) {
-  TCase *c = tcase_create("memory");
-  tcase_set_timeout(c, 60);
-  tcase_add_test(c, allocator);
-  tcase_add_loop_test(c, refs, 0, sizeof shapes / sizeof shapes[0]);
-  tcase_add_loop_test(c, mcast_refs, 0, sizeof shapes / sizeof shapes[0]);
-  tcase_add_test(c, bad_refs);
-  tcase_add_loop_test(c, server_leaves, 0, 2);
-  tcase_add_test(c, owner_killed);
-  tcase_add_loop_test(c, private_memory, 0, 2);
-  tcase_add_loop_test(c, private_memory_unreadable, 0, 10);
-  tcase_add_loop_test(c, private_memory_for_one, 0, 2);
-  tcase_add_loop_test(c, private_memory_measured, 0, 4);
-  tcase_add_test(c, private_owner_killed);
-  tcase_add_loop_test(c, p2p_disabled, 0, 2);
-  return suite_run_one("shm memory", c);
-}
+int main(void) { return suite_main("shm memory", .timeout = 60); }

@@ -68,7 +68,7 @@ static void check_fair(const hk_net *n, hk_flow *const *flows, int count) {
   }
 }
 
-START_TEST(fair) {
+TEST_LOOP(fair, 30) {
   uint32_t random = (uint32_t)_i + 1;
   hk_net n = {.now = 0};
   hk_flow flows[FLOWS] = {{.left = 0}}, *active[FLOWS];
@@ -101,11 +101,10 @@ START_TEST(fair) {
   for (int i = 0; i < FLOWS; i++) hk_flow_clear(&flows[i]);
   hk_net_free(&n);
 }
-END_TEST
 
 /* ---- sense ---- */
 
-START_TEST(deterministic) {
+TEST(deterministic) {
   hk_sim_options o = {.protocol = -1, .timeline = true};
   hk_sim_result a = run("nodes=2 of dgx-h100", 0, HK_ALLREDUCE, 8 * MIB, &o);
   hk_sim_result b = run("nodes=2 of dgx-h100", 0, HK_ALLREDUCE, 8 * MIB, &o);
@@ -116,11 +115,10 @@ START_TEST(deterministic) {
   hk_sim_result_clear(&a);
   hk_sim_result_clear(&b);
 }
-END_TEST
 
 /* Every algorithm of the registry runs to its end on GPUs and CPUs, at sizes with and without rests, and no link is
  * busy for more than the whole time. */
-START_TEST(all_algorithms) {
+TEST(all_algorithms) {
   static const char *const machines[] = {"nodes=2 of 3xa100:nvswitch6 nic=2x200", "8xh100:nvswitch4", "1xcpu cores=5"};
   for (unsigned m = 0; m < HK_ARRAY_LENGTH(machines); m++) {
     hk_cluster *c;
@@ -144,10 +142,9 @@ START_TEST(all_algorithms) {
     hk_cluster_free(c);
   }
 }
-END_TEST
 
 /* More bytes take longer, by at least what the narrowest link needs for the difference. */
-START_TEST(grows) {
+TEST(grows) {
   double before = 0;
   for (size_t bytes = 1024; bytes <= 256 * MIB; bytes *= 4) {
     hk_sim_options o = {.algorithm = "ring", .protocol = HK_PROTO_SIMPLE, .channels = 8};
@@ -157,10 +154,9 @@ START_TEST(grows) {
     before = us;
   }
 }
-END_TEST
 
 /* The protocols are there for a reason. */
-START_TEST(protocols) {
+TEST(protocols) {
   hk_sim_options ll = {.algorithm = "ring", .protocol = HK_PROTO_LL, .channels = 8};
   hk_sim_options simple = {.algorithm = "ring", .protocol = HK_PROTO_SIMPLE, .channels = 8};
   ck_assert_double_lt(time_of("dgx-h100", HK_ALLREDUCE, 8192, &ll), time_of("dgx-h100", HK_ALLREDUCE, 8192, &simple));
@@ -168,11 +164,10 @@ START_TEST(protocols) {
   ck_assert_double_gt(time_of("dgx-h100", HK_ALLREDUCE, 256 * MIB, &ll),
                       1.5 * time_of("dgx-h100", HK_ALLREDUCE, 256 * MIB, &simple));
 }
-END_TEST
 
 /* What the fabric does to an alltoall: oversubscription costs, so do collisions of flows; adaptive routing avoids
  * them. */
-START_TEST(fabric) {
+TEST(fabric) {
   hk_sim_options o = {.algorithm = "pairwise", .protocol = HK_PROTO_SIMPLE, .channels = 2};
   double full = time_of("nodes=4 of 4xh100:nvswitch4 nic=4x400 fabric=fattree,leaf=2,spines=8,adaptive", HK_ALLTOALL,
                         32 * MIB, &o);
@@ -187,19 +182,17 @@ START_TEST(fabric) {
       time_of("nodes=4 of 4xh100:nvswitch4 nic=4x400 fabric=fattree,leaf=2,spines=8,ecmp", HK_ALLTOALL, 32 * MIB, &o);
   ck_assert(other != ecmp);
 }
-END_TEST
 
 /* Rails spare the spines what is local to a rail. */
-START_TEST(rails) {
+TEST(rails) {
   hk_sim_options o = {.algorithm = "ring", .protocol = HK_PROTO_SIMPLE};
   double rail = time_of("nodes=4 of dgx-h100 fabric=rail,leaf=4", HK_ALLREDUCE, 64 * MIB, &o);
   double narrow = time_of("nodes=4 of dgx-h100 fabric=fattree,leaf=1,spines=1,oversub=4", HK_ALLREDUCE, 64 * MIB, &o);
   ck_assert_double_gt(narrow, 2 * rail);
 }
-END_TEST
 
 /* Ranks on CPUs: two cores do more than one, a third rank on two cores waits, sockets are slower than memory. */
-START_TEST(cpus) {
+TEST(cpus) {
   hk_sim_options o = {.protocol = -1};
   hk_sim_result two = run("1xcpu cores=2", 2, HK_ALLREDUCE, 64 * MIB, &o);
   hk_sim_result eight = run("1xcpu cores=2", 8, HK_ALLREDUCE, 64 * MIB, &o);
@@ -211,9 +204,8 @@ START_TEST(cpus) {
   hk_sim_result_clear(&eight);
   hk_sim_result_clear(&hosts);
 }
-END_TEST
 
-START_TEST(refuses) {
+TEST(refuses) {
   hk_cluster *c;
   hk_simulator *x = simulator("dgx-a100", 0, &c);
   hk_sim_result r;
@@ -226,9 +218,8 @@ START_TEST(refuses) {
   hk_simulator_free(x);
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(timeline) {
+TEST(timeline) {
   hk_sim_options o = {.algorithm = "ring", .protocol = -1, .channels = 1, .timeline = true};
   hk_sim_result r = run("4xh100:nvswitch4", 0, HK_ALLREDUCE, MIB, &o);
   char *text;
@@ -244,7 +235,6 @@ START_TEST(timeline) {
   free(text);
   hk_sim_result_clear(&r);
 }
-END_TEST
 
 /* ---- the flow level ---- */
 
@@ -259,7 +249,7 @@ static const struct {
               {"halving", 20, 64 * MIB},
               {"tree", 20, 2 * MIB}};
 
-START_TEST(flow_level) {
+TEST(flow_level) {
   static const char *const machines[] = {"nodes=4 of dgx-h100", "nodes=8 of dgx-h100",
                                          "nodes=8 of 4xa100:nvswitch6 nic=4x200 fabric=rail,leaf=4,spines=4,adaptive"};
   double worst = 0;
@@ -287,10 +277,9 @@ START_TEST(flow_level) {
   }
   ck_assert_msg(worst <= 1, "the flow level is %.2f times as far off as docs/simulator.md states", worst);
 }
-END_TEST
 
 /* An alltoall, where messages meet at ports: docs/simulator.md states 20%. */
-START_TEST(flow_level_alltoall) {
+TEST_LOOP(flow_level_alltoall, 3) {
   static const char *const machines[] = {"nodes=2 of dgx-a100", "nodes=2 of dgx-h100",
                                          "nodes=4 of 4xa100:nvswitch6 nic=2x200"};
   static const char *const algorithms[] = {"rail", "pairwise"};
@@ -316,11 +305,10 @@ START_TEST(flow_level_alltoall) {
   printf("  alltoall of %s: at most %+.1f%% off at flow level\n", machines[_i], 100 * worst);
   ck_assert_double_le(fabs(worst), 0.2);
 }
-END_TEST
 
 /* Hosts that are the first one's shifted copies: few programs are built, and the times are those of all programs;
  * where flows choose spines by a hash, whose collisions shifted hosts do not see, nearly. */
-START_TEST(shifted) {
+TEST(shifted) {
   static const struct {
     const char *machine;
     double within;
@@ -339,9 +327,8 @@ START_TEST(shifted) {
     }
   }
 }
-END_TEST
 
-START_TEST(not_shifted) {
+TEST(not_shifted) {
   hk_cluster *c;
   hk_simulator *x = simulator("nodes=8 of dgx-h100", 0, &c);
   hk_sim_options o = {.algorithm = "hiertree", .protocol = -1, .folded = true, .shifted = true};
@@ -350,7 +337,6 @@ START_TEST(not_shifted) {
   hk_simulator_free(x);
   hk_cluster_free(c);
 }
-END_TEST
 
 /* 16384 GPUs; docs/simulator.md says how long it takes. */
 static const struct {
@@ -358,7 +344,7 @@ static const struct {
   double least, most; /* GB/s of bus bandwidth: of the order of the hosts' NICs */
 } large[] = {{HK_ALLREDUCE, 50, 400}, {HK_ALLTOALL, 10, 50}};
 
-START_TEST(thousands) {
+TEST_LOOP(thousands, HK_ARRAY_LENGTH(large)) {
   hk_sim_options o = {.protocol = -1};
   hk_coll coll = large[_i].coll;
   struct timespec a, b;
@@ -373,25 +359,5 @@ START_TEST(thousands) {
   ck_assert_double_lt(r.busbw, large[_i].most);
   hk_sim_result_clear(&r);
 }
-END_TEST
 
-int main(void) {
-  TCase *c = tcase_create("sim");
-  tcase_set_timeout(c, 120);
-  tcase_add_loop_test(c, fair, 0, 30);
-  tcase_add_test(c, deterministic);
-  tcase_add_test(c, all_algorithms);
-  tcase_add_test(c, grows);
-  tcase_add_test(c, protocols);
-  tcase_add_test(c, fabric);
-  tcase_add_test(c, rails);
-  tcase_add_test(c, cpus);
-  tcase_add_test(c, refuses);
-  tcase_add_test(c, timeline);
-  tcase_add_test(c, flow_level);
-  tcase_add_loop_test(c, flow_level_alltoall, 0, 3);
-  tcase_add_test(c, shifted);
-  tcase_add_test(c, not_shifted);
-  tcase_add_loop_test(c, thousands, 0, HK_ARRAY_LENGTH(large));
-  return suite_run_one("sim", c);
-}
+int main(void) { return suite_main("sim", .timeout = 120); }

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* check: notsan noasan */
-/* What the simulator says of each link and each step, on machines of all kinds, is what tests/golden/loads.txt says:
- * names, speeds and use of the links, and a hash of the timeline. Sums of them, as in test_figures, hide which link it
- * is. HOCKET_TEST_UPDATE=1 writes the file again. Runs of any collective with any options are in
- * tests/golden/simulated.txt. */
+/* What the simulator says of links and steps, on machines of all kinds, is what tests/golden/loads.txt says: speeds and
+ * use of the links, the one that is used most, and a hash of the timeline. HOCKET_TEST_UPDATE=1 writes the file again.
+ * Runs of any collective with any options are in tests/golden/simulated.txt. */
 #include "../../src/base/log.h"
 #include "../../src/collectives/algorithm.h"
 #include "../../src/sim/sim.h"
@@ -60,22 +59,31 @@ static void check_order(const hk_sim_result *r) {
   }
 }
 
-static void look(const golden *g, const char *what, const hk_simulator *x, hk_coll coll, size_t bytes, bool folded) {
+/* The links by name, each with a weight, so that the sums tell which one it is; then the busiest one. */
+static void check_loads(golden *g, const char *machine, const hk_simulator *x, hk_coll coll, size_t bytes,
+                        bool folded) {
   hk_sim_options o = {.protocol = -1, .exact = !folded, .folded = folded, .timeline = !folded};
   hk_sim_result r;
-  char name[240];
-  ck_assert_msg(hk_sim_run(&r, x, coll, bytes, &o) == HK_OK, "%s: %s", what, hk_last_error());
-  snprintf(name, sizeof name, "%s|%s|%zu|%d", what, hk_coll_name(coll), bytes, folded);
-  golden_line(g, name, (double[]){r.us, r.nspans, hash_of(&r), r.priced_us});
+  char group[240], busiest[sizeof r.loads[0].name] = "";
+  double n = 0, gbps = 0, used = 0;
+  ck_assert_msg(hk_sim_run(&r, x, coll, bytes, &o) == HK_OK, "%s: %s", machine, hk_last_error());
+  snprintf(group, sizeof group, "%s|%s|%zu%s", machine, hk_coll_name(coll), bytes, folded ? "|folded" : "");
+  golden_figures(g, group, "time, spans, their hash, price", 4, (double[]){r.us, r.nspans, hash_of(&r), r.priced_us});
   check_order(&r);
   const double last = r.nloads == MOST ? r.loads[MOST - 1].used * (1 + 1e-9)
-                                       : 0;           /* its equals may not be in the list */
+                                       : 0; /* its equals may not be in the list */
+  const double most = r.nloads ? r.loads[0].used * (1 - 1e-9) : 0;
   qsort(r.loads, r.nloads, sizeof *r.loads, by_name); /* rounding decides about equals */
   for (uint32_t i = 0; i < r.nloads; i++) {
-    if (r.loads[i].used <= last) continue;
-    snprintf(name, sizeof name, "  %s", r.loads[i].name);
-    golden_line(g, name, (double[]){r.loads[i].gbps, r.loads[i].used, 0, 0});
+    const hk_sim_load *l = &r.loads[i];
+    if (l->used <= last) continue;
+    const double weight = 1 + golden_hash(0, l->name, strlen(l->name)) % 97;
+    n++, gbps += l->gbps * weight, used += l->used * weight;
+    if (!*busiest && l->used >= most) snprintf(busiest, sizeof busiest, "%s", l->name);
   }
+  golden_figures(g, group, "links, their speeds, their use, the most used one's", 4, (double[]){n, gbps, used, most});
+  for (char *c = busiest; *c; c++) *c = *c == ' ' ? '_' : *c;
+  golden_word(g, group, "the most used link", *busiest ? busiest : "none", "");
   hk_sim_result_clear(&r);
 }
 
@@ -86,13 +94,13 @@ START_TEST(as_before) {
   ck_assert_msg(hk_cluster_from_string(&c, machines[_i].machine) == HK_OK, "%s", hk_last_error());
   ck_assert_msg(hk_simulator_new(&x, c, machines[_i].per_host) == HK_OK, "%s", hk_last_error());
   for (int folded = 0; folded < 2; folded++) {
-    look(&g, machines[_i].machine, x, HK_ALLREDUCE, 3000000, folded);
-    look(&g, machines[_i].machine, x, HK_ALLTOALL, 70000, folded);
-    look(&g, machines[_i].machine, x, HK_BROADCAST, 5000, folded);
+    check_loads(&g, machines[_i].machine, x, HK_ALLREDUCE, 3000000, folded);
+    check_loads(&g, machines[_i].machine, x, HK_ALLTOALL, 70000, folded);
+    check_loads(&g, machines[_i].machine, x, HK_BROADCAST, 5000, folded);
   }
   hk_simulator_free(x);
   hk_cluster_free(c);
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 
@@ -159,7 +167,7 @@ START_TEST(any_as_before) {
   ck_assert_msg(hk_cluster_from_string(&c, small[_i].machine) == HK_OK, "%s", hk_last_error());
   ck_assert_msg(hk_simulator_new(&x, c, small[_i].per_host) == HK_OK, "%s", hk_last_error());
   for (int part = 0; part < 10; part++) {
-    char name[200], *text;
+    char name[20], *text;
     size_t size;
     FILE *out = open_memstream(&text, &size);
     for (int k = 0; k < 6; k++) {
@@ -184,12 +192,12 @@ START_TEST(any_as_before) {
       print_run(out, x, coll, sizes[rnd(HK_ARRAY_LENGTH(sizes))], &o);
     }
     fclose(out);
-    snprintf(name, sizeof name, "%s, %d", small[_i].machine, part);
-    golden_text(&g, name, text, size);
+    snprintf(name, sizeof name, "part %d", part);
+    golden_text(&g, small[_i].machine, name, text, size);
   }
   hk_simulator_free(x);
   hk_cluster_free(c);
-  fclose(g.file);
+  golden_close(&g);
 }
 END_TEST
 

@@ -61,7 +61,7 @@ static double busbw_of(const char *machine, const char *algorithm, hk_coll coll,
   return gbps;
 }
 
-START_TEST(measured) {
+TEST_LOOP(measured, HK_ARRAY_LENGTH(figures)) {
   const figure *f = &figures[_i];
   const char *all = getenv("CHECK_LONG");
   if (f->coll == HK_ALLTOALL && !(all && *all)) {
@@ -76,11 +76,10 @@ START_TEST(measured) {
                 "%s by %s: %.1f GB/s, published %.4g to %.4g (%s)", f->machine, f->algorithm, x, f->low, f->high,
                 f->source);
 }
-END_TEST
 
 /* Small messages whose kernel a replayed graph launches: NCCL's kernel for symmetric memory takes 2.3 us for 8 bytes on
  * 8 H800 or H200. Up to 16 KiB take at most 7 us: MSCCL++ has 6.5 there. */
-START_TEST(small_messages_in_a_graph) {
+TEST(small_messages_in_a_graph) {
   hk_cluster *c;
   hk_simulator *x;
   hk_sim_result r;
@@ -100,7 +99,6 @@ START_TEST(small_messages_in_a_graph) {
   hk_simulator_free(x);
   hk_cluster_free(c);
 }
-END_TEST
 
 /* n GPUs on one switch, each by one link. */
 static hk_cluster *star(int n, bool nvlink, float gbps, int sm, float memory) {
@@ -128,7 +126,7 @@ static hk_cluster *star(int n, bool nvlink, float gbps, int sm, float memory) {
 /* The guides' arithmetic: a ring moves 2 (n - 1) / n of the message over every link.  1 GB, 8 GPUs: 54.7 ms over PCIe
  * 4.0 x16 at its nominal 32 GB/s a direction, 1.94 ms at 900 GB/s. In chunks of nearly NCCL's slots (512 KiB), which
  * divide the message evenly: with the library's, 32 lanes do not reach 900 GB/s. */
-START_TEST(arithmetic) {
+TEST(arithmetic) {
   static const struct {
     bool nvlink;
     float gbps;
@@ -146,20 +144,18 @@ START_TEST(arithmetic) {
     hk_cluster_free(c);
   }
 }
-END_TEST
 
 /* GPUs on two PCIe switches and two sockets: an order of magnitude under the NVSwitch box. */
-START_TEST(two_sockets) {
+TEST(two_sockets) {
   double box = busbw_of("8xh100:pcie2", "ring", HK_ALLREDUCE, GIB);
   double nvswitch = busbw_of("dgx-h100", "ring", HK_ALLREDUCE, GIB);
   printf("  8 H100 on two PCIe switches and sockets: %.1f GB/s, with NVSwitch %.1f\n", box, nvswitch);
   ck_assert_double_ge(nvswitch / box, 10);
   ck_assert_double_le(nvswitch / box, 30);
 }
-END_TEST
 
 /* A queue that grows while it is in use, with its first element in the middle of its memory. */
-START_TEST(queue_grows) {
+TEST(queue_grows) {
   hk_times q = {0};
   double pushed = 0, popped = 0;
   for (int round = 0; round < 20; round++) {
@@ -170,15 +166,5 @@ START_TEST(queue_grows) {
   for (; q.count; hk_times_pop(&q)) ck_assert_double_eq(hk_times_first(&q), popped++);
   free(q.at);
 }
-END_TEST
 
-int main(void) {
-  TCase *c = tcase_create("figures");
-  tcase_set_timeout(c, 120);
-  tcase_add_loop_test(c, measured, 0, HK_ARRAY_LENGTH(figures));
-  tcase_add_test(c, small_messages_in_a_graph);
-  tcase_add_test(c, arithmetic);
-  tcase_add_test(c, two_sockets);
-  tcase_add_test(c, queue_grows);
-  return suite_run_one("sim_published", c);
-}
+int main(void) { return suite_main("sim_published", .timeout = 120); }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the socket provider writes, reads and keeps on fixed schedules, compared with a file: trace.h. Both ranks are of
- * this thread, and the streams between them are the test's: each call moves as many bytes as the schedule says.
+/* What the socket provider writes and reads on fixed schedules, compared with a file: trace.h. Both ranks are of this
+ * thread, and the streams between them are the test's: each call moves as many bytes as the schedule says.
  * check: notsan */
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -48,7 +48,7 @@ static bool fails(const wire *w, int sends) {
   if (fault.rank != w->rank || fault.sends != sends) return false;
   fault.rank = -1;
   errno = fault.err;
-  say("rank %d, %d: %s fails with %d", w->rank, w->number, sends ? "sends" : "receives", fault.err);
+  trace_say("rank %d, %d: %s fails with %d", w->rank, w->number, sends ? "sends" : "receives", fault.err);
   return true;
 }
 static const char *lengths(const struct iovec *v, int n) {
@@ -58,16 +58,6 @@ static const char *lengths(const struct iovec *v, int n) {
     used += (size_t)snprintf(text + used, sizeof text - used, "%s%zu", i ? "+" : "", v[i].iov_len);
   return text;
 }
-static uint32_t hash_of(const struct iovec *v, size_t bytes) {
-  uint32_t hash = 2166136261u;
-  for (; bytes; v++) {
-    const size_t n = v->iov_len < bytes ? v->iov_len : bytes;
-    hash = golden_hash(hash, v->iov_base, n);
-    bytes -= n;
-  }
-  return hash;
-}
-
 static ssize_t put(wire *w, const struct iovec *v, int n) {
   size_t asked = 0, room = STREAM - w->peer->n, done = 0;
   for (int i = 0; i < n; i++) asked += v[i].iov_len;
@@ -79,7 +69,7 @@ static ssize_t put(wire *w, const struct iovec *v, int n) {
     w->peer->n += part;
     done += part;
   }
-  say("rank %d, %d: sends %s: %zu %08x", w->rank, w->number, lengths(v, n), take, hash_of(v, take));
+  trace_say("rank %d, %d: sends %s: %zu", w->rank, w->number, lengths(v, n), take);
   if (take < asked) w->out_due = 4;
   if (take) w->peer->news_in = true;
   if (take) return (ssize_t)take;
@@ -96,7 +86,7 @@ static ssize_t take(wire *w, const struct iovec *v, int n) {
     memcpy(v[i].iov_base, w->bytes + done, part);
     done += part;
   }
-  say("rank %d, %d: receives %s: %zu", w->rank, w->number, lengths(v, n), got);
+  trace_say("rank %d, %d: receives %s: %zu", w->rank, w->number, lengths(v, n), got);
   if (got < asked && w->n > got) w->in_due = 4;
   w->n -= got;
   memmove(w->bytes, w->bytes + got, w->n);
@@ -127,9 +117,13 @@ ssize_t recv(int fd, void *data, size_t bytes, int flags) {
 int setsockopt(int fd, int level, int name, const void *value, socklen_t bytes) {
   const wire *w = wire_of(fd);
   if (!w) return (int)syscall(SYS_setsockopt, fd, level, name, value, bytes);
-  int number = 0;
-  if (bytes == sizeof number) memcpy(&number, value, sizeof number);
-  say("rank %d, %d: option %d of %d is %d", w->rank, w->number, name, level, name == TCP_CONGESTION ? -1 : number);
+  static const char *const names[] = {
+      [TCP_NODELAY] = "nodelay",          [TCP_KEEPIDLE] = "keepidle",        [TCP_KEEPINTVL] = "keepintvl",
+      [TCP_KEEPCNT] = "keepcnt",          [TCP_CONGESTION] = "congestion of", [TCP_QUICKACK] = "quickack",
+      [44] = "longest wait to send again"};
+  int number = (int)bytes;
+  if (bytes == sizeof number && name != TCP_CONGESTION) memcpy(&number, value, sizeof number);
+  trace_say("rank %d, %d: %s %d", w->rank, w->number, level == SOL_SOCKET ? "keepalive" : names[name], number);
   return 0;
 }
 static struct tcp_info kernel; /* what it says of each stream; without probes: nothing */
@@ -141,7 +135,7 @@ int getsockopt(int fd, int level, int name, void *value, socklen_t *bytes) {
 int epoll_ctl(int epoll, int operation, int fd, struct epoll_event *e) {
   wire *w = wire_of(fd);
   if (!w) return (int)syscall(SYS_epoll_ctl, epoll, operation, fd, e);
-  say("rank %d, %d: watched for %#x", w->rank, w->number, e->events);
+  trace_say("rank %d, %d: watched for %#x", w->rank, w->number, e->events);
   w->watched = w->news_in = w->news_out = true;
   w->tag = e->data.ptr;
   return 0;
@@ -159,7 +153,7 @@ int epoll_wait(int epoll, struct epoll_event *events, int room, int patience_ms)
     if (w->peer->n == STREAM) w->out_due = 4;
     if (in || out) events[n++] = (struct epoll_event){.events = in | out, .data.ptr = w->tag};
   }
-  say("rank %d: asks for %d ms: %d", asking, patience_ms, n);
+  trace_say("rank %d: asks for %d ms: %d", asking, patience_ms, n);
   return n;
 }
 
@@ -179,39 +173,46 @@ static hk_status make_wires(void *arg, int peer, const hk_addr *at, uint64_t tag
   w->mail[w->nmail].fd = both[1];
   w->mail[w->nmail++].tag = tag;
   *fd = both[0];
-  say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
+  trace_say("rank %d: dials %d for %c %llu", r->rank, peer, (int)(tag >> 56), (unsigned long long)(tag & 0xffffff));
   return HK_OK;
 }
 
-/* ---- state ---- */
+/* ---- rules ---- What must be so between any two calls, whatever the schedule. */
 
-#define FACT(name, index, value) add_fact(rank, words, sizeof words, name, index, (uint64_t)(value))
-#define FIELD(field) FACT(#field, -1, c->field)
-static void say_conn(int rank, const hk_socket_conn *c) {
-  char words[3000] = "";
-  FIELD(nsockets), FIELD(nconnected), FIELD(watched), FIELD(near), FIELD(gathers), FIELD(unanswered), FIELD(empty);
-  FIELD(failed), FIELD(lead), FIELD(held), FIELD(rx.head_got), FIELD(rx.begun), FIELD(rx.direct), FIELD(rx.eof);
-  FIELD(rx.gathered), FIELD(rx.last), FIELD(rx.ahead_at), FIELD(rx.ahead_end), FIELD(rx.ahead_room);
-  for (int sends = 0; sends < 2; sends++) {
-    const hk_net_end *e = sends ? c->send : c->recv;
-    if (!e) continue;
-    FACT("next", sends, e->next);
-    FACT("state", sends, atomic_load(&e->link->state));
-    FACT("waiting", sends, atomic_load(&e->link->waiting));
-    FACT("needs_buffer", sends, atomic_load(&e->link->needs_buffer));
-    FACT("heads", sends, atomic_load(&e->link->heads->value));
-  }
+static void check_end(const hk_net_end *e, bool sends) {
+  static uint64_t before[2][2];
+  const hk_link *l = e->link;
+  const uint64_t head = atomic_load(&l->heads->value);
+  ck_assert_uint_ge(e->next, before[e->key.peer][sends]);
+  before[e->key.peer][sends] = e->next;
+  /* Sent: given back; received: read. There are SLOTS of them. */
+  if (sends)
+    ck_assert(head == e->next && head <= l->done && l->done - head <= SLOTS);
+  else
+    ck_assert(head <= e->next && e->next - head <= SLOTS);
+}
+static void check_conn(const hk_socket_conn *c) {
+  const hk_socket_rx *r = &c->rx;
+  ck_assert(c->nconnected <= c->nsockets && r->head_got <= sizeof r->head);
+  ck_assert(r->ahead_at <= r->ahead_end && r->ahead_end <= r->ahead_room);
+  ck_assert(!r->begun || (r->head_got == sizeof r->head && r->head.bytes <= SLOT));
+  if (c->send) check_end(c->send, true);
+  if (c->recv) check_end(c->recv, false);
   for (int i = 0; i < c->nsockets; i++) {
     const hk_socket_wire *w = &c->wires[i];
-    FACT("blocked", i, w->blocked);
-    FACT("readable", i, w->readable);
-    FACT("in", i, w->news_in);
-    FACT("out", i, w->news_out);
-    FACT("got", i, w->got);
-    FACT("slot", i, w->slot);
-    FACT("offset", i, w->offset);
+    ck_assert(!r->begun || w->got <= r->head.bytes);
+    if (!c->send) continue;
+    ck_assert(w->slot >= c->send->next && w->slot <= c->send->link->done);
+    ck_assert(w->offset <= sizeof(hk_wire_header) + SLOT);
+    ck_assert(!w->offset || w->slot < c->send->link->done);
   }
-  if (*words) say("rank %d:%s", rank, words);
+}
+/* All messages have come: nothing of any is left in a stream or in the connection. */
+static void check_settled(const hk_socket_conn *c) {
+  for (int i = 0; i < nwires; i++) ck_assert_uint_eq(wires[i].n, 0);
+  ck_assert(!c->failed && !c->rx.head_got && c->rx.ahead_at == c->rx.ahead_end);
+  for (int i = 0; i < c->nsockets; i++)
+    ck_assert(!c->wires[i].offset && (!c->send || c->wires[i].slot == c->send->next));
 }
 
 /* ---- scenes ---- */
@@ -231,16 +232,14 @@ static hk_socket_conn *conn_of(const scene *s, int rank) {
 }
 
 static void turn(scene *s, int me) {
-  char text[1000];
   asking = me;
   bool moved = false;
   if (s->rc[me] == HK_OK) s->rc[me] = net_progress(&s->w->ranks[me], &moved);
   if (s->rc[me] == HK_OK && !moved) hk_transport_net.sleep(s->w->ranks[me].state);
-  if (s->rc[me] != HK_OK && !s->ended[me])
-    say("rank %d fails with %d: %s", me, s->rc[me], clean(hk_last_error(), text));
+  trace_log();
+  if (s->rc[me] != HK_OK && !s->ended[me]) trace_failure(me, s->rc[me]);
   s->ended[me] = s->rc[me] != HK_OK;
-  say_log();
-  say_conn(me, conn_of(s, me));
+  check_conn(conn_of(s, me));
   for (int i = 0; i < nwires; i++) {
     if (wires[i].in_due && !--wires[i].in_due) wires[i].news_in = true;
     if (wires[i].out_due && !--wires[i].out_due) wires[i].news_out = true;
@@ -260,7 +259,7 @@ static scene open_scene(const char *name, const char *sockets, bool near, bool b
   trace_start(name);
   s.w = net_world_new(2, SLOTS, SLOT);
   if (!near) s.w->peers[1].host++;
-  say_log();
+  trace_log();
   trace.blocked = quiet;
   for (int i = 0; i < 2; i++) {
     s.w->ranks[i].env.dial = make_wires;
@@ -287,7 +286,7 @@ static void send_one(scene *s, int me, uint32_t bytes) {
   static unsigned char data[2][SLOTS + 1][SLOT];
   unsigned char *from = data[me][s->sent[me] % (SLOTS + 1)];
   fill(from, bytes, s->sent[me]);
-  say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
+  trace_say("rank %d: message %u of %u bytes", me, s->sent[me], bytes);
   ck_assert(net_try_send(s->send[me], from, bytes, 1000 + s->sent[me], s->by_ref));
   s->sent[me]++;
 }
@@ -299,7 +298,7 @@ static void receive_one(scene *s, int me, uint32_t expected) {
   ck_assert_uint_eq(bytes, expected);
   ck_assert_uint_eq(signature, 1000 + s->got[me]);
   ck_assert(filled(data[me], bytes, s->got[me]));
-  say("rank %d: got %u of %u bytes%s", me, s->got[me]++, bytes, direct ? ", in place" : "");
+  trace_say("rank %d: got %u of %u bytes%s", me, s->got[me]++, bytes, direct ? ", in place" : "");
 }
 
 /* n messages each way, of these sizes in turn. A rank does what `when` says: it sends if it may, receives, or makes
@@ -318,7 +317,7 @@ static void exchange(scene *s, const uint32_t *sizes, unsigned nsizes, unsigned 
       if (s->recv[i] && s->got[i] - begin[1 - i] < n && s->rc[i] == HK_OK) over = false;
     if (over) return;
   }
-  say("no end");
+  trace_say("no end");
 }
 
 static const uint32_t small[] = {0, 1, 48, 49, 1000, 1024, 1025, 8},
@@ -335,7 +334,7 @@ static const struct {
             {"stripes", "3", false, true, true, true, false, 0, 8},
             {"many stripes", "6", true, false, true, false, false, 30000, 8},
             {"pieces of stripes", "2", false, true, false, true, false, 60000, 6}};
-START_TEST(carries_messages) {
+TEST_LOOP(carries_messages, HK_ARRAY_LENGTH(ways)) {
   scene s = open_scene(ways[_i].name, ways[_i].sockets, ways[_i].near, ways[_i].both, false);
   s.by_ref = ways[_i].by_ref;
   s.want = ways[_i].want;
@@ -345,9 +344,9 @@ START_TEST(carries_messages) {
   else
     exchange(&s, large, HK_ARRAY_LENGTH(large), ways[_i].count);
   turns(&s, 2);
+  for (int i = 0; i < 2; i++) check_settled(conn_of(&s, i));
   close_scene(&s);
 }
-END_TEST
 
 /* ---- faults ---- */
 
@@ -365,7 +364,7 @@ static const struct {
 } faults[] = {{1, EFAULT, 70000},  {1, ECONNRESET, 8}, {1, EPIPE, 70000},  {1, ENOMEM, 8},     {1, EHOSTUNREACH, 8},
               {1, EINTR, 70000},   {0, EFAULT, 8},     {0, EFAULT, 70000}, {0, ECONNRESET, 8}, {0, ETIMEDOUT, 70000},
               {0, ENOBUFS, 70000}, {0, EBADMSG, 8},    {0, EINTR, 70000},  {0, EIO, 8}};
-START_TEST(reports_faults) {
+TEST_LOOP(reports_faults, HK_ARRAY_LENGTH(faults)) {
   char name[40];
   snprintf(name, sizeof name, "fault %d", _i);
   scene s = open_scene(name, "2", true, true, true);
@@ -383,7 +382,6 @@ START_TEST(reports_faults) {
   ck_assert_int_eq(fault.rank, -1);
   close_scene(&s);
 }
-END_TEST
 
 /* The peer ends: between two messages, of which a lane waits for the next or not, in a header, in a payload, in a part
  * of the second socket. */
@@ -393,7 +391,7 @@ static const struct {
   hk_link_waiting waiting;
 } closings[] = {{0, 0, HK_LINK_WAITS}, {0, 0, HK_LINK_TAKES},   {0, 0, HK_LINK_NO_WAIT},
                 {0, 7, HK_LINK_WAITS}, {0, 116, HK_LINK_WAITS}, {1, 100, HK_LINK_WAITS}};
-START_TEST(reports_ends) {
+TEST_LOOP(reports_ends, HK_ARRAY_LENGTH(closings)) {
   char name[40];
   snprintf(name, sizeof name, "end %d", _i);
   scene s = open_scene(name, "2", true, true, true);
@@ -410,10 +408,9 @@ START_TEST(reports_ends) {
   for (int i = 0; i < 5; i++) turn(&s, 1);
   close_scene(&s);
 }
-END_TEST
 
 /* The peer's host answers no more, while a lane waits, while something is to be sent, or while nothing is done. */
-START_TEST(reports_silent_hosts) {
+TEST_LOOP(reports_silent_hosts, 3) {
   char name[40];
   snprintf(name, sizeof name, "silence %d", _i);
   scene s = open_scene(name, "2", true, true, true);
@@ -431,13 +428,12 @@ START_TEST(reports_silent_hosts) {
       if (s.rc[1] == HK_OK) s.rc[1] = net_progress(&s.w->ranks[1], NULL);
     }
     trace.blocked = s.rc[1] == HK_OK;
-    if (!s.ended[1]) say("after %u s", second);
+    if (!s.ended[1]) trace_say("after %u s", second);
     turn(&s, 1);
   }
   kernel.tcpi_probes = 0;
   close_scene(&s);
 }
-END_TEST
 
 /* Headers that make no sense. */
 static const hk_wire_header headers[] = {{4, 0, 1003, 0},
@@ -451,7 +447,7 @@ static const hk_wire_header headers[] = {{4, 0, 1003, 0},
                                          {4, 8, 1003, HK_WIRE_GATHERED},
                                          {4, 8, 1003, 4},
                                          {4, 8, 1003, 0x80000000}};
-START_TEST(refuses_nonsense) {
+TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(headers)) {
   char name[40];
   snprintf(name, sizeof name, "header %d", _i);
   scene s = open_scene(name, "1", true, true, true);
@@ -466,7 +462,6 @@ START_TEST(refuses_nonsense) {
   for (int i = 0; i < 4; i++) turn(&s, 1);
   close_scene(&s);
 }
-END_TEST
 
 /* ---- threads ---- */
 
@@ -481,7 +476,7 @@ static const struct {
             {false, false, true, 0, 100, 0, EBADF},
             {true, false, false, 0, 100, 100, 0},
             {true, true, false, 0, 100, 0, EPIPE}};
-START_TEST(carries_out_jobs) {
+TEST_LOOP(carries_out_jobs, HK_ARRAY_LENGTH(jobs)) {
   static const hk_wait_env wait = {.spins = 1};
   const hk_transport_env env = {.settings = hk_settings_now(), .wait = &wait};
   char bytes[100] = {0};
@@ -503,7 +498,6 @@ START_TEST(carries_out_jobs) {
   close(both[0]);
   if (!jobs[_i].closed) close(both[1]);
 }
-END_TEST
 
 /* ---- interfaces ---- */
 
@@ -512,7 +506,7 @@ static const struct {
   const char *names;
   bool named;
 } named[] = {{NULL, false}, {"", false}, {"lo", true}, {"=lo", true}, {"^nothing", false}};
-START_TEST(knows_its_interfaces) {
+TEST_LOOP(knows_its_interfaces, HK_ARRAY_LENGTH(named)) {
   hk_transport_env env = {.nranks = 1};
   hk_socket_fact mine;
   hk_iface ifaces[32];
@@ -535,17 +529,8 @@ START_TEST(knows_its_interfaces) {
   fclose(trace.log);
   scratch_remove();
 }
-END_TEST
 
 int main(void) {
   golden_clear(TRACE_FILE);
-  TCase *t = tcase_create("socket_trace");
-  tcase_add_loop_test(t, carries_messages, 0, (int)HK_ARRAY_LENGTH(ways));
-  tcase_add_loop_test(t, reports_faults, 0, (int)HK_ARRAY_LENGTH(faults));
-  tcase_add_loop_test(t, reports_ends, 0, (int)HK_ARRAY_LENGTH(closings));
-  tcase_add_loop_test(t, reports_silent_hosts, 0, 3);
-  tcase_add_loop_test(t, refuses_nonsense, 0, (int)HK_ARRAY_LENGTH(headers));
-  tcase_add_loop_test(t, carries_out_jobs, 0, (int)HK_ARRAY_LENGTH(jobs));
-  tcase_add_loop_test(t, knows_its_interfaces, 0, (int)HK_ARRAY_LENGTH(named));
-  return suite_run_one("socket_trace", t);
+  return suite_main("socket_trace");
 }

@@ -46,7 +46,7 @@ static const struct {
     {"dgx-b300", 2, 8, 8, 1, 8, 18, 800000},
 };
 
-START_TEST(preset_machines) {
+TEST(preset_machines) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(presets); i++) {
     hk_cluster *c = make(presets[i].name);
     const hk_topo *t = c->kinds[0];
@@ -62,10 +62,9 @@ START_TEST(preset_machines) {
     hk_cluster_free(c);
   }
 }
-END_TEST
 
 /* A preset that this test does not know must be looked at too. */
-START_TEST(every_preset_is_tested) {
+TEST(every_preset_is_tested) {
   char *text;
   size_t size;
   FILE *f = open_memstream(&text, &size);
@@ -76,9 +75,8 @@ START_TEST(every_preset_is_tested) {
   ck_assert_uint_eq(lines, HK_ARRAY_LENGTH(presets));
   free(text);
 }
-END_TEST
 
-START_TEST(hybrid_cube_mesh) {
+TEST(hybrid_cube_mesh) {
   /* What `nvidia-smi topo -m` shows on a DGX-1: NV1, NV2 or none. */
   static const int want[8][8] = {{0, 1, 1, 2, 2, 0, 0, 0}, {1, 0, 2, 1, 0, 2, 0, 0}, {1, 2, 0, 2, 0, 0, 1, 0},
                                  {2, 1, 2, 0, 0, 0, 0, 1}, {2, 0, 0, 0, 0, 1, 1, 2}, {0, 2, 0, 0, 1, 0, 2, 1},
@@ -91,9 +89,8 @@ START_TEST(hybrid_cube_mesh) {
       ck_assert_float_eq(gbps_between(t, first + a, first + b), (float)want[a][b] * hk_nvlink_gbps(70));
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(parts_and_options) {
+TEST(parts_and_options) {
   hk_cluster *c = make("8xh100:nvswitch4 nic=8x400");
   const hk_topo *t = c->kinds[0];
   uint32_t gpu = t->first_of[HK_NODE_GPU], nvs = t->first_of[HK_NODE_NVS];
@@ -126,9 +123,8 @@ START_TEST(parts_and_options) {
   ck_assert_float_eq(t->nodes[gpu].pci.gts, 5);
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(racks) {
+TEST(racks) {
   hk_cluster *c = make("nvl72");
   const hk_topo *t = c->kinds[0];
   uint32_t gpu = t->first_of[HK_NODE_GPU];
@@ -140,9 +136,8 @@ START_TEST(racks) {
   ck_assert_int_eq(t->nodes[t->first_of[HK_NODE_NET] + 71].net.rail, 3);
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(clusters) {
+TEST(clusters) {
   hk_cluster *c = make("nodes=2048 of dgx-h100 fabric=rail,fattree,oversub=2");
   ck_assert_int_eq(c->nhosts, 2048);
   ck_assert_int_eq(c->nkinds, 1);
@@ -168,9 +163,8 @@ START_TEST(clusters) {
   ck_assert_str_eq(hk_cluster_host(c, 5)->name, "dgx-a100");
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(equal_strings_equal_machines) {
+TEST(equal_strings_equal_machines) {
   hk_cluster *a = make("dgx-h100"), *b = make("DGX-H100"), *c = make("dgx-h100 nic=4x400");
   ck_assert_uint_eq(a->kinds[0]->hash, b->kinds[0]->hash);
   ck_assert_uint_ne(a->kinds[0]->hash, c->kinds[0]->hash);
@@ -178,9 +172,8 @@ START_TEST(equal_strings_equal_machines) {
   hk_cluster_free(b);
   hk_cluster_free(c);
 }
-END_TEST
 
-START_TEST(what_is_said_about_errors) {
+TEST(what_is_said_about_errors) {
   static const struct {
     const char *text, *word, *hint;
     int position; /* 0: none is told */
@@ -240,7 +233,6 @@ START_TEST(what_is_said_about_errors) {
   ck_assert_int_eq(hk_cluster_from_string(&c, long_text), HK_ERR_ARGUMENT);
   free(long_text);
 }
-END_TEST
 
 /* True if this machine is refused with these words; NULL: for any reason. */
 static bool refused_for(const char *text, const char *words) {
@@ -251,7 +243,7 @@ static bool refused_for(const char *text, const char *words) {
 }
 
 /* Whole numbers: a value beyond the limits is refused with the limits, one inside may at most not fit the machine. */
-START_TEST(limits_of_numbers) {
+TEST(limits_of_numbers) {
   static const struct {
     const char *before, *after;
     int min, max;
@@ -278,9 +270,8 @@ START_TEST(limits_of_numbers) {
   ck_assert(refused_for("nodes=1048576 of 2xcpu nic=1x100 and nodes=1 of 2xcpu nic=1x100", "from 1 to 0"));
   ck_assert(!refused_for("nodes=1048575 of 2xcpu nic=1x100 and nodes=1 of 2xcpu nic=1x100", NULL));
 }
-END_TEST
 
-START_TEST(limits_of_words) {
+TEST(limits_of_words) {
   static const struct {
     const char *text, *words; /* NULL: it is a machine */
   } rows[] = {{"2xcpu nic=8x0.1", NULL},
@@ -353,10 +344,9 @@ START_TEST(limits_of_words) {
   ck_assert(refused_for(".xml", "machine:") && !refused_for("x.xml", "machine:") &&
             !refused_for("no/such", "machine:"));
 }
-END_TEST
 
 /* Words, texts and lists of the greatest lengths, and one more. */
-START_TEST(limits_of_lengths) {
+TEST(limits_of_lengths) {
   static char text[10000];
   for (int more = 0; more < 2; more++) {
     memset(text, 'x', 1023 + (size_t)more);
@@ -378,9 +368,8 @@ START_TEST(limits_of_lengths) {
     ck_assert(refused_for(text, "at most 1023"));
   }
 }
-END_TEST
 
-START_TEST(leaves_and_spines) {
+TEST(leaves_and_spines) {
   static const struct {
     const char *text;
     int leaf, spines;
@@ -403,10 +392,9 @@ START_TEST(leaves_and_spines) {
     hk_cluster_free(c);
   }
 }
-END_TEST
 
 /* All parts are listed, in lines that are as full as they may be. */
-START_TEST(help) {
+TEST(help) {
   char *text = NULL, *line, *next;
   size_t bytes;
   FILE *f = open_memstream(&text, &bytes);
@@ -429,9 +417,8 @@ START_TEST(help) {
   }
   free(text);
 }
-END_TEST
 
-START_TEST(parts_table) {
+TEST(parts_table) {
   for (unsigned i = 0; i < hk_gpu_part_count; i++) {
     const hk_gpu_part *p = &hk_gpu_parts[i];
     ck_assert_ptr_eq(hk_gpu_part_find(p->name), p);
@@ -449,10 +436,9 @@ START_TEST(parts_table) {
   ck_assert(hk_cpu_link_gbps(&(hk_cpu_info){0}) > 0);
   ck_assert_ptr_null(hk_gpu_part_find("h1000"));
 }
-END_TEST
 
 /* A file's own rates stay; PCI links without one are as usual for the GPU in words, and nothing else is guessed. */
-START_TEST(files_in_words) {
+TEST(files_in_words) {
   static const char text[] =
       "<system version=\"1\"><cpu numaid=\"0\" arch=\"x86_64\" vendor=\"GenuineIntel\" familyid=\"6\" modelid=\"143\">"
       "<pci busid=\"0000:01:00.0\" class=\"0x030200\" link_speed=\"16 GT/s\" link_width=\"8\">"
@@ -477,25 +463,8 @@ START_TEST(files_in_words) {
   }
   unlink(path);
 }
-END_TEST
 
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 0);
-  TCase *t = tcase_create("synth");
-  tcase_add_test(t, preset_machines);
-  tcase_add_test(t, every_preset_is_tested);
-  tcase_add_test(t, hybrid_cube_mesh);
-  tcase_add_test(t, parts_and_options);
-  tcase_add_test(t, racks);
-  tcase_add_test(t, files_in_words);
-  tcase_add_test(t, clusters);
-  tcase_add_test(t, equal_strings_equal_machines);
-  tcase_add_test(t, what_is_said_about_errors);
-  tcase_add_test(t, limits_of_numbers);
-  tcase_add_test(t, limits_of_words);
-  tcase_add_test(t, limits_of_lengths);
-  tcase_add_test(t, leaves_and_spines);
-  tcase_add_test(t, help);
-  tcase_add_test(t, parts_table);
-  return suite_run_one("synth", t);
+  return suite_main("synth");
 }

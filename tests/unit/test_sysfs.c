@@ -27,7 +27,7 @@ ssize_t read(int fd, void *out, size_t bytes) {
   return readv(fd, &(struct iovec){out, bytes < piece ? bytes : piece}, 1);
 }
 
-START_TEST(texts) {
+TEST_LOOP(texts, 2) {
   char room[17] = " ", *text = room + 1; /* what is before it is not the text's */
   fm_file("sys/a7", "%s", _i ? "  two words \t\n\n" : "");
   for (piece = 1; piece; piece = piece == 1 ? SIZE_MAX : 0) {
@@ -41,9 +41,8 @@ START_TEST(texts) {
   ck_assert_str_eq(text, _i ? "  two words" : "");
   ck_assert_int_eq(room[0], ' ');
 }
-END_TEST
 
-START_TEST(no_texts) {
+TEST(no_texts) {
   char text[8] = "before";
   ck_assert(!hk_sysfs_text(scratch_folder, text, sizeof text, "/none"));
   ck_assert_str_eq(text, "");
@@ -56,9 +55,8 @@ START_TEST(no_texts) {
   ck_assert(!hk_sysfs_text(scratch_folder, text, sizeof text, "/long"));
   ck_assert_str_eq(text, "");
 }
-END_TEST
 
-START_TEST(numbers) {
+TEST(numbers) {
   static const struct {
     const char *text;
     bool good;
@@ -78,9 +76,8 @@ START_TEST(numbers) {
   ck_assert(!hk_sysfs_number(scratch_folder, &value, "/none"));
   ck_assert_int_eq(value, 0);
 }
-END_TEST
 
-START_TEST(lists) {
+TEST(lists) {
   char path[32], want[16];
   fm_file("empty/.hidden", "x");
   char **none = hk_sysfs_list(scratch_folder, "/empty");
@@ -103,9 +100,8 @@ START_TEST(lists) {
   }
   ck_assert(hk_sysfs_has(scratch_folder, "/full/node%d", 7) && !hk_sysfs_has(scratch_folder, "/full/node%d", 300));
 }
-END_TEST
 
-START_TEST(links) {
+TEST(links) {
   char out[HK_SYSFS_PATH], text[8];
   fm_file("a/b/c", "x");
   fm_link("down", "a/b");
@@ -139,10 +135,9 @@ START_TEST(links) {
   ck_assert(hk_sysfs_link(scratch_folder, text, sizeof text, "/long"));
   ck_assert_str_eq(text, "0123456");
 }
-END_TEST
 
 /* A path that is too long leads nowhere: no part of it is taken for it. */
-START_TEST(long_roots) {
+TEST(long_roots) {
   static char root[2 * HK_SYSFS_PATH];
   char out[HK_SYSFS_PATH];
   fm_file("f", "x");
@@ -157,10 +152,9 @@ START_TEST(long_roots) {
   ck_assert(hk_sysfs_real("/", out, "tmp"));
   ck_assert_str_eq(out, "/tmp");
 }
-END_TEST
 
 /* By the last PCI address of the path; those without one come last, and equal ones stay as they are. */
-START_TEST(sorts_by_pci) {
+TEST(sorts_by_pci) {
   static const struct {
     const char *name, *path;
   } rows[] = {{"n0", "virtual/n0"},
@@ -192,17 +186,5 @@ START_TEST(sorts_by_pci) {
   hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", none);
   hk_sysfs_sort_by_pci(scratch_folder, "/sys/class/c", NULL);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("root");
-  tcase_add_checked_fixture(t, scratch_make, scratch_remove);
-  tcase_add_loop_test(t, texts, 0, 2);
-  tcase_add_test(t, no_texts);
-  tcase_add_test(t, numbers);
-  tcase_add_test(t, lists);
-  tcase_add_test(t, links);
-  tcase_add_test(t, long_roots);
-  tcase_add_test(t, sorts_by_pci);
-  return suite_run_one("root", t);
-}
+int main(void) { return suite_main("root", .setup = scratch_make, .teardown = scratch_remove); }

@@ -29,14 +29,13 @@ static const struct {
     {{.coll = HK_SENDRECV, .p2p = HK_P2P_WAIT, .count = 2, .root = 3}, "WaitSignal(2 signals, rank 3)"},
 };
 
-START_TEST(calls) {
+TEST_LOOP(calls, HK_ARRAY_LENGTH(operations)) {
   char text[160], cut[12];
   hk_operation_describe(&operations[_i].o, text, sizeof text);
   ck_assert_str_eq(text, operations[_i].text);
   hk_operation_describe(&operations[_i].o, cut, sizeof cut);
   ck_assert(!strncmp(text, cut, sizeof cut - 1) && strlen(cut) == sizeof cut - 1);
 }
-END_TEST
 
 #define CALL .coll = HK_BROADCAST, .count = 4, .root = 1, .waits_for = -1
 static const struct {
@@ -61,14 +60,13 @@ static const struct {
     {{CALL, .phase = HK_PHASE_OPERATION}, "is in no operation"},
 };
 
-START_TEST(answers) {
+TEST_LOOP(answers, HK_ARRAY_LENGTH(ranks)) {
   char text[480];
   hk_activity_describe(&ranks[_i].a, HK_PRESENCE_ANSWERS, text, sizeof text);
   ck_assert_str_eq(text, ranks[_i].text);
 }
-END_TEST
 
-START_TEST(silent_ranks) {
+TEST(silent_ranks) {
   static const char *const begins[] = {[HK_PRESENCE_STOPPED] = "does not answer, though its host accepts connections",
                                        [HK_PRESENCE_LEFT] = "has left the communicator",
                                        [HK_PRESENCE_GONE] = "is gone: its process has ended",
@@ -80,12 +78,5 @@ START_TEST(silent_ranks) {
     ck_assert_msg(!strncmp(text, begins[p], strlen(begins[p])), "%s", text);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("texts");
-  tcase_add_loop_test(t, calls, 0, HK_ARRAY_LENGTH(operations));
-  tcase_add_loop_test(t, answers, 0, HK_ARRAY_LENGTH(ranks));
-  tcase_add_test(t, silent_ranks);
-  return suite_run_one("texts", t);
-}
+int main(void) { return suite_main("texts"); }

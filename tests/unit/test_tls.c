@@ -122,7 +122,7 @@ static void fill(char *data, unsigned seed) {
 }
 
 /* From _i 2 on with a new key every few records. */
-START_TEST(pieces) {
+TEST_LOOP(pieces, 4) {
   int fd[2];
   if (!have_openssl()) return;
   if (_i >= 2) hk_tls_records = 3;
@@ -140,7 +140,6 @@ START_TEST(pieces) {
   free(to);
   close_pair(fd);
 }
-END_TEST
 
 static void *receive_all(void *arg) {
   stream *s = arg;
@@ -149,7 +148,7 @@ static void *receive_all(void *arg) {
 }
 
 /* Each end is read by one thread and written by another at the same time. */
-START_TEST(threads) {
+TEST(threads) {
   hk_tls_records = 100;
   int fd[2];
   pthread_t t[2];
@@ -170,7 +169,6 @@ START_TEST(threads) {
   free(to[1]);
   close_pair(fd);
 }
-END_TEST
 
 static void receive_plain(int fd, unsigned char *to, size_t bytes) {
   for (size_t got = 0; got < bytes;) {
@@ -183,7 +181,7 @@ static void receive_plain(int fd, unsigned char *to, size_t bytes) {
 }
 
 /* What is sent at once goes in as few records as can be, however it is cut: each costs bytes and calls of its own. */
-START_TEST(records) {
+TEST(records) {
   enum { HEADER = 5, MOST = 16384, TAIL = 17 };
   static const size_t cuts[][3] = {{1},           {100, 200, 300},  {16384},       {16385},       {16383, 1},
                                    {16383, 2, 5}, {20000, 0, 5000}, {5, 16384, 7}, {1, 1, 32766}, {0, 40000, 0}};
@@ -214,7 +212,6 @@ START_TEST(records) {
   free(data);
   close_pair(fd);
 }
-END_TEST
 
 static ssize_t receive_when_there(int fd, void *to, size_t bytes) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -223,7 +220,7 @@ static ssize_t receive_when_there(int fd, void *to, size_t bytes) {
 }
 
 /* What is read of a record in part is not lost, and hk_tcp_unread knows of it: poll(2) does not. */
-START_TEST(unread) {
+TEST(unread) {
   int fd[2];
   char to[32] = "";
   if (!have_openssl()) return;
@@ -243,10 +240,9 @@ START_TEST(unread) {
   ck_assert(hk_tcp_send(fd[1], "x", 1) == -1 && (errno == EPIPE || errno == ECONNRESET)); /* and no SIGPIPE */
   hk_tcp_close(fd[1]);
 }
-END_TEST
 
 /* Bytes that something between the two changed, and bytes that were never encrypted. */
-START_TEST(forged) {
+TEST_LOOP(forged, 2) {
   int fd[2];
   char layer[16] = "";
   socklen_t room = sizeof layer;
@@ -265,7 +261,6 @@ START_TEST(forged) {
   ck_assert_int_eq(hk_tcp_recv(fd[1], to, sizeof to), -1); /* and it stays so */
   close_pair(fd);
 }
-END_TEST
 
 static hk_tls_state connect_when_there(int fd, char *why) {
   struct pollfd p = {.fd = fd, .events = POLLIN};
@@ -273,7 +268,7 @@ static hk_tls_state connect_when_there(int fd, char *why) {
   return hk_tls_connect(fd, why);
 }
 
-START_TEST(plain_peers) {
+TEST(plain_peers) {
   int fd[2];
   char why[HK_TLS_WHY] = "", to[8];
   if (!have_openssl()) return;
@@ -308,10 +303,9 @@ START_TEST(plain_peers) {
   ck_assert_int_eq(connect_when_there(fd[0], why), HK_TLS_CLOSED);
   hk_tcp_close(fd[0]);
 }
-END_TEST
 
 /* A peer's hello of any length that a record may have, in pieces: OpenSSL's own grows with each version. */
-START_TEST(refused_in_pieces) {
+TEST_LOOP(refused_in_pieces, 7) {
   enum { HEADER = 5, RECORD = 16384 };
   static const struct {
     const char *name;
@@ -355,9 +349,8 @@ START_TEST(refused_in_pieces) {
   if (cases[_i].asks) ck_assert_mem_eq(got, "\x15\x03\x03\x00\x02\x02\x73", 7);
   close_pair(fd);
 }
-END_TEST
 
-START_TEST(no_key) {
+TEST(no_key) {
   int fd[2];
   char why[HK_TLS_WHY];
   ck_assert_int_eq(hk_tls_prepare(), HK_OK);
@@ -369,9 +362,8 @@ START_TEST(no_key) {
   ck_assert(!hk_tcp_unread(fd[1]));
   close_pair(fd);
 }
-END_TEST
 
-START_TEST(keys) {
+TEST(keys) {
   char longest[HK_TLS_KEY_MOST + 2];
   memset(longest, 'k', sizeof longest);
   longest[HK_TLS_KEY_MOST + 1] = 0;
@@ -385,9 +377,8 @@ START_TEST(keys) {
   ck_assert_int_eq(hk_tls_prepare(), HK_OK);
   ck_assert(!hk_tls_on());
 }
-END_TEST
 
-START_TEST(files) {
+TEST_LOOP(files, 9) {
   static const struct {
     const char *text;
     mode_t mode;
@@ -434,20 +425,5 @@ START_TEST(files) {
   ck_assert_int_eq(hk_tls_key_file(key), HK_ERR_USAGE); /* it does not exist any more */
   ck_assert_int_eq(hk_tls_prepare(), HK_ERR_USAGE);     /* and that is not the same as no key */
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("tls");
-  tcase_set_timeout(t, 60);
-  tcase_add_loop_test(t, pieces, 0, 4);
-  tcase_add_test(t, threads);
-  tcase_add_test(t, records);
-  tcase_add_test(t, unread);
-  tcase_add_loop_test(t, forged, 0, 2);
-  tcase_add_test(t, plain_peers);
-  tcase_add_loop_test(t, refused_in_pieces, 0, 7);
-  tcase_add_test(t, no_key);
-  tcase_add_test(t, keys);
-  tcase_add_loop_test(t, files, 0, 9);
-  return suite_run_one("tls", t);
-}
+int main(void) { return suite_main("tls", .timeout = 60); }

@@ -7,7 +7,7 @@
 #include "../support/suite.h"
 #include "../support/topo_machines.h"
 
-START_TEST(bus_ids) {
+TEST(bus_ids) {
   static const struct {
     const char *text, *back;
     uint64_t id;
@@ -31,9 +31,8 @@ START_TEST(bus_ids) {
   ck_assert(!hk_bus_id_parse(NULL, &id));
   hk_bus_id_format(UINT64_MAX, text); /* fits */
 }
-END_TEST
 
-START_TEST(link_speeds) {
+TEST(link_speeds) {
   ck_assert_float_eq_tol(hk_pci_gbps(8, 16), 12.9f, 0.1f);
   ck_assert_float_eq_tol(hk_pci_gbps(16, 16), 25.8f, 0.1f);
   ck_assert_float_eq_tol(hk_pci_gbps(32, 16), 51.7f, 0.1f);
@@ -42,7 +41,6 @@ START_TEST(link_speeds) {
   ck_assert_float_eq_tol(18 * hk_nvlink_gbps(90), 370.8f, 0.1f);
   ck_assert(hk_nvlink_gbps(0) == 0 && hk_nvlink_gbps(120) == 0);
 }
-END_TEST
 
 /* The same machine, its parts added in another order. */
 static hk_topo *pair_of_gpus(bool turned) {
@@ -74,7 +72,7 @@ static hk_topo *pair_of_gpus(bool turned) {
   return m_finish(t);
 }
 
-START_TEST(canonical_order) {
+TEST(canonical_order) {
   hk_topo *s = pair_of_gpus(false), *t = pair_of_gpus(true);
   ck_assert_uint_eq(s->hash, t->hash);
   ck_assert_uint_eq(s->nedges, 8); /* the two links between GPU 0 and the switch are one */
@@ -98,9 +96,8 @@ START_TEST(canonical_order) {
   hk_topo_free(s);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(hash_sees_what_decides) {
+TEST(hash_sees_what_decides) {
   uint64_t seen[6];
   for (int i = 0; i < 6; i++) {
     hk_topo *t = m_new("x");
@@ -112,7 +109,6 @@ START_TEST(hash_sees_what_decides) {
     hk_topo_free(t);
   }
 }
-END_TEST
 
 static void expect_refused(hk_topo *t, const char *text) {
   ck_assert_int_eq(hk_topo_finish(t), HK_ERR_ARGUMENT);
@@ -120,7 +116,7 @@ static void expect_refused(hk_topo *t, const char *text) {
   hk_topo_free(t);
 }
 
-START_TEST(refusals) {
+TEST(refusals) {
   uint32_t node;
   expect_refused(m_new("empty"), "empty is empty");
   hk_topo *t = m_new("twins");
@@ -155,9 +151,8 @@ START_TEST(refusals) {
   ck_assert_int_eq(hk_topo_add(t, HK_NODE_CPU, 1, &node), HK_ERR_ARGUMENT);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(labels) {
+TEST(labels) {
   hk_topo *t = m_dgx_h100(8);
   char text[HK_NODE_LABEL];
   static const char *const want[] = {"CPU 0", "PCI 0000:10:00.0", "GPU 0", "NVS", "NIC 0000:12:00.0", "NET 0"};
@@ -167,9 +162,8 @@ START_TEST(labels) {
   }
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(seats) {
+TEST(seats) {
   hk_cluster *c;
   hk_seat *s;
   int n;
@@ -199,9 +193,8 @@ START_TEST(seats) {
   ck_assert_int_eq(hk_cluster_of(&c, m_cpu_host(1, 0), 0), HK_ERR_ARGUMENT);
   ck_assert_ptr_null(c);
 }
-END_TEST
 
-START_TEST(seats_of_two_kinds) {
+TEST(seats_of_two_kinds) {
   hk_cluster *c;
   hk_seat *s;
   int n;
@@ -227,17 +220,5 @@ START_TEST(seats_of_two_kinds) {
   free(s);
   hk_cluster_free(c);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("topo");
-  tcase_add_test(t, bus_ids);
-  tcase_add_test(t, link_speeds);
-  tcase_add_test(t, canonical_order);
-  tcase_add_test(t, hash_sees_what_decides);
-  tcase_add_test(t, refusals);
-  tcase_add_test(t, labels);
-  tcase_add_test(t, seats);
-  tcase_add_test(t, seats_of_two_kinds);
-  return suite_run_one("topo", t);
-}
+int main(void) { return suite_main("topo"); }

@@ -17,7 +17,7 @@ static const struct {
 } nvlinks[] = {{-5, 0},  {60, 18},  {70, 21},  {80, 20},  {86, 12},     {90, 20.6f}, {100, 40.1f},
                {120, 0}, {900, 24}, {910, 36}, {940, 48}, {950, 57.6f}, {1000, 0},   {2000, 0}};
 
-START_TEST(rates) {
+TEST(rates) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(nvlinks); i++) {
     ck_assert_float_eq(hk_nvlink_gbps(nvlinks[i].sm), nvlinks[i].gbps);
     if (i) ck_assert_float_eq(hk_nvlink_gbps(nvlinks[i].sm - 1), nvlinks[i - 1].gbps);
@@ -37,9 +37,8 @@ START_TEST(rates) {
   for (int kind = HK_EDGE_PCI; kind <= HK_EDGE_PORT; kind++) ck_assert(hk_link_us((hk_edge_kind)kind, false) > 0);
   ck_assert(hk_link_us((hk_edge_kind)(HK_EDGE_PORT + 1), false) == 0);
 }
-END_TEST
 
-START_TEST(hexadecimal_digits) {
+TEST(hexadecimal_digits) {
   uint64_t id;
   char text[] = "0000:00:00.0";
   for (int c = 1; c < 128; c++) {
@@ -49,11 +48,10 @@ START_TEST(hexadecimal_digits) {
     if (at) ck_assert_uint_eq(id >> 20, (uint64_t)(at - digits) - (at - digits > 15 ? 6 : 0));
   }
 }
-END_TEST
 
 /* ---- parts ---- */
 
-START_TEST(gpus) {
+TEST(gpus) {
   static const struct {
     uint16_t vendor, device;
     const char *name;
@@ -81,9 +79,8 @@ START_TEST(gpus) {
     ck_assert_ptr_eq(hk_gpu_part_like(&n, NULL), p);
   }
 }
-END_TEST
 
-START_TEST(cpus) {
+TEST(cpus) {
   static const struct {
     const char *arch, *vendor;
     int family, model;
@@ -114,7 +111,6 @@ START_TEST(cpus) {
     ck_assert_float_eq(hk_cpu_link_gbps(&cpu), rows[i].gbps);
   }
 }
-END_TEST
 
 /* ---- the hash ---- */
 
@@ -171,7 +167,7 @@ static hk_topo *changed(int what) {
 }
 
 /* The number is the same on all machines: ranks compare it. */
-START_TEST(hash) {
+TEST(hash) {
   uint64_t seen[29];
   for (int i = 0; i < 29; i++) {
     hk_topo *t = changed(i);
@@ -181,10 +177,9 @@ START_TEST(hash) {
   }
   ck_assert_msg(seen[0] == 0x8b8ac58cc385bfe7u, "%016llx", (unsigned long long)seen[0]);
 }
-END_TEST
 
 /* Links between the same two nodes are one, in whatever order they came; those of another kind are not. */
-START_TEST(parallel_links) {
+TEST(parallel_links) {
   static const int orders[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2}, {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
   static const float gbps[] = {1e8f, 3, 3.5f}, us[] = {0.5f, 0.25f, 0.75f};
   for (int i = 0; i < 6; i++) {
@@ -216,9 +211,8 @@ START_TEST(parallel_links) {
   ck_assert(t->edges[0].count == 65535 && t->edges[1].count == 65535 && t->edges[3].count == 65534);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(limits) {
+TEST(limits) {
   static const float wrong[] = {-0.1f, 1.0f / 0.0f, 0.0f / 0.0f};
   for (int i = 0; i < 5; i++) {
     hk_topo *t = m_new("t");
@@ -241,9 +235,8 @@ START_TEST(limits) {
   ck_assert_int_eq(hk_topo_link(t, 0, 1, HK_EDGE_SYS, 1, 1, 0), HK_ERR_ARGUMENT);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(found_by_id) {
+TEST(found_by_id) {
   for (int n = 1; n <= 9; n++) {
     hk_topo *t = m_new("t");
     uint32_t cpu = m_add(t, HK_NODE_CPU, 0, 0);
@@ -255,7 +248,6 @@ START_TEST(found_by_id) {
     hk_topo_free(t);
   }
 }
-END_TEST
 
 /* ---- remarks ---- */
 
@@ -304,7 +296,7 @@ static const machine machines[] = {
     {1, 90, 3000, true, false, false, false, false, false, true, {"the memory of 1 NUMA nodes counts as "}},
 };
 
-START_TEST(remarks) {
+TEST_LOOP(remarks, HK_ARRAY_LENGTH(machines)) {
   const machine *m = &machines[_i];
   hk_topo *t = m_new("t");
   uint32_t cpu = m_add(t, HK_NODE_CPU, 0, 0), nvs = m->linked ? m_add(t, HK_NODE_NVS, 0, -1) : 0;
@@ -333,18 +325,5 @@ START_TEST(remarks) {
   for (int i = 0; i < 3 && m->remarks[i]; i++) ck_assert_msg(strstr(text, m->remarks[i]), "%s", text);
   hk_topo_free(t);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("facts");
-  tcase_add_test(t, rates);
-  tcase_add_test(t, hexadecimal_digits);
-  tcase_add_test(t, gpus);
-  tcase_add_test(t, cpus);
-  tcase_add_test(t, hash);
-  tcase_add_test(t, parallel_links);
-  tcase_add_test(t, limits);
-  tcase_add_test(t, found_by_id);
-  tcase_add_loop_test(t, remarks, 0, HK_ARRAY_LENGTH(machines));
-  return suite_run_one("facts of topologies", t);
-}
+int main(void) { return suite_main("facts of topologies"); }

@@ -50,7 +50,7 @@ static float link_of(const hk_topo *t, unsigned gpu) {
   "<xgmi target=\"0000:08:00.0\" count=\"1\" tclass=\"0x120000\"/></gpu></pci></cpu></system>"
 
 /* Version 2, sm in compute units, the generation in gcn: a number, a name, or the PCI device alone. */
-START_TEST(rccl_dumps) {
+TEST(rccl_dumps) {
   static const struct {
     const char *text;
     int sm;
@@ -78,10 +78,9 @@ START_TEST(rccl_dumps) {
   ck_assert_int_eq(hk_topo_parse_xml(&t, "text", wrong, sizeof wrong - 1, NULL, NULL), HK_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "gcn=\"hopper\""));
 }
-END_TEST
 
 /* As NCCL 2.29 to 2.32 write them: a CPU without a number beside others, and the attributes of new plugins' kinds. */
-START_TEST(newer_dumps) {
+TEST(newer_dumps) {
   seen s;
   hk_topo *t = read_text(
       "<system version=\"1\"><cpu numaid=\"-1\"><pci busid=\"3:0.0\" class=\"0x020000\" link_speed=\"16 GT/s\" "
@@ -97,7 +96,6 @@ START_TEST(newer_dumps) {
   ck_assert(net->numa == 2 && net->net.rail == 4);
   hk_topo_free(t);
 }
-END_TEST
 
 #define NVIDIA(bus, device, inside)                                                                                    \
   "<pci busid=\"" bus "\" class=\"0x030200\" vendor=\"0x10de\" device=\"" device                                       \
@@ -107,7 +105,7 @@ END_TEST
   "\">" inside "</cpu>"
 
 /* What the dump does not say, but its ids do: memory of GPUs and CPUs, AMD's family as NCCL adds it up. */
-START_TEST(nccl_dumps) {
+TEST(nccl_dumps) {
   seen s;
   hk_topo *t = read_text("<system version=\"1\">" CPU(
                              "0", "175", "17",
@@ -133,10 +131,9 @@ START_TEST(nccl_dumps) {
   free(text);
   hk_topo_free(t);
 }
-END_TEST
 
 /* Azure's file for NC A100 v4 has the pairs' NVLinks as links of each GPU to itself. */
-START_TEST(links_to_itself) {
+TEST(links_to_itself) {
   seen s;
   hk_topo *t =
       read_text("<system version=\"1\">" CPU(
@@ -151,10 +148,9 @@ START_TEST(links_to_itself) {
   ck_assert_float_eq(gpu_of(t, 0)->gpu.memory_gbps, 1935);
   hk_topo_free(t);
 }
-END_TEST
 
 /* A file for NCCL_TOPO_FILE names no GPUs: the PCI device says which they are, if it is known. */
-START_TEST(nameless_gpus) {
+TEST(nameless_gpus) {
   seen s;
   hk_topo *t = read_text(
       "<system version=\"1\">" CPU(
@@ -167,14 +163,5 @@ START_TEST(nameless_gpus) {
   ck_assert(gpu_of(t, 0)->gpu.sm == 80 && gpu_of(t, 0)->gpu.memory_gbps == 2039 && gpu_of(t, 0)->gpu.gdr);
   hk_topo_free(t);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("topo_files");
-  tcase_add_test(t, rccl_dumps);
-  tcase_add_test(t, newer_dumps);
-  tcase_add_test(t, nccl_dumps);
-  tcase_add_test(t, links_to_itself);
-  tcase_add_test(t, nameless_gpus);
-  return suite_run_one("topo_files", t);
-}
+int main(void) { return suite_main("topo_files"); }

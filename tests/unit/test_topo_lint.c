@@ -127,7 +127,7 @@ static const struct {
     {CPU("<nic hk_busid=\"here\"><net dev=\"0\" speed=\"1\"/></nic>"), 3, 1, "hk_busid=\"here\" is not a PCI", false},
 };
 
-START_TEST(each_fault_has_its_place) {
+TEST(each_fault_has_its_place) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     finding_list l;
     char where[80];
@@ -143,9 +143,8 @@ START_TEST(each_fault_has_its_place) {
     ck_assert_msg(strstr(hk_last_error(), where) || strstr(hk_last_error(), f->text), "%s", hk_last_error());
   }
 }
-END_TEST
 
-START_TEST(all_findings_in_order) {
+TEST(all_findings_in_order) {
   static const char text[] =
       "<system version=\"1\">\n<cpu numaid=\"0\" archs=\"x\">\n<pci busid=\"x\"/>\n<pci busid=\"1:0.0\" "
       "link_speed=\"8 GT/s\" link_width=\"99\"/>\n</cpu>\n<cpu/>\n</system>";
@@ -157,11 +156,10 @@ START_TEST(all_findings_in_order) {
   ck_assert(!l.at[0].error && l.at[1].error && l.at[1].line == 3 && l.at[2].line == 4);
   ck_assert(strstr(hk_last_error(), "some/file.xml:3:1: busid=\"x\""));
 }
-END_TEST
 
 /* --- Hostile files --- */
 
-START_TEST(billion_laughs) {
+TEST(billion_laughs) {
   static const char text[] =
       "<?xml version=\"1.0\"?>\n<!DOCTYPE lolz [\n<!ENTITY a \"ha\"><!ENTITY b \"&a;&a;&a;&a;&a;&a;&a;&a;&a;&a;\">"
       "<!ENTITY c \"&b;&b;&b;&b;&b;&b;&b;&b;&b;&b;\"><!ENTITY d SYSTEM \"/etc/passwd\">]>\n"
@@ -175,7 +173,6 @@ START_TEST(billion_laughs) {
   ck_assert_int_eq(lint(undefined, sizeof undefined - 1, &l), HK_ERR_ARGUMENT);
   ck_assert(strstr(l.at[0].text, "undefined entity"));
 }
-END_TEST
 
 /* `head`, `n` times `part` with its numbers, `tail`. */
 static void expect_refused(const char *head, const char *part, int n, const char *tail, const char *words) {
@@ -202,7 +199,7 @@ static void expect_refused(const char *head, const char *part, int n, const char
 }
 
 /* Elements may be as deep as that: the file is refused for what they are only. */
-START_TEST(as_deep_as_may_be) {
+TEST(as_deep_as_may_be) {
   for (int depth = HK_XML_DEPTH; depth <= HK_XML_DEPTH + 1; depth++) {
     char text[2000] = "<system version=\"1\"><cpu numaid=\"0\">";
     for (int i = 2; i < depth; i++) strcat(text, "<a>");
@@ -212,9 +209,8 @@ START_TEST(as_deep_as_may_be) {
     ck_assert_int_eq(lint(text, strlen(text), &l), depth > HK_XML_DEPTH ? HK_ERR_ARGUMENT : HK_OK);
   }
 }
-END_TEST
 
-START_TEST(too_much) {
+TEST(too_much) {
   static const char head[] = "<system version=\"1\"><cpu numaid=\"0\">", tail[] = "</cpu></system>";
   expect_refused("<system version=\"1\">", "<cpu numaid=\"0\">", 1000, "", "deeper than 64");
   expect_refused(head, "<pci busid=\"@\">", 1000, "", "deeper than 64");
@@ -230,10 +226,9 @@ START_TEST(too_much) {
                  "<nvlink target=\"@\" count=\"1\" tclass=\"0x030200\"/>", 32000, "</gpu></pci></cpu>",
                  "no element found");
 }
-END_TEST
 
 /* 1000 CPUs that are all linked are more links than a machine has. */
-START_TEST(too_many_links) {
+TEST(too_many_links) {
   char *text;
   size_t size;
   hk_topo *t;
@@ -246,10 +241,9 @@ START_TEST(too_many_links) {
   ck_assert(strstr(hk_last_error(), "65536 links"));
   free(text);
 }
-END_TEST
 
 /* As many GPUs and NVLinks as there may be are still read in a moment. */
-START_TEST(many_links) {
+TEST(many_links) {
   char *text;
   size_t size;
   hk_topo *t;
@@ -268,10 +262,9 @@ START_TEST(many_links) {
   hk_topo_free(t);
   free(text);
 }
-END_TEST
 
 /* A good file cut anywhere, or with one byte changed: an error or a topology, and a place. */
-START_TEST(damaged_files) {
+TEST(damaged_files) {
   hk_cluster *c;
   char *text;
   size_t size;
@@ -297,9 +290,8 @@ START_TEST(damaged_files) {
   hk_cluster_free(c);
   free(text);
 }
-END_TEST
 
-START_TEST(files_that_are_none) {
+TEST(files_that_are_none) {
   hk_topo *t;
   scratch_make();
   ck_assert_int_eq(hk_topo_read_xml(&t, scratch_path("nothing.xml"), NULL, NULL), HK_ERR_SYSTEM);
@@ -311,7 +303,6 @@ START_TEST(files_that_are_none) {
   ck_assert_ptr_null(t);
   scratch_remove();
 }
-END_TEST
 
 /* --- Graphs --- */
 
@@ -334,7 +325,7 @@ static void done(void) {
   hk_cluster_free(cluster);
 }
 
-START_TEST(graphs_written_and_read) {
+TEST(graphs_written_and_read) {
   static const struct {
     const char *machine;
     bool network;
@@ -364,12 +355,11 @@ START_TEST(graphs_written_and_read) {
   }
   scratch_remove();
 }
-END_TEST
 
 #define GRAPH(attrs, channel) "<graphs version=\"1\">\n<graph pattern=\"4\" " attrs ">\n" channel "</graph></graphs>"
 #define FOUR "<gpu dev=\"0\"/><gpu dev=\"2\"/><gpu dev=\"1\"/><gpu dev=\"3\"/>"
 
-START_TEST(graphs_that_are_wrong) {
+TEST(graphs_that_are_wrong) {
   static const struct {
     const char *text, *words;
   } wrong[] = {
@@ -418,7 +408,6 @@ START_TEST(graphs_that_are_wrong) {
   scratch_remove();
   done();
 }
-END_TEST
 
 int main(void) {
   if (!hk_xml_available()) {
@@ -426,17 +415,5 @@ int main(void) {
     return 77;
   }
   setenv("NCCL_DEBUG", "NONE", 0);
-  TCase *t = tcase_create("topo_lint");
-  tcase_add_test(t, each_fault_has_its_place);
-  tcase_add_test(t, all_findings_in_order);
-  tcase_add_test(t, billion_laughs);
-  tcase_add_test(t, as_deep_as_may_be);
-  tcase_add_test(t, too_much);
-  tcase_add_test(t, too_many_links);
-  tcase_add_test(t, many_links);
-  tcase_add_test(t, damaged_files);
-  tcase_add_test(t, files_that_are_none);
-  tcase_add_test(t, graphs_written_and_read);
-  tcase_add_test(t, graphs_that_are_wrong);
-  return suite_run_one("topo_lint", t);
+  return suite_main("topo_lint");
 }

@@ -90,7 +90,7 @@ static void count(void *arg, const hk_xml_finding *f) {
     c->remarks++;
 }
 
-START_TEST(recorded) {
+TEST(recorded) {
   static const struct {
     const char *name;
     unsigned counts[HK_NODE_KINDS]; /* CPU PCI GPU NVS NIC NET */
@@ -117,9 +117,8 @@ START_TEST(recorded) {
     free(text);
   }
 }
-END_TEST
 
-START_TEST(recorded_details) {
+TEST(recorded_details) {
   hk_topo *t;
   hk_paths *p;
   ck_assert_int_eq(hk_topo_read_xml(&t, "tests/topologies/ndv4-topo.xml", NULL, NULL), HK_OK);
@@ -140,7 +139,6 @@ START_TEST(recorded_details) {
   hk_paths_free(p);
   hk_topo_free(t);
 }
-END_TEST
 
 /* --- Written and read --- */
 
@@ -162,7 +160,7 @@ static const char *const machines[] = {"dgx-v100",
                                        "1xl4 cpu=1xmilan",
                                        "4xh100 links=0-1*5,1-2*7,2-3 nvlink=3"};
 
-START_TEST(round_trip) {
+TEST(round_trip) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(machines); i++) {
     hk_topo *t = synthetic(machines[i]), *again;
     char *text = written(t);
@@ -178,10 +176,9 @@ START_TEST(round_trip) {
     free(twice);
   }
 }
-END_TEST
 
 /* Whatever NCCL's attributes cannot say. */
-START_TEST(round_trip_of_odd_figures) {
+TEST(round_trip_of_odd_figures) {
   hk_topo *t, *again;
   uint32_t cpu[3], gpu, sw, nic, net, nvs;
   ck_assert_int_eq(hk_topo_new(&t, "odd <\"&\"> machine"), HK_OK);
@@ -221,10 +218,9 @@ START_TEST(round_trip_of_odd_figures) {
   hk_topo_free(again);
   free(text);
 }
-END_TEST
 
 /* As few digits as give the number again, of any number. */
-START_TEST(shortest_numbers) {
+TEST(shortest_numbers) {
   uint32_t bits = 1;
   int longest = 0;
   for (int i = 0; i < 20000; i++) {
@@ -246,10 +242,9 @@ START_TEST(shortest_numbers) {
   }
   ck_assert_int_eq(longest, 9);
 }
-END_TEST
 
 /* A NIC without a PCI function stands under its CPU, as in NCCL's files. */
-START_TEST(virtual_nics) {
+TEST(virtual_nics) {
   hk_topo *t =
       parsed("<system version=\"1\"><cpu numaid=\"-1\"><nic><net name=\"eth0\" dev=\"0\" speed=\"25000\"/></nic>"
              "<nic><net name=\"eth1\" dev=\"1\"/></nic></cpu></system>");
@@ -265,10 +260,9 @@ START_TEST(virtual_nics) {
   hk_topo_free(again);
   free(text);
 }
-END_TEST
 
 /* What NCCL writes of a rack: the files of its hosts in one, with numbers that are unique in a host only. */
-START_TEST(hosts_in_one_file) {
+TEST(hosts_in_one_file) {
   hk_topo *host = synthetic("4xgb200:nvswitch nic=4x400"), *again;
   char *one = written(host), *both;
   size_t size;
@@ -309,9 +303,8 @@ START_TEST(hosts_in_one_file) {
   free(both);
   free(text);
 }
-END_TEST
 
-START_TEST(numbers_do_not_depend_on_the_locale) {
+TEST(numbers_do_not_depend_on_the_locale) {
   hk_topo *t = synthetic("p4d");
   char *plain = written(t), *comma;
   if (!setlocale(LC_NUMERIC, "de_DE.UTF-8") && !setlocale(LC_NUMERIC, "fr_FR.UTF-8")) {
@@ -327,7 +320,6 @@ START_TEST(numbers_do_not_depend_on_the_locale) {
   hk_topo_free(t);
   free(plain);
 }
-END_TEST
 
 static char *contents(const char *path) {
   char *text = NULL;
@@ -339,7 +331,7 @@ static char *contents(const char *path) {
 }
 
 /* The files of tests/topologies/synthetic/. */
-START_TEST(dumps) {
+TEST(dumps) {
   static const char *const names[] = {"dgx-v100", "dgx-a100", "dgx-h100", "pcie-2s", "mi300x", "nvl72"};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(names); i++) {
     char path[100];
@@ -363,11 +355,10 @@ START_TEST(dumps) {
     free(text);
   }
 }
-END_TEST
 
 /* NCCL's own reader is plain: no prologue, one space between attributes, double quotes, at most 16 attributes of at
  * most 255 characters, and it wants version, target, count, tclass, dev and speed. */
-START_TEST(nccl_can_read_it) {
+TEST(nccl_can_read_it) {
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(machines); i++) {
     hk_topo *t = synthetic(machines[i]);
     char *text = written(t);
@@ -388,7 +379,6 @@ START_TEST(nccl_can_read_it) {
     free(text);
   }
 }
-END_TEST
 
 /* --- A file over detection --- */
 
@@ -413,7 +403,7 @@ static const char flat[] =
     "<nic><net name=\"veth\" dev=\"1\" speed=\"10000\"/></nic>"
     "</cpu></system>";
 
-START_TEST(file_over_detection) {
+TEST(file_over_detection) {
   hk_topo *t =
       over("<system version=\"1\"><cpu numaid=\"0\"/><cpu numaid=\"1\" arch=\"arm64\">"
            "<pci busid=\"ffff:ff:01.0\" class=\"0x060400\" link_speed=\"16 GT/s\" link_width=\"16\">"
@@ -443,9 +433,8 @@ START_TEST(file_over_detection) {
   ck_assert_uint_eq(links, 2);
   hk_topo_free(t);
 }
-END_TEST
 
-START_TEST(file_keeps_what_it_says_to_keep) {
+TEST(file_keeps_what_it_says_to_keep) {
   hk_topo *t =
       over("<system version=\"1\"><cpu numaid=\"0\"><pci busid=\"0000:00:1d.0\" class=\"0x030200\">"
            "<gpu dev=\"5\" keep=\"1\"/></pci><pci busid=\"0000:00:05.0\"><nic>"
@@ -457,10 +446,9 @@ START_TEST(file_keeps_what_it_says_to_keep) {
   ck_assert_float_eq(t->nodes[net].net.mbps, 5);
   hk_topo_free(t);
 }
-END_TEST
 
 /* CPUs that only detection sees are of the same host, and a NIC that is no PCI device is known by its port's name. */
-START_TEST(file_with_less) {
+TEST(file_with_less) {
   hk_topo *t = over("<system version=\"1\"><cpu numaid=\"0\" host_hash=\"0x77\"><nic><net name=\"veth\" dev=\"4\" "
                     "speed=\"1234\"/></nic></cpu></system>",
                     "<system version=\"1\"><cpu numaid=\"0\"/><cpu numaid=\"1\"><nic><net name=\"veth\" dev=\"0\" "
@@ -473,10 +461,9 @@ START_TEST(file_with_less) {
   ck_assert_int_eq(net[1].numa, 1);
   hk_topo_free(t);
 }
-END_TEST
 
 /* On a machine without GPUs a file for another one leaves the CPUs. */
-START_TEST(recorded_file_over_another_machine) {
+TEST(recorded_file_over_another_machine) {
   hk_topo *d = synthetic("cpu-2s"), *t;
   ck_assert_msg(hk_topo_read_xml_over(&t, "tests/topologies/ndv4-topo.xml", d, NULL, NULL) == HK_OK, "%s",
                 hk_last_error());
@@ -486,10 +473,9 @@ START_TEST(recorded_file_over_another_machine) {
   hk_topo_free(t);
   hk_topo_free(d);
 }
-END_TEST
 
 /* Detection over its own dump is the same machine. */
-START_TEST(dump_over_itself) {
+TEST(dump_over_itself) {
   scratch_make();
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(machines); i++) {
     hk_topo *d = synthetic(machines[i]), *t;
@@ -503,7 +489,6 @@ START_TEST(dump_over_itself) {
   }
   scratch_remove();
 }
-END_TEST
 
 int main(void) {
   if (!hk_xml_available()) {
@@ -511,21 +496,5 @@ int main(void) {
     return 77;
   }
   setenv("NCCL_DEBUG", "NONE", 0);
-  TCase *t = tcase_create("topo_xml");
-  tcase_add_test(t, recorded);
-  tcase_add_test(t, recorded_details);
-  tcase_add_test(t, round_trip);
-  tcase_add_test(t, round_trip_of_odd_figures);
-  tcase_add_test(t, shortest_numbers);
-  tcase_add_test(t, virtual_nics);
-  tcase_add_test(t, hosts_in_one_file);
-  tcase_add_test(t, numbers_do_not_depend_on_the_locale);
-  tcase_add_test(t, dumps);
-  tcase_add_test(t, nccl_can_read_it);
-  tcase_add_test(t, file_over_detection);
-  tcase_add_test(t, file_keeps_what_it_says_to_keep);
-  tcase_add_test(t, file_with_less);
-  tcase_add_test(t, recorded_file_over_another_machine);
-  tcase_add_test(t, dump_over_itself);
-  return suite_run_one("topo_xml", t);
+  return suite_main("topo_xml");
 }

@@ -58,7 +58,7 @@ static void spoil(hk_tune_table *t, size_t bytes, int algorithm, double times) {
       t->at[c].us = us;
 }
 
-START_TEST(fits_constants) {
+TEST(fits_constants) {
   hk_tune_table t[2];
   hk_constants k = hk_constants_default;
   k.tcp_message_us *= 2;
@@ -75,10 +75,9 @@ START_TEST(fits_constants) {
   ck_assert_ptr_null(choices);
   for (int i = 0; i < 2; i++) hk_tune_table_clear(&t[i]);
 }
-END_TEST
 
 /* Several hosts: what a message and a byte between them take, and nothing else. */
-START_TEST(fits_between) {
+TEST(fits_between) {
   hk_tune_table t = {.n = 0};
   hk_constants k = hk_constants_default;
   k.net_alpha_us *= 3;
@@ -93,10 +92,9 @@ START_TEST(fits_between) {
   ck_assert_mem_eq(&found, &hk_constants_default, sizeof found);
   hk_tune_table_clear(&t);
 }
-END_TEST
 
 /* Little at one size is noise; much is not, nor is little at several in a row. */
-START_TEST(rules_for_ranges) {
+TEST(rules_for_ranges) {
   static const struct {
     int sizes;
     double times;
@@ -128,10 +126,9 @@ START_TEST(rules_for_ranges) {
     hk_tune_table_clear(&t);
   }
 }
-END_TEST
 
 /* One size where the new choice is no better does not end its range. */
-START_TEST(rules_bridge_noise) {
+TEST(rules_bridge_noise) {
   hk_tune_table t;
   hk_tune_group g;
   hk_rules *choices;
@@ -149,10 +146,9 @@ START_TEST(rules_bridge_noise) {
   hk_rules_free(choices);
   hk_tune_table_clear(&t);
 }
-END_TEST
 
 /* Levels of rounds go away, and so does what is far off in one of them; one round is taken as it is. */
-START_TEST(rounds_have_in_common) {
+TEST(rounds_have_in_common) {
   double ln[3 * 4], out[4];
   for (int r = 0; r < 3; r++)
     for (int c = 0; c < 4; c++) ln[r * 4 + c] = c * 0.1 + r;
@@ -166,7 +162,6 @@ START_TEST(rounds_have_in_common) {
   ck_assert_double_eq_tol(out[1], 1, 1e-12);
   ck_assert_double_eq_tol(out[2], 2, 1e-12);
 }
-END_TEST
 
 /* ---- a second look ---- */
 
@@ -202,7 +197,7 @@ static hk_tune_look a_look(const hk_tune_judge *j) {
 
 /* An algorithm that a lucky time made the best is not, measured again; the sweep's time is remembered, and decides
  * nothing. */
-START_TEST(look_mends_luck) {
+TEST(look_mends_luck) {
   hk_tune_table t;
   hk_tune_group g;
   hk_tune_judge j = {.constants = &hk_constants_default, .limit = 1.1};
@@ -229,10 +224,9 @@ START_TEST(look_mends_luck) {
   ck_assert_int_eq(t.at[g.chosen].looks, 1);
   hk_tune_table_clear(&t);
 }
-END_TEST
 
 /* A choice that is wrong stays wrong however often it is looked at: passes are averaged, the luckiest does not win. */
-START_TEST(look_keeps_misses) {
+TEST(look_keeps_misses) {
   hk_tune_table t;
   hk_tune_group g;
   hk_constants wrong = hk_constants_default;
@@ -257,10 +251,9 @@ START_TEST(look_keeps_misses) {
   }
   hk_tune_table_clear(&t);
 }
-END_TEST
 
 /* Choices drawn by lot are measured too, the same on every run; those that are wrong are found out. */
-START_TEST(look_draws_others) {
+TEST(look_draws_others) {
   hk_tune_judge j = {.constants = &hk_constants_default, .limit = 1.1};
   int first_drawn[2] = {-1, -1};
   for (int run = 0; run < 2; run++) {
@@ -289,7 +282,6 @@ START_TEST(look_draws_others) {
   }
   ck_assert_int_eq(first_drawn[0], first_drawn[1]);
 }
-END_TEST
 
 /* ---- times of earlier runs ---- */
 
@@ -305,7 +297,7 @@ static void keep(const hk_tune_table *t, hk_tune_times *times, const char *path)
 }
 
 /* Every run counts alike, whatever it looked at again; a size that lacks an algorithm begins anew. */
-START_TEST(times_add_up) {
+TEST(times_add_up) {
   hk_tune_table t;
   hk_tune_group g;
   hk_tune_times times;
@@ -339,10 +331,9 @@ START_TEST(times_add_up) {
   hk_tune_times_clear(&times);
   unlink(path);
 }
-END_TEST
 
 /* A second look renews this run's times; the earlier ones go on counting. */
-START_TEST(times_and_looks) {
+TEST(times_and_looks) {
   hk_tune_table t;
   hk_tune_times times = {.n = 0};
   hk_tune_judge j = {.constants = &hk_constants_default, .limit = 1.1};
@@ -361,10 +352,9 @@ START_TEST(times_and_looks) {
   hk_tune_times_clear(&times);
   hk_tune_table_clear(&t);
 }
-END_TEST
 
 /* What one run has upset counts for little beside three, and for nothing where they agree. */
-START_TEST(times_that_are_far_off) {
+TEST(times_that_are_far_off) {
   hk_tune_table t;
   hk_tune_times times = {.n = 0};
   for (int run = 0; run < 4; run++) {
@@ -382,10 +372,9 @@ START_TEST(times_that_are_far_off) {
   hk_tune_times_clear(&times);
   hk_tune_table_clear(&t);
 }
-END_TEST
 
 /* Lines of a file, and the error's words; NULL: it is right. */
-START_TEST(times_are_read_with_care) {
+TEST(times_are_read_with_care) {
   static const struct {
     const char *text, *error;
   } cases[] = {{"", NULL},
@@ -418,22 +407,5 @@ START_TEST(times_are_read_with_care) {
     unlink(path);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("tune");
-  tcase_set_timeout(t, 60);
-  tcase_add_test(t, fits_constants);
-  tcase_add_test(t, fits_between);
-  tcase_add_test(t, rules_for_ranges);
-  tcase_add_test(t, rules_bridge_noise);
-  tcase_add_test(t, rounds_have_in_common);
-  tcase_add_test(t, look_mends_luck);
-  tcase_add_test(t, look_keeps_misses);
-  tcase_add_test(t, look_draws_others);
-  tcase_add_test(t, times_add_up);
-  tcase_add_test(t, times_that_are_far_off);
-  tcase_add_test(t, times_and_looks);
-  tcase_add_test(t, times_are_read_with_care);
-  return suite_run_one("tune", t);
-}
+int main(void) { return suite_main("tune", .timeout = 60); }

@@ -64,7 +64,7 @@ static void expect_own(hk_tuner *t, int ranks, hk_coll coll, size_t bytes) {
   ck_assert(d.algorithm == own.algorithm && d.protocol == own.protocol && d.channels == own.channels && !d.note);
 }
 
-START_TEST(preferred) {
+TEST_LOOP(preferred, VERSIONS) {
   hk_tuner *t = load(versions[_i], "");
   hk_machine m = machine(4);
   expect_own(t, 4, HK_ALLREDUCE, 64); /* not asked before it has begun */
@@ -81,7 +81,6 @@ START_TEST(preferred) {
   ck_assert_str_ne(d.algorithm->name, "ring");
   hk_tuner_free(t);
 }
-END_TEST
 
 static void expect_unmoved(const char *version, const char *mode) {
   hk_tuner *t = load(version, mode);
@@ -91,14 +90,13 @@ static void expect_unmoved(const char *version, const char *mode) {
   hk_tuner_free(t);
 }
 
-START_TEST(no_preference) {
+TEST_LOOP(no_preference, VERSIONS) {
   expect_unmoved(versions[_i], "silent");
   expect_unmoved(versions[_i], "fail");
   expect_unmoved(versions[_i], "refuse");
 }
-END_TEST
 
-START_TEST(channels) {
+TEST_LOOP(channels, VERSIONS) {
   hk_tuner *t = load(versions[_i], "channels");
   hk_machine m = machine(4);
   hk_decision own;
@@ -106,14 +104,13 @@ START_TEST(channels) {
   ck_assert_int_eq(decide(t, 4, NULL, HK_ALLREDUCE, 1 << 20, &own).channels, 2);
   hk_tuner_free(t);
 }
-END_TEST
 
 static size_t chunk_of(const hk_tuner *t, hk_coll coll, const hk_decision *d, size_t chunk) {
   return hk_tuner_chunk(t, coll, 1 << 20, d, 1, chunk);
 }
 
 /* A plugin of version 6 may want smaller chunks (the example: of 4097 bytes), of what it knows. */
-START_TEST(chunks) {
+TEST_LOOP(chunks, VERSIONS) {
   static const hk_decision ring = {.protocol = HK_PROTO_SIMPLE}, tree = {.protocol = HK_PROTO_LL128};
   hk_decision known[] = {ring, tree}, unknown = ring;
   known[0].algorithm = hk_algorithm_by_name("ring");
@@ -134,10 +131,9 @@ START_TEST(chunks) {
   ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), 65536);
   hk_tuner_free(t);
 }
-END_TEST
 
 /* A plugin may raise prices, too: of the model's own choice as well. */
-START_TEST(dear) {
+TEST(dear) {
   hk_tuner *t = load("three", "dear");
   hk_machine m = machine(4);
   ck_assert(hk_tuner_begin(t, &m, 1));
@@ -145,14 +141,5 @@ START_TEST(dear) {
     expect(t, "ring,tree", HK_ALLREDUCE, bytes, bytes > 4096 ? "ring" : "tree");
   hk_tuner_free(t);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("tuner");
-  tcase_add_loop_test(t, preferred, 0, VERSIONS);
-  tcase_add_loop_test(t, no_preference, 0, VERSIONS);
-  tcase_add_loop_test(t, channels, 0, VERSIONS);
-  tcase_add_loop_test(t, chunks, 0, VERSIONS);
-  tcase_add_test(t, dear);
-  return suite_run_one("tuner", t);
-}
+int main(void) { return suite_main("tuner"); }

@@ -23,7 +23,7 @@ static void expect_proved(hk_program **p, int n, unsigned slots, unsigned waves,
   ck_assert_int_eq(report.rank, -1);
 }
 
-START_TEST(textbook_is_proved) {
+TEST_LOOP(textbook_is_proved, (int)textbook_count) {
   const textbook_entry *e = &textbook[_i];
   static const int sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 33, 65};
   for (size_t s = 0; s < HK_ARRAY_LENGTH(sizes); s++) {
@@ -36,9 +36,8 @@ START_TEST(textbook_is_proved) {
     }
   }
 }
-END_TEST
 
-START_TEST(a_thousand_ranks) {
+TEST(a_thousand_ranks) {
   hk_program **p = textbook_build(textbook_find("ring-allreduce"), 1000, 0);
   hk_verify_options o = {.slots = 2, .waves = 2, .in_place = true};
   hk_verify_report report;
@@ -46,7 +45,6 @@ START_TEST(a_thousand_ranks) {
   ck_assert_uint_eq(report.steps, 2 * 1000 * 1999);
   programs_free(p, 1000);
 }
-END_TEST
 
 /* Programs from text, one string a rank. */
 static hk_program **parse(const char *const *texts, int n) {
@@ -64,7 +62,7 @@ static void expect_text_proved(const char *const *texts, int n, unsigned slots, 
   "AllReduce test, rank " rank " of 2, message split into 1, scratch 1, lanes 1, links 2, instructions 3\n" lanes
 
 /* A reference is over once the receiver has answered, or once the credit for its slot was used. */
-START_TEST(references_end) {
+TEST(references_end) {
   expect_text_proved((const char *const[]){REDUCE2("0", "lane 0\n  links: 0=send(1) 1=recv(1)\n"
                                                         "  0: send(1)[b0] <- in[b0]\n"
                                                         "  1: out[b0] <- recv(1)[b0]\n"),
@@ -83,10 +81,9 @@ START_TEST(references_end) {
                                                         "  2: out[b0], send(0@3)[b0] <- scratch[b0]\n")},
                      2, 1, true);
 }
-END_TEST
 
 /* Lane 1 reads what lane 0 wrote; only the path over the other rank orders the two. */
-START_TEST(lanes_ordered_by_a_peer) {
+TEST(lanes_ordered_by_a_peer) {
   expect_text_proved((const char *const[]){REDUCE2("0", "lane 0\n  links: 0=send(1) 1=recv(1)\n"
                                                         "  0: send(1)[b0] <- in[b0]\n"
                                                         "  1: out[b0] <- in[b0] + recv(1)[b0], final\n"
@@ -103,10 +100,9 @@ START_TEST(lanes_ordered_by_a_peer) {
                                                         "  4: out[b0] <- recv(0)[b0]\n")},
                      2, 1, false);
 }
-END_TEST
 
 /* In an uneven collective an empty slot has no length that its receiver would know. */
-START_TEST(empty_slot_of_uneven) {
+TEST(empty_slot_of_uneven) {
   static const char *const texts[] = {"AllGatherv test, rank 0 of 2, messages in 1 out 2, scratch 0\nlane 0\n"
                                       "  links: 0=send(1) 1=recv(1)\n"
                                       "  0: out[b0], send(1)[b0] <- in[b0]\n  1: out[b1] <- recv(1)[b1]\n"
@@ -122,9 +118,8 @@ START_TEST(empty_slot_of_uneven) {
   ck_assert_msg(strstr(r.message, "it names no block of input or output") && r.instr == 2, "%s", r.message);
   programs_free(p, 2);
 }
-END_TEST
 
-START_TEST(bad_arguments) {
+TEST(bad_arguments) {
   hk_program **p = textbook_build(textbook_find("flat-gather"), 2, 0);
   hk_verify_report report;
   hk_verify_options o = {.slots = 0, .waves = 1};
@@ -135,7 +130,6 @@ START_TEST(bad_arguments) {
   ck_assert_int_eq(hk_verify((const hk_program *const *)p, UINT16_MAX + 1, &o, &report), HK_ERR_ARGUMENT);
   programs_free(p, 2);
 }
-END_TEST
 
 /* ---- what no text says ---- */
 
@@ -169,7 +163,7 @@ static void say_field(void *arg, const char *name, unsigned k, char *said) {
   programs_free(p, 3);
 }
 /* Operands that begin or end after the table's. */
-START_TEST(outside_the_table) {
+TEST(outside_the_table) {
   static const uint32_t wrong[] = {5, 9, UINT32_MAX};
   for (size_t k = 0; k < HK_ARRAY_LENGTH(wrong); k++) {
     hk_program **p = textbook_build(textbook_find("oneshot-allreduce"), 4, 0);
@@ -183,23 +177,21 @@ START_TEST(outside_the_table) {
     programs_free(p, 4);
   }
 }
-END_TEST
 
-START_TEST(fields) {
+TEST(fields) {
   golden g = golden_open(GOLDEN, "fields");
   for (size_t k = 0; k < textbook_count; k++) {
     char name[100];
     snprintf(name, sizeof name, "fields of %s", textbook[k].name);
-    golden_texts(&g, name, 60, say_field, (void *)(uintptr_t)&textbook[k]);
+    golden_texts(&g, name, name, 60, say_field, (void *)(uintptr_t)&textbook[k]);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 /* ---- memory ---- */
 
 /* A value that is not dropped when nothing holds it any more is no fault of a program, but takes memory each wave. */
-START_TEST(memory) {
+TEST_LOOP(memory, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   char name[100];
   snprintf(name, sizeof name, "%s|", a->name);
@@ -217,27 +209,15 @@ START_TEST(memory) {
         ck_assert_msg(rc == HK_OK, "%s %s of %d: %s", a->name, hk_coll_name((hk_coll)c), nranks, report.message);
         sets[k] = report.sets;
       }
-      snprintf(name, sizeof name, "%s|%s|%d", a->name, hk_coll_name((hk_coll)c), nranks);
-      golden_line(&g, name, (double[]){sets[0], sets[1], 0, 0});
+      snprintf(name, sizeof name, "%s of %d", hk_coll_name((hk_coll)c), nranks);
+      golden_figures(&g, a->name, name, 2, sets);
       prove_free(p, nranks);
     }
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 int main(void) {
-  TCase *t = tcase_create("accepts");
-  tcase_set_timeout(t, 300);
   golden_clear(GOLDEN);
-  tcase_add_loop_test(t, textbook_is_proved, 0, (int)textbook_count);
-  tcase_add_test(t, a_thousand_ranks);
-  tcase_add_test(t, references_end);
-  tcase_add_test(t, lanes_ordered_by_a_peer);
-  tcase_add_test(t, empty_slot_of_uneven);
-  tcase_add_test(t, bad_arguments);
-  tcase_add_loop_test(t, memory, 0, prove_count());
-  tcase_add_test(t, fields);
-  tcase_add_test(t, outside_the_table);
-  return suite_run_one("verify", t);
+  return suite_main("verify", .timeout = 300);
 }

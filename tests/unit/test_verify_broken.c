@@ -442,7 +442,7 @@ static hk_program *edited(hk_program *p, int rank, const broken *c) {
   return p;
 }
 
-START_TEST(broken_is_rejected) {
+TEST_LOOP(broken_is_rejected, HK_ARRAY_LENGTH(cases)) {
   const broken *c = &cases[_i];
   hk_program **p = textbook_build(textbook_find(c->base), c->nranks, 0);
   for (int r = 0; r < c->nranks; r++) p[r] = edited(p[r], r, c);
@@ -468,7 +468,6 @@ START_TEST(broken_is_rejected) {
                 where);
   programs_free(p, c->nranks);
 }
-END_TEST
 
 /* ---- any change ----
  * Each verdict on programs with one change, as a hash: its words, the place that it names, how far the run came. A
@@ -518,14 +517,14 @@ static void say(void *arg, const char *name, unsigned k, char *said) {
   free(other);
 }
 
-static void same_verdicts(const golden *g, const char *name, hk_program **p, int nranks) {
-  golden_texts(g, name, 40, say, &(subject){p, nranks});
+static void same_verdicts(golden *g, const char *group, const char *name, hk_program **p, int nranks) {
+  golden_texts(g, group, name, 40, say, &(subject){p, nranks});
 }
 
-START_TEST(verdicts_on_algorithms) {
+TEST_LOOP(verdicts_on_algorithms, prove_count()) {
   const hk_algorithm *a = hk_algorithms[_i];
   char name[100];
-  snprintf(name, sizeof name, "%s ", a->name);
+  snprintf(name, sizeof name, "%s|", a->name);
   golden g = golden_open(GOLDEN, name);
   for (int nranks = 2; nranks <= 5; nranks++) {
     hk_machine m = prove_machine(nranks);
@@ -533,53 +532,47 @@ START_TEST(verdicts_on_algorithms) {
       if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
       hk_program **p = prove_build(a, (hk_coll)c, nranks, hk_coll_has_root((hk_coll)c) ? nranks / 2 : 0);
       snprintf(name, sizeof name, "%s %s of %d", a->name, hk_coll_name((hk_coll)c), nranks);
-      same_verdicts(&g, name, p, nranks);
+      same_verdicts(&g, a->name, name, p, nranks);
       prove_free(p, nranks);
     }
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
-START_TEST(verdicts_on_textbook) {
+TEST(verdicts_on_textbook) {
   golden g = golden_open(GOLDEN, "textbook ");
   for (size_t k = 0; k <= textbook_count; k++) {
     const textbook_entry *e = k < textbook_count ? &textbook[k] : textbook_find("chain-reduce");
     int nranks = k < textbook_count ? 3 : 67; /* more than a word of a set has bits */
     hk_program **p = textbook_build(e, nranks, 0);
-    char name[100];
+    char name[100], group[40];
     snprintf(name, sizeof name, "textbook %s of %d", e->name, nranks);
-    same_verdicts(&g, name, p, nranks);
+    snprintf(group, sizeof group, "textbook %zu", k / 12);
+    same_verdicts(&g, group, name, p, nranks);
     programs_free(p, nranks);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 enum { RANDOM_PROGRAMS = 150 };
-START_TEST(verdicts_on_random) {
+TEST(verdicts_on_random) {
   golden g = golden_open(GOLDEN, "random ");
   for (unsigned k = 0; k < RANDOM_PROGRAMS; k++) {
     randprog p;
-    char name[100];
+    char name[100], group[40];
     randprog_make(&p, k, 0, -1);
     if (k % 3 == 1) (void)randprog_break(&p, k);
     if (k % 3 == 2) (void)randprog_shake(&p, k);
     snprintf(name, sizeof name, "random %u", k);
-    same_verdicts(&g, name, p.programs, p.nranks);
+    snprintf(group, sizeof group, "random from %u", k / 15 * 15);
+    same_verdicts(&g, group, name, p.programs, p.nranks);
     randprog_free(&p);
   }
-  fclose(g.file);
+  golden_close(&g);
 }
-END_TEST
 
 int main(void) {
   setenv("NCCL_DEBUG", "NONE", 1); /* what is wrong with a text is no news */
-  TCase *t = tcase_create("rejects");
   golden_clear(GOLDEN);
-  tcase_add_loop_test(t, broken_is_rejected, 0, (int)HK_ARRAY_LENGTH(cases));
-  tcase_add_loop_test(t, verdicts_on_algorithms, 0, prove_count());
-  tcase_add_test(t, verdicts_on_textbook);
-  tcase_add_test(t, verdicts_on_random);
-  return suite_run_one("verify-broken", t);
+  return suite_main("verify-broken");
 }

@@ -44,16 +44,15 @@ static hk_status wait_while(const hk_wait_env *env, atomic_int *flag, atomic_int
   return rc;
 }
 
-START_TEST(ends_with_the_condition) {
+TEST(ends_with_the_condition) {
   for (uint32_t spins = 0; spins <= 1000; spins += 1000) {
     atomic_int flag = 0;
     hk_wait_env env = {.spins = spins};
     ck_assert_int_eq(wait_while(&env, &flag, &flag, 1), HK_OK);
   }
 }
-END_TEST
 
-START_TEST(fast_path_reads_no_clock) {
+TEST(fast_path_reads_no_clock) {
   hk_wait_env env = {.spins = 100};
   hk_waiter w;
   hk_wait_begin(&w, &env);
@@ -64,9 +63,8 @@ START_TEST(fast_path_reads_no_clock) {
   hk_wait_progress(&w);
   ck_assert_uint_eq(w.polls, 0);
 }
-END_TEST
 
-START_TEST(ends_with_a_failure) {
+TEST(ends_with_a_failure) {
   atomic_int never = 0, failure = 0, shared = 0;
   hk_wait_env env = {.failure = &failure, .shared_failure = &shared, .spins = 10};
   ck_assert_int_eq(wait_while(&env, &never, &shared, HK_ERR_REMOTE), HK_ERR_REMOTE);
@@ -76,9 +74,8 @@ START_TEST(ends_with_a_failure) {
   atomic_store(&shared, HK_ERR_REMOTE);
   ck_assert_int_eq(wait_until(&env, &never), HK_ERR_USAGE);
 }
-END_TEST
 
-START_TEST(ends_at_the_deadline) {
+TEST(ends_at_the_deadline) {
   atomic_int never = 0;
   uint64_t begin = hk_now_ns();
   hk_wait_env env = {.deadline_ns = begin + 50 * 1000 * 1000};
@@ -86,7 +83,6 @@ START_TEST(ends_at_the_deadline) {
   ck_assert_uint_ge(hk_now_ns() - begin, 50 * 1000 * 1000);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "deadline"));
 }
-END_TEST
 
 typedef struct calls {
   int n;
@@ -99,7 +95,7 @@ static hk_status count_checks(void *arg, uint64_t waited_ns) {
   return ++c->n == 3 ? HK_ERR_USAGE : HK_OK;
 }
 
-START_TEST(check_is_called_and_may_end_it) {
+TEST(check_is_called_and_may_end_it) {
   atomic_int never = 0;
   calls c = {0};
   hk_wait_env env = {.check = count_checks, .arg = &c, .spins = 10};
@@ -114,7 +110,6 @@ START_TEST(check_is_called_and_may_end_it) {
   close(fds[0]);
   close(fds[1]);
 }
-END_TEST
 
 static void *write_late(void *arg) {
   usleep(20000);
@@ -122,7 +117,7 @@ static void *write_late(void *arg) {
   return NULL;
 }
 
-START_TEST(fd_becomes_ready) {
+TEST(fd_becomes_ready) {
   int fds[2];
   ck_assert_int_eq(pipe(fds), 0);
   hk_wait_env env = {0};
@@ -138,9 +133,8 @@ START_TEST(fd_becomes_ready) {
   ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_OK);
   close(fds[0]);
 }
-END_TEST
 
-START_TEST(fd_ends_at_deadline_and_failure) {
+TEST(fd_ends_at_deadline_and_failure) {
   int fds[2];
   ck_assert_int_eq(pipe(fds), 0);
   uint64_t begin = hk_now_ns();
@@ -161,10 +155,9 @@ START_TEST(fd_ends_at_deadline_and_failure) {
   close(fds[0]);
   close(fds[1]);
 }
-END_TEST
 
 /* A nap ends with its time, with a byte long before that, and does not begin where the failure is known. */
-START_TEST(naps) {
+TEST(naps) {
   int fds[2];
   atomic_int failure = 0;
   hk_wait_env env = {.failure = &failure};
@@ -183,10 +176,9 @@ START_TEST(naps) {
   close(fds[0]);
   close(fds[1]);
 }
-END_TEST
 
 /* A long wait leaves its core to others: from 20 ms on each pause is a sleep of at least 20 ms / 128. */
-START_TEST(long_waits_sleep) {
+TEST(long_waits_sleep) {
   hk_wait_env env = {0};
   hk_waiter w;
   hk_wait_begin(&w, &env);
@@ -198,10 +190,9 @@ START_TEST(long_waits_sleep) {
   hk_wait_progress(&w);
   ck_assert_uint_eq(w.waited_ns, 0);
 }
-END_TEST
 
 /* Who decides itself when to sleep gets pauses that are shorter than the longest sleep: at least one of many. */
-START_TEST(stays_awake) {
+TEST(stays_awake) {
   hk_wait_env env = {.awake = true};
   hk_waiter w;
   hk_wait_begin(&w, &env);
@@ -213,7 +204,6 @@ START_TEST(stays_awake) {
     took = hk_now_ns() - begin;
   }
 }
-END_TEST
 
 /* The library's polls: how often, and for how long the last one. */
 static atomic_int polls, poll_ms;
@@ -225,7 +215,7 @@ int poll(struct pollfd *fds, nfds_t n, int ms) {
 }
 
 /* A poll sleeps until something happens, but 50 ms at most, and not beyond the deadline. */
-START_TEST(polls_in_slices) {
+TEST(polls_in_slices) {
   int fds[2];
   atomic_int failure = 0;
   hk_wait_env env = {.failure = &failure};
@@ -253,10 +243,9 @@ START_TEST(polls_in_slices) {
   close(fds[0]);
   close(fds[1]);
 }
-END_TEST
 
 /* Where a thread must not be cancelled, and after it; the outermost part counts. */
-START_TEST(cancellation_is_held) {
+TEST(cancellation_is_held) {
   int state;
   hk_cancel_hold();
   hk_cancel_hold();
@@ -269,9 +258,8 @@ START_TEST(cancellation_is_held) {
   pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, &state);
   ck_assert_int_eq(state, PTHREAD_CANCEL_DISABLE);
 }
-END_TEST
 
-START_TEST(fd_that_is_closed) {
+TEST(fd_that_is_closed) {
   int fds[2];
   ck_assert_int_eq(pipe(fds), 0);
   close(fds[0]);
@@ -280,23 +268,5 @@ START_TEST(fd_that_is_closed) {
   ck_assert_int_eq(hk_wait_fd(&env, fds[0], POLLIN, "a byte"), HK_ERR_INTERNAL);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "not open"));
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("wait");
-  tcase_add_checked_fixture(t, quiet, NULL);
-  tcase_add_test(t, ends_with_the_condition);
-  tcase_add_test(t, fast_path_reads_no_clock);
-  tcase_add_test(t, ends_with_a_failure);
-  tcase_add_test(t, ends_at_the_deadline);
-  tcase_add_test(t, check_is_called_and_may_end_it);
-  tcase_add_test(t, fd_becomes_ready);
-  tcase_add_test(t, fd_ends_at_deadline_and_failure);
-  tcase_add_test(t, naps);
-  tcase_add_test(t, long_waits_sleep);
-  tcase_add_test(t, stays_awake);
-  tcase_add_test(t, polls_in_slices);
-  tcase_add_test(t, cancellation_is_held);
-  tcase_add_test(t, fd_that_is_closed);
-  return suite_run_one("wait", t);
-}
+int main(void) { return suite_main("wait", .setup = quiet); }

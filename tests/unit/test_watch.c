@@ -41,7 +41,7 @@ static void check_call(const hk_activity *a, const hk_call *call, uint64_t seque
   ck_assert(a->coll == call->coll && a->dtype == call->dtype && a->redop == call->redop && a->root == call->root);
 }
 
-START_TEST(phases) {
+TEST(phases) {
   hk_activity a = shown();
   ck_assert(a.phase == HK_PHASE_IDLE && a.sequence == 0 && a.waits_for == -1 && a.moves == 0 && a.signature == 0);
   begin(&sum);
@@ -64,10 +64,9 @@ START_TEST(phases) {
   atomic_store(&c.health.progress, HK_IN_PROGRESS);
   ck_assert_int_eq(shown().phase, HK_PHASE_INIT);
 }
-END_TEST
 
 /* What a stream's thread will run is shown as if it were over. */
-START_TEST(enqueued) {
+TEST(enqueued) {
   const hk_call send = {.coll = HK_SENDRECV, .p2p = HK_P2P_SEND, .dtype = HK_F64, .count = 5, .root = 1};
   for (int traceable = 0; traceable < 2; traceable++) {
     hk_watch_enqueued(&c, &sum, traceable);
@@ -81,10 +80,9 @@ START_TEST(enqueued) {
   ck_assert(a.phase == HK_PHASE_IDLE && a.moves == 40);
   check_call(&a, &sum, 2);
 }
-END_TEST
 
 /* Whom it waits for counts in the newest operation, or in a transfer after it. */
-START_TEST(waits) {
+TEST(waits) {
   begin(&sum);
   begin(&sum);
   for (uint64_t of = 1; of <= 3; of++) {
@@ -101,9 +99,8 @@ START_TEST(waits) {
   hk_watch_over(&c);
   ck_assert_uint_eq(shown().phase_ms, 0);
 }
-END_TEST
 
-START_TEST(transfers) {
+TEST(transfers) {
   static const struct {
     uint64_t count, shown;
   } counts[] = {{0, 0},
@@ -136,10 +133,9 @@ START_TEST(transfers) {
   check_call(&a, &sum, 1);
   ck_assert_uint_eq(a.moves, 9);
 }
-END_TEST
 
 /* The signatures of the last operations, and of none that never was or is too long ago. */
-START_TEST(past) {
+TEST(past) {
   enum {
     OPERATIONS = HK_ACTIVITY_PAST + 5,
     KNOWN = HK_STATUS_PAGE_ENTRIES - 1 /* the next one's entry is never read */
@@ -159,9 +155,8 @@ START_TEST(past) {
       ck_assert_uint_eq(a.past[i], i + 1 < n && i + 1 < KNOWN ? signatures[n - 1 - i] : 0);
   }
 }
-END_TEST
 
-START_TEST(words) {
+TEST(words) {
   char text[160];
   c.options.rma_signals = 3;
   hk_call wait = {.comm = &c, .coll = HK_SENDRECV, .p2p = HK_P2P_WAIT, .count = 2, .root = 1, .signal = 7};
@@ -173,16 +168,5 @@ START_TEST(words) {
   hk_watch_describe(&wait, text, sizeof text);
   ck_assert_ptr_null(strstr(text, "context"));
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("watch");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_add_test(t, phases);
-  tcase_add_test(t, enqueued);
-  tcase_add_test(t, waits);
-  tcase_add_test(t, transfers);
-  tcase_add_test(t, past);
-  tcase_add_test(t, words);
-  return suite_run_one("watch", t);
-}
+int main(void) { return suite_main("watch", .setup = setup); }

@@ -20,7 +20,7 @@ static void expect_sum(const void *message, size_t bytes, uint64_t sum) {
 
 /* ---- numbers, the keyed hash, randomness ---- */
 
-START_TEST(numbers) {
+TEST(numbers) {
   static const uint8_t bytes[8] = {1, 2, 3, 4, 0xf5, 0xf6, 0xf7, 0xf8};
   uint8_t out[8];
   ck_assert_uint_eq(hk_get16(bytes), 0x0201);
@@ -29,7 +29,6 @@ START_TEST(numbers) {
   hk_put64(out, hk_get64(bytes));
   ck_assert_mem_eq(out, bytes, 8);
 }
-END_TEST
 
 /* Made with another implementation of SipHash-2-4-128: keys and data are 0, 1, 2, ... */
 static const struct {
@@ -44,7 +43,7 @@ static const struct {
     {63, {0x51, 0x50, 0xd1, 0x77, 0x2f, 0x50, 0x83, 0x4a, 0x50, 0x3e, 0x06, 0x9a, 0x97, 0x3f, 0xbd, 0x7c}},
 };
 
-START_TEST(keyed_hash) {
+TEST(keyed_hash) {
   uint8_t key[16], in[64], out[16];
   for (int i = 0; i < 64; i++) in[i] = (uint8_t)i;
   memcpy(key, in, sizeof key);
@@ -60,7 +59,6 @@ START_TEST(keyed_hash) {
     ck_assert(!hk_bytes_equal(out, key, 16) && hk_bytes_equal(out, key, (size_t)i));
   }
 }
-END_TEST
 
 /* The kernel may give less than is asked for, or nothing because of a signal. */
 static int calls, error;
@@ -73,7 +71,7 @@ ssize_t getrandom(void *out, size_t bytes, unsigned flags) {
   return (ssize_t)n;
 }
 
-START_TEST(randomness) {
+TEST(randomness) {
   uint8_t out[16];
   memset(out, 0xff, sizeof out);
   ck_assert_int_eq(hk_random(out, 12), HK_OK);
@@ -81,7 +79,6 @@ START_TEST(randomness) {
   error = ENOSYS;
   ck_assert_int_eq(hk_random(out, 1), HK_ERR_SYSTEM);
 }
-END_TEST
 
 /* ---- contacts and ids ---- */
 
@@ -102,7 +99,7 @@ static void expect_addresses(const hk_addr *at, const hk_addr *want, uint32_t n)
   }
 }
 
-START_TEST(contacts) {
+TEST(contacts) {
   hk_contact c = {.process = 0x0102030405060708u, .pid = 0x11223344}, back;
   uint8_t bytes[HK_CONTACT_BYTES + 1];
   set_addresses(c.at, 0xabcd);
@@ -121,7 +118,6 @@ START_TEST(contacts) {
     ck_assert_int_eq(hk_contact_decode(&back, bytes), n >= 1 && n <= HK_BOOT_ADDRS);
   }
 }
-END_TEST
 
 /* An id with this byte in that place, and the right checksum. */
 static hk_status decode_with(const ncclUniqueId *id, int at, uint8_t byte, hk_boot_id *out) {
@@ -132,7 +128,7 @@ static hk_status decode_with(const ncclUniqueId *id, int at, uint8_t byte, hk_bo
   return hk_boot_id_decode(out, &changed);
 }
 
-START_TEST(ids) {
+TEST(ids) {
   static const char *const words[] = {"all zeros", "not made by this library", "another version", "damaged"};
   hk_boot_id id = {.n = 0}, back;
   ncclUniqueId bytes = {{0}};
@@ -158,11 +154,10 @@ START_TEST(ids) {
     ck_assert_msg(strstr(hk_last_error(), words[i]), "%d: %s", i, hk_last_error());
   }
 }
-END_TEST
 
 /* ---- hellos and answers ---- */
 
-START_TEST(hellos) {
+TEST(hellos) {
   hk_hello h = {.kind = HK_HELLO_DATA,
                 .from = -0x01020304,
                 .to = 0x15161718,
@@ -195,7 +190,6 @@ START_TEST(hellos) {
     ck_assert_int_eq(hk_hello_decode(&back, bytes), kind >= HK_HELLO_JOIN && kind <= HK_HELLO_FAILED);
   }
 }
-END_TEST
 
 /* An answer is valid with the question's nonce and the secret, and not with one bit changed. */
 #define EXPECT_PROVED(decode, bytes)                                                                                   \
@@ -209,7 +203,7 @@ END_TEST
     }                                                                                                                  \
   } while (0)
 
-START_TEST(acks) {
+TEST(acks) {
   uint8_t bytes[HK_ACK_BYTES];
   hk_ack back;
 #define DECODE(in, n, s) hk_ack_decode(&back, in, n, s)
@@ -222,9 +216,8 @@ START_TEST(acks) {
   }
 #undef DECODE
 }
-END_TEST
 
-START_TEST(activities) {
+TEST(activities) {
   uint8_t bytes[HK_ACTIVITY_BYTES];
   hk_activity a = {.sequence = 0x0102030405060708u,
                    .count = 0x1112131415161718u,
@@ -251,9 +244,8 @@ START_TEST(activities) {
             back.phase == 5 && back.phase_ms == a.phase_ms && back.waits_for == -1 && back.moves == a.moves &&
             !memcmp(back.past, a.past, sizeof a.past));
 }
-END_TEST
 
-START_TEST(replies) {
+TEST(replies) {
   static hk_reply r = {.other_job = true, .salt = 0x0102030405060708u}, back;
   static uint8_t bytes[HK_REPLY_BYTES];
   memset(r.text, 't', sizeof r.text - 1);
@@ -271,7 +263,6 @@ START_TEST(replies) {
   }
 #undef DECODE
 }
-END_TEST
 
 /* ---- frames ---- */
 
@@ -299,7 +290,7 @@ static const struct {
     {HK_FRAME_GOODBYE + 1, 0, false},
 };
 
-START_TEST(frames_are_checked) {
+TEST(frames_are_checked) {
   uint8_t bytes[HK_FRAME_BYTES];
   for (size_t i = 0; i < HK_ARRAY_LENGTH(frames); i++) {
     hk_frame f = {.type = (uint16_t)frames[i].type,
@@ -314,19 +305,5 @@ START_TEST(frames_are_checked) {
     if (i == 1) expect_sum(bytes, sizeof bytes, 0x4a59c06be7da32dfu);
   }
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("wire");
-  tcase_add_test(t, numbers);
-  tcase_add_test(t, keyed_hash);
-  tcase_add_test(t, randomness);
-  tcase_add_test(t, contacts);
-  tcase_add_test(t, ids);
-  tcase_add_test(t, hellos);
-  tcase_add_test(t, acks);
-  tcase_add_test(t, activities);
-  tcase_add_test(t, replies);
-  tcase_add_test(t, frames_are_checked);
-  return suite_run_one("wire", t);
-}
+int main(void) { return suite_main("wire"); }

@@ -1,0 +1,67 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For tests of the verbs provider over the fake libibverbs.so.1: ranks that are threads or of this thread, and a
+ * connection to which a test says what has happened and what time it is. */
+#ifndef HK_TESTS_IB_H
+#define HK_TESTS_IB_H
+#include <check.h>
+#include "../../src/base/param.h"
+#include "../../src/transport/net/ib/ib_port.h"
+#include "../../src/transport/net/ib/ib_step.h"
+#include "fake_rdma.h"
+#include "net_streams.h"
+#include "suite.h"
+
+/* ---- Ranks ---- */
+
+extern fake_verbs_state *verbs;
+
+void ib_begin(int devices);
+void ib_end(void);
+
+void ib_make_streams(net_world *w, stream t[2], unsigned count, uint32_t most);
+
+/* What is behind the last element that is used harms who reads it. */
+void ib_spoil_rest(hk_ib_conn *c);
+
+/* One way from rank 0 to rank 1, both of this thread. */
+void ib_make_way(net_world *w, hk_link **send, hk_link **recv);
+
+void ib_pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number);
+
+void ib_carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes);
+
+void ib_pull_cable(unsigned i);
+
+/* ---- A bench ---- */
+
+#define MS UINT64_C(1000000)
+#define SECOND (1000 * MS)
+
+typedef struct bench {
+  net_world *w;
+  hk_link *send, *recv;
+  hk_ib_conn *c, *peer; /* of rank 0, which dials, and of rank 1 */
+} bench;
+
+hk_ib_conn *bench_conn(const hk_link *l);
+
+bench bench_open(int devices);
+
+void bench_close(bench *b);
+
+/* The next message on the control connection that this rank's peer has sent. */
+hk_ib_msg bench_message_for(const hk_ib_conn *c);
+void bench_no_message_for(const hk_ib_conn *c);
+
+/* Rank's peer sends it a message, as far as `bytes` of it, and the rank looks for it. */
+hk_status bench_hear(hk_ib_conn *to, const hk_ib_conn *from, hk_ib_msg m, size_t bytes);
+/* With what all messages have. */
+hk_ib_msg bench_message_of(const hk_ib_conn *c, hk_ib_kind kind);
+
+/* ---- Invented ports with the GIDs of a card ---- */
+
+hk_ib_gid invented_gid(int index, hk_ib_gid_kind kind, const char *address, int prefix);
+
+int invented_gids(hk_ib_gid out[6], const char *host); /* as a mlx5 port has them; their number */
+hk_ib_port invented_port(const char *name, const char *host, uint8_t layer);
+#endif
