@@ -73,6 +73,7 @@ static hk_gpu *gpu_new(ncclComm_t c) {
   whole *all = calloc(1, sizeof *all);
   if (!all) return NULL;
   all->gpu = (hk_gpu){.comm = c,
+                       .settings = c->settings,
                       .memory = &all->memory,
                       .checked = &all->checked,
                       .links = &all->links,
@@ -111,7 +112,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   pthread_mutex_unlock(&c->health.lock);
   *g->links->env = (hk_device_env){.env = hk_wire_env(c),
                                    .device = g->device,
-                                   .by_file = g->device->limits.fd_handles && hk_param_int(HK_P_CUMEM_ENABLE) != 0,
+                                   .by_file = g->device->limits.fd_handles && c->settings->CUMEM_ENABLE != 0,
                                    .file = file_of,
                                    .exchange = hk_gpu_exchange,
                                    .arg = c};
@@ -126,10 +127,10 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   const bool no_ctas = (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0;
   fact->copies = no_ctas && l->stream_words &&
                  g->device->ops->word->check(g->device, g->group->credits[c->rank].base, g->queue) == HK_OK;
-  if (l->multicast && hk_param_int(HK_P_NVLS_ENABLE) != 0)
+  if (l->multicast && c->settings->NVLS_ENABLE != 0)
     fact->multicast = (c->options.nvls_mode & ncclNvlsHostModeDisableTransport ? 0 : HK_GPU_MULTICAST_SUMS) |
                       (c->options.nvls_mode & ncclNvlsHostModeDisableSymmetricMultimem ? 0 : HK_GPU_MULTICAST_WINDOWS);
-  fact->window_stride = (uint64_t)hk_param_int(HK_P_WIN_STRIDE);
+  fact->window_stride = (uint64_t)c->settings->WIN_STRIDE;
   if (!fact->window_stride) fact->window_stride = l->memory_bytes;
   hk_wire_env(c)->gpu = g->device;
   fact->id = hk_hash(0, l->uuid, sizeof l->uuid) | 1;
@@ -159,7 +160,7 @@ static unsigned p2p_peers(const hk_gpu_fact *facts, size_t stride, int nranks) {
 
 /* As NCCL decides it: older GPUs that share their PCI switch's bandwidth with traffic between them are read slowly. */
 static bool sends_direct(ncclComm_t c) {
-  int64_t set = hk_param_int(HK_P_NET_GDR_READ);
+  int64_t set = c->settings->NET_GDR_READ;
   bool nvlink = false;
   for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->topology->nvlink[r];
   return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
@@ -199,7 +200,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
   g->split->net_parts = c->options.net_channels ? (unsigned)c->options.net_channels : g->split->parts;
   if (g->split->net_parts > HK_GPU_P2P_CHANNELS) g->split->net_parts = HK_GPU_P2P_CHANNELS;
-  g->split->part_bytes = 4 * (size_t)hk_param_int(HK_P_SLOT_BYTES);
+  g->split->part_bytes = 4 * (size_t)c->settings->SLOT_BYTES;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_OR_RETURN(hk_gpu_topology_read(c, facts, stride));
   g->links->sends_direct = sends_direct(c);

@@ -77,7 +77,7 @@ void hk_gpu_drain(ncclComm_t c) {
 /* Reports work that does not end, as hk_watch reports the host's waits. Called again and again until it ends. */
 static hk_status watch(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  uint64_t limit = (uint64_t)hk_param_int(HK_P_WATCHDOG) * 1000000000u, now = hk_now_ns(), waited = 0;
+  uint64_t limit = (uint64_t)c->settings->WATCHDOG * 1000000000u, now = hk_now_ns(), waited = 0;
   bool due = false;
   hk_gpu_health *w = g->health;
   hk_gpu_state *s = g->state.host;
@@ -102,7 +102,7 @@ static hk_status watch(ncclComm_t c) {
   hk_watch_apart(c, last, sizeof last, others, sizeof others);
   if (g->order->captures) strncat(last, "; or a replay of a graph that it is in", sizeof last - strlen(last) - 1);
   hk_gpu_proxy_report(g->links->proxy, links, sizeof links);
-  if (hk_param_int(HK_P_WATCHDOG_ABORT))
+  if (c->settings->WATCHDOG_ABORT)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
                    c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
   HK_WARN(

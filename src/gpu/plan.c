@@ -160,7 +160,7 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
   gp->image = at;
   gp->links = (hk_gpu_link *)(void *)(gp->image + links_at);
   gp->grown = !may_grow(links, (size_t)plan->channels * gp->nlinks);
-  if (hk_param_int(HK_P_GPU_SMALL)) rc = hk_gpu_small_bind(plan, gp->nlinks, links, gp->links, &gp->small);
+  if (c->settings->GPU_SMALL) rc = hk_gpu_small_bind(plan, gp->nlinks, links, gp->links, &gp->small);
 out:
   free(image);
   return rc;

@@ -17,6 +17,7 @@ static const struct {
 } exempt[] = {
     {HK_P_HOSTID, "any text is a name"},
     {HK_P_JOB, "any text is a name"},
+    {HK_P_JOB_DIR, "any text is the name of a folder"},
     {HK_P_DEBUG_FILE, "any text is a file's name; the log itself is read there: test_log"},
     {HK_P_TOPO_DUMP_FILE, "any text is a file's name; one that cannot be written: cannot_be_written"},
     {HK_P_GRAPH_DUMP_FILE, "any text is a file's name; one that cannot be written: cannot_be_written"},

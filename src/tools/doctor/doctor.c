@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/json.h"
+#include "../../base/param.h"
 #include "../../base/sysfs.h"
 #include "../../topo/detect.h"
 
@@ -138,7 +139,7 @@ static int run(void *into, int nargs, char **args) {
   if (o->listen >= 0) return hk_doctor_listen(o->listen);
   if (o->root && !hk_sysfs_has(o->root, "/sys")) return hk_tool_wrong("--root: %s has no folder sys", o->root);
   hk_topo *topo = NULL;
-  hk_doctor d = {.root = o->root ? o->root : "", .live = !o->root, .peer = o->peer};
+  hk_doctor d = {.settings = hk_settings_now(), .root = o->root ? o->root : "", .live = !o->root, .peer = o->peer};
   if (hk_topo_detect(&topo, 0, d.root) != HK_OK) topo = NULL;
   d.topo = topo;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) {

@@ -18,13 +18,13 @@ typedef struct cards {
   int n;
 } cards;
 
-static void open_cards(cards *c) {
+static void open_cards(const hk_doctor *d, cards *c) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
   int nnear,
       listed = 0,
-      n = hk_param_int(HK_P_IB_DISABLE) ? 0
-                                        : hk_ib_ports(hk_settings_now(), ports, &nnear, NULL, NULL, why, sizeof why);
+      n = d->settings->IB_DISABLE ? 0
+                                        : hk_ib_ports(d->settings, ports, &nnear, NULL, NULL, why, sizeof why);
   if (n == 0 || !(c->api = hk_ibv_load(why, sizeof why))) return; /* the check verbs reports why */
   hk_ibv_device **list = c->api->get_device_list(&listed);
   for (int i = 0; i < n; i++) {
@@ -63,13 +63,13 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
     const char *card = c->port[i].device;
     char why[96], path[HK_SYSFS_PATH];
     hk_path_class cls = hk_gdr_distance(paths, gpu->limits.ordinal, card, NULL);
-    if (hk_ib_gpu_probe(hk_settings_now(), c->api, c->context[i], gpu, (void *)page, &m) != HK_OK) {
+    if (hk_ib_gpu_probe(d->settings, c->api, c->context[i], gpu, (void *)page, &m) != HK_OK) {
       snprintf(m.why, sizeof m.why, "%.200s", hk_last_error());
       m.method = HK_GDR_STAGED;
     }
-    if (m.direct && hk_ib_direct_function(hk_settings_now(), c->context[i], path))
+    if (m.direct && hk_ib_direct_function(d->settings, c->context[i], path))
       cls = hk_ib_direct_distance(path, gpu, cls);
-    bool far = hk_gdr_too_far(hk_settings_now(), cls, why, sizeof why);
+    bool far = hk_gdr_too_far(d->settings, cls, why, sizeof why);
     if (m.method == HK_GDR_STAGED) last = m;
     if (far) m.method = HK_GDR_STAGED, m.direct = false;
     add(m.method == HK_GDR_STAGED ? staged : reached, &m, card, cls, why);
@@ -84,7 +84,7 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
         *staged ? "NCCL_NET_GDR_LEVEL=SYS lets pairs that are further apart do it too; measure it" : NULL,
         "GPU %d: %s%s%s%s%s", gpu->limits.ordinal, reached, *reached && *staged ? "; " : "", staged,
         *reached ? "; it " : "",
-        *reached ? hk_ib_flushing_words(hk_settings_now(), hk_ib_flushing_of(hk_settings_now(), gpu, false)) : "");
+        *reached ? hk_ib_flushing_words(d->settings, hk_ib_flushing_of(d->settings, gpu, false)) : "");
 }
 
 void hk_doctor_gpu_pairs(hk_doctor *d) {
@@ -93,7 +93,7 @@ void hk_doctor_gpu_pairs(hk_doctor *d) {
   int ngpus = 0;
   hk_paths *paths = NULL;
   if (!d->live || !hk_cuda_here(&ngpus)) return;
-  open_cards(&c);
+  open_cards(d, &c);
   if (c.n && d->topo && hk_paths_new(&paths, d->topo, &own_ways) != HK_OK) paths = NULL;
   for (int i = 0; c.n && i < ngpus; i++) {
     hk_device *gpu;

@@ -59,8 +59,8 @@ static int reach_self(const hk_addr *addr) {
 }
 
 /* The reason why the first interface is used. */
-static const char *reason(const hk_iface *list, int n, char *text, size_t bytes) {
-  const char *names = hk_param_str(HK_P_SOCKET_IFNAME);
+static const char *reason(const hk_doctor *d, const hk_iface *list, int n, char *text, size_t bytes) {
+  const char *names = d->settings->SOCKET_IFNAME;
   int next = 1; /* the next interface; one may have several addresses */
   while (next < n && strcmp(list[next].name, list[0].name) == 0) next++;
   if (names && *names)
@@ -103,7 +103,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
           "%s %s%s: this host cannot connect to itself there: %s", list[i].name, addr, speed, strerror(code));
     else if (i == 0)
       hk_doctor_say(d, HK_DOC_OK, NULL, "%s %s%s is taken: %s", list[i].name, addr, speed,
-                    reason(list, n, why, sizeof why));
+                    reason(d, list, n, why, sizeof why));
     else
       hk_doctor_say(d, HK_DOC_OK, NULL, "%s %s%s works too", list[i].name, addr, speed);
   }
@@ -151,7 +151,7 @@ static void serve(int fd, const hk_addr *listener) {
     if (w < 0 || used + (size_t)w >= sizeof text) break;
     used += (size_t)w;
   }
-  used += hk_doctor_ports_text(text + used, sizeof text - used);
+  used += hk_doctor_ports_text(hk_settings_now(), text + used, sizeof text - used);
   if (send(fd, text, used, MSG_NOSIGNAL) == (ssize_t)used) shutdown(fd, SHUT_WR);
   close(fd);
 }

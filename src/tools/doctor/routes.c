@@ -13,12 +13,12 @@ enum { PATIENCE_MS = 2000 };
 
 #define MARK "rdma "
 
-size_t hk_doctor_ports_text(char *text, size_t bytes) {
+size_t hk_doctor_ports_text(const hk_settings *set, char *text, size_t bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160], gid[48];
-  int nnear, n = hk_param_int(HK_P_IB_DISABLE)
+  int nnear, n = set->IB_DISABLE
                      ? 0
-                     : hk_ib_ports(hk_settings_now(), ports, &nnear, NULL, NULL, why, sizeof why);
+                     : hk_ib_ports(set, ports, &nnear, NULL, NULL, why, sizeof why);
   size_t used = 0;
   for (int i = 0; i < n; i++) {
     const hk_ib_port *p = &ports[i];
@@ -64,7 +64,7 @@ bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *
 static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *theirs, int ntheirs, int version) {
   hk_ib_pair pairs[HK_IB_PAIRS];
   char words[64], kernel[HK_IB_CM_WORDS], from[48], to[48];
-  if (hk_ib_pairs(hk_settings_now(), mine, 1, theirs, ntheirs, true, version, pairs) == 0) {
+  if (hk_ib_pairs(d->settings, mine, 1, theirs, ntheirs, true, version, pairs) == 0) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor gids, on both; NCCL_IB_HCA",
                   "%s:%d here has no GID of a kind that a port there has too", mine->device, mine->number);
     return;
@@ -99,8 +99,8 @@ void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   hk_ib_gid_wish wish;
   char why[160];
   int nnear,
-      n = hk_param_int(HK_P_IB_DISABLE) ? 0 : hk_ib_ports(hk_settings_now(), mine, &nnear, NULL, NULL, why, sizeof why);
-  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(hk_settings_now(), &wish) != HK_OK)
+      n = d->settings->IB_DISABLE ? 0 : hk_ib_ports(d->settings, mine, &nnear, NULL, NULL, why, sizeof why);
+  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(d->settings, &wish) != HK_OK)
     return; /* the check gids reports why */
   if (n == 0 || ntheirs == 0)
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor verbs gids, there and here",

@@ -57,11 +57,11 @@ void hk_doctor_verbs(hk_doctor *d) {
   bool any = devices && devices[0];
   free(devices);
   if (!any) return;
-  if (hk_param_int(HK_P_IB_DISABLE)) {
+  if (d->settings->IB_DISABLE) {
     hk_doctor_say(d, HK_DOC_NOTE, "unset NCCL_IB_DISABLE", "NCCL_IB_DISABLE=1: RDMA ports are not used");
     return;
   }
-  n = hk_ib_ports(hk_settings_now(), ports, &nnear, NULL, NULL, why, sizeof why);
+  n = hk_ib_ports(d->settings, ports, &nnear, NULL, NULL, why, sizeof why);
   if (n == 0) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "ibv_devinfo; look at NCCL_IB_HCA and at the cable", "no RDMA port is used: %s",
                   why);
@@ -104,7 +104,7 @@ static void check_gids(hk_doctor *d, const char *device, int port) {
   hk_ib_gid_wish wish = any;
   hk_ib_gid best[HK_IB_GIDS], mine[HK_IB_GIDS];
   char fix[256], now[40], without[40];
-  if (d->live && hk_ib_gid_wishes(hk_settings_now(), &wish) != HK_OK) {
+  if (d->live && hk_ib_gid_wishes(d->settings, &wish) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "unset NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE", "%s", hk_last_error());
     return;
   }
