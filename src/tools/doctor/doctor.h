@@ -55,7 +55,8 @@ void hk_doctor_encryption(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
 int hk_doctor_listen(int port); /* --listen; runs until it is killed */
 /* routes.c: RDMA ports as text, and the paths between those of two hosts */
-size_t hk_doctor_ports_text(const struct hk_settings *set, char *text, size_t bytes); /* the lines of this host; returns their length */
+size_t hk_doctor_ports_text(const struct hk_settings *set, char *text,
+                            size_t bytes); /* the lines of this host; returns their length */
 /* false: the line is not about a port */
 bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *n);
 void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs);

@@ -21,10 +21,8 @@ typedef struct cards {
 static void open_cards(const hk_doctor *d, cards *c) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
-  int nnear,
-      listed = 0,
-      n = d->settings->IB_DISABLE ? 0
-                                        : hk_ib_ports(d->settings, ports, &nnear, NULL, NULL, why, sizeof why);
+  int nnear, listed = 0,
+             n = d->settings->IB_DISABLE ? 0 : hk_ib_ports(d->settings, ports, &nnear, NULL, NULL, why, sizeof why);
   if (n == 0 || !(c->api = hk_ibv_load(why, sizeof why))) return; /* the check verbs reports why */
   hk_ibv_device **list = c->api->get_device_list(&listed);
   for (int i = 0; i < n; i++) {
@@ -79,12 +77,11 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
     hk_doctor_say(d, HK_DOC_PROBLEM, "modprobe nvidia-peermem, or the driver's open kernel modules with Linux 5.12",
                   "GPU %d: %s%s%s (%s)", gpu->limits.ordinal, staged, *reached ? "; " : "", reached, last.why);
   else
-    hk_doctor_say(
-        d, *staged ? HK_DOC_NOTE : HK_DOC_OK,
-        *staged ? "NCCL_NET_GDR_LEVEL=SYS lets pairs that are further apart do it too; measure it" : NULL,
-        "GPU %d: %s%s%s%s%s", gpu->limits.ordinal, reached, *reached && *staged ? "; " : "", staged,
-        *reached ? "; it " : "",
-        *reached ? hk_ib_flushing_words(d->settings, hk_ib_flushing_of(d->settings, gpu, false)) : "");
+    hk_doctor_say(d, *staged ? HK_DOC_NOTE : HK_DOC_OK,
+                  *staged ? "NCCL_NET_GDR_LEVEL=SYS lets pairs that are further apart do it too; measure it" : NULL,
+                  "GPU %d: %s%s%s%s%s", gpu->limits.ordinal, reached, *reached && *staged ? "; " : "", staged,
+                  *reached ? "; it " : "",
+                  *reached ? hk_ib_flushing_words(d->settings, hk_ib_flushing_of(d->settings, gpu, false)) : "");
 }
 
 void hk_doctor_gpu_pairs(hk_doctor *d) {

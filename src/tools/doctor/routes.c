@@ -16,9 +16,7 @@ enum { PATIENCE_MS = 2000 };
 size_t hk_doctor_ports_text(const hk_settings *set, char *text, size_t bytes) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160], gid[48];
-  int nnear, n = set->IB_DISABLE
-                     ? 0
-                     : hk_ib_ports(set, ports, &nnear, NULL, NULL, why, sizeof why);
+  int nnear, n = set->IB_DISABLE ? 0 : hk_ib_ports(set, ports, &nnear, NULL, NULL, why, sizeof why);
   size_t used = 0;
   for (int i = 0; i < n; i++) {
     const hk_ib_port *p = &ports[i];
@@ -98,8 +96,7 @@ void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   hk_ib_port mine[HK_IB_PORTS];
   hk_ib_gid_wish wish;
   char why[160];
-  int nnear,
-      n = d->settings->IB_DISABLE ? 0 : hk_ib_ports(d->settings, mine, &nnear, NULL, NULL, why, sizeof why);
+  int nnear, n = d->settings->IB_DISABLE ? 0 : hk_ib_ports(d->settings, mine, &nnear, NULL, NULL, why, sizeof why);
   if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(d->settings, &wish) != HK_OK)
     return; /* the check gids reports why */
   if (n == 0 || ntheirs == 0)
