@@ -37,7 +37,7 @@ static hk_presence without_listener(const question *q) {
   if (!q->left_means_left) return HK_PRESENCE_GONE;
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&b->lock);
-  while (!(b->dead[q->rank / 64] >> q->rank % 64 & 1) && hk_now_ns() < until)
+  while (!(b->failures.dead[q->rank / 64] >> q->rank % 64 & 1) && hk_now_ns() < until)
     (void)hk_wait_cond(&w, &b->change, &b->lock);
   pthread_mutex_unlock(&b->lock);
   return hk_event_dead(b, q->rank) ? HK_PRESENCE_GONE : HK_PRESENCE_LEFT;

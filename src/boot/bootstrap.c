@@ -57,9 +57,9 @@ static void destroy(hk_bootstrap *b) {
   pthread_cond_destroy(&b->change);
   pthread_mutex_destroy(&b->lock);
   free(b->contacts);
-  free(b->seen);
-  free(b->dead);
-  free(b->shrinks);
+  free(b->failures.seen);
+  free(b->failures.dead);
+  free(b->failures.shrinks);
   free(b);
 }
 
@@ -78,7 +78,7 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   b->nranks = o->nranks;
   while ((int64_t)1 << b->rounds < b->nranks) b->rounds++;
   b->pid = getpid();
-  atomic_init(&b->awaited, -1);
+  atomic_init(&b->call.awaited, -1);
   hk_bootstrap_begin(b, HK_PHASE_IDLE, NULL);
   pthread_mutex_init(&b->lock, NULL);
   hk_cond_init(&b->change);
@@ -87,10 +87,10 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   b->deliveries_end = &b->deliveries;
   b->event_work = (hk_service_work){.fn = hk_event_work, .arg = b};
   b->contacts = calloc((size_t)b->nranks, HK_CONTACT_BYTES);
-  b->seen = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->seen);
-  b->shrinks = calloc((size_t)b->nranks, sizeof *b->shrinks);
-  b->dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->dead);
-  if (!b->contacts || !b->seen || !b->dead || !b->shrinks) {
+  b->failures.seen = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->failures.seen);
+  b->failures.shrinks = calloc((size_t)b->nranks, sizeof *b->failures.shrinks);
+  b->failures.dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->failures.dead);
+  if (!b->contacts || !b->failures.seen || !b->failures.dead || !b->failures.shrinks) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);
     goto out;
   }
@@ -123,7 +123,7 @@ static void await_previous(hk_bootstrap *b) {
   hk_waiter w;
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&b->lock);
-  while (l->end == HK_END_CLOSED && b->first_event.rank != l->rank && hk_now_ns() < deadline_ns)
+  while (l->end == HK_END_CLOSED && b->failures.first_event.rank != l->rank && hk_now_ns() < deadline_ns)
     if (hk_wait_cond(&w, &b->change, &b->lock) != HK_OK) break;
   pthread_mutex_unlock(&b->lock);
 }
@@ -141,7 +141,7 @@ static void give_up(hk_bootstrap *b, hk_status rc) {
     break;
   }
   pthread_mutex_lock(&b->lock);
-  bool known = b->broken;
+  bool known = b->failures.broken;
   pthread_mutex_unlock(&b->lock);
   if (!known) hk_bootstrap_announce(b, &e);
   if (b->member && b->rounds && !b->parent) await_previous(b); /* members of a parent report over the parent */
@@ -409,12 +409,12 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   b->parent = parent;
   b->members = members;
   /* relaxed: only this thread writes it */
-  hk_phase phase = (hk_phase)atomic_load_explicit(&parent->phase, memory_order_relaxed);
+  hk_phase phase = (hk_phase)atomic_load_explicit(&parent->call.phase, memory_order_relaxed);
   pthread_mutex_lock(&parent->lock);
   /* A failure during a split ends it. Ranks that shrink have not met in the parent, and it may fail until now. */
-  b->after_failure = !o->of_living && (phase == HK_PHASE_SHRINK ? parent->broken : parent->failed_before);
+  b->after_failure = !o->of_living && (phase == HK_PHASE_SHRINK ? parent->failures.broken : parent->call.failed_before);
   pthread_mutex_unlock(&parent->lock);
-  hk_bootstrap_begin(b, phase, parent->what);
+  hk_bootstrap_begin(b, phase, parent->call.what);
   hk_member_join(b);
   HK_TRY(hk_overlay_open_all(b, false), out);
   hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));

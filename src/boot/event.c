@@ -36,12 +36,12 @@ bool hk_event_is_notice(const hk_event *e) {
 
 /* True if the lost link takes precedence over those before: all ranks must report the same one. Under the lock. */
 static bool note_link(hk_bootstrap *b, const hk_event *e) {
-  int32_t *best = b->lost;
-  if (b->lost_ns && (e->rank > best[0] || (e->rank == best[0] && e->from >= best[1]))) return false;
-  if (!b->lost_ns) b->lost_ns = hk_now_ns();
+  int32_t *best = b->failures.lost;
+  if (b->failures.lost_ns && (e->rank > best[0] || (e->rank == best[0] && e->from >= best[1]))) return false;
+  if (!b->failures.lost_ns) b->failures.lost_ns = hk_now_ns();
   best[0] = e->rank;
   best[1] = e->from;
-  if (b->broken && b->first_event.kind == HK_EVENT_LINK) b->first_event = *e;
+  if (b->failures.broken && b->failures.first_event.kind == HK_EVENT_LINK) b->failures.first_event = *e;
   return true;
 }
 
@@ -49,22 +49,22 @@ static bool note_link(hk_bootstrap *b, const hk_event *e) {
  * precedence. Two verdicts about one rank may differ. */
 static bool note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
-  uint64_t bit = (uint64_t)1 << key % 64, *word = &b->seen[e->kind * (b->nranks / 64 + 1) + key / 64];
+  uint64_t bit = (uint64_t)1 << key % 64, *word = &b->failures.seen[e->kind * (b->nranks / 64 + 1) + key / 64];
   pthread_mutex_lock(&b->lock);
   bool first = !(*word & bit);
   *word |= bit;
   if (e->kind == HK_EVENT_SHRINK) {
-    first = (uint32_t)e->code > b->shrinks[e->rank];
-    if (first) b->shrinks[e->rank] = (uint32_t)e->code;
+    first = (uint32_t)e->code > b->failures.shrinks[e->rank];
+    if (first) b->failures.shrinks[e->rank] = (uint32_t)e->code;
   }
   if (e->kind == HK_EVENT_LINK) first = note_link(b, e);
   if (e->kind == HK_EVENT_DEAD)
-    b->dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
+    b->failures.dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
   /* The end of a process or rank also ends its links, so a lost link is then not the cause. */
-  bool stronger = b->broken && b->first_event.kind == HK_EVENT_LINK && e->kind != HK_EVENT_LINK;
-  if (first && (!b->broken || stronger) && !hk_event_is_notice(e)) {
-    b->broken = true;
-    b->first_event = *e;
+  bool stronger = b->failures.broken && b->failures.first_event.kind == HK_EVENT_LINK && e->kind != HK_EVENT_LINK;
+  if (first && (!b->failures.broken || stronger) && !hk_event_is_notice(e)) {
+    b->failures.broken = true;
+    b->failures.first_event = *e;
     pthread_cond_broadcast(&b->change);
   }
   pthread_mutex_unlock(&b->lock);
@@ -73,13 +73,13 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
 
 bool hk_event_dead(hk_bootstrap *b, int rank) {
   pthread_mutex_lock(&b->lock);
-  bool dead = b->dead[rank / 64] >> rank % 64 & 1;
+  bool dead = b->failures.dead[rank / 64] >> rank % 64 & 1;
   pthread_mutex_unlock(&b->lock);
   return dead;
 }
 
 bool hk_event_aborted(hk_bootstrap *b, int rank) {
-  const uint64_t *seen = &b->seen[HK_EVENT_ABORT * (b->nranks / 64 + 1)];
+  const uint64_t *seen = &b->failures.seen[HK_EVENT_ABORT * (b->nranks / 64 + 1)];
   pthread_mutex_lock(&b->lock);
   bool aborted = seen[rank / 64] >> rank % 64 & 1;
   pthread_mutex_unlock(&b->lock);
@@ -101,8 +101,8 @@ static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *f
 
 void hk_event_repeat(hk_bootstrap *b) {
   pthread_mutex_lock(&b->lock);
-  bool broken = b->broken;
-  hk_event e = b->first_event;
+  bool broken = b->failures.broken;
+  hk_event e = b->failures.first_event;
   pthread_mutex_unlock(&b->lock);
   if (broken) pass_on(b, &e, NULL);
 }

@@ -224,17 +224,17 @@ hk_ack hk_member_activity(hk_listener *l, const hk_family *f, uint64_t comm, int
   if (!b) return has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
   if (b->o.report) b->o.report(b->o.arg, out);
   /* relaxed, all: each value is independent and may be a moment old */
-  int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
-  int phase = atomic_load_explicit(&b->phase, memory_order_relaxed);
-  uint64_t gave_up = atomic_load_explicit(&b->gave_up_ns, memory_order_relaxed);
+  int awaited = atomic_load_explicit(&b->call.awaited, memory_order_relaxed);
+  int phase = atomic_load_explicit(&b->call.phase, memory_order_relaxed);
+  uint64_t gave_up = atomic_load_explicit(&b->call.gave_up_ns, memory_order_relaxed);
   if (gave_up && hk_ago_ns(hk_now_ns(), gave_up) > GIVING_UP_NS)
     awaited = -1;
   else if (gave_up)
-    phase = atomic_load_explicit(&b->gave_up_in, memory_order_relaxed);
+    phase = atomic_load_explicit(&b->call.gave_up_in, memory_order_relaxed);
   if (awaited >= 0) out->waits_for = awaited;
   if (phase != HK_PHASE_IDLE) {
     out->phase = (uint8_t)phase;
-    out->phase_ms = hk_ago_ns(hk_now_ns(), atomic_load_explicit(&b->phase_since_ns, memory_order_relaxed)) /
+    out->phase_ms = hk_ago_ns(hk_now_ns(), atomic_load_explicit(&b->call.phase_since_ns, memory_order_relaxed)) /
                     1000000u; /* as above */
   }
   return HK_ACK_OK;

@@ -68,8 +68,8 @@ hk_status hk_bootstrap_allgather(hk_bootstrap *b, void *table, size_t bytes) {
 void hk_bootstrap_skip(hk_bootstrap *b) { b->gathers++; }
 
 void hk_bootstrap_also(hk_bootstrap *b, hk_status (*check)(void *arg), void *arg) {
-  b->also = check;
-  b->also_arg = arg;
+  b->call.also = check;
+  b->call.also_arg = arg;
 }
 
 hk_status hk_bootstrap_barrier(hk_bootstrap *b) { return hk_bootstrap_allgather(b, NULL, 0); }

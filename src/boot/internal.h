@@ -55,6 +55,33 @@ typedef struct hk_delivery {
   int fd;
 } hk_delivery;
 
+/* The call that the collectives of the rank's thread belong to (hk_bootstrap_begin), and its wait. */
+typedef struct hk_boot_call {
+  char what[128];
+  _Atomic(int) phase; /* hk_phase */
+  _Atomic(uint64_t) phase_since_ns;
+  bool failed_before;           /* the communicator had failed when the call began */
+  hk_status (*also)(void *arg); /* hk_bootstrap_also; NULL: none */
+  void *also_arg;
+  uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
+  /* when the rank's thread last ended a wait with an error; `awaited` and gave_up_in then belong to that wait */
+  _Atomic(uint64_t) gave_up_ns;
+  _Atomic(int) gave_up_in; /* hk_phase */
+  bool dialing;            /* a connection is being made, which checks the deadline itself */
+  _Atomic(int) awaited;    /* the rank that the rank's thread waits for inside the bootstrap; -1: none */
+} hk_boot_call;
+
+/* The failures of which this rank has heard.  Under the bootstrap's lock. */
+typedef struct hk_boot_failures {
+  uint64_t *seen, *dead; /* a bit for each kind of event and rank that it was about; a bit for each dead rank */
+  uint32_t *shrinks;     /* [nranks] number of the newest HK_EVENT_SHRINK of each */
+  uint64_t gone_ns;      /* when a member was first seen to have left or aborted the parent; 0: not yet */
+  bool broken;           /* an event has arrived: collectives cannot complete */
+  hk_event first_event;
+  uint64_t lost_ns; /* when the first HK_EVENT_LINK arrived; 0: none */
+  int32_t lost[2];  /* the pair of ranks of the lost link that takes precedence (precedence.h) */
+} hk_boot_failures;
+
 struct hk_bootstrap {
   int rank, nranks, rounds; /* rounds: ceil(log2 nranks) */
   uint64_t comm;
@@ -69,21 +96,8 @@ struct hk_bootstrap {
   struct hk_bootstrap *parent; /* while joining as a child, else NULL */
   const int *members;          /* our ranks in the parent; while joining as a child, else NULL */
   bool after_failure;          /* while joining as a child: the parent had failed before */
-  bool failed_before;          /* when the call of `what` began */
   uint64_t gathers, barriers;  /* number of collectives so far, on the rank's thread */
-  /* The call that the collectives of the rank's thread belong to (hk_bootstrap_begin). */
-  char what[128];
-  _Atomic(int) phase; /* hk_phase */
-  _Atomic(uint64_t) phase_since_ns;
-  hk_status (*also)(void *arg); /* hk_bootstrap_also; NULL: none */
-  void *also_arg;
-  uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
-  _Atomic(uint64_t)
-      /* when the rank's thread last ended a wait with an error; `awaited` and gave_up_in then belong to that wait */
-      gave_up_ns;
-  _Atomic(int) gave_up_in; /* hk_phase */
-  bool dialing;            /* a connection is being made, which checks the deadline itself */
-  _Atomic(int) awaited;    /* the rank that the rank's thread waits for inside the bootstrap; -1: none */
+  hk_boot_call call;
 
   pthread_mutex_t lock; /* the fields below and those marked in the links */
   pthread_cond_t change;
@@ -97,15 +111,9 @@ struct hk_bootstrap {
     void *arg;
     uint64_t tag;
   } served[HK_SERVED];
-  uint64_t *seen, *dead; /* a bit for each kind of event and rank that it was about; a bit for each dead rank */
-  uint32_t *shrinks;     /* [nranks] number of the newest HK_EVENT_SHRINK of each */
-  uint64_t gone_ns;      /* when a member was first seen to have left or aborted the parent; 0: not yet */
-  bool known;            /* `contacts` is complete, and the service thread may read it */
-  bool leaving;          /* this rank leaves: links may end */
-  bool broken;           /* an event has arrived: collectives cannot complete */
-  hk_event first_event;
-  uint64_t lost_ns; /* when the first HK_EVENT_LINK arrived; 0: none */
-  int32_t lost[2];  /* the pair of ranks of the lost link that takes precedence (precedence.h) */
+  bool known;   /* `contacts` is complete, and the service thread may read it */
+  bool leaving; /* this rank leaves: links may end */
+  hk_boot_failures failures;
 };
 
 static inline hk_overlay_link *hk_link_to(hk_bootstrap *b, bool next, int round) {

@@ -23,8 +23,8 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   int rank = b->members[l->rank];
   if (!hk_event_aborted(b->parent, rank) && !hk_bootstrap_left(b->parent, rank)) return false;
   uint64_t now = hk_now_ns();
-  if (!b->gone_ns) b->gone_ns = now;
-  return hk_ago_ns(now, b->gone_ns) > GONE_NS;
+  if (!b->failures.gone_ns) b->failures.gone_ns = now;
+  return hk_ago_ns(now, b->failures.gone_ns) > GONE_NS;
 }
 
 /* A lost link of the parent, or a rank's own failure there, fails the parent: a member whose call has not begun will
@@ -32,13 +32,14 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
 static hk_status parent_failure(const hk_bootstrap *b) {
   hk_status rc = HK_OK;
   hk_bootstrap *p = b->parent;
-  const hk_event *e = &p->first_event;
+  const hk_event *e = &p->failures.first_event;
   if (b->after_failure) return HK_OK;
   pthread_mutex_lock(&p->lock);
-  if (p->lost_ns && hk_ago_ns(hk_now_ns(), p->lost_ns) >= LOST_NS) {
-    bool link = p->first_event.kind == HK_EVENT_LINK;
-    rc = HK_FAIL(HK_ERR_REMOTE, "%s", link ? p->first_event.text : "a control connection of the parent was lost");
-  } else if (p->broken && e->kind == HK_EVENT_ERROR) {
+  if (p->failures.lost_ns && hk_ago_ns(hk_now_ns(), p->failures.lost_ns) >= LOST_NS) {
+    bool link = p->failures.first_event.kind == HK_EVENT_LINK;
+    rc = HK_FAIL(HK_ERR_REMOTE, "%s",
+                 link ? p->failures.first_event.text : "a control connection of the parent was lost");
+  } else if (p->failures.broken && e->kind == HK_EVENT_ERROR) {
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d of the parent communicator failed: %s", e->rank, e->text);
   }
   pthread_mutex_unlock(&p->lock);
@@ -49,13 +50,13 @@ static hk_status parent_failure(const hk_bootstrap *b) {
 static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
   static const char *const kinds[HK_EVENT_KINDS] = {"is gone", "aborted", "failed", "disagrees with the others",
                                                     "cannot go on"};
-  const hk_event *e = &b->first_event;
-  if (b->broken && e->kind == HK_EVENT_LINK) {
-    if (hk_ago_ns(hk_now_ns(), b->lost_ns) < LOST_NS) return HK_OK;
+  const hk_event *e = &b->failures.first_event;
+  if (b->failures.broken && e->kind == HK_EVENT_LINK) {
+    if (hk_ago_ns(hk_now_ns(), b->failures.lost_ns) < LOST_NS) return HK_OK;
     return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
   }
-  if (b->broken && e->kind == HK_EVENT_SUSPECT && e->text[0]) return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
-  if (b->broken)
+  if (b->failures.broken && e->kind == HK_EVENT_SUSPECT && e->text[0]) return HK_FAIL(HK_ERR_REMOTE, "%s", e->text);
+  if (b->failures.broken)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d %s%s%s", e->rank, b->nranks, kinds[e->kind], e->text[0] ? ": " : "",
                    e->text);
   if (b->parent && hk_event_dead(b->parent, b->members[l->rank]))
@@ -82,9 +83,10 @@ static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
 /* On the rank's thread: publishes which rank it waits for, for ranks that ask. -1: none. */
 static void note_awaited(hk_bootstrap *b, int rank) {
   /* relaxed: the value is independent */
-  atomic_store_explicit(&b->awaited, rank, memory_order_relaxed);
-  atomic_store_explicit(&b->gave_up_ns, 0, memory_order_relaxed); /* as above */
-  if (b->parent) atomic_store_explicit(&b->parent->awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
+  atomic_store_explicit(&b->call.awaited, rank, memory_order_relaxed);
+  atomic_store_explicit(&b->call.gave_up_ns, 0, memory_order_relaxed); /* as above */
+  if (b->parent)
+    atomic_store_explicit(&b->parent->call.awaited, rank < 0 ? -1 : b->members[rank], memory_order_relaxed);
 }
 
 /* Keeps the wait that this rank has just given up: ranks that wait for this rank give up at about the same time, and
@@ -95,8 +97,9 @@ static void end_awaiting(hk_bootstrap *b, hk_status rc) {
     return;
   }
   /* relaxed: an answer at this moment may mix two waits */
-  atomic_store_explicit(&b->gave_up_in, atomic_load_explicit(&b->phase, memory_order_relaxed), memory_order_relaxed);
-  atomic_store_explicit(&b->gave_up_ns, hk_now_ns(), memory_order_relaxed);
+  atomic_store_explicit(&b->call.gave_up_in, atomic_load_explicit(&b->call.phase, memory_order_relaxed),
+                        memory_order_relaxed);
+  atomic_store_explicit(&b->call.gave_up_ns, hk_now_ns(), memory_order_relaxed);
 }
 
 /* A split that failed leaves messages of its collective here. A peer that is ahead has given up the collective that
@@ -151,12 +154,12 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   hk_hello h = hk_overlay_hello(b, HK_HELLO_OVERLAY, l->rank);
   hk_wait_env until = *env;
   h.round = l->round;
-  until.deadline_ns = b->deadline_ns; /* the error of a failed connection names its addresses */
-  b->dialing = true;
+  until.deadline_ns = b->call.deadline_ns; /* the error of a failed connection names its addresses */
+  b->call.dialing = true;
   note_awaited(b, l->rank);
   rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
   end_awaiting(b, rc);
-  b->dialing = false;
+  b->call.dialing = false;
   HK_OR_RETURN(rc);
   rc = hk_overlay_open(l, fd);
   if (rc != HK_OK) hk_boot_close(fd);

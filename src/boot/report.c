@@ -25,28 +25,28 @@ enum {
 static void begin_wait(hk_bootstrap *b, bool bounded) {
   uint64_t watchdog = (uint64_t)b->o.settings->WATCHDOG * SECOND, now = hk_now_ns();
   uint64_t first = bounded && watchdog > FIRST_REPORT_NS ? FIRST_REPORT_NS : watchdog;
-  b->wait_begin_ns = now;
-  b->deadline_ns = bounded ? now + (uint64_t)b->o.settings->BOOTSTRAP_TIMEOUT * SECOND : 0;
-  if (b->o.wait->deadline_ns && (!b->deadline_ns || b->o.wait->deadline_ns < b->deadline_ns))
-    b->deadline_ns = b->o.wait->deadline_ns;
-  b->next_report_ns = watchdog ? now + first : 0;
+  b->call.wait_begin_ns = now;
+  b->call.deadline_ns = bounded ? now + (uint64_t)b->o.settings->BOOTSTRAP_TIMEOUT * SECOND : 0;
+  if (b->o.wait->deadline_ns && (!b->call.deadline_ns || b->o.wait->deadline_ns < b->call.deadline_ns))
+    b->call.deadline_ns = b->o.wait->deadline_ns;
+  b->call.next_report_ns = watchdog ? now + first : 0;
 }
 
 void hk_bootstrap_begin(hk_bootstrap *b, hk_phase phase, const char *what) {
   if (!b) return;
-  snprintf(b->what, sizeof b->what, "%s", what ? what : "a call of the bootstrap");
+  snprintf(b->call.what, sizeof b->call.what, "%s", what ? what : "a call of the bootstrap");
   /* relaxed, both: each value is independent */
-  if (atomic_load_explicit(&b->phase, memory_order_relaxed) != (int)phase)
-    atomic_store_explicit(&b->phase_since_ns, hk_now_ns(), memory_order_relaxed);
-  atomic_store_explicit(&b->phase, (int)phase, memory_order_relaxed);
+  if (atomic_load_explicit(&b->call.phase, memory_order_relaxed) != (int)phase)
+    atomic_store_explicit(&b->call.phase_since_ns, hk_now_ns(), memory_order_relaxed);
+  atomic_store_explicit(&b->call.phase, (int)phase, memory_order_relaxed);
   pthread_mutex_lock(&b->lock);
-  b->failed_before = b->broken;
+  b->call.failed_before = b->failures.broken;
   pthread_mutex_unlock(&b->lock);
   begin_wait(b, phase == HK_PHASE_INIT);
 }
 
 static hk_phase phase_of(const hk_bootstrap *b) {
-  return (hk_phase)atomic_load_explicit(&b->phase, memory_order_relaxed); /* the value is independent */
+  return (hk_phase)atomic_load_explicit(&b->call.phase, memory_order_relaxed); /* the value is independent */
 }
 
 /* ---- which ranks are missing ---- */
@@ -137,13 +137,13 @@ static bool describe_wait(hk_bootstrap *b, uint64_t waited_ns, char *text, size_
   const hk_bootstrap *of = b->parent ? b->parent : b;
   const char *name = of->o.name ? of->o.name : "";
   /* relaxed: only this thread writes it */
-  int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
+  int awaited = atomic_load_explicit(&b->call.awaited, memory_order_relaxed);
   if (b->nranks <= ASK_ALL) ask_all(b, &m);
   if (m.silent && phase_of(b) == HK_PHASE_INIT) m.count = m.silent;
   if (!m.count && awaited >= 0) follow_chain(b, awaited, &m);
   describe(b, &m, who, sizeof who);
   snprintf(text, bytes, "rank %d of %d has waited %llu s in %s of communicator %s%s%s0x%llx for %s", of->rank,
-           of->nranks, (unsigned long long)(waited_ns / SECOND), b->what, name[0] ? "\"" : "", name,
+           of->nranks, (unsigned long long)(waited_ns / SECOND), b->call.what, name[0] ? "\"" : "", name,
            name[0] ? "\" " : "", (unsigned long long)of->comm, m.count ? who : "other ranks");
   for (int i = 0; i < m.silent; i++)
     if (m.presence[i] == HK_PRESENCE_LEFT || m.presence[i] == HK_PRESENCE_GONE) return true;
@@ -154,25 +154,25 @@ static bool describe_wait(hk_bootstrap *b, uint64_t waited_ns, char *text, size_
 
 static hk_status look(hk_bootstrap *b) {
   char text[HK_ERROR_TEXT - 256];
-  uint64_t now = hk_now_ns(), waited = hk_ago_ns(now, b->wait_begin_ns);
-  if (b->deadline_ns && now >= b->deadline_ns && !b->dialing) {
+  uint64_t now = hk_now_ns(), waited = hk_ago_ns(now, b->call.wait_begin_ns);
+  if (b->call.deadline_ns && now >= b->call.deadline_ns && !b->call.dialing) {
     (void)describe_wait(b, waited, text, sizeof text);
     return HK_FAIL(HK_ERR_REMOTE, "%s; it gave up (HOCKET_BOOTSTRAP_TIMEOUT)", text);
   }
-  if (!b->next_report_ns || now < b->next_report_ns) return HK_OK;
+  if (!b->call.next_report_ns || now < b->call.next_report_ns) return HK_OK;
   /* In the init, a failure that this rank was not informed of has ended it for all. */
-  if (describe_wait(b, waited, text, sizeof text) && b->deadline_ns) return HK_FAIL(HK_ERR_REMOTE, "%s", text);
-  if (!b->deadline_ns && b->o.settings->WATCHDOG_ABORT)
+  if (describe_wait(b, waited, text, sizeof text) && b->call.deadline_ns) return HK_FAIL(HK_ERR_REMOTE, "%s", text);
+  if (!b->call.deadline_ns && b->o.settings->WATCHDOG_ABORT)
     return HK_FAIL(HK_ERR_REMOTE, "%s: it gave up (HOCKET_WATCHDOG_ABORT=1)", text);
-  if (b->deadline_ns)
+  if (b->call.deadline_ns)
     HK_WARN("%s (it gives up in %llu s, HOCKET_BOOTSTRAP_TIMEOUT)", text,
-            (unsigned long long)((b->deadline_ns - now) / SECOND));
+            (unsigned long long)((b->call.deadline_ns - now) / SECOND));
   else
     HK_WARN("%s: all ranks of the communicator must make this call (HOCKET_WATCHDOG_ABORT=1 makes this an error, "
             "HOCKET_WATCHDOG=0 silences it)",
             text);
   now = hk_now_ns();
-  b->next_report_ns = now + (waited < BETWEEN_NS ? waited : BETWEEN_NS);
+  b->call.next_report_ns = now + (waited < BETWEEN_NS ? waited : BETWEEN_NS);
   return HK_OK;
 }
 
@@ -185,11 +185,11 @@ hk_status hk_report_check(void *arg, uint64_t waited_ns) {
   hk_bootstrap *b = arg;
   const hk_wait_env *base = b->o.wait;
   /* relaxed: only this thread writes it */
-  int awaited = atomic_load_explicit(&b->awaited, memory_order_relaxed);
+  int awaited = atomic_load_explicit(&b->call.awaited, memory_order_relaxed);
   /* a rank that waits for others must be able to accept their connections */
   HK_OR_RETURN(hk_listener_check(b->listener));
   if (base->check) HK_OR_RETURN(base->check(base->arg, waited_ns));
-  if (b->also) HK_OR_RETURN(b->also(b->also_arg));
+  if (b->call.also) HK_OR_RETURN(b->call.also(b->call.also_arg));
   if (b->parent && awaited >= 0 && hk_event_dead(b->parent, b->members[awaited]))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, has died", awaited,
                    b->nranks, b->members[awaited]);

@@ -37,13 +37,13 @@ static inline void make(hk_bootstrap *b, int rank, int n) {
   b->o = (hk_bootstrap_options){.settings = hk_settings_now(), .wait = &wait_env, .report = give, .arg = &does[rank]};
   b->known = true;
   while (1 << b->rounds < n) b->rounds++;
-  atomic_init(&b->awaited, -1);
+  atomic_init(&b->call.awaited, -1);
   pthread_mutex_init(&b->lock, NULL);
   hk_cond_init(&b->change);
   b->inbox_end = &b->inbox;
   b->contacts = calloc((size_t)n, HK_CONTACT_BYTES);
-  b->dead = calloc((size_t)n / 64 + 1, sizeof *b->dead);
-  b->seen = calloc(((size_t)n / 64 + 1) * HK_EVENT_KINDS, sizeof *b->seen);
+  b->failures.dead = calloc((size_t)n / 64 + 1, sizeof *b->failures.dead);
+  b->failures.seen = calloc(((size_t)n / 64 + 1) * HK_EVENT_KINDS, sizeof *b->failures.seen);
   for (int r = 0; r < n; r++) {
     hk_contact c = {.process = PROCESS, .n = 1, .at[0].sa.sa_family = AF_INET};
     hk_contact_encode(hk_contact_of(b, r), &c);

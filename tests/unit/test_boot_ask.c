@@ -42,11 +42,11 @@ TEST(answers_of_one_that_gave_up) {
   hk_listener_lock();
   ck_assert_int_eq(hk_member_activity(&listener, &family, 0xc0, ME, &a), HK_ACK_OK);
   ck_assert(a.phase == HK_PHASE_SPLIT && a.phase_ms == 2500 && a.waits_for == -1);
-  atomic_store(&me->awaited, 2);
+  atomic_store(&me->call.awaited, 2);
   hk_member_activity(&listener, &family, 0xc0, ME, &a);
   ck_assert_int_eq(a.waits_for, 2);
-  atomic_store(&me->gave_up_ns, clock_ns - 3 * S);
-  atomic_store(&me->gave_up_in, HK_PHASE_SHRINK);
+  atomic_store(&me->call.gave_up_ns, clock_ns - 3 * S);
+  atomic_store(&me->call.gave_up_in, HK_PHASE_SHRINK);
   hk_member_activity(&listener, &family, 0xc0, ME, &a);
   ck_assert(a.phase == HK_PHASE_SHRINK && a.waits_for == 2);
   clock_ns++;
@@ -144,12 +144,12 @@ TEST(silent_peers_end_the_call) {
   int fd = elsewhere(2, true);
   hk_wait_env env = {.check = not_for_long};
   test_ends_ns = hk_now_ns() + 5 * S;
-  me->deadline_ns = hk_now_ns() + S / 10;
+  me->call.deadline_ns = hk_now_ns() + S / 10;
   ck_assert_int_eq(hk_overlay_connect(me, 0, &env), HK_ERR_REMOTE);
   expect_error("cannot reach rank 2 of 3 after ");
   expect_error("<");
   expect_error("connected, but no answer); see that rank's output");
-  ck_assert(!me->dialing);
+  ck_assert(!me->call.dialing);
   close(fd);
 }
 

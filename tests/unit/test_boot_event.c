@@ -30,9 +30,9 @@ static void setup(void) {
                                .links = links,
                                .events_end = &boot.events,
                                .event_work = {.fn = hk_event_work, .arg = &boot},
-                               .seen = calloc(words, sizeof *boot.seen),
-                               .dead = calloc(RANKS / 64 + 1, sizeof *boot.dead),
-                               .shrinks = calloc(RANKS, sizeof *boot.shrinks)};
+                               .failures.seen = calloc(words, sizeof *boot.failures.seen),
+                               .failures.dead = calloc(RANKS / 64 + 1, sizeof *boot.failures.dead),
+                               .failures.shrinks = calloc(RANKS, sizeof *boot.failures.shrinks)};
   pthread_mutex_init(&boot.lock, NULL);
   pthread_cond_init(&boot.change, NULL);
   ck_assert_int_eq(hk_service_new(&boot.o.service, "test"), HK_OK);
@@ -48,7 +48,7 @@ static void setup(void) {
 static void teardown(void) {
   hk_service_free(boot.o.service);
   for (int i = 0; i < LINKS; i++) close(links[i].fd), close(other_end[i]);
-  free(boot.contacts), free(boot.seen), free(boot.dead), free(boot.shrinks);
+  free(boot.contacts), free(boot.failures.seen), free(boot.failures.dead), free(boot.failures.shrinks);
 }
 
 static hk_event an_event(int kind, int rank, int from, int code) {
@@ -124,13 +124,13 @@ TEST_LOOP(new_ones, HK_ARRAY_LENGTH(scenes)) {
     int before = state.nevents;
     hk_event_came(&boot, &e, NULL);
     ck_assert_msg(state.nevents - before == now->new, "%s: step %zu", s->of, i);
-    ck_assert_msg(boot.broken == (now->counts >= 0), "%s: step %zu", s->of, i);
+    ck_assert_msg(boot.failures.broken == (now->counts >= 0), "%s: step %zu", s->of, i);
     if (now->new) ck_assert_str_eq(state.events[before].text, e.text);
     if (now->counts < 0) continue;
     hk_event want = an_event(counts->kind, counts->rank, counts->from, counts->code);
-    ck_assert_msg(boot.first_event.kind == want.kind && boot.first_event.rank == want.rank &&
-                      boot.first_event.from == want.from && !strcmp(boot.first_event.text, want.text),
-                  "%s: after step %zu \"%s\" counts", s->of, i, boot.first_event.text);
+    ck_assert_msg(boot.failures.first_event.kind == want.kind && boot.failures.first_event.rank == want.rank &&
+                      boot.failures.first_event.from == want.from && !strcmp(boot.failures.first_event.text, want.text),
+                  "%s: after step %zu \"%s\" counts", s->of, i, boot.failures.first_event.text);
   }
   for (int r = 0; r < RANKS; r++) {
     ck_assert_int_eq(hk_event_dead(&boot, r), was_reported(&state, HK_EVENT_DEAD, r));

@@ -41,8 +41,8 @@ static void setup(void) {
   hk_service *service = boot.o.service;
   make(&boot, COMM, SELF);
   boot.o.service = service;
-  boot.seen = calloc(HK_EVENT_KINDS, sizeof *boot.seen); /* for the ends of its links */
-  boot.dead = calloc(1, sizeof *boot.dead);
+  boot.failures.seen = calloc(HK_EVENT_KINDS, sizeof *boot.failures.seen); /* for the ends of its links */
+  boot.failures.dead = calloc(1, sizeof *boot.failures.dead);
 }
 
 /* All descriptors are given back: with the family what came for ranks that never joined. */
@@ -53,7 +53,7 @@ static void teardown(void) {
     if (boot.links[i].fd >= 0) hk_service_remove(service, boot.links[i].fd);
   hk_overlay_free(&boot);
   hk_service_free(service);
-  free(boot.seen), free(boot.dead);
+  free(boot.failures.seen), free(boot.failures.dead);
   hk_family_put(l, family);
   hk_listener_put(l);
   ck_assert_int_eq(open_fds(), fds_before);
@@ -282,7 +282,7 @@ TEST_LOOP(questions, 3) {
   g.on_spare = _i == 0;
   if (_i != 1) hk_member_join(&boot);
   if (_i == 2) hk_member_leave(&boot);
-  atomic_store(&boot.awaited, _i == 0 ? 3 : -1);
+  atomic_store(&boot.call.awaited, _i == 0 ? 3 : -1);
   hk_listener_lock();
   come(&g);
   ck_assert_int_eq(ack_of(&g), acks[_i]);

@@ -43,9 +43,9 @@ static void setup(void) {
   b->deliveries_end = &b->deliveries;
   b->event_work = (hk_service_work){.fn = hk_event_work, .arg = b};
   b->contacts = calloc(RANKS, HK_CONTACT_BYTES);
-  b->seen = calloc(HK_EVENT_KINDS, sizeof *b->seen);
-  b->dead = calloc(1, sizeof *b->dead);
-  b->shrinks = calloc(RANKS, sizeof *b->shrinks);
+  b->failures.seen = calloc(HK_EVENT_KINDS, sizeof *b->failures.seen);
+  b->failures.dead = calloc(1, sizeof *b->failures.dead);
+  b->failures.shrinks = calloc(RANKS, sizeof *b->failures.shrinks);
   ck_assert_int_eq(hk_service_new(&b->o.service, "test"), HK_OK);
   ck_assert_int_eq(hk_overlay_init(b), HK_OK);
   for (int i = 0; i < LINKS; i++) peer[i] = -1;
@@ -59,7 +59,7 @@ static void teardown(void) {
   hk_overlay_leave(b);
   hk_overlay_free(b);
   hk_service_free(service);
-  free(b->contacts), free(b->seen), free(b->dead), free(b->shrinks), free(b);
+  free(b->contacts), free(b->failures.seen), free(b->failures.dead), free(b->failures.shrinks), free(b);
   ck_assert_int_eq(open_fds(), fds_before);
 }
 
@@ -465,11 +465,11 @@ TEST(dials_until_the_deadline) {
   ck_assert_int_eq(hk_listen(&c.at[0], 5, &fd), HK_OK);
   for (int r = 0; r < RANKS; r++) hk_contact_encode(b->contacts + r * HK_CONTACT_BYTES, &c);
   hk_wait_env env = {.check = hk_report_check, .arg = b};
-  b->deadline_ns = hk_now_ns() + 250000000;
+  b->call.deadline_ns = hk_now_ns() + 250000000;
   ck_assert_int_eq(hk_overlay_connect(b, 0, &env), HK_ERR_REMOTE);
   ck_assert_msg(strstr(hk_last_error(), "cannot reach rank 6 of 7"), "%s", hk_last_error());
   ck_assert_msg(strstr(hk_last_error(), "connected, but no answer"), "%s", hk_last_error());
-  ck_assert(atomic_load(&b->gave_up_ns) && atomic_load(&b->awaited) == 6); /* for ranks that ask */
+  ck_assert(atomic_load(&b->call.gave_up_ns) && atomic_load(&b->call.awaited) == 6); /* for ranks that ask */
   close(fd);
 }
 

@@ -55,9 +55,9 @@ TEST_LOOP(reports_in_time, HK_ARRAY_LENGTH(times)) {
     ck_assert_msg(hk_report_check(me, 0) == HK_OK && warnings() == (int)at, "before %u s", s);
     clock_ns = begin + s * S;
     if (at < 6 && times[_i].reports[at] == s) at++;
-    if (s == times[_i].error) me->dialing = true; /* a connection that is being made ends by itself */
+    if (s == times[_i].error) me->call.dialing = true; /* a connection that is being made ends by itself */
     if (s == times[_i].error && times[_i].bounded) ck_assert_int_eq(hk_report_check(me, 0), HK_OK);
-    me->dialing = false;
+    me->call.dialing = false;
     ck_assert_msg(hk_report_check(me, 0) == (s == times[_i].error ? HK_ERR_REMOTE : HK_OK), "at %u s", s);
     if (s != times[_i].error) ck_assert_msg(warnings() == (int)at, "%u s: %d warnings", s, warnings());
   }
@@ -171,9 +171,9 @@ static void expect_for(const char *words) {
   size_t n = strlen(words);
   bool ends = words[n - 1] == '$';
   snprintf(want, sizeof want, "%.*s%s", (int)(n - ends), words,
-           !ends             ? ""
-           : me->deadline_ns ? "; it gave up"
-                             : ": it gave up");
+           !ends                  ? ""
+           : me->call.deadline_ns ? "; it gave up"
+                                  : ": it gave up");
   ck_assert_msg(text && strstr(text, want), "%s: not %s", hk_last_error(), want);
 }
 
@@ -189,7 +189,7 @@ TEST_LOOP(names_the_right_ones, HK_ARRAY_LENGTH(scenes)) {
     if (r == ME) continue;
     const other *o = &scenes[_i].others[i++];
     hk_bootstrap *b = &ranks[r];
-    if (o->state == 'G') me->dead[0] |= (uint64_t)1 << r;
+    if (o->state == 'G') me->failures.dead[0] |= (uint64_t)1 << r;
     if (o->state == 'L') hk_member_leave(b);
     if (o->state == '?') hk_contact_of(me, r)[10] = 0;
     does[r] = (hk_activity){.phase = (uint8_t)phase_of(o->state), .waits_for = o->waits_for};
@@ -231,11 +231,11 @@ TEST_LOOP(follows_the_chain, 6) {
   }
   hk_bootstrap_begin(me, HK_PHASE_SPLIT, "a call");
   hk_report_begin(me, true);
-  atomic_store(&me->awaited, rows[_i].chain[0]);
+  atomic_store(&me->call.awaited, rows[_i].chain[0]);
   clock_ns += 45 * S;
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for(rows[_i].words);
-  atomic_store(&me->awaited, -1); /* it is not known for whom */
+  atomic_store(&me->call.awaited, -1); /* it is not known for whom */
   clock_ns += S;
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for("other ranks$");
@@ -258,7 +258,7 @@ TEST_LOOP(follows_it_so_far, 5) {
     does[r] = (hk_activity){.phase = HK_PHASE_SPLIT, .waits_for = r >= rows[_i].begin && r < rows[_i].end ? r + 1 : -1};
   hk_bootstrap_begin(me, HK_PHASE_SPLIT, "a call");
   hk_report_begin(me, true);
-  atomic_store(&me->awaited, rows[_i].begin);
+  atomic_store(&me->call.awaited, rows[_i].begin);
   clock_ns += 45 * S;
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for(rows[_i].words);
@@ -270,10 +270,10 @@ TEST(ends_with_the_gone) {
   make_ranks(MOST);
   clock_ns = hk_now_ns() + 1000 * S;
   for (int r = 0; r < MOST; r++) does[r] = (hk_activity){.phase = HK_PHASE_SPLIT, .waits_for = r == 3 ? 7 : 9};
-  me->dead[0] |= 1 << 7;
+  me->failures.dead[0] |= 1 << 7;
   hk_bootstrap_begin(me, HK_PHASE_SPLIT, "a call");
   hk_report_begin(me, true);
-  atomic_store(&me->awaited, 3);
+  atomic_store(&me->call.awaited, 3);
   clock_ns += 45 * S;
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_for("rank 7, which is gone: its process has ended; see its output$");
@@ -299,13 +299,13 @@ TEST(in_the_parents_numbers) {
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_error("; and rank 6, which is in no operation, and waits for rank 2 itself");
   hk_report_begin(me, true);
-  atomic_store(&me->awaited, 2);
-  parent.dead[0] = 1 << 4;
+  atomic_store(&me->call.awaited, 2);
+  parent.failures.dead[0] = 1 << 4;
   ck_assert_int_eq(hk_report_check(me, 0), HK_OK);
-  parent.dead[0] = 1 << 6;
+  parent.failures.dead[0] = 1 << 6;
   ck_assert_int_eq(hk_report_check(me, 0), HK_ERR_REMOTE);
   expect_error("rank 2 of 3, which is rank 6 of the parent communicator, has died");
-  atomic_store(&me->awaited, -1);
+  atomic_store(&me->call.awaited, -1);
   ck_assert_int_eq(hk_report_check(me, 0), HK_OK);
 }
 
@@ -336,9 +336,9 @@ TEST(takes_the_frame) {
   put(HK_FRAME_GATHER, 1, false, 6);  /* a later one */
   put(HK_FRAME_GATHER, 1, false, 5);
   atomic_store(&failure, HK_ERR_USAGE); /* looked at only if nothing is there */
-  atomic_store(&me->gave_up_ns, 1);
+  atomic_store(&me->call.gave_up_ns, 1);
   ck_assert_int_eq(await(true, 1, 5), HK_OK);
-  ck_assert(atomic_load(&me->awaited) == -1 && !atomic_load(&me->gave_up_ns));
+  ck_assert(atomic_load(&me->call.awaited) == -1 && !atomic_load(&me->call.gave_up_ns));
   int left = 0;
   for (hk_message *m = me->inbox; m; m = m->next, left++)
     ck_assert(m->frame.type == HK_FRAME_BARRIER || m->frame.seq != 5);
@@ -350,8 +350,8 @@ TEST(takes_the_frame) {
   ck_assert_int_eq(await(false, 1, 4), HK_OK);
   hk_bootstrap_begin(me, HK_PHASE_SPLIT, "a call");
   ck_assert_int_eq(await(false, 1, 4), HK_ERR_USAGE);
-  ck_assert(atomic_load(&me->awaited) == 3 && atomic_load(&me->gave_up_ns) &&
-            atomic_load(&me->gave_up_in) == HK_PHASE_SPLIT);
+  ck_assert(atomic_load(&me->call.awaited) == 3 && atomic_load(&me->call.gave_up_ns) &&
+            atomic_load(&me->call.gave_up_in) == HK_PHASE_SPLIT);
   ck_assert(me->inbox && !me->inbox->next && me->inbox->frame.type == HK_FRAME_BARRIER);
 }
 
@@ -381,26 +381,28 @@ TEST_LOOP(events_end_it, HK_ARRAY_LENGTH(causes)) {
 
 /* A child that is being made: what happens in the parent. */
 static void lose_parent(int kind, uint64_t ago_ns) {
-  parent.broken = true;
-  parent.first_event = (hk_event){.kind = kind, .rank = 5};
-  snprintf(parent.first_event.text, sizeof parent.first_event.text, "bad");
-  if (ago_ns) parent.lost_ns = hk_now_ns() - ago_ns;
+  parent.failures.broken = true;
+  parent.failures.first_event = (hk_event){.kind = kind, .rank = 5};
+  snprintf(parent.failures.first_event.text, sizeof parent.failures.first_event.text, "bad");
+  if (ago_ns) parent.failures.lost_ns = hk_now_ns() - ago_ns;
 }
 static void after_failure(void) { lose_parent(HK_EVENT_ERROR, S), me->after_failure = true; }
 static void link_lost(void) { lose_parent(HK_EVENT_LINK, S); }
 static void link_and_death(void) { lose_parent(HK_EVENT_DEAD, S); }
 static void parent_failed(void) { lose_parent(HK_EVENT_ERROR, 0); }
 static void parent_died(void) { lose_parent(HK_EVENT_DEAD, 0); }
-static void dead_there(void) { parent.dead[0] = 1 << 6; }
-static void another_dead(void) { parent.dead[0] = 1 << 4; }
+static void dead_there(void) { parent.failures.dead[0] = 1 << 6; }
+static void another_dead(void) { parent.failures.dead[0] = 1 << 4; }
 static void aborted(int rank, uint64_t ago_ns) {
-  parent.seen[HK_EVENT_ABORT] = (uint64_t)1 << rank;
-  me->gone_ns = hk_now_ns() - ago_ns;
+  parent.failures.seen[HK_EVENT_ABORT] = (uint64_t)1 << rank;
+  me->failures.gone_ns = hk_now_ns() - ago_ns;
 }
 static void aborted_there(void) { aborted(6, S + 1); }
 static void just_aborted(void) { aborted(6, S / 2); }
 static void another_aborted(void) { aborted(4, 2 * S); }
-static void left_there(void) { hk_link_to(&parent, true, 2)->end = HK_END_LEFT, me->gone_ns = hk_now_ns() - 2 * S; }
+static void left_there(void) {
+  hk_link_to(&parent, true, 2)->end = HK_END_LEFT, me->failures.gone_ns = hk_now_ns() - 2 * S;
+}
 static void aborted_but_open(void) { aborted(6, 2 * S), hk_link_to(me, false, 1)->end = HK_END_OPEN; }
 static void left_the_child(void) { hk_link_to(me, false, 1)->end = HK_END_LEFT; }
 
@@ -431,7 +433,7 @@ TEST_LOOP(the_parent_ends_it, HK_ARRAY_LENGTH(in_parent)) {
   atomic_store(&failure, HK_ERR_USAGE);
   ck_assert_int_eq(await(false, 1, 1), in_parent[_i].words ? HK_ERR_REMOTE : HK_ERR_USAGE);
   if (in_parent[_i].words) expect_error(in_parent[_i].words);
-  ck_assert_int_eq(atomic_load(&parent.awaited), 6);
+  ck_assert_int_eq(atomic_load(&parent.call.awaited), 6);
 }
 
 /* Which members a child may have. */
@@ -451,8 +453,8 @@ TEST_LOOP(members_of_a_child, 9) {
               {0, 3, {2, 6, 4}, HK_ERR_REMOTE, "rank 4 has died"}};
   hk_bootstrap *child = me;
   make(&parent, 2, 7);
-  parent.seen[HK_EVENT_ABORT] = 1 << 5;
-  parent.dead[0] = 1 << 4;
+  parent.failures.seen[HK_EVENT_ABORT] = 1 << 5;
+  parent.failures.dead[0] = 1 << 4;
   hk_bootstrap_options o = {
       .settings = hk_settings_now(), .rank = rows[_i].rank, .nranks = rows[_i].n, .wait = &wait_env};
   ck_assert_int_eq(hk_bootstrap_join_child(&child, &parent, rows[_i].members, 1, &o), rows[_i].status);
@@ -466,7 +468,7 @@ TEST(no_such_peers) {
   int fd = 5;
   bool gone = false;
   make_ranks(4);
-  me->dead[0] = 1 << 3;
+  me->failures.dead[0] = 1 << 3;
   ck_assert_int_eq(hk_bootstrap_dial(me, -1, NULL, 1, &fd), HK_ERR_INTERNAL);
   ck_assert_int_eq(hk_bootstrap_dial(me, 4, NULL, 1, &fd), HK_ERR_INTERNAL);
   ck_assert_int_eq(hk_bootstrap_dial(me, 3, NULL, 1, &fd), HK_ERR_REMOTE);
