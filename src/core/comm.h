@@ -231,8 +231,8 @@ void hk_wire_free(ncclComm_t c);
 /* Services other than links that the first transport with them offers to ranks of this host (transport.h). NULL: this
  * process cannot read the rank's status page. */
 struct hk_status_page *hk_wire_status_page(ncclComm_t c, int rank);
-/* The transport that passes files and questions between processes; NULL: none. */
-struct hk_transport_state *hk_wire_files(ncclComm_t c);
+/* The transport with services for this host's ranks (hk_transport_host); NULL: none. */
+struct hk_transport_state *hk_wire_host(ncclComm_t c);
 const char *hk_wire_no_files(ncclComm_t c);
 hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes);
 hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload);

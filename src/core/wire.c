@@ -111,10 +111,9 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
 
 /* Sets up the services other than links that the transport of this host's ranks offers. */
 static void use_shared_words(ncclComm_t c) {
-  hk_transport_state **s = c->wiring->states;
+  hk_transport_state *s = hk_wire_host(c);
   struct hk_status_page *page = hk_wire_status_page(c, c->rank);
-  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->order.call_checks; t++)
-    if (hk_transports[t]->call_checks) c->order.call_checks = hk_transports[t]->call_checks(s[t]);
+  if (s) c->order.call_checks = s->transport->host->call_checks(s);
   if (!page) return;
   pthread_mutex_lock(&c->health.lock); /* hk_watch_report may be reading it */
   c->order.page = page;
@@ -122,10 +121,9 @@ static void use_shared_words(ncclComm_t c) {
 }
 
 void hk_wire_share_failures(ncclComm_t c) {
-  hk_transport_state **s = c->wiring->states;
+  hk_transport_state *s = hk_wire_host(c);
   pthread_mutex_lock(&c->health.lock); /* the service thread may be in hk_comm_fail */
-  for (int t = 0; t < HK_TRANSPORT_COUNT && !c->wait.shared_failure; t++)
-    if (hk_transports[t]->failure_word) c->wait.shared_failure = hk_transports[t]->failure_word(s[t]);
+  if (s) c->wait.shared_failure = s->transport->host->failure_word(s);
   pthread_mutex_unlock(&c->health.lock);
 }
 
@@ -172,22 +170,19 @@ hk_status hk_wire_pause(ncclComm_t c, hk_waiter *w) {
 /* ---- services of transports apart from links ---- */
 
 struct hk_status_page *hk_wire_status_page(ncclComm_t c, int rank) {
-  struct hk_status_page *page = NULL;
-  for (int t = 0; t < HK_TRANSPORT_COUNT && !page; t++)
-    if (hk_transports[t]->status_page && c->wiring->states[t])
-      page = hk_transports[t]->status_page(c->wiring->states[t], rank);
-  return page;
+  hk_transport_state *s = hk_wire_host(c);
+  return s ? s->transport->host->status_page(s, rank) : NULL;
 }
 
-hk_transport_state *hk_wire_files(ncclComm_t c) {
+hk_transport_state *hk_wire_host(ncclComm_t c) {
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++)
-    if (hk_transports[t]->no_files) return c->wiring->states[t];
+    if (hk_transports[t]->host) return c->wiring->states[t];
   return NULL;
 }
 
 const char *hk_wire_no_files(ncclComm_t c) {
-  hk_transport_state *s = hk_wire_files(c);
-  return s ? s->transport->no_files(s) : "no transport passes them";
+  hk_transport_state *s = hk_wire_host(c);
+  return s ? s->transport->host->no_files(s) : "no transport passes them";
 }
 
 static hk_status no_transport(ncclComm_t c, int peer) {
@@ -195,23 +190,23 @@ static hk_status no_transport(ncclComm_t c, int peer) {
 }
 
 hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes) {
-  hk_transport_state *s = hk_wire_files(c);
-  return s ? s->transport->file(s, NULL, peer, region, fd, bytes) : no_transport(c, peer);
+  hk_transport_state *s = hk_wire_host(c);
+  return s ? s->transport->host->file(s, NULL, peer, region, fd, bytes) : no_transport(c, peer);
 }
 
 hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload) {
-  hk_transport_state *s = hk_wire_files(c);
-  return s ? s->transport->ask(s, peer, fd, payload) : no_transport(c, peer);
+  hk_transport_state *s = hk_wire_host(c);
+  return s ? s->transport->host->ask(s, peer, fd, payload) : no_transport(c, peer);
 }
 
 hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload) {
-  hk_transport_state *s = hk_wire_files(c);
-  return s ? s->transport->notify(s, peer, fd, payload) : no_transport(c, peer);
+  hk_transport_state *s = hk_wire_host(c);
+  return s ? s->transport->host->notify(s, peer, fd, payload) : no_transport(c, peer);
 }
 
 void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg) {
-  hk_transport_state *s = hk_wire_files(c);
-  if (s) s->transport->answer_with(s, answer, arg);
+  hk_transport_state *s = hk_wire_host(c);
+  if (s) s->transport->host->answer_with(s, answer, arg);
 }
 
 /* ---- links ---- */

@@ -14,10 +14,10 @@ static size_t words_bytes(const hk_transport_env *e) {
 }
 
 hk_memory *hk_gpu_proxied_payload(hk_gpu_proxied *f, int i) {
-  const hk_transport *t = f->link.owner->transport;
+  const hk_transport_payload *t = f->link.owner->transport->payload;
   hk_memory *const pinned[] = {&f->small, &f->payload, &f->lines};
   if (i < 3) return pinned[i];
-  return i == 3 && t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
+  return i == 3 && t && t->gpu_memory && f->on_gpu ? t->gpu_memory(&f->link) : NULL;
 }
 
 static size_t lines_bytes(const hk_transport_env *e) { return (size_t)e->nslots * HK_GPU_LL_LINES(HK_GPU_LL_NET_MAX); }
@@ -27,7 +27,8 @@ size_t hk_gpu_proxied_bytes(const hk_transport_env *e) { return pages((size_t)e-
 _Static_assert((int)HK_GPU_LL_NET_MAX <= (int)HK_LINK_SMALL, "what comes in lines is the CPU's if small slots are");
 /* If slots are hardly larger than small ones, separate small slots save nothing. */
 static bool grows(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key) {
-  return e->env->slot_bytes >= (size_t)4 * HK_LINK_SMALL && via->transport->grows && via->transport->grows(via, key);
+  return e->env->slot_bytes >= (size_t)4 * HK_LINK_SMALL && via->transport->payload &&
+         via->transport->payload->grows(via, key);
 }
 
 hk_status hk_gpu_proxied_new(const hk_gpu_proxy_env *e, hk_transport_state *via, const hk_link_key *key,
@@ -61,16 +62,16 @@ undo:
 
 /* A link that grows reserves the GPU's memory when it grows. */
 static bool reserves(const hk_gpu_proxied *f) {
-  return f->link.owner->transport->prepare && f->link.gpu && !f->link.small;
+  return f->link.owner->transport->payload && f->link.gpu && !f->link.small;
 }
 
 hk_status hk_gpu_proxied_prepare(hk_gpu_proxied *f, hk_transport_state *via, const hk_link_key *key) {
-  return reserves(f) ? via->transport->prepare(via, key, &f->link) : HK_OK;
+  return reserves(f) ? via->transport->payload->prepare(via, key, &f->link) : HK_OK;
 }
 
 hk_status hk_gpu_proxied_reserve(hk_gpu_proxied *f) {
   char *at; /* unused: the transport keeps the address */
-  return reserves(f) ? f->link.owner->transport->reserve(&f->link, &at) : HK_OK;
+  return reserves(f) ? f->link.owner->transport->payload->reserve(&f->link, &at) : HK_OK;
 }
 
 hk_status hk_gpu_proxied_open(hk_gpu_proxied *f, hk_transport_state *via, const hk_link_key *key) {
@@ -130,7 +131,7 @@ hk_status hk_gpu_proxied_grow(hk_gpu_proxied *f, char *on_gpu, const hk_memory *
   if (!on_gpu) f->payload = *host;
   f->on_gpu = on_gpu != NULL;
   f->data = on_gpu ? on_gpu : host->host;
-  return f->link.owner->transport->grow(&f->link, f->data, !on_gpu);
+  return f->link.owner->transport->payload->grow(&f->link, f->data, !on_gpu);
 }
 
 /* Failures are logged; nothing else can be done about them. */

@@ -260,7 +260,7 @@ hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const hk_link_key *key, hk_gpu_link
   while (f && !(f->link.peer == key->peer && f->link.kind == key->kind && f->channel == key->channel)) f = f->next;
   if (!f) return HK_FAIL(HK_ERR_INTERNAL, "no link to rank %u on channel %u can grow", key->peer, key->channel);
   if (!has_grown(p, f)) {
-    HK_TRY(f->link.owner->transport->reserve(&f->link, &on_gpu), out);
+    HK_TRY(f->link.owner->transport->payload->reserve(&f->link, &on_gpu), out);
     if (!on_gpu) HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_proxied_bytes(p->env.env), &m), out);
     enter(p);
     if (!f->data) rc = hk_gpu_proxied_grow(f, on_gpu, &m);
@@ -302,9 +302,9 @@ void hk_gpu_proxy_go_on(hk_gpu_proxy *p) { set_paused(p, false); }
 
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
   for (hk_gpu_proxied *f = hk_gpu_proxy_links(p); f; f = f->next) {
-    const hk_transport *t = f->link.owner->transport;
+    const hk_transport_payload *t = f->link.owner->transport->payload;
     bool it = rests;
-    if (!t->rest || (!rests && !f->rests)) continue;
+    if (!t || !t->rest || (!rests && !f->rests)) continue;
     if (!rests) hk_gpu_proxied_clear_lines(f);
     HK_OR_RETURN(t->rest(&f->link, &it));
     f->rests = rests && it;

@@ -279,8 +279,8 @@ static hk_status ask_near(ncclComm_t c, int rank, uint64_t number, target *t, hk
   if (q.region) {
     return map_window(c, rank, q.region, q.offset, t);
   }
-  hk_transport_state *s = hk_wire_files(c);
-  bool copies = s->transport->writable && s->transport->writable(s, rank, q.proof_at, q.proof, sizeof q.proof);
+  hk_transport_state *s = hk_wire_host(c);
+  bool copies = s->transport->host->writable(s, rank, q.proof_at, q.proof, sizeof q.proof);
   t->way = copies ? BY_COPY : BY_MESSAGES;
   return HK_OK;
 }
@@ -468,8 +468,8 @@ static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_st
     const void *from = call->in;
     hk_move(NULL, &to, 1, &from, 1, -1, bytes, bytes >= HK_STREAM_MIN_BYTES ? HK_MOVE_UNCACHED : 0);
   } else if (t->way == BY_COPY) {
-    hk_transport_state *s = hk_wire_files(c);
-    rc = s->transport->write(s, call->root, t->address + call->offset, call->in, bytes);
+    hk_transport_state *s = hk_wire_host(c);
+    rc = s->transport->host->write(s, call->root, t->address + call->offset, call->in, bytes);
   } else if (t->way == BY_CARD) {
     *signalled = true;
     rc = put_by_card(call, t, bytes);

@@ -261,17 +261,17 @@ static bool is_far(hk_transport_state *state, const hk_link_key *key, hk_link_ke
 
 static bool relay_grows(hk_transport_state *state, const hk_link_key *key) {
   hk_link_key to;
-  return is_far(state, key, &to) && hk_transport_net.grows(net_of(state->env), &to);
+  return is_far(state, key, &to) && hk_transport_net.payload->grows(net_of(state->env), &to);
 }
 
 static hk_status relay_prepare(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   hk_link_key to;
-  return is_far(state, key, &to) ? hk_transport_net.prepare(net_of(state->env), &to, link) : HK_OK;
+  return is_far(state, key, &to) ? hk_transport_net.payload->prepare(net_of(state->env), &to, link) : HK_OK;
 }
 
 /* Called between `prepare` and `open`; after that the network reserves memory for a far end. */
 static hk_status relay_reserve(hk_link *link, char **data) {
-  if (link->priv) return hk_transport_net.reserve(link, data);
+  if (link->priv) return hk_transport_net.payload->reserve(link, data);
   *data = NULL;
   return HK_OK;
 }
@@ -417,6 +417,12 @@ static void relay_close(hk_link *link) {
 
 static void relay_withdraw(hk_transport_state *state) { hk_transport_net.withdraw(net_of(state->env)); }
 
+static const hk_transport_payload relay_payload = {
+    .grows = relay_grows,
+    .prepare = relay_prepare,
+    .reserve = relay_reserve,
+};
+
 /* Far ends belong to the network once they are open, so functions that only they need are missing here. */
 const hk_transport hk_transport_relay = {
     .name = "relay",
@@ -426,12 +432,10 @@ const hk_transport hk_transport_relay = {
     .one_way = true,
     .apart = relay_apart,
     .open = relay_open,
-    .grows = relay_grows,
-    .prepare = relay_prepare,
-    .reserve = relay_reserve,
     .progress = relay_progress,
     .ring = relay_ring,
     .withdraw = relay_withdraw,
+    .payload = &relay_payload,
     .close = relay_close,
     .detach = relay_detach,
 };

@@ -119,7 +119,7 @@ static hk_status map_fifo(const hk_relay_server *s, served *v) {
   if (e->peers[v->near].process == e->peers[e->rank].process)
     fd = hk_host_export(v->ask.region, &bytes);
   else
-    HK_TRY(hk_transport_shm.file(shm, &s->wait, v->near, v->ask.region, &fd, &bytes), out);
+    HK_TRY(hk_transport_shm.host->file(shm, &s->wait, v->near, v->ask.region, &fd, &bytes), out);
   if (fd < 0 || bytes != hk_relay_fifo_bytes(e))
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d asks for a link with a FIFO of %zu bytes: %zu are right", v->near, bytes,
                  hk_relay_fifo_bytes(e));

@@ -85,6 +85,57 @@ enum { HK_QUESTION_BYTES = 128, HK_REASON_BYTES = 160 };
  * the question, which the caller keeps; -1: none. Runs on the service thread of the process, whatever its ranks do. */
 typedef bool hk_answer(void *arg, void *payload, int fd, char reason[HK_REASON_BYTES]);
 
+/* The memory of a link's payloads, if it can be made after the link: large buffers on demand, memory of GPUs. */
+typedef struct hk_transport_payload {
+  /* True if the link can be opened with memory for small payloads only (hk_link.small). Does not change until `open`. */
+  bool (*grows)(hk_transport_state *s, const hk_link_key *key);
+  /* For a GPU's link that does not grow: called before `reserve`, which `open` follows, using the reserved memory. */
+  hk_status (*prepare)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
+  /* Allocates GPU memory for large payloads, once, after `prepare` or before `grow`. Another thread may run `progress`
+   * at the same time, because this may wait for the GPU. *data is NULL if the payloads must be in host memory. */
+  hk_status (*reserve)(hk_link *link, char **data);
+  /* Gives a link that grows the memory of its large payloads, once: from `reserve` or, with `host`, the caller's as in
+   * `open`. The two ends grow independently: a large message waits for its receiver. NULL: the links that grow belong
+   * to another transport, which has this slot and the next two. */
+  hk_status (*grow)(hk_link *link, char *data, bool host);
+  /* Quiesces a link that is idle on both sides. With *rests true only the lane uses the memory of its payloads, until a
+   * call with false. The link resumes once both sides have made that call. *rests becomes false if this is not possible
+   * now. NULL: never possible. */
+  hk_status (*rest)(hk_link *link, bool *rests);
+  /* The GPU's memory that the link has for payloads; base NULL: none.  With `rest`. */
+  struct hk_memory *(*gpu_memory)(hk_link *link);
+} hk_transport_payload;
+
+/* Services other than links, for the ranks of a host.  The first transport that has them is used.  Valid from `join` to
+ * `detach`. */
+typedef struct hk_transport_host {
+  /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank
+   * shares no memory with others. */
+  _Atomic(int) *(*failure_word)(hk_transport_state *s);
+  /* The status page of a rank of this host; only the rank itself writes it.  NULL result: it cannot be read here. */
+  struct hk_status_page *(*status_page)(hk_transport_state *s, int rank);
+  /* The call checks of this host's ranks.  NULL result: none. */
+  struct hk_call_checks *(*call_checks)(hk_transport_state *s);
+  /* Returns the reason why processes of this host cannot get each other's files; NULL: they can. Equal on all ranks of
+   * a host. */
+  const char *(*no_files)(const hk_transport_state *s);
+  /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. `wait` is for
+   * threads other than the rank's; NULL: the rank's. */
+  hk_status (*file)(hk_transport_state *s, const hk_wait_env *wait, int peer, uint64_t region, int *fd, size_t *bytes);
+  /* Sends a question to a rank of this host and waits for the answer, which replaces `payload` (HK_QUESTION_BYTES);
+   * `fd` goes with it unless it is -1. A rank of this process is asked directly, even if no_files has a reason. */
+  hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);
+  /* The same without waiting for an answer.  A process that has ended needs no notice: this is no error. */
+  hk_status (*notify)(hk_transport_state *s, int peer, int fd, void *payload);
+  /* Sets the function that answers questions to this rank, until `detach`.  NULL: all are refused. */
+  void (*answer_with)(hk_transport_state *s, hk_answer *answer, void *arg);
+  /* Tests whether this rank can access any memory of a rank of another process: reads `bytes` at the peer's address
+   * `at`, which must equal `expected`. */
+  bool (*writable)(hk_transport_state *s, int peer, uint64_t at, const void *expected, size_t bytes);
+  /* Writes to the peer's address `at`. */
+  hk_status (*write)(hk_transport_state *s, int peer, uint64_t at, const void *from, size_t bytes);
+} hk_transport_host;
+
 /* The state goes first to each function.  A slot that may be NULL says so. */
 typedef struct hk_transport {
   const char *name;
@@ -137,24 +188,6 @@ typedef struct hk_transport {
                       char **at);
   /* Copies the data of a reference with HK_REGION_PRIVATE. NULL: `refer` returns no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
-  /* True if the link can be opened with memory for small payloads only (hk_link.small). Does not change until `open`.
-   * NULL: false. */
-  bool (*grows)(hk_transport_state *s, const hk_link_key *key);
-  /* For a GPU's link that does not grow: called before `reserve`, which `open` follows, using the reserved memory.
-   * NULL: payloads are in host memory. */
-  hk_status (*prepare)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
-  /* Allocates GPU memory for large payloads, once, after `prepare` or before `grow`. Another thread may run `progress`
-   * at the same time, because this may wait for the GPU. *data is NULL if the payloads must be in host memory. */
-  hk_status (*reserve)(hk_link *link, char **data);
-  /* Gives a link that grows the memory of its large payloads, once: from `reserve` or, with `host`, the caller's as in
-   * `open`. The two ends grow independently: a large message waits for its receiver. */
-  hk_status (*grow)(hk_link *link, char *data, bool host);
-  /* Quiesces a link that is idle on both sides. With *rests true only the lane uses the memory of its payloads, until a
-   * call with false. The link resumes once both sides have made that call. *rests becomes false if this is not possible
-   * now. NULL: never possible. */
-  hk_status (*rest)(hk_link *link, bool *rests);
-  /* The GPU's memory that the link has for payloads; base NULL: none.  With `rest`. */
-  struct hk_memory *(*gpu_memory)(hk_link *link);
   /* NULL: nothing to give back. */
   void (*close)(hk_link *link);
   void (*detach)(hk_transport_state *s);
@@ -162,34 +195,8 @@ typedef struct hk_transport {
    * From any thread. */
   const struct hk_remote *(*remote)(hk_transport_state *s, int peer, void **ctx);
 
-  /* Services other than links that a transport may offer to the ranks of a host. Each slot may be NULL; the first
-   * transport that has it is used. Valid from `join` to `detach`. */
-
-  /* For hk_wait_env.shared_failure: one word for all ranks of the communicator on this host.  NULL result: this rank
-   * shares no memory with others. */
-  _Atomic(int) *(*failure_word)(hk_transport_state *s);
-  /* The status page of a rank of this host; only the rank itself writes it.  NULL result: it cannot be read here. */
-  struct hk_status_page *(*status_page)(hk_transport_state *s, int rank);
-  /* The call checks of this host's ranks.  NULL result: none. */
-  struct hk_call_checks *(*call_checks)(hk_transport_state *s);
-  /* The next five slots are all NULL or none is. Returns the reason why processes of this host cannot get each other's
-   * files; NULL: they can. Equal on all ranks of a host. */
-  const char *(*no_files)(const hk_transport_state *s);
-  /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. `wait` is for
-   * threads other than the rank's; NULL: the rank's. */
-  hk_status (*file)(hk_transport_state *s, const hk_wait_env *wait, int peer, uint64_t region, int *fd, size_t *bytes);
-  /* Sends a question to a rank of this host and waits for the answer, which replaces `payload` (HK_QUESTION_BYTES);
-   * `fd` goes with it unless it is -1. A rank of this process is asked directly, even if no_files has a reason. */
-  hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);
-  /* The same without waiting for an answer.  A process that has ended needs no notice: this is no error. */
-  hk_status (*notify)(hk_transport_state *s, int peer, int fd, void *payload);
-  /* Sets the function that answers questions to this rank, until `detach`.  NULL: all are refused. */
-  void (*answer_with)(hk_transport_state *s, hk_answer *answer, void *arg);
-  /* The next two slots are both NULL or neither is. Tests whether this rank can access any memory of a rank of another
-   * process: reads `bytes` at the peer's address `at`, which must equal `expected`. */
-  bool (*writable)(hk_transport_state *s, int peer, uint64_t at, const void *expected, size_t bytes);
-  /* Writes to the peer's address `at`. */
-  hk_status (*write)(hk_transport_state *s, int peer, uint64_t at, const void *from, size_t bytes);
+  const hk_transport_payload *payload; /* NULL: `open` makes the memory of all payloads, on the host */
+  const hk_transport_host *host;       /* NULL: none of these services */
 } hk_transport;
 
 /* registry.def: in order of preference. */

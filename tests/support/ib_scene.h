@@ -158,7 +158,7 @@ static void scene_may_grow(scene *s, int rank, hk_link *l, bool due) {
   char *at = s->grown + s->used;
   s->used += SLOTS * SLOT;
   trace_say("rank %d: its link that %s grows", rank, hk_link_sends((hk_link_kind)l->kind) ? "sends" : "receives");
-  ck_assert_int_eq(hk_transport_net.grow(l, at, true), HK_OK);
+  ck_assert_int_eq(hk_transport_net.payload->grow(l, at, true), HK_OK);
 }
 
 /* ---- messages ---- */
@@ -273,8 +273,8 @@ static hk_link *scene_gpu_link(scene *s, int rank, hk_link_kind kind, bool there
   l->owner = state;
   if (there) {
     l->gpu = &gpu;
-    ck_assert_int_eq(hk_transport_net.prepare(state, &key, l), HK_OK);
-    ck_assert_int_eq(hk_transport_net.reserve(l, &at), HK_OK);
+    ck_assert_int_eq(hk_transport_net.payload->prepare(state, &key, l), HK_OK);
+    ck_assert_int_eq(hk_transport_net.payload->reserve(l, &at), HK_OK);
   }
   ck_assert_int_eq(hk_transport_net.open(state, &key, l), HK_OK);
   return l;

@@ -419,14 +419,14 @@ TEST(gives_memory_back) {
   for (int way = 0; way < 2; way++) {
     for (int i = 0; i < 2; i++) {
       bool rests = true;
-      ck_assert_int_eq(hk_transport_net.rest(s.send[i], &rests), HK_OK);
+      ck_assert_int_eq(hk_transport_net.payload->rest(s.send[i], &rests), HK_OK);
       trace_say("rank %d %s", i, rests ? "rests" : "does not rest");
       scene_check(&s, i);
     }
     scene_turns(&s, 10);
     for (int i = 0; i < 2; i++) {
       bool rests = false;
-      ck_assert_int_eq(hk_transport_net.rest(s.send[i ^ way], &rests), HK_OK);
+      ck_assert_int_eq(hk_transport_net.payload->rest(s.send[i ^ way], &rests), HK_OK);
       trace_say("rank %d %s", i ^ way, rests ? "rests" : "does not rest");
       scene_check(&s, i ^ way);
       scene_turns(&s, 2);

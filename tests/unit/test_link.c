@@ -314,7 +314,7 @@ static void no_multicast(world_rank *r) {
   for (int p = 0; p < 3; p++)
     if (p != r->env.rank) MUST(r->transport->reachable(r->state, p, why, sizeof why) == (!far && p != 2));
   MUST(strstr(why, "another host"));
-  MUST((r->transport->failure_word(r->state) == NULL) == far);
+  MUST((r->transport->host->failure_word(r->state) == NULL) == far);
 }
 TEST(multicast_needs_all) {
   world *w = world_new(&hk_transport_shm, 3, 0, no_multicast);

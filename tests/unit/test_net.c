@@ -416,7 +416,7 @@ TEST(refers_to_any_memory) {
   hk_transport_state *s = w->ranks[0].state;
   for (int yes = 0; yes < 2; yes++) {
     bool rests = yes;
-    ck_assert_int_eq(hk_transport_net.rest(l, &rests), HK_OK);
+    ck_assert_int_eq(hk_transport_net.payload->rest(l, &rests), HK_OK);
     ck_assert_int_eq(rests, yes);
   }
   ck_assert(hk_transport_net.refer(s, l, data, sizeof data, &ref));
@@ -425,7 +425,7 @@ TEST(refers_to_any_memory) {
   ref.region = 1;
   ck_assert_ptr_null(hk_transport_net.resolve(s, l, &ref, sizeof data));
   ck_assert(l->by_ref == 2 && l->limit == 4 && l->mask == 3 && !l->gpu && l->owner == s && l->proxied && l->peer == 1);
-  ck_assert(hk_transport_net.grows(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SEND}));
+  ck_assert(hk_transport_net.payload->grows(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SEND}));
   hk_link other = {.peer = 0};
   ck_assert_int_eq(hk_transport_net.open(s, &(hk_link_key){.peer = 1, .kind = HK_LINK_SUM_SEND}, &other),
                    HK_ERR_INTERNAL);

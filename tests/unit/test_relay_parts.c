@@ -123,7 +123,7 @@ TEST_LOOP(finds_relays, HK_ARRAY_LENGTH(routes)) {
   for (int sends = 0; sends < 2; sends++) {
     const int by = sends ? routes[_i].to : routes[_i].from;
     const hk_link_key key = {.peer = 3, .kind = sends ? HK_LINK_SEND : HK_LINK_RECV, .channel = 5};
-    ck_assert_int_eq(hk_transport_relay.grows(relay, &key), by == 2); /* a far end is the network's */
+    ck_assert_int_eq(hk_transport_relay.payload->grows(relay, &key), by == 2); /* a far end is the network's */
     dialled = -1;
     hk_link *l = open_link((hk_link_kind)key.kind, 3, 5);
     ck_assert_int_eq(dialled, by == 1 ? 1 : -1); /* one of the other host is a peer in the network */

@@ -79,7 +79,7 @@ static void together(world_rank *r) {
     printf("64 processes have joined in %.1f ms\n", (double)r->join_ns * 1e-6);
   talk(r, true);
   /* The failure word is one for all. */
-  _Atomic(int) *failure = r->transport->failure_word(r->state);
+  _Atomic(int) *failure = r->transport->host->failure_word(r->state);
   MUST(failure);
   world_barrier(r);
   if (r->env.rank == r->env.nranks - 1) atomic_store(failure, HK_ERR_REMOTE);
@@ -91,11 +91,11 @@ static void together(world_rank *r) {
   MUST(rc == HK_ERR_REMOTE);
   /* So is the board. */
   hk_status_page_op op = {.sequence = (uint64_t)r->env.rank + 1, .count = 77, .root = r->env.rank, .coll = 3}, seen;
-  MUST(r->transport->status_page(r->state, r->env.rank));
-  hk_status_page_publish(r->transport->status_page(r->state, r->env.rank), &op);
+  MUST(r->transport->host->status_page(r->state, r->env.rank));
+  hk_status_page_publish(r->transport->host->status_page(r->state, r->env.rank), &op);
   world_barrier(r);
   for (int p = 0; p < r->env.nranks; p++)
-    MUST(hk_status_page_read(r->transport->status_page(r->state, p), &seen) && seen.root == p &&
+    MUST(hk_status_page_read(r->transport->host->status_page(r->state, p), &seen) && seen.root == p &&
          seen.sequence == (uint64_t)p + 1 && seen.count == 77 && seen.coll == 3);
 }
 
@@ -115,7 +115,7 @@ static void apart(world_rank *r) {
   hk_link l;
   MUST(!answers(r));
   MUST(r->transport->open(r->state, &key, &l) == HK_ERR_INTERNAL);
-  MUST(!r->transport->status_page(r->state, key.peer) && !r->transport->multicast(r->state));
+  MUST(!r->transport->host->status_page(r->state, key.peer) && !r->transport->multicast(r->state));
   talk(r, false);
 }
 static void apart_for(world_rank *r) {
@@ -227,7 +227,7 @@ END_TEST
 static void both_off(world_rank *r) {
   char why[160];
   MUST(!r->transport->reachable(r->state, !r->env.rank, why, sizeof why) && strstr(why, "NCCL_P2P_DISABLE"));
-  MUST(!r->transport->failure_word(r->state) && !r->transport->status_page(r->state, r->env.rank) &&
+  MUST(!r->transport->host->failure_word(r->state) && !r->transport->host->status_page(r->state, r->env.rank) &&
        !r->transport->multicast(r->state));
 }
 START_TEST(all_disabled) {

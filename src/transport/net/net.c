@@ -489,6 +489,15 @@ static const void *net_resolve(hk_transport_state *state, hk_link *link, const h
   return ref->region == 0 ? (const void *)(uintptr_t)ref->offset : NULL;
 }
 
+static const hk_transport_payload net_payload = {
+    .grows = net_grows,
+    .prepare = net_prepare,
+    .reserve = net_reserve,
+    .grow = net_grow,
+    .rest = net_rest,
+    .gpu_memory = net_gpu_memory,
+};
+
 /* NULL: multicast (a network has no link to several ranks), fetch (references are addresses of this process). */
 const hk_transport hk_transport_net = {
     .name = "net",
@@ -497,10 +506,6 @@ const hk_transport hk_transport_net = {
     .reachable = net_reachable,
     .apart = net_apart,
     .open = net_open,
-    .grows = net_grows,
-    .prepare = net_prepare,
-    .reserve = net_reserve,
-    .grow = net_grow,
     .progress = net_progress,
     .ring = net_ring,
     .sleep = net_sleep,
@@ -509,8 +514,7 @@ const hk_transport hk_transport_net = {
     .memory = net_memory,
     .offer = net_offer,
     .withdraw = net_withdraw,
-    .rest = net_rest,
-    .gpu_memory = net_gpu_memory,
+    .payload = &net_payload,
     .close = net_close,
     .remote = net_remote,
     .detach = net_detach,

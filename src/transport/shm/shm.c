@@ -98,6 +98,19 @@ static hk_call_checks *shm_call_checks(hk_transport_state *state) {
   return p->arena.base ? hk_shm_arena_call_checks(&p->arena) : NULL;
 }
 
+static const hk_transport_host shm_host = {
+    .failure_word = shm_failure_word,
+    .status_page = shm_status_page,
+    .call_checks = shm_call_checks,
+    .no_files = hk_shm_no_files,
+    .file = hk_shm_region_file,
+    .ask = hk_shm_question,
+    .notify = hk_shm_notice,
+    .answer_with = hk_shm_answer_with,
+    .writable = hk_shm_writable,
+    .write = hk_shm_write,
+};
+
 /* NULL: progress (the ends share memory). */
 const hk_transport hk_transport_shm = {
     .name = "shm",
@@ -114,14 +127,5 @@ const hk_transport hk_transport_shm = {
     .fetch = hk_shm_fetch,
     .close = shm_close,
     .detach = shm_detach,
-    .failure_word = shm_failure_word,
-    .status_page = shm_status_page,
-    .call_checks = shm_call_checks,
-    .no_files = hk_shm_no_files,
-    .file = hk_shm_region_file,
-    .ask = hk_shm_question,
-    .notify = hk_shm_notice,
-    .answer_with = hk_shm_answer_with,
-    .writable = hk_shm_writable,
-    .write = hk_shm_write,
+    .host = &shm_host,
 };
