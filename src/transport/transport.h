@@ -87,7 +87,7 @@ typedef bool hk_answer(void *arg, void *payload, int fd, char reason[HK_REASON_B
 
 /* The memory of a link's payloads, if it can be made after the link: large buffers on demand, memory of GPUs. */
 typedef struct hk_transport_payload {
-  /* True if the link can be opened with memory for small payloads only (hk_link.small). Does not change until `open`. */
+  /* True if the link can be opened with memory for small payloads only (hk_link.small). The same until `open`. */
   bool (*grows)(hk_transport_state *s, const hk_link_key *key);
   /* For a GPU's link that does not grow: called before `reserve`, which `open` follows, using the reserved memory. */
   hk_status (*prepare)(hk_transport_state *s, const hk_link_key *key, hk_link *link);
