@@ -490,7 +490,7 @@ static void add_result(golden_bins *bins, const char *call, int result, const ch
   const size_t n = strlen(call);
   char text[600];
   const bool named = !strncmp(error, call, n);
-  snprintf(text, sizeof text, "%d%s %s%s", result, more, named ? "it" : "", error + (named ? n : 0));
+  snprintf(text, sizeof text, "%d%s %s%.500s", result, more, named ? "it" : "", error + (named ? n : 0));
   golden_bin(bins, text, call);
 }
 
