@@ -24,10 +24,10 @@ enum {
 static struct {
   _Atomic(int) level; /* hk_log_level, or LEVEL_UNREAD */
   _Atomic(unsigned) subsystems;
-  pthread_mutex_t lock; /* the fields below */
-  FILE *file;           /* NULL: stdout, for a program stderr */
-  bool command, beside;
-  bool chosen; /* the user set NCCL_DEBUG */
+  pthread_mutex_t lock;      /* the fields below */
+  FILE *file;                /* NULL: stdout, for a program stderr */
+  bool command, second_copy; /* hk_log_for_command, hk_log_for_second_copy */
+  bool chosen;               /* the user set NCCL_DEBUG */
   _Atomic(bool) version_shown;
   struct {
     const char *file;
@@ -145,7 +145,7 @@ static int configure(void) {
   }
   level = level_of(debug ? debug : "");
   logs.chosen = strcmp(info.origin, "default") != 0;
-  if (logs.beside && level > HK_LOG_WARN) level = HK_LOG_WARN;
+  if (logs.second_copy && level > HK_LOG_WARN) level = HK_LOG_WARN;
   if (logs.command && !logs.chosen) {
     level = HK_LOG_NONE;
   } else if (level == LEVEL_UNREAD) {
@@ -154,7 +154,7 @@ static int configure(void) {
   }
   unsigned mask = subsys && subsys[0] ? parse_subsystems(subsys, bad_subsystem, sizeof bad_subsystem)
                                       : DEFAULT_SUBSYSTEMS;
-  open_file(level > HK_LOG_VERSION && !logs.beside ? file : NULL, complaint, sizeof complaint);
+  open_file(level > HK_LOG_VERSION && !logs.second_copy ? file : NULL, complaint, sizeof complaint);
   atomic_store_explicit(&logs.subsystems, mask, memory_order_relaxed); /* relaxed: see hk_log_on */
   /* release: a thread that reads the level without the lock may read the host's name too */
   atomic_store_explicit(&logs.level, level, memory_order_release);
@@ -235,7 +235,7 @@ void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int
   /* One write and one flush for each line: lines of several processes do not mix, and none is lost if a process is
    * killed. */
   pthread_mutex_lock(&logs.lock);
-  FILE *out = logs.file ? logs.file : logs.command || logs.beside ? stderr : stdout;
+  FILE *out = logs.file ? logs.file : logs.command || logs.second_copy ? stderr : stdout;
   fwrite(text, 1, n, out);
   fflush(out);
   pthread_mutex_unlock(&logs.lock);
@@ -251,4 +251,4 @@ void hk_log_reset(void) {
 }
 
 void hk_log_for_command(void) { logs.command = true; }
-void hk_log_beside_library(void) { logs.beside = true; }
+void hk_log_for_second_copy(void) { logs.second_copy = true; }

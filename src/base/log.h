@@ -36,9 +36,9 @@ void hk_log_reset(void);
 /* For a command, whose output is on stdout: lines go to stderr, and only if NCCL_DEBUG is set. Call it before any
  * line. */
 void hk_log_for_command(void);
-/* For a program that has parts of the library beside the library itself: only warnings of its own, on stderr. Call it
- * before any line. */
-void hk_log_beside_library(void);
+/* For a program that links some of the library's sources and also loads the library. The program's copy writes only
+ * warnings, to stderr, and leaves NCCL_DEBUG_FILE to the library. Call it before any line. */
+void hk_log_for_second_copy(void);
 
 #define HK_LOG_AT(level, sub, ...)                                                                                     \
   do {                                                                                                                 \

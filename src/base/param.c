@@ -447,15 +447,14 @@ const hk_settings *hk_settings_now(void) {
   };
   pthread_mutex_lock(&table.lock);
   snapshot *s = table.snapshots;
-  if (!s || memcmp(&s->settings, &now, sizeof now) != 0) {
-    snapshot *fresh = malloc(sizeof *fresh);
-    if (fresh) {
-      *fresh = (snapshot){s, now};
-      table.snapshots = s = fresh;
-    }
+  while (s && memcmp(&s->settings, &now, sizeof now) != 0) s = s->next; /* equal strings have one address: keep() */
+  if (!s && (s = malloc(sizeof *s))) {
+    *s = (snapshot){table.snapshots, now};
+    table.snapshots = s;
   }
+  if (!s) s = table.snapshots; /* without memory: older values, or the defaults */
   pthread_mutex_unlock(&table.lock);
-  return s ? &s->settings : &defaults; /* without memory: older values, or the defaults */
+  return s ? &s->settings : &defaults;
 }
 
 void hk_param_describe(hk_param_id id, hk_param_info *info) {

@@ -73,7 +73,6 @@ static hk_gpu *gpu_new(ncclComm_t c) {
   whole *all = calloc(1, sizeof *all);
   if (!all) return NULL;
   all->gpu = (hk_gpu){.comm = c,
-                      .settings = c->settings,
                       .memory = &all->memory,
                       .checked = &all->checked,
                       .links = &all->links,

@@ -21,7 +21,6 @@ enum { HK_GPU_BLOCKS = 32 }; /* the most blocks of a launch for one rank */
 /* The facts that all parts need, then the parts: each has a header of its own. */
 typedef struct hk_gpu {
   ncclComm_t comm;
-  const struct hk_settings *settings; /* the communicator's */
   hk_device *device;
   hk_queue queue;   /* the communicator's own stream: uploads, and waits for work */
   hk_memory state;  /* an hk_gpu_state, then the first tables */

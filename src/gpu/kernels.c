@@ -40,7 +40,7 @@ static hk_status kernels_copy_inputs(hk_gpu *g, hk_gpu_launch_item *const *at, s
   return rc;
 }
 
-/* One launch of n pieces, each with the pieces that are chained to it. */
+/* One launch of n items, each with the items that are chained to it. */
 static hk_status kernels_launch_items(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q) {
   hk_gpu_batch batch; /* not initialised: unset parts are not passed to the kernel */
   hk_kernel_launch l = {.function = g->code->batch, .here = at[0]->state.here, .param = &batch};

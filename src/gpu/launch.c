@@ -7,7 +7,7 @@
 
 hk_status hk_gpu_launch(hk_gpu *g, const hk_call *call, hk_kernel_launch *l, hk_queue q) {
   unsigned cluster = call && call->options.cluster ? call->options.cluster - 1u : g->cluster;
-  l->remote_domain = g->settings->MEM_SYNC_DOMAIN != 0;
+  l->remote_domain = g->comm->settings->MEM_SYNC_DOMAIN != 0;
   if (cluster > 1 && l->blocks % cluster == 0) l->cluster = cluster; /* a grid must consist of whole clusters */
   g->order->ahead.entries++;
   return g->device->ops->kernel->launch(g->device, l, q);

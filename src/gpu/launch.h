@@ -19,17 +19,17 @@ typedef struct hk_gpu_launch_item {
   unsigned blocks, threads;
   unsigned stage;                  /* its stage among the communicator's collectives in the group, from 0 */
   struct hk_gpu_launch_item *then; /* next collective of the same stage, which the same blocks run; NULL: none */
-  bool chained;                    /* it is another piece's `then` */
+  bool chained;                    /* it is another item's `then` */
   bool placed;
   void *event; /* of a profiler; NULL: none */
 } hk_gpu_launch_item;
 
-/* The pieces that are launched together: those on one device, and in the same capture or in none. */
+/* The items that are launched together: those on one device, and in the same capture or in none. */
 typedef struct hk_gpu_launch_batch {
   hk_gpu_launch_item **at; /* [n], and room for as many */
   size_t n;
   hk_gpu *gpu;
-  hk_queue queue; /* the stream of all launches: the first piece's, with that piece's state */
+  hk_queue queue; /* the stream of all launches: the first item's, with that item's state */
 } hk_gpu_launch_batch;
 
 /* A way to run calls: by kernels, by copy engines, or all sends and receives of a group in one launch. */

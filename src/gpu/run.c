@@ -26,7 +26,7 @@
 #include "table.h"
 #include "transfers.h"
 
-static hk_status check_buffers(const hk_call *call) {
+static hk_status run_check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   const hk_blocks *b = call->blocks;
@@ -47,14 +47,14 @@ out:
 }
 
 /* An error in the call's arguments changes nothing. A later failure ends the communicator. */
-static hk_status check_call(const hk_call *call) {
+static hk_status run_check_call(const hk_call *call) {
   hk_status rc = hk_gpu_poll_health(call->comm, false);
   if (rc != HK_OK) return hk_comm_failed(call->comm, rc);
-  return check_buffers(call);
+  return run_check_buffers(call);
 }
 
 /* Records work that was put into the queue, and lets the proxy look for it. */
-static hk_status end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
+static hk_status run_end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
   hk_status rc = hk_gpu_order_end(g->order, q, s);
   hk_gpu_proxy_wake(g->links->proxy, s->capturing);
   return rc;
@@ -62,17 +62,17 @@ static hk_status end_order(hk_gpu *g, hk_queue q, const hk_queue_state *s) {
 
 /* launchOrderImplicit: work that is launched between the two functions runs after the earlier work of other such
  * communicators on the GPU, on any stream.  Ranks that share a GPU wait for each other, so they are not ordered. */
-static hk_queue_order *chain_of(const hk_call *call, const hk_queue_state *s) {
+static hk_queue_order *run_chain(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
   if (!call->comm->options.in_launch_order || g->sharers > 1) return NULL;
   return s->capturing ? &g->code->captured : &g->code->order;
 }
-static hk_status begin_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s) {
+static hk_status run_begin_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s) {
   if (!chain) return HK_OK;
   pthread_mutex_lock(&g->code->lock);
   return g->device->ops->order->begin(g->device, chain, q, s);
 }
-static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s, hk_status rc) {
+static hk_status run_end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const hk_queue_state *s, hk_status rc) {
   if (!chain) return rc;
   if (rc == HK_OK) rc = g->device->ops->order->end(g->device, chain, q, s);
   pthread_mutex_unlock(&g->code->lock);
@@ -80,7 +80,7 @@ static hk_status end_chain(hk_gpu *g, hk_queue_order *chain, hk_queue q, const h
 }
 
 /* Publishes the call on the status page, for the other ranks. */
-static void post(const hk_call *call, const hk_queue_state *s) {
+static void run_post(const hk_call *call, const hk_queue_state *s) {
   hk_gpu *g = hk_gpu_of(call->comm);
   if (s->capturing && !g->order->captures && call->comm->options.no_captures)
     HK_INFO(HK_SUB_COLL,
@@ -91,7 +91,7 @@ static void post(const hk_call *call, const hk_queue_state *s) {
 }
 
 /* Starts a profiler's event for an operation that will be put into its stream now. */
-static void *profile(const hk_call *call, bool by_copies) {
+static void *run_profile(const hk_call *call, bool by_copies) {
   const hk_plan *plan;
   const hk_launch *l;
   ncclComm_t c = call->comm;
@@ -103,19 +103,19 @@ static void *profile(const hk_call *call, bool by_copies) {
                              plan->channels);
 }
 
-/* True if an earlier piece has the same communicator and, if `q`, the same stream. */
-static bool spoken_for(const hk_gpu_launch_batch *s, size_t i, bool q) {
+/* True if an earlier item has the same communicator and, if `q`, the same stream. */
+static bool run_is_repeated(const hk_gpu_launch_batch *s, size_t i, bool q) {
   for (size_t k = i; k-- > 0;)
     if (s->at[k]->gpu == s->at[i]->gpu && (!q || s->at[k]->call->stream == s->at[i]->call->stream)) return true;
   return false;
 }
 
-/* Makes the set's stream wait for the earlier calls of the communicators, and for the other streams of the set. */
-static hk_status join_streams(hk_gpu_launch_batch *s) {
+/* Makes the batch's stream wait for the earlier calls of the communicators, and for the other streams of the batch. */
+static hk_status run_join_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
     hk_queue q = p->call->stream;
-    if (spoken_for(s, i, true)) continue;
+    if (run_is_repeated(s, i, true)) continue;
     HK_OR_RETURN(hk_gpu_order_begin(p->gpu->order, q, &p->state));
     if (q == s->queue) continue;
     HK_OR_RETURN(hk_gpu_order_mark(p->gpu->order, q, &p->state));
@@ -124,15 +124,15 @@ static hk_status join_streams(hk_gpu_launch_batch *s) {
   return HK_OK;
 }
 
-/* Makes the other streams, and later calls of the communicators, wait for the set's launches. */
-static hk_status part_streams(hk_gpu_launch_batch *s) {
+/* Makes the other streams, and later calls of the communicators, wait for the batch's launches. */
+static hk_status run_part_streams(hk_gpu_launch_batch *s) {
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
-    if (!spoken_for(s, i, false)) HK_OR_RETURN(end_order(p->gpu, s->queue, &s->at[0]->state));
+    if (!run_is_repeated(s, i, false)) HK_OR_RETURN(run_end_order(p->gpu, s->queue, &s->at[0]->state));
   }
   for (size_t i = 0; i < s->n; i++) {
     const hk_gpu_launch_item *p = s->at[i];
-    if (p->call->stream == s->queue || spoken_for(s, i, true)) continue;
+    if (p->call->stream == s->queue || run_is_repeated(s, i, true)) continue;
     HK_OR_RETURN(hk_gpu_order_follow(p->gpu->order, p->call->stream, &p->state));
   }
   return HK_OK;
@@ -176,29 +176,29 @@ static hk_status run_stages(const hk_gpu_launch_batch *s) {
 
 /* ---- a group ---- */
 
-static hk_status run_set(hk_gpu_launch_batch *s) {
+static hk_status run_batch(hk_gpu_launch_batch *s) {
   hk_status rc = HK_OK;
   const hk_queue_state *state = &s->at[0]->state;
   hk_queue_order *chain = NULL;
-  for (size_t i = 0; i < s->n && !chain; i++) chain = chain_of(s->at[i]->call, state);
-  HK_TRY(join_streams(s), out);
-  rc = begin_chain(s->gpu, chain, s->queue, state);
+  for (size_t i = 0; i < s->n && !chain; i++) chain = run_chain(s->at[i]->call, state);
+  HK_TRY(run_join_streams(s), out);
+  rc = run_begin_chain(s->gpu, chain, s->queue, state);
   if (rc == HK_OK) rc = run_stages(s);
   for (size_t i = 0; rc == HK_OK && i < s->n; i++)
     if (s->at[i]->table) rc = hk_gpu_table_used(s->gpu->device, s->at[i]->table, state, s->queue);
   if (rc == HK_OK) rc = run_stage(s, &hk_gpu_by_transfers, 0);
-  HK_TRY(end_chain(s->gpu, chain, s->queue, state, rc), out);
-  HK_TRY(part_streams(s), out);
+  HK_TRY(run_end_chain(s->gpu, chain, s->queue, state, rc), out);
+  HK_TRY(run_part_streams(s), out);
 out:
   for (size_t i = 0; rc != HK_OK && i < s->n; i++)
-    if (!spoken_for(s, i, false)) hk_comm_failed(s->at[i]->call->comm, rc);
+    if (!run_is_repeated(s, i, false)) hk_comm_failed(s->at[i]->call->comm, rc);
   return rc;
 }
 
 /* Successive collectives of a communicator with the same plan are one stage: the blocks of the first also run the
  * others, each over its own links.  The stages of all communicators are launched in turn.  All ranks form the same
  * stages, because they agree on plans and on the largest number of ranks on a GPU. */
-static hk_status choose_stage(hk_gpu_launch_item *p) {
+static hk_status run_choose_stage(hk_gpu_launch_item *p) {
   hk_gpu *g = p->gpu;
   hk_gpu_launch_item *last = g->stage->last;
   const size_t own = p->work.scratch_bytes * p->blocks;
@@ -223,71 +223,70 @@ static hk_status choose_stage(hk_gpu_launch_item *p) {
 }
 
 /* Finds all errors of the calls before anything is launched. */
-static hk_status prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *pieces) {
+static hk_status run_prepare(const hk_call *calls, size_t n, hk_gpu_launch_item *items) {
   hk_status rc = HK_OK;
-  for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
+  for (size_t i = 0; i < n; i++) HK_TRY(run_check_call(&calls[i]), out);
   for (size_t i = 0; i < n; i++) {
-    hk_gpu_launch_item *p = &pieces[i];
+    hk_gpu_launch_item *p = &items[i];
     ncclComm_t c = calls[i].comm;
     *p = (hk_gpu_launch_item){.call = &calls[i], .gpu = hk_gpu_of(c), .comm_id = hk_gpu_of(c)->group->comm_id};
-    if (i && calls[i - 1].stream == p->call->stream && pieces[i - 1].gpu->code == p->gpu->code)
-      p->state = pieces[i - 1].state;
+    if (i && calls[i - 1].stream == p->call->stream && items[i - 1].gpu->code == p->gpu->code)
+      p->state = items[i - 1].state;
     else
       HK_TRY(p->gpu->device->ops->stream->state(p->gpu->device, p->call->stream, &p->state), out);
   }
   for (size_t i = 0; i < n; i++) {
-    rc = pieces[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
-    if (rc == HK_OK) rc = run_choose(&pieces[i]);
-    if (rc == HK_OK && pieces[i].by->offer && hk_gpu_processes(pieces[i].gpu->links))
-      rc = pieces[i].by->offer(&calls[i]);
+    rc = items[i].state.capturing ? HK_OK : hk_gpu_keep_near(calls[i].comm);
+    if (rc == HK_OK) rc = run_choose(&items[i]);
+    if (rc == HK_OK && items[i].by->offer && hk_gpu_processes(items[i].gpu->links)) rc = items[i].by->offer(&calls[i]);
     if (rc != HK_OK) return hk_comm_failed(calls[i].comm, rc);
   }
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
-    post(&calls[i], &pieces[i].state);
-    rc = pieces[i].by->arguments(&pieces[i]);
-    if (rc == HK_OK && pieces[i].by != &hk_gpu_by_transfers) rc = choose_stage(&pieces[i]);
+    run_post(&calls[i], &items[i].state);
+    rc = items[i].by->arguments(&items[i]);
+    if (rc == HK_OK && items[i].by != &hk_gpu_by_transfers) rc = run_choose_stage(&items[i]);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
-  for (size_t i = 0; i < n; i++) pieces[i].event = profile(&calls[i], pieces[i].by == &hk_gpu_by_copies);
+  for (size_t i = 0; i < n; i++) items[i].event = run_profile(&calls[i], items[i].by == &hk_gpu_by_copies);
 out:
   return rc;
 }
 
 static hk_status run_group(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
-  hk_gpu_launch_item one = {.call = NULL}, *of_one[2], *pieces = n == 1 ? &one : calloc(n, sizeof *pieces);
+  hk_gpu_launch_item one = {.call = NULL}, *of_one[2], *items = n == 1 ? &one : calloc(n, sizeof *items);
   hk_gpu_launch_batch s = {.at = n == 1 ? of_one : malloc(2 * n * sizeof(hk_gpu_launch_item *))};
   size_t begun = 0; /* calls for which a profiler's event has begun */
-  if (!pieces || !s.at) {
+  if (!items || !s.at) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     goto out;
   }
   for (size_t i = 0; i < n; i++) *hk_gpu_of(calls[i].comm)->stage = (hk_gpu_stage){0};
-  HK_TRY(prepare(calls, n, pieces), out);
+  HK_TRY(run_prepare(calls, n, items), out);
   begun = n;
   for (size_t i = 0; i < n; i++) {
-    hk_gpu_launch_item *first = &pieces[i];
+    hk_gpu_launch_item *first = &items[i];
     if (first->placed) continue;
     s.n = 0;
     s.gpu = first->gpu;
     s.queue = first->call->stream;
     for (size_t k = i; k < n; k++) {
-      hk_gpu_launch_item *p = &pieces[k];
+      hk_gpu_launch_item *p = &items[k];
       if (p->placed || p->gpu->code != first->gpu->code || p->state.capture != first->state.capture) continue;
       p->placed = true;
       s.at[s.n++] = p;
     }
-    HK_TRY(run_set(&s), out);
+    HK_TRY(run_batch(&s), out);
   }
 out:
-  for (size_t i = 0; pieces && i < begun; i++)
-    if (calls[i].comm->profiler) hk_profile_over(calls[i].comm->profiler, pieces[i].event);
+  for (size_t i = 0; items && i < begun; i++)
+    if (calls[i].comm->profiler) hk_profile_over(calls[i].comm->profiler, items[i].event);
   for (size_t i = 0; i < begun; i++)
     if (calls[i].comm->profiler) hk_profile_run_over(calls[i].comm->profiler);
-  for (size_t i = 0; pieces && i < n; i++) hk_gpu_table_put(pieces[i].table);
+  for (size_t i = 0; items && i < n; i++) hk_gpu_table_put(items[i].table);
   if (n > 1) {
-    free(pieces);
+    free(items);
     free(s.at);
   }
   return rc;
@@ -305,12 +304,12 @@ static hk_status run_one_sided(const hk_call *calls, size_t n, hk_p2p kind) {
     hk_queue_state s;
     if (call->p2p != kind) continue;
     HK_TRY(g->device->ops->stream->state(g->device, call->stream, &s), out);
-    post(call, &s);
+    run_post(call, &s);
     rc = s.capturing ? HK_OK : hk_gpu_keep_near(c);
     if (rc == HK_OK) rc = hk_gpu_order_begin(g->order, call->stream, &s);
     if (rc == HK_OK) rc = hk_gpu_rma_enqueue(call, &s);
     g->order->ahead.entries += 2; /* entries in the driver's queue: a copy and a word, or words */
-    if (rc == HK_OK) rc = end_order(g, call->stream, &s);
+    if (rc == HK_OK) rc = run_end_order(g, call->stream, &s);
     if (rc != HK_OK) return hk_comm_failed(c, rc);
   }
 out:
@@ -325,7 +324,7 @@ hk_status hk_gpu_run(const hk_call *calls, size_t n) {
   size_t nothers = 0;
   for (size_t i = 0; i < n; i++) nothers += !hk_call_is_rma(&calls[i]);
   if (nothers == n) return run_group(calls, n);
-  for (size_t i = 0; i < n; i++) HK_TRY(check_call(&calls[i]), out);
+  for (size_t i = 0; i < n; i++) HK_TRY(run_check_call(&calls[i]), out);
   if (nothers && !(others = malloc(nothers * sizeof *others))) {
     rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
     /* else the communicators' other ranks would wait */

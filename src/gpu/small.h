@@ -3,6 +3,6 @@
 #define HK_GPU_SMALL_H
 #include "launch.h"
 
-/* Launches the pieces if all are for the kernel of small messages; else *done is false. */
+/* Launches the items if all are for the kernel of small messages; else *done is false. */
 hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done);
 #endif

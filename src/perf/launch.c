@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* How processes are started or found, and how they exchange data: --procs forks them, launchers are recognised by their
- * variables; then they meet as the ranks of a communicator do, by a copy of that part of the library that belongs to
- * the program. So it works with every library that is measured. */
+/* How processes are started or found, and how they exchange data. --procs forks them; launchers are known by their
+ * variables. Then the processes meet as the ranks of a communicator do. The code for that is linked into the program,
+ * so any library can be measured. */
 #include "launch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -166,7 +166,7 @@ void perf_launch_begin(perf_launch *l, const perf_options *o) {
   hk_service *service;
   hk_status rc;
   *l = (perf_launch){.kind = "none", .nprocs = 1};
-  hk_log_beside_library();
+  hk_log_for_second_copy();
   if (o->procs > 0)
     fork_processes(l, o->procs, &id);
   else if (strcmp(o->launcher, "none"))

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Shared by the parts of the perf program, which has a name for each operation. It uses the NCCL API only, so that the
- * same program measures any libnccl.so.2.
+/* Shared by the parts of the perf program, which has a name for each operation. It calls the library by the NCCL API
+ * alone, so the same program measures any libnccl.so.2.
  *
  *   operations.c  what is measured: a descriptor (perf_coll) for each name
  *   main.c      start to end of one process          options.c  the command line
@@ -94,9 +94,8 @@ typedef struct perf_coll {
   void (*sizes)(size_t count, size_t elem, size_t nranks, perf_sizes *out);
   double (*alg_factor)(int nranks); /* bytes that algbw counts, per byte of the count argument */
   double (*bus_factor)(int nranks); /* busbw / algbw */
-  int (*steps)(
-      /* NULL: one step. Otherwise `run` is called for each step, after all ranks have ended the step before */
-      int nranks);
+  /* NULL: one step. Otherwise `run` is called for each step, after all ranks have ended the step before */
+  int (*steps)(int nranks);
   ncclResult_t (*run)(const perf_call *c);
   void (*input)(struct perf_data *d);  /* emits the data that this rank sends */
   void (*expect)(struct perf_data *d); /* emits the data that this rank must have afterwards */

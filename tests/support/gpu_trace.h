@@ -299,20 +299,10 @@ static inline void trace_begin(const gpu_ranks *g) {
   for (int r = 0; r < g->n && !trace.real; r++)
     if (g->comm[r]) trace.real = hk_gpu_of(g->comm[r])->device->ops;
   trace.mine = *trace.real;
-  trace.memory = *trace.real->memory;
-  trace.share = *trace.real->share;
-  trace.stream = *trace.real->stream;
-  trace.mine.memory = &trace.memory;
-  trace.mine.share = &trace.share;
-  trace.mine.stream = &trace.stream;
-  trace.order = *trace.real->order;
-  trace.mine.order = &trace.order;
-  trace.graph = *trace.real->graph;
-  trace.mine.graph = &trace.graph;
-  trace.word = *trace.real->word;
-  trace.mine.word = &trace.word;
-  trace.kernel = *trace.real->kernel;
-  trace.mine.kernel = &trace.kernel;
+#define TRACE_GROUP(name) trace.name = *trace.real->name, trace.mine.name = &trace.name
+  TRACE_GROUP(memory), TRACE_GROUP(share), TRACE_GROUP(stream), TRACE_GROUP(order), TRACE_GROUP(graph);
+  TRACE_GROUP(word), TRACE_GROUP(kernel);
+#undef TRACE_GROUP
   trace.mine.copy = trace_copy;
   trace.mine.wait = trace_wait;
   trace.stream.record = trace_record;

@@ -56,17 +56,23 @@ void ib_pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number) {
   ck_assert_uint_eq(got, number);
 }
 
-void ib_carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
-  static char out[65536], in[65536];
+void ib_carry_filled(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes, char fill) {
+  static char out[131072], in[131072];
   uint32_t got = UINT32_MAX, signature;
   bool direct;
-  memset(out, (int)bytes, bytes);
+  ck_assert_uint_le(bytes, sizeof out);
+  memset(out, fill, bytes);
+  memset(in, ~fill, bytes);
   while (!net_try_send(send, out, bytes, 1, false))
     for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
   while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
     for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
   ck_assert_uint_eq(got, bytes);
   ck_assert_mem_eq(in, out, bytes);
+}
+
+void ib_carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes) {
+  ib_carry_filled(w, send, recv, bytes, (char)bytes);
 }
 
 void ib_pull_cable(unsigned i) {

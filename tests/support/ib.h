@@ -20,7 +20,7 @@ void ib_end(void);
 
 void ib_make_streams(net_world *w, stream t[2], unsigned count, uint32_t most);
 
-/* What is behind the last element that is used harms who reads it. */
+/* Writes wrong values behind the last used element of each list, so that a read past the end shows. */
 void ib_spoil_rest(hk_ib_conn *c);
 
 /* One way from rank 0 to rank 1, both of this thread. */
@@ -28,7 +28,9 @@ void ib_make_way(net_world *w, hk_link **send, hk_link **recv);
 
 void ib_pass_on(net_world *w, hk_link *send, hk_link *recv, unsigned number);
 
+/* Sends a message from the one end to the other, and compares it; the second fills it with bytes of that value. */
 void ib_carry(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes);
+void ib_carry_filled(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes, char fill);
 
 void ib_pull_cable(unsigned i);
 

@@ -32,20 +32,6 @@ static void set_number(hk_link *send, hk_link *recv, uint64_t n) {
   atomic_store(hk_ib_credit_word(out), n);
 }
 
-static void carry_large(net_world *w, hk_link *send, hk_link *recv, uint32_t bytes, char with) {
-  static char out[SLOT], in[SLOT];
-  uint32_t got = 0, signature;
-  bool direct;
-  memset(out, with, bytes);
-  memset(in, 0, sizeof in);
-  while (!net_try_send(send, out, bytes, 1, false))
-    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
-  while (!net_try_recv(recv, in, bytes, false, &got, &signature, &direct))
-    for (int i = 0; i < 2; i++) ck_assert_int_eq(net_progress(&w->ranks[i], NULL), HK_OK);
-  ck_assert_uint_eq(got, bytes);
-  ck_assert_mem_eq(in, out, bytes);
-}
-
 /* An immediate has 31 bits of a slot's number, and the largest of them without a header is a word of its own; a slot
  * has 32 bits of it. Messages are small, large, and in parts over several queue pairs. */
 TEST_LOOP(numbers_wrap, 9) {
@@ -60,7 +46,7 @@ TEST_LOOP(numbers_wrap, 9) {
   net_world *w = net_world_new(2, SLOTS, SLOT);
   ib_make_way(w, &send, &recv);
   set_number(send, recv, start - 5);
-  for (int i = 0; i < 12; i++) carry_large(w, send, recv, size[i & 1], (char)(i + 1));
+  for (int i = 0; i < 12; i++) ib_carry_filled(w, send, recv, size[i & 1], (char)(i + 1));
   ck_assert_uint_eq(send->done, start + 7);
   net_unlink(send);
   net_unlink(recv);

@@ -150,9 +150,9 @@ TEST(of_a_command) {
   ck_assert(hk_log_on(HK_LOG_WARN, ~0u));
 }
 
-/* A program's own copy writes warnings alone, and none to the library's file. */
-TEST(beside_the_library) {
-  hk_log_beside_library();
+/* A program's second copy writes only warnings, and none of them to the library's file. */
+TEST(of_a_second_copy) {
+  hk_log_for_second_copy();
   log_with("INFO", NULL);
   ck_assert(hk_log_on(HK_LOG_WARN, ~0u) && !hk_log_on(HK_LOG_INFO, ~0u));
   HK_WARN("to stderr");
