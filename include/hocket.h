@@ -76,12 +76,13 @@ static inline cudaStream_t hocketStreamAsCuda(hocketStream_t stream) { return (c
  * ncclInvalidUsage: a variable is wrong or missing, and ncclGetLastError says which; or the ranks belong to two jobs
  * (HOCKET_JOB). ncclInvalidArgument: the address or the rank is wrong. ncclRemoteError: ranks are missing after
  * HOCKET_BOOTSTRAP_TIMEOUT seconds; the text says which. On a GPU it is on the current device, which the caller sets
- * first. Whoever knows an address can take a rank's place, unless there is an encryption key (docs/security.md).
+ * first. Any process that knows the address can take a rank's place, unless there is an encryption key
+ * (docs/security.md).
  */
 ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *address, int nranks, int rank,
                                        ncclConfig_t *config);
 /**
- * Only what the launcher's variables say: this process's rank, the number of ranks, that of ranks on this host (0: not
+ * Only what the launcher's variables say: this process's rank, the number of ranks, the number on this host (0: not
  * known), and the launcher: "ompi", "pmi", "torchrun", "slurm", or "none". Each pointer may be NULL.
  */
 ncclResult_t hocketRankFromEnvironment(int *rank, int *nranks, int *localRanks, const char **launcher);

@@ -71,7 +71,7 @@ typedef struct hk_boot_call {
   _Atomic(int) awaited;    /* the rank that the rank's thread waits for inside the bootstrap; -1: none */
 } hk_boot_call;
 
-/* The failures of which this rank has heard.  Under the bootstrap's lock. */
+/* The failures that this rank knows.  Under the bootstrap's lock. */
 typedef struct hk_boot_failures {
   uint64_t *seen, *dead; /* a bit for each kind of event and rank that it was about; a bit for each dead rank */
   uint32_t *shrinks;     /* [nranks] number of the newest HK_EVENT_SHRINK of each */

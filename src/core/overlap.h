@@ -22,8 +22,8 @@ static inline size_t hk_call_out_bytes(const hk_call *call) {
 static inline bool hk_call_copies_input(const hk_call *call) {
   return call->in == call->out && (call->coll == HK_ALLTOALL || call->coll == HK_ALLTOALLV) && call->comm->nranks > 1;
 }
-/* True for most right calls, in a few instructions if `coll`, the call's, is constant: the buffers are as far apart as
- * the longer one can be, or both are one block and in place.  False: hk_call_check_overlap decides. */
+/* True for most valid calls, at the cost of a few instructions where `coll`, the call's, is a constant: the buffers are
+ * as far apart as the longer one can be, or both are one block and in place. False: hk_call_check_overlap decides. */
 static inline bool hk_call_apart(hk_coll coll, const hk_call *call) {
   const uintptr_t from = (uintptr_t)call->in, to = (uintptr_t)call->out;
   const bool one = hk_coll_in_blocks(coll, 2) == 1 && hk_coll_out_blocks(coll, 2) == 1;
