@@ -60,7 +60,7 @@ typedef struct hk_work {
     double after;     /* bytes that a lane streams after the links have moved a wave [lanes - lane] */
     /* with HK_SPREAD_RING: the part of the bytes inside a host that goes to arbitrary ranks, not to the next [none] */
     double scattered;
-    bool one_shot;  /* hk_program_one_shot */
+    bool one_shot;  /* hk_traits.one_shot */
     double out_one; /* bytes that the busiest rank sends to other hosts [the host's, divided evenly] */
   } gpu;
 } hk_work;

@@ -83,7 +83,7 @@ static hk_status each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk
   return HK_OK;
 }
 
-bool hk_gpu_uses_switch(const hk_program *p) { return hk_program_in_switch(p) || hk_program_multicasts(p); }
+bool hk_gpu_uses_switch(const hk_program *p) { return p->traits.in_switch || p->traits.multicasts; }
 unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   unsigned most = hk_gpu_of(c)->blocks / (p->nlanes > span ? p->nlanes : span);
   if (hk_gpu_uses_switch(p) && most > hk_gpu_of(c)->group->multicast->channels)

@@ -39,7 +39,7 @@ static bool put_ends(hk_gpu_small *w, const hk_program *p, const hk_gpu_link *li
 hk_status hk_gpu_small_bind(const hk_plan *plan, unsigned nlinks, const hk_gpu_link *links, const hk_gpu_link *there,
                             hk_gpu_small **out) {
   *out = NULL;
-  if (plan->orders != 1 || !hk_program_one_shot(plan->program) || !fits(plan->program)) return HK_OK;
+  if (plan->orders != 1 || !plan->program->traits.one_shot || !fits(plan->program)) return HK_OK;
   hk_gpu_small *w = calloc(plan->channels, sizeof *w);
   if (!w) return HK_FAIL_ERRNO("no memory for a plan");
   for (unsigned c = 0; c < plan->channels; c++) {

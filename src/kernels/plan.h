@@ -19,7 +19,7 @@ typedef struct hk_plan {
   unsigned orders;          /* GPUs: channel c has the program of ring order c % orders: `program`, then `more` */
   struct hk_program **more; /* [orders - 1] */
   unsigned max_operands;    /* of a move; each reader of a multicast counts */
-  /* long multicasts may go to places: hk_program_places is true, and the number of ranks allows it */
+  /* long multicasts may go to places: hk_traits.places is true, and the number of ranks allows it */
   bool places;
   bool proxied;         /* some links lead over a network */
   bool sums;            /* this rank hands data to a network that adds up */

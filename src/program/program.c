@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Names and properties of collectives, and programs as text (program.h). */
+/* Names and properties of collectives; programs in memory and as text (program.h). */
 #include "program.h"
 #include <stdbool.h>
 #include <stdlib.h>
@@ -61,25 +61,6 @@ hk_coll hk_coll_plain(hk_coll c) {
 
 void hk_program_free(hk_program *p) { free(p); }
 
-/* Blocks that one execution of the instruction reads and writes. */
-static unsigned blocks_moved(const hk_program *p, const hk_instr *i, int refers) {
-  const hk_operand *o = hk_instr_operands(p, i);
-  unsigned moved = 0, kept = 0; /* kept: operands that hold the value until the operation ends */
-  if (!i->ndst || !i->nsrc) return 0;
-  for (unsigned k = 0; k < i->ndst; k++) kept += o[k].space == HK_OUT;
-  if (i->nsrc == 1) kept += o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT;
-  if (i->flags & HK_INSTR_COPY) kept = 0;
-  for (unsigned k = 0; k < i->ndst; k++) moved += o[k].space != HK_LINK || !refers || !kept;
-  return moved ? moved + i->nsrc : 0; /* if all is sent by reference, the value is not read */
-}
-
-double hk_program_moved(const hk_program *p, int refers) {
-  double moved = 0;
-  hk_scan s = {.end = p->ninstrs};
-  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) moved += s.times * blocks_moved(p, i, refers);
-  return moved / p->blocks;
-}
-
 static void place(hk_program *p, uint32_t *at, size_t *used, const void *from, size_t bytes) {
   *at = (uint32_t)*used;
   if (bytes) memcpy((char *)p + *used, from, bytes);
@@ -100,6 +81,7 @@ hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, cons
   place(p, &p->instrs_at, &used, instrs, head->ninstrs * sizeof *instrs);
   place(p, &p->operands_at, &used, operands, head->noperands * sizeof *operands);
   place(p, &p->links_at, &used, links, head->nlinks * sizeof *links);
+  p->traits = hk_traits_of(p);
   return HK_OK;
 }
 
@@ -200,41 +182,4 @@ void hk_program_dump(const hk_program *p, FILE *to) {
   fprintf(to, ", scratch %u, lanes %u, links %u, instructions %u\n", p->scratch_blocks, p->nlanes, p->nlinks,
           p->ninstrs);
   for (unsigned lane = 0; lane < p->nlanes; lane++) dump_lane(p, lane, to);
-}
-
-int hk_program_places(const hk_program *p) {
-  const hk_link_need *links = hk_program_links(p);
-  unsigned sends = 0, receives = 0, landing = 0;
-  for (uint32_t k = 0; k < p->nlinks; k++) {
-    sends += links[k].kind == HK_LINK_MCAST_SEND;
-    receives += links[k].kind == HK_LINK_MCAST_RECV;
-  }
-  hk_scan s = {.end = p->ninstrs};
-  for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
-    const hk_operand *o = hk_instr_operands(p, i);
-    for (unsigned k = i->ndst; k < i->ndst + i->nsrc; k++) {
-      if (o[k].space != HK_LINK || links[o[k].link].kind != HK_LINK_MCAST_RECV) continue;
-      if (i->ndst != 1 || !hk_instr_lands(i, o) || (s.times > 1 && !(o[k].flags & HK_OPERAND_STEP))) return 0;
-      landing += s.times;
-    }
-  }
-  /* The numbers are equal, and the verifier has proved that every link has a receive: so each link has one. */
-  return sends && receives && landing == receives;
-}
-
-int hk_program_one_shot(const hk_program *p) {
-  if (p->nlanes != 1 || p->ninstrs != 2 || p->blocks != 1 || !hk_coll_reduces((hk_coll)p->coll)) return 0;
-  const hk_instr *send = hk_program_instrs(p), *sum = send + 1;
-  if (send->op != HK_OP_MOVE || (send->flags & ~HK_INSTR_TABLE) != HK_INSTR_COPY || send->nsrc != 1) return 0;
-  if (sum->op != HK_OP_MOVE || (sum->flags & ~HK_INSTR_TABLE) != HK_INSTR_FINAL || sum->ndst != 1) return 0;
-  const hk_operand *to = hk_instr_operands(p, send), *at = hk_instr_operands(p, sum);
-  const hk_link_need *links = hk_program_links(p);
-  unsigned inputs = 0;
-  for (unsigned k = 0; k < send->ndst; k++)
-    if (to[k].space != HK_LINK || links[to[k].link].kind != HK_LINK_SEND) return 0;
-  for (unsigned k = 1; k <= sum->nsrc; k++) {
-    if (at[k].space != HK_IN && (at[k].space != HK_LINK || links[at[k].link].kind != HK_LINK_RECV)) return 0;
-    inputs += at[k].space == HK_IN;
-  }
-  return to[send->ndst].space == HK_IN && at[0].space == HK_OUT && inputs == 1;
 }

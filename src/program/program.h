@@ -226,6 +226,27 @@ typedef struct hk_lane {
   uint32_t first, count; /* instructions */
 } hk_lane;
 
+/* What a program does, found when it is finished (summary.c). */
+typedef struct hk_traits {
+  uint16_t max_operands; /* of an instruction */
+  uint16_t span;         /* one more than the highest channel of its links */
+  /* Blocks that the rank reads and writes in one wave if links are in memory; by_reference: if data that can be sent by
+   * reference is not written into slots. */
+  uint32_t moves, moves_by_reference;
+  /* The rest are 0 or 1. */
+  uint8_t in_switch;  /* a switch makes a sum or a copy (HK_INSTR_IN_SWITCH) */
+  uint8_t multicasts; /* it has multicast links; on GPUs they are in a switch */
+  uint8_t in_groups;  /* it has links of a group (hk_link_in_group) */
+  uint8_t in_rounds;  /* it has links that move rounds (hk_link_in_rounds) */
+  /* It has exactly two instructions: { links } <- input, as a copy; output <- the sum of the input and of links. */
+  uint8_t one_shot;
+  /* It sends a multicast and receives others, and each wave moves one slot of each of these, unchanged, to an output.
+   * Then successive slots of such a link belong to successive waves of one output block. */
+  uint8_t places;
+  uint8_t unused[2]; /* programs are compared as bytes, so there are no gaps */
+} hk_traits;
+HK_ASSERT(sizeof(hk_traits) == 20, "without gaps");
+
 typedef struct hk_program {
   char algorithm[24];
   uint16_t coll, partition;
@@ -237,6 +258,7 @@ typedef struct hk_program {
   size_t bytes; /* of the whole allocation */
   /* Byte offsets from the struct: see the accessors. */
   uint32_t lanes_at, links_at, instrs_at, operands_at;
+  hk_traits traits;
 } hk_program;
 
 HK_INLINE const hk_lane *hk_program_lanes(const hk_program *p) {
@@ -253,43 +275,6 @@ HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_inst
   if (i->flags & HK_INSTR_TABLE) return (const hk_operand *)((const char *)p + p->operands_at) + i->table;
   return i->inline_operands;
 }
-
-/* True if a switch makes a sum or a copy in the program (HK_INSTR_IN_SWITCH). */
-HK_INLINE int hk_program_in_switch(const hk_program *p) {
-  for (uint32_t k = 0; k < p->ninstrs; k++)
-    if (hk_program_instrs(p)[k].flags & HK_INSTR_IN_SWITCH) return 1;
-  return 0;
-}
-
-/* True if the program has multicast links.  On GPUs they are in a switch. */
-HK_INLINE int hk_program_multicasts(const hk_program *p) {
-  for (uint32_t k = 0; k < p->nlinks; k++) {
-    const uint8_t kind = hk_program_links(p)[k].kind;
-    if (kind == HK_LINK_MCAST_SEND || kind == HK_LINK_MCAST_RECV) return 1;
-  }
-  return 0;
-}
-
-/* True if the program has links of a group (HK_LINK_SUM_SEND); if it has links that move rounds
- * (HK_LINK_GATHER_SEND). */
-HK_INLINE int hk_program_in_groups(const hk_program *p) {
-  for (uint32_t k = 0; k < p->nlinks; k++)
-    if (hk_link_in_group((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
-  return 0;
-}
-HK_INLINE int hk_program_in_rounds(const hk_program *p) {
-  for (uint32_t k = 0; k < p->nlinks; k++)
-    if (hk_link_in_rounds((hk_link_kind)hk_program_links(p)[k].kind)) return 1;
-  return 0;
-}
-
-/* True for a one-shot program, which has exactly two instructions: { links } <- input, as a copy; output <- the sum of
- * the input and of links. */
-int hk_program_one_shot(const hk_program *p);
-
-/* True if the rank sends a multicast and receives others, and each wave moves one slot of each of these, unchanged, to
- * an output. Then successive slots of such a link belong to successive waves of one output block. */
-int hk_program_places(const hk_program *p);
 
 /* True if the instruction's received data may be written to its destination before the instruction's turn, as soon as
  * it is sent. That holds if it moves one slot unchanged to one output; it may also forward it to other slots. The
@@ -328,9 +313,6 @@ HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
   return o->link + ((o->flags & HK_OPERAND_STEP) ? j : 0);
 }
 
-/* Bytes that this rank reads and writes for each byte of its larger buffer, if links are in memory. If `refers` is
- * true, data that can be sent by reference is not written into slots. */
-double hk_program_moved(const hk_program *p, int refers);
 void hk_program_free(hk_program *p);
 /* The program as text, one instruction a line, for people and for golden tests. */
 void hk_program_dump(const hk_program *p, FILE *to);

@@ -8,6 +8,9 @@
 hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, const hk_link_need *links,
                               const hk_instr *instrs, const hk_operand *operands, hk_program **out);
 
+/* summary.c: the traits of a program that has its parts. */
+hk_traits hk_traits_of(const hk_program *p);
+
 /* "send", "recv", "mcast", ...: the words of the text form, by hk_link_kind. */
 extern const char *const hk_link_words[HK_LINK_KINDS];
 const char *hk_link_word(unsigned kind); /* for any value */

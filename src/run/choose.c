@@ -15,30 +15,14 @@
 #include "selection.h"
 #include "tuner.h"
 
-/* Number of channels of one copy of the lanes. */
-static unsigned span_of(const hk_program *p) {
-  const hk_link_need *needs = hk_program_links(p);
-  unsigned span = 1;
-  for (unsigned i = 0; i < p->nlinks; i++)
-    if (needs[i].channel >= span) span = needs[i].channel + 1u;
-  return span;
-}
-
 /* Number of copies of the lanes for the decision's channels. On a GPU a lane is a block of threads, and each link has a
  * channel. */
 static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_call *op, const hk_program *p) {
-  unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, p, span_of(p));
+  unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, p, p->traits.span);
   unsigned nvls = op->options.nvls_ctas ? op->options.nvls_ctas : (unsigned)c->options.nvls_ctas;
-  if (nvls && hk_program_in_switch(p)) wanted = nvls;
+  if (nvls && p->traits.in_switch) wanted = nvls;
   if (most < 1) most = 1; /* bind reports the error */
   return wanted < most ? wanted : most;
-}
-
-static unsigned max_operands(const hk_program *p, unsigned most) {
-  const hk_instr *i = hk_program_instrs(p);
-  for (unsigned k = 0; k < p->ninstrs; k++)
-    if (i[k].op == HK_OP_MOVE && i[k].ndst + i[k].nsrc > (int)most) most = (unsigned)i[k].ndst + i[k].nsrc;
-  return most;
 }
 
 static void plan_free(ncclComm_t c, hk_plan *plan) {
@@ -65,10 +49,10 @@ static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, 
     what.channel = (int)k;
     HK_OR_RETURN(hk_algorithm_build(a, &what, &plan->more[k - 1]));
     const hk_program *p = plan->more[k - 1];
-    if (span_of(p) > span_of(first))
-      return HK_FAIL(HK_ERR_INTERNAL, "%s uses %u channels on ring order %u and %u on the first", a->name, span_of(p),
-                     k, span_of(first));
-    plan->max_operands = max_operands(p, plan->max_operands);
+    if (p->traits.span > first->traits.span)
+      return HK_FAIL(HK_ERR_INTERNAL, "%s uses %u channels on ring order %u and %u on the first", a->name,
+                     p->traits.span, k, first->traits.span);
+    if (p->traits.max_operands > plan->max_operands) plan->max_operands = p->traits.max_operands;
     differ += p->bytes != first->bytes || memcmp(p, first, p->bytes) != 0;
   }
   if (!differ) {
@@ -95,24 +79,25 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   plan->channels = channels_of(c, d, op, program);
   /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
   plan->places = !c->selection->machine.overlap && c->nranks > 2 && c->nranks <= HK_PLACES_READERS + 1 &&
-                 hk_program_places(program);
-  plan->max_operands = max_operands(program, 1) + (plan->places ? HK_PLACES_READERS : 0);
+                 program->traits.places;
+  plan->max_operands = program->traits.max_operands + (plan->places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
-  plan->sums = hk_program_in_groups(program);
+  plan->sums = program->traits.in_groups;
   HK_TRY(add_orders(c, plan, a, what), undo);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
   if (!plan->links) {
     rc = HK_FAIL_ERRNO("no memory for a plan");
     goto undo;
   }
-  HK_TRY(c->backend->bind(c, plan, span_of(program), op), undo);
+  HK_TRY(c->backend->bind(c, plan, program->traits.span, op), undo);
   plan->next = c->plans->all;
   c->plans->all = plan;
   HK_INFO(HK_SUB_TUNING,
           "rank %d: %s by %s: %u lanes, %u links, %u instructions, %u channels; it moves %.2f bytes for one of the "
           "message, %.2f by reference",
           c->rank, hk_coll_name(coll), a->name, program->nlanes, program->nlinks, program->ninstrs, plan->channels,
-          hk_program_moved(program, false), hk_program_moved(program, true));
+          (double)program->traits.moves / program->blocks,
+          (double)program->traits.moves_by_reference / program->blocks);
   *out = plan;
   return HK_OK;
 undo:
@@ -133,8 +118,8 @@ static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op,
 
 static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan, size_t block) {
   const hk_protocol protocol = d->protocol;
-  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !hk_program_in_switch(plan->program) &&
-      !hk_program_multicasts(plan->program))
+  if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !plan->program->traits.in_switch &&
+      !plan->program->traits.multicasts)
     return hk_choose_chunk(m, d->algorithm, plan->program, block);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
   as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));

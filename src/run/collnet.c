@@ -109,7 +109,7 @@ hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
 
 size_t hk_collnet_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes) {
   enum { LINE = 128 }; /* the least of HK_COLLNET_ROUND_BYTES / HK_COLLNET_ROUND_RANKS is 1024 */
-  if (!hk_program_in_rounds(p)) return bytes;
+  if (!p->traits.in_rounds) return bytes;
   size_t most = HK_COLLNET_ROUND_BYTES / (size_t)c->selection->layout->nhosts / LINE * LINE;
   return bytes < most ? bytes : most;
 }

@@ -71,7 +71,7 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 static unsigned most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   (void)c;
   /* all ranks of a group must request the network's sums in the same order */
-  return hk_program_in_groups(p) ? 1 : HK_CHANNELS / span;
+  return p->traits.in_groups ? 1 : HK_CHANNELS / span;
 }
 
 /* HK_ERR_USAGE if a buffer is a GPU's. */

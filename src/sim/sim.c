@@ -261,7 +261,7 @@ static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const size_t total = s->sizes.longest, chunk = s->sizes.chunk;
   return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_SOURCES && x->machine.nhosts <= 1 &&
          (total < chunk ? total : chunk) <= HK_GPU_LL_MAX && total <= chunk * (size_t)s->all_channels &&
-         hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && hk_program_one_shot(p);
+         hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && p->traits.one_shot;
 }
 
 static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool graph,

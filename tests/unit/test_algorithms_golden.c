@@ -70,7 +70,8 @@ static void add_program(const hk_algorithm *a, const hk_build *what, double is[F
   FILE *f = open_memstream(&text, &size);
   hk_program_dump(p, f);
   hk_program_json(p, f);
-  fprintf(f, "%d %.6f %.6f", hk_program_one_shot(p), hk_program_moved(p, 0), hk_program_moved(p, 1));
+  fprintf(f, "%d %.6f %.6f", p->traits.one_shot, (double)p->traits.moves / p->blocks,
+          (double)p->traits.moves_by_reference / p->blocks);
   fclose(f);
   is[0]++;
   is[1] += p->nlanes;
