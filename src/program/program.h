@@ -222,6 +222,13 @@ typedef struct hk_link_need {
   uint8_t reserved;
 } hk_link_need;
 
+/* The kind of the other end of a link of kind k. */
+HK_INLINE hk_link_kind hk_link_other_end(hk_link_kind k) { return (hk_link_kind)(hk_link_sends(k) ? k + 1 : k - 1); }
+HK_ASSERT(HK_LINK_RECV == HK_LINK_SEND + 1 && HK_LINK_MCAST_RECV == HK_LINK_MCAST_SEND + 1 &&
+              HK_LINK_SUM_RECV == HK_LINK_SUM_SEND + 1 && HK_LINK_GATHER_RECV == HK_LINK_GATHER_SEND + 1 &&
+              HK_LINK_SCATTER_RECV == HK_LINK_SCATTER_SEND + 1,
+          "each receiving kind follows its sending kind");
+
 typedef struct hk_lane {
   uint32_t first, count; /* instructions */
 } hk_lane;
@@ -274,6 +281,14 @@ HK_INLINE const hk_instr *hk_program_instrs(const hk_program *p) {
 HK_INLINE const hk_operand *hk_instr_operands(const hk_program *p, const hk_instr *i) {
   if (i->flags & HK_INSTR_TABLE) return (const hk_operand *)((const char *)p + p->operands_at) + i->table;
   return i->inline_operands;
+}
+
+/* The link of this kind, peer and channel, searched from link `near` on; UINT32_MAX: none. */
+HK_INLINE uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near) {
+  const hk_link_need *l = hk_program_links(p);
+  for (uint32_t n = 0, i = near < p->nlinks ? near : 0; n < p->nlinks; n++, i = i + 1 < p->nlinks ? i + 1 : 0)
+    if (l[i].peer == peer && l[i].kind == kind && l[i].channel == channel) return i;
+  return UINT32_MAX;
 }
 
 /* True if the instruction's received data may be written to its destination before the instruction's turn, as soon as

@@ -1,8 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a program does, without running it (hk_traits). */
-#include <stdbool.h>
-#include "cursor.h"
+/* What programs do: the traits of one, and the summary of those of all ranks. */
+#include "summary.h"
+#include <stdlib.h>
+#include <string.h>
+#include "../base/array.h"
 #include "program_internal.h"
+#include "summary_run.h"
+
+/* ---- one program ---- */
 
 /* The kind of the operand's link; -1 if it is on no link, or if the program's text names one that does not exist. */
 static int summary_kind(const hk_program *p, const hk_operand *o) {
@@ -88,4 +93,160 @@ hk_traits hk_traits_of(const hk_program *p) {
   t.one_shot = summary_one_shot(p);
   t.places = summary_places(p, landing);
   return t;
+}
+
+/* ---- the programs of all ranks ---- */
+
+static hk_status summary_memory(int nranks) {
+  return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", nranks);
+}
+
+static hk_status summary_prepare(hk_summary_run *x) {
+  const hk_program *p = x->programs[0];
+  const size_t n = (size_t)x->nranks;
+  const uint64_t waves = HK_SUMMARY_WAVES;
+  uint32_t ends = 0, threads = 0;
+  x->sizes =
+      hk_sizes_of((hk_partition)p->partition, p->partition == HK_PART_SPLIT ? p->blocks * waves : waves, waves, 1);
+  x->first_end = malloc((n + 1) * sizeof *x->first_end);
+  x->first_thread = malloc((n + 1) * sizeof *x->first_thread);
+  x->loads = calloc(n, sizeof *x->loads);
+  if (!x->first_end || !x->first_thread || !x->loads) return summary_memory(x->nranks);
+  for (size_t r = 0; r < n; r++) {
+    x->first_end[r] = ends;
+    x->first_thread[r] = threads;
+    ends += x->programs[r]->nlinks;
+    threads += x->programs[r]->nlanes;
+  }
+  x->first_end[n] = ends;
+  x->first_thread[n] = threads;
+  x->ends = malloc(((size_t)ends + 1) * sizeof *x->ends);
+  x->threads = calloc((size_t)threads + 1, sizeof *x->threads);
+  x->ready = malloc(((size_t)threads + 1) * sizeof *x->ready);
+  return x->ends && x->threads && x->ready ? HK_OK : summary_memory(x->nranks);
+}
+
+/* Every member of hk_load is a uint64_t. */
+static void summary_add(hk_load *most, hk_load *all, const hk_load *one) {
+  enum { FIELDS = sizeof *one / sizeof(uint64_t) };
+  uint64_t m[FIELDS], a[FIELDS], x[FIELDS];
+  memcpy(m, most, sizeof m);
+  memcpy(a, all, sizeof a);
+  memcpy(x, one, sizeof x);
+  for (int k = 0; k < FIELDS; k++) {
+    if (x[k] > m[k]) m[k] = x[k];
+    a[k] += x[k];
+  }
+  memcpy(most, m, sizeof m);
+  memcpy(all, a, sizeof a);
+}
+
+static hk_chain summary_chain(hk_chain_key from, hk_chain_key to) {
+  return (hk_chain){.rounds = (int32_t)((uint32_t)to - (uint32_t)from), .far = (int32_t)((to >> 32) - (from >> 32))};
+}
+
+static void summary_volume(hk_summary *out, hk_summary_run *x) {
+  for (uint32_t k = 0; k < x->first_thread[x->nranks]; k++) {
+    const hk_summary_thread *t = &x->threads[k];
+    if (t->instrs > x->loads[t->rank].longest) x->loads[t->rank].longest = t->instrs;
+  }
+  for (int r = 0; r < x->nranks; r++) {
+    const hk_program *p = x->programs[r];
+    summary_add(&out->most, &out->all, &x->loads[r]);
+    if (p->nlinks > out->links) out->links = p->nlinks;
+    if (p->nlanes > out->lanes) out->lanes = p->nlanes;
+    if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
+  }
+  out->first = summary_chain(0, x->wave_ends[0]);
+  out->again = summary_chain(x->wave_ends[HK_SUMMARY_WAVES - 2], x->wave_ends[HK_SUMMARY_WAVES - 1]);
+}
+
+/* ---- maps ---- */
+
+static int summary_by_message(const void *a, const void *b) {
+  const hk_summary_message *x = a, *y = b;
+  if (x->after != y->after) return x->after < y->after ? -1 : 1;
+  if (x->by != y->by) return x->by < y->by ? -1 : 1;
+  return (x->from > y->from) - (x->from < y->from);
+}
+
+static int summary_by_map(const void *a, const void *b) {
+  const hk_map *x = a, *y = b;
+  const int64_t keys[][2] = {{x->after.far, y->after.far},
+                             {x->after.rounds, y->after.rounds},
+                             {x->kind, y->kind},
+                             {x->by, y->by},
+                             {x->from, y->from}};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(keys); k++)
+    if (keys[k][0] != keys[k][1]) return keys[k][0] < keys[k][1] ? -1 : 1;
+  return 0;
+}
+
+/* True if each of the n ranks sends equally many of these messages, which are sorted by sender. */
+static bool summary_all_send(const hk_summary_message *s, size_t count, size_t n) {
+  for (size_t k = 0; k < count; k++)
+    if (count % n || s[k].from != k / (count / n)) return false;
+  return true;
+}
+
+/* The messages that one map of this kind describes at most: equal `after` and `by`, for a pair equal `from`. */
+static size_t summary_run_length(const hk_summary_message *s, size_t left, hk_map_kind kind) {
+  size_t count = 1;
+  while (count < left && s[count].after == s->after && s[count].by == s->by &&
+         (kind != HK_MAP_PAIR || s[count].from == s->from))
+    count++;
+  return count;
+}
+
+/* Makes maps of this kind, and keeps the messages that are in none of them. */
+static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_run *x, hk_map_kind kind) {
+  const uint32_t n = (uint32_t)x->nranks;
+  size_t kept = 0;
+  for (size_t k = 0; k < x->nmessages; k++) {
+    hk_summary_message *m = &x->messages[k];
+    m->by = kind == HK_MAP_SHIFT  ? (m->to + n - m->from) % n
+            : kind == HK_MAP_FLIP ? (uint32_t)(m->to ^ m->from)
+                                  : m->to;
+  }
+  if (x->nmessages) qsort(x->messages, x->nmessages, sizeof *x->messages, summary_by_message);
+  for (size_t k = 0, count; k < x->nmessages; k += count) {
+    const hk_summary_message *m = &x->messages[k];
+    count = summary_run_length(m, x->nmessages - k, kind);
+    if (kind != HK_MAP_PAIR && !summary_all_send(m, count, n)) {
+      memmove(&x->messages[kept], m, count * sizeof *m);
+      kept += count;
+      continue;
+    }
+    if (!HK_RESERVE(out->maps, *room, out->nmaps + 1)) return summary_memory(x->nranks);
+    out->maps[out->nmaps++] = (hk_map){.after = summary_chain(0, m->after),
+                                       .kind = kind,
+                                       .by = m->by,
+                                       .from = kind == HK_MAP_PAIR ? m->from : 0,
+                                       .times = (uint32_t)(kind == HK_MAP_PAIR ? count : count / n)};
+  }
+  x->nmessages = kept;
+  return HK_OK;
+}
+
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, const uint16_t *host) {
+  hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks};
+  uint32_t room = 0;
+  hk_status rc;
+  *out = (hk_summary){.nranks = nranks, .blocks = programs[0]->blocks};
+  HK_TRY(summary_prepare(&x), out);
+  HK_TRY(hk_summary_tie(&x), out);
+  HK_TRY(hk_summary_go(&x), out);
+  summary_volume(out, &x);
+  for (hk_map_kind kind = HK_MAP_SHIFT; kind <= HK_MAP_PAIR; kind++)
+    HK_TRY(summary_find_maps(out, &room, &x, kind), out);
+  if (out->nmaps) qsort(out->maps, out->nmaps, sizeof *out->maps, summary_by_map);
+out:
+  hk_summary_run_free(&x);
+  if (rc != HK_OK) hk_summary_clear(out);
+  return rc;
+}
+
+void hk_summary_clear(hk_summary *s) {
+  free(s->maps);
+  *s = (hk_summary){.nranks = 0};
 }

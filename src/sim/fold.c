@@ -46,13 +46,6 @@ hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_progra
   return HK_OK;
 }
 
-uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near) {
-  const hk_link_need *l = hk_program_links(p);
-  for (uint32_t n = 0, i = near < p->nlinks ? near : 0; n < p->nlinks; n++, i = i + 1 < p->nlinks ? i + 1 : 0)
-    if (l[i].peer == peer && l[i].kind == kind && l[i].channel == channel) return i;
-  return HK_SIM_NONE;
-}
-
 /* ---- colours ---- */
 
 /* The effect of a move, without the numbers of blocks. */
@@ -142,7 +135,7 @@ static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
       uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
       if (l[i].kind == HK_LINK_MCAST_SEND) continue;
       HK_OR_RETURN(hk_programs_get(programs, (int)peer, 0, &other));
-      uint32_t back = hk_link_find(other, hk_link_other_side((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);
+      uint32_t back = hk_link_find(other, hk_link_other_end((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);
       uint64_t what =
           hk_topo_mix(hk_topo_mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
       if (at == (uint32_t)host)

@@ -62,6 +62,8 @@ static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) 
   else
     hk_times_pop(&e->times);
   e->sent++;
+  s->counts.messages[e->queue ? HK_BETWEEN : HK_INSIDE]++;
+  s->counts.bytes[e->queue ? HK_BETWEEN : HK_INSIDE] += bytes;
   t->outstanding++;
   if (!e->queue) {
     bool reference = t->refers && !e->multicast && bytes;
@@ -141,6 +143,8 @@ static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   s->steps++;
+  s->counts.written += bytes * i->ndst;
+  if (bytes) s->counts.reduced += bytes * (i->nsrc - 1u);
   HK_OR_RETURN(keep_span(s, t));
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_LINK) HK_OR_RETURN(publish(s, t, hk_lane_side(s, t, &o[k]), bytes));

@@ -31,24 +31,6 @@ typedef struct hk_programs {
 hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
-/* The link of a rank's program with this kind, peer and channel number in the program, searched from link `near` on;
- * HK_SIM_NONE: none. */
-uint32_t hk_link_find(const hk_program *p, hk_link_kind kind, int peer, unsigned channel, uint32_t near);
-static inline hk_link_kind hk_link_other_side(hk_link_kind k) {
-  switch (k) {
-    case HK_LINK_SEND: return HK_LINK_RECV;
-    case HK_LINK_RECV: return HK_LINK_SEND;
-    case HK_LINK_MCAST_SEND: return HK_LINK_MCAST_RECV;
-    case HK_LINK_SUM_SEND: return HK_LINK_SUM_RECV;
-    case HK_LINK_SUM_RECV: return HK_LINK_SUM_SEND;
-    case HK_LINK_GATHER_SEND: return HK_LINK_GATHER_RECV;
-    case HK_LINK_GATHER_RECV: return HK_LINK_GATHER_SEND;
-    case HK_LINK_SCATTER_SEND: return HK_LINK_SCATTER_RECV;
-    case HK_LINK_SCATTER_RECV: return HK_LINK_SCATTER_SEND;
-    default: return HK_LINK_MCAST_SEND;
-  }
-}
-
 /* Finds hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. With more than
  * HK_SIM_SIDES links, or with `shifted`, builds only a few hosts' programs; all must be shifted copies of the first
  * host's. */
@@ -147,6 +129,7 @@ typedef struct hk_sim {
 
   double finished;
   uint64_t steps;
+  hk_sim_counts counts;
   hk_sim_span *spans;
   uint32_t nspans, spans_room;
   bool keep_spans;

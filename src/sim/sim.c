@@ -91,6 +91,19 @@ const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk
   return a->cannot ? a->cannot(&x->machine, hk_coll_plain(coll)) : NULL;
 }
 
+hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
+  hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
+  hk_programs programs;
+  const hk_program *p;
+  *out = (hk_summary){.nranks = 0};
+  hk_status rc = hk_programs_init(&programs, a, &what, 1);
+  for (int r = 0; rc == HK_OK && r < x->nranks; r++) rc = hk_programs_get(&programs, r, 0, &p);
+  if (rc == HK_OK)
+    rc = hk_summarize(out, (const hk_program *const *)programs.at, x->nranks, x->layout ? x->layout->host : NULL);
+  hk_programs_free(&programs);
+  return rc;
+}
+
 /* ---- what runs ---- */
 
 static hk_status filter_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
@@ -279,6 +292,7 @@ static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   out->chunk = s->sizes.chunk;
   out->nranks = x->nranks;
   out->steps = s->steps;
+  out->counts = s->counts;
   out->folded = s->coarse;
   out->spans = s->spans;
   out->nspans = s->nspans;

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include "../collectives/machine.h"
 #include "../program/program.h"
+#include "../program/summary.h"
 #include "../topo/search.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
@@ -50,6 +51,12 @@ typedef struct hk_sim_load {
   double gbps, used; /* gbps: capacity; used: the part of the time in which it was busy, 0 to 1 */
 } hk_sim_load;
 
+/* Of all ranks together. */
+typedef struct hk_sim_counts {
+  uint64_t messages[HK_REACHES], bytes[HK_REACHES];
+  uint64_t written, reduced; /* bytes */
+} hk_sim_counts;
+
 typedef struct hk_sim_result {
   double us;
   double priced_us;    /* by the cost model */
@@ -57,8 +64,9 @@ typedef struct hk_sim_result {
   char algorithm[24];
   int protocol, channels, nranks;
   size_t chunk;
-  uint64_t steps; /* instructions that were run */
-  bool folded;    /* simulated by symmetry, not event by event */
+  uint64_t steps;       /* instructions that were run */
+  hk_sim_counts counts; /* if simulated event by event */
+  bool folded;          /* simulated by symmetry, not event by event */
   uint32_t nloads, nspans;
   hk_sim_load *loads; /* the busiest first */
   hk_sim_span *spans; /* NULL if folded */
@@ -72,6 +80,9 @@ void hk_simulator_free(hk_simulator *x); /* NULL is fine */
 int hk_simulator_ranks(const hk_simulator *x);
 /* Why the algorithm cannot run the collective on this cluster, in words that follow its name; NULL if it can. */
 const char *hk_simulator_cannot(const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
+
+/* The summary of the algorithm's programs for the cluster's ranks, on the first ring order. */
+hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
 
 /* `bytes` as nccl-tests counts: the larger of a rank's buffers.  `options` may be NULL. */
 hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, size_t bytes,

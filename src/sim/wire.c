@@ -179,7 +179,7 @@ static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need
     peer = rep;
   }
   HK_OR_RETURN(hk_programs_get(&s->programs, peer, channel, &p));
-  uint32_t link = hk_link_find(p, hk_link_other_side((hk_link_kind)l->kind), named, l->channel, *near);
+  uint32_t link = hk_link_find(p, hk_link_other_end((hk_link_kind)l->kind), named, l->channel, *near);
   if (link != HK_SIM_NONE) *near = link + 1; /* the links of both ranks are in similar orders */
   *out = link == HK_SIM_NONE ? HK_SIM_NONE : side_of(s, rep, channel, link);
   return HK_OK;

@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs the programs of all ranks with messages that take one round each (summary.h). */
+#include "summary_run.h"
+#include <stdlib.h>
+#include "../base/array.h"
+
+static const hk_chain_key round_of[HK_REACHES] = {[HK_INSIDE] = 1, [HK_BETWEEN] = 1 + ((hk_chain_key)1 << 32)};
+
+static hk_status run_memory(const hk_summary_run *x) {
+  return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);
+}
+
+static hk_status run_deliver(hk_summary_run *x, uint32_t receiver, hk_chain_key at) {
+  hk_summary_end *e = &x->ends[receiver];
+  if (!HK_RESERVE(e->slots, e->room, e->filled + 1)) return run_memory(x);
+  e->slots[e->filled++] = at;
+  if (e->waiting) x->ready[x->nready++] = e->thread;
+  e->waiting = false;
+  return HK_OK;
+}
+
+/* A slot of a group that all members have sent: see HK_LINK_SUM_SEND and HK_LINK_GATHER_SEND. */
+static hk_status run_deliver_group(hk_summary_run *x, const hk_summary_group *g, uint32_t slot) {
+  const hk_chain_key at = g->slots[slot] + round_of[g->reach];
+  const uint32_t each = g->kind == HK_LINK_GATHER_SEND ? g->n : 1;
+  for (uint32_t m = 0; m < g->n; m++) {
+    if (g->kind == HK_LINK_SCATTER_SEND && m != slot % g->n) continue;
+    for (uint32_t k = 0; k < each; k++) HK_OR_RETURN(run_deliver(x, x->receivers[g->first + m], at));
+  }
+  return HK_OK;
+}
+
+static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t slot, hk_chain_key now) {
+  if (slot >= g->nslots) { /* the first member that sends it */
+    if (!HK_RESERVE(g->slots, g->slots_room, slot + 1) || !HK_RESERVE(g->sent, g->sent_room, slot + 1))
+      return run_memory(x);
+    g->slots[slot] = 0;
+    g->sent[slot] = 0;
+    g->nslots = slot + 1;
+  }
+  if (now > g->slots[slot]) g->slots[slot] = now;
+  return ++g->sent[slot] == g->n ? run_deliver_group(x, g, slot) : HK_OK;
+}
+
+static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_key now) {
+  if (!HK_RESERVE(x->messages, x->messages_room, x->nmessages + 1)) return run_memory(x);
+  x->messages[x->nmessages++] =
+      (hk_summary_message){.after = now, .from = e->rank, .to = x->ends[x->receivers[e->first]].rank};
+  return HK_OK;
+}
+
+/* `count`: the first wave, which is counted. */
+static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summary_end *e, uint64_t blocks,
+                          bool count) {
+  hk_load *load = &x->loads[t->rank];
+  if (count) {
+    load->sent[e->reach]++;
+    load->carried[e->reach] += blocks;
+  }
+  if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
+  if (count && e->n == 1) HK_OR_RETURN(run_note(x, e, t->now));
+  for (uint32_t k = 0; k < e->n; k++)
+    HK_OR_RETURN(run_deliver(x, x->receivers[e->first + k], t->now + round_of[e->reach]));
+  return HK_OK;
+}
+
+/* The end of the operand's link. */
+static hk_summary_end *run_end(hk_summary_run *x, const hk_summary_thread *t, const hk_operand *o) {
+  return &x->ends[x->first_end[t->rank] + hk_cursor_link(&t->at, o)];
+}
+
+/* False if the lane has to wait for a slot; else t->now is when all have arrived. */
+static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *sources, unsigned n) {
+  hk_chain_key now = t->now;
+  for (unsigned k = 0; k < n; k++) {
+    if (sources[k].space != HK_LINK) continue;
+    hk_summary_end *e = run_end(x, t, &sources[k]);
+    if (e->taken == e->filled) {
+      e->waiting = true;
+      return false;
+    }
+    if (e->slots[e->taken] > now) now = e->slots[e->taken];
+  }
+  t->now = now;
+  return true;
+}
+
+/* One instruction. *waits: it could not run. */
+static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) {
+  const hk_program *p = x->programs[t->rank];
+  const hk_instr *i = hk_cursor_move(&t->at, hk_program_instrs(p));
+  const hk_operand *o = hk_instr_operands(p, i), *sources = o + i->ndst;
+  const bool count = t->at.offset == 0;
+  const uint64_t blocks = i->ndst && i->nsrc;
+  hk_load *load = &x->loads[t->rank];
+  *waits = !run_take(x, t, sources, i->nsrc);
+  if (*waits) return HK_OK;
+  for (unsigned k = 0; k < i->nsrc; k++) {
+    if (sources[k].space != HK_LINK) continue;
+    hk_summary_end *e = run_end(x, t, &sources[k]);
+    e->taken++;
+    if (count) load->received[e->reach]++;
+  }
+  for (unsigned k = 0; k < i->ndst; k++)
+    if (o[k].space == HK_LINK) HK_OR_RETURN(run_send(x, t, run_end(x, t, &o[k]), blocks, count));
+  if (!count) return HK_OK;
+  t->instrs++;
+  load->instrs++;
+  load->written += blocks * i->ndst;
+  if (blocks) load->reduced += i->nsrc - 1u;
+  return HK_OK;
+}
+
+/* Runs a lane until it waits or ends. */
+static hk_status run_thread(hk_summary_run *x, hk_summary_thread *t) {
+  for (;;) {
+    const uint64_t wave = t->at.offset;
+    bool waits;
+    HK_OR_RETURN(run_step(x, t, &waits));
+    if (waits) return HK_OK;
+    t->ended = !hk_cursor_next(&t->at, &x->sizes, 1);
+    if ((t->ended || t->at.offset != wave) && t->now > x->wave_ends[wave]) x->wave_ends[wave] = t->now;
+    if (t->ended) return HK_OK;
+  }
+}
+
+static hk_status run_ended(const hk_summary_run *x) {
+  for (uint32_t k = 0; k < x->first_thread[x->nranks]; k++)
+    if (!x->threads[k].ended)
+      return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d waits at instruction %u for ever: hocket verify says more",
+                     x->programs[0]->algorithm, x->threads[k].rank, x->threads[k].at.pc);
+  return HK_OK;
+}
+
+hk_status hk_summary_go(hk_summary_run *x) {
+  for (int r = 0; r < x->nranks; r++)
+    for (unsigned l = 0; l < x->programs[r]->nlanes; l++) {
+      hk_summary_thread *t = &x->threads[x->first_thread[r] + l];
+      t->rank = r;
+      t->ended = !hk_cursor_begin(&t->at, &hk_program_lanes(x->programs[r])[l], 0, &x->sizes);
+      if (!t->ended) x->ready[x->nready++] = x->first_thread[r] + l;
+    }
+  while (x->nready) HK_OR_RETURN(run_thread(x, &x->threads[x->ready[--x->nready]]));
+  return run_ended(x);
+}
+
+void hk_summary_run_free(hk_summary_run *x) {
+  for (uint32_t k = 0; x->ends && k < x->first_end[x->nranks]; k++) free(x->ends[k].slots);
+  for (uint32_t k = 0; k < x->ngroups; k++) {
+    free(x->groups[k].slots);
+    free(x->groups[k].sent);
+  }
+  free(x->first_end);
+  free(x->first_thread);
+  free(x->ends);
+  free(x->receivers);
+  free(x->groups);
+  free(x->threads);
+  free(x->ready);
+  free(x->loads);
+  free(x->messages);
+}

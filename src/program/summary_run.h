@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A run of all ranks' programs in which only messages take time (summary.h). */
+#ifndef HK_PROGRAM_SUMMARY_RUN_H
+#define HK_PROGRAM_SUMMARY_RUN_H
+#include <stdbool.h>
+#include "cursor.h"
+#include "summary.h"
+
+/* The first wave fills a pipeline, and the third adds what each further wave adds. */
+enum { HK_SUMMARY_WAVES = 3 };
+
+/* The length of a chain of messages as one number: those between hosts count in the upper half, all in the lower. */
+typedef uint64_t hk_chain_key;
+
+/* One end of a link. */
+typedef struct hk_summary_end {
+  hk_chain_key *slots; /* receiving end: when slots arrive, [taken, filled) */
+  uint32_t taken, filled, room;
+  uint32_t thread;   /* the lane that uses the end */
+  uint32_t first, n; /* sending end: its receivers, in hk_summary_run.receivers */
+  uint32_t group;    /* 1 + its hk_summary_group; 0: none */
+  uint16_t rank;
+  uint8_t reach; /* hk_reach of the peer */
+  bool waiting;  /* the lane waits for a slot */
+} hk_summary_end;
+
+/* Ranks between which the network makes sums, gathers or scatters. */
+typedef struct hk_summary_group {
+  uint32_t first, n;   /* the members' receiving ends by number, in hk_summary_run.receivers */
+  uint8_t kind;        /* hk_link_kind of the sending ends */
+  uint8_t reach;       /* HK_BETWEEN if any two members are on different hosts */
+  hk_chain_key *slots; /* the latest sender of each slot so far */
+  uint32_t *sent;      /* how many members have sent each slot */
+  uint32_t nslots, slots_room, sent_room;
+} hk_summary_group;
+
+typedef struct hk_summary_thread {
+  hk_cursor at;
+  int rank;
+  hk_chain_key now;
+  uint64_t instrs; /* in the first wave */
+  bool ended;
+} hk_summary_thread;
+
+typedef struct hk_summary_message {
+  hk_chain_key after; /* the chain before it */
+  uint32_t by;        /* summary.c: hk_map.by, if the message is of a map of the kind that is looked for */
+  uint16_t from, to;
+} hk_summary_message;
+
+typedef struct hk_summary_run {
+  const hk_program *const *programs; /* [nranks] */
+  const uint16_t *host;              /* [nranks] or NULL */
+  int nranks;
+  hk_sizes sizes;
+  uint32_t *first_end, *first_thread; /* [nranks + 1] */
+  hk_summary_end *ends;
+  uint32_t *receivers;
+  hk_summary_group *groups;
+  uint32_t nreceivers, receivers_room, ngroups, groups_room;
+  hk_summary_thread *threads;
+  uint32_t *ready; /* lanes that may go on */
+  uint32_t nready;
+  hk_load *loads; /* [nranks] */
+  hk_chain_key wave_ends[HK_SUMMARY_WAVES];
+  hk_summary_message *messages; /* of the first wave, between two ranks */
+  size_t nmessages, messages_room;
+} hk_summary_run;
+
+/* summary_links.c: ends, receivers and groups. */
+hk_status hk_summary_tie(hk_summary_run *x);
+hk_status hk_summary_go(hk_summary_run *x);
+void hk_summary_run_free(hk_summary_run *x);
+#endif

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The summary of programs: exactly what the simulator counts, and the chains of messages that textbooks give. */
+#include <check.h>
+#include "../../src/collectives/algorithm.h"
+#include "../../src/sim/sim.h"
+#include "../../src/topo/synth.h"
+#include "../support/suite.h"
+
+enum { CHUNK = 4096 };
+
+static const struct {
+  const char *words;
+  int per_host;
+} machines[] = {{"1xcpu cores=5", 5},
+                {"1xcpu cores=2", 8},
+                {"nodes=3 of 1xcpu cores=4 nic=1x10", 3},
+                {"dgx-h100", 0},
+                {"nodes=2 of dgx-h100", 0},
+                {"nodes=4 of 4xa100:nvswitch6 nic=2x200", 0},
+                {"8xh100:nvswitch4", 0},
+                {"nodes=5 of 1xcpu cores=2 nic=1x10", 2}};
+
+/* One wave of one channel, in which each instruction moves CHUNK bytes: a message is one block of so many bytes. */
+static void check_counts(const hk_simulator *x, const char *machine, const hk_algorithm *a, hk_coll coll) {
+  hk_summary s;
+  hk_sim_result r;
+  ck_assert_msg(hk_simulator_summarize(&s, x, a, coll) == HK_OK, "%s", hk_last_error());
+  hk_sim_options o = {.algorithm = a->name, .protocol = -1, .channels = 1, .chunk = CHUNK, .exact = true};
+  ck_assert_msg(hk_sim_run(&r, x, coll, (size_t)s.blocks * CHUNK, &o) == HK_OK, "%s", hk_last_error());
+  uint64_t is[] = {r.steps,
+                   r.counts.messages[HK_INSIDE],
+                   r.counts.messages[HK_BETWEEN],
+                   r.counts.bytes[HK_INSIDE],
+                   r.counts.bytes[HK_BETWEEN],
+                   r.counts.written,
+                   r.counts.reduced};
+  uint64_t want[] = {s.all.instrs,
+                     s.all.sent[HK_INSIDE],
+                     s.all.sent[HK_BETWEEN],
+                     CHUNK * s.all.carried[HK_INSIDE],
+                     CHUNK * s.all.carried[HK_BETWEEN],
+                     CHUNK * s.all.written,
+                     CHUNK * s.all.reduced};
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(is); k++)
+    ck_assert_msg(is[k] == want[k], "%s: %s by %s: number %zu is %llu in the simulator and %llu in the summary",
+                  machine, hk_coll_name(coll), a->name, k, (unsigned long long)is[k], (unsigned long long)want[k]);
+  hk_sim_result_clear(&r);
+  hk_summary_clear(&s);
+}
+
+TEST_LOOP(counts_of_the_simulator, HK_ARRAY_LENGTH(machines)) {
+  hk_cluster *c;
+  hk_simulator *x;
+  int runs = 0;
+  ck_assert_msg(hk_cluster_from_string(&c, machines[_i].words) == HK_OK, "%s", hk_last_error());
+  ck_assert_msg(hk_simulator_new(&x, c, machines[_i].per_host) == HK_OK, "%s", hk_last_error());
+  for (int k = 0; hk_algorithms[k]; k++)
+    for (int coll = 0; coll < HK_COLL_COUNT; coll++) {
+      if (hk_simulator_cannot(x, hk_algorithms[k], (hk_coll)coll)) continue;
+      check_counts(x, machines[_i].words, hk_algorithms[k], (hk_coll)coll);
+      runs++;
+    }
+  ck_assert_int_gt(runs, 20);
+  hk_simulator_free(x);
+  hk_cluster_free(c);
+}
+
+/* ---- chains and maps ---- */
+
+typedef struct built {
+  hk_program *programs[16];
+  hk_layout *layout;
+  hk_summary s;
+} built;
+
+static void build(built *b, const char *algorithm, hk_coll coll, int n, int hosts) {
+  const hk_algorithm *a = hk_algorithm_by_name(algorithm);
+  uint64_t host[16];
+  *b = (built){.layout = NULL};
+  for (int r = 0; r < n; r++) host[r] = (uint64_t)(r * hosts / n);
+  ck_assert(hk_layout_new(&b->layout, n, host, NULL, NULL, 1) == HK_OK);
+  for (int r = 0; r < n; r++) {
+    hk_build what = {.coll = coll, .rank = r, .nranks = n, .layout = b->layout};
+    ck_assert(hk_algorithm_build(a, &what, &b->programs[r]) == HK_OK);
+  }
+  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, b->layout->host) == HK_OK, "%s: %s",
+                algorithm, hk_last_error());
+}
+
+static void drop(built *b) {
+  for (int r = 0; r < 16; r++) hk_program_free(b->programs[r]);
+  hk_layout_free(b->layout);
+  hk_summary_clear(&b->s);
+}
+
+static const struct {
+  const char *algorithm;
+  hk_coll coll;
+  int n, hosts;
+  hk_chain first, again;
+} chains[] = {
+    /* 2 (n - 1) steps; on two hosts, a block goes between them twice on its way around */
+    {"ring", HK_ALLREDUCE, 8, 1, {14, 0}, {14, 0}},
+    {"ring", HK_ALLREDUCE, 8, 2, {14, 4}, {14, 4}},
+    {"ring", HK_REDUCE_SCATTER, 8, 1, {7, 0}, {7, 0}},
+    /* a pipeline: the root sends wave after wave without waiting */
+    {"chain", HK_BROADCAST, 8, 1, {7, 0}, {0, 0}},
+    {"chain", HK_BROADCAST, 8, 2, {7, 1}, {0, 0}},
+    {"binomial", HK_BROADCAST, 8, 1, {3, 0}, {0, 0}},
+    {"binomial", HK_REDUCE, 16, 1, {4, 0}, {0, 0}},
+    {"doubling", HK_ALLREDUCE, 8, 1, {3, 0}, {3, 0}},
+    {"doubling", HK_ALLREDUCE, 16, 4, {4, 2}, {4, 2}},
+    /* a lane exchanges block after block: 4 + 2 + 1, and back */
+    {"halving", HK_ALLREDUCE, 8, 1, {14, 0}, {14, 0}},
+    {"flat", HK_ALLREDUCE, 8, 1, {1, 0}, {1, 0}},
+};
+
+TEST_LOOP(chains_of_messages, HK_ARRAY_LENGTH(chains)) {
+  built b;
+  build(&b, chains[_i].algorithm, chains[_i].coll, chains[_i].n, chains[_i].hosts);
+  const hk_chain is[] = {b.s.first, b.s.again}, want[] = {chains[_i].first, chains[_i].again};
+  for (int k = 0; k < 2; k++)
+    ck_assert_msg(is[k].rounds == want[k].rounds && is[k].far == want[k].far,
+                  "%s of %d on %d hosts: the %s wave has %d rounds, %d between hosts, and not %d, %d",
+                  chains[_i].algorithm, chains[_i].n, chains[_i].hosts, k ? "further" : "first", is[k].rounds,
+                  is[k].far, want[k].rounds, want[k].far);
+  drop(&b);
+}
+
+/* A ring sends to the next rank after each chain; doubling to the rank whose number differs in one bit. */
+TEST(maps_of_messages) {
+  built b;
+  build(&b, "ring", HK_ALLREDUCE, 8, 1);
+  ck_assert_uint_eq(b.s.nmaps, 14);
+  for (uint32_t k = 0; k < b.s.nmaps; k++) {
+    const hk_map *m = &b.s.maps[k];
+    ck_assert(m->kind == HK_MAP_SHIFT && m->by == 1 && m->times == 1 && m->after.rounds == (int32_t)k);
+  }
+  drop(&b);
+  build(&b, "doubling", HK_ALLREDUCE, 8, 1);
+  ck_assert_uint_eq(b.s.nmaps, 3);
+  uint32_t bits = 0;
+  for (uint32_t k = 0; k < b.s.nmaps; k++) {
+    const hk_map *m = &b.s.maps[k];
+    ck_assert(m->by == 4 || m->kind == HK_MAP_FLIP); /* a half way round is a shift */
+    bits |= m->by;
+  }
+  ck_assert_uint_eq(bits, 7);
+  drop(&b);
+  build(&b, "binomial", HK_BROADCAST, 8, 1);
+  ck_assert_uint_eq(b.s.nmaps, 7);
+  for (uint32_t k = 0; k < b.s.nmaps; k++) ck_assert(b.s.maps[k].kind == HK_MAP_PAIR);
+  drop(&b);
+}
+
+int main(void) { return suite_main("summary"); }
