@@ -14,6 +14,7 @@
 #   notsan, noasan  a unit test that is not run under that sanitizer: it takes too long there, or proves nothing (no threads)
 #   long=GROUPS (of unit, asan, tsan, suites: "asan,tsan") takes long, and others of the group cover most of it: left out
 #               there unless LONG=1 or ONLY asks for it
+#   fast        is compiled with optimisation (mk/tests.mk)
 #   alone       runs with no other test beside it: it measures time
 #   waits       waits for most of its time: it starts before the others of its group, and does not count as one of those that run
 # Two tests run at a time for each core (JOBS=1: one after the other).  Results are printed as they come;

@@ -2,7 +2,7 @@
 /* Puts that network cards carry out, over the fake libibverbs.so.1: what failed queue pairs, ports and registrations do
  * to them. Ranks are threads that have no other way to each other's memory.
  * Under TSan it takes a minute, and test_rma runs the same connections there.
- * check: timeout=300 notsan */
+ * check: fast timeout=300 notsan */
 #include <check.h>
 #include <nccl.h>
 #include "../support/fake_rdma.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: timeout=300 */
+/* check: fast timeout=300 */
 /* Collectives whose blocks differ in length: random counts, zeros, one rank with everything; packed and with gaps, in
  * place and not, in groups and on streams, all types; counts that do not match; wrong arguments. */
 #include <check.h>

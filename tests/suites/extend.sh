@@ -8,7 +8,7 @@ set -u
 case $HK_BUILD in *-*) echo "SKIP: tried with the plain build only"; exit 77 ;; esac
 copy=$(mktemp -d) && trap 'rm -rf "$copy"' EXIT
 mkdir -p "$copy/$HK_BUILD" "$copy/tests/unit"
-cp -a Makefile src include docs scripts "$copy" && cp -a tests/{support,cudaemu,fakes} "$copy/tests"
+cp -a Makefile mk src include docs scripts "$copy" && cp -a tests/{support,cudaemu,fakes} "$copy/tests"
 # The objects as they are, with their times: only what an addition touches is compiled.
 (cd "$HK_BUILD" && find flags src tests/support \( -name '*.[od]' -o -name flags \) -print0 2>/dev/null |
   xargs -0 cp -a --parents -t "$copy/$HK_BUILD")

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The GPU executor (src/kernels/cuda/) on POSIX threads: programs of several ranks at once, against the host executor's
  * arithmetic, bit for bit; replays; LL; mismatches; abort.
- * check: timeout=300 long=tsan */
+ * check: fast timeout=300 long=tsan */
 #include <errno.h>
 #include "../../src/collectives/transfer.h"
 #include "../support/gpu_ranks.h"

@@ -2,7 +2,7 @@
 /* LL128 in the GPU executor, on POSIX threads: lines of eight threads that are seen whole.  Sizes round the ends of
  * lines and pairs, all types and operators, odd alignments, messages that do not fit the lines, numbers that come
  * round, abort.
- * check: timeout=300 long=asan,tsan */
+ * check: fast timeout=300 long=asan,tsan */
 #define GPU_WARP 16
 #include "../support/gpu_ranks.h"
 #include "../support/suite.h"

@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
+/* check: fast */
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
 #include <dirent.h>

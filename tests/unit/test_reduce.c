@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: notsan */
+/* check: fast notsan */
 /* Data movement against an element-by-element reference: every type, operator and vector level over numbers of sources
  * and destinations, sizes, alignments, in place or not; then every value of the small floats, rounding at and beside
  * every midpoint, and reads that must not leave the operands' pages. */

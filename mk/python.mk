@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+# The Python package and its wheels.
+.PHONY: python wheel
+
+# The Python package, complete in a folder: PYTHONPATH=build/gcc/python. Its library has a name of its own, so that a process
+# can have NCCL's, too; its binaries have no debug information.
+PYTHON := $(BUILD)/python
+PYTHON_SRC := $(wildcard python/hocket/*.py python/hocket/*/*.py) python/hocket/py.typed
+PYTHON_SO := $(PYTHON)/hocket/lib/libhocket.so
+PYTHON_BIN := $(PYTHON)/hocket/bin/hocket-perf $(PYTHON)/hocket/bin/hocket
+PYTHON_ALL := $(if $(SAN),,$(PYTHON_SO) $(PYTHON_BIN) $(PYTHON_SRC:python/%=$(PYTHON)/%) $(PYTHON)/hocket/_generated.py \
+              $(patsubst include/%,$(PYTHON)/hocket/include/%,$(wildcard include/*.h)))
+
+python: $(PYTHON_ALL) ## the Python package, in build/gcc/python (PYTHONPATH)
+	@:
+
+$(PYTHON)/hocket/bin/hocket-perf: $(PERF_OBJ) $(PYTHON_SO) $(LIBA)
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)$(CC) -o $@ $(filter %.o,$^) $(LDFLAGS) -L$(PYTHON)/hocket/lib -lhocket -Wl,--strip-debug \
+	  -Wl,-rpath,'$$ORIGIN/../lib' $(HK_LDFLAGS) -lm $(LIBA)
+
+$(PYTHON)/hocket/bin/hocket: $(BUILD)/bin/hocket
+	@mkdir -p $(@D)
+	@strip --strip-debug -o $@ $<
+$(PYTHON)/hocket/%: python/hocket/%
+	@mkdir -p $(@D)
+	@cp $< $@
+$(PYTHON)/hocket/include/%.h: include/%.h
+	@mkdir -p $(@D)
+	@cp $< $@
+# What the sources say elsewhere: the version.
+$(PYTHON)/hocket/_generated.py: include/hocket.h Makefile
+	@mkdir -p $(@D)
+	@{ echo '# SPDX-License-Identifier: Apache-2.0'; echo '"""Made by the Makefile."""'; \
+	  sed -n 's/^#define HOCKET_\(MAJOR\|MINOR\|PATCH\) //p' $< | paste -sd . | sed 's/.*/VERSION = "&"/'; } > $@
+
+# The kernels need nvcc: this machine's, or the package index's. Without it (WHEEL_NVCC=) the wheel is for CPUs alone.
+WHEEL_NVCC ?= $(or $(NVCC),$(NVCC_HERE),index)
+wheel: ## Python wheels in build/wheel: hocket-*.whl, and hocket_nccl_cu13-*.whl, which takes NCCL's place
+	@scripts/deps.sh build wheel
+	@nvcc="$(WHEEL_NVCC)"; if [ "$$nvcc" = index ]; then nvcc=$$(scripts/get_nvcc.sh); fi; \
+	[ -n "$$nvcc" ] || echo "without nvcc the wheel is for CPUs alone"; \
+	build=$${nvcc:+build/gpu-wheel}; build=$${build:-$(BUILD)}; \
+	$(MAKE) $(CORES) --no-print-directory NVCC="$${nvcc:-no}" BUILD="$$build" lib python && HK_BUILD="$$build" scripts/wheel.sh
