@@ -5,7 +5,7 @@
 # MUTATIONS=all (make mutations FILES=src/kernels/cuda) tries all and writes build/mutations/results; without it only
 # those marked `quick`.  FROM=number MOST=number: so many, beginning with this one.  ONLY_MUTATION=text: by description.
 # PATIENCE=number: on a slow or busy machine a test has so many times as long.
-# check: timeout=150
+# check: timeout=150 long=suites
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 [ -e "$HK_BUILD/libsupport.a" ] || { echo "SKIP: the tests are not built"; exit 77; }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: notsan */
+/* check: notsan long=asan */
 /* Invented machines, most of them absurd: whatever hk_topo_finish takes has paths and channels that hold, the same ones
  * when its parts come in another order, and found in a bounded number of steps. Those of some machines, always the same
  * ones, are in tests/golden/invented.txt. */
