@@ -10,4 +10,9 @@ static inline uint64_t hk_hash(uint64_t seed, const void *data, size_t bytes) {
   for (size_t i = 0; i < bytes; i++) h = (h ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
   return h;
 }
+/* Folds a value into a hash; equal on all machines. */
+static inline uint64_t hk_hash_mix(uint64_t hash, uint64_t value) {
+  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
+  return hash ^ hash >> 29;
+}
 #endif

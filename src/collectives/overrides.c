@@ -24,7 +24,7 @@ const char *const hk_consistency_names[HK_AGREE_COUNT] = {
 
 static uint64_t hash_text(const char *text) {
   uint64_t h = 1;
-  for (; text && *text; text++) h = hk_topo_mix(h, (unsigned char)*text);
+  for (; text && *text; text++) h = hk_hash_mix(h, (unsigned char)*text);
   return h;
 }
 
@@ -46,7 +46,7 @@ static hk_status read_channels(hk_overrides *o, const hk_settings *s, int min_ch
   hk_filter *w = &o->filter;
   w->min_channels = larger(min_channels, (int)s->MIN_NCHANNELS);
   w->max_channels = smaller(max_channels, (int)s->MAX_NCHANNELS);
-  o->agreement[HK_AGREE_CHANNELS] = hk_topo_mix(hk_topo_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
+  o->agreement[HK_AGREE_CHANNELS] = hk_hash_mix(hk_hash_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
   if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT,
                  "at least %d channels are asked for and at most %d (NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS; minCTAs, "
@@ -92,7 +92,7 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   o->agreement[HK_AGREE_GRAPH_FILE] = hash_text(o->graph_file);
   o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
   o->agreement[HK_AGREE_P2P_LEVEL] =
-      hk_topo_mix(hk_topo_mix(hk_topo_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
+      hk_hash_mix(hk_hash_mix(hk_hash_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);
   o->agreement[HK_AGREE_GDR_LEVEL] = (uint64_t)o->gdr_level;
   return HK_OK;
 }

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>      /* strcasecmp */
-#include "../topo/topo.h" /* hk_topo_mix */
+#include "../topo/topo.h" /* hk_hash_mix */
 #include "algorithm.h"
 
 enum { FIELDS = 8, LINE_BYTES = 512, RULES_MOST = 10000, FILE_MOST = 4 << 20 };
@@ -121,9 +121,9 @@ uint64_t hk_rules_hash(const hk_rules *r) {
   uint64_t h = r ? 2 : 1;
   for (int i = 0; r && i < r->n; i++) {
     const hk_rule *at = &r->at[i];
-    h = hk_topo_mix(hk_topo_mix(hk_topo_mix(h, (uint64_t)at->coll), at->from), at->to);
-    h = hk_topo_mix(hk_topo_mix(hk_topo_mix(h, (uint64_t)at->nranks), (uint64_t)at->nhosts), (uint64_t)at->algorithm);
-    h = hk_topo_mix(hk_topo_mix(hk_topo_mix(h, (uint64_t)at->protocol), (uint64_t)at->channels), (uint64_t)at->via);
+    h = hk_hash_mix(hk_hash_mix(hk_hash_mix(h, (uint64_t)at->coll), at->from), at->to);
+    h = hk_hash_mix(hk_hash_mix(hk_hash_mix(h, (uint64_t)at->nranks), (uint64_t)at->nhosts), (uint64_t)at->algorithm);
+    h = hk_hash_mix(hk_hash_mix(hk_hash_mix(h, (uint64_t)at->protocol), (uint64_t)at->channels), (uint64_t)at->via);
   }
   return h;
 }

@@ -32,7 +32,7 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   f->agreement[HK_AGREE_BATCH_INVARIANT] = c->redop_flags;
   const int settings[] = {o->nvls_ctas, o->net_channels, o->nvlink_first, o->policy & NCCL_CTA_POLICY_EFFICIENCY};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(settings); i++)
-    f->agreement[HK_AGREE_CONFIG] = hk_topo_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
+    f->agreement[HK_AGREE_CONFIG] = hk_hash_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
   f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)c->settings->COLLNET_NODE_THRESHOLD : 0;
   f->tuner = hk_tuner_hash(s->tuner);
   f->choices = hk_overrides_choices(s->overrides);

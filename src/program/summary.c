@@ -103,15 +103,15 @@ static hk_status summary_memory(int nranks) {
 
 static hk_status summary_prepare(hk_summary_run *x) {
   const hk_program *p = x->programs[0];
-  const size_t n = (size_t)x->nranks;
+  const size_t n = (size_t)x->period;
   const uint64_t waves = HK_SUMMARY_WAVES;
   uint32_t ends = 0, threads = 0;
   x->sizes =
       hk_sizes_of((hk_partition)p->partition, p->partition == HK_PART_SPLIT ? p->blocks * waves : waves, waves, 1);
   x->first_end = malloc((n + 1) * sizeof *x->first_end);
   x->first_thread = malloc((n + 1) * sizeof *x->first_thread);
-  x->loads = calloc(n, sizeof *x->loads);
-  if (!x->first_end || !x->first_thread || !x->loads) return summary_memory(x->nranks);
+  x->volumes = calloc(n, sizeof *x->volumes);
+  if (!x->first_end || !x->first_thread || !x->volumes) return summary_memory(x->nranks);
   for (size_t r = 0; r < n; r++) {
     x->first_end[r] = ends;
     x->first_thread[r] = threads;
@@ -126,8 +126,8 @@ static hk_status summary_prepare(hk_summary_run *x) {
   return x->ends && x->threads && x->ready ? HK_OK : summary_memory(x->nranks);
 }
 
-/* Every member of hk_load is a uint64_t. */
-static void summary_add(hk_load *most, hk_load *all, const hk_load *one) {
+/* One of `copies` ranks that do the same. Every member of hk_volume is a uint64_t. */
+static void summary_add(hk_volume *most, hk_volume *all, const hk_volume *one, uint64_t copies) {
   enum { FIELDS = sizeof *one / sizeof(uint64_t) };
   uint64_t m[FIELDS], a[FIELDS], x[FIELDS];
   memcpy(m, most, sizeof m);
@@ -135,7 +135,7 @@ static void summary_add(hk_load *most, hk_load *all, const hk_load *one) {
   memcpy(x, one, sizeof x);
   for (int k = 0; k < FIELDS; k++) {
     if (x[k] > m[k]) m[k] = x[k];
-    a[k] += x[k];
+    a[k] += copies * x[k];
   }
   memcpy(most, m, sizeof m);
   memcpy(all, a, sizeof a);
@@ -146,13 +146,13 @@ static hk_chain summary_chain(hk_chain_key from, hk_chain_key to) {
 }
 
 static void summary_volume(hk_summary *out, hk_summary_run *x) {
-  for (uint32_t k = 0; k < x->first_thread[x->nranks]; k++) {
+  for (uint32_t k = 0; k < x->first_thread[x->period]; k++) {
     const hk_summary_thread *t = &x->threads[k];
-    if (t->instrs > x->loads[t->rank].longest) x->loads[t->rank].longest = t->instrs;
+    if (t->instrs > x->volumes[t->rank].longest) x->volumes[t->rank].longest = t->instrs;
   }
-  for (int r = 0; r < x->nranks; r++) {
+  for (int r = 0; r < x->period; r++) {
     const hk_program *p = x->programs[r];
-    summary_add(&out->most, &out->all, &x->loads[r]);
+    summary_add(&out->most, &out->all, &x->volumes[r], (uint64_t)(x->nranks / x->period));
     if (p->nlinks > out->links) out->links = p->nlinks;
     if (p->nlanes > out->lanes) out->lanes = p->nlanes;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
@@ -200,7 +200,7 @@ static size_t summary_run_length(const hk_summary_message *s, size_t left, hk_ma
 
 /* Makes maps of this kind, and keeps the messages that are in none of them. */
 static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_run *x, hk_map_kind kind) {
-  const uint32_t n = (uint32_t)x->nranks;
+  const uint32_t n = (uint32_t)x->nranks, senders = (uint32_t)x->period;
   size_t kept = 0;
   for (size_t k = 0; k < x->nmessages; k++) {
     hk_summary_message *m = &x->messages[k];
@@ -212,7 +212,7 @@ static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_r
   for (size_t k = 0, count; k < x->nmessages; k += count) {
     const hk_summary_message *m = &x->messages[k];
     count = summary_run_length(m, x->nmessages - k, kind);
-    if (kind != HK_MAP_PAIR && !summary_all_send(m, count, n)) {
+    if (kind != HK_MAP_PAIR && !summary_all_send(m, count, senders)) {
       memmove(&x->messages[kept], m, count * sizeof *m);
       kept += count;
       continue;
@@ -222,17 +222,18 @@ static hk_status summary_find_maps(hk_summary *out, uint32_t *room, hk_summary_r
                                        .kind = kind,
                                        .by = m->by,
                                        .from = kind == HK_MAP_PAIR ? m->from : 0,
-                                       .times = (uint32_t)(kind == HK_MAP_PAIR ? count : count / n)};
+                                       .times = (uint32_t)(kind == HK_MAP_PAIR ? count : count / senders)};
   }
   x->nmessages = kept;
   return HK_OK;
 }
 
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, const uint16_t *host) {
-  hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks};
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,
+                       const uint16_t *host) {
+  hk_summary_run x = {.programs = programs, .host = host, .nranks = nranks, .period = period};
   uint32_t room = 0;
   hk_status rc;
-  *out = (hk_summary){.nranks = nranks, .blocks = programs[0]->blocks};
+  *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
   HK_TRY(summary_prepare(&x), out);
   HK_TRY(hk_summary_tie(&x), out);
   HK_TRY(hk_summary_go(&x), out);

@@ -21,14 +21,14 @@ typedef struct hk_chain {
 } hk_chain;
 
 /* What a rank does in one wave. */
-typedef struct hk_load {
+typedef struct hk_volume {
   uint64_t sent[HK_REACHES], received[HK_REACHES]; /* messages */
   uint64_t carried[HK_REACHES];                    /* messages sent that are not empty: blocks */
   uint64_t written;                                /* blocks, to all destinations */
   uint64_t reduced;                                /* blocks added: all sources but the first of each instruction */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
-} hk_load;
+} hk_volume;
 
 /* Messages that ranks send after equal chains. */
 typedef enum hk_map_kind {
@@ -45,19 +45,23 @@ typedef struct hk_map {
 
 typedef struct hk_summary {
   int nranks;
+  int period;      /* see hk_summarize; a HK_MAP_PAIR stands for itself and for all its shifted copies */
   uint32_t blocks; /* hk_program.blocks */
   hk_chain first;  /* until the first wave is complete */
   hk_chain again;  /* what each further wave adds; 0 if waves follow each other without waiting */
-  hk_load most;    /* each value of the rank with the largest one */
-  hk_load all;     /* of all ranks together; `longest`: the longest of all */
+  hk_volume most;  /* each value of the rank with the largest one */
+  hk_volume all;   /* of all ranks together; `longest`: the longest of all */
   uint32_t links;  /* the most that a rank has, as the next two */
   uint32_t lanes, scratch;
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
 } hk_summary;
 
-/* `programs` [nranks] of one collective by one algorithm, proved (verify.h). `host` [nranks] (may be NULL: one host)
- * has equal numbers for ranks of one host. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
-hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, const uint16_t *host);
+/* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The program of
+ * each other rank is that of the rank `period` below it, shifted (hk_program_is_shifted); `period` divides nranks, and
+ * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers for ranks of one
+ * host. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
+hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,
+                       const uint16_t *host);
 void hk_summary_clear(hk_summary *s);
 #endif

@@ -23,30 +23,95 @@ static uint32_t tie_on_channel(const hk_program *p, hk_link_kind kind, unsigned 
   return UINT32_MAX;
 }
 
-/* The sending end of a receiving one that is in no group. *near: where the search begins, and where the next one
- * should, because the links of two ranks are in similar orders. */
-static uint32_t tie_sender(const hk_summary_run *x, int rank, const hk_link_need *l, uint32_t *near) {
-  bool multicast = l->kind == HK_LINK_MCAST_RECV;
-  uint32_t link =
-      hk_link_find(x->programs[l->peer], hk_link_other_end(tie_kind(l)), multicast ? l->peer : rank, l->channel, *near);
-  if (link == UINT32_MAX) return link;
-  *near = link + 1;
-  return x->first_end[l->peer] + link;
+/* Receiving ends that are in no group, in the order of the ranks that send to them. */
+typedef struct tie_table {
+  uint32_t *first;   /* [period + 1] by sender: in `links` and `ranks` */
+  uint32_t *links;   /* of the receiver's program */
+  uint16_t *ranks;   /* the receiver */
+  uint32_t *senders; /* [nranks * channels] of one rank: 1 + its link to a peer on a channel; multicast: to itself */
+  unsigned channels;
+} tie_table;
+
+static void tie_free(tie_table *t) {
+  free(t->first);
+  free(t->links);
+  free(t->ranks);
+  free(t->senders);
 }
 
-/* Counts the receivers of each sending end (`fill` false), or enters them in its list. */
-static hk_status tie_receivers(hk_summary_run *x, int rank, bool fill) {
-  const hk_program *p = x->programs[rank];
-  uint32_t near = 0;
-  for (uint32_t k = 0; k < p->nlinks; k++) {
-    const hk_link_need *l = &hk_program_links(p)[k];
-    if (hk_link_sends(tie_kind(l)) || hk_link_in_group(tie_kind(l))) continue;
-    uint32_t sender = tie_sender(x, rank, l, &near);
-    if (sender == UINT32_MAX) return tie_alone(x, rank, k);
-    hk_summary_end *e = &x->ends[sender];
-    if (fill) x->receivers[e->first + e->n] = x->first_end[rank] + k;
+static bool tie_receives(const hk_link_need *l) {
+  return !hk_link_sends(tie_kind(l)) && !hk_link_in_group(tie_kind(l));
+}
+
+static hk_status tie_sort(const hk_summary_run *x, tie_table *t) {
+  const uint32_t ends = x->first_end[x->period];
+  for (int r = 0; r < x->period; r++)
+    if (x->programs[r]->traits.span > t->channels) t->channels = x->programs[r]->traits.span;
+  t->first = calloc((size_t)x->period + 2, sizeof *t->first);
+  t->links = malloc(((size_t)ends + 1) * sizeof *t->links);
+  t->ranks = malloc(((size_t)ends + 1) * sizeof *t->ranks);
+  t->senders = calloc((size_t)x->nranks * t->channels, sizeof *t->senders);
+  if (!t->first || !t->links || !t->ranks || !t->senders) return tie_memory(x);
+  uint32_t *start = t->first + 1; /* shifted by one while it is filled */
+  for (int fill = 0; fill < 2; fill++) {
+    for (int r = 0; r < x->period; r++) {
+      const hk_link_need *l = hk_program_links(x->programs[r]);
+      for (uint32_t k = 0; k < x->programs[r]->nlinks; k++) {
+        if (!tie_receives(&l[k])) continue;
+        uint32_t *at = &start[l[k].peer % x->period + !fill];
+        if (fill) {
+          t->links[*at] = k;
+          t->ranks[*at] = (uint16_t)r;
+        }
+        ++*at;
+      }
+    }
+    for (int r = 0; !fill && r < x->period; r++) start[r + 1] += start[r];
+  }
+  return HK_OK;
+}
+
+/* Enters the rank's sending links in the table, or removes them. */
+static void tie_enter(const hk_summary_run *x, tie_table *t, int sender, bool enter) {
+  const hk_link_need *l = hk_program_links(x->programs[sender]);
+  for (uint32_t k = 0; k < x->programs[sender]->nlinks; k++)
+    if (hk_link_sends(tie_kind(&l[k])) && !hk_link_in_group(tie_kind(&l[k])))
+      t->senders[(size_t)l[k].peer * t->channels + l[k].channel] = enter ? k + 1 : 0;
+}
+
+/* The sending end of receiver number i of the table, among the sender's; NULL: there is none. A receiver whose peer is
+ * in another period means the rank with the peer's place in the first one. That rank knows the receiver by a number
+ * that is shifted alike. */
+static hk_summary_end *tie_sender(const hk_summary_run *x, const tie_table *t, int sender, uint32_t i) {
+  const int rank = t->ranks[i];
+  const hk_link_need *l = &hk_program_links(x->programs[rank])[t->links[i]];
+  const int named = l->kind == HK_LINK_MCAST_RECV ? sender : (rank - (l->peer - sender) + x->nranks) % x->nranks;
+  const uint32_t link = t->senders[(size_t)named * t->channels + l->channel];
+  if (!link || hk_program_links(x->programs[sender])[link - 1].kind != hk_link_other_end(tie_kind(l))) return NULL;
+  return &x->ends[x->first_end[sender] + link - 1];
+}
+
+/* Gives each sending end of the rank its receivers. */
+static hk_status tie_receivers(hk_summary_run *x, tie_table *t, int sender) {
+  const uint32_t first = t->first[sender], last = t->first[sender + 1];
+  uint32_t at = x->nreceivers;
+  tie_enter(x, t, sender, true);
+  for (uint32_t i = first; i < last; i++) {
+    hk_summary_end *e = tie_sender(x, t, sender, i);
+    if (!e) return tie_alone(x, t->ranks[i], t->links[i]);
     e->n++;
   }
+  for (uint32_t k = x->first_end[sender]; k < x->first_end[sender + 1]; k++) {
+    x->ends[k].first = at;
+    at += x->ends[k].n;
+    x->ends[k].n = 0;
+  }
+  for (uint32_t i = first; i < last; i++) {
+    hk_summary_end *e = tie_sender(x, t, sender, i);
+    x->receivers[e->first + e->n++] = x->first_end[t->ranks[i]] + t->links[i];
+  }
+  x->nreceivers = at;
+  tie_enter(x, t, sender, false);
   return HK_OK;
 }
 
@@ -79,27 +144,33 @@ static void tie_ends(hk_summary_run *x, int rank) {
     x->ends[x->first_end[rank] + k] =
         (hk_summary_end){.thread = x->first_thread[rank] + l->lane,
                          .rank = (uint16_t)rank,
+                         .peer = l->peer,
                          .reach = x->host && x->host[rank] != x->host[l->peer] ? HK_BETWEEN : HK_INSIDE};
   }
 }
 
-hk_status hk_summary_tie(hk_summary_run *x) {
-  for (int r = 0; r < x->nranks; r++) tie_ends(x, r);
-  for (int r = 0; r < x->nranks; r++) HK_OR_RETURN(tie_receivers(x, r, false));
-  for (uint32_t k = 0; k < x->first_end[x->nranks]; k++) {
-    x->ends[k].first = x->nreceivers;
-    x->nreceivers += x->ends[k].n;
-    x->ends[k].n = 0;
-  }
-  if (!HK_RESERVE(x->receivers, x->receivers_room, x->nreceivers)) return tie_memory(x);
-  for (int r = 0; r < x->nranks; r++) HK_OR_RETURN(tie_receivers(x, r, true));
-  for (int r = 0; r < x->nranks; r++) {
-    const hk_program *p = x->programs[r];
-    for (uint32_t k = 0; p->traits.in_groups && k < p->nlinks; k++) {
-      const hk_link_need *l = &hk_program_links(p)[k];
-      if (hk_link_in_group(tie_kind(l)) && hk_link_sends(tie_kind(l)) && !x->ends[x->first_end[r] + k].group)
-        HK_OR_RETURN(tie_group(x, r, k));
-    }
+static hk_status tie_groups(hk_summary_run *x, int rank) {
+  const hk_program *p = x->programs[rank];
+  for (uint32_t k = 0; p->traits.in_groups && k < p->nlinks; k++) {
+    const hk_link_need *l = &hk_program_links(p)[k];
+    if (hk_link_in_group(tie_kind(l)) && hk_link_sends(tie_kind(l)) && !x->ends[x->first_end[rank] + k].group)
+      HK_OR_RETURN(tie_group(x, rank, k));
   }
   return HK_OK;
+}
+
+hk_status hk_summary_tie(hk_summary_run *x) {
+  tie_table t = {.channels = 1};
+  hk_status rc;
+  for (int r = 0; r < x->period; r++) tie_ends(x, r);
+  HK_TRY(tie_sort(x, &t), out);
+  if (!HK_RESERVE(x->receivers, x->receivers_room, t.first[x->period] + 1)) {
+    rc = tie_memory(x);
+    goto out;
+  }
+  for (int r = 0; r < x->period; r++) HK_TRY(tie_receivers(x, &t, r), out);
+  for (int r = 0; r < x->period; r++) HK_TRY(tie_groups(x, r), out);
+out:
+  tie_free(&t);
+  return rc;
 }

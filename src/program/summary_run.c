@@ -44,18 +44,17 @@ static hk_status run_send_group(hk_summary_run *x, hk_summary_group *g, uint32_t
 
 static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_key now) {
   if (!HK_RESERVE(x->messages, x->messages_room, x->nmessages + 1)) return run_memory(x);
-  x->messages[x->nmessages++] =
-      (hk_summary_message){.after = now, .from = e->rank, .to = x->ends[x->receivers[e->first]].rank};
+  x->messages[x->nmessages++] = (hk_summary_message){.after = now, .from = e->rank, .to = e->peer};
   return HK_OK;
 }
 
 /* `count`: the first wave, which is counted. */
 static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summary_end *e, uint64_t blocks,
                           bool count) {
-  hk_load *load = &x->loads[t->rank];
+  hk_volume *v = &x->volumes[t->rank];
   if (count) {
-    load->sent[e->reach]++;
-    load->carried[e->reach] += blocks;
+    v->sent[e->reach]++;
+    v->carried[e->reach] += blocks;
   }
   if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
   if (count && e->n == 1) HK_OR_RETURN(run_note(x, e, t->now));
@@ -92,22 +91,22 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   const hk_operand *o = hk_instr_operands(p, i), *sources = o + i->ndst;
   const bool count = t->at.offset == 0;
   const uint64_t blocks = i->ndst && i->nsrc;
-  hk_load *load = &x->loads[t->rank];
+  hk_volume *v = &x->volumes[t->rank];
   *waits = !run_take(x, t, sources, i->nsrc);
   if (*waits) return HK_OK;
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (sources[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &sources[k]);
     e->taken++;
-    if (count) load->received[e->reach]++;
+    if (count) v->received[e->reach]++;
   }
   for (unsigned k = 0; k < i->ndst; k++)
     if (o[k].space == HK_LINK) HK_OR_RETURN(run_send(x, t, run_end(x, t, &o[k]), blocks, count));
   if (!count) return HK_OK;
   t->instrs++;
-  load->instrs++;
-  load->written += blocks * i->ndst;
-  if (blocks) load->reduced += i->nsrc - 1u;
+  v->instrs++;
+  v->written += blocks * i->ndst;
+  if (blocks) v->reduced += i->nsrc - 1u;
   return HK_OK;
 }
 
@@ -125,7 +124,7 @@ static hk_status run_thread(hk_summary_run *x, hk_summary_thread *t) {
 }
 
 static hk_status run_ended(const hk_summary_run *x) {
-  for (uint32_t k = 0; k < x->first_thread[x->nranks]; k++)
+  for (uint32_t k = 0; k < x->first_thread[x->period]; k++)
     if (!x->threads[k].ended)
       return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d waits at instruction %u for ever: hocket verify says more",
                      x->programs[0]->algorithm, x->threads[k].rank, x->threads[k].at.pc);
@@ -133,7 +132,7 @@ static hk_status run_ended(const hk_summary_run *x) {
 }
 
 hk_status hk_summary_go(hk_summary_run *x) {
-  for (int r = 0; r < x->nranks; r++)
+  for (int r = 0; r < x->period; r++)
     for (unsigned l = 0; l < x->programs[r]->nlanes; l++) {
       hk_summary_thread *t = &x->threads[x->first_thread[r] + l];
       t->rank = r;
@@ -145,7 +144,7 @@ hk_status hk_summary_go(hk_summary_run *x) {
 }
 
 void hk_summary_run_free(hk_summary_run *x) {
-  for (uint32_t k = 0; x->ends && k < x->first_end[x->nranks]; k++) free(x->ends[k].slots);
+  for (uint32_t k = 0; x->ends && k < x->first_end[x->period]; k++) free(x->ends[k].slots);
   for (uint32_t k = 0; k < x->ngroups; k++) {
     free(x->groups[k].slots);
     free(x->groups[k].sent);
@@ -157,6 +156,6 @@ void hk_summary_run_free(hk_summary_run *x) {
   free(x->groups);
   free(x->threads);
   free(x->ready);
-  free(x->loads);
+  free(x->volumes);
   free(x->messages);
 }

@@ -19,7 +19,7 @@ typedef struct hk_summary_end {
   uint32_t thread;   /* the lane that uses the end */
   uint32_t first, n; /* sending end: its receivers, in hk_summary_run.receivers */
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
-  uint16_t rank;
+  uint16_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
   bool waiting;  /* the lane waits for a slot */
 } hk_summary_end;
@@ -49,11 +49,11 @@ typedef struct hk_summary_message {
 } hk_summary_message;
 
 typedef struct hk_summary_run {
-  const hk_program *const *programs; /* [nranks] */
+  const hk_program *const *programs; /* [period] */
   const uint16_t *host;              /* [nranks] or NULL */
-  int nranks;
+  int nranks, period;                /* summary.h */
   hk_sizes sizes;
-  uint32_t *first_end, *first_thread; /* [nranks + 1] */
+  uint32_t *first_end, *first_thread; /* [period + 1] */
   hk_summary_end *ends;
   uint32_t *receivers;
   hk_summary_group *groups;
@@ -61,7 +61,7 @@ typedef struct hk_summary_run {
   hk_summary_thread *threads;
   uint32_t *ready; /* lanes that may go on */
   uint32_t nready;
-  hk_load *loads; /* [nranks] */
+  hk_volume *volumes; /* [period] */
   hk_chain_key wave_ends[HK_SUMMARY_WAVES];
   hk_summary_message *messages; /* of the first wave, between two ranks */
   size_t nmessages, messages_room;

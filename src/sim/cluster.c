@@ -21,8 +21,8 @@ int hk_sim_cluster_leaf(const hk_sim_cluster *w, int host, const hk_node *net) {
 int hk_sim_cluster_spine(const hk_sim_cluster *w, int from_host, const hk_node *from, int to_host, const hk_node *to,
                          int channel) {
   if (w->spines <= 1) return 0;
-  uint64_t h = hk_topo_mix(hk_topo_mix(hk_topo_mix(w->seed + 1, (uint64_t)from_host), from->id), (uint64_t)to_host);
-  return (int)(hk_topo_mix(hk_topo_mix(h, to->id), (uint64_t)channel) % (uint64_t)w->spines);
+  uint64_t h = hk_hash_mix(hk_hash_mix(hk_hash_mix(w->seed + 1, (uint64_t)from_host), from->id), (uint64_t)to_host);
+  return (int)(hk_hash_mix(hk_hash_mix(h, to->id), (uint64_t)channel) % (uint64_t)w->spines);
 }
 
 double hk_sim_cluster_uplink(const hk_sim_cluster *w) {

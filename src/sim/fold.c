@@ -48,59 +48,6 @@ hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_progra
 
 /* ---- colours ---- */
 
-/* The effect of a move, without the numbers of blocks. */
-static uint64_t move_hash(const hk_program *p, const hk_instr *in) {
-  const hk_operand *o = hk_instr_operands(p, in);
-  uint64_t h = hk_topo_mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | in->nsrc);
-  for (unsigned k = 0; k < (unsigned)in->ndst + in->nsrc; k++)
-    h = hk_topo_mix(h,
-                    (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
-  return h;
-}
-
-/* The hash of a sequence as a polynomial, so that sequences can be joined and repeated without being expanded. If block
- * numbers wrap round, one host may split a repeat into two pieces, or separate its last iteration, where another host
- * has one repeat. */
-typedef struct sequence {
-  uint64_t hash, power;
-} sequence;
-static sequence then(sequence a, sequence b) {
-  return (sequence){.hash = a.hash * b.power + b.hash, .power = a.power * b.power};
-}
-static sequence repeated(sequence one, uint32_t times) {
-  sequence all = {.hash = 0, .power = 1};
-  for (; times; times >>= 1) {
-    if (times & 1) all = then(all, one);
-    one = then(one, one);
-  }
-  return all;
-}
-
-static uint64_t lane_hash(const hk_program *p, const hk_lane *lane) {
-  const hk_instr *in = hk_program_instrs(p) + lane->first, *end = in + lane->count;
-  sequence all = {.hash = 0, .power = 1};
-  while (in < end) {
-    bool repeat = in->op == HK_OP_REPEAT;
-    uint32_t count = repeat ? in->repeat.count : 1, n = repeat ? in->repeat.body : 1;
-    sequence body = {.hash = 0, .power = 1};
-    for (in += repeat; n; n--, in++)
-      body = then(body, (sequence){.hash = move_hash(p, in), .power = 0x9e3779b97f4a7c15u});
-    all = then(all, repeated(body, count));
-  }
-  return hk_topo_mix(all.hash, all.power);
-}
-
-/* The effect of a program, without the numbers of blocks and peers. */
-static uint64_t shape_hash(const hk_program *p) {
-  uint64_t h = hk_topo_mix(p->nlanes, p->nlinks);
-  const hk_lane *lanes = hk_program_lanes(p);
-  const hk_link_need *links = hk_program_links(p);
-  for (unsigned i = 0; i < p->nlanes; i++) h = hk_topo_mix(h, lane_hash(p, &lanes[i]));
-  for (uint32_t i = 0; i < p->nlinks; i++)
-    h = hk_topo_mix(h, (uint64_t)links[i].kind << 16 | (uint64_t)links[i].lane << 8 | links[i].channel);
-  return h;
-}
-
 /* A connection of a host to another one: the link and rank here, and the local rank and host there. */
 typedef struct joint {
   uint32_t host;
@@ -124,12 +71,12 @@ static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
 /* Computes the host's own colour and its joints. */
 static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
   hk_sim_cluster *w = f->w;
-  uint64_t h = hk_topo_mix(hk_sim_cluster_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
+  uint64_t h = hk_hash_mix(hk_sim_cluster_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
   f->first[host] = f->n;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1]; r++) {
     const hk_program *p, *other;
     HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
-    h = hk_topo_mix(h, shape_hash(p));
+    h = hk_hash_mix(h, hk_program_shape(p));
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t i = 0; i < p->nlinks; i++) {
       uint32_t peer = l[i].peer, at = (uint32_t)w->seats[peer].host;
@@ -137,9 +84,9 @@ static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
       HK_OR_RETURN(hk_programs_get(programs, (int)peer, 0, &other));
       uint32_t back = hk_link_find(other, hk_link_other_end((hk_link_kind)l[i].kind), (int)r, l[i].channel, 0);
       uint64_t what =
-          hk_topo_mix(hk_topo_mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
+          hk_hash_mix(hk_hash_mix((uint64_t)(r - w->first_rank[host]) << 32 | i, peer - w->first_rank[at]), back);
       if (at == (uint32_t)host)
-        h = hk_topo_mix(h, what);
+        h = hk_hash_mix(h, what);
       else
         HK_OR_RETURN(add_joint(f, at, what));
     }
@@ -166,7 +113,7 @@ static void recolour(folding *f) {
   for (int h = 0; h < f->w->c->nhosts; h++) {
     uint64_t x = f->colour[h];
     for (size_t i = f->first[h]; i < f->first[h + 1]; i++)
-      x = hk_topo_mix(x, hk_topo_mix(f->joints[i].what, f->colour[f->joints[i].host]));
+      x = hk_hash_mix(x, hk_hash_mix(f->joints[i].what, f->colour[f->joints[i].host]));
     f->next[h] = x;
   }
   uint64_t *swap = f->colour;
@@ -184,7 +131,7 @@ static hk_status represent(const folding *f) {
   if (!table) return HK_FAIL_ERRNO("no memory to fold %d hosts", n);
   memset(table, 0xff, room * sizeof *table);
   for (int h = 0; h < n; h++) {
-    size_t at = hk_topo_mix(f->colour[h], 7) & (room - 1);
+    size_t at = hk_hash_mix(f->colour[h], 7) & (room - 1);
     while (table[at] != HK_SIM_NONE && f->colour[table[at]] != f->colour[h]) at = (at + 1) & (room - 1);
     if (table[at] == HK_SIM_NONE) {
       table[at] = (uint32_t)h;
@@ -202,24 +149,13 @@ static hk_status represent(const folding *f) {
  * ranks shifted. This is checked for the first hosts (a pattern that grows with distance would differ there first), for
  * the middle host and for the last one. */
 
-static bool is_shifted(const hk_sim_cluster *w, const hk_program *first, const hk_program *p, int rank) {
-  const hk_link_need *a = hk_program_links(first), *b = hk_program_links(p);
-  if (first->nlinks != p->nlinks || shape_hash(first) != shape_hash(p)) return false;
-  for (uint32_t i = 0; i < p->nlinks; i++) {
-    /* multicast reaches all ranks, so there is no peer to shift */
-    bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV;
-    if (!pair || a[i].peer != hk_sim_cluster_shift(w, b[i].peer, rank)) return false;
-  }
-  return true;
-}
-
 /* Checks one host; its programs are not kept. */
 static hk_status look_shifted(const hk_sim_cluster *w, hk_programs *programs, int host, bool *same) {
   const hk_program *first, *p;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1] && *same; r++) {
     HK_OR_RETURN(hk_programs_get(programs, hk_sim_cluster_rep(w, (int)r), 0, &first));
     HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
-    *same = is_shifted(w, first, p, (int)r);
+    *same = hk_program_is_shifted(first, p, (int)r - first->rank);
     drop_programs(programs, (int)r);
   }
   return HK_OK;

@@ -92,16 +92,7 @@ const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk
 }
 
 hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
-  hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
-  hk_programs programs;
-  const hk_program *p;
-  *out = (hk_summary){.nranks = 0};
-  hk_status rc = hk_programs_init(&programs, a, &what, 1);
-  for (int r = 0; rc == HK_OK && r < x->nranks; r++) rc = hk_programs_get(&programs, r, 0, &p);
-  if (rc == HK_OK)
-    rc = hk_summarize(out, (const hk_program *const *)programs.at, x->nranks, x->layout ? x->layout->host : NULL);
-  hk_programs_free(&programs);
-  return rc;
+  return hk_algorithm_summarize(out, a, &(hk_build){.coll = coll, .nranks = x->nranks, .layout = x->layout});
 }
 
 /* ---- what runs ---- */

@@ -167,7 +167,7 @@ static uint64_t fabric_of(device_t d) {
   uint64_t words[2];
   memcpy(words, f.cluster, sizeof words);
   if (!words[0] && !words[1]) return 0; /* NVLinks end in this host */
-  uint64_t h = hk_topo_mix(hk_topo_mix(hk_topo_mix(1, words[0]), words[1]), f.clique);
+  uint64_t h = hk_hash_mix(hk_hash_mix(hk_hash_mix(1, words[0]), words[1]), f.clique);
   return h ? h : 1;
 }
 

@@ -226,23 +226,23 @@ static void write_trees(joiner *w) {
 
 static uint64_t mix_bytes(uint64_t hash, const void *data, size_t n) {
   const unsigned char *p = data;
-  for (size_t i = 0; i < n; i++) hash = hk_topo_mix(hash, p[i]);
+  for (size_t i = 0; i < n; i++) hash = hk_hash_mix(hash, p[i]);
   return hash;
 }
 
 static uint64_t hash_of(const joiner *w) {
   const hk_joined *j = w->j;
-  uint64_t h = hk_topo_mix((uint64_t)j->nranks, (uint64_t)j->nchannels << 8 | j->pattern);
+  uint64_t h = hk_hash_mix((uint64_t)j->nranks, (uint64_t)j->nchannels << 8 | j->pattern);
   for (int r = 0; r < j->nranks; r++) {
-    h = hk_topo_mix(h, w->facts[r].topo);
-    h = hk_topo_mix(h, part_of(w, r)->hash);
-    h = hk_topo_mix(h, j->host[r]);
+    h = hk_hash_mix(h, w->facts[r].topo);
+    h = hk_hash_mix(h, part_of(w, r)->hash);
+    h = hk_hash_mix(h, j->host[r]);
   }
   h = mix_bytes(h, &j->intra_gbps, sizeof j->intra_gbps);
   h = mix_bytes(h, &j->inter_gbps, sizeof j->inter_gbps);
   size_t n = (size_t)j->nchannels * (size_t)j->nranks;
-  for (size_t i = 0; i < n; i++) h = hk_topo_mix(h, j->order[i]);
-  for (size_t i = 0; i < n && j->up; i++) h = hk_topo_mix(h, (uint64_t)(int64_t)j->up[i]);
+  for (size_t i = 0; i < n; i++) h = hk_hash_mix(h, j->order[i]);
+  for (size_t i = 0; i < n && j->up; i++) h = hk_hash_mix(h, (uint64_t)(int64_t)j->up[i]);
   return h;
 }
 

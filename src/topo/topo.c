@@ -268,7 +268,7 @@ out:
 
 /* --- The hash of all that decisions depend on: not of names, PCI ids, GUIDs, or the cores this process may use --- */
 
-static void mix(uint64_t *h, uint64_t value) { *h = hk_topo_mix(*h, value); }
+static void mix(uint64_t *h, uint64_t value) { *h = hk_hash_mix(*h, value); }
 
 static void mix_float(uint64_t *h, float value) {
   uint32_t bits;
@@ -314,7 +314,7 @@ static void mix_node(uint64_t *h, const hk_node *n) {
 }
 
 static uint64_t hash_of(const hk_topo *t) {
-  uint64_t h = hk_topo_mix(t->nnodes, t->nedges);
+  uint64_t h = hk_hash_mix(t->nnodes, t->nedges);
   for (uint32_t i = 0; i < t->nnodes; i++) mix_node(&h, &t->nodes[i]);
   for (uint32_t i = 0; i < t->nedges; i++) {
     const hk_edge *e = &t->edges[i];

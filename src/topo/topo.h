@@ -16,6 +16,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "../base/hash.h"
 #include "../base/status.h"
 
 typedef enum hk_node_kind {
@@ -120,11 +121,6 @@ hk_status hk_topo_remark(hk_topo *t, const char *format, ...) __attribute__((for
  * hashes. Afterwards the topology is constant. */
 hk_status hk_topo_finish(hk_topo *t);
 static inline uint32_t hk_topo_count(const hk_topo *t, hk_node_kind k) { return t->first_of[k + 1] - t->first_of[k]; }
-/* Folds a value into a hash (64-bit, well mixed; equal on all machines). */
-static inline uint64_t hk_topo_mix(uint64_t hash, uint64_t value) {
-  hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
-  return hash ^ hash >> 29;
-}
 /* Index of the node, or UINT32_MAX. */
 uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The summary of programs: exactly what the simulator counts, and the chains of messages that textbooks give. */
 #include <check.h>
+#include <string.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
@@ -83,7 +84,7 @@ static void build(built *b, const char *algorithm, hk_coll coll, int n, int host
     hk_build what = {.coll = coll, .rank = r, .nranks = n, .layout = b->layout};
     ck_assert(hk_algorithm_build(a, &what, &b->programs[r]) == HK_OK);
   }
-  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, b->layout->host) == HK_OK, "%s: %s",
+  ck_assert_msg(hk_summarize(&b->s, (const hk_program *const *)b->programs, n, n, b->layout->host) == HK_OK, "%s: %s",
                 algorithm, hk_last_error());
 }
 
@@ -125,6 +126,45 @@ TEST_LOOP(chains_of_messages, HK_ARRAY_LENGTH(chains)) {
                   chains[_i].algorithm, chains[_i].n, chains[_i].hosts, k ? "further" : "first", is[k].rounds,
                   is[k].far, want[k].rounds, want[k].far);
   drop(&b);
+}
+
+/* The summary from as few programs as possible is that of all programs. */
+static void check_fewer(const hk_algorithm *a, hk_coll coll, int n, int hosts, int *fewer) {
+  built b;
+  hk_summary few;
+  build(&b, a->name, coll, n, hosts);
+  const hk_build what = {.coll = coll, .nranks = n, .layout = b.layout};
+  ck_assert_msg(hk_algorithm_summarize(&few, a, &what) == HK_OK, "%s: %s", a->name, hk_last_error());
+  *fewer += few.period < n;
+  ck_assert_msg(!memcmp(&few.first, &b.s.first, sizeof few.first) &&
+                    !memcmp(&few.again, &b.s.again, sizeof few.again) &&
+                    !memcmp(&few.most, &b.s.most, sizeof few.most) && !memcmp(&few.all, &b.s.all, sizeof few.all),
+                "%s by %s, %d ranks on %d hosts: %d programs have another summary than all", hk_coll_name(coll),
+                a->name, n, hosts, few.period);
+  hk_summary_clear(&few);
+  drop(&b);
+}
+
+TEST(fewer_programs) {
+  static const int cases[][2] = {{2, 1}, {7, 1}, {8, 1}, {8, 2}, {12, 4}, {16, 16}, {9, 2}};
+  int fewer = 0;
+  for (size_t k = 0; k < HK_ARRAY_LENGTH(cases); k++) {
+    const hk_host_facts facts = {.nranks = cases[k][0],
+                                 .nhosts = cases[k][1],
+                                 .ranks_per_host = (cases[k][0] + cases[k][1] - 1) / cases[k][1],
+                                 .least_per_host = cases[k][0] / cases[k][1],
+                                 .cores_per_host = 4,
+                                 .memory = true,
+                                 .multicast = cases[k][1] == 1,
+                                 .slot_bytes = 1 << 20,
+                                 .nslots = 8};
+    const hk_machine m = hk_machine_of_hosts(&facts, NULL);
+    for (int i = 0; hk_algorithms[i]; i++)
+      for (int coll = 0; coll < HK_COLL_COUNT; coll++)
+        if (hk_algorithm_supports(hk_algorithms[i], &m, (hk_coll)coll))
+          check_fewer(hk_algorithms[i], (hk_coll)coll, cases[k][0], cases[k][1], &fewer);
+  }
+  ck_assert_int_gt(fewer, 20);
 }
 
 /* A ring sends to the next rank after each chain; doubling to the rank whose number differs in one bit. */

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Whether programs of different ranks do the same (hk_program_shape). */
+#include <stdbool.h>
+#include "../base/hash.h"
+#include "program.h"
+
+/* The effect of a move, without the numbers of blocks. */
+static uint64_t shape_of_move(const hk_program *p, const hk_instr *in) {
+  const hk_operand *o = hk_instr_operands(p, in);
+  uint64_t h = hk_hash_mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | in->nsrc);
+  for (unsigned k = 0; k < (unsigned)in->ndst + in->nsrc; k++)
+    h = hk_hash_mix(h,
+                    (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
+  return h;
+}
+
+/* The hash of a sequence as a polynomial, so that sequences can be joined and repeated without being expanded. If block
+ * numbers wrap round, one host may split a repeat into two pieces, or separate its last iteration, where another host
+ * has one repeat. */
+typedef struct shape_sequence {
+  uint64_t hash, power;
+} shape_sequence;
+static shape_sequence shape_then(shape_sequence a, shape_sequence b) {
+  return (shape_sequence){.hash = a.hash * b.power + b.hash, .power = a.power * b.power};
+}
+static shape_sequence shape_repeated(shape_sequence one, uint32_t times) {
+  shape_sequence all = {.hash = 0, .power = 1};
+  for (; times; times >>= 1) {
+    if (times & 1) all = shape_then(all, one);
+    one = shape_then(one, one);
+  }
+  return all;
+}
+
+static uint64_t shape_of_lane(const hk_program *p, const hk_lane *lane) {
+  const hk_instr *in = hk_program_instrs(p) + lane->first, *end = in + lane->count;
+  shape_sequence all = {.hash = 0, .power = 1};
+  while (in < end) {
+    bool repeat = in->op == HK_OP_REPEAT;
+    uint32_t count = repeat ? in->repeat.count : 1, n = repeat ? in->repeat.body : 1;
+    shape_sequence body = {.hash = 0, .power = 1};
+    for (in += repeat; n; n--, in++)
+      body = shape_then(body, (shape_sequence){.hash = shape_of_move(p, in), .power = 0x9e3779b97f4a7c15u});
+    all = shape_then(all, shape_repeated(body, count));
+  }
+  return hk_hash_mix(all.hash, all.power);
+}
+
+uint64_t hk_program_shape(const hk_program *p) {
+  uint64_t h = hk_hash_mix(p->nlanes, p->nlinks);
+  const hk_lane *lanes = hk_program_lanes(p);
+  const hk_link_need *links = hk_program_links(p);
+  for (unsigned i = 0; i < p->nlanes; i++) h = hk_hash_mix(h, shape_of_lane(p, &lanes[i]));
+  for (uint32_t i = 0; i < p->nlinks; i++)
+    h = hk_hash_mix(h, (uint64_t)links[i].kind << 16 | (uint64_t)links[i].lane << 8 | links[i].channel);
+  return h;
+}
+
+int hk_program_is_shifted(const hk_program *first, const hk_program *p, int by) {
+  const hk_link_need *a = hk_program_links(first), *b = hk_program_links(p);
+  if (first->nlinks != p->nlinks || hk_program_shape(first) != hk_program_shape(p)) return 0;
+  for (uint32_t i = 0; i < p->nlinks; i++) {
+    /* multicasts reach all ranks, and groups are of certain ranks: there is no peer to shift */
+    const bool pair = a[i].kind == HK_LINK_SEND || a[i].kind == HK_LINK_RECV;
+    if (!pair || (a[i].peer + by) % p->nranks != b[i].peer) return 0;
+  }
+  return 1;
+}
