@@ -145,6 +145,19 @@ static hk_chain summary_chain(hk_chain_key from, hk_chain_key to) {
   return (hk_chain){.rounds = (int32_t)((uint32_t)to - (uint32_t)from), .far = (int32_t)((to >> 32) - (from >> 32))};
 }
 
+/* The busiest host's blocks. Of ranks on several hosts, a period has all ranks of its hosts. */
+static hk_status summary_leaving(hk_summary *out, const hk_summary_run *x) {
+  uint64_t *hosts = calloc((size_t)x->nranks, sizeof *hosts); /* there are no more hosts than ranks */
+  if (!hosts) return summary_memory(x->nranks);
+  for (int r = 0; r < x->period; r++) {
+    uint64_t *host = &hosts[x->host ? x->host[r] : 0];
+    *host += x->volumes[r].carried[HK_BETWEEN];
+    if (*host > out->leaving) out->leaving = *host;
+  }
+  free(hosts);
+  return HK_OK;
+}
+
 static void summary_volume(hk_summary *out, hk_summary_run *x) {
   for (uint32_t k = 0; k < x->first_thread[x->period]; k++) {
     const hk_summary_thread *t = &x->threads[k];
@@ -152,7 +165,11 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
   }
   for (int r = 0; r < x->period; r++) {
     const hk_program *p = x->programs[r];
-    summary_add(&out->most, &out->all, &x->volumes[r], (uint64_t)(x->nranks / x->period));
+    hk_volume *v = &x->volumes[r];
+    v->sent[HK_ANYWHERE] = v->sent[HK_INSIDE] + v->sent[HK_BETWEEN];
+    v->received[HK_ANYWHERE] = v->received[HK_INSIDE] + v->received[HK_BETWEEN];
+    v->carried[HK_ANYWHERE] = v->carried[HK_INSIDE] + v->carried[HK_BETWEEN];
+    summary_add(&out->most, &out->all, v, (uint64_t)(x->nranks / x->period));
     if (p->nlinks > out->links) out->links = p->nlinks;
     if (p->nlanes > out->lanes) out->lanes = p->nlanes;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
@@ -238,6 +255,7 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   HK_TRY(hk_summary_tie(&x), out);
   HK_TRY(hk_summary_go(&x), out);
   summary_volume(out, &x);
+  HK_TRY(summary_leaving(out, &x), out);
   for (hk_map_kind kind = HK_MAP_SHIFT; kind <= HK_MAP_PAIR; kind++)
     HK_TRY(summary_find_maps(out, &room, &x, kind), out);
   if (out->nmaps) qsort(out->maps, out->nmaps, sizeof *out->maps, summary_by_map);

@@ -12,7 +12,8 @@
 #define HK_PROGRAM_SUMMARY_H
 #include "program.h"
 
-typedef enum hk_reach { HK_INSIDE, HK_BETWEEN, HK_REACHES } hk_reach; /* hosts */
+/* Inside a host, between hosts, and both together. */
+typedef enum hk_reach { HK_INSIDE, HK_BETWEEN, HK_ANYWHERE, HK_REACHES } hk_reach;
 
 /* A chain of messages. */
 typedef struct hk_chain {
@@ -45,13 +46,14 @@ typedef struct hk_map {
 
 typedef struct hk_summary {
   int nranks;
-  int period;      /* see hk_summarize; a HK_MAP_PAIR stands for itself and for all its shifted copies */
-  uint32_t blocks; /* hk_program.blocks */
-  hk_chain first;  /* until the first wave is complete */
-  hk_chain again;  /* what each further wave adds; 0 if waves follow each other without waiting */
-  hk_volume most;  /* each value of the rank with the largest one */
-  hk_volume all;   /* of all ranks together; `longest`: the longest of all */
-  uint32_t links;  /* the most that a rank has, as the next two */
+  int period;       /* see hk_summarize; a HK_MAP_PAIR stands for itself and for all its shifted copies */
+  uint32_t blocks;  /* hk_program.blocks */
+  hk_chain first;   /* until the first wave is complete */
+  hk_chain again;   /* what each further wave adds; 0 if waves follow each other without waiting */
+  hk_volume most;   /* each value of the rank with the largest one */
+  hk_volume all;    /* of all ranks together; `longest`: the longest of all */
+  uint64_t leaving; /* blocks that the busiest host sends to others */
+  uint32_t links;   /* the most that a rank has, as the next two */
   uint32_t lanes, scratch;
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
@@ -59,8 +61,8 @@ typedef struct hk_summary {
 
 /* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The program of
  * each other rank is that of the rank `period` below it, shifted (hk_program_is_shifted); `period` divides nranks, and
- * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers for ranks of one
- * host. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
+ * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
+ * ranks of one host. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
 hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,
                        const uint16_t *host);
 void hk_summary_clear(hk_summary *s);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include "../base/array.h"
 
-static const hk_chain_key round_of[HK_REACHES] = {[HK_INSIDE] = 1, [HK_BETWEEN] = 1 + ((hk_chain_key)1 << 32)};
+static const hk_chain_key round_of[] = {[HK_INSIDE] = 1, [HK_BETWEEN] = 1 + ((hk_chain_key)1 << 32)};
 
 static hk_status run_memory(const hk_summary_run *x) {
   return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);

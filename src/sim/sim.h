@@ -53,8 +53,8 @@ typedef struct hk_sim_load {
 
 /* Of all ranks together. */
 typedef struct hk_sim_counts {
-  uint64_t messages[HK_REACHES], bytes[HK_REACHES];
-  uint64_t written, reduced; /* bytes */
+  uint64_t messages[HK_REACHES], bytes[HK_REACHES]; /* HK_INSIDE and HK_BETWEEN */
+  uint64_t written, reduced;                        /* bytes */
 } hk_sim_counts;
 
 typedef struct hk_sim_result {

@@ -167,6 +167,18 @@ TEST(fewer_programs) {
   ck_assert_int_gt(fewer, 20);
 }
 
+/* One rank of each host sends to the next host on a ring; all blocks but its own leave a host of an all-to-all. */
+TEST(blocks_that_leave_a_host) {
+  built b;
+  build(&b, "ring", HK_ALLREDUCE, 8, 2);
+  ck_assert_uint_eq(b.s.leaving, 14);
+  ck_assert_uint_eq(b.s.most.carried[HK_ANYWHERE], 14);
+  drop(&b);
+  build(&b, "pairwise", HK_ALLTOALL, 8, 2);
+  ck_assert_uint_eq(b.s.leaving, 4 * 4);
+  drop(&b);
+}
+
 /* A ring sends to the next rank after each chain; doubling to the rank whose number differs in one bit. */
 TEST(maps_of_messages) {
   built b;
