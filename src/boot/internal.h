@@ -63,7 +63,8 @@ typedef struct hk_boot_call {
   bool failed_before;           /* the communicator had failed when the call began */
   hk_status (*also)(void *arg); /* hk_bootstrap_also; NULL: none */
   void *also_arg;
-  uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
+  /* of the collective under way; report_after_ns 0: no report; deadline_ns 0: none */
+  uint64_t wait_begin_ns, report_after_ns, reported_ns, deadline_ns;
   /* when the rank's thread last ended a wait with an error; `awaited` and gave_up_in then belong to that wait */
   _Atomic(uint64_t) gave_up_ns;
   _Atomic(int) gave_up_in; /* hk_phase */
