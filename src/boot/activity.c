@@ -4,7 +4,7 @@
 #include <stdio.h>
 #include "../program/operation.h" /* a call in words */
 
-static void describe_newest(const hk_activity *a, char *text, size_t bytes) {
+static void activity_describe_newest(const hk_activity *a, char *text, size_t bytes) {
   hk_operation o = {
       .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
   char what[160];
@@ -16,7 +16,7 @@ static void describe_newest(const hk_activity *a, char *text, size_t bytes) {
   snprintf(text, bytes, "%s, operation %llu", what, (unsigned long long)a->sequence);
 }
 
-static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
+static void activity_describe_phase(const hk_activity *a, char *text, size_t bytes) {
   static const char *const calls[HK_PHASE_COUNT] = {[HK_PHASE_INIT] = "the init of the communicator",
                                                     [HK_PHASE_SPLIT] = "ncclCommSplit",
                                                     [HK_PHASE_SHRINK] = "ncclCommShrink",
@@ -24,7 +24,7 @@ static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
                                                     [HK_PHASE_DESTROY] = "ncclCommDestroy or ncclCommAbort",
                                                     [HK_PHASE_GROW] = "ncclCommGrow"};
   char newest[224];
-  describe_newest(a, newest, sizeof newest);
+  activity_describe_newest(a, newest, sizeof newest);
   if (a->phase == HK_PHASE_OPERATION)
     snprintf(text, bytes, "is in %s", newest);
   else if (a->phase < HK_PHASE_COUNT && calls[a->phase] && a->sequence)
@@ -37,9 +37,9 @@ static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
     snprintf(text, bytes, "runs outside of this communicator's calls, and has begun no operation of it yet");
 }
 
-static void describe_running(const hk_activity *a, char *text, size_t bytes) {
+static void activity_describe_running(const hk_activity *a, char *text, size_t bytes) {
   char phase[320], since[48] = "", next[48] = "";
-  describe_phase(a, phase, sizeof phase);
+  activity_describe_phase(a, phase, sizeof phase);
   if (a->phase_ms >= 10000)
     snprintf(since, sizeof since, ", for %llu s", (unsigned long long)(a->phase_ms / 1000));
   else if (a->phase_ms)
@@ -50,7 +50,7 @@ static void describe_running(const hk_activity *a, char *text, size_t bytes) {
 
 void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes) {
   switch (p) {
-    case HK_PRESENCE_ANSWERS: describe_running(a, text, bytes); return;
+    case HK_PRESENCE_ANSWERS: activity_describe_running(a, text, bytes); return;
     case HK_PRESENCE_STOPPED:
       snprintf(
           text, bytes,

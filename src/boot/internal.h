@@ -172,6 +172,11 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling);
 hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env);
 hk_status hk_overlay_barrier(hk_bootstrap *b, const hk_wait_env *env);
 
+/* ---- ask.c ---- */
+/* Asks the listener at the contact's first `most` addresses what the rank of the hello does. */
+hk_probe hk_ask_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
+                      hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]);
+
 /* ---- lost.c ---- */
 typedef struct hk_lost hk_lost;
 /* On the service thread: a link has ended. Finds out whether the peer's process has ended, too, and then reports
