@@ -41,36 +41,46 @@ static bool inquiry_ask(hk_inquiry *q, hk_found *f) {
   return true;
 }
 
+/* Ranks that answer may wait for those that do not, so these come first. */
+static int inquiry_order(const hk_found *f) { return f->presence != HK_PRESENCE_ANSWERS ? 0 : f->blocks ? 1 : 2; }
+
+static void inquiry_sort(hk_inquiry *q) {
+  for (int i = 1; i < q->n; i++)
+    for (int k = i; k > 0 && inquiry_order(&q->at[k - 1]) > inquiry_order(&q->at[k]); k--) {
+      hk_found f = q->at[k];
+      q->at[k] = q->at[k - 1];
+      q->at[k - 1] = f;
+    }
+}
+
 void hk_inquiry_ask_all(hk_inquiry *q, int most) {
   for (int r = 0; r < q->nranks && r < most && q->n < HK_FOUND_MOST; r++) {
     hk_found *f = &q->at[q->n];
     if (r == q->rank) continue;
     *f = (hk_found){.rank = r};
-    if (!inquiry_ask(q, f)) return;
+    if (!inquiry_ask(q, f)) break;
     q->n += f->blocks && f->presence != HK_PRESENCE_UNKNOWN;
   }
+  inquiry_sort(q);
 }
 
-static void inquiry_add(hk_inquiry *q, int rank) {
+void hk_inquiry_add(hk_inquiry *q, int rank) {
   if (rank < 0 || rank >= q->nranks || rank == q->rank) return;
   for (int i = 0; i < q->n; i++)
     if (q->at[i].rank == rank) return;
-  if (q->n < HK_FOUND_MOST)
-    q->at[q->n++] = (hk_found){.rank = rank};
-  else
-    q->cut = true;
+  q->cut = q->n == HK_FOUND_MOST;
+  if (!q->cut) q->at[q->n++] = (hk_found){.rank = rank};
 }
 
-void hk_inquiry_follow(hk_inquiry *q, const int *awaited, int n) {
-  for (int i = 0; i < n && i < HK_AWAITED_MOST; i++) inquiry_add(q, awaited[i]);
+void hk_inquiry_follow(hk_inquiry *q) {
   for (int i = 0; i < q->n; i++) {
-    hk_found *f = &q->at[i];
-    if (!inquiry_ask(q, f))
+    if (!inquiry_ask(q, &q->at[i]))
       q->n = i;
-    else if (q->chain && !f->blocks)
-      inquiry_add(q, f->activity.waits_for);
+    else if (q->chain && !q->at[i].blocks)
+      hk_inquiry_add(q, q->at[i].activity.waits_for);
   }
   if (q->cut && q->n && hk_inquiry_blocker(q) < 0) q->at[q->n - 1].blocks = true;
+  inquiry_sort(q);
 }
 
 int hk_inquiry_blocker(const hk_inquiry *q) {
@@ -86,28 +96,19 @@ static int inquiry_name(const hk_inquiry *q, int rank) {
   return q->names && rank >= 0 && rank < q->nranks ? q->names[rank] : rank;
 }
 
-/* The order in which ranks are described. Those that answer may wait for those that do not. */
-enum { SILENT, BLOCKS, WAITS, ORDERS };
-static int inquiry_order(const hk_found *f) {
-  return f->presence != HK_PRESENCE_ANSWERS ? SILENT : f->blocks ? BLOCKS : WAITS;
-}
-
 void hk_inquiry_describe(const hk_inquiry *q, char *text, size_t bytes) {
   size_t used = 0;
   int named = 0;
-  text[0] = 0;
-  for (int order = SILENT; order < ORDERS; order++)
-    for (int i = 0; i < q->n; i++) {
-      char does[480];
-      hk_activity a = q->at[i].activity;
-      if (inquiry_order(&q->at[i]) != order || named == NAMED) continue;
-      a.waits_for = inquiry_name(q, a.waits_for);
-      hk_activity_describe(&a, q->at[i].presence, does, sizeof does);
-      int n = snprintf(text + used, bytes - used, "; rank %d %s", inquiry_name(q, q->at[i].rank), does);
-      if (used + (size_t)n + MORE > bytes) continue;
-      used += (size_t)n;
-      named++;
-    }
+  for (int i = 0; i < q->n && named < NAMED; i++) {
+    char does[480];
+    hk_activity a = q->at[i].activity;
+    a.waits_for = inquiry_name(q, a.waits_for);
+    hk_activity_describe(&a, q->at[i].presence, does, sizeof does);
+    int n = snprintf(text + used, bytes - used, "; rank %d %s", inquiry_name(q, q->at[i].rank), does);
+    if (used + (size_t)n + MORE > bytes) break;
+    used += (size_t)n;
+    named++;
+  }
   text[used] = 0;
   if (named < q->n) snprintf(text + used, bytes - used, "; and %d more ranks", q->n - named);
 }
@@ -122,16 +123,15 @@ void hk_ranks_describe(const int *ranks, int n, char *text, size_t bytes) {
 
 /* "rank 2", or "other ranks" if no rank is known that blocks. */
 static void inquiry_list(const hk_inquiry *q, char *text, size_t bytes) {
-  int ranks[HK_FOUND_MOST], n = 0;
-  bool circle = q->n > 0;
-  for (int order = SILENT; order < WAITS; order++)
-    for (int i = 0; i < q->n; i++)
-      if (inquiry_order(&q->at[i]) == order) ranks[n++] = inquiry_name(q, q->at[i].rank);
-  for (int i = 0; i < q->n; i++) circle = circle && q->at[i].activity.waits_for >= 0;
+  int ranks[HK_FOUND_MOST], n = 0, waiting = 0;
+  for (int i = 0; i < q->n; i++) {
+    waiting += q->at[i].activity.waits_for >= 0;
+    if (inquiry_order(&q->at[i]) < 2) ranks[n++] = inquiry_name(q, q->at[i].rank);
+  }
   if (n)
     hk_ranks_describe(ranks, n, text, bytes);
   else
-    snprintf(text, bytes, "other ranks%s", circle ? ", which wait in a circle" : "");
+    snprintf(text, bytes, "other ranks%s", q->n && waiting == q->n ? ", which wait in a circle" : "");
 }
 
 void hk_inquiry_report(const hk_inquiry *q, const hk_long_wait *w, char *text, size_t bytes) {

@@ -11,7 +11,6 @@
 
 struct hk_settings; /* base/param.h */
 
-enum { HK_FOUND_MOST = 32, HK_AWAITED_MOST = HK_FOUND_MOST / 2 };
 typedef struct hk_found {
   int rank;
   hk_presence presence;
@@ -19,6 +18,7 @@ typedef struct hk_found {
   hk_activity activity;
 } hk_found;
 
+enum { HK_FOUND_MOST = 32 };
 typedef struct hk_inquiry {
   hk_presence (*ask)(void *arg, int rank, uint64_t patience_ns, hk_activity *out); /* as hk_bootstrap_ask */
   bool (*blocks)(const struct hk_inquiry *q, const hk_found *f);                   /* NULL: by `phase` */
@@ -33,22 +33,23 @@ typedef struct hk_inquiry {
   uint64_t until_ns;       /* 0: not begun */
   bool cut;                /* not all ranks were asked */
   int n;
+  /* after the inquiry: first ranks that do not answer, then other ranks that block, then ranks that wait themselves */
   hk_found at[HK_FOUND_MOST];
 } hk_inquiry;
 
 /* Asks ranks 0 to most - 1, and keeps those that block. */
 void hk_inquiry_ask_all(hk_inquiry *q, int most);
-/* Asks the n awaited ranks (the first HK_AWAITED_MOST), and keeps all answers. If the chain of waits is cut before its
- * end, the last rank that answered counts as the one that blocks. */
-void hk_inquiry_follow(hk_inquiry *q, const int *awaited, int n);
-/* The lowest rank that blocks; -1: none. */
-int hk_inquiry_blocker(const hk_inquiry *q);
+/* Adds a rank that hk_inquiry_follow will ask, if there is room. */
+void hk_inquiry_add(hk_inquiry *q, int rank);
+/* Asks the ranks that were added, and keeps all answers. If the chain of waits is cut before its end, the last rank
+ * that answered counts as the one that blocks. */
+void hk_inquiry_follow(hk_inquiry *q);
+int hk_inquiry_blocker(const hk_inquiry *q); /* the lowest rank that blocks; -1: none */
 
-/* "; rank 2 is in ...; rank 3 ...; and 4 more ranks": first ranks that do not answer, then other blockers, then ranks
- * that wait themselves. */
-void hk_inquiry_describe(const hk_inquiry *q, char *text, size_t bytes);
 /* "rank 3", "ranks 0, 2 and 4", "ranks 0, 1, 2 and 12 more". */
 void hk_ranks_describe(const int *ranks, int n, char *text, size_t bytes);
+/* "; rank 2 is in ...; rank 3 ...; and 4 more ranks". */
+void hk_inquiry_describe(const hk_inquiry *q, char *text, size_t bytes);
 
 /* The facts of a wait that is too long. */
 typedef struct hk_long_wait {

@@ -65,10 +65,12 @@ static bool report_describe(hk_bootstrap *b, uint64_t waited_ns, char *text, siz
   int awaited = atomic_load_explicit(&b->call.awaited, memory_order_relaxed), silent = 0;
   bool gone = false;
   if (b->nranks <= ASK_ALL) hk_inquiry_ask_all(&q, b->nranks);
-  for (int i = 0; i < q.n && q.phase == HK_PHASE_INIT; i++)
-    if (q.at[i].presence != HK_PRESENCE_ANSWERS) q.at[silent++] = q.at[i];
-  if (silent) q.n = silent; /* the others may wait for these ranks outside of the bootstrap */
-  if (!q.n) hk_inquiry_follow(&q, &awaited, 1);
+  while (silent < q.n && q.at[silent].presence != HK_PRESENCE_ANSWERS) silent++;
+  if (silent && q.phase == HK_PHASE_INIT) q.n = silent; /* the others may wait for these outside of the bootstrap */
+  if (!q.n) {
+    hk_inquiry_add(&q, awaited);
+    hk_inquiry_follow(&q);
+  }
   for (int i = 0; i < q.n; i++)
     gone = gone || q.at[i].presence == HK_PRESENCE_LEFT || q.at[i].presence == HK_PRESENCE_GONE;
   hk_inquiry_report(&q, &w, text, bytes);

@@ -15,6 +15,7 @@
 #include "mismatch.h"
 #include "publish.h"
 
+enum { WATCH_AWAITED = HK_FOUND_MOST / 2, WATCH_ASKED = 64 }; /* awaited ranks that are asked; ranks in all */
 static const uint64_t watch_first_ask_ns = 200 * 1000000u, watch_patience_ns = 1000 * 1000000u;
 
 void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
@@ -201,13 +202,12 @@ static hk_inquiry watch_inquiry(ncclComm_t c, uint64_t operation, uint64_t patie
 struct hk_watch_inquiry {
   hk_inquiry q;
   pthread_t thread;
-  int awaited[HK_AWAITED_MOST], n;
   _Atomic(bool) done;
 };
 
 static void *watch_inquire(void *arg) {
   struct hk_watch_inquiry *i = arg;
-  hk_inquiry_follow(&i->q, i->awaited, i->n);
+  hk_inquiry_follow(&i->q);
   atomic_store(&i->done, true);
   return NULL;
 }
@@ -218,8 +218,7 @@ static void watch_begin_inquiry(ncclComm_t c, const int *awaited, int n, bool ch
   if (!i) return;
   i->q = watch_inquiry(c, c->order.sequence, watch_patience_ns);
   i->q.chain = chain;
-  i->n = n < HK_AWAITED_MOST ? n : HK_AWAITED_MOST;
-  memcpy(i->awaited, awaited, (size_t)i->n * sizeof *awaited);
+  for (int k = 0; k < n && k < WATCH_AWAITED; k++) hk_inquiry_add(&i->q, awaited[k]);
   if (hk_thread_start(&i->thread, 0, watch_inquire, i) == 0)
     c->order.inquiry = i;
   else
@@ -280,24 +279,16 @@ static bool watch_not_in_step(const hk_inquiry *q, const hk_found *f) {
   return f->presence != HK_PRESENCE_ANSWERS || f->activity.sequence != q->sequence;
 }
 
-void hk_watch_out_of_step(ncclComm_t c, hk_inquiry *q) {
-  enum { ASKED = 64 };
-  hk_activity here;
-  hk_watch_report(c, &here);
-  *q = watch_inquiry(c, here.sequence, watch_patience_ns / 4);
-  q->blocks = watch_not_in_step;
-  hk_inquiry_ask_all(q, ASKED);
-}
-
 hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l) {
   char newest[160] = "a send or receive", others[800], text[HK_ERROR_TEXT - 256];
-  hk_inquiry q;
   hk_activity here;
-  hk_watch_out_of_step(c, &q);
-  hk_watch_report(c, &here);
+  hk_watch_report(c, &here); /* from any thread, unlike c->order */
   hk_call call = hk_watch_call(&here);
-  if (here.sequence) hk_watch_describe(&call, newest, sizeof newest);
+  hk_inquiry q = watch_inquiry(c, here.sequence, watch_patience_ns / 4);
+  q.blocks = watch_not_in_step;
+  hk_inquiry_ask_all(&q, WATCH_ASKED);
   hk_inquiry_describe(&q, others, sizeof others);
+  if (here.sequence) hk_watch_describe(&call, newest, sizeof newest);
   snprintf(text, sizeof text, "rank %d of %d: its last call on GPU %d (%s%s) has not ended for %llu s%s%s%s%s", c->rank,
            c->nranks, c->device, newest, l->captured ? "; or a replay of a graph that it is in" : "",
            (unsigned long long)(l->waited_ns / 1000000000u),

@@ -6,8 +6,6 @@
 #include "../core/call.h"
 #include "../core/comm.h"
 
-struct hk_inquiry; /* boot/inquiry.h */
-
 /* ---- what this rank does ---- */
 hk_status hk_watch_new(ncclComm_t c); /* c->order.page */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
@@ -39,8 +37,6 @@ bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank);
 /* ---- waits that are too long ---- */
 /* The hk_wait_env.check of this communicator's waits. */
 hk_status hk_watch(void *comm, uint64_t waited_ns);
-/* Asks which ranks have begun more or fewer operations than this one. From any thread; takes about a second at most. */
-void hk_watch_out_of_step(ncclComm_t c, struct hk_inquiry *q);
 /* A launch on the GPU that does not end. */
 typedef struct hk_long_launch {
   uint64_t waited_ns;
@@ -48,6 +44,7 @@ typedef struct hk_long_launch {
   char peers[96];  /* the ranks whose data it awaits over the network, "1, 3"; empty: none */
   char links[480]; /* the states of its links, from "; " on (proxy.h) */
 } hk_long_launch;
-/* Reports it; an error if HOCKET_WATCHDOG_ABORT is set. From any thread. */
+/* Reports it, with the ranks that have begun more or fewer operations; an error if HOCKET_WATCHDOG_ABORT is set. From
+ * any thread; takes about a second at most. */
 hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l);
 #endif
