@@ -144,14 +144,6 @@ static void root_report_missing(hk_root *r, uint64_t waited_ns) {
           (long long)r->settings->BOOTSTRAP_TIMEOUT);
 }
 
-/* True if a rank that has joined and died will not join again. */
-static bool root_has_lost(const hk_root *r, uint64_t now) {
-  for (int i = 0; i < r->entries; i++)
-    if (r->entry[i].state == HK_ROOT_ENTRY_LOST && hk_ago_ns(now, r->entry[i].lost_ns) >= r->entry[i].back_ns)
-      return true;
-  return false;
-}
-
 static void root_check_deadlines(hk_root *r, uint64_t now) {
   uint64_t limit = (uint64_t)r->settings->BOOTSTRAP_TIMEOUT, waited_ns = hk_ago_ns(now, r->first_ns);
   char list[512], advice[320];
@@ -165,12 +157,15 @@ static void root_check_deadlines(hk_root *r, uint64_t now) {
     return;
   }
   root_report_missing(r, waited_ns);
-  if (!root_has_lost(r, now)) return;
-  (void)root_list(r, HK_ROOT_ENTRY_LOST, list, sizeof list);
-  hk_root_fail(r, HK_ERR_REMOTE,
-               "%s of %d joined and then died (connection closed) while other ranks had yet to come; see the output of "
-               "that process",
-               list, r->nranks);
+  for (int i = 0; i < r->entries; i++) {
+    if (r->entry[i].state != HK_ROOT_ENTRY_LOST || hk_ago_ns(now, r->entry[i].lost_ns) < r->entry[i].back_ns) continue;
+    (void)root_list(r, HK_ROOT_ENTRY_LOST, list, sizeof list);
+    hk_root_fail(r, HK_ERR_REMOTE,
+                 "%s of %d joined and then died (connection closed) while other ranks had yet to come; see the output "
+                 "of that process",
+                 list, r->nranks);
+    return;
+  }
 }
 
 static void root_free(hk_root *r) {
