@@ -27,23 +27,17 @@ static int mismatch_count(const hk_call_report *v, int n, uint32_t signature) {
 }
 
 int hk_mismatch_outlier(const hk_call_report *v, int n, int *right) {
-  int lowest = 0, most = 0;
-  bool shared = false;
+  int lowest = 0, most = 0, outlier = -1;
   for (int i = 1; i < n; i++)
     if (v[i].rank < v[lowest].rank) lowest = i;
   *right = lowest;
   for (int i = 0; i < n; i++) {
     int count = mismatch_count(v, n, v[i].signature);
-    if (count > most) {
-      most = count;
-      *right = i;
-      shared = false;
-    } else if (count == most && v[i].signature != v[*right].signature) {
-      shared = true;
-    }
+    if (count > most) *right = i;
+    if (count > most) most = count;
   }
-  if (shared) *right = lowest;
-  int outlier = -1;
+  for (int i = 0; i < n; i++) /* as many ranks made another call */
+    if (v[i].signature != v[*right].signature && mismatch_count(v, n, v[i].signature) == most) *right = lowest;
   for (int i = 0; i < n; i++)
     if (v[i].signature != v[*right].signature && (outlier < 0 || v[i].rank < v[outlier].rank)) outlier = i;
   return outlier;
