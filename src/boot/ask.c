@@ -9,15 +9,6 @@ enum {
   ASK_DEATH_NS = 1000 * 1000 * 1000 /* a death reaches all ranks sooner than this, if the overlay is whole */
 };
 
-hk_probe hk_ask_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
-                      hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]) {
-  hk_wait_env env = {.deadline_ns = deadline_ns};
-  hk_dialing d = {.hello = h, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
-  hk_overlay_addresses(b, c, &d);
-  if (d.n > most) d.n = most;
-  return hk_boot_probe(&d, ack, activity, HK_ACTIVITY_BYTES);
-}
-
 /* Which rank to ask, and in which communicator. */
 typedef struct question {
   hk_bootstrap *b; /* the communicator itself, or the parent of a child that is being made */
@@ -60,7 +51,7 @@ static hk_presence ask_by_connection(const question *q, hk_activity *out) {
   hk_probe probe = HK_PROBE_CLOSED;
   if (hk_random(h.nonce, sizeof h.nonce) != HK_OK) return HK_PRESENCE_UNKNOWN;
   for (int i = 0; i < ASK_TRIES && probe == HK_PROBE_CLOSED && hk_now_ns() < q->deadline_ns; i++)
-    probe = hk_ask_probe(b, q->contact, &h, HK_DIAL_ADDRS, q->deadline_ns, &ack, bytes);
+    probe = hk_overlay_probe(b, q->contact, &h, HK_DIAL_ADDRS, q->deadline_ns, &ack, bytes);
   switch (probe) {
     case HK_PROBE_ANSWERED:
       if (hk_activity_decode(out, bytes, h.nonce, b->family->secret)) return ask_of_ack(q, ack, out);

@@ -163,6 +163,9 @@ void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing
 /* Connects to a rank's listener: sends `h` with a new nonce. `at` (may be NULL) is tried first. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);
+/* Asks the listener at the contact's first `most` addresses what the rank of the hello does. */
+hk_probe hk_overlay_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
+                          hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]);
 
 /* ---- gather.c ---- */
 /* Opens the links of all rounds. `doubling`: this rank knows only the next rank's contact, and learns those of the
@@ -171,11 +174,6 @@ hk_status hk_overlay_open_all(hk_bootstrap *b, bool doubling);
 /* As hk_bootstrap_allgather and hk_bootstrap_barrier. */
 hk_status hk_overlay_gather(hk_bootstrap *b, uint8_t *table, size_t bytes, const hk_wait_env *env);
 hk_status hk_overlay_barrier(hk_bootstrap *b, const hk_wait_env *env);
-
-/* ---- ask.c ---- */
-/* Asks the listener at the contact's first `most` addresses what the rank of the hello does. */
-hk_probe hk_ask_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
-                      hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]);
 
 /* ---- lost.c ---- */
 typedef struct hk_lost hk_lost;

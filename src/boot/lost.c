@@ -40,7 +40,7 @@ static bool lost_is_there(const hk_lost *q) {
   hk_wait_begin(&w, &env);
   /* The first address is the preferred one; the others matter only if it cannot be reached from here. */
   for (uint32_t most = 1;; most = HK_DIAL_ADDRS) {
-    switch (hk_ask_probe(q->link->b, &q->contact, &q->hello, most, deadline_ns, &ack, activity)) {
+    switch (hk_overlay_probe(q->link->b, &q->contact, &q->hello, most, deadline_ns, &ack, activity)) {
       case HK_PROBE_ANSWERED:
       case HK_PROBE_SILENT: return true;
       case HK_PROBE_REFUSED: return false;
