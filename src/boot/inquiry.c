@@ -42,7 +42,10 @@ static bool inquiry_ask(hk_inquiry *q, hk_found *f) {
 }
 
 /* Ranks that answer may wait for those that do not, so these come first. */
-static int inquiry_order(const hk_found *f) { return f->presence != HK_PRESENCE_ANSWERS ? 0 : f->blocks ? 1 : 2; }
+enum { SILENT, BLOCKS, WAITS };
+static int inquiry_order(const hk_found *f) {
+  return f->presence != HK_PRESENCE_ANSWERS ? SILENT : f->blocks ? BLOCKS : WAITS;
+}
 
 static void inquiry_sort(hk_inquiry *q) {
   for (int i = 1; i < q->n; i++)
@@ -121,27 +124,20 @@ void hk_ranks_describe(const int *ranks, int n, char *text, size_t bytes) {
   if (listed < n && used < bytes) snprintf(text + used, bytes - used, " and %d more", n - listed);
 }
 
-/* "rank 2", or "other ranks" if no rank is known that blocks. */
-static void inquiry_list(const hk_inquiry *q, char *text, size_t bytes) {
+void hk_inquiry_report(const hk_inquiry *q, const hk_long_wait *w, char *text, size_t bytes) {
+  const char *name = w->name ? w->name : "", *quote = name[0] ? "\"" : "";
   int ranks[HK_FOUND_MOST], n = 0, waiting = 0;
+  char list[96];
   for (int i = 0; i < q->n; i++) {
     waiting += q->at[i].activity.waits_for >= 0;
-    if (inquiry_order(&q->at[i]) < 2) ranks[n++] = inquiry_name(q, q->at[i].rank);
+    if (inquiry_order(&q->at[i]) != WAITS) ranks[n++] = inquiry_name(q, q->at[i].rank);
   }
-  if (n)
-    hk_ranks_describe(ranks, n, text, bytes);
-  else
-    snprintf(text, bytes, "other ranks%s", q->n && waiting == q->n ? ", which wait in a circle" : "");
-}
-
-void hk_inquiry_report(const hk_inquiry *q, const hk_long_wait *w, char *text, size_t bytes) {
-  const char *name = w->name ? w->name : "";
-  char ranks[96];
-  inquiry_list(q, ranks, sizeof ranks);
-  int n = snprintf(text, bytes, "rank %d of %d has waited %llu s in %s of communicator %s%s%s0x%llx for %s", w->rank,
-                   w->nranks, (unsigned long long)(w->waited_ns / 1000000000u), w->call, name[0] ? "\"" : "", name,
-                   name[0] ? "\" " : "", (unsigned long long)w->comm, ranks);
-  if ((size_t)n < bytes) hk_inquiry_describe(q, text + n, bytes - (size_t)n);
+  snprintf(list, sizeof list, "other ranks%s", q->n && waiting == q->n ? ", which wait in a circle" : "");
+  if (n) hk_ranks_describe(ranks, n, list, sizeof list);
+  int used = snprintf(text, bytes, "rank %d of %d has waited %llu s in %s of communicator %s%s%s%s0x%llx for %s",
+                      w->rank, w->nranks, (unsigned long long)(w->waited_ns / 1000000000u), w->call, quote, name, quote,
+                      name[0] ? " " : "", (unsigned long long)w->comm, list);
+  if ((size_t)used < bytes) hk_inquiry_describe(q, text + used, bytes - (size_t)used);
 }
 
 hk_status hk_inquiry_give(const hk_settings *settings, const char *text, const char *advice) {
