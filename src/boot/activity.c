@@ -4,42 +4,32 @@
 #include <stdio.h>
 #include "../program/operation.h" /* a call in words */
 
-static void describe_newest(const hk_activity *a, char *text, size_t bytes) {
-  hk_operation o = {
-      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
-  char what[160];
-  if (a->sequence == 0) {
-    snprintf(text, bytes, "no operation");
-    return;
-  }
-  hk_operation_describe(&o, what, sizeof what);
-  snprintf(text, bytes, "%s, operation %llu", what, (unsigned long long)a->sequence);
-}
-
-static void describe_phase(const hk_activity *a, char *text, size_t bytes) {
+static void activity_describe_phase(const hk_activity *a, char *text, size_t bytes) {
   static const char *const calls[HK_PHASE_COUNT] = {[HK_PHASE_INIT] = "the init of the communicator",
                                                     [HK_PHASE_SPLIT] = "ncclCommSplit",
                                                     [HK_PHASE_SHRINK] = "ncclCommShrink",
                                                     [HK_PHASE_FINALIZE] = "ncclCommFinalize",
                                                     [HK_PHASE_DESTROY] = "ncclCommDestroy or ncclCommAbort",
                                                     [HK_PHASE_GROW] = "ncclCommGrow"};
-  char newest[224];
-  describe_newest(a, newest, sizeof newest);
+  const char *call = a->phase < HK_PHASE_COUNT ? calls[a->phase] : NULL;
+  hk_operation o = {
+      .count = a->count, .root = a->root, .coll = a->coll, .p2p = a->p2p, .dtype = a->dtype, .redop = a->redop};
+  char what[160], newest[224] = "no operation";
+  hk_operation_describe(&o, what, sizeof what);
+  if (a->sequence) snprintf(newest, sizeof newest, "%s, operation %llu", what, (unsigned long long)a->sequence);
   if (a->phase == HK_PHASE_OPERATION)
     snprintf(text, bytes, "is in %s", newest);
-  else if (a->phase < HK_PHASE_COUNT && calls[a->phase] && a->sequence)
-    snprintf(text, bytes, "is in %s, after %s", calls[a->phase], newest);
-  else if (a->phase < HK_PHASE_COUNT && calls[a->phase])
-    snprintf(text, bytes, "is in %s", calls[a->phase]);
+  else if (call)
+    snprintf(text, bytes, "is in %s%s%s", call, a->sequence ? ", after " : "", a->sequence ? newest : "");
   else if (a->sequence)
     snprintf(text, bytes, "runs outside of this communicator's calls, the last of which was %s", newest);
   else
     snprintf(text, bytes, "runs outside of this communicator's calls, and has begun no operation of it yet");
 }
 
-static void describe_running(const hk_activity *a, char *text, size_t bytes) {
+static void activity_describe_running(const hk_activity *a, char *text, size_t bytes) {
   char phase[320], since[48] = "", next[48] = "";
-  describe_phase(a, phase, sizeof phase);
+  activity_describe_phase(a, phase, sizeof phase);
   if (a->phase_ms >= 10000)
     snprintf(since, sizeof since, ", for %llu s", (unsigned long long)(a->phase_ms / 1000));
   else if (a->phase_ms)
@@ -50,7 +40,7 @@ static void describe_running(const hk_activity *a, char *text, size_t bytes) {
 
 void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes) {
   switch (p) {
-    case HK_PRESENCE_ANSWERS: describe_running(a, text, bytes); return;
+    case HK_PRESENCE_ANSWERS: activity_describe_running(a, text, bytes); return;
     case HK_PRESENCE_STOPPED:
       snprintf(
           text, bytes,

@@ -35,7 +35,7 @@ bool hk_event_is_notice(const hk_event *e) {
 }
 
 /* True if the lost link takes precedence over those before: all ranks must report the same one. Under the lock. */
-static bool note_link(hk_bootstrap *b, const hk_event *e) {
+static bool event_note_link(hk_bootstrap *b, const hk_event *e) {
   int32_t *best = b->failures.lost;
   if (b->failures.lost_ns && (e->rank > best[0] || (e->rank == best[0] && e->from >= best[1]))) return false;
   if (!b->failures.lost_ns) b->failures.lost_ns = hk_now_ns();
@@ -47,7 +47,7 @@ static bool note_link(hk_bootstrap *b, const hk_event *e) {
 
 /* True if the event is new: the first of its kind about that rank, a newer shrink, or a lost link that takes
  * precedence. Two verdicts about one rank may differ. */
-static bool note(hk_bootstrap *b, const hk_event *e) {
+static bool event_note(hk_bootstrap *b, const hk_event *e) {
   int key = e->kind == HK_EVENT_VERDICT ? e->from : e->rank;
   uint64_t bit = (uint64_t)1 << key % 64, *word = &b->failures.seen[e->kind * (b->nranks / 64 + 1) + key / 64];
   pthread_mutex_lock(&b->lock);
@@ -57,7 +57,7 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
     first = (uint32_t)e->code > b->failures.shrinks[e->rank];
     if (first) b->failures.shrinks[e->rank] = (uint32_t)e->code;
   }
-  if (e->kind == HK_EVENT_LINK) first = note_link(b, e);
+  if (e->kind == HK_EVENT_LINK) first = event_note_link(b, e);
   if (e->kind == HK_EVENT_DEAD)
     b->failures.dead[e->rank / 64] |= (uint64_t)1 << e->rank % 64; /* even if it is not new: children read it */
   /* The end of a process or rank also ends its links, so a lost link is then not the cause. */
@@ -71,22 +71,20 @@ static bool note(hk_bootstrap *b, const hk_event *e) {
   return first;
 }
 
-bool hk_event_dead(hk_bootstrap *b, int rank) {
+static bool event_bit(hk_bootstrap *b, const uint64_t *words, int rank) {
   pthread_mutex_lock(&b->lock);
-  bool dead = b->failures.dead[rank / 64] >> rank % 64 & 1;
+  bool set = words[rank / 64] >> rank % 64 & 1;
   pthread_mutex_unlock(&b->lock);
-  return dead;
+  return set;
 }
+
+bool hk_event_dead(hk_bootstrap *b, int rank) { return event_bit(b, b->failures.dead, rank); }
 
 bool hk_event_aborted(hk_bootstrap *b, int rank) {
-  const uint64_t *seen = &b->failures.seen[HK_EVENT_ABORT * (b->nranks / 64 + 1)];
-  pthread_mutex_lock(&b->lock);
-  bool aborted = seen[rank / 64] >> rank % 64 & 1;
-  pthread_mutex_unlock(&b->lock);
-  return aborted;
+  return event_bit(b, &b->failures.seen[HK_EVENT_ABORT * (b->nranks / 64 + 1)], rank);
 }
 
-static void pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
+static void event_pass_on(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
   uint8_t bytes[HK_EVENT_BYTES];
   hk_event_encode(bytes, e);
   for (int i = 0; i < 2 * b->rounds; i++) {
@@ -104,7 +102,7 @@ void hk_event_repeat(hk_bootstrap *b) {
   bool broken = b->failures.broken;
   hk_event e = b->failures.first_event;
   pthread_mutex_unlock(&b->lock);
-  if (broken) pass_on(b, &e, NULL);
+  if (broken) event_pass_on(b, &e, NULL);
 }
 
 bool hk_bootstrap_left(hk_bootstrap *b, int rank) {
@@ -116,7 +114,7 @@ bool hk_bootstrap_left(hk_bootstrap *b, int rank) {
 }
 
 /* The other ranks of a dead rank's process are dead, too; some of them may have had links only among themselves. */
-static void infer_deaths(hk_bootstrap *b, const hk_event *dead) {
+static void event_infer_deaths(hk_bootstrap *b, const hk_event *dead) {
   pthread_mutex_lock(&b->lock);
   bool known = b->known;
   pthread_mutex_unlock(&b->lock);
@@ -127,17 +125,17 @@ static void infer_deaths(hk_bootstrap *b, const hk_event *dead) {
     if (r == dead->rank || hk_contact_process(b->contacts + (size_t)r * HK_CONTACT_BYTES) != process) continue;
     hk_event e = *dead;
     e.rank = r;
-    if (!hk_bootstrap_left(b, r) && note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
+    if (!hk_bootstrap_left(b, r) && event_note(b, &e) && b->o.on_event) b->o.on_event(b->o.arg, &e);
   }
 }
 
 void hk_event_came(hk_bootstrap *b, const hk_event *e, const hk_overlay_link *from) {
-  if (!note(b, e)) return;
+  if (!event_note(b, e)) return;
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "rank %d of %d: event %d about rank %d: %s", b->rank, b->nranks, e->kind,
           e->rank, e->text);
-  pass_on(b, e, from); /* before the callback, so that the other ranks do not wait for it */
+  event_pass_on(b, e, from); /* before the callback, so that the other ranks do not wait for it */
   if (b->o.on_event) b->o.on_event(b->o.arg, e);
-  if (e->kind == HK_EVENT_DEAD) infer_deaths(b, e);
+  if (e->kind == HK_EVENT_DEAD) event_infer_deaths(b, e);
 }
 
 hk_message *hk_event_message(void) { return malloc(sizeof(hk_message) + HK_EVENT_BYTES + HK_EVENT_TEXT); }
@@ -177,6 +175,6 @@ void hk_event_work(void *arg, int fd, uint32_t events) {
 void hk_bootstrap_announce(hk_bootstrap *b, const hk_event *event) {
   hk_event e = *event;
   e.from = b->rank;
-  if (e.rank < 0 || e.rank >= b->nranks || !note(b, &e)) return;
-  pass_on(b, &e, NULL);
+  if (e.rank < 0 || e.rank >= b->nranks || !event_note(b, &e)) return;
+  event_pass_on(b, &e, NULL);
 }

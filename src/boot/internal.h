@@ -63,7 +63,8 @@ typedef struct hk_boot_call {
   bool failed_before;           /* the communicator had failed when the call began */
   hk_status (*also)(void *arg); /* hk_bootstrap_also; NULL: none */
   void *also_arg;
-  uint64_t wait_begin_ns, next_report_ns, deadline_ns; /* of the collective under way; 0: no report, no deadline */
+  /* of the collective under way; report_after_ns 0: no report; deadline_ns 0: none */
+  uint64_t wait_begin_ns, report_after_ns, reported_ns, deadline_ns;
   /* when the rank's thread last ended a wait with an error; `awaited` and gave_up_in then belong to that wait */
   _Atomic(uint64_t) gave_up_ns;
   _Atomic(int) gave_up_in; /* hk_phase */
@@ -162,6 +163,9 @@ void hk_overlay_addresses(const hk_bootstrap *b, const hk_contact *c, hk_dialing
 /* Connects to a rank's listener: sends `h` with a new nonce. `at` (may be NULL) is tried first. */
 hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const hk_wait_env *env, const char *advice,
                           int *fd);
+/* Asks the listener at the contact's first `most` addresses what the rank of the hello does. */
+hk_probe hk_overlay_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
+                          hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]);
 
 /* ---- gather.c ---- */
 /* Opens the links of all rounds. `doubling`: this rank knows only the next rank's contact, and learns those of the

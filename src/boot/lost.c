@@ -29,27 +29,18 @@ struct hk_lost {
   hk_message *message;
 };
 
-static hk_probe ask(const hk_lost *q, uint32_t most, uint64_t deadline_ns) {
-  hk_bootstrap *b = q->link->b;
-  hk_wait_env env = {.deadline_ns = deadline_ns};
-  hk_dialing d = {.hello = &q->hello, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
-  uint8_t activity[HK_ACTIVITY_BYTES];
-  hk_ack ack;
-  hk_overlay_addresses(b, &q->contact, &d);
-  if (d.n > most) d.n = most;
-  return hk_boot_probe(&d, &ack, activity, sizeof activity);
-}
-
 /* Any proved answer counts: the rank may have left the communicator meanwhile. A stopped process sends nothing, but
  * its kernel accepts the connection. */
-static bool is_there(const hk_lost *q) {
+static bool lost_is_there(const hk_lost *q) {
   uint64_t deadline_ns = hk_now_ns() + PATIENCE_NS;
+  uint8_t activity[HK_ACTIVITY_BYTES];
+  hk_ack ack;
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
   hk_wait_begin(&w, &env);
   /* The first address is the preferred one; the others matter only if it cannot be reached from here. */
   for (uint32_t most = 1;; most = HK_DIAL_ADDRS) {
-    switch (ask(q, most, deadline_ns)) {
+    switch (hk_overlay_probe(q->link->b, &q->contact, &q->hello, most, deadline_ns, &ack, activity)) {
       case HK_PROBE_ANSWERED:
       case HK_PROBE_SILENT: return true;
       case HK_PROBE_REFUSED: return false;
@@ -63,7 +54,7 @@ static bool is_there(const hk_lost *q) {
 }
 
 /* The text is the same on both ends, so that all ranks report one text whichever end they learn it from. */
-static void describe_lost_link(const hk_lost *q, hk_event *e) {
+static void lost_describe(const hk_lost *q, hk_event *e) {
   int a = q->dead.from, b = q->dead.rank, low = a < b ? a : b, high = a < b ? b : a;
   *e = (hk_event){.kind = HK_EVENT_LINK, .rank = low, .from = high, .code = HK_ERR_REMOTE};
   snprintf(
@@ -73,10 +64,10 @@ static void describe_lost_link(const hk_lost *q, hk_event *e) {
       low, high);
 }
 
-static void *ask_and_report(void *arg) {
+static void *lost_ask(void *arg) {
   hk_lost *q = arg;
   hk_event e = q->dead;
-  if (is_there(q)) describe_lost_link(q, &e);
+  if (lost_is_there(q)) lost_describe(q, &e);
   HK_INFO(HK_SUB_BOOTSTRAP, "rank %d: its connection to rank %d ended, and the process %s", q->dead.from, q->dead.rank,
           e.kind == HK_EVENT_DEAD ? "does not listen" : "is still there");
   hk_event_post(q->link, q->message, &e);
@@ -95,7 +86,7 @@ bool hk_lost_begin(hk_overlay_link *l, const hk_event *dead) {
   if (known) {
     q->hello = hk_overlay_hello(b, HK_HELLO_ASK, l->rank);
     known = hk_random(q->hello.nonce, sizeof q->hello.nonce) == HK_OK &&
-            hk_thread_start(&q->thread, 0, ask_and_report, q) == 0;
+            hk_thread_start(&q->thread, 0, lost_ask, q) == 0;
   }
   if (known) l->lost = q;
   pthread_mutex_unlock(&b->lock);

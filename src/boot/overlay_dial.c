@@ -59,3 +59,12 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
   hk_overlay_addresses(b, &c, &d);
   return hk_boot_dial(&d, fd);
 }
+
+hk_probe hk_overlay_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
+                          hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]) {
+  hk_wait_env env = {.deadline_ns = deadline_ns};
+  hk_dialing d = {.hello = h, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
+  hk_overlay_addresses(b, c, &d);
+  if (d.n > most) d.n = most;
+  return hk_boot_probe(&d, ack, activity, HK_ACTIVITY_BYTES);
+}

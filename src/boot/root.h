@@ -39,7 +39,8 @@ typedef struct hk_root {
   uint64_t key, salt;
   hk_boot_job job; /* of an NCCL_COMM_ID; else the token is 0 */
   int socket_fd;   /* its own listening socket, for NCCL_COMM_ID; -1: none */
-  uint64_t born_ns, first_ns, ended_ns, reported_ns;
+  uint64_t born_ns, first_ns, ended_ns;
+  uint64_t reported_ns;      /* how long ranks had been missing at the last report (inquiry.h) */
   int nranks, nroots, index; /* as the first rank says; nranks 0: no rank has joined */
   int first;                 /* the first rank; it may have used the id of another root, and then has not joined */
   int low, share, entries;   /* ranks [low, low + share); entries: one more if the next rank belongs to another root */

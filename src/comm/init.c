@@ -8,6 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 #include "../failure/precedence.h"
+#include "../failure/watch.h"
 #include "../rma/rma.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"

@@ -10,7 +10,6 @@
 
 struct hk_settings; /* base/param.h */
 
-struct hk_activity;          /* boot/activity.h */
 struct hk_bootstrap_options; /* boot/bootstrap.h */
 struct hk_call;              /* call.h */
 struct hk_peer;              /* transport/transport.h */
@@ -78,7 +77,6 @@ typedef struct hk_health {
   char text[HK_ERROR_TEXT - 256]; /* the error message of the failure, once settled */
 } hk_health;
 
-typedef struct hk_inquiry hk_inquiry;
 /* The operations of the communicator and their order. */
 typedef struct hk_comm_order {
   uint64_t sequence;         /* collectives begun; equal on all ranks */
@@ -102,7 +100,7 @@ typedef struct hk_comm_order {
       *page; /* shows this rank's activity to other ranks of the host: in shared memory, or `own_page` */
   struct hk_status_page *own_page;
   struct hk_call_checks *call_checks; /* shared by the ranks of this host; NULL: none */
-  hk_inquiry *inquiry;                /* the inquiry about awaited peers that is under way; NULL: none */
+  struct hk_watch_inquiry *inquiry;   /* about awaited peers, under way; NULL: none (watch.c) */
   uint64_t direct;                    /* groups that ran without members (run.c): for tests */
   uint64_t asked_in;                  /* the last operation in which a question was asked */
   uint64_t reported_ns;               /* duration of the current wait at the watchdog's last report */
@@ -269,14 +267,4 @@ void hk_comm_destroy(ncclComm_t c);
 /* registration.c: when the backend has freed its windows */
 void hk_registrations_free(ncclComm_t c);
 void hk_device_comms_free(ncclComm_t c);
-
-/* watch.c; the rest of it is in watch.h */
-hk_status hk_watch_new(ncclComm_t c); /* c->order.page */
-/* The hk_wait_env.check of this communicator's waits. */
-hk_status hk_watch(void *comm, uint64_t waited_ns);
-/* Called before the communicator's parts are freed: shows other ranks that this one ends. After it returns no inquiry
- * is under way. */
-void hk_watch_end(ncclComm_t c);
-void hk_watch_report(void *comm, struct hk_activity *out); /* hk_bootstrap_options.report */
-void hk_watch_describe(const struct hk_call *op, char *text, size_t bytes);
 #endif

@@ -15,12 +15,13 @@ typedef struct hk_call_report {
   char call[160];
 } hk_call_report;
 
-/* Finds the odd rank among n reports. Returns the index of the lowest rank whose call differs from the majority's;
+/* Finds the outlier rank among n reports. Returns the index of the lowest rank whose call differs from the majority's;
  * *right: the index of a report of the majority. Without a majority, or with two ranks only, *right is the report of
  * the lowest rank, and the result is the lowest rank that differs from it. -1 if all agree. */
-int hk_mismatch_odd(const hk_call_report *v, int n, int *right);
-/* Writes the text of the verdict; `odd` and `right` are from hk_mismatch_odd. */
-void hk_mismatch_text(const hk_call_report *v, int n, int odd, int right, uint64_t operation, char *text, size_t bytes);
+int hk_mismatch_outlier(const hk_call_report *v, int n, int *right);
+/* Writes the text of the verdict; `outlier` and `right` are from hk_mismatch_outlier. */
+void hk_mismatch_text(const hk_call_report *v, int n, int outlier, int right, uint64_t operation, char *text,
+                      size_t bytes);
 
 /* This rank is in `call` and has found that rank `peer` is in another call. Raises the verdict, unless another rank was
  * first. */

@@ -3,7 +3,7 @@
 #include "precedence.h"
 #include <stdio.h>
 
-hk_failure_class hk_failure_class_of(const hk_event *e) {
+static hk_failure_class precedence_class(const hk_event *e) {
   switch ((hk_event_kind)e->kind) {
     case HK_EVENT_DEAD: return e->code == HK_OK ? HK_FAILURE_ENDED : HK_FAILURE_DEAD;
     case HK_EVENT_LINK: return HK_FAILURE_LINK;
@@ -15,23 +15,16 @@ hk_failure_class hk_failure_class_of(const hk_event *e) {
 }
 
 bool hk_failure_precedes(const hk_event *a, const hk_event *b) {
-  hk_failure_class x = hk_failure_class_of(a), y = hk_failure_class_of(b);
+  hk_failure_class x = precedence_class(a), y = precedence_class(b);
   if (x != y) return x < y;
   if (x == HK_FAILURE_VERDICT && a->from != b->from) return a->from < b->from;
   if (a->rank != b->rank) return a->rank < b->rank;
   return a->from < b->from;
 }
 
-const hk_event *hk_failure_of(const hk_event *events, size_t n) {
-  const hk_event *best = NULL;
-  for (size_t i = 0; i < n; i++)
-    if (!best || hk_failure_precedes(&events[i], best)) best = &events[i];
-  return best;
-}
-
 uint64_t hk_failure_grace_ns(const hk_event *e) {
   static const uint64_t ms[HK_FAILURE_CLASSES] = {100, 200, 200, 250, 1000, 200, 200};
-  return ms[hk_failure_class_of(e)] * 1000000u;
+  return ms[precedence_class(e)] * 1000000u;
 }
 
 hk_status hk_failure_code(const hk_event *e, int me) {

@@ -24,12 +24,9 @@ typedef enum hk_failure_class {
   HK_FAILURE_CLASSES
 } hk_failure_class;
 
-hk_failure_class hk_failure_class_of(const hk_event *e);
 /* True if `a` takes precedence over `b`: first by class, then by the lower rank that the event is about (verdicts: the
  * lower reporting rank), then by the lower reporting rank. */
 bool hk_failure_precedes(const hk_event *a, const hk_event *b);
-/* The event that takes precedence over all others; NULL if there is none. */
-const hk_event *hk_failure_of(const hk_event *events, size_t n);
 /* How long a rank that has event `e` waits for a stronger one. Events arrive within milliseconds, with one exception:
  * after a broken connection, the death that caused it may be detected later. */
 uint64_t hk_failure_grace_ns(const hk_event *e);

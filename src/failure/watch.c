@@ -5,19 +5,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
-#include "../core/call.h"
+#include "../boot/inquiry.h"
 #include "../kernels/exec.h"
 #include "../transport/status_page.h"
 #include "../transport/transport.h"
 #include "mismatch.h"
 #include "publish.h"
 
-enum { FOUND = 12 }; /* ranks in one report */
-static const uint64_t first_ask_ns = 200 * 1000000u, patience_ns = 1000 * 1000000u;
+enum { WATCH_AWAITED = HK_FOUND_MOST / 2, WATCH_ASKED = 64 }; /* awaited ranks that are asked; ranks in all */
+static const uint64_t watch_first_ask_ns = 200 * 1000000u, watch_patience_ns = 1000 * 1000000u;
 
 void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
   if (!call) {
@@ -38,7 +37,7 @@ void hk_watch_describe(const hk_call *call, char *text, size_t bytes) {
 }
 
 /* The peers that the call waits for, each once. */
-static int waits_for(ncclComm_t c, int *peers, int room) {
+static int watch_awaited(ncclComm_t c, int *peers, int room) {
   int n = 0;
   if (c->order.exec) n = hk_exec_waits_for(c->order.exec, peers, room);
   if (n == 0 && c->order.current && c->order.current->coll == HK_SENDRECV) peers[n++] = c->order.current->root;
@@ -46,6 +45,13 @@ static int waits_for(ncclComm_t c, int *peers, int room) {
 }
 
 /* ---- what this rank does ---- */
+
+hk_status hk_watch_new(ncclComm_t c) {
+  c->order.own_page = c->order.page = aligned_alloc(HK_CACHE_LINE, sizeof(hk_status_page));
+  if (!c->order.page) return HK_FAIL_ERRNO("no memory for a communicator's status page");
+  memset(c->order.page, 0, sizeof *c->order.page);
+  return HK_OK;
+}
 
 /* A transfer in one word: 3 bits p2p (0: it is over), 5 type, 20 peer, 36 count. */
 _Static_assert(HK_P2P_WAIT < 8 && HK_DTYPE_COUNT <= 32, "they fit into their bits");
@@ -70,14 +76,25 @@ void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable) {
 }
 
 /* Publishes the awaited peer, and since when this rank waits. */
-static void post_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
+static void watch_publish_wait(ncclComm_t c, int peer, uint64_t waited_ns) {
   uint64_t word = (c->order.sequence << 32) | (uint64_t)(peer + 1);
   /* relaxed, both: as above */
   atomic_store_explicit(&c->order.page->waits, word, memory_order_relaxed);
   atomic_store_explicit(&c->order.page->since_ns, hk_now_ns() - waited_ns, memory_order_relaxed);
 }
 
-static void read_board(const hk_status_page *b, hk_activity *out) {
+/* Sets the fields of an operation. */
+static void watch_read_operation(hk_activity *out, const hk_status_page_op *o) {
+  out->sequence = o->sequence;
+  out->count = o->count;
+  out->signature = o->signature;
+  out->root = o->root;
+  out->coll = o->coll;
+  out->dtype = o->dtype;
+  out->redop = o->op;
+}
+
+static void watch_read_page(const hk_status_page *b, hk_activity *out) {
   hk_status_page_op o;
   /* relaxed, all: the words are independent */
   uint64_t transfer = atomic_load_explicit(&b->transfer, memory_order_relaxed);
@@ -85,23 +102,13 @@ static void read_board(const hk_status_page *b, hk_activity *out) {
   uint64_t since = atomic_load_explicit(&b->since_ns, memory_order_relaxed);
   uint64_t over = atomic_load_explicit(&b->over, memory_order_relaxed);
   *out = (hk_activity){.waits_for = -1};
-  if (hk_status_page_read(b, &o)) {
-    out->sequence = o.sequence;
-    out->count = o.count;
-    out->signature = o.signature;
-    out->root = o.root;
-    out->coll = o.coll;
-    out->dtype = o.dtype;
-    out->redop = o.op;
-  }
+  if (hk_status_page_read(b, &o)) watch_read_operation(out, &o);
   for (uint64_t i = 0; i < HK_ACTIVITY_PAST; i++) /* operations before the first one do not exist */
     if (hk_status_page_read_at(b, out->sequence - 1 - i, &o)) out->past[i] = o.signature;
   uint32_t newest = (uint32_t)out->sequence;
   out->moves = (transfer >> 28) * hk_dtype_size((hk_dtype)(transfer >> 3 & 31));
-  if (out->sequence > over) {
-    out->phase = HK_PHASE_OPERATION;
-  } else if (transfer & 7) {
-    out->phase = HK_PHASE_OPERATION;
+  if (out->sequence > over || transfer & 7) out->phase = HK_PHASE_OPERATION;
+  if (out->sequence <= over && transfer & 7) {
     out->coll = HK_SENDRECV;
     out->p2p = transfer & 7;
     out->dtype = transfer >> 3 & 31;
@@ -117,7 +124,7 @@ void hk_watch_report(void *comm, hk_activity *out) {
   ncclComm_t c = comm;
   pthread_mutex_lock(&c->health.lock); /* keeps the status page mapped; all threads hold this lock only briefly */
   hk_status_page *b = c->order.page;
-  read_board(b, out);
+  watch_read_page(b, out);
   uint64_t phase = atomic_load_explicit(&b->phase, memory_order_relaxed); /* relaxed: independent */
   pthread_mutex_unlock(&c->health.lock);
   if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
@@ -131,7 +138,7 @@ void hk_watch_report(void *comm, hk_activity *out) {
 /* ---- what another rank does ---- */
 
 /* As /proc shows it: 'R', 'S', 'T', ...; 0 if it shows nothing. */
-static char process_state(int pid) {
+static char watch_process_state(int pid) {
   char path[48], text[256];
   snprintf(path, sizeof path, "/proc/%d/stat", pid);
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -151,118 +158,22 @@ hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience, hk_activity 
   if (p != HK_PRESENCE_STOPPED || !b || peer->host != c->peers[c->rank].host) return p;
   /* In another PID namespace the number names no process or the wrong one. */
   if (!peer->pid_space || peer->pid_space != c->peers[c->rank].pid_space) return p;
-  char state = process_state(peer->pid);
+  char state = watch_process_state(peer->pid);
   if (state == 0 || state == 'T' || state == 't') return p;
-  read_board(b, out);
+  watch_read_page(b, out);
   return HK_PRESENCE_ANSWERS;
 }
 
 bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience, hk_activity *out) {
-  hk_status_page *b = hk_wire_status_page(c, rank);
+  hk_status_page *b = rank == c->rank ? c->order.page : hk_wire_status_page(c, rank);
   hk_status_page_op o;
   if (!b) return patience && hk_bootstrap_ask(c->bootstrap, rank, patience, out) == HK_PRESENCE_ANSWERS;
-  if (!hk_status_page_read_at(b, operation, &o)) {
-    read_board(b, out);
-    return true;
-  }
-  *out = (hk_activity){.sequence = o.sequence,
-                       .count = o.count,
-                       .signature = o.signature,
-                       .root = o.root,
-                       .coll = o.coll,
-                       .dtype = o.dtype,
-                       .redop = o.op,
-                       .waits_for = -1};
+  *out = (hk_activity){.waits_for = -1};
+  if (hk_status_page_read_at(b, operation, &o))
+    watch_read_operation(out, &o);
+  else
+    watch_read_page(b, out);
   return true;
-}
-
-void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *others, size_t others_bytes) {
-  enum { ASKED = 64 };
-  hk_activity here, there;
-  uint64_t now = hk_now_ns(), until = now + patience_ns;
-  size_t used = 0;
-  hk_watch_report(c, &here);
-  hk_call call = {
-      .count = (size_t)here.count, .coll = here.coll, .dtype = here.dtype, .redop = here.redop, .root = here.root};
-  snprintf(newest, newest_bytes, "a send or receive");
-  if (here.sequence) hk_watch_describe(&call, newest, newest_bytes);
-  others[0] = 0;
-  for (int r = 0; r < c->nranks && r < ASKED && used < others_bytes && (now = hk_now_ns()) < until; r++) {
-    char what[480];
-    if (r == c->rank) continue;
-    hk_presence p = hk_watch_ask(c, r, until - now, &there);
-    if (p == HK_PRESENCE_ANSWERS && there.sequence == here.sequence) continue;
-    hk_activity_describe(&there, p, what, sizeof what);
-    used += (size_t)snprintf(others + used, others_bytes - used, "; rank %d %s", r, what);
-  }
-}
-
-/* ---- questions ----
- * An answer may take a while, and this thread must make network progress meanwhile. So a separate
- * thread asks. */
-
-typedef struct found {
-  int rank;
-  hk_presence presence;
-  hk_activity activity;
-} found;
-
-struct hk_inquiry {
-  ncclComm_t comm;
-  pthread_t thread;
-  uint64_t operation;
-  bool chain; /* also ask the ranks for which the asked ranks wait */
-  int nasked, n;
-  found at[FOUND];
-  _Atomic(bool) done;
-};
-
-static void add_rank(hk_inquiry *q, int rank) {
-  if (rank == q->comm->rank || q->n == FOUND) return;
-  for (int i = 0; i < q->n; i++)
-    if (q->at[i].rank == rank) return;
-  q->at[q->n++] = (found){.rank = rank};
-}
-
-static void *inquire(void *arg) {
-  hk_inquiry *q = arg;
-  for (int i = 0; i < q->n; i++) {
-    found *f = &q->at[i];
-    f->presence = hk_watch_ask(q->comm, f->rank, patience_ns, &f->activity);
-    if (q->chain && f->presence == HK_PRESENCE_ANSWERS && f->activity.waits_for >= 0)
-      add_rank(q, f->activity.waits_for);
-  }
-  atomic_store(&q->done, true);
-  return NULL;
-}
-
-/* Nothing is lost if it fails: the next report tries again. */
-static void begin_inquiry(ncclComm_t c, const int *peers, int n, bool chain) {
-  hk_inquiry *q = calloc(1, sizeof *q);
-  if (!q) return;
-  q->comm = c;
-  q->operation = c->order.sequence;
-  q->chain = chain;
-  for (int i = 0; i < n; i++) add_rank(q, peers[i]);
-  q->nasked = q->n;
-  if (q->n == 0 || hk_thread_start(&q->thread, 0, inquire, q) != 0) {
-    free(q);
-    return;
-  }
-  c->order.inquiry = q;
-}
-
-static void drop_inquiry(ncclComm_t c) {
-  if (!c->order.inquiry) return;
-  pthread_join(c->order.inquiry->thread, NULL);
-  free(c->order.inquiry);
-  c->order.inquiry = NULL;
-}
-
-void hk_watch_end(ncclComm_t c) {
-  drop_inquiry(c);
-  /* relaxed: for reports only, and independent */
-  atomic_store_explicit(&c->order.page->phase, HK_PHASE_DESTROY, memory_order_relaxed);
 }
 
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
@@ -270,76 +181,122 @@ uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation) {
   return operation == a->sequence ? a->signature : a->past[a->sequence - operation - 1];
 }
 
-/* True if the peer made another call as this operation. */
-static bool disagrees(ncclComm_t c, const hk_inquiry *q, const found *f) {
-  if (f->presence != HK_PRESENCE_ANSWERS || !c->order.exec) return false;
-  uint32_t theirs = hk_watch_signature(&f->activity, q->operation);
-  return theirs && theirs != c->order.exec->launch->signature;
+/* ---- inquiries ---- */
+
+static hk_presence watch_ask(void *comm, int rank, uint64_t patience, hk_activity *out) {
+  return hk_watch_ask(comm, rank, patience, out);
+}
+
+static hk_inquiry watch_inquiry(ncclComm_t c, uint64_t operation, uint64_t patience) {
+  return (hk_inquiry){.ask = watch_ask,
+                      .arg = c,
+                      .rank = c->rank,
+                      .nranks = c->nranks,
+                      .phase = HK_PHASE_OPERATION,
+                      .sequence = operation,
+                      .patience_ns = patience};
+}
+
+/* An answer may take a while, and the waiting thread must make network progress meanwhile. So a thread of its own
+ * asks. */
+struct hk_watch_inquiry {
+  hk_inquiry q;
+  pthread_t thread;
+  _Atomic(bool) done;
+};
+
+static void *watch_inquire(void *arg) {
+  struct hk_watch_inquiry *i = arg;
+  hk_inquiry_follow(&i->q);
+  atomic_store(&i->done, true);
+  return NULL;
+}
+
+/* Nothing is lost if it fails: the next report tries again. */
+static void watch_begin_inquiry(ncclComm_t c, const int *awaited, int n, bool chain) {
+  struct hk_watch_inquiry *i = n ? calloc(1, sizeof *i) : NULL;
+  if (!i) return;
+  i->q = watch_inquiry(c, c->order.sequence, watch_patience_ns);
+  i->q.chain = chain;
+  for (int k = 0; k < n && k < WATCH_AWAITED; k++) hk_inquiry_add(&i->q, awaited[k]);
+  if (hk_thread_start(&i->thread, 0, watch_inquire, i) == 0)
+    c->order.inquiry = i;
+  else
+    free(i);
+}
+
+static void watch_drop_inquiry(ncclComm_t c) {
+  if (!c->order.inquiry) return;
+  pthread_join(c->order.inquiry->thread, NULL);
+  free(c->order.inquiry);
+  c->order.inquiry = NULL;
+}
+
+void hk_watch_end(ncclComm_t c) {
+  watch_drop_inquiry(c);
+  /* relaxed: for reports only, and independent */
+  atomic_store_explicit(&c->order.page->phase, HK_PHASE_DESTROY, memory_order_relaxed);
 }
 
 /* ---- reports ---- */
 
-/* "; rank 2 is in ..., and waits for rank 3 itself; rank 3 ...". */
-static void describe_found(const hk_inquiry *q, char *text, size_t bytes) {
-  size_t used = 0;
-  text[0] = 0;
-  for (int i = 0; i < q->n && used < bytes; i++) {
-    char what[480];
-    hk_activity_describe(&q->at[i].activity, q->at[i].presence, what, sizeof what);
-    used += (size_t)snprintf(text + used, bytes - used, "; rank %d %s", q->at[i].rank, what);
-  }
+/* True if the rank made another call as this operation. */
+static bool watch_differs(ncclComm_t c, const hk_inquiry *q, const hk_found *f) {
+  uint32_t theirs = f->presence == HK_PRESENCE_ANSWERS ? hk_watch_signature(&f->activity, q->sequence) : 0;
+  return theirs && c->order.exec && theirs != c->order.exec->launch->signature;
 }
 
-/* "2, 5": the ranks at the end of the chain of waits that was followed; they hold up the others. */
-static void describe_guilty(const hk_inquiry *q, char *text, size_t bytes, int *first) {
-  size_t used = 0;
-  *first = -1;
-  text[0] = 0;
-  for (int i = 0; i < q->n && used < bytes; i++) {
-    const found *f = &q->at[i];
-    if (f->presence == HK_PRESENCE_ANSWERS && f->activity.waits_for >= 0) continue;
-    if (*first < 0 || f->rank < *first) *first = f->rank;
-    used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", f->rank);
-  }
-}
-
-static hk_status report(ncclComm_t c, const hk_call *call, const hk_inquiry *q, uint64_t waited_ns) {
-  char what[160], known[800], guilty[96], text[sizeof c->health.cause.text];
-  int first;
+static hk_status watch_report_wait(ncclComm_t c, const hk_call *call, const hk_inquiry *q, uint64_t waited_ns) {
+  char what[160], operation[200], text[sizeof c->health.cause.text];
   hk_watch_describe(call, what, sizeof what);
-  describe_found(q, known, sizeof known);
-  describe_guilty(q, guilty, sizeof guilty, &first);
-  snprintf(text, sizeof text,
-           "communicator %016llx%s%s: rank %d of %d has waited %llu s in %s, operation %llu, for rank %s%s",
-           (unsigned long long)hk_bootstrap_comm_id(c->bootstrap), c->options.name[0] ? " " : "", c->options.name,
-           c->rank, c->nranks, (unsigned long long)(waited_ns / 1000000000u), what,
-           (unsigned long long)c->order.sequence, guilty[0] ? guilty : "others, which wait in a circle", known);
-  if (!c->settings->WATCHDOG_ABORT) {
-    HK_WARN("%s (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)", text);
-    return HK_OK;
-  }
-  hk_failure_raise(c, HK_EVENT_VERDICT, first >= 0 ? first : c->rank, HK_ERR_REMOTE, text);
+  snprintf(operation, sizeof operation, "%s, operation %llu,", what, (unsigned long long)c->order.sequence);
+  hk_long_wait w = {c->rank, c->nranks, waited_ns, hk_bootstrap_comm_id(c->bootstrap), c->options.name, operation};
+  hk_inquiry_report(q, &w, text, sizeof text);
+  if (hk_inquiry_give(c->settings, text, "") == HK_OK) return HK_OK;
+  int blocker = hk_inquiry_blocker(q);
+  hk_failure_raise(c, HK_EVENT_VERDICT, blocker >= 0 ? blocker : c->rank, HK_ERR_REMOTE, text);
   return HK_ERR_REMOTE;
 }
 
-/* Processes the results of the inquiry's thread. */
-static hk_status hear_inquiry(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
+/* Uses the answers once the inquiry's thread has all. */
+static hk_status watch_hear(ncclComm_t c, const hk_call *call, uint64_t waited_ns) {
   hk_status rc = HK_OK;
-  hk_inquiry *q = c->order.inquiry;
-  if (!q || !atomic_load(&q->done)) return HK_OK;
-  if (q->operation == c->order.sequence) {
+  if (!c->order.inquiry || !atomic_load(&c->order.inquiry->done)) return HK_OK;
+  const hk_inquiry *q = &c->order.inquiry->q;
+  if (q->sequence == c->order.sequence) {
     for (int i = 0; i < q->n && rc == HK_OK; i++) {
-      if (!disagrees(c, q, &q->at[i])) continue;
+      if (!watch_differs(c, q, &q->at[i])) continue;
       hk_mismatch_found(c, call, q->at[i].rank);
       rc = HK_ERR_USAGE;
     }
-    if (rc == HK_OK && q->chain) rc = report(c, call, q, waited_ns);
+    if (rc == HK_OK && q->chain) rc = watch_report_wait(c, call, q, waited_ns);
   }
-  drop_inquiry(c);
+  watch_drop_inquiry(c);
   return rc;
 }
 
-static void blame_left(ncclComm_t c, const hk_call *call, int left) {
+static bool watch_not_in_step(const hk_inquiry *q, const hk_found *f) {
+  return f->presence != HK_PRESENCE_ANSWERS || f->activity.sequence != q->sequence;
+}
+
+hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l) {
+  char newest[160] = "a send or receive", others[800], text[HK_ERROR_TEXT - 256];
+  hk_activity here;
+  hk_watch_report(c, &here); /* from any thread, unlike c->order */
+  hk_call call = hk_watch_call(&here);
+  hk_inquiry q = watch_inquiry(c, here.sequence, watch_patience_ns / 4);
+  q.blocks = watch_not_in_step;
+  hk_inquiry_ask_all(&q, WATCH_ASKED);
+  hk_inquiry_describe(&q, others, sizeof others);
+  if (here.sequence) hk_watch_describe(&call, newest, sizeof newest);
+  snprintf(text, sizeof text, "rank %d of %d: its last call on GPU %d (%s%s) has not ended for %llu s%s%s%s%s", c->rank,
+           c->nranks, c->device, newest, l->captured ? "; or a replay of a graph that it is in" : "",
+           (unsigned long long)(l->waited_ns / 1000000000u),
+           l->peers[0] ? "; it waits for data over the network from rank " : "", l->peers, others, l->links);
+  return hk_inquiry_give(c->settings, text, ": have all ranks made it, or is other work in its stream?");
+}
+
+static void watch_blame_left(ncclComm_t c, const hk_call *call, int left) {
   char what[160], text[sizeof c->health.cause.text];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text,
@@ -351,15 +308,15 @@ static void blame_left(ncclComm_t c, const hk_call *call, int left) {
 
 bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank) {
   hk_activity a;
-  if (hk_bootstrap_ask(c->bootstrap, rank, patience_ns, &a) != HK_PRESENCE_LEFT) return false;
-  blame_left(c, call, rank);
+  if (hk_bootstrap_ask(c->bootstrap, rank, watch_patience_ns, &a) != HK_PRESENCE_LEFT) return false;
+  watch_blame_left(c, call, rank);
   return true;
 }
 
 /* A rank that has destroyed its communicator makes no more calls. Its writes to shared memory are visible once its
  * goodbye is visible. So if a wait continues from one check to the next, the awaited data was never written. Data over
  * a network may arrive later, but not later than the time after which a silent host counts as dead. */
-static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, int n, uint64_t waited_ns) {
+static hk_status watch_find_left(ncclComm_t c, const hk_call *call, const int *peers, int n, uint64_t waited_ns) {
   int left = -1;
   for (int i = 0; i < n && left < 0; i++)
     if (hk_bootstrap_left(c->bootstrap, peers[i])) left = peers[i];
@@ -368,33 +325,21 @@ static hk_status find_left(ncclComm_t c, const hk_call *call, const int *peers, 
   if (now - waited_ns > c->order.left_seen_ns) c->order.left_seen_ns = now; /* the first look of this wait */
   if (hk_wire_proxied(c, left)) patience = (uint64_t)c->settings->PEER_TIMEOUT * 1000000000u;
   if (now <= c->order.left_seen_ns + patience) return HK_OK;
-  blame_left(c, call, left);
+  watch_blame_left(c, call, left);
   return HK_ERR_REMOTE;
 }
 
 /* True if it is time to ask the awaited ranks. *chain: the answers are for a report. */
-static bool is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bool *chain) {
+static bool watch_is_due(ncclComm_t c, const int *peers, int n, uint64_t waited_ns, bool *chain) {
   hk_comm_order *o = &c->order;
-  uint64_t limit = (uint64_t)c->settings->WATCHDOG * 1000000000u;
-  if (waited_ns < o->reported_ns) o->reported_ns = 0;                      /* another wait than the one reported */
-  *chain = limit && waited_ns >= limit && waited_ns >= 2 * o->reported_ns; /* again after twice the time */
-  if (*chain) {
-    o->reported_ns = waited_ns;
-    return true;
-  }
+  *chain = hk_inquiry_due(&o->reported_ns, waited_ns, (uint64_t)c->settings->WATCHDOG * 1000000000u, 0);
+  if (*chain) return true;
   /* Once in each wait, because a peer without a status page on this host may be in another call. */
-  if (waited_ns < first_ask_ns || o->asked_in == o->sequence || !o->exec) return false;
+  if (waited_ns < watch_first_ask_ns || o->asked_in == o->sequence || !o->exec) return false;
   bool far = false;
   for (int i = 0; i < n; i++) far = far || !hk_wire_status_page(c, peers[i]);
   o->asked_in = o->sequence;
   return far;
-}
-
-hk_status hk_watch_new(ncclComm_t c) {
-  c->order.own_page = c->order.page = aligned_alloc(HK_CACHE_LINE, sizeof(hk_status_page));
-  if (!c->order.page) return HK_FAIL_ERRNO("no memory for a communicator's status page");
-  memset(c->order.page, 0, sizeof *c->order.page);
-  return HK_OK;
 }
 
 hk_status hk_watch(void *comm, uint64_t waited_ns) {
@@ -404,12 +349,13 @@ hk_status hk_watch(void *comm, uint64_t waited_ns) {
   bool chain;
   hk_status reachable = c->bootstrap ? hk_bootstrap_check(c->bootstrap) : HK_OK;
   if (reachable != HK_OK || !call) return reachable;
-  int n = waits_for(c, peers, (int)HK_ARRAY_LENGTH(peers));
-  post_wait(c, n ? peers[0] : -1, waited_ns);
+  int n = watch_awaited(c, peers, (int)HK_ARRAY_LENGTH(peers));
+  watch_publish_wait(c, n ? peers[0] : -1, waited_ns);
   if (hk_mismatch_look(c)) return HK_ERR_USAGE;
   hk_status rc = hk_bootstrap_check_listener(c->bootstrap);
-  if (rc == HK_OK) rc = find_left(c, call, peers, n, waited_ns);
-  if (rc == HK_OK) rc = hear_inquiry(c, call, waited_ns);
-  if (rc == HK_OK && !c->order.inquiry && is_due(c, peers, n, waited_ns, &chain)) begin_inquiry(c, peers, n, chain);
+  if (rc == HK_OK) rc = watch_find_left(c, call, peers, n, waited_ns);
+  if (rc == HK_OK) rc = watch_hear(c, call, waited_ns);
+  if (rc == HK_OK && !c->order.inquiry && watch_is_due(c, peers, n, waited_ns, &chain))
+    watch_begin_inquiry(c, peers, n, chain);
   return rc;
 }

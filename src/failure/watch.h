@@ -1,26 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The activity of ranks as other ranks see it, and the ranks that this one waits for. */
+/* The watchdog: what this rank shows to other ranks, what they answer, and reports of waits that are too long. */
 #ifndef HK_FAILURE_WATCH_H
 #define HK_FAILURE_WATCH_H
 #include "../boot/activity.h"
+#include "../core/call.h"
 #include "../core/comm.h"
 
+/* ---- what this rank does ---- */
+hk_status hk_watch_new(ncclComm_t c); /* c->order.page */
 /* Publishes the next operation, which this rank has put on a stream. `traceable`: the operation has the same number on
  * all ranks. False after the capture of a graph, because replays are not counted. */
-void hk_watch_enqueued(ncclComm_t c, const struct hk_call *call, bool traceable);
+void hk_watch_enqueued(ncclComm_t c, const hk_call *call, bool traceable);
 /* Publishes the send or receive in which this rank waits; NULL: none. */
-void hk_watch_transfer(ncclComm_t c, const struct hk_call *call);
+void hk_watch_transfer(ncclComm_t c, const hk_call *call);
+void hk_watch_report(void *comm, hk_activity *out); /* hk_bootstrap_options.report */
+void hk_watch_describe(const hk_call *call, char *text, size_t bytes);
+/* Called before the communicator's parts are freed: shows other ranks that this one ends. After it returns no inquiry
+ * is under way. */
+void hk_watch_end(ncclComm_t c);
 
-/* Describes this rank's newest operation, and in `others` the ranks that have begun more or fewer operations, as ";
- * rank 3 is in ...". From any thread; takes about a second at most. */
-void hk_watch_apart(ncclComm_t c, char *newest, size_t newest_bytes, char *others, size_t others_bytes);
+/* ---- what other ranks do ---- */
 /* Gets the activity of a rank. Blocks for at most about patience_ns. */
 hk_presence hk_watch_ask(ncclComm_t c, int rank, uint64_t patience_ns, hk_activity *out);
-/* As hk_watch_ask, but reads the activity as of call number `operation` from the rank's status page, if this host has
- * that page. False: unknown. */
+/* As hk_watch_ask, but reads the activity as of call number `operation` from the rank's status page, if this process
+ * has that page, as it has its own. False: unknown. */
 bool hk_watch_call_of(ncclComm_t c, int rank, uint64_t operation, uint64_t patience_ns, hk_activity *out);
 /* The signature of the rank's call number `operation`; 0: the rank has not begun it, or it is too old to be known. */
 uint32_t hk_watch_signature(const hk_activity *a, uint64_t operation);
+/* The rank's newest call. */
+static inline hk_call hk_watch_call(const hk_activity *a) {
+  return (hk_call){.count = (size_t)a->count, .coll = a->coll, .dtype = a->dtype, .redop = a->redop, .root = a->root};
+}
 /* True if the rank has left the communicator: this rank has then raised that as its verdict. */
-bool hk_watch_left(ncclComm_t c, const struct hk_call *call, int rank);
+bool hk_watch_left(ncclComm_t c, const hk_call *call, int rank);
+
+/* ---- waits that are too long ---- */
+/* The hk_wait_env.check of this communicator's waits. */
+hk_status hk_watch(void *comm, uint64_t waited_ns);
+/* A launch on the GPU that does not end. */
+typedef struct hk_long_launch {
+  uint64_t waited_ns;
+  bool captured;   /* or it is a replay of a graph */
+  char peers[96];  /* the ranks whose data it awaits over the network, "1, 3"; empty: none */
+  char links[480]; /* the states of its links, from "; " on (proxy.h) */
+} hk_long_launch;
+/* Reports it, with the ranks that have begun more or fewer operations; an error if HOCKET_WATCHDOG_ABORT is set. From
+ * any thread; takes about a second at most. */
+hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l);
 #endif

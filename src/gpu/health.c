@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "health.h"
-#include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../boot/inquiry.h"
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
@@ -14,14 +14,14 @@
 #include "proxy.h"
 #include "rma.h"
 
-static hk_status check(void *c, uint64_t waited_ns) {
+static hk_status health_check(void *c, uint64_t waited_ns) {
   (void)waited_ns;
   return hk_gpu_poll_health(c, true);
 }
 
 hk_status hk_gpu_keep_near(ncclComm_t c) {
   hk_gpu_order *o = hk_gpu_of(c)->order;
-  const hk_wait_env env = {.failure = &c->health.failure, .check = check, .arg = c, .spins = 100};
+  const hk_wait_env env = {.failure = &c->health.failure, .check = health_check, .arg = c, .spins = 100};
   hk_waiter w;
   bool near;
   HK_OR_RETURN(hk_gpu_order_near(o, &near));
@@ -40,7 +40,7 @@ hk_status hk_gpu_keep_near(ncclComm_t c) {
 
 enum { PATIENCE_S = 3 };
 
-static void give_up(ncclComm_t c) {
+static void health_give_up(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   HK_WARN("rank %d of %d: the failed communicator's work on GPU %d does not end, because other work is before it in "
           "its stream: its memory there is not freed",
@@ -49,7 +49,7 @@ static void give_up(ncclComm_t c) {
 }
 
 /* Releases the streams of a failed communicator that wait for other ranks. */
-static void free_streams(ncclComm_t c) {
+static void health_free_streams(ncclComm_t c) {
   hk_gpu_copy_free(c);
   (void)hk_gpu_rma_free(c);
 }
@@ -65,8 +65,8 @@ void hk_gpu_drain(ncclComm_t c) {
     if (!atomic_load(&c->health.failure))
       until = hk_now_ns() + PATIENCE_S * UINT64_C(1000000000);
     else if (hk_now_ns() > until)
-      return give_up(c);
-    if (atomic_load(&c->health.failure)) free_streams(c);
+      return health_give_up(c);
+    if (atomic_load(&c->health.failure)) health_free_streams(c);
     (void)hk_wait_pause(&w);
   }
   if (atomic_load(&c->health.failure)) hk_gpu_rma_free_replays(c);
@@ -74,11 +74,10 @@ void hk_gpu_drain(ncclComm_t c) {
 
 /* ---- failures ---- */
 
-/* Reports work that does not end, as hk_watch reports the host's waits. Called again and again until it ends. */
-static hk_status watch(ncclComm_t c) {
+/* True if the launches have not ended for so long that this must be reported. */
+static bool health_is_due(ncclComm_t c, uint64_t *waited_ns) {
   hk_gpu *g = hk_gpu_of(c);
-  uint64_t limit = (uint64_t)c->settings->WATCHDOG * 1000000000u, now = hk_now_ns(), waited = 0;
-  bool due = false;
+  uint64_t now = hk_now_ns();
   hk_gpu_health *w = g->health;
   hk_gpu_state *s = g->state.host;
   pthread_mutex_lock(&g->order->lock);
@@ -88,39 +87,28 @@ static hk_status watch(ncclComm_t c) {
   if (w->launches != g->order->launches || !w->seen_ns || moves) {
     w->launches = g->order->launches;
     w->seen_ns = now;
-    w->reported_ns = 0;
   }
-  waited = hk_ago_ns(now, w->seen_ns);
-  due = limit && waited >= limit && waited >= 2 * w->reported_ns;
-  if (due) w->reported_ns = waited;
+  *waited_ns = hk_ago_ns(now, w->seen_ns);
+  bool due = hk_inquiry_due(&w->reported_ns, *waited_ns, (uint64_t)c->settings->WATCHDOG * 1000000000u, 0);
   pthread_mutex_unlock(&g->order->lock);
-  if (!due) return HK_OK;
-  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
-  char peers[96], who[160] = "", last[240], others[700], links[480];
-  hk_gpu_proxy_waits_for(g->links->proxy, peers, sizeof peers);
-  if (peers[0]) snprintf(who, sizeof who, "; it waits for data over the network from rank %s", peers);
-  hk_watch_apart(c, last, sizeof last, others, sizeof others);
-  if (g->order->captures) strncat(last, "; or a replay of a graph that it is in", sizeof last - strlen(last) - 1);
-  hk_gpu_proxy_report(g->links->proxy, links, sizeof links);
-  if (c->settings->WATCHDOG_ABORT)
-    return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s", c->rank,
-                   c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
-  HK_WARN(
-      "rank %d of %d: its last call on GPU %d (%s) has not ended for %llu s%s%s%s: have all ranks made it, or is other "
-      "work in its stream? (HOCKET_WATCHDOG_ABORT=1 makes this an error, HOCKET_WATCHDOG=0 silences it)",
-      c->rank, c->nranks, c->device, last, (unsigned long long)(waited / 1000000000u), who, others, links);
-  return HK_OK;
+  return due;
 }
 
 hk_status hk_gpu_watch(ncclComm_t c) {
+  hk_gpu *g = hk_gpu_of(c);
+  hk_long_launch l = {.captured = g->order->captures};
   bool done;
-  hk_status rc = hk_gpu_order_over(hk_gpu_of(c)->order, &done);
-  return rc == HK_OK && !done ? watch(c) : rc;
+  HK_OR_RETURN(hk_gpu_order_over(g->order, &done));
+  if (done || !health_is_due(c, &l.waited_ns)) return HK_OK;
+  if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
+  hk_gpu_proxy_waits_for(g->links->proxy, l.peers, sizeof l.peers);
+  hk_gpu_proxy_report(g->links->proxy, l.links, sizeof l.links);
+  return hk_watch_launch(c, &l);
 }
 
 hk_status hk_gpu_poll_health(ncclComm_t c, bool ask) {
   hk_gpu *g = hk_gpu_of(c);
-  if (g && ask && atomic_load(&c->health.failure)) free_streams(c);
+  if (g && ask && atomic_load(&c->health.failure)) health_free_streams(c);
   if (atomic_load(&c->health.progress) != HK_OK || atomic_load(&c->health.failure) || !g) return HK_OK;
   hk_gpu_state *s = g->state.host;
   /* acquire: the kernel wrote the peer before it wrote the error */

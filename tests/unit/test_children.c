@@ -8,6 +8,7 @@
 #include "../../src/base/status.h"
 #include "../../src/boot/internal.h"
 #include "../../src/comm/children_internal.h"
+#include "../../src/failure/watch.h"
 #include "../support/suite.h"
 
 static struct ncclComm parent, child; /* what these functions read of them; all else is 0 */
