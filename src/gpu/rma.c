@@ -53,7 +53,6 @@ static words *words_at(ncclComm_t c, int table, int other, uint32_t signal) {
 
 typedef struct offer {
   uint64_t region, at, signals;
-  hk_rma_offer far;
 } offer;
 
 static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *all) {
@@ -107,10 +106,9 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
     for (int k = 0; k < TURNS; k++) ((words *)mine->memory.host)[i].taken[k] = 1;
   all[c->rank].at = (uintptr_t)mine->memory.base;
   all[c->rank].signals = row;
-  if (far) HK_TRY(hk_gpu_rma_proxy_begin(c, &all[c->rank].far), out);
+  if (far) HK_TRY(hk_gpu_rma_proxy_begin(c), out);
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
   HK_TRY(open_tables(c, r, all), out);
-  if (far) HK_TRY(hk_gpu_rma_proxy_open(c, &all[0].far, sizeof *all), out);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* after all ranks have opened them, a rank may leave */
   g->rma = r;
   if (far) rc = hk_gpu_rma_proxy_start(c);

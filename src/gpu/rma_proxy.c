@@ -271,7 +271,7 @@ static void drop(struct hk_gpu_rma_proxy *f) {
   free(f);
 }
 
-hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine) {
+hk_status hk_gpu_rma_proxy_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   struct hk_gpu_rma_proxy *f = calloc(1, sizeof *f);
@@ -290,19 +290,11 @@ hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine) {
   f->piece = f->piece < PIECE_MIN ? PIECE_MIN : f->piece > PIECE_MAX ? PIECE_MAX : f->piece & ~(size_t)(PIECE_MIN - 1);
   f->slot_bytes = DATA_AT + f->piece;
   const size_t bytes = (size_t)c->nranks * SLOTS * f->slot_bytes;
-  HK_OR_RETURN(hk_rma_begin_packets(c, bytes, mine));
-  f->inbox_host = hk_rma_inbox(c, &f->inbox_at);
+  HK_OR_RETURN(hk_rma_begin_packets(c, bytes, &f->inbox_host, &f->inbox_at));
   HK_OR_RETURN(ops->memory->pin(g->device, f->inbox_host, bytes, &f->inbox));
   HK_OR_RETURN(ops->memory->alloc_host(g->device, f->slot_bytes, &f->stage));
   hk_wire_memory(c, f->stage.host, f->slot_bytes, true); /* a card may send from it, until the transports end */
   return ops->stream->create(g->device, &f->queue);
-}
-
-hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
-  for (int r = 0; r < c->nranks; r++)
-    if (hk_gpu_is_far(c, r))
-      HK_OR_RETURN(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)));
-  return HK_OK;
 }
 
 hk_status hk_gpu_rma_proxy_start(ncclComm_t c) {

@@ -30,10 +30,8 @@ typedef struct hk_gpu_rma_proxy_op {
 static inline bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk_lsa_rank(c, peer) < 0; }
 
 /* By all ranks: makes the inbox. */
-hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine);
-/* After the ranks have exchanged their offers, `stride` bytes apart: opens the others' inboxes. */
-hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride);
-/* After all ranks have opened them: starts the carrier. */
+hk_status hk_gpu_rma_proxy_begin(ncclComm_t c);
+/* After all ranks have made theirs: starts the carrier. */
 hk_status hk_gpu_rma_proxy_start(ncclComm_t c);
 hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s);
 /* Releases the streams of a failed communicator that wait for the carrier.  True if it may have released a captured

@@ -6,9 +6,6 @@
 #include "rma.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
@@ -29,7 +26,6 @@ typedef struct table {
   _Alignas(
       /* number of windows deregistered: when it changes, other ranks' data about windows is out of date */
       LINE) _Atomic uint64_t dropped;
-  uint8_t proof[16]; /* other processes read it to test whether they can access this memory */
   _Alignas(LINE) _Atomic uint64_t counters[];
 } table;
 
@@ -44,8 +40,6 @@ typedef struct target {
   char *base;       /* BY_STORES: its address in this process */
   uint64_t address; /* its address in the process of the peer */
   size_t bytes;
-  char *mapping; /* NULL: nothing was mapped for it */
-  size_t mapped;
 } target;
 
 typedef struct peer {
@@ -65,48 +59,13 @@ struct hk_rma {
   peer *peers; /* [nranks] */
 };
 
-/* A question to a rank of this host, and its answer. */
-typedef struct question {
-  uint64_t window, state; /* hk_window_state */
-  uint64_t address, bytes;
-  uint64_t region, offset; /* the memory's region (device/host.h); 0: none */
-  uint64_t proof_at;
-  uint8_t proof[16];
-} question;
-_Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message");
-
 /* ---- this rank's windows, as others see them: on any thread ---- */
 
 static hk_window_state find_window(void *arg, uint64_t number, hk_window *out) {
   ncclComm_t c = arg;
-  pthread_mutex_lock(&c->health.lock);
-  hk_rma *r = c->rma;
-  pthread_mutex_unlock(&c->health.lock);
-  if (!r) return HK_WINDOW_LATER;
   if (number) return hk_registration_window(c, number, out);
-  *out = (hk_window){(char *)r->table, r->table_bytes};
+  *out = (hk_window){(char *)c->rma->table, c->rma->table_bytes};
   return HK_WINDOW_OPEN;
-}
-
-static bool answer(void *arg, void *payload, int fd, char *reason) {
-  ncclComm_t c = arg;
-  hk_window w = {NULL, 0};
-  question q;
-  (void)fd, (void)reason;
-  memcpy(&q, payload, sizeof q);
-  q.state = find_window(c, q.window, &w);
-  if (q.state == HK_WINDOW_OPEN) {
-    hk_host_span span = hk_host_find(w.base);
-    bool inside = span.region && (uintptr_t)w.base + w.bytes <= span.end;
-    q.address = (uint64_t)(uintptr_t)w.base;
-    q.bytes = w.bytes;
-    q.region = inside ? span.region : 0;
-    q.offset = inside ? (uintptr_t)w.base - span.begin : 0;
-    q.proof_at = (uint64_t)(uintptr_t)c->rma->table->proof;
-    memcpy(q.proof, c->rma->table->proof, sizeof q.proof);
-  }
-  memcpy(payload, &q, sizeof q);
-  return true;
 }
 
 static void count(_Atomic uint64_t *counter) {
@@ -162,60 +121,38 @@ static hk_status make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
     goto out;
   }
   HK_TRY(hk_host_alloc((void **)&r->table, r->table_bytes), out);
-  HK_TRY(hk_messages_new(&r->messages, hk_wire_env(c), &o), out);
-  if (getrandom(r->table->proof, sizeof r->table->proof, 0) != (ssize_t)sizeof r->table->proof)
-    rc = HK_FAIL_ERRNO("no random bytes for one-sided operations");
+  rc = hk_messages_new(&r->messages, hk_wire_env(c), &o);
 out:
-  if (rc != HK_OK) {
-    hk_messages_free(r->messages);
-    hk_rma_free(r);
-  }
+  if (rc != HK_OK) hk_rma_free(r);
   *out = rc == HK_OK ? r : NULL;
   return rc;
 }
 
 hk_status hk_rma_meet(ncclComm_t c) {
   if (!c->backend->rma_begin) c->one_sided = true;
-  if (!hk_rma_supported(c)) return HK_OK;
-  if (c->backend->rma_begin) return c->options.rma_eager ? c->backend->rma_begin(c) : HK_OK;
-  hk_wire_answer_with(c, answer, c);
-  return c->options.rma_eager ? hk_rma_begin(c) : HK_OK;
+  if (!hk_rma_supported(c) || !c->options.rma_eager) return HK_OK;
+  return c->backend->rma_begin ? c->backend->rma_begin(c) : hk_rma_begin(c);
 }
 
+/* Two threads may register the first windows. */
 static hk_status begin(ncclComm_t c, size_t inbox_bytes) {
-  hk_rma *r = NULL;
+  hk_status rc = HK_OK;
   if (c->rma) return HK_OK;
-  HK_OR_RETURN(make(c, inbox_bytes, &r));
   pthread_mutex_lock(&c->health.lock);
-  bool first = !c->rma;
-  if (first) c->rma = r;
+  const bool first = !c->rma;
+  if (first) rc = make(c, inbox_bytes, &c->rma);
   pthread_mutex_unlock(&c->health.lock);
-  if (!first) { /* two threads registered the first windows */
-    hk_messages_free(r->messages);
-    hk_rma_free(r);
-    return HK_OK;
-  }
-  hk_messages_serve(r->messages);
-  return HK_OK;
+  if (first && rc == HK_OK) hk_messages_serve(c->rma->messages);
+  return rc;
 }
 
 hk_status hk_rma_begin(ncclComm_t c) { return begin(c, 0); }
-
-static void forget(peer *p, size_t from) {
-  for (size_t i = from; i < p->n; i++) {
-    if (p->windows[i].mapping) munmap(p->windows[i].mapping, p->windows[i].mapped);
-    p->windows[i] = (target){0};
-  }
-}
 
 void hk_rma_end(ncclComm_t c) {
   hk_rma *r = c->rma;
   if (!r) return;
   hk_messages_free(r->messages);
-  for (int i = 0; i < c->nranks; i++) {
-    forget(&r->peers[i], 0);
-    free(r->peers[i].windows);
-  }
+  for (int i = 0; i < c->nranks; i++) free(r->peers[i].windows);
   free(r->peers);
   r->peers = NULL;
 }
@@ -235,62 +172,38 @@ void hk_rma_dropped(ncclComm_t c) {
 
 /* ---- windows of other ranks: on the rank's thread ---- */
 
-/* True if this rank can ask the peer's process about its memory and write to it. False for packets: they need only the
- * table, which a rank that shares memory has offered. */
+/* True if this rank can write to the memory of the peer's process. For packets, which are in the library's own memory,
+ * NCCL_P2P_DISABLE alone does not forbid it. */
 static bool is_near(ncclComm_t c, int rank) {
   const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
-  if (c->rma->inbox_at) return false;
-  if (c->settings->P2P_DISABLE) return rank == c->rank;
+  if (c->settings->P2P_DISABLE && (!c->rma->inbox_at || c->settings->SHM_DISABLE)) return rank == c->rank;
   return it->process == me->process || (it->host == me->host && !hk_wire_no_files(c));
 }
 
-static hk_status map_window(ncclComm_t c, int rank, uint64_t region, uint64_t offset, target *t) {
-  hk_status rc = HK_OK;
-  int fd = -1;
-  HK_TRY(hk_wire_file(c, rank, region, &fd, &t->mapped), out);
-  void *m = mmap(NULL, t->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (m == MAP_FAILED) {
-    rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's window", c->rank, t->mapped, rank);
-    goto out;
-  }
-  t->mapping = m;
-  t->base = t->mapping + offset;
-out:
-  if (fd >= 0) close(fd);
-  return rc;
-}
-
-static hk_status ask_near(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
-  unsigned char payload[HK_QUESTION_BYTES] = {0};
-  question q = {.window = number};
-  memcpy(payload, &q, sizeof q);
-  if (rank == c->rank)
-    (void)answer(c, payload, -1, NULL);
-  else
-    HK_OR_RETURN(hk_wire_ask(c, rank, -1, payload));
-  memcpy(&q, payload, sizeof q);
-  *state = (hk_window_state)q.state;
-  *t = (target){.known = true, .way = BY_STORES, .address = q.address, .bytes = q.bytes};
-  if (*state != HK_WINDOW_OPEN) return HK_OK;
-  if (c->peers[rank].process == c->peers[c->rank].process) {
-    t->base = (char *)(uintptr_t)q.address;
+/* How this rank writes to a window of its host. */
+static hk_status reach(ncclComm_t c, int rank, const hk_window_answer *a, target *t) {
+  t->way = BY_STORES;
+  t->base = (char *)(uintptr_t)a->address;
+  if (c->peers[rank].process == c->peers[c->rank].process) return HK_OK;
+  hk_transport_state *s = hk_wire_host(c);
+  const hk_transport_host *host = s->transport->host;
+  if (!a->region) {
+    t->way = host->writable(s, rank, a->proof_at, a->proof, sizeof a->proof) ? BY_COPY : BY_MESSAGES;
     return HK_OK;
   }
-  if (q.region) {
-    return map_window(c, rank, q.region, q.offset, t);
-  }
-  hk_transport_state *s = hk_wire_host(c);
-  bool copies = s->transport->host->writable(s, rank, q.proof_at, q.proof, sizeof q.proof);
-  t->way = copies ? BY_COPY : BY_MESSAGES;
+  HK_OR_RETURN(host->map(s, rank, a->region, &t->base));
+  t->base += a->offset;
   return HK_OK;
 }
 
-static hk_status ask_far(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
+static hk_status ask(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
   peer *p = &c->rma->peers[rank];
-  hk_window there;
-  HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, state, &there));
-  *t = (target){.known = true, .way = BY_MESSAGES, .address = (uint64_t)(uintptr_t)there.base, .bytes = there.bytes};
+  hk_window_answer a;
+  HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, &a));
+  *state = (hk_window_state)a.state;
+  *t = (target){.known = true, .way = BY_MESSAGES, .address = a.address, .bytes = a.bytes};
   if (*state != HK_WINDOW_OPEN) return HK_OK;
+  if (is_near(c, rank)) return reach(c, rank, &a, t);
   if (number == 0 && (p->remote = hk_wire_remote(c, rank, &p->network)))
     HK_OR_RETURN(p->remote->open(p->network, rank, c->rma->row));
   if (p->remote) t->way = BY_CARD;
@@ -341,7 +254,7 @@ static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   hk_cancel_hold();
   hk_wait_begin(&w, &c->wait);
   for (;;) {
-    HK_TRY((is_near(c, call->root) ? ask_near : ask_far)(c, call->root, number, t, &state), out);
+    HK_TRY(ask(c, call->root, number, t, &state), out);
     if (state != HK_WINDOW_LATER) break;
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
@@ -382,7 +295,7 @@ static inline hk_status find_table(const hk_call *call, target *out) {
   if (t->way != BY_STORES) return HK_OK;
   /* acquire: pairs with the release in hk_rma_dropped */
   uint64_t dropped = atomic_load_explicit(&((table *)(void *)t->base)->dropped, memory_order_acquire);
-  if (__builtin_expect(dropped != p->dropped, 0)) forget(p, 1);
+  if (__builtin_expect(dropped != p->dropped, 0)) memset(p->windows + 1, 0, (p->n - 1) * sizeof *p->windows);
   p->dropped = dropped;
   return HK_OK;
 }
@@ -510,34 +423,12 @@ bool hk_rma_arrived(const hk_call *call) {
 
 /* ---- packets ---- */
 
-hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine) {
+hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, char **inbox, size_t *offset) {
   HK_OR_RETURN(begin(c, inbox_bytes));
-  char *at = (char *)c->rma->table;
-  hk_host_span span = hk_host_find(at);
-  *mine = (hk_rma_offer){(uint64_t)(uintptr_t)at, span.region, span.region ? (uintptr_t)at - span.begin : 0};
-  hk_wire_memory(c, at, c->rma->table_bytes, true); /* a card may write to it */
-  return HK_OK;
-}
-
-hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o) {
-  peer *p = &c->rma->peers[rank];
-  const bool here = c->peers[rank].process == c->peers[c->rank].process;
-  if (here ? c->settings->P2P_DISABLE && c->settings->SHM_DISABLE
-           : !o->region || !hk_wire_near(c, rank) || hk_wire_no_files(c))
-    return HK_OK;
-  p->windows = calloc(1, sizeof *p->windows);
-  if (!p->windows) return HK_FAIL_ERRNO("no memory for a window");
-  p->n = 1;
-  target *t = &p->windows[0];
-  *t = (target){.way = BY_STORES, .base = (char *)(uintptr_t)o->address, .bytes = c->rma->table_bytes};
-  if (!here) HK_OR_RETURN(map_window(c, rank, o->region, o->offset, t));
-  t->known = true;
-  return HK_OK;
-}
-
-char *hk_rma_inbox(ncclComm_t c, size_t *offset) {
   *offset = c->rma->inbox_at;
-  return (char *)c->rma->table + c->rma->inbox_at;
+  *inbox = (char *)c->rma->table + *offset;
+  hk_wire_memory(c, c->rma->table, c->rma->table_bytes, true); /* a card may write to it */
+  return HK_OK;
 }
 
 uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal) {

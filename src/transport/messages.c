@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "../base/service.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"
+#include "../device/host.h"
 #include "transport.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as they are in memory");
@@ -26,11 +28,7 @@ typedef struct hk_message_header {
   uint32_t verb, signal;
   uint64_t window, offset, bytes;
 } hk_message_header;
-_Static_assert(sizeof(hk_message_header) == 32, "part of the wire format");
-
-typedef struct answer {
-  uint64_t state, base, bytes;
-} answer;
+_Static_assert(sizeof(hk_message_header) == 32 && sizeof(hk_window_answer) == 64, "the wire format");
 
 typedef struct incoming {
   struct incoming *next;
@@ -45,6 +43,7 @@ typedef struct incoming {
 struct hk_messages {
   const hk_transport_env *env;
   hk_messages_options o;
+  uint8_t proof[16];  /* other processes read it to test whether they can access this process's memory */
   int *fds;           /* [nranks] to each peer; -1: none yet */
   incoming *incoming; /* changed by `serve`'s callback */
 };
@@ -78,25 +77,39 @@ static char *place(incoming *in) {
 }
 
 /* An answer always fits into the send buffer: the peer waits for it before it sends more. */
-static bool reply(incoming *in, hk_window_state state, hk_window w) {
-  answer a = {state, (uint64_t)(uintptr_t)w.base, w.bytes};
-  return hk_tcp_send(in->fd, &a, sizeof a) == (ssize_t)sizeof a;
+static bool reply(incoming *in, const hk_window_answer *a) {
+  return hk_tcp_send(in->fd, a, sizeof *a) == (ssize_t)sizeof *a;
+}
+
+static hk_window_answer describe(const hk_messages *m, uint64_t window) {
+  hk_window w = {NULL, 0};
+  hk_window_answer a = {.state = m->o.window(m->o.arg, window, &w)};
+  if (a.state != HK_WINDOW_OPEN) return a;
+  hk_host_span span = hk_host_find(w.base);
+  a.address = (uint64_t)(uintptr_t)w.base;
+  a.bytes = w.bytes;
+  if (span.region && a.address + w.bytes <= span.end) {
+    a.region = span.region;
+    a.offset = a.address - span.begin;
+  }
+  a.proof_at = (uint64_t)(uintptr_t)m->proof;
+  memcpy(a.proof, m->proof, sizeof a.proof);
+  return a;
 }
 
 /* Carries out a complete message. False: the connection cannot be used any more. */
 static bool carry_out(incoming *in) {
   const hk_messages_options *o = &in->owner->o;
   const hk_message_header *h = &in->header;
-  hk_window w = {NULL, 0};
+  hk_window_answer a = {0};
   in->got = 0;
-  if (h->verb == ASK) {
-    hk_window_state state = o->window(o->arg, h->window, &w);
-    return reply(in, state, w);
-  }
-  if (h->verb == JOIN) return reply(in, o->join(o->arg, in->from), w);
+  if (h->verb == ASK) a = describe(in->owner, h->window);
+  if (h->verb == JOIN) a.state = o->join(o->arg, in->from);
+  if (h->verb == ASK || h->verb == JOIN) return reply(in, &a);
   if (h->signal != HK_NO_SIGNAL && !in->wrong && !o->signal(o->arg, in->from, h->signal))
     refuse(in, "which has fewer contexts or signals", 0);
-  return h->verb != PUT_ANSWERED || reply(in, in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN, w);
+  a.state = in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN;
+  return h->verb != PUT_ANSWERED || reply(in, &a);
 }
 
 /* Reads once. Returns the number of bytes, 0 if there are none now, -1 if the connection has ended. */
@@ -191,7 +204,7 @@ static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pie
   return HK_OK;
 }
 
-static hk_status await_answer(hk_messages *m, int peer, answer *a) {
+static hk_status await_answer(hk_messages *m, int peer, hk_window_answer *a) {
   char what[64];
   for (size_t got = 0; got < sizeof *a;) {
     ssize_t n = hk_tcp_recv(m->fds[peer], (char *)a + got, sizeof *a - got);
@@ -207,24 +220,24 @@ static hk_status await_answer(hk_messages *m, int peer, answer *a) {
   return HK_OK;
 }
 
-static hk_status ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_state *state, hk_window *out) {
+static hk_status ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_answer *out) {
   hk_message_header h = {.verb = v, .signal = HK_NO_SIGNAL, .window = window};
-  answer a = {0};
   HK_OR_RETURN(connect_to(m, peer));
   HK_OR_RETURN(send_all(m, peer, &(struct iovec){&h, sizeof h}, 1));
-  HK_OR_RETURN(await_answer(m, peer, &a));
-  *state = (hk_window_state)a.state;
-  *out = (hk_window){(char *)(uintptr_t)a.base, a.bytes};
+  return await_answer(m, peer, out);
+}
+
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_answer *out) {
+  if (peer != m->env->rank) return ask(m, peer, ASK, window, out);
+  *out = describe(m, window);
   return HK_OK;
 }
 
-hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out) {
-  return ask(m, peer, ASK, window, state, out);
-}
-
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state) {
-  hk_window none;
-  return ask(m, peer, JOIN, 0, state, &none);
+  hk_window_answer a;
+  hk_status rc = ask(m, peer, JOIN, 0, &a);
+  if (rc == HK_OK) *state = (hk_window_state)a.state;
+  return rc;
 }
 
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {
@@ -235,7 +248,7 @@ hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {
                          .offset = put->offset,
                          .bytes = put->bytes};
   struct iovec piece[] = {{&h, sizeof h}, {(void *)(uintptr_t)put->data, put->bytes}};
-  answer a = {0};
+  hk_window_answer a;
   HK_TRY(connect_to(m, peer), out);
   HK_TRY(send_all(m, peer, piece, put->bytes ? 2 : 1), out);
   if (!put->answered) goto out;
@@ -259,6 +272,10 @@ hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const 
   }
   *m = (hk_messages){.env = env, .o = *o, .fds = fds};
   for (int r = 0; r < env->nranks; r++) fds[r] = -1;
+  if (getrandom(m->proof, sizeof m->proof, 0) != (ssize_t)sizeof m->proof) {
+    hk_messages_free(m);
+    return HK_FAIL_ERRNO("no random bytes for one-sided operations");
+  }
   *out = m;
   return HK_OK;
 }

@@ -21,9 +21,7 @@ typedef struct header {
   uint32_t verb, signal;
   uint64_t window, offset, bytes;
 } header;
-typedef struct answer {
-  uint64_t state, base, bytes;
-} answer;
+typedef hk_window_answer answer;
 
 static char memory[GUARD + BYTES + GUARD];
 static char *const base = memory + GUARD;
@@ -119,11 +117,12 @@ TEST(answers_questions) {
   bench b;
   setup(&b);
   answer a = ask(&b, ASK, 7);
-  ck_assert(a.state == HK_WINDOW_OPEN && a.base == (uint64_t)(uintptr_t)base && a.bytes == BYTES);
+  ck_assert(a.state == HK_WINDOW_OPEN && a.address == (uint64_t)(uintptr_t)base && a.bytes == BYTES && !a.region);
+  ck_assert_mem_eq((const void *)(uintptr_t)a.proof_at, a.proof, sizeof a.proof);
   ck_assert_uint_eq(ask(&b, ASK, 8).state, HK_WINDOW_LATER);
   ck_assert_uint_eq(ask(&b, ASK, 9).state, HK_WINDOW_GONE);
   a = ask(&b, JOIN, 0);
-  ck_assert(a.state == HK_WINDOW_OPEN && !a.base && !a.bytes);
+  ck_assert(a.state == HK_WINDOW_OPEN && !a.address && !a.bytes);
   /* A header that comes byte by byte. */
   const header h = {.verb = ASK, .window = 7};
   for (size_t i = 0; i < sizeof h; i++) {
