@@ -12,7 +12,6 @@
 #include "../comm/children.h"
 #include "../core/call.h"
 #include "../device/host.h"
-#include "../failure/watch.h"
 #include "../kernels/reduce.h"
 #include "../transport/remote.h"
 #include "../transport/transport.h"
@@ -210,22 +209,6 @@ static hk_status ask(ncclComm_t c, int rank, uint64_t number, target *t, hk_wind
   return HK_OK;
 }
 
-/* Publishes the call in which the rank waits. Not for a backend's packets, which are no user calls. */
-static const hk_call *show(const hk_call *call) {
-  ncclComm_t c = call->comm;
-  if (c->rma->inbox_at) return NULL;
-  const hk_call *before = c->order.current; /* NULL in a group */
-  c->order.current = call;
-  hk_watch_transfer(c, call);
-  return before;
-}
-
-static void show_again(const hk_call *call, const hk_call *before) {
-  if (call->comm->rma->inbox_at) return;
-  hk_watch_transfer(call->comm, NULL);
-  call->comm->order.current = before;
-}
-
 static hk_status is_gone(const hk_call *call, uint64_t number) {
   char words[HK_EVENT_TEXT];
   const uint64_t until = hk_now_ns() + NEWS_NS;
@@ -248,7 +231,6 @@ static hk_status is_gone(const hk_call *call, uint64_t number) {
 static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
-  const hk_call *before = show(call);
   hk_window_state state = HK_WINDOW_LATER;
   hk_waiter w;
   hk_cancel_hold();
@@ -260,7 +242,6 @@ static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   }
   if (state != HK_WINDOW_OPEN) rc = is_gone(call, number);
 out:
-  show_again(call, before);
   t->known = rc == HK_OK;
   return rc;
 }
@@ -312,7 +293,6 @@ static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_r
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
-  const hk_call *before = show(call);
   hk_window_state joined;
   hk_waiter w;
   hk_wait_begin(&w, &c->wait);
@@ -335,7 +315,6 @@ static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_r
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
 out:
-  show_again(call, before);
   return rc;
 }
 
