@@ -285,8 +285,15 @@ static inline hk_status find_table(const hk_call *call, target *out) {
 
 static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal) {
   hk_put put = {.window = call->window, .offset = call->offset, .data = call->in, .bytes = bytes, .signal = signal};
-  put.answered = signal == HK_NO_SIGNAL; /* a store counts the signal, and must not overtake the data */
-  return hk_messages_put(call->comm->rma->messages, call->root, &put);
+  hk_messages *m = call->comm->rma->messages;
+  hk_window_answer a;
+  HK_OR_RETURN(hk_messages_put(m, call->root, &put));
+  if (signal != HK_NO_SIGNAL) return HK_OK;
+  /* The signal goes another way, and must not overtake the data. */
+  HK_OR_RETURN(hk_messages_ask(m, call->root, call->window, &a));
+  if (a.state == HK_WINDOW_OPEN) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE, "rank %d has deregistered window %llu, or it is smaller than the put", call->root,
+                 (unsigned long long)call->window);
 }
 
 static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_remote_state *state) {

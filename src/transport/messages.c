@@ -23,7 +23,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as t
 /* TAG: of these connections. BUDGET: most bytes in one callback, so that other users of the service get their turn. */
 enum { TAG = 0x726d61, BUDGET = 4 << 20, DISCARD = 4096 };
 
-typedef enum verb { ASK, PUT, PUT_ANSWERED, JOIN } verb;
+typedef enum verb { ASK, PUT, JOIN } verb;
 typedef struct hk_message_header {
   uint32_t verb, signal;
   uint64_t window, offset, bytes;
@@ -105,11 +105,10 @@ static bool carry_out(incoming *in) {
   in->got = 0;
   if (h->verb == ASK) a = describe(in->owner, h->window);
   if (h->verb == JOIN) a.state = o->join(o->arg, in->from);
-  if (h->verb == ASK || h->verb == JOIN) return reply(in, &a);
+  if (h->verb != PUT) return reply(in, &a);
   if (h->signal != HK_NO_SIGNAL && !in->wrong && !o->signal(o->arg, in->from, h->signal))
     refuse(in, "which has fewer contexts or signals", 0);
-  a.state = in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN;
-  return h->verb != PUT_ANSWERED || reply(in, &a);
+  return true;
 }
 
 /* Reads once. Returns the number of bytes, 0 if there are none now, -1 if the connection has ended. */
@@ -241,23 +240,11 @@ hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state) {
 }
 
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {
-  hk_status rc = HK_OK;
-  hk_message_header h = {.verb = put->answered ? PUT_ANSWERED : PUT,
-                         .signal = put->signal,
-                         .window = put->window,
-                         .offset = put->offset,
-                         .bytes = put->bytes};
+  hk_message_header h = {
+      .verb = PUT, .signal = put->signal, .window = put->window, .offset = put->offset, .bytes = put->bytes};
   struct iovec piece[] = {{&h, sizeof h}, {(void *)(uintptr_t)put->data, put->bytes}};
-  hk_window_answer a;
-  HK_TRY(connect_to(m, peer), out);
-  HK_TRY(send_all(m, peer, piece, put->bytes ? 2 : 1), out);
-  if (!put->answered) goto out;
-  HK_TRY(await_answer(m, peer, &a), out);
-  if (a.state != HK_WINDOW_OPEN)
-    rc = HK_FAIL(HK_ERR_USAGE, "rank %d has deregistered window %llu, or it is smaller than the put", peer,
-                 (unsigned long long)put->window);
-out:
-  return rc;
+  HK_OR_RETURN(connect_to(m, peer));
+  return send_all(m, peer, piece, put->bytes ? 2 : 1);
 }
 
 /* ---- both ---- */

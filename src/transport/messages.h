@@ -57,7 +57,6 @@ typedef struct hk_put {
   const void *data;
   size_t bytes;
   uint32_t signal; /* counted after the data is stored; HK_NO_SIGNAL: none */
-  bool answered;   /* wait until the data is stored */
 } hk_put;
 
 typedef struct hk_messages hk_messages;
@@ -69,7 +68,8 @@ void hk_messages_free(hk_messages *m);
 
 /* The rest is for the rank's thread; it blocks until the peer's service thread has taken the bytes. */
 
-/* Asks rank `peer`, which may be this rank, for its window of that number. */
+/* Asks rank `peer`, which may be this rank, for its window of that number. All earlier puts are carried out before the
+ * answer. */
 hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_answer *out);
 /* Makes rank `peer` call its `join`. */
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state);
