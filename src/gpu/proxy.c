@@ -4,8 +4,8 @@
  * A GPU cannot wake a thread, so the proxy polls. While slots move or a kernel may post one soon, it only yields. After
  * all launches have ended it sleeps until the next launch, for SLEEP_NS at most.  If a launch runs but no slot moves
  * for YIELDING_NS, it sleeps NAP_NS at a time: compared with that wait, the delay is small.  A captured launch is
- * replayed without a call of the host, so a communicator with captured launches keeps polling. After LONG_NS it polls
- * every LONG_NAP_NS, which takes a hundredth of a core. */
+ * replayed without a call of the host, and so is other work of the thread (hk_gpu_proxy_work): with either it keeps
+ * polling. After LONG_NS it polls every LONG_NAP_NS, which takes a hundredth of a core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,9 +39,11 @@ struct hk_gpu_proxy {
   _Atomic(uint64_t) inside_since_ns;
   _Atomic(bool) stop;
   _Atomic(uint64_t) launches;
-  _Atomic(bool) asleep, replays;
+  _Atomic(bool) asleep;
+  _Atomic(bool) polls; /* there may be work without a call of the host */
   int wake; /* eventfd */
   hk_gpu_proxied *links;
+  const hk_gpu_proxy_work *_Atomic work; /* NULL: none */
   uint64_t asked_ns;
   bool idle; /* the thread sleeps until the next launch */
   bool paused;
@@ -99,15 +101,17 @@ static bool all_quiet(hk_gpu_proxy *p) {
 
 /* The watchdog, about every 100 ms without a slot.  Nothing can wait while the thread sleeps until a launch. */
 static hk_status check(void *arg, uint64_t waited_ns) {
-  const hk_gpu_proxy *p = arg;
+  hk_gpu_proxy *p = arg;
+  const hk_gpu_proxy_work *work = atomic_load(&p->work);
   (void)waited_ns;
+  if (work) HK_OR_RETURN(work->check(work->arg));
   return p->env.check && !p->idle ? p->env.check(p->env.arg) : HK_OK;
 }
 
 /* *yes: no work before the next launch. */
 static hk_status find_idle(hk_gpu_proxy *p, uint64_t now, bool *yes) {
   *yes = false;
-  if (atomic_load(&p->replays) || now - p->asked_ns < ASK_NS) return HK_OK;
+  if (atomic_load(&p->polls) || now - p->asked_ns < ASK_NS) return HK_OK;
   p->asked_ns = now;
   HK_OR_RETURN(p->env.over(p->env.arg, yes)); /* fails if a kernel has failed */
   *yes = *yes && all_quiet(p);
@@ -133,11 +137,17 @@ static hk_status rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
   if (!w->begin_ns || waited < ASK_NS || atomic_load(&p->stop)) return hk_wait_pause(w);
   HK_TRY(find_idle(p, now, &p->idle), out);
   if (!p->idle && waited < YIELDING_NS) return hk_wait_pause(w);
-  if (!p->idle) return nap(p, w, launches, atomic_load(&p->replays) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
+  if (!p->idle) return nap(p, w, launches, atomic_load(&p->polls) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
   rc = nap(p, w, launches, SLEEP_NS); /* then polls the network once: a peer may have ended a connection */
   p->idle = false;
 out:
   return rc;
+}
+
+/* True if nothing is left to do before the thread ends. */
+static bool proxy_is_over(hk_gpu_proxy *p) {
+  const hk_gpu_proxy_work *work = atomic_load(&p->work);
+  return atomic_load(&p->stop) && all_quiet(p) && (!work || work->quiet(work->arg));
 }
 
 static void *proxy_main(void *arg) {
@@ -147,14 +157,16 @@ static void *proxy_main(void *arg) {
   prctl(PR_SET_NAME, "hocket-proxy");
   (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time; the kernel's default slack is 50 us */
   hk_wait_begin(&w, &p->wait);
-  while (rc == HK_OK && !(atomic_load(&p->stop) && all_quiet(p))) {
+  while (rc == HK_OK && !proxy_is_over(p)) {
     bool moved = false;
+    const hk_gpu_proxy_work *work = atomic_load(&p->work);
     uint64_t launches = atomic_load(&p->launches);
     if (!atomic_load(&p->callers)) {
       pthread_mutex_lock(&p->lock);
       rc = pump(p, &moved);
       pthread_mutex_unlock(&p->lock);
     }
+    if (rc == HK_OK && work) rc = work->step(work->arg, &moved);
     if (rc != HK_OK) break;
     if (moved)
       hk_wait_progress(&w);
@@ -191,6 +203,13 @@ hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out) {
   pthread_mutex_init(&p->lock, NULL);
   *out = p;
   return HK_OK;
+}
+
+hk_status hk_gpu_proxy_serve(hk_gpu_proxy *p, const hk_gpu_proxy_work *work) {
+  atomic_store(&p->polls, true);
+  atomic_store(&p->work, work);
+  hk_gpu_proxy_wake(p, false);
+  return p->running ? HK_OK : start_thread(p);
 }
 
 static void enter(hk_gpu_proxy *p) {
@@ -274,7 +293,7 @@ out:
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
   uint64_t one = 1;
   if (!p) return;
-  if (captured) atomic_store(&p->replays, true);
+  if (captured) atomic_store(&p->polls, true);
   atomic_fetch_add(&p->launches, 1);
   if (!atomic_load(&p->asleep)) return;
   /* It can fail only if the counter is full, and then the thread is awake already. */

@@ -118,8 +118,6 @@ out:
   return rc;
 }
 
-void hk_gpu_rma_stop(ncclComm_t c) { hk_gpu_rma_proxy_stop(c); }
-
 void hk_gpu_rma_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_rma_proxy_end(c);

@@ -3,23 +3,15 @@
 #include "rma_proxy.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
 #include "arena.h"
+#include "endpoints.h"
+#include "proxy.h"
 #include "rma.h"
 
-#define US UINT64_C(1000)
-#define MS UINT64_C(1000000)
-/* After a packet the carrier spins and yields for YIELDING_NS. Then it sleeps NAP_NS at a time, and after LONG_NS
- * LONG_NAP_NS at a time, which is the delay of the next packet.  At the end it waits LAST_NS for its last packets. */
-#define YIELDING_NS (100 * US)
-#define NAP_NS (50 * US)
-#define LONG_NS (1000 * MS)
-#define LONG_NAP_NS (1 * MS)
-#define LAST_NS (2000 * MS)
+#define LAST_NS (2000 * UINT64_C(1000000)) /* the longest wait for its last packets at the end */
 
 enum { SLOTS = 4, PIECE_MIN = 4096, PIECE_MAX = 128 << 10, INBOX_BYTES = 8 << 20, BLOCK_JOBS = 64 };
 enum { CAME, GIVEN_BACK }; /* signals between two ranks: packets, slots */
@@ -73,12 +65,9 @@ struct hk_gpu_rma_proxy {
   hk_memory stage;       /* buffer of the packet that is being sent */
   block *_Atomic blocks; /* new blocks are inserted at the head of the list */
   other *others;
-  int blocked; /* the rank whose slots are full; -1: none */
-  pthread_t thread;
-  bool running;
-  _Atomic(bool) stop;
-  uint64_t stop_ns;
-  hk_wait_env wait;
+  int blocked;      /* the rank whose slots are full; -1: none */
+  uint64_t stop_ns; /* when the thread was told to end; 0: not yet */
+  hk_gpu_proxy_work work;
   _Atomic(int) refs; /* one for the communicator, and one for each captured job, whose graph may live longer */
 };
 
@@ -207,19 +196,18 @@ out:
   return rc;
 }
 
-/* ---- the carrier ---- */
+/* ---- the work of the proxy's thread ---- */
 
-static hk_status rest(hk_waiter *w) {
-  const uint64_t waited = w->begin_ns ? hk_now_ns() - w->begin_ns : 0;
-  if (waited < YIELDING_NS) return hk_wait_pause(w);
-  return hk_wait_nap(w, -1, waited < LONG_NS ? NAP_NS : LONG_NAP_NS);
+static hk_status rma_proxy_step(void *arg, bool *moved) {
+  struct hk_gpu_rma_proxy *f = arg;
+  for (int r = 0; r < f->comm->nranks; r++)
+    if (hk_gpu_is_far(f->comm, r)) HK_OR_RETURN(receive(f, r, moved));
+  return send_all(f, moved);
 }
 
-/* About every 100 ms without a packet. */
-static hk_status check(void *arg, uint64_t waited_ns) {
+static hk_status rma_proxy_check(void *arg) {
   const struct hk_gpu_rma_proxy *f = arg;
-  (void)waited_ns;
-  if (f->blocked < 0 || atomic_load(&f->stop) || !hk_bootstrap_left(f->comm->bootstrap, f->blocked)) return HK_OK;
+  if (f->blocked < 0 || f->stop_ns || !hk_bootstrap_left(f->comm->bootstrap, f->blocked)) return HK_OK;
   return HK_FAIL(HK_ERR_REMOTE,
                  "rank %d has left the communicator (ncclCommDestroy), and rank %d puts to it: wait for the signals of "
                  "all puts before a rank destroys its communicator",
@@ -227,36 +215,15 @@ static hk_status check(void *arg, uint64_t waited_ns) {
 }
 
 /* True if the other ranks have taken all packets.  To give slots back they need this rank's memory. */
-static bool is_quiet(struct hk_gpu_rma_proxy *f) {
-  if (hk_now_ns() - f->stop_ns > LAST_NS) return true;
+static bool rma_proxy_quiet(void *arg) {
+  struct hk_gpu_rma_proxy *f = arg;
+  const uint64_t now = hk_now_ns();
+  if (!f->stop_ns) f->stop_ns = now;
+  if (now - f->stop_ns > LAST_NS) return true;
   for (int r = 0; r < f->comm->nranks; r++)
     if (f->others[r].sent != hk_rma_count(f->comm, r, GIVEN_BACK) && !hk_bootstrap_left(f->comm->bootstrap, r))
       return false;
   return true;
-}
-
-static void *carry(void *arg) {
-  struct hk_gpu_rma_proxy *f = arg;
-  ncclComm_t c = f->comm;
-  hk_status rc = HK_OK;
-  hk_waiter w;
-  prctl(PR_SET_NAME, "hocket-carrier");
-  (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time; the kernel's default slack is 50 us */
-  hk_wait_begin(&w, &f->wait);
-  while (!(atomic_load(&f->stop) && is_quiet(f))) {
-    bool moved = false;
-    for (int r = 0; r < c->nranks; r++)
-      if (hk_gpu_is_far(c, r)) HK_TRY(receive(f, r, &moved), out);
-    HK_TRY(send_all(f, &moved), out);
-    if (moved)
-      hk_wait_progress(&w);
-    else
-      HK_TRY(rest(&w), out);
-  }
-out:
-  /* otherwise the failure is known already */
-  if (rc != HK_OK && !atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc);
-  return NULL;
 }
 
 /* ---- begin and end ---- */
@@ -284,7 +251,7 @@ hk_status hk_gpu_rma_proxy_begin(ncclComm_t c) {
   f->comm = c;
   f->device = g->device;
   f->blocked = -1;
-  f->wait = (hk_wait_env){.failure = c->wait.failure, .spins = c->wait.spins, .check = check, .arg = f, .awake = true};
+  f->work = (hk_gpu_proxy_work){.step = rma_proxy_step, .check = rma_proxy_check, .quiet = rma_proxy_quiet, .arg = f};
   g->far = f;
   f->piece = INBOX_BYTES / SLOTS / (size_t)c->nranks;
   f->piece = f->piece < PIECE_MIN ? PIECE_MIN : f->piece > PIECE_MAX ? PIECE_MAX : f->piece & ~(size_t)(PIECE_MIN - 1);
@@ -297,25 +264,7 @@ hk_status hk_gpu_rma_proxy_begin(ncclComm_t c) {
   return ops->stream->create(g->device, &f->queue);
 }
 
-hk_status hk_gpu_rma_proxy_start(ncclComm_t c) {
-  struct hk_gpu_rma_proxy *f = hk_gpu_of(c)->far;
-  int error = hk_thread_start(&f->thread, 0, carry, f);
-  f->running = error == 0;
-  if (!error) return HK_OK;
-  return HK_FAIL(HK_ERR_SYSTEM,
-                 "cannot start rank %d's thread for one-sided operations: %s; check the limit of threads "
-                 "(ulimit -u)",
-                 c->rank, strerror(error));
-}
-
-void hk_gpu_rma_proxy_stop(ncclComm_t c) {
-  struct hk_gpu_rma_proxy *f = hk_gpu_of(c) ? hk_gpu_of(c)->far : NULL;
-  if (!f || !f->running) return;
-  f->stop_ns = hk_now_ns();
-  atomic_store(&f->stop, true);
-  pthread_join(f->thread, NULL);
-  f->running = false;
-}
+hk_status hk_gpu_rma_proxy_start(ncclComm_t c) { return hk_gpu_proxy_give(c, &hk_gpu_of(c)->far->work); }
 
 void hk_gpu_rma_proxy_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);

@@ -31,12 +31,11 @@ static inline bool hk_gpu_is_far(const struct ncclComm *c, int peer) { return hk
 
 /* By all ranks: makes the inbox. */
 hk_status hk_gpu_rma_proxy_begin(ncclComm_t c);
-/* After all ranks have made theirs: starts the carrier. */
+/* After all ranks have made theirs: the proxy's thread begins to move packets. */
 hk_status hk_gpu_rma_proxy_start(ncclComm_t c);
 hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s);
 /* Releases the streams of a failed communicator that wait for the carrier.  True if it may have released a captured
  * one. */
 bool hk_gpu_rma_proxy_free(ncclComm_t c);
-void hk_gpu_rma_proxy_stop(ncclComm_t c); /* ends the carrier after no stream has work for it */
-void hk_gpu_rma_proxy_end(ncclComm_t c);
+void hk_gpu_rma_proxy_end(ncclComm_t c); /* after the proxy's end */
 #endif
