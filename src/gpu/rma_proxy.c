@@ -73,8 +73,8 @@ struct hk_gpu_rma_proxy {
 
 /* ---- packets ---- */
 
-static hk_status put(struct hk_gpu_rma_proxy *f, int peer, const void *from, size_t bytes, uint64_t offset,
-                     uint32_t signal) {
+static hk_status rma_proxy_put(struct hk_gpu_rma_proxy *f, int peer, const void *from, size_t bytes, uint64_t offset,
+                               uint32_t signal) {
   const hk_call call = {.comm = f->comm,
                         .in = from,
                         .count = bytes,
@@ -87,12 +87,12 @@ static hk_status put(struct hk_gpu_rma_proxy *f, int peer, const void *from, siz
   return hk_rma_put(&call);
 }
 
-static uint64_t slot_at(const struct hk_gpu_rma_proxy *f, int from, uint64_t packet) {
+static uint64_t rma_proxy_slot_at(const struct hk_gpu_rma_proxy *f, int from, uint64_t packet) {
   return ((uint64_t)from * SLOTS + packet % SLOTS) * f->slot_bytes;
 }
 
 /* Sends the job's next packet; *sent is false if the peer has no slot for it. */
-static hk_status send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
+static hk_status rma_proxy_send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
   const hk_gpu_rma_proxy_op *op = &j->op;
   hk_device *d = f->device;
   other *p = &f->others[op->peer];
@@ -106,14 +106,15 @@ static hk_status send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
     HK_OR_RETURN(d->ops->copy(d, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue));
     HK_OR_RETURN(d->ops->wait(d, f->queue));
   }
-  HK_OR_RETURN(put(f, op->peer, stage, DATA_AT + bytes, f->inbox_at + slot_at(f, f->comm->rank, p->sent), CAME));
+  HK_OR_RETURN(rma_proxy_put(f, op->peer, stage, DATA_AT + bytes,
+                             f->inbox_at + rma_proxy_slot_at(f, f->comm->rank, p->sent), CAME));
   p->sent++;
   j->sent += bytes;
   j->last = bytes == left;
   return HK_OK;
 }
 
-static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool *moved) {
+static hk_status rma_proxy_run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool *moved) {
   /* acquire: pairs with the release in hk_gpu_rma_proxy_enqueue */
   if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
   if (!j->running) {
@@ -126,7 +127,7 @@ static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool
   }
   while (!j->last) {
     bool sent;
-    HK_OR_RETURN(send_packet(f, j, &sent));
+    HK_OR_RETURN(rma_proxy_send_packet(f, j, &sent));
     if (!sent) f->blocked = j->op.peer;
     if (!sent) return HK_OK;
     *moved = true;
@@ -140,15 +141,16 @@ static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool
   return HK_OK;
 }
 
-static hk_status send_all(struct hk_gpu_rma_proxy *f, bool *moved) {
+static hk_status rma_proxy_send_all(struct hk_gpu_rma_proxy *f, bool *moved) {
   f->blocked = -1;
   for (block *b = atomic_load(&f->blocks); b; b = b->next)
-    for (int i = 0; i < BLOCK_JOBS; i++) HK_OR_RETURN(run_job(f, &b->jobs[i], b->captured, moved));
+    for (int i = 0; i < BLOCK_JOBS; i++) HK_OR_RETURN(rma_proxy_run_job(f, &b->jobs[i], b->captured, moved));
   return HK_OK;
 }
 
 /* Processes a received packet; *done is false if this rank has not registered the window yet. */
-static hk_status carry_out(struct hk_gpu_rma_proxy *f, int from, const head *h, const char *data, bool *done) {
+static hk_status rma_proxy_carry_out(struct hk_gpu_rma_proxy *f, int from, const head *h, const char *data,
+                                     bool *done) {
   hk_status rc = HK_OK;
   ncclComm_t c = f->comm;
   hk_window w = {NULL, 0};
@@ -172,21 +174,21 @@ out:
   return rc;
 }
 
-static hk_status receive(struct hk_gpu_rma_proxy *f, int from, bool *moved) {
+static hk_status rma_proxy_receive(struct hk_gpu_rma_proxy *f, int from, bool *moved) {
   hk_status rc = HK_OK;
   other *p = &f->others[from];
   while (p->taken != hk_rma_count(f->comm, from, CAME)) {
-    const uint64_t at = slot_at(f, from, p->taken);
+    const uint64_t at = rma_proxy_slot_at(f, from, p->taken);
     bool done;
     head h;
     memcpy(&h, f->inbox_host + at, sizeof h);
     if (h.bytes > f->piece) return HK_FAIL(HK_ERR_INTERNAL, "a packet of rank %d has %u bytes", from, h.bytes);
-    HK_TRY(carry_out(f, from, &h, (char *)f->inbox.base + at + DATA_AT, &done), out);
+    HK_TRY(rma_proxy_carry_out(f, from, &h, (char *)f->inbox.base + at + DATA_AT, &done), out);
     if (!done) return HK_OK;
     p->taken++;
     *moved = true;
     if (p->deaf) continue;
-    rc = put(f, from, NULL, 0, 0, GIVEN_BACK);
+    rc = rma_proxy_put(f, from, NULL, 0, 0, GIVEN_BACK);
     if (rc == HK_OK || atomic_load(&f->comm->health.failure)) continue;
     /* The peer has ended normally and waits for nothing. If it has died, the control connections report that. */
     p->deaf = true;
@@ -201,8 +203,8 @@ out:
 static hk_status rma_proxy_step(void *arg, bool *moved) {
   struct hk_gpu_rma_proxy *f = arg;
   for (int r = 0; r < f->comm->nranks; r++)
-    if (hk_gpu_is_far(f->comm, r)) HK_OR_RETURN(receive(f, r, moved));
-  return send_all(f, moved);
+    if (hk_gpu_is_far(f->comm, r)) HK_OR_RETURN(rma_proxy_receive(f, r, moved));
+  return rma_proxy_send_all(f, moved);
 }
 
 static hk_status rma_proxy_check(void *arg) {
@@ -228,7 +230,7 @@ static bool rma_proxy_quiet(void *arg) {
 
 /* ---- begin and end ---- */
 
-static void drop(struct hk_gpu_rma_proxy *f) {
+static void rma_proxy_drop(struct hk_gpu_rma_proxy *f) {
   if (atomic_fetch_sub(&f->refs, 1) != 1) return;
   for (block *b = atomic_load(&f->blocks), *next; b; b = next) {
     next = b->next;
@@ -275,12 +277,12 @@ void hk_gpu_rma_proxy_end(ncclComm_t c) {
   (void)ops->memory->release(g->device, &f->stage);
   (void)ops->memory->release(g->device, &f->inbox);
   (void)ops->stream->free(g->device, f->queue);
-  drop(f);
+  rma_proxy_drop(f);
 }
 
 /* ---- calls ---- */
 
-static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **out) {
+static hk_status rma_proxy_new_block(struct hk_gpu_rma_proxy *f, bool captured, block **out) {
   block *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
   hk_status rc =
@@ -304,7 +306,7 @@ static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **ou
   return HK_OK;
 }
 
-static hk_status free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) {
+static hk_status rma_proxy_free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) {
   hk_status rc = HK_OK;
   block *b;
   for (b = atomic_load(&f->blocks); b; b = b->next)
@@ -313,17 +315,17 @@ static hk_status free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) 
       /* acquire: the thread that has freed it no longer uses it */
       if (atomic_load_explicit(&b->jobs[i].state, memory_order_acquire) == JOB_FREE) return HK_OK;
     }
-  rc = new_block(f, captured, &b);
+  rc = rma_proxy_new_block(f, captured, &b);
   if (rc == HK_OK) *out = &b->jobs[0];
   return rc;
 }
 
 /* Called on a thread of the driver, which may not call CUDA. */
-static void graph_gone(void *arg) {
+static void rma_proxy_graph_gone(void *arg) {
   job *j = arg;
   struct hk_gpu_rma_proxy *f = j->far;
   atomic_store_explicit(&j->state, JOB_FREE, memory_order_release); /* release: no replay uses it */
-  drop(f);
+  rma_proxy_drop(f);
 }
 
 hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s) {
@@ -331,13 +333,13 @@ hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, 
   hk_device *d = f->device;
   const hk_device_ops *ops = d->ops;
   job *j;
-  HK_OR_RETURN(free_job(f, s->capturing, &j));
+  HK_OR_RETURN(rma_proxy_free_job(f, s->capturing, &j));
   j->op = *op;
   j->turn = s->capturing ? 1 : j->turn + 1;
   atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the carrier reads the rest */
   if (s->capturing) {
     atomic_fetch_add(&f->refs, 1);
-    HK_OR_RETURN(ops->graph->keep(d, s, graph_gone, j));
+    HK_OR_RETURN(ops->graph->keep(d, s, rma_proxy_graph_gone, j));
   }
   HK_OR_RETURN(ops->word->write(d, j->go_at, j->turn, q));
   if (!s->capturing) return ops->word->reach(d, j->done_at, j->turn, q);

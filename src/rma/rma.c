@@ -60,27 +60,27 @@ struct hk_rma {
 
 /* ---- this rank's windows, as others see them: on any thread ---- */
 
-static hk_window_state find_window(void *arg, uint64_t number, hk_window *out) {
+static hk_window_state rma_window(void *arg, uint64_t number, hk_window *out) {
   ncclComm_t c = arg;
   if (number) return hk_registration_window(c, number, out);
   *out = (hk_window){(char *)c->rma->table, c->rma->table_bytes};
   return HK_WINDOW_OPEN;
 }
 
-static void count(_Atomic uint64_t *counter) {
+static void rma_count(_Atomic uint64_t *counter) {
   /* relaxed: only this rank increments it. release: a reader that sees the signal sees the data of this and all earlier
    * puts */
   atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
-static bool count_message(void *arg, int from, uint32_t signal) {
+static bool rma_on_signal(void *arg, int from, uint32_t signal) {
   ncclComm_t c = arg;
   if (signal >= c->rma->row) return false;
-  count(&c->rma->table->counters[(size_t)from * c->rma->row + signal]);
+  rma_count(&c->rma->table->counters[(size_t)from * c->rma->row + signal]);
   return true;
 }
 
-static hk_window_state join(void *arg, int from) {
+static hk_window_state rma_on_join(void *arg, int from) {
   ncclComm_t c = arg;
   hk_rma *r = c->rma;
   void *network;
@@ -91,14 +91,15 @@ static hk_window_state join(void *arg, int from) {
   return came ? HK_WINDOW_OPEN : HK_WINDOW_LATER;
 }
 
-static void refused(void *arg, int from, const char *text) {
+static void rma_on_refusal(void *arg, int from, const char *text) {
   hk_failure_raise(arg, HK_EVENT_VERDICT, from, HK_ERR_USAGE, text);
 }
 
 /* ---- begin and end ---- */
 
-static hk_status make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
-  hk_messages_options o = {.window = find_window, .signal = count_message, .join = join, .refused = refused, .arg = c};
+static hk_status rma_make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
+  hk_messages_options o = {
+      .window = rma_window, .signal = rma_on_signal, .join = rma_on_join, .refused = rma_on_refusal, .arg = c};
   hk_status rc = HK_OK;
   hk_rma *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for one-sided operations");
@@ -134,18 +135,18 @@ hk_status hk_rma_meet(ncclComm_t c) {
 }
 
 /* Two threads may register the first windows. */
-static hk_status begin(ncclComm_t c, size_t inbox_bytes) {
+static hk_status rma_begin_with(ncclComm_t c, size_t inbox_bytes) {
   hk_status rc = HK_OK;
   if (c->rma) return HK_OK;
   pthread_mutex_lock(&c->health.lock);
   const bool first = !c->rma;
-  if (first) rc = make(c, inbox_bytes, &c->rma);
+  if (first) rc = rma_make(c, inbox_bytes, &c->rma);
   pthread_mutex_unlock(&c->health.lock);
   if (first && rc == HK_OK) hk_messages_serve(c->rma->messages);
   return rc;
 }
 
-hk_status hk_rma_begin(ncclComm_t c) { return begin(c, 0); }
+hk_status hk_rma_begin(ncclComm_t c) { return rma_begin_with(c, 0); }
 
 void hk_rma_end(ncclComm_t c) {
   hk_rma *r = c->rma;
@@ -173,14 +174,14 @@ void hk_rma_dropped(ncclComm_t c) {
 
 /* True if this rank can write to the memory of the peer's process. For packets, which are in the library's own memory,
  * NCCL_P2P_DISABLE alone does not forbid it. */
-static bool is_near(ncclComm_t c, int rank) {
+static bool rma_is_near(ncclComm_t c, int rank) {
   const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
   if (c->settings->P2P_DISABLE && (!c->rma->inbox_at || c->settings->SHM_DISABLE)) return rank == c->rank;
   return it->process == me->process || (it->host == me->host && !hk_wire_no_files(c));
 }
 
 /* How this rank writes to a window of its host. */
-static hk_status reach(ncclComm_t c, int rank, const hk_window_answer *a, target *t) {
+static hk_status rma_reach(ncclComm_t c, int rank, const hk_window_answer *a, target *t) {
   t->way = BY_STORES;
   t->base = (char *)(uintptr_t)a->address;
   if (c->peers[rank].process == c->peers[c->rank].process) return HK_OK;
@@ -195,21 +196,21 @@ static hk_status reach(ncclComm_t c, int rank, const hk_window_answer *a, target
   return HK_OK;
 }
 
-static hk_status ask(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
+static hk_status rma_ask(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
   peer *p = &c->rma->peers[rank];
   hk_window_answer a;
   HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, &a));
   *state = (hk_window_state)a.state;
   *t = (target){.known = true, .way = BY_MESSAGES, .address = a.address, .bytes = a.bytes};
   if (*state != HK_WINDOW_OPEN) return HK_OK;
-  if (is_near(c, rank)) return reach(c, rank, &a, t);
+  if (rma_is_near(c, rank)) return rma_reach(c, rank, &a, t);
   if (number == 0 && (p->remote = hk_wire_remote(c, rank, &p->network)))
     HK_OR_RETURN(p->remote->open(p->network, rank, c->rma->row));
   if (p->remote) t->way = BY_CARD;
   return HK_OK;
 }
 
-static hk_status is_gone(const hk_call *call, uint64_t number) {
+static hk_status rma_is_gone(const hk_call *call, uint64_t number) {
   char words[HK_EVENT_TEXT];
   const uint64_t until = hk_now_ns() + NEWS_NS;
   hk_wait_env env = {.spins = 0};
@@ -228,7 +229,7 @@ static hk_status is_gone(const hk_call *call, uint64_t number) {
 }
 
 /* Looks the window up; waits if its rank has not registered it yet. */
-static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
+static hk_status rma_look_up(const hk_call *call, uint64_t number, target *t) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   hk_window_state state = HK_WINDOW_LATER;
@@ -236,17 +237,17 @@ static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
   hk_cancel_hold();
   hk_wait_begin(&w, &c->wait);
   for (;;) {
-    HK_TRY(ask(c, call->root, number, t, &state), out);
+    HK_TRY(rma_ask(c, call->root, number, t, &state), out);
     if (state != HK_WINDOW_LATER) break;
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
-  if (state != HK_WINDOW_OPEN) rc = is_gone(call, number);
+  if (state != HK_WINDOW_OPEN) rc = rma_is_gone(call, number);
 out:
   t->known = rc == HK_OK;
   return rc;
 }
 
-static hk_status find_target(const hk_call *call, uint64_t number, target **out) {
+static hk_status rma_find_target(const hk_call *call, uint64_t number, target **out) {
   peer *p = &call->comm->rma->peers[call->root];
   if (number >= p->n) {
     target *more = realloc(p->windows, (number + 1) * sizeof *more);
@@ -255,17 +256,17 @@ static hk_status find_target(const hk_call *call, uint64_t number, target **out)
     p->windows = more;
     p->n = number + 1;
   }
-  if (!p->windows[number].known) HK_OR_RETURN(look_up(call, number, &p->windows[number]));
+  if (!p->windows[number].known) HK_OR_RETURN(rma_look_up(call, number, &p->windows[number]));
   *out = &p->windows[number];
   return HK_OK;
 }
 
 /* Finds the peer's signal table. Drops the cached data about its windows if it has deregistered any. */
-static inline hk_status find_table(const hk_call *call, target *out) {
+static inline hk_status rma_find_table(const hk_call *call, target *out) {
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
   target *t;
-  HK_OR_RETURN(find_target(call, 0, &t));
+  HK_OR_RETURN(rma_find_target(call, 0, &t));
   *out = *t;
   if (__builtin_expect(t->bytes != c->rma->table_bytes, 0)) {
     return HK_FAIL(HK_ERR_USAGE,
@@ -283,7 +284,7 @@ static inline hk_status find_table(const hk_call *call, target *out) {
 
 /* ---- operations ---- */
 
-static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal) {
+static hk_status rma_send_message(const hk_call *call, size_t bytes, uint32_t signal) {
   hk_put put = {.window = call->window, .offset = call->offset, .data = call->in, .bytes = bytes, .signal = signal};
   hk_messages *m = call->comm->rma->messages;
   hk_window_answer a;
@@ -296,7 +297,7 @@ static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal
                  (unsigned long long)call->window);
 }
 
-static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_remote_state *state) {
+static hk_status rma_run_on_card(const hk_call *call, const hk_remote_put *put, hk_remote_state *state) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
@@ -326,36 +327,36 @@ out:
 }
 
 /* `t`: the window; NULL: a signal alone. */
-static hk_status put_by_card(const hk_call *call, const target *t, size_t bytes) {
+static hk_status rma_put_by_card(const hk_call *call, const target *t, size_t bytes) {
   hk_status rc = HK_OK;
   peer *p = &call->comm->rma->peers[call->root];
   hk_remote_state state;
   hk_remote_put put = {.offset = call->offset, .data = call->in, .bytes = bytes, .signal = call->signal};
   if (t) put.window = (hk_remote_window){call->window, t->address, t->bytes};
-  HK_TRY(run_on_card(call, &put, &state), out);
+  HK_TRY(rma_run_on_card(call, &put, &state), out);
   if (state == HK_REMOTE_NOWHERE) {
     put.bytes = 0;
-    HK_TRY(send_message(call, bytes, HK_NO_SIGNAL), out);
-    rc = run_on_card(call, &put, &state);
+    HK_TRY(rma_send_message(call, bytes, HK_NO_SIGNAL), out);
+    rc = rma_run_on_card(call, &put, &state);
   } else if (state == HK_REMOTE_UNUSABLE) {
     for (size_t i = 0; i < p->n; i++) p->windows[i].way = BY_MESSAGES;
     p->remote = NULL;
-    rc = send_message(call, bytes, call->signal);
+    rc = rma_send_message(call, bytes, call->signal);
   } else if (state == HK_REMOTE_DENIED) {
-    rc = is_gone(call, call->window);
+    rc = rma_is_gone(call, call->window);
     /* no other put can reach that rank, so the communicator ends on all ranks */
-    refused(call->comm, call->root, hk_last_error());
+    rma_on_refusal(call->comm, call->root, hk_last_error());
   }
 out:
   return rc;
 }
 
 /* Writes the data. *signalled: the signal went with it. */
-static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_stores, bool *signalled) {
+static inline hk_status rma_write_data(const hk_call *call, size_t bytes, bool by_stores, bool *signalled) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   target *t;
-  HK_TRY(find_target(call, call->window, &t), out);
+  HK_TRY(rma_find_target(call, call->window, &t), out);
   if (call->offset > t->bytes || bytes > t->bytes - call->offset)
     return HK_FAIL(HK_ERR_USAGE,
                    "rank %d puts %zu bytes at %llu of window %llu of rank %d, which has %zu bytes: all ranks must "
@@ -371,10 +372,10 @@ static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_st
     rc = s->transport->host->write(s, call->root, t->address + call->offset, call->in, bytes);
   } else if (t->way == BY_CARD) {
     *signalled = true;
-    rc = put_by_card(call, t, bytes);
+    rc = rma_put_by_card(call, t, bytes);
   } else {
     *signalled = !by_stores;
-    rc = send_message(call, bytes, by_stores ? HK_NO_SIGNAL : call->signal);
+    rc = rma_send_message(call, bytes, by_stores ? HK_NO_SIGNAL : call->signal);
   }
 out:
   return rc;
@@ -386,13 +387,13 @@ hk_status hk_rma_put(const hk_call *call) {
   target t;
   bool signalled = false;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  HK_TRY(find_table(call, &t), out);
+  HK_TRY(rma_find_table(call, &t), out);
   bool by_stores = t.way == BY_STORES;
-  if (bytes) HK_TRY(write_data(call, bytes, by_stores, &signalled), out);
+  if (bytes) HK_TRY(rma_write_data(call, bytes, by_stores, &signalled), out);
   if (by_stores)
-    count(&((table *)(void *)t.base)->counters[(size_t)c->rank * c->rma->row + call->signal]);
+    rma_count(&((table *)(void *)t.base)->counters[(size_t)c->rank * c->rma->row + call->signal]);
   else if (!signalled)
-    rc = t.way == BY_CARD ? put_by_card(call, NULL, 0) : send_message(call, 0, call->signal);
+    rc = t.way == BY_CARD ? rma_put_by_card(call, NULL, 0) : rma_send_message(call, 0, call->signal);
 out:
   return rc;
 }
@@ -410,7 +411,7 @@ bool hk_rma_arrived(const hk_call *call) {
 /* ---- packets ---- */
 
 hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, char **inbox, size_t *offset) {
-  HK_OR_RETURN(begin(c, inbox_bytes));
+  HK_OR_RETURN(rma_begin_with(c, inbox_bytes));
   *offset = c->rma->inbox_at;
   *inbox = (char *)c->rma->table + *offset;
   hk_wire_memory(c, c->rma->table, c->rma->table_bytes, true); /* a card may write to it */
