@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations between GPUs that do not reach each other: the carrier and its packets (rma_proxy.h). */
+/* One-sided operations between GPUs that do not reach each other: packets and their jobs (rma_proxy.h). */
 #include "rma_proxy.h"
 #include <stdlib.h>
 #include <string.h>
@@ -27,7 +27,7 @@ _Static_assert(sizeof(head) <= DATA_AT, "the data is aligned");
 
 typedef enum job_state { JOB_FREE, JOB_ARMED } job_state;
 
-/* A put in a stream or in a graph.  Its words are in pinned memory: the stream writes `go`, the carrier writes `done`.
+/* A put in a stream or in a graph.  Its words are in pinned memory: the stream writes `go`, the proxy writes `done`.
  * In a captured put they are flags: 1, then reset. Otherwise they have the value `turn`, which grows with each use of
  * the job. */
 typedef struct job {
@@ -37,7 +37,7 @@ typedef struct job {
   uint32_t *go, *done;       /* for the CPU */
   uint32_t *go_at, *done_at; /* for the GPU */
   struct hk_gpu_rma_proxy *far;
-  bool running; /* this and the following fields belong to the carrier */
+  bool running; /* this and the following fields belong to the proxy's thread */
   bool last;    /* its last packet has been sent */
   size_t sent;
 } job;
@@ -336,7 +336,7 @@ hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, 
   HK_OR_RETURN(rma_proxy_free_job(f, s->capturing, &j));
   j->op = *op;
   j->turn = s->capturing ? 1 : j->turn + 1;
-  atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the carrier reads the rest */
+  atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the proxy reads the rest */
   if (s->capturing) {
     atomic_fetch_add(&f->refs, 1);
     HK_OR_RETURN(ops->graph->keep(d, s, rma_proxy_graph_gone, j));
