@@ -67,6 +67,22 @@ static hk_window_state rma_window(void *arg, uint64_t number, hk_window *out) {
   return HK_WINDOW_OPEN;
 }
 
+/* Answers a rank of this host, which needs no connection for that. The question is the window's number. */
+static bool rma_answer(void *arg, void *payload, int fd, char *reason) {
+  ncclComm_t c = arg;
+  hk_window_answer a = {.state = HK_WINDOW_LATER};
+  uint64_t number;
+  (void)fd, (void)reason;
+  memcpy(&number, payload, sizeof number);
+  pthread_mutex_lock(&c->health.lock);
+  hk_rma *r = c->rma;
+  pthread_mutex_unlock(&c->health.lock);
+  if (r) a = hk_messages_describe(r->messages, number);
+  memcpy(payload, &a, sizeof a);
+  return true;
+}
+_Static_assert(sizeof(hk_window_answer) <= HK_QUESTION_BYTES, "an answer is one message");
+
 static void rma_count(_Atomic uint64_t *counter) {
   /* relaxed: only this rank increments it. release: a reader that sees the signal sees the data of this and all earlier
    * puts */
@@ -129,9 +145,12 @@ out:
 }
 
 hk_status hk_rma_meet(ncclComm_t c) {
-  if (!c->backend->rma_begin) c->one_sided = true;
-  if (!hk_rma_supported(c) || !c->options.rma_eager) return HK_OK;
-  return c->backend->rma_begin ? c->backend->rma_begin(c) : hk_rma_begin(c);
+  const bool on_host = !c->backend->rma_begin;
+  if (on_host) c->one_sided = true;
+  if (!hk_rma_supported(c)) return HK_OK;
+  if (on_host) hk_wire_answer_with(c, rma_answer, c);
+  if (!c->options.rma_eager) return HK_OK;
+  return on_host ? hk_rma_begin(c) : c->backend->rma_begin(c);
 }
 
 /* Two threads may register the first windows. */
@@ -151,6 +170,7 @@ hk_status hk_rma_begin(ncclComm_t c) { return rma_begin_with(c, 0); }
 void hk_rma_end(ncclComm_t c) {
   hk_rma *r = c->rma;
   if (!r) return;
+  if (!c->backend->rma_begin) hk_wire_answer_with(c, NULL, NULL);
   hk_messages_free(r->messages);
   for (int i = 0; i < c->nranks; i++) free(r->peers[i].windows);
   free(r->peers);
@@ -198,12 +218,22 @@ static hk_status rma_reach(ncclComm_t c, int rank, const hk_window_answer *a, ta
 
 static hk_status rma_ask(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
   peer *p = &c->rma->peers[rank];
+  unsigned char payload[HK_QUESTION_BYTES] = {0};
+  const bool near = rma_is_near(c, rank);
   hk_window_answer a;
-  HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, &a));
+  memcpy(payload, &number, sizeof number);
+  if (rank == c->rank) {
+    a = hk_messages_describe(c->rma->messages, number);
+  } else if (near && !c->rma->inbox_at) {
+    HK_OR_RETURN(hk_wire_ask(c, rank, -1, payload));
+    memcpy(&a, payload, sizeof a);
+  } else {
+    HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, &a));
+  }
   *state = (hk_window_state)a.state;
   *t = (target){.known = true, .way = BY_MESSAGES, .address = a.address, .bytes = a.bytes};
   if (*state != HK_WINDOW_OPEN) return HK_OK;
-  if (rma_is_near(c, rank)) return rma_reach(c, rank, &a, t);
+  if (near) return rma_reach(c, rank, &a, t);
   if (number == 0 && (p->remote = hk_wire_remote(c, rank, &p->network)))
     HK_OR_RETURN(p->remote->open(p->network, rank, c->rma->row));
   if (p->remote) t->way = BY_CARD;

@@ -17,7 +17,7 @@ static inline bool hk_rma_supported(const struct ncclComm *c) {
   return c->one_sided && c->options.rma_contexts > 0 && c->options.rma_signals > 0;
 }
 
-/* At the end of init: with rmaEagerInit other ranks can signal from here on. */
+/* At the end of init: lets other ranks of this host ask for windows, although there are none yet. */
 hk_status hk_rma_meet(ncclComm_t c);
 /* From any thread, with the first window: other ranks can write to this rank from here on. Does nothing after that. */
 hk_status hk_rma_begin(ncclComm_t c);

@@ -81,7 +81,7 @@ static bool messages_reply(incoming *in, const hk_window_answer *a) {
   return hk_tcp_send(in->fd, a, sizeof *a) == (ssize_t)sizeof *a;
 }
 
-static hk_window_answer messages_describe(const hk_messages *m, uint64_t window) {
+hk_window_answer hk_messages_describe(const hk_messages *m, uint64_t window) {
   hk_window w = {NULL, 0};
   hk_window_answer a = {.state = m->o.window(m->o.arg, window, &w)};
   if (a.state != HK_WINDOW_OPEN) return a;
@@ -103,7 +103,7 @@ static bool messages_carry_out(incoming *in) {
   const hk_message_header *h = &in->header;
   hk_window_answer a = {0};
   in->got = 0;
-  if (h->verb == ASK) a = messages_describe(in->owner, h->window);
+  if (h->verb == ASK) a = hk_messages_describe(in->owner, h->window);
   if (h->verb == JOIN) a.state = o->join(o->arg, in->from);
   if (h->verb != PUT) return messages_reply(in, &a);
   if (h->signal != HK_NO_SIGNAL && !in->wrong && !o->signal(o->arg, in->from, h->signal))
@@ -227,9 +227,7 @@ static hk_status messages_ask(hk_messages *m, int peer, verb v, uint64_t window,
 }
 
 hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_answer *out) {
-  if (peer != m->env->rank) return messages_ask(m, peer, ASK, window, out);
-  *out = messages_describe(m, window);
-  return HK_OK;
+  return messages_ask(m, peer, ASK, window, out);
 }
 
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state) {
@@ -250,21 +248,24 @@ hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {
 /* ---- both ---- */
 
 hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const hk_messages_options *o) {
+  hk_status rc = HK_OK;
   hk_messages *m = calloc(1, sizeof *m);
   int *fds = malloc((size_t)env->nranks * sizeof *fds);
   if (!m || !fds) {
-    free(m);
-    free(fds);
-    return HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks);
+    rc = HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks);
+    goto out;
   }
   *m = (hk_messages){.env = env, .o = *o, .fds = fds};
   for (int r = 0; r < env->nranks; r++) fds[r] = -1;
-  if (getrandom(m->proof, sizeof m->proof, 0) != (ssize_t)sizeof m->proof) {
-    hk_messages_free(m);
-    return HK_FAIL_ERRNO("no random bytes for one-sided operations");
+  if (getrandom(m->proof, sizeof m->proof, 0) != (ssize_t)sizeof m->proof)
+    rc = HK_FAIL_ERRNO("no random bytes for one-sided operations");
+out:
+  if (rc != HK_OK) {
+    free(m);
+    free(fds);
   }
-  *out = m;
-  return HK_OK;
+  *out = rc == HK_OK ? m : NULL;
+  return rc;
 }
 
 void hk_messages_serve(hk_messages *m) { m->env->serve(m->env->arg, TAG, messages_on_connection, m); }

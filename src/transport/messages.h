@@ -66,9 +66,12 @@ void hk_messages_serve(hk_messages *m);
 /* After it returns, nothing of this rank's memory is written. May be NULL. */
 void hk_messages_free(hk_messages *m);
 
+/* This rank's answer, from any thread. */
+hk_window_answer hk_messages_describe(const hk_messages *m, uint64_t window);
+
 /* The rest is for the rank's thread; it blocks until the peer's service thread has taken the bytes. */
 
-/* Asks rank `peer`, which may be this rank, for its window of that number. All earlier puts are carried out before the
+/* Asks rank `peer` for its window of that number. All earlier puts are carried out before the
  * answer. */
 hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_answer *out);
 /* Makes rank `peer` call its `join`. */
