@@ -25,20 +25,17 @@ typedef struct head {
 enum { NO_WORD = UINT32_MAX, DATA_AT = 64 };
 _Static_assert(sizeof(head) <= DATA_AT, "the data is aligned");
 
-typedef enum job_state { JOB_FREE, JOB_ARMED } job_state;
-
 /* A put in a stream or in a graph.  Its words are in pinned memory: the stream writes `go`, the proxy writes `done`.
  * In a captured put they are flags: 1, then reset. Otherwise they have the value `turn`, which grows with each use of
  * the job. */
 typedef struct job {
-  _Atomic(int) state;
+  _Atomic(bool) armed; /* false: it is free */
   uint32_t turn;
   hk_gpu_rma_proxy_op op;
   uint32_t *go, *done;       /* for the CPU */
   uint32_t *go_at, *done_at; /* for the GPU */
   struct hk_gpu_rma_proxy *far;
-  bool running; /* this and the following fields belong to the proxy's thread */
-  bool last;    /* its last packet has been sent */
+  bool running; /* this and `sent` belong to the proxy's thread */
   size_t sent;
 } job;
 
@@ -110,34 +107,32 @@ static hk_status rma_proxy_send_packet(struct hk_gpu_rma_proxy *f, job *j, bool 
                              f->inbox_at + rma_proxy_slot_at(f, f->comm->rank, p->sent), CAME));
   p->sent++;
   j->sent += bytes;
-  j->last = bytes == left;
   return HK_OK;
 }
 
 static hk_status rma_proxy_run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool *moved) {
   /* acquire: pairs with the release in hk_gpu_rma_proxy_enqueue */
-  if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
+  if (!atomic_load_explicit(&j->armed, memory_order_acquire)) return HK_OK;
   if (!j->running) {
     /* acquire: the GPU has written the put's data before the word */
     if (__atomic_load_n(j->go, __ATOMIC_ACQUIRE) != j->turn) return HK_OK;
     if (captured) __atomic_store_n(j->go, 0, __ATOMIC_RELAXED); /* relaxed: the stream waits for `done` first */
     j->running = true;
-    j->last = false;
     j->sent = 0;
   }
-  while (!j->last) {
+  do { /* a word alone is one packet */
     bool sent;
     HK_OR_RETURN(rma_proxy_send_packet(f, j, &sent));
     if (!sent) f->blocked = j->op.peer;
     if (!sent) return HK_OK;
     *moved = true;
-  }
+  } while (j->sent < j->op.bytes);
   j->running = false;
   const uint32_t turn = j->turn;
   /* release, both: then the stream may change the data, and the next put may reuse the job; neither is read any more.
    * In this order, because a free job may get another turn. */
   __atomic_store_n(j->done, turn, __ATOMIC_RELEASE);
-  if (!captured) atomic_store_explicit(&j->state, JOB_FREE, memory_order_release);
+  if (!captured) atomic_store_explicit(&j->armed, false, memory_order_release);
   return HK_OK;
 }
 
@@ -313,7 +308,7 @@ static hk_status rma_proxy_free_job(struct hk_gpu_rma_proxy *f, bool captured, j
     for (int i = 0; b->captured == captured && i < BLOCK_JOBS; i++) {
       *out = &b->jobs[i];
       /* acquire: the thread that has freed it no longer uses it */
-      if (atomic_load_explicit(&b->jobs[i].state, memory_order_acquire) == JOB_FREE) return HK_OK;
+      if (!atomic_load_explicit(&b->jobs[i].armed, memory_order_acquire)) return HK_OK;
     }
   rc = rma_proxy_new_block(f, captured, &b);
   if (rc == HK_OK) *out = &b->jobs[0];
@@ -324,7 +319,7 @@ static hk_status rma_proxy_free_job(struct hk_gpu_rma_proxy *f, bool captured, j
 static void rma_proxy_graph_gone(void *arg) {
   job *j = arg;
   struct hk_gpu_rma_proxy *f = j->far;
-  atomic_store_explicit(&j->state, JOB_FREE, memory_order_release); /* release: no replay uses it */
+  atomic_store_explicit(&j->armed, false, memory_order_release); /* release: no replay uses it */
   rma_proxy_drop(f);
 }
 
@@ -336,7 +331,7 @@ hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, 
   HK_OR_RETURN(rma_proxy_free_job(f, s->capturing, &j));
   j->op = *op;
   j->turn = s->capturing ? 1 : j->turn + 1;
-  atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the proxy reads the rest */
+  atomic_store_explicit(&j->armed, true, memory_order_release); /* release: the proxy reads the rest */
   if (s->capturing) {
     atomic_fetch_add(&f->refs, 1);
     HK_OR_RETURN(ops->graph->keep(d, s, rma_proxy_graph_gone, j));
@@ -353,7 +348,7 @@ bool hk_gpu_rma_proxy_free(ncclComm_t c) {
   for (block *b = f ? atomic_load(&f->blocks) : NULL; b; b = b->next)
     for (int i = 0; i < BLOCK_JOBS; i++) { /* relaxed, both: no data depends on it */
       job *j = &b->jobs[i];
-      if (atomic_load(&j->state) != JOB_ARMED) continue;
+      if (!atomic_load(&j->armed)) continue;
       any = (__atomic_exchange_n(j->done, j->turn, __ATOMIC_RELAXED) != j->turn && b->captured) || any;
     }
   return any;
