@@ -8,7 +8,7 @@
 #include "../rma/registration.h"
 #include "../rma/rma.h"
 
-static hk_status check_place(const char *who, ncclComm_t c, int peer, int sig, int ctx) {
+static hk_status api_rma_check_place(const char *who, ncclComm_t c, int peer, int sig, int ctx) {
   if (peer < 0 || peer >= c->nranks)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: peer %d is not a rank of this communicator (0 to %d)", who, peer,
                    c->nranks - 1);
@@ -21,7 +21,7 @@ static hk_status check_place(const char *who, ncclComm_t c, int peer, int sig, i
   return HK_OK;
 }
 
-static hk_status check_comm(const char *who, ncclComm_t c) {
+static hk_status api_rma_check_comm(const char *who, ncclComm_t c) {
   hk_status rc = hk_comm_check_usable(c, who);
   if (rc != HK_OK) return rc;
   if (!hk_rma_supported(c))
@@ -40,17 +40,17 @@ static hk_status check_comm(const char *who, ncclComm_t c) {
   return c->backend->rma_begin ? HK_OK : hk_rma_begin(c);
 }
 
-static hk_status check_flags(const char *who, unsigned flags) {
+static hk_status api_rma_check_flags(const char *who, unsigned flags) {
   return flags ? HK_FAIL(HK_ERR_ARGUMENT, "%s: flags 0x%x: none are defined, give 0", who, flags) : HK_OK;
 }
 
-static uint32_t signal_number(ncclComm_t c, int sig, int ctx) {
+static uint32_t api_rma_signal_number(ncclComm_t c, int sig, int ctx) {
   return (uint32_t)ctx * (uint32_t)c->options.rma_signals + (uint32_t)sig;
 }
 
 /* Checks the data of a put and its destination. Windows have equal sizes on all ranks, so the check uses this rank's
  * window; the peer's window is checked when the put runs. */
-static hk_status check_data(hk_call *call, ncclDataType_t type, ncclWindow_t win) {
+static hk_status api_rma_check_data(hk_call *call, ncclDataType_t type, ncclWindow_t win) {
   size_t bytes, end, room;
   if ((int)type < 0 || type >= ncclNumTypes)
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclPutSignal: data type %d is none of ncclDataType_t's (0 to %d)", (int)type,
@@ -72,14 +72,14 @@ static hk_status check_data(hk_call *call, ncclDataType_t type, ncclWindow_t win
   return HK_OK;
 }
 
-static hk_status put(const char *who, hk_call *call, ncclDataType_t type, ncclWindow_t win, int sig, int ctx,
-                     unsigned flags) {
+static hk_status api_rma_put(const char *who, hk_call *call, ncclDataType_t type, ncclWindow_t win, int sig, int ctx,
+                             unsigned flags) {
   hk_status rc = HK_OK;
-  HK_TRY(check_comm(who, call->comm), out);
-  HK_TRY(check_flags(who, flags), out);
-  HK_TRY(check_place(who, call->comm, call->root, sig, ctx), out);
-  HK_TRY(check_data(call, type, win), out);
-  call->signal = signal_number(call->comm, sig, ctx);
+  HK_TRY(api_rma_check_comm(who, call->comm), out);
+  HK_TRY(api_rma_check_flags(who, flags), out);
+  HK_TRY(api_rma_check_place(who, call->comm, call->root, sig, ctx), out);
+  HK_TRY(api_rma_check_data(call, type, win), out);
+  call->signal = api_rma_signal_number(call->comm, sig, ctx);
   HK_TRY(call->comm->backend->check(call, who), out);
   return hk_group_submit(call);
 out:
@@ -97,21 +97,21 @@ HK_API(ncclResult_t, ncclPutSignal,
                   .root = peer,
                   .offset = peerWinOffset,
                   .stream = stream};
-  return (ncclResult_t)put("ncclPutSignal", &call, datatype, peerWin, sigIdx, ctx, flags);
+  return (ncclResult_t)api_rma_put("ncclPutSignal", &call, datatype, peerWin, sigIdx, ctx, flags);
 }
 
 HK_API(ncclResult_t, ncclSignal,
        (int peer, int sigIdx, int ctx, unsigned int flags, ncclComm_t comm, cudaStream_t stream)) {
   hk_call call = {.comm = comm, .coll = HK_SENDRECV, .p2p = HK_P2P_PUT, .root = peer, .stream = stream};
-  return (ncclResult_t)put("ncclSignal", &call, ncclInt8, NULL, sigIdx, ctx, flags);
+  return (ncclResult_t)api_rma_put("ncclSignal", &call, ncclInt8, NULL, sigIdx, ctx, flags);
 }
 
-static hk_status check_waits(int n, const ncclWaitSignalDesc_t *d, hk_call *call) {
+static hk_status api_rma_check_waits(int n, const ncclWaitSignalDesc_t *d, hk_call *call) {
   static const char who[] = "ncclWaitSignal";
-  HK_OR_RETURN(check_comm(who, call->comm));
+  HK_OR_RETURN(api_rma_check_comm(who, call->comm));
   if (n <= 0 || !d) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %d descriptors at %p", who, n, (const void *)d);
   for (int i = 0; i < n; i++) {
-    HK_OR_RETURN(check_place(who, call->comm, d[i].peer, d[i].sigIdx, d[i].ctx));
+    HK_OR_RETURN(api_rma_check_place(who, call->comm, d[i].peer, d[i].sigIdx, d[i].ctx));
     if (d[i].opCnt <= 0)
       return HK_FAIL(HK_ERR_ARGUMENT, "%s: opCnt %d of descriptor %d: 1 or more", who, d[i].opCnt, i);
   }
@@ -122,14 +122,14 @@ static hk_status check_waits(int n, const ncclWaitSignalDesc_t *d, hk_call *call
 HK_API(ncclResult_t, ncclWaitSignal,
        (int nDesc, ncclWaitSignalDesc_t *signalDescs, ncclComm_t comm, cudaStream_t stream)) {
   hk_call call = {.comm = comm, .coll = HK_SENDRECV, .p2p = HK_P2P_WAIT, .stream = stream};
-  hk_status rc = check_waits(nDesc, signalDescs, &call), ended;
+  hk_status rc = api_rma_check_waits(nDesc, signalDescs, &call), ended;
   if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);
   if (nDesc > 1) hk_group_start();
   for (int i = 0; i < nDesc && rc == HK_OK; i++) {
     const ncclWaitSignalDesc_t *d = &signalDescs[i];
     call.root = d->peer;
     call.count = (size_t)d->opCnt;
-    call.signal = signal_number(comm, d->sigIdx, d->ctx);
+    call.signal = api_rma_signal_number(comm, d->sigIdx, d->ctx);
     rc = hk_group_submit(&call);
   }
   if (nDesc > 1 && (ended = hk_group_end()) != HK_OK) rc = ended;

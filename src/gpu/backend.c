@@ -98,11 +98,6 @@ static hk_status run_one(const hk_call *call) {
 
 static hk_status look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
 
-static void stop(ncclComm_t c) {
-  hk_gpu_proxy_stop(c);
-  hk_gpu_rma_stop(c);
-}
-
 /* ---- registered memory ---- */
 
 static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
@@ -144,7 +139,7 @@ const hk_backend hk_backend_gpu = {
     .look = look,
     .drain = hk_gpu_drain,
     .has_left = hk_gpu_proxy_left,
-    .stop = stop,
+    .stop = hk_gpu_proxy_stop,
     .detach = hk_gpu_detach,
     .rma_begin = hk_gpu_rma_begin,
     .memory_add = memory_add,

@@ -138,7 +138,7 @@ hk_status hk_gpu_proxied_begin(ncclComm_t c) {
   return HK_OK;
 }
 
-static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
+static hk_status endpoints_make_proxy(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_proxy *p = g->links->proxy;
   const hk_gpu_proxy_env e = {.env = hk_wire_env(c),
@@ -154,7 +154,17 @@ static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link 
                               .arg = c};
   if (!p) HK_OR_RETURN(hk_gpu_proxy_new(&e, &p));
   g->links->proxy = p;
-  return hk_gpu_proxy_add(p, hk_wire_state(c, key->peer), key, link);
+  return HK_OK;
+}
+
+hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work) {
+  HK_OR_RETURN(endpoints_make_proxy(c));
+  return hk_gpu_proxy_serve(hk_gpu_of(c)->links->proxy, work);
+}
+
+static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
+  HK_OR_RETURN(endpoints_make_proxy(c));
+  return hk_gpu_proxy_add(hk_gpu_of(c)->links->proxy, hk_wire_state(c, key->peer), key, link);
 }
 
 bool hk_gpu_proxy_left(ncclComm_t c) {

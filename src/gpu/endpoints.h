@@ -6,6 +6,8 @@
 #include "gpu.h"
 #include "links.h"
 
+struct hk_gpu_proxy_work; /* proxy.h */
+
 /* One end of a link. */
 typedef struct hk_gpu_endpoint {
   hk_gpu_link link;
@@ -24,6 +26,8 @@ hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned chann
 /* Gives the end memory for messages of `bytes` if it has memory for smaller ones only. Called before the launch. */
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *end, uint64_t bytes);
 
+/* Gives the communicator's proxy other work (proxy.h). */
+hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work);
 /* After a failure: true if the proxy's thread is no longer inside a transport. */
 bool hk_gpu_proxy_left(ncclComm_t c);
 /* Sends the remaining slots, then ends the proxy (proxy.h). No kernel runs any more, or the communicator is lost. */

@@ -4,8 +4,8 @@
  * A GPU cannot wake a thread, so the proxy polls. While slots move or a kernel may post one soon, it only yields. After
  * all launches have ended it sleeps until the next launch, for SLEEP_NS at most.  If a launch runs but no slot moves
  * for YIELDING_NS, it sleeps NAP_NS at a time: compared with that wait, the delay is small.  A captured launch is
- * replayed without a call of the host, so a communicator with captured launches keeps polling. After LONG_NS it polls
- * every LONG_NAP_NS, which takes a hundredth of a core. */
+ * replayed without a call of the host, and so is other work of the thread (hk_gpu_proxy_work): with either it keeps
+ * polling. After LONG_NS it polls every LONG_NAP_NS, which takes a hundredth of a core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,9 +39,11 @@ struct hk_gpu_proxy {
   _Atomic(uint64_t) inside_since_ns;
   _Atomic(bool) stop;
   _Atomic(uint64_t) launches;
-  _Atomic(bool) asleep, replays;
-  int wake; /* eventfd */
+  _Atomic(bool) asleep;
+  _Atomic(bool) polls; /* there may be work without a call of the host */
+  int wake;            /* eventfd */
   hk_gpu_proxied *links;
+  const hk_gpu_proxy_work *_Atomic work; /* NULL: none */
   uint64_t asked_ns;
   bool idle; /* the thread sleeps until the next launch */
   bool paused;
@@ -60,7 +62,7 @@ static hk_status proxy_call_progress(hk_gpu_proxy *p, hk_transport_state *s, boo
 }
 
 /* Calls the progress function of each transport once. */
-static hk_status progress(hk_gpu_proxy *p, bool *moved) {
+static hk_status proxy_progress(hk_gpu_proxy *p, bool *moved) {
   for (hk_gpu_proxied *f = p->links; f; f = f->next) {
     bool served = false;
     for (hk_gpu_proxied *k = p->links; k != f && !served; k = k->next) served = k->link.owner == f->link.owner;
@@ -71,25 +73,25 @@ static hk_status progress(hk_gpu_proxy *p, bool *moved) {
 
 /* Allocates memory for large slots although no call of this rank needs it: the peer's call does not match, and the
  * kernel finds that out when it gets the slot.  Not GPU memory: that allocation may wait for the kernel. */
-static hk_status feed(hk_gpu_proxy *p, hk_gpu_proxied *f) {
+static hk_status proxy_feed(hk_gpu_proxy *p, hk_gpu_proxied *f) {
   hk_memory m;
   HK_OR_RETURN(p->env.pinned(p->env.arg, true, hk_gpu_proxied_bytes(p->env.env), &m));
   return hk_gpu_proxied_grow(f, NULL, &m);
 }
 
-static hk_status pump(hk_gpu_proxy *p, bool *moved) {
+static hk_status proxy_pump(hk_gpu_proxy *p, bool *moved) {
   if (p->paused) return HK_OK;
   for (hk_gpu_proxied *f = p->links; f; f = f->next) HK_OR_RETURN(hk_gpu_proxied_before(&p->env, f, moved));
-  HK_OR_RETURN(progress(p, moved));
+  HK_OR_RETURN(proxy_progress(p, moved));
   for (hk_gpu_proxied *f = p->links; f; f = f->next) {
     HK_OR_RETURN(hk_gpu_proxied_after(&p->env, f, moved));
-    if (hk_gpu_proxied_needs_buffer(f)) HK_OR_RETURN(feed(p, f));
+    if (hk_gpu_proxied_needs_buffer(f)) HK_OR_RETURN(proxy_feed(p, f));
   }
   return HK_OK;
 }
 
 /* True if the transports have taken all slots; false also if another thread has the lock. Callers ask again. */
-static bool all_quiet(hk_gpu_proxy *p) {
+static bool proxy_all_quiet(hk_gpu_proxy *p) {
   bool quiet = true;
   if (pthread_mutex_trylock(&p->lock)) return false;
   for (hk_gpu_proxied *f = p->links; f && quiet; f = f->next) quiet = hk_gpu_proxied_quiet(f);
@@ -98,24 +100,26 @@ static bool all_quiet(hk_gpu_proxy *p) {
 }
 
 /* The watchdog, about every 100 ms without a slot.  Nothing can wait while the thread sleeps until a launch. */
-static hk_status check(void *arg, uint64_t waited_ns) {
-  const hk_gpu_proxy *p = arg;
+static hk_status proxy_check(void *arg, uint64_t waited_ns) {
+  hk_gpu_proxy *p = arg;
+  const hk_gpu_proxy_work *work = atomic_load(&p->work);
   (void)waited_ns;
+  if (work) HK_OR_RETURN(work->check(work->arg));
   return p->env.check && !p->idle ? p->env.check(p->env.arg) : HK_OK;
 }
 
 /* *yes: no work before the next launch. */
-static hk_status find_idle(hk_gpu_proxy *p, uint64_t now, bool *yes) {
+static hk_status proxy_find_idle(hk_gpu_proxy *p, uint64_t now, bool *yes) {
   *yes = false;
-  if (atomic_load(&p->replays) || now - p->asked_ns < ASK_NS) return HK_OK;
+  if (atomic_load(&p->polls) || now - p->asked_ns < ASK_NS) return HK_OK;
   p->asked_ns = now;
   HK_OR_RETURN(p->env.over(p->env.arg, yes)); /* fails if a kernel has failed */
-  *yes = *yes && all_quiet(p);
+  *yes = *yes && proxy_all_quiet(p);
   return HK_OK;
 }
 
 /* Sleeps until a launch, `ns` at most. */
-static hk_status nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uint64_t ns) {
+static hk_status proxy_nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uint64_t ns) {
   hk_status rc = HK_OK;
   uint64_t count;
   /* Sequentially consistent, as in hk_gpu_proxy_wake: either this thread sees its launch, or it sees that the thread
@@ -127,17 +131,23 @@ static hk_status nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uint64_t 
   return rc;
 }
 
-static hk_status rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
+static hk_status proxy_rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
   hk_status rc = HK_OK;
   uint64_t now = w->begin_ns ? hk_now_ns() : 0, waited = now - w->begin_ns;
   if (!w->begin_ns || waited < ASK_NS || atomic_load(&p->stop)) return hk_wait_pause(w);
-  HK_TRY(find_idle(p, now, &p->idle), out);
+  HK_TRY(proxy_find_idle(p, now, &p->idle), out);
   if (!p->idle && waited < YIELDING_NS) return hk_wait_pause(w);
-  if (!p->idle) return nap(p, w, launches, atomic_load(&p->replays) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
-  rc = nap(p, w, launches, SLEEP_NS); /* then polls the network once: a peer may have ended a connection */
+  if (!p->idle) return proxy_nap(p, w, launches, atomic_load(&p->polls) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
+  rc = proxy_nap(p, w, launches, SLEEP_NS); /* then polls the network once: a peer may have ended a connection */
   p->idle = false;
 out:
   return rc;
+}
+
+/* True if nothing is left to do before the thread ends. */
+static bool proxy_is_over(hk_gpu_proxy *p) {
+  const hk_gpu_proxy_work *work = atomic_load(&p->work);
+  return atomic_load(&p->stop) && proxy_all_quiet(p) && (!work || work->quiet(work->arg));
 }
 
 static void *proxy_main(void *arg) {
@@ -147,19 +157,21 @@ static void *proxy_main(void *arg) {
   prctl(PR_SET_NAME, "hocket-proxy");
   (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time; the kernel's default slack is 50 us */
   hk_wait_begin(&w, &p->wait);
-  while (rc == HK_OK && !(atomic_load(&p->stop) && all_quiet(p))) {
+  while (rc == HK_OK && !proxy_is_over(p)) {
     bool moved = false;
+    const hk_gpu_proxy_work *work = atomic_load(&p->work);
     uint64_t launches = atomic_load(&p->launches);
     if (!atomic_load(&p->callers)) {
       pthread_mutex_lock(&p->lock);
-      rc = pump(p, &moved);
+      rc = proxy_pump(p, &moved);
       pthread_mutex_unlock(&p->lock);
     }
+    if (rc == HK_OK && work) rc = work->step(work->arg, &moved);
     if (rc != HK_OK) break;
     if (moved)
       hk_wait_progress(&w);
     else
-      rc = rest(p, &w, launches);
+      rc = proxy_rest(p, &w, launches);
   }
   if (rc != HK_OK) p->env.failed(p->env.arg, rc);
   atomic_store(&p->ended, true);
@@ -168,7 +180,7 @@ static void *proxy_main(void *arg) {
 
 /* ---- beginning and end ---- */
 
-static hk_status start_thread(hk_gpu_proxy *p) {
+static hk_status proxy_start_thread(hk_gpu_proxy *p) {
   int error = hk_thread_start(&p->thread, 0, proxy_main, p);
   p->running = error == 0;
   return error ? HK_FAIL(HK_ERR_SYSTEM, "cannot start rank %d's proxy: %s; check the limit of threads (ulimit -u)",
@@ -180,8 +192,8 @@ hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out) {
   hk_gpu_proxy *p = calloc(1, sizeof *p);
   if (!p) return HK_FAIL_ERRNO("no memory for rank %d's proxy", e->env->rank);
   p->env = *e;
-  p->wait =
-      (hk_wait_env){.failure = e->wait->failure, .spins = e->wait->spins, .check = check, .arg = p, .awake = true};
+  p->wait = (hk_wait_env){
+      .failure = e->wait->failure, .spins = e->wait->spins, .check = proxy_check, .arg = p, .awake = true};
   p->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (p->wake < 0) {
     free(p);
@@ -193,11 +205,18 @@ hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out) {
   return HK_OK;
 }
 
-static void enter(hk_gpu_proxy *p) {
+hk_status hk_gpu_proxy_serve(hk_gpu_proxy *p, const hk_gpu_proxy_work *work) {
+  atomic_store(&p->polls, true);
+  atomic_store(&p->work, work);
+  hk_gpu_proxy_wake(p, false);
+  return p->running ? HK_OK : proxy_start_thread(p);
+}
+
+static void proxy_enter(hk_gpu_proxy *p) {
   atomic_fetch_add(&p->callers, 1);
   pthread_mutex_lock(&p->lock);
 }
-static void leave(hk_gpu_proxy *p) {
+static void proxy_leave(hk_gpu_proxy *p) {
   pthread_mutex_unlock(&p->lock);
   atomic_fetch_sub(&p->callers, 1);
 }
@@ -223,31 +242,31 @@ static bool proxy_enter_for_report(hk_gpu_proxy *p) {
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, hk_transport_state *via, const hk_link_key *key, hk_gpu_link *out) {
   hk_gpu_proxied *f;
   HK_OR_RETURN(hk_gpu_proxied_new(&p->env, via, key, &f));
-  enter(p);
+  proxy_enter(p);
   hk_status rc = hk_gpu_proxied_prepare(f, via, key);
-  leave(p);
+  proxy_leave(p);
   if (rc == HK_OK) rc = hk_gpu_proxied_reserve(f);
-  enter(p);
+  proxy_enter(p);
   if (rc == HK_OK) rc = hk_gpu_proxied_open(f, via, key);
-  leave(p);
+  proxy_leave(p);
   if (rc == HK_OK) rc = hk_gpu_proxied_bind(&p->env, f, out);
-  enter(p);
+  proxy_enter(p);
   if (rc == HK_OK) {
     f->next = p->links;
     p->links = f;
   } else {
     hk_gpu_proxied_free(&p->env, f);
   }
-  leave(p);
-  if (rc == HK_OK && !p->running) rc = start_thread(p);
+  proxy_leave(p);
+  if (rc == HK_OK && !p->running) rc = proxy_start_thread(p);
   hk_gpu_proxy_wake(p, false); /* a connection may have to be answered */
   return rc;
 }
 
-static bool has_grown(hk_gpu_proxy *p, const hk_gpu_proxied *f) {
-  enter(p);
+static bool proxy_has_grown(hk_gpu_proxy *p, const hk_gpu_proxied *f) {
+  proxy_enter(p);
   bool yes = f->data != NULL;
-  leave(p);
+  proxy_leave(p);
   return yes;
 }
 
@@ -259,12 +278,12 @@ hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const hk_link_key *key, hk_gpu_link
   hk_gpu_proxied *f = p->links;
   while (f && !(f->link.peer == key->peer && f->link.kind == key->kind && f->channel == key->channel)) f = f->next;
   if (!f) return HK_FAIL(HK_ERR_INTERNAL, "no link to rank %u on channel %u can grow", key->peer, key->channel);
-  if (!has_grown(p, f)) {
+  if (!proxy_has_grown(p, f)) {
     HK_TRY(f->link.owner->transport->payload->reserve(&f->link, &on_gpu), out);
     if (!on_gpu) HK_TRY(p->env.pinned(p->env.arg, true, hk_gpu_proxied_bytes(p->env.env), &m), out);
-    enter(p);
+    proxy_enter(p);
     if (!f->data) rc = hk_gpu_proxied_grow(f, on_gpu, &m);
-    leave(p);
+    proxy_leave(p);
   }
   if (rc == HK_OK) out->data = f->on_gpu ? f->data : f->payload.base;
 out:
@@ -274,7 +293,7 @@ out:
 void hk_gpu_proxy_wake(hk_gpu_proxy *p, bool captured) {
   uint64_t one = 1;
   if (!p) return;
-  if (captured) atomic_store(&p->replays, true);
+  if (captured) atomic_store(&p->polls, true);
   atomic_fetch_add(&p->launches, 1);
   if (!atomic_load(&p->asleep)) return;
   /* It can fail only if the counter is full, and then the thread is awake already. */
@@ -286,19 +305,19 @@ hk_status hk_gpu_proxy_settle(hk_gpu_proxy *p) {
   if (!p) return HK_OK;
   hk_gpu_proxy_wake(p, false); /* peers may wait for slots that it has not given back yet */
   hk_wait_begin(&w, p->env.wait);
-  while (!all_quiet(p)) HK_OR_RETURN(hk_wait_pause(&w));
+  while (!proxy_all_quiet(p)) HK_OR_RETURN(hk_wait_pause(&w));
   return HK_OK;
 }
 
-static void set_paused(hk_gpu_proxy *p, bool paused) {
+static void proxy_set_paused(hk_gpu_proxy *p, bool paused) {
   if (!p) return;
-  enter(p);
+  proxy_enter(p);
   p->paused = paused;
-  leave(p);
+  proxy_leave(p);
   if (!paused) hk_gpu_proxy_wake(p, false);
 }
-void hk_gpu_proxy_pause(hk_gpu_proxy *p) { set_paused(p, true); }
-void hk_gpu_proxy_go_on(hk_gpu_proxy *p) { set_paused(p, false); }
+void hk_gpu_proxy_pause(hk_gpu_proxy *p) { proxy_set_paused(p, true); }
+void hk_gpu_proxy_go_on(hk_gpu_proxy *p) { proxy_set_paused(p, false); }
 
 hk_status hk_gpu_proxy_rest(hk_gpu_proxy *p, bool rests) {
   for (hk_gpu_proxied *f = hk_gpu_proxy_links(p); f; f = f->next) {
@@ -355,7 +374,7 @@ int hk_gpu_proxy_look(hk_gpu_proxy *p, hk_gpu_proxy_link *out, int room) {
   if (!p || !proxy_enter_for_report(p)) return 0;
   for (const hk_gpu_proxied *f = p->links; f; f = f->next, n++)
     if (n < room) hk_gpu_proxied_look(f, &out[n]);
-  leave(p);
+  proxy_leave(p);
   return n;
 }
 
@@ -382,7 +401,7 @@ void hk_gpu_proxy_waits_for(hk_gpu_proxy *p, char *text, size_t bytes) {
       seen = k->link.peer == f->link.peer && hk_link_waits(&k->link) == HK_LINK_WAITS;
     if (!seen) used += (size_t)snprintf(text + used, bytes - used, "%s%u", used ? ", " : "", f->link.peer);
   }
-  leave(p);
+  proxy_leave(p);
 }
 
 static void proxy_describe_call(hk_gpu_proxy *p, char *text, size_t bytes) {
@@ -410,5 +429,5 @@ void hk_gpu_proxy_report(hk_gpu_proxy *p, char *text, size_t bytes) {
     hk_gpu_proxy_describe(&l, one, sizeof one);
     used += (size_t)snprintf(text + used, bytes - used, "; it %s", one);
   }
-  leave(p);
+  proxy_leave(p);
 }

@@ -78,6 +78,14 @@ typedef struct hk_gpu_proxy_env {
   void *arg;
 } hk_gpu_proxy_env;
 
+/* Other work of the proxy's thread, done without the lock of the links (rma_proxy.c). */
+typedef struct hk_gpu_proxy_work {
+  hk_status (*step)(void *arg, bool *moved);
+  hk_status (*check)(void *arg); /* about every 100 ms without progress */
+  bool (*quiet)(void *arg);      /* when the thread is to end: nothing is left to do */
+  void *arg;
+} hk_gpu_proxy_work;
+
 /* What a link waits for. */
 typedef enum hk_gpu_proxy_waits {
   HK_PROXY_WAITS_NOTHING,    /* receiver: no kernel waits for a slot */
@@ -107,6 +115,8 @@ hk_status hk_gpu_proxy_new(const hk_gpu_proxy_env *e, hk_gpu_proxy **out);
 /* Makes one end of a link over the transport `via`; the first end starts the thread. */
 hk_status hk_gpu_proxy_add(hk_gpu_proxy *p, struct hk_transport_state *via, const struct hk_link_key *key,
                            struct hk_gpu_link *out);
+/* Gives the thread other work until its end, and starts it if necessary. The proxy does not copy `work`. */
+hk_status hk_gpu_proxy_serve(hk_gpu_proxy *p, const hk_gpu_proxy_work *work);
 /* Allocates memory for large slots for an end whose data is NULL, and stores its address in `out`: before the first
  * launch that needs it.  Earlier and captured launches still work, because small slots stay where they are. */
 hk_status hk_gpu_proxy_grow(hk_gpu_proxy *p, const struct hk_link_key *key, struct hk_gpu_link *out);

@@ -44,7 +44,7 @@ struct hk_gpu_rma {
   uint64_t capture;
 };
 
-static words *words_at(ncclComm_t c, int table, int other, uint32_t signal) {
+static words *gpu_rma_words_at(ncclComm_t c, int table, int other, uint32_t signal) {
   const struct hk_gpu_rma *r = hk_gpu_of(c)->rma;
   return r->tables[table] + (size_t)other * r->row + signal;
 }
@@ -53,10 +53,9 @@ static words *words_at(ncclComm_t c, int table, int other, uint32_t signal) {
 
 typedef struct offer {
   uint64_t region, at, signals;
-  hk_rma_offer far;
 } offer;
 
-static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *all) {
+static hk_status gpu_rma_open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *all) {
   const hk_gpu *g = hk_gpu_of(c);
   for (int i = 0; i < c->nranks; i++) {
     if (all[i].signals != all[c->rank].signals)
@@ -72,7 +71,7 @@ static hk_status open_tables(ncclComm_t c, struct hk_gpu_rma *r, const offer *al
   return HK_OK;
 }
 
-static void end(ncclComm_t c, struct hk_gpu_rma *r) {
+static void gpu_rma_end(ncclComm_t c, struct hk_gpu_rma *r) {
   for (int i = 0; r->opened && i < c->nranks; i++) hk_share_drop(hk_gpu_of(c)->device, &r->opened[i]);
   free(r->opened);
   free(r->tables);
@@ -107,25 +106,22 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
     for (int k = 0; k < TURNS; k++) ((words *)mine->memory.host)[i].taken[k] = 1;
   all[c->rank].at = (uintptr_t)mine->memory.base;
   all[c->rank].signals = row;
-  if (far) HK_TRY(hk_gpu_rma_proxy_begin(c, &all[c->rank].far), out);
+  if (far) HK_TRY(hk_gpu_rma_proxy_begin(c), out);
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
-  HK_TRY(open_tables(c, r, all), out);
-  if (far) HK_TRY(hk_gpu_rma_proxy_open(c, &all[0].far, sizeof *all), out);
+  HK_TRY(gpu_rma_open_tables(c, r, all), out);
   HK_TRY(hk_gpu_exchange(c, NULL, 0), out); /* after all ranks have opened them, a rank may leave */
   g->rma = r;
   if (far) rc = hk_gpu_rma_proxy_start(c);
 out:
-  if (rc != HK_OK && r && !g->rma) end(c, r);
+  if (rc != HK_OK && r && !g->rma) gpu_rma_end(c, r);
   free(all);
   return rc;
 }
 
-void hk_gpu_rma_stop(ncclComm_t c) { hk_gpu_rma_proxy_stop(c); }
-
 void hk_gpu_rma_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_rma_proxy_end(c);
-  if (g->rma) end(c, g->rma);
+  if (g->rma) gpu_rma_end(c, g->rma);
 }
 
 bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word) {
@@ -140,7 +136,7 @@ bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word) {
 }
 
 /* Sets the word to 1; false: it was 1 already. */
-static bool set(uint32_t *word) { return __atomic_exchange_n(word, 1, __ATOMIC_RELAXED) != 1; }
+static bool gpu_rma_set(uint32_t *word) { return __atomic_exchange_n(word, 1, __ATOMIC_RELAXED) != 1; }
 
 bool hk_gpu_rma_free(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
@@ -150,8 +146,8 @@ bool hk_gpu_rma_free(ncclComm_t c) {
   for (size_t i = 0; i < (size_t)c->nranks * g->rma->row; i++) { /* relaxed, all: no data depends on it */
     __atomic_store_n(&mine[i].count, __atomic_load_n(&g->rma->counts[i].awaited, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     for (int k = 0; k < TURNS; k++) {
-      any |= set(&mine[i].full[k]);
-      any |= set(&mine[i].taken[k]);
+      any |= gpu_rma_set(&mine[i].full[k]);
+      any |= gpu_rma_set(&mine[i].taken[k]);
     }
   }
   return any;
@@ -174,13 +170,14 @@ void hk_gpu_rma_free_replays(ncclComm_t c) {
 /* ---- calls ---- */
 
 /* Waits until the word is 1 and resets it to 0. */
-static hk_status take(hk_device *d, uint32_t *word, hk_queue q) {
+static hk_status gpu_rma_take(hk_device *d, uint32_t *word, hk_queue q) {
   hk_status rc = d->ops->word->wait(d, word, 1, q);
   return rc == HK_OK ? d->ops->word->write(d, word, 0, q) : rc;
 }
 
 /* Copies the data, if there is any, then writes the word of the peer's signal. */
-static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t bytes, const hk_queue_state *s) {
+static hk_status gpu_rma_send(const hk_call *call, size_t offset, uint32_t value, size_t bytes,
+                              const hk_queue_state *s) {
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   hk_symmetric *w = bytes ? hk_symmetric_window(c, call->window) : NULL;
@@ -202,27 +199,28 @@ static hk_status send(const hk_call *call, size_t offset, uint32_t value, size_t
     char *to = hk_symmetric_at(w, hk_lsa_rank(c, call->root)) + call->offset;
     HK_OR_RETURN(d->ops->copy(d, to, call->in, bytes, call->stream));
   }
-  return d->ops->word->write(d, (char *)words_at(c, call->root, c->rank, call->signal) + offset, value, call->stream);
+  return d->ops->word->write(d, (char *)gpu_rma_words_at(c, call->root, c->rank, call->signal) + offset, value,
+                             call->stream);
 }
 
-static hk_status put(const hk_call *call, const hk_queue_state *s, counts *n) {
+static hk_status gpu_rma_put(const hk_call *call, const hk_queue_state *s, counts *n) {
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   if (s->capturing) {
     uint32_t turn = n->put_turn++ % TURNS;
-    HK_OR_RETURN(take(d, &words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream));
-    return send(call, offsetof(words, full) + turn * sizeof(uint32_t), 1, bytes, s);
+    HK_OR_RETURN(gpu_rma_take(d, &gpu_rma_words_at(c, c->rank, call->root, call->signal)->taken[turn], call->stream));
+    return gpu_rma_send(call, offsetof(words, full) + turn * sizeof(uint32_t), 1, bytes, s);
   }
-  HK_OR_RETURN(send(call, offsetof(words, count), n->sent + 1, bytes, s));
+  HK_OR_RETURN(gpu_rma_send(call, offsetof(words, count), n->sent + 1, bytes, s));
   n->sent++;
   return HK_OK;
 }
 
-static hk_status await(const hk_call *call, const hk_queue_state *s, counts *n) {
+static hk_status gpu_rma_await(const hk_call *call, const hk_queue_state *s, counts *n) {
   ncclComm_t c = call->comm;
   hk_device *d = hk_gpu_of(c)->device;
-  words *here = words_at(c, c->rank, call->root, call->signal);
+  words *here = gpu_rma_words_at(c, c->rank, call->root, call->signal);
   if (!s->capturing) {
     uint32_t to = n->awaited + (uint32_t)call->count;
     /* relaxed: hk_gpu_rma_free reads it in any thread */
@@ -231,8 +229,8 @@ static hk_status await(const hk_call *call, const hk_queue_state *s, counts *n) 
   }
   for (size_t i = 0; i < call->count; i++) {
     uint32_t turn = n->wait_turn++ % TURNS;
-    HK_OR_RETURN(take(d, &here->full[turn], call->stream));
-    HK_OR_RETURN(send(call, offsetof(words, taken) + turn * sizeof(uint32_t), 1, 0, s));
+    HK_OR_RETURN(gpu_rma_take(d, &here->full[turn], call->stream));
+    HK_OR_RETURN(gpu_rma_send(call, offsetof(words, taken) + turn * sizeof(uint32_t), 1, 0, s));
   }
   return HK_OK;
 }
@@ -244,5 +242,5 @@ hk_status hk_gpu_rma_enqueue(const hk_call *call, const hk_queue_state *s) {
     r->capture = s->capture;
     for (size_t i = 0; i < (size_t)call->comm->nranks * r->row; i++) r->counts[i].put_turn = r->counts[i].wait_turn = 0;
   }
-  return (call->p2p == HK_P2P_PUT ? put : await)(call, s, n);
+  return (call->p2p == HK_P2P_PUT ? gpu_rma_put : gpu_rma_await)(call, s, n);
 }

@@ -14,9 +14,8 @@ bool hk_gpu_rma_free(ncclComm_t c);
 /* The same for replays of captured graphs, whose end cannot be queried: repeats until it has released none for a
  * while. */
 void hk_gpu_rma_free_replays(ncclComm_t c);
-void hk_gpu_rma_stop(ncclComm_t c); /* after its streams have ended: ends the thread, if there is one */
 void hk_gpu_rma_end(ncclComm_t c);
-/* On rma_proxy.c's thread: writes a word of this rank's signals from rank `from`. `word` is an index from the words of
+/* On the proxy's thread: writes a word of this rank's signals from rank `from`. `word` is an index from the words of
  * the first signal on. False: no such word. */
 bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word);
 #endif

@@ -1,25 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One-sided operations between GPUs that do not reach each other: the carrier and its packets (rma_proxy.h). */
+/* One-sided operations between GPUs that do not reach each other: packets and their jobs (rma_proxy.h). */
 #include "rma_proxy.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
 #include "arena.h"
+#include "endpoints.h"
+#include "proxy.h"
 #include "rma.h"
 
-#define US UINT64_C(1000)
-#define MS UINT64_C(1000000)
-/* After a packet the carrier spins and yields for YIELDING_NS. Then it sleeps NAP_NS at a time, and after LONG_NS
- * LONG_NAP_NS at a time, which is the delay of the next packet.  At the end it waits LAST_NS for its last packets. */
-#define YIELDING_NS (100 * US)
-#define NAP_NS (50 * US)
-#define LONG_NS (1000 * MS)
-#define LONG_NAP_NS (1 * MS)
-#define LAST_NS (2000 * MS)
+#define LAST_NS (2000 * UINT64_C(1000000)) /* the longest wait for its last packets at the end */
 
 enum { SLOTS = 4, PIECE_MIN = 4096, PIECE_MAX = 128 << 10, INBOX_BYTES = 8 << 20, BLOCK_JOBS = 64 };
 enum { CAME, GIVEN_BACK }; /* signals between two ranks: packets, slots */
@@ -33,20 +25,17 @@ typedef struct head {
 enum { NO_WORD = UINT32_MAX, DATA_AT = 64 };
 _Static_assert(sizeof(head) <= DATA_AT, "the data is aligned");
 
-typedef enum job_state { JOB_FREE, JOB_ARMED } job_state;
-
-/* A put in a stream or in a graph.  Its words are in pinned memory: the stream writes `go`, the carrier writes `done`.
+/* A put in a stream or in a graph.  Its words are in pinned memory: the stream writes `go`, the proxy writes `done`.
  * In a captured put they are flags: 1, then reset. Otherwise they have the value `turn`, which grows with each use of
  * the job. */
 typedef struct job {
-  _Atomic(int) state;
+  _Atomic(bool) armed; /* false: it is free */
   uint32_t turn;
   hk_gpu_rma_proxy_op op;
   uint32_t *go, *done;       /* for the CPU */
   uint32_t *go_at, *done_at; /* for the GPU */
   struct hk_gpu_rma_proxy *far;
-  bool running; /* this and the following fields belong to the carrier */
-  bool last;    /* its last packet has been sent */
+  bool running; /* this and `sent` belong to the proxy's thread */
   size_t sent;
 } job;
 
@@ -73,19 +62,16 @@ struct hk_gpu_rma_proxy {
   hk_memory stage;       /* buffer of the packet that is being sent */
   block *_Atomic blocks; /* new blocks are inserted at the head of the list */
   other *others;
-  int blocked; /* the rank whose slots are full; -1: none */
-  pthread_t thread;
-  bool running;
-  _Atomic(bool) stop;
-  uint64_t stop_ns;
-  hk_wait_env wait;
+  int blocked;      /* the rank whose slots are full; -1: none */
+  uint64_t stop_ns; /* when the thread was told to end; 0: not yet */
+  hk_gpu_proxy_work work;
   _Atomic(int) refs; /* one for the communicator, and one for each captured job, whose graph may live longer */
 };
 
 /* ---- packets ---- */
 
-static hk_status put(struct hk_gpu_rma_proxy *f, int peer, const void *from, size_t bytes, uint64_t offset,
-                     uint32_t signal) {
+static hk_status rma_proxy_put(struct hk_gpu_rma_proxy *f, int peer, const void *from, size_t bytes, uint64_t offset,
+                               uint32_t signal) {
   const hk_call call = {.comm = f->comm,
                         .in = from,
                         .count = bytes,
@@ -98,12 +84,12 @@ static hk_status put(struct hk_gpu_rma_proxy *f, int peer, const void *from, siz
   return hk_rma_put(&call);
 }
 
-static uint64_t slot_at(const struct hk_gpu_rma_proxy *f, int from, uint64_t packet) {
+static uint64_t rma_proxy_slot_at(const struct hk_gpu_rma_proxy *f, int from, uint64_t packet) {
   return ((uint64_t)from * SLOTS + packet % SLOTS) * f->slot_bytes;
 }
 
 /* Sends the job's next packet; *sent is false if the peer has no slot for it. */
-static hk_status send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
+static hk_status rma_proxy_send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
   const hk_gpu_rma_proxy_op *op = &j->op;
   hk_device *d = f->device;
   other *p = &f->others[op->peer];
@@ -117,49 +103,49 @@ static hk_status send_packet(struct hk_gpu_rma_proxy *f, job *j, bool *sent) {
     HK_OR_RETURN(d->ops->copy(d, (char *)f->stage.base + DATA_AT, (const char *)op->from + j->sent, bytes, f->queue));
     HK_OR_RETURN(d->ops->wait(d, f->queue));
   }
-  HK_OR_RETURN(put(f, op->peer, stage, DATA_AT + bytes, f->inbox_at + slot_at(f, f->comm->rank, p->sent), CAME));
+  HK_OR_RETURN(rma_proxy_put(f, op->peer, stage, DATA_AT + bytes,
+                             f->inbox_at + rma_proxy_slot_at(f, f->comm->rank, p->sent), CAME));
   p->sent++;
   j->sent += bytes;
-  j->last = bytes == left;
   return HK_OK;
 }
 
-static hk_status run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool *moved) {
+static hk_status rma_proxy_run_job(struct hk_gpu_rma_proxy *f, job *j, bool captured, bool *moved) {
   /* acquire: pairs with the release in hk_gpu_rma_proxy_enqueue */
-  if (atomic_load_explicit(&j->state, memory_order_acquire) != JOB_ARMED) return HK_OK;
+  if (!atomic_load_explicit(&j->armed, memory_order_acquire)) return HK_OK;
   if (!j->running) {
     /* acquire: the GPU has written the put's data before the word */
     if (__atomic_load_n(j->go, __ATOMIC_ACQUIRE) != j->turn) return HK_OK;
     if (captured) __atomic_store_n(j->go, 0, __ATOMIC_RELAXED); /* relaxed: the stream waits for `done` first */
     j->running = true;
-    j->last = false;
     j->sent = 0;
   }
-  while (!j->last) {
+  do { /* a word alone is one packet */
     bool sent;
-    HK_OR_RETURN(send_packet(f, j, &sent));
+    HK_OR_RETURN(rma_proxy_send_packet(f, j, &sent));
     if (!sent) f->blocked = j->op.peer;
     if (!sent) return HK_OK;
     *moved = true;
-  }
+  } while (j->sent < j->op.bytes);
   j->running = false;
   const uint32_t turn = j->turn;
   /* release, both: then the stream may change the data, and the next put may reuse the job; neither is read any more.
    * In this order, because a free job may get another turn. */
   __atomic_store_n(j->done, turn, __ATOMIC_RELEASE);
-  if (!captured) atomic_store_explicit(&j->state, JOB_FREE, memory_order_release);
+  if (!captured) atomic_store_explicit(&j->armed, false, memory_order_release);
   return HK_OK;
 }
 
-static hk_status send_all(struct hk_gpu_rma_proxy *f, bool *moved) {
+static hk_status rma_proxy_send_all(struct hk_gpu_rma_proxy *f, bool *moved) {
   f->blocked = -1;
   for (block *b = atomic_load(&f->blocks); b; b = b->next)
-    for (int i = 0; i < BLOCK_JOBS; i++) HK_OR_RETURN(run_job(f, &b->jobs[i], b->captured, moved));
+    for (int i = 0; i < BLOCK_JOBS; i++) HK_OR_RETURN(rma_proxy_run_job(f, &b->jobs[i], b->captured, moved));
   return HK_OK;
 }
 
 /* Processes a received packet; *done is false if this rank has not registered the window yet. */
-static hk_status carry_out(struct hk_gpu_rma_proxy *f, int from, const head *h, const char *data, bool *done) {
+static hk_status rma_proxy_carry_out(struct hk_gpu_rma_proxy *f, int from, const head *h, const char *data,
+                                     bool *done) {
   hk_status rc = HK_OK;
   ncclComm_t c = f->comm;
   hk_window w = {NULL, 0};
@@ -183,21 +169,21 @@ out:
   return rc;
 }
 
-static hk_status receive(struct hk_gpu_rma_proxy *f, int from, bool *moved) {
+static hk_status rma_proxy_receive(struct hk_gpu_rma_proxy *f, int from, bool *moved) {
   hk_status rc = HK_OK;
   other *p = &f->others[from];
   while (p->taken != hk_rma_count(f->comm, from, CAME)) {
-    const uint64_t at = slot_at(f, from, p->taken);
+    const uint64_t at = rma_proxy_slot_at(f, from, p->taken);
     bool done;
     head h;
     memcpy(&h, f->inbox_host + at, sizeof h);
     if (h.bytes > f->piece) return HK_FAIL(HK_ERR_INTERNAL, "a packet of rank %d has %u bytes", from, h.bytes);
-    HK_TRY(carry_out(f, from, &h, (char *)f->inbox.base + at + DATA_AT, &done), out);
+    HK_TRY(rma_proxy_carry_out(f, from, &h, (char *)f->inbox.base + at + DATA_AT, &done), out);
     if (!done) return HK_OK;
     p->taken++;
     *moved = true;
     if (p->deaf) continue;
-    rc = put(f, from, NULL, 0, 0, GIVEN_BACK);
+    rc = rma_proxy_put(f, from, NULL, 0, 0, GIVEN_BACK);
     if (rc == HK_OK || atomic_load(&f->comm->health.failure)) continue;
     /* The peer has ended normally and waits for nothing. If it has died, the control connections report that. */
     p->deaf = true;
@@ -207,19 +193,18 @@ out:
   return rc;
 }
 
-/* ---- the carrier ---- */
+/* ---- the work of the proxy's thread ---- */
 
-static hk_status rest(hk_waiter *w) {
-  const uint64_t waited = w->begin_ns ? hk_now_ns() - w->begin_ns : 0;
-  if (waited < YIELDING_NS) return hk_wait_pause(w);
-  return hk_wait_nap(w, -1, waited < LONG_NS ? NAP_NS : LONG_NAP_NS);
+static hk_status rma_proxy_step(void *arg, bool *moved) {
+  struct hk_gpu_rma_proxy *f = arg;
+  for (int r = 0; r < f->comm->nranks; r++)
+    if (hk_gpu_is_far(f->comm, r)) HK_OR_RETURN(rma_proxy_receive(f, r, moved));
+  return rma_proxy_send_all(f, moved);
 }
 
-/* About every 100 ms without a packet. */
-static hk_status check(void *arg, uint64_t waited_ns) {
+static hk_status rma_proxy_check(void *arg) {
   const struct hk_gpu_rma_proxy *f = arg;
-  (void)waited_ns;
-  if (f->blocked < 0 || atomic_load(&f->stop) || !hk_bootstrap_left(f->comm->bootstrap, f->blocked)) return HK_OK;
+  if (f->blocked < 0 || f->stop_ns || !hk_bootstrap_left(f->comm->bootstrap, f->blocked)) return HK_OK;
   return HK_FAIL(HK_ERR_REMOTE,
                  "rank %d has left the communicator (ncclCommDestroy), and rank %d puts to it: wait for the signals of "
                  "all puts before a rank destroys its communicator",
@@ -227,41 +212,20 @@ static hk_status check(void *arg, uint64_t waited_ns) {
 }
 
 /* True if the other ranks have taken all packets.  To give slots back they need this rank's memory. */
-static bool is_quiet(struct hk_gpu_rma_proxy *f) {
-  if (hk_now_ns() - f->stop_ns > LAST_NS) return true;
+static bool rma_proxy_quiet(void *arg) {
+  struct hk_gpu_rma_proxy *f = arg;
+  const uint64_t now = hk_now_ns();
+  if (!f->stop_ns) f->stop_ns = now;
+  if (now - f->stop_ns > LAST_NS) return true;
   for (int r = 0; r < f->comm->nranks; r++)
     if (f->others[r].sent != hk_rma_count(f->comm, r, GIVEN_BACK) && !hk_bootstrap_left(f->comm->bootstrap, r))
       return false;
   return true;
 }
 
-static void *carry(void *arg) {
-  struct hk_gpu_rma_proxy *f = arg;
-  ncclComm_t c = f->comm;
-  hk_status rc = HK_OK;
-  hk_waiter w;
-  prctl(PR_SET_NAME, "hocket-carrier");
-  (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time; the kernel's default slack is 50 us */
-  hk_wait_begin(&w, &f->wait);
-  while (!(atomic_load(&f->stop) && is_quiet(f))) {
-    bool moved = false;
-    for (int r = 0; r < c->nranks; r++)
-      if (hk_gpu_is_far(c, r)) HK_TRY(receive(f, r, &moved), out);
-    HK_TRY(send_all(f, &moved), out);
-    if (moved)
-      hk_wait_progress(&w);
-    else
-      HK_TRY(rest(&w), out);
-  }
-out:
-  /* otherwise the failure is known already */
-  if (rc != HK_OK && !atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc);
-  return NULL;
-}
-
 /* ---- begin and end ---- */
 
-static void drop(struct hk_gpu_rma_proxy *f) {
+static void rma_proxy_drop(struct hk_gpu_rma_proxy *f) {
   if (atomic_fetch_sub(&f->refs, 1) != 1) return;
   for (block *b = atomic_load(&f->blocks), *next; b; b = next) {
     next = b->next;
@@ -271,7 +235,7 @@ static void drop(struct hk_gpu_rma_proxy *f) {
   free(f);
 }
 
-hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine) {
+hk_status hk_gpu_rma_proxy_begin(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   struct hk_gpu_rma_proxy *f = calloc(1, sizeof *f);
@@ -284,46 +248,20 @@ hk_status hk_gpu_rma_proxy_begin(ncclComm_t c, hk_rma_offer *mine) {
   f->comm = c;
   f->device = g->device;
   f->blocked = -1;
-  f->wait = (hk_wait_env){.failure = c->wait.failure, .spins = c->wait.spins, .check = check, .arg = f, .awake = true};
+  f->work = (hk_gpu_proxy_work){.step = rma_proxy_step, .check = rma_proxy_check, .quiet = rma_proxy_quiet, .arg = f};
   g->far = f;
   f->piece = INBOX_BYTES / SLOTS / (size_t)c->nranks;
   f->piece = f->piece < PIECE_MIN ? PIECE_MIN : f->piece > PIECE_MAX ? PIECE_MAX : f->piece & ~(size_t)(PIECE_MIN - 1);
   f->slot_bytes = DATA_AT + f->piece;
   const size_t bytes = (size_t)c->nranks * SLOTS * f->slot_bytes;
-  HK_OR_RETURN(hk_rma_begin_packets(c, bytes, mine));
-  f->inbox_host = hk_rma_inbox(c, &f->inbox_at);
+  HK_OR_RETURN(hk_rma_begin_packets(c, bytes, &f->inbox_host, &f->inbox_at));
   HK_OR_RETURN(ops->memory->pin(g->device, f->inbox_host, bytes, &f->inbox));
   HK_OR_RETURN(ops->memory->alloc_host(g->device, f->slot_bytes, &f->stage));
   hk_wire_memory(c, f->stage.host, f->slot_bytes, true); /* a card may send from it, until the transports end */
   return ops->stream->create(g->device, &f->queue);
 }
 
-hk_status hk_gpu_rma_proxy_open(ncclComm_t c, const hk_rma_offer *offers, size_t stride) {
-  for (int r = 0; r < c->nranks; r++)
-    if (hk_gpu_is_far(c, r))
-      HK_OR_RETURN(hk_rma_take_offer(c, r, (const void *)((const char *)offers + (size_t)r * stride)));
-  return HK_OK;
-}
-
-hk_status hk_gpu_rma_proxy_start(ncclComm_t c) {
-  struct hk_gpu_rma_proxy *f = hk_gpu_of(c)->far;
-  int error = hk_thread_start(&f->thread, 0, carry, f);
-  f->running = error == 0;
-  if (!error) return HK_OK;
-  return HK_FAIL(HK_ERR_SYSTEM,
-                 "cannot start rank %d's thread for one-sided operations: %s; check the limit of threads "
-                 "(ulimit -u)",
-                 c->rank, strerror(error));
-}
-
-void hk_gpu_rma_proxy_stop(ncclComm_t c) {
-  struct hk_gpu_rma_proxy *f = hk_gpu_of(c) ? hk_gpu_of(c)->far : NULL;
-  if (!f || !f->running) return;
-  f->stop_ns = hk_now_ns();
-  atomic_store(&f->stop, true);
-  pthread_join(f->thread, NULL);
-  f->running = false;
-}
+hk_status hk_gpu_rma_proxy_start(ncclComm_t c) { return hk_gpu_proxy_give(c, &hk_gpu_of(c)->far->work); }
 
 void hk_gpu_rma_proxy_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
@@ -334,12 +272,12 @@ void hk_gpu_rma_proxy_end(ncclComm_t c) {
   (void)ops->memory->release(g->device, &f->stage);
   (void)ops->memory->release(g->device, &f->inbox);
   (void)ops->stream->free(g->device, f->queue);
-  drop(f);
+  rma_proxy_drop(f);
 }
 
 /* ---- calls ---- */
 
-static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **out) {
+static hk_status rma_proxy_new_block(struct hk_gpu_rma_proxy *f, bool captured, block **out) {
   block *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL_ERRNO("no memory for one-sided operations");
   hk_status rc =
@@ -363,26 +301,26 @@ static hk_status new_block(struct hk_gpu_rma_proxy *f, bool captured, block **ou
   return HK_OK;
 }
 
-static hk_status free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) {
+static hk_status rma_proxy_free_job(struct hk_gpu_rma_proxy *f, bool captured, job **out) {
   hk_status rc = HK_OK;
   block *b;
   for (b = atomic_load(&f->blocks); b; b = b->next)
     for (int i = 0; b->captured == captured && i < BLOCK_JOBS; i++) {
       *out = &b->jobs[i];
       /* acquire: the thread that has freed it no longer uses it */
-      if (atomic_load_explicit(&b->jobs[i].state, memory_order_acquire) == JOB_FREE) return HK_OK;
+      if (!atomic_load_explicit(&b->jobs[i].armed, memory_order_acquire)) return HK_OK;
     }
-  rc = new_block(f, captured, &b);
+  rc = rma_proxy_new_block(f, captured, &b);
   if (rc == HK_OK) *out = &b->jobs[0];
   return rc;
 }
 
 /* Called on a thread of the driver, which may not call CUDA. */
-static void graph_gone(void *arg) {
+static void rma_proxy_graph_gone(void *arg) {
   job *j = arg;
   struct hk_gpu_rma_proxy *f = j->far;
-  atomic_store_explicit(&j->state, JOB_FREE, memory_order_release); /* release: no replay uses it */
-  drop(f);
+  atomic_store_explicit(&j->armed, false, memory_order_release); /* release: no replay uses it */
+  rma_proxy_drop(f);
 }
 
 hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, hk_queue q, const hk_queue_state *s) {
@@ -390,13 +328,13 @@ hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, 
   hk_device *d = f->device;
   const hk_device_ops *ops = d->ops;
   job *j;
-  HK_OR_RETURN(free_job(f, s->capturing, &j));
+  HK_OR_RETURN(rma_proxy_free_job(f, s->capturing, &j));
   j->op = *op;
   j->turn = s->capturing ? 1 : j->turn + 1;
-  atomic_store_explicit(&j->state, JOB_ARMED, memory_order_release); /* release: the carrier reads the rest */
+  atomic_store_explicit(&j->armed, true, memory_order_release); /* release: the proxy reads the rest */
   if (s->capturing) {
     atomic_fetch_add(&f->refs, 1);
-    HK_OR_RETURN(ops->graph->keep(d, s, graph_gone, j));
+    HK_OR_RETURN(ops->graph->keep(d, s, rma_proxy_graph_gone, j));
   }
   HK_OR_RETURN(ops->word->write(d, j->go_at, j->turn, q));
   if (!s->capturing) return ops->word->reach(d, j->done_at, j->turn, q);
@@ -410,7 +348,7 @@ bool hk_gpu_rma_proxy_free(ncclComm_t c) {
   for (block *b = f ? atomic_load(&f->blocks) : NULL; b; b = b->next)
     for (int i = 0; i < BLOCK_JOBS; i++) { /* relaxed, both: no data depends on it */
       job *j = &b->jobs[i];
-      if (atomic_load(&j->state) != JOB_ARMED) continue;
+      if (!atomic_load(&j->armed)) continue;
       any = (__atomic_exchange_n(j->done, j->turn, __ATOMIC_RELAXED) != j->turn && b->captured) || any;
     }
   return any;

@@ -6,16 +6,12 @@
 #include "rma.h"
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/random.h>
-#include <unistd.h>
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../comm/children.h"
 #include "../core/call.h"
 #include "../device/host.h"
-#include "../failure/watch.h"
 #include "../kernels/reduce.h"
 #include "../transport/remote.h"
 #include "../transport/transport.h"
@@ -29,7 +25,6 @@ typedef struct table {
   _Alignas(
       /* number of windows deregistered: when it changes, other ranks' data about windows is out of date */
       LINE) _Atomic uint64_t dropped;
-  uint8_t proof[16]; /* other processes read it to test whether they can access this memory */
   _Alignas(LINE) _Atomic uint64_t counters[];
 } table;
 
@@ -44,8 +39,6 @@ typedef struct target {
   char *base;       /* BY_STORES: its address in this process */
   uint64_t address; /* its address in the process of the peer */
   size_t bytes;
-  char *mapping; /* NULL: nothing was mapped for it */
-  size_t mapped;
 } target;
 
 typedef struct peer {
@@ -65,64 +58,45 @@ struct hk_rma {
   peer *peers; /* [nranks] */
 };
 
-/* A question to a rank of this host, and its answer. */
-typedef struct question {
-  uint64_t window, state; /* hk_window_state */
-  uint64_t address, bytes;
-  uint64_t region, offset; /* the memory's region (device/host.h); 0: none */
-  uint64_t proof_at;
-  uint8_t proof[16];
-} question;
-_Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message");
-
 /* ---- this rank's windows, as others see them: on any thread ---- */
 
-static hk_window_state find_window(void *arg, uint64_t number, hk_window *out) {
+static hk_window_state rma_window(void *arg, uint64_t number, hk_window *out) {
   ncclComm_t c = arg;
-  pthread_mutex_lock(&c->health.lock);
-  hk_rma *r = c->rma;
-  pthread_mutex_unlock(&c->health.lock);
-  if (!r) return HK_WINDOW_LATER;
   if (number) return hk_registration_window(c, number, out);
-  *out = (hk_window){(char *)r->table, r->table_bytes};
+  *out = (hk_window){(char *)c->rma->table, c->rma->table_bytes};
   return HK_WINDOW_OPEN;
 }
 
-static bool answer(void *arg, void *payload, int fd, char *reason) {
+/* Answers a rank of this host, which needs no connection for that. The question is the window's number. */
+static bool rma_answer(void *arg, void *payload, int fd, char *reason) {
   ncclComm_t c = arg;
-  hk_window w = {NULL, 0};
-  question q;
+  hk_window_answer a = {.state = HK_WINDOW_LATER};
+  uint64_t number;
   (void)fd, (void)reason;
-  memcpy(&q, payload, sizeof q);
-  q.state = find_window(c, q.window, &w);
-  if (q.state == HK_WINDOW_OPEN) {
-    hk_host_span span = hk_host_find(w.base);
-    bool inside = span.region && (uintptr_t)w.base + w.bytes <= span.end;
-    q.address = (uint64_t)(uintptr_t)w.base;
-    q.bytes = w.bytes;
-    q.region = inside ? span.region : 0;
-    q.offset = inside ? (uintptr_t)w.base - span.begin : 0;
-    q.proof_at = (uint64_t)(uintptr_t)c->rma->table->proof;
-    memcpy(q.proof, c->rma->table->proof, sizeof q.proof);
-  }
-  memcpy(payload, &q, sizeof q);
+  memcpy(&number, payload, sizeof number);
+  pthread_mutex_lock(&c->health.lock);
+  hk_rma *r = c->rma;
+  pthread_mutex_unlock(&c->health.lock);
+  if (r) a = hk_messages_describe(r->messages, number);
+  memcpy(payload, &a, sizeof a);
   return true;
 }
+_Static_assert(sizeof(hk_window_answer) <= HK_QUESTION_BYTES, "an answer is one message");
 
-static void count(_Atomic uint64_t *counter) {
+static void rma_count(_Atomic uint64_t *counter) {
   /* relaxed: only this rank increments it. release: a reader that sees the signal sees the data of this and all earlier
    * puts */
   atomic_store_explicit(counter, atomic_load_explicit(counter, memory_order_relaxed) + 1, memory_order_release);
 }
 
-static bool count_message(void *arg, int from, uint32_t signal) {
+static bool rma_on_signal(void *arg, int from, uint32_t signal) {
   ncclComm_t c = arg;
   if (signal >= c->rma->row) return false;
-  count(&c->rma->table->counters[(size_t)from * c->rma->row + signal]);
+  rma_count(&c->rma->table->counters[(size_t)from * c->rma->row + signal]);
   return true;
 }
 
-static hk_window_state join(void *arg, int from) {
+static hk_window_state rma_on_join(void *arg, int from) {
   ncclComm_t c = arg;
   hk_rma *r = c->rma;
   void *network;
@@ -133,14 +107,15 @@ static hk_window_state join(void *arg, int from) {
   return came ? HK_WINDOW_OPEN : HK_WINDOW_LATER;
 }
 
-static void refused(void *arg, int from, const char *text) {
+static void rma_on_refusal(void *arg, int from, const char *text) {
   hk_failure_raise(arg, HK_EVENT_VERDICT, from, HK_ERR_USAGE, text);
 }
 
 /* ---- begin and end ---- */
 
-static hk_status make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
-  hk_messages_options o = {.window = find_window, .signal = count_message, .join = join, .refused = refused, .arg = c};
+static hk_status rma_make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
+  hk_messages_options o = {
+      .window = rma_window, .signal = rma_on_signal, .join = rma_on_join, .refused = rma_on_refusal, .arg = c};
   hk_status rc = HK_OK;
   hk_rma *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for one-sided operations");
@@ -162,60 +137,42 @@ static hk_status make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
     goto out;
   }
   HK_TRY(hk_host_alloc((void **)&r->table, r->table_bytes), out);
-  HK_TRY(hk_messages_new(&r->messages, hk_wire_env(c), &o), out);
-  if (getrandom(r->table->proof, sizeof r->table->proof, 0) != (ssize_t)sizeof r->table->proof)
-    rc = HK_FAIL_ERRNO("no random bytes for one-sided operations");
+  rc = hk_messages_new(&r->messages, hk_wire_env(c), &o);
 out:
-  if (rc != HK_OK) {
-    hk_messages_free(r->messages);
-    hk_rma_free(r);
-  }
+  if (rc != HK_OK) hk_rma_free(r);
   *out = rc == HK_OK ? r : NULL;
   return rc;
 }
 
 hk_status hk_rma_meet(ncclComm_t c) {
-  if (!c->backend->rma_begin) c->one_sided = true;
+  const bool on_host = !c->backend->rma_begin;
+  if (on_host) c->one_sided = true;
   if (!hk_rma_supported(c)) return HK_OK;
-  if (c->backend->rma_begin) return c->options.rma_eager ? c->backend->rma_begin(c) : HK_OK;
-  hk_wire_answer_with(c, answer, c);
-  return c->options.rma_eager ? hk_rma_begin(c) : HK_OK;
+  if (on_host) hk_wire_answer_with(c, rma_answer, c);
+  if (!c->options.rma_eager) return HK_OK;
+  return on_host ? hk_rma_begin(c) : c->backend->rma_begin(c);
 }
 
-static hk_status begin(ncclComm_t c, size_t inbox_bytes) {
-  hk_rma *r = NULL;
+/* Two threads may register the first windows. */
+static hk_status rma_begin_with(ncclComm_t c, size_t inbox_bytes) {
+  hk_status rc = HK_OK;
   if (c->rma) return HK_OK;
-  HK_OR_RETURN(make(c, inbox_bytes, &r));
   pthread_mutex_lock(&c->health.lock);
-  bool first = !c->rma;
-  if (first) c->rma = r;
+  const bool first = !c->rma;
+  if (first) rc = rma_make(c, inbox_bytes, &c->rma);
   pthread_mutex_unlock(&c->health.lock);
-  if (!first) { /* two threads registered the first windows */
-    hk_messages_free(r->messages);
-    hk_rma_free(r);
-    return HK_OK;
-  }
-  hk_messages_serve(r->messages);
-  return HK_OK;
+  if (first && rc == HK_OK) hk_messages_serve(c->rma->messages);
+  return rc;
 }
 
-hk_status hk_rma_begin(ncclComm_t c) { return begin(c, 0); }
-
-static void forget(peer *p, size_t from) {
-  for (size_t i = from; i < p->n; i++) {
-    if (p->windows[i].mapping) munmap(p->windows[i].mapping, p->windows[i].mapped);
-    p->windows[i] = (target){0};
-  }
-}
+hk_status hk_rma_begin(ncclComm_t c) { return rma_begin_with(c, 0); }
 
 void hk_rma_end(ncclComm_t c) {
   hk_rma *r = c->rma;
   if (!r) return;
+  if (!c->backend->rma_begin) hk_wire_answer_with(c, NULL, NULL);
   hk_messages_free(r->messages);
-  for (int i = 0; i < c->nranks; i++) {
-    forget(&r->peers[i], 0);
-    free(r->peers[i].windows);
-  }
+  for (int i = 0; i < c->nranks; i++) free(r->peers[i].windows);
   free(r->peers);
   r->peers = NULL;
 }
@@ -235,85 +192,55 @@ void hk_rma_dropped(ncclComm_t c) {
 
 /* ---- windows of other ranks: on the rank's thread ---- */
 
-/* True if this rank can ask the peer's process about its memory and write to it. False for packets: they need only the
- * table, which a rank that shares memory has offered. */
-static bool is_near(ncclComm_t c, int rank) {
+/* True if this rank can write to the memory of the peer's process. For packets, which are in the library's own memory,
+ * NCCL_P2P_DISABLE alone does not forbid it. */
+static bool rma_is_near(ncclComm_t c, int rank) {
   const hk_peer *it = &c->peers[rank], *me = &c->peers[c->rank];
-  if (c->rma->inbox_at) return false;
-  if (c->settings->P2P_DISABLE) return rank == c->rank;
+  if (c->settings->P2P_DISABLE && (!c->rma->inbox_at || c->settings->SHM_DISABLE)) return rank == c->rank;
   return it->process == me->process || (it->host == me->host && !hk_wire_no_files(c));
 }
 
-static hk_status map_window(ncclComm_t c, int rank, uint64_t region, uint64_t offset, target *t) {
-  hk_status rc = HK_OK;
-  int fd = -1;
-  HK_TRY(hk_wire_file(c, rank, region, &fd, &t->mapped), out);
-  void *m = mmap(NULL, t->mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (m == MAP_FAILED) {
-    rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's window", c->rank, t->mapped, rank);
-    goto out;
-  }
-  t->mapping = m;
-  t->base = t->mapping + offset;
-out:
-  if (fd >= 0) close(fd);
-  return rc;
-}
-
-static hk_status ask_near(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
-  unsigned char payload[HK_QUESTION_BYTES] = {0};
-  question q = {.window = number};
-  memcpy(payload, &q, sizeof q);
-  if (rank == c->rank)
-    (void)answer(c, payload, -1, NULL);
-  else
-    HK_OR_RETURN(hk_wire_ask(c, rank, -1, payload));
-  memcpy(&q, payload, sizeof q);
-  *state = (hk_window_state)q.state;
-  *t = (target){.known = true, .way = BY_STORES, .address = q.address, .bytes = q.bytes};
-  if (*state != HK_WINDOW_OPEN) return HK_OK;
-  if (c->peers[rank].process == c->peers[c->rank].process) {
-    t->base = (char *)(uintptr_t)q.address;
+/* How this rank writes to a window of its host. */
+static hk_status rma_reach(ncclComm_t c, int rank, const hk_window_answer *a, target *t) {
+  t->way = BY_STORES;
+  t->base = (char *)(uintptr_t)a->address;
+  if (c->peers[rank].process == c->peers[c->rank].process) return HK_OK;
+  hk_transport_state *s = hk_wire_host(c);
+  const hk_transport_host *host = s->transport->host;
+  if (!a->region) {
+    t->way = host->writable(s, rank, a->proof_at, a->proof, sizeof a->proof) ? BY_COPY : BY_MESSAGES;
     return HK_OK;
   }
-  if (q.region) {
-    return map_window(c, rank, q.region, q.offset, t);
-  }
-  hk_transport_state *s = hk_wire_host(c);
-  bool copies = s->transport->host->writable(s, rank, q.proof_at, q.proof, sizeof q.proof);
-  t->way = copies ? BY_COPY : BY_MESSAGES;
+  HK_OR_RETURN(host->map(s, rank, a->region, &t->base));
+  t->base += a->offset;
   return HK_OK;
 }
 
-static hk_status ask_far(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
+static hk_status rma_ask(ncclComm_t c, int rank, uint64_t number, target *t, hk_window_state *state) {
   peer *p = &c->rma->peers[rank];
-  hk_window there;
-  HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, state, &there));
-  *t = (target){.known = true, .way = BY_MESSAGES, .address = (uint64_t)(uintptr_t)there.base, .bytes = there.bytes};
+  unsigned char payload[HK_QUESTION_BYTES] = {0};
+  const bool near = rma_is_near(c, rank);
+  hk_window_answer a;
+  memcpy(payload, &number, sizeof number);
+  if (rank == c->rank) {
+    a = hk_messages_describe(c->rma->messages, number);
+  } else if (near && !c->rma->inbox_at) {
+    HK_OR_RETURN(hk_wire_ask(c, rank, -1, payload));
+    memcpy(&a, payload, sizeof a);
+  } else {
+    HK_OR_RETURN(hk_messages_ask(c->rma->messages, rank, number, &a));
+  }
+  *state = (hk_window_state)a.state;
+  *t = (target){.known = true, .way = BY_MESSAGES, .address = a.address, .bytes = a.bytes};
   if (*state != HK_WINDOW_OPEN) return HK_OK;
+  if (near) return rma_reach(c, rank, &a, t);
   if (number == 0 && (p->remote = hk_wire_remote(c, rank, &p->network)))
     HK_OR_RETURN(p->remote->open(p->network, rank, c->rma->row));
   if (p->remote) t->way = BY_CARD;
   return HK_OK;
 }
 
-/* Publishes the call in which the rank waits. Not for a backend's packets, which are no user calls. */
-static const hk_call *show(const hk_call *call) {
-  ncclComm_t c = call->comm;
-  if (c->rma->inbox_at) return NULL;
-  const hk_call *before = c->order.current; /* NULL in a group */
-  c->order.current = call;
-  hk_watch_transfer(c, call);
-  return before;
-}
-
-static void show_again(const hk_call *call, const hk_call *before) {
-  if (call->comm->rma->inbox_at) return;
-  hk_watch_transfer(call->comm, NULL);
-  call->comm->order.current = before;
-}
-
-static hk_status is_gone(const hk_call *call, uint64_t number) {
+static hk_status rma_is_gone(const hk_call *call, uint64_t number) {
   char words[HK_EVENT_TEXT];
   const uint64_t until = hk_now_ns() + NEWS_NS;
   hk_wait_env env = {.spins = 0};
@@ -332,27 +259,25 @@ static hk_status is_gone(const hk_call *call, uint64_t number) {
 }
 
 /* Looks the window up; waits if its rank has not registered it yet. */
-static hk_status look_up(const hk_call *call, uint64_t number, target *t) {
+static hk_status rma_look_up(const hk_call *call, uint64_t number, target *t) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
-  const hk_call *before = show(call);
   hk_window_state state = HK_WINDOW_LATER;
   hk_waiter w;
   hk_cancel_hold();
   hk_wait_begin(&w, &c->wait);
   for (;;) {
-    HK_TRY((is_near(c, call->root) ? ask_near : ask_far)(c, call->root, number, t, &state), out);
+    HK_TRY(rma_ask(c, call->root, number, t, &state), out);
     if (state != HK_WINDOW_LATER) break;
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
-  if (state != HK_WINDOW_OPEN) rc = is_gone(call, number);
+  if (state != HK_WINDOW_OPEN) rc = rma_is_gone(call, number);
 out:
-  show_again(call, before);
   t->known = rc == HK_OK;
   return rc;
 }
 
-static hk_status find_target(const hk_call *call, uint64_t number, target **out) {
+static hk_status rma_find_target(const hk_call *call, uint64_t number, target **out) {
   peer *p = &call->comm->rma->peers[call->root];
   if (number >= p->n) {
     target *more = realloc(p->windows, (number + 1) * sizeof *more);
@@ -361,17 +286,17 @@ static hk_status find_target(const hk_call *call, uint64_t number, target **out)
     p->windows = more;
     p->n = number + 1;
   }
-  if (!p->windows[number].known) HK_OR_RETURN(look_up(call, number, &p->windows[number]));
+  if (!p->windows[number].known) HK_OR_RETURN(rma_look_up(call, number, &p->windows[number]));
   *out = &p->windows[number];
   return HK_OK;
 }
 
 /* Finds the peer's signal table. Drops the cached data about its windows if it has deregistered any. */
-static inline hk_status find_table(const hk_call *call, target *out) {
+static inline hk_status rma_find_table(const hk_call *call, target *out) {
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
   target *t;
-  HK_OR_RETURN(find_target(call, 0, &t));
+  HK_OR_RETURN(rma_find_target(call, 0, &t));
   *out = *t;
   if (__builtin_expect(t->bytes != c->rma->table_bytes, 0)) {
     return HK_FAIL(HK_ERR_USAGE,
@@ -382,24 +307,30 @@ static inline hk_status find_table(const hk_call *call, target *out) {
   if (t->way != BY_STORES) return HK_OK;
   /* acquire: pairs with the release in hk_rma_dropped */
   uint64_t dropped = atomic_load_explicit(&((table *)(void *)t->base)->dropped, memory_order_acquire);
-  if (__builtin_expect(dropped != p->dropped, 0)) forget(p, 1);
+  if (__builtin_expect(dropped != p->dropped, 0)) memset(p->windows + 1, 0, (p->n - 1) * sizeof *p->windows);
   p->dropped = dropped;
   return HK_OK;
 }
 
 /* ---- operations ---- */
 
-static hk_status send_message(const hk_call *call, size_t bytes, uint32_t signal) {
+static hk_status rma_send_message(const hk_call *call, size_t bytes, uint32_t signal) {
   hk_put put = {.window = call->window, .offset = call->offset, .data = call->in, .bytes = bytes, .signal = signal};
-  put.answered = signal == HK_NO_SIGNAL; /* a store counts the signal, and must not overtake the data */
-  return hk_messages_put(call->comm->rma->messages, call->root, &put);
+  hk_messages *m = call->comm->rma->messages;
+  hk_window_answer a;
+  HK_OR_RETURN(hk_messages_put(m, call->root, &put));
+  if (signal != HK_NO_SIGNAL) return HK_OK;
+  /* The signal goes another way, and must not overtake the data. */
+  HK_OR_RETURN(hk_messages_ask(m, call->root, call->window, &a));
+  if (a.state == HK_WINDOW_OPEN) return HK_OK;
+  return HK_FAIL(HK_ERR_USAGE, "rank %d has deregistered window %llu, or it is smaller than the put", call->root,
+                 (unsigned long long)call->window);
 }
 
-static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_remote_state *state) {
+static hk_status rma_run_on_card(const hk_call *call, const hk_remote_put *put, hk_remote_state *state) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   peer *p = &c->rma->peers[call->root];
-  const hk_call *before = show(call);
   hk_window_state joined;
   hk_waiter w;
   hk_wait_begin(&w, &c->wait);
@@ -422,41 +353,40 @@ static hk_status run_on_card(const hk_call *call, const hk_remote_put *put, hk_r
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
 out:
-  show_again(call, before);
   return rc;
 }
 
 /* `t`: the window; NULL: a signal alone. */
-static hk_status put_by_card(const hk_call *call, const target *t, size_t bytes) {
+static hk_status rma_put_by_card(const hk_call *call, const target *t, size_t bytes) {
   hk_status rc = HK_OK;
   peer *p = &call->comm->rma->peers[call->root];
   hk_remote_state state;
   hk_remote_put put = {.offset = call->offset, .data = call->in, .bytes = bytes, .signal = call->signal};
   if (t) put.window = (hk_remote_window){call->window, t->address, t->bytes};
-  HK_TRY(run_on_card(call, &put, &state), out);
+  HK_TRY(rma_run_on_card(call, &put, &state), out);
   if (state == HK_REMOTE_NOWHERE) {
     put.bytes = 0;
-    HK_TRY(send_message(call, bytes, HK_NO_SIGNAL), out);
-    rc = run_on_card(call, &put, &state);
+    HK_TRY(rma_send_message(call, bytes, HK_NO_SIGNAL), out);
+    rc = rma_run_on_card(call, &put, &state);
   } else if (state == HK_REMOTE_UNUSABLE) {
     for (size_t i = 0; i < p->n; i++) p->windows[i].way = BY_MESSAGES;
     p->remote = NULL;
-    rc = send_message(call, bytes, call->signal);
+    rc = rma_send_message(call, bytes, call->signal);
   } else if (state == HK_REMOTE_DENIED) {
-    rc = is_gone(call, call->window);
+    rc = rma_is_gone(call, call->window);
     /* no other put can reach that rank, so the communicator ends on all ranks */
-    refused(call->comm, call->root, hk_last_error());
+    rma_on_refusal(call->comm, call->root, hk_last_error());
   }
 out:
   return rc;
 }
 
 /* Writes the data. *signalled: the signal went with it. */
-static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_stores, bool *signalled) {
+static inline hk_status rma_write_data(const hk_call *call, size_t bytes, bool by_stores, bool *signalled) {
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
   target *t;
-  HK_TRY(find_target(call, call->window, &t), out);
+  HK_TRY(rma_find_target(call, call->window, &t), out);
   if (call->offset > t->bytes || bytes > t->bytes - call->offset)
     return HK_FAIL(HK_ERR_USAGE,
                    "rank %d puts %zu bytes at %llu of window %llu of rank %d, which has %zu bytes: all ranks must "
@@ -472,10 +402,10 @@ static inline hk_status write_data(const hk_call *call, size_t bytes, bool by_st
     rc = s->transport->host->write(s, call->root, t->address + call->offset, call->in, bytes);
   } else if (t->way == BY_CARD) {
     *signalled = true;
-    rc = put_by_card(call, t, bytes);
+    rc = rma_put_by_card(call, t, bytes);
   } else {
     *signalled = !by_stores;
-    rc = send_message(call, bytes, by_stores ? HK_NO_SIGNAL : call->signal);
+    rc = rma_send_message(call, bytes, by_stores ? HK_NO_SIGNAL : call->signal);
   }
 out:
   return rc;
@@ -487,13 +417,13 @@ hk_status hk_rma_put(const hk_call *call) {
   target t;
   bool signalled = false;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  HK_TRY(find_table(call, &t), out);
+  HK_TRY(rma_find_table(call, &t), out);
   bool by_stores = t.way == BY_STORES;
-  if (bytes) HK_TRY(write_data(call, bytes, by_stores, &signalled), out);
+  if (bytes) HK_TRY(rma_write_data(call, bytes, by_stores, &signalled), out);
   if (by_stores)
-    count(&((table *)(void *)t.base)->counters[(size_t)c->rank * c->rma->row + call->signal]);
+    rma_count(&((table *)(void *)t.base)->counters[(size_t)c->rank * c->rma->row + call->signal]);
   else if (!signalled)
-    rc = t.way == BY_CARD ? put_by_card(call, NULL, 0) : send_message(call, 0, call->signal);
+    rc = t.way == BY_CARD ? rma_put_by_card(call, NULL, 0) : rma_send_message(call, 0, call->signal);
 out:
   return rc;
 }
@@ -510,34 +440,12 @@ bool hk_rma_arrived(const hk_call *call) {
 
 /* ---- packets ---- */
 
-hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine) {
-  HK_OR_RETURN(begin(c, inbox_bytes));
-  char *at = (char *)c->rma->table;
-  hk_host_span span = hk_host_find(at);
-  *mine = (hk_rma_offer){(uint64_t)(uintptr_t)at, span.region, span.region ? (uintptr_t)at - span.begin : 0};
-  hk_wire_memory(c, at, c->rma->table_bytes, true); /* a card may write to it */
-  return HK_OK;
-}
-
-hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o) {
-  peer *p = &c->rma->peers[rank];
-  const bool here = c->peers[rank].process == c->peers[c->rank].process;
-  if (here ? c->settings->P2P_DISABLE && c->settings->SHM_DISABLE
-           : !o->region || !hk_wire_near(c, rank) || hk_wire_no_files(c))
-    return HK_OK;
-  p->windows = calloc(1, sizeof *p->windows);
-  if (!p->windows) return HK_FAIL_ERRNO("no memory for a window");
-  p->n = 1;
-  target *t = &p->windows[0];
-  *t = (target){.way = BY_STORES, .base = (char *)(uintptr_t)o->address, .bytes = c->rma->table_bytes};
-  if (!here) HK_OR_RETURN(map_window(c, rank, o->region, o->offset, t));
-  t->known = true;
-  return HK_OK;
-}
-
-char *hk_rma_inbox(ncclComm_t c, size_t *offset) {
+hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, char **inbox, size_t *offset) {
+  HK_OR_RETURN(rma_begin_with(c, inbox_bytes));
   *offset = c->rma->inbox_at;
-  return (char *)c->rma->table + c->rma->inbox_at;
+  *inbox = (char *)c->rma->table + *offset;
+  hk_wire_memory(c, c->rma->table, c->rma->table_bytes, true); /* a card may write to it */
+  return HK_OK;
 }
 
 uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal) {

@@ -36,16 +36,8 @@ bool hk_rma_arrived(const struct hk_call *call);
 /* ---- packets of a backend (gpu/rma_proxy.c): calls of hk_rma_put with window 0, whose signals it uses itself ---- */
 
 enum { HK_RMA_ROW = 16 }; /* the least number of signals that each rank has for packets, whatever the options are */
-/* How a rank of this host accesses the table. */
-typedef struct hk_rma_offer {
-  uint64_t address, region, offset; /* region 0: the memory has none */
-} hk_rma_offer;
-
-/* As hk_rma_begin; window 0 also gets an inbox of inbox_bytes for puts of other ranks. */
-hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, hk_rma_offer *mine);
-/* Takes the offer that `rank` has published. Ranks that share no memory need no offer. */
-hk_status hk_rma_take_offer(ncclComm_t c, int rank, const hk_rma_offer *o);
-char *hk_rma_inbox(ncclComm_t c, size_t *offset); /* this rank's; its offset in window 0, on all ranks */
+/* As hk_rma_begin; window 0 also gets an inbox of inbox_bytes for puts of other ranks, at *offset on all ranks. */
+hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, char **inbox, size_t *offset);
 /* The number of signals so far from that rank with that number. */
 uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal);
 #endif

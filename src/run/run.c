@@ -202,11 +202,11 @@ static hk_status one_sided(const hk_call *call) {
   bool puts = call->p2p == HK_P2P_PUT;
   if (!puts && hk_rma_arrived(call)) return HK_OK;
   c->order.current = call;
-  if (!puts) hk_watch_transfer(c, call);
+  hk_watch_transfer(c, call);
   hk_status rc = puts ? hk_rma_put(call) : wait_signals(c, call);
   if (__builtin_expect(rc != HK_OK, 0)) rc = puts ? not_begun(c, call, rc) : ended(c, call, NULL, call->root, rc);
   c->order.current = NULL;
-  if (!puts) hk_watch_transfer(c, NULL);
+  hk_watch_transfer(c, NULL);
   return rc;
 }
 
@@ -289,19 +289,22 @@ static bool member_done(const member *m) {
 
 /* Puts do not depend on calls of other ranks, so they run first, in order. */
 static hk_status step_one_sided(member *m, bool *moved) {
+  ncclComm_t c = m->comm;
   for (; m->nputs; m->nputs--, m->puts++, *moved = true) {
+    watch(c, m->puts[0]);
     m->peer = m->puts[0]->root;
     HK_OR_RETURN(hk_rma_put(m->puts[0]));
     m->peer = -1;
+    if (c->order.current == m->puts[0]) c->order.current = NULL;
   }
   for (size_t i = 0; i < m->nwaits;) {
     const hk_call *call = m->waits[i];
     if (!hk_rma_arrived(call)) {
-      watch(m->comm, call);
+      watch(c, call);
       i++;
       continue;
     }
-    if (m->comm->order.current == call) m->comm->order.current = NULL;
+    if (c->order.current == call) c->order.current = NULL;
     m->waits[i] = m->waits[--m->nwaits];
     *moved = true;
   }

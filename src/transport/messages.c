@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 #include "../base/service.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"
+#include "../device/host.h"
 #include "transport.h"
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as they are in memory");
@@ -21,16 +23,12 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "headers are sent as t
 /* TAG: of these connections. BUDGET: most bytes in one callback, so that other users of the service get their turn. */
 enum { TAG = 0x726d61, BUDGET = 4 << 20, DISCARD = 4096 };
 
-typedef enum verb { ASK, PUT, PUT_ANSWERED, JOIN } verb;
+typedef enum verb { ASK, PUT, JOIN } verb;
 typedef struct hk_message_header {
   uint32_t verb, signal;
   uint64_t window, offset, bytes;
 } hk_message_header;
-_Static_assert(sizeof(hk_message_header) == 32, "part of the wire format");
-
-typedef struct answer {
-  uint64_t state, base, bytes;
-} answer;
+_Static_assert(sizeof(hk_message_header) == 32 && sizeof(hk_window_answer) == 64, "the wire format");
 
 typedef struct incoming {
   struct incoming *next;
@@ -45,13 +43,14 @@ typedef struct incoming {
 struct hk_messages {
   const hk_transport_env *env;
   hk_messages_options o;
+  uint8_t proof[16];  /* other processes read it to test whether they can access this process's memory */
   int *fds;           /* [nranks] to each peer; -1: none yet */
   incoming *incoming; /* changed by `serve`'s callback */
 };
 
 /* ---- receiver: on the service thread ---- */
 
-static void refuse(incoming *in, const char *why, size_t has) {
+static void messages_refuse(incoming *in, const char *why, size_t has) {
   const hk_transport_env *env = in->owner->env;
   const hk_message_header *h = &in->header;
   char text[320];
@@ -66,47 +65,60 @@ static void refuse(incoming *in, const char *why, size_t has) {
 
 /* The address of the next byte of the data; NULL: none, because the window may have been deregistered since the last
  * check. */
-static char *place(incoming *in) {
+static char *messages_place(incoming *in) {
   const hk_message_header *h = &in->header;
   hk_window w = {NULL, 0};
   if (in->wrong) return NULL;
   hk_window_state state = in->owner->o.window(in->owner->o.arg, h->window, &w);
   if (state == HK_WINDOW_OPEN && h->offset <= w.bytes && h->bytes <= w.bytes - h->offset)
     return w.base + h->offset + (h->bytes - in->left);
-  refuse(in, state == HK_WINDOW_OPEN ? "which is smaller" : "which is not registered (any more)", w.bytes);
+  messages_refuse(in, state == HK_WINDOW_OPEN ? "which is smaller" : "which is not registered (any more)", w.bytes);
   return NULL;
 }
 
 /* An answer always fits into the send buffer: the peer waits for it before it sends more. */
-static bool reply(incoming *in, hk_window_state state, hk_window w) {
-  answer a = {state, (uint64_t)(uintptr_t)w.base, w.bytes};
-  return hk_tcp_send(in->fd, &a, sizeof a) == (ssize_t)sizeof a;
+static bool messages_reply(incoming *in, const hk_window_answer *a) {
+  return hk_tcp_send(in->fd, a, sizeof *a) == (ssize_t)sizeof *a;
+}
+
+hk_window_answer hk_messages_describe(const hk_messages *m, uint64_t window) {
+  hk_window w = {NULL, 0};
+  hk_window_answer a = {.state = m->o.window(m->o.arg, window, &w)};
+  if (a.state != HK_WINDOW_OPEN) return a;
+  hk_host_span span = hk_host_find(w.base);
+  a.address = (uint64_t)(uintptr_t)w.base;
+  a.bytes = w.bytes;
+  if (span.region && a.address + w.bytes <= span.end) {
+    a.region = span.region;
+    a.offset = a.address - span.begin;
+  }
+  a.proof_at = (uint64_t)(uintptr_t)m->proof;
+  memcpy(a.proof, m->proof, sizeof a.proof);
+  return a;
 }
 
 /* Carries out a complete message. False: the connection cannot be used any more. */
-static bool carry_out(incoming *in) {
+static bool messages_carry_out(incoming *in) {
   const hk_messages_options *o = &in->owner->o;
   const hk_message_header *h = &in->header;
-  hk_window w = {NULL, 0};
+  hk_window_answer a = {0};
   in->got = 0;
-  if (h->verb == ASK) {
-    hk_window_state state = o->window(o->arg, h->window, &w);
-    return reply(in, state, w);
-  }
-  if (h->verb == JOIN) return reply(in, o->join(o->arg, in->from), w);
+  if (h->verb == ASK) a = hk_messages_describe(in->owner, h->window);
+  if (h->verb == JOIN) a.state = o->join(o->arg, in->from);
+  if (h->verb != PUT) return messages_reply(in, &a);
   if (h->signal != HK_NO_SIGNAL && !in->wrong && !o->signal(o->arg, in->from, h->signal))
-    refuse(in, "which has fewer contexts or signals", 0);
-  return h->verb != PUT_ANSWERED || reply(in, in->wrong ? HK_WINDOW_GONE : HK_WINDOW_OPEN, w);
+    messages_refuse(in, "which has fewer contexts or signals", 0);
+  return true;
 }
 
 /* Reads once. Returns the number of bytes, 0 if there are none now, -1 if the connection has ended. */
-static ssize_t read_some(incoming *in) {
+static ssize_t messages_read_some(incoming *in) {
   char dropped[DISCARD];
   ssize_t n;
   if (in->got < sizeof in->header) {
     n = hk_tcp_recv(in->fd, (char *)&in->header + in->got, sizeof in->header - in->got);
   } else {
-    char *to = place(in);
+    char *to = messages_place(in);
     size_t most = to ? in->left : in->left < DISCARD ? in->left : DISCARD;
     n = hk_tcp_recv(in->fd, to ? to : dropped, most);
   }
@@ -114,12 +126,12 @@ static ssize_t read_some(incoming *in) {
   return n > 0 ? n : -1;
 }
 
-static void on_data(void *arg, int fd, uint32_t events) {
+static void messages_on_data(void *arg, int fd, uint32_t events) {
   incoming *in = arg;
   (void)events;
   for (size_t budget = BUDGET; budget || hk_tcp_unread(fd);) {
     bool in_header = in->got < sizeof in->header;
-    ssize_t n = read_some(in);
+    ssize_t n = messages_read_some(in);
     if (n == 0) return;
     if (n < 0) goto ended; /* the peer has left or died: if that matters, the control connections report it */
     budget -= (size_t)n < budget ? (size_t)n : budget;
@@ -131,7 +143,7 @@ static void on_data(void *arg, int fd, uint32_t events) {
     } else {
       in->left -= (size_t)n;
     }
-    if (in->left == 0 && !carry_out(in)) goto ended;
+    if (in->left == 0 && !messages_carry_out(in)) goto ended;
   }
   return;
 ended:
@@ -141,7 +153,7 @@ ended:
 
 /* A peer has connected; the peer sees it if this is refused, and reports it. On the listener's thread, or in
  * hk_messages_serve. */
-static void on_connection(void *arg, int from, int fd) {
+static void messages_on_connection(void *arg, int from, int fd) {
   hk_messages *m = arg;
   incoming *in = malloc(sizeof *in);
   if (!in) {
@@ -149,7 +161,7 @@ static void on_connection(void *arg, int from, int fd) {
     return;
   }
   *in = (incoming){.owner = m, .fd = fd, .from = from};
-  if (hk_service_add(m->env->service, fd, EPOLLIN, on_data, in) != HK_OK) {
+  if (hk_service_add(m->env->service, fd, EPOLLIN, messages_on_data, in) != HK_OK) {
     hk_tcp_close(fd);
     free(in);
     return;
@@ -160,18 +172,18 @@ static void on_connection(void *arg, int from, int fd) {
 
 /* ---- sender: on the rank's thread ---- */
 
-static hk_status lost(hk_messages *m, int peer, int error) {
+static hk_status messages_lost(hk_messages *m, int peer, int error) {
   return HK_FAIL(HK_ERR_REMOTE, "rank %d lost its connection to rank %d for one-sided operations (%s)", m->env->rank,
                  peer, error ? strerror(error) : "the peer closed it");
 }
 
-static hk_status connect_to(hk_messages *m, int peer) {
+static hk_status messages_connect_to(hk_messages *m, int peer) {
   if (m->fds[peer] >= 0) return HK_OK;
   hk_cancel_hold();
   return m->env->dial(m->env->arg, peer, NULL, TAG, &m->fds[peer]);
 }
 
-static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pieces) {
+static hk_status messages_send_all(hk_messages *m, int peer, struct iovec *piece, int pieces) {
   char what[64];
   while (pieces) {
     ssize_t n = hk_tcp_sendv(m->fds[peer], piece, pieces);
@@ -181,7 +193,7 @@ static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pie
       HK_OR_RETURN(hk_wait_fd(m->env->wait, m->fds[peer], POLLOUT, what));
       continue;
     }
-    if (n < 0) return lost(m, peer, errno);
+    if (n < 0) return messages_lost(m, peer, errno);
     for (; pieces && (size_t)n >= piece->iov_len; piece++, pieces--) n -= (ssize_t)piece->iov_len;
     if (pieces) {
       piece->iov_base = (char *)piece->iov_base + n;
@@ -191,7 +203,7 @@ static hk_status send_all(hk_messages *m, int peer, struct iovec *piece, int pie
   return HK_OK;
 }
 
-static hk_status await_answer(hk_messages *m, int peer, answer *a) {
+static hk_status messages_await_answer(hk_messages *m, int peer, hk_window_answer *a) {
   char what[64];
   for (size_t got = 0; got < sizeof *a;) {
     ssize_t n = hk_tcp_recv(m->fds[peer], (char *)a + got, sizeof *a - got);
@@ -201,69 +213,62 @@ static hk_status await_answer(hk_messages *m, int peer, answer *a) {
       snprintf(what, sizeof what, "rank %d to answer for a window", peer);
       HK_OR_RETURN(hk_wait_fd(m->env->wait, m->fds[peer], POLLIN, what));
     } else if (n == 0 || errno != EINTR) {
-      return lost(m, peer, n ? errno : 0);
+      return messages_lost(m, peer, n ? errno : 0);
     }
   }
   return HK_OK;
 }
 
-static hk_status ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_state *state, hk_window *out) {
+static hk_status messages_ask(hk_messages *m, int peer, verb v, uint64_t window, hk_window_answer *out) {
   hk_message_header h = {.verb = v, .signal = HK_NO_SIGNAL, .window = window};
-  answer a = {0};
-  HK_OR_RETURN(connect_to(m, peer));
-  HK_OR_RETURN(send_all(m, peer, &(struct iovec){&h, sizeof h}, 1));
-  HK_OR_RETURN(await_answer(m, peer, &a));
-  *state = (hk_window_state)a.state;
-  *out = (hk_window){(char *)(uintptr_t)a.base, a.bytes};
-  return HK_OK;
+  HK_OR_RETURN(messages_connect_to(m, peer));
+  HK_OR_RETURN(messages_send_all(m, peer, &(struct iovec){&h, sizeof h}, 1));
+  return messages_await_answer(m, peer, out);
 }
 
-hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out) {
-  return ask(m, peer, ASK, window, state, out);
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_answer *out) {
+  return messages_ask(m, peer, ASK, window, out);
 }
 
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state) {
-  hk_window none;
-  return ask(m, peer, JOIN, 0, state, &none);
+  hk_window_answer a;
+  hk_status rc = messages_ask(m, peer, JOIN, 0, &a);
+  if (rc == HK_OK) *state = (hk_window_state)a.state;
+  return rc;
 }
 
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put) {
-  hk_status rc = HK_OK;
-  hk_message_header h = {.verb = put->answered ? PUT_ANSWERED : PUT,
-                         .signal = put->signal,
-                         .window = put->window,
-                         .offset = put->offset,
-                         .bytes = put->bytes};
+  hk_message_header h = {
+      .verb = PUT, .signal = put->signal, .window = put->window, .offset = put->offset, .bytes = put->bytes};
   struct iovec piece[] = {{&h, sizeof h}, {(void *)(uintptr_t)put->data, put->bytes}};
-  answer a = {0};
-  HK_TRY(connect_to(m, peer), out);
-  HK_TRY(send_all(m, peer, piece, put->bytes ? 2 : 1), out);
-  if (!put->answered) goto out;
-  HK_TRY(await_answer(m, peer, &a), out);
-  if (a.state != HK_WINDOW_OPEN)
-    rc = HK_FAIL(HK_ERR_USAGE, "rank %d has deregistered window %llu, or it is smaller than the put", peer,
-                 (unsigned long long)put->window);
-out:
-  return rc;
+  HK_OR_RETURN(messages_connect_to(m, peer));
+  return messages_send_all(m, peer, piece, put->bytes ? 2 : 1);
 }
 
 /* ---- both ---- */
 
 hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const hk_messages_options *o) {
+  hk_status rc = HK_OK;
   hk_messages *m = calloc(1, sizeof *m);
   int *fds = malloc((size_t)env->nranks * sizeof *fds);
   if (!m || !fds) {
-    free(m);
-    free(fds);
-    return HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks);
+    rc = HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks);
+    goto out;
   }
   *m = (hk_messages){.env = env, .o = *o, .fds = fds};
   for (int r = 0; r < env->nranks; r++) fds[r] = -1;
-  *out = m;
-  return HK_OK;
+  if (getrandom(m->proof, sizeof m->proof, 0) != (ssize_t)sizeof m->proof)
+    rc = HK_FAIL_ERRNO("no random bytes for one-sided operations");
+out:
+  if (rc != HK_OK) {
+    free(m);
+    free(fds);
+  }
+  *out = rc == HK_OK ? m : NULL;
+  return rc;
 }
 
-void hk_messages_serve(hk_messages *m) { m->env->serve(m->env->arg, TAG, on_connection, m); }
+void hk_messages_serve(hk_messages *m) { m->env->serve(m->env->arg, TAG, messages_on_connection, m); }
 
 void hk_messages_free(hk_messages *m) {
   if (!m) return;

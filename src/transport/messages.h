@@ -5,7 +5,7 @@
  * thread of the receiver's communicator stores the data and counts the signal, so the receiver makes no call for it.
  * The messages of one rank are carried out in their order.
  *
- * On the wire: a header (hk_message_header in messages.c) and its data; an answer of 16 bytes if one is asked for.
+ * On the wire: a header (hk_message_header in messages.c) and its data; a hk_window_answer if one is asked for.
  */
 #ifndef HK_TRANSPORT_MESSAGES_H
 #define HK_TRANSPORT_MESSAGES_H
@@ -28,6 +28,15 @@ typedef struct hk_window {
   size_t bytes;
 } hk_window;
 
+/* What a rank says about a window of its own. */
+typedef struct hk_window_answer {
+  uint64_t state; /* hk_window_state; the rest is for OPEN */
+  uint64_t address, bytes;
+  uint64_t region, offset; /* the place in memory that other processes can map (device/host.h); region 0: none */
+  uint64_t proof_at;       /* the address in that rank's process of... */
+  uint8_t proof[16];       /* ...these bytes */
+} hk_window_answer;
+
 typedef struct hk_messages_options {
   /* This rank's window of that number. On the service thread. */
   hk_window_state (*window)(void *arg, uint64_t number, hk_window *out);
@@ -48,7 +57,6 @@ typedef struct hk_put {
   const void *data;
   size_t bytes;
   uint32_t signal; /* counted after the data is stored; HK_NO_SIGNAL: none */
-  bool answered;   /* wait until the data is stored */
 } hk_put;
 
 typedef struct hk_messages hk_messages;
@@ -58,10 +66,14 @@ void hk_messages_serve(hk_messages *m);
 /* After it returns, nothing of this rank's memory is written. May be NULL. */
 void hk_messages_free(hk_messages *m);
 
-/* The next two are for the rank's thread; they block until the peer's service thread has taken the bytes. */
+/* This rank's answer, from any thread. */
+hk_window_answer hk_messages_describe(const hk_messages *m, uint64_t window);
 
-/* Asks rank `peer` for its window of that number; out->base is an address in the peer's process. */
-hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_state *state, hk_window *out);
+/* The rest is for the rank's thread; it blocks until the peer's service thread has taken the bytes. */
+
+/* Asks rank `peer` for its window of that number. All earlier puts are carried out before the
+ * answer. */
+hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_answer *out);
 /* Makes rank `peer` call its `join`. */
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state);
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put);

@@ -122,6 +122,8 @@ typedef struct hk_transport_host {
   /* The file of a region (device/host.h) of a rank of another process, for the caller to map and close. `wait` is for
    * threads other than the rank's; NULL: the rank's. */
   hk_status (*file)(hk_transport_state *s, const hk_wait_env *wait, int peer, uint64_t region, int *fd, size_t *bytes);
+  /* Maps a region of a rank, to read and write. The mapping stays while the region exists, and longer. */
+  hk_status (*map)(hk_transport_state *s, int peer, uint64_t region, char **base);
   /* Sends a question to a rank of this host and waits for the answer, which replaces `payload` (HK_QUESTION_BYTES);
    * `fd` goes with it unless it is -1. A rank of this process is asked directly, even if no_files has a reason. */
   hk_status (*ask)(hk_transport_state *s, int peer, int fd, void *payload);

@@ -268,7 +268,7 @@ TEST_LOOP(suspends, 2) {
   end(&g);
 }
 
-/* One-sided operations: the cards write into the peer's host memory, from which its carrier copies to the GPU.  Also if
+/* One-sided operations: the cards write into the peer's host memory, from which its proxy copies to the GPU.  Also if
  * a queue pair fails. */
 TEST_LOOP(one_sided, 2) {
   enum { BYTES = 400000, ROUNDS = 3 };

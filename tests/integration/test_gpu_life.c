@@ -385,7 +385,7 @@ START_TEST(ends) {
 }
 END_TEST
 
-/* One-sided operations, also after the communicator was suspended: by the carriers, where only the network joins the
+/* One-sided operations, also after the communicator was suspended: by the proxies, where only the network joins the
  * GPUs. */
 START_TEST(one_sided) {
   enum { RANKS = 3, BYTES = 140000 };

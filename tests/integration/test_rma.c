@@ -71,7 +71,7 @@ static const setting settings[] = {
     {"threads, plain memory", NULL, 0, 1, 0, 0},
     {"processes", NULL, 1, 0, 0, 0},
     {"processes, plain memory, copied by the kernel", NULL, 1, 1, 0, 0},
-    {"processes, plain memory, answered messages", "HOCKET_CMA=0", 1, 1, 0, 0},
+    {"processes, plain memory, messages and stored signals", "HOCKET_CMA=0", 1, 1, 0, 0},
     {"processes without shared memory: messages", "NCCL_SHM_DISABLE=1", 1, 0, 1, 0},
     {"threads without access to each other: messages", "NCCL_P2P_DISABLE=1", 0, 1, 1, 0},
     {"threads without access to each other: a card", "NCCL_P2P_DISABLE=1", 0, 0, 1, 1},

@@ -22,8 +22,7 @@ src/failure/watch.c: pthread_join(         an inquiry: its questions take second
 src/boot/lost.c: pthread_join(     a question to a listener: it has a deadline of 0.7 s
 src/transport/net/ib/ib_control.c: pthread_join(   after `stop`, at which the thread looks, as its dialling does
 src/transport/relay_server.c: pthread_join(    after `stop`, at which the thread's loop and its dialling look
-src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks
-src/gpu/rma_proxy.c: pthread_join(       after `stop`: the carrier's loop looks at it, and waits 2 s at most for its last packets
+src/gpu/proxy.c: pthread_join(     after `stop`, at which the proxy's loop looks, and 2 s at most for its last packets
 src/transport/shm/shm_socket.c: LOOK_MS        20 ms between two looks, then the helper
 src/transport/net/socket/socket.c: epoll_wait(    the network's sleep in hk_wire_pause, for the time that the helper gives
 src/transport/net/socket/socket_thread.c: pthread_cond_wait(&t->posted    a thread without a job

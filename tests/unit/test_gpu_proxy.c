@@ -238,6 +238,45 @@ TEST_LOOP(fails, 3) {
   free(w);
 }
 
+/* Other work is done although no launch runs, by a proxy without links, too. Its check may end the thread, as its steps
+ * may; without a failure the thread ends when the work is quiet. */
+typedef struct other_work {
+  _Atomic(int) steps, checks, asked, fails, refuse;
+} other_work;
+static hk_status work_step(void *arg, bool *moved) {
+  other_work *o = arg;
+  *moved = atomic_fetch_add(&o->steps, 1) < 10;
+  return atomic_load(&o->fails) ? HK_FAIL(HK_ERR_SYSTEM, "the work fails") : HK_OK;
+}
+static hk_status work_check(void *arg) {
+  other_work *o = arg;
+  atomic_fetch_add(&o->checks, 1);
+  return atomic_load(&o->refuse) ? HK_FAIL(HK_ERR_REMOTE, "its check ends it") : HK_OK;
+}
+static bool work_quiet(void *arg) { return atomic_fetch_add(&((other_work *)arg)->asked, 1) == 3; }
+
+TEST_LOOP(does_other_work, 4) {
+  world *w = calloc(1, sizeof *w);
+  other_work o = {.steps = 0};
+  const hk_gpu_proxy_work work = {.step = work_step, .check = work_check, .quiet = work_quiet, .arg = &o};
+  atomic_store(&w->over, 1);
+  begin(w, HOST);
+  if (_i == 3) { /* no links */
+    const hk_gpu_proxy_env e = {.env = &w->env, .device = &w->device, .wait = &w->wait, .failed = failed, .arg = w};
+    hk_gpu_proxy_end(w->proxy, false);
+    ck_assert_int_eq(hk_gpu_proxy_new(&e, &w->proxy), HK_OK);
+  }
+  ck_assert_int_eq(hk_gpu_proxy_serve(w->proxy, &work), HK_OK);
+  UNTIL(atomic_load(&o.steps) > 20 && atomic_load(&o.checks) >= 2);
+  ck_assert_int_eq(atomic_load(&o.asked) + atomic_load(&w->failed), 0);
+  if (_i == 1) atomic_store(&o.fails, 1);
+  if (_i == 2) atomic_store(&o.refuse, 1);
+  if (_i == 1 || _i == 2) UNTIL(atomic_load(&w->failed) == (_i == 1 ? HK_ERR_SYSTEM : HK_ERR_REMOTE));
+  hk_gpu_proxy_end(w->proxy, false);
+  ck_assert_int_eq(atomic_load(&o.asked), _i == 1 || _i == 2 ? 0 : 4);
+  free(w);
+}
+
 /* A failure elsewhere ends it, whatever is still to be sent. */
 TEST(ends_with_failure) {
   world *w = calloc(1, sizeof *w);

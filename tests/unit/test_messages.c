@@ -16,14 +16,12 @@
 #include "../support/process.h"
 #include "../support/suite.h"
 
-enum { BYTES = 50000, GUARD = 64, ASK = 0, PUT, PUT_ANSWERED, JOIN };
+enum { BYTES = 50000, GUARD = 64, ASK = 0, PUT, JOIN };
 typedef struct header {
   uint32_t verb, signal;
   uint64_t window, offset, bytes;
 } header;
-typedef struct answer {
-  uint64_t state, base, bytes;
-} answer;
+typedef hk_window_answer answer;
 
 static char memory[GUARD + BYTES + GUARD];
 static char *const base = memory + GUARD;
@@ -119,11 +117,12 @@ TEST(answers_questions) {
   bench b;
   setup(&b);
   answer a = ask(&b, ASK, 7);
-  ck_assert(a.state == HK_WINDOW_OPEN && a.base == (uint64_t)(uintptr_t)base && a.bytes == BYTES);
+  ck_assert(a.state == HK_WINDOW_OPEN && a.address == (uint64_t)(uintptr_t)base && a.bytes == BYTES && !a.region);
+  ck_assert_mem_eq((const void *)(uintptr_t)a.proof_at, a.proof, sizeof a.proof);
   ck_assert_uint_eq(ask(&b, ASK, 8).state, HK_WINDOW_LATER);
   ck_assert_uint_eq(ask(&b, ASK, 9).state, HK_WINDOW_GONE);
   a = ask(&b, JOIN, 0);
-  ck_assert(a.state == HK_WINDOW_OPEN && !a.base && !a.bytes);
+  ck_assert(a.state == HK_WINDOW_OPEN && !a.address && !a.bytes);
   /* A header that comes byte by byte. */
   const header h = {.verb = ASK, .window = 7};
   for (size_t i = 0; i < sizeof h; i++) {
@@ -165,9 +164,8 @@ TEST_LOOP(puts_data_in_its_place, HK_ARRAY_LENGTH(cases)) {
     const size_t k = i - GUARD - (size_t)offset;
     if (memory[i] != (inside ? (char)(k * 7 + k / 256) : 'm')) ck_abort_msg("byte %zd is wrong", (ssize_t)i - GUARD);
   }
-  put(&b, PUT_ANSWERED, 1, cases[_i].window, offset, bytes);
-  const answer a = read_answer(b.fd);
-  ck_assert_uint_eq(a.state, cases[_i].taken ? HK_WINDOW_OPEN : HK_WINDOW_GONE);
+  put(&b, PUT, 1, cases[_i].window, offset, bytes);
+  ck_assert_uint_eq(ask(&b, ASK, 7).state, HK_WINDOW_OPEN);
   ck_assert_int_eq(signals, cases[_i].counted + (cases[_i].taken && bytes + (cases[_i].signal != HK_NO_SIGNAL) > 0) +
                                 (cases[_i].taken && !bytes && cases[_i].signal == HK_NO_SIGNAL));
   put(&b, PUT, 0, 7, 10, 4); /* the connection is of use after a refusal */
@@ -182,7 +180,7 @@ TEST(drops_what_comes_too_late) {
   char data[8192];
   setup(&b);
   memset(data, 'd', sizeof data);
-  const header h = {.verb = PUT_ANSWERED, .signal = 0, .window = 7, .bytes = 2 * sizeof data};
+  const header h = {.verb = PUT, .signal = 0, .window = 7, .bytes = 2 * sizeof data};
   write_all(b.fd, &h, sizeof h);
   write_all(b.fd, data, sizeof data);
   for (int left = 1; left;) { /* all of that has been read */
@@ -191,7 +189,7 @@ TEST(drops_what_comes_too_late) {
   }
   window_gone = 1;
   write_all(b.fd, data, sizeof data);
-  ck_assert_uint_eq(read_answer(b.fd).state, HK_WINDOW_GONE);
+  ck_assert_uint_eq(ask(&b, ASK, 7).state, HK_WINDOW_GONE);
   ck_assert_int_eq(refusals, 1);
   ck_assert_int_eq(signals, 0);
   ck_assert(base[sizeof data - 1] == 'd' && base[sizeof data] == 'm');

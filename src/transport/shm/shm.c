@@ -104,6 +104,7 @@ static const hk_transport_host shm_host = {
     .call_checks = shm_call_checks,
     .no_files = hk_shm_no_files,
     .file = hk_shm_region_file,
+    .map = hk_shm_region_map,
     .ask = hk_shm_question,
     .notify = hk_shm_notice,
     .answer_with = hk_shm_answer_with,

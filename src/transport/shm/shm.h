@@ -10,6 +10,7 @@ enum { HK_SHM_PAYLOAD = HK_QUESTION_BYTES, HK_SHM_REASON = HK_REASON_BYTES };
 const char *hk_shm_no_files(const hk_transport_state *s);
 hk_status hk_shm_region_file(hk_transport_state *s, const hk_wait_env *wait, int peer, uint64_t region, int *fd,
                              size_t *bytes);
+hk_status hk_shm_region_map(hk_transport_state *s, int peer, uint64_t region, char **base);
 hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload);
 hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload);
 void hk_shm_answer_with(hk_transport_state *s, hk_answer *answer, void *arg);

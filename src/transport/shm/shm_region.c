@@ -290,6 +290,13 @@ static hk_status look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_impo
   return rc;
 }
 
+hk_status hk_shm_region_map(hk_transport_state *s, int peer, uint64_t region, char **base) {
+  hk_shm_import it;
+  hk_status rc = look_up((hk_shm_state *)s, peer, region, &it);
+  if (rc == HK_OK) *base = it.base;
+  return rc;
+}
+
 /* HK_OK if the reference is inside the region. */
 static hk_status check_extent(int peer, const hk_shm_import *it, const hk_ref *ref, size_t bytes) {
   if (__builtin_expect(ref->offset <= it->bytes && bytes <= it->bytes - ref->offset, 1)) return HK_OK;
