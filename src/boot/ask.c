@@ -47,7 +47,12 @@ static hk_presence ask_by_connection(const question *q, hk_activity *out) {
   hk_bootstrap *b = q->b;
   hk_wait_env env = {.deadline_ns = q->deadline_ns};
   hk_hello h = hk_overlay_hello(b, HK_HELLO_ASK, q->rank);
-  hk_dialing d = {.hello = &h, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
+  hk_dialing d = {.settings = b->o.settings,
+                  .hello = &h,
+                  .secret = b->family->secret,
+                  .whom = "the rank",
+                  .advice = "",
+                  .wait = &env};
   uint8_t bytes[HK_ACTIVITY_BYTES];
   hk_ack ack = HK_ACK_UNKNOWN;
   if (hk_random(h.nonce, sizeof h.nonce) != HK_OK) return HK_PRESENCE_UNKNOWN;

@@ -32,7 +32,12 @@ struct hk_lost {
 static hk_probe ask(const hk_lost *q, uint32_t most, uint64_t deadline_ns) {
   hk_bootstrap *b = q->link->b;
   hk_wait_env env = {.deadline_ns = deadline_ns};
-  hk_dialing d = {.hello = &q->hello, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
+  hk_dialing d = {.settings = b->o.settings,
+                  .hello = &q->hello,
+                  .secret = b->family->secret,
+                  .whom = "the rank",
+                  .advice = "",
+                  .wait = &env};
   uint8_t activity[HK_ACTIVITY_BYTES];
   hk_ack ack;
   hk_overlay_addresses(b, &q->contact, &d);

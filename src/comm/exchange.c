@@ -25,7 +25,7 @@ typedef struct hk_row {
 } hk_row;
 
 static void fill_row(ncclComm_t c, hk_row *row) {
-  row->peer = (hk_peer){.host = hk_host_id(),
+  row->peer = (hk_peer){.host = hk_host_id(c->settings),
                         .process = hk_process_id(),
                         .pid = (int32_t)getpid(),
                         .pid_space = hk_process_space(),

@@ -106,7 +106,7 @@ static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_jo
   if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
   if (h->n && !rings) HK_TRY(find(&rings, h, HK_PATTERN_RING), out);
   const hk_channels *const orders[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
-  hk_join_fill(&facts[c->rank], hk_host_id(), h->t, orders, h->local);
+  hk_join_fill(&facts[c->rank], hk_host_id(c->settings), h->t, orders, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   HK_TRY(hk_join(out, HK_PATTERN_RING, facts, c->nranks), out);
   if ((*out)->split_host >= 0 && c->rank == 0)

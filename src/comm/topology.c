@@ -49,7 +49,7 @@ hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out) {
   memset(out, 0, sizeof *out);
   if (file && *file) out->file = hash_file(file);
   if ((!file || !*file || child) && !dumps) return HK_OK;
-  HK_TRY(hk_topo_detect_with_file(&t, 0), out);
+  HK_TRY(hk_topo_detect_with_file(c->settings, &t, 0), out);
   out->graph = t->hash;
   HK_INFO(HK_SUB_GRAPH, "topology of %s: %u CPUs, %u GPUs, %u network ports, hash %016llx", t->name,
           hk_topo_count(t, HK_NODE_CPU), hk_topo_count(t, HK_NODE_GPU), hk_topo_count(t, HK_NODE_NET),

@@ -22,7 +22,7 @@ static void look(ncclComm_t c) {
   pthread_mutex_lock(&w->lock);
   if (w->looked) goto out;
   w->looked = true;
-  HK_TRY(hk_topo_detect_with_file(&t, 0), out);
+  HK_TRY(hk_topo_detect_with_file(c->settings, &t, 0), out);
   HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* takes over t, or frees it */
   HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection->overrides->paths), out);
 out:

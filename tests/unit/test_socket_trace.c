@@ -521,7 +521,7 @@ TEST_LOOP(knows_its_interfaces, HK_ARRAY_LENGTH(named)) {
   memset(&mine, 0xee, sizeof mine);
   ck_assert_int_eq(hk_net_socket.init(&env, &ctx, &mine), HK_OK);
   ck_assert_int_eq(mine.named, named[_i].named);
-  ck_assert_int_eq(hk_ifaces(ifaces, &n, NULL), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), ifaces, &n, NULL), HK_OK);
   while (fgets(line, sizeof line, trace.log))
     if (strstr(line, "INFO interface ")) listed++;
   ck_assert_int_eq(listed, n);

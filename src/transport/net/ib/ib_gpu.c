@@ -119,7 +119,7 @@ void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
   hk_paths *paths = NULL;
   if (x->gpu.known || !x->env->gpu_page) return;
   x->gpu.known = true;
-  hk_gdr_look(&t, &paths, x->env->rank);
+  hk_gdr_look(x->env->settings, &t, &paths, x->env->rank);
   pthread_mutex_lock(&x->lock);
   for (int i = 0; i < x->nports; i++) {
     found[i] = (finding){.port = x->ports[i]};
