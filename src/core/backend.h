@@ -32,6 +32,15 @@ struct ncclComm;
 /* Size of the fact in which a rank describes its backend to the other ranks at init. It is part of the wire format. */
 enum { HK_BACKEND_FACT_BYTES = 56 };
 
+/* ncclCommSuspend, ncclCommResume, ncclCommMemStats. */
+typedef struct hk_suspension_ops {
+  /* suspend releases memory, resume allocates it again: by all ranks together, while nothing runs. */
+  hk_status (*suspend)(struct ncclComm *c);
+  hk_status (*resume)(struct ncclComm *c);
+  /* *may: bytes of GPU memory that suspend releases. *stays: bytes that it keeps. */
+  void (*held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
+} hk_suspension_ops;
+
 typedef struct hk_backend {
   /* ---- properties ---- */
 
@@ -111,14 +120,8 @@ typedef struct hk_backend {
    * at the end of init if the user asks for that. NULL: rma/rma.h carries them out. */
   hk_status (*rma_begin)(struct ncclComm *c);
 
-  /* ---- suspend and resume: by all ranks together, while nothing runs ---- */
-
-  /* suspend releases memory, resume allocates it again. Both or neither are NULL; NULL: there is nothing to release. */
-  hk_status (*suspend)(struct ncclComm *c);
-  hk_status (*resume)(struct ncclComm *c);
-  /* *may: bytes of GPU memory that suspend releases. *stays: bytes that it keeps. NULL: the backend has no GPU
-   * memory. */
-  void (*memory_held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
+  /* NULL: suspend has nothing to release. */
+  const hk_suspension_ops *suspension;
 
   /* ---- failures and the end ---- */
 

@@ -212,7 +212,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
     HK_OR_RETURN(fold_channels(s));
     if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->world, &s->programs, o->shifted));
   }
-  s->keep_spans = o->timeline && !s->coarse;
+  s->timeline.kept = o->timeline && !s->coarse;
   HK_OR_RETURN(hk_sim_cluster_furnish(&s->world));
   return hk_sim_wire(s);
 }
@@ -280,9 +280,9 @@ static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   out->nranks = x->nranks;
   out->steps = s->steps;
   out->folded = s->coarse;
-  out->spans = s->spans;
-  out->nspans = s->nspans;
-  s->spans = NULL;
+  out->spans = s->timeline.spans;
+  out->nspans = s->timeline.n;
+  s->timeline.spans = NULL;
   return report_loads(s, out);
 }
 

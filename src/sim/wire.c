@@ -288,7 +288,7 @@ void hk_sim_clear(hk_sim *s) {
   free(s->targets);
   free(s->uses);
   free(s->cores);
-  free(s->spans);
+  free(s->timeline.spans);
   hk_programs_free(&s->programs);
   hk_sim_cluster_free(&s->world);
   *s = (hk_sim){.nthreads = 0};

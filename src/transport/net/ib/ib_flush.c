@@ -47,7 +47,7 @@ static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
                            HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
   if (err) return err;
   to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
-                        .timeout = (uint8_t)c->times.timeout,
+                        .timeout = (uint8_t)c->timeout,
                         .retry_cnt = (uint8_t)c->ctx->env->settings->IB_RETRY_CNT,
                         .rnr_retry = 7,
                         .max_rd_atomic = 1};
