@@ -10,6 +10,7 @@
 #include "../comm/group.h"
 #include "../comm/leave.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
 

@@ -5,9 +5,11 @@
 #include <unistd.h> /* getpid */
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/backend.h"
 #include "../rma/rma.h"
 #include "../run/collnet.h"
 #include "../run/profiler.h"
+#include "../transport/registry.h"
 #include "../transport/transport.h"
 #include "consistency.h"
 #include "hosts.h"

@@ -5,6 +5,7 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/backend.h"
 #include "../core/wiring.h"
 #include "../run/choose.h"
 #include "../run/selection.h"

@@ -9,6 +9,7 @@
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/backend.h"
 #include "../topo/join.h"
 #include "../topo/xml.h"
 

@@ -2,6 +2,7 @@
 /* ncclCommSuspend and ncclCommResume: communicators release memory and allocate it again. */
 #include "../boot/bootstrap.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/comm.h"
 #include "group.h"
 

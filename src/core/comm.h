@@ -6,10 +6,10 @@
 #include <pthread.h>
 #include "../base/wait.h"
 #include "../boot/event.h"
-#include "backend.h"
 
 struct hk_settings; /* base/param.h */
 
+struct hk_backend;           /* backend.h */
 struct hk_activity;          /* boot/activity.h */
 struct hk_bootstrap_options; /* boot/bootstrap.h */
 struct hk_call;              /* call.h */
@@ -137,10 +137,10 @@ struct ncclComm {
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;
-  const hk_backend *backend;    /* host memory or GPUs */
-  void *backend_state;          /* the backend's own, between attach and detach; NULL if it needs none */
-  struct hk_profiler *profiler; /* NULL: none */
-  hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
+  const struct hk_backend *backend; /* host memory or GPUs */
+  void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
+  struct hk_profiler *profiler;     /* NULL: none */
+  hk_user_redop *redops;            /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
   bool one_sided; /* the ranks can write to each other's windows (rma.h); equal on all ranks */
   hk_registration *registrations;

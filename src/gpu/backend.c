@@ -3,7 +3,6 @@
 #include "../core/backend.h"
 #include "../base/thread.h"
 #include "../collectives/machine.h"
-#include "../collectives/select.h"
 #include "../core/call.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../core/backend.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "arena.h"

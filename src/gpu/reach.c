@@ -2,6 +2,7 @@
 /* Finds which ranks' GPU memory each rank can access.  Every rank opens the credits of the others and reads a pattern
  * there. Then both ranks of each pair agree on the first kind of device links (transport/device_links.h) that works. */
 #include "reach.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"

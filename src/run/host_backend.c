@@ -6,7 +6,6 @@
 #include "../base/thread.h"
 #include "../boot/host.h" /* HK_CPU_WORDS */
 #include "../collectives/machine.h"
-#include "../collectives/select.h"
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/links.h"

@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/cost.h"
+#include "../collectives/protocol.h"
 #include "../collectives/select.h"
+#include "../program/layout.h"
 #include "model.h"
 #include "run.h"
 

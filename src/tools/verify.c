@@ -5,6 +5,7 @@
 #include "../base/param.h"
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
+#include "../program/layout.h"
 #include "proof.h"
 
 enum { MOST_RANKS = 4096 };

@@ -14,7 +14,9 @@
 #include "../base/tcp.h"
 #include "../base/thread.h"
 #include "../device/host.h"
+#include "../program/program.h"
 #include "net/net.h"
+#include "registry.h"
 #include "relay.h"
 
 #define US UINT64_C(1000)

@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
+#include "../../src/transport/registry.h"
 #include "../../src/transport/transport.h"
 
 #ifndef NET_RANKS

@@ -10,6 +10,7 @@
 #include "../../src/boot/host.h"
 #include "../../src/collectives/machine.h"
 #include "../../src/comm/hosts.h"
+#include "../../src/core/backend.h"
 #include "../../src/core/wiring.h"
 #include "../../src/program/layout.h"
 #include "../../src/run/choose.h"

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include "../../src/base/iface.h"
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_world.h"
 #include "../support/process.h"

@@ -53,7 +53,7 @@ typedef struct hk_ib_gpu_state {
 struct hk_ib_ctx {
   pthread_mutex_t lock; /* for everything that is not atomic or set once, and for the connections */
   const hk_transport_env *env;
-  const hk_ibv *api;
+  const struct hk_ibv *api; /* ib_verbs.h */
   const char *facts;
   size_t stride;
   uint64_t timeout_ns; /* limit of hk_ib_conn.repair.spent_ns */

@@ -13,6 +13,7 @@
 #include "ib_rings.h"
 #include "ib_slots.h"
 #include "ib_timeout.h"
+#include "ib_verbs.h"
 
 /* Stops the queue pairs, takes in everything that has arrived, and destroys them. Nothing arrives after it. */
 static hk_status epoch_end(hk_ib_conn *c) {

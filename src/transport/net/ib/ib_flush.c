@@ -11,14 +11,13 @@
 #include "ib_flush.h"
 #include <stdio.h>
 #include <string.h>
-#include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib_device.h"
 #include "ib_gdr.h"
 #include "ib_path.h"
 #include "ib_post.h"
 #include "ib_repair.h"
 #include "ib_slots.h"
+#include "ib_verbs.h"
 
 /* A queue pair that is connected to itself reaches the card's own memory regions, by its port's loopback. */
 static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {

@@ -10,6 +10,7 @@
 #include "ib_flush.h"
 #include "ib_path.h"
 #include "ib_post.h"
+#include "ib_verbs.h"
 
 static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
   hk_ib_ctx *x = c->ctx;

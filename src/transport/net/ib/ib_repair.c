@@ -2,13 +2,13 @@
 /* Failures of a connection: whether it is repaired by a new epoch of queue pairs or ends with an error, and what the
  * error says. */
 #include "ib_repair.h"
-#include <stdio.h>
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_device.h"
 #include "ib_path.h"
 #include "ib_timeout.h"
+#include "ib_verbs.h"
 
 #define MS 1000000u
 enum { BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, SECOND_MS = 1000 };

@@ -12,6 +12,7 @@
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../base/tcp.h"
+#include "../../../program/program.h"
 
 enum {
   MY_IFACES = 32,
