@@ -3,7 +3,8 @@
 #ifndef HK_RUN_COLLNET_H
 #define HK_RUN_COLLNET_H
 #include "../core/comm.h"
-#include "../program/program.h"
+
+struct hk_program;
 
 /* If NCCL_COLLNET_ENABLE or collnetEnable of ncclConfig_t asks for it: finds plugins on all ranks, connects them, and
  * sets the machine's in_network if all went well; otherwise one line of the log says why not. Collective. */
