@@ -3,6 +3,7 @@
 #include "consistency.h"
 #include <stdio.h>
 #include <string.h>
+#include "../base/facts.h"
 #include "../base/param.h"
 #include "../collectives/overrides.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
@@ -49,11 +50,11 @@ static const char *difference(const agree_fact *a, const agree_fact *b) {
   return a->tuner != b->tuner ? "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)" : NULL;
 }
 
-hk_status hk_consistency_compare(ncclComm_t c, const void *facts, size_t stride) {
-  const agree_fact *first = facts; /* so that all ranks name the same pair */
+hk_status hk_consistency_compare(ncclComm_t c, const hk_facts *facts) {
+  const agree_fact *first = hk_fact_of(facts, 0); /* so that all ranks name the same pair */
   hk_overrides *own = c->selection->overrides;
   for (int r = 0; r < c->nranks; r++) {
-    const agree_fact *f = (const void *)((const char *)facts + (size_t)r * stride);
+    const agree_fact *f = hk_fact_of(facts, r);
     const char *what = difference(f, first);
     if (what) {
       char text[256];

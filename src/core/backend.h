@@ -20,6 +20,7 @@
 struct hk_algorithm;
 struct hk_call;
 struct hk_constants;
+struct hk_facts; /* base/facts.h */
 struct hk_host_facts;
 struct hk_joined;
 struct hk_machine;
@@ -69,9 +70,9 @@ typedef struct hk_backend {
    * the other ranks. May set wiring.env.gpu for the transports. After a failure the caller calls detach. NULL: nothing
    * to make or to publish. */
   hk_status (*attach)(struct ncclComm *c, void *fact);
-  /* After the exchange, and after the transports have joined; rank r's fact is `stride` bytes after rank r - 1's.
-   * Collective: all ranks call it, and it may exchange more.  NULL: nothing to do. */
-  hk_status (*join)(struct ncclComm *c, const void *facts, size_t stride);
+  /* After the exchange, and after the transports have joined. Collective: all ranks call it, and it may exchange more.
+   * NULL: nothing to do. */
+  hk_status (*join)(struct ncclComm *c, const struct hk_facts *facts);
   /* *out: the topology of this host, for the ring search; NULL if it cannot be detected. If it was created for this
    * call, *own is the same topology, and the caller frees it. */
   hk_status (*topology)(struct ncclComm *c, struct hk_topo **own, const struct hk_topo **out);

@@ -9,6 +9,7 @@
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
+#include "facts.h"
 #include "gpu.h"
 #include "health.h"
 #include "memory.h"
@@ -30,7 +31,7 @@ static bool choose(int *device) {
 /* ---- init ---- */
 
 static hk_status attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact); }
-static hk_status join(ncclComm_t c, const void *facts, size_t stride) { return hk_gpu_join(c, facts, stride); }
+static hk_status join(ncclComm_t c, const hk_facts *facts) { return hk_gpu_join(c, facts); }
 
 static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
