@@ -11,6 +11,7 @@
 #include <sys/uio.h>
 #include "../src/device/host.h"
 #include "../src/kernels/reduce.h"
+#include "../src/transport/registry.h"
 #include "../tests/support/shm_world.h"
 
 enum { WARM = 1000, TURNS = 20000, STREAM = 64 << 20, REPEATS = 7 };

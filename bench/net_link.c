@@ -159,8 +159,8 @@ static int run_remote(int rank, const char *where) {
   remote r = {.rank = {.rank = rank, .wait = {.spins = 100}}};
   char text[64];
   snprintf(text, sizeof text, rank ? "0.0.0.0:%s" : "%s", where);
-  must(hk_addr_parse(&r.to, text));
-  if (rank) must(hk_listen(&r.to, 4, &r.listener));
+  must(hk_addr_parse(hk_settings_now(), &r.to, text));
+  if (rank) must(hk_listen(hk_settings_now(), &r.to, 4, &r.listener));
   r.rank.env = (hk_transport_env){.rank = rank,
                                   .nranks = 2,
                                   .comm_id = 1,

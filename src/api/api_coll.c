@@ -5,6 +5,7 @@
 #include "../boot/process.h" /* hk_forks */
 #include "../comm/group.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../core/overlap.h"

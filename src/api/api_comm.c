@@ -10,6 +10,7 @@
 #include "../comm/group.h"
 #include "../comm/leave.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
 
@@ -129,7 +130,8 @@ HK_EXPORT ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *a
     goto out;
   }
   /* The init makes the id of NCCL_COMM_ID itself. */
-  if (comm && !hk_param_str(HK_P_COMM_ID)) HK_TRY(hk_meet(&id, &place, address), out);
+  const hk_settings *settings = hk_settings_now();
+  if (comm && !settings->COMM_ID) HK_TRY(hk_meet(settings, &id, &place, address), out);
   return init_rank("hocketCommFromEnvironment", comm, place.nranks, place.rank, (hk_init){.ids = &id, .nids = 1},
                    config, CURRENT);
 out:

@@ -8,6 +8,7 @@
 #include "../base/thread.h"
 #include "../comm/group.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/comm.h"
 #include "../program/operation.h"
 #include "../run/stream.h"

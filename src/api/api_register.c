@@ -10,6 +10,7 @@
 #include "../comm/children.h"
 #include "../comm/group.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"
 #include "../rma/windows.h"

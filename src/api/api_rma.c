@@ -4,6 +4,7 @@
 #include "../base/thread.h"
 #include "../comm/group.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
 #include "../rma/rma.h"

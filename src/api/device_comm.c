@@ -8,6 +8,7 @@
 #include "../boot/bootstrap.h"
 #include "../comm/group.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../rma/windows.h"
 #include "device_abi.h"
 

@@ -109,13 +109,13 @@ static hk_status unresolved(const char *text, const char *host, int err, int sys
                  err == EAI_SYSTEM ? strerror(system) : gai_strerror(err));
 }
 
-hk_status hk_addr_parse(hk_addr *a, const char *text) {
+hk_status hk_addr_parse(const hk_settings *settings, hk_addr *a, const char *text) {
   char host[NI_MAXHOST];
   unsigned port;
   if (!split_host_port(text, host, sizeof(host), &port)) return bad_form(text);
 
   struct addrinfo hint = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
-  const char *family = hk_param_str(HK_P_SOCKET_FAMILY);
+  const char *family = settings->SOCKET_FAMILY;
   /* The requested family selects only among the addresses of a name: a numeric address is used as it is. */
   if (family && strcmp(family, "AF_INET") == 0) hint.ai_family = AF_INET;
   if (family && strcmp(family, "AF_INET6") == 0) hint.ai_family = AF_INET6;
@@ -133,8 +133,7 @@ hk_status hk_addr_parse(hk_addr *a, const char *text) {
 }
 
 /* HOCKET_PORT_RANGE: "first-last" or one port. */
-static hk_status port_range(unsigned *first, unsigned *last) {
-  const char *text = hk_param_str(HK_P_PORT_RANGE);
+static hk_status port_range(const char *text, unsigned *first, unsigned *last) {
   *first = *last = 0;
   if (!text || !*text) return HK_OK;
   char extra;
@@ -179,11 +178,11 @@ static bool try_listen(hk_addr *a, int backlog, int *out) {
   return false;
 }
 
-hk_status hk_listen(hk_addr *a, int backlog, int *fd) {
+hk_status hk_listen(const hk_settings *settings, hk_addr *a, int backlog, int *fd) {
   unsigned first = 0, last = 0;
   char text[HK_ADDR_TEXT];
   *fd = -1;
-  if (hk_addr_port(a) == 0) HK_OR_RETURN(port_range(&first, &last));
+  if (hk_addr_port(a) == 0) HK_OR_RETURN(port_range(settings->PORT_RANGE, &first, &last));
   if (first == 0)
     return try_listen(a, backlog, fd)
                ? HK_OK

@@ -8,6 +8,8 @@
 #include <sys/socket.h>
 #include "status.h"
 
+struct hk_settings; /* param.h */
+
 typedef union hk_addr {
   struct sockaddr sa;
   struct sockaddr_in v4;
@@ -21,7 +23,7 @@ bool hk_addr_equal(const hk_addr *a, const hk_addr *b); /* the port included */
 /* "10.0.0.1<4242>", "[fe80::1%eth0]<4242>", as NCCL prints them. Returns `text` (HK_ADDR_TEXT bytes). */
 const char *hk_addr_format(const hk_addr *a, char *text);
 /* "host:port", "[v6]:port", "[v6%ifname]:port"; names are resolved. */
-hk_status hk_addr_parse(hk_addr *a, const char *text);
+hk_status hk_addr_parse(const struct hk_settings *settings, hk_addr *a, const char *text);
 /* Converts an IPv4 address that a dual-stack socket shows as ::ffff:10.0.0.1 to plain IPv4; others do not change. */
 void hk_addr_unmap(hk_addr *a);
 unsigned hk_addr_port(const hk_addr *a);
@@ -41,10 +43,10 @@ typedef struct hk_iface {
  * syntax: prefixes, "=exact", "^excluded"). Otherwise, with `toward` given, the interface whose route reaches it comes
  * first. Container bridges and loopback come last, loopback only if there is nothing else or it was asked for. *n is
  * the room in `out`, then the number found. HK_ERR_USAGE names the filter if it leaves none. */
-hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward);
+hk_status hk_ifaces(const struct hk_settings *settings, hk_iface *out, int *n, const hk_addr *toward);
 
 /* A nonblocking, close-on-exec TCP listener on `a` (port 0: HOCKET_PORT_RANGE, else any); the port is stored in *a. */
-hk_status hk_listen(hk_addr *a, int backlog, int *fd);
+hk_status hk_listen(const struct hk_settings *settings, hk_addr *a, int backlog, int *fd);
 /* A nonblocking TCP socket whose connect has been started. */
 hk_status hk_connect_start(const hk_addr *to, int *fd);
 /* Before connect(2) or listen(2): the connection's congestion control is reno, which paces nothing, if the system has

@@ -249,8 +249,7 @@ static bool route_source(const hk_addr *to, hk_addr *local) {
   return ok;
 }
 
-static hk_status wanted_family(int *family) {
-  const char *text = hk_param_str(HK_P_SOCKET_FAMILY);
+static hk_status wanted_family(const char *text, int *family) {
   *family = AF_UNSPEC;
   if (!text || !*text) return HK_OK;
   if (strcmp(text, "AF_INET") == 0)
@@ -278,14 +277,14 @@ static void list_names(const hk_iface *list, int n, char *text, size_t bytes) {
   }
 }
 
-hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward) {
+hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk_addr *toward) {
   hk_status rc;
   hk_iface *all = NULL;
   hk_addr local;
-  hk_iface_wish wish = {.names = hk_param_str(HK_P_SOCKET_IFNAME)};
+  hk_iface_wish wish = {.names = settings->SOCKET_IFNAME};
   int room = *n, count = 0;
   *n = 0;
-  HK_TRY(wanted_family(&wish.family), out);
+  HK_TRY(wanted_family(settings->SOCKET_FAMILY, &wish.family), out);
   HK_TRY(check_names(wish.names), out);
   if (toward && route_source(toward, &local)) {
     wish.local = &local;
@@ -311,11 +310,10 @@ hk_status hk_ifaces(hk_iface *out, int *n, const hk_addr *toward) {
     goto out;
   }
   if (left == 0) {
-    const char *family = hk_param_str(HK_P_SOCKET_FAMILY);
     rc = HK_FAIL(HK_ERR_USAGE,
                  "no network interface is left by NCCL_SOCKET_IFNAME='%s' and NCCL_SOCKET_FAMILY='%s'; up on "
                  "this host: %s",
-                 wish.names ? wish.names : "", family ? family : "", names);
+                 wish.names ? wish.names : "", settings->SOCKET_FAMILY ? settings->SOCKET_FAMILY : "", names);
     goto out;
   }
   *n = left < room ? left : room;

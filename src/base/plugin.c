@@ -8,7 +8,6 @@
 #include <string.h>
 #include <strings.h>
 #include "log.h"
-#include "param.h"
 #include "status.h"
 
 static void *open_library(const char *file, char *why, size_t why_bytes) {
@@ -66,32 +65,31 @@ bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]) {
   return false;
 }
 
-bool hk_plugin_find_in_net(const char *prefix, int newest, int oldest, hk_plugin *out) {
-  const char *list = hk_param_str(HK_P_NET_PLUGIN);
+bool hk_plugin_find_in_net(const hk_plugin_wish *w, hk_plugin *out) {
+  const char *list = w->nets;
   char name[HK_PLUGIN_FILE], why[200];
   bool named = list != NULL;
   while (named ? hk_plugin_next(&list, name) : !list) {
     out->library = hk_plugin_open("net", named ? name : NULL, out->file, why, sizeof why);
-    if (out->library && hk_plugin_symbol(out, prefix, newest, oldest)) return true;
+    if (out->library && hk_plugin_symbol(out, w->prefix, w->newest, w->oldest)) return true;
     if (out->library) dlclose(out->library);
     if (!named) break;
   }
   return false;
 }
 
-bool hk_plugin_find(const char *kind, const char *name, const char *prefix, int newest, int oldest, hk_plugin *out,
-                    char *why, size_t why_bytes) {
+bool hk_plugin_find(const hk_plugin_wish *w, hk_plugin *out, char *why, size_t why_bytes) {
   char first[HK_PLUGIN_FILE], text[200] = "";
   why[0] = '\0';
-  out->library = hk_plugin_open(kind, name, out->file, text, sizeof text);
-  if (out->library && hk_plugin_symbol(out, prefix, newest, oldest)) return true;
+  out->library = hk_plugin_open(w->kind, w->name, out->file, text, sizeof text);
+  if (out->library && hk_plugin_symbol(out, w->prefix, w->newest, w->oldest)) return true;
   if (out->library)
-    snprintf(why, why_bytes, "%s has none of %s%d to %s%d", out->file, prefix, oldest, prefix, newest);
-  else if (name)
+    snprintf(why, why_bytes, "%s has none of %s%d to %s%d", out->file, w->prefix, w->oldest, w->prefix, w->newest);
+  else if (w->name)
     snprintf(why, why_bytes, "%s", text);
   if (out->library) dlclose(out->library);
   snprintf(first, sizeof first, "%s", out->file);
-  if (hk_plugin_find_in_net(prefix, newest, oldest, out)) return true;
+  if (hk_plugin_find_in_net(w, out)) return true;
   snprintf(out->file, sizeof out->file, "%s", first);
   return false;
 }

@@ -3,6 +3,7 @@
 #include "thread.h"
 #include <errno.h>
 #include <signal.h>
+#include <sys/prctl.h>
 
 static const int own_faults[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS};
 
@@ -26,6 +27,11 @@ int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), vo
   pthread_sigmask(SIG_SETMASK, &before, NULL);
   pthread_attr_destroy(&attr);
   return error;
+}
+
+void hk_thread_polls(const char *name) {
+  (void)prctl(PR_SET_NAME, name);
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL);
 }
 
 _Thread_local bool hk_cancel_held;

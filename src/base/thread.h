@@ -13,6 +13,10 @@
  * Returns an errno: 0, or EAGAIN if the limit of threads or memory is reached. */
 int hk_thread_start(pthread_t *thread, size_t stack, void *(*run)(void *arg), void *arg);
 
+/* The calling thread, one of the library's, polls: gives it a name, of at most 15 characters, and lets its naps end on
+ * time, because the kernel's default slack is 50 us. */
+void hk_thread_polls(const char *name);
+
 /* A thread of the application that is cancelled (pthread_cancel) inside the library would leave locks held and a call
  * that never ends. So cancellation waits until the call is over. Disabling it costs about a thirtieth of the smallest
  * collective, so a call that never waits for the kernel does not do it. Such calls use hk_cancel_hold() before a

@@ -93,10 +93,10 @@ hk_status hk_tls_set_key(const char *key, bool in_use) {
   return HK_OK;
 }
 
-hk_status hk_tls_key_file(char key[HK_TLS_KEY_MOST + 1]) {
+hk_status hk_tls_key_file(const hk_settings *settings, char key[HK_TLS_KEY_MOST + 1]) {
   hk_status rc = HK_OK;
   struct stat st;
-  const char *path = hk_param_str(HK_P_ENCRYPTION_KEY_FILE);
+  const char *path = settings->ENCRYPTION_KEY_FILE;
   memset(key, 0, HK_TLS_KEY_MOST + 1);
   if (!path || !*path) return HK_OK;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -202,12 +202,12 @@ static bool make_context(void) {
   return true;
 }
 
-hk_status hk_tls_prepare(void) {
+hk_status hk_tls_prepare(const hk_settings *settings) {
   char why[256];
   if (process.ctx) lib.SSL_CTX_free(process.ctx);
   process.ctx = NULL;
   hide_secret();
-  if (!process.given) HK_OR_RETURN(hk_tls_key_file(secret.key));
+  if (!process.given) HK_OR_RETURN(hk_tls_key_file(settings, secret.key));
   if (!*secret.key) return HK_OK;
   /* relaxed: see hk_tcp_is_plain */
   atomic_store_explicit(&hk_tls_used, true, memory_order_relaxed);

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include "status.h"
 
+struct hk_settings; /* param.h */
+
 enum { HK_TLS_KEY_LEAST = 32, HK_TLS_KEY_MOST = 512, HK_TLS_FIRST_BYTE = 0x16 };
 
 /* The next two are called under a lock of the caller. */
@@ -20,7 +22,7 @@ enum { HK_TLS_KEY_LEAST = 32, HK_TLS_KEY_MOST = 512, HK_TLS_FIRST_BYTE = 0x16 };
 hk_status hk_tls_set_key(const char *key, bool in_use);
 /* Before the process's first connection: takes the key that is set, and OpenSSL. HK_ERR_USAGE if there is a key that
  * cannot be used: then no connection may be made. */
-hk_status hk_tls_prepare(void);
+hk_status hk_tls_prepare(const struct hk_settings *settings);
 bool hk_tls_on(void); /* the process has a key: each connection must be TLS */
 
 typedef enum hk_tls_state {
@@ -51,5 +53,5 @@ extern unsigned hk_tls_records;
 /* For `hocket doctor`: OpenSSL's version, or NULL and the reason in `why`. */
 const char *hk_tls_library(char *why, size_t bytes);
 /* Reads HOCKET_ENCRYPTION_KEY_FILE. HK_OK with an empty `key` if it is not set. */
-hk_status hk_tls_key_file(char key[HK_TLS_KEY_MOST + 1]);
+hk_status hk_tls_key_file(const struct hk_settings *settings, char key[HK_TLS_KEY_MOST + 1]);
 #endif

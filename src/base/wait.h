@@ -80,6 +80,17 @@ hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *w
 /* Sleeps until `fd` can be read (-1: none), or for `ns`. For a wait that is already long and may end a little late. */
 hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns);
 
+/* How a thread that polls rests: its pauses only yield at first, then it naps, and later it naps longer. */
+typedef struct hk_backoff {
+  uint64_t yield_ns, nap_ns;           /* yields for this long; then each nap */
+  uint64_t long_after_ns, long_nap_ns; /* each nap from then on; long_after_ns 0: naps do not become longer */
+} hk_backoff;
+/* The nap after that time without progress; 0: hk_wait_pause. */
+static inline uint64_t hk_backoff_nap(const hk_backoff *b, uint64_t waited_ns) {
+  if (waited_ns < b->yield_ns) return 0;
+  return b->long_after_ns && waited_ns >= b->long_after_ns ? b->long_nap_ns : b->nap_ns;
+}
+
 /* One poll(2) of several descriptors, for 50 ms at most; the caller checks `revents` and calls again. */
 struct pollfd;
 hk_status hk_wait_poll(hk_waiter *w, struct pollfd *fds, unsigned n);
@@ -92,4 +103,6 @@ void hk_cond_init(pthread_cond_t *cond); /* with the clock that hk_wait_cond use
 uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
 /* The time since `since`; 0 if another thread took `since` after `now` was read. */
 static inline uint64_t hk_ago_ns(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
+/* The time since the first yield after progress; 0 before that. */
+static inline uint64_t hk_wait_idle_ns(const hk_waiter *w) { return w->begin_ns ? hk_now_ns() - w->begin_ns : 0; }
 #endif

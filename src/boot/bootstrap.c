@@ -169,7 +169,7 @@ static int root_of(int rank, int nids, int nranks) {
  * ends. */
 static hk_status dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk_hello *h, bool ended,
                            const hk_wait_env *env, int *fd) {
-  hk_dialing d = {.hello = h, .secret = id->secret, .wait = env, .n = id->n};
+  hk_dialing d = {.settings = b->o.settings, .hello = h, .secret = id->secret, .wait = env, .n = id->n};
   char whom[80];
   snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "the given address" : "the unique id",
            h->from, h->to);
@@ -209,9 +209,11 @@ static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, con
 }
 
 /* A hello to root `root` of `roots`. The nonce is not set. */
-static hk_hello root_hello(hk_hello_kind kind, const hk_boot_id *id, int root, int roots, int rank, int nranks) {
+static hk_hello root_hello(const hk_settings *settings, hk_hello_kind kind, const hk_boot_id *id, int root, int roots,
+                           int rank, int nranks) {
   hk_boot_job job = {.token = 0};
-  if (id->from_env) hk_boot_job_here(&job); /* any other id is random: a rank that has it belongs to the job */
+  if (id->from_env)
+    hk_boot_job_here(settings, &job); /* any other id is random: a rank that has it belongs to the job */
   return (hk_hello){.kind = kind,
                     .from = rank,
                     .to = nranks,
@@ -226,13 +228,13 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
                                hk_reply *reply) {
   hk_bootstrap *b = g->b;
   const hk_boot_id *id = &g->ids[root];
-  hk_hello h = root_hello(kind, id, root, g->nids, b->rank, b->nranks);
+  hk_hello h = root_hello(b->o.settings, kind, id, root, g->nids, b->rank, b->nranks);
   hk_status rc = hk_random(h.nonce, sizeof h.nonce);
   *reply = (hk_reply){.status = HK_OK};
   memcpy(h.contact, hk_contact_of(b, b->rank), HK_CONTACT_BYTES);
   hk_boot_job job;
   char at[HK_ADDR_TEXT];
-  hk_boot_job_here(&job);
+  hk_boot_job_here(b->o.settings, &job);
   if (rc == HK_OK) rc = hk_root_join(&h, reply, env);
   bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
@@ -253,9 +255,10 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
 }
 
 /* Reports to one root at a time. Needs no memory, and only one descriptor, the socket. */
-static void excuse_to(const hk_boot_id *id, hk_hello *h, const char *cause, uint64_t deadline_ns) {
+static void excuse_to(const hk_settings *settings, const hk_boot_id *id, hk_hello *h, const char *cause,
+                      uint64_t deadline_ns) {
   hk_wait_env env = {.deadline_ns = deadline_ns}, nap = {.spins = 0};
-  hk_dialing d = {.hello = h, .text = cause, .secret = id->secret, .wait = &env, .n = id->n};
+  hk_dialing d = {.settings = settings, .hello = h, .text = cause, .secret = id->secret, .wait = &env, .n = id->n};
   hk_ack ack;
   hk_waiter w;
   if (hk_random(h->nonce, sizeof h->nonce) != HK_OK || hk_root_report_abort(h, cause)) return;
@@ -265,15 +268,15 @@ static void excuse_to(const hk_boot_id *id, hk_hello *h, const char *cause, uint
     (void)hk_wait_nap(&w, -1, NAP_NS); /* nothing else ends this wait */
 }
 
-void hk_bootstrap_report_abort(const ncclUniqueId *ids, int nids, int rank, int nranks) {
+void hk_bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *ids, int nids, int rank, int nranks) {
   uint64_t deadline_ns = hk_now_ns() + EXCUSE_NS;
   char cause[HK_ERROR_TEXT];
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   for (int i = 0; i < nids; i++) {
     hk_boot_id id;
     if (hk_boot_id_decode(&id, &ids[i]) != HK_OK) continue;
-    hk_hello h = root_hello(HK_HELLO_FAILED, &id, i, nids, rank, nranks);
-    excuse_to(&id, &h, cause, deadline_ns);
+    hk_hello h = root_hello(settings, HK_HELLO_FAILED, &id, i, nids, rank, nranks);
+    excuse_to(settings, &id, &h, cause, deadline_ns);
     explicit_bzero(id.secret, sizeof id.secret);
   }
   hk_error_adopt(cause);
@@ -351,7 +354,7 @@ out:
   free(id);
   /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))
-    hk_bootstrap_report_abort(ids, nids, o->rank, o->nranks);
+    hk_bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks);
   if (rc != HK_OK && b) give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;

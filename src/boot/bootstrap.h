@@ -32,10 +32,11 @@ typedef struct hk_bootstrap hk_bootstrap;
  * with an error after HOCKET_BOOTSTRAP_TIMEOUT, or after HOCKET_ID_LIFETIME if no rank joins. */
 hk_status hk_bootstrap_new_id(ncclUniqueId *id);
 /* With NCCL_COMM_ID set: the id made from that address. On rank 0 this starts the root, too. */
-hk_status hk_bootstrap_env_id(ncclUniqueId *id, int rank);
+hk_status hk_bootstrap_env_id(const struct hk_settings *settings, ncclUniqueId *id, int rank);
 /* The same from the address `text`, "host:port", which `named` has in messages. `anywhere`: rank 0 need not have that
  * address, and listens at all of its own, unless it is loopback's. */
-hk_status hk_bootstrap_address_id(ncclUniqueId *id, int rank, const char *named, const char *text, bool anywhere);
+hk_status hk_bootstrap_address_id(const struct hk_settings *settings, ncclUniqueId *id, int rank, const char *named,
+                                  const char *text, bool anywhere);
 
 typedef struct hk_bootstrap_options {
   int rank, nranks;
@@ -62,7 +63,8 @@ hk_status hk_bootstrap_encrypt(const char *key);
 hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nids, const hk_bootstrap_options *o);
 /* This rank fails before hk_bootstrap_join, for the cause in the thread's error, which stays: the ranks that wait for
  * it at the roots of `ids` get the cause. Takes a second at most, without an effect if no root can be reached. */
-void hk_bootstrap_report_abort(const ncclUniqueId *ids, int nids, int rank, int nranks);
+void hk_bootstrap_report_abort(const struct hk_settings *settings, const ncclUniqueId *ids, int nids, int rank,
+                               int nranks);
 /* Joins a communicator made from another one's ranks: new rank i is the parent's rank members[i]. `child`
  * distinguishes the children of one parent and is equal on all members. Works while other ranks of the parent are
  * dead. `members` must stay valid during the call. */

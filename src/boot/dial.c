@@ -110,7 +110,8 @@ static void begin(race *r) {
   hk_tcp_new(t->fd);
   hk_tcp_unpaced(t->fd);
   hk_fork_closes(t->fd);
-  hk_watch_silence(t->fd); /* a host that disappears while we wait for its process ends the connection */
+  hk_watch_silence(r->d->settings,
+                   t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) {
     lose_errno(r, i, errno);
   } else if (has_no_source(r, t->fd, to)) {
@@ -268,8 +269,8 @@ out:
   return rc;
 }
 
-uint64_t hk_boot_report_ns(void) {
-  int64_t watchdog = hk_param_int(HK_P_WATCHDOG);
+uint64_t hk_boot_report_ns(const hk_settings *settings) {
+  int64_t watchdog = settings->WATCHDOG;
   return (uint64_t)(!watchdog ? INT32_MAX : watchdog < REPORT_SECONDS ? watchdog : REPORT_SECONDS) * 1000000000u;
 }
 
@@ -318,7 +319,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
     if (late || (refusals >= REFUSALS && now - refused_ns >= d->patience_ns))
       return HK_FAIL(HK_ERR_REMOTE, "cannot reach %s after %.1f s (%s); %s", d->whom, (double)(now - r.since_ns) * 1e-9,
                      r.why, d->advice);
-    if (d->reports && !reported && now - r.since_ns > hk_boot_report_ns()) {
+    if (d->reports && !reported && now - r.since_ns > hk_boot_report_ns(d->settings)) {
       HK_WARN("rank %d looks for %s, so far without success (%s)", d->hello->from, d->whom, r.why);
       reported = true;
     }

@@ -8,7 +8,10 @@
 /* One that the caller names, and each of the peer's; a link-local one once for each interface of this host. */
 enum { HK_DIAL_ADDRS = HK_BOOT_ADDRS * HK_BOOT_ADDRS + 1 };
 
+struct hk_settings; /* base/param.h */
+
 typedef struct hk_dialing {
+  const struct hk_settings *settings;
   const hk_hello *hello; /* nonce included */
   const char *text;      /* sent after it, without the final zero; NULL: nothing */
   const uint8_t *secret;
@@ -31,7 +34,7 @@ typedef struct hk_dialing {
  * HK_ERR_USAGE if the two processes have no common key. The message says what went wrong with each address. */
 hk_status hk_boot_dial(const hk_dialing *d, int *fd);
 /* The time until the report that a peer is not there: 10 s, or HOCKET_WATCHDOG if that is less, and no report if 0. */
-uint64_t hk_boot_report_ns(void);
+uint64_t hk_boot_report_ns(const struct hk_settings *settings);
 
 /* The result of one question to a listener: the hello is sent, the ack and the next `bytes` bytes are read. */
 typedef enum hk_probe {

@@ -101,7 +101,7 @@ static bool is_dead(const hk_early *p) {
 
 /* A rank may begin a split or a shrink at any time, so connections that wait for it do not expire. */
 bool hk_families_expire(hk_listener *l, uint64_t now) {
-  uint64_t limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT) * 1000000000u;
+  uint64_t limit = (uint64_t)l->settings->BOOTSTRAP_TIMEOUT * 1000000000u;
   bool some = false;
   for (hk_family *f = l->families; f; f = f->next) {
     for (hk_early **at = &f->early; *at;) {

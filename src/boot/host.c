@@ -21,8 +21,8 @@ static uint64_t hash_file(uint64_t h, const char *path) {
   return n > 0 ? hk_hash(h, text, (size_t)n) : h;
 }
 
-uint64_t hk_host_id(void) {
-  const char *given = hk_param_str(HK_P_HOSTID);
+uint64_t hk_host_id(const hk_settings *settings) {
+  const char *given = settings->HOSTID;
   if (given) return hk_hash(1, given, strlen(given));
   char name[256] = "";
   gethostname(name, sizeof name - 1);

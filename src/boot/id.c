@@ -51,14 +51,15 @@ static hk_addr listen_at(const hk_addr *a, const char *text, bool anywhere) {
   return at;
 }
 
-static hk_status start_env_root(const hk_boot_id *id, const char *named, const char *text, bool anywhere) {
+static hk_status start_env_root(const hk_settings *settings, const hk_boot_id *id, const char *named, const char *text,
+                                bool anywhere) {
   hk_status rc = HK_OK;
   hk_listener *l = NULL;
   hk_addr at = listen_at(&id->at[0], text, anywhere);
   int socket_fd = -1;
   HK_TRY(hk_listener_get(&l), out);
   if (hk_root_gathers(l, hk_boot_id_key(id))) goto out; /* started by an earlier call, and not used yet */
-  rc = hk_listen(&at, BACKLOG, &socket_fd);
+  rc = hk_listen(settings, &at, BACKLOG, &socket_fd);
   if (rc != HK_OK) {
     char cause[HK_ERROR_TEXT];
     snprintf(cause, sizeof cause, "%s", hk_last_error());
@@ -74,19 +75,20 @@ out:
   return rc;
 }
 
-hk_status hk_bootstrap_env_id(ncclUniqueId *out, int rank) {
-  const char *text = hk_param_str(HK_P_COMM_ID);
+hk_status hk_bootstrap_env_id(const hk_settings *settings, ncclUniqueId *out, int rank) {
+  const char *text = settings->COMM_ID;
   memset(out, 0, sizeof *out);
   if (!text || !*text) return HK_FAIL(HK_ERR_USAGE, "NCCL_COMM_ID is not set");
-  return hk_bootstrap_address_id(out, rank, "NCCL_COMM_ID", text, false);
+  return hk_bootstrap_address_id(settings, out, rank, "NCCL_COMM_ID", text, false);
 }
 
-hk_status hk_bootstrap_address_id(ncclUniqueId *out, int rank, const char *named, const char *text, bool anywhere) {
+hk_status hk_bootstrap_address_id(const hk_settings *settings, ncclUniqueId *out, int rank, const char *named,
+                                  const char *text, bool anywhere) {
   static const uint8_t public_key[] = "NCCL_COMM_ID key";
   _Static_assert(sizeof public_key == HK_SECRET_BYTES + 1, "and a zero");
   hk_boot_id id = {.from_env = true, .n = 1};
   memset(out, 0, sizeof *out);
-  HK_OR_RETURN(hk_addr_parse(&id.at[0], text));
+  HK_OR_RETURN(hk_addr_parse(settings, &id.at[0], text));
   if (!hk_addr_port(&id.at[0]))
     return HK_FAIL(HK_ERR_ARGUMENT, "%s=%s has no port: write host:port with a port that is free on rank 0's host",
                    named, text);
@@ -94,7 +96,7 @@ hk_status hk_bootstrap_address_id(ncclUniqueId *out, int rank, const char *named
    * names, which ranks may have been given. */
   const char *common = anywhere ? strrchr(text, ':') : text;
   hk_derive(id.secret, public_key, "secret", common, strlen(common));
-  if (rank == 0) HK_OR_RETURN(start_env_root(&id, named, text, anywhere));
+  if (rank == 0) HK_OR_RETURN(start_env_root(settings, &id, named, text, anywhere));
   hk_boot_id_encode(out, &id);
   return HK_OK;
 }

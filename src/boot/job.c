@@ -24,10 +24,10 @@ static const char *set_value(const char *variable) {
 }
 
 /* Writes the job's name in words and the token that is compared. */
-void hk_boot_job_here(hk_boot_job *out) {
+void hk_boot_job_here(const hk_settings *settings, hk_boot_job *out) {
   static const uint8_t public_key[] = "Hocket job token";
   _Static_assert(sizeof public_key == HK_SECRET_BYTES + 1, "and a zero");
-  const char *given = hk_param_str(HK_P_JOB), *value = NULL;
+  const char *given = settings->JOB, *value = NULL;
   size_t i = 0;
   if (given && *given) {
     snprintf(out->text, sizeof out->text, "HOCKET_JOB=%.300s", given);

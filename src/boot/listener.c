@@ -13,6 +13,7 @@
 #include <unistd.h>
 #include "../base/iface.h" /* loopback and link-local addresses */
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../base/tcp.h"
 #include "../base/wait.h"
 #include "bootstrap.h"
@@ -233,11 +234,11 @@ static void on_sweep(void *arg, int fd, uint32_t events) {
 /* ---- where to listen ---- */
 
 /* The best addresses of this host. Link-local ones, which mean nothing to other hosts, only if there are no others. */
-static hk_status own_addresses(hk_contact *c, const hk_addr *toward) {
+static hk_status own_addresses(const hk_settings *settings, hk_contact *c, const hk_addr *toward) {
   hk_status rc = HK_OK;
   hk_iface list[IFACES];
   int n = IFACES;
-  HK_OR_RETURN(hk_ifaces(list, &n, toward));
+  HK_OR_RETURN(hk_ifaces(settings, list, &n, toward));
   c->n = 0;
   for (int pass = 0; pass < 2 && !c->n; pass++)
     for (int i = 0; i < n && c->n < HK_BOOT_ADDRS; i++)
@@ -247,7 +248,7 @@ static hk_status own_addresses(hk_contact *c, const hk_addr *toward) {
 }
 
 /* Binds to the address if there is only one, else to all. */
-static hk_status listen_for(const hk_contact *c, hk_addr *at, int *fd) {
+static hk_status listen_for(const hk_settings *settings, const hk_contact *c, hk_addr *at, int *fd) {
   bool v6 = false;
   for (uint32_t i = 0; i < c->n; i++) v6 |= c->at[i].sa.sa_family == AF_INET6;
   if (c->n == 1) {
@@ -258,7 +259,7 @@ static hk_status listen_for(const hk_contact *c, hk_addr *at, int *fd) {
     if (v6) at->v6.sin6_addr = in6addr_any; /* IPv4 too, unless the system keeps them apart */
   }
   hk_addr_set_port(at, 0);
-  HK_OR_RETURN(hk_listen(at, BACKLOG, fd));
+  HK_OR_RETURN(hk_listen(settings, at, BACKLOG, fd));
   hk_tcp_unpaced(*fd); /* accepted sockets inherit it */
   return HK_OK;
 }
@@ -271,7 +272,7 @@ hk_status hk_listener_contact(hk_listener *l, hk_contact *out, const hk_addr *to
   if (!l->recent.since_ns || hk_now_ns() - l->recent.since_ns > KEEP_CONTACT_NS ||
       !hk_addr_equal(&l->recent.toward, toward)) {
     l->recent.since_ns = 0;
-    HK_TRY(own_addresses(&l->recent.contact, toward), out);
+    HK_TRY(own_addresses(l->settings, &l->recent.contact, toward), out);
     for (uint32_t i = 0; i < l->recent.contact.n; i++)
       hk_addr_set_port(&l->recent.contact.at[i], hk_addr_port(&l->contact.at[0]));
     l->recent.contact.process = l->contact.process;
@@ -285,21 +286,22 @@ out:
   return rc;
 }
 
-static hk_status new_listener(hk_listener **out) {
+static hk_status new_listener(const hk_settings *settings, hk_listener **out) {
   hk_status rc = HK_OK;
   hk_addr at;
   char text[HK_ADDR_TEXT];
   hk_listener *l = calloc(1, sizeof *l);
   if (!l) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap's listener");
+  l->settings = settings;
   l->fd = l->spare = -1;
   l->on_accept = on_accept;
   l->on_tick = on_tick;
   l->sweep = (hk_service_work){.fn = on_sweep, .arg = l};
   l->contact.process = hk_process_nonce();
   l->contact.pid = (uint32_t)getpid();
-  HK_TRY(hk_tls_prepare(), out);
-  HK_TRY(own_addresses(&l->contact, NULL), out);
-  HK_TRY(listen_for(&l->contact, &at, &l->fd), out);
+  HK_TRY(hk_tls_prepare(settings), out);
+  HK_TRY(own_addresses(l->settings, &l->contact, NULL), out);
+  HK_TRY(listen_for(l->settings, &l->contact, &at, &l->fd), out);
   hk_fork_closes(l->fd);
   for (uint32_t i = 0; i < l->contact.n; i++) hk_addr_set_port(&l->contact.at[i], hk_addr_port(&at));
   HK_TRY(hk_service_new(&l->service, "hk-listener"), out);
@@ -333,7 +335,9 @@ hk_status hk_listener_get(hk_listener **out) {
   hk_on_fork(forget_listener);
   hk_listener_lock();
   *out = hk_listener_current();
-  if (!*out) HK_TRY(new_listener(out), out);
+  const hk_settings *settings = hk_settings_now();
+  if (!*out) HK_TRY(new_listener(settings, out), out);
+  (*out)->settings = settings;
   hk_listener_set_current(*out);
   (*out)->users++;
 out:

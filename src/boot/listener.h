@@ -27,6 +27,7 @@ struct hk_bootstrap;
 struct hk_listener;
 struct hk_root;
 struct hk_message;
+struct hk_settings; /* base/param.h */
 
 /* An accepted connection. Used on the listener's thread only. */
 typedef struct hk_connection {
@@ -71,6 +72,7 @@ typedef struct hk_family {
 } hk_family;
 
 typedef struct hk_listener {
+  const struct hk_settings *settings; /* of the newest user; under the lock */
   hk_service *service;
   unsigned users; /* bootstraps and roots */
   bool closing;
@@ -104,7 +106,8 @@ typedef struct hk_listener {
 } hk_listener;
 
 /* ---- listener.c ---- */
-/* Returns the process's listener, which it makes if there is none. hk_listener_put gives it back. */
+/* Returns the process's listener, which it makes if there is none; it gets the settings in force. hk_listener_put gives
+ * it back. */
 hk_status hk_listener_get(hk_listener **out);
 void hk_listener_put(hk_listener *l);
 /* Writes where this process can be reached. Addresses that a host at `toward` (may be NULL) reaches best come first. */

@@ -30,6 +30,7 @@ enum { MEET_PATH = 1024, MEET_NAP_NS = 50 * 1000 * 1000 };
 /* ---- a wait for rank 0 ---- */
 
 typedef struct meet_wait {
+  const hk_settings *settings;
   const hk_launched *place;
   hk_wait_env env;
   hk_waiter w;
@@ -37,18 +38,18 @@ typedef struct meet_wait {
   bool reported;
 } meet_wait;
 
-static void meet_wait_begin(meet_wait *m, const hk_launched *p) {
-  *m = (meet_wait){.place = p, .begin_ns = hk_now_ns()};
+static void meet_wait_begin(meet_wait *m, const hk_settings *settings, const hk_launched *p) {
+  *m = (meet_wait){.settings = settings, .place = p, .begin_ns = hk_now_ns()};
   hk_wait_begin(&m->w, &m->env);
 }
 
 /* `report`: now, and not after some seconds. */
 static hk_status meet_pause(meet_wait *m, bool report, const char *what, const char *cause) {
-  uint64_t waited_ns = hk_now_ns() - m->begin_ns, limit = (uint64_t)hk_param_int(HK_P_BOOTSTRAP_TIMEOUT);
+  uint64_t waited_ns = hk_now_ns() - m->begin_ns, limit = (uint64_t)m->settings->BOOTSTRAP_TIMEOUT;
   if (waited_ns >= limit * MEET_SECOND)
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d did not find %s within %llu s (HOCKET_BOOTSTRAP_TIMEOUT): %s",
                    m->place->rank, m->place->nranks, what, (unsigned long long)limit, cause);
-  if (!m->reported && (report || waited_ns >= hk_boot_report_ns())) {
+  if (!m->reported && (report || waited_ns >= hk_boot_report_ns(m->settings))) {
     HK_WARN("rank %d of %d looks for %s, so far without success: %s", m->place->rank, m->place->nranks, what, cause);
     m->reported = true;
   }
@@ -58,14 +59,14 @@ static hk_status meet_pause(meet_wait *m, bool report, const char *what, const c
 /* ---- an address ---- */
 
 /* A name may become known later: that of a pod is, when the pod runs. */
-static hk_status meet_await_name(const hk_launched *p, const char *address) {
+static hk_status meet_await_name(const hk_settings *settings, const hk_launched *p, const char *address) {
   meet_wait m;
   char host[NI_MAXHOST], what[NI_MAXHOST + 64];
   const char *begin = address + (*address == '['), *end = strrchr(address, ':');
   snprintf(host, sizeof host, "%.*s",
            (int)strcspn(begin, "]") < end - begin ? (int)strcspn(begin, "]") : (int)(end - begin), begin);
   snprintf(what, sizeof what, "the address of '%s', the host of rank 0", host);
-  meet_wait_begin(&m, p);
+  meet_wait_begin(&m, settings, p);
   for (struct addrinfo *found = NULL;;) {
     int error = getaddrinfo(host, NULL, NULL, &found);
     if (!error) {
@@ -76,15 +77,16 @@ static hk_status meet_await_name(const hk_launched *p, const char *address) {
   }
 }
 
-static hk_status meet_at(ncclUniqueId *id, const hk_launched *p, const char *named, const char *address) {
+static hk_status meet_at(const hk_settings *settings, ncclUniqueId *id, const hk_launched *p, const char *named,
+                         const char *address) {
   const char *colon = strrchr(address, ':');
   char *end = NULL;
   long port = colon && colon > address ? strtol(colon + 1, &end, 10) : 0;
   if (!end || *end || port < 1 || port > 65535)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s='%s' is no address: write host:port with a port that is free on rank 0's host",
                    named, address);
-  HK_OR_RETURN(meet_await_name(p, address));
-  return hk_bootstrap_address_id(id, p->rank, named, address, true);
+  HK_OR_RETURN(meet_await_name(settings, p, address));
+  return hk_bootstrap_address_id(settings, id, p->rank, named, address, true);
 }
 
 /* ---- the environment ---- */
@@ -159,6 +161,7 @@ static hk_status meet_address(const hk_launched *p, const hk_boot_job *job, char
 /* ---- a file ---- */
 
 typedef struct meet_file {
+  const hk_settings *settings;
   char folder[512], name[64]; /* of this job's file: its name begins like this */
   char path[MEET_PATH];
   ncclUniqueId id;
@@ -166,7 +169,7 @@ typedef struct meet_file {
 } meet_file;
 
 static void meet_file_name(meet_file *m, const hk_launched *p, const hk_boot_job *job) {
-  const char *folder = hk_param_str(HK_P_JOB_DIR);
+  const char *folder = m->settings->JOB_DIR;
   const char *pmi = meet_value("PMI_JOBID");
   uint64_t token = job->token;
   if (!job->named) token ^= pmi ? hk_hash(0, pmi, strlen(pmi)) : (uint64_t)meet_launcher_process();
@@ -208,14 +211,14 @@ static hk_status meet_write(meet_file *m) {
 }
 
 /* True unless the root's process has ended, so that the file is an earlier run's. */
-static bool meet_listens(const ncclUniqueId *from) {
+static bool meet_listens(const hk_settings *settings, const ncclUniqueId *from) {
   hk_boot_id id;
   hk_ack ack;
   static const uint8_t none[sizeof from->internal];
   if (!memcmp(from->internal, none, sizeof none) || hk_boot_id_decode(&id, from) != HK_OK) return false;
   hk_wait_env env = {.deadline_ns = hk_now_ns() + 2 * MEET_SECOND};
   hk_hello hello = {.kind = HK_HELLO_ASK, .from = 1, .key = hk_boot_id_key(&id)}; /* of no communicator */
-  hk_dialing d = {.hello = &hello, .secret = id.secret, .wait = &env, .n = id.n};
+  hk_dialing d = {.settings = settings, .hello = &hello, .secret = id.secret, .wait = &env, .n = id.n};
   memcpy(d.at, id.at, sizeof id.at);
   hk_probe answer = hk_boot_probe(&d, &ack, NULL, 0);
   explicit_bzero(&id, sizeof id);
@@ -232,7 +235,7 @@ static bool meet_read(meet_file *m) {
     bool there = fd >= 0 ? !fstat(fd, &st) : !lstat(m->path, &st);
     bool ours = there && st.st_uid == geteuid();
     if (there && !ours) m->stranger = st.st_uid;
-    found = fd >= 0 && ours && read(fd, &m->id, sizeof m->id) == sizeof m->id && meet_listens(&m->id);
+    found = fd >= 0 && ours && read(fd, &m->id, sizeof m->id) == sizeof m->id && meet_listens(m->settings, &m->id);
     if (fd >= 0) close(fd);
   }
   if (d) closedir(d);
@@ -243,7 +246,7 @@ static hk_status meet_await_file(meet_file *m, const hk_launched *p) {
   meet_wait wait;
   char what[MEET_PATH], cause[200];
   snprintf(what, sizeof what, "the file %s/%s* of rank 0", m->folder, m->name);
-  meet_wait_begin(&wait, p);
+  meet_wait_begin(&wait, m->settings, p);
   while (!meet_read(m)) {
     if (m->stranger >= 0)
       snprintf(cause, sizeof cause, "one there is of user id %lld, and is not used", (long long)m->stranger);
@@ -257,19 +260,20 @@ static hk_status meet_await_file(meet_file *m, const hk_launched *p) {
   return HK_OK;
 }
 
-hk_status hk_meet(ncclUniqueId *id, const hk_launched *p, const char *address) {
+hk_status hk_meet(const hk_settings *settings, ncclUniqueId *id, const hk_launched *p, const char *address) {
   hk_boot_job job;
   char at[600];
-  hk_boot_job_here(&job);
+  hk_boot_job_here(settings, &job);
   if (p->nranks == 1) return hk_bootstrap_new_id(id);
-  if (address) return meet_at(id, p, "address", address);
+  if (address) return meet_at(settings, id, p, "address", address);
   HK_OR_RETURN(meet_address(p, &job, at, sizeof at));
   if (at[0])
     return meet_at(
-        id, p,
+        settings, id, p,
         meet_value("MASTER_ADDR") && meet_value("MASTER_PORT") ? "MASTER_ADDR:MASTER_PORT" : "Slurm's first node", at);
   meet_file *m = calloc(1, sizeof *m);
   if (!m) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the search for rank 0");
+  m->settings = settings;
   meet_file_name(m, p, &job);
   hk_status rc = p->rank == 0 ? meet_write(m) : meet_await_file(m, p);
   *id = m->id;

@@ -6,6 +6,8 @@
 #include <nccl.h> /* ncclUniqueId */
 #include "../base/status.h"
 
+struct hk_settings; /* base/param.h */
+
 typedef struct hk_launched {
   const char *launcher; /* a name of launchers.def; "none": no launcher's variables are set */
   int rank, nranks;
@@ -19,5 +21,5 @@ hk_status hk_launched_find(hk_launched *out, const char *wanted);
 /* The id of the communicator of all ranks of the job. `address`: "host:port" of rank 0's host, the same on all ranks;
  * NULL: from the environment.
  * Ranks other than 0 may wait here until rank 0 has come, HOCKET_BOOTSTRAP_TIMEOUT at most. */
-hk_status hk_meet(ncclUniqueId *id, const hk_launched *p, const char *address);
+hk_status hk_meet(const struct hk_settings *settings, ncclUniqueId *id, const hk_launched *p, const char *address);
 #endif

@@ -209,7 +209,7 @@ static void decline(const hk_overlay_link *l, int fd) {
 
 hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   hk_bootstrap *b = l->b;
-  hk_watch_silence(fd);
+  hk_watch_silence(b->o.settings, fd);
   hk_fork_closes(fd);
   pthread_mutex_lock(&b->lock);
   l->fd = fd;

@@ -49,8 +49,13 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
   if (!hk_contact_decode(&c, b->contacts + (size_t)h->to * HK_CONTACT_BYTES))
     return HK_FAIL(HK_ERR_INTERNAL, "no usable address of %s is known", whom);
   HK_OR_RETURN(hk_random(h->nonce, sizeof h->nonce));
-  hk_dialing d = {
-      .hello = h, .secret = b->family->secret, .whom = whom, .wait = env, .advice = advice, .patience_ns = 1000000000};
+  hk_dialing d = {.settings = b->o.settings,
+                  .hello = h,
+                  .secret = b->family->secret,
+                  .whom = whom,
+                  .wait = env,
+                  .advice = advice,
+                  .patience_ns = 1000000000};
   if (h->kind == HK_HELLO_DATA) d.slow_ns = (uint64_t)b->o.settings->PEER_TIMEOUT * 1000000000u;
   if (at) {
     d.at[d.n] = *at;
@@ -63,7 +68,12 @@ hk_status hk_overlay_dial(hk_bootstrap *b, hk_hello *h, const hk_addr *at, const
 hk_probe hk_overlay_probe(hk_bootstrap *b, const hk_contact *c, const hk_hello *h, uint32_t most, uint64_t deadline_ns,
                           hk_ack *ack, uint8_t activity[HK_ACTIVITY_BYTES]) {
   hk_wait_env env = {.deadline_ns = deadline_ns};
-  hk_dialing d = {.hello = h, .secret = b->family->secret, .whom = "the rank", .advice = "", .wait = &env};
+  hk_dialing d = {.settings = b->o.settings,
+                  .hello = h,
+                  .secret = b->family->secret,
+                  .whom = "the rank",
+                  .advice = "",
+                  .wait = &env};
   hk_overlay_addresses(b, c, &d);
   if (d.n > most) d.n = most;
   return hk_boot_probe(&d, ack, activity, HK_ACTIVITY_BYTES);

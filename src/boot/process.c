@@ -108,8 +108,8 @@ bool hk_more_files(void) {
   return !getrlimit(RLIMIT_NOFILE, &r) && raise_limit(r, 2 * r.rlim_cur);
 }
 
-void hk_watch_silence(int fd) {
+void hk_watch_silence(const hk_settings *settings, int fd) {
   int one = 1;
-  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);            /* an error only makes it slower */
-  hk_silence_watch(fd, (unsigned)hk_param_int(HK_P_PEER_TIMEOUT), KEEPALIVES); /* a quarter of that time apart */
+  (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);   /* an error only makes it slower */
+  hk_silence_watch(fd, (unsigned)settings->PEER_TIMEOUT, KEEPALIVES); /* a quarter of that time apart */
 }

@@ -8,6 +8,8 @@
 #include "../base/status.h"
 #include "../base/wait.h"
 
+struct hk_settings; /* base/param.h */
+
 /* A forked child that keeps copies of our sockets would hide our death from the peers: their connections would stay
  * open. So descriptors that peers watch are closed in every forked child. */
 void hk_fork_closes(int fd);
@@ -26,7 +28,7 @@ bool hk_more_files(void);
 
 /* Makes the kernel probe the other end, so that an idle connection fails with ETIMEDOUT after its host or network has
  * been silent for HOCKET_PEER_TIMEOUT. */
-void hk_watch_silence(int fd);
+void hk_watch_silence(const struct hk_settings *settings, int fd);
 
 /* Number of forks between this process and the one that first used the bootstrap: an object made at another count
  * belongs to a parent process. Changes only in a forked child, while that has one thread. */

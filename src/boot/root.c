@@ -246,7 +246,7 @@ void hk_root_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
   if (at < 0 || h->kind == HK_HELLO_CONTACT || has_enough(&r->entry[at])) {
     hk_connection_free(c, false);
   } else {
-    hk_watch_silence(c->fd);
+    hk_watch_silence(r->settings, c->fd);
     hk_connection_joined(c, r, at);
     c->next = r->entry[at].connection;
     r->entry[at].connection = c;
@@ -339,13 +339,13 @@ hk_status hk_root_new(hk_listener *l, const hk_boot_id *id, int socket_fd) {
   hk_root *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a unique id's root");
   r->listener = l;
-  r->settings = hk_settings_now();
   r->key = hk_boot_id_key(id);
   r->socket_fd = socket_fd;
   r->born_ns = hk_now_ns();
   memcpy(r->secret, id->secret, sizeof r->secret);
-  if (id->from_env) hk_boot_job_here(&r->job);
   hk_listener_lock();
+  r->settings = l->settings;
+  if (id->from_env) hk_boot_job_here(r->settings, &r->job);
   HK_TRY(hk_random(&r->salt, sizeof r->salt), out);
   if (socket_fd >= 0) HK_TRY(hk_listener_add_socket(l, socket_fd), out);
   r->next = l->roots; /* in front, so that it is found before an older one of the same key */

@@ -23,6 +23,7 @@
  * deal, add, give, collect. The network may add in any order, but all ranks of a group get the same bits.
  */
 #include <math.h>
+#include "../program/layout.h"
 #include "cost.h"
 #include "hosts.h"
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include "algorithm.h"
 #include "gpu.h"
+#include "protocol.h"
 
 enum {
   WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h> /* strncasecmp */
 #include "algorithm.h"
+#include "protocol.h"
 #include "select.h"
 
 /* NCCL's algorithm names that have another name here, or (NULL) no counterpart: lists for several machines contain

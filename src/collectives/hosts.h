@@ -2,6 +2,7 @@
 /* Pieces of programs that treat a host's ranks and the equal ranks of all hosts (a rail) differently. */
 #ifndef HK_COLLECTIVES_HOSTS_H
 #define HK_COLLECTIVES_HOSTS_H
+#include "../program/layout.h"
 #include "algorithm.h"
 #include "pattern.h"
 

@@ -8,8 +8,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
+#include "../program/limits.h"
 #include "../program/program.h"
-#include "protocol.h"
 
 struct hk_channels; /* topo/search.h */
 struct hk_cluster;  /* topo/topo.h */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
+#include "../program/layout.h"
 #include "../topo/join.h"
 #include "gpu.h"
 #include "overrides.h"

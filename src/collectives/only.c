@@ -4,6 +4,7 @@
 #include <string.h>
 #include <strings.h> /* strncasecmp */
 #include "algorithm.h"
+#include "protocol.h"
 #include "select.h"
 
 /* NCCL's names; `ours` NULL: no counterpart here. */

@@ -16,6 +16,7 @@
  * collectives for exploiting multi-lane communication", there the "full-lane" ones.)
  */
 #include <math.h>
+#include "../program/layout.h"
 #include "cost.h"
 #include "hosts.h"
 

@@ -9,6 +9,7 @@
 #include <strings.h>      /* strcasecmp */
 #include "../topo/topo.h" /* hk_hash_mix */
 #include "algorithm.h"
+#include "protocol.h"
 
 enum { FIELDS = 8, LINE_BYTES = 512, RULES_MOST = 10000, FILE_MOST = 4 << 20 };
 static const char *const field_names[FIELDS] = {"collective", "bytes from", "bytes to", "ranks",

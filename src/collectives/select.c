@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 #include "cost.h"
+#include "protocol.h"
 #include "rules.h"
 
 static bool barred(const hk_filter *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }

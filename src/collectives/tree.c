@@ -11,6 +11,7 @@
  * ranks get the root's bits.
  */
 #include <math.h>
+#include "../program/layout.h"
 #include "cost.h"
 #include "pattern.h"
 

@@ -6,6 +6,7 @@
 #include "../base/fork.h"
 #include "../base/param.h"
 #include "../boot/process.h" /* hk_forks */
+#include "../core/backend.h"
 #include "../failure/watch.h"
 #include "../rma/rma.h"
 #include "../run/choose.h"

@@ -3,6 +3,7 @@
 #include "consistency.h"
 #include <stdio.h>
 #include <string.h>
+#include "../base/facts.h"
 #include "../base/param.h"
 #include "../collectives/overrides.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
@@ -25,7 +26,7 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
   HK_OR_RETURN(hk_overrides_read(s->overrides, c->settings, o->min_ctas, o->max_ctas));
   if (o->batch_invariant >= 0 ? o->batch_invariant : s->overrides->filter.batch_invariant)
     c->redop_flags = HK_REDOP_INVARIANT;
-  HK_OR_RETURN(hk_tuner_load(&s->tuner));
+  HK_OR_RETURN(hk_tuner_load(c->settings, &s->tuner));
   f->slot_bytes = (uint64_t)c->settings->SLOT_BYTES;
   f->nslots = (uint64_t)c->settings->SLOTS;
   memcpy(f->agreement, s->overrides->agreement, sizeof f->agreement);
@@ -49,11 +50,11 @@ static const char *difference(const agree_fact *a, const agree_fact *b) {
   return a->tuner != b->tuner ? "NCCL_TUNER_PLUGIN (or the plugin is not found on all hosts)" : NULL;
 }
 
-hk_status hk_consistency_compare(ncclComm_t c, const void *facts, size_t stride) {
-  const agree_fact *first = facts; /* so that all ranks name the same pair */
+hk_status hk_consistency_compare(ncclComm_t c, const hk_facts *facts) {
+  const agree_fact *first = hk_fact_of(facts, 0); /* so that all ranks name the same pair */
   hk_overrides *own = c->selection->overrides;
   for (int r = 0; r < c->nranks; r++) {
-    const agree_fact *f = (const void *)((const char *)facts + (size_t)r * stride);
+    const agree_fact *f = hk_fact_of(facts, r);
     const char *what = difference(f, first);
     if (what) {
       char text[256];

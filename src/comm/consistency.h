@@ -10,7 +10,7 @@ enum { HK_AGREE_FACT_BYTES = 216 };
 
 /* Reads this rank's settings into c->selection, and finds its tuner plugin. Fills `fact` (8-aligned). */
 hk_status hk_consistency_publish(ncclComm_t c, void *fact);
-/* HK_ERR_USAGE if ranks differ. `facts` has one entry for each rank, `stride` bytes apart. Settings that may differ
+/* HK_ERR_USAGE if ranks differ. Settings that may differ
  * (measured constants and choices) are made equal. */
-hk_status hk_consistency_compare(ncclComm_t c, const void *facts, size_t stride);
+hk_status hk_consistency_compare(ncclComm_t c, const struct hk_facts *facts);
 #endif

@@ -5,9 +5,11 @@
 #include <unistd.h> /* getpid */
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/backend.h"
 #include "../rma/rma.h"
 #include "../run/collnet.h"
 #include "../run/profiler.h"
+#include "../transport/registry.h"
 #include "../transport/transport.h"
 #include "consistency.h"
 #include "hosts.h"
@@ -24,8 +26,12 @@ typedef struct hk_row {
   unsigned char facts[HK_TRANSPORT_COUNT][HK_FACT_BYTES];
 } hk_row;
 
+static hk_facts column(const hk_row *rows, size_t at) {
+  return (hk_facts){.first = (const char *)rows + at, .stride = sizeof *rows};
+}
+
 static void fill_row(ncclComm_t c, hk_row *row) {
-  row->peer = (hk_peer){.host = hk_host_id(),
+  row->peer = (hk_peer){.host = hk_host_id(c->settings),
                         .process = hk_process_id(),
                         .pid = (int32_t)getpid(),
                         .pid_space = hk_process_space(),
@@ -70,14 +76,17 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   HK_TRY(hk_wire_attach(c, own->facts), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++) c->peers[r] = rows[r].peer;
-  HK_TRY(hk_consistency_compare(c, rows[0].agree, sizeof *rows), out);
+  const hk_facts agree = column(rows, offsetof(hk_row, agree)), topology = column(rows, offsetof(hk_row, topology)),
+                 transports = column(rows, offsetof(hk_row, facts));
+  const hk_host_rows hosts = {.cpus = column(rows, offsetof(hk_row, cpus)),
+                              .shm_off = column(rows, offsetof(hk_row, shm_off)),
+                              .backend = column(rows, offsetof(hk_row, backend))};
+  HK_TRY(hk_consistency_compare(c, &agree), out);
   HK_TRY(check_devices(c, rows), out);
-  HK_TRY(hk_topology_agree(c, &rows[0].topology, sizeof *rows), out);
-  const hk_host_rows hosts = {
-      .stride = sizeof *rows, .cpus = rows[0].cpus, .shm_off = &rows[0].shm_off, .backend = rows[0].backend};
+  HK_TRY(hk_topology_agree(c, &topology), out);
   hk_hosts_count_cores(c, &hosts);
-  HK_TRY(hk_wire_join(c, rows, sizeof *rows, offsetof(hk_row, facts)), out);
-  if (c->backend->join) HK_TRY(c->backend->join(c, rows[0].backend, sizeof *rows), out);
+  HK_TRY(hk_wire_join(c, &transports), out);
+  if (c->backend->join) HK_TRY(c->backend->join(c, &hosts.backend), out);
   HK_TRY(hk_hosts_agree(c, &hosts, child, &nhosts), out);
   HK_TRY(hk_collnet_agree(c, nhosts), out);
   if (c->profiler) hk_profiler_begin(c, hk_bootstrap_comm_id(c->bootstrap), nhosts);

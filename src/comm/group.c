@@ -5,6 +5,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
+#include "../core/backend.h"
 #include "../core/call.h"
 #include "../run/estimate.h"
 #include "../run/profiler.h"

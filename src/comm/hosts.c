@@ -5,6 +5,7 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/backend.h"
 #include "../core/wiring.h"
 #include "../run/choose.h"
 #include "../run/selection.h"
@@ -17,8 +18,8 @@ void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off) {
   *shm_off = (uint64_t)c->settings->SHM_DISABLE;
 }
 
-static uint64_t word_of(const hk_host_rows *rows, const uint64_t *first, int rank, int word) {
-  return ((const uint64_t *)(const void *)((const char *)first + (size_t)rank * rows->stride))[word];
+static uint64_t word_of(const hk_facts *facts, int rank, int word) {
+  return ((const uint64_t *)hk_fact_of(facts, rank))[word];
 }
 
 static bool first_of_host(const struct ncclComm *c, int rank) {
@@ -34,7 +35,7 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
     if (!first_of_host(c, r)) continue;
     for (int i = r; i < c->nranks; i++)
       for (int k = 0; k < HK_CPU_WORDS && c->peers[i].host == c->peers[r].host; k++)
-        cpus[k] |= word_of(rows, rows->cpus, i, k);
+        cpus[k] |= word_of(&rows->cpus, i, k);
     for (int k = 0; k < HK_CPU_WORDS; k++) cores += __builtin_popcountll(cpus[k]);
     for (int i = r; i < c->nranks; i++)
       if (c->peers[i].host == c->peers[r].host) c->peers[i].cores = cores;
@@ -53,7 +54,7 @@ static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_
   int my_ranks = 1, my_cores = 1;
   bool shm_off = false;
   for (int r = 0; r < c->nranks; r++) {
-    shm_off = shm_off || word_of(rows, rows->shm_off, r, 0);
+    shm_off = shm_off || word_of(&rows->shm_off, r, 0);
     if (!first_of_host(c, r)) continue;
     const int ranks = hk_wire_host_ranks(c, r), cores = c->peers[r].cores;
     f.nhosts++;
@@ -108,7 +109,7 @@ hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int
   hk_joined *rings = NULL;
   hk_ring_settings set;
   hk_choose_rings(c, &set);
-  HK_TRY(hk_rings_agree(c, &set, rows->cpus, rows->backend, rows->stride, child, &rings), out);
+  HK_TRY(hk_rings_agree(c, &set, rows, child, &rings), out);
   hk_host_facts f = count_hosts(c, rows, &c->wait.spins);
   c->backend->machine(c, &f, rings, hk_choose_constants(c), &c->selection->machine);
   *nhosts = f.nhosts;

@@ -3,14 +3,14 @@
  * follows. */
 #ifndef HK_COMM_HOSTS_H
 #define HK_COMM_HOSTS_H
+#include "../base/facts.h"
 #include "../core/comm.h"
 
-/* Data that the ranks published. Each pointer is to rank 0's entry; entries are `stride` bytes apart. */
+/* Data that the ranks published. */
 typedef struct hk_host_rows {
-  size_t stride;
-  const uint64_t *cpus;    /* HK_CPU_WORDS: processors that the rank may use */
-  const uint64_t *shm_off; /* NCCL_SHM_DISABLE */
-  const void *backend;     /* its backend's fact */
+  hk_facts cpus;    /* HK_CPU_WORDS words: processors that the rank may use */
+  hk_facts shm_off; /* a word: NCCL_SHM_DISABLE */
+  hk_facts backend; /* its backend's fact */
 } hk_host_rows;
 
 /* Fills in this rank's row. */

@@ -6,6 +6,7 @@
 #include "../base/param.h"
 #include "../base/service.h"
 #include "../boot/bootstrap.h"
+#include "../core/backend.h"
 #include "../core/comm.h"
 #include "../failure/precedence.h"
 #include "../failure/watch.h"

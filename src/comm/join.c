@@ -10,7 +10,7 @@ static hk_status join_choose_ids(const hk_settings *settings, hk_init *how, nccl
   if (!settings->COMM_ID || how->grows) return HK_OK;
   how->ids = env;
   how->nids = 1;
-  return hk_bootstrap_env_id(env, how->rank);
+  return hk_bootstrap_env_id(settings, env, how->rank);
 }
 
 hk_status hk_comm_join(ncclComm_t c, const hk_init *given, const hk_bootstrap_options *o) {
@@ -27,5 +27,5 @@ void hk_comm_report_abort(const hk_settings *settings, const hk_init *given) {
   snprintf(cause, sizeof cause, "%s", hk_last_error());
   hk_status rc = join_choose_ids(settings, &how, &env);
   hk_error_adopt(cause);
-  if (rc == HK_OK) hk_bootstrap_report_abort(how.ids, how.nids, how.rank, how.nranks);
+  if (rc == HK_OK) hk_bootstrap_report_abort(settings, how.ids, how.nids, how.rank, how.nranks);
 }

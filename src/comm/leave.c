@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
+#include "../core/backend.h"
 
 enum { REPORT_S = 10 };
 

@@ -9,8 +9,10 @@
 #include "../base/log.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../core/backend.h"
 #include "../topo/join.h"
 #include "../topo/xml.h"
+#include "hosts.h"
 
 /* The ranks of this host and their positions in its topology. */
 typedef struct home {
@@ -22,10 +24,9 @@ typedef struct home {
 } home;
 
 /* False, and n is 0, if there are more ranks than the search takes, or GPUs that are not in the topology. */
-static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_t stride, home *h) {
+static bool place_ranks(ncclComm_t c, const hk_host_rows *rows, home *h) {
   for (int r = 0; r < c->nranks; r++) h->network = h->network || !hk_wire_near(c, r);
   for (int r = 0; r < c->nranks; r++) {
-    size_t at = (size_t)r * stride;
     if (!hk_wire_near(c, r)) continue;
     if (h->n == HK_SEARCH_RANKS) {
       HK_WARN("more than %d ranks on this host: rings go in the order of ranks", HK_SEARCH_RANKS);
@@ -33,8 +34,7 @@ static bool place_ranks(ncclComm_t c, const void *cpus, const void *facts, size_
       return false;
     }
     if (r == c->rank) h->local = h->n;
-    const uint64_t *theirs = (const uint64_t *)(const void *)((const char *)cpus + at);
-    uint32_t node = c->backend->seat(h->t, (const char *)facts + at, theirs);
+    uint32_t node = c->backend->seat(h->t, hk_fact_of(&rows->backend, r), hk_fact_of(&rows->cpus, r));
     if (node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: rings go in the order of ranks: rank %d's GPU cannot be seen", c->rank, r);
       h->n = 0;
@@ -106,7 +106,7 @@ static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_jo
   if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
   if (h->n && !rings) HK_TRY(find(&rings, h, HK_PATTERN_RING), out);
   const hk_channels *const orders[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
-  hk_join_fill(&facts[c->rank], hk_host_id(), h->t, orders, h->local);
+  hk_join_fill(&facts[c->rank], hk_host_id(c->settings), h->t, orders, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
   HK_TRY(hk_join(out, HK_PATTERN_RING, facts, c->nranks), out);
   if ((*out)->split_host >= 0 && c->rank == 0)
@@ -124,8 +124,8 @@ out:
   return rc;
 }
 
-hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *cpus, const void *facts, size_t stride,
-                         bool child, hk_joined **out) {
+hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const hk_host_rows *rows, bool child,
+                         hk_joined **out) {
   hk_status rc = HK_OK;
   bool dumps = set->dump_file && *set->dump_file && c->rank == 0 && !child;
   bool reads = set->graph_file && *set->graph_file && c->nranks > 1;
@@ -138,7 +138,7 @@ hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *
                    set->graph_file, strerror(errno));
   if (!dumps && !joins) return HK_OK;
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
-  bool fits = h.t && place_ranks(c, cpus, facts, stride, &h);
+  bool fits = h.t && place_ranks(c, rows, &h);
   if (dumps && fits) dump(c->rank, &h, set->dump_file);
   if (joins) HK_TRY(join_hosts(c, &h, reads ? set->graph_file : NULL, out), out);
 out:

@@ -5,6 +5,7 @@
 #define HK_COMM_RINGS_H
 #include "../core/comm.h"
 
+struct hk_host_rows;  /* hosts.h */
 struct hk_joined;     /* topo/join.h */
 struct hk_path_rules; /* topo/paths.h */
 
@@ -16,9 +17,8 @@ typedef struct hk_ring_settings {
   const char *graph_file, *dump_file; /* NULL or empty: none */
 } hk_ring_settings;
 
-/* Collective on GPUs, and if NCCL_GRAPH_FILE is set; it is set on all ranks or none (checked before). `cpus`
- * (HK_CPU_WORDS) and `facts` (of the backend) point to rank 0's entry; entries are `stride` bytes apart. *out is NULL
- * if rings follow the order of ranks. */
-hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const void *cpus, const void *facts, size_t stride,
-                         bool child, struct hk_joined **out);
+/* Collective on GPUs, and if NCCL_GRAPH_FILE is set; it is set on all ranks or none (checked before). *out is
+ * NULL if rings follow the order of ranks. */
+hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const struct hk_host_rows *rows, bool child,
+                         struct hk_joined **out);
 #endif

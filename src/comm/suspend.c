@@ -2,12 +2,14 @@
 /* ncclCommSuspend and ncclCommResume: communicators release memory and allocate it again. */
 #include "../boot/bootstrap.h"
 #include "../core/api.h"
+#include "../core/backend.h"
 #include "../core/comm.h"
 #include "group.h"
 
 static hk_status change(ncclComm_t c, bool suspend) {
   hk_status rc = HK_OK;
   const hk_backend *b = c->backend;
+  const hk_suspension_ops *ops = b->suspension;
   const char *who = suspend ? "ncclCommSuspend" : "ncclCommResume";
   HK_OR_RETURN(hk_task_agree(c, who));
   /* Waits until all ranks are in the call: none uses another rank's memory after it is released, or before it is
@@ -15,7 +17,7 @@ static hk_status change(ncclComm_t c, bool suspend) {
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
   if (suspend && b->drain) b->drain(c);
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
-  if (b->suspend) HK_TRY(suspend ? b->suspend(c) : b->resume(c), out);
+  if (ops) HK_TRY(suspend ? ops->suspend(c) : ops->resume(c), out);
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
   atomic_store(&c->health.suspended, suspend);
 out:
@@ -55,7 +57,7 @@ HK_API(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat,
   hk_status rc = hk_comm_check_usable(comm, "ncclCommMemStats");
   if (rc == HK_OK && !value) rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommMemStats: value is NULL");
   if (rc != HK_OK) return (ncclResult_t)rc;
-  if (comm->backend->memory_held) comm->backend->memory_held(comm, &may, &stays);
+  if (comm->backend->suspension) comm->backend->suspension->held(comm, &may, &stays);
   switch (stat) {
     case ncclStatGpuMemSuspend: *value = may; break;
     case ncclStatGpuMemSuspended: *value = atomic_load(&comm->health.suspended); break;

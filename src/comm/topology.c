@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/facts.h"
 #include "../base/hash.h"
 #include "../base/log.h"
 #include "../base/param.h"
@@ -49,7 +50,7 @@ hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out) {
   memset(out, 0, sizeof *out);
   if (file && *file) out->file = hash_file(file);
   if ((!file || !*file || child) && !dumps) return HK_OK;
-  HK_TRY(hk_topo_detect_with_file(&t, 0), out);
+  HK_TRY(hk_topo_detect_with_file(c->settings, &t, 0), out);
   out->graph = t->hash;
   HK_INFO(HK_SUB_GRAPH, "topology of %s: %u CPUs, %u GPUs, %u network ports, hash %016llx", t->name,
           hk_topo_count(t, HK_NODE_CPU), hk_topo_count(t, HK_NODE_GPU), hk_topo_count(t, HK_NODE_NET),
@@ -61,10 +62,10 @@ out:
   return rc;
 }
 
-hk_status hk_topology_agree(ncclComm_t c, const void *facts, size_t stride) {
-  const hk_topology_fact *mine = (const hk_topology_fact *)((const char *)facts + (size_t)c->rank * stride);
+hk_status hk_topology_agree(ncclComm_t c, const hk_facts *facts) {
+  const hk_topology_fact *mine = hk_fact_of(facts, c->rank);
   for (int r = 0; r < c->nranks; r++) {
-    const hk_topology_fact *o = (const hk_topology_fact *)((const char *)facts + (size_t)r * stride);
+    const hk_topology_fact *o = hk_fact_of(facts, r);
     if (!hk_wire_near(c, r)) continue;
     if (o->file != mine->file)
       return HK_FAIL(

@@ -14,6 +14,6 @@ typedef struct hk_topology_fact {
 /* Makes the graph if it is asked for, which also checks the file, and dumps it on the rank that
  * NCCL_TOPO_DUMP_FILE_RANK names. `child`: of a split or shrink; those dump nothing. */
 hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out);
-/* An error if ranks of one host have different files. `facts` has one entry for each rank, `stride` bytes apart. */
-hk_status hk_topology_agree(ncclComm_t c, const void *facts, size_t stride);
+/* An error if ranks of one host have different files. */
+hk_status hk_topology_agree(ncclComm_t c, const struct hk_facts *facts);
 #endif

@@ -20,6 +20,7 @@
 struct hk_algorithm;
 struct hk_call;
 struct hk_constants;
+struct hk_facts; /* base/facts.h */
 struct hk_host_facts;
 struct hk_joined;
 struct hk_machine;
@@ -31,6 +32,15 @@ struct ncclComm;
 
 /* Size of the fact in which a rank describes its backend to the other ranks at init. It is part of the wire format. */
 enum { HK_BACKEND_FACT_BYTES = 56 };
+
+/* ncclCommSuspend, ncclCommResume, ncclCommMemStats. */
+typedef struct hk_suspension_ops {
+  /* suspend releases memory, resume allocates it again: by all ranks together, while nothing runs. */
+  hk_status (*suspend)(struct ncclComm *c);
+  hk_status (*resume)(struct ncclComm *c);
+  /* *may: bytes of GPU memory that suspend releases. *stays: bytes that it keeps. */
+  void (*held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
+} hk_suspension_ops;
 
 typedef struct hk_backend {
   /* ---- properties ---- */
@@ -60,9 +70,9 @@ typedef struct hk_backend {
    * the other ranks. May set wiring.env.gpu for the transports. After a failure the caller calls detach. NULL: nothing
    * to make or to publish. */
   hk_status (*attach)(struct ncclComm *c, void *fact);
-  /* After the exchange, and after the transports have joined; rank r's fact is `stride` bytes after rank r - 1's.
-   * Collective: all ranks call it, and it may exchange more.  NULL: nothing to do. */
-  hk_status (*join)(struct ncclComm *c, const void *facts, size_t stride);
+  /* After the exchange, and after the transports have joined. Collective: all ranks call it, and it may exchange more.
+   * NULL: nothing to do. */
+  hk_status (*join)(struct ncclComm *c, const struct hk_facts *facts);
   /* *out: the topology of this host, for the ring search; NULL if it cannot be detected. If it was created for this
    * call, *own is the same topology, and the caller frees it. */
   hk_status (*topology)(struct ncclComm *c, struct hk_topo **own, const struct hk_topo **out);
@@ -111,14 +121,8 @@ typedef struct hk_backend {
    * at the end of init if the user asks for that. NULL: rma/rma.h carries them out. */
   hk_status (*rma_begin)(struct ncclComm *c);
 
-  /* ---- suspend and resume: by all ranks together, while nothing runs ---- */
-
-  /* suspend releases memory, resume allocates it again. Both or neither are NULL; NULL: there is nothing to release. */
-  hk_status (*suspend)(struct ncclComm *c);
-  hk_status (*resume)(struct ncclComm *c);
-  /* *may: bytes of GPU memory that suspend releases. *stays: bytes that it keeps. NULL: the backend has no GPU
-   * memory. */
-  void (*memory_held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
+  /* NULL: suspend has nothing to release. */
+  const hk_suspension_ops *suspension;
 
   /* ---- failures and the end ---- */
 

@@ -6,12 +6,13 @@
 #include <pthread.h>
 #include "../base/wait.h"
 #include "../boot/event.h"
-#include "backend.h"
 
 struct hk_settings; /* base/param.h */
 
+struct hk_backend;           /* backend.h */
 struct hk_bootstrap_options; /* boot/bootstrap.h */
 struct hk_call;              /* call.h */
+struct hk_facts;             /* base/facts.h */
 struct hk_peer;              /* transport/transport.h */
 
 enum { HK_COMM_LIVE = 0x686f636b, HK_COMM_FREED = 0x64656164 };
@@ -135,10 +136,10 @@ struct ncclComm {
   struct hk_selection *selection; /* selection.h */
   struct hk_plans *plans;         /* plans.h */
   hk_comm_order order;
-  const hk_backend *backend;    /* host memory or GPUs */
-  void *backend_state;          /* the backend's own, between attach and detach; NULL if it needs none */
-  struct hk_profiler *profiler; /* NULL: none */
-  hk_user_redop *redops;        /* [HK_REDOP_LIMIT], made at first use */
+  const struct hk_backend *backend; /* host memory or GPUs */
+  void *backend_state;              /* the backend's own, between attach and detach; NULL if it needs none */
+  struct hk_profiler *profiler;     /* NULL: none */
+  hk_user_redop *redops;            /* [HK_REDOP_LIMIT], made at first use */
   hk_lsa lsa;
   bool one_sided; /* the ranks can write to each other's windows (rma.h); equal on all ranks */
   hk_registration *registrations;
@@ -202,7 +203,7 @@ struct hk_transport_env *hk_wire_env(ncclComm_t c);
 struct hk_transport_state *hk_wire_state(ncclComm_t c, int peer); /* the transport that reaches `peer` */
 hk_status hk_wire_new(ncclComm_t c);                              /* c->wiring */
 hk_status hk_wire_attach(ncclComm_t c, void *facts /* HK_TRANSPORT_COUNT * HK_FACT_BYTES */);
-hk_status hk_wire_join(ncclComm_t c, const void *facts, size_t row_bytes, size_t fact_offset);
+hk_status hk_wire_join(ncclComm_t c, const struct hk_facts *facts);
 /* From here on waits see failures of other ranks of this host through shared memory, without a message. Must follow the
  * last wait of the init: a rank that has finished its init may revoke the communicator at once, and that must not fail
  * the init of another rank. */

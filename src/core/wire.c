@@ -2,6 +2,7 @@
 /* Chooses the transport of each peer, and opens the links. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/facts.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
@@ -127,7 +128,7 @@ void hk_wire_share_failures(ncclComm_t c) {
   pthread_mutex_unlock(&c->health.lock);
 }
 
-hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t fact_offset) {
+hk_status hk_wire_join(ncclComm_t c, const hk_facts *all) {
   hk_status rc = HK_OK;
   hk_wiring *w = c->wiring;
   char *facts = malloc((size_t)c->nranks * HK_FACT_BYTES);
@@ -138,8 +139,8 @@ hk_status hk_wire_join(ncclComm_t c, const void *rows, size_t row_bytes, size_t 
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
     if (!hk_transports[t]->join) continue;
     for (int r = 0; r < c->nranks; r++)
-      memcpy(facts + (size_t)r * HK_FACT_BYTES,
-             (const char *)rows + (size_t)r * row_bytes + fact_offset + (size_t)t * HK_FACT_BYTES, HK_FACT_BYTES);
+      memcpy(facts + (size_t)r * HK_FACT_BYTES, (const char *)hk_fact_of(all, r) + (size_t)t * HK_FACT_BYTES,
+             HK_FACT_BYTES);
     HK_TRY(hk_transports[t]->join(w->states[t], facts), out);
   }
   for (int r = 0; r < c->nranks; r++) HK_TRY(choose_transport(c, r), out);

@@ -2,7 +2,8 @@
 /* The transport of each peer, and the open links. */
 #ifndef HK_CORE_WIRING_H
 #define HK_CORE_WIRING_H
-#include "../transport/transport.h"
+#include "../program/program.h" /* hk_link_kind */
+#include "../transport/registry.h"
 #include "links.h"
 
 typedef struct hk_peer_links {

@@ -81,6 +81,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   CUdevice g = d->device;
   CUuuid uuid = {{0}};
   int version = 0;
+  const hk_settings *settings = hk_settings_now();
   l->ordinal = ordinal;
   l->sm = 10 * hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
           hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
@@ -111,7 +112,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   l->driver = version;
   d->granule = l->vmm && l->fd_handles ? hk_cuda_granule(d) : 0;
   l->fd_handles = d->granule != 0;
-  l->late_host = d->granule && hk_param_int(HK_P_CUMEM_ENABLE) != 0 && hk_param_int(HK_P_CUMEM_HOST_ENABLE) != 0 &&
+  l->late_host = d->granule && settings->CUMEM_ENABLE != 0 && settings->CUMEM_HOST_ENABLE != 0 &&
                  hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED);
   l->multicast = d->granule && hk_cu.MulticastCreate && hk_cuda_attribute(g, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED);
   HK_INFO(HK_SUB_INIT, "device %d is %s, sm_%d, %s, %d multiprocessors; driver for CUDA %d.%d", ordinal, l->name, l->sm,

@@ -3,13 +3,13 @@
 #include "../core/backend.h"
 #include "../base/thread.h"
 #include "../collectives/machine.h"
-#include "../collectives/select.h"
 #include "../core/call.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
+#include "facts.h"
 #include "gpu.h"
 #include "health.h"
 #include "memory.h"
@@ -31,7 +31,7 @@ static bool choose(int *device) {
 /* ---- init ---- */
 
 static hk_status attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact); }
-static hk_status join(ncclComm_t c, const void *facts, size_t stride) { return hk_gpu_join(c, facts, stride); }
+static hk_status join(ncclComm_t c, const hk_facts *facts) { return hk_gpu_join(c, facts); }
 
 static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
@@ -131,9 +131,7 @@ const hk_backend hk_backend_gpu = {
     .slot_bytes = slot_bytes,
     .switch_reduces = hk_gpu_switch_reduces,
     .check = check,
-    .suspend = hk_gpu_suspend,
-    .resume = hk_gpu_resume,
-    .memory_held = hk_gpu_memory_held,
+    .suspension = &hk_gpu_suspension,
     .run_one = run_one,
     .run_group = hk_gpu_run,
     .look = look,

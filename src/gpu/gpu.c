@@ -17,6 +17,7 @@
 #include "code.h"
 #include "copy.h"
 #include "endpoints.h"
+#include "facts.h"
 #include "health.h"
 #include "links.h"
 #include "memory.h"
@@ -137,20 +138,20 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
 }
 
 /* *most: the largest number of ranks on one device. */
-static hk_status count_sharers(const hk_gpu_fact *facts, size_t stride, int nranks, int *most) {
+static hk_status count_sharers(const hk_facts *facts, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
   if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
-  for (int r = 0; r < nranks; r++) ids[r] = hk_gpu_fact_of(facts, stride, r)->id;
+  for (int r = 0; r < nranks; r++) ids[r] = hk_gpu_fact_of(facts, r)->id;
   *most = hk_gpu_most_equal(ids, nranks);
   free(ids);
   return HK_OK;
 }
 
 /* The most peers with which any rank communicates at once. A rank that names none means all. */
-static unsigned p2p_peers(const hk_gpu_fact *facts, size_t stride, int nranks) {
+static unsigned p2p_peers(const hk_facts *facts, int nranks) {
   unsigned most = 1;
   for (int r = 0; r < nranks; r++) {
-    const unsigned n = hk_gpu_fact_of(facts, stride, r)->p2p_peers;
+    const unsigned n = hk_gpu_fact_of(facts, r)->p2p_peers;
     if (!n || n > (unsigned)nranks) return (unsigned)nranks;
     if (n > most) most = n;
   }
@@ -165,7 +166,7 @@ static bool sends_direct(ncclComm_t c) {
   return set >= 0 ? set != 0 : nvlink || hk_gpu_of(c)->device->limits.sm >= 80;
 }
 
-hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_share_facts room = {.resident = UINT64_MAX, .sm = UINT64_MAX};
   bool hosts = false, copies = true;
@@ -174,14 +175,14 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
     g->links->ends[s] = calloc((size_t)c->nranks, sizeof *g->links->ends[s]);
     if (!g->links->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
   }
-  HK_OR_RETURN(count_sharers(facts, stride, c->nranks, &g->sharers));
+  HK_OR_RETURN(count_sharers(facts, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {
-    const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
+    const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
     if (f->blocks < room.resident) room.resident = f->blocks;
     if (f->sm < room.sm) room.sm = f->sm;
     copies = copies && f->copies;
     hosts = hosts || !hk_wire_near(c, r);
-    here += c->peers[r].process == c->peers[c->rank].process && f->id == hk_gpu_fact_of(facts, stride, c->rank)->id;
+    here += c->peers[r].process == c->peers[c->rank].process && f->id == hk_gpu_fact_of(facts, c->rank)->id;
   }
   hk_gpu_check_queues(here, c->device);
   g->order->ahead.bounded = here > 1;
@@ -193,7 +194,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
           g->blocks, c->device, hk_gpu_overlap(&room));
-  g->split->parts = g->blocks / 2 / p2p_peers(facts, stride, c->nranks);
+  g->split->parts = g->blocks / 2 / p2p_peers(facts, c->nranks);
   if (g->split->parts < 1) g->split->parts = 1;
   if (g->split->parts > HK_GPU_P2P_CHANNELS) g->split->parts = HK_GPU_P2P_CHANNELS;
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
@@ -201,16 +202,16 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   if (g->split->net_parts > HK_GPU_P2P_CHANNELS) g->split->net_parts = HK_GPU_P2P_CHANNELS;
   g->split->part_bytes = 4 * (size_t)c->settings->SLOT_BYTES;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
-  HK_OR_RETURN(hk_gpu_topology_read(c, facts, stride));
+  HK_OR_RETURN(hk_gpu_topology_read(c, facts));
   g->links->sends_direct = sends_direct(c);
-  HK_OR_RETURN(hk_gpu_reach(c, facts, stride));
+  HK_OR_RETURN(hk_gpu_reach(c, facts));
   HK_OR_RETURN(hk_gpu_proxied_begin(c));
   HK_OR_RETURN(hk_gpu_arena_begin(g->memory, &g->group->credits[c->rank], hk_gpu_credit_bytes(c->nranks)));
   hk_gpu_buffers_begin(c);
   HK_OR_RETURN(
       hk_gpu_copy_choose(c, (c->options.policy & NCCL_CTA_POLICY_ZERO) != 0, copies && !hosts, g->sharers == 1));
-  HK_OR_RETURN(hk_gpu_multicast_join(c, facts, stride));
-  hk_gpu_windows_begin(c, facts, stride);
+  HK_OR_RETURN(hk_gpu_multicast_join(c, facts));
+  hk_gpu_windows_begin(c, facts);
   c->one_sided = g->windows->usable && g->device->limits.stream_words;
   return HK_OK;
 }

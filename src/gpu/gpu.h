@@ -16,6 +16,9 @@
 #include "../core/comm.h"
 #include "../device/device.h"
 
+struct hk_facts;    /* base/facts.h */
+struct hk_gpu_fact; /* facts.h */
+
 enum { HK_GPU_BLOCKS = 32 }; /* the most blocks of a launch for one rank */
 
 /* The facts that all parts need, then the parts: each has a header of its own. */
@@ -51,25 +54,9 @@ typedef struct hk_gpu {
 /* The state of a communicator on a GPU. */
 static inline hk_gpu *hk_gpu_of(const struct ncclComm *c) { return c->backend_state; }
 
-/* What a rank publishes about its GPU. */
-typedef struct hk_gpu_fact {
-  uint64_t id;     /* of the device: equal on ranks that share it */
-  uint64_t blocks; /* blocks that the device runs at once */
-  uint64_t sm;
-  uint64_t bus;           /* its PCI address: hk_bus_id_parse */
-  uint64_t window_stride; /* bytes of address space that a rank's windows need */
-  uint8_t copies;         /* the rank requests copy engines and can use them */
-  uint8_t by_fd;          /* its memory can go to other processes by file descriptor */
-  uint32_t p2p_peers;     /* peers to which the rank sends at once, or from which it receives; 0: all */
-  uint8_t multicast;      /* uses of multicast memory that the rank supports: HK_GPU_MULTICAST_* */
-} hk_gpu_fact;
-enum { HK_GPU_MULTICAST_SUMS = 1, HK_GPU_MULTICAST_WINDOWS = 2 };
-static inline const hk_gpu_fact *hk_gpu_fact_of(const hk_gpu_fact *facts, size_t stride, int rank) {
-  return (const hk_gpu_fact *)(const void *)((const char *)facts + (size_t)rank * stride);
-}
 /* Opens c->device; before the ranks' exchange. */
-hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact);
-/* After the exchange; the ranks' facts are `stride` bytes apart. */
-hk_status hk_gpu_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride);
+hk_status hk_gpu_attach(ncclComm_t c, struct hk_gpu_fact *fact);
+/* After the exchange. */
+hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts);
 void hk_gpu_detach(ncclComm_t c);
 #endif

@@ -8,6 +8,7 @@
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
+#include "facts.h"
 #include "gpu.h"
 #include "links.h"
 #include "process_group.h"
@@ -94,29 +95,29 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
 }
 
 /* why: the reason against multicast memory, from facts that all ranks know; empty: none. */
-static void look_against(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, int use, char *why, size_t bytes) {
+static void look_against(ncclComm_t c, const hk_facts *facts, int use, char *why, size_t bytes) {
   why[0] = 0;
   for (int r = 0; r < c->nranks && !why[0]; r++) {
-    if (!(hk_gpu_fact_of(facts, stride, r)->multicast & use))
+    if (!(hk_gpu_fact_of(facts, r)->multicast & use))
       snprintf(why, bytes, "the GPU of rank %d has no multicast, or NCCL_NVLS_ENABLE is 0 or nvlsHostMode forbids it",
                r);
     else if (!hk_wire_near(c, r))
       snprintf(why, bytes, "rank %d is on another host than rank 0", r);
     for (int k = 0; k < r && !why[0]; k++)
-      if (hk_gpu_fact_of(facts, stride, k)->id == hk_gpu_fact_of(facts, stride, r)->id)
+      if (hk_gpu_fact_of(facts, k)->id == hk_gpu_fact_of(facts, r)->id)
         snprintf(why, bytes, "ranks %d and %d share a GPU", k, r);
   }
   if (!why[0] && hk_gpu_processes(hk_gpu_of(c)->links) && !hk_gpu_of(c)->links->env->by_file)
     snprintf(why, bytes, "processes cannot pass each other file descriptors of GPU memory");
 }
 
-hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   char why[120];
   if (c->nranks < 2) return HK_OK;
-  look_against(c, facts, stride, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
+  look_against(c, facts, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
   g->windows->multimem = !why[0];
-  look_against(c, facts, stride, HK_GPU_MULTICAST_SUMS, why, sizeof why);
+  look_against(c, facts, HK_GPU_MULTICAST_SUMS, why, sizeof why);
   if (c->nranks > HK_MULTICAST_RANKS && !why[0])
     snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   if (why[0]) {

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../base/log.h"
+#include "../core/backend.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
 #include "arena.h"
@@ -89,7 +90,7 @@ static void visit_all(ncclComm_t c, visitor *v) {
   }
 }
 
-void hk_gpu_memory_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
+static void park_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
   visitor v = {0};
   visit_all(c, &v);
   *may = v.may;
@@ -111,7 +112,7 @@ static hk_status save(hk_gpu *g, hk_gpu_parked *p) {
   return g->device->ops->copy(g->device, p->copy, p->memory->base, p->keep, g->queue);
 }
 
-hk_status hk_gpu_suspend(ncclComm_t c) {
+static hk_status park_suspend(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   visitor v = {0};
@@ -237,7 +238,7 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_resume(ncclComm_t c) {
+static hk_status park_resume(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (size_t i = 0; i < g->suspended->n; i++)
     if (g->suspended->memory[i].peer < 0) HK_OR_RETURN(get_again(c, &g->suspended->memory[i]));
@@ -248,3 +249,5 @@ hk_status hk_gpu_resume(ncclComm_t c) {
   hk_gpu_suspended_free(&g->suspended);
   return HK_OK;
 }
+
+const hk_suspension_ops hk_gpu_suspension = {.suspend = park_suspend, .resume = park_resume, .held = park_held};

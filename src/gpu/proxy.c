@@ -3,15 +3,14 @@
  *
  * A GPU cannot wake a thread, so the proxy polls. While slots move or a kernel may post one soon, it only yields. After
  * all launches have ended it sleeps until the next launch, for SLEEP_NS at most.  If a launch runs but no slot moves
- * for YIELDING_NS, it sleeps NAP_NS at a time: compared with that wait, the delay is small.  A captured launch is
- * replayed without a call of the host, and so is other work of the thread (hk_gpu_proxy_work): with either it keeps
- * polling. After LONG_NS it polls every LONG_NAP_NS, which takes a hundredth of a core. */
+ * for a while, it naps: compared with that wait, the delay is small.  A captured launch is replayed without a call of
+ * the host, and so is other work of the thread (hk_gpu_proxy_work): with either it keeps polling. Its long naps take a
+ * hundredth of a core. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 #include "../base/thread.h"
 #include "../kernels/cuda/work.h"
@@ -19,13 +18,15 @@
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
-#define YIELDING_NS (100 * MS)
-#define NAP_NS (20 * US)
-#define LONG_NS (1000 * MS)
-#define LONG_NAP_NS (250 * US)
 #define ASK_NS (10 * MS) /* interval at which it asks the driver whether all launches have ended */
 #define SLEEP_NS (50 * MS)
 #define REPORT_NS (1000 * MS) /* the longest time that a report waits for the lock */
+
+static const hk_backoff proxy_launched = {.yield_ns = 100 * MS, .nap_ns = 20 * US},
+                        proxy_replayed = {.yield_ns = 100 * MS,
+                                          .nap_ns = 20 * US,
+                                          .long_after_ns = 1000 * MS,
+                                          .long_nap_ns = 250 * US};
 
 struct hk_gpu_proxy {
   hk_gpu_proxy_env env;
@@ -132,15 +133,13 @@ static hk_status proxy_nap(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches, uin
 }
 
 static hk_status proxy_rest(hk_gpu_proxy *p, hk_waiter *w, uint64_t launches) {
-  hk_status rc = HK_OK;
-  uint64_t now = w->begin_ns ? hk_now_ns() : 0, waited = now - w->begin_ns;
-  if (!w->begin_ns || waited < ASK_NS || atomic_load(&p->stop)) return hk_wait_pause(w);
-  HK_TRY(proxy_find_idle(p, now, &p->idle), out);
-  if (!p->idle && waited < YIELDING_NS) return hk_wait_pause(w);
-  if (!p->idle) return proxy_nap(p, w, launches, atomic_load(&p->polls) && waited >= LONG_NS ? LONG_NAP_NS : NAP_NS);
-  rc = proxy_nap(p, w, launches, SLEEP_NS); /* then polls the network once: a peer may have ended a connection */
+  const uint64_t waited = hk_wait_idle_ns(w);
+  if (waited < ASK_NS || atomic_load(&p->stop)) return hk_wait_pause(w);
+  HK_OR_RETURN(proxy_find_idle(p, w->begin_ns + waited, &p->idle));
+  const uint64_t ns = hk_backoff_nap(atomic_load(&p->polls) ? &proxy_replayed : &proxy_launched, waited);
+  if (!p->idle) return ns ? proxy_nap(p, w, launches, ns) : hk_wait_pause(w);
+  hk_status rc = proxy_nap(p, w, launches, SLEEP_NS); /* then polls the network once: a peer may end a connection */
   p->idle = false;
-out:
   return rc;
 }
 
@@ -154,8 +153,7 @@ static void *proxy_main(void *arg) {
   hk_gpu_proxy *p = arg;
   hk_waiter w;
   hk_status rc = HK_OK;
-  prctl(PR_SET_NAME, "hocket-proxy");
-  (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time; the kernel's default slack is 50 us */
+  hk_thread_polls("hocket-proxy");
   hk_wait_begin(&w, &p->wait);
   while (rc == HK_OK && !proxy_is_over(p)) {
     bool moved = false;

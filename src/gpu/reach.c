@@ -2,12 +2,14 @@
 /* Finds which ranks' GPU memory each rank can access.  Every rank opens the credits of the others and reads a pattern
  * there. Then both ranks of each pair agree on the first kind of device links (transport/device_links.h) that works. */
 #include "reach.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "facts.h"
 #include "gpu.h"
 #include "links.h"
 #include "peers.h"
@@ -56,20 +58,20 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
   return HK_OK;
 }
 
-static bool share_gpu(const hk_gpu_fact *facts, size_t stride, int a, int b) {
-  return hk_gpu_fact_of(facts, stride, a)->id == hk_gpu_fact_of(facts, stride, b)->id;
+static bool share_gpu(const hk_facts *facts, int a, int b) {
+  return hk_gpu_fact_of(facts, a)->id == hk_gpu_fact_of(facts, b)->id;
 }
 
 /* Flags in the first byte of each rank's row: true for some rank.  After them the row has a hk_device_reach for each
  * rank of the host. */
 enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
 
-static unsigned char sum_up(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found) {
+static unsigned char sum_up(ncclComm_t c, const hk_facts *facts, const unsigned char *found) {
   unsigned char some = 0;
   for (int r = 0; r < c->nranks; r++) {
     const bool near = hk_wire_near(c, r);
     if (near && found[r] < HK_REACH_MEMORY) some |= SOME_STAGED;
-    if (found[r] < (share_gpu(facts, stride, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
+    if (found[r] < (share_gpu(facts, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
     if (found[r] == HK_REACH_NO_FILE) some |= SOME_AGAIN;
   }
   return some;
@@ -89,7 +91,7 @@ static hk_status choose_links(ncclComm_t c) {
 }
 
 /* Both ranks of a pair use the weaker of their results.  *again: a file descriptor did not work for some rank. */
-static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, const unsigned char *found, bool *again) {
+static hk_status agree(ncclComm_t c, const hk_facts *facts, const unsigned char *found, bool *again) {
   hk_status rc = HK_OK;
   const size_t n = (size_t)c->nranks;
   size_t each = 0, place = 0, k = 0;
@@ -103,7 +105,7 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, co
     goto out;
   }
   unsigned char *mine = rows + (size_t)c->rank * each;
-  mine[0] = sum_up(c, facts, stride, found);
+  mine[0] = sum_up(c, facts, found);
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
     if (r == c->rank) place = k;
@@ -116,7 +118,7 @@ static hk_status agree(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, co
     const unsigned char back = near ? theirs[1 + place] : HK_REACH_NONE;
     some |= theirs[0];
     hk_gpu_of(c)->links->peers[r] = (hk_device_peer){.reach = found[r] < back ? found[r] : back,
-                                                     .same_device = share_gpu(facts, stride, c->rank, r),
+                                                     .same_device = share_gpu(facts, c->rank, r),
                                                      .shares_memory = !by_net(c, r),
                                                      .process = !hk_gpu_is_remote(c, r)};
   }
@@ -132,10 +134,9 @@ out:
 
 /* Why the processes of this host cannot share memory by file descriptor; NULL: they can.  Equal on all ranks of the
  * host. */
-static const char *no_fds(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+static const char *no_fds(ncclComm_t c, const hk_facts *facts) {
   for (int r = 0; r < c->nranks; r++)
-    if (hk_wire_near(c, r) && !hk_gpu_fact_of(facts, stride, r)->by_fd)
-      return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
+    if (hk_wire_near(c, r) && !hk_gpu_fact_of(facts, r)->by_fd) return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
   return hk_wire_no_files(c);
 }
 
@@ -187,7 +188,7 @@ static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t
 }
 
 /* Opens, probes and agrees; *again: a file descriptor did not work for some rank. */
-static hk_status reach_once(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, bool *again) {
+static hk_status reach_once(ncclComm_t c, const hk_facts *facts, bool *again) {
   hk_status rc = HK_OK;
   size_t n = (size_t)c->nranks;
   uint64_t *got = malloc(HK_GPU_PROBE_BYTES);
@@ -200,7 +201,7 @@ static hk_status reach_once(ncclComm_t c, const hk_gpu_fact *facts, size_t strid
   }
   HK_TRY(share_credits(c, credits), out);
   HK_TRY(try_peers(c, credits, got, found), out);
-  rc = agree(c, facts, stride, found, again);
+  rc = agree(c, facts, found, again);
 out:
   if (credits) hk_share_withdraw(credits[c->rank].region);
   free(got);
@@ -209,7 +210,7 @@ out:
   return rc;
 }
 
-hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+hk_status hk_gpu_reach(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
   bool again;
@@ -222,11 +223,11 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
   }
   g->links->env->peers = g->links->peers;
   for (int r = 0; r < c->nranks; r++) g->links->env->processes = g->links->env->processes || hk_gpu_is_remote(c, r);
-  HK_OR_RETURN(hk_gpu_distances(c, facts, stride));
-  const char *why = g->links->env->processes ? no_fds(c, facts, stride) : NULL;
+  HK_OR_RETURN(hk_gpu_distances(c, facts));
+  const char *why = g->links->env->processes ? no_fds(c, facts) : NULL;
   if (why) HK_OR_RETURN(use_handles(c, why));
-  HK_OR_RETURN(reach_once(c, facts, stride, &again));
+  HK_OR_RETURN(reach_once(c, facts, &again));
   if (!again) return HK_OK;
   HK_OR_RETURN(use_handles(c, "a rank could not open another one's"));
-  return reach_once(c, facts, stride, &again);
+  return reach_once(c, facts, &again);
 }

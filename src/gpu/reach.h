@@ -3,9 +3,9 @@
 #define HK_GPU_REACH_H
 #include "../core/comm.h"
 
-struct hk_gpu_fact;
+struct hk_facts; /* base/facts.h */
 
 /* Opens the credits of ranks of other processes, tests which ranks' memory can be read, and chooses the links to each
  * peer. */
-hk_status hk_gpu_reach(ncclComm_t c, const struct hk_gpu_fact *facts, size_t stride);
+hk_status hk_gpu_reach(ncclComm_t c, const struct hk_facts *facts);
 #endif

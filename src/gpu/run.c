@@ -24,7 +24,6 @@
 #include "proxy.h"
 #include "rma.h"
 #include "table.h"
-#include "transfers.h"
 
 static hk_status run_check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;

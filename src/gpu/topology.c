@@ -10,6 +10,7 @@
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
+#include "facts.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -22,7 +23,7 @@ static void look(ncclComm_t c) {
   pthread_mutex_lock(&w->lock);
   if (w->looked) goto out;
   w->looked = true;
-  HK_TRY(hk_topo_detect_with_file(&t, 0), out);
+  HK_TRY(hk_topo_detect_with_file(c->settings, &t, 0), out);
   HK_TRY(hk_cluster_of(&w->machine, t, 1), out); /* takes over t, or frees it */
   HK_TRY(hk_paths_new(&w->paths, w->machine->kinds[0], &c->selection->overrides->paths), out);
 out:
@@ -49,12 +50,12 @@ void hk_gpu_topology_end(hk_gpu_topology *t) {
 
 /* Fills `seats` with the GPUs of this host's ranks, and `rank` with the rank of each seat.  Returns their number; 0:
  * not all are known. */
-static int find_seats(ncclComm_t c, const hk_gpu_fact *facts, size_t stride, hk_seat *seats, int *rank) {
+static int find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *seats, int *rank) {
   const hk_topo *t = hk_gpu_of(c)->group->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
-    seats[n].node = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, stride, r)->bus);
+    seats[n].node = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, r)->bus);
     if (seats[n].node == UINT32_MAX) {
       HK_INFO(HK_SUB_GRAPH, "rank %d: GPUs are priced by guesses: rank %d's is not among the %u that %s shows", c->rank,
               r, hk_topo_count(t, HK_NODE_GPU), t->name);
@@ -93,7 +94,7 @@ static const char *rate(double us_per_b, char text[24]) {
   return text;
 }
 
-hk_status hk_gpu_topology_read(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const size_t n = (size_t)c->nranks;
@@ -108,7 +109,7 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_gpu_fact *facts, size_t st
   }
   if (!alone_on_host(c)) {
     look(c);
-    if (g->group->machine) use_machine(c, seats, rank, find_seats(c, facts, stride, seats, rank));
+    if (g->group->machine) use_machine(c, seats, rank, find_seats(c, facts, seats, rank));
   }
   /* All ranks must decide alike, but containers may show each rank a different part of the machine. So all use rank 0's
    * prices. */
@@ -129,7 +130,7 @@ out:
 
 /* NCCL_P2P_LEVEL and NCCL_P2P_DISABLE. Distances are computed only if a level is set. Otherwise the driver says which
  * GPUs can be reached, and reach.c tests it. */
-hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+hk_status hk_gpu_distances(ncclComm_t c, const hk_facts *facts) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_paths *paths = NULL;
@@ -143,10 +144,10 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_gpu_fact *facts, size_t stride
     rc = HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks);
     goto out;
   }
-  uint32_t mine = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, stride, c->rank)->bus);
+  uint32_t mine = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, c->rank)->bus);
   for (int r = 0; r < c->nranks; r++) {
-    const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
-    if (!hk_wire_near(c, r) || f->id == hk_gpu_fact_of(facts, stride, c->rank)->id) continue;
+    const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
+    if (!hk_wire_near(c, r) || f->id == hk_gpu_fact_of(facts, c->rank)->id) continue;
     uint32_t theirs = hk_topo_find(t, HK_NODE_GPU, f->bus);
     if (mine != UINT32_MAX && theirs != UINT32_MAX)
       g->topology->distances[r] = (unsigned char)hk_path_between(paths, mine, theirs)->cls;

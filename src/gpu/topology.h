@@ -4,7 +4,7 @@
 #define HK_GPU_TOPOLOGY_H
 #include "../core/comm.h"
 
-struct hk_gpu_fact;
+struct hk_facts; /* base/facts.h */
 struct hk_gpu_process_group;
 
 typedef struct hk_gpu_topology {
@@ -14,9 +14,9 @@ typedef struct hk_gpu_topology {
 } hk_gpu_topology;
 
 /* By all ranks, before hk_gpu_reach: fills `nvlink` and `prices` from the machine's topology, if it can be read. */
-hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_gpu_fact *facts, size_t stride);
+hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts);
 /* Fills `distances` if NCCL_P2P_LEVEL is set. */
-hk_status hk_gpu_distances(ncclComm_t c, const struct hk_gpu_fact *facts, size_t stride);
+hk_status hk_gpu_distances(ncclComm_t c, const struct hk_facts *facts);
 /* True if a setting forbids direct access to the peer's GPU.  `why` gets the name of the setting. */
 bool hk_gpu_too_far(ncclComm_t c, int peer, char *why, size_t why_bytes);
 void hk_gpu_topology_free(struct hk_gpu_process_group *w); /* what the ranks of a process share */

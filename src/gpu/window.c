@@ -9,6 +9,7 @@
 #include "../rma/windows.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
+#include "facts.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
@@ -83,12 +84,12 @@ static int team_size(ncclComm_t c) {
 
 static int first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks; }
 
-void hk_gpu_windows_begin(ncclComm_t c, const hk_gpu_fact *facts, size_t stride) {
+void hk_gpu_windows_begin(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   size_t most = 1;
   g->windows->usable = true;
   for (int r = 0; r < c->nranks; r++) {
-    const hk_gpu_fact *f = hk_gpu_fact_of(facts, stride, r);
+    const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
     g->windows->usable = g->windows->usable && f->by_fd;
     if (f->window_stride > most) most = f->window_stride;
   }

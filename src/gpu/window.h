@@ -14,7 +14,7 @@
 #define HK_GPU_WINDOW_H
 #include "../core/comm.h"
 
-struct hk_gpu_fact;
+struct hk_facts; /* base/facts.h */
 
 typedef struct hk_gpu_windows {
   bool usable;                /* this rank's memory can be a window */
@@ -25,7 +25,7 @@ typedef struct hk_gpu_windows {
 
 extern const struct hk_window_ops hk_gpu_window_ops;
 /* After hk_gpu_reach and hk_gpu_multicast_join: sets c->lsa and `stride`. */
-void hk_gpu_windows_begin(ncclComm_t c, const struct hk_gpu_fact *facts, size_t stride);
+void hk_gpu_windows_begin(ncclComm_t c, const struct hk_facts *facts);
 void hk_gpu_windows_end(ncclComm_t c);         /* no kernel runs any more */
 size_t hk_gpu_windows_held(hk_gpu_windows *w); /* bytes of the library's own memory in windows */
 #endif

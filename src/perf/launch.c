@@ -150,19 +150,20 @@ static void __attribute__((noreturn)) fail(const perf_launch *l, hk_status rc, c
             l->proc, l->nprocs, what, hk_last_error());
 }
 
-static void from_launcher(perf_launch *l, const char *wanted, ncclUniqueId *id) {
+static hk_launched from_launcher(perf_launch *l, const char *wanted) {
   hk_launched place;
   const char *folder = getenv("HOCKET_PERF_DIR");
   if (folder) setenv("HOCKET_JOB_DIR", folder, 0);
   hk_status rc = hk_launched_find(&place, strcmp(wanted, "auto") ? wanted : NULL);
   if (rc != HK_OK) fail(l, rc, "(--launcher)");
   l->kind = place.launcher, l->proc = place.rank, l->nprocs = place.nranks;
-  if (l->nprocs > 1 && (rc = hk_meet(id, &place, NULL)) != HK_OK) fail(l, rc, "did not find process 0");
+  return place;
 }
 
 void perf_launch_begin(perf_launch *l, const perf_options *o) {
   static const hk_wait_env wait;
   ncclUniqueId id;
+  hk_launched place = {.nranks = 0};
   hk_service *service;
   hk_status rc;
   *l = (perf_launch){.kind = "none", .nprocs = 1};
@@ -170,12 +171,14 @@ void perf_launch_begin(perf_launch *l, const perf_options *o) {
   if (o->procs > 0)
     fork_processes(l, o->procs, &id);
   else if (strcmp(o->launcher, "none"))
-    from_launcher(l, o->launcher, &id);
+    place = from_launcher(l, o->launcher);
   if (l->nprocs > 1) {
+    const hk_settings *settings = hk_settings_now();
+    if (place.nranks && (rc = hk_meet(settings, &id, &place, NULL)) != HK_OK) fail(l, rc, "did not find process 0");
     rc = hk_service_new(&service, "perf-service");
     hk_bootstrap_options join = {.rank = l->proc,
                                  .nranks = l->nprocs,
-                                 .settings = hk_settings_now(),
+                                 .settings = settings,
                                  .name = "the processes of the run",
                                  .wait = &wait,
                                  .service = service};

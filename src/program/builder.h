@@ -5,16 +5,16 @@
 #ifndef HK_PROGRAM_BUILDER_H
 #define HK_PROGRAM_BUILDER_H
 #include <stdbool.h>
-#include "layout.h"
 #include "program.h"
 
 typedef struct hk_builder hk_builder;
+struct hk_layout; /* layout.h */
 
 typedef struct hk_build {
   hk_coll coll;
-  int rank, nranks, root;  /* root is 0 if the collective has none */
-  const hk_layout *layout; /* may be NULL */
-  int channel;             /* the channel whose ring order the program follows; 0 if there is one order for all */
+  int rank, nranks, root;         /* root is 0 if the collective has none */
+  const struct hk_layout *layout; /* may be NULL */
+  int channel; /* the channel whose ring order the program follows; 0 if there is one order for all */
 } hk_build;
 
 hk_status hk_builder_new(hk_builder **out, const hk_build *what);

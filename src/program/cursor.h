@@ -21,11 +21,6 @@
 #define HK_PROGRAM_CURSOR_H
 #include "program.h"
 
-/* A block of an uneven collective. */
-typedef struct hk_extent {
-  uint64_t at, bytes; /* from the start of the buffer; its length */
-} hk_extent;
-
 /* How a call divides its buffers, in bytes. */
 typedef struct hk_sizes {
   uint64_t total;       /* HK_PART_SPLIT: length of the message */

@@ -124,6 +124,11 @@ int hk_coll_alias(hk_coll c, int rank, int nranks, int root, int block);
  * output block holds the sum of block `part` of all ranks' inputs. */
 void hk_coll_source(hk_coll c, int rank, int nranks, int root, int block, int *from, int *part);
 
+/* A block of an uneven collective. */
+typedef struct hk_extent {
+  uint64_t at, bytes; /* from the start of the buffer; its length */
+} hk_extent;
+
 typedef enum hk_space {
   HK_IN,      /* the user's input */
   HK_OUT,     /* the user's output */

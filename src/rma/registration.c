@@ -3,6 +3,7 @@
 #include "registration.h"
 #include <stdlib.h>
 #include "../base/fork.h"
+#include "../core/backend.h"
 #include "rma.h"
 #include "windows.h"
 

@@ -10,6 +10,7 @@
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../comm/children.h"
+#include "../core/backend.h"
 #include "../core/call.h"
 #include "../device/host.h"
 #include "../kernels/reduce.h"

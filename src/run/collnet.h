@@ -4,6 +4,8 @@
 #define HK_RUN_COLLNET_H
 #include "../core/comm.h"
 
+struct hk_program;
+
 /* If NCCL_COLLNET_ENABLE or collnetEnable of ncclConfig_t asks for it: finds plugins on all ranks, connects them, and
  * sets the machine's in_network if all went well; otherwise one line of the log says why not. Collective. */
 hk_status hk_collnet_agree(ncclComm_t c, int nhosts);

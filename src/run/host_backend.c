@@ -6,7 +6,6 @@
 #include "../base/thread.h"
 #include "../boot/host.h" /* HK_CPU_WORDS */
 #include "../collectives/machine.h"
-#include "../collectives/select.h"
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/links.h"
@@ -39,8 +38,7 @@ static bool free_memory(void *p, hk_status *rc) {
 /* ---- init ---- */
 
 static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
-  (void)c;
-  hk_status rc = hk_topo_detect_with_file(own, HK_DETECT_NO_GPU);
+  hk_status rc = hk_topo_detect_with_file(c->settings, own, HK_DETECT_NO_GPU);
   *out = *own;
   return rc;
 }

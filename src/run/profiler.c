@@ -32,11 +32,12 @@ static const char *name_of(const hk_profiler *p) { return calls_of(p)->name ? ca
 /* ---- loading ---- */
 
 hk_status hk_profiler_load(ncclComm_t c) {
-  const char *name = hk_param_str(HK_P_PROFILER_PLUGIN);
+  const char *name = c->settings->PROFILER_PLUGIN;
   char why[256];
   hk_plugin plugin;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  if (!hk_plugin_find("profiler", name, "ncclProfiler_v", 7, 2, &plugin, why, sizeof why)) {
+  const hk_plugin_wish wish = {"profiler", name, c->settings->NET_PLUGIN, "ncclProfiler_v", 7, 2};
+  if (!hk_plugin_find(&wish, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_PROFILER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the profiler plugin %s. Going on without it", why);
     return HK_OK;

@@ -27,13 +27,14 @@ static const char *name_of(const hk_tuner *t) {
 
 /* ---- loading ---- */
 
-hk_status hk_tuner_load(hk_tuner **out) {
-  const char *name = hk_param_str(HK_P_TUNER_PLUGIN);
+hk_status hk_tuner_load(const hk_settings *settings, hk_tuner **out) {
+  const char *name = settings->TUNER_PLUGIN;
   char why[256];
   hk_plugin plugin;
   *out = NULL;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  if (!hk_plugin_find("tuner", name, "ncclTunerPlugin_v", 6, 2, &plugin, why, sizeof why)) {
+  const hk_plugin_wish wish = {"tuner", name, settings->NET_PLUGIN, "ncclTunerPlugin_v", 6, 2};
+  if (!hk_plugin_find(&wish, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_TUNER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the tuner plugin %s. Going on without it", why);
     return HK_OK;

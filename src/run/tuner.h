@@ -7,12 +7,13 @@
 
 struct hk_decision; /* collectives/select.h */
 struct hk_filter;
+struct hk_settings; /* base/param.h */
 
 typedef struct hk_tuner hk_tuner;
 
 /* Loads the plugin that NCCL_TUNER_PLUGIN names, else libnccl-tuner.so. *out is NULL if there is none. A named one
  * that cannot be loaded is a warning. */
-hk_status hk_tuner_load(hk_tuner **out);
+hk_status hk_tuner_load(const struct hk_settings *settings, hk_tuner **out);
 uint64_t hk_tuner_hash(const hk_tuner *t); /* hash of its name and version; 0: none */
 /* Initialises the plugin for a communicator; false if the plugin refuses. */
 bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm);

@@ -113,15 +113,16 @@ static hk_status release(hk_sim *s, hk_side *e) {
 /* ---- instructions ---- */
 
 static hk_status keep_span(hk_sim *s, const hk_lane_state *t) {
-  if (!s->keep_spans) return HK_OK;
-  if (!HK_RESERVE(s->spans, s->spans_room, s->nspans + 1))
-    return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", s->nspans + 1);
-  s->spans[s->nspans++] = (hk_sim_span){.begin_us = t->began,
-                                        .end_us = now(s),
-                                        .rank = (uint16_t)t->rank,
-                                        .lane = (uint16_t)(t->channel * t->program->nlanes + t->lane),
-                                        .instr = t->at.pc,
-                                        .wave = (uint32_t)(t->at.offset / (s->sizes.chunk * (size_t)s->all_channels))};
+  hk_timeline *l = &s->timeline;
+  if (!l->kept) return HK_OK;
+  if (!HK_RESERVE(l->spans, l->room, l->n + 1))
+    return HK_FAIL_ERRNO("no memory for a timeline of %u instructions", l->n + 1);
+  l->spans[l->n++] = (hk_sim_span){.begin_us = t->began,
+                                   .end_us = now(s),
+                                   .rank = (uint16_t)t->rank,
+                                   .lane = (uint16_t)(t->channel * t->program->nlanes + t->lane),
+                                   .instr = t->at.pc,
+                                   .wave = (uint32_t)(t->at.offset / (s->sizes.chunk * (size_t)s->all_channels))};
   return HK_OK;
 }
 

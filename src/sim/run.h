@@ -97,6 +97,13 @@ typedef struct hk_core {
   bool busy;
 } hk_core;
 
+/* The instructions that have run, in the order of their ends. */
+typedef struct hk_timeline {
+  bool kept; /* else the spans are not wanted */
+  uint32_t n, room;
+  hk_sim_span *spans;
+} hk_timeline;
+
 typedef struct hk_sim {
   hk_sim_cluster world;
   hk_programs programs;
@@ -130,9 +137,7 @@ typedef struct hk_sim {
   double finished;
   uint64_t steps;
   hk_sim_counts counts;
-  hk_sim_span *spans;
-  uint32_t nspans, spans_room;
-  bool keep_spans;
+  hk_timeline timeline;
 } hk_sim;
 
 hk_status hk_sim_wire(hk_sim *s);

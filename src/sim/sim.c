@@ -5,7 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/cost.h"
+#include "../collectives/protocol.h"
 #include "../collectives/select.h"
+#include "../program/layout.h"
 #include "model.h"
 #include "run.h"
 
@@ -216,7 +218,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
     HK_OR_RETURN(fold_channels(s));
     if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->world, &s->programs, o->shifted));
   }
-  s->keep_spans = o->timeline && !s->coarse;
+  s->timeline.kept = o->timeline && !s->coarse;
   HK_OR_RETURN(hk_sim_cluster_furnish(&s->world));
   return hk_sim_wire(s);
 }
@@ -285,9 +287,9 @@ static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   out->steps = s->steps;
   out->counts = s->counts;
   out->folded = s->coarse;
-  out->spans = s->spans;
-  out->nspans = s->nspans;
-  s->spans = NULL;
+  out->spans = s->timeline.spans;
+  out->nspans = s->timeline.n;
+  s->timeline.spans = NULL;
   return report_loads(s, out);
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "../program/layout.h"
 #include "model.h"
 #include "run.h"
 
@@ -288,7 +289,7 @@ void hk_sim_clear(hk_sim *s) {
   free(s->targets);
   free(s->uses);
   free(s->cores);
-  free(s->spans);
+  free(s->timeline.spans);
   hk_programs_free(&s->programs);
   hk_sim_cluster_free(&s->world);
   *s = (hk_sim){.nthreads = 0};

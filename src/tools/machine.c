@@ -24,8 +24,9 @@ const char *hk_tool_preset_word(int i) { return i >= 0 && (size_t)i < HK_ARRAY_L
 /* Reads XML, a folder with a recorded machine's /sys, or this machine. */
 static hk_status read_machine(hk_topo **out, const char *file) {
   struct stat st;
-  if (!file) return hk_topo_detect_with_file(out, 0);
-  if (stat(file, &st) == 0 && S_ISDIR(st.st_mode)) return hk_topo_detect(out, 0, file);
+  const hk_settings *settings = hk_settings_now();
+  if (!file) return hk_topo_detect_with_file(settings, out, 0);
+  if (stat(file, &st) == 0 && S_ISDIR(st.st_mode)) return hk_topo_detect(out, hk_topo_detect_order(settings), file);
   return hk_topo_read_xml(out, file, NULL, NULL);
 }
 
@@ -107,7 +108,7 @@ static int take_seats(hk_inputs *w, int nranks, const char *host) {
 static void heed_host_settings(hk_inputs *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
-  if (!hk_param_int(HK_P_SHM_DISABLE) || m->nranks == 1) return;
+  if (!w->overrides.settings->SHM_DISABLE || m->nranks == 1) return;
   hk_host_facts f = {.nranks = m->nranks,
                      .nhosts = m->nhosts,
                      .ranks_per_host = m->ranks_per_host,
@@ -130,8 +131,8 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);
   heed_host_settings(w);
   HK_TRY(hk_layout_of(&w->layout, w->cluster, w->seats, w->nranks, w->rings), out);
-  HK_TRY(hk_tuner_load(&w->tuner), out);
-  const char *plugin = hk_param_str(HK_P_TUNER_PLUGIN);
+  HK_TRY(hk_tuner_load(w->overrides.settings, &w->tuner), out);
+  const char *plugin = w->overrides.settings->TUNER_PLUGIN;
   if (plugin && !w->tuner && strcmp(plugin, "none") != 0)
     hk_tool_wrong("NCCL_TUNER_PLUGIN=%s cannot be used, going on without (NCCL_DEBUG=WARN says why)", plugin);
   if (w->tuner && !hk_tuner_begin(w->tuner, &w->machine, 0)) {

@@ -3,7 +3,7 @@
 #include "plan.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../program/layout.h"
+#include "../collectives/protocol.h"
 #include "../sim/sim.h"
 #include "proof.h"
 

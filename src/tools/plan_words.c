@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include "../collectives/algorithm.h"
+#include "../collectives/protocol.h"
 #include "plan.h"
 
 static void say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));

@@ -5,11 +5,13 @@
 #include "../base/param.h"
 #include "../collectives/machine.h"
 #include "../collectives/select.h"
+#include "../program/layout.h"
 #include "proof.h"
 
 enum { MOST_RANKS = 4096 };
 
 typedef struct options {
+  const hk_settings *settings;
   hk_proof_options proof;
   const char *algorithm, *coll, *ranks;
   int root, hosts;
@@ -17,7 +19,7 @@ typedef struct options {
 } options;
 
 hk_status hk_prove(const hk_program *const *programs, int nranks, const hk_proof_options *o, hk_verify_report *report) {
-  unsigned slots = o->slots > 0 ? (unsigned)o->slots : (unsigned)hk_param_int(HK_P_SLOTS);
+  const unsigned slots = (unsigned)o->slots;
   hk_status rc = HK_OK;
   hk_order order = HK_ORDER_FIXED;
   /* Out of place and in place, with equal lengths and, if blocks may differ in length, with some random ones. */
@@ -93,7 +95,7 @@ static bool check_list(const char *list) {
 }
 
 /* A machine on which every algorithm can run that can do these ranks at all. */
-static hk_machine any_machine(int nranks, int nhosts) {
+static hk_machine any_machine(const hk_settings *settings, int nranks, int nhosts) {
   int most = (nranks + nhosts - 1) / nhosts;
   hk_host_facts facts = {.nranks = nranks,
                          .nhosts = nhosts,
@@ -102,8 +104,8 @@ static hk_machine any_machine(int nranks, int nhosts) {
                          .cores_per_host = most,
                          .memory = true,
                          .multicast = nhosts == 1,
-                         .slot_bytes = (size_t)hk_param_int(HK_P_SLOT_BYTES),
-                         .nslots = (uint32_t)hk_param_int(HK_P_SLOTS)};
+                         .slot_bytes = (size_t)settings->SLOT_BYTES,
+                         .nslots = (uint32_t)settings->SLOTS};
   hk_machine m = hk_machine_of_hosts(&facts, NULL);
   m.in_switch = true;
   m.in_network = nhosts > 1;
@@ -167,7 +169,7 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {
     if (!in_list(o->ranks, n) || n < o->hosts) continue;
-    hk_machine m = any_machine(n, o->hosts);
+    hk_machine m = any_machine(o->settings, n, o->hosts);
     int root = hk_coll_has_root(coll) ? o->root : 0;
     if (root >= n || !hk_algorithm_supports(a, &m, coll)) continue;
     hk_program **p = NULL;
@@ -218,7 +220,9 @@ static int prove_registry(const options *o, hk_json *w) {
 }
 
 static int run(void *into, int nargs, char **args) {
-  const options *o = into;
+  options *o = into;
+  o->settings = hk_settings_now();
+  if (o->proof.slots <= 0) o->proof.slots = (int)o->settings->SLOTS;
   if (!nargs && !o->all && !o->algorithm && !o->coll)
     return hk_tool_wrong("what should be verified? Give a FILE, --algorithm, --collective or --all");
   if (nargs && (o->all || o->algorithm || o->coll))

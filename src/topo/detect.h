@@ -8,19 +8,22 @@
 #define HK_TOPO_DETECT_H
 #include "topo.h"
 
+struct hk_settings; /* base/param.h */
+
 enum {
   HK_DETECT_NO_HWLOC = 1, /* sysfs only */
   HK_DETECT_NO_GPU = 2,
   HK_DETECT_NO_NET = 4,
+  HK_DETECT_BY_NAME = 16, /* RDMA devices in the order of their names: NCCL_IB_DEVICE_PCI_ORDER=0 */
   HK_DETECT_DRIVERS =
       8 /* use this machine's GPU drivers for a recorded machine too: for tests with drivers of their own */
 };
 /* `sys` is the root of the file system to read: "" for this machine, a folder for a recorded one. */
 hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys);
+/* HK_DETECT_BY_NAME, if the settings ask for it. */
+unsigned hk_topo_detect_order(const struct hk_settings *settings);
 
 /* This machine as the library sees it: detection merged with NCCL_TOPO_FILE, or else with the file that services of a
  * virtual machine write for NCCL. */
-hk_status hk_topo_detect_with_file(hk_topo **out, unsigned flags);
-/* The path of the file that hk_topo_detect_with_file merges; NULL: none. */
-const char *hk_topo_file(void);
+hk_status hk_topo_detect_with_file(const struct hk_settings *settings, hk_topo **out, unsigned flags);
 #endif

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../base/param.h"
 #include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
@@ -75,7 +74,7 @@ static hk_status scan_rdma(hk_detect_scan *s) {
   hk_status rc = HK_OK;
   int down = 0;
   char first[HK_NODE_NAME] = "", **ports = NULL, **devices = hk_sysfs_list(s->sys, RDMA);
-  if (hk_param_int(HK_P_IB_DEVICE_PCI_ORDER)) hk_sysfs_sort_by_pci(s->sys, RDMA, devices);
+  if (!(s->flags & HK_DETECT_BY_NAME)) hk_sysfs_sort_by_pci(s->sys, RDMA, devices);
   for (char **device = devices; device && *device; device++) {
     int pci = device_of(s, *device);
     uint64_t guid = read_guid(s, *device);

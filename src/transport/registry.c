@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The tables of all transports, made from registry.def. */
+#include "registry.h"
 #include <stdio.h>
 #include <string.h>
 #include "device_links.h"

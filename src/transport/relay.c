@@ -13,7 +13,9 @@
 #include "../base/param.h"
 #include "../base/tcp.h"
 #include "../device/host.h"
+#include "../program/program.h"
 #include "net/net.h"
+#include "registry.h"
 
 extern const hk_transport hk_transport_relay; /* registry.c names it */
 

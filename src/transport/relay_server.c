@@ -8,23 +8,24 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/prctl.h>
 #include <unistd.h>
 #include "../base/log.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"
 #include "../device/host.h"
+#include "../program/program.h"
 #include "net/net.h"
+#include "registry.h"
 #include "relay.h"
 
 #define US UINT64_C(1000)
 #define MS UINT64_C(1000000)
 enum { LOOKS = 64 /* rounds of the thread between two looks at the connections */ };
-/* A round trip of the network is shorter than YIELDING_NS. After that the thread sleeps. If data may arrive over the
- * network, which does not wake the thread, it sleeps for SOON_NS and later for LATER_NS. Else it sleeps until a near
- * rank wakes it. */
-static const uint64_t YIELDING_NS = 200 * US, SOON_NS = 30 * US, LATER_AFTER_NS = 50 * MS, LATER_NS = MS,
-                      ASLEEP_NS = 50 * MS;
+/* A round trip of the network is shorter than yield_ns. After that the thread sleeps. If data may arrive over the
+ * network, which does not wake the thread, it naps. Else it sleeps until a near rank wakes it. */
+static const hk_backoff relay_backoff = {
+    .yield_ns = 200 * US, .nap_ns = 30 * US, .long_after_ns = 50 * MS, .long_nap_ns = 1 * MS};
+static const uint64_t ASLEEP_NS = 50 * MS;
 static const uint64_t DRAIN_NS = 2000 * MS, /* limit at a link's end for slots that the far rank does not take */
     /* limit when the rank leaves, for near ranks that neither move data nor close */
     LINGER_NS = 2000 * MS;
@@ -256,12 +257,12 @@ static void nap(hk_relay_server *s, hk_waiter *w, uint64_t ns) {
 
 /* Sleeps. True if the connections must be checked. */
 static bool rest(hk_relay_server *s, hk_waiter *w) {
-  uint64_t waited = w->begin_ns ? hk_now_ns() - w->begin_ns : 0;
-  if (waited < YIELDING_NS) {
+  const uint64_t ns = hk_backoff_nap(&relay_backoff, hk_wait_idle_ns(w));
+  if (!ns) {
     (void)hk_wait_pause(w);
     return false;
   }
-  nap(s, w, !expects(s) ? ASLEEP_NS : waited < LATER_AFTER_NS ? SOON_NS : LATER_NS);
+  nap(s, w, expects(s) ? ns : ASLEEP_NS);
   return true;
 }
 
@@ -269,8 +270,7 @@ static void *serve_main(void *arg) {
   hk_relay_server *s = arg;
   hk_waiter w;
   bool looks = true;
-  prctl(PR_SET_NAME, "hocket-relay");
-  (void)prctl(PR_SET_TIMERSLACK, 1000UL); /* naps end on time */
+  hk_thread_polls("hocket-relay");
   hk_wait_begin(&w, &s->wait);
   for (unsigned round = 0; !is_over(s); round++) {
     bool moved = false;

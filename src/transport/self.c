@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include "../base/param.h"
+#include "../program/program.h"
+#include "registry.h"
 #include "transport.h"
 
 /* Both ends of a channel's FIFO belong to this rank, so they share one allocation. */

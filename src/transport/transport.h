@@ -6,7 +6,6 @@
 #ifndef HK_TRANSPORT_TRANSPORT_H
 #define HK_TRANSPORT_TRANSPORT_H
 #include "../base/wait.h"
-#include "../program/program.h" /* hk_link_kind */
 #include "link.h"
 
 struct hk_settings; /* base/param.h */
@@ -201,17 +200,4 @@ typedef struct hk_transport {
   const hk_transport_host *host;       /* NULL: none of these services */
 } hk_transport;
 
-/* registry.def: in order of preference. */
-#define HK_DEVICE_LINKS(name)
-#define HK_TRANSPORT(name) extern const hk_transport hk_transport_##name;
-#include "registry.def"
-#undef HK_TRANSPORT
-#define HK_TRANSPORT(name) HK_TRANSPORT_##name,
-enum hk_transport_index {
-#include "registry.def"
-  HK_TRANSPORT_COUNT
-};
-#undef HK_TRANSPORT
-#undef HK_DEVICE_LINKS
-extern const hk_transport *const hk_transports[HK_TRANSPORT_COUNT];
 #endif

@@ -8,7 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "transport.h"
+#include "../program/program.h"
+#include "registry.h"
 
 typedef struct threads_state {
   hk_transport_state base;   /* first: the caller holds a pointer to it */

@@ -2,6 +2,7 @@
 /* A rank that fails before it has met the others: they get its cause from the root at once, not after their deadline.
  * check: waits notsan long=asan */
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../support/boot_ranks.h"
 
 enum { RANKS = 4, FAILING = 2, SLOW_S = 30 /* less than HOCKET_BOOTSTRAP_TIMEOUT */ };
@@ -25,7 +26,7 @@ static void join(rank_state *r) {
 
 static void give_up(void) {
   (void)HK_FAIL(HK_ERR_SYSTEM, "out of memory for a test");
-  hk_bootstrap_report_abort(shared->ids, shared->nids, FAILING, RANKS);
+  hk_bootstrap_report_abort(hk_settings_now(), shared->ids, shared->nids, FAILING, RANKS);
   ck_assert_str_eq(hk_last_error(), "out of memory for a test");
 }
 
@@ -46,7 +47,7 @@ static int process_rank(void *arg) {
   const part *p = arg;
   rank_state r = {.rank = p->rank, .nranks = RANKS, .nids = shared->nids, .ids = shared->ids};
   set_param("HOCKET_JOB", p->job);
-  if (p->job && hk_bootstrap_env_id(&shared->ids[0], p->rank) != HK_OK) return 1;
+  if (p->job && hk_bootstrap_env_id(hk_settings_now(), &shared->ids[0], p->rank) != HK_OK) return 1;
   set_param("NCCL_SOCKET_IFNAME", p->interface);
   p->interface ? join(&r) : join_or_fail(&r);
   if (p->job) _exit(0); /* a root that has failed stays for a while */
@@ -127,7 +128,7 @@ TEST(another_job) {
   char text[64];
   hk_addr a = {.v4 = {.sin_family = AF_INET}};
   int fd;
-  ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 1, &fd), HK_OK);
   close(fd); /* a free port */
   snprintf(text, sizeof text, "127.0.0.1:%u", hk_addr_port(&a));
   set_param("NCCL_COMM_ID", text);

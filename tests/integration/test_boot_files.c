@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <nccl.h>
 #include <sys/resource.h>
+#include "../../src/base/param.h"
 #include "../support/boot_ranks.h"
 
 enum { RANKS = 3, POOR = 1, CASES = 8 };
@@ -90,7 +91,7 @@ static int root_without(void *arg) {
   ncclUniqueId id;
   set_param("NCCL_COMM_ID", "127.0.0.1:1");
   if (leave_descriptors(*(const int *)arg)) _exit(1);
-  hk_status code = hk_bootstrap_env_id(&id, 0);
+  hk_status code = hk_bootstrap_env_id(hk_settings_now(), &id, 0);
   bool listens = code == HK_OK || strstr(hk_last_error(), "EACCES"); /* the port is root's */
   if (listens) _exit(3);
   _exit(code == HK_ERR_SYSTEM && strstr(hk_last_error(), "Too many open files") ? 0 : 2);

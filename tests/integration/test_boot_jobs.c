@@ -4,6 +4,7 @@
  * check: notsan */
 #include "../../src/base/addr.h"
 #include "../../src/base/log.h"
+#include "../../src/base/param.h"
 #include "../../src/boot/job.h"
 #include "../support/boot_ranks.h"
 #include "../support/scratch.h"
@@ -30,7 +31,7 @@ static int join_as(void *arg) {
   r.status = HK_OK;
   if (p->job) {
     set_param("HOCKET_JOB", p->job);
-    r.status = hk_bootstrap_env_id(&id, p->rank);
+    r.status = hk_bootstrap_env_id(hk_settings_now(), &id, p->rank);
     r.ids = &id;
   }
   atomic_fetch_add(&shared->joining, 1);
@@ -125,7 +126,7 @@ TEST_LOOP(missing_ranks_are_reported, 2) {
 static unsigned free_port(void) {
   hk_addr a = {.v4 = {.sin_family = AF_INET}};
   int fd;
-  ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 1, &fd), HK_OK);
   close(fd);
   return hk_addr_port(&a);
 }
@@ -165,7 +166,7 @@ static void clear_environment(void) {
 static uint64_t expect_job(const char *words) {
   hk_boot_job job;
   char text[HK_JOB_TEXT];
-  hk_boot_job_here(&job);
+  hk_boot_job_here(hk_settings_now(), &job);
   snprintf(text, sizeof text, words, (unsigned)getuid());
   ck_assert_str_eq(job.text, text);
   ck_assert_uint_ne(job.token, 0);
@@ -202,13 +203,13 @@ TEST(bad_comm_id) {
       "", "nonsense", "127.0.0.1", "127.0.0.1:0", "127.0.0.1:99999", "no.such.host.invalid:1"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
     set_param("NCCL_COMM_ID", bad[i]);
-    ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
+    ck_assert_int_ne(hk_bootstrap_env_id(hk_settings_now(), &id, 0), HK_OK);
   }
   set_param("NCCL_COMM_ID", "192.0.2.77:4242"); /* an address for documentation, used by no host */
-  ck_assert_int_ne(hk_bootstrap_env_id(&id, 0), HK_OK);
-  ck_assert_int_eq(hk_bootstrap_env_id(&id, 1), HK_OK);
+  ck_assert_int_ne(hk_bootstrap_env_id(hk_settings_now(), &id, 0), HK_OK);
+  ck_assert_int_eq(hk_bootstrap_env_id(hk_settings_now(), &id, 1), HK_OK);
   set_param("NCCL_COMM_ID", NULL);
-  ck_assert_int_eq(hk_bootstrap_env_id(&id, 0), HK_ERR_USAGE);
+  ck_assert_int_eq(hk_bootstrap_env_id(hk_settings_now(), &id, 0), HK_ERR_USAGE);
 }
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }

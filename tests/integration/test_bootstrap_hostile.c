@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/base/service.h"
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
@@ -340,12 +341,18 @@ START_TEST(calls_a_slow_listener_again) {
   static const uint8_t secret[HK_SECRET_BYTES];
   hk_wait_env wait = {.spins = 1};
   hk_hello h = {.kind = HK_HELLO_DATA, .to = 1};
-  hk_dialing d = {
-      .hello = &h, .secret = secret, .whom = "it", .advice = "", .n = 1, .wait = &wait, .patience_ns = 30000000};
+  hk_dialing d = {.settings = hk_settings_now(),
+                  .hello = &h,
+                  .secret = secret,
+                  .whom = "it",
+                  .advice = "",
+                  .n = 1,
+                  .wait = &wait,
+                  .patience_ns = 30000000};
   pthread_t thread;
   int listener, fd;
   d.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  ck_assert_int_eq(hk_listen(&d.at[0], 16, &listener), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &d.at[0], 16, &listener), HK_OK);
   ck_assert_int_eq(pthread_create(&thread, NULL, slow_listener, &listener), 0);
   ck_assert_msg(hk_boot_dial(&d, &fd) == HK_OK, "%s", hk_last_error());
   pthread_join(thread, NULL);

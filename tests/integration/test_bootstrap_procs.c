@@ -8,6 +8,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/boot/root.h"
 #include "../support/boot_ranks.h"
 
@@ -36,7 +37,7 @@ static int process_main(void *arg) {
   int n = s->nprocs * s->per_proc;
   rank_state *r = new_ranks(n, s->ids, s->nids, s->body, s);
   int first = s->proc * s->per_proc;
-  if (s->use_env_id && hk_bootstrap_env_id(&s->ids[0], first) != HK_OK) return 2;
+  if (s->use_env_id && hk_bootstrap_env_id(hk_settings_now(), &s->ids[0], first) != HK_OK) return 2;
   start_threads(r + first, s->per_proc);
   end_threads(r + first, s->per_proc);
   for (int i = first; i < first + s->per_proc; i++) shared->status[i] = r[i].status;
@@ -458,7 +459,7 @@ TEST(member_dies_while_a_child_joins) {
 static void dial_all(rank_state *r) {
   hk_iface list[8];
   int n = 8, fds[MAX_RANKS], got[MAX_RANKS];
-  if (join_rank(r) != HK_OK || hk_ifaces(list, &n, NULL) != HK_OK) {
+  if (join_rank(r) != HK_OK || hk_ifaces(hk_settings_now(), list, &n, NULL) != HK_OK) {
     fail_rank(r, "join");
     goto out;
   }
@@ -493,7 +494,7 @@ static unsigned free_port(int family) {
   hk_addr a = {.v4 = {.sin_family = AF_INET}};
   int fd;
   if (family == AF_INET6) a = (hk_addr){.v6 = {.sin6_family = AF_INET6}};
-  ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 1, &fd), HK_OK);
   close(fd);
   return hk_addr_port(&a);
 }
@@ -502,7 +503,7 @@ static void several_in_a_row(rank_state *r) {
   stage *s = r->arg;
   uint64_t before = 0;
   for (int i = 0; i < 5; i++) {
-    if (i) r->status = hk_bootstrap_env_id(&s->ids[0], r->rank);
+    if (i) r->status = hk_bootstrap_env_id(hk_settings_now(), &s->ids[0], r->rank);
     if (r->status != HK_OK || join_rank(r) != HK_OK) fail_rank(r, "join");
     if (r->status != HK_OK) goto out;
     if (!gathers(r->b, r->rank, r->nranks, 10)) fail_rank(r, "gather");

@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/base/tls.h"
 #include "../../src/boot/wire.h"
 #include "../support/leftovers.h"
@@ -340,7 +341,7 @@ static int silent_root(ncclUniqueId *out) {
   memset(id.secret, 7, sizeof id.secret);
   id.at[0].v4.sin_family = AF_INET;
   id.at[0].v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (hk_listen(&id.at[0], 4, &fd) != HK_OK) return -1;
+  if (hk_listen(hk_settings_now(), &id.at[0], 4, &fd) != HK_OK) return -1;
   hk_boot_id_encode(out, &id);
   leftovers_own(fd);
   return fd;

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/socket.h>
 #include "../../src/base/addr.h"
+#include "../../src/base/param.h"
 #include "../../src/boot/internal.h"
 #include "../support/boot_ranks.h"
 #include "../support/fuzz.h"
@@ -250,7 +251,7 @@ static void play(const ncclUniqueId *id) {
   rank_state *r = new_ranks(2, id, 1, rank_zero, NULL);
   start_threads(r, 1);
   ck_assert_int_eq(hk_boot_id_decode(&p.id, id), HK_OK);
-  ck_assert_int_eq(hk_listen(&at, 8, &p.listener), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &at, 8, &p.listener), HK_OK);
   p.own = (hk_contact){.process = 0x1234, .n = 1, .at = {at}};
   p.fd = connect_to(&p.id.at[0]);
   ck_assert_int_ge(p.fd, 0);

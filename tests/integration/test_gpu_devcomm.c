@@ -3,6 +3,7 @@
  * device code does (tests/suites/nccl_device.sh runs that itself), resources, and what is refused.
  * check: timeout=200 notsan */
 #include "../../src/api/device_abi.h"
+#include "../../src/core/backend.h"
 #include "../../src/rma/windows.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"

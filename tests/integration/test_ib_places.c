@@ -6,7 +6,9 @@
 #include <nccl.h>
 #include <sched.h>
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/ib/ib_conn.h"
+#include "../../src/transport/registry.h"
 #include "../support/fake_rdma.h"
 #include "../support/net_streams.h"
 #include "../support/ranks.h"

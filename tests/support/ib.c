@@ -2,6 +2,7 @@
 /* What tests of the verbs provider share: ib.h. */
 #include "ib.h"
 #include <arpa/inet.h>
+#include "../../src/program/program.h"
 
 fake_verbs_state *verbs;
 /* ---- Ranks ---- */

@@ -3,6 +3,7 @@
  * repeats: at any step, messages are under way in every state. */
 #ifndef HK_TESTS_NET_SOAK_H
 #define HK_TESTS_NET_SOAK_H
+#include "../../src/program/program.h"
 #include "net_streams.h"
 
 typedef struct soak {

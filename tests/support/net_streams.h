@@ -4,6 +4,7 @@
 #ifndef HK_TESTS_NET_STREAMS_H
 #define HK_TESTS_NET_STREAMS_H
 #include <check.h>
+#include "../../src/program/program.h"
 #include "net_world.h"
 
 static inline uint32_t mix(uint32_t x) { /* a hash, for sizes and contents that both sides know */

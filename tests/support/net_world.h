@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
+#include "../../src/transport/registry.h"
 #include "../../src/transport/transport.h"
 
 #ifndef NET_RANKS
@@ -59,7 +61,7 @@ static inline void net_pair(bool tcp, int fd[2]) {
   memset(&a, 0, sizeof a);
   a.v4.sin_family = AF_INET;
   a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (hk_listen(&a, 4, &listener) != HK_OK) abort();
+  if (hk_listen(hk_settings_now(), &a, 4, &listener) != HK_OK) abort();
   hk_tcp_unpaced(listener); /* as the bootstrap's */
   if (hk_connect_start(&a, &fd[0]) != HK_OK) abort();
   hk_tcp_unpaced(fd[0]);

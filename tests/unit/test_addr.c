@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "../../src/base/addr.h"
 #include "../../src/base/iface.h"
+#include "../../src/base/param.h"
 #include "../support/process.h"
 #include "../support/suite.h"
 
@@ -31,7 +32,7 @@ static hk_addr addr(const char *host, unsigned port) {
 
 static void expect_parse(const char *text, const char *host, unsigned port) {
   hk_addr a, want = addr(host, port);
-  ck_assert_msg(hk_addr_parse(&a, text) == HK_OK, "%s: %s", text, hk_last_error());
+  ck_assert_msg(hk_addr_parse(hk_settings_now(), &a, text) == HK_OK, "%s: %s", text, hk_last_error());
   ck_assert_msg(hk_addr_equal(&a, &want), "%s", text);
 }
 
@@ -45,13 +46,13 @@ TEST(parses_addresses) {
   struct addrinfo *known;
   if (getaddrinfo("localhost", NULL, NULL, &known) == 0) {
     freeaddrinfo(known);
-    ck_assert_int_eq(hk_addr_parse(&a, "localhost:77"), HK_OK);
+    ck_assert_int_eq(hk_addr_parse(hk_settings_now(), &a, "localhost:77"), HK_OK);
     ck_assert_uint_eq(hk_addr_port(&a), 77);
     ck_assert(hk_addr_is_loopback(&a));
   } else {
     printf("SKIP: names of hosts: this machine does not know even localhost\n");
   }
-  ck_assert_int_eq(hk_addr_parse(&a, "[fe80::1%lo]:5"), HK_OK);
+  ck_assert_int_eq(hk_addr_parse(hk_settings_now(), &a, "[fe80::1%lo]:5"), HK_OK);
   ck_assert_uint_eq(a.v6.sin6_scope_id, if_nametoindex("lo"));
   ck_assert(hk_addr_is_link_local(&a));
 }
@@ -76,7 +77,7 @@ TEST(refuses_what_is_no_address) {
   hk_addr a;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
     const bool name = strstr(bad[i], ".6:") || strchr(bad[i], 'a'); /* it has the form of an address */
-    ck_assert_msg(hk_addr_parse(&a, bad[i]) == HK_ERR_ARGUMENT, "'%s' was taken", bad[i]);
+    ck_assert_msg(hk_addr_parse(hk_settings_now(), &a, bad[i]) == HK_ERR_ARGUMENT, "'%s' was taken", bad[i]);
     ck_assert_msg(strstr(hk_last_error(), bad[i]) != NULL, "'%s' is not named in: %s", bad[i], hk_last_error());
     ck_assert_int_eq(strstr(hk_last_error(), name ? "cannot be resolved" : "is not an address") != NULL, true);
   }
@@ -85,14 +86,14 @@ TEST(refuses_what_is_no_address) {
                                           {"[fe80::1%nosuch0]:1", "the interface 'nosuch0', which this host does not"},
                                           {"[::1%lo]:1", "only a link-local address (fe80::) has an interface"}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(causes); i++) {
-    ck_assert_int_eq(hk_addr_parse(&a, causes[i][0]), HK_ERR_ARGUMENT);
+    ck_assert_int_eq(hk_addr_parse(hk_settings_now(), &a, causes[i][0]), HK_ERR_ARGUMENT);
     ck_assert_msg(strstr(hk_last_error(), causes[i][1]) != NULL, "%s", hk_last_error());
   }
   for (size_t n = NI_MAXHOST - 1; n <= NI_MAXHOST + 1; n++) { /* a host that is too long */
     char text[NI_MAXHOST + 8];
     memset(text, 'x', n);
     memcpy(text + n, ":1", 3);
-    ck_assert_int_eq(hk_addr_parse(&a, text), HK_ERR_ARGUMENT);
+    ck_assert_int_eq(hk_addr_parse(hk_settings_now(), &a, text), HK_ERR_ARGUMENT);
     ck_assert_int_eq(strstr(hk_last_error(), "cannot be resolved") != NULL, n < NI_MAXHOST);
   }
 }
@@ -145,7 +146,7 @@ TEST(resolves_names) {
     memset(&a, 0xff, sizeof a);
     asked = freed = 0;
     invents = true;
-    const hk_status rc = hk_addr_parse(&a, rows[i].text);
+    const hk_status rc = hk_addr_parse(hk_settings_now(), &a, rows[i].text);
     invents = false;
     ck_assert_msg(rc == (rows[i].host ? HK_OK : HK_ERR_ARGUMENT), "%s for %s", rows[i].text, rows[i].family);
     ck_assert(asked == rows[i].asked && freed == (rows[i].host != NULL));
@@ -340,11 +341,11 @@ TEST(filters_interfaces_as_nccl_does) {
 TEST(finds_this_machines_interfaces) {
   hk_iface list[32];
   int n = 32;
-  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, NULL), HK_OK);
   ck_assert_int_ge(n, 1);
   hk_addr loop = addr("127.0.0.1", 1234);
   n = 32;
-  ck_assert_int_eq(hk_ifaces(list, &n, &loop), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, &loop), HK_OK);
   ck_assert_int_ge(n, 1);
   ck_assert_int_eq(list[0].kind, HK_IFACE_LOOPBACK);
   ck_assert(hk_addr_is_loopback(&list[0].addr));
@@ -353,30 +354,30 @@ TEST(finds_this_machines_interfaces) {
   set_param("NCCL_SOCKET_IFNAME", "=lo");
   set_param("NCCL_SOCKET_FAMILY", "AF_INET");
   n = 1;
-  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, NULL), HK_OK);
   ck_assert_int_eq(n, 1);
   ck_assert_str_eq(list[0].name, "lo");
   ck_assert_int_eq(list[0].addr.sa.sa_family, AF_INET);
   n = 0;
-  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, NULL), HK_OK);
   ck_assert_int_eq(n, 0);
 
   set_param("NCCL_SOCKET_IFNAME", "nosuch");
   n = 32;
-  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_ERR_USAGE);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, NULL), HK_ERR_USAGE);
   ck_assert_int_eq(n, 0);
   ck_assert(strstr(hk_last_error(), "nosuch") && strstr(hk_last_error(), "lo (IPv4)"));
 
   set_param("NCCL_SOCKET_FAMILY", "inet");
   n = 32;
-  ck_assert_int_eq(hk_ifaces(list, &n, NULL), HK_ERR_USAGE);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, NULL), HK_ERR_USAGE);
   ck_assert(strstr(hk_last_error(), "AF_INET6"));
 }
 
 TEST(listens_and_connects) {
   hk_addr a = addr("127.0.0.1", 0);
   int listener, client;
-  ck_assert_int_eq(hk_listen(&a, 4, &listener), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 4, &listener), HK_OK);
   ck_assert_uint_ne(hk_addr_port(&a), 0);
   ck_assert_int_eq(hk_connect_start(&a, &client), HK_OK);
   struct pollfd p = {.fd = listener, .events = POLLIN};
@@ -385,7 +386,7 @@ TEST(listens_and_connects) {
   ck_assert_int_ge(served, 0);
   int second;
   hk_addr taken = a;
-  ck_assert_int_eq(hk_listen(&taken, 4, &second), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &taken, 4, &second), HK_ERR_SYSTEM);
   ck_assert_int_eq(second, -1);
   ck_assert(strstr(hk_last_error(), "127.0.0.1<") != NULL);
   close(served);
@@ -403,7 +404,7 @@ TEST(leaves_no_descriptor) {
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "255.255.255.255<9>"));
   nowhere.sa.sa_family = AF_MAX;
   ck_assert_int_eq(hk_connect_start(&nowhere, &fd), HK_ERR_SYSTEM);
-  ck_assert_int_eq(hk_ifaces(list, &n, &loop), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), list, &n, &loop), HK_OK);
   ck_assert_int_eq(open_fds(), fds);
 }
 
@@ -411,7 +412,7 @@ TEST(keeps_to_the_port_range) {
   /* Three ports beside one that the kernel found free. */
   hk_addr probe = addr("127.0.0.1", 0);
   int fd, fds[4];
-  ck_assert_int_eq(hk_listen(&probe, 1, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &probe, 1, &fd), HK_OK);
   close(fd);
   unsigned first = hk_addr_port(&probe) < 65000 ? hk_addr_port(&probe) : 65000;
   char range[32];
@@ -420,7 +421,7 @@ TEST(keeps_to_the_port_range) {
   int got = 0;
   for (;;) {
     hk_addr a = addr("127.0.0.1", 0);
-    if (hk_listen(&a, 1, &fds[got]) != HK_OK) break;
+    if (hk_listen(hk_settings_now(), &a, 1, &fds[got]) != HK_OK) break;
     ck_assert_uint_ge(hk_addr_port(&a), first);
     ck_assert_uint_le(hk_addr_port(&a), first + 2);
     ck_assert_int_lt(++got, 4);
@@ -430,10 +431,10 @@ TEST(keeps_to_the_port_range) {
   for (unsigned port = first; port <= first + 2;
        port++) { /* each of them is taken, by this test or by another process */
     hk_addr a = addr("127.0.0.1", port);
-    ck_assert_int_eq(hk_listen(&a, 1, &fd), HK_ERR_SYSTEM);
+    ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 1, &fd), HK_ERR_SYSTEM);
   }
   hk_addr none = addr("127.0.0.1", 0);
-  ck_assert_int_eq(hk_listen(&none, 1, &fd), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &none, 1, &fd), HK_ERR_SYSTEM);
   ck_assert_uint_eq(hk_addr_port(&none), 0);
   while (got > 0) close(fds[--got]);
 
@@ -441,7 +442,7 @@ TEST(keeps_to_the_port_range) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(bad); i++) {
     hk_addr a = addr("127.0.0.1", 0);
     set_param("HOCKET_PORT_RANGE", bad[i]);
-    ck_assert_msg(hk_listen(&a, 1, &fd) == HK_ERR_USAGE, "'%s' was taken", bad[i]);
+    ck_assert_msg(hk_listen(hk_settings_now(), &a, 1, &fd) == HK_ERR_USAGE, "'%s' was taken", bad[i]);
   }
   /* One port, and the last one, which others may have. */
   static const char *const one[] = {"%u", "%u-%u"};
@@ -450,14 +451,14 @@ TEST(keeps_to_the_port_range) {
     hk_addr a = addr("127.0.0.1", 0);
     snprintf(range, sizeof(range), one[i % 2], port, port);
     set_param("HOCKET_PORT_RANGE", range);
-    const hk_status rc = hk_listen(&a, 1, &fd);
+    const hk_status rc = hk_listen(hk_settings_now(), &a, 1, &fd);
     ck_assert_msg(rc == HK_OK ? hk_addr_port(&a) == port : rc == HK_ERR_SYSTEM, "%s: %d", range, rc);
     if (rc == HK_OK) close(fd);
   }
   set_param("HOCKET_PORT_RANGE", "");
   hk_addr odd = addr("127.0.0.1", 0);
   odd.sa.sa_family = AF_MAX;
-  ck_assert_int_eq(hk_listen(&odd, 1, &fd), HK_ERR_SYSTEM);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &odd, 1, &fd), HK_ERR_SYSTEM);
   ck_assert_int_eq(fd, -1);
 }
 

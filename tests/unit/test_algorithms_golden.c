@@ -9,6 +9,7 @@
 #include "../../src/base/param.h"
 #include "../../src/collectives/cost.h"
 #include "../../src/collectives/select.h"
+#include "../../src/program/layout.h"
 #include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
 #include "../../src/topo/synth.h"

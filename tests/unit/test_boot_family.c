@@ -29,6 +29,7 @@ static void make(struct hk_bootstrap *b, uint64_t comm, int rank) {
   b->events_end = &b->events;
   b->deliveries_end = &b->deliveries;
   b->o.service = boot.o.service;
+  b->o.settings = hk_settings_now();
   ck_assert_int_eq(hk_overlay_init(b), HK_OK);
 }
 
@@ -422,6 +423,7 @@ TEST(contacts) {
   ck_assert_int_eq(hk_listener_contact(l, &again, &other), HK_OK);
   ck_assert_uint_ne(l->recent.since_ns, since);
   set_param("NCCL_SOCKET_IFNAME", "nosuch");
+  l->settings = hk_settings_now();
   ck_assert_int_eq(hk_listener_contact(l, &again, &root), HK_ERR_USAGE);
   ck_assert_int_eq(hk_listener_contact(l, &again, &other), HK_ERR_USAGE); /* what failed is not kept */
 }

@@ -117,12 +117,12 @@ TEST(children_keep_nothing) {
   char text[HK_ADDR_TEXT];
   ncclUniqueId id;
   int before = sockets_of_a_child(), fd;
-  ck_assert_int_eq(hk_listen(&at, 5, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &at, 5, &fd), HK_OK);
   ck_assert_int_eq(sockets_of_a_child(), before + 1);
   close(fd); /* its port is free now */
   snprintf(text, sizeof text, "127.0.0.1:%d", hk_addr_port(&at));
   set_param("NCCL_COMM_ID", text);
-  ck_assert_int_eq(hk_bootstrap_env_id(&id, 0), HK_OK);
+  ck_assert_int_eq(hk_bootstrap_env_id(hk_settings_now(), &id, 0), HK_OK);
   hk_listener_lock();
   ck_assert(l->roots && l->roots->socket_fd >= 0);
   fd = come();

@@ -267,7 +267,7 @@ TEST_LOOP(asks_why, HK_ARRAY_LENGTH(asked)) {
   for (uint32_t i = 0; i < 2; i++)
     c.at[i].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK + i)};
   int fd, by = _i % 2 ? 3 : 0;
-  ck_assert_int_eq(hk_listen(&c.at[asked[_i].listens], 5, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &c.at[asked[_i].listens], 5, &fd), HK_OK);
   hk_addr_set_port(&c.at[!asked[_i].listens], hk_addr_port(&c.at[asked[_i].listens]));
   hk_contact_encode(hk_contact_of(b, b->links[by].rank), &c);
   b->known = asked[_i].known;
@@ -462,7 +462,7 @@ TEST(dials_until_the_deadline) {
   hk_contact c = {.n = 1, .process = 77};
   int fd;
   c.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-  ck_assert_int_eq(hk_listen(&c.at[0], 5, &fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &c.at[0], 5, &fd), HK_OK);
   for (int r = 0; r < RANKS; r++) hk_contact_encode(b->contacts + r * HK_CONTACT_BYTES, &c);
   hk_wait_env env = {.check = hk_report_check, .arg = b};
   b->call.deadline_ns = hk_now_ns() + 250000000;

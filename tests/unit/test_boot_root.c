@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <sys/socket.h>
 #include "../../src/base/log.h"
+#include "../../src/base/param.h"
 #include "../../src/boot/root.h"
 #include "../support/leftovers.h"
 #include "../support/process.h"
@@ -43,8 +44,16 @@ static void teardown(void) {
   scratch_remove();
 }
 
+/* With the settings of the test case, which has changed them since the listener was made. */
+static hk_status new_root_at(int socket_fd) {
+  hk_listener_lock();
+  l->settings = hk_settings_now();
+  hk_listener_unlock();
+  return hk_root_new(l, &id, socket_fd);
+}
+
 static hk_root *new_root(void) {
-  ck_assert_int_eq(hk_root_new(l, &id, -1), HK_OK);
+  ck_assert_int_eq(new_root_at(-1), HK_OK);
   hk_listener_lock();
   return l->roots;
 }
@@ -564,8 +573,8 @@ TEST_LOOP(own_socket, 2) {
   guest g[2] = {a_guest(HK_HELLO_JOIN, 0, 2, 1, 0), a_guest(HK_HELLO_JOIN, 1, 2, 1, 0)};
   int socket_fd, fds = open_fds(), client;
   set_param("HOCKET_BOOTSTRAP_TIMEOUT", "20");
-  ck_assert_int_eq(hk_listen(&at, 8, &socket_fd), HK_OK);
-  ck_assert_int_eq(hk_root_new(l, &id, socket_fd), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &at, 8, &socket_fd), HK_OK);
+  ck_assert_int_eq(new_root_at(socket_fd), HK_OK);
   hk_listener_lock();
   hk_root *r = l->roots;
   hk_service_modify(l->service, socket_fd, 0); /* as after an accept that failed */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/collnet.h"
 #include "../support/leftovers.h"
 #include "../support/process.h"

@@ -10,6 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include "../../src/base/fork.h"
+#include "../../src/base/param.h"
 #include "../../src/base/tcp.h"
 #include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
@@ -93,7 +94,7 @@ static void start_as(process *p, manner m) {
   pthread_t thread;
   p->manner = m;
   p->at.v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  ck_assert_int_eq(hk_listen(&p->at, 16, &p->listener), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &p->at, 16, &p->listener), HK_OK);
   if (m == ABSENT)
     close(p->listener);
   else
@@ -108,7 +109,13 @@ static hk_wait_env wait_env;
 static const hk_hello hello = {.kind = HK_HELLO_DATA, .to = 1};
 
 static hk_dialing dialing_of(uint32_t n) {
-  hk_dialing d = {.hello = &hello, .secret = secret, .whom = "it", .advice = "look there", .n = n, .wait = &wait_env};
+  hk_dialing d = {.settings = hk_settings_now(),
+                  .hello = &hello,
+                  .secret = secret,
+                  .whom = "it",
+                  .advice = "look there",
+                  .n = n,
+                  .wait = &wait_env};
   d.patience_ns = 600000000;
   for (uint32_t i = 0; i < n; i++) d.at[i] = processes[i].at;
   return d;

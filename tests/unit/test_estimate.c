@@ -4,6 +4,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/collectives/machine.h"
+#include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/run/choose.h"

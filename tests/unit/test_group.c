@@ -11,6 +11,7 @@
 #include "../../src/boot/process.h"
 #include "../../src/collectives/machine.h"
 #include "../../src/comm/group.h"
+#include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/run/selection.h"

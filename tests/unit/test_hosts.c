@@ -10,6 +10,7 @@
 #include "../../src/boot/host.h"
 #include "../../src/collectives/machine.h"
 #include "../../src/comm/hosts.h"
+#include "../../src/core/backend.h"
 #include "../../src/core/wiring.h"
 #include "../../src/program/layout.h"
 #include "../../src/run/choose.h"
@@ -26,8 +27,9 @@ static struct ncclComm c; /* each test has a process of its own */
 static row rows[MOST + 1];
 static hk_peer peers[MOST + 1];
 static hk_host_facts facts;
-static const hk_host_rows all = {
-    .stride = sizeof(row), .cpus = rows[0].cpus, .shm_off = &rows[0].shm_off, .backend = &rows[0].more};
+static const hk_host_rows all = {.cpus = {rows[0].cpus, sizeof(row)},
+                                 .shm_off = {&rows[0].shm_off, sizeof(row)},
+                                 .backend = {&rows[0].more, sizeof(row)}};
 
 static void keep_facts(const struct ncclComm *comm, const hk_host_facts *f, const struct hk_joined *rings,
                        const struct hk_constants *constants, hk_machine *out) {

@@ -2,8 +2,10 @@
 /* The verbs provider between ranks that are threads, over the fake libibverbs.so.1: data, faults, memory that runs
  * out. */
 #include <sys/resource.h>
+#include "../../src/program/program.h"
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_timeout.h"
+#include "../../src/transport/registry.h"
 #include "../fakes/rdmacm.h"
 #include "../support/ib.h"
 

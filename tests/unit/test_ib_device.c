@@ -9,6 +9,7 @@
 #include "../../src/transport/net/ib/ib_memory.h"
 #include "../../src/transport/net/ib/ib_path.h"
 #include "../../src/transport/net/ib/ib_qp.h"
+#include "../../src/transport/net/ib/ib_verbs.h"
 #include "../support/ib.h"
 
 static const hk_ibv *load(void) {

@@ -3,6 +3,7 @@
  * when nothing is to be done for it, and comes back with a message or with a sweep.
  * check: notsan */
 #include <sys/mman.h>
+#include "../../src/program/program.h"
 #include "../support/ib.h"
 
 enum { CHANNELS = 5 };

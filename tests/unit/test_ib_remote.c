@@ -3,6 +3,7 @@
  * take their time, with faults. Both ranks are of this thread.
  * check: notsan */
 #include <sys/mman.h>
+#include "../../src/transport/registry.h"
 #include "../../src/transport/remote.h"
 #include "../support/ib.h"
 

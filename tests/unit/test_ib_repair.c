@@ -58,7 +58,7 @@ static void check_for(hk_ib_conn *c, uint64_t *now, uint64_t ns) {
 TEST(repairs_what_hangs) {
   bench b = bench_open(2);
   hk_ib_conn *c = b.c;
-  const uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, 6);
+  const uint64_t limit = hk_ib_gives_up_ns(c->timeout, 6);
   uint64_t now = 1000 * SECOND;
   ck_assert_uint_eq(c->npaths, 2);
   ck_assert_int_eq(hk_ib_check_progress(c, now), HK_OK); /* nothing is under way */
@@ -93,7 +93,7 @@ TEST(waits_at_least_a_second) {
   bench b = bench_open(1);
   hk_ib_conn *c = b.c;
   uint64_t now = 1000 * SECOND;
-  c->times.timeout = 1;
+  c->timeout = 1;
   ck_assert_int_eq(hk_ib_check_progress(c, now), HK_OK);
   c->gpu.flush.asked = 1; /* a read is under way */
   check_for(c, &now, SECOND - 1);
@@ -124,15 +124,15 @@ TEST_LOOP(waits_longer_each_time, HK_ARRAY_LENGTH(timeouts)) {
   c->ports.pairs[c->paths[0].pair].worked = timeouts[_i].worked;
   c->repair.attempts = timeouts[_i].attempts;
   hk_ib_measure(c);
-  ck_assert_uint_eq(c->times.timeout, timeouts[_i].timeout);
-  ck_assert_uint_gt(c->times.round_trip_us, 0);
+  ck_assert_uint_eq(c->timeout, timeouts[_i].timeout);
+  ck_assert_uint_gt(c->round_trip_us, 0);
   if (_i == 7) { /* a round, and the next one */
     c->repair.attempts = (unsigned)c->ports.npairs;
     hk_ib_measure(c);
-    ck_assert_uint_eq(c->times.timeout, 14);
+    ck_assert_uint_eq(c->timeout, 14);
     c->repair.attempts++;
     hk_ib_measure(c);
-    ck_assert_uint_eq(c->times.timeout, 15);
+    ck_assert_uint_eq(c->timeout, 15);
   }
   bench_close(&b);
 }
@@ -226,7 +226,7 @@ TEST_LOOP(forgets_old_failures, 4) {
   } cases[] = {{true, 500, true}, {true, -500, false}, {false, 500, true}, {false, -500, false}};
   bench b = bench_open(1);
   hk_ib_conn *c = b.c;
-  uint64_t steady = 3 * SECOND + (cases[_i].came ? 0 : hk_ib_gives_up_ns(c->times.timeout, 6));
+  uint64_t steady = 3 * SECOND + (cases[_i].came ? 0 : hk_ib_gives_up_ns(c->timeout, 6));
   ck_assert_int_ge(c->ports.npairs, 2);
   c->ports.pairs[0].out = c->ports.pairs[1].out = true;
   c->ports.pairs[0].worked = false;

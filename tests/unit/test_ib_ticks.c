@@ -3,6 +3,7 @@
  * neither connects nor delivers.
  * check: notsan */
 #include "../../src/base/service.h"
+#include "../../src/program/program.h"
 #include "../support/ib.h"
 
 static hk_service *service;

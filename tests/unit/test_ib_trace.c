@@ -2,7 +2,9 @@
 /* What the verbs provider posts and sends on fixed schedules, compared with a file: ib_trace.h. Both ranks are of this
  * thread, and the time is the test's.
  * check: notsan */
+#include "../../src/program/program.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
+#include "../../src/transport/registry.h"
 #include "../../src/transport/remote.h"
 #include "../support/ib_scene.h"
 

@@ -3,6 +3,7 @@
  * lost, idle connections, ports that act as one.
  * check: long=asan,tsan root */
 #include <errno.h>
+#include "../../src/program/program.h"
 #include "../support/ib.h"
 #include "../support/silence.h"
 

@@ -86,7 +86,7 @@ static int nfound;
 static hk_status scan(void) {
   nfound = ROOM;
   given = freed = 0;
-  hk_status rc = hk_ifaces(found, &nfound, NULL);
+  hk_status rc = hk_ifaces(hk_settings_now(), found, &nfound, NULL);
   ck_assert_int_eq(given, freed);
   return rc;
 }
@@ -261,7 +261,7 @@ TEST(routes) {
   static const char *const first[] = {"eth2", "eth0"};
   for (no_sockets = 0; no_sockets < 2; no_sockets++) {
     nfound = ROOM;
-    ck_assert_int_eq(hk_ifaces(found, &nfound, &here), HK_OK);
+    ck_assert_int_eq(hk_ifaces(hk_settings_now(), found, &nfound, &here), HK_OK);
     ck_assert_int_eq(nfound, 3);
     ck_assert_str_eq(found[0].name, first[no_sockets]);
     ck_assert_str_eq(found[2].name, "eth1");
@@ -280,7 +280,7 @@ TEST(just_up) {
   ck_assert_int_eq(nfound, 1);
   named("cable");
   nfound = ROOM;
-  ck_assert_int_eq(hk_ifaces(found, &nfound, &here), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), found, &nfound, &here), HK_OK);
   ck_assert_int_eq(nfound, 2);
   ck_assert_str_eq(found[0].name, "route");
 }

@@ -8,6 +8,7 @@
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/comm/leave.h"
+#include "../../src/core/backend.h"
 #include "../support/scratch.h"
 #include "../support/suite.h"
 

@@ -103,7 +103,7 @@ START_TEST(no_meeting) {
   ncclUniqueId id;
   hk_launched p = {.launcher = lost[_i].launcher, .rank = lost[_i].rank, .nranks = 2, .local = lost[_i].local};
   environment(lost[_i].given);
-  ck_assert_int_ne(hk_meet(&id, &p, lost[_i].address), HK_OK);
+  ck_assert_int_ne(hk_meet(hk_settings_now(), &id, &p, lost[_i].address), HK_OK);
   ck_assert_msg(strstr(hk_last_error(), lost[_i].error), "%s", hk_last_error());
 }
 END_TEST
@@ -125,10 +125,10 @@ START_TEST(file) {
   hk_launched first = {.launcher = "ompi", .nranks = 2, .local = 2},
               second = {.launcher = "ompi", .rank = 1, .nranks = 2};
   environment("PMIX_NAMESPACE=a");
-  ck_assert_int_eq(hk_meet(&id, &first, NULL), HK_OK);
+  ck_assert_int_eq(hk_meet(hk_settings_now(), &id, &first, NULL), HK_OK);
   ck_assert_int_eq(files(path), 1);
   ck_assert(!stat(path, &st) && (st.st_mode & 0777) == 0600 && st.st_size == sizeof id);
-  ck_assert_int_eq(hk_meet(&other, &second, NULL), HK_OK);
+  ck_assert_int_eq(hk_meet(hk_settings_now(), &other, &second, NULL), HK_OK);
   ck_assert_mem_eq(&id, &other, sizeof id);
   ck_assert_int_eq(unlink(path), 0);
   /* The damaged file of another process's root, which nobody serves. */
@@ -137,8 +137,8 @@ START_TEST(file) {
   memset(&id, 1, sizeof id);
   ck_assert_int_eq(write(fd, &id, sizeof id), sizeof id);
   close(fd);
-  ck_assert_int_eq(hk_meet(&other, &second, NULL), HK_ERR_REMOTE);
-  ck_assert_int_eq(hk_meet(&id, &first, NULL), HK_OK); /* removes the old one */
+  ck_assert_int_eq(hk_meet(hk_settings_now(), &other, &second, NULL), HK_ERR_REMOTE);
+  ck_assert_int_eq(hk_meet(hk_settings_now(), &id, &first, NULL), HK_OK); /* removes the old one */
   ck_assert_int_eq(files(path), 1);
 }
 END_TEST

@@ -5,7 +5,9 @@
 #include <dirent.h>
 #include <linux/tcp.h> /* TCP_CONGESTION; a tcp_info with the bytes sent */
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
+#include "../../src/transport/registry.h"
 #include "../support/net_streams.h"
 #include "../support/process.h"
 #include "../support/suite.h"

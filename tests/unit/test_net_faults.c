@@ -4,6 +4,7 @@
 #include <poll.h>
 #include "../../src/base/iface.h"
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_world.h"
 #include "../support/process.h"
@@ -405,7 +406,7 @@ static hk_status dial_there(void *arg, int peer, const hk_addr *at, uint64_t tag
   (void)arg, (void)peer, (void)tag;
   if (at && *(const uint8_t *)&at->v4.sin_addr == 127) a.v4.sin_addr = at->v4.sin_addr;
   if (at) dialled[ndialled] = *at;
-  ck_assert(hk_listen(&a, 4, &listener) == HK_OK && hk_connect_start(&a, fd) == HK_OK);
+  ck_assert(hk_listen(hk_settings_now(), &a, 4, &listener) == HK_OK && hk_connect_start(&a, fd) == HK_OK);
   while ((accepted[ndialled] = accept(listener, NULL, NULL)) < 0) ck_assert(errno == EAGAIN || errno == EINTR);
   ndialled++;
   close(listener);

@@ -4,6 +4,7 @@
 #include <check.h>
 #include <netinet/tcp.h>
 #include <sched.h>
+#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"

@@ -7,6 +7,7 @@
 #include <libgen.h>
 #include <poll.h>
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../support/net_world.h"
 #include "../support/suite.h"
 

@@ -3,6 +3,7 @@
  * check: waits notsan noasan root */
 #include <check.h>
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
 #include "../support/net_world.h"
 #include "../support/silence.h"

@@ -5,6 +5,7 @@
  * check: notsan timeout=120 */
 #include <string.h>
 #include "../../src/collectives/rules.h"
+#include "../../src/program/layout.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 

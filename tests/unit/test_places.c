@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <string.h>
 #include <unistd.h>
+#include "../../src/program/program.h"
 #include "../../src/transport/places.h"
 #include "../../src/transport/transport.h"
 #include "../support/suite.h"

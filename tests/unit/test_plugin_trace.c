@@ -9,6 +9,7 @@
 #include "../../src/base/array.h"
 #include "../../src/base/param.h"
 #include "../../src/device/device.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/plugin/plugin.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"

@@ -13,6 +13,8 @@
 #include "../../src/base/param.h"
 #include "../../src/base/wait.h"
 #include "../../src/device/host.h"
+#include "../../src/program/program.h"
+#include "../../src/transport/registry.h"
 #include "../../src/transport/relay.h"
 #include "../support/ib.h"
 #include "../support/process.h"

@@ -5,6 +5,7 @@
 #include "../../src/collectives/cost.h"
 #include "../../src/collectives/gpu.h"
 #include "../../src/collectives/machine.h"
+#include "../../src/collectives/protocol.h"
 #include "../../src/collectives/select.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"

@@ -10,6 +10,8 @@
 #include "../../src/base/addr.h"
 #include "../../src/base/param.h"
 #include "../../src/base/service.h"
+#include "../../src/program/program.h"
+#include "../../src/transport/registry.h"
 #include "../../src/transport/shm/shm_socket.h"
 #include "../../src/transport/status_page.h"
 #include "../../src/transport/transport.h"

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/relay.h"
 #include "../../src/transport/shm/shm_arena.h"
 #include "../../src/transport/status_page.h"

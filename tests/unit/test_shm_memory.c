@@ -5,6 +5,8 @@
 #include <sys/random.h>
 #include <sys/syscall.h>
 #include "../../src/device/host.h"
+#include "../../src/program/program.h"
+#include "../../src/transport/registry.h"
 #include "../support/process.h"
 #include "../support/shm_world.h"
 #include "../support/suite.h"

@@ -8,7 +8,9 @@
 #include <sys/uio.h>
 #include "../../src/base/iface.h"
 #include "../../src/base/param.h"
+#include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
+#include "../../src/transport/registry.h"
 #include "../support/net_streams.h"
 #include "../support/suite.h"
 #include "../support/trace.h"
@@ -521,7 +523,7 @@ TEST_LOOP(knows_its_interfaces, HK_ARRAY_LENGTH(named)) {
   memset(&mine, 0xee, sizeof mine);
   ck_assert_int_eq(hk_net_socket.init(&env, &ctx, &mine), HK_OK);
   ck_assert_int_eq(mine.named, named[_i].named);
-  ck_assert_int_eq(hk_ifaces(ifaces, &n, NULL), HK_OK);
+  ck_assert_int_eq(hk_ifaces(hk_settings_now(), ifaces, &n, NULL), HK_OK);
   while (fgets(line, sizeof line, trace.log))
     if (strstr(line, "INFO interface ")) listed++;
   ck_assert_int_eq(listed, n);

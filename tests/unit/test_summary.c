@@ -3,6 +3,7 @@
 #include <check.h>
 #include <string.h>
 #include "../../src/collectives/algorithm.h"
+#include "../../src/program/layout.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"

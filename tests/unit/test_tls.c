@@ -43,7 +43,7 @@ static void connect_pair(int fd[2]) {
   memset(&a, 0, sizeof a);
   a.v4.sin_family = AF_INET;
   a.v4.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  ck_assert_int_eq(hk_listen(&a, 1, &listener), HK_OK);
+  ck_assert_int_eq(hk_listen(hk_settings_now(), &a, 1, &listener), HK_OK);
   ck_assert_int_eq(hk_connect_start(&a, &fd[0]), HK_OK);
   struct pollfd p = {.fd = listener, .events = POLLIN};
   ck_assert_int_eq(poll(&p, 1, 5000), 1);
@@ -68,7 +68,7 @@ static void shake(const int fd[2]) {
 
 static void open_pair(int fd[2]) {
   ck_assert_int_eq(hk_tls_set_key(KEY, false), HK_OK);
-  ck_assert_int_eq(hk_tls_prepare(), HK_OK);
+  ck_assert_int_eq(hk_tls_prepare(hk_settings_now()), HK_OK);
   connect_pair(fd);
   shake(fd);
 }
@@ -273,7 +273,7 @@ TEST(plain_peers) {
   char why[HK_TLS_WHY] = "", to[8];
   if (!have_openssl()) return;
   ck_assert_int_eq(hk_tls_set_key(KEY, false), HK_OK);
-  ck_assert_int_eq(hk_tls_prepare(), HK_OK);
+  ck_assert_int_eq(hk_tls_prepare(hk_settings_now()), HK_OK);
   connect_pair(fd); /* it connects and speaks plain text */
   ck_assert_int_eq(hk_tls_accept(fd[1], why), HK_TLS_WAITS);
   ck_assert_int_eq(send(fd[0], "hello", 5, 0), 5);
@@ -353,7 +353,7 @@ TEST_LOOP(refused_in_pieces, 7) {
 TEST(no_key) {
   int fd[2];
   char why[HK_TLS_WHY];
-  ck_assert_int_eq(hk_tls_prepare(), HK_OK);
+  ck_assert_int_eq(hk_tls_prepare(hk_settings_now()), HK_OK);
   ck_assert(!hk_tls_on() && hk_tcp_is_plain());
   connect_pair(fd);
   ck_assert_int_eq(hk_tls_connect(fd[0], why), HK_TLS_OPEN);
@@ -374,7 +374,7 @@ TEST(keys) {
   ck_assert_int_eq(hk_tls_set_key(KEY, true), HK_ERR_USAGE);
   ck_assert_int_eq(hk_tls_set_key(NULL, true), HK_ERR_USAGE);
   ck_assert_int_eq(hk_tls_set_key(NULL, false), HK_OK);
-  ck_assert_int_eq(hk_tls_prepare(), HK_OK);
+  ck_assert_int_eq(hk_tls_prepare(hk_settings_now()), HK_OK);
   ck_assert(!hk_tls_on());
 }
 
@@ -414,7 +414,7 @@ TEST_LOOP(files, 9) {
   close(fd);
   setenv("HOCKET_ENCRYPTION_KEY_FILE", path, 1);
   hk_param_reload();
-  int status = hk_tls_key_file(key);
+  int status = hk_tls_key_file(hk_settings_now(), key);
   unlink(path);
   ck_assert_int_eq(status, cases[_i].status);
   wanted[strcspn(wanted, "\n")] = 0;
@@ -422,8 +422,8 @@ TEST_LOOP(files, 9) {
     ck_assert_str_eq(key, wanted);
   else
     ck_assert_msg(strstr(hk_last_error(), cases[_i].says), "%s", hk_last_error());
-  ck_assert_int_eq(hk_tls_key_file(key), HK_ERR_USAGE); /* it does not exist any more */
-  ck_assert_int_eq(hk_tls_prepare(), HK_ERR_USAGE);     /* and that is not the same as no key */
+  ck_assert_int_eq(hk_tls_key_file(hk_settings_now(), key), HK_ERR_USAGE); /* it does not exist any more */
+  ck_assert_int_eq(hk_tls_prepare(hk_settings_now()), HK_ERR_USAGE);       /* and that is not the same as no key */
 }
 
 int main(void) { return suite_main("tls", .timeout = 60); }

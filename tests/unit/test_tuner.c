@@ -25,7 +25,7 @@ static hk_tuner *load(const char *version, const char *mode) {
   setenv("NCCL_TUNER_PLUGIN", path, 1);
   setenv("HOCKET_TEST_TUNER", mode, 1);
   hk_param_reload();
-  ck_assert_int_eq(hk_tuner_load(&t), HK_OK);
+  ck_assert_int_eq(hk_tuner_load(hk_settings_now(), &t), HK_OK);
   ck_assert_ptr_nonnull(t);
   return t;
 }

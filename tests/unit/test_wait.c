@@ -177,6 +177,26 @@ TEST(naps) {
   close(fds[1]);
 }
 
+/* The nap of each time, and only one kind of nap without long_after_ns; progress begins anew. */
+TEST(backs_off) {
+  const hk_backoff one = {.yield_ns = 10, .nap_ns = 3},
+                   two = {.yield_ns = 10, .nap_ns = 3, .long_after_ns = 20, .long_nap_ns = 7};
+  const uint64_t waited[] = {0, 9, 10, 19, 20, UINT64_MAX}, naps[] = {0, 0, 3, 3, 7, 7};
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(waited); i++) {
+    ck_assert_uint_eq(hk_backoff_nap(&two, waited[i]), naps[i]);
+    ck_assert_uint_eq(hk_backoff_nap(&one, waited[i]), naps[i] ? 3 : 0);
+  }
+  hk_wait_env env = {0};
+  hk_waiter w;
+  hk_wait_begin(&w, &env);
+  ck_assert_uint_eq(hk_wait_idle_ns(&w), 0);
+  ck_assert_int_eq(hk_wait_pause(&w), HK_OK);
+  w.begin_ns -= 1000;
+  ck_assert_uint_ge(hk_wait_idle_ns(&w), 1000);
+  hk_wait_progress(&w);
+  ck_assert_uint_eq(hk_wait_idle_ns(&w), 0);
+}
+
 /* A long wait leaves its core to others: from 20 ms on each pause is a sleep of at least 20 ms / 128. */
 TEST(long_waits_sleep) {
   hk_wait_env env = {0};

@@ -136,11 +136,12 @@ static int run(void *into, int nargs, char **args) {
     for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) known = known || !strcmp(checks[k].name, args[i]);
     if (!known) return hk_tool_wrong_word("check", args[i], check_word);
   }
-  if (o->listen >= 0) return hk_doctor_listen(o->listen);
+  const hk_settings *settings = hk_settings_now();
+  if (o->listen >= 0) return hk_doctor_listen(settings, o->listen);
   if (o->root && !hk_sysfs_has(o->root, "/sys")) return hk_tool_wrong("--root: %s has no folder sys", o->root);
   hk_topo *topo = NULL;
-  hk_doctor d = {.settings = hk_settings_now(), .root = o->root ? o->root : "", .live = !o->root, .peer = o->peer};
-  if (hk_topo_detect(&topo, 0, d.root) != HK_OK) topo = NULL;
+  hk_doctor d = {.settings = settings, .root = o->root ? o->root : "", .live = !o->root, .peer = o->peer};
+  if (hk_topo_detect(&topo, hk_topo_detect_order(settings), d.root) != HK_OK) topo = NULL;
   d.topo = topo;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) {
     d.check = checks[k].name;

@@ -53,7 +53,7 @@ void hk_doctor_governor(hk_doctor *d);
 void hk_doctor_interfaces(hk_doctor *d);
 void hk_doctor_encryption(hk_doctor *d);
 void hk_doctor_peer(hk_doctor *d);
-int hk_doctor_listen(int port); /* --listen; runs until it is killed */
+int hk_doctor_listen(const struct hk_settings *settings, int port); /* --listen; runs until it is killed */
 /* routes.c: RDMA ports as text, and the paths between those of two hosts */
 size_t hk_doctor_ports_text(const struct hk_settings *set, char *text,
                             size_t bytes); /* the lines of this host; returns their length */

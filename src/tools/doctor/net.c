@@ -40,11 +40,11 @@ static int connected(int fd, uint64_t deadline_ns) {
 /* ---- this host ---- */
 
 /* Listens on the address and connects to it, as ranks of one host do over TCP; 0 or errno. */
-static int reach_self(const hk_addr *addr) {
+static int reach_self(const hk_settings *settings, const hk_addr *addr) {
   hk_addr at = *addr;
   int listener = -1, out = -1, in = -1, code;
   uint64_t deadline = hk_now_ns() + PATIENCE_MS * UINT64_C(1000000);
-  if (hk_listen(&at, 1, &listener) != HK_OK) return errno ? errno : EADDRNOTAVAIL;
+  if (hk_listen(settings, &at, 1, &listener) != HK_OK) return errno ? errno : EADDRNOTAVAIL;
   if (hk_connect_start(&at, &out) != HK_OK) {
     code = errno ? errno : ENETUNREACH;
   } else {
@@ -83,7 +83,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
   int n = IFACES;
   char addr[HK_ADDR_TEXT], why[160];
   if (!d->live) return;
-  if (hk_ifaces(list, &n, NULL) != HK_OK) {
+  if (hk_ifaces(d->settings, list, &n, NULL) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "unset NCCL_SOCKET_IFNAME NCCL_SOCKET_FAMILY; ip -brief address", "%s",
                   hk_last_error());
     return;
@@ -95,7 +95,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
     hk_addr_format(&list[i].addr, addr);
     addr[strcspn(addr, "<")] = '\0';
     if (list[i].speed_mbps) snprintf(speed, sizeof speed, ", %g Gb/s", list[i].speed_mbps / 1000.0);
-    int code = reach_self(&list[i].addr);
+    int code = reach_self(d->settings, &list[i].addr);
     if (code)
       hk_doctor_say(
           d, HK_DOC_PROBLEM,
@@ -114,7 +114,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
 void hk_doctor_encryption(hk_doctor *d) {
   char why[256], ways[256], key[HK_TLS_KEY_MOST + 1];
   if (!d->live) return;
-  if (hk_tls_key_file(key) != HK_OK) {
+  if (hk_tls_key_file(d->settings, key) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "name another file in HOCKET_ENCRYPTION_KEY_FILE, or chmod 600 this one", "%s",
                   hk_last_error());
     return;
@@ -138,12 +138,12 @@ void hk_doctor_encryption(hk_doctor *d) {
 
 /* Answers with this host's addresses, one a line, the port, and its RDMA ports. Then waits until the other side
  * closes. */
-static void serve(int fd, const hk_addr *listener) {
+static void serve(const hk_settings *settings, int fd, const hk_addr *listener) {
   hk_iface list[IFACES];
   int n = IFACES;
   char addr[HK_ADDR_TEXT], text[ANSWER] = GREETING;
   size_t used = strlen(text);
-  if (hk_ifaces(list, &n, NULL) != HK_OK) n = 0;
+  if (hk_ifaces(settings, list, &n, NULL) != HK_OK) n = 0;
   for (int i = 0; i < n; i++) {
     hk_addr_set_port(&list[i].addr, hk_addr_port(listener));
     hk_addr_format(&list[i].addr, addr);
@@ -151,23 +151,23 @@ static void serve(int fd, const hk_addr *listener) {
     if (w < 0 || used + (size_t)w >= sizeof text) break;
     used += (size_t)w;
   }
-  used += hk_doctor_ports_text(hk_settings_now(), text + used, sizeof text - used);
+  used += hk_doctor_ports_text(settings, text + used, sizeof text - used);
   if (send(fd, text, used, MSG_NOSIGNAL) == (ssize_t)used) shutdown(fd, SHUT_WR);
   close(fd);
 }
 
-int hk_doctor_listen(int port) {
+int hk_doctor_listen(const hk_settings *settings, int port) {
   hk_addr at;
   int fd;
   char text[HK_ADDR_TEXT];
   memset(&at, 0, sizeof at);
   at.v6.sin6_family = AF_INET6; /* takes IPv4 too */
   hk_addr_set_port(&at, (unsigned)port);
-  if (hk_listen(&at, 16, &fd) != HK_OK) {
+  if (hk_listen(settings, &at, 16, &fd) != HK_OK) {
     memset(&at, 0, sizeof at);
     at.v4.sin_family = AF_INET; /* a host without IPv6 */
     hk_addr_set_port(&at, (unsigned)port);
-    hk_status rc = hk_listen(&at, 16, &fd);
+    hk_status rc = hk_listen(settings, &at, 16, &fd);
     if (rc != HK_OK) return hk_tool_failed(rc);
   }
   printf("listening on port %u; on the other host: hocket doctor peer --peer HOST:%u\n", hk_addr_port(&at),
@@ -183,7 +183,7 @@ int hk_doctor_listen(int port) {
     hk_addr_unmap(&from);
     printf("asked by %s\n", hk_addr_format(&from, text));
     fflush(stdout);
-    serve(in, &at);
+    serve(settings, in, &at);
   }
   close(fd);
   return HK_EXIT_TROUBLE;
@@ -259,7 +259,7 @@ void hk_doctor_peer(hk_doctor *d) {
   if (!d->peer) return;
   bool port = strchr(d->peer, ']') ? strstr(d->peer, "]:") != NULL : strchr(d->peer, ':') != NULL;
   snprintf(spelled, sizeof spelled, "%.400s%s", d->peer, port ? "" : ":" PEER_PORT);
-  if (hk_addr_parse(&to, spelled) != HK_OK) {
+  if (hk_addr_parse(d->settings, &to, spelled) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "give --peer HOST:PORT; getent hosts HOST", "%s", hk_last_error());
     return;
   }
@@ -278,7 +278,7 @@ void hk_doctor_peer(hk_doctor *d) {
                   "%s is not a listening doctor", spelled);
     return;
   }
-  if (hk_ifaces(mine, &n, &to) != HK_OK) return; /* the check interfaces reports why */
+  if (hk_ifaces(d->settings, mine, &n, &to) != HK_OK) return; /* the check interfaces reports why */
   for (char *save = NULL, *line = strtok_r(text + strlen(GREETING), "\n", &save); line;
        line = strtok_r(NULL, "\n", &save)) {
     char name[32], where[HK_ADDR_TEXT], address[HK_ADDR_TEXT + 16];
@@ -287,7 +287,8 @@ void hk_doctor_peer(hk_doctor *d) {
     /* "eth0 10.0.0.1<7461>": the peer is not trusted, so the lengths are limited. */
     if (sscanf(line, "%31s %79[^<]<%u>", name, where, &at) != 3) continue;
     snprintf(address, sizeof address, where[0] != '[' && strchr(where, ':') ? "[%s]:%u" : "%s:%u", where, at);
-    if (hk_addr_parse(&to, address) == HK_OK && !hk_addr_is_link_local(&to)) try_pairs(d, mine, n, name, &to);
+    if (hk_addr_parse(d->settings, &to, address) == HK_OK && !hk_addr_is_link_local(&to))
+      try_pairs(d, mine, n, name, &to);
   }
   hk_doctor_routes(d, ports, nports);
 }

@@ -193,7 +193,7 @@ typedef struct in_force {
 /* The constants of --constants, or those that an init on this machine uses. */
 static hk_status constants_in_force(const options *o, in_force *now) {
   char usual[4096];
-  const char *path = o->constants ? o->constants : hk_param_str(HK_P_TUNE_FILE);
+  const char *path = o->constants ? o->constants : hk_settings_now()->TUNE_FILE;
   now->k = hk_constants_default;
   if (!path && hk_constants_path(usual, sizeof usual) && access(usual, R_OK) == 0) path = usual;
   now->measured = path && strcmp(path, "none") != 0;

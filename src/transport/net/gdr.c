@@ -22,9 +22,9 @@ void hk_gdr_add_cause(char why[HK_GDR_WHY], const char *format, ...) {
   va_end(args);
 }
 
-void hk_gdr_look(hk_topo **t, hk_paths **paths, int rank) {
+void hk_gdr_look(const hk_settings *settings, hk_topo **t, hk_paths **paths, int rank) {
   static const hk_path_rules own_paths = {.no_pxn = true}; /* without paths through another GPU */
-  if (hk_topo_detect_with_file(t, 0) != HK_OK || hk_paths_new(paths, *t, &own_paths) != HK_OK)
+  if (hk_topo_detect_with_file(settings, t, 0) != HK_OK || hk_paths_new(paths, *t, &own_paths) != HK_OK)
     HK_INFO(HK_SUB_NET, "rank %d: the distance of network cards from its GPU is not known: %s", rank, hk_last_error());
 }
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include "../../base/param.h"
+#include "../../program/program.h"
+#include "../registry.h"
 #include "../status_page.h"
 #include "shm_state.h"
 

@@ -18,6 +18,7 @@
 #include <sys/uio.h> /* process_vm_readv */
 #include "../../base/log.h"
 #include "../../base/param.h"
+#include "../../program/program.h"
 #include "shm_state.h"
 
 /* Under Yama a process declares its tracers: allows all that the kernel's other rules allow. */

@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/log.h"
+#include "../../program/program.h"
 #include "shm_state.h"
 
 enum { MOST = HK_SHM_CMA_MIN_BYTES, REPEATS = 8, PAGE = 4096 };

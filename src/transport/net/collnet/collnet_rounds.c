@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "../../../program/program.h"
 #include "collnet_plugin.h"
 
 static char *place_of(const collnet_rounds *r, uint64_t round) {

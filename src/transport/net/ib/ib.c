@@ -9,6 +9,7 @@
 #include "../../../base/param.h"
 #include "../../../base/service.h"
 #include "../../../base/tcp.h"
+#include "../../../program/program.h"
 #include "ib_conn.h"
 #include "ib_control.h"
 #include "ib_device.h"
@@ -27,6 +28,7 @@
 #include "ib_slots.h"
 #include "ib_step.h"
 #include "ib_tick.h"
+#include "ib_verbs.h"
 
 enum {
   IDLE_POLLS = 64,  /* without a message, between two looks at the clock */

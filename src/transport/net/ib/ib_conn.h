@@ -182,6 +182,12 @@ typedef struct hk_ib_rx {
   bool wanted;              /* the peer has messages for the FIFO: it is registered */
 } hk_ib_rx;
 
+/* ib_place.c: offers of the lanes. */
+typedef struct hk_ib_places {
+  uint64_t offered, announced; /* slots up to the last one offered by a lane; announced to the peer in this epoch */
+  hk_ib_offered offers[HK_IB_PLACES];
+} hk_ib_places;
+
 struct hk_ib_conn {
   hk_ib_ctx *ctx;
   int peer;
@@ -201,14 +207,9 @@ struct hk_ib_conn {
   hk_ib_qp *qps; /* [nqps] */
   uint32_t nqps, npaths;
   hk_ib_path paths[HK_IB_PATHS];
-  struct {
-    uint32_t round_trip_us; /* of the control connection */
-    unsigned timeout;       /* of the queue pairs, as verbs encodes it: hk_ib_timeout_for */
-  } times;
-  struct {
-    uint64_t offered, announced; /* slots up to the last one offered by a lane; announced to the peer in this epoch */
-    hk_ib_offered offers[HK_IB_PLACES];
-  } places;
+  uint32_t round_trip_us; /* of the control connection */
+  unsigned timeout;       /* of the queue pairs, as verbs encodes it: hk_ib_timeout_for */
+  hk_ib_places places;
   struct {
     uint8_t on_cards; /* directions whose GPU memory is registered with a card: it cannot move to host memory */
     hk_ib_flush flush;

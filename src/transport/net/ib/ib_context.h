@@ -9,10 +9,51 @@
 typedef struct hk_ib_conn hk_ib_conn;     /* ib_conn.h */
 typedef struct hk_ib_region hk_ib_region; /* ib_memory.c */
 
+/* ib.c: calls of progress. They look at the active connections alone, which may have something to move, and now and
+ * then at a few others. */
+typedef struct hk_ib_progress {
+  hk_ib_conn **active;     /* [room] */
+  uint32_t nactive, swept; /* swept: the index with which the next look at others begins */
+  uint32_t idle;           /* calls since the last one that moved something */
+  uint64_t steps;          /* number of calls */
+  uint64_t next_sweep_ns, next_events_ns;
+} hk_ib_progress;
+
+/* ib_tick.c: the service thread. */
+typedef struct hk_ib_ticking {
+  int timer;
+  bool serving;  /* the service thread holds the lock */
+  uint64_t seen; /* progress.steps at the last tick */
+} hk_ib_ticking;
+
+/* ib_control.c: the thread that opens control connections again. */
+typedef struct hk_ib_redialing {
+  pthread_t thread;
+  bool made, busy;   /* busy: the thread will take the lock again */
+  _Atomic(int) stop; /* an hk_status: ends what the thread waits for */
+} hk_ib_redialing;
+
+/* ib_memory.c: memory that the user has registered. */
+typedef struct hk_ib_user_regions {
+  hk_ib_region *regions;
+  _Atomic(bool) any; /* there is one */
+} hk_ib_user_regions;
+
+typedef struct hk_ib_counts {
+  uint64_t pinned, pinned_most; /* bytes registered with devices */
+  uint64_t placed, copied;      /* large messages that came straight to their places; that were copied from a FIFO */
+} hk_ib_counts;
+
+/* ib_gpu.c: the rank's GPU. */
+typedef struct hk_ib_gpu_state {
+  bool known, direct; /* the ports were examined; cards can register its memory */
+  uint8_t flushing;   /* hk_ib_flushing */
+} hk_ib_gpu_state;
+
 struct hk_ib_ctx {
   pthread_mutex_t lock; /* for everything that is not atomic or set once, and for the connections */
   const hk_transport_env *env;
-  const hk_ibv *api;
+  const struct hk_ibv *api; /* ib_verbs.h */
   const char *facts;
   size_t stride;
   uint64_t timeout_ns; /* limit of hk_ib_conn.repair.spent_ns */
@@ -27,39 +68,12 @@ struct hk_ib_ctx {
   bool ceding; /* there may be ends that wait for another network */
   bool scarce; /* hk_ib_memory_is_scarce() at init */
   bool scarce_reported, asked_kernel;
-  /* Calls of progress. They look at the active connections alone, which may have something to move, and now and then
-   * at a few others (ib.c). */
-  struct {
-    hk_ib_conn **active;     /* [room] */
-    uint32_t nactive, swept; /* swept: the index with which the next look at others begins */
-    uint32_t idle;           /* calls since the last one that moved something */
-    uint64_t steps;          /* number of calls */
-    uint64_t next_sweep_ns, next_events_ns;
-  } progress;
-  struct {
-    int timer;
-    bool serving;  /* the service thread holds the lock */
-    uint64_t seen; /* progress.steps at the last tick */
-  } tick;
-  /* The thread of ib_control.c. */
-  struct {
-    pthread_t thread;
-    bool made, busy;   /* busy: the thread will take the lock again */
-    _Atomic(int) stop; /* an hk_status: ends what the thread waits for */
-  } redial;
-  /* Memory that the user has registered. */
-  struct {
-    hk_ib_region *regions;
-    _Atomic(bool) any; /* there is one */
-  } user;
-  struct {
-    uint64_t pinned, pinned_most; /* bytes registered with devices */
-    uint64_t placed, copied;      /* large messages that came straight to their places; that were copied from a FIFO */
-  } counts;
-  struct {
-    bool known, direct; /* the ports were examined; cards can register its memory */
-    uint8_t flushing;   /* hk_ib_flushing */
-  } gpu;
+  hk_ib_progress progress;
+  hk_ib_ticking tick;
+  hk_ib_redialing redial;
+  hk_ib_user_regions user;
+  hk_ib_counts counts;
+  hk_ib_gpu_state gpu;
 };
 
 /* For short waits under the lock, with a limit of their own. Any thread may wait so, and the watchdog reports

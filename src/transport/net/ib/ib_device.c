@@ -10,6 +10,7 @@
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_context.h"
+#include "ib_verbs.h"
 
 /* Keeps errno. */
 static void device_free_context(hk_ib_ctx *x, hk_ib_device *d) {

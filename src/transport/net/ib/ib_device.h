@@ -4,7 +4,6 @@
 #define HK_TRANSPORT_NET_IB_DEVICE_H
 #include <poll.h>
 #include "ib_port.h"
-#include "ib_verbs.h"
 #include "ib_wire.h"
 
 typedef struct hk_ib_ctx hk_ib_ctx; /* ib_context.h */

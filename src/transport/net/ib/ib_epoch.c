@@ -13,6 +13,7 @@
 #include "ib_rings.h"
 #include "ib_slots.h"
 #include "ib_timeout.h"
+#include "ib_verbs.h"
 
 /* Stops the queue pairs, takes in everything that has arrived, and destroys them. Nothing arrives after it. */
 static hk_status epoch_end(hk_ib_conn *c) {
@@ -216,7 +217,7 @@ void hk_ib_epoch_up(hk_ib_conn *c) {
         c->ctx->env->rank, c->channel, c->peer, i ? "also " : "", route,
         hk_ib_pair_words(c->ports.mine, c->ports.theirs, &c->ports.pairs[w->pair], words), w->pair + 1, c->ports.npairs,
         (data - i + c->npaths - 1) / c->npaths, data - i <= c->npaths ? "" : "s", 128 << c->ours.paths[i].mtu,
-        c->times.round_trip_us, (double)(4096ull << c->times.timeout) / 1e6,
+        c->round_trip_us, (double)(4096ull << c->timeout) / 1e6,
         c->epoch <= 1      ? ""
         : c->repair.rested ? ", after a rest"
                            : ", after a failure");

@@ -9,6 +9,7 @@
 #include "ib_memory.h"
 #include "ib_path.h"
 #include "ib_repair.h"
+#include "ib_verbs.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 enum { MOST_FALLS = 6 };

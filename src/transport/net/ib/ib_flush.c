@@ -11,14 +11,13 @@
 #include "ib_flush.h"
 #include <stdio.h>
 #include <string.h>
-#include "../../../base/log.h"
 #include "../../../base/param.h"
-#include "ib_device.h"
 #include "ib_gdr.h"
 #include "ib_path.h"
 #include "ib_post.h"
 #include "ib_repair.h"
 #include "ib_slots.h"
+#include "ib_verbs.h"
 
 /* A queue pair that is connected to itself reaches the card's own memory regions, by its port's loopback. */
 static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
@@ -47,7 +46,7 @@ static int flush_join_with_itself(hk_ib_conn *c, uint32_t path, hk_ibv_qp *qp) {
                            HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
   if (err) return err;
   to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
-                        .timeout = (uint8_t)c->times.timeout,
+                        .timeout = (uint8_t)c->timeout,
                         .retry_cnt = (uint8_t)c->ctx->env->settings->IB_RETRY_CNT,
                         .rnr_retry = 7,
                         .max_rd_atomic = 1};

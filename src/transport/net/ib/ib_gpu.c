@@ -4,6 +4,7 @@
 #include "ib_gpu.h"
 #include <stdio.h>
 #include "../../../base/log.h"
+#include "../../../program/program.h"
 #include "ib_device.h"
 #include "ib_direct.h"
 #include "ib_gdr.h"
@@ -119,7 +120,7 @@ void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
   hk_paths *paths = NULL;
   if (x->gpu.known || !x->env->gpu_page) return;
   x->gpu.known = true;
-  hk_gdr_look(&t, &paths, x->env->rank);
+  hk_gdr_look(x->env->settings, &t, &paths, x->env->rank);
   pthread_mutex_lock(&x->lock);
   for (int i = 0; i < x->nports; i++) {
     found[i] = (finding){.port = x->ports[i]};

@@ -10,6 +10,7 @@
 #include "../../../base/param.h"
 #include "../../../program/limits.h"
 #include "ib_device.h"
+#include "ib_verbs.h"
 
 _Static_assert((int)HK_LINK_SMALL <= (int)HK_IB_SMALL, "the FIFO has no small messages of links that grow");
 

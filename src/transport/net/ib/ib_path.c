@@ -8,6 +8,7 @@
 #include "ib_cm.h"
 #include "ib_device.h"
 #include "ib_gpu.h"
+#include "ib_verbs.h"
 
 enum { TRIES_OF_A_PROVEN_PAIR = 4 };
 

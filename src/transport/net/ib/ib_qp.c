@@ -10,6 +10,7 @@
 #include "ib_flush.h"
 #include "ib_path.h"
 #include "ib_post.h"
+#include "ib_verbs.h"
 
 static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
   hk_ib_ctx *x = c->ctx;
@@ -156,7 +157,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                                   HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
   if (!err) {
     to = (hk_ibv_qp_attr){.qp_state = HK_IBV_QPS_RTS,
-                          .timeout = (uint8_t)c->times.timeout,
+                          .timeout = (uint8_t)c->timeout,
                           .retry_cnt = (uint8_t)c->ctx->env->settings->IB_RETRY_CNT,
                           .rnr_retry = 7,
                           .sq_psn = c->ours.psn,

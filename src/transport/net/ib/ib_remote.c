@@ -11,7 +11,6 @@
  * the signal, so it does not use the data yet. */
 #include "ib_remote.h"
 #include <string.h>
-#include "../../../base/log.h"
 #include "../../../base/tcp.h"
 #include "../../remote.h"
 #include "ib_gpu.h"

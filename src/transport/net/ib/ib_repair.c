@@ -2,13 +2,13 @@
 /* Failures of a connection: whether it is repaired by a new epoch of queue pairs or ends with an error, and what the
  * error says. */
 #include "ib_repair.h"
-#include <stdio.h>
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_device.h"
 #include "ib_path.h"
 #include "ib_timeout.h"
+#include "ib_verbs.h"
 
 #define MS 1000000u
 enum { BACK_OFF_MS = 50, BACK_OFF_MOST_MS = 500, STEADY_MS = 3000, SECOND_MS = 1000 };
@@ -89,7 +89,7 @@ static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *
  * all retries to fail again. */
 void hk_ib_note_failure(hk_ib_conn *c, uint64_t now) {
   uint64_t steady = (uint64_t)STEADY_MS * MS;
-  if (!c->repair.came) steady += hk_ib_gives_up_ns(c->times.timeout, (unsigned)c->ctx->env->settings->IB_RETRY_CNT);
+  if (!c->repair.came) steady += hk_ib_gives_up_ns(c->timeout, (unsigned)c->ctx->env->settings->IB_RETRY_CNT);
   if (c->repair.broken_ns && (c->phase != HK_IB_UP || now - c->repair.up_ns <= steady)) return;
   hk_ib_begin_repairs(c, now);
   c->repair.attempts = 0;
@@ -166,7 +166,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
     return HK_OK;
   }
   c->repair.stalled_ns += gap;
-  uint64_t limit = hk_ib_gives_up_ns(c->times.timeout, (unsigned)c->ctx->env->settings->IB_RETRY_CNT);
+  uint64_t limit = hk_ib_gives_up_ns(c->timeout, (unsigned)c->ctx->env->settings->IB_RETRY_CNT);
   if (limit < 1000 * (uint64_t)MS) limit = 1000 * (uint64_t)MS;
   if (c->repair.stalled_ns < limit) return HK_OK;
   c->repair.stalled_ns = 0;

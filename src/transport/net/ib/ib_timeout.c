@@ -26,10 +26,9 @@ void hk_ib_measure(hk_ib_conn *c) {
   socklen_t n = sizeof info;
   int64_t asked = c->ctx->env->settings->IB_TIMEOUT;
   memset(&info, 0, sizeof info);
-  if (getsockopt(c->control.fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->times.round_trip_us = info.tcpi_rtt;
+  if (getsockopt(c->control.fd, IPPROTO_TCP, TCP_INFO, &info, &n) == 0) c->round_trip_us = info.tcpi_rtt;
   unsigned retries = (unsigned)c->ctx->env->settings->IB_RETRY_CNT;
-  c->times.timeout = asked >= 0 ? (unsigned)asked
-                                : hk_ib_timeout_for(c->times.round_trip_us, retries, c->ctx->timeout_ns);
+  c->timeout = asked >= 0 ? (unsigned)asked : hk_ib_timeout_for(c->round_trip_us, retries, c->ctx->timeout_ns);
   if (asked >= 0 || !c->repair.broken_ns) return;
   /* After repeated failures: a connection that is only slow (soft-RoCE on busy CPUs) gets twice the time for each
    * attempt or, if no pair has worked yet, for each round of all pairs. Otherwise it would only make new queue
@@ -37,5 +36,5 @@ void hk_ib_measure(hk_ib_conn *c) {
   uint64_t past = hk_ago_ns(hk_now_ns(), c->repair.broken_ns);
   uint32_t tries = c->ports.pairs[c->paths[0].pair].worked ? 1 : (uint32_t)c->ports.npairs;
   for (uint32_t i = tries; i < c->repair.attempts; i += tries)
-    if (past + hk_ib_gives_up_ns(c->times.timeout + 1, retries) <= c->ctx->timeout_ns) c->times.timeout++;
+    if (past + hk_ib_gives_up_ns(c->timeout + 1, retries) <= c->ctx->timeout_ns) c->timeout++;
 }

@@ -9,6 +9,7 @@
 #include "../../../base/array.h"
 #include "../../../base/log.h"
 #include "../../../base/param.h"
+#include "../../../program/program.h"
 
 enum {
   HEADER = offsetof(hk_slot, small),

@@ -186,7 +186,7 @@ void hk_plugin_gpu_find_devices(hk_plugin_ctx *x) {
   int n = x->plugin.ndevices;
   if (x->gpu_known || !x->env->gpu_page) return;
   x->gpu_known = true;
-  hk_gdr_look(&t, &paths, x->env->rank);
+  hk_gdr_look(x->env->settings, &t, &paths, x->env->rank);
   for (int i = 0; i < n; i++) {
     found[i] = (finding){.device = x->plugin.devices[i]};
     look_at_device(x, paths, &found[i]);

@@ -12,6 +12,7 @@
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../base/tcp.h"
+#include "../../../program/program.h"
 
 enum {
   MY_IFACES = 32,
@@ -79,7 +80,7 @@ static hk_status socket_init(const hk_transport_env *env, void **out, void *fact
   find_congestion(x);
   x->lead_max = hk_socket_lead_of(l2_bytes());
   x->silence_s = (unsigned)env->settings->PEER_TIMEOUT;
-  HK_TRY(hk_ifaces(x->ifaces, &x->nifaces, NULL), out);
+  HK_TRY(hk_ifaces(env->settings, x->ifaces, &x->nifaces, NULL), out);
   hk_socket_describe(env->settings, fact, x->ifaces, x->nifaces);
   ((hk_socket_fact *)fact)->named = names && *names && *names != '^';
   for (int i = 0; i < x->nifaces; i++) {
