@@ -96,7 +96,7 @@ static int compare(const void *pa, const void *pb) {
   return a->index - b->index;
 }
 
-int hk_iface_order(hk_iface *list, int n, const hk_iface_wish *w) {
+int hk_iface_order(hk_iface *list, int n, const hk_iface_filter *w) {
   const char *names = w->names ? w->names : "";
   bool exclude = *names == '^', exact;
   if (exclude) names++;
@@ -281,24 +281,24 @@ hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk
   hk_status rc;
   hk_iface *all = NULL;
   hk_addr local;
-  hk_iface_wish wish = {.names = settings->SOCKET_IFNAME};
+  hk_iface_filter filter = {.names = settings->SOCKET_IFNAME};
   int room = *n, count = 0;
   *n = 0;
-  HK_TRY(wanted_family(settings->SOCKET_FAMILY, &wish.family), out);
-  HK_TRY(check_names(wish.names), out);
+  HK_TRY(wanted_family(settings->SOCKET_FAMILY, &filter.family), out);
+  HK_TRY(check_names(filter.names), out);
   if (toward && route_source(toward, &local)) {
-    wish.local = &local;
-    wish.remote = !hk_addr_is_loopback(&local) && !hk_addr_same_host(&local, toward);
+    filter.local = &local;
+    filter.remote = !hk_addr_is_loopback(&local) && !hk_addr_same_host(&local, toward);
   }
-  HK_TRY(scan(&all, &count, wish.local), out);
+  HK_TRY(scan(&all, &count, filter.local), out);
   char names[256];
   list_names(all, count, names, sizeof(names));
-  int left = hk_iface_order(all, count, &wish);
+  int left = hk_iface_order(all, count, &filter);
   if (left < 0) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory choosing an interface");
     goto out;
   }
-  if (left == 0 && wish.remote && !(wish.names && *wish.names) && wish.family == AF_UNSPEC) {
+  if (left == 0 && filter.remote && !(filter.names && *filter.names) && filter.family == AF_UNSPEC) {
     rc = HK_FAIL(HK_ERR_SYSTEM,
                  "no network interface of this host but loopback is up, and the root is on another host: ip -br addr");
     goto out;
@@ -313,7 +313,7 @@ hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk
     rc = HK_FAIL(HK_ERR_USAGE,
                  "no network interface is left by NCCL_SOCKET_IFNAME='%s' and NCCL_SOCKET_FAMILY='%s'; up on "
                  "this host: %s",
-                 wish.names ? wish.names : "", settings->SOCKET_FAMILY ? settings->SOCKET_FAMILY : "", names);
+                 filter.names ? filter.names : "", settings->SOCKET_FAMILY ? settings->SOCKET_FAMILY : "", names);
     goto out;
   }
   *n = left < room ? left : room;

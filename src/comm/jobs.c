@@ -211,7 +211,7 @@ static void start_joined(hk_job *j) {
 
 hk_status hk_jobs_run(hk_jobs *list) {
   hk_status first = HK_OK, rc;
-  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unborn = NULL;
+  hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unstarted = NULL;
   for (hk_job *j = list->first; j; j = j->next) {
     enter_init(j);
     hold_parent(j, -1);
@@ -228,14 +228,14 @@ hk_status hk_jobs_run(hk_jobs *list) {
       first = HK_IN_PROGRESS;
     } else {
       if (!j->how.parent) hk_children_refuse(&j->how);
-      j->next = unborn;
-      unborn = j;
+      j->next = unstarted;
+      unstarted = j;
     }
   }
-  refuse_unstarted((hk_job *const[2]){blocking, unborn});
+  refuse_unstarted((hk_job *const[2]){blocking, unstarted});
   for (hk_job *j = blocking; j; j = j->next)
     if (j->started) pthread_join(j->thread, NULL);
-  *end = unborn;
+  *end = unstarted;
   for (hk_job *j = blocking, *next; j; j = next) {
     next = j->next;
     rc = settle(j); /* frees j */

@@ -50,7 +50,7 @@ static void offer_places(const hk_exec *x, const hk_lane_run *lane) {
     if (i->nsrc != 1 || o[i->ndst].space != HK_LINK) continue;
     hk_link *link = link_of(&l, &o[i->ndst]);
     if (link->kind != HK_LINK_MCAST_RECV) continue;
-    hk_places_offer(link, user_address(x, &l, o), hk_cursor_length(&l.at, p, i, o, s), waves, s->chunk, x->signature);
+    hk_places_post(link, user_address(x, &l, o), hk_cursor_length(&l.at, p, i, o, s), waves, s->chunk, x->signature);
   } while (hk_cursor_next(&l.at, s, 1) && !l.at.offset);
 }
 
@@ -104,8 +104,8 @@ static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_opera
                           size_t bytes, hk_link *link) {
   hk_link_set_waiting(link, HK_LINK_WAITS);
   if (ndst != 1 || nsrc != 1 || o[0].space == HK_LINK) return;
-  link->want_bytes = (uint32_t)bytes;
-  link->want = user_address(x, l, &o[0]);
+  link->recv_target_bytes = (uint32_t)bytes;
+  link->recv_target = user_address(x, l, &o[0]);
 }
 
 /* Checks the links of the instruction, which moves `bytes`, from operand l->ready on; true if all are ready. */
@@ -340,7 +340,7 @@ static void offer_place(const hk_exec *x, const hk_lane_run *a, const hk_instr *
   bool last_step = i->flags & HK_INSTR_FINAL && hk_coll_reduces((hk_coll)x->plan->program->coll);
   if (!hk_link_places(link, bytes) || last_step || !hk_instr_lands(i, o)) return;
   while (o->space != HK_OUT) o++;
-  hk_link_offer(link, link->offered, user_address(x, a, o), (uint32_t)bytes);
+  hk_link_post_target(link, link->offered, user_address(x, a, o), (uint32_t)bytes);
 }
 
 static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
@@ -356,7 +356,7 @@ static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
       const hk_link *link = link_of(a, src);
-      if (link->proxied && !hk_link_may_offer(link)) return;
+      if (link->proxied && !hk_link_may_post_target(link)) return;
     }
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;

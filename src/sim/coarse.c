@@ -56,7 +56,7 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
   c->pace[c->first[at] + t->at.pc - t->at.first] = limit;
   for (uint32_t k = 0; k < t->flow.n; k++) {
     const hk_flow_entry *e = &t->flow.entries[k];
-    c->need[e->resource] += s->alike * e->weight * all / s->world.net.resources[e->resource].capacity;
+    c->need[e->resource] += s->alike * e->weight * all / s->cluster.net.resources[e->resource].capacity;
   }
   for (unsigned k = 0; k < i->ndst; k++) {
     if (o[k].space != HK_LINK || !side_of(c, t, &o[k])->queue) continue;
@@ -66,7 +66,7 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
     c->by_side[e - s->sides] += all;
     for (uint32_t u = 0; u < f->n; u++)
       c->need[f->entries[u].resource] += s->alike * f->entries[u].weight * all /
-                                         s->world.net.resources[f->entries[u].resource].capacity;
+                                         s->cluster.net.resources[f->entries[u].resource].capacity;
   }
   return HK_OK;
 }
@@ -99,7 +99,7 @@ typedef struct crossing {
 /* Calls `each` for every link of every host that crosses spines, on every channel. */
 static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
   hk_sim *s = c->s;
-  const hk_sim_cluster *w = &s->world;
+  const hk_sim_cluster *w = &s->cluster;
   for (int r = 0; r < w->nranks; r++) {
     const hk_program *p;
     HK_OR_RETURN(hk_programs_get(&s->programs, r, 0, &p));
@@ -132,7 +132,7 @@ static void add_load(coarse *c, const crossing *at, double *loads) {
 /* Records the largest load of the links that a side represents, on any channel. */
 static void worst_load(coarse *c, const crossing *at, double *loads) {
   double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
-  double us = most / hk_sim_cluster_uplink(&c->s->world);
+  double us = most / hk_sim_cluster_uplink(&c->s->cluster);
   if (us > c->uplink[at->side]) c->uplink[at->side] = us;
 }
 
@@ -146,7 +146,7 @@ static int count_crossing(const hk_sim_cluster *w, const hk_node *x, const hk_no
 
 static hk_status load_shifted(coarse *c, int leaves) {
   hk_sim *s = c->s;
-  const hk_sim_cluster *w = &s->world;
+  const hk_sim_cluster *w = &s->cluster;
   const hk_topo *t = hk_sim_cluster_topo(w, 0);
   const hk_node *x = NULL, *y = NULL;
   int by = 0, hosts = 0;
@@ -175,7 +175,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
 
 static hk_status load_fabric(coarse *c) {
   hk_status rc = HK_OK;
-  const hk_sim_cluster *w = &c->s->world;
+  const hk_sim_cluster *w = &c->s->cluster;
   int leaves = hk_sim_cluster_leaves(w);
   if (!leaves) return HK_OK;
   if (w->shifted) return load_shifted(c, leaves);
@@ -192,7 +192,7 @@ out:
 
 /* Microseconds a byte on a used resource: alone, or (shared) with all other loads of the resource. */
 static double use_us(const coarse *c, const hk_flow_entry *e, double bytes) {
-  if (!c->shared) return e->weight / c->s->world.net.resources[e->resource].capacity;
+  if (!c->shared) return e->weight / c->s->cluster.net.resources[e->resource].capacity;
   return bytes > 0 ? c->need[e->resource] / bytes : 0;
 }
 
@@ -351,11 +351,11 @@ static hk_status run_all(coarse *c, size_t longest) {
     s->live++;
     again(c, k);
   }
-  for (int r = 0; s->cores && r < s->world.nranks; r++) c->core_at[r] = 0;
+  for (int r = 0; s->cores && r < s->cluster.nranks; r++) c->core_at[r] = 0;
   while (c->ntodo) HK_TRY(run_thread(c, c->todo[--c->ntodo]), out);
   if (s->live)
     rc = HK_FAIL(HK_ERR_INTERNAL, "%s of %d ranks: lanes wait for ever; verify the program",
-                 s->programs.algorithm->name, s->world.nranks);
+                 s->programs.algorithm->name, s->cluster.nranks);
 out:
   s->sizes.longest = before;
   return rc;
@@ -370,7 +370,7 @@ static hk_status make_room(coarse *c) {
     c->first[k] = (uint32_t)instrs;
     instrs += s->threads[k].at.end - s->threads[k].at.first;
   }
-  c->need = calloc(s->world.net.nresources, sizeof *c->need);
+  c->need = calloc(s->cluster.net.nresources, sizeof *c->need);
   c->moved = calloc(s->nthreads, sizeof *c->moved);
   c->handed = calloc(s->nthreads, sizeof *c->handed);
   c->clock = calloc(s->nthreads, sizeof *c->clock);
@@ -379,12 +379,12 @@ static hk_status make_room(coarse *c) {
   c->by_side = calloc(s->nsides, sizeof *c->by_side);
   c->uplink = calloc(s->nsides, sizeof *c->uplink);
   c->free_at = calloc((size_t)s->nsides + s->nthreads, sizeof *c->free_at);
-  c->core_at = calloc((size_t)s->world.nranks, sizeof *c->core_at);
-  c->head = malloc(s->world.net.nresources * sizeof *c->head);
-  c->tail = malloc(s->world.net.nresources * sizeof *c->tail);
+  c->core_at = calloc((size_t)s->cluster.nranks, sizeof *c->core_at);
+  c->head = malloc(s->cluster.net.nresources * sizeof *c->head);
+  c->tail = malloc(s->cluster.net.nresources * sizeof *c->tail);
   bool all = c->need && c->moved && c->handed && c->clock && c->todo && c->pace && c->by_side && c->uplink &&
              c->free_at && c->core_at && c->head && c->tail;
-  for (uint32_t i = 0; all && i < s->world.net.nresources; i++) c->head[i] = c->tail[i] = INFINITY;
+  for (uint32_t i = 0; all && i < s->cluster.net.nresources; i++) c->head[i] = c->tail[i] = INFINITY;
   return all ? HK_OK : HK_FAIL_ERRNO("no memory to simulate %u lanes and %u links", s->nthreads, s->nsides);
 }
 
@@ -415,7 +415,7 @@ static hk_status run_waves(coarse *c, bool shared, double *us) {
 /* The time of the busiest resource, including the times before its first and after its last message. Stores the load of
  * each resource for the report. */
 static double busiest(coarse *c) {
-  hk_net *net = &c->s->world.net;
+  hk_net *net = &c->s->cluster.net;
   double waves = waves_of(c->s), most = 0;
   for (uint32_t i = 0; i < net->nresources; i++) {
     net->resources[i].carried = c->need[i] * waves * net->resources[i].capacity;
@@ -431,7 +431,7 @@ hk_status hk_sim_coarse(hk_sim *s) {
   double alone = 0, shared = 0, last;
   HK_TRY(make_room(&c), out);
   for (uint32_t k = 0; k < s->nthreads; k++) HK_TRY(add_wave(&c, &s->threads[k]), out);
-  if (s->world.folded) HK_TRY(load_fabric(&c), out);
+  if (s->cluster.folded) HK_TRY(load_fabric(&c), out);
   HK_TRY(run_waves(&c, false, &alone), out);
   HK_TRY(run_waves(&c, true, &shared), out);
   /* The last of the channels that the simulated one represents begins later by this time. */

@@ -24,7 +24,7 @@ hk_status hk_times_push(hk_times *q, double at) {
 }
 
 static inline double time_of(double stored) { return stored < 0 ? -1 - stored : stored; }
-static inline double now(const hk_sim *s) { return s->world.net.now; }
+static inline double now(const hk_sim *s) { return s->cluster.net.now; }
 static hk_status proceed(hk_sim *s, hk_lane_state *t);
 
 /* ---- messages and credits ---- */
@@ -53,7 +53,7 @@ static hk_status start_queue(hk_sim *s, hk_sim_queue *q) {
   double bytes = hk_times_first(&q->bytes), limit = 1e12;
   q->flow.end.id = QUEUE_IDS + q->end;
   if (!s->gpu) limit = HK_SIM_SOCKET_GBPS * 1000;
-  return hk_flow_start(&s->world.net, &q->flow, bytes > 1 ? bytes : 1, limit);
+  return hk_flow_start(&s->cluster.net, &q->flow, bytes > 1 ? bytes : 1, limit);
 }
 
 static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) {
@@ -78,7 +78,7 @@ static hk_status publish(hk_sim *s, hk_lane_state *t, hk_side *e, size_t bytes) 
 /* A message has left for the other host. */
 static hk_status sent(hk_sim *s, hk_sim_queue *q) {
   hk_side *e = &s->sides[q->end];
-  hk_flow_stop(&s->world.net, &q->flow);
+  hk_flow_stop(&s->cluster.net, &q->flow);
   hk_times_pop(&q->bytes);
   if (q->bytes.count) HK_OR_RETURN(start_queue(s, q));
   return deliver(s, e, now(s) + e->us, false);
@@ -137,7 +137,7 @@ static hk_status give_core(hk_sim *s, int rank) {
   t->next = HK_SIM_NONE;
   c->busy = true;
   t->state = HK_T_STARTING;
-  return hk_net_at(&s->world.net, &t->flow.end, now(s) + s->lane_us);
+  return hk_net_at(&s->cluster.net, &t->flow.end, now(s) + s->lane_us);
 }
 
 static hk_status finish(hk_sim *s, hk_lane_state *t, size_t bytes) {
@@ -189,7 +189,7 @@ static hk_status take_core(hk_sim *s, hk_lane_state *t) {
   if (!c->busy) {
     c->busy = true;
     t->state = HK_T_STARTING;
-    return hk_net_at(&s->world.net, &t->flow.end, now(s) + s->lane_us);
+    return hk_net_at(&s->cluster.net, &t->flow.end, now(s) + s->lane_us);
   }
   t->state = HK_T_QUEUED;
   t->next = HK_SIM_NONE;
@@ -211,11 +211,11 @@ static hk_status proceed(hk_sim *s, hk_lane_state *t) {
   }
   if (!s->cores) {
     t->state = HK_T_STARTING;
-    return hk_net_at(&s->world.net, &t->flow.end, at + hk_step_us(s, t));
+    return hk_net_at(&s->cluster.net, &t->flow.end, at + hk_step_us(s, t));
   }
   if (at <= now(s)) return take_core(s, t);
   t->state = HK_T_READY;
-  return hk_net_at(&s->world.net, &t->flow.end, at);
+  return hk_net_at(&s->cluster.net, &t->flow.end, at);
 }
 
 static hk_status start(hk_sim *s, hk_lane_state *t) {
@@ -226,7 +226,7 @@ static hk_status start(hk_sim *s, hk_lane_state *t) {
   if (bytes) HK_OR_RETURN(hk_step_uses(s, t, bytes, &limit));
   if (limit <= 0) return finish(s, t, bytes);
   t->state = HK_T_MOVING;
-  return hk_flow_start(&s->world.net, &t->flow, (double)bytes, limit);
+  return hk_flow_start(&s->cluster.net, &t->flow, (double)bytes, limit);
 }
 
 static hk_status stuck(const hk_sim *s) {
@@ -234,7 +234,7 @@ static hk_status stuck(const hk_sim *s) {
     if (s->threads[i].state != HK_T_DONE)
       return HK_FAIL(HK_ERR_INTERNAL,
                      "%s of %d ranks: rank %d lane %u waits at instruction %u for ever; verify the program",
-                     s->threads[i].program->algorithm, s->world.nranks, s->threads[i].rank, s->threads[i].lane,
+                     s->threads[i].program->algorithm, s->cluster.nranks, s->threads[i].rank, s->threads[i].lane,
                      s->threads[i].at.pc);
   return HK_OK;
 }
@@ -242,12 +242,12 @@ static hk_status stuck(const hk_sim *s) {
 hk_status hk_sim_loop(hk_sim *s) {
   for (uint32_t i = 0; i < s->nthreads; i++)
     if (s->threads[i].state == HK_T_READY)
-      HK_OR_RETURN(s->cores
-                       ? proceed(s, &s->threads[i])
-                       : hk_net_at(&s->world.net, &s->threads[i].flow.end, HK_GPU_STAGGER_US * s->threads[i].channel));
+      HK_OR_RETURN(
+          s->cores ? proceed(s, &s->threads[i])
+                   : hk_net_at(&s->cluster.net, &s->threads[i].flow.end, HK_GPU_STAGGER_US * s->threads[i].channel));
   for (;;) {
     hk_sim_event *e;
-    HK_OR_RETURN(hk_net_next(&s->world.net, &e));
+    HK_OR_RETURN(hk_net_next(&s->cluster.net, &e));
     if (!e) break;
     if (e->id >= QUEUE_IDS) {
       HK_OR_RETURN(sent(s, s->sides[e->id - QUEUE_IDS].queue));
@@ -258,7 +258,7 @@ hk_status hk_sim_loop(hk_sim *s) {
       case HK_T_READY: HK_OR_RETURN(s->cores ? take_core(s, t) : proceed(s, t)); break;
       case HK_T_STARTING: HK_OR_RETURN(start(s, t)); break;
       default:
-        hk_flow_stop(&s->world.net, &t->flow);
+        hk_flow_stop(&s->cluster.net, &t->flow);
         HK_OR_RETURN(finish(s, t, hk_lane_bytes(s, t)));
         break;
     }

@@ -105,7 +105,7 @@ typedef struct hk_timeline {
 } hk_timeline;
 
 typedef struct hk_sim {
-  hk_sim_cluster world;
+  hk_sim_cluster cluster;
   hk_programs programs;
   const hk_sim_options *options;
   hk_coll coll;

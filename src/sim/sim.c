@@ -146,7 +146,7 @@ static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
 
 static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_protocol_info *proto = &hk_protocols[d->protocol];
-  s->gpu = hk_sim_cluster_gpu(&s->world, 0);
+  s->gpu = hk_sim_cluster_gpu(&s->cluster, 0);
   s->wire = 1;
   if (s->gpu) {
     s->wire = 1 / proto->efficiency;
@@ -154,7 +154,7 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
     s->lane_us = HK_GPU_INSTR_US + s->sync_us * HK_GPU_SYNC_LANE;
     const hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
     s->far_sync_us = hk_far_sync_us(&as, fmin((double)s->sizes.chunk, (double)s->sizes.longest));
-    s->lane_rate = hk_gpu_lane_gbps(hk_sim_cluster_node(&s->world, 0)->gpu.sm) * 1000 * proto->copy;
+    s->lane_rate = hk_gpu_lane_gbps(hk_sim_cluster_node(&s->cluster, 0)->gpu.sm) * 1000 * proto->copy;
     return;
   }
   s->lane_us = HK_SIM_CORE_US;
@@ -190,9 +190,9 @@ static hk_status count_far_links(hk_sim *s, double *out) {
   *out = 0;
   for (uint32_t i = 0; rc == HK_OK && i < p->nlinks; i++) {
     const hk_link_need *l = &hk_program_links(p)[i];
-    *out += hk_link_sends((hk_link_kind)l->kind) && s->world.seats[l->peer].host != s->world.seats[0].host;
+    *out += hk_link_sends((hk_link_kind)l->kind) && s->cluster.seats[l->peer].host != s->cluster.seats[0].host;
   }
-  *out *= (double)s->world.nranks * s->channels;
+  *out *= (double)s->cluster.nranks * s->channels;
   return rc;
 }
 
@@ -201,7 +201,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
   if (is_switched(x, d, coll) && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
-  HK_OR_RETURN(hk_sim_cluster_init(&s->world, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
+  HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
   HK_OR_RETURN(launch(s, x, d, bytes));
   take_constants(s, x, d);
@@ -216,10 +216,10 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   s->coarse = !o->exact && (o->folded || x->nranks > HK_SIM_EVENT_RANKS || far_links > HK_SIM_EVENT_LINKS);
   if (s->coarse) {
     HK_OR_RETURN(fold_channels(s));
-    if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->world, &s->programs, o->shifted));
+    if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->cluster, &s->programs, o->shifted));
   }
   s->timeline.kept = o->timeline && !s->coarse;
-  HK_OR_RETURN(hk_sim_cluster_furnish(&s->world));
+  HK_OR_RETURN(hk_sim_cluster_furnish(&s->cluster));
   return hk_sim_wire(s);
 }
 
@@ -234,7 +234,7 @@ enum { LOADS = 32 };
 
 /* The busiest resources. Names are made only for these. */
 static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
-  const hk_net *net = &s->world.net;
+  const hk_net *net = &s->cluster.net;
   uint32_t best[LOADS], n = 0;
   double used[LOADS];
   for (uint32_t i = 0; i < net->nresources; i++) {
@@ -252,7 +252,7 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
   if (!out->loads) return HK_FAIL_ERRNO("no memory for the table of links");
   for (uint32_t i = 0; i < n; i++) {
     hk_sim_load *l = &out->loads[i];
-    hk_sim_cluster_name(&s->world, best[i], l->name, sizeof l->name);
+    hk_sim_cluster_name(&s->cluster, best[i], l->name, sizeof l->name);
     l->gbps = net->resources[best[i]].capacity / 1000;
     l->used = s->finished > 0 ? used[i] / s->finished : 0;
   }

@@ -28,7 +28,7 @@ typedef struct work {
 
 static hk_status use(const work *w, uint32_t resource, double weight) {
   if (resource == HK_SIM_NONE) return HK_OK;
-  return hk_flow_use(&w->s->world.net, w->f, resource, weight);
+  return hk_flow_use(&w->s->cluster.net, w->f, resource, weight);
 }
 
 static hk_side *side_of(const work *w, const hk_operand *o) { return hk_lane_side(w->s, w->t, o); }
@@ -44,35 +44,35 @@ static hk_status use_route(const work *w, const hk_side *e, double weight) {
 /* ---- GPUs ---- */
 
 static hk_status use_switch(const work *w, int rank, bool down) {
-  return use(w, hk_sim_cluster_switch_edge(&w->s->world, rank, down), w->s->wire / HK_GPU_IN_SWITCH);
+  return use(w, hk_sim_cluster_switch_edge(&w->s->cluster, rank, down), w->s->wire / HK_GPU_IN_SWITCH);
 }
 
 /* A store that the switch copies to all. */
 static hk_status multicast(const work *w, const hk_side *e) {
-  const hk_sim_cluster *world = &w->s->world;
+  const hk_sim_cluster *cluster = &w->s->cluster;
   HK_OR_RETURN(use_switch(w, w->t->rank, false));
   HK_OR_RETURN(use_switch(w, w->t->rank, true));
   for (uint32_t i = 0; i < e->ntargets; i++) {
     int rank = w->s->threads[w->s->sides[w->s->targets[e->first_target + i]].thread].rank;
     HK_OR_RETURN(use_switch(w, rank, true));
-    HK_OR_RETURN(use(w, hk_sim_cluster_memory(world, rank), w->s->wire));
+    HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, rank), w->s->wire));
   }
   return HK_OK;
 }
 
 /* A sum that the switch makes for this rank, of the data in all ranks' memories. */
 static hk_status load_sum(const work *w) {
-  const hk_sim_cluster *world = &w->s->world;
-  for (int rank = 0; rank < world->nranks; rank++) {
+  const hk_sim_cluster *cluster = &w->s->cluster;
+  for (int rank = 0; rank < cluster->nranks; rank++) {
     HK_OR_RETURN(use_switch(w, rank, false));
-    HK_OR_RETURN(use(w, hk_sim_cluster_memory(world, rank), 1));
+    HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, rank), 1));
   }
   return use_switch(w, w->t->rank, true);
 }
 
 static hk_status gpu_source(const work *w, const hk_operand *o) {
-  const hk_sim_cluster *world = &w->s->world;
-  uint32_t memory = hk_sim_cluster_memory(world, w->t->rank);
+  const hk_sim_cluster *cluster = &w->s->cluster;
+  uint32_t memory = hk_sim_cluster_memory(cluster, w->t->rank);
   if (o->space != HK_LINK) {
     if (w->fused) HK_OR_RETURN(use_switch(w, w->t->rank, false));
     return use(w, memory, 1);
@@ -80,21 +80,21 @@ static hk_status gpu_source(const work *w, const hk_operand *o) {
   const hk_side *e = side_of(w, o);
   if (e->summed) return load_sum(w);
   if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0) return use(w, memory, w->s->wire);
-  HK_OR_RETURN(use(w, hk_sim_cluster_memory(world, e->peer), 1));
+  HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, e->peer), 1));
   if (w->fused) return use_switch(w, e->peer, false);
   return use_route(w, e, w->s->wire);
 }
 
 static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers) {
-  const hk_sim_cluster *world = &w->s->world;
-  if (o->space != HK_LINK) return use(w, hk_sim_cluster_memory(world, w->t->rank), 1);
+  const hk_sim_cluster *cluster = &w->s->cluster;
+  if (o->space != HK_LINK) return use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
   const hk_side *e = side_of(w, o);
   if (e->multicast) return multicast(w, e);
-  if (e->summed) return use(w, hk_sim_cluster_memory(world, w->t->rank), 1);
-  if (e->queue) return use(w, hk_sim_cluster_memory(world, w->t->rank), w->s->wire);
+  if (e->summed) return use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
+  if (e->queue) return use(w, hk_sim_cluster_memory(cluster, w->t->rank), w->s->wire);
   if (refers) return HK_OK;
   hk_status rc = use_route(w, e, w->s->wire);
-  return rc == HK_OK ? use(w, hk_sim_cluster_memory(world, e->peer), w->s->wire) : rc;
+  return rc == HK_OK ? use(w, hk_sim_cluster_memory(cluster, e->peer), w->s->wire) : rc;
 }
 
 /* True if the instruction only sends references to memory of this rank. */
@@ -118,7 +118,7 @@ static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool 
 /* ---- CPUs ---- */
 
 static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o, bool refers, double *limit) {
-  const hk_sim_cluster *world = &w->s->world;
+  const hk_sim_cluster *cluster = &w->s->cluster;
   unsigned written = 0;
   for (unsigned k = 0; k < i->ndst; k++) written += o[k].space != HK_LINK || !refers || side_of(w, &o[k])->queue;
   double us = written ? written * w->s->core_copy + (i->nsrc - 1) * w->s->core_add : 0;
@@ -127,12 +127,13 @@ static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o,
     return HK_OK;
   }
   *limit = 1 / us;
-  HK_OR_RETURN(use(w, hk_sim_cluster_cores(world, w->t->rank), us));
+  HK_OR_RETURN(use(w, hk_sim_cluster_cores(cluster, w->t->rank), us));
   if (w->s->cached) return HK_OK;
-  HK_OR_RETURN(use(w, hk_sim_cluster_memory(world, w->t->rank), written));
+  HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, w->t->rank), written));
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++) {
     if (o[k].space == HK_LINK) HK_OR_RETURN(use_route(w, side_of(w, &o[k]), 1));
-    HK_OR_RETURN(use(w, hk_sim_cluster_memory(world, o[k].space == HK_LINK ? side_of(w, &o[k])->peer : w->t->rank), 1));
+    HK_OR_RETURN(
+        use(w, hk_sim_cluster_memory(cluster, o[k].space == HK_LINK ? side_of(w, &o[k])->peer : w->t->rank), 1));
   }
   return HK_OK;
 }

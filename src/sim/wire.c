@@ -11,8 +11,8 @@
 #include "run.h"
 
 static bool simulated(const hk_sim *s, int rank) {
-  int host = s->world.seats[rank].host;
-  return s->world.rep[host] == (uint32_t)host;
+  int host = s->cluster.seats[rank].host;
+  return s->cluster.rep[host] == (uint32_t)host;
 }
 
 static uint32_t side_of(const hk_sim *s, int rank, int channel, uint32_t link) {
@@ -23,12 +23,12 @@ static uint32_t side_of(const hk_sim *s, int rank, int channel, uint32_t link) {
 
 static hk_status count(hk_sim *s) {
   hk_status rc = HK_OK;
-  size_t ranks = (size_t)s->world.nranks, channels = (size_t)s->channels;
+  size_t ranks = (size_t)s->cluster.nranks, channels = (size_t)s->channels;
   size_t threads = 0, sides = 0;
   s->first_thread = malloc(ranks * sizeof *s->first_thread);
   s->first_side = malloc(ranks * channels * sizeof *s->first_side);
   if (!s->first_thread || !s->first_side) return HK_FAIL_ERRNO("no memory to simulate %zu ranks", ranks);
-  for (int r = 0; r < s->world.nranks; r++) {
+  for (int r = 0; r < s->cluster.nranks; r++) {
     s->first_thread[r] = HK_SIM_NONE;
     if (!simulated(s, r)) continue;
     s->first_thread[r] = (uint32_t)threads;
@@ -42,7 +42,7 @@ static hk_status count(hk_sim *s) {
     if (sides > HK_SIM_SIDES)
       return HK_FAIL(HK_ERR_ARGUMENT,
                      "%s of %d ranks has more links than the simulator can hold; try another algorithm",
-                     s->programs.algorithm->name, s->world.nranks);
+                     s->programs.algorithm->name, s->cluster.nranks);
   }
   s->nthreads = (uint32_t)threads;
   s->nsides = (uint32_t)sides;
@@ -60,7 +60,7 @@ static hk_status count(hk_sim *s) {
 
 static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
   if (!HK_RESERVE(s->uses, s->uses_room, s->nuses + route->n))
-    return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->world.nranks);
+    return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
   if (route->n) memcpy(s->uses + s->nuses, route->uses, route->n * sizeof *s->uses);
   e->first_use = s->nuses;
   e->nuses = route->n;
@@ -79,8 +79,8 @@ static double latency(const hk_sim *s, const hk_route *route, bool same) {
 static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route;
   e->credits = hk_side_credits(e, s->nslots);
-  e->peer = hk_sim_cluster_rep(&s->world, need->peer);
-  HK_OR_RETURN(hk_sim_cluster_route(&s->world, rank, need->peer, channel, &route));
+  e->peer = hk_sim_cluster_rep(&s->cluster, need->peer);
+  HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, rank, need->peer, channel, &route));
   HK_OR_RETURN(keep_route(s, e, &route));
   e->us = (float)latency(s, &route, true);
   if (route.net) {
@@ -89,11 +89,11 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
     hk_sim_queue *q = e->queue;
     q->end = (uint32_t)(e - s->sides);
     for (uint32_t i = 0; i < route.n; i++)
-      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire));
+      HK_OR_RETURN(hk_flow_use(&s->cluster.net, &q->flow, route.uses[i].resource, route.uses[i].weight * s->wire));
     if (!s->gpu) { /* the operating system's copies are work of the ranks' cores */
       double us = 1e-3 / HK_SIM_SOCKET_GBPS;
-      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_sim_cluster_cores(&s->world, rank), us));
-      HK_OR_RETURN(hk_flow_use(&s->world.net, &q->flow, hk_sim_cluster_cores(&s->world, e->peer), us));
+      HK_OR_RETURN(hk_flow_use(&s->cluster.net, &q->flow, hk_sim_cluster_cores(&s->cluster, rank), us));
+      HK_OR_RETURN(hk_flow_use(&s->cluster.net, &q->flow, hk_sim_cluster_cores(&s->cluster, e->peer), us));
     }
   }
   return HK_OK;
@@ -102,13 +102,13 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
 /* A receiver inside a host: the path from its sender's memory, for messages that are references. */
 static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route = {.n = 0};
-  e->peer = hk_sim_cluster_rep(&s->world, need->peer);
-  if (s->world.seats[rank].host == s->world.seats[need->peer].host) {
-    HK_OR_RETURN(hk_sim_cluster_route(&s->world, need->peer, rank, channel, &route));
+  e->peer = hk_sim_cluster_rep(&s->cluster, need->peer);
+  if (s->cluster.seats[rank].host == s->cluster.seats[need->peer].host) {
+    HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, need->peer, rank, channel, &route));
     HK_OR_RETURN(keep_route(s, e, &route));
     e->us = (float)latency(s, &route, true);
   } else {
-    HK_OR_RETURN(hk_sim_cluster_route(&s->world, rank, need->peer, channel, &route));
+    HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, rank, need->peer, channel, &route));
     e->us = (float)latency(s, &route, true);
   }
   return HK_OK;
@@ -164,7 +164,7 @@ typedef struct ties {
 } ties;
 
 static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
-  if (!HK_RESERVE(t->at, t->room, t->n + 1)) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->world.nranks);
+  if (!HK_RESERVE(t->at, t->room, t->n + 1)) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
   t->at[t->n++] = (tie){.from = from, .to = to};
   return HK_OK;
 }
@@ -173,10 +173,10 @@ static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
 static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
                             uint32_t *out) {
   const hk_program *p;
-  int rep = hk_sim_cluster_rep(&s->world, peer);
+  int rep = hk_sim_cluster_rep(&s->cluster, peer);
   int named = l->kind == HK_LINK_MCAST_RECV ? peer : rank; /* a multicast sender's peer is itself */
-  if (s->world.shifted) {
-    named = hk_sim_cluster_shift(&s->world, named, peer);
+  if (s->cluster.shifted) {
+    named = hk_sim_cluster_shift(&s->cluster, named, peer);
     peer = rep;
   }
   HK_OR_RETURN(hk_programs_get(&s->programs, peer, channel, &p));
@@ -194,7 +194,7 @@ static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
   for (uint32_t i = 0; i < p->nlinks; i++) {
     uint32_t mine = side_of(s, rank, channel, i), other;
     bool all = needs[i].kind == HK_LINK_MCAST_SEND;
-    for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->world.nranks : needs[i].peer + 1); peer++) {
+    for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->cluster.nranks : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
       HK_OR_RETURN(other_side(s, rank, channel, &needs[i], peer, &near, &other));
       if (other == HK_SIM_NONE && all) continue;
@@ -259,7 +259,7 @@ hk_status hk_sim_wire(hk_sim *s) {
   hk_status rc = HK_OK;
   ties t = {.n = 0};
   HK_TRY(count(s), out);
-  for (int r = 0; r < s->world.nranks; r++) {
+  for (int r = 0; r < s->cluster.nranks; r++) {
     if (!simulated(s, r)) continue;
     for (int c = 0; c < s->channels; c++) HK_TRY(open_sides(s, r, c), out);
     for (int c = 0; c < s->channels; c++) HK_TRY(tie_links(s, &t, r, c), out);
@@ -291,6 +291,6 @@ void hk_sim_clear(hk_sim *s) {
   free(s->cores);
   free(s->timeline.spans);
   hk_programs_free(&s->programs);
-  hk_sim_cluster_free(&s->world);
+  hk_sim_cluster_free(&s->cluster);
   *s = (hk_sim){.nthreads = 0};
 }

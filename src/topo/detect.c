@@ -21,13 +21,14 @@ static hk_status remark_common(hk_detect_scan *s) {
                         ? ": this is a virtual machine, and its PCI tree is what the hypervisor shows; a topology "
                           "file (NCCL_TOPO_FILE) would say more"
                         : "";
-  if (s->shy)
+  if (s->no_link_speed)
     HK_OR_RETURN(
         hk_topo_remark(s->t, "%d PCI device%s no link speed; one of the third generation or the GPU's own is assumed%s",
-                       s->shy, s->shy > 1 ? "s show" : " shows", why));
-  if (s->homeless && hk_scan_cpu_count(s) > 1)
-    HK_OR_RETURN(hk_topo_remark(s->t, "%d PCI device%s no NUMA node and count%s as the first CPU's%s", s->homeless,
-                                s->homeless > 1 ? "s have" : " has", s->homeless > 1 ? "" : "s", s->shy ? "" : why));
+                       s->no_link_speed, s->no_link_speed > 1 ? "s show" : " shows", why));
+  if (s->no_numa && hk_scan_cpu_count(s) > 1)
+    HK_OR_RETURN(hk_topo_remark(s->t, "%d PCI device%s no NUMA node and count%s as the first CPU's%s", s->no_numa,
+                                s->no_numa > 1 ? "s have" : " has", s->no_numa > 1 ? "" : "s",
+                                s->no_link_speed ? "" : why));
   return HK_OK;
 }
 

@@ -229,14 +229,14 @@ hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_
   if (up >= 0)
     HK_OR_RETURN(hk_scan_pci_place(s, up, HK_NODE_PCI, &above));
   else
-    above = hk_scan_cpu_of(s, numa), s->homeless += numa < 0;
+    above = hk_scan_cpu_of(s, numa), s->no_numa += numa < 0;
   HK_OR_RETURN(hk_topo_add(s->t, kind, p->id, node));
   s->t->nodes[*node].numa = (int16_t)(numa >= 0 ? numa : s->t->nodes[above].numa);
   s->t->nodes[*node].pci = p->info;
   p->node = *node;
   if (rate <= 0) {
     rate = assumed_rate(s, p);
-    if (!p->made_up) s->shy++;
+    if (!p->made_up) s->no_link_speed++;
   }
   HK_OR_RETURN(remark_slow(s, p));
   return hk_topo_link(s->t, *node, above, HK_EDGE_PCI, 1, rate, hk_link_us(HK_EDGE_PCI, false));

@@ -62,7 +62,7 @@ typedef struct hk_detect_scan {
   int ngpu;
   hk_net_seen *net;
   int nnet;
-  int shy, homeless; /* shy: devices without a link speed; homeless: devices without a NUMA node */
+  int no_link_speed, no_numa; /* no_link_speed: devices without a link speed; no_numa: devices without a NUMA node */
   struct hwloc_topology *hwloc;
   bool hwloc_devices; /* `hwloc` contains the devices, too */
 } hk_detect_scan;

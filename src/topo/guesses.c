@@ -4,9 +4,9 @@
 #include "facts.h"
 
 typedef struct tally {
-  /* strange: GPUs of unknown kind; slow: of unknown memory rate; alike: recognised only as like another part; ports:
+  /* unknown_model: GPUs of unknown kind; slow: of unknown memory rate; guessed_memory: recognised only as like another part; ports:
    * NICs with ports */
-  uint32_t strange, slow, alike, ports;
+  uint32_t unknown_model, slow, guessed_memory, ports;
   uint32_t nvlinks;        /* GPUs that have some */
   const hk_gpu_part *part; /* of the last GPU */
 } tally;
@@ -15,25 +15,25 @@ static void count_gpu(const hk_topo *t, const hk_node *n, tally *c) {
   float memory;
   bool linked = false;
   c->part = hk_gpu_part_like(n, &memory);
-  c->strange += !n->gpu.sm;
+  c->unknown_model += !n->gpu.sm;
   c->slow += !(n->gpu.memory_gbps > 0);
-  c->alike += c->part && !n->name[0] && n->gpu.memory_gbps == memory;
+  c->guessed_memory += c->part && !n->name[0] && n->gpu.memory_gbps == memory;
   for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++) linked |= t->edges[e].kind == HK_EDGE_NVLINK;
   c->nvlinks += linked;
 }
 
 static hk_status remark_gpus(hk_topo *t, uint32_t gpus, const tally *c, bool file) {
-  if (c->strange)
+  if (c->unknown_model)
     HK_OR_RETURN(hk_topo_remark(t,
                                 "%u of %u GPUs are of an unknown kind: their lanes and links count as 20 GB/s each, "
                                 "a default",
-                                c->strange, gpus));
+                                c->unknown_model, gpus));
   if (c->slow)
     HK_OR_RETURN(hk_topo_remark(t, "the memory of %u of %u GPUs counts as %g GB/s, a default", c->slow, gpus,
                                 HK_GPU_MEMORY_GBPS));
-  if (c->alike)
+  if (c->guessed_memory)
     HK_OR_RETURN(hk_topo_remark(t, "%u of %u GPUs are a model that is not known: their memory counts as that of %s",
-                                c->alike, gpus, c->part ? c->part->name : "another one"));
+                                c->guessed_memory, gpus, c->part ? c->part->name : "another one"));
   if (!file || gpus < 2 || c->nvlinks || (c->part && !c->part->links)) return HK_OK;
   return hk_topo_remark(t,
                         "no links between the %u GPUs are described, so PCIe counts. If they have NVLinks: "

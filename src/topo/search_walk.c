@@ -16,7 +16,7 @@ typedef struct walker {
   hk_rate speed, *left; /* left: of each lane */
   bool pairs, cross, exact;
   int n, most, best;
-  uint32_t *steps, stop, tired_at;
+  uint32_t *steps, stop, budget;
   uint64_t here[2];                                 /* sites on the channel under way */
   int last;                                         /* the site kept for its end, or -1 */
   uint16_t in[HK_SEARCH_NETS], out[HK_SEARCH_NETS]; /* channels on each NET */
@@ -78,9 +78,9 @@ static bool take_own(walker *w) {
   return true;
 }
 
-static bool spent(const walker *w) { return *w->steps >= w->stop; }
+static bool out_of_steps(const walker *w) { return *w->steps >= w->stop; }
 /* True if this start of the first channel has used its share of steps: another start may be better. */
-static bool tired(const walker *w) { return *w->steps >= w->tired_at; }
+static bool over_budget(const walker *w) { return *w->steps >= w->budget; }
 
 static void reverse(const walker *w, const hk_walk_channel *from, hk_walk_channel *to) {
   int n = w->g->nsites, closed = from->net_in < 0;
@@ -143,10 +143,10 @@ static bool close_channel(walker *w) {
     to = c->site[0];
     if (w->g->what->network || w->g->what->pattern == HK_PATTERN_TREE || n == 1) return channel_found(w);
   }
-  if (!take_hop(w, from, to)) return spent(w);
+  if (!take_hop(w, from, to)) return out_of_steps(w);
   if (channel_found(w)) return true;
   give_hop(w, from, to);
-  return spent(w);
+  return out_of_steps(w);
 }
 
 /* The best next site that is not in `tried`: by class, then by capacity left, then by number after this one; -1:
@@ -175,7 +175,7 @@ static bool go_on(walker *w, int depth) {
   uint64_t tried[2] = {0, 0};
   int from = c->site[depth - 1];
   if (depth == w->g->nsites - (w->last >= 0 && w->g->nsites > 1)) return close_channel(w);
-  for (int to; !spent(w) && (to = choose_next(w, from, tried)) >= 0;) {
+  for (int to; !out_of_steps(w) && (to = choose_next(w, from, tried)) >= 0;) {
     tried[to >> 6] |= UINT64_C(1) << (to & 63);
     if (!take_hop(w, from, to)) continue;
     c->site[depth] = (uint8_t)to;
@@ -183,9 +183,9 @@ static bool go_on(walker *w, int depth) {
     if (go_on(w, depth + 1)) return true;
     flip_here(w, to);
     give_hop(w, from, to);
-    if (!w->exact || tired(w)) return false;
+    if (!w->exact || over_budget(w)) return false;
   }
-  return spent(w);
+  return out_of_steps(w);
 }
 
 static bool begin(walker *w, int first, int last) {
@@ -204,7 +204,7 @@ static bool leave_by(walker *w, int first, int net) {
   hk_walk_channel *c = &w->at[w->n];
   c->net_out = (int16_t)net;
   w->out[net]++;
-  for (int i = 0; i < g->nsites && !tired(w); i++) {
+  for (int i = 0; i < g->nsites && !over_budget(w); i++) {
     bool tree = g->what->pattern == HK_PATTERN_TREE;
     int last = tree ? first : g->near_out[net * g->nsites + i];
     if (!tree && last == first && g->nsites > 1) continue;
@@ -213,10 +213,10 @@ static bool leave_by(walker *w, int first, int net) {
       if (begin(w, first, tree || g->nsites == 1 ? -1 : last)) return true;
       give(w, path, w->speed);
     }
-    if (tree || spent(w)) break;
+    if (tree || out_of_steps(w)) break;
   }
   w->out[net]--;
-  return spent(w);
+  return out_of_steps(w);
 }
 
 /* The NET after `previous`, by the number of channels that use it, then by number. -1 begins, and -1 is the end. */
@@ -234,10 +234,10 @@ static bool leave(walker *w, int first, int net_in) {
   if (!w->cross) return leave_by(w, first, net_in);
   for (int net = next_net(w, w->out, -1); net >= 0; net = next_net(w, w->out, net)) {
     if (net == net_in) continue;
-    if (w->n == 0) w->tired_at = *w->steps + STEPS_A_BEGINNING;
+    if (w->n == 0) w->budget = *w->steps + STEPS_A_BEGINNING;
     if (leave_by(w, first, net)) return true;
   }
-  if (w->n == 0) w->tired_at = *w->steps + STEPS_A_BEGINNING;
+  if (w->n == 0) w->budget = *w->steps + STEPS_A_BEGINNING;
   return leave_by(w, first, net_in);
 }
 
@@ -246,7 +246,7 @@ static bool enter_by(walker *w, int net) {
   hk_walk_channel *c = &w->at[w->n];
   c->net_in = (int16_t)net;
   w->in[net]++;
-  for (int i = 0; i < g->nsites && !spent(w) && !(w->n && tired(w)); i++) {
+  for (int i = 0; i < g->nsites && !out_of_steps(w) && !(w->n && over_budget(w)); i++) {
     int first = g->near_in[net * g->nsites + i];
     const hk_path *path = hk_path_between(g->p, g->net[net], g->site[first]);
     if (!take(w, path)) continue;
@@ -254,7 +254,7 @@ static bool enter_by(walker *w, int net) {
     give(w, path, w->speed);
   }
   w->in[net]--;
-  return spent(w);
+  return out_of_steps(w);
 }
 
 static bool next_root(walker *w) {
@@ -277,7 +277,7 @@ static bool next_channel(walker *w) {
     w->best = w->n;
     memcpy(w->result, w->at, (size_t)w->n * sizeof *w->at);
   }
-  if (w->n >= w->most || spent(w)) return true;
+  if (w->n >= w->most || out_of_steps(w)) return true;
   if (!take_own(w)) return false;
   if (next_root(w)) return true;
   turn_own(w, w->speed);
@@ -304,13 +304,13 @@ hk_status hk_walk(const hk_ground *g, const hk_walk_rules *rules, uint32_t *step
   w->most = rules->most < HK_CHANNEL_LIMIT ? rules->most : HK_CHANNEL_LIMIT;
   w->steps = steps;
   w->stop = stop;
-  w->tired_at = UINT32_MAX;
+  w->budget = UINT32_MAX;
   w->result = out;
   int had;
   do { /* if nothing is taken back, each call finds one channel (or a pair); otherwise the first call finds all */
     had = w->n;
     next_channel(w);
-  } while (!w->exact && w->n > had && w->n < w->most && !spent(w));
+  } while (!w->exact && w->n > had && w->n < w->most && !out_of_steps(w));
   if (!w->exact && w->n > w->best) {
     w->best = w->n;
     memcpy(out, w->at, (size_t)w->n * sizeof *out);

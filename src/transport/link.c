@@ -87,8 +87,8 @@ bool hk_link_refer(hk_link *l, const void *data, size_t bytes, hk_ref *ref) {
   return l->by_ref && t->refer && t->refer(l->owner, l, data, bytes, ref);
 }
 
-void hk_link_offer(hk_link *l, uint64_t k, void *to, uint32_t bytes) {
-  l->owner->transport->offer(l->owner, l, k, to, bytes);
+void hk_link_post_target(hk_link *l, uint64_t k, void *to, uint32_t bytes) {
+  l->owner->transport->post_target(l->owner, l, k, to, bytes);
 }
 
 hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to) {

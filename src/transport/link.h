@@ -130,13 +130,13 @@ typedef struct hk_link {
   uint8_t proxied;        /* the transport's progress moves the slots (the ends share no memory) */
   uint8_t delivers_ref;   /* receiver of a proxied link: payloads may be references to memory of the transport */
   /* Receiver of a proxied link: payloads of at least this many bytes may be written straight to their places, if these
-   * are offered before the message is sent (hk_link_offer); 0: none. */
+   * are offered before the message is sent (hk_link_post_target); 0: none. */
   _Atomic(uint32_t) place_min;
   /* Receiver of a proxied link: where the data of the next slot belongs, if this is known before it arrives. The
-   * transport may write it there, and then fills the slot with a reference to `want`. Cleared with every slot that is
+   * transport may write it there, and then fills the slot with a reference to `recv_target`. Cleared with every slot that is
    * filled. */
-  void *want;
-  uint32_t want_bytes;
+  void *recv_target;
+  uint32_t recv_target_bytes;
   /* Receiver of a proxied link, hk_link_waiting: whether a lane waits for the next slot. The lane sets it, and the
    * transport clears it with every slot that it fills. Progress then need not ask the network about links that no lane
    * waits for. Atomic, because the service thread looks at it while a lane runs. */
@@ -255,13 +255,13 @@ static inline const hk_slot *hk_link_recv_slot(const hk_link *l) { return &l->sl
 const void *hk_link_resolve(hk_link *l, const hk_slot *s);
 enum { HK_LINK_AHEAD = 32 }; /* a place can be offered this many slots ahead, at most the number of slots of the FIFO */
 /* Returns true if the slot with index `offered` is near enough for an offer. */
-static inline bool hk_link_may_offer(const hk_link *l) {
+static inline bool hk_link_may_post_target(const hk_link *l) {
   return l->offered < l->done + (l->mask < HK_LINK_AHEAD ? l->mask + 1 : HK_LINK_AHEAD);
 }
 /* Offers [to, to + bytes) as the place for the data of slot k (from 0), which has not arrived yet. `bytes` is the whole
  * payload and at least place_min. No other instruction may need that memory before the slot has arrived. If the place
  * was used, the slot carries a reference to it. */
-void hk_link_offer(hk_link *l, uint64_t k, void *to, uint32_t bytes);
+void hk_link_post_target(hk_link *l, uint64_t k, void *to, uint32_t bytes);
 /* Returns true if payloads of `bytes` are large enough for an offer. */
 static inline bool hk_link_places(const hk_link *l, size_t bytes) {
   /* relaxed: the transport looks again, under its lock */

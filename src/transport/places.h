@@ -21,7 +21,7 @@ enum { HK_PLACES_READERS = 15 }; /* the most: a sum can be written to this many 
 
 /* Receiver of a multicast, at the beginning of an operation: the data of the next `count` slots belongs at `to`, each
  * `each` bytes after the one before, `bytes` in all. Does nothing if other processes cannot map that memory. */
-void hk_places_offer(hk_link *l, void *to, size_t bytes, uint32_t count, size_t each, uint32_t signature);
+void hk_places_post(hk_link *l, void *to, size_t bytes, uint32_t count, size_t each, uint32_t signature);
 /* The message that the sender will send; `each` and `signature` as in the readers' offers. */
 typedef struct hk_placing {
   size_t bytes, each;

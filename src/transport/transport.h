@@ -176,17 +176,17 @@ typedef struct hk_transport {
    * registration ends; no operation uses the memory. From any thread. NULL: the transport does not use registered
    * memory. */
   void (*memory)(hk_transport_state *s, void *base, size_t bytes, bool there);
-  /* Receiver: hk_link_offer.  NULL: no link's place_min is ever above 0. */
-  void (*offer)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
+  /* Receiver: hk_link_post_target.  NULL: no link's place_min is ever above 0. */
+  void (*post_target)(hk_transport_state *s, hk_link *link, uint64_t k, void *to, uint32_t bytes);
   /* An operation has ended with an error: after this returns, nothing is written to offered places. The communicator is
    * not used again. From its lane's thread. NULL: only `progress` writes to them. */
   void (*withdraw)(hk_transport_state *s);
   /* Receiver of a multicast: the reference by which its sender may map [data, data + bytes) and write there. False: it
    * cannot. NULL: always false (places.h). */
-  bool (*lend)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
+  bool (*export_target)(hk_transport_state *s, hk_link *link, const void *data, size_t bytes, hk_ref *out);
   /* Sender of a multicast: the address of the memory that reader `reader` (an index into link->heads) has lent. */
-  hk_status (*borrow)(hk_transport_state *s, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
-                      char **at);
+  hk_status (*map_target)(hk_transport_state *s, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
+                          char **at);
   /* Copies the data of a reference with HK_REGION_PRIVATE. NULL: `refer` returns no such reference. */
   hk_status (*fetch)(hk_transport_state *s, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
   /* NULL: nothing to give back. */

@@ -76,7 +76,7 @@ static bool take_one(const way *t, unsigned i) {
   ck_assert(filled(place(t, i), PIECE, i));
   return direct;
 }
-static void offer(const way *t, unsigned i) { hk_link_offer(t->recv, i, place(t, i), PIECE); }
+static void offer(const way *t, unsigned i) { hk_link_post_target(t->recv, i, place(t, i), PIECE); }
 /* Message i, its place known before it is sent. */
 static bool pass(const way *t, unsigned i) {
   offer(t, i);
@@ -109,8 +109,8 @@ TEST(goes_to_the_fifo) {
   ck_assert_int_eq(net_progress(&t.w->ranks[0], NULL), HK_OK);
   offer(&t, 0);
   ck_assert(!take_one(&t, 0));
-  hk_link_offer(t.recv, 1, place(&t, 1), PIECE - 1);
-  hk_link_offer(t.recv, 2, other, PIECE);
+  hk_link_post_target(t.recv, 1, place(&t, 1), PIECE - 1);
+  hk_link_post_target(t.recv, 2, other, PIECE);
   offer(&t, 3 + HK_IB_PLACES);
   progress(&t);
   for (unsigned i = 1; i < 4; i++) {

@@ -104,9 +104,9 @@ TEST_LOOP(rdma, 6) {
       {"NCCL_IB_ADDR_RANGE", "10.0.0.0/33"}, {"NCCL_IB_ADDR_RANGE", "10.0.0.0/"},
   };
   const char *name = wrong[_i][0], *value = wrong[_i][1];
-  hk_ib_gid_wish w;
+  hk_ib_gid_filter w;
   environment(name, value);
-  ck_assert_int_eq(hk_ib_gid_wishes(hk_settings_now(), &w), HK_ERR_USAGE);
+  ck_assert_int_eq(hk_ib_gid_filter_of(hk_settings_now(), &w), HK_ERR_USAGE);
   expect(name, value, value);
   scratch_remove();
 }

@@ -163,7 +163,7 @@ int invented_gids(hk_ib_gid out[6], const char *host) {
 hk_ib_port invented_port(const char *name, const char *host, uint8_t layer) {
   hk_ib_port p = {.number = 1, .layer = layer, .mtu = 5, .lid = (uint16_t)atoi(host)};
   snprintf(p.device, sizeof p.device, "%s", name);
-  hk_ib_gid_wish w = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  hk_ib_gid_filter w = {.index = -1, .version = 2, .family = AF_UNSPEC};
   p.ngids = (uint8_t)hk_ib_gids_order(p.gids, invented_gids(p.gids, host), &w);
   return p;
 }

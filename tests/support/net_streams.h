@@ -71,10 +71,10 @@ static inline uint32_t size_of(const stream *t, int from, unsigned i) {
 }
 
 static inline void offer_ahead(stream *t, hk_link *recv) {
-  for (; recv->offered < t->count && hk_link_may_offer(recv); recv->offered++) {
+  for (; recv->offered < t->count && hk_link_may_post_target(recv); recv->offered++) {
     uint32_t bytes = size_of(t, t->peer, (unsigned)recv->offered);
     if (hk_link_places(recv, bytes))
-      hk_link_offer(recv, recv->offered, t->places + recv->offered * (t->most + 1), bytes);
+      hk_link_post_target(recv, recv->offered, t->places + recv->offered * (t->most + 1), bytes);
   }
 }
 

@@ -249,8 +249,8 @@ static inline bool net_try_recv(hk_link *l, void *data, uint32_t room, bool want
   if (!hk_link_can_recv(l)) {
     l->waiting = 1;
     if (want) {
-      l->want = data;
-      l->want_bytes = room;
+      l->recv_target = data;
+      l->recv_target_bytes = room;
     }
     return false;
   }

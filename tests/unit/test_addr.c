@@ -290,7 +290,7 @@ static const char *order(const char *names, int family, const char *local) {
   hk_iface m[16];
   hk_addr from;
   if (local) from = addr(local, 0);
-  hk_iface_wish w = {.names = names, .family = family, .local = local ? &from : NULL, .remote = remote};
+  hk_iface_filter w = {.names = names, .family = family, .local = local ? &from : NULL, .remote = remote};
   const int all = machine(m);
   m[all] = m[all - 1]; /* is not in the list */
   snprintf(m[all].name, sizeof m[all].name, "tail0");

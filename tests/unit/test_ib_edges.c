@@ -291,7 +291,7 @@ TEST_LOOP(keeps_offers, 6) {
   const uint64_t k = rows[_i].k;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
   e->next = NEXT;
-  hk_ib_place_offer(c->ctx, e, k, beyond(memory, rows[_i].at), rows[_i].bytes);
+  hk_ib_place_post(c->ctx, e, k, beyond(memory, rows[_i].at), rows[_i].bytes);
   const hk_ib_offered *o = &c->places.offers[k % HK_IB_PLACES];
   ck_assert_uint_eq(o->slot, rows[_i].kept ? k + 1 : 0);
   ck_assert_uint_eq(c->places.offered, rows[_i].kept ? k + 1 : 0);
@@ -320,8 +320,8 @@ TEST(withdraws_what_is_open) {
   hk_ib_conn *c = b.peer;
   hk_net_end *e = b.recv->priv;
   hk_ib_user_memory(c->ctx, memory, sizeof memory, true);
-  hk_ib_place_offer(c->ctx, e, 0, memory, 5000);
-  hk_ib_place_offer(c->ctx, e, 1, memory, 5000);
+  hk_ib_place_post(c->ctx, e, 0, memory, 5000);
+  hk_ib_place_post(c->ctx, e, 1, memory, 5000);
   c->places.offers[0].announced = true;
   e->next = 1;
   hk_ib_place_withdraw(c->ctx);

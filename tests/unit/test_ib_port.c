@@ -30,19 +30,19 @@ TEST(takes_what_the_filter_names) {
 TEST(orders_gids) {
   static const int expected[] = {3, 5, 1, 2, 4, 0}, old[] = {2, 4, 0, 3, 5, 1};
   hk_ib_gid g[6];
-  hk_ib_gid_wish w = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  hk_ib_gid_filter w = {.index = -1, .version = 2, .family = AF_UNSPEC};
   ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 6);
   for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, expected[i]);
   w.version = 1;
   ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 6);
   for (int i = 0; i < 6; i++) ck_assert_int_eq(g[i].index, old[i]);
-  w = (hk_ib_gid_wish){.index = 4, .version = 2};
+  w = (hk_ib_gid_filter){.index = 4, .version = 2};
   ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 1);
   ck_assert_int_eq(g[0].index, 4);
-  w = (hk_ib_gid_wish){.index = -1, .version = 2, .family = AF_INET6};
+  w = (hk_ib_gid_filter){.index = -1, .version = 2, .family = AF_INET6};
   ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 4);
   ck_assert_int_eq(g[0].index, 5);
-  w = (hk_ib_gid_wish){.index = 9, .version = 2};
+  w = (hk_ib_gid_filter){.index = 9, .version = 2};
   ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 0);
 }
 
@@ -160,11 +160,11 @@ TEST(reads_many_devices) {
   scratch_remove();
 }
 
-static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) {
+static hk_status wishes(const char *name, const char *value, hk_ib_gid_filter *w) {
   setenv("NCCL_DEBUG", "NONE", 1);
   setenv(name, value, 1);
   hk_param_reload();
-  hk_status rc = hk_ib_gid_wishes(hk_settings_now(), w);
+  hk_status rc = hk_ib_gid_filter_of(hk_settings_now(), w);
   unsetenv(name);
   hk_param_reload();
   return rc;
@@ -172,7 +172,7 @@ static hk_status wishes(const char *name, const char *value, hk_ib_gid_wish *w) 
 
 TEST(reads_ranges) {
   hk_ib_gid g[6];
-  hk_ib_gid_wish w;
+  hk_ib_gid_filter w;
   ck_assert_int_eq(wishes("NCCL_IB_ADDR_RANGE", "10.1.0.0/16", &w), HK_OK);
   ck_assert_int_eq(hk_ib_gids_order(g, invented_gids(g, "1"), &w), 2);
   ck_assert_int_eq(g[0].index, 3);
@@ -387,7 +387,7 @@ TEST(reads_ports) {
   ck_assert_int_eq(ports[0].gids[0].prefix, 8); /* this machine's loopback */
   ck_assert_int_eq(ports[0].gids[1].prefix, 32);
   hk_ib_gid gids[HK_IB_GIDS];
-  const hk_ib_gid_wish wish = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  const hk_ib_gid_filter wish = {.index = -1, .version = 2, .family = AF_UNSPEC};
   fm_file("sys/class/infiniband/p1/ports/1/gid_attrs/types/1", "RoCE v2\n");
   ck_assert_int_eq(hk_ib_gids(scratch_folder, "p1", 1, &wish, gids), 2);
   ck_assert(gids[0].index == 1 && gids[0].kind == HK_IB_GID_ROCE2 && gids[1].kind == HK_IB_GID_ROCE1);

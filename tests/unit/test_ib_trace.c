@@ -78,9 +78,9 @@ TEST(carries_slowly) {
 /* Memory that the user has registered: sent from, written to. */
 static void offer_all(scene *s, int me, const uint32_t *sizes, unsigned nsizes, unsigned n) {
   hk_link *l = s->recv[me];
-  for (; l->offered < n && hk_link_may_offer(l); l->offered++) {
+  for (; l->offered < n && hk_link_may_post_target(l); l->offered++) {
     const uint32_t bytes = sizes[(l->offered + (unsigned)(1 - me)) % nsizes];
-    if (hk_link_places(l, bytes)) hk_link_offer(l, l->offered, s->memory[me] + l->offered % 8 * SLOT, bytes);
+    if (hk_link_places(l, bytes)) hk_link_post_target(l, l->offered, s->memory[me] + l->offered % 8 * SLOT, bytes);
   }
 }
 TEST(writes_to_places) {

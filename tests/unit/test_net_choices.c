@@ -224,12 +224,12 @@ TEST(gids) {
                                "0.0.0.0/0", "fe80::/10", "::/0",       "10.0.0.0/8x", "/8"};
   begin("gids");
   for (size_t i = 0; i < HK_ARRAY_LENGTH(families) * HK_ARRAY_LENGTH(ranges); i++) {
-    hk_ib_gid_wish w;
+    hk_ib_gid_filter w;
     char text[48];
     memset(&w, 0, sizeof w);
     set("NCCL_IB_ADDR_FAMILY", families[i % HK_ARRAY_LENGTH(families)]);
     set("NCCL_IB_ADDR_RANGE", ranges[i / HK_ARRAY_LENGTH(families)]);
-    const hk_status rc = hk_ib_gid_wishes(hk_settings_now(), &w);
+    const hk_status rc = hk_ib_gid_filter_of(hk_settings_now(), &w);
     add_number(rc);
     if (rc == HK_OK) add(w.range, w.ranged ? sizeof w.range : 0);
     for (int k = 0; k < 40 && rc == HK_OK; k++) {

@@ -38,7 +38,7 @@ static hk_status borrow(hk_transport_state *s, hk_link *l, unsigned reader, cons
   return HK_OK;
 }
 
-static const hk_transport fake = {.name = "fake", .lend = lend, .borrow = borrow};
+static const hk_transport fake = {.name = "fake", .export_target = lend, .map_target = borrow};
 static hk_transport_state state = {.transport = &fake};
 static hk_slot slots[SLOTS];
 static hk_head heads[READERS];
@@ -68,7 +68,7 @@ static void setup(void) {
                            .kind = HK_LINK_MCAST_RECV};
 }
 
-static void offer(int r) { hk_places_offer(&readers[r], memory[r], sizeof memory[r], WAVES, EACH, SIGNATURE); }
+static void offer(int r) { hk_places_post(&readers[r], memory[r], sizeof memory[r], WAVES, EACH, SIGNATURE); }
 
 static unsigned claim(const hk_placing *what, void **to) {
   unsigned n = 99;
@@ -114,7 +114,7 @@ TEST(of_the_same_operation) {
 TEST(only_between_processes) {
   void *to[READERS];
   char own[EACH];
-  hk_places_offer(&readers[0], own, sizeof own, 1, EACH, SIGNATURE); /* memory that cannot be lent */
+  hk_places_post(&readers[0], own, sizeof own, 1, EACH, SIGNATURE); /* memory that cannot be lent */
   ck_assert(!hk_places_offered(&readers[0]));
   for (int r = 0; r < READERS; r++) offer(r);
   for (sender.by_ref = 0; sender.by_ref <= 2; sender.by_ref++)

@@ -456,8 +456,8 @@ TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(headers)) {
   begin_quietly(&s);
   hk_link_set_waiting(s.recv[1], HK_LINK_WAITS);
   static unsigned char to[SLOT];
-  s.recv[1]->want = to;
-  s.recv[1]->want_bytes = 8;
+  s.recv[1]->recv_target = to;
+  s.recv[1]->recv_target_bytes = 8;
   memset(wires[1].bytes, 7, 64);
   memcpy(wires[1].bytes, &headers[_i], sizeof headers[0]);
   wires[1].n = 24;

@@ -94,13 +94,13 @@ static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *the
 
 void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   hk_ib_port mine[HK_IB_PORTS];
-  hk_ib_gid_wish wish;
+  hk_ib_gid_filter filter;
   char why[160];
   int nnear, n = d->settings->IB_DISABLE ? 0 : hk_ib_ports(d->settings, mine, &nnear, NULL, NULL, why, sizeof why);
-  if ((n == 0 && ntheirs == 0) || hk_ib_gid_wishes(d->settings, &wish) != HK_OK)
+  if ((n == 0 && ntheirs == 0) || hk_ib_gid_filter_of(d->settings, &filter) != HK_OK)
     return; /* the check gids reports why */
   if (n == 0 || ntheirs == 0)
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor verbs gids, there and here",
                   "no RDMA between the two: %s has no port that is used", n ? "the other host" : "this host");
-  for (int i = 0; i < n && ntheirs; i++) try_port(d, &mine[i], theirs, ntheirs, wish.version);
+  for (int i = 0; i < n && ntheirs; i++) try_port(d, &mine[i], theirs, ntheirs, filter.version);
 }

@@ -100,15 +100,15 @@ static const char *below(const hk_doctor *d) { return d->live ? hk_ib_root() : d
 
 /* The provider's own choice, with the user's settings and without them. */
 static void check_gids(hk_doctor *d, const char *device, int port) {
-  static const hk_ib_gid_wish any = {.index = -1, .version = 2, .family = AF_UNSPEC};
-  hk_ib_gid_wish wish = any;
+  static const hk_ib_gid_filter any = {.index = -1, .version = 2, .family = AF_UNSPEC};
+  hk_ib_gid_filter filter = any;
   hk_ib_gid best[HK_IB_GIDS], mine[HK_IB_GIDS];
   char fix[256], now[40], without[40];
-  if (d->live && hk_ib_gid_wishes(d->settings, &wish) != HK_OK) {
+  if (d->live && hk_ib_gid_filter_of(d->settings, &filter) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "unset NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE", "%s", hk_last_error());
     return;
   }
-  int nbest = hk_ib_gids(below(d), device, port, &any, best), n = hk_ib_gids(below(d), device, port, &wish, mine);
+  int nbest = hk_ib_gids(below(d), device, port, &any, best), n = hk_ib_gids(below(d), device, port, &filter, mine);
   if (!nbest || best[0].kind != HK_IB_GID_ROCE2) {
     hk_doctor_say(d, HK_DOC_PROBLEM, GIVE_ADDRESS "; ls /sys/class/infiniband/*/ports/1/gids",
                   "%s:%d has no GID of RoCE v2", device, port);
@@ -124,10 +124,10 @@ static void check_gids(hk_doctor *d, const char *device, int port) {
   hk_ib_gid_words(&mine[0], now);
   bool worse = hk_ib_gid_cost(&mine[0], any.version) > hk_ib_gid_cost(&best[0], any.version);
   bool local = IN6_IS_ADDR_LINKLOCAL((const struct in6_addr *)(const void *)mine[0].gid.raw);
-  if (worse && wish.index >= 0)
+  if (worse && filter.index >= 0)
     hk_doctor_say(d, HK_DOC_PROBLEM,
                   hk_doctor_fix(fix, "unset NCCL_IB_GID_INDEX, or export NCCL_IB_GID_INDEX=%d", best[0].index),
-                  "NCCL_IB_GID_INDEX=%d is %s on %s:%d; index %d is better: %s", wish.index, now, device, port,
+                  "NCCL_IB_GID_INDEX=%d is %s on %s:%d; index %d is better: %s", filter.index, now, device, port,
                   best[0].index, without);
   else if (worse)
     hk_doctor_say(

@@ -468,7 +468,7 @@ static void net_memory(hk_transport_state *state, void *base, size_t bytes, bool
 static void net_offer(hk_transport_state *state, hk_link *link, uint64_t k, void *to, uint32_t bytes) {
   hk_net_end *e = link->priv;
   (void)state;
-  if (e->used && e->used->provider->offer) e->used->provider->offer(e->used->ctx, e, k, to, bytes);
+  if (e->used && e->used->provider->post_target) e->used->provider->post_target(e->used->ctx, e, k, to, bytes);
 }
 
 static const struct hk_remote *net_remote(hk_transport_state *state, int peer, void **ctx) {
@@ -513,7 +513,7 @@ const hk_transport hk_transport_net = {
     .resolve = net_resolve,
     .refer = net_refer,
     .memory = net_memory,
-    .offer = net_offer,
+    .post_target = net_offer,
     .withdraw = net_withdraw,
     .payload = &net_payload,
     .close = net_close,

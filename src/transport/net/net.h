@@ -72,7 +72,7 @@ typedef struct hk_net_provider {
    * always. */
   bool (*refer)(void *ctx, const void *data, size_t bytes);
   /* As the transport's. NULL: `progress` writes what arrives to the places of hk_net_place. */
-  void (*offer)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
+  void (*post_target)(void *ctx, hk_net_end *end, uint64_t k, void *to, uint32_t bytes);
   void (*withdraw)(void *ctx);
   /* As the transport's `ring`. */
   void (*ring)(void *ctx, hk_net_end *end);
@@ -148,8 +148,8 @@ static inline bool hk_net_has_room(const hk_net_end *e) {
   /* acquire: pairs with hk_link_release; the lane's reads of the slot are over before it is written */
   return e->next - atomic_load_explicit(&e->link->heads->value, memory_order_acquire) <= e->link->mask;
 }
-/* The place for a payload of `bytes` of the next slot. *direct: it is the user's memory (link->want). NULL if the
- * payload is larger than a slot and the lane has not set link->want yet, or if the link has no large payloads yet. */
+/* The place for a payload of `bytes` of the next slot. *direct: it is the user's memory (link->recv_target). NULL if the
+ * payload is larger than a slot and the lane has not set link->recv_target yet, or if the link has no large payloads yet. */
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct);
 /* Publishes the next slot, whose payload is at `place`; `direct` is from hk_net_place. */
 void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *place, bool direct);

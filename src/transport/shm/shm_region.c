@@ -304,7 +304,7 @@ static hk_status check_extent(int peer, const hk_shm_import *it, const hk_ref *r
                  (unsigned long long)ref->offset, it->bytes);
 }
 
-bool hk_shm_lend(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
+bool hk_shm_export_target(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out) {
   hk_shm_memo *memo = link->priv;
   (void)state;
   if (link->by_ref != 1 || !memo) return false;
@@ -314,8 +314,8 @@ bool hk_shm_lend(hk_transport_state *state, hk_link *link, const void *data, siz
   return true;
 }
 
-hk_status hk_shm_borrow(hk_transport_state *state, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
-                        char **at) {
+hk_status hk_shm_map_target(hk_transport_state *state, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
+                            char **at) {
   hk_shm_memo *memo = link->priv;
   const int peer = (int)(reader + (reader >= link->peer)); /* heads are in the order of the ranks, without this one */
   if (!memo->borrowed && !(memo->borrowed = calloc(link->nheads, sizeof *memo->borrowed)))

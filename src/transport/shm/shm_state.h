@@ -127,9 +127,9 @@ uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link);
 bool hk_shm_reads(hk_transport_state *state);
 bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const void *expected, size_t bytes);
 hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const void *from, size_t bytes);
-bool hk_shm_lend(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out);
-hk_status hk_shm_borrow(hk_transport_state *state, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
-                        char **at);
+bool hk_shm_export_target(hk_transport_state *state, hk_link *link, const void *data, size_t bytes, hk_ref *out);
+hk_status hk_shm_map_target(hk_transport_state *state, hk_link *link, unsigned reader, const hk_ref *ref, size_t bytes,
+                            char **at);
 hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *ref, void *to, size_t bytes);
 
 /* ---- shm_measure.c ---- */

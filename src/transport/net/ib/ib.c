@@ -85,7 +85,7 @@ static hk_status ib_init(const hk_transport_env *env, void **out, void *fact) {
   x->timeout_ns = (uint64_t)env->settings->PEER_TIMEOUT * 1000000000u;
   x->scarce = hk_ib_memory_is_scarce();
   x->fifo_class = (int)env->settings->IB_FIFO_TC;
-  HK_TRY(hk_ib_gid_wishes(env->settings, &x->wish), out);
+  HK_TRY(hk_ib_gid_filter_of(env->settings, &x->filter), out);
   x->nports = hk_ib_ports(env->settings, x->ports, &x->nnear, hk_ibv_opens, (void *)(uintptr_t)x->api, why, sizeof why);
   for (int i = 0; i < x->nports; i++) {
     const hk_ib_port *p = &x->ports[i];
@@ -410,7 +410,7 @@ const hk_net_provider hk_net_ib = {
     .grow = ib_grow,
     .memory = hk_ib_user_memory,
     .refer = hk_ib_refer,
-    .offer = hk_ib_place_offer,
+    .post_target = hk_ib_place_post,
     .withdraw = hk_ib_place_withdraw,
     .progress = ib_progress,
     .ring = ib_ring,

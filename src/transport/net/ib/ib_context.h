@@ -57,7 +57,7 @@ struct hk_ib_ctx {
   const char *facts;
   size_t stride;
   uint64_t timeout_ns; /* limit of hk_ib_conn.repair.spent_ns */
-  hk_ib_gid_wish wish;
+  hk_ib_gid_filter filter;
   int fifo_class; /* NCCL_IB_FIFO_TC */
   int nports, nnear, local;
   hk_ib_port ports[HK_IB_PORTS];

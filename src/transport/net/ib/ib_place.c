@@ -58,7 +58,7 @@ bool hk_ib_place_find(hk_ib_conn *c, uint64_t k, uint32_t bytes, hk_ib_target *t
 
 /* ---- the receiver ---- */
 
-void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes) {
+void hk_ib_place_post(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
   hk_ib_conn *c = e->priv;

@@ -5,7 +5,7 @@
 #include "ib_conn.h"
 
 /* The provider's `offer` and `withdraw`. */
-void hk_ib_place_offer(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
+void hk_ib_place_post(void *ctx, hk_net_end *e, uint64_t k, void *to, uint32_t bytes);
 void hk_ib_place_withdraw(void *ctx);
 /* Announces offers to the peer: those since the last call, or all of them in a new epoch. */
 hk_status hk_ib_place_announce(hk_ib_conn *c);

@@ -80,9 +80,10 @@ const char *hk_ib_gid_text(const hk_ibv_gid *gid, char text[48]) {
   return text;
 }
 
-hk_status hk_ib_gid_wishes(const hk_settings *set, hk_ib_gid_wish *w) {
+hk_status hk_ib_gid_filter_of(const hk_settings *set, hk_ib_gid_filter *w) {
   const char *family = set->IB_ADDR_FAMILY, *range = set->IB_ADDR_RANGE;
-  *w = (hk_ib_gid_wish){.index = (int)set->IB_GID_INDEX, .version = (int)set->IB_ROCE_VERSION_NUM, .family = AF_UNSPEC};
+  *w = (hk_ib_gid_filter){
+      .index = (int)set->IB_GID_INDEX, .version = (int)set->IB_ROCE_VERSION_NUM, .family = AF_UNSPEC};
   if (family && strcmp(family, "AF_INET") == 0)
     w->family = AF_INET;
   else if (family && strcmp(family, "AF_INET6") == 0)
@@ -118,7 +119,7 @@ const char *hk_ib_gid_words(const hk_ib_gid *g, char text[40]) {
   return text;
 }
 
-int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *w) {
+int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_filter *w) {
   int kept = 0;
   for (int i = 0; i < n; i++) {
     hk_ib_gid g = gids[i];
@@ -148,7 +149,7 @@ static uint8_t prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
 }
 
 static int list_gids(const char *below, const char *device, int port, bool ethernet, const struct ifaddrs *all,
-                     const hk_ib_gid_wish *w, hk_ib_gid out[HK_IB_GIDS]) {
+                     const hk_ib_gid_filter *w, hk_ib_gid out[HK_IB_GIDS]) {
   hk_ib_gid found[256];
   int n = 0;
   char **indexes = hk_sysfs_list(below, RDMA "/%s/ports/%d/gids", device, port);
@@ -173,7 +174,7 @@ static int list_gids(const char *below, const char *device, int port, bool ether
   return n;
 }
 
-int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_wish *w, hk_ib_gid out[HK_IB_GIDS]) {
+int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_filter *w, hk_ib_gid out[HK_IB_GIDS]) {
   return list_gids(below, device, port, true, NULL, w, out);
 }
 
@@ -204,8 +205,8 @@ bool hk_ib_serves(const char *below, const char *device, char *why, size_t why_b
   return false;
 }
 
-static bool read_port(const char *device, int number, const struct ifaddrs *all, const hk_ib_gid_wish *w, hk_ib_port *p,
-                      char *why, size_t why_bytes) {
+static bool read_port(const char *device, int number, const struct ifaddrs *all, const hk_ib_gid_filter *w,
+                      hk_ib_port *p, char *why, size_t why_bytes) {
   char text[64];
   long long lid = 0;
   if (!hk_ib_serves(hk_ib_root(), device, why, why_bytes)) {
@@ -247,7 +248,7 @@ static bool is_near(const char *device) {
 /* A search for ports. */
 typedef struct search {
   const char *filter; /* NCCL_IB_HCA */
-  hk_ib_gid_wish wish;
+  hk_ib_gid_filter gid_filter;
   struct ifaddrs *all;
   hk_ib_opens *opens;
   void *arg;
@@ -280,7 +281,7 @@ static void read_device(search *s, const char *device) {
       continue;
     }
     s->named = true;
-    if (!read_port(device, atoi(*p), s->all, &s->wish, &port, s->why, s->why_bytes)) continue;
+    if (!read_port(device, atoi(*p), s->all, &s->gid_filter, &port, s->why, s->why_bytes)) continue;
     if (!tried) opens = can_open(s, device);
     tried = true;
     if (!opens) continue;
@@ -302,7 +303,7 @@ int hk_ib_ports(const hk_settings *set, hk_ib_port out[HK_IB_PORTS], int *nnear,
   *nnear = 0;
   s.why = why;
   s.why_bytes = why_bytes;
-  if (hk_ib_gid_wishes(set, &s.wish) != HK_OK) {
+  if (hk_ib_gid_filter_of(set, &s.gid_filter) != HK_OK) {
     snprintf(why, why_bytes, "%s", hk_last_error());
     return 0;
   }

@@ -79,20 +79,21 @@ hk_status hk_ib_merge(const struct hk_settings *set, const char *root, hk_ib_por
 int hk_ib_offer(const hk_ib_port *ports, int n, int nnear, int turn, hk_ib_port out[HK_IB_OFFERED]);
 
 /* The user's restrictions of GIDs, from parameters. */
-typedef struct hk_ib_gid_wish {
+typedef struct hk_ib_gid_filter {
   int index;   /* -1: any */
   int version; /* of RoCE, preferred */
   int family;  /* AF_INET, AF_INET6, AF_UNSPEC */
   bool ranged; /* only GIDs in range/bits */
   uint8_t range[16], bits;
-} hk_ib_gid_wish;
-hk_status hk_ib_gid_wishes(const struct hk_settings *set,
-                           hk_ib_gid_wish *wish); /* HK_ERR_USAGE if a parameter is not valid */
+} hk_ib_gid_filter;
+hk_status hk_ib_gid_filter_of(const struct hk_settings *set,
+                              hk_ib_gid_filter *filter); /* HK_ERR_USAGE if a parameter is not valid */
 /* Sorts the port's GIDs and removes those that are not wanted. Returns the number of the others. */
-int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_wish *wish);
+int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_filter *filter);
 /* Fills `out` with the wanted GIDs of a RoCE port, best first, without their prefixes. `below` is the folder that has
  * /sys. Returns their number. */
-int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_wish *wish, hk_ib_gid out[HK_IB_GIDS]);
+int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_filter *filter,
+               hk_ib_gid out[HK_IB_GIDS]);
 /* The rank of a GID if this RoCE version is preferred; lower is better. */
 int hk_ib_gid_cost(const hk_ib_gid *g, int version);
 /* "RoCE v2, IPv4" */

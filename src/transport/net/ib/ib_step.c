@@ -51,7 +51,7 @@ static hk_status step_on_hello(hk_ib_conn *c, const hk_ib_msg *m) {
   if (c->ports.nqps < 1) c->ports.nqps = 1;
   c->apart = c->apart || (m->hello.apart && !c->remote.n);
   c->ports.npairs = hk_ib_pairs(c->ctx->env->settings, c->ports.mine, c->ports.nmine, c->ports.theirs, c->ports.ntheirs,
-                                c->dials, c->ctx->wish.version, c->ports.pairs);
+                                c->dials, c->ctx->filter.version, c->ports.pairs);
   if (!c->ports.npairs)
     return hk_ib_fail(c, "no GID of this rank's ports is of the same kind and address family as one of the other's",
                       "give the interfaces of both hosts addresses of one family, or choose with NCCL_IB_HCA, "

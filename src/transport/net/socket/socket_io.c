@@ -339,7 +339,7 @@ static hk_status begin(hk_socket_conn *c) {
       (h->flags & ~(uint32_t)(HK_SLOT_REF | HK_WIRE_GATHERED)))
     return garbage(c);
   r->place = hk_net_place(c->recv, h->bytes, &r->direct);
-  if (!r->place) return c->recv->link->want ? garbage(c) : HK_OK;
+  if (!r->place) return c->recv->link->recv_target ? garbage(c) : HK_OK;
   for (unsigned s = 0; s < c->nsockets; s++) c->wires[s].got = 0;
   r->begun = true;
   return HK_OK;
@@ -388,7 +388,7 @@ static hk_status use_ahead(hk_socket_conn *c) {
  * size. */
 static char *guess(const hk_socket_conn *c, uint32_t *room) {
   const hk_link *l = c->recv->link;
-  uint32_t at, bytes = c->rx.last, most = l->want ? l->want_bytes : l->slot_bytes;
+  uint32_t at, bytes = c->rx.last, most = l->recv_target ? l->recv_target_bytes : l->slot_bytes;
   bool direct;
   if (bytes > most) bytes = most;
   *room = rx_part(c, bytes, 0, &at);

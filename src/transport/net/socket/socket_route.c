@@ -21,7 +21,7 @@ static socket_plan plan_for(const hk_iface *i) {
 }
 
 /* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD: the product counts. */
-static void wish_for_sockets(const hk_settings *set, hk_socket_fact *fact, const hk_iface *fastest) {
+static void count_sockets(const hk_settings *set, hk_socket_fact *fact, const hk_iface *fastest) {
   int64_t threads = set->SOCKET_NTHREADS, each = set->NSOCKS_PERTHREAD;
   socket_plan p = plan_for(fastest);
   fact->insists = threads > 0 || each > 0;
@@ -57,7 +57,7 @@ void hk_socket_describe(const hk_settings *set, hk_socket_fact *fact, const hk_i
     if (ifaces[i].kind == HK_IFACE_PHYSICAL && (!fastest || ifaces[i].speed_mbps > fastest->speed_mbps))
       fastest = &ifaces[i];
   }
-  wish_for_sockets(set, fact, fastest);
+  count_sockets(set, fact, fastest);
 }
 
 static bool unpack(const hk_socket_addr *from, hk_addr *a) {
