@@ -27,7 +27,7 @@ _Static_assert((int)ncclSum == HK_SUM && (int)ncclProd == HK_PROD && (int)ncclMa
                    (int)ncclAvg == HK_AVG,
                "hk_redop has ncclRedOp_t's values");
 
-static __attribute__((noinline)) hk_status check_usable(ncclComm_t c, const char *who) {
+static __attribute__((noinline)) hk_status api_coll_check_usable(ncclComm_t c, const char *who) {
   HK_OR_RETURN(hk_comm_check_usable(c, who));
   /* relaxed: suspend and resume are not called at the same time as operations */
   if (!atomic_load_explicit(&c->health.suspended, memory_order_relaxed)) return HK_OK;
@@ -36,7 +36,7 @@ static __attribute__((noinline)) hk_status check_usable(ncclComm_t c, const char
 }
 
 /* Fast check that the communicator is usable; check_usable reports the cause if not. */
-static inline bool usable(ncclComm_t c) {
+static inline bool api_coll_usable(ncclComm_t c) {
   /* relaxed, all: as in hk_comm_check_usable and check_usable */
   return c && atomic_load_explicit(&c->magic, memory_order_relaxed) == HK_COMM_LIVE && c->forks == hk_forks &&
          atomic_load_explicit(&c->health.failure, memory_order_relaxed) == 0 &&
@@ -45,12 +45,12 @@ static inline bool usable(ncclComm_t c) {
          !atomic_load_explicit(&c->health.suspended, memory_order_relaxed);
 }
 
-static inline hk_status check_comm(ncclComm_t c, const char *who) {
-  return __builtin_expect(usable(c), 1) ? HK_OK : check_usable(c, who);
+static inline hk_status api_coll_check_comm(ncclComm_t c, const char *who) {
+  return __builtin_expect(api_coll_usable(c), 1) ? HK_OK : api_coll_check_usable(c, who);
 }
 
-static __attribute__((noinline)) hk_status type_fits(const char *who, size_t count, ncclDataType_t type,
-                                                     size_t blocks) {
+static __attribute__((noinline)) hk_status api_coll_type_fits(const char *who, size_t count, ncclDataType_t type,
+                                                              size_t blocks) {
   size_t bytes;
   if ((int)type < 0 || type >= ncclNumTypes)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: data type %d is none of ncclDataType_t's (0 to %d)", who, (int)type,
@@ -62,13 +62,13 @@ static __attribute__((noinline)) hk_status type_fits(const char *who, size_t cou
   return HK_OK;
 }
 
-static inline hk_status check_type(const char *who, size_t count, ncclDataType_t type, size_t blocks) {
+static inline hk_status api_coll_check_type(const char *who, size_t count, ncclDataType_t type, size_t blocks) {
   /* the usual sizes fit, without multiplications */
   if (__builtin_expect((unsigned)type < ncclNumTypes && (count | blocks) >> 28 == 0, 1)) return HK_OK;
-  return type_fits(who, count, type, blocks);
+  return api_coll_type_fits(who, count, type, blocks);
 }
 
-static hk_status check_redop(const char *who, ncclComm_t c, ncclDataType_t type, int op, hk_call *call) {
+static hk_status api_coll_check_redop(const char *who, ncclComm_t c, ncclDataType_t type, int op, hk_call *call) {
   if (op >= 0 && op < ncclNumOps) {
     call->redop = (uint8_t)(op | c->redop_flags);
     return HK_OK;
@@ -88,20 +88,21 @@ static hk_status check_redop(const char *who, ncclComm_t c, ncclDataType_t type,
   return HK_OK;
 }
 
-static hk_status check_peer(const char *who, const char *what, int peer, ncclComm_t c) {
+static hk_status api_coll_check_peer(const char *who, const char *what, int peer, ncclComm_t c) {
   if (peer >= 0 && peer < c->nranks) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s %d is not a rank of this communicator (0 to %d)", who, what, peer,
                  c->nranks - 1);
 }
 
-static inline hk_status check_buffer(const char *who, const char *what, const void *buffer, const hk_call *call) {
+static inline hk_status api_coll_check_buffer(const char *who, const char *what, const void *buffer,
+                                              const hk_call *call) {
   if (__builtin_expect(buffer || call->count == 0, 1)) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL with count %zu", who, what, call->count);
 }
 
 /* `coll` is the call's, and a constant in each function of the API. */
-static inline __attribute__((always_inline)) hk_status check_buffers(const char *who, hk_coll coll,
-                                                                     const hk_call *call) {
+static inline __attribute__((always_inline)) hk_status api_coll_check_buffers(const char *who, hk_coll coll,
+                                                                              const hk_call *call) {
   hk_status rc = HK_OK;
   const hk_blocks *b = call->blocks;
   int rank = call->comm->rank, root = call->root;
@@ -109,15 +110,15 @@ static inline __attribute__((always_inline)) hk_status check_buffers(const char 
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is NULL, and not all of its counts are 0", who,
                    !call->in && b->in_end ? "sendbuff" : "recvbuff");
   if (b) return HK_OK;
-  if (hk_coll_has_input(coll, rank, root)) HK_TRY(check_buffer(who, "sendbuff", call->in, call), out);
-  if (hk_coll_has_output(coll, rank, root)) rc = check_buffer(who, "recvbuff", call->out, call);
+  if (hk_coll_has_input(coll, rank, root)) HK_TRY(api_coll_check_buffer(who, "sendbuff", call->in, call), out);
+  if (hk_coll_has_output(coll, rank, root)) rc = api_coll_check_buffer(who, "recvbuff", call->out, call);
 out:
   return rc;
 }
 
 /* `counts` is NULL if blocks are equally long. `must`: as in hk_call_request. */
-static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, const hk_counts *counts,
-                                                               ncclDataType_t type, int op, bool must) {
+static inline __attribute__((always_inline)) hk_status api_coll_call_of(hk_call *call, const hk_counts *counts,
+                                                                        ncclDataType_t type, int op, bool must) {
   static const char *const names[] = {
 #define HK_COLL(id, name, reduces, root, whole, in, out, in_root, out_root, bus, alias, from, part, plain)             \
   HK_##plain == HK_##id ? "nccl" name : "hocket" name,
@@ -127,13 +128,14 @@ static inline __attribute__((always_inline)) hk_status call_of(hk_call *call, co
   hk_coll coll = (hk_coll)call->coll;
   const char *who = names[coll];
   ncclComm_t c = call->comm;
-  HK_TRY(check_comm(c, who), out);
-  HK_TRY(check_type(who, call->count, type, hk_coll_partition(coll) == HK_PART_WHOLE ? (size_t)c->nranks : 1), out);
+  HK_TRY(api_coll_check_comm(c, who), out);
+  HK_TRY(api_coll_check_type(who, call->count, type, hk_coll_partition(coll) == HK_PART_WHOLE ? (size_t)c->nranks : 1),
+         out);
   call->dtype = (uint8_t)type;
   if (counts) HK_TRY(hk_call_count(call, counts, who), out);
-  if (hk_coll_reduces(coll)) HK_TRY(check_redop(who, c, type, op, call), out);
-  if (hk_coll_has_root(coll)) HK_TRY(check_peer(who, "root", call->root, c), out);
-  HK_TRY(check_buffers(who, coll, call), out);
+  if (hk_coll_reduces(coll)) HK_TRY(api_coll_check_redop(who, c, type, op, call), out);
+  if (hk_coll_has_root(coll)) HK_TRY(api_coll_check_peer(who, "root", call->root, c), out);
+  HK_TRY(api_coll_check_buffers(who, coll, call), out);
   if (__builtin_expect(!hk_call_apart(coll, call), 0)) HK_TRY(hk_call_check_overlap(call, who), out);
   HK_TRY(c->backend->check(call, who), out);
   if (must) HK_TRY(hk_choose_check(c, call, who), out);
@@ -148,17 +150,17 @@ out:
 }
 
 /* In line in each function of the API, where `coll` is a constant: the tests of call_of's sets are folded. */
-static inline __attribute__((always_inline)) hk_status plain(hk_coll coll, const void *in, void *out, size_t count,
-                                                             ncclDataType_t type, int op, int root, ncclComm_t c,
-                                                             cudaStream_t stream) {
+static inline __attribute__((always_inline)) hk_status api_coll_plain(hk_coll coll, const void *in, void *out,
+                                                                      size_t count, ncclDataType_t type, int op,
+                                                                      int root, ncclComm_t c, cudaStream_t stream) {
   hk_call call = {
       .comm = c, .in = in, .out = out, .count = count, .coll = (uint8_t)coll, .root = root, .stream = stream};
-  return call_of(&call, NULL, type, op, false);
+  return api_coll_call_of(&call, NULL, type, op, false);
 }
 
 hk_status hk_coll_call(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op, int root,
                        ncclComm_t c, cudaStream_t stream) {
-  return plain(coll, in, out, count, type, op, root, c, stream);
+  return api_coll_plain(coll, in, out, count, type, op, root, c, stream);
 }
 
 hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t count, ncclDataType_t type, int op,
@@ -175,13 +177,13 @@ hk_status hk_coll_call_with(hk_coll coll, const void *in, void *out, size_t coun
                   .launched = w->launched};
   static const hk_call_options none;
   call.asks = memcmp(&w->options, &none, sizeof none) != 0;
-  return call_of(&call, NULL, type, op, w->must);
+  return api_coll_call_of(&call, NULL, type, op, w->must);
 }
 
 hk_status hk_coll_call_uneven(hk_coll coll, const void *in, void *out, const hk_counts *counts, ncclDataType_t type,
                               int op, ncclComm_t c, cudaStream_t stream) {
   hk_call call = {.comm = c, .in = in, .out = out, .coll = (uint8_t)coll, .stream = stream};
-  hk_status rc = call_of(&call, counts, type, op, false);
+  hk_status rc = api_coll_call_of(&call, counts, type, op, false);
   hk_call_hold(&call, -1);
   return rc;
 }
@@ -192,13 +194,13 @@ enum { NO_OP = -1 };
 HK_API(ncclResult_t, ncclAllReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_ALLREDUCE, sendbuff, recvbuff, count, datatype, (int)op, 0, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_ALLREDUCE, sendbuff, recvbuff, count, datatype, (int)op, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclBroadcast,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_BROADCAST, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_BROADCAST, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclBcast,
@@ -209,47 +211,48 @@ HK_API(ncclResult_t, ncclBcast,
 HK_API(ncclResult_t, ncclReduce,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclRedOp_t op, int root,
         ncclComm_t comm, cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_REDUCE, sendbuff, recvbuff, count, datatype, (int)op, root, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_REDUCE, sendbuff, recvbuff, count, datatype, (int)op, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclReduceScatter,
        (const void *sendbuff, void *recvbuff, size_t recvcount, ncclDataType_t datatype, ncclRedOp_t op,
         ncclComm_t comm, cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, (int)op, 0, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_REDUCE_SCATTER, sendbuff, recvbuff, recvcount, datatype, (int)op, 0, comm,
+                                      stream);
 }
 
 HK_API(ncclResult_t, ncclAllGather,
        (const void *sendbuff, void *recvbuff, size_t sendcount, ncclDataType_t datatype, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_ALLGATHER, sendbuff, recvbuff, sendcount, datatype, NO_OP, 0, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_ALLGATHER, sendbuff, recvbuff, sendcount, datatype, NO_OP, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclAlltoAll,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_ALLTOALL, sendbuff, recvbuff, count, datatype, NO_OP, 0, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_ALLTOALL, sendbuff, recvbuff, count, datatype, NO_OP, 0, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclGather,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_GATHER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_GATHER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
 HK_API(ncclResult_t, ncclScatter,
        (const void *sendbuff, void *recvbuff, size_t count, ncclDataType_t datatype, int root, ncclComm_t comm,
         cudaStream_t stream)) {
-  return (ncclResult_t)plain(HK_SCATTER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
+  return (ncclResult_t)api_coll_plain(HK_SCATTER, sendbuff, recvbuff, count, datatype, NO_OP, root, comm, stream);
 }
 
-static ncclResult_t transfer(const char *who, hk_call *call, ncclDataType_t type) {
+static ncclResult_t api_coll_transfer(const char *who, hk_call *call, ncclDataType_t type) {
   hk_status rc = HK_OK;
   bool sends = call->p2p == HK_P2P_SEND;
-  HK_TRY(check_comm(call->comm, who), out);
-  HK_TRY(check_type(who, call->count, type, 1), out);
+  HK_TRY(api_coll_check_comm(call->comm, who), out);
+  HK_TRY(api_coll_check_type(who, call->count, type, 1), out);
   call->dtype = (uint8_t)type;
-  HK_TRY(check_peer(who, "peer", call->root, call->comm), out);
-  HK_TRY(check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
+  HK_TRY(api_coll_check_peer(who, "peer", call->root, call->comm), out);
+  HK_TRY(api_coll_check_buffer(who, sends ? "sendbuff" : "recvbuff", sends ? call->in : call->out, call), out);
   HK_TRY(call->comm->backend->check(call, who), out);
   HK_TRY(hk_group_check_self(call, who), out);
   return (ncclResult_t)hk_group_submit(call);
@@ -266,7 +269,7 @@ HK_API(ncclResult_t, ncclSend,
                   .p2p = HK_P2P_SEND,
                   .root = peer,
                   .stream = stream};
-  return transfer("ncclSend", &call, datatype);
+  return api_coll_transfer("ncclSend", &call, datatype);
 }
 
 HK_API(ncclResult_t, ncclRecv,
@@ -278,7 +281,7 @@ HK_API(ncclResult_t, ncclRecv,
                   .p2p = HK_P2P_RECV,
                   .root = peer,
                   .stream = stream};
-  return transfer("ncclRecv", &call, datatype);
+  return api_coll_transfer("ncclRecv", &call, datatype);
 }
 
 HK_API(ncclResult_t, ncclGroupStart, (void)) { return (ncclResult_t)hk_group_start(); }

@@ -25,8 +25,8 @@ HK_API(ncclResult_t, ncclGetUniqueId, (ncclUniqueId * id)) {
 /* Creates a rank of a communicator without a parent. `how`: ids, which the caller keeps, and `grows`. `device`: the GPU
  * to use; CURRENT: the thread's current one. */
 enum { CURRENT = -1 };
-static ncclResult_t init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, hk_init how,
-                              const ncclConfig_t *config, int device) {
+static ncclResult_t api_comm_init_rank(const char *who, ncclComm_t *newcomm, int nranks, int rank, hk_init how,
+                                       const ncclConfig_t *config, int device) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
   ncclUniqueId *given = how.ids;
@@ -63,20 +63,21 @@ out:
 
 HK_API(ncclResult_t, ncclCommInitRank, (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRank", comm, nranks, rank, (hk_init){.ids = &id, .nids = 1}, NULL, CURRENT);
+  return api_comm_init_rank("ncclCommInitRank", comm, nranks, rank, (hk_init){.ids = &id, .nids = 1}, NULL, CURRENT);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankConfig,
        (ncclComm_t * comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t *config)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRankConfig", comm, nranks, rank, (hk_init){.ids = &id, .nids = 1}, config, CURRENT);
+  return api_comm_init_rank("ncclCommInitRankConfig", comm, nranks, rank, (hk_init){.ids = &id, .nids = 1}, config,
+                            CURRENT);
 }
 
 HK_API(ncclResult_t, ncclCommInitRankScalable,
        (ncclComm_t * newcomm, int nranks, int myrank, int nId, ncclUniqueId *commIds, ncclConfig_t *config)) {
   HK_UNCANCELLED;
-  return init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, (hk_init){.ids = commIds, .nids = nId}, config,
-                   CURRENT);
+  return api_comm_init_rank("ncclCommInitRankScalable", newcomm, nranks, myrank, (hk_init){.ids = commIds, .nids = nId},
+                            config, CURRENT);
 }
 
 HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *devlist)) {
@@ -97,7 +98,8 @@ HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *
   HK_TRY(hk_bootstrap_new_id(&id), out);
   HK_TRY(hk_group_start(), out);
   for (int i = 0; i < ndev; i++)
-    init_rank("ncclCommInitAll", &comms[i], ndev, i, (hk_init){.ids = &id, .nids = 1}, NULL, devlist ? devlist[i] : i);
+    api_comm_init_rank("ncclCommInitAll", &comms[i], ndev, i, (hk_init){.ids = &id, .nids = 1}, NULL,
+                       devlist ? devlist[i] : i);
   rc = hk_group_end();
 out:
   return (ncclResult_t)hk_group_remember(rc);
@@ -132,15 +134,15 @@ HK_EXPORT ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *a
   /* The init makes the id of NCCL_COMM_ID itself. */
   const hk_settings *settings = hk_settings_now();
   if (comm && !settings->COMM_ID) HK_TRY(hk_meet(settings, &id, &place, address), out);
-  return init_rank("hocketCommFromEnvironment", comm, place.nranks, place.rank, (hk_init){.ids = &id, .nids = 1},
-                   config, CURRENT);
+  return api_comm_init_rank("hocketCommFromEnvironment", comm, place.nranks, place.rank,
+                            (hk_init){.ids = &id, .nids = 1}, config, CURRENT);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }
 
 /* Makes a child of `parent`; its rank and size follow from the exchange with the other members. */
-static hk_status init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclConfig_t *config, bool lends,
-                            hk_init *how) {
+static hk_status api_comm_init_child(ncclComm_t parent, ncclComm_t *newcomm, const ncclConfig_t *config, bool lends,
+                                     hk_init *how) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
   how->parent = parent;
@@ -177,7 +179,7 @@ HK_API(ncclResult_t, ncclCommSplit, (ncclComm_t comm, int color, int key, ncclCo
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommSplit: color %d: give 0 or more, or NCCL_SPLIT_NOCOLOR", color);
     return (ncclResult_t)hk_group_report_unstarted(&how, rc);
   }
-  return (ncclResult_t)init_child(comm, newcomm, config, comm->options.split_share, &how);
+  return (ncclResult_t)api_comm_init_child(comm, newcomm, config, comm->options.split_share, &how);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }
@@ -211,8 +213,8 @@ out:
 }
 
 /* On a rank of the parent, which keeps its number. */
-static hk_status grow_parent(ncclComm_t parent, int nranks, const ncclUniqueId *id, ncclComm_t *newcomm,
-                             const ncclConfig_t *config) {
+static hk_status api_comm_grow_parent(ncclComm_t parent, int nranks, const ncclUniqueId *id, ncclComm_t *newcomm,
+                                      const ncclConfig_t *config) {
   hk_status rc = HK_OK;
   ncclComm_t c = NULL;
   hk_init how = {.parent = parent, .grows = true};
@@ -246,8 +248,8 @@ HK_API(ncclResult_t, ncclCommGrow,
   if (!comm) {
     if (uniqueId) {
       ncclUniqueId id = *uniqueId;
-      return init_rank("ncclCommGrow", newcomm, nRanks, rank, (hk_init){.ids = &id, .nids = 1, .grows = true}, config,
-                       CURRENT);
+      return api_comm_init_rank("ncclCommGrow", newcomm, nRanks, rank, (hk_init){.ids = &id, .nids = 1, .grows = true},
+                                config, CURRENT);
     }
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGrow: a new rank (comm is NULL) needs the id that ncclCommGetUniqueId made");
     goto out;
@@ -262,12 +264,12 @@ HK_API(ncclResult_t, ncclCommGrow,
     return (ncclResult_t)hk_group_report_unstarted(&(hk_init){.parent = comm, .grows = true}, rc);
   }
   *newcomm = NULL;
-  return (ncclResult_t)grow_parent(comm, nRanks, uniqueId, newcomm, config);
+  return (ncclResult_t)api_comm_grow_parent(comm, nRanks, uniqueId, newcomm, config);
 out:
   return (ncclResult_t)hk_group_remember(rc);
 }
 
-static hk_status check_excluded(ncclComm_t c, const int *list, int n) {
+static hk_status api_comm_check_excluded(ncclComm_t c, const int *list, int n) {
   if (!list || n < 1 || n >= c->nranks)
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: %d ranks to exclude of %d: give 1 to nranks - 1", n, c->nranks);
   for (int i = 0; i < n; i++) {
@@ -295,7 +297,7 @@ out:
 }
 
 /* Ends the operations under way on the communicator, on all of its ranks; it can still be a parent. */
-static hk_status revoke(ncclComm_t c, const char *who) {
+static hk_status api_comm_revoke(ncclComm_t c, const char *who) {
   if (atomic_load(&c->health.progress) == HK_IN_PROGRESS)
     return HK_FAIL(HK_ERR_USAGE, "%s: the communicator's init is not finished: use ncclCommAbort to end it", who);
   if (atomic_load(&c->health.finalized)) return HK_FAIL(HK_ERR_USAGE, "%s: ncclCommFinalize was called on it", who);
@@ -324,9 +326,9 @@ HK_API(ncclResult_t, ncclCommShrink,
     goto refuse;
   }
   *newcomm = NULL;
-  HK_TRY(check_excluded(comm, excludeRanksList, excludeRanksCount), refuse);
+  HK_TRY(api_comm_check_excluded(comm, excludeRanksList, excludeRanksCount), refuse);
   if (abort_parent) {
-    HK_TRY(revoke(comm, "ncclCommShrink with NCCL_SHRINK_ABORT"), refuse);
+    HK_TRY(api_comm_revoke(comm, "ncclCommShrink with NCCL_SHRINK_ABORT"), refuse);
   }
   how.exclude = malloc((size_t)excludeRanksCount * sizeof *how.exclude);
   if (!how.exclude) {
@@ -336,7 +338,7 @@ HK_API(ncclResult_t, ncclCommShrink,
         &how, HK_FAIL_ERRNO("no memory for %d ranks to exclude", excludeRanksCount));
   }
   memcpy(how.exclude, excludeRanksList, (size_t)excludeRanksCount * sizeof *how.exclude);
-  return (ncclResult_t)init_child(comm, newcomm, config, comm->options.shrink_share, &how);
+  return (ncclResult_t)api_comm_init_child(comm, newcomm, config, comm->options.shrink_share, &how);
 refuse: /* this rank may have no valid list, so its call is named by number only */
   return (ncclResult_t)hk_group_report_unstarted(&(hk_init){.parent = comm, .no_list = true}, rc);
 out:
@@ -403,7 +405,7 @@ HK_API(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags)) {
                  "ncclCommRevoke: ncclCommFinalize was called on this communicator: destroy or abort it");
     goto out;
   }
-  rc = revoke(comm, "ncclCommRevoke");
+  rc = api_comm_revoke(comm, "ncclCommRevoke");
 out:
   return (ncclResult_t)rc;
 }
@@ -428,7 +430,7 @@ out:
 }
 
 /* The three queries share their checks. */
-static ncclResult_t answer(ncclComm_t comm, int *to, const char *who, int nranks_rank_device) {
+static ncclResult_t api_comm_answer(ncclComm_t comm, int *to, const char *who, int nranks_rank_device) {
   hk_status rc = hk_comm_check(comm, who);
   if (rc == HK_OK && !to) rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: the place for the answer is NULL", who);
   if (rc == HK_OK && atomic_load(&comm->health.progress) == HK_IN_PROGRESS)
@@ -442,12 +444,12 @@ static ncclResult_t answer(ncclComm_t comm, int *to, const char *who, int nranks
 }
 
 HK_API(ncclResult_t, ncclCommCount, (const ncclComm_t comm, int *count)) {
-  return answer(comm, count, "ncclCommCount", 0);
+  return api_comm_answer(comm, count, "ncclCommCount", 0);
 }
 HK_API(ncclResult_t, ncclCommUserRank, (const ncclComm_t comm, int *rank)) {
-  return answer(comm, rank, "ncclCommUserRank", 1);
+  return api_comm_answer(comm, rank, "ncclCommUserRank", 1);
 }
 /* On host memory every rank's device is 0: programs use the value as an index. */
 HK_API(ncclResult_t, ncclCommCuDevice, (const ncclComm_t comm, int *device)) {
-  return answer(comm, device, "ncclCommCuDevice", 2);
+  return api_comm_answer(comm, device, "ncclCommCuDevice", 2);
 }

@@ -13,11 +13,11 @@
 _Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");
 
 /* As NCCL, a number that makes no sense is ignored. */
-static uint8_t number(int value, int least, int most) {
+static uint8_t api_config_number(int value, int least, int most) {
   return (uint8_t)(value < least || value == NCCL_CONFIG_UNDEF_INT ? 0 : value > most ? most : value);
 }
 
-static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncclCollConfig_t *c) {
+static hk_status api_config_copy_config(const char *who, const ncclCollConfig_t *given, ncclCollConfig_t *c) {
   *c = (ncclCollConfig_t)NCCL_COLLCONFIG_INITIALIZER;
   if (given->magic != c->magic || given->size < offsetof(ncclCollConfig_t, minCTAs))
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: config has size %zu and magic 0x%x: start from NCCL_COLLCONFIG_INITIALIZER",
@@ -30,18 +30,19 @@ static hk_status copy_config(const char *who, const ncclCollConfig_t *given, ncc
   return HK_OK;
 }
 
-static hk_status read_config(const char *who, ncclComm_t comm, const ncclCollConfig_t *given, hk_call_request *w) {
+static hk_status api_config_read_config(const char *who, ncclComm_t comm, const ncclCollConfig_t *given,
+                                        hk_call_request *w) {
   ncclCollConfig_t c;
   char why[160];
   memset(w, 0, sizeof *w);
   if (!given) return HK_OK;
   HK_OR_RETURN(hk_comm_check(comm, who));
   const hk_settings *settings = comm->settings;
-  HK_OR_RETURN(copy_config(who, given, &c));
+  HK_OR_RETURN(api_config_copy_config(who, given, &c));
   hk_call_options *o = &w->options;
-  if (settings->MIN_NCHANNELS <= 0) o->min_ctas = number(c.minCTAs, 1, HK_CALL_CTAS);
-  if (settings->MAX_NCHANNELS <= 0) o->max_ctas = number(c.maxCTAs, 1, HK_CALL_CTAS);
-  if (settings->NVLS_NCHANNELS <= 0) o->nvls_ctas = number(c.nvlsCTAs, 1, HK_CALL_CTAS);
+  if (settings->MIN_NCHANNELS <= 0) o->min_ctas = api_config_number(c.minCTAs, 1, HK_CALL_CTAS);
+  if (settings->MAX_NCHANNELS <= 0) o->max_ctas = api_config_number(c.maxCTAs, 1, HK_CALL_CTAS);
+  if (settings->NVLS_NCHANNELS <= 0) o->nvls_ctas = api_config_number(c.nvlsCTAs, 1, HK_CALL_CTAS);
   if (settings->CGA_CLUSTER_SIZE < 0 && c.cgaClusterSize >= 0 && c.cgaClusterSize <= 8)
     o->cluster = (uint8_t)(c.cgaClusterSize + 1);
   if (settings->CTA_POLICY < 0 && c.CTAPolicy >= 0) o->policy = (uint8_t)(c.CTAPolicy + 1);
@@ -60,7 +61,7 @@ static hk_status read_config(const char *who, ncclComm_t comm, const ncclCollCon
 #define WITH_CONFIG(name, coll, params, in, out, count, op, root)                                                      \
   HK_API(ncclResult_t, name##Config, params) {                                                                         \
     hk_call_request w;                                                                                                 \
-    hk_status rc = read_config(#name "Config", comm, config, &w);                                                      \
+    hk_status rc = api_config_read_config(#name "Config", comm, config, &w);                                           \
     if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);                                                       \
     return (ncclResult_t)hk_coll_call_with(coll, in, out, count, datatype, op, root, comm, stream, &w);                \
   }

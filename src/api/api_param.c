@@ -16,7 +16,7 @@ static const char *const keys[HK_P_COUNT] = {
 };
 
 /* A handle points to its key, so that it is valid for ever and any other pointer is recognised. */
-static hk_status find(const char *who, const char *key, hk_param_id *out) {
+static hk_status api_param_find(const char *who, const char *key, hk_param_id *out) {
   if (!key) return HK_FAIL(HK_ERR_ARGUMENT, "%s: key is NULL", who);
   for (int i = 0; i < HK_P_COUNT; i++) {
     if (strcmp(keys[i], key) != 0) continue;
@@ -26,7 +26,7 @@ static hk_status find(const char *who, const char *key, hk_param_id *out) {
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: there is no parameter %s: ncclParamGetAllParameterKeys lists them", who, key);
 }
 
-static hk_status describe(const char *who, ncclParamHandle_t h, const void *out, hk_param_info *info) {
+static hk_status api_param_describe(const char *who, ncclParamHandle_t h, const void *out, hk_param_info *info) {
   const char *const *at = (const char *const *)(const void *)h;
   if (!h || at < keys || at >= keys + HK_P_COUNT || (uintptr_t)at % sizeof *at)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is no handle of ncclParamBind", who, (const void *)h);
@@ -38,15 +38,16 @@ static hk_status describe(const char *who, ncclParamHandle_t h, const void *out,
 HK_API(ncclResult_t, ncclParamBind, (ncclParamHandle_t * out, const char *key)) {
   hk_param_id id = HK_P_COUNT;
   if (!out) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclParamBind: out is NULL");
-  hk_status rc = find("ncclParamBind", key, &id);
+  hk_status rc = api_param_find("ncclParamBind", key, &id);
   *out = rc == HK_OK ? (ncclParamHandle_t)(uintptr_t)&keys[id] : NULL;
   return (ncclResult_t)rc;
 }
 
 /* A number of any width in which the value fits. */
-static hk_status number(const char *who, ncclParamHandle_t h, const void *out, int64_t min, uint64_t max, int64_t *v) {
+static hk_status api_param_number(const char *who, ncclParamHandle_t h, const void *out, int64_t min, uint64_t max,
+                                  int64_t *v) {
   hk_param_info info;
-  hk_status rc = describe(who, h, out, &info);
+  hk_status rc = api_param_describe(who, h, out, &info);
   if (rc != HK_OK) return rc;
   if (info.is_string) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s is text: use ncclParamGetStr", who, info.name);
   if (info.value < min || (info.value > 0 && (uint64_t)info.value > max))
@@ -59,7 +60,7 @@ static hk_status number(const char *who, ncclParamHandle_t h, const void *out, i
 #define GETTER(suffix, type, min, max)                                                                                 \
   HK_API(ncclResult_t, ncclParamGet##suffix, (ncclParamHandle_t h, type * out)) {                                      \
     int64_t value = 0;                                                                                                 \
-    hk_status rc = number("ncclParamGet" #suffix, h, out, min, max, &value);                                           \
+    hk_status rc = api_param_number("ncclParamGet" #suffix, h, out, min, max, &value);                                 \
     if (rc == HK_OK) *out = (type)value;                                                                               \
     return (ncclResult_t)rc;                                                                                           \
   }
@@ -73,7 +74,7 @@ GETTER(U32, uint32_t, 0, UINT32_MAX)
 GETTER(U64, uint64_t, 0, UINT64_MAX)
 
 /* The text of a parameter's value; "" for text that is not set. */
-static const char *words(const hk_param_info *info, char *digits, size_t bytes) {
+static const char *api_param_words(const hk_param_info *info, char *digits, size_t bytes) {
   if (info->is_string) return info->str_value ? info->str_value : "";
   snprintf(digits, bytes, "%" PRId64, info->value);
   return digits;
@@ -81,10 +82,10 @@ static const char *words(const hk_param_info *info, char *digits, size_t bytes) 
 
 HK_API(ncclResult_t, ncclParamGetStr, (ncclParamHandle_t h, const char **out)) {
   hk_param_info info;
-  hk_status rc = describe("ncclParamGetStr", h, out, &info);
+  hk_status rc = api_param_describe("ncclParamGetStr", h, out, &info);
   if (rc == HK_OK && !info.is_string)
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclParamGetStr: %s is a number: use ncclParamGetI64", info.name);
-  if (rc == HK_OK) *out = words(&info, NULL, 0);
+  if (rc == HK_OK) *out = api_param_words(&info, NULL, 0);
   return (ncclResult_t)rc;
 }
 
@@ -92,9 +93,9 @@ HK_API(ncclResult_t, ncclParamGet, (ncclParamHandle_t h, void *out, int maxLen, 
   hk_param_info info;
   if (!len) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclParamGet: len is NULL");
   *len = 0;
-  hk_status rc = describe("ncclParamGet", h, out, &info);
+  hk_status rc = api_param_describe("ncclParamGet", h, out, &info);
   if (rc != HK_OK) return (ncclResult_t)rc;
-  const void *from = info.is_string ? (const void *)words(&info, NULL, 0) : &info.value;
+  const void *from = info.is_string ? (const void *)api_param_words(&info, NULL, 0) : &info.value;
   size_t bytes = info.is_string ? strlen(from) + 1 : sizeof info.value;
   if (maxLen < 0 || bytes > (size_t)maxLen)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclParamGet: %s has %zu bytes, and out has room for %d", info.name,
@@ -112,10 +113,10 @@ HK_API(ncclResult_t, ncclParamGetParameter, (const char *key, const char **value
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclParamGetParameter: value or valueLen is NULL");
   *value = NULL;
   *valueLen = 0;
-  hk_status rc = find("ncclParamGetParameter", key, &id);
+  hk_status rc = api_param_find("ncclParamGetParameter", key, &id);
   if (rc != HK_OK) return (ncclResult_t)rc;
   hk_param_describe(id, &info);
-  *value = words(&info, digits, sizeof digits);
+  *value = api_param_words(&info, digits, sizeof digits);
   *valueLen = (int)strlen(*value);
   return ncclSuccess;
 }
@@ -133,7 +134,7 @@ HK_API(void, ncclParamDumpAll, (void)) {
     hk_param_info info;
     char digits[24];
     hk_param_describe((hk_param_id)i, &info);
-    printf("%s=%s (%s)\n", info.name, words(&info, digits, sizeof digits), info.origin);
+    printf("%s=%s (%s)\n", info.name, api_param_words(&info, digits, sizeof digits), info.origin);
   }
   fflush(stdout);
 }

@@ -16,7 +16,7 @@
 #include "../rma/windows.h"
 
 /* A size that no memory of this host or its GPUs can have. */
-static hk_status check_memory(const char *who, ncclComm_t c, const void *buff, size_t size) {
+static hk_status api_register_check_memory(const char *who, ncclComm_t c, const void *buff, size_t size) {
   struct sysinfo host;
   if (!buff && size) return HK_FAIL(HK_ERR_ARGUMENT, "%s: buff is NULL, and size is %zu", who, size);
   if (size > UINTPTR_MAX - (uintptr_t)buff)
@@ -31,7 +31,7 @@ HK_API(ncclResult_t, ncclCommRegister, (const ncclComm_t comm, void *buff, size_
   HK_UNCANCELLED;
   hk_status rc = hk_comm_check(comm, "ncclCommRegister");
   if (rc == HK_OK && !handle) rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRegister: handle is NULL");
-  if (rc == HK_OK) rc = check_memory("ncclCommRegister", comm, buff, size);
+  if (rc == HK_OK) rc = api_register_check_memory("ncclCommRegister", comm, buff, size);
   if (rc == HK_OK) rc = hk_registration_add(&(hk_registration){.comm = comm, .base = buff, .bytes = size}, handle);
   return (ncclResult_t)rc;
 }
@@ -50,7 +50,7 @@ typedef struct registering {
   ncclWindow_t *out;
 } registering;
 
-static hk_status map_and_add(ncclComm_t c, void *arg) {
+static hk_status api_register_map_and_add(ncclComm_t c, void *arg) {
   registering *a = arg;
   const hk_window_ops *ops = c->backend->windows;
   hk_registration *w = &a->window;
@@ -101,14 +101,15 @@ out:
   return rc;
 }
 
-static hk_status check_window(ncclComm_t c, const void *buff, size_t size, const ncclWindow_t *win, int flags) {
+static hk_status api_register_check_window(ncclComm_t c, const void *buff, size_t size, const ncclWindow_t *win,
+                                           int flags) {
   const int known = NCCL_WIN_COLL_SYMMETRIC | NCCL_WIN_STRICT_ORDERING | NCCL_WIN_GIN_ONLY; /* there is no CFT */
   if (!win || !buff || !size)
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclCommWindowRegister: %s",
                    !win    ? "win is NULL: it gets the window"
                    : !buff ? "buff is NULL"
                            : "size is 0: give at least one byte");
-  HK_OR_RETURN(check_memory("ncclCommWindowRegister", c, buff, size));
+  HK_OR_RETURN(api_register_check_memory("ncclCommWindowRegister", c, buff, size));
   if (flags & ~known || (flags & NCCL_WIN_COLL_SYMMETRIC && flags & NCCL_WIN_GIN_ONLY))
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "ncclCommWindowRegister: flags 0x%x: give NCCL_WIN_DEFAULT, NCCL_WIN_COLL_SYMMETRIC or "
@@ -128,7 +129,7 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
   hk_status rc = together ? hk_comm_check_usable(comm, "ncclCommWindowRegister")
                           : hk_comm_check(comm, "ncclCommWindowRegister");
   if (rc != HK_OK) return (ncclResult_t)hk_group_remember(rc);
-  rc = check_window(comm, buff, size, win, winFlags);
+  rc = api_register_check_window(comm, buff, size, win, winFlags);
   if (rc != HK_OK && together) return (ncclResult_t)hk_group_refuse_task(comm, rc);
   if (rc != HK_OK) {
     register_refuse_here(comm, winFlags);
@@ -139,7 +140,7 @@ HK_API(ncclResult_t, ncclCommWindowRegister,
   registering *a = malloc(sizeof *a);
   if (!a) return (ncclResult_t)hk_group_refuse_task(comm, HK_FAIL_ERRNO("no memory for a window"));
   *a = (registering){window, win};
-  return (ncclResult_t)hk_group_submit_task(comm, map_and_add, a);
+  return (ncclResult_t)hk_group_submit_task(comm, api_register_map_and_add, a);
 }
 
 HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t win)) {
@@ -151,8 +152,8 @@ HK_API(ncclResult_t, ncclCommWindowDeregister, (ncclComm_t comm, ncclWindow_t wi
 /* ---- addresses in windows: they stay valid as long as the window is registered ---- */
 
 /* As hk_registration_find, for an address of device code: the offset is inside the window. */
-static hk_status find_at(const char *who, ncclWindow_t win, size_t offset, const void *out,
-                         const hk_registration **found) {
+static hk_status api_register_find_at(const char *who, ncclWindow_t win, size_t offset, const void *out,
+                                      const hk_registration **found) {
   hk_status rc = hk_registration_find(who, win, out, found);
   if (rc == HK_OK && offset >= (*found)->bytes)
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: offset %zu of a window of %zu bytes", who, offset, (*found)->bytes);
@@ -170,32 +171,32 @@ HK_API(ncclResult_t, ncclWinGetUserPtr, (ncclComm_t comm, ncclWindow_t win, void
 }
 
 /* On host memory a team is one rank. */
-static void *address(const hk_registration *r, int lsa_rank, size_t offset) {
+static void *api_register_address(const hk_registration *r, int lsa_rank, size_t offset) {
   return (r->symmetric ? hk_symmetric_at(r->symmetric, lsa_rank) : (char *)r->base) + offset;
 }
 
 HK_API(ncclResult_t, ncclGetLsaDevicePointer, (ncclWindow_t win, size_t offset, int lsaRank, void **outPtr)) {
   const hk_registration *r = NULL;
-  hk_status rc = find_at("ncclGetLsaDevicePointer", win, offset, outPtr, &r);
+  hk_status rc = api_register_find_at("ncclGetLsaDevicePointer", win, offset, outPtr, &r);
   if (rc == HK_OK && (lsaRank < 0 || lsaRank >= r->comm->lsa.ranks))
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclGetLsaDevicePointer: rank %d of an LSA team of %d ranks", lsaRank,
                  r->comm->lsa.ranks);
-  if (rc == HK_OK) *outPtr = address(r, lsaRank, offset);
+  if (rc == HK_OK) *outPtr = api_register_address(r, lsaRank, offset);
   return (ncclResult_t)rc;
 }
 
 HK_API(ncclResult_t, ncclGetPeerDevicePointer, (ncclWindow_t win, size_t offset, int peer, void **outPtr)) {
   const hk_registration *r = NULL;
-  hk_status rc = find_at("ncclGetPeerDevicePointer", win, offset, outPtr, &r);
+  hk_status rc = api_register_find_at("ncclGetPeerDevicePointer", win, offset, outPtr, &r);
   if (rc == HK_OK && (peer < 0 || peer >= r->comm->nranks))
     rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclGetPeerDevicePointer: rank %d of %d", peer, r->comm->nranks);
   if (rc != HK_OK) return (ncclResult_t)rc;
   int lsa_rank = hk_lsa_rank(r->comm, peer);
-  *outPtr = lsa_rank < 0 ? NULL : address(r, lsa_rank, offset);
+  *outPtr = lsa_rank < 0 ? NULL : api_register_address(r, lsa_rank, offset);
   return ncclSuccess;
 }
 
-static void *multimem_at(const hk_registration *r, char *base, size_t offset) {
+static void *api_register_multimem_at(const hk_registration *r, char *base, size_t offset) {
   return base && r->symmetric ? base + (size_t)r->symmetric->image.multicast_4k * 4096 + offset : NULL;
 }
 
@@ -205,13 +206,13 @@ HK_API(ncclResult_t, ncclGetLsaMultimemDevicePointer, (ncclWindow_t win, size_t 
   HK_UNCANCELLED;
   const hk_registration *r = NULL;
   char *base = NULL;
-  const hk_status found = find_at("ncclGetLsaMultimemDevicePointer", win, offset, outPtr, &r);
+  const hk_status found = api_register_find_at("ncclGetLsaMultimemDevicePointer", win, offset, outPtr, &r);
   if (r && r->comm->lsa.multimem) {
     hk_status rc = hk_comm_check_usable(r->comm, "ncclGetLsaMultimemDevicePointer");
     if (rc == HK_OK) rc = r->comm->backend->windows->multicast(r->comm, hk_lsa_team(r->comm), &base);
     if (rc != HK_OK) return (ncclResult_t)hk_comm_failed(r->comm, rc);
   }
-  if (found == HK_OK) *outPtr = multimem_at(r, base, offset);
+  if (found == HK_OK) *outPtr = api_register_multimem_at(r, base, offset);
   return (ncclResult_t)found;
 }
 
@@ -220,28 +221,28 @@ HK_API(ncclResult_t, ncclGetMultimemDevicePointer,
   const hk_registration *r = NULL;
   if (!multimem.mcBasePtr)
     return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "ncclGetMultimemDevicePointer: the multimem handle is empty");
-  hk_status rc = find_at("ncclGetMultimemDevicePointer", win, offset, outPtr, &r);
-  if (rc == HK_OK) *outPtr = multimem_at(r, r->comm->lsa.multimem ? multimem.mcBasePtr : NULL, offset);
+  hk_status rc = api_register_find_at("ncclGetMultimemDevicePointer", win, offset, outPtr, &r);
+  if (rc == HK_OK) *outPtr = api_register_multimem_at(r, r->comm->lsa.multimem ? multimem.mcBasePtr : NULL, offset);
   return (ncclResult_t)rc;
 }
 
 /* CFT needs a Blackwell GPU and a driver that knows it: elsewhere NCCL refuses these, too. */
-static ncclResult_t no_cft(const char *who) {
+static ncclResult_t api_register_no_cft(const char *who) {
   return (ncclResult_t)HK_FAIL(HK_ERR_USAGE, "%s: CFT needs a Blackwell GPU and is not part of this version of Hocket",
                                who);
 }
 HK_API(ncclResult_t, ncclGetMultimemDeviceLeInfo,
        (ncclWindow_t win, size_t offset, ncclCftLeId *leId, size_t *leOffset)) {
   (void)win, (void)offset, (void)leId, (void)leOffset;
-  return no_cft("ncclGetMultimemDeviceLeInfo");
+  return api_register_no_cft("ncclGetMultimemDeviceLeInfo");
 }
 HK_API(ncclResult_t, ncclGetPeerDeviceLeInfo,
        (ncclWindow_t win, size_t offset, int peerWorld, ncclCftLeId *leId, size_t *leOffset)) {
   (void)win, (void)offset, (void)peerWorld, (void)leId, (void)leOffset;
-  return no_cft("ncclGetPeerDeviceLeInfo");
+  return api_register_no_cft("ncclGetPeerDeviceLeInfo");
 }
 HK_API(ncclResult_t, ncclGetCftDeviceLeInfo,
        (ncclWindow_t win, size_t offset, int peerCft, ncclTeam_t cftTeam, ncclCftLeId *leId, size_t *leOffset)) {
   (void)win, (void)offset, (void)peerCft, (void)cftTeam, (void)leId, (void)leOffset;
-  return no_cft("ncclGetCftDeviceLeInfo");
+  return api_register_no_cft("ncclGetCftDeviceLeInfo");
 }

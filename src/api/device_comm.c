@@ -25,11 +25,11 @@ static const hk_device_comm_layout *const newest = &layouts[HK_ARRAY_LENGTH(layo
 
 /* ---- requirements ---- */
 
-static bool plausible(int32_t count) { return count >= 0 && count <= COUNT_MAX; }
+static bool device_comm_plausible(int32_t count) { return count >= 0 && count <= COUNT_MAX; }
 
 /* Reads a struct without a magic number as 2.28's, if its content allows that. Newer structs begin with a size, and
  * 2.28's with an address. */
-static bool read_2_28(const void *given, hk_requirements *r) {
+static bool device_comm_read_2_28(const void *given, hk_requirements *r) {
   hk_requirements_2_28 old;
   unsigned char flags[2];
   memcpy(&flags[0], (const char *)given + offsetof(hk_requirements_2_28, lsa_multimem), 1);
@@ -49,13 +49,14 @@ static bool read_2_28(const void *given, hk_requirements *r) {
                          .gin_signals = old.gin_signals,
                          .gin_counters = old.gin_counters};
   return (((uintptr_t)old.resources | (uintptr_t)old.teams) & 7) == 0 &&
-         (!old.resources || (uintptr_t)old.resources >= 4096) && plausible(old.barriers) &&
-         plausible(old.lsa_barriers) && plausible(old.ll_blocks) && plausible(old.ll_slots) &&
-         plausible(old.gin_signals) && plausible(old.gin_counters);
+         (!old.resources || (uintptr_t)old.resources >= 4096) && device_comm_plausible(old.barriers) &&
+         device_comm_plausible(old.lsa_barriers) && device_comm_plausible(old.ll_blocks) &&
+         device_comm_plausible(old.ll_slots) && device_comm_plausible(old.gin_signals) &&
+         device_comm_plausible(old.gin_counters);
 }
 
-static hk_status read_requirements(ncclComm_t c, const ncclDevCommRequirements_t *given, hk_requirements *r,
-                                   const hk_device_comm_layout **layout) {
+static hk_status device_comm_read_requirements(ncclComm_t c, const ncclDevCommRequirements_t *given, hk_requirements *r,
+                                               const hk_device_comm_layout **layout) {
   size_t size;
   unsigned magic;
   memset(r, 0, sizeof *r);
@@ -63,7 +64,7 @@ static hk_status read_requirements(ncclComm_t c, const ncclDevCommRequirements_t
   memcpy(&magic, (const char *)given + offsetof(hk_requirements, magic), sizeof magic);
   *layout = layouts;
   if (magic != NCCL_API_MAGIC) {
-    if (read_2_28(given, r)) return HK_OK;
+    if (device_comm_read_2_28(given, r)) return HK_OK;
     return HK_FAIL(HK_ERR_USAGE, "ncclDevCommCreate: magic 0x%x: start from NCCL_DEV_COMM_REQUIREMENTS_INITIALIZER",
                    magic);
   }
@@ -83,7 +84,7 @@ static hk_status read_requirements(ncclComm_t c, const ncclDevCommRequirements_t
 }
 
 /* Refuses requests for GIN: kernels can access only ranks of the LSA team. */
-static hk_status check_network(const hk_requirements *r) {
+static hk_status device_comm_check_network(const hk_requirements *r) {
   const bool old = r->version < 22905; /* before 2.29.5 `barriers` also meant barriers of the LSA team */
   bool gin = r->gin || r->gin_signals || r->gin_counters || r->gin_connection || r->gin_type || r->rail_gin_barriers ||
              r->world_gin_barriers || (!old && r->barriers);
@@ -99,7 +100,7 @@ static hk_status check_network(const hk_requirements *r) {
   return HK_OK;
 }
 
-static hk_status check_teams(ncclComm_t c, const hk_requirements *r) {
+static hk_status device_comm_check_teams(ncclComm_t c, const hk_requirements *r) {
   const ncclTeam_t lsa = hk_lsa_team(c);
   bool multimem = r->lsa_multimem;
   for (const hk_team_request *w = r->teams; w; w = w->next) {
@@ -120,21 +121,22 @@ static hk_status check_teams(ncclComm_t c, const hk_requirements *r) {
   return HK_OK;
 }
 
-static hk_status check(ncclComm_t c, const hk_requirements *r) {
+static hk_status device_comm_check(ncclComm_t c, const hk_requirements *r) {
   if (!c->lsa.kernels)
     return HK_FAIL(HK_ERR_USAGE, "ncclDevCommCreate: kernels cannot communicate on this communicator, %s",
                    c->device < 0              ? "as it works on host memory"
                    : c->lsa.ranks < c->nranks ? "as loads and stores do not reach all of its ranks: they are on "
                                                 "several hosts, or have no P2P"
                                               : "as GPU memory does not go to other processes by file descriptor");
-  if (!plausible(r->barriers) || !plausible(r->lsa_barriers) || !plausible(r->ll_blocks) || !plausible(r->ll_slots))
+  if (!device_comm_plausible(r->barriers) || !device_comm_plausible(r->lsa_barriers) ||
+      !device_comm_plausible(r->ll_blocks) || !device_comm_plausible(r->ll_slots))
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: %d barriers, %d LSA barriers, %d LL blocks with %d slots",
                    r->barriers, r->lsa_barriers, r->ll_blocks, r->ll_slots);
   for (const hk_resource_request *w = r->resources; w; w = w->next)
     if (w->bytes > (size_t)1 << 46 || w->align > (size_t)1 << 30 || (w->align & (w->align - 1)))
       return HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: a resource of %zu bytes, aligned to %zu", w->bytes, w->align);
-  hk_status rc = check_network(r);
-  return rc == HK_OK ? check_teams(c, r) : rc;
+  hk_status rc = device_comm_check_network(r);
+  return rc == HK_OK ? device_comm_check_teams(c, r) : rc;
 }
 
 /* ---- creation ---- */
@@ -151,7 +153,7 @@ typedef struct creating {
   hk_resource_request resources[];
 } creating;
 
-static creating *copy_of(const hk_requirements *r, const hk_device_comm_layout *layout, void *out) {
+static creating *device_comm_copy_of(const hk_requirements *r, const hk_device_comm_layout *layout, void *out) {
   size_t nresources = 0, nteams = 0;
   for (const hk_resource_request *w = r->resources; w; w = w->next) nresources++;
   for (const hk_team_request *w = r->teams; w; w = w->next) nteams++;
@@ -170,7 +172,7 @@ static creating *copy_of(const hk_requirements *r, const hk_device_comm_layout *
 }
 
 /* Offsets in the resource buffer, and its size.  The LSA barriers come first. */
-static size_t arrange(const creating *a, int lsa_ranks, bool assign) {
+static size_t device_comm_arrange(const creating *a, int lsa_ranks, bool assign) {
   size_t at = hk_barrier_bytes(a->barriers, lsa_ranks);
   for (size_t i = 0; i < a->nresources; i++) {
     const hk_resource_request *w = &a->resources[i];
@@ -181,7 +183,7 @@ static size_t arrange(const creating *a, int lsa_ranks, bool assign) {
   return at;
 }
 
-static void fill(ncclComm_t c, const creating *a, void *table, const hk_symmetric *w, void *multimem) {
+static void device_comm_fill(ncclComm_t c, const creating *a, void *table, const hk_symmetric *w, void *multimem) {
   const hk_device_comm_layout *l = a->layout;
   const ncclTeam_t lsa = hk_lsa_team(c);
   const hk_device_comm_head head = {.rank = c->rank,
@@ -212,7 +214,7 @@ static void fill(ncclComm_t c, const creating *a, void *table, const hk_symmetri
 }
 
 /* The multicast memory of all teams; *lsa: the LSA team's. */
-static hk_status get_multicast(ncclComm_t c, creating *a, char **lsa) {
+static hk_status device_comm_get_multicast(ncclComm_t c, creating *a, char **lsa) {
   char *base = NULL;
   for (size_t i = 0; i <= a->nteams; i++) {
     const bool wanted = i < a->nteams ? a->teams[i].multimem : a->lsa_multimem;
@@ -229,7 +231,7 @@ static hk_status get_multicast(ncclComm_t c, creating *a, char **lsa) {
   return HK_OK;
 }
 
-static hk_status create(ncclComm_t c, void *arg) {
+static hk_status device_comm_create(ncclComm_t c, void *arg) {
   hk_status rc = HK_OK;
   creating *a = arg;
   hk_symmetric *window = NULL;
@@ -238,7 +240,7 @@ static hk_status create(ncclComm_t c, void *arg) {
   bool agreed = true; /* all ranks get the same result, also if CUDA fails on one */
   HK_OR_RETURN(hk_task_agree(c, "ncclDevCommCreate"));
   struct hk_device_comm *d = calloc(1, sizeof *d);
-  const size_t bytes = arrange(a, c->lsa.ranks, false);
+  const size_t bytes = device_comm_arrange(a, c->lsa.ranks, false);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclDevCommCreate");
   if (!d) {
     rc = HK_FAIL_ERRNO("no memory for a device communicator");
@@ -252,12 +254,12 @@ static hk_status create(ncclComm_t c, void *arg) {
                  bytes);
     goto out;
   }
-  HK_TRY(get_multicast(c, a, &multimem), out);
+  HK_TRY(device_comm_get_multicast(c, a, &multimem), out);
   agreed = false;
   HK_TRY(c->backend->windows->table(c, &table), out);
   HK_TRY(hk_bootstrap_barrier(c->bootstrap), out);
-  (void)arrange(a, c->lsa.ranks, true);
-  fill(c, a, table, window, multimem);
+  (void)device_comm_arrange(a, c->lsa.ranks, true);
+  device_comm_fill(c, a, table, window, multimem);
   d->window = window;
   pthread_mutex_lock(&c->health.lock);
   d->next = c->device_comms;
@@ -282,10 +284,10 @@ HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t
                  (void *)out);
     goto refuse;
   }
-  HK_TRY(read_requirements(c, reqs, &r, &layout), refuse);
-  HK_TRY(check(c, &r), refuse);
-  creating *a = copy_of(&r, layout, out);
-  if (a) return (ncclResult_t)hk_group_submit_task(c, create, a);
+  HK_TRY(device_comm_read_requirements(c, reqs, &r, &layout), refuse);
+  HK_TRY(device_comm_check(c, &r), refuse);
+  creating *a = device_comm_copy_of(&r, layout, out);
+  if (a) return (ncclResult_t)hk_group_submit_task(c, device_comm_create, a);
   rc = HK_FAIL_ERRNO("no memory for a device communicator");
 refuse:
   return (ncclResult_t)hk_group_refuse_task(c, rc);

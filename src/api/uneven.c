@@ -14,7 +14,7 @@ typedef struct side {
 } side;
 
 /* Fills the table for one buffer; returns the end of its last block that is not empty. */
-static hk_status fill(hk_extent *table, const side *s, const hk_call *call, const char *who, uint64_t *end) {
+static hk_status uneven_fill(hk_extent *table, const side *s, const hk_call *call, const char *who, uint64_t *end) {
   const size_t unit = hk_dtype_size((hk_dtype)call->dtype), most = ((size_t)1 << 62) / unit;
   size_t next = 0;
   *end = 0;
@@ -33,7 +33,7 @@ static hk_status fill(hk_extent *table, const side *s, const hk_call *call, cons
 }
 
 /* Sets the values that must be equal on all ranks: the total number of elements, and a hash of the counts. */
-static void summarize(hk_call *call, const size_t *counts) {
+static void uneven_summarize(hk_call *call, const size_t *counts) {
   uint64_t h = 0;
   for (int i = 0; i < call->comm->nranks; i++) {
     call->count += counts[i];
@@ -58,10 +58,10 @@ hk_status hk_call_count(hk_call *call, const hk_counts *counts, const char *who)
     return hk_comm_failed(call->comm, rc); /* the other ranks wait for this call */
   }
   atomic_init(&call->blocks->refs, 1);
-  HK_TRY(fill(call->blocks->table, &in, call, who, &call->blocks->in_end), out);
-  HK_TRY(fill(call->blocks->table + in.n, &out, call, who, &call->blocks->out_end), out);
+  HK_TRY(uneven_fill(call->blocks->table, &in, call, who, &call->blocks->in_end), out);
+  HK_TRY(uneven_fill(call->blocks->table + in.n, &out, call, who, &call->blocks->out_end), out);
   if (!hk_coll_pairs(coll))
-    summarize(call, all);
+    uneven_summarize(call, all);
   else if (in.counts[rank] != out.counts[rank])
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %zu sends itself %zu elements, and receives %zu", who, rank,
                  in.counts[rank], out.counts[rank]);

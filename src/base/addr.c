@@ -63,7 +63,7 @@ const char *hk_addr_format(const hk_addr *a, char *text) {
 }
 
 /* Cuts "host:port", "[v6]:port" or "[v6%ifname]:port" in two. */
-static bool split_host_port(const char *text, char *host, size_t host_bytes, unsigned *port) {
+static bool addr_split_host_port(const char *text, char *host, size_t host_bytes, unsigned *port) {
   const char *begin = text, *end, *colon;
   if (*text == '[') {
     begin = text + 1;
@@ -87,7 +87,7 @@ static bool split_host_port(const char *text, char *host, size_t host_bytes, uns
 }
 
 /* Fails with the reason why an address cannot be used. */
-static hk_status bad_form(const char *text) {
+static hk_status addr_bad_form(const char *text) {
   const char *colon = strrchr(text, ':');
   if (colon == text)
     return HK_FAIL(HK_ERR_ARGUMENT, "'%s' is not an address: the host before the port is missing", text);
@@ -96,7 +96,7 @@ static hk_status bad_form(const char *text) {
   return HK_FAIL(HK_ERR_ARGUMENT, "'%s' is not an address: write host:port, [v6]:port or [v6%%interface]:port", text);
 }
 
-static hk_status unresolved(const char *text, const char *host, int err, int system) {
+static hk_status addr_unresolved(const char *text, const char *host, int err, int system) {
   const char *zone = strchr(host, '%');
   if (zone && if_nametoindex(zone + 1) == 0)
     return HK_FAIL(HK_ERR_ARGUMENT, "'%s' names the interface '%.40s', which this host does not have: ip link", text,
@@ -112,7 +112,7 @@ static hk_status unresolved(const char *text, const char *host, int err, int sys
 hk_status hk_addr_parse(const hk_settings *settings, hk_addr *a, const char *text) {
   char host[NI_MAXHOST];
   unsigned port;
-  if (!split_host_port(text, host, sizeof(host), &port)) return bad_form(text);
+  if (!addr_split_host_port(text, host, sizeof(host), &port)) return addr_bad_form(text);
 
   struct addrinfo hint = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM}, *found = NULL;
   const char *family = settings->SOCKET_FAMILY;
@@ -124,7 +124,7 @@ hk_status hk_addr_parse(const hk_settings *settings, hk_addr *a, const char *tex
     hint.ai_family = AF_UNSPEC;
     err = getaddrinfo(host, NULL, &hint, &found);
   }
-  if (err != 0) return unresolved(text, host, err, errno);
+  if (err != 0) return addr_unresolved(text, host, err, errno);
   memset(a, 0, sizeof(*a));
   memcpy(a, found->ai_addr, found->ai_addrlen < sizeof(*a) ? found->ai_addrlen : sizeof(*a));
   freeaddrinfo(found);
@@ -133,7 +133,7 @@ hk_status hk_addr_parse(const hk_settings *settings, hk_addr *a, const char *tex
 }
 
 /* HOCKET_PORT_RANGE: "first-last" or one port. */
-static hk_status port_range(const char *text, unsigned *first, unsigned *last) {
+static hk_status addr_port_range(const char *text, unsigned *first, unsigned *last) {
   *first = *last = 0;
   if (!text || !*text) return HK_OK;
   char extra;
@@ -151,7 +151,7 @@ static hk_status port_range(const char *text, unsigned *first, unsigned *last) {
 void hk_tcp_unpaced(int fd) { (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, "reno", sizeof "reno" - 1); }
 
 /* One attempt on one port; false with errno set. */
-static bool try_listen(hk_addr *a, int backlog, int *out) {
+static bool addr_try_listen(hk_addr *a, int backlog, int *out) {
   int one = 1, fd = socket(a->sa.sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   /* Without it a port of the range stays unusable for a minute after each run (TIME_WAIT). */
@@ -182,9 +182,9 @@ hk_status hk_listen(const hk_settings *settings, hk_addr *a, int backlog, int *f
   unsigned first = 0, last = 0;
   char text[HK_ADDR_TEXT];
   *fd = -1;
-  if (hk_addr_port(a) == 0) HK_OR_RETURN(port_range(settings->PORT_RANGE, &first, &last));
+  if (hk_addr_port(a) == 0) HK_OR_RETURN(addr_port_range(settings->PORT_RANGE, &first, &last));
   if (first == 0)
-    return try_listen(a, backlog, fd)
+    return addr_try_listen(a, backlog, fd)
                ? HK_OK
                : HK_FAIL_ERRNO("cannot listen on %s; %s", hk_addr_format(a, text),
                                errno == EMFILE ? "raise the limit of open files (ulimit -n)"
@@ -193,7 +193,7 @@ hk_status hk_listen(const hk_settings *settings, hk_addr *a, int backlog, int *f
   unsigned count = last - first + 1, start = (unsigned)((hk_now_ns() >> 10) ^ (uint64_t)getpid() * 7919u) % count;
   for (unsigned i = 0; i < count; i++) {
     hk_addr_set_port(a, first + (start + i) % count);
-    if (try_listen(a, backlog, fd)) return HK_OK;
+    if (addr_try_listen(a, backlog, fd)) return HK_OK;
     if (errno != EADDRINUSE && errno != EACCES) return HK_FAIL_ERRNO("cannot listen on %s", hk_addr_format(a, text));
   }
   hk_addr_set_port(a, 0);

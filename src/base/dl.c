@@ -14,7 +14,7 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 
-static void *open_first(hk_dl *lib) {
+static void *dl_open_first(hk_dl *lib) {
   for (size_t i = 0; i < sizeof lib->files / sizeof lib->files[0] && lib->files[i]; i++) {
     void *handle = dlopen(lib->files[i], RTLD_NOW | RTLD_LOCAL);
     if (handle) return handle;
@@ -25,7 +25,7 @@ static void *open_first(hk_dl *lib) {
   return NULL;
 }
 
-static bool find_symbols(hk_dl *lib, void *handle) {
+static bool dl_find_symbols(hk_dl *lib, void *handle) {
   for (size_t i = 0; i < lib->nsymbols; i++) {
     const hk_dl_symbol *s = &lib->symbols[i];
     void *found = NULL;
@@ -40,7 +40,7 @@ static bool find_symbols(hk_dl *lib, void *handle) {
   return true;
 }
 
-static void forget_symbols(hk_dl *lib) {
+static void dl_forget_symbols(hk_dl *lib) {
   void *none = NULL;
   for (size_t i = 0; i < lib->nsymbols; i++) memcpy((char *)lib->table + lib->symbols[i].offset, &none, sizeof none);
 }
@@ -49,11 +49,11 @@ bool hk_dl_load(hk_dl *lib) {
   bool missing = false;
   pthread_mutex_lock(&lock);
   if (lib->state == 0) {
-    void *handle = open_first(lib);
-    lib->state = handle && find_symbols(lib, handle) ? 1 : -1;
+    void *handle = dl_open_first(lib);
+    lib->state = handle && dl_find_symbols(lib, handle) ? 1 : -1;
     lib->handle = handle;
     missing = lib->state < 0;
-    if (missing) forget_symbols(lib);
+    if (missing) dl_forget_symbols(lib);
     if (missing && handle) {
       dlclose(handle);
       lib->handle = NULL;
@@ -66,7 +66,7 @@ bool hk_dl_load(hk_dl *lib) {
   return there;
 }
 
-static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads) {
+static int dl_count_loads(struct dl_phdr_info *info, size_t bytes, void *loads) {
   (void)bytes;
   *(unsigned long long *)loads = info->dlpi_adds;
   return 1; /* the same for each library */
@@ -75,7 +75,7 @@ static int count_loads(struct dl_phdr_info *info, size_t bytes, void *loads) {
 void *hk_dl_look(hk_dl_seen *s) {
   unsigned long long loads = 0;
   pthread_mutex_lock(&lock);
-  (void)dl_iterate_phdr(count_loads, &loads); /* returns the callback's result */
+  (void)dl_iterate_phdr(dl_count_loads, &loads); /* returns the callback's result */
   if (!s->found && loads != s->loads) {
     void *handle = dlopen(s->file, RTLD_NOW | RTLD_NOLOAD);
     if (handle) s->found = dlsym(handle, s->symbol);

@@ -27,11 +27,11 @@ static struct {
 } plugin;
 
 /* The log cannot be used while parameters are read: it reads them itself. */
-static void drop_line(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
+static void env_plugin_drop_line(int level, unsigned long flags, const char *file, int line, const char *format, ...) {
   (void)level, (void)flags, (void)file, (void)line, (void)format;
 }
 
-static void finish(void) {
+static void env_plugin_finish(void) {
   if (plugin.calls && plugin.calls->finalize) (void)plugin.calls->finalize();
 }
 
@@ -51,7 +51,7 @@ bool hk_env_plugin_load(char *said, size_t bytes) {
   }
   if (v) {
     int code = p.version == 1 ? v->init.v1(HK_NCCL_MAJOR, HK_NCCL_MINOR, HK_NCCL_PATCH, "")
-                              : v->init.v2(HK_NCCL_MAJOR, HK_NCCL_MINOR, HK_NCCL_PATCH, "", drop_line);
+                              : v->init.v2(HK_NCCL_MAJOR, HK_NCCL_MINOR, HK_NCCL_PATCH, "", env_plugin_drop_line);
     if (code) snprintf(why, sizeof why, "its init fails with code %d (%s)", code, hk_plugin_result(code));
     if (code) v = NULL;
   }
@@ -63,7 +63,7 @@ bool hk_env_plugin_load(char *said, size_t bytes) {
   snprintf(said, bytes, "environment plugin %s (v%d) from %s gives the values of NCCL_ variables",
            v->name ? v->name : "(without a name)", p.version, p.file);
   plugin.calls = v;
-  (void)atexit(finish);
+  (void)atexit(env_plugin_finish);
   return true;
 }
 

@@ -31,7 +31,7 @@ bool hk_addr_is_link_local(const hk_addr *a) {
   return a->sa.sa_family == AF_INET6 && IN6_IS_ADDR_LINKLOCAL(&a->v6.sin6_addr);
 }
 
-static const unsigned char *addr_bits(const hk_addr *a, unsigned *count) {
+static const unsigned char *iface_addr_bits(const hk_addr *a, unsigned *count) {
   if (a->sa.sa_family == AF_INET6) {
     *count = 128;
     return (const unsigned char *)&a->v6.sin6_addr;
@@ -43,7 +43,7 @@ static const unsigned char *addr_bits(const hk_addr *a, unsigned *count) {
 bool hk_addr_same_net(const hk_addr *a, const hk_addr *b, unsigned prefix) {
   if (a->sa.sa_family != b->sa.sa_family) return false;
   unsigned bits;
-  const unsigned char *x = addr_bits(a, &bits), *y = addr_bits(b, &bits);
+  const unsigned char *x = iface_addr_bits(a, &bits), *y = iface_addr_bits(b, &bits);
   if (prefix > bits) prefix = bits;
   if (memcmp(x, y, prefix / 8) != 0) return false;
   unsigned rest = prefix % 8;
@@ -58,7 +58,7 @@ bool hk_addr_same_host(const hk_addr *a, const hk_addr *b) {
 
 /* The position in the list of the first pattern that `name` matches, or -1. As in NCCL, '^' (exclude) and '=' (whole
  * names, not prefixes) occur once, before the list. */
-static int filter_position(const char *list, bool exact, const char *name) {
+static int iface_filter_position(const char *list, bool exact, const char *name) {
   int position = 0;
   for (const char *p = list; *p; position++) {
     size_t n = strcspn(p, ",");
@@ -72,7 +72,7 @@ static int filter_position(const char *list, bool exact, const char *name) {
 }
 
 /* A value such as "^" or "=," would be taken for no filter, or leave nothing. */
-static hk_status check_names(const char *names) {
+static hk_status iface_check_names(const char *names) {
   if (!names || !*names || names[strspn(names, "^=,")] != '\0') return HK_OK;
   return HK_FAIL(HK_ERR_USAGE,
                  "NCCL_SOCKET_IFNAME='%s' names no interface: write names, as eth0,ib or ^docker or =eth0", names);
@@ -84,7 +84,7 @@ typedef struct ranked {
   bool routed, local_family;
 } ranked;
 
-static int compare(const void *pa, const void *pb) {
+static int iface_compare(const void *pa, const void *pb) {
   const ranked *a = pa, *b = pb;
   if (a->filter != b->filter) return a->filter < b->filter ? -1 : 1;
   if (a->routed != b->routed) return a->routed ? -1 : 1;
@@ -112,7 +112,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_filter *w) {
   int family = w->local ? w->local->sa.sa_family : AF_INET;
   bool others = false;
   for (int i = 0; i < n; i++) {
-    int at = *names ? filter_position(names, exact, list[i].name) : 0;
+    int at = *names ? iface_filter_position(names, exact, list[i].name) : 0;
     if (*names && (exclude ? at >= 0 : at < 0)) continue;
     if (w->family != AF_UNSPEC && list[i].addr.sa.sa_family != w->family) continue;
     bool routed = routed_name && strcmp(routed_name, list[i].name) == 0;
@@ -123,7 +123,7 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_filter *w) {
                          .routed = routed,
                          .local_family = list[i].addr.sa.sa_family == family};
   }
-  qsort(r, (size_t)kept, sizeof(*r), compare);
+  qsort(r, (size_t)kept, sizeof(*r), iface_compare);
   int out = 0;
   for (int i = 0; i < kept; i++) {
     /* Loopback reaches no other host. It is used only if it was asked for, by name or by a root on this host, or if
@@ -137,13 +137,13 @@ int hk_iface_order(hk_iface *list, int n, const hk_iface_filter *w) {
 
 /* ---- the interfaces of this machine ---- */
 
-static bool sysfs_exists(const char *name, const char *entry) {
+static bool iface_sysfs_exists(const char *name, const char *entry) {
   return hk_sysfs_has("", "/sys/class/net/%s/%s", name, entry);
 }
 
 /* True if the interface, or an interface below it, has a device (bond, VLAN, bridge with a real port). */
-static bool has_hardware(const char *name, int depth) {
-  if (sysfs_exists(name, "device")) return true;
+static bool iface_has_hardware(const char *name, int depth) {
+  if (iface_sysfs_exists(name, "device")) return true;
   if (depth == 0) return false;
   char path[128];
   snprintf(path, sizeof(path), "/sys/class/net/%s", name);
@@ -151,37 +151,37 @@ static bool has_hardware(const char *name, int depth) {
   if (!d) return false;
   bool found = false;
   for (struct dirent *e; !found && (e = readdir(d)) != NULL;)
-    if (strncmp(e->d_name, "lower_", 6) == 0) found = has_hardware(e->d_name + 6, depth - 1);
+    if (strncmp(e->d_name, "lower_", 6) == 0) found = iface_has_hardware(e->d_name + 6, depth - 1);
   closedir(d);
   return found;
 }
 
-static hk_iface_class classify(const char *name, unsigned flags) {
+static hk_iface_class iface_classify(const char *name, unsigned flags) {
   /* Bridges and overlays that container engines and hypervisors make: every host has the same addresses on them. */
   static const char *const container[] = {"docker", "br-",  "virbr",   "cni",  "podman", "lxcbr",        "lxdbr",
                                           "veth",   "vnet", "flannel", "cali", "kube-",  "nodelocaldns", "vmnet"};
   if (flags & IFF_LOOPBACK) return HK_IFACE_LOOPBACK;
-  if (has_hardware(name, LOWER_DEPTH)) return HK_IFACE_PHYSICAL;
-  if (sysfs_exists(name, "bridge")) return HK_IFACE_BRIDGE;
+  if (iface_has_hardware(name, LOWER_DEPTH)) return HK_IFACE_PHYSICAL;
+  if (iface_sysfs_exists(name, "bridge")) return HK_IFACE_BRIDGE;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(container); i++)
     if (strncmp(name, container[i], strlen(container[i])) == 0) return HK_IFACE_BRIDGE;
   return HK_IFACE_VIRTUAL;
 }
 
 /* A number that a file of the interface holds: decimal, or hexadecimal after 0x; 0 if there is none. */
-static uint32_t sysfs_number(const char *name, const char *entry) {
+static uint32_t iface_sysfs_number(const char *name, const char *entry) {
   long long v; /* `speed` gives EINVAL if the driver does not know it */
   (void)hk_sysfs_number("", &v, "/sys/class/net/%s/%s", name, entry);
   v = v > 0 ? v : 0;
   return (uint32_t)v;
 }
 
-static unsigned prefix_bits(const struct sockaddr *mask) {
+static unsigned iface_prefix_bits(const struct sockaddr *mask) {
   hk_addr m;
   if (!mask) return 0;
   memcpy(&m, mask, mask->sa_family == AF_INET6 ? sizeof(m.v6) : sizeof(m.v4));
   unsigned bits, n = 0;
-  const unsigned char *b = addr_bits(&m, &bits);
+  const unsigned char *b = iface_addr_bits(&m, &bits);
   while (n < bits && (b[n / 8] & (0x80u >> (n % 8)))) n++;
   return n;
 }
@@ -189,7 +189,7 @@ static unsigned prefix_bits(const struct sockaddr *mask) {
 /* True if the interface can be used. RUNNING: the cable is plugged in; otherwise nothing would arrive. LOWER_UP means
  * the same, and the kernel sets it up to a second earlier. The address from which the route to the root leaves is
  * always usable. */
-static bool usable(const struct ifaddrs *i, const hk_addr *local) {
+static bool iface_usable(const struct ifaddrs *i, const hk_addr *local) {
   hk_addr a;
   if (!i->ifa_addr || (i->ifa_addr->sa_family != AF_INET && i->ifa_addr->sa_family != AF_INET6)) return false;
   if (i->ifa_flags & IFF_UP && i->ifa_flags & (IFF_RUNNING | IFF_LOWER_UP)) return true;
@@ -199,7 +199,7 @@ static bool usable(const struct ifaddrs *i, const hk_addr *local) {
 }
 
 /* The list is the caller's to free. */
-static hk_status scan(hk_iface **list, int *n, const hk_addr *local) {
+static hk_status iface_scan(hk_iface **list, int *n, const hk_addr *local) {
   struct ifaddrs *all;
   int most = 0;
   if (getifaddrs(&all) != 0) return HK_FAIL_ERRNO("cannot list this host's network interfaces");
@@ -211,15 +211,15 @@ static hk_status scan(hk_iface **list, int *n, const hk_addr *local) {
     return HK_FAIL(HK_ERR_SYSTEM, "out of memory listing %d interfaces", most);
   }
   for (struct ifaddrs *i = all; i; i = i->ifa_next) {
-    if (!usable(i, local)) continue;
+    if (!iface_usable(i, local)) continue;
     hk_iface *f = &(*list)[(*n)++];
     snprintf(f->name, sizeof(f->name), "%s", i->ifa_name);
     f->name[strcspn(f->name, ":")] = '\0'; /* an alias "eth0:1" is eth0 */
     memcpy(&f->addr, i->ifa_addr, i->ifa_addr->sa_family == AF_INET6 ? sizeof(f->addr.v6) : sizeof(f->addr.v4));
-    f->kind = (uint8_t)classify(f->name, i->ifa_flags);
-    f->prefix = (uint8_t)prefix_bits(i->ifa_netmask);
-    f->speed_mbps = sysfs_number(f->name, "speed");
-    f->vendor = sysfs_number(f->name, "device/vendor");
+    f->kind = (uint8_t)iface_classify(f->name, i->ifa_flags);
+    f->prefix = (uint8_t)iface_prefix_bits(i->ifa_netmask);
+    f->speed_mbps = iface_sysfs_number(f->name, "speed");
+    f->vendor = iface_sysfs_number(f->name, "device/vendor");
   }
   freeifaddrs(all);
   return HK_OK;
@@ -240,7 +240,7 @@ void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]) {
 
 /* The local address from which packets to `to` leave: connecting a datagram socket looks up the route and sends
  * nothing. */
-static bool route_source(const hk_addr *to, hk_addr *local) {
+static bool iface_route_source(const hk_addr *to, hk_addr *local) {
   int fd = socket(to->sa.sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   if (fd < 0) return false;
   socklen_t len = sizeof(*local);
@@ -249,7 +249,7 @@ static bool route_source(const hk_addr *to, hk_addr *local) {
   return ok;
 }
 
-static hk_status wanted_family(const char *text, int *family) {
+static hk_status iface_wanted_family(const char *text, int *family) {
   *family = AF_UNSPEC;
   if (!text || !*text) return HK_OK;
   if (strcmp(text, "AF_INET") == 0)
@@ -261,7 +261,7 @@ static hk_status wanted_family(const char *text, int *family) {
   return HK_OK;
 }
 
-static void list_names(const hk_iface *list, int n, char *text, size_t bytes) {
+static void iface_list_names(const hk_iface *list, int n, char *text, size_t bytes) {
   size_t used = 0;
   text[0] = '\0';
   for (int i = 0; i < n; i++) {
@@ -284,15 +284,15 @@ hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk
   hk_iface_filter filter = {.names = settings->SOCKET_IFNAME};
   int room = *n, count = 0;
   *n = 0;
-  HK_TRY(wanted_family(settings->SOCKET_FAMILY, &filter.family), out);
-  HK_TRY(check_names(filter.names), out);
-  if (toward && route_source(toward, &local)) {
+  HK_TRY(iface_wanted_family(settings->SOCKET_FAMILY, &filter.family), out);
+  HK_TRY(iface_check_names(filter.names), out);
+  if (toward && iface_route_source(toward, &local)) {
     filter.local = &local;
     filter.remote = !hk_addr_is_loopback(&local) && !hk_addr_same_host(&local, toward);
   }
-  HK_TRY(scan(&all, &count, filter.local), out);
+  HK_TRY(iface_scan(&all, &count, filter.local), out);
   char names[256];
-  list_names(all, count, names, sizeof(names));
+  iface_list_names(all, count, names, sizeof(names));
   int left = hk_iface_order(all, count, &filter);
   if (left < 0) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory choosing an interface");

@@ -4,7 +4,7 @@
 #include <math.h>
 
 /* The comma before an element. */
-static void element(hk_json *w) {
+static void json_element(hk_json *w) {
   if (w->after_key) {
     w->after_key = false;
     return;
@@ -14,7 +14,7 @@ static void element(hk_json *w) {
   w->filled[w->depth - 1] = true;
 }
 
-static void quoted(hk_json *w, const char *text) {
+static void json_quoted(hk_json *w, const char *text) {
   fputc('"', w->f);
   for (const unsigned char *p = (const unsigned char *)text; *p; p++) {
     if (*p == '"' || *p == '\\')
@@ -31,7 +31,7 @@ static void quoted(hk_json *w, const char *text) {
 
 void hk_json_open(hk_json *w, char bracket) {
   if (!w->f || w->depth == HK_JSON_DEPTH) return;
-  element(w);
+  json_element(w);
   fputc(bracket, w->f);
   w->closers[w->depth] = bracket == '{' ? '}' : ']';
   w->filled[w->depth++] = false;
@@ -45,8 +45,8 @@ void hk_json_close(hk_json *w) {
 
 void hk_json_key(hk_json *w, const char *name) {
   if (!w->f) return;
-  element(w);
-  quoted(w, name);
+  json_element(w);
+  json_quoted(w, name);
   fputc(':', w->f);
   w->after_key = true;
 }
@@ -57,19 +57,19 @@ void hk_json_text(hk_json *w, const char *text) {
     hk_json_null(w);
     return;
   }
-  element(w);
-  quoted(w, text);
+  json_element(w);
+  json_quoted(w, text);
 }
 
 void hk_json_integer(hk_json *w, long long v) {
   if (!w->f) return;
-  element(w);
+  json_element(w);
   fprintf(w->f, "%lld", v);
 }
 
 void hk_json_number(hk_json *w, double v) {
   if (!w->f) return;
-  element(w);
+  json_element(w);
   if (isfinite(v))
     fprintf(w->f, "%.10g", v);
   else
@@ -78,13 +78,13 @@ void hk_json_number(hk_json *w, double v) {
 
 void hk_json_boolean(hk_json *w, bool v) {
   if (!w->f) return;
-  element(w);
+  json_element(w);
   fputs(v ? "true" : "false", w->f);
 }
 
 void hk_json_null(hk_json *w) {
   if (!w->f) return;
-  element(w);
+  json_element(w);
   fputs("null", w->f);
 }
 

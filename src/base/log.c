@@ -62,7 +62,7 @@ static const struct {
     {"BOOTSTRAP", HK_SUB_BOOTSTRAP},
 };
 
-static unsigned subsystem_of(const char *name, size_t length) {
+static unsigned log_subsystem_of(const char *name, size_t length) {
   for (size_t i = 0; i < sizeof subsystem_names / sizeof subsystem_names[0]; i++)
     if (strlen(subsystem_names[i].name) == length && !strncasecmp(subsystem_names[i].name, name, length))
       return subsystem_names[i].bits;
@@ -71,7 +71,7 @@ static unsigned subsystem_of(const char *name, size_t length) {
 
 /* "INIT,NET", "^NET,SHM" (a leading ^ excludes the whole list, as with NCCL), "ALL,^CALL" (^ on one name excludes it).
  * `unknown` gets the first unknown name. */
-static unsigned parse_subsystems(const char *list, char *unknown, size_t unknown_bytes) {
+static unsigned log_parse_subsystems(const char *list, char *unknown, size_t unknown_bytes) {
   bool all_excluded = list[0] == '^';
   unsigned mask = all_excluded ? ~0u : 0u, excluded = 0;
   while (*list) {
@@ -80,7 +80,7 @@ static unsigned parse_subsystems(const char *list, char *unknown, size_t unknown
     size_t length = n;
     bool exclude = all_excluded;
     if (length && name[0] == '^') exclude = true, name++, length--;
-    unsigned bits = subsystem_of(name, length);
+    unsigned bits = log_subsystem_of(name, length);
     if (!bits && length && !unknown[0]) snprintf(unknown, unknown_bytes, "%.*s", (int)length, name);
     if (exclude)
       excluded |= bits;
@@ -92,7 +92,7 @@ static unsigned parse_subsystems(const char *list, char *unknown, size_t unknown
 }
 
 /* Replaces %h and %p in the file's name. */
-static void expand_path(char *out, size_t room, const char *pattern) {
+static void log_expand_path(char *out, size_t room, const char *pattern) {
   size_t n = 0;
   out[0] = 0;
   for (const char *p = pattern; *p && n + 1 < room; p++) {
@@ -106,9 +106,9 @@ static void expand_path(char *out, size_t room, const char *pattern) {
 }
 
 /* Opens the log file; an error is stored in `complaint`. Under the lock. */
-static void open_file(const char *pattern, char *complaint, size_t room) {
+static void log_open_file(const char *pattern, char *complaint, size_t room) {
   char path[sizeof logs.path] = "";
-  if (pattern) expand_path(path, sizeof path, pattern);
+  if (pattern) log_expand_path(path, sizeof path, pattern);
   if (logs.file && !strcmp(path, logs.path)) return; /* unchanged after a reset: continue to append */
   if (logs.file) fclose(logs.file);
   logs.file = NULL;
@@ -119,14 +119,14 @@ static void open_file(const char *pattern, char *complaint, size_t room) {
     snprintf(complaint, room, "NCCL_DEBUG_FILE: cannot open %.300s: %s; logging to stdout", path, strerror(errno));
 }
 
-static int level_of(const char *name) {
+static int log_level_of(const char *name) {
   for (int i = 0; i <= HK_LOG_TRACE; i++)
     if (!strcasecmp(name, level_names[i])) return i;
   return LEVEL_UNREAD;
 }
 
 /* Reads the variables. Errors in them can be logged only afterwards. */
-static int configure(void) {
+static int log_configure(void) {
   /* Outside the lock, because the table may report errors of other variables through this log. */
   const char *debug = hk_param_str(HK_P_DEBUG), *subsys = hk_param_str(HK_P_DEBUG_SUBSYS);
   const char *file = hk_param_str(HK_P_DEBUG_FILE);
@@ -143,7 +143,7 @@ static int configure(void) {
     if (gethostname(logs.host, sizeof logs.host - 1)) snprintf(logs.host, sizeof logs.host, "localhost");
     logs.host[strcspn(logs.host, ".")] = 0;
   }
-  level = level_of(debug ? debug : "");
+  level = log_level_of(debug ? debug : "");
   logs.chosen = strcmp(info.origin, "default") != 0;
   if (logs.second_copy && level > HK_LOG_WARN) level = HK_LOG_WARN;
   if (logs.command && !logs.chosen) {
@@ -152,9 +152,9 @@ static int configure(void) {
     level = HK_LOG_WARN;
     if (debug && debug[0]) snprintf(bad_level, sizeof bad_level, "%.100s", debug);
   }
-  unsigned mask = subsys && subsys[0] ? parse_subsystems(subsys, bad_subsystem, sizeof bad_subsystem)
+  unsigned mask = subsys && subsys[0] ? log_parse_subsystems(subsys, bad_subsystem, sizeof bad_subsystem)
                                       : DEFAULT_SUBSYSTEMS;
-  open_file(level > HK_LOG_VERSION && !logs.second_copy ? file : NULL, complaint, sizeof complaint);
+  log_open_file(level > HK_LOG_VERSION && !logs.second_copy ? file : NULL, complaint, sizeof complaint);
   atomic_store_explicit(&logs.subsystems, mask, memory_order_relaxed); /* relaxed: see hk_log_on */
   /* release: a thread that reads the level without the lock may read the host's name too */
   atomic_store_explicit(&logs.level, level, memory_order_release);
@@ -172,7 +172,7 @@ static int configure(void) {
 bool hk_log_on(hk_log_level level, unsigned subsystems) {
   /* acquire: the host's name was written before the level */
   int in_force = atomic_load_explicit(&logs.level, memory_order_acquire);
-  if (__builtin_expect(in_force == LEVEL_UNREAD, 0)) in_force = configure();
+  if (__builtin_expect(in_force == LEVEL_UNREAD, 0)) in_force = log_configure();
   if ((int)level > in_force) return false;
   /* relaxed: a line too many or too few does no harm */
   return level <= HK_LOG_WARN || subsystems & atomic_load_explicit(&logs.subsystems, memory_order_relaxed);
@@ -198,7 +198,7 @@ bool hk_log_first(const char *file, int line) {
   return first;
 }
 
-static size_t prefix(char *line, size_t room, hk_log_level level, const char *file, int at) {
+static size_t log_prefix(char *line, size_t room, hk_log_level level, const char *file, int at) {
   if (level == HK_LOG_VERSION) return 0; /* as NCCL: the bare text */
   int n = snprintf(line, room, "%s:%d:%d [0] ", logs.host, (int)getpid(), (int)gettid());
   if (level != HK_LOG_INFO) n += snprintf(line + n, room - (size_t)n, "%s:%d ", file, at);
@@ -208,7 +208,7 @@ static size_t prefix(char *line, size_t room, hk_log_level level, const char *fi
 
 /* A line stays one line: text from outside (a variable's value, a peer's message) must not look like lines of the
  * library. */
-static void make_printable(char *text, size_t n) {
+static void log_make_printable(char *text, size_t n) {
   for (size_t i = 0; i < n; i++) {
     unsigned char c = (unsigned char)text[i];
     if (c == '\n')
@@ -223,14 +223,14 @@ void hk_log_write(hk_log_level level, unsigned subsystems, const char *file, int
   (void)subsystems; /* filtered before the call */
   int saved = errno;
   char text[LINE_BYTES];
-  size_t n = prefix(text, sizeof text, level, file, line);
+  size_t n = log_prefix(text, sizeof text, level, file, line);
   va_list args;
   va_start(args, format);
   int more = vsnprintf(text + n, sizeof text - n - 1, format, args);
   va_end(args);
   if (more > 0) n += (size_t)more;
   if (n > sizeof text - 2) n = sizeof text - 2; /* cut off */
-  make_printable(text, n);
+  log_make_printable(text, n);
   text[n++] = '\n';
   /* One write and one flush for each line: lines of several processes do not mix, and none is lost if a process is
    * killed. */

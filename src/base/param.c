@@ -84,7 +84,7 @@ static struct {
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 HK_FORK_GUARD(table.lock);
 
-static const char *keep(const char *text) {
+static const char *param_keep(const char *text) {
   for (kept *k = table.kept; k; k = k->next)
     if (!strcmp(k->text, text)) return k->text;
   size_t n = strlen(text) + 1;
@@ -97,7 +97,7 @@ static const char *keep(const char *text) {
 }
 
 /* Notes a line for the log. It cannot be written under the lock, because the log reads parameters. */
-__attribute__((format(printf, 2, 3))) static void complain(hk_log_level level, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void param_complain(hk_log_level level, const char *format, ...) {
   complaint *c = malloc(sizeof *c);
   if (!c) return;
   va_list args;
@@ -111,7 +111,7 @@ __attribute__((format(printf, 2, 3))) static void complain(hk_log_level level, c
   table.complaints_end = &c->next;
 }
 
-static void report_to_log(void *arg, bool wrong, const char *text) {
+static void param_report_to_log(void *arg, bool wrong, const char *text) {
   (void)arg;
   if (wrong)
     HK_WARN("%s", text);
@@ -120,7 +120,7 @@ static void report_to_log(void *arg, bool wrong, const char *text) {
 }
 
 /* Runs without the lock. */
-static void report_all(complaint *c, void (*report)(void *, bool, const char *), void *arg) {
+static void param_report_all(complaint *c, void (*report)(void *, bool, const char *), void *arg) {
   while (c) {
     complaint *next = c->next;
     report(arg, c->level == HK_LOG_WARN, c->text);
@@ -130,7 +130,7 @@ static void report_all(complaint *c, void (*report)(void *, bool, const char *),
 }
 
 /* A name that is in neither table: a misspelling, a variable without effect here, or another program's. */
-static void check_name(const char *name, const char *origin) {
+static void param_check_name(const char *name, const char *origin) {
   for (size_t i = 0; i < HK_P_COUNT; i++)
     if (!strcmp(name, row_names[i])) return;
   unsigned distance;
@@ -142,15 +142,15 @@ static void check_name(const char *name, const char *origin) {
     misspelt = true;
   }
   if (hk_param_inert(name) || (!misspelt && hk_param_inert_family(name)))
-    complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library", name, origin);
+    param_complain(HK_LOG_INFO, "%.100s (%s) is known and has no effect in this library", name, origin);
   else if (misspelt)
-    complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; did you mean %s?", name, origin, nearest);
+    param_complain(HK_LOG_WARN, "%.100s (%s) is no parameter and is ignored; did you mean %s?", name, origin, nearest);
   else /* perhaps a user's own, a plugin's or a newer NCCL's: worth a line, not a warning */
-    complain(HK_LOG_INFO, "%.100s (%s) is not known here and is ignored", name, origin);
+    param_complain(HK_LOG_INFO, "%.100s (%s) is not known here and is ignored", name, origin);
   if (*from && (*from)->level == HK_LOG_WARN) (*from)->of_names = true;
 }
 
-static char *trim(char *s) {
+static char *param_trim(char *s) {
   while (isspace((unsigned char)*s)) s++;
   size_t n = strlen(s);
   while (n && isspace((unsigned char)s[n - 1])) s[--n] = 0;
@@ -158,59 +158,59 @@ static char *trim(char *s) {
 }
 
 /* NCCL's format: NAME=value lines, # starts a comment. */
-static void parse_line(char *line, const char *path, int number) {
+static void param_parse_line(char *line, const char *path, int number) {
   line[strcspn(line, "#\n")] = 0;
-  char *name = trim(line);
+  char *name = param_trim(line);
   if (!*name) return;
   char *equals = strchr(name, '=');
   if (!equals) {
-    complain(HK_LOG_WARN, "%.200s:%d: not of the form NAME=value: \"%.100s\"", path, number, name);
+    param_complain(HK_LOG_WARN, "%.200s:%d: not of the form NAME=value: \"%.100s\"", path, number, name);
     return;
   }
   *equals = 0;
-  name = trim(name);
+  name = param_trim(name);
   setting *s = calloc(1, sizeof *s);
   if (!s) return;
-  s->name = keep(name);
-  s->value = keep(trim(equals + 1));
+  s->name = param_keep(name);
+  s->value = param_keep(param_trim(equals + 1));
   s->file = path;
   *table.settings_end = s;
   table.settings_end = &s->next;
   if (!s->name || !s->value)
     s->name = s->value = "";
   else
-    check_name(s->name, path);
+    param_check_name(s->name, path);
 }
 
-static void read_file(const char *path, int must_exist) {
-  const char *name = keep(path);
+static void param_read_file(const char *path, int must_exist) {
+  const char *name = param_keep(path);
   FILE *f = name ? fopen(name, "re") : NULL;
   if (!f) {
-    if (must_exist) complain(HK_LOG_WARN, "NCCL_CONF_FILE: cannot read %.300s: %s", path, strerror(errno));
+    if (must_exist) param_complain(HK_LOG_WARN, "NCCL_CONF_FILE: cannot read %.300s: %s", path, strerror(errno));
     return;
   }
   char *line = NULL;
   size_t room = 0;
-  for (int number = 1; getline(&line, &room, f) >= 0; number++) parse_line(line, name, number);
+  for (int number = 1; getline(&line, &room, f) >= 0; number++) param_parse_line(line, name, number);
   free(line);
   fclose(f);
 }
 
-static void read_files(void) {
+static void param_read_files(void) {
   const char *chosen = secure_getenv("NCCL_CONF_FILE"), *home = secure_getenv("HOME");
   if (chosen && *chosen) {
-    read_file(chosen, 1);
+    param_read_file(chosen, 1);
   } else if (home && *home) {
     char path[4096];
     snprintf(path, sizeof path, "%s/.nccl.conf", home);
-    read_file(path, 0);
+    param_read_file(path, 0);
   }
-  read_file("/etc/nccl.conf", 0);
+  param_read_file("/etc/nccl.conf", 0);
 }
 
 /* True for a variable that names a file or a library to load. A program with more rights than its caller (set-user-id)
  * must not take one from the caller's environment. */
-static bool names_a_file(const char *name) {
+static bool param_names_a_file(const char *name) {
   static const char *const ends[] = {"_PLUGIN", "_FILE", "_IMAGE"};
   size_t n = strlen(name);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(ends); i++)
@@ -219,18 +219,18 @@ static bool names_a_file(const char *name) {
 }
 
 /* The text in force for a row, NULL if nothing sets it; the first file's setting counts. */
-static const char *lookup(const char *name, const char **origin) {
+static const char *param_lookup(const char *name, const char **origin) {
   const char *text;
   if (hk_env_plugin_get(name, &text)) {
     *origin = text ? "environment plugin" : "default";
-    return text ? keep(text) : NULL;
+    return text ? param_keep(text) : NULL;
   }
-  text = names_a_file(name) ? secure_getenv(name) : getenv(name);
+  text = param_names_a_file(name) ? secure_getenv(name) : getenv(name);
   if (!text && getenv(name))
-    complain(HK_LOG_WARN, "%s is ignored: this program has more rights than the user who started it (set-user-id)",
-             name);
+    param_complain(HK_LOG_WARN,
+                   "%s is ignored: this program has more rights than the user who started it (set-user-id)", name);
   *origin = "environment";
-  if (text) return keep(text);
+  if (text) return param_keep(text);
   for (setting *s = table.settings; s; s = s->next)
     if (!strcmp(s->name, name)) {
       *origin = s->file;
@@ -242,7 +242,7 @@ static const char *lookup(const char *name, const char **origin) {
 
 /* Decimal, 0x hexadecimal or 0 octal, as NCCL reads numbers. If it is no number or out of range, false and a line for
  * the log. */
-static int parse_int(const row *r, const char *text, const char *origin, int64_t *value) {
+static int param_parse_int(const row *r, const char *text, const char *origin, int64_t *value) {
   char *end;
   errno = 0;
   long long v = strtoll(text, &end, 0);
@@ -250,9 +250,9 @@ static int parse_int(const row *r, const char *text, const char *origin, int64_t
   while (isspace((unsigned char)*end)) end++;
   if (*end) is_number = 0;
   if (!is_number || errno || v < r->min || v > r->max) {
-    complain(HK_LOG_WARN, "%s=%.100s (%.200s) is %s; the range is %lld to %lld%s%s, using the default %lld", r->name,
-             text, origin, is_number ? "out of range" : "not a number", (long long)r->min, (long long)r->max,
-             r->unit[0] ? " " : "", r->unit, (long long)r->def);
+    param_complain(HK_LOG_WARN, "%s=%.100s (%.200s) is %s; the range is %lld to %lld%s%s, using the default %lld",
+                   r->name, text, origin, is_number ? "out of range" : "not a number", (long long)r->min,
+                   (long long)r->max, r->unit[0] ? " " : "", r->unit, (long long)r->def);
     return 0;
   }
   *value = v;
@@ -261,33 +261,33 @@ static int parse_int(const row *r, const char *text, const char *origin, int64_t
 
 /* Values that FIFOs need: slots are numbered with a mask, and payloads begin on cache lines. Other values are rounded
  * up to the next one that fits. */
-static int64_t fitting(int id, int64_t value) {
+static int64_t param_fitting(int id, int64_t value) {
   int64_t fits = value;
   if (id == HK_P_SLOTS)
     for (fits = 1; fits < value;) fits *= 2;
   else if (id == HK_P_SLOT_BYTES)
     fits = (value + 63) & ~(int64_t)63;
   if (fits != value)
-    complain(HK_LOG_INFO, "%s=%lld is rounded up to %lld, %s", rows[id].name, (long long)value, (long long)fits,
-             id == HK_P_SLOTS ? "a power of two" : "a multiple of 64");
+    param_complain(HK_LOG_INFO, "%s=%lld is rounded up to %lld, %s", rows[id].name, (long long)value, (long long)fits,
+                   id == HK_P_SLOTS ? "a power of two" : "a multiple of 64");
   return fits;
 }
 
 /* True if the text is one of the row's words; else adds a complaint. */
-static int parse_word(const row *r, const char *text, const char *origin) {
+static int param_parse_word(const row *r, const char *text, const char *origin) {
   size_t n = strlen(text);
   for (const char *w = r->words; *w;) {
     size_t length = strcspn(w, " ");
     if (length == n && !strncmp(w, text, n)) return 1;
     w += length + (w[length] == ' ');
   }
-  complain(HK_LOG_WARN, "%s=%.100s (%.200s) is not known, and is ignored; the values are: %s", r->name, text, origin,
-           r->words);
+  param_complain(HK_LOG_WARN, "%s=%.100s (%.200s) is not known, and is ignored; the values are: %s", r->name, text,
+                 origin, r->words);
   return 0;
 }
 
 /* Sets the slot size to NCCL_BUFFSIZE divided by the number of slots, within the limits of the slot size. */
-static bool share_of_buffer(int id, int64_t *value) {
+static bool param_share_of_buffer(int id, int64_t *value) {
   /* relaxed, both: their rows come before the slot's, and the caller has the lock */
   const int64_t all = atomic_load_explicit(&table.now[HK_P_BUFFSIZE].value, memory_order_relaxed);
   if (id != HK_P_SLOT_BYTES || !all) return false;
@@ -296,49 +296,49 @@ static bool share_of_buffer(int id, int64_t *value) {
   return true;
 }
 
-static void set_row(int id) {
+static void param_set_row(int id) {
   const row *r = &rows[id];
-  const char *origin, *text = lookup(r->name, &origin);
+  const char *origin, *text = param_lookup(r->name, &origin);
   int64_t value = r->def;
   if (r->is_string) {
-    if (!text || !text[0] || (r->words && !parse_word(r, text, origin))) text = r->str_def, origin = "default";
-  } else if (!text || !text[0] || !parse_int(r, text, origin, &value)) {
-    origin = share_of_buffer(id, &value) ? "NCCL_BUFFSIZE" : "default";
+    if (!text || !text[0] || (r->words && !param_parse_word(r, text, origin))) text = r->str_def, origin = "default";
+  } else if (!text || !text[0] || !param_parse_int(r, text, origin, &value)) {
+    origin = param_share_of_buffer(id, &value) ? "NCCL_BUFFSIZE" : "default";
   }
-  if (!r->is_string) value = fitting(id, value);
+  if (!r->is_string) value = param_fitting(id, value);
   /* release: a reader of the pointer also reads its text */
   atomic_store_explicit(&table.now[id].text, text, memory_order_release);
   atomic_store_explicit(&table.now[id].origin, origin, memory_order_release);
   atomic_store_explicit(&table.now[id].value, value, memory_order_relaxed); /* relaxed: only the number is read */
 }
 
-static bool is_ours(const char *entry) { return !strncmp(entry, "NCCL_", 5) || !strncmp(entry, "HOCKET_", 7); }
+static bool param_is_ours(const char *entry) { return !strncmp(entry, "NCCL_", 5) || !strncmp(entry, "HOCKET_", 7); }
 
 /* The order of the variables does not matter. */
-static uint64_t hash_environment(void) {
+static uint64_t param_hash_environment(void) {
   uint64_t all = 0;
   for (char **e = environ; e && *e; e++) {
-    if (!is_ours(*e)) continue;
+    if (!param_is_ours(*e)) continue;
     const uint64_t h = hk_hash(0, *e, strlen(*e));
     all += h ^ h >> 29;
   }
   return all;
 }
 
-static void check_environment(void) {
+static void param_check_environment(void) {
   for (char **e = environ; e && *e; e++) {
-    if (!is_ours(*e)) continue;
+    if (!param_is_ours(*e)) continue;
     char name[128];
     size_t n = strcspn(*e, "=");
     if (n >= sizeof name) n = sizeof name - 1;
     memcpy(name, *e, n);
     name[n] = 0;
-    check_name(name, "environment");
+    param_check_name(name, "environment");
   }
 }
 
 /* Moves complaints of misspelt names to table.names, in place of older ones, and gives the others. */
-static complaint *keep_names(void) {
+static complaint *param_keep_names(void) {
   complaint *others = NULL, **others_end = &others, **names_end = &table.names;
   while (table.names) {
     complaint *next = table.names->next;
@@ -355,7 +355,7 @@ static complaint *keep_names(void) {
   return others;
 }
 
-static void load(int again, void (*report)(void *, bool, const char *), void *arg) {
+static void param_load(int again, void (*report)(void *, bool, const char *), void *arg) {
   pthread_mutex_lock(&table.lock);
   /* relaxed: the lock orders it */
   if (atomic_load_explicit(&table.loaded, memory_order_relaxed) && !again) {
@@ -371,62 +371,63 @@ static void load(int again, void (*report)(void *, bool, const char *), void *ar
   table.complaints_end = &table.complaints;
   char said[600];
   bool fine = hk_env_plugin_load(said, sizeof said);
-  if (said[0]) complain(fine ? HK_LOG_INFO : HK_LOG_WARN, "%s", said);
-  read_files();
-  table.environment = hash_environment();
-  for (int id = 0; id < HK_P_COUNT; id++) set_row(id);
-  check_environment();
-  complaint *c = report == report_to_log ? keep_names() : table.complaints;
+  if (said[0]) param_complain(fine ? HK_LOG_INFO : HK_LOG_WARN, "%s", said);
+  param_read_files();
+  table.environment = param_hash_environment();
+  for (int id = 0; id < HK_P_COUNT; id++) param_set_row(id);
+  param_check_environment();
+  complaint *c = report == param_report_to_log ? param_keep_names() : table.complaints;
   table.complaints = NULL;
   /* release: a reader who sees it reads the values without the lock */
   atomic_store_explicit(&table.loaded, 1, memory_order_release);
   pthread_mutex_unlock(&table.lock);
-  report_all(c, report, arg);
+  param_report_all(c, report, arg);
 }
 
-static inline void need_table(void) {
-  /* acquire: pairs with the release in load() */
-  if (__builtin_expect(!atomic_load_explicit(&table.loaded, memory_order_acquire), 0)) load(0, report_to_log, NULL);
+static inline void param_need_table(void) {
+  /* acquire: pairs with the release in param_load() */
+  if (__builtin_expect(!atomic_load_explicit(&table.loaded, memory_order_acquire), 0))
+    param_load(0, param_report_to_log, NULL);
 }
 
 void hk_param_report_names(bool first) {
-  need_table();
+  param_need_table();
   pthread_mutex_lock(&table.lock);
   complaint *c = table.names;
   table.names = NULL;
   pthread_mutex_unlock(&table.lock);
   for (complaint *k = c; k && !first; k = k->next) k->level = HK_LOG_INFO;
-  report_all(c, report_to_log, NULL);
+  param_report_all(c, param_report_to_log, NULL);
 }
 
-void hk_param_reload(void) { load(1, report_to_log, NULL); }
+void hk_param_reload(void) { param_load(1, param_report_to_log, NULL); }
 void hk_param_renew(void) {
-  need_table();
+  param_need_table();
   pthread_mutex_lock(&table.lock);
-  bool changed = table.environment != hash_environment();
+  bool changed = table.environment != param_hash_environment();
   pthread_mutex_unlock(&table.lock);
   if (changed) hk_param_reload();
 }
-void hk_param_check(void (*report)(void *, bool, const char *), void *arg) { load(1, report, arg); }
+void hk_param_check(void (*report)(void *, bool, const char *), void *arg) { param_load(1, report, arg); }
 
 void hk_param_refresh(hk_param_id id) {
-  need_table();
+  param_need_table();
   pthread_mutex_lock(&table.lock);
   table.complaints_end = &table.complaints;
-  set_row((int)id);
+  param_set_row((int)id);
   complaint *c = table.complaints;
   table.complaints = NULL;
   pthread_mutex_unlock(&table.lock);
-  report_all(c, report_to_log, NULL);
+  param_report_all(c, param_report_to_log, NULL);
 }
 
 int64_t hk_param_int(hk_param_id id) {
-  need_table();
+  param_need_table();
   return atomic_load_explicit(&table.now[id].value, memory_order_relaxed); /* relaxed: see set_row */
 }
 
 const char *hk_param_str(hk_param_id id) {
-  need_table();
+  param_need_table();
   return atomic_load_explicit(&table.now[id].text, memory_order_acquire); /* acquire: see set_row */
 }
 
@@ -447,7 +448,8 @@ const hk_settings *hk_settings_now(void) {
   };
   pthread_mutex_lock(&table.lock);
   snapshot *s = table.snapshots;
-  while (s && memcmp(&s->settings, &now, sizeof now) != 0) s = s->next; /* equal strings have one address: keep() */
+  while (s && memcmp(&s->settings, &now, sizeof now) != 0)
+    s = s->next; /* equal strings have one address: param_keep() */
   if (!s && (s = malloc(sizeof *s))) {
     *s = (snapshot){table.snapshots, now};
     table.snapshots = s;
@@ -458,7 +460,7 @@ const hk_settings *hk_settings_now(void) {
 }
 
 void hk_param_describe(hk_param_id id, hk_param_info *info) {
-  need_table();
+  param_need_table();
   const row *r = &rows[id];
   *info = (hk_param_info){.name = r->name,
                           .unit = r->unit,

@@ -27,20 +27,20 @@ bool hk_param_inert_family(const char *name) {
   return false;
 }
 
-static unsigned min3(unsigned a, unsigned b, unsigned c) {
+static unsigned param_names_min3(unsigned a, unsigned b, unsigned c) {
   unsigned m = a < b ? a : b;
   return m < c ? m : c;
 }
 
 /* Optimal string alignment; only three rows of the table are kept at a time. */
-static unsigned edit_distance(const char *a, size_t na, const char *b, size_t nb) {
+static unsigned param_names_edit_distance(const char *a, size_t na, const char *b, size_t nb) {
   unsigned rows[3][LONGEST + 1];
   for (size_t j = 0; j <= nb; j++) rows[0][j] = (unsigned)j;
   for (size_t i = 1; i <= na; i++) {
     unsigned *row = rows[i % 3], *up = rows[(i + 2) % 3], *upup = rows[(i + 1) % 3];
     row[0] = (unsigned)i;
     for (size_t j = 1; j <= nb; j++) {
-      row[j] = min3(up[j] + 1, row[j - 1] + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
+      row[j] = param_names_min3(up[j] + 1, row[j - 1] + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
       if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && upup[j - 2] + 1 < row[j])
         row[j] = upup[j - 2] + 1;
     }
@@ -56,7 +56,7 @@ const char *hk_param_nearest(const char *name, const char *const *names, size_t 
   for (size_t i = 0; i < n; i++) {
     size_t other = strlen(names[i]);
     if (other > LONGEST) continue;
-    unsigned d = edit_distance(name, length, names[i], other);
+    unsigned d = param_names_edit_distance(name, length, names[i], other);
     if (d < *distance) *distance = d, best = names[i];
   }
   return best;
@@ -70,7 +70,8 @@ const char *hk_param_begins_like(const char *name, const char *const *names, siz
     const char *prefix = strchr(names[i], '_');
     for (const char *cut = prefix ? strchr(prefix + 1, '_') : NULL; cut; cut = strchr(cut + 1, '_')) {
       const size_t part = (size_t)(cut - names[i]);
-      if (cut - prefix > SHORTEST_PART && part <= LONGEST && edit_distance(name, length, names[i], part) <= 1)
+      if (cut - prefix > SHORTEST_PART && part <= LONGEST &&
+          param_names_edit_distance(name, length, names[i], part) <= 1)
         return names[i];
     }
   }

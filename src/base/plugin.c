@@ -10,7 +10,7 @@
 #include "log.h"
 #include "status.h"
 
-static void *open_library(const char *file, char *why, size_t why_bytes) {
+static void *plugin_open_library(const char *file, char *why, size_t why_bytes) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   const char *text = library ? NULL : dlerror();
   if (!library) snprintf(why, why_bytes, "%s", text ? text : file);
@@ -21,7 +21,7 @@ static void *open_library(const char *file, char *why, size_t why_bytes) {
  * each communicator looks for several. */
 static _Atomic(unsigned) absent;
 
-static unsigned bit_of(const char *kind) {
+static unsigned plugin_bit_of(const char *kind) {
   static const char *const kinds[] = {"net", "tuner", "profiler", "env"};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(kinds); i++)
     if (strcmp(kind, kinds[i]) == 0) return 1u << i;
@@ -33,17 +33,17 @@ void *hk_plugin_open(const char *kind, const char *name, char file[HK_PLUGIN_FIL
     snprintf(file, HK_PLUGIN_FILE, "%s", name);
   else
     snprintf(file, HK_PLUGIN_FILE, "libnccl-%s.so", kind);
-  unsigned bit = name ? 0 : bit_of(kind);
+  unsigned bit = name ? 0 : plugin_bit_of(kind);
   /* relaxed: the bit says nothing about other memory */
   if (atomic_load_explicit(&absent, memory_order_relaxed) & bit) {
     snprintf(why, why_bytes, "%s is not there", file);
     return NULL;
   }
-  void *library = open_library(file, why, why_bytes);
+  void *library = plugin_open_library(file, why, why_bytes);
   if (!library && bit) atomic_fetch_or_explicit(&absent, bit, memory_order_relaxed); /* as above */
   if (library || !name || strchr(name, '/') || (!strncmp(name, "lib", 3) && strstr(name, ".so"))) return library;
   snprintf(file, HK_PLUGIN_FILE, "libnccl-%s-%s.so", kind, name);
-  return open_library(file, why, why_bytes);
+  return plugin_open_library(file, why, why_bytes);
 }
 
 bool hk_plugin_symbol(hk_plugin *out, const char *prefix, int newest, int oldest) {

@@ -53,7 +53,7 @@ struct hk_service {
 };
 
 /* Under the lock, because the posted work may free the service. */
-static void wake(hk_service *s) {
+static void service_wake(hk_service *s) {
   uint64_t one = 1;
   /* It can only fail if the counter is full, and then the thread is awake anyway. */
   if (write(s->wake_fd, &one, sizeof one) < 0) return;
@@ -62,7 +62,7 @@ static void wake(hk_service *s) {
 bool hk_service_here(const hk_service *s) { return pthread_equal(pthread_self(), s->thread); }
 
 /* Runs a callback outside the lock. */
-static void run(hk_service *s, const void *what, hk_service_fn fn, void *arg, int fd, uint32_t events) {
+static void service_run(hk_service *s, const void *what, hk_service_fn fn, void *arg, int fd, uint32_t events) {
   s->running = what;
   s->running_fd = fd;
   pthread_mutex_unlock(&s->lock);
@@ -73,7 +73,7 @@ static void run(hk_service *s, const void *what, hk_service_fn fn, void *arg, in
   if (s->waiters) pthread_cond_broadcast(&s->idle);
 }
 
-static void run_event(hk_service *s, const struct epoll_event *e) {
+static void service_run_event(hk_service *s, const struct epoll_event *e) {
   uint32_t place = (uint32_t)e->data.u64, generation = (uint32_t)(e->data.u64 >> 32);
   if (!generation) {
     uint64_t count;
@@ -83,36 +83,36 @@ static void run_event(hk_service *s, const struct epoll_event *e) {
   if (place >= s->room) return;
   entry *t = &s->entries[place];
   if (t->fd < 0 || t->generation != generation) return; /* removed since epoll reported it */
-  run(s, NULL, t->fn, t->arg, t->fd, e->events);
+  service_run(s, NULL, t->fn, t->arg, t->fd, e->events);
 }
 
-static void run_work(hk_service *s) {
+static void service_run_work(hk_service *s) {
   while (s->first && !s->stop) {
     hk_service_work *w = s->first;
     s->first = w->next;
     if (!s->first) s->last = NULL;
     w->queued = false; /* before it runs: a post from now on requests another run */
-    run(s, w, w->fn, w->arg, -1, 0);
+    service_run(s, w, w->fn, w->arg, -1, 0);
   }
 }
 
-static hk_service_timer *first_due(const hk_service *s, uint64_t now) {
+static hk_service_timer *service_first_due(const hk_service *s, uint64_t now) {
   hk_service_timer *t = s->timers;
   while (t && now < t->next_ns) t = t->next;
   return t;
 }
 
-static void run_timers(hk_service *s) {
+static void service_run_timers(hk_service *s) {
   if (!s->timers) return;
   const uint64_t now = hk_now_ns();
   /* Restarts from the first timer after each callback, because callbacks start and stop timers. */
-  for (hk_service_timer *t; !s->stop && (t = first_due(s, now));) {
+  for (hk_service_timer *t; !s->stop && (t = service_first_due(s, now));) {
     t->next_ns = now + t->period_ns;
-    run(s, t, t->fn, t->arg, -1, 0);
+    service_run(s, t, t->fn, t->arg, -1, 0);
   }
 }
 
-static int sleep_ms(const hk_service *s) {
+static int service_sleep_ms(const hk_service *s) {
   if (s->first || s->stop) return 0;
   if (!s->timers) return -1;
   uint64_t now = hk_now_ns(), next = UINT64_MAX;
@@ -121,7 +121,7 @@ static int sleep_ms(const hk_service *s) {
   return now >= next ? 0 : (int)((next - now) / 1000000u + 1);
 }
 
-static void dispose(hk_service *s) {
+static void service_dispose(hk_service *s) {
   if (s->epoll_fd >= 0) close(s->epoll_fd);
   if (s->wake_fd >= 0) close(s->wake_fd);
   pthread_cond_destroy(&s->idle);
@@ -136,21 +136,21 @@ static void *service_main(void *arg) {
   pthread_setname_np(pthread_self(), s->name);
   pthread_mutex_lock(&s->lock);
   while (!s->stop) {
-    int timeout = sleep_ms(s);
+    int timeout = service_sleep_ms(s);
     pthread_mutex_unlock(&s->lock);
     int n = epoll_wait(s->epoll_fd, events, BATCH, timeout);
     pthread_mutex_lock(&s->lock);
-    for (int i = 0; i < n && !s->stop; i++) run_event(s, &events[i]);
-    run_work(s);
-    run_timers(s);
+    for (int i = 0; i < n && !s->stop; i++) service_run_event(s, &events[i]);
+    service_run_work(s);
+    service_run_timers(s);
   }
   bool self_free = s->self_free;
   pthread_mutex_unlock(&s->lock);
-  if (self_free) dispose(s);
+  if (self_free) service_dispose(s);
   return NULL;
 }
 
-static int start_thread(hk_service *s) {
+static int service_start_thread(hk_service *s) {
   /* The thread waits at the lock until its id, which hk_service_here compares, is stored. */
   pthread_mutex_lock(&s->lock);
   int error = hk_thread_start(&s->thread, STACK_BYTES, service_main, s);
@@ -180,14 +180,14 @@ hk_status hk_service_new(hk_service **out, const char *thread_name) {
     rc = HK_FAIL_ERRNO("cannot watch the service thread's wake-up");
     goto out;
   }
-  int error = start_thread(s);
+  int error = service_start_thread(s);
   if (error) {
     errno = error;
     rc = HK_FAIL_ERRNO("cannot start the service thread %s; check the limit of threads (ulimit -u)", s->name);
   }
 out:
   if (rc != HK_OK)
-    dispose(s);
+    service_dispose(s);
   else
     *out = s;
   return rc;
@@ -211,24 +211,24 @@ void hk_service_free(hk_service *s) {
   pthread_mutex_lock(&s->lock);
   s->stop = true;
   s->self_free = here;
-  if (!here) wake(s);
+  if (!here) service_wake(s);
   pthread_mutex_unlock(&s->lock);
   if (here) {
     pthread_detach(s->thread);
     return;
   }
   pthread_join(s->thread, NULL);
-  dispose(s);
+  service_dispose(s);
 }
 
-static entry *find(hk_service *s, int fd) {
+static entry *service_find(hk_service *s, int fd) {
   for (uint32_t i = 0; i < s->room; i++)
     if (s->entries[i].fd == fd) return &s->entries[i];
   return NULL;
 }
 
-static entry *free_entry(hk_service *s) {
-  entry *t = find(s, -1);
+static entry *service_free_entry(hk_service *s) {
+  entry *t = service_find(s, -1);
   if (t) return t;
   uint32_t room = s->room ? 2 * s->room : 8;
   entry *grown = realloc(s->entries, room * sizeof *grown);
@@ -240,22 +240,23 @@ static entry *free_entry(hk_service *s) {
   return t;
 }
 
-static struct epoll_event event_of(const hk_service *s, const entry *t, uint32_t events) {
+static struct epoll_event service_event_of(const hk_service *s, const entry *t, uint32_t events) {
   return (struct epoll_event){.events = events, .data.u64 = (uint64_t)t->generation << 32 | (uint32_t)(t - s->entries)};
 }
 
 hk_status hk_service_add(hk_service *s, int fd, uint32_t epoll_events, hk_service_fn fn, void *arg) {
   hk_status rc = HK_OK;
   pthread_mutex_lock(&s->lock);
-  entry *t = find(s, fd) ? NULL : free_entry(s);
+  entry *t = service_find(s, fd) ? NULL : service_free_entry(s);
   if (!t) {
-    rc = find(s, fd) ? HK_FAIL(HK_ERR_INTERNAL, "file descriptor %d is already watched by service %s", fd, s->name)
-                     : HK_FAIL(HK_ERR_SYSTEM, "out of memory for service %s", s->name);
+    rc = service_find(s, fd)
+             ? HK_FAIL(HK_ERR_INTERNAL, "file descriptor %d is already watched by service %s", fd, s->name)
+             : HK_FAIL(HK_ERR_SYSTEM, "out of memory for service %s", s->name);
     goto out;
   }
   if (!++s->generation) s->generation = 1;
   *t = (entry){.fd = fd, .generation = s->generation, .fn = fn, .arg = arg};
-  struct epoll_event e = event_of(s, t, epoll_events);
+  struct epoll_event e = service_event_of(s, t, epoll_events);
   if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, fd, &e)) {
     rc = HK_FAIL_ERRNO("service %s cannot watch file descriptor %d", s->name, fd);
     t->fd = -1;
@@ -268,8 +269,8 @@ out:
 hk_status hk_service_modify(hk_service *s, int fd, uint32_t epoll_events) {
   hk_status rc = HK_OK;
   pthread_mutex_lock(&s->lock);
-  entry *t = find(s, fd);
-  struct epoll_event e = t ? event_of(s, t, epoll_events) : (struct epoll_event){0};
+  entry *t = service_find(s, fd);
+  struct epoll_event e = t ? service_event_of(s, t, epoll_events) : (struct epoll_event){0};
   if (!t)
     rc = HK_FAIL(HK_ERR_INTERNAL, "file descriptor %d is not watched by service %s", fd, s->name);
   else if (epoll_ctl(s->epoll_fd, EPOLL_CTL_MOD, fd, &e))
@@ -280,7 +281,7 @@ hk_status hk_service_modify(hk_service *s, int fd, uint32_t epoll_events) {
 
 /* Waits until the callback for `fd` (or for `what`, if fd is -1) is not running. No deadline, because callbacks do not
  * block. */
-static void settle(hk_service *s, int fd, const void *what) {
+static void service_settle(hk_service *s, int fd, const void *what) {
   if (hk_service_here(s)) return; /* inside a callback: it is this one, or none runs */
   s->waiters++;
   while (fd >= 0 ? s->running_fd == fd : s->running == what) pthread_cond_wait(&s->idle, &s->lock);
@@ -289,12 +290,12 @@ static void settle(hk_service *s, int fd, const void *what) {
 
 void hk_service_remove(hk_service *s, int fd) {
   pthread_mutex_lock(&s->lock);
-  entry *t = fd >= 0 ? find(s, fd) : NULL;
+  entry *t = fd >= 0 ? service_find(s, fd) : NULL;
   if (t) {
     epoll_ctl(s->epoll_fd, EPOLL_CTL_DEL, fd, NULL);
     t->fd = -1;
   }
-  if (fd >= 0) settle(s, fd, NULL); /* also if a callback that may still run has removed it */
+  if (fd >= 0) service_settle(s, fd, NULL); /* also if a callback that may still run has removed it */
   pthread_mutex_unlock(&s->lock);
 }
 
@@ -304,12 +305,12 @@ void hk_service_tick(hk_service *s, hk_service_timer *t, unsigned period_ms, hk_
   while (*at && *at != t) at = &(*at)->next;
   if (!period_ms) {
     if (*at) *at = t->next;
-    settle(s, -1, t);
+    service_settle(s, -1, t);
   } else if (!*at) {
     const uint64_t period_ns = (uint64_t)period_ms * 1000000u;
     *t = (hk_service_timer){fn, arg, period_ns, hk_now_ns() + period_ns, s->timers};
     s->timers = t;
-    wake(s);
+    service_wake(s);
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -324,7 +325,7 @@ void hk_service_post(hk_service *s, hk_service_work *work) {
     else
       s->first = work;
     s->last = work;
-    wake(s);
+    service_wake(s);
   }
   pthread_mutex_unlock(&s->lock);
 }
@@ -342,6 +343,6 @@ void hk_service_cancel(hk_service *s, hk_service_work *work) {
     w->queued = false;
     break;
   }
-  settle(s, -1, work);
+  service_settle(s, -1, work);
   pthread_mutex_unlock(&s->lock);
 }

@@ -32,7 +32,7 @@ void hk_silence_watch(int fd, unsigned limit_s, int probes) {
   (void)setsockopt(fd, IPPROTO_TCP, TCP_RTO_MAX_MS, &rto_ms, sizeof rto_ms);
 }
 
-static bool info_of(int fd, struct tcp_info *info) {
+static bool silence_info_of(int fd, struct tcp_info *info) {
   socklen_t n = sizeof *info;
   memset(info, 0, sizeof *info);
   return getsockopt(fd, IPPROTO_TCP, TCP_INFO, info, &n) == 0; /* else not TCP: a test's socket pair */
@@ -40,7 +40,7 @@ static bool info_of(int fd, struct tcp_info *info) {
 
 bool hk_silence_broken(hk_silence *s, int fd, unsigned limit_s, uint64_t now_ns, unsigned *quiet_s) {
   struct tcp_info info;
-  if (!info_of(fd, &info)) return false;
+  if (!silence_info_of(fd, &info)) return false;
   uint64_t since_ms = (now_ns - s->looked_ns) / 1000000u;
   /* Data counts too: while data arrives, the kernel does not record acknowledgements that say nothing new. */
   uint32_t quiet_ms = info.tcpi_last_ack_recv < info.tcpi_last_data_recv ? info.tcpi_last_ack_recv

@@ -22,7 +22,7 @@ static _Thread_local struct {
   char text[HK_ERROR_TEXT];
 } mine;
 
-static void record(const char *text) {
+static void status_record(const char *text) {
   snprintf(mine.text, sizeof mine.text, "%s", text);
   mine.own = true;
   pthread_mutex_lock(&newest.lock);
@@ -43,8 +43,8 @@ const char *hk_last_error(void) {
   return mine.text;
 }
 
-static void report(const char *file, int line, const char *text) {
-  record(text);
+static void status_report(const char *file, int line, const char *text) {
+  status_record(text);
   if (hk_log_on(HK_LOG_WARN, ~0u)) hk_log_write(HK_LOG_WARN, ~0u, file, line, "%s", text);
 }
 
@@ -54,7 +54,7 @@ hk_status hk_fail_at(hk_status code, const char *file, int line, const char *for
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
   va_end(args);
-  report(file, line, text);
+  status_report(file, line, text);
   return code;
 }
 
@@ -68,7 +68,7 @@ hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...) 
   size_t used = strlen(text);
   const char *name = strerrorname_np(error), *about = strerrordesc_np(error);
   snprintf(text + used, sizeof text - used, ": %s (%s)", about ? about : "unknown error", name ? name : "?");
-  report(file, line, text);
+  status_report(file, line, text);
   errno = error;
   return HK_ERR_SYSTEM;
 }

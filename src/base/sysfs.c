@@ -16,7 +16,7 @@
 _Static_assert((int)HK_SYSFS_PATH >= PATH_MAX, "realpath writes up to PATH_MAX bytes");
 
 /* A path that is too long becomes "", which leads nowhere. */
-static void join(char *path, const char *root, const char *format, va_list args) {
+static void sysfs_join(char *path, const char *root, const char *format, va_list args) {
   const size_t n = strnlen(root, HK_SYSFS_PATH - 1);
   memcpy(path, root, n);
   if (n + (size_t)vsnprintf(path + n, HK_SYSFS_PATH - n, format, args) >= HK_SYSFS_PATH) path[0] = '\0';
@@ -26,11 +26,11 @@ static void join(char *path, const char *root, const char *format, va_list args)
   do {                                                                                                                 \
     va_list args;                                                                                                      \
     va_start(args, format);                                                                                            \
-    join(path, root, format, args);                                                                                    \
+    sysfs_join(path, root, format, args);                                                                              \
     va_end(args);                                                                                                      \
   } while (0)
 
-static bool read_text(const char *path, char *out, size_t bytes) {
+static bool sysfs_read_text(const char *path, char *out, size_t bytes) {
   out[0] = '\0';
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return false;
@@ -49,14 +49,14 @@ static bool read_text(const char *path, char *out, size_t bytes) {
 
 bool hk_sysfs_text(const char *root, char *out, size_t bytes, const char *format, ...) {
   JOIN(path, root, format);
-  return read_text(path, out, bytes);
+  return sysfs_read_text(path, out, bytes);
 }
 
 bool hk_sysfs_number(const char *root, long long *out, const char *format, ...) {
   JOIN(path, root, format);
   char text[64], *end;
   *out = 0;
-  if (!read_text(path, text, sizeof text)) return false;
+  if (!sysfs_read_text(path, text, sizeof text)) return false;
   errno = 0;
   long long v = strtoll(text, &end, 0);
   if (end == text || errno) return false;
@@ -69,10 +69,10 @@ bool hk_sysfs_has(const char *root, const char *format, ...) {
   return access(path, F_OK) == 0;
 }
 
-static int by_name(const void *a, const void *b) { return strverscmp(*(char *const *)a, *(char *const *)b); }
+static int sysfs_by_name(const void *a, const void *b) { return strverscmp(*(char *const *)a, *(char *const *)b); }
 
 /* The names are in the block, after the pointers to them. */
-static char **pack(char *names, size_t bytes, size_t count) {
+static char **sysfs_pack(char *names, size_t bytes, size_t count) {
   char **list = malloc((count + 1) * sizeof *list + bytes);
   if (!list) return NULL;
   char *text = (char *)(list + count + 1);
@@ -82,7 +82,7 @@ static char **pack(char *names, size_t bytes, size_t count) {
     text += strlen(text) + 1;
   }
   list[count] = NULL;
-  qsort(list, count, sizeof *list, by_name);
+  qsort(list, count, sizeof *list, sysfs_by_name);
   return list;
 }
 
@@ -105,7 +105,7 @@ char **hk_sysfs_list(const char *root, const char *format, ...) {
     count++;
   }
   closedir(d);
-  char **list = pack(names, used, count);
+  char **list = sysfs_pack(names, used, count);
   free(names);
   return list;
 }
@@ -126,7 +126,7 @@ bool hk_sysfs_real(const char *root, char *out, const char *format, ...) {
 
 /* The address in the last component that is a PCI address:
  * "/sys/devices/pci0000:00/0000:00:01.0/0000:3b:00.1/infiniband/x". */
-static uint64_t address_in(const char *path) {
+static uint64_t sysfs_address_in(const char *path) {
   uint64_t found = NO_ADDRESS;
   for (; (path = strchr(path, '/')); path++) {
     unsigned domain, bus, device, function;
@@ -137,19 +137,19 @@ static uint64_t address_in(const char *path) {
   return found;
 }
 
-static uint64_t address_of(const char *root, const char *folder, const char *device) {
+static uint64_t sysfs_address_of(const char *root, const char *folder, const char *device) {
   char path[HK_SYSFS_PATH];
   if (!hk_sysfs_real(root, path, "%s/%s/device", folder, device) && !hk_sysfs_real(root, path, "%s/%s", folder, device))
     return NO_ADDRESS;
-  return address_in(path);
+  return sysfs_address_in(path);
 }
 
 void hk_sysfs_sort_by_pci(const char *root, const char *folder, char **devices) {
   for (size_t i = 1; devices && devices[0] && devices[i]; i++) {
     char *one = devices[i];
     size_t at = i;
-    uint64_t address = address_of(root, folder, one);
-    for (; at > 0 && address_of(root, folder, devices[at - 1]) > address; at--) devices[at] = devices[at - 1];
+    uint64_t address = sysfs_address_of(root, folder, one);
+    for (; at > 0 && sysfs_address_of(root, folder, devices[at - 1]) > address; at--) devices[at] = devices[at - 1];
     devices[at] = one;
   }
 }

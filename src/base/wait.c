@@ -25,7 +25,7 @@ uint64_t hk_now_ns(void) {
   return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-static hk_status failure_of(const hk_wait_env *env) {
+static hk_status wait_failure_of(const hk_wait_env *env) {
   /* acquire: the thread that set the word wrote the error's text and state before; we must see them */
   int code = env->failure ? atomic_load_explicit(env->failure, memory_order_acquire) : 0;
   if (!code && env->shared_failure) code = atomic_load_explicit(env->shared_failure, memory_order_acquire);
@@ -33,7 +33,7 @@ static hk_status failure_of(const hk_wait_env *env) {
 }
 
 /* The checks that need the clock: `check` about every 100 ms, and the deadline. */
-static hk_status look_at_clock(hk_waiter *w, const char *what) {
+static hk_status wait_look_at_clock(hk_waiter *w, const char *what) {
   const hk_wait_env *env = w->env;
   uint64_t now = hk_now_ns();
   if (!w->begin_ns) {
@@ -55,7 +55,7 @@ static hk_status look_at_clock(hk_waiter *w, const char *what) {
   return HK_OK;
 }
 
-static void doze(const hk_waiter *w) {
+static void wait_doze(const hk_waiter *w) {
   HK_UNCANCELLED;
   uint64_t ns = w->waited_ns / NAP_PART;
   struct timespec t = {.tv_nsec = (long)(ns < LONGEST_NAP_NS ? ns : LONGEST_NAP_NS)};
@@ -63,22 +63,22 @@ static void doze(const hk_waiter *w) {
 }
 
 hk_status hk_wait_slow(hk_waiter *w) {
-  hk_status rc = failure_of(w->env);
+  hk_status rc = wait_failure_of(w->env);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   /* The counter continues from `spins`; when it wraps we spin once more, which does no harm. */
   if ((w->polls++ - w->env->spins) % YIELDS_PER_CLOCK == 0) {
-    rc = look_at_clock(w, "a peer");
+    rc = wait_look_at_clock(w, "a peer");
     if (rc != HK_OK) return rc;
   }
   if (w->waited_ns < LONG_WAIT_NS || w->env->awake)
     sched_yield();
   else
-    doze(w);
+    wait_doze(w);
   return HK_OK;
 }
 
 /* How long poll(2) may sleep: one slice, or less if the deadline is nearer. */
-static int slice_ms(const hk_wait_env *env) {
+static int wait_slice_ms(const hk_wait_env *env) {
   if (!env->deadline_ns) return SLICE_MS;
   uint64_t now = hk_now_ns();
   if (now >= env->deadline_ns) return 0;
@@ -90,10 +90,10 @@ hk_status hk_wait_nap(hk_waiter *w, int fd, uint64_t ns) {
   HK_UNCANCELLED;
   struct pollfd p = {.fd = fd, .events = POLLIN};
   struct timespec t = {.tv_sec = (time_t)(ns / 1000000000u), .tv_nsec = (long)(ns % 1000000000u)};
-  hk_status rc = failure_of(w->env);
+  hk_status rc = wait_failure_of(w->env);
   if (rc != HK_OK) return rc;
   if (ppoll(&p, 1, &t, NULL) < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed in a nap");
-  return look_at_clock(w, "a peer");
+  return wait_look_at_clock(w, "a peer");
 }
 
 hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *what) {
@@ -101,26 +101,26 @@ hk_status hk_wait_fd(const hk_wait_env *env, int fd, short events, const char *w
   hk_waiter w;
   hk_wait_begin(&w, env);
   for (;;) {
-    hk_status rc = failure_of(env);
+    hk_status rc = wait_failure_of(env);
     if (rc != HK_OK) return rc;
     struct pollfd p = {.fd = fd, .events = events};
-    int n = poll(&p, 1, slice_ms(env));
+    int n = poll(&p, 1, wait_slice_ms(env));
     if (n < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed while waiting for %s", what);
     if (n > 0 && p.revents & POLLNVAL)
       return HK_FAIL(HK_ERR_INTERNAL, "waiting for %s on file descriptor %d, which is not open", what, fd);
     if (n > 0) return HK_OK; /* after an error or hangup, too: the caller's next read or write finds out which */
-    rc = look_at_clock(&w, what);
+    rc = wait_look_at_clock(&w, what);
     if (rc != HK_OK) return rc;
   }
 }
 
 hk_status hk_wait_poll(hk_waiter *w, struct pollfd *fds, unsigned n) {
-  hk_status rc = failure_of(w->env);
+  hk_status rc = wait_failure_of(w->env);
   if (rc != HK_OK) return rc;
-  int ready = poll(fds, n, slice_ms(w->env));
+  int ready = poll(fds, n, wait_slice_ms(w->env));
   if (ready < 0 && errno != EINTR) return HK_FAIL_ERRNO("poll failed for %u descriptors", n);
   for (unsigned i = 0; ready <= 0 && i < n; i++) fds[i].revents = 0;
-  return look_at_clock(w, "a peer");
+  return wait_look_at_clock(w, "a peer");
 }
 
 void hk_cond_init(pthread_cond_t *cond) {

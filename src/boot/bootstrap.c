@@ -29,7 +29,7 @@ enum {
 };
 
 /* A rank that waits for others must be able to accept their connections. */
-static hk_status check_waiting(void *arg, uint64_t waited_ns) {
+static hk_status bootstrap_check_waiting(void *arg, uint64_t waited_ns) {
   hk_bootstrap *b = arg;
   const hk_wait_env *base = b->o.wait;
   hk_status rc = hk_listener_check(b->listener);
@@ -38,20 +38,20 @@ static hk_status check_waiting(void *arg, uint64_t waited_ns) {
 
 hk_status hk_bootstrap_check_listener(hk_bootstrap *b) { return hk_listener_check(b->listener); }
 
-static hk_wait_env env_until(hk_bootstrap *b, uint64_t seconds) {
+static hk_wait_env bootstrap_env_until(hk_bootstrap *b, uint64_t seconds) {
   hk_wait_env env = *b->o.wait;
-  env.check = check_waiting;
+  env.check = bootstrap_check_waiting;
   env.arg = b;
   uint64_t deadline = hk_now_ns() + seconds * 1000000000u;
   if (!env.deadline_ns || env.deadline_ns > deadline) env.deadline_ns = deadline;
   return env;
 }
 
-static uint64_t join_seconds(const hk_bootstrap *b) { return (uint64_t)b->o.settings->BOOTSTRAP_TIMEOUT; }
+static uint64_t bootstrap_join_seconds(const hk_bootstrap *b) { return (uint64_t)b->o.settings->BOOTSTRAP_TIMEOUT; }
 
 /* ---- making and freeing ---- */
 
-static void destroy(hk_bootstrap *b) {
+static void bootstrap_destroy(hk_bootstrap *b) {
   if (b->family) hk_family_put(b->listener, b->family);
   if (b->listener) hk_listener_put(b->listener);
   pthread_cond_destroy(&b->change);
@@ -64,7 +64,8 @@ static void destroy(hk_bootstrap *b) {
 }
 
 /* Makes the parts that need no peer. */
-static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const uint8_t secret[HK_SECRET_BYTES]) {
+static hk_status bootstrap_create(hk_bootstrap **out, const hk_bootstrap_options *o,
+                                  const uint8_t secret[HK_SECRET_BYTES]) {
   hk_status rc;
   *out = NULL;
   if (o->nranks < 1 || o->nranks > RANKS_MAX)
@@ -99,7 +100,7 @@ static hk_status create(hk_bootstrap **out, const hk_bootstrap_options *o, const
   HK_TRY(hk_overlay_init(b), out);
 out:
   if (rc != HK_OK)
-    destroy(b);
+    bootstrap_destroy(b);
   else
     *out = b;
   return rc;
@@ -111,12 +112,12 @@ void hk_bootstrap_leave(hk_bootstrap *b) {
   hk_member_leave(b);             /* first, so that nothing arrives any more */
   hk_overlay_leave(b);
   hk_overlay_free(b);
-  destroy(b);
+  bootstrap_destroy(b);
 }
 
 /* A rank that fails before the rank before it has connected cannot notify that rank. That rank connects soon, unless it
  * fails, too; if this rank were gone by then, it would blame this one, whatever the cause. */
-static void await_previous(hk_bootstrap *b) {
+static void bootstrap_await_previous(hk_bootstrap *b) {
   hk_wait_env env = {.spins = 0};
   uint64_t deadline_ns = hk_now_ns() + PREVIOUS_NS;
   hk_overlay_link *l = hk_link_to(b, false, 0);
@@ -131,7 +132,7 @@ static void await_previous(hk_bootstrap *b) {
 /* A rank that cannot join notifies the ranks that it has links with, so that they need not wait for their deadline. If
  * another rank is the cause, this one has not failed by itself: the event is then that rank's death, or a suspicion
  * about it. */
-static void give_up(hk_bootstrap *b, hk_status rc) {
+static void bootstrap_give_up(hk_bootstrap *b, hk_status rc) {
   hk_event e = {.kind = rc == HK_ERR_REMOTE ? HK_EVENT_SUSPECT : HK_EVENT_ERROR, .rank = b->rank, .code = (int32_t)rc};
   snprintf(e.text, sizeof e.text, "%.*s", (int)sizeof e.text - 1, hk_last_error());
   for (int i = 0; b->parent && rc == HK_ERR_REMOTE && i < b->nranks; i++) {
@@ -144,7 +145,8 @@ static void give_up(hk_bootstrap *b, hk_status rc) {
   bool known = b->failures.broken;
   pthread_mutex_unlock(&b->lock);
   if (!known) hk_bootstrap_announce(b, &e);
-  if (b->member && b->rounds && !b->parent) await_previous(b); /* members of a parent report over the parent */
+  if (b->member && b->rounds && !b->parent)
+    bootstrap_await_previous(b); /* members of a parent report over the parent */
   hk_event_repeat(b);
   hk_bootstrap_leave(b);
 }
@@ -157,18 +159,18 @@ typedef struct registration {
   int nids;
 } registration;
 
-static int low_rank(int root, int nids, int nranks) { return (int)((int64_t)root * nranks / nids); }
+static int bootstrap_low_rank(int root, int nids, int nranks) { return (int)((int64_t)root * nranks / nids); }
 
-static int root_of(int rank, int nids, int nranks) {
+static int bootstrap_root_of(int rank, int nids, int nranks) {
   int i = (int)((int64_t)rank * nids / nranks);
-  while (i + 1 < nids && low_rank(i + 1, nids, nranks) <= rank) i++;
+  while (i + 1 < nids && bootstrap_low_rank(i + 1, nids, nranks) <= rank) i++;
   return i;
 }
 
 /* `ended`: the root was connected before and closed the connection without an answer, as it does when its process
  * ends. */
-static hk_status dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk_hello *h, bool ended,
-                           const hk_wait_env *env, int *fd) {
+static hk_status bootstrap_dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk_hello *h, bool ended,
+                                     const hk_wait_env *env, int *fd) {
   hk_dialing d = {.settings = b->o.settings, .hello = h, .secret = id->secret, .wait = env, .n = id->n};
   char whom[80];
   snprintf(whom, sizeof whom, "the root of %s (as rank %d of %d)", id->from_env ? "the given address" : "the unique id",
@@ -176,7 +178,7 @@ static hk_status dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk
   d.whom = whom;
   memcpy(d.at, id->at, sizeof id->at);
   d.reports = id->from_env;
-  d.patience_ns = (id->from_env ? join_seconds(b) : ROOT_PATIENCE_S) * (uint64_t)1000000000;
+  d.patience_ns = (id->from_env ? bootstrap_join_seconds(b) : ROOT_PATIENCE_S) * (uint64_t)1000000000;
   d.advice = id->from_env
                  ? "NCCL_COMM_ID, or MASTER_ADDR, must be an address of rank 0's host that this host reaches, and rank "
                    "0 must run"
@@ -191,8 +193,8 @@ static hk_status dial_root(const hk_bootstrap *b, const hk_boot_id *id, const hk
 }
 
 /* Reads the root's answer.  HK_IN_PROGRESS: the connection broke, or `ended`; join again. */
-static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env, hk_reply *reply,
-                            bool *ended) {
+static hk_status bootstrap_read_reply(int fd, const hk_boot_id *id, const hk_hello *h, const hk_wait_env *env,
+                                      hk_reply *reply, bool *ended) {
   uint8_t bytes[HK_REPLY_BYTES];
   for (size_t have = 0; have < sizeof bytes;) {
     HK_OR_RETURN(hk_wait_fd(env, fd, POLLIN, "the other ranks to join (the root's answer)"));
@@ -209,8 +211,8 @@ static hk_status read_reply(int fd, const hk_boot_id *id, const hk_hello *h, con
 }
 
 /* A hello to root `root` of `roots`. The nonce is not set. */
-static hk_hello root_hello(const hk_settings *settings, hk_hello_kind kind, const hk_boot_id *id, int root, int roots,
-                           int rank, int nranks) {
+static hk_hello bootstrap_root_hello(const hk_settings *settings, hk_hello_kind kind, const hk_boot_id *id, int root,
+                                     int roots, int rank, int nranks) {
   hk_boot_job job = {.token = 0};
   if (id->from_env)
     hk_boot_job_here(settings, &job); /* any other id is random: a rank that has it belongs to the job */
@@ -224,11 +226,11 @@ static hk_hello root_hello(const hk_settings *settings, hk_hello_kind kind, cons
 }
 
 /* Registers with one root; JOIN waits for its answer. */
-static hk_status register_with(const registration *g, hk_hello_kind kind, int root, const hk_wait_env *env,
-                               hk_reply *reply) {
+static hk_status bootstrap_register_with(const registration *g, hk_hello_kind kind, int root, const hk_wait_env *env,
+                                         hk_reply *reply) {
   hk_bootstrap *b = g->b;
   const hk_boot_id *id = &g->ids[root];
-  hk_hello h = root_hello(b->o.settings, kind, id, root, g->nids, b->rank, b->nranks);
+  hk_hello h = bootstrap_root_hello(b->o.settings, kind, id, root, g->nids, b->rank, b->nranks);
   hk_status rc = hk_random(h.nonce, sizeof h.nonce);
   *reply = (hk_reply){.status = HK_OK};
   memcpy(h.contact, hk_contact_of(b, b->rank), HK_CONTACT_BYTES);
@@ -239,8 +241,8 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
   bool ended = false;
   while (rc == HK_IN_PROGRESS) { /* the root is not in this process */
     int fd;
-    HK_OR_RETURN(dial_root(b, id, &h, ended, env, &fd));
-    rc = kind == HK_HELLO_JOIN ? read_reply(fd, id, &h, env, reply, &ended) : HK_OK;
+    HK_OR_RETURN(bootstrap_dial_root(b, id, &h, ended, env, &fd));
+    rc = kind == HK_HELLO_JOIN ? bootstrap_read_reply(fd, id, &h, env, reply, &ended) : HK_OK;
     hk_boot_close(fd);
   }
   if (rc == HK_OK && reply->other_job)
@@ -255,8 +257,8 @@ static hk_status register_with(const registration *g, hk_hello_kind kind, int ro
 }
 
 /* Reports to one root at a time. Needs no memory, and only one descriptor, the socket. */
-static void excuse_to(const hk_settings *settings, const hk_boot_id *id, hk_hello *h, const char *cause,
-                      uint64_t deadline_ns) {
+static void bootstrap_excuse_to(const hk_settings *settings, const hk_boot_id *id, hk_hello *h, const char *cause,
+                                uint64_t deadline_ns) {
   hk_wait_env env = {.deadline_ns = deadline_ns}, nap = {.spins = 0};
   hk_dialing d = {.settings = settings, .hello = h, .text = cause, .secret = id->secret, .wait = &env, .n = id->n};
   hk_ack ack;
@@ -275,28 +277,28 @@ void hk_bootstrap_report_abort(const hk_settings *settings, const ncclUniqueId *
   for (int i = 0; i < nids; i++) {
     hk_boot_id id;
     if (hk_boot_id_decode(&id, &ids[i]) != HK_OK) continue;
-    hk_hello h = root_hello(settings, HK_HELLO_FAILED, &id, i, nids, rank, nranks);
-    excuse_to(settings, &id, &h, cause, deadline_ns);
+    hk_hello h = bootstrap_root_hello(settings, HK_HELLO_FAILED, &id, i, nids, rank, nranks);
+    bootstrap_excuse_to(settings, &id, &h, cause, deadline_ns);
     explicit_bzero(id.secret, sizeof id.secret);
   }
   hk_error_adopt(cause);
 }
 
 /* Gets the next rank's contact and the communicator's id. */
-static hk_status meet(const registration *g) {
+static hk_status bootstrap_meet(const registration *g) {
   hk_bootstrap *b = g->b;
   hk_contact own;
   hk_reply reply;
-  hk_wait_env env = env_until(b, join_seconds(b) + ROOT_GRACE_S);
+  hk_wait_env env = bootstrap_env_until(b, bootstrap_join_seconds(b) + ROOT_GRACE_S);
   /* No rank connects to this one yet, and a root in this process reports itself if it cannot be reached. */
   env.check = b->o.wait->check;
   env.arg = b->o.wait->arg;
-  int root = root_of(b->rank, g->nids, b->nranks);
+  int root = bootstrap_root_of(b->rank, g->nids, b->nranks);
   HK_OR_RETURN(hk_listener_contact(b->listener, &own, &g->ids[root].at[0]));
   hk_contact_encode(hk_contact_of(b, b->rank), &own);
-  if (g->nids > 1 && b->rank == low_rank(root, g->nids, b->nranks))
-    HK_OR_RETURN(register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply));
-  HK_OR_RETURN(register_with(g, HK_HELLO_JOIN, root, &env, &reply));
+  if (g->nids > 1 && b->rank == bootstrap_low_rank(root, g->nids, b->nranks))
+    HK_OR_RETURN(bootstrap_register_with(g, HK_HELLO_CONTACT, (root + g->nids - 1) % g->nids, &env, &reply));
+  HK_OR_RETURN(bootstrap_register_with(g, HK_HELLO_JOIN, root, &env, &reply));
   memcpy(hk_contact_of(b, (b->rank + 1) % b->nranks), reply.next, HK_CONTACT_BYTES);
   uint8_t salt[8] = {0};
   /* With one root, its salt distinguishes the communicators of one NCCL_COMM_ID. With several, all ranks know only
@@ -308,7 +310,7 @@ static hk_status meet(const registration *g) {
 
 /* ---- the overlay ---- */
 
-static void now_known(hk_bootstrap *b) {
+static void bootstrap_now_known(hk_bootstrap *b) {
   hk_bootstrap_begin(b, HK_PHASE_IDLE, NULL);
   pthread_mutex_lock(&b->lock);
   b->known = true;
@@ -335,16 +337,16 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
     HK_TRY(hk_boot_id_decode(&id[i], &ids[i]), out);
     hk_derive(secret, id[i].secret, "family", secret, sizeof secret); /* of all ids, in their order */
   }
-  HK_TRY(create(&b, o, secret), out);
+  HK_TRY(bootstrap_create(&b, o, secret), out);
   registration g = {.b = b, .ids = id, .nids = nids};
   hk_bootstrap_begin(b, HK_PHASE_INIT, "the init (ranks connect to each other)");
-  HK_TRY(meet(&g), out);
+  HK_TRY(bootstrap_meet(&g), out);
   uint64_t met_ns = hk_now_ns();
   hk_member_join(b);
   HK_TRY(hk_overlay_open_all(b, true), out);
   hk_wait_env env = hk_report_begin(b, true);
   HK_TRY(hk_overlay_gather(b, b->contacts, HK_CONTACT_BYTES, &env), out);
-  now_known(b);
+  bootstrap_now_known(b);
   HK_INFO(HK_SUB_INIT | HK_SUB_BOOTSTRAP, "Bootstrap: rank %d of %d joined %016llx in %.1f ms (%.1f for all to come)",
           b->rank, b->nranks, (unsigned long long)b->comm, (double)(hk_now_ns() - begin_ns) * 1e-6,
           (double)(met_ns - begin_ns) * 1e-6);
@@ -355,7 +357,7 @@ out:
   /* Not for a wrong argument, which the caller can correct. A root that has ended ignores the report. */
   if (rc != HK_OK && rc != HK_ERR_REMOTE && rc != HK_ERR_ARGUMENT && !(b && b->member))
     hk_bootstrap_report_abort(o->settings, ids, nids, o->rank, o->nranks);
-  if (rc != HK_OK && b) give_up(b, rc);
+  if (rc != HK_OK && b) bootstrap_give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;
 }
@@ -363,7 +365,7 @@ out:
 /* ---- children ---- */
 
 /* Differs between the children of a parent, and between the groups of one split. */
-static hk_status child_comm(hk_bootstrap *b, const hk_bootstrap *parent, const int *members, uint64_t child) {
+static hk_status bootstrap_child_comm(hk_bootstrap *b, const hk_bootstrap *parent, const int *members, uint64_t child) {
   size_t bytes = 16 + 4 * (size_t)b->nranks;
   uint8_t *text = malloc(bytes);
   if (!text) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d members", b->nranks);
@@ -375,7 +377,7 @@ static hk_status child_comm(hk_bootstrap *b, const hk_bootstrap *parent, const i
   return HK_OK;
 }
 
-static hk_status check_members(hk_bootstrap *parent, const int *members, const hk_bootstrap_options *o) {
+static hk_status bootstrap_check_members(hk_bootstrap *parent, const int *members, const hk_bootstrap_options *o) {
   if (o->nranks < 1 || o->nranks > parent->nranks || o->rank < 0 || o->rank >= o->nranks)
     return HK_FAIL(HK_ERR_ARGUMENT, "rank %d of %d is out of range in a child: the parent has %d ranks", o->rank,
                    o->nranks, parent->nranks);
@@ -405,10 +407,10 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   hk_status rc;
   hk_bootstrap *b = NULL;
   *out = NULL;
-  HK_TRY(check_members(parent, members, o), out);
-  HK_TRY(create(&b, o, parent->family->secret), out);
+  HK_TRY(bootstrap_check_members(parent, members, o), out);
+  HK_TRY(bootstrap_create(&b, o, parent->family->secret), out);
   for (int i = 0; i < b->nranks; i++) memcpy(hk_contact_of(b, i), hk_contact_of(parent, members[i]), HK_CONTACT_BYTES);
-  HK_TRY(child_comm(b, parent, members, child), out);
+  HK_TRY(bootstrap_child_comm(b, parent, members, child), out);
   b->parent = parent;
   b->members = members;
   /* relaxed: only this thread writes it */
@@ -422,9 +424,9 @@ hk_status hk_bootstrap_join_child(hk_bootstrap **out, hk_bootstrap *parent, cons
   HK_TRY(hk_overlay_open_all(b, false), out);
   hk_wait_env env = hk_report_begin(b, hk_report_bounded(b));
   HK_TRY(hk_overlay_barrier(b, &env), out); /* an ack says only that the member's process runs */
-  now_known(b);
+  bootstrap_now_known(b);
 out:
-  if (rc != HK_OK && b) give_up(b, rc);
+  if (rc != HK_OK && b) bootstrap_give_up(b, rc);
   if (rc == HK_OK) *out = b;
   return rc;
 }
@@ -439,7 +441,7 @@ hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, 
   if (peer < 0 || peer >= b->nranks)
     return HK_FAIL(HK_ERR_INTERNAL, "a transport asked for a connection to rank %d of %d", peer, b->nranks);
   if (hk_event_dead(b, peer)) return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d has died", peer, b->nranks);
-  hk_wait_env env = env_until(b, (uint64_t)b->o.settings->PEER_TIMEOUT);
+  hk_wait_env env = bootstrap_env_until(b, (uint64_t)b->o.settings->PEER_TIMEOUT);
   hk_hello h = hk_overlay_hello(b, HK_HELLO_DATA, peer);
   h.tag = tag;
   HK_OR_RETURN(hk_overlay_dial(b, &h, at, &env,

@@ -63,29 +63,29 @@ typedef struct race {
   char why[320];                /* what went wrong with each address */
 } race;
 
-static void note(race *r, uint32_t i, const char *what) {
+static void dial_note(race *r, uint32_t i, const char *what) {
   char text[HK_ADDR_TEXT];
   size_t used = strlen(r->why);
   snprintf(r->why + used, sizeof r->why - used, "%s%s: %s", used ? "; " : "", hk_addr_format(&r->d->at[i], text), what);
 }
 
-static void lose(race *r, uint32_t i, const char *what) {
-  note(r, i, what);
+static void dial_lose(race *r, uint32_t i, const char *what) {
+  dial_note(r, i, what);
   hk_boot_close(r->tries[i].fd);
   r->tries[i].fd = -1;
 }
 
-static void lose_errno(race *r, uint32_t i, int error) {
+static void dial_lose_errno(race *r, uint32_t i, int error) {
   if (error != ECONNREFUSED && error != ECONNRESET && error != EPIPE) r->hard = true;
   r->refused |= error == ECONNREFUSED;
   r->closed |= error == ECONNRESET || error == EPIPE;
-  lose(r, i, strerror(error));
+  dial_lose(r, i, strerror(error));
 }
 
 /* While the kernel still looks for a duplicate of this host's only address of the family, it sends from loopback or
  * from a link-local address, perhaps of another interface. Such a connection is never established. A host may have only
  * link-local addresses, so they are refused only during that search. */
-static bool has_no_source(const race *r, int fd, const hk_addr *to) {
+static bool dial_has_no_source(const race *r, int fd, const hk_addr *to) {
   hk_addr from;
   socklen_t len = sizeof from;
   if (getsockname(fd, &from.sa, &len)) return false;
@@ -94,7 +94,7 @@ static bool has_no_source(const race *r, int fd, const hk_addr *to) {
          hk_ago_ns(hk_now_ns(), r->since_ns) < SOURCE_NS;
 }
 
-static void begin(race *r) {
+static void dial_begin(race *r) {
   uint32_t i = r->begun++;
   attempt *t = &r->tries[i];
   const hk_addr *to = &r->d->at[i];
@@ -104,7 +104,7 @@ static void begin(race *r) {
   } while (t->fd < 0 && errno == EMFILE && hk_more_files());
   if (t->fd < 0) {
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) r->own = errno;
-    lose_errno(r, i, errno);
+    dial_lose_errno(r, i, errno);
     return;
   }
   hk_tcp_new(t->fd);
@@ -113,68 +113,68 @@ static void begin(race *r) {
   hk_watch_silence(r->d->settings,
                    t->fd); /* a host that disappears while we wait for its process ends the connection */
   if (connect(t->fd, &to->sa, hk_addr_len(to)) && errno != EINPROGRESS && errno != EINTR) {
-    lose_errno(r, i, errno);
-  } else if (has_no_source(r, t->fd, to)) {
+    dial_lose_errno(r, i, errno);
+  } else if (dial_has_no_source(r, t->fd, to)) {
     r->hard = true; /* it is tried again without a limit on the number of tries */
-    lose(r, i, "this host has no address to reach it from");
+    dial_lose(r, i, "this host has no address to reach it from");
   }
 }
 
 /* A rank that cannot join reports that in plain text: the cause may be that the processes have no common key. */
-static hk_tls_state secure(race *r, uint32_t i) {
+static hk_tls_state dial_secure(race *r, uint32_t i) {
   char why[HK_TLS_WHY];
   hk_tls_state s = r->d->hello->kind == HK_HELLO_FAILED ? HK_TLS_OPEN : hk_tls_connect(r->tries[i].fd, why);
   if (s == HK_TLS_OPEN || s == HK_TLS_WAITS) return s;
   r->closed = true;
   r->no_key |= s == HK_TLS_REFUSED;
-  lose(r, i, why);
+  dial_lose(r, i, why);
   return s;
 }
 
-static void send_hello(race *r, uint32_t i) {
+static void dial_send_hello(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
-  if (secure(r, i) != HK_TLS_OPEN) return;
+  if (dial_secure(r, i) != HK_TLS_OPEN) return;
   uint8_t out[HK_HELLO_BYTES + HK_REPLY_TEXT];
   size_t text = r->d->text ? strnlen(r->d->text, HK_REPLY_TEXT) : 0;
   hk_hello_encode(out, r->d->hello, r->d->secret);
   if (text) memcpy(out + HK_HELLO_BYTES, r->d->text, text);
   /* The send buffer of a new connection always has room for this. */
-  if (hk_tcp_send(t->fd, out, HK_HELLO_BYTES + text) != (ssize_t)(HK_HELLO_BYTES + text)) lose_errno(r, i, errno);
+  if (hk_tcp_send(t->fd, out, HK_HELLO_BYTES + text) != (ssize_t)(HK_HELLO_BYTES + text)) dial_lose_errno(r, i, errno);
   t->greeted = true;
 }
 
-static void end_connect(race *r, uint32_t i) {
+static void dial_end_connect(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
   int error = 0;
   socklen_t size = sizeof error;
   if (getsockopt(t->fd, SOL_SOCKET, SO_ERROR, &error, &size)) error = errno;
   if (error) {
-    lose_errno(r, i, error);
+    dial_lose_errno(r, i, error);
     return;
   }
   t->connected = true;
   t->since_ns = hk_now_ns();
-  send_hello(r, i);
+  dial_send_hello(r, i);
 }
 
-static void read_ack(race *r, uint32_t i) {
+static void dial_read_ack(race *r, uint32_t i) {
   attempt *t = &r->tries[i];
   ssize_t n = hk_tcp_recv(t->fd, t->ack + t->have, sizeof t->ack - t->have);
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
   if (n < 0) {
-    lose_errno(r, i, errno);
+    dial_lose_errno(r, i, errno);
     return;
   }
   if (n == 0) {
     r->closed = true;
-    lose(r, i, "closed the connection without an answer");
+    dial_lose(r, i, "closed the connection without an answer");
     return;
   }
   t->have += (uint32_t)n;
   if (t->have < sizeof t->ack) return;
   if (!hk_ack_decode(&r->ack, t->ack, r->d->hello->nonce, r->d->secret)) {
     r->closed = true;
-    lose(r, i, "another process listens there");
+    dial_lose(r, i, "another process listens there");
     return;
   }
   if (r->ack == HK_ACK_GONE && !r->probing) {
@@ -183,14 +183,14 @@ static void read_ack(race *r, uint32_t i) {
   }
   if (r->ack == HK_ACK_NO_ROOM) {
     r->no_room = r->hard = r->silent = true; /* silent: a question is answered even without a descriptor */
-    lose(r, i, "its process has no descriptor or no memory left");
+    dial_lose(r, i, "its process has no descriptor or no memory left");
     return;
   }
   r->winner = (int)i;
 }
 
 /* True if it is time to try one more address. */
-static bool overdue(const race *r) {
+static bool dial_overdue(const race *r) {
   if (r->begun == r->d->n) return false;
   for (uint32_t i = 0; i < r->begun; i++) {
     const attempt *t = &r->tries[i];
@@ -203,29 +203,29 @@ static bool overdue(const race *r) {
 
 /* A slow process is no error. With slow_ns the deadline moves as long as an open connection shows that the host is
  * up. */
-static bool is_late(const race *r, uint64_t now) {
+static bool dial_is_late(const race *r, uint64_t now) {
   uint64_t deadline = r->d->wait->deadline_ns, seen = r->host_seen_ns + r->d->slow_ns;
   if (r->host_seen_ns && seen > deadline) deadline = seen;
   return r->d->wait->deadline_ns && now >= deadline;
 }
 
 /* Ends attempts that have waited too long. */
-static void expire(race *r) {
+static void dial_expire(race *r) {
   uint64_t now = hk_now_ns();
   for (uint32_t i = 0; i < r->begun; i++)
     if (r->tries[i].fd >= 0 && r->tries[i].connected) r->host_seen_ns = now;
-  bool late = is_late(r, now);
+  bool late = dial_is_late(r, now);
   for (uint32_t i = 0; i < r->begun; i++) {
     const attempt *t = &r->tries[i];
     if (t->fd < 0) continue;
     if (!late && !(t->connected && now - t->since_ns > r->patience_ms * (uint64_t)1000000)) continue;
     r->hard = true;
     r->silent |= t->connected;
-    lose(r, i, t->connected ? "connected, but no answer" : "no answer");
+    dial_lose(r, i, t->connected ? "connected, but no answer" : "no answer");
   }
 }
 
-static hk_status poll_tries(race *r) {
+static hk_status dial_poll_tries(race *r) {
   struct pollfd p[HK_DIAL_ADDRS];
   uint32_t which[HK_DIAL_ADDRS], n = 0;
   for (uint32_t i = 0; i < r->begun; i++) {
@@ -238,13 +238,13 @@ static hk_status poll_tries(race *r) {
   for (uint32_t k = 0; k < n && r->winner < 0 && !r->gone; k++) {
     if (!p[k].revents) continue;
     const attempt *t = &r->tries[which[k]];
-    (t->greeted ? read_ack : t->connected ? send_hello : end_connect)(r, which[k]);
+    (t->greeted ? dial_read_ack : t->connected ? dial_send_hello : dial_end_connect)(r, which[k]);
   }
   return HK_OK;
 }
 
 /* One race through all addresses. HK_OK without a winner: all have failed. */
-static hk_status run_race(race *r) {
+static hk_status dial_run_race(race *r) {
   hk_status rc = HK_OK;
   r->begun = 0;
   r->winner = -1;
@@ -253,13 +253,13 @@ static hk_status run_race(race *r) {
   r->no_room = r->no_key = false;
   r->why[0] = 0;
   for (;;) {
-    while (overdue(r) && !(r->probing && hk_now_ns() >= r->d->wait->deadline_ns)) begin(r);
+    while (dial_overdue(r) && !(r->probing && hk_now_ns() >= r->d->wait->deadline_ns)) dial_begin(r);
     bool alive = false;
     for (uint32_t i = 0; i < r->begun; i++) alive |= r->tries[i].fd >= 0;
     if (!alive) break;
-    HK_TRY(poll_tries(r), out);
+    HK_TRY(dial_poll_tries(r), out);
     if (r->winner >= 0 || r->gone) break;
-    expire(r);
+    dial_expire(r);
   }
 out:
   for (uint32_t i = 0; i < r->begun; i++) {
@@ -285,7 +285,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
   *fd = -1;
   hk_wait_begin(&r.w, &env);
   for (;;) {
-    HK_OR_RETURN(run_race(&r));
+    HK_OR_RETURN(dial_run_race(&r));
     if (r.winner >= 0) {
       *fd = r.tries[r.winner].fd;
       return HK_OK;
@@ -310,7 +310,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
                      d->whom);
     if (r.gone) return HK_FAIL(HK_ERR_REMOTE, "%s has left the communicator; %s", d->whom, d->advice);
     uint64_t now = hk_now_ns();
-    bool late = is_late(&r, now);
+    bool late = dial_is_late(&r, now);
     if (d->slow_ns && r.patience_ms < ACK_PATIENCE_MOST_MS) r.patience_ms *= 2;
     /* Counts refusals and not time: a connection, or an address that may only be slow, does not show that no process
      * listens, and a slow machine gets as many tries as a fast one. */
@@ -331,7 +331,7 @@ hk_status hk_boot_dial(const hk_dialing *d, int *fd) {
 }
 
 /* Reads the data after the ack. False: it did not arrive. */
-static bool read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *answer, size_t bytes, bool *closed) {
+static bool dial_read_answer(int fd, hk_waiter *w, uint64_t deadline_ns, uint8_t *answer, size_t bytes, bool *closed) {
   for (size_t have = 0; have < bytes;) {
     ssize_t n = hk_tcp_recv(fd, answer + have, bytes - have);
     if (n > 0) {
@@ -351,9 +351,9 @@ hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t by
   race r = {.d = d, .since_ns = hk_now_ns(), .probing = true, .patience_ms = ACK_PATIENCE_MS};
   bool closed = false;
   hk_wait_begin(&r.w, &env);
-  if (run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* impossible: nothing ends this wait with an error */
+  if (dial_run_race(&r) != HK_OK) return HK_PROBE_UNREACHABLE; /* impossible: nothing ends this wait with an error */
   if (r.winner >= 0) {
-    bool complete = read_answer(r.tries[r.winner].fd, &r.w, d->wait->deadline_ns, answer, bytes, &closed);
+    bool complete = dial_read_answer(r.tries[r.winner].fd, &r.w, d->wait->deadline_ns, answer, bytes, &closed);
     hk_boot_close(r.tries[r.winner].fd);
     *ack = r.ack;
     return complete ? HK_PROBE_ANSWERED : closed ? HK_PROBE_CLOSED : HK_PROBE_SILENT;

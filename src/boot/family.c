@@ -14,30 +14,30 @@
 /* Ranks that wait for the same event give up within this time of each other. */
 #define GIVING_UP_NS 3000000000ull
 
-static unsigned bucket_of(uint64_t comm, int rank) {
+static unsigned family_bucket_of(uint64_t comm, int rank) {
   uint64_t h = (comm ^ (uint64_t)(unsigned)rank * 0x9e3779b97f4a7c15u) * 0x9e3779b97f4a7c15u;
   return (unsigned)(h >> 56) % HK_MEMBER_BUCKETS;
 }
 
-static hk_bootstrap *find_member(hk_listener *l, uint64_t comm, int rank) {
-  hk_bootstrap *b = l->members[bucket_of(comm, rank)];
+static hk_bootstrap *family_find_member(hk_listener *l, uint64_t comm, int rank) {
+  hk_bootstrap *b = l->members[family_bucket_of(comm, rank)];
   while (b && (b->comm != comm || b->rank != rank)) b = b->member_next;
   return b;
 }
 
-static bool has_gone(const hk_family *f, uint64_t comm, int rank) {
+static bool family_has_gone(const hk_family *f, uint64_t comm, int rank) {
   for (unsigned i = 0; i < f->ngone && i < HK_ARRAY_LENGTH(f->gone); i++)
     if (f->gone[i].comm == comm && f->gone[i].rank == rank) return true;
   return false;
 }
 
-static hk_family *find_family(hk_listener *l, uint64_t key) {
+static hk_family *family_find_family(hk_listener *l, uint64_t key) {
   hk_family *f = l->families;
   while (f && f->key != key) f = f->next;
   return f;
 }
 
-static void free_early(hk_early *p) {
+static void family_free_early(hk_early *p) {
   hk_boot_close(p->fd);
   free(p->message);
   free(p);
@@ -47,7 +47,7 @@ hk_status hk_family_get(hk_family **out, hk_listener *l, const uint8_t secret[HK
   hk_status rc = HK_OK;
   uint64_t key = hk_derive64(secret, "family", NULL, 0);
   hk_listener_lock();
-  hk_family *f = find_family(l, key);
+  hk_family *f = family_find_family(l, key);
   if (!f) {
     f = calloc(1, sizeof *f);
     if (!f) {
@@ -75,7 +75,7 @@ void hk_family_put(hk_listener *l, hk_family *f) {
     *at = f->next;
     for (hk_early *p = f->early, *next; p; p = next) {
       next = p->next;
-      free_early(p);
+      family_free_early(p);
     }
     explicit_bzero(f->secret, sizeof f->secret);
     free(f);
@@ -83,7 +83,7 @@ void hk_family_put(hk_listener *l, hk_family *f) {
   hk_listener_unlock();
 }
 
-static void add_early(hk_listener *l, hk_family *f, hk_early *p) {
+static void family_add_early(hk_listener *l, hk_family *f, hk_early *p) {
   p->since_ns = hk_now_ns();
   p->next = NULL;
   *f->early_end = p;
@@ -92,7 +92,7 @@ static void add_early(hk_listener *l, hk_family *f, hk_early *p) {
 }
 
 /* True if the peer has closed the connection. */
-static bool is_dead(const hk_early *p) {
+static bool family_is_dead(const hk_early *p) {
   char byte;
   if (p->message) return false;
   ssize_t n = recv(p->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
@@ -106,12 +106,12 @@ bool hk_families_expire(hk_listener *l, uint64_t now) {
   for (hk_family *f = l->families; f; f = f->next) {
     for (hk_early **at = &f->early; *at;) {
       hk_early *p = *at;
-      if (hk_ago_ns(now, p->since_ns) <= limit || !is_dead(p)) {
+      if (hk_ago_ns(now, p->since_ns) <= limit || !family_is_dead(p)) {
         at = &p->next;
         continue;
       }
       *at = p->next;
-      free_early(p);
+      family_free_early(p);
     }
     f->early_end = &f->early;
     while (*f->early_end) f->early_end = &(*f->early_end)->next;
@@ -121,7 +121,7 @@ bool hk_families_expire(hk_listener *l, uint64_t now) {
 }
 
 /* Delivers to the member, and frees `p`. */
-static void deliver_early(hk_bootstrap *b, hk_early *p) {
+static void family_deliver_early(hk_bootstrap *b, hk_early *p) {
   if (p->message) {
     hk_overlay_deliver(b, p->message);
     p->message = NULL;
@@ -133,13 +133,13 @@ static void deliver_early(hk_bootstrap *b, hk_early *p) {
     hk_hello h = {.kind = p->kind, .from = p->from, .to = p->to, .round = p->round};
     if (hk_overlay_accept(b, &h, p->fd)) p->fd = -1;
   }
-  free_early(p);
+  family_free_early(p);
 }
 
 void hk_member_join(hk_bootstrap *b) {
   hk_listener_lock();
   hk_family *f = b->family;
-  hk_bootstrap **bucket = &b->listener->members[bucket_of(b->comm, b->rank)];
+  hk_bootstrap **bucket = &b->listener->members[family_bucket_of(b->comm, b->rank)];
   b->member_next = *bucket;
   *bucket = b;
   b->member = true;
@@ -153,7 +153,7 @@ void hk_member_join(hk_bootstrap *b) {
     }
     *at = p->next;
     if (!p->next) f->early_end = at;
-    deliver_early(b, p);
+    family_deliver_early(b, p);
   }
   hk_listener_unlock();
 }
@@ -161,7 +161,7 @@ void hk_member_join(hk_bootstrap *b) {
 void hk_member_leave(hk_bootstrap *b) {
   if (!b->member) return;
   hk_listener_lock();
-  hk_bootstrap **at = &b->listener->members[bucket_of(b->comm, b->rank)];
+  hk_bootstrap **at = &b->listener->members[family_bucket_of(b->comm, b->rank)];
   while (*at != b) at = &(*at)->member_next;
   *at = b->member_next;
   b->member = false;
@@ -176,17 +176,17 @@ void hk_member_leave(hk_bootstrap *b) {
 bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
   bool there = true;
   hk_listener_lock();
-  hk_bootstrap *b = find_member(from->listener, from->comm, to);
+  hk_bootstrap *b = family_find_member(from->listener, from->comm, to);
   if (b) {
     hk_overlay_deliver(b, m);
-  } else if (has_gone(from->family, from->comm, to)) {
+  } else if (family_has_gone(from->family, from->comm, to)) {
     free(m);
     there = false;
   } else {
     hk_early *p = calloc(1, sizeof *p);
     if (p) {
       *p = (hk_early){.comm = from->comm, .to = to, .from = m->from, .message = m, .fd = -1};
-      add_early(from->listener, from->family, p);
+      family_add_early(from->listener, from->family, p);
     } else {
       free(m);
       there = false;
@@ -197,31 +197,31 @@ bool hk_member_send(hk_bootstrap *from, int to, hk_message *m) {
 }
 
 /* Sends the ack, which proves the secret. */
-static bool acknowledge(hk_connection *c, const hk_family *f, const hk_hello *h, hk_ack ack) {
+static bool family_acknowledge(hk_connection *c, const hk_family *f, const hk_hello *h, hk_ack ack) {
   uint8_t bytes[HK_ACK_BYTES];
   hk_ack_encode(bytes, ack, h->nonce, f->secret);
   return hk_connection_send(c, bytes, sizeof bytes);
 }
 
-static void keep_connection(hk_listener *l, hk_family *f, hk_connection *c, const hk_hello *h, hk_early *p) {
+static void family_keep_connection(hk_listener *l, hk_family *f, hk_connection *c, const hk_hello *h, hk_early *p) {
   *p = (hk_early){
       .comm = h->comm, .to = h->to, .from = h->from, .kind = h->kind, .round = h->round, .tag = h->tag, .fd = c->fd};
-  add_early(l, f, p);
+  family_add_early(l, f, p);
   hk_connection_free(c, true);
   hk_fork_closes(p->fd);
 }
 
 /* The peer tries again. */
-static void refuse(hk_listener *l, hk_connection *c, const hk_family *f, const hk_hello *h, int why) {
+static void family_refuse(hk_listener *l, hk_connection *c, const hk_family *f, const hk_hello *h, int why) {
   (void)hk_listener_refused(l, why);
-  (void)acknowledge(c, f, h, HK_ACK_NO_ROOM);
+  (void)family_acknowledge(c, f, h, HK_ACK_NO_ROOM);
   hk_connection_free(c, false);
 }
 
 hk_ack hk_member_activity(hk_listener *l, const hk_family *f, uint64_t comm, int rank, hk_activity *out) {
   *out = (hk_activity){.waits_for = -1};
-  hk_bootstrap *b = find_member(l, comm, rank);
-  if (!b) return has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
+  hk_bootstrap *b = family_find_member(l, comm, rank);
+  if (!b) return family_has_gone(f, comm, rank) ? HK_ACK_GONE : HK_ACK_UNKNOWN;
   if (b->o.report) b->o.report(b->o.arg, out);
   /* relaxed, all: each value is independent and may be a moment old */
   int awaited = atomic_load_explicit(&b->call.awaited, memory_order_relaxed);
@@ -240,7 +240,7 @@ hk_ack hk_member_activity(hk_listener *l, const hk_family *f, uint64_t comm, int
   return HK_ACK_OK;
 }
 
-static void answer_question(hk_listener *l, hk_connection *c, const hk_family *f, const hk_hello *h) {
+static void family_answer_question(hk_listener *l, hk_connection *c, const hk_family *f, const hk_hello *h) {
   uint8_t bytes[HK_ACK_BYTES + HK_ACTIVITY_BYTES];
   hk_activity a;
   hk_ack_encode(bytes, hk_member_activity(l, f, h->comm, h->to, &a), h->nonce, f->secret);
@@ -250,7 +250,7 @@ static void answer_question(hk_listener *l, hk_connection *c, const hk_family *f
 }
 
 void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
-  hk_family *f = find_family(l, h->key);
+  hk_family *f = family_find_family(l, h->key);
   if (c->plain)
     HK_INFO(HK_SUB_BOOTSTRAP, "a connection of rank %d is refused: it is not encrypted, and this process has a key",
             h->from);
@@ -265,27 +265,27 @@ void hk_family_hello(hk_listener *l, hk_connection *c, const hk_hello *h) {
     return;
   }
   if (h->kind == HK_HELLO_ASK) {
-    answer_question(l, c, f, h);
+    family_answer_question(l, c, f, h);
     return;
   }
   if (c->on_spare) {
-    refuse(l, c, f, h, EMFILE);
+    family_refuse(l, c, f, h, EMFILE);
     return;
   }
-  hk_bootstrap *b = find_member(l, h->comm, h->to);
-  bool gone = !b && has_gone(f, h->comm, h->to);
+  hk_bootstrap *b = family_find_member(l, h->comm, h->to);
+  bool gone = !b && family_has_gone(f, h->comm, h->to);
   hk_early *p = b || gone ? NULL : calloc(1, sizeof *p); /* first: the ack is a promise to keep the connection */
   if (!b && !gone && !p) {
-    refuse(l, c, f, h, ENOMEM);
+    family_refuse(l, c, f, h, ENOMEM);
     return;
   }
-  if (!acknowledge(c, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {
+  if (!family_acknowledge(c, f, h, gone ? HK_ACK_GONE : HK_ACK_OK) || gone) {
     free(p);
     hk_connection_free(c, false);
     return;
   }
   if (!b) {
-    keep_connection(l, f, c, h, p);
+    family_keep_connection(l, f, c, h, p);
     return;
   }
   int fd = c->fd;

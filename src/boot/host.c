@@ -12,7 +12,7 @@
 #include "process.h" /* hk_process_nonce */
 
 /* Mixes the content of a small file into h; a file that cannot be read changes nothing. */
-static uint64_t hash_file(uint64_t h, const char *path) {
+static uint64_t host_hash_file(uint64_t h, const char *path) {
   char text[256];
   int fd = open(path, O_RDONLY | O_CLOEXEC);
   if (fd < 0) return h;
@@ -26,7 +26,7 @@ uint64_t hk_host_id(const hk_settings *settings) {
   if (given) return hk_hash(1, given, strlen(given));
   char name[256] = "";
   gethostname(name, sizeof name - 1);
-  uint64_t h = hash_file(hk_hash(2, name, strlen(name)), "/proc/sys/kernel/random/boot_id");
+  uint64_t h = host_hash_file(hk_hash(2, name, strlen(name)), "/proc/sys/kernel/random/boot_id");
   struct stat st;
   if (stat("/proc/self/ns/net", &st) == 0) h = hk_hash(h, &st.st_ino, sizeof st.st_ino);
   return h;

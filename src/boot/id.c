@@ -36,7 +36,7 @@ out:
  * Debian's does) means another address on other hosts; then rank 0 listens at all addresses. So it does with
  * `anywhere`, unless the address is loopback's: the host may know its address by another name, or through a port of
  * its container's host. */
-static hk_addr listen_at(const hk_addr *a, const char *text, bool anywhere) {
+static hk_addr id_listen_at(const hk_addr *a, const char *text, bool anywhere) {
   hk_addr at = *a;
   bool name = text[0] != '[' && !isdigit((unsigned char)text[0]) && strncasecmp(text, "localhost:", 10);
   if (hk_addr_is_loopback(a) ? !name : !anywhere) return at;
@@ -51,11 +51,11 @@ static hk_addr listen_at(const hk_addr *a, const char *text, bool anywhere) {
   return at;
 }
 
-static hk_status start_env_root(const hk_settings *settings, const hk_boot_id *id, const char *named, const char *text,
-                                bool anywhere) {
+static hk_status id_start_env_root(const hk_settings *settings, const hk_boot_id *id, const char *named,
+                                   const char *text, bool anywhere) {
   hk_status rc = HK_OK;
   hk_listener *l = NULL;
-  hk_addr at = listen_at(&id->at[0], text, anywhere);
+  hk_addr at = id_listen_at(&id->at[0], text, anywhere);
   int socket_fd = -1;
   HK_TRY(hk_listener_get(&l), out);
   if (hk_root_gathers(l, hk_boot_id_key(id))) goto out; /* started by an earlier call, and not used yet */
@@ -96,7 +96,7 @@ hk_status hk_bootstrap_address_id(const hk_settings *settings, ncclUniqueId *out
    * names, which ranks may have been given. */
   const char *common = anywhere ? strrchr(text, ':') : text;
   hk_derive(id.secret, public_key, "secret", common, strlen(common));
-  if (rank == 0) HK_OR_RETURN(start_env_root(settings, &id, named, text, anywhere));
+  if (rank == 0) HK_OR_RETURN(id_start_env_root(settings, &id, named, text, anywhere));
   hk_boot_id_encode(out, &id);
   return HK_OK;
 }

@@ -18,7 +18,7 @@ static const struct {
 #include "../base/launchers.def" /* the rows */
 };
 
-static const char *set_value(const char *variable) {
+static const char *job_set_value(const char *variable) {
   const char *text = *variable ? getenv(variable) : NULL;
   return text && *text ? text : NULL;
 }
@@ -32,9 +32,10 @@ void hk_boot_job_here(const hk_settings *settings, hk_boot_job *out) {
   if (given && *given) {
     snprintf(out->text, sizeof out->text, "HOCKET_JOB=%.300s", given);
   } else {
-    while (i < HK_ARRAY_LENGTH(names) && !(value = set_value(names[i].variable))) i++;
-    const char *second =
-        value && !set_value(names[i].not_with) && set_value(names[i].second) ? set_value(names[i].second) : NULL;
+    while (i < HK_ARRAY_LENGTH(names) && !(value = job_set_value(names[i].variable))) i++;
+    const char *second = value && !job_set_value(names[i].not_with) && job_set_value(names[i].second)
+                             ? job_set_value(names[i].second)
+                             : NULL;
     snprintf(out->text, sizeof out->text, "%s%s%.150s%s%s%s%.100s of user id %u",
              value ? names[i].variable : "a job without a name", value ? "=" : "", value ? value : "",
              second ? " " : "", second ? names[i].second : "", second ? "=" : "", second ? second : "",

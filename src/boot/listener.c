@@ -24,7 +24,7 @@ enum { PENDING_MAX = 256, HELLO_SECONDS = 5, ACCEPTS_PER_CALL = 64, BACKLOG = 40
 
 /* If this process has a key, the handshake comes first. The hello of a peer without a key is read, so that the peer
  * gets an error. */
-static hk_tls_state secure(hk_connection *c) {
+static hk_tls_state listener_secure(hk_connection *c) {
   char why[HK_TLS_WHY];
   if (c->ready) return HK_TLS_OPEN;
   hk_tls_state s = hk_tls_accept(c->fd, why);
@@ -35,7 +35,7 @@ static hk_tls_state secure(hk_connection *c) {
 }
 
 /* False if it stays in the queue: it speaks TLS, and its first message, which is to get an answer, is not complete. */
-static bool refuse_garbage(hk_connection *c) {
+static bool listener_refuse_garbage(hk_connection *c) {
   bool over = true;
   if (c->have && c->in[0] == HK_TLS_FIRST_BYTE && !hk_tls_on()) {
     if (!c->stranger.have)
@@ -48,14 +48,14 @@ static bool refuse_garbage(hk_connection *c) {
 }
 
 /* Reads a connection's input. False if it stays in the queue because the hello is not complete. */
-static bool read_hello(hk_listener *l, hk_connection *c) {
-  if (c->stranger.have) return refuse_garbage(c);
-  hk_tls_state state = secure(c);
+static bool listener_read_hello(hk_listener *l, hk_connection *c) {
+  if (c->stranger.have) return listener_refuse_garbage(c);
+  hk_tls_state state = listener_secure(c);
   if (state == HK_TLS_WAITS) return false;
   ssize_t n = state == HK_TLS_OPEN ? hk_tcp_recv(c->fd, c->in + c->have, sizeof c->in - c->have) : 0;
   if (n < 0 && (errno == EAGAIN || errno == EINTR)) return false;
   if (n > 0) c->have += (uint32_t)n;
-  if (n <= 0 || !hk_hello_possible(c->in, c->have)) return refuse_garbage(c);
+  if (n <= 0 || !hk_hello_possible(c->in, c->have)) return listener_refuse_garbage(c);
   if (c->have < sizeof c->in) return false;
   hk_hello h;
   if (!hk_hello_decode(&h, c->in))
@@ -68,15 +68,15 @@ static bool read_hello(hk_listener *l, hk_connection *c) {
 }
 
 /* Reads the oldest connection once more, and drops it. */
-static void drop_oldest(hk_listener *l) {
+static void listener_drop_oldest(hk_listener *l) {
   hk_connection *c = l->pending;
-  if (!read_hello(l, c)) hk_connection_free(c, false);
+  if (!listener_read_hello(l, c)) hk_connection_free(c, false);
 }
 
 /* ---- the end of the listener ---- */
 
 /* Under the lock: from here on this listener is not found. */
-static void begin_closing(hk_listener *l) {
+static void listener_begin_closing(hk_listener *l) {
   l->closing = true;
   hk_listener_set_current(NULL);
   hk_boot_close(l->spare);
@@ -85,7 +85,7 @@ static void begin_closing(hk_listener *l) {
 }
 
 /* Not under the lock. */
-static void finish_closing(hk_listener *l) {
+static void listener_finish_closing(hk_listener *l) {
   hk_service_free(l->service);
   while (l->pending) {
     hk_connection *c = l->pending;
@@ -99,22 +99,22 @@ static void finish_closing(hk_listener *l) {
 void hk_listener_put(hk_listener *l) {
   hk_listener_lock();
   bool last = --l->users == 0 && !l->closing;
-  if (last) begin_closing(l);
+  if (last) listener_begin_closing(l);
   hk_listener_unlock();
-  if (last) finish_closing(l);
+  if (last) listener_finish_closing(l);
 }
 
 /* The end of every callback: after hk_listener_put_inside the listener may have no user. */
-static void end_callback(hk_listener *l) {
+static void listener_end_callback(hk_listener *l) {
   bool last = l->users == 0 && !l->closing;
-  if (last) begin_closing(l);
+  if (last) listener_begin_closing(l);
   hk_listener_unlock();
-  if (last) finish_closing(l);
+  if (last) listener_finish_closing(l);
 }
 
 /* ---- callbacks on the listener's thread ---- */
 
-static void on_connection(void *arg, int fd, uint32_t events) {
+static void listener_on_connection(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
   hk_connection *c = arg;
   hk_listener *l = c->listener;
@@ -123,39 +123,39 @@ static void on_connection(void *arg, int fd, uint32_t events) {
     if (c->root) /* a rank that waits for its answer sends nothing: this is the end of its connection */
       hk_root_connection_ended(c);
     else
-      (void)read_hello(l, c);
+      (void)listener_read_hello(l, c);
   }
-  end_callback(l);
+  listener_end_callback(l);
 }
 
-static bool admit(hk_listener *l, int fd, bool on_spare) {
+static bool listener_admit(hk_listener *l, int fd, bool on_spare) {
   hk_connection *c = calloc(1, sizeof *c);
   if (!c) {
     close(fd);
     return false;
   }
-  if (l->npending >= PENDING_MAX) drop_oldest(l);
+  if (l->npending >= PENDING_MAX) listener_drop_oldest(l);
   *c = (hk_connection){.listener = l, .fd = fd, .since_ns = hk_now_ns(), .on_spare = on_spare};
   hk_listener_add_pending(l, c);
   hk_tcp_new(fd);
   hk_fork_closes(fd);
-  bool added = hk_service_add(l->service, fd, EPOLLIN, on_connection, c) == HK_OK;
+  bool added = hk_service_add(l->service, fd, EPOLLIN, listener_on_connection, c) == HK_OK;
   if (!added) hk_connection_free(c, false);
   hk_listener_tick(l);
   return added;
 }
 
 /* There is no descriptor for one more connection. */
-static bool make_room(hk_listener *l) {
+static bool listener_make_room(hk_listener *l) {
   if (hk_more_files()) return true;
   /* A rank's hello follows its connection, but not at once. */
   if (!l->pending || (l->pending->on_spare && hk_ago_ns(hk_now_ns(), l->pending->since_ns) < SPARE_NS)) return false;
-  drop_oldest(l);
+  listener_drop_oldest(l);
   return true;
 }
 
 /* Frees the spare descriptor for one more connection. */
-static bool use_spare(hk_listener *l) {
+static bool listener_use_spare(hk_listener *l) {
   if (l->spare < 0) return false;
   hk_boot_close(l->spare);
   l->spare = -1;
@@ -163,21 +163,21 @@ static bool use_spare(hk_listener *l) {
 }
 
 /* Stops accepting until the next tick, so that the thread does not spin. */
-static void pause_accepting(hk_listener *l, int socket_fd, int why) {
+static void listener_pause_accepting(hk_listener *l, int socket_fd, int why) {
   l->paused = true;
   hk_listener_note_refusal(l, why);
   hk_service_modify(l->service, socket_fd, 0);
   hk_listener_tick(l);
 }
 
-static void on_accept(void *arg, int socket_fd, uint32_t events) {
+static void listener_on_accept(void *arg, int socket_fd, uint32_t events) {
   hk_listener *l = arg;
   bool on_spare = false;
   hk_listener_lock();
   for (int i = 0; i < ACCEPTS_PER_CALL && !l->closing; i++) {
     int fd = accept4(socket_fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd >= 0) {
-      if (!admit(l, fd, on_spare))
+      if (!listener_admit(l, fd, on_spare))
         hk_listener_note_refusal(l, ENOMEM);
       else if (!on_spare)
         l->refusing_since_ns = 0;
@@ -186,8 +186,8 @@ static void on_accept(void *arg, int socket_fd, uint32_t events) {
     }
     int why = errno;
     if (why == ECONNABORTED || why == EINTR) continue;
-    if ((why == EMFILE || why == ENFILE) && make_room(l)) continue;
-    if (why == EMFILE && use_spare(l)) {
+    if ((why == EMFILE || why == ENFILE) && listener_make_room(l)) continue;
+    if (why == EMFILE && listener_use_spare(l)) {
       on_spare = true;
       continue;
     }
@@ -195,20 +195,20 @@ static void on_accept(void *arg, int socket_fd, uint32_t events) {
     if (events & EPOLLHUP)
       hk_service_modify(l->service, socket_fd, EPOLLET);
     else if (why != EAGAIN)
-      pause_accepting(l, socket_fd, why);
+      listener_pause_accepting(l, socket_fd, why);
     break;
   }
   if (on_spare) hk_listener_keep_spare(l); /* the peer that connected has gone */
-  end_callback(l);
+  listener_end_callback(l);
 }
 
-static void on_tick(void *arg, int fd, uint32_t events) {
+static void listener_on_tick(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
   hk_listener *l = arg;
   hk_listener_lock();
   uint64_t now = hk_now_ns();
   if (!l->closing) {
-    while (l->pending && hk_ago_ns(now, l->pending->since_ns) > HELLO_SECONDS * 1000000000ull) drop_oldest(l);
+    while (l->pending && hk_ago_ns(now, l->pending->since_ns) > HELLO_SECONDS * 1000000000ull) listener_drop_oldest(l);
     if (l->paused) {
       hk_service_modify(l->service, l->fd, EPOLLIN);
       hk_roots_accept_again(l);
@@ -220,21 +220,21 @@ static void on_tick(void *arg, int fd, uint32_t events) {
     bool roots = hk_roots_expire(l, now), early = hk_families_expire(l, now);
     if (!l->pending && !roots && !early && !l->refusing_since_ns) hk_service_tick(l->service, &l->timer, 0, NULL, NULL);
   }
-  end_callback(l);
+  listener_end_callback(l);
 }
 
-static void on_sweep(void *arg, int fd, uint32_t events) {
+static void listener_on_sweep(void *arg, int fd, uint32_t events) {
   (void)fd, (void)events;
   hk_listener *l = arg;
   hk_listener_lock();
   if (!l->closing) hk_roots_sweep(l);
-  end_callback(l);
+  listener_end_callback(l);
 }
 
 /* ---- where to listen ---- */
 
 /* The best addresses of this host. Link-local ones, which mean nothing to other hosts, only if there are no others. */
-static hk_status own_addresses(const hk_settings *settings, hk_contact *c, const hk_addr *toward) {
+static hk_status listener_own_addresses(const hk_settings *settings, hk_contact *c, const hk_addr *toward) {
   hk_status rc = HK_OK;
   hk_iface list[IFACES];
   int n = IFACES;
@@ -248,7 +248,7 @@ static hk_status own_addresses(const hk_settings *settings, hk_contact *c, const
 }
 
 /* Binds to the address if there is only one, else to all. */
-static hk_status listen_for(const hk_settings *settings, const hk_contact *c, hk_addr *at, int *fd) {
+static hk_status listener_listen_for(const hk_settings *settings, const hk_contact *c, hk_addr *at, int *fd) {
   bool v6 = false;
   for (uint32_t i = 0; i < c->n; i++) v6 |= c->at[i].sa.sa_family == AF_INET6;
   if (c->n == 1) {
@@ -272,7 +272,7 @@ hk_status hk_listener_contact(hk_listener *l, hk_contact *out, const hk_addr *to
   if (!l->recent.since_ns || hk_now_ns() - l->recent.since_ns > KEEP_CONTACT_NS ||
       !hk_addr_equal(&l->recent.toward, toward)) {
     l->recent.since_ns = 0;
-    HK_TRY(own_addresses(l->settings, &l->recent.contact, toward), out);
+    HK_TRY(listener_own_addresses(l->settings, &l->recent.contact, toward), out);
     for (uint32_t i = 0; i < l->recent.contact.n; i++)
       hk_addr_set_port(&l->recent.contact.at[i], hk_addr_port(&l->contact.at[0]));
     l->recent.contact.process = l->contact.process;
@@ -286,7 +286,7 @@ out:
   return rc;
 }
 
-static hk_status new_listener(const hk_settings *settings, hk_listener **out) {
+static hk_status listener_new_listener(const hk_settings *settings, hk_listener **out) {
   hk_status rc = HK_OK;
   hk_addr at;
   char text[HK_ADDR_TEXT];
@@ -294,14 +294,14 @@ static hk_status new_listener(const hk_settings *settings, hk_listener **out) {
   if (!l) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the bootstrap's listener");
   l->settings = settings;
   l->fd = l->spare = -1;
-  l->on_accept = on_accept;
-  l->on_tick = on_tick;
-  l->sweep = (hk_service_work){.fn = on_sweep, .arg = l};
+  l->on_accept = listener_on_accept;
+  l->on_tick = listener_on_tick;
+  l->sweep = (hk_service_work){.fn = listener_on_sweep, .arg = l};
   l->contact.process = hk_process_nonce();
   l->contact.pid = (uint32_t)getpid();
   HK_TRY(hk_tls_prepare(settings), out);
-  HK_TRY(own_addresses(l->settings, &l->contact, NULL), out);
-  HK_TRY(listen_for(l->settings, &l->contact, &at, &l->fd), out);
+  HK_TRY(listener_own_addresses(l->settings, &l->contact, NULL), out);
+  HK_TRY(listener_listen_for(l->settings, &l->contact, &at, &l->fd), out);
   hk_fork_closes(l->fd);
   for (uint32_t i = 0; i < l->contact.n; i++) hk_addr_set_port(&l->contact.at[i], hk_addr_port(&at));
   HK_TRY(hk_service_new(&l->service, "hk-listener"), out);
@@ -328,15 +328,15 @@ hk_status hk_bootstrap_encrypt(const char *key) {
 
 /* In a forked child the listener's thread does not exist, and its descriptors are closed: the child makes its own
  * listener. */
-static void forget_listener(void) { hk_listener_set_current(NULL); }
+static void listener_forget_listener(void) { hk_listener_set_current(NULL); }
 
 hk_status hk_listener_get(hk_listener **out) {
   hk_status rc = HK_OK;
-  hk_on_fork(forget_listener);
+  hk_on_fork(listener_forget_listener);
   hk_listener_lock();
   *out = hk_listener_current();
   const hk_settings *settings = hk_settings_now();
-  if (!*out) HK_TRY(new_listener(settings, out), out);
+  if (!*out) HK_TRY(listener_new_listener(settings, out), out);
   (*out)->settings = settings;
   hk_listener_set_current(*out);
   (*out)->users++;

@@ -35,7 +35,7 @@ hk_status hk_overlay_init(hk_bootstrap *b) {
   return HK_OK;
 }
 
-static void free_unsent(hk_overlay_link *l) {
+static void overlay_free_unsent(hk_overlay_link *l) {
   for (hk_unsent *u = l->unsent, *next; u; u = next) {
     next = u->next;
     free(u);
@@ -45,7 +45,7 @@ static void free_unsent(hk_overlay_link *l) {
 
 /* ---- receiving, on the service thread ---- */
 
-static void put_in_inbox(hk_bootstrap *b, hk_message *m) {
+static void overlay_put_in_inbox(hk_bootstrap *b, hk_message *m) {
   *b->inbox_end = m;
   b->inbox_end = &m->next;
   pthread_cond_broadcast(&b->change);
@@ -53,12 +53,12 @@ static void put_in_inbox(hk_bootstrap *b, hk_message *m) {
 
 /* The descriptor stays open until the bootstrap leaves, so that its number cannot come to mean another connection
  * while some thread still uses it. */
-static void end_link(hk_overlay_link *l, hk_link_end end) {
+static void overlay_end_link(hk_overlay_link *l, hk_link_end end) {
   hk_bootstrap *b = l->b;
   pthread_mutex_lock(&b->lock);
   hk_service_remove(b->o.service, l->fd); /* under the lock: senders ask the service to watch an open link */
   l->end = end;
-  free_unsent(l);
+  overlay_free_unsent(l);
   pthread_cond_broadcast(&b->change);
   pthread_mutex_unlock(&b->lock);
   free(l->incoming);
@@ -71,7 +71,7 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
   pthread_mutex_lock(&l->b->lock);
   bool leaving = l->b->leaving;
   pthread_mutex_unlock(&l->b->lock);
-  end_link(l, leaving ? HK_END_LEFT : HK_END_DEAD);
+  overlay_end_link(l, leaving ? HK_END_LEFT : HK_END_DEAD);
   if (leaving) return; /* the answer to our goodbye, or an end that no longer matters */
   if (how)
     snprintf(e.text, sizeof e.text, "%s", how);
@@ -88,15 +88,15 @@ void hk_overlay_died(hk_overlay_link *l, int error, const char *how) {
 }
 
 /* This rank has no memory for what its peer sends: this rank fails, not the peer. */
-static void out_of_memory(hk_overlay_link *l, size_t bytes) {
+static void overlay_out_of_memory(hk_overlay_link *l, size_t bytes) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = l->b->rank, .from = l->b->rank, .code = HK_ERR_SYSTEM};
   snprintf(e.text, sizeof e.text, "rank %d has no memory for a message of %zu bytes from rank %d", l->b->rank, bytes,
            l->rank);
   hk_event_came(l->b, &e, NULL);
-  end_link(l, HK_END_DEAD);
+  overlay_end_link(l, HK_END_DEAD);
 }
 
-static void dispatch(hk_overlay_link *l, hk_message *m) {
+static void overlay_dispatch(hk_overlay_link *l, hk_message *m) {
   hk_bootstrap *b = l->b;
   hk_event e;
   if (m->frame.type == HK_FRAME_EVENT) {
@@ -108,12 +108,12 @@ static void dispatch(hk_overlay_link *l, hk_message *m) {
     return;
   }
   pthread_mutex_lock(&b->lock);
-  put_in_inbox(b, m);
+  overlay_put_in_inbox(b, m);
   pthread_mutex_unlock(&b->lock);
 }
 
 /* Reads once.  True: there may be more. */
-static bool receive(hk_overlay_link *l) {
+static bool overlay_receive(hk_overlay_link *l) {
   hk_message *m = l->incoming;
   uint8_t *to = m ? m->data : l->header;
   size_t want = m ? m->frame.bytes : sizeof l->header;
@@ -134,13 +134,13 @@ static bool receive(hk_overlay_link *l) {
       return false;
     }
     if (f.type == HK_FRAME_GOODBYE) { /* needs no memory: a peer that leaves must not become this rank's failure */
-      end_link(l, HK_END_LEFT);
+      overlay_end_link(l, HK_END_LEFT);
       shutdown(l->fd, SHUT_WR); /* the answer: the peer still reads, and learns that no more will come from us */
       return false;
     }
     m = malloc(sizeof *m + f.bytes);
     if (!m) {
-      out_of_memory(l, sizeof *m + f.bytes);
+      overlay_out_of_memory(l, sizeof *m + f.bytes);
       return false;
     }
     *m = (hk_message){.frame = f, .from = l->rank, .towards_next = !l->next};
@@ -148,12 +148,12 @@ static bool receive(hk_overlay_link *l) {
     if (f.bytes) return true;
   }
   l->incoming = NULL;
-  dispatch(l, m);
+  overlay_dispatch(l, m);
   return true;
 }
 
 /* Sends what is left over. Under the lock. False: the connection is broken; receiving finds that out. */
-static bool flush(hk_overlay_link *l) {
+static bool overlay_flush(hk_overlay_link *l) {
   while (l->unsent) {
     hk_unsent *u = l->unsent;
     ssize_t n = hk_tcp_send(l->fd, u->data + u->sent, u->bytes - u->sent);
@@ -167,12 +167,12 @@ static bool flush(hk_overlay_link *l) {
   return true;
 }
 
-static void on_link(void *arg, int fd, uint32_t events) {
+static void overlay_on_link(void *arg, int fd, uint32_t events) {
   hk_overlay_link *l = arg;
   hk_bootstrap *b = l->b;
   if (events & EPOLLOUT) {
     pthread_mutex_lock(&b->lock);
-    if (!flush(l)) free_unsent(l);
+    if (!overlay_flush(l)) overlay_free_unsent(l);
     if (!l->unsent) {
       hk_service_modify(b->o.service, fd, EPOLLIN);
       pthread_cond_broadcast(&b->change);
@@ -180,13 +180,13 @@ static void on_link(void *arg, int fd, uint32_t events) {
     pthread_mutex_unlock(&b->lock);
   }
   if (events & (EPOLLIN | EPOLLHUP | EPOLLERR | EPOLLRDHUP))
-    while (receive(l)) {}
+    while (overlay_receive(l)) {}
 }
 
 /* ---- opening links ---- */
 
 /* This rank's failure to use a connection, for the cause in the thread's error. */
-static hk_event refusal(const hk_bootstrap *b, int peer) {
+static hk_event overlay_refusal(const hk_bootstrap *b, int peer) {
   hk_event e = {.kind = HK_EVENT_ERROR, .rank = b->rank, .from = b->rank, .code = HK_ERR_SYSTEM};
   snprintf(e.text, sizeof e.text, "rank %d cannot use its connection with rank %d: %.300s", b->rank, peer,
            hk_last_error());
@@ -194,8 +194,8 @@ static hk_event refusal(const hk_bootstrap *b, int peer) {
 }
 
 /* Ends a connection that is made already with this rank's failure and a goodbye: else the peer would report a death. */
-static void decline(const hk_overlay_link *l, int fd) {
-  hk_event e = refusal(l->b, l->rank);
+static void overlay_decline(const hk_overlay_link *l, int fd) {
+  hk_event e = overlay_refusal(l->b, l->rank);
   size_t text = strlen(e.text);
   hk_frame event = {.type = HK_FRAME_EVENT, .round = l->round, .bytes = (uint32_t)(HK_EVENT_BYTES + text)};
   hk_frame goodbye = {.type = HK_FRAME_GOODBYE, .round = l->round};
@@ -215,7 +215,7 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   l->fd = fd;
   l->end = HK_END_OPEN;
   /* Under the lock, so that a thread that sees the link open may ask the service to wait until it is writable. */
-  hk_status rc = hk_service_add(b->o.service, fd, EPOLLIN, on_link, l);
+  hk_status rc = hk_service_add(b->o.service, fd, EPOLLIN, overlay_on_link, l);
   if (rc != HK_OK) {
     l->fd = -1;
     l->end = HK_END_CLOSED;
@@ -223,13 +223,13 @@ hk_status hk_overlay_open(hk_overlay_link *l, int fd) {
   }
   pthread_cond_broadcast(&b->change);
   pthread_mutex_unlock(&b->lock);
-  if (rc != HK_OK) decline(l, fd);
+  if (rc != HK_OK) overlay_decline(l, fd);
   return rc;
 }
 
 /* On the listener's thread: a connection that a peer has made is closed again, for the cause in the thread's error. */
-static void report_refusal(hk_bootstrap *b, int peer) {
-  hk_event e = refusal(b, peer);
+static void overlay_report_refusal(hk_bootstrap *b, int peer) {
+  hk_event e = overlay_refusal(b, peer);
   hk_message *m = b->rounds ? hk_event_message()
                             : NULL; /* without memory the peer alone gets it, or a lost connection */
   if (m) hk_event_post(hk_link_to(b, true, 0), m, &e);
@@ -243,7 +243,7 @@ bool hk_overlay_accept(hk_bootstrap *b, const hk_hello *h, int fd) {
   pthread_mutex_unlock(&b->lock);
   if (!fits) return false;
   bool open = hk_overlay_open(l, fd) == HK_OK;
-  if (!open) report_refusal(b, l->rank);
+  if (!open) overlay_report_refusal(b, l->rank);
   return open;
 }
 
@@ -253,7 +253,7 @@ void hk_overlay_keep(hk_bootstrap *b, int from, uint64_t tag, int fd) {
   if (!v) {
     if (member) {
       (void)HK_FAIL_ERRNO("no memory for a data connection");
-      report_refusal(b, from);
+      overlay_report_refusal(b, from);
     }
     hk_tcp_close(fd);
     return;
@@ -292,7 +292,7 @@ void hk_overlay_deliver(hk_bootstrap *b, hk_message *m) {
       hk_service_post(b->o.service, &b->event_work);
       used = false;
       break;
-    default: put_in_inbox(b, m); used = false;
+    default: overlay_put_in_inbox(b, m); used = false;
   }
   pthread_mutex_unlock(&b->lock);
   if (used) free(m);
@@ -300,8 +300,8 @@ void hk_overlay_deliver(hk_bootstrap *b, hk_message *m) {
 
 /* ---- sending ---- */
 
-static hk_message *new_message(const hk_overlay_link *l, const hk_frame *f, const void *p1, size_t n1, const void *p2,
-                               size_t n2) {
+static hk_message *overlay_new_message(const hk_overlay_link *l, const hk_frame *f, const void *p1, size_t n1,
+                                       const void *p2, size_t n2) {
   hk_message *m = malloc(sizeof *m + n1 + n2);
   if (!m) return NULL;
   *m = (hk_message){.frame = *f, .from = l->b->rank, .towards_next = l->next};
@@ -311,7 +311,7 @@ static hk_message *new_message(const hk_overlay_link *l, const hk_frame *f, cons
 }
 
 /* Keeps what follows the first `sent` bytes of the pieces. Under the lock. */
-static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int pieces, size_t sent) {
+static hk_status overlay_keep_unsent(hk_overlay_link *l, const struct iovec *piece, int pieces, size_t sent) {
   size_t total = 0, at = 0;
   for (int i = 0; i < pieces; i++) total += piece[i].iov_len;
   hk_unsent *u = malloc(sizeof *u + total - sent);
@@ -329,7 +329,7 @@ static hk_status keep_unsent(hk_overlay_link *l, const struct iovec *piece, int 
   return end == &l->unsent ? hk_service_modify(l->b->o.service, l->fd, EPOLLIN | EPOLLOUT) : HK_OK;
 }
 
-static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pieces) {
+static hk_status overlay_send_on_socket(hk_overlay_link *l, struct iovec *piece, int pieces) {
   hk_status rc = HK_OK;
   pthread_mutex_lock(&l->b->lock);
   if (l->end != HK_END_OPEN) goto out; /* the peer has left or died: a wait for it returns the cause */
@@ -343,7 +343,7 @@ static hk_status send_on_socket(hk_overlay_link *l, struct iovec *piece, int pie
   }
   size_t total = 0;
   for (int i = 0; i < pieces; i++) total += piece[i].iov_len;
-  if ((size_t)n < total) rc = keep_unsent(l, piece, pieces, (size_t)n);
+  if ((size_t)n < total) rc = overlay_keep_unsent(l, piece, pieces, (size_t)n);
   hk_silence_begin(l->b);
 out:
   pthread_mutex_unlock(&l->b->lock);
@@ -360,13 +360,13 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
     uint8_t header[HK_FRAME_BYTES];
     hk_frame_encode(header, &f);
     struct iovec piece[] = {{header, sizeof header}, {(void *)(uintptr_t)p1, n1}, {(void *)(uintptr_t)p2, n2}};
-    return send_on_socket(l, piece, 3);
+    return overlay_send_on_socket(l, piece, 3);
   }
   pthread_mutex_lock(&l->b->lock);
   bool open = l->end == HK_END_OPEN;
   pthread_mutex_unlock(&l->b->lock);
   if (!open) return HK_OK;
-  hk_message *m = new_message(l, &f, p1, n1, p2, n2);
+  hk_message *m = overlay_new_message(l, &f, p1, n1, p2, n2);
   if (!m) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for %zu bytes to rank %d", n1 + n2, l->rank);
   if (!hk_member_send(l->b, l->rank, m)) {
     pthread_mutex_lock(&l->b->lock);
@@ -381,7 +381,7 @@ hk_status hk_overlay_send(hk_overlay_link *l, hk_frame_type type, uint64_t seq, 
 /* If a connection is closed while input still arrives, the kernel resets it and drops unsent data, including our
  * goodbye. So a rank that leaves reads on until each peer has said goodbye, too, or has answered ours by ending its
  * side. The peer's service thread does so at once; for one that is stopped or unreachable the wait is short. */
-static void await_goodbyes(hk_bootstrap *b) {
+static void overlay_await_goodbyes(hk_bootstrap *b) {
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
   hk_wait_begin(&w, &env);
@@ -404,7 +404,7 @@ void hk_overlay_leave(hk_bootstrap *b) {
     pthread_mutex_unlock(&b->lock);
     if (open) (void)hk_overlay_send(l, HK_FRAME_GOODBYE, 0, NULL, 0, NULL, 0);
   }
-  await_goodbyes(b);
+  overlay_await_goodbyes(b);
   hk_silence_end(b);
   for (int i = 0; i < 2 * b->rounds; i++)
     if (b->links[i].fd >= 0) hk_service_remove(b->o.service, b->links[i].fd);
@@ -412,7 +412,7 @@ void hk_overlay_leave(hk_bootstrap *b) {
   if (b->o.service) hk_service_cancel(b->o.service, &b->event_work);
 }
 
-static void free_messages(hk_message *m) {
+static void overlay_free_messages(hk_message *m) {
   for (hk_message *next; m; m = next) {
     next = m->next;
     free(m);
@@ -423,11 +423,11 @@ void hk_overlay_free(hk_bootstrap *b) {
   for (int i = 0; b->links && i < 2 * b->rounds; i++) {
     hk_overlay_link *l = &b->links[i];
     hk_boot_close(l->fd);
-    free_unsent(l);
+    overlay_free_unsent(l);
     free(l->incoming);
   }
-  free_messages(b->inbox);
-  free_messages(b->events);
+  overlay_free_messages(b->inbox);
+  overlay_free_messages(b->events);
   for (hk_delivery *v = b->deliveries, *next; v; v = next) {
     next = v->next;
     hk_tcp_close(v->fd);

@@ -18,7 +18,7 @@ enum {
 
 /* True if a future member of this child has aborted or destroyed the parent before it joined. That event may arrive a
  * moment before the member's own connection. Under the lock. */
-static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
+static bool overlay_wait_never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
   if (!b->parent || l->next || l->end != HK_END_CLOSED) return false;
   int rank = b->members[l->rank];
   if (!hk_event_aborted(b->parent, rank) && !hk_bootstrap_left(b->parent, rank)) return false;
@@ -29,7 +29,7 @@ static bool never_comes(hk_bootstrap *b, const hk_overlay_link *l) {
 
 /* A lost link of the parent, or a rank's own failure there, fails the parent: a member whose call has not begun will
  * not join. Under the lock. */
-static hk_status parent_failure(const hk_bootstrap *b) {
+static hk_status overlay_wait_parent_failure(const hk_bootstrap *b) {
   hk_status rc = HK_OK;
   hk_bootstrap *p = b->parent;
   const hk_event *e = &p->failures.first_event;
@@ -63,10 +63,10 @@ static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
     return HK_FAIL(HK_ERR_REMOTE, "rank %d of %d, which is rank %d of the parent communicator, is gone", l->rank,
                    b->nranks, b->members[l->rank]);
   if (b->parent) {
-    hk_status rc = parent_failure(b);
+    hk_status rc = overlay_wait_parent_failure(b);
     if (rc != HK_OK) return rc;
   }
-  if (never_comes(b, l))
+  if (overlay_wait_never_comes(b, l))
     return HK_FAIL(
         HK_ERR_REMOTE,
         "rank %d of the parent communicator, which was to become rank %d of %d, has aborted or destroyed the "
@@ -81,7 +81,7 @@ static hk_status wait_failure(hk_bootstrap *b, const hk_overlay_link *l) {
 }
 
 /* On the rank's thread: publishes which rank it waits for, for ranks that ask. -1: none. */
-static void note_awaited(hk_bootstrap *b, int rank) {
+static void overlay_wait_note_awaited(hk_bootstrap *b, int rank) {
   /* relaxed: the value is independent */
   atomic_store_explicit(&b->call.awaited, rank, memory_order_relaxed);
   atomic_store_explicit(&b->call.gave_up_ns, 0, memory_order_relaxed); /* as above */
@@ -91,9 +91,9 @@ static void note_awaited(hk_bootstrap *b, int rank) {
 
 /* Keeps the wait that this rank has just given up: ranks that wait for this rank give up at about the same time, and
  * ask it for that wait. */
-static void end_awaiting(hk_bootstrap *b, hk_status rc) {
+static void overlay_wait_end_awaiting(hk_bootstrap *b, hk_status rc) {
   if (rc == HK_OK) {
-    note_awaited(b, -1);
+    overlay_wait_note_awaited(b, -1);
     return;
   }
   /* relaxed: an answer at this moment may mix two waits */
@@ -104,7 +104,8 @@ static void end_awaiting(hk_bootstrap *b, hk_status rc) {
 
 /* A split that failed leaves messages of its collective here. A peer that is ahead has given up the collective that
  * this rank is in, and its notice of that is on the way. Under the lock. */
-static hk_message *take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type, uint64_t seq) {
+static hk_message *overlay_wait_take_message(hk_bootstrap *b, const hk_overlay_link *l, hk_frame_type type,
+                                             uint64_t seq) {
   for (hk_message **at = &b->inbox; *at;) {
     hk_message *m = *at;
     bool fits = m->frame.type == type && m->frame.round == l->round && m->towards_next != l->next;
@@ -127,20 +128,20 @@ hk_status hk_overlay_await(hk_overlay_link *l, hk_frame_type type, uint64_t seq,
   hk_waiter w;
   hk_wait_begin(&w, env);
   pthread_mutex_lock(&b->lock);
-  note_awaited(b, l->rank);
-  while (!(*out = take_message(b, l, type, seq))) {
+  overlay_wait_note_awaited(b, l->rank);
+  while (!(*out = overlay_wait_take_message(b, l, type, seq))) {
     HK_TRY(wait_failure(b, l), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
-  end_awaiting(b, rc);
+  overlay_wait_end_awaiting(b, rc);
   pthread_mutex_unlock(&b->lock);
   return rc;
 }
 
 /* ---- opening links ---- */
 
-static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
+static hk_status overlay_wait_open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   hk_status rc = HK_OK;
   hk_bootstrap *b = l->b;
   int fd;
@@ -156,9 +157,9 @@ static hk_status open_to_next(hk_overlay_link *l, const hk_wait_env *env) {
   h.round = l->round;
   until.deadline_ns = b->call.deadline_ns; /* the error of a failed connection names its addresses */
   b->call.dialing = true;
-  note_awaited(b, l->rank);
+  overlay_wait_note_awaited(b, l->rank);
   rc = hk_overlay_dial(b, &h, NULL, &until, "see that rank's output, and check that its host can be reached", &fd);
-  end_awaiting(b, rc);
+  overlay_wait_end_awaiting(b, rc);
   b->call.dialing = false;
   HK_OR_RETURN(rc);
   rc = hk_overlay_open(l, fd);
@@ -170,16 +171,16 @@ hk_status hk_overlay_connect(hk_bootstrap *b, int round, const hk_wait_env *env)
   hk_status rc = HK_OK;
   hk_overlay_link *previous = hk_link_to(b, false, round);
   hk_waiter w;
-  HK_TRY(open_to_next(hk_link_to(b, true, round), env), done);
+  HK_TRY(overlay_wait_open_to_next(hk_link_to(b, true, round), env), done);
   hk_wait_begin(&w, env);
   pthread_mutex_lock(&b->lock);
-  note_awaited(b, previous->rank);
+  overlay_wait_note_awaited(b, previous->rank);
   while (previous->end == HK_END_CLOSED) {
     HK_TRY(wait_failure(b, previous), out);
     HK_TRY(hk_wait_cond(&w, &b->change, &b->lock), out);
   }
 out:
-  end_awaiting(b, rc);
+  overlay_wait_end_awaiting(b, rc);
   pthread_mutex_unlock(&b->lock);
 done:
   return rc;

@@ -29,7 +29,7 @@ HK_FORK_GUARD(process.lock);
 unsigned hk_forks;
 
 /* The child has one thread, and finds the locks free: base/fork.h. */
-static void after_fork_in_child(void) {
+static void process_after_fork_in_child(void) {
   for (size_t i = 0; i < process.words; i++) {
     for (uint64_t bits = process.fds[i]; bits; bits &= bits - 1) close((int)(i * 64) + __builtin_ctzll(bits));
     process.fds[i] = 0;
@@ -39,13 +39,13 @@ static void after_fork_in_child(void) {
   if (process.in_child) process.in_child();
 }
 
-static void watch_forks(void) { pthread_atfork(NULL, NULL, after_fork_in_child); }
+static void process_watch_forks(void) { pthread_atfork(NULL, NULL, process_after_fork_in_child); }
 
 void hk_on_fork(void (*in_child)(void)) {
   pthread_mutex_lock(&process.lock);
   process.in_child = in_child;
   pthread_mutex_unlock(&process.lock);
-  pthread_once(&process.once, watch_forks);
+  pthread_once(&process.once, process_watch_forks);
 }
 
 void hk_fork_closes(int fd) {
@@ -86,7 +86,7 @@ uint64_t hk_process_nonce(void) {
 }
 
 /* Raises the soft limit towards `wanted`, which is above it. */
-static bool raise_limit(struct rlimit r, rlim_t wanted) {
+static bool process_raise_limit(struct rlimit r, rlim_t wanted) {
   rlim_t old = r.rlim_cur;
   if (old >= r.rlim_max) return false;
   r.rlim_cur = wanted < r.rlim_max ? wanted : r.rlim_max;
@@ -100,12 +100,12 @@ void hk_want_files(unsigned wanted) {
   struct rlimit r;
   /* At least doubled, so that not every rank raises it. */
   if (!getrlimit(RLIMIT_NOFILE, &r) && r.rlim_cur < wanted)
-    raise_limit(r, wanted > 2 * r.rlim_cur ? wanted : 2 * r.rlim_cur);
+    process_raise_limit(r, wanted > 2 * r.rlim_cur ? wanted : 2 * r.rlim_cur);
 }
 
 bool hk_more_files(void) {
   struct rlimit r;
-  return !getrlimit(RLIMIT_NOFILE, &r) && raise_limit(r, 2 * r.rlim_cur);
+  return !getrlimit(RLIMIT_NOFILE, &r) && process_raise_limit(r, 2 * r.rlim_cur);
 }
 
 void hk_watch_silence(const hk_settings *settings, int fd) {

@@ -31,20 +31,20 @@ uint32_t hk_get32(const uint8_t *p) { return hk_get16(p) | (uint32_t)hk_get16(p 
 uint64_t hk_get64(const uint8_t *p) { return hk_get32(p) | (uint64_t)hk_get32(p + 4) << 32; }
 
 /* ---- SipHash-2-4-128 (Aumasson, Bernstein: SipHash: a fast short-input PRF, 2012) ---- */
-static uint64_t rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }
+static uint64_t wire_rotate(uint64_t x, int by) { return x << by | x >> (64 - by); }
 
-static void sip_rounds(uint64_t v[4], int n) {
+static void wire_sip_rounds(uint64_t v[4], int n) {
   for (int i = 0; i < n; i++) {
-    v[0] += v[1], v[1] = rotate(v[1], 13) ^ v[0], v[0] = rotate(v[0], 32);
-    v[2] += v[3], v[3] = rotate(v[3], 16) ^ v[2];
-    v[0] += v[3], v[3] = rotate(v[3], 21) ^ v[0];
-    v[2] += v[1], v[1] = rotate(v[1], 17) ^ v[2], v[2] = rotate(v[2], 32);
+    v[0] += v[1], v[1] = wire_rotate(v[1], 13) ^ v[0], v[0] = wire_rotate(v[0], 32);
+    v[2] += v[3], v[3] = wire_rotate(v[3], 16) ^ v[2];
+    v[0] += v[3], v[3] = wire_rotate(v[3], 21) ^ v[0];
+    v[2] += v[1], v[1] = wire_rotate(v[1], 17) ^ v[2], v[2] = wire_rotate(v[2], 32);
   }
 }
 
-static void sip_word(uint64_t v[4], uint64_t m) {
+static void wire_sip_word(uint64_t v[4], uint64_t m) {
   v[3] ^= m;
-  sip_rounds(v, 2);
+  wire_sip_rounds(v, 2);
   v[0] ^= m;
 }
 
@@ -54,14 +54,14 @@ void hk_siphash(uint8_t out[16], const uint8_t key[16], const void *data, size_t
   uint64_t v[4] = {k0 ^ 0x736f6d6570736575u, k1 ^ 0x646f72616e646f6du ^ 0xee, k0 ^ 0x6c7967656e657261u,
                    k1 ^ 0x7465646279746573u};
   uint64_t last = (uint64_t)bytes << 56;
-  for (; bytes >= 8; bytes -= 8, p += 8) sip_word(v, hk_get64(p));
+  for (; bytes >= 8; bytes -= 8, p += 8) wire_sip_word(v, hk_get64(p));
   for (size_t i = 0; i < bytes; i++) last |= (uint64_t)p[i] << (8 * i);
-  sip_word(v, last);
+  wire_sip_word(v, last);
   v[2] ^= 0xee;
-  sip_rounds(v, 4);
+  wire_sip_rounds(v, 4);
   hk_put64(out, v[0] ^ v[1] ^ v[2] ^ v[3]);
   v[1] ^= 0xdd;
-  sip_rounds(v, 4);
+  wire_sip_rounds(v, 4);
   hk_put64(out + 8, v[0] ^ v[1] ^ v[2] ^ v[3]);
 }
 
@@ -102,7 +102,7 @@ enum { ADDR_BYTES = 20 };
 static const uint8_t v4_mapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
 
 /* These two functions set only the fields of the address's family; the caller has zeroed the output. */
-static void addr_encode(uint8_t out[ADDR_BYTES], const hk_addr *a) {
+static void wire_addr_encode(uint8_t out[ADDR_BYTES], const hk_addr *a) {
   if (a->sa.sa_family == AF_INET) {
     memcpy(out, v4_mapped, sizeof v4_mapped);
     memcpy(out + 12, &a->v4.sin_addr, 4);
@@ -112,7 +112,7 @@ static void addr_encode(uint8_t out[ADDR_BYTES], const hk_addr *a) {
   }
 }
 
-static void addr_decode(hk_addr *a, const uint8_t in[ADDR_BYTES], unsigned port) {
+static void wire_addr_decode(hk_addr *a, const uint8_t in[ADDR_BYTES], unsigned port) {
   if (!memcmp(in, v4_mapped, sizeof v4_mapped)) {
     a->v4.sin_family = AF_INET;
     memcpy(&a->v4.sin_addr, in + 12, 4);
@@ -131,7 +131,7 @@ void hk_contact_encode(uint8_t out[HK_CONTACT_BYTES], const hk_contact *c) {
   hk_put16(out + 8, (uint16_t)hk_addr_port(&c->at[0]));
   out[10] = (uint8_t)c->n;
   hk_put32(out + 12, c->pid);
-  for (uint32_t i = 0; i < c->n; i++) addr_encode(out + 16 + i * ADDR_BYTES, &c->at[i]);
+  for (uint32_t i = 0; i < c->n; i++) wire_addr_encode(out + 16 + i * ADDR_BYTES, &c->at[i]);
 }
 
 bool hk_contact_decode(hk_contact *c, const uint8_t in[HK_CONTACT_BYTES]) {
@@ -140,7 +140,7 @@ bool hk_contact_decode(hk_contact *c, const uint8_t in[HK_CONTACT_BYTES]) {
   c->n = in[10];
   c->pid = hk_get32(in + 12);
   if (c->n < 1 || c->n > HK_BOOT_ADDRS) return false;
-  for (uint32_t i = 0; i < c->n; i++) addr_decode(&c->at[i], in + 16 + i * ADDR_BYTES, hk_get16(in + 8));
+  for (uint32_t i = 0; i < c->n; i++) wire_addr_decode(&c->at[i], in + 16 + i * ADDR_BYTES, hk_get16(in + 8));
   return true;
 }
 
@@ -150,7 +150,7 @@ uint64_t hk_contact_process(const uint8_t in[HK_CONTACT_BYTES]) { return hk_get6
 enum { ID_FROM_ENV = 1, ID_SUM_AT = NCCL_UNIQUE_ID_BYTES - 8 };
 
 /* A checksum against accidents (an id cut short or mixed up on its way), not against attacks: its key is public. */
-static uint64_t id_sum(const uint8_t *id) {
+static uint64_t wire_id_sum(const uint8_t *id) {
   static const uint8_t key[] = "Hocket unique id"; /* 16 bytes and a zero */
   return hk_derive64(key, "sum", id, ID_SUM_AT);
 }
@@ -163,8 +163,8 @@ void hk_boot_id_encode(ncclUniqueId *out, const hk_boot_id *id) {
   p[9] = (uint8_t)id->n;
   hk_put16(p + 10, (uint16_t)hk_addr_port(&id->at[0]));
   memcpy(p + 16, id->secret, HK_SECRET_BYTES);
-  for (uint32_t i = 0; i < id->n; i++) addr_encode(p + 32 + i * ADDR_BYTES, &id->at[i]);
-  hk_put64(p + ID_SUM_AT, id_sum(p));
+  for (uint32_t i = 0; i < id->n; i++) wire_addr_encode(p + 32 + i * ADDR_BYTES, &id->at[i]);
+  hk_put64(p + ID_SUM_AT, wire_id_sum(p));
 }
 
 hk_status hk_boot_id_decode(hk_boot_id *id, const ncclUniqueId *in) {
@@ -183,13 +183,13 @@ hk_status hk_boot_id_decode(hk_boot_id *id, const ncclUniqueId *in) {
                    "the unique id was made by another version of Hocket (format %d, here %d): all ranks "
                    "must load the same library",
                    p[7], id_magic[7]);
-  if (hk_get64(p + ID_SUM_AT) != id_sum(p) || p[9] < 1 || p[9] > HK_BOOT_ADDRS)
+  if (hk_get64(p + ID_SUM_AT) != wire_id_sum(p) || p[9] < 1 || p[9] > HK_BOOT_ADDRS)
     return HK_FAIL(HK_ERR_ARGUMENT, "the unique id was damaged on its way to this rank (wrong checksum): all 128 bytes "
                                     "must arrive unchanged");
   id->from_env = p[8] & ID_FROM_ENV;
   id->n = p[9];
   memcpy(id->secret, p + 16, HK_SECRET_BYTES);
-  for (uint32_t i = 0; i < id->n; i++) addr_decode(&id->at[i], p + 32 + i * ADDR_BYTES, hk_get16(p + 10));
+  for (uint32_t i = 0; i < id->n; i++) wire_addr_decode(&id->at[i], p + 32 + i * ADDR_BYTES, hk_get16(p + 10));
   return HK_OK;
 }
 
@@ -241,8 +241,8 @@ bool hk_hello_proved(const uint8_t in[HK_HELLO_BYTES], const uint8_t secret[HK_S
 }
 
 /* The proof in an answer covers the nonce of the question, so that a recorded answer does not pass for a new one. */
-static void answer_mac(uint8_t mac[HK_MAC_BYTES], const char *label, const uint8_t *message, size_t bytes,
-                       const uint8_t nonce[HK_NONCE_BYTES], const uint8_t secret[HK_SECRET_BYTES]) {
+static void wire_answer_mac(uint8_t mac[HK_MAC_BYTES], const char *label, const uint8_t *message, size_t bytes,
+                            const uint8_t nonce[HK_NONCE_BYTES], const uint8_t secret[HK_SECRET_BYTES]) {
   uint8_t own[16];
   hk_derive(own, secret, label, nonce, HK_NONCE_BYTES);
   hk_siphash(mac, own, message, bytes);
@@ -254,13 +254,13 @@ void hk_ack_encode(uint8_t out[HK_ACK_BYTES], hk_ack ack, const uint8_t nonce[HK
   memset(out, 0, HK_ACK_BYTES);
   memcpy(out, ack_magic, 8);
   hk_put32(out + 8, (uint32_t)ack);
-  answer_mac(out + 16, "ack", out, 16, nonce, secret);
+  wire_answer_mac(out + 16, "ack", out, 16, nonce, secret);
 }
 
 bool hk_ack_decode(hk_ack *ack, const uint8_t in[HK_ACK_BYTES], const uint8_t nonce[HK_NONCE_BYTES],
                    const uint8_t secret[HK_SECRET_BYTES]) {
   uint8_t mac[HK_MAC_BYTES];
-  answer_mac(mac, "ack", in, 16, nonce, secret);
+  wire_answer_mac(mac, "ack", in, 16, nonce, secret);
   uint32_t value = hk_get32(in + 8);
   if (memcmp(in, ack_magic, 8) || value > HK_ACK_NO_ROOM || !hk_bytes_equal(mac, in + 16, HK_MAC_BYTES)) return false;
   *ack = (hk_ack)value;
@@ -288,13 +288,13 @@ void hk_activity_encode(uint8_t out[HK_ACTIVITY_BYTES], const hk_activity *a, co
   hk_put32(out + 40, (uint32_t)a->waits_for);
   for (int i = 0; i < HK_ACTIVITY_PAST; i++) hk_put32(out + 44 + 4 * i, a->past[i]);
   hk_put64(out + ACTIVITY_MAC_AT - 8, a->moves);
-  answer_mac(out + ACTIVITY_MAC_AT, "activity", out, ACTIVITY_MAC_AT, nonce, secret);
+  wire_answer_mac(out + ACTIVITY_MAC_AT, "activity", out, ACTIVITY_MAC_AT, nonce, secret);
 }
 
 bool hk_activity_decode(hk_activity *a, const uint8_t in[HK_ACTIVITY_BYTES], const uint8_t nonce[HK_NONCE_BYTES],
                         const uint8_t secret[HK_SECRET_BYTES]) {
   uint8_t mac[HK_MAC_BYTES];
-  answer_mac(mac, "activity", in, ACTIVITY_MAC_AT, nonce, secret);
+  wire_answer_mac(mac, "activity", in, ACTIVITY_MAC_AT, nonce, secret);
   if (!hk_bytes_equal(mac, in + ACTIVITY_MAC_AT, HK_MAC_BYTES)) return false;
   *a = (hk_activity){.sequence = hk_get64(in),
                      .count = hk_get64(in + 8),
@@ -325,13 +325,13 @@ void hk_reply_encode(uint8_t out[HK_REPLY_BYTES], const hk_reply *r, const uint8
   hk_put64(out + 16, r->salt);
   memcpy(out + 24, r->next, HK_CONTACT_BYTES);
   snprintf((char *)out + REPLY_TEXT_AT, HK_REPLY_TEXT, "%s", r->text);
-  answer_mac(out + REPLY_MAC_AT, "reply", out, REPLY_MAC_AT, nonce, secret);
+  wire_answer_mac(out + REPLY_MAC_AT, "reply", out, REPLY_MAC_AT, nonce, secret);
 }
 
 bool hk_reply_decode(hk_reply *r, const uint8_t in[HK_REPLY_BYTES], const uint8_t nonce[HK_NONCE_BYTES],
                      const uint8_t secret[HK_SECRET_BYTES]) {
   uint8_t mac[HK_MAC_BYTES];
-  answer_mac(mac, "reply", in, REPLY_MAC_AT, nonce, secret);
+  wire_answer_mac(mac, "reply", in, REPLY_MAC_AT, nonce, secret);
   uint32_t status = hk_get32(in + 8);
   if (memcmp(in, reply_magic, 8) || status > HK_ERR_REMOTE || !hk_bytes_equal(mac, in + REPLY_MAC_AT, HK_MAC_BYTES))
     return false;

@@ -10,12 +10,12 @@
 #include "pattern.h"
 
 /* The rank `by` positions further on the chain. */
-static int rank_at(const hk_build *w, int by) {
+static int chain_rank_at(const hk_build *w, int by) {
   return hk_layout_at(w->layout, w->channel, hk_shift(hk_layout_place(w->layout, w->channel, w->rank), by, w->nranks));
 }
 
-static void build_broadcast(hk_builder *b, const hk_build *w) {
-  int next = rank_at(w, 1), prev = rank_at(w, -1);
+static void chain_build_broadcast(hk_builder *b, const hk_build *w) {
+  int next = chain_rank_at(w, 1), prev = chain_rank_at(w, -1);
   hk_operand from = w->rank == w->root ? hk_in(0, 0) : hk_recv_from(b, prev, 0, 0);
   hk_operand to[2] = {hk_out(0, 0)};
   unsigned k = 1;
@@ -23,8 +23,8 @@ static void build_broadcast(hk_builder *b, const hk_build *w) {
   hk_build_move(b, 0, to, k, &from, 1);
 }
 
-static void build_reduce(hk_builder *b, const hk_build *w) {
-  int next = rank_at(w, 1), prev = rank_at(w, -1);
+static void chain_build_reduce(hk_builder *b, const hk_build *w) {
+  int next = chain_rank_at(w, 1), prev = chain_rank_at(w, -1);
   bool last = w->rank == w->root;
   hk_operand from[2], to = last ? hk_out(0, 0) : hk_send_to(b, next, 0, 0);
   unsigned k = 0;
@@ -33,20 +33,20 @@ static void build_reduce(hk_builder *b, const hk_build *w) {
   hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, k);
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void chain_build(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   if (w->coll == HK_BROADCAST)
-    build_broadcast(b, w);
+    chain_build_broadcast(b, w);
   else
-    build_reduce(b, w);
+    chain_build_reduce(b, w);
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape chain_shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return (hk_shape){.fan = 1, .depth = (unsigned)m->nranks - 1};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double chain_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_work w = {.rounds = m->nranks - 1,
                .again = 1,
                .messages = 2,
@@ -65,7 +65,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
     w.messages = coll != HK_BROADCAST ? 1.3 : m->nranks > m->cores_per_host ? (m->nranks - 1.0) / m->nranks : 1;
   w.gpu.traffic = HK_TRAFFIC_RING;
   w.gpu.turns = 1;
-  hk_shape s = shape(m, coll);
+  hk_shape s = chain_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -73,7 +73,7 @@ const hk_algorithm hk_algorithm_chain = {
     .name = "chain",
     .about = "from rank to rank in waves; fewest bytes, two links, latency grows with the ranks",
     .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cost = chain_cost,
+    .shape = chain_shape,
+    .build = chain_build,
 };

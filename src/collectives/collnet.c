@@ -29,10 +29,10 @@
 
 enum { DEAL, SUM, COLLECT }; /* channels */
 
-static int groups(int least) { return least < HK_SUM_GROUPS ? least : HK_SUM_GROUPS; }
+static int collnet_groups(int least) { return least < HK_SUM_GROUPS ? least : HK_SUM_GROUPS; }
 
 /* Sends block i to rank i of the host, or receives it from there; each rank begins with its own. */
-static void build_exchange(hk_builder *b, const hk_home *p, int parts, bool deal) {
+static void collnet_build_exchange(hk_builder *b, const hk_home *p, int parts, bool deal) {
   hk_build_lane(b);
   hk_build_channel(b, deal ? DEAL : COLLECT);
   for (int j = 1; j < p->per; j++) {
@@ -45,7 +45,7 @@ static void build_exchange(hk_builder *b, const hk_home *p, int parts, bool deal
   }
 }
 
-static void build_add(hk_builder *b, const hk_home *p) {
+static void collnet_build_add(hk_builder *b, const hk_home *p) {
   hk_operand from[HK_HOST_FAN + 1];
   unsigned n = 0, block = (unsigned)p->i;
   hk_build_lane(b);
@@ -57,7 +57,7 @@ static void build_add(hk_builder *b, const hk_home *p) {
   hk_build_move(b, HK_INSTR_COPY, &to, 1, from, n); /* a reference to the input would outlive the output's write */
 }
 
-static void build_give(hk_builder *b, const hk_home *p) {
+static void collnet_build_give(hk_builder *b, const hk_home *p) {
   hk_operand to[HK_HOST_FAN + 1];
   unsigned n = 0, block = (unsigned)p->i;
   hk_build_lane(b);
@@ -77,24 +77,24 @@ typedef struct grouping {
   int parts, first[HK_SUM_GROUPS]; /* parts: number of groups; first: the host of each group's member 0 */
 } grouping;
 
-static grouping grouping_of(hk_home home) {
-  grouping g = {.home = home, .parts = groups(home.per)};
+static grouping collnet_grouping_of(hk_home home) {
+  grouping g = {.home = home, .parts = collnet_groups(home.per)};
   for (int i = 0; i < g.parts; i++) g.first[i] = hk_layout_first_host(home.w->layout, i);
   return g;
 }
 
 /* The rank with this local number on the host of number m in group `i`. */
-static int member(const grouping *g, int i, int local, int m) {
+static int collnet_member(const grouping *g, int i, int local, int m) {
   return hk_layout_rank(g->home.w->layout, hk_shift(g->first[i], m, g->home.hosts), local);
 }
 
-static hk_operand round_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, int block) {
+static hk_operand collnet_round_operand(hk_builder *b, const hk_home *p, hk_link_kind kind, int block) {
   hk_build_channel(b, SUM);
   return hk_round_operand(b, kind, hk_home_rail(p, hk_link_sends(kind) ? 1 : -1), (unsigned)block);
 }
 
 /* Sends blocks to the ranks that have parts, or receives them, in the order in which these ranks work on them. */
-static void build_blocks(hk_builder *b, const grouping *g, bool deal) {
+static void collnet_build_blocks(hk_builder *b, const grouping *g, bool deal) {
   const hk_home *p = &g->home;
   const int parts = g->parts;
   hk_build_lane(b);
@@ -104,7 +104,7 @@ static void build_blocks(hk_builder *b, const grouping *g, bool deal) {
       for (int j = 1; j < p->per; j++) {
         int i = hk_shift(p->i, deal ? j : -j, p->per), local = row * parts + i;
         if (i >= parts || local >= p->per) continue;
-        unsigned block = (unsigned)member(g, i, local, m);
+        unsigned block = (unsigned)collnet_member(g, i, local, m);
         if (deal)
           hk_build_copy(b, hk_send_to(b, hk_home_local(p, i), block, 0), hk_in(block, 0));
         else
@@ -112,7 +112,7 @@ static void build_blocks(hk_builder *b, const grouping *g, bool deal) {
       }
 }
 
-static void build_allgather(hk_builder *b, const grouping *g) {
+static void collnet_build_allgather(hk_builder *b, const grouping *g) {
   const hk_home *p = &g->home;
   const int parts = g->parts;
   hk_build_lane(b);
@@ -120,7 +120,7 @@ static void build_allgather(hk_builder *b, const grouping *g) {
     int block = hk_home_local(p, local);
     hk_build_channel(b, DEAL);
     hk_operand from = local == p->i ? hk_in(0, 0) : hk_recv_from(b, block, (unsigned)block, 0);
-    hk_operand to = round_operand(b, p, HK_LINK_GATHER_SEND, block);
+    hk_operand to = collnet_round_operand(b, p, HK_LINK_GATHER_SEND, block);
     hk_build_move(b, HK_INSTR_COPY, &to, 1, &from, 1);
   }
   hk_build_channel(b, DEAL);
@@ -130,26 +130,26 @@ static void build_allgather(hk_builder *b, const grouping *g) {
   for (int local = p->i; p->i < parts && local < p->per; local += parts)
     for (int m = 0; m < p->hosts; m++) {
       hk_operand to[HK_HOST_FAN + 1];
-      unsigned n = 0, block = (unsigned)member(g, p->i, local, m);
-      hk_operand from = round_operand(b, p, HK_LINK_GATHER_RECV, (int)block);
+      unsigned n = 0, block = (unsigned)collnet_member(g, p->i, local, m);
+      hk_operand from = collnet_round_operand(b, p, HK_LINK_GATHER_RECV, (int)block);
       to[n++] = hk_out(block, 0);
       hk_build_channel(b, COLLECT);
       hk_home_send_all(b, p, block, 0, to, &n);
       hk_build_move(b, 0, to, n, &from, 1);
     }
-  build_blocks(b, g, false);
+  collnet_build_blocks(b, g, false);
 }
 
-static void build_reduce_scatter(hk_builder *b, const grouping *g) {
+static void collnet_build_reduce_scatter(hk_builder *b, const grouping *g) {
   const hk_home *p = &g->home;
   const int parts = g->parts;
-  build_blocks(b, g, true);
+  collnet_build_blocks(b, g, true);
   hk_build_lane(b);
   for (int local = p->i; p->i < parts && local < p->per; local += parts)
     for (int m = 0; m < p->hosts; m++) {
       hk_operand from[HK_HOST_FAN + 1];
-      unsigned n = 0, block = (unsigned)member(g, p->i, local, m);
-      hk_operand to = round_operand(b, p, HK_LINK_SCATTER_SEND, (int)block);
+      unsigned n = 0, block = (unsigned)collnet_member(g, p->i, local, m);
+      hk_operand to = collnet_round_operand(b, p, HK_LINK_SCATTER_SEND, (int)block);
       from[n++] = hk_in(block, 0);
       hk_build_channel(b, DEAL);
       hk_home_recv_all(b, p, block, 0, from, &n);
@@ -158,7 +158,7 @@ static void build_reduce_scatter(hk_builder *b, const grouping *g) {
   hk_build_lane(b);
   for (int local = p->i; p->i < parts && local < p->per; local += parts) {
     int block = hk_home_local(p, local);
-    hk_operand from = round_operand(b, p, HK_LINK_SCATTER_RECV, block);
+    hk_operand from = collnet_round_operand(b, p, HK_LINK_SCATTER_RECV, block);
     hk_build_channel(b, COLLECT);
     hk_operand to = local == p->i ? hk_out(0, 0) : hk_send_to(b, block, (unsigned)block, 0);
     hk_build_move(b, HK_INSTR_FINAL, &to, 1, &from, 1);
@@ -168,24 +168,24 @@ static void build_reduce_scatter(hk_builder *b, const grouping *g) {
     hk_build_copy(b, hk_out(0, 0), hk_recv_from(b, hk_home_local(p, p->i % parts), (unsigned)p->w->rank, 0));
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void collnet_build(hk_builder *b, const hk_build *w) {
   hk_home p = hk_home_of(w);
   if (w->coll != HK_ALLREDUCE) {
-    const grouping g = grouping_of(p);
-    (w->coll == HK_ALLGATHER ? build_allgather : build_reduce_scatter)(b, &g);
+    const grouping g = collnet_grouping_of(p);
+    (w->coll == HK_ALLGATHER ? collnet_build_allgather : collnet_build_reduce_scatter)(b, &g);
     return;
   }
-  int parts = groups(hk_home_least(&p));
+  int parts = collnet_groups(hk_home_least(&p));
   hk_build_split(b, (unsigned)parts);
-  build_exchange(b, &p, parts, true);
+  collnet_build_exchange(b, &p, parts, true);
   if (p.i < parts) {
-    build_add(b, &p);
-    build_give(b, &p);
+    collnet_build_add(b, &p);
+    collnet_build_give(b, &p);
   }
-  build_exchange(b, &p, parts, false);
+  collnet_build_exchange(b, &p, parts, false);
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *collnet_cannot(const hk_machine *m, hk_coll coll) {
   if (!m->in_network && coll == HK_ALLREDUCE)
     return "needs a CollNet plugin, NCCL_COLLNET_ENABLE=1 and a type that the network adds up";
   if (!m->in_network) return "needs a CollNet plugin that has this call, and NCCL_COLLNET_ENABLE=1";
@@ -195,8 +195,8 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
 }
 
 /* The price of an allgather, or of its reverse, the reduce-scatter. */
-static double cost_of_blocks(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double per = m->ranks_per_host, parts = groups(m->ranks_per_host), n = m->nranks, all = (double)bytes;
+static double collnet_cost_of_blocks(const hk_machine *m, hk_coll coll, size_t bytes) {
+  double per = m->ranks_per_host, parts = collnet_groups(m->ranks_per_host), n = m->nranks, all = (double)bytes;
   double part = all / parts;
   bool adds = coll == HK_REDUCE_SCATTER;
   hk_work w = {.rounds = 1 + (per > 1) + (per > parts),
@@ -216,9 +216,9 @@ static double cost_of_blocks(const hk_machine *m, hk_coll coll, size_t bytes) {
   return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  if (coll != HK_ALLREDUCE) return cost_of_blocks(m, coll, bytes);
-  double per = m->ranks_per_host, parts = groups(m->least_per_host), all = (double)bytes, part = all / parts;
+static double collnet_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+  if (coll != HK_ALLREDUCE) return collnet_cost_of_blocks(m, coll, bytes);
+  double per = m->ranks_per_host, parts = collnet_groups(m->least_per_host), all = (double)bytes, part = all / parts;
   hk_work w = {.rounds = 1 + 2 * (per > 1),
                .again = 1,
                .messages = 2 * (parts - 1 + per - 1) + 2,
@@ -242,7 +242,7 @@ const hk_algorithm hk_algorithm_collnet = {
     .about =
         "sums inside the host, then by the network's switches, copies inside; one step between hosts; needs CollNet",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
-    .cannot = cannot,
-    .cost = cost,
-    .build = build,
+    .cannot = collnet_cannot,
+    .cost = collnet_cost,
+    .build = collnet_build,
 };

@@ -33,10 +33,10 @@ static const struct {
     {"switch_us", "handing a core to another rank", offsetof(hk_constants, switch_us), 1e-6, 1e5, false},
 };
 
-static double *field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + rows[i].at); }
+static double *constants_field(hk_constants *k, size_t i) { return (double *)(void *)((char *)k + rows[i].at); }
 
 /* choice = VIA RANKS COLLECTIVE FROM TO ALGORITHM, for ranks that all share a host */
-static void write_choices(const hk_rules *choices, FILE *to) {
+static void constants_write_choices(const hk_rules *choices, FILE *to) {
   static const char *const vias[] = {[HK_VIA_ANY] = "any", [HK_VIA_MEMORY] = "memory", [HK_VIA_SOCKETS] = "sockets"};
   if (choices && choices->n) fputs("# Where the model errs: via, ranks, collective, bytes from, to, algorithm.\n", to);
   for (int i = 0; choices && i < choices->n; i++) {
@@ -50,14 +50,14 @@ hk_status hk_constants_write(const hk_constants *k, const hk_rules *choices, FIL
   hk_constants copy = *k;
   fputs("# Measured by `hocket tune`.  Without this file Hocket uses built-in values.\n", to);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
-    double v = *field(&copy, i);
+    double v = *constants_field(&copy, i);
     fprintf(to, "%s = %.6g # %s\n", rows[i].name, rows[i].rate ? 1 / v : v, rows[i].about);
   }
-  write_choices(choices, to);
+  constants_write_choices(choices, to);
   return ferror(to) ? HK_FAIL_ERRNO("the constants cannot be written") : HK_OK;
 }
 
-static hk_status read_choice(hk_rules **choices, const char *path, int number, const char *text) {
+static hk_status constants_read_choice(hk_rules **choices, const char *path, int number, const char *text) {
   hk_rule r = {.coll = -1, .nhosts = 1, .algorithm = -1, .protocol = -1, .line = number};
   char via[16], coll[24], algorithm[24];
   int n = sscanf(text, "%15s %d %23s %zu %zu %23s", via, &r.nranks, coll, &r.from, &r.to, algorithm);
@@ -74,7 +74,7 @@ static hk_status read_choice(hk_rules **choices, const char *path, int number, c
   return choices ? hk_rules_add(choices, &r) : HK_OK;
 }
 
-static hk_status read_line(hk_constants *k, hk_rules **choices, const char *path, int number, char *line) {
+static hk_status constants_read_line(hk_constants *k, hk_rules **choices, const char *path, int number, char *line) {
   char *hash = strchr(line, '#'), *end;
   if (hash) *hash = 0;
   char *name = line + strspn(line, " \t\r\n");
@@ -83,14 +83,15 @@ static hk_status read_line(hk_constants *k, hk_rules **choices, const char *path
   size_t n = strcspn(name, " \t=");
   if (!equals || name + n > equals)
     return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: \"%.60s\" is no line `name = value`", path, number, name);
-  if (n == strlen("choice") && !strncmp(name, "choice", n)) return read_choice(choices, path, number, equals + 1);
+  if (n == strlen("choice") && !strncmp(name, "choice", n))
+    return constants_read_choice(choices, path, number, equals + 1);
   double v = strtod(equals + 1, &end);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
     if (strlen(rows[i].name) != n || strncmp(rows[i].name, name, n)) continue;
     if (end == equals + 1 || end[strspn(end, " \t\r\n")] || !isfinite(v) || v < rows[i].least || v > rows[i].most)
       return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: %s must be a number from %g to %g: run `hocket tune` again", path, number,
                      rows[i].name, rows[i].least, rows[i].most);
-    *field(k, i) = rows[i].rate ? 1 / v : v;
+    *constants_field(k, i) = rows[i].rate ? 1 / v : v;
     return HK_OK;
   }
   return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: there is no constant \"%.*s\"", path, number, (int)n, name);
@@ -103,7 +104,8 @@ hk_status hk_constants_read(hk_constants *k, hk_rules **choices, const char *pat
   *k = hk_constants_default;
   if (choices) *choices = NULL;
   if (!f) return HK_FAIL(HK_ERR_ARGUMENT, "the measured constants in %s cannot be read: %s", path, strerror(errno));
-  for (int number = 1; fgets(line, sizeof line, f); number++) HK_TRY(read_line(k, choices, path, number, line), out);
+  for (int number = 1; fgets(line, sizeof line, f); number++)
+    HK_TRY(constants_read_line(k, choices, path, number, line), out);
 out:
   fclose(f);
   if (rc != HK_OK && choices) {

@@ -44,7 +44,7 @@ enum {
 #define SUMMED_COPIES 3
 
 /* Ranks that share a core, at least 1. */
-static double crowd(const hk_machine *m) {
+static double cost_crowd(const hk_machine *m) {
   double k = m->cores_per_host > 0 ? (double)m->ranks_per_host / m->cores_per_host : 1;
   return k > 1 ? k : 1;
 }
@@ -54,18 +54,18 @@ double hk_far_sync_us(const hk_machine *m, double bytes) {
 }
 
 /* The time until a message has arrived. */
-static double round_us(const hk_machine *m, const hk_level *l) {
-  double k = crowd(m);
+static double cost_round_us(const hk_machine *m, const hk_level *l) {
+  double k = cost_crowd(m);
   return l->alpha_us + m->sync_us + (k > 1 ? ceil(k) * m->switch_us : 0);
 }
 
-static int log2_ceil(double x) { return x > 1 ? (int)ceil(log2(x)) : 0; }
+static int cost_log2_ceil(double x) { return x > 1 ? (int)ceil(log2(x)) : 0; }
 
 hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
   double n = m->nranks, per = m->ranks_per_host, hosts = m->nhosts;
   /* Receiving from memory counts as copying. Receiving from a socket is work like sending, but only of the receiving
    * rank. */
-  double received = m->overlap ? w->received : w->received / crowd(m);
+  double received = m->overlap ? w->received : w->received / cost_crowd(m);
   hk_split s = {.near = received > w->sent ? received : w->sent};
   if (w->spread == HK_SPREAD_GIVEN) {
     s.far_rounds = w->far_rounds;
@@ -81,7 +81,7 @@ hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
     s.out = w->sent * per * (n - per) / (n - 1);
     s.near = w->sent * (per - 1) / (n - 1);
   } else {
-    double part = log2_ceil(hosts) / (double)log2_ceil(n > 2 ? n : 2);
+    double part = cost_log2_ceil(hosts) / (double)cost_log2_ceil(n > 2 ? n : 2);
     if (part > 1) part = 1;
     s.far_rounds = w->rounds * part;
     s.out = w->out > 0 ? w->out : w->sent * per * part;
@@ -90,9 +90,9 @@ hk_split hk_split_work(const hk_machine *m, const hk_work *w) {
   return s;
 }
 
-static size_t round_down(size_t bytes, size_t to) { return bytes / to * to; }
+static size_t cost_round_down(size_t bytes, size_t to) { return bytes / to * to; }
 /* The most that a wave may move of a block. */
-static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
+static size_t cost_largest_chunk(const hk_machine *m, const hk_shape *s) {
   size_t most = s->switched && m->overlap
                     ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, m->nranks)
                     : m->slot_bytes;
@@ -103,23 +103,23 @@ static size_t largest_chunk(const hk_machine *m, const hk_shape *s) {
   if (s->scratch && most > SCRATCH_BYTES / s->scratch) most = SCRATCH_BYTES / s->scratch;
   if (most < TINY_CHUNK) most = TINY_CHUNK;
   if (most > m->slot_bytes) most = m->slot_bytes;
-  most = round_down(most, ELEMENTS);
+  most = cost_round_down(most, ELEMENTS);
   return most ? most : ELEMENTS;
 }
 
 /* A pipeline of d ranks takes (d - 1 + block / c) steps of (a + c t): the best c is sqrt(block a / ((d - 1) t)). */
-static double pipelined_chunk(const hk_machine *m, const hk_shape *s, double block) {
+static double cost_pipelined_chunk(const hk_machine *m, const hk_shape *s, double block) {
   const hk_level *l = m->nhosts > 1 ? &m->between : &m->inside;
-  double link_us = m->nhosts > 1 ? l->ring_us_per_b * (s->rails ? s->rails : 1) : l->ring_us_per_b * crowd(m);
-  double byte_us = ((m->overlap ? 0 : 2 * m->copy_us_per_b * crowd(m)) + link_us) * m->channels;
+  double link_us = m->nhosts > 1 ? l->ring_us_per_b * (s->rails ? s->rails : 1) : l->ring_us_per_b * cost_crowd(m);
+  double byte_us = ((m->overlap ? 0 : 2 * m->copy_us_per_b * cost_crowd(m)) + link_us) * m->channels;
   if (byte_us < m->channel_us_per_b) byte_us = m->channel_us_per_b;
-  double c = sqrt(block * round_us(m, l) / ((s->depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
+  double c = sqrt(block * cost_round_us(m, l) / ((s->depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
   return c > LEAST_CHUNK ? c : LEAST_CHUNK;
 }
 
-static size_t chunk_within(const hk_machine *m, const hk_shape *s, size_t block_bytes, size_t most) {
+static size_t cost_chunk_within(const hk_machine *m, const hk_shape *s, size_t block_bytes, size_t most) {
   if (s->depth > 1) {
-    double c = pipelined_chunk(m, s, (double)block_bytes);
+    double c = cost_pipelined_chunk(m, s, (double)block_bytes);
     if (c < (double)most) most = hk_round_up((size_t)c, ELEMENTS);
   }
   if (block_bytes <= most) return block_bytes ? hk_round_up(block_bytes, ELEMENTS) : ELEMENTS;
@@ -130,19 +130,19 @@ static size_t chunk_within(const hk_machine *m, const hk_shape *s, size_t block_
 /* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
  * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
 size_t hk_chunk(const hk_machine *m, const hk_shape *s, size_t block_bytes) {
-  return chunk_within(m, s, block_bytes, s->refers && m->reads ? READ_BYTES : largest_chunk(m, s));
+  return cost_chunk_within(m, s, block_bytes, s->refers && m->reads ? READ_BYTES : cost_largest_chunk(m, s));
 }
 
-static double lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {
+static double cost_lockstep(const hk_machine *m, const hk_shape *s, const hk_work *w, bool sockets) {
   if (m->nhosts > 1 || w->spread != HK_SPREAD_RING || w->rounds <= 1) return 1;
-  if (!sockets) return crowd(m) > 1 && w->again >= w->rounds ? LOCKSTEP_TURNS : 1;
+  if (!sockets) return cost_crowd(m) > 1 && w->again >= w->rounds ? LOCKSTEP_TURNS : 1;
   bool trees = s->fan > 1;
   if (m->nranks <= 2 || (trees && w->reduced > 0 && !w->one_way)) return 1;
-  return 1 + ((trees ? LOCKSTEP_TREES : LOCKSTEP_SOCKETS) - 1) * fmin(1, sqrt(2 / crowd(m)));
+  return 1 + ((trees ? LOCKSTEP_TREES : LOCKSTEP_SOCKETS) - 1) * fmin(1, sqrt(2 / cost_crowd(m)));
 }
 
 /* The relative extra cost of bytes through sockets in many waves, because a lane sends ahead or because ranks wait. */
-static double spill_sockets(const hk_machine *m, const hk_work *w, double ahead) {
+static double cost_spill_sockets(const hk_machine *m, const hk_work *w, double ahead) {
   if (m->nranks <= 2) return 0;
   if (w->spread == HK_SPREAD_CUBE && w->again >= w->rounds) return LOCKSTEP_CUBE * ahead * ahead;
   return ahead * (w->one_way ? SPILL_ROOT * fmin(m->nranks - 2, SPILL_RANKS) : SPILL_SOCKETS);
@@ -151,14 +151,15 @@ static double spill_sockets(const hk_machine *m, const hk_work *w, double ahead)
 double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   if (m->overlap) return hk_price_gpu(m, s, w);
   size_t channels = (size_t)m->channels, block = (w->block + channels - 1) / channels;
-  size_t chunk = chunk_within(m, s, block, largest_chunk(m, s)) * channels;
+  size_t chunk = cost_chunk_within(m, s, block, cost_largest_chunk(m, s)) * channels;
   double waves = w->block > chunk ? (double)((w->block + chunk - 1) / chunk) : 1;
   double share = w->share > 0 ? w->share : 1, links = w->links > 0 ? w->links : s->fan;
-  double work = crowd(m) * share > 1 ? crowd(m) * share : 1; /* all ranks' work on their cores, or the busiest rank's */
+  double work = cost_crowd(m) * share > 1 ? cost_crowd(m) * share
+                                          : 1; /* all ranks' work on their cores, or the busiest rank's */
   double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for the bytes before it */
   hk_split at = hk_split_work(m, w);
   double far = w->rounds > 0 ? at.far_rounds / w->rounds : 0;
-  double round = far * round_us(m, &m->between) + (1 - far) * round_us(m, &m->inside);
+  double round = far * cost_round_us(m, &m->between) + (1 - far) * cost_round_us(m, &m->inside);
   bool sockets = m->inside.ring_us_per_b > 0, ring = w->spread == HK_SPREAD_RING,
        rail = ring || w->spread == HK_SPREAD_GIVEN;
   double hot = 1 / (1 + (w->written + w->reduced) / CACHED_BYTES);
@@ -168,13 +169,13 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   /* A lane that only sends runs ahead: it fills slots with more data than the caches hold before the data is read.  If
    * one root sends or receives, this is true for all algorithms, so it is not counted. */
   double ahead = (waves - 1) / (waves - 1 + AHEAD_WAVES);
-  if (!sockets && w->share == 0 && w->again < w->rounds && w->rounds <= 1 && crowd(m) <= 1)
+  if (!sockets && w->share == 0 && w->again < w->rounds && w->rounds <= 1 && cost_crowd(m) <= 1)
     copying *= 1 + SPILL * ahead;
   double inside = part * at.near * work * (ring ? m->inside.ring_us_per_b : m->inside.mesh_us_per_b);
   double between = part * at.out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
-  double moved = lockstep(m, s, w, sockets);
+  double moved = cost_lockstep(m, s, w, sockets);
   if (m->nhosts <= 1 && sockets && s->depth <= 1 && (w->again <= HK_AHEAD * w->rounds || w->spread == HK_SPREAD_CUBE))
-    moved *= 1 + spill_sockets(m, w, ahead);
+    moved *= 1 + cost_spill_sockets(m, w, ahead);
   copying *= moved;
   inside *= moved;
   /* Calls follow one another. If no rank waits for an answer, the ranks of a host run ahead: a call is like a further
@@ -185,7 +186,8 @@ double hk_price(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     rounds *= HK_AHEAD;
     if (again > HK_AHEAD) again = HK_AHEAD;
     round = m->inside.alpha_us;
-    if (!sockets && m->nranks > 1) busy = fmax(busy, 1 + (crowd(m) - 1) * (m->nranks * share - 1) / (m->nranks - 1));
+    if (!sockets && m->nranks > 1)
+      busy = fmax(busy, 1 + (cost_crowd(m) - 1) * (m->nranks * share - 1) / (m->nranks - 1));
   }
   double us = m->launch_us + m->channels * m->channel_us + (rounds + (waves - 1) * again) * round;
   /* A message is also work; between hosts, work is most of alpha. */

@@ -18,17 +18,17 @@ typedef struct delay {
   double first, again;
 } delay;
 
-static double or_else(double x, double otherwise) { return x > 0 ? x : otherwise; }
+static double cost_gpu_or_else(double x, double otherwise) { return x > 0 ? x : otherwise; }
 
 /* `bytes`: of a message; `pace`: a lane's time for a byte. */
-static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, double far_part, double bytes,
-                    double pace, double *far_chain) {
+static delay cost_gpu_delays(const hk_machine *m, const hk_shape *s, const hk_work *w, double far_part, double bytes,
+                             double pace, double *far_chain) {
   double lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
-  double chain = or_else(w->gpu.chain, w->rounds), turns = or_else(w->gpu.turns, chain);
-  double far = m->nhosts > 1 ? or_else(w->gpu.far_chain, far_part * chain) : 0;
-  double alpha = or_else(m->traffic[w->gpu.traffic].alpha_us, m->inside.alpha_us);
+  double chain = cost_gpu_or_else(w->gpu.chain, w->rounds), turns = cost_gpu_or_else(w->gpu.turns, chain);
+  double far = m->nhosts > 1 ? cost_gpu_or_else(w->gpu.far_chain, far_part * chain) : 0;
+  double alpha = cost_gpu_or_else(m->traffic[w->gpu.traffic].alpha_us, m->inside.alpha_us);
   double inside = alpha + m->sync_us, between = m->between.alpha_us + hk_far_sync_us(m, bytes);
-  double us = (chain - far) * inside + far * between, all = or_else(w->gpu.all_turns, turns);
+  double us = (chain - far) * inside + far * between, all = cost_gpu_or_else(w->gpu.all_turns, turns);
   delay d = {.first = us + fmax(0, all - chain) * lane_us};
   /* A lane that does not wait for its own messages runs ahead while it has free slots. */
   double credit = 2 * (far > 0 ? between : inside) / m->nslots;
@@ -56,20 +56,20 @@ static delay delays(const hk_machine *m, const hk_shape *s, const hk_work *w, do
  * because a step with a full link delays its channels. `gain`: time of a byte in steps, divided by its time if all
  * steps are under way at once; the effect needs more channels than that. Data that is handed down from the root of a
  * tree begins in phase: a rank passes a wave on only after it has received it. */
-static double apart(const hk_machine *m, hk_traffic_kind kind, double gain, double waves) {
+static double cost_gpu_apart(const hk_machine *m, hk_traffic_kind kind, double gain, double waves) {
   const double few = fmax(2, gain) / m->channels, begin = kind == HK_TRAFFIC_HANDOUT ? 0 : HK_GPU_SHARED;
   const double drift = (waves - 1) / (waves - 1 + APART_WAVES);
   return few < 1 ? pow(gain, -(1 - few) * (begin + (APART - begin) * drift)) : 1;
 }
 
 /* A byte inside the host, on the fullest link. */
-static double inside_us(const hk_machine *m, const hk_work *w, double waves) {
+static double cost_gpu_inside_us(const hk_machine *m, const hk_work *w, double waves) {
   const hk_traffic *t = &m->traffic[w->gpu.traffic];
   bool ring = w->spread == HK_SPREAD_RING;
   double scattered = ring ? w->gpu.scattered : 1;
   double plain = (1 - scattered) * m->inside.ring_us_per_b + scattered * m->inside.mesh_us_per_b;
-  double all = or_else(t->us_per_b, plain);
-  if (t->apart_us_per_b > 0) all *= apart(m, w->gpu.traffic, all / t->apart_us_per_b, waves);
+  double all = cost_gpu_or_else(t->us_per_b, plain);
+  if (t->apart_us_per_b > 0) all *= cost_gpu_apart(m, w->gpu.traffic, all / t->apart_us_per_b, waves);
   if (all <= 0 || t->one_us_per_b <= all) return all;
   /* Extra channels reuse ring orders. */
   double c = m->channels, orders = t->one_us_per_b / all;
@@ -77,20 +77,20 @@ static double inside_us(const hk_machine *m, const hk_work *w, double waves) {
 }
 
 /* The busiest link's or memory's time. */
-static double busiest(const hk_machine *m, const hk_work *w, const hk_split *at, double waves) {
+static double cost_gpu_busiest(const hk_machine *m, const hk_work *w, const hk_split *at, double waves) {
   bool ring = w->spread == HK_SPREAD_RING, rail = ring || w->spread == HK_SPREAD_GIVEN;
   double memory = w->written * m->copy_us_per_b + w->reduced * m->gamma_us_per_b;
-  double inside = at->near * inside_us(m, w, waves);
+  double inside = at->near * cost_gpu_inside_us(m, w, waves);
   double between = at->out * (rail ? m->between.ring_us_per_b : m->between.mesh_us_per_b);
   if (w->spread == HK_SPREAD_MESH) between *= MEET;
   /* On each channel, a ring leaves its host at one rank. */
-  double even = at->out / (ring ? m->channels : m->ranks_per_host), one = or_else(w->gpu.out_one, even);
+  double even = at->out / (ring ? m->channels : m->ranks_per_host), one = cost_gpu_or_else(w->gpu.out_one, even);
   if (m->nhosts > 1) between = fmax(between, one * m->between.one_us_per_b);
   return fmax(fmax(memory, inside), between);
 }
 
 /* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
-static bool is_small(const hk_machine *m, const hk_work *w, size_t own, double waves) {
+static bool cost_gpu_is_small(const hk_machine *m, const hk_work *w, size_t own, double waves) {
   return w->gpu.one_shot && m->nranks <= HK_GPU_SMALL_SOURCES && m->nhosts <= 1 && m->sync_us <= 0 && waves <= 1 &&
          own <= HK_GPU_LL_MAX;
 }
@@ -107,12 +107,12 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
   double waves = own > chunk ? (double)((own + chunk - 1) / chunk) : 1, far_chain;
   hk_split at = hk_split_work(m, w);
   const double pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b), message = fmin((double)chunk, (double)own);
-  delay d = delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, message, pace, &far_chain);
+  delay d = cost_gpu_delays(m, s, w, w->rounds > 0 ? at.far_rounds / w->rounds : 0, message, pace, &far_chain);
   double latency = d.first + (waves - 1) * d.again;
   double part = s->depth > 1 ? (waves + s->depth - 1) / waves : 1; /* a byte waits for those before it on its way */
-  double lane = or_else(w->gpu.lane, w->sent);
-  double more = fmax(0, or_else(w->gpu.lanes, lane) - lane), fill = more / waves / channels * pace;
-  double after = or_else(w->gpu.after, more) / waves / channels * pace;
+  double lane = cost_gpu_or_else(w->gpu.lane, w->sent);
+  double more = fmax(0, cost_gpu_or_else(w->gpu.lanes, lane) - lane), fill = more / waves / channels * pace;
+  double after = cost_gpu_or_else(w->gpu.after, more) / waves / channels * pace;
   /* Data for another host is first put into a slot and sent from there. */
   double part_us = message * m->between.one_us_per_b;
   /* If a lane has only one message, all channels use a port at the same time, except for the shift of their
@@ -121,10 +121,10 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));
   double hop = far_chain * part_us;
   double alone = lane / channels * pace * part + fill + (w->again >= w->rounds ? waves * hop : hop);
-  double need = busiest(m, w, &at, waves), beside = w->gpu.beside / channels * pace;
+  double need = cost_gpu_busiest(m, w, &at, waves), beside = w->gpu.beside / channels * pace;
   double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte also passes all ranks */
   double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + beside + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
-  if (is_small(m, w, own, waves)) us -= HK_GPU_SMALL_SAVES_US;
+  if (cost_gpu_is_small(m, w, own, waves)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;
 }

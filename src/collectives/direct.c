@@ -18,32 +18,32 @@
 #include "cost.h"
 #include "mesh.h"
 
-static unsigned after(const hk_build *w) { return (unsigned)hk_shift(w->rank, 1, w->nranks); }
-static unsigned before(const hk_build *w) { return (unsigned)hk_shift(w->rank, -1, w->nranks); }
+static unsigned direct_after(const hk_build *w) { return (unsigned)hk_shift(w->rank, 1, w->nranks); }
+static unsigned direct_before(const hk_build *w) { return (unsigned)hk_shift(w->rank, -1, w->nranks); }
 
 /* Sends block p of the input to rank p. */
-static void build_deal(hk_builder *b, const hk_build *w) {
+static void direct_build_deal(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   hk_build_repeat(b, (unsigned)w->nranks - 1);
-  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after(w), 1), hk_in(after(w), 1));
+  hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, direct_after(w), 1), hk_in(direct_after(w), 1));
   hk_build_end_repeat(b);
 }
 
 /* Receives block p of the output from rank p. */
-static void build_collect(hk_builder *b, const hk_build *w, unsigned channel) {
+static void direct_build_collect(hk_builder *b, const hk_build *w, unsigned channel) {
   hk_build_lane(b);
   hk_build_channel(b, channel);
   hk_build_repeat(b, (unsigned)w->nranks - 1);
-  hk_build_copy(b, hk_out(before(w), -1), hk_mesh_walk(b, w, HK_LINK_RECV, before(w), -1));
+  hk_build_copy(b, hk_out(direct_before(w), -1), hk_mesh_walk(b, w, HK_LINK_RECV, direct_before(w), -1));
   hk_build_end_repeat(b);
 }
 
-static void build_allreduce(hk_builder *b, const hk_build *w) {
+static void direct_build_allreduce(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank;
   hk_operand to[HK_MESH_FAN] = {hk_out(mine, 0)}, sum = hk_out(mine, 0);
   hk_build_split(b, (unsigned)w->nranks);
   hk_build_scratch(b, hk_mesh_scratch(w->nranks));
-  build_deal(b, w);
+  direct_build_deal(b, w);
 
   hk_build_lane(b);
   hk_build_channel(b, 1);
@@ -59,26 +59,26 @@ static void build_allreduce(hk_builder *b, const hk_build *w) {
     hk_build_move(b, 0, to, k, &sum, 1);
   }
 
-  build_collect(b, w, 1);
+  direct_build_collect(b, w, 1);
 }
 
-static void build_allgather(hk_builder *b, const hk_build *w) {
+static void direct_build_allgather(hk_builder *b, const hk_build *w) {
   hk_operand own = hk_out((unsigned)w->rank, 0);
   hk_build_lane(b);
   hk_mesh_send_all(b, w, 0, (unsigned)w->rank, hk_in(0, 0), &own);
-  build_collect(b, w, 0);
+  direct_build_collect(b, w, 0);
 }
 
-static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+static void direct_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank;
   hk_build_scratch(b, hk_mesh_scratch(w->nranks));
-  build_deal(b, w);
+  direct_build_deal(b, w);
   hk_build_lane(b);
   hk_build_channel(b, 0);
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
 }
 
-static void build_root_sends(hk_builder *b, const hk_build *w) {
+static void direct_build_root_sends(hk_builder *b, const hk_build *w) {
   hk_operand own = hk_out(0, 0);
   hk_build_lane(b);
   if (w->rank != w->root) {
@@ -87,13 +87,13 @@ static void build_root_sends(hk_builder *b, const hk_build *w) {
     hk_mesh_send_all(b, w, 0, 0, hk_in(0, 0), &own);
   } else {
     hk_build_repeat(b, (unsigned)w->nranks - 1);
-    hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, after(w), 1), hk_in(after(w), 1));
+    hk_build_copy(b, hk_mesh_walk(b, w, HK_LINK_SEND, direct_after(w), 1), hk_in(direct_after(w), 1));
     hk_build_end_repeat(b);
     hk_build_copy(b, hk_out(0, 0), hk_in((unsigned)w->rank, 0));
   }
 }
 
-static void build_root_receives(hk_builder *b, const hk_build *w) {
+static void direct_build_root_receives(hk_builder *b, const hk_build *w) {
   unsigned block = w->coll == HK_GATHER ? (unsigned)w->rank : 0;
   if (w->coll == HK_REDUCE && w->rank == w->root) hk_build_scratch(b, hk_mesh_scratch(w->nranks));
   hk_build_lane(b);
@@ -104,23 +104,23 @@ static void build_root_receives(hk_builder *b, const hk_build *w) {
   } else {
     hk_build_copy(b, hk_out(block, 0), hk_in(0, 0));
     hk_build_repeat(b, (unsigned)w->nranks - 1);
-    hk_build_copy(b, hk_out(before(w), -1), hk_mesh_walk(b, w, HK_LINK_RECV, before(w), -1));
+    hk_build_copy(b, hk_out(direct_before(w), -1), hk_mesh_walk(b, w, HK_LINK_RECV, direct_before(w), -1));
     hk_build_end_repeat(b);
   }
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void direct_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
-    case HK_ALLREDUCE: build_allreduce(b, w); return;
-    case HK_ALLGATHER: build_allgather(b, w); return;
-    case HK_REDUCE_SCATTER: build_reduce_scatter(b, w); return;
+    case HK_ALLREDUCE: direct_build_allreduce(b, w); return;
+    case HK_ALLGATHER: direct_build_allgather(b, w); return;
+    case HK_REDUCE_SCATTER: direct_build_reduce_scatter(b, w); return;
     case HK_BROADCAST:
-    case HK_SCATTER: build_root_sends(b, w); return;
-    default: build_root_receives(b, w); return;
+    case HK_SCATTER: direct_build_root_sends(b, w); return;
+    default: direct_build_root_receives(b, w); return;
   }
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape direct_shape(const hk_machine *m, hk_coll coll) {
   bool adds = coll == HK_ALLREDUCE || coll == HK_REDUCE || coll == HK_REDUCE_SCATTER;
   unsigned others = (unsigned)m->nranks - 1, fan = others;
   if (coll == HK_ALLREDUCE) fan = 2 * others;
@@ -129,7 +129,7 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
 }
 
 /* GPUs: one lane sends, one adds, one collects. */
-static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_work *w) {
+static void direct_describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_work *w) {
   double n = m->nranks, others = n - 1, block = all / n, instrs = hk_mesh_instrs(m->nranks);
   bool reads = coll == HK_ALLREDUCE || coll == HK_REDUCE_SCATTER;
   double lane = others * block, turns = others;
@@ -155,7 +155,7 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_wor
     w->gpu.out_one = (n - m->ranks_per_host) * (turns < others ? all : block); /* the root's */
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double direct_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, others = n - 1, all = (double)bytes, block = all / n;
   /* The work for messages at a root: one read of a socket may return several messages. */
   double taken = m->nhosts > 1 || m->inside.ring_us_per_b > 0 ? others / 2 : others;
@@ -201,8 +201,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.links = others;
       break;
   }
-  if (m->overlap) describe_lanes(m, coll, all, &w);
-  hk_shape s = shape(m, coll);
+  if (m->overlap) direct_describe_lanes(m, coll, all, &w);
+  hk_shape s = direct_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -212,7 +212,7 @@ const hk_algorithm hk_algorithm_direct = {
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_BROADCAST | 1u << HK_REDUCE |
              1u << HK_GATHER | 1u << HK_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
     .fixed_order = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_REDUCE,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cost = direct_cost,
+    .shape = direct_shape,
+    .build = direct_build,
 };

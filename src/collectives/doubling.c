@@ -19,11 +19,11 @@
 #include "pattern.h"
 
 /* Blocks that a rank sends before it receives, in a step with `have` blocks. */
-static unsigned group_of(unsigned have) { return have > 1 ? 2 : 1; }
+static unsigned doubling_group_of(unsigned have) { return have > 1 ? 2 : 1; }
 /* The number of such groups in all steps: the first step has one block. */
-static double groups_of(double nranks) { return nranks / 2; }
+static double doubling_groups_of(double nranks) { return nranks / 2; }
 
-static void build_allreduce(hk_builder *b, const hk_build *w) {
+static void doubling_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_cube cube = hk_cube_of(w->nranks);
   int corner = hk_cube_corner(&cube, w->rank);
   hk_build_lane(b);
@@ -52,7 +52,7 @@ static void build_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_move(b, HK_INSTR_FINAL, to, nto, from, nfrom);
 }
 
-static void build_allgather(hk_builder *b, const hk_build *w) {
+static void doubling_build_allgather(hk_builder *b, const hk_build *w) {
   unsigned r = (unsigned)w->rank;
   hk_build_lane(b);
   hk_build_move(b, 0, (hk_operand[]){hk_out(r, 0), hk_send_to(b, w->rank ^ 1, r, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
@@ -61,7 +61,7 @@ static void build_allgather(hk_builder *b, const hk_build *w) {
   for (unsigned have = 2; have < (unsigned)w->nranks; have *= 2) {
     int peer = w->rank ^ (int)have;
     unsigned mine = r & ~(have - 1), theirs = mine ^ have;
-    int g = (int)group_of(have);
+    int g = (int)doubling_group_of(have);
     hk_build_repeat(b, have / (unsigned)g);
     for (unsigned j = 0; j < (unsigned)g; j++) hk_build_copy(b, hk_send_to(b, peer, mine + j, g), hk_out(mine + j, g));
     for (unsigned j = 0; j < (unsigned)g; j++)
@@ -70,13 +70,13 @@ static void build_allgather(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_operand scratch_walk(unsigned which, int stride) {
+static hk_operand doubling_scratch_walk(unsigned which, int stride) {
   hk_operand o = hk_scratch(which);
   o.stride = (int16_t)stride;
   return o;
 }
 
-static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+static void doubling_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned r = (unsigned)w->rank, half = (unsigned)w->nranks / 2;
   unsigned low = 0;  /* the first of the blocks that this rank still has to add up */
   unsigned base = 0; /* the scratch buffer with this block, after the first step */
@@ -86,13 +86,13 @@ static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
     bool first = have == half, last = have == 1;
     int peer = w->rank ^ (int)have;
     unsigned keep = r & have, give = keep ^ have;
-    int g = (int)group_of(have);
+    int g = (int)doubling_group_of(have);
     hk_build_repeat(b, have / (unsigned)g);
     for (unsigned j = give; j < give + (unsigned)g; j++)
-      hk_build_copy(b, hk_send_to(b, peer, low + j, g), first ? hk_in(low + j, g) : scratch_walk(base + j, g));
+      hk_build_copy(b, hk_send_to(b, peer, low + j, g), first ? hk_in(low + j, g) : doubling_scratch_walk(base + j, g));
     for (unsigned j = keep; j < keep + (unsigned)g; j++) {
-      hk_operand kept = first ? hk_in(low + j, g) : scratch_walk(base + j, g);
-      hk_operand to = last ? hk_out(0, 0) : first ? scratch_walk(j - keep, g) : kept;
+      hk_operand kept = first ? hk_in(low + j, g) : doubling_scratch_walk(base + j, g);
+      hk_operand to = last ? hk_out(0, 0) : first ? doubling_scratch_walk(j - keep, g) : kept;
       hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, (hk_operand[]){hk_recv_from(b, peer, low + j, g), kept}, 2);
     }
     hk_build_end_repeat(b);
@@ -101,19 +101,19 @@ static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
   }
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void doubling_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
-    case HK_ALLREDUCE: build_allreduce(b, w); return;
-    case HK_ALLGATHER: build_allgather(b, w); return;
-    default: build_reduce_scatter(b, w); return;
+    case HK_ALLREDUCE: doubling_build_allreduce(b, w); return;
+    case HK_ALLGATHER: doubling_build_allgather(b, w); return;
+    default: doubling_build_reduce_scatter(b, w); return;
   }
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *doubling_cannot(const hk_machine *m, hk_coll coll) {
   return coll == HK_ALLREDUCE || hk_is_power_of_2(m->nranks) ? NULL : "needs a power of two of ranks";
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape doubling_shape(const hk_machine *m, hk_coll coll) {
   return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks),
                     .depth = 1,
                     .scratch = coll == HK_ALLREDUCE        ? 1
@@ -123,13 +123,13 @@ static hk_shape shape(const hk_machine *m, hk_coll coll) {
 
 /* The cost of the exchanges, in messages. Through memory, the second block of a group saves only waiting; through
  * sockets it shares the first one's system calls. */
-static double exchange_messages(const hk_machine *m) {
-  double groups = groups_of(m->nranks), blocks = m->nranks - 1, waiting = HK_EXCHANGE_MESSAGES - 2;
+static double doubling_exchange_messages(const hk_machine *m) {
+  double groups = doubling_groups_of(m->nranks), blocks = m->nranks - 1, waiting = HK_EXCHANGE_MESSAGES - 2;
   bool sockets = m->nhosts > 1 || m->inside.ring_us_per_b > 0;
   return sockets ? HK_EXCHANGE_MESSAGES * groups + waiting * (blocks - groups) : 2 * blocks + waiting * groups;
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double doubling_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_cube cube = hk_cube_of(m->nranks);
   double steps = hk_log2_floor((unsigned)cube.p), all = (double)bytes, n = m->nranks, moved = all * (n - 1) / n;
   hk_work w = {.rounds = steps, .spread = HK_SPREAD_CUBE, .block = bytes / (size_t)m->nranks};
@@ -143,12 +143,12 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.reduced = w.sent;
       break;
     case HK_ALLGATHER:
-      w.messages = exchange_messages(m);
+      w.messages = doubling_exchange_messages(m);
       w.sent = moved;
       w.written = 2 * moved + all / n;
       break;
     default:
-      w.messages = exchange_messages(m);
+      w.messages = doubling_exchange_messages(m);
       w.sent = moved;
       w.written = 2 * moved;
       w.reduced = moved;
@@ -160,14 +160,14 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
     w.gpu.turns = w.rounds + 2;
     w.gpu.lane = w.sent + all; /* adding and sending on are one instruction */
   } else {                     /* in an exchange each group waits for the one before */
-    w.gpu.chain = groups_of(n);
-    w.gpu.far_chain = m->nhosts > 1 ? groups_of(n - (m->ranks_per_host > 1 ? m->ranks_per_host : 0)) : 0;
+    w.gpu.chain = doubling_groups_of(n);
+    w.gpu.far_chain = m->nhosts > 1 ? doubling_groups_of(n - (m->ranks_per_host > 1 ? m->ranks_per_host : 0)) : 0;
     w.gpu.turns = 2 * (n - 1);
     w.gpu.lane = 2 * moved;
     w.gpu.beside = moved;
     w.out = all / n * (n - m->ranks_per_host) * m->ranks_per_host;
   }
-  hk_shape s = shape(m, coll);
+  hk_shape s = doubling_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -176,8 +176,8 @@ const hk_algorithm hk_algorithm_doubling = {
     .about = "exchange with the rank that differs in one bit, bit after bit; log2 n steps",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cannot = doubling_cannot,
+    .cost = doubling_cost,
+    .shape = doubling_shape,
+    .build = doubling_build,
 };

@@ -19,14 +19,14 @@ typedef struct vocabulary {
   const char *(*name)(int i);
 } vocabulary;
 
-static const char *algorithm_name(int i) { return hk_algorithms[i]->name; }
-static const char *protocol_name(int i) { return hk_protocols[i].name; }
+static const char *filter_algorithm_name(int i) { return hk_algorithms[i]->name; }
+static const char *filter_protocol_name(int i) { return hk_protocols[i].name; }
 
-static bool equal(const char *text, size_t n, const char *name) {
+static bool filter_equal(const char *text, size_t n, const char *name) {
   return strlen(name) == n && !strncasecmp(text, name, n);
 }
 
-static hk_status unknown(const vocabulary *v, const char *word, size_t n) {
+static hk_status filter_unknown(const vocabulary *v, const char *word, size_t n) {
   char names[400] = "";
   size_t used = 0;
   for (int i = 0; i < v->count && used < sizeof names; i++)
@@ -35,7 +35,8 @@ static hk_status unknown(const vocabulary *v, const char *word, size_t n) {
 }
 
 /* *barred: the mask of the names that the list excludes. */
-static hk_status parse_list(const vocabulary *v, const char *whole, const char *list, size_t length, uint32_t *barred) {
+static hk_status filter_parse_list(const vocabulary *v, const char *whole, const char *list, size_t length,
+                                   uint32_t *barred) {
   bool exclude = length && *list == '^';
   const char *p = list + exclude, *end = list + length;
   uint32_t named = 0;
@@ -48,14 +49,14 @@ static hk_status parse_list(const vocabulary *v, const char *whole, const char *
     bool known = n == 0;
     any = any || n > 0;
     const char *ours = NULL;
-    for (size_t i = 0; v->name == algorithm_name && i < HK_ARRAY_LENGTH(foreign); i++)
-      if (equal(p, n, foreign[i].theirs)) known = true, ours = foreign[i].ours;
+    for (size_t i = 0; v->name == filter_algorithm_name && i < HK_ARRAY_LENGTH(foreign); i++)
+      if (filter_equal(p, n, foreign[i].theirs)) known = true, ours = foreign[i].ours;
     for (int i = 0; i < v->count; i++)
-      if (equal(p, n, v->name(i)) || (ours && !strcmp(ours, v->name(i)))) {
+      if (filter_equal(p, n, v->name(i)) || (ours && !strcmp(ours, v->name(i)))) {
         named |= 1u << i;
         known = true;
       }
-    if (!known) return unknown(v, p, n);
+    if (!known) return filter_unknown(v, p, n);
     if (!comma) break;
     p = comma + 1;
   }
@@ -67,22 +68,22 @@ static hk_status parse_list(const vocabulary *v, const char *whole, const char *
 }
 
 /* Calls are named as in the logs, in any case: "allreduce". */
-static int coll_by_name(const char *text, size_t n) {
+static int filter_coll_by_name(const char *text, size_t n) {
   for (int c = 0; c < HK_COLL_COUNT; c++)
-    if (equal(text, n, hk_coll_name((hk_coll)c))) return c;
+    if (filter_equal(text, n, hk_coll_name((hk_coll)c))) return c;
   return -1;
 }
 
-static hk_status parse(const vocabulary *v, const char *spec, uint32_t barred[HK_COLL_COUNT]) {
+static hk_status filter_parse(const vocabulary *v, const char *spec, uint32_t barred[HK_COLL_COUNT]) {
   bool own[HK_COLL_COUNT] = {false}; /* has a part of its own, which beats the part for all */
   while (spec && *spec) {
     size_t n = strcspn(spec, ";");
     const char *colon = memchr(spec, ':', n);
     const char *list = colon ? colon + 1 : spec;
     uint32_t mask = 0;
-    hk_status rc = parse_list(v, spec, list, n - (size_t)(list - spec), &mask);
+    hk_status rc = filter_parse_list(v, spec, list, n - (size_t)(list - spec), &mask);
     if (rc != HK_OK) return rc;
-    int coll = colon ? coll_by_name(spec, (size_t)(colon - spec)) : -1;
+    int coll = colon ? filter_coll_by_name(spec, (size_t)(colon - spec)) : -1;
     if (colon && coll < 0)
       return HK_FAIL(HK_ERR_ARGUMENT,
                      "%s: \"%.*s\" is no collective: allreduce, broadcast, reduce, allgather, "
@@ -99,11 +100,11 @@ static hk_status parse(const vocabulary *v, const char *spec, uint32_t barred[HK
 }
 
 hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto) {
-  vocabulary algorithms = {"NCCL_ALGO", "algorithm", 0, algorithm_name};
-  vocabulary protocols = {"NCCL_PROTO", "protocol", HK_PROTO_COUNT, protocol_name};
+  vocabulary algorithms = {"NCCL_ALGO", "algorithm", 0, filter_algorithm_name};
+  vocabulary protocols = {"NCCL_PROTO", "protocol", HK_PROTO_COUNT, filter_protocol_name};
   while (hk_algorithms[algorithms.count]) algorithms.count++;
   uint32_t barred[HK_COLL_COUNT] = {0};
-  hk_status rc = parse(&protocols, proto, barred);
+  hk_status rc = filter_parse(&protocols, proto, barred);
   for (int c = 0; c < HK_COLL_COUNT; c++) w->barred_protocols[c] = (uint8_t)(barred[c] & ((1u << HK_PROTO_COUNT) - 1));
-  return rc != HK_OK ? rc : parse(&algorithms, algo, w->barred);
+  return rc != HK_OK ? rc : filter_parse(&algorithms, algo, w->barred);
 }

@@ -10,19 +10,19 @@
 #include "cost.h"
 #include "mesh.h"
 
-static void build(hk_builder *b, const hk_build *w) {
+static void flat_build(hk_builder *b, const hk_build *w) {
   hk_build_scratch(b, hk_mesh_scratch(w->nranks));
   hk_build_lane(b);
   hk_mesh_send_all(b, w, HK_INSTR_COPY, 0, hk_in(0, 0), NULL);
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape flat_shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return (hk_shape){.fan = (unsigned)m->nranks - 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double flat_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double others = m->nranks - 1, all = (double)bytes;
   hk_work w = {.rounds = 1,
                .again = 1,
@@ -37,7 +37,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.lane = w.gpu.turns * all;
   w.gpu.beside = w.gpu.lane / 2;
   w.gpu.after = w.gpu.lane / 2; /* adding begins when all data has arrived */
-  hk_shape s = shape(m, coll);
+  hk_shape s = flat_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -46,7 +46,7 @@ const hk_algorithm hk_algorithm_flat = {
     .about = "every rank sends its whole input to every other one; one step, most bytes",
     .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cost = flat_cost,
+    .shape = flat_shape,
+    .build = flat_build,
 };

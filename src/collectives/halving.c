@@ -14,7 +14,7 @@
 #include "pattern.h"
 
 /* A rank outside the cube. */
-static void build_client(hk_builder *b, int server, unsigned blocks) {
+static void halving_build_client(hk_builder *b, int server, unsigned blocks) {
   hk_build_repeat(b, blocks);
   hk_build_copy(b, hk_send_to(b, server, 0, 1), hk_in(0, 1));
   hk_build_end_repeat(b);
@@ -23,7 +23,7 @@ static void build_client(hk_builder *b, int server, unsigned blocks) {
   hk_build_end_repeat(b);
 }
 
-static void build_halving(hk_builder *b, const hk_cube *cube, int corner, bool sum_in_output) {
+static void halving_build_halving(hk_builder *b, const hk_cube *cube, int corner, bool sum_in_output) {
   unsigned low = 0;
   for (int have = cube->p / 2; have >= 1; have /= 2) {
     int peer = hk_cube_rank(cube, corner ^ have);
@@ -40,7 +40,7 @@ static void build_halving(hk_builder *b, const hk_cube *cube, int corner, bool s
   }
 }
 
-static void build_doubling(hk_builder *b, const hk_cube *cube, int corner) {
+static void halving_build_doubling(hk_builder *b, const hk_cube *cube, int corner) {
   for (int have = 1; have < cube->p; have *= 2) {
     int peer = hk_cube_rank(cube, corner ^ have);
     unsigned mine = (unsigned)(corner & ~(have - 1)), theirs = mine ^ (unsigned)have;
@@ -51,14 +51,14 @@ static void build_doubling(hk_builder *b, const hk_cube *cube, int corner) {
   }
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void halving_build(hk_builder *b, const hk_build *w) {
   hk_cube cube = hk_cube_of(w->nranks);
   int corner = hk_cube_corner(&cube, w->rank), client = hk_cube_client(&cube, corner);
   unsigned blocks = (unsigned)cube.p;
   hk_build_split(b, blocks);
   hk_build_lane(b);
   if (corner < 0) {
-    build_client(b, w->rank + 1, blocks);
+    halving_build_client(b, w->rank + 1, blocks);
     return;
   }
   if (client >= 0) {
@@ -66,8 +66,8 @@ static void build(hk_builder *b, const hk_build *w) {
     hk_build_move(b, 0, (hk_operand[]){hk_out(0, 1)}, 1, (hk_operand[]){hk_recv_from(b, client, 0, 1), hk_in(0, 1)}, 2);
     hk_build_end_repeat(b);
   }
-  build_halving(b, &cube, corner, client >= 0);
-  build_doubling(b, &cube, corner);
+  halving_build_halving(b, &cube, corner, client >= 0);
+  halving_build_doubling(b, &cube, corner);
   if (client >= 0) {
     hk_build_repeat(b, blocks);
     hk_build_copy(b, hk_send_to(b, client, 0, 1), hk_out(0, 1));
@@ -75,12 +75,12 @@ static void build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape halving_shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks), .depth = 1};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double halving_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   hk_cube cube = hk_cube_of(m->nranks);
   double p = cube.p, part = (double)bytes * (p - 1) / p, fold = cube.extra ? (double)bytes : 0;
   hk_work w = {.rounds = 2 * hk_log2_floor((unsigned)cube.p) + (cube.extra ? 2 : 0),
@@ -99,7 +99,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.lane = 4 * part + 2 * fold;
   w.gpu.beside = w.gpu.lane - w.sent;
   w.out = 2 * (double)bytes / p * fmax(0, p - m->ranks_per_host) * m->ranks_per_host;
-  hk_shape s = shape(m, coll);
+  hk_shape s = halving_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -107,7 +107,7 @@ const hk_algorithm hk_algorithm_halving = {
     .name = "halving",
     .about = "Rabenseifner's: recursive halving, then doubling; 2 log2 n steps, fewest bytes",
     .colls = 1u << HK_ALLREDUCE,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cost = halving_cost,
+    .shape = halving_shape,
+    .build = halving_build,
 };

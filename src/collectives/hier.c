@@ -25,7 +25,7 @@ enum { DEAL, RING, COLLECT }; /* channels */
 typedef struct run {
   int first, count;
 } run;
-static int falling(int from, int count, int hosts, run out[2]) {
+static int hier_falling(int from, int count, int hosts, run out[2]) {
   int n = 0, first = hk_shift(from, 0, hosts), a = count < first + 1 ? count : first + 1;
   if (a > 0) out[n++] = (run){first, a};
   if (count > a) out[n++] = (run){hosts - 1, count - a};
@@ -33,10 +33,10 @@ static int falling(int from, int count, int hosts, run out[2]) {
 }
 
 /* To each rank that has a part: this rank's blocks of it, in the order in which the ring needs them. */
-static void build_deal(hk_builder *b, const hk_home *p, int parts) {
+static void hier_build_deal(hk_builder *b, const hk_home *p, int parts) {
   run r[2];
   hk_build_lane(b);
-  int n = falling(p->h, p->hosts, p->hosts, r);
+  int n = hier_falling(p->h, p->hosts, p->hosts, r);
   for (int k = 0; k < n; k++) {
     hk_build_repeat(b, (unsigned)r[k].count);
     for (int j = 1; j <= p->per; j++) {
@@ -50,8 +50,8 @@ static void build_deal(hk_builder *b, const hk_home *p, int parts) {
 }
 
 /* One step of the ring on a block: send, add what arrives and the host's own blocks, give the result to the host. */
-static void ring_step(hk_builder *b, const hk_home *p, int block, int stride, bool receive, bool add, bool send,
-                      bool give) {
+static void hier_ring_step(hk_builder *b, const hk_home *p, int block, int stride, bool receive, bool add, bool send,
+                           bool give) {
   hk_operand to[HK_HOST_FAN + 2], from[HK_HOST_FAN + 2];
   unsigned nto = 0, nfrom = 0, at = (unsigned)(p->i * p->hosts + block);
   hk_build_channel(b, RING);
@@ -70,36 +70,36 @@ static void ring_step(hk_builder *b, const hk_home *p, int block, int stride, bo
   hk_build_move(b, add && give ? HK_INSTR_FINAL : 0, to, nto, from, nfrom);
 }
 
-static void ring_steps(hk_builder *b, const hk_home *p, int from, int count, bool add) {
+static void hier_ring_steps(hk_builder *b, const hk_home *p, int from, int count, bool add) {
   run r[2];
-  int n = falling(from, count, p->hosts, r);
+  int n = hier_falling(from, count, p->hosts, r);
   for (int k = 0; k < n; k++) {
     hk_build_repeat(b, (unsigned)r[k].count);
-    ring_step(b, p, r[k].first, -1, true, add, true, !add);
+    hier_ring_step(b, p, r[k].first, -1, true, add, true, !add);
     hk_build_end_repeat(b);
   }
 }
 
-static void build_ring(hk_builder *b, const hk_home *p) {
+static void hier_build_ring(hk_builder *b, const hk_home *p) {
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   if (n == 1) {
-    ring_step(b, p, 0, 0, false, true, false, true);
+    hier_ring_step(b, p, 0, 0, false, true, false, true);
     return;
   }
-  ring_step(b, p, h, 0, false, true, true, false);
-  ring_steps(b, p, hk_shift(h, -1, n), n - 2, true);
-  ring_step(b, p, hk_shift(h, 1, n), 0, true, true, true, true);
-  ring_steps(b, p, h, n - 2, false);
-  ring_step(b, p, hk_shift(h, 2, n), 0, true, false, false, true);
+  hier_ring_step(b, p, h, 0, false, true, true, false);
+  hier_ring_steps(b, p, hk_shift(h, -1, n), n - 2, true);
+  hier_ring_step(b, p, hk_shift(h, 1, n), 0, true, true, true, true);
+  hier_ring_steps(b, p, h, n - 2, false);
+  hier_ring_step(b, p, hk_shift(h, 2, n), 0, true, false, false, true);
 }
 
 /* From each rank that has a part: its blocks, in the order in which the ring finishes them. */
-static void build_collect(hk_builder *b, const hk_home *p, int parts) {
+static void hier_build_collect(hk_builder *b, const hk_home *p, int parts) {
   run r[2];
   hk_build_lane(b);
   hk_build_channel(b, COLLECT);
-  int n = falling(hk_shift(p->h, 1, p->hosts), p->hosts, p->hosts, r);
+  int n = hier_falling(hk_shift(p->h, 1, p->hosts), p->hosts, p->hosts, r);
   for (int k = 0; k < n; k++) {
     hk_build_repeat(b, (unsigned)r[k].count);
     for (int j = 1; j <= p->per; j++) {
@@ -112,23 +112,23 @@ static void build_collect(hk_builder *b, const hk_home *p, int parts) {
   }
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void hier_build(hk_builder *b, const hk_build *w) {
   hk_home p = hk_home_of(w);
   int parts = hk_home_least(&p);
   hk_build_split(b, (unsigned)(parts * p.hosts));
-  build_deal(b, &p, parts);
-  if (p.i < parts) build_ring(b, &p);
-  build_collect(b, &p, parts);
+  hier_build_deal(b, &p, parts);
+  if (p.i < parts) hier_build_ring(b, &p);
+  hier_build_collect(b, &p, parts);
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *hier_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (m->nhosts < 2) return "needs several hosts";
   if (m->ranks_per_host < 2) return "needs hosts of several ranks";
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double hier_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double hosts = m->nhosts, per = m->ranks_per_host, parts = m->least_per_host, all = (double)bytes;
   double part = all / parts, far = 2 * (hosts - 1), moved = far / hosts * part;
   (void)coll;
@@ -155,7 +155,7 @@ const hk_algorithm hk_algorithm_hier = {
     .about =
         "sums inside the host, a ring between hosts for each local rank, copies inside; fewest bytes between hosts",
     .colls = 1u << HK_ALLREDUCE,
-    .cannot = cannot,
-    .cost = cost,
-    .build = build,
+    .cannot = hier_cannot,
+    .cost = hier_cost,
+    .build = hier_build,
 };

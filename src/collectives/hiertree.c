@@ -17,7 +17,7 @@
 /* Channels: two of each, one for each tree. */
 enum { TREES = 2, DEAL = 0, UP = 2, DOWN = 4, COLLECT = 6 };
 
-static void build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
+static void hiertree_build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
   hk_build_lane(b);
   hk_build_channel(b, DEAL + tree);
   for (int j = 1; j < p->per; j++) {
@@ -27,7 +27,7 @@ static void build_deal(hk_builder *b, const hk_home *p, int parts, unsigned tree
   }
 }
 
-static void build_collect(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
+static void hiertree_build_collect(hk_builder *b, const hk_home *p, int parts, unsigned tree) {
   hk_build_lane(b);
   hk_build_channel(b, COLLECT + tree);
   for (int j = 1; j < p->per; j++) {
@@ -37,92 +37,94 @@ static void build_collect(hk_builder *b, const hk_home *p, int parts, unsigned t
   }
 }
 
-static int rail(const hk_home *p, int host) { return hk_layout_rank(p->w->layout, host, p->i); }
+static int hiertree_rail(const hk_home *p, int host) { return hk_layout_rank(p->w->layout, host, p->i); }
 
 /* Appends this host's contributions to a block. */
-static void add_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *from, unsigned *n) {
+static void hiertree_add_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *from,
+                              unsigned *n) {
   from[(*n)++] = hk_in(block, 0);
   hk_build_channel(b, DEAL + tree);
   hk_home_recv_all(b, p, block, 0, from, n);
 }
-static void give_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *to, unsigned *n) {
+static void hiertree_give_host(hk_builder *b, const hk_home *p, unsigned tree, unsigned block, hk_operand *to,
+                               unsigned *n) {
   to[(*n)++] = hk_out(block, 0);
   hk_build_channel(b, COLLECT + tree);
   hk_home_send_all(b, p, block, 0, to, n);
 }
 
 /* Host 0 is the root of both trees. */
-static void build_root(hk_builder *b, const hk_home *p, unsigned tree) {
+static void hiertree_build_root(hk_builder *b, const hk_home *p, unsigned tree) {
   hk_operand from[HK_HOST_FAN + 4], to[HK_HOST_FAN + 4];
   unsigned nfrom = 0, nto = 0, block = (unsigned)(TREES * p->i) + tree;
   hk_build_lane(b);
   if (p->hosts > 1) {
-    int top = rail(p, hk_two_tree_top((int)tree, 0, p->hosts));
+    int top = hiertree_rail(p, hk_two_tree_top((int)tree, 0, p->hosts));
     hk_build_channel(b, UP + tree);
     from[nfrom++] = hk_recv_from(b, top, block, 0);
     hk_build_channel(b, DOWN + tree);
     to[nto++] = hk_send_to(b, top, block, 0);
   }
-  add_host(b, p, tree, block, from, &nfrom);
-  give_host(b, p, tree, block, to, &nto);
+  hiertree_add_host(b, p, tree, block, from, &nfrom);
+  hiertree_give_host(b, p, tree, block, to, &nto);
   hk_build_move(b, HK_INSTR_FINAL, to, nto, from, nfrom);
 }
 
-static void build_up(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
+static void hiertree_build_up(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
   hk_operand from[HK_HOST_FAN + 4], to;
   unsigned n = 0, block = (unsigned)(TREES * p->i) + tree;
   hk_build_lane(b);
   hk_build_channel(b, UP + tree);
-  for (int k = 0; k < place->ndown; k++) from[n++] = hk_recv_from(b, rail(p, place->down[k]), block, 0);
-  to = hk_send_to(b, rail(p, place->up), block, 0);
-  add_host(b, p, tree, block, from, &n);
+  for (int k = 0; k < place->ndown; k++) from[n++] = hk_recv_from(b, hiertree_rail(p, place->down[k]), block, 0);
+  to = hk_send_to(b, hiertree_rail(p, place->up), block, 0);
+  hiertree_add_host(b, p, tree, block, from, &n);
   hk_build_move(b, 0, &to, 1, from, n);
 }
 
-static void build_down(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
+static void hiertree_build_down(hk_builder *b, const hk_home *p, unsigned tree, const hk_tree_place *place) {
   hk_operand to[HK_HOST_FAN + 4], from;
   unsigned n = 0, block = (unsigned)(TREES * p->i) + tree;
   hk_build_lane(b);
   hk_build_channel(b, DOWN + tree);
-  from = hk_recv_from(b, rail(p, place->up), block, 0);
-  for (int k = 0; k < place->ndown; k++) to[n++] = hk_send_to(b, rail(p, place->down[k]), block, 0);
-  give_host(b, p, tree, block, to, &n);
+  from = hk_recv_from(b, hiertree_rail(p, place->up), block, 0);
+  for (int k = 0; k < place->ndown; k++) to[n++] = hk_send_to(b, hiertree_rail(p, place->down[k]), block, 0);
+  hiertree_give_host(b, p, tree, block, to, &n);
   hk_build_move(b, 0, to, n, &from, 1);
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void hiertree_build(hk_builder *b, const hk_build *w) {
   hk_home p = hk_home_of(w);
   int parts = hk_home_least(&p);
   hk_build_split(b, (unsigned)(TREES * parts));
   for (unsigned tree = 0; tree < TREES; tree++) {
-    build_deal(b, &p, parts, tree);
+    hiertree_build_deal(b, &p, parts, tree);
     if (p.i < parts && p.h == 0) {
-      build_root(b, &p, tree);
+      hiertree_build_root(b, &p, tree);
     } else if (p.i < parts) {
       hk_tree_place place = hk_two_tree_place((int)tree, p.h, 0, p.hosts);
-      build_up(b, &p, tree, &place);
-      build_down(b, &p, tree, &place);
+      hiertree_build_up(b, &p, tree, &place);
+      hiertree_build_down(b, &p, tree, &place);
     }
-    build_collect(b, &p, parts, tree);
+    hiertree_build_collect(b, &p, parts, tree);
   }
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *hiertree_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (m->nhosts < 2) return "needs several hosts";
   if (m->ranks_per_host < 2) return "needs hosts of several ranks";
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape hiertree_shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return (hk_shape){
       .fan = 1, .depth = 2 + 2 * (unsigned)hk_log2_ceil((unsigned)m->nhosts), .rails = (unsigned)m->least_per_host};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double hiertree_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double per = m->ranks_per_host, parts = m->least_per_host, all = (double)bytes, part = all / parts;
-  hk_shape s = shape(m, coll);
+  hk_shape s = hiertree_shape(m, coll);
   double far = s.depth - 2;
   hk_work w = {.rounds = s.depth,
                .again = 1,
@@ -146,8 +148,8 @@ const hk_algorithm hk_algorithm_hiertree = {
     .name = "hiertree",
     .about = "sums inside the host, two binary trees between hosts for each local rank, copies inside; for many hosts",
     .colls = 1u << HK_ALLREDUCE,
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cannot = hiertree_cannot,
+    .cost = hiertree_cost,
+    .shape = hiertree_shape,
+    .build = hiertree_build,
 };

@@ -22,14 +22,14 @@ typedef struct home {
   double *load; /* [t->nedges] bytes over each edge */
 } home;
 
-static void home_free(home *h) {
+static void machine_topo_home_free(home *h) {
   hk_paths_free(h->paths);
   free(h->nodes);
   free(h->load);
 }
 
-static hk_status home_of(home *h, const hk_cluster *c, const hk_seat *seats, int nranks, int host,
-                         const hk_path_rules *rules) {
+static hk_status machine_topo_home_of(home *h, const hk_cluster *c, const hk_seat *seats, int nranks, int host,
+                                      const hk_path_rules *rules) {
   *h = (home){.t = hk_cluster_host(c, host)};
   h->nodes = malloc((size_t)nranks * sizeof *h->nodes);
   h->load = malloc((h->t->nedges + 1) * sizeof *h->load);
@@ -39,12 +39,12 @@ static hk_status home_of(home *h, const hk_cluster *c, const hk_seat *seats, int
   return hk_paths_new(&h->paths, h->t, rules);
 }
 
-static void add(home *h, const hk_path *p, double bytes) {
+static void machine_topo_add(home *h, const hk_path *p, double bytes) {
   for (int i = 0; i < p->nhops; i++) h->load[h->paths->hops[p->first + (uint32_t)i]] += bytes;
 }
 
 /* Microseconds until the fullest edge has carried its load. */
-static double busiest(const home *h) {
+static double machine_topo_busiest(const home *h) {
   double us = 0;
   for (uint32_t e = 0; e < h->t->nedges; e++) {
     double t = h->t->edges[e].gbps > 0 ? h->load[e] / h->t->edges[e].gbps / 1000 : 0;
@@ -52,47 +52,47 @@ static double busiest(const home *h) {
   }
   return us;
 }
-static void clear(home *h) { memset(h->load, 0, (h->t->nedges + 1) * sizeof *h->load); }
+static void machine_topo_clear(home *h) { memset(h->load, 0, (h->t->nedges + 1) * sizeof *h->load); }
 
-static double max(double a, double b) { return a > b ? a : b; }
+static double machine_topo_max(double a, double b) { return a > b ? a : b; }
 
 /* Time if every rank sends one part of a byte, of n - 1 equal parts, to the rank `by` further; by 0: all parts to all
  * others at once. */
-static double mesh_us(home *h, int by) {
-  clear(h);
+static double machine_topo_mesh_us(home *h, int by) {
+  machine_topo_clear(h);
   for (int j = by ? by : 1; j <= (by ? by : h->n - 1); j++)
     for (int i = 0; i < h->n; i++)
-      add(h, hk_path_between(h->paths, h->nodes[i], h->nodes[(i + j) % h->n]), 1.0 / (h->n - 1));
-  return busiest(h);
+      machine_topo_add(h, hk_path_between(h->paths, h->nodes[i], h->nodes[(i + j) % h->n]), 1.0 / (h->n - 1));
+  return machine_topo_busiest(h);
 }
 
 /* The level inside a host: every rank sends a byte to the next rank, or a byte in equal parts to all others. */
-static void look_inside(home *h, hk_level *l) {
+static void machine_topo_look_inside(home *h, hk_level *l) {
   double us = 0, in_turn = 0;
-  clear(h);
+  machine_topo_clear(h);
   for (int i = 0; i < h->n; i++) {
     const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[(i + 1) % h->n]);
-    if (h->n > 1) add(h, p, 1);
+    if (h->n > 1) machine_topo_add(h, p, 1);
   }
-  l->ring_us_per_b = max(l->ring_us_per_b, busiest(h));
+  l->ring_us_per_b = machine_topo_max(l->ring_us_per_b, machine_topo_busiest(h));
   for (int i = 0; i < h->n; i++)
     for (int k = 0; k < h->n; k++) {
       if (i == k) continue;
       const hk_path *p = hk_path_between(h->paths, h->nodes[i], h->nodes[k]);
-      us = max(us, p->us);
-      if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
+      us = machine_topo_max(us, p->us);
+      if (p->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
     }
   /* All at once, no rank waits while a link is free; one distance after another, each step waits for the busiest link.
    * With a switch, or one narrow link, both are equal. If paths lead over several GPUs (meshes), programs are between
    * the two. */
-  for (int by = 1; by < h->n; by++) in_turn += mesh_us(h, by);
-  l->mesh_us_per_b = max(l->mesh_us_per_b, sqrt(mesh_us(h, 0) * in_turn));
-  l->alpha_us = max(l->alpha_us, us);
+  for (int by = 1; by < h->n; by++) in_turn += machine_topo_mesh_us(h, by);
+  l->mesh_us_per_b = machine_topo_max(l->mesh_us_per_b, sqrt(machine_topo_mesh_us(h, 0) * in_turn));
+  l->alpha_us = machine_topo_max(l->alpha_us, us);
 }
 
 /* Adds the load of a byte from a GPU to the nearest CPU's memory, and from there to the port.  Returns the added
  * latency. */
-static double stage(home *h, uint32_t gpu, uint32_t net) {
+static double machine_topo_stage(home *h, uint32_t gpu, uint32_t net) {
   const hk_path *best = NULL, *rest = NULL;
   for (uint32_t cpu = h->t->first_of[HK_NODE_CPU]; cpu < h->t->first_of[HK_NODE_CPU + 1]; cpu++) {
     const hk_path *p = hk_path_between(h->paths, gpu, cpu);
@@ -101,15 +101,15 @@ static double stage(home *h, uint32_t gpu, uint32_t net) {
     rest = hk_path_between(h->paths, cpu, net);
   }
   if (!best) return 0;
-  add(h, best, 1.0 / h->n);
-  add(h, rest, 1.0 / h->n);
+  machine_topo_add(h, best, 1.0 / h->n);
+  machine_topo_add(h, rest, 1.0 / h->n);
   return 2 * best->us;
 }
 
 /* The level between hosts: a host's ranks together send a byte, each by its nearest port. */
-static hk_status look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_level *l) {
+static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_level *l) {
   double us = 0;
-  clear(h);
+  machine_topo_clear(h);
   for (int i = 0; i < h->n; i++) {
     uint32_t net;
     if (!hk_paths_nets(h->paths, h->nodes[i], &net, 1))
@@ -118,23 +118,23 @@ static hk_status look_out(home *h, const hk_cluster *c, hk_path_class gdr, hk_le
                      "(nic=1x100 in a string, a <net> in the XML)",
                      c->name, h->t->name);
     const hk_path *p = hk_path_between(h->paths, h->nodes[i], net);
-    us = max(us, 2 * p->us);
-    if (p->gbps > 0) l->one_us_per_b = max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
+    us = machine_topo_max(us, 2 * p->us);
+    if (p->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)p->gbps / 1000);
     const hk_node *seat = &h->t->nodes[h->nodes[i]], *port = &h->t->nodes[net];
     bool far = p->cls > gdr && p->cls != HK_PATH_PXN && gdr < HK_PATH_PHB;
     if (seat->kind == HK_NODE_GPU && (far || !seat->gpu.gdr || !port->net.gdr)) {
-      us += stage(h, h->nodes[i], net); /* no GPUDirect: through host memory */
+      us += machine_topo_stage(h, h->nodes[i], net); /* no GPUDirect: through host memory */
       continue;
     }
-    add(h, p, 1.0 / h->n);
+    machine_topo_add(h, p, 1.0 / h->n);
   }
-  l->ring_us_per_b = max(l->ring_us_per_b, busiest(h));
-  l->alpha_us = max(l->alpha_us, us);
+  l->ring_us_per_b = machine_topo_max(l->ring_us_per_b, machine_topo_busiest(h));
+  l->alpha_us = machine_topo_max(l->alpha_us, us);
   return HK_OK;
 }
 
 /* Adds the fabric's costs: latency, and less bandwidth for data that goes through the spines. */
-static void cross_fabric(hk_machine *m, const hk_cluster *c) {
+static void machine_topo_cross_fabric(hk_machine *m, const hk_cluster *c) {
   const hk_fabric *f = &c->fabric;
   bool spines = f->rail || (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts);
   double part = 0; /* part of an all-to-all's bytes that goes over spines */
@@ -147,7 +147,8 @@ static void cross_fabric(hk_machine *m, const hk_cluster *c) {
   if (f->oversub > 1 && part * f->oversub > 1) m->between.mesh_us_per_b *= part * f->oversub;
 }
 
-static void count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks, int *of_host) {
+static void machine_topo_count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
+                                     int *of_host) {
   m->nranks = nranks;
   m->least_per_host = nranks;
   for (int r = 0; r < nranks; r++) of_host[seats[r].host]++;
@@ -160,7 +161,7 @@ static void count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats
 }
 
 /* GPUs: links move bytes by themselves, and protocols and channels can be chosen. */
-static void describe_gpus(hk_machine *m, const home *h, const hk_settings *s) {
+static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_settings *s) {
   const hk_gpu_info *g = &h->t->nodes[h->nodes[0]].gpu;
   bool nvlink = h->n > 1, switched = hk_topo_count(h->t, HK_NODE_NVS) > 0, reduces = switched;
   double memory = g->memory_gbps > 0 ? g->memory_gbps : HK_GPU_MEMORY_GBPS;
@@ -171,12 +172,12 @@ static void describe_gpus(hk_machine *m, const home *h, const hk_settings *s) {
   }
   while (generations[k].sm > g->sm) k++;
   m->overlap = true;
-  m->copy_us_per_b = max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
-  m->gamma_us_per_b = max(m->gamma_us_per_b, 1 / memory / 1000);
+  m->copy_us_per_b = machine_topo_max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
+  m->gamma_us_per_b = machine_topo_max(m->gamma_us_per_b, 1 / memory / 1000);
   m->launch_us = HK_GPU_LAUNCH_US;
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US;
-  m->channel_us_per_b = max(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
+  m->channel_us_per_b = machine_topo_max(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
   m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
                                                                                  : generations[k].channels;
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
@@ -206,7 +207,7 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_sea
 #define STAGED_US 1.5
 #define STAGED_GBPS 20
 
-static hk_gpu_prices guessed_prices(void) {
+static hk_gpu_prices machine_topo_guessed_prices(void) {
   const double link = 1.0 / GUESSED_LINK_GBPS / 1000;
   return (hk_gpu_prices){.inside = {.alpha_us = GUESSED_LINK_US + HK_GPU_INSTR_US,
                                     .ring_us_per_b = link,
@@ -219,14 +220,14 @@ static hk_gpu_prices guessed_prices(void) {
 hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constants) {
   size_t k = 0;
   while (generations[k].sm > f->sm) k++;
-  hk_gpu_prices p = f->prices.known ? f->prices : guessed_prices();
+  hk_gpu_prices p = f->prices.known ? f->prices : machine_topo_guessed_prices();
   const double sharers = f->ranks_per_gpu, link = sharers > 1 ? sharers * 2 * p.copy_us_per_b : 0;
   const double least = f->staged ? 1.0 / STAGED_GBPS / 1000 : 0;
   hk_level inside = p.inside;
-  if (f->staged) inside.alpha_us = max(inside.alpha_us, STAGED_US + HK_GPU_INSTR_US);
-  inside.ring_us_per_b = max(max(inside.ring_us_per_b, link), least);
-  inside.mesh_us_per_b = max(max(inside.mesh_us_per_b, link), least);
-  inside.one_us_per_b = max(inside.one_us_per_b, least);
+  if (f->staged) inside.alpha_us = machine_topo_max(inside.alpha_us, STAGED_US + HK_GPU_INSTR_US);
+  inside.ring_us_per_b = machine_topo_max(machine_topo_max(inside.ring_us_per_b, link), least);
+  inside.mesh_us_per_b = machine_topo_max(machine_topo_max(inside.mesh_us_per_b, link), least);
+  inside.one_us_per_b = machine_topo_max(inside.one_us_per_b, least);
   hk_level net = {.alpha_us = constants->net_alpha_us + HK_GPU_INSTR_US + HK_GPU_PROXY_US,
                   .ring_us_per_b = constants->net_us_per_b,
                   .mesh_us_per_b = constants->net_us_per_b,
@@ -257,15 +258,16 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
   return m;
 }
 
-static int cores_of(const hk_topo *t) {
+static int machine_topo_cores_of(const hk_topo *t) {
   int cores = 0;
   for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++) cores += t->nodes[i].cpu.cores;
   return cores;
 }
 
 /* CPUs: memory connects a host's ranks, sockets connect hosts. */
-static void describe_cpus(hk_machine *m, const home *h, const hk_constants *constants, const hk_settings *s) {
-  int cores = cores_of(h->t), had = m->cores_per_host;
+static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_constants *constants,
+                                       const hk_settings *s) {
+  int cores = machine_topo_cores_of(h->t), had = m->cores_per_host;
   hk_host_facts f = {.nranks = m->nranks,
                      .nhosts = m->nhosts,
                      .ranks_per_host = m->ranks_per_host,
@@ -277,15 +279,15 @@ static void describe_cpus(hk_machine *m, const home *h, const hk_constants *cons
                      .nslots = (uint32_t)s->SLOTS};
   hk_machine host = hk_machine_of_hosts(&f, constants);
   if (had && had < host.cores_per_host) host.cores_per_host = had;
-  host.between.ring_us_per_b = max(host.between.ring_us_per_b, m->between.ring_us_per_b);
+  host.between.ring_us_per_b = machine_topo_max(host.between.ring_us_per_b, m->between.ring_us_per_b);
   host.between.mesh_us_per_b = host.between.ring_us_per_b;
   *m = host;
 }
 
 /* Uses the rings of the search, which are better than the order of ranks. In a mixed cluster the slowest host
  * counts. */
-static hk_status use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
-                           const hk_channels *rings, const hk_path_rules *rules) {
+static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
+                                        const hk_channels *rings, const hk_path_rules *rules) {
   double n = rings->nchannels, inside = (double)rings->intra_gbps, between = (double)rings->inter_gbps;
   if (c->nkinds > 1) {
     hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};
@@ -315,42 +317,43 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     rc = HK_FAIL_ERRNO("no memory for %d hosts", c->nhosts);
     goto out;
   }
-  count_seats(&m, c, seats, nranks, of_host);
+  machine_topo_count_seats(&m, c, seats, nranks, of_host);
   for (int host = 0; host < c->nhosts; host++) {
     int kind = c->kind_of ? c->kind_of[host] : 0;
     if (seen[kind] || !of_host[host]) continue; /* one host represents all of its kind */
     seen[kind] = true;
-    home_free(&h);
-    HK_TRY(home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
+    machine_topo_home_free(&h);
+    HK_TRY(machine_topo_home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) {
-      look_inside(&h, &m.inside);
+      machine_topo_look_inside(&h, &m.inside);
       HK_TRY(hk_traffic_look(m.traffic, h.paths, h.nodes, h.n, c->nkinds == 1 ? rings : NULL), out);
     }
-    if (m.nhosts > 1) HK_TRY(look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
+    if (m.nhosts > 1) HK_TRY(machine_topo_look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
-      describe_gpus(&m, &h, s);
+      machine_topo_describe_gpus(&m, &h, s);
     else
-      describe_cpus(&m, &h, o ? &o->constants : NULL, s);
+      machine_topo_describe_cpus(&m, &h, o ? &o->constants : NULL, s);
   }
   if (m.overlap) {
     m.inside.alpha_us += HK_GPU_INSTR_US;
     for (int k = 0; k < HK_TRAFFICS; k++)
       if (m.traffic[k].alpha_us > 0) m.traffic[k].alpha_us += HK_GPU_INSTR_US;
     m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
-    if (rings && rings->nchannels > 0) HK_TRY(use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
+    if (rings && rings->nchannels > 0)
+      HK_TRY(machine_topo_use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
   }
-  if (m.nhosts > 1) cross_fabric(&m, c);
+  if (m.nhosts > 1) machine_topo_cross_fabric(&m, c);
   m.in_network = !m.overlap && m.nhosts > 1 && s->COLLNET_ENABLE == 1 && m.nhosts >= s->COLLNET_NODE_THRESHOLD;
   *out = m;
 out:
-  home_free(&h);
+  machine_topo_home_free(&h);
   free(of_host);
   free(seen);
   return rc;
 }
 
 /* For equal hosts with all seats used: repeats the first host's order of ranks on each host. */
-static hk_status repeat_orders(const hk_layout *plain, const hk_channels *rings, uint16_t **out) {
+static hk_status machine_topo_repeat_orders(const hk_layout *plain, const hk_channels *rings, uint16_t **out) {
   size_t n = (size_t)plain->nranks;
   uint16_t *order = *out = malloc((size_t)rings->nchannels * n * sizeof *order);
   if (!order) return HK_FAIL_ERRNO("no memory for the ring orders of %d ranks", plain->nranks);
@@ -384,7 +387,7 @@ hk_status hk_layout_of(hk_layout **out, const hk_cluster *c, const hk_seat *seat
     *out = plain;
     plain = NULL;
   } else if (c->nkinds == 1 && plain->most == plain->least && plain->most == rings->nranks) {
-    HK_TRY(repeat_orders(plain, rings, &order), out);
+    HK_TRY(machine_topo_repeat_orders(plain, rings, &order), out);
     rc = hk_layout_new(out, nranks, host, local, order, rings->nchannels);
   } else {
     hk_search what = {.pattern = HK_PATTERN_RING, .max_channels = rings->nchannels};

@@ -15,14 +15,14 @@
 #include "gpu.h"
 #include "mesh.h"
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *nvls_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
   if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
   return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
-static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank, after = (unsigned)hk_shift(w->rank, 1, w->nranks);
   hk_build_lane(b);
   hk_build_repeat(b, (unsigned)w->nranks - 1);
@@ -33,21 +33,21 @@ static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, mine, hk_in(mine, 0));
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void nvls_build(hk_builder *b, const hk_build *w) {
   hk_build_in_switch(b);
   switch (w->coll) {
     case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
-    case HK_REDUCE_SCATTER: build_reduce_scatter(b, w); return;
+    case HK_REDUCE_SCATTER: nvls_build_reduce_scatter(b, w); return;
     default: hk_build_oneshot_allgather(b, w); return;
   }
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape nvls_shape(const hk_machine *m, hk_coll coll) {
   bool gathers = coll == HK_ALLGATHER;
   return (hk_shape){.fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1, .switched = true};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double nvls_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   const double n = m->nranks, block = (double)bytes / n;
   const bool adds = coll != HK_ALLGATHER, copies = coll != HK_REDUCE_SCATTER;
   const double steps = adds + copies;
@@ -65,7 +65,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.all_turns = steps * (n - 1) + 1;
   w.gpu.lane = (n - 1) * block;
   w.gpu.lanes = (steps * (n - 1) + 1) * block;
-  hk_shape s = shape(m, coll);
+  hk_shape s = nvls_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -75,8 +75,8 @@ const hk_algorithm hk_algorithm_nvls = {
     .colls = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cannot = nvls_cannot,
+    .cost = nvls_cost,
+    .shape = nvls_shape,
+    .build = nvls_build,
 };

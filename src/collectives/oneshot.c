@@ -21,14 +21,14 @@ enum {
  * ranks. */
 #define HIDDEN 0.7
 
-static void build_allreduce(hk_builder *b, const hk_build *w) {
+static void oneshot_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_scratch(b, hk_mesh_scratch(w->nranks));
   hk_build_lane(b);
   hk_build_move(b, HK_INSTR_COPY, (hk_operand[]){hk_mcast(b, 0, 0)}, 1, (hk_operand[]){hk_in(0, 0)}, 1);
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_MCAST_RECV, 0, hk_in(0, 0));
 }
 
-static void build_broadcast(hk_builder *b, const hk_build *w) {
+static void oneshot_build_broadcast(hk_builder *b, const hk_build *w) {
   hk_build_lane(b);
   if (w->rank == w->root)
     hk_build_move(b, 0, (hk_operand[]){hk_mcast(b, 0, 0), hk_out(0, 0)}, 2, (hk_operand[]){hk_in(0, 0)}, 1);
@@ -48,26 +48,26 @@ void hk_build_oneshot_allgather(hk_builder *b, const hk_build *w) {
   hk_build_end_repeat(b);
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void oneshot_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
-    case HK_ALLREDUCE: build_allreduce(b, w); return;
-    case HK_BROADCAST: build_broadcast(b, w); return;
+    case HK_ALLREDUCE: oneshot_build_allreduce(b, w); return;
+    case HK_BROADCAST: oneshot_build_broadcast(b, w); return;
     default: hk_build_oneshot_allgather(b, w); return;
   }
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *oneshot_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return m->multicast ? NULL : "needs multicast, memory that all ranks share";
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape oneshot_shape(const hk_machine *m, hk_coll coll) {
   if (coll != HK_ALLREDUCE) return (hk_shape){.fan = 1, .depth = 1, .switched = true};
   return (hk_shape){.fan = 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks), .switched = true};
 }
 
 /* GPUs: a switch makes the copies; each rank receives those of all ranks. */
-static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_work *w) {
+static void oneshot_describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_work *w) {
   double n = m->nranks, senders = coll == HK_BROADCAST ? 1 : n;
   w->received = senders * block / HK_GPU_IN_SWITCH;
   w->written = (coll == HK_ALLREDUCE ? 1 : senders) * block + senders * block;
@@ -78,7 +78,7 @@ static void describe_lanes(const hk_machine *m, hk_coll coll, double block, hk_w
   w->gpu.after = coll == HK_ALLGATHER ? (n - 1) * block : w->gpu.lane / 2;
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double oneshot_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, all = (double)bytes, block = coll == HK_ALLGATHER ? all / n : all;
   hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = n, .sent = block, .block = (size_t)block};
   /* A payload outside its slot's header: every reader reads one more place. If waves follow, copying hides it. */
@@ -101,8 +101,8 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
       w.written = 2 * block + (n - 1) * block;
       break;
   }
-  if (m->overlap) describe_lanes(m, coll, block, &w);
-  hk_shape s = shape(m, coll);
+  if (m->overlap) oneshot_describe_lanes(m, coll, block, &w);
+  hk_shape s = oneshot_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -112,8 +112,8 @@ const hk_algorithm hk_algorithm_oneshot = {
     .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_ALLGATHER | 1u << HK_ALLGATHERV,
     .fixed_order = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL, /* a switch need not keep LL128's lines whole */
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cannot = oneshot_cannot,
+    .cost = oneshot_cost,
+    .shape = oneshot_shape,
+    .build = oneshot_build,
 };

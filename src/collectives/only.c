@@ -22,18 +22,18 @@ static const struct {
              {"SYMK", NULL, false}};
 
 /* True if NAME_PROTOCOL begins with the word. */
-static bool begins(const char *name, hk_protocol p, const char *word, size_t n) {
+static bool only_begins(const char *name, hk_protocol p, const char *word, size_t n) {
   char whole[64];
   snprintf(whole, sizeof whole, "%s_%s", name, hk_protocols[p].name);
   return n <= strlen(whole) && !strncasecmp(whole, word, n);
 }
 
 /* Adds the word's algorithms and protocols to `only`; false if the word is unknown. */
-static bool add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) {
+static bool only_add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) {
   bool known = n >= strlen("SYMK_") && !strncasecmp(word, "SYMK_", strlen("SYMK_"));
   for (size_t k = 0; n && k < HK_ARRAY_LENGTH(names); k++)
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      if ((names[k].simple && p != HK_PROTO_SIMPLE) || !begins(names[k].theirs, (hk_protocol)p, word, n)) continue;
+      if ((names[k].simple && p != HK_PROTO_SIMPLE) || !only_begins(names[k].theirs, (hk_protocol)p, word, n)) continue;
       known = true;
       for (int i = 0; names[k].ours && hk_algorithms[i]; i++)
         if (!strcmp(hk_algorithms[i]->name, names[k].ours)) only[p] |= 1u << i;
@@ -41,7 +41,7 @@ static bool add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) 
   if (known) return true;
   for (int i = 0; n && hk_algorithms[i]; i++)
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      if (!begins(hk_algorithms[i]->name, (hk_protocol)p, word, n)) continue;
+      if (!only_begins(hk_algorithms[i]->name, (hk_protocol)p, word, n)) continue;
       known = true;
       only[p] |= 1u << i;
     }
@@ -49,7 +49,7 @@ static bool add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) 
 }
 
 /* A term has words joined by `+`: adds the choices that all of its words allow. */
-static bool add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
+static bool only_add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
   uint32_t all[HK_PROTO_COUNT];
   memset(all, 0xff, sizeof all);
   for (const char *word = term, *end = term + length; word <= end;) {
@@ -60,7 +60,7 @@ static bool add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COU
     while (n && *word == ' ') word++, n--;
     while (n && word[n - 1] == ' ') n--;
     bool not = n && *word == '^';
-    if (!add_word(word + not, n - not, one)) {
+    if (!only_add_word(word + not, n - not, one)) {
       snprintf(why, why_bytes, "\"%.*s\" begins no name of an algorithm and protocol, such as RING_LL", (int)n, word);
       return false;
     }
@@ -76,7 +76,7 @@ bool hk_filter_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *
   memset(only, 0, HK_PROTO_COUNT * sizeof *only);
   for (const char *term = selection;;) {
     size_t n = strcspn(term, ",");
-    if (!add_term(term, n, only, why, why_bytes)) return false;
+    if (!only_add_term(term, n, only, why, why_bytes)) return false;
     if (!term[n]) break;
     term += n + 1;
   }

@@ -22,13 +22,13 @@ const char *const hk_consistency_names[HK_AGREE_COUNT] = {
     [HK_AGREE_BATCH_INVARIANT] = "HOCKET_BATCH_INVARIANT (or hocketCommSetBatchInvariant on the parent)",
 };
 
-static uint64_t hash_text(const char *text) {
+static uint64_t overrides_hash_text(const char *text) {
   uint64_t h = 1;
   for (; text && *text; text++) h = hk_hash_mix(h, (unsigned char)*text);
   return h;
 }
 
-static hk_status read_level(const char *text, const char *name, hk_path_class *out) {
+static hk_status overrides_read_level(const char *text, const char *name, hk_path_class *out) {
   if (!text || hk_path_class_parse(text, out)) return HK_OK;
   if (*text && strspn(text, "0123456789") == strlen(text)) {
     *out = HK_PATH_SYS; /* a number above the last level, as NCCL takes it */
@@ -38,14 +38,14 @@ static hk_status read_level(const char *text, const char *name, hk_path_class *o
                  text);
 }
 
-static int larger(int a, int b) { return a > b ? a : b; }
+static int overrides_larger(int a, int b) { return a > b ? a : b; }
 /* The smaller limit; 0 means no limit. */
-static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
+static int overrides_smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
-static hk_status read_channels(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
+static hk_status overrides_read_channels(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
   hk_filter *w = &o->filter;
-  w->min_channels = larger(min_channels, (int)s->MIN_NCHANNELS);
-  w->max_channels = smaller(max_channels, (int)s->MAX_NCHANNELS);
+  w->min_channels = overrides_larger(min_channels, (int)s->MIN_NCHANNELS);
+  w->max_channels = overrides_smaller(max_channels, (int)s->MAX_NCHANNELS);
   o->agreement[HK_AGREE_CHANNELS] = hk_hash_mix(hk_hash_mix(1, (uint64_t)w->min_channels), (uint64_t)w->max_channels);
   if (!w->max_channels || w->min_channels <= w->max_channels) return HK_OK;
   return HK_FAIL(HK_ERR_ARGUMENT,
@@ -55,7 +55,7 @@ static hk_status read_channels(hk_overrides *o, const hk_settings *s, int min_ch
 }
 
 /* A file that the user named must exist; the one at the default place need not. */
-static hk_status read_constants(hk_overrides *o, const hk_settings *s) {
+static hk_status overrides_read_constants(hk_overrides *o, const hk_settings *s) {
   char usual[4096];
   const char *path = s->TUNE_FILE;
   o->constants = hk_constants_default;
@@ -72,12 +72,12 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   const char *rules = s->TUNING_FILE;
   *o = (hk_overrides){.settings = s, .gdr_level = HK_PATH_PXB};
   HK_OR_RETURN(hk_filter_parse(&o->filter, algo, proto));
-  HK_OR_RETURN(read_channels(o, s, min_channels, max_channels));
+  HK_OR_RETURN(overrides_read_channels(o, s, min_channels, max_channels));
   if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules));
   o->filter.rules = o->rules;
   o->filter.batch_invariant = s->BATCH_INVARIANT != 0;
-  HK_OR_RETURN(read_level(s->P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
-  HK_OR_RETURN(read_level(s->NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
+  HK_OR_RETURN(overrides_read_level(s->P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
+  HK_OR_RETURN(overrides_read_level(s->NET_GDR_LEVEL, "NCCL_NET_GDR_LEVEL", &o->gdr_level));
   /* In the rules LOC means the default; for users it means that no GPU reaches another one. */
   o->paths.no_p2p = s->P2P_DISABLE != 0 || (s->P2P_LEVEL && !o->paths.p2p_level);
   o->paths.no_pxn = s->PXN_DISABLE != 0;
@@ -85,11 +85,11 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   o->cross_nic = (int)s->CROSS_NIC;
   o->graph_file = s->GRAPH_FILE;
   o->graph_dump_file = s->GRAPH_DUMP_FILE;
-  HK_OR_RETURN(read_constants(o, s));
-  o->agreement[HK_AGREE_ALGO] = hash_text(algo);
-  o->agreement[HK_AGREE_PROTO] = hash_text(proto);
+  HK_OR_RETURN(overrides_read_constants(o, s));
+  o->agreement[HK_AGREE_ALGO] = overrides_hash_text(algo);
+  o->agreement[HK_AGREE_PROTO] = overrides_hash_text(proto);
   o->agreement[HK_AGREE_TUNING_FILE] = hk_rules_hash(o->rules);
-  o->agreement[HK_AGREE_GRAPH_FILE] = hash_text(o->graph_file);
+  o->agreement[HK_AGREE_GRAPH_FILE] = overrides_hash_text(o->graph_file);
   o->agreement[HK_AGREE_CROSS_NIC] = (uint64_t)o->cross_nic;
   o->agreement[HK_AGREE_P2P_LEVEL] =
       hk_hash_mix(hk_hash_mix(hk_hash_mix(1, (uint64_t)o->paths.p2p_level), o->paths.no_pxn), o->paths.no_nvb);

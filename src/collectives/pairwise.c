@@ -8,7 +8,7 @@
 #include "cost.h"
 #include "mesh.h"
 
-static void build(hk_builder *b, const hk_build *w) {
+static void pairwise_build(hk_builder *b, const hk_build *w) {
   unsigned mine = (unsigned)w->rank, others = (unsigned)w->nranks - 1;
   unsigned after = (unsigned)hk_shift(w->rank, 1, w->nranks), before = (unsigned)hk_shift(w->rank, -1, w->nranks);
   hk_build_lane(b);
@@ -24,12 +24,12 @@ static void build(hk_builder *b, const hk_build *w) {
   hk_build_end_repeat(b);
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape pairwise_shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return (hk_shape){.fan = (unsigned)m->nranks - 1, .depth = 1, .refers = true};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double pairwise_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double others = m->nranks - 1, block = (double)bytes / m->nranks;
   hk_work w = {.rounds = 1,
                .again = HK_AHEAD,
@@ -42,7 +42,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.all_turns = others + 1;
   w.gpu.lane = others * block;
   w.gpu.lanes = w.gpu.lane + block;
-  hk_shape s = shape(m, coll);
+  hk_shape s = pairwise_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -50,7 +50,7 @@ const hk_algorithm hk_algorithm_pairwise = {
     .name = "pairwise",
     .about = "step j: send to rank + j, receive from rank - j; fewest bytes",
     .colls = 1u << HK_ALLTOALL | 1u << HK_ALLTOALLV,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cost = pairwise_cost,
+    .shape = pairwise_shape,
+    .build = pairwise_build,
 };

@@ -18,9 +18,9 @@
 #include "pattern.h"
 
 /* The number of offsets o = 0, 2^(k+1), 2 2^(k+1), ... with o + 2^k < n. */
-static int pairs(int k, int n) { return (n - (1 << k) - 1) / (2 << k) + 1; }
+static int pat_pairs(int k, int n) { return (n - (1 << k) - 1) / (2 << k) + 1; }
 
-static void build_allgather(hk_builder *b, const hk_build *w) {
+static void pat_build_allgather(hk_builder *b, const hk_build *w) {
   int n = w->nranks, r = w->rank, k = hk_log2_ceil((unsigned)n) - 1;
   int to = hk_shift(r, 1 << k, n), from = hk_shift(r, -(1 << k), n);
   hk_build_lane(b);
@@ -31,7 +31,7 @@ static void build_allgather(hk_builder *b, const hk_build *w) {
     int stride = -(2 << k);
     to = hk_shift(r, 1 << k, n);
     from = hk_shift(r, -(1 << k), n);
-    hk_build_repeat(b, (unsigned)pairs(k, n));
+    hk_build_repeat(b, (unsigned)pat_pairs(k, n));
     hk_build_copy(b, hk_send_to(b, to, (unsigned)r, stride), hk_out((unsigned)r, stride));
     hk_build_copy(b, hk_out((unsigned)from, stride), hk_recv_from(b, from, (unsigned)from, stride));
     hk_build_end_repeat(b);
@@ -39,60 +39,60 @@ static void build_allgather(hk_builder *b, const hk_build *w) {
 }
 
 /* The scratch buffer of an even offset. */
-static hk_operand partial(int offset, int stride) {
+static hk_operand pat_partial(int offset, int stride) {
   hk_operand o = hk_scratch((unsigned)offset / 2);
   o.stride = (int16_t)(stride / 2);
   return o;
 }
 
 /* One exchange of step k (with stride, a repeat of them): sends offset `offset` + 2^k, adds to `offset`. */
-static void build_exchange(hk_builder *b, const hk_build *w, int k, int offset, int stride) {
+static void pat_build_exchange(hk_builder *b, const hk_build *w, int k, int offset, int stride) {
   int n = w->nranks, r = w->rank, away = offset + (1 << k);
   int to = hk_shift(r, -(1 << k), n), from = hk_shift(r, 1 << k, n);
   unsigned give = (unsigned)hk_shift(r, -away, n), keep = (unsigned)hk_shift(r, -offset, n);
   /* Odd offsets add nothing, nor does the last one: their part is the unchanged input. */
   bool sum = k > 0 && away < n - 1, last = (2 << k) >= n;
-  hk_operand given = sum ? partial(away, stride) : hk_in(give, -stride);
-  hk_operand kept = k > 0 ? partial(offset, stride) : hk_in(keep, -stride);
-  hk_operand total = last ? hk_out(0, 0) : partial(offset, stride);
+  hk_operand given = sum ? pat_partial(away, stride) : hk_in(give, -stride);
+  hk_operand kept = k > 0 ? pat_partial(offset, stride) : hk_in(keep, -stride);
+  hk_operand total = last ? hk_out(0, 0) : pat_partial(offset, stride);
   hk_build_copy(b, hk_send_to(b, to, give, -stride), given);
   hk_build_move(b, last ? HK_INSTR_FINAL : 0, &total, 1, (hk_operand[]){hk_recv_from(b, from, keep, -stride), kept}, 2);
 }
 
-static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
+static void pat_build_reduce_scatter(hk_builder *b, const hk_build *w) {
   int n = w->nranks;
   if (n > 2) hk_build_scratch(b, (unsigned)n / 2);
   hk_build_lane(b);
   for (int k = 0; 1 << k < n; k++) {
-    int count = pairs(k, n), last_offset = (count - 1) * (2 << k);
+    int count = pat_pairs(k, n), last_offset = (count - 1) * (2 << k);
     bool apart = k > 0 && last_offset + (1 << k) == n - 1; /* the last offset of all has no sum to send */
     hk_build_repeat(b, (unsigned)(count - apart));
-    build_exchange(b, w, k, 0, 2 << k);
+    pat_build_exchange(b, w, k, 0, 2 << k);
     hk_build_end_repeat(b);
-    if (apart) build_exchange(b, w, k, last_offset, 0);
+    if (apart) pat_build_exchange(b, w, k, last_offset, 0);
   }
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void pat_build(hk_builder *b, const hk_build *w) {
   if (w->coll == HK_ALLGATHER)
-    build_allgather(b, w);
+    pat_build_allgather(b, w);
   else
-    build_reduce_scatter(b, w);
+    pat_build_reduce_scatter(b, w);
 }
 
 /* A stride is 16 bits. */
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *pat_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return m->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape pat_shape(const hk_machine *m, hk_coll coll) {
   return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks),
                     .depth = 1,
                     .scratch = coll == HK_REDUCE_SCATTER ? (unsigned)m->nranks / 2 : 0};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double pat_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double n = m->nranks, moved = (double)bytes * (n - 1) / n;
   hk_work w = {.rounds = hk_log2_ceil((unsigned)m->nranks),
                .messages = HK_EXCHANGE_MESSAGES * (n - 1),
@@ -112,7 +112,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.beside = moved;
   w.gpu.out_one = m->nhosts > 1 ? moved : 0;
   w.out = (double)bytes / n * (m->nhosts - 1) * m->ranks_per_host;
-  hk_shape s = shape(m, coll);
+  hk_shape s = pat_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -120,8 +120,8 @@ const hk_algorithm hk_algorithm_pat = {
     .name = "pat",
     .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
     .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cannot = pat_cannot,
+    .cost = pat_cost,
+    .shape = pat_shape,
+    .build = pat_build,
 };

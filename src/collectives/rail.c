@@ -22,18 +22,18 @@
 
 enum { INSIDE, RAIL, LOCAL }; /* channels */
 
-static unsigned block_of(const hk_home *p, int host, int local) {
+static unsigned rail_block_of(const hk_home *p, int host, int local) {
   return (unsigned)hk_layout_rank(p->w->layout, hk_shift(host, 0, p->hosts), local);
 }
 
 /* True if ranks are numbered host after host: then equal local ranks of two hosts differ by a multiple of `per`. */
-static bool regular(const hk_home *p) { return !p->w->layout || p->w->layout->natural; }
+static bool rail_regular(const hk_home *p) { return !p->w->layout || p->w->layout->natural; }
 
 /* ---- allgather ---- */
 
-static void pass_on(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool send) {
+static void rail_pass_on(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool send) {
   hk_operand to[HK_HOST_FAN + 2], from;
-  unsigned n = 0, block = block_of(p, host, p->i);
+  unsigned n = 0, block = rail_block_of(p, host, p->i);
   hk_build_channel(b, RAIL);
   from = receive ? hk_recv_from(b, hk_home_rail(p, -1), block, stride) : hk_in(0, 0);
   to[n++] = hk_out(block, stride);
@@ -43,50 +43,50 @@ static void pass_on(hk_builder *b, const hk_home *p, int host, int stride, bool 
   hk_build_move(b, 0, to, n, &from, 1);
 }
 
-static void collect(hk_builder *b, const hk_home *p, int host, int stride) {
+static void rail_collect(hk_builder *b, const hk_home *p, int host, int stride) {
   for (int j = 1; j < p->per; j++) {
     int from = hk_shift(p->i, -j, p->per);
-    unsigned block = block_of(p, host, from);
+    unsigned block = rail_block_of(p, host, from);
     hk_build_copy(b, hk_out(block, stride), hk_recv_from(b, hk_home_local(p, from), block, stride));
   }
 }
 
-static void build_allgather(hk_builder *b, const hk_home *p) {
+static void rail_build_allgather(hk_builder *b, const hk_home *p) {
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
-  pass_on(b, p, h, 0, false, n > 1);
-  if (regular(p)) {
+  rail_pass_on(b, p, h, 0, false, n > 1);
+  if (rail_regular(p)) {
     hk_build_repeat(b, n > 2 ? (unsigned)n - 2 : 0);
-    pass_on(b, p, h - 1, -p->per, true, true);
+    rail_pass_on(b, p, h - 1, -p->per, true, true);
     hk_build_end_repeat(b);
   } else {
-    for (int s = 1; s < n - 1; s++) pass_on(b, p, h - s, 0, true, true);
+    for (int s = 1; s < n - 1; s++) rail_pass_on(b, p, h - s, 0, true, true);
   }
-  if (n > 1) pass_on(b, p, h + 1, 0, true, false);
+  if (n > 1) rail_pass_on(b, p, h + 1, 0, true, false);
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  if (regular(p)) {
+  if (rail_regular(p)) {
     hk_build_repeat(b, (unsigned)n);
-    collect(b, p, h, -p->per);
+    rail_collect(b, p, h, -p->per);
     hk_build_end_repeat(b);
   } else {
-    for (int s = 0; s < n; s++) collect(b, p, h - s, 0);
+    for (int s = 0; s < n; s++) rail_collect(b, p, h - s, 0);
   }
 }
 
 /* ---- reduce_scatter ---- */
 
-static void deal(hk_builder *b, const hk_home *p, int host, int stride) {
+static void rail_deal(hk_builder *b, const hk_home *p, int host, int stride) {
   for (int j = 1; j < p->per; j++) {
     int to = hk_shift(p->i, j, p->per);
-    unsigned block = block_of(p, host, to);
+    unsigned block = rail_block_of(p, host, to);
     hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), block, stride), hk_in(block, stride));
   }
 }
 
-static void add_up(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool last) {
+static void rail_add_up(hk_builder *b, const hk_home *p, int host, int stride, bool receive, bool last) {
   hk_operand from[HK_HOST_FAN + 2], to;
-  unsigned n = 0, block = block_of(p, host, p->i);
+  unsigned n = 0, block = rail_block_of(p, host, p->i);
   hk_build_channel(b, RAIL);
   if (receive) from[n++] = hk_recv_from(b, hk_home_rail(p, -1), block, stride);
   to = last ? hk_out(0, 0) : hk_send_to(b, hk_home_rail(p, 1), block, stride);
@@ -96,43 +96,43 @@ static void add_up(hk_builder *b, const hk_home *p, int host, int stride, bool r
   hk_build_move(b, last ? HK_INSTR_FINAL : 0, &to, 1, from, n);
 }
 
-static void build_reduce_scatter(hk_builder *b, const hk_home *p) {
+static void rail_build_reduce_scatter(hk_builder *b, const hk_home *p) {
   int h = p->h, n = p->hosts;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  if (regular(p)) {
+  if (rail_regular(p)) {
     hk_build_repeat(b, (unsigned)n);
-    deal(b, p, h - 1, -p->per);
+    rail_deal(b, p, h - 1, -p->per);
     hk_build_end_repeat(b);
   } else {
-    for (int s = 1; s <= n; s++) deal(b, p, h - s, 0);
+    for (int s = 1; s <= n; s++) rail_deal(b, p, h - s, 0);
   }
   hk_build_lane(b);
-  if (n > 1) add_up(b, p, h - 1, 0, false, false);
-  if (regular(p)) {
+  if (n > 1) rail_add_up(b, p, h - 1, 0, false, false);
+  if (rail_regular(p)) {
     hk_build_repeat(b, n > 2 ? (unsigned)n - 2 : 0);
-    add_up(b, p, h - 2, -p->per, true, false);
+    rail_add_up(b, p, h - 2, -p->per, true, false);
     hk_build_end_repeat(b);
   } else {
-    for (int s = 2; s < n; s++) add_up(b, p, h - s, 0, true, false);
+    for (int s = 2; s < n; s++) rail_add_up(b, p, h - s, 0, true, false);
   }
-  add_up(b, p, h, 0, n > 1, true);
+  rail_add_up(b, p, h, 0, n > 1, true);
 }
 
 /* ---- alltoall ---- */
 
 /* Gives each local rank the blocks that it sends to the host `by` further for this rank. */
-static void give(hk_builder *b, const hk_home *p, int by) {
+static void rail_give(hk_builder *b, const hk_home *p, int by) {
   for (int j = 1; j < p->per; j++) {
     int to = hk_shift(p->i, j, p->per);
     hk_build_copy(b, hk_send_to(b, hk_home_local(p, to), (unsigned)p->w->rank, 0),
-                  hk_in(block_of(p, p->h + by, to), 0));
+                  hk_in(rail_block_of(p, p->h + by, to), 0));
   }
 }
 
 /* Sends the blocks of this rank's rail across: its own block, then those of the host's other ranks. */
-static void take_across(hk_builder *b, const hk_home *p, int by) {
-  unsigned to = block_of(p, p->h + by, p->i);
+static void rail_take_across(hk_builder *b, const hk_home *p, int by) {
+  unsigned to = rail_block_of(p, p->h + by, p->i);
   hk_build_channel(b, RAIL);
   hk_operand across = hk_send_to(b, (int)to, (unsigned)p->w->rank, 0);
   hk_build_copy(b, across, hk_in(to, 0));
@@ -144,24 +144,24 @@ static void take_across(hk_builder *b, const hk_home *p, int by) {
   }
 }
 
-static void take_in(hk_builder *b, const hk_home *p, int by) {
+static void rail_take_in(hk_builder *b, const hk_home *p, int by) {
   int rail = hk_home_rail(p, -by);
   for (int j = 0; j < p->per; j++) {
-    unsigned block = block_of(p, p->h - by, hk_shift(p->i, -j, p->per));
+    unsigned block = rail_block_of(p, p->h - by, hk_shift(p->i, -j, p->per));
     hk_build_copy(b, hk_out(block, 0), hk_recv_from(b, rail, block, 0));
   }
 }
 
-static void build_alltoall(hk_builder *b, const hk_home *p) {
+static void rail_build_alltoall(hk_builder *b, const hk_home *p) {
   unsigned mine = (unsigned)p->w->rank;
   hk_build_lane(b);
   hk_build_channel(b, INSIDE);
-  for (int by = 1; by < p->hosts; by++) give(b, p, by);
+  for (int by = 1; by < p->hosts; by++) rail_give(b, p, by);
   hk_build_lane(b);
-  for (int by = 1; by < p->hosts; by++) take_across(b, p, by);
+  for (int by = 1; by < p->hosts; by++) rail_take_across(b, p, by);
   hk_build_lane(b);
   hk_build_channel(b, RAIL);
-  for (int by = 1; by < p->hosts; by++) take_in(b, p, by);
+  for (int by = 1; by < p->hosts; by++) rail_take_in(b, p, by);
 
   hk_build_lane(b); /* inside the host, directly */
   hk_build_channel(b, LOCAL);
@@ -178,16 +178,16 @@ static void build_alltoall(hk_builder *b, const hk_home *p) {
   }
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void rail_build(hk_builder *b, const hk_build *w) {
   hk_home p = hk_home_of(w);
   switch (w->coll) {
-    case HK_ALLGATHER: build_allgather(b, &p); return;
-    case HK_REDUCE_SCATTER: build_reduce_scatter(b, &p); return;
-    default: build_alltoall(b, &p); return;
+    case HK_ALLGATHER: rail_build_allgather(b, &p); return;
+    case HK_REDUCE_SCATTER: rail_build_reduce_scatter(b, &p); return;
+    default: rail_build_alltoall(b, &p); return;
   }
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *rail_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (m->nhosts < 2) return "needs several hosts";
   if (m->ranks_per_host < 2) return "needs hosts of several ranks";
@@ -195,7 +195,7 @@ static const char *cannot(const hk_machine *m, hk_coll coll) {
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double rail_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double hosts = m->nhosts, per = m->ranks_per_host, block = (double)bytes / m->nranks, rail = hosts * block;
   hk_work w = {.rounds = hosts,
                .again = hosts,
@@ -238,7 +238,7 @@ const hk_algorithm hk_algorithm_rail = {
         "between hosts only equal local ranks communicate, inside all ranks; nothing crosses a rail fabric's spines",
     .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
-    .cannot = cannot,
-    .cost = cost,
-    .build = build,
+    .cannot = rail_cannot,
+    .cost = rail_cost,
+    .build = rail_build,
 };

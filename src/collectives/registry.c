@@ -26,7 +26,7 @@ hk_shape hk_algorithm_shape(const hk_algorithm *a, const hk_machine *m, hk_coll 
 }
 
 /* One rank: for all collectives the output is the input, and a reduction needs nothing else. */
-static void build_alone(hk_builder *b, const hk_build *what) {
+static void registry_build_alone(hk_builder *b, const hk_build *what) {
   hk_build_lane(b);
   hk_build_move(b, hk_coll_reduces(what->coll) ? HK_INSTR_FINAL : 0, (hk_operand[]){hk_out(0, 0)}, 1,
                 (hk_operand[]){hk_in(0, 0)}, 1);
@@ -41,7 +41,7 @@ hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_pro
     return HK_FAIL(HK_ERR_INTERNAL, "The algorithm %s has no program for %s", a->name, hk_coll_name(what->coll));
   HK_OR_RETURN(hk_builder_new(&b, what));
   if (what->nranks == 1)
-    build_alone(b, what);
+    registry_build_alone(b, what);
   else
     a->build(b, &plain);
   return hk_builder_finish(b, a->name, out);

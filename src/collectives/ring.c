@@ -21,7 +21,7 @@ typedef struct seat {
   bool natural; /* the order of ranks: successive blocks, which are numbered by rank, differ by one */
 } seat;
 
-static seat seat_of(const hk_build *w) {
+static seat ring_seat_of(const hk_build *w) {
   int n = w->nranks, p = hk_layout_place(w->layout, w->channel, w->rank);
   return (seat){.n = n,
                 .place = p,
@@ -31,13 +31,13 @@ static seat seat_of(const hk_build *w) {
 }
 
 /* The block of the rank `by` positions further. */
-static unsigned block_at(const hk_build *w, const seat *s, int by) {
+static unsigned ring_block_at(const hk_build *w, const seat *s, int by) {
   return (unsigned)hk_layout_at(w->layout, w->channel, hk_shift(s->place, by, s->n));
 }
 
 /* Blocks of this split message belong to positions, not to ranks. */
-static void build_allreduce(hk_builder *b, const hk_build *w) {
-  seat s = seat_of(w);
+static void ring_build_allreduce(hk_builder *b, const hk_build *w) {
+  seat s = ring_seat_of(w);
   int n = s.n, r = s.place, next = s.next, prev = s.prev;
   unsigned mine = (unsigned)r, before = (unsigned)hk_shift(r, -1, n), after = (unsigned)hk_shift(r, 1, n);
   unsigned second = (unsigned)hk_shift(r, 2, n);
@@ -57,57 +57,57 @@ static void build_allreduce(hk_builder *b, const hk_build *w) {
   hk_build_copy(b, hk_out(second, 0), hk_recv_from(b, prev, second, 0));
 }
 
-static void pass_on(hk_builder *b, const seat *s, unsigned block, int stride) {
+static void ring_pass_on(hk_builder *b, const seat *s, unsigned block, int stride) {
   hk_build_move(b, 0, (hk_operand[]){hk_out(block, stride), hk_send_to(b, s->next, block, stride)}, 2,
                 (hk_operand[]){hk_recv_from(b, s->prev, block, stride)}, 1);
 }
 
-static void build_allgather(hk_builder *b, const hk_build *w) {
-  seat s = seat_of(w);
-  unsigned mine = (unsigned)w->rank, last = block_at(w, &s, 1);
+static void ring_build_allgather(hk_builder *b, const hk_build *w) {
+  seat s = ring_seat_of(w);
+  unsigned mine = (unsigned)w->rank, last = ring_block_at(w, &s, 1);
   hk_build_lane(b);
   hk_build_move(b, 0, (hk_operand[]){hk_out(mine, 0), hk_send_to(b, s.next, mine, 0)}, 2, (hk_operand[]){hk_in(0, 0)},
                 1);
   if (s.natural) {
     hk_build_repeat(b, (unsigned)s.n - 2);
-    pass_on(b, &s, block_at(w, &s, -1), -1);
+    ring_pass_on(b, &s, ring_block_at(w, &s, -1), -1);
     hk_build_end_repeat(b);
   } else {
-    for (int j = 1; j < s.n - 1; j++) pass_on(b, &s, block_at(w, &s, -j), 0);
+    for (int j = 1; j < s.n - 1; j++) ring_pass_on(b, &s, ring_block_at(w, &s, -j), 0);
   }
   hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, s.prev, last, 0));
 }
 
-static void add_own(hk_builder *b, const seat *s, unsigned block, int stride) {
+static void ring_add_own(hk_builder *b, const seat *s, unsigned block, int stride) {
   hk_build_move(b, 0, (hk_operand[]){hk_send_to(b, s->next, block, stride)}, 1,
                 (hk_operand[]){hk_recv_from(b, s->prev, block, stride), hk_in(block, stride)}, 2);
 }
 
-static void build_reduce_scatter(hk_builder *b, const hk_build *w) {
-  seat s = seat_of(w);
-  unsigned mine = (unsigned)w->rank, first = block_at(w, &s, -1);
+static void ring_build_reduce_scatter(hk_builder *b, const hk_build *w) {
+  seat s = ring_seat_of(w);
+  unsigned mine = (unsigned)w->rank, first = ring_block_at(w, &s, -1);
   hk_build_lane(b);
   hk_build_copy(b, hk_send_to(b, s.next, first, 0), hk_in(first, 0));
   if (s.natural) {
     hk_build_repeat(b, (unsigned)s.n - 2);
-    add_own(b, &s, block_at(w, &s, -2), -1);
+    ring_add_own(b, &s, ring_block_at(w, &s, -2), -1);
     hk_build_end_repeat(b);
   } else {
-    for (int j = 2; j < s.n; j++) add_own(b, &s, block_at(w, &s, -j), 0);
+    for (int j = 2; j < s.n; j++) ring_add_own(b, &s, ring_block_at(w, &s, -j), 0);
   }
   hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1,
                 (hk_operand[]){hk_recv_from(b, s.prev, mine, 0), hk_in(mine, 0)}, 2);
 }
 
-static void build(hk_builder *b, const hk_build *w) {
+static void ring_build(hk_builder *b, const hk_build *w) {
   switch (w->coll) {
-    case HK_ALLREDUCE: build_allreduce(b, w); return;
-    case HK_ALLGATHER: build_allgather(b, w); return;
-    default: build_reduce_scatter(b, w); return;
+    case HK_ALLREDUCE: ring_build_allreduce(b, w); return;
+    case HK_ALLGATHER: ring_build_allgather(b, w); return;
+    default: ring_build_reduce_scatter(b, w); return;
   }
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double ring_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double steps = m->nranks - 1, block = (double)bytes / m->nranks;
   bool both = coll == HK_ALLREDUCE;
   hk_work w = {.spread = HK_SPREAD_RING, .block = bytes / (size_t)m->nranks};
@@ -128,6 +128,6 @@ const hk_algorithm hk_algorithm_ring = {
     .about = "each rank receives from the one before and sends to the one after; fewest bytes, two links, many steps",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
-    .cost = cost,
-    .build = build,
+    .cost = ring_cost,
+    .build = ring_build,
 };

@@ -20,13 +20,13 @@ typedef struct place {
   int line;
 } place;
 
-static hk_status wrong(const place *p, int field, const char *text, const char *wanted) {
+static hk_status rules_wrong(const place *p, int field, const char *text, const char *wanted) {
   return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: field %d (%s) is \"%.80s\": %s", p->file, p->line, field + 1,
                  field_names[field], text, wanted);
 }
 
 /* Cuts the line at its commas; the fields lose blanks around them.  Gives their number, at most FIELDS + 1. */
-static int cut(char *line, char *fields[FIELDS + 1]) {
+static int rules_cut(char *line, char *fields[FIELDS + 1]) {
   int n = 0;
   for (char *p = line; p && n <= FIELDS; n++) {
     char *comma = strchr(p, ',');
@@ -40,9 +40,9 @@ static int cut(char *line, char *fields[FIELDS + 1]) {
   return n;
 }
 
-static bool any(const char *text) { return !strcmp(text, "*"); }
+static bool rules_any(const char *text) { return !strcmp(text, "*"); }
 
-static bool parse_size(const char *text, size_t *out) {
+static bool rules_parse_size(const char *text, size_t *out) {
   char *end;
   errno = 0;
   unsigned long long v = strtoull(text, &end, 10);
@@ -58,7 +58,7 @@ static bool parse_size(const char *text, size_t *out) {
   return true;
 }
 
-static bool parse_number(const char *text, int *out) {
+static bool rules_parse_number(const char *text, int *out) {
   char *end;
   errno = 0;
   long v = strtol(text, &end, 10);
@@ -67,7 +67,7 @@ static bool parse_number(const char *text, int *out) {
   return true;
 }
 
-static hk_status parse_names(const place *p, char *f[FIELDS], hk_rule *r) {
+static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) {
   r->coll = r->algorithm = r->protocol = -1;
   for (int c = 0; c < HK_COLL_COUNT; c++)
     if (!strcasecmp(f[0], hk_coll_name((hk_coll)c))) r->coll = c;
@@ -75,31 +75,34 @@ static hk_status parse_names(const place *p, char *f[FIELDS], hk_rule *r) {
     if (!strcasecmp(f[5], hk_algorithms[i]->name)) r->algorithm = i;
   for (int i = 0; i < HK_PROTO_COUNT; i++)
     if (!strcasecmp(f[6], hk_protocols[i].name)) r->protocol = i;
-  if (r->coll < 0 && !any(f[0])) return wrong(p, 0, f[0], "a collective, as allreduce, or *");
-  if (r->algorithm < 0 && !any(f[5])) return wrong(p, 5, f[5], "an algorithm (hocket plan lists them) or *");
-  if (r->protocol < 0 && !any(f[6])) return wrong(p, 6, f[6], "Simple, LL, LL128 or *");
+  if (r->coll < 0 && !rules_any(f[0])) return rules_wrong(p, 0, f[0], "a collective, as allreduce, or *");
+  if (r->algorithm < 0 && !rules_any(f[5]))
+    return rules_wrong(p, 5, f[5], "an algorithm (hocket plan lists them) or *");
+  if (r->protocol < 0 && !rules_any(f[6])) return rules_wrong(p, 6, f[6], "Simple, LL, LL128 or *");
   if (r->coll >= 0 && r->algorithm >= 0 && !(hk_algorithms[r->algorithm]->colls >> r->coll & 1u))
-    return wrong(p, 5, f[5], "this algorithm has no program for that collective");
+    return rules_wrong(p, 5, f[5], "this algorithm has no program for that collective");
   return HK_OK;
 }
 
-static hk_status parse_line(const place *p, char *text, hk_rule *r) {
+static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
   char *f[FIELDS + 1];
-  int n = cut(text, f);
+  int n = rules_cut(text, f);
   *r = (hk_rule){.to = SIZE_MAX, .line = p->line};
   if (n != FIELDS)
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "%s:%d: %d fields; a rule has %d: collective, bytes from, bytes to, ranks, hosts, algorithm, "
                    "protocol, channels",
                    p->file, p->line, n > FIELDS ? FIELDS + 1 : n, FIELDS);
-  hk_status rc = parse_names(p, f, r);
+  hk_status rc = rules_parse_names(p, f, r);
   if (rc != HK_OK) return rc;
-  if (!any(f[1]) && !parse_size(f[1], &r->from)) return wrong(p, 1, f[1], "a size, as 0, 64K or 1M, or *");
-  if (!any(f[2]) && !parse_size(f[2], &r->to)) return wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
-  if (r->to < r->from) return wrong(p, 2, f[2], "it is less than the rule's first size");
-  if (!any(f[3]) && !parse_number(f[3], &r->nranks)) return wrong(p, 3, f[3], "1 to 65535 or *");
-  if (!any(f[4]) && !parse_number(f[4], &r->nhosts)) return wrong(p, 4, f[4], "1 to 65535 or *");
-  if (!any(f[7]) && !parse_number(f[7], &r->channels)) return wrong(p, 7, f[7], "1 to 65535 or *");
+  if (!rules_any(f[1]) && !rules_parse_size(f[1], &r->from))
+    return rules_wrong(p, 1, f[1], "a size, as 0, 64K or 1M, or *");
+  if (!rules_any(f[2]) && !rules_parse_size(f[2], &r->to))
+    return rules_wrong(p, 2, f[2], "a size, as 0, 64K or 1M, or *");
+  if (r->to < r->from) return rules_wrong(p, 2, f[2], "it is less than the rule's first size");
+  if (!rules_any(f[3]) && !rules_parse_number(f[3], &r->nranks)) return rules_wrong(p, 3, f[3], "1 to 65535 or *");
+  if (!rules_any(f[4]) && !rules_parse_number(f[4], &r->nhosts)) return rules_wrong(p, 4, f[4], "1 to 65535 or *");
+  if (!rules_any(f[7]) && !rules_parse_number(f[7], &r->channels)) return rules_wrong(p, 7, f[7], "1 to 65535 or *");
   return HK_OK;
 }
 
@@ -151,7 +154,7 @@ hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text) {
     text += n + (text[n] == '\n');
     if (strspn(line, " \t\r") == used) continue;
     hk_rule rule;
-    HK_TRY(parse_line(&p, line, &rule), out);
+    HK_TRY(rules_parse_line(&p, line, &rule), out);
     HK_TRY(hk_rules_add(&r, &rule), out);
   }
   *out = r;

@@ -7,23 +7,25 @@
 #include "protocol.h"
 #include "rules.h"
 
-static bool barred(const hk_filter *w, hk_coll coll, int algorithm) { return w && (w->barred[coll] >> algorithm & 1u); }
+static bool select_barred(const hk_filter *w, hk_coll coll, int algorithm) {
+  return w && (w->barred[coll] >> algorithm & 1u);
+}
 
 bool hk_select_invariant(const hk_algorithm *a, hk_coll coll) {
   return !hk_coll_reduces(coll) || (a->fixed_order >> hk_coll_plain(coll) & 1u);
 }
 /* True if it is excluded because its sums are not in the fixed order. */
-static bool varies(const hk_filter *w, hk_coll coll, const hk_algorithm *a) {
+static bool select_varies(const hk_filter *w, hk_coll coll, const hk_algorithm *a) {
   return w && w->batch_invariant && !hk_select_invariant(a, coll);
 }
-static bool speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
+static bool select_speaks(const hk_machine *m, const hk_algorithm *a, hk_protocol p) {
   return (m->protocols >> p & 1u) && (!a->protocols || a->protocols >> p & 1u);
 }
-static bool protocol_barred(const hk_filter *w, hk_coll coll, hk_protocol p) {
+static bool select_protocol_barred(const hk_filter *w, hk_coll coll, hk_protocol p) {
   return w && (w->barred_protocols[coll] >> p & 1u);
 }
 
-static bool left_out(const hk_filter *w, int algorithm, hk_protocol p) {
+static bool select_left_out(const hk_filter *w, int algorithm, hk_protocol p) {
   uint32_t any = 0;
   for (int k = 0; w && k < HK_PROTO_COUNT; k++) any |= w->only[k];
   return any && !(w->only[p] >> algorithm & 1u);
@@ -34,7 +36,7 @@ static bool left_out(const hk_filter *w, int algorithm, hk_protocol p) {
 #define WORTH_EFFICIENT 0.15
 
 /* The range of channels to try: the filter, limited by the machine. */
-static void channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
+static void select_channel_range(const hk_machine *m, const hk_filter *w, int *first, int *last) {
   *first = w && w->min_channels > 0 ? w->min_channels : 1;
   *last = m->max_channels > 0 ? m->max_channels : 1;
   if (*last < *first) *last = *first; /* the user wants more channels than the model considers useful */
@@ -43,17 +45,17 @@ static void channel_range(const hk_machine *m, const hk_filter *w, int *first, i
 }
 
 /* A few channels more than a multiple of the rings would load some rings, and their NICs, more than all others. */
-static int whole_rings(const hk_machine *m, int channels, int least) {
+static int select_whole_rings(const hk_machine *m, int channels, int least) {
   int over = m->rings > 0 && channels > m->rings ? channels % m->rings : 0;
   return 8 * over <= channels && channels - over >= least ? channels - over : channels;
 }
 
 /* The best number of channels for an algorithm and protocol. */
-static void price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
-                  hk_protocol p, hk_decision *out) {
+static void select_price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
+                         hk_protocol p, hk_decision *out) {
   int first, last;
   const double worth = w && w->efficient ? WORTH_EFFICIENT : WORTH;
-  channel_range(m, w, &first, &last);
+  select_channel_range(m, w, &first, &last);
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
   if (m->nranks < 2) return;
   if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0) {
@@ -61,7 +63,7 @@ static void price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t 
     return;
   }
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
-    int n = whole_rings(m, c, first);
+    int n = select_whole_rings(m, c, first);
     hk_machine as = hk_machine_as(m, p, n);
     double us = hk_algorithm_cost(a, &as, coll, bytes);
     if (c > first && us >= out->us * (1 - worth)) continue;
@@ -70,16 +72,16 @@ static void price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t 
   }
 }
 
-static bool cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best) {
+static bool select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best) {
   bool found = false;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
-    if (barred(w, coll, i) || varies(w, coll, a) || !hk_algorithm_supports(a, m, coll)) continue;
+    if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, m, coll)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
-      if (!speaks(m, a, (hk_protocol)p) || protocol_barred(w, coll, (hk_protocol)p)) continue;
-      if (left_out(w, i, (hk_protocol)p)) continue;
-      price(m, w, coll, bytes, a, (hk_protocol)p, &d);
+      if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
+      if (select_left_out(w, i, (hk_protocol)p)) continue;
+      select_price(m, w, coll, bytes, a, (hk_protocol)p, &d);
       if (found && d.us >= best->us) continue;
       *best = d;
       found = true;
@@ -89,8 +91,8 @@ static bool cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size
 }
 
 /* The first rule that fits and can be followed. */
-static bool by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules *rules, hk_coll coll, size_t bytes,
-                    hk_decision *out) {
+static bool select_by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules *rules, hk_coll coll,
+                           size_t bytes, hk_decision *out) {
   for (int i = 0; rules && i < rules->n; i++) {
     const hk_rule *r = &rules->at[i];
     if (!hk_rule_fits(r, m, coll, bytes)) continue;
@@ -98,40 +100,40 @@ static bool by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules
     if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
     if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
     if (r->channels) w.min_channels = w.max_channels = r->channels;
-    if (!cheapest(m, &w, coll, bytes, out)) continue;
+    if (!select_cheapest(m, &w, coll, bytes, out)) continue;
     return true;
   }
   return false;
 }
 
 void hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out) {
-  if (filter && by_rule(m, filter, filter->rules, coll, bytes, out)) {
+  if (filter && select_by_rule(m, filter, filter->rules, coll, bytes, out)) {
     out->ruled = true;
     out->note = "as the tuning file says";
     return;
   }
-  if (filter && by_rule(m, filter, filter->choices, coll, bytes, out)) {
+  if (filter && select_by_rule(m, filter, filter->choices, coll, bytes, out)) {
     out->note = "as hocket tune measured";
     return;
   }
-  if (cheapest(m, filter, coll, bytes, out)) return;
+  if (select_cheapest(m, filter, coll, bytes, out)) return;
   hk_filter rest = *filter; /* without a filter a choice always exists */
   memset(rest.only, 0, sizeof rest.only);
-  if (cheapest(m, &rest, coll, bytes, out)) {
+  if (select_cheapest(m, &rest, coll, bytes, out)) {
     out->note = "what the call selects cannot be used here: choosing from all";
     return;
   }
   memset(rest.barred_protocols, 0, sizeof rest.barred_protocols);
-  if (cheapest(m, &rest, coll, bytes, out)) {
+  if (select_cheapest(m, &rest, coll, bytes, out)) {
     out->note = "none of the allowed protocols is there: choosing from all";
     return;
   }
   bool invariant = rest.batch_invariant;
   rest.batch_invariant = false;
-  bool excluded = invariant && cheapest(m, &rest, coll, bytes, out);
+  bool excluded = invariant && select_cheapest(m, &rest, coll, bytes, out);
   rest.batch_invariant = invariant;
   memset(rest.barred, 0, sizeof rest.barred);
-  cheapest(m, &rest, coll, bytes, out);
+  select_cheapest(m, &rest, coll, bytes, out);
   out->overruled = excluded;
   out->note =
       excluded
@@ -143,16 +145,17 @@ bool hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, s
                    hk_protocol p, hk_decision *out) {
   int i = 0;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
-  if (!hk_algorithms[i] || barred(filter, coll, i) || varies(filter, coll, a) || !hk_algorithm_supports(a, m, coll))
+  if (!hk_algorithms[i] || select_barred(filter, coll, i) || select_varies(filter, coll, a) ||
+      !hk_algorithm_supports(a, m, coll))
     return false;
-  if (!speaks(m, a, p) || protocol_barred(filter, coll, p) || left_out(filter, i, p)) return false;
-  price(m, filter, coll, bytes, a, p, out);
+  if (!select_speaks(m, a, p) || select_protocol_barred(filter, coll, p) || select_left_out(filter, i, p)) return false;
+  select_price(m, filter, coll, bytes, a, p, out);
   return true;
 }
 
 /* ---- the table ---- */
 
-static void insert(hk_alternative *rows, int *n, const hk_alternative *row) {
+static void select_insert(hk_alternative *rows, int *n, const hk_alternative *row) {
   int at = (*n)++;
   while (at > 0 && !row->why[0] && (rows[at - 1].why[0] || rows[at - 1].what.us > row->what.us)) {
     rows[at] = rows[at - 1];
@@ -176,28 +179,28 @@ int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, si
     if (!(a->colls >> coll & 1u)) continue; /* it does not have this collective */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);
-    else if (varies(filter, coll, a))
+    else if (select_varies(filter, coll, a))
       snprintf(row.why, sizeof row.why,
                "is not batch-invariant (HOCKET_BATCH_INVARIANT): it adds in another order than that of ranks");
-    else if (barred(filter, coll, i))
+    else if (select_barred(filter, coll, i))
       snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
     if (row.why[0]) {
-      insert(out, &n, &row);
+      select_insert(out, &n, &row);
       continue;
     }
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       bool spoken = m->protocols >> p & 1u;
       /* hosts have one protocol, so this row says nothing new */
       if (!spoken && p != HK_PROTO_SIMPLE && m->cores_per_host > 0) continue;
-      if (spoken && !speaks(m, a, (hk_protocol)p)) continue;
+      if (spoken && !select_speaks(m, a, (hk_protocol)p)) continue;
       row = (hk_alternative){.what = {.algorithm = a, .protocol = (hk_protocol)p, .channels = 1}};
       if (!spoken)
         snprintf(row.why, sizeof row.why, "%s %s", hk_protocols[p].name, protocol_needs[p]);
-      else if (protocol_barred(filter, coll, (hk_protocol)p))
+      else if (select_protocol_barred(filter, coll, (hk_protocol)p))
         snprintf(row.why, sizeof row.why, "%s is excluded by NCCL_PROTO", hk_protocols[p].name);
       else
-        price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what);
-      insert(out, &n, &row);
+        select_price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what);
+      select_insert(out, &n, &row);
     }
   }
   return n;

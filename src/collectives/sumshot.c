@@ -13,7 +13,7 @@
 #include "gpu.h"
 #include "mesh.h"
 
-static void build(hk_builder *b, const hk_build *w) {
+static void sumshot_build(hk_builder *b, const hk_build *w) {
   const int after = hk_shift(w->rank, 1, w->nranks), before = hk_shift(w->rank, -1, w->nranks);
   hk_build_in_switch(b);
   hk_build_lane(b);
@@ -22,20 +22,20 @@ static void build(hk_builder *b, const hk_build *w) {
   hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1, (hk_operand[]){hk_sum_from(b, before, 0, 0)}, 1);
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *sumshot_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
   if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
   return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape sumshot_shape(const hk_machine *m, hk_coll coll) {
   (void)m;
   (void)coll;
   return (hk_shape){.fan = 1, .depth = 1, .switched = true};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double sumshot_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   const double n = m->nranks, all = (double)bytes;
   hk_work w = {.rounds = 1,
                .again = 1,
@@ -47,7 +47,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.turns = 2;
   w.gpu.lane = 2 * all;
   w.gpu.after = all; /* the load begins when all data has arrived */
-  hk_shape s = shape(m, coll);
+  hk_shape s = sumshot_shape(m, coll);
   return hk_price(m, &s, &w) + HK_GPU_SWITCH_LOAD_US;
 }
 
@@ -56,8 +56,8 @@ const hk_algorithm hk_algorithm_sumshot = {
     .about = "every rank copies its input to memory of the switch and loads the sum of all; one step; needs NVLS",
     .colls = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
-    .build = build,
+    .cannot = sumshot_cannot,
+    .cost = sumshot_cost,
+    .shape = sumshot_shape,
+    .build = sumshot_build,
 };

@@ -17,7 +17,7 @@ typedef struct look {
 } look;
 
 /* Adds `bytes` to the load of each link on the path from rank `from` to rank `to` (positions in the order). */
-static void send(look *l, int from, int to, double bytes) {
+static void traffic_send(look *l, int from, int to, double bytes) {
   const uint32_t a = l->nodes[l->order ? l->order[from] : from], b = l->nodes[l->order ? l->order[to] : to];
   const hk_path *p = hk_path_between(l->paths, a, b);
   for (int i = 0; i < p->nhops; i++) l->load[l->paths->hops[p->first + (uint32_t)i]] += bytes;
@@ -26,7 +26,7 @@ static void send(look *l, int from, int to, double bytes) {
 }
 
 /* Microseconds until the fullest edge has carried its load; clears the load. */
-static double carry(look *l) {
+static double traffic_carry(look *l) {
   const hk_topo *t = l->paths->topo;
   double us = 0;
   for (uint32_t e = 0; e < t->nedges; e++)
@@ -35,32 +35,32 @@ static double carry(look *l) {
   return us;
 }
 
-static void keep(look *l, hk_traffic *out, double us_per_b) {
+static void traffic_keep(look *l, hk_traffic *out, double us_per_b) {
   if (l->hops > 0) out->alpha_us = fmax(out->alpha_us, l->hops_us / l->hops);
   out->us_per_b = fmax(out->us_per_b, us_per_b);
   l->hops = l->hops_us = 0;
 }
 
 /* Every rank sends to the rank `by` further. */
-static void shift(look *l, int by, double bytes) {
-  for (int i = 0; i < l->n; i++) send(l, i, (i + by) % l->n, bytes);
+static void traffic_shift(look *l, int by, double bytes) {
+  for (int i = 0; i < l->n; i++) traffic_send(l, i, (i + by) % l->n, bytes);
 }
 
 /* Every rank sends a byte in equal parts to all others. */
-static void look_at_all(look *l, hk_traffic *out) {
+static void traffic_look_at_all(look *l, hk_traffic *out) {
   const double part = 1.0 / (l->n - 1);
   double in_turn = 0, own = 0;
   for (int by = 1; by < l->n; by++) {
-    shift(l, by, part);
-    in_turn += carry(l);
+    traffic_shift(l, by, part);
+    in_turn += traffic_carry(l);
     for (int i = 0; i < l->n; i++) {
       const hk_path *p = hk_path_between(l->paths, l->nodes[i], l->nodes[(i + by) % l->n]);
       if (p->gbps > 0) own += part / l->n / (double)p->gbps / 1000;
     }
   }
-  for (int by = 1; by < l->n; by++) shift(l, by, part);
-  const double at_once = carry(l);
-  keep(l, &out[HK_TRAFFIC_ALL], at_once);
+  for (int by = 1; by < l->n; by++) traffic_shift(l, by, part);
+  const double at_once = traffic_carry(l);
+  traffic_keep(l, &out[HK_TRAFFIC_ALL], at_once);
   /* A rank does not wait until the others have finished a distance. Ranks that finish earlier drift apart, and programs
    * are between lockstep and no contention. */
   const double drifting = sqrt(fmax(at_once, own) * in_turn);
@@ -74,93 +74,95 @@ static void look_at_all(look *l, hk_traffic *out) {
 
 /* Partners at distances 1, 2, 4, ...: each distance gets the part of a byte that recursive doubling (or PAT) moves at
  * it. */
-static void flip_bit(look *l, int bit, double bytes) {
+static void traffic_flip_bit(look *l, int bit, double bytes) {
   const hk_cube cube = hk_cube_of(l->n);
-  for (int i = 0; i < cube.p; i++) send(l, hk_cube_rank(&cube, i), hk_cube_rank(&cube, i ^ bit), bytes);
+  for (int i = 0; i < cube.p; i++) traffic_send(l, hk_cube_rank(&cube, i), hk_cube_rank(&cube, i ^ bit), bytes);
 }
-static void flip(look *l, int bit) { flip_bit(l, bit, 1.0 / hk_log2_floor((unsigned)l->n)); }
-static void flip_twice(look *l, int bit) { flip_bit(l, bit, (double)bit / (hk_cube_of(l->n).p - 1)); }
-static void leap(look *l, int by) { shift(l, by, (double)((l->n - by - 1) / (2 * by) + 1) / (l->n - 1)); }
+static void traffic_flip(look *l, int bit) { traffic_flip_bit(l, bit, 1.0 / hk_log2_floor((unsigned)l->n)); }
+static void traffic_flip_twice(look *l, int bit) { traffic_flip_bit(l, bit, (double)bit / (hk_cube_of(l->n).p - 1)); }
+static void traffic_leap(look *l, int by) {
+  traffic_shift(l, by, (double)((l->n - by - 1) / (2 * by) + 1) / (l->n - 1));
+}
 
-static void look_at_steps(look *l, void (*step)(look *, int), int end, hk_traffic *out) {
+static void traffic_look_at_steps(look *l, void (*step)(look *, int), int end, hk_traffic *out) {
   double in_turn = 0;
   for (int by = 1; by < end; by *= 2) {
     step(l, by);
-    in_turn += carry(l);
+    in_turn += traffic_carry(l);
   }
   for (int by = 1; by < end; by *= 2) step(l, by);
-  out->apart_us_per_b = fmax(out->apart_us_per_b, carry(l));
-  keep(l, out, in_turn);
+  out->apart_us_per_b = fmax(out->apart_us_per_b, traffic_carry(l));
+  traffic_keep(l, out, in_turn);
 }
 
 /* The root sends a byte: to all at once; to one after another; along a binomial tree, equal bytes to each child or the
  * data of its subtree. */
-static void look_from_root(look *l, int root, hk_traffic *out) {
-  for (int v = 1; v < l->n; v++) send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
-  const double at_once = carry(l);
-  keep(l, &out[HK_TRAFFIC_ROOT], at_once);
+static void traffic_look_from_root(look *l, int root, hk_traffic *out) {
+  for (int v = 1; v < l->n; v++) traffic_send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
+  const double at_once = traffic_carry(l);
+  traffic_keep(l, &out[HK_TRAFFIC_ROOT], at_once);
   out[HK_TRAFFIC_DEAL].apart_us_per_b = fmax(out[HK_TRAFFIC_DEAL].apart_us_per_b, at_once);
   double us = 0;
   for (int v = 1; v < l->n; v++) {
-    send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
-    us += carry(l);
+    traffic_send(l, root, hk_shift(root, v, l->n), 1.0 / (l->n - 1));
+    us += traffic_carry(l);
   }
-  keep(l, &out[HK_TRAFFIC_DEAL], us);
+  traffic_keep(l, &out[HK_TRAFFIC_DEAL], us);
   for (int parts = 0; parts < 2; parts++) {
     for (int v = 0; v < l->n; v++)
       for (int k = 0; k < hk_binomial_children(v, l->n); k++)
-        send(l, hk_shift(root, v, l->n), hk_shift(root, v + (1 << k), l->n),
-             parts ? (double)hk_binomial_subtree(v, k, l->n) / (l->n - 1) : 1.0 / hk_log2_ceil((unsigned)l->n));
-    keep(l, &out[parts ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_BINOMIAL], carry(l));
+        traffic_send(l, hk_shift(root, v, l->n), hk_shift(root, v + (1 << k), l->n),
+                     parts ? (double)hk_binomial_subtree(v, k, l->n) / (l->n - 1) : 1.0 / hk_log2_ceil((unsigned)l->n));
+    traffic_keep(l, &out[parts ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_BINOMIAL], traffic_carry(l));
   }
   us = 0;
   hk_traffic *handout = &out[HK_TRAFFIC_HANDOUT];
   for (int k = 0; k < hk_binomial_children(0, l->n); k++) {
-    send(l, root, hk_shift(root, 1 << k, l->n), (double)hk_binomial_subtree(0, k, l->n) / (l->n - 1));
-    us += carry(l);
+    traffic_send(l, root, hk_shift(root, 1 << k, l->n), (double)hk_binomial_subtree(0, k, l->n) / (l->n - 1));
+    us += traffic_carry(l);
   }
-  keep(l, handout, us);
+  traffic_keep(l, handout, us);
   /* A child gets its messages one after another and passes them on: channels get half of the possible phase shift. */
   handout->apart_us_per_b = fmax(handout->apart_us_per_b, sqrt(us * out[HK_TRAFFIC_SUBTREES].us_per_b));
 }
 
 /* Down two trees, up them, or both ways. */
-static void add_trees(look *l, double up, double down) {
+static void traffic_add_trees(look *l, double up, double down) {
   for (int tree = 0; tree < 2; tree++)
     for (int i = 1; i < l->n; i++) {
       const int above = hk_two_tree_place(tree, i, 0, l->n).up;
-      if (down > 0) send(l, above, i, down / 2);
-      if (up > 0) send(l, i, above, up / 2);
+      if (down > 0) traffic_send(l, above, i, down / 2);
+      if (up > 0) traffic_send(l, i, above, up / 2);
     }
 }
 
 /* The ring orders: each alone, and all together. */
-static void look_at_trees(look *l, const hk_channels *rings, double up, double down, hk_traffic *out) {
+static void traffic_look_at_trees(look *l, const hk_channels *rings, double up, double down, hk_traffic *out) {
   double one = 0;
   for (int c = 0; c < rings->nchannels; c++) {
     l->order = rings->at[c].order;
-    add_trees(l, up, down);
-    one = fmax(one, carry(l));
+    traffic_add_trees(l, up, down);
+    one = fmax(one, traffic_carry(l));
   }
   for (int c = 0; c < rings->nchannels; c++) {
     l->order = rings->at[c].order;
-    add_trees(l, up / rings->nchannels, down / rings->nchannels);
+    traffic_add_trees(l, up / rings->nchannels, down / rings->nchannels);
   }
-  keep(l, out, carry(l));
+  traffic_keep(l, out, traffic_carry(l));
   out->one_us_per_b = fmax(out->one_us_per_b, one);
 }
 
-static void look_at_rings(look *l, const hk_channels *rings, hk_traffic *out) {
+static void traffic_look_at_rings(look *l, const hk_channels *rings, hk_traffic *out) {
   double one = 0;
   for (int c = 0; c < rings->nchannels; c++) {
     l->order = rings->at[c].order;
-    shift(l, 1, 1);
-    one = fmax(one, carry(l));
+    traffic_shift(l, 1, 1);
+    one = fmax(one, traffic_carry(l));
   }
-  keep(l, &out[HK_TRAFFIC_RING], 0); /* all together: hk_level.ring_us_per_b */
+  traffic_keep(l, &out[HK_TRAFFIC_RING], 0); /* all together: hk_level.ring_us_per_b */
   out[HK_TRAFFIC_RING].one_us_per_b = fmax(out[HK_TRAFFIC_RING].one_us_per_b, one);
-  look_at_trees(l, rings, 0, 1, &out[HK_TRAFFIC_TREE]);
-  look_at_trees(l, rings, 0.5, 0.5, &out[HK_TRAFFIC_UP_DOWN]);
+  traffic_look_at_trees(l, rings, 0, 1, &out[HK_TRAFFIC_TREE]);
+  traffic_look_at_trees(l, rings, 0.5, 0.5, &out[HK_TRAFFIC_UP_DOWN]);
 }
 
 hk_status hk_traffic_look(hk_traffic out[HK_TRAFFICS], const hk_paths *paths, const uint32_t *nodes, int n,
@@ -168,12 +170,12 @@ hk_status hk_traffic_look(hk_traffic out[HK_TRAFFICS], const hk_paths *paths, co
   look l = {.paths = paths, .nodes = nodes, .n = n, .load = calloc(paths->topo->nedges + 1, sizeof *l.load)};
   if (!l.load) return HK_FAIL_ERRNO("no memory for the traffic of %d ranks", n);
   if (n > 1) {
-    look_at_all(&l, out);
-    look_at_steps(&l, flip, hk_cube_of(n).p, &out[HK_TRAFFIC_FLIPS]);
-    look_at_steps(&l, flip_twice, hk_cube_of(n).p, &out[HK_TRAFFIC_CUBE]);
-    look_at_steps(&l, leap, n, &out[HK_TRAFFIC_SHIFTS]);
-    look_from_root(&l, 0, out);
-    if (rings && rings->nranks == n) look_at_rings(&l, rings, out);
+    traffic_look_at_all(&l, out);
+    traffic_look_at_steps(&l, traffic_flip, hk_cube_of(n).p, &out[HK_TRAFFIC_FLIPS]);
+    traffic_look_at_steps(&l, traffic_flip_twice, hk_cube_of(n).p, &out[HK_TRAFFIC_CUBE]);
+    traffic_look_at_steps(&l, traffic_leap, n, &out[HK_TRAFFIC_SHIFTS]);
+    traffic_look_from_root(&l, 0, out);
+    if (rings && rings->nranks == n) traffic_look_at_rings(&l, rings, out);
   }
   free(l.load);
   return HK_OK;

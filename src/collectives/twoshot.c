@@ -35,18 +35,18 @@ void hk_build_twoshot(hk_builder *b, const hk_build *w) {
   hk_build_end_repeat(b);
 }
 
-static const char *cannot(const hk_machine *m, hk_coll coll) {
+static const char *twoshot_cannot(const hk_machine *m, hk_coll coll) {
   (void)coll;
   if (m->overlap) return "is for ranks that share memory: on GPUs nvls does it in a switch";
   return m->multicast ? NULL : "needs multicast, memory that all ranks share";
 }
 
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
+static hk_shape twoshot_shape(const hk_machine *m, hk_coll coll) {
   (void)coll;
   return (hk_shape){.fan = (unsigned)m->nranks, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
+static double twoshot_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   double others = m->nranks - 1, block = (double)bytes / m->nranks;
   hk_work w = {.rounds = 2,
                .again = 2 * HK_AHEAD,
@@ -56,7 +56,7 @@ static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
                .written = (others + 2 + others) * block,
                .reduced = others * block,
                .block = bytes / (size_t)m->nranks};
-  hk_shape s = shape(m, coll);
+  hk_shape s = twoshot_shape(m, coll);
   return hk_price(m, &s, &w);
 }
 
@@ -66,8 +66,8 @@ const hk_algorithm hk_algorithm_twoshot = {
         "each rank adds up one block and writes it once to memory that all others read; two steps; needs multicast",
     .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
-    .cannot = cannot,
-    .cost = cost,
-    .shape = shape,
+    .cannot = twoshot_cannot,
+    .cost = twoshot_cost,
+    .shape = twoshot_shape,
     .build = hk_build_twoshot,
 };

@@ -45,15 +45,15 @@ bool hk_children_parent_failed(ncclComm_t parent) {
 
 /* ---- waits ---- */
 
-static hk_status parent_ended(const hk_init *how) {
+static hk_status children_parent_ended(const hk_init *how) {
   if (!how->parent || atomic_load(&how->parent->health.closing) != HK_CLOSING_ABORT) return HK_OK;
   return HK_FAIL(HK_ERR_REMOTE, "ncclCommAbort of the parent communicator ended the init of its child");
 }
 
-static hk_status watch(void *arg, uint64_t waited_ns) {
+static hk_status children_watch(void *arg, uint64_t waited_ns) {
   hk_children_watch *w = arg;
   hk_status rc = hk_watch(w->c, waited_ns);
-  if (rc == HK_OK) rc = parent_ended(w->how);
+  if (rc == HK_OK) rc = children_parent_ended(w->how);
   if (rc == HK_OK && w->how->grows && !w->c->bootstrap && hk_children_parent_failed(w->how->parent))
     rc = HK_FAIL(HK_ERR_REMOTE, "the parent communicator failed: all of its ranks are to be ranks of the new one");
   if (rc == HK_OK && w->how->exclude) rc = hk_children_compare_lists(w);
@@ -62,7 +62,7 @@ static hk_status watch(void *arg, uint64_t waited_ns) {
 }
 
 /* Sets the child's name in notices. */
-static void name_child(hk_children_watch *w) {
+static void children_name_child(hk_children_watch *w) {
   if (w->how->shrink) hk_children_name_call(w->call, HK_CALL_SHRINK, w->how->shrink);
   if (w->how->exclude)
     hk_children_begin_shrink(w);
@@ -75,9 +75,9 @@ static void name_child(hk_children_watch *w) {
 void hk_children_watch_begin(hk_children_watch *w, ncclComm_t c, const hk_init *how) {
   *w = (hk_children_watch){.c = c, .how = how};
   if (!how->parent) return;
-  c->wait.check = watch;
+  c->wait.check = children_watch;
   c->wait.arg = w;
-  name_child(w);
+  children_name_child(w);
 }
 
 hk_status hk_children_watch_end(hk_children_watch *w, hk_status rc) {
@@ -117,7 +117,7 @@ hk_status hk_children_turn(const hk_init *how) {
   hk_wait_begin(&w, &env);
   /* acquire: the earlier child's exchange over the parent's overlay has ended before this one begins */
   while (atomic_load_explicit(&how->parent->order.children_over, memory_order_acquire) + 1 < how->turn) {
-    HK_OR_RETURN(parent_ended(how));
+    HK_OR_RETURN(children_parent_ended(how));
     HK_OR_RETURN(hk_wait_nap(&w, -1, 200 * 1000));
   }
   return HK_OK;
@@ -135,7 +135,7 @@ void hk_children_refuse(const hk_init *how) {
   snprintf(text, sizeof text, "rank %d failed: %.1300s", how->parent->rank, cause);
   if (hk_children_turn(how) == HK_OK) {
     how->parent->order.unlisted += how->no_list;
-    name_child(&w);
+    children_name_child(&w);
     hk_children_note_own(&w, text);
     if (how->exclude)
       hk_children_announce(how->parent, &over);
@@ -162,7 +162,8 @@ typedef struct split_row {
 } split_row;
 
 /* The exchange between all ranks of a parent whose overlay runs no more collectives: makes a new overlay for it. */
-static hk_status exchange_anew(ncclComm_t parent, const hk_init *how, const hk_bootstrap_options *o, split_row *rows) {
+static hk_status children_exchange_anew(ncclComm_t parent, const hk_init *how, const hk_bootstrap_options *o,
+                                        split_row *rows) {
   hk_status rc = HK_OK;
   hk_bootstrap *all = NULL;
   hk_bootstrap_options own = {.rank = parent->rank,
@@ -182,7 +183,7 @@ out:
   return rc;
 }
 
-static hk_status exchange(hk_children_watch *w, const hk_bootstrap_options *o, split_row *rows) {
+static hk_status children_exchange(hk_children_watch *w, const hk_bootstrap_options *o, split_row *rows) {
   const hk_init *how = w->how;
   ncclComm_t parent = how->parent;
   hk_status rc = HK_ERR_USAGE;
@@ -190,11 +191,11 @@ static hk_status exchange(hk_children_watch *w, const hk_bootstrap_options *o, s
   if (!atomic_load(&parent->health.revoked)) rc = hk_children_exchange(w, rows, sizeof *rows);
   if (rc == HK_OK || !atomic_load(&parent->health.revoked)) return rc;
   w->anew = true;
-  return exchange_anew(parent, how, o, rows);
+  return children_exchange_anew(parent, how, o, rows);
 }
 
 /* The members of this rank's color, by (key, parent's rank); sets the new rank and size. */
-static hk_status split_members(ncclComm_t c, const hk_init *how, const hk_bootstrap_options *o, int **out) {
+static hk_status children_split_members(ncclComm_t c, const hk_init *how, const hk_bootstrap_options *o, int **out) {
   hk_status rc = HK_OK;
   ncclComm_t parent = how->parent;
   int n = parent->nranks, count = 0;
@@ -204,7 +205,7 @@ static hk_status split_members(ncclComm_t c, const hk_init *how, const hk_bootst
     rc = HK_FAIL_ERRNO("no memory to split %d ranks", n);
     goto out;
   }
-  HK_TRY(exchange(c->wait.arg, o, rows), out);
+  HK_TRY(children_exchange(c->wait.arg, o, rows), out);
   for (int r = 0; r < n; r++) {
     if (rows[r].color != how->color || how->color < 0) continue;
     int at = count++;
@@ -225,7 +226,7 @@ out:
   return rc;
 }
 
-static hk_status shrink_members(ncclComm_t c, const hk_init *how, int **out) {
+static hk_status children_shrink_members(ncclComm_t c, const hk_init *how, int **out) {
   ncclComm_t parent = how->parent;
   int count = 0;
   int *members = malloc((size_t)parent->nranks * sizeof *members);
@@ -248,7 +249,7 @@ hk_status hk_children_join(ncclComm_t c, const hk_init *how, hk_bootstrap_option
   snprintf(what, sizeof what, "%s, child number %llu", how->exclude ? "ncclCommShrink" : "ncclCommSplit",
            (unsigned long long)how->turn);
   hk_bootstrap_begin(how->parent->bootstrap, how->exclude ? HK_PHASE_SHRINK : HK_PHASE_SPLIT, what);
-  HK_TRY(how->exclude ? shrink_members(c, how, &members) : split_members(c, how, o, &members), out);
+  HK_TRY(how->exclude ? children_shrink_members(c, how, &members) : children_split_members(c, how, o, &members), out);
   if (c->nranks == 0) goto out; /* NCCL_SPLIT_NOCOLOR: takes part but gets no communicator */
   w->members = members;
   o->rank = c->rank;

@@ -47,11 +47,11 @@ void hk_children_free_failures(ncclComm_t parent) {
 }
 
 /* If true, the end of the parent is the cause. */
-static bool parent_is_over(const hk_children_watch *w) {
+static bool children_failures_parent_is_over(const hk_children_watch *w) {
   return atomic_load(&w->how->parent->health.closing) == HK_CLOSING_ABORT || hk_children_parent_failed(w->how->parent);
 }
 
-static bool is_member(const hk_children_watch *w, int rank) {
+static bool children_failures_is_member(const hk_children_watch *w, int rank) {
   if (w->how->exclude) return !hk_children_excludes(w->how, rank);
   for (int i = 0; i < w->c->nranks; i++)
     if (w->members && w->members[i] == rank) return true;
@@ -59,29 +59,29 @@ static bool is_member(const hk_children_watch *w, int rank) {
 }
 
 /* Returns the two letters of the notice if it has that key, else NULL. */
-static const char *named(const hk_child_failure *f, const char *name) {
+static const char *children_failures_named(const hk_child_failure *f, const char *name) {
   size_t length = strlen(name);
   return length && strncmp(f->text + 1, name, length) == 0 && f->text[1 + length] == ' ' ? f->text + length + 2 : NULL;
 }
 
 /* Returns the letters of the notice if it ends the creation of this child on this rank, else NULL. If a rank leaves a
  * split before its members are known, the split is over for all ranks. */
-static const char *ends_child(const hk_children_watch *w, const hk_child_failure *f) {
-  const char *letters = named(f, w->key);
-  if (!letters) letters = named(f, w->call);
+static const char *children_failures_ends_child(const hk_children_watch *w, const hk_child_failure *f) {
+  const char *letters = children_failures_named(f, w->key);
+  if (!letters) letters = children_failures_named(f, w->call);
   if (!letters) return NULL;
-  return (letters[1] == BEFORE && !w->how->exclude) || is_member(w, f->rank) ? letters : NULL;
+  return (letters[1] == BEFORE && !w->how->exclude) || children_failures_is_member(w, f->rank) ? letters : NULL;
 }
 
 /* Finds the strongest notice: a rank's own failure before others, then the lowest rank's. `words`: its message. False:
  * there is none. */
-static bool find_failure(const hk_children_watch *w, bool *own, char words[HK_EVENT_TEXT]) {
+static bool children_failures_find_failure(const hk_children_watch *w, bool *own, char words[HK_EVENT_TEXT]) {
   ncclComm_t parent = w->how->parent;
   int rank = -1;
   *own = false;
   pthread_mutex_lock(&parent->health.lock);
   for (const hk_child_failure *f = parent->order.failures; f; f = f->next) {
-    const char *letters = ends_child(w, f);
+    const char *letters = children_failures_ends_child(w, f);
     bool o = letters && letters[0] == OWN;
     if (!letters || (rank >= 0 && (o != *own ? *own : f->rank > rank))) continue;
     rank = f->rank;
@@ -113,7 +113,7 @@ bool hk_children_refused_call(ncclComm_t c, hk_call_kind kind, uint64_t number, 
   hk_children_name_call(call, kind, number);
   pthread_mutex_lock(&c->health.lock);
   for (const hk_child_failure *f = c->order.failures; f; f = f->next) {
-    const char *letters = f->rank == c->rank ? NULL : named(f, call);
+    const char *letters = f->rank == c->rank ? NULL : children_failures_named(f, call);
     if (!letters || (rank >= 0 && f->rank > rank)) continue;
     rank = f->rank;
     snprintf(words, HK_EVENT_TEXT, "%s", letters + 2);
@@ -122,19 +122,21 @@ bool hk_children_refused_call(ncclComm_t c, hk_call_kind kind, uint64_t number, 
   return rank >= 0;
 }
 
-static void note_failure(const hk_children_watch *w, char whose, const char *words) {
+static void children_failures_note_failure(const hk_children_watch *w, char whose, const char *words) {
   hk_event e = {0};
   snprintf(e.text, sizeof e.text, "%c%s %c%c%.1400s", HK_CHILDREN_FAILED, w->key, whose, w->members ? AFTER : BEFORE,
            words);
   hk_children_announce(w->how->parent, &e);
 }
 
-void hk_children_note_own(const hk_children_watch *w, const char *words) { note_failure(w, OWN, words); }
+void hk_children_note_own(const hk_children_watch *w, const char *words) {
+  children_failures_note_failure(w, OWN, words);
+}
 
 bool hk_children_has_failed(const hk_children_watch *w) {
   char words[HK_EVENT_TEXT];
   bool own;
-  return find_failure(w, &own, words);
+  return children_failures_find_failure(w, &own, words);
 }
 
 hk_status hk_children_check_failures(void *watch) {
@@ -144,7 +146,7 @@ hk_status hk_children_check_failures(void *watch) {
   /* checked here, because waits in the parent's collectives do not check it */
   int failure = atomic_load(&w->c->health.failure);
   if (failure) return HK_FAIL((hk_status)failure, "another call ended the making of the new communicator");
-  if (w->c->bootstrap || !find_failure(w, &own, words))
+  if (w->c->bootstrap || !children_failures_find_failure(w, &own, words))
     return HK_OK; /* once all have joined the child, its own events report failures */
   if (!w->heard_ns) w->heard_ns = hk_now_ns();
   if (!own && hk_now_ns() - w->heard_ns < GRACE_NS) return HK_OK;
@@ -153,11 +155,12 @@ hk_status hk_children_check_failures(void *watch) {
 
 /* A member that has its result may abort the parent while others still collect notices. That abort is not the cause of
  * the failure. */
-static bool aborted_since(const hk_children_watch *w) {
+static bool children_failures_aborted_since(const hk_children_watch *w) {
   ncclComm_t parent = w->how->parent;
   char words[HK_EVENT_TEXT];
   bool own;
-  if (atomic_load(&parent->health.closing) == HK_CLOSING_ABORT || !find_failure(w, &own, words)) return false;
+  if (atomic_load(&parent->health.closing) == HK_CLOSING_ABORT || !children_failures_find_failure(w, &own, words))
+    return false;
   (void)hk_failure_resolve(parent, NULL);
   pthread_mutex_lock(&parent->health.lock);
   bool aborted = parent->health.settle_ns && parent->health.cause.kind == HK_EVENT_ABORT;
@@ -166,7 +169,7 @@ static bool aborted_since(const hk_children_watch *w) {
 }
 
 /* Gets the text of the child's event that ended its creation here, or else the thread's error. */
-static void cause_of(ncclComm_t c, char *text, size_t bytes) {
+static void children_failures_cause_of(ncclComm_t c, char *text, size_t bytes) {
   pthread_mutex_lock(&c->health.lock);
   if (c->health.settle_ns)
     hk_failure_text(&c->health.cause, c->rank, text, bytes);
@@ -180,20 +183,25 @@ hk_status hk_children_settle_failure(hk_children_watch *w, hk_status rc) {
   bool own, aborted = atomic_load(&w->c->health.closing) == HK_CLOSING_ABORT;
   hk_wait_env env = {.spins = 0};
   hk_waiter nap;
-  if (!w->key[0] || w->c->bootstrap || w->verdict[0] || (parent_is_over(w) && !aborted_since(w))) return rc;
+  if (!w->key[0] || w->c->bootstrap || w->verdict[0] ||
+      (children_failures_parent_is_over(w) && !children_failures_aborted_since(w)))
+    return rc;
   if (aborted || rc != HK_ERR_REMOTE) {
     snprintf(text, sizeof text, "rank %d %s%.1300s", w->how->parent->rank,
              aborted ? "aborted the new communicator" : "failed: ", aborted ? "" : hk_last_error());
     hk_children_note_own(w, text);
     return rc;
   }
-  cause_of(w->c, text, sizeof text);
-  if (!find_failure(w, &own, words)) note_failure(w, CAUSED, text);
+  children_failures_cause_of(w->c, text, sizeof text);
+  if (!children_failures_find_failure(w, &own, words)) children_failures_note_failure(w, CAUSED, text);
   if (!w->heard_ns) w->heard_ns = hk_now_ns();
   hk_wait_begin(&nap, &env);
-  while (find_failure(w, &own, words) && !own && hk_now_ns() - w->heard_ns < GRACE_NS && !parent_is_over(w))
+  while (children_failures_find_failure(w, &own, words) && !own && hk_now_ns() - w->heard_ns < GRACE_NS &&
+         !children_failures_parent_is_over(w))
     (void)hk_wait_nap(&nap, -1, 1000 * 1000);
-  if (!find_failure(w, &own, words) || (parent_is_over(w) && !aborted_since(w))) return rc;
+  if (!children_failures_find_failure(w, &own, words) ||
+      (children_failures_parent_is_over(w) && !children_failures_aborted_since(w)))
+    return rc;
   w->settled = true;
   return HK_FAIL(HK_ERR_REMOTE, "%s", words);
 }

@@ -68,7 +68,7 @@ void hk_children_free_lists(ncclComm_t parent) {
 }
 
 /* A hash of the whole list, then the list as text, cut to the room. */
-static void list_words(const hk_init *how, char *text, size_t bytes) {
+static void children_lists_list_words(const hk_init *how, char *text, size_t bytes) {
   uint64_t hash = 0;
   size_t used = WORDS_AT;
   text[used] = 0;
@@ -87,7 +87,7 @@ static void list_words(const hk_init *how, char *text, size_t bytes) {
 }
 
 /* The attempts with the list whose hash is `hash`, created if there are none; NULL without memory. Under the lock. */
-static hk_attempts *attempts_of(ncclComm_t parent, const char *hash) {
+static hk_attempts *children_lists_attempts_of(ncclComm_t parent, const char *hash) {
   hk_attempts *a = parent->order.attempts;
   while (a && memcmp(a->hash, hash, HASH_DIGITS) != 0) a = a->next;
   if (a || !(a = calloc(1, sizeof *a))) return a;
@@ -103,10 +103,10 @@ static void lists_begin_attempt(hk_children_watch *w, uint32_t least) {
   hk_event e = {0};
   char list[HK_EVENT_TEXT - TOKEN];
   ncclComm_t parent = w->how->parent;
-  list_words(w->how, list, sizeof list);
+  children_lists_list_words(w->how, list, sizeof list);
   memcpy(w->hash, list, HASH_DIGITS);
   pthread_mutex_lock(&parent->health.lock);
-  hk_attempts *a = attempts_of(parent, w->hash);
+  hk_attempts *a = children_lists_attempts_of(parent, w->hash);
   w->attempt = (a ? a->n : 0) + 1 + parent->order.unlisted;
   parent->order.unlisted = 0;
   if (w->attempt < least) w->attempt = least;
@@ -120,7 +120,7 @@ static void lists_begin_attempt(hk_children_watch *w, uint32_t least) {
 void hk_children_begin_shrink(hk_children_watch *w) { lists_begin_attempt(w, 1); }
 
 /* The notice of the lowest rank that our list does not exclude and whose own list is not `than`. Under the lock. */
-static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
+static const hk_notice *children_lists_lowest_notice(const hk_init *how, const char *than) {
   const hk_notice *low = NULL;
   for (const hk_notice *n = how->parent->order.notices; n; n = n->next) {
     if (!n->text[0] || hk_children_excludes(how, n->rank)) continue;
@@ -132,7 +132,7 @@ static const hk_notice *lowest_notice(const hk_init *how, const char *than) {
 
 /* The number of ranks that give this list, whether or not ours excludes them: so all ranks count alike. Under the
  * lock. */
-static int ranks_with(ncclComm_t parent, const char *list) {
+static int children_lists_ranks_with(ncclComm_t parent, const char *list) {
   int ranks = 0;
   for (const hk_notice *n = parent->order.notices; n; n = n->next) ranks += strcmp(n->text, list) == 0;
   return ranks;
@@ -140,7 +140,7 @@ static int ranks_with(ncclComm_t parent, const char *list) {
 
 /* Writes the verdict: for each differing list its hash and the number of its attempt, then the message. All members
  * take over these numbers, so that later attempts have equal numbers. Under the lock. */
-static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notice *other) {
+static void children_lists_pronounce(hk_children_watch *w, const hk_notice *low, const hk_notice *other) {
   const hk_init *how = w->how;
   size_t bytes = sizeof w->verdict,
          used = (size_t)snprintf(w->verdict, bytes, "%c%.16s:%08x ", HK_CHILDREN_DIFFERENT, w->hash, w->attempt);
@@ -149,22 +149,23 @@ static void pronounce(hk_children_watch *w, const hk_notice *low, const hk_notic
     if (!n->text[0] || hk_children_excludes(how, n->rank)) continue;
     memcpy(hash, n->text, HASH_DIGITS);
     if (strstr(w->verdict, hash)) continue;
-    hk_attempts *a = attempts_of(how->parent, hash);
+    hk_attempts *a = children_lists_attempts_of(how->parent, hash);
     if (a) used += (size_t)snprintf(w->verdict + used, bytes - used, "%s:%08x ", hash, ++a->n);
   }
-  bool low_is_odd = ranks_with(how->parent, low->text) < ranks_with(how->parent, other->text);
+  bool low_is_odd = children_lists_ranks_with(how->parent, low->text) <
+                    children_lists_ranks_with(how->parent, other->text);
   const hk_notice *odd = low_is_odd ? low : other, *norm = low_is_odd ? other : low;
   snprintf(w->verdict + used, bytes - used, "|rank %d excludes %.600s, but rank %d excludes %.600s", odd->rank,
            odd->text + WORDS_AT, norm->rank, norm->text + WORDS_AT);
 }
 
 /* If another member's verdict is about our attempt, takes it over and returns true. Under the lock. */
-static bool takes_verdict(hk_children_watch *w, const char *verdict) {
+static bool children_lists_takes_verdict(hk_children_watch *w, const char *verdict) {
   const char *words = strchr(verdict, '|');
   const char *mine = words ? memmem(verdict, (size_t)(words - verdict), w->hash, HASH_DIGITS) : NULL;
   if (!mine || strtoul(mine + HASH_DIGITS + 1, NULL, 16) < w->attempt) return false;
   for (const char *at = verdict + 1; at + TOKEN <= words; at += TOKEN) {
-    hk_attempts *a = attempts_of(w->how->parent, at);
+    hk_attempts *a = children_lists_attempts_of(w->how->parent, at);
     uint32_t n = (uint32_t)strtoul(at + HASH_DIGITS + 1, NULL, 16);
     if (a && a->n < n) a->n = n;
   }
@@ -174,21 +175,22 @@ static bool takes_verdict(hk_children_watch *w, const char *verdict) {
 
 /* Sets the verdict if there is one: at once if another member has given it, else once the lists have differed for
  * long_ns, which is longer than a notice needs to arrive. */
-static void judge(hk_children_watch *w, uint64_t long_ns) {
+static void children_lists_judge(hk_children_watch *w, uint64_t long_ns) {
   ncclComm_t parent = w->how->parent;
   if (w->verdict[0] || !w->attempt) return;
   pthread_mutex_lock(&parent->health.lock);
   for (const hk_notice *n = parent->order.notices; n && !w->verdict[0]; n = n->next)
-    if (n->verdict[0] && !hk_children_excludes(w->how, n->rank)) (void)takes_verdict(w, n->verdict);
-  const hk_notice *low = lowest_notice(w->how, NULL), *other = low ? lowest_notice(w->how, low->text) : NULL;
+    if (n->verdict[0] && !hk_children_excludes(w->how, n->rank)) (void)children_lists_takes_verdict(w, n->verdict);
+  const hk_notice *low = children_lists_lowest_notice(w->how, NULL),
+                  *other = low ? children_lists_lowest_notice(w->how, low->text) : NULL;
   if (!other) w->differ_ns = 0;
   if (other && !w->differ_ns) w->differ_ns = hk_now_ns();
-  if (other && !w->verdict[0] && hk_now_ns() - w->differ_ns >= long_ns) pronounce(w, low, other);
+  if (other && !w->verdict[0] && hk_now_ns() - w->differ_ns >= long_ns) children_lists_pronounce(w, low, other);
   pthread_mutex_unlock(&parent->health.lock);
 }
 
 /* The newest attempt of a member with our list. */
-static uint32_t newest_attempt(const hk_children_watch *w) {
+static uint32_t children_lists_newest_attempt(const hk_children_watch *w) {
   ncclComm_t parent = w->how->parent;
   uint32_t newest = 0;
   pthread_mutex_lock(&parent->health.lock);
@@ -199,7 +201,7 @@ static uint32_t newest_attempt(const hk_children_watch *w) {
 }
 
 hk_status hk_children_check_attempt(hk_children_watch *w) {
-  if (w->c->bootstrap || newest_attempt(w) <= w->attempt) {
+  if (w->c->bootstrap || children_lists_newest_attempt(w) <= w->attempt) {
     w->behind_ns = 0;
     return HK_OK;
   }
@@ -210,22 +212,22 @@ hk_status hk_children_check_attempt(hk_children_watch *w) {
 }
 
 /* True if this attempt has ended with a result for the user. */
-static bool is_over(hk_children_watch *w) {
-  judge(w, DIFFER_NS);
+static bool children_lists_is_over(hk_children_watch *w) {
+  children_lists_judge(w, DIFFER_NS);
   return w->verdict[0] || hk_children_has_failed(w) || hk_children_parent_failed(w->how->parent) ||
          atomic_load(&w->how->parent->health.closing) != HK_CLOSING_NO;
 }
 
 bool hk_children_catch_up(hk_children_watch *w) {
   hk_health *h = &w->c->health;
-  const uint32_t newest = newest_attempt(w);
+  const uint32_t newest = children_lists_newest_attempt(w);
   hk_wait_env env = {.spins = 0};
   hk_waiter nap;
   if (newest <= w->attempt) return false;
   if (!w->behind_ns) w->behind_ns = hk_now_ns();
   hk_wait_begin(&nap, &env);
-  while (!is_over(w) && hk_now_ns() - w->behind_ns < BEHIND_NS) (void)hk_wait_nap(&nap, -1, 1000 * 1000);
-  if (is_over(w)) return false;
+  while (!children_lists_is_over(w) && hk_now_ns() - w->behind_ns < BEHIND_NS) (void)hk_wait_nap(&nap, -1, 1000 * 1000);
+  if (children_lists_is_over(w)) return false;
   pthread_mutex_lock(&h->lock);
   const bool ours = atomic_load(&h->closing) == HK_CLOSING_NO && !atomic_load(&h->settled);
   if (ours) { /* another member that was in the earlier attempt may have left it first */
@@ -239,18 +241,18 @@ bool hk_children_catch_up(hk_children_watch *w) {
   return true;
 }
 
-static hk_status compare_lists(hk_children_watch *w, uint64_t long_ns) {
-  judge(w, long_ns);
+static hk_status children_lists_compare_lists(hk_children_watch *w, uint64_t long_ns) {
+  children_lists_judge(w, long_ns);
   if (!w->verdict[0]) return HK_OK;
   return HK_FAIL(HK_ERR_USAGE, "ncclCommShrink: %s: give the same list on all ranks that stay",
                  strchr(w->verdict, '|') + 1);
 }
 
-hk_status hk_children_compare_lists(hk_children_watch *w) { return compare_lists(w, DIFFER_NS); }
+hk_status hk_children_compare_lists(hk_children_watch *w) { return children_lists_compare_lists(w, DIFFER_NS); }
 
 hk_status hk_children_end_shrink(hk_children_watch *w, hk_status rc) {
   /* If the lists differ, another member may have failed first and caused this failure. */
-  if (rc != HK_OK && (w->verdict[0] || compare_lists(w, 0) != HK_OK)) rc = HK_ERR_USAGE;
+  if (rc != HK_OK && (w->verdict[0] || children_lists_compare_lists(w, 0) != HK_OK)) rc = HK_ERR_USAGE;
   hk_event e = {0};
   memcpy(e.text, w->verdict, sizeof e.text);
   hk_children_announce(w->how->parent, &e);

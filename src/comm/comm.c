@@ -21,7 +21,7 @@ static struct {
 } quarantine = {.lock = PTHREAD_MUTEX_INITIALIZER};
 HK_FORK_GUARD(quarantine.lock);
 
-static void free_parts(ncclComm_t c) {
+static void comm_free_parts(ncclComm_t c) {
   free(c->order.own_page);
   free(c->wiring);
   free(c->plans);
@@ -55,13 +55,13 @@ hk_status hk_comm_new(ncclComm_t *out, int rank, int nranks, const ncclConfig_t 
   *out = c;
   return HK_OK;
 undo:
-  free_parts(c);
+  comm_free_parts(c);
   free(c);
   return rc;
 }
 
 /* Removes and returns the oldest one that no open group refers to, or NULL. Under the quarantine's lock. */
-static ncclComm_t leave_quarantine(void) {
+static ncclComm_t comm_leave_quarantine(void) {
   ncclComm_t before = NULL, old = quarantine.first;
   while (old && atomic_load(&old->health.queued)) {
     before = old;
@@ -76,7 +76,7 @@ static ncclComm_t leave_quarantine(void) {
 
 void hk_comm_release(ncclComm_t c) {
   ncclComm_t old = NULL;
-  free_parts(c);
+  comm_free_parts(c);
   atomic_store(&c->magic, HK_COMM_FREED);
   c->quarantine_next = NULL;
   pthread_mutex_lock(&quarantine.lock);
@@ -85,7 +85,7 @@ void hk_comm_release(ncclComm_t c) {
   else
     quarantine.first = c;
   quarantine.last = c;
-  if (++quarantine.count > QUARANTINE) old = leave_quarantine();
+  if (++quarantine.count > QUARANTINE) old = comm_leave_quarantine();
   pthread_mutex_unlock(&quarantine.lock);
   if (!old) return;
   /* A call of another thread, overtaken by the abort, may have used the lock until now. */
@@ -113,7 +113,7 @@ hk_status hk_comm_check(ncclComm_t c, const char *who) {
 }
 
 /* After its init, before ncclCommFinalize. */
-static inline hk_status check_stage(ncclComm_t c, const char *who) {
+static inline hk_status comm_check_stage(ncclComm_t c, const char *who) {
   int state = atomic_load_explicit(&c->health.progress, memory_order_relaxed);
   if (__builtin_expect(state == HK_IN_PROGRESS, 0))
     return HK_FAIL(HK_ERR_USAGE,
@@ -136,7 +136,7 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
           "only ncclCommSplit, ncclCommShrink, ncclCommDestroy and ncclCommAbort are left",
           who, c->rank, c->nranks);
     /* what other ranks do does not matter to it any more */
-    if (atomic_load(&c->health.finalized)) return check_stage(c, who);
+    if (atomic_load(&c->health.finalized)) return comm_check_stage(c, who);
     hk_waiter w;
     hk_wait_begin(&w, &(hk_wait_env){.spins = 0});
     while (hk_failure_settled(c) == HK_OK)
@@ -145,11 +145,11 @@ hk_status hk_comm_check_usable(ncclComm_t c, const char *who) {
                    "%s: the communicator failed before (rank %d of %d): %s. Abort it and create another", who, c->rank,
                    c->nranks, c->health.text);
   }
-  return check_stage(c, who);
+  return comm_check_stage(c, who);
 }
 
 hk_status hk_comm_check_parent(ncclComm_t c, const char *who) {
   hk_status rc = hk_comm_check(c, who);
   if (rc != HK_OK) return rc;
-  return atomic_load(&c->health.revoked) ? check_stage(c, who) : hk_comm_check_usable(c, who);
+  return atomic_load(&c->health.revoked) ? comm_check_stage(c, who) : hk_comm_check_usable(c, who);
 }

@@ -6,10 +6,10 @@
 #include "../base/param.h"
 #include "../core/comm.h"
 
-static int or_default(int value, int fallback) { return value == NCCL_CONFIG_UNDEF_INT ? fallback : value; }
+static int config_or_default(int value, int fallback) { return value == NCCL_CONFIG_UNDEF_INT ? fallback : value; }
 
 /* Size of the structure in the versions that had fewer fields. */
-static size_t known_bytes(unsigned version) {
+static size_t config_known_bytes(unsigned version) {
   static const struct {
     unsigned version;
     size_t bytes;
@@ -51,7 +51,7 @@ static const struct range {
 #undef RANGE
 };
 
-static hk_status check_ranges(const ncclConfig_t *c) {
+static hk_status config_check_ranges(const ncclConfig_t *c) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(ranges); i++) {
     const struct range *r = &ranges[i];
     int value;
@@ -80,44 +80,44 @@ hk_status hk_config_read(const ncclConfig_t *given, ncclConfig_t *full) {
     return HK_FAIL(HK_ERR_ARGUMENT, "ncclConfig_t: size is %zu: start from NCCL_CONFIG_INITIALIZER", given->size);
   /* The fields of the caller's header: up to its own size, and no more than its version had. */
   size_t bytes = given->size < sizeof(*full) ? given->size : sizeof(*full);
-  size_t known = known_bytes(given->version);
+  size_t known = config_known_bytes(given->version);
   if (known < bytes) bytes = known;
   memcpy(full, given, bytes);
   full->size = sizeof(*full);
-  return check_ranges(full);
+  return config_check_ranges(full);
 }
 
 /* A variable of at least `least` is stronger than the field. */
-static int set_or(int64_t variable, int64_t least, int field, int fallback) {
-  return variable >= least ? (int)variable : or_default(field, fallback);
+static int config_set_or(int64_t variable, int64_t least, int field, int fallback) {
+  return variable >= least ? (int)variable : config_or_default(field, fallback);
 }
 
 hk_status hk_options_read(const hk_settings *s, const ncclConfig_t *given, hk_comm_options *o) {
   ncclConfig_t full, *f = &full;
   hk_status rc = hk_config_read(given, f);
   if (rc != HK_OK) return rc;
-  o->blocking = set_or(s->COMM_BLOCKING, 0, f->blocking, 1) != 0;
-  o->cluster = set_or(s->CGA_CLUSTER_SIZE, 0, f->cgaClusterSize, 0);
-  o->policy = set_or(s->CTA_POLICY, 0, f->CTAPolicy, NCCL_CTA_POLICY_DEFAULT);
-  o->nvls_mode = or_default(f->nvlsHostMode, ncclNvlsHostModeEnable);
-  o->nvls_ctas = set_or(s->NVLS_NCHANNELS, 1, f->nvlsCTAs, 0);
-  o->net_channels = set_or(s->NCHANNELS_PER_NET_PEER, 1, f->nChannelsPerNetPeer, 0);
-  o->nvlink_first = set_or(s->NVLINK_CENTRIC, 0, f->nvlinkCentricSched, 0) != 0;
-  o->in_launch_order = set_or(s->LAUNCH_ORDER_IMPLICIT, 0, f->launchOrderImplicit, 0) != 0;
-  o->loose_captures = set_or(s->GRAPH_STREAM_ORDERING, 0, f->graphStreamOrdering, 1) == 0;
+  o->blocking = config_set_or(s->COMM_BLOCKING, 0, f->blocking, 1) != 0;
+  o->cluster = config_set_or(s->CGA_CLUSTER_SIZE, 0, f->cgaClusterSize, 0);
+  o->policy = config_set_or(s->CTA_POLICY, 0, f->CTAPolicy, NCCL_CTA_POLICY_DEFAULT);
+  o->nvls_mode = config_or_default(f->nvlsHostMode, ncclNvlsHostModeEnable);
+  o->nvls_ctas = config_set_or(s->NVLS_NCHANNELS, 1, f->nvlsCTAs, 0);
+  o->net_channels = config_set_or(s->NCHANNELS_PER_NET_PEER, 1, f->nChannelsPerNetPeer, 0);
+  o->nvlink_first = config_set_or(s->NVLINK_CENTRIC, 0, f->nvlinkCentricSched, 0) != 0;
+  o->in_launch_order = config_set_or(s->LAUNCH_ORDER_IMPLICIT, 0, f->launchOrderImplicit, 0) != 0;
+  o->loose_captures = config_set_or(s->GRAPH_STREAM_ORDERING, 0, f->graphStreamOrdering, 1) == 0;
   o->no_captures = f->graphUsageMode == 0;
-  o->mixes_graphs = s->GRAPH_MIXING >= 0 ? s->GRAPH_MIXING != 0 : or_default(f->graphUsageMode, 2) == 2;
-  o->collnet = set_or(s->COLLNET_ENABLE, 0, f->collnetEnable, 0) != 0;
-  o->min_ctas = or_default(f->minCTAs, 0);
-  o->max_ctas = or_default(f->maxCTAs, 0);
-  o->traffic_class = or_default(f->trafficClass, -1);
+  o->mixes_graphs = s->GRAPH_MIXING >= 0 ? s->GRAPH_MIXING != 0 : config_or_default(f->graphUsageMode, 2) == 2;
+  o->collnet = config_set_or(s->COLLNET_ENABLE, 0, f->collnetEnable, 0) != 0;
+  o->min_ctas = config_or_default(f->minCTAs, 0);
+  o->max_ctas = config_or_default(f->maxCTAs, 0);
+  o->traffic_class = config_or_default(f->trafficClass, -1);
   o->batch_invariant = -1;
-  o->rma_contexts = set_or(s->NUM_RMA_CTX, 0, f->numRmaCtx, 1);
-  o->rma_signals = or_default(f->numRmaSig, 1);
-  o->rma_eager = or_default(f->rmaEagerInit, 0) != 0;
-  o->split_share = set_or(s->SPLIT_SHARE, 0, f->splitShare, 0) != 0;
-  o->shrink_share = set_or(s->SHRINK_SHARE, 0, f->shrinkShare, 0) != 0;
-  o->p2p_peers = set_or(s->MAX_P2P_PEERS, 1, f->maxP2pPeers, 0);
+  o->rma_contexts = config_set_or(s->NUM_RMA_CTX, 0, f->numRmaCtx, 1);
+  o->rma_signals = config_or_default(f->numRmaSig, 1);
+  o->rma_eager = config_or_default(f->rmaEagerInit, 0) != 0;
+  o->split_share = config_set_or(s->SPLIT_SHARE, 0, f->splitShare, 0) != 0;
+  o->shrink_share = config_set_or(s->SHRINK_SHARE, 0, f->shrinkShare, 0) != 0;
+  o->p2p_peers = config_set_or(s->MAX_P2P_PEERS, 1, f->maxP2pPeers, 0);
   if (f->commName) snprintf(o->name, sizeof o->name, "%s", f->commName);
   if (f->netName) snprintf(o->net_name, sizeof o->net_name, "%s", f->netName);
   return HK_OK;

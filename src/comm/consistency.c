@@ -42,7 +42,7 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
 }
 
 /* The name of a setting that differs; NULL: none does. */
-static const char *difference(const agree_fact *a, const agree_fact *b) {
+static const char *consistency_difference(const agree_fact *a, const agree_fact *b) {
   if (a->slot_bytes != b->slot_bytes) return "HOCKET_SLOT_BYTES (or NCCL_BUFFSIZE)";
   if (a->nslots != b->nslots) return "HOCKET_SLOTS";
   for (int k = 0; k < HK_AGREE_COUNT; k++)
@@ -55,7 +55,7 @@ hk_status hk_consistency_compare(ncclComm_t c, const hk_facts *facts) {
   hk_overrides *own = c->selection->overrides;
   for (int r = 0; r < c->nranks; r++) {
     const agree_fact *f = hk_fact_of(facts, r);
-    const char *what = difference(f, first);
+    const char *what = consistency_difference(f, first);
     if (what) {
       char text[256];
       snprintf(text, sizeof text, "rank 0 and rank %d have different values of %s: set it equally on all ranks", r,

@@ -26,11 +26,11 @@ typedef struct hk_row {
   unsigned char facts[HK_TRANSPORT_COUNT][HK_FACT_BYTES];
 } hk_row;
 
-static hk_facts column(const hk_row *rows, size_t at) {
+static hk_facts exchange_column(const hk_row *rows, size_t at) {
   return (hk_facts){.first = (const char *)rows + at, .stride = sizeof *rows};
 }
 
-static void fill_row(ncclComm_t c, hk_row *row) {
+static void exchange_fill_row(ncclComm_t c, hk_row *row) {
   row->peer = (hk_peer){.host = hk_host_id(c->settings),
                         .process = hk_process_id(),
                         .pid = (int32_t)getpid(),
@@ -41,7 +41,7 @@ static void fill_row(ncclComm_t c, hk_row *row) {
 }
 
 /* HK_ERR_USAGE unless all ranks are on GPUs, or none. */
-static hk_status check_devices(ncclComm_t c, const hk_row *rows) {
+static hk_status exchange_check_devices(ncclComm_t c, const hk_row *rows) {
   for (int r = 0; r < c->nranks; r++) {
     if ((rows[r].peer.device < 0) == (rows[0].peer.device < 0)) continue;
     int gpu = rows[r].peer.device >= 0 ? r : 0, host = gpu == r ? 0 : r;
@@ -70,19 +70,20 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   HK_TRY(hk_consistency_publish(c, own->agree), out);
   HK_TRY(hk_profiler_load(c), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (exchange of facts)");
-  fill_row(c, own);
+  exchange_fill_row(c, own);
   if (c->backend->attach) HK_TRY(c->backend->attach(c, own->backend), out);
   HK_TRY(hk_topology_publish(c, child, &own->topology), out);
   HK_TRY(hk_wire_attach(c, own->facts), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++) c->peers[r] = rows[r].peer;
-  const hk_facts agree = column(rows, offsetof(hk_row, agree)), topology = column(rows, offsetof(hk_row, topology)),
-                 transports = column(rows, offsetof(hk_row, facts));
-  const hk_host_rows hosts = {.cpus = column(rows, offsetof(hk_row, cpus)),
-                              .shm_off = column(rows, offsetof(hk_row, shm_off)),
-                              .backend = column(rows, offsetof(hk_row, backend))};
+  const hk_facts agree = exchange_column(rows, offsetof(hk_row, agree)),
+                 topology = exchange_column(rows, offsetof(hk_row, topology)),
+                 transports = exchange_column(rows, offsetof(hk_row, facts));
+  const hk_host_rows hosts = {.cpus = exchange_column(rows, offsetof(hk_row, cpus)),
+                              .shm_off = exchange_column(rows, offsetof(hk_row, shm_off)),
+                              .backend = exchange_column(rows, offsetof(hk_row, backend))};
   HK_TRY(hk_consistency_compare(c, &agree), out);
-  HK_TRY(check_devices(c, rows), out);
+  HK_TRY(exchange_check_devices(c, rows), out);
   HK_TRY(hk_topology_agree(c, &topology), out);
   hk_hosts_count_cores(c, &hosts);
   HK_TRY(hk_wire_join(c, &transports), out);

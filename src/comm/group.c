@@ -35,7 +35,7 @@ static struct {
   bool made;
 } thread_end = {.once = PTHREAD_ONCE_INIT};
 
-static void watch_thread(void);
+static void group_watch_thread(void);
 
 hk_status hk_group_remember(hk_status rc) {
   if (rc != HK_OK && group.depth > 0 && group.error == HK_OK) group.error = rc;
@@ -44,26 +44,26 @@ hk_status hk_group_remember(hk_status rc) {
 
 hk_status hk_group_start(void) {
   group.depth++;
-  if (__builtin_expect(!group.watched, 0)) watch_thread();
+  if (__builtin_expect(!group.watched, 0)) group_watch_thread();
   return HK_OK;
 }
 
 /* ---- calls in a group keep the memory of their communicators and streams ---- */
 
-static inline void hold_names(const hk_call *call, int by) {
+static inline void group_hold_names(const hk_call *call, int by) {
   if (call->stream && call->comm->backend->hold) call->comm->backend->hold(call, by);
   hk_call_hold(call, by);
 }
 
-static inline void let_go(const hk_call *call) {
-  hold_names(call, -1);
+static inline void group_let_go(const hk_call *call) {
+  group_hold_names(call, -1);
   if (call->holds) atomic_fetch_sub(&call->comm->health.queued, 1);
 }
 
 /* The calls no longer wait in the group. Starts with the last call, because a call holds the communicator for later
  * calls on it. */
-static inline void let_all_go(const hk_call *calls, size_t n) {
-  while (n) let_go(&calls[--n]);
+static inline void group_let_all_go(const hk_call *calls, size_t n) {
+  while (n) group_let_go(&calls[--n]);
 }
 
 hk_status hk_group_still_there(ncclComm_t c) {
@@ -107,7 +107,7 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
       group.calls[kept++] = group.calls[i];
       continue;
     }
-    hold_names(&group.calls[i], -1);
+    group_hold_names(&group.calls[i], -1);
     held += group.calls[i].holds;
     dropped++;
   }
@@ -125,10 +125,10 @@ bool hk_group_drop(ncclComm_t c, const char *who) {
 
 /* A thread that ends (or is cancelled) between ncclGroupStart and ncclGroupEnd drops what it queued, which would keep
  * communicators from being destroyed. */
-static void drop_group(void *arg) {
+static void group_drop_group(void *arg) {
   (void)arg;
   size_t calls = group.ncalls, jobs = hk_jobs_abandon(&group.jobs);
-  let_all_go(group.calls, calls);
+  group_let_all_go(group.calls, calls);
   if (group.depth > 0)
     HK_WARN("a thread ended between ncclGroupStart and ncclGroupEnd: its %zu operations and %zu inits are dropped",
             calls, jobs);
@@ -137,10 +137,10 @@ static void drop_group(void *arg) {
   group = (hk_group){0};
 }
 
-static void make_key(void) { thread_end.made = pthread_key_create(&thread_end.key, drop_group) == 0; }
+static void group_make_key(void) { thread_end.made = pthread_key_create(&thread_end.key, group_drop_group) == 0; }
 
-static void watch_thread(void) {
-  pthread_once(&thread_end.once, make_key);
+static void group_watch_thread(void) {
+  pthread_once(&thread_end.once, group_make_key);
   /* Without a key or memory an abandoned group is not dropped; there is no other harm. */
   if (thread_end.made) (void)pthread_setspecific(thread_end.key, &group);
   group.watched = true;
@@ -171,7 +171,7 @@ hk_status hk_group_refuse_task(ncclComm_t c, hk_status rc) {
   return rc;
 }
 
-static __attribute__((noinline)) hk_status make_room(hk_group *g, const hk_call *call) {
+static __attribute__((noinline)) hk_status group_make_room(hk_group *g, const hk_call *call) {
   size_t room = g->room ? 2 * g->room : FIRST_ROOM;
   hk_call *more = realloc(g->calls, room * sizeof *more);
   if (!more) { /* the other ranks wait for this call */
@@ -183,21 +183,21 @@ static __attribute__((noinline)) hk_status make_room(hk_group *g, const hk_call 
   return HK_OK;
 }
 
-static inline hk_status queue(hk_group *g, const hk_call *call) {
-  if (__builtin_expect(g->ncalls == g->room, 0)) HK_OR_RETURN(make_room(g, call));
+static inline hk_status group_queue(hk_group *g, const hk_call *call) {
+  if (__builtin_expect(g->ncalls == g->room, 0)) HK_OR_RETURN(group_make_room(g, call));
   hk_call *queued = &g->calls[g->ncalls++];
   *queued = *call;
   queued->holds = g->ncalls == 1 || queued[-1].comm != call->comm;
   if (queued->holds) atomic_fetch_add(&call->comm->health.queued, 1);
-  hold_names(queued, 1);
+  group_hold_names(queued, 1);
   return HK_OK;
 }
 
-static inline __attribute__((always_inline)) hk_status submit(const hk_call *call) {
+static inline __attribute__((always_inline)) hk_status group_submit(const hk_call *call) {
   hk_group *g = &group;
   /* the address of a thread-local variable costs a function call: computed once, not at each use */
   __asm__("" : "+r"(g));
-  return g->depth > 0 ? queue(g, call) : call->comm->backend->run_one(call);
+  return g->depth > 0 ? group_queue(g, call) : call->comm->backend->run_one(call);
 }
 
 hk_status hk_group_check_self(const hk_call *call, const char *who) {
@@ -210,7 +210,7 @@ hk_status hk_group_check_self(const hk_call *call, const char *who) {
 }
 
 /* A call outside of a group is a group of its own. */
-static __attribute__((noinline)) hk_status submit_profiled(const hk_call *call) {
+static __attribute__((noinline)) hk_status group_submit_profiled(const hk_call *call) {
   HK_UNCANCELLED;
   hk_profiler *p = call->comm->profiler;
   hk_call profiled = *call;
@@ -223,18 +223,18 @@ static __attribute__((noinline)) hk_status submit_profiled(const hk_call *call) 
     group.event = hk_profile_group_open(p, group.depth);
   }
   hk_profile_call(p, &profiled, alone ? event : group.event);
-  hk_status rc = submit(&profiled);
+  hk_status rc = group_submit(&profiled);
   hk_profile_call_over(p, &profiled);
   if (alone) hk_profile_group_closed(p, event);
   return rc;
 }
 
 hk_status hk_group_submit(const hk_call *call) {
-  return __builtin_expect(call->comm->profiler != NULL, 0) ? submit_profiled(call) : submit(call);
+  return __builtin_expect(call->comm->profiler != NULL, 0) ? group_submit_profiled(call) : group_submit(call);
 }
 
 /* Passes to each backend its calls, in the order of the calls. */
-static hk_status run_sorted(const hk_call *calls, size_t n) {
+static hk_status group_run_sorted(const hk_call *calls, size_t n) {
   hk_status rc = HK_OK;
   size_t same = 1;
   while (same < n && calls[same].comm->backend == calls[0].comm->backend) same++;
@@ -260,7 +260,7 @@ static hk_status run_sorted(const hk_call *calls, size_t n) {
 }
 
 /* Runs the calls, or prices them if `us` is not NULL. Those without a stream run on this thread. */
-static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
+static hk_status group_run_calls(const hk_call *calls, size_t n, double *us) {
   hk_status rc = HK_OK;
   /* from here on an abort waits for this thread; an abort that did not see it is found by hk_group_still_there */
   hk_calls_mark_inside(calls, n, 1);
@@ -270,14 +270,14 @@ static hk_status run_calls(const hk_call *calls, size_t n, double *us) {
     *us = hk_estimate(calls, n);
     goto out;
   }
-  rc = run_sorted(calls, n);
+  rc = group_run_sorted(calls, n);
 out:
   hk_calls_mark_inside(calls, n, -1);
   return rc;
 }
 
 /* run_calls for calls of one communicator. Only one thread at a time makes them, so a flag is enough. */
-static inline hk_status run_same(const hk_call *calls, size_t n) {
+static inline hk_status group_run_same(const hk_call *calls, size_t n) {
   ncclComm_t c = calls->comm;
   atomic_store(&c->health.calling, true); /* before hk_group_still_there looks, as in run_calls */
   hk_status rc = hk_group_still_there(c);
@@ -287,8 +287,8 @@ static inline hk_status run_same(const hk_call *calls, size_t n) {
 }
 
 /* The calls have run or were dropped. Keeps their memory for the thread's next group; drop_group frees it. */
-static inline void over(hk_group *g, hk_call *calls, size_t n, size_t room) {
-  let_all_go(calls, n);
+static inline void group_over(hk_group *g, hk_call *calls, size_t n, size_t room) {
+  group_let_all_go(calls, n);
   if (g->calls || room != FIRST_ROOM) {
     free(calls);
     return;
@@ -298,7 +298,7 @@ static inline void over(hk_group *g, hk_call *calls, size_t n, size_t room) {
 }
 
 /* Ends the group; its calls run, or are priced if `us` is not NULL. */
-static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
+static __attribute__((noinline)) hk_status group_end(hk_group *g, double *us) {
   HK_UNCANCELLED;
   hk_status rc = g->error;
   hk_call *calls = g->calls;
@@ -320,14 +320,14 @@ static __attribute__((noinline)) hk_status end(hk_group *g, double *us) {
   if (rc == HK_OK && g->tasks) rc = hk_tasks_run(g->tasks);
   hk_tasks_drop(&g->tasks);
   if (us) *us = 0;
-  if (rc == HK_OK && n) rc = run_calls(calls, n, us);
-  over(g, calls, n, room);
+  if (rc == HK_OK && n) rc = group_run_calls(calls, n, us);
+  group_over(g, calls, n, room);
   if (profiler) hk_profile_group_closed(profiler, event);
   return rc;
 }
 
 /* The same for a group that contains only calls, which run. They may never wait for the kernel (thread.h). */
-static inline hk_status end_calls(hk_group *g) {
+static inline hk_status group_end_calls(hk_group *g) {
   hk_call *calls = g->calls;
   size_t n = g->ncalls, room = g->room;
   g->calls = NULL;
@@ -337,23 +337,23 @@ static inline hk_status end_calls(hk_group *g) {
   bool held = *holds;
   size_t same = 1;
   while (same < n && calls[same].comm == calls->comm) same++;
-  hk_status rc = same == n ? run_same(calls, n) : run_calls(calls, n, NULL);
-  over(g, calls, n, room);
+  hk_status rc = same == n ? group_run_same(calls, n) : group_run_calls(calls, n, NULL);
+  group_over(g, calls, n, room);
   if (__builtin_expect(*holds, 0) && !held) hk_cancel_release();
   return rc;
 }
 
-static hk_status not_open(const char *who) {
+static hk_status group_not_open(const char *who) {
   return HK_FAIL(HK_ERR_USAGE, "%s: no group is open in this thread: ncclGroupStart comes first", who);
 }
 
 hk_status hk_group_end(void) {
   hk_group *g = &group;
   __asm__("" : "+r"(g)); /* as in submit */
-  if (g->depth == 0) return not_open("ncclGroupEnd");
+  if (g->depth == 0) return group_not_open("ncclGroupEnd");
   if (--g->depth > 0) return HK_OK;
   bool special = g->error != HK_OK || g->jobs.first || g->tasks || g->profiler || g->ncalls == 0;
-  return __builtin_expect(special, 0) ? end(g, NULL) : end_calls(g);
+  return __builtin_expect(special, 0) ? group_end(g, NULL) : group_end_calls(g);
 }
 
 hk_status hk_group_simulate_end(double *us) {
@@ -364,7 +364,7 @@ hk_status hk_group_simulate_end(double *us) {
     g->depth--;
     return HK_ERR_USAGE;
   }
-  if (g->depth == 0) return not_open("ncclGroupSimulateEnd");
+  if (g->depth == 0) return group_not_open("ncclGroupSimulateEnd");
   g->depth = 0;
-  return end(g, us);
+  return group_end(g, us);
 }

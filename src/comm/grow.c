@@ -13,7 +13,7 @@ typedef struct grow_row {
 } grow_row;
 
 /* Gets the id that one rank of the parent has, if all ranks give the same new size. */
-static hk_status agree_on_growth(const hk_init *how, const grow_row *rows, ncclUniqueId *id) {
+static hk_status grow_agree_on_growth(const hk_init *how, const grow_row *rows, ncclUniqueId *id) {
   int from = -1;
   for (int r = 0; r < how->parent->nranks; r++) {
     if (rows[r].nranks != rows[0].nranks)
@@ -57,7 +57,7 @@ hk_status hk_children_grow(ncclComm_t c, const hk_init *how, hk_bootstrap_option
     rows[parent->rank].id = how->ids[0];
   }
   HK_TRY(hk_children_exchange(w, rows, sizeof *rows), out);
-  HK_TRY(agree_on_growth(how, rows, &id), out);
+  HK_TRY(grow_agree_on_growth(how, rows, &id), out);
   HK_TRY(hk_bootstrap_join(&c->bootstrap, &id, 1, o), out);
 out:
   hk_bootstrap_begin(parent->bootstrap, HK_PHASE_IDLE, NULL);

@@ -18,11 +18,11 @@ void hk_hosts_publish(ncclComm_t c, uint64_t *cpus, uint64_t *shm_off) {
   *shm_off = (uint64_t)c->settings->SHM_DISABLE;
 }
 
-static uint64_t word_of(const hk_facts *facts, int rank, int word) {
+static uint64_t hosts_word_of(const hk_facts *facts, int rank, int word) {
   return ((const uint64_t *)hk_fact_of(facts, rank))[word];
 }
 
-static bool first_of_host(const struct ncclComm *c, int rank) {
+static bool hosts_first_of_host(const struct ncclComm *c, int rank) {
   int r = 0;
   while (c->peers[r].host != c->peers[rank].host) r++;
   return r == rank;
@@ -32,10 +32,10 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
   for (int r = 0; r < c->nranks; r++) {
     uint64_t cpus[HK_CPU_WORDS] = {0};
     int cores = 0;
-    if (!first_of_host(c, r)) continue;
+    if (!hosts_first_of_host(c, r)) continue;
     for (int i = r; i < c->nranks; i++)
       for (int k = 0; k < HK_CPU_WORDS && c->peers[i].host == c->peers[r].host; k++)
-        cpus[k] |= word_of(&rows->cpus, i, k);
+        cpus[k] |= hosts_word_of(&rows->cpus, i, k);
     for (int k = 0; k < HK_CPU_WORDS; k++) cores += __builtin_popcountll(cpus[k]);
     for (int i = r; i < c->nranks; i++)
       if (c->peers[i].host == c->peers[r].host) c->peers[i].cores = cores;
@@ -44,7 +44,7 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows) {
 
 /* The facts about hosts that the cost model needs. They are the same on all ranks, because they depend only on what all
  * ranks have exchanged. */
-static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
+static hk_host_facts hosts_count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_t *spins) {
   hk_host_facts f = {.nranks = c->nranks,
                      .slot_bytes = (size_t)c->settings->SLOT_BYTES,
                      .nslots = (uint32_t)c->settings->SLOTS,
@@ -54,8 +54,8 @@ static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_
   int my_ranks = 1, my_cores = 1;
   bool shm_off = false;
   for (int r = 0; r < c->nranks; r++) {
-    shm_off = shm_off || word_of(&rows->shm_off, r, 0);
-    if (!first_of_host(c, r)) continue;
+    shm_off = shm_off || hosts_word_of(&rows->shm_off, r, 0);
+    if (!hosts_first_of_host(c, r)) continue;
     const int ranks = hk_wire_host_ranks(c, r), cores = c->peers[r].cores;
     f.nhosts++;
     if (ranks > f.ranks_per_host) f.ranks_per_host = ranks;
@@ -75,7 +75,7 @@ static hk_host_facts count_hosts(ncclComm_t c, const hk_host_rows *rows, uint32_
   return f;
 }
 
-static hk_status make_layout(ncclComm_t c, const hk_joined *rings) {
+static hk_status hosts_make_layout(ncclComm_t c, const hk_joined *rings) {
   uint64_t *hosts = malloc((size_t)c->nranks * sizeof *hosts);
   if (!hosts) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", c->nranks);
   for (int r = 0; r < c->nranks; r++) hosts[r] = c->peers[r].host;
@@ -85,7 +85,7 @@ static hk_status make_layout(ncclComm_t c, const hk_joined *rings) {
 }
 
 /* A plugin that refuses on one rank is used on none. */
-static hk_status begin_tuner(ncclComm_t c) {
+static hk_status hosts_begin_tuner(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_selection *s = c->selection;
   unsigned char *ready = calloc((size_t)c->nranks, 1);
@@ -110,11 +110,11 @@ hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int
   hk_ring_settings set;
   hk_choose_rings(c, &set);
   HK_TRY(hk_rings_agree(c, &set, rows, child, &rings), out);
-  hk_host_facts f = count_hosts(c, rows, &c->wait.spins);
+  hk_host_facts f = hosts_count_hosts(c, rows, &c->wait.spins);
   c->backend->machine(c, &f, rings, hk_choose_constants(c), &c->selection->machine);
   *nhosts = f.nhosts;
-  if (f.nhosts > 1 || rings) HK_TRY(make_layout(c, rings), out);
-  if (c->selection->tuner) HK_TRY(begin_tuner(c), out); /* all ranks have it, or none */
+  if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
+  if (c->selection->tuner) HK_TRY(hosts_begin_tuner(c), out); /* all ranks have it, or none */
 out:
   hk_joined_free(rings);
   return rc;

@@ -18,7 +18,7 @@
 
 /* Another rank revoked the communicator. False if this rank already knows of a failure, which it handles itself, or if
  * its init is not complete: all ranks have then sent the init's last messages, so it ends by itself. */
-static bool revoked_by(ncclComm_t c, int rank) {
+static bool init_revoked_by(ncclComm_t c, int rank) {
   if (atomic_load(&c->health.failure)) return false;
   atomic_store(&c->health.revoker, rank);
   atomic_fetch_or(&c->health.revoked, HK_REVOKED_ELSEWHERE);
@@ -26,7 +26,7 @@ static bool revoked_by(ncclComm_t c, int rank) {
 }
 
 /* On the service thread. */
-static void on_event(void *arg, const hk_event *e) {
+static void init_on_event(void *arg, const hk_event *e) {
   ncclComm_t c = arg;
   char text[sizeof c->health.text];
   bool known = atomic_load(&c->health.settled);
@@ -34,7 +34,7 @@ static void on_event(void *arg, const hk_event *e) {
     hk_children_heard(c, e);
     return;
   }
-  if (e->kind == HK_EVENT_REVOKE && !revoked_by(c, e->rank)) return;
+  if (e->kind == HK_EVENT_REVOKE && !init_revoked_by(c, e->rank)) return;
   if (e->kind == HK_EVENT_ABORT && e->code) return; /* a consequence of a failure whose event is under way */
   hk_failure_text(e, c->rank, text, sizeof text);
   if (e->kind == HK_EVENT_SUSPECT || known) /* usually a consequence of another event */
@@ -45,7 +45,7 @@ static void on_event(void *arg, const hk_event *e) {
 }
 
 /* Pairs with revoked_by: at least one of the two threads sees what the other has set. */
-static void revoked_in_init(ncclComm_t c) {
+static void init_revoked_in_init(ncclComm_t c) {
   char text[96];
   snprintf(text, sizeof text, "rank %d revoked the communicator (ncclCommRevoke)", atomic_load(&c->health.revoker));
   hk_comm_fail(c, HK_ERR_REMOTE, text);
@@ -60,7 +60,7 @@ hk_status hk_comm_init(ncclComm_t c, const hk_init *how) {
                             .name = c->options.name,
                             .settings = c->settings,
                             .wait = &c->wait,
-                            .on_event = on_event,
+                            .on_event = init_on_event,
                             .report = hk_watch_report,
                             .arg = c};
   if (c->rank == 0) hk_param_report_names(true);
@@ -107,7 +107,7 @@ out:
     rc = hk_failure_resolve(c, NULL); /* another rank's failure: its event has the text */
   if (rc != HK_OK) hk_comm_fail(c, rc, hk_last_error());
   atomic_store(&c->health.progress, (int)rc);
-  if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) revoked_in_init(c);
+  if (rc == HK_OK && atomic_load(&c->health.revoked) & HK_REVOKED_ELSEWHERE) init_revoked_in_init(c);
   return rc;
 }
 

@@ -23,7 +23,7 @@ hk_job *hk_job_new(ncclComm_t c, const hk_init *how, ncclComm_t *handle) {
   return j;
 }
 
-static void free_how(hk_init *how) {
+static void jobs_free_how(hk_init *how) {
   if (how->ids) explicit_bzero(how->ids, (size_t)how->nids * sizeof *how->ids); /* they have secrets */
   free(how->ids);
   free(how->exclude);
@@ -31,19 +31,19 @@ static void free_how(hk_init *how) {
   how->exclude = NULL;
 }
 
-static void hold_parent(const hk_job *j, int by) {
+static void jobs_hold_parent(const hk_job *j, int by) {
   if (j->how.parent) atomic_fetch_add(&j->how.parent->health.queued, by);
 }
 
 /* Frees a job that has not begun. */
-static void drop_job(hk_job *j) {
-  free_how(&j->how);
+static void jobs_drop_job(hk_job *j) {
+  jobs_free_how(&j->how);
   hk_comm_release(j->comm);
-  hold_parent(j, -1);
+  jobs_hold_parent(j, -1);
   free(j);
 }
 
-static void run_job(hk_job *j) {
+static void jobs_run_job(hk_job *j) {
   ncclComm_t parent = j->how.parent;
   hk_status rc = parent ? hk_group_still_there(parent) : HK_OK;
   if (rc == HK_OK && parent) rc = hk_children_turn(&j->how);
@@ -55,33 +55,33 @@ static void run_job(hk_job *j) {
     j->status = rc;
     atomic_store(&j->comm->health.progress, (int)rc);
   }
-  free_how(&j->how);
+  jobs_free_how(&j->how);
   hk_children_leave(parent);
 }
 
 /* Before run_job, on the calling thread: the ends of the communicator and of its parent wait for the init. */
-static void enter_init(hk_job *j) {
+static void jobs_enter_init(hk_job *j) {
   atomic_fetch_add(&j->comm->health.inside, 1);
   hk_children_enter(&j->how);
 }
 
 /* Inits of a group wait for each other. If one fails, perhaps before the others can learn of it, all fail. None is
  * freed before all have ended. */
-static void fail_all(const hk_job *failed) {
+static void jobs_fail_all(const hk_job *failed) {
   for (hk_job *j = failed->all; j; j = j->next) hk_comm_fail(j->comm, failed->status, hk_last_error());
 }
 
-static void *joined_job(void *arg) {
+static void *jobs_joined_job(void *arg) {
   hk_job *j = arg;
-  run_job(j);
-  if (j->status != HK_OK) fail_all(j);
+  jobs_run_job(j);
+  if (j->status != HK_OK) jobs_fail_all(j);
   return NULL;
 }
 
-static void *detached_job(void *arg) {
+static void *jobs_detached_job(void *arg) {
   hk_job *j = arg;
   ncclComm_t c = j->comm;
-  run_job(j);
+  jobs_run_job(j);
   free(j);
   bool no_member = c->nranks == 0; /* a split's rank without color: no other rank knows the communicator */
   atomic_fetch_sub(&c->health.inside, 1);
@@ -91,7 +91,7 @@ static void *detached_job(void *arg) {
 
 /* After a failed init. Its handle was visible from the beginning, so another thread may have aborted it, and then
  * frees it. */
-static void discard(ncclComm_t c) {
+static void jobs_discard(ncclComm_t c) {
   int none = HK_CLOSING_NO;
   bool ours = atomic_compare_exchange_strong(&c->health.closing, &none, (int)HK_CLOSING_DESTROY);
   atomic_fetch_sub(&c->health.inside, 1);
@@ -99,16 +99,16 @@ static void discard(ncclComm_t c) {
 }
 
 /* After a blocking init: the caller gets no failed communicator, and none for a rank without color. Frees the job. */
-static hk_status settle(hk_job *j) {
+static hk_status jobs_settle(hk_job *j) {
   hk_status rc = j->status;
-  free_how(&j->how); /* for a job that did not run */
+  jobs_free_how(&j->how); /* for a job that did not run */
   if (rc != HK_OK && j->started) {
     (void)hk_failure_settled(j->comm);    /* writes the text */
     hk_error_adopt(j->comm->health.text); /* logged by the init's own thread */
   }
   if (rc != HK_OK || j->comm->nranks == 0) {
     __atomic_store_n(j->handle, NULL, __ATOMIC_RELAXED); /* as the caller had set it */
-    discard(j->comm);
+    jobs_discard(j->comm);
   } else {
     atomic_fetch_sub(&j->comm->health.inside, 1);
   }
@@ -117,10 +117,10 @@ static hk_status settle(hk_job *j) {
 }
 
 /* False: the caller still owns the job. */
-static bool start_detached(hk_job *j) {
+static bool jobs_start_detached(hk_job *j) {
   pthread_t thread;
   if (j->how.parent && !j->how.exclude && j->how.color < 0) *j->handle = NULL;
-  int err = hk_thread_start(&thread, 0, detached_job, j);
+  int err = hk_thread_start(&thread, 0, jobs_detached_job, j);
   if (err == 0)
     pthread_detach(thread);
   else
@@ -129,7 +129,7 @@ static bool start_detached(hk_job *j) {
 }
 
 /* Refuses the children in two lists that have not begun, in the order of their turns. */
-static void refuse_unstarted(hk_job *const lists[2]) {
+static void jobs_refuse_unstarted(hk_job *const lists[2]) {
   for (;;) {
     hk_job *low = NULL;
     for (int i = 0; i < 2; i++)
@@ -142,16 +142,16 @@ static void refuse_unstarted(hk_job *const lists[2]) {
 }
 
 hk_status hk_job_run(hk_job *j) {
-  enter_init(j);
+  jobs_enter_init(j);
   /* release: another thread that reads the handle may abort the init, and must find the communicator complete */
   __atomic_store_n(j->handle, j->comm, __ATOMIC_RELEASE);
   if (j->comm->options.blocking)
-    run_job(j);
-  else if (start_detached(j))
+    jobs_run_job(j);
+  else if (jobs_start_detached(j))
     return HK_IN_PROGRESS;
   else
     hk_children_refuse(&j->how);
-  return settle(j);
+  return jobs_settle(j);
 }
 
 void hk_jobs_add(hk_jobs *list, hk_job *j) {
@@ -159,7 +159,7 @@ void hk_jobs_add(hk_jobs *list, hk_job *j) {
   if (!list->first) list->end = &list->first;
   *list->end = j;
   list->end = &j->next;
-  hold_parent(j, 1);
+  jobs_hold_parent(j, 1);
 }
 
 int hk_jobs_of(const hk_jobs *list, ncclComm_t c) {
@@ -180,7 +180,7 @@ size_t hk_jobs_drop(hk_jobs *list, ncclComm_t c, bool *freed) {
     *at = next;
     *freed = *freed || j->comm == c;
     *j->handle = NULL;
-    drop_job(j);
+    jobs_drop_job(j);
     dropped++;
   }
   list->end = at;
@@ -191,13 +191,13 @@ size_t hk_jobs_abandon(hk_jobs *list) {
   size_t dropped = 0;
   for (hk_job *j; (j = list->first); dropped++) {
     list->first = j->next;
-    drop_job(j);
+    jobs_drop_job(j);
   }
   return dropped;
 }
 
-static void start_joined(hk_job *j) {
-  int err = hk_thread_start(&j->thread, 0, joined_job, j);
+static void jobs_start_joined(hk_job *j) {
+  int err = hk_thread_start(&j->thread, 0, jobs_joined_job, j);
   j->started = err == 0;
   if (j->started) return;
   j->status =
@@ -205,7 +205,7 @@ static void start_joined(hk_job *j) {
               "no thread for the init of rank %d in a group (%s): raise the limit of processes (ulimit -u) or of "
               "memory",
               j->comm->rank, strerror(err));
-  fail_all(j);
+  jobs_fail_all(j);
   if (!j->how.parent) hk_children_refuse(&j->how);
 }
 
@@ -213,18 +213,18 @@ hk_status hk_jobs_run(hk_jobs *list) {
   hk_status first = HK_OK, rc;
   hk_job *blocking = NULL, **end = &blocking, *detached = NULL, **detached_end = &detached, *unstarted = NULL;
   for (hk_job *j = list->first; j; j = j->next) {
-    enter_init(j);
-    hold_parent(j, -1);
+    jobs_enter_init(j);
+    jobs_hold_parent(j, -1);
     hk_job ***at = j->comm->options.blocking ? &end : &detached_end;
     **at = j;
     *at = &j->next;
   }
   *end = *detached_end = list->first = NULL;
   for (hk_job *j = blocking; j; j = j->next) j->all = blocking;
-  for (hk_job *j = blocking; j; j = j->next) start_joined(j);
+  for (hk_job *j = blocking; j; j = j->next) jobs_start_joined(j);
   for (hk_job *j = detached, *next; j; j = next) {
     next = j->next;
-    if (start_detached(j)) {
+    if (jobs_start_detached(j)) {
       first = HK_IN_PROGRESS;
     } else {
       if (!j->how.parent) hk_children_refuse(&j->how);
@@ -232,13 +232,13 @@ hk_status hk_jobs_run(hk_jobs *list) {
       unstarted = j;
     }
   }
-  refuse_unstarted((hk_job *const[2]){blocking, unstarted});
+  jobs_refuse_unstarted((hk_job *const[2]){blocking, unstarted});
   for (hk_job *j = blocking; j; j = j->next)
     if (j->started) pthread_join(j->thread, NULL);
   *end = unstarted;
   for (hk_job *j = blocking, *next; j; j = next) {
     next = j->next;
-    rc = settle(j); /* frees j */
+    rc = jobs_settle(j); /* frees j */
     if (first == HK_OK || (first == HK_IN_PROGRESS && rc != HK_OK)) first = rc;
   }
   return first;
@@ -256,7 +256,7 @@ void hk_jobs_refuse(hk_jobs *list) {
       hk_children_refuse(&j->how);
     }
     *j->handle = NULL;
-    drop_job(j);
+    jobs_drop_job(j);
   }
 }
 

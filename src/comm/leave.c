@@ -20,16 +20,16 @@ hk_status hk_leave_begin(ncclComm_t c, const char *who, hk_closing how) {
 }
 
 /* Returns true if a thread of the backend does not leave a failed communicator. */
-static bool is_held(ncclComm_t c) {
+static bool leave_is_held(ncclComm_t c) {
   return atomic_load(&c->health.failure) && c->backend->has_left && !c->backend->has_left(c);
 }
 
-static bool is_empty(ncclComm_t c) {
-  return !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling) && !is_held(c);
+static bool leave_is_empty(ncclComm_t c) {
+  return !atomic_load(&c->health.inside) && !atomic_load(&c->health.calling) && !leave_is_held(c);
 }
 
 /* Describes what is inside. */
-static void describe(ncclComm_t c, char *text, size_t bytes) {
+static void leave_describe(ncclComm_t c, char *text, size_t bytes) {
   int inside = atomic_load(&c->health.inside);
   bool calling = atomic_load(&c->health.calling);
   snprintf(text, bytes, "%s%s", calling ? "a call of another thread" : "", calling && inside ? " and " : "");
@@ -42,14 +42,14 @@ hk_status hk_leave_wait(ncclComm_t c, const char *who, int64_t seconds) {
   hk_wait_env env = {.spins = 0};
   hk_waiter w;
   char text[128];
-  if (is_empty(c)) return HK_OK;
+  if (leave_is_empty(c)) return HK_OK;
   uint64_t begin = hk_now_ns(), reported = 0;
   hk_wait_begin(&w, &env);
   for (;;) {
     uint64_t waited = hk_now_ns() - begin;
     (void)hk_wait_pause(&w); /* nothing ends it early */
-    if (is_empty(c)) return HK_OK;
-    describe(c, text, sizeof text);
+    if (leave_is_empty(c)) return HK_OK;
+    leave_describe(c, text, sizeof text);
     if (waited >= (uint64_t)seconds * 1000000000u)
       return HK_FAIL(
           HK_ERR_SYSTEM,

@@ -24,7 +24,7 @@ typedef struct home {
 } home;
 
 /* False, and n is 0, if there are more ranks than the search takes, or GPUs that are not in the topology. */
-static bool place_ranks(ncclComm_t c, const hk_host_rows *rows, home *h) {
+static bool rings_place_ranks(ncclComm_t c, const hk_host_rows *rows, home *h) {
   for (int r = 0; r < c->nranks; r++) h->network = h->network || !hk_wire_near(c, r);
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
@@ -45,7 +45,7 @@ static bool place_ranks(ncclComm_t c, const hk_host_rows *rows, home *h) {
   return true;
 }
 
-static hk_search search_for(const home *h, hk_pattern pattern) {
+static hk_search rings_search_for(const home *h, hk_pattern pattern) {
   return (hk_search){.pattern = pattern,
                      .nodes = h->nodes,
                      .nranks = h->n,
@@ -55,10 +55,10 @@ static hk_search search_for(const home *h, hk_pattern pattern) {
                      .max_channels = h->set->max_channels};
 }
 
-static hk_status find(hk_channels **out, const home *h, hk_pattern pattern) {
+static hk_status rings_find(hk_channels **out, const home *h, hk_pattern pattern) {
   hk_status rc;
   hk_paths *paths = NULL;
-  hk_search what = search_for(h, pattern);
+  hk_search what = rings_search_for(h, pattern);
   HK_TRY(hk_paths_new(&paths, h->t, h->set->paths), out);
   rc = hk_search_channels(out, paths, &what);
 out:
@@ -67,12 +67,12 @@ out:
 }
 
 /* A dump that fails is no reason to stop a job. */
-static void dump(int rank, const home *h, const char *path) {
+static void rings_dump(int rank, const home *h, const char *path) {
   hk_channels *found[2] = {NULL, NULL};
-  hk_search what = search_for(h, HK_PATTERN_RING);
+  hk_search what = rings_search_for(h, HK_PATTERN_RING);
   int n = 0;
-  if (find(&found[n], h, HK_PATTERN_RING) == HK_OK) n++;
-  if (find(&found[n], h, HK_PATTERN_TREE) == HK_OK) n++;
+  if (rings_find(&found[n], h, HK_PATTERN_RING) == HK_OK) n++;
+  if (rings_find(&found[n], h, HK_PATTERN_TREE) == HK_OK) n++;
   FILE *f = n ? fopen(path, "we") : NULL;
   bool bad = !f || hk_channels_write_xml((const hk_channels *const *)found, n, h->t, &what, f) != HK_OK;
   if (f && fclose(f) != 0) bad = true;
@@ -84,7 +84,7 @@ static void dump(int rank, const home *h, const char *path) {
 }
 
 /* Logs the channels in NCCL's form. */
-static void log_rings(const hk_joined *j) {
+static void rings_log_rings(const hk_joined *j) {
   for (int i = 0; i < j->nchannels; i++) {
     char text[256] = "";
     size_t used = 0;
@@ -96,15 +96,15 @@ static void log_rings(const hk_joined *j) {
 }
 
 /* Exchanges the rings of this host, from its file or from the search, and joins the hosts' orders. */
-static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
+static hk_status rings_join_hosts(ncclComm_t c, const home *h, const char *path, hk_joined **out) {
   hk_status rc = HK_OK;
   hk_channels *rings = NULL;
-  hk_search what = search_for(h, HK_PATTERN_RING);
+  hk_search what = rings_search_for(h, HK_PATTERN_RING);
   hk_join_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
   if (!facts) return HK_FAIL_ERRNO("no memory for the channels of %d ranks", c->nranks);
   /* A rank without channels takes part, too: the others wait for its row. */
   if (h->n && path) HK_TRY(hk_channels_read_xml(&rings, path, HK_PATTERN_RING, h->t, &what), out);
-  if (h->n && !rings) HK_TRY(find(&rings, h, HK_PATTERN_RING), out);
+  if (h->n && !rings) HK_TRY(rings_find(&rings, h, HK_PATTERN_RING), out);
   const hk_channels *const orders[HK_PATTERNS] = {[HK_PATTERN_RING] = rings};
   hk_join_fill(&facts[c->rank], hk_host_id(c->settings), h->t, orders, h->local);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
@@ -113,7 +113,7 @@ static hk_status join_hosts(ncclComm_t c, const home *h, const char *path, hk_jo
     HK_LOG_AT(path ? HK_LOG_WARN : HK_LOG_INFO, HK_SUB_GRAPH,
               "ranks %d and %d are on one host and %s different channels: their host's ranks go in their own order",
               (*out)->split_rank[0], (*out)->split_rank[1], path ? "read from NCCL_GRAPH_FILE" : "see");
-  if (c->rank == 0) log_rings(*out);
+  if (c->rank == 0) rings_log_rings(*out);
   if ((*out)->nchannels == 0) {
     hk_joined_free(*out);
     *out = NULL;
@@ -138,9 +138,9 @@ hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const hk_hos
                    set->graph_file, strerror(errno));
   if (!dumps && !joins) return HK_OK;
   HK_TRY(c->backend->topology(c, &seen, &h.t), out);
-  bool fits = h.t && place_ranks(c, rows, &h);
-  if (dumps && fits) dump(c->rank, &h, set->dump_file);
-  if (joins) HK_TRY(join_hosts(c, &h, reads ? set->graph_file : NULL, out), out);
+  bool fits = h.t && rings_place_ranks(c, rows, &h);
+  if (dumps && fits) rings_dump(c->rank, &h, set->dump_file);
+  if (joins) HK_TRY(rings_join_hosts(c, &h, reads ? set->graph_file : NULL, out), out);
 out:
   hk_topo_free(seen);
   return rc;

@@ -6,7 +6,7 @@
 #include "../core/comm.h"
 #include "group.h"
 
-static hk_status change(ncclComm_t c, bool suspend) {
+static hk_status suspend_change(ncclComm_t c, bool suspend) {
   hk_status rc = HK_OK;
   const hk_backend *b = c->backend;
   const hk_suspension_ops *ops = b->suspension;
@@ -24,10 +24,10 @@ out:
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_IDLE, NULL);
   return hk_comm_failed(c, rc);
 }
-static hk_status suspend(ncclComm_t c, void *arg) { return (void)arg, change(c, true); }
-static hk_status resume(ncclComm_t c, void *arg) { return (void)arg, change(c, false); }
+static hk_status suspend(ncclComm_t c, void *arg) { return (void)arg, suspend_change(c, true); }
+static hk_status suspend_resume(ncclComm_t c, void *arg) { return (void)arg, suspend_change(c, false); }
 
-static hk_status submit(ncclComm_t c, const char *who, bool suspended, hk_task_run *run) {
+static hk_status suspend_submit(ncclComm_t c, const char *who, bool suspended, hk_task_run *run) {
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(c, who), out);
   if (atomic_load(&c->health.suspended) != suspended) {
@@ -45,11 +45,11 @@ HK_API(ncclResult_t, ncclCommSuspend, (ncclComm_t comm, int flags)) {
     hk_status rc = hk_comm_check_usable(comm, "ncclCommSuspend");
     return (ncclResult_t)hk_group_remember(rc);
   }
-  return (ncclResult_t)submit(comm, "ncclCommSuspend", false, suspend);
+  return (ncclResult_t)suspend_submit(comm, "ncclCommSuspend", false, suspend);
 }
 
 HK_API(ncclResult_t, ncclCommResume, (ncclComm_t comm)) {
-  return (ncclResult_t)submit(comm, "ncclCommResume", true, resume);
+  return (ncclResult_t)suspend_submit(comm, "ncclCommResume", true, suspend_resume);
 }
 
 HK_API(ncclResult_t, ncclCommMemStats, (ncclComm_t comm, ncclCommMemStat_t stat, uint64_t *value)) {

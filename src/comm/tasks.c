@@ -88,7 +88,7 @@ hk_status hk_tasks_add(hk_task **list, ncclComm_t c, hk_task_run *run, void *arg
   return HK_OK;
 }
 
-static void *in_thread(void *arg) {
+static void *tasks_in_thread(void *arg) {
   hk_task *first = arg;
   for (hk_task *a = first; a; a = a->next) {
     if (a->comm != first->comm) continue;
@@ -103,16 +103,16 @@ static void *in_thread(void *arg) {
   return NULL;
 }
 
-static bool is_first(const hk_task *list, const hk_task *a) {
+static bool tasks_is_first(const hk_task *list, const hk_task *a) {
   while (list->comm != a->comm) list = list->next;
   return list == a;
 }
 
 /* The communicator may have ended while its call waited in the group. */
-static hk_status start(hk_task *a) {
+static hk_status tasks_start(hk_task *a) {
   hk_status rc = hk_comm_check_usable(a->comm, "ncclGroupEnd");
   if (rc != HK_OK) return rc;
-  int err = hk_thread_start(&a->thread, 0, in_thread, a);
+  int err = hk_thread_start(&a->thread, 0, tasks_in_thread, a);
   if (err) return HK_FAIL(HK_ERR_SYSTEM, "no thread for a call of a group: %s", strerror(err));
   a->started = true;
   return HK_OK;
@@ -121,7 +121,7 @@ static hk_status start(hk_task *a) {
 hk_status hk_tasks_run(hk_task *list) {
   hk_status first = HK_OK;
   for (hk_task *a = list; a; a = a->next) {
-    hk_status rc = is_first(list, a) ? start(a) : HK_OK;
+    hk_status rc = tasks_is_first(list, a) ? tasks_start(a) : HK_OK;
     if (rc == HK_OK) continue;
     a->status = rc;
     snprintf(a->text, sizeof a->text, "%s", hk_last_error());

@@ -13,7 +13,7 @@
 #include "../topo/xml.h"
 
 /* Returns the hash of a file's content. A file that cannot be read is reported by the parser. */
-static uint64_t hash_file(const char *path) {
+static uint64_t topology_hash_file(const char *path) {
   char block[4096];
   FILE *f = fopen(path, "re");
   uint64_t h = 0;
@@ -25,7 +25,7 @@ static uint64_t hash_file(const char *path) {
 }
 
 /* A dump that fails is no reason to stop a job. */
-static void dump(const hk_topo *t, const char *path) {
+static void topology_dump(const hk_topo *t, const char *path) {
   FILE *f = fopen(path, "we");
   bool bad = !f || hk_topo_write_xml(t, f) != HK_OK;
   if (f && fclose(f) != 0) bad = true;
@@ -35,7 +35,7 @@ static void dump(const hk_topo *t, const char *path) {
     HK_INFO(HK_SUB_GRAPH, "the machine's topology is in %s", path);
 }
 
-static void report_remarks(const hk_topo *t) {
+static void topology_report_remarks(const hk_topo *t) {
   char *text = t->remarks ? strdup(t->remarks) : NULL, *save = NULL;
   for (char *line = text ? strtok_r(text, "\n", &save) : NULL; line; line = strtok_r(NULL, "\n", &save))
     HK_INFO(HK_SUB_GRAPH, "topology: %s", line);
@@ -48,15 +48,15 @@ hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out) {
   const char *file = c->settings->TOPO_FILE, *to = c->settings->TOPO_DUMP_FILE;
   bool dumps = to && *to && !child && c->rank == c->settings->TOPO_DUMP_FILE_RANK;
   memset(out, 0, sizeof *out);
-  if (file && *file) out->file = hash_file(file);
+  if (file && *file) out->file = topology_hash_file(file);
   if ((!file || !*file || child) && !dumps) return HK_OK;
   HK_TRY(hk_topo_detect_with_file(c->settings, &t, 0), out);
   out->graph = t->hash;
   HK_INFO(HK_SUB_GRAPH, "topology of %s: %u CPUs, %u GPUs, %u network ports, hash %016llx", t->name,
           hk_topo_count(t, HK_NODE_CPU), hk_topo_count(t, HK_NODE_GPU), hk_topo_count(t, HK_NODE_NET),
           (unsigned long long)t->hash);
-  report_remarks(t);
-  if (dumps) dump(t, to);
+  topology_report_remarks(t);
+  if (dumps) topology_dump(t, to);
 out:
   hk_topo_free(t);
   return rc;

@@ -17,23 +17,23 @@ enum { SLEEP_NS = 20 * 1000 * 1000, SLEEP_BUSY_NS = 200 * 1000, BUSY_YIELD_NS = 
  * itself detects hosts that are gone. */
 enum { CONTROL_AWAY_S = 600 };
 
-static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
+static hk_status wire_dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
   return hk_bootstrap_dial(((ncclComm_t)arg)->bootstrap, peer, at, tag, fd);
 }
 
-static hk_status redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+static hk_status wire_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
   return hk_bootstrap_redial(((ncclComm_t)arg)->bootstrap, peer, tag, stop, fd, gone);
 }
 
-static int take(void *arg, int peer, uint64_t tag) {
+static int wire_take(void *arg, int peer, uint64_t tag) {
   return hk_bootstrap_take(((ncclComm_t)arg)->bootstrap, peer, tag);
 }
 
-static void serve(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg) {
+static void wire_serve(void *arg, uint64_t tag, void (*fn)(void *fn_arg, int peer, int fd), void *fn_arg) {
   hk_bootstrap_serve(((ncclComm_t)arg)->bootstrap, tag, fn, fn_arg);
 }
 
-static void announce(void *arg, hk_status rc, const char *text) {
+static void wire_announce(void *arg, hk_status rc, const char *text) {
   ncclComm_t c = arg;
   hk_failure_raise(c, HK_EVENT_ERROR, c->rank, rc, text);
 }
@@ -54,11 +54,11 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
                               .peers = c->peers,
                               .wait = &c->wait,
                               .service = c->service,
-                              .dial = dial,
-                              .redial = redial,
-                              .take = take,
-                              .serve = serve,
-                              .announce = announce,
+                              .dial = wire_dial,
+                              .redial = wire_redial,
+                              .take = wire_take,
+                              .serve = wire_serve,
+                              .announce = wire_announce,
                               .arg = c,
                               .gpu = w->env.gpu, /* from the backend */
                               .settings = c->settings,
@@ -80,7 +80,7 @@ hk_status hk_wire_attach(ncclComm_t c, void *facts) {
 }
 
 /* Returns the first transport that reaches the peer; says once why a better one does not. */
-static hk_status choose_transport(ncclComm_t c, int peer) {
+static hk_status wire_choose_transport(ncclComm_t c, int peer) {
   hk_wiring *w = c->wiring;
   char why[160], reasons[480] = "";
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
@@ -100,7 +100,7 @@ static hk_status choose_transport(ncclComm_t c, int peer) {
 }
 
 /* If one transport that can sleep reaches all others, a long wait need not spend the core's time on polls. */
-static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
+static int wire_only_sleeper(const hk_wiring *w, int rank, int nranks) {
   int sleeper = -1;
   for (int r = 0; r < nranks; r++) {
     if (r == rank) continue;
@@ -111,7 +111,7 @@ static int only_sleeper(const hk_wiring *w, int rank, int nranks) {
 }
 
 /* Sets up the services other than links that the transport of this host's ranks offers. */
-static void use_shared_words(ncclComm_t c) {
+static void wire_use_shared_words(ncclComm_t c) {
   hk_transport_state *s = hk_wire_host(c);
   struct hk_status_page *page = hk_wire_status_page(c, c->rank);
   if (s) c->order.call_checks = s->transport->host->call_checks(s);
@@ -143,15 +143,15 @@ hk_status hk_wire_join(ncclComm_t c, const hk_facts *all) {
              HK_FACT_BYTES);
     HK_TRY(hk_transports[t]->join(w->states[t], facts), out);
   }
-  for (int r = 0; r < c->nranks; r++) HK_TRY(choose_transport(c, r), out);
-  w->sleeper = only_sleeper(w, c->rank, c->nranks);
+  for (int r = 0; r < c->nranks; r++) HK_TRY(wire_choose_transport(c, r), out);
+  w->sleeper = wire_only_sleeper(w, c->rank, c->nranks);
   for (int r = 0; r < c->nranks; r++) {
     const hk_transport *t = hk_transports[w->via[r]];
     if (t->apart && t->apart(w->states[w->via[r]], r)) hk_bootstrap_tolerate(c->bootstrap, r, CONTROL_AWAY_S);
   }
   for (int t = 0; t < HK_TRANSPORT_COUNT && w->multicast < 0; t++)
     if (hk_transports[t]->multicast && hk_transports[t]->multicast(w->states[t])) w->multicast = t;
-  use_shared_words(c);
+  wire_use_shared_words(c);
 out:
   free(facts);
   return rc;
@@ -186,23 +186,23 @@ const char *hk_wire_no_files(ncclComm_t c) {
   return s ? s->transport->host->no_files(s) : "no transport passes them";
 }
 
-static hk_status no_transport(ncclComm_t c, int peer) {
+static hk_status wire_no_transport(ncclComm_t c, int peer) {
   return HK_FAIL(HK_ERR_SYSTEM, "rank %d cannot ask the process of rank %d: no transport does that", c->rank, peer);
 }
 
 hk_status hk_wire_file(ncclComm_t c, int peer, uint64_t region, int *fd, size_t *bytes) {
   hk_transport_state *s = hk_wire_host(c);
-  return s ? s->transport->host->file(s, NULL, peer, region, fd, bytes) : no_transport(c, peer);
+  return s ? s->transport->host->file(s, NULL, peer, region, fd, bytes) : wire_no_transport(c, peer);
 }
 
 hk_status hk_wire_ask(ncclComm_t c, int peer, int fd, void *payload) {
   hk_transport_state *s = hk_wire_host(c);
-  return s ? s->transport->host->ask(s, peer, fd, payload) : no_transport(c, peer);
+  return s ? s->transport->host->ask(s, peer, fd, payload) : wire_no_transport(c, peer);
 }
 
 hk_status hk_wire_notify(ncclComm_t c, int peer, int fd, void *payload) {
   hk_transport_state *s = hk_wire_host(c);
-  return s ? s->transport->host->notify(s, peer, fd, payload) : no_transport(c, peer);
+  return s ? s->transport->host->notify(s, peer, fd, payload) : wire_no_transport(c, peer);
 }
 
 void hk_wire_answer_with(ncclComm_t c, hk_answer *answer, void *arg) {

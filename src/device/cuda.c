@@ -40,7 +40,7 @@ bool hk_cuda_here(int *devices) {
   return n > 0;
 }
 
-static void close_device(hk_device *base) {
+static void cuda_close_device(hk_device *base) {
   hk_cuda *d = (hk_cuda *)base;
   hk_cuda_access_end(d);
   hk_cu.DevicePrimaryCtxRelease(d->device); /* fails harmlessly at the process's end, if the driver has been unloaded */
@@ -48,7 +48,7 @@ static void close_device(hk_device *base) {
 }
 
 static const hk_device_ops ops = {.name = "cuda",
-                                  .close = close_device,
+                                  .close = cuda_close_device,
                                   .copy = hk_cuda_copy,
                                   .wait = hk_cuda_wait,
                                   .finish = hk_cuda_finish,
@@ -64,7 +64,7 @@ static const hk_device_ops ops = {.name = "cuda",
                                   .kernel = &hk_cuda_kernel};
 
 /* Older drivers do not know the attribute, and 0 is a valid node. */
-static int numa_of(CUdevice g, const char *bus_id) {
+static int cuda_numa_of(CUdevice g, const char *bus_id) {
   int node = -1;
   uint64_t domain, bus, device, function;
   char lower[40];
@@ -76,7 +76,7 @@ static int numa_of(CUdevice g, const char *bus_id) {
   return hk_sysfs_number("", &value, "/sys/bus/pci/devices/%s/numa_node", lower) ? (int)value : -1;
 }
 
-static void read_limits(hk_cuda *d, int ordinal) {
+static void cuda_read_limits(hk_cuda *d, int ordinal) {
   hk_device_limits *l = &d->base.limits;
   CUdevice g = d->device;
   CUuuid uuid = {{0}};
@@ -104,7 +104,7 @@ static void read_limits(hk_cuda *d, int ordinal) {
   if (hk_cu.DeviceTotalMem(&l->memory_bytes, g) != CUDA_SUCCESS) l->memory_bytes = 0;
   if (hk_cu.DeviceGetName(l->name, (int)sizeof l->name, g) != CUDA_SUCCESS) l->name[0] = 0;
   if (hk_cu.DeviceGetPCIBusId(l->bus_id, (int)sizeof l->bus_id, g) != CUDA_SUCCESS) l->bus_id[0] = 0;
-  l->host_numa = numa_of(g, l->bus_id);
+  l->host_numa = cuda_numa_of(g, l->bus_id);
   /* The older call gives all slices of a GPU (MIG) the id of the GPU. */
   if ((hk_cu.DeviceGetUuidOfSlice ? hk_cu.DeviceGetUuidOfSlice : hk_cu.DeviceGetUuid)(&uuid, g) == CUDA_SUCCESS)
     memcpy(l->uuid, uuid.bytes, sizeof l->uuid);
@@ -141,7 +141,7 @@ hk_status hk_cuda_open(int ordinal, hk_device **out) {
   d->base.ops = &ops;
   HK_CUDA_TRY(hk_cu.DeviceGet(&d->device, ordinal), undo, "device %d", ordinal);
   HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&d->context, d->device), undo, "the primary context of device %d", ordinal);
-  read_limits(d, ordinal);
+  cuda_read_limits(d, ordinal);
   HK_TRY(hk_cuda_access_begin(d), undo_context);
   *out = &d->base;
   return HK_OK;

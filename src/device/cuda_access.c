@@ -23,22 +23,22 @@ HK_FORK_GUARD(lock);
 static unsigned users[MOST_DEVICES]; /* open hk_cudas of each device */
 static mapping *mappings;
 
-static bool reaches(CUdevice device, CUdevice owner) {
+static bool cuda_access_reaches(CUdevice device, CUdevice owner) {
   int can = 0;
   if (owner == OF_HOST || device == owner) return true;
   return hk_cu.DeviceCanAccessPeer(&can, device, owner) == CUDA_SUCCESS && can;
 }
-static CUmemAccessDesc for_device(CUdevice device) {
+static CUmemAccessDesc cuda_access_for_device(CUdevice device) {
   return (CUmemAccessDesc){{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
 }
 
 hk_status hk_cuda_access_begin(const hk_cuda *d) {
   hk_status rc = HK_OK;
-  const CUmemAccessDesc access = for_device(d->device);
+  const CUmemAccessDesc access = cuda_access_for_device(d->device);
   if (d->device < 0 || d->device >= MOST_DEVICES) return HK_OK; /* it gets access to its own memory only */
   pthread_mutex_lock(&lock);
   for (const mapping *m = users[d->device] ? NULL : mappings; m; m = m->next)
-    if (reaches(d->device, m->owner))
+    if (cuda_access_reaches(d->device, m->owner))
       HK_CUDA_TRY(hk_cu.MemSetAccess(m->at, m->bytes, &access, 1), out,
                   "device %d: access to %zu bytes that are mapped already", d->base.limits.ordinal, m->bytes);
   users[d->device]++;
@@ -56,13 +56,13 @@ void hk_cuda_access_end(const hk_cuda *d) {
 
 /* Gives access to `own`, then to the used devices that reach the owner's memory. Remembers the mapping for devices that
  * are opened later. Under the lock. */
-static CUresult let_in(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at, size_t bytes) {
+static CUresult cuda_access_let_in(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at, size_t bytes) {
   CUmemAccessDesc access[MOST_DEVICES + 1] = {own};
   size_t n = 1;
   mapping *m = malloc(sizeof *m);
   if (!m) return CUDA_ERROR_OUT_OF_MEMORY;
   for (CUdevice i = 0; i < MOST_DEVICES; i++)
-    if (users[i] && i != owner && reaches(i, owner)) access[n++] = for_device(i);
+    if (users[i] && i != owner && cuda_access_reaches(i, owner)) access[n++] = cuda_access_for_device(i);
   CUresult code = hk_cu.MemSetAccess(at, bytes, access, n);
   if (code != CUDA_SUCCESS) {
     free(m);
@@ -73,12 +73,12 @@ static CUresult let_in(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at, size
   return CUDA_SUCCESS;
 }
 
-static CUresult map(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at, CUmemGenericAllocationHandle handle,
-                    size_t bytes, bool for_peers) {
+static CUresult cuda_access_map(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at,
+                                CUmemGenericAllocationHandle handle, size_t bytes, bool for_peers) {
   CUresult code = hk_cu.MemMap(at, bytes, 0, handle, 0);
   if (code != CUDA_SUCCESS) return code;
   pthread_mutex_lock(&lock);
-  code = for_peers ? let_in(own, owner, at, bytes) : hk_cu.MemSetAccess(at, bytes, &own, 1);
+  code = for_peers ? cuda_access_let_in(own, owner, at, bytes) : hk_cu.MemSetAccess(at, bytes, &own, 1);
   pthread_mutex_unlock(&lock);
   if (code != CUDA_SUCCESS) hk_cu.MemUnmap(at, bytes);
   return code;
@@ -86,7 +86,7 @@ static CUresult map(CUmemAccessDesc own, CUdevice owner, CUdeviceptr at, CUmemGe
 
 hk_status hk_cuda_map_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes,
                          bool for_peers) {
-  HK_CUDA_OR_RETURN(map(for_device(d->device), d->device, at, handle, bytes, for_peers),
+  HK_CUDA_OR_RETURN(cuda_access_map(cuda_access_for_device(d->device), d->device, at, handle, bytes, for_peers),
                     "device %d: mapping %zu bytes for %s", d->base.limits.ordinal, bytes,
                     for_peers ? "the devices of this process" : "itself");
   return HK_OK;
@@ -94,7 +94,7 @@ hk_status hk_cuda_map_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocatio
 
 CUresult hk_cuda_map_host_at(const hk_cuda *d, CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes) {
   const CUmemAccessDesc own = {hk_cuda_host_properties(d).location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
-  return map(own, OF_HOST, at, handle, bytes, true);
+  return cuda_access_map(own, OF_HOST, at, handle, bytes, true);
 }
 
 CUresult hk_cuda_unmap(CUdeviceptr at, size_t bytes) {

@@ -8,8 +8,8 @@
 #include "cuda.h"
 #include "host.h"
 
-static CUdeviceptr address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
-static void *pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
+static CUdeviceptr cuda_memory_address(const void *p) { return (CUdeviceptr)(uintptr_t)p; }
+static void *cuda_memory_pointer(CUdeviceptr p) { return (void *)(uintptr_t)p; }
 
 CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d) {
   const int node = d->base.limits.host_numa;
@@ -17,7 +17,7 @@ CUmemAllocationProp hk_cuda_host_properties(const hk_cuda *d) {
                                .location = {CU_MEM_LOCATION_TYPE_HOST_NUMA, node < 0 ? 0 : node}};
 }
 
-static CUmemAllocationProp properties(const hk_cuda *d) {
+static CUmemAllocationProp cuda_memory_properties(const hk_cuda *d) {
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
                               .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR,
                               .location = {CU_MEM_LOCATION_TYPE_DEVICE, d->device}};
@@ -27,7 +27,7 @@ static CUmemAllocationProp properties(const hk_cuda *d) {
 
 size_t hk_cuda_granule(hk_cuda *d) {
   size_t granule = 0;
-  CUmemAllocationProp prop = properties(d);
+  CUmemAllocationProp prop = cuda_memory_properties(d);
   if (!hk_cu.MemGetAllocationGranularity || !hk_cu.MemExportToShareableHandle ||
       hk_cu.MemGetAllocationGranularity(&granule, &prop, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS)
     return 0;
@@ -50,7 +50,7 @@ undo:
 }
 
 /* *doing: the step that failed. */
-static CUresult alloc_host_vmm(const hk_cuda *d, size_t bytes, hk_memory *out, const char **doing) {
+static CUresult cuda_memory_alloc_host_vmm(const hk_cuda *d, size_t bytes, hk_memory *out, const char **doing) {
   const CUmemAllocationProp prop = hk_cuda_host_properties(d);
   CUmemGenericAllocationHandle handle;
   CUdeviceptr at = 0;
@@ -68,27 +68,31 @@ static CUresult alloc_host_vmm(const hk_cuda *d, size_t bytes, hk_memory *out, c
     hk_cu.MemRelease(handle);
     return code;
   }
-  memset(pointer(at), 0, bytes);
-  *out = (hk_memory){.base = pointer(at), .host = pointer(at), .bytes = bytes, .handle = handle, .kind = HK_MEMORY_VMM};
+  memset(cuda_memory_pointer(at), 0, bytes);
+  *out = (hk_memory){.base = cuda_memory_pointer(at),
+                     .host = cuda_memory_pointer(at),
+                     .bytes = bytes,
+                     .handle = handle,
+                     .kind = HK_MEMORY_VMM};
   return CUDA_SUCCESS;
 }
 
-static hk_status alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
+static hk_status cuda_memory_alloc_vmm(hk_cuda *d, size_t bytes, hk_memory *out) {
   hk_status rc = HK_OK;
-  CUmemAllocationProp prop = properties(d);
+  CUmemAllocationProp prop = cuda_memory_properties(d);
   CUmemGenericAllocationHandle handle;
   CUdeviceptr at = 0;
   size_t whole = (bytes + d->granule - 1) / d->granule * d->granule;
   HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, whole, &prop, 0), "device %d: %zu bytes", d->base.limits.ordinal, whole);
   HK_TRY(hk_cuda_map(d, handle, whole, true, &at), undo);
-  *out = (hk_memory){.base = pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
+  *out = (hk_memory){.base = cuda_memory_pointer(at), .bytes = whole, .handle = handle, .kind = HK_MEMORY_VMM};
   return HK_OK;
 undo:
   hk_cu.MemRelease(handle);
   return rc;
 }
 
-static hk_status zero(hk_cuda *d, CUdeviceptr at, size_t bytes) {
+static hk_status cuda_memory_zero(hk_cuda *d, CUdeviceptr at, size_t bytes) {
   hk_status rc = HK_OK;
   hk_queue q = d->base.own;
   /* A stream for each allocation would take the hardware queues that kernels need (docs/gpu.md). */
@@ -101,23 +105,23 @@ undo:
   return rc;
 }
 
-static hk_status alloc_classic(const hk_cuda *d, size_t bytes, hk_memory *out) {
+static hk_status cuda_memory_alloc_classic(const hk_cuda *d, size_t bytes, hk_memory *out) {
   CUdeviceptr at;
   HK_CUDA_OR_RETURN(hk_cu.MemAlloc(&at, bytes), "device %d: %zu bytes", d->base.limits.ordinal, bytes);
-  *out = (hk_memory){.base = pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
+  *out = (hk_memory){.base = cuda_memory_pointer(at), .bytes = bytes, .kind = HK_MEMORY_CLASSIC};
   return HK_OK;
 }
 
 /* Zeroes the first `bytes` of new memory, or frees it. */
-static hk_status zeroed_or_freed(hk_cuda *d, size_t bytes, hk_memory *m) {
-  hk_status rc = bytes ? zero(d, address(m->base), bytes) : HK_OK;
+static hk_status cuda_memory_zeroed_or_freed(hk_cuda *d, size_t bytes, hk_memory *m) {
+  hk_status rc = bytes ? cuda_memory_zero(d, cuda_memory_address(m->base), bytes) : HK_OK;
   if (rc != HK_OK) (void)hk_cuda_release(&d->base, m); /* the first failure is reported */
   return rc;
 }
 
 hk_status hk_cuda_alloc_mapped(hk_cuda *d, size_t bytes, size_t zeroed, hk_memory *out) {
-  HK_OR_RETURN(alloc_vmm(d, bytes, out));
-  return zeroed_or_freed(d, zeroed, out);
+  HK_OR_RETURN(cuda_memory_alloc_vmm(d, bytes, out));
+  return cuda_memory_zeroed_or_freed(d, zeroed, out);
 }
 
 /* Small pieces are classic memory, so that they do not waste a granule of 2 MiB. */
@@ -127,8 +131,9 @@ static hk_status memory_alloc(hk_device *base, size_t bytes, hk_memory *out) {
   if (bytes == 0) bytes = 1;
   if (bytes > SIZE_MAX / 2) return HK_FAIL(HK_ERR_ARGUMENT, "cannot allocate %zu bytes", bytes);
   HK_CUDA_ENTER_RELAXED(base);
-  HK_OR_RETURN(d->granule && bytes >= d->granule / 2 ? alloc_vmm(d, bytes, out) : alloc_classic(d, bytes, out));
-  return zeroed_or_freed(d, out->bytes, out);
+  HK_OR_RETURN(d->granule && bytes >= d->granule / 2 ? cuda_memory_alloc_vmm(d, bytes, out)
+                                                     : cuda_memory_alloc_classic(d, bytes, out));
+  return cuda_memory_zeroed_or_freed(d, out->bytes, out);
 }
 
 /* Classic memory: with mappings, each peer would need an access of its own. */
@@ -136,8 +141,8 @@ static hk_status memory_alloc_open(hk_device *base, size_t bytes, size_t zeroed,
   hk_cuda *d = (hk_cuda *)base;
   memset(out, 0, sizeof *out);
   HK_CUDA_ENTER_RELAXED(base);
-  HK_OR_RETURN(alloc_classic(d, bytes, out));
-  return zeroed_or_freed(d, zeroed, out);
+  HK_OR_RETURN(cuda_memory_alloc_classic(d, bytes, out));
+  return cuda_memory_zeroed_or_freed(d, zeroed, out);
 }
 
 static hk_status memory_alloc_shared(hk_device *base, size_t bytes, size_t zeroed, bool by_fd, hk_memory *out) {
@@ -156,7 +161,7 @@ static hk_status memory_pin(hk_device *base, void *host, size_t bytes, hk_memory
                     "pinning %zu bytes at %p (ulimit -l says how much a process may have)", bytes, host);
   HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, host, 0), undo, "device %d: the address of pinned memory",
               base->limits.ordinal);
-  *out = (hk_memory){.base = pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_REGISTERED};
+  *out = (hk_memory){.base = cuda_memory_pointer(at), .host = host, .bytes = bytes, .kind = HK_MEMORY_REGISTERED};
   return HK_OK;
 undo:
   hk_cu.MemHostUnregister(host);
@@ -185,7 +190,7 @@ static hk_status memory_alloc_host_late(hk_device *base, size_t bytes, hk_memory
   if (!base->limits.late_host) return memory_alloc_host(base, bytes, out);
   memset(out, 0, sizeof *out);
   HK_CUDA_ENTER_RELAXED(base);
-  CUresult code = alloc_host_vmm(d, (bytes + d->granule - 1) / d->granule * d->granule, out, &doing);
+  CUresult code = cuda_memory_alloc_host_vmm(d, (bytes + d->granule - 1) / d->granule * d->granule, out, &doing);
   if (code == CUDA_SUCCESS) return HK_OK;
   /* The process is not allowed to use that node's memory, or the driver cannot map it for a device. */
   HK_INFO_ONCE(
@@ -196,14 +201,14 @@ static hk_status memory_alloc_host_late(hk_device *base, size_t bytes, hk_memory
   return memory_alloc_host(base, bytes, out);
 }
 
-static size_t whole_pages(const hk_memory *m) {
+static size_t cuda_memory_whole_pages(const hk_memory *m) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   return (m->bytes + page - 1) / page * page;
 }
-static void unmap_pages(const hk_memory *m) { munmap(m->host, whole_pages(m)); }
+static void cuda_memory_unmap_pages(const hk_memory *m) { munmap(m->host, cuda_memory_whole_pages(m)); }
 
-static CUresult release_mapping(const hk_memory *m) {
-  CUdeviceptr at = address(m->base);
+static CUresult cuda_memory_release_mapping(const hk_memory *m) {
+  CUdeviceptr at = cuda_memory_address(m->base);
   if (m->parked) return hk_cu.MemAddressFree(at, m->bytes);
   CUresult code = hk_cuda_unmap(at, m->bytes);
   CUresult next = m->kind == HK_MEMORY_PLACED ? CUDA_SUCCESS : hk_cu.MemAddressFree(at, m->bytes);
@@ -219,19 +224,19 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
   HK_CUDA_ENTER_RELAXED(base);
   switch (m->kind) {
     case HK_MEMORY_NONE: break;
-    case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(address(m->base)); break;
+    case HK_MEMORY_CLASSIC: code = hk_cu.MemFree(cuda_memory_address(m->base)); break;
     case HK_MEMORY_VMM:
     case HK_MEMORY_MAPPED:
-    case HK_MEMORY_PLACED: code = release_mapping(m); break;
+    case HK_MEMORY_PLACED: code = cuda_memory_release_mapping(m); break;
     case HK_MEMORY_MULTICAST: code = hk_cuda_multicast_leave((hk_cuda *)base, m); break;
     case HK_MEMORY_PINNED:
       if (!m->parked) code = hk_cu.MemHostUnregister(m->host);
-      if (code == CUDA_SUCCESS) unmap_pages(m);
+      if (code == CUDA_SUCCESS) cuda_memory_unmap_pages(m);
       break;
     case HK_MEMORY_REGISTERED:
       if (!m->parked) code = hk_cu.MemHostUnregister(m->host);
       break;
-    case HK_MEMORY_OPENED: code = hk_cu.IpcCloseMemHandle(address(m->base)); break;
+    case HK_MEMORY_OPENED: code = hk_cu.IpcCloseMemHandle(cuda_memory_address(m->base)); break;
   }
   memset(m, 0, sizeof *m);
   HK_CUDA_OR_RETURN(code, "device %d: freeing %p", base->limits.ordinal, at);
@@ -240,7 +245,9 @@ hk_status hk_cuda_release(hk_device *base, hk_memory *m) {
 
 /* ---- parked memory ---- */
 
-static bool is_pinned(const hk_memory *m) { return m->kind == HK_MEMORY_PINNED || m->kind == HK_MEMORY_REGISTERED; }
+static bool cuda_memory_is_pinned(const hk_memory *m) {
+  return m->kind == HK_MEMORY_PINNED || m->kind == HK_MEMORY_REGISTERED;
+}
 
 static hk_status memory_park(hk_device *base, hk_memory *m) {
   HK_CUDA_ENTER_RELAXED(base);
@@ -249,32 +256,32 @@ static hk_status memory_park(hk_device *base, hk_memory *m) {
                       base->limits.ordinal);
     return HK_OK;
   }
-  if (is_pinned(m)) {
+  if (cuda_memory_is_pinned(m)) {
     HK_CUDA_OR_RETURN(hk_cu.MemHostUnregister(m->host), "device %d: unpinning %p", base->limits.ordinal, m->host);
-    if (m->kind == HK_MEMORY_PINNED || madvise(m->host, whole_pages(m), MADV_REMOVE) != 0)
-      (void)madvise(m->host, whole_pages(m), MADV_DONTNEED); /* a private mapping */
+    if (m->kind == HK_MEMORY_PINNED || madvise(m->host, cuda_memory_whole_pages(m), MADV_REMOVE) != 0)
+      (void)madvise(m->host, cuda_memory_whole_pages(m), MADV_DONTNEED); /* a private mapping */
     m->parked = true;
     return HK_OK;
   }
-  HK_CUDA_OR_RETURN(hk_cuda_unmap(address(m->base), m->bytes), "device %d: unmapping %p", base->limits.ordinal,
-                    m->base);
+  HK_CUDA_OR_RETURN(hk_cuda_unmap(cuda_memory_address(m->base), m->bytes), "device %d: unmapping %p",
+                    base->limits.ordinal, m->base);
   m->parked = true;
   HK_CUDA_OR_RETURN(hk_cu.MemRelease(m->handle), "device %d: giving back %zu bytes", base->limits.ordinal, m->bytes);
   return HK_OK;
 }
 
 /* Host memory must have the same address for host and device. */
-static hk_status pin_again(hk_cuda *d, hk_memory *m) {
+static hk_status cuda_memory_pin_again(hk_cuda *d, hk_memory *m) {
   hk_status rc = HK_OK;
   CUdeviceptr at = 0;
-  HK_CUDA_OR_RETURN(
-      hk_cu.MemHostRegister(m->host, whole_pages(m), CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
-      "pinning %zu bytes at %p again", m->bytes, m->host);
+  HK_CUDA_OR_RETURN(hk_cu.MemHostRegister(m->host, cuda_memory_whole_pages(m),
+                                          CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP),
+                    "pinning %zu bytes at %p again", m->bytes, m->host);
   HK_CUDA_TRY(hk_cu.MemHostGetDevicePointer(&at, m->host, 0), undo, "device %d: the address of pinned memory",
               d->base.limits.ordinal);
-  if (pointer(at) == m->base) return HK_OK;
-  rc = HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal, pointer(at),
-               m->base);
+  if (cuda_memory_pointer(at) == m->base) return HK_OK;
+  rc = HK_FAIL(HK_ERR_CUDA, "device %d: pinned memory is at %p now, not at %p", d->base.limits.ordinal,
+               cuda_memory_pointer(at), m->base);
 undo:
   hk_cu.MemHostUnregister(m->host); /* it stays parked */
   return rc;
@@ -283,12 +290,12 @@ undo:
 static hk_status memory_unpark(hk_device *base, hk_memory *m, const hk_memory_share *s, size_t zeroed, hk_queue q) {
   hk_status rc = HK_OK;
   hk_cuda *d = (hk_cuda *)base;
-  const CUmemAllocationProp prop = m->host ? hk_cuda_host_properties(d) : properties(d);
+  const CUmemAllocationProp prop = m->host ? hk_cuda_host_properties(d) : cuda_memory_properties(d);
   CUmemGenericAllocationHandle handle;
   int ordinal = base->limits.ordinal;
   HK_CUDA_ENTER_RELAXED(base);
-  if (is_pinned(m)) {
-    HK_OR_RETURN(pin_again(d, m)); /* new pages are zeros */
+  if (cuda_memory_is_pinned(m)) {
+    HK_OR_RETURN(cuda_memory_pin_again(d, m)); /* new pages are zeros */
     m->parked = false;
     return HK_OK;
   }
@@ -300,15 +307,15 @@ static hk_status memory_unpark(hk_device *base, hk_memory *m, const hk_memory_sh
     HK_CUDA_OR_RETURN(hk_cu.MemCreate(&handle, m->bytes, &prop, 0), "device %d: %zu bytes that were given back",
                       ordinal, m->bytes);
   if (m->host)
-    HK_CUDA_TRY(hk_cuda_map_host_at(d, address(m->base), handle, m->bytes), undo,
+    HK_CUDA_TRY(hk_cuda_map_host_at(d, cuda_memory_address(m->base), handle, m->bytes), undo,
                 "device %d: mapping %zu bytes of the host again", ordinal, m->bytes);
   else
-    HK_TRY(hk_cuda_map_at(d, address(m->base), handle, m->bytes, !s), undo);
+    HK_TRY(hk_cuda_map_at(d, cuda_memory_address(m->base), handle, m->bytes, !s), undo);
   m->handle = handle;
   m->parked = false;
   if (zeroed)
-    HK_CUDA_OR_RETURN(hk_cu.MemsetD8Async(address(m->base), 0, zeroed, q), "device %d: zeroing %zu bytes", ordinal,
-                      zeroed);
+    HK_CUDA_OR_RETURN(hk_cu.MemsetD8Async(cuda_memory_address(m->base), 0, zeroed, q), "device %d: zeroing %zu bytes",
+                      ordinal, zeroed);
   return HK_OK;
 undo:
   hk_cu.MemRelease(handle);
@@ -323,7 +330,7 @@ hk_status hk_cuda_finish(hk_device *base) {
 
 /* ---- other processes ---- */
 
-static hk_status share_offer(hk_device *base, const hk_memory *m, hk_memory_share *out) {
+static hk_status cuda_memory_share_offer(hk_device *base, const hk_memory *m, hk_memory_share *out) {
   CUipcMemHandle handle;
   memset(out, 0, sizeof *out);
   *out = (hk_memory_share){.bytes = m->bytes, .kind = m->kind, .fd = -1};
@@ -333,7 +340,7 @@ static hk_status share_offer(hk_device *base, const hk_memory *m, hk_memory_shar
         hk_cu.MemExportToShareableHandle(&out->fd, m->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
         "device %d: a file descriptor of %zu bytes", base->limits.ordinal, m->bytes);
   } else if (m->kind == HK_MEMORY_CLASSIC) {
-    HK_CUDA_OR_RETURN(hk_cu.IpcGetMemHandle(&handle, address(m->base)), "device %d: a handle of %zu bytes",
+    HK_CUDA_OR_RETURN(hk_cu.IpcGetMemHandle(&handle, cuda_memory_address(m->base)), "device %d: a handle of %zu bytes",
                       base->limits.ordinal, m->bytes);
     memcpy(out->handle, handle.reserved, sizeof out->handle);
   } else {
@@ -343,7 +350,8 @@ static hk_status share_offer(hk_device *base, const hk_memory *m, hk_memory_shar
   return HK_OK;
 }
 
-static hk_status share_offer_address(hk_device *base, const void *p, hk_memory_share *out, uintptr_t *begin) {
+static hk_status cuda_memory_share_offer_address(hk_device *base, const void *p, hk_memory_share *out,
+                                                 uintptr_t *begin) {
   hk_cuda *d = (hk_cuda *)base;
   int classic = 0;
   CUdeviceptr first = 0;
@@ -352,9 +360,9 @@ static hk_status share_offer_address(hk_device *base, const void *p, hk_memory_s
   memset(out, 0, sizeof *out);
   out->fd = -1;
   HK_CUDA_ENTER_RELAXED(base);
-  HK_CUDA_OR_RETURN(hk_cu.MemGetAddressRange(&first, &m.bytes, address(p)), "device %d: whose memory %p is",
+  HK_CUDA_OR_RETURN(hk_cu.MemGetAddressRange(&first, &m.bytes, cuda_memory_address(p)), "device %d: whose memory %p is",
                     base->limits.ordinal, p);
-  m.base = pointer(first);
+  m.base = cuda_memory_pointer(first);
   *begin = (uintptr_t)m.base;
   if (d->granule && hk_cu.MemRetainAllocationHandle &&
       hk_cu.PointerGetAttribute(&classic, CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE, first) == CUDA_SUCCESS &&
@@ -364,12 +372,12 @@ static hk_status share_offer_address(hk_device *base, const void *p, hk_memory_s
     m.kind = HK_MEMORY_VMM;
     m.handle = physical;
   }
-  hk_status rc = share_offer(base, &m, out);
+  hk_status rc = cuda_memory_share_offer(base, &m, out);
   if (m.kind == HK_MEMORY_VMM) hk_cu.MemRelease(physical);
   return rc;
 }
 
-static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
+static hk_status cuda_memory_open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
   hk_status rc = HK_OK;
   CUmemGenericAllocationHandle handle;
   CUdeviceptr at;
@@ -377,21 +385,21 @@ static hk_status open_fd(hk_cuda *d, const hk_memory_share *s, hk_memory *out) {
       hk_cu.MemImportFromShareableHandle(&handle, (void *)(uintptr_t)s->fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
       "device %d: a peer's memory of %llu bytes", d->base.limits.ordinal, (unsigned long long)s->bytes);
   HK_TRY(hk_cuda_map(d, handle, s->bytes, false, &at), undo);
-  *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .handle = handle, .kind = HK_MEMORY_MAPPED};
+  *out = (hk_memory){.base = cuda_memory_pointer(at), .bytes = s->bytes, .handle = handle, .kind = HK_MEMORY_MAPPED};
   return HK_OK;
 undo:
   hk_cu.MemRelease(handle);
   return rc;
 }
 
-static hk_status share_open(hk_device *base, const hk_memory_share *s, hk_memory *out) {
+static hk_status cuda_memory_share_open(hk_device *base, const hk_memory_share *s, hk_memory *out) {
   hk_cuda *d = (hk_cuda *)base;
   CUipcMemHandle handle;
   CUdeviceptr at;
   memset(out, 0, sizeof *out);
   HK_CUDA_ENTER_RELAXED(base);
   if (s->kind == HK_MEMORY_VMM) {
-    if (d->granule) return open_fd(d, s, out);
+    if (d->granule) return cuda_memory_open_fd(d, s, out);
     return HK_FAIL(HK_ERR_CUDA, "device %d: a peer's memory comes by file descriptor, which the device cannot open",
                    base->limits.ordinal);
   } else if (s->kind == HK_MEMORY_CLASSIC) {
@@ -400,14 +408,14 @@ static hk_status share_open(hk_device *base, const hk_memory_share *s, hk_memory
         hk_cu.IpcOpenMemHandle(&at, handle, CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS),
         "device %d: a peer's memory of %llu bytes (a container without a shared IPC namespace forbids it)",
         base->limits.ordinal, (unsigned long long)s->bytes);
-    *out = (hk_memory){.base = pointer(at), .bytes = s->bytes, .kind = HK_MEMORY_OPENED};
+    *out = (hk_memory){.base = cuda_memory_pointer(at), .bytes = s->bytes, .kind = HK_MEMORY_OPENED};
   } else {
     return HK_FAIL(HK_ERR_INTERNAL, "device %d: a peer shares memory of kind %u", base->limits.ordinal, s->kind);
   }
   return HK_OK;
 }
 
-static hk_status share_peer(hk_device *base, int other, char *why, size_t why_bytes) {
+static hk_status cuda_memory_share_peer(hk_device *base, int other, char *why, size_t why_bytes) {
   hk_cuda *d = (hk_cuda *)base;
   CUdevice peer;
   CUcontext context;
@@ -444,7 +452,7 @@ static hk_status memory_pointer(hk_device *base, const void *p, hk_pointer *out)
   *out = (hk_pointer){.kind = HK_POINTER_HOST, .device = -1};
   HK_CUDA_ENTER(base);
   /* Unlike for a single attribute, memory that CUDA does not know is no error: all values are then 0. */
-  HK_CUDA_OR_RETURN(hk_cu.PointerGetAttributes((unsigned)HK_ARRAY_LENGTH(which), which, values, address(p)),
+  HK_CUDA_OR_RETURN(hk_cu.PointerGetAttributes((unsigned)HK_ARRAY_LENGTH(which), which, values, cuda_memory_address(p)),
                     "device %d: whose memory %p is", base->limits.ordinal, p);
   if (type == 0) return HK_OK;
   *out = (hk_pointer){.kind = managed                        ? HK_POINTER_MANAGED
@@ -457,7 +465,7 @@ static hk_status memory_pointer(hk_device *base, const void *p, hk_pointer *out)
   return HK_OK;
 }
 
-static hk_status card_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci, int *fd) {
+static hk_status cuda_memory_card_dmabuf(hk_device *base, const void *p, size_t bytes, bool pci, int *fd) {
   size_t page = (size_t)sysconf(_SC_PAGESIZE);
   *fd = -1;
   if (!base->limits.dmabuf)
@@ -468,15 +476,16 @@ static hk_status card_dmabuf(hk_device *base, const void *p, size_t bytes, bool 
                    bytes, p);
   HK_CUDA_ENTER_RELAXED(base); /* a proxy may call this while other threads capture */
   /* Drivers before CUDA 12.8 refuse the flag. */
-  if (pci && hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
+  if (pci && hk_cu.MemGetHandleForAddressRange(fd, cuda_memory_address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD,
                                                CU_MEM_RANGE_FLAG_DMA_BUF_MAPPING_TYPE_PCIE) == CUDA_SUCCESS)
     return HK_OK;
-  HK_CUDA_OR_RETURN(hk_cu.MemGetHandleForAddressRange(fd, address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
-                    "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
+  HK_CUDA_OR_RETURN(
+      hk_cu.MemGetHandleForAddressRange(fd, cuda_memory_address(p), bytes, CU_MEM_RANGE_HANDLE_TYPE_DMA_BUF_FD, 0),
+      "device %d: a dma-buf of %zu bytes at %p", base->limits.ordinal, bytes, p);
   return HK_OK;
 }
 
-static hk_status card_flush(hk_device *base) {
+static hk_status cuda_memory_card_flush(hk_device *base) {
   if (!base->limits.rdma_flush)
     return HK_FAIL(HK_ERR_CUDA, "device %d: the driver has no call that waits for what cards write to its memory",
                    base->limits.ordinal);
@@ -498,7 +507,9 @@ const hk_device_memory_ops hk_cuda_memory = {.alloc = memory_alloc,
                                              .unpark = memory_unpark,
                                              .pointer = memory_pointer};
 
-const hk_device_share_ops hk_cuda_share = {
-    .offer = share_offer, .offer_address = share_offer_address, .open = share_open, .peer = share_peer};
+const hk_device_share_ops hk_cuda_share = {.offer = cuda_memory_share_offer,
+                                           .offer_address = cuda_memory_share_offer_address,
+                                           .open = cuda_memory_share_open,
+                                           .peer = cuda_memory_share_peer};
 
-const hk_device_card_ops hk_cuda_card = {.dmabuf = card_dmabuf, .flush = card_flush};
+const hk_device_card_ops hk_cuda_card = {.dmabuf = cuda_memory_card_dmabuf, .flush = cuda_memory_card_flush};

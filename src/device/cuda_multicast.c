@@ -5,7 +5,7 @@
 #include <string.h>
 #include "cuda.h"
 
-static size_t whole(size_t bytes, size_t granule) { return (bytes + granule - 1) / granule * granule; }
+static size_t cuda_multicast_whole(size_t bytes, size_t granule) { return (bytes + granule - 1) / granule * granule; }
 
 /* Rounds the size up to the recommended granularity, unless that adds more than half of the size, because memory is
  * bound for the whole object. In that case, or if the driver then refuses, rounds up to the least granularity. */
@@ -19,8 +19,8 @@ static hk_status multicast_create(hk_device *base, unsigned devices, size_t *byt
   HK_CUDA_OR_RETURN(hk_cu.MulticastGetGranularity(&least, &prop, CU_MULTICAST_GRANULARITY_MINIMUM),
                     "device %d: the granularity of multicast objects", base->limits.ordinal);
   if (hk_cu.MulticastGetGranularity(&better, &prop, CU_MULTICAST_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) better = 0;
-  least = whole(*bytes, least > d->granule ? least : d->granule);
-  better = better > d->granule ? whole(*bytes, better) : least;
+  least = cuda_multicast_whole(*bytes, least > d->granule ? least : d->granule);
+  better = better > d->granule ? cuda_multicast_whole(*bytes, better) : least;
   prop.size = better;
   if (better == least || better - *bytes > *bytes / 2 || hk_cu.MulticastCreate(&handle, &prop) != CUDA_SUCCESS) {
     prop.size = least;

@@ -14,27 +14,27 @@ hk_status hk_cuda_copy(hk_device *base, void *to, const void *from, size_t bytes
 }
 
 /* Enqueues a write of a word, or a wait for it. */
-static hk_status word(hk_device *base, CUresult (*call)(CUstream, CUdeviceptr, uint32_t, unsigned), unsigned flags,
-                      const char *doing, void *at, uint32_t value, hk_queue q) {
+static hk_status cuda_stream_word(hk_device *base, CUresult (*call)(CUstream, CUdeviceptr, uint32_t, unsigned),
+                                  unsigned flags, const char *doing, void *at, uint32_t value, hk_queue q) {
   HK_CUDA_ENTER_RELAXED(base);
   HK_CUDA_OR_RETURN(call(q, (CUdeviceptr)(uintptr_t)at, value, flags), "device %d: %s a word at %p",
                     base->limits.ordinal, doing, at);
   return HK_OK;
 }
 
-static hk_status word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
-  return word(base, hk_cu.StreamWriteValue32, CU_STREAM_WRITE_VALUE_DEFAULT, "writing", at, value, q);
+static hk_status cuda_stream_word_write(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  return cuda_stream_word(base, hk_cu.StreamWriteValue32, CU_STREAM_WRITE_VALUE_DEFAULT, "writing", at, value, q);
 }
 
-static hk_status word_wait(hk_device *base, void *at, uint32_t value, hk_queue q) {
-  return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_EQ, "waiting for", at, value, q);
+static hk_status cuda_stream_word_wait(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  return cuda_stream_word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_EQ, "waiting for", at, value, q);
 }
 
-static hk_status word_reach(hk_device *base, void *at, uint32_t value, hk_queue q) {
-  return word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_GEQ, "waiting for", at, value, q);
+static hk_status cuda_stream_word_reach(hk_device *base, void *at, uint32_t value, hk_queue q) {
+  return cuda_stream_word(base, hk_cu.StreamWaitValue32, CU_STREAM_WAIT_VALUE_GEQ, "waiting for", at, value, q);
 }
 
-static hk_status word_check(hk_device *base, void *at, hk_queue q) {
+static hk_status cuda_stream_word_check(hk_device *base, void *at, hk_queue q) {
   CUdeviceptr p = (CUdeviceptr)(uintptr_t)at;
   CUgraph graph = NULL;
   int ordinal = base->limits.ordinal;
@@ -77,7 +77,7 @@ static hk_status stream_free(hk_device *base, hk_queue q) {
  * driver refuses one because another context is current, it is repeated in the device's context.  In a capture, a
  * refused call could break the capture. */
 
-static bool refused(hk_device *base, CUresult code) {
+static bool cuda_stream_refused(hk_device *base, CUresult code) {
   if (code != CUDA_ERROR_INVALID_CONTEXT && code != CUDA_ERROR_INVALID_HANDLE) return false;
   if (!hk_cuda_is_current(base)) /* relaxed: only whether to ask first */
     atomic_store_explicit(&((hk_cuda *)base)->wary, true, memory_order_relaxed);
@@ -86,20 +86,20 @@ static bool refused(hk_device *base, CUresult code) {
 #define IN_CONTEXT(base, its_here, code, call)                                                                         \
   do {                                                                                                                 \
     if (its_here) (code) = (call);                                                                                     \
-    if (!(its_here) || refused((base), (code))) {                                                                      \
+    if (!(its_here) || cuda_stream_refused((base), (code))) {                                                          \
       HK_CUDA_ENTER(base);                                                                                             \
       (code) = (call);                                                                                                 \
     }                                                                                                                  \
   } while (0)
 
 /* Special handles (small numbers) mean streams of the current context. */
-static bool is_special(CUstream q) { return (uintptr_t)q <= (uintptr_t)CU_STREAM_PER_THREAD; }
-static bool is_legacy(CUstream q) { return is_special(q) && q != CU_STREAM_PER_THREAD; }
+static bool cuda_stream_is_special(CUstream q) { return (uintptr_t)q <= (uintptr_t)CU_STREAM_PER_THREAD; }
+static bool cuda_stream_is_legacy(CUstream q) { return cuda_stream_is_special(q) && q != CU_STREAM_PER_THREAD; }
 
 /* After a stream is destroyed, its handle may be reused for another stream; its id is not. */
-static uint64_t id_of(CUstream q) {
+static uint64_t cuda_stream_id_of(CUstream q) {
   unsigned long long id = 0;
-  if (is_special(q)) return is_legacy(q) ? UINT64_MAX : 0;
+  if (cuda_stream_is_special(q)) return cuda_stream_is_legacy(q) ? UINT64_MAX : 0;
   return hk_cu.StreamGetId && hk_cu.StreamGetId(q, &id) == CUDA_SUCCESS ? id : 0;
 }
 
@@ -109,11 +109,11 @@ static hk_status stream_state(hk_device *base, hk_queue q, hk_queue_state *out) 
   CUgraph graph = NULL;
   memset(out, 0, sizeof *out);
   /* relaxed: only whether to ask first */
-  const bool asks = is_special(q) || atomic_load_explicit(&((hk_cuda *)base)->wary, memory_order_relaxed);
+  const bool asks = cuda_stream_is_special(q) || atomic_load_explicit(&((hk_cuda *)base)->wary, memory_order_relaxed);
   out->here = !asks || hk_cuda_is_current(base);
   IN_CONTEXT(base, out->here, code, hk_cu.StreamGetCaptureInfo(q, &status, &out->capture, &graph, NULL, NULL));
   /* While another stream captures, the driver refuses queries of the legacy stream, which itself captures nothing. */
-  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && is_legacy(q)) {
+  if (code == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT && cuda_stream_is_legacy(q)) {
     return HK_FAIL(
         HK_ERR_USAGE,
         "device %d: the legacy default stream cannot be used while a graph is captured in a blocking stream: "
@@ -124,7 +124,7 @@ static hk_status stream_state(hk_device *base, hk_queue q, hk_queue_state *out) 
   if (status == CU_STREAM_CAPTURE_STATUS_INVALIDATED)
     return HK_FAIL(HK_ERR_USAGE, "device %d: the capture of stream %p is broken by an earlier error: end it first",
                    ordinal, q);
-  out->id = id_of(q);
+  out->id = cuda_stream_id_of(q);
   out->capturing = status == CU_STREAM_CAPTURE_STATUS_ACTIVE;
   out->graph = out->capturing ? graph : NULL;
   if (!out->capturing) out->capture = 0;
@@ -134,7 +134,7 @@ static hk_status stream_state(hk_device *base, hk_queue q, hk_queue_state *out) 
 
 /* ---- order ---- */
 
-static hk_status need_event(hk_device *base, hk_queue_order *o) {
+static hk_status cuda_stream_need_event(hk_device *base, hk_queue_order *o) {
   CUevent event = NULL;
   if (o->event) return HK_OK;
   HK_CUDA_ENTER(base);
@@ -143,7 +143,7 @@ static hk_status need_event(hk_device *base, hk_queue_order *o) {
   return HK_OK;
 }
 
-static hk_status order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status cuda_stream_order_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
   /* A stream keeps the order of its own work, but not with graphs that were launched on other streams. */
   if (!o->used || (o->last == s->id && s->id && !o->replays)) return HK_OK;
@@ -154,9 +154,9 @@ static hk_status order_begin(hk_device *base, hk_queue_order *o, hk_queue q, con
   return HK_OK;
 }
 
-static hk_status order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status cuda_stream_order_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
-  HK_OR_RETURN(need_event(base, o));
+  HK_OR_RETURN(cuda_stream_need_event(base, o));
   IN_CONTEXT(base, s->here, code, hk_cu.EventRecord(o->event, q));
   HK_CUDA_OR_RETURN(code, "device %d: order between streams", base->limits.ordinal);
   o->last = s->id;
@@ -166,12 +166,12 @@ static hk_status order_end(hk_device *base, hk_queue_order *o, hk_queue q, const
 }
 
 /* The driver's support for ordering replays: since CUDA 11.1. */
-static bool orders_replays(void) { return hk_cu.GraphAddEventRecordNode && hk_cu.GraphAddDependencies; }
+static bool cuda_stream_orders_replays(void) { return hk_cu.GraphAddEventRecordNode && hk_cu.GraphAddDependencies; }
 
-static hk_status graph_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status cuda_stream_graph_begin(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   CUresult code = CUDA_SUCCESS;
-  if (!orders_replays()) return HK_OK;
-  HK_OR_RETURN(need_event(base, o));
+  if (!cuda_stream_orders_replays()) return HK_OK;
+  HK_OR_RETURN(cuda_stream_need_event(base, o));
   if (o->graph == s->capture) return HK_OK; /* an earlier piece of the graph waits */
   IN_CONTEXT(base, s->here, code, hk_cu.StreamWaitEvent(q, o->event, CU_EVENT_WAIT_EXTERNAL));
   HK_CUDA_OR_RETURN(code, "device %d: a node of a graph that waits for an event", base->limits.ordinal);
@@ -179,13 +179,13 @@ static hk_status graph_begin(hk_device *base, hk_queue_order *o, hk_queue q, con
 }
 
 /* One event node for the whole graph: it gets the end of each piece as a dependency, so it delays no piece. */
-static hk_status graph_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
+static hk_status cuda_stream_graph_end(hk_device *base, hk_queue_order *o, hk_queue q, const hk_queue_state *s) {
   int status = CU_STREAM_CAPTURE_STATUS_NONE;
   CUgraph graph = NULL;
   const CUgraphNode *ends = NULL;
   size_t n = 0;
   uint64_t id;
-  if (!orders_replays()) return HK_OK;
+  if (!cuda_stream_orders_replays()) return HK_OK;
   HK_CUDA_ENTER(base);
   CUresult code = hk_cu.StreamGetCaptureInfo(q, &status, &id, &graph, &ends, &n);
   if (code == CUDA_SUCCESS && o->graph != s->capture) {
@@ -202,7 +202,7 @@ static hk_status graph_end(hk_device *base, hk_queue_order *o, hk_queue q, const
   return HK_OK;
 }
 
-static hk_status order_done(hk_device *base, const hk_queue_order *o, bool *done) {
+static hk_status cuda_stream_order_done(hk_device *base, const hk_queue_order *o, bool *done) {
   *done = true;
   if (!o->used) return HK_OK;
   HK_CUDA_ENTER_RELAXED(base);
@@ -212,7 +212,7 @@ static hk_status order_done(hk_device *base, const hk_queue_order *o, bool *done
   return HK_OK;
 }
 
-static hk_status order_free(hk_device *base, hk_queue_order *o) {
+static hk_status cuda_stream_order_free(hk_device *base, hk_queue_order *o) {
   const CUevent event = o->event;
   memset(o, 0, sizeof *o);
   if (!event) return HK_OK;
@@ -230,7 +230,7 @@ static hk_status stream_record(hk_device *base, void *event, hk_queue q, const h
   return HK_OK;
 }
 
-static hk_status graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
+static hk_status cuda_stream_graph_keep(hk_device *base, const hk_queue_state *s, void (*done)(void *), void *arg) {
   hk_status rc = HK_OK;
   CUuserObject object = NULL;
   if (!hk_cu.UserObjectCreate || !hk_cu.GraphRetainUserObject || !hk_cu.UserObjectRelease)
@@ -248,7 +248,7 @@ undo:
 
 /* ---- kernels ---- */
 
-static hk_status kernel_load(hk_device *base, const void *image, void **module) {
+static hk_status cuda_stream_kernel_load(hk_device *base, const void *image, void **module) {
   CUmodule m;
   *module = NULL;
   HK_CUDA_ENTER_RELAXED(base); /* loading must not break another thread's capture */
@@ -258,14 +258,14 @@ static hk_status kernel_load(hk_device *base, const void *image, void **module) 
   return HK_OK;
 }
 
-static hk_status kernel_unload(hk_device *base, void *module) {
+static hk_status cuda_stream_kernel_unload(hk_device *base, void *module) {
   if (!module) return HK_OK;
   HK_CUDA_ENTER(base);
   HK_CUDA_OR_RETURN(hk_cu.ModuleUnload(module), "device %d: unloading the kernels", base->limits.ordinal);
   return HK_OK;
 }
 
-static hk_status kernel_function(hk_device *base, void *module, const char *name, void **out) {
+static hk_status cuda_stream_kernel_function(hk_device *base, void *module, const char *name, void **out) {
   CUfunction f;
   *out = NULL;
   HK_CUDA_ENTER_RELAXED(base); /* the driver may load the kernel at this call */
@@ -274,8 +274,8 @@ static hk_status kernel_function(hk_device *base, void *module, const char *name
   return HK_OK;
 }
 
-static hk_status kernel_resident(hk_device *base, void *function, unsigned threads, unsigned shared_bytes,
-                                 unsigned *out) {
+static hk_status cuda_stream_kernel_resident(hk_device *base, void *function, unsigned threads, unsigned shared_bytes,
+                                             unsigned *out) {
   int blocks = 0;
   *out = 0;
   HK_CUDA_ENTER(base);
@@ -285,7 +285,7 @@ static hk_status kernel_resident(hk_device *base, void *function, unsigned threa
   return HK_OK;
 }
 
-static hk_status kernel_block_threads(hk_device *base, void *function, unsigned *out) {
+static hk_status cuda_stream_kernel_block_threads(hk_device *base, void *function, unsigned *out) {
   int most = 0;
   *out = 0;
   HK_CUDA_ENTER(base);
@@ -295,7 +295,7 @@ static hk_status kernel_block_threads(hk_device *base, void *function, unsigned 
   return HK_OK;
 }
 
-static hk_status kernel_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q) {
+static hk_status cuda_stream_kernel_launch(hk_device *base, const hk_kernel_launch *l, hk_queue q) {
   void *params[] = {(void *)(uintptr_t)l->param};
   CUlaunchAttribute attributes[3];
   CUlaunchConfig c = {.gridDimX = l->blocks,
@@ -338,17 +338,22 @@ static hk_status kernel_launch(hk_device *base, const hk_kernel_launch *l, hk_qu
 const hk_device_stream_ops hk_cuda_stream = {
     .create = hk_cuda_queue_new, .free = stream_free, .state = stream_state, .record = stream_record};
 
-const hk_device_order_ops hk_cuda_order = {
-    .begin = order_begin, .end = order_end, .free = order_free, .done = order_done};
+const hk_device_order_ops hk_cuda_order = {.begin = cuda_stream_order_begin,
+                                           .end = cuda_stream_order_end,
+                                           .free = cuda_stream_order_free,
+                                           .done = cuda_stream_order_done};
 
-const hk_device_graph_ops hk_cuda_graph = {.begin = graph_begin, .end = graph_end, .keep = graph_keep};
+const hk_device_graph_ops hk_cuda_graph = {
+    .begin = cuda_stream_graph_begin, .end = cuda_stream_graph_end, .keep = cuda_stream_graph_keep};
 
-const hk_device_word_ops hk_cuda_word = {
-    .write = word_write, .wait = word_wait, .reach = word_reach, .check = word_check};
+const hk_device_word_ops hk_cuda_word = {.write = cuda_stream_word_write,
+                                         .wait = cuda_stream_word_wait,
+                                         .reach = cuda_stream_word_reach,
+                                         .check = cuda_stream_word_check};
 
-const hk_device_kernel_ops hk_cuda_kernel = {.load = kernel_load,
-                                             .unload = kernel_unload,
-                                             .function = kernel_function,
-                                             .resident = kernel_resident,
-                                             .block_threads = kernel_block_threads,
-                                             .launch = kernel_launch};
+const hk_device_kernel_ops hk_cuda_kernel = {.load = cuda_stream_kernel_load,
+                                             .unload = cuda_stream_kernel_unload,
+                                             .function = cuda_stream_kernel_function,
+                                             .resident = cuda_stream_kernel_resident,
+                                             .block_threads = cuda_stream_kernel_block_threads,
+                                             .launch = cuda_stream_kernel_launch};

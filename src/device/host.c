@@ -47,7 +47,7 @@ static lent *lendings;
 _Atomic uint64_t hk_host_generation = 1;
 
 /* The index of the first region that ends after `p`. */
-static size_t place_of(uintptr_t p) {
+static size_t host_place_of(uintptr_t p) {
   size_t low = 0, high = nregions;
   while (low < high) {
     size_t middle = (low + high) / 2;
@@ -59,13 +59,13 @@ static size_t place_of(uintptr_t p) {
   return low;
 }
 
-static void changed(void) {
+static void host_changed(void) {
   /* release: a thread that sees the new generation also sees the changed table.  A thread can see stale data only for
    * an address that another thread allocates or frees without synchronisation, which is the user's race. */
   atomic_fetch_add_explicit(&hk_host_generation, 1, memory_order_release);
 }
 
-static bool insert(const region *r) {
+static bool host_insert(const region *r) {
   if (nregions == room) {
     size_t more = room ? 2 * room : 16;
     region *grown = realloc(regions, more * sizeof *grown);
@@ -73,12 +73,12 @@ static bool insert(const region *r) {
     regions = grown;
     room = more;
   }
-  size_t at = place_of((uintptr_t)r->base);
+  size_t at = host_place_of((uintptr_t)r->base);
   memmove(&regions[at + 1], &regions[at], (nregions - at) * sizeof *r);
   regions[at] = *r;
   regions[at].id = ++last_id;
   nregions++;
-  changed();
+  host_changed();
   return true;
 }
 
@@ -103,7 +103,7 @@ int hk_host_memfd(const char *name, size_t bytes) {
 }
 
 /* Maps `bytes` of fd, or private memory if fd is -1, at a multiple of `align`. */
-static char *map_aligned(int fd, size_t bytes, size_t align) {
+static char *host_map_aligned(int fd, size_t bytes, size_t align) {
   char *reserved = mmap(NULL, bytes + align, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (reserved == MAP_FAILED) return MAP_FAILED;
   char *at = (char *)(((uintptr_t)reserved + align - 1) & ~(uintptr_t)(align - 1));
@@ -149,7 +149,7 @@ hk_status hk_host_alloc(void **out, size_t bytes) {
   if (r.fd < 0)
     HK_INFO(HK_SUB_ALLOC, "%zu bytes cannot be shared with other processes (memfd_create: %s); they are private",
             r.bytes, strerror(errno));
-  r.base = map_aligned(r.fd, r.bytes, r.bytes >= HUGE ? HUGE : page);
+  r.base = host_map_aligned(r.fd, r.bytes, r.bytes >= HUGE ? HUGE : page);
   if (r.base == MAP_FAILED) {
     hk_status rc = HK_FAIL_ERRNO("cannot allocate %zu bytes", bytes);
     if (r.fd >= 0) close(r.fd);
@@ -158,7 +158,7 @@ hk_status hk_host_alloc(void **out, size_t bytes) {
   /* Best effort: files in memory get huge pages only if the administrator allows it (shmem_enabled). */
   if (r.bytes >= HUGE) madvise(r.base, r.bytes, MADV_HUGEPAGE);
   pthread_mutex_lock(&lock);
-  bool stored = insert(&r);
+  bool stored = host_insert(&r);
   pthread_mutex_unlock(&lock);
   if (!stored) {
     munmap(r.base, r.bytes);
@@ -173,11 +173,11 @@ hk_status hk_host_free(void *p) {
   if (!p) return HK_OK;
   region r = {0};
   pthread_mutex_lock(&lock);
-  size_t at = place_of((uintptr_t)p);
+  size_t at = host_place_of((uintptr_t)p);
   if (at < nregions && regions[at].base == p) {
     r = regions[at];
     memmove(&regions[at], &regions[at + 1], (--nregions - at) * sizeof r);
-    changed();
+    host_changed();
   }
   pthread_mutex_unlock(&lock);
   if (!r.base) return HK_FAIL(HK_ERR_ARGUMENT, "%p is not memory that ncclMemAlloc gave, or it has been freed", p);
@@ -195,7 +195,7 @@ hk_host_span hk_host_find(const void *p) {
   uintptr_t a = (uintptr_t)p;
   hk_host_span span = {0, UINTPTR_MAX, 0};
   pthread_mutex_lock(&lock);
-  size_t at = place_of(a);
+  size_t at = host_place_of(a);
   if (at > 0) span.begin = (uintptr_t)regions[at - 1].base + regions[at - 1].bytes;
   if (at < nregions) {
     uintptr_t base = (uintptr_t)regions[at].base;
@@ -207,7 +207,7 @@ hk_host_span hk_host_find(const void *p) {
 }
 
 /* Under the lock.  Rare: a region is looked up by its id once for each communicator and peer. */
-static const region *by_id(uint64_t id) {
+static const region *host_by_id(uint64_t id) {
   for (size_t i = 0; i < nregions; i++)
     if (regions[i].id == id) return &regions[i];
   return NULL;
@@ -215,7 +215,7 @@ static const region *by_id(uint64_t id) {
 
 bool hk_host_locate(uint64_t id, char **base, size_t *bytes) {
   pthread_mutex_lock(&lock);
-  const region *r = by_id(id);
+  const region *r = host_by_id(id);
   if (r) {
     *base = r->base;
     *bytes = r->bytes;
@@ -240,7 +240,7 @@ hk_status hk_host_lend(int fd, size_t bytes, bool once, uint64_t *out) {
 }
 
 /* Under the lock: a descriptor of the file, or -1 if it is not in the table. `take`: removes it from the table. */
-static int find_lent(uint64_t id, bool take, size_t *bytes) {
+static int host_find_lent(uint64_t id, bool take, size_t *bytes) {
   lent **at = &lendings;
   while (*at && (*at)->id != id) at = &(*at)->next;
   lent *l = *at;
@@ -256,15 +256,15 @@ static int find_lent(uint64_t id, bool take, size_t *bytes) {
 void hk_host_take_back(uint64_t id) {
   size_t bytes;
   pthread_mutex_lock(&lock);
-  int fd = id ? find_lent(id, true, &bytes) : -1;
+  int fd = id ? host_find_lent(id, true, &bytes) : -1;
   pthread_mutex_unlock(&lock);
   if (fd >= 0) close(fd);
 }
 
 int hk_host_export(uint64_t id, size_t *bytes) {
   pthread_mutex_lock(&lock);
-  int fd = find_lent(id, false, bytes);
-  const region *r = by_id(id);
+  int fd = host_find_lent(id, false, bytes);
+  const region *r = host_by_id(id);
   if (fd < 0 && r && r->fd >= 0) {
     *bytes = r->bytes;
     fd = fcntl(r->fd, F_DUPFD_CLOEXEC, 0);

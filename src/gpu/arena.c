@@ -11,7 +11,7 @@
 
 enum { CHUNK_BYTES = 65536, ALIGN = 256, PAGE = 4096 };
 
-static hk_status add_chunk(hk_gpu_memory *m, hk_gpu_chunk **list, size_t bytes, bool host) {
+static hk_status arena_add_chunk(hk_gpu_memory *m, hk_gpu_chunk **list, size_t bytes, bool host) {
   hk_status rc = HK_OK;
   const hk_device_ops *ops = m->device->ops;
   hk_gpu_chunk *k = calloc(1, sizeof *k);
@@ -46,7 +46,7 @@ hk_status hk_gpu_arena_begin(hk_gpu_memory *m, const hk_memory *credits, size_t 
 hk_status hk_gpu_arena_get(hk_gpu_memory *m, size_t bytes, void **out) {
   *out = NULL;
   bytes = hk_round_up(bytes, ALIGN);
-  if (m->arena->used + bytes > m->arena->bytes) HK_OR_RETURN(add_chunk(m, &m->arena, bytes, false));
+  if (m->arena->used + bytes > m->arena->bytes) HK_OR_RETURN(arena_add_chunk(m, &m->arena, bytes, false));
   *out = m->arena->at + m->arena->used;
   m->arena->used += bytes;
   return HK_OK;
@@ -58,7 +58,7 @@ hk_status hk_gpu_pinned_get(hk_gpu_memory *m, hk_gpu_pinned which, size_t bytes,
   memset(out, 0, sizeof *out);
   bytes = hk_round_up(bytes, PAGE);
   pthread_mutex_lock(&m->pinned_lock); /* the proxy's thread allocates, too */
-  if (!*list || (*list)->used + bytes > (*list)->bytes) HK_TRY(add_chunk(m, list, bytes, true), out);
+  if (!*list || (*list)->used + bytes > (*list)->bytes) HK_TRY(arena_add_chunk(m, list, bytes, true), out);
   hk_gpu_chunk *k = *list;
   *out = (hk_memory){.base = k->at + k->used, .host = (char *)k->memory.host + k->used, .bytes = bytes};
   k->used += bytes;
@@ -91,7 +91,7 @@ hk_status hk_gpu_scratch(hk_gpu_memory *m, size_t after, size_t bytes, char **ou
   return HK_OK;
 }
 
-static void free_chunks(hk_gpu_memory *m, hk_gpu_chunk **list) {
+static void arena_free_chunks(hk_gpu_memory *m, hk_gpu_chunk **list) {
   while (*list) {
     hk_gpu_chunk *k = *list;
     *list = k->next;
@@ -102,8 +102,8 @@ static void free_chunks(hk_gpu_memory *m, hk_gpu_chunk **list) {
 }
 
 void hk_gpu_arena_free(hk_gpu_memory *m) {
-  free_chunks(m, &m->arena);
-  for (int i = 0; i < HK_GPU_PINNED; i++) free_chunks(m, &m->pinned[i]);
+  arena_free_chunks(m, &m->arena);
+  for (int i = 0; i < HK_GPU_PINNED; i++) arena_free_chunks(m, &m->pinned[i]);
   hk_gpu_pool_leave(&m->pooled);
   (void)m->device->ops->memory->release(m->device, &m->scratch);
   for (size_t i = 0; i < m->nold; i++) (void)m->device->ops->memory->release(m->device, &m->old[i]);

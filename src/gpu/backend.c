@@ -23,30 +23,30 @@
 #include "window.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
-static bool choose(int *device) {
+static bool backend_choose(int *device) {
   *device = hk_gpu_choose();
   return *device >= 0;
 }
 
 /* ---- init ---- */
 
-static hk_status attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact); }
-static hk_status join(ncclComm_t c, const hk_facts *facts) { return hk_gpu_join(c, facts); }
+static hk_status backend_attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact); }
+static hk_status backend_join(ncclComm_t c, const hk_facts *facts) { return hk_gpu_join(c, facts); }
 
-static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
+static hk_status backend_topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   (void)own; /* the ranks of the process share what they see */
   *out = w->machine ? w->machine->kinds[0] : NULL;
   return HK_OK;
 }
 
-static uint32_t seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
+static uint32_t backend_seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
   (void)cpus;
   return hk_topo_find(t, HK_NODE_GPU, ((const hk_gpu_fact *)fact)->bus);
 }
 
-static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const hk_joined *rings,
-                    const hk_constants *constants, hk_machine *out) {
+static void backend_machine(const struct ncclComm *c, const hk_host_facts *hosts, const hk_joined *rings,
+                            const hk_constants *constants, hk_machine *out) {
   const hk_gpu *g = hk_gpu_of(c);
   hk_gpu_facts f = {.nranks = c->nranks,
                     .nhosts = hosts->nhosts,
@@ -69,14 +69,14 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 
 /* ---- plans ---- */
 
-static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+static size_t backend_slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
   return hk_gpu_uses_switch(p) ? hk_gpu_of(c)->group->multicast->slot_bytes : bytes;
 }
 
 /* ---- calls ---- */
 
 /* Checks the call's options. Its buffers are checked when the call runs. */
-static hk_status check(const hk_call *call, const char *who) {
+static hk_status backend_check(const hk_call *call, const char *who) {
   if (call->options.policy && ((call->options.policy - 1) & ~call->comm->options.policy & NCCL_CTA_POLICY_ZERO))
     return HK_FAIL(
         HK_ERR_ARGUMENT,
@@ -86,7 +86,7 @@ static hk_status check(const hk_call *call, const char *who) {
   return HK_OK;
 }
 
-static hk_status run_one(const hk_call *call) {
+static hk_status backend_run_one(const hk_call *call) {
   HK_UNCANCELLED;
   hk_health *h = &call->comm->health;
   /* A store is enough: one thread at a time may call.  relaxed: as in host_backend.c */
@@ -96,18 +96,18 @@ static hk_status run_one(const hk_call *call) {
   return rc;
 }
 
-static hk_status look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
+static hk_status backend_look(ncclComm_t c) { return hk_gpu_poll_health(c, true); }
 
 /* ---- registered memory ---- */
 
-static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
+static hk_status backend_memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
   hk_gpu_buffer *view;
   hk_status rc = hk_gpu_buffer_add(c, base, bytes, symmetric, &view);
   *handle = view;
   return rc;
 }
 
-static void memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
+static void backend_memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
   (void)base;
   (void)bytes;
   hk_gpu_buffer_drop(c, handle);
@@ -117,30 +117,30 @@ const hk_backend hk_backend_gpu = {
     .ring_orders = true,
     .late_scalars = true,
     .devices = hk_gpu_count,
-    .choose = choose,
+    .choose = backend_choose,
     .alloc = hk_gpu_mem_alloc,
     .free = hk_gpu_mem_free,
-    .attach = attach,
-    .join = join,
-    .topology = topology,
-    .seat = seat,
-    .machine = machine,
+    .attach = backend_attach,
+    .join = backend_join,
+    .topology = backend_topology,
+    .seat = backend_seat,
+    .machine = backend_machine,
     .most_channels = hk_gpu_most_channels,
     .bind = hk_gpu_bind,
     .unbind = hk_gpu_plan_free,
-    .slot_bytes = slot_bytes,
+    .slot_bytes = backend_slot_bytes,
     .switch_reduces = hk_gpu_switch_reduces,
-    .check = check,
+    .check = backend_check,
     .suspension = &hk_gpu_suspension,
-    .run_one = run_one,
+    .run_one = backend_run_one,
     .run_group = hk_gpu_run,
-    .look = look,
+    .look = backend_look,
     .drain = hk_gpu_drain,
     .has_left = hk_gpu_proxy_left,
     .stop = hk_gpu_proxy_stop,
     .detach = hk_gpu_detach,
     .rma_begin = hk_gpu_rma_begin,
-    .memory_add = memory_add,
-    .memory_drop = memory_drop,
+    .memory_add = backend_memory_add,
+    .memory_drop = backend_memory_drop,
     .windows = &hk_gpu_window_ops,
 };

@@ -36,7 +36,7 @@ _Static_assert(sizeof(question) <= HK_QUESTION_BYTES, "a question is one message
 
 /* ---- memory of other ranks ---- */
 
-static bool open_import(hk_gpu_buffers *b, question *q, int fd, char *reason) {
+static bool buffer_open_import(hk_gpu_buffers *b, question *q, int fd, char *reason) {
   hk_gpu_import *import = calloc(1, sizeof *import);
   if (!import) return false;
   *import = (hk_gpu_import){.from = q->from, .key = q->key};
@@ -56,7 +56,7 @@ static bool open_import(hk_gpu_buffers *b, question *q, int fd, char *reason) {
   return true;
 }
 
-static void close_import(hk_gpu_buffers *b, const question *q) {
+static void buffer_close_import(hk_gpu_buffers *b, const question *q) {
   hk_gpu_import **at = &b->imports;
   pthread_mutex_lock(&b->imports_lock);
   while (*at && ((*at)->from != q->from || (*at)->key != q->key)) at = &(*at)->next;
@@ -69,11 +69,11 @@ static void close_import(hk_gpu_buffers *b, const question *q) {
 }
 
 /* On a service thread. */
-static bool answer(void *arg, void *payload, int fd, char *reason) {
+static bool buffer_answer(void *arg, void *payload, int fd, char *reason) {
   question q;
   memcpy(&q, payload, sizeof q);
-  bool good = q.verb != OPEN || open_import(arg, &q, fd, reason);
-  if (q.verb != OPEN) close_import(arg, &q);
+  bool good = q.verb != OPEN || buffer_open_import(arg, &q, fd, reason);
+  if (q.verb != OPEN) buffer_close_import(arg, &q);
   memcpy(payload, &q, sizeof q);
   return good;
 }
@@ -84,7 +84,7 @@ void hk_gpu_buffers_begin(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++)
     b->apart = b->apart || (hk_gpu_can_read(l, r) && (!hk_gpu_is_local(l, r) || hk_gpu_is_remote(c, r)));
   if (!b->apart) return;
-  hk_wire_answer_with(c, answer, b);
+  hk_wire_answer_with(c, buffer_answer, b);
   pthread_mutex_lock(&lock);
   b->next = all;
   all = b;
@@ -94,7 +94,7 @@ void hk_gpu_buffers_begin(ncclComm_t c) {
 /* ---- memory of this rank ---- */
 
 /* Makes the allocation at `base` visible to rank r. If r cannot map it, r gets copies. */
-static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *share, uintptr_t base) {
+static void buffer_show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *share, uintptr_t base) {
   hk_gpu *g = hk_gpu_of(c);
   bool remote = hk_gpu_is_remote(c, r);
   uint64_t there = base;
@@ -122,7 +122,7 @@ static void show(ncclComm_t c, hk_gpu_buffer *v, int r, const hk_memory_share *s
 }
 
 /* Returns memory for a table: that of a dropped registration if no launch can use it any more, else new memory. */
-static hk_status get_table(ncclComm_t c, int64_t **out) {
+static hk_status buffer_get_table(ncclComm_t c, int64_t **out) {
   hk_gpu *g = hk_gpu_of(c);
   bool done = false;
   hk_gpu_buffer *old = g->buffers->dropped;
@@ -137,14 +137,14 @@ static hk_status get_table(ncclComm_t c, int64_t **out) {
   return hk_gpu_arena_get(g->memory, (size_t)c->nranks * sizeof(int64_t), (void **)out);
 }
 
-static hk_status fill_table(ncclComm_t c, hk_gpu_buffer *v) {
+static hk_status buffer_fill_table(ncclComm_t c, hk_gpu_buffer *v) {
   hk_device *d = hk_gpu_of(c)->device;
-  if (!v->table) HK_OR_RETURN(get_table(c, &v->table));
+  if (!v->table) HK_OR_RETURN(buffer_get_table(c, &v->table));
   HK_OR_RETURN(d->ops->copy(d, v->table, v->seen, (size_t)c->nranks * sizeof *v->seen, hk_gpu_of(c)->queue));
   return d->ops->wait(d, hk_gpu_of(c)->queue);
 }
 
-static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
+static hk_status buffer_make(ncclComm_t c, hk_gpu_buffer *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_memory_share share;
   hk_pointer whose;
@@ -165,14 +165,14 @@ static hk_status make(ncclComm_t c, hk_gpu_buffer *v) {
     return HK_OK;
   }
   v->shareable = share.kind == HK_MEMORY_VMM;
-  for (int r = 0; r < c->nranks; r++) show(c, v, r, &share, base);
+  for (int r = 0; r < c->nranks; r++) buffer_show(c, v, r, &share, base);
   if (share.fd >= 0) close(share.fd);
   v->made = true;
-  return fill_table(c, v);
+  return buffer_fill_table(c, v);
 }
 
 /* Ends the registration. `notify`: the ranks of other processes still exist, and are notified. */
-static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
+static void buffer_unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (v->opened[r].base) (void)g->group->devices[r]->ops->memory->release(g->group->devices[r], &v->opened[r]);
@@ -187,7 +187,7 @@ static void unmake(ncclComm_t c, hk_gpu_buffer *v, bool notify) {
   v->made = false;
 }
 
-static void free_lists(hk_gpu_buffer *v) {
+static void buffer_free_lists(hk_gpu_buffer *v) {
   free(v->seen);
   free(v->opened);
   free(v->theirs);
@@ -196,8 +196,8 @@ static void free_lists(hk_gpu_buffer *v) {
   v->theirs = NULL;
 }
 
-static void free_view(hk_gpu_buffer *v) {
-  free_lists(v);
+static void buffer_free_view(hk_gpu_buffer *v) {
+  buffer_free_lists(v);
   free(v);
 }
 
@@ -211,7 +211,7 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
   if (v) v->opened = calloc(n, sizeof *v->opened);
   if (v) v->theirs = calloc(n, sizeof *v->theirs);
   if (!v || !v->seen || !v->opened || !v->theirs) {
-    if (v) free_lists(v);
+    if (v) buffer_free_lists(v);
     free(v);
     return HK_FAIL_ERRNO("no memory for a registration");
   }
@@ -234,11 +234,11 @@ void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
   hk_gpu_buffer **at = &b->first;
   while (*at != v) at = &(*at)->next;
   *at = v->next;
-  unmake(c, v, !atomic_load(&c->health.failure));
+  buffer_unmake(c, v, !atomic_load(&c->health.failure));
   /* Freeing device memory would wait for all work on the device, and some of that may wait for this thread. */
   v->next = b->dropped;
   b->dropped = v;
-  free_lists(v);
+  buffer_free_lists(v);
   if (!v->table) {
     b->dropped = v->next;
     free(v);
@@ -255,7 +255,7 @@ void hk_gpu_buffers_forget(const void *base, size_t bytes) {
       HK_WARN("ncclMemFree: %p is still registered with communicator %p: call ncclCommDeregister or "
               "ncclCommWindowDeregister first; the registration has no effect any more",
               base, (void *)b->comm);
-      unmake(b->comm, v, !atomic_load(&b->comm->health.failure));
+      buffer_unmake(b->comm, v, !atomic_load(&b->comm->health.failure));
       v->unusable = true;
     }
   pthread_mutex_unlock(&lock);
@@ -267,7 +267,7 @@ void hk_gpu_buffers_free_late(hk_gpu_process_group *w) {
     w->late = v->next;
     for (int r = 0; r < w->nranks; r++)
       if (v->opened[r].base) (void)w->devices[r]->ops->memory->release(w->devices[r], &v->opened[r]);
-    free_lists(v);
+    buffer_free_lists(v);
     free(v);
   }
 }
@@ -294,15 +294,15 @@ void hk_gpu_buffers_end(ncclComm_t c) {
   while (b->dropped) {
     hk_gpu_buffer *v = b->dropped;
     b->dropped = v->next;
-    free_view(v);
+    buffer_free_view(v);
   }
-  while (b->imports) close_import(b, &(question){.from = b->imports->from, .key = b->imports->key});
+  while (b->imports) buffer_close_import(b, &(question){.from = b->imports->from, .key = b->imports->key});
 }
 
 /* ---- calls ---- */
 
 /* Under the lock. Detects memory that was freed without a notice and whose address is another allocation now. */
-static hk_status check_same(ncclComm_t c, hk_gpu_buffer *v) {
+static hk_status buffer_check_same(ncclComm_t c, hk_gpu_buffer *v) {
   hk_pointer whose;
   if (!v->made || !v->id) return HK_OK;
   HK_OR_RETURN(hk_gpu_of(c)->device->ops->memory->pointer(hk_gpu_of(c)->device, (const void *)v->begin, &whose));
@@ -310,11 +310,11 @@ static hk_status check_same(ncclComm_t c, hk_gpu_buffer *v) {
   HK_WARN("rank %d: the memory registered at %p was freed and allocated anew without ncclCommDeregister: it is opened "
           "again for its peers",
           c->rank, (void *)v->begin);
-  unmake(c, v, true);
+  buffer_unmake(c, v, true);
   return HK_OK;
 }
 
-static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
+static hk_status buffer_find(ncclComm_t c, const void *p, size_t bytes, bool symmetric, hk_gpu_buffer **out) {
   hk_status rc = HK_OK;
   uintptr_t begin = (uintptr_t)p;
   *out = NULL;
@@ -322,8 +322,8 @@ static hk_status find(ncclComm_t c, const void *p, size_t bytes, bool symmetric,
   pthread_mutex_lock(&lock);
   for (hk_gpu_buffer *v = hk_gpu_of(c)->buffers->first; v && !*out; v = v->next) {
     if (begin < v->begin || begin + bytes > v->end || v->unusable || (symmetric && !v->symmetric)) continue;
-    HK_TRY(check_same(c, v), out);
-    if (!v->made) HK_TRY(make(c, v), out);
+    HK_TRY(buffer_check_same(c, v), out);
+    if (!v->made) HK_TRY(buffer_make(c, v), out);
     if (v->made) *out = v;
   }
 out:
@@ -339,11 +339,11 @@ hk_status hk_gpu_buffers_of(ncclComm_t c, const hk_call *call, const int64_t **i
   size_t out_bytes = b ? b->out_end : bytes * (size_t)hk_coll_out_blocks(coll, c->nranks);
   hk_gpu_buffer *v;
   if (hk_coll_has_input(coll, c->rank, call->root)) {
-    HK_OR_RETURN(find(c, call->in, in_bytes, false, &v));
+    HK_OR_RETURN(buffer_find(c, call->in, in_bytes, false, &v));
     *in = v ? v->table : NULL;
   }
   if (hk_coll_has_output(coll, c->rank, call->root)) {
-    HK_OR_RETURN(find(c, call->out, out_bytes, false, &v));
+    HK_OR_RETURN(buffer_find(c, call->out, out_bytes, false, &v));
     *out = v ? v->table : NULL;
   }
   return HK_OK;
@@ -354,7 +354,7 @@ hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes,
   *table = NULL;
   *reads = hk_gpu_is_local(hk_gpu_of(c)->links, peer) && !hk_gpu_is_remote(c, peer);
   if (!hk_gpu_can_read(hk_gpu_of(c)->links, peer) || *reads) return HK_OK;
-  HK_OR_RETURN(find(c, p, bytes, false, &v));
+  HK_OR_RETURN(buffer_find(c, p, bytes, false, &v));
   *reads = v && v->seen[peer] != HK_GPU_UNSEEN;
   if (*reads) *table = v->table;
   return HK_OK;
@@ -365,7 +365,7 @@ hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes,
 hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_buffer **out) {
   hk_gpu_buffer *v;
   *out = NULL;
-  HK_OR_RETURN(find(c, p, bytes, true, &v));
+  HK_OR_RETURN(buffer_find(c, p, bytes, true, &v));
   if (!v || !v->shareable) return HK_OK;
   for (int r = 0; r < c->nranks; r++)
     if (r != c->rank && v->seen[r] == HK_GPU_UNSEEN)
@@ -378,7 +378,7 @@ hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu
 }
 
 /* Returns the address of rank r's window with the same key, and its length in *bytes; 0: it is not open yet. */
-static uint64_t look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
+static uint64_t buffer_look(ncclComm_t c, int r, uint64_t key, uint64_t *bytes) {
   uint64_t at = 0;
   if (hk_gpu_is_remote(c, r)) {
     hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
@@ -410,7 +410,7 @@ hk_status hk_gpu_buffer_meet(ncclComm_t c, hk_gpu_buffer *v) {
   hk_wait_begin(&w, &c->wait);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank || v->theirs[r]) continue;
-    while (!(v->theirs[r] = look(c, r, v->key, &bytes))) HK_OR_RETURN(hk_wait_pause(&w));
+    while (!(v->theirs[r] = buffer_look(c, r, v->key, &bytes))) HK_OR_RETURN(hk_wait_pause(&w));
     if (bytes != v->end - v->begin)
       return HK_FAIL(HK_ERR_USAGE,
                      "a symmetric window has %zu bytes on rank %d and %zu on rank %d: register windows in the same "

@@ -29,7 +29,7 @@ static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(table_lock);
 static hk_gpu_code *codes;
 
-static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
+static hk_status code_block_threads(hk_device *d, void *function, unsigned *out) {
   hk_status rc = d->ops->kernel->block_threads(d, function, out);
   if (*out > HK_GPU_THREADS) *out = HK_GPU_THREADS;
   *out &= ~31u; /* whole warps */
@@ -38,7 +38,7 @@ static hk_status block_threads(hk_device *d, void *function, unsigned *out) {
 /* A kernel's first launch may wait for all work on the device, under the context's lock: the driver loads the code and
  * may allocate local memory for it. So each kernel runs once with no work, before any rank's kernel waits for
  * another's. */
-static hk_status prime(const hk_gpu_code *k) {
+static hk_status code_prime(const hk_gpu_code *k) {
   static const union {
     hk_gpu_batch batch;
     hk_gpu_small_batch small;
@@ -59,7 +59,7 @@ out:
   return rc;
 }
 
-static hk_status load(hk_gpu_code *k) {
+static hk_status code_load(hk_gpu_code *k) {
   const void *image;
   size_t bytes;
   hk_device *d = k->device;
@@ -77,13 +77,13 @@ static hk_status load(hk_gpu_code *k) {
   HK_OR_RETURN(d->ops->kernel->function(d, k->module, HK_GPU_RUN_BATCH, &k->batch));
   HK_OR_RETURN(d->ops->kernel->function(d, k->module, HK_GPU_RUN_SMALL, &k->small));
   HK_OR_RETURN(d->ops->kernel->function(d, k->module, HK_GPU_RUN_TRANSFERS, &k->transfers));
-  HK_OR_RETURN(block_threads(d, k->batch, &k->threads));
-  HK_OR_RETURN(block_threads(d, k->small, &k->small_threads));
+  HK_OR_RETURN(code_block_threads(d, k->batch, &k->threads));
+  HK_OR_RETURN(code_block_threads(d, k->small, &k->small_threads));
   HK_OR_RETURN(d->ops->kernel->resident(d, k->batch, k->threads, 0, &k->resident));
-  return prime(k);
+  return code_prime(k);
 }
 
-static void drop_code(hk_gpu_code *k) {
+static void code_drop_code(hk_gpu_code *k) {
   if (k->module) (void)k->device->ops->kernel->unload(k->device, k->module);
   if (k->device) {
     (void)k->device->ops->order->free(k->device, &k->order);
@@ -108,7 +108,7 @@ hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
     k->ordinal = ordinal;
     pthread_mutex_init(&k->lock, NULL);
     HK_TRY(hk_cuda_open(ordinal, &k->device), undo);
-    HK_TRY(load(k), undo);
+    HK_TRY(code_load(k), undo);
     k->next = codes;
     codes = k;
   }
@@ -118,7 +118,7 @@ out:
   pthread_mutex_unlock(&table_lock);
   return rc;
 undo:
-  drop_code(k);
+  code_drop_code(k);
   goto out;
 }
 
@@ -129,7 +129,7 @@ void hk_gpu_code_put(hk_gpu_code *k) {
     hk_gpu_code **at = &codes;
     while (*at != k) at = &(*at)->next;
     *at = k->next;
-    drop_code(k);
+    code_drop_code(k);
   }
   pthread_mutex_unlock(&table_lock);
 }

@@ -21,10 +21,10 @@
 #include "process_group.h"
 
 enum { WORD_BYTES = 64 };
-static size_t word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
+static size_t copy_word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
 /* Words of rank `to` that rank `from` writes. */
-static void *word(ncclComm_t c, int to, int from, bool done) {
-  return hk_gpu_of(c)->copies->words_at[to] + word_at(from, done);
+static void *copy_word(ncclComm_t c, int to, int from, bool done) {
+  return hk_gpu_of(c)->copies->words_at[to] + copy_word_at(from, done);
 }
 
 /* Each rank sends this to the others, so that they can open its words. */
@@ -33,7 +33,7 @@ typedef struct words {
 } words;
 
 /* Opens the words of the other ranks. False if one cannot be opened: the ranks then agree to use no copy engines. */
-static bool open_words(ncclComm_t c, const words *all) {
+static bool copy_open_words(ncclComm_t c, const words *all) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     if (!all[r].at) return false;
@@ -45,7 +45,7 @@ static bool open_words(ncclComm_t c, const words *all) {
   return true;
 }
 
-static hk_status make_words(ncclComm_t c) {
+static hk_status copy_make_words(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   size_t n = (size_t)c->nranks;
@@ -59,10 +59,10 @@ static hk_status make_words(ncclComm_t c) {
   }
   /* of the process group: ranks of this process may write to it after this rank has left */
   hk_shared *mine = &g->group->words[c->rank];
-  if (hk_share_host_make(g->device, word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
+  if (hk_share_host_make(g->device, copy_word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)
     all[c->rank].at = (uintptr_t)mine->memory.base;
   HK_TRY(hk_gpu_exchange(c, all, sizeof *all), out);
-  fine[c->rank] = open_words(c, all);
+  fine[c->rank] = copy_open_words(c, all);
   HK_TRY(hk_gpu_exchange(c, fine, sizeof *fine), out);
   for (int r = 0; r < c->nranks; r++) g->copies->usable = g->copies->usable && fine[r];
   if (!g->copies->usable)
@@ -86,11 +86,11 @@ hk_status hk_gpu_copy_choose(ncclComm_t c, bool asked, bool all, bool alone) {
   if (asked)
     HK_INFO(HK_SUB_INIT, "rank %d: CTA policy zero: %s%s", c->rank,
             why ? "kernels all the same, as " : "copy engines for windows of NCCL_WIN_COLL_SYMMETRIC", why ? why : "");
-  return g->copies->usable ? make_words(c) : HK_OK;
+  return g->copies->usable ? copy_make_words(c) : HK_OK;
 }
 
 /* Does output block `block` of rank `to` hold a block of this rank's input?  Then *part is that block. */
-static bool gives(const hk_call *call, int to, int block, int *part) {
+static bool copy_gives(const hk_call *call, int to, int block, int *part) {
   int from;
   hk_coll_source((hk_coll)call->coll, to, call->comm->nranks, call->root, block, &from, part);
   return from == call->comm->rank;
@@ -98,16 +98,16 @@ static bool gives(const hk_call *call, int to, int block, int *part) {
 
 /* True if another rank writes to the place of this rank's input block `part`.  Copies of different ranks are not
  * ordered. */
-static bool is_overwritten(const hk_call *call, int part, size_t bytes) {
+static bool copy_is_overwritten(const hk_call *call, int part, size_t bytes) {
   uintptr_t in = (uintptr_t)call->in + (size_t)part * bytes, out = (uintptr_t)call->out;
   int own, blocks = hk_coll_out_blocks((hk_coll)call->coll, call->comm->nranks);
   for (int b = 0; b < blocks; b++, out += bytes)
-    if (in < out + bytes && out < in + bytes && !gives(call, call->comm->rank, b, &own)) return true;
+    if (in < out + bytes && out < in + bytes && !copy_gives(call, call->comm->rank, b, &own)) return true;
   return false;
 }
 
 /* True if all ranks may write at the same time, which an alltoall in place forbids. */
-static bool has_no_order(const hk_call *call, size_t bytes) {
+static bool copy_has_no_order(const hk_call *call, size_t bytes) {
   ncclComm_t c = call->comm;
   int part, blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks);
   uintptr_t in = (uintptr_t)call->in, out = (uintptr_t)call->out;
@@ -115,7 +115,7 @@ static bool has_no_order(const hk_call *call, size_t bytes) {
   if (in + in_bytes <= out || out + bytes * (size_t)blocks <= in) return true;
   for (int r = 0; r < c->nranks; r++)
     for (int b = 0; b < blocks && r != c->rank; b++)
-      if (gives(call, r, b, &part) && is_overwritten(call, part, bytes)) return false;
+      if (copy_gives(call, r, b, &part) && copy_is_overwritten(call, part, bytes)) return false;
   return true;
 }
 
@@ -130,19 +130,19 @@ static hk_status copy_window(const hk_call *call, hk_gpu_buffer **out) {
   /* A rank does not know the other ranks' displacements of an uneven collective. */
   if (!hk_gpu_of(c)->copies->usable || call->p2p || hk_coll_reduces(coll) || hk_coll_uneven(coll)) return HK_OK;
   /* A rank without an output would not know which window the root has. */
-  if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !has_no_order(call, bytes)) return HK_OK;
+  if (hk_coll_in_set(HK_COLLS_OUT_ROOT, coll) || !copy_has_no_order(call, bytes)) return HK_OK;
   return hk_gpu_buffer_window(c, call->out, bytes * (size_t)hk_coll_out_blocks(coll, c->nranks), out);
 }
 
 /* Exchanges words with all ranks. `done`: "has written"; else "may be written to". */
-static hk_status meet(ncclComm_t c, bool done, hk_queue q) {
+static hk_status copy_meet(ncclComm_t c, bool done, hk_queue q) {
   hk_device *d = hk_gpu_of(c)->device;
   for (int i = 1; i < c->nranks; i++)
-    HK_OR_RETURN(d->ops->word->write(d, word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, copy_word(c, (c->rank + i) % c->nranks, c->rank, done), 1, q));
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
-    HK_OR_RETURN(d->ops->word->wait(d, word(c, c->rank, r, done), 1, q));
-    HK_OR_RETURN(d->ops->word->write(d, word(c, c->rank, r, done), 0, q));
+    HK_OR_RETURN(d->ops->word->wait(d, copy_word(c, c->rank, r, done), 1, q));
+    HK_OR_RETURN(d->ops->word->write(d, copy_word(c, c->rank, r, done), 0, q));
   }
   return HK_OK;
 }
@@ -155,12 +155,12 @@ static hk_status copy_run(const hk_gpu_launch_item *p, hk_queue q) {
   int blocks = hk_coll_out_blocks((hk_coll)call->coll, c->nranks), copies = 0;
   atomic_store(&hk_gpu_of(c)->copies->used, true);
   if (c->profiler) hk_profile_copy_sync(c->profiler, p->event, false);
-  HK_OR_RETURN(meet(c, false, q));
+  HK_OR_RETURN(copy_meet(c, false, q));
   for (int i = 0; i < c->nranks; i++) { /* each rank begins with another peer, so that all links are in use */
     int r = (c->rank + i) % c->nranks, part;
     char *to = r == c->rank ? call->out : (char *)(uintptr_t)p->window->theirs[r] + at;
     for (int b = 0; b < blocks; b++, to += bytes) {
-      if (!gives(call, r, b, &part)) continue;
+      if (!copy_gives(call, r, b, &part)) continue;
       const char *from = (const char *)call->in + (size_t)part * bytes;
       if (to == from) continue;
       HK_OR_RETURN(d->ops->copy(d, to, from, bytes, q));
@@ -171,7 +171,7 @@ static hk_status copy_run(const hk_gpu_launch_item *p, hk_queue q) {
     hk_profile_copy_batch(c->profiler, p->event, copies, bytes * (size_t)copies);
     hk_profile_copy_sync(c->profiler, p->event, true);
   }
-  return meet(c, true, q);
+  return copy_meet(c, true, q);
 }
 
 static hk_status copy_fits(hk_gpu_launch_item *p, bool *yes) {
@@ -198,7 +198,7 @@ void hk_gpu_copy_free(ncclComm_t c) {
   if (!atomic_load(&g->copies->used)) return;
   char *mine = g->group->words[c->rank].host;
   for (int r = 0; r < 2 * c->nranks; r++) /* relaxed: no data depends on it */
-    __atomic_store_n((uint32_t *)(void *)(mine + word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
+    __atomic_store_n((uint32_t *)(void *)(mine + copy_word_at(r / 2, r % 2)), 1, __ATOMIC_RELAXED);
 }
 
 void hk_gpu_copy_end(ncclComm_t c) {

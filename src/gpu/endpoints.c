@@ -20,31 +20,34 @@
  * HK_DEVICE_CREDITS it also contains the sender's head and counter. */
 enum { COUNTER_AT = 64 * 8 * HK_GPU_WORD_STRIDE, CREDIT_AT = COUNTER_AT + 128, LINES_AT = COUNTER_AT + 1024 };
 
-static size_t lines_bytes(const hk_transport_env *e) { return e->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX); }
-static size_t wide_bytes(const hk_transport_env *e, unsigned can) {
+static size_t endpoints_lines_bytes(const hk_transport_env *e) { return e->nslots * HK_GPU_LL_LINES(HK_GPU_LL_MAX); }
+static size_t endpoints_wide_bytes(const hk_transport_env *e, unsigned can) {
   return can & HK_DEVICE_LINES ? (size_t)e->nslots * HK_GPU_WIDE_BYTES : 0;
 }
 /* The offset of the data. All memory before it begins as zeros. */
-static size_t data_at(const hk_transport_env *e, unsigned can) {
-  return LINES_AT + lines_bytes(e) + wide_bytes(e, can);
+static size_t endpoints_data_at(const hk_transport_env *e, unsigned can) {
+  return LINES_AT + endpoints_lines_bytes(e) + endpoints_wide_bytes(e, can);
 }
-static size_t link_bytes(const hk_transport_env *e, unsigned can) {
-  return data_at(e, can) + (size_t)e->nslots * e->slot_bytes;
+static size_t endpoints_link_bytes(const hk_transport_env *e, unsigned can) {
+  return endpoints_data_at(e, can) + (size_t)e->nslots * e->slot_bytes;
 }
 
 size_t hk_gpu_link_counters(void) { return LINES_AT; }
-size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer) { return data_at(l->env->env, l->routes[peer].can); }
+size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer) {
+  return endpoints_data_at(l->env->env, l->routes[peer].can);
+}
 
 /* ---- between ranks of one process ---- */
 
-static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
+static hk_status endpoints_make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
   hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_gpu_fifo *f = calloc(1, sizeof *f);
   if (!f) return HK_FAIL_ERRNO("no memory for a link");
   *f = (hk_gpu_fifo){.from = (uint16_t)from, .to = (uint16_t)to, .channel = (uint16_t)channel};
   const hk_transport_env *e = hk_wire_env(c);
   const hk_gpu_route *route = &hk_gpu_of(c)->links->routes[from == c->rank ? to : from];
-  hk_status rc = route->by->alloc(w->devices[to], link_bytes(e, route->can), data_at(e, route->can), &f->data);
+  hk_status rc =
+      route->by->alloc(w->devices[to], endpoints_link_bytes(e, route->can), endpoints_data_at(e, route->can), &f->data);
   if (rc != HK_OK) {
     free(f);
     return rc;
@@ -56,13 +59,13 @@ static hk_status make_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_
 }
 
 /* The FIFO of the link; the first of the two ends that asks makes it. */
-static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
+static hk_status endpoints_get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_gpu_fifo **out) {
   hk_status rc = HK_OK;
   hk_gpu_process_group *w = hk_gpu_of(c)->group;
   pthread_mutex_lock(&w->lock);
   hk_gpu_fifo *f = w->fifos[from];
   while (f && (f->to != to || f->channel != channel)) f = f->next;
-  if (!f) rc = make_fifo(c, from, to, channel, &f);
+  if (!f) rc = endpoints_make_fifo(c, from, to, channel, &f);
   pthread_mutex_unlock(&w->lock);
   *out = f;
   return rc;
@@ -70,15 +73,15 @@ static hk_status get_fifo(ncclComm_t c, int from, int to, unsigned channel, hk_g
 
 /* ---- ends ---- */
 
-static hk_gpu_endpoint *find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
+static hk_gpu_endpoint *endpoints_find_end(ncclComm_t c, int peer, bool sends, unsigned channel) {
   hk_gpu_endpoint *x = hk_gpu_of(c)->links->ends[sends][peer];
   while (x && x->channel != channel) x = x->next;
   return x;
 }
 
 /* The new end owns `shared`, if that is not NULL. */
-static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base, const hk_shared *shared,
-                         hk_gpu_endpoint **out) {
+static hk_status endpoints_add_end(ncclComm_t c, int peer, bool sends, unsigned channel, void *base,
+                                   const hk_shared *shared, hk_gpu_endpoint **out) {
   const hk_transport_env *e = hk_wire_env(c);
   hk_gpu_endpoint **list = &hk_gpu_of(c)->links->ends[sends][peer], *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for a link");
@@ -91,14 +94,14 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
   x->link = (hk_gpu_link){.done = (uint64_t *)(void *)(sends ? credit + HK_GPU_SENT_AT : at + COUNTER_AT),
                           .head = (uint64_t *)(void *)credit,
                           .word = (uint64_t *)(void *)at,
-                          .data = at + data_at(e, can),
+                          .data = at + endpoints_data_at(e, can),
                           .lines = at + LINES_AT,
                           .slot_bytes = (uint32_t)e->slot_bytes,
                           .nslots = e->nslots,
                           .peer = (uint32_t)peer,
                           .sends = sends};
   if (can & HK_DEVICE_LINES) {
-    x->link.wide = at + LINES_AT + lines_bytes(e);
+    x->link.wide = at + LINES_AT + endpoints_lines_bytes(e);
     x->link.wide_bytes = HK_GPU_WIDE_BYTES;
   }
   /* A device can read all of its own memory, which has one address in a process.  Another device's memory it can read
@@ -112,15 +115,17 @@ static hk_status add_end(ncclComm_t c, int peer, bool sends, unsigned channel, v
 
 /* ---- proxied links: this end has memory of its own, and the proxy moves its slots ---- */
 
-static hk_status proxy_over(void *comm, bool *done) { return hk_gpu_order_over(hk_gpu_of(comm)->order, done); }
-static hk_status proxy_check(void *comm) { return hk_gpu_watch(comm); }
-static hk_status proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
+static hk_status endpoints_proxy_over(void *comm, bool *done) {
+  return hk_gpu_order_over(hk_gpu_of(comm)->order, done);
+}
+static hk_status endpoints_proxy_check(void *comm) { return hk_gpu_watch(comm); }
+static hk_status endpoints_proxy_pinned(void *comm, bool payload, size_t bytes, hk_memory *out) {
   return hk_gpu_pinned_get(hk_gpu_of(comm)->memory, payload ? HK_GPU_PINNED_PAYLOADS : HK_GPU_PINNED_STAYS, bytes, out);
 }
-static void proxy_unpinned(void *comm, hk_memory *payload) {
+static void endpoints_proxy_unpinned(void *comm, hk_memory *payload) {
   hk_gpu_pinned_unget(hk_gpu_of(comm)->memory, HK_GPU_PINNED_PAYLOADS, payload);
 }
-static void proxy_failed(void *arg, hk_status rc) {
+static void endpoints_proxy_failed(void *arg, hk_status rc) {
   ncclComm_t c = arg;
   if (!atomic_load(&c->health.failure)) (void)hk_comm_failed(c, rc); /* otherwise the failure is known already */
 }
@@ -146,11 +151,11 @@ static hk_status endpoints_make_proxy(ncclComm_t c) {
                               .queue = g->queue,
                               .sends_direct = g->links->sends_direct,
                               .wait = &c->wait,
-                              .over = proxy_over,
-                              .check = proxy_check,
-                              .failed = proxy_failed,
-                              .pinned = proxy_pinned,
-                              .unpinned = proxy_unpinned,
+                              .over = endpoints_proxy_over,
+                              .check = endpoints_proxy_check,
+                              .failed = endpoints_proxy_failed,
+                              .pinned = endpoints_proxy_pinned,
+                              .unpinned = endpoints_proxy_unpinned,
                               .arg = c};
   if (!p) HK_OR_RETURN(hk_gpu_proxy_new(&e, &p));
   g->links->proxy = p;
@@ -162,7 +167,7 @@ hk_status hk_gpu_proxy_give(ncclComm_t c, const struct hk_gpu_proxy_work *work) 
   return hk_gpu_proxy_serve(hk_gpu_of(c)->links->proxy, work);
 }
 
-static hk_status open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
+static hk_status endpoints_open_proxied(ncclComm_t c, const hk_link_key *key, hk_gpu_link *link) {
   HK_OR_RETURN(endpoints_make_proxy(c));
   return hk_gpu_proxy_add(hk_gpu_of(c)->links->proxy, hk_wire_state(c, key->peer), key, link);
 }
@@ -180,7 +185,8 @@ void hk_gpu_proxy_stop(ncclComm_t c) {
   hk_gpu_proxy_end(p, g->lost);
 }
 
-static hk_status add_proxied_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
+static hk_status endpoints_add_proxied_end(ncclComm_t c, int peer, bool sends, unsigned channel,
+                                           hk_gpu_endpoint **out) {
   hk_status rc = HK_OK;
   const hk_transport_env *e = hk_wire_env(c);
   hk_gpu_endpoint **list = &hk_gpu_of(c)->links->ends[sends][peer], *x = calloc(1, sizeof *x);
@@ -194,7 +200,7 @@ static hk_status add_proxied_end(ncclComm_t c, int peer, bool sends, unsigned ch
                           .peer = (uint32_t)peer,
                           .sends = sends,
                           .proxied = 1};
-  HK_TRY(open_proxied(c, &key, &x->link), undo);
+  HK_TRY(endpoints_open_proxied(c, &key, &x->link), undo);
   x->next = *list;
   *list = *out = x;
   return HK_OK;
@@ -204,7 +210,7 @@ undo:
 }
 
 /* Between processes.  The receiver makes the memory and sends an offer; the sender waits for it. */
-static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
+static hk_status endpoints_add_shared_end(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   const hk_transport_env *e = hk_wire_env(c);
@@ -215,10 +221,12 @@ static hk_status add_shared_end(ncclComm_t c, int peer, bool sends, unsigned cha
     HK_TRY(hk_share_receive(g->links->env, peer, channel, &offer), undo);
     HK_TRY(route->by->open(g->links->env, peer, &offer, &shared), undo);
   } else {
-    HK_TRY(route->by->make(g->links->env, link_bytes(e, route->can), data_at(e, route->can), &shared, &offer), undo);
+    HK_TRY(route->by->make(g->links->env, endpoints_link_bytes(e, route->can), endpoints_data_at(e, route->can),
+                           &shared, &offer),
+           undo);
     HK_TRY(hk_share_send(g->links->env, peer, channel, &offer), undo);
   }
-  HK_TRY(add_end(c, peer, sends, channel, shared.memory.base, &shared, out), undo);
+  HK_TRY(endpoints_add_end(c, peer, sends, channel, shared.memory.base, &shared, out), undo);
   return HK_OK;
 undo:
   hk_share_drop(g->device, &shared);
@@ -227,11 +235,11 @@ undo:
 
 hk_status hk_gpu_endpoint_get(ncclComm_t c, int peer, bool sends, unsigned channel, hk_gpu_endpoint **out) {
   hk_gpu_fifo *f;
-  if ((*out = find_end(c, peer, sends, channel))) return HK_OK;
-  if (hk_gpu_is_proxied(hk_gpu_of(c)->links, peer)) return add_proxied_end(c, peer, sends, channel, out);
-  if (hk_gpu_is_remote(c, peer)) return add_shared_end(c, peer, sends, channel, out);
-  HK_OR_RETURN(get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f));
-  return add_end(c, peer, sends, channel, f->data.base, NULL, out);
+  if ((*out = endpoints_find_end(c, peer, sends, channel))) return HK_OK;
+  if (hk_gpu_is_proxied(hk_gpu_of(c)->links, peer)) return endpoints_add_proxied_end(c, peer, sends, channel, out);
+  if (hk_gpu_is_remote(c, peer)) return endpoints_add_shared_end(c, peer, sends, channel, out);
+  HK_OR_RETURN(endpoints_get_fifo(c, sends ? c->rank : peer, sends ? peer : c->rank, channel, &f));
+  return endpoints_add_end(c, peer, sends, channel, f->data.base, NULL, out);
 }
 
 hk_status hk_gpu_endpoint_grow(ncclComm_t c, hk_gpu_endpoint *x, uint64_t bytes) {

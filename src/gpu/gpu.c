@@ -53,12 +53,12 @@ typedef struct whole {
   hk_gpu_health health;
 } whole;
 
-static hk_status file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
+static hk_status gpu_file_of(void *arg, int peer, uint64_t region, int *fd, size_t *bytes) {
   return hk_wire_file(arg, peer, region, fd, bytes);
 }
 
 /* Takes part in the lender's pool, or makes a new one if the communicator may lend. */
-static hk_status begin_pool(ncclComm_t c) {
+static hk_status gpu_begin_pool(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
   /* a driver's handle can be opened only once in a process, so granules cannot be shared */
   if (!g->links->env->by_file) return HK_OK;
@@ -113,10 +113,10 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
   *g->links->env = (hk_device_env){.env = hk_wire_env(c),
                                    .device = g->device,
                                    .by_file = g->device->limits.fd_handles && c->settings->CUMEM_ENABLE != 0,
-                                   .file = file_of,
+                                   .file = gpu_file_of,
                                    .exchange = hk_gpu_exchange,
                                    .arg = c};
-  HK_OR_RETURN(begin_pool(c));
+  HK_OR_RETURN(gpu_begin_pool(c));
   HK_OR_RETURN(hk_gpu_process_group_join(c));
   const hk_device_limits *l = &g->device->limits;
   fact->blocks = g->code->resident;
@@ -138,7 +138,7 @@ hk_status hk_gpu_attach(ncclComm_t c, hk_gpu_fact *fact) {
 }
 
 /* *most: the largest number of ranks on one device. */
-static hk_status count_sharers(const hk_facts *facts, int nranks, int *most) {
+static hk_status gpu_count_sharers(const hk_facts *facts, int nranks, int *most) {
   uint64_t *ids = malloc((size_t)nranks * sizeof *ids);
   if (!ids) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", nranks);
   for (int r = 0; r < nranks; r++) ids[r] = hk_gpu_fact_of(facts, r)->id;
@@ -148,7 +148,7 @@ static hk_status count_sharers(const hk_facts *facts, int nranks, int *most) {
 }
 
 /* The most peers with which any rank communicates at once. A rank that names none means all. */
-static unsigned p2p_peers(const hk_facts *facts, int nranks) {
+static unsigned gpu_p2p_peers(const hk_facts *facts, int nranks) {
   unsigned most = 1;
   for (int r = 0; r < nranks; r++) {
     const unsigned n = hk_gpu_fact_of(facts, r)->p2p_peers;
@@ -159,7 +159,7 @@ static unsigned p2p_peers(const hk_facts *facts, int nranks) {
 }
 
 /* As NCCL decides it: older GPUs that share their PCI switch's bandwidth with traffic between them are read slowly. */
-static bool sends_direct(ncclComm_t c) {
+static bool gpu_sends_direct(ncclComm_t c) {
   int64_t set = c->settings->NET_GDR_READ;
   bool nvlink = false;
   for (int r = 0; r < c->nranks; r++) nvlink = nvlink || hk_gpu_of(c)->topology->nvlink[r];
@@ -175,7 +175,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
     g->links->ends[s] = calloc((size_t)c->nranks, sizeof *g->links->ends[s]);
     if (!g->links->ends[s]) return HK_FAIL_ERRNO("no memory for the links of %d ranks", c->nranks);
   }
-  HK_OR_RETURN(count_sharers(facts, c->nranks, &g->sharers));
+  HK_OR_RETURN(gpu_count_sharers(facts, c->nranks, &g->sharers));
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);
     if (f->blocks < room.resident) room.resident = f->blocks;
@@ -194,7 +194,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,
           g->blocks, c->device, hk_gpu_overlap(&room));
-  g->split->parts = g->blocks / 2 / p2p_peers(facts, c->nranks);
+  g->split->parts = g->blocks / 2 / gpu_p2p_peers(facts, c->nranks);
   if (g->split->parts < 1) g->split->parts = 1;
   if (g->split->parts > HK_GPU_P2P_CHANNELS) g->split->parts = HK_GPU_P2P_CHANNELS;
   /* A send or receive over the network may use more links than the blocks would ask for, but no more than there are. */
@@ -203,7 +203,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
   g->split->part_bytes = 4 * (size_t)c->settings->SLOT_BYTES;
   g->cluster = g->device->limits.clusters ? (unsigned)c->options.cluster : 0;
   HK_OR_RETURN(hk_gpu_topology_read(c, facts));
-  g->links->sends_direct = sends_direct(c);
+  g->links->sends_direct = gpu_sends_direct(c);
   HK_OR_RETURN(hk_gpu_reach(c, facts));
   HK_OR_RETURN(hk_gpu_proxied_begin(c));
   HK_OR_RETURN(hk_gpu_arena_begin(g->memory, &g->group->credits[c->rank], hk_gpu_credit_bytes(c->nranks)));
@@ -217,7 +217,7 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
 }
 
 /* The device stays open for other ranks of the process, which may still send to this rank's memory. */
-static void leave_queue(hk_gpu *g) {
+static void gpu_leave_queue(hk_gpu *g) {
   if (g->group) pthread_mutex_lock(&g->group->lock);
   g->device->own = NULL;
   if (g->group) pthread_mutex_unlock(&g->group->lock);
@@ -250,7 +250,7 @@ void hk_gpu_detach(ncclComm_t c) {
     (void)ops->memory->release(g->device, &g->links->page);
     (void)ops->memory->release(g->device, &g->state);
     hk_gpu_order_free(g->order);
-    leave_queue(g);
+    gpu_leave_queue(g);
     (void)ops->stream->free(g->device, g->queue);
     if (!g->group) ops->close(g->device); /* else the last rank that leaves closes it */
   }

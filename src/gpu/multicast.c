@@ -17,7 +17,7 @@
 enum { LINE = HK_MULTICAST_LINE };
 
 /* A link of the sum for all (kernels/cuda/work.h): each rank gives one part. */
-static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
+static hk_gpu_link multicast_part_link(ncclComm_t c, const hk_link_need *need, unsigned channel) {
   const hk_multicast *m = hk_gpu_of(c)->group->multicast;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
   const size_t me = (size_t)c->rank, data = hk_multicast_data(m, c->nranks, channel);
@@ -38,7 +38,7 @@ static hk_gpu_link part_link(ncclComm_t c, const hk_link_need *need, unsigned ch
 }
 
 hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const hk_link_need *need, unsigned channel, bool first) {
-  if (hk_link_in_group((hk_link_kind)need->kind)) return part_link(c, need, channel);
+  if (hk_link_in_group((hk_link_kind)need->kind)) return multicast_part_link(c, need, channel);
   const hk_multicast *m = hk_gpu_of(c)->group->multicast;
   const size_t n = (size_t)c->nranks, me = (size_t)c->rank, peer = need->peer;
   const hk_multicast_layout l = hk_multicast_layout_of(m, c->nranks);
@@ -95,7 +95,7 @@ bool hk_gpu_switch_reduces(const hk_call *call) {
 }
 
 /* why: the reason against multicast memory, from facts that all ranks know; empty: none. */
-static void look_against(ncclComm_t c, const hk_facts *facts, int use, char *why, size_t bytes) {
+static void multicast_look_against(ncclComm_t c, const hk_facts *facts, int use, char *why, size_t bytes) {
   why[0] = 0;
   for (int r = 0; r < c->nranks && !why[0]; r++) {
     if (!(hk_gpu_fact_of(facts, r)->multicast & use))
@@ -115,9 +115,9 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
   char why[120];
   if (c->nranks < 2) return HK_OK;
-  look_against(c, facts, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
+  multicast_look_against(c, facts, HK_GPU_MULTICAST_WINDOWS, why, sizeof why);
   g->windows->multimem = !why[0];
-  look_against(c, facts, HK_GPU_MULTICAST_SUMS, why, sizeof why);
+  multicast_look_against(c, facts, HK_GPU_MULTICAST_SUMS, why, sizeof why);
   if (c->nranks > HK_MULTICAST_RANKS && !why[0])
     snprintf(why, sizeof why, "%d ranks are more than %d", c->nranks, HK_MULTICAST_RANKS);
   if (why[0]) {

@@ -43,7 +43,7 @@ typedef struct visitor {
   uint64_t may, stays; /* bytes of own memory that can be given back; that cannot */
 } visitor;
 
-static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_endpoint *end, int peer) {
+static void park_visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_endpoint *end, int peer) {
   const bool opened = m->kind == HK_MEMORY_MAPPED;
   if (!m->base || m->kind == HK_MEMORY_NONE) return; /* part of other memory (pool.c, arena.c) */
   if (m->kind == HK_MEMORY_VMM && !m->host) v->may += m->bytes;
@@ -54,10 +54,10 @@ static void visit(visitor *v, hk_memory *m, size_t keep, size_t zeroed, hk_gpu_e
   v->n++;
 }
 
-static void visit_payload(void *v, hk_memory *m) { visit(v, m, 0, 0, NULL, -1); }
+static void park_visit_payload(void *v, hk_memory *m) { park_visit(v, m, 0, 0, NULL, -1); }
 
 /* Visits all GPU memory that this rank has for the communicator. */
-static void visit_all(ncclComm_t c, visitor *v) {
+static void park_visit_all(ncclComm_t c, visitor *v) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_process_group *w = g->group;
   const size_t credits = hk_gpu_credit_bytes(c->nranks), used = g->memory->first_chunk->used;
@@ -66,33 +66,33 @@ static void visit_all(ncclComm_t c, visitor *v) {
   pthread_mutex_lock(&w->lock);
   for (int r = 0; r < c->nranks; r++)
     for (hk_gpu_fifo *f = w->fifos[r]; f; f = f->next)
-      if (f->to == c->rank) visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), NULL, -1);
+      if (f->to == c->rank) park_visit(v, &f->data, hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), NULL, -1);
   pthread_mutex_unlock(&w->lock);
-  visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
-  for (hk_gpu_chunk *k = g->memory->arena; k; k = k->next) visit(v, &k->memory, k->used, 0, NULL, -1);
+  park_visit(v, &w->credits[c->rank], keep, credits, NULL, -1);
+  for (hk_gpu_chunk *k = g->memory->arena; k; k = k->next) park_visit(v, &k->memory, k->used, 0, NULL, -1);
   for (int r = 0; r < c->nranks; r++) {
-    visit(v, &g->links->opened[r], 0, 0, NULL, r);
+    park_visit(v, &g->links->opened[r], 0, 0, NULL, r);
     for (int s = 0; s < 2; s++)
       for (hk_gpu_endpoint *x = g->links->ends[s][r]; x; x = x->next)
-        visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), x, r);
+        park_visit(v, &x->shared.memory, s ? 0 : hk_gpu_link_counters(), hk_gpu_link_zeros(g->links, r), x, r);
   }
-  visit(v, &g->memory->scratch, 0, 0, NULL, -1);
-  for (size_t i = 0; i < g->memory->nold; i++) visit(v, &g->memory->old[i], 0, 0, NULL, -1);
-  hk_gpu_proxy_payloads(g->links->proxy, v->at != NULL, visit_payload, v);
+  park_visit(v, &g->memory->scratch, 0, 0, NULL, -1);
+  for (size_t i = 0; i < g->memory->nold; i++) park_visit(v, &g->memory->old[i], 0, 0, NULL, -1);
+  hk_gpu_proxy_payloads(g->links->proxy, v->at != NULL, park_visit_payload, v);
   for (hk_gpu_chunk *k = g->memory->pinned[HK_GPU_PINNED_PAYLOADS];
        k && (!v->at || hk_gpu_proxy_rests(g->links->proxy)); k = k->next)
-    visit(v, &k->memory, 0, 0, NULL, -1);
+    park_visit(v, &k->memory, 0, 0, NULL, -1);
   v->stays += g->memory->pooled.bytes + g->links->page.bytes + hk_gpu_windows_held(g->windows);
   if (g->in_switch) {
     const size_t signals = hk_multicast_signals(w->multicast, c->nranks);
-    visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);
-    visit(v, &w->multicast->all[c->rank], 0, 0, NULL, -1);
+    park_visit(v, &w->multicast->own[c->rank], signals, hk_multicast_zeroed(w->multicast, c->nranks), NULL, -1);
+    park_visit(v, &w->multicast->all[c->rank], 0, 0, NULL, -1);
   }
 }
 
 static void park_held(ncclComm_t c, uint64_t *may, uint64_t *stays) {
   visitor v = {0};
-  visit_all(c, &v);
+  park_visit_all(c, &v);
   *may = v.may;
   *stays = v.stays;
 }
@@ -105,7 +105,7 @@ void hk_gpu_suspended_free(struct hk_gpu_suspended **suspended) {
   free(s);
 }
 
-static hk_status save(hk_gpu *g, hk_gpu_parked *p) {
+static hk_status park_save(hk_gpu *g, hk_gpu_parked *p) {
   if (!p->keep) return HK_OK;
   p->copy = malloc(p->keep);
   if (!p->copy) return HK_FAIL_ERRNO("no memory for the counters of a link");
@@ -122,7 +122,7 @@ static hk_status park_suspend(ncclComm_t c) {
   hk_gpu_proxy_pause(g->links->proxy);
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0));
   HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, true));
-  visit_all(c, &v);
+  park_visit_all(c, &v);
   struct hk_gpu_suspended *s = calloc(1, sizeof *s);
   if (s) s->memory = calloc(v.n ? v.n : 1, sizeof *s->memory);
   if (!s || !s->memory) {
@@ -131,9 +131,9 @@ static hk_status park_suspend(ncclComm_t c) {
   }
   g->suspended = s;
   v = (visitor){.at = s->memory};
-  visit_all(c, &v);
+  park_visit_all(c, &v);
   s->n = v.n;
-  for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(save(g, &v.at[i]));
+  for (size_t i = 0; i < v.n; i++) HK_OR_RETURN(park_save(g, &v.at[i]));
   HK_OR_RETURN(ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_exchange(c, NULL, 0)); /* after all ranks have saved the credits, which peers write */
   for (size_t i = v.n; i-- > 0;)
@@ -149,7 +149,7 @@ static hk_status park_suspend(ncclComm_t c) {
 }
 
 /* Gets this rank's own memory again, and restores its counters. */
-static hk_status get_again(ncclComm_t c, hk_gpu_parked *p) {
+static hk_status park_get_again(ncclComm_t c, hk_gpu_parked *p) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   if (p->memory->kind == HK_MEMORY_MULTICAST)
@@ -174,16 +174,16 @@ typedef struct row {
 } row;
 
 /* Links in pinned memory stay mapped in both processes. */
-static bool is_offered(const hk_gpu_parked *p) {
+static bool park_is_offered(const hk_gpu_parked *p) {
   return p->end && p->peer < 0 && p->memory->kind != HK_MEMORY_REGISTERED;
 }
 
-static hk_status offer_links(ncclComm_t c, link_offer *mine) {
+static hk_status park_offer_links(ncclComm_t c, link_offer *mine) {
   const hk_gpu *g = hk_gpu_of(c);
   hk_share_offer offer;
   for (size_t i = 0; i < g->suspended->n; i++) {
     const hk_gpu_parked *p = &g->suspended->memory[i];
-    if (!is_offered(p)) continue;
+    if (!park_is_offered(p)) continue;
     HK_OR_RETURN(hk_share_offer_memory(g->links->env, p->memory, true, &offer));
     p->end->shared.region = offer.region;
     *mine++ =
@@ -192,7 +192,7 @@ static hk_status offer_links(ncclComm_t c, link_offer *mine) {
   return HK_OK;
 }
 
-static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_offer *theirs, size_t n) {
+static hk_status park_reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_offer *theirs, size_t n) {
   const link_offer *o = theirs;
   while (o < theirs + n && !(o->region && o->peer == c->rank && o->channel == p->end->channel)) o++;
   if (o == theirs + n)
@@ -203,7 +203,7 @@ static hk_status reopen_link(ncclComm_t c, const hk_gpu_parked *p, const link_of
 }
 
 /* All offers go in two exchanges: a connection for each offer took most of the time. */
-static hk_status open_again(ncclComm_t c) {
+static hk_status park_open_again(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   link_offer *links = NULL;
@@ -211,7 +211,7 @@ static hk_status open_again(ncclComm_t c) {
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
   HK_TRY(hk_gpu_credits_offer(c, &rows[c->rank].credits), out);
-  for (size_t i = 0; i < g->suspended->n; i++) rows[c->rank].links += is_offered(&g->suspended->memory[i]);
+  for (size_t i = 0; i < g->suspended->n; i++) rows[c->rank].links += park_is_offered(&g->suspended->memory[i]);
   HK_TRY(hk_gpu_exchange(c, rows, sizeof *rows), out);
   for (int r = 0; r < c->nranks; r++)
     if (rows[r].links > most) most = rows[r].links;
@@ -220,13 +220,13 @@ static hk_status open_again(ncclComm_t c) {
     rc = HK_FAIL_ERRNO("no memory for %zu links of %d ranks", most, c->nranks);
     goto out;
   }
-  HK_TRY(offer_links(c, links + (size_t)c->rank * most), out);
+  HK_TRY(park_offer_links(c, links + (size_t)c->rank * most), out);
   if (most) HK_TRY(hk_gpu_exchange(c, links, most * sizeof *links), out);
   for (size_t i = 0; i < g->suspended->n; i++) {
     const hk_gpu_parked *p = &g->suspended->memory[i];
     if (p->peer < 0) continue;
     if (p->end)
-      HK_TRY(reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
+      HK_TRY(park_reopen_link(c, p, links + (size_t)p->peer * most, rows[p->peer].links), out);
     else
       HK_TRY(hk_share_reopen(g->links->env, p->peer, &rows[p->peer].credits, p->memory), out);
   }
@@ -241,11 +241,11 @@ out:
 static hk_status park_resume(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (size_t i = 0; i < g->suspended->n; i++)
-    if (g->suspended->memory[i].peer < 0) HK_OR_RETURN(get_again(c, &g->suspended->memory[i]));
+    if (g->suspended->memory[i].peer < 0) HK_OR_RETURN(park_get_again(c, &g->suspended->memory[i]));
   HK_OR_RETURN(g->device->ops->wait(g->device, g->queue));
   HK_OR_RETURN(hk_gpu_proxy_rest(g->links->proxy, false));
   hk_gpu_proxy_go_on(g->links->proxy);
-  if (hk_gpu_processes(g->links) && g->links->env->by_file) HK_OR_RETURN(open_again(c));
+  if (hk_gpu_processes(g->links) && g->links->env->by_file) HK_OR_RETURN(park_open_again(c));
   hk_gpu_suspended_free(&g->suspended);
   return HK_OK;
 }

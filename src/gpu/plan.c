@@ -18,7 +18,7 @@
 #include "multicast.h"
 #include "process_group.h"
 
-static hk_status check_program(const hk_plan *plan) {
+static hk_status plan_check_program(const hk_plan *plan) {
   if (plan->max_operands > HK_GPU_OPERANDS)
     return HK_FAIL(HK_ERR_USAGE,
                    "%s has an instruction with %u operands, GPUs take %d: choose another algorithm for so many ranks "
@@ -28,7 +28,7 @@ static hk_status check_program(const hk_plan *plan) {
 }
 
 /* True if a switch moves the link's data.  Then all instructions that use the link have the flag. */
-static bool link_in_switch(const hk_program *p, unsigned link) {
+static bool plan_link_in_switch(const hk_program *p, unsigned link) {
   hk_scan s = {.end = p->ninstrs};
   for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
@@ -38,26 +38,26 @@ static bool link_in_switch(const hk_program *p, unsigned link) {
   }
   return false;
 }
-static bool first_receive(const hk_link_need *needs, unsigned i) {
+static bool plan_first_receive(const hk_link_need *needs, unsigned i) {
   for (unsigned k = 0; k < i; k++)
     if (needs[k].kind == HK_LINK_RECV) return false;
   return true;
 }
 
-static const hk_program *program_of(const hk_plan *plan, unsigned order) {
+static const hk_program *plan_program_of(const hk_plan *plan, unsigned order) {
   return order ? plan->more[order - 1] : plan->program;
 }
 
 /* The links of one copy of the lanes, whose channels begin at `at`. Offers them if `links` is NULL; else fills `links`,
  * for messages of `bytes`. */
-static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64_t bytes, hk_gpu_link *links) {
+static hk_status plan_links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64_t bytes, hk_gpu_link *links) {
   const hk_link_need *needs = hk_program_links(p);
   for (unsigned k = 0; k < p->nlinks; k++) {
     const hk_link_need *need = &needs[k];
     unsigned channel = need->channel + at;
     hk_gpu_endpoint *end;
-    if (link_in_switch(p, k) || need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV) {
-      if (links) links[k] = hk_gpu_multicast_link(c, need, channel, first_receive(needs, k));
+    if (plan_link_in_switch(p, k) || need->kind == HK_LINK_MCAST_SEND || need->kind == HK_LINK_MCAST_RECV) {
+      if (links) links[k] = hk_gpu_multicast_link(c, need, channel, plan_first_receive(needs, k));
       continue;
     }
     if (need->kind != HK_LINK_SEND && need->kind != HK_LINK_RECV)
@@ -75,11 +75,11 @@ static hk_status links_of(ncclComm_t c, const hk_program *p, unsigned at, uint64
   return HK_OK;
 }
 
-static hk_status each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk_gpu_link *links) {
+static hk_status plan_each_link(ncclComm_t c, const hk_plan *plan, uint64_t bytes, hk_gpu_link *links) {
   const hk_gpu_plan *gp = plan->device;
   for (unsigned k = 0; k < plan->channels; k++)
-    HK_OR_RETURN(
-        links_of(c, program_of(plan, k % plan->orders), k * gp->span, bytes, links ? links + k * gp->nlinks : NULL));
+    HK_OR_RETURN(plan_links_of(c, plan_program_of(plan, k % plan->orders), k * gp->span, bytes,
+                               links ? links + k * gp->nlinks : NULL));
   return HK_OK;
 }
 
@@ -93,24 +93,24 @@ unsigned hk_gpu_most_channels(const struct ncclComm *c, const hk_program *p, uns
 
 hk_status hk_gpu_bind(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
   (void)call;
-  HK_OR_RETURN(check_program(plan));
+  HK_OR_RETURN(plan_check_program(plan));
   hk_gpu_plan *gp = calloc(1, sizeof *gp);
   if (!gp) return HK_FAIL_ERRNO("no memory for a plan");
   gp->span = span;
   plan->device = gp;
   for (unsigned k = 0; k < plan->orders; k++) {
-    const hk_program *p = program_of(plan, k);
+    const hk_program *p = plan_program_of(plan, k);
     gp->in_switch = gp->in_switch || hk_gpu_uses_switch(p);
     if (p->nlanes > gp->lanes) gp->lanes = p->nlanes;
     if (p->nlinks > gp->nlinks) gp->nlinks = p->nlinks;
     if (p->scratch_blocks > gp->scratch_blocks) gp->scratch_blocks = p->scratch_blocks;
     if (p->bytes > gp->program_bytes) gp->program_bytes = hk_round_up(p->bytes, 64);
   }
-  return each_link(c, plan, 0, NULL);
+  return plan_each_link(c, plan, 0, NULL);
 }
 
 /* Copies `image` to memory of the device. */
-static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
+static hk_status plan_put_there(ncclComm_t c, const void *image, size_t bytes, void **at) {
   hk_gpu *g = hk_gpu_of(c);
   HK_OR_RETURN(hk_gpu_arena_get(g->memory, bytes, at));
   HK_OR_RETURN(g->device->ops->copy(g->device, *at, image, bytes, g->queue));
@@ -118,7 +118,7 @@ static hk_status put_there(ncclComm_t c, const void *image, size_t bytes, void *
 }
 
 /* True if some link over the network has memory for small messages only. */
-static bool may_grow(const hk_gpu_link *links, size_t n) {
+static bool plan_may_grow(const hk_gpu_link *links, size_t n) {
   for (size_t i = 0; i < n; i++)
     if (links[i].small && !links[i].data) return true;
   return false;
@@ -126,15 +126,15 @@ static bool may_grow(const hk_gpu_link *links, size_t n) {
 
 /* For the first messages of `bytes` that do not fit the links: makes a larger copy of the links, because earlier
  * launches still read the old ones. */
-static hk_status grow(ncclComm_t c, const hk_plan *plan, uint64_t bytes) {
+static hk_status plan_grow(ncclComm_t c, const hk_plan *plan, uint64_t bytes) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
   const size_t n = (size_t)plan->channels * gp->nlinks;
   void *at;
   hk_gpu_link *links = calloc(n, sizeof *links);
   if (!links) return HK_FAIL_ERRNO("no memory for a plan");
-  HK_TRY(each_link(c, plan, bytes, links), out);
-  HK_TRY(put_there(c, links, n * sizeof *links, &at), out);
+  HK_TRY(plan_each_link(c, plan, bytes, links), out);
+  HK_TRY(plan_put_there(c, links, n * sizeof *links, &at), out);
   gp->links = at;
   gp->grown = true;
 out:
@@ -143,7 +143,7 @@ out:
 }
 
 /* Copies the plan and its links to the device. Getting the links may wait for other processes. */
-static hk_status upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
+static hk_status plan_upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
   hk_status rc = HK_OK;
   hk_gpu_plan *gp = plan->device;
   void *at;
@@ -152,14 +152,14 @@ static hk_status upload(ncclComm_t c, const hk_plan *plan, uint64_t message) {
   char *image = calloc(1, bytes);
   if (!image) return HK_FAIL_ERRNO("no memory for a plan");
   for (unsigned k = 0; k < plan->orders; k++)
-    memcpy(image + k * gp->program_bytes, program_of(plan, k), program_of(plan, k)->bytes);
+    memcpy(image + k * gp->program_bytes, plan_program_of(plan, k), plan_program_of(plan, k)->bytes);
   hk_gpu_link *links = (hk_gpu_link *)(void *)(image + links_at);
-  HK_TRY(each_link(c, plan, message, links), out);
+  HK_TRY(plan_each_link(c, plan, message, links), out);
   for (size_t k = 0; k < (size_t)plan->channels * gp->nlinks; k++) gp->many = gp->many || links[k].others;
-  HK_TRY(put_there(c, image, bytes, &at), out);
+  HK_TRY(plan_put_there(c, image, bytes, &at), out);
   gp->image = at;
   gp->links = (hk_gpu_link *)(void *)(gp->image + links_at);
-  gp->grown = !may_grow(links, (size_t)plan->channels * gp->nlinks);
+  gp->grown = !plan_may_grow(links, (size_t)plan->channels * gp->nlinks);
   if (c->settings->GPU_SMALL) rc = hk_gpu_small_bind(plan, gp->nlinks, links, gp->links, &gp->small);
 out:
   free(image);
@@ -176,7 +176,7 @@ void hk_gpu_plan_free(ncclComm_t c, hk_plan *plan) {
 
 /* A thread has four vectors under way at once (60 bytes with LL128); more threads would only wait for each other at
  * barriers. With LL it has one: a thread asks for the next vector's lines after it has received this one's. */
-static unsigned threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol protocol) {
+static unsigned plan_threads_for(const hk_gpu_code *k, size_t chunk, hk_protocol protocol) {
   size_t wanted = hk_round_up(chunk / (protocol == HK_PROTO_LL ? 16 : 60), 32);
   if (wanted < 96) wanted = 96;
   return wanted < k->threads ? (unsigned)wanted : k->threads;
@@ -193,10 +193,10 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   char *scratch_at = NULL;
   const hk_sizes sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk);
   const uint64_t message = sizes.longest < sizes.chunk ? sizes.longest : sizes.chunk;
-  if (!gp->image) HK_OR_RETURN(upload(c, plan, message));
-  if (!gp->grown && message > HK_LINK_SMALL) HK_OR_RETURN(grow(c, plan, message));
+  if (!gp->image) HK_OR_RETURN(plan_upload(c, plan, message));
+  if (!gp->grown && message > HK_LINK_SMALL) HK_OR_RETURN(plan_grow(c, plan, message));
   *blocks = plan->channels * gp->lanes;
-  *threads = threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
+  *threads = plan_threads_for(hk_gpu_of(c)->code, l->chunk, (hk_protocol)l->protocol);
   const size_t scratch = gp->scratch_blocks * hk_scratch_stride(l->chunk);
   const size_t copied = hk_call_copies_input(call) ? hk_call_in_bytes(call) : 0;
   if (scratch || copied) HK_OR_RETURN(hk_gpu_scratch(hk_gpu_of(c)->memory, 0, scratch * *blocks + copied, &scratch_at));

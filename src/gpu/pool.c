@@ -47,7 +47,7 @@ undo:
 
 /* Called with the lock held; unlocks it.  After the last holder no granule is left, because each granule has a piece,
  * and pieces are holders. */
-static void let_go(hk_gpu_pool *p) {
+static void pool_let_go(hk_gpu_pool *p) {
   const bool last = --p->holders == 0;
   pthread_mutex_unlock(&p->lock);
   if (!last) return;
@@ -61,11 +61,11 @@ void hk_gpu_pool_leave(hk_gpu_pooled *own) {
   if (!p) return;
   own->pool = NULL;
   pthread_mutex_lock(&p->lock);
-  let_go(p);
+  pool_let_go(p);
 }
 
 /* Puts the new granule first in the list.  Uses the caller's device, whose queue zeroes the memory. */
-static hk_status add_granule(hk_gpu_pool *p, hk_device *d, size_t bytes) {
+static hk_status pool_add_granule(hk_gpu_pool *p, hk_device *d, size_t bytes) {
   hk_status rc = HK_OK;
   hk_gpu_granule *x = calloc(1, sizeof *x);
   if (!x) return HK_FAIL_ERRNO("no memory for what communicators share of device %d", d->limits.ordinal);
@@ -86,7 +86,7 @@ hk_status hk_gpu_pool_get(hk_gpu_pooled *own, size_t bytes, hk_gpu_slice *slice,
   bytes = hk_round_up(bytes, ALIGN);
   pthread_mutex_lock(&p->lock);
   if (!p->granules || p->granules->used + bytes > p->granules->memory.bytes)
-    HK_TRY(add_granule(p, own->device, bytes), out);
+    HK_TRY(pool_add_granule(p, own->device, bytes), out);
   hk_gpu_granule *x = p->granules;
   *out = (hk_memory){.base = (char *)x->memory.base + x->used, .bytes = bytes};
   *slice = (hk_gpu_slice){p, x};
@@ -112,7 +112,7 @@ void hk_gpu_pool_put(hk_gpu_slice *slice) {
     (void)p->device->ops->memory->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
     free(x);
   }
-  let_go(p);
+  pool_let_go(p);
 }
 
 const hk_memory *hk_gpu_pool_whole(const hk_gpu_slice *slice) { return slice->pool ? &slice->granule->memory : NULL; }

@@ -37,7 +37,7 @@ char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel) {
   return hk_gpu_credits_of(c, rank) + ((size_t)peer * HK_GPU_CHANNELS + channel) * HK_GPU_CREDIT_BYTES;
 }
 
-static void free_tables(hk_gpu_process_group *w) {
+static void process_group_free_tables(hk_gpu_process_group *w) {
   free(w->devices);
   free(w->credits);
   free(w->slices);
@@ -47,7 +47,7 @@ static void free_tables(hk_gpu_process_group *w) {
   free(w);
 }
 
-static hk_gpu_process_group *world_new(uint64_t comm_id, int nranks) {
+static hk_gpu_process_group *process_group_world_new(uint64_t comm_id, int nranks) {
   hk_gpu_process_group *w = calloc(1, sizeof *w + sizeof *w->multicast);
   if (!w) return NULL;
   w->multicast = (hk_multicast *)(w + 1);
@@ -60,7 +60,7 @@ static hk_gpu_process_group *world_new(uint64_t comm_id, int nranks) {
   w->words = calloc((size_t)nranks, sizeof(hk_shared));
   w->signals = calloc((size_t)nranks, sizeof(hk_shared));
   if (!w->devices || !w->credits || !w->slices || !w->fifos || !w->words || !w->signals) { /* out of memory */
-    free_tables(w);
+    process_group_free_tables(w);
     return NULL;
   }
   pthread_mutex_init(&w->lock, NULL);
@@ -69,7 +69,7 @@ static hk_gpu_process_group *world_new(uint64_t comm_id, int nranks) {
   return w;
 }
 
-static hk_status make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk_gpu_slice *slice) {
+static hk_status process_group_make_credits(ncclComm_t c, uint64_t comm_id, hk_memory *out, hk_gpu_slice *slice) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_device *d = g->device;
@@ -99,7 +99,7 @@ hk_status hk_gpu_credits_again(ncclComm_t c) {
   hk_memory credits;
   hk_gpu_slice slice;
   hk_gpu_pool_leave(&g->memory->pooled); /* the pool's memory is shared by file descriptor, which does not work here */
-  HK_TRY(make_credits(c, g->group->comm_id, &credits, &slice), out);
+  HK_TRY(process_group_make_credits(c, g->group->comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_memory old = g->group->credits[c->rank];
   slice = g->group->slices[c->rank];
@@ -127,11 +127,11 @@ hk_status hk_gpu_process_group_join(ncclComm_t c) {
   uint64_t comm_id = hk_bootstrap_comm_id(c->bootstrap);
   hk_memory credits;
   hk_gpu_slice slice;
-  HK_TRY(make_credits(c, comm_id, &credits, &slice), out);
+  HK_TRY(process_group_make_credits(c, comm_id, &credits, &slice), out);
   pthread_mutex_lock(&table_lock);
   hk_gpu_process_group *w = groups;
   while (w && w->comm_id != comm_id) w = w->next;
-  if (!w) w = world_new(comm_id, c->nranks);
+  if (!w) w = process_group_world_new(comm_id, c->nranks);
   if (w) {
     w->refs++;
     w->devices[c->rank] = g->device;
@@ -189,5 +189,5 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
   }
   hk_gpu_topology_free(w);
   pthread_mutex_destroy(&w->lock);
-  free_tables(w);
+  process_group_free_tables(w);
 }

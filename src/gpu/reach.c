@@ -17,10 +17,10 @@
 #include "topology.h"
 
 /* True if only a network connects the two ranks.  Both ranks get the same result. */
-static bool by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }
+static bool reach_by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }
 
 /* Reads the pattern: some machines report peer access but deliver wrong data. */
-static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
+static hk_status reach_probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t why_bytes) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   char *mine = hk_gpu_credits_of(c, c->rank) + hk_gpu_probe_at(c->nranks) + HK_GPU_PROBE_BYTES;
@@ -40,7 +40,7 @@ static hk_status probe(ncclComm_t c, int peer, uint64_t *got, char *why, size_t 
 }
 
 /* `why` gets the reason why the peer's memory cannot be reached; empty: it can. */
-static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits, char *why, size_t why_bytes) {
+static hk_status reach_open_peer(ncclComm_t c, int peer, const hk_share_offer *credits, char *why, size_t why_bytes) {
   hk_device *d = hk_gpu_of(c)->device;
   if (peer == c->rank) return HK_OK;
   if (!hk_wire_near(c, peer))
@@ -58,7 +58,7 @@ static hk_status open_peer(ncclComm_t c, int peer, const hk_share_offer *credits
   return HK_OK;
 }
 
-static bool share_gpu(const hk_facts *facts, int a, int b) {
+static bool reach_share_gpu(const hk_facts *facts, int a, int b) {
   return hk_gpu_fact_of(facts, a)->id == hk_gpu_fact_of(facts, b)->id;
 }
 
@@ -66,19 +66,19 @@ static bool share_gpu(const hk_facts *facts, int a, int b) {
  * rank of the host. */
 enum { SOME_STAGED = 1, SOME_NARROW = 2, SOME_AGAIN = 4 };
 
-static unsigned char sum_up(ncclComm_t c, const hk_facts *facts, const unsigned char *found) {
+static unsigned char reach_sum_up(ncclComm_t c, const hk_facts *facts, const unsigned char *found) {
   unsigned char some = 0;
   for (int r = 0; r < c->nranks; r++) {
     const bool near = hk_wire_near(c, r);
     if (near && found[r] < HK_REACH_MEMORY) some |= SOME_STAGED;
-    if (found[r] < (share_gpu(facts, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
+    if (found[r] < (reach_share_gpu(facts, c->rank, r) ? HK_REACH_MEMORY : HK_REACH_NVLINK)) some |= SOME_NARROW;
     if (found[r] == HK_REACH_NO_FILE) some |= SOME_AGAIN;
   }
   return some;
 }
 
 /* The kind of links to each peer, once hk_device_env.peers is known. */
-static hk_status choose_links(ncclComm_t c) {
+static hk_status reach_choose_links(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   for (int r = 0; r < c->nranks; r++) {
     char why[480];
@@ -91,7 +91,7 @@ static hk_status choose_links(ncclComm_t c) {
 }
 
 /* Both ranks of a pair use the weaker of their results.  *again: a file descriptor did not work for some rank. */
-static hk_status agree(ncclComm_t c, const hk_facts *facts, const unsigned char *found, bool *again) {
+static hk_status reach_agree(ncclComm_t c, const hk_facts *facts, const unsigned char *found, bool *again) {
   hk_status rc = HK_OK;
   const size_t n = (size_t)c->nranks;
   size_t each = 0, place = 0, k = 0;
@@ -105,7 +105,7 @@ static hk_status agree(ncclComm_t c, const hk_facts *facts, const unsigned char 
     goto out;
   }
   unsigned char *mine = rows + (size_t)c->rank * each;
-  mine[0] = sum_up(c, facts, found);
+  mine[0] = reach_sum_up(c, facts, found);
   for (int r = 0; r < c->nranks; r++) {
     if (!hk_wire_near(c, r)) continue;
     if (r == c->rank) place = k;
@@ -118,14 +118,14 @@ static hk_status agree(ncclComm_t c, const hk_facts *facts, const unsigned char 
     const unsigned char back = near ? theirs[1 + place] : HK_REACH_NONE;
     some |= theirs[0];
     hk_gpu_of(c)->links->peers[r] = (hk_device_peer){.reach = found[r] < back ? found[r] : back,
-                                                     .same_device = share_gpu(facts, c->rank, r),
-                                                     .shares_memory = !by_net(c, r),
+                                                     .same_device = reach_share_gpu(facts, c->rank, r),
+                                                     .shares_memory = !reach_by_net(c, r),
                                                      .process = !hk_gpu_is_remote(c, r)};
   }
   hk_gpu_of(c)->links->staged = some & SOME_STAGED;
   hk_gpu_of(c)->links->wide = !(some & SOME_NARROW);
   *again = some & SOME_AGAIN;
-  rc = choose_links(c);
+  rc = reach_choose_links(c);
 out:
   free(hosts);
   free(rows);
@@ -134,14 +134,14 @@ out:
 
 /* Why the processes of this host cannot share memory by file descriptor; NULL: they can.  Equal on all ranks of the
  * host. */
-static const char *no_fds(ncclComm_t c, const hk_facts *facts) {
+static const char *reach_no_fds(ncclComm_t c, const hk_facts *facts) {
   for (int r = 0; r < c->nranks; r++)
     if (hk_wire_near(c, r) && !hk_gpu_fact_of(facts, r)->by_fd) return "NCCL_CUMEM_ENABLE is 0, or a driver gives none";
   return hk_wire_no_files(c);
 }
 
 /* From now on memory is shared by handles.  No rank of this process uses the old credits at this time. */
-static hk_status use_handles(ncclComm_t c, const char *why) {
+static hk_status reach_use_handles(ncclComm_t c, const char *why) {
   hk_gpu *g = hk_gpu_of(c);
   HK_INFO(HK_SUB_INIT | HK_SUB_P2P,
           "rank %d: GPU memory goes to other processes by CUDA IPC handles, not by file descriptors: %s", c->rank, why);
@@ -152,7 +152,7 @@ static hk_status use_handles(ncclComm_t c, const char *why) {
 }
 
 /* Exchanges the offers of all ranks' credits; does nothing if there is only one process. */
-static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
+static hk_status reach_share_credits(ncclComm_t c, hk_share_offer *all) {
   hk_gpu *g = hk_gpu_of(c);
   if (!g->links->env->processes) return HK_OK;
   if (hk_gpu_credits_offer(c, &all[c->rank]) != HK_OK)
@@ -160,10 +160,10 @@ static hk_status share_credits(ncclComm_t c, hk_share_offer *all) {
   return hk_gpu_exchange(c, all, sizeof *all);
 }
 
-static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t *got, unsigned char *mine) {
+static hk_status reach_try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t *got, unsigned char *mine) {
   for (int r = 0; r < c->nranks; r++) {
     char why[200] = "";
-    HK_OR_RETURN(open_peer(c, r, &credits[r], why, sizeof why));
+    HK_OR_RETURN(reach_open_peer(c, r, &credits[r], why, sizeof why));
     char again[200];
     bool by_fd = hk_gpu_is_remote(c, r) && hk_wire_near(c, r) && credits[r].share.kind == HK_MEMORY_VMM;
     const bool nvlink = hk_gpu_of(c)->topology->nvlink[r];
@@ -172,16 +172,16 @@ static hk_status try_peers(ncclComm_t c, const hk_share_offer *credits, uint64_t
               : by_fd && !hk_gpu_too_far(c, r, again, sizeof again) ? HK_REACH_NO_FILE
                                                                     : HK_REACH_NONE;
     if (!why[0]) {
-      HK_OR_RETURN(probe(c, r, got, why, sizeof why));
+      HK_OR_RETURN(reach_probe(c, r, got, why, sizeof why));
       if (why[0]) mine[r] = HK_REACH_NONE;
     }
     if (r == c->rank) continue;
     HK_INFO(HK_SUB_INIT | HK_SUB_P2P, "rank %d reaches rank %d via %s%s%s", c->rank, r,
-            why[0] && by_net(c, r)    ? "the network; not directly: "
-            : why[0]                  ? "pinned host memory; not directly: "
-            : !hk_gpu_is_remote(c, r) ? "P2P/direct pointer"
-            : by_fd                   ? "P2P/CUMEM"
-                                      : "P2P/IPC",
+            why[0] && reach_by_net(c, r) ? "the network; not directly: "
+            : why[0]                     ? "pinned host memory; not directly: "
+            : !hk_gpu_is_remote(c, r)    ? "P2P/direct pointer"
+            : by_fd                      ? "P2P/CUMEM"
+                                         : "P2P/IPC",
             why, nvlink && !why[0] ? " over NVLink" : "");
   }
   return HK_OK;
@@ -199,9 +199,9 @@ static hk_status reach_once(ncclComm_t c, const hk_facts *facts, bool *again) {
     rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
     goto out;
   }
-  HK_TRY(share_credits(c, credits), out);
-  HK_TRY(try_peers(c, credits, got, found), out);
-  rc = agree(c, facts, found, again);
+  HK_TRY(reach_share_credits(c, credits), out);
+  HK_TRY(reach_try_peers(c, credits, got, found), out);
+  rc = reach_agree(c, facts, found, again);
 out:
   if (credits) hk_share_withdraw(credits[c->rank].region);
   free(got);
@@ -224,10 +224,10 @@ hk_status hk_gpu_reach(ncclComm_t c, const hk_facts *facts) {
   g->links->env->peers = g->links->peers;
   for (int r = 0; r < c->nranks; r++) g->links->env->processes = g->links->env->processes || hk_gpu_is_remote(c, r);
   HK_OR_RETURN(hk_gpu_distances(c, facts));
-  const char *why = g->links->env->processes ? no_fds(c, facts) : NULL;
-  if (why) HK_OR_RETURN(use_handles(c, why));
+  const char *why = g->links->env->processes ? reach_no_fds(c, facts) : NULL;
+  if (why) HK_OR_RETURN(reach_use_handles(c, why));
   HK_OR_RETURN(reach_once(c, facts, &again));
   if (!again) return HK_OK;
-  HK_OR_RETURN(use_handles(c, "a rank could not open another one's"));
+  HK_OR_RETURN(reach_use_handles(c, "a rank could not open another one's"));
   return reach_once(c, facts, &again);
 }

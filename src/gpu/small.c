@@ -5,7 +5,7 @@
 #include "code.h"
 
 /* One thread for each 8 bytes. */
-static unsigned threads_for(const hk_gpu_code *k, uint64_t bytes) {
+static unsigned small_threads_for(const hk_gpu_code *k, uint64_t bytes) {
   const uint64_t wanted = hk_round_up(bytes, 256) / 8;
   return wanted < k->small_threads ? (unsigned)wanted : k->small_threads;
 }
@@ -23,7 +23,7 @@ hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n
   for (size_t i = 0; i < n; i++) {
     hk_gpu_small *first = to;
     to = hk_gpu_small_fill(to, at[i]->small, &at[i]->work);
-    const unsigned threads = threads_for(g->code, first->bytes); /* the first channel has the most bytes */
+    const unsigned threads = small_threads_for(g->code, first->bytes); /* the first channel has the most bytes */
     if (threads > l.threads) l.threads = threads;
   }
   l.param_bytes = l.blocks * sizeof *to;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include "arena.h"
 
-static hk_status reusable(hk_gpu_memory *m, hk_gpu_table *t, size_t bytes, bool *yes) {
+static hk_status table_reusable(hk_gpu_memory *m, hk_gpu_table *t, size_t bytes, bool *yes) {
   bool done = false;
   *yes = false;
   if (t->memory.bytes < bytes || atomic_load(&t->refs) > 1) return HK_OK;
@@ -14,7 +14,7 @@ static hk_status reusable(hk_gpu_memory *m, hk_gpu_table *t, size_t bytes, bool 
   return rc;
 }
 
-static hk_status new_table(hk_gpu_memory *m, hk_gpu_table **out) {
+static hk_status table_new_table(hk_gpu_memory *m, hk_gpu_table **out) {
   hk_gpu_table *t = calloc(1, sizeof *t);
   if (!t) return HK_FAIL_ERRNO("no memory for a table");
   atomic_store(&t->refs, 1);
@@ -26,7 +26,7 @@ static hk_status new_table(hk_gpu_memory *m, hk_gpu_table **out) {
 hk_status hk_gpu_tables_begin(hk_gpu_memory *m, const hk_memory *memory, size_t at) {
   hk_gpu_table *t = NULL;
   for (size_t i = 0; i < HK_GPU_TABLES; i++, at += HK_GPU_TABLE_BYTES) {
-    HK_OR_RETURN(new_table(m, &t));
+    HK_OR_RETURN(table_new_table(m, &t));
     t->memory = (hk_memory){.base = (char *)memory->base + at, .host = (char *)memory->host + at};
     t->memory.bytes = HK_GPU_TABLE_BYTES;
   }
@@ -48,11 +48,11 @@ hk_status hk_gpu_table_get(hk_gpu_memory *m, size_t bytes, hk_gpu_table **out) {
   *out = NULL;
   for (t = m->tables; t; t = t->next) {
     bool yes;
-    HK_OR_RETURN(reusable(m, t, bytes, &yes));
+    HK_OR_RETURN(table_reusable(m, t, bytes, &yes));
     if (yes) break;
   }
   if (!t) {
-    HK_OR_RETURN(new_table(m, &t));
+    HK_OR_RETURN(table_new_table(m, &t));
     HK_OR_RETURN(hk_gpu_pinned_get(m, HK_GPU_PINNED_STAYS, bytes < HK_GPU_TABLE_BYTES ? HK_GPU_TABLE_BYTES : bytes,
                                    &t->memory)); /* if it fails, the table has no bytes, and no call uses it */
   }
@@ -66,10 +66,10 @@ void hk_gpu_table_put(hk_gpu_table *t) {
 }
 
 /* Called on a thread of the driver, which may not call CUDA. */
-static void graph_gone(void *arg) { hk_gpu_table_put(arg); }
+static void table_graph_gone(void *arg) { hk_gpu_table_put(arg); }
 
 hk_status hk_gpu_table_used(hk_device *d, hk_gpu_table *t, const hk_queue_state *s, hk_queue q) {
   if (!s->capturing) return d->ops->order->end(d, &t->order, q, s);
   atomic_fetch_add(&t->refs, 1);
-  return d->ops->graph->keep(d, s, graph_gone, t);
+  return d->ops->graph->keep(d, s, table_graph_gone, t);
 }

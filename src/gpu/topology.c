@@ -16,7 +16,7 @@
 
 /* The first rank of a process reads the topology for all ranks of the process.  If it cannot be read, as in some
  * containers, that is no failure. */
-static void look(ncclComm_t c) {
+static void topology_look(ncclComm_t c) {
   hk_status rc = HK_OK;
   hk_gpu_process_group *w = hk_gpu_of(c)->group;
   hk_topo *t = NULL;
@@ -50,7 +50,7 @@ void hk_gpu_topology_end(hk_gpu_topology *t) {
 
 /* Fills `seats` with the GPUs of this host's ranks, and `rank` with the rank of each seat.  Returns their number; 0:
  * not all are known. */
-static int find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *seats, int *rank) {
+static int topology_find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *seats, int *rank) {
   const hk_topo *t = hk_gpu_of(c)->group->machine->kinds[0];
   int n = 0;
   for (int r = 0; r < c->nranks; r++) {
@@ -66,7 +66,7 @@ static int find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *seats, int *
   return n;
 }
 
-static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
+static void topology_use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   uint32_t mine = 0;
   if (n < 2) return;
@@ -79,14 +79,14 @@ static void use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
 }
 
-static bool alone_on_host(ncclComm_t c) {
+static bool topology_alone_on_host(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++)
     if (r != c->rank && hk_wire_near(c, r)) return false;
   return true;
 }
 
 /* The text of a rate. Ranks that share a GPU have no link and so no rate. */
-static const char *rate(double us_per_b, char text[24]) {
+static const char *topology_rate(double us_per_b, char text[24]) {
   if (us_per_b > 0)
     snprintf(text, 24, "%.1f GB/s", 1e-3 / us_per_b);
   else
@@ -107,9 +107,9 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
     rc = HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks);
     goto out;
   }
-  if (!alone_on_host(c)) {
-    look(c);
-    if (g->group->machine) use_machine(c, seats, rank, find_seats(c, facts, seats, rank));
+  if (!topology_alone_on_host(c)) {
+    topology_look(c);
+    if (g->group->machine) topology_use_machine(c, seats, rank, topology_find_seats(c, facts, seats, rank));
   }
   /* All ranks must decide alike, but containers may show each rank a different part of the machine. So all use rank 0's
    * prices. */
@@ -119,8 +119,8 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
   char next[24], all[24];
   if (g->topology->prices->known)
     HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING, "rank %d: GPUs by the topology: %.2f us, %s to the next, %s to all", c->rank,
-            g->topology->prices->inside.alpha_us, rate(g->topology->prices->inside.ring_us_per_b, next),
-            rate(g->topology->prices->inside.mesh_us_per_b, all));
+            g->topology->prices->inside.alpha_us, topology_rate(g->topology->prices->inside.ring_us_per_b, next),
+            topology_rate(g->topology->prices->inside.mesh_us_per_b, all));
 out:
   free(seats);
   free(rank);

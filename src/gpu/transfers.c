@@ -27,7 +27,7 @@ typedef struct part {
 /* Layout of a link's end in device memory: the link, then the program of a transfer over it. */
 enum { PROGRAM_AT = (sizeof(hk_gpu_link) + 15) & ~15 };
 
-static hk_status end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoint *e) {
+static hk_status transfers_end_on_device(ncclComm_t c, const hk_call *call, hk_gpu_endpoint *e) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   hk_device *d = g->device;
@@ -57,7 +57,7 @@ out:
 /* ---- parts ---- */
 
 /* The number of links among which the message is divided; equal at both ends. */
-static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
+static unsigned transfers_parts_of(ncclComm_t c, int peer, size_t bytes) {
   const hk_gpu *g = hk_gpu_of(c);
   const unsigned most = hk_gpu_is_proxied(g->links, peer) ? g->split->net_parts : g->split->parts;
   size_t worth = bytes / g->split->part_bytes;
@@ -66,13 +66,13 @@ static unsigned parts_of(ncclComm_t c, int peer, size_t bytes) {
 }
 
 /* Bytes for each link; the last link may have fewer. */
-static size_t each_of(size_t bytes, unsigned of) {
+static size_t transfers_each_of(size_t bytes, unsigned of) {
   return of == 1 ? bytes : ((bytes + of - 1) / of + 4095) & ~(size_t)4095;
 }
 
 static hk_status transfers_offer(const hk_call *call) {
   ncclComm_t c = call->comm;
-  unsigned of = parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
+  unsigned of = transfers_parts_of(c, call->root, call->count * hk_dtype_size((hk_dtype)call->dtype));
   for (unsigned k = 0; k < of; k++)
     HK_OR_RETURN(
         hk_gpu_endpoint_offer(c, call->root, call->p2p == HK_P2P_SEND, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k));
@@ -84,22 +84,22 @@ static hk_status transfers_arguments(hk_gpu_launch_item *p) {
   ncclComm_t c = call->comm;
   const bool sends = call->p2p == HK_P2P_SEND;
   const size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  const unsigned of = parts_of(c, call->root, bytes);
+  const unsigned of = transfers_parts_of(c, call->root, bytes);
   for (unsigned k = 0; k < of; k++) {
     hk_gpu_endpoint *e;
     HK_OR_RETURN(hk_gpu_endpoint_get(c, call->root, sends, HK_GPU_CHANNELS - HK_GPU_P2P_CHANNELS + k, &e));
-    HK_OR_RETURN(hk_gpu_endpoint_grow(c, e, each_of(bytes, of)));
-    HK_OR_RETURN(end_on_device(c, call, e));
+    HK_OR_RETURN(hk_gpu_endpoint_grow(c, e, transfers_each_of(bytes, of)));
+    HK_OR_RETURN(transfers_end_on_device(c, call, e));
   }
   return HK_OK;
 }
 
-static hk_status add_parts(const hk_gpu_launch_item *p, part *parts, size_t *n) {
+static hk_status transfers_add_parts(const hk_gpu_launch_item *p, part *parts, size_t *n) {
   const hk_call *call = p->call;
   ncclComm_t c = call->comm;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
-  unsigned of = parts_of(c, call->root, bytes);
-  size_t each = each_of(bytes, of);
+  unsigned of = transfers_parts_of(c, call->root, bytes);
+  size_t each = transfers_each_of(bytes, of);
   bool sends = call->p2p == HK_P2P_SEND;
   int way = sends ? call->root - c->rank : c->rank - call->root;
   const int64_t *seen = NULL;
@@ -140,7 +140,7 @@ static hk_status add_parts(const hk_gpu_launch_item *p, part *parts, size_t *n) 
 /* If more blocks are launched than run at once, no block may wait for a later block, on any device. So parts are sorted
  * by communicator, then (nvlinkCentricSched) transfers inside a host first, then by the distance from sender to
  * receiver in the ring of ranks. Both ends compute the same order. */
-static int by_turn(const void *a, const void *b) {
+static int transfers_by_turn(const void *a, const void *b) {
   const part *x = a, *y = b;
 #define COMPARE(field)                                                                                                 \
   if (x->field != y->field) return x->field < y->field ? -1 : 1
@@ -156,31 +156,31 @@ static int by_turn(const void *a, const void *b) {
 }
 
 /* The most blocks of a rank. Both directions of one distance have their own blocks: see fill_table. */
-static unsigned most_blocks(const hk_gpu *g) {
+static unsigned transfers_most_blocks(const hk_gpu *g) {
   const unsigned parts = g->split->parts > g->split->net_parts ? g->split->parts : g->split->net_parts;
   return g->blocks > 2 * parts ? g->blocks : 2 * parts;
 }
 
 /* True if part i is the first one over its link, and its rank has a block left. */
-static bool begins_block(const part *parts, size_t i) {
+static bool transfers_begins_block(const part *parts, size_t i) {
   if (i && parts[i].work.links == parts[i - 1].work.links) return false;
-  return parts[i].gpu->split->turn.links++ < most_blocks(parts[i].gpu);
+  return parts[i].gpu->split->turn.links++ < transfers_most_blocks(parts[i].gpu);
 }
 
 /* Fills the table and returns the number of blocks. Each link has a block, up to the rank's share of blocks. Further
  * parts over the link follow in the same block, and further links share the blocks in turn. This cannot deadlock: among
  * the incomplete parts, those with the shortest distance in the ring have no incomplete part before them in their
  * blocks. So both of their ends run. */
-static unsigned fill_table(hk_gpu_work *table, const part *parts, size_t n) {
+static unsigned transfers_fill_table(hk_gpu_work *table, const part *parts, size_t n) {
   unsigned blocks = 0, tail;
   for (size_t i = 0; i < n; i++) parts[i].gpu->split->turn.links = 0;
-  for (size_t i = 0; i < n; i++) blocks += begins_block(parts, i);
+  for (size_t i = 0; i < n; i++) blocks += transfers_begins_block(parts, i);
   for (size_t i = 0; i < n; i++) parts[i].gpu->split->turn.links = 0;
   tail = blocks;
   for (size_t i = 0, block = 0; i < n; i++) {
     hk_gpu *g = parts[i].gpu;
-    const bool first = begins_block(parts, i);
-    hk_gpu_work **last = &g->split->turn.last[(g->split->turn.links - 1) % most_blocks(g)];
+    const bool first = transfers_begins_block(parts, i);
+    hk_gpu_work **last = &g->split->turn.last[(g->split->turn.links - 1) % transfers_most_blocks(g)];
     uint32_t at = first ? (uint32_t)block++ : tail++;
     table[at] = parts[i].work;
     if (!first) (*last)->next = at;
@@ -200,8 +200,8 @@ static hk_status transfers_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_it
   size_t n = 0;
   part *parts = malloc(items * HK_GPU_P2P_CHANNELS * sizeof *parts);
   if (!parts) return HK_FAIL_ERRNO("no memory for %zu transfers", items * HK_GPU_P2P_CHANNELS);
-  for (size_t i = 0; i < items; i++) HK_TRY(add_parts(at[i], parts, &n), out);
-  qsort(parts, n, sizeof *parts, by_turn);
+  for (size_t i = 0; i < items; i++) HK_TRY(transfers_add_parts(at[i], parts, &n), out);
+  qsort(parts, n, sizeof *parts, transfers_by_turn);
   hk_gpu_transfers param = {.work = NULL};
   hk_kernel_launch l = {.function = s->gpu->code->transfers,
                         .threads = s->gpu->code->threads,
@@ -214,7 +214,7 @@ static hk_status transfers_launch(const hk_gpu_launch_batch *s, hk_gpu_launch_it
   } else {
     l.param_bytes += n * sizeof(hk_gpu_work);
   }
-  l.blocks = fill_table(table ? table->memory.host : param.own, parts, n);
+  l.blocks = transfers_fill_table(table ? table->memory.host : param.own, parts, n);
   HK_TRY(hk_gpu_launch(s->gpu, NULL, &l, s->queue), out);
   if (table) HK_TRY(hk_gpu_table_used(s->gpu->device, table, &s->at[0]->state, s->queue), out);
 out:

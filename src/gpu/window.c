@@ -68,21 +68,21 @@ struct hk_gpu_space {
 
 static const uint64_t stride_unit = UINT64_C(1) << 32; /* device code adds it to the upper half of an address */
 
-static int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
+static int window_common_divisor(int a, int b) { return b ? window_common_divisor(b, a % b) : a; }
 
 /* The largest size of equal teams: the ranks of a team are successive and on one host. */
-static int team_size(ncclComm_t c) {
+static int window_team_size(ncclComm_t c) {
   int size = 0;
   for (int r = 0, run = 0; r < c->nranks; r++) {
     run++;
     if (r + 1 < c->nranks && c->peers[r + 1].host == c->peers[r].host) continue;
-    size = common_divisor(run, size);
+    size = window_common_divisor(run, size);
     run = 0;
   }
   return size;
 }
 
-static int first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks; }
+static int window_first_of_team(ncclComm_t c) { return c->rank - c->rank % c->lsa.ranks; }
 
 void hk_gpu_windows_begin(ncclComm_t c, const hk_facts *facts) {
   hk_gpu *g = hk_gpu_of(c);
@@ -94,9 +94,10 @@ void hk_gpu_windows_begin(ncclComm_t c, const hk_facts *facts) {
     if (f->window_stride > most) most = f->window_stride;
   }
   g->windows->stride = hk_round_up(most, stride_unit);
-  c->lsa.ranks = g->windows->usable && !g->links->staged ? team_size(c) : 1;
+  c->lsa.ranks = g->windows->usable && !g->links->staged ? window_team_size(c) : 1;
   for (int i = 0; i < c->lsa.ranks; i++)
-    g->windows->usable = g->windows->usable && (g->links->env->by_file || !hk_gpu_is_remote(c, first_of_team(c) + i));
+    g->windows->usable = g->windows->usable &&
+                         (g->links->env->by_file || !hk_gpu_is_remote(c, window_first_of_team(c) + i));
   c->lsa.kernels = g->windows->usable && c->lsa.ranks == c->nranks; /* equal on all ranks, which are on one host */
   c->lsa.multimem = c->lsa.kernels && g->windows->multimem;
   HK_INFO(HK_SUB_INIT, "rank %d: LSA teams of %d ranks; kernels of users %s communicate, %s multicast memory", c->rank,
@@ -105,7 +106,7 @@ void hk_gpu_windows_begin(ncclComm_t c, const hk_facts *facts) {
 
 /* ---- the space ---- */
 
-static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
+static hk_status window_space_of(ncclComm_t c, struct hk_gpu_space **out) {
   hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s = g->windows->space;
   if (!s) {
@@ -122,7 +123,7 @@ static hk_status space_of(ncclComm_t c, struct hk_gpu_space **out) {
 }
 
 /* The lowest offset from `from` on with `bytes` free bytes; SIZE_MAX: none. */
-static size_t find_room(struct hk_gpu_space *s, size_t from, size_t bytes) {
+static size_t window_find_room(struct hk_gpu_space *s, size_t from, size_t bytes) {
   pthread_mutex_lock(&s->lock);
   for (const hk_gpu_window *w = s->windows; w && w->begin < from + bytes; w = w->next)
     if (w->end > from) from = w->end;
@@ -130,7 +131,7 @@ static size_t find_room(struct hk_gpu_space *s, size_t from, size_t bytes) {
   return bytes <= s->stride && from <= s->stride - bytes ? from : SIZE_MAX;
 }
 
-static void insert(struct hk_gpu_space *s, hk_gpu_window *w) {
+static void window_insert(struct hk_gpu_space *s, hk_gpu_window *w) {
   hk_gpu_window **at = &s->windows;
   while (*at && (*at)->begin < w->begin) at = &(*at)->next;
   w->next = *at;
@@ -139,15 +140,15 @@ static void insert(struct hk_gpu_space *s, hk_gpu_window *w) {
 
 /* ---- what kernels read ---- */
 
-static page *page_of(const struct hk_gpu_space *s, unsigned slot) { return s->pages[slot / PAGE_WINDOWS].base; }
+static page *window_page_of(const struct hk_gpu_space *s, unsigned slot) { return s->pages[slot / PAGE_WINDOWS].base; }
 static hk_device_window *window_in(const struct hk_gpu_space *s, unsigned slot) {
-  return &page_of(s, slot)->windows[slot % PAGE_WINDOWS].window;
+  return &window_page_of(s, slot)->windows[slot % PAGE_WINDOWS].window;
 }
-static entry *entry_in(const struct hk_gpu_space *s, unsigned slot) {
-  return &page_of(s, slot)->entries[slot % PAGE_WINDOWS];
+static entry *window_entry_in(const struct hk_gpu_space *s, unsigned slot) {
+  return &window_page_of(s, slot)->entries[slot % PAGE_WINDOWS];
 }
 
-static hk_status add_page(hk_gpu *g, struct hk_gpu_space *s) {
+static hk_status window_add_page(hk_gpu *g, struct hk_gpu_space *s) {
   hk_status rc = HK_OK;
   hk_memory *pages = realloc(s->pages, (s->npages + 1) * sizeof *pages);
   if (pages) s->pages = pages;
@@ -169,18 +170,18 @@ out:
 }
 
 /* Copies `bytes` to memory that kernels read. The queue runs only the library's own copies. */
-static hk_status put(hk_gpu *g, void *to, const void *from, size_t bytes) {
+static hk_status window_put(hk_gpu *g, void *to, const void *from, size_t bytes) {
   hk_status rc = g->device->ops->copy(g->device, to, from, bytes, g->queue);
   return rc == HK_OK ? g->device->ops->wait(g->device, g->queue) : rc;
 }
 
 /* Under the lock. */
-static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
+static hk_status window_publish(ncclComm_t c, hk_gpu_window *w, int flags) {
   hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s = g->windows->space;
   unsigned p = 0;
   while (p < s->npages && s->used[p] == UINT32_MAX) p++;
-  if (p == s->npages) HK_OR_RETURN(add_page(g, s));
+  if (p == s->npages) HK_OR_RETURN(window_add_page(g, s));
   w->slot = p * PAGE_WINDOWS + (unsigned)__builtin_ctz(~s->used[p]);
   w->seen.image = (hk_device_window){.host = w,
                                      .flat = s->base + w->at,
@@ -192,20 +193,20 @@ static hk_status publish(ncclComm_t c, hk_gpu_window *w, int flags) {
                                      .segments = 1,
                                      .cft_endpoint = UINT32_MAX};
   hk_device_window *there = window_in(s, w->slot);
-  HK_OR_RETURN(put(g, there, &w->seen.image, sizeof *there));
-  HK_OR_RETURN(put(g, entry_in(s, w->slot), &(entry){w->user, w->bytes, there}, sizeof(entry)));
+  HK_OR_RETURN(window_put(g, there, &w->seen.image, sizeof *there));
+  HK_OR_RETURN(window_put(g, window_entry_in(s, w->slot), &(entry){w->user, w->bytes, there}, sizeof(entry)));
   w->seen.handle = (ncclWindow_t)(void *)there;
   s->used[p] |= UINT32_C(1) << w->slot % PAGE_WINDOWS;
   return HK_OK;
 }
 
-static hk_status table(ncclComm_t c, void **out) {
+static hk_status window_table(ncclComm_t c, void **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s = NULL;
-  HK_TRY(space_of(c, &s), out);
+  HK_TRY(window_space_of(c, &s), out);
   pthread_mutex_lock(&s->lock);
-  if (!s->npages) rc = add_page(g, s);
+  if (!s->npages) rc = window_add_page(g, s);
   *out = rc == HK_OK ? s->pages[0].base : NULL;
   pthread_mutex_unlock(&s->lock);
 out:
@@ -225,7 +226,7 @@ typedef struct row {
 } row;
 
 /* Completes a step on all ranks. *all: every rank could do it. */
-static hk_status step(ncclComm_t c, row *rows, bool could, bool *all) {
+static hk_status window_step(ncclComm_t c, row *rows, bool could, bool *all) {
   rows[c->rank].could = could;
   HK_OR_RETURN(hk_gpu_exchange(c, rows, sizeof *rows));
   *all = true;
@@ -234,7 +235,7 @@ static hk_status step(ncclComm_t c, row *rows, bool could, bool *all) {
 }
 
 /* Fills the row with the window's allocation and its file.  False: others cannot map it; the reason is logged. */
-static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
+static bool window_offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
   hk_device *d = hk_gpu_of(c)->device;
   hk_memory_share share = {.fd = -1};
   hk_pointer whose = {.device = -1};
@@ -268,7 +269,7 @@ static bool offer(ncclComm_t c, const hk_gpu_window *w, row *mine) {
 }
 
 /* Chooses the window's offset: every rank proposes its lowest free offset, until all propose the same. */
-static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool *all) {
+static hk_status window_agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool *all) {
   struct hk_gpu_space *s = NULL;
   size_t before = 0, after = 0, from = 0;
   bool aligned = true, same = false;
@@ -281,14 +282,14 @@ static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool 
     HK_WARN("rank %d: the ranks' windows begin at different offsets in their allocations: give memory of ncclMemAlloc "
             "from its beginning. There is no window",
             c->rank);
-  bool could = aligned && space_of(c, &s) == HK_OK;
+  bool could = aligned && window_space_of(c, &s) == HK_OK;
   while (!same) {
-    const size_t place = could ? find_room(s, from, before + after) : SIZE_MAX;
+    const size_t place = could ? window_find_room(s, from, before + after) : SIZE_MAX;
     if (could && place == SIZE_MAX)
       HK_WARN("rank %d: no room of %zu bytes in the %zu bytes of addresses for a rank's windows (NCCL_WIN_STRIDE)",
               c->rank, before + after, s->stride);
     rows[c->rank].place = place;
-    HK_OR_RETURN(step(c, rows, place != SIZE_MAX, all));
+    HK_OR_RETURN(window_step(c, rows, place != SIZE_MAX, all));
     if (!*all) return HK_OK;
     same = true;
     for (int r = 0; r < c->nranks; r++) {
@@ -302,11 +303,11 @@ static hk_status agree_on_place(ncclComm_t c, row *rows, hk_gpu_window *w, bool 
   return HK_OK;
 }
 
-static hk_status map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *theirs) {
+static hk_status window_map_part(ncclComm_t c, hk_gpu_window *w, int r, const row *theirs) {
   hk_status rc = HK_OK;
   const hk_gpu *g = hk_gpu_of(c);
   const bool here = !hk_gpu_is_remote(c, r);
-  const int place = r - first_of_team(c);
+  const int place = r - window_first_of_team(c);
   char *at = g->windows->space->base + (size_t)place * g->windows->space->stride + w->at - theirs->before;
   size_t bytes = theirs->before + theirs->after, file_bytes;
   int fd = -1;
@@ -318,28 +319,28 @@ out:
   return rc;
 }
 
-static hk_status attach(const hk_gpu *g, const team *t, const hk_gpu_window *w) {
+static hk_status window_attach(const hk_gpu *g, const team *t, const hk_gpu_window *w) {
   const hk_memory *own = &w->parts[w->seen.image.lsa_rank];
   const char *part = g->windows->space->base + (size_t)w->seen.image.lsa_rank * g->windows->space->stride;
   return g->device->ops->multicast->attach(g->device, t->object, (size_t)((char *)own->base - part), own);
 }
 
-static hk_status map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int flags) {
+static hk_status window_map_all(ncclComm_t c, hk_gpu_window *w, const row *rows, int flags) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
-  const int first = first_of_team(c);
-  for (int r = first; r < first + c->lsa.ranks; r++) HK_TRY(map_part(c, w, r, &rows[r]), out);
+  const int first = window_first_of_team(c);
+  for (int r = first; r < first + c->lsa.ranks; r++) HK_TRY(window_map_part(c, w, r, &rows[r]), out);
   pthread_mutex_lock(&g->windows->space->lock);
-  rc = publish(c, w, flags);
-  for (const team *t = g->windows->space->teams; t && rc == HK_OK; t = t->next) rc = attach(g, t, w);
-  insert(g->windows->space, w);
+  rc = window_publish(c, w, flags);
+  for (const team *t = g->windows->space->teams; t && rc == HK_OK; t = t->next) rc = window_attach(g, t, w);
+  window_insert(g->windows->space, w);
   pthread_mutex_unlock(&g->windows->space->lock);
 out:
   return rc;
 }
 
 /* Frees a window, also a partial one after map_all has failed. */
-static void forget(ncclComm_t c, hk_gpu_window *w) {
+static void window_forget(ncclComm_t c, hk_gpu_window *w) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;
   struct hk_gpu_space *s = g->windows->space;
@@ -349,7 +350,7 @@ static void forget(ncclComm_t c, hk_gpu_window *w) {
     while (*at && *at != w) at = &(*at)->next;
     if (*at) *at = w->next;
     if (w->seen.handle) {
-      (void)put(g, entry_in(s, w->slot), &(entry){0}, sizeof(entry));
+      (void)window_put(g, window_entry_in(s, w->slot), &(entry){0}, sizeof(entry));
       s->used[w->slot / PAGE_WINDOWS] &= ~(UINT32_C(1) << w->slot % PAGE_WINDOWS);
     }
     for (int i = 0; w->parts && i < c->lsa.ranks; i++) {
@@ -366,10 +367,10 @@ static void forget(ncclComm_t c, hk_gpu_window *w) {
   free(w);
 }
 
-static void drop(ncclComm_t c, hk_symmetric *w) { forget(c, (hk_gpu_window *)(void *)w); }
+static void window_drop(ncclComm_t c, hk_symmetric *w) { window_forget(c, (hk_gpu_window *)(void *)w); }
 
 /* Completes the window `w`, which has this rank's memory, if any. */
-static hk_status add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmetric **out) {
+static hk_status window_add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmetric **out) {
   hk_status rc = HK_OK;
   bool all = false;
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
@@ -378,9 +379,9 @@ static hk_status add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmet
     rc = HK_FAIL_ERRNO("no memory for a window of %d ranks", c->nranks);
     goto out;
   }
-  HK_TRY(step(c, rows, offer(c, w, &rows[c->rank]), &all), out);
-  if (all) HK_TRY(agree_on_place(c, rows, w, &all), out);
-  if (all) HK_TRY(step(c, rows, map_all(c, w, rows, flags) == HK_OK, &all), out);
+  HK_TRY(window_step(c, rows, window_offer(c, w, &rows[c->rank]), &all), out);
+  if (all) HK_TRY(window_agree_on_place(c, rows, w, &all), out);
+  if (all) HK_TRY(window_step(c, rows, window_map_all(c, w, rows, flags) == HK_OK, &all), out);
   if (all) {
     *out = &w->seen;
     HK_INFO(HK_SUB_REG, "rank %d: window %p of %zu bytes at %p, offset 0x%zx", c->rank, (void *)w->seen.handle,
@@ -389,7 +390,7 @@ static hk_status add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk_symmet
 out:
   if (rows) hk_host_take_back(rows[c->rank].region); /* after all ranks have opened it */
   free(rows);
-  if (!*out) forget(c, w);
+  if (!*out) window_forget(c, w);
   return rc;
 }
 
@@ -409,24 +410,24 @@ static hk_gpu_window *window_new(ncclComm_t c, uintptr_t user, size_t bytes) {
   return w;
 }
 
-static hk_status add(ncclComm_t c, void *base, size_t bytes, int flags, hk_symmetric **out) {
+static hk_status window_add(ncclComm_t c, void *base, size_t bytes, int flags, hk_symmetric **out) {
   hk_gpu_window *w = window_new(c, (uintptr_t)base, bytes);
-  return w ? add_window(c, w, flags, out) : HK_ERR_SYSTEM;
+  return w ? window_add_window(c, w, flags, out) : HK_ERR_SYSTEM;
 }
 
-static hk_status add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
+static hk_status window_add_memory(ncclComm_t c, size_t bytes, hk_symmetric **out) {
   hk_gpu *g = hk_gpu_of(c);
   hk_gpu_window *w = window_new(c, 0, bytes);
   if (!w) return HK_ERR_SYSTEM;
   if (g->device->ops->memory->alloc_shared(g->device, bytes, bytes, true, &w->own) == HK_OK)
     w->user = (uintptr_t)w->own.base;
-  return add_window(c, w, NCCL_WIN_COLL_SYMMETRIC, out);
+  return window_add_window(c, w, NCCL_WIN_COLL_SYMMETRIC, out);
 }
 
 /* ---- multicast memory ---- */
 
 /* Called by the team's first rank: makes the object and offers it to the others. */
-static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
+static hk_status window_make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_t *region) {
   int fd = -1;
   size_t bytes = g->windows->stride;
   HK_OR_RETURN(g->device->ops->multicast->create(g->device, (unsigned)which.nRanks, &bytes, &t->object));
@@ -434,7 +435,7 @@ static hk_status make_object(const hk_gpu *g, ncclTeam_t which, team *t, uint64_
   return hk_host_lend(fd, bytes, false, region);
 }
 
-static hk_status open_object(ncclComm_t c, int owner, uint64_t region, team *t) {
+static hk_status window_open_object(ncclComm_t c, int owner, uint64_t region, team *t) {
   hk_status rc = HK_OK;
   const hk_gpu *g = hk_gpu_of(c);
   size_t bytes;
@@ -449,17 +450,17 @@ out:
   return rc;
 }
 
-static hk_status bind_all(const hk_gpu *g, team *t) {
+static hk_status window_bind_all(const hk_gpu *g, team *t) {
   hk_status rc = HK_OK;
   pthread_mutex_lock(&g->windows->space->lock);
   HK_TRY(g->device->ops->multicast->map(g->device, t->object, g->windows->stride, &t->all), out);
-  for (const hk_gpu_window *w = g->windows->space->windows; w; w = w->next) HK_TRY(attach(g, t, w), out);
+  for (const hk_gpu_window *w = g->windows->space->windows; w; w = w->next) HK_TRY(window_attach(g, t, w), out);
 out:
   pthread_mutex_unlock(&g->windows->space->lock);
   return rc;
 }
 
-static void free_team(hk_gpu *g, team *t) {
+static void window_free_team(hk_gpu *g, team *t) {
   if (t->all.base)
     (void)g->device->ops->memory->release(g->device, &t->all); /* frees the object, too */
   else if (t->object)
@@ -467,27 +468,27 @@ static void free_team(hk_gpu *g, team *t) {
   free(t);
 }
 
-static hk_status make_team(ncclComm_t c, ncclTeam_t which, team *t, bool *all) {
+static hk_status window_make_team(ncclComm_t c, ncclTeam_t which, team *t, bool *all) {
   hk_status rc = HK_OK;
   const hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s;
   const int owner = c->rank - which.rank * which.stride;
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   if (!rows) return HK_FAIL_ERRNO("no memory for a team of %d ranks", which.nRanks);
-  hk_status mine = space_of(c, &s);
-  if (mine == HK_OK && which.rank == 0) mine = make_object(g, which, t, &rows[c->rank].region);
-  HK_TRY(step(c, rows, mine == HK_OK, all), out);
-  if (*all && which.rank != 0) mine = open_object(c, owner, rows[owner].region, t);
+  hk_status mine = window_space_of(c, &s);
+  if (mine == HK_OK && which.rank == 0) mine = window_make_object(g, which, t, &rows[c->rank].region);
+  HK_TRY(window_step(c, rows, mine == HK_OK, all), out);
+  if (*all && which.rank != 0) mine = window_open_object(c, owner, rows[owner].region, t);
   if (*all && mine == HK_OK) mine = g->device->ops->multicast->add(g->device, t->object);
-  if (*all) HK_TRY(step(c, rows, mine == HK_OK, all), out);
-  if (*all) HK_TRY(step(c, rows, bind_all(g, t) == HK_OK, all), out);
+  if (*all) HK_TRY(window_step(c, rows, mine == HK_OK, all), out);
+  if (*all) HK_TRY(window_step(c, rows, window_bind_all(g, t) == HK_OK, all), out);
 out:
   hk_host_take_back(rows[c->rank].region);
   free(rows);
   return rc;
 }
 
-static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
+static hk_status window_multicast(ncclComm_t c, ncclTeam_t which, char **out) {
   hk_status rc = HK_OK;
   hk_gpu *g = hk_gpu_of(c);
   bool all = false;
@@ -499,9 +500,9 @@ static hk_status multicast(ncclComm_t c, ncclTeam_t which, char **out) {
   t = calloc(1, sizeof *t);
   if (!t) return HK_FAIL_ERRNO("no memory for a team of %d ranks", which.nRanks);
   t->which = which;
-  rc = make_team(c, which, t, &all);
+  rc = window_make_team(c, which, t, &all);
   if (rc != HK_OK || !all) {
-    free_team(g, t);
+    window_free_team(g, t);
     return rc;
   }
   pthread_mutex_lock(&g->windows->space->lock);
@@ -518,11 +519,11 @@ void hk_gpu_windows_end(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
   struct hk_gpu_space *s = g->windows->space;
   if (!s) return;
-  while (s->windows) forget(c, s->windows);
+  while (s->windows) window_forget(c, s->windows);
   while (s->teams) {
     team *t = s->teams;
     s->teams = t->next;
-    free_team(g, t);
+    window_free_team(g, t);
   }
   for (unsigned i = 0; i < s->npages; i++) (void)g->device->ops->memory->release(g->device, &s->pages[i]);
   if (s->base) (void)g->device->ops->space->free(g->device, s->base, (size_t)c->lsa.ranks * s->stride);
@@ -541,5 +542,8 @@ size_t hk_gpu_windows_held(hk_gpu_windows *own) {
   return bytes;
 }
 
-const hk_window_ops hk_gpu_window_ops = {
-    .add = add, .add_memory = add_memory, .drop = drop, .multicast = multicast, .table = table};
+const hk_window_ops hk_gpu_window_ops = {.add = window_add,
+                                         .add_memory = window_add_memory,
+                                         .drop = window_drop,
+                                         .multicast = window_multicast,
+                                         .table = window_table};

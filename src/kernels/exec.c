@@ -5,26 +5,26 @@
 #include "../transport/places.h"
 #include "steps.h"
 
-static size_t lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
+static size_t exec_lane_scratch_bytes(const hk_plan *plan, size_t chunk) {
   return plan->program->scratch_blocks * hk_scratch_stride(chunk);
 }
 
 size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
-  return plan->program->nlanes * plan->channels * lane_scratch_bytes(plan, chunk);
+  return plan->program->nlanes * plan->channels * exec_lane_scratch_bytes(plan, chunk);
 }
 
 /* Each block has sizes.longest bytes, and the first wave moves all of them. */
-static inline bool is_whole(const hk_program *p, const hk_launch *launch) {
+static inline bool exec_is_whole(const hk_program *p, const hk_launch *launch) {
   return launch->block_bytes <= launch->chunk && !launch->table &&
          (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
 }
 
 bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch) {
-  return plan->steps && launch->block_bytes < HK_REF_MIN_BYTES && is_whole(plan->program, launch);
+  return plan->steps && launch->block_bytes < HK_REF_MIN_BYTES && exec_is_whole(plan->program, launch);
 }
 
-static inline __attribute__((always_inline)) void *user_address(const hk_exec *x, const hk_lane_run *l,
-                                                                const hk_operand *o) {
+static inline __attribute__((always_inline)) void *exec_user_address(const hk_exec *x, const hk_lane_run *l,
+                                                                     const hk_operand *o) {
   size_t at = hk_cursor_at(&l->at, x->plan->program, o, &x->sizes);
   switch (o->space) {
     case HK_IN: return (void *)(uintptr_t)(x->in + at);
@@ -33,12 +33,12 @@ static inline __attribute__((always_inline)) void *user_address(const hk_exec *x
   }
 }
 
-static inline hk_link *link_of(const hk_lane_run *l, const hk_operand *o) {
+static inline hk_link *exec_link_of(const hk_lane_run *l, const hk_operand *o) {
   return l->links[hk_cursor_link(&l->at, o)];
 }
 
 /* Offers the outputs that the lane receives multicasts into, for all waves, to their senders (places.h). */
-static void offer_places(const hk_exec *x, const hk_lane_run *lane) {
+static void exec_offer_places(const hk_exec *x, const hk_lane_run *lane) {
   const hk_program *p = x->plan->program;
   const hk_sizes *s = &x->sizes;
   const uint32_t waves = (uint32_t)((s->longest + s->chunk - 1) / s->chunk);
@@ -48,20 +48,21 @@ static void offer_places(const hk_exec *x, const hk_lane_run *lane) {
     const hk_instr *i = hk_cursor_move(&l.at, l.instrs);
     const hk_operand *o = hk_instr_operands(p, i);
     if (i->nsrc != 1 || o[i->ndst].space != HK_LINK) continue;
-    hk_link *link = link_of(&l, &o[i->ndst]);
+    hk_link *link = exec_link_of(&l, &o[i->ndst]);
     if (link->kind != HK_LINK_MCAST_RECV) continue;
-    hk_places_post(link, user_address(x, &l, o), hk_cursor_length(&l.at, p, i, o, s), waves, s->chunk, x->signature);
+    hk_places_post(link, exec_user_address(x, &l, o), hk_cursor_length(&l.at, p, i, o, s), waves, s->chunk,
+                   x->signature);
   } while (hk_cursor_next(&l.at, s, 1) && !l.at.offset);
 }
 
 /* The rest of hk_exec_init, for messages that do not run as steps. */
-static __attribute__((noinline)) void begin_lanes(hk_exec *x, void *memory, char *scratch) {
+static __attribute__((noinline)) void exec_begin_lanes(hk_exec *x, void *memory, char *scratch) {
   const hk_plan *plan = x->plan;
   const hk_program *p = plan->program;
   const hk_launch *launch = x->launch;
-  size_t each = lane_scratch_bytes(plan, launch->chunk);
+  size_t each = exec_lane_scratch_bytes(plan, launch->chunk);
   x->nlanes = x->live = p->nlanes * plan->channels;
-  x->whole = is_whole(p, launch);
+  x->whole = exec_is_whole(p, launch);
   x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
@@ -91,7 +92,7 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
   x->bad_peer = -1;
   x->brief = launch->brief || hk_exec_brief(plan, launch);
   if (!x->brief) {
-    begin_lanes(x, memory, scratch);
+    exec_begin_lanes(x, memory, scratch);
     return;
   }
   hk_steps_again(x, in, out);
@@ -100,24 +101,24 @@ void hk_exec_init(hk_exec *x, const hk_plan *plan, const hk_launch *launch, cons
 
 /* Tells a proxied link that this lane waits for its next slot, and the destination of its data, so that the transport
  * can write the data there. */
-static void announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
-                          size_t bytes, hk_link *link) {
+static void exec_announce_wait(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst,
+                               unsigned nsrc, size_t bytes, hk_link *link) {
   hk_link_set_waiting(link, HK_LINK_WAITS);
   if (ndst != 1 || nsrc != 1 || o[0].space == HK_LINK) return;
   link->recv_target_bytes = (uint32_t)bytes;
-  link->recv_target = user_address(x, l, &o[0]);
+  link->recv_target = exec_user_address(x, l, &o[0]);
 }
 
 /* Checks the links of the instruction, which moves `bytes`, from operand l->ready on; true if all are ready. */
-static bool all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
-                      size_t bytes) {
+static bool exec_all_ready(const hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned ndst, unsigned nsrc,
+                           size_t bytes) {
   for (unsigned k = l->ready; k < ndst + nsrc; k++) {
     if (o[k].space != HK_LINK) continue;
-    hk_link *link = link_of(l, &o[k]);
+    hk_link *link = exec_link_of(l, &o[k]);
     bool ok = k < ndst ? hk_link_can_send(link, bytes) : hk_link_can_recv(link);
     if (__builtin_expect(!ok, 0)) {
       l->ready = k;
-      if (link->proxied && k >= ndst) announce_wait(x, l, o, ndst, nsrc, bytes, link);
+      if (link->proxied && k >= ndst) exec_announce_wait(x, l, o, ndst, nsrc, bytes, link);
       return false;
     }
   }
@@ -135,16 +136,16 @@ hk_status hk_exec_bad_slot(hk_exec *x, const hk_link *link, const hk_slot *s, si
 
 /* The addresses of the sources; *fresh is the index of the user's input among them, or -1. `to` is an output that gets
  * the one source unchanged, or NULL. */
-static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                uint32_t signature, const void **src, int *fresh, void *to) {
+static hk_status exec_gather_sources(hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
+                                     uint32_t signature, const void **src, int *fresh, void *to) {
   *fresh = -1;
   for (unsigned k = 0; k < n; k++) {
     if (o[k].space != HK_LINK) {
       if (o[k].space == HK_IN) *fresh = (int)k;
-      src[k] = user_address(x, l, &o[k]);
+      src[k] = exec_user_address(x, l, &o[k]);
       continue;
     }
-    hk_link *link = link_of(l, &o[k]);
+    hk_link *link = exec_link_of(l, &o[k]);
     const hk_slot *s = hk_link_recv_slot(link);
     if (__builtin_expect(s->signature != signature || s->bytes != bytes, 0)) return hk_exec_bad_slot(x, link, s, bytes);
     if (__builtin_expect(s->flags & HK_SLOT_PLACED, 0)) {
@@ -171,29 +172,29 @@ static hk_status gather_sources(hk_exec *x, const hk_lane_run *l, const hk_opera
 }
 
 /* The first output that the instruction writes, or NULL. */
-static void *output_of(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst) {
+static void *exec_output_of(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst) {
   for (unsigned k = 0; k < ndst; k++)
-    if (o[k].space == HK_OUT) return user_address(x, l, &o[k]);
+    if (o[k].space == HK_OUT) return exec_user_address(x, l, &o[k]);
   return NULL;
 }
 
 /* Memory to which a link's slot may refer in place of a copy: the user's memory with the same bytes, which does not
  * change until the operation ends. That is the one source of a plain copy, or an output that is written here. */
-static const void *stable_copy(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst,
-                               unsigned nsrc, const void *const *src, bool plain) {
+static const void *exec_stable_copy(const hk_exec *x, const hk_lane_run *l, const hk_operand *o, unsigned ndst,
+                                    unsigned nsrc, const void *const *src, bool plain) {
   if (plain && nsrc == 1 && (o[ndst].space == HK_IN || o[ndst].space == HK_OUT)) return src[0];
-  return output_of(x, l, o, ndst);
+  return exec_output_of(x, l, o, ndst);
 }
 
 /* avg and premulsum are sums in the network: ranks multiply what they send, and divide the result. */
-static uint32_t network_sum(const hk_reducer *r) {
+static uint32_t exec_network_sum(const hk_reducer *r) {
   return HK_SLOT_SUM(r->dtype, r->op == HK_AVG || r->op == HK_PREMULSUM ? HK_SUM : r->op);
 }
 
 /* True if copying into the slot is cheaper than a reference that only the kernel can read (process_vm_readv). That
  * holds for input that the receiver adds, because the receiver would have to copy it first. It also holds for a sum
  * that exceeds the caches: it can then be stored past them, as no peer reads it from there. */
-static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
+static bool exec_prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *o, bool plain) {
   if (!hk_coll_reduces((hk_coll)x->plan->program->coll) || !i->nsrc) return false;
   if (!(i->flags & HK_INSTR_FINAL) && o[i->ndst].space == HK_IN) return true;
   return x->launch->move_flags & HK_MOVE_STREAM && !plain;
@@ -202,20 +203,20 @@ static bool prefers_slot(const hk_exec *x, const hk_instr *i, const hk_operand *
 /* Collects the addresses to write to. A link that carries a reference gets it in its slot and adds no address. A
  * multicast to places adds all places and sets *placed. *staged: a link's slot is among the addresses. `slot`: a slot
  * is better than private memory (prefers_slot). */
-static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
-                                    const void *stable, bool slot, void **dst, bool *staged, bool *placed,
-                                    hk_status *rc) {
+static unsigned exec_gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
+                                         const void *stable, bool slot, void **dst, bool *staged, bool *placed,
+                                         hk_status *rc) {
   unsigned count = 0;
   *staged = *placed = false;
   for (unsigned k = 0; k < n; k++) {
     if (o[k].space != HK_LINK) {
-      dst[count++] = user_address(x, l, &o[k]);
+      dst[count++] = exec_user_address(x, l, &o[k]);
       continue;
     }
-    hk_link *link = link_of(l, &o[k]);
+    hk_link *link = exec_link_of(l, &o[k]);
     hk_slot *s = &link->slots[(uint32_t)link->done & link->mask];
     bool summed = link->kind == HK_LINK_SUM_SEND || link->kind == HK_LINK_SCATTER_SEND;
-    s->flags = summed ? network_sum(&x->launch->reducer) : 0;
+    s->flags = summed ? exec_network_sum(&x->launch->reducer) : 0;
     if (link->proxied) l->must_drain = true;
     if (x->launch->places && link->kind == HK_LINK_MCAST_SEND && bytes) {
       const hk_placing what = {bytes, x->sizes.chunk, x->signature};
@@ -246,15 +247,16 @@ static unsigned gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand
 }
 
 /* Publishes the next slot of each link that the instruction sends on. */
-static void publish_all(const hk_lane_run *l, const hk_operand *o, unsigned ndst, size_t bytes, uint32_t signature) {
+static void exec_publish_all(const hk_lane_run *l, const hk_operand *o, unsigned ndst, size_t bytes,
+                             uint32_t signature) {
   for (unsigned k = 0; k < ndst; k++) {
     if (o[k].space != HK_LINK) continue;
-    hk_link *link = link_of(l, &o[k]);
+    hk_link *link = exec_link_of(l, &o[k]);
     hk_link_publish(link, (uint32_t)bytes, signature, link->slots[(uint32_t)link->done & link->mask].flags);
   }
 }
 
-static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const hk_operand *o, size_t bytes) {
+static hk_status exec_run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const hk_operand *o, size_t bytes) {
   hk_status rc = HK_OK;
   unsigned ndst = i->ndst, nsrc = i->nsrc;
   const void **src = x->pointers;
@@ -266,19 +268,19 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
     x->expected_length = hk_cursor_length(&l->at, x->plan->program, i, o, &x->sizes);
     signature ^= hk_length_mark(x->expected_length);
   }
-  void *to = nsrc == 1 && o[ndst].space == HK_LINK ? output_of(x, l, o, ndst) : NULL;
-  HK_TRY(gather_sources(x, l, o + ndst, nsrc, bytes, signature, src, &fresh, to), out);
+  void *to = nsrc == 1 && o[ndst].space == HK_LINK ? exec_output_of(x, l, o, ndst) : NULL;
+  HK_TRY(exec_gather_sources(x, l, o + ndst, nsrc, bytes, signature, src, &fresh, to), out);
   const hk_reducer *r = &x->launch->reducer;
   bool final = i->flags & HK_INSTR_FINAL;
   bool plain = !reduces || (nsrc <= 1 && !(fresh >= 0 && r->pre) && !(final && r->post));
   bool copy = i->flags & HK_INSTR_COPY;
-  const void *stable = nsrc && !copy ? stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
-  unsigned n =
-      gather_destinations(x, l, o, ndst, bytes, stable, prefers_slot(x, i, o, plain), dst, &staged, &placed, &rc);
+  const void *stable = nsrc && !copy ? exec_stable_copy(x, l, o, ndst, nsrc, src, plain) : NULL;
+  unsigned n = exec_gather_destinations(x, l, o, ndst, bytes, stable, exec_prefers_slot(x, i, o, plain), dst, &staged,
+                                        &placed, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   /* Links that refer to the source are published first: peers read it while this rank copies it. */
   bool early = plain && nsrc == 1 && stable && stable == src[0] && !staged && !placed;
-  if (early) publish_all(l, o, ndst, bytes, signature);
+  if (early) exec_publish_all(l, o, ndst, bytes, signature);
   if (placed && nsrc == 1 && dst[n - 1] == src[0]) n--; /* this rank's own, in place */
   if (n && nsrc && bytes) {
     bool shared = staged || (n < ndst && !early); /* peers will read the result, so it should stay in the cache */
@@ -288,20 +290,20 @@ static hk_status run_move(hk_exec *x, hk_lane_run *l, const hk_instr *i, const h
     else
       hk_move(plain ? NULL : r, dst, n, src, nsrc, fresh, bytes, flags);
   }
-  if (!early) publish_all(l, o, ndst, bytes, signature);
+  if (!early) exec_publish_all(l, o, ndst, bytes, signature);
   for (unsigned k = ndst; k < ndst + nsrc; k++)
-    if (o[k].space == HK_LINK) hk_link_release(link_of(l, &o[k]));
+    if (o[k].space == HK_LINK) hk_link_release(exec_link_of(l, &o[k]));
 out:
   return rc;
 }
 
 /* To the next instruction of the lane; false if there is none. */
-static inline bool step_on(const hk_exec *x, hk_lane_run *l) {
+static inline bool exec_step_on(const hk_exec *x, hk_lane_run *l) {
   return hk_cursor_next(&l->at, &x->sizes, x->plan->channels);
 }
 
-static inline void advance(hk_exec *x, hk_lane_run *l) {
-  if (step_on(x, l)) return;
+static inline void exec_advance(hk_exec *x, hk_lane_run *l) {
+  if (exec_step_on(x, l)) return;
   if (l->must_drain) {
     l->draining = true;
   } else {
@@ -310,7 +312,7 @@ static inline void advance(hk_exec *x, hk_lane_run *l) {
   }
 }
 
-static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_instr *i, const hk_operand *o) {
+static inline size_t exec_bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_instr *i, const hk_operand *o) {
   if (x->whole) return i->ndst && i->nsrc ? x->sizes.longest : 0; /* the same, without reading the operands */
   return hk_cursor_bytes(&l->at, x->plan->program, i, o, &x->sizes);
 }
@@ -320,7 +322,7 @@ static inline size_t bytes_of(const hk_exec *x, const hk_lane_run *l, const hk_i
  * runs ahead of the lane while its links have slots, and offers them the outputs that receive data unchanged. The
  * verifier has proved that no instruction still needs these places then (hk_instr_lands). */
 
-static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) {
+static void exec_begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);
   unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
@@ -335,42 +337,43 @@ static void begin_ahead(const hk_exec *x, const hk_lane_run *l, hk_lane_run *a) 
   a->done = !any;
 }
 
-static void offer_place(const hk_exec *x, const hk_lane_run *a, const hk_instr *i, const hk_operand *o, hk_link *link) {
-  size_t bytes = bytes_of(x, a, i, o);
+static void exec_offer_place(const hk_exec *x, const hk_lane_run *a, const hk_instr *i, const hk_operand *o,
+                             hk_link *link) {
+  size_t bytes = exec_bytes_of(x, a, i, o);
   bool last_step = i->flags & HK_INSTR_FINAL && hk_coll_reduces((hk_coll)x->plan->program->coll);
   if (!hk_link_places(link, bytes) || last_step || !hk_instr_lands(i, o)) return;
   while (o->space != HK_OUT) o++;
-  hk_link_post_target(link, link->offered, user_address(x, a, o), (uint32_t)bytes);
+  hk_link_post_target(link, link->offered, exec_user_address(x, a, o), (uint32_t)bytes);
 }
 
-static void look_ahead(const hk_exec *x, const hk_lane_run *l) {
+static void exec_look_ahead(const hk_exec *x, const hk_lane_run *l) {
   hk_lane_run *a = &x->ahead[l - x->lanes];
-  if (!a->links) begin_ahead(x, l, a);
+  if (!a->links) exec_begin_ahead(x, l, a);
   while (!a->done) {
     const hk_instr *i = hk_cursor_move(&a->at, a->instrs);
     const hk_operand *o = hk_instr_operands(x->plan->program, i), *end = o + i->ndst + i->nsrc;
-    if (hk_cursor_skips(&a->at, &x->sizes, bytes_of(x, a, i, o))) {
-      a->done = !step_on(x, a);
+    if (hk_cursor_skips(&a->at, &x->sizes, exec_bytes_of(x, a, i, o))) {
+      a->done = !exec_step_on(x, a);
       continue;
     }
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
-      const hk_link *link = link_of(a, src);
+      const hk_link *link = exec_link_of(a, src);
       if (link->proxied && !hk_link_may_post_target(link)) return;
     }
     for (const hk_operand *src = o + i->ndst; src < end; src++) {
       if (src->space != HK_LINK) continue;
-      hk_link *link = link_of(a, src);
+      hk_link *link = exec_link_of(a, src);
       if (!link->proxied) continue;
-      offer_place(x, a, i, o, link);
+      exec_offer_place(x, a, i, o, link);
       link->offered++;
     }
-    a->done = !step_on(x, a);
+    a->done = !exec_step_on(x, a);
   }
 }
 
 /* True once all references of the lane are returned, and all its data has left for the network. */
-static bool lane_drained(const hk_exec *x, const hk_lane_run *l) {
+static bool exec_lane_drained(const hk_exec *x, const hk_lane_run *l) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);
   unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
@@ -380,28 +383,28 @@ static bool lane_drained(const hk_exec *x, const hk_lane_run *l) {
   return true;
 }
 
-static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
+static hk_status exec_run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
   while (!l->done) {
     if (l->draining) {
-      if (!lane_drained(x, l)) return HK_OK;
+      if (!exec_lane_drained(x, l)) return HK_OK;
       l->done = true;
       x->live--;
       *moved = true;
       return HK_OK;
     }
     const hk_instr *i = hk_cursor_move(&l->at, l->instrs);
-    if (__builtin_expect(x->ahead != NULL, 0)) look_ahead(x, l);
+    if (__builtin_expect(x->ahead != NULL, 0)) exec_look_ahead(x, l);
     const hk_operand *o = hk_instr_operands(x->plan->program, i);
-    size_t bytes = bytes_of(x, l, i, o);
+    size_t bytes = exec_bytes_of(x, l, i, o);
     if (__builtin_expect(hk_cursor_skips(&l->at, &x->sizes, bytes), 0)) {
-      advance(x, l);
+      exec_advance(x, l);
       continue;
     }
-    if (!all_ready(x, l, o, i->ndst, i->nsrc, bytes)) return HK_OK;
-    hk_status rc = run_move(x, l, i, o, bytes);
+    if (!exec_all_ready(x, l, o, i->ndst, i->nsrc, bytes)) return HK_OK;
+    hk_status rc = exec_run_move(x, l, i, o, bytes);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
     *moved = true;
-    advance(x, l);
+    exec_advance(x, l);
   }
   return HK_OK;
 }
@@ -409,46 +412,46 @@ static hk_status run_lane(hk_exec *x, hk_lane_run *l, bool *moved) {
 hk_status hk_exec_step_lanes(hk_exec *x, bool *moved) {
   if (__builtin_expect(x->offers, 0)) { /* not in hk_exec_init: the caller sets the signature after it */
     x->offers = false;
-    for (unsigned k = 0; k < x->nlanes; k++) offer_places(x, &x->lanes[k]);
+    for (unsigned k = 0; k < x->nlanes; k++) exec_offer_places(x, &x->lanes[k]);
   }
   for (unsigned k = 0; k < x->nlanes; k++) {
     if (x->lanes[k].done) continue;
-    hk_status rc = run_lane(x, &x->lanes[k], moved);
+    hk_status rc = exec_run_lane(x, &x->lanes[k], moved);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
   }
   return HK_OK;
 }
 
-static void add_peer(int peer, int *peers, int *n, int room) {
+static void exec_add_peer(int peer, int *peers, int *n, int room) {
   for (int i = 0; i < *n; i++)
     if (peers[i] == peer) return;
   if (*n < room) peers[(*n)++] = peer;
 }
 
 /* Adds the readers of a link that have not given back `least` slots. */
-static void add_readers(const hk_link *link, uint64_t least, int *peers, int *n, int room) {
+static void exec_add_readers(const hk_link *link, uint64_t least, int *peers, int *n, int room) {
   int lagging[64], found = hk_link_lagging(link, least, lagging, (int)HK_ARRAY_LENGTH(lagging));
-  for (int i = 0; i < found; i++) add_peer(lagging[i], peers, n, room);
+  for (int i = 0; i < found; i++) exec_add_peer(lagging[i], peers, n, room);
 }
 
 /* Adds the readers that have not given the lane's slots back. */
-static void add_undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int *n, int room) {
+static void exec_add_undrained(const hk_exec *x, const hk_lane_run *l, int *peers, int *n, int room) {
   const hk_program *p = x->plan->program;
   const hk_link_need *needs = hk_program_links(p);
   unsigned lane = (unsigned)(l - x->lanes) % p->nlanes;
   for (unsigned i = 0; i < p->nlinks; i++)
     if (needs[i].lane == lane && hk_link_sends((hk_link_kind)needs[i].kind))
-      add_readers(l->links[i], l->links[i]->done, peers, n, room);
+      exec_add_readers(l->links[i], l->links[i]->done, peers, n, room);
 }
 
 void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, int room) {
   if (link->kind != HK_LINK_MCAST_SEND) {
-    add_peer(link->peer, peers, n, room);
+    exec_add_peer(link->peer, peers, n, room);
     return;
   }
   /* The readers whose heads deny the next slot: see hk_link_refresh_credit. */
   uint64_t slots = link->done + hk_link_held(link, bytes);
-  if (slots > link->mask) add_readers(link, slots - link->mask, peers, n, room);
+  if (slots > link->mask) exec_add_readers(link, slots - link->mask, peers, n, room);
 }
 
 int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
@@ -456,13 +459,13 @@ int hk_exec_waits_for(const hk_exec *x, int *peers, int room) {
   if (x->brief) return hk_steps_wait_for(x, peers, room);
   for (unsigned k = 0; k < x->nlanes && n < room; k++) {
     const hk_lane_run *l = &x->lanes[k];
-    if (l->draining && !l->done) add_undrained(x, l, peers, &n, room);
+    if (l->draining && !l->done) exec_add_undrained(x, l, peers, &n, room);
     if (l->done || l->draining) continue;
     const hk_instr *i = &l->instrs[l->at.pc];
     if (i->op != HK_OP_MOVE) continue;
     const hk_operand *all = hk_instr_operands(x->plan->program, i), *o = &all[l->ready];
     if (o->space != HK_LINK) continue;
-    hk_exec_add_awaited(link_of(l, o), bytes_of(x, l, i, all), peers, &n, room);
+    hk_exec_add_awaited(exec_link_of(l, o), exec_bytes_of(x, l, i, all), peers, &n, room);
   }
   return n;
 }

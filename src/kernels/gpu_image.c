@@ -23,9 +23,9 @@ HK_FORK_GUARD(lock);
 static char *file_image;
 static size_t file_bytes;
 
-static const char *named_file(void) { return hk_param_str(HK_P_CUDA_IMAGE); }
+static const char *gpu_image_named_file(void) { return hk_param_str(HK_P_CUDA_IMAGE); }
 
-static hk_status read_file(const char *name) {
+static hk_status gpu_image_read_file(const char *name) {
   hk_status rc = HK_OK;
   char *image = NULL;
   FILE *f = fopen(name, "rb");
@@ -54,7 +54,7 @@ bool hk_gpu_image_here(void) {
 #ifdef HK_GPU_FATBIN
   return true;
 #else
-  return named_file() != NULL;
+  return gpu_image_named_file() != NULL;
 #endif
 }
 
@@ -67,7 +67,7 @@ bool hk_gpu_archs_fit(const char *archs, int sm) {
 
 bool hk_gpu_image_fits(int sm) {
 #ifdef HK_GPU_ARCHS
-  return named_file() || hk_gpu_archs_fit(HK_GPU_ARCHS, sm);
+  return gpu_image_named_file() || hk_gpu_archs_fit(HK_GPU_ARCHS, sm);
 #else
   (void)sm;
   return true; /* the file is the user's choice */
@@ -76,7 +76,7 @@ bool hk_gpu_image_fits(int sm) {
 
 const char *hk_gpu_image_nvcc(void) {
 #ifdef HK_GPU_NVCC
-  return named_file() || !*HK_GPU_NVCC ? NULL : HK_GPU_NVCC;
+  return gpu_image_named_file() || !*HK_GPU_NVCC ? NULL : HK_GPU_NVCC;
 #else
   return NULL;
 #endif
@@ -103,10 +103,10 @@ void hk_gpu_image_advice(const char *nvcc, int driver, char *text, size_t bytes)
 
 hk_status hk_gpu_image(const void **image, size_t *bytes) {
   hk_status rc = HK_OK;
-  const char *name = named_file();
+  const char *name = gpu_image_named_file();
   if (name) {
     pthread_mutex_lock(&lock);
-    if (!file_image) rc = read_file(name);
+    if (!file_image) rc = gpu_image_read_file(name);
     *image = file_image;
     *bytes = file_bytes;
     pthread_mutex_unlock(&lock);

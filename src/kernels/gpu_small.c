@@ -6,13 +6,13 @@
 #include "plan.h"
 
 /* True if the program is a one-shot program: checks its operands. */
-static bool fits(const hk_program *p) {
+static bool gpu_small_fits(const hk_program *p) {
   const hk_instr *send = hk_program_instrs(p), *sum = send + 1;
   return send->ndst <= HK_GPU_SMALL_SENDS && sum->nsrc <= HK_GPU_SMALL_SOURCES;
 }
 
 /* Puts the link at a place of `w`; false if the link does not go in lines from one GPU to another. */
-static bool put_end(hk_gpu_small *w, unsigned place, const hk_gpu_link *link) {
+static bool gpu_small_put_end(hk_gpu_small *w, unsigned place, const hk_gpu_link *link) {
   if (!link->lines || !link->head || link->proxied || link->multi || link->others || link->own) return false;
   if (w->ends && w->nslots != link->nslots) return false;
   w->nslots = link->nslots;
@@ -20,17 +20,17 @@ static bool put_end(hk_gpu_small *w, unsigned place, const hk_gpu_link *link) {
   w->ends |= 1u << place;
   return true;
 }
-static bool put_ends(hk_gpu_small *w, const hk_program *p, const hk_gpu_link *links) {
+static bool gpu_small_put_ends(hk_gpu_small *w, const hk_program *p, const hk_gpu_link *links) {
   const hk_instr *send = hk_program_instrs(p), *sum = send + 1;
   const hk_operand *to = hk_instr_operands(p, send), *from = hk_instr_operands(p, sum) + 1;
   w->sources = (uint8_t)sum->nsrc;
   for (unsigned k = 0; k < sum->nsrc; k++) {
     if (from[k].space != HK_LINK) continue;
-    if (!put_end(w, k, &links[from[k].link])) return false;
+    if (!gpu_small_put_end(w, k, &links[from[k].link])) return false;
     w->peer[k] = (uint16_t)links[from[k].link].peer;
   }
   for (unsigned k = 0; k < send->ndst; k++) {
-    if (!put_end(w, HK_GPU_SMALL_SOURCES + k, &links[to[k].link])) return false;
+    if (!gpu_small_put_end(w, HK_GPU_SMALL_SOURCES + k, &links[to[k].link])) return false;
     w->link[k] = to[k].link;
   }
   return true;
@@ -39,13 +39,13 @@ static bool put_ends(hk_gpu_small *w, const hk_program *p, const hk_gpu_link *li
 hk_status hk_gpu_small_bind(const hk_plan *plan, unsigned nlinks, const hk_gpu_link *links, const hk_gpu_link *there,
                             hk_gpu_small **out) {
   *out = NULL;
-  if (plan->orders != 1 || !plan->program->traits.one_shot || !fits(plan->program)) return HK_OK;
+  if (plan->orders != 1 || !plan->program->traits.one_shot || !gpu_small_fits(plan->program)) return HK_OK;
   hk_gpu_small *w = calloc(plan->channels, sizeof *w);
   if (!w) return HK_FAIL_ERRNO("no memory for a plan");
   for (unsigned c = 0; c < plan->channels; c++) {
     w[c].links = there + c * nlinks;
     w[c].first = c == 0;
-    if (put_ends(&w[c], plan->program, links + c * nlinks)) continue;
+    if (gpu_small_put_ends(&w[c], plan->program, links + c * nlinks)) continue;
     free(w);
     return HK_OK;
   }

@@ -22,7 +22,7 @@ static const hk_kernels *const levels[] = {
 #endif
     &hk_kernels_base};
 
-static bool runs_here(const hk_kernels *k) {
+static bool reduce_runs_here(const hk_kernels *k) {
 #if defined(__x86_64__)
   /* These builtins also check that the operating system saves the wide registers. */
   if (k == &hk_kernels_avx512)
@@ -37,16 +37,16 @@ static bool runs_here(const hk_kernels *k) {
   return true;
 }
 
-static const hk_kernels *widest(void) {
+static const hk_kernels *reduce_widest(void) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(levels); i++)
-    if (runs_here(levels[i])) return levels[i];
+    if (reduce_runs_here(levels[i])) return levels[i];
   return &hk_kernels_base;
 }
 
 /* The level of that name; if this processor lacks it, its widest level; NULL for an unknown name. */
-static const hk_kernels *named(const char *name) {
+static const hk_kernels *reduce_named(const char *name) {
   for (size_t i = 0; i < HK_ARRAY_LENGTH(levels); i++)
-    if (strcasecmp(name, levels[i]->name) == 0) return runs_here(levels[i]) ? levels[i] : widest();
+    if (strcasecmp(name, levels[i]->name) == 0) return reduce_runs_here(levels[i]) ? levels[i] : reduce_widest();
   /* Names of other architectures, and "scalar", mean the lowest level of this build. */
   static const char *const least[] = {"scalar", "sse2", "neon"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(least); i++)
@@ -56,11 +56,11 @@ static const hk_kernels *named(const char *name) {
 
 static _Atomic(const hk_kernels *) chosen;
 
-static const hk_kernels *choose_level(void) {
+static const hk_kernels *reduce_choose_level(void) {
   const char *wanted = hk_param_str(HK_P_SIMD);
-  const hk_kernels *k = wanted ? named(wanted) : widest();
+  const hk_kernels *k = wanted ? reduce_named(wanted) : reduce_widest();
   if (!k) {
-    k = widest();
+    k = reduce_widest();
     HK_WARN("HOCKET_SIMD=%s names no vector level (sse2, avx2, avx512, neon, scalar): using %s.", wanted, k->name);
   }
   /* Relaxed: the tables are constant, and threads that choose at the same time choose the same. */
@@ -68,15 +68,15 @@ static const hk_kernels *choose_level(void) {
   return k;
 }
 
-static inline const hk_kernels *level(void) {
+static inline const hk_kernels *reduce_level(void) {
   const hk_kernels *k = atomic_load_explicit(&chosen, memory_order_relaxed);
-  return __builtin_expect(k != NULL, 1) ? k : choose_level();
+  return __builtin_expect(k != NULL, 1) ? k : reduce_choose_level();
 }
 
-const char *hk_simd_name(void) { return level()->name; }
+const char *hk_simd_name(void) { return reduce_level()->name; }
 
 bool hk_simd_select(const char *name) {
-  const hk_kernels *k = named(name);
+  const hk_kernels *k = reduce_named(name);
   if (!k || strcasecmp(k->name, name) != 0) return false;
   atomic_store_explicit(&chosen, k, memory_order_relaxed);
   return true;
@@ -85,7 +85,7 @@ bool hk_simd_select(const char *name) {
 /* ---- reducers ---- */
 
 /* One small float as fp32, exactly. `ieee`: the largest exponent means infinity and NaN; else only all ones is NaN. */
-static float small_float(uint32_t x, int exp_bits, int man_bits, bool ieee) {
+static float reduce_small_float(uint32_t x, int exp_bits, int man_bits, bool ieee) {
   const int top = (1 << exp_bits) - 1, bias = top >> 1;
   uint32_t man = x & ((1u << man_bits) - 1);
   int exponent = (int)(x >> man_bits) & top;
@@ -102,19 +102,19 @@ static float small_float(uint32_t x, int exp_bits, int man_bits, bool ieee) {
 }
 
 /* One element in the type's own arithmetic; nothing for a wrong type. */
-static void read_scalar(hk_reducer *r, const void *element) {
+static void reduce_read_scalar(hk_reducer *r, const void *element) {
   uint64_t raw = 0;
   memcpy(&raw, element, r->elem_bytes);
   switch ((hk_dtype)r->dtype) {
-    case HK_F16: r->scalar.f32 = small_float((uint32_t)raw, 5, 10, true); break;
-    case HK_BF16: r->scalar.f32 = small_float((uint32_t)raw, 8, 7, true); break;
-    case HK_E4M3: r->scalar.f32 = small_float((uint32_t)raw, 4, 3, false); break;
-    case HK_E5M2: r->scalar.f32 = small_float((uint32_t)raw, 5, 2, true); break;
+    case HK_F16: r->scalar.f32 = reduce_small_float((uint32_t)raw, 5, 10, true); break;
+    case HK_BF16: r->scalar.f32 = reduce_small_float((uint32_t)raw, 8, 7, true); break;
+    case HK_E4M3: r->scalar.f32 = reduce_small_float((uint32_t)raw, 4, 3, false); break;
+    case HK_E5M2: r->scalar.f32 = reduce_small_float((uint32_t)raw, 5, 2, true); break;
     default: r->scalar.bits = raw;
   }
 }
 
-static bool is_float(hk_dtype t) {
+static bool reduce_is_float(hk_dtype t) {
   return t == HK_F16 || t == HK_F32 || t == HK_F64 || t == HK_BF16 || t == HK_E4M3 || t == HK_E5M2;
 }
 
@@ -130,8 +130,8 @@ hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks
   r->divisor = 1;
   if (op == HK_PREMULSUM) {
     r->pre = 1;
-    read_scalar(r, scalar);
-  } else if (op == HK_AVG && is_float(dtype)) {
+    reduce_read_scalar(r, scalar);
+  } else if (op == HK_AVG && reduce_is_float(dtype)) {
     r->pre = nranks > 1;
     if (dtype == HK_F64)
       r->scalar.f64 = 1.0 / nranks;
@@ -144,14 +144,14 @@ hk_status hk_reducer_init(hk_reducer *r, hk_dtype dtype, hk_redop op, int nranks
   static const uint8_t tiny[HK_DTYPE_COUNT] = {[HK_I32] = HK_TINY_U32, [HK_U32] = HK_TINY_U32, [HK_I64] = HK_TINY_U64,
                                                [HK_U64] = HK_TINY_U64, [HK_F32] = HK_TINY_F32, [HK_F64] = HK_TINY_F64};
   if (op == HK_SUM) r->tiny = tiny[dtype];
-  r->run = level()->reduce[dtype][r->op < HK_KERNEL_OPS ? r->op : HK_SUM];
+  r->run = reduce_level()->reduce[dtype][r->op < HK_KERNEL_OPS ? r->op : HK_SUM];
   return HK_OK;
 }
 
 /* ---- copies ---- */
 
 void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t bytes, unsigned flags) {
-  level()->copy(dst, ndst, src, bytes, flags);
+  reduce_level()->copy(dst, ndst, src, bytes, flags);
 }
 
 /* Measured: inside the caches memcpy, rep movsb and our loop are equal. Streaming stores are faster beyond L2 and
@@ -159,7 +159,7 @@ void hk_copy_to_all(void *const *dst, unsigned ndst, const void *src, size_t byt
 void hk_copy(void *dst, const void *src, size_t bytes, unsigned flags) {
   if (dst == src) return;
   if (flags & HK_MOVE_UNCACHED)
-    level()->copy(&dst, 1, src, bytes, flags);
+    reduce_level()->copy(&dst, 1, src, bytes, flags);
   else
     memcpy(dst, src, bytes);
 }

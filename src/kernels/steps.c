@@ -6,7 +6,7 @@
 enum { STEPS = 64, OPERANDS = 20 }; /* the most steps of a plan; the most operands of a step */
 
 /* Counts the steps and their operands, repeats unrolled. False if there are too many. */
-static bool count(const hk_program *p, unsigned *steps, unsigned *operands) {
+static bool steps_count(const hk_program *p, unsigned *steps, unsigned *operands) {
   *steps = *operands = 0;
   for (unsigned k = 0; k < p->nlanes; k++) {
     const hk_lane *lane = &hk_program_lanes(p)[k];
@@ -21,8 +21,8 @@ static bool count(const hk_program *p, unsigned *steps, unsigned *operands) {
 }
 
 /* Scratch buffers are numbered through all lanes. */
-static hk_step make_step(const hk_plan *plan, unsigned lane, const hk_cursor *at, const hk_instr *i,
-                         hk_step_operand *to) {
+static hk_step steps_make_step(const hk_plan *plan, unsigned lane, const hk_cursor *at, const hk_instr *i,
+                               hk_step_operand *to) {
   const hk_operand *o = hk_instr_operands(plan->program, i);
   hk_step s = {.operands = to,
                .ndst = (uint8_t)i->ndst,
@@ -49,7 +49,7 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
   const hk_sizes one_wave = {.total = 1, .block_bytes = 1, .longest = 1, .chunk = 1};
   unsigned nsteps, noperands, n = 0;
   if (plan->proxied || plan->sums || plan->channels != 1 || p->nlanes > HK_STEP_LANES ||
-      hk_coll_uneven((hk_coll)p->coll) || !count(p, &nsteps, &noperands))
+      hk_coll_uneven((hk_coll)p->coll) || !steps_count(p, &nsteps, &noperands))
     return NULL;
   hk_steps *s = malloc(sizeof *s + nsteps * sizeof *s->step + noperands * sizeof(hk_step_operand));
   if (!s) return NULL;
@@ -64,7 +64,7 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
     bool more = hk_cursor_begin(&at, &hk_program_lanes(p)[k], 0, &one_wave);
     while (more) {
       const hk_instr *i = hk_cursor_move(&at, hk_program_instrs(p));
-      s->step[n++] = make_step(plan, k, &at, i, operands);
+      s->step[n++] = steps_make_step(plan, k, &at, i, operands);
       for (int j = 0; j < i->nsrc; j++) s->runs_ahead = s->runs_ahead && !operands[i->ndst + j].link;
       for (int j = 0; j < i->ndst; j++) s->lags = s->lags && !operands[j].link;
       operands += i->ndst + i->nsrc;
@@ -76,10 +76,12 @@ hk_steps *hk_steps_make(const hk_plan *plan) {
   return s;
 }
 
-static inline size_t bytes_of(const hk_exec *x, const hk_step *s) { return s->moves ? x->launch->block_bytes : 0; }
+static inline size_t steps_bytes_of(const hk_exec *x, const hk_step *s) {
+  return s->moves ? x->launch->block_bytes : 0;
+}
 
 /* The first operand whose link is not ready; NULL if all are. */
-static inline const hk_step_operand *first_unready(const hk_step *s, size_t bytes) {
+static inline const hk_step_operand *steps_first_unready(const hk_step *s, size_t bytes) {
   const hk_step_operand *o = s->operands, *src = o + s->ndst, *end = src + s->nsrc;
   for (; o < src; o++)
     if (o->link && !hk_link_can_send(o->link, bytes)) return o;
@@ -88,7 +90,7 @@ static inline const hk_step_operand *first_unready(const hk_step *s, size_t byte
   return NULL;
 }
 
-static inline char *address(const hk_exec *x, const hk_step_operand *o) {
+static inline char *steps_address(const hk_exec *x, const hk_step_operand *o) {
   char *base = x->bases[o->space];
   if (__builtin_expect(o->block == 0, 1)) return base;
   size_t stride = o->space == HK_SCRATCH ? hk_scratch_stride(x->launch->chunk) : x->launch->block_bytes;
@@ -96,8 +98,8 @@ static inline char *address(const hk_exec *x, const hk_step_operand *o) {
 }
 
 /* The data of a source; NULL: see *rc. */
-static inline const void *source(hk_exec *x, const hk_step_operand *o, size_t bytes, hk_status *rc) {
-  if (!o->link) return address(x, o);
+static inline const void *steps_source(hk_exec *x, const hk_step_operand *o, size_t bytes, hk_status *rc) {
+  if (!o->link) return steps_address(x, o);
   const hk_slot *slot = hk_link_recv_slot(o->link);
   if (__builtin_expect(slot->signature != x->signature || slot->bytes != bytes, 0)) {
     *rc = hk_exec_bad_slot(x, o->link, slot, bytes);
@@ -111,11 +113,11 @@ static inline const void *source(hk_exec *x, const hk_step_operand *o, size_t by
   return data;
 }
 
-static inline void *destination(const hk_exec *x, const hk_step_operand *o, size_t bytes) {
-  return o->link ? hk_link_send_buffer(o->link, bytes) : address(x, o);
+static inline void *steps_destination(const hk_exec *x, const hk_step_operand *o, size_t bytes) {
+  return o->link ? hk_link_send_buffer(o->link, bytes) : steps_address(x, o);
 }
 
-static inline void signal_all(const hk_exec *x, const hk_step *s, size_t bytes) {
+static inline void steps_signal_all(const hk_exec *x, const hk_step *s, size_t bytes) {
   const hk_step_operand *o = s->operands, *src = o + s->ndst, *end = src + s->nsrc;
   for (; o < src; o++)
     if (o->link) hk_link_publish(o->link, (uint32_t)bytes, x->signature, 0);
@@ -123,12 +125,12 @@ static inline void signal_all(const hk_exec *x, const hk_step *s, size_t bytes) 
     if (o->link) hk_link_release(o->link);
 }
 
-static inline __attribute__((always_inline)) bool copy_ready(const hk_step *s, size_t bytes) {
+static inline __attribute__((always_inline)) bool steps_copy_ready(const hk_step *s, size_t bytes) {
   if (s->to_link && !hk_link_can_send(s->to_link->link, bytes)) return false;
   return !s->from->link || hk_link_can_recv(s->from->link);
 }
 
-static inline __attribute__((always_inline)) void copy(void *dst, const void *src, size_t bytes) {
+static inline __attribute__((always_inline)) void steps_copy(void *dst, const void *src, size_t bytes) {
   if (bytes <= HK_MOVE_TINY)
     hk_copy_tiny(dst, src, bytes);
   else
@@ -137,20 +139,20 @@ static inline __attribute__((always_inline)) void copy(void *dst, const void *sr
 
 /* Copies one source unchanged, first to the peer, which may be waiting. Inlined twice, because with a small constant
  * `bytes` it shrinks to little code. */
-static inline __attribute__((always_inline)) hk_status copy_step(hk_exec *x, const hk_step *s, size_t bytes,
-                                                                 bool *ran) {
+static inline __attribute__((always_inline)) hk_status steps_copy_step(hk_exec *x, const hk_step *s, size_t bytes,
+                                                                       bool *ran) {
   hk_status rc = HK_OK;
-  *ran = copy_ready(s, bytes);
+  *ran = steps_copy_ready(s, bytes);
   if (__builtin_expect(!*ran, 0)) return HK_OK;
-  const void *src = source(x, s->from, bytes, &rc);
+  const void *src = steps_source(x, s->from, bytes, &rc);
   if (__builtin_expect(rc != HK_OK, 0)) return rc;
   if (s->to_link) {
     hk_link *l = s->to_link->link;
-    copy(hk_link_send_buffer(l, bytes), src, bytes);
+    steps_copy(hk_link_send_buffer(l, bytes), src, bytes);
     hk_link_publish(l, (uint32_t)bytes, x->signature, 0);
     if (x->plan->steps->runs_ahead && bytes <= HK_SLOT_INLINE) hk_link_warm_early(l);
   }
-  if (s->to_memory) copy(address(x, s->to_memory), src, bytes);
+  if (s->to_memory) steps_copy(steps_address(x, s->to_memory), src, bytes);
   if (s->from->link) {
     hk_link_release(s->from->link);
     if (x->plan->steps->lags && bytes > HK_SLOT_INLINE) hk_link_expect(s->from->link, bytes);
@@ -158,26 +160,26 @@ static inline __attribute__((always_inline)) hk_status copy_step(hk_exec *x, con
   return HK_OK;
 }
 
-static __attribute__((noinline)) hk_status run_copy(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
-  return copy_step(x, s, bytes, ran);
+static __attribute__((noinline)) hk_status steps_run_copy(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
+  return steps_copy_step(x, s, bytes, ran);
 }
 
 /* As run_move of the general executor. */
-static __attribute__((noinline)) hk_status run_step(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
+static __attribute__((noinline)) hk_status steps_run_step(hk_exec *x, const hk_step *s, size_t bytes, bool *ran) {
   const void *src[OPERANDS];
   void *dst[OPERANDS];
   hk_status rc = HK_OK;
-  *ran = !first_unready(s, bytes);
+  *ran = !steps_first_unready(s, bytes);
   if (!*ran) return HK_OK;
   for (unsigned k = 0; k < s->nsrc; k++) {
-    src[k] = source(x, &s->operands[s->ndst + k], bytes, &rc);
+    src[k] = steps_source(x, &s->operands[s->ndst + k], bytes, &rc);
     if (__builtin_expect(rc != HK_OK, 0)) return rc;
   }
-  for (unsigned k = 0; k < s->ndst; k++) dst[k] = destination(x, &s->operands[k], bytes);
+  for (unsigned k = 0; k < s->ndst; k++) dst[k] = steps_destination(x, &s->operands[k], bytes);
   if (bytes)
     hk_move(x->plan->steps->reduces ? &x->launch->reducer : NULL, dst, s->ndst, src, s->nsrc, s->fresh, bytes,
             s->flags);
-  signal_all(x, s, bytes);
+  steps_signal_all(x, s, bytes);
   return HK_OK;
 }
 
@@ -188,15 +190,15 @@ hk_status hk_steps_run(hk_exec *x, bool *moved) {
     const unsigned end = s->end[k];
     while (at != end) {
       const hk_step *step = &s->step[at];
-      size_t bytes = bytes_of(x, step);
+      size_t bytes = steps_bytes_of(x, step);
       hk_status rc = HK_OK;
       bool ran;
       if (!step->copies)
-        rc = run_step(x, step, bytes, &ran);
+        rc = steps_run_step(x, step, bytes, &ran);
       else if (__builtin_expect(bytes <= HK_SLOT_INLINE, 1))
-        rc = copy_step(x, step, bytes, &ran);
+        rc = steps_copy_step(x, step, bytes, &ran);
       else
-        rc = run_copy(x, step, bytes, &ran);
+        rc = steps_run_copy(x, step, bytes, &ran);
       if (__builtin_expect(rc != HK_OK, 0)) return rc;
       if (!ran) break;
       *moved = true;
@@ -213,8 +215,8 @@ int hk_steps_wait_for(const hk_exec *x, int *peers, int room) {
   for (unsigned k = 0; k < s->nlanes && n < room; k++) {
     if (x->at[k] == s->end[k]) continue;
     const hk_step *step = &s->step[x->at[k]];
-    size_t bytes = bytes_of(x, step);
-    const hk_step_operand *o = first_unready(step, bytes);
+    size_t bytes = steps_bytes_of(x, step);
+    const hk_step_operand *o = steps_first_unready(step, bytes);
     if (o) hk_exec_add_awaited(o->link, bytes, peers, &n, room);
   }
   return n;

@@ -10,16 +10,16 @@
 
 /* Iterations use the operations' places in the buffers in turn. With one place there is no division, which would take
  * longer than some libraries' calls. */
-static size_t shift_of(const perf_worker *w, long iteration) {
+static size_t bench_shift_of(const perf_worker *w, long iteration) {
   return w->room_for > 1 ? w->row_bytes * ((size_t)iteration % w->room_for) : 0;
 }
 
-static ncclRedOp_t operator_of(const perf_worker *w, const perf_rank *r) {
+static ncclRedOp_t bench_operator_of(const perf_worker *w, const perf_rank *r) {
   return w->op == PERF_OP_MULSUM ? r->mulsum : (ncclRedOp_t)w->op;
 }
 
 /* Waits until the streams of all ranks are empty, and checks the communicators meanwhile. */
-static void synchronize(perf_worker *w) {
+static void bench_synchronize(perf_worker *w) {
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
     if (!r->stream && w->job->mem->direct) continue; /* the call itself waited */
@@ -39,8 +39,8 @@ static void synchronize(perf_worker *w) {
 }
 
 /* One operation on every rank of the worker. */
-static void start(perf_worker *w, bool in_place, long iteration) {
-  size_t shift = shift_of(w, iteration);
+static void bench_start(perf_worker *w, bool in_place, long iteration) {
+  size_t shift = bench_shift_of(w, iteration);
   perf_job *job = w->job;
   const perf_coll *coll = job->o->coll;
   if (job->o->timeout) atomic_store_explicit(&w->waiting_since, perf_now_ms(), memory_order_relaxed);
@@ -55,7 +55,7 @@ static void start(perf_worker *w, bool in_place, long iteration) {
                      .recv = r->recv + shift + recv_at,
                      .count = w->n.param,
                      .type = w->type,
-                     .op = coll->has_op ? operator_of(w, r) : ncclSum,
+                     .op = coll->has_op ? bench_operator_of(w, r) : ncclSum,
                      .root = w->root,
                      .step = step,
                      .rank = r->rank,
@@ -68,18 +68,18 @@ static void start(perf_worker *w, bool in_place, long iteration) {
     }
     if (w->nranks > 1) NCCL(ncclGroupEnd());
   }
-  if (job->o->blocking == 1 || job->o->blocking == 2) synchronize(w);
+  if (job->o->blocking == 1 || job->o->blocking == 2) bench_synchronize(w);
   if (job->o->blocking == 1) perf_team_barrier(&job->team, w->thread);
 }
 
 void perf_warm_up(perf_worker *w) {
-  for (int i = 0; i < w->job->o->warmup; i++) start(w, false, i);
-  synchronize(w);
+  for (int i = 0; i < w->job->o->warmup; i++) bench_start(w, false, i);
+  bench_synchronize(w);
 }
 
 /* ------------------------------------------------------------ data -- */
 
-static perf_data data_of(const perf_worker *w, const perf_rank *r, bool in_place) {
+static perf_data bench_data_of(const perf_worker *w, const perf_rank *r, bool in_place) {
   return (perf_data){.mem = w->job->mem,
                      .type = w->type,
                      .op = w->op,
@@ -91,11 +91,11 @@ static perf_data data_of(const perf_worker *w, const perf_rank *r, bool in_place
                      .n = w->n};
 }
 
-static void fill(perf_worker *w, bool in_place) {
+static void bench_fill(perf_worker *w, bool in_place) {
   w->seed++;
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
-    perf_data d = data_of(w, r, in_place);
+    perf_data d = bench_data_of(w, r, in_place);
     w->job->mem->use(r->device);
     if (w->job->mem->zero(r->recv, w->n.recv * w->elem)) perf_fail(PERF_INTERNAL, "cannot clear the result's buffer");
     d.base = in_place ? r->recv + w->n.send_in_place * w->elem * (size_t)r->rank : r->send;
@@ -103,11 +103,11 @@ static void fill(perf_worker *w, bool in_place) {
   }
 }
 
-static uint64_t count_wrong(perf_worker *w, bool in_place) {
+static uint64_t bench_count_wrong(perf_worker *w, bool in_place) {
   uint64_t wrong = 0;
   for (int i = 0; i < w->nranks; i++) {
     perf_rank *r = &w->ranks[i];
-    perf_data d = data_of(w, r, in_place);
+    perf_data d = bench_data_of(w, r, in_place);
     w->job->mem->use(r->device);
     d.compare = true;
     d.base = r->recv + (in_place ? w->n.recv_in_place * w->elem * (size_t)r->rank : 0);
@@ -119,15 +119,15 @@ static uint64_t count_wrong(perf_worker *w, bool in_place) {
 
 /* Iterations on new data, with every element compared; stops at the first wrong one. If in place has no meaning, the
  * operation runs all the same. */
-static uint64_t check(perf_worker *w, bool in_place, bool compared) {
+static uint64_t bench_check(perf_worker *w, bool in_place, bool compared) {
   uint64_t wrong = 0;
   for (int c = 0; c < w->job->o->check && !wrong; c++) {
-    fill(w, in_place);
+    bench_fill(w, in_place);
     /* no rank writes before all are ready for it */
     if (w->job->o->coll->windows) perf_team_barrier(&w->job->team, w->thread);
-    start(w, in_place, 0);
-    synchronize(w);
-    uint64_t mine = compared ? count_wrong(w, in_place) : 0;
+    bench_start(w, in_place, 0);
+    bench_synchronize(w);
+    uint64_t mine = compared ? bench_count_wrong(w, in_place) : 0;
     w->errors += mine != 0;
     wrong = (uint64_t)perf_team_reduce(&w->job->team, w->thread, (double)mine, TEAM_SUM);
   }
@@ -141,16 +141,16 @@ typedef struct times {
   double *each;          /* microseconds an operation, one an iteration; NULL without -I */
 } times;
 
-static void timed_iterations(perf_worker *w, bool in_place, times *t) {
+static void bench_timed_iterations(perf_worker *w, bool in_place, times *t) {
   const perf_options *o = w->job->o;
   double begin = perf_now(), alone = 0; /* alone: without the barriers of -z 3 */
   for (int i = 0; i < o->iters; i++) {
     double from = o->blocking == 3 || t->each ? perf_now() : 0;
     if (o->agg > 1) NCCL(ncclGroupStart());
-    for (int a = 0; a < o->agg; a++) start(w, in_place, (long)i * o->agg + a);
+    for (int a = 0; a < o->agg; a++) bench_start(w, in_place, (long)i * o->agg + a);
     if (o->agg > 1) NCCL(ncclGroupEnd());
     if (o->blocking == 3 || t->each) {
-      synchronize(w);
+      bench_synchronize(w);
       double spent = perf_now() - from;
       alone += spent;
       if (t->each) t->each[i] = spent * 1e6 / o->agg;
@@ -158,12 +158,12 @@ static void timed_iterations(perf_worker *w, bool in_place, times *t) {
     if (o->blocking == 3) perf_team_barrier(&w->job->team, w->thread);
   }
   t->calls = o->blocking == 3 ? alone : perf_now() - begin;
-  synchronize(w);
+  bench_synchronize(w);
   t->elapsed = o->blocking == 3 ? alone : perf_now() - begin;
 }
 
 /* The same iterations, captured once and launched as often; no part of the capture is timed. */
-static void captured_iterations(perf_worker *w, bool in_place, times *t) {
+static void bench_captured_iterations(perf_worker *w, bool in_place, times *t) {
   const perf_options *o = w->job->o;
   const perf_mem *mem = w->job->mem;
   void **graph = calloc((size_t)w->nranks, sizeof *graph);
@@ -173,7 +173,7 @@ static void captured_iterations(perf_worker *w, bool in_place, times *t) {
       perf_fail(PERF_INTERNAL, "rank %d: cannot capture a graph", w->ranks[i].rank);
   for (int i = 0; i < o->iters; i++) {
     if (o->agg > 1) NCCL(ncclGroupStart());
-    for (int a = 0; a < o->agg; a++) start(w, in_place, (long)i * o->agg + a);
+    for (int a = 0; a < o->agg; a++) bench_start(w, in_place, (long)i * o->agg + a);
     if (o->agg > 1) NCCL(ncclGroupEnd());
   }
   for (int i = 0; i < w->nranks; i++)
@@ -186,39 +186,39 @@ static void captured_iterations(perf_worker *w, bool in_place, times *t) {
       if (mem->use(w->ranks[i].device) || mem->graph_launch(graph[i], w->ranks[i].stream))
         perf_fail(PERF_INTERNAL, "rank %d: cannot launch a graph", w->ranks[i].rank);
   t->calls = (perf_now() - begin) / o->graph;
-  synchronize(w);
+  bench_synchronize(w);
   t->elapsed = (perf_now() - begin) / o->graph;
   for (int i = 0; i < w->nranks; i++) mem->graph_free(graph[i]);
   free(graph);
 }
 
-static int by_value(const void *a, const void *b) {
+static int bench_by_value(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
   return (x > y) - (x < y);
 }
 
 /* The nearest-rank percentile. */
-static double percentile(const double *sorted, int n, int percent) {
+static double bench_percentile(const double *sorted, int n, int percent) {
   int i = (n * percent + 99) / 100 - 1;
   return sorted[i < 0 ? 0 : i < n ? i : n - 1];
 }
 
-static void summarize(perf_iter_stats *s) {
+static void bench_summarize(perf_iter_stats *s) {
   int n = s->count - s->skipped;
   double *sorted = malloc(sizeof *sorted * (size_t)n), sum = 0, squares = 0;
   if (!sorted) perf_fail(PERF_INTERNAL, "out of memory");
   memcpy(sorted, s->times + s->skipped, sizeof *sorted * (size_t)n);
-  qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+  qsort(sorted, (size_t)n, sizeof *sorted, bench_by_value);
   for (int i = 0; i < n; i++) sum += sorted[i];
   s->min = sorted[0], s->max = sorted[n - 1], s->average = sum / n, s->p50 = sorted[n / 2];
-  s->p95 = percentile(sorted, n, 95), s->p99 = percentile(sorted, n, 99);
+  s->p95 = bench_percentile(sorted, n, 95), s->p99 = bench_percentile(sorted, n, 99);
   for (int i = 0; i < n; i++) squares += (sorted[i] - s->average) * (sorted[i] - s->average);
   s->deviation = sqrt(squares / n);
   free(sorted);
 }
 
 /* The slowest rank of each iteration, by process and over all. The arrays live until free_stats. */
-static void gather_stats(perf_worker *w, double *each, perf_iter_stats *s) {
+static void bench_gather_stats(perf_worker *w, double *each, perf_iter_stats *s) {
   int n = w->job->o->iters, procs = w->job->oob_procs;
   double *all = malloc(sizeof *all * (size_t)n * (size_t)(procs + 1)), *most = all + (size_t)n * (size_t)procs;
   if (!all) perf_fail(PERF_INTERNAL, "out of memory");
@@ -229,22 +229,22 @@ static void gather_stats(perf_worker *w, double *each, perf_iter_stats *s) {
   }
   *s = (perf_iter_stats){
       .times = most, .by_process = all, .count = n, .skipped = w->job->o->per_iter_skip, .processes = procs};
-  summarize(s);
+  bench_summarize(s);
 }
 
 void perf_bench(perf_worker *w, bool in_place) {
   const perf_options *o = w->job->o;
   perf_team *team = &w->job->team;
-  if (o->check) fill(w, in_place);
-  start(w, in_place, 0);
-  synchronize(w);
+  if (o->check) bench_fill(w, in_place);
+  bench_start(w, in_place, 0);
+  bench_synchronize(w);
   times t = {0};
   if (o->per_iter && !(t.each = calloc((size_t)o->iters, sizeof *t.each))) perf_fail(PERF_INTERNAL, "out of memory");
   perf_team_barrier(team, w->thread);
   if (o->graph)
-    captured_iterations(w, in_place, &t);
+    bench_captured_iterations(w, in_place, &t);
   else
-    timed_iterations(w, in_place, &t);
+    bench_timed_iterations(w, in_place, &t);
 
   double operations = (double)o->iters * o->agg;
   double seconds = perf_team_reduce(team, w->thread, t.elapsed / operations, o->average);
@@ -255,8 +255,8 @@ void perf_bench(perf_worker *w, bool in_place) {
                    .has_stats = o->per_iter};
   r.bus_bw = r.alg_bw * o->coll->bus_factor(w->job->nranks);
   perf_team_barrier(team, w->thread);
-  r.wrong = check(w, in_place, r.checked);
-  if (t.each) gather_stats(w, t.each, &r.stats);
+  r.wrong = bench_check(w, in_place, r.checked);
+  if (t.each) bench_gather_stats(w, t.each, &r.stats);
   if (w->main) perf_report_half(&r, in_place);
   if (t.each) free((void *)r.stats.by_process), free(t.each);
   w->bandwidth += r.bus_bw;

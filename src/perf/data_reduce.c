@@ -3,7 +3,7 @@
 #define PERF_REDUCE_PATTERN perf_reduce_pattern_plain
 #include "data_reduce_loops.h"
 
-static void prepare_float(perf_reduce_plan *p) {
+static void data_reduce_prepare_float(perf_reduce_plan *p) {
   static const struct {
     int mantissa, bias, low, spread;
     int64_t lowest,
@@ -44,7 +44,7 @@ static void prepare_float(perf_reduce_plan *p) {
   p->doubled = (n - 1) / 2 < most ? (n - 1) / 2 : most;
 }
 
-static void prepare_integer(perf_reduce_plan *p) {
+static void data_reduce_prepare_integer(perf_reduce_plan *p) {
   uint64_t n = (uint64_t)p->n;
   int bits = p->type <= ncclUint8 ? 8 : p->type <= ncclUint32 ? 32 : 64;
   for (uint64_t r = 0; r < n; r++) {
@@ -60,19 +60,23 @@ void perf_reduce_prepare(perf_reduce_plan *p, ncclDataType_t type, int op, int n
   memset(p, 0, sizeof *p);
   p->type = type, p->op = op, p->n = nranks, p->rank = rank;
   if (is_float(type))
-    prepare_float(p);
+    data_reduce_prepare_float(p);
   else
-    prepare_integer(p);
+    data_reduce_prepare_integer(p);
 }
 
 #if defined(__x86_64__)
-static perf_reduce_pattern *loops(void) {
+static perf_reduce_pattern *data_reduce_loops(void) {
   return __builtin_cpu_supports("avx2") ? perf_reduce_pattern_avx2 : perf_reduce_pattern_plain;
 }
 #else
-static perf_reduce_pattern *loops(void) { return perf_reduce_pattern_plain; }
+static perf_reduce_pattern *data_reduce_loops(void) { return perf_reduce_pattern_plain; }
 #endif
 
-void perf_reduce_part(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c) { loops()(p, key, c, false); }
+void perf_reduce_part(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c) {
+  data_reduce_loops()(p, key, c, false);
+}
 
-void perf_reduce_result(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c) { loops()(p, key, c, true); }
+void perf_reduce_result(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c) {
+  data_reduce_loops()(p, key, c, true);
+}

@@ -24,7 +24,7 @@ enum { GRACE_SECONDS = 5 };
 
 /* ------------------------------------------------------------ --procs -- */
 
-static void report_end(const pid_t *pids, int n, pid_t pid, int status) {
+static void launch_report_end(const pid_t *pids, int n, pid_t pid, int status) {
   int p = 0;
   while (p < n && pids[p] != pid) p++;
   if (WIFSIGNALED(status))
@@ -36,13 +36,13 @@ static void report_end(const pid_t *pids, int n, pid_t pid, int status) {
     fprintf(stderr, "# process %d of %d (pid %d) ended with code %d\n", p, n, (int)pid, WEXITSTATUS(status));
 }
 
-static double seconds(void) {
+static double launch_seconds(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static void signal_all(const pid_t *pids, int n, int sig) {
+static void launch_signal_all(const pid_t *pids, int n, int sig) {
   for (int p = 0; p < n; p++)
     if (pids[p] > 0) kill(pids[p], sig);
 }
@@ -57,12 +57,12 @@ typedef struct brood {
 
 /* Reaps processes that have ended. Reports the first failure and every killed process; the others report their errors
  * themselves. */
-static void reap(brood *b) {
+static void launch_reap(brood *b) {
   int status;
   pid_t pid;
   while (b->left && (pid = waitpid(-1, &status, WNOHANG)) > 0) {
     bool killed = WIFSIGNALED(status), good = !killed && WEXITSTATUS(status) == 0;
-    if (!b->ending && !good && (killed || !b->code)) report_end(b->pids, b->n, pid, status);
+    if (!b->ending && !good && (killed || !b->code)) launch_report_end(b->pids, b->n, pid, status);
     if (!b->ending && killed && !b->signalled) b->code = 128 + WTERMSIG(status), b->signalled = true;
     if (!good && !b->code) b->code = WEXITSTATUS(status);
     for (int p = 0; p < b->n; p++)
@@ -71,28 +71,28 @@ static void reap(brood *b) {
 }
 
 /* The parent's main loop. `watched`: SIGCHLD and the signals that a user sends; they are blocked. */
-static void __attribute__((noreturn)) watch(pid_t *pids, int n, const sigset_t *watched) {
+static void __attribute__((noreturn)) launch_watch(pid_t *pids, int n, const sigset_t *watched) {
   brood b = {.pids = pids, .n = n, .left = n};
   int interrupted = 0;
   double deadline = 0;
   for (;;) {
-    reap(&b);
+    launch_reap(&b);
     if (!b.left) break;
-    if (b.code && !deadline) deadline = seconds() + GRACE_SECONDS;
-    if (deadline && !b.ending && seconds() > deadline) {
+    if (b.code && !deadline) deadline = launch_seconds() + GRACE_SECONDS;
+    if (deadline && !b.ending && launch_seconds() > deadline) {
       fprintf(stderr, "# ending the %d processes that are left\n", b.left);
       b.ending = true;
-      signal_all(pids, n, SIGKILL);
+      launch_signal_all(pids, n, SIGKILL);
     }
     struct timespec tick = {.tv_nsec = 200000000};
     int sig = sigtimedwait(watched, NULL, &tick);
-    if (sig > 0 && sig != SIGCHLD) interrupted = sig, b.ending = true, signal_all(pids, n, SIGKILL);
+    if (sig > 0 && sig != SIGCHLD) interrupted = sig, b.ending = true, launch_signal_all(pids, n, SIGKILL);
   }
   free(pids);
   exit(interrupted ? 128 + interrupted : b.code);
 }
 
-static void become_child(pid_t parent) {
+static void launch_become_child(pid_t parent) {
   /* If the parent is killed, its children are killed too. */
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(PERF_INTERNAL);
@@ -100,7 +100,7 @@ static void become_child(pid_t parent) {
 
 /* The children share the pipe `ids`, through which process 0 sends the id once for each of the others. The kernel
  * takes and gives each of these short messages as one. */
-static void pass_id(const perf_launch *l, int ids[2], ncclUniqueId *id) {
+static void launch_pass_id(const perf_launch *l, int ids[2], ncclUniqueId *id) {
   bool good = true;
   if (l->proc == 0) {
     good = hk_bootstrap_new_id(id) == HK_OK;
@@ -112,7 +112,7 @@ static void pass_id(const perf_launch *l, int ids[2], ncclUniqueId *id) {
   if (!good) perf_fail(PERF_INTERNAL, "process %d of %d has no id of process 0: see its output", l->proc, l->nprocs);
 }
 
-static void fork_processes(perf_launch *l, int n, ncclUniqueId *id) {
+static void launch_fork_processes(perf_launch *l, int n, ncclUniqueId *id) {
   int ids[2];
   pid_t *pids = calloc((size_t)n, sizeof *pids), parent = getpid();
   if (!pids) perf_fail(PERF_INTERNAL, "out of memory");
@@ -127,35 +127,35 @@ static void fork_processes(perf_launch *l, int n, ncclUniqueId *id) {
     pids[p] = fork();
     if (pids[p] < 0) {
       int error = errno;
-      signal_all(pids, p, SIGKILL);
+      launch_signal_all(pids, p, SIGKILL);
       perf_fail(PERF_INTERNAL, "--procs %d: fork: %s", n, strerror(error));
     }
     if (pids[p]) continue;
     sigprocmask(SIG_SETMASK, &before, NULL);
-    become_child(parent);
+    launch_become_child(parent);
     free(pids);
     l->proc = p;
-    if (n > 1) pass_id(l, ids, id);
+    if (n > 1) launch_pass_id(l, ids, id);
     return;
   }
   close(ids[0]), close(ids[1]);
-  watch(pids, n, &watched);
+  launch_watch(pids, n, &watched);
 }
 
 /* ------------------------------------------------------ launchers -- */
 
 /* The error's text is in the log. */
-static void __attribute__((noreturn)) fail(const perf_launch *l, hk_status rc, const char *what) {
+static void __attribute__((noreturn)) launch_fail(const perf_launch *l, hk_status rc, const char *what) {
   perf_fail(rc == HK_ERR_USAGE || rc == HK_ERR_ARGUMENT ? PERF_USAGE : PERF_INTERNAL, "process %d of %d %s: %s",
             l->proc, l->nprocs, what, hk_last_error());
 }
 
-static hk_launched from_launcher(perf_launch *l, const char *wanted) {
+static hk_launched launch_from_launcher(perf_launch *l, const char *wanted) {
   hk_launched place;
   const char *folder = getenv("HOCKET_PERF_DIR");
   if (folder) setenv("HOCKET_JOB_DIR", folder, 0);
   hk_status rc = hk_launched_find(&place, strcmp(wanted, "auto") ? wanted : NULL);
-  if (rc != HK_OK) fail(l, rc, "(--launcher)");
+  if (rc != HK_OK) launch_fail(l, rc, "(--launcher)");
   l->kind = place.launcher, l->proc = place.rank, l->nprocs = place.nranks;
   return place;
 }
@@ -169,12 +169,13 @@ void perf_launch_begin(perf_launch *l, const perf_options *o) {
   *l = (perf_launch){.kind = "none", .nprocs = 1};
   hk_log_for_second_copy();
   if (o->procs > 0)
-    fork_processes(l, o->procs, &id);
+    launch_fork_processes(l, o->procs, &id);
   else if (strcmp(o->launcher, "none"))
-    place = from_launcher(l, o->launcher);
+    place = launch_from_launcher(l, o->launcher);
   if (l->nprocs > 1) {
     const hk_settings *settings = hk_settings_now();
-    if (place.nranks && (rc = hk_meet(settings, &id, &place, NULL)) != HK_OK) fail(l, rc, "did not find process 0");
+    if (place.nranks && (rc = hk_meet(settings, &id, &place, NULL)) != HK_OK)
+      launch_fail(l, rc, "did not find process 0");
     rc = hk_service_new(&service, "perf-service");
     hk_bootstrap_options join = {.rank = l->proc,
                                  .nranks = l->nprocs,
@@ -183,7 +184,7 @@ void perf_launch_begin(perf_launch *l, const perf_options *o) {
                                  .wait = &wait,
                                  .service = service};
     if (rc == HK_OK) rc = hk_bootstrap_join(&l->others, &id, 1, &join);
-    if (rc != HK_OK) fail(l, rc, "did not meet the others");
+    if (rc != HK_OK) launch_fail(l, rc, "did not meet the others");
     l->service = service;
   }
 }
@@ -197,5 +198,5 @@ void perf_allgather(perf_launch *l, const void *mine, size_t bytes, void *all) {
   memmove((char *)all + bytes * (size_t)l->proc, mine, bytes);
   if (l->nprocs == 1) return;
   hk_status rc = hk_bootstrap_allgather(l->others, all, bytes);
-  if (rc != HK_OK) fail(l, rc, "lost a process of this run");
+  if (rc != HK_OK) launch_fail(l, rc, "lost a process of this run");
 }

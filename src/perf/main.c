@@ -21,7 +21,7 @@ double perf_now(void) {
 
 long long perf_now_ms(void) { return (long long)(perf_now() * 1e3); }
 
-static void host_name(char *name, size_t room) {
+static void main_host_name(char *name, size_t room) {
   if (gethostname(name, room)) snprintf(name, room, "?");
   name[room - 1] = 0;
   name[strcspn(name, ".")] = 0;
@@ -29,7 +29,7 @@ static void host_name(char *name, size_t room) {
 
 void perf_fail(int code, const char *format, ...) {
   char host[64], text[2048];
-  host_name(host, sizeof host);
+  main_host_name(host, sizeof host);
   va_list args;
   va_start(args, format);
   vsnprintf(text, sizeof text, format, args);
@@ -60,7 +60,7 @@ typedef struct introduction {
 
 /* NCCL_TESTS_SPLIT divides the processes into groups that run the same operation at the same time: "AND 1", "MOD 2",
  * "OR 0x7", "DIV 4" and the signs & % | /, applied to the process number. */
-static int color_of(int proc) {
+static int main_color_of(int proc) {
   const char *mask = getenv("NCCL_TESTS_SPLIT_MASK"), *text = getenv("NCCL_TESTS_SPLIT");
   if (mask) return proc & (int)strtoul(mask, NULL, 16);
   if (!text) return 0;
@@ -86,7 +86,7 @@ static int color_of(int proc) {
   perf_fail(PERF_USAGE, "NCCL_TESTS_SPLIT=%s: not AND, OR, MOD or DIV and a number", text);
 }
 
-static uint64_t host_hash(const char *host) {
+static uint64_t main_host_hash(const char *host) {
   char boot[64] = "";
   FILE *f = fopen("/proc/sys/kernel/random/boot_id", "r");
   if (f && !fgets(boot, sizeof boot, f)) boot[0] = 0;
@@ -99,11 +99,11 @@ static uint64_t host_hash(const char *host) {
 
 /* Exchanges data with all processes: this process's position in its group, its number on this host, and the group's
  * id. */
-static introduction *introduce(perf_job *job, perf_launch *l, int *local_rank, int *local_count) {
-  introduction *all = calloc((size_t)l->nprocs, sizeof *all), mine = {.color = color_of(l->proc)};
+static introduction *main_introduce(perf_job *job, perf_launch *l, int *local_rank, int *local_count) {
+  introduction *all = calloc((size_t)l->nprocs, sizeof *all), mine = {.color = main_color_of(l->proc)};
   if (!all) perf_fail(PERF_INTERNAL, "out of memory");
-  host_name(mine.place.host, sizeof mine.place.host);
-  mine.host_hash = host_hash(mine.place.host);
+  main_host_name(mine.place.host, sizeof mine.place.host);
+  mine.host_hash = main_host_hash(mine.place.host);
   mine.place.pid = (int)getpid(), mine.place.group = mine.color;
   perf_allgather(l, &mine, sizeof mine, all);
   int first = -1;
@@ -127,7 +127,7 @@ static introduction *introduce(perf_job *job, perf_launch *l, int *local_rank, i
   return all;
 }
 
-static void report_places(const perf_job *job, const introduction *all, int nprocs) {
+static void main_report_places(const perf_job *job, const introduction *all, int nprocs) {
   int ranks = job->o->threads * job->o->gpus;
   for (int p = 0; p < nprocs; p++)
     for (int i = 0; i < ranks; i++) {
@@ -139,7 +139,7 @@ static void report_places(const perf_job *job, const introduction *all, int npro
 }
 
 /* Two buffers for each rank must fit into free memory, with a tenth left over. */
-static void limit_sizes(perf_job *job, perf_launch *l, int device, int local_count) {
+static void main_limit_sizes(perf_job *job, perf_launch *l, int device, int local_count) {
   const perf_options *o = job->o;
   size_t ranks = (size_t)local_count * (size_t)o->threads * (size_t)o->gpus, devices = 1;
   if (!job->mem->direct) devices = (size_t)job->mem->device_count();
@@ -159,7 +159,7 @@ static void limit_sizes(perf_job *job, perf_launch *l, int device, int local_cou
 
 /* ------------------------------------------------------------ threads -- */
 
-static void *thread_main(void *p) {
+static void *main_thread_main(void *p) {
   perf_worker *w = p;
   if (w->job->o->parallel_init) perf_worker_connect(w);
   perf_worker_run(w);
@@ -167,7 +167,7 @@ static void *thread_main(void *p) {
 }
 
 /* -T: ends the process if an operation waits for too long. */
-static void *watchdog_main(void *p) {
+static void *main_watchdog_main(void *p) {
   perf_worker *workers = p;
   const perf_options *o = workers[0].job->o;
   for (;;) {
@@ -183,7 +183,7 @@ static void *watchdog_main(void *p) {
   return NULL;
 }
 
-static perf_worker *make_workers(perf_job *job, bool reports, int device) {
+static perf_worker *main_make_workers(perf_job *job, bool reports, int device) {
   const perf_options *o = job->o;
   int total = o->threads * o->gpus;
   perf_worker *w = calloc((size_t)o->threads, sizeof *w);
@@ -197,20 +197,21 @@ static perf_worker *make_workers(perf_job *job, bool reports, int device) {
   return w;
 }
 
-static void run_workers(perf_worker *w) {
+static void main_run_workers(perf_worker *w) {
   const perf_options *o = w->job->o;
   pthread_t watchdog;
-  if (o->timeout && pthread_create(&watchdog, NULL, watchdog_main, w))
+  if (o->timeout && pthread_create(&watchdog, NULL, main_watchdog_main, w))
     perf_fail(PERF_INTERNAL, "cannot start a thread");
   for (int t = 1; t < o->threads; t++)
-    if (pthread_create(&w[t].handle, NULL, thread_main, &w[t])) perf_fail(PERF_INTERNAL, "cannot start thread %d", t);
-  thread_main(&w[0]);
+    if (pthread_create(&w[t].handle, NULL, main_thread_main, &w[t]))
+      perf_fail(PERF_INTERNAL, "cannot start thread %d", t);
+  main_thread_main(&w[0]);
   for (int t = 1; t < o->threads; t++) pthread_join(w[t].handle, NULL);
   if (o->timeout) pthread_cancel(watchdog), pthread_join(watchdog, NULL); /* it sleeps, which can be cancelled */
 }
 
 /* One thread makes all communicators, unless each worker makes its own. */
-static void connect_all(perf_worker *w) {
+static void main_connect_all(perf_worker *w) {
   const perf_job *job = w->job;
   double before = (double)job->mem->used(w->ranks[0].device);
   if (!job->o->parallel_init) {
@@ -222,22 +223,22 @@ static void connect_all(perf_worker *w) {
   w->init_bytes = (double)job->mem->used(w->ranks[0].device) - before;
 }
 
-static double over_all(perf_job *job, double value, int how) {
+static double main_over_all(perf_job *job, double value, int how) {
   job->team.threads = 1; /* the workers have ended */
   return perf_team_reduce(&job->team, 0, value, how);
 }
 
-static int finish(perf_job *job, perf_worker *w, bool reports) {
+static int main_finish(perf_job *job, perf_worker *w, bool reports) {
   const perf_options *o = job->o;
   long measured = 0, errors = 0;
   double bandwidth = 0, seconds = 0;
   for (int t = 0; t < o->threads; t++)
     if (w[t].init_seconds > seconds) seconds = w[t].init_seconds;
-  seconds = over_all(job, seconds, TEAM_MAX);
+  seconds = main_over_all(job, seconds, TEAM_MAX);
   for (int t = 0; t < o->threads; t++) errors += w[t].errors, bandwidth += w[t].bandwidth, measured += w[t].measured;
-  errors = (long)over_all(job, (double)errors, TEAM_SUM);
-  double init = over_all(job, w->init_bytes, TEAM_MAX), buffers = over_all(job, w->buffer_bytes, TEAM_MAX);
-  double run = over_all(job, w->run_bytes, TEAM_MAX);
+  errors = (long)main_over_all(job, (double)errors, TEAM_SUM);
+  double init = main_over_all(job, w->init_bytes, TEAM_MAX), buffers = main_over_all(job, w->buffer_bytes, TEAM_MAX);
+  double run = main_over_all(job, w->run_bytes, TEAM_MAX);
   for (int t = 0; t < o->threads; t++) perf_worker_free(&w[t]);
   const char *text = getenv("NCCL_TESTS_MIN_BW");
   double wanted = text ? atof(text) : -1;
@@ -251,7 +252,7 @@ static int finish(perf_job *job, perf_worker *w, bool reports) {
   return errors || (wanted != -1 && bandwidth < wanted * 0.9) ? PERF_WRONG : PERF_OK;
 }
 
-static void check_support(const perf_job *job) {
+static void main_check_support(const perf_job *job) {
   const perf_options *o = job->o;
   if (o->graph && job->mem->direct)
     perf_fail(PERF_UNSUPPORTED, "-G captures CUDA graphs, which host memory does not have");
@@ -296,21 +297,21 @@ int main(int argc, char **argv) {
   if (reports) main_warn_of_library(version);
   if (reports) perf_report_open(&o, version);
   perf_job job = {.o = &o, .mem = perf_mem_select()};
-  introduction *all = introduce(&job, &launch, &local_rank, &local_count);
-  check_support(&job);
+  introduction *all = main_introduce(&job, &launch, &local_rank, &local_count);
+  main_check_support(&job);
   if (reports) {
     perf_report_header(&o, version);
-    report_places(&job, all, launch.nprocs);
+    main_report_places(&job, all, launch.nprocs);
   }
   int device = all[launch.proc].place.device;
-  limit_sizes(&job, &launch, device, local_count);
+  main_limit_sizes(&job, &launch, device, local_count);
   job.steps = perf_count_steps(&job);
   perf_team_init(&job.team, o.threads, &launch);
-  perf_worker *w = make_workers(&job, reports, device);
-  connect_all(w);
+  perf_worker *w = main_make_workers(&job, reports, device);
+  main_connect_all(w);
   if (reports) perf_report_table();
-  run_workers(w);
-  int code = finish(&job, w, reports);
+  main_run_workers(w);
+  int code = main_finish(&job, w, reports);
   free(w->ranks), free(w), free(all);
   perf_launch_end(&launch);
   return code;

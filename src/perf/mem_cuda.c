@@ -13,7 +13,7 @@ static hk_cuda_calls cu;
 static int devices;
 
 #define LOAD(member, symbol, params) cu.member = (CUresult(*) params)dlsym(driver, #symbol);
-static void load(void) {
+static void mem_cuda_load(void) {
   const char *wanted = getenv("HOCKET_DEVICE");
   void *driver = wanted && !strcmp(wanted, "host") ? NULL : dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
   if (!driver) return;
@@ -137,6 +137,6 @@ static const perf_mem perf_mem_cuda = {
 
 const perf_mem *perf_mem_select(void) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
-  pthread_once(&once, load);
+  pthread_once(&once, mem_cuda_load);
   return devices > 0 ? &perf_mem_cuda : &perf_mem_host;
 }

@@ -99,7 +99,7 @@ enum { ROWS = sizeof rows / sizeof rows[0] };
 
 static const char *const places[] = {"both", "out", "in"};
 
-static void usage(FILE *f, const char *program) {
+static void options_usage(FILE *f, const char *program) {
   fprintf(f, "USAGE: %s [options]\n", program);
   for (int i = 0; i < ROWS; i++) {
     const option_row *r = &rows[i];
@@ -115,7 +115,8 @@ static void usage(FILE *f, const char *program) {
   }
 }
 
-static void __attribute__((noreturn, format(printf, 2, 3))) wrong(const perf_options *o, const char *format, ...) {
+static void __attribute__((noreturn, format(printf, 2, 3)))
+options_wrong(const perf_options *o, const char *format, ...) {
   va_list args;
   va_start(args, format);
   fprintf(stderr, "%s: ", o->program);
@@ -125,17 +126,17 @@ static void __attribute__((noreturn, format(printf, 2, 3))) wrong(const perf_opt
   exit(PERF_USAGE);
 }
 
-static long long to_integer(const perf_options *o, const option_row *r, const char *text, long long low,
-                            long long high) {
+static long long options_to_integer(const perf_options *o, const option_row *r, const char *text, long long low,
+                                    long long high) {
   char *end;
   errno = 0;
   long long v = strtoll(text, &end, 0);
   if (end == text || *end || errno || v < low || v > high)
-    wrong(o, "--%s: '%s' is not an integer from %lld to %lld", r->name, text, low, high);
+    options_wrong(o, "--%s: '%s' is not an integer from %lld to %lld", r->name, text, low, high);
   return v;
 }
 
-static size_t to_size(const perf_options *o, const option_row *r, const char *text) {
+static size_t options_to_size(const perf_options *o, const option_row *r, const char *text) {
   char *end;
   double v = strtod(text, &end);
   bool number = end != text;
@@ -146,55 +147,61 @@ static size_t to_size(const perf_options *o, const option_row *r, const char *te
   if (*end == 'B' || *end == 'b') end++;
   v *= (double)(1ll << shift);
   if (!number || *end || !(v >= 0) || v > ldexp(1, 62))
-    wrong(o, "invalid size '%s' specified for '%s': a number, optionally with K, M or G", text, r->name);
+    options_wrong(o, "invalid size '%s' specified for '%s': a number, optionally with K, M or G", text, r->name);
   return (size_t)v;
 }
 
-static int to_name(const perf_options *o, const option_row *r, const char *text, const char *const *names, int n) {
+static int options_to_name(const perf_options *o, const option_row *r, const char *text, const char *const *names,
+                           int n) {
   if (!strcmp(text, "all")) return PERF_ALL;
   for (int i = 0; i < n; i++)
     if (!strcmp(text, names[i])) return i;
-  wrong(o, "--%s: unknown name '%s'; see --help for the list", r->name, text);
+  options_wrong(o, "--%s: unknown name '%s'; see --help for the list", r->name, text);
 }
 
-static void apply(perf_options *o, const option_row *r, const char *text) {
+static void options_apply(perf_options *o, const option_row *r, const char *text) {
   void *field = (char *)o + r->field;
   switch (r->kind) {
-    case KIND_INT: *(int *)field = (int)to_integer(o, r, text, r->low, r->high); break;
-    case KIND_FACTOR: *(size_t *)field = (size_t)to_integer(o, r, text, r->low, r->high); break;
-    case KIND_SIZE: *(size_t *)field = to_size(o, r, text); break;
+    case KIND_INT: *(int *)field = (int)options_to_integer(o, r, text, r->low, r->high); break;
+    case KIND_FACTOR: *(size_t *)field = (size_t)options_to_integer(o, r, text, r->low, r->high); break;
+    case KIND_SIZE: *(size_t *)field = options_to_size(o, r, text); break;
     case KIND_TEXT: *(const char **)field = text; break;
-    case KIND_OP: *(int *)field = to_name(o, r, text, perf_op_names, PERF_NUM_OPS); break;
-    case KIND_TYPE: *(int *)field = to_name(o, r, text, perf_type_names, ncclNumTypes); break;
-    case KIND_ROOT: *(int *)field = !strcmp(text, "all") ? PERF_ALL : (int)to_integer(o, r, text, -1, INT_MAX); break;
-    case KIND_PLACES: *(int *)field = to_name(o, r, text, places, (int)(sizeof places / sizeof places[0])); break;
-    case KIND_HELP: usage(stdout, o->program); exit(PERF_OK);
+    case KIND_OP: *(int *)field = options_to_name(o, r, text, perf_op_names, PERF_NUM_OPS); break;
+    case KIND_TYPE: *(int *)field = options_to_name(o, r, text, perf_type_names, ncclNumTypes); break;
+    case KIND_ROOT:
+      *(int *)field = !strcmp(text, "all") ? PERF_ALL : (int)options_to_integer(o, r, text, -1, INT_MAX);
+      break;
+    case KIND_PLACES:
+      *(int *)field = options_to_name(o, r, text, places, (int)(sizeof places / sizeof places[0]));
+      break;
+    case KIND_HELP: options_usage(stdout, o->program); exit(PERF_OK);
   }
 }
 
-static bool ends_with(const char *text, const char *end) {
+static bool options_ends_with(const char *text, const char *end) {
   size_t n = strlen(text), m = strlen(end);
   return n > m && !strcmp(text + n - m, end);
 }
 
-static void validate(perf_options *o) {
+static void options_validate(perf_options *o) {
   if (o->min_bytes > o->max_bytes)
-    wrong(o, "invalid sizes for 'minbytes' and 'maxbytes': %zu > %zu", o->min_bytes, o->max_bytes);
+    options_wrong(o, "invalid sizes for 'minbytes' and 'maxbytes': %zu > %zu", o->min_bytes, o->max_bytes);
   if (o->step_factor <= 1 && o->step_bytes == 0 && o->min_bytes < o->max_bytes)
-    wrong(o, "a step of 0 bytes never reaches the largest size");
-  if (o->json && !ends_with(o->json, ".json")) wrong(o, "--output_file: '%s' does not end in .json", o->json);
-  if (o->plot && !ends_with(o->plot, ".svg") && !ends_with(o->plot, ".png"))
-    wrong(o, "--plot: '%s' ends in neither .svg nor .png", o->plot);
-  if (o->graph && o->blocking == 3) wrong(o, "-z 3 cannot be captured in a graph (-G)");
-  if (o->graph && o->per_iter) wrong(o, "-I times each iteration, which a graph (-G) hides");
-  if (o->per_iter_skip && !o->per_iter) wrong(o, "-K goes with -I 1");
-  if (o->per_iter_skip >= o->iters) wrong(o, "-K %d leaves none of %d iterations", o->per_iter_skip, o->iters);
-  if (o->plot && o->places != PERF_PLACES_BOTH) wrong(o, "--plot draws both places: leave --places out");
-  if (o->cycles == 0 && o->plot) wrong(o, "--plot needs an end: give -N a count");
+    options_wrong(o, "a step of 0 bytes never reaches the largest size");
+  if (o->json && !options_ends_with(o->json, ".json"))
+    options_wrong(o, "--output_file: '%s' does not end in .json", o->json);
+  if (o->plot && !options_ends_with(o->plot, ".svg") && !options_ends_with(o->plot, ".png"))
+    options_wrong(o, "--plot: '%s' ends in neither .svg nor .png", o->plot);
+  if (o->graph && o->blocking == 3) options_wrong(o, "-z 3 cannot be captured in a graph (-G)");
+  if (o->graph && o->per_iter) options_wrong(o, "-I times each iteration, which a graph (-G) hides");
+  if (o->per_iter_skip && !o->per_iter) options_wrong(o, "-K goes with -I 1");
+  if (o->per_iter_skip >= o->iters) options_wrong(o, "-K %d leaves none of %d iterations", o->per_iter_skip, o->iters);
+  if (o->plot && o->places != PERF_PLACES_BOTH) options_wrong(o, "--plot draws both places: leave --places out");
+  if (o->cycles == 0 && o->plot) options_wrong(o, "--plot needs an end: give -N a count");
 }
 
 /* Builds getopt's tables from the rows, so that there is one list of options. */
-static void make_getopt_tables(struct option *longs, char *letters) {
+static void options_make_getopt_tables(struct option *longs, char *letters) {
   *letters++ = ':';
   for (int i = 0; i < ROWS; i++) {
     bool has_argument = rows[i].kind != KIND_HELP;
@@ -208,7 +215,7 @@ static void make_getopt_tables(struct option *longs, char *letters) {
 }
 
 /* The operation is the name by which the program was started, through a link, or its first argument. */
-static const perf_coll *find_operation(const char **program, int *argc, char ***argv) {
+static const perf_coll *options_find_operation(const char **program, int *argc, char ***argv) {
   const char *slash = strrchr(**argv, '/');
   const perf_coll *coll = perf_coll_find(*program = slash ? slash + 1 : **argv);
   if (coll) return coll;
@@ -231,7 +238,7 @@ static const perf_coll *find_operation(const char **program, int *argc, char ***
 
 void perf_options_parse(perf_options *o, int argc, char **argv) {
   const char *program;
-  const perf_coll *coll = find_operation(&program, &argc, &argv);
+  const perf_coll *coll = options_find_operation(&program, &argc, &argv);
   *o = (perf_options){.threads = 1,
                       .gpus = 1,
                       .min_bytes = 32 << 20,
@@ -255,16 +262,16 @@ void perf_options_parse(perf_options *o, int argc, char **argv) {
                       .argv = argv};
   struct option longs[ROWS + 1];
   char letters[2 * ROWS + 2];
-  make_getopt_tables(longs, letters);
+  options_make_getopt_tables(longs, letters);
   for (;;) {
     int at = optind, c = getopt_long(argc, argv, letters, longs, NULL);
     if (c == -1) break;
-    if (c == ':') wrong(o, "option '%s' needs a value", argv[at]);
-    if (c == '?') wrong(o, "invalid option '%s'", argv[at]);
+    if (c == ':') options_wrong(o, "option '%s' needs a value", argv[at]);
+    if (c == '?') options_wrong(o, "invalid option '%s'", argv[at]);
     for (int i = 0; i < ROWS; i++)
-      if (rows[i].letter == c && rows[i].help) apply(o, &rows[i], optarg);
+      if (rows[i].letter == c && rows[i].help) options_apply(o, &rows[i], optarg);
   }
-  if (optind < argc) wrong(o, "unexpected argument '%s'", argv[optind]);
+  if (optind < argc) options_wrong(o, "unexpected argument '%s'", argv[optind]);
   if (o->coll->windows) o->reg = 2;
-  validate(o);
+  options_validate(o);
 }

@@ -33,7 +33,7 @@ void perf_plot_check(void) {
   perf_fail(PERF_USAGE, "--plot needs gnuplot, which is not in PATH (Debian: apt-get install gnuplot-nox)");
 }
 
-static int series_of(const char *type, const char *op, int root) {
+static int plot_series_of(const char *type, const char *op, int root) {
   char name[sizeof *plot.series], where[24] = "";
   if (root >= 0) snprintf(where, sizeof where, " root %d", root);
   snprintf(name, sizeof name, "%s%s%s%s", type, strcmp(op, "none") && *op ? " " : "", strcmp(op, "none") ? op : "",
@@ -54,7 +54,7 @@ void perf_plot_row(size_t bytes, const char *type, const char *op, int root) {
     if (!grown) perf_fail(PERF_INTERNAL, "out of memory");
     plot.points = grown;
   }
-  plot.points[plot.count++] = (point){.bytes = bytes, .series = series_of(type, op, root)};
+  plot.points[plot.count++] = (point){.bytes = bytes, .series = plot_series_of(type, op, root)};
 }
 
 void perf_plot_half(double usec, double bus_bw, bool in_place) {
@@ -62,7 +62,7 @@ void perf_plot_half(double usec, double bus_bw, bool in_place) {
   p->usec[in_place] = usec, p->bus_bw[in_place] = bus_bw;
 }
 
-static void panel(FILE *g, const char *title, const char *unit, int column) {
+static void plot_panel(FILE *g, const char *title, const char *unit, int column) {
   fprintf(g, "set ylabel '%s'\nset title '%s'\nplot ", unit, title);
   for (int s = 0; s < plot.nseries; s++)
     for (int half = 0; half < 2; half++)
@@ -92,10 +92,10 @@ void perf_plot_draw(const char *path, const char *title) {
              "set key top left noenhanced\nset title noenhanced\n");
   char text[256];
   snprintf(text, sizeof text, "%s: bus bandwidth", title);
-  panel(g, text, "GB/s", 2);
+  plot_panel(g, text, "GB/s", 2);
   snprintf(text, sizeof text, "%s: time", title);
   fputs("set logscale y\n", g);
-  panel(g, text, "us", 4);
+  plot_panel(g, text, "us", 4);
   int status = pclose(g);
   sigaction(SIGPIPE, &before, NULL);
   if (status) perf_fail(PERF_INTERNAL, "gnuplot could not draw %s", path);

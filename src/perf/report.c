@@ -29,8 +29,8 @@ static struct {
   pthread_t thread; /* the thread that reports */
 } out;
 
-static void add(const char *format, ...) __attribute__((format(printf, 1, 2)));
-static void add(const char *format, ...) {
+static void report_add(const char *format, ...) __attribute__((format(printf, 1, 2)));
+static void report_add(const char *format, ...) {
   va_list args;
   va_start(args, format);
   int n = vsnprintf(out.row + out.used, sizeof out.row - out.used, format, args);
@@ -38,12 +38,12 @@ static void add(const char *format, ...) {
   va_end(args);
 }
 
-static void clear_progress(void) {
+static void report_clear_progress(void) {
   if (out.progress) fputs("\r\033[K", stderr), fflush(stderr);
   out.progress = false;
 }
 
-static void now_text(char *text, size_t room) {
+static void report_now_text(char *text, size_t room) {
   time_t t = time(NULL);
   struct tm parts;
   localtime_r(&t, &parts);
@@ -51,7 +51,7 @@ static void now_text(char *text, size_t room) {
 }
 
 /* An existing file is kept: then the results go to file.json.0, .1 and so on. */
-static FILE *create_json(const char *path, char *used, size_t room) {
+static FILE *report_create_json(const char *path, char *used, size_t room) {
   snprintf(used, room, "%s", path);
   FILE *f = fopen(used, "wx");
   for (int i = 0; !f && errno == EEXIST; i++) {
@@ -69,12 +69,12 @@ void perf_report_open(const perf_options *o, int library_version) {
   if (!o->json) return;
   char path[4096], text[64];
   hk_json *w = &out.json;
-  w->f = create_json(o->json, path, sizeof path);
+  w->f = report_create_json(o->json, path, sizeof path);
   if (!w->f) perf_fail(PERF_USAGE, "cannot write %s: %s", path, strerror(errno));
   printf("# Writing JSON output to %s\n", path);
   hk_json_open(w, '{');
   hk_json_put_integer(w, "version", JSON_VERSION);
-  now_text(text, sizeof text);
+  report_now_text(text, sizeof text);
   hk_json_put_text(w, "start_time", text);
   hk_json_begin(w, "args", '[');
   for (int i = 0; i < o->argc; i++) hk_json_text(w, o->argv[i]);
@@ -85,7 +85,7 @@ void perf_report_open(const perf_options *o, int library_version) {
   hk_json_put_integer(w, "nccl_version", library_version);
 }
 
-static void json_config(hk_json *w, const perf_options *o) {
+static void report_json_config(hk_json *w, const perf_options *o) {
   hk_json_begin(w, "config", '{');
   hk_json_put_integer(w, "nthreads", o->threads);
   hk_json_put_integer(w, "ngpus", o->gpus);
@@ -125,7 +125,7 @@ void perf_report_header(const perf_options *o, int library_version) {
            o->per_iter_skip);
   if (o->parallel_init) printf("# Parallel Init Enabled: threads call into NcclInitRank concurrently \n");
   printf("#\n# Using devices\n");
-  json_config(&out.json, o);
+  report_json_config(&out.json, o);
 }
 
 void perf_report_place(const perf_place *p) {
@@ -175,7 +175,7 @@ void perf_report_row(size_t bytes, size_t count, const char *type, const char *o
   out.used = 0;
   char root_text[16];
   snprintf(root_text, sizeof root_text, "%6i", root);
-  add("%12zu  %12zu  %8s  %6s  %6s", bytes, count, type, op, root_text);
+  report_add("%12zu  %12zu  %8s  %6s  %6s", bytes, count, type, op, root_text);
   hk_json *w = &out.json;
   hk_json_open(w, '{');
   hk_json_put_integer(w, "size", (long long)bytes);
@@ -187,20 +187,21 @@ void perf_report_row(size_t bytes, size_t count, const char *type, const char *o
 }
 
 /* As many decimals as fit into the column: 2, 1, 0, then an exponent. */
-static void add_fitted(double v, int width) {
+static void report_add_fitted(double v, int width) {
   char text[400];
   for (int decimals = 2; decimals >= 0; decimals--)
     if (snprintf(text, sizeof text, "%*.*f", width, decimals, v) <= width) {
-      add("  %s", text);
+      report_add("  %s", text);
       return;
     }
   snprintf(text, sizeof text, "%*.*e", width, width >= 7 ? 1 : 0, v);
-  add("  %s", text);
+  report_add("  %s", text);
 }
 
-static void stats_half(const perf_iter_stats *s, bool in_place) {
+static void report_stats_half(const perf_iter_stats *s, bool in_place) {
   double variation = s->average > 0 ? 100 * s->deviation / s->average : 0;
-  add_fitted(s->min, 7), add_fitted(s->max, 7), add_fitted(s->p99, 7), add_fitted(variation, 7);
+  report_add_fitted(s->min, 7), report_add_fitted(s->max, 7), report_add_fitted(s->p99, 7),
+      report_add_fitted(variation, 7);
   hk_json *w = &out.json;
   hk_json_begin(w, in_place ? "in_place_per_iter" : "out_of_place_per_iter", '{');
   hk_json_put_integer(w, "skipped_iterations", s->skipped);
@@ -227,18 +228,18 @@ static void stats_half(const perf_iter_stats *s, bool in_place) {
   hk_json_close(w);
 }
 
-static void add_timestamp(void) {
+static void report_add_timestamp(void) {
   char text[64];
-  now_text(text, sizeof text);
-  add("%21s", text);
+  report_now_text(text, sizeof text);
+  report_add("%21s", text);
 }
 
-static void no_half(void) {
-  add("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
-  for (int i = 0; i < 4 && out.o->per_iter; i++) add("  %7s", "N/A");
+static void report_no_half(void) {
+  report_add("  %7s  %6s  %6s  %6s", "N/A", "N/A", "N/A", "N/A");
+  for (int i = 0; i < 4 && out.o->per_iter; i++) report_add("  %7s", "N/A");
 }
 
-static void half_as_json(const perf_result *r, bool in_place) {
+static void report_half_as_json(const perf_result *r, bool in_place) {
   hk_json *w = &out.json;
   hk_json_begin(w, in_place ? "in_place" : "out_of_place", '{');
   hk_json_put_number(w, out.o->cputime ? "cpu_time" : "time", r->usec);
@@ -254,22 +255,22 @@ static void half_as_json(const perf_result *r, bool in_place) {
 
 void perf_report_half(const perf_result *r, bool in_place) {
   if (r) {
-    add_fitted(r->usec, 7), add_fitted(r->alg_bw, 6), add_fitted(r->bus_bw, 6);
+    report_add_fitted(r->usec, 7), report_add_fitted(r->alg_bw, 6), report_add_fitted(r->bus_bw, 6);
     if (r->checked)
-      add("  %6g", (double)r->wrong);
+      report_add("  %6g", (double)r->wrong);
     else
-      add("    N/A");
-    half_as_json(r, in_place);
-    if (r->has_stats) stats_half(&r->stats, in_place);
+      report_add("    N/A");
+    report_half_as_json(r, in_place);
+    if (r->has_stats) report_stats_half(&r->stats, in_place);
     if (out.o->plot) perf_plot_half(r->usec, r->bus_bw, in_place);
   } else {
-    no_half();
+    report_no_half();
   }
-  if (in_place && out.o->timestamps) add_timestamp();
+  if (in_place && out.o->timestamps) report_add_timestamp();
 }
 
 void perf_report_row_end(void) {
-  clear_progress();
+  report_clear_progress();
   printf("%s\n", out.row);
   fflush(stdout);
   hk_json_put_integer(&out.json, "actual_iterations", out.o->iters);
@@ -278,7 +279,7 @@ void perf_report_row_end(void) {
 }
 
 void perf_report_footer(long errors, double bandwidth, double wanted, const char *program) {
-  clear_progress();
+  report_clear_progress();
   bool checked = wanted != -1, enough = bandwidth >= wanted * 0.9;
   printf("# %-20s : %ld %s\n", "Out of bounds values", errors, errors ? "FAILED" : "OK");
   printf("# %-20s : %g %s\n", "Avg bus bandwidth", bandwidth, !checked ? "" : enough ? "OK" : "FAILED");
@@ -295,7 +296,7 @@ void perf_report_footer(long errors, double bandwidth, double wanted, const char
   hk_json_close(w);
 }
 
-static void amount(char *text, size_t room, double bytes) {
+static void report_amount(char *text, size_t room, double bytes) {
   static const char *const units[] = {"B", "KB", "MB", "GB"};
   int unit = 0;
   double size = bytes < 0 ? -bytes : bytes;
@@ -305,8 +306,8 @@ static void amount(char *text, size_t room, double bytes) {
 
 void perf_report_memory(const char *title, double init, double buffers, double collective) {
   char a[32], b[32], c[32], all[32];
-  amount(a, sizeof a, init), amount(b, sizeof b, buffers), amount(c, sizeof c, collective);
-  amount(all, sizeof all, init + buffers + collective);
+  report_amount(a, sizeof a, init), report_amount(b, sizeof b, buffers), report_amount(c, sizeof c, collective);
+  report_amount(all, sizeof all, init + buffers + collective);
   printf("# %-20s : Initialization %s | User-Allocated %s | Collective %s | Total  %s\n", title, a, b, c, all);
 }
 
@@ -327,7 +328,7 @@ void perf_report_close(const char *error) {
   hk_json_begin(w, "errors", '[');
   if (error) hk_json_text(w, error);
   hk_json_close(w);
-  now_text(text, sizeof text);
+  report_now_text(text, sizeof text);
   hk_json_put_text(w, "end_time", text);
   while (w->depth) hk_json_close(w);
   fclose(w->f);
@@ -347,7 +348,7 @@ void perf_report_progress(size_t done, size_t total, const char *what, size_t by
   double spent = perf_now() - out.start;
   if (!terminal || spent < PROGRESS_AFTER_SECONDS) return;
   char size[32];
-  amount(size, sizeof size, (double)bytes);
+  report_amount(size, sizeof size, (double)bytes);
   if (total)
     fprintf(stderr, "\r\033[K# %zu of %zu, %s %s, %.0f s", done, total, size, what, spent);
   else

@@ -11,7 +11,7 @@ void perf_team_init(perf_team *t, int threads, perf_launch *launch) {
   pthread_cond_init(&t->turned, NULL);
 }
 
-static double combine(double a, double b, int how) {
+static double team_combine(double a, double b, int how) {
   switch (how) {
     case TEAM_RANK0: return a;
     case TEAM_MIN: return b < a ? b : a;
@@ -21,13 +21,13 @@ static double combine(double a, double b, int how) {
 }
 
 /* Called by the last thread that arrives, for the whole process. */
-static double over_processes(perf_team *t, int how) {
+static double team_over_processes(perf_team *t, int how) {
   int n = t->launch->nprocs;
   double *all = malloc(sizeof *all * (size_t)n);
   if (!all) perf_fail(PERF_INTERNAL, "out of memory");
   perf_allgather(t->launch, &t->sum, sizeof t->sum, all);
   double r = all[0];
-  for (int p = 1; p < n; p++) r = combine(r, all[p], how);
+  for (int p = 1; p < n; p++) r = team_combine(r, all[p], how);
   free(all);
   return how == TEAM_AVERAGE ? r / (n * t->threads) : r;
 }
@@ -37,10 +37,10 @@ double perf_team_reduce(perf_team *t, int thread, double value, int how) {
   if (t->arrived == 0 || (how == TEAM_RANK0 && thread == 0))
     t->sum = value;
   else
-    t->sum = combine(t->sum, value, how);
+    t->sum = team_combine(t->sum, value, how);
   unsigned turn = t->turn;
   if (++t->arrived == t->threads) {
-    t->result = over_processes(t, how);
+    t->result = team_over_processes(t, how);
     t->arrived = 0, t->turn++;
     pthread_cond_broadcast(&t->turned);
   } else {

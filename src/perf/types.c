@@ -26,7 +26,7 @@ size_t perf_type_size(ncclDataType_t type) {
 }
 
 /* Any float of exponent_bits and mantissa_bits, also e4m3, which has no infinity (its largest exponent is ordinary). */
-static double decode_small(unsigned bits, int exponent_bits, int mantissa_bits) {
+static double types_decode_small(unsigned bits, int exponent_bits, int mantissa_bits) {
   int width = exponent_bits + mantissa_bits;
   unsigned exponent = bits >> mantissa_bits & ((1u << exponent_bits) - 1), top = (1u << exponent_bits) - 1;
   unsigned mantissa = bits & ((1u << mantissa_bits) - 1);
@@ -53,10 +53,10 @@ double perf_type_decode(ncclDataType_t type, const void *data, size_t i) {
     case ncclInt8: return (int8_t)bits;
     case ncclInt32: return (int32_t)bits;
     case ncclInt64: return (double)(int64_t)bits;
-    case ncclFloat16: return decode_small((unsigned)bits, 5, 10);
-    case ncclBfloat16: return decode_small((unsigned)bits, 8, 7);
-    case ncclFloat8e4m3: return decode_small((unsigned)bits, 4, 3);
-    case ncclFloat8e5m2: return decode_small((unsigned)bits, 5, 2);
+    case ncclFloat16: return types_decode_small((unsigned)bits, 5, 10);
+    case ncclBfloat16: return types_decode_small((unsigned)bits, 8, 7);
+    case ncclFloat8e4m3: return types_decode_small((unsigned)bits, 4, 3);
+    case ncclFloat8e5m2: return types_decode_small((unsigned)bits, 5, 2);
     case ncclFloat32: memcpy(&f, &bits, sizeof f); return (double)f;
     case ncclFloat64: memcpy(&d, &bits, sizeof d); return d;
     default: return (double)bits;

@@ -36,12 +36,13 @@ struct hk_builder {
   size_t links_before, table_before; /* counts to restore if the body is dropped */
 };
 
-static size_t operand_count(const hk_instr *i) { return (size_t)i->ndst + i->nsrc; }
+static size_t builder_operand_count(const hk_instr *i) { return (size_t)i->ndst + i->nsrc; }
 
 /* Makes room for `more` items in a growing array. */
 #define RESERVE(b, field, more)                                                                                        \
-  (HK_RESERVE((b)->field, (b)->field##_room, (b)->n##field + (more)) || no_room(b, (b)->n##field, sizeof *(b)->field))
-static bool no_room(hk_builder *b, size_t n, size_t bytes) {
+  (HK_RESERVE((b)->field, (b)->field##_room, (b)->n##field + (more)) ||                                                \
+   builder_no_room(b, (b)->n##field, sizeof *(b)->field))
+static bool builder_no_room(hk_builder *b, size_t n, size_t bytes) {
   b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of over %zu x %zu bytes", n, bytes);
   return false;
 }
@@ -144,38 +145,38 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
   return (unsigned)(b->nlinks - 1);
 }
 
-static hk_operand link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
+static hk_operand builder_link_operand(hk_builder *b, hk_link_kind kind, int peer, unsigned block, int stride) {
   return (hk_operand){.space = HK_LINK,
                       .link = (uint16_t)hk_build_link(b, kind, peer),
                       .block = (uint16_t)block,
                       .stride = (int16_t)stride};
 }
 hk_operand hk_send_to(hk_builder *b, int peer, unsigned block, int stride) {
-  return link_operand(b, HK_LINK_SEND, peer, block, stride);
+  return builder_link_operand(b, HK_LINK_SEND, peer, block, stride);
 }
 hk_operand hk_recv_from(hk_builder *b, int peer, unsigned block, int stride) {
-  return link_operand(b, HK_LINK_RECV, peer, block, stride);
+  return builder_link_operand(b, HK_LINK_RECV, peer, block, stride);
 }
 hk_operand hk_mcast(hk_builder *b, unsigned block, int stride) {
-  return link_operand(b, HK_LINK_MCAST_SEND, b->what.rank, block, stride);
+  return builder_link_operand(b, HK_LINK_MCAST_SEND, b->what.rank, block, stride);
 }
 hk_operand hk_mcast_from(hk_builder *b, int peer, unsigned block, int stride) {
-  return link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
+  return builder_link_operand(b, HK_LINK_MCAST_RECV, peer, block, stride);
 }
 
 hk_operand hk_sum_to(hk_builder *b, int next, unsigned block, int stride) {
-  return link_operand(b, HK_LINK_SUM_SEND, next, block, stride);
+  return builder_link_operand(b, HK_LINK_SUM_SEND, next, block, stride);
 }
 hk_operand hk_sum_from(hk_builder *b, int before, unsigned block, int stride) {
-  return link_operand(b, HK_LINK_SUM_RECV, before, block, stride);
+  return builder_link_operand(b, HK_LINK_SUM_RECV, before, block, stride);
 }
 
 hk_operand hk_round_operand(hk_builder *b, hk_link_kind kind, int neighbour, unsigned block) {
-  return link_operand(b, kind, neighbour, block, 0);
+  return builder_link_operand(b, kind, neighbour, block, 0);
 }
 
 /* Appends an instruction to the current lane; NULL on error. */
-static hk_instr *append(hk_builder *b) {
+static hk_instr *builder_append(hk_builder *b) {
   if (!b->nlanes) {
     b->error = HK_FAIL(HK_ERR_INTERNAL, "An instruction was built before the first lane");
     return NULL;
@@ -193,7 +194,7 @@ void hk_build_move(hk_builder *b, unsigned flags, const hk_operand *dst, unsigne
     b->error = HK_FAIL(HK_ERR_INTERNAL, "An instruction cannot have %u destinations and %u sources", ndst, nsrc);
     return;
   }
-  hk_instr *i = append(b);
+  hk_instr *i = builder_append(b);
   if (!i) return;
   i->op = HK_OP_MOVE;
   i->flags = (uint8_t)(flags & (HK_INSTR_FINAL | HK_INSTR_COPY));
@@ -225,7 +226,7 @@ void hk_build_repeat(hk_builder *b, unsigned count) {
   b->links_before = b->nlinks;
   b->table_before = b->noperands;
   if (count > 1) {
-    hk_instr *i = append(b);
+    hk_instr *i = builder_append(b);
     if (!i) return;
     i->op = HK_OP_REPEAT;
     i->repeat.count = count;
@@ -234,15 +235,15 @@ void hk_build_repeat(hk_builder *b, unsigned count) {
   b->in_repeat = true;
 }
 
-static hk_operand *operands_of(hk_builder *b, hk_instr *i) {
+static hk_operand *builder_operands_of(hk_builder *b, hk_instr *i) {
   return i->flags & HK_INSTR_TABLE ? b->operands + i->table : i->inline_operands;
 }
 
 /* The body of a repeat of one: there is only iteration 0. */
-static void flatten(hk_builder *b) {
+static void builder_flatten(hk_builder *b) {
   for (size_t k = b->repeat_at; k < b->ninstrs; k++) {
-    hk_operand *o = operands_of(b, &b->instrs[k]);
-    for (size_t n = operand_count(&b->instrs[k]); n; n--, o++) {
+    hk_operand *o = builder_operands_of(b, &b->instrs[k]);
+    for (size_t n = builder_operand_count(&b->instrs[k]); n; n--, o++) {
       o->stride = 0;
       o->flags &= (uint8_t)~HK_OPERAND_STEP;
     }
@@ -260,7 +261,7 @@ void hk_build_end_repeat(hk_builder *b) {
     b->nlinks = b->links_before; /* links made for the body only */
     b->noperands = b->table_before;
   } else if (b->repeat_count == 1) {
-    flatten(b);
+    builder_flatten(b);
   } else if (b->ninstrs == b->repeat_at + 1) {
     b->ninstrs = b->repeat_at; /* nothing to repeat */
   } else {
@@ -269,7 +270,7 @@ void hk_build_end_repeat(hk_builder *b) {
 }
 
 /* The links that instruction `at`, run `count` times, uses with operand o: consecutive ones if it steps. */
-static bool mark_links(hk_builder *b, const hk_operand *o, size_t at, uint32_t count, uint32_t *used) {
+static bool builder_mark_links(hk_builder *b, const hk_operand *o, size_t at, uint32_t count, uint32_t *used) {
   uint32_t n = o->flags & HK_OPERAND_STEP ? count : 1;
   for (uint32_t j = 0; j < n; j++) {
     size_t l = (size_t)o->link + j;
@@ -288,7 +289,7 @@ static bool mark_links(hk_builder *b, const hk_operand *o, size_t at, uint32_t c
 
 /* Drops the links that no instruction uses (made for a dropped body, for example) and renumbers the others. Stepping
  * operands mark whole ranges, so ranges stay consecutive. */
-static void drop_unused_links(hk_builder *b) {
+static void builder_drop_unused_links(hk_builder *b) {
   uint32_t *number = calloc(b->nlinks + 1, sizeof *number);
   if (!number) {
     b->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for %zu links", b->nlinks);
@@ -297,9 +298,9 @@ static void drop_unused_links(hk_builder *b) {
   hk_scan s = {.end = (uint32_t)b->ninstrs};
   while (hk_scan_next(&s, b->instrs)) {
     hk_instr *i = &b->instrs[s.at];
-    const hk_operand *o = operands_of(b, i);
-    for (size_t n = operand_count(i); n; n--, o++)
-      if (o->space == HK_LINK && !mark_links(b, o, s.at, s.times, number)) goto out;
+    const hk_operand *o = builder_operands_of(b, i);
+    for (size_t n = builder_operand_count(i); n; n--, o++)
+      if (o->space == HK_LINK && !builder_mark_links(b, o, s.at, s.times, number)) goto out;
   }
   uint32_t kept = 0;
   for (size_t l = 0; l < b->nlinks; l++) {
@@ -308,9 +309,9 @@ static void drop_unused_links(hk_builder *b) {
     number[l] = kept++;
   }
   for (size_t k = 0; k < b->ninstrs; k++) {
-    hk_operand *o = operands_of(b, &b->instrs[k]);
+    hk_operand *o = builder_operands_of(b, &b->instrs[k]);
     if (b->instrs[k].op == HK_OP_REPEAT) continue;
-    for (size_t n = operand_count(&b->instrs[k]); n; n--, o++)
+    for (size_t n = builder_operand_count(&b->instrs[k]); n; n--, o++)
       if (o->space == HK_LINK) o->link = (uint16_t)number[o->link];
   }
   b->nlinks = kept;
@@ -318,7 +319,7 @@ out:
   free(number);
 }
 
-static hk_status lay_out(const hk_builder *b, const char *algorithm, hk_program **out) {
+static hk_status builder_lay_out(const hk_builder *b, const char *algorithm, hk_program **out) {
   const hk_build *w = &b->what;
   hk_program head = {.coll = (uint16_t)w->coll,
                      .partition = (uint16_t)hk_coll_partition(w->coll),
@@ -348,8 +349,8 @@ hk_status hk_builder_finish(hk_builder *b, const char *algorithm, hk_program **o
     size_t end = k + 1 < b->nlanes ? b->lanes[k + 1].first : b->ninstrs;
     b->lanes[k].count = (uint32_t)(end - b->lanes[k].first);
   }
-  if (!b->error) drop_unused_links(b);
-  if (!b->error) b->error = lay_out(b, algorithm, out);
+  if (!b->error) builder_drop_unused_links(b);
+  if (!b->error) b->error = builder_lay_out(b, algorithm, out);
   hk_status rc = b->error;
   builder_free(b);
   return rc;

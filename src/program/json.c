@@ -2,7 +2,7 @@
 /* A program as JSON, for other tools. */
 #include "program_internal.h"
 
-static void write_operand(const hk_program *p, const hk_operand *o, FILE *to) {
+static void json_write_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   if (o->space == HK_LINK && o->link < p->nlinks)
     fprintf(to, "{\"space\":\"%s\",\"link\":%u,", hk_link_word(hk_program_links(p)[o->link].kind), o->link);
   else
@@ -13,25 +13,25 @@ static void write_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   fputc('}', to);
 }
 
-static void write_operands(const hk_program *p, const char *name, const hk_operand *o, unsigned n, FILE *to) {
+static void json_write_operands(const hk_program *p, const char *name, const hk_operand *o, unsigned n, FILE *to) {
   fprintf(to, "\"%s\":[", name);
   for (unsigned k = 0; k < n; k++) {
     if (k) fputc(',', to);
-    write_operand(p, &o[k], to);
+    json_write_operand(p, &o[k], to);
   }
   fputc(']', to);
 }
 
-static void write_instr(const hk_program *p, const hk_instr *i, FILE *to) {
+static void json_write_instr(const hk_program *p, const hk_instr *i, FILE *to) {
   if (i->op == HK_OP_REPEAT) {
     fprintf(to, "{\"repeat\":%u,\"body\":%u}", i->repeat.count, i->repeat.body);
     return;
   }
   const hk_operand *o = hk_instr_operands(p, i);
   fputc('{', to);
-  write_operands(p, "to", o, i->ndst, to);
+  json_write_operands(p, "to", o, i->ndst, to);
   fputc(',', to);
-  write_operands(p, "from", o + i->ndst, i->nsrc, to);
+  json_write_operands(p, "from", o + i->ndst, i->nsrc, to);
   if (i->flags & HK_INSTR_FINAL) fputs(",\"final\":true", to);
   if (i->flags & HK_INSTR_COPY) fputs(",\"copy\":true", to);
   if (i->flags & HK_INSTR_IN_SWITCH) fputs(",\"in_switch\":true", to);
@@ -55,7 +55,7 @@ void hk_program_json(const hk_program *p, FILE *to) {
     fputs(lane ? ",\n  [" : "[", to);
     for (uint32_t k = 0; k < l->count; k++) {
       if (k) fputs(",\n   ", to);
-      write_instr(p, &hk_program_instrs(p)[l->first + k], to);
+      json_write_instr(p, &hk_program_instrs(p)[l->first + k], to);
     }
     fputc(']', to);
   }

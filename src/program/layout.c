@@ -11,7 +11,7 @@ typedef struct seat_key {
   int local, rank;
 } seat_key;
 
-static int by_place(const void *a, const void *b) {
+static int layout_by_place(const void *a, const void *b) {
   const seat_key *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1; /* here a host's number */
   if (x->local != y->local) return x->local < y->local ? -1 : 1;
@@ -22,22 +22,22 @@ typedef struct first_seen {
   uint64_t host;
   int rank;
 } first_seen;
-static int by_host(const void *a, const void *b) {
+static int layout_by_host(const void *a, const void *b) {
   const first_seen *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1;
   return x->rank - y->rank;
 }
-static int by_rank(const void *a, const void *b) {
+static int layout_by_rank(const void *a, const void *b) {
   const first_seen *x = a, *y = b;
   return x->rank - y->rank;
 }
 
 /* Numbers the hosts in the order of their first ranks: keys[r].host becomes that number. */
-static hk_status number_hosts(seat_key *keys, const uint64_t *host, int n, int *nhosts) {
+static hk_status layout_number_hosts(seat_key *keys, const uint64_t *host, int n, int *nhosts) {
   first_seen *seen = malloc(((size_t)n ? (size_t)n : 1) * sizeof *seen);
   if (!seen) return HK_FAIL_ERRNO("no memory for the hosts of %d ranks", n);
   for (int r = 0; r < n; r++) seen[r] = (first_seen){host[r], r};
-  qsort(seen, (size_t)n, sizeof *seen, by_host);
+  qsort(seen, (size_t)n, sizeof *seen, layout_by_host);
   /* Each rank gets its host's first rank; then the first ranks are counted. */
   int first = 0;
   for (int i = 0; i < n; i++) {
@@ -45,7 +45,7 @@ static hk_status number_hosts(seat_key *keys, const uint64_t *host, int n, int *
     keys[seen[i].rank].host = (uint64_t)first;
     seen[i].host = (uint64_t)first;
   }
-  qsort(seen, (size_t)n, sizeof *seen, by_rank);
+  qsort(seen, (size_t)n, sizeof *seen, layout_by_rank);
   int count = 0;
   for (int r = 0; r < n; r++) {
     int f = (int)seen[r].host;
@@ -60,7 +60,7 @@ static hk_status number_hosts(seat_key *keys, const uint64_t *host, int n, int *
   return HK_OK;
 }
 
-static hk_status make_room(hk_layout *l, int channels) {
+static hk_status layout_make_room(hk_layout *l, int channels) {
   size_t n = (size_t)l->nranks, c = (size_t)channels;
   l->host = calloc(n, sizeof *l->host);
   l->local = calloc(n, sizeof *l->local);
@@ -74,7 +74,7 @@ static hk_status make_room(hk_layout *l, int channels) {
   return HK_OK;
 }
 
-static void place_hosts(hk_layout *l, const seat_key *keys) {
+static void layout_place_hosts(hk_layout *l, const seat_key *keys) {
   l->least = l->nranks;
   for (int i = 0; i < l->nranks; i++) {
     int h = (int)keys[i].host, r = keys[i].rank;
@@ -92,7 +92,7 @@ static void place_hosts(hk_layout *l, const seat_key *keys) {
 }
 
 /* Copies the orders and inverts them; every rank must be in each order once. */
-static hk_status place_order(hk_layout *l, const uint16_t *order) {
+static hk_status layout_place_order(hk_layout *l, const uint16_t *order) {
   size_t n = (size_t)l->nranks;
   l->natural = true;
   for (int c = 0; c < l->nchannels; c++) {
@@ -125,15 +125,15 @@ hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const
     goto out;
   }
   l->nranks = nranks;
-  HK_TRY(make_room(l, order && nchannels > 0 ? nchannels : 1), out);
-  HK_TRY(number_hosts(keys, host, nranks, &l->nhosts), out);
+  HK_TRY(layout_make_room(l, order && nchannels > 0 ? nchannels : 1), out);
+  HK_TRY(layout_number_hosts(keys, host, nranks, &l->nhosts), out);
   for (int r = 0; r < nranks; r++) {
     keys[r].rank = r;
     keys[r].local = local ? local[r] : r;
   }
-  qsort(keys, (size_t)nranks, sizeof *keys, by_place);
-  place_hosts(l, keys);
-  HK_TRY(place_order(l, order), out);
+  qsort(keys, (size_t)nranks, sizeof *keys, layout_by_place);
+  layout_place_hosts(l, keys);
+  HK_TRY(layout_place_order(l, order), out);
   *out = l;
   l = NULL;
 out:

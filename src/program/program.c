@@ -61,7 +61,7 @@ hk_coll hk_coll_plain(hk_coll c) {
 
 void hk_program_free(hk_program *p) { free(p); }
 
-static void place(hk_program *p, uint32_t *at, size_t *used, const void *from, size_t bytes) {
+static void program_place(hk_program *p, uint32_t *at, size_t *used, const void *from, size_t bytes) {
   *at = (uint32_t)*used;
   if (bytes) memcpy((char *)p + *used, from, bytes);
   *used = hk_round_up(*used + bytes, 8);
@@ -77,10 +77,10 @@ hk_status hk_program_assemble(const hk_program *head, const hk_lane *lanes, cons
   if (!p) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of %zu bytes", bytes);
   *p = *head;
   p->bytes = bytes;
-  place(p, &p->lanes_at, &used, lanes, head->nlanes * sizeof *lanes);
-  place(p, &p->instrs_at, &used, instrs, head->ninstrs * sizeof *instrs);
-  place(p, &p->operands_at, &used, operands, head->noperands * sizeof *operands);
-  place(p, &p->links_at, &used, links, head->nlinks * sizeof *links);
+  program_place(p, &p->lanes_at, &used, lanes, head->nlanes * sizeof *lanes);
+  program_place(p, &p->instrs_at, &used, instrs, head->ninstrs * sizeof *instrs);
+  program_place(p, &p->operands_at, &used, operands, head->noperands * sizeof *operands);
+  program_place(p, &p->links_at, &used, links, head->nlinks * sizeof *links);
   p->traits = hk_traits_of(p);
   return HK_OK;
 }
@@ -105,7 +105,7 @@ const char *hk_link_word(unsigned kind) {
 
 /* "send(5)[b2-1j]"; "send(5@1)[b2]" if the channel is not the lane's; a stepping operand names its links: "send(link
  * 3+j)[b0]". */
-static void dump_operand(const hk_program *p, const hk_operand *o, FILE *to) {
+static void program_dump_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   if (o->space == HK_LINK) {
     const hk_link_need *l = o->link < p->nlinks ? &hk_program_links(p)[o->link] : NULL;
     fputs(l ? hk_link_word(l->kind) : "bad-link", to);
@@ -123,11 +123,12 @@ static void dump_operand(const hk_program *p, const hk_operand *o, FILE *to) {
   fputc(']', to);
 }
 
-static void dump_operands(const hk_program *p, const hk_operand *o, unsigned n, const char *separator, FILE *to) {
+static void program_dump_operands(const hk_program *p, const hk_operand *o, unsigned n, const char *separator,
+                                  FILE *to) {
   if (n == 0) fputs("none", to);
   for (unsigned k = 0; k < n; k++) {
     if (k) fputs(separator, to);
-    dump_operand(p, &o[k], to);
+    program_dump_operand(p, &o[k], to);
   }
 }
 
@@ -143,15 +144,15 @@ void hk_program_dump_instr(const hk_program *p, uint32_t at, FILE *to) {
     return;
   }
   const hk_operand *o = hk_instr_operands(p, i);
-  dump_operands(p, o, i->ndst, ", ", to);
+  program_dump_operands(p, o, i->ndst, ", ", to);
   fputs(" <- ", to);
-  dump_operands(p, o + i->ndst, i->nsrc, " + ", to);
+  program_dump_operands(p, o + i->ndst, i->nsrc, " + ", to);
   if (i->flags & HK_INSTR_FINAL) fputs(", final", to);
   if (i->flags & HK_INSTR_COPY) fputs(", copy", to);
   if (i->flags & HK_INSTR_IN_SWITCH) fputs(", in switch", to);
 }
 
-static void dump_lane(const hk_program *p, unsigned lane, FILE *to) {
+static void program_dump_lane(const hk_program *p, unsigned lane, FILE *to) {
   const hk_lane *l = &hk_program_lanes(p)[lane];
   fprintf(to, "lane %u\n  links:", lane);
   for (uint32_t k = 0; k < p->nlinks; k++) {
@@ -181,5 +182,5 @@ void hk_program_dump(const hk_program *p, FILE *to) {
     fprintf(to, ", messages in %u out %u", p->in_blocks, p->out_blocks);
   fprintf(to, ", scratch %u, lanes %u, links %u, instructions %u\n", p->scratch_blocks, p->nlanes, p->nlinks,
           p->ninstrs);
-  for (unsigned lane = 0; lane < p->nlanes; lane++) dump_lane(p, lane, to);
+  for (unsigned lane = 0; lane < p->nlanes; lane++) program_dump_lane(p, lane, to);
 }

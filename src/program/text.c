@@ -19,8 +19,8 @@ typedef struct parser {
   size_t lanes_room, links_room, instrs_room, operands_room;
 } parser;
 
-static hk_status fail(parser *p, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
-static hk_status fail(parser *p, const char *format, ...) {
+static hk_status text_fail(parser *p, const char *format, ...) __attribute__((format(printf, 2, 3), cold));
+static hk_status text_fail(parser *p, const char *format, ...) {
   char text[120];
   va_list args;
   va_start(args, format);
@@ -33,46 +33,46 @@ static hk_status fail(parser *p, const char *format, ...) {
   return p->error;
 }
 
-static bool no_room(parser *p, size_t n, size_t bytes) {
+static bool text_no_room(parser *p, size_t n, size_t bytes) {
   if (!p->error) p->error = HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program of over %zu x %zu bytes", n, bytes);
   return false;
 }
 #define GROW(p, field)                                                                                                 \
   (HK_RESERVE((p)->field, (p)->field##_room, (p)->head.n##field + 1u) ||                                               \
-   no_room((p), (p)->head.n##field, sizeof *(p)->field))
+   text_no_room((p), (p)->head.n##field, sizeof *(p)->field))
 
 /* ---- small pieces; each moves the cursor after what it read ---- */
 
-static bool take(parser *p, const char *literal) {
+static bool text_take(parser *p, const char *literal) {
   size_t n = strlen(literal);
   if (strncmp(p->at, literal, n) != 0) return false;
   p->at += n;
   return true;
 }
-static void expect(parser *p, const char *literal) {
-  if (!p->error && !take(p, literal)) fail(p, "expected \"%s\"", literal);
+static void text_expect(parser *p, const char *literal) {
+  if (!p->error && !text_take(p, literal)) text_fail(p, "expected \"%s\"", literal);
 }
-static uint32_t number(parser *p, uint32_t max) {
+static uint32_t text_number(parser *p, uint32_t max) {
   if (p->error) return 0;
   uint64_t n = 0;
   const char *c = p->at;
   while (*c >= '0' && *c <= '9' && n <= max) n = n * 10 + (uint64_t)(*c++ - '0');
   if (c == p->at || n > max) {
-    fail(p, "expected a number up to %u", max);
+    text_fail(p, "expected a number up to %u", max);
     return 0;
   }
   p->at = c;
   return (uint32_t)n;
 }
-static uint16_t number16(parser *p) { return (uint16_t)number(p, UINT16_MAX); }
+static uint16_t text_number16(parser *p) { return (uint16_t)text_number(p, UINT16_MAX); }
 
-static void spaces(parser *p) {
+static void text_spaces(parser *p) {
   while (*p->at == ' ') p->at++;
 }
 /* The end of a line, and the blank lines after it. */
-static void end_of_line(parser *p) {
-  spaces(p);
-  if (*p->at && *p->at != '\n') fail(p, "the line should end");
+static void text_end_of_line(parser *p) {
+  text_spaces(p);
+  if (*p->at && *p->at != '\n') text_fail(p, "the line should end");
   while (!p->error && *p->at == '\n') {
     p->at++;
     p->line++;
@@ -80,10 +80,10 @@ static void end_of_line(parser *p) {
 }
 
 /* "send", ...: returns the kind, or -1 without moving. Later ones come first: mcast-recv begins with mcast. */
-static int link_kind(parser *p) {
+static int text_link_kind(parser *p) {
   for (int k = (int)HK_ARRAY_LENGTH(hk_link_words); k-- > 0;) {
     const char *before = p->at;
-    if (take(p, hk_link_words[k]) && *p->at == '(') return k;
+    if (text_take(p, hk_link_words[k]) && *p->at == '(') return k;
     p->at = before;
   }
   return -1;
@@ -91,7 +91,7 @@ static int link_kind(parser *p) {
 
 /* ---- the first line ---- */
 
-static void read_head(parser *p) {
+static void text_read_head(parser *p) {
   hk_program *h = &p->head;
   int coll = 0;
   size_t n = strcspn(p->at, " \n"); /* of the collective's name */
@@ -99,144 +99,145 @@ static void read_head(parser *p) {
          (strlen(hk_coll_name((hk_coll)coll)) != n || strncmp(p->at, hk_coll_name((hk_coll)coll), n) != 0))
     coll++;
   if (coll == HK_COLL_COUNT) {
-    fail(p, "expected a collective's name");
+    text_fail(p, "expected a collective's name");
     return;
   }
   p->at += n;
-  expect(p, " ");
+  text_expect(p, " ");
   n = strspn(p->at, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+.");
   if (n == 0 || n >= sizeof h->algorithm)
-    fail(p, "expected an algorithm's name of at most %zu letters, digits, _-+.", sizeof h->algorithm - 1);
+    text_fail(p, "expected an algorithm's name of at most %zu letters, digits, _-+.", sizeof h->algorithm - 1);
   if (p->error) return;
   memcpy(h->algorithm, p->at, n);
   p->at += n;
   h->coll = (uint16_t)coll;
   h->partition = (uint16_t)hk_coll_partition((hk_coll)coll);
-  expect(p, ", rank ");
-  h->rank = number16(p);
-  expect(p, " of ");
-  h->nranks = number16(p);
+  text_expect(p, ", rank ");
+  h->rank = text_number16(p);
+  text_expect(p, " of ");
+  h->nranks = text_number16(p);
   if (hk_coll_has_root((hk_coll)coll)) {
-    expect(p, ", root ");
-    h->root = number16(p);
+    text_expect(p, ", root ");
+    h->root = text_number16(p);
   }
   if (h->partition == HK_PART_SPLIT) {
-    expect(p, ", message split into ");
-    h->in_blocks = h->out_blocks = number16(p);
+    text_expect(p, ", message split into ");
+    h->in_blocks = h->out_blocks = text_number16(p);
   } else {
-    expect(p, ", messages in ");
-    h->in_blocks = number16(p);
-    expect(p, " out ");
-    h->out_blocks = number16(p);
+    text_expect(p, ", messages in ");
+    h->in_blocks = text_number16(p);
+    text_expect(p, " out ");
+    h->out_blocks = text_number16(p);
   }
   h->blocks = h->in_blocks > h->out_blocks ? h->in_blocks : h->out_blocks;
-  expect(p, ", scratch ");
-  h->scratch_blocks = number16(p);
+  text_expect(p, ", scratch ");
+  h->scratch_blocks = text_number16(p);
   p->at += strcspn(p->at, "\n"); /* totals */
-  end_of_line(p);
+  text_end_of_line(p);
 }
 
 /* ---- lanes ---- */
 
-static void read_links(parser *p) {
-  expect(p, "  links:");
-  while (!p->error && take(p, " ")) {
-    uint32_t index = number(p, UINT16_MAX);
-    if (!p->error && index != p->head.nlinks) fail(p, "the next link is %u", p->head.nlinks);
-    expect(p, "=");
-    int kind = p->error ? 0 : link_kind(p);
-    if (kind < 0) fail(p, "expected send, recv, mcast, sum, gather or scatter, or one of the last four with -recv");
-    expect(p, "(");
+static void text_read_links(parser *p) {
+  text_expect(p, "  links:");
+  while (!p->error && text_take(p, " ")) {
+    uint32_t index = text_number(p, UINT16_MAX);
+    if (!p->error && index != p->head.nlinks) text_fail(p, "the next link is %u", p->head.nlinks);
+    text_expect(p, "=");
+    int kind = p->error ? 0 : text_link_kind(p);
+    if (kind < 0)
+      text_fail(p, "expected send, recv, mcast, sum, gather or scatter, or one of the last four with -recv");
+    text_expect(p, "(");
     unsigned lane = p->head.nlanes - 1u;
-    hk_link_need l = {.peer = number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
-    if (!p->error && take(p, "@")) l.channel = (uint8_t)number(p, UINT8_MAX);
-    expect(p, ")");
+    hk_link_need l = {.peer = text_number16(p), .kind = (uint8_t)kind, .lane = (uint8_t)lane, .channel = (uint8_t)lane};
+    if (!p->error && text_take(p, "@")) l.channel = (uint8_t)text_number(p, UINT8_MAX);
+    text_expect(p, ")");
     if (p->error || !GROW(p, links)) return;
     p->links[p->head.nlinks++] = l;
   }
-  end_of_line(p);
+  text_end_of_line(p);
 }
 
 /* "(5)", "(5@1)", "(link 3)" or "(link 3+j)" after a link's word. */
-static void read_link(parser *p, int kind, hk_operand *o) {
-  expect(p, "(");
-  if (!p->error && take(p, "link ")) {
-    o->link = number16(p);
-    if (take(p, "+j")) o->flags = HK_OPERAND_STEP;
-    expect(p, ")");
+static void text_read_link(parser *p, int kind, hk_operand *o) {
+  text_expect(p, "(");
+  if (!p->error && text_take(p, "link ")) {
+    o->link = text_number16(p);
+    if (text_take(p, "+j")) o->flags = HK_OPERAND_STEP;
+    text_expect(p, ")");
     return;
   }
-  uint32_t peer = number(p, UINT16_MAX), lane = p->head.nlanes - 1u, channel = lane;
-  if (!p->error && take(p, "@")) channel = number(p, UINT8_MAX);
-  expect(p, ")");
+  uint32_t peer = text_number(p, UINT16_MAX), lane = p->head.nlanes - 1u, channel = lane;
+  if (!p->error && text_take(p, "@")) channel = text_number(p, UINT8_MAX);
+  text_expect(p, ")");
   for (uint32_t k = 0; k < p->head.nlinks && !p->error; k++) {
     const hk_link_need *l = &p->links[k];
     if (l->lane != lane || l->kind != kind || l->peer != peer || l->channel != channel) continue;
     o->link = (uint16_t)k;
     return;
   }
-  fail(p, "the lane has no link %s(%u@%u)", hk_link_words[kind], peer, channel);
+  text_fail(p, "the lane has no link %s(%u@%u)", hk_link_words[kind], peer, channel);
 }
 
-static void read_operand(parser *p) {
+static void text_read_operand(parser *p) {
   hk_operand o = {0};
-  int kind = link_kind(p);
+  int kind = text_link_kind(p);
   if (kind >= 0) {
     o.space = HK_LINK;
-    read_link(p, kind, &o);
+    text_read_link(p, kind, &o);
   } else {
-    while (o.space < HK_LINK && !take(p, hk_space_words[o.space])) o.space++;
-    if (o.space == HK_LINK) fail(p, "expected an operand");
+    while (o.space < HK_LINK && !text_take(p, hk_space_words[o.space])) o.space++;
+    if (o.space == HK_LINK) text_fail(p, "expected an operand");
   }
-  expect(p, "[b");
-  o.block = number16(p);
+  text_expect(p, "[b");
+  o.block = text_number16(p);
   if (!p->error && (*p->at == '+' || *p->at == '-')) {
     int sign = *p->at++ == '-' ? -1 : 1;
-    o.stride = (int16_t)(sign * (int)number(p, INT16_MAX));
-    expect(p, "j");
+    o.stride = (int16_t)(sign * (int)text_number(p, INT16_MAX));
+    text_expect(p, "j");
   }
-  expect(p, "]");
+  text_expect(p, "]");
   if (p->error || !GROW(p, operands)) return;
   p->operands[p->head.noperands++] = o;
 }
 
 /* ", final" and the like: no operand follows the comma. */
-static bool at_flag(const parser *p) {
+static bool text_at_flag(const parser *p) {
   static const char *const flags[] = {", final", ", copy", ", in switch"};
   for (size_t k = 0; k < HK_ARRAY_LENGTH(flags); k++)
     if (strncmp(p->at, flags[k], strlen(flags[k])) == 0) return true;
   return false;
 }
 
-static uint16_t read_operands(parser *p, const char *separator) {
+static uint16_t text_read_operands(parser *p, const char *separator) {
   uint32_t n = 0;
-  if (take(p, "none")) return 0;
+  if (text_take(p, "none")) return 0;
   do {
-    read_operand(p);
-    if (++n > UINT16_MAX) fail(p, "too many operands");
-  } while (!p->error && !at_flag(p) && take(p, separator));
+    text_read_operand(p);
+    if (++n > UINT16_MAX) text_fail(p, "too many operands");
+  } while (!p->error && !text_at_flag(p) && text_take(p, separator));
   return (uint16_t)n;
 }
 
-static void read_instr(parser *p) {
+static void text_read_instr(parser *p) {
   if (!GROW(p, instrs)) return;
   hk_instr *i = &p->instrs[p->head.ninstrs++];
   memset(i, 0, sizeof *i);
-  spaces(p);
-  if (take(p, "repeat the next ")) {
+  text_spaces(p);
+  if (text_take(p, "repeat the next ")) {
     i->op = HK_OP_REPEAT;
-    i->repeat.body = number(p, INT32_MAX);
-    expect(p, ", ");
-    i->repeat.count = number(p, INT32_MAX);
-    expect(p, " times");
+    i->repeat.body = text_number(p, INT32_MAX);
+    text_expect(p, ", ");
+    i->repeat.count = text_number(p, INT32_MAX);
+    text_expect(p, " times");
   } else {
     uint32_t first = p->head.noperands;
-    i->ndst = read_operands(p, ", ");
-    expect(p, " <- ");
-    i->nsrc = read_operands(p, " + ");
-    if (!p->error && take(p, ", final")) i->flags |= HK_INSTR_FINAL;
-    if (!p->error && take(p, ", copy")) i->flags |= HK_INSTR_COPY;
-    if (!p->error && take(p, ", in switch")) i->flags |= HK_INSTR_IN_SWITCH;
+    i->ndst = text_read_operands(p, ", ");
+    text_expect(p, " <- ");
+    i->nsrc = text_read_operands(p, " + ");
+    if (!p->error && text_take(p, ", final")) i->flags |= HK_INSTR_FINAL;
+    if (!p->error && text_take(p, ", copy")) i->flags |= HK_INSTR_COPY;
+    if (!p->error && text_take(p, ", in switch")) i->flags |= HK_INSTR_IN_SWITCH;
     uint32_t n = p->head.noperands - first;
     if (n > HK_INLINE_OPERANDS) {
       i->flags |= HK_INSTR_TABLE;
@@ -246,22 +247,22 @@ static void read_instr(parser *p) {
       p->head.noperands = first;
     }
   }
-  end_of_line(p);
+  text_end_of_line(p);
 }
 
-static void read_lane(parser *p) {
-  expect(p, "lane ");
-  uint32_t lane = number(p, UINT8_MAX);
-  if (!p->error && lane != p->head.nlanes) fail(p, "the next lane is %u", p->head.nlanes);
-  end_of_line(p);
+static void text_read_lane(parser *p) {
+  text_expect(p, "lane ");
+  uint32_t lane = text_number(p, UINT8_MAX);
+  if (!p->error && lane != p->head.nlanes) text_fail(p, "the next lane is %u", p->head.nlanes);
+  text_end_of_line(p);
   if (p->error || !GROW(p, lanes)) return;
   p->lanes[p->head.nlanes++] = (hk_lane){.first = p->head.ninstrs};
-  read_links(p);
+  text_read_links(p);
   while (!p->error && *p->at == ' ') {
-    spaces(p);
-    number(p, UINT32_MAX); /* the instruction's, for people */
-    expect(p, ": ");
-    if (!p->error) read_instr(p);
+    text_spaces(p);
+    text_number(p, UINT32_MAX); /* the instruction's, for people */
+    text_expect(p, ": ");
+    if (!p->error) text_read_instr(p);
   }
   p->lanes[lane].count = p->head.ninstrs - p->lanes[lane].first;
 }
@@ -271,8 +272,8 @@ hk_status hk_program_parse(const char *text, hk_program **out) { return hk_progr
 hk_status hk_program_parse_at(const char *text, int line, hk_program **out) {
   parser p = {.at = text, .line = line};
   *out = NULL;
-  read_head(&p);
-  while (!p.error && *p.at) read_lane(&p);
+  text_read_head(&p);
+  while (!p.error && *p.at) text_read_lane(&p);
   if (!p.error) p.error = hk_program_assemble(&p.head, p.lanes, p.links, p.instrs, p.operands, out);
   free(p.lanes);
   free(p.links);

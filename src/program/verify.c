@@ -5,7 +5,7 @@
 #include <string.h>
 #include "verify_internal.h"
 
-static hk_status make_threads(hk_verifier *v) {
+static hk_status verify_make_threads(hk_verifier *v) {
   v->first_thread = malloc((size_t)v->nranks * sizeof *v->first_thread);
   if (!v->first_thread) return hk_fault_memory(v);
   for (int r = 0; r < v->nranks; r++) {
@@ -24,7 +24,7 @@ static hk_status make_threads(hk_verifier *v) {
 }
 
 /* Fills the threads, after the links are paired. */
-static hk_status fill_threads(hk_verifier *v) {
+static hk_status verify_fill_threads(hk_verifier *v) {
   size_t scratch = 0;
   for (int r = 0; r < v->nranks; r++) {
     const hk_program *p = v->programs[r];
@@ -48,7 +48,7 @@ static hk_status fill_threads(hk_verifier *v) {
 }
 
 /* Counts the writes of every output block in one wave. */
-static void count_writes(const hk_program *p, uint32_t *writes) {
+static void verify_count_writes(const hk_program *p, uint32_t *writes) {
   hk_scan s = {.end = p->ninstrs};
   for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
@@ -62,7 +62,7 @@ static void count_writes(const hk_program *p, uint32_t *writes) {
   }
 }
 
-static hk_status make_places(hk_verifier *v) {
+static hk_status verify_make_places(hk_verifier *v) {
   size_t blocks = 0, waves = v->options.waves;
   v->first_place = malloc((size_t)v->nranks * sizeof *v->first_place);
   if (!v->first_place) return hk_fault_memory(v);
@@ -73,32 +73,32 @@ static hk_status make_places(hk_verifier *v) {
   v->places = calloc(blocks * waves + 1, sizeof *v->places);
   v->place_writes = calloc(blocks + 1, sizeof *v->place_writes);
   if (!v->places || !v->place_writes) return hk_fault_memory(v);
-  for (int r = 0; r < v->nranks; r++) count_writes(v->programs[r], v->place_writes + v->first_place[r] / waves);
+  for (int r = 0; r < v->nranks; r++) verify_count_writes(v->programs[r], v->place_writes + v->first_place[r] / waves);
   return HK_OK;
 }
 
 /* The value that an output block must hold: a rank's input block, or the sum of this block of all ranks. */
-static hk_value wanted(const hk_program *p, unsigned block) {
+static hk_value verify_wanted(const hk_program *p, unsigned block) {
   int from, part;
   hk_coll_source((hk_coll)p->coll, p->rank, p->nranks, p->root, (int)block, &from, &part);
   return hk_value_make(HK_VALUE_LEAF, (uint32_t)from, (uint32_t)part);
 }
 
-static bool is_right(const hk_verifier *v, const hk_program *p, hk_value x, unsigned block) {
+static bool verify_is_right(const hk_verifier *v, const hk_program *p, hk_value x, unsigned block) {
   if (hk_value_kind(x) < HK_VALUE_LEAF) return false;
-  if (!v->reduces) return hk_value_sent_as(x, 0) == wanted(p, block);
-  return hk_value_block(x) == hk_value_block(wanted(p, block)) && hk_value_is_final(x) &&
+  if (!v->reduces) return hk_value_sent_as(x, 0) == verify_wanted(p, block);
+  return hk_value_block(x) == hk_value_block(verify_wanted(p, block)) && hk_value_is_final(x) &&
          hk_value_count(&v->sets, x) == (uint32_t)v->nranks;
 }
 
-static hk_status wrong_output(hk_verifier *v, const hk_program *p, unsigned wave, unsigned block,
-                              const hk_place *place) {
+static hk_status verify_wrong_output(hk_verifier *v, const hk_program *p, unsigned wave, unsigned block,
+                                     const hk_place *place) {
   char holds[HK_VALUE_TEXT], wants[HK_VALUE_TEXT];
   hk_value_text(v, place->value, holds);
   if (v->reduces)
-    snprintf(wants, sizeof wants, "the final sum of block %u over all ranks", hk_value_block(wanted(p, block)));
+    snprintf(wants, sizeof wants, "the final sum of block %u over all ranks", hk_value_block(verify_wanted(p, block)));
   else
-    hk_value_text(v, wanted(p, block), wants);
+    hk_value_text(v, verify_wanted(p, block), wants);
   if (!place->writer_event)
     return hk_fault(v, p->rank, -1, -1, "at the end out[b%u] of wave %u holds %s, not %s: no instruction writes it",
                     block, wave, holds, wants);
@@ -106,19 +106,20 @@ static hk_status wrong_output(hk_verifier *v, const hk_program *p, unsigned wave
                         "it leaves in out[b%u] %s, not %s", block, holds, wants);
 }
 
-static hk_status check_outputs(hk_verifier *v) {
+static hk_status verify_check_outputs(hk_verifier *v) {
   for (int r = 0; r < v->nranks; r++) {
     unsigned blocks = hk_out_blocks_of(v, r);
     const hk_place *place = v->places + v->first_place[r];
     for (unsigned wave = 0; wave < v->options.waves; wave++)
       for (unsigned b = 0; b < blocks; b++, place++)
-        if (hk_length_reaches_output(v, v->programs[r], b, wave) && !is_right(v, v->programs[r], place->value, b))
-          return wrong_output(v, v->programs[r], wave, b, place);
+        if (hk_length_reaches_output(v, v->programs[r], b, wave) &&
+            !verify_is_right(v, v->programs[r], place->value, b))
+          return verify_wrong_output(v, v->programs[r], wave, b, place);
   }
   return HK_OK;
 }
 
-static void release(hk_verifier *v) {
+static void verify_release(hk_verifier *v) {
   void *const owned[] = {v->threads,  v->first_thread, v->first_end,    v->ends,         v->uses,
                          v->channels, v->readers,      v->slots,        v->readers_left, v->times,
                          v->places,   v->first_place,  v->place_writes, v->scratch,      v->queue,
@@ -149,16 +150,16 @@ hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_veri
   const bool orders = v.reduces && options->orders && !v.options.lengths; /* an order is the same for all lengths */
   v.orders.nranks = (uint32_t)nranks;
   HK_TRY(hk_verify_static(&v), out);
-  HK_TRY(make_threads(&v), out);
+  HK_TRY(verify_make_threads(&v), out);
   HK_TRY(hk_verify_links(&v), out);
   v.options.orders = orders && !v.switch_adds; /* a switch's order is not known */
-  HK_TRY(fill_threads(&v), out);
-  HK_TRY(make_places(&v), out);
+  HK_TRY(verify_fill_threads(&v), out);
+  HK_TRY(verify_make_places(&v), out);
   HK_TRY(hk_verify_run(&v), out);
-  HK_TRY(check_outputs(&v), out);
+  HK_TRY(verify_check_outputs(&v), out);
   if (orders) rc = hk_verify_orders(&v);
 out:
   report->sets = v.sets.used;
-  release(&v);
+  verify_release(&v);
   return rc;
 }

@@ -6,7 +6,7 @@
 #include "verify_internal.h"
 
 /* An instruction as text, shortened if it is long. */
-static const char *instr_text(const hk_program *p, int instr, char *text, size_t size) {
+static const char *verify_fault_instr_text(const hk_program *p, int instr, char *text, size_t size) {
   text[0] = '\0';
   FILE *f = fmemopen(text, size, "w");
   if (!f) return text;
@@ -17,8 +17,8 @@ static const char *instr_text(const hk_program *p, int instr, char *text, size_t
   return text;
 }
 
-static hk_status report(hk_verifier *v, int rank, int lane, int instr, const char *where, const char *format,
-                        va_list args) {
+static hk_status verify_fault_report(hk_verifier *v, int rank, int lane, int instr, const char *where,
+                                     const char *format, va_list args) {
   hk_verify_report *r = v->report;
   r->rank = rank;
   r->lane = lane;
@@ -31,7 +31,7 @@ static hk_status report(hk_verifier *v, int rank, int lane, int instr, const cha
   if (instr >= 0 && n < room) {
     char text[100];
     n += (size_t)snprintf(r->message + n, room - n, " instruction %d (%s)%s", instr,
-                          instr_text(p, instr, text, sizeof text), where);
+                          verify_fault_instr_text(p, instr, text, sizeof text), where);
   }
   if (n < room) n += (size_t)snprintf(r->message + n, room - n, ": ");
   if (n < room) vsnprintf(r->message + n, room - n, format, args);
@@ -41,13 +41,13 @@ static hk_status report(hk_verifier *v, int rank, int lane, int instr, const cha
 hk_status hk_fault(hk_verifier *v, int rank, int lane, int instr, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  hk_status rc = report(v, rank, lane, instr, "", format, args);
+  hk_status rc = verify_fault_report(v, rank, lane, instr, "", format, args);
   va_end(args);
   return rc;
 }
 
 /* The time of an instruction: ", wave 1 iteration 3". */
-static const char *time_text(unsigned wave, bool in_body, unsigned iteration, char *text, size_t size) {
+static const char *verify_fault_time_text(unsigned wave, bool in_body, unsigned iteration, char *text, size_t size) {
   if (in_body)
     snprintf(text, size, ", wave %u iteration %u", wave, iteration);
   else
@@ -59,9 +59,10 @@ hk_status hk_fault_here(hk_verifier *v, const hk_thread *t, const char *format, 
   char where[48];
   va_list args;
   va_start(args, format);
-  hk_status rc = report(v, t->rank, t->lane, (int)t->at.pc,
-                        time_text((unsigned)t->at.offset, t->at.body_end != 0, t->at.iteration, where, sizeof where),
-                        format, args);
+  hk_status rc = verify_fault_report(
+      v, t->rank, t->lane, (int)t->at.pc,
+      verify_fault_time_text((unsigned)t->at.offset, t->at.body_end != 0, t->at.iteration, where, sizeof where), format,
+      args);
   va_end(args);
   return rc;
 }
@@ -72,7 +73,7 @@ typedef struct position {
 } position;
 
 /* Finds the `left`-th (from 0) instruction run in a wave; false, with the wave's length, if the wave has fewer. */
-static bool find_event(const hk_thread *t, uint32_t left, position *at, uint32_t *length) {
+static bool verify_fault_find_event(const hk_thread *t, uint32_t left, position *at, uint32_t *length) {
   uint32_t seen = 0;
   for (uint32_t k = t->at.first; k < t->at.end; k++) {
     const hk_instr *i = &t->instrs[k];
@@ -90,31 +91,32 @@ static bool find_event(const hk_thread *t, uint32_t left, position *at, uint32_t
   return false;
 }
 
-static position position_of(const hk_thread *t, uint32_t event) {
+static position verify_fault_position_of(const hk_thread *t, uint32_t event) {
   position at = {0};
   uint32_t length = 1, left = event - 1;
-  if (!find_event(t, left, &at, &length) && length) {
+  if (!verify_fault_find_event(t, left, &at, &length) && length) {
     at.wave = left / length;
-    find_event(t, left % length, &at, &length);
+    verify_fault_find_event(t, left % length, &at, &length);
   }
   return at;
 }
 
 const char *hk_event_text(const hk_thread *t, uint32_t event, char *text) {
-  position at = position_of(t, event);
+  position at = verify_fault_position_of(t, event);
   char when[48];
   snprintf(text, HK_EVENT_TEXT, "rank %u lane %u instruction %u%s", t->rank, t->lane, at.instr,
-           at.wave || at.in_body ? time_text(at.wave, at.in_body, at.iteration, when, sizeof when) : "");
+           at.wave || at.in_body ? verify_fault_time_text(at.wave, at.in_body, at.iteration, when, sizeof when) : "");
   return text;
 }
 
 hk_status hk_fault_event(hk_verifier *v, const hk_thread *t, uint32_t event, const char *format, ...) {
-  position at = position_of(t, event);
+  position at = verify_fault_position_of(t, event);
   char where[48];
   va_list args;
   va_start(args, format);
-  hk_status rc = report(v, t->rank, t->lane, (int)at.instr,
-                        time_text(at.wave, at.in_body, at.iteration, where, sizeof where), format, args);
+  hk_status rc = verify_fault_report(v, t->rank, t->lane, (int)at.instr,
+                                     verify_fault_time_text(at.wave, at.in_body, at.iteration, where, sizeof where),
+                                     format, args);
   va_end(args);
   return rc;
 }
@@ -160,7 +162,7 @@ const char *hk_value_text(const hk_verifier *v, hk_value x, char *text) {
 /* ---- deadlock ---- */
 
 /* The thread that a blocked thread waits for. */
-static uint32_t awaited(const hk_verifier *v, const hk_thread *t) {
+static uint32_t verify_fault_awaited(const hk_verifier *v, const hk_thread *t) {
   const hk_channel *c = &v->channels[t->waits_to_send ? t->waits_for : v->readers[t->waits_for].channel];
   if (!t->waits_to_send) {
     for (const hk_channel *first = c;
@@ -176,8 +178,8 @@ static uint32_t awaited(const hk_verifier *v, const hk_thread *t) {
   return last->thread;
 }
 
-static int wait_text(const hk_verifier *v, const hk_thread *t, char *text, size_t size) {
-  const hk_thread *other = &v->threads[awaited(v, t)];
+static int verify_fault_wait_text(const hk_verifier *v, const hk_thread *t, char *text, size_t size) {
+  const hk_thread *other = &v->threads[verify_fault_awaited(v, t)];
   const char *ended = other->state == HK_THREAD_DONE ? ", which has ended" : "";
   if (t->waits_to_send)
     return snprintf(text, size, "waits for rank %u lane %u%s to take one of the %u slots sent to it", other->rank,
@@ -194,9 +196,9 @@ hk_status hk_fault_deadlock(hk_verifier *v) {
   v->stamp++;
   while (v->threads[k].state == HK_THREAD_BLOCKED && v->known_stamp[k] != v->stamp) {
     v->known_stamp[k] = v->stamp;
-    uint32_t next = awaited(v, &v->threads[k]);
+    uint32_t next = verify_fault_awaited(v, &v->threads[k]);
     if (v->threads[next].state == HK_THREAD_DONE) {
-      wait_text(v, &v->threads[k], text, sizeof text);
+      verify_fault_wait_text(v, &v->threads[k], text, sizeof text);
       return hk_fault_here(
           v, &v->threads[k], "it %s%s", text,
           v->threads[k].waits_to_send ? ": a send that no rank receives" : ": a receive that no rank sends to");
@@ -206,14 +208,14 @@ hk_status hk_fault_deadlock(hk_verifier *v) {
   uint32_t start = k;
   do {
     length++;
-    k = awaited(v, &v->threads[k]);
+    k = verify_fault_awaited(v, &v->threads[k]);
   } while (k != start);
-  int n = wait_text(v, &v->threads[k], text, sizeof text);
-  k = awaited(v, &v->threads[k]);
-  for (uint32_t shown = 1; shown < length && shown < SHOWN; shown++, k = awaited(v, &v->threads[k])) {
+  int n = verify_fault_wait_text(v, &v->threads[k], text, sizeof text);
+  k = verify_fault_awaited(v, &v->threads[k]);
+  for (uint32_t shown = 1; shown < length && shown < SHOWN; shown++, k = verify_fault_awaited(v, &v->threads[k])) {
     const hk_thread *t = &v->threads[k];
     n += snprintf(text + n, sizeof text - (size_t)n, "; rank %u lane %u instruction %u ", t->rank, t->lane, t->at.pc);
-    n += wait_text(v, t, text + n, sizeof text - (size_t)n);
+    n += verify_fault_wait_text(v, t, text + n, sizeof text - (size_t)n);
   }
   return hk_fault_here(v, &v->threads[start], "deadlock, a cycle of %u: it %s%s", length, text,
                        length > SHOWN ? "; ..." : "");

@@ -16,7 +16,7 @@ typedef struct pairing {
   } * receivers;
 } pairing;
 
-static int first_use(const hk_program *p, uint32_t link) {
+static int verify_links_first_use(const hk_program *p, uint32_t link) {
   hk_scan s = {.end = p->ninstrs};
   for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
@@ -28,7 +28,7 @@ static int first_use(const hk_program *p, uint32_t link) {
   return -1;
 }
 
-static hk_status link_fault(hk_verifier *v, int rank, uint32_t link, const char *text) {
+static hk_status verify_links_link_fault(hk_verifier *v, int rank, uint32_t link, const char *text) {
   const hk_program *p = v->programs[rank];
   const hk_link_need *l = &hk_program_links(p)[link];
   static const char *const words[] = {"sends to",
@@ -41,12 +41,12 @@ static hk_status link_fault(hk_verifier *v, int rank, uint32_t link, const char 
                                       "receives what is gathered with",
                                       "scatters sums with",
                                       "receives the scattered sum with"};
-  return hk_fault(v, rank, l->lane, first_use(p, link), "link %u %s rank %u on channel %u: %s", link, words[l->kind],
-                  l->peer, l->channel, text);
+  return hk_fault(v, rank, l->lane, verify_links_first_use(p, link), "link %u %s rank %u on channel %u: %s", link,
+                  words[l->kind], l->peer, l->channel, text);
 }
 
 /* Counts every link's messages in one wave. */
-static void count_uses(const hk_program *p, uint32_t *uses) {
+static void verify_links_count_uses(const hk_program *p, uint32_t *uses) {
   hk_scan s = {.end = p->ninstrs};
   for (const hk_instr *i; (i = hk_scan_next(&s, hk_program_instrs(p)));) {
     const hk_operand *o = hk_instr_operands(p, i);
@@ -61,7 +61,7 @@ static void count_uses(const hk_program *p, uint32_t *uses) {
 }
 
 /* Receiving links in the order of the peer they name. */
-static hk_status sort_receivers(hk_verifier *v, pairing *s) {
+static hk_status verify_links_sort_receivers(hk_verifier *v, pairing *s) {
   size_t n = (size_t)v->nranks;
   s->peer_start = calloc(n + 2, sizeof *s->peer_start);
   s->receivers = malloc((v->nreaders + 1) * sizeof *s->receivers);
@@ -83,7 +83,7 @@ static hk_status sort_receivers(hk_verifier *v, pairing *s) {
 }
 
 /* Makes the channels of rank r's sending links and enters them in the tables. */
-static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
+static hk_status verify_links_open_channels(hk_verifier *v, pairing *s, int r) {
   const hk_program *p = v->programs[r];
   const hk_link_need *l = hk_program_links(p);
   for (uint32_t k = 0; k < p->nlinks; k++) {
@@ -92,7 +92,7 @@ static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
     uint32_t *entry = multicast ? &s->multicasts[l[k].channel]
                                 : &s->by_peer[(size_t)l[k].peer * s->channels + l[k].channel];
     if (*entry != HK_NOWHERE)
-      return link_fault(v, r, k, "the rank has a second link of this kind to this peer on the channel");
+      return verify_links_link_fault(v, r, k, "the rank has a second link of this kind to this peer on the channel");
     *entry = v->nchannels;
     v->channels[v->nchannels] =
         (hk_channel){.thread = v->first_thread[r] + l[k].lane,
@@ -110,22 +110,24 @@ static hk_status open_channels(hk_verifier *v, pairing *s, int r) {
   return HK_OK;
 }
 
-static hk_status join_readers(hk_verifier *v, pairing *s, int sender) {
+static hk_status verify_links_join_readers(hk_verifier *v, pairing *s, int sender) {
   for (uint32_t k = s->peer_start[sender]; k < s->peer_start[sender + 1]; k++) {
     int r = s->receivers[k].rank;
     uint32_t link = s->receivers[k].link;
     const hk_link_need *l = &hk_program_links(v->programs[r])[link];
     bool multicast = l->kind == HK_LINK_MCAST_RECV;
     uint32_t c = multicast ? s->multicasts[l->channel] : s->by_peer[(size_t)r * s->channels + l->channel];
-    if (c == HK_NOWHERE) return link_fault(v, r, link, "that rank has no link which sends on this channel");
+    if (c == HK_NOWHERE)
+      return verify_links_link_fault(v, r, link, "that rank has no link which sends on this channel");
     hk_channel *channel = &v->channels[c];
     if (l->kind != channel->kind + 1)
-      return link_fault(v, r, link, "one of the two ends is of a sum that the network makes, the other one is not");
+      return verify_links_link_fault(v, r, link,
+                                     "one of the two ends is of a sum that the network makes, the other one is not");
     uint32_t at = channel->first_reader + channel->nreaders;
     uint32_t thread = v->first_thread[r] + l->lane;
     /* Receivers are in the order of ranks, so a second link of one rank follows its first. */
     if (channel->nreaders && v->readers[at - 1].thread >= v->first_thread[r])
-      return link_fault(v, r, link, "the rank has a second link of this kind to this peer on the channel");
+      return verify_links_link_fault(v, r, link, "the rank has a second link of this kind to this peer on the channel");
     channel->nreaders++;
     v->readers[at] = (hk_reader){.channel = c, .thread = thread};
     v->ends[v->first_end[r] + link] = at;
@@ -134,16 +136,17 @@ static hk_status join_readers(hk_verifier *v, pairing *s, int sender) {
 }
 
 /* Every channel of the sender has all its readers; then the tables are cleared. */
-static hk_status close_channels(hk_verifier *v, pairing *s, int r) {
+static hk_status verify_links_close_channels(hk_verifier *v, pairing *s, int r) {
   const hk_program *p = v->programs[r];
   const hk_link_need *l = hk_program_links(p);
   for (uint32_t k = 0; k < p->nlinks; k++) {
     if (!hk_link_sends((hk_link_kind)l[k].kind)) continue;
     bool multicast = l[k].kind == HK_LINK_MCAST_SEND;
     const hk_channel *c = &v->channels[v->ends[v->first_end[r] + k]];
-    if (!multicast && !c->nreaders) return link_fault(v, r, k, "that rank has no link which receives on this channel");
+    if (!multicast && !c->nreaders)
+      return verify_links_link_fault(v, r, k, "that rank has no link which receives on this channel");
     if (multicast && c->nreaders + 1 != (uint32_t)v->nranks)
-      return link_fault(v, r, k, "not every other rank has a link which receives it on this channel");
+      return verify_links_link_fault(v, r, k, "not every other rank has a link which receives it on this channel");
     if (multicast)
       s->multicasts[l[k].channel] = HK_NOWHERE;
     else
@@ -153,7 +156,7 @@ static hk_status close_channels(hk_verifier *v, pairing *s, int r) {
 }
 
 /* The rank's only link of the kind on the channel, or -1. */
-static int64_t only_link(const hk_program *p, hk_link_kind kind, unsigned channel) {
+static int64_t verify_links_only_link(const hk_program *p, hk_link_kind kind, unsigned channel) {
   int64_t found = -1;
   for (uint32_t k = 0; k < p->nlinks; k++) {
     if (hk_program_links(p)[k].kind != kind || hk_program_links(p)[k].channel != channel) continue;
@@ -164,7 +167,7 @@ static int64_t only_link(const hk_program *p, hk_link_kind kind, unsigned channe
 }
 
 /* Numbers the ranks of each group whose links move rounds, from the lowest on. */
-static void number_groups(hk_verifier *v) {
+static void verify_links_number_groups(hk_verifier *v) {
   for (uint32_t k = 0; k < v->nchannels; k++) {
     hk_channel *first = &v->channels[k], *c = first;
     uint32_t n = 0, number = 0;
@@ -185,27 +188,29 @@ static void number_groups(hk_verifier *v) {
 
 /* Joins the channels of each sum that the network makes into a circle. Each rank has one of each end, so the circles
  * are closed. */
-static hk_status join_sums(hk_verifier *v) {
+static hk_status verify_links_join_sums(hk_verifier *v) {
   for (int r = 0; r < v->nranks; r++) {
     const hk_program *p = v->programs[r];
     const hk_link_need *l = hk_program_links(p);
     for (uint32_t k = 0; k < p->nlinks; k++) {
       if (!hk_link_in_group((hk_link_kind)l[k].kind)) continue;
       hk_link_kind sends = (hk_link_kind)(l[k].kind - !hk_link_sends((hk_link_kind)l[k].kind));
-      int64_t in = only_link(p, (hk_link_kind)(sends + 1), l[k].channel), out = only_link(p, sends, l[k].channel);
+      int64_t in = verify_links_only_link(p, (hk_link_kind)(sends + 1), l[k].channel),
+              out = verify_links_only_link(p, sends, l[k].channel);
       if (in < 0 || out < 0)
-        return link_fault(v, r, k, "the rank must have one link of each of the two kinds of sums on the channel");
+        return verify_links_link_fault(v, r, k,
+                                       "the rank must have one link of each of the two kinds of sums on the channel");
       const uint32_t *ends = v->ends + v->first_end[r];
       v->channels[v->readers[ends[in]].channel].next = ends[out];
       v->switch_adds = v->switch_adds || sends != HK_LINK_GATHER_SEND;
     }
   }
-  number_groups(v);
+  verify_links_number_groups(v);
   return HK_OK;
 }
 
 /* Finds each channel's opposite: the sender's own reader of what its receiver sends on the same channel. */
-static void find_reverses(hk_verifier *v, pairing *s) {
+static void verify_links_find_reverses(hk_verifier *v, pairing *s) {
   for (int r = 0; r < v->nranks; r++) {
     const hk_program *p = v->programs[r];
     const hk_link_need *l = hk_program_links(p);
@@ -221,7 +226,7 @@ static void find_reverses(hk_verifier *v, pairing *s) {
 }
 
 /* Memory for slots and for the times of every message. */
-static hk_status lay_out_fifos(hk_verifier *v) {
+static hk_status verify_links_lay_out_fifos(hk_verifier *v) {
   size_t slots = 0, times = 0;
   bool multicast = false;
   uint64_t waves = v->options.waves;
@@ -252,7 +257,7 @@ static hk_status lay_out_fifos(hk_verifier *v) {
   return v->slots && v->times && (!multicast || v->readers_left) ? HK_OK : hk_fault_memory(v);
 }
 
-static hk_status prepare(hk_verifier *v, pairing *s) {
+static hk_status verify_links_prepare(hk_verifier *v, pairing *s) {
   size_t links = 0, senders = 0, multicasts = 0;
   v->first_end = malloc(((size_t)v->nranks + 1) * sizeof *v->first_end);
   if (!v->first_end) return hk_fault_memory(v);
@@ -278,24 +283,24 @@ static hk_status prepare(hk_verifier *v, pairing *s) {
   if (!v->ends || !v->uses || !v->channels || !v->readers || !s->by_peer || !s->multicasts) return hk_fault_memory(v);
   for (size_t k = 0; k < table; k++) s->by_peer[k] = HK_NOWHERE;
   for (unsigned k = 0; k < s->channels; k++) s->multicasts[k] = HK_NOWHERE;
-  for (int r = 0; r < v->nranks; r++) count_uses(v->programs[r], v->uses + v->first_end[r]);
+  for (int r = 0; r < v->nranks; r++) verify_links_count_uses(v->programs[r], v->uses + v->first_end[r]);
   v->nreaders = (uint32_t)(links - senders - multicasts); /* number of receiving links, for sort_receivers */
-  return sort_receivers(v, s);
+  return verify_links_sort_receivers(v, s);
 }
 
 hk_status hk_verify_links(hk_verifier *v) {
   pairing s = {0};
   hk_status rc;
-  HK_TRY(prepare(v, &s), out);
+  HK_TRY(verify_links_prepare(v, &s), out);
   v->nreaders = 0;
   for (int r = 0; r < v->nranks; r++) {
-    HK_TRY(open_channels(v, &s, r), out);
-    HK_TRY(join_readers(v, &s, r), out);
-    HK_TRY(close_channels(v, &s, r), out);
+    HK_TRY(verify_links_open_channels(v, &s, r), out);
+    HK_TRY(verify_links_join_readers(v, &s, r), out);
+    HK_TRY(verify_links_close_channels(v, &s, r), out);
   }
-  HK_TRY(join_sums(v), out);
-  find_reverses(v, &s);
-  rc = lay_out_fifos(v);
+  HK_TRY(verify_links_join_sums(v), out);
+  verify_links_find_reverses(v, &s);
+  rc = verify_links_lay_out_fifos(v);
 out:
   free(s.by_peer);
   free(s.multicasts);

@@ -30,26 +30,26 @@ void hk_orders_part(hk_orders *o, uint32_t part) {
   if (GROW(o, parts, parts_room, o->nparts)) o->parts[o->nparts++] = part;
 }
 
-static uint32_t begin_of(const hk_orders *o, uint32_t sum) { return sum ? o->ends[sum - 1] : 0; }
+static uint32_t verify_order_begin_of(const hk_orders *o, uint32_t sum) { return sum ? o->ends[sum - 1] : 0; }
 
-static uint32_t hash(const uint32_t *parts, uint32_t n) {
+static uint32_t verify_order_hash(const uint32_t *parts, uint32_t n) {
   uint64_t h = n;
   for (uint32_t k = 0; k < n; k++) h = (h ^ parts[k]) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
   return (uint32_t)h;
 }
 
 /* The index in the table of the `n` parts from `begin` on, or of the free entry for them. */
-static uint32_t place_of(const hk_orders *o, uint32_t begin, uint32_t n) {
-  uint32_t at = hash(o->parts + begin, n) & (o->table_room - 1);
+static uint32_t verify_order_place_of(const hk_orders *o, uint32_t begin, uint32_t n) {
+  uint32_t at = verify_order_hash(o->parts + begin, n) & (o->table_room - 1);
   for (; o->table[at]; at = (at + 1) & (o->table_room - 1)) {
-    uint32_t other = o->table[at] - 1, first = begin_of(o, other);
+    uint32_t other = o->table[at] - 1, first = verify_order_begin_of(o, other);
     if (o->ends[other] - first == n && !memcmp(o->parts + first, o->parts + begin, n * sizeof *o->parts)) break;
   }
   return at;
 }
 
 /* Keeps the table at most half full. */
-static bool grow_table(hk_orders *o) {
+static bool verify_order_grow_table(hk_orders *o) {
   if (2 * o->count < o->table_room) return true;
   uint32_t room = o->table_room ? o->table_room * 2 : 1024;
   uint32_t *fresh = calloc(room, sizeof *fresh);
@@ -61,16 +61,16 @@ static bool grow_table(hk_orders *o) {
   o->table = fresh;
   o->table_room = room;
   for (uint32_t k = 0; k < o->count; k++) {
-    uint32_t begin = begin_of(o, k);
-    o->table[place_of(o, begin, o->ends[k] - begin)] = k + 1;
+    uint32_t begin = verify_order_begin_of(o, k);
+    o->table[verify_order_place_of(o, begin, o->ends[k] - begin)] = k + 1;
   }
   return true;
 }
 
 uint32_t hk_orders_sum(hk_orders *o) {
-  uint32_t begin = begin_of(o, o->count);
-  if (o->failed || !grow_table(o) || !GROW(o, ends, ends_room, o->count)) return HK_NO_ORDER;
-  uint32_t at = place_of(o, begin, o->nparts - begin);
+  uint32_t begin = verify_order_begin_of(o, o->count);
+  if (o->failed || !verify_order_grow_table(o) || !GROW(o, ends, ends_room, o->count)) return HK_NO_ORDER;
+  uint32_t at = verify_order_place_of(o, begin, o->nparts - begin);
   if (o->table[at]) {
     o->nparts = begin;
   } else {
@@ -83,7 +83,7 @@ uint32_t hk_orders_sum(hk_orders *o) {
 /* ---- what is compared ---- */
 
 /* The number of the fixed order (HK_FIXED_ORDER_SOURCES). */
-static uint32_t fixed_order(hk_orders *o) {
+static uint32_t verify_order_fixed_order(hk_orders *o) {
   uint32_t sum = 0;
   for (uint32_t r = 1; r < o->nranks;) {
     hk_orders_part(o, sum);
@@ -96,11 +96,11 @@ static uint32_t fixed_order(hk_orders *o) {
 /* A number for each sum, equal for sums that differ only in the sides of additions. An instruction adds its first
  * two sources, then the others to the result, so only these two can change sides. In the store, a sum's parts
  * precede it. */
-static uint32_t *without_sides(hk_orders *o) {
+static uint32_t *verify_order_without_sides(hk_orders *o) {
   uint32_t n = o->count, *out = calloc((size_t)n + 1, sizeof *out);
   o->failed = o->failed || !out;
   for (uint32_t k = 0; out && k < n; k++) {
-    uint32_t begin = begin_of(o, k), end = o->ends[k], first[2];
+    uint32_t begin = verify_order_begin_of(o, k), end = o->ends[k], first[2];
     for (uint32_t i = begin; i < end; i++) {
       uint32_t part = o->parts[i];
       if (part >= o->nranks) part = out[part - o->nranks];
@@ -117,16 +117,16 @@ static uint32_t *without_sides(hk_orders *o) {
 
 /* ---- words ---- */
 
-static void put_order(const hk_orders *o, uint32_t order, FILE *to) {
+static void verify_order_put_order(const hk_orders *o, uint32_t order, FILE *to) {
   if (order < o->nranks) {
     fprintf(to, "%u", order);
     return;
   }
-  uint32_t sum = order - o->nranks, begin = begin_of(o, sum);
+  uint32_t sum = order - o->nranks, begin = verify_order_begin_of(o, sum);
   for (uint32_t k = begin; k < o->ends[sum]; k++) {
     bool inner = o->parts[k] >= o->nranks;
     fputs(k > begin ? inner ? " + (" : " + " : inner ? "(" : "", to);
-    put_order(o, o->parts[k], to);
+    verify_order_put_order(o, o->parts[k], to);
     if (inner) fputc(')', to);
   }
 }
@@ -137,7 +137,7 @@ static const char *order_text(const hk_orders *o, uint32_t order, char *text) {
   text[0] = 0;
   FILE *f = fmemopen(text, ORDER_TEXT, "w");
   if (!f) return text;
-  put_order(o, order, f);
+  verify_order_put_order(o, order, f);
   fclose(f);
   text[ORDER_TEXT - 1] = 0;
   if (strlen(text) == ORDER_TEXT - 1) memcpy(text + ORDER_TEXT - 4, "...", 3);
@@ -146,7 +146,8 @@ static const char *order_text(const hk_orders *o, uint32_t order, char *text) {
 
 /* ---- the check ---- */
 
-static hk_status wrong_order(hk_verifier *v, int rank, unsigned block, const hk_place *place, uint32_t wanted) {
+static hk_status verify_order_wrong_order(hk_verifier *v, int rank, unsigned block, const hk_place *place,
+                                          uint32_t wanted) {
   char is[ORDER_TEXT], wants[ORDER_TEXT];
   return hk_fault_event(v, &v->threads[v->first_thread[rank] + place->writer_lane], place->writer_event,
                         "it leaves in out[b%u] the ranks' sum %s, not %s", block,
@@ -156,8 +157,8 @@ static hk_status wrong_order(hk_verifier *v, int rank, unsigned block, const hk_
 
 /* The first output whose order is not `wanted`; NULL if there is none. Orders with the same `number` count as one
  * (`number` may be NULL). */
-static const hk_place *find_other(const hk_verifier *v, uint32_t wanted, const uint32_t *number, int *rank,
-                                  unsigned *block) {
+static const hk_place *verify_order_find_other(const hk_verifier *v, uint32_t wanted, const uint32_t *number, int *rank,
+                                               unsigned *block) {
   for (*rank = 0; *rank < v->nranks; ++*rank) {
     unsigned blocks = hk_out_blocks_of(v, *rank);
     const hk_place *place = v->places + v->first_place[*rank];
@@ -174,7 +175,7 @@ static const hk_place *find_other(const hk_verifier *v, uint32_t wanted, const u
 hk_status hk_verify_orders(hk_verifier *v) {
   hk_orders *o = &v->orders;
   hk_status rc = HK_OK;
-  uint32_t fixed = fixed_order(o), first, *number = NULL;
+  uint32_t fixed = verify_order_fixed_order(o), first, *number = NULL;
   unsigned block;
   int rank = 0;
   if (v->switch_adds)
@@ -183,19 +184,19 @@ hk_status hk_verify_orders(hk_verifier *v) {
                : HK_OK;
   while (!hk_out_blocks_of(v, rank)) rank++;
   first = hk_value_order(&v->sets, v->places[v->first_place[rank]].value);
-  if (!o->failed && !find_other(v, fixed, NULL, &rank, &block))
+  if (!o->failed && !verify_order_find_other(v, fixed, NULL, &rank, &block))
     v->report->order = HK_ORDER_FIXED;
-  else if (!o->failed && !find_other(v, first, NULL, &rank, &block))
+  else if (!o->failed && !verify_order_find_other(v, first, NULL, &rank, &block))
     v->report->order = HK_ORDER_EQUAL;
-  else if (!o->failed && (number = without_sides(o)) && !o->failed &&
-           !find_other(v, number[first - o->nranks], number, &rank, &block))
+  else if (!o->failed && (number = verify_order_without_sides(o)) && !o->failed &&
+           !verify_order_find_other(v, number[first - o->nranks], number, &rank, &block))
     v->report->order = HK_ORDER_SIDES;
   if (o->failed) {
     rc = hk_fault_memory(v);
   } else if (v->report->order < v->options.least) {
     bool one = v->options.least == HK_ORDER_FIXED;
-    const hk_place *place = find_other(v, one ? fixed : first, NULL, &rank, &block);
-    rc = wrong_order(v, rank, block, place, one ? fixed : first);
+    const hk_place *place = verify_order_find_other(v, one ? fixed : first, NULL, &rank, &block);
+    rc = verify_order_wrong_order(v, rank, block, place, one ? fixed : first);
   }
   free(number);
   return rc;

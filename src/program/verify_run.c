@@ -8,7 +8,7 @@ int hk_alias_of_input(const hk_verifier *v, int rank, unsigned block) {
   return v->options.in_place ? hk_coll_alias((hk_coll)p->coll, rank, p->nranks, p->root, (int)block) : -1;
 }
 
-static void make_ready(hk_verifier *v, uint32_t thread) {
+static void verify_run_make_ready(hk_verifier *v, uint32_t thread) {
   v->threads[thread].state = HK_THREAD_READY;
   v->queue[(v->queue_head + v->queue_count++) % v->nthreads] = thread;
 }
@@ -22,10 +22,14 @@ typedef struct step {
   const hk_operand *dst, *src;
 } step;
 
-static unsigned block_of(const step *s, const hk_operand *o) { return hk_cursor_block(&s->t->at, s->t->program, o); }
-static uint32_t end_of(const step *s, const hk_operand *o) { return s->t->ends[hk_cursor_link(&s->t->at, o)]; }
+static unsigned verify_run_block_of(const step *s, const hk_operand *o) {
+  return hk_cursor_block(&s->t->at, s->t->program, o);
+}
+static uint32_t verify_run_end_of(const step *s, const hk_operand *o) {
+  return s->t->ends[hk_cursor_link(&s->t->at, o)];
+}
 
-static bool can_send(const hk_verifier *v, const hk_channel *c) {
+static bool verify_run_can_send(const hk_verifier *v, const hk_channel *c) {
   if (hk_channel_in_rounds(c)) return c->sent - c->summed * c->in_each < c->room;
   if (c->sent < c->room) return true;
   if (c->nreaders == 1) return c->sent - v->readers[c->first_reader].consumed < c->room;
@@ -33,16 +37,17 @@ static bool can_send(const hk_verifier *v, const hk_channel *c) {
 }
 
 /* True if all link operands are ready; a thread that resumes does not check again the operands that it found ready. */
-static bool all_ready(const step *s) {
+static bool verify_run_all_ready(const step *s) {
   hk_thread *t = s->t;
   unsigned n = (unsigned)s->i->ndst + s->i->nsrc;
   for (; t->scan < n; t->scan++) {
     const hk_operand *o = &s->dst[t->scan];
     if (o->space != HK_LINK) continue;
-    uint32_t end = end_of(s, o);
+    uint32_t end = verify_run_end_of(s, o);
     t->waits_to_send = t->scan < s->i->ndst;
     const hk_reader *r = t->waits_to_send ? NULL : &s->v->readers[end];
-    if (r ? hk_channel_readable(&s->v->channels[r->channel]) > r->consumed : can_send(s->v, &s->v->channels[end]))
+    if (r ? hk_channel_readable(&s->v->channels[r->channel]) > r->consumed
+          : verify_run_can_send(s->v, &s->v->channels[end]))
       continue;
     t->waits_for = end;
     t->state = HK_THREAD_BLOCKED;
@@ -51,14 +56,15 @@ static bool all_ready(const step *s) {
   return true;
 }
 
-static void wake_readers(hk_verifier *v, const hk_channel *c) {
+static void verify_run_wake_readers(hk_verifier *v, const hk_channel *c) {
   for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
     const hk_thread *t = &v->threads[v->readers[r].thread];
-    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r) make_ready(v, v->readers[r].thread);
+    if (t->state == HK_THREAD_BLOCKED && !t->waits_to_send && t->waits_for == r)
+      verify_run_make_ready(v, v->readers[r].thread);
   }
 }
 
-static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
+static hk_status verify_run_add_source(const step *s, hk_value *sum, hk_value x) {
   hk_verifier *v = s->v;
   char text[HK_VALUE_TEXT];
   if (hk_value_is_final(*sum) || hk_value_is_final(x))
@@ -74,7 +80,7 @@ static hk_status add_source(const step *s, hk_value *sum, hk_value x) {
 }
 
 /* True if all ranks of the group have sent their parts of the next round and read the last round. */
-static bool round_is_due(const hk_verifier *v, const hk_channel *first) {
+static bool verify_run_round_is_due(const hk_verifier *v, const hk_channel *first) {
   const hk_channel *c = first;
   do {
     if (c->sent < (first->summed + 1) * c->in_each) return false;
@@ -85,7 +91,7 @@ static bool round_is_due(const hk_verifier *v, const hk_channel *first) {
 }
 
 /* One slot that a gather or a scatter makes for the reader of channel `to`: slot j of its round. */
-static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_value *out) {
+static hk_status verify_run_make_slot(const step *s, const hk_channel *to, uint32_t j, hk_value *out) {
   hk_verifier *v = s->v;
   const hk_channel *c = to;
   const bool scatters = to->in_each > 1;
@@ -106,7 +112,7 @@ static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_v
                              hk_value_link_block(x), hk_value_link_block(*out), c->summed);
       } else {
         unsigned block = hk_value_link_block(x);
-        HK_OR_RETURN(add_source(s, out, x));
+        HK_OR_RETURN(verify_run_add_source(s, out, x));
         *out = hk_value_sent_as(*out, block);
       }
     }
@@ -116,12 +122,12 @@ static hk_status make_slot(const step *s, const hk_channel *to, uint32_t j, hk_v
 }
 
 /* Makes the next round of the group's gathers or scatters, if it is due. */
-static hk_status make_round(const step *s, uint32_t at) {
+static hk_status verify_run_make_round(const step *s, uint32_t at) {
   hk_verifier *v = s->v;
   hk_channel *first = &v->channels[at], *c = first;
-  if (!round_is_due(v, first)) return HK_OK;
+  if (!verify_run_round_is_due(v, first)) return HK_OK;
   do {
-    for (uint32_t j = 0; j < c->out_each; j++) HK_OR_RETURN(make_slot(s, c, j, &v->slots[c->made_at + j]));
+    for (uint32_t j = 0; j < c->out_each; j++) HK_OR_RETURN(verify_run_make_slot(s, c, j, &v->slots[c->made_at + j]));
     c = &v->channels[c->next];
   } while (c != first);
   do {
@@ -131,18 +137,18 @@ static hk_status make_round(const step *s, uint32_t at) {
       *slot = HK_VALUE_NONE;
     }
     c->summed++;
-    wake_readers(v, c);
+    verify_run_wake_readers(v, c);
     const hk_thread *t = &v->threads[c->thread];
     if (t->state == HK_THREAD_BLOCKED && t->waits_to_send && t->waits_for == (uint32_t)(c - v->channels))
-      make_ready(v, c->thread);
+      verify_run_make_ready(v, c->thread);
     c = &v->channels[c->next];
   } while (c != first);
   return HK_OK;
 }
 
-static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
+static hk_status verify_run_receive(const step *s, const hk_operand *o, hk_value *out) {
   hk_verifier *v = s->v;
-  hk_reader *r = &v->readers[end_of(s, o)];
+  hk_reader *r = &v->readers[verify_run_end_of(s, o)];
   hk_channel *c = &v->channels[r->channel];
   uint32_t *times = v->times + r->times_at;
   if (r->consumed && times[r->consumed - 1] == s->t->event)
@@ -159,13 +165,13 @@ static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
   }
   const hk_thread *sender = &v->threads[c->thread];
   if (sender->state == HK_THREAD_BLOCKED && sender->waits_to_send && sender->waits_for == r->channel)
-    make_ready(v, c->thread);
+    verify_run_make_ready(v, c->thread);
   *out = x;
-  if (hk_channel_in_rounds(c)) HK_OR_RETURN(make_round(s, r->channel));
+  if (hk_channel_in_rounds(c)) HK_OR_RETURN(verify_run_make_round(s, r->channel));
   char text[HK_EVENT_TEXT];
   uint32_t sent_at = v->times[c->times_at + hk_channel_sent_for(c, r->consumed - 1)];
-  if (hk_value_link_block(x) != block_of(s, o))
-    return hk_fault_here(v, s->t, "it receives block %u, but %s sends block %u", block_of(s, o),
+  if (hk_value_link_block(x) != verify_run_block_of(s, o))
+    return hk_fault_here(v, s->t, "it receives block %u, but %s sends block %u", verify_run_block_of(s, o),
                          hk_event_text(sender, sent_at, text), hk_value_link_block(x));
   bool in_switch = s->i->flags & HK_INSTR_IN_SWITCH;
   if (c->in_switch != in_switch)
@@ -179,7 +185,7 @@ static hk_status receive(const step *s, const hk_operand *o, hk_value *out) {
   return HK_OK;
 }
 
-static hk_status read_input(const step *s, unsigned block, hk_value *out) {
+static hk_status verify_run_read_input(const step *s, unsigned block, hk_value *out) {
   hk_verifier *v = s->v;
   int alias = hk_alias_of_input(v, s->t->rank, block);
   if (alias >= 0) {
@@ -194,7 +200,7 @@ static hk_status read_input(const step *s, unsigned block, hk_value *out) {
   return HK_OK;
 }
 
-static hk_status read_output(const step *s, unsigned block, hk_value *out) {
+static hk_status verify_run_read_output(const step *s, unsigned block, hk_value *out) {
   hk_place *place = hk_place_at(s->v, s->t, block);
   if (hk_value_kind(place->value) == HK_VALUE_NONE)
     return hk_fault_here(s->v, s->t, "it reads out[b%u], which nothing has written yet", block);
@@ -204,7 +210,7 @@ static hk_status read_output(const step *s, unsigned block, hk_value *out) {
 }
 
 /* A read that a write precedes in wave 0 has that write before it in every wave: nothing can go stale. */
-static hk_status read_scratch(const step *s, unsigned which, hk_value *out) {
+static hk_status verify_run_read_scratch(const step *s, unsigned which, hk_value *out) {
   hk_value x = s->v->scratch[s->t->scratch_at + which];
   if (hk_value_kind(x) == HK_VALUE_NONE)
     return hk_fault_here(s->v, s->t, "it reads scratch[b%u], which nothing has written yet", which);
@@ -214,15 +220,15 @@ static hk_status read_scratch(const step *s, unsigned which, hk_value *out) {
 }
 
 /* The value of one source, with a reference for the caller. */
-static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) {
+static hk_status verify_run_read_source(const step *s, const hk_operand *o, hk_value *out) {
   hk_status rc = HK_OK;
-  unsigned block = block_of(s, o);
+  unsigned block = verify_run_block_of(s, o);
   *out = HK_VALUE_NONE;
   switch (o->space) {
-    case HK_IN: rc = read_input(s, block, out); break;
-    case HK_OUT: rc = read_output(s, block, out); break;
-    case HK_SCRATCH: rc = read_scratch(s, block, out); break;
-    default: rc = receive(s, o, out); break;
+    case HK_IN: rc = verify_run_read_input(s, block, out); break;
+    case HK_OUT: rc = verify_run_read_output(s, block, out); break;
+    case HK_SCRATCH: rc = verify_run_read_scratch(s, block, out); break;
+    default: rc = verify_run_receive(s, o, out); break;
   }
   if (rc || hk_value_kind(*out) < HK_VALUE_LEAF) return rc;
   if (s->v->uneven) return hk_length_check_value(s->v, s->t, hk_length_of_move(s->t, s->i, s->dst), *out);
@@ -230,7 +236,7 @@ static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) 
   /* Blocks differ in length, so data of one block cannot pass for another's. */
   const hk_operand *named = s->dst; /* at least one operand is not scratch: verify_static.c */
   while (named->space == HK_SCRATCH) named++;
-  block = block_of(s, named);
+  block = verify_run_block_of(s, named);
   if (hk_value_block(*out) == block) return HK_OK;
   char text[HK_VALUE_TEXT];
   return hk_fault_here(s->v, s->t, "its operands name block %u, but a source holds %s", block,
@@ -238,12 +244,12 @@ static hk_status read_source(const step *s, const hk_operand *o, hk_value *out) 
 }
 
 /* The switch reads the same slot of all ranks: the links of its sources must have consumed equally many. */
-static hk_status check_same_slot(const step *s) {
+static hk_status verify_run_check_same_slot(const step *s) {
   const hk_reader *first = NULL;
   if (!(s->i->flags & HK_INSTR_IN_SWITCH) || s->i->nsrc < 2 || !s->i->ndst) return HK_OK;
   for (unsigned k = 0; k < s->i->nsrc; k++) {
     if (s->src[k].space != HK_LINK) continue;
-    const hk_reader *r = &s->v->readers[end_of(s, &s->src[k])];
+    const hk_reader *r = &s->v->readers[verify_run_end_of(s, &s->src[k])];
     if (!first) first = r;
     if (r->consumed != first->consumed)
       return hk_fault_here(s->v, s->t, "it adds in the switch slot %u from rank %u and slot %u from rank %u",
@@ -253,18 +259,18 @@ static hk_status check_same_slot(const step *s) {
   return HK_OK;
 }
 
-static hk_status reduce(const step *s, hk_value *result) {
+static hk_status verify_run_reduce(const step *s, hk_value *result) {
   hk_verifier *v = s->v;
   hk_status rc = HK_OK;
   hk_value sum = hk_value_make(HK_VALUE_EMPTY, 0, 0);
-  rc = check_same_slot(s);
+  rc = verify_run_check_same_slot(s);
   bool orders = v->options.orders && s->i->nsrc > 1 && s->i->ndst;
   for (unsigned k = 0; k < s->i->nsrc && !rc; k++) {
     hk_value x;
-    rc = read_source(s, &s->src[k], &x);
+    rc = verify_run_read_source(s, &s->src[k], &x);
     if (!rc && orders) hk_orders_part(&v->orders, hk_value_order(&v->sets, x));
     if (!rc && k && s->i->ndst)
-      rc = add_source(s, &sum, x);
+      rc = verify_run_add_source(s, &sum, x);
     else
       sum = x;
   }
@@ -282,27 +288,27 @@ static hk_status reduce(const step *s, hk_value *result) {
 
 /* True for out[..] <- in[..] if both are the same place and the collective does not reduce: the instruction does
  * nothing. */
-static bool is_self_copy(const step *s, unsigned block) {
+static bool verify_run_is_self_copy(const step *s, unsigned block) {
   if (s->v->reduces || s->i->nsrc != 1 || s->src->space != HK_IN) return false;
-  return hk_alias_of_input(s->v, s->t->rank, block_of(s, s->src)) == (int)block;
+  return hk_alias_of_input(s->v, s->t->rank, verify_run_block_of(s, s->src)) == (int)block;
 }
 
-static hk_status write_output(const step *s, unsigned block, hk_value x) {
+static hk_status verify_run_write_output(const step *s, unsigned block, hk_value x) {
   hk_verifier *v = s->v;
   hk_place *place = hk_place_at(v, s->t, block);
   hk_value_drop(&v->sets, place->value);
   place->value = x;
   hk_value_keep(&v->sets, x);
   if (hk_instr_lands(s->i, s->dst)) {
-    const hk_channel *c = &v->channels[v->readers[end_of(s, s->src)].channel];
-    if (c->next == HK_NOWHERE) return hk_hazard_land(v, s->t, place, block, end_of(s, s->src));
+    const hk_channel *c = &v->channels[v->readers[verify_run_end_of(s, s->src)].channel];
+    if (c->next == HK_NOWHERE) return hk_hazard_land(v, s->t, place, block, verify_run_end_of(s, s->src));
   }
-  if (!is_self_copy(s, block)) return hk_hazard_write(v, s->t, place, block);
+  if (!verify_run_is_self_copy(s, block)) return hk_hazard_write(v, s->t, place, block);
   place->writes++;
   return HK_OK;
 }
 
-static void write_scratch(const step *s, unsigned which, hk_value x) {
+static void verify_run_write_scratch(const step *s, unsigned which, hk_value x) {
   hk_value *cell = &s->v->scratch[s->t->scratch_at + which];
   hk_value_drop(&s->v->sets, *cell);
   hk_value_keep(&s->v->sets, x);
@@ -310,7 +316,7 @@ static void write_scratch(const step *s, unsigned which, hk_value x) {
 }
 
 /* The network makes the next sum if all of the group have sent their parts of it. */
-static hk_status add_up(const step *s, uint32_t first) {
+static hk_status verify_run_add_up(const step *s, uint32_t first) {
   hk_verifier *v = s->v;
   hk_channel *c = &v->channels[first];
   const uint32_t k = c->summed;
@@ -326,7 +332,7 @@ static hk_status add_up(const step *s, uint32_t first) {
     if (hk_value_link_block(*slot) != block)
       return hk_fault_here(v, s->t, "the network adds block %u to block %u: slot %u of its links",
                            hk_value_link_block(*slot), block, k);
-    HK_OR_RETURN(add_source(s, &sum, *slot));
+    HK_OR_RETURN(verify_run_add_source(s, &sum, *slot));
     *slot = HK_VALUE_NONE;
   }
   c = &v->channels[first];
@@ -335,15 +341,15 @@ static hk_status add_up(const step *s, uint32_t first) {
     hk_value_keep(&v->sets, sum);
     v->slots[c->slot_at + k % c->room] = hk_value_sent_as(sum, block);
     c->summed++;
-    wake_readers(v, c);
+    verify_run_wake_readers(v, c);
   } while (c != &v->channels[first]);
   hk_value_drop(&v->sets, sum);
   return HK_OK;
 }
 
-static hk_status send(const step *s, const hk_operand *o, hk_value x) {
+static hk_status verify_run_send(const step *s, const hk_operand *o, hk_value x) {
   hk_verifier *v = s->v;
-  uint32_t at = end_of(s, o);
+  uint32_t at = verify_run_end_of(s, o);
   hk_channel *c = &v->channels[at];
   uint32_t *times = v->times + c->times_at;
   if (c->sent && times[c->sent - 1] == s->t->event)
@@ -358,20 +364,20 @@ static hk_status send(const step *s, const hk_operand *o, hk_value x) {
   c->in_switch = in_switch;
   if (c->nreaders == 0) return HK_OK;
   hk_value_keep(&v->sets, x);
-  v->slots[slot] = hk_value_sent_as(x, block_of(s, o));
+  v->slots[slot] = hk_value_sent_as(x, verify_run_block_of(s, o));
   if (c->nreaders > 1) v->readers_left[slot] = c->nreaders;
   if (hk_channel_in_rounds(c)) {
     if (!(s->i->flags & HK_INSTR_COPY)) return hk_fault_here(v, s->t, "what the network moves in rounds is no copy");
-    return make_round(s, at);
+    return verify_run_make_round(s, at);
   }
-  if (c->next != HK_NOWHERE) return add_up(s, at);
-  wake_readers(v, c);
+  if (c->next != HK_NOWHERE) return verify_run_add_up(s, at);
+  verify_run_wake_readers(v, c);
   return HK_OK;
 }
 
 /* The place that a user operand names; NULL for input that no instruction writes. */
-static hk_place *place_of(const step *s, const hk_operand *o, unsigned *block) {
-  *block = block_of(s, o);
+static hk_place *verify_run_place_of(const step *s, const hk_operand *o, unsigned *block) {
+  *block = verify_run_block_of(s, o);
   if (o->space == HK_IN) {
     int alias = hk_alias_of_input(s->v, s->t->rank, *block);
     if (alias < 0) return NULL;
@@ -381,56 +387,56 @@ static hk_place *place_of(const step *s, const hk_operand *o, unsigned *block) {
 }
 
 /* Slots sent by this instruction may refer to its only source, or to an output that it writes. */
-static hk_status note_references(const step *s, hk_place *place, unsigned block, bool *noted) {
+static hk_status verify_run_note_references(const step *s, hk_place *place, unsigned block, bool *noted) {
   hk_status rc = HK_OK;
   *noted = false;
   if (s->i->flags & HK_INSTR_COPY) return HK_OK;
   for (unsigned k = 0; k < s->i->ndst && !rc; k++) {
     if (s->dst[k].space != HK_LINK) continue;
-    uint32_t c = end_of(s, &s->dst[k]);
+    uint32_t c = verify_run_end_of(s, &s->dst[k]);
     rc = hk_hazard_note_reference(s->v, s->t, place, block, c, s->v->channels[c].sent - 1);
     *noted = *noted || s->v->channels[c].nreaders > 0;
   }
   return rc;
 }
 
-static hk_status note_accesses(const step *s) {
+static hk_status verify_run_note_accesses(const step *s) {
   hk_status rc = HK_OK;
   bool noted;
   unsigned block;
   for (unsigned k = 0; k < s->i->ndst && !rc; k++) {
     if (s->dst[k].space != HK_OUT) continue;
-    hk_place *place = place_of(s, &s->dst[k], &block);
-    rc = note_references(s, place, block, &noted);
+    hk_place *place = verify_run_place_of(s, &s->dst[k], &block);
+    rc = verify_run_note_references(s, place, block, &noted);
   }
   for (unsigned k = 0; k < s->i->nsrc && !rc; k++) {
     if (s->src[k].space != HK_IN && s->src[k].space != HK_OUT) continue;
-    hk_place *place = place_of(s, &s->src[k], &block);
+    hk_place *place = verify_run_place_of(s, &s->src[k], &block);
     if (!place || (place->writer_event == s->t->event && place->writer_lane == s->t->lane)) continue;
     noted = false;
-    if (s->i->nsrc == 1) rc = note_references(s, place, block, &noted);
+    if (s->i->nsrc == 1) rc = verify_run_note_references(s, place, block, &noted);
     /* A write that waits for the end of a reference also waits for this event, so the read need not be recorded. */
     if (!rc && !noted) rc = hk_hazard_note_read(s->v, s->t, place, block);
   }
   return rc;
 }
 
-static hk_status execute(const step *s) {
+static hk_status verify_run_execute(const step *s) {
   hk_status rc;
   hk_value x = HK_VALUE_NONE;
   s->t->event++;
   if (s->v->uneven) HK_TRY(hk_length_check_operands(s->v, s->t, s->i, s->dst), out);
-  HK_TRY(reduce(s, &x), out);
+  HK_TRY(verify_run_reduce(s, &x), out);
   for (unsigned k = 0; k < s->i->ndst; k++) {
     const hk_operand *o = &s->dst[k];
     switch (o->space) {
-      case HK_OUT: HK_TRY(write_output(s, block_of(s, o), x), out); break;
-      case HK_SCRATCH: write_scratch(s, block_of(s, o), x); break;
-      default: HK_TRY(send(s, o, x), out); break;
+      case HK_OUT: HK_TRY(verify_run_write_output(s, verify_run_block_of(s, o), x), out); break;
+      case HK_SCRATCH: verify_run_write_scratch(s, verify_run_block_of(s, o), x); break;
+      default: HK_TRY(verify_run_send(s, o, x), out); break;
     }
   }
   hk_value_drop(&s->v->sets, x);
-  rc = note_accesses(s);
+  rc = verify_run_note_accesses(s);
 out:
   return rc; /* a fault ends the run: references are not counted any more */
 }
@@ -438,17 +444,19 @@ out:
 /* ---- threads ---- */
 
 /* A wave is a chunk of one byte here: the cursor's offset is the wave's number. */
-static hk_sizes sizes_of(const hk_verifier *v) { return (hk_sizes){.longest = v->options.waves, .chunk = 1}; }
+static hk_sizes verify_run_sizes_of(const hk_verifier *v) {
+  return (hk_sizes){.longest = v->options.waves, .chunk = 1};
+}
 
 static hk_status run_thread(hk_verifier *v, hk_thread *t) {
-  const hk_sizes waves = sizes_of(v);
+  const hk_sizes waves = verify_run_sizes_of(v);
   for (;;) {
     const hk_instr *i = hk_cursor_move(&t->at, t->instrs);
     const hk_operand *o = hk_instr_operands(t->program, i);
     step s = {.v = v, .t = t, .i = i, .dst = o, .src = o + i->ndst};
     if (!v->uneven || hk_length_reaches(v, hk_length_of_move(t, i, o), t->at.offset)) {
-      if (!all_ready(&s)) return HK_OK;
-      hk_status rc = execute(&s);
+      if (!verify_run_all_ready(&s)) return HK_OK;
+      hk_status rc = verify_run_execute(&s);
       if (rc) return rc;
       v->report->steps++;
       t->scan = 0;
@@ -460,7 +468,7 @@ static hk_status run_thread(hk_verifier *v, hk_thread *t) {
   }
 }
 
-static hk_status check_all_consumed(hk_verifier *v) {
+static hk_status verify_run_check_all_consumed(hk_verifier *v) {
   for (uint32_t k = 0; k < v->nchannels; k++) {
     const hk_channel *c = &v->channels[k];
     for (uint32_t r = c->first_reader; r < c->first_reader + c->nreaders; r++) {
@@ -475,11 +483,11 @@ static hk_status check_all_consumed(hk_verifier *v) {
 }
 
 hk_status hk_verify_run(hk_verifier *v) {
-  const hk_sizes waves = sizes_of(v);
+  const hk_sizes waves = verify_run_sizes_of(v);
   for (uint32_t k = 0; k < v->nthreads; k++) {
     hk_thread *t = &v->threads[k];
     t->state = HK_THREAD_DONE;
-    if (hk_cursor_begin(&t->at, &hk_program_lanes(t->program)[t->lane], 0, &waves)) make_ready(v, k);
+    if (hk_cursor_begin(&t->at, &hk_program_lanes(t->program)[t->lane], 0, &waves)) verify_run_make_ready(v, k);
   }
   while (v->queue_count) {
     uint32_t k = v->queue[v->queue_head];
@@ -490,5 +498,5 @@ hk_status hk_verify_run(hk_verifier *v) {
   }
   for (uint32_t k = 0; k < v->nthreads; k++)
     if (v->threads[k].state != HK_THREAD_DONE) return hk_fault_deadlock(v);
-  return check_all_consumed(v);
+  return verify_run_check_all_consumed(v);
 }

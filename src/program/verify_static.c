@@ -12,7 +12,7 @@ typedef struct place_in_program {
 
 #define REJECT(at, ...) hk_fault((at)->v, (at)->p->rank, (at)->lane, (at)->instr, __VA_ARGS__)
 
-static hk_status check_header(hk_verifier *v, int r) {
+static hk_status verify_static_check_header(hk_verifier *v, int r) {
   const hk_program *p = v->programs[r], *first = v->programs[0];
   hk_coll coll = (hk_coll)first->coll;
   if (p->coll != first->coll || p->nranks != v->nranks || p->root != first->root || p->partition != first->partition)
@@ -32,7 +32,7 @@ static hk_status check_header(hk_verifier *v, int r) {
   return HK_OK;
 }
 
-static hk_status check_links(hk_verifier *v, int r) {
+static hk_status verify_static_check_links(hk_verifier *v, int r) {
   const hk_program *p = v->programs[r];
   const hk_link_need *l = hk_program_links(p);
   for (uint32_t k = 0; k < p->nlinks; k++) {
@@ -45,7 +45,7 @@ static hk_status check_links(hk_verifier *v, int r) {
   return HK_OK;
 }
 
-static hk_status check_link_operand(const place_in_program *at, const hk_operand *o, bool is_source) {
+static hk_status verify_static_check_link_operand(const place_in_program *at, const hk_operand *o, bool is_source) {
   const hk_program *p = at->p;
   uint32_t n = o->flags & HK_OPERAND_STEP && at->in_body ? at->count : 1;
   if (o->link >= p->nlinks || n > p->nlinks - o->link)
@@ -63,14 +63,14 @@ static hk_status check_link_operand(const place_in_program *at, const hk_operand
   return HK_OK;
 }
 
-static hk_status check_operand(const place_in_program *at, const hk_operand *o, bool is_source) {
+static hk_status verify_static_check_operand(const place_in_program *at, const hk_operand *o, bool is_source) {
   static const char *const words[] = {"in", "out", "scratch", "link"};
   const hk_program *p = at->p;
   if (o->space > HK_LINK) return REJECT(at, "operand space %u does not exist", o->space);
   unsigned blocks = hk_space_blocks(p, (hk_space)o->space);
   if (o->block >= blocks) return REJECT(at, "%s[b%u] does not exist: there are %u", words[o->space], o->block, blocks);
   if (o->stride && !at->in_body) return REJECT(at, "%s[b%u] has a stride outside a repeat", words[o->space], o->block);
-  if (o->space == HK_LINK) return check_link_operand(at, o, is_source);
+  if (o->space == HK_LINK) return verify_static_check_link_operand(at, o, is_source);
   hk_coll coll = (hk_coll)p->coll;
   if (o->space == HK_IN) {
     if (!is_source) return REJECT(at, "in[b%u] is written: the input is only read", o->block);
@@ -84,7 +84,7 @@ static hk_status check_operand(const place_in_program *at, const hk_operand *o, 
 
 /* In a split instruction all user and link operands name one block, in every iteration: blocks are linear in the
  * iteration and share a modulus, so iterations 0 and 1 decide for all. */
-static hk_status check_one_block(const place_in_program *at, const hk_operand *o, unsigned n) {
+static hk_status verify_static_check_one_block(const place_in_program *at, const hk_operand *o, unsigned n) {
   const hk_operand *named = NULL;
   for (unsigned k = 0; k < n; k++) {
     if (o[k].space == HK_SCRATCH) continue;
@@ -98,7 +98,7 @@ static hk_status check_one_block(const place_in_program *at, const hk_operand *o
   return HK_OK;
 }
 
-static hk_status check_sources(const place_in_program *at, const hk_instr *i, const hk_operand *src) {
+static hk_status verify_static_check_sources(const place_in_program *at, const hk_instr *i, const hk_operand *src) {
   unsigned fresh = 0;
   for (unsigned k = 0; k < i->nsrc; k++) {
     fresh += src[k].space == HK_IN;
@@ -113,11 +113,12 @@ static hk_status check_sources(const place_in_program *at, const hk_instr *i, co
   return HK_OK;
 }
 
-static bool same_place(const hk_operand *a, const hk_operand *b) {
+static bool verify_static_same_place(const hk_operand *a, const hk_operand *b) {
   return a->space == b->space && a->block == b->block && a->stride == b->stride && a->space != HK_LINK;
 }
 
-static hk_status check_destinations(const place_in_program *at, const hk_instr *i, const hk_operand *dst) {
+static hk_status verify_static_check_destinations(const place_in_program *at, const hk_instr *i,
+                                                  const hk_operand *dst) {
   unsigned places = 0;
   for (unsigned k = 0; k < i->ndst; k++) {
     if (i->nsrc == 0 && dst[k].space != HK_LINK) return REJECT(at, "it has no source, so it can only send empty slots");
@@ -126,12 +127,12 @@ static hk_status check_destinations(const place_in_program *at, const hk_instr *
   if (places < 2) return HK_OK;
   for (unsigned k = 0; k < i->ndst; k++)
     for (unsigned j = 0; j < k; j++)
-      if (same_place(&dst[k], &dst[j])) return REJECT(at, "one destination is there twice");
+      if (verify_static_same_place(&dst[k], &dst[j])) return REJECT(at, "one destination is there twice");
   return HK_OK;
 }
 
 /* Checks what a switch supports: the sum of this rank's input and one slot from each other rank, all of one channel. */
-static hk_status check_in_switch(const place_in_program *at, const hk_instr *i, const hk_operand *o) {
+static hk_status verify_static_check_in_switch(const place_in_program *at, const hk_instr *i, const hk_operand *o) {
   const hk_link_need *links = hk_program_links(at->p), *first = NULL;
   const hk_operand *src = o + i->ndst;
   unsigned n = (unsigned)i->ndst + i->nsrc, uses = 0;
@@ -156,7 +157,7 @@ static hk_status check_in_switch(const place_in_program *at, const hk_instr *i, 
   return HK_OK; /* at most one input (check_sources) and no link twice (verify_run.c), so each rank occurs once */
 }
 
-static hk_status check_move(const place_in_program *at, const hk_instr *i) {
+static hk_status verify_static_check_move(const place_in_program *at, const hk_instr *i) {
   uint32_t n = (uint32_t)i->ndst + i->nsrc;
   if (n == 0) return REJECT(at, "it has no operands");
   bool table = i->flags & HK_INSTR_TABLE;
@@ -165,18 +166,18 @@ static hk_status check_move(const place_in_program *at, const hk_instr *i) {
   if (i->flags & ~(unsigned)(HK_INSTR_FINAL | HK_INSTR_TABLE | HK_INSTR_COPY | HK_INSTR_IN_SWITCH))
     return REJECT(at, "unknown flags %#x", i->flags);
   const hk_operand *o = hk_instr_operands(at->p, i);
-  for (uint32_t k = 0; k < n; k++) HK_OR_RETURN(check_operand(at, &o[k], k >= i->ndst));
-  HK_OR_RETURN(check_sources(at, i, o + i->ndst));
-  HK_OR_RETURN(check_destinations(at, i, o));
-  if (i->flags & HK_INSTR_IN_SWITCH) HK_OR_RETURN(check_in_switch(at, i, o));
-  if (at->v->split) HK_OR_RETURN(check_one_block(at, o, n));
+  for (uint32_t k = 0; k < n; k++) HK_OR_RETURN(verify_static_check_operand(at, &o[k], k >= i->ndst));
+  HK_OR_RETURN(verify_static_check_sources(at, i, o + i->ndst));
+  HK_OR_RETURN(verify_static_check_destinations(at, i, o));
+  if (i->flags & HK_INSTR_IN_SWITCH) HK_OR_RETURN(verify_static_check_in_switch(at, i, o));
+  if (at->v->split) HK_OR_RETURN(verify_static_check_one_block(at, o, n));
   return HK_OK;
 }
 
 /* Far above the length of any algorithm's lane, and small enough to run. */
 enum { MAX_LANE_LENGTH = 1 << 24 };
 
-static hk_status check_repeat(place_in_program *at, const hk_instr *i, uint32_t lane_end) {
+static hk_status verify_static_check_repeat(place_in_program *at, const hk_instr *i, uint32_t lane_end) {
   uint32_t k = (uint32_t)at->instr;
   if (at->in_body) return REJECT(at, "a repeat inside a repeat");
   if (!i->repeat.count || !i->repeat.body || i->repeat.body > lane_end - k - 1)
@@ -190,7 +191,7 @@ static hk_status check_repeat(place_in_program *at, const hk_instr *i, uint32_t 
   return HK_OK;
 }
 
-static hk_status check_lane(hk_verifier *v, const hk_program *p, int lane) {
+static hk_status verify_static_check_lane(hk_verifier *v, const hk_program *p, int lane) {
   const hk_lane *l = &hk_program_lanes(p)[lane];
   place_in_program at = {.v = v, .p = p, .lane = lane, .instr = -1};
   uint32_t start = lane ? l[-1].first + l[-1].count : 0;
@@ -201,8 +202,8 @@ static hk_status check_lane(hk_verifier *v, const hk_program *p, int lane) {
     const hk_instr *i = &hk_program_instrs(p)[k];
     at.instr = (int)k;
     at.in_body = k < at.body_end;
-    hk_status rc = i->op == HK_OP_MOVE     ? check_move(&at, i)
-                   : i->op == HK_OP_REPEAT ? check_repeat(&at, i, l->first + l->count)
+    hk_status rc = i->op == HK_OP_MOVE     ? verify_static_check_move(&at, i)
+                   : i->op == HK_OP_REPEAT ? verify_static_check_repeat(&at, i, l->first + l->count)
                                            : REJECT(&at, "opcode %u does not exist", i->op);
     if (rc) return rc;
   }
@@ -211,9 +212,10 @@ static hk_status check_lane(hk_verifier *v, const hk_program *p, int lane) {
 
 hk_status hk_verify_static(hk_verifier *v) {
   for (int r = 0; r < v->nranks; r++) {
-    HK_OR_RETURN(check_header(v, r));
-    HK_OR_RETURN(check_links(v, r));
-    for (int lane = 0; lane < v->programs[r]->nlanes; lane++) HK_OR_RETURN(check_lane(v, v->programs[r], lane));
+    HK_OR_RETURN(verify_static_check_header(v, r));
+    HK_OR_RETURN(verify_static_check_links(v, r));
+    for (int lane = 0; lane < v->programs[r]->nlanes; lane++)
+      HK_OR_RETURN(verify_static_check_lane(v, v->programs[r], lane));
   }
   return HK_OK;
 }

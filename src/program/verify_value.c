@@ -18,7 +18,7 @@ void hk_set_pool_free(hk_set_pool *p) {
   memset(p, 0, sizeof *p);
 }
 
-static bool add_chunk(hk_set_pool *p) {
+static bool verify_value_add_chunk(hk_set_pool *p) {
   if (!HK_RESERVE(p->chunks, p->room, p->nchunks + 1)) return false;
   char *c = malloc(p->set_bytes * HK_SETS_PER_CHUNK);
   if (!c) return false;
@@ -27,12 +27,13 @@ static bool add_chunk(hk_set_pool *p) {
 }
 
 /* A set with one reference and undefined content; HK_NO_SET when memory is out. */
-static uint32_t take_set(hk_set_pool *p) {
+static uint32_t verify_value_take_set(hk_set_pool *p) {
   uint32_t i = p->free;
   if (i != HK_NO_SET) {
     p->free = hk_set_at(p, i)->count;
   } else {
-    if (p->used == p->nchunks * HK_SETS_PER_CHUNK && (p->used == HK_NO_SET || !add_chunk(p))) return HK_NO_SET;
+    if (p->used == p->nchunks * HK_SETS_PER_CHUNK && (p->used == HK_NO_SET || !verify_value_add_chunk(p)))
+      return HK_NO_SET;
     i = p->used++;
   }
   hk_set_at(p, i)->refs = 1;
@@ -44,18 +45,20 @@ void hk_value_release_set(hk_set_pool *p, uint32_t set) {
   p->free = set;
 }
 
-static inline bool set_has(const hk_rank_set *s, unsigned rank) { return s->words[rank / 64] >> rank % 64 & 1; }
+static inline bool verify_value_set_has(const hk_rank_set *s, unsigned rank) {
+  return s->words[rank / 64] >> rank % 64 & 1;
+}
 
 bool hk_value_has(const hk_set_pool *p, hk_value x, unsigned rank) {
   if (hk_value_kind(x) == HK_VALUE_LEAF) return hk_value_index(x) == rank;
-  return hk_value_kind(x) == HK_VALUE_SUM && set_has(hk_set_at(p, hk_value_index(x)), rank);
+  return hk_value_kind(x) == HK_VALUE_SUM && verify_value_set_has(hk_set_at(p, hk_value_index(x)), rank);
 }
 
 /* A sum with the content of x and a single reference; consumes x. NONE if out of memory. */
-static hk_value own(hk_set_pool *p, hk_value x) {
+static hk_value verify_value_own(hk_set_pool *p, hk_value x) {
   bool sum = hk_value_kind(x) == HK_VALUE_SUM;
   if (sum && hk_set_at(p, hk_value_index(x))->refs == 1) return x;
-  uint32_t fresh = take_set(p);
+  uint32_t fresh = verify_value_take_set(p);
   if (fresh == HK_NO_SET) return HK_VALUE_NONE;
   hk_rank_set *s = hk_set_at(p, fresh);
   if (sum) {
@@ -72,10 +75,10 @@ static hk_value own(hk_set_pool *p, hk_value x) {
 }
 
 /* Adds the ranks of b to the set `to`; returns the first rank that was in it already, or -1. */
-static int merge(hk_rank_set *to, const hk_set_pool *p, hk_value b) {
+static int verify_value_merge(hk_rank_set *to, const hk_set_pool *p, hk_value b) {
   if (hk_value_kind(b) == HK_VALUE_LEAF) {
     unsigned rank = hk_value_index(b);
-    if (set_has(to, rank)) return (int)rank;
+    if (verify_value_set_has(to, rank)) return (int)rank;
     to->words[rank / 64] |= (uint64_t)1 << rank % 64;
     to->count++;
     return -1;
@@ -98,9 +101,9 @@ hk_value hk_value_add(hk_set_pool *p, hk_value a, hk_value b, int *twice) {
     a = b;
     b = swap;
   }
-  a = own(p, a);
+  a = verify_value_own(p, a);
   if (hk_value_kind(a) == HK_VALUE_NONE) return a;
-  *twice = merge(hk_set_at(p, hk_value_index(a)), p, b);
+  *twice = verify_value_merge(hk_set_at(p, hk_value_index(a)), p, b);
   hk_value_drop(p, b);
   if (*twice < 0) return a;
   hk_value_drop(p, a);

@@ -20,7 +20,7 @@
 
 /* Number of copies of the lanes for the decision's channels. On a GPU a lane is a block of threads, and each link has a
  * channel. */
-static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_call *op, const hk_program *p) {
+static unsigned choose_channels_of(ncclComm_t c, const hk_decision *d, const hk_call *op, const hk_program *p) {
   unsigned wanted = (unsigned)d->channels, most = c->backend->most_channels(c, p, p->traits.span);
   unsigned nvls = op->options.nvls_ctas ? op->options.nvls_ctas : (unsigned)c->options.nvls_ctas;
   if (nvls && p->traits.in_switch) wanted = nvls;
@@ -28,7 +28,7 @@ static unsigned channels_of(ncclComm_t c, const hk_decision *d, const hk_call *o
   return wanted < most ? wanted : most;
 }
 
-static void plan_free(ncclComm_t c, hk_plan *plan) {
+static void choose_plan_free(ncclComm_t c, hk_plan *plan) {
   if (!plan) return;
   if (c->backend->unbind) c->backend->unbind(c, plan);
   hk_program_free((hk_program *)(uintptr_t)plan->program);
@@ -40,7 +40,7 @@ static void plan_free(ncclComm_t c, hk_plan *plan) {
 }
 
 /* The programs of the channels with other ring orders, if those differ. */
-static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
+static hk_status choose_add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, hk_build what) {
   const hk_program *first = plan->program;
   unsigned orders = c->backend->ring_orders && what.layout ? (unsigned)what.layout->nchannels : 1, differ = 0;
   if (orders > plan->channels) orders = plan->channels;
@@ -65,7 +65,7 @@ static hk_status add_orders(ncclComm_t c, hk_plan *plan, const hk_algorithm *a, 
   return HK_OK;
 }
 
-static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
+static hk_status choose_plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
   hk_status rc = HK_OK;
   hk_coll coll = (hk_coll)op->coll;
   hk_build what = {.coll = coll, .rank = c->rank, .nranks = c->nranks, .root = root, .layout = c->selection->layout};
@@ -79,14 +79,14 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   }
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
-  plan->channels = channels_of(c, d, op, program);
+  plan->channels = choose_channels_of(c, d, op, program);
   /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
   plan->places = !c->selection->machine.overlap && c->nranks > 2 && c->nranks <= HK_PLACES_READERS + 1 &&
                  program->traits.places;
   plan->max_operands = program->traits.max_operands + (plan->places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
   plan->sums = program->traits.in_groups;
-  HK_TRY(add_orders(c, plan, a, what), undo);
+  HK_TRY(choose_add_orders(c, plan, a, what), undo);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
   if (!plan->links) {
     rc = HK_FAIL_ERRNO("no memory for a plan");
@@ -104,22 +104,23 @@ static hk_status plan_make(ncclComm_t c, const hk_decision *d, const hk_call *op
   *out = plan;
   return HK_OK;
 undo:
-  plan_free(c, plan);
+  choose_plan_free(c, plan);
   return rc;
 }
 
-static hk_status plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
+static hk_status choose_plan_get(ncclComm_t c, const hk_decision *d, const hk_call *op, int root, hk_plan **out) {
   for (hk_plan *p = c->plans->all; p; p = p->next) {
     if (p->program->coll == op->coll && p->program->root == root &&
-        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == channels_of(c, d, op, p->program)) {
+        !strcmp(p->program->algorithm, d->algorithm->name) && p->channels == choose_channels_of(c, d, op, p->program)) {
       *out = p;
       return HK_OK;
     }
   }
-  return plan_make(c, d, op, root, out);
+  return choose_plan_make(c, d, op, root, out);
 }
 
-static size_t chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan, size_t block) {
+static size_t choose_chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan,
+                              size_t block) {
   const hk_protocol protocol = d->protocol;
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !plan->program->traits.in_switch &&
       !plan->program->traits.multicasts)
@@ -135,7 +136,7 @@ enum { PAIR_BYTES = 1 << 20 };
 
 /* The elements of a block on which the choice is based; equal on all ranks. For an uneven collective: of the longest
  * block, rounded up to a power of two, so that calls with other counts often need no new choice. */
-static size_t choice_count(const hk_call *op) {
+static size_t choose_choice_count(const hk_call *op) {
   if (__builtin_expect(!op->blocks, 1)) return op->count;
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), longest = op->blocks->longest / unit, count = 1;
   if (hk_coll_pairs((hk_coll)op->coll)) return PAIR_BYTES / unit;
@@ -144,29 +145,29 @@ static size_t choice_count(const hk_call *op) {
 }
 
 /* Bytes of the larger of a rank's buffers. */
-static size_t whole_bytes(ncclComm_t c, const hk_call *op) {
-  size_t bytes = choice_count(op) * hk_dtype_size((hk_dtype)op->dtype);
+static size_t choose_whole_bytes(ncclComm_t c, const hk_call *op) {
+  size_t bytes = choose_choice_count(op) * hk_dtype_size((hk_dtype)op->dtype);
   bool parts = hk_coll_partition((hk_coll)op->coll) == HK_PART_WHOLE;
   return parts ? bytes * (size_t)c->nranks : bytes;
 }
 
-static int smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
+static int choose_smaller(int a, int b) { return !a ? b : !b ? a : a < b ? a : b; }
 
 /* The filter from the communicator's and the call's options. */
-static hk_filter filter_of(ncclComm_t c, const hk_call *op) {
+static hk_filter choose_filter_of(ncclComm_t c, const hk_call *op) {
   hk_filter filter = c->selection->overrides->filter;
   const hk_call_options *o = &op->options;
   _Static_assert(sizeof filter.only == sizeof o->only, "one bit set for each protocol");
   memcpy(filter.only, o->only, sizeof filter.only);
   if (o->min_ctas) filter.min_channels = o->min_ctas;
-  filter.max_channels = smaller(filter.max_channels, o->max_ctas);
+  filter.max_channels = choose_smaller(filter.max_channels, o->max_ctas);
   if (filter.max_channels && filter.min_channels > filter.max_channels) filter.min_channels = filter.max_channels;
   filter.efficient = ((o->policy ? o->policy - 1 : c->options.policy) & NCCL_CTA_POLICY_EFFICIENCY) != 0;
   filter.batch_invariant = (op->redop & HK_REDOP_INVARIANT) != 0;
   return filter;
 }
 
-static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
+static hk_machine choose_machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
   /* Switches know fewer types and operators than cores do. */
   if (m.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.in_switch = c->backend->switch_reduces(op);
@@ -175,12 +176,13 @@ static hk_machine machine_for(ncclComm_t c, const hk_call *op) {
 }
 
 hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
-  hk_machine m = machine_for(c, op);
-  hk_filter filter = filter_of(c, op);
+  hk_machine m = choose_machine_for(c, op);
+  hk_filter filter = choose_filter_of(c, op);
   hk_decision d;
   for (int i = 0; hk_algorithms[i]; i++)
     for (int p = 0; p < HK_PROTO_COUNT; p++)
-      if (hk_select_one(&m, &filter, (hk_coll)op->coll, whole_bytes(c, op), hk_algorithms[i], (hk_protocol)p, &d))
+      if (hk_select_one(&m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), hk_algorithms[i], (hk_protocol)p,
+                        &d))
         return HK_OK;
   return HK_FAIL(
       HK_ERR_ARGUMENT,
@@ -190,26 +192,26 @@ hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
 }
 
 /* Asks the model, a tuning file and a plugin for the decision. */
-static void select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+static void choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
-  hk_machine m = machine_for(c, op);
+  hk_machine m = choose_machine_for(c, op);
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
    * form. */
   if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
-  hk_filter filter = filter_of(c, op);
+  hk_filter filter = choose_filter_of(c, op);
   hk_select(&m, &filter, coll, bytes, d);
   if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &filter, coll, bytes, d);
 }
 
 double hk_choose_price(ncclComm_t c, const hk_call *op) {
   hk_decision d;
-  select_for(c, op, whole_bytes(c, op), &d);
+  choose_select_for(c, op, choose_whole_bytes(c, op), &d);
   return d.us;
 }
 
 /* Once for each collective, by one rank. */
-static void warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
+static void choose_warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
   if (c->rank == 0 && !(c->selection->overruled >> coll & 1u))
     HK_WARN("%s: NCCL_ALGO allows only algorithms that are not batch-invariant, and HOCKET_BATCH_INVARIANT or "
             "hocketCommSetBatchInvariant is set: %s is used. Allow one that is (hocket verify --all shows which), or "
@@ -218,24 +220,24 @@ static void warn_overruled(ncclComm_t c, hk_coll coll, const hk_decision *d) {
   c->selection->overruled |= 1u << coll;
 }
 
-static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
+static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   hk_status rc = HK_OK;
   hk_cancel_hold(); /* links may be opened */
   hk_coll coll = (hk_coll)op->coll;
   hk_launch *a = &choice->launch;
-  size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = choice_count(op) * unit;
-  size_t whole = whole_bytes(c, op);
+  size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = choose_choice_count(op) * unit;
+  size_t whole = choose_whole_bytes(c, op);
   hk_decision d;
-  select_for(c, op, whole, &d);
+  choose_select_for(c, op, whole, &d);
   if (d.note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name(coll), whole, d.note);
-  if (d.overruled) warn_overruled(c, coll, &d);
-  HK_TRY(plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
+  if (d.overruled) choose_warn_overruled(c, coll, &d);
+  HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
   const hk_program *p = choice->plan->program;
   *a = (hk_launch){.total = bytes, .unit = unit, .block_bytes = hk_block_bytes(p, bytes, unit)};
   hk_machine m = c->selection->machine;
   m.uncached = whole >= HK_STREAM_MIN_BYTES;
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
-  a->chunk = chunk_of(c, &m, &d, choice->plan, a->block_bytes);
+  a->chunk = choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
@@ -244,7 +246,7 @@ static hk_status decide(ncclComm_t c, const hk_call *op, hk_choice *choice) {
   if (hk_coll_reduces(coll))
     HK_TRY(hk_reducer_init(&a->reducer, (hk_dtype)op->dtype, hk_call_op(op), c->nranks, &op->scalar), out);
   a->brief = !op->blocks && hk_exec_brief(choice->plan, a);
-  choice->count = choice_count(op);
+  choice->count = choose_choice_count(op);
   choice->kind = op->kind;
   choice->asks = op->asks;
   choice->dtype = op->dtype;
@@ -257,26 +259,26 @@ out:
 }
 
 /* True if the choice for an earlier call also holds for this call. */
-static bool holds(const hk_choice *choice, const hk_call *op) {
+static bool choose_holds(const hk_choice *choice, const hk_call *op) {
   bool alike = choice->kind == op->kind;
   if (op->blocks) alike = choice->dtype == op->dtype && choice->redop == op->redop; /* `root` is a hash of the counts */
-  return choice->valid && alike && choice->count == choice_count(op) && choice->asks == op->asks &&
+  return choice->valid && alike && choice->count == choose_choice_count(op) && choice->asks == op->asks &&
          !memcmp(&choice->options, &op->options, sizeof op->options);
 }
 
-static hk_choice *kept_for(ncclComm_t c, const hk_call *op) {
-  const uint64_t h = (choice_count(op) * 0x9e3779b97f4a7c15u ^ op->kind) * 0xc2b2ae3d27d4eb4fu;
+static hk_choice *choose_kept_for(ncclComm_t c, const hk_call *op) {
+  const uint64_t h = (choose_choice_count(op) * 0x9e3779b97f4a7c15u ^ op->kind) * 0xc2b2ae3d27d4eb4fu;
   return &c->plans->kept[h >> 32 & (HK_CHOICES_KEPT - 1)];
 }
 
 /* Takes the choice of an earlier call, or makes a new one. A tuner plugin is asked whenever the call changes. */
-static hk_status decide_once(ncclComm_t c, const hk_call *op, hk_choice *choice) {
-  hk_choice *kept = kept_for(c, op);
-  if (!c->selection->tuner && kept->kind == op->kind && holds(kept, op)) {
+static hk_status choose_decide_once(ncclComm_t c, const hk_call *op, hk_choice *choice) {
+  hk_choice *kept = choose_kept_for(c, op);
+  if (!c->selection->tuner && kept->kind == op->kind && choose_holds(kept, op)) {
     *choice = *kept;
     return HK_OK;
   }
-  HK_OR_RETURN(decide(c, op, choice));
+  HK_OR_RETURN(choose_decide(c, op, choice));
   if (choice->valid) *kept = *choice;
   return HK_OK;
 }
@@ -284,7 +286,7 @@ static hk_status decide_once(ncclComm_t c, const hk_call *op, hk_choice *choice)
 /* For calls that differ from the last one, or ask for something more. */
 static __attribute__((noinline)) hk_status choose(ncclComm_t c, const hk_call *op, hk_choice *choice,
                                                   const hk_plan **plan, const hk_launch **launch) {
-  if (!holds(choice, op)) HK_OR_RETURN(decide_once(c, op, choice));
+  if (!choose_holds(choice, op)) HK_OR_RETURN(choose_decide_once(c, op, choice));
   if (op->blocks) { /* the call's own */
     choice->launch.signature = hk_call_signature(op);
     choice->launch.block_bytes = op->blocks->longest;
@@ -353,7 +355,7 @@ void hk_plans_free(ncclComm_t c) {
   while (c->plans->all) {
     hk_plan *p = c->plans->all;
     c->plans->all = p->next;
-    plan_free(c, p);
+    choose_plan_free(c, p);
   }
   free(c->plans->scratch);
 }

@@ -19,7 +19,7 @@ typedef struct verdict {
 } verdict;
 
 /* The first rank without a plugin compatible with rank 0's, or -1. *sums: the reductions that all plugins support. */
-static int without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *sums, char *why, size_t bytes) {
+static int collnet_without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *sums, char *why, size_t bytes) {
   *sums = facts[0].sums;
   for (int r = 0; r < c->nranks; r++) {
     const hk_collnet_fact *a = &facts[r], *b = &facts[0];
@@ -38,7 +38,8 @@ static int without_plugin(ncclComm_t c, const hk_collnet_fact *facts, uint64_t *
 
 /* Connects the rank's group, if it has one, and exchanges the results. The memory after the results has room for the
  * group's ranks. */
-static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_fact *facts, verdict *verdicts) {
+static hk_status collnet_connect_group(ncclComm_t c, hk_transport_state *s, const hk_collnet_fact *facts,
+                                       verdict *verdicts) {
   const hk_layout *l = c->selection->layout;
   const int local = l->local[c->rank];
   verdict *own = &verdicts[c->rank];
@@ -54,7 +55,7 @@ static hk_status connect_group(ncclComm_t c, hk_transport_state *s, const hk_col
 }
 
 /* All ranks on several hosts have asked for it. *why stays empty on success. */
-static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
+static hk_status collnet_begin(ncclComm_t c, char *why, size_t bytes) {
   hk_status rc = HK_OK;
   hk_transport_state *s = NULL;
   uint64_t sums;
@@ -68,8 +69,8 @@ static hk_status begin(ncclComm_t c, char *why, size_t bytes) {
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (CollNet plugins)");
   HK_TRY(hk_collnet_begin(&c->wiring->env, &s, &facts[c->rank]), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);
-  int bad = without_plugin(c, facts, &sums, text, sizeof text);
-  if (bad < 0) HK_TRY(connect_group(c, s, facts, verdicts), out);
+  int bad = collnet_without_plugin(c, facts, &sums, text, sizeof text);
+  if (bad < 0) HK_TRY(collnet_connect_group(c, s, facts, verdicts), out);
   for (int r = 0; bad < 0 && r < c->nranks; r++) {
     if (verdicts[r].good) continue;
     bad = r;
@@ -102,7 +103,7 @@ hk_status hk_collnet_agree(ncclComm_t c, int nhosts) {
     snprintf(why, sizeof why, "the ranks are on %d host%s, and at least %d are needed (NCCL_COLLNET_NODE_THRESHOLD)",
              nhosts, nhosts == 1 ? "" : "s", least > 2 ? (int)least : 2);
   else
-    HK_OR_RETURN(begin(c, why, sizeof why));
+    HK_OR_RETURN(collnet_begin(c, why, sizeof why));
   if (why[0] && c->rank == 0) HK_INFO(HK_SUB_INIT | HK_SUB_NET, "CollNet is not used: %s", why);
   return HK_OK;
 }

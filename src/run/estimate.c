@@ -7,7 +7,7 @@
 #include "selection.h"
 
 /* The price of one message between two ranks. */
-static double message_us(const hk_call *call) {
+static double estimate_message_us(const hk_call *call) {
   ncclComm_t c = call->comm;
   const hk_machine *m = &c->selection->machine;
   if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
@@ -17,13 +17,13 @@ static double message_us(const hk_call *call) {
 }
 
 /* A communicator's collectives run one after another; its sends and receives run at the same time. */
-static double comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
+static double estimate_comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
   double collectives = 0, sends = 0, receives = 0;
   for (size_t i = 0; i < n; i++) {
     if (calls[i].comm != c) continue;
     if (calls[i].p2p == HK_P2P_WAIT) continue;
     if (calls[i].coll == HK_SENDRECV)
-      *(calls[i].p2p == HK_P2P_RECV ? &receives : &sends) += message_us(&calls[i]);
+      *(calls[i].p2p == HK_P2P_RECV ? &receives : &sends) += estimate_message_us(&calls[i]);
     else
       collectives += hk_choose_price(c, &calls[i]);
   }
@@ -36,7 +36,7 @@ double hk_estimate(const hk_call *calls, size_t n) {
     bool seen = false;
     for (size_t k = 0; k < i && !seen; k++) seen = calls[k].comm == calls[i].comm;
     if (seen) continue;
-    double us = comm_us(calls, n, calls[i].comm);
+    double us = estimate_comm_us(calls, n, calls[i].comm);
     if (us > most) most = us;
   }
   return most;

@@ -18,33 +18,33 @@
 
 /* ---- the process ---- */
 
-static int devices(void) { return 0; }
+static int host_backend_devices(void) { return 0; }
 
-static bool choose(int *device) {
+static bool host_backend_choose(int *device) {
   *device = -1;
   return true;
 }
 
-static hk_status alloc(int device, size_t bytes, void **out) {
+static hk_status host_backend_alloc(int device, size_t bytes, void **out) {
   (void)device;
   return hk_host_alloc(out, bytes);
 }
 
-static bool free_memory(void *p, hk_status *rc) {
+static bool host_backend_free_memory(void *p, hk_status *rc) {
   *rc = hk_host_free(p);
   return true;
 }
 
 /* ---- init ---- */
 
-static hk_status topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
+static hk_status host_backend_topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
   hk_status rc = hk_topo_detect_with_file(c->settings, own, HK_DETECT_NO_GPU);
   *out = *own;
   return rc;
 }
 
 /* The CPU with the most processors that the rank may use; the lowest such CPU. */
-static uint32_t seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
+static uint32_t host_backend_seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
   uint32_t best = 0;
   int most = -1;
   (void)fact;
@@ -57,8 +57,8 @@ static uint32_t seat(const hk_topo *t, const void *fact, const uint64_t *cpus) {
   return best;
 }
 
-static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const struct hk_joined *rings,
-                    const hk_constants *constants, hk_machine *out) {
+static void host_backend_machine(const struct ncclComm *c, const hk_host_facts *hosts, const struct hk_joined *rings,
+                                 const hk_constants *constants, hk_machine *out) {
   (void)c;
   (void)rings;
   *out = hk_machine_of_hosts(hosts, constants);
@@ -66,14 +66,14 @@ static void machine(const struct ncclComm *c, const hk_host_facts *hosts, const 
 
 /* ---- plans ---- */
 
-static unsigned most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
+static unsigned host_backend_most_channels(const struct ncclComm *c, const hk_program *p, unsigned span) {
   (void)c;
   /* all ranks of a group must request the network's sums in the same order */
   return p->traits.in_groups ? 1 : HK_CHANNELS / span;
 }
 
 /* HK_ERR_USAGE if a buffer is a GPU's. */
-static hk_status refuse_gpu_memory(const hk_call *call) {
+static hk_status host_backend_refuse_gpu_memory(const hk_call *call) {
   const void *buffers[] = {call->in, call->out};
   int device;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(buffers); i++)
@@ -87,9 +87,9 @@ static hk_status refuse_gpu_memory(const hk_call *call) {
 }
 
 /* The call's memory is checked here, when a plan is bound, so that repeated calls need no check. */
-static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
+static hk_status host_backend_bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk_call *call) {
   const hk_link_need *needs = hk_program_links(plan->program);
-  HK_OR_RETURN(refuse_gpu_memory(call));
+  HK_OR_RETURN(host_backend_refuse_gpu_memory(call));
   if (span * plan->channels > HK_CHANNELS)
     return HK_FAIL(HK_ERR_INTERNAL, "%s needs %u channels, %d is the most", plan->program->algorithm,
                    span * plan->channels, HK_CHANNELS);
@@ -108,7 +108,7 @@ static hk_status bind_links(ncclComm_t c, hk_plan *plan, unsigned span, const hk
   return HK_OK;
 }
 
-static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
+static size_t host_backend_slot_bytes(const struct ncclComm *c, const hk_program *p, size_t bytes) {
   (void)p;
   (void)c;
   return bytes;
@@ -118,14 +118,14 @@ static size_t slot_bytes(const struct ncclComm *c, const hk_program *p, size_t b
 
 /* The check of a transfer's buffer is skipped if the last transfer had the same buffer. Transfers have a fixed plan, so
  * bind_links does not check them. */
-static inline const void **looked_at(const hk_call *call, const void **buffer) {
+static inline const void **host_backend_looked_at(const hk_call *call, const void **buffer) {
   bool in = call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT;
   *buffer = in ? call->in : call->out;
   return &call->comm->order.looked_at[in];
 }
 
-static __attribute__((noinline)) hk_status check_all(const hk_call *call, const char *who) {
-  const void *buffer, **seen = looked_at(call, &buffer);
+static __attribute__((noinline)) hk_status host_backend_check_all(const hk_call *call, const char *who) {
+  const void *buffer, **seen = host_backend_looked_at(call, &buffer);
   if (!hk_stream_is_null(call->stream)) HK_OR_RETURN(hk_stream_check(call->stream, who));
   if (call->launched)
     return HK_FAIL(
@@ -133,26 +133,27 @@ static __attribute__((noinline)) hk_status check_all(const hk_call *call, const 
         "%s: launchCompletionEvent is a CUDA event, and this communicator works on host memory: leave it out", who);
   if (!call->p2p) return HK_OK;
   if (buffer != *seen && call->count && call->p2p != HK_P2P_WAIT) {
-    HK_OR_RETURN(refuse_gpu_memory(call));
+    HK_OR_RETURN(host_backend_refuse_gpu_memory(call));
     *seen = buffer;
   }
   return HK_OK;
 }
 
-static hk_status check(const hk_call *call, const char *who) {
+static hk_status host_backend_check(const hk_call *call, const char *who) {
   const void *buffer;
   bool usual = hk_stream_is_null(call->stream) && !call->launched;
   if (__builtin_expect(usual && !call->p2p, 1)) return HK_OK;
-  if (__builtin_expect(usual && call->root != call->comm->rank && *looked_at(call, &buffer) == buffer, 1)) return HK_OK;
-  return check_all(call, who);
+  if (__builtin_expect(usual && call->root != call->comm->rank && *host_backend_looked_at(call, &buffer) == buffer, 1))
+    return HK_OK;
+  return host_backend_check_all(call, who);
 }
 
-static void hold(const hk_call *call, int by) {
+static void host_backend_hold(const hk_call *call, int by) {
   if (!hk_stream_is_null(call->stream)) hk_stream_hold(call->stream, by);
 }
 
 /* Waits until the communicator's earlier calls on streams are over. */
-static inline hk_status wait_turn(ncclComm_t c) {
+static inline hk_status host_backend_wait_turn(ncclComm_t c) {
   /* relaxed: only this thread issues turns for this call; a stream's batch still under way shows as issued != served */
   uint64_t issued = atomic_load_explicit(&c->order.issued, memory_order_relaxed);
   /* acquire: as in hk_turn_wait */
@@ -163,7 +164,7 @@ static inline hk_status wait_turn(ncclComm_t c) {
 static hk_status run_one(const hk_call *call) {
   ncclComm_t c = call->comm;
   if (!hk_stream_is_null(call->stream)) return hk_comm_failed(c, hk_stream_enqueue(call->stream, call, 1));
-  hk_status rc = wait_turn(c);
+  hk_status rc = host_backend_wait_turn(c);
   /* A store is enough: one thread at a time may call.  relaxed: an abort from another thread that does not see it yet
    * races with the call itself, which no library can prevent; an abort that begins during the call's waits sees it. */
   atomic_store_explicit(&c->health.calling, true, memory_order_relaxed);
@@ -179,7 +180,7 @@ static hk_status run_one(const hk_call *call) {
 }
 
 /* Gives each stream its calls as one batch. Changes the order of the calls; `room` is for 2 * n more. */
-static hk_status enqueue_calls(hk_call *calls, size_t n, hk_call *room) {
+static hk_status host_backend_enqueue_calls(hk_call *calls, size_t n, hk_call *room) {
   hk_status rc = HK_OK;
   hk_call *batch = room, *rest = room + n;
   while (n) {
@@ -203,7 +204,7 @@ static hk_status run_here(const hk_call *calls, size_t n) {
   for (size_t i = 0; i < n; i++) {
     ncclComm_t c = calls[i].comm;
     if (i && c == calls[i - 1].comm) continue;
-    hk_status rc = wait_turn(c);
+    hk_status rc = host_backend_wait_turn(c);
     if (rc == HK_OK) continue;
     hk_calls_fail(calls, n, rc);
     return rc;
@@ -229,7 +230,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
       here[nhere++] = calls[i];
     else
       streams[nstreams++] = calls[i];
-  rc = enqueue_calls(streams, nstreams, streams + n);
+  rc = host_backend_enqueue_calls(streams, nstreams, streams + n);
   if (rc != HK_OK)
     hk_calls_fail(here, nhere, rc);
   else if (nhere)
@@ -242,7 +243,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
  * Addresses in one process, and memory of ncclMemAlloc between processes, are shared without a registration. A
  * network card can send from registered memory without a copy. */
 
-static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
+static hk_status host_backend_memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetric, void **handle) {
   (void)symmetric;
   /* acquire: pairs with the end of init, which made the transports; before that there are none to notify */
   if (!bytes || atomic_load_explicit(&c->health.progress, memory_order_acquire) != HK_OK) return HK_OK;
@@ -251,27 +252,27 @@ static hk_status memory_add(ncclComm_t c, void *base, size_t bytes, bool symmetr
   return HK_OK;
 }
 
-static void memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
+static void host_backend_memory_drop(ncclComm_t c, void *base, size_t bytes, void *handle) {
   (void)handle;
   hk_wire_memory(c, base, bytes, false);
 }
 
 const hk_backend hk_backend_host = {
-    .devices = devices,
-    .choose = choose,
-    .alloc = alloc,
-    .free = free_memory,
-    .topology = topology,
-    .seat = seat,
-    .machine = machine,
-    .most_channels = most_channels,
-    .bind = bind_links,
-    .slot_bytes = slot_bytes,
-    .check = check,
-    .hold = hold,
+    .devices = host_backend_devices,
+    .choose = host_backend_choose,
+    .alloc = host_backend_alloc,
+    .free = host_backend_free_memory,
+    .topology = host_backend_topology,
+    .seat = host_backend_seat,
+    .machine = host_backend_machine,
+    .most_channels = host_backend_most_channels,
+    .bind = host_backend_bind_links,
+    .slot_bytes = host_backend_slot_bytes,
+    .check = host_backend_check,
+    .hold = host_backend_hold,
     .run_one = run_one,
     .run_group = run_group,
     .stop = hk_wire_report_undelivered,
-    .memory_add = memory_add,
-    .memory_drop = memory_drop,
+    .memory_add = host_backend_memory_add,
+    .memory_drop = host_backend_memory_drop,
 };

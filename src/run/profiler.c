@@ -26,8 +26,10 @@ struct hk_profiler {
   uint32_t copies; /* collectives by copy engines so far */
 };
 
-static const profiler_v *calls_of(const hk_profiler *p) { return p->plugin.symbol; }
-static const char *name_of(const hk_profiler *p) { return calls_of(p)->name ? calls_of(p)->name : "(without a name)"; }
+static const profiler_v *profiler_calls_of(const hk_profiler *p) { return p->plugin.symbol; }
+static const char *profiler_name_of(const hk_profiler *p) {
+  return profiler_calls_of(p)->name ? profiler_calls_of(p)->name : "(without a name)";
+}
 
 /* ---- loading ---- */
 
@@ -59,13 +61,13 @@ hk_status hk_profiler_load(ncclComm_t c) {
   p->comm = c;
   p->plugin = plugin;
   c->profiler = p;
-  HK_INFO(HK_SUB_INIT, "profiler plugin %s (v%d) from %s", name_of(p), plugin.version, plugin.file);
+  HK_INFO(HK_SUB_INIT, "profiler plugin %s (v%d) from %s", profiler_name_of(p), plugin.version, plugin.file);
   return HK_OK;
 }
 
 void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts) {
   hk_profiler *p = c->profiler;
-  const profiler_v *v = calls_of(p);
+  const profiler_v *v = profiler_calls_of(p);
   const char *name = c->options.name[0] ? c->options.name : NULL;
   ncclResult_t rc;
   p->id = id;
@@ -82,15 +84,15 @@ void hk_profiler_begin(ncclComm_t c, uint64_t id, int hosts) {
   if (p->mask & PROFILE_KERNEL_PHASE) p->mask |= PROFILE_KERNEL_CHANNEL; /* phases are parts of it */
   p->begun = rc == ncclSuccess;
   if (p->begun) return;
-  HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", name_of(p), (int)rc,
-          hk_plugin_result((int)rc));
+  HK_WARN("the profiler plugin %s refuses its init with code %d (%s). Going on without it", profiler_name_of(p),
+          (int)rc, hk_plugin_result((int)rc));
   p->mask = 0; /* network plugins may already hold the profiler, so it stays, but without events */
 }
 
 void hk_profiler_free(ncclComm_t c) {
   hk_profiler *p = c->profiler;
   if (!p) return;
-  if (p->begun) calls_of(p)->finalize(p->context);
+  if (p->begun) profiler_calls_of(p)->finalize(p->context);
   dlclose(p->plugin.library);
   free(p);
   c->profiler = NULL;
@@ -98,20 +100,20 @@ void hk_profiler_free(ncclComm_t c) {
 
 /* ---- events ---- */
 
-static void check(hk_profiler *p, const char *what, ncclResult_t rc) {
+static void profiler_check(hk_profiler *p, const char *what, ncclResult_t rc) {
   if (rc == ncclSuccess) return;
-  HK_WARN_ONCE("the profiler plugin %s fails in %s with code %d (%s): its events are not complete", name_of(p), what,
-               (int)rc, hk_plugin_result((int)rc));
+  HK_WARN_ONCE("the profiler plugin %s fails in %s with code %d (%s): its events are not complete", profiler_name_of(p),
+               what, (int)rc, hk_plugin_result((int)rc));
 }
 
 /* Before v5 a collective or transfer belongs to its group. */
-static void *parent_before_v5(const profile_event *e) {
+static void *profiler_parent_before_v5(const profile_event *e) {
   return e->type == PROFILE_COLL ? e->coll.group : e->type == PROFILE_P2P ? e->p2p.group : e->parent;
 }
 
-static void as_v2(const hk_profiler *p, const profile_event *e, profile_event_v2 *to) {
+static void profiler_as_v2(const hk_profiler *p, const profile_event *e, profile_event_v2 *to) {
   const char *name = p->comm->options.name;
-  *to = (profile_event_v2){.type = (uint8_t)e->type, .parent = parent_before_v5(e), .rank = e->rank};
+  *to = (profile_event_v2){.type = (uint8_t)e->type, .parent = profiler_parent_before_v5(e), .rank = e->rank};
   if (e->type == PROFILE_COLL) {
     const profile_coll *c = &e->coll;
     to->coll.call = (profile_coll_v2){name, p->id, c->sequence, c->function, c->in, c->out, c->count, c->root, c->type};
@@ -121,9 +123,9 @@ static void as_v2(const hk_profiler *p, const profile_event *e, profile_event_v2
   }
 }
 
-static void as_v3(const hk_profiler *p, const profile_event *e, profile_event_v3 *to) {
+static void profiler_as_v3(const hk_profiler *p, const profile_event *e, profile_event_v3 *to) {
   profile_event_v2 two;
-  as_v2(p, e, &two);
+  profiler_as_v2(p, e, &two);
   *to = (profile_event_v3){.type = two.type, .parent = two.parent, .rank = two.rank};
   if (e->type == PROFILE_COLL) {
     to->coll.call = two.coll.call;
@@ -138,7 +140,7 @@ static void as_v3(const hk_profiler *p, const profile_event *e, profile_event_v3
 }
 
 /* NULL if the plugin does not want such events. */
-static void *start(hk_profiler *p, profile_event *e) {
+static void *profiler_start(hk_profiler *p, profile_event *e) {
   void *event = NULL;
   union {
     profile_event_v2 v2;
@@ -148,34 +150,36 @@ static void *start(hk_profiler *p, profile_event *e) {
   if (!(p->mask & (int)e->type)) return NULL;
   e->rank = p->comm->rank;
   if (p->plugin.version == 2) {
-    as_v2(p, e, &old.v2);
+    profiler_as_v2(p, e, &old.v2);
     description = &old;
   } else if (p->plugin.version == 3) {
-    as_v3(p, e, &old.v3);
+    profiler_as_v3(p, e, &old.v3);
     description = &old;
   } else if (p->plugin.version == 4) {
-    e->parent = parent_before_v5(e); /* little endian: the one byte of the type is the first byte of this field */
+    e->parent =
+        profiler_parent_before_v5(e); /* little endian: the one byte of the type is the first byte of this field */
   }
-  check(p, "startEvent", calls_of(p)->start(p->context, &event, description));
+  profiler_check(p, "startEvent", profiler_calls_of(p)->start(p->context, &event, description));
   return event;
 }
 
 void hk_profile_over(hk_profiler *p, void *event) {
-  if (event) check(p, "stopEvent", calls_of(p)->stop(event));
+  if (event) profiler_check(p, "stopEvent", profiler_calls_of(p)->stop(event));
 }
 
-static void record(hk_profiler *p, void *event, int state, profile_state arguments) {
-  if (event && p->plugin.version >= 4) check(p, "recordEventState", calls_of(p)->record(event, state, &arguments));
+static void profiler_record(hk_profiler *p, void *event, int state, profile_state arguments) {
+  if (event && p->plugin.version >= 4)
+    profiler_check(p, "recordEventState", profiler_calls_of(p)->record(event, state, &arguments));
 }
 
-static const char *type_name(uint8_t dtype) {
+static const char *profiler_type_name(uint8_t dtype) {
   static const char *const names[] = {"ncclInt8",    "ncclUint8",    "ncclInt32",      "ncclUint32",
                                       "ncclInt64",   "ncclUint64",   "ncclFloat16",    "ncclFloat32",
                                       "ncclFloat64", "ncclBfloat16", "ncclFloat8e4m3", "ncclFloat8e5m2"};
   return dtype < HK_ARRAY_LENGTH(names) ? names[dtype] : "unknown";
 }
 
-static const char *function_of(const hk_call *call) {
+static const char *profiler_function_of(const hk_call *call) {
   if (call->p2p != HK_P2P_NONE) return hk_p2p_name((hk_p2p)call->p2p);
   return hk_coll_name((hk_coll)call->coll);
 }
@@ -184,30 +188,30 @@ static const char *function_of(const hk_call *call) {
 
 void *hk_profile_group_open(hk_profiler *p, int depth) {
   profile_event e = {.type = PROFILE_GROUP_API, .group_api.depth = depth};
-  void *event = start(p, &e);
-  record(p, event, PROFILE_GROUP_START_OVER, (profile_state){0});
+  void *event = profiler_start(p, &e);
+  profiler_record(p, event, PROFILE_GROUP_START_OVER, (profile_state){0});
   return event;
 }
 
 void hk_profile_group_runs(hk_profiler *p, void *group) {
-  record(p, group, PROFILE_GROUP_END_BEGINS, (profile_state){0});
+  profiler_record(p, group, PROFILE_GROUP_END_BEGINS, (profile_state){0});
 }
 
 void hk_profile_group_closed(hk_profiler *p, void *group) { hk_profile_over(p, group); }
 
 void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
   profile_event e = {.parent = group};
-  const char *type = type_name(call->dtype);
+  const char *type = profiler_type_name(call->dtype);
   if (call->coll == HK_SENDRECV) {
     e.type = PROFILE_P2P_API;
-    e.p2p_api.function = function_of(call);
+    e.p2p_api.function = profiler_function_of(call);
     e.p2p_api.count = call->count;
     e.p2p_api.type = type;
     e.p2p_api.stream = call->stream;
     e.p2p_api.tag = call->tag;
   } else {
     e.type = PROFILE_COLL_API;
-    e.coll_api.function = function_of(call);
+    e.coll_api.function = profiler_function_of(call);
     e.coll_api.count = call->count;
     e.coll_api.type = type;
     e.coll_api.root = call->root;
@@ -215,93 +219,93 @@ void hk_profile_call(hk_profiler *p, hk_call *call, void *group) {
     e.coll_api.tag = call->tag;
   }
   call->group_event = group;
-  call->event = start(p, &e);
+  call->event = profiler_start(p, &e);
 }
 
 void hk_profile_call_over(hk_profiler *p, const hk_call *call) { hk_profile_over(p, call->event); }
 
 /* ---- operations ---- */
 
-static void *group_of(hk_profiler *p) {
+static void *profiler_group_of(hk_profiler *p) {
   if (!p->group) {
     profile_event e = {.type = PROFILE_GROUP};
-    p->group = start(p, &e);
+    p->group = profiler_start(p, &e);
   }
   return p->group;
 }
 
 /* Starts the event of a collective, and reports its kernel launch. */
-static void *begin_collective(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
-                              unsigned channels) {
+static void *profiler_begin_collective(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
+                                       unsigned channels) {
   profile_event launch = {.type = PROFILE_KERNEL_LAUNCH, .parent = call->group_event};
   profile_event e = {.type = PROFILE_COLL, .parent = call->event};
   e.coll = (profile_coll){.sequence = p->sequence++,
-                          .function = function_of(call),
+                          .function = profiler_function_of(call),
                           .in = call->in,
                           .out = call->out,
                           .count = call->count,
                           .root = call->root,
-                          .type = type_name(call->dtype),
+                          .type = profiler_type_name(call->dtype),
                           .channels = (uint8_t)channels,
                           .warps = 1,
                           .algorithm = algorithm,
                           .protocol = protocol,
-                          .group = group_of(p),
+                          .group = profiler_group_of(p),
                           .tag = call->tag};
-  void *event = start(p, &e);
+  void *event = profiler_start(p, &e);
   launch.launch.stream = call->stream;
-  hk_profile_over(p, start(p, &launch));
+  hk_profile_over(p, profiler_start(p, &launch));
   return event;
 }
 
 void hk_profile_collective(hk_profiler *p, const hk_call *call, const char *algorithm, unsigned channels) {
   if (channels > HK_CHANNELS) channels = HK_CHANNELS;
-  p->coll = begin_collective(p, call, algorithm, "SIMPLE", channels);
+  p->coll = profiler_begin_collective(p, call, algorithm, "SIMPLE", channels);
   if (!(p->mask & PROFILE_KERNEL_CHANNEL)) return;
   p->began = hk_now_ns();
   p->computed = 0;
   for (p->nkernels = 0; p->nkernels < channels; p->nkernels++) {
     profile_event k = {.type = PROFILE_KERNEL_CHANNEL, .parent = p->coll};
     k.kernel = (profile_kernel_v4){.channel = (uint8_t)p->nkernels, .timer = p->began};
-    p->kernels[p->nkernels] = start(p, &k);
+    p->kernels[p->nkernels] = profiler_start(p, &k);
   }
 }
 
 void *hk_profile_enqueued(hk_profiler *p, const hk_call *call, const char *algorithm, const char *protocol,
                           unsigned channels) {
-  return begin_collective(p, call, algorithm, protocol, channels < UINT8_MAX ? channels : UINT8_MAX);
+  return profiler_begin_collective(p, call, algorithm, protocol, channels < UINT8_MAX ? channels : UINT8_MAX);
 }
 
 void *hk_profile_copies(hk_profiler *p, const hk_call *call) {
   profile_event e = {.type = PROFILE_COPY_COLL, .parent = call->event};
   e.copy_coll = (profile_copy_coll){.sequence = p->sequence++,
-                                    .function = function_of(call),
+                                    .function = profiler_function_of(call),
                                     .in = call->in,
                                     .out = call->out,
                                     .count = call->count,
                                     .root = call->root,
-                                    .type = type_name(call->dtype),
+                                    .type = profiler_type_name(call->dtype),
                                     .sync = "UC",
                                     .batch = (uint32_t)p->comm->nranks,
                                     .batches = 1,
                                     .number = p->copies++,
                                     .stream = call->stream,
                                     .tag = call->tag};
-  return start(p, &e);
+  return profiler_start(p, &e);
 }
 
 void hk_profile_copy_sync(hk_profiler *p, void *parent, bool complete) {
   profile_event e = {.type = PROFILE_COPY_SYNC, .parent = parent};
   e.copy_sync.complete = complete;
   e.copy_sync.ranks = p->comm->nranks;
-  hk_profile_over(p, start(p, &e));
+  hk_profile_over(p, profiler_start(p, &e));
 }
 
 void hk_profile_copy_batch(hk_profiler *p, void *parent, int operations, size_t bytes) {
   profile_event e = {.type = PROFILE_COPY_BATCH, .parent = parent};
   e.copy_batch.operations = operations;
   e.copy_batch.bytes = bytes;
-  hk_profile_over(p, start(p, &e));
+  hk_profile_over(p, profiler_start(p, &e));
 }
 
 void hk_profile_computed(hk_profiler *p) {
@@ -310,7 +314,7 @@ void hk_profile_computed(hk_profiler *p) {
 
 /* The parts of a channel's time.  Programs begin without a barrier, so there is no phase 0; one without length is not
  * reported, as in NCCL. */
-static void phases(hk_profiler *p, unsigned channel, uint64_t end) {
+static void profiler_phases(hk_profiler *p, unsigned channel, uint64_t end) {
   static const char *const names[] = {NULL, "compute", "final_sync"};
   const uint64_t times[] = {0, p->began, p->computed ? p->computed : end, end};
   for (uint8_t i = 1; i < HK_ARRAY_LENGTH(names); i++) {
@@ -320,8 +324,8 @@ static void phases(hk_profiler *p, unsigned channel, uint64_t end) {
     e.kernel_phase.phase = i;
     e.kernel_phase.name = names[i];
     e.kernel_phase.timer = times[i];
-    void *event = start(p, &e);
-    record(p, event, PROFILE_KERNEL_PHASE_STOP, (profile_state){.timer = times[i + 1]});
+    void *event = profiler_start(p, &e);
+    profiler_record(p, event, PROFILE_KERNEL_PHASE_STOP, (profile_state){.timer = times[i + 1]});
     hk_profile_over(p, event);
   }
 }
@@ -329,8 +333,8 @@ static void phases(hk_profiler *p, unsigned channel, uint64_t end) {
 void hk_profile_collective_over(hk_profiler *p) {
   uint64_t end = hk_now_ns();
   for (unsigned i = 0; i < p->nkernels; i++) {
-    phases(p, i, end);
-    record(p, p->kernels[i], PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = end});
+    profiler_phases(p, i, end);
+    profiler_record(p, p->kernels[i], PROFILE_KERNEL_CHANNEL_STOP, (profile_state){.timer = end});
     hk_profile_over(p, p->kernels[i]);
   }
   p->nkernels = 0;
@@ -340,15 +344,15 @@ void hk_profile_collective_over(hk_profiler *p) {
 
 void *hk_profile_transfer(hk_profiler *p, const hk_call *call) {
   profile_event e = {.type = PROFILE_P2P, .parent = call->event};
-  e.p2p = (profile_p2p){.function = function_of(call),
+  e.p2p = (profile_p2p){.function = profiler_function_of(call),
                         .buffer = call->p2p == HK_P2P_SEND ? (void *)(uintptr_t)call->in : call->out,
-                        .type = type_name(call->dtype),
+                        .type = profiler_type_name(call->dtype),
                         .count = call->count,
                         .peer = call->root,
                         .channels = 1,
-                        .group = group_of(p),
+                        .group = profiler_group_of(p),
                         .tag = call->tag};
-  return start(p, &e);
+  return profiler_start(p, &e);
 }
 
 void hk_profile_run_over(hk_profiler *p) {
@@ -375,13 +379,13 @@ int hk_profile_net_event(void **event, int type, void *profiler, int64_t id, voi
     e.parent = p->coll;
     net_event *n = malloc(sizeof *n);
     if (!n) return ncclSystemError;
-    *n = (net_event){p, start(p, &e)};
+    *n = (net_event){p, profiler_start(p, &e)};
     *event = n;
     return ncclSuccess;
   }
   net_event *n = *event;
   if (!n) return ncclSuccess;
-  if (type >= UPDATE) record(n->profiler, n->event, PROFILE_NET_PLUGIN_UPDATE, (profile_state){.data = data});
+  if (type >= UPDATE) profiler_record(n->profiler, n->event, PROFILE_NET_PLUGIN_UPDATE, (profile_state){.data = data});
   if (type == UPDATE) return ncclSuccess;
   hk_profile_over(n->profiler, n->event);
   free(n);

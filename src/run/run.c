@@ -22,7 +22,7 @@
 enum { FRAME_BYTES = 3072 }; /* the lanes and pointers of common plans, and small groups, fit on the stack */
 
 /* In `call` this rank lost the connection to `peer` (-1: unknown). */
-static void lost(ncclComm_t c, const hk_call *call, int peer) {
+static void run_lost(ncclComm_t c, const hk_call *call, int peer) {
   char text[sizeof c->health.cause.text];
   if (peer < 0) peer = hk_wire_broken(c);
   if (peer >= 0 && hk_watch_left(c, call, peer)) return;
@@ -32,7 +32,7 @@ static void lost(ncclComm_t c, const hk_call *call, int peer) {
 }
 
 /* This rank cannot continue, for the reason in its last error. */
-static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
+static hk_status run_failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
   char what[160], text[sizeof c->health.cause.text];
   hk_watch_describe(call, what, sizeof what);
   snprintf(text, sizeof text, "rank %d, in %s: %s", c->rank, what, hk_last_error());
@@ -43,7 +43,7 @@ static hk_status failed_here(ncclComm_t c, const hk_call *call, hk_status rc) {
 /* An operation ended with `rc`. This rank found the cause (in a message, a link or its own memory), or another rank
  * reported it. Returns the status that all ranks agree on. `x` is NULL for a send or receive. `peer` is the rank that
  * is involved; -1: x has it. */
-static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int peer, hk_status rc) {
+static hk_status run_ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int peer, hk_status rc) {
   char what[160];
   hk_cancel_hold(); /* the report is sent over sockets */
   if (x && peer < 0) peer = x->bad_peer;
@@ -51,9 +51,9 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
     if (rc == HK_ERR_USAGE && x && x->bad_peer >= 0)
       hk_mismatch_slot(c, call, x);
     else if (rc == HK_ERR_REMOTE)
-      lost(c, call, peer);
+      run_lost(c, call, peer);
     else
-      return failed_here(c, call, rc);
+      return run_failed_here(c, call, rc);
   }
   hk_watch_describe(call, what, sizeof what);
   return hk_failure_resolve(c, what);
@@ -61,25 +61,25 @@ static hk_status ended(ncclComm_t c, const hk_call *call, const hk_exec *x, int 
 
 /* Returns the status of a call that could not begin. A wrong argument is found by all ranks or concerns only this one,
  * and changes nothing. If this rank lacks a resource, the other ranks would wait, so the communicator fails. */
-static hk_status not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
-  return !hk_comm_failing(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : ended(c, call, NULL, -1, rc);
+static hk_status run_not_begun(ncclComm_t c, const hk_call *call, hk_status rc) {
+  return !hk_comm_failing(c) && (rc == HK_ERR_ARGUMENT || rc == HK_ERR_USAGE) ? rc : run_ended(c, call, NULL, -1, rc);
 }
 
 /* True if the rank receives nothing in the call, and so cannot notice that another rank's call differs. */
-static inline bool only_sends(const hk_call *call) {
+static inline bool run_only_sends(const hk_call *call) {
   bool is_root = call->root == call->comm->rank;
   return hk_coll_in_set(HK_COLLS_IN_ROOT, (hk_coll)call->coll) ? is_root : !is_root;
 }
 
 /* True if the call must be compared with other ranks' calls before it runs. */
-static inline bool compares(const hk_call *call, const hk_plan *plan) {
-  return plan->sums || (hk_coll_has_root((hk_coll)call->coll) && only_sends(call));
+static inline bool run_compares(const hk_call *call, const hk_plan *plan) {
+  return plan->sums || (hk_coll_has_root((hk_coll)call->coll) && run_only_sends(call));
 }
 
 /* Two ranks that only send do not notice that their roots differ, and a result reduced by the network does not show a
  * mismatch with other hosts. In shared memory ranks compare at each call. Over a network they compare only at the first
  * call with this plan, because that takes a round trip. */
-static hk_status check_calls(const hk_call *call, const hk_exec *x) {
+static hk_status run_check_calls(const hk_call *call, const hk_exec *x) {
   ncclComm_t c = call->comm;
   hk_plan *plan = (hk_plan *)(uintptr_t)x->plan; /* the communicator's own */
   if (!plan->sums && c->order.call_checks && !hk_claim(c->order.call_checks, c->order.sequence, x->launch->signature)) {
@@ -92,7 +92,7 @@ static hk_status check_calls(const hk_call *call, const hk_exec *x) {
 }
 
 /* Counts the operation and publishes it on the status page, for peers that wait. */
-static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
+static inline hk_status run_begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   c->order.sequence++;
   c->order.current = call;
   c->order.exec = x;
@@ -101,10 +101,10 @@ static inline hk_status begin(ncclComm_t c, const hk_call *call, hk_exec *x) {
   hk_watch_publish(c, call, x->launch->signature);
   if (__builtin_expect(c->profiler != NULL, 0))
     hk_profile_collective(c->profiler, call, x->plan->program->algorithm, x->plan->channels);
-  return compares(call, x->plan) ? check_calls(call, x) : HK_OK;
+  return run_compares(call, x->plan) ? run_check_calls(call, x) : HK_OK;
 }
 
-static inline void end(ncclComm_t c) {
+static inline void run_end(ncclComm_t c) {
   hk_watch_over(c);
   c->order.current = NULL;
   c->order.exec = NULL;
@@ -147,7 +147,7 @@ static inline hk_status run_memory(const hk_call *call, const hk_plan *plan, con
   return run_allocate(call, plan, launch, in, scratch);
 }
 
-static hk_status collective(const hk_call *call) {
+static hk_status run_collective(const hk_call *call) {
   _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
   ncclComm_t c = call->comm;
@@ -164,26 +164,26 @@ static hk_status collective(const hk_call *call) {
   }
   HK_TRY(run_memory(call, plan, launch, &in, &scratch), not_begun);
   hk_exec_init(&x, plan, launch, in, call->out, memory, scratch);
-  rc = begin(c, call, &x);
+  rc = run_begin(c, call, &x);
   if (__builtin_expect(rc == HK_OK, 1)) rc = run_exec(c, &x);
   if (__builtin_expect(rc != HK_OK, 0)) {
-    rc = ended(c, call, &x, -1, rc);
+    rc = run_ended(c, call, &x, -1, rc);
     hk_wire_withdraw(c);
   }
-  end(c);
+  run_end(c);
   if (__builtin_expect(c->profiler != NULL, 0)) hk_profile_run_over(c->profiler);
   if (memory != frame) free(memory);
   return rc;
 not_begun:
   if (memory != frame) free(memory);
-  return not_begun(c, call, rc);
+  return run_not_begun(c, call, rc);
 }
 
 /* ---- one-sided operations ---- */
 
 /* Waits for the signals of the call. They may arrive over any transport or none, and this rank's own sends may need
  * progress meanwhile. */
-static hk_status wait_signals(ncclComm_t c, const hk_call *call) {
+static hk_status run_wait_signals(ncclComm_t c, const hk_call *call) {
   hk_waiter w;
   hk_wait_begin(&w, &c->wait);
   while (!hk_rma_arrived(call)) {
@@ -197,22 +197,23 @@ static hk_status wait_signals(ncclComm_t c, const hk_call *call) {
   return HK_OK;
 }
 
-static hk_status one_sided(const hk_call *call) {
+static hk_status run_one_sided(const hk_call *call) {
   ncclComm_t c = call->comm;
   bool puts = call->p2p == HK_P2P_PUT;
   if (!puts && hk_rma_arrived(call)) return HK_OK;
   c->order.current = call;
   hk_watch_transfer(c, call);
-  hk_status rc = puts ? hk_rma_put(call) : wait_signals(c, call);
-  if (__builtin_expect(rc != HK_OK, 0)) rc = puts ? not_begun(c, call, rc) : ended(c, call, NULL, call->root, rc);
+  hk_status rc = puts ? hk_rma_put(call) : run_wait_signals(c, call);
+  if (__builtin_expect(rc != HK_OK, 0))
+    rc = puts ? run_not_begun(c, call, rc) : run_ended(c, call, NULL, call->root, rc);
   c->order.current = NULL;
   hk_watch_transfer(c, NULL);
   return rc;
 }
 
 hk_status hk_run_one(const hk_call *call) {
-  if (call->coll != HK_SENDRECV) return collective(call);
-  return hk_call_is_rma(call) ? one_sided(call) : hk_run_group(call, 1);
+  if (call->coll != HK_SENDRECV) return run_collective(call);
+  return hk_call_is_rma(call) ? run_one_sided(call) : hk_run_group(call, 1);
 }
 
 /* ---- groups ---- */
@@ -233,7 +234,7 @@ typedef struct member {
   hk_status status;
 } member;
 
-static hk_status begin_collective(member *m) {
+static hk_status run_begin_collective(member *m) {
   const hk_call *call = m->collectives[m->next];
   ncclComm_t c = m->comm;
   const hk_plan *plan;
@@ -248,50 +249,50 @@ static hk_status begin_collective(member *m) {
   HK_OR_RETURN(run_memory(call, plan, launch, &in, &scratch));
   hk_exec_init(&m->exec, plan, launch, in, call->out, m->memory, scratch);
   m->running = true;
-  return begin(c, call, &m->exec);
+  return run_begin(c, call, &m->exec);
   return HK_OK;
 }
 
-static hk_status step_collectives(member *m, bool *moved) {
+static hk_status run_step_collectives(member *m, bool *moved) {
   ncclComm_t c = m->comm;
   while (m->next < m->ncollectives) {
-    if (!m->running) HK_OR_RETURN(begin_collective(m));
+    if (!m->running) HK_OR_RETURN(run_begin_collective(m));
     HK_OR_RETURN(hk_exec_step(&m->exec, moved));
     if (c->profiler && hk_exec_computed(&m->exec)) hk_profile_computed(c->profiler);
     if (!hk_exec_done(&m->exec)) return HK_OK;
     m->running = false;
     m->next++;
     if (c->profiler) hk_profile_collective_over(c->profiler);
-    end(c);
+    run_end(c);
   }
   return HK_OK;
 }
 
 /* Publishes the transfer in which the rank waits, if it is in no other operation. */
-static void watch(ncclComm_t c, const hk_call *call) {
+static void run_watch(ncclComm_t c, const hk_call *call) {
   if (c->order.current) return;
   c->order.current = call;
   hk_watch_transfer(c, call);
 }
 
 /* Ends the member's part of the group with the status that all ranks agree on after `rc`. */
-static void member_ended(member *m, hk_status rc) {
+static void run_member_ended(member *m, hk_status rc) {
   const hk_call *call = m->next < m->ncollectives ? m->collectives[m->next]
                         : m->ntransfers           ? m->transfers[0].call
                         : m->nputs                ? m->puts[0]
                                                   : m->waits[0];
-  m->status = ended(m->comm, call, m->running ? &m->exec : NULL, m->peer, rc);
+  m->status = run_ended(m->comm, call, m->running ? &m->exec : NULL, m->peer, rc);
 }
 
-static bool member_done(const member *m) {
+static bool run_member_done(const member *m) {
   return m->status != HK_OK || (m->next == m->ncollectives && m->ntransfers == 0 && m->nputs == 0 && m->nwaits == 0);
 }
 
 /* Puts do not depend on calls of other ranks, so they run first, in order. */
-static hk_status step_one_sided(member *m, bool *moved) {
+static hk_status run_step_one_sided(member *m, bool *moved) {
   ncclComm_t c = m->comm;
   for (; m->nputs; m->nputs--, m->puts++, *moved = true) {
-    watch(c, m->puts[0]);
+    run_watch(c, m->puts[0]);
     m->peer = m->puts[0]->root;
     HK_OR_RETURN(hk_rma_put(m->puts[0]));
     m->peer = -1;
@@ -300,7 +301,7 @@ static hk_status step_one_sided(member *m, bool *moved) {
   for (size_t i = 0; i < m->nwaits;) {
     const hk_call *call = m->waits[i];
     if (!hk_rma_arrived(call)) {
-      watch(c, call);
+      run_watch(c, call);
       i++;
       continue;
     }
@@ -313,7 +314,7 @@ static hk_status step_one_sided(member *m, bool *moved) {
 
 /* Steps each of the *n transfers, and removes completed ones. A transfer that fails is moved to index 0 for the report,
  * and *peer is set to its other rank. */
-static inline hk_status step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
+static inline hk_status run_step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, bool *moved, int *peer) {
   for (size_t i = 0; i < *n;) {
     bool over = false;
     hk_status rc = hk_transfer_step(&t[i], moved, &over);
@@ -325,7 +326,7 @@ static inline hk_status step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, 
       return rc;
     }
     if (!over) {
-      watch(c, t[i++].call);
+      run_watch(c, t[i++].call);
       continue;
     }
     if (c->order.current == t[i].call) c->order.current = NULL;
@@ -335,15 +336,15 @@ static inline hk_status step_transfers(ncclComm_t c, hk_transfer *t, size_t *n, 
   return HK_OK;
 }
 
-static void step_member(member *m, bool *moved) {
+static void run_step_member(member *m, bool *moved) {
   hk_status rc = HK_OK;
   ncclComm_t c = m->comm;
-  if (m->nputs || m->nwaits) HK_TRY(step_one_sided(m, moved), out);
-  HK_TRY(step_collectives(m, moved), out);
-  HK_TRY(step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
-  if (c->wiring->any_pump && !member_done(m)) rc = hk_wire_progress(c, moved);
+  if (m->nputs || m->nwaits) HK_TRY(run_step_one_sided(m, moved), out);
+  HK_TRY(run_step_collectives(m, moved), out);
+  HK_TRY(run_step_transfers(c, m->transfers, &m->ntransfers, moved, &m->peer), out);
+  if (c->wiring->any_pump && !run_member_done(m)) rc = hk_wire_progress(c, moved);
 out:
-  if (rc != HK_OK) member_ended(m, rc);
+  if (rc != HK_OK) run_member_ended(m, rc);
 }
 
 typedef struct group_run {
@@ -353,32 +354,32 @@ typedef struct group_run {
 } group_run;
 
 /* The check of the group's wait: checks the health of every communicator in the group. */
-static hk_status check_group(void *arg, uint64_t waited_ns) {
+static hk_status run_check_group(void *arg, uint64_t waited_ns) {
   group_run *g = arg;
   for (size_t i = 0; i < g->n; i++) {
     member *m = &g->members[i];
-    if (member_done(m)) continue;
+    if (run_member_done(m)) continue;
     hk_status rc = hk_watch(m->comm, waited_ns);
-    if (rc != HK_OK) member_ended(m, rc);
+    if (rc != HK_OK) run_member_ended(m, rc);
   }
   return HK_OK;
 }
 
 /* Ends the waits of communicators that have failed since (abort, a dead peer). */
-static void drop_failed(group_run *g) {
+static void run_drop_failed(group_run *g) {
   for (size_t i = 0; i < g->n; i++) {
     member *m = &g->members[i];
-    if (member_done(m)) continue;
+    if (run_member_done(m)) continue;
     int code = atomic_load_explicit(&m->comm->health.failure, memory_order_relaxed); /* read again at each poll */
     if (!code && m->comm->wait.shared_failure)
       code = atomic_load_explicit(m->comm->wait.shared_failure, memory_order_relaxed);
     if (!code) continue;
-    member_ended(m, (hk_status)code);
+    run_member_ended(m, (hk_status)code);
   }
 }
 
 static hk_status run_members(group_run *g) {
-  hk_wait_env env = {.check = check_group, .arg = g, .spins = g->members[0].comm->wait.spins};
+  hk_wait_env env = {.check = run_check_group, .arg = g, .spins = g->members[0].comm->wait.spins};
   hk_waiter w;
   g->running = true;
   hk_wait_begin(&w, &env);
@@ -386,21 +387,21 @@ static hk_status run_members(group_run *g) {
     bool moved = false, done = true;
     for (size_t i = 0; i < g->n; i++) {
       member *m = &g->members[i];
-      if (member_done(m)) continue;
-      step_member(m, &moved);
-      done = done && member_done(m);
+      if (run_member_done(m)) continue;
+      run_step_member(m, &moved);
+      done = done && run_member_done(m);
     }
     if (done) break;
     if (moved) {
       hk_wait_progress(&w);
     } else {
-      drop_failed(g);
+      run_drop_failed(g);
       hk_status rc = g->n == 1 ? hk_wire_pause(g->members[0].comm, &w) : hk_wait_pause(&w);
       if (rc != HK_OK) return rc;
     }
   }
   for (size_t i = 0; i < g->n; i++) {
-    end(g->members[i].comm);
+    run_end(g->members[i].comm);
     hk_watch_transfer(g->members[i].comm, NULL);
     if (g->members[i].status != HK_OK) return g->members[i].status;
   }
@@ -408,7 +409,7 @@ static hk_status run_members(group_run *g) {
 }
 
 /* `last`: the member of the previous call, or NULL. */
-static inline member *find_member(group_run *g, ncclComm_t c, member *last) {
+static inline member *run_find_member(group_run *g, ncclComm_t c, member *last) {
   if (last && last->comm == c) return last;
   for (size_t i = 0; i < g->n; i++)
     if (g->members[i].comm == c) return &g->members[i];
@@ -422,18 +423,18 @@ static inline member *find_member(group_run *g, ncclComm_t c, member *last) {
   return m;
 }
 
-static size_t *count_of(member *m, const hk_call *call) {
+static size_t *run_count_of(member *m, const hk_call *call) {
   if (call->coll != HK_SENDRECV) return &m->ncollectives;
   return call->p2p == HK_P2P_PUT ? &m->nputs : call->p2p == HK_P2P_WAIT ? &m->nwaits : &m->ntransfers;
 }
 
 /* Sorts the calls by communicator and kind; `others` and `transfers` have room for n each. */
-static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const hk_call **others,
-                            hk_transfer *transfers) {
+static hk_status run_distribute(group_run *g, const hk_call *calls, size_t n, const hk_call **others,
+                                hk_transfer *transfers) {
   member *m = NULL;
   for (size_t i = 0; i < n; i++) {
-    m = find_member(g, calls[i].comm, m);
-    *count_of(m, &calls[i]) += 1;
+    m = run_find_member(g, calls[i].comm, m);
+    *run_count_of(m, &calls[i]) += 1;
   }
   for (size_t k = 0; k < g->n; k++) {
     m = &g->members[k];
@@ -448,15 +449,15 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
     m->ncollectives = m->ntransfers = m->nputs = m->nwaits = 0;
   }
   for (size_t i = 0; i < n; i++) {
-    m = find_member(g, calls[i].comm, m);
-    size_t *of_kind = count_of(m, &calls[i]);
+    m = run_find_member(g, calls[i].comm, m);
+    size_t *of_kind = run_count_of(m, &calls[i]);
     if (of_kind != &m->ntransfers) {
       const hk_call **list = of_kind == &m->ncollectives ? m->collectives : of_kind == &m->nputs ? m->puts : m->waits;
       list[(*of_kind)++] = &calls[i];
       continue;
     }
     hk_status rc = hk_transfer_open(&calls[i], &m->transfers[m->ntransfers]);
-    if (rc != HK_OK) return ended(m->comm, &calls[i], NULL, calls[i].root, rc);
+    if (rc != HK_OK) return run_ended(m->comm, &calls[i], NULL, calls[i].root, rc);
     if (m->comm->profiler) m->transfers[m->ntransfers].event = hk_profile_transfer(m->comm->profiler, &calls[i]);
     m->ntransfers++;
   }
@@ -464,7 +465,7 @@ static hk_status distribute(group_run *g, const hk_call *calls, size_t n, const 
 }
 
 /* Ends the profiler's events that a failure left open. */
-static void close_events(member *m) {
+static void run_close_events(member *m) {
   for (size_t i = 0; i < m->ntransfers; i++) hk_profile_over(m->comm->profiler, m->transfers[i].event);
   hk_profile_run_over(m->comm->profiler);
 }
@@ -472,7 +473,7 @@ static void close_events(member *m) {
 /* ---- a few sends and receives of one communicator: without members ---- */
 
 enum { FEW = 8 };
-static inline bool few_transfers(const hk_call *calls, size_t n) {
+static inline bool run_few_transfers(const hk_call *calls, size_t n) {
   if (n > FEW || calls->comm->profiler) return false;
   for (size_t i = 0; i < n; i++)
     if (calls[i].coll != HK_SENDRECV || hk_call_is_rma(&calls[i]) || calls[i].comm != calls->comm) return false;
@@ -491,7 +492,7 @@ static hk_status run_transfers(const hk_call *calls, size_t n) {
   hk_wait_begin(&w, &c->wait);
   for (;;) {
     bool moved = false;
-    HK_TRY(step_transfers(c, open, &left, &moved, &peer), failed);
+    HK_TRY(run_step_transfers(c, open, &left, &moved, &peer), failed);
     if (!left) break;
     if (c->wiring->any_pump) HK_TRY(hk_wire_progress(c, &moved), failed);
     if (moved)
@@ -503,7 +504,7 @@ static hk_status run_transfers(const hk_call *calls, size_t n) {
   c->order.direct++;
   return HK_OK;
 failed:
-  rc = ended(c, left ? open[0].call : calls, NULL, left ? peer : calls->root, rc);
+  rc = run_ended(c, left ? open[0].call : calls, NULL, left ? peer : calls->root, rc);
   c->order.current = NULL;
   hk_watch_transfer(c, NULL);
   hk_wire_withdraw(c);
@@ -514,7 +515,7 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   _Alignas(16) char frame[FRAME_BYTES];
   hk_status rc = HK_OK;
   if (n == 0) return HK_OK;
-  if (few_transfers(calls, n)) return run_transfers(calls, n);
+  if (run_few_transfers(calls, n)) return run_transfers(calls, n);
   size_t bytes = n * (sizeof(member) + sizeof(hk_transfer) + sizeof(hk_call *));
   group_run g = {.members = bytes <= sizeof frame ? (void *)frame : malloc(bytes)};
   if (!g.members) {
@@ -522,7 +523,7 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
     goto out;
   }
   hk_transfer *transfers = (hk_transfer *)(g.members + n);
-  HK_TRY(distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
+  HK_TRY(run_distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
   HK_TRY(run_members(&g), out);
 out:
   /* their calls were not begun, so their other ranks would wait */
@@ -530,7 +531,7 @@ out:
     if (rc != HK_ERR_ARGUMENT && rc != HK_ERR_USAGE) (void)hk_comm_failed(calls[i].comm, rc);
   for (size_t i = 0; i < g.n; i++) {
     if (rc != HK_OK) hk_wire_withdraw(g.members[i].comm);
-    if (g.members[i].comm->profiler) close_events(&g.members[i]);
+    if (g.members[i].comm->profiler) run_close_events(&g.members[i]);
     free(g.members[i].memory);
   }
   if (g.members != (void *)frame) free(g.members);

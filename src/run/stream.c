@@ -59,18 +59,18 @@ struct hocketStream {
 
 #if defined(__x86_64__)
 enum { FLAGS = 0x3f }; /* status bits of past operations, not modes */
-static uint32_t get_modes(void) { return __builtin_ia32_stmxcsr() & ~(uint32_t)FLAGS; }
-static void set_modes(uint32_t modes) { __builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & FLAGS) | modes); }
+static uint32_t stream_get_modes(void) { return __builtin_ia32_stmxcsr() & ~(uint32_t)FLAGS; }
+static void stream_set_modes(uint32_t modes) { __builtin_ia32_ldmxcsr((__builtin_ia32_stmxcsr() & FLAGS) | modes); }
 #elif defined(__aarch64__)
-static uint32_t get_modes(void) {
+static uint32_t stream_get_modes(void) {
   uint64_t fpcr;
   __asm__ volatile("mrs %0, fpcr" : "=r"(fpcr));
   return (uint32_t)fpcr;
 }
-static void set_modes(uint32_t modes) { __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)modes)); }
+static void stream_set_modes(uint32_t modes) { __asm__ volatile("msr fpcr, %0" ::"r"((uint64_t)modes)); }
 #else
-static uint32_t get_modes(void) { return 0; }
-static void set_modes(uint32_t modes) { (void)modes; }
+static uint32_t stream_get_modes(void) { return 0; }
+static void stream_set_modes(uint32_t modes) { (void)modes; }
 #endif
 
 /* ---- turns ---- */
@@ -125,16 +125,16 @@ static void run_next(hocketStream_t s) {
 }
 
 /* A batch waits, and none is under way. */
-static bool ready(const struct hocketStream *s) { return s->first && s->begun == s->over; }
+static bool stream_ready(const struct hocketStream *s) { return s->first && s->begun == s->over; }
 
 /* Wakes the stream's thread, because no thread seems to wait for the stream. */
-static void hasten(hocketStream_t s) {
+static void stream_hasten(hocketStream_t s) {
   s->habit = 0;
   pthread_cond_signal(&s->work);
 }
 
 /* `seen`: a batch is ready; it may begin after this nap. */
-static void nap(hocketStream_t s, bool seen) {
+static void stream_nap(hocketStream_t s, bool seen) {
   struct timespec until;
   unsigned growth = 0;
   while (!seen && growth < NAP_GROWTH && s->habit >> growth >= NAP_GROWS) growth++;
@@ -147,11 +147,11 @@ static void nap(hocketStream_t s, bool seen) {
 }
 
 /* On the stream's thread: waits for a batch to run. False: the stream has ended, and no batch is left. */
-static bool await_work(hocketStream_t s) {
+static bool stream_await_work(hocketStream_t s) {
   uint64_t seen = UINT64_MAX; /* the batch that was ready before the last nap */
   unsigned naps = 0;
   for (;;) {
-    bool now = ready(s);
+    bool now = stream_ready(s);
     if (now && (s->habit < HABIT || s->stop || seen == s->begun)) return true;
     if (!s->first && s->stop) return false;
     if (!now && (s->habit < HABIT || naps == NAPS)) {
@@ -161,7 +161,7 @@ static bool await_work(hocketStream_t s) {
     }
     uint64_t before = s->begun;
     seen = now ? before : UINT64_MAX;
-    nap(s, now);
+    stream_nap(s, now);
     naps = s->begun == before ? naps + 1 : 0;
   }
 }
@@ -169,7 +169,7 @@ static bool await_work(hocketStream_t s) {
 static void *stream_thread(void *arg) {
   hocketStream_t s = arg;
   pthread_mutex_lock(&s->lock);
-  while (await_work(s)) {
+  while (stream_await_work(s)) {
     s->habit = 0;
     run_next(s);
   }
@@ -178,26 +178,26 @@ static void *stream_thread(void *arg) {
 }
 
 /* Waits until `position` batches are over, and runs batches that have not begun. The lock is held. */
-static void reach(hocketStream_t s, uint64_t position) {
+static void stream_reach(hocketStream_t s, uint64_t position) {
   while (s->over < position) {
     if (s->begun == s->over) {
-      uint32_t modes = get_modes();
-      if (modes != s->modes) set_modes(s->modes);
+      uint32_t modes = stream_get_modes();
+      if (modes != s->modes) stream_set_modes(s->modes);
       if (s->habit < UINT_MAX && !s->first->next) s->habit++;
       run_next(s);
-      if (modes != s->modes) set_modes(modes);
+      if (modes != s->modes) stream_set_modes(modes);
       continue;
     }
     if (position < s->wanted) s->wanted = position;
     pthread_cond_wait(&s->progress, &s->lock);
   }
-  if (ready(s)) hasten(s); /* batches that other threads enqueued meanwhile */
+  if (stream_ready(s)) stream_hasten(s); /* batches that other threads enqueued meanwhile */
 }
 
 /* The same until an absolute time; NULL: does not wait. Does not run batches itself, because it could not return in
  * time then. False: they are not over. */
-static bool reach_until(hocketStream_t s, uint64_t position, const struct timespec *until) {
-  if (s->over < position && ready(s)) hasten(s);
+static bool stream_reach_until(hocketStream_t s, uint64_t position, const struct timespec *until) {
+  if (s->over < position && stream_ready(s)) stream_hasten(s);
   while (s->over < position) {
     if (!until) return false;
     if (position < s->wanted) s->wanted = position;
@@ -206,7 +206,7 @@ static bool reach_until(hocketStream_t s, uint64_t position, const struct timesp
   return true;
 }
 
-static hk_status inherited(hocketStream_t s, const char *who) {
+static hk_status stream_inherited(hocketStream_t s, const char *who) {
   return HK_FAIL(
       HK_ERR_USAGE,
       "%s: the stream %p is of the process that forked this one, and its thread is there: make one here, after "
@@ -218,7 +218,7 @@ hk_status hk_stream_check(cudaStream_t stream, const char *who) {
   hocketStream_t s = (hocketStream_t)(void *)stream;
   if (hk_stream_is_null(stream)) return HK_OK;
   if ((uintptr_t)s % _Alignof(struct hocketStream) == 0 && s->magic == STREAM_LIVE)
-    return s->forks == hk_forks ? HK_OK : inherited(s, who);
+    return s->forks == hk_forks ? HK_OK : stream_inherited(s, who);
   return HK_FAIL(
       HK_ERR_ARGUMENT,
       "%s: the stream %p is not a host stream: on host memory pass NULL, or a stream from hocketStreamCreate", who,
@@ -227,7 +227,7 @@ hk_status hk_stream_check(cudaStream_t stream, const char *who) {
 
 void hk_stream_hold(cudaStream_t stream, int by) { atomic_fetch_add(&((hocketStream_t)(void *)stream)->queued, by); }
 
-static void append(hocketStream_t s, batch *b) {
+static void stream_append(hocketStream_t s, batch *b) {
   pthread_mutex_lock(&s->lock);
   if (s->first) s->habit = 0; /* no thread waits yet for an earlier one */
   *s->end = b;
@@ -250,7 +250,7 @@ hk_status hk_stream_enqueue(cudaStream_t stream, const hk_call *calls, size_t n)
     atomic_fetch_add(&calls[i].comm->health.inside, 1);
     hk_call_hold(&calls[i], 1);
   }
-  append((hocketStream_t)(void *)stream, b);
+  stream_append((hocketStream_t)(void *)stream, b);
   return HK_OK;
 }
 
@@ -261,7 +261,7 @@ HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
   if (!s) return (ncclResult_t)HK_FAIL_ERRNO("no memory for a stream");
   s->magic = STREAM_LIVE;
   s->forks = hk_forks;
-  s->modes = get_modes();
+  s->modes = stream_get_modes();
   s->end = &s->first;
   s->wanted = UINT64_MAX;
   pthread_mutex_init(&s->lock, NULL);
@@ -276,17 +276,17 @@ HK_EXPORT ncclResult_t hocketStreamCreate(hocketStream_t *stream) {
   return ncclSuccess;
 }
 
-static hk_status check_own(hocketStream_t s, const char *who) {
-  if (s && s->magic == STREAM_LIVE) return s->forks == hk_forks ? HK_OK : inherited(s, who);
+static hk_status stream_check_own(hocketStream_t s, const char *who) {
+  if (s && s->magic == STREAM_LIVE) return s->forks == hk_forks ? HK_OK : stream_inherited(s, who);
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: not a stream from hocketStreamCreate", who);
 }
 
 HK_EXPORT ncclResult_t hocketStreamSynchronize(hocketStream_t s) {
   HK_UNCANCELLED;
-  hk_status rc = check_own(s, "hocketStreamSynchronize");
+  hk_status rc = stream_check_own(s, "hocketStreamSynchronize");
   if (rc != HK_OK) return (ncclResult_t)rc;
   pthread_mutex_lock(&s->lock);
-  reach(s, s->given);
+  stream_reach(s, s->given);
   rc = s->status;
   s->status = HK_OK;
   pthread_mutex_unlock(&s->lock);
@@ -295,7 +295,7 @@ HK_EXPORT ncclResult_t hocketStreamSynchronize(hocketStream_t s) {
 
 HK_EXPORT ncclResult_t hocketStreamPosition(hocketStream_t s, uint64_t *position) {
   HK_UNCANCELLED;
-  hk_status rc = check_own(s, "hocketStreamPosition");
+  hk_status rc = stream_check_own(s, "hocketStreamPosition");
   if (rc != HK_OK) return (ncclResult_t)rc;
   if (!position) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamPosition: position is NULL");
   pthread_mutex_lock(&s->lock);
@@ -306,51 +306,51 @@ HK_EXPORT ncclResult_t hocketStreamPosition(hocketStream_t s, uint64_t *position
 
 HK_EXPORT ncclResult_t hocketStreamWait(hocketStream_t s, uint64_t position, int64_t ns) {
   HK_UNCANCELLED;
-  hk_status rc = check_own(s, "hocketStreamWait");
+  hk_status rc = stream_check_own(s, "hocketStreamWait");
   if (rc != HK_OK) return (ncclResult_t)rc;
   pthread_mutex_lock(&s->lock);
   if (position > s->given) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamWait: position %llu, and the stream was given %llu operations so far",
                  (unsigned long long)position, (unsigned long long)s->given);
   } else if (ns < 0) {
-    reach(s, position);
+    stream_reach(s, position);
     rc = s->status;
   } else {
     uint64_t at = ns ? hk_now_ns() + (uint64_t)ns : 0;
     struct timespec until = {.tv_sec = (time_t)(at / 1000000000u), .tv_nsec = (long)(at % 1000000000u)};
-    rc = reach_until(s, position, ns ? &until : NULL) ? s->status : HK_IN_PROGRESS;
+    rc = stream_reach_until(s, position, ns ? &until : NULL) ? s->status : HK_IN_PROGRESS;
   }
   pthread_mutex_unlock(&s->lock);
   return (ncclResult_t)rc;
 }
 
 HK_EXPORT ncclResult_t hocketStreamQuery(hocketStream_t s) {
-  hk_status rc = check_own(s, "hocketStreamQuery");
+  hk_status rc = stream_check_own(s, "hocketStreamQuery");
   if (rc != HK_OK) return (ncclResult_t)rc;
   pthread_mutex_lock(&s->lock);
   rc = s->status != HK_OK ? s->status : s->over < s->given ? HK_IN_PROGRESS : HK_OK;
-  if (ready(s)) hasten(s);
+  if (stream_ready(s)) stream_hasten(s);
   pthread_mutex_unlock(&s->lock);
   return (ncclResult_t)rc;
 }
 
 HK_EXPORT ncclResult_t hocketStreamLaunch(hocketStream_t s, void (*fn)(void *arg), void *arg) {
   HK_UNCANCELLED;
-  hk_status rc = check_own(s, "hocketStreamLaunch");
+  hk_status rc = stream_check_own(s, "hocketStreamLaunch");
   if (rc != HK_OK) return (ncclResult_t)rc;
   if (!fn) return (ncclResult_t)HK_FAIL(HK_ERR_ARGUMENT, "hocketStreamLaunch: fn is NULL");
   batch *b = calloc(1, sizeof *b);
   if (!b) return (ncclResult_t)HK_FAIL_ERRNO("no memory to enqueue a function");
   b->fn = fn;
   b->arg = arg;
-  append(s, b);
+  stream_append(s, b);
   return ncclSuccess;
 }
 
 hk_status hk_stream_destroy(hocketStream_t s) {
   /* it belongs to a parent process; this copy ends with this process */
   if (s && s->magic == STREAM_LIVE && s->forks != hk_forks) return HK_OK;
-  HK_OR_RETURN(check_own(s, "hocketStreamDestroy"));
+  HK_OR_RETURN(stream_check_own(s, "hocketStreamDestroy"));
   int queued = atomic_load(&s->queued);
   if (queued)
     return HK_FAIL(

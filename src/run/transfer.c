@@ -20,7 +20,7 @@ struct hk_transfer_run {
   _Alignas(16) char memory[]; /* hk_exec_bytes */
 };
 
-static hk_status make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_transfer_run **out) {
+static hk_status transfer_make_run(ncclComm_t c, const hk_call *call, hk_link *l, hk_transfer_run **out) {
   hk_program *program;
   hk_status rc = hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program);
   if (rc != HK_OK) return rc;
@@ -50,10 +50,11 @@ void hk_transfers_free(ncclComm_t c) {
   }
 }
 
-static __attribute__((noinline)) hk_status open_first(const hk_call *call, hk_link_kind kind, hk_wired_link **out) {
+static __attribute__((noinline)) hk_status transfer_open_first(const hk_call *call, hk_link_kind kind,
+                                                               hk_wired_link **out) {
   hk_link_key key = {.peer = (uint16_t)call->root, .kind = (uint8_t)kind, .channel = HK_CHANNEL_P2P};
   hk_status rc = hk_wire_link(call->comm, key, out);
-  if (rc == HK_OK && !(*out)->transfer) rc = make_run(call->comm, call, &(*out)->link, &(*out)->transfer);
+  if (rc == HK_OK && !(*out)->transfer) rc = transfer_make_run(call->comm, call, &(*out)->link, &(*out)->transfer);
   return rc;
 }
 
@@ -64,7 +65,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
   t->wired = links ? links->at[HK_CHANNEL_P2P][kind] : NULL;
   t->begun = false;
   t->event = NULL;
-  if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(open_first(call, kind, &t->wired));
+  if (__builtin_expect(!t->wired || !t->wired->transfer, 0)) HK_OR_RETURN(transfer_open_first(call, kind, &t->wired));
   t->turn = t->wired->issued++;
   return HK_OK;
 }
@@ -72,7 +73,7 @@ hk_status hk_transfer_open(const hk_call *call, hk_transfer *t) {
 /* The bytes of one slot; 0: not known yet. If the ends share no memory, it is the size of a slot. Otherwise the sender
  * decides: a reference covers as much as possible if the receiver can read the sender's memory. The receiver takes the
  * size from the first slot. */
-static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
+static size_t transfer_chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
   hk_ref ref;
   if (l->proxied) return l->slot_bytes;
   if (call->p2p == HK_P2P_RECV) {
@@ -87,9 +88,9 @@ static size_t chunk_of(hk_link *l, const hk_call *call, size_t bytes) {
 }
 
 /* Sets the launch. False: the chunk is not known yet. */
-static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
+static bool transfer_set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   bool brief = r->plan.steps && bytes < HK_REF_MIN_BYTES && bytes <= r->link->slot_bytes;
-  size_t chunk = brief ? r->link->slot_bytes : chunk_of(r->link, call, bytes);
+  size_t chunk = brief ? r->link->slot_bytes : transfer_chunk_of(r->link, call, bytes);
   if (!chunk) return false;
   r->launch.total = r->launch.block_bytes = bytes;
   r->launch.chunk = chunk;
@@ -99,14 +100,14 @@ static bool set_launch(hk_transfer_run *r, const hk_call *call, size_t bytes) {
   return true;
 }
 
-static inline bool begin(hk_transfer *t) {
+static inline bool transfer_begin(hk_transfer *t) {
   hk_transfer_run *r = t->wired->transfer;
   const hk_call *call = t->call;
   size_t bytes = call->count * hk_dtype_size((hk_dtype)call->dtype);
   if (__builtin_expect(r->launch.brief && bytes == r->launch.total, 1)) {
     hk_steps_again(&r->exec, call->in, call->out);
   } else {
-    if (!set_launch(r, call, bytes)) return false;
+    if (!transfer_set_launch(r, call, bytes)) return false;
     hk_exec_init(&r->exec, &r->plan, &r->launch, call->in, call->out, r->memory, NULL);
   }
   return t->begun = true;
@@ -115,7 +116,7 @@ static inline bool begin(hk_transfer *t) {
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over) {
   hk_wired_link *w = t->wired;
   if (w->served != t->turn) return HK_OK; /* an earlier transfer uses the link */
-  if (!t->begun && !begin(t)) return HK_OK;
+  if (!t->begun && !transfer_begin(t)) return HK_OK;
   hk_exec *x = &w->transfer->exec;
   hk_status rc = hk_exec_step(x, moved);
   if (rc == HK_ERR_USAGE) hk_mismatch_transfer(t->call->comm, t->call, w->transfer->launch.total, x->bad_bytes);

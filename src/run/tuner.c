@@ -20,7 +20,7 @@ struct hk_tuner {
   bool begun;
 };
 
-static const char *name_of(const hk_tuner *t) {
+static const char *tuner_name_of(const hk_tuner *t) {
   const char *name = ((const tuner_v2 *)t->symbol)->name; /* first in every version */
   return name ? name : "(without a name)";
 }
@@ -45,7 +45,7 @@ hk_status hk_tuner_load(const hk_settings *settings, hk_tuner **out) {
     return HK_FAIL_ERRNO("no memory for a tuner plugin");
   }
   *t = (hk_tuner){.library = plugin.library, .symbol = plugin.symbol, .version = plugin.version};
-  HK_INFO(HK_SUB_INIT | HK_SUB_TUNING, "tuner plugin %s (v%d) from %s", name_of(t), t->version, plugin.file);
+  HK_INFO(HK_SUB_INIT | HK_SUB_TUNING, "tuner plugin %s (v%d) from %s", tuner_name_of(t), t->version, plugin.file);
   *out = t;
   return HK_OK;
 }
@@ -53,7 +53,7 @@ hk_status hk_tuner_load(const hk_settings *settings, hk_tuner **out) {
 uint64_t hk_tuner_hash(const hk_tuner *t) {
   if (!t) return 0;
   uint64_t h = (uint64_t)t->version;
-  for (const char *c = name_of(t); *c; c++) h = h * 0x100000001b3u + (unsigned char)*c;
+  for (const char *c = tuner_name_of(t); *c; c++) h = h * 0x100000001b3u + (unsigned char)*c;
   return h;
 }
 
@@ -72,7 +72,8 @@ bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm) {
     rc = ((const tuner_v4 *)t->symbol)->init(n, hosts, hk_plugin_log, &t->context); /* the same since v2 */
   }
   t->begun = rc == ncclSuccess;
-  if (!t->begun) HK_WARN("the tuner plugin %s refuses its init with code %d. Going on without it", name_of(t), (int)rc);
+  if (!t->begun)
+    HK_WARN("the tuner plugin %s refuses its init with code %d. Going on without it", tuner_name_of(t), (int)rc);
   return t->begun;
 }
 
@@ -95,7 +96,7 @@ static const hk_protocol protocols[TUNER_PROTOCOLS] = {
     [TUNER_LL] = HK_PROTO_LL, [TUNER_LL128] = HK_PROTO_LL128, [TUNER_SIMPLE] = HK_PROTO_SIMPLE};
 
 /* NCCL's number of the collective; -1: plugins have none. */
-static int function_of(hk_coll coll) {
+static int tuner_function_of(hk_coll coll) {
   switch (coll) {
     case HK_BROADCAST: return TUNER_BROADCAST;
     case HK_REDUCE: return TUNER_REDUCE;
@@ -112,7 +113,7 @@ typedef struct offer {
 } offer;
 
 /* Fills in the choices for a plugin, without algorithms that NCCL does not have. */
-static void fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
+static void tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++) {
@@ -124,7 +125,8 @@ static void fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll
   }
 }
 
-static ncclResult_t ask_v2(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o, int *channels) {
+static ncclResult_t tuner_ask_v2(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o,
+                                 int *channels) {
   int a = -1, p = -1;
   ncclResult_t rc =
       ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, m->in_network, m->in_switch, 1, &a, &p, channels);
@@ -133,9 +135,9 @@ static ncclResult_t ask_v2(hk_tuner *t, const hk_machine *m, int function, size_
   return rc;
 }
 
-static ncclResult_t ask(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o, int *channels) {
+static ncclResult_t tuner_ask(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o, int *channels) {
   float **table = (float **)(void *)o->us;
-  if (t->version == 2) return ask_v2(t, m, function, bytes, o, channels);
+  if (t->version == 2) return tuner_ask_v2(t, m, function, bytes, o, channels);
   if (t->version == 3)
     return ((const tuner_v3 *)t->symbol)
         ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, channels);
@@ -145,13 +147,13 @@ static ncclResult_t ask(hk_tuner *t, const hk_machine *m, int function, size_t b
 
 void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *d) {
   offer before, after;
-  int function = function_of(coll), channels = 0;
+  int function = tuner_function_of(coll), channels = 0;
   if (function < 0 || !t->begun || m->nranks < 2) return;
-  fill(&before, m, w, coll, bytes);
+  tuner_fill(&before, m, w, coll, bytes);
   after = before;
-  ncclResult_t rc = ask(t, m, function, bytes, &after, &channels);
+  ncclResult_t rc = tuner_ask(t, m, function, bytes, &after, &channels);
   if (rc != ncclSuccess) {
-    HK_WARN_ONCE("the tuner plugin %s fails with code %d: the model decides", name_of(t), (int)rc);
+    HK_WARN_ONCE("the tuner plugin %s fails with code %d: the model decides", tuner_name_of(t), (int)rc);
     return;
   }
   const hk_decision *best = NULL;
@@ -177,7 +179,7 @@ void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll 
 
 size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const hk_decision *d, int channels, size_t chunk) {
   enum { LEAST = 64 }; /* chunks begin on cache lines */
-  int function = function_of(coll), algorithm = -1, protocol = 0;
+  int function = tuner_function_of(coll), algorithm = -1, protocol = 0;
   size_t wanted = chunk;
   const tuner_v6 *v = t->symbol;
   if (t->version < 6 || !t->begun || !v->chunk || function < 0) return chunk;

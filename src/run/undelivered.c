@@ -15,7 +15,7 @@ enum {
 };
 
 /* The number of slots that are filled and not received, and their bytes. */
-static unsigned unread(const hk_link *l, size_t *bytes) {
+static unsigned undelivered_unread(const hk_link *l, size_t *bytes) {
   unsigned n = 0;
   *bytes = 0;
   for (uint64_t k = l->done; n <= l->mask; k++, n++) {
@@ -27,9 +27,9 @@ static unsigned unread(const hk_link *l, size_t *bytes) {
   return n;
 }
 
-static void look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
+static void undelivered_look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
   size_t bytes;
-  unsigned n = unread(l, &bytes);
+  unsigned n = undelivered_unread(l, &bytes);
   if (n && p2p)
     HK_WARN(
         "communicator %016llx%s%s: rank %d of %d destroys it with %zu bytes (%u messages or pieces) that rank %d sent "
@@ -45,20 +45,20 @@ static void look_at(ncclComm_t c, const hk_link *l, int peer, bool p2p) {
 }
 
 /* Looks at a link in shared memory that this rank never opened: its peer may have written to it. */
-static void search(ncclComm_t c, const hk_link_key *key, int transport) {
+static void undelivered_search(ncclComm_t c, const hk_link_key *key, int transport) {
   hk_link l = {0};
   hk_transport_state *s = c->wiring->states[transport];
   l.peer = key->peer;
   l.kind = key->kind;
   l.owner = s;
   if (s->transport->open(s, key, &l) != HK_OK) return;
-  look_at(c, &l, key->peer, key->channel == HK_CHANNEL_P2P);
+  undelivered_look_at(c, &l, key->peer, key->channel == HK_CHANNEL_P2P);
   if (s->transport->close) s->transport->close(&l);
 }
 
 /* A connection carries both directions. So opens receiving ends for connections on which this rank only sent, or that
  * it never took: they may contain messages. */
-static void open_receivers(ncclComm_t c) {
+static void undelivered_open_receivers(ncclComm_t c) {
   hk_wired_link *l;
   hk_link_walk walk = {0};
   for (const hk_wired_link *sends; (sends = hk_wire_next(c, &walk));) {
@@ -76,8 +76,8 @@ static void open_receivers(ncclComm_t c) {
 }
 
 /* Receives the data that has already arrived over networks; does not wait. */
-static void take_in(ncclComm_t c) {
-  open_receivers(c);
+static void undelivered_take_in(ncclComm_t c) {
+  undelivered_open_receivers(c);
   hk_link_walk walk = {0};
   for (hk_wired_link *l; (l = hk_wire_next(c, &walk));)
     if (l->link.kind == HK_LINK_RECV && l->link.proxied && !hk_link_waits(&l->link))
@@ -92,7 +92,7 @@ void hk_wire_report_undelivered(ncclComm_t c) {
   const hk_wiring *w = c->wiring;
   if (!w->links || !c->bootstrap || c->nranks == 1) return;
   if (atomic_load(&c->health.failure) || atomic_load(&c->health.progress) != HK_OK) return;
-  if (w->any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) take_in(c);
+  if (w->any_pump || hk_bootstrap_untaken(c->bootstrap, -1) >= 0) undelivered_take_in(c);
   for (int r = 0; r < c->nranks; r++) {
     if (r == c->rank) continue;
     bool memory = !hk_wire_proxied(c, r) && c->nranks <= RANKS_SEARCHED;
@@ -103,16 +103,16 @@ void hk_wire_report_undelivered(ncclComm_t c) {
         const hk_wired_link *l = w->links[r] ? w->links[r]->at[ch][kinds[k]] : NULL;
         bool shared = memory && (kinds[k] == HK_LINK_RECV || w->multicast >= 0);
         if (l)
-          look_at(c, &l->link, r, ch == HK_CHANNEL_P2P);
+          undelivered_look_at(c, &l->link, r, ch == HK_CHANNEL_P2P);
         else if (shared)
-          search(c, &key, kinds[k] == HK_LINK_RECV ? w->via[r] : w->multicast);
+          undelivered_search(c, &key, kinds[k] == HK_LINK_RECV ? w->via[r] : w->multicast);
       }
     }
   }
 }
 
 /* No operation of the communicator is under way, so this thread may access its links. */
-static hk_status probe(ncclComm_t c, int peer, bool *waits) {
+static hk_status undelivered_probe(ncclComm_t c, int peer, bool *waits) {
   hk_status rc = HK_OK;
   hk_wired_link *w;
   bool moved = false;
@@ -138,7 +138,7 @@ HK_EXPORT ncclResult_t hocketCommProbe(ncclComm_t comm, int peer, int *waits) {
                                  peer, (void *)waits, comm->nranks);
   /* acquire: pairs with hk_turn_over; what the last batch on a stream did to the links is complete */
   if (atomic_load_explicit(&comm->order.served, memory_order_acquire) == atomic_load(&comm->order.issued))
-    rc = probe(comm, peer, &found);
+    rc = undelivered_probe(comm, peer, &found);
   *waits = found;
   return (ncclResult_t)rc;
 }

@@ -10,12 +10,12 @@ enum { BYTES_PER_US = 1000 }; /* of 1 GB/s */
 
 /* ---- the fabric ---- */
 
-static int rail_of(const hk_node *net) { return net->net.rail >= 0 ? net->net.rail : net->net.dev; }
+static int cluster_rail_of(const hk_node *net) { return net->net.rail >= 0 ? net->net.rail : net->net.dev; }
 
 int hk_sim_cluster_leaf(const hk_sim_cluster *w, int host, const hk_node *net) {
   const hk_fabric *f = &w->c->fabric;
   int group = f->hosts_per_leaf > 0 ? host / f->hosts_per_leaf : 0;
-  return f->rail ? rail_of(net) * w->leaves_per_rail + group : group;
+  return f->rail ? cluster_rail_of(net) * w->leaves_per_rail + group : group;
 }
 
 int hk_sim_cluster_spine(const hk_sim_cluster *w, int from_host, const hk_node *from, int to_host, const hk_node *to,
@@ -35,24 +35,24 @@ double hk_sim_cluster_uplink(const hk_sim_cluster *w) {
   return ports * gbps * BYTES_PER_US / (f->oversub > 0 ? f->oversub : 1) / w->spines;
 }
 
-static uint32_t fabric_resource(const hk_sim_cluster *w, int leaf, int spine, bool down) {
+static uint32_t cluster_fabric_resource(const hk_sim_cluster *w, int leaf, int spine, bool down) {
   return w->fabric_base + 2 * (uint32_t)(leaf * w->spines + spine) + down;
 }
 
 /* False: one leaf switch for all hosts, so only ports limit. */
-static bool has_spines(const hk_sim_cluster *w) {
+static bool cluster_has_spines(const hk_sim_cluster *w) {
   const hk_fabric *f = &w->c->fabric;
   return (f->hosts_per_leaf > 0 && f->hosts_per_leaf < w->c->nhosts) || f->rail;
 }
 
 int hk_sim_cluster_leaves(const hk_sim_cluster *w) {
   int rails = 1;
-  if (!has_spines(w)) return 0;
+  if (!cluster_has_spines(w)) return 0;
   if (w->c->fabric.rail) {
     for (int k = 0; k < w->c->nkinds; k++) {
       const hk_topo *t = w->c->kinds[k];
       for (uint32_t i = t->first_of[HK_NODE_NET]; i < t->first_of[HK_NODE_NET + 1]; i++)
-        if (rail_of(&t->nodes[i]) >= rails) rails = rail_of(&t->nodes[i]) + 1;
+        if (cluster_rail_of(&t->nodes[i]) >= rails) rails = cluster_rail_of(&t->nodes[i]) + 1;
     }
   }
   return rails * w->leaves_per_rail;
@@ -60,7 +60,7 @@ int hk_sim_cluster_leaves(const hk_sim_cluster *w) {
 
 /* ---- resources ---- */
 
-static hk_status furnish_host(hk_sim_cluster *w, int host) {
+static hk_status cluster_furnish_host(hk_sim_cluster *w, int host) {
   const hk_topo *t = hk_sim_cluster_topo(w, host);
   uint32_t r;
   w->base[host] = w->net.nresources;
@@ -82,7 +82,7 @@ static hk_status furnish_host(hk_sim_cluster *w, int host) {
 hk_status hk_sim_cluster_furnish(hk_sim_cluster *w) {
   uint32_t r;
   for (int h = 0; h < w->c->nhosts; h++)
-    if (w->rep[h] == (uint32_t)h) HK_OR_RETURN(furnish_host(w, h));
+    if (w->rep[h] == (uint32_t)h) HK_OR_RETURN(cluster_furnish_host(w, h));
   w->fabric_base = w->net.nresources;
   if (!w->folded) {
     double each = hk_sim_cluster_uplink(w);
@@ -124,7 +124,7 @@ void hk_sim_cluster_free(hk_sim_cluster *w) {
 
 /* ---- routes ---- */
 
-static void use(hk_route *out, uint32_t resource, double weight) {
+static void cluster_use(hk_route *out, uint32_t resource, double weight) {
   for (uint32_t i = 0; i < out->n; i++) {
     if (out->uses[i].resource != resource) continue;
     out->uses[i].weight += (float)weight;
@@ -134,30 +134,31 @@ static void use(hk_route *out, uint32_t resource, double weight) {
 }
 
 /* The hops of a path inside a host, whose resources are those of its representative. */
-static void use_path(const hk_sim_cluster *w, int host, uint32_t from, uint32_t to, double weight, hk_route *out) {
+static void cluster_use_path(const hk_sim_cluster *w, int host, uint32_t from, uint32_t to, double weight,
+                             hk_route *out) {
   const hk_topo *t = hk_sim_cluster_topo(w, host);
   const hk_paths *p = w->paths[hk_sim_cluster_kind(w, host)];
   const hk_path *path = hk_path_between(p, from, to);
   uint32_t base = w->base[w->rep[host]];
   for (uint32_t i = 0; i < path->nhops; i++) {
     uint32_t edge = p->hops[path->first + i], node = t->edges[edge].to;
-    use(out, base + edge, weight);
+    cluster_use(out, base + edge, weight);
     /* No peer access: the data is written to a CPU's memory and read from there. */
     if (path->host && t->nodes[node].kind == HK_NODE_CPU &&
         (i + 1 == path->nhops || t->edges[p->hops[path->first + i + 1]].kind != HK_EDGE_SYS))
-      use(out, base + t->nedges + node, 2 * weight);
+      cluster_use(out, base + t->nedges + node, 2 * weight);
   }
   out->us += path->us;
 }
 
 /* A ring leaves a host and enters the next one by its channel's NETs. */
-static const hk_channel_order *ring_hop(const hk_sim_cluster *w, int host, int channel) {
+static const hk_channel_order *cluster_ring_hop(const hk_sim_cluster *w, int host, int channel) {
   const hk_channels *rings = w->rings[hk_sim_cluster_kind(w, host)];
   return rings && rings->nchannels ? &rings->at[channel % rings->nchannels] : NULL;
 }
 
 /* One of the nearest NETs; channels take turns over equal ones. */
-static uint32_t near_net(const hk_sim_cluster *w, int rank, int channel) {
+static uint32_t cluster_near_net(const hk_sim_cluster *w, int rank, int channel) {
   uint32_t nets[16], equal = 1;
   const hk_seat *s = &w->seats[rank];
   const hk_paths *p = w->paths[hk_sim_cluster_kind(w, s->host)];
@@ -173,17 +174,17 @@ static uint32_t near_net(const hk_sim_cluster *w, int rank, int channel) {
 }
 
 /* The NET of a host on a rail. */
-static uint32_t net_on_rail(const hk_sim_cluster *w, int host, int rail) {
+static uint32_t cluster_net_on_rail(const hk_sim_cluster *w, int host, int rail) {
   const hk_topo *t = hk_sim_cluster_topo(w, host);
   for (uint32_t i = t->first_of[HK_NODE_NET]; i < t->first_of[HK_NODE_NET + 1]; i++)
-    if (rail_of(&t->nodes[i]) == rail) return i;
+    if (cluster_rail_of(&t->nodes[i]) == rail) return i;
   return UINT32_MAX;
 }
 
 void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel, uint32_t *out, uint32_t *in) {
   const hk_seat *a = &w->seats[from], *b = &w->seats[to];
   uint32_t la = (uint32_t)from - w->first_rank[a->host], lb = (uint32_t)to - w->first_rank[b->host];
-  const hk_channel_order *x = ring_hop(w, a->host, channel), *y = ring_hop(w, b->host, channel);
+  const hk_channel_order *x = cluster_ring_hop(w, a->host, channel), *y = cluster_ring_hop(w, b->host, channel);
   if (x && y) {
     uint32_t na = w->first_rank[a->host + 1] - w->first_rank[a->host];
     uint32_t nb = w->first_rank[b->host + 1] - w->first_rank[b->host];
@@ -192,17 +193,17 @@ void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel,
     *in = forth ? y->net_in : y->net_out;
     if ((forth || back) && *out != UINT32_MAX && *in != UINT32_MAX) return;
   }
-  *in = near_net(w, to, channel);
-  *out = near_net(w, from, channel);
+  *in = cluster_near_net(w, to, channel);
+  *out = cluster_near_net(w, from, channel);
   if (*in == UINT32_MAX || *out == UINT32_MAX || !w->c->fabric.rail) return;
   /* Rails: first to the receiver's rail inside the sender's host, because NVLink is faster than a path over spines. */
-  int rail = rail_of(&hk_sim_cluster_topo(w, b->host)->nodes[*in]);
-  uint32_t same = net_on_rail(w, a->host, rail);
+  int rail = cluster_rail_of(&hk_sim_cluster_topo(w, b->host)->nodes[*in]);
+  uint32_t same = cluster_net_on_rail(w, a->host, rail);
   const hk_paths *p = w->paths[hk_sim_cluster_kind(w, a->host)];
   if (same != UINT32_MAX && hk_path_between(p, a->node, same)->cls <= HK_PATH_PXN) *out = same;
 }
 
-static hk_status far_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out) {
+static hk_status cluster_far_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out) {
   const hk_seat *a = &w->seats[from], *b = &w->seats[to];
   const hk_topo *ta = hk_sim_cluster_topo(w, a->host), *tb = hk_sim_cluster_topo(w, b->host);
   const hk_fabric *f = &w->c->fabric;
@@ -214,16 +215,16 @@ static hk_status far_route(const hk_sim_cluster *w, int from, int to, int channe
                    leave == UINT32_MAX ? from : to, leave == UINT32_MAX ? a->host : b->host,
                    leave == UINT32_MAX ? to : from, leave == UINT32_MAX ? b->host : a->host);
   double there = w->folded ? (double)w->size[w->rep[a->host]] / w->size[w->rep[b->host]] : 1;
-  use_path(w, a->host, a->node, leave, 1, out);
-  use_path(w, b->host, enter, b->node, there, out);
+  cluster_use_path(w, a->host, a->node, leave, 1, out);
+  cluster_use_path(w, b->host, enter, b->node, there, out);
   int la = hk_sim_cluster_leaf(w, a->host, &ta->nodes[leave]), lb = hk_sim_cluster_leaf(w, b->host, &tb->nodes[enter]);
   out->net = true;
   out->cross = la != lb;
   out->us += f->base_us + f->hop_us * (out->cross ? 3 : 1);
-  if (out->cross && !w->folded && has_spines(w)) {
+  if (out->cross && !w->folded && cluster_has_spines(w)) {
     int spine = hk_sim_cluster_spine(w, a->host, &ta->nodes[leave], b->host, &tb->nodes[enter], channel);
-    use(out, fabric_resource(w, la, spine, false), 1);
-    use(out, fabric_resource(w, lb, spine, true), 1);
+    cluster_use(out, cluster_fabric_resource(w, la, spine, false), 1);
+    cluster_use(out, cluster_fabric_resource(w, lb, spine, true), 1);
   }
   return HK_OK;
 }
@@ -233,12 +234,12 @@ hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int ch
   out->n = 0;
   out->us = 0;
   out->net = out->cross = false;
-  if (a->host != b->host) return far_route(w, from, to, channel, out);
+  if (a->host != b->host) return cluster_far_route(w, from, to, channel, out);
   const hk_path *path = hk_path_between(w->paths[hk_sim_cluster_kind(w, a->host)], a->node, b->node);
   if (path->cls == HK_PATH_DIS)
     return HK_FAIL(HK_ERR_ARGUMENT, "rank %d cannot reach rank %d on host %d: its topology has no path", from, to,
                    a->host);
-  if (a->node != b->node) use_path(w, a->host, a->node, b->node, 1, out);
+  if (a->node != b->node) cluster_use_path(w, a->host, a->node, b->node, 1, out);
   return HK_OK;
 }
 
@@ -253,7 +254,7 @@ uint32_t hk_sim_cluster_switch_edge(const hk_sim_cluster *w, int rank, bool down
 
 /* ---- names ---- */
 
-static void name_in_host(const hk_sim_cluster *w, int host, uint32_t at, char *text, size_t room) {
+static void cluster_name_in_host(const hk_sim_cluster *w, int host, uint32_t at, char *text, size_t room) {
   const hk_topo *t = hk_sim_cluster_topo(w, host);
   char from[HK_NODE_LABEL], to[HK_NODE_LABEL], others[32] = "";
   if (w->size[host] > 1) snprintf(others, sizeof others, " (and %u like it)", w->size[host] - 1);
@@ -272,7 +273,7 @@ void hk_sim_cluster_name(const hk_sim_cluster *w, uint32_t resource, char *text,
   if (resource < w->fabric_base) { /* it belongs to the last host whose first resource is not after it */
     int h = w->c->nhosts - 1;
     while (w->rep[h] != (uint32_t)h || resource < w->base[h]) h--;
-    name_in_host(w, h, resource - w->base[h], text, room);
+    cluster_name_in_host(w, h, resource - w->base[h], text, room);
     return;
   }
   if (w->folded) {

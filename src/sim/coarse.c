@@ -36,14 +36,14 @@ typedef struct coarse {
   bool shared;
 } coarse;
 
-static hk_side *side_of(const coarse *c, const hk_lane_state *t, const hk_operand *o) {
+static hk_side *coarse_side_of(const coarse *c, const hk_lane_state *t, const hk_operand *o) {
   return hk_lane_side(c->s, t, o);
 }
 
 /* ---- loads ---- */
 
 /* Adds the load of the current instruction, `times` times. */
-static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
+static hk_status coarse_add_step(coarse *c, hk_lane_state *t, double times) {
   hk_sim *s = c->s;
   double limit = 0;
   size_t bytes = hk_lane_bytes(s, t), at = (size_t)(t - s->threads);
@@ -59,8 +59,8 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
     c->need[e->resource] += s->alike * e->weight * all / s->cluster.net.resources[e->resource].capacity;
   }
   for (unsigned k = 0; k < i->ndst; k++) {
-    if (o[k].space != HK_LINK || !side_of(c, t, &o[k])->queue) continue;
-    hk_side *e = side_of(c, t, &o[k]);
+    if (o[k].space != HK_LINK || !coarse_side_of(c, t, &o[k])->queue) continue;
+    hk_side *e = coarse_side_of(c, t, &o[k]);
     const hk_flow *f = &e->queue->flow;
     c->handed[at] += all;
     c->by_side[e - s->sides] += all;
@@ -72,7 +72,7 @@ static hk_status add_step(coarse *c, hk_lane_state *t, double times) {
 }
 
 /* One wave of a thread. The iterations of a repeat differ only in the links of stepping operands. */
-static hk_status add_wave(coarse *c, hk_lane_state *t) {
+static hk_status coarse_add_wave(coarse *c, hk_lane_state *t) {
   hk_status rc = HK_OK;
   hk_scan scan = {.next = t->at.first, .end = t->at.end};
   for (const hk_instr *i; (i = hk_scan_next(&scan, t->instrs));) {
@@ -81,7 +81,7 @@ static hk_status add_wave(coarse *c, hk_lane_state *t) {
     bool steps = false;
     for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) steps = steps || o[k].flags & HK_OPERAND_STEP;
     for (t->at.iteration = 0; t->at.iteration < (steps ? scan.times : 1); t->at.iteration++)
-      HK_TRY(add_step(c, t, steps ? 1 : scan.times), out);
+      HK_TRY(coarse_add_step(c, t, steps ? 1 : scan.times), out);
   }
 out:
   t->at.pc = t->at.first;
@@ -97,7 +97,7 @@ typedef struct crossing {
 } crossing;
 
 /* Calls `each` for every link of every host that crosses spines, on every channel. */
-static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
+static hk_status coarse_for_crossings(coarse *c, void (*each)(coarse *, const crossing *, double *), double *loads) {
   hk_sim *s = c->s;
   const hk_sim_cluster *w = &s->cluster;
   for (int r = 0; r < w->nranks; r++) {
@@ -123,14 +123,14 @@ static hk_status for_crossings(coarse *c, void (*each)(coarse *, const crossing 
   return HK_OK;
 }
 
-static void add_load(coarse *c, const crossing *at, double *loads) {
+static void coarse_add_load(coarse *c, const crossing *at, double *loads) {
   double bytes = c->by_side[at->side] * c->s->alike * c->s->channels / c->s->all_channels;
   loads[at->up] += bytes;
   loads[at->down] += bytes;
 }
 
 /* Records the largest load of the links that a side represents, on any channel. */
-static void worst_load(coarse *c, const crossing *at, double *loads) {
+static void coarse_worst_load(coarse *c, const crossing *at, double *loads) {
   double most = loads[at->up] > loads[at->down] ? loads[at->up] : loads[at->down];
   double us = most / hk_sim_cluster_uplink(&c->s->cluster);
   if (us > c->uplink[at->side]) c->uplink[at->side] = us;
@@ -138,13 +138,13 @@ static void worst_load(coarse *c, const crossing *at, double *loads) {
 
 /* Shifted hosts send many flows over each uplink, so the hash is assumed to spread them evenly over the spines. Returns
  * the number of hosts whose link to the host `by` further, over NETs x and y, crosses the spines. */
-static int count_crossing(const hk_sim_cluster *w, const hk_node *x, const hk_node *y, int by) {
+static int coarse_count_crossing(const hk_sim_cluster *w, const hk_node *x, const hk_node *y, int by) {
   int count = 0, n = w->c->nhosts;
   for (int a = 0; a < n; a++) count += hk_sim_cluster_leaf(w, a, x) != hk_sim_cluster_leaf(w, (a + by) % n, y);
   return count;
 }
 
-static hk_status load_shifted(coarse *c, int leaves) {
+static hk_status coarse_load_shifted(coarse *c, int leaves) {
   hk_sim *s = c->s;
   const hk_sim_cluster *w = &s->cluster;
   const hk_topo *t = hk_sim_cluster_topo(w, 0);
@@ -162,7 +162,7 @@ static hk_status load_shifted(coarse *c, int leaves) {
       hk_sim_cluster_nets(w, (int)r, l[i].peer, 0, &leave, &enter);
       if (leave == UINT32_MAX || enter == UINT32_MAX) continue;
       if (&t->nodes[leave] != x || &t->nodes[enter] != y || by != host) /* consecutive links often use the same NETs */
-        hosts = count_crossing(w, x = &t->nodes[leave], y = &t->nodes[enter], by = host);
+        hosts = coarse_count_crossing(w, x = &t->nodes[leave], y = &t->nodes[enter], by = host);
       bytes += c->by_side[side] * s->alike * s->channels * hosts;
       c->uplink[side] = hosts;
     }
@@ -173,16 +173,16 @@ static hk_status load_shifted(coarse *c, int leaves) {
   return HK_OK;
 }
 
-static hk_status load_fabric(coarse *c) {
+static hk_status coarse_load_fabric(coarse *c) {
   hk_status rc = HK_OK;
   const hk_sim_cluster *w = &c->s->cluster;
   int leaves = hk_sim_cluster_leaves(w);
   if (!leaves) return HK_OK;
-  if (w->shifted) return load_shifted(c, leaves);
+  if (w->shifted) return coarse_load_shifted(c, leaves);
   double *loads = calloc(2 * (size_t)leaves * (size_t)w->spines, sizeof *loads);
   if (!loads) return HK_FAIL_ERRNO("no memory for %d leaf switches", leaves);
-  HK_TRY(for_crossings(c, add_load, loads), out);
-  rc = for_crossings(c, worst_load, loads);
+  HK_TRY(coarse_for_crossings(c, coarse_add_load, loads), out);
+  rc = coarse_for_crossings(c, coarse_worst_load, loads);
 out:
   free(loads);
   return rc;
@@ -191,13 +191,13 @@ out:
 /* ---- rates ---- */
 
 /* Microseconds a byte on a used resource: alone, or (shared) with all other loads of the resource. */
-static double use_us(const coarse *c, const hk_flow_entry *e, double bytes) {
+static double coarse_use_us(const coarse *c, const hk_flow_entry *e, double bytes) {
   if (!c->shared) return e->weight / c->s->cluster.net.resources[e->resource].capacity;
   return bytes > 0 ? c->need[e->resource] / bytes : 0;
 }
 
 /* Sets the pace of each thread's instructions. */
-static hk_status set_paces(coarse *c) {
+static hk_status coarse_set_paces(coarse *c) {
   hk_sim *s = c->s;
   for (uint32_t k = 0; k < s->nthreads; k++) {
     hk_lane_state *t = &s->threads[k];
@@ -206,7 +206,7 @@ static hk_status set_paces(coarse *c) {
       if (t->instrs[t->at.pc].op == HK_OP_REPEAT || *pace <= 0) continue;
       HK_OR_RETURN(hk_step_uses(s, t, s->sizes.chunk, &limit));
       double us = limit > 0 ? 1 / limit : 0;
-      for (uint32_t u = 0; u < t->flow.n; u++) us = fmax(us, use_us(c, &t->flow.entries[u], c->moved[k]));
+      for (uint32_t u = 0; u < t->flow.n; u++) us = fmax(us, coarse_use_us(c, &t->flow.entries[u], c->moved[k]));
       *pace = us > 0 ? 1 / us : 0;
     }
     t->at.pc = t->at.first;
@@ -216,22 +216,22 @@ static hk_status set_paces(coarse *c) {
 }
 
 /* Sets the pace of the sides that send to other hosts. */
-static void set_queues(coarse *c) {
+static void coarse_set_queues(coarse *c) {
   for (uint32_t i = 0; i < c->s->nsides; i++) {
     hk_side *e = &c->s->sides[i];
     if (!e->queue) continue;
     const hk_flow *f = &e->queue->flow;
     double handed = c->handed[e->thread], us = c->shared && handed > 0 ? c->uplink[i] / handed : 0;
-    for (uint32_t u = 0; u < f->n; u++) us = fmax(us, use_us(c, &f->entries[u], handed));
+    for (uint32_t u = 0; u < f->n; u++) us = fmax(us, coarse_use_us(c, &f->entries[u], handed));
     e->us_per_byte = us;
   }
 }
 
 /* ---- the run ---- */
 
-static void again(coarse *c, uint32_t thread) { c->todo[c->ntodo++] = thread; }
+static void coarse_again(coarse *c, uint32_t thread) { c->todo[c->ntodo++] = thread; }
 
-static hk_status notify(coarse *c, hk_side *e, double at) {
+static hk_status coarse_notify(coarse *c, hk_side *e, double at) {
   uint32_t passes = hk_side_passes(e);
   for (uint32_t i = 0; passes && i < e->ntargets; i++) {
     hk_side *to = &c->s->sides[c->s->targets[e->first_target + i]];
@@ -243,14 +243,14 @@ static hk_status notify(coarse *c, hk_side *e, double at) {
     for (uint32_t n = 0; n < passes; n++) HK_OR_RETURN(hk_times_push(&to->times, at));
     if (to->waiting) {
       to->waiting = false;
-      again(c, to->thread);
+      coarse_again(c, to->thread);
     }
   }
   return HK_OK;
 }
 
 /* Records a message for another host that is handed to the network, for the bound `alone`. */
-static void note_ask(coarse *c, const hk_side *e, size_t bytes, double at) {
+static void coarse_note_ask(coarse *c, const hk_side *e, size_t bytes, double at) {
   const hk_sim *s = c->s;
   double taken = e->us + s->lane_us + (double)bytes * (s->gpu ? 1 / s->lane_rate : s->core_copy);
   for (uint32_t i = 0; i < e->queue->flow.n; i++) {
@@ -260,7 +260,7 @@ static void note_ask(coarse *c, const hk_side *e, size_t bytes, double at) {
   }
 }
 
-static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
+static hk_status coarse_send(coarse *c, hk_side *e, size_t bytes, double at) {
   if (e->credits)
     e->credits--;
   else
@@ -268,20 +268,20 @@ static hk_status send(coarse *c, hk_side *e, size_t bytes, double at) {
   if (e->queue) {
     double *free_at = &c->free_at[c->shared ? e->thread : e - c->s->sides],
            us = e->us_per_byte * (double)bytes * e->gives;
-    if (!c->shared) note_ask(c, e, bytes, at);
+    if (!c->shared) coarse_note_ask(c, e, bytes, at);
     if (*free_at < at) *free_at = at;
     at = *free_at += us;
   }
-  return notify(c, e, at + e->us);
+  return coarse_notify(c, e, at + e->us);
 }
 
 /* The time when the instruction's links are ready; -1: not known yet. */
-static double ready_at(coarse *c, hk_lane_state *t, double at) {
+static double coarse_ready_at(coarse *c, hk_lane_state *t, double at) {
   const hk_instr *i = &t->instrs[t->at.pc];
   const hk_operand *o = hk_lane_operands(t);
   for (unsigned k = 0; k < (unsigned)i->ndst + i->nsrc; k++) {
     if (o[k].space != HK_LINK) continue;
-    hk_side *e = side_of(c, t, &o[k]);
+    hk_side *e = coarse_side_of(c, t, &o[k]);
     if (e->sends && e->credits) continue;
     if (!e->times.count) {
       e->waiting = true;
@@ -292,12 +292,12 @@ static double ready_at(coarse *c, hk_lane_state *t, double at) {
   return at;
 }
 
-static hk_status run_thread(coarse *c, uint32_t k) {
+static hk_status coarse_run_thread(coarse *c, uint32_t k) {
   hk_sim *s = c->s;
   hk_lane_state *t = &s->threads[k];
   for (;;) {
     hk_cursor_move(&t->at, t->instrs);
-    double at = ready_at(c, t, c->clock[k]);
+    double at = coarse_ready_at(c, t, c->clock[k]);
     if (at < 0) return HK_OK;
     if (s->cores && c->core_at[t->rank] > at) at = c->core_at[t->rank];
     size_t bytes = hk_lane_bytes(s, t);
@@ -309,13 +309,13 @@ static hk_status run_thread(coarse *c, uint32_t k) {
     const hk_instr *i = &t->instrs[t->at.pc];
     const hk_operand *o = hk_lane_operands(t);
     for (unsigned n = 0; n < i->ndst; n++)
-      if (o[n].space == HK_LINK) HK_OR_RETURN(send(c, side_of(c, t, &o[n]), bytes, at));
+      if (o[n].space == HK_LINK) HK_OR_RETURN(coarse_send(c, coarse_side_of(c, t, &o[n]), bytes, at));
     for (unsigned n = i->ndst; n < (unsigned)i->ndst + i->nsrc; n++) {
       if (o[n].space != HK_LINK) continue;
-      hk_side *e = side_of(c, t, &o[n]);
+      hk_side *e = coarse_side_of(c, t, &o[n]);
       hk_times_pop(&e->times);
       e->consumed++;
-      HK_OR_RETURN(notify(c, e, at + e->us));
+      HK_OR_RETURN(coarse_notify(c, e, at + e->us));
     }
     if (hk_cursor_next(&t->at, &s->sizes, (unsigned)s->all_channels)) continue;
     t->state = HK_T_DONE;
@@ -327,7 +327,7 @@ static hk_status run_thread(coarse *c, uint32_t k) {
 }
 
 /* Runs all threads from the beginning, with `longest` bytes of a block. */
-static hk_status run_all(coarse *c, size_t longest) {
+static hk_status coarse_run_all(coarse *c, size_t longest) {
   hk_status rc = HK_OK;
   hk_sim *s = c->s;
   size_t before = s->sizes.longest;
@@ -349,10 +349,10 @@ static hk_status run_all(coarse *c, size_t longest) {
     c->clock[k] = HK_GPU_STAGGER_US * t->channel;
     if (t->state == HK_T_DONE) continue;
     s->live++;
-    again(c, k);
+    coarse_again(c, k);
   }
   for (int r = 0; s->cores && r < s->cluster.nranks; r++) c->core_at[r] = 0;
-  while (c->ntodo) HK_TRY(run_thread(c, c->todo[--c->ntodo]), out);
+  while (c->ntodo) HK_TRY(coarse_run_thread(c, c->todo[--c->ntodo]), out);
   if (s->live)
     rc = HK_FAIL(HK_ERR_INTERNAL, "%s of %d ranks: lanes wait for ever; verify the program",
                  s->programs.algorithm->name, s->cluster.nranks);
@@ -361,7 +361,7 @@ out:
   return rc;
 }
 
-static hk_status make_room(coarse *c) {
+static hk_status coarse_make_room(coarse *c) {
   const hk_sim *s = c->s;
   size_t instrs = 0;
   c->first = malloc(s->nthreads * sizeof *c->first);
@@ -388,25 +388,25 @@ static hk_status make_room(coarse *c) {
   return all ? HK_OK : HK_FAIL_ERRNO("no memory to simulate %u lanes and %u links", s->nthreads, s->nsides);
 }
 
-static double waves_of(const hk_sim *s) {
+static double coarse_waves_of(const hk_sim *s) {
   double waves = (double)s->sizes.longest / (double)(s->sizes.chunk * (size_t)s->all_channels);
   return waves > 1 ? waves : 1;
 }
 
-static hk_status run_waves(coarse *c, bool shared, double *us) {
+static hk_status coarse_run_waves(coarse *c, bool shared, double *us) {
   hk_sim *s = c->s;
   size_t wave = s->sizes.chunk * (size_t)s->all_channels;
-  double waves = waves_of(s);
+  double waves = coarse_waves_of(s);
   c->shared = shared;
-  HK_OR_RETURN(set_paces(c));
-  set_queues(c);
+  HK_OR_RETURN(coarse_set_paces(c));
+  coarse_set_queues(c);
   if (waves <= WAVES) {
-    HK_OR_RETURN(run_all(c, s->sizes.longest));
+    HK_OR_RETURN(coarse_run_all(c, s->sizes.longest));
     *us = s->finished;
   } else {
-    HK_OR_RETURN(run_all(c, WAVES / 2 * wave));
+    HK_OR_RETURN(coarse_run_all(c, WAVES / 2 * wave));
     double half = s->finished;
-    HK_OR_RETURN(run_all(c, WAVES * wave));
+    HK_OR_RETURN(coarse_run_all(c, WAVES * wave));
     *us = s->finished + (waves - WAVES) * (s->finished - half) / (WAVES / 2);
   }
   return HK_OK;
@@ -414,9 +414,9 @@ static hk_status run_waves(coarse *c, bool shared, double *us) {
 
 /* The time of the busiest resource, including the times before its first and after its last message. Stores the load of
  * each resource for the report. */
-static double busiest(coarse *c) {
+static double coarse_busiest(coarse *c) {
   hk_net *net = &c->s->cluster.net;
-  double waves = waves_of(c->s), most = 0;
+  double waves = coarse_waves_of(c->s), most = 0;
   for (uint32_t i = 0; i < net->nresources; i++) {
     net->resources[i].carried = c->need[i] * waves * net->resources[i].capacity;
     most = fmax(most, c->need[i] * waves + (c->head[i] < INFINITY ? c->head[i] + c->tail[i] : 0));
@@ -429,14 +429,14 @@ hk_status hk_sim_coarse(hk_sim *s) {
   hk_status rc = HK_OK;
   coarse c = {.s = s};
   double alone = 0, shared = 0, last;
-  HK_TRY(make_room(&c), out);
-  for (uint32_t k = 0; k < s->nthreads; k++) HK_TRY(add_wave(&c, &s->threads[k]), out);
-  if (s->cluster.folded) HK_TRY(load_fabric(&c), out);
-  HK_TRY(run_waves(&c, false, &alone), out);
-  HK_TRY(run_waves(&c, true, &shared), out);
+  HK_TRY(coarse_make_room(&c), out);
+  for (uint32_t k = 0; k < s->nthreads; k++) HK_TRY(coarse_add_wave(&c, &s->threads[k]), out);
+  if (s->cluster.folded) HK_TRY(coarse_load_fabric(&c), out);
+  HK_TRY(coarse_run_waves(&c, false, &alone), out);
+  HK_TRY(coarse_run_waves(&c, true, &shared), out);
   /* The last of the channels that the simulated one represents begins later by this time. */
   last = alone + (s->gpu ? HK_GPU_STAGGER_US * (s->all_channels - s->channels) : 0);
-  alone = fmax(alone, busiest(&c));
+  alone = fmax(alone, coarse_busiest(&c));
   s->finished = fmax(last, pow(alone, 1 - HK_GPU_SHARED) * pow(fmax(shared, alone), HK_GPU_SHARED));
 out:
   free(c.need);

@@ -12,49 +12,49 @@
 
 /* ---- the heap ---- */
 
-static inline bool earlier(const hk_sim_event *a, const hk_sim_event *b) {
+static inline bool flow_earlier(const hk_sim_event *a, const hk_sim_event *b) {
   return a->at < b->at || (a->at == b->at && a->id < b->id);
 }
 
-static void put(hk_net *n, uint32_t i, hk_sim_event *e) {
+static void flow_put(hk_net *n, uint32_t i, hk_sim_event *e) {
   n->heap[i] = e;
   e->place = i + 1;
 }
 
-static void rise(hk_net *n, uint32_t i, hk_sim_event *e) {
-  while (i && earlier(e, n->heap[(i - 1) / 2])) {
-    put(n, i, n->heap[(i - 1) / 2]);
+static void flow_rise(hk_net *n, uint32_t i, hk_sim_event *e) {
+  while (i && flow_earlier(e, n->heap[(i - 1) / 2])) {
+    flow_put(n, i, n->heap[(i - 1) / 2]);
     i = (i - 1) / 2;
   }
-  put(n, i, e);
+  flow_put(n, i, e);
 }
 
-static void sink(hk_net *n, uint32_t i, hk_sim_event *e) {
+static void flow_sink(hk_net *n, uint32_t i, hk_sim_event *e) {
   for (;;) {
     uint32_t child = 2 * i + 1;
     if (child >= n->nheap) break;
-    if (child + 1 < n->nheap && earlier(n->heap[child + 1], n->heap[child])) child++;
-    if (!earlier(n->heap[child], e)) break;
-    put(n, i, n->heap[child]);
+    if (child + 1 < n->nheap && flow_earlier(n->heap[child + 1], n->heap[child])) child++;
+    if (!flow_earlier(n->heap[child], e)) break;
+    flow_put(n, i, n->heap[child]);
     i = child;
   }
-  put(n, i, e);
+  flow_put(n, i, e);
 }
 
 hk_status hk_net_at(hk_net *n, hk_sim_event *e, double at) {
   if (!e->place) {
     if (!HK_RESERVE(n->heap, n->heap_room, n->nheap + 1)) return HK_FAIL_ERRNO("no memory for %u events", n->nheap + 1);
     e->at = at;
-    rise(n, n->nheap++, e);
+    flow_rise(n, n->nheap++, e);
     return HK_OK;
   }
   uint32_t i = e->place - 1;
   bool sooner = at < e->at;
   e->at = at;
   if (sooner)
-    rise(n, i, e);
+    flow_rise(n, i, e);
   else
-    sink(n, i, e);
+    flow_sink(n, i, e);
   return HK_OK;
 }
 
@@ -64,10 +64,10 @@ void hk_net_cancel(hk_net *n, hk_sim_event *e) {
   hk_sim_event *last = n->heap[--n->nheap];
   e->place = 0;
   if (last == e) return;
-  if (i && earlier(last, n->heap[(i - 1) / 2]))
-    rise(n, i, last);
+  if (i && flow_earlier(last, n->heap[(i - 1) / 2]))
+    flow_rise(n, i, last);
   else
-    sink(n, i, last);
+    flow_sink(n, i, last);
 }
 
 /* ---- resources and flows ---- */
@@ -115,16 +115,16 @@ hk_status hk_flow_use(hk_net *n, hk_flow *f, uint32_t resource, double weight) {
   return HK_OK;
 }
 
-static inline bool is_tight(const hk_resource *r) { return r->wanted > r->capacity * (1 + SAME); }
+static inline bool flow_is_tight(const hk_resource *r) { return r->wanted > r->capacity * (1 + SAME); }
 
-static void touch(hk_net *n, uint32_t resource) {
+static void flow_touch(hk_net *n, uint32_t resource) {
   hk_resource *r = &n->resources[resource];
   if (r->dirty) return;
   r->dirty = true;
   n->dirty[n->ndirty++] = resource;
 }
 
-static hk_status set_rate(hk_net *n, hk_flow *f, double rate) {
+static hk_status flow_set_rate(hk_net *n, hk_flow *f, double rate) {
   if (rate < LEAST) rate = LEAST;
   if (fabs(rate - f->rate) <= f->rate * SAME && f->end.place) return HK_OK;
   f->left -= f->rate * (n->now - f->since);
@@ -154,12 +154,12 @@ hk_status hk_flow_start(hk_net *n, hk_flow *f, double bytes, double limit) {
     r->flows = e;
     r->wanted += e->weight * limit;
     r->carried += e->weight * bytes;
-    if (!is_tight(r)) continue;
-    touch(n, e->resource);
+    if (!flow_is_tight(r)) continue;
+    flow_touch(n, e->resource);
     alone = false;
   }
   f->held = UINT32_MAX;
-  return alone ? set_rate(n, f, limit) : HK_OK;
+  return alone ? flow_set_rate(n, f, limit) : HK_OK;
 }
 
 void hk_flow_stop(hk_net *n, hk_flow *f) {
@@ -167,7 +167,7 @@ void hk_flow_stop(hk_net *n, hk_flow *f) {
   for (uint32_t i = 0; i < f->n; i++) {
     hk_flow_entry *e = &f->entries[i];
     hk_resource *r = &n->resources[e->resource];
-    if (is_tight(r)) touch(n, e->resource);
+    if (flow_is_tight(r)) flow_touch(n, e->resource);
     *e->link = e->next;
     if (e->next) e->next->link = e->link;
     r->wanted = r->flows ? r->wanted - e->weight * f->limit : 0;
@@ -176,7 +176,7 @@ void hk_flow_stop(hk_net *n, hk_flow *f) {
 
 /* ---- rates ---- */
 
-static hk_status find_flow(hk_net *n, hk_flow *f) {
+static hk_status flow_find_flow(hk_net *n, hk_flow *f) {
   if (f->stamp == n->stamp) return HK_OK;
   if (!HK_RESERVE(n->found, n->found_room, n->nfound + 1))
     return HK_FAIL_ERRNO("no memory for %u flows", n->nfound + 1);
@@ -186,7 +186,7 @@ static hk_status find_flow(hk_net *n, hk_flow *f) {
 }
 
 /* All flows of a resource are computed from here on. */
-static hk_status take_whole(hk_net *n, uint32_t resource) {
+static hk_status flow_take_whole(hk_net *n, uint32_t resource) {
   hk_resource *r = &n->resources[resource];
   r->whole = n->stamp;
   r->dirty = false;
@@ -197,10 +197,10 @@ static hk_status take_whole(hk_net *n, uint32_t resource) {
   for (hk_flow_entry *e = r->flows; e; e = e->next) {
     hk_flow *f = e->flow;
     if (f->stamp == n->stamp) continue;
-    HK_OR_RETURN(find_flow(n, f));
+    HK_OR_RETURN(flow_find_flow(n, f));
     for (uint32_t i = 0; i < f->n; i++) {
       hk_resource *other = &n->resources[f->entries[i].resource];
-      if (other->stamp == n->stamp || !(other->dirty || is_tight(other))) continue;
+      if (other->stamp == n->stamp || !(other->dirty || flow_is_tight(other))) continue;
       other->stamp = n->stamp;
       n->tight[n->ntight++] = f->entries[i].resource;
     }
@@ -209,7 +209,7 @@ static hk_status take_whole(hk_net *n, uint32_t resource) {
 }
 
 /* Computes which part of each resource is left for the flows that are computed. */
-static void share_out(hk_net *n) {
+static void flow_share_out(hk_net *n) {
   for (uint32_t t = 0; t < n->ntight; t++) {
     hk_resource *r = &n->resources[n->tight[t]];
     r->left = r->capacity;
@@ -225,7 +225,7 @@ static void share_out(hk_net *n) {
   for (uint32_t i = 0; i < n->nfound; i++) n->found[i]->fixed = false;
 }
 
-static void fix(hk_net *n, hk_flow *f, double rate, uint32_t held) {
+static void flow_fix(hk_net *n, hk_flow *f, double rate, uint32_t held) {
   f->fixed = true;
   f->next = rate;
   f->held = held;
@@ -242,7 +242,7 @@ enum { WEIGHTLESS = 1000000 }; /* one part in so many of a weight is rounding */
 
 /* The rate to which all loose flows can rise before a resource is full. Moves resources without loose flows to the end
  * of the list; the first *live resources of the list remain. */
-static double next_level(hk_net *n, uint32_t *live) {
+static double flow_next_level(hk_net *n, uint32_t *live) {
   double level = HUGE_VAL;
   for (uint32_t t = 0; t < *live;) {
     uint32_t resource = n->tight[t];
@@ -259,13 +259,13 @@ static double next_level(hk_net *n, uint32_t *live) {
 }
 
 /* Raises all rates together. A flow that meets its own limit or a full resource keeps its rate. */
-static void fill(hk_net *n) {
+static void flow_fill(hk_net *n) {
   uint32_t live = n->ntight, fixed = 0;
   double least = 0; /* a lower bound of the loose flows' limits */
   n->solved += n->nfound;
-  share_out(n);
+  flow_share_out(n);
   while (fixed < n->nfound) {
-    double level = next_level(n, &live);
+    double level = flow_next_level(n, &live);
     uint32_t before = fixed;
     if (least <= level * (1 + SAME)) {
       least = HUGE_VAL;
@@ -273,7 +273,7 @@ static void fill(hk_net *n) {
         hk_flow *f = n->found[i];
         if (f->fixed) continue;
         if (f->limit <= level * (1 + SAME))
-          fix(n, f, f->limit, UINT32_MAX), fixed++;
+          flow_fix(n, f, f->limit, UINT32_MAX), fixed++;
         else if (f->limit < least)
           least = f->limit;
       }
@@ -283,13 +283,13 @@ static void fill(hk_net *n) {
       const hk_resource *r = &n->resources[n->tight[t]];
       if (r->left > level * r->weight * (1 + SAME)) continue;
       for (hk_flow_entry *e = r->flows; e; e = e->next)
-        if (e->flow->stamp == n->stamp && !e->flow->fixed) fix(n, e->flow, level, n->tight[t]), fixed++;
+        if (e->flow->stamp == n->stamp && !e->flow->fixed) flow_fix(n, e->flow, level, n->tight[t]), fixed++;
     }
   }
 }
 
 /* True if the result is fair on a resource for which only some flows were computed. */
-static bool is_fair(const hk_net *n, uint32_t resource) {
+static bool flow_is_fair(const hk_net *n, uint32_t resource) {
   const hk_resource *r = &n->resources[resource];
   bool full = r->left <= r->capacity * SAME * 10;
   /* least: of the flows that this resource limits */
@@ -308,22 +308,22 @@ static bool is_fair(const hk_net *n, uint32_t resource) {
 
 enum { ROUNDS = 3 }; /* after that, all reachable flows are computed at once */
 
-static hk_status settle(hk_net *n) {
+static hk_status flow_settle(hk_net *n) {
   n->stamp++;
   n->nfound = n->ntight = 0;
   for (uint32_t i = 0; i < n->ndirty; i++)
-    if (n->resources[n->dirty[i]].dirty) HK_OR_RETURN(take_whole(n, n->dirty[i]));
+    if (n->resources[n->dirty[i]].dirty) HK_OR_RETURN(flow_take_whole(n, n->dirty[i]));
   for (int round = 0;; round++) {
     bool fair = true;
-    fill(n);
+    flow_fill(n);
     for (uint32_t t = 0; t < n->ntight; t++) {
-      if (n->resources[n->tight[t]].whole == n->stamp || (round < ROUNDS && is_fair(n, n->tight[t]))) continue;
-      HK_OR_RETURN(take_whole(n, n->tight[t]));
+      if (n->resources[n->tight[t]].whole == n->stamp || (round < ROUNDS && flow_is_fair(n, n->tight[t]))) continue;
+      HK_OR_RETURN(flow_take_whole(n, n->tight[t]));
       fair = false;
     }
     if (fair) break;
   }
-  for (uint32_t i = 0; i < n->nfound; i++) HK_OR_RETURN(set_rate(n, n->found[i], n->found[i]->next));
+  for (uint32_t i = 0; i < n->nfound; i++) HK_OR_RETURN(flow_set_rate(n, n->found[i], n->found[i]->next));
   n->ndirty = 0;
   return HK_OK;
 }
@@ -331,7 +331,7 @@ static hk_status settle(hk_net *n) {
 hk_status hk_net_next(hk_net *n, hk_sim_event **out) {
   *out = NULL;
   /* Changes at the same time change rates only once. */
-  if (n->ndirty && (!n->nheap || n->heap[0]->at > n->now)) HK_OR_RETURN(settle(n));
+  if (n->ndirty && (!n->nheap || n->heap[0]->at > n->now)) HK_OR_RETURN(flow_settle(n));
   if (!n->nheap) return HK_OK;
   *out = n->heap[0];
   if ((*out)->at > n->now) n->now = (*out)->at;

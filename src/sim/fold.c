@@ -25,7 +25,7 @@ void hk_programs_free(hk_programs *p) {
 }
 
 /* Frees a rank's programs; they are built again on demand. */
-static void drop_programs(hk_programs *p, int rank) {
+static void fold_drop_programs(hk_programs *p, int rank) {
   for (int order = 0; order < p->norders; order++) {
     hk_program **at = &p->at[(size_t)order * (size_t)p->what.nranks + (size_t)rank];
     hk_program_free(*at);
@@ -62,14 +62,14 @@ typedef struct folding {
   size_t n, room;
 } folding;
 
-static hk_status add_joint(folding *f, uint32_t host, uint64_t what) {
+static hk_status fold_add_joint(folding *f, uint32_t host, uint64_t what) {
   if (!HK_RESERVE(f->joints, f->room, f->n + 1)) return HK_FAIL_ERRNO("no memory for %zu links", f->n + 1);
   f->joints[f->n++] = (joint){.host = host, .what = what};
   return HK_OK;
 }
 
 /* Computes the host's own colour and its joints. */
-static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
+static hk_status fold_look_at_host(folding *f, hk_programs *programs, int host) {
   hk_sim_cluster *w = f->w;
   uint64_t h = hk_hash_mix(hk_sim_cluster_topo(w, host)->hash, w->first_rank[host + 1] - w->first_rank[host]);
   f->first[host] = f->n;
@@ -88,28 +88,28 @@ static hk_status look_at_host(folding *f, hk_programs *programs, int host) {
       if (at == (uint32_t)host)
         h = hk_hash_mix(h, what);
       else
-        HK_OR_RETURN(add_joint(f, at, what));
+        HK_OR_RETURN(fold_add_joint(f, at, what));
     }
   }
   f->colour[host] = h;
   return HK_OK;
 }
 
-static int by_value(const void *a, const void *b) {
+static int fold_by_value(const void *a, const void *b) {
   uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return (x > y) - (x < y);
 }
 
-static int count_colours(const uint64_t *colours, uint64_t *sorted, int n) {
+static int fold_count_colours(const uint64_t *colours, uint64_t *sorted, int n) {
   int count = 0;
   memcpy(sorted, colours, (size_t)n * sizeof *sorted);
-  qsort(sorted, (size_t)n, sizeof *sorted, by_value);
+  qsort(sorted, (size_t)n, sizeof *sorted, fold_by_value);
   for (int i = 0; i < n; i++) count += !i || sorted[i] != sorted[i - 1];
   return count;
 }
 
 /* One round. The joints are in the programs' order, so equal hosts have equal hashes. */
-static void recolour(folding *f) {
+static void fold_recolour(folding *f) {
   for (int h = 0; h < f->w->c->nhosts; h++) {
     uint64_t x = f->colour[h];
     for (size_t i = f->first[h]; i < f->first[h + 1]; i++)
@@ -122,7 +122,7 @@ static void recolour(folding *f) {
 }
 
 /* The first host of each colour represents the others. */
-static hk_status represent(const folding *f) {
+static hk_status fold_represent(const folding *f) {
   hk_sim_cluster *w = f->w;
   int n = w->c->nhosts;
   size_t room = 1;
@@ -150,13 +150,13 @@ static hk_status represent(const folding *f) {
  * the middle host and for the last one. */
 
 /* Checks one host; its programs are not kept. */
-static hk_status look_shifted(const hk_sim_cluster *w, hk_programs *programs, int host, bool *same) {
+static hk_status fold_look_shifted(const hk_sim_cluster *w, hk_programs *programs, int host, bool *same) {
   const hk_program *first, *p;
   for (uint32_t r = w->first_rank[host]; r < w->first_rank[host + 1] && *same; r++) {
     HK_OR_RETURN(hk_programs_get(programs, hk_sim_cluster_rep(w, (int)r), 0, &first));
     HK_OR_RETURN(hk_programs_get(programs, (int)r, 0, &p));
     *same = hk_program_is_shifted(first, p, (int)r - first->rank);
-    drop_programs(programs, (int)r);
+    fold_drop_programs(programs, (int)r);
   }
   return HK_OK;
 }
@@ -172,7 +172,7 @@ static hk_status fold_shifted(hk_sim_cluster *w, hk_programs *programs, bool *sa
   *same = *same && w->first_rank[n] == (uint32_t)n * w->first_rank[1];
   w->size[0] = (uint32_t)n;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(looked) && *same; i++)
-    if (looked[i] > 0 && looked[i] < n) HK_OR_RETURN(look_shifted(w, programs, looked[i], same));
+    if (looked[i] > 0 && looked[i] < n) HK_OR_RETURN(fold_look_shifted(w, programs, looked[i], same));
   w->folded = w->shifted = *same;
   return HK_OK;
 }
@@ -202,13 +202,13 @@ hk_status hk_fold(hk_sim_cluster *w, hk_programs *programs, bool shifted) {
     rc = HK_FAIL_ERRNO("no memory to fold %d hosts", n);
     goto out;
   }
-  for (int h = 0; h < n; h++) HK_TRY(look_at_host(&f, programs, h), out);
+  for (int h = 0; h < n; h++) HK_TRY(fold_look_at_host(&f, programs, h), out);
   f.first[n] = f.n;
-  while ((colours = count_colours(f.colour, sorted, n)) > before) {
+  while ((colours = fold_count_colours(f.colour, sorted, n)) > before) {
     before = colours;
-    recolour(&f);
+    fold_recolour(&f);
   }
-  HK_TRY(represent(&f), out);
+  HK_TRY(fold_represent(&f), out);
   w->folded = true;
 out:
   free(sorted);

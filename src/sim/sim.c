@@ -35,7 +35,7 @@ void hk_simulator_free(hk_simulator *x) {
 }
 
 /* The channels of one kind of host, if its ranks are on GPUs. */
-static hk_status search_rings(hk_simulator *x, int kind, int first, int n) {
+static hk_status sim_search_rings(hk_simulator *x, int kind, int first, int n) {
   hk_status rc = HK_OK;
   uint32_t *nodes = malloc((size_t)n * sizeof *nodes);
   if (!nodes) return HK_FAIL_ERRNO("no memory for a host's %d ranks", n);
@@ -47,13 +47,13 @@ static hk_status search_rings(hk_simulator *x, int kind, int first, int n) {
   return rc;
 }
 
-static hk_status look_at_kinds(hk_simulator *x) {
+static hk_status sim_look_at_kinds(hk_simulator *x) {
   for (int first = 0, next; first < x->nranks; first = next) {
     int host = x->seats[first].host, kind = x->c->kind_of ? x->c->kind_of[host] : 0;
     for (next = first; next < x->nranks && x->seats[next].host == host; next++) {}
     if (x->paths[kind]) continue;
     HK_OR_RETURN(hk_paths_new(&x->paths[kind], x->c->kinds[kind], NULL));
-    HK_OR_RETURN(search_rings(x, kind, first, next - first));
+    HK_OR_RETURN(sim_search_rings(x, kind, first, next - first));
   }
   return HK_OK;
 }
@@ -74,7 +74,7 @@ hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_pe
     rc = HK_FAIL_ERRNO("no memory for %d kinds of hosts", c->nkinds);
     goto out;
   }
-  HK_TRY(look_at_kinds(x), out);
+  HK_TRY(sim_look_at_kinds(x), out);
   const hk_channels *rings = x->rings[c->kind_of ? c->kind_of[0] : 0];
   HK_TRY(hk_machine_of(&x->machine, c, x->seats, x->nranks, rings, NULL), out);
   HK_TRY(hk_layout_of(&x->layout, c, x->seats, x->nranks, rings), out);
@@ -99,7 +99,7 @@ hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const h
 
 /* ---- what runs ---- */
 
-static hk_status filter_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
+static hk_status sim_filter_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
   const hk_algorithm *a = hk_algorithm_by_name(name);
   if (!a) return HK_FAIL(HK_ERR_ARGUMENT, "there is no algorithm '%s'", name);
   const char *cannot = hk_simulator_cannot(x, a, coll);
@@ -110,10 +110,11 @@ static hk_status filter_algorithm(hk_filter *w, const hk_simulator *x, hk_coll c
   return HK_OK;
 }
 
-static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o, hk_decision *out) {
+static hk_status sim_decide(const hk_simulator *x, hk_coll coll, size_t bytes, const hk_sim_options *o,
+                            hk_decision *out) {
   hk_filter filter = o->filter ? *o->filter : (hk_filter){.min_channels = 0};
   if (o->channels) filter.min_channels = filter.max_channels = o->channels;
-  if (o->algorithm) HK_OR_RETURN(filter_algorithm(&filter, x, coll, o->algorithm));
+  if (o->algorithm) HK_OR_RETURN(sim_filter_algorithm(&filter, x, coll, o->algorithm));
   if (o->protocol >= 0) {
     if (!(x->machine.protocols >> o->protocol & 1u)) {
       return HK_FAIL(HK_ERR_ARGUMENT, "%s is not spoken on %s", hk_protocols[o->protocol].name, x->c->name);
@@ -127,24 +128,24 @@ static hk_status decide(const hk_simulator *x, hk_coll coll, size_t bytes, const
 /* ---- what it costs ---- */
 
 /* True if the program's slots are in a switch, which has fewer slots. */
-static bool is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll) {
+static bool sim_is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll) {
   return x->machine.overlap && hk_algorithm_shape(d->algorithm, &x->machine, coll).switched;
 }
 
 /* The message as the executor gets it. */
-static hk_status launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
+static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
   const hk_program *p;
   hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
   if (rc != HK_OK) return rc;
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  s->nslots = is_switched(x, d, s->coll) ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
+  s->nslots = sim_is_switched(x, d, s->coll) ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
   size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, d->algorithm, p, block);
   s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;
 }
 
-static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
+static void sim_take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_protocol_info *proto = &hk_protocols[d->protocol];
   s->gpu = hk_sim_cluster_gpu(&s->cluster, 0);
   s->wire = 1;
@@ -167,7 +168,7 @@ static void take_constants(hk_sim *s, const hk_simulator *x, const hk_decision *
 }
 
 /* Channels with the same programs do the same at flow level: one represents all. */
-static hk_status fold_channels(hk_sim *s) {
+static hk_status sim_fold_channels(hk_sim *s) {
   const hk_program *a, *b;
   bool same = true;
   for (int k = 1; k < s->programs.norders && same; k++) {
@@ -184,7 +185,7 @@ static hk_status fold_channels(hk_sim *s) {
 }
 
 /* All ranks have as many links to other hosts as the first rank. */
-static hk_status count_far_links(hk_sim *s, double *out) {
+static hk_status sim_count_far_links(hk_sim *s, double *out) {
   const hk_program *p;
   hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
   *out = 0;
@@ -196,15 +197,15 @@ static hk_status count_far_links(hk_sim *s, double *out) {
   return rc;
 }
 
-static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d, hk_coll coll, size_t bytes,
-                         const hk_sim_options *o) {
+static hk_status sim_prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d, hk_coll coll, size_t bytes,
+                             const hk_sim_options *o) {
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
-  if (is_switched(x, d, coll) && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
+  if (sim_is_switched(x, d, coll) && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
   HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
-  HK_OR_RETURN(launch(s, x, d, bytes));
-  take_constants(s, x, d);
+  HK_OR_RETURN(sim_launch(s, x, d, bytes));
+  sim_take_constants(s, x, d);
   /* No more channels than chunks. */
   size_t chunks = (s->sizes.longest + s->sizes.chunk - 1) / s->sizes.chunk;
   if (chunks < 1) chunks = 1;
@@ -212,10 +213,10 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
   s->all_channels = s->channels;
   s->alike = 1;
   double far_links;
-  HK_OR_RETURN(count_far_links(s, &far_links));
+  HK_OR_RETURN(sim_count_far_links(s, &far_links));
   s->coarse = !o->exact && (o->folded || x->nranks > HK_SIM_EVENT_RANKS || far_links > HK_SIM_EVENT_LINKS);
   if (s->coarse) {
-    HK_OR_RETURN(fold_channels(s));
+    HK_OR_RETURN(sim_fold_channels(s));
     if (x->c->nhosts > 1) HK_OR_RETURN(hk_fold(&s->cluster, &s->programs, o->shifted));
   }
   s->timeline.kept = o->timeline && !s->coarse;
@@ -225,7 +226,7 @@ static hk_status prepare(hk_sim *s, const hk_simulator *x, const hk_decision *d,
 
 /* ---- the result ---- */
 
-static int by_use(const void *a, const void *b) {
+static int sim_by_use(const void *a, const void *b) {
   const hk_sim_load *x = a, *y = b;
   return x->used != y->used ? (x->used < y->used) - (x->used > y->used) : strcmp(x->name, y->name);
 }
@@ -233,7 +234,7 @@ static int by_use(const void *a, const void *b) {
 enum { LOADS = 32 };
 
 /* The busiest resources. Names are made only for these. */
-static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
+static hk_status sim_report_loads(const hk_sim *s, hk_sim_result *out) {
   const hk_net *net = &s->cluster.net;
   uint32_t best[LOADS], n = 0;
   double used[LOADS];
@@ -256,13 +257,13 @@ static hk_status report_loads(const hk_sim *s, hk_sim_result *out) {
     l->gbps = net->resources[best[i]].capacity / 1000;
     l->used = s->finished > 0 ? used[i] / s->finished : 0;
   }
-  qsort(out->loads, n, sizeof *out->loads, by_use);
+  qsort(out->loads, n, sizeof *out->loads, sim_by_use);
   out->nloads = n;
   return HK_OK;
 }
 
 /* True if the kernel of small messages runs it. */
-static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
+static bool sim_is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_program *p;
   const size_t total = s->sizes.longest, chunk = s->sizes.chunk;
   return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_SOURCES && x->machine.nhosts <= 1 &&
@@ -270,10 +271,10 @@ static bool is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
          hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && p->traits.one_shot;
 }
 
-static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool graph,
-                        hk_sim_result *out) {
+static hk_status sim_report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool graph,
+                            hk_sim_result *out) {
   out->us = s->finished + (s->gpu ? HK_GPU_LAUNCH_US + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
-  if (is_small(s, x, d)) out->us -= HK_GPU_SMALL_SAVES_US;
+  if (sim_is_small(s, x, d)) out->us -= HK_GPU_SMALL_SAVES_US;
   if (s->gpu && graph) out->us -= HK_GPU_GRAPH_SAVES_US;
   out->priced_us = d->us;
   out->algbw = out->us > 0 ? (double)bytes / out->us / 1000 : 0;
@@ -290,7 +291,7 @@ static hk_status report(hk_sim *s, const hk_simulator *x, const hk_decision *d, 
   out->spans = s->timeline.spans;
   out->nspans = s->timeline.n;
   s->timeline.spans = NULL;
-  return report_loads(s, out);
+  return sim_report_loads(s, out);
 }
 
 hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, size_t bytes,
@@ -301,10 +302,10 @@ hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, si
   hk_sim s = {.nthreads = 0};
   hk_decision d = {.channels = 1};
   memset(out, 0, sizeof *out);
-  HK_TRY(decide(x, coll, bytes, o, &d), out);
-  HK_TRY(prepare(&s, x, &d, coll, bytes, o), out);
+  HK_TRY(sim_decide(x, coll, bytes, o, &d), out);
+  HK_TRY(sim_prepare(&s, x, &d, coll, bytes, o), out);
   HK_TRY(s.coarse ? hk_sim_coarse(&s) : hk_sim_loop(&s), out);
-  rc = report(&s, x, &d, bytes, o->graph, out);
+  rc = sim_report(&s, x, &d, bytes, o->graph, out);
 out:
   hk_sim_clear(&s);
   if (rc != HK_OK) hk_sim_result_clear(out);

@@ -26,114 +26,114 @@ typedef struct work {
   bool fused; /* the switch adds the data from the others' memories */
 } work;
 
-static hk_status use(const work *w, uint32_t resource, double weight) {
+static hk_status step_use(const work *w, uint32_t resource, double weight) {
   if (resource == HK_SIM_NONE) return HK_OK;
   return hk_flow_use(&w->s->cluster.net, w->f, resource, weight);
 }
 
-static hk_side *side_of(const work *w, const hk_operand *o) { return hk_lane_side(w->s, w->t, o); }
+static hk_side *step_side_of(const work *w, const hk_operand *o) { return hk_lane_side(w->s, w->t, o); }
 
-static hk_status use_route(const work *w, const hk_side *e, double weight) {
+static hk_status step_use_route(const work *w, const hk_side *e, double weight) {
   for (uint32_t i = 0; i < e->nuses; i++) {
     const hk_use *u = &w->s->uses[e->first_use + i];
-    HK_OR_RETURN(use(w, u->resource, u->weight * weight));
+    HK_OR_RETURN(step_use(w, u->resource, u->weight * weight));
   }
   return HK_OK;
 }
 
 /* ---- GPUs ---- */
 
-static hk_status use_switch(const work *w, int rank, bool down) {
-  return use(w, hk_sim_cluster_switch_edge(&w->s->cluster, rank, down), w->s->wire / HK_GPU_IN_SWITCH);
+static hk_status step_use_switch(const work *w, int rank, bool down) {
+  return step_use(w, hk_sim_cluster_switch_edge(&w->s->cluster, rank, down), w->s->wire / HK_GPU_IN_SWITCH);
 }
 
 /* A store that the switch copies to all. */
-static hk_status multicast(const work *w, const hk_side *e) {
+static hk_status step_multicast(const work *w, const hk_side *e) {
   const hk_sim_cluster *cluster = &w->s->cluster;
-  HK_OR_RETURN(use_switch(w, w->t->rank, false));
-  HK_OR_RETURN(use_switch(w, w->t->rank, true));
+  HK_OR_RETURN(step_use_switch(w, w->t->rank, false));
+  HK_OR_RETURN(step_use_switch(w, w->t->rank, true));
   for (uint32_t i = 0; i < e->ntargets; i++) {
     int rank = w->s->threads[w->s->sides[w->s->targets[e->first_target + i]].thread].rank;
-    HK_OR_RETURN(use_switch(w, rank, true));
-    HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, rank), w->s->wire));
+    HK_OR_RETURN(step_use_switch(w, rank, true));
+    HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, rank), w->s->wire));
   }
   return HK_OK;
 }
 
 /* A sum that the switch makes for this rank, of the data in all ranks' memories. */
-static hk_status load_sum(const work *w) {
+static hk_status step_load_sum(const work *w) {
   const hk_sim_cluster *cluster = &w->s->cluster;
   for (int rank = 0; rank < cluster->nranks; rank++) {
-    HK_OR_RETURN(use_switch(w, rank, false));
-    HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, rank), 1));
+    HK_OR_RETURN(step_use_switch(w, rank, false));
+    HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, rank), 1));
   }
-  return use_switch(w, w->t->rank, true);
+  return step_use_switch(w, w->t->rank, true);
 }
 
-static hk_status gpu_source(const work *w, const hk_operand *o) {
+static hk_status step_gpu_source(const work *w, const hk_operand *o) {
   const hk_sim_cluster *cluster = &w->s->cluster;
   uint32_t memory = hk_sim_cluster_memory(cluster, w->t->rank);
   if (o->space != HK_LINK) {
-    if (w->fused) HK_OR_RETURN(use_switch(w, w->t->rank, false));
-    return use(w, memory, 1);
+    if (w->fused) HK_OR_RETURN(step_use_switch(w, w->t->rank, false));
+    return step_use(w, memory, 1);
   }
-  const hk_side *e = side_of(w, o);
-  if (e->summed) return load_sum(w);
-  if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0) return use(w, memory, w->s->wire);
-  HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, e->peer), 1));
-  if (w->fused) return use_switch(w, e->peer, false);
-  return use_route(w, e, w->s->wire);
+  const hk_side *e = step_side_of(w, o);
+  if (e->summed) return step_load_sum(w);
+  if (e->multicast || !e->times.count || hk_times_first(&e->times) >= 0) return step_use(w, memory, w->s->wire);
+  HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, e->peer), 1));
+  if (w->fused) return step_use_switch(w, e->peer, false);
+  return step_use_route(w, e, w->s->wire);
 }
 
-static hk_status gpu_destination(const work *w, const hk_operand *o, bool refers) {
+static hk_status step_gpu_destination(const work *w, const hk_operand *o, bool refers) {
   const hk_sim_cluster *cluster = &w->s->cluster;
-  if (o->space != HK_LINK) return use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
-  const hk_side *e = side_of(w, o);
-  if (e->multicast) return multicast(w, e);
-  if (e->summed) return use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
-  if (e->queue) return use(w, hk_sim_cluster_memory(cluster, w->t->rank), w->s->wire);
+  if (o->space != HK_LINK) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
+  const hk_side *e = step_side_of(w, o);
+  if (e->multicast) return step_multicast(w, e);
+  if (e->summed) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), 1);
+  if (e->queue) return step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), w->s->wire);
   if (refers) return HK_OK;
-  hk_status rc = use_route(w, e, w->s->wire);
-  return rc == HK_OK ? use(w, hk_sim_cluster_memory(cluster, e->peer), w->s->wire) : rc;
+  hk_status rc = step_use_route(w, e, w->s->wire);
+  return rc == HK_OK ? step_use(w, hk_sim_cluster_memory(cluster, e->peer), w->s->wire) : rc;
 }
 
 /* True if the instruction only sends references to memory of this rank. */
-static bool hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
+static bool step_hands_over(const work *w, const hk_instr *i, const hk_operand *o) {
   for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space != HK_LINK || side_of(w, &o[k])->multicast) return false;
+    if (o[k].space != HK_LINK || step_side_of(w, &o[k])->multicast) return false;
   return true;
 }
 
-static hk_status gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool refers) {
+static hk_status step_gpu_uses(work *w, const hk_instr *i, const hk_operand *o, bool refers) {
   unsigned links = 0;
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++)
-    links += o[k].space == HK_LINK && !side_of(w, &o[k])->multicast && !side_of(w, &o[k])->summed;
+    links += o[k].space == HK_LINK && !step_side_of(w, &o[k])->multicast && !step_side_of(w, &o[k])->summed;
   w->fused = i->flags & HK_INSTR_IN_SWITCH && links;
-  for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(gpu_destination(w, &o[k], refers));
-  for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(gpu_source(w, &o[i->ndst + k]));
-  if (w->fused) HK_OR_RETURN(use_switch(w, w->t->rank, true));
+  for (unsigned k = 0; k < i->ndst; k++) HK_OR_RETURN(step_gpu_destination(w, &o[k], refers));
+  for (unsigned k = 0; k < i->nsrc; k++) HK_OR_RETURN(step_gpu_source(w, &o[i->ndst + k]));
+  if (w->fused) HK_OR_RETURN(step_use_switch(w, w->t->rank, true));
   return HK_OK;
 }
 
 /* ---- CPUs ---- */
 
-static hk_status cpu_uses(const work *w, const hk_instr *i, const hk_operand *o, bool refers, double *limit) {
+static hk_status step_cpu_uses(const work *w, const hk_instr *i, const hk_operand *o, bool refers, double *limit) {
   const hk_sim_cluster *cluster = &w->s->cluster;
   unsigned written = 0;
-  for (unsigned k = 0; k < i->ndst; k++) written += o[k].space != HK_LINK || !refers || side_of(w, &o[k])->queue;
+  for (unsigned k = 0; k < i->ndst; k++) written += o[k].space != HK_LINK || !refers || step_side_of(w, &o[k])->queue;
   double us = written ? written * w->s->core_copy + (i->nsrc - 1) * w->s->core_add : 0;
   if (us <= 0) {
     *limit = 0;
     return HK_OK;
   }
   *limit = 1 / us;
-  HK_OR_RETURN(use(w, hk_sim_cluster_cores(cluster, w->t->rank), us));
+  HK_OR_RETURN(step_use(w, hk_sim_cluster_cores(cluster, w->t->rank), us));
   if (w->s->cached) return HK_OK;
-  HK_OR_RETURN(use(w, hk_sim_cluster_memory(cluster, w->t->rank), written));
+  HK_OR_RETURN(step_use(w, hk_sim_cluster_memory(cluster, w->t->rank), written));
   for (unsigned k = i->ndst; k < (unsigned)i->ndst + i->nsrc; k++) {
-    if (o[k].space == HK_LINK) HK_OR_RETURN(use_route(w, side_of(w, &o[k]), 1));
-    HK_OR_RETURN(
-        use(w, hk_sim_cluster_memory(cluster, o[k].space == HK_LINK ? side_of(w, &o[k])->peer : w->t->rank), 1));
+    if (o[k].space == HK_LINK) HK_OR_RETURN(step_use_route(w, step_side_of(w, &o[k]), 1));
+    HK_OR_RETURN(step_use(
+        w, hk_sim_cluster_memory(cluster, o[k].space == HK_LINK ? step_side_of(w, &o[k])->peer : w->t->rank), 1));
   }
   return HK_OK;
 }
@@ -151,13 +151,13 @@ hk_status hk_step_uses(hk_sim *s, hk_lane_state *t, size_t bytes, double *limit)
   work w = {.s = s, .t = t, .f = &t->flow};
   hk_flow_reset(&t->flow);
   t->refers = hk_step_refers(s, t, bytes);
-  if (!s->gpu) return cpu_uses(&w, i, o, t->refers, limit);
-  if (t->refers && hands_over(&w, i, o)) { /* the switch will read it */
+  if (!s->gpu) return step_cpu_uses(&w, i, o, t->refers, limit);
+  if (t->refers && step_hands_over(&w, i, o)) { /* the switch will read it */
     *limit = 0;
     return HK_OK;
   }
   *limit = s->lane_rate;
-  hk_status rc = gpu_uses(&w, i, o, t->refers);
+  hk_status rc = step_gpu_uses(&w, i, o, t->refers);
   if (t->flow.n == 0) *limit = 0;
   return rc;
 }

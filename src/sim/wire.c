@@ -15,13 +15,13 @@ static bool simulated(const hk_sim *s, int rank) {
   return s->cluster.rep[host] == (uint32_t)host;
 }
 
-static uint32_t side_of(const hk_sim *s, int rank, int channel, uint32_t link) {
+static uint32_t wire_side_of(const hk_sim *s, int rank, int channel, uint32_t link) {
   return s->first_side[(size_t)rank * (size_t)s->channels + (size_t)channel] + link;
 }
 
 /* ---- counting ---- */
 
-static hk_status count(hk_sim *s) {
+static hk_status wire_count(hk_sim *s) {
   hk_status rc = HK_OK;
   size_t ranks = (size_t)s->cluster.nranks, channels = (size_t)s->channels;
   size_t threads = 0, sides = 0;
@@ -58,7 +58,7 @@ static hk_status count(hk_sim *s) {
 
 /* ---- sides ---- */
 
-static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
+static hk_status wire_keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
   if (!HK_RESERVE(s->uses, s->uses_room, s->nuses + route->n))
     return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
   if (route->n) memcpy(s->uses + s->nuses, route->uses, route->n * sizeof *s->uses);
@@ -68,7 +68,7 @@ static hk_status keep_route(hk_sim *s, hk_side *e, const hk_route *route) {
   return HK_OK;
 }
 
-static double latency(const hk_sim *s, const hk_route *route, bool same) {
+static double wire_latency(const hk_sim *s, const hk_route *route, bool same) {
   if (!s->gpu)
     return route->net ? route->us + HK_SIM_SOCKET_US : same ? HK_SIM_MEMORY_US : HK_SIM_MEMORY_US + route->us;
   const double lane_us = s->sync_us * HK_GPU_SYNC_LANE; /* this part is in s->lane_us */
@@ -76,13 +76,13 @@ static double latency(const hk_sim *s, const hk_route *route, bool same) {
 }
 
 /* A sender's path to its peer. */
-static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
+static hk_status wire_open_sender(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route;
   e->credits = hk_side_credits(e, s->nslots);
   e->peer = hk_sim_cluster_rep(&s->cluster, need->peer);
   HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, rank, need->peer, channel, &route));
-  HK_OR_RETURN(keep_route(s, e, &route));
-  e->us = (float)latency(s, &route, true);
+  HK_OR_RETURN(wire_keep_route(s, e, &route));
+  e->us = (float)wire_latency(s, &route, true);
   if (route.net) {
     e->queue = calloc(1, sizeof *e->queue);
     if (!e->queue) return HK_FAIL_ERRNO("no memory for a link between hosts");
@@ -100,21 +100,21 @@ static hk_status open_sender(hk_sim *s, hk_side *e, int rank, int channel, const
 }
 
 /* A receiver inside a host: the path from its sender's memory, for messages that are references. */
-static hk_status open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
+static hk_status wire_open_receiver(hk_sim *s, hk_side *e, int rank, int channel, const hk_link_need *need) {
   hk_route route = {.n = 0};
   e->peer = hk_sim_cluster_rep(&s->cluster, need->peer);
   if (s->cluster.seats[rank].host == s->cluster.seats[need->peer].host) {
     HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, need->peer, rank, channel, &route));
-    HK_OR_RETURN(keep_route(s, e, &route));
-    e->us = (float)latency(s, &route, true);
+    HK_OR_RETURN(wire_keep_route(s, e, &route));
+    e->us = (float)wire_latency(s, &route, true);
   } else {
     HK_OR_RETURN(hk_sim_cluster_route(&s->cluster, rank, need->peer, channel, &route));
-    e->us = (float)latency(s, &route, true);
+    e->us = (float)wire_latency(s, &route, true);
   }
   return HK_OK;
 }
 
-static void set_round(const hk_sim *s, hk_side *e, hk_link_kind kind) {
+static void wire_set_round(const hk_sim *s, hk_side *e, hk_link_kind kind) {
   uint32_t hosts = (uint32_t)hk_layout_hosts(s->programs.what.layout);
   bool many_in = kind == HK_LINK_SCATTER_SEND || kind == HK_LINK_GATHER_RECV;
   bool many_out = kind == HK_LINK_GATHER_SEND || kind == HK_LINK_SCATTER_RECV;
@@ -122,7 +122,7 @@ static void set_round(const hk_sim *s, hk_side *e, hk_link_kind kind) {
   e->gives = many_out ? hosts : 1;
 }
 
-static hk_status open_sides(hk_sim *s, int rank, int channel) {
+static hk_status wire_open_sides(hk_sim *s, int rank, int channel) {
   const hk_program *p;
   HK_OR_RETURN(hk_programs_get(&s->programs, rank, channel, &p));
   const hk_link_need *needs = hk_program_links(p);
@@ -133,16 +133,16 @@ static hk_status open_sides(hk_sim *s, int rank, int channel) {
     thread += other->nlanes;
   }
   for (uint32_t i = 0; i < p->nlinks; i++) {
-    hk_side *e = &s->sides[side_of(s, rank, channel, i)];
+    hk_side *e = &s->sides[wire_side_of(s, rank, channel, i)];
     e->thread = thread + needs[i].lane;
     e->sends = hk_link_sends((hk_link_kind)needs[i].kind);
-    set_round(s, e, (hk_link_kind)needs[i].kind);
+    wire_set_round(s, e, (hk_link_kind)needs[i].kind);
     e->multicast = needs[i].kind == HK_LINK_MCAST_SEND || needs[i].kind == HK_LINK_MCAST_RECV;
     e->summed = s->gpu && (needs[i].kind == HK_LINK_SUM_SEND || needs[i].kind == HK_LINK_SUM_RECV);
     /* A sum in the network loads a rank's links like a message to the next rank of the group. A gather loads them like
      * the data that each rank then receives. */
-    if (e->sends && needs[i].kind != HK_LINK_MCAST_SEND) HK_OR_RETURN(open_sender(s, e, rank, channel, &needs[i]));
-    if (!e->sends) HK_OR_RETURN(open_receiver(s, e, rank, channel, &needs[i]));
+    if (e->sends && needs[i].kind != HK_LINK_MCAST_SEND) HK_OR_RETURN(wire_open_sender(s, e, rank, channel, &needs[i]));
+    if (!e->sends) HK_OR_RETURN(wire_open_receiver(s, e, rank, channel, &needs[i]));
     if (needs[i].kind == HK_LINK_MCAST_SEND) {
       e->credits = s->nslots;
       e->peer = rank;
@@ -163,15 +163,15 @@ typedef struct ties {
   uint32_t n, room;
 } ties;
 
-static hk_status add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
+static hk_status wire_add_tie(hk_sim *s, ties *t, uint32_t from, uint32_t to) {
   if (!HK_RESERVE(t->at, t->room, t->n + 1)) return HK_FAIL_ERRNO("no memory to simulate %d ranks", s->cluster.nranks);
   t->at[t->n++] = (tie){.from = from, .to = to};
   return HK_OK;
 }
 
 /* The other side of a rank's link; HK_SIM_NONE if the peer has none. `near`: in, where it may be; out, where it was. */
-static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
-                            uint32_t *out) {
+static hk_status wire_other_side(hk_sim *s, int rank, int channel, const hk_link_need *l, int peer, uint32_t *near,
+                                 uint32_t *out) {
   const hk_program *p;
   int rep = hk_sim_cluster_rep(&s->cluster, peer);
   int named = l->kind == HK_LINK_MCAST_RECV ? peer : rank; /* a multicast sender's peer is itself */
@@ -182,32 +182,32 @@ static hk_status other_side(hk_sim *s, int rank, int channel, const hk_link_need
   HK_OR_RETURN(hk_programs_get(&s->programs, peer, channel, &p));
   uint32_t link = hk_link_find(p, hk_link_other_end((hk_link_kind)l->kind), named, l->channel, *near);
   if (link != HK_SIM_NONE) *near = link + 1; /* the links of both ranks are in similar orders */
-  *out = link == HK_SIM_NONE ? HK_SIM_NONE : side_of(s, rep, channel, link);
+  *out = link == HK_SIM_NONE ? HK_SIM_NONE : wire_side_of(s, rep, channel, link);
   return HK_OK;
 }
 
-static hk_status tie_links(hk_sim *s, ties *t, int rank, int channel) {
+static hk_status wire_tie_links(hk_sim *s, ties *t, int rank, int channel) {
   const hk_program *p;
   HK_OR_RETURN(hk_programs_get(&s->programs, rank, channel, &p));
   const hk_link_need *needs = hk_program_links(p);
   uint32_t near = 0;
   for (uint32_t i = 0; i < p->nlinks; i++) {
-    uint32_t mine = side_of(s, rank, channel, i), other;
+    uint32_t mine = wire_side_of(s, rank, channel, i), other;
     bool all = needs[i].kind == HK_LINK_MCAST_SEND;
     for (int peer = all ? 0 : needs[i].peer; peer < (all ? s->cluster.nranks : needs[i].peer + 1); peer++) {
       if (all && peer == rank) continue;
-      HK_OR_RETURN(other_side(s, rank, channel, &needs[i], peer, &near, &other));
+      HK_OR_RETURN(wire_other_side(s, rank, channel, &needs[i], peer, &near, &other));
       if (other == HK_SIM_NONE && all) continue;
       if (other == HK_SIM_NONE)
         return HK_FAIL(HK_ERR_INTERNAL, "%s: rank %d has no other side of rank %d's link %u", p->algorithm, peer, rank,
                        i);
-      HK_OR_RETURN(add_tie(s, t, other, mine));
+      HK_OR_RETURN(wire_add_tie(s, t, other, mine));
     }
   }
   return HK_OK;
 }
 
-static hk_status lay_out_ties(hk_sim *s, const ties *t) {
+static hk_status wire_lay_out_ties(hk_sim *s, const ties *t) {
   s->targets = malloc(t->n * sizeof *s->targets);
   if (!s->targets) return HK_FAIL_ERRNO("no memory for %u links", t->n);
   for (uint32_t i = 0; i < t->n; i++) s->sides[t->at[i].from].ntargets++;
@@ -233,7 +233,7 @@ static hk_status lay_out_ties(hk_sim *s, const ties *t) {
 
 /* ---- threads ---- */
 
-static hk_status open_threads(hk_sim *s, int rank) {
+static hk_status wire_open_threads(hk_sim *s, int rank) {
   uint32_t at = s->first_thread[rank];
   for (int c = 0; c < s->channels; c++) {
     const hk_program *p;
@@ -243,7 +243,7 @@ static hk_status open_threads(hk_sim *s, int rank) {
       hk_lane_state *t = &s->threads[at];
       t->program = p;
       t->instrs = hk_program_instrs(p);
-      t->side = side_of(s, rank, c, 0);
+      t->side = wire_side_of(s, rank, c, 0);
       t->rank = rank;
       t->channel = (uint16_t)c;
       t->lane = (uint16_t)l;
@@ -258,14 +258,14 @@ static hk_status open_threads(hk_sim *s, int rank) {
 hk_status hk_sim_wire(hk_sim *s) {
   hk_status rc = HK_OK;
   ties t = {.n = 0};
-  HK_TRY(count(s), out);
+  HK_TRY(wire_count(s), out);
   for (int r = 0; r < s->cluster.nranks; r++) {
     if (!simulated(s, r)) continue;
-    for (int c = 0; c < s->channels; c++) HK_TRY(open_sides(s, r, c), out);
-    for (int c = 0; c < s->channels; c++) HK_TRY(tie_links(s, &t, r, c), out);
-    HK_TRY(open_threads(s, r), out);
+    for (int c = 0; c < s->channels; c++) HK_TRY(wire_open_sides(s, r, c), out);
+    for (int c = 0; c < s->channels; c++) HK_TRY(wire_tie_links(s, &t, r, c), out);
+    HK_TRY(wire_open_threads(s, r), out);
   }
-  rc = lay_out_ties(s, &t);
+  rc = wire_lay_out_ties(s, &t);
 out:
   free(t.at);
   return rc;

@@ -11,7 +11,7 @@ typedef struct options {
   bool json, markdown, set;
 } options;
 
-static const char *name_at(int i) {
+static const char *env_name_at(int i) {
   hk_param_info info;
   if (i < 0 || i >= HK_P_COUNT) return NULL;
   hk_param_describe((hk_param_id)i, &info);
@@ -29,7 +29,7 @@ typedef struct complaints {
   complaint *at;
 } complaints;
 
-static void collect(void *arg, bool wrong, const char *text) {
+static void env_collect(void *arg, bool wrong, const char *text) {
   complaints *c = arg;
   complaint *more = realloc(c->at, (size_t)(c->n + 1) * sizeof *more);
   if (!more) return;
@@ -38,36 +38,36 @@ static void collect(void *arg, bool wrong, const char *text) {
   c->wrong += wrong;
 }
 
-static void forget(complaints *c) {
+static void env_forget(complaints *c) {
   for (int i = 0; i < c->n; i++) free(c->at[i].text);
   free(c->at);
 }
 
 /* ---- one parameter as text ---- */
 
-static void value_text(const hk_param_info *p, char *text, size_t room, const char *unset) {
+static void env_value_text(const hk_param_info *p, char *text, size_t room, const char *unset) {
   if (p->is_string)
     snprintf(text, room, "%s", p->str_value ? p->str_value : unset);
   else
     snprintf(text, room, "%lld", (long long)p->value);
 }
-static void default_text(const hk_param_info *p, char *text, size_t room) {
+static void env_default_text(const hk_param_info *p, char *text, size_t room) {
   if (p->is_string)
     snprintf(text, room, "%s", p->str_def ? p->str_def : "unset");
   else
     snprintf(text, room, "%lld", (long long)p->def);
 }
-static void type_text(const hk_param_info *p, char *text, size_t room) {
+static void env_type_text(const hk_param_info *p, char *text, size_t room) {
   if (p->is_string)
     snprintf(text, room, "text");
   else
     snprintf(text, room, "%lld to %lld%s%s", (long long)p->min, (long long)p->max, p->unit[0] ? " " : "", p->unit);
 }
-static bool is_set(const hk_param_info *p) { return strcmp(p->origin, "default") != 0; }
+static bool env_is_set(const hk_param_info *p) { return strcmp(p->origin, "default") != 0; }
 
 /* The selected ones: those named, or all, or (with --set) those that are set. */
-static bool wanted(const hk_param_info *p, const options *o, int nargs, char **args) {
-  if (o->set && !is_set(p)) return false;
+static bool env_wanted(const hk_param_info *p, const options *o, int nargs, char **args) {
+  if (o->set && !env_is_set(p)) return false;
   bool any = nargs == 0;
   for (int i = 0; i < nargs; i++) any |= !strcmp(args[i], p->name);
   return any;
@@ -75,7 +75,7 @@ static bool wanted(const hk_param_info *p, const options *o, int nargs, char **a
 
 /* ---- the three forms ---- */
 
-static void print_table(const options *o) {
+static void env_print_table(const options *o) {
   hk_table *t = hk_table_new("lllw");
   int shown = 0;
   hk_table_row(t, HK_STYLE_BOLD, "NAME\tVALUE\tFROM\tMEANING");
@@ -83,9 +83,9 @@ static void print_table(const options *o) {
     hk_param_info p;
     char value[4096];
     hk_param_describe((hk_param_id)i, &p);
-    if (!wanted(&p, o, 0, NULL)) continue;
-    value_text(&p, value, sizeof value, "-");
-    hk_style s = is_set(&p) ? HK_STYLE_GREEN : HK_STYLE_PLAIN;
+    if (!env_wanted(&p, o, 0, NULL)) continue;
+    env_value_text(&p, value, sizeof value, "-");
+    hk_style s = env_is_set(&p) ? HK_STYLE_GREEN : HK_STYLE_PLAIN;
     hk_table_cell(t, s, "%s", p.name);
     hk_table_cell(t, s, strlen(value) > 20 ? "%.17s..." : "%s", value);
     hk_table_cell(t, s, strlen(p.origin) > 24 ? "...%s" : "%s",
@@ -97,58 +97,58 @@ static void print_table(const options *o) {
   hk_table_print(t, 0, stdout);
 }
 
-static void print_details(const options *o, int nargs, char **args) {
+static void env_print_details(const options *o, int nargs, char **args) {
   bool first = true;
   for (int i = 0; i < HK_P_COUNT; i++) {
     hk_param_info p;
     char text[4096];
     hk_param_describe((hk_param_id)i, &p);
-    if (!wanted(&p, o, nargs, args)) continue;
+    if (!env_wanted(&p, o, nargs, args)) continue;
     printf("%s%s%s%s\n", first ? "" : "\n", hk_tool_style(stdout, HK_STYLE_BOLD), p.name,
            hk_tool_style(stdout, HK_STYLE_PLAIN));
     hk_tool_wrap(stdout, 2, p.help);
-    value_text(&p, text, sizeof text, "not set");
+    env_value_text(&p, text, sizeof text, "not set");
     printf("  value    %s\n  from     %s\n", text, p.origin);
-    default_text(&p, text, sizeof text);
+    env_default_text(&p, text, sizeof text);
     printf("  default  %s\n", text);
-    type_text(&p, text, sizeof text);
+    env_type_text(&p, text, sizeof text);
     printf("  %s  %s\n", p.is_string ? "type   " : "range  ", text);
     first = false;
   }
 }
 
-static void put_markdown(const char *text) {
+static void env_put_markdown(const char *text) {
   for (; *text; text++) printf(*text == '|' ? "\\|" : *text == '<' ? "&lt;" : *text == '>' ? "&gt;" : "%c", *text);
   fputs(" | ", stdout);
 }
 
-static void print_markdown(const options *o, int nargs, char **args) {
+static void env_print_markdown(const options *o, int nargs, char **args) {
   printf("| name | value | from | default | values | meaning |\n|---|---|---|---|---|---|\n");
   for (int i = 0; i < HK_P_COUNT; i++) {
     hk_param_info p;
     char text[4096];
     hk_param_describe((hk_param_id)i, &p);
-    if (!wanted(&p, o, nargs, args)) continue;
+    if (!env_wanted(&p, o, nargs, args)) continue;
     printf("| `%s` | ", p.name);
-    value_text(&p, text, sizeof text, "unset");
-    put_markdown(text);
-    put_markdown(p.origin);
-    default_text(&p, text, sizeof text);
-    put_markdown(text);
-    type_text(&p, text, sizeof text);
-    put_markdown(text);
+    env_value_text(&p, text, sizeof text, "unset");
+    env_put_markdown(text);
+    env_put_markdown(p.origin);
+    env_default_text(&p, text, sizeof text);
+    env_put_markdown(text);
+    env_type_text(&p, text, sizeof text);
+    env_put_markdown(text);
     printf("%s |\n", p.help);
   }
 }
 
-static void print_json(const options *o, int nargs, char **args, const complaints *c) {
+static void env_print_json(const options *o, int nargs, char **args, const complaints *c) {
   hk_json w = {.f = stdout};
   hk_json_open(&w, '{');
   hk_json_begin(&w, "parameters", '[');
   for (int i = 0; i < HK_P_COUNT; i++) {
     hk_param_info p;
     hk_param_describe((hk_param_id)i, &p);
-    if (!wanted(&p, o, nargs, args)) continue;
+    if (!env_wanted(&p, o, nargs, args)) continue;
     hk_json_open(&w, '{');
     hk_json_put_text(&w, "name", p.name);
     hk_json_put_text(&w, "type", p.is_string ? "text" : "integer");
@@ -179,7 +179,7 @@ static void print_json(const options *o, int nargs, char **args, const complaint
   putchar('\n');
 }
 
-static void print_complaints(const complaints *c) {
+static void env_print_complaints(const complaints *c) {
   for (int wrong = 1; wrong >= 0; wrong--) {
     bool any = false;
     for (int i = 0; i < c->n; i++) {
@@ -194,9 +194,9 @@ static void print_complaints(const complaints *c) {
 }
 
 /* The names on the command line must be parameters. */
-static int check_names(int nargs, char **args) {
+static int env_check_names(int nargs, char **args) {
   const char *names[HK_P_COUNT];
-  for (int i = 0; i < HK_P_COUNT; i++) names[i] = name_at(i);
+  for (int i = 0; i < HK_P_COUNT; i++) names[i] = env_name_at(i);
   for (int k = 0; k < nargs; k++) {
     unsigned distance;
     const char *nearest = hk_param_nearest(args[k], names, HK_P_COUNT, &distance);
@@ -209,24 +209,24 @@ static int check_names(int nargs, char **args) {
   return HK_EXIT_OK;
 }
 
-static int run(void *into, int nargs, char **args) {
+static int env_run(void *into, int nargs, char **args) {
   const options *o = into;
   complaints c = {0};
-  hk_param_check(collect, &c);
-  int code = check_names(nargs, args);
+  hk_param_check(env_collect, &c);
+  int code = env_check_names(nargs, args);
   if (code == HK_EXIT_OK) {
     if (o->json)
-      print_json(o, nargs, args, &c);
+      env_print_json(o, nargs, args, &c);
     else if (o->markdown)
-      print_markdown(o, nargs, args);
+      env_print_markdown(o, nargs, args);
     else if (nargs)
-      print_details(o, nargs, args);
+      env_print_details(o, nargs, args);
     else
-      print_table(o);
-    if (!o->json && !o->markdown && !nargs) print_complaints(&c);
+      env_print_table(o);
+    if (!o->json && !o->markdown && !nargs) env_print_complaints(&c);
     if (c.wrong && !nargs) code = HK_EXIT_FINDING;
   }
-  forget(&c);
+  env_forget(&c);
   return code;
 }
 
@@ -250,5 +250,5 @@ const hk_tool hk_tool_env = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .run = run,
+    .run = env_run,
 };

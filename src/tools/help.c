@@ -41,13 +41,13 @@ void hk_help_first(FILE *to) {
 }
 
 /* "-m, --machine STRING" */
-static void option_left(const hk_tool_option *o, char *text, size_t room) {
+static void help_option_left(const hk_tool_option *o, char *text, size_t room) {
   int n = o->letter ? snprintf(text, room, "-%c, --%s", o->letter, o->name) : snprintf(text, room, "    --%s", o->name);
   if (o->argument) snprintf(text + n, room - (size_t)n, " %s", o->argument);
 }
 
 /* The help text, the option's words and its default; free() it. */
-static char *option_right(const hk_tool_option *o) {
+static char *help_option_right(const hk_tool_option *o) {
   char *text = NULL;
   size_t bytes;
   FILE *f = open_memstream(&text, &bytes);
@@ -62,7 +62,7 @@ static char *option_right(const hk_tool_option *o) {
   return text;
 }
 
-static void heading(const char *text, FILE *to) {
+static void help_heading(const char *text, FILE *to) {
   fprintf(to, "\n%s%s%s\n", hk_tool_style(to, HK_STYLE_BOLD), text, hk_tool_style(to, HK_STYLE_PLAIN));
 }
 
@@ -70,8 +70,8 @@ static void help_options(const hk_tool *t, FILE *to) {
   hk_table *table = hk_table_new("lw");
   for (const hk_tool_option *o = t->options; o && o->name; o++) {
     char left[96];
-    char *right = option_right(o);
-    option_left(o, left, sizeof left);
+    char *right = help_option_right(o);
+    help_option_left(o, left, sizeof left);
     hk_table_cell(table, HK_STYLE_PLAIN, "%s", left);
     hk_table_cell(table, HK_STYLE_PLAIN, "%s", right);
     free(right);
@@ -87,9 +87,9 @@ void hk_help_one(const hk_tool *t, FILE *to) {
     fputc('\n', to);
     hk_tool_wrap(to, 0, t->text);
   }
-  heading("Options:", to);
+  help_heading("Options:", to);
   help_options(t, to);
-  heading("Exit code:", to);
+  help_heading("Exit code:", to);
   hk_tool_wrap(to, 2, codes_always);
   if (t->findings) {
     char text[200];
@@ -99,7 +99,7 @@ void hk_help_one(const hk_tool *t, FILE *to) {
   }
   hk_tool_wrap(to, 2, codes_trouble);
   if (t->examples) {
-    heading("Examples:", to);
+    help_heading("Examples:", to);
     hk_tool_wrap(to, 2, t->examples);
   }
 }
@@ -107,7 +107,7 @@ void hk_help_one(const hk_tool *t, FILE *to) {
 /* ---- manual pages ---- */
 
 /* Text without markup: what roff would take for commands is quoted. */
-static void roff(FILE *to, const char *text) {
+static void help_roff(FILE *to, const char *text) {
   bool line_start = true;
   for (; *text; text++) {
     if (line_start && (*text == '.' || *text == '\'')) fputs("\\&", to);
@@ -122,7 +122,7 @@ static void roff(FILE *to, const char *text) {
 }
 
 /* Paragraphs; lines that start with a space stay as they are. */
-static void roff_text(FILE *to, const char *text) {
+static void help_roff_text(FILE *to, const char *text) {
   bool literal = false, gap = false;
   while (*text) {
     size_t n = strcspn(text, "\n");
@@ -135,7 +135,7 @@ static void roff_text(FILE *to, const char *text) {
       fputs(now ? "\n" : ".PP\n", to);
     if (n) {
       literal = now;
-      roff(to, line);
+      help_roff(to, line);
       fputc('\n', to);
     }
     gap = n == 0;
@@ -145,7 +145,7 @@ static void roff_text(FILE *to, const char *text) {
   if (literal) fputs(".fi\n", to);
 }
 
-static void man_see_also(const hk_tool *but, FILE *to) {
+static void help_man_see_also(const hk_tool *but, FILE *to) {
   fputs(".SH SEE ALSO\n", to);
   if (but) fputs(".BR hocket (1),\n", to);
   const hk_tool *t;
@@ -159,12 +159,12 @@ void hk_man_all(FILE *to) {
         ".SH SYNOPSIS\n.B hocket\n.I command\n.RI [ options ]\n.br\n.B hocket help\n.RI [ command ]\n"
         ".SH DESCRIPTION\n",
         to);
-  roff(to, purpose);
+  help_roff(to, purpose);
   fputs("\n.SH COMMANDS\n", to);
   const hk_tool *t;
   for (int i = 0; (t = hk_tool_at(i)); i++) {
     fprintf(to, ".TP\n.BR hocket\\-%s (1)\n", t->name);
-    roff(to, t->about);
+    help_roff(to, t->about);
     fputc('\n', to);
   }
   fputs(".SH EXIT STATUS\n0 if there is no problem; 1 if the command ran and found a problem; 2 for wrong\n"
@@ -172,20 +172,20 @@ void hk_man_all(FILE *to) {
         ".SH ENVIRONMENT\n.TP\n.B NO_COLOR\nNo colours, even on a terminal.\n.PP\n"
         "The library's parameters are read too:\nthey change the choices.\n",
         to);
-  man_see_also(NULL, to);
+  help_man_see_also(NULL, to);
 }
 
-static void man_options(const hk_tool *t, FILE *to) {
+static void help_man_options(const hk_tool *t, FILE *to) {
   for (const hk_tool_option *o = t->options; o && o->name; o++) {
     fputs(".TP\n", to);
     if (o->letter) fprintf(to, "\\fB\\-%c\\fR, ", o->letter);
     fputs("\\fB\\-\\-", to);
-    roff(to, o->name);
+    help_roff(to, o->name);
     fputs("\\fR", to);
     if (o->argument) fprintf(to, " \\fI%s\\fR", o->argument);
     fputc('\n', to);
-    char *right = option_right(o);
-    roff(to, right);
+    char *right = help_option_right(o);
+    help_roff(to, right);
     free(right);
     fputc('\n', to);
   }
@@ -196,29 +196,29 @@ void hk_man_one(const hk_tool *t, FILE *to) {
   fputs(".TH HOCKET\\-", to);
   for (const char *c = t->name; *c; c++) fputc(*c >= 'a' && *c <= 'z' ? *c - 'a' + 'A' : *c, to);
   fprintf(to, " 1 \"\" \"Hocket\"\n.SH NAME\nhocket\\-%s \\- ", t->name);
-  roff(to, t->about);
+  help_roff(to, t->about);
   fprintf(to, "\n.SH SYNOPSIS\n.B hocket %s\n.RI [ options ]\n", t->name);
   if (t->usage) {
-    roff(to, t->usage);
+    help_roff(to, t->usage);
     fputc('\n', to);
   }
   if (t->text) {
     fputs(".SH DESCRIPTION\n", to);
-    roff_text(to, t->text);
+    help_roff_text(to, t->text);
   }
   fputs(".SH OPTIONS\n", to);
-  man_options(t, to);
+  help_man_options(t, to);
   fputs(".SH EXIT STATUS\n.TP\n.B 0\nAll is well.\n", to);
   if (t->findings) {
     fputs(".TP\n.B 1\n", to);
-    roff(to, t->findings);
+    help_roff(to, t->findings);
     fputs(t->findings[0] && t->findings[strlen(t->findings) - 1] == '.' ? "\n" : ".\n", to);
   }
   fputs(".TP\n.B 2\nWrong usage, or input that cannot be read; nothing was done.\n", to);
   if (t->examples) {
     fputs(".SH EXAMPLES\n.nf\n", to);
-    roff(to, t->examples);
+    help_roff(to, t->examples);
     fputs("\n.fi\n", to);
   }
-  man_see_also(t, to);
+  help_man_see_also(t, to);
 }

@@ -27,7 +27,7 @@ const hk_tool *hk_tool_by_name(const char *name) {
   return NULL;
 }
 
-static int unknown(const char *name) {
+static int hocket_unknown(const char *name) {
   const char *names[HK_ARRAY_LENGTH(listed) + 1];
   size_t n = 0;
   while (hk_tool_at((int)n)) names[n] = hk_tool_at((int)n)->name, n++;
@@ -41,12 +41,12 @@ static int unknown(const char *name) {
 }
 
 /* hocket help [--man] [CMD] */
-static int help(int argc, char **argv) {
+static int hocket_help(int argc, char **argv) {
   bool man = argc > 1 && !strcmp(argv[1], "--man");
   argc -= man, argv += man;
   const hk_tool *t = argc > 1 ? hk_tool_by_name(argv[1]) : NULL;
   if (argc > 1 && !strcmp(argv[1], "machine")) return hk_synth_help(stdout), HK_EXIT_OK;
-  if (argc > 1 && !t && strcmp(argv[1], "hocket") != 0) return unknown(argv[1]);
+  if (argc > 1 && !t && strcmp(argv[1], "hocket") != 0) return hocket_unknown(argv[1]);
   if (man)
     t ? hk_man_one(t, stdout) : hk_man_all(stdout);
   else
@@ -54,25 +54,25 @@ static int help(int argc, char **argv) {
   return HK_EXIT_OK;
 }
 
-static int start(int argc, char **argv) {
+static int hocket_start(int argc, char **argv) {
   const char *name = argc > 1 ? argv[1] : NULL;
   if (!name) {
     hk_help_first(stderr);
     return HK_EXIT_TROUBLE;
   }
-  if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return help(argc - 1, argv + 1);
+  if (!strcmp(name, "help") || !strcmp(name, "--help") || !strcmp(name, "-h")) return hocket_help(argc - 1, argv + 1);
   if (!strcmp(name, "--version") || !strcmp(name, "-V")) {
     printf("hocket %d.%d.%d (NCCL %d.%d.%d)\n", HOCKET_MAJOR, HOCKET_MINOR, HOCKET_PATCH, NCCL_MAJOR, NCCL_MINOR,
            NCCL_PATCH);
     return HK_EXIT_OK;
   }
   const hk_tool *t = hk_tool_by_name(name);
-  return t ? hk_tool_start(t, argc - 1, argv + 1) : unknown(name);
+  return t ? hk_tool_start(t, argc - 1, argv + 1) : hocket_unknown(name);
 }
 
 int main(int argc, char **argv) {
   hk_log_for_command();
-  int code = start(argc, argv);
+  int code = hocket_start(argc, argv);
   /* If the disk is full, the command must fail. */
   if ((fflush(stdout) || ferror(stdout)) && code == HK_EXIT_OK) {
     perror("hocket: cannot write the output");

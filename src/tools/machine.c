@@ -22,7 +22,7 @@ static const char *const presets[] = {
 const char *hk_tool_preset_word(int i) { return i >= 0 && (size_t)i < HK_ARRAY_LENGTH(presets) ? presets[i] : NULL; }
 
 /* Reads XML, a folder with a recorded machine's /sys, or this machine. */
-static hk_status read_machine(hk_topo **out, const char *file) {
+static hk_status machine_read_machine(hk_topo **out, const char *file) {
   struct stat st;
   const hk_settings *settings = hk_settings_now();
   if (!file) return hk_topo_detect_with_file(settings, out, 0);
@@ -42,7 +42,7 @@ int hk_tool_machine(hk_cluster **out, const char *words, const char *file) {
   if (words) {
     HK_TRY(hk_cluster_from_string(out, words), out);
   } else {
-    HK_TRY(read_machine(&t, file), out);
+    HK_TRY(machine_read_machine(&t, file), out);
     HK_TRY(hk_cluster_of(out, t, 1), out);
   }
 out:
@@ -58,7 +58,7 @@ void hk_tool_remarks(const hk_topo *t, FILE *to) {
 /* ---- the inputs of a choice ---- */
 
 /* Ring orders of the first host; none if the search does not support the machine (too many ranks). */
-static hk_status find_rings(hk_inputs *w) {
+static hk_status machine_find_rings(hk_inputs *w) {
   hk_status rc = HK_OK;
   const hk_topo *t = hk_cluster_host(w->cluster, w->seats[0].host);
   hk_paths *paths = NULL;
@@ -85,12 +85,12 @@ out:
 }
 
 /* The words for one host, to which "nodes=N of" can be prepended; NULL: hosts of several kinds. */
-static const char *one_host(const hk_cluster *c, const char *words, const char *file) {
+static const char *machine_one_host(const hk_cluster *c, const char *words, const char *file) {
   const char *of = words && !strncmp(words, "nodes=", 6) ? strstr(words, " of ") : NULL;
   return c->nkinds > 1 ? NULL : of ? of + 4 : words ? words : file;
 }
 
-static int take_seats(hk_inputs *w, int nranks, const char *host) {
+static int machine_take_seats(hk_inputs *w, int nranks, const char *host) {
   int hosts = w->cluster->nhosts, per_host = (nranks + hosts - 1) / hosts;
   hk_status rc = hk_cluster_seats(w->cluster, per_host, &w->seats, &w->nranks);
   if (rc != HK_OK) return hk_tool_failed(rc);
@@ -105,7 +105,7 @@ static int take_seats(hk_inputs *w, int nranks, const char *host) {
 }
 
 /* Applies the settings that only ranks on CPUs have, as init does. */
-static void heed_host_settings(hk_inputs *w) {
+static void machine_heed_host_settings(hk_inputs *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
   if (!w->overrides.settings->SHM_DISABLE || m->nranks == 1) return;
@@ -122,14 +122,14 @@ static void heed_host_settings(hk_inputs *w) {
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks) {
   *w = (hk_inputs){0};
   int code = hk_tool_machine(&w->cluster, words, file);
-  if (code == HK_EXIT_OK) code = take_seats(w, nranks, one_host(w->cluster, words, file));
+  if (code == HK_EXIT_OK) code = machine_take_seats(w, nranks, machine_one_host(w->cluster, words, file));
   if (code != HK_EXIT_OK) return code;
   hk_status rc = HK_OK;
   HK_TRY(hk_overrides_read(&w->overrides, hk_settings_now(), 0, 0), out);
   w->filter = w->overrides.filter;
-  HK_TRY(find_rings(w), out);
+  HK_TRY(machine_find_rings(w), out);
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);
-  heed_host_settings(w);
+  machine_heed_host_settings(w);
   HK_TRY(hk_layout_of(&w->layout, w->cluster, w->seats, w->nranks, w->rings), out);
   HK_TRY(hk_tuner_load(w->overrides.settings, &w->tuner), out);
   const char *plugin = w->overrides.settings->TUNER_PLUGIN;
@@ -169,15 +169,15 @@ const char *hk_label(const hk_topo *t, uint32_t node, char *text) {
   return text;
 }
 
-static int pci_generation(float gts) {
+static int machine_pci_generation(float gts) {
   static const float speeds[] = {2.5f, 5, 8, 16, 32, 64};
   for (int i = 0; i < 6; i++)
     if (fabsf(gts - speeds[i]) < 0.2f) return i + 1;
   return 0;
 }
 
-static void pci_speed(float gts, int width, char *text, size_t room) {
-  int generation = pci_generation(gts);
+static void machine_pci_speed(float gts, int width, char *text, size_t room) {
+  int generation = machine_pci_generation(gts);
   text[0] = 0;
   if (generation)
     snprintf(text, room, "gen%d x%d", generation, width);
@@ -190,11 +190,11 @@ bool hk_pci_downgraded(const hk_pci_info *p) {
 }
 
 const char *hk_pci_label(const hk_pci_info *p, char *text) {
-  pci_speed(p->gts, p->width, text, HK_LABEL);
+  machine_pci_speed(p->gts, p->width, text, HK_LABEL);
   if (!hk_pci_downgraded(p)) return text;
   char best[24];
   size_t n = strlen(text);
-  pci_speed(p->max_gts, p->max_width, best, sizeof best);
+  machine_pci_speed(p->max_gts, p->max_width, best, sizeof best);
   snprintf(text + n, HK_LABEL - n, " of %s", best);
   return text;
 }
@@ -205,8 +205,8 @@ const char *hk_port_label(float mbps, char *text) {
 }
 
 /* "8 H100" or, of several kinds, "8 GPUs"; adds ", " before it if the text is not empty. */
-static void add(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void add(char *text, const char *format, ...) {
+static void machine_add(char *text, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void machine_add(char *text, const char *format, ...) {
   size_t n = strlen(text);
   if (n && n < 254) n += (size_t)snprintf(text + n, 256 - n, ", ");
   va_list args;
@@ -227,13 +227,13 @@ const char *hk_topo_summary(const hk_topo *t, char *text) {
   char speed[HK_LABEL];
   text[0] = 0;
   if (gpus)
-    add(text, "%u %s%s", gpus, same_gpus && t->nodes[gpu].name[0] ? t->nodes[gpu].name : "GPU",
-        gpus > 1 && !(same_gpus && t->nodes[gpu].name[0]) ? "s" : "");
-  if (nvs) add(text, "NVSwitch");
+    machine_add(text, "%u %s%s", gpus, same_gpus && t->nodes[gpu].name[0] ? t->nodes[gpu].name : "GPU",
+                gpus > 1 && !(same_gpus && t->nodes[gpu].name[0]) ? "s" : "");
+  if (nvs) machine_add(text, "NVSwitch");
   if (nets && same_nets)
-    add(text, "%u x %s network", nets, hk_port_label(t->nodes[net].net.mbps, speed));
+    machine_add(text, "%u x %s network", nets, hk_port_label(t->nodes[net].net.mbps, speed));
   else if (nets)
-    add(text, "%u network ports", nets);
-  add(text, cores ? "%u NUMA node%s with %d cores" : "%u NUMA node%s", cpus, cpus == 1 ? "" : "s", cores);
+    machine_add(text, "%u network ports", nets);
+  machine_add(text, cores ? "%u NUMA node%s with %d cores" : "%u NUMA node%s", cpus, cpus == 1 ? "" : "s", cores);
   return text;
 }

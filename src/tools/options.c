@@ -16,7 +16,7 @@ enum { MOST_OPTIONS = 64, NO_LETTER = 1000, HELP = 2000 };
 
 static const char *running = "hocket"; /* the command's name, for messages */
 
-static void complain(const char *format, va_list args) {
+static void options_complain(const char *format, va_list args) {
   fprintf(stderr, "hocket %s: ", running);
   vfprintf(stderr, format, args);
   fputc('\n', stderr);
@@ -25,7 +25,7 @@ static void complain(const char *format, va_list args) {
 int hk_tool_wrong(const char *format, ...) {
   va_list args;
   va_start(args, format);
-  complain(format, args);
+  options_complain(format, args);
   va_end(args);
   return HK_EXIT_TROUBLE;
 }
@@ -48,7 +48,7 @@ const char *hk_tool_coll_word(int i) {
 }
 
 /* Equal except for case, - and _. */
-static bool same_word(const char *a, const char *b) {
+static bool options_same_word(const char *a, const char *b) {
   for (;;) {
     while (*a == '-' || *a == '_') a++;
     while (*b == '-' || *b == '_') b++;
@@ -58,9 +58,9 @@ static bool same_word(const char *a, const char *b) {
   }
 }
 
-static int find_word(hk_tool_words *words, const char *text) {
+static int options_find_word(hk_tool_words *words, const char *text) {
   for (int i = 0; words(i); i++)
-    if (same_word(words(i), text)) return i;
+    if (options_same_word(words(i), text)) return i;
   return -1;
 }
 
@@ -79,7 +79,7 @@ int hk_tool_wrong_word(const char *what, const char *text, hk_tool_words *words)
 }
 
 bool hk_tool_coll(const char *text, hk_coll *out) {
-  int i = find_word(hk_tool_coll_word, text);
+  int i = options_find_word(hk_tool_coll_word, text);
   *out = (hk_coll)i;
   if (i < 0) hk_tool_wrong_word("collective", text, hk_tool_coll_word);
   return i >= 0;
@@ -105,7 +105,7 @@ bool hk_tool_size(const char *what, const char *text, size_t *out) {
   return true;
 }
 
-static bool read_int(const hk_tool_option *o, const char *text, int *out) {
+static bool options_read_int(const hk_tool_option *o, const char *text, int *out) {
   char *end;
   int low = o->low, high = o->high;
   if (low == 0 && high == 0) low = INT_MIN, high = INT_MAX;
@@ -122,7 +122,7 @@ static bool read_int(const hk_tool_option *o, const char *text, int *out) {
   return true;
 }
 
-static bool read_number(const hk_tool_option *o, const char *text, double *out) {
+static bool options_read_number(const hk_tool_option *o, const char *text, double *out) {
   char *end;
   double v = strtod(text, &end);
   if (end == text || *end || !isfinite(v)) {
@@ -133,17 +133,17 @@ static bool read_number(const hk_tool_option *o, const char *text, double *out) 
   return true;
 }
 
-static bool apply(const hk_tool_option *o, const char *text, void *into) {
+static bool options_apply(const hk_tool_option *o, const char *text, void *into) {
   void *field = (char *)into + o->field;
   switch (o->kind) {
     case HK_OPTION_FLAG: *(bool *)field = true; return true;
-    case HK_OPTION_INT: return read_int(o, text, field);
+    case HK_OPTION_INT: return options_read_int(o, text, field);
     case HK_OPTION_SIZE: return hk_tool_size(o->name, text, field);
-    case HK_OPTION_NUMBER: return read_number(o, text, field);
+    case HK_OPTION_NUMBER: return options_read_number(o, text, field);
     case HK_OPTION_TEXT:
     case HK_OPTION_FILE: *(const char **)field = text; return true;
     case HK_OPTION_COLL: return hk_tool_coll(text, field);
-    case HK_OPTION_WORD: *(int *)field = find_word(o->words, text); break;
+    case HK_OPTION_WORD: *(int *)field = options_find_word(o->words, text); break;
   }
   if (*(int *)field >= 0) return true;
   char what[64];
@@ -152,14 +152,14 @@ static bool apply(const hk_tool_option *o, const char *text, void *into) {
   return false;
 }
 
-static int count(const hk_tool_option *o) {
+static int options_count(const hk_tool_option *o) {
   int n = 0;
   while (o && o[n].name) n++;
   return n;
 }
 
 /* getopt's tables, made from the rows, so that there is one list of options. */
-static void make_tables(const hk_tool_option *rows, int n, struct option *longs, char *letters) {
+static void options_make_tables(const hk_tool_option *rows, int n, struct option *longs, char *letters) {
   *letters++ = ':';
   *letters++ = 'h';
   for (int i = 0; i < n; i++) {
@@ -174,7 +174,7 @@ static void make_tables(const hk_tool_option *rows, int n, struct option *longs,
   longs[n + 1] = (struct option){0};
 }
 
-static const hk_tool_option *row_of(const hk_tool_option *rows, int n, int c) {
+static const hk_tool_option *options_row_of(const hk_tool_option *rows, int n, int c) {
   if (c >= NO_LETTER) return c - NO_LETTER < n ? &rows[c - NO_LETTER] : NULL;
   for (int i = 0; i < n; i++)
     if (rows[i].letter == c) return &rows[i];
@@ -182,14 +182,14 @@ static const hk_tool_option *row_of(const hk_tool_option *rows, int n, int c) {
 }
 
 /* -1: continue; else the exit code. */
-static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
+static int options_read_line(const hk_tool *t, int argc, char **argv, void *into) {
   struct option longs[MOST_OPTIONS + 2];
   char letters[3 * MOST_OPTIONS];
-  int n = count(t->options);
+  int n = options_count(t->options);
   if (n > MOST_OPTIONS) return hk_tool_wrong("more than %d options", MOST_OPTIONS);
   for (int i = 0; i < n; i++)
-    if (t->options[i].def && !apply(&t->options[i], t->options[i].def, into)) return HK_EXIT_TROUBLE;
-  make_tables(t->options, n, longs, letters);
+    if (t->options[i].def && !options_apply(&t->options[i], t->options[i].def, into)) return HK_EXIT_TROUBLE;
+  options_make_tables(t->options, n, longs, letters);
   optind = 1;
   opterr = 0;
   bool given[MOST_OPTIONS] = {false};
@@ -200,7 +200,7 @@ static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
       hk_help_one(t, stdout);
       return HK_EXIT_OK;
     }
-    const hk_tool_option *o = c == ':' || c == '?' ? NULL : row_of(t->options, n, c);
+    const hk_tool_option *o = c == ':' || c == '?' ? NULL : options_row_of(t->options, n, c);
     if (!o) {
       if (at >= argc) at = argc - 1;
       if (c == ':')
@@ -216,7 +216,7 @@ static int read_line(const hk_tool *t, int argc, char **argv, void *into) {
     if (*had && (o->kind == HK_OPTION_FILE || !strcmp(o->name, "machine")))
       return hk_tool_wrong("--%s is given twice, and only one can be used", o->name);
     *had = true;
-    if (!apply(o, optarg, into)) return HK_EXIT_TROUBLE;
+    if (!options_apply(o, optarg, into)) return HK_EXIT_TROUBLE;
   }
   int args = argc - optind;
   if (args >= t->least && (t->most < 0 || args <= t->most)) return -1;
@@ -232,7 +232,7 @@ int hk_tool_start(const hk_tool *t, int argc, char **argv) {
   running = t->name;
   void *into = calloc(1, t->bytes + 1);
   if (!into) return hk_tool_wrong("out of memory");
-  int code = read_line(t, argc, argv, into);
+  int code = options_read_line(t, argc, argv, into);
   if (code < 0) code = t->run(into, argc - optind, argv + optind);
   free(into);
   return code;

@@ -36,7 +36,7 @@ double hk_plan_busbw(hk_coll coll, int nranks, size_t bytes, double us) {
   return hk_coll_bus_factor(coll, nranks) * hk_plan_algbw(bytes, us);
 }
 
-static bool same_plan(const hk_decision *a, const hk_decision *b) {
+static bool plan_same_plan(const hk_decision *a, const hk_decision *b) {
   return a->algorithm == b->algorithm && a->protocol == b->protocol;
 }
 
@@ -45,7 +45,7 @@ int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_R
   for (size_t bytes = 8; bytes <= (size_t)1 << 34; bytes *= 2) {
     hk_decision d;
     hk_inputs_choose(w, coll, bytes, &d);
-    if (n && same_plan(&out[n - 1].chosen, &d)) {
+    if (n && plan_same_plan(&out[n - 1].chosen, &d)) {
       out[n - 1].last = bytes;
       out[n - 1].chosen = d;
     } else if (n < HK_PLAN_RANGES) {
@@ -57,27 +57,27 @@ int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_R
 
 /* ---- text ---- */
 
-static const char *place_of(const hk_inputs *w, char *text, size_t room) {
+static const char *plan_place_of(const hk_inputs *w, char *text, size_t room) {
   char summary[256];
   snprintf(text, room, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s", w->machine.nhosts,
            w->machine.nhosts == 1 ? "" : "s", w->cluster->name, hk_topo_summary(w->cluster->kinds[0], summary));
   return text;
 }
 
-static void heading(const char *text) {
+static void plan_heading(const char *text) {
   printf("\n%s%s%s\n", hk_tool_style(stdout, HK_STYLE_BOLD), text, hk_tool_style(stdout, HK_STYLE_PLAIN));
 }
 
 /* The first row of its algorithm: the table has the cheapest first. */
-static bool best_of_its_kind(const hk_plan_report *r, int at) {
+static bool plan_best_of_its_kind(const hk_plan_report *r, int at) {
   for (int i = 0; i < at; i++)
     if (!r->rows[i].why[0] && r->rows[i].what.algorithm == r->rows[at].what.algorithm) return false;
   return true;
 }
 
 /* Reasons, each once, with the algorithms that it excludes. */
-static void print_excluded(const hk_plan_report *r) {
-  heading("Not possible here");
+static void plan_print_excluded(const hk_plan_report *r) {
+  plan_heading("Not possible here");
   for (int i = 0; i < r->n; i++) {
     const char *why = r->rows[i].why;
     bool known = !why[0];
@@ -94,7 +94,7 @@ static void print_excluded(const hk_plan_report *r) {
 
 /* The simulator's time for an alternative. Below 0 if it cannot be simulated, or if its price is very high, because the
  * slowest programs take longest to simulate. */
-static double simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d) {
+static double plan_simulated(const hk_simulator *x, const hk_plan_report *r, const hk_decision *d) {
   hk_sim_options o = {.algorithm = d->algorithm->name, .protocol = (int)d->protocol, .channels = d->channels};
   hk_sim_result result;
   if (!x || d->us > 4 * r->chosen.us || hk_sim_run(&result, x, r->coll, r->bytes, &o) != HK_OK) return -1;
@@ -103,14 +103,14 @@ static double simulated(const hk_simulator *x, const hk_plan_report *r, const hk
   return us;
 }
 
-static int open_simulator(hk_simulator **x, const hk_inputs *w) {
+static int plan_open_simulator(hk_simulator **x, const hk_inputs *w) {
   hk_status rc = hk_simulator_new(x, w->cluster, (w->nranks + w->cluster->nhosts - 1) / w->cluster->nhosts);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (hk_simulator_ranks(*x) == w->nranks) return HK_EXIT_OK;
   return hk_tool_wrong("--simulate takes all %d ranks of the machine: leave --ranks out", hk_simulator_ranks(*x));
 }
 
-static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x) {
+static void plan_print_table(const hk_plan_report *r, bool all, const hk_simulator *x) {
   hk_table *t = hk_table_new(x ? "llrrrrrr" : "llrrrrr");
   bool excluded = false;
   hk_table_row(t, HK_STYLE_BOLD, "ALGORITHM\tPROTOCOL\tCHANNELS\tTIME\tOF IT LATENCY\tBUS GB/s\tCOMPARED\tSIMULATED");
@@ -118,9 +118,9 @@ static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x
     const hk_alternative *a = &r->rows[i];
     char time[32], latency[32], sim[32] = "";
     excluded |= a->why[0] != 0;
-    bool chosen = same_plan(&a->what, &r->chosen);
-    if (a->why[0] || !(all || chosen || best_of_its_kind(r, i))) continue;
-    double us = simulated(x, r, &a->what);
+    bool chosen = plan_same_plan(&a->what, &r->chosen);
+    if (a->why[0] || !(all || chosen || plan_best_of_its_kind(r, i))) continue;
+    double us = plan_simulated(x, r, &a->what);
     if (x) us < 0 ? (void)strcpy(sim, "-") : (void)hk_tool_time(sim, us);
     hk_table_row(t, chosen ? HK_STYLE_GREEN : HK_STYLE_PLAIN, "%s\t%s\t%d\t%s\t%s\t%.3g\t%s%.2f\t%s",
                  a->what.algorithm->name, hk_protocols[a->what.protocol].name, a->what.channels,
@@ -129,11 +129,11 @@ static void print_table(const hk_plan_report *r, bool all, const hk_simulator *x
                  r->chosen.us > 0 ? a->what.us / r->chosen.us : 1, sim);
   }
   hk_table_print(t, 2, stdout);
-  if (excluded) print_excluded(r);
+  if (excluded) plan_print_excluded(r);
 }
 
 /* "450 GB/s" from the time of a byte. */
-static const char *rate(char *text, double us_per_b) {
+static const char *plan_rate(char *text, double us_per_b) {
   if (us_per_b > 0)
     snprintf(text, 32, "%.3g GB/s", 1 / us_per_b / 1000);
   else
@@ -141,18 +141,18 @@ static const char *rate(char *text, double us_per_b) {
   return text;
 }
 
-static void print_model(const hk_inputs *w) {
+static void plan_print_model(const hk_inputs *w) {
   const hk_machine *m = &w->machine;
   char ring[32], mesh[32];
-  heading("The machine, as the model sees it");
+  plan_heading("The machine, as the model sees it");
   hk_table *t = hk_table_new("lrrr");
   hk_table_row(t, HK_STYLE_PLAIN, "\tA MESSAGE\tALONG A RING\tALL TO ALL");
   if (m->ranks_per_host > 1)
     hk_table_row(t, HK_STYLE_PLAIN, "inside a host, a rank\t%.2f us\t%s\t%s", m->inside.alpha_us + m->sync_us,
-                 rate(ring, m->inside.ring_us_per_b), rate(mesh, m->inside.mesh_us_per_b));
+                 plan_rate(ring, m->inside.ring_us_per_b), plan_rate(mesh, m->inside.mesh_us_per_b));
   if (m->nhosts > 1)
     hk_table_row(t, HK_STYLE_PLAIN, "between hosts, a host\t%.2f us\t%s\t%s", m->between.alpha_us + m->far_sync_us,
-                 rate(ring, m->between.ring_us_per_b), rate(mesh, m->between.mesh_us_per_b));
+                 plan_rate(ring, m->between.ring_us_per_b), plan_rate(mesh, m->between.mesh_us_per_b));
   hk_table_print(t, 2, stdout);
   if (m->cores_per_host > 0)
     hk_tool_wrap(stdout, 2,
@@ -160,17 +160,17 @@ static void print_model(const hk_inputs *w) {
                                     : "Costs are built in; hocket tune measures those of this machine.");
 }
 
-static void print_remarks(const hk_inputs *w) {
+static void plan_print_remarks(const hk_inputs *w) {
   for (int k = 0; k < w->cluster->nkinds; k++) hk_tool_remarks(w->cluster->kinds[k], stdout);
 }
 
-static void print_one(const hk_plan_report *r, const options *o, const hk_simulator *x) {
+static void plan_print_one(const hk_plan_report *r, const options *o, const hk_simulator *x) {
   const hk_inputs *w = r->world;
   char size[32], place[512], time[32], text[700];
   snprintf(text, sizeof text, "%s of %s, %s", hk_coll_name(r->coll), hk_tool_bytes(size, r->bytes),
-           place_of(w, place, sizeof place));
+           plan_place_of(w, place, sizeof place));
   hk_tool_wrap(stdout, 0, text);
-  heading("Runs");
+  plan_heading("Runs");
   printf("  %s%s%s, protocol %s, %d channel%s: %s", hk_tool_style(stdout, HK_STYLE_GREEN), r->chosen.algorithm->name,
          hk_tool_style(stdout, HK_STYLE_PLAIN), hk_protocols[r->chosen.protocol].name, r->chosen.channels,
          r->chosen.channels == 1 ? "" : "s", hk_tool_time(time, r->chosen.us));
@@ -178,19 +178,19 @@ static void print_one(const hk_plan_report *r, const options *o, const hk_simula
     printf("\n  that is %.3g GB/s, and as nccl-tests counts %.3g GB/s of bus bandwidth",
            hk_plan_algbw(r->bytes, r->chosen.us), hk_plan_busbw(r->coll, w->nranks, r->bytes, r->chosen.us));
   putchar('\n');
-  heading("Why");
+  plan_heading("Why");
   char *why = hk_plan_explain(r);
   hk_tool_wrap(stdout, 2, why ? why : "");
   free(why);
   if (w->nranks < 2) goto out;
-  heading("Alternatives");
-  print_table(r, o->all, x);
-  print_model(w);
+  plan_heading("Alternatives");
+  plan_print_table(r, o->all, x);
+  plan_print_model(w);
 out:
-  print_remarks(w);
+  plan_print_remarks(w);
 }
 
-static void range_rows(const hk_inputs *w, hk_coll coll, hk_table *t) {
+static void plan_range_rows(const hk_inputs *w, hk_coll coll, hk_table *t) {
   hk_plan_range ranges[HK_PLAN_RANGES];
   int n = hk_plan_ranges(w, coll, ranges);
   for (int i = 0; i < n; i++) {
@@ -206,25 +206,25 @@ static void range_rows(const hk_inputs *w, hk_coll coll, hk_table *t) {
   }
 }
 
-static void print_ranges(const hk_inputs *w, const hk_coll *only) {
+static void plan_print_ranges(const hk_inputs *w, const hk_coll *only) {
   char place[512];
-  hk_tool_wrap(stdout, 0, place_of(w, place, sizeof place));
+  hk_tool_wrap(stdout, 0, plan_place_of(w, place, sizeof place));
   putchar('\n');
   hk_table *t = hk_table_new("lrrllrrrr");
   hk_table_row(t, HK_STYLE_BOLD, "COLLECTIVE\tFROM\tTO\tALGORITHM\tPROTOCOL\tCHANNELS\tTIME\tTO\tBUS GB/s");
   for (int c = 0; c < HK_COLL_COUNT; c++)
-    if (!only || *only == (hk_coll)c) range_rows(w, (hk_coll)c, t);
+    if (!only || *only == (hk_coll)c) plan_range_rows(w, (hk_coll)c, t);
   hk_table_print(t, 0, stdout);
   putchar('\n');
   hk_tool_wrap(stdout, 0,
                "Sizes are those of the larger of a rank's buffers. Channels and bandwidth are those of the "
                "longest message of a row (of the last row: 16 GiB).");
-  print_remarks(w);
+  plan_print_remarks(w);
 }
 
 /* ---- programs ---- */
 
-static int print_program(const hk_inputs *w, hk_coll coll, size_t bytes, const options *o) {
+static int plan_print_program(const hk_inputs *w, hk_coll coll, size_t bytes, const options *o) {
   hk_plan_report *r = malloc(sizeof *r);
   if (!r) return hk_tool_wrong("out of memory");
   hk_plan_ask(r, w, coll, bytes);
@@ -258,7 +258,7 @@ static int print_program(const hk_inputs *w, hk_coll coll, size_t bytes, const o
 
 /* ---- JSON ---- */
 
-static void put_decision(const hk_plan_report *r, const hk_decision *d, hk_json *w) {
+static void plan_put_decision(const hk_plan_report *r, const hk_decision *d, hk_json *w) {
   hk_json_put_text(w, "algorithm", d->algorithm->name);
   hk_json_put_text(w, "protocol", hk_protocols[d->protocol].name);
   hk_json_put_integer(w, "channels", d->channels);
@@ -270,7 +270,7 @@ static void put_decision(const hk_plan_report *r, const hk_decision *d, hk_json 
 }
 
 /* A list of paragraphs. */
-static void put_why(const hk_plan_report *r, hk_json *w) {
+static void plan_put_why(const hk_plan_report *r, hk_json *w) {
   char *why = hk_plan_explain(r), *line = why;
   hk_json_begin(w, "why", '[');
   while (line && *line) {
@@ -283,15 +283,15 @@ static void put_why(const hk_plan_report *r, hk_json *w) {
   free(why);
 }
 
-static void put_report(const hk_plan_report *r, const hk_simulator *x, hk_json *w) {
+static void plan_put_report(const hk_plan_report *r, const hk_simulator *x, hk_json *w) {
   hk_json_open(w, '{');
   hk_json_put_text(w, "collective", hk_coll_name(r->coll));
   hk_json_put_integer(w, "bytes", (long long)r->bytes);
   hk_json_begin(w, "chosen", '{');
-  put_decision(r, &r->chosen, w);
+  plan_put_decision(r, &r->chosen, w);
   if (r->chosen.note) hk_json_put_text(w, "note", r->chosen.note);
   hk_json_close(w);
-  put_why(r, w);
+  plan_put_why(r, w);
   hk_json_begin(w, "alternatives", '[');
   for (int i = 0; i < r->n; i++) {
     hk_json_open(w, '{');
@@ -299,8 +299,8 @@ static void put_report(const hk_plan_report *r, const hk_simulator *x, hk_json *
       hk_json_put_text(w, "algorithm", r->rows[i].what.algorithm->name);
       hk_json_put_text(w, "excluded", r->rows[i].why);
     } else {
-      double us = simulated(x, r, &r->rows[i].what);
-      put_decision(r, &r->rows[i].what, w);
+      double us = plan_simulated(x, r, &r->rows[i].what);
+      plan_put_decision(r, &r->rows[i].what, w);
       if (us >= 0) hk_json_put_number(w, "simulated_us", us);
     }
     hk_json_close(w);
@@ -309,7 +309,7 @@ static void put_report(const hk_plan_report *r, const hk_simulator *x, hk_json *
   hk_json_close(w);
 }
 
-static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes, const hk_simulator *x) {
+static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes, const hk_simulator *x) {
   hk_json j = {.f = stdout};
   hk_plan_report *r = malloc(sizeof *r);
   if (!r) return hk_tool_wrong("out of memory");
@@ -323,7 +323,7 @@ static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *byt
     if (only && *only != (hk_coll)c) continue;
     for (size_t b = bytes ? *bytes : 8; b <= (bytes ? *bytes : (size_t)1 << 34); b = bytes ? b + 1 : 2 * b) {
       hk_plan_ask(r, w, (hk_coll)c, b);
-      put_report(r, x, &j);
+      plan_put_report(r, x, &j);
     }
   }
   hk_json_close(&j);
@@ -333,7 +333,7 @@ static int print_json(const hk_inputs *w, const hk_coll *only, const size_t *byt
   return HK_EXIT_OK;
 }
 
-static int run(void *into, int nargs, char **args) {
+static int plan_run(void *into, int nargs, char **args) {
   const options *o = into;
   hk_coll coll = HK_ALLREDUCE;
   size_t bytes = 0;
@@ -344,18 +344,18 @@ static int run(void *into, int nargs, char **args) {
   hk_inputs w;
   hk_simulator *x = NULL;
   int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
-  if (code == HK_EXIT_OK && o->simulate) code = open_simulator(&x, &w);
+  if (code == HK_EXIT_OK && o->simulate) code = plan_open_simulator(&x, &w);
   if (code != HK_EXIT_OK) goto out;
   if (o->program) {
-    code = print_program(&w, coll, bytes, o);
+    code = plan_print_program(&w, coll, bytes, o);
   } else if (o->json) {
-    code = print_json(&w, nargs > 0 ? &coll : NULL, nargs > 1 ? &bytes : NULL, x);
+    code = plan_print_json(&w, nargs > 0 ? &coll : NULL, nargs > 1 ? &bytes : NULL, x);
   } else if (nargs < 2) {
-    print_ranges(&w, nargs > 0 ? &coll : NULL);
+    plan_print_ranges(&w, nargs > 0 ? &coll : NULL);
   } else {
     hk_plan_report *r = malloc(sizeof *r);
     if (r)
-      hk_plan_ask(r, &w, coll, bytes), print_one(r, o, x);
+      hk_plan_ask(r, &w, coll, bytes), plan_print_one(r, o, x);
     else
       code = hk_tool_wrong("out of memory");
     free(r);
@@ -400,5 +400,5 @@ const hk_tool hk_tool_plan = {
     .options = rows,
     .bytes = sizeof(options),
     .most = 2,
-    .run = run,
+    .run = plan_run,
 };

@@ -6,9 +6,9 @@
 #include "../collectives/protocol.h"
 #include "plan.h"
 
-static void say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void plan_words_say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* A paragraph: one line, which the caller wraps. */
-static void say(FILE *to, const char *format, ...) {
+static void plan_words_say(FILE *to, const char *format, ...) {
   va_list args;
   va_start(args, format);
   vfprintf(to, format, args);
@@ -16,21 +16,21 @@ static void say(FILE *to, const char *format, ...) {
   fputc('\n', to);
 }
 
-static const char *name_of(const hk_plan_report *r, const hk_decision *d, char *text) {
+static const char *plan_words_name_of(const hk_plan_report *r, const hk_decision *d, char *text) {
   bool one = (r->world->machine.protocols & (r->world->machine.protocols - 1)) == 0; /* no protocol to choose */
   snprintf(text, HK_LABEL, one ? "%s" : "%s with %s", d->algorithm->name, hk_protocols[d->protocol].name);
   return text;
 }
 
 /* The cheapest alternative of another algorithm. */
-static const hk_alternative *runner_up(const hk_plan_report *r) {
+static const hk_alternative *plan_words_runner_up(const hk_plan_report *r) {
   for (int i = 0; i < r->n; i++)
     if (!r->rows[i].why[0] && r->rows[i].what.algorithm != r->chosen.algorithm) return &r->rows[i];
   return NULL;
 }
 
 /* The parts of the time. */
-static void say_balance(const hk_plan_report *r, FILE *to) {
+static void plan_words_say_balance(const hk_plan_report *r, FILE *to) {
   double latency = hk_plan_latency(r, &r->chosen), all = r->chosen.us, part = all > 0 ? latency / all : 1;
   char total[32], fixed[32], rest[32], size[32];
   hk_tool_time(total, all);
@@ -38,55 +38,60 @@ static void say_balance(const hk_plan_report *r, FILE *to) {
   hk_tool_time(rest, all - latency);
   hk_tool_bytes(size, r->bytes);
   if (part > 0.7)
-    say(to,
+    plan_words_say(
+        to,
         "%s is a short message here: of the %s, an empty message takes %s. That is latency: "
         "starting, and messages that must follow one another. So the algorithm with the fewest messages one after "
         "another is the fastest, even if they carry more bytes.",
         size, total, fixed);
   else if (part < 0.3)
-    say(to,
+    plan_words_say(
+        to,
         "%s is a long message here: of the %s, %s is spent on moving bytes and only %s on latency (starting, and "
         "messages that must follow one another). So the algorithm that moves the fewest bytes over the slowest link is "
         "the fastest, even if it takes more steps.",
         size, total, rest, fixed);
   else
-    say(to,
+    plan_words_say(
+        to,
         "%s is neither short nor long here: of the %s, %s is latency (starting, and messages that must follow one "
         "another) and %s is spent on moving bytes. The choice is a compromise between few steps and few bytes.",
         size, total, fixed, rest);
 }
 
 /* The slow links, and the reason for several channels. */
-static void say_links(const hk_plan_report *r, FILE *to) {
+static void plan_words_say_links(const hk_plan_report *r, FILE *to) {
   const hk_machine *m = &r->world->machine;
   double inside = m->inside.ring_us_per_b, between = m->between.ring_us_per_b;
   if (m->nhosts > 1 && m->ranks_per_host > 1 && inside > 0 && between > 0) {
     double in = 1 / inside / 1000, out = 1 / between / 1000;
     const char *narrow = in > 1.1 * out ? "between hosts" : out > 1.1 * in ? "inside the hosts" : NULL;
     if (narrow)
-      say(to,
+      plan_words_say(
+          to,
           "The narrow links are those %s: the ranks of a host together get %.3g GB/s out of it, and each %.3g GB/s to "
           "its neighbour inside.",
           narrow, out, in);
   }
   if (r->chosen.channels > 1 && m->channel_us_per_b > 0)
-    say(to, "One channel moves at most %.3g GB/s here, so the message is cut into %d parts that move side by side.",
+    plan_words_say(
+        to, "One channel moves at most %.3g GB/s here, so the message is cut into %d parts that move side by side.",
         1 / m->channel_us_per_b / 1000, r->chosen.channels);
 }
 
-static void say_runner_up(const hk_plan_report *r, const hk_alternative *other, FILE *to) {
+static void plan_words_say_runner_up(const hk_plan_report *r, const hk_alternative *other, FILE *to) {
   char name[HK_LABEL], a[32], b[32];
   double mine = hk_plan_latency(r, &r->chosen), its = hk_plan_latency(r, &other->what);
   double my_bytes = r->chosen.us - mine, its_bytes = other->what.us - its;
   double more = other->what.us / r->chosen.us - 1;
-  name_of(r, &other->what, name);
+  plan_words_name_of(r, &other->what, name);
   hk_tool_time(a, other->what.us);
   if (more < 0) {
-    say(to, "%s would be faster (%s), but see above.", name, a);
+    plan_words_say(to, "%s would be faster (%s), but see above.", name, a);
     return;
   }
   if (more < 0.02) {
-    say(to, "The next best, %s, is almost equal (%s).", name, a);
+    plan_words_say(to, "The next best, %s, is almost equal (%s).", name, a);
     return;
   }
   char text[400];
@@ -101,11 +106,11 @@ static void say_runner_up(const hk_plan_report *r, const hk_alternative *other, 
     snprintf(text + n, sizeof text - (size_t)n, "it has more messages that follow one another.");
   else
     snprintf(text + n, sizeof text - (size_t)n, "it moves more bytes, or over slower links.");
-  say(to, "%s", text);
+  plan_words_say(to, "%s", text);
 }
 
 /* The chosen algorithm with its other protocols. */
-static void say_protocols(const hk_plan_report *r, FILE *to) {
+static void plan_words_say_protocols(const hk_plan_report *r, FILE *to) {
   const hk_alternative *best = NULL;
   for (int i = 0; i < r->n; i++) {
     const hk_alternative *a = &r->rows[i];
@@ -114,49 +119,50 @@ static void say_protocols(const hk_plan_report *r, FILE *to) {
   }
   if (!best || best->what.us <= r->chosen.us) return;
   char a[32];
-  say(to, "Protocol %s is %s. With %s, the second best for this algorithm, it would take %s.",
-      hk_protocols[r->chosen.protocol].name, hk_protocols[r->chosen.protocol].about,
-      hk_protocols[best->what.protocol].name, hk_tool_time(a, best->what.us));
+  plan_words_say(to, "Protocol %s is %s. With %s, the second best for this algorithm, it would take %s.",
+                 hk_protocols[r->chosen.protocol].name, hk_protocols[r->chosen.protocol].about,
+                 hk_protocols[best->what.protocol].name, hk_tool_time(a, best->what.us));
 }
 
 /* The choices for shorter and longer messages. */
-static void say_neighbours(const hk_plan_report *r, FILE *to) {
+static void plan_words_say_neighbours(const hk_plan_report *r, FILE *to) {
   hk_plan_range ranges[HK_PLAN_RANGES];
   int n = hk_plan_ranges(r->world, r->coll, ranges), at = 0;
   char size[32], name[HK_LABEL];
   while (at + 1 < n && ranges[at].last < r->bytes) at++;
   if (at > 0)
-    say(to, "Messages up to %s take %s instead.", hk_tool_bytes(size, ranges[at - 1].last),
-        name_of(r, &ranges[at - 1].chosen, name));
+    plan_words_say(to, "Messages up to %s take %s instead.", hk_tool_bytes(size, ranges[at - 1].last),
+                   plan_words_name_of(r, &ranges[at - 1].chosen, name));
   if (at + 1 < n)
-    say(to, "From %s on it is %s.", hk_tool_bytes(size, ranges[at + 1].first),
-        name_of(r, &ranges[at + 1].chosen, name));
+    plan_words_say(to, "From %s on it is %s.", hk_tool_bytes(size, ranges[at + 1].first),
+                   plan_words_name_of(r, &ranges[at + 1].chosen, name));
 }
 
 /* The order of sums, if it matters. */
-static void say_order(const hk_plan_report *r, FILE *to) {
+static void plan_words_say_order(const hk_plan_report *r, FILE *to) {
   if (hk_coll_reduces(r->coll) && r->world->filter.batch_invariant)
-    say(to, "HOCKET_BATCH_INVARIANT is set: only algorithms that add in the order of ranks are considered, so that the "
+    plan_words_say(
+        to, "HOCKET_BATCH_INVARIANT is set: only algorithms that add in the order of ranks are considered, so that the "
             "bits of an element depend neither on the size of the message nor on the element's place in it.");
 }
 
-static void explain(const hk_plan_report *r, FILE *to) {
+static void plan_words_explain(const hk_plan_report *r, FILE *to) {
   if (r->world->nranks < 2) {
-    say(to, "One rank alone copies its input to its output.");
+    plan_words_say(to, "One rank alone copies its input to its output.");
     return;
   }
-  if (r->chosen.note) say(to, "This is not simply the cheapest: %s.", r->chosen.note);
-  say_balance(r, to);
-  say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
-  say_links(r, to);
-  say_order(r, to);
-  const hk_alternative *other = runner_up(r);
+  if (r->chosen.note) plan_words_say(to, "This is not simply the cheapest: %s.", r->chosen.note);
+  plan_words_say_balance(r, to);
+  plan_words_say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
+  plan_words_say_links(r, to);
+  plan_words_say_order(r, to);
+  const hk_alternative *other = plan_words_runner_up(r);
   if (other)
-    say_runner_up(r, other, to);
+    plan_words_say_runner_up(r, other, to);
   else
-    say(to, "No other algorithm can do this here.");
-  say_protocols(r, to);
-  say_neighbours(r, to);
+    plan_words_say(to, "No other algorithm can do this here.");
+  plan_words_say_protocols(r, to);
+  plan_words_say_neighbours(r, to);
 }
 
 char *hk_plan_explain(const hk_plan_report *r) {
@@ -164,7 +170,7 @@ char *hk_plan_explain(const hk_plan_report *r) {
   size_t bytes;
   FILE *to = open_memstream(&text, &bytes);
   if (!to) return NULL;
-  explain(r, to);
+  plan_words_explain(r, to);
   if (fclose(to) == 0) return text;
   free(text);
   return NULL;

@@ -19,14 +19,14 @@ typedef struct options {
   hk_overrides overrides; /* not an option: from the environment and configuration */
 } options;
 
-static const char *protocol_word(int i) {
+static const char *sim_protocol_word(int i) {
   static const char *const words[] = {"auto", "Simple", "LL", "LL128", NULL};
   return words[i];
 }
 
 /* ---- what to run ---- */
 
-static hk_status add_machine(hk_sim_view *v, hk_cluster *c, const char *name, int per_host) {
+static hk_status sim_add_machine(hk_sim_view *v, hk_cluster *c, const char *name, int per_host) {
   hk_sim_site *grown = realloc(v->sites, sizeof *grown * (size_t)(v->nsites + 1));
   if (!grown) {
     hk_cluster_free(c);
@@ -38,23 +38,23 @@ static hk_status add_machine(hk_sim_view *v, hk_cluster *c, const char *name, in
   return hk_simulator_new(&s->simulator, c, per_host);
 }
 
-static int open_machines(hk_sim_view *v, const options *o, int nargs, char **args) {
+static int sim_open_machines(hk_sim_view *v, const options *o, int nargs, char **args) {
   hk_status rc = HK_OK;
   hk_cluster *c;
   for (int i = 0; i < nargs && rc == HK_OK; i++) {
     rc = hk_cluster_from_string(&c, args[i]);
-    if (rc == HK_OK) rc = add_machine(v, c, args[i], o->per_host);
+    if (rc == HK_OK) rc = sim_add_machine(v, c, args[i], o->per_host);
   }
   if (rc == HK_OK && (o->machine || o->file || !nargs)) {
     int code = hk_tool_machine(&c, o->machine, o->file);
     if (code != HK_EXIT_OK) return code;
-    rc = add_machine(v, c, o->machine ? o->machine : o->file ? o->file : "this machine", o->per_host);
+    rc = sim_add_machine(v, c, o->machine ? o->machine : o->file ? o->file : "this machine", o->per_host);
   }
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
 /* "ring,tree", "all", or NULL: the selector's choice. */
-static int read_algorithms(const char *list, const char **out, int room, int *n) {
+static int sim_read_algorithms(const char *list, const char **out, int room, int *n) {
   *n = 0;
   if (!list) out[(*n)++] = NULL;
   for (int i = 0; list && !strcmp(list, "all") && hk_algorithms[i] && *n < room; i++)
@@ -98,7 +98,7 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
   return HK_OK;
 }
 
-static int write_trace(const hk_sim_view *v, const char *file) {
+static int sim_write_trace(const hk_sim_view *v, const char *file) {
   const hk_sim_row *row = NULL;
   for (int i = 0; i < v->nrows; i++)
     if (v->rows[i].result.nspans) row = &v->rows[i];
@@ -113,18 +113,18 @@ static int write_trace(const hk_sim_view *v, const char *file) {
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
-static int run(void *into, int nargs, char **args) {
+static int sim_run(void *into, int nargs, char **args) {
   options *o = into;
   hk_sim_view v = {.coll = o->coll};
   const char *algorithms[SERIES];
   int n, code;
   if (o->factor <= 1) return hk_tool_wrong("--factor must be more than 1");
   if (o->begin < 1 || o->end < o->begin) return hk_tool_wrong("--begin must be at least 1 and at most --end");
-  code = read_algorithms(o->algorithms, algorithms, SERIES, &n);
+  code = sim_read_algorithms(o->algorithms, algorithms, SERIES, &n);
   if (code != HK_EXIT_OK) return code;
   hk_status read = hk_overrides_read(&o->overrides, hk_settings_now(), 0, 0);
   code = read != HK_OK ? hk_tool_failed(read) : o->plot ? hk_sim_view_can_plot(o->plot) : HK_EXIT_OK;
-  if (code == HK_EXIT_OK) code = open_machines(&v, o, nargs, args);
+  if (code == HK_EXIT_OK) code = sim_open_machines(&v, o, nargs, args);
   for (int m = 0; m < v.nsites && code == HK_EXIT_OK; m++)
     for (int a = 0; a < n && code == HK_EXIT_OK; a++) {
       hk_status rc = simulate(&v, o, &v.sites[m], algorithms[a], n > 1);
@@ -134,7 +134,7 @@ static int run(void *into, int nargs, char **args) {
   if (code == HK_EXIT_OK && !o->json) hk_sim_view_table(&v, stdout);
   if (code == HK_EXIT_OK && o->links && !o->json) hk_sim_view_links(&v, stdout);
   if (code == HK_EXIT_OK && o->plot) code = hk_sim_view_plot(&v, o->plot);
-  if (code == HK_EXIT_OK && o->trace) code = write_trace(&v, o->trace);
+  if (code == HK_EXIT_OK && o->trace) code = sim_write_trace(&v, o->trace);
   hk_sim_view_clear(&v);
   hk_overrides_clear(&o->overrides);
   return code;
@@ -151,7 +151,7 @@ static const hk_tool_option rows[] = {
                 "algorithms to compare, as 'ring,tree', or 'all'; without it what the selector takes", .letter = 'a',
                 .words = hk_tool_algorithm_word),
     HK_ROW_WORD(protocol, "protocol", "NAME", "protocol of the links", .letter = 'p', .def = "auto",
-                .words = protocol_word),
+                .words = sim_protocol_word),
     HK_ROW_INT(channels, "channels", "N", "channels; 0: what the selector takes", .high = 64),
     HK_ROW_SIZE(chunk, "chunk", "SIZE", "bytes of a block that a wave moves; without it the library's choice"),
     HK_ROW_INT(per_host, "ranks-per-host", "N", "ranks of a host without GPUs; 0: one for each core", .high = 65535),
@@ -187,5 +187,5 @@ const hk_tool hk_tool_sim = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .run = run,
+    .run = sim_run,
 };

@@ -117,7 +117,7 @@ int hk_sim_view_can_plot(const char *file) {
   return hk_tool_wrong("--plot needs gnuplot, which is not in PATH (Debian: apt-get install gnuplot-nox)");
 }
 
-static void panel(const hk_sim_view *v, FILE *g, const char *title, const char *unit, int column) {
+static void sim_view_panel(const hk_sim_view *v, FILE *g, const char *title, const char *unit, int column) {
   fprintf(g, "set ylabel '%s'\nset title '%s of %s'\nplot ", unit, title, hk_coll_name(v->coll));
   int last = -1;
   for (int i = 0; i < v->nrows; i++) {
@@ -148,9 +148,9 @@ int hk_sim_view_plot(const hk_sim_view *v, const char *file) {
   }
   fprintf(g, "set multiplot layout 1,2\nset logscale x 2\nset format x '%%.0b%%B'\nset xlabel 'bytes'\nset grid\n"
              "set key top left noenhanced\nset title noenhanced\n");
-  panel(v, g, "bus bandwidth", "GB/s", 2);
+  sim_view_panel(v, g, "bus bandwidth", "GB/s", 2);
   fputs("set logscale y\n", g);
-  panel(v, g, "time", "us", 3);
+  sim_view_panel(v, g, "time", "us", 3);
   int status = pclose(g);
   sigaction(SIGPIPE, &before, NULL);
   return status ? hk_tool_wrong("--plot: gnuplot could not draw %s", file) : HK_EXIT_OK;

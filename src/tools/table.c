@@ -18,18 +18,18 @@ const char *hk_tool_style(FILE *to, hk_style s) {
 }
 
 /* How many columns a text takes: the bytes of UTF-8 except continuation bytes. */
-static int columns(const char *text, size_t bytes) {
+static int table_columns(const char *text, size_t bytes) {
   int n = 0;
   for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;
   return n;
 }
 
-static void spaces(FILE *to, int n) {
+static void table_spaces(FILE *to, int n) {
   if (n > 0) fprintf(to, "%*s", n, "");
 }
 
 /* One paragraph; the first line begins at `column`. Returns the column after the last word. */
-static void wrap_paragraph(FILE *to, int indent, int column, const char *text, size_t bytes) {
+static void table_wrap_paragraph(FILE *to, int indent, int column, const char *text, size_t bytes) {
   const char *end = text + bytes;
   bool first = true;
   while (text < end) {
@@ -39,10 +39,10 @@ static void wrap_paragraph(FILE *to, int indent, int column, const char *text, s
       text++;
       continue;
     }
-    int wide = columns(text, word);
+    int wide = table_columns(text, word);
     if (!first && column + 1 + wide > HK_TOOL_WIDTH) {
       fputc('\n', to);
-      spaces(to, indent);
+      table_spaces(to, indent);
       column = indent;
       first = true;
     }
@@ -60,11 +60,11 @@ void hk_tool_wrap(FILE *to, int indent, const char *text) {
     if (n) {
       size_t own = strspn(text, " ");
       int from = indent + (int)(own < n ? own : n);
-      spaces(to, from);
-      if (own && from + columns(text + own, n - own) <= HK_TOOL_WIDTH)
+      table_spaces(to, from);
+      if (own && from + table_columns(text + own, n - own) <= HK_TOOL_WIDTH)
         fwrite(text + own, 1, n - own, to); /* unchanged, with its alignment */
       else
-        wrap_paragraph(to, from, from, text, n);
+        table_wrap_paragraph(to, from, from, text, n);
     }
     fputc('\n', to);
     text += n + (text[n] == '\n');
@@ -110,12 +110,12 @@ hk_table *hk_table_new(const char *columns) {
 
 void hk_table_narrow(hk_table *t) { t->gap = 1; }
 
-static void add_cell(hk_table *t, hk_style s, char *text) {
+static void table_add_cell(hk_table *t, hk_style s, char *text) {
   if (!HK_RESERVE(t->cells, t->room, t->ncells + 1) || !text) abort();
   t->cells[t->ncells++] = (cell){s, text};
 }
 
-static char *format_text(const char *format, va_list args) {
+static char *table_format_text(const char *format, va_list args) {
   char *text = NULL;
   return vasprintf(&text, format, args) < 0 ? NULL : text;
 }
@@ -123,18 +123,18 @@ static char *format_text(const char *format, va_list args) {
 void hk_table_cell(hk_table *t, hk_style s, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  add_cell(t, s, format_text(format, args));
+  table_add_cell(t, s, table_format_text(format, args));
   va_end(args);
 }
 
 void hk_table_row(hk_table *t, hk_style s, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  char *line = format_text(format, args), *rest = line;
+  char *line = table_format_text(format, args), *rest = line;
   va_end(args);
   for (size_t k = 0; k < t->ncolumns; k++) {
     size_t n = strcspn(rest, "\t");
-    add_cell(t, s, strndup(rest, n));
+    table_add_cell(t, s, strndup(rest, n));
     rest += n + (rest[n] == '\t');
   }
   free(line);
@@ -143,20 +143,20 @@ void hk_table_row(hk_table *t, hk_style s, const char *format, ...) {
 void hk_table_print(hk_table *t, int indent, FILE *to) {
   int wide[sizeof t->columns] = {0};
   for (size_t i = 0; i < t->ncells; i++) {
-    int n = columns(t->cells[i].text, strlen(t->cells[i].text));
+    int n = table_columns(t->cells[i].text, strlen(t->cells[i].text));
     if (n > wide[i % t->ncolumns]) wide[i % t->ncolumns] = n;
   }
   for (size_t i = 0; i < t->ncells; i++) {
     size_t k = i % t->ncolumns;
     const cell *c = &t->cells[i];
-    int n = columns(c->text, strlen(c->text)), column = indent;
+    int n = table_columns(c->text, strlen(c->text)), column = indent;
     bool last = k + 1 == t->ncolumns;
     for (size_t j = 0; j < k; j++) column += wide[j] + t->gap;
-    if (k == 0) spaces(to, indent);
-    if (t->columns[k] == 'r') spaces(to, wide[k] - n);
+    if (k == 0) table_spaces(to, indent);
+    if (t->columns[k] == 'r') table_spaces(to, wide[k] - n);
     if (n && c->style) fputs(hk_tool_style(to, c->style), to);
     if (t->columns[k] == 'w')
-      wrap_paragraph(to, column, column, c->text, strlen(c->text));
+      table_wrap_paragraph(to, column, column, c->text, strlen(c->text));
     else
       fputs(c->text, to);
     if (n && c->style) fputs(hk_tool_style(to, HK_STYLE_PLAIN), to);
@@ -171,8 +171,8 @@ void hk_table_print(hk_table *t, int indent, FILE *to) {
       i += t->ncolumns - k - 1;
       continue;
     }
-    if (t->columns[k] != 'r') spaces(to, wide[k] - n);
-    spaces(to, t->gap);
+    if (t->columns[k] != 'r') table_spaces(to, wide[k] - n);
+    table_spaces(to, t->gap);
   }
   for (size_t i = 0; i < t->ncells; i++) free(t->cells[i].text);
   free(t->cells);

@@ -65,7 +65,7 @@ void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_
 /* ---- what to prove ---- */
 
 /* "8", "2-16", "2,4,8-12": true if the number is in the list. */
-static bool in_list(const char *list, int n) {
+static bool verify_in_list(const char *list, int n) {
   while (*list) {
     char *end;
     long first = strtol(list, &end, 10), last = first;
@@ -75,7 +75,7 @@ static bool in_list(const char *list, int n) {
   }
   return false;
 }
-static bool check_list(const char *list) {
+static bool verify_check_list(const char *list) {
   const char *at = list;
   bool good = *list;
   while (good && *at) {
@@ -95,7 +95,7 @@ static bool check_list(const char *list) {
 }
 
 /* A machine on which every algorithm can run that can do these ranks at all. */
-static hk_machine any_machine(const hk_settings *settings, int nranks, int nhosts) {
+static hk_machine verify_any_machine(const hk_settings *settings, int nranks, int nhosts) {
   int most = (nranks + nhosts - 1) / nhosts;
   hk_host_facts facts = {.nranks = nranks,
                          .nhosts = nhosts,
@@ -134,7 +134,8 @@ out:
 }
 
 /* Ranks divided among hosts as evenly as possible, neighbours together. */
-static hk_status build_on(const hk_algorithm *a, hk_coll coll, int nranks, int nhosts, int root, hk_program ***out) {
+static hk_status verify_build_on(const hk_algorithm *a, hk_coll coll, int nranks, int nhosts, int root,
+                                 hk_program ***out) {
   hk_status rc = HK_OK;
   hk_layout *layout = NULL;
   uint64_t *host = calloc((size_t)nranks, sizeof *host);
@@ -156,7 +157,7 @@ typedef struct tally {
 } tally;
 
 /* One algorithm in one collective, for all numbers of ranks: one row. */
-static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o, tally *t) {
+static hk_status verify_prove_one(const hk_algorithm *a, hk_coll coll, const options *o, tally *t) {
   hk_status rc = HK_OK;
   hk_verify_report report = {.rank = -1};
   int cases = 0, first = 0, last = 0;
@@ -168,12 +169,12 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   uint64_t instructions = 0;
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {
-    if (!in_list(o->ranks, n) || n < o->hosts) continue;
-    hk_machine m = any_machine(o->settings, n, o->hosts);
+    if (!verify_in_list(o->ranks, n) || n < o->hosts) continue;
+    hk_machine m = verify_any_machine(o->settings, n, o->hosts);
     int root = hk_coll_has_root(coll) ? o->root : 0;
     if (root >= n || !hk_algorithm_supports(a, &m, coll)) continue;
     hk_program **p = NULL;
-    if ((rc = build_on(a, coll, n, o->hosts, root, &p)) != HK_OK) return rc;
+    if ((rc = verify_build_on(a, coll, n, o->hosts, root, &p)) != HK_OK) return rc;
     rc = hk_prove((const hk_program *const *)p, n, &proof, &report);
     if (report.order < order) order = report.order;
     if (!cases++) first = n;
@@ -200,7 +201,7 @@ static hk_status prove_one(const hk_algorithm *a, hk_coll coll, const options *o
   return HK_OK;
 }
 
-static int prove_registry(const options *o, hk_json *w) {
+static int verify_prove_registry(const options *o, hk_json *w) {
   hk_coll only = HK_COLL_COUNT;
   const hk_algorithm *algorithm = o->algorithm ? hk_algorithm_by_name(o->algorithm) : NULL;
   if (o->coll && !hk_tool_coll(o->coll, &only)) return HK_EXIT_TROUBLE;
@@ -210,7 +211,8 @@ static int prove_registry(const options *o, hk_json *w) {
   hk_status rc = HK_OK;
   for (int c = 0; c < HK_COLL_COUNT && rc == HK_OK; c++)
     for (const hk_algorithm *const *a = hk_algorithms; *a && rc == HK_OK; a++)
-      if ((!o->coll || only == (hk_coll)c) && (!algorithm || algorithm == *a)) rc = prove_one(*a, (hk_coll)c, o, &t);
+      if ((!o->coll || only == (hk_coll)c) && (!algorithm || algorithm == *a))
+        rc = verify_prove_one(*a, (hk_coll)c, o, &t);
   if (t.table) hk_table_print(t.table, 0, stdout);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (!t.proved && !t.failed)
@@ -219,7 +221,7 @@ static int prove_registry(const options *o, hk_json *w) {
   return t.failed ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
 
-static int run(void *into, int nargs, char **args) {
+static int verify_run(void *into, int nargs, char **args) {
   options *o = into;
   o->settings = hk_settings_now();
   if (o->proof.slots <= 0) o->proof.slots = (int)o->settings->SLOTS;
@@ -228,7 +230,7 @@ static int run(void *into, int nargs, char **args) {
   if (nargs && (o->all || o->algorithm || o->coll))
     return hk_tool_wrong(
         "a FILE has its collective in it: --algorithm, --collective and --all are not possible with it");
-  if (!check_list(o->ranks)) return HK_EXIT_TROUBLE;
+  if (!verify_check_list(o->ranks)) return HK_EXIT_TROUBLE;
   hk_json w = {.f = stdout}, *json = o->proof.json ? &w : NULL;
   if (json) {
     hk_json_open(json, '{');
@@ -239,7 +241,7 @@ static int run(void *into, int nargs, char **args) {
     int one = hk_prove_file(args[i], &o->proof, json);
     if (one > code) code = one;
   }
-  if (!nargs) code = prove_registry(o, json);
+  if (!nargs) code = verify_prove_registry(o, json);
   if (json) {
     hk_json_close(json);
     hk_json_put_boolean(json, "proved", code == HK_EXIT_OK);
@@ -294,5 +296,5 @@ const hk_tool hk_tool_verify = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .run = run,
+    .run = verify_run,
 };

@@ -7,7 +7,7 @@
 
 enum { MOST_BYTES = 256 << 20 };
 
-static char *read_all(const char *path) {
+static char *verify_file_read_all(const char *path) {
   FILE *f = strcmp(path, "-") ? fopen(path, "re") : stdin;
   char *text = NULL;
   size_t n = 0, room = 0;
@@ -59,14 +59,14 @@ typedef struct source {
   piece *pieces;
 } source;
 
-static void source_free(source *s) {
+static void verify_file_source_free(source *s) {
   for (int i = 0; i < s->npieces; i++) hk_program_free(s->pieces[i].program);
   free(s->pieces);
   free(s->text);
 }
 
 /* Empties lines that start with #, so that lines keep their numbers, and drops carriage returns. */
-static void strip(source *s) {
+static void verify_file_strip(source *s) {
   char *to = s->text;
   bool comment = false, line_start = true;
   for (const char *from = s->text; *from; from++) {
@@ -79,15 +79,15 @@ static void strip(source *s) {
 }
 
 /* A line that is indented or names a lane continues a program, any other begins one. */
-static bool begins_program(const char *line) {
+static bool verify_file_begins_program(const char *line) {
   return *line && *line != '\n' && *line != ' ' && strncmp(line, "lane ", 5) != 0;
 }
 
-static bool cut(source *s) {
+static bool verify_file_cut(source *s) {
   int line = 1;
   for (char *at = s->text; *at; line++) {
     size_t n = strcspn(at, "\n");
-    if (begins_program(at)) {
+    if (verify_file_begins_program(at)) {
       /* Room doubles at each power of two. */
       if ((s->npieces & (s->npieces - 1)) == 0) {
         piece *more = realloc(s->pieces, 2 * (size_t)(s->npieces ? s->npieces : 1) * sizeof *more);
@@ -102,8 +102,8 @@ static bool cut(source *s) {
   return true;
 }
 
-static int parse(source *s) {
-  if (!cut(s)) return hk_tool_wrong("out of memory for the programs of %s", s->path);
+static int verify_file_parse(source *s) {
+  if (!verify_file_cut(s)) return hk_tool_wrong("out of memory for the programs of %s", s->path);
   if (!s->npieces) return hk_tool_wrong("%s holds no program", s->path);
   for (int i = 0; i < s->npieces; i++) {
     piece *p = &s->pieces[i];
@@ -114,7 +114,7 @@ static int parse(source *s) {
 }
 
 /* The line of an instruction of a piece, 0 if there is none: instructions are its indented lines except the links. */
-static int line_of(const piece *p, int instr) {
+static int verify_file_line_of(const piece *p, int instr) {
   int line = p->line;
   for (const char *at = p->text; *at && instr >= 0; line++) {
     if (*at == ' ' && strncmp(at, "  links:", 8) != 0 && instr-- == 0) return line;
@@ -125,7 +125,7 @@ static int line_of(const piece *p, int instr) {
 }
 
 /* Prints the lines around a line, which is marked. */
-static void show_lines(const source *s, int around) {
+static void verify_file_show_lines(const source *s, int around) {
   int line = 1;
   for (const char *at = s->text; at < s->text + s->bytes; line++) {
     size_t n = strcspn(at, "\n");
@@ -136,20 +136,20 @@ static void show_lines(const source *s, int around) {
   }
 }
 
-static bool same_set(const hk_program *a, const hk_program *b) {
+static bool verify_file_same_set(const hk_program *a, const hk_program *b) {
   return a->coll == b->coll && a->nranks == b->nranks && a->root == b->root && !strcmp(a->algorithm, b->algorithm);
 }
 
 /* The programs of all ranks, which begin with piece `first`; *count is the number of pieces. The verifier needs them in
  * order. */
-static int gather(const source *s, int first, int *count, const hk_program **programs, int *piece_of) {
+static int verify_file_gather(const source *s, int first, int *count, const hk_program **programs, int *piece_of) {
   const hk_program *head = s->pieces[first].program;
   int n = head->nranks;
   if (n == 0) return hk_tool_wrong("%s:%d: a collective of 0 ranks", s->path, s->pieces[first].line);
   for (int r = 0; r < n; r++) programs[r] = NULL;
   for (*count = 0; first + *count < s->npieces && *count < n; ++*count) {
     const hk_program *p = s->pieces[first + *count].program;
-    if (!same_set(p, head) || p->rank >= n || programs[p->rank]) break;
+    if (!verify_file_same_set(p, head) || p->rank >= n || programs[p->rank]) break;
     programs[p->rank] = p;
     piece_of[p->rank] = first + *count;
   }
@@ -160,13 +160,14 @@ static int gather(const source *s, int first, int *count, const hk_program **pro
   return HK_EXIT_OK;
 }
 
-static int prove_set(const source *s, const hk_program **programs, const int *piece_of, const hk_proof_options *o,
-                     hk_json *w) {
+static int verify_file_prove_set(const source *s, const hk_program **programs, const int *piece_of,
+                                 const hk_proof_options *o, hk_json *w) {
   const hk_program *head = programs[0];
   hk_verify_report report;
   hk_status rc = hk_prove(programs, head->nranks, o, &report);
   if (rc != HK_OK && rc != HK_ERR_INTERNAL) return hk_tool_wrong("%s: %s", s->path, report.message);
-  int line = report.message[0] && report.rank >= 0 ? line_of(&s->pieces[piece_of[report.rank]], report.instr) : 0;
+  int line =
+      report.message[0] && report.rank >= 0 ? verify_file_line_of(&s->pieces[piece_of[report.rank]], report.instr) : 0;
   if (w) {
     char ranks[16];
     snprintf(ranks, sizeof ranks, "%d", head->nranks);
@@ -183,26 +184,27 @@ static int prove_set(const source *s, const hk_program **programs, const int *pi
     else
       snprintf(text, sizeof text, "%.400s: %s", s->path, report.message);
     hk_tool_wrap(stdout, 0, text);
-    if (line) show_lines(s, line);
+    if (line) verify_file_show_lines(s, line);
   }
   return rc == HK_OK ? HK_EXIT_OK : HK_EXIT_FINDING;
 }
 
 int hk_prove_file(const char *path, const hk_proof_options *o, hk_json *w) {
-  source s = {.path = strcmp(path, "-") ? path : "stdin", .text = read_all(path)};
+  source s = {.path = strcmp(path, "-") ? path : "stdin", .text = verify_file_read_all(path)};
   if (!s.text) return HK_EXIT_TROUBLE;
-  strip(&s);
-  int worst = parse(&s), count = 1;
+  verify_file_strip(&s);
+  int worst = verify_file_parse(&s), count = 1;
   for (int i = 0; i < s.npieces && worst != HK_EXIT_TROUBLE; i += count) {
     size_t n = (size_t)s.pieces[i].program->nranks;
     const hk_program **programs = calloc(n + 1, sizeof *programs);
     int *piece_of = calloc(n + 1, sizeof *piece_of);
-    int code = programs && piece_of ? gather(&s, i, &count, programs, piece_of) : hk_tool_wrong("out of memory");
-    if (code == HK_EXIT_OK) code = prove_set(&s, programs, piece_of, o, w);
+    int code = programs && piece_of ? verify_file_gather(&s, i, &count, programs, piece_of)
+                                    : hk_tool_wrong("out of memory");
+    if (code == HK_EXIT_OK) code = verify_file_prove_set(&s, programs, piece_of, o, w);
     if (code > worst) worst = code;
     free(programs);
     free(piece_of);
   }
-  source_free(&s);
+  verify_file_source_free(&s);
   return worst;
 }

@@ -43,7 +43,7 @@ void hk_cluster_free(hk_cluster *c) {
   free(c);
 }
 
-static int by_device(const void *a, const void *b, void *topo) {
+static int cluster_by_device(const void *a, const void *b, void *topo) {
   const hk_topo *t = topo;
   uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
   int p = t->nodes[x].gpu.dev, q = t->nodes[y].gpu.dev;
@@ -51,7 +51,7 @@ static int by_device(const void *a, const void *b, void *topo) {
 }
 
 /* Without a request: one rank for each core, or one for each CPU if the number of cores is unknown. */
-static long ranks_on_cpus(const hk_topo *t, int per_host) {
+static long cluster_ranks_on_cpus(const hk_topo *t, int per_host) {
   long cores = 0;
   if (per_host > 0) return per_host;
   for (uint32_t i = t->first_of[HK_NODE_CPU]; i < t->first_of[HK_NODE_CPU + 1]; i++)
@@ -60,7 +60,7 @@ static long ranks_on_cpus(const hk_topo *t, int per_host) {
 }
 
 /* Neighbouring ranks get the same CPU, as launchers place them. */
-static void seat_on_cpus(const hk_topo *t, long n, bool by_core, uint32_t *nodes) {
+static void cluster_seat_on_cpus(const hk_topo *t, long n, bool by_core, uint32_t *nodes) {
   uint32_t first = t->first_of[HK_NODE_CPU], ncpus = hk_topo_count(t, HK_NODE_CPU);
   if (!by_core) {
     for (long i = 0; i < n; i++) nodes[i] = first + (uint32_t)(i * (long)ncpus / n);
@@ -72,19 +72,19 @@ static void seat_on_cpus(const hk_topo *t, long n, bool by_core, uint32_t *nodes
 }
 
 /* The seats of one kind of host. */
-static hk_status seats_of(const hk_topo *t, int per_host, uint32_t **out, long *n) {
+static hk_status cluster_seats_of(const hk_topo *t, int per_host, uint32_t **out, long *n) {
   uint32_t ngpus = hk_topo_count(t, HK_NODE_GPU);
   *out = NULL;
-  *n = ngpus ? (long)ngpus : ranks_on_cpus(t, per_host);
+  *n = ngpus ? (long)ngpus : cluster_ranks_on_cpus(t, per_host);
   if (*n < 1 || *n > INT_MAX)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has no place for ranks: neither a GPU nor a CPU", t->name);
   *out = malloc((size_t)*n * sizeof **out);
   if (!*out) return HK_FAIL_ERRNO("no memory for %ld seats", *n);
   if (ngpus) {
     for (uint32_t i = 0; i < ngpus; i++) (*out)[i] = t->first_of[HK_NODE_GPU] + i;
-    qsort_r(*out, ngpus, sizeof **out, by_device, (void *)(uintptr_t)t);
+    qsort_r(*out, ngpus, sizeof **out, cluster_by_device, (void *)(uintptr_t)t);
   } else {
-    seat_on_cpus(t, *n, per_host <= 0, *out);
+    cluster_seat_on_cpus(t, *n, per_host <= 0, *out);
   }
   return HK_OK;
 }
@@ -99,7 +99,7 @@ hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int
     rc = HK_FAIL_ERRNO("no memory for seats");
     goto out;
   }
-  for (int k = 0; k < c->nkinds; k++) HK_TRY(seats_of(c->kinds[k], per_host, &nodes[k], &count[k]), out);
+  for (int k = 0; k < c->nkinds; k++) HK_TRY(cluster_seats_of(c->kinds[k], per_host, &nodes[k], &count[k]), out);
   for (int h = 0; h < c->nhosts; h++) total += count[c->kind_of ? c->kind_of[h] : 0];
   if (total > INT_MAX / 2) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "cluster %s would have %ld ranks; that is too many", c->name, total);

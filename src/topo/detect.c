@@ -7,7 +7,7 @@
 #include "../base/sysfs.h"
 #include "detect_scan.h"
 
-static void name_machine(const hk_detect_scan *s, char *name, size_t bytes) {
+static void detect_name_machine(const hk_detect_scan *s, char *name, size_t bytes) {
   const char *folder = strrchr(s->sys, '/');
   if (!s->live)
     snprintf(name, bytes, "%s", folder && folder[1] ? folder + 1 : s->sys);
@@ -16,7 +16,7 @@ static void name_machine(const hk_detect_scan *s, char *name, size_t bytes) {
 }
 
 /* One remark for a property that many devices share. */
-static hk_status remark_common(hk_detect_scan *s) {
+static hk_status detect_remark_common(hk_detect_scan *s) {
   const char *why = s->machine && s->ngpu > 0
                         ? ": this is a virtual machine, and its PCI tree is what the hypervisor shows; a topology "
                           "file (NCCL_TOPO_FILE) would say more"
@@ -32,14 +32,14 @@ static hk_status remark_common(hk_detect_scan *s) {
   return HK_OK;
 }
 
-static hk_status scan(hk_detect_scan *s) {
+static hk_status detect_scan(hk_detect_scan *s) {
   HK_OR_RETURN(hk_scan_cpus(s));
   HK_OR_RETURN(hk_scan_pci(s));
   if (!(s->flags & HK_DETECT_NO_GPU)) HK_OR_RETURN(hk_scan_gpus(s));
   if (!(s->flags & HK_DETECT_NO_NET)) HK_OR_RETURN(hk_scan_nets(s));
   HK_OR_RETURN(hk_scan_gpu_place(s));
   HK_OR_RETURN(hk_scan_net_place(s));
-  HK_OR_RETURN(remark_common(s));
+  HK_OR_RETURN(detect_remark_common(s));
   return hk_topo_finish(s->t);
 }
 
@@ -54,9 +54,9 @@ hk_status hk_topo_detect(hk_topo **out, unsigned flags, const char *sys) {
   s.live = !*s.sys;
   if (!s.live && !hk_sysfs_has(s.sys, "/sys"))
     return HK_FAIL(HK_ERR_ARGUMENT, "%s is no recorded machine: it has no folder sys", s.sys);
-  name_machine(&s, name, sizeof name);
+  detect_name_machine(&s, name, sizeof name);
   HK_TRY(hk_topo_new(&s.t, name), out);
-  HK_TRY(scan(&s), out);
+  HK_TRY(detect_scan(&s), out);
   *out = s.t;
   s.t = NULL;
 out:

@@ -35,23 +35,23 @@ static hk_dl library = {.files = {"libcuda.so.1", "libcuda.so"},
                         .subs = HK_SUB_GRAPH};
 
 /* An attribute that an older driver does not know is 0. */
-static int attribute(int device, int which) {
+static int detect_cuda_attribute(int device, int which) {
   int value = 0;
   return cuda.attribute(&value, which, device) == 0 ? value : 0;
 }
 
-static void describe(hk_gpu_seen *g, int device, int ordinal) {
+static void detect_cuda_describe(hk_gpu_seen *g, int device, int ordinal) {
   g->dev = ordinal;
   if (cuda.name(g->name, (int)sizeof g->name, device) != 0) g->name[0] = '\0';
   g->name[sizeof g->name - 1] = '\0';
-  g->sm = 10 * attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
-          attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
+  g->sm = 10 * detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR) +
+          detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR);
   /* Two transfers in each clock. */
-  g->memory_gbps = 2.0f * (float)attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *
-                   (float)attribute(device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8e6f;
-  g->gdr = attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0;
-  g->dmabuf = attribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0;
-  g->mcast = attribute(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) != 0;
+  g->memory_gbps = 2.0f * (float)detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE) *
+                   (float)detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH) / 8e6f;
+  g->gdr = detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_SUPPORTED) != 0;
+  g->dmabuf = detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_DMA_BUF_SUPPORTED) != 0;
+  g->mcast = detect_cuda_attribute(device, CU_DEVICE_ATTRIBUTE_MULTICAST_SUPPORTED) != 0;
 }
 
 bool hk_scan_cuda(hk_detect_scan *s, int *n) {
@@ -72,7 +72,7 @@ bool hk_scan_cuda(hk_detect_scan *s, int *n) {
     if (cuda.get(&device, i) != 0 || cuda.bus_id(bus, (int)sizeof bus, device) != 0 || !hk_bus_id_parse(bus, &id))
       continue;
     hk_gpu_seen *g = hk_scan_gpu_add(s, id);
-    if (g) describe(g, device, i);
+    if (g) detect_cuda_describe(g, device, i);
   }
   return true;
 }

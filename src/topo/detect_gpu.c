@@ -10,7 +10,7 @@
 
 enum { NVIDIA = 0x10de, AMD = 0x1002 };
 
-static bool is_gpu(const hk_pci_seen *p) {
+static bool detect_gpu_is_gpu(const hk_pci_seen *p) {
   uint32_t kind = p->class_code >> 8;
   if (p->function) return false;                                    /* a virtual function that a hypervisor passes on */
   if (p->vendor == NVIDIA) return kind == 0x0300 || kind == 0x0302; /* display; compute */
@@ -30,7 +30,7 @@ hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
 }
 
 /* GPUs that the driver hides from this process (CUDA_VISIBLE_DEVICES) take no part. */
-static hk_status drop_invisible(hk_detect_scan *s) {
+static hk_status detect_gpu_drop_invisible(hk_detect_scan *s) {
   int kept = 0;
   for (int i = 0; i < s->ngpu; i++)
     if (s->gpu[i].dev >= 0) s->gpu[kept++] = s->gpu[i];
@@ -43,11 +43,11 @@ static hk_status drop_invisible(hk_detect_scan *s) {
 }
 
 /* The driver's own record of the installed GPUs. Containers usually do not hide it. */
-static bool driver_is_here(const hk_detect_scan *s) {
+static bool detect_gpu_driver_is_here(const hk_detect_scan *s) {
   return hk_sysfs_has(s->sys, "/proc/driver/nvidia/version") || hk_sysfs_has(s->sys, "/dev/nvidiactl");
 }
 
-static hk_status missing_remarks(hk_detect_scan *s, bool cuda, bool nvml) {
+static hk_status detect_gpu_missing_remarks(hk_detect_scan *s, bool cuda, bool nvml) {
   bool nvidia = false;
   int hidden = 0;
   for (int i = 0; i < s->ngpu; i++) {
@@ -55,7 +55,7 @@ static hk_status missing_remarks(hk_detect_scan *s, bool cuda, bool nvml) {
     nvidia = nvidia || s->pci[s->gpu[i].pci].vendor == NVIDIA || (made_up && cuda);
     hidden += made_up;
   }
-  if (s->live && !cuda && (nvidia || driver_is_here(s)))
+  if (s->live && !cuda && (nvidia || detect_gpu_driver_is_here(s)))
     HK_OR_RETURN(hk_topo_remark(
         s->t, "NVIDIA GPUs are there, but the CUDA driver (libcuda.so.1) cannot be used: their order and "
               "properties are not known; in a container, run it with its GPUs (--gpus all)"));
@@ -79,13 +79,14 @@ hk_status hk_scan_gpus(hk_detect_scan *s) {
   int n = s->npci, cuda_count = 0;
   bool nvml = false;
   for (int i = 0; i < n; i++)
-    if (is_gpu(&s->pci[i]) && !hk_scan_gpu_add(s, s->pci[i].id)) return HK_FAIL_ERRNO("no memory for the list of GPUs");
+    if (detect_gpu_is_gpu(&s->pci[i]) && !hk_scan_gpu_add(s, s->pci[i].id))
+      return HK_FAIL_ERRNO("no memory for the list of GPUs");
   bool ask = s->live || (s->flags & HK_DETECT_DRIVERS);
   bool cuda = ask && hk_scan_cuda(s, &cuda_count);
-  if (cuda && cuda_count > 0) HK_OR_RETURN(drop_invisible(s));
+  if (cuda && cuda_count > 0) HK_OR_RETURN(detect_gpu_drop_invisible(s));
   if (ask) HK_OR_RETURN(hk_scan_nvml(s, &nvml));
   hk_scan_amd(s);
-  HK_OR_RETURN(missing_remarks(s, cuda, nvml));
+  HK_OR_RETURN(detect_gpu_missing_remarks(s, cuda, nvml));
   /* Without the driver the order is that of bus ids, as with CUDA_DEVICE_ORDER=PCI_BUS_ID. */
   for (int i = 0; i < s->ngpu; i++) {
     if (s->gpu[i].dev < 0) s->gpu[i].dev = i;
@@ -94,14 +95,14 @@ hk_status hk_scan_gpus(hk_detect_scan *s) {
   return HK_OK;
 }
 
-static uint32_t node_of(const hk_detect_scan *s, uint64_t id) {
+static uint32_t detect_gpu_node_of(const hk_detect_scan *s, uint64_t id) {
   for (int i = 0; i < s->ngpu; i++)
     if (s->pci[s->gpu[i].pci].id == id) return s->pci[s->gpu[i].pci].node;
   return HK_NO_NODE;
 }
 
 /* Both ends of a link between two GPUs report it: only the report of the lower node counts. */
-static hk_status place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
+static hk_status detect_gpu_place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *nvs) {
   uint32_t me = s->pci[g->pci].node;
   float each = hk_nvlink_gbps(g->sm);
   if (each <= 0) each = hk_nvlink_gbps(70);
@@ -117,7 +118,7 @@ static hk_status place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *
       HK_OR_RETURN(
           hk_topo_link(s->t, me, cpu, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
     } else {
-      uint32_t other = node_of(s, g->far[i].id);
+      uint32_t other = detect_gpu_node_of(s, g->far[i].id);
       if (other == HK_NO_NODE || other <= me) continue;
       HK_OR_RETURN(
           hk_topo_link(s->t, me, other, HK_EDGE_NVLINK, (unsigned)links, gbps, hk_link_us(HK_EDGE_NVLINK, true)));
@@ -126,7 +127,7 @@ static hk_status place_links(hk_detect_scan *s, const hk_gpu_seen *g, uint32_t *
   return HK_OK;
 }
 
-static hk_status remark_links_down(hk_detect_scan *s) {
+static hk_status detect_gpu_remark_links_down(hk_detect_scan *s) {
   int most = 0;
   for (int i = 0; i < s->ngpu; i++) {
     int links = 0;
@@ -162,6 +163,6 @@ hk_status hk_scan_gpu_place(hk_detect_scan *s) {
     if (g->c2c_gbps > 0)
       HK_OR_RETURN(hk_topo_link(s->t, node, cpu, HK_EDGE_C2C, 1, g->c2c_gbps, hk_link_us(HK_EDGE_C2C, true)));
   }
-  for (int i = 0; i < s->ngpu; i++) HK_OR_RETURN(place_links(s, &s->gpu[i], &nvs));
-  return remark_links_down(s);
+  for (int i = 0; i < s->ngpu; i++) HK_OR_RETURN(detect_gpu_place_links(s, &s->gpu[i], &nvs));
+  return detect_gpu_remark_links_down(s);
 }

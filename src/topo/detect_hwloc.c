@@ -71,7 +71,7 @@ void hk_scan_hwloc_end(hk_detect_scan *s) {
 
 /* With `devices` it reads the configuration of each PCI device, which a hypervisor may answer slowly: the first look is
  * without. */
-static bool open_topology(hk_detect_scan *s, bool devices) {
+static bool detect_hwloc_open_topology(hk_detect_scan *s, bool devices) {
   hwloc_topology_t t;
   if (!s->live || (s->flags & HK_DETECT_NO_HWLOC) || !hk_dl_load(&library)) return false;
   if (hwloc.get_api_version() >> 16 != HWLOC_API_VERSION >> 16 || hwloc.init(&t) != 0) return false;
@@ -92,7 +92,7 @@ static bool open_topology(hk_detect_scan *s, bool devices) {
   return true;
 }
 
-static float cache_of(hwloc_topology_t t, hwloc_const_cpuset_t set, int depth) {
+static float detect_hwloc_cache_of(hwloc_topology_t t, hwloc_const_cpuset_t set, int depth) {
   float mib = 0;
   hwloc_obj_t cache;
   for (unsigned i = 0; (cache = hwloc.get_obj_by_depth(t, depth, i)) != NULL; i++)
@@ -102,7 +102,7 @@ static float cache_of(hwloc_topology_t t, hwloc_const_cpuset_t set, int depth) {
 }
 
 /* The depth of the last-level cache, searched from the top; -1: there is none. */
-static int cache_depth(hwloc_topology_t t) {
+static int detect_hwloc_cache_depth(hwloc_topology_t t) {
   hwloc_obj_t o;
   for (int depth = 0; (o = hwloc.get_obj_by_depth(t, depth, 0)) != NULL; depth++)
     if (o->type >= HWLOC_OBJ_L2CACHE && o->type <= HWLOC_OBJ_L5CACHE) return depth;
@@ -113,9 +113,9 @@ bool hk_scan_hwloc_cpus(hk_detect_scan *s, hk_status *rc) {
   hwloc_obj_t numa;
   uint32_t at;
   *rc = HK_OK;
-  if (!open_topology(s, false)) return false;
+  if (!detect_hwloc_open_topology(s, false)) return false;
   hwloc_topology_t t = s->hwloc;
-  int cache = cache_depth(t);
+  int cache = detect_hwloc_cache_depth(t);
   for (unsigned i = 0; (numa = hwloc.get_obj_by_depth(t, HWLOC_TYPE_DEPTH_NUMANODE, i)) != NULL; i++) {
     /* Nodes without processors are memory alone, of expanders or of GPUs. */
     if (!numa->cpuset || hwloc.bitmap_weight(numa->cpuset) <= 0 || numa->os_index > INT16_MAX) continue;
@@ -129,14 +129,14 @@ bool hk_scan_hwloc_cpus(hk_detect_scan *s, hk_status *rc) {
     n->numa = (int16_t)numa->os_index;
     for (unsigned b = 0; b < HK_CPU_MASK_WORDS * 64; b++)
       if (hwloc.bitmap_isset(numa->cpuset, b)) n->cpu.mask[b / 64] |= (uint64_t)1 << (b % 64);
-    if (cache >= 0) n->cpu.cache_mib = cache_of(t, numa->cpuset, cache);
+    if (cache >= 0) n->cpu.cache_mib = detect_hwloc_cache_of(t, numa->cpuset, cache);
   }
   return s->t->nnodes > 0;
 }
 
 int hk_scan_hwloc_numa(hk_detect_scan *s, uint64_t id) {
   hwloc_obj_t o;
-  if (!s->hwloc || (!s->hwloc_devices && !open_topology(s, true))) return -1;
+  if (!s->hwloc || (!s->hwloc_devices && !detect_hwloc_open_topology(s, true))) return -1;
   for (unsigned i = 0; (o = hwloc.get_obj_by_depth(s->hwloc, HWLOC_TYPE_DEPTH_PCI_DEVICE, i)) != NULL; i++) {
     const struct hwloc_pcidev_attr_s *p = &o->attr->pcidev;
     uint64_t here = (uint64_t)p->domain << 20 | (uint64_t)p->bus << 12 | (uint64_t)p->dev << 4 |

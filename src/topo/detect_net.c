@@ -13,7 +13,7 @@
 #define NET "/sys/class/net"
 enum { NET_LIMIT = 512, LOWER_DEPTH = 4 };
 
-static hk_net_seen *add_net(hk_detect_scan *s) {
+static hk_net_seen *detect_net_add_net(hk_detect_scan *s) {
   if (s->nnet >= NET_LIMIT) return NULL;
   hk_net_seen *more = realloc(s->net, ((size_t)s->nnet + 1) * sizeof *more);
   if (!more) return NULL;
@@ -25,7 +25,7 @@ static hk_net_seen *add_net(hk_detect_scan *s) {
 /* ---- RDMA ---- */
 
 /* "0c42:a103:00c4:1d2e" */
-static uint64_t read_guid(const hk_detect_scan *s, const char *device) {
+static uint64_t detect_net_read_guid(const hk_detect_scan *s, const char *device) {
   char text[64];
   uint64_t guid = 0;
   if (!hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/sys_image_guid", device) &&
@@ -40,7 +40,7 @@ static uint64_t read_guid(const hk_detect_scan *s, const char *device) {
 }
 
 /* The card's PCI function; for RDMA in software the card of the interface below it. */
-static int device_of(const hk_detect_scan *s, const char *device) {
+static int detect_net_device_of(const hk_detect_scan *s, const char *device) {
   char path[HK_SYSFS_PATH], parent[64];
   if (hk_sysfs_real(s->sys, path, RDMA "/%s", device)) {
     int at = hk_scan_pci_of_path(s, path);
@@ -53,7 +53,7 @@ static int device_of(const hk_detect_scan *s, const char *device) {
 }
 
 /* An active port, or false; ports that are down are counted. */
-static bool read_port(hk_detect_scan *s, const char *device, const char *port, hk_net_seen *n, int *down) {
+static bool detect_net_read_port(hk_detect_scan *s, const char *device, const char *port, hk_net_seen *n, int *down) {
   char text[128];
   int state = 0;
   if (hk_sysfs_text(s->sys, text, sizeof text, RDMA "/%s/ports/%s/state", device, port)) state = atoi(text);
@@ -70,22 +70,22 @@ static bool read_port(hk_detect_scan *s, const char *device, const char *port, h
   return true;
 }
 
-static hk_status scan_rdma(hk_detect_scan *s) {
+static hk_status detect_net_scan_rdma(hk_detect_scan *s) {
   hk_status rc = HK_OK;
   int down = 0;
   char first[HK_NODE_NAME] = "", **ports = NULL, **devices = hk_sysfs_list(s->sys, RDMA);
   if (!(s->flags & HK_DETECT_BY_NAME)) hk_sysfs_sort_by_pci(s->sys, RDMA, devices);
   for (char **device = devices; device && *device; device++) {
-    int pci = device_of(s, *device);
-    uint64_t guid = read_guid(s, *device);
+    int pci = detect_net_device_of(s, *device);
+    uint64_t guid = detect_net_read_guid(s, *device);
     ports = hk_sysfs_list(s->sys, RDMA "/%s/ports", *device);
     for (char **port = ports; port && *port; port++) {
       hk_net_seen seen = {.pci = pci, .guid = guid};
       int before = down;
-      bool active = read_port(s, *device, *port, &seen, &down);
+      bool active = detect_net_read_port(s, *device, *port, &seen, &down);
       if (down > before && !first[0]) snprintf(first, sizeof first, "%.40s:%.4s", *device, *port);
       if (!active) continue;
-      hk_net_seen *n = add_net(s);
+      hk_net_seen *n = detect_net_add_net(s);
       if (!n) {
         rc = HK_FAIL_ERRNO("no room for network port %s", *device);
         goto out;
@@ -113,7 +113,7 @@ out:
 
 /* The PCI function of an interface, or of the interface below it (bond, VLAN, bridge with a real port); -1: none is
  * visible. *hardware: there is a device, even if it is not a PCI device. */
-static int function_of(const hk_detect_scan *s, const char *name, int depth, bool *hardware) {
+static int detect_net_function_of(const hk_detect_scan *s, const char *name, int depth, bool *hardware) {
   char path[HK_SYSFS_PATH];
   if (hk_sysfs_has(s->sys, NET "/%s/device", name)) {
     *hardware = true;
@@ -122,12 +122,12 @@ static int function_of(const hk_detect_scan *s, const char *name, int depth, boo
   int found = -1;
   char **names = depth > 0 ? hk_sysfs_list(s->sys, NET "/%s", name) : NULL;
   for (char **n = names; n && *n && found < 0; n++)
-    if (strncmp(*n, "lower_", 6) == 0) found = function_of(s, *n + 6, depth - 1, hardware);
+    if (strncmp(*n, "lower_", 6) == 0) found = detect_net_function_of(s, *n + 6, depth - 1, hardware);
   free(names);
   return found;
 }
 
-static bool is_up(const hk_detect_scan *s, const char *name) {
+static bool detect_net_is_up(const hk_detect_scan *s, const char *name) {
   char state[32] = "";
   long long carrier = 0;
   hk_sysfs_text(s->sys, state, sizeof state, NET "/%s/operstate", name);
@@ -136,7 +136,7 @@ static bool is_up(const hk_detect_scan *s, const char *name) {
 }
 
 /* False for software devices that lead nowhere else: loopback, container bridges, tunnels of the host to itself. */
-static bool leads_out(const hk_detect_scan *s, const char *name) {
+static bool detect_net_leads_out(const hk_detect_scan *s, const char *name) {
   static const char *const inner[] = {"lo",    "docker",  "br-",  "virbr",        "cni", "podman", "lxcbr",
                                       "lxdbr", "veth",    "vnet", "dummy",        "ifb", "tap",    "tun",
                                       "kube-", "flannel", "cali", "nodelocaldns", "sit", "gre",    "ip6tnl"};
@@ -148,7 +148,7 @@ static bool leads_out(const hk_detect_scan *s, const char *name) {
 
 /* The first pass adds the interfaces with hardware. If there are none, the second pass adds those without: a
  * container's eth0. */
-static hk_status scan_interfaces(hk_detect_scan *s, bool with_hardware, int *unknown) {
+static hk_status detect_net_scan_interfaces(hk_detect_scan *s, bool with_hardware, int *unknown) {
   hk_status rc = HK_OK;
   char **names = hk_sysfs_list(s->sys, NET);
   for (char **name = names; name && *name; name++) {
@@ -157,13 +157,13 @@ static hk_status scan_interfaces(hk_detect_scan *s, bool with_hardware, int *unk
     /* A bond's member is a part of the bond. */
     if (hk_sysfs_has(s->sys, NET "/%s/master", *name) && !hk_sysfs_has(s->sys, NET "/%s/master/bridge", *name))
       continue;
-    if (!is_up(s, *name) || strlen(*name) >= HK_NODE_NAME) continue;
-    int pci = function_of(s, *name, LOWER_DEPTH, &hardware);
-    if (hardware != with_hardware || (!hardware && !leads_out(s, *name))) continue;
+    if (!detect_net_is_up(s, *name) || strlen(*name) >= HK_NODE_NAME) continue;
+    int pci = detect_net_function_of(s, *name, LOWER_DEPTH, &hardware);
+    if (hardware != with_hardware || (!hardware && !detect_net_leads_out(s, *name))) continue;
     /* A VLAN is its interface again, a bridge is its port. */
     if (!hk_sysfs_has(s->sys, NET "/%s/device", *name) && !hk_sysfs_has(s->sys, NET "/%s/bonding", *name) && hardware)
       continue;
-    hk_net_seen *n = add_net(s);
+    hk_net_seen *n = detect_net_add_net(s);
     if (!n) {
       rc = HK_FAIL_ERRNO("no room for network interface %s", *name);
       goto out;
@@ -184,7 +184,7 @@ out:
 
 /* A virtual function's port is its physical function's. If both are visible, or several virtual functions of one card,
  * one is kept. */
-static void merge_functions(hk_detect_scan *s) {
+static void detect_net_merge_functions(hk_detect_scan *s) {
   int kept = 0;
   for (int i = 0; i < s->nnet; i++) {
     uint64_t of = s->net[i].pci >= 0 ? s->pci[s->net[i].pci].function : 0;
@@ -199,7 +199,7 @@ static void merge_functions(hk_detect_scan *s) {
 }
 
 /* The functions of a card share its link: the lowest function represents all of them. */
-static int card_of(const hk_detect_scan *s, int pci) {
+static int detect_net_card_of(const hk_detect_scan *s, int pci) {
   uint64_t id = s->pci[pci].function && hk_scan_pci_find(s, s->pci[pci].function) >= 0 ? s->pci[pci].function
                                                                                        : s->pci[pci].id;
   for (uint64_t f = id & ~(uint64_t)0xf; f < id; f++) {
@@ -212,13 +212,13 @@ static int card_of(const hk_detect_scan *s, int pci) {
 
 hk_status hk_scan_nets(hk_detect_scan *s) {
   int unknown = 0;
-  HK_OR_RETURN(scan_rdma(s));
-  if (s->nnet == 0) HK_OR_RETURN(scan_interfaces(s, true, &unknown));
-  if (s->nnet == 0) HK_OR_RETURN(scan_interfaces(s, false, &unknown));
-  merge_functions(s);
+  HK_OR_RETURN(detect_net_scan_rdma(s));
+  if (s->nnet == 0) HK_OR_RETURN(detect_net_scan_interfaces(s, true, &unknown));
+  if (s->nnet == 0) HK_OR_RETURN(detect_net_scan_interfaces(s, false, &unknown));
+  detect_net_merge_functions(s);
   for (int i = 0; i < s->nnet; i++) {
     hk_net_seen *n = &s->net[i];
-    if (n->pci >= 0) hk_scan_pci_keep(s, n->pci = card_of(s, n->pci));
+    if (n->pci >= 0) hk_scan_pci_keep(s, n->pci = detect_net_card_of(s, n->pci));
     if (!(n->mbps > 0 && n->mbps < 1e8f)) n->mbps = 10000;
   }
   if (unknown)
@@ -228,7 +228,7 @@ hk_status hk_scan_nets(hk_detect_scan *s) {
 }
 
 /* A port whose device is not visible is attached to the first CPU, as a device with an address that no bus has. */
-static hk_status place_bare(hk_detect_scan *s, int i, uint32_t *nic) {
+static hk_status detect_net_place_bare(hk_detect_scan *s, int i, uint32_t *nic) {
   float gbps = hk_pci_gbps(hk_pci_gts(3), 16);
   HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NIC, (uint64_t)0xffffff << 20 | (uint64_t)i << 4, nic));
   s->t->nodes[*nic].numa = s->t->nodes[0].numa;
@@ -238,7 +238,7 @@ static hk_status place_bare(hk_detect_scan *s, int i, uint32_t *nic) {
 }
 
 /* True if NICs can access GPU memory, through the peer memory module or dma-bufs. */
-static bool peer_memory(const hk_detect_scan *s) {
+static bool detect_net_peer_memory(const hk_detect_scan *s) {
   static const char *const modules[] = {"/sys/module/nvidia_peermem", "/sys/module/nv_peer_mem",
                                         "/sys/kernel/mm/memory_peers"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(modules); i++)
@@ -247,7 +247,7 @@ static bool peer_memory(const hk_detect_scan *s) {
 }
 
 hk_status hk_scan_net_place(hk_detect_scan *s) {
-  bool gdr = peer_memory(s), rdma = false;
+  bool gdr = detect_net_peer_memory(s), rdma = false;
   for (int i = 0; i < s->ngpu; i++) gdr = gdr || s->gpu[i].dmabuf;
   for (int i = 0; i < s->nnet; i++) {
     const hk_net_seen *seen = &s->net[i];
@@ -255,7 +255,7 @@ hk_status hk_scan_net_place(hk_detect_scan *s) {
     if (seen->pci >= 0)
       HK_OR_RETURN(hk_scan_pci_place(s, seen->pci, HK_NODE_NIC, &nic));
     else
-      HK_OR_RETURN(place_bare(s, i, &nic));
+      HK_OR_RETURN(detect_net_place_bare(s, i, &nic));
     if (!s->t->nodes[nic].name[0]) memcpy(s->t->nodes[nic].name, seen->name, sizeof seen->name);
     HK_OR_RETURN(hk_topo_add(s->t, HK_NODE_NET, (uint64_t)i, &net));
     hk_node *n = &s->t->nodes[net];

@@ -96,7 +96,7 @@ static hk_dl library = {.files = {"libnvidia-ml.so.1", "libnvidia-ml.so"},
                         .table = &nvml,
                         .subs = HK_SUB_GRAPH};
 
-static void add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
+static void detect_nvml_add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
   int i = 0;
   while (i < g->nfars && (g->far[i].kind != kind || g->far[i].id != id)) i++;
   if (i == HK_GPU_FARS) return;
@@ -106,7 +106,7 @@ static void add_far(hk_gpu_seen *g, hk_far_kind kind, uint64_t id) {
 
 /* The other end of a link. A switch may be invisible, in a virtual machine or because it is in another tray of the
  * rack. Then NVML returns an invalid address, or fails. */
-static void look_behind(const hk_detect_scan *s, device_t d, hk_gpu_seen *g, unsigned link) {
+static void detect_nvml_look_behind(const hk_detect_scan *s, device_t d, hk_gpu_seen *g, unsigned link) {
   nvml_pci far;
   int type = -1;
   uint64_t id = 0;
@@ -120,18 +120,18 @@ static void look_behind(const hk_detect_scan *s, device_t d, hk_gpu_seen *g, uns
     type = at >= 0 && s->pci[at].class_code >> 16 == 0x03 ? FAR_GPU : FAR_SWITCH;
   }
   if (type != FAR_GPU)
-    add_far(g, type == FAR_CPU ? HK_FAR_CPU : HK_FAR_SWITCH, 0);
+    detect_nvml_add_far(g, type == FAR_CPU ? HK_FAR_CPU : HK_FAR_SWITCH, 0);
   else if (known)
-    add_far(g, HK_FAR_GPU, id);
+    detect_nvml_add_far(g, HK_FAR_GPU, id);
 }
 
-static void count_links(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
+static void detect_nvml_count_links(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
   for (unsigned link = 0; nvml.link_state && link < LINK_LIMIT; link++) {
     int active = 0;
     unsigned can = 1;
     if (nvml.link_state(d, link, &active) != 0 || !active) continue;
     if (nvml.link_capability && nvml.link_capability(d, link, CAP_P2P, &can) == 0 && !can) continue;
-    look_behind(s, d, g, link);
+    detect_nvml_look_behind(s, d, g, link);
     /* Versions 1.0, 2.0, 2.2, 3.0, 3.1, 4.0, 5.0, 6.0 count from 1. They give the generation if CUDA did not. */
     static const int generation[] = {0, 60, 70, 70, 80, 80, 90, 100, 100};
     unsigned version;
@@ -141,7 +141,7 @@ static void count_links(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
   }
 }
 
-static unsigned field(device_t d, unsigned id, unsigned scope) {
+static unsigned detect_nvml_field(device_t d, unsigned id, unsigned scope) {
   nvml_field f;
   memset(&f, 0, sizeof f);
   f.id = id;
@@ -150,16 +150,16 @@ static unsigned field(device_t d, unsigned id, unsigned scope) {
   return f.type == TYPE_UNSIGNED ? f.value.ui : (unsigned)f.value.ull;
 }
 
-static float c2c_rate(device_t d) {
+static float detect_nvml_c2c_rate(device_t d) {
   float mbps = 0;
-  unsigned count = field(d, FIELD_C2C_COUNT, 0);
+  unsigned count = detect_nvml_field(d, FIELD_C2C_COUNT, 0);
   for (unsigned link = 0; link < count && link < 64; link++)
-    if (field(d, FIELD_C2C_STATUS, link)) mbps += (float)field(d, FIELD_C2C_MAX_MBPS, link);
+    if (detect_nvml_field(d, FIELD_C2C_STATUS, link)) mbps += (float)detect_nvml_field(d, FIELD_C2C_MAX_MBPS, link);
   return mbps / 1000;
 }
 
 /* Hosts of a rack whose GPUs share NVLinks have the same cluster and clique. */
-static uint64_t fabric_of(device_t d) {
+static uint64_t detect_nvml_fabric_of(device_t d) {
   nvml_fabric f;
   memset(&f, 0, sizeof f);
   f.version = (unsigned)sizeof f | 2u << 24;
@@ -171,20 +171,20 @@ static uint64_t fabric_of(device_t d) {
   return h ? h : 1;
 }
 
-static void describe(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
+static void detect_nvml_describe(const hk_detect_scan *s, device_t d, hk_gpu_seen *g) {
   int major, minor;
   unsigned now, pending;
   if (!g->name[0] && nvml.name && nvml.name(d, g->name, (unsigned)sizeof g->name) != 0) g->name[0] = '\0';
   g->name[sizeof g->name - 1] = '\0';
   if (g->sm == 0 && nvml.capability && nvml.capability(d, &major, &minor) == 0) g->sm = 10 * major + minor;
   g->nfars = 0;
-  count_links(s, d, g);
-  g->c2c_gbps = c2c_rate(d);
-  g->fabric = fabric_of(d);
+  detect_nvml_count_links(s, d, g);
+  g->c2c_gbps = detect_nvml_c2c_rate(d);
+  g->fabric = detect_nvml_fabric_of(d);
   g->mig = nvml.mig && nvml.mig(d, &now, &pending) == 0 && now == MIG_ENABLED;
 }
 
-static const char *p2p_reason(int status) {
+static const char *detect_nvml_p2p_reason(int status) {
   static const char *const reasons[] = {"",
                                         "the chipset does not support it",
                                         "the GPUs do not support it",
@@ -195,7 +195,7 @@ static const char *p2p_reason(int status) {
 }
 
 /* Pairs that cannot read each other's memory: one remark for all of them. */
-static hk_status check_peers(hk_detect_scan *s, const device_t *handle) {
+static hk_status detect_nvml_check_peers(hk_detect_scan *s, const device_t *handle) {
   int pairs = 0, a = 0, b = 0, why = 0, status;
   for (int i = 0; i < s->ngpu; i++)
     for (int k = i + 1; k < s->ngpu; k++) {
@@ -206,11 +206,11 @@ static hk_status check_peers(hk_detect_scan *s, const device_t *handle) {
   if (!pairs) return HK_OK;
   return hk_topo_remark(s->t,
                         "no direct access between the memories of GPUs at positions %d and %d (%d pair%s in all): %s",
-                        a, b, pairs, pairs > 1 ? "s" : "", p2p_reason(why));
+                        a, b, pairs, pairs > 1 ? "s" : "", detect_nvml_p2p_reason(why));
 }
 
 /* Adds the GPUs that only NVML shows. */
-static void add_all(hk_detect_scan *s, unsigned count) {
+static void detect_nvml_add_all(hk_detect_scan *s, unsigned count) {
   for (unsigned i = 0; i < count; i++) {
     device_t d;
     nvml_pci pci;
@@ -222,7 +222,7 @@ static void add_all(hk_detect_scan *s, unsigned count) {
   }
 }
 
-static hk_status remark_cut(hk_detect_scan *s) {
+static hk_status detect_nvml_remark_cut(hk_detect_scan *s) {
   int cut = 0;
   for (int i = 0; i < s->ngpu; i++) cut += s->gpu[i].mig;
   if (!cut) return HK_OK;
@@ -242,17 +242,17 @@ hk_status hk_scan_nvml(hk_detect_scan *s, bool *there) {
     return HK_OK;
   }
   *there = true;
-  if (s->ngpu == 0 && nvml.count(&count) == 0) add_all(s, count);
+  if (s->ngpu == 0 && nvml.count(&count) == 0) detect_nvml_add_all(s, count);
   for (int i = 0; i < s->ngpu; i++) {
     char bus[24];
     hk_bus_id_format(s->pci[s->gpu[i].pci].id, bus);
     if (nvml.by_bus_id(bus, &handle[i]) == 0)
-      describe(s, handle[i], &s->gpu[i]);
+      detect_nvml_describe(s, handle[i], &s->gpu[i]);
     else
       handle[i] = NULL;
   }
-  HK_TRY(remark_cut(s), out);
-  HK_TRY(check_peers(s, handle), out);
+  HK_TRY(detect_nvml_remark_cut(s), out);
+  HK_TRY(detect_nvml_check_peers(s, handle), out);
 out:
   if (nvml.shutdown) nvml.shutdown();
   return rc;

@@ -11,7 +11,7 @@
 #define DEVICES "/sys/bus/pci/devices"
 enum { DEEP = 32 };
 
-static int by_id(const void *a, const void *b) {
+static int detect_pci_by_id(const void *a, const void *b) {
   const hk_pci_seen *x = a, *y = b;
   return x->id < y->id ? -1 : x->id > y->id;
 }
@@ -32,7 +32,7 @@ int hk_scan_pci_find(const hk_detect_scan *s, uint64_t id) {
 }
 
 /* The index of the last PCI address but `skip` in a path, -1 if there is none. */
-static int address_in(const hk_detect_scan *s, const char *path, int skip) {
+static int detect_pci_address_in(const hk_detect_scan *s, const char *path, int skip) {
   char text[HK_SYSFS_PATH];
   snprintf(text, sizeof text, "%s", path);
   for (char *slash; (slash = strrchr(text, '/')) != NULL; *slash = '\0') {
@@ -42,9 +42,9 @@ static int address_in(const hk_detect_scan *s, const char *path, int skip) {
   return -1;
 }
 
-int hk_scan_pci_of_path(const hk_detect_scan *s, const char *path) { return address_in(s, path, 0); }
+int hk_scan_pci_of_path(const hk_detect_scan *s, const char *path) { return detect_pci_address_in(s, path, 0); }
 
-static void read_entry(hk_detect_scan *s, hk_pci_seen *p, const char *name) {
+static void detect_pci_read_entry(hk_detect_scan *s, hk_pci_seen *p, const char *name) {
   long long v;
   char link[64];
   p->node = HK_NO_NODE;
@@ -57,7 +57,7 @@ static void read_entry(hk_detect_scan *s, hk_pci_seen *p, const char *name) {
 }
 
 /* A broken recording may have links that form a circle: the walk must not follow them for ever. */
-static void cut_circles(hk_detect_scan *s) {
+static void detect_pci_cut_circles(hk_detect_scan *s) {
   for (int i = 0; i < s->npci; i++) {
     int steps = 0;
     for (int up = i; up >= 0 && steps <= DEEP; up = s->pci[up].parent) steps++;
@@ -81,23 +81,23 @@ hk_status hk_scan_pci(hk_detect_scan *s) {
   }
   for (int i = 0; i < n; i++) {
     if (!hk_bus_id_parse(names[i], &s->pci[s->npci].id)) continue;
-    read_entry(s, &s->pci[s->npci++], names[i]);
+    detect_pci_read_entry(s, &s->pci[s->npci++], names[i]);
   }
-  qsort(s->pci, (size_t)s->npci, sizeof *s->pci, by_id);
+  qsort(s->pci, (size_t)s->npci, sizeof *s->pci, detect_pci_by_id);
   for (int i = 0; i < n; i++) {
     uint64_t id;
     char path[HK_SYSFS_PATH];
     if (!hk_bus_id_parse(names[i], &id) || !hk_sysfs_real(s->sys, path, DEVICES "/%s", names[i])) continue;
     hk_pci_seen *p = &s->pci[hk_scan_pci_find(s, id)];
-    p->parent = address_in(s, path, 1);
+    p->parent = detect_pci_address_in(s, path, 1);
   }
-  cut_circles(s);
+  detect_pci_cut_circles(s);
 out:
   free(names);
   return rc;
 }
 
-static void read_link(hk_detect_scan *s, const char *name, const char *which, float *gts, int *width) {
+static void detect_pci_read_link(hk_detect_scan *s, const char *name, const char *which, float *gts, int *width) {
   char text[64];
   long long lanes;
   *gts = 0;
@@ -121,14 +121,14 @@ void hk_scan_pci_read(hk_detect_scan *s, int i) {
   if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/device", name)) p->info.device = (uint16_t)v;
   if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/subsystem_vendor", name)) p->info.subvendor = (uint16_t)v;
   if (hk_sysfs_number(s->sys, &v, DEVICES "/%s/subsystem_device", name)) p->info.subdevice = (uint16_t)v;
-  read_link(s, name, "current", &p->info.gts, &p->info.width);
-  read_link(s, name, "max", &p->info.max_gts, &p->info.max_width);
+  detect_pci_read_link(s, name, "current", &p->info.gts, &p->info.width);
+  detect_pci_read_link(s, name, "max", &p->info.max_gts, &p->info.max_width);
   /* The other end of the link may be slower: then the link is not downgraded. */
   if (p->parent >= 0) {
     float gts;
     int width;
     hk_bus_id_format(s->pci[p->parent].id, name);
-    read_link(s, name, "max", &gts, &width);
+    detect_pci_read_link(s, name, "max", &gts, &width);
     if (gts > 0 && gts < p->info.max_gts) p->info.max_gts = gts;
     if (width > 0 && width < p->info.max_width) p->info.max_width = width;
   }
@@ -163,12 +163,15 @@ void hk_scan_pci_keep(hk_detect_scan *s, int i) {
 
 /* GPUs slow their link down while idle and speed it up with the first copy, so the best speed counts. Missing lanes
  * stay missing. */
-static bool sleeps(const hk_pci_seen *p) { return p->class_code >> 16 == 0x03 || p->class_code >> 16 == 0x12; }
+static bool detect_pci_sleeps(const hk_pci_seen *p) {
+  return p->class_code >> 16 == 0x03 || p->class_code >> 16 == 0x12;
+}
 
-static hk_status remark_slow(hk_detect_scan *s, const hk_pci_seen *p) {
+static hk_status detect_pci_remark_slow(hk_detect_scan *s, const hk_pci_seen *p) {
   char name[24];
   const hk_pci_info *i = &p->info;
-  bool slow = i->gts > 0 && i->max_gts > i->gts && !sleeps(p), narrow = i->width > 0 && i->max_width > i->width;
+  bool slow = i->gts > 0 && i->max_gts > i->gts && !detect_pci_sleeps(p),
+       narrow = i->width > 0 && i->max_width > i->width;
   if (!slow && !narrow) return HK_OK;
   hk_bus_id_format(p->id, name);
   return hk_topo_remark(s->t,
@@ -178,26 +181,26 @@ static hk_status remark_slow(hk_detect_scan *s, const hk_pci_seen *p) {
 }
 
 /* GB/s of the link above a device; 0: unknown. */
-static float link_rate(hk_detect_scan *s, int i) {
+static float detect_pci_link_rate(hk_detect_scan *s, int i) {
   hk_scan_pci_read(s, i);
   const hk_pci_seen *p = &s->pci[i];
-  float gts = sleeps(p) && p->info.max_gts > 0 ? p->info.max_gts : p->info.gts;
+  float gts = detect_pci_sleeps(p) && p->info.max_gts > 0 ? p->info.max_gts : p->info.gts;
   return hk_pci_gbps(gts, p->info.width > 0 ? p->info.width : p->info.max_width);
 }
 
 /* Goes up from a device to the next device that has a node, or past the root (-1). *rate: the slowest link on the
  * way. */
-static int climb(hk_detect_scan *s, int i, float *rate) {
-  *rate = link_rate(s, i);
+static int detect_pci_climb(hk_detect_scan *s, int i, float *rate) {
+  *rate = detect_pci_link_rate(s, i);
   int up = s->pci[i].parent;
   for (int depth = 0; up >= 0 && s->pci[up].branches < 2 && depth < DEEP; up = s->pci[up].parent, depth++) {
-    float here = link_rate(s, up);
+    float here = detect_pci_link_rate(s, up);
     if (here > 0 && (*rate <= 0 || here < *rate)) *rate = here;
   }
   return up;
 }
 
-static int numa_of(hk_detect_scan *s, int i) {
+static int detect_pci_numa_of(hk_detect_scan *s, int i) {
   int at = i;
   for (int depth = 0; at >= 0 && depth < DEEP; at = s->pci[at].parent, depth++)
     if (s->pci[at].numa >= 0) return s->pci[at].numa;
@@ -207,7 +210,7 @@ static int numa_of(hk_detect_scan *s, int i) {
 }
 
 /* A virtual machine shows no speeds. No machine in use today has less than the third generation. */
-static float assumed_rate(const hk_detect_scan *s, const hk_pci_seen *p) {
+static float detect_pci_assumed_rate(const hk_detect_scan *s, const hk_pci_seen *p) {
   int gen = 3;
   for (int i = 0; i < s->ngpu; i++)
     if (&s->pci[s->gpu[i].pci] == p)
@@ -224,7 +227,7 @@ hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_
   uint32_t above;
   *node = s->pci[i].node;
   if (*node != HK_NO_NODE) return HK_OK;
-  int up = climb(s, i, &rate), numa = numa_of(s, i);
+  int up = detect_pci_climb(s, i, &rate), numa = detect_pci_numa_of(s, i);
   hk_pci_seen *p = &s->pci[i];
   if (up >= 0)
     HK_OR_RETURN(hk_scan_pci_place(s, up, HK_NODE_PCI, &above));
@@ -235,9 +238,9 @@ hk_status hk_scan_pci_place(hk_detect_scan *s, int i, hk_node_kind kind, uint32_
   s->t->nodes[*node].pci = p->info;
   p->node = *node;
   if (rate <= 0) {
-    rate = assumed_rate(s, p);
+    rate = detect_pci_assumed_rate(s, p);
     if (!p->made_up) s->no_link_speed++;
   }
-  HK_OR_RETURN(remark_slow(s, p));
+  HK_OR_RETURN(detect_pci_remark_slow(s, p));
   return hk_topo_link(s->t, *node, above, HK_EDGE_PCI, 1, rate, hk_link_us(HK_EDGE_PCI, false));
 }

@@ -11,7 +11,7 @@ typedef struct tally {
   const hk_gpu_part *part; /* of the last GPU */
 } tally;
 
-static void count_gpu(const hk_topo *t, const hk_node *n, tally *c) {
+static void guesses_count_gpu(const hk_topo *t, const hk_node *n, tally *c) {
   float memory;
   bool linked = false;
   c->part = hk_gpu_part_like(n, &memory);
@@ -22,7 +22,7 @@ static void count_gpu(const hk_topo *t, const hk_node *n, tally *c) {
   c->nvlinks += linked;
 }
 
-static hk_status remark_gpus(hk_topo *t, uint32_t gpus, const tally *c, bool file) {
+static hk_status guesses_remark_gpus(hk_topo *t, uint32_t gpus, const tally *c, bool file) {
   if (c->unknown_model)
     HK_OR_RETURN(hk_topo_remark(t,
                                 "%u of %u GPUs are of an unknown kind: their lanes and links count as 20 GB/s each, "
@@ -46,12 +46,12 @@ hk_status hk_topo_remark_guesses(hk_topo *t, bool file) {
   uint32_t gpus = hk_topo_count(t, HK_NODE_GPU), nics = hk_topo_count(t, HK_NODE_NIC), leaves = 0, cpus = 0;
   for (uint32_t i = 0; i < t->nnodes; i++) {
     const hk_node *n = &t->nodes[i];
-    if (n->kind == HK_NODE_GPU) count_gpu(t, n, &c);
+    if (n->kind == HK_NODE_GPU) guesses_count_gpu(t, n, &c);
     leaves += n->kind == HK_NODE_PCI && n->nedges == 1;
     cpus += n->kind == HK_NODE_CPU && !(n->cpu.memory_gbps > 0);
   }
   for (uint32_t e = 0; e < t->nedges; e++) c.ports += t->edges[e].kind == HK_EDGE_PORT;
-  HK_OR_RETURN(remark_gpus(t, gpus, &c, file));
+  HK_OR_RETURN(guesses_remark_gpus(t, gpus, &c, file));
   if (nics && !c.ports)
     HK_OR_RETURN(hk_topo_remark(t, "NICs without ports: %u. --machine 'FILE as MACHINE nic=%ux200' gives them some",
                                 nics, nics));

@@ -49,26 +49,26 @@ typedef struct joiner {
   group *homes;    /* [nhosts] */
 } joiner;
 
-static const hk_join_part *part_of(const joiner *w, int rank) { return &w->facts[rank].part[w->j->pattern]; }
+static const hk_join_part *join_part_of(const joiner *w, int rank) { return &w->facts[rank].part[w->j->pattern]; }
 
 /* --- Who shares a host --- */
 
-static int by_host(const void *a, const void *b, void *facts) {
+static int join_by_host(const void *a, const void *b, void *facts) {
   const hk_join_fact *f = facts;
   int x = *(const uint16_t *)a, y = *(const uint16_t *)b;
   if (f[x].host != f[y].host) return f[x].host < f[y].host ? -1 : 1;
   return x - y;
 }
 
-static int by_first_rank(const void *a, const void *b, void *ranks) {
+static int join_by_first_rank(const void *a, const void *b, void *ranks) {
   const uint16_t *r = ranks;
   return r[((const group *)a)->first] - r[((const group *)b)->first];
 }
 
-static hk_status find_homes(joiner *w) {
+static hk_status join_find_homes(joiner *w) {
   hk_joined *j = w->j;
   for (int r = 0; r < j->nranks; r++) w->ranks[r] = (uint16_t)r;
-  qsort_r(w->ranks, (size_t)j->nranks, sizeof *w->ranks, by_host, (void *)(uintptr_t)w->facts);
+  qsort_r(w->ranks, (size_t)j->nranks, sizeof *w->ranks, join_by_host, (void *)(uintptr_t)w->facts);
   for (int i = 0; i < j->nranks; i++) j->nhosts += !i || w->facts[w->ranks[i]].host != w->facts[w->ranks[i - 1]].host;
   w->homes = calloc((size_t)j->nhosts, sizeof *w->homes);
   if (!w->homes) return HK_FAIL_ERRNO("no memory to join %d hosts", j->nhosts);
@@ -76,7 +76,7 @@ static hk_status find_homes(joiner *w) {
     if (!i || w->facts[w->ranks[i]].host != w->facts[w->ranks[i - 1]].host) w->homes[++h].first = i;
     w->homes[h].size++;
   }
-  qsort_r(w->homes, (size_t)j->nhosts, sizeof *w->homes, by_first_rank, w->ranks);
+  qsort_r(w->homes, (size_t)j->nhosts, sizeof *w->homes, join_by_first_rank, w->ranks);
   for (int h = 0; h < j->nhosts; h++) {
     w->homes[h].at = h ? w->homes[h - 1].at + w->homes[h - 1].size : 0;
     for (int i = 0; i < w->homes[h].size; i++) j->host[w->ranks[w->homes[h].first + i]] = (uint16_t)h;
@@ -87,13 +87,13 @@ static hk_status find_homes(joiner *w) {
 /* True if every position of every channel is taken exactly once. */
 
 /* A rank without facts (hosts with more ranks than the search takes) does not count as disagreeing. */
-static bool places_fit(const joiner *w, const group *home) {
-  int nchannels = part_of(w, w->ranks[home->first])->nchannels;
+static bool join_places_fit(const joiner *w, const group *home) {
+  int nchannels = join_part_of(w, w->ranks[home->first])->nchannels;
   if (home->size > HK_SEARCH_RANKS || nchannels > HK_CHANNEL_LIMIT) return false;
   for (int c = 0; c < nchannels; c++) {
     bool taken[HK_SEARCH_RANKS] = {false};
     for (int i = 0; i < home->size; i++) {
-      int place = part_of(w, w->ranks[home->first + i])->place[c];
+      int place = join_part_of(w, w->ranks[home->first + i])->place[c];
       if (place >= home->size || taken[place]) return false;
       taken[place] = true;
     }
@@ -101,17 +101,17 @@ static bool places_fit(const joiner *w, const group *home) {
   return true;
 }
 
-static void check_home(joiner *w, int h) {
+static void join_check_home(joiner *w, int h) {
   hk_joined *j = w->j;
   group *home = &w->homes[h];
   int first = w->ranks[home->first], other = first;
-  const hk_join_part *a = part_of(w, first);
+  const hk_join_part *a = join_part_of(w, first);
   for (int i = 0; i < home->size && other == first; i++) {
     int r = w->ranks[home->first + i];
-    const hk_join_part *b = part_of(w, r);
+    const hk_join_part *b = join_part_of(w, r);
     if (b->hash != a->hash || b->nchannels != a->nchannels || w->facts[r].size != w->facts[first].size) other = r;
   }
-  home->split = other != first || w->facts[first].size != home->size || !places_fit(w, home);
+  home->split = other != first || w->facts[first].size != home->size || !join_places_fit(w, home);
   /* A rank without facts (hosts with more ranks than the search takes) does not count as disagreeing. */
   bool nothing = other == first && !w->facts[first].size;
   if (!home->split || nothing || j->split_host >= 0) return;
@@ -122,14 +122,14 @@ static void check_home(joiner *w, int h) {
 
 /* The smallest number of channels of any host. A host whose ranks disagree does not limit it. */
 
-static float slower(float a, float b) { return a > 0 && (b <= 0 || a < b) ? a : b; }
+static float join_slower(float a, float b) { return a > 0 && (b <= 0 || a < b) ? a : b; }
 
 /* Channel i uses the rail that it has on the host with the fewest channels, if the other hosts have that rail. */
-static int fewest(const joiner *w, int *host) {
+static int join_fewest(const joiner *w, int *host) {
   int least = HK_CHANNEL_LIMIT + 1;
   *host = 0;
   for (int h = 0; h < w->j->nhosts; h++) {
-    int n = part_of(w, w->ranks[w->homes[h].first])->nchannels;
+    int n = join_part_of(w, w->ranks[w->homes[h].first])->nchannels;
     if (w->homes[h].split || n >= least) continue;
     least = n;
     *host = h;
@@ -137,23 +137,23 @@ static int fewest(const joiner *w, int *host) {
   return least <= HK_CHANNEL_LIMIT ? least : w->j->pattern != HK_PATTERN_STAR;
 }
 
-static void rate(joiner *w) {
+static void join_rate(joiner *w) {
   hk_joined *j = w->j;
   for (int r = 0; r < j->nranks; r++) {
-    const hk_join_part *part = part_of(w, r);
-    j->intra_gbps = slower(part->intra_gbps, j->intra_gbps);
-    j->inter_gbps = slower(part->inter_gbps, j->inter_gbps);
+    const hk_join_part *part = join_part_of(w, r);
+    j->intra_gbps = join_slower(part->intra_gbps, j->intra_gbps);
+    j->inter_gbps = join_slower(part->inter_gbps, j->inter_gbps);
     if (part->intra_cls > j->intra_cls) j->intra_cls = part->intra_cls;
     if (part->inter_cls > j->inter_cls) j->inter_cls = part->inter_cls;
   }
 }
 
 /* Channel i uses the rail that it has on the host with the fewest channels, if the other hosts have that rail. */
-static void choose_channels(joiner *w, int leader) {
-  const hk_join_part *lead = part_of(w, w->ranks[w->homes[leader].first]);
+static void join_choose_channels(joiner *w, int leader) {
+  const hk_join_part *lead = join_part_of(w, w->ranks[w->homes[leader].first]);
   for (int h = 0; h < w->j->nhosts; h++) {
     group *home = &w->homes[h];
-    const hk_join_part *part = part_of(w, w->ranks[home->first]);
+    const hk_join_part *part = join_part_of(w, w->ranks[home->first]);
     bool used[HK_CHANNEL_LIMIT] = {false};
     if (home->split) continue;
     for (int i = 0; i < w->j->nchannels; i++) {
@@ -171,7 +171,7 @@ static void choose_channels(joiner *w, int leader) {
   }
 }
 
-static void write_orders(joiner *w) {
+static void join_write_orders(joiner *w) {
   hk_joined *j = w->j;
   for (int c = 0; c < j->nchannels; c++) {
     uint16_t *order = j->order + (size_t)c * (size_t)j->nranks;
@@ -179,7 +179,7 @@ static void write_orders(joiner *w) {
       const group *home = &w->homes[h];
       for (int i = 0; i < home->size; i++) {
         uint16_t rank = w->ranks[home->first + i];
-        order[home->at + (home->split ? i : part_of(w, rank)->place[home->use[c]])] = rank;
+        order[home->at + (home->split ? i : join_part_of(w, rank)->place[home->use[c]])] = rank;
       }
     }
   }
@@ -191,31 +191,31 @@ static void write_orders(joiner *w) {
 
 /* Odd labels are leaves. The second tree is the mirror image; if a leaf would be a leaf in both, it is rotated by
  * one. */
-static int tree_parent(int i, int n) {
+static int join_tree_parent(int i, int n) {
   int bit = i & -i, up = (i & ~bit) | bit << 1;
   return up <= n ? up : i & ~bit;
 }
 
 /* Chains inside hosts; each head is attached to the head of the host above. */
-static int host_above(int h, int n, bool second) {
-  if (!second) return tree_parent(h + 1, n) - 1;
+static int join_host_above(int h, int n, bool second) {
+  if (!second) return join_tree_parent(h + 1, n) - 1;
   if (n % 2) {
-    int up = tree_parent((h + 1) % n + 1, n);
+    int up = join_tree_parent((h + 1) % n + 1, n);
     return up ? (up + n - 2) % n : -1;
   }
-  int up = tree_parent(n - h, n);
+  int up = join_tree_parent(n - h, n);
   return up ? n - up : -1;
 }
 
 /* Chains inside hosts; each head is attached to the head of the host above. */
-static void write_trees(joiner *w) {
+static void join_write_trees(joiner *w) {
   hk_joined *j = w->j;
   for (int c = 0; c < j->nchannels; c++) {
     const uint16_t *order = j->order + (size_t)c * (size_t)j->nranks;
     int32_t *up = j->up + (size_t)c * (size_t)j->nranks;
     for (int h = 0; h < j->nhosts; h++) {
       const group *home = &w->homes[h];
-      int above = host_above(h, j->nhosts, c % 2);
+      int above = join_host_above(h, j->nhosts, c % 2);
       up[order[home->at]] = above < 0 ? -1 : order[w->homes[above].at];
       for (int i = 1; i < home->size; i++) up[order[home->at + i]] = order[home->at + i - 1];
     }
@@ -224,22 +224,22 @@ static void write_trees(joiner *w) {
 
 /* --- All together --- */
 
-static uint64_t mix_bytes(uint64_t hash, const void *data, size_t n) {
+static uint64_t join_mix_bytes(uint64_t hash, const void *data, size_t n) {
   const unsigned char *p = data;
   for (size_t i = 0; i < n; i++) hash = hk_hash_mix(hash, p[i]);
   return hash;
 }
 
-static uint64_t hash_of(const joiner *w) {
+static uint64_t join_hash_of(const joiner *w) {
   const hk_joined *j = w->j;
   uint64_t h = hk_hash_mix((uint64_t)j->nranks, (uint64_t)j->nchannels << 8 | j->pattern);
   for (int r = 0; r < j->nranks; r++) {
     h = hk_hash_mix(h, w->facts[r].topo);
-    h = hk_hash_mix(h, part_of(w, r)->hash);
+    h = hk_hash_mix(h, join_part_of(w, r)->hash);
     h = hk_hash_mix(h, j->host[r]);
   }
-  h = mix_bytes(h, &j->intra_gbps, sizeof j->intra_gbps);
-  h = mix_bytes(h, &j->inter_gbps, sizeof j->inter_gbps);
+  h = join_mix_bytes(h, &j->intra_gbps, sizeof j->intra_gbps);
+  h = join_mix_bytes(h, &j->inter_gbps, sizeof j->inter_gbps);
   size_t n = (size_t)j->nchannels * (size_t)j->nranks;
   for (size_t i = 0; i < n; i++) h = hk_hash_mix(h, j->order[i]);
   for (size_t i = 0; i < n && j->up; i++) h = hk_hash_mix(h, (uint64_t)(int64_t)j->up[i]);
@@ -249,19 +249,19 @@ static uint64_t hash_of(const joiner *w) {
 static hk_status join_all(joiner *w) {
   hk_joined *j = w->j;
   int leader;
-  HK_OR_RETURN(find_homes(w));
-  for (int h = 0; h < j->nhosts; h++) check_home(w, h);
-  j->nchannels = fewest(w, &leader);
-  rate(w);
-  choose_channels(w, leader);
+  HK_OR_RETURN(join_find_homes(w));
+  for (int h = 0; h < j->nhosts; h++) join_check_home(w, h);
+  j->nchannels = join_fewest(w, &leader);
+  join_rate(w);
+  join_choose_channels(w, leader);
   size_t n = (size_t)j->nchannels * (size_t)j->nranks + 1;
   j->order = malloc(n * sizeof *j->order);
   j->up = j->pattern == HK_PATTERN_TREE ? malloc(n * sizeof *j->up) : NULL;
   if (!j->order || (j->pattern == HK_PATTERN_TREE && !j->up))
     return HK_FAIL_ERRNO("no memory for %d channels of %d ranks", j->nchannels, j->nranks);
-  write_orders(w);
-  if (j->up) write_trees(w);
-  j->hash = hash_of(w);
+  join_write_orders(w);
+  if (j->up) join_write_trees(w);
+  j->hash = join_hash_of(w);
   return HK_OK;
 }
 

@@ -12,7 +12,7 @@ typedef struct looked {
   int n;
 } looked;
 
-static hk_status look_at(looked *l, const hk_topo *t, const hk_search *what, const hk_path_rules *rules) {
+static hk_status join_cluster_look_at(looked *l, const hk_topo *t, const hk_search *what, const hk_path_rules *rules) {
   if (l->channels && l->n == what->nranks && !memcmp(l->nodes, what->nodes, (size_t)l->n * sizeof *l->nodes))
     return HK_OK;
   hk_channels_free(l->channels);
@@ -24,8 +24,8 @@ static hk_status look_at(looked *l, const hk_topo *t, const hk_search *what, con
   return HK_OK;
 }
 
-static hk_status fill_host(looked *l, const hk_topo *t, const hk_seat *seats, int n, const hk_search *wishes,
-                           const hk_path_rules *rules, hk_join_fact *facts) {
+static hk_status join_cluster_fill_host(looked *l, const hk_topo *t, const hk_seat *seats, int n,
+                                        const hk_search *wishes, const hk_path_rules *rules, hk_join_fact *facts) {
   uint32_t nodes[HK_SEARCH_RANKS];
   hk_search what = *wishes;
   const hk_channels *channels[HK_PATTERNS] = {NULL};
@@ -33,7 +33,7 @@ static hk_status fill_host(looked *l, const hk_topo *t, const hk_seat *seats, in
     for (int i = 0; i < n; i++) nodes[i] = seats[i].node;
     what.nodes = nodes;
     what.nranks = n;
-    HK_OR_RETURN(look_at(l, t, &what, rules));
+    HK_OR_RETURN(join_cluster_look_at(l, t, &what, rules));
     channels[what.pattern] = l->channels;
   }
   for (int i = 0; i < n; i++) hk_join_fill(&facts[i], (uint64_t)seats[i].host, t, channels, i);
@@ -55,8 +55,8 @@ hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *s
   for (int first = 0, next; first < nranks; first = next) {
     int host = seats[first].host;
     for (next = first; next < nranks && seats[next].host == host; next++) {}
-    HK_TRY(fill_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host), seats + first, next - first,
-                     &wishes, rules, facts + first),
+    HK_TRY(join_cluster_fill_host(&kinds[c->kind_of ? c->kind_of[host] : 0], hk_cluster_host(c, host), seats + first,
+                                  next - first, &wishes, rules, facts + first),
            out);
   }
   HK_TRY(hk_join(out, what->pattern, facts, nranks), out);

@@ -51,15 +51,17 @@ typedef struct finder {
   uint64_t looks;         /* visited edges of all walks */
 } finder;
 
-static bool is_end(const hk_node *n) {
+static bool paths_is_end(const hk_node *n) {
   return n->kind == HK_NODE_GPU || n->kind == HK_NODE_NET || n->kind == HK_NODE_CPU;
 }
 
-static uint8_t kind_of(const finder *f, uint32_t end) { return f->t->nodes[f->p->ends[end]].kind; }
+static uint8_t paths_kind_of(const finder *f, uint32_t end) { return f->t->nodes[f->p->ends[end]].kind; }
 
-static hk_path *path_at(const finder *f, uint32_t from, uint32_t to) { return &f->p->at[(size_t)from * f->p->n + to]; }
+static hk_path *paths_path_at(const finder *f, uint32_t from, uint32_t to) {
+  return &f->p->at[(size_t)from * f->p->n + to];
+}
 
-static hk_path_class class_of_edge(const hk_topo *t, const hk_edge *e) {
+static hk_path_class paths_class_of_edge(const hk_topo *t, const hk_edge *e) {
   uint8_t a = t->nodes[e->from].kind, b = t->nodes[e->to].kind;
   switch (e->kind) {
     case HK_EDGE_NVLINK: return HK_PATH_NVL;
@@ -74,7 +76,7 @@ static hk_path_class class_of_edge(const hk_topo *t, const hk_edge *e) {
 
 /* --- Keeping a path and its mirror image --- */
 
-static hk_status add_hops(finder *f, const uint32_t *hops, uint32_t n, uint32_t *first) {
+static hk_status paths_add_hops(finder *f, const uint32_t *hops, uint32_t n, uint32_t *first) {
   if (!HK_RESERVE(f->p->hops, f->hopcap, f->nhops + n))
     return HK_FAIL_ERRNO("no memory for the hops of %u paths", f->p->n * f->p->n);
   *first = f->nhops;
@@ -83,7 +85,8 @@ static hk_status add_hops(finder *f, const uint32_t *hops, uint32_t n, uint32_t 
   return HK_OK;
 }
 
-static hk_status keep(finder *f, uint32_t from, uint32_t to, hk_path_class cls, const uint32_t *hops, uint32_t n) {
+static hk_status paths_keep(finder *f, uint32_t from, uint32_t to, hk_path_class cls, const uint32_t *hops,
+                            uint32_t n) {
   uint32_t back[HOPS_MOST];
   hk_path path = {.cls = (uint8_t)cls, .nhops = (uint8_t)n};
   for (uint32_t i = 0; i < n; i++) {
@@ -92,15 +95,15 @@ static hk_status keep(finder *f, uint32_t from, uint32_t to, hk_path_class cls, 
     path.us += e->us;
     back[n - 1 - i] = e->back;
   }
-  HK_OR_RETURN(add_hops(f, hops, n, &path.first));
-  *path_at(f, from, to) = path;
-  HK_OR_RETURN(add_hops(f, back, n, &path.first));
-  *path_at(f, to, from) = path;
+  HK_OR_RETURN(paths_add_hops(f, hops, n, &path.first));
+  *paths_path_at(f, from, to) = path;
+  HK_OR_RETURN(paths_add_hops(f, back, n, &path.first));
+  *paths_path_at(f, to, from) = path;
   return HK_OK;
 }
 
 /* Concatenates two paths; false if the result is too long or uses an edge twice. */
-static bool join(const finder *f, const hk_path *a, const hk_path *b, uint32_t *hops, uint32_t *n) {
+static bool paths_join(const finder *f, const hk_path *a, const hk_path *b, uint32_t *hops, uint32_t *n) {
   if (a->nhops + b->nhops > HOPS_MOST) return false;
   *n = 0;
   for (uint32_t i = 0; i < a->nhops; i++) hops[(*n)++] = f->p->hops[a->first + i];
@@ -115,7 +118,7 @@ static bool join(const finder *f, const hk_path *a, const hk_path *b, uint32_t *
 
 /* --- The walks --- */
 
-static bool may_pass(const finder *f, uint32_t node, hk_path_class bound) {
+static bool paths_may_pass(const finder *f, uint32_t node, hk_path_class bound) {
   switch (f->t->nodes[node].kind) {
     case HK_NODE_GPU:
     case HK_NODE_NET: return false;
@@ -125,14 +128,14 @@ static bool may_pass(const finder *f, uint32_t node, hk_path_class bound) {
 }
 
 /* Reaches nodes by paths of a class up to `bound`, over links of at least `gbps`. */
-static void walk(finder *f, uint32_t source, hk_path_class bound, float gbps) {
+static void paths_walk(finder *f, uint32_t source, hk_path_class bound, float gbps) {
   const hk_topo *t = f->t;
   uint32_t n = 1;
   memset(f->via, 0xff, t->nnodes * sizeof *f->via);
   f->queue[0] = source;
   for (uint32_t i = 0; i < n; i++) {
     uint32_t at = f->queue[i];
-    if (i && !may_pass(f, at, bound)) continue;
+    if (i && !paths_may_pass(f, at, bound)) continue;
     f->looks += t->nodes[at].nedges;
     for (uint32_t e = t->nodes[at].first_edge, end = e + t->nodes[at].nedges; e < end; e++) {
       uint32_t to = t->edges[e].to;
@@ -143,34 +146,36 @@ static void walk(finder *f, uint32_t source, hk_path_class bound, float gbps) {
   }
 }
 
-static bool leaves_by_c2c(const finder *f, uint32_t gpu, uint32_t net, uint32_t edge) {
-  return kind_of(f, gpu) == HK_NODE_GPU && kind_of(f, net) == HK_NODE_NET && f->t->edges[edge].kind == HK_EDGE_C2C;
+static bool paths_leaves_by_c2c(const finder *f, uint32_t gpu, uint32_t net, uint32_t edge) {
+  return paths_kind_of(f, gpu) == HK_NODE_GPU && paths_kind_of(f, net) == HK_NODE_NET &&
+         f->t->edges[edge].kind == HK_EDGE_C2C;
 }
 
-static hk_status keep_walked(finder *f, uint32_t from, uint32_t to, hk_path_class cls) {
+static hk_status paths_keep_walked(finder *f, uint32_t from, uint32_t to, hk_path_class cls) {
   uint32_t hops[HOPS_MOST], n = 0, source = f->p->ends[from];
   for (uint32_t at = f->p->ends[to]; at != source; at = f->t->edges[f->via[at]].from) n++;
   if (n > HOPS_MOST) return HK_OK;
   for (uint32_t at = f->p->ends[to], i = n; at != source; at = f->t->edges[hops[i]].from) hops[--i] = f->via[at];
-  if (cls == HK_PATH_PHB && (leaves_by_c2c(f, from, to, hops[0]) || leaves_by_c2c(f, to, from, hops[n - 1])))
+  if (cls == HK_PATH_PHB &&
+      (paths_leaves_by_c2c(f, from, to, hops[0]) || paths_leaves_by_c2c(f, to, from, hops[n - 1])))
     cls = HK_PATH_P2C;
-  return keep(f, from, to, cls, hops, n);
+  return paths_keep(f, from, to, cls, hops, n);
 }
 
 /* Finds all paths of exactly this class, after those of better classes. */
-static hk_status find_class(finder *f, hk_path_class cls) {
+static hk_status paths_find_class(finder *f, hk_path_class cls) {
   for (uint32_t from = 0; from < f->p->n; from++) {
     uint32_t missing = 0;
     if (f->looks > looks_most)
       return HK_FAIL(HK_ERR_ARGUMENT,
                      "topology %s has too many links of too many speeds (%u of %u) for its paths to be found",
                      f->t->name, f->t->nedges, f->nspeeds);
-    for (uint32_t to = from + 1; to < f->p->n; to++) missing += path_at(f, from, to)->cls == HK_PATH_DIS;
+    for (uint32_t to = from + 1; to < f->p->n; to++) missing += paths_path_at(f, from, to)->cls == HK_PATH_DIS;
     for (uint32_t s = 0; s < f->nspeeds && missing; s++) {
-      walk(f, f->p->ends[from], cls, f->speeds[s]);
+      paths_walk(f, f->p->ends[from], cls, f->speeds[s]);
       for (uint32_t to = from + 1; to < f->p->n; to++) {
-        if (path_at(f, from, to)->cls != HK_PATH_DIS || f->via[f->p->ends[to]] == NO_EDGE) continue;
-        HK_OR_RETURN(keep_walked(f, from, to, cls));
+        if (paths_path_at(f, from, to)->cls != HK_PATH_DIS || f->via[f->p->ends[to]] == NO_EDGE) continue;
+        HK_OR_RETURN(paths_keep_walked(f, from, to, cls));
         missing--;
       }
     }
@@ -181,10 +186,10 @@ static hk_status find_class(finder *f, hk_path_class cls) {
 /* --- Paths through devices --- */
 
 /* GPU to GPU through the GPU with the widest NVLinks to both. */
-static hk_status through_gpus(finder *f) {
+static hk_status paths_through_gpus(finder *f) {
   uint32_t first = UINT32_MAX, end = 0;
   for (uint32_t i = 0; i < f->p->n; i++)
-    if (kind_of(f, i) == HK_NODE_GPU) {
+    if (paths_kind_of(f, i) == HK_NODE_GPU) {
       if (first == UINT32_MAX) first = i;
       end = i + 1;
     }
@@ -193,94 +198,97 @@ static hk_status through_gpus(finder *f) {
       const hk_path *x, *y;
       uint32_t hops[HOPS_MOST], n, best = UINT32_MAX;
       float widest = 0;
-      if (path_at(f, a, b)->cls != HK_PATH_DIS) continue;
+      if (paths_path_at(f, a, b)->cls != HK_PATH_DIS) continue;
       for (uint32_t m = first; m < end; m++) {
-        x = path_at(f, a, m);
-        y = path_at(f, m, b);
+        x = paths_path_at(f, a, m);
+        y = paths_path_at(f, m, b);
         if (x->cls != HK_PATH_NVL || y->cls != HK_PATH_NVL) continue;
         float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
         if (gbps <= widest) continue;
         widest = gbps;
         best = m;
       }
-      if (best == UINT32_MAX || !join(f, path_at(f, a, best), path_at(f, best, b), hops, &n)) continue;
-      HK_OR_RETURN(keep(f, a, b, HK_PATH_NVB, hops, n));
+      if (best == UINT32_MAX || !paths_join(f, paths_path_at(f, a, best), paths_path_at(f, best, b), hops, &n))
+        continue;
+      HK_OR_RETURN(paths_keep(f, a, b, HK_PATH_NVB, hops, n));
     }
   return HK_OK;
 }
 
-static bool nearer(const hk_path *a, const hk_path *b) {
+static bool paths_nearer(const hk_path *a, const hk_path *b) {
   if (a->cls != b->cls) return a->cls < b->cls;
   return a->gbps > b->gbps;
 }
 
-static uint32_t nearest_cpu(const finder *f, uint32_t end) {
+static uint32_t paths_nearest_cpu(const finder *f, uint32_t end) {
   uint32_t best = UINT32_MAX;
   for (uint32_t i = 0; i < f->p->n; i++) {
-    const hk_path *path = path_at(f, end, i);
-    if (kind_of(f, i) != HK_NODE_CPU || path->cls >= HK_PATH_NET) continue;
-    if (best == UINT32_MAX || nearer(path, path_at(f, end, best))) best = i;
+    const hk_path *path = paths_path_at(f, end, i);
+    if (paths_kind_of(f, i) != HK_NODE_CPU || path->cls >= HK_PATH_NET) continue;
+    if (best == UINT32_MAX || paths_nearer(path, paths_path_at(f, end, best))) best = i;
   }
   return best;
 }
 
 /* AMD's processors forward peer traffic at full speed; some others do so at a fraction of it. */
-static hk_path_class default_p2p_level(const hk_topo *t) {
+static hk_path_class paths_default_p2p_level(const hk_topo *t) {
   const hk_node *cpu = &t->nodes[t->first_of[HK_NODE_CPU]];
   if (!hk_topo_count(t, HK_NODE_CPU)) return HK_PATH_SYS;
   return strstr(cpu->cpu.vendor, "AMD") ? HK_PATH_SYS : HK_PATH_PXB;
 }
 
 /* GPU to GPU paths that peer access must not use go through the memory of a CPU. */
-static hk_status through_host(finder *f, hk_path_class level) {
+static hk_status paths_through_host(finder *f, hk_path_class level) {
   for (uint32_t a = 0; a < f->p->n; a++)
     for (uint32_t b = a + 1; b < f->p->n; b++) {
-      const hk_path *old = path_at(f, a, b);
+      const hk_path *old = paths_path_at(f, a, b);
       uint32_t hops[HOPS_MOST], n, cpu;
-      if (kind_of(f, a) != HK_NODE_GPU || kind_of(f, b) != HK_NODE_GPU) continue;
-      if (old->cls <= level || old->cls == HK_PATH_DIS || (cpu = nearest_cpu(f, a)) == UINT32_MAX) continue;
-      const hk_path *x = path_at(f, a, cpu), *y = path_at(f, cpu, b);
-      if (y->cls == HK_PATH_DIS || !join(f, x, y, hops, &n)) continue;
+      if (paths_kind_of(f, a) != HK_NODE_GPU || paths_kind_of(f, b) != HK_NODE_GPU) continue;
+      if (old->cls <= level || old->cls == HK_PATH_DIS || (cpu = paths_nearest_cpu(f, a)) == UINT32_MAX) continue;
+      const hk_path *x = paths_path_at(f, a, cpu), *y = paths_path_at(f, cpu, b);
+      if (y->cls == HK_PATH_DIS || !paths_join(f, x, y, hops, &n)) continue;
       hk_path_class cls = x->cls > y->cls ? x->cls : y->cls;
-      HK_OR_RETURN(keep(f, a, b, cls > HK_PATH_PHB ? cls : HK_PATH_PHB, hops, n));
-      path_at(f, a, b)->host = path_at(f, b, a)->host = true;
+      HK_OR_RETURN(paths_keep(f, a, b, cls > HK_PATH_PHB ? cls : HK_PATH_PHB, hops, n));
+      paths_path_at(f, a, b)->host = paths_path_at(f, b, a)->host = true;
     }
   return HK_OK;
 }
 
 /* To a NET through the GPU that has the widest path there without a host bridge. */
-static hk_status through_relays(finder *f) {
+static hk_status paths_through_relays(finder *f) {
   for (uint32_t a = 0; a < f->p->n; a++)
     for (uint32_t net = 0; net < f->p->n; net++) {
-      const hk_path *old = path_at(f, a, net);
+      const hk_path *old = paths_path_at(f, a, net);
       uint32_t hops[HOPS_MOST], n, best = UINT32_MAX;
       float widest = 0;
-      if (kind_of(f, a) != HK_NODE_GPU || kind_of(f, net) != HK_NODE_NET || old->cls <= HK_PATH_PXN) continue;
+      if (paths_kind_of(f, a) != HK_NODE_GPU || paths_kind_of(f, net) != HK_NODE_NET || old->cls <= HK_PATH_PXN)
+        continue;
       for (uint32_t m = 0; m < f->p->n; m++) {
-        const hk_path *x = path_at(f, a, m), *y = path_at(f, m, net);
-        if (m == a || kind_of(f, m) != HK_NODE_GPU || x->cls != HK_PATH_NVL || y->cls >= HK_PATH_PXN) continue;
+        const hk_path *x = paths_path_at(f, a, m), *y = paths_path_at(f, m, net);
+        if (m == a || paths_kind_of(f, m) != HK_NODE_GPU || x->cls != HK_PATH_NVL || y->cls >= HK_PATH_PXN) continue;
         float gbps = x->gbps < y->gbps ? x->gbps : y->gbps;
         if (gbps <= widest) continue;
         widest = gbps;
         best = m;
       }
-      if (best == UINT32_MAX || !join(f, path_at(f, a, best), path_at(f, best, net), hops, &n)) continue;
-      HK_OR_RETURN(keep(f, a, net, HK_PATH_PXN, hops, n));
+      if (best == UINT32_MAX || !paths_join(f, paths_path_at(f, a, best), paths_path_at(f, best, net), hops, &n))
+        continue;
+      HK_OR_RETURN(paths_keep(f, a, net, HK_PATH_PXN, hops, n));
     }
   return HK_OK;
 }
 
 /* --- All together --- */
 
-static int falling(const void *a, const void *b) {
+static int paths_falling(const void *a, const void *b) {
   float x = *(const float *)a, y = *(const float *)b;
   return (x < y) - (x > y);
 }
 
-static hk_status prepare(finder *f) {
+static hk_status paths_prepare(finder *f) {
   const hk_topo *t = f->t;
   hk_paths *p = f->p;
-  for (uint32_t i = 0; i < t->nnodes; i++) p->n += is_end(&t->nodes[i]);
+  for (uint32_t i = 0; i < t->nnodes; i++) p->n += paths_is_end(&t->nodes[i]);
   p->ends = malloc(p->n * sizeof *p->ends);
   p->index = malloc(t->nnodes * sizeof *p->index);
   p->at = calloc((size_t)p->n * p->n, sizeof *p->at);
@@ -291,24 +299,24 @@ static hk_status prepare(finder *f) {
   if (!p->ends || !p->index || !p->at || !f->edge_class || !f->speeds || !f->queue || !f->via)
     return HK_FAIL_ERRNO("no memory for the paths between %u ends", p->n);
   for (uint32_t i = 0, n = 0; i < t->nnodes; i++) {
-    p->index[i] = is_end(&t->nodes[i]) ? n : UINT32_MAX;
-    if (is_end(&t->nodes[i])) p->ends[n++] = i;
+    p->index[i] = paths_is_end(&t->nodes[i]) ? n : UINT32_MAX;
+    if (paths_is_end(&t->nodes[i])) p->ends[n++] = i;
   }
   for (uint32_t i = 0; i < t->nedges; i++) {
-    f->edge_class[i] = (uint8_t)class_of_edge(t, &t->edges[i]);
+    f->edge_class[i] = (uint8_t)paths_class_of_edge(t, &t->edges[i]);
     f->speeds[i] = t->edges[i].gbps;
   }
-  qsort(f->speeds, t->nedges, sizeof *f->speeds, falling);
+  qsort(f->speeds, t->nedges, sizeof *f->speeds, paths_falling);
   for (uint32_t i = 0; i < t->nedges; i++)
     if (!f->nspeeds || f->speeds[f->nspeeds - 1] != f->speeds[i]) f->speeds[f->nspeeds++] = f->speeds[i];
   return HK_OK;
 }
 
-static void stay_at_home(finder *f) {
+static void paths_stay_at_home(finder *f) {
   for (size_t i = 0; i < (size_t)f->p->n * f->p->n; i++) f->p->at[i].cls = HK_PATH_DIS;
   for (uint32_t i = 0; i < f->p->n; i++) {
     const hk_node *n = &f->t->nodes[f->p->ends[i]];
-    hk_path *path = path_at(f, i, i);
+    hk_path *path = paths_path_at(f, i, i);
     path->cls = HK_PATH_LOC;
     if (n->kind == HK_NODE_GPU) path->gbps = n->gpu.memory_gbps > 0 ? n->gpu.memory_gbps / 2 : gpu_copy_gbps;
     if (n->kind == HK_NODE_CPU) path->gbps = n->cpu.memory_gbps > 0 ? n->cpu.memory_gbps / 2 : cpu_copy_gbps;
@@ -327,14 +335,14 @@ hk_status hk_paths_new(hk_paths **out, const hk_topo *t, const hk_path_rules *ru
     goto out;
   }
   f.p->topo = t;
-  HK_TRY(prepare(&f), out);
-  stay_at_home(&f);
-  HK_TRY(find_class(&f, HK_PATH_NVL), out);
-  if (!rules->no_nvb) HK_TRY(through_gpus(&f), out);
-  for (unsigned i = 0; i < HK_ARRAY_LENGTH(classes); i++) HK_TRY(find_class(&f, classes[i]), out);
-  hk_path_class level = rules->p2p_level ? rules->p2p_level : default_p2p_level(t);
-  HK_TRY(through_host(&f, rules->no_p2p ? HK_PATH_LOC : level), out);
-  if (!rules->no_pxn) HK_TRY(through_relays(&f), out);
+  HK_TRY(paths_prepare(&f), out);
+  paths_stay_at_home(&f);
+  HK_TRY(paths_find_class(&f, HK_PATH_NVL), out);
+  if (!rules->no_nvb) HK_TRY(paths_through_gpus(&f), out);
+  for (unsigned i = 0; i < HK_ARRAY_LENGTH(classes); i++) HK_TRY(paths_find_class(&f, classes[i]), out);
+  hk_path_class level = rules->p2p_level ? rules->p2p_level : paths_default_p2p_level(t);
+  HK_TRY(paths_through_host(&f, rules->no_p2p ? HK_PATH_LOC : level), out);
+  if (!rules->no_pxn) HK_TRY(paths_through_relays(&f), out);
 out:
   free(f.edge_class);
   free(f.speeds);
@@ -359,16 +367,16 @@ void hk_paths_free(hk_paths *p) {
 
 /* --- The NETs of a seat --- */
 
-static bool as_near(const hk_path *a, const hk_path *b) { return a->cls == b->cls && a->gbps == b->gbps; }
+static bool paths_as_near(const hk_path *a, const hk_path *b) { return a->cls == b->cls && a->gbps == b->gbps; }
 
 /* The number of GPUs with a lower number that are as near to this NET: its turn in the distribution. */
-static uint32_t turn_of(const hk_paths *p, uint32_t node, uint32_t net) {
+static uint32_t paths_turn_of(const hk_paths *p, uint32_t node, uint32_t net) {
   const hk_topo *t = p->topo;
   uint32_t turn = 0;
   if (t->nodes[node].kind != HK_NODE_GPU) return 0;
   for (uint32_t g = t->first_of[HK_NODE_GPU]; g < t->first_of[HK_NODE_GPU + 1]; g++)
     turn += t->nodes[g].gpu.dev < t->nodes[node].gpu.dev &&
-            as_near(hk_path_between(p, g, net), hk_path_between(p, node, net));
+            paths_as_near(hk_path_between(p, g, net), hk_path_between(p, node, net));
   return turn;
 }
 
@@ -381,19 +389,19 @@ uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_
     uint32_t size = 0, head = 0;
     for (uint32_t i = first; i < first + all; i++) {
       const hk_path *path = hk_path_between(p, node, i);
-      if (path->cls >= HK_PATH_NET || (last && !nearer(last, path))) continue;
-      if (!best || nearer(path, best)) {
+      if (path->cls >= HK_PATH_NET || (last && !paths_nearer(last, path))) continue;
+      if (!best || paths_nearer(path, best)) {
         best = path;
         size = 0;
         head = i;
       }
-      size += as_near(path, best);
+      size += paths_as_near(path, best);
     }
     if (!best) break;
-    uint32_t skip = turn_of(p, node, head) % size, seen = 0, begin = n;
+    uint32_t skip = paths_turn_of(p, node, head) % size, seen = 0, begin = n;
     for (uint32_t round = 0; round < 2; round++)
       for (uint32_t i = first; i < first + all && n < most && n < begin + size; i++) {
-        if (!as_near(hk_path_between(p, node, i), best)) continue;
+        if (!paths_as_near(hk_path_between(p, node, i), best)) continue;
         if (round ? true : seen++ >= skip) nets[n++] = i;
       }
   }

@@ -23,7 +23,7 @@ uint32_t hk_switch_edge(const hk_topo *t, uint32_t node) {
 
 /* --- Sites and NETs --- */
 
-static hk_status check(const hk_paths *p, const hk_search *what) {
+static hk_status search_check(const hk_paths *p, const hk_search *what) {
   if (what->nranks < 1 || what->nranks > HK_SEARCH_RANKS)
     return HK_FAIL(HK_ERR_ARGUMENT, "channels for %d ranks of one host are asked for; 1 to %d can be searched",
                    what->nranks, HK_SEARCH_RANKS);
@@ -37,7 +37,7 @@ static hk_status check(const hk_paths *p, const hk_search *what) {
   return HK_OK;
 }
 
-static void find_sites(hk_ground *g) {
+static void search_find_sites(hk_ground *g) {
   for (int i = 0; i < g->what->nranks; i++) {
     int s = 0;
     while (s < g->nsites && g->site[s] != g->what->nodes[i]) s++;
@@ -46,7 +46,7 @@ static void find_sites(hk_ground *g) {
   }
 }
 
-static void find_nets(hk_ground *g) {
+static void search_find_nets(hk_ground *g) {
   const hk_topo *t = g->p->topo;
   uint32_t first = t->first_of[HK_NODE_NET], end = t->first_of[HK_NODE_NET + 1];
   for (uint32_t i = first; g->what->network && i < end && g->nnets < HK_SEARCH_NETS; i++)
@@ -57,18 +57,18 @@ static void find_nets(hk_ground *g) {
       }
 }
 
-static bool nearer(const hk_path *a, const hk_path *b) {
+static bool search_nearer(const hk_path *a, const hk_path *b) {
   return a->cls != b->cls ? a->cls < b->cls : a->gbps > b->gbps;
 }
 
 /* Sorts sites by nearness to a NET. Equally near sites follow in rising or falling order, from a start that differs
  * between NETs. */
-static void sort_sites(const hk_ground *g, int net, bool up, uint8_t *out) {
+static void search_sort_sites(const hk_ground *g, int net, bool up, uint8_t *out) {
   int n = g->nsites, turn = net * n / g->nnets;
   for (int i = 0; i < n; i++) {
     int s = up ? (turn + i) % n : (turn + 2 * n - 1 - i) % n, at = i;
     const hk_path *path = hk_path_between(g->p, g->net[net], g->site[s]);
-    while (at > 0 && nearer(path, hk_path_between(g->p, g->net[net], g->site[out[at - 1]]))) {
+    while (at > 0 && search_nearer(path, hk_path_between(g->p, g->net[net], g->site[out[at - 1]]))) {
       out[at] = out[at - 1];
       at--;
     }
@@ -76,13 +76,13 @@ static void sort_sites(const hk_ground *g, int net, bool up, uint8_t *out) {
   }
 }
 
-static hk_status prepare(hk_ground *g, const hk_paths *p, const hk_search *what) {
+static hk_status search_prepare(hk_ground *g, const hk_paths *p, const hk_search *what) {
   const hk_topo *t = p->topo;
   *g = (hk_ground){.p = p, .what = what};
-  hk_status rc = check(p, what);
+  hk_status rc = search_check(p, what);
   if (rc != HK_OK) return rc;
-  find_sites(g);
-  find_nets(g);
+  search_find_sites(g);
+  search_find_nets(g);
   g->limit = what->max_channels > 0 && what->max_channels < HK_CHANNEL_LIMIT ? what->max_channels : HK_CHANNEL_LIMIT;
   g->nlanes = t->nedges + t->nnodes;
   g->capacity = calloc(g->nlanes, sizeof *g->capacity);
@@ -94,13 +94,13 @@ static hk_status prepare(hk_ground *g, const hk_paths *p, const hk_search *what)
   for (uint32_t i = 0; i < p->n; i++)
     g->capacity[t->nedges + p->ends[i]] = hk_rate_of(p->at[(size_t)i * p->n + i].gbps);
   for (int i = 0; i < g->nnets; i++) {
-    sort_sites(g, i, true, g->near_in + i * g->nsites);
-    sort_sites(g, i, false, g->near_out + i * g->nsites);
+    search_sort_sites(g, i, true, g->near_in + i * g->nsites);
+    search_sort_sites(g, i, false, g->near_out + i * g->nsites);
   }
   return HK_OK;
 }
 
-static void clear(hk_ground *g) {
+static void search_clear(hk_ground *g) {
   free(g->capacity);
   free(g->near_in);
   free(g->near_out);
@@ -117,12 +117,12 @@ typedef struct speeds {
 } speeds;
 
 /* Each channel costs cores and buffers and makes the parts of messages smaller, so it must gain two percent. */
-static hk_rate score(hk_rate total, int channels) { return total / (100 + 2 * channels) * 100; }
+static hk_rate search_score(hk_rate total, int channels) { return total / (100 + 2 * channels) * 100; }
 
-static void add_speed(speeds *list, const hk_ground *g, hk_rate bound, hk_rate speed) {
+static void search_add_speed(speeds *list, const hk_ground *g, hk_rate bound, hk_rate speed) {
   if (speed <= 0 || speed > bound) return;
   hk_rate most = bound / speed < g->limit ? bound / speed : g->limit;
-  hk_rate promise = score(most * speed, (int)most);
+  hk_rate promise = search_score(most * speed, (int)most);
   int at = list->n;
   for (int i = 0; i < list->n; i++)
     if (list->at[i].speed == speed) return;
@@ -138,17 +138,17 @@ static void add_speed(speeds *list, const hk_ground *g, hk_rate bound, hk_rate s
   if (list->n < SPEEDS_MOST) list->n++;
 }
 
-static void add_parts(speeds *list, const hk_ground *g, hk_rate bound, hk_rate capacity) {
+static void search_add_parts(speeds *list, const hk_ground *g, hk_rate bound, hk_rate capacity) {
   hk_rate most = channel_most > bound / g->limit ? channel_most : bound / g->limit;
   for (int k = 1; k <= PARTS_MOST; k++)
-    if (capacity / k <= most) add_speed(list, g, bound, capacity / k);
+    if (capacity / k <= most) search_add_speed(list, g, bound, capacity / k);
 }
 
-static hk_status find_speeds(const hk_ground *g, hk_rate bound, speeds *list) {
+static hk_status search_find_speeds(const hk_ground *g, hk_rate bound, speeds *list) {
   bool *used = hk_used_lanes(g);
   list->n = 0;
   if (!used) return HK_FAIL_ERRNO("no memory for the speeds of %u links", g->nlanes);
-  add_parts(list, g, bound, bound);
+  search_add_parts(list, g, bound, bound);
   hk_rate seen[SPEEDS_MOST];
   int nseen = 0;
   for (uint32_t i = 0; i < g->nlanes; i++) {
@@ -156,7 +156,7 @@ static hk_status find_speeds(const hk_ground *g, hk_rate bound, speeds *list) {
     for (int k = 0; k < nseen && fresh; k++) fresh = seen[k] != g->capacity[i];
     if (!fresh || nseen == SPEEDS_MOST) continue;
     seen[nseen++] = g->capacity[i];
-    add_parts(list, g, bound, g->capacity[i]);
+    search_add_parts(list, g, bound, g->capacity[i]);
   }
   free(used);
   return HK_OK;
@@ -172,11 +172,11 @@ typedef struct best {
   hk_walk_channel at[HK_CHANNEL_LIMIT], next[HK_CHANNEL_LIMIT];
 } best;
 
-static hk_status consider(const hk_ground *g, best *b, int n) {
+static hk_status search_consider(const hk_ground *g, best *b, int n) {
   hk_rating rating;
   if (!n) return HK_OK;
   HK_OR_RETURN(hk_rate_channels(g, b->next, n, &rating));
-  hk_rate now = score(rating.both * n, n), same = b->score / 1000;
+  hk_rate now = search_score(rating.both * n, n), same = b->score / 1000;
   int classes = rating.inter_class * 16 + rating.intra_class;
   if (!b->n || now > b->score + same || (now >= b->score - same && classes < b->classes)) {
     b->score = now;
@@ -188,62 +188,64 @@ static hk_status consider(const hk_ground *g, best *b, int n) {
 }
 
 /* A channel in the order of ranks: used if nothing better is found. */
-static void natural(const hk_ground *g, hk_walk_channel *c) {
+static void search_natural(const hk_ground *g, hk_walk_channel *c) {
   for (int i = 0; i < g->nsites; i++) c->site[i] = (uint8_t)i;
   c->net_in = c->net_out = g->nnets ? 0 : -1;
   if (!g->nnets) return;
   for (int i = 1; i < g->nnets; i++)
-    if (nearer(hk_path_between(g->p, g->site[0], g->net[i]), hk_path_between(g->p, g->site[0], g->net[c->net_in])))
+    if (search_nearer(hk_path_between(g->p, g->site[0], g->net[i]),
+                      hk_path_between(g->p, g->site[0], g->net[c->net_in])))
       c->net_in = c->net_out = (int16_t)i;
 }
 
 /* Without a network: first rings in pairs of opposite directions, then single rings. With a network: first the same NET
  * in and out, then, if allowed, different NETs and pairs. */
-static hk_status try_speed(const hk_ground *g, best *b, hk_rate speed, int most, uint32_t *steps) {
+static hk_status search_try_speed(const hk_ground *g, best *b, hk_rate speed, int most, uint32_t *steps) {
   bool pairs = g->what->pattern == HK_PATTERN_RING && !g->what->network && g->nsites > 2 && most > 1;
   bool cross = g->what->pattern == HK_PATTERN_RING && g->what->cross_nic && g->nnets > 1;
   for (int way = 0, n = 0; way <= (pairs || cross) && n < most; way++) {
     uint32_t stop = *steps + (g->nsites <= HK_SEARCH_EXACT ? STEPS_PER_SPEED : STEPS_PER_LARGE);
     hk_walk_rules rules = {.speed = speed, .most = most, .pairs = way ? cross : pairs, .cross = cross && way};
     HK_OR_RETURN(hk_walk(g, &rules, steps, stop < HK_SEARCH_STEPS ? stop : HK_SEARCH_STEPS, b->next, &n));
-    HK_OR_RETURN(consider(g, b, n));
+    HK_OR_RETURN(search_consider(g, b, n));
   }
   return HK_OK;
 }
 
-static hk_status try_speeds(const hk_ground *g, best *b, uint32_t stop, uint32_t *steps) {
+static hk_status search_try_speeds(const hk_ground *g, best *b, uint32_t stop, uint32_t *steps) {
   speeds list;
   hk_rate bound;
   HK_OR_RETURN(hk_search_bound(g, &bound));
   if (bound == HK_NO_BOUND) return HK_OK; /* nothing is shared */
-  HK_OR_RETURN(find_speeds(g, bound, &list));
+  HK_OR_RETURN(search_find_speeds(g, bound, &list));
   for (int i = 0; i < list.n && *steps < stop && list.at[i].promise > b->score + b->score / 1000; i++)
-    HK_OR_RETURN(try_speed(g, b, list.at[i].speed, list.at[i].most, steps));
+    HK_OR_RETURN(search_try_speed(g, b, list.at[i].speed, list.at[i].most, steps));
   b->sure = list.n && list.at[0].promise <= b->score + b->score / 1000;
   return HK_OK;
 }
 
 /* Takes rings that close inside the host and opens them near a NET. The last rank's path to the NET often is its path
  * to the first rank, so nothing is lost. */
-static hk_status open_rings(const hk_ground *g, best *b, const hk_ground *closed, uint32_t end, uint32_t *steps) {
+static hk_status search_open_rings(const hk_ground *g, best *b, const hk_ground *closed, uint32_t end,
+                                   uint32_t *steps) {
   hk_status rc;
   best *rings = calloc(1, sizeof *rings);
   if (!rings) return HK_FAIL_ERRNO("no memory to search channels");
-  HK_TRY(try_speeds(closed, rings, end, steps), out);
+  HK_TRY(search_try_speeds(closed, rings, end, steps), out);
   for (int i = 0; i < rings->n; i++) {
     int net = i % g->nnets, first = 0;
     while (rings->at[i].site[first] != g->near_in[net * g->nsites]) first++;
     for (int s = 0; s < g->nsites; s++) b->next[i].site[s] = rings->at[i].site[(first + s) % g->nsites];
     b->next[i].net_in = b->next[i].net_out = (int16_t)net;
   }
-  HK_TRY(consider(g, b, rings->n), out);
+  HK_TRY(search_consider(g, b, rings->n), out);
 out:
   free(rings);
   return rc;
 }
 
 /* Repeats the channels to get more of them, if the user wants more or one channel is too fast. */
-static hk_status repeat(const hk_ground *g, best *b) {
+static hk_status search_repeat(const hk_ground *g, best *b) {
   hk_rating rating;
   hk_status rc = hk_rate_channels(g, b->at, b->n, &rating);
   if (rc != HK_OK) return rc;
@@ -257,7 +259,7 @@ static hk_status repeat(const hk_ground *g, best *b) {
 
 /* --- Stars --- */
 
-static bool can_star(const hk_ground *g) {
+static bool search_can_star(const hk_ground *g) {
   for (int s = 0; s < g->nsites; s++) {
     const hk_node *n = &g->p->topo->nodes[g->site[s]];
     if (n->kind != HK_NODE_GPU || !n->gpu.mcast || g->seats[s] != 1) return false;
@@ -267,7 +269,7 @@ static bool can_star(const hk_ground *g) {
 }
 
 /* Makes one channel for each site that owns a part: all sites, or with a network the sites nearest to the NETs. */
-static int make_stars(const hk_ground *g, hk_walk_channel *out) {
+static int search_make_stars(const hk_ground *g, hk_walk_channel *out) {
   bool owner[HK_SEARCH_RANKS] = {false};
   int n = 0, most = g->nnets ? g->nnets : g->nsites;
   for (int i = 0; i < most && n < g->limit; i++) {
@@ -289,16 +291,16 @@ static hk_status search(const hk_ground *g, best *b, uint32_t end, uint32_t *ste
   hk_status rc;
   hk_search inside = *g->what;
   hk_ground closed = {0};
-  HK_TRY(try_speeds(g, b, *steps + (end - *steps) / 4 * 3, steps), out);
+  HK_TRY(search_try_speeds(g, b, *steps + (end - *steps) / 4 * 3, steps), out);
   if (g->what->pattern == HK_PATTERN_RING && g->nnets && g->nsites > 2 && !b->sure) {
     inside.network = false;
-    HK_TRY(prepare(&closed, g->p, &inside), out);
-    HK_TRY(open_rings(g, b, &closed, end, steps), out);
+    HK_TRY(search_prepare(&closed, g->p, &inside), out);
+    HK_TRY(search_open_rings(g, b, &closed, end, steps), out);
   }
-  natural(g, &b->next[0]);
-  HK_TRY(consider(g, b, 1), out);
+  search_natural(g, &b->next[0]);
+  HK_TRY(search_consider(g, b, 1), out);
 out:
-  clear(&closed);
+  search_clear(&closed);
   return rc;
 }
 
@@ -330,15 +332,15 @@ hk_status hk_search_channels(hk_channels **out, const hk_paths *p, const hk_sear
     rc = HK_FAIL_ERRNO("no memory to search channels");
     goto out;
   }
-  HK_TRY(prepare(&g, p, what), out);
+  HK_TRY(search_prepare(&g, p, what), out);
   if (what->pattern == HK_PATTERN_STAR)
-    b->n = can_star(&g) ? make_stars(&g, b->at) : 0;
+    b->n = search_can_star(&g) ? search_make_stars(&g, b->at) : 0;
   else
     HK_TRY(search_ways(&g, b, what, &steps), out);
-  if (b->n) HK_TRY(repeat(&g, b), out);
+  if (b->n) HK_TRY(search_repeat(&g, b), out);
   HK_TRY(hk_make_channels(&g, b->at, b->n, steps, out), out);
 out:
-  clear(&g);
+  search_clear(&g);
   free(b);
   return rc;
 }

@@ -12,28 +12,28 @@ typedef struct tally {
   bool broken; /* there is a hop without a path */
 } tally;
 
-static void count_path(tally *t, uint32_t *lanes, const hk_path *path, int *worst) {
+static void search_rate_count_path(tally *t, uint32_t *lanes, const hk_path *path, int *worst) {
   if (path->cls > *worst) *worst = path->cls;
   if (path->cls == HK_PATH_DIS) t->broken = true;
   for (uint32_t i = 0; i < path->nhops; i++) lanes[t->g->p->hops[path->first + i]]++;
 }
 
-static void count_hop(tally *t, int from, int to) {
+static void search_rate_count_hop(tally *t, int from, int to) {
   const hk_path *path = hk_site_path(t->g, from, to);
-  count_path(t, t->intra, path, &t->intra_class);
+  search_rate_count_path(t, t->intra, path, &t->intra_class);
   if (path->us > t->us) t->us = path->us;
 }
 
-static void count_nets(tally *t, const hk_walk_channel *c, int first, int last) {
+static void search_rate_count_nets(tally *t, const hk_walk_channel *c, int first, int last) {
   const hk_ground *g = t->g;
   if (c->net_in < 0) return;
-  count_path(t, t->inter, hk_path_between(g->p, g->net[c->net_in], g->site[first]), &t->inter_class);
-  count_path(t, t->inter, hk_path_between(g->p, g->site[last], g->net[c->net_out]), &t->inter_class);
+  search_rate_count_path(t, t->inter, hk_path_between(g->p, g->net[c->net_in], g->site[first]), &t->inter_class);
+  search_rate_count_path(t, t->inter, hk_path_between(g->p, g->site[last], g->net[c->net_out]), &t->inter_class);
 }
 
 /* All ranks send their share to the switch and get the result from it. The owner also gets the sum and sends it
  * back. Both directions carry the same, so one is counted. */
-static void count_star(tally *t, const hk_walk_channel *c) {
+static void search_rate_count_star(tally *t, const hk_walk_channel *c) {
   const hk_topo *topo = t->g->p->topo;
   for (int i = 0; i < t->g->nsites; i++) {
     uint32_t edge = hk_switch_edge(topo, t->g->site[c->site[i]]);
@@ -41,26 +41,26 @@ static void count_star(tally *t, const hk_walk_channel *c) {
     if (topo->edges[edge].us * 2 > t->us) t->us = topo->edges[edge].us * 2;
   }
   t->intra_class = HK_PATH_NVL;
-  count_nets(t, c, c->site[0], c->site[0]);
+  search_rate_count_nets(t, c, c->site[0], c->site[0]);
 }
 
-static void count_channel(tally *t, const hk_walk_channel *c) {
+static void search_rate_count_channel(tally *t, const hk_walk_channel *c) {
   const hk_ground *g = t->g;
   int n = g->nsites, pattern = g->what->pattern;
   if (pattern == HK_PATTERN_STAR) {
-    count_star(t, c);
+    search_rate_count_star(t, c);
     return;
   }
   for (int i = 0; i < n; i++) t->intra[hk_own_lane(g, i)] += (uint32_t)hk_own_hops(g, i);
   for (int i = 0; i + 1 < n; i++) {
-    count_hop(t, c->site[i], c->site[i + 1]);
-    if (pattern == HK_PATTERN_TREE) count_hop(t, c->site[i + 1], c->site[i]);
+    search_rate_count_hop(t, c->site[i], c->site[i + 1]);
+    if (pattern == HK_PATTERN_TREE) search_rate_count_hop(t, c->site[i + 1], c->site[i]);
   }
-  if (pattern == HK_PATTERN_RING && !g->what->network) count_hop(t, c->site[n - 1], c->site[0]);
-  count_nets(t, c, c->site[0], pattern == HK_PATTERN_TREE ? c->site[0] : c->site[n - 1]);
+  if (pattern == HK_PATTERN_RING && !g->what->network) search_rate_count_hop(t, c->site[n - 1], c->site[0]);
+  search_rate_count_nets(t, c, c->site[0], pattern == HK_PATTERN_TREE ? c->site[0] : c->site[n - 1]);
 }
 
-static void divide(const tally *t, hk_rating *out) {
+static void search_rate_divide(const tally *t, hk_rating *out) {
   const hk_ground *g = t->g;
   *out = (hk_rating){.both = INT64_MAX, .intra = INT64_MAX, .inter = INT64_MAX, .intra_class = t->intra_class};
   out->inter_class = g->what->network && !g->nnets ? HK_PATH_NET : t->inter_class;
@@ -83,30 +83,30 @@ static void divide(const tally *t, hk_rating *out) {
   if (t->broken) out->intra = 0;
 }
 
-static hk_status tally_all(tally *t, const hk_ground *g, const hk_walk_channel *at, int n) {
+static hk_status search_rate_tally_all(tally *t, const hk_ground *g, const hk_walk_channel *at, int n) {
   *t = (tally){.g = g, .intra = calloc(g->nlanes, sizeof *t->intra), .inter = calloc(g->nlanes, sizeof *t->inter)};
   if (!t->intra || !t->inter) return HK_FAIL_ERRNO("no memory to rate %d channels", n);
-  for (int i = 0; i < n; i++) count_channel(t, &at[i]);
+  for (int i = 0; i < n; i++) search_rate_count_channel(t, &at[i]);
   return HK_OK;
 }
 
-static void tally_clear(tally *t) {
+static void search_rate_tally_clear(tally *t) {
   free(t->intra);
   free(t->inter);
 }
 
 hk_status hk_rate_channels(const hk_ground *g, const hk_walk_channel *at, int n, hk_rating *out) {
   tally t;
-  hk_status rc = tally_all(&t, g, at, n);
-  if (rc == HK_OK) divide(&t, out);
-  tally_clear(&t);
+  hk_status rc = search_rate_tally_all(&t, g, at, n);
+  if (rc == HK_OK) search_rate_divide(&t, out);
+  search_rate_tally_clear(&t);
   return rc;
 }
 
 /* --- The result --- */
 
 /* Replaces sites by the ranks on them. */
-static void expand(const hk_ground *g, const hk_walk_channel *c, uint16_t *order) {
+static void search_rate_expand(const hk_ground *g, const hk_walk_channel *c, uint16_t *order) {
   const hk_search *what = g->what;
   int n = 0;
   for (int s = 0; s < g->nsites; s++)
@@ -114,13 +114,13 @@ static void expand(const hk_ground *g, const hk_walk_channel *c, uint16_t *order
       if (what->nodes[i] == g->site[c->site[s]]) order[n++] = (uint16_t)i;
 }
 
-static hk_status fill(hk_channels *out, const hk_ground *g, const hk_walk_channel *at, int n) {
+static hk_status search_rate_fill(hk_channels *out, const hk_ground *g, const hk_walk_channel *at, int n) {
   for (int i = 0; i < n; i++) {
     hk_channel_order *c = &out->at[i];
     c->order = malloc((size_t)g->what->nranks * sizeof *c->order);
     if (!c->order) return HK_FAIL_ERRNO("no memory for %d channels", n);
     out->nchannels = i + 1;
-    expand(g, &at[i], c->order);
+    search_rate_expand(g, &at[i], c->order);
     c->net_in = at[i].net_in < 0 ? UINT32_MAX : g->net[at[i].net_in];
     c->net_out = at[i].net_out < 0 ? UINT32_MAX : g->net[at[i].net_out];
   }
@@ -140,10 +140,10 @@ hk_status hk_make_channels(const hk_ground *g, const hk_walk_channel *at, int n,
   out->pattern = (uint8_t)g->what->pattern;
   out->nranks = g->what->nranks;
   out->steps = steps;
-  HK_TRY(fill(out, g, at, n), out);
-  HK_TRY(tally_all(&t, g, at, n), out);
+  HK_TRY(search_rate_fill(out, g, at, n), out);
+  HK_TRY(search_rate_tally_all(&t, g, at, n), out);
   if (n) {
-    divide(&t, &rating);
+    search_rate_divide(&t, &rating);
     out->intra_cls = (uint8_t)rating.intra_class;
     out->inter_cls = (uint8_t)rating.inter_class;
     out->intra_gbps = hk_rate_gbps(rating.intra);
@@ -152,7 +152,7 @@ hk_status hk_make_channels(const hk_ground *g, const hk_walk_channel *at, int n,
   }
   out->hash = hk_channels_hash(out);
 out:
-  tally_clear(&t);
+  search_rate_tally_clear(&t);
   if (rc != HK_OK) {
     hk_channels_free(out);
     out = NULL;
@@ -168,7 +168,7 @@ void hk_channels_free(hk_channels *c) {
   free(c);
 }
 
-static uint64_t mix_float(uint64_t hash, float value) {
+static uint64_t search_rate_mix_float(uint64_t hash, float value) {
   uint32_t bits;
   value += 0.0f; /* -0 is 0 */
   memcpy(&bits, &value, sizeof bits);
@@ -178,7 +178,7 @@ static uint64_t mix_float(uint64_t hash, float value) {
 uint64_t hk_channels_hash(const hk_channels *c) {
   uint64_t h = hk_hash_mix(c->pattern, (uint64_t)c->nranks << 32 | (uint32_t)c->nchannels);
   h = hk_hash_mix(h, (uint64_t)c->intra_cls << 8 | c->inter_cls);
-  h = mix_float(mix_float(mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
+  h = search_rate_mix_float(search_rate_mix_float(search_rate_mix_float(h, c->intra_gbps), c->inter_gbps), c->us);
   for (int i = 0; i < c->nchannels; i++) {
     for (int r = 0; r < c->nranks; r++) h = hk_hash_mix(h, c->at[i].order[r]);
     h = hk_hash_mix(h, (uint64_t)c->at[i].net_in << 32 | c->at[i].net_out);

@@ -20,11 +20,11 @@ static const hk_synth_wire cube[] = {{0, 1, 1}, {0, 2, 1}, {0, 3, 2}, {0, 4, 2},
                                      {1, 5, 2}, {2, 3, 2}, {2, 6, 1}, {3, 7, 1}, {4, 5, 1}, {4, 6, 1},
                                      {4, 7, 2}, {5, 6, 2}, {5, 7, 1}, {6, 7, 2}};
 
-static const hk_cpu_part *usual_cpu(int gen, bool c2c) {
+static const hk_cpu_part *synth_build_usual_cpu(int gen, bool c2c) {
   return hk_cpu_part_find(c2c ? "grace" : gen >= 5 ? "sapphirerapids" : gen == 4 ? "rome" : "cascadelake");
 }
 
-static int count_cpus(const hk_synth_spec *s) {
+static int synth_build_count_cpus(const hk_synth_spec *s) {
   int sockets = s->sockets;
   if (!sockets) {
     sockets = 2;
@@ -33,7 +33,7 @@ static int count_cpus(const hk_synth_spec *s) {
   return sockets * s->numa;
 }
 
-static hk_status add_cpus(builder *b) {
+static hk_status synth_build_add_cpus(builder *b) {
   const hk_cpu_part *part = b->cpu_part;
   int cores = b->s->cores ? b->s->cores : part->cores / b->s->numa;
   if (cores < 1) cores = 1;
@@ -58,7 +58,8 @@ static hk_status add_cpus(builder *b) {
 }
 
 /* A PCI function on the next bus of a CPU's domain, linked to `parent`. */
-static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent, int gen, int width, uint32_t *out) {
+static hk_status synth_build_add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent, int gen, int width,
+                                     uint32_t *out) {
   if (b->next_bus[cpu] >= 255)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: more than 255 PCI devices at one CPU; give it more CPUs (cpu=)",
                    b->t->name);
@@ -77,7 +78,7 @@ static hk_status add_pci(builder *b, hk_node_kind kind, int cpu, uint32_t parent
 }
 
 /* Fills in all fields of a GPU that depend only on the words. */
-static void describe_gpu(const builder *b, hk_node *n) {
+static void synth_build_describe_gpu(const builder *b, hk_node *n) {
   const hk_gpu_part *part = b->s->gpu;
   n->gpu.sm = b->s->sm ? b->s->sm : part->sm;
   n->gpu.memory_gbps = b->s->memory ? (float)b->s->memory : part->memory_gbps;
@@ -86,14 +87,14 @@ static void describe_gpu(const builder *b, hk_node *n) {
   snprintf(n->name, sizeof n->name, "%s", part->name);
 }
 
-static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
+static hk_status synth_build_add_gpu(builder *b, int i, int cpu, uint32_t parent) {
   const hk_gpu_part *part = b->s->gpu;
   int gen = part->pci_gen < b->gen ? part->pci_gen : b->gen;
-  HK_OR_RETURN(add_pci(b, HK_NODE_GPU, cpu, parent, gen, part->pci_width, &b->gpu[i]));
+  HK_OR_RETURN(synth_build_add_pci(b, HK_NODE_GPU, cpu, parent, gen, part->pci_width, &b->gpu[i]));
   hk_node *n = &b->t->nodes[b->gpu[i]];
   n->gpu.dev = i;
   n->gpu.gdr = b->s->gdr;
-  describe_gpu(b, n);
+  synth_build_describe_gpu(b, n);
   if (part->c2c_gbps > 0)
     HK_OR_RETURN(
         hk_topo_link(b->t, b->cpu[cpu], b->gpu[i], HK_EDGE_C2C, 1, part->c2c_gbps, hk_link_us(HK_EDGE_C2C, false)));
@@ -101,7 +102,7 @@ static hk_status add_gpu(builder *b, int i, int cpu, uint32_t parent) {
 }
 
 /* Adds a port to an existing NIC. */
-static hk_status add_port(builder *b, int i, int cpu, uint32_t nic) {
+static hk_status synth_build_add_port(builder *b, int i, int cpu, uint32_t nic) {
   uint32_t net;
   float mbps = b->s->gbit * 1000;
   int rails = b->s->nnics / b->s->trays > 0 ? b->s->nnics / b->s->trays : 1;
@@ -117,86 +118,91 @@ static hk_status add_port(builder *b, int i, int cpu, uint32_t nic) {
   return hk_topo_link(b->t, nic, net, HK_EDGE_PORT, 1, hk_port_gbps(mbps), hk_link_us(HK_EDGE_PORT, false));
 }
 
-static hk_status add_nic(builder *b, int i, int cpu, uint32_t parent) {
+static hk_status synth_build_add_nic(builder *b, int i, int cpu, uint32_t parent) {
   uint32_t nic;
-  HK_OR_RETURN(add_pci(b, HK_NODE_NIC, cpu, parent, b->gen, 16, &nic));
-  return add_port(b, i, cpu, nic);
+  HK_OR_RETURN(synth_build_add_pci(b, HK_NODE_NIC, cpu, parent, b->gen, 16, &nic));
+  return synth_build_add_port(b, i, cpu, nic);
 }
 
 /* The parent, 0 to n - 1, of item i of `of`, if each parent gets a run of items. */
-static int share(int i, int of, int n) { return (int)((long)i * n / of); }
+static int synth_build_share(int i, int of, int n) { return (int)((long)i * n / of); }
 
 /* Switch by switch, or CPU by CPU: first the GPUs, then the NICs, so that bus ids rise with the numbers. */
-static hk_status add_devices(builder *b) {
+static hk_status synth_build_add_devices(builder *b) {
   const hk_synth_spec *s = b->s;
   int parents = s->nswitch > 0 ? s->nswitch : b->ncpus;
   for (int p = 0, g = 0, n = 0; p < parents; p++) {
-    int cpu = share(p, parents, b->ncpus);
+    int cpu = synth_build_share(p, parents, b->ncpus);
     uint32_t parent = b->cpu[cpu];
     if (s->nswitch > 0) {
-      HK_OR_RETURN(add_pci(b, HK_NODE_PCI, cpu, parent, b->gen, 16, &b->sw[p]));
+      HK_OR_RETURN(synth_build_add_pci(b, HK_NODE_PCI, cpu, parent, b->gen, 16, &b->sw[p]));
       parent = b->sw[p];
     }
-    for (; g < s->ngpus && share(g, s->ngpus, parents) == p; g++) HK_OR_RETURN(add_gpu(b, g, cpu, parent));
-    for (; n < s->nnics && share(n, s->nnics, parents) == p; n++) HK_OR_RETURN(add_nic(b, n, cpu, parent));
+    for (; g < s->ngpus && synth_build_share(g, s->ngpus, parents) == p; g++)
+      HK_OR_RETURN(synth_build_add_gpu(b, g, cpu, parent));
+    for (; n < s->nnics && synth_build_share(n, s->nnics, parents) == p; n++)
+      HK_OR_RETURN(synth_build_add_nic(b, n, cpu, parent));
   }
   return HK_OK;
 }
 
-static hk_status wire(builder *b, uint32_t x, uint32_t y, int count, bool direct) {
+static hk_status synth_build_wire(builder *b, uint32_t x, uint32_t y, int count, bool direct) {
   float each = b->s->link_gbps > 0 ? b->s->link_gbps : hk_nvlink_gbps(b->s->sm ? b->s->sm : b->s->gpu->sm);
   if (!(each > 0)) each = 20; /* as in files */
   return hk_topo_link(b->t, x, y, HK_EDGE_NVLINK, (unsigned)count, (float)count * each,
                       hk_link_us(HK_EDGE_NVLINK, direct));
 }
 
-static hk_status add_wires(builder *b, const hk_synth_wire *w, uint32_t n) {
+static hk_status synth_build_add_wires(builder *b, const hk_synth_wire *w, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     if (w[i].a >= b->s->ngpus || w[i].b >= b->s->ngpus)
       return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: link %d-%d, but the GPUs are 0 to %d", b->t->name, w[i].a, w[i].b,
                      b->s->ngpus - 1);
-    HK_OR_RETURN(wire(b, b->gpu[w[i].a], b->gpu[w[i].b], w[i].count, true));
+    HK_OR_RETURN(synth_build_wire(b, b->gpu[w[i].a], b->gpu[w[i].b], w[i].count, true));
   }
   return HK_OK;
 }
 
-static hk_status add_nvswitch(builder *b, int links) {
+static hk_status synth_build_add_nvswitch(builder *b, int links) {
   uint32_t nvs;
   HK_OR_RETURN(hk_topo_add(b->t, HK_NODE_NVS, 0, &nvs));
   if (b->s->chips) snprintf(b->t->nodes[nvs].name, HK_NODE_NAME, "%d NVSwitches", b->s->chips);
-  for (int g = 0; g < b->s->ngpus; g++) HK_OR_RETURN(wire(b, b->gpu[g], nvs, links, false));
+  for (int g = 0; g < b->s->ngpus; g++) HK_OR_RETURN(synth_build_wire(b, b->gpu[g], nvs, links, false));
   return HK_OK;
 }
 
-static hk_status add_mesh(builder *b, int links) {
+static hk_status synth_build_add_mesh(builder *b, int links) {
   int n = b->s->ngpus;
   if (n > 1 && links < n - 1)
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "machine %s: a mesh of %d GPUs needs %d links at each; a %s has %d (nvlink= changes it)", b->t->name,
                    n, n - 1, b->s->gpu->name, links);
   for (int i = 0; i < n; i++)
-    for (int k = i + 1; k < n; k++) HK_OR_RETURN(wire(b, b->gpu[i], b->gpu[k], links / (n - 1), true));
+    for (int k = i + 1; k < n; k++) HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[k], links / (n - 1), true));
   return HK_OK;
 }
 
-static int links_of(const hk_synth_spec *s) { return !s->gpu ? 0 : s->nvlink >= 0 ? s->nvlink : s->gpu->links; }
+static int synth_build_links_of(const hk_synth_spec *s) {
+  return !s->gpu ? 0 : s->nvlink >= 0 ? s->nvlink : s->gpu->links;
+}
 
-static hk_status join_gpus(builder *b) {
+static hk_status synth_build_join_gpus(builder *b) {
   const hk_synth_spec *s = b->s;
-  int links = links_of(s);
+  int links = synth_build_links_of(s);
   if (s->join == HK_JOIN_PCIE || !s->ngpus) return HK_OK;
   if (links < 1)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: no NVLinks at %s; say :pcie, or how many with nvlink=", b->t->name,
                    s->gpu->name);
   switch (s->join) {
-    case HK_JOIN_NVSWITCH: return add_nvswitch(b, links);
-    case HK_JOIN_MESH: return add_mesh(b, links);
-    case HK_JOIN_WIRES: return add_wires(b, s->wires, s->nwires);
+    case HK_JOIN_NVSWITCH: return synth_build_add_nvswitch(b, links);
+    case HK_JOIN_MESH: return synth_build_add_mesh(b, links);
+    case HK_JOIN_WIRES: return synth_build_add_wires(b, s->wires, s->nwires);
     case HK_JOIN_CUBE:
-      if (s->ngpus == 8) return add_wires(b, cube, HK_ARRAY_LENGTH(cube));
+      if (s->ngpus == 8) return synth_build_add_wires(b, cube, HK_ARRAY_LENGTH(cube));
       return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: a hybrid cube mesh has 8 GPUs, not %d", b->t->name, s->ngpus);
     case HK_JOIN_PAIRS:
-      for (int i = 0; i + 1 < s->ngpus; i += 2) HK_OR_RETURN(wire(b, b->gpu[i], b->gpu[i + 1], links, true));
+      for (int i = 0; i + 1 < s->ngpus; i += 2)
+        HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[i + 1], links, true));
   }
   return HK_OK;
 }
@@ -204,7 +210,7 @@ static hk_status join_gpus(builder *b) {
 /* --- A file, with parts in words --- */
 
 /* Copies the file's machine without links between GPUs. PCI links without a speed get the usual speed for the GPU. */
-static hk_status copy_file(builder *b, const hk_topo *file) {
+static hk_status synth_build_copy_file(builder *b, const hk_topo *file) {
   uint32_t at, gpus = 0;
   for (uint32_t i = 0; i < file->nnodes; i++) { /* NVSwitches are in the middle, so later nodes move up */
     const hk_node *n = &file->nodes[i];
@@ -216,7 +222,7 @@ static hk_status copy_file(builder *b, const hk_topo *file) {
     if (n->kind != HK_NODE_GPU) continue;
     if (n->gpu.dev < 0 || n->gpu.dev >= b->s->ngpus || gpus++ >= (uint32_t)b->s->ngpus) break;
     b->gpu[n->gpu.dev] = at;
-    describe_gpu(b, copy);
+    synth_build_describe_gpu(b, copy);
   }
   if (gpus != (uint32_t)b->s->ngpus || hk_topo_count(file, HK_NODE_GPU) != gpus)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s has %u GPUs, but %d were named for it", file->name,
@@ -235,26 +241,26 @@ static hk_status copy_file(builder *b, const hk_topo *file) {
 }
 
 /* NICs without a port, as in files that leave ports to detection, get one. */
-static hk_status complete_nics(builder *b, const hk_topo *file) {
+static hk_status synth_build_complete_nics(builder *b, const hk_topo *file) {
   uint32_t gone = hk_topo_count(file, HK_NODE_NVS), first = file->first_of[HK_NODE_NIC];
   if (hk_topo_count(file, HK_NODE_NET) || !b->s->nnics) return HK_OK;
   if (hk_topo_count(file, HK_NODE_NIC) != (uint32_t)b->s->nnics)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s has %u NICs, but %d were named for it (nic=)", file->name,
                    hk_topo_count(file, HK_NODE_NIC), b->s->nnics);
   for (int i = 0; i < b->s->nnics; i++)
-    HK_OR_RETURN(add_port(b, i, file->nodes[first + (uint32_t)i].numa, first + (uint32_t)i - gone));
+    HK_OR_RETURN(synth_build_add_port(b, i, file->nodes[first + (uint32_t)i].numa, first + (uint32_t)i - gone));
   return HK_OK;
 }
 
-static void choose_join(hk_synth_spec *s) {
+static void synth_build_choose_join(hk_synth_spec *s) {
   if (s->join == HK_JOIN_DEFAULT && s->gpu)
-    s->join = !links_of(s) || s->ngpus == 1 ? HK_JOIN_PCIE
-              : s->gpu->kind == HK_GPU_AMD  ? HK_JOIN_MESH
-                                            : HK_JOIN_NVSWITCH;
+    s->join = !synth_build_links_of(s) || s->ngpus == 1 ? HK_JOIN_PCIE
+              : s->gpu->kind == HK_GPU_AMD              ? HK_JOIN_MESH
+                                                        : HK_JOIN_NVSWITCH;
 }
 
 /* Adds remarks about words that are valid but perhaps not meant. */
-static hk_status remark_words(builder *b) {
+static hk_status synth_build_remark_words(builder *b) {
   const hk_synth_spec *s = b->s;
   int parents = s->nswitch > 0 ? s->nswitch : b->ncpus;
   if (parents && s->ngpus % parents && s->ngpus > 1)
@@ -273,15 +279,15 @@ hk_status hk_synth_complete(hk_topo **out, const hk_topo *file, const hk_synth_s
   if (!s.gpu || s.trays > 1)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: \"%s\" has no GPUs of one host, which is what a file can be given",
                    file->name, s.name);
-  choose_join(&s);
+  synth_build_choose_join(&s);
   b.gen = s.pci ? s.pci : s.gpu->pci_gen;
   HK_TRY(hk_topo_new(&b.t, file->name), out);
-  HK_TRY(copy_file(&b, file), out);
-  HK_TRY(complete_nics(&b, file), out);
-  HK_TRY(join_gpus(&b), out);
+  HK_TRY(synth_build_copy_file(&b, file), out);
+  HK_TRY(synth_build_complete_nics(&b, file), out);
+  HK_TRY(synth_build_join_gpus(&b), out);
   HK_TRY(hk_topo_finish(b.t), out);
   HK_TRY(hk_topo_remark_guesses(b.t, false), out);
-  HK_TRY(remark_words(&b), out);
+  HK_TRY(synth_build_remark_words(&b), out);
   *out = b.t;
   b.t = NULL;
 out:
@@ -295,10 +301,10 @@ hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *spec) {
   bool c2c = s.gpu && s.gpu->c2c_gbps > 0;
   hk_status rc;
   *out = NULL;
-  choose_join(&s);
+  synth_build_choose_join(&s);
   b.gen = s.pci ? s.pci : s.gpu ? s.gpu->pci_gen : 5;
-  b.cpu_part = s.cpu ? s.cpu : usual_cpu(b.gen, c2c);
-  b.ncpus = count_cpus(&s);
+  b.cpu_part = s.cpu ? s.cpu : synth_build_usual_cpu(b.gen, c2c);
+  b.ncpus = synth_build_count_cpus(&s);
   if (b.ncpus > HK_SYNTH_GPUS)
     return HK_FAIL(HK_ERR_ARGUMENT, "machine %s: %d NUMA nodes; at most %d are possible", s.name, b.ncpus,
                    HK_SYNTH_GPUS);
@@ -310,12 +316,12 @@ hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *spec) {
                    s.name, s.trays, s.trays);
   b.per_tray = b.ncpus / s.trays;
   HK_TRY(hk_topo_new(&b.t, s.name), out);
-  HK_TRY(add_cpus(&b), out);
-  HK_TRY(add_devices(&b), out);
-  HK_TRY(join_gpus(&b), out);
+  HK_TRY(synth_build_add_cpus(&b), out);
+  HK_TRY(synth_build_add_devices(&b), out);
+  HK_TRY(synth_build_join_gpus(&b), out);
   HK_TRY(hk_topo_finish(b.t), out);
   HK_TRY(hk_topo_remark_guesses(b.t, false), out);
-  HK_TRY(remark_words(&b), out);
+  HK_TRY(synth_build_remark_words(&b), out);
   *out = b.t;
   b.t = NULL;
 out:

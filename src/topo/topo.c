@@ -50,10 +50,10 @@ void hk_topo_free(hk_topo *t) {
 }
 
 /* A finished topology has its kinds counted. */
-static bool finished(const hk_topo *t) { return t->first_of[HK_NODE_KINDS] > 0; }
+static bool topo_finished(const hk_topo *t) { return t->first_of[HK_NODE_KINDS] > 0; }
 
 /* Room for `more` entries after the first n. Arrays grow at powers of two, so no capacity needs to be stored. */
-static hk_status grow(void *array, uint32_t n, uint32_t more, size_t size) {
+static hk_status topo_grow(void *array, uint32_t n, uint32_t more, size_t size) {
   uint32_t have = 0, need = 16;
   if (n)
     for (have = 16; have < n; have *= 2) {}
@@ -69,11 +69,11 @@ static hk_status grow(void *array, uint32_t n, uint32_t more, size_t size) {
 
 hk_status hk_topo_add(hk_topo *t, hk_node_kind kind, uint64_t id, uint32_t *out) {
   if ((unsigned)kind >= HK_NODE_KINDS) return HK_FAIL(HK_ERR_ARGUMENT, "%d is not a kind of node", (int)kind);
-  if (finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no node can be added", t->name);
+  if (topo_finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no node can be added", t->name);
   if (t->nnodes >= HK_TOPO_NODES)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has more than %d nodes; describe one host, not a cluster", t->name,
                    HK_TOPO_NODES);
-  HK_OR_RETURN(grow(&t->nodes, t->nnodes, 1, sizeof *t->nodes));
+  HK_OR_RETURN(topo_grow(&t->nodes, t->nnodes, 1, sizeof *t->nodes));
   hk_node *n = &t->nodes[t->nnodes];
   memset(n, 0, sizeof *n);
   n->kind = (uint8_t)kind;
@@ -84,12 +84,12 @@ hk_status hk_topo_add(hk_topo *t, hk_node_kind kind, uint64_t id, uint32_t *out)
 }
 
 hk_status hk_topo_link(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, unsigned count, float gbps, float us) {
-  if (finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no link can be added", t->name);
+  if (topo_finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no link can be added", t->name);
   if (a >= t->nnodes || b >= t->nnodes || a == b)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s: a link from node %u to node %u of %u", t->name, a, b, t->nnodes);
   if (t->nedges >= 2 * HK_TOPO_LINKS)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has more than %d links", t->name, HK_TOPO_LINKS);
-  HK_OR_RETURN(grow(&t->edges, t->nedges, 2, sizeof *t->edges));
+  HK_OR_RETURN(topo_grow(&t->edges, t->nedges, 2, sizeof *t->edges));
   hk_edge e = {.from = a, .to = b, .kind = (uint8_t)kind, .gbps = gbps, .us = us};
   e.count = (uint16_t)(count < UINT16_MAX ? count : UINT16_MAX);
   t->edges[t->nedges++] = e;
@@ -122,13 +122,13 @@ typedef struct place {
   uint8_t kind;
 } place;
 
-static int by_kind_and_id(const void *a, const void *b) {
+static int topo_by_kind_and_id(const void *a, const void *b) {
   const place *x = a, *y = b;
   if (x->kind != y->kind) return x->kind < y->kind ? -1 : 1;
   return x->id < y->id ? -1 : x->id > y->id;
 }
 
-static void name_id(uint8_t kind, uint64_t id, char *text) {
+static void topo_name_id(uint8_t kind, uint64_t id, char *text) {
   const char *name = hk_node_kind_name((hk_node_kind)kind);
   char bus[24];
   hk_bus_id_format(id, bus);
@@ -138,7 +138,7 @@ static void name_id(uint8_t kind, uint64_t id, char *text) {
     snprintf(text, HK_NODE_LABEL, "%s %llu", name, (unsigned long long)id);
 }
 
-static hk_status sort_nodes(hk_topo *t) {
+static hk_status topo_sort_nodes(hk_topo *t) {
   hk_status rc = HK_OK;
   place *order = calloc(t->nnodes, sizeof *order);
   uint32_t *now = calloc(t->nnodes, sizeof *now);
@@ -148,11 +148,11 @@ static hk_status sort_nodes(hk_topo *t) {
     goto out;
   }
   for (uint32_t i = 0; i < t->nnodes; i++) order[i] = (place){.id = t->nodes[i].id, .old = i, .kind = t->nodes[i].kind};
-  qsort(order, t->nnodes, sizeof *order, by_kind_and_id);
+  qsort(order, t->nnodes, sizeof *order, topo_by_kind_and_id);
   for (uint32_t i = 0; i < t->nnodes; i++) {
-    if (i && !by_kind_and_id(&order[i - 1], &order[i])) {
+    if (i && !topo_by_kind_and_id(&order[i - 1], &order[i])) {
       char label[HK_NODE_LABEL];
-      name_id(order[i].kind, order[i].id, label);
+      topo_name_id(order[i].kind, order[i].id, label);
       rc = HK_FAIL(HK_ERR_ARGUMENT, "topology %s has %s twice; each needs an id of its own", t->name, label);
       goto out;
     }
@@ -172,7 +172,7 @@ out:
 }
 
 /* Parallel edges also get a fixed order, because the rounding of the sum of their bandwidths depends on it. */
-static int by_ends(const void *a, const void *b) {
+static int topo_by_ends(const void *a, const void *b) {
   const hk_edge *x = a, *y = b;
   if (x->from != y->from) return x->from < y->from ? -1 : 1;
   if (x->to != y->to) return x->to < y->to ? -1 : 1;
@@ -180,22 +180,22 @@ static int by_ends(const void *a, const void *b) {
   return (x->gbps > y->gbps) - (x->gbps < y->gbps);
 }
 
-static bool same_ends(const hk_edge *a, const hk_edge *b) {
+static bool topo_same_ends(const hk_edge *a, const hk_edge *b) {
   return a->from == b->from && a->to == b->to && a->kind == b->kind;
 }
 
-static uint32_t edge_index(const hk_topo *t, uint32_t from, uint32_t to, uint8_t kind) {
+static uint32_t topo_edge_index(const hk_topo *t, uint32_t from, uint32_t to, uint8_t kind) {
   for (uint32_t e = t->nodes[from].first_edge, end = e + t->nodes[from].nedges; e < end; e++)
     if (t->edges[e].to == to && t->edges[e].kind == kind) return e;
   return UINT32_MAX;
 }
 
-static void sort_edges(hk_topo *t) {
+static void topo_sort_edges(hk_topo *t) {
   uint32_t n = 0;
-  if (t->nedges) qsort(t->edges, t->nedges, sizeof *t->edges, by_ends);
+  if (t->nedges) qsort(t->edges, t->nedges, sizeof *t->edges, topo_by_ends);
   for (uint32_t i = 0; i < t->nedges; i++) {
     const hk_edge e = t->edges[i];
-    if (!n || !same_ends(&t->edges[n - 1], &e)) {
+    if (!n || !topo_same_ends(&t->edges[n - 1], &e)) {
       t->edges[n++] = e;
       continue;
     }
@@ -210,17 +210,18 @@ static void sort_edges(hk_topo *t) {
     while (e < n && t->edges[e].from == i) e++;
     t->nodes[i].nedges = e - t->nodes[i].first_edge;
   }
-  for (uint32_t i = 0; i < n; i++) t->edges[i].back = edge_index(t, t->edges[i].to, t->edges[i].from, t->edges[i].kind);
+  for (uint32_t i = 0; i < n; i++)
+    t->edges[i].back = topo_edge_index(t, t->edges[i].to, t->edges[i].from, t->edges[i].kind);
 }
 
 /* --- Checks --- */
 
-static hk_status check_edges(const hk_topo *t) {
+static hk_status topo_check_edges(const hk_topo *t) {
   for (uint32_t i = 0; i < t->nedges; i++) {
     const hk_edge *e = &t->edges[i];
     char a[HK_NODE_LABEL], b[HK_NODE_LABEL];
-    name_id(t->nodes[e->from].kind, t->nodes[e->from].id, a);
-    name_id(t->nodes[e->to].kind, t->nodes[e->to].id, b);
+    topo_name_id(t->nodes[e->from].kind, t->nodes[e->from].id, a);
+    topo_name_id(t->nodes[e->to].kind, t->nodes[e->to].id, b);
     if (!(e->gbps > 0) || !isfinite(e->gbps))
       return HK_FAIL(HK_ERR_ARGUMENT,
                      "topology %s: the link from %s to %s has a bandwidth of %g GB/s; it must be above 0", t->name, a,
@@ -236,7 +237,7 @@ static hk_status check_edges(const hk_topo *t) {
   return HK_OK;
 }
 
-static hk_status check_connected(const hk_topo *t) {
+static hk_status topo_check_connected(const hk_topo *t) {
   uint32_t *queue = malloc(t->nnodes * sizeof *queue), n = 1;
   bool *seen = calloc(t->nnodes, sizeof *seen);
   hk_status rc = HK_OK;
@@ -254,8 +255,8 @@ static hk_status check_connected(const hk_topo *t) {
   for (uint32_t i = 0; i < t->nnodes && rc == HK_OK; i++) {
     char a[HK_NODE_LABEL], b[HK_NODE_LABEL];
     if (seen[i]) continue;
-    name_id(t->nodes[i].kind, t->nodes[i].id, a);
-    name_id(t->nodes[0].kind, t->nodes[0].id, b);
+    topo_name_id(t->nodes[i].kind, t->nodes[i].id, a);
+    topo_name_id(t->nodes[0].kind, t->nodes[0].id, b);
     rc = HK_FAIL(HK_ERR_ARGUMENT,
                  "topology %s: no links lead from %s to %s; link it to its parent, and CPUs to each other", t->name, b,
                  a);
@@ -268,76 +269,76 @@ out:
 
 /* --- The hash of all that decisions depend on: not of names, PCI ids, GUIDs, or the cores this process may use --- */
 
-static void mix(uint64_t *h, uint64_t value) { *h = hk_hash_mix(*h, value); }
+static void topo_mix(uint64_t *h, uint64_t value) { *h = hk_hash_mix(*h, value); }
 
-static void mix_float(uint64_t *h, float value) {
+static void topo_mix_float(uint64_t *h, float value) {
   uint32_t bits;
   value += 0.0f; /* -0 is 0 */
   memcpy(&bits, &value, sizeof bits);
-  mix(h, bits);
+  topo_mix(h, bits);
 }
 
-static void mix_text(uint64_t *h, const char *text, size_t most) {
+static void topo_mix_text(uint64_t *h, const char *text, size_t most) {
   size_t n = strnlen(text, most);
-  mix(h, n);
-  for (size_t i = 0; i < n; i++) mix(h, (unsigned char)text[i]);
+  topo_mix(h, n);
+  for (size_t i = 0; i < n; i++) topo_mix(h, (unsigned char)text[i]);
 }
 
-static void mix_node(uint64_t *h, const hk_node *n) {
-  mix(h, n->kind);
-  mix(h, n->id);
-  mix(h, (uint64_t)(int64_t)n->numa);
+static void topo_mix_node(uint64_t *h, const hk_node *n) {
+  topo_mix(h, n->kind);
+  topo_mix(h, n->id);
+  topo_mix(h, (uint64_t)(int64_t)n->numa);
   switch (n->kind) {
     case HK_NODE_CPU:
-      mix_text(h, n->cpu.arch, sizeof n->cpu.arch);
-      mix_text(h, n->cpu.vendor, sizeof n->cpu.vendor);
-      mix(h, (uint64_t)(int64_t)n->cpu.family);
-      mix(h, (uint64_t)(int64_t)n->cpu.model);
-      mix_float(h, n->cpu.memory_gbps);
+      topo_mix_text(h, n->cpu.arch, sizeof n->cpu.arch);
+      topo_mix_text(h, n->cpu.vendor, sizeof n->cpu.vendor);
+      topo_mix(h, (uint64_t)(int64_t)n->cpu.family);
+      topo_mix(h, (uint64_t)(int64_t)n->cpu.model);
+      topo_mix_float(h, n->cpu.memory_gbps);
       break;
     case HK_NODE_GPU:
-      mix(h, (uint64_t)(int64_t)n->gpu.dev);
-      mix(h, (uint64_t)(int64_t)n->gpu.sm);
-      mix_float(h, n->gpu.memory_gbps);
-      mix(h, n->gpu.gdr * 2u + n->gpu.mcast);
+      topo_mix(h, (uint64_t)(int64_t)n->gpu.dev);
+      topo_mix(h, (uint64_t)(int64_t)n->gpu.sm);
+      topo_mix_float(h, n->gpu.memory_gbps);
+      topo_mix(h, n->gpu.gdr * 2u + n->gpu.mcast);
       break;
     case HK_NODE_NET:
-      mix(h, (uint64_t)(int64_t)n->net.dev);
-      mix(h, (uint64_t)(int64_t)n->net.port);
-      mix(h, (uint64_t)(int64_t)n->net.rail);
-      mix_float(h, n->net.mbps);
-      mix_float(h, n->net.latency_us);
-      mix(h, n->net.gdr * 2u + n->net.ethernet);
+      topo_mix(h, (uint64_t)(int64_t)n->net.dev);
+      topo_mix(h, (uint64_t)(int64_t)n->net.port);
+      topo_mix(h, (uint64_t)(int64_t)n->net.rail);
+      topo_mix_float(h, n->net.mbps);
+      topo_mix_float(h, n->net.latency_us);
+      topo_mix(h, n->net.gdr * 2u + n->net.ethernet);
       break;
     default: break;
   }
 }
 
-static uint64_t hash_of(const hk_topo *t) {
+static uint64_t topo_hash_of(const hk_topo *t) {
   uint64_t h = hk_hash_mix(t->nnodes, t->nedges);
-  for (uint32_t i = 0; i < t->nnodes; i++) mix_node(&h, &t->nodes[i]);
+  for (uint32_t i = 0; i < t->nnodes; i++) topo_mix_node(&h, &t->nodes[i]);
   for (uint32_t i = 0; i < t->nedges; i++) {
     const hk_edge *e = &t->edges[i];
-    mix(&h, (uint64_t)e->from << 32 | e->to);
-    mix(&h, (uint64_t)e->kind << 32 | e->count);
-    mix_float(&h, e->gbps);
-    mix_float(&h, e->us);
+    topo_mix(&h, (uint64_t)e->from << 32 | e->to);
+    topo_mix(&h, (uint64_t)e->kind << 32 | e->count);
+    topo_mix_float(&h, e->gbps);
+    topo_mix_float(&h, e->us);
   }
   return h ? h : 1;
 }
 
 hk_status hk_topo_finish(hk_topo *t) {
-  if (finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished already", t->name);
+  if (topo_finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished already", t->name);
   if (!t->nnodes) return HK_FAIL(HK_ERR_ARGUMENT, "topology %s is empty; it needs a CPU or a GPU", t->name);
-  HK_OR_RETURN(sort_nodes(t));
-  sort_edges(t);
-  HK_OR_RETURN(check_edges(t));
-  HK_OR_RETURN(check_connected(t));
+  HK_OR_RETURN(topo_sort_nodes(t));
+  topo_sort_edges(t);
+  HK_OR_RETURN(topo_check_edges(t));
+  HK_OR_RETURN(topo_check_connected(t));
   for (uint32_t k = 0, i = 0; k <= HK_NODE_KINDS; k++) {
     while (i < t->nnodes && t->nodes[i].kind < k) i++;
     t->first_of[k] = i;
   }
-  t->hash = hash_of(t);
+  t->hash = topo_hash_of(t);
   return HK_OK;
 }
 
@@ -357,7 +358,7 @@ uint32_t hk_topo_find(const hk_topo *t, hk_node_kind kind, uint64_t id) {
 /* --- Bus ids and link speeds --- */
 
 /* Up to `most` hexadecimal digits. */
-static bool hex(const char **text, int most, uint64_t *out) {
+static bool topo_hex(const char **text, int most, uint64_t *out) {
   int n = 0;
   for (*out = 0; n < most; n++, (*text)++) {
     char c = **text;
@@ -373,16 +374,16 @@ static bool hex(const char **text, int most, uint64_t *out) {
 
 bool hk_bus_id_parse(const char *text, uint64_t *out) {
   uint64_t domain, bus, device, function;
-  if (!text || !hex(&text, 8, &domain) || *text++ != ':' || !hex(&text, 2, &bus)) return false;
+  if (!text || !topo_hex(&text, 8, &domain) || *text++ != ':' || !topo_hex(&text, 2, &bus)) return false;
   if (*text == '.') { /* "1b:00.0" */
     device = bus;
     bus = domain;
     domain = 0;
     if (bus > 0xff) return false;
-  } else if (*text++ != ':' || !hex(&text, 2, &device)) {
+  } else if (*text++ != ':' || !topo_hex(&text, 2, &device)) {
     return false;
   }
-  if (*text++ != '.' || !hex(&text, 1, &function) || *text) return false;
+  if (*text++ != '.' || !topo_hex(&text, 1, &function) || *text) return false;
   *out = domain << 20 | bus << 12 | device << 4 | function;
   return true;
 }

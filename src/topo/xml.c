@@ -7,14 +7,14 @@
 #include "xml_build.h"
 
 /* Numbers in files have decimal points, whatever the user's locale. */
-static hk_status build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r) {
+static hk_status xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r) {
   locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
   hk_status rc = hk_xml_build(out, name, tree, r);
   if (plain) uselocale(had), freelocale(plain);
   return rc;
 }
 
-static const char *base_name(const char *path) {
+static const char *xml_base_name(const char *path) {
   const char *slash = strrchr(path, '/');
   return slash ? slash + 1 : path;
 }
@@ -25,7 +25,7 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_parse(&tree, text, bytes, &r));
-  hk_status rc = build(out, base_name(name), tree, &r);
+  hk_status rc = xml_build(out, xml_base_name(name), tree, &r);
   hk_xml_free(tree);
   return rc;
 }
@@ -35,48 +35,48 @@ hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, v
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_read(&tree, &r));
-  hk_status rc = build(out, base_name(path), tree, &r);
+  hk_status rc = xml_build(out, xml_base_name(path), tree, &r);
   hk_xml_free(tree);
   return rc;
 }
 
 /* --- A file merged with detection --- */
 
-static bool is(const hk_xml_node *n, const char *name) { return !strcmp(n->name, name); }
+static bool xml_is(const hk_xml_node *n, const char *name) { return !strcmp(n->name, name); }
 
 /* The <pci> with this bus id, or the <cpu> with this NUMA id, anywhere below `n`. */
-static hk_xml_node *find(hk_xml_node *n, const char *name, const char *key, const char *value) {
-  const char *has = is(n, name) ? hk_xml_get(n, key) : NULL;
+static hk_xml_node *xml_find(hk_xml_node *n, const char *name, const char *key, const char *value) {
+  const char *has = xml_is(n, name) ? hk_xml_get(n, key) : NULL;
   uint64_t a, b;
   if (has && (!strcmp(has, value) || (hk_bus_id_parse(has, &a) && hk_bus_id_parse(value, &b) && a == b))) return n;
   for (hk_xml_node *c = n->first; c; c = c->next) {
-    hk_xml_node *found = find(c, name, key, value);
+    hk_xml_node *found = xml_find(c, name, key, value);
     if (found) return found;
   }
   return NULL;
 }
 
 /* The attribute by which an element is recognised among its siblings. */
-static const char *key_of(const hk_xml_node *n) {
-  return is(n, "cpu")                       ? "numaid"
-         : is(n, "pci")                     ? "busid"
-         : is(n, "net")                     ? "name"
-         : is(n, "nvlink") || is(n, "xgmi") ? "target"
-                                            : NULL;
+static const char *xml_key_of(const hk_xml_node *n) {
+  return xml_is(n, "cpu")                           ? "numaid"
+         : xml_is(n, "pci")                         ? "busid"
+         : xml_is(n, "net")                         ? "name"
+         : xml_is(n, "nvlink") || xml_is(n, "xgmi") ? "target"
+                                                    : NULL;
 }
 
-static hk_xml_node *brother(hk_xml_node *parent, const hk_xml_node *n) {
-  const char *key = key_of(n), *value = key ? hk_xml_get(n, key) : NULL;
+static hk_xml_node *xml_brother(hk_xml_node *parent, const hk_xml_node *n) {
+  const char *key = xml_key_of(n), *value = key ? hk_xml_get(n, key) : NULL;
   for (hk_xml_node *c = parent->first; c; c = c->next) {
     const char *has = key ? hk_xml_get(c, key) : NULL;
-    if (is(c, n->name) && (!key || (has && value && !strcmp(has, value)))) return c;
+    if (xml_is(c, n->name) && (!key || (has && value && !strcmp(has, value)))) return c;
   }
   return NULL;
 }
 
-static hk_status add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
+static hk_status xml_add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
   /* A link's bandwidth belongs to the speed in the same element. */
-  bool own_speed = is(to, "pci") && (hk_xml_get(to, "link_speed") || hk_xml_get(to, "link_width"));
+  bool own_speed = xml_is(to, "pci") && (hk_xml_get(to, "link_speed") || hk_xml_get(to, "link_width"));
   for (const hk_xml_attr *a = from->attrs; a; a = a->next)
     if (!hk_xml_get(to, a->name) && !(own_speed && !strncmp(a->name, "hk_", 3)))
       HK_OR_RETURN(hk_xml_set(t, to, a->name, a->value));
@@ -84,95 +84,97 @@ static hk_status add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *f
 }
 
 /* Merges all that is inside a GPU's or NIC's <pci>. A file with NVLinks of a GPU has all of them. */
-static hk_status add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
-  bool links = is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
-  HK_OR_RETURN(add_attrs(t, to, from));
+static hk_status xml_add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
+  bool links = xml_is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
+  HK_OR_RETURN(xml_add_attrs(t, to, from));
   /* The numbers of this process's devices are taken from the machine and not from the file. */
-  if ((is(to, "gpu") || is(to, "net")) && hk_xml_get(from, "dev"))
+  if ((xml_is(to, "gpu") || xml_is(to, "net")) && hk_xml_get(from, "dev"))
     HK_OR_RETURN(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")));
   for (const hk_xml_node *c = from->first; c; c = c->next) {
-    if (is(c, "pci") || (links && (is(c, "nvlink") || is(c, "xgmi")))) continue;
-    hk_xml_node *mine = brother(to, c);
+    if (xml_is(c, "pci") || (links && (xml_is(c, "nvlink") || xml_is(c, "xgmi")))) continue;
+    hk_xml_node *mine = xml_brother(to, c);
     if (mine)
-      HK_OR_RETURN(add_inside(t, mine, c));
+      HK_OR_RETURN(xml_add_inside(t, mine, c));
     else
       HK_OR_RETURN(hk_xml_graft(t, to, c, true, NULL));
   }
   return HK_OK;
 }
 
-static bool is_device(const hk_xml_node *n) {
-  return is(n, "pci") && (hk_xml_child(n, "gpu") || hk_xml_child(n, "nic"));
+static bool xml_is_device(const hk_xml_node *n) {
+  return xml_is(n, "pci") && (hk_xml_child(n, "gpu") || hk_xml_child(n, "nic"));
 }
 
 /* Puts a CPU that is not in the file on the host of the CPUs that are. */
-static hk_status same_host(hk_xml_tree *t, hk_xml_node *cpu) {
+static hk_status xml_same_host(hk_xml_tree *t, hk_xml_node *cpu) {
   const hk_xml_node *first = hk_xml_child(t->root, "cpu");
   const char *host = first && first != cpu ? hk_xml_get(first, "host_hash") : NULL;
   return host && !hk_xml_get(cpu, "host_hash") ? hk_xml_set(t, cpu, "host_hash", host) : HK_OK;
 }
 
 /* Finds a detected CPU or bridge in the file's tree, or adds it. */
-static hk_status place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
-  const char *key = key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
+static hk_status xml_place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
+  const char *key = xml_key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
   hk_xml_node *above;
   if (!seen->parent) return *out = t->root, HK_OK;
-  *out = value ? find(t->root, seen->name, key, value) : NULL;
-  if (*out) return add_attrs(t, *out, seen);
-  HK_OR_RETURN(place(t, seen->parent, &above));
+  *out = value ? xml_find(t->root, seen->name, key, value) : NULL;
+  if (*out) return xml_add_attrs(t, *out, seen);
+  HK_OR_RETURN(xml_place(t, seen->parent, &above));
   HK_OR_RETURN(hk_xml_graft(t, above, seen, false, out));
-  if (is(seen, "cpu")) HK_OR_RETURN(same_host(t, *out));
+  if (xml_is(seen, "cpu")) HK_OR_RETURN(xml_same_host(t, *out));
   return HK_OK;
 }
 
 /* The file's element of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
-static hk_xml_node *in_file(hk_xml_tree *t, const hk_xml_node *seen) {
-  if (is(seen, "pci"))
-    return hk_xml_get(seen, "busid") ? find(t->root, "pci", "busid", hk_xml_get(seen, "busid")) : NULL;
+static hk_xml_node *xml_in_file(hk_xml_tree *t, const hk_xml_node *seen) {
+  if (xml_is(seen, "pci"))
+    return hk_xml_get(seen, "busid") ? xml_find(t->root, "pci", "busid", hk_xml_get(seen, "busid")) : NULL;
   const hk_xml_node *port = hk_xml_child(seen, "net");
   const char *name = port ? hk_xml_get(port, "name") : NULL;
-  hk_xml_node *found = name ? find(t->root, "net", "name", name) : NULL;
-  return found && is(found->parent, "nic") ? found->parent : NULL;
+  hk_xml_node *found = name ? xml_find(t->root, "net", "name", name) : NULL;
+  return found && xml_is(found->parent, "nic") ? found->parent : NULL;
 }
 
-static hk_status add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
+static hk_status xml_add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
   hk_xml_node *at;
-  if (is_device(seen) || (is(seen, "nic") && is(seen->parent, "cpu"))) {
-    at = in_file(t, seen);
-    if (at) return add_inside(t, at, seen);
-    HK_OR_RETURN(place(t, seen->parent, &at));
+  if (xml_is_device(seen) || (xml_is(seen, "nic") && xml_is(seen->parent, "cpu"))) {
+    at = xml_in_file(t, seen);
+    if (at) return xml_add_inside(t, at, seen);
+    HK_OR_RETURN(xml_place(t, seen->parent, &at));
     return hk_xml_graft(t, at, seen, true, NULL);
   }
-  if (is(seen, "cpu")) HK_OR_RETURN(place(t, seen, &at)); /* with or without devices: ranks may sit there */
-  for (const hk_xml_node *c = seen->first; c; c = c->next) HK_OR_RETURN(add_seen(t, c));
+  if (xml_is(seen, "cpu")) HK_OR_RETURN(xml_place(t, seen, &at)); /* with or without devices: ranks may sit there */
+  for (const hk_xml_node *c = seen->first; c; c = c->next) HK_OR_RETURN(xml_add_seen(t, c));
   return HK_OK;
 }
 
-static bool kept(const hk_xml_node *n) {
+static bool xml_kept(const hk_xml_node *n) {
   const char *keep = hk_xml_get(n, "keep");
   return keep && !strcmp(keep, "1");
 }
 
 /* True if `n` stays. Devices and ports that detection did not see are removed, and bridges without any device.
  * `keep="1"` keeps one, as in NCCL. */
-static bool trim(hk_xml_node *n, hk_xml_node *seen) {
-  const char *bus = is(n, "pci") ? hk_xml_get(n, "busid") : NULL, *name = is(n, "net") ? hk_xml_get(n, "name") : NULL;
-  const hk_xml_node *device = bus ? find(seen, "pci", "busid", bus) : NULL;
+static bool xml_trim(hk_xml_node *n, hk_xml_node *seen) {
+  const char *bus = xml_is(n, "pci") ? hk_xml_get(n, "busid") : NULL,
+             *name = xml_is(n, "net") ? hk_xml_get(n, "name") : NULL;
+  const hk_xml_node *device = bus ? xml_find(seen, "pci", "busid", bus) : NULL;
   bool bridge = bus && !hk_xml_child(n, "gpu") && !hk_xml_child(n, "nic");
-  bool stays = kept(n) || (bus            ? device && is_device(device)
-                           : is(n, "net") ? name && find(seen, "net", "name", name)
-                                          : !is(n, "nic"));
+  bool stays = xml_kept(n) || (bus                ? device && xml_is_device(device)
+                               : xml_is(n, "net") ? name && xml_find(seen, "net", "name", name)
+                                                  : !xml_is(n, "nic"));
   for (hk_xml_node *c = n->first, *next; c; c = next) {
     next = c->next;
-    if (!trim(c, seen))
+    if (!xml_trim(c, seen))
       hk_xml_remove(c);
-    else if (bridge ? is(c, "pci") : is(n, "nic") ? is(c, "net") : kept(c))
+    else if (bridge ? xml_is(c, "pci") : xml_is(n, "nic") ? xml_is(c, "net") : xml_kept(c))
       stays = true;
   }
   return stays;
 }
 
-static hk_status merge(hk_topo **out, const char *path, hk_xml_tree *file, const hk_topo *detected, hk_xml_report *r) {
+static hk_status xml_merge(hk_topo **out, const char *path, hk_xml_tree *file, const hk_topo *detected,
+                           hk_xml_report *r) {
   hk_xml_report own = {.file = "detection"};
   hk_xml_tree *seen = NULL;
   char *text = NULL;
@@ -184,9 +186,9 @@ static hk_status merge(hk_topo **out, const char *path, hk_xml_tree *file, const
   fclose(to);
   if (rc != HK_OK) goto out;
   HK_TRY(hk_xml_parse(&seen, text, bytes, &own), out);
-  HK_TRY(add_seen(file, seen->root), out);
-  trim(file->root, seen->root);
-  rc = build(out, detected->name, file, r);
+  HK_TRY(xml_add_seen(file, seen->root), out);
+  xml_trim(file->root, seen->root);
+  rc = xml_build(out, detected->name, file, r);
 out:
   hk_xml_free(seen);
   free(text);
@@ -202,8 +204,8 @@ hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *
   *out = NULL;
   HK_TRY(hk_xml_read(&tree, &r), out);
   /* A wrong file is refused with its own errors, before it is merged. */
-  HK_TRY(build(&checked, path, tree, &r), out);
-  rc = merge(out, path, tree, detected, &alone);
+  HK_TRY(xml_build(&checked, path, tree, &r), out);
+  rc = xml_merge(out, path, tree, detected, &alone);
 out:
   hk_topo_free(checked);
   hk_xml_free(tree);

@@ -25,7 +25,7 @@ void hk_xml_take_link(reader *b, const hk_xml_node *xml, uint32_t gpu, uint32_t 
   b->nrows++;
 }
 
-static void find_peer(reader *b, link_row *row) {
+static void xml_links_find_peer(reader *b, link_row *row) {
   const char *target = hk_xml_get(row->xml, "target"), *name = row->xml->name;
   uint64_t class_code = 0x068000, id = 0;
   bool classed = hk_xml_hex(b->r, row->xml, "tclass", 0xffffff, &class_code);
@@ -52,7 +52,7 @@ static void find_peer(reader *b, link_row *row) {
 }
 
 /* Sorts rows between the same two ends side by side, in the file's order. */
-static int by_ends(const void *a, const void *b) {
+static int xml_links_by_ends(const void *a, const void *b) {
   const link_row *x = a, *y = b;
   uint32_t xl = x->gpu < x->peer ? x->gpu : x->peer, xh = x->gpu ^ x->peer ^ xl;
   uint32_t yl = y->gpu < y->peer ? y->gpu : y->peer, yh = y->gpu ^ y->peer ^ yl;
@@ -63,7 +63,7 @@ static int by_ends(const void *a, const void *b) {
 
 /* Joins all rows between two ends, in both directions: the link is added once, and counts are added before bandwidths
  * are. */
-static void join_rows(reader *b, const link_row *row, uint32_t n) {
+static void xml_links_join_rows(reader *b, const link_row *row, uint32_t n) {
   long there = 0, back = 0;
   const hk_node *gpu = &b->t->nodes[row->gpu], *peer = &b->t->nodes[row->peer];
   float gbps = row->gbps, us = row->us;
@@ -89,7 +89,7 @@ static void join_rows(reader *b, const link_row *row, uint32_t n) {
   hk_xml_join(b, row->gpu, row->peer, HK_EDGE_NVLINK, (unsigned)count, gbps, us);
 }
 
-static void read_c2c(reader *b, const link_row *row) {
+static void xml_links_read_c2c(reader *b, const link_row *row) {
   long bw = 0, count = 0;
   float gbps = row->gbps, us = row->us >= 0 ? row->us : hk_link_us(HK_EDGE_C2C, false);
   bool given = hk_xml_int(b->r, row->xml, "bw", true, 1, 100000000, &bw);
@@ -98,10 +98,10 @@ static void read_c2c(reader *b, const link_row *row) {
               us);
 }
 
-static int by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
+static int xml_links_by_number(const void *a, const void *b) { return *(const int *)a - *(const int *)b; }
 
 /* A GPU with fewer links to the switch than most have, or with none where others have some: links may be missing. */
-static void compare_gpus(reader *b) {
+static void xml_links_compare_gpus(reader *b) {
   const hk_topo *t = b->t;
   const bool switched = b->nvs != UINT32_MAX;
   int count[HK_TOPO_NODES] = {0}, sorted[HK_TOPO_NODES], n = 0;
@@ -111,7 +111,7 @@ static void compare_gpus(reader *b) {
   for (uint32_t i = 0; i < t->nnodes; i++)
     if (t->nodes[i].kind == HK_NODE_GPU) sorted[n++] = count[i];
   if (!n) return;
-  qsort(sorted, (size_t)n, sizeof *sorted, by_number);
+  qsort(sorted, (size_t)n, sizeof *sorted, xml_links_by_number);
   const int usual = sorted[n / 2] ? sorted[n / 2] : sorted[n - 1];
   for (uint32_t i = 0; i < t->nnodes; i++) {
     char name[HK_NODE_LABEL];
@@ -126,17 +126,17 @@ void hk_xml_join_links(reader *b) {
   for (uint32_t i = 0; i < b->nrows; i++) {
     hk_xml_own_figures(b->r, b->rows[i].xml, &b->rows[i].gbps, &b->rows[i].us);
     if (strcmp(b->rows[i].xml->name, "c2c"))
-      find_peer(b, &b->rows[i]);
+      xml_links_find_peer(b, &b->rows[i]);
     else
-      read_c2c(b, &b->rows[i]);
+      xml_links_read_c2c(b, &b->rows[i]);
   }
-  if (b->nrows) qsort(b->rows, b->nrows, sizeof *b->rows, by_ends);
+  if (b->nrows) qsort(b->rows, b->nrows, sizeof *b->rows, xml_links_by_ends);
   for (uint32_t i = 0, n; i < b->nrows && b->rc == HK_OK; i += n) {
     const link_row *row = &b->rows[i];
     for (n = 1; i + n < b->nrows && (row[n].gpu == row->gpu ? row[n].peer == row->peer
                                                             : row[n].gpu == row->peer && row[n].peer == row->gpu);)
       n++;
-    if (row->peer != UINT32_MAX) join_rows(b, row, n);
+    if (row->peer != UINT32_MAX) xml_links_join_rows(b, row, n);
   }
-  if (b->rc == HK_OK) compare_gpus(b);
+  if (b->rc == HK_OK) xml_links_compare_gpus(b);
 }

@@ -10,20 +10,20 @@
 
 typedef hk_xml_reader reader;
 
-static const char *text_of(const hk_xml_node *n, const char *name) {
+static const char *xml_read_text_of(const hk_xml_node *n, const char *name) {
   const char *text = hk_xml_get(n, name);
   return text ? text : "";
 }
 
 /* Copies a name. People see it, also on terminals, so control characters are replaced. */
-static void take_text(char *out, size_t size, const char *text) {
+static void xml_read_take_text(char *out, size_t size, const char *text) {
   size_t n = 0;
   for (; text[n] && n + 1 < size; n++) out[n] = text[n] < ' ' || text[n] > '~' ? '?' : text[n];
   out[n] = 0;
 }
 
 /* A node of the topology for `xml`; reports a second one with the same id. UINT32_MAX: none. */
-static uint32_t add(reader *b, const hk_xml_node *xml, hk_node_kind kind, uint64_t id) {
+static uint32_t xml_read_add(reader *b, const hk_xml_node *xml, hk_node_kind kind, uint64_t id) {
   uint32_t index = UINT32_MAX;
   bool bus = kind == HK_NODE_PCI || kind == HK_NODE_GPU || kind == HK_NODE_NIC;
   for (uint32_t i = 0; i < b->t->nnodes; i++) {
@@ -60,17 +60,17 @@ void hk_xml_own_figures(hk_xml_report *r, const hk_xml_node *xml, float *gbps, f
  * For a rack NCCL writes the files of its hosts into one file: NUMA ids, bus ids and device numbers are unique in a
  * host only. The numbers of the second and later hosts are then moved up. */
 
-static void largest(const hk_xml_node *n, hk_xml_host *most) {
+static void xml_read_largest(const hk_xml_node *n, hk_xml_host *most) {
   bool gpu = !strcmp(n->name, "gpu"), net = !strcmp(n->name, "net");
-  long dev = gpu || net ? strtol(text_of(n, "dev"), NULL, 0) : -1;
+  long dev = gpu || net ? strtol(xml_read_text_of(n, "dev"), NULL, 0) : -1;
   if (gpu && dev >= most->dev && dev < 65536) most->dev = (int)dev + 1;
   if (net && dev >= most->net && dev < 65536) most->net = (int)dev + 1;
-  for (const hk_xml_node *c = n->first; c; c = c->next) largest(c, most);
+  for (const hk_xml_node *c = n->first; c; c = c->next) xml_read_largest(c, most);
 }
 
 /* The host's number, in the order of the file. */
-static int host_of(reader *b, const hk_xml_node *cpu) {
-  const char *hash = text_of(cpu, "host_hash");
+static int xml_read_host_of(reader *b, const hk_xml_node *cpu) {
+  const char *hash = xml_read_text_of(cpu, "host_hash");
   for (int i = 0; i < b->nhosts; i++)
     if (!strcmp(b->hosts[i], hash)) return i;
   if (b->nhosts == HK_XML_CPUS) return 0;
@@ -78,35 +78,35 @@ static int host_of(reader *b, const hk_xml_node *cpu) {
   return b->nhosts++;
 }
 
-static void find_hosts(reader *b, const hk_xml_node *system) {
+static void xml_read_find_hosts(reader *b, const hk_xml_node *system) {
   int owner[HK_XML_CPUS];
   for (int i = 0; i < HK_XML_CPUS; i++) owner[i] = -1;
   for (const hk_xml_node *x = system->first; x; x = x->next) {
-    long numa = strcmp(x->name, "cpu") ? -1 : strtol(text_of(x, "numaid"), NULL, 0);
+    long numa = strcmp(x->name, "cpu") ? -1 : strtol(xml_read_text_of(x, "numaid"), NULL, 0);
     if (numa >= b->no_numa && numa < HK_XML_CPUS - 1) b->no_numa = (int)numa + 1;
   }
   for (const hk_xml_node *x = system->first; x; x = x->next) {
     if (strcmp(x->name, "cpu")) continue;
-    long numa = strtol(text_of(x, "numaid"), NULL, 0);
-    int host = host_of(b, x);
+    long numa = strtol(xml_read_text_of(x, "numaid"), NULL, 0);
+    int host = xml_read_host_of(b, x);
     if (numa < 0) numa = b->no_numa;
     if (numa >= HK_XML_CPUS) continue;
     if (owner[numa] >= 0 && owner[numa] != host) b->several = true;
     owner[numa] = host;
     if (numa >= b->step.numa) b->step.numa = (int)numa + 1;
   }
-  if (b->several) largest(system, &b->step);
+  if (b->several) xml_read_largest(system, &b->step);
 }
 
-static int host_at(reader *b, int numa) {
+static int xml_read_host_at(reader *b, int numa) {
   for (uint32_t i = 0; i < b->ncpus; i++)
-    if (b->t->nodes[b->cpu[i]].numa == numa) return host_of(b, b->cpu_xml[i]);
+    if (b->t->nodes[b->cpu[i]].numa == numa) return xml_read_host_of(b, b->cpu_xml[i]);
   return -1;
 }
 
 /* Sets the offsets for this CPU's host before its elements are read. */
-static void enter_host(reader *b, const hk_xml_node *cpu) {
-  int host = b->several ? host_of(b, cpu) : 0;
+static void xml_read_enter_host(reader *b, const hk_xml_node *cpu) {
+  int host = b->several ? xml_read_host_of(b, cpu) : 0;
   b->add = (hk_xml_host){host * b->step.numa, host * b->step.dev, host * b->step.net, (uint64_t)host << 36};
 }
 
@@ -145,9 +145,9 @@ static void read_affinity(reader *b, const hk_xml_node *xml, hk_cpu_info *cpu) {
 static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   long numa, v;
   if (!hk_xml_int(b->r, xml, "numaid", true, -1, HK_XML_CPUS - 1, &numa)) return UINT32_MAX;
-  enter_host(b, xml);
+  xml_read_enter_host(b, xml);
   numa = (numa < 0 ? b->no_numa : numa) + b->add.numa;
-  uint32_t index = numa < INT16_MAX ? add(b, xml, HK_NODE_CPU, (uint64_t)numa) : UINT32_MAX;
+  uint32_t index = numa < INT16_MAX ? xml_read_add(b, xml, HK_NODE_CPU, (uint64_t)numa) : UINT32_MAX;
   if (index == UINT32_MAX) return index;
   if (b->ncpus == HK_XML_CPUS) {
     hk_xml_say(b->r, xml, true, "more than %d NUMA nodes, which is too many for one machine", HK_XML_CPUS);
@@ -157,8 +157,8 @@ static uint32_t read_cpu(reader *b, const hk_xml_node *xml) {
   b->cpu[b->ncpus++] = index;
   hk_node *n = &b->t->nodes[index];
   n->numa = (int16_t)numa;
-  take_text(n->cpu.arch, sizeof n->cpu.arch, text_of(xml, "arch"));
-  take_text(n->cpu.vendor, sizeof n->cpu.vendor, text_of(xml, "vendor"));
+  xml_read_take_text(n->cpu.arch, sizeof n->cpu.arch, xml_read_text_of(xml, "arch"));
+  xml_read_take_text(n->cpu.vendor, sizeof n->cpu.vendor, xml_read_text_of(xml, "vendor"));
   if (hk_xml_int(b->r, xml, "familyid", false, -1, 65535, &v)) n->cpu.family = (int)v;
   if (!strcmp(n->cpu.vendor, HK_CPU_AMD) && n->cpu.family >= 0x80) n->cpu.family = 15 + (n->cpu.family >> 4);
   if (hk_xml_int(b->r, xml, "modelid", false, -1, 65535, &v)) n->cpu.model = (int)v;
@@ -183,37 +183,37 @@ static void read_cpu_link(reader *b, const hk_xml_node *xml, uint32_t cpu) {
 }
 
 /* Fills in a memory rate that the file does not give: the part's, divided among the NUMA nodes of two sockets. */
-static void know_cpu(reader *b, uint32_t at) {
+static void xml_read_know_cpu(reader *b, uint32_t at) {
   hk_cpu_info *cpu = &b->t->nodes[b->cpu[at]].cpu;
   const hk_cpu_part *part = hk_cpu_part_like(cpu);
   uint32_t nodes = 0;
   if (hk_xml_get(b->cpu_xml[at], "hk_memory") || !part) return;
   for (uint32_t i = 0; i < b->ncpus; i++)
-    nodes += !strcmp(text_of(b->cpu_xml[i], "host_hash"), text_of(b->cpu_xml[at], "host_hash"));
+    nodes += !strcmp(xml_read_text_of(b->cpu_xml[i], "host_hash"), xml_read_text_of(b->cpu_xml[at], "host_hash"));
   cpu->memory_gbps = part->memory_gbps / (float)(nodes > 1 ? nodes / 2 : 1);
 }
 
 /* True if two CPUs of a host have a common core in their masks. */
-static bool share_cores(const reader *b, uint32_t x, uint32_t y) {
+static bool xml_read_share_cores(const reader *b, uint32_t x, uint32_t y) {
   const hk_cpu_info *c = &b->t->nodes[b->cpu[x]].cpu, *d = &b->t->nodes[b->cpu[y]].cpu;
   bool common = false;
   for (int i = 0; i < HK_CPU_MASK_WORDS; i++) common |= (c->mask[i] & d->mask[i]) != 0;
-  return common && !strcmp(text_of(b->cpu_xml[x], "host_hash"), text_of(b->cpu_xml[y], "host_hash"));
+  return common && !strcmp(xml_read_text_of(b->cpu_xml[x], "host_hash"), xml_read_text_of(b->cpu_xml[y], "host_hash"));
 }
 
 /* Links between CPUs: the named ones, or links among all with one host_hash. */
-static void join_cpus(reader *b, const hk_xml_node *system) {
-  for (uint32_t i = 0; i < b->ncpus; i++) know_cpu(b, i);
+static void xml_read_join_cpus(reader *b, const hk_xml_node *system) {
+  for (uint32_t i = 0; i < b->ncpus; i++) xml_read_know_cpu(b, i);
   for (uint32_t i = 0; i < b->ncpus; i++)
     for (uint32_t k = 0; k < i; k++)
-      if (share_cores(b, i, k))
+      if (xml_read_share_cores(b, i, k))
         hk_xml_say(b->r, b->cpu_xml[i], false, "CPUs %d and %d list the same cores, which count twice",
                    b->t->nodes[b->cpu[k]].numa, b->t->nodes[b->cpu[i]].numa);
-  bool named = !strcmp(text_of(system, "hk_cpu_links"), "1");
+  bool named = !strcmp(xml_read_text_of(system, "hk_cpu_links"), "1");
   for (uint32_t i = 0; i < b->ncpus; i++) {
-    const char *host = text_of(b->cpu_xml[i], "host_hash");
+    const char *host = xml_read_text_of(b->cpu_xml[i], "host_hash");
     for (uint32_t k = 0; k < i && !named; k++)
-      if (!strcmp(host, text_of(b->cpu_xml[k], "host_hash")))
+      if (!strcmp(host, xml_read_text_of(b->cpu_xml[k], "host_hash")))
         hk_xml_join(b, b->cpu[k], b->cpu[i], HK_EDGE_SYS, 1, hk_cpu_link_gbps(&b->t->nodes[b->cpu[k]].cpu),
                     hk_link_us(HK_EDGE_SYS, false));
     for (const hk_xml_node *c = b->cpu_xml[i]->first; c && named; c = c->next)
@@ -224,8 +224,8 @@ static void join_cpus(reader *b, const hk_xml_node *system) {
 /* --- PCI devices --- */
 
 /* "16 GT/s", "16.0 GT/s PCIe"; "" and "Unknown" are sysfs' texts for an unknown speed. */
-static float speed_of(reader *b, const hk_xml_node *xml, const char *name) {
-  const char *text = text_of(xml, name);
+static float xml_read_speed_of(reader *b, const hk_xml_node *xml, const char *name) {
+  const char *text = xml_read_text_of(xml, name);
   char *end;
   if (!*text || !strncmp(text, "Unknown", 7) || !strncmp(text, "unknown", 7)) return 0;
   float v = strtof(text, &end);
@@ -234,9 +234,9 @@ static float speed_of(reader *b, const hk_xml_node *xml, const char *name) {
   return 0;
 }
 
-static int width_of(reader *b, const hk_xml_node *xml, const char *name) {
+static int xml_read_width_of(reader *b, const hk_xml_node *xml, const char *name) {
   long v = 0;
-  if (*text_of(xml, name)) hk_xml_int(b->r, xml, name, false, 0, 64, &v);
+  if (*xml_read_text_of(xml, name)) hk_xml_int(b->r, xml, name, false, 0, 64, &v);
   return v == 63 ? 0 : (int)v; /* 63: unknown in sysfs */
 }
 
@@ -247,13 +247,13 @@ static void read_pci_info(reader *b, const hk_xml_node *xml, hk_pci_info *p) {
   if (hk_xml_hex(b->r, xml, "device", 0xffff, &v)) p->device = (uint16_t)v;
   if (hk_xml_hex(b->r, xml, "subsystem_vendor", 0xffff, &v)) p->subvendor = (uint16_t)v;
   if (hk_xml_hex(b->r, xml, "subsystem_device", 0xffff, &v)) p->subdevice = (uint16_t)v;
-  p->gts = speed_of(b, xml, "link_speed");
-  p->width = width_of(b, xml, "link_width");
-  p->max_gts = hk_xml_get(xml, "hk_max_speed") ? speed_of(b, xml, "hk_max_speed") : p->gts;
-  p->max_width = hk_xml_get(xml, "hk_max_width") ? width_of(b, xml, "hk_max_width") : p->width;
+  p->gts = xml_read_speed_of(b, xml, "link_speed");
+  p->width = xml_read_width_of(b, xml, "link_width");
+  p->max_gts = hk_xml_get(xml, "hk_max_speed") ? xml_read_speed_of(b, xml, "hk_max_speed") : p->gts;
+  p->max_width = hk_xml_get(xml, "hk_max_width") ? xml_read_width_of(b, xml, "hk_max_width") : p->width;
 }
 
-static hk_node_kind kind_of(const hk_xml_node *xml, uint32_t class_code) {
+static hk_node_kind xml_read_kind_of(const hk_xml_node *xml, uint32_t class_code) {
   if (hk_xml_child(xml, "gpu")) return HK_NODE_GPU;
   if (hk_xml_child(xml, "nic")) return HK_NODE_NIC;
   if (class_code >> 8 == 0x1200) return HK_NODE_GPU; /* AMD's accelerators */
@@ -263,8 +263,8 @@ static hk_node_kind kind_of(const hk_xml_node *xml, uint32_t class_code) {
 enum { OTHER_GFX = 942 }; /* used for an unknown number */
 
 /* RCCL's gcn: "942", "gfx942:sramecc+:xnack-", "gfx90a" (as a number 910). Its sm counts compute units. */
-static int gfx_of(reader *b, const hk_xml_node *xml) {
-  const char *text = text_of(xml, "gcn");
+static int xml_read_gfx_of(reader *b, const hk_xml_node *xml) {
+  const char *text = xml_read_text_of(xml, "gcn");
   char *end;
   if (!*text) return 0;
   if (!strncmp(text, "gfx", 3)) text += 3;
@@ -272,16 +272,16 @@ static int gfx_of(reader *b, const hk_xml_node *xml) {
   if (v == 90 && *end == 'a') v = 910, end++;
   if (v >= 900 && v < 2000 && (!*end || *end == ':')) return (int)v;
   if (v <= 0) {
-    hk_xml_say(b->r, xml, true, "gcn=\"%.40s\" is not one of AMD's GPUs, such as gfx942", text_of(xml, "gcn"));
+    hk_xml_say(b->r, xml, true, "gcn=\"%.40s\" is not one of AMD's GPUs, such as gfx942", xml_read_text_of(xml, "gcn"));
     return 0;
   }
   hk_xml_say(b->r, xml, false, "gcn=\"%.40s\" is no GPU of AMD that is known, such as gfx942: it counts as that one",
-             text_of(xml, "gcn"));
+             xml_read_text_of(xml, "gcn"));
   return OTHER_GFX;
 }
 
 /* Fills in values that follow from the PCI device and sm, if the file does not give them. */
-static void know_gpu(hk_node *n, bool nameless) {
+static void xml_read_know_gpu(hk_node *n, bool nameless) {
   const hk_gpu_part *part = hk_gpu_part_like(n, &n->gpu.memory_gbps);
   if (!part) return;
   if (!n->gpu.sm) n->gpu.sm = part->sm;
@@ -295,7 +295,7 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
   *g = (hk_gpu_info){.dev = -1, .gdr = true};
   if (!xml) { /* a file for NCCL_TOPO_FILE, which leaves this to detection */
     hk_xml_say(b->r, pci, false, "a GPU without <gpu>: its number, sm and NVLinks are left to detection");
-    know_gpu(&b->t->nodes[index], true);
+    xml_read_know_gpu(&b->t->nodes[index], true);
     return;
   }
   int others = 0; /* slices of a GPU, as NCCL writes them since 2.29 */
@@ -305,10 +305,10 @@ static void read_gpu(reader *b, const hk_xml_node *pci, uint32_t index, uint32_t
                others);
   if (hk_xml_int(b->r, xml, "dev", true, -1, 65535, &v)) g->dev = (int)v + (v < 0 ? 0 : b->add.dev);
   if (hk_xml_int(b->r, xml, "sm", false, 0, 9999, &v)) g->sm = (int)v;
-  if (b->t->nodes[index].pci.vendor == HK_PCI_AMD || hk_xml_get(xml, "gcn")) g->sm = gfx_of(b, xml);
+  if (b->t->nodes[index].pci.vendor == HK_PCI_AMD || hk_xml_get(xml, "gcn")) g->sm = xml_read_gfx_of(b, xml);
   g->gdr = hk_xml_int(b->r, xml, "gdr", false, 0, 1, &v) && v;
-  take_text(b->t->nodes[index].name, HK_NODE_NAME, text_of(xml, "hk_name"));
-  know_gpu(&b->t->nodes[index], !hk_xml_get(xml, "hk_name"));
+  xml_read_take_text(b->t->nodes[index].name, HK_NODE_NAME, xml_read_text_of(xml, "hk_name"));
+  xml_read_know_gpu(&b->t->nodes[index], !hk_xml_get(xml, "hk_name"));
   hk_xml_float(b->r, xml, "hk_memory", false, 0, 1e6f, &g->memory_gbps);
   b->mcast_given[index] = hk_xml_int(b->r, xml, "hk_mcast", false, 0, 1, &v);
   if (b->mcast_given[index]) g->mcast = v;
@@ -327,11 +327,11 @@ static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
     return; /* of another plugin's kind */
   if (!hk_xml_int(b->r, xml, "dev", true, 0, 65535, &v)) return;
   v += b->add.net;
-  uint32_t index = add(b, xml, HK_NODE_NET, (uint64_t)v);
+  uint32_t index = xml_read_add(b, xml, HK_NODE_NET, (uint64_t)v);
   if (index == UINT32_MAX) return;
   hk_node *n = &b->t->nodes[index];
   n->numa = b->t->nodes[nic].numa;
-  take_text(n->name, sizeof n->name, text_of(xml, "name"));
+  xml_read_take_text(n->name, sizeof n->name, xml_read_text_of(xml, "name"));
   n->net = (hk_net_info){.dev = (int)v, .rail = (int)v - b->add.net};
   n->net.ethernet = b->t->nodes[nic].pci.class_code >> 8 == 0x0200;
   hk_xml_float(b->r, xml, "speed", false, 0, 1e9f, &n->net.mbps);
@@ -354,8 +354,8 @@ static void read_net(reader *b, const hk_xml_node *xml, uint32_t nic) {
 static void read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
   const char *name = hk_xml_get(xml, "hk_name");
   const hk_xml_node *first = hk_xml_child(xml, "net");
-  if (!name) name = first ? text_of(first, "name") : "";
-  take_text(b->t->nodes[nic].name, HK_NODE_NAME, name);
+  if (!name) name = first ? xml_read_text_of(first, "name") : "";
+  xml_read_take_text(b->t->nodes[nic].name, HK_NODE_NAME, name);
   for (const hk_xml_node *c = xml->first; c; c = c->next)
     if (!strcmp(c->name, "net")) read_net(b, c, nic);
 }
@@ -364,9 +364,9 @@ static void read_nic(reader *b, const hk_xml_node *xml, uint32_t nic) {
 static void read_virtual_nic(reader *b, const hk_xml_node *xml, uint32_t cpu) {
   float gbps = HK_NIC_VIRTUAL_GBPS, us = 0;
   uint64_t id = HK_NIC_VIRTUAL + (b->next_virtual++ << 12);
-  if (hk_xml_get(xml, "hk_busid") && !hk_bus_id_parse(text_of(xml, "hk_busid"), &id))
-    hk_xml_say(b->r, xml, true, "hk_busid=\"%.40s\" is not a PCI address", text_of(xml, "hk_busid"));
-  uint32_t index = add(b, xml, HK_NODE_NIC, id);
+  if (hk_xml_get(xml, "hk_busid") && !hk_bus_id_parse(xml_read_text_of(xml, "hk_busid"), &id))
+    hk_xml_say(b->r, xml, true, "hk_busid=\"%.40s\" is not a PCI address", xml_read_text_of(xml, "hk_busid"));
+  uint32_t index = xml_read_add(b, xml, HK_NODE_NIC, id);
   if (index == UINT32_MAX) return;
   b->t->nodes[index].numa = b->t->nodes[cpu].numa;
   hk_xml_own_figures(b->r, xml, &gbps, &us);
@@ -386,8 +386,8 @@ static void read_pci(reader *b, const hk_xml_node *xml, uint32_t cpu, uint32_t p
     return;
   }
   read_pci_info(b, xml, &info);
-  hk_node_kind kind = kind_of(xml, info.class_code);
-  uint32_t index = add(b, xml, kind, id + b->add.bus);
+  hk_node_kind kind = xml_read_kind_of(xml, info.class_code);
+  uint32_t index = xml_read_add(b, xml, kind, id + b->add.bus);
   if (index == UINT32_MAX) return;
   b->t->nodes[index].numa = b->t->nodes[cpu].numa;
   b->t->nodes[index].pci = info;
@@ -426,7 +426,7 @@ float hk_xml_nvlink_gbps(int sm, unsigned count) {
 }
 
 /* NVLS needs a switch and Hopper; a file may override this. */
-static void set_multicast(reader *b) {
+static void xml_read_set_multicast(reader *b) {
   for (uint32_t i = 0; i < b->t->nedges; i++) {
     const hk_edge *e = &b->t->edges[i];
     hk_node *from = &b->t->nodes[e->from];
@@ -436,7 +436,7 @@ static void set_multicast(reader *b) {
 }
 
 /* Gives GPUs without a number the lowest free numbers, by bus id. */
-static void number_gpus(reader *b) {
+static void xml_read_number_gpus(reader *b) {
   for (int dev = 0;; dev++) {
     hk_node *lowest = NULL;
     bool taken = false;
@@ -452,12 +452,12 @@ static void number_gpus(reader *b) {
 }
 
 /* Each port has its own GUID. Equal ones show that the file contains one host twice, to describe two hosts. */
-static void check_hosts(reader *b, const hk_xml_node *system) {
+static void xml_read_check_hosts(reader *b, const hk_xml_node *system) {
   for (uint32_t i = 0; i < b->t->nnodes && b->nhosts > 1; i++)
     for (uint32_t k = 0; k < i; k++) {
       const hk_node *x = &b->t->nodes[i], *y = &b->t->nodes[k];
       if (x->kind != HK_NODE_NET || y->kind != HK_NODE_NET || !x->net.guid || x->net.guid != y->net.guid) continue;
-      if (host_at(b, x->numa) == host_at(b, y->numa)) continue;
+      if (xml_read_host_at(b, x->numa) == xml_read_host_at(b, y->numa)) continue;
       hk_xml_say(
           b->r, system, true,
           "the same host twice: %.30s and %.30s have one guid; hosts in one file share NVLinks, as in a rack; name "
@@ -469,7 +469,7 @@ static void check_hosts(reader *b, const hk_xml_node *system) {
 
 static void read_system(reader *b, const hk_xml_node *system) {
   bool any = false;
-  find_hosts(b, system);
+  xml_read_find_hosts(b, system);
   for (const hk_xml_node *x = system->first; x; x = x->next) {
     if (strcmp(x->name, "cpu")) continue;
     any = true;
@@ -480,11 +480,11 @@ static void read_system(reader *b, const hk_xml_node *system) {
     }
   }
   if (!any) hk_xml_say(b->r, system, true, "<system> without a <cpu>; every device belongs to one");
-  check_hosts(b, system);
-  join_cpus(b, system);
+  xml_read_check_hosts(b, system);
+  xml_read_join_cpus(b, system);
   hk_xml_join_links(b);
-  set_multicast(b);
-  number_gpus(b);
+  xml_read_set_multicast(b);
+  xml_read_number_gpus(b);
 }
 
 uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id) {
@@ -493,7 +493,7 @@ uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id) {
   return UINT32_MAX;
 }
 
-static bool check_root(hk_xml_report *r, const hk_xml_node *root) {
+static bool xml_read_check_root(hk_xml_report *r, const hk_xml_node *root) {
   long version;
   if (!strcmp(root->name, "graphs")) {
     hk_xml_say(r, root, true, "this is a file of channels, for NCCL_GRAPH_FILE; a topology begins with <system>");
@@ -513,9 +513,9 @@ hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree,
   hk_status rc;
   *out = NULL;
   HK_TRY(hk_topo_new(&b.t, name), out);
-  if (check_root(r, tree->root)) {
+  if (xml_read_check_root(r, tree->root)) {
     const char *own = hk_xml_get(tree->root, "name");
-    if (own) take_text(b.t->name, sizeof b.t->name, own);
+    if (own) xml_read_take_text(b.t->name, sizeof b.t->name, own);
     hk_xml_check_names(r, tree->root);
     read_system(&b, tree->root);
   }

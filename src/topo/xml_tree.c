@@ -10,7 +10,7 @@
 #include "../base/log.h"
 #include "expat_abi.h"
 
-static void say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
+static void xml_tree_say(hk_xml_report *r, int line, int column, bool error, const char *format, va_list args) {
   hk_xml_finding f = {.line = line, .column = column, .error = error};
   vsnprintf(f.text, sizeof f.text, format, args);
   for (char *c = f.text; *c; c++) /* a file must not send control characters to a terminal */
@@ -27,14 +27,14 @@ static void say(hk_xml_report *r, int line, int column, bool error, const char *
 void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  say(r, line, column, error, format, args);
+  xml_tree_say(r, line, column, error, format, args);
   va_end(args);
 }
 
 void hk_xml_say(hk_xml_report *r, const hk_xml_node *at, bool error, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  say(r, at->line, at->column, error, format, args);
+  xml_tree_say(r, at->line, at->column, error, format, args);
   va_end(args);
 }
 
@@ -48,7 +48,7 @@ struct hk_xml_block {
   max_align_t data[];
 };
 
-static void *allocate(hk_xml_tree *t, size_t bytes) {
+static void *xml_tree_allocate(hk_xml_tree *t, size_t bytes) {
   struct hk_xml_block *b = t->blocks;
   bytes = (bytes + sizeof(max_align_t) - 1) / sizeof(max_align_t) * sizeof(max_align_t);
   if (!b || b->size - b->used < bytes) {
@@ -64,9 +64,9 @@ static void *allocate(hk_xml_tree *t, size_t bytes) {
   return p;
 }
 
-static const char *copy(hk_xml_tree *t, const char *text) {
+static const char *xml_tree_copy(hk_xml_tree *t, const char *text) {
   size_t n = strlen(text) + 1;
-  char *p = allocate(t, n);
+  char *p = xml_tree_allocate(t, n);
   return p ? memcpy(p, text, n) : NULL;
 }
 
@@ -97,17 +97,17 @@ hk_status hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const cha
   hk_xml_attr **at = &n->attrs;
   while (*at && strcmp((*at)->name, name)) at = &(*at)->next;
   if (!*at) {
-    hk_xml_attr *a = allocate(t, sizeof *a);
-    if (!a || !(a->name = copy(t, name))) return HK_FAIL_ERRNO("no memory for XML");
+    hk_xml_attr *a = xml_tree_allocate(t, sizeof *a);
+    if (!a || !(a->name = xml_tree_copy(t, name))) return HK_FAIL_ERRNO("no memory for XML");
     *at = a;
   }
-  (*at)->value = copy(t, value);
+  (*at)->value = xml_tree_copy(t, value);
   return (*at)->value ? HK_OK : HK_FAIL_ERRNO("no memory for XML");
 }
 
-static hk_xml_node *add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
-  hk_xml_node *n = allocate(t, sizeof *n);
-  if (!n || !(n->name = copy(t, name))) return NULL;
+static hk_xml_node *xml_tree_add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
+  hk_xml_node *n = xml_tree_allocate(t, sizeof *n);
+  if (!n || !(n->name = xml_tree_copy(t, name))) return NULL;
   n->parent = parent;
   if (!parent)
     t->root = n;
@@ -120,7 +120,7 @@ static hk_xml_node *add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
 }
 
 hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out) {
-  hk_xml_node *n = add(t, parent, from->name);
+  hk_xml_node *n = xml_tree_add(t, parent, from->name);
   if (out) *out = n;
   if (!n) return HK_FAIL_ERRNO("no memory for XML");
   for (const hk_xml_attr *a = from->attrs; a; a = a->next) HK_OR_RETURN(hk_xml_set(t, n, a->name, a->value));
@@ -138,7 +138,7 @@ void hk_xml_remove(hk_xml_node *n) {
 
 /* --- Reading --- */
 
-static hk_status read_file(const char *path, char **out, size_t *bytes) {
+static hk_status xml_tree_read_file(const char *path, char **out, size_t *bytes) {
   hk_status rc = HK_OK;
   char *text = NULL;
   size_t n = 0, size = 0;
@@ -195,54 +195,54 @@ typedef struct parse {
   bool stopped, told_text;
 } parse;
 
-static int line_of(const parse *p) { return (int)expat.XML_GetCurrentLineNumber(p->expat); }
-static int column_of(const parse *p) { return (int)expat.XML_GetCurrentColumnNumber(p->expat) + 1; }
+static int xml_tree_line_of(const parse *p) { return (int)expat.XML_GetCurrentLineNumber(p->expat); }
+static int xml_tree_column_of(const parse *p) { return (int)expat.XML_GetCurrentColumnNumber(p->expat) + 1; }
 
-__attribute__((format(printf, 2, 3))) static void stop(parse *p, const char *format, ...) {
+__attribute__((format(printf, 2, 3))) static void xml_tree_stop(parse *p, const char *format, ...) {
   va_list args;
   va_start(args, format);
-  if (!p->stopped) say(p->report, line_of(p), column_of(p), true, format, args);
+  if (!p->stopped) xml_tree_say(p->report, xml_tree_line_of(p), xml_tree_column_of(p), true, format, args);
   va_end(args);
   p->stopped = true;
   expat.XML_StopParser(p->expat, false);
 }
 
-static void begin_element(void *arg, const char *name, const char **attrs) {
+static void xml_tree_begin_element(void *arg, const char *name, const char **attrs) {
   parse *p = arg;
   if (p->stopped) return;
   if (++p->depth > HK_XML_DEPTH) {
-    stop(p, "elements are nested deeper than %d; a machine is not that deep", HK_XML_DEPTH);
+    xml_tree_stop(p, "elements are nested deeper than %d; a machine is not that deep", HK_XML_DEPTH);
     return;
   }
   if (p->tree->nodes >= HK_XML_NODES) {
-    stop(p, "more than %d elements, which is too many for a machine", HK_XML_NODES);
+    xml_tree_stop(p, "more than %d elements, which is too many for a machine", HK_XML_NODES);
     return;
   }
   if (strlen(name) > HK_XML_VALUE) {
-    stop(p, "an element's name has more than %d characters", HK_XML_VALUE);
+    xml_tree_stop(p, "an element's name has more than %d characters", HK_XML_VALUE);
     return;
   }
-  hk_xml_node *n = add(p->tree, p->at, name);
+  hk_xml_node *n = xml_tree_add(p->tree, p->at, name);
   if (n) {
-    n->line = line_of(p);
-    n->column = column_of(p);
+    n->line = xml_tree_line_of(p);
+    n->column = xml_tree_column_of(p);
     p->at = n;
   }
   for (int i = 0; n && attrs[i]; i += 2) {
     if (i / 2 >= HK_XML_ATTRS) {
-      stop(p, "<%.40s> has more than %d attributes", name, HK_XML_ATTRS);
+      xml_tree_stop(p, "<%.40s> has more than %d attributes", name, HK_XML_ATTRS);
       return;
     }
     if (strlen(attrs[i]) > HK_XML_VALUE || strlen(attrs[i + 1]) > HK_XML_VALUE) {
-      stop(p, "attribute %.40s of <%.40s> has more than %d characters", attrs[i], name, HK_XML_VALUE);
+      xml_tree_stop(p, "attribute %.40s of <%.40s> has more than %d characters", attrs[i], name, HK_XML_VALUE);
       return;
     }
     if (hk_xml_set(p->tree, n, attrs[i], attrs[i + 1]) != HK_OK) n = NULL;
   }
-  if (!n) stop(p, "no memory for the file's elements");
+  if (!n) xml_tree_stop(p, "no memory for the file's elements");
 }
 
-static void end_element(void *arg, const char *name) {
+static void xml_tree_end_element(void *arg, const char *name) {
   parse *p = arg;
   (void)name;
   if (p->stopped) return;
@@ -250,20 +250,20 @@ static void end_element(void *arg, const char *name) {
   p->at = p->at->parent;
 }
 
-static void text_between(void *arg, const char *text, int n) {
+static void xml_tree_text_between(void *arg, const char *text, int n) {
   parse *p = arg;
   for (int i = 0; i < n && !p->told_text && !p->stopped; i++) {
     if (strchr(" \t\r\n", text[i])) continue;
     p->told_text = true;
-    hk_xml_say_at(p->report, line_of(p), column_of(p), false,
+    hk_xml_say_at(p->report, xml_tree_line_of(p), xml_tree_column_of(p), false,
                   "text between elements is ignored here, but NCCL refuses the file; put it into <!-- -->");
   }
 }
 
 /* No document type: without it there are no entities, and no attacks that use them. */
-static void doctype(void *arg, const char *name, const char *system, const char *public, int internal) {
+static void xml_tree_doctype(void *arg, const char *name, const char *system, const char *public, int internal) {
   (void)name, (void)system, (void)public, (void)internal;
-  stop(arg, "a <!DOCTYPE> is refused, so that no entities can be defined; remove it");
+  xml_tree_stop(arg, "a <!DOCTYPE> is refused, so that no entities can be defined; remove it");
 }
 
 hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml_report *r) {
@@ -284,12 +284,12 @@ hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml
     goto out;
   }
   expat.XML_SetUserData(p.expat, &p);
-  expat.XML_SetElementHandler(p.expat, begin_element, end_element);
-  expat.XML_SetCharacterDataHandler(p.expat, text_between);
-  expat.XML_SetStartDoctypeDeclHandler(p.expat, doctype);
+  expat.XML_SetElementHandler(p.expat, xml_tree_begin_element, xml_tree_end_element);
+  expat.XML_SetCharacterDataHandler(p.expat, xml_tree_text_between);
+  expat.XML_SetStartDoctypeDeclHandler(p.expat, xml_tree_doctype);
   good = expat.XML_Parse(p.expat, text, (int)bytes, 1) == HK_XML_STATUS_OK && !p.stopped && t->root;
   if (!good && !p.stopped)
-    hk_xml_say_at(r, line_of(&p), column_of(&p), true, "not well-formed XML: %s",
+    hk_xml_say_at(r, xml_tree_line_of(&p), xml_tree_column_of(&p), true, "not well-formed XML: %s",
                   expat.XML_ErrorString(expat.XML_GetErrorCode(p.expat)));
 out:
   if (p.expat) expat.XML_ParserFree(p.expat);
@@ -302,7 +302,7 @@ hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r) {
   char *text = NULL;
   size_t bytes = 0;
   *out = NULL;
-  HK_OR_RETURN(read_file(r->file, &text, &bytes));
+  HK_OR_RETURN(xml_tree_read_file(r->file, &text, &bytes));
   hk_status rc = hk_xml_parse(out, text, bytes, r);
   free(text);
   return rc;
@@ -310,14 +310,14 @@ hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r) {
 
 /* --- Attributes as numbers --- */
 
-static const char *value_of(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed) {
+static const char *xml_tree_value_of(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed) {
   const char *text = hk_xml_get(n, name);
   if (!text && needed) hk_xml_say(r, n, true, "<%.40s> needs the attribute %s", n->name, name);
   return text;
 }
 
 bool hk_xml_int(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, long min, long max, long *out) {
-  const char *text = value_of(r, n, name, needed);
+  const char *text = xml_tree_value_of(r, n, name, needed);
   char *end;
   if (!text) return false;
   errno = 0;
@@ -333,7 +333,7 @@ bool hk_xml_int(hk_xml_report *r, const hk_xml_node *n, const char *name, bool n
 
 bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed, float min, float max,
                   float *out) {
-  const char *text = value_of(r, n, name, needed);
+  const char *text = xml_tree_value_of(r, n, name, needed);
   char *end;
   if (!text) return false;
   float v = strtof(text, &end);

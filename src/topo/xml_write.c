@@ -18,9 +18,9 @@ typedef struct writer {
   int depth;
 } writer;
 
-static void indent(const writer *w) { fprintf(w->to, "%*s", 2 * w->depth, ""); }
+static void xml_write_indent(const writer *w) { fprintf(w->to, "%*s", 2 * w->depth, ""); }
 
-static void put_text(const writer *w, const char *name, const char *value) {
+static void xml_write_put_text(const writer *w, const char *name, const char *value) {
   fprintf(w->to, " %s=\"", name);
   for (const char *c = value; *c; c++) {
     switch (*c) {
@@ -42,19 +42,19 @@ const char *hk_xml_number(float value, char *text) {
   return text;
 }
 
-static void put_float(const writer *w, const char *name, float value) {
+static void xml_write_put_float(const writer *w, const char *name, float value) {
   char text[HK_XML_NUMBER];
   fprintf(w->to, " %s=\"%s\"", name, hk_xml_number(value, text));
 }
 
 /* Writes hk_bw and hk_us, if they differ from the values that a reader would conclude. */
-static void put_figures(const writer *w, const hk_edge *e, float gbps, float us) {
-  if (e->gbps != gbps) put_float(w, "hk_bw", e->gbps);
-  if (e->us != us) put_float(w, "hk_us", e->us);
+static void xml_write_put_figures(const writer *w, const hk_edge *e, float gbps, float us) {
+  if (e->gbps != gbps) xml_write_put_float(w, "hk_bw", e->gbps);
+  if (e->us != us) xml_write_put_float(w, "hk_us", e->us);
 }
 
 /* The link of one kind between two nodes, or NULL. */
-static const hk_edge *edge_to(const hk_topo *t, uint32_t from, uint32_t to, hk_edge_kind kind) {
+static const hk_edge *xml_write_edge_to(const hk_topo *t, uint32_t from, uint32_t to, hk_edge_kind kind) {
   const hk_node *n = &t->nodes[from];
   for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++)
     if (t->edges[e].to == to && t->edges[e].kind == kind) return &t->edges[e];
@@ -75,19 +75,20 @@ static void write_links(const writer *w, const hk_node *n) {
     char bus[24] = "fffffff:ff:ff.0";
     if (e->kind == HK_EDGE_NVLINK) {
       if (peer->kind == HK_NODE_GPU) hk_bus_id_format(peer->id, bus);
-      indent(w);
+      xml_write_indent(w);
       fprintf(w->to, "<%s target=\"%s\" count=\"%u\" tclass=\"0x%06x\"",
               n->pci.vendor == HK_PCI_AMD ? "xgmi" : "nvlink", bus, e->count,
               peer->kind == HK_NODE_GPU   ? 0x030200
               : peer->kind == HK_NODE_CPU ? 0x068001
                                           : 0x068000);
-      put_figures(w, e, hk_xml_nvlink_gbps(n->gpu.sm, e->count), hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS));
+      xml_write_put_figures(w, e, hk_xml_nvlink_gbps(n->gpu.sm, e->count),
+                            hk_link_us(HK_EDGE_NVLINK, peer->kind != HK_NODE_NVS));
       fputs("/>\n", w->to);
     } else if (e->kind == HK_EDGE_C2C) {
       long bw = (long)(e->gbps * 1000 / (float)e->count + 0.5f);
-      indent(w);
+      xml_write_indent(w);
       fprintf(w->to, "<c2c bw=\"%ld\" count=\"%u\"", bw > 0 ? bw : 1, e->count);
-      put_figures(w, e, (float)bw * (float)e->count / 1000, hk_link_us(HK_EDGE_C2C, false));
+      xml_write_put_figures(w, e, (float)bw * (float)e->count / 1000, hk_link_us(HK_EDGE_C2C, false));
       fputs("/>\n", w->to);
     }
   }
@@ -100,30 +101,30 @@ static void write_gpu(writer *w, const hk_node *n) {
     inner |= t->edges[e].kind == HK_EDGE_NVLINK || t->edges[e].kind == HK_EDGE_C2C;
     switched |= t->nodes[t->edges[e].to].kind == HK_NODE_NVS;
   }
-  indent(w);
+  xml_write_indent(w);
   fprintf(w->to, "<gpu dev=\"%d\" sm=\"%d\" rank=\"%d\" gdr=\"%d\"", n->gpu.dev, n->gpu.sm < 900 ? n->gpu.sm : 0,
           n->gpu.dev, n->gpu.gdr);
   if (n->gpu.sm >= 900) fprintf(w->to, " gcn=\"%d\"", n->gpu.sm);
-  if (n->name[0] || n->pci.device) put_text(w, "hk_name", n->name);
-  if (n->gpu.memory_gbps > 0 || hk_gpu_part_like(n, NULL)) put_float(w, "hk_memory", n->gpu.memory_gbps);
+  if (n->name[0] || n->pci.device) xml_write_put_text(w, "hk_name", n->name);
+  if (n->gpu.memory_gbps > 0 || hk_gpu_part_like(n, NULL)) xml_write_put_float(w, "hk_memory", n->gpu.memory_gbps);
   if (n->gpu.mcast != (switched && n->gpu.sm >= 90)) fprintf(w->to, " hk_mcast=\"%d\"", n->gpu.mcast);
   fputs(inner ? ">\n" : "/>\n", w->to);
   if (!inner) return;
   w->depth++;
   write_links(w, n);
   w->depth--;
-  indent(w);
+  xml_write_indent(w);
   fputs("</gpu>\n", w->to);
 }
 
 static void write_net(const writer *w, const hk_edge *e, const hk_node *nic) {
   const hk_node *n = &w->t->nodes[e->to];
-  indent(w);
+  xml_write_indent(w);
   fputs("<net", w->to);
-  put_text(w, "name", n->name);
+  xml_write_put_text(w, "name", n->name);
   fprintf(w->to, " dev=\"%d\"", n->net.dev);
-  put_float(w, "latency", n->net.latency_us);
-  put_float(w, "speed", n->net.mbps);
+  xml_write_put_float(w, "latency", n->net.latency_us);
+  xml_write_put_float(w, "speed", n->net.mbps);
   fprintf(w->to, " port=\"%d\" guid=\"0x%llx\" maxconn=\"131072\" gdr=\"%d\"", n->net.port,
           (unsigned long long)n->net.guid, n->net.gdr);
   if (n->net.rail != n->net.dev) fprintf(w->to, " hk_rail=\"%d\"", n->net.rail);
@@ -131,7 +132,7 @@ static void write_net(const writer *w, const hk_edge *e, const hk_node *nic) {
                         : nic->id < HK_NIC_VIRTUAL ? usual_class[HK_NODE_NIC]
                                                    : 0;
   if (n->net.ethernet != (class_code >> 8 == 0x0200)) fprintf(w->to, " hk_ethernet=\"%d\"", n->net.ethernet);
-  put_figures(w, e, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT, false));
+  xml_write_put_figures(w, e, hk_port_gbps(n->net.mbps), hk_link_us(HK_EDGE_PORT, false));
   fputs("/>\n", w->to);
 }
 
@@ -142,15 +143,15 @@ static void write_nic(writer *w, const hk_node *n, const hk_edge *above) {
   for (uint32_t e = n->nedges; e-- > 0;)
     if (t->nodes[t->edges[n->first_edge + e].to].kind == HK_NODE_NET)
       first = t->nodes[t->edges[n->first_edge + e].to].name;
-  indent(w);
+  xml_write_indent(w);
   fputs("<nic", w->to);
   if (above) {
     char bus[24];
     hk_bus_id_format(n->id, bus);
     fprintf(w->to, " hk_busid=\"%s\"", bus);
-    put_figures(w, above, HK_NIC_VIRTUAL_GBPS, 0);
+    xml_write_put_figures(w, above, HK_NIC_VIRTUAL_GBPS, 0);
   }
-  if (strcmp(first, n->name)) put_text(w, "hk_name", n->name);
+  if (strcmp(first, n->name)) xml_write_put_text(w, "hk_name", n->name);
   fputs(">\n", w->to);
   w->depth++;
   for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges; e++) {
@@ -160,7 +161,7 @@ static void write_nic(writer *w, const hk_node *n, const hk_edge *above) {
     write_net(w, &t->edges[e], n);
   }
   w->depth--;
-  indent(w);
+  xml_write_indent(w);
   fputs("</nic>\n", w->to);
 }
 
@@ -182,7 +183,7 @@ static void write_pci_attrs(const writer *w, const hk_node *n, const hk_edge *ab
   if (p->width > 0) fprintf(w->to, " link_width=\"%d\"", p->width);
   if (p->max_gts != p->gts) fprintf(w->to, " hk_max_speed=\"%s GT/s\"", hk_xml_number(p->max_gts, text));
   if (p->max_width != p->width) fprintf(w->to, " hk_max_width=\"%d\"", p->max_width);
-  put_figures(w, above, hk_xml_pci_gbps(p), hk_link_us(HK_EDGE_PCI, false));
+  xml_write_put_figures(w, above, hk_xml_pci_gbps(p), hk_link_us(HK_EDGE_PCI, false));
 }
 
 static void write_children(writer *w, uint32_t parent);
@@ -194,7 +195,7 @@ static void write_device(writer *w, const hk_edge *above) {
     write_nic(w, n, above);
     return;
   }
-  indent(w);
+  xml_write_indent(w);
   write_pci_attrs(w, n, above);
   fputs(">\n", w->to);
   w->depth++;
@@ -202,7 +203,7 @@ static void write_device(writer *w, const hk_edge *above) {
   if (n->kind == HK_NODE_NIC) write_nic(w, n, NULL);
   if (n->kind == HK_NODE_PCI) write_children(w, above->to);
   w->depth--;
-  indent(w);
+  xml_write_indent(w);
   fputs("</pci>\n", w->to);
 }
 
@@ -220,7 +221,7 @@ static void write_children(writer *w, uint32_t parent) {
 
 /* Finds the hosts of the domain: CPUs that are linked. Then checks whether each CPU is linked to all others of its host
  * in the usual way. */
-static void find_hosts(writer *w) {
+static void xml_write_find_hosts(writer *w) {
   const hk_topo *t = w->t;
   uint32_t first = t->first_of[HK_NODE_CPU], end = t->first_of[HK_NODE_CPU + 1];
   for (uint32_t i = first; i < end; i++) {
@@ -237,7 +238,7 @@ static void find_hosts(writer *w) {
   }
   for (uint32_t i = first; i < end; i++)
     for (uint32_t k = first; k < i; k++) {
-      const hk_edge *e = edge_to(t, k, i, HK_EDGE_SYS);
+      const hk_edge *e = xml_write_edge_to(t, k, i, HK_EDGE_SYS);
       if (w->host[i] != w->host[k]) continue;
       if (!e || e->gbps != hk_cpu_link_gbps(&t->nodes[k].cpu) || e->us != hk_link_us(HK_EDGE_SYS, false))
         w->cpu_links = true;
@@ -245,7 +246,7 @@ static void find_hosts(writer *w) {
 }
 
 /* NCCL reads no value of more than 254 characters: 28 words. */
-static void put_affinity(const writer *w, const hk_cpu_info *cpu) {
+static void xml_write_put_affinity(const writer *w, const hk_cpu_info *cpu) {
   int word = 2 * HK_CPU_MASK_WORDS < 28 ? 2 * HK_CPU_MASK_WORDS - 1 : 27;
   while (word > 0 && !(uint32_t)(cpu->mask[word / 2] >> word % 2 * 32)) word--;
   fputs(" affinity=\"", w->to);
@@ -258,39 +259,39 @@ static void write_cpu(writer *w, uint32_t index) {
   const hk_cpu_info *cpu = &n->cpu;
   int cores = 0;
   for (int i = 0; i < HK_CPU_MASK_WORDS; i++) cores += __builtin_popcountll(cpu->mask[i]);
-  indent(w);
+  xml_write_indent(w);
   fputs("<cpu", w->to);
   if (w->nhosts > 1) fprintf(w->to, " host_hash=\"0x%x\"", (unsigned)w->host[index]);
   fprintf(w->to, " numaid=\"%llu\"", (unsigned long long)n->id);
-  if (cores) put_affinity(w, cpu);
-  if (cpu->arch[0]) put_text(w, "arch", cpu->arch);
-  if (cpu->vendor[0]) put_text(w, "vendor", cpu->vendor);
+  if (cores) xml_write_put_affinity(w, cpu);
+  if (cpu->arch[0]) xml_write_put_text(w, "arch", cpu->arch);
+  if (cpu->vendor[0]) xml_write_put_text(w, "vendor", cpu->vendor);
   bool extended = !strcmp(cpu->vendor, HK_CPU_AMD) && cpu->family > 15; /* NCCL adds the parts of CPUID otherwise */
   fprintf(w->to, " familyid=\"%d\" modelid=\"%d\"", extended ? 15 | (cpu->family - 15) << 4 : cpu->family, cpu->model);
   if (cpu->cores != cores) fprintf(w->to, " hk_cores=\"%d\"", cpu->cores);
-  if (cpu->memory_gbps > 0 || hk_cpu_part_like(cpu)) put_float(w, "hk_memory", cpu->memory_gbps);
+  if (cpu->memory_gbps > 0 || hk_cpu_part_like(cpu)) xml_write_put_float(w, "hk_memory", cpu->memory_gbps);
   fputs(">\n", w->to);
   w->depth++;
   for (uint32_t e = n->first_edge; e < n->first_edge + n->nedges && w->cpu_links; e++) {
     const hk_edge *edge = &w->t->edges[e];
     if (edge->kind != HK_EDGE_SYS || edge->to < index) continue;
-    indent(w);
+    xml_write_indent(w);
     fprintf(w->to, "<hk_link numaid=\"%llu\"", (unsigned long long)w->t->nodes[edge->to].id);
-    put_float(w, "hk_bw", edge->gbps);
-    put_float(w, "hk_us", edge->us);
+    xml_write_put_float(w, "hk_bw", edge->gbps);
+    xml_write_put_float(w, "hk_us", edge->us);
     fputs("/>\n", w->to);
   }
   write_children(w, index);
   w->depth--;
-  indent(w);
+  xml_write_indent(w);
   fputs("</cpu>\n", w->to);
 }
 
 static void write_system(writer *w) {
   const hk_topo *t = w->t;
-  find_hosts(w);
+  xml_write_find_hosts(w);
   fputs("<system version=\"1\"", w->to);
-  if (t->name[0]) put_text(w, "name", t->name);
+  if (t->name[0]) xml_write_put_text(w, "name", t->name);
   if (w->cpu_links) fputs(" hk_cpu_links=\"1\"", w->to);
   fputs(">\n", w->to);
   w->depth++;

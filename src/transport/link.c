@@ -7,7 +7,7 @@
 #include "transport.h"
 
 /* The number of slots that every reader has given back. */
-static uint64_t given_back(const hk_link *l) {
+static uint64_t link_given_back(const hk_link *l) {
   uint64_t least = UINT64_MAX;
   for (uint32_t i = 0; i < l->nheads; i++) {
     /* acquire: pairs with the release in hk_link_release; the next write into the slot, or into a buffer that was sent
@@ -19,7 +19,7 @@ static uint64_t given_back(const hk_link *l) {
 }
 
 bool hk_link_refresh_credit(hk_link *l, size_t bytes) {
-  l->limit = given_back(l) + l->mask + 1;
+  l->limit = link_given_back(l) + l->mask + 1;
   return l->done + hk_link_held(l, bytes) < l->limit;
 }
 
@@ -33,16 +33,16 @@ void hk_link_ring(hk_link *l) {
   if (l->owner && l->owner->transport->ring) l->owner->transport->ring(l);
 }
 
-bool hk_link_drained(hk_link *l) { return given_back(l) >= l->done; }
+bool hk_link_drained(hk_link *l) { return link_given_back(l) >= l->done; }
 
 /* seq_cst here and in hk_link_withdraw: the reader sets its mark and then reads the slot's number; the sender changes
  * the number and then reads the mark. So at least one of them sees what the other one has written. */
-static bool begin_reading(hk_link *l, const hk_slot *s) {
+static bool link_begin_reading(hk_link *l, const hk_slot *s) {
   atomic_store_explicit(&l->heads->reading, l->done + 1, memory_order_seq_cst);
   return atomic_load_explicit(&s->seq, memory_order_seq_cst) == (uint32_t)(l->done + 1);
 }
 
-static bool is_reading(const hk_head *h) {
+static bool link_is_reading(const hk_head *h) {
   return atomic_load_explicit(&h->reading, memory_order_seq_cst) >
          atomic_load_explicit(&h->value, memory_order_acquire); /* acquire: as in given_back */
 }
@@ -57,7 +57,7 @@ void hk_link_withdraw(hk_link *l) {
     return;
   }
   if (l->by_ref != 2) return;
-  for (uint64_t k = given_back(l); k < l->done; k++) {
+  for (uint64_t k = link_given_back(l); k < l->done; k++) {
     hk_slot *s = &l->slots[(uint32_t)k & l->mask];
     if (s->flags & HK_SLOT_REF) atomic_store_explicit(&s->seq, ~(uint32_t)(k + 1), memory_order_seq_cst);
   }
@@ -65,7 +65,7 @@ void hk_link_withdraw(hk_link *l) {
   hk_waiter w;
   hk_wait_begin(&w, &env);
   for (uint32_t i = 0; i < l->nheads; i++)
-    while (is_reading(&l->heads[i]) && hk_wait_pause(&w) == HK_OK) continue;
+    while (link_is_reading(&l->heads[i]) && hk_wait_pause(&w) == HK_OK) continue;
 }
 
 int hk_link_lagging(const hk_link *l, uint64_t least, int *ranks, int room) {
@@ -97,7 +97,7 @@ hk_status hk_link_fetch(hk_link *l, const hk_slot *s, void *to) {
 
 const void *hk_link_resolve(hk_link *l, const hk_slot *s) {
   if (s->ref.region == 0) {
-    if (l->proxied || begin_reading(l, s)) return (const void *)(uintptr_t)s->ref.offset;
+    if (l->proxied || link_begin_reading(l, s)) return (const void *)(uintptr_t)s->ref.offset;
     HK_FAIL(HK_ERR_REMOTE,
             "rank %u has ended its operation before this rank has read the data: it failed or was "
             "aborted: see that rank's output",

@@ -133,8 +133,8 @@ typedef struct hk_link {
    * are offered before the message is sent (hk_link_post_target); 0: none. */
   _Atomic(uint32_t) place_min;
   /* Receiver of a proxied link: where the data of the next slot belongs, if this is known before it arrives. The
-   * transport may write it there, and then fills the slot with a reference to `recv_target`. Cleared with every slot that is
-   * filled. */
+   * transport may write it there, and then fills the slot with a reference to `recv_target`. Cleared with every slot
+   * that is filled. */
   void *recv_target;
   uint32_t recv_target_bytes;
   /* Receiver of a proxied link, hk_link_waiting: whether a lane waits for the next slot. The lane sets it, and the

@@ -4,9 +4,11 @@
 #include "../base/wait.h"
 #include "transport.h"
 
-static hk_slot *slot_of(const hk_link *l, uint64_t number) { return &l->slots[(uint32_t)(number - 1) & l->mask]; }
+static hk_slot *places_slot_of(const hk_link *l, uint64_t number) {
+  return &l->slots[(uint32_t)(number - 1) & l->mask];
+}
 
-static bool covers(uint64_t first, uint32_t count, uint64_t number) {
+static bool places_covers(uint64_t first, uint32_t count, uint64_t number) {
   return first && number >= first && number - first < count;
 }
 
@@ -32,15 +34,15 @@ void hk_places_post(hk_link *l, void *to, size_t bytes, uint32_t count, size_t e
 bool hk_places_offered(const hk_link *l) {
   const hk_places *p = &l->heads->places;
   /* relaxed, both: this rank's own */
-  return covers(atomic_load_explicit(&p->first, memory_order_relaxed),
-                atomic_load_explicit(&p->count, memory_order_relaxed), l->done + 1);
+  return places_covers(atomic_load_explicit(&p->first, memory_order_relaxed),
+                       atomic_load_explicit(&p->count, memory_order_relaxed), l->done + 1);
 }
 
 /* True if the sender may now write the data of a slot that has not arrived yet. It is at most as many slots ahead as
  * there are headers. */
-static bool is_written(const hk_link *l) {
+static bool places_is_written(const hk_link *l) {
   for (uint64_t k = l->done + 1; k <= l->done + l->mask + 1; k++) {
-    hk_slot *s = slot_of(l, k);
+    hk_slot *s = places_slot_of(l, k);
     /* acquire: pairs with the release that publishes the slot, after the last write to its places */
     bool sent = atomic_load_explicit(&s->seq, memory_order_acquire) == (uint32_t)k;
     if (!sent && atomic_load_explicit(&s->writing, memory_order_seq_cst) == k) return true;
@@ -59,13 +61,13 @@ void hk_places_withdraw(hk_link *l) {
   hk_wait_env env = {.deadline_ns = hk_now_ns() + PATIENCE_MS * 1000000ull};
   hk_waiter w;
   hk_wait_begin(&w, &env);
-  while (is_written(l) && hk_wait_pause(&w) == HK_OK) continue;
+  while (places_is_written(l) && hk_wait_pause(&w) == HK_OK) continue;
 }
 
 /* ---- sender ---- */
 
 /* True if there is a place for slot `number`; returns its region and offset. */
-static bool read_offer(hk_places *p, uint64_t number, const hk_placing *what, hk_ref *at) {
+static bool places_read_offer(hk_places *p, uint64_t number, const hk_placing *what, hk_ref *at) {
   /* seq_cst, both times: as in hk_places_withdraw */
   const uint64_t first = atomic_load_explicit(&p->first, memory_order_seq_cst);
   if (!first) return false;
@@ -75,22 +77,22 @@ static bool read_offer(hk_places *p, uint64_t number, const hk_placing *what, hk
   const uint64_t each = atomic_load_explicit(&p->each, memory_order_acquire);
   at->region = atomic_load_explicit(&p->region, memory_order_acquire);
   at->offset = atomic_load_explicit(&p->offset, memory_order_acquire) + (number - first) * each;
-  return atomic_load_explicit(&p->first, memory_order_seq_cst) == first && covers(first, count, number) &&
+  return atomic_load_explicit(&p->first, memory_order_seq_cst) == first && places_covers(first, count, number) &&
          each == what->each && signature == what->signature;
 }
 
 hk_status hk_places_claim(hk_link *l, const hk_placing *what, void **to, unsigned *n, int *bad_peer) {
   const hk_transport *t = l->owner ? l->owner->transport : NULL;
   const uint64_t number = l->done + 1;
-  hk_slot *s = slot_of(l, number);
+  hk_slot *s = places_slot_of(l, number);
   hk_ref at;
   *n = 0;
   if (!t || !t->map_target || l->by_ref != 1 || !l->nheads || l->nheads > HK_PLACES_READERS) return HK_OK;
   for (uint32_t i = 0; i < l->nheads; i++)
-    if (!read_offer(&l->heads[i].places, number, what, &at)) return HK_OK;
+    if (!places_read_offer(&l->heads[i].places, number, what, &at)) return HK_OK;
   atomic_store_explicit(&s->writing, number, memory_order_seq_cst); /* as in hk_places_withdraw */
   for (uint32_t i = 0; i < l->nheads; i++) {
-    bool there = read_offer(&l->heads[i].places, number, what, &at);
+    bool there = places_read_offer(&l->heads[i].places, number, what, &at);
     char *place = NULL;
     hk_status rc = there ? t->map_target(l->owner, l, i, &at, what->bytes, &place) : HK_OK;
     if (!place) {

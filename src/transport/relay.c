@@ -67,11 +67,11 @@ typedef struct relay_state {
 /* ---- memory ---- */
 
 enum { PAGE = 4096 };
-static size_t control_bytes(const hk_transport_env *e) {
+static size_t relay_control_bytes(const hk_transport_env *e) {
   return hk_round_up(e->nslots * sizeof(hk_slot) + sizeof(hk_head), PAGE);
 }
 size_t hk_relay_fifo_bytes(const hk_transport_env *e) {
-  return PAGE + control_bytes(e) + hk_round_up(e->nslots * e->slot_bytes, PAGE);
+  return PAGE + relay_control_bytes(e) + hk_round_up(e->nslots * e->slot_bytes, PAGE);
 }
 
 bool hk_relay_fifo_map(const hk_transport_env *e, int fd, hk_relay_fifo *f) {
@@ -81,7 +81,7 @@ bool hk_relay_fifo_map(const hk_transport_env *e, int fd, hk_relay_fifo *f) {
   f->base = base;
   f->asleep = (_Atomic(uint32_t) *)(void *)base;
   f->slots = (hk_slot *)(void *)(base + PAGE);
-  f->payload = base + PAGE + control_bytes(e);
+  f->payload = base + PAGE + relay_control_bytes(e);
   return true;
 }
 
@@ -92,25 +92,25 @@ void hk_relay_fifo_unmap(hk_relay_fifo *f) {
 
 /* ---- routes: all ranks find the same ---- */
 
-static hk_transport_state *net_of(const hk_transport_env *e) { return e->states[HK_TRANSPORT_net]; }
-static bool is_near(const hk_transport_env *e, int a, int b) { return e->peers[a].host == e->peers[b].host; }
+static hk_transport_state *relay_net_of(const hk_transport_env *e) { return e->states[HK_TRANSPORT_net]; }
+static bool relay_is_near(const hk_transport_env *e, int a, int b) { return e->peers[a].host == e->peers[b].host; }
 
 /* True if `by` is the network that the two ranks use and connects them. */
-static bool joined_by(const hk_transport_env *e, const struct hk_net_used *by, int a, int b) {
+static bool relay_joined_by(const hk_transport_env *e, const struct hk_net_used *by, int a, int b) {
   bool joined;
   char why[160];
-  return hk_net_between(net_of(e), a, b, &joined, why, sizeof why) == by && joined;
+  return hk_net_between(relay_net_of(e), a, b, &joined, why, sizeof why) == by && joined;
 }
 
 /* True if `r` may be the relay between rank `near` of its host and rank `far`. */
-static bool may_relay(const relay_state *s, const struct hk_net_used *by, int near, int r, int far) {
+static bool relay_may_relay(const relay_state *s, const struct hk_net_used *by, int near, int r, int far) {
   const hk_transport_env *e = s->base.env;
-  return r != near && is_near(e, r, near) && !s->off[r] && !s->off[near] && s->local[near] < HK_RELAY_NEAR &&
-         joined_by(e, by, r, far);
+  return r != near && relay_is_near(e, r, near) && !s->off[r] && !s->off[near] && s->local[near] < HK_RELAY_NEAR &&
+         relay_joined_by(e, by, r, far);
 }
 
 /* The seats of a host's ranks, from s->first on. */
-static const seat *next_of_host(const relay_state *s, const seat *at) {
+static const seat *relay_next_of_host(const relay_state *s, const seat *at) {
   const seat *next = at + 1;
   return next < s->seats + s->base.env->nranks && next->host == at->host ? next : NULL;
 }
@@ -119,10 +119,10 @@ static const seat *next_of_host(const relay_state *s, const seat *at) {
 static int relay_among(const relay_state *s, const struct hk_net_used *by, int near, int far) {
   const seat *first = &s->seats[s->first[near]];
   int n = 0;
-  for (const seat *r = first; r; r = next_of_host(s, r)) n += may_relay(s, by, near, r->rank, far);
+  for (const seat *r = first; r; r = relay_next_of_host(s, r)) n += relay_may_relay(s, by, near, r->rank, far);
   int at = n ? (near + far) % n : -1;
-  for (const seat *r = first; r && at >= 0; r = next_of_host(s, r))
-    if (may_relay(s, by, near, r->rank, far) && !at--) return r->rank;
+  for (const seat *r = first; r && at >= 0; r = relay_next_of_host(s, r))
+    if (relay_may_relay(s, by, near, r->rank, far) && !at--) return r->rank;
   return -1;
 }
 
@@ -134,30 +134,31 @@ static int relay_between(const relay_state *s, const struct hk_net_used *by, int
 
 /* The network that the two would use if a rail joined them, with the reason why none does; NULL: they are joined, or
  * share no network. */
-static const struct hk_net_used *isolated(const hk_transport_env *e, int a, int b, char *why, size_t why_bytes) {
+static const struct hk_net_used *relay_isolated(const hk_transport_env *e, int a, int b, char *why, size_t why_bytes) {
   bool joined;
-  const struct hk_net_used *by = is_near(e, a, b) ? NULL : hk_net_between(net_of(e), a, b, &joined, why, why_bytes);
+  const struct hk_net_used *by =
+      relay_is_near(e, a, b) ? NULL : hk_net_between(relay_net_of(e), a, b, &joined, why, why_bytes);
   return by && !joined ? by : NULL;
 }
 
 /* True if this rank may be the relay of some pair. */
-static bool may_serve(const relay_state *s) {
+static bool relay_may_serve(const relay_state *s) {
   const hk_transport_env *e = s->base.env;
   char why[160];
-  for (const seat *near = &s->seats[s->first[e->rank]]; near; near = next_of_host(s, near))
+  for (const seat *near = &s->seats[s->first[e->rank]]; near; near = relay_next_of_host(s, near))
     for (int far = 0; far < e->nranks; far++) {
-      const struct hk_net_used *by = isolated(e, near->rank, far, why, sizeof why);
-      if (by && may_relay(s, by, near->rank, e->rank, far)) return true;
+      const struct hk_net_used *by = relay_isolated(e, near->rank, far, why, sizeof why);
+      if (by && relay_may_relay(s, by, near->rank, e->rank, far)) return true;
     }
   return false;
 }
 
 /* After all transports have joined. */
-static void find_routes(relay_state *s) {
+static void relay_find_routes(relay_state *s) {
   const hk_transport_env *e = s->base.env;
   char why[160];
   for (int r = 0; r < e->nranks; r++) {
-    const struct hk_net_used *by = r == e->rank ? NULL : isolated(e, e->rank, r, why, sizeof why);
+    const struct hk_net_used *by = r == e->rank ? NULL : relay_isolated(e, e->rank, r, why, sizeof why);
     s->routes[r] = (route){-1, -1};
     if (!by) continue;
     s->routes[r].to = relay_between(s, by, e->rank, r);
@@ -167,7 +168,7 @@ static void find_routes(relay_state *s) {
             "rank %d sends to rank %d through rank %d (PXN), and receives through rank %d: %s", e->rank, r,
             s->routes[r].to, s->routes[r].from, why);
   }
-  if (may_serve(s)) s->server = hk_relay_server_new(e);
+  if (relay_may_serve(s)) s->server = hk_relay_server_new(e);
 }
 
 static bool relay_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
@@ -175,10 +176,10 @@ static bool relay_reachable(hk_transport_state *state, int peer, char *why, size
   const hk_transport_env *e = state->env;
   char cause[100];
   *why = '\0';
-  if (peer == e->rank || !s->off || !s->routes || !net_of(e)) return false;
-  if (!s->found) find_routes(s);
+  if (peer == e->rank || !s->off || !s->routes || !relay_net_of(e)) return false;
+  if (!s->found) relay_find_routes(s);
   s->found = true;
-  if (!isolated(e, e->rank, peer, cause, sizeof cause)) return false;
+  if (!relay_isolated(e, e->rank, peer, cause, sizeof cause)) return false;
   if (s->routes[peer].to >= 0 && s->routes[peer].from >= 0) return true;
   bool off = s->off[peer] == OFF_PXN || s->off[e->rank] == OFF_PXN;
   snprintf(why, why_bytes, "%s; %s", cause,
@@ -200,7 +201,7 @@ static hk_status relay_attach(const hk_transport_env *env, hk_transport_state **
   return HK_OK;
 }
 
-static int by_host(const void *a, const void *b) {
+static int relay_by_host(const void *a, const void *b) {
   const seat *x = a, *y = b;
   if (x->host != y->host) return x->host < y->host ? -1 : 1;
   return x->rank - y->rank;
@@ -222,7 +223,7 @@ static hk_status relay_join(hk_transport_state *state, const void *facts) {
     s->off[r] = ((const relay_fact *)((const char *)facts + r * HK_FACT_BYTES))->off;
     s->seats[r] = (seat){e->peers[r].host, (int)r};
   }
-  qsort(s->seats, n, sizeof *s->seats, by_host);
+  qsort(s->seats, n, sizeof *s->seats, relay_by_host);
   for (int i = 0, first = 0; i < e->nranks; i++) {
     if (s->seats[i].host != s->seats[first].host) first = i;
     s->first[s->seats[i].rank] = first;
@@ -245,30 +246,30 @@ static void relay_detach(hk_transport_state *state) {
 static bool relay_apart(hk_transport_state *state, int peer) {
   const hk_transport_env *e = state->env;
   int to = ((relay_state *)state)->routes[peer].to;
-  return hk_transport_net.apart(net_of(e), is_near(e, to, peer) ? to : peer);
+  return hk_transport_net.apart(relay_net_of(e), relay_is_near(e, to, peer) ? to : peer);
 }
 
 /* ---- the far end: a link of the network ---- */
 
 /* Sets *to to the network's link with the relay. Returns false if the relay is on this rank's host. */
-static bool is_far(hk_transport_state *state, const hk_link_key *key, hk_link_key *to) {
+static bool relay_is_far(hk_transport_state *state, const hk_link_key *key, hk_link_key *to) {
   const relay_state *s = (const relay_state *)state;
   const route *r = &s->routes[key->peer];
   int relay = key->kind == HK_LINK_SEND ? r->to : r->from;
   *to = *key;
   to->peer = (uint16_t)relay;
   to->channel = hk_relay_channel(relay, state->env->rank, s->local[key->peer], key->channel);
-  return !is_near(state->env, relay, state->env->rank);
+  return !relay_is_near(state->env, relay, state->env->rank);
 }
 
 static bool relay_grows(hk_transport_state *state, const hk_link_key *key) {
   hk_link_key to;
-  return is_far(state, key, &to) && hk_transport_net.payload->grows(net_of(state->env), &to);
+  return relay_is_far(state, key, &to) && hk_transport_net.payload->grows(relay_net_of(state->env), &to);
 }
 
 static hk_status relay_prepare(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   hk_link_key to;
-  return is_far(state, key, &to) ? hk_transport_net.payload->prepare(net_of(state->env), &to, link) : HK_OK;
+  return relay_is_far(state, key, &to) ? hk_transport_net.payload->prepare(relay_net_of(state->env), &to, link) : HK_OK;
 }
 
 /* Called between `prepare` and `open`; after that the network reserves memory for a far end. */
@@ -280,7 +281,7 @@ static hk_status relay_reserve(hk_link *link, char **data) {
 
 /* ---- the near end ---- */
 
-static hk_status ask_relay(near_end *n, const hk_link_key *key, const hk_transport_env *e) {
+static hk_status relay_ask_relay(near_end *n, const hk_link_key *key, const hk_transport_env *e) {
   hk_status rc = HK_OK;
   const relay_state *s = (const relay_state *)n->link->owner;
   hk_relay_request q = {.region = n->region,
@@ -295,14 +296,14 @@ out:
   return rc;
 }
 
-static void drop_near(near_end *n) {
+static void relay_drop_near(near_end *n) {
   if (n->fd >= 0) hk_tcp_close(n->fd);
   hk_host_take_back(n->region);
   hk_relay_fifo_unmap(&n->fifo);
   free(n);
 }
 
-static hk_status open_near(hk_transport_state *state, const hk_link_key *key, int relay, hk_link *link) {
+static hk_status relay_open_near(hk_transport_state *state, const hk_link_key *key, int relay, hk_link *link) {
   hk_status rc = HK_OK;
   relay_state *s = (relay_state *)state;
   const hk_transport_env *e = state->env;
@@ -330,20 +331,20 @@ static hk_status open_near(hk_transport_state *state, const hk_link_key *key, in
                     .owner = state,
                     .priv = n};
   atomic_init(&link->state, HK_LINK_READY);
-  HK_TRY(ask_relay(n, key, e), undo);
+  HK_TRY(relay_ask_relay(n, key, e), undo);
   n->next = s->ends;
   s->ends = n;
   return HK_OK;
 undo:
-  drop_near(n);
+  relay_drop_near(n);
   link->priv = NULL;
   return rc;
 }
 
 static hk_status relay_open(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   hk_link_key to;
-  if (!is_far(state, key, &to)) return open_near(state, key, to.peer, link);
-  HK_OR_RETURN(hk_transport_net.open(net_of(state->env), &to, link));
+  if (!relay_is_far(state, key, &to)) return relay_open_near(state, key, to.peer, link);
+  HK_OR_RETURN(hk_transport_net.open(relay_net_of(state->env), &to, link));
   link->peer = key->peer;
   return HK_OK;
 }
@@ -360,7 +361,7 @@ static void relay_ring(hk_link *link) {
 }
 
 /* Reads the relay's reports. */
-static void look(near_end *n) {
+static void relay_look(near_end *n) {
   ssize_t got;
   char rest[64];
   while (!n->gone) {
@@ -375,7 +376,7 @@ static void look(near_end *n) {
 }
 
 /* A relay that has gone is an error once its link is needed. */
-static hk_status check(const near_end *n) {
+static hk_status relay_check(const near_end *n) {
   hk_link *l = n->link;
   bool sends = l->kind == HK_LINK_SEND;
   if (sends ? hk_link_drained(l) : hk_link_waits(l) != HK_LINK_WAITS || hk_link_can_recv(l)) return HK_OK;
@@ -389,35 +390,35 @@ static hk_status relay_progress(hk_transport_state *state, bool *moved) {
   relay_state *s = (relay_state *)state;
   for (near_end *n = s->ends; n; n = n->next) {
     if (!n->gone && s->looks % LOOKS == 0)
-      look(n);
+      relay_look(n);
     else if (n->gone)
-      HK_OR_RETURN(check(n));
+      HK_OR_RETURN(relay_check(n));
   }
   s->looks++;
-  return hk_transport_net.progress(net_of(state->env), moved); /* far ends */
+  return hk_transport_net.progress(relay_net_of(state->env), moved); /* far ends */
 }
 
 /* The relay has moved on all slots when it closes the connection. */
-static void await_flush(near_end *n) {
+static void relay_await_flush(near_end *n) {
   const hk_transport_env *e = n->link->owner->env;
   hk_wait_env wait = {.failure = e->wait ? e->wait->failure : NULL,
                       .deadline_ns = hk_now_ns() + CLOSE_S * UINT64_C(1000000000)};
   if (shutdown(n->fd, SHUT_WR) != 0) return;
-  for (look(n); !n->gone; look(n))
+  for (relay_look(n); !n->gone; relay_look(n))
     if (hk_wait_fd(&wait, n->fd, POLLIN, "a relay") != HK_OK) return;
 }
 
 static void relay_close(hk_link *link) {
   near_end *n = link->priv;
   near_end **at = &((relay_state *)link->owner)->ends;
-  if (!n->gone) await_flush(n);
+  if (!n->gone) relay_await_flush(n);
   while (*at != n) at = &(*at)->next;
   *at = n->next;
-  drop_near(n);
+  relay_drop_near(n);
   link->priv = NULL;
 }
 
-static void relay_withdraw(hk_transport_state *state) { hk_transport_net.withdraw(net_of(state->env)); }
+static void relay_withdraw(hk_transport_state *state) { hk_transport_net.withdraw(relay_net_of(state->env)); }
 
 static const hk_transport_payload relay_payload = {
     .grows = relay_grows,

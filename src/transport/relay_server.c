@@ -64,7 +64,7 @@ struct hk_relay_server {
 
 /* ---- the functions of the net transport's environment, for this thread ---- */
 
-static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
+static hk_status relay_server_dial(void *arg, int peer, const union hk_addr *at, uint64_t tag, int *fd) {
   hk_relay_server *s = arg;
   bool gone;
   (void)at;
@@ -73,28 +73,28 @@ static hk_status dial(void *arg, int peer, const union hk_addr *at, uint64_t tag
                      : HK_FAIL(rc, "rank %d cannot connect to rank %d%s", s->of->rank, peer,
                                gone ? ", which has ended or left the communicator" : "");
 }
-static hk_status redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
+static hk_status relay_server_redial(void *arg, int peer, uint64_t tag, _Atomic(int) *stop, int *fd, bool *gone) {
   const hk_relay_server *s = arg;
   return s->of->redial(s->of->arg, peer, tag, stop, fd, gone);
 }
-static int take(void *arg, int peer, uint64_t tag) {
+static int relay_server_take(void *arg, int peer, uint64_t tag) {
   const hk_relay_server *s = arg;
   return s->of->take(s->of->arg, peer, tag);
 }
 
-static bool is_over(const hk_relay_server *s) {
+static bool relay_server_is_over(const hk_relay_server *s) {
   return atomic_load(&s->stop) || (s->wait.failure && atomic_load(s->wait.failure));
 }
 
 /* ---- ends ---- */
 
 /* The near rank gets it with its next call that needs the link. */
-static void report(const served *v, const char *text) {
+static void relay_server_report(const served *v, const char *text) {
   ssize_t n = hk_tcp_send(v->fd, text, strnlen(text, HK_RELAY_TEXT - 1));
   if (n < 0) HK_INFO(HK_SUB_NET, "rank %d gets no report: %s", v->near, text);
 }
 
-static void drop(hk_relay_server *s, served *v) {
+static void relay_server_drop(hk_relay_server *s, served *v) {
   served **at = &s->ends;
   while (*at != v) at = &(*at)->next;
   *at = v->next;
@@ -107,11 +107,11 @@ static void drop(hk_relay_server *s, served *v) {
 
 /* A failure here is announced as this rank's failure. Otherwise the far rank, whose connection ends, would blame the
  * network. */
-static void announce(const hk_relay_server *s, hk_status rc) {
+static void relay_server_announce(const hk_relay_server *s, hk_status rc) {
   if (rc != HK_ERR_REMOTE && s->of->announce) s->of->announce(s->of->arg, rc, hk_last_error());
 }
 
-static hk_status map_fifo(const hk_relay_server *s, served *v) {
+static hk_status relay_server_map_fifo(const hk_relay_server *s, served *v) {
   const hk_transport_env *e = s->of;
   hk_status rc = HK_OK;
   hk_transport_state *shm = e->states[HK_TRANSPORT_shm];
@@ -131,13 +131,13 @@ out:
   return rc;
 }
 
-static hk_status open_end(const hk_relay_server *s, served *v) {
+static hk_status relay_server_open_end(const hk_relay_server *s, served *v) {
   const hk_relay_request *q = &v->ask;
   hk_link_key key = {.peer = q->far, .kind = q->kind, .channel = q->channel};
   if (!s->net) return HK_FAIL(HK_ERR_SYSTEM, "%s", s->why);
   if (q->far >= s->of->nranks || (q->kind != HK_LINK_SEND && q->kind != HK_LINK_RECV))
     return HK_FAIL(HK_ERR_REMOTE, "rank %d asks for no link: do all ranks run the same version?", v->near);
-  HK_OR_RETURN(map_fifo(s, v));
+  HK_OR_RETURN(relay_server_map_fifo(s, v));
   v->link.slots = v->fifo.slots;
   v->link.payload = v->fifo.payload;
   HK_OR_RETURN(hk_transport_net.open(s->net, &key, &v->link));
@@ -148,7 +148,7 @@ static hk_status open_end(const hk_relay_server *s, served *v) {
 }
 
 /* Reads the connection: the request, wake-up bytes, the end. False if the connection cannot be used. */
-static bool look(const hk_relay_server *s, served *v) {
+static bool relay_server_look(const hk_relay_server *s, served *v) {
   char bells[64];
   for (;;) {
     const bool asking = v->state == ASKING;
@@ -165,19 +165,19 @@ static bool look(const hk_relay_server *s, served *v) {
     if (!asking) continue;
     v->got += (size_t)n;
     if (v->got < sizeof v->ask) continue;
-    hk_status rc = open_end(s, v);
+    hk_status rc = relay_server_open_end(s, v);
     if (rc == HK_OK) continue;
-    announce(s, rc);
+    relay_server_announce(s, rc);
     HK_INFO(HK_SUB_NET, "rank %d relays nothing for rank %d: %s", s->of->rank, v->near, hk_last_error());
-    report(v, hk_last_error());
+    relay_server_report(v, hk_last_error());
     return false;
   }
 }
 
-static bool sends(const served *v) { return v->ask.kind == HK_LINK_SEND; }
+static bool relay_server_sends(const served *v) { return v->ask.kind == HK_LINK_SEND; }
 
 /* Notices what the near rank has filled. */
-static bool is_filled(served *v) {
+static bool relay_server_is_filled(served *v) {
   const hk_link *l = &v->link;
   uint64_t before = v->filled;
   /* acquire: pairs with hk_link_fill; the network reads the slot after it */
@@ -188,28 +188,30 @@ static bool is_filled(served *v) {
 }
 
 /* True if the network has taken all filled slots. */
-static bool is_drained(const served *v) {
+static bool relay_server_is_drained(const served *v) {
   /* relaxed: the network has stored it on this thread */
   return atomic_load_explicit(&v->link.heads->value, memory_order_relaxed) == v->filled;
 }
 
-static void step(hk_relay_server *s, served *v, bool looks) {
-  if (looks && v->state != ENDING && !look(s, v)) {
-    drop(s, v);
+static void relay_server_step(hk_relay_server *s, served *v, bool looks) {
+  if (looks && v->state != ENDING && !relay_server_look(s, v)) {
+    relay_server_drop(s, v);
     return;
   }
   if (v->state == ASKING) return;
-  if (sends(v)) {
-    if (is_filled(v) && !v->link.rung) hk_link_ring(&v->link);
+  if (relay_server_sends(v)) {
+    if (relay_server_is_filled(v) && !v->link.rung) hk_link_ring(&v->link);
   } else if (hk_link_waits(&v->link) == HK_LINK_NO_WAIT) {
     hk_link_set_waiting(&v->link, HK_LINK_TAKES);
   }
-  if (v->state == ENDING && (!sends(v) || is_drained(v) || hk_now_ns() - v->ending_ns > DRAIN_NS)) drop(s, v);
+  if (v->state == ENDING &&
+      (!relay_server_sends(v) || relay_server_is_drained(v) || hk_now_ns() - v->ending_ns > DRAIN_NS))
+    relay_server_drop(s, v);
 }
 
 /* ---- the thread ---- */
 
-static void take_arrived(hk_relay_server *s) {
+static void relay_server_take_arrived(hk_relay_server *s) {
   uint64_t count;
   if (read(s->bell, &count, sizeof count) < 0) return;
   pthread_mutex_lock(&s->lock);
@@ -223,79 +225,80 @@ static void take_arrived(hk_relay_server *s) {
     s->ends = v;
     if (epoll_ctl(s->epoll, EPOLL_CTL_ADD, v->fd, &on) == 0) continue;
     (void)HK_FAIL_ERRNO("rank %d cannot wait for rank %d's connection", s->of->rank, v->near);
-    report(v, hk_last_error());
-    drop(s, v);
+    relay_server_report(v, hk_last_error());
+    relay_server_drop(s, v);
   }
 }
 
-static void set_asleep(hk_relay_server *s, uint32_t asleep) {
+static void relay_server_set_asleep(hk_relay_server *s, uint32_t asleep) {
   /* relaxed: ordered by the fence of the caller */
   for (served *v = s->ends; v; v = v->next)
     if (v->fifo.base) atomic_store_explicit(v->fifo.asleep, asleep, memory_order_relaxed);
 }
 
 /* True if data may arrive over the network. */
-static bool expects(const hk_relay_server *s) {
+static bool relay_server_expects(const hk_relay_server *s) {
   for (const served *v = s->ends; v; v = v->next)
-    if (v->state != ASKING && (!sends(v) || !is_drained(v) || v->state == ENDING)) return true;
+    if (v->state != ASKING && (!relay_server_sends(v) || !relay_server_is_drained(v) || v->state == ENDING))
+      return true;
   return false;
 }
 
-static void nap(hk_relay_server *s, hk_waiter *w, uint64_t ns) {
+static void relay_server_nap(hk_relay_server *s, hk_waiter *w, uint64_t ns) {
   bool filled = false;
-  set_asleep(s, 1);
+  relay_server_set_asleep(s, 1);
   /* seq_cst: as in relay_ring; one of the two threads sees what the other one has stored */
   atomic_thread_fence(memory_order_seq_cst);
   for (served *v = s->ends; v; v = v->next) {
-    if (v->state == ASKING || !sends(v) || !is_filled(v)) continue;
+    if (v->state == ASKING || !relay_server_sends(v) || !relay_server_is_filled(v)) continue;
     filled = true;
     if (!v->link.rung) hk_link_ring(&v->link);
   }
   if (!filled) (void)hk_wait_nap(w, s->epoll, ns); /* the caller's loop detects a failure */
-  set_asleep(s, 0);
+  relay_server_set_asleep(s, 0);
 }
 
 /* Sleeps. True if the connections must be checked. */
-static bool rest(hk_relay_server *s, hk_waiter *w) {
+static bool relay_server_rest(hk_relay_server *s, hk_waiter *w) {
   const uint64_t ns = hk_backoff_nap(&relay_backoff, hk_wait_idle_ns(w));
   if (!ns) {
     (void)hk_wait_pause(w);
     return false;
   }
-  nap(s, w, expects(s) ? ns : ASLEEP_NS);
+  relay_server_nap(s, w, relay_server_expects(s) ? ns : ASLEEP_NS);
   return true;
 }
 
-static void *serve_main(void *arg) {
+static void *relay_server_serve_main(void *arg) {
   hk_relay_server *s = arg;
   hk_waiter w;
   bool looks = true;
   hk_thread_polls("hocket-relay");
   hk_wait_begin(&w, &s->wait);
-  for (unsigned round = 0; !is_over(s); round++) {
+  for (unsigned round = 0; !relay_server_is_over(s); round++) {
     bool moved = false;
-    if (looks) take_arrived(s);
+    if (looks) relay_server_take_arrived(s);
     for (served *v = s->ends, *next; v; v = next) {
       next = v->next;
-      step(s, v, looks);
+      relay_server_step(s, v, looks);
     }
     hk_status rc = s->ends && s->net && !s->failed ? hk_transport_net.progress(s->net, &moved) : HK_OK;
     if (rc != HK_OK) {
       s->failed = true; /* and so is the communicator, as soon as a near rank reads this */
-      announce(s, rc);
-      for (served *v = s->ends; v; v = v->next) report(v, hk_last_error());
+      relay_server_announce(s, rc);
+      for (served *v = s->ends; v; v = v->next) relay_server_report(v, hk_last_error());
     }
     if (moved) {
       atomic_store(&s->moved_ns, hk_now_ns());
       hk_wait_progress(&w);
     }
-    looks = (!moved && rest(s, &w)) || round % LOOKS == 0;
+    looks = (!moved && relay_server_rest(s, &w)) || round % LOOKS == 0;
   }
   return NULL;
 }
 
 /* A near rank has connected. On the listener's thread. */
-static void on_connection(void *arg, int from, int fd) {
+static void relay_server_on_connection(void *arg, int from, int fd) {
   hk_relay_server *s = arg;
   const uint64_t one = 1;
   served *v = aligned_alloc(HK_CACHE_LINE, hk_round_up(sizeof *v, HK_CACHE_LINE));
@@ -305,7 +308,7 @@ static void on_connection(void *arg, int from, int fd) {
   }
   *v = (served){.near = from, .fd = fd};
   pthread_mutex_lock(&s->lock);
-  int error = s->running ? 0 : hk_thread_start(&s->thread, 0, serve_main, s);
+  int error = s->running ? 0 : hk_thread_start(&s->thread, 0, relay_server_serve_main, s);
   s->running = !error;
   if (s->running) {
     v->next = s->arrived;
@@ -334,9 +337,9 @@ hk_relay_server *hk_relay_server_new(const hk_transport_env *e) {
   s->env = *e;
   s->wait = (hk_wait_env){.failure = e->wait->failure, .spins = 50, .awake = true};
   s->env.wait = &s->wait;
-  s->env.dial = dial;
-  s->env.redial = redial;
-  s->env.take = take;
+  s->env.dial = relay_server_dial;
+  s->env.redial = relay_server_redial;
+  s->env.take = relay_server_take;
   s->env.arg = s;
   s->env.gpu = NULL; /* FIFOs are in host memory */
   s->env.gpu_page = NULL;
@@ -351,16 +354,16 @@ hk_relay_server *hk_relay_server_new(const hk_transport_env *e) {
     s->net = NULL;
   if (!s->net) snprintf(s->why, sizeof s->why, "%s", hk_last_error());
   if (!s->net) HK_WARN("rank %d passes on no messages: %s", e->rank, s->why);
-  e->serve(e->arg, HK_RELAY_TAG, on_connection, s);
+  e->serve(e->arg, HK_RELAY_TAG, relay_server_on_connection, s);
   return s;
 }
 
 /* Near ranks close their links when they leave. A near rank that stays longer than this rank loses its relay. */
-static void linger(hk_relay_server *s) {
+static void relay_server_linger(hk_relay_server *s) {
   hk_waiter w;
   hk_wait_env wait = {.failure = s->wait.failure};
   hk_wait_begin(&w, &wait);
-  for (uint64_t begin = hk_now_ns(); atomic_load(&s->nends) && !is_over(s);) {
+  for (uint64_t begin = hk_now_ns(); atomic_load(&s->nends) && !relay_server_is_over(s);) {
     uint64_t moved = atomic_load(&s->moved_ns);
     if (hk_now_ns() - (moved > begin ? moved : begin) > LINGER_NS || hk_wait_nap(&w, -1, MS) != HK_OK) return;
   }
@@ -369,7 +372,7 @@ static void linger(hk_relay_server *s) {
 void hk_relay_server_end(hk_relay_server *s) {
   const uint64_t one = 1;
   if (!s) return;
-  linger(s);
+  relay_server_linger(s);
   s->of->serve(s->of->arg, HK_RELAY_TAG, NULL, NULL);
   atomic_store(&s->stop, HK_ERR_REMOTE);
   (void)!write(s->bell, &one, sizeof one); /* it can only be full, and then the thread is awake */
@@ -380,7 +383,7 @@ void hk_relay_server_end(hk_relay_server *s) {
     v->next = s->ends;
     s->ends = v;
   }
-  while (s->ends) drop(s, s->ends);
+  while (s->ends) relay_server_drop(s, s->ends);
   if (s->net) hk_transport_net.detach(s->net);
   if (s->epoll >= 0) close(s->epoll);
   if (s->bell >= 0) close(s->bell);

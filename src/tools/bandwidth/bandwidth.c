@@ -26,7 +26,7 @@ void hk_bw_lay_out(hk_bw *b) {
   }
 }
 
-static int run(void *into, int nargs, char **args) {
+static int bandwidth_run(void *into, int nargs, char **args) {
   const options *o = into;
   (void)nargs, (void)args;
   hk_cluster *machine = NULL;
@@ -92,4 +92,4 @@ const hk_tool hk_tool_bandwidth = {
                 "hocket bandwidth --plot links.svg\n  a picture\n",
     .options = rows,
     .bytes = sizeof(options),
-    .run = run};
+    .run = bandwidth_run};

@@ -8,7 +8,7 @@
 #include "../machine.h"
 #include "bandwidth.h"
 
-static uint32_t node_of_gpu(const hk_topo *t, int dev) {
+static uint32_t cause_node_of_gpu(const hk_topo *t, int dev) {
   for (uint32_t i = 0; t && i < t->nnodes; i++)
     if (t->nodes[i].kind == HK_NODE_GPU && t->nodes[i].gpu.dev == dev) return i;
   return UINT32_MAX;
@@ -26,7 +26,7 @@ hk_status hk_bw_expect(hk_bw *b) {
   }
   for (int i = 0; i < b->nhosts; i++) {
     hk_bw_host *h = &b->host[i];
-    uint32_t gpu = node_of_gpu(b->topo, h->gpu), cpu = hk_topo_find(b->topo, HK_NODE_CPU, (uint64_t)h->node);
+    uint32_t gpu = cause_node_of_gpu(b->topo, h->gpu), cpu = hk_topo_find(b->topo, HK_NODE_CPU, (uint64_t)h->node);
     if (gpu == UINT32_MAX || cpu == UINT32_MAX) continue;
     const hk_path *p = hk_path_between(direct, cpu, gpu);
     h->nominal = (double)p->gbps;
@@ -39,7 +39,7 @@ hk_status hk_bw_expect(hk_bw *b) {
       HK_CUDA_TRY(hk_cu.DeviceCanAccessPeer(&can, device[p->from], device[p->to]), out, "cannot query peer access");
     }
     p->peer = can != 0;
-    uint32_t from = node_of_gpu(b->topo, p->from), to = node_of_gpu(b->topo, p->to);
+    uint32_t from = cause_node_of_gpu(b->topo, p->from), to = cause_node_of_gpu(b->topo, p->to);
     if (from == UINT32_MAX || to == UINT32_MAX) continue;
     const hk_path *way = hk_path_between(direct, from, to);
     snprintf(p->path, sizeof p->path, "%s", hk_path_class_name((hk_path_class)way->cls));
@@ -54,12 +54,12 @@ out:
 
 /* ---- causes ---- */
 
-static bool short_of(const hk_bw *b, double rate, double nominal) {
+static bool cause_short_of(const hk_bw *b, double rate, double nominal) {
   return rate >= 0 && nominal > 0 && rate * 100 < nominal * b->floor;
 }
 
 /* Appends a cause to those that are known. */
-static void __attribute__((format(printf, 2, 3))) add(char *cause, const char *format, ...) {
+static void __attribute__((format(printf, 2, 3))) cause_add(char *cause, const char *format, ...) {
   size_t n = strlen(cause);
   va_list args;
   if (n && n + 3 < HK_BW_CAUSE) n += (size_t)snprintf(cause + n, HK_BW_CAUSE - n, "; ");
@@ -69,52 +69,52 @@ static void __attribute__((format(printf, 2, 3))) add(char *cause, const char *f
 }
 
 /* A link with fewer lanes than both ends have. (A low speed may only mean that the link is idle.) */
-static void blame_width(const hk_bw *b, int gpu, char *cause) {
-  uint32_t at = node_of_gpu(b->topo, gpu);
+static void cause_blame_width(const hk_bw *b, int gpu, char *cause) {
+  uint32_t at = cause_node_of_gpu(b->topo, gpu);
   char text[HK_LABEL];
   if (at == UINT32_MAX) return;
   const hk_pci_info *p = &b->topo->nodes[at].pci;
   if (p->max_width > p->width && p->width > 0)
-    add(cause, "GPU %d's PCIe link runs at %s: reseat it, or look at the slot's lanes in the BIOS", gpu,
-        hk_pci_label(p, text));
+    cause_add(cause, "GPU %d's PCIe link runs at %s: reseat it, or look at the slot's lanes in the BIOS", gpu,
+              hk_pci_label(p, text));
 }
 
 /* Adds the doctor's findings about the bridges and the IOMMU. */
-static void blame_pci(const hk_bw *b, char *cause) {
+static void cause_blame_pci(const hk_bw *b, char *cause) {
   hk_doctor d = {.root = "", .live = true, .topo = b->topo};
   hk_doctor_acs(&d);
   hk_doctor_iommu(&d);
   for (int i = 0; i < d.n; i++)
-    if (d.at[i].state != HK_DOC_OK) add(cause, "%.150s", d.at[i].text);
+    if (d.at[i].state != HK_DOC_OK) cause_add(cause, "%.150s", d.at[i].text);
   free(d.at);
 }
 
-static void judge_host(const hk_bw *b, hk_bw_host *h, double best_of_gpu) {
-  h->slow = short_of(b, h->to[HK_BW_PINNED], h->nominal) || short_of(b, h->from[HK_BW_PINNED], h->nominal);
+static void cause_judge_host(const hk_bw *b, hk_bw_host *h, double best_of_gpu) {
+  h->slow = cause_short_of(b, h->to[HK_BW_PINNED], h->nominal) || cause_short_of(b, h->from[HK_BW_PINNED], h->nominal);
   if (!h->slow) return;
-  blame_width(b, h->gpu, h->cause);
+  cause_blame_width(b, h->gpu, h->cause);
   if (strcmp(h->path, "SYS") == 0 && h->to[HK_BW_PINNED] < best_of_gpu * 0.9)
-    add(h->cause, "the memory is on the wrong socket: keep the process and its buffers on the GPU's NUMA node");
+    cause_add(h->cause, "the memory is on the wrong socket: keep the process and its buffers on the GPU's NUMA node");
   if (!h->cause[0])
-    add(h->cause, "nothing found: other traffic, a virtual machine, or memory that is slower than the link");
+    cause_add(h->cause, "nothing found: other traffic, a virtual machine, or memory that is slower than the link");
 }
 
-static void judge_pair(const hk_bw *b, hk_bw_pair *p) {
-  if (p->wrong) add(p->cause, "P2P DELIVERS WRONG DATA: set NCCL_P2P_DISABLE=1, and turn ACS and the IOMMU off");
-  p->slow = short_of(b, p->direct, p->nominal);
+static void cause_judge_pair(const hk_bw *b, hk_bw_pair *p) {
+  if (p->wrong) cause_add(p->cause, "P2P DELIVERS WRONG DATA: set NCCL_P2P_DISABLE=1, and turn ACS and the IOMMU off");
+  p->slow = cause_short_of(b, p->direct, p->nominal);
   if (p->from == p->to || (!p->slow && !p->wrong)) {
-    if (p->slow) add(p->cause, "nothing found: other work on the GPU, or copies too small (--bytes)");
+    if (p->slow) cause_add(p->cause, "nothing found: other work on the GPU, or copies too small (--bytes)");
     return;
   }
   if (strcmp(p->path, "NVL") == 0 || strcmp(p->path, "NVB") == 0) {
-    if (!p->wrong) add(p->cause, "NVLinks may be down: see nvidia-smi nvlink -s");
+    if (!p->wrong) cause_add(p->cause, "NVLinks may be down: see nvidia-smi nvlink -s");
     return;
   }
-  blame_width(b, p->from, p->cause);
-  blame_width(b, p->to, p->cause);
-  blame_pci(b, p->cause);
-  if (!p->cause[0] && strcmp(p->path, "SYS") == 0) add(p->cause, "the path crosses the link between CPUs");
-  if (!p->cause[0]) add(p->cause, "nothing found: other traffic, or a virtual machine that hides its bridges");
+  cause_blame_width(b, p->from, p->cause);
+  cause_blame_width(b, p->to, p->cause);
+  cause_blame_pci(b, p->cause);
+  if (!p->cause[0] && strcmp(p->path, "SYS") == 0) cause_add(p->cause, "the path crosses the link between CPUs");
+  if (!p->cause[0]) cause_add(p->cause, "nothing found: other traffic, or a virtual machine that hides its bridges");
 }
 
 int hk_bw_judge(hk_bw *b) {
@@ -123,11 +123,11 @@ int hk_bw_judge(hk_bw *b) {
     double best = 0;
     for (int k = 0; k < b->nhosts; k++)
       if (b->host[k].gpu == b->host[i].gpu && b->host[k].to[HK_BW_PINNED] > best) best = b->host[k].to[HK_BW_PINNED];
-    judge_host(b, &b->host[i], best);
+    cause_judge_host(b, &b->host[i], best);
     bad += b->host[i].slow;
   }
   for (int i = 0; i < b->npairs; i++) {
-    judge_pair(b, &b->pair[i]);
+    cause_judge_pair(b, &b->pair[i]);
     bad += b->pair[i].slow || b->pair[i].wrong;
   }
   return bad;

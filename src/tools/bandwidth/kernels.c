@@ -18,7 +18,7 @@ typedef struct bench {
 } bench;
 
 /* A program of a rank of two that waits for no rank: out <- in[0], or in[0] + in[1]. */
-static hk_status upload(bench *x, bool adds) {
+static hk_status kernels_upload(bench *x, bool adds) {
   hk_status rc = HK_OK;
   hk_device *d = x->code->device;
   hk_memory *to = &x->program[adds];
@@ -37,7 +37,7 @@ out:
   return rc;
 }
 
-static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *batch) {
+static hk_status kernels_fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *batch) {
   const unsigned most = x->code->resident < UINT16_MAX ? x->code->resident : UINT16_MAX, blocks = most ? most : 1;
   const size_t bytes = x->b->bytes, chunk = (bytes / blocks / WAVES + 1023) & ~(size_t)1023;
   hk_reducer r;
@@ -55,10 +55,10 @@ static hk_status fill(const bench *x, hk_dtype type, bool adds, hk_gpu_batch *ba
   return HK_OK;
 }
 
-static hk_status timed(const bench *x, hk_dtype type, bool adds, double *rate) {
+static hk_status kernels_timed(const bench *x, hk_dtype type, bool adds, double *rate) {
   hk_device *d = x->code->device;
   hk_gpu_batch batch;
-  HK_OR_RETURN(fill(x, type, adds, &batch));
+  HK_OR_RETURN(kernels_fill(x, type, adds, &batch));
   const hk_kernel_launch l = {
       .function = x->code->batch, .blocks = batch.end[0], .threads = x->code->threads, .param = &batch};
   for (int round = 0; round <= ROUNDS; round++) { /* the first one warms up */
@@ -72,7 +72,7 @@ static hk_status timed(const bench *x, hk_dtype type, bool adds, double *rate) {
   return HK_OK;
 }
 
-static hk_status measure(hk_bw *b, int gpu) {
+static hk_status kernels_measure(hk_bw *b, int gpu) {
   static const hk_dtype types[] = {[HK_BW_COPY] = HK_F32, [HK_BW_FLOAT] = HK_F32, HK_F16, HK_BF16};
   hk_status rc = HK_OK;
   bench x = {.b = b};
@@ -81,8 +81,8 @@ static hk_status measure(hk_bw *b, int gpu) {
   HK_TRY(d->ops->memory->alloc(d, 2 * b->bytes, &x.in), out);
   HK_TRY(d->ops->memory->alloc(d, b->bytes, &x.out), out);
   HK_TRY(d->ops->memory->alloc_host(d, sizeof(hk_gpu_state), &x.state), out);
-  for (int adds = 0; adds < 2; adds++) HK_TRY(upload(&x, adds), out);
-  for (int k = 0; k < HK_BW_KERNELS; k++) HK_TRY(timed(&x, types[k], k != HK_BW_COPY, &b->kernel[gpu][k]), out);
+  for (int adds = 0; adds < 2; adds++) HK_TRY(kernels_upload(&x, adds), out);
+  for (int k = 0; k < HK_BW_KERNELS; k++) HK_TRY(kernels_timed(&x, types[k], k != HK_BW_COPY, &b->kernel[gpu][k]), out);
 out:
   if (x.code) {
     hk_memory *all[] = {&x.in, &x.out, &x.state, &x.program[0], &x.program[1]};
@@ -97,6 +97,6 @@ hk_status hk_bw_run_kernels(hk_bw *b) {
   for (int g = 0; g < b->ngpus; g++)
     for (int k = 0; k < HK_BW_KERNELS; k++) b->kernel[g][k] = -1;
   if (!hk_gpu_image_here()) return HK_OK;
-  for (int g = 0; g < b->ngpus; g++) HK_OR_RETURN(measure(b, g));
+  for (int g = 0; g < b->ngpus; g++) HK_OR_RETURN(kernels_measure(b, g));
   return HK_OK;
 }

@@ -24,7 +24,7 @@ typedef struct way {
 } way;
 
 /* GB/s of all directions together: the fastest of some rounds. */
-static hk_status timed(const hk_bw *b, const way *ways, int n, double *out) {
+static hk_status measure_timed(const hk_bw *b, const way *ways, int n, double *out) {
   double best = 0;
   for (int round = 0; round <= ROUNDS; round++) { /* the first one warms up */
     int copies = round ? b->copies : 1;
@@ -50,7 +50,7 @@ static hk_status timed(const hk_bw *b, const way *ways, int n, double *out) {
 
 /* Memory is allocated on the node of the thread that touches it first. So the thread runs on the node's cores for a
  * while. */
-static void run_on(const hk_topo *t, int node, cpu_set_t *before) {
+static void measure_run_on(const hk_topo *t, int node, cpu_set_t *before) {
   cpu_set_t set;
   uint32_t at = t ? hk_topo_find(t, HK_NODE_CPU, (uint64_t)node) : UINT32_MAX;
   sched_getaffinity(0, sizeof *before, before);
@@ -63,14 +63,14 @@ static void run_on(const hk_topo *t, int node, cpu_set_t *before) {
 
 static hk_status measure_memory(const hk_bw *b, hk_bw_host *h, const gpu *g, void *memory, hk_bw_memory kind) {
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
-  HK_OR_RETURN(timed(b, &(way){g->context, g->stream, g->a, at}, 1, &h->to[kind]));
-  return timed(b, &(way){g->context, g->stream, at, g->a}, 1, &h->from[kind]);
+  HK_OR_RETURN(measure_timed(b, &(way){g->context, g->stream, g->a, at}, 1, &h->to[kind]));
+  return measure_timed(b, &(way){g->context, g->stream, at, g->a}, 1, &h->from[kind]);
 }
 
 static hk_status measure_host(const hk_bw *b, hk_bw_host *h, const gpu *g) {
   hk_status rc = HK_OK;
   cpu_set_t before;
-  run_on(b->topo, h->node, &before);
+  measure_run_on(b->topo, h->node, &before);
   void *memory = mmap(NULL, b->bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   bool pinned = false;
   if (memory == MAP_FAILED) {
@@ -92,10 +92,12 @@ out:
 
 /* ---- between GPUs ---- */
 
-static way copy_way(const gpu *from, const gpu *to) { return (way){from->context, from->stream, to->b, from->a}; }
+static way measure_copy_way(const gpu *from, const gpu *to) {
+  return (way){from->context, from->stream, to->b, from->a};
+}
 
 /* Sends a pattern that only this pair uses, and compares what arrives at the other side. */
-static hk_status check_data(const hk_bw *b, hk_bw_pair *p, const gpu *g) {
+static hk_status measure_check_data(const hk_bw *b, hk_bw_pair *p, const gpu *g) {
   hk_status rc = HK_OK;
   const gpu *from = &g[p->from], *to = &g[p->to];
   size_t bytes = b->bytes < (1 << 20) ? b->bytes : 1 << 20;
@@ -122,7 +124,7 @@ out:
   return rc;
 }
 
-static hk_status enable_peers(const hk_bw *b, const gpu *g) {
+static hk_status measure_enable_peers(const hk_bw *b, const gpu *g) {
   for (int i = 0; i < b->npairs; i++) {
     const hk_bw_pair *p = &b->pair[i];
     if (!p->peer) continue;
@@ -138,22 +140,22 @@ static hk_status enable_peers(const hk_bw *b, const gpu *g) {
 static hk_status measure_pairs(hk_bw *b, const gpu *g) {
   for (int i = 0; i < b->npairs; i++) {
     hk_bw_pair *p = &b->pair[i];
-    way there = copy_way(&g[p->from], &g[p->to]);
-    HK_OR_RETURN(timed(b, &there, 1, p->from == p->to ? &p->direct : &p->staged));
+    way there = measure_copy_way(&g[p->from], &g[p->to]);
+    HK_OR_RETURN(measure_timed(b, &there, 1, p->from == p->to ? &p->direct : &p->staged));
   }
-  HK_OR_RETURN(enable_peers(b, g));
+  HK_OR_RETURN(measure_enable_peers(b, g));
   for (int i = 0; i < b->npairs; i++) {
     hk_bw_pair *p = &b->pair[i];
     if (!p->peer) continue;
-    way ways[2] = {copy_way(&g[p->from], &g[p->to]), copy_way(&g[p->to], &g[p->from])};
-    HK_OR_RETURN(timed(b, ways, 1, &p->direct));
-    HK_OR_RETURN(timed(b, ways, 2, &p->both));
-    HK_OR_RETURN(check_data(b, p, g));
+    way ways[2] = {measure_copy_way(&g[p->from], &g[p->to]), measure_copy_way(&g[p->to], &g[p->from])};
+    HK_OR_RETURN(measure_timed(b, ways, 1, &p->direct));
+    HK_OR_RETURN(measure_timed(b, ways, 2, &p->both));
+    HK_OR_RETURN(measure_check_data(b, p, g));
   }
   return HK_OK;
 }
 
-static hk_status open_gpu(const hk_bw *b, int i, gpu *g) {
+static hk_status measure_open_gpu(const hk_bw *b, int i, gpu *g) {
   CUdevice device;
   HK_CUDA_OR_RETURN(hk_cu.DeviceGet(&device, i), "cannot open GPU %d", i);
   HK_CUDA_OR_RETURN(hk_cu.DevicePrimaryCtxRetain(&g->context, device), "cannot open GPU %d", i);
@@ -163,7 +165,7 @@ static hk_status open_gpu(const hk_bw *b, int i, gpu *g) {
   HK_CUDA_OR_RETURN(hk_cu.MemAlloc(&g->b, b->bytes), "no %zu bytes on GPU %d: ask for fewer with --bytes", b->bytes, i);
   return HK_OK;
 }
-static void close_gpu(int i, gpu *g) {
+static void measure_close_gpu(int i, gpu *g) {
   CUdevice device;
   if (!g->context || hk_cu.DeviceGet(&device, i) != CUDA_SUCCESS) return;
   hk_cu.CtxSetCurrent(g->context);
@@ -177,22 +179,22 @@ static void close_gpu(int i, gpu *g) {
 hk_status hk_bw_measure(hk_bw *b) {
   hk_status rc = HK_OK;
   gpu g[HK_BW_GPUS] = {{0}};
-  for (int i = 0; i < b->ngpus; i++) HK_TRY(open_gpu(b, i, &g[i]), out);
+  for (int i = 0; i < b->ngpus; i++) HK_TRY(measure_open_gpu(b, i, &g[i]), out);
   for (int i = 0; i < b->nhosts; i++) HK_TRY(measure_host(b, &b->host[i], &g[b->host[i].gpu]), out);
   rc = measure_pairs(b, g);
 out:
-  for (int i = 0; i < b->ngpus; i++) close_gpu(i, &g[i]);
+  for (int i = 0; i < b->ngpus; i++) measure_close_gpu(i, &g[i]);
   return rc;
 }
 
 hk_status hk_bw_try_pairs(hk_bw *b) {
   hk_status rc = HK_OK;
   gpu g[HK_BW_GPUS] = {{0}};
-  for (int i = 0; i < b->ngpus; i++) HK_TRY(open_gpu(b, i, &g[i]), out);
-  HK_TRY(enable_peers(b, g), out);
+  for (int i = 0; i < b->ngpus; i++) HK_TRY(measure_open_gpu(b, i, &g[i]), out);
+  HK_TRY(measure_enable_peers(b, g), out);
   for (int i = 0; i < b->npairs; i++)
-    if (b->pair[i].peer) HK_TRY(check_data(b, &b->pair[i], g), out);
+    if (b->pair[i].peer) HK_TRY(measure_check_data(b, &b->pair[i], g), out);
 out:
-  for (int i = 0; i < b->ngpus; i++) close_gpu(i, &g[i]);
+  for (int i = 0; i < b->ngpus; i++) measure_close_gpu(i, &g[i]);
   return rc;
 }

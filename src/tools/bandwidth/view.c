@@ -6,14 +6,14 @@
 #include "bandwidth.h"
 
 /* A rate, or "-" if it was not measured or is unknown. */
-static void rate(hk_table *t, hk_style s, double gbps) {
+static void view_rate(hk_table *t, hk_style s, double gbps) {
   if (gbps > 0)
     hk_table_cell(t, s, "%.1f", gbps);
   else
     hk_table_cell(t, s, "-");
 }
 
-static void print_causes(const hk_bw *b) {
+static void view_print_causes(const hk_bw *b) {
   const char *red = hk_tool_style(stdout, HK_STYLE_RED), *plain = hk_tool_style(stdout, HK_STYLE_PLAIN);
   for (int i = 0; i < b->nhosts; i++)
     if (b->host[i].slow)
@@ -26,13 +26,13 @@ static void print_causes(const hk_bw *b) {
 
 static const char *const kernels[] = {"copy", "sum_float", "sum_half", "sum_bfloat16"};
 
-static void print_kernels(const hk_bw *b) {
+static void view_print_kernels(const hk_bw *b) {
   hk_table *t = hk_table_new("rrrrr");
   printf("\nWithin a GPU, by kernels: read and written\n");
   hk_table_row(t, HK_STYLE_BOLD, "GPU\tCOPY\tSUM FLOAT\tHALF\tBFLOAT16");
   for (int g = 0; g < b->ngpus; g++) {
     hk_table_cell(t, HK_STYLE_PLAIN, "%d", g);
-    for (int k = 0; k < HK_BW_KERNELS; k++) rate(t, HK_STYLE_PLAIN, b->kernel[g][k]);
+    for (int k = 0; k < HK_BW_KERNELS; k++) view_rate(t, HK_STYLE_PLAIN, b->kernel[g][k]);
   }
   hk_table_print(t, 0, stdout);
 }
@@ -50,11 +50,11 @@ void hk_bw_print(const hk_bw *b) {
     hk_table_cell(t, HK_STYLE_PLAIN, "%d", h->gpu);
     hk_table_cell(t, HK_STYLE_PLAIN, "%d", h->node);
     hk_table_cell(t, HK_STYLE_PLAIN, "%s", h->path);
-    rate(t, s, h->to[HK_BW_PINNED]);
-    rate(t, s, h->from[HK_BW_PINNED]);
-    rate(t, HK_STYLE_PLAIN, h->to[HK_BW_PAGEABLE]);
-    rate(t, HK_STYLE_PLAIN, h->from[HK_BW_PAGEABLE]);
-    rate(t, HK_STYLE_PLAIN, h->nominal);
+    view_rate(t, s, h->to[HK_BW_PINNED]);
+    view_rate(t, s, h->from[HK_BW_PINNED]);
+    view_rate(t, HK_STYLE_PLAIN, h->to[HK_BW_PAGEABLE]);
+    view_rate(t, HK_STYLE_PLAIN, h->from[HK_BW_PAGEABLE]);
+    view_rate(t, HK_STYLE_PLAIN, h->nominal);
   }
   hk_table_print(t, 0, stdout);
   printf("\nGPU to GPU, with peer access (P2P) and without\n");
@@ -66,18 +66,18 @@ void hk_bw_print(const hk_bw *b) {
     hk_table_cell(t, HK_STYLE_PLAIN, "%d", p->from);
     hk_table_cell(t, HK_STYLE_PLAIN, "%d", p->to);
     hk_table_cell(t, HK_STYLE_PLAIN, "%s", p->path);
-    rate(t, s, p->direct);
-    rate(t, HK_STYLE_PLAIN, p->both);
-    rate(t, HK_STYLE_PLAIN, p->nominal);
-    rate(t, HK_STYLE_PLAIN, p->staged);
-    rate(t, HK_STYLE_PLAIN, p->by_host);
+    view_rate(t, s, p->direct);
+    view_rate(t, HK_STYLE_PLAIN, p->both);
+    view_rate(t, HK_STYLE_PLAIN, p->nominal);
+    view_rate(t, HK_STYLE_PLAIN, p->staged);
+    view_rate(t, HK_STYLE_PLAIN, p->by_host);
   }
   hk_table_print(t, 0, stdout);
-  if (b->kernel[0][HK_BW_COPY] > 0) print_kernels(b);
-  print_causes(b);
+  if (b->kernel[0][HK_BW_COPY] > 0) view_print_kernels(b);
+  view_print_causes(b);
 }
 
-static void put_rate(hk_json *w, const char *key, double gbps) {
+static void view_put_rate(hk_json *w, const char *key, double gbps) {
   hk_json_key(w, key);
   if (gbps > 0)
     hk_json_number(w, gbps);
@@ -99,11 +99,11 @@ void hk_bw_json(const hk_bw *b) {
     hk_json_put_integer(&w, "gpu", h->gpu);
     hk_json_put_integer(&w, "node", h->node);
     hk_json_put_text(&w, "path", h->path);
-    put_rate(&w, "pinned_to_gpu", h->to[HK_BW_PINNED]);
-    put_rate(&w, "pinned_from_gpu", h->from[HK_BW_PINNED]);
-    put_rate(&w, "pageable_to_gpu", h->to[HK_BW_PAGEABLE]);
-    put_rate(&w, "pageable_from_gpu", h->from[HK_BW_PAGEABLE]);
-    put_rate(&w, "nominal", h->nominal);
+    view_put_rate(&w, "pinned_to_gpu", h->to[HK_BW_PINNED]);
+    view_put_rate(&w, "pinned_from_gpu", h->from[HK_BW_PINNED]);
+    view_put_rate(&w, "pageable_to_gpu", h->to[HK_BW_PAGEABLE]);
+    view_put_rate(&w, "pageable_from_gpu", h->from[HK_BW_PAGEABLE]);
+    view_put_rate(&w, "nominal", h->nominal);
     hk_json_put_boolean(&w, "slow", h->slow);
     hk_json_put_text(&w, "cause", h->cause[0] ? h->cause : NULL);
     hk_json_close(&w);
@@ -117,11 +117,11 @@ void hk_bw_json(const hk_bw *b) {
     hk_json_put_integer(&w, "to", p->to);
     hk_json_put_text(&w, "path", p->path);
     hk_json_put_boolean(&w, "peer", p->peer);
-    put_rate(&w, "direct", p->direct);
-    put_rate(&w, "both_ways", p->both);
-    put_rate(&w, "nominal", p->nominal);
-    put_rate(&w, "without_peer", p->staged);
-    put_rate(&w, "nominal_without", p->by_host);
+    view_put_rate(&w, "direct", p->direct);
+    view_put_rate(&w, "both_ways", p->both);
+    view_put_rate(&w, "nominal", p->nominal);
+    view_put_rate(&w, "without_peer", p->staged);
+    view_put_rate(&w, "nominal_without", p->by_host);
     hk_json_put_boolean(&w, "wrong_data", p->wrong);
     hk_json_put_boolean(&w, "slow", p->slow);
     hk_json_put_text(&w, "cause", p->cause[0] ? p->cause : NULL);
@@ -132,7 +132,7 @@ void hk_bw_json(const hk_bw *b) {
   for (int g = 0; g < b->ngpus; g++) {
     hk_json_open(&w, '{');
     hk_json_put_integer(&w, "gpu", g);
-    for (int k = 0; k < HK_BW_KERNELS; k++) put_rate(&w, kernels[k], b->kernel[g][k]);
+    for (int k = 0; k < HK_BW_KERNELS; k++) view_put_rate(&w, kernels[k], b->kernel[g][k]);
     hk_json_close(&w);
   }
   hk_json_close(&w);

@@ -9,32 +9,32 @@
 
 enum { MASK_BITS = HK_CPU_MASK_WORDS * 64 };
 
-static int count_bits(const uint64_t *mask) {
+static int cpu_count_bits(const uint64_t *mask) {
   int n = 0;
   for (int k = 0; k < HK_CPU_MASK_WORDS; k++) n += __builtin_popcountll(mask[k]);
   return n;
 }
 
 /* The list after "Cpus_allowed_list:" or "Mems_allowed_list:" in /proc/self/status. */
-static bool allowed_list(const hk_doctor *d, const char *key, uint64_t *mask) {
+static bool cpu_allowed_list(const hk_doctor *d, const char *key, uint64_t *mask) {
   char text[8192], list[512];
   hk_sysfs_text(d->root, text, sizeof text, "/proc/self/status");
   const char *line = strstr(text, key);
   return line && sscanf(line + strlen(key), ": %511s", list) == 1 && hk_cpu_list_parse(list, mask);
 }
 
-static int online(const hk_doctor *d) {
+static int cpu_online(const hk_doctor *d) {
   char text[1024];
   uint64_t mask[HK_CPU_MASK_WORDS];
   if (!hk_sysfs_text(d->root, text, sizeof text, "/sys/devices/system/cpu/online") || !hk_cpu_list_parse(text, mask))
     return 0;
-  return count_bits(mask);
+  return cpu_count_bits(mask);
 }
 
 /* ---- cgroup ---- */
 
 /* The path of this process's group in the hierarchy that has `controller`; "" names the unified one (version 2). */
-static bool group_of(const hk_doctor *d, const char *controller, char *path, size_t bytes) {
+static bool cpu_group_of(const hk_doctor *d, const char *controller, char *path, size_t bytes) {
   char text[4096];
   hk_sysfs_text(d->root, text, sizeof text, "/proc/self/cgroup");
   for (char *line = text, *next; line && *line; line = next) {
@@ -57,8 +57,8 @@ static bool group_of(const hk_doctor *d, const char *controller, char *path, siz
 
 /* The smallest value of the file in the group and the groups above it. Inside a container the group's path is often the
  * host's path, which does not exist there; then the top of the mount is used. */
-static double smallest(const hk_doctor *d, const char *mount, const char *group, const char *file,
-                       double (*parse)(const hk_doctor *d, const char *folder, const char *text)) {
+static double cpu_smallest(const hk_doctor *d, const char *mount, const char *group, const char *file,
+                           double (*parse)(const hk_doctor *d, const char *folder, const char *text)) {
   char path[1024], folder[1100], text[128];
   double best = -1;
   snprintf(path, sizeof path, "%s", group);
@@ -76,19 +76,19 @@ static double smallest(const hk_doctor *d, const char *mount, const char *group,
   }
 }
 
-static double parse_cpu_max(const hk_doctor *d, const char *folder,
-                            const char *text) { /* "200000 100000", "max 100000" */
+static double cpu_parse_cpu_max(const hk_doctor *d, const char *folder,
+                                const char *text) { /* "200000 100000", "max 100000" */
   (void)d, (void)folder;
   double quota, period;
   return sscanf(text, "%lf %lf", &quota, &period) == 2 && period > 0 ? quota / period : -1;
 }
-static double parse_cfs(const hk_doctor *d, const char *folder, const char *text) {
+static double cpu_parse_cfs(const hk_doctor *d, const char *folder, const char *text) {
   long long period = 0;
   double quota = atof(text);
   hk_sysfs_number(d->root, &period, "%s/cpu.cfs_period_us", folder);
   return quota > 0 && period > 0 ? quota / (double)period : -1;
 }
-static double parse_bytes(const hk_doctor *d, const char *folder, const char *text) {
+static double cpu_parse_bytes(const hk_doctor *d, const char *folder, const char *text) {
   (void)d, (void)folder;
   double v = atof(text);             /* "max" is 0 */
   return v > 0 && v < 1e18 ? v : -1; /* version 1 writes a huge number for no limit */
@@ -98,15 +98,15 @@ void hk_doctor_limits(hk_doctor *d) {
   char group[1024], size[32];
   uint64_t mask[HK_CPU_MASK_WORDS];
   double cpus = -1, memory = -1;
-  if (group_of(d, "", group, sizeof group)) {
-    cpus = smallest(d, "/sys/fs/cgroup", group, "cpu.max", parse_cpu_max);
-    memory = smallest(d, "/sys/fs/cgroup", group, "memory.max", parse_bytes);
+  if (cpu_group_of(d, "", group, sizeof group)) {
+    cpus = cpu_smallest(d, "/sys/fs/cgroup", group, "cpu.max", cpu_parse_cpu_max);
+    memory = cpu_smallest(d, "/sys/fs/cgroup", group, "memory.max", cpu_parse_bytes);
   }
-  if (cpus < 0 && group_of(d, "cpu", group, sizeof group))
-    cpus = smallest(d, "/sys/fs/cgroup/cpu", group, "cpu.cfs_quota_us", parse_cfs);
-  if (memory < 0 && group_of(d, "memory", group, sizeof group))
-    memory = smallest(d, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", parse_bytes);
-  int have = allowed_list(d, "Cpus_allowed_list", mask) ? count_bits(mask) : online(d);
+  if (cpus < 0 && cpu_group_of(d, "cpu", group, sizeof group))
+    cpus = cpu_smallest(d, "/sys/fs/cgroup/cpu", group, "cpu.cfs_quota_us", cpu_parse_cfs);
+  if (memory < 0 && cpu_group_of(d, "memory", group, sizeof group))
+    memory = cpu_smallest(d, "/sys/fs/cgroup/memory", group, "memory.limit_in_bytes", cpu_parse_bytes);
+  int have = cpu_allowed_list(d, "Cpus_allowed_list", mask) ? cpu_count_bits(mask) : cpu_online(d);
   if (cpus > 0 && cpus < have)
     hk_doctor_say(
         d, HK_DOC_PROBLEM, "give whole processors instead: docker run --cpuset-cpus, Kubernetes' static CPU policy",
@@ -126,7 +126,7 @@ void hk_doctor_limits(hk_doctor *d) {
 /* ---- NUMA ---- */
 
 /* The number of CPU nodes with processors in the mask; *first is the lowest node's NUMA number. */
-static int nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
+static int cpu_nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
   int n = 0;
   for (uint32_t i = 0; i < t->first_of[HK_NODE_CPU + 1]; i++) {
     bool here = false;
@@ -137,7 +137,7 @@ static int nodes_touched(const hk_topo *t, const uint64_t *mask, int *first) {
 }
 
 /* Reports if the process is bound to node `here` and no device of this kind is on it. */
-static void check_near(hk_doctor *d, hk_node_kind kind, const char *what, int here) {
+static void cpu_check_near(hk_doctor *d, hk_node_kind kind, const char *what, int here) {
   const hk_topo *t = d->topo;
   char fix[256];
   int node = -1;
@@ -156,10 +156,10 @@ static void check_near(hk_doctor *d, hk_node_kind kind, const char *what, int he
 void hk_doctor_numa(hk_doctor *d) {
   uint64_t cpus[HK_CPU_MASK_WORDS], memory[HK_CPU_MASK_WORDS];
   char fix[256];
-  int first = 0, total = online(d);
-  if (!d->topo || !allowed_list(d, "Cpus_allowed_list", cpus)) return;
-  int mine = count_bits(cpus), all = (int)hk_topo_count(d->topo, HK_NODE_CPU),
-      nodes = nodes_touched(d->topo, cpus, &first);
+  int first = 0, total = cpu_online(d);
+  if (!d->topo || !cpu_allowed_list(d, "Cpus_allowed_list", cpus)) return;
+  int mine = cpu_count_bits(cpus), all = (int)hk_topo_count(d->topo, HK_NODE_CPU),
+      nodes = cpu_nodes_touched(d->topo, cpus, &first);
   if (mine == 1 && total > 1)
     hk_doctor_say(d, HK_DOC_NOTE, "mpirun --bind-to none (or --map-by slot:PE=2); srun --cpus-per-task=2",
                   "this process is bound to 1 of %d processors: helper threads share it with the rank", total);
@@ -172,15 +172,15 @@ void hk_doctor_numa(hk_doctor *d) {
                   "this process may run on all %d processors%s", total,
                   all > 1 ? ": the kernel may move it away from its memory, its GPU and its NIC" : "");
   if (nodes == 1 && all > 1) {
-    check_near(d, HK_NODE_GPU, "GPU", first);
-    check_near(d, HK_NODE_NET, "network port", first);
+    cpu_check_near(d, HK_NODE_GPU, "GPU", first);
+    cpu_check_near(d, HK_NODE_NET, "network port", first);
   }
   long long balancing = 0;
   if (all > 1 && hk_sysfs_number(d->root, &balancing, "/proc/sys/kernel/numa_balancing") && balancing)
     hk_doctor_say(d, HK_DOC_NOTE, "sysctl -w kernel.numa_balancing=0",
                   "the kernel moves memory between NUMA nodes, and every move stops the process that uses it");
   /* Memory is allowed on none of the nodes whose processors are allowed. */
-  if (nodes == 1 && all > 1 && allowed_list(d, "Mems_allowed_list", memory) && first < MASK_BITS &&
+  if (nodes == 1 && all > 1 && cpu_allowed_list(d, "Mems_allowed_list", memory) && first < MASK_BITS &&
       !(memory[first / 64] >> (first % 64) & 1))
     hk_doctor_say(d, HK_DOC_PROBLEM, hk_doctor_fix(fix, "numactl --cpunodebind=%d --membind=%d", first, first),
                   "this process runs on NUMA node %d, but may take memory from other nodes only", first);

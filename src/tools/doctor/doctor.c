@@ -49,7 +49,9 @@ static const check checks[] = {
     {"iommu", "an IOMMU that translates traffic between devices", hk_doctor_iommu},
 };
 
-static const char *check_word(int i) { return i >= 0 && i < (int)HK_ARRAY_LENGTH(checks) ? checks[i].name : NULL; }
+static const char *doctor_check_word(int i) {
+  return i >= 0 && i < (int)HK_ARRAY_LENGTH(checks) ? checks[i].name : NULL;
+}
 
 void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...) {
   hk_finding *more = realloc(d->at, (size_t)(d->n + 1) * sizeof *more);
@@ -73,22 +75,22 @@ const char *hk_doctor_fix(char *text, const char *format, ...) {
   return text;
 }
 
-static const char *state_name(hk_health_state s) {
+static const char *doctor_state_name(hk_health_state s) {
   return s == HK_DOC_OK ? "ok" : s == HK_DOC_NOTE ? "note" : "problem";
 }
-static int count(const hk_doctor *d, hk_health_state s) {
+static int doctor_count(const hk_doctor *d, hk_health_state s) {
   int n = 0;
   for (int i = 0; i < d->n; i++) n += d->at[i].state == s;
   return n;
 }
 
-static void print_text(const hk_doctor *d) {
+static void doctor_print_text(const hk_doctor *d) {
   static const hk_style styles[] = {HK_STYLE_GREEN, HK_STYLE_YELLOW, HK_STYLE_RED};
   hk_table *t = hk_table_new("llw");
   const char *last = "";
   for (int i = 0; i < d->n; i++) {
     const hk_finding *f = &d->at[i];
-    hk_table_cell(t, styles[f->state], "%s", state_name(f->state));
+    hk_table_cell(t, styles[f->state], "%s", doctor_state_name(f->state));
     hk_table_cell(t, HK_STYLE_PLAIN, "%s", strcmp(last, f->check) ? f->check : "");
     hk_table_cell(t, HK_STYLE_PLAIN, "%s", f->text);
     if (f->fix[0]) {
@@ -99,21 +101,21 @@ static void print_text(const hk_doctor *d) {
     last = f->check;
   }
   hk_table_print(t, 0, stdout);
-  int problems = count(d, HK_DOC_PROBLEM), notes = count(d, HK_DOC_NOTE);
+  int problems = doctor_count(d, HK_DOC_PROBLEM), notes = doctor_count(d, HK_DOC_NOTE);
   printf("\n%d problem%s, %d note%s, %d ok\n", problems, problems == 1 ? "" : "s", notes, notes == 1 ? "" : "s",
-         count(d, HK_DOC_OK));
+         doctor_count(d, HK_DOC_OK));
 }
 
-static void print_json(const hk_doctor *d) {
+static void doctor_print_json(const hk_doctor *d) {
   hk_json w = {.f = stdout};
   hk_json_open(&w, '{');
-  hk_json_put_integer(&w, "problems", count(d, HK_DOC_PROBLEM));
-  hk_json_put_integer(&w, "notes", count(d, HK_DOC_NOTE));
+  hk_json_put_integer(&w, "problems", doctor_count(d, HK_DOC_PROBLEM));
+  hk_json_put_integer(&w, "notes", doctor_count(d, HK_DOC_NOTE));
   hk_json_begin(&w, "findings", '[');
   for (int i = 0; i < d->n; i++) {
     hk_json_open(&w, '{');
     hk_json_put_text(&w, "check", d->at[i].check);
-    hk_json_put_text(&w, "state", state_name(d->at[i].state));
+    hk_json_put_text(&w, "state", doctor_state_name(d->at[i].state));
     hk_json_put_text(&w, "text", d->at[i].text);
     hk_json_put_text(&w, "fix", d->at[i].fix[0] ? d->at[i].fix : NULL);
     hk_json_close(&w);
@@ -123,18 +125,18 @@ static void print_json(const hk_doctor *d) {
   putchar('\n');
 }
 
-static bool chosen(const char *name, int nargs, char **args) {
+static bool doctor_chosen(const char *name, int nargs, char **args) {
   for (int i = 0; i < nargs; i++)
     if (!strcmp(args[i], name)) return true;
   return nargs == 0;
 }
 
-static int run(void *into, int nargs, char **args) {
+static int doctor_run(void *into, int nargs, char **args) {
   const options *o = into;
   for (int i = 0; i < nargs; i++) {
     bool known = false;
     for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) known = known || !strcmp(checks[k].name, args[i]);
-    if (!known) return hk_tool_wrong_word("check", args[i], check_word);
+    if (!known) return hk_tool_wrong_word("check", args[i], doctor_check_word);
   }
   const hk_settings *settings = hk_settings_now();
   if (o->listen >= 0) return hk_doctor_listen(settings, o->listen);
@@ -145,13 +147,13 @@ static int run(void *into, int nargs, char **args) {
   d.topo = topo;
   for (size_t k = 0; k < HK_ARRAY_LENGTH(checks); k++) {
     d.check = checks[k].name;
-    if (chosen(d.check, nargs, args)) checks[k].run(&d);
+    if (doctor_chosen(d.check, nargs, args)) checks[k].run(&d);
   }
   if (o->json)
-    print_json(&d);
+    doctor_print_json(&d);
   else
-    print_text(&d);
-  int code = count(&d, HK_DOC_PROBLEM) ? HK_EXIT_FINDING : HK_EXIT_OK;
+    doctor_print_text(&d);
+  int code = doctor_count(&d, HK_DOC_PROBLEM) ? HK_EXIT_FINDING : HK_EXIT_OK;
   free(d.at);
   hk_topo_free(topo);
   return code;
@@ -186,5 +188,5 @@ const hk_tool hk_tool_doctor = {
     .options = rows,
     .bytes = sizeof(options),
     .most = -1,
-    .run = run,
+    .run = doctor_run,
 };

@@ -10,21 +10,21 @@
 #include "../../topo/xml.h"
 #include "doctor.h"
 
-static void report(void *arg, bool wrong, const char *text) {
+static void env_report(void *arg, bool wrong, const char *text) {
   hk_doctor_say(arg, wrong ? HK_DOC_PROBLEM : HK_DOC_NOTE, NULL, "%s", text);
 }
 
 void hk_doctor_variables(hk_doctor *d) {
   int before = d->n;
   if (!d->live) return;
-  hk_param_check(report, d);
+  hk_param_check(env_report, d);
   for (int i = before; i < d->n; i++)
     if (d->at[i].state == HK_DOC_PROBLEM) snprintf(d->at[i].fix, sizeof d->at[i].fix, "hocket env");
   if (d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "every NCCL_ and HOCKET_ variable is known");
 }
 
 /* Finds plugins as the library does; the variable may be a list. */
-static void try_plugin(hk_doctor *d, const char *variable, const char *kind) {
+static void env_try_plugin(hk_doctor *d, const char *variable, const char *kind) {
   const char *list = getenv(variable);
   char name[HK_PLUGIN_FILE], file[HK_PLUGIN_FILE], why[256];
   while (hk_plugin_next(&list, name)) {
@@ -42,7 +42,7 @@ static void try_plugin(hk_doctor *d, const char *variable, const char *kind) {
   }
 }
 
-static void try_file(hk_doctor *d, const char *variable, const char *value) {
+static void env_try_file(hk_doctor *d, const char *variable, const char *value) {
   char fix[256];
   hk_topo *t = NULL;
   if (!value || !*value || strcmp(value, "none") == 0) return;
@@ -75,7 +75,7 @@ void hk_doctor_plugins(hk_doctor *d) {
                {"NCCL_CONF_FILE", HK_P_CONF_FILE}};
   int before = d->n;
   if (!d->live) return;
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(plugins); i++) try_plugin(d, plugins[i].variable, plugins[i].kind);
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(files); i++) try_file(d, files[i].variable, hk_param_str(files[i].id));
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(plugins); i++) env_try_plugin(d, plugins[i].variable, plugins[i].kind);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(files); i++) env_try_file(d, files[i].variable, hk_param_str(files[i].id));
   if (d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "no plugin or file is asked for");
 }

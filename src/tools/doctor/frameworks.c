@@ -45,7 +45,7 @@ static const framework frameworks[] = {
 /* ---- is a library this one? ---- */
 
 /* The names that a library exports are text in one of its sections. */
-static bool exports(const unsigned char *at, size_t bytes, const char *name) {
+static bool frameworks_exports(const unsigned char *at, size_t bytes, const char *name) {
   const Elf64_Ehdr *e = (const void *)at;
   if (bytes < sizeof *e || memcmp(e->e_ident, ELFMAG, SELFMAG) != 0 || e->e_ident[EI_CLASS] != ELFCLASS64 ||
       e->e_shentsize != sizeof(Elf64_Shdr) || e->e_shoff > bytes || e->e_shoff % _Alignof(Elf64_Shdr) ||
@@ -61,7 +61,7 @@ static bool exports(const unsigned char *at, size_t bytes, const char *name) {
   return false;
 }
 
-static bool is_hocket(const char *path) {
+static bool frameworks_is_hocket(const char *path) {
   struct stat st;
   bool is = false;
   int fd = open(path, O_RDONLY | O_CLOEXEC);
@@ -69,7 +69,7 @@ static bool is_hocket(const char *path) {
   if (fstat(fd, &st) == 0 && st.st_size > 0) {
     void *at = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
     if (at != MAP_FAILED) {
-      is = exports(at, (size_t)st.st_size, "hocketVersion");
+      is = frameworks_exports(at, (size_t)st.st_size, "hocketVersion");
       munmap(at, (size_t)st.st_size);
     }
   }
@@ -78,18 +78,18 @@ static bool is_hocket(const char *path) {
 }
 
 /* The libraries of LD_PRELOAD are separated by colons or blanks. */
-static bool preloaded(void) {
+static bool frameworks_preloaded(void) {
   const char *list = getenv("LD_PRELOAD");
   char *copy = strdup(list ? list : ""), *rest = NULL;
   bool found = false;
   for (char *name = copy ? strtok_r(copy, ": ", &rest) : NULL; name; name = strtok_r(NULL, ": ", &rest))
-    found = found || is_hocket(name);
+    found = found || frameworks_is_hocket(name);
   free(copy);
   return found;
 }
 
 /* The path of the library that belongs to this command: installed, or in the build folder. */
-static void own_library(char out[HK_SYSFS_PATH]) {
+static void frameworks_own_library(char out[HK_SYSFS_PATH]) {
   char self[HK_SYSFS_PATH - 64] = "", *slash;
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n > 0 && (slash = strrchr(self, '/'))) *slash = 0;
@@ -101,14 +101,14 @@ static void own_library(char out[HK_SYSFS_PATH]) {
 
 /* ---- one environment ---- */
 
-static bool line_of(FILE *f, char out[HK_SYSFS_PATH]) {
+static bool frameworks_line_of(FILE *f, char out[HK_SYSFS_PATH]) {
   if (!fgets(out, HK_SYSFS_PATH, f)) return false;
   out[strcspn(out, "\n")] = 0;
   return true;
 }
 
 /* Asks Python for its prefix and the folders of its modules. */
-static bool ask(python *p) {
+static bool frameworks_ask(python *p) {
   static const char script[] = "import sys; print(sys.prefix); print(\"\\n\".join(sys.path))";
   char command[HK_SYSFS_PATH + sizeof script + 64], path[HK_SYSFS_PATH];
   p->n = 0;
@@ -116,15 +116,15 @@ static bool ask(python *p) {
   snprintf(command, sizeof command, "timeout 10 '%s' -c '%s' 2>/dev/null", p->program, script);
   FILE *f = popen(command, "r");
   if (!f) return false;
-  bool answers = line_of(f, p->prefix);
-  while (line_of(f, path))
+  bool answers = frameworks_line_of(f, p->prefix);
+  while (frameworks_line_of(f, path))
     if (p->n < FOLDERS && *path == '/' && hk_sysfs_has("", "%s/.", path)) memcpy(p->folders[p->n++], path, sizeof path);
   pclose(f);
   return answers;
 }
 
 /* The package's folder, and the version in its name, which follows the first dash. */
-static bool find(const python *p, const char *pattern, char folder[2 * HK_SYSFS_PATH], char version[64]) {
+static bool frameworks_find(const python *p, const char *pattern, char folder[2 * HK_SYSFS_PATH], char version[64]) {
   bool found = false;
   for (int k = 0; k < p->n && !found; k++) {
     char **names = hk_sysfs_list("", "%s", p->folders[k]);
@@ -141,7 +141,7 @@ static bool find(const python *p, const char *pattern, char folder[2 * HK_SYSFS_
 }
 
 /* The version in a line of the file, after `key` and optional digits (as in "cu13"). */
-static bool nccl_of(const char *folder, const framework *f, char version[32]) {
+static bool frameworks_nccl_of(const char *folder, const framework *f, char version[32]) {
   static const char digits[] = "0123456789";
   char path[3 * HK_SYSFS_PATH], *line = NULL;
   size_t room = 0;
@@ -162,25 +162,26 @@ static bool nccl_of(const char *folder, const framework *f, char version[32]) {
   return found;
 }
 
-static bool newer_than_this(const char *nccl) {
+static bool frameworks_newer_than_this(const char *nccl) {
   int major = 0, minor = 0, patch = 0;
   return sscanf(nccl, "%d.%d.%d", &major, &minor, &patch) >= 2 && NCCL_VERSION(major, minor, patch) > NCCL_VERSION_CODE;
 }
 
-static void report(hk_doctor *d, const python *p, const framework *f, const char *folder, const char *version) {
+static void frameworks_report(hk_doctor *d, const python *p, const framework *f, const char *folder,
+                              const char *version) {
   char own[HK_SYSFS_PATH], fix[256], nccl[32], built[64] = "with the NCCL of its PyTorch";
   const char *named = f->variable ? getenv(f->variable) : NULL;
   if (f->key) snprintf(built, sizeof built, "for an NCCL that it does not name");
-  if (nccl_of(folder, f, nccl))
+  if (frameworks_nccl_of(folder, f, nccl))
     snprintf(built, sizeof built, "for NCCL %s", nccl);
   else
     *nccl = 0;
-  own_library(own);
-  const char *how = named && is_hocket(named)          ? f->variable
-                    : f->by == BY_NAME && preloaded()  ? "LD_PRELOAD"
-                    : *p->wheel && is_hocket(p->wheel) ? "it is in place of the wheel's file"
-                                                       : NULL;
-  if (*nccl && newer_than_this(nccl))
+  frameworks_own_library(own);
+  const char *how = named && frameworks_is_hocket(named)          ? f->variable
+                    : f->by == BY_NAME && frameworks_preloaded()  ? "LD_PRELOAD"
+                    : *p->wheel && frameworks_is_hocket(p->wheel) ? "it is in place of the wheel's file"
+                                                                  : NULL;
+  if (*nccl && frameworks_newer_than_this(nccl))
     hk_doctor_say(d, HK_DOC_NOTE, "install a version that was built for an older NCCL, or look for a newer Hocket",
                   "%s %s of %s is built %s, newer than %d.%d.%d, as which Hocket counts: names may be missing", f->name,
                   version, p->prefix, built, NCCL_MAJOR, NCCL_MINOR, NCCL_PATCH);
@@ -200,9 +201,9 @@ static void report(hk_doctor *d, const python *p, const framework *f, const char
 /* ---- all environments ---- */
 
 /* The number of frameworks in the program's environment; 0 if that is in `seen`. */
-static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_SYSFS_PATH], int *nseen) {
+static int frameworks_look(hk_doctor *d, python *p, char seen[PYTHONS][HK_SYSFS_PATH], int *nseen) {
   int found = 0;
-  if (*nseen == PYTHONS || !ask(p)) return 0;
+  if (*nseen == PYTHONS || !frameworks_ask(p)) return 0;
   for (int i = 0; i < *nseen; i++)
     if (!strcmp(seen[i], p->prefix)) return 0;
   memcpy(seen[(*nseen)++], p->prefix, HK_SYSFS_PATH);
@@ -212,8 +213,8 @@ static int look(hk_doctor *d, python *p, char seen[PYTHONS][HK_SYSFS_PATH], int 
       snprintf(p->wheel, sizeof p->wheel, "%s/nvidia/nccl/lib/libnccl.so.2", p->folders[i]);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(frameworks); i++) {
     char folder[2 * HK_SYSFS_PATH], version[64];
-    if (!find(p, frameworks[i].package, folder, version)) continue;
-    report(d, p, &frameworks[i], folder, version);
+    if (!frameworks_find(p, frameworks[i].package, folder, version)) continue;
+    frameworks_report(d, p, &frameworks[i], folder, version);
     found++;
   }
   return found;
@@ -229,7 +230,7 @@ void hk_doctor_frameworks(hk_doctor *d) {
     for (char *folder = strtok_r(copy, ":", &rest); folder; folder = strtok_r(NULL, ":", &rest))
       for (int k = 0; k < 2; k++) {
         snprintf(p->program, sizeof p->program, "%s/%s", folder, k ? "python" : "python3");
-        found += look(d, p, seen, &nseen);
+        found += frameworks_look(d, p, seen, &nseen);
       }
   if (d->live && !found)
     hk_doctor_say(d, HK_DOC_OK, NULL, "no PyTorch, CuPy, JAX for CUDA or vLLM in %d Python environment%s of PATH",

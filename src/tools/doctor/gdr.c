@@ -18,7 +18,7 @@ typedef struct cards {
   int n;
 } cards;
 
-static void open_cards(const hk_doctor *d, cards *c) {
+static void gdr_open_cards(const hk_doctor *d, cards *c) {
   hk_ib_port ports[HK_IB_PORTS];
   char why[160];
   int nnear, listed = 0,
@@ -40,14 +40,14 @@ static void open_cards(const hk_doctor *d, cards *c) {
 }
 
 /* `why` may be empty. */
-static void add(char *list, const hk_ib_gpu_memory *m, const char *card, hk_path_class cls, const char *why) {
+static void gdr_add(char *list, const hk_ib_gpu_memory *m, const char *card, hk_path_class cls, const char *why) {
   bool known = cls != HK_PATH_DIS, more = known || *why;
   size_t used = strlen(list);
   snprintf(list + used, WORDS - used, "%s%s by %s%s%s%s%s%s", used ? ", " : "", card, hk_ib_gpu_words(m),
            more ? " (" : "", known ? hk_path_class_name(cls) : "", known && *why ? "; " : "", why, more ? ")" : "");
 }
 
-static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_device *gpu) {
+static void gdr_try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_device *gpu) {
   char reached[WORDS] = "", staged[WORDS] = "";
   hk_ib_gpu_memory last = {0}, m;
   hk_memory memory;
@@ -70,7 +70,7 @@ static void try_gpu(hk_doctor *d, const cards *c, const hk_paths *paths, hk_devi
     bool far = hk_gdr_too_far(d->settings, cls, why, sizeof why);
     if (m.method == HK_GDR_STAGED) last = m;
     if (far) m.method = HK_GDR_STAGED, m.direct = false;
-    add(m.method == HK_GDR_STAGED ? staged : reached, &m, card, cls, why);
+    gdr_add(m.method == HK_GDR_STAGED ? staged : reached, &m, card, cls, why);
   }
   (void)gpu->ops->memory->release(gpu, &memory);
   if (last.why[0])
@@ -90,7 +90,7 @@ void hk_doctor_gpu_pairs(hk_doctor *d) {
   int ngpus = 0;
   hk_paths *paths = NULL;
   if (!d->live || !hk_cuda_here(&ngpus)) return;
-  open_cards(d, &c);
+  gdr_open_cards(d, &c);
   if (c.n && d->topo && hk_paths_new(&paths, d->topo, &own_ways) != HK_OK) paths = NULL;
   for (int i = 0; c.n && i < ngpus; i++) {
     hk_device *gpu;
@@ -98,7 +98,7 @@ void hk_doctor_gpu_pairs(hk_doctor *d) {
       hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi", "GPU %d cannot be opened: %.300s", i, hk_last_error());
       continue;
     }
-    try_gpu(d, &c, paths, gpu);
+    gdr_try_gpu(d, &c, paths, gpu);
     gpu->ops->close(gpu);
   }
   hk_paths_free(paths);

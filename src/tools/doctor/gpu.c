@@ -9,7 +9,7 @@
 
 enum { GPUS = 64, MODE_PROHIBITED = 2, MODE_EXCLUSIVE_PROCESS = 3, QUEUES_OF_A_RANK = 3, TRIED_BYTES = 2 << 20 };
 
-static void check_mode(hk_doctor *d, int ordinal) {
+static void gpu_check_mode(hk_doctor *d, int ordinal) {
   char fix[256];
   CUdevice device;
   if (hk_cu.DeviceGet(&device, ordinal) != CUDA_SUCCESS) return;
@@ -24,9 +24,9 @@ static void check_mode(hk_doctor *d, int ordinal) {
 }
 
 /* Loads the kernels and runs them once, as a communicator does. Returns whether that works. */
-static bool check_kernels(hk_doctor *d, int ordinal) {
+static bool gpu_check_kernels(hk_doctor *d, int ordinal) {
   hk_gpu_code *code;
-  check_mode(d, ordinal);
+  gpu_check_mode(d, ordinal);
   if (hk_gpu_code_get(ordinal, &code) != HK_OK) {
     hk_doctor_say(d, HK_DOC_PROBLEM,
                   "make NVCC=/path/to/nvcc, of a CUDA toolkit that is not newer than the driver; nvidia-smi",
@@ -38,7 +38,7 @@ static bool check_kernels(hk_doctor *d, int ordinal) {
 }
 
 /* Ranks that are threads of a process need hardware queues; a launcher or framework may have set fewer. */
-static void check_queues(hk_doctor *d) {
+static void gpu_check_queues(hk_doctor *d) {
   const char *set = getenv("CUDA_DEVICE_MAX_CONNECTIONS");
   if (set && atoi(set) < 8)
     hk_doctor_say(d, HK_DOC_NOTE, "export CUDA_DEVICE_MAX_CONNECTIONS=32, if ranks are threads that share a GPU",
@@ -54,9 +54,9 @@ void hk_doctor_kernels(hk_doctor *d) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "make NVCC=yes", "the library has no kernels for GPUs: ranks use host memory");
     return;
   }
-  for (int i = 0; i < n; i++) loaded += check_kernels(d, i);
+  for (int i = 0; i < n; i++) loaded += gpu_check_kernels(d, i);
   if (loaded) hk_doctor_say(d, HK_DOC_OK, NULL, "the kernels run on %d of %d GPU%s", loaded, n, n == 1 ? "" : "s");
-  check_queues(d);
+  gpu_check_queues(d);
   void *nvml = dlopen("libnvidia-ml.so.1", RTLD_LAZY);
   if (!nvml)
     hk_doctor_say(d, HK_DOC_NOTE, "mount the driver's libnvidia-ml.so.1 into the container (capability 'utility')",
@@ -65,7 +65,7 @@ void hk_doctor_kernels(hk_doctor *d) {
 }
 
 /* Binds a multicast object over all GPUs, as for allreduce in the switch (NVLS). */
-static hk_status bind_all(hk_device **gpus, int n, uint64_t object, size_t bytes) {
+static hk_status gpu_bind_all(hk_device **gpus, int n, uint64_t object, size_t bytes) {
   hk_status rc = HK_OK;
   hk_memory own[GPUS], all[GPUS];
   int bound = 0;
@@ -94,7 +94,7 @@ void hk_doctor_nvls(hk_doctor *d) {
   }
   if (can < n) goto out; /* GPUs without such a switch */
   HK_TRY(gpus[0]->ops->multicast->create(gpus[0], (unsigned)n, &bytes, &object), out);
-  rc = bind_all(gpus, n, object, bytes);
+  rc = gpu_bind_all(gpus, n, object, bytes);
   (void)gpus[0]->ops->multicast->free(gpus[0], object);
   if (rc == HK_OK) hk_doctor_say(d, HK_DOC_OK, NULL, "the switch takes a multicast object over all %d GPUs (NVLS)", n);
 out:

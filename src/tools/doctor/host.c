@@ -15,7 +15,7 @@ enum { MANY_FILES = 4096, FEW_FILES = 256 };
 #define UNLIMITED (-1LL)
 
 /* The soft and hard limit after a name in /proc/self/limits; false if the name is missing. */
-static bool limit(const hk_doctor *d, const char *name, long long *soft, long long *hard) {
+static bool host_limit(const hk_doctor *d, const char *name, long long *soft, long long *hard) {
   char text[4096], words[2][32];
   hk_sysfs_text(d->root, text, sizeof text, "/proc/self/limits");
   const char *line = strstr(text, name);
@@ -31,7 +31,7 @@ void hk_doctor_memlock(hk_doctor *d) {
   char **rdma = hk_sysfs_list(d->root, "/sys/class/infiniband");
   bool pins = rdma && rdma[0];
   free(rdma);
-  if (!limit(d, "Max locked memory", &soft, &hard)) return;
+  if (!host_limit(d, "Max locked memory", &soft, &hard)) return;
   if (soft == UNLIMITED)
     hk_doctor_say(d, HK_DOC_OK, NULL, "memory may be locked without limit");
   else if (!pins)
@@ -49,7 +49,7 @@ void hk_doctor_memlock(hk_doctor *d) {
 void hk_doctor_files(hk_doctor *d) {
   long long soft, hard;
   char fix[256];
-  if (!limit(d, "Max open files", &soft, &hard)) return;
+  if (!host_limit(d, "Max open files", &soft, &hard)) return;
   if (soft == UNLIMITED || soft >= MANY_FILES) {
     hk_doctor_say(d, HK_DOC_OK, NULL, "%lld files may be open", soft);
     return;
@@ -86,7 +86,7 @@ void hk_doctor_shm(hk_doctor *d) {
 }
 
 /* 0 if a child can read the memory of its sibling, as ranks do; else errno. */
-static int read_sibling(void) {
+static int host_read_sibling(void) {
   static volatile int word = 0x686f636b;
   int gate[2], result = ECHILD, status;
   if (pipe(gate) != 0) return errno;
@@ -113,7 +113,7 @@ static int read_sibling(void) {
 void hk_doctor_cma(hk_doctor *d) {
   long long scope = 0;
   hk_sysfs_number(d->root, &scope, "/proc/sys/kernel/yama/ptrace_scope");
-  int code = d->live ? read_sibling() : scope > 0 ? EPERM : 0;
+  int code = d->live ? host_read_sibling() : scope > 0 ? EPERM : 0;
   if (code == 0)
     hk_doctor_say(d, HK_DOC_OK, NULL, "processes may read each other's memory: one copy instead of two");
   else if (scope > 0)
@@ -135,7 +135,7 @@ void hk_doctor_cma(hk_doctor *d) {
 }
 
 /* The word in brackets: "always [madvise] never". */
-static bool chosen_word(const hk_doctor *d, const char *path, char *word, size_t bytes) {
+static bool host_chosen_word(const hk_doctor *d, const char *path, char *word, size_t bytes) {
   char text[128];
   hk_sysfs_text(d->root, text, sizeof text, "%s", path);
   const char *open = strchr(text, '['), *end = open ? strchr(open, ']') : NULL;
@@ -149,14 +149,14 @@ void hk_doctor_thp(hk_doctor *d) {
   const char *folder = "/sys/kernel/mm/transparent_hugepage";
   char path[128];
   snprintf(path, sizeof path, "%s/enabled", folder);
-  if (!chosen_word(d, path, private, sizeof private)) return;
+  if (!host_chosen_word(d, path, private, sizeof private)) return;
   if (strcmp(private, "never") == 0)
     hk_doctor_say(d, HK_DOC_NOTE, "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
                   "huge pages are switched off: large buffers cost more page faults and address look-ups");
   else
     hk_doctor_say(d, HK_DOC_OK, NULL, "huge pages are there for ordinary memory (%s)", private);
   snprintf(path, sizeof path, "%s/shmem_enabled", folder);
-  if (!chosen_word(d, path, shared, sizeof shared)) return;
+  if (!host_chosen_word(d, path, shared, sizeof shared)) return;
   if (strcmp(shared, "never") == 0 || strcmp(shared, "deny") == 0)
     hk_doctor_say(d, HK_DOC_NOTE, "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled",
                   "ncclMemAlloc's memory gets no huge pages (shmem_enabled is %s)", shared);

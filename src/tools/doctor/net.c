@@ -18,7 +18,7 @@ enum { IFACES = 32, PATIENCE_MS = 2000, ANSWER = 16384 };
 #define GREETING "hocket doctor 1\n"
 
 /* Waits until the socket is ready for `events`; false after the deadline. */
-static bool ready(int fd, short events, uint64_t deadline_ns) {
+static bool net_ready(int fd, short events, uint64_t deadline_ns) {
   for (;;) {
     uint64_t now = hk_now_ns();
     if (now >= deadline_ns) return false;
@@ -30,17 +30,17 @@ static bool ready(int fd, short events, uint64_t deadline_ns) {
 }
 
 /* Waits for a connect in progress; returns 0 or errno. */
-static int connected(int fd, uint64_t deadline_ns) {
+static int net_connected(int fd, uint64_t deadline_ns) {
   int code = 0;
   socklen_t bytes = sizeof code;
-  if (!ready(fd, POLLOUT, deadline_ns)) return ETIMEDOUT;
+  if (!net_ready(fd, POLLOUT, deadline_ns)) return ETIMEDOUT;
   return getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &bytes) == 0 ? code : errno;
 }
 
 /* ---- this host ---- */
 
 /* Listens on the address and connects to it, as ranks of one host do over TCP; 0 or errno. */
-static int reach_self(const hk_settings *settings, const hk_addr *addr) {
+static int net_reach_self(const hk_settings *settings, const hk_addr *addr) {
   hk_addr at = *addr;
   int listener = -1, out = -1, in = -1, code;
   uint64_t deadline = hk_now_ns() + PATIENCE_MS * UINT64_C(1000000);
@@ -48,9 +48,9 @@ static int reach_self(const hk_settings *settings, const hk_addr *addr) {
   if (hk_connect_start(&at, &out) != HK_OK) {
     code = errno ? errno : ENETUNREACH;
   } else {
-    code = ready(listener, POLLIN, deadline) ? 0 : ETIMEDOUT;
+    code = net_ready(listener, POLLIN, deadline) ? 0 : ETIMEDOUT;
     if (code == 0 && (in = accept(listener, NULL, NULL)) < 0) code = errno;
-    if (code == 0) code = connected(out, deadline);
+    if (code == 0) code = net_connected(out, deadline);
   }
   close(listener);
   if (out >= 0) close(out);
@@ -59,7 +59,7 @@ static int reach_self(const hk_settings *settings, const hk_addr *addr) {
 }
 
 /* The reason why the first interface is used. */
-static const char *reason(const hk_doctor *d, const hk_iface *list, int n, char *text, size_t bytes) {
+static const char *net_reason(const hk_doctor *d, const hk_iface *list, int n, char *text, size_t bytes) {
   const char *names = d->settings->SOCKET_IFNAME;
   int next = 1; /* the next interface; one may have several addresses */
   while (next < n && strcmp(list[next].name, list[0].name) == 0) next++;
@@ -95,7 +95,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
     hk_addr_format(&list[i].addr, addr);
     addr[strcspn(addr, "<")] = '\0';
     if (list[i].speed_mbps) snprintf(speed, sizeof speed, ", %g Gb/s", list[i].speed_mbps / 1000.0);
-    int code = reach_self(d->settings, &list[i].addr);
+    int code = net_reach_self(d->settings, &list[i].addr);
     if (code)
       hk_doctor_say(
           d, HK_DOC_PROBLEM,
@@ -103,7 +103,7 @@ void hk_doctor_interfaces(hk_doctor *d) {
           "%s %s%s: this host cannot connect to itself there: %s", list[i].name, addr, speed, strerror(code));
     else if (i == 0)
       hk_doctor_say(d, HK_DOC_OK, NULL, "%s %s%s is taken: %s", list[i].name, addr, speed,
-                    reason(d, list, n, why, sizeof why));
+                    net_reason(d, list, n, why, sizeof why));
     else
       hk_doctor_say(d, HK_DOC_OK, NULL, "%s %s%s works too", list[i].name, addr, speed);
   }
@@ -138,7 +138,7 @@ void hk_doctor_encryption(hk_doctor *d) {
 
 /* Answers with this host's addresses, one a line, the port, and its RDMA ports. Then waits until the other side
  * closes. */
-static void serve(const hk_settings *settings, int fd, const hk_addr *listener) {
+static void net_serve(const hk_settings *settings, int fd, const hk_addr *listener) {
   hk_iface list[IFACES];
   int n = IFACES;
   char addr[HK_ADDR_TEXT], text[ANSWER] = GREETING;
@@ -183,14 +183,14 @@ int hk_doctor_listen(const hk_settings *settings, int port) {
     hk_addr_unmap(&from);
     printf("asked by %s\n", hk_addr_format(&from, text));
     fflush(stdout);
-    serve(settings, in, &at);
+    net_serve(settings, in, &at);
   }
   close(fd);
   return HK_EXIT_TROUBLE;
 }
 
 /* Connects from a local address (or any, NULL); the socket, or -1 with errno. */
-static int dial(const hk_addr *from, const hk_addr *to, double *us) {
+static int net_dial(const hk_addr *from, const hk_addr *to, double *us) {
   uint64_t begin = hk_now_ns();
   int fd = socket(to->sa.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), code;
   if (fd < 0) return -1;
@@ -199,7 +199,7 @@ static int dial(const hk_addr *from, const hk_addr *to, double *us) {
   else if (connect(fd, &to->sa, hk_addr_len(to)) == 0)
     code = 0;
   else
-    code = errno == EINPROGRESS ? connected(fd, begin + PATIENCE_MS * UINT64_C(1000000)) : errno;
+    code = errno == EINPROGRESS ? net_connected(fd, begin + PATIENCE_MS * UINT64_C(1000000)) : errno;
   *us = (double)(hk_now_ns() - begin) / 1e3;
   if (code == 0) return fd;
   close(fd);
@@ -208,10 +208,10 @@ static int dial(const hk_addr *from, const hk_addr *to, double *us) {
 }
 
 /* Receives the whole answer of a listening doctor. */
-static bool hear(int fd, char *text, size_t bytes) {
+static bool net_hear(int fd, char *text, size_t bytes) {
   size_t used = 0;
   uint64_t deadline = hk_now_ns() + PATIENCE_MS * UINT64_C(1000000);
-  while (used < bytes - 1 && ready(fd, POLLIN, deadline)) {
+  while (used < bytes - 1 && net_ready(fd, POLLIN, deadline)) {
     ssize_t n = recv(fd, text + used, bytes - 1 - used, 0);
     if (n <= 0) break;
     used += (size_t)n;
@@ -221,7 +221,7 @@ static bool hear(int fd, char *text, size_t bytes) {
 }
 
 /* Connects from each local interface to one address of the other host. */
-static void try_pairs(hk_doctor *d, const hk_iface *mine, int n, const char *name, const hk_addr *to) {
+static void net_try_pairs(hk_doctor *d, const hk_iface *mine, int n, const char *name, const hk_addr *to) {
   char here[HK_ADDR_TEXT], there[HK_ADDR_TEXT], fix[256], time[32];
   hk_addr_format(to, there);
   there[strcspn(there, "<")] = '\0';
@@ -234,7 +234,7 @@ static void try_pairs(hk_doctor *d, const hk_iface *mine, int n, const char *nam
     hk_addr_set_port(&from, 0);
     hk_addr_format(&from, here);
     here[strcspn(here, "<")] = '\0';
-    int fd = dial(&from, to, &us);
+    int fd = net_dial(&from, to, &us);
     if (fd >= 0) {
       close(fd);
       hk_doctor_say(d, HK_DOC_OK, NULL, "%s (%s) here reaches %s (%s) there in %s", mine[i].name, here, name, there,
@@ -263,7 +263,7 @@ void hk_doctor_peer(hk_doctor *d) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "give --peer HOST:PORT; getent hosts HOST", "%s", hk_last_error());
     return;
   }
-  int fd = dial(NULL, &to, &us);
+  int fd = net_dial(NULL, &to, &us);
   if (fd < 0) {
     hk_doctor_say(d, HK_DOC_PROBLEM,
                   hk_doctor_fix(fix, "run there: hocket doctor --listen %u; look at firewalls: nft list ruleset",
@@ -271,7 +271,7 @@ void hk_doctor_peer(hk_doctor *d) {
                   "%s cannot be reached: %s", spelled, strerror(errno));
     return;
   }
-  bool doctor = hear(fd, text, sizeof text);
+  bool doctor = net_hear(fd, text, sizeof text);
   close(fd);
   if (!doctor) {
     hk_doctor_say(d, HK_DOC_PROBLEM, hk_doctor_fix(fix, "run there: hocket doctor --listen %u", hk_addr_port(&to)),
@@ -288,7 +288,7 @@ void hk_doctor_peer(hk_doctor *d) {
     if (sscanf(line, "%31s %79[^<]<%u>", name, where, &at) != 3) continue;
     snprintf(address, sizeof address, where[0] != '[' && strchr(where, ':') ? "[%s]:%u" : "%s:%u", where, at);
     if (hk_addr_parse(d->settings, &to, address) == HK_OK && !hk_addr_is_link_local(&to))
-      try_pairs(d, mine, n, name, &to);
+      net_try_pairs(d, mine, n, name, &to);
   }
   hk_doctor_routes(d, ports, nports);
 }

@@ -8,7 +8,7 @@
 
 enum { TRIED_BYTES = 1 << 20 }; /* of each pair: every page and every line of a page has another pattern */
 
-static void judge(hk_doctor *d, const hk_bw *b) {
+static void p2p_judge(hk_doctor *d, const hk_bw *b) {
   int pairs = 0, peers = 0, wrong = 0;
   for (int i = 0; i < b->npairs; i++) {
     const hk_bw_pair *p = &b->pair[i];
@@ -41,7 +41,7 @@ void hk_doctor_p2p(hk_doctor *d) {
   hk_status rc = hk_bw_expect(b);
   if (rc == HK_OK) rc = hk_bw_try_pairs(b);
   if (rc == HK_OK)
-    judge(d, b);
+    p2p_judge(d, b);
   else
     hk_doctor_say(d, HK_DOC_PROBLEM, "nvidia-smi; dmesg | grep -i nvidia",
                   "copies between GPUs cannot be tried: %.400s", hk_last_error());

@@ -7,9 +7,9 @@
 #include "../../base/sysfs.h"
 #include "doctor.h"
 
-static uint32_t gpus(const hk_doctor *d) { return d->topo ? hk_topo_count(d->topo, HK_NODE_GPU) : 0; }
+static uint32_t pci_gpus(const hk_doctor *d) { return d->topo ? hk_topo_count(d->topo, HK_NODE_GPU) : 0; }
 
-static int rdma_devices(const hk_doctor *d) {
+static int pci_rdma_devices(const hk_doctor *d) {
   int n = 0;
   char **names = hk_sysfs_list(d->root, "/sys/class/infiniband");
   while (names && names[n]) n++;
@@ -55,7 +55,7 @@ void hk_doctor_links(hk_doctor *d) {
   if (looked && d->n == before) hk_doctor_say(d, HK_DOC_OK, NULL, "%d PCI links run at full speed", looked);
 }
 
-static bool nvswitches(const hk_doctor *d) {
+static bool pci_nvswitches(const hk_doctor *d) {
   bool found = false;
   char **names = hk_sysfs_list(d->root, "/sys/bus/pci/devices");
   for (char **name = names; name && *name && !found; name++) {
@@ -69,7 +69,7 @@ static bool nvswitches(const hk_doctor *d) {
 }
 
 /* True if CUDA or NVML identified a GPU. */
-static bool answered(const hk_doctor *d) {
+static bool pci_answered(const hk_doctor *d) {
   for (uint32_t i = 0; d->topo && i < d->topo->nnodes; i++)
     if (d->topo->nodes[i].kind == HK_NODE_GPU && d->topo->nodes[i].gpu.sm > 0) return true;
   return false;
@@ -79,30 +79,30 @@ void hk_doctor_gpu(hk_doctor *d) {
   char text[512] = "version unknown";
   bool loaded = hk_sysfs_text(d->root, text, sizeof text, "/proc/driver/nvidia/version");
   text[strcspn(text, "\n")] = '\0';
-  if (!gpus(d) && !loaded) {
+  if (!pci_gpus(d) && !loaded) {
     hk_doctor_say(d, HK_DOC_OK, NULL, "no GPU here: ranks use host memory");
-  } else if (!gpus(d)) {
+  } else if (!pci_gpus(d)) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "docker run --gpus all (with the NVIDIA container toolkit); nvidia-smi",
                   "the NVIDIA driver is loaded, but no GPU can be seen");
-  } else if (d->live && !answered(d)) {
+  } else if (d->live && !pci_answered(d)) {
     hk_doctor_say(
         d, HK_DOC_PROBLEM,
         loaded ? "nvidia-smi; in a container: docker run --gpus all; else reinstall the driver's libraries"
                : "modprobe nvidia; dmesg | grep -i nvidia",
-        "%u GPU%s, but %s", gpus(d), gpus(d) > 1 ? "s are there" : " is there",
+        "%u GPU%s, but %s", pci_gpus(d), pci_gpus(d) > 1 ? "s are there" : " is there",
         loaded ? "the driver's libraries do not answer (libcuda.so.1, libnvidia-ml.so.1)" : "no driver is loaded");
-  } else if (d->live && nvswitches(d) && hk_topo_count(d->topo, HK_NODE_NVS) == 0) {
+  } else if (d->live && pci_nvswitches(d) && hk_topo_count(d->topo, HK_NODE_NVS) == 0) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "systemctl restart nvidia-fabricmanager; nvidia-smi nvlink --status",
                   "NVSwitches are there, but no NVLink leads to them");
   } else {
-    hk_doctor_say(d, HK_DOC_OK, NULL, "%u GPU%s; driver: %.200s", gpus(d), gpus(d) > 1 ? "s" : "",
+    hk_doctor_say(d, HK_DOC_OK, NULL, "%u GPU%s; driver: %.200s", pci_gpus(d), pci_gpus(d) > 1 ? "s" : "",
                   loaded ? text : "version unknown");
   }
 }
 
 void hk_doctor_gdr(hk_doctor *d) {
   char text[512];
-  if (!gpus(d) || rdma_devices(d) == 0) return;
+  if (!pci_gpus(d) || pci_rdma_devices(d) == 0) return;
   if (hk_sysfs_has(d->root, "/sys/module/nvidia_peermem") || hk_sysfs_has(d->root, "/sys/module/nv_peer_mem")) {
     hk_doctor_say(d, HK_DOC_OK, NULL, "NICs reach GPU memory (nvidia-peermem is loaded)");
     return;
@@ -124,7 +124,7 @@ void hk_doctor_gdr(hk_doctor *d) {
 enum { EXTENDED = 0x100, CONFIG_BYTES = 4096, CAP_ACS = 0x0d, ACS_CONTROL = 6, REDIRECTS = 0x1c };
 
 /* The ACS control word of a bridge. False if it has none; *hidden if only root can read it. */
-static bool acs_control(const hk_doctor *d, const char *name, unsigned *control, bool *hidden) {
+static bool pci_acs_control(const hk_doctor *d, const char *name, unsigned *control, bool *hidden) {
   unsigned char config[CONFIG_BYTES];
   char path[HK_SYSFS_PATH];
   snprintf(path, sizeof path, "%.3000s/sys/bus/pci/devices/%.32s/config", d->root, name);
@@ -148,7 +148,7 @@ static bool acs_control(const hk_doctor *d, const char *name, unsigned *control,
 void hk_doctor_acs(hk_doctor *d) {
   int on = 0, off = 0, unseen = 0;
   char first[64] = "", fix[256];
-  if (!d->topo || hk_topo_count(d->topo, HK_NODE_PCI) == 0 || gpus(d) == 0) return;
+  if (!d->topo || hk_topo_count(d->topo, HK_NODE_PCI) == 0 || pci_gpus(d) == 0) return;
   char **names = hk_sysfs_list(d->root, "/sys/bus/pci/devices");
   for (char **name = names; name && *name; name++) {
     long long class_code = 0;
@@ -156,7 +156,7 @@ void hk_doctor_acs(hk_doctor *d) {
     bool hidden = false;
     if (!hk_sysfs_number(d->root, &class_code, "/sys/bus/pci/devices/%s/class", *name) || class_code >> 8 != 0x0604)
       continue;
-    if (!acs_control(d, *name, &control, &hidden)) {
+    if (!pci_acs_control(d, *name, &control, &hidden)) {
       unseen += hidden;
     } else if (control & REDIRECTS) {
       if (on++ == 0) snprintf(first, sizeof first, "%.60s", *name);
@@ -197,7 +197,7 @@ void hk_doctor_iommu(hk_doctor *d) {
       straight++;
     }
   }
-  if (translated && gpus(d))
+  if (translated && pci_gpus(d))
     hk_doctor_say(
         d, HK_DOC_PROBLEM,
         "put iommu=pt on the kernel's command line (/etc/default/grub, then update-grub and reboot), or switch "

@@ -59,7 +59,7 @@ bool hk_doctor_ports_hear(const char *line, hk_ib_port ports[HK_IB_PORTS], int *
 
 /* ---- the paths between both ---- */
 
-static void try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *theirs, int ntheirs, int version) {
+static void routes_try_port(hk_doctor *d, const hk_ib_port *mine, const hk_ib_port *theirs, int ntheirs, int version) {
   hk_ib_pair pairs[HK_IB_PAIRS];
   char words[64], kernel[HK_IB_CM_WORDS], from[48], to[48];
   if (hk_ib_pairs(d->settings, mine, 1, theirs, ntheirs, true, version, pairs) == 0) {
@@ -102,5 +102,5 @@ void hk_doctor_routes(hk_doctor *d, const hk_ib_port *theirs, int ntheirs) {
   if (n == 0 || ntheirs == 0)
     hk_doctor_say(d, HK_DOC_PROBLEM, "hocket doctor verbs gids, there and here",
                   "no RDMA between the two: %s has no port that is used", n ? "the other host" : "this host");
-  for (int i = 0; i < n && ntheirs; i++) try_port(d, &mine[i], theirs, ntheirs, filter.version);
+  for (int i = 0; i < n && ntheirs; i++) routes_try_port(d, &mine[i], theirs, ntheirs, filter.version);
 }

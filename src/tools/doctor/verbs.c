@@ -16,7 +16,7 @@
 enum { PINNED = 1 << 20 }; /* bytes that one direction of a connection registers */
 
 /* Registers as much memory as a connection does. */
-static bool try_memory(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, const char *device) {
+static bool verbs_try_memory(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, const char *device) {
   hk_ibv_pd *pd = api->alloc_pd(context);
   void *memory = mmap(NULL, PINNED, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   hk_ibv_mr *mr = pd && memory != MAP_FAILED
@@ -32,7 +32,7 @@ static bool try_memory(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context,
   return mr != NULL;
 }
 
-static void try_port(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, const hk_ib_port *p) {
+static void verbs_try_port(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, const hk_ib_port *p) {
   hk_ibv_port_attr attr;
   bool ethernet = p->layer == HK_IBV_LAYER_ETHERNET;
   memset(&attr, 0, sizeof attr);
@@ -41,7 +41,7 @@ static void try_port(hk_doctor *d, const hk_ibv *api, hk_ibv_context *context, c
                   p->number);
     return;
   }
-  if (!try_memory(d, api, context, p->device)) return;
+  if (!verbs_try_memory(d, api, context, p->device)) return;
   bool small = ethernet && attr.active_mtu < attr.max_mtu && attr.active_mtu < 5;
   hk_doctor_say(d, small ? HK_DOC_NOTE : HK_DOC_OK,
                 small ? "ip link set DEVICE mtu 9000, and the switch's ports alike" : NULL,
@@ -86,7 +86,7 @@ void hk_doctor_verbs(hk_doctor *d) {
                     "%s cannot be opened: %s", ports[i].device, strerror(errno));
       continue;
     }
-    try_port(d, api, context, &ports[i]);
+    verbs_try_port(d, api, context, &ports[i]);
     api->close_device(context);
   }
   if (list) api->free_device_list(list);
@@ -94,12 +94,12 @@ void hk_doctor_verbs(hk_doctor *d) {
 
 /* ---- GIDs ---- */
 
-static const char *below(const hk_doctor *d) { return d->live ? hk_ib_root() : d->root; }
+static const char *verbs_below(const hk_doctor *d) { return d->live ? hk_ib_root() : d->root; }
 
 #define GIVE_ADDRESS "give its interface an IPv4 address: ip address add ..."
 
 /* The provider's own choice, with the user's settings and without them. */
-static void check_gids(hk_doctor *d, const char *device, int port) {
+static void verbs_check_gids(hk_doctor *d, const char *device, int port) {
   static const hk_ib_gid_filter any = {.index = -1, .version = 2, .family = AF_UNSPEC};
   hk_ib_gid_filter filter = any;
   hk_ib_gid best[HK_IB_GIDS], mine[HK_IB_GIDS];
@@ -108,7 +108,8 @@ static void check_gids(hk_doctor *d, const char *device, int port) {
     hk_doctor_say(d, HK_DOC_PROBLEM, "unset NCCL_IB_ADDR_FAMILY NCCL_IB_ADDR_RANGE", "%s", hk_last_error());
     return;
   }
-  int nbest = hk_ib_gids(below(d), device, port, &any, best), n = hk_ib_gids(below(d), device, port, &filter, mine);
+  int nbest = hk_ib_gids(verbs_below(d), device, port, &any, best),
+      n = hk_ib_gids(verbs_below(d), device, port, &filter, mine);
   if (!nbest || best[0].kind != HK_IB_GID_ROCE2) {
     hk_doctor_say(d, HK_DOC_PROBLEM, GIVE_ADDRESS "; ls /sys/class/infiniband/*/ports/1/gids",
                   "%s:%d has no GID of RoCE v2", device, port);
@@ -141,27 +142,27 @@ static void check_gids(hk_doctor *d, const char *device, int port) {
                   port, mine[0].index, now, local ? ", which reaches no other subnet" : "");
 }
 
-static void check_port(hk_doctor *d, const char *device, int port) {
+static void verbs_check_port(hk_doctor *d, const char *device, int port) {
   char layer[32] = "", why[160];
   long long state = 0;
-  hk_sysfs_number(below(d), &state, "/sys/class/infiniband/%s/ports/%d/state", device, port);
-  hk_sysfs_text(below(d), layer, sizeof layer, "/sys/class/infiniband/%s/ports/%d/link_layer", device, port);
-  if (!hk_ib_serves(below(d), device, why, sizeof why))
+  hk_sysfs_number(verbs_below(d), &state, "/sys/class/infiniband/%s/ports/%d/state", device, port);
+  hk_sysfs_text(verbs_below(d), layer, sizeof layer, "/sys/class/infiniband/%s/ports/%d/link_layer", device, port);
+  if (!hk_ib_serves(verbs_below(d), device, why, sizeof why))
     hk_doctor_say(d, HK_DOC_NOTE, NULL, "%s:%d is not used: %s", device, port, why);
   else if (state != 4)
     hk_doctor_say(d, HK_DOC_NOTE, "ibstat; look at the cable and the switch's port; ip link set ... up",
                   "%s:%d is down", device, port);
   else if (strcmp(layer, "Ethernet") == 0)
-    check_gids(d, device, port);
+    verbs_check_gids(d, device, port);
   else
     hk_doctor_say(d, HK_DOC_OK, NULL, "%s:%d is InfiniBand and uses GID 0", device, port);
 }
 
 void hk_doctor_gids(hk_doctor *d) {
-  char **devices = hk_sysfs_list(below(d), "/sys/class/infiniband");
+  char **devices = hk_sysfs_list(verbs_below(d), "/sys/class/infiniband");
   for (char **device = devices; device && *device; device++) {
-    char **ports = hk_sysfs_list(below(d), "/sys/class/infiniband/%s/ports", *device);
-    for (char **port = ports; port && *port; port++) check_port(d, *device, atoi(*port));
+    char **ports = hk_sysfs_list(verbs_below(d), "/sys/class/infiniband/%s/ports", *device);
+    for (char **port = ports; port && *port; port++) verbs_check_port(d, *device, atoi(*port));
     free(ports);
   }
   free(devices);

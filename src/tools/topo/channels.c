@@ -5,7 +5,7 @@
 #include "view.h"
 
 /* A run of ranks that repeats from channel to channel is written once: equal channels are counted. */
-static bool same_channel(const hk_channels *c, int a, int b) {
+static bool channels_same_channel(const hk_channels *c, int a, int b) {
   if (c->at[a].net_in != c->at[b].net_in || c->at[a].net_out != c->at[b].net_out) return false;
   for (int i = 0; i < c->nranks; i++)
     if (c->at[a].order[i] != c->at[b].order[i]) return false;
@@ -13,7 +13,7 @@ static bool same_channel(const hk_channels *c, int a, int b) {
 }
 
 /* "GPU0-7" instead of eight labels, if the parts are numbered consecutively. */
-static void print_parts(const hk_topo *t, const uint32_t *nodes, int n, FILE *to) {
+static void channels_print_parts(const hk_topo *t, const uint32_t *nodes, int n, FILE *to) {
   for (int i = 0, run; i < n; i += run) {
     char label[HK_LABEL];
     bool gpu = t->nodes[nodes[i]].kind == HK_NODE_GPU;
@@ -26,7 +26,8 @@ static void print_parts(const hk_topo *t, const uint32_t *nodes, int n, FILE *to
   }
 }
 
-static void print_channel(const hk_topo *t, const hk_search *what, const hk_channels *c, int k, int count, FILE *to) {
+static void channels_print_channel(const hk_topo *t, const hk_search *what, const hk_channels *c, int k, int count,
+                                   FILE *to) {
   char label[HK_LABEL], *text = NULL;
   size_t bytes;
   FILE *line = open_memstream(&text, &bytes);
@@ -38,14 +39,15 @@ static void print_channel(const hk_topo *t, const hk_search *what, const hk_chan
   if (c->at[k].net_in != UINT32_MAX) fprintf(line, "%s > ", hk_label(t, c->at[k].net_in, label));
   uint32_t nodes[HK_SEARCH_RANKS];
   for (int i = 0; i < c->nranks; i++) nodes[i] = what->nodes[c->at[k].order[i]];
-  print_parts(t, nodes, c->nranks, line);
+  channels_print_parts(t, nodes, c->nranks, line);
   if (c->at[k].net_out != UINT32_MAX) fprintf(line, " > %s", hk_label(t, c->at[k].net_out, label));
   fclose(line);
   hk_tool_wrap(to, 2, text);
   free(text);
 }
 
-static void print_pattern(const hk_paths *p, const hk_search *what, const hk_channels *c, const char *name, FILE *to) {
+static void channels_print_pattern(const hk_paths *p, const hk_search *what, const hk_channels *c, const char *name,
+                                   FILE *to) {
   hk_pattern pattern = (hk_pattern)c->pattern;
   char text[300];
   int n = snprintf(text, sizeof text, "%s: ", name);
@@ -68,12 +70,12 @@ static void print_pattern(const hk_paths *p, const hk_search *what, const hk_cha
     uint32_t owners[HK_CHANNEL_LIMIT];
     for (int k = 0; k < c->nchannels; k++) owners[k] = what->nodes[c->at[k].order[0]];
     fputs("  parts owned by ", to);
-    print_parts(p->topo, owners, c->nchannels, to);
+    channels_print_parts(p->topo, owners, c->nchannels, to);
     fputc('\n', to);
   }
   for (int k = 0, count; pattern != HK_PATTERN_STAR && k < c->nchannels; k += count) {
-    for (count = 1; k + count < c->nchannels && same_channel(c, k, k + count);) count++;
-    print_channel(p->topo, what, c, k, count, to);
+    for (count = 1; k + count < c->nchannels && channels_same_channel(c, k, k + count);) count++;
+    channels_print_channel(p->topo, what, c, k, count, to);
   }
 }
 
@@ -90,7 +92,7 @@ hk_status hk_view_channels(const hk_topo *t, const hk_paths *p, bool network, bo
   for (int k = 0; k < PATTERNS; k++) {
     what.pattern = (hk_pattern)k;
     HK_TRY(hk_search_channels(&found[k], p, &what), out);
-    if (!xml) print_pattern(p, &what, found[k], names[k], to);
+    if (!xml) channels_print_pattern(p, &what, found[k], names[k], to);
   }
   if (xml) rc = hk_channels_write_xml((const hk_channels *const *)found, PATTERNS, t, &what, to);
 out:

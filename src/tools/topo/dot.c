@@ -17,23 +17,23 @@ static const char *const edge_colours[] = {[HK_EDGE_PCI] = "#777777",
                                            [HK_EDGE_PORT] = "#d08a1d"};
 
 /* Inside double quotes. */
-static void quoted(const char *text, FILE *to) {
+static void dot_quoted(const char *text, FILE *to) {
   for (; *text; text++) {
     if (*text == '"' || *text == '\\') fputc('\\', to);
     if ((unsigned char)*text >= ' ') fputc(*text, to);
   }
 }
 
-static void put_node(const hk_topo *t, int kind, uint32_t i, FILE *to) {
+static void dot_put_node(const hk_topo *t, int kind, uint32_t i, FILE *to) {
   const hk_node *n = &t->nodes[i];
   char text[HK_LABEL];
   const look *l = &looks[n->kind < HK_NODE_KINDS ? n->kind : HK_NODE_PCI];
   fprintf(to, "    n%d_%u [shape=%s fillcolor=\"%s\" label=\"", kind, i, l->shape, l->fill);
   if (n->kind == HK_NODE_PCI || n->kind == HK_NODE_NIC) fputs(n->kind == HK_NODE_NIC ? "NIC\\n" : "PCIe switch\\n", to);
-  quoted(hk_label(t, i, text), to);
+  dot_quoted(hk_label(t, i, text), to);
   if (n->name[0]) {
     fputs("\\n", to);
-    quoted(n->name, to);
+    dot_quoted(n->name, to);
   }
   if (n->kind == HK_NODE_NET) fprintf(to, "\\n%s", hk_port_label(n->net.mbps, text));
   if (n->kind == HK_NODE_CPU && n->cpu.cores) fprintf(to, "\\n%d cores", n->cpu.cores);
@@ -41,7 +41,7 @@ static void put_node(const hk_topo *t, int kind, uint32_t i, FILE *to) {
 }
 
 /* One line for both directions; a faster link is thicker. */
-static void put_edge(const hk_topo *t, int kind, const hk_edge *e, FILE *to) {
+static void dot_put_edge(const hk_topo *t, int kind, const hk_edge *e, FILE *to) {
   double gbps = (double)e->gbps, back = (double)t->edges[e->back].gbps;
   fprintf(to, "    n%d_%u -- n%d_%u [color=\"%s\" penwidth=%.1f label=\"%.0f", kind, e->from, kind, e->to,
           edge_colours[e->kind < HK_ARRAY_LENGTH(edge_colours) ? e->kind : 0], 1 + log2(1 + gbps / 8), gbps);
@@ -51,26 +51,26 @@ static void put_edge(const hk_topo *t, int kind, const hk_edge *e, FILE *to) {
 }
 
 /* All nodes of a kind on one line of the picture. */
-static void put_rank(const hk_topo *t, int kind, hk_node_kind of, FILE *to) {
+static void dot_put_rank(const hk_topo *t, int kind, hk_node_kind of, FILE *to) {
   fputs("    {rank=same;", to);
   for (uint32_t i = t->first_of[of]; i < t->first_of[of + 1]; i++) fprintf(to, " n%d_%u;", kind, i);
   fputs("}\n", to);
 }
 
-static void put_host(const hk_cluster *c, int kind, FILE *to) {
+static void dot_put_host(const hk_cluster *c, int kind, FILE *to) {
   const hk_topo *t = c->kinds[kind];
   int hosts = 0;
   for (int h = 0; h < c->nhosts; h++) hosts += (c->kind_of ? c->kind_of[h] : 0) == kind;
   fprintf(to, "  subgraph cluster_%d {\n    style=rounded; color=\"#999999\"; label=\"", kind);
-  quoted(t->name, to);
+  dot_quoted(t->name, to);
   if (hosts > 1) fprintf(to, " (%d of them)", hosts);
   fputs("\";\n", to);
-  for (uint32_t i = 0; i < t->nnodes; i++) put_node(t, kind, i, to);
-  put_rank(t, kind, HK_NODE_CPU, to);
-  put_rank(t, kind, HK_NODE_GPU, to);
-  put_rank(t, kind, HK_NODE_NET, to);
+  for (uint32_t i = 0; i < t->nnodes; i++) dot_put_node(t, kind, i, to);
+  dot_put_rank(t, kind, HK_NODE_CPU, to);
+  dot_put_rank(t, kind, HK_NODE_GPU, to);
+  dot_put_rank(t, kind, HK_NODE_NET, to);
   for (uint32_t i = 0; i < t->nedges; i++)
-    if (t->edges[i].from < t->edges[i].to) put_edge(t, kind, &t->edges[i], to);
+    if (t->edges[i].from < t->edges[i].to) dot_put_edge(t, kind, &t->edges[i], to);
   fputs("  }\n", to);
 }
 
@@ -79,7 +79,7 @@ void hk_view_dot(const hk_cluster *c, FILE *to) {
         "  node [style=\"filled\" fontname=\"Helvetica\" fontsize=11];\n"
         "  edge [fontname=\"Helvetica\" fontsize=9];\n",
         to);
-  for (int k = 0; k < c->nkinds; k++) put_host(c, k, to);
+  for (int k = 0; k < c->nkinds; k++) dot_put_host(c, k, to);
   if (c->nhosts > 1) {
     fputs("  fabric [shape=doubleoctagon fillcolor=\"#f3d9ef\" label=\"fabric\"];\n", to);
     for (int k = 0; k < c->nkinds; k++) {

@@ -2,14 +2,14 @@
 /* `hocket topo --json`: the machine's nodes, links and paths as JSON. */
 #include "view.h"
 
-static void put_pci(const hk_pci_info *p, hk_json *w) {
+static void json_put_pci(const hk_pci_info *p, hk_json *w) {
   if (p->gts <= 0) return;
   hk_json_put_number(w, "gts", (double)p->gts);
   hk_json_put_integer(w, "width", p->width);
   hk_json_put_boolean(w, "downgraded", hk_pci_downgraded(p));
 }
 
-static void put_node(const hk_topo *t, uint32_t i, hk_json *w) {
+static void json_put_node(const hk_topo *t, uint32_t i, hk_json *w) {
   const hk_node *n = &t->nodes[i];
   char text[HK_LABEL];
   hk_json_open(w, '{');
@@ -19,7 +19,7 @@ static void put_node(const hk_topo *t, uint32_t i, hk_json *w) {
   if (n->kind == HK_NODE_GPU || n->kind == HK_NODE_PCI || n->kind == HK_NODE_NIC) {
     hk_bus_id_format(n->id, text);
     hk_json_put_text(w, "bus_id", text);
-    put_pci(&n->pci, w);
+    json_put_pci(&n->pci, w);
   }
   if (n->numa >= 0) hk_json_put_integer(w, "numa", n->numa);
   if (n->kind == HK_NODE_CPU) {
@@ -44,7 +44,7 @@ static void put_node(const hk_topo *t, uint32_t i, hk_json *w) {
   hk_json_close(w);
 }
 
-static void put_edges(const hk_topo *t, hk_json *w) {
+static void json_put_edges(const hk_topo *t, hk_json *w) {
   static const char *const kinds[] = {[HK_EDGE_PCI] = "PCI",
                                       [HK_EDGE_NVLINK] = "NVLINK",
                                       [HK_EDGE_C2C] = "C2C",
@@ -65,7 +65,7 @@ static void put_edges(const hk_topo *t, hk_json *w) {
   hk_json_close(w);
 }
 
-static void put_paths(const hk_paths *p, hk_json *w) {
+static void json_put_paths(const hk_paths *p, hk_json *w) {
   hk_json_begin(w, "paths", '[');
   for (uint32_t i = 0; i < p->n; i++)
     for (uint32_t j = 0; j < p->n; j++) {
@@ -83,19 +83,19 @@ static void put_paths(const hk_paths *p, hk_json *w) {
   hk_json_close(w);
 }
 
-static void put_topology(const hk_topo *t, hk_json *w) {
+static void json_put_topology(const hk_topo *t, hk_json *w) {
   char hash[24];
   hk_json_open(w, '{');
   hk_json_put_text(w, "name", t->name);
   snprintf(hash, sizeof hash, "%016llx", (unsigned long long)t->hash);
   hk_json_put_text(w, "hash", hash);
   hk_json_begin(w, "nodes", '[');
-  for (uint32_t i = 0; i < t->nnodes; i++) put_node(t, i, w);
+  for (uint32_t i = 0; i < t->nnodes; i++) json_put_node(t, i, w);
   hk_json_close(w);
-  put_edges(t, w);
+  json_put_edges(t, w);
   hk_paths *p;
   if (hk_paths_new(&p, t, NULL) == HK_OK) {
-    put_paths(p, w);
+    json_put_paths(p, w);
     hk_paths_free(p);
   }
   hk_json_put_text(w, "remarks", t->remarks);
@@ -121,7 +121,7 @@ void hk_view_json(const hk_cluster *c, hk_json *w) {
     hk_json_close(w);
   }
   hk_json_begin(w, "topologies", '[');
-  for (int k = 0; k < c->nkinds; k++) put_topology(c->kinds[k], w);
+  for (int k = 0; k < c->nkinds; k++) json_put_topology(c->kinds[k], w);
   hk_json_close(w);
   hk_json_close(w);
 }

@@ -9,7 +9,7 @@ typedef struct tally {
   int errors, remarks;
 } tally;
 
-static void print_finding(void *arg, const hk_xml_finding *f) {
+static void lint_print_finding(void *arg, const hk_xml_finding *f) {
   tally *t = arg;
   *(f->error ? &t->errors : &t->remarks) += 1;
   if (t->w) {
@@ -35,7 +35,7 @@ int hk_topo_lint(const char *path, hk_json *w) {
     hk_json_put_text(w, "file", path);
     hk_json_begin(w, "findings", '[');
   }
-  hk_status rc = hk_topo_read_xml(&topo, path, print_finding, &t);
+  hk_status rc = hk_topo_read_xml(&topo, path, lint_print_finding, &t);
   if (w) {
     hk_json_close(w);
     hk_json_put_boolean(w, "usable", rc == HK_OK);

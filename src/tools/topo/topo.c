@@ -17,7 +17,7 @@ typedef struct options {
 
 enum { MATRIX_ENDS = 40 }; /* a table with more cannot be read */
 
-static void print_fabric(const hk_cluster *c) {
+static void topo_print_fabric(const hk_cluster *c) {
   const hk_fabric *f = &c->fabric;
   char text[512];
   int n = snprintf(text, sizeof text, "%s: %d hosts", c->name, c->nhosts);
@@ -34,7 +34,7 @@ static void print_fabric(const hk_cluster *c) {
   putchar('\n');
 }
 
-static int print_host(const options *o, const hk_topo *t, bool network, FILE *to) {
+static int topo_print_host(const options *o, const hk_topo *t, bool network, FILE *to) {
   char summary[256];
   fprintf(to, "%s%s%s: %s\n\n", hk_tool_style(to, HK_STYLE_BOLD), t->name, hk_tool_style(to, HK_STYLE_PLAIN),
           hk_topo_summary(t, summary));
@@ -67,18 +67,18 @@ static int print_host(const options *o, const hk_topo *t, bool network, FILE *to
   return HK_EXIT_OK;
 }
 
-static int print_text(const options *o, const hk_cluster *c) {
+static int topo_print_text(const options *o, const hk_cluster *c) {
   int code = HK_EXIT_OK;
-  if (c->nhosts > 1) print_fabric(c);
+  if (c->nhosts > 1) topo_print_fabric(c);
   for (int k = 0; k < c->nkinds && code == HK_EXIT_OK; k++) {
     if (k) putchar('\n');
-    code = print_host(o, c->kinds[k], c->nhosts > 1, stdout);
+    code = topo_print_host(o, c->kinds[k], c->nhosts > 1, stdout);
   }
   return code;
 }
 
 /* Runs Graphviz; its errors go to this command's stderr. */
-static int draw(const hk_cluster *c, const char *format, const char *path) {
+static int topo_draw(const hk_cluster *c, const char *format, const char *path) {
   int ends[2];
   char type[8];
   snprintf(type, sizeof type, "-T%s", format);
@@ -109,7 +109,7 @@ static int draw(const hk_cluster *c, const char *format, const char *path) {
 }
 
 /* The machine's XML, or with --channels NCCL's graph XML. */
-static int print_xml(const options *o, const hk_cluster *c) {
+static int topo_print_xml(const options *o, const hk_cluster *c) {
   if (c->nkinds > 1)
     return hk_tool_wrong("%s has %d kinds of hosts, and the XML describes one: name one of them", c->name, c->nkinds);
   hk_status rc = HK_OK;
@@ -125,7 +125,7 @@ out:
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
-static int run(void *into, int nargs, char **args) {
+static int topo_run(void *into, int nargs, char **args) {
   const options *o = into;
   (void)nargs, (void)args;
   if (o->presets) {
@@ -138,17 +138,17 @@ static int run(void *into, int nargs, char **args) {
   int code = hk_tool_machine(&c, o->machine, o->file);
   if (code != HK_EXIT_OK) return code;
   if (o->svg || o->png) {
-    if (o->svg) code = draw(c, "svg", o->svg);
-    if (o->png && code == HK_EXIT_OK) code = draw(c, "png", o->png);
+    if (o->svg) code = topo_draw(c, "svg", o->svg);
+    if (o->png && code == HK_EXIT_OK) code = topo_draw(c, "png", o->png);
   } else if (o->dot) {
     hk_view_dot(c, stdout);
   } else if (o->xml) {
-    code = print_xml(o, c);
+    code = topo_print_xml(o, c);
   } else if (o->json) {
     hk_view_json(c, &w);
     putchar('\n');
   } else {
-    code = print_text(o, c);
+    code = topo_print_text(o, c);
   }
   hk_cluster_free(c);
   return code;
@@ -198,5 +198,5 @@ const hk_tool hk_tool_topo = {
                 "  the machine at hand as a file to edit, and a check of the result",
     .options = rows,
     .bytes = sizeof(options),
-    .run = run,
+    .run = topo_run,
 };

@@ -22,7 +22,7 @@ typedef struct stage {
   int before[STATES]; /* the state before it in that sequence */
 } stage;
 
-static void fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
+static void choices_fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
   double best = t->at[g->best].us;
   s->bytes = t->at[g->first].bytes;
   for (int a = 0; a < STATES; a++) s->loss[a] = INFINITY;
@@ -30,46 +30,48 @@ static void fill(stage *s, const hk_tune_table *t, const hk_tune_group *g) {
   s->loss[MODEL] = log(t->at[g->chosen].us / best);
 }
 
-static double change(int from, int to) { return from == to ? 0 : CHANGE; }
+static double choices_change(int from, int to) { return from == to ? 0 : CHANGE; }
 
 /* Extends the sequences by a stage; before the first stage the state is the model. Among equal sequences it takes the
  * one that follows the model for longer. */
-static void link_stage(stage *s, const stage *last) {
+static void choices_link_stage(stage *s, const stage *last) {
   for (int a = 0; a < STATES; a++) {
     s->before[a] = a;
-    s->sum[a] = last ? last->sum[a] : change(MODEL, a);
+    s->sum[a] = last ? last->sum[a] : choices_change(MODEL, a);
     for (int b = 0; last && b < STATES; b++) {
-      if (last->sum[b] + change(b, a) >= s->sum[a] + (b == MODEL ? TINY : -TINY)) continue;
-      s->sum[a] = last->sum[b] + change(b, a);
+      if (last->sum[b] + choices_change(b, a) >= s->sum[a] + (b == MODEL ? TINY : -TINY)) continue;
+      s->sum[a] = last->sum[b] + choices_change(b, a);
       s->before[a] = b;
     }
     s->sum[a] += s->loss[a];
   }
 }
 
-static int cheapest_end(const stage *s) {
+static int choices_cheapest_end(const stage *s) {
   int best = MODEL;
   for (int a = 0; a < STATES; a++)
-    if (s->sum[a] + change(a, MODEL) < s->sum[best] + change(best, MODEL)) best = a;
+    if (s->sum[a] + choices_change(a, MODEL) < s->sum[best] + choices_change(best, MODEL)) best = a;
   return best;
 }
 
 /* Between two sizes: the middle of their logarithms. */
-static size_t middle(size_t a, size_t b) { return (size_t)sqrt((double)a * (double)b); }
+static size_t choices_middle(size_t a, size_t b) { return (size_t)sqrt((double)a * (double)b); }
 
 /* The rules of one collective; way[i] is the state of stage i. */
-static hk_status add_rules(hk_rules **out, const hk_tune_table *t, int coll, const stage *at, const int *way, int n) {
+static hk_status choices_add_rules(hk_rules **out, const hk_tune_table *t, int coll, const stage *at, const int *way,
+                                   int n) {
   for (int i = 0, end; i < n; i = end) {
     for (end = i + 1; end < n && way[end] == way[i];) end++;
     if (way[i] == MODEL) continue;
-    hk_rule r = {.coll = coll,
-                 .from = i ? middle(at[i - 1].bytes, at[i].bytes) + 1 : 0,
-                 .to = end < n ? middle(at[end - 1].bytes, at[end].bytes) : at[end - 1].bytes * (size_t)t->setup.step,
-                 .nranks = t->setup.nranks,
-                 .nhosts = 1,
-                 .algorithm = way[i],
-                 .protocol = -1,
-                 .via = t->setup.tcp ? HK_VIA_SOCKETS : HK_VIA_MEMORY};
+    hk_rule r = {
+        .coll = coll,
+        .from = i ? choices_middle(at[i - 1].bytes, at[i].bytes) + 1 : 0,
+        .to = end < n ? choices_middle(at[end - 1].bytes, at[end].bytes) : at[end - 1].bytes * (size_t)t->setup.step,
+        .nranks = t->setup.nranks,
+        .nhosts = 1,
+        .algorithm = way[i],
+        .protocol = -1,
+        .via = t->setup.tcp ? HK_VIA_SOCKETS : HK_VIA_MEMORY};
     HK_OR_RETURN(hk_rules_add(out, &r));
   }
   return HK_OK;
@@ -77,11 +79,11 @@ static hk_status add_rules(hk_rules **out, const hk_tune_table *t, int coll, con
 
 enum { SIZES = 64 };
 
-static hk_status choose_ranges(hk_rules **out, const hk_tune_table *t, int coll, stage *at, int n) {
+static hk_status choices_choose_ranges(hk_rules **out, const hk_tune_table *t, int coll, stage *at, int n) {
   int way[SIZES];
-  for (int i = 0; i < n; i++) link_stage(&at[i], i ? &at[i - 1] : NULL);
-  for (int i = n - 1, a = cheapest_end(&at[n - 1]); i >= 0; a = at[i--].before[a]) way[i] = a;
-  return add_rules(out, t, coll, at, way, n);
+  for (int i = 0; i < n; i++) choices_link_stage(&at[i], i ? &at[i - 1] : NULL);
+  for (int i = n - 1, a = choices_cheapest_end(&at[n - 1]); i >= 0; a = at[i--].before[a]) way[i] = a;
+  return choices_add_rules(out, t, coll, at, way, n);
 }
 
 hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants *k, hk_rules **out) {
@@ -93,13 +95,13 @@ hk_status hk_tune_choices(const hk_tune_table *tables, int n, const hk_constants
     int sizes = 0, coll = -1;
     while (hk_tune_next(t, k, NULL, &g)) {
       if (sizes && (coll != t->at[g.first].coll || sizes == SIZES)) {
-        HK_OR_RETURN(choose_ranges(out, t, coll, at, sizes));
+        HK_OR_RETURN(choices_choose_ranges(out, t, coll, at, sizes));
         sizes = 0;
       }
       coll = t->at[g.first].coll;
-      fill(&at[sizes++], t, &g);
+      choices_fill(&at[sizes++], t, &g);
     }
-    if (sizes) HK_OR_RETURN(choose_ranges(out, t, coll, at, sizes));
+    if (sizes) HK_OR_RETURN(choices_choose_ranges(out, t, coll, at, sizes));
   }
   return HK_OK;
 }

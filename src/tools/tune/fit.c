@@ -9,7 +9,7 @@
 #include "tune.h"
 
 /* The machine that the ranks saw, with other constants. */
-static hk_machine machine_with(const hk_tune_table *t, const hk_constants *k) {
+static hk_machine fit_machine_with(const hk_tune_table *t, const hk_constants *k) {
   hk_host_facts f = {.nranks = t->machine.nranks,
                      .nhosts = t->machine.nhosts,
                      .ranks_per_host = t->machine.ranks_per_host,
@@ -27,7 +27,7 @@ void hk_tune_table_clear(hk_tune_table *t) {
   *t = (hk_tune_table){.n = 0};
 }
 
-static bool next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_group *g) {
+static bool fit_next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_group *g) {
   double least = 0;
   g->first += g->n;
   g->n = 0;
@@ -46,8 +46,8 @@ static bool next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_grou
 }
 
 bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g) {
-  hk_machine m = machine_with(t, k);
-  if (!next_group(t, &m, g)) return false;
+  hk_machine m = fit_machine_with(t, k);
+  if (!fit_next_group(t, &m, g)) return false;
   const hk_tune_cell *a = &t->at[g->first];
   for (int i = 0; choices && i < choices->n; i++) {
     if (!hk_rule_fits(&choices->at[i], &m, (hk_coll)a->coll, a->bytes)) continue;
@@ -60,13 +60,13 @@ bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules 
 
 /* The error: squares of ln(price / time), with less weight for slow algorithms; and the cost of wrong choices, with
  * more weight. */
-static double misfit(const hk_tune_table *tables, int n, const hk_constants *k) {
+static double fit_misfit(const hk_tune_table *tables, int n, const hk_constants *k) {
   double sum = 0, weights = 0;
   for (int i = 0; i < n; i++) {
     const hk_tune_table *t = &tables[i];
-    hk_machine m = machine_with(t, k);
+    hk_machine m = fit_machine_with(t, k);
     hk_tune_group g = {.n = 0};
-    while (next_group(t, &m, &g)) {
+    while (fit_next_group(t, &m, &g)) {
       double best = t->at[g.best].us, regret = log(t->at[g.chosen].us / best);
       for (int c = g.first; c < g.first + g.n; c++) {
         const hk_tune_cell *cell = &t->at[c];
@@ -86,7 +86,7 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) 
   double sum = 0;
   int count = 0;
   for (int i = 0; i < n; i++) {
-    hk_machine m = machine_with(&tables[i], k);
+    hk_machine m = fit_machine_with(&tables[i], k);
     for (int c = 0; c < tables[i].n; c++) {
       const hk_tune_cell *cell = &tables[i].at[c];
       if (cell->rough) continue;
@@ -113,24 +113,26 @@ typedef struct fields {
   size_t n;
 } fields;
 
-static double *field(hk_constants *k, const fields *f, size_t i) { return (double *)(void *)((char *)k + f->at[i]); }
+static double *fit_field(hk_constants *k, const fields *f, size_t i) {
+  return (double *)(void *)((char *)k + f->at[i]);
+}
 
 /* One constant after the other, up or down by a factor that gets smaller. */
-static double descend(const hk_tune_table *tables, int n, const fields *f, hk_constants *k) {
-  double least = misfit(tables, n, k);
+static double fit_descend(const hk_tune_table *tables, int n, const fields *f, hk_constants *k) {
+  double least = fit_misfit(tables, n, k);
   for (double factor = 2; factor > 1.01; factor = sqrt(factor)) {
     bool better = true;
     for (int turn = 0; better && turn < 20; turn++) {
       better = false;
       for (size_t i = 0; i < f->n; i++) {
-        double *v = field(k, f, i), old = *v, widest = 50;
+        double *v = fit_field(k, f, i), old = *v, widest = 50;
         hk_constants usual = hk_constants_default;
-        double low = *field(&usual, f, i) / widest;
+        double low = *fit_field(&usual, f, i) / widest;
         for (int way = 0; way < 2; way++) {
           double tried = way ? old / factor : old * factor;
           if (tried < low || tried > low * widest * widest) continue;
           *v = tried;
-          double off = misfit(tables, n, k);
+          double off = fit_misfit(tables, n, k);
           if (off < least * 0.9999) {
             least = off;
             better = true;
@@ -148,7 +150,7 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
   fields f = n > 0 && tables[0].machine.nhosts > 1 ? (fields){between, HK_ARRAY_LENGTH(between)}
                                                    : (fields){inside, FIELDS};
   hk_constants best = *first;
-  double least = descend(tables, n, &f, &best);
+  double least = fit_descend(tables, n, &f, &best);
   /* Further starting points, because the error has local minima. */
   static const double starts[][FIELDS] = {{2, 2, 2, 2, 2, 2, 2, 2, 2},
                                           {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
@@ -156,8 +158,8 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
                                           {3, 1, 1, 0.5, 0.5, 1, 0.5, 1, 2}};
   for (size_t s = 0; s < HK_ARRAY_LENGTH(starts); s++) {
     hk_constants k = *first;
-    for (size_t i = 0; i < f.n; i++) *field(&k, &f, i) *= starts[s][i];
-    double off = descend(tables, n, &f, &k);
+    for (size_t i = 0; i < f.n; i++) *fit_field(&k, &f, i) *= starts[s][i];
+    double off = fit_descend(tables, n, &f, &k);
     if (off >= least) continue;
     least = off;
     best = k;
@@ -166,9 +168,9 @@ hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants 
    * measured. */
   hk_constants usual = *first;
   for (size_t i = 0; i < f.n; i++) {
-    double found = *field(&best, &f, i);
-    *field(&best, &f, i) = *field(&usual, &f, i);
-    if (misfit(tables, n, &best) != least) *field(&best, &f, i) = found;
+    double found = *fit_field(&best, &f, i);
+    *fit_field(&best, &f, i) = *fit_field(&usual, &f, i);
+    if (fit_misfit(tables, n, &best) != least) *fit_field(&best, &f, i) = found;
   }
   return best;
 }

@@ -59,14 +59,14 @@ typedef struct rank_state {
 } rank_state;
 
 /* Between hosts: the largest of the ranks' values. */
-static bool largest(rank_state *r, double mine, double *most) {
+static bool measure_largest(rank_state *r, double mine, double *most) {
   return ncclAllReduce(&mine, most, 1, ncclFloat64, ncclMax, r->control, NULL) == ncclSuccess;
 }
 
 /* False if another rank gave up. */
-static bool meet(rank_state *r) {
+static bool measure_meet(rank_state *r) {
   double none;
-  if (r->control) return largest(r, 0, &none);
+  if (r->control) return measure_largest(r, 0, &none);
   int generation = atomic_load(&r->s->generation);
   if (atomic_fetch_add(&r->s->arrived, 1) == r->setup->nranks - 1) {
     atomic_store(&r->s->arrived, 0);
@@ -79,7 +79,7 @@ static bool meet(rank_state *r) {
   return true;
 }
 
-static hk_status call(rank_state *r, hk_coll coll, size_t bytes) {
+static hk_status measure_call(rank_state *r, hk_coll coll, size_t bytes) {
   size_t n = (size_t)r->setup->nranks, parts = hk_coll_partition(coll) == HK_PART_WHOLE ? n : 1;
   ncclDataType_t type = bytes / parts % sizeof(float) ? ncclUint8 : ncclFloat32;
   size_t count = bytes / parts / (type == ncclFloat32 ? sizeof(float) : 1);
@@ -87,27 +87,29 @@ static hk_status call(rank_state *r, hk_coll coll, size_t bytes) {
 }
 
 /* Makes every rank use this algorithm from now on. */
-static void force(rank_state *r, hk_coll coll, int algorithm) { hk_choose_only(r->comm, (int)coll, 1u << algorithm); }
+static void measure_force(rank_state *r, hk_coll coll, int algorithm) {
+  hk_choose_only(r->comm, (int)coll, 1u << algorithm);
+}
 
 /* Meets the other ranks and, if the user wants it, sleeps: all ranks together, in proportion to the time since the last
  * sleep. */
-static bool meet_and_rest(rank_state *r) {
+static bool measure_meet_and_rest(rank_state *r) {
   shared *s = r->s;
   uint64_t now = hk_now_ns();
   double busy = (double)(now - r->busy_since) / 1e3;
   if (r->rank == 0)
     s->pause_us = busy > REST_AFTER_US ? busy * r->setup->rest : 0; /* the other ranks read it between two meetings */
-  if (!meet(r)) return false;
+  if (!measure_meet(r)) return false;
   if (s->pause_us <= 0) return true;
   usleep((useconds_t)s->pause_us);
   r->busy_since = hk_now_ns();
-  return meet(r);
+  return measure_meet(r);
 }
 
-static bool slowest(rank_state *r, double mine, double *us) {
-  if (r->control) return largest(r, mine, us);
+static bool measure_slowest(rank_state *r, double mine, double *us) {
+  if (r->control) return measure_largest(r, mine, us);
   r->s->elapsed[r->rank] = mine;
-  if (!meet(r)) return false;
+  if (!measure_meet(r)) return false;
   *us = 0;
   for (int i = 0; i < r->setup->nranks; i++)
     if (r->s->elapsed[i] > *us) *us = r->s->elapsed[i];
@@ -115,11 +117,11 @@ static bool slowest(rank_state *r, double mine, double *us) {
 }
 
 /* *us: time of an operation on the slowest rank; equal on all ranks. */
-static hk_status batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
-  if (!meet_and_rest(r)) return HK_ERR_REMOTE;
+static hk_status measure_batch(rank_state *r, hk_coll coll, size_t bytes, int iterations, double *us) {
+  if (!measure_meet_and_rest(r)) return HK_ERR_REMOTE;
   uint64_t begin = hk_now_ns();
-  for (int i = 0; i < iterations; i++) HK_OR_RETURN(call(r, coll, bytes));
-  if (!slowest(r, (double)(hk_now_ns() - begin) / 1e3 / iterations, us)) return HK_ERR_REMOTE;
+  for (int i = 0; i < iterations; i++) HK_OR_RETURN(measure_call(r, coll, bytes));
+  if (!measure_slowest(r, (double)(hk_now_ns() - begin) / 1e3 / iterations, us)) return HK_ERR_REMOTE;
   return HK_OK;
 }
 
@@ -130,14 +132,15 @@ typedef struct trial {
 } trial;
 
 /* Runs a batch of each algorithm. *settled: no candidate for the best became notably faster. */
-static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n, double *best, bool *settled) {
+static hk_status measure_take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n, double *best,
+                                    bool *settled) {
   double us;
   *settled = true;
   for (int k = 0; k < n; k++) {
     if (t[k].rough) continue;
-    force(r, coll, t[k].algorithm);
-    if (t[k].us < LONG_US) HK_OR_RETURN(call(r, coll, bytes));
-    HK_OR_RETURN(batch(r, coll, bytes, t[k].iterations, &us));
+    measure_force(r, coll, t[k].algorithm);
+    if (t[k].us < LONG_US) HK_OR_RETURN(measure_call(r, coll, bytes));
+    HK_OR_RETURN(measure_batch(r, coll, bytes, t[k].iterations, &us));
     if (us < STEADY_US && us < (1 - SETTLED) * t[k].us && us < CONTENDER * *best) *settled = false;
     if (us < t[k].us) t[k].us = us;
     if (us < *best) *best = us;
@@ -146,18 +149,21 @@ static hk_status take_turns(rank_state *r, hk_coll coll, size_t bytes, trial *t,
 }
 
 /* The number of calls that use all slots of any link: the first use of a slot pays for its pages. */
-static int first_calls(size_t bytes) { return bytes <= (64 << 10) ? HK_MCAST_SLOTS : bytes <= (1 << 20) ? 8 : 1; }
+static int measure_first_calls(size_t bytes) {
+  return bytes <= (64 << 10) ? HK_MCAST_SLOTS : bytes <= (1 << 20) ? 8 : 1;
+}
 
 /* First calls, which make the plan and touch the slots, and some more. */
-static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, double best) {
+static hk_status measure_glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, double best) {
   double us;
-  force(r, coll, t->algorithm);
-  HK_OR_RETURN(batch(r, coll, bytes, 1, &us));
-  for (int i = 0; us < LONG_US && i < WARMINGS; i++) HK_OR_RETURN(batch(r, coll, bytes, first_calls(bytes), &us));
+  measure_force(r, coll, t->algorithm);
+  HK_OR_RETURN(measure_batch(r, coll, bytes, 1, &us));
+  for (int i = 0; us < LONG_US && i < WARMINGS; i++)
+    HK_OR_RETURN(measure_batch(r, coll, bytes, measure_first_calls(bytes), &us));
   t->us = us;
   for (int i = 0; i < GLANCES; i++) { /* a slow algorithm is tried again: another process may have disturbed it */
     if (us > (i ? LONG_US : FAR_LONGER_US)) break;
-    HK_OR_RETURN(batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us));
+    HK_OR_RETURN(measure_batch(r, coll, bytes, bytes > 1 << 20 ? 1 : 5, &us));
     if (i == 0 || us < t->us) t->us = us;
     if (t->us < 2 * best) break;
   }
@@ -169,16 +175,16 @@ static hk_status glance(rank_state *r, hk_coll coll, size_t bytes, trial *t, dou
 
 /* First a few calls of each algorithm, which make its plan and show its approximate time. Then batches by turns until
  * the times settle, so that disturbances affect all algorithms alike. */
-static hk_status try_all(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n) {
+static hk_status measure_try_all(rank_state *r, hk_coll coll, size_t bytes, trial *t, int n) {
   double best = 0;
   for (int k = 0; k < n; k++) {
-    HK_OR_RETURN(glance(r, coll, bytes, &t[k], best));
+    HK_OR_RETURN(measure_glance(r, coll, bytes, &t[k], best));
     if (k == 0 || t[k].us < best) best = t[k].us;
   }
   for (int k = 0; k < n; k++) t[k].rough = t[k].us > (best > LONG_US ? LONG_SLOW : SLOW) * best;
   bool settled = false;
   for (int i = 0; i < (best > LONG_US ? 1 : r->setup->repeats) || (!settled && i < MOST_TURNS * r->setup->repeats); i++)
-    HK_OR_RETURN(take_turns(r, coll, bytes, t, n, &best, &settled));
+    HK_OR_RETURN(measure_take_turns(r, coll, bytes, t, n, &best, &settled));
   return HK_OK;
 }
 
@@ -188,7 +194,7 @@ static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
   for (int i = 0; hk_algorithms[i]; i++)
     if ((p->algorithms >> i & 1u) && hk_algorithm_supports(hk_algorithms[i], hk_choose_machine(r->comm), p->coll))
       t[n++] = (trial){.algorithm = i};
-  hk_status rc = try_all(r, p->coll, p->bytes, t, n);
+  hk_status rc = measure_try_all(r, p->coll, p->bytes, t, n);
   if (rc != HK_OK || r->rank) return rc;
   for (int k = 0; k < n && r->s->n < CELLS; k++)
     r->s->at[r->s->n++] = (hk_tune_cell){.coll = (uint8_t)p->coll,
@@ -209,7 +215,7 @@ static hk_status measure_all(rank_state *r, void (*progress)(hk_coll, size_t)) {
 }
 
 /* Removes the user's settings for jobs, which must not affect the measurement. */
-static void settle_environment(const hk_tune_setup *s) {
+static void measure_settle_environment(const hk_tune_setup *s) {
   static const char *const gone[] = {"NCCL_ALGO",          "NCCL_PROTO",         "HOCKET_TUNING_FILE",
                                      "NCCL_MIN_NCHANNELS", "NCCL_MAX_NCHANNELS", "HOCKET_BATCH_INVARIANT"};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(gone); i++) unsetenv(gone[i]);
@@ -226,7 +232,7 @@ static void settle_environment(const hk_tune_setup *s) {
   hk_param_reload();
 }
 
-static hk_status share_id(rank_state *r) {
+static hk_status measure_share_id(rank_state *r) {
   if (r->rank == 0) {
     HK_OR_RETURN((hk_status)ncclGetUniqueId(&r->s->id));
     atomic_store(&r->s->ready, 1);
@@ -238,11 +244,11 @@ static hk_status share_id(rank_state *r) {
   return HK_OK;
 }
 
-static hk_status join(rank_state *r) {
+static hk_status measure_join(rank_state *r) {
   if (r->setup->between)
     HK_OR_RETURN((hk_status)ncclGetUniqueId(&r->s->id));
   else
-    HK_OR_RETURN(share_id(r));
+    HK_OR_RETURN(measure_share_id(r));
   HK_OR_RETURN((hk_status)ncclCommInitRank(&r->comm, r->setup->nranks, r->s->id, r->rank));
   if (r->setup->between) HK_OR_RETURN((hk_status)ncclCommSplit(r->comm, 0, r->rank, &r->control, NULL));
   if (r->rank == 0) r->s->machine = *hk_choose_machine(r->comm);
@@ -261,8 +267,8 @@ static hk_status join(rank_state *r) {
 static hk_status measure_between(shared *s, const hk_tune_setup *setup, void (*progress)(hk_coll, size_t)) {
   hk_status rc = HK_OK;
   rank_state r = {.s = s, .setup = setup, .rank = setup->rank, .busy_since = hk_now_ns()};
-  settle_environment(setup);
-  HK_TRY(join(&r), out);
+  measure_settle_environment(setup);
+  HK_TRY(measure_join(&r), out);
   HK_TRY(measure_all(&r, progress), out);
 out:
   if (r.control) (void)(rc == HK_OK ? ncclCommDestroy(r.control) : ncclCommAbort(r.control));
@@ -273,23 +279,23 @@ out:
 /* Ranks that outnumber cores run where the kernel places them, for an unknown time. Which ranks share a core decides
  * which algorithm is faster, by up to a half. So the ranks are placed here: in turn, in blocks, and to and fro. For 4
  * ranks on 2 cores these are all placements that exist. */
-static int core_of(int place, int rank, int nranks, int cores) {
+static int measure_core_of(int place, int rank, int nranks, int cores) {
   int turn = rank % (2 * cores);
   if (place == 0) return rank % cores;
   return place == 1 ? rank * cores / nranks : turn < cores ? turn : 2 * cores - 1 - turn;
 }
 
 /* If ranks do not outnumber the cores that they may use, the kernel places them well. */
-static int place_of(int nranks, int round) {
+static int measure_place_of(int nranks, int round) {
   cpu_set_t all;
   return sched_getaffinity(0, sizeof all, &all) == 0 && nranks > CPU_COUNT(&all) ? round % HK_TUNE_PLACES : -1;
 }
 
-static void settle_place(const rank_state *r) {
+static void measure_settle_place(const rank_state *r) {
   cpu_set_t all, one;
-  int place = place_of(r->setup->nranks, r->round), left, cpu = 0;
+  int place = measure_place_of(r->setup->nranks, r->round), left, cpu = 0;
   if (place < 0 || sched_getaffinity(0, sizeof all, &all) != 0) return;
-  left = core_of(place, r->rank, r->setup->nranks, CPU_COUNT(&all));
+  left = measure_core_of(place, r->rank, r->setup->nranks, CPU_COUNT(&all));
   while (!CPU_ISSET(cpu, &all) || left-- > 0) cpu++;
   CPU_ZERO(&one);
   CPU_SET(cpu, &one);
@@ -297,12 +303,13 @@ static void settle_place(const rank_state *r) {
 }
 
 /* In the child process; does not return. */
-static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank, void (*progress)(hk_coll, size_t)) {
+static void measure_run_rank(shared *s, const hk_tune_setup *setup, int round, int rank,
+                             void (*progress)(hk_coll, size_t)) {
   rank_state r = {.s = s, .setup = setup, .rank = rank, .round = round, .busy_since = hk_now_ns()};
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  settle_environment(setup);
-  hk_status rc = join(&r);
-  settle_place(&r); /* after init, so that the communicator has seen all cores */
+  measure_settle_environment(setup);
+  hk_status rc = measure_join(&r);
+  measure_settle_place(&r); /* after init, so that the communicator has seen all cores */
   if (rc == HK_OK) rc = measure_all(&r, progress);
   if (rc != HK_OK && atomic_exchange(&s->failed, 1) == 0)
     snprintf(s->error, sizeof s->error, "rank %d: %s", rank, hk_last_error());
@@ -310,7 +317,7 @@ static void run_rank(shared *s, const hk_tune_setup *setup, int round, int rank,
   _exit(rc != HK_OK);
 }
 
-static hk_status wait_for(shared *s, const pid_t *children, int n) {
+static hk_status measure_wait_for(shared *s, const pid_t *children, int n) {
   hk_status rc = HK_OK;
   for (int i = 0; i < n; i++) {
     int state;
@@ -332,20 +339,20 @@ static hk_status measure_round(shared *s, const hk_tune_setup *setup, int round,
   fflush(NULL);
   for (; n < setup->nranks; n++) {
     children[n] = fork();
-    if (children[n] == 0) run_rank(s, setup, round, n, progress);
+    if (children[n] == 0) measure_run_rank(s, setup, round, n, progress);
     if (children[n] > 0) continue;
     atomic_store(&s->failed, 1);
     rc = HK_FAIL_ERRNO("no process for rank %d of %d", n, setup->nranks);
     break;
   }
-  hk_status ended = wait_for(s, children, n);
+  hk_status ended = measure_wait_for(s, children, n);
   return rc == HK_OK ? ended : rc;
 }
 
 /* Computes the times of the cells [first, first + n), which have one collective and size. The rounds of each placement
  * are combined (polish.c); then the placements, which are equally likely, are averaged (as logarithms, because times
  * are compared by ratio). */
-static void settle_group(hk_tune_table *t, const double *us, const int *place, int first, int n) {
+static void measure_settle_group(hk_tune_table *t, const double *us, const int *place, int first, int n) {
   double ln[HK_TUNE_ROWS * HK_ALGORITHM_LIMIT], one[HK_ALGORITHM_LIMIT], sum[HK_ALGORITHM_LIMIT] = {0};
   int places = 0;
   for (int p = 0; p < HK_TUNE_PLACES; p++) {
@@ -363,18 +370,18 @@ static void settle_group(hk_tune_table *t, const double *us, const int *place, i
   for (int c = 0; c < n; c++) t->at[first + c].us = exp(sum[c] / places);
 }
 
-static void settle_times(hk_tune_table *t, const double *us) {
+static void measure_settle_times(hk_tune_table *t, const double *us) {
   int place[HK_TUNE_ROWS] = {0};
   for (int round = 0; round < t->setup.rounds && !t->setup.between; round++)
-    place[round] = place_of(t->setup.nranks, round) < 0 ? 0 : place_of(t->setup.nranks, round);
+    place[round] = measure_place_of(t->setup.nranks, round) < 0 ? 0 : measure_place_of(t->setup.nranks, round);
   for (int i = 0, n; i < t->n; i += n) {
     for (n = 1; i + n < t->n && t->at[i + n].coll == t->at[i].coll && t->at[i + n].bytes == t->at[i].bytes;) n++;
-    settle_group(t, us, place, i, n);
+    measure_settle_group(t, us, place, i, n);
   }
 }
 
 /* All points of a setup that has no list of points; NULL if out of memory. */
-static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
+static hk_tune_point *measure_points_of(const hk_tune_setup *s, int *n) {
   hk_tune_point *out = malloc(HK_COLL_COUNT * 64 * sizeof *out); /* a size has 64 bits, and at least doubles */
   *n = 0;
   for (int c = 0; out && c < HK_COLL_COUNT; c++)
@@ -385,7 +392,7 @@ static hk_tune_point *points_of(const hk_tune_setup *s, int *n) {
 }
 
 /* Makes the table from the first round; every round has the same cells in the same order. */
-static hk_status make_table(hk_tune_table *out, const shared *s, int rounds, double **us) {
+static hk_status measure_make_table(hk_tune_table *out, const shared *s, int rounds, double **us) {
   out->machine = s->machine;
   out->at = malloc(((size_t)s->n + 1) * sizeof *out->at);
   *us = malloc(((size_t)s->n + 1) * (size_t)rounds * sizeof **us);
@@ -401,13 +408,13 @@ static hk_status measure_rounds(hk_tune_table *out, shared *s, const hk_tune_set
   double *us = NULL;
   for (int round = 0; round < setup->rounds; round++) {
     HK_TRY(setup->between ? measure_between(s, setup, progress) : measure_round(s, setup, round, progress), out);
-    if (round == 0) HK_TRY(make_table(out, s, setup->rounds, &us), out);
+    if (round == 0) HK_TRY(measure_make_table(out, s, setup->rounds, &us), out);
     for (int i = 0; i < out->n && i < s->n; i++) {
       us[(size_t)round * (size_t)out->n + (size_t)i] = s->at[i].us;
       out->at[i].rough = out->at[i].rough && s->at[i].rough;
     }
   }
-  settle_times(out, us);
+  measure_settle_times(out, us);
 out:
   free(us);
   return rc;
@@ -421,7 +428,7 @@ hk_status hk_tune_measure(hk_tune_table *out, const hk_tune_setup *setup, void (
   shared *s = mmap(NULL, sizeof *s, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (s == MAP_FAILED) return HK_FAIL_ERRNO("no shared memory for %zu bytes of results", sizeof *s);
   if (!what.points) {
-    points = points_of(setup, &what.npoints);
+    points = measure_points_of(setup, &what.npoints);
     what.points = points;
     if (!points) rc = HK_FAIL_ERRNO("no memory for a list of sizes");
   }

@@ -11,7 +11,7 @@
 #include "tune.h"
 
 /* Makes the folders above a path, as mkdir -p does. */
-static void make_folders(const char *path) {
+static void save_make_folders(const char *path) {
   char folder[PATH_MAX];
   for (const char *p = strchr(path + 1, '/'); p && (size_t)(p - path) < sizeof folder; p = strchr(p + 1, '/')) {
     memcpy(folder, path, (size_t)(p - path));
@@ -21,11 +21,11 @@ static void make_folders(const char *path) {
 }
 
 /* The file without symbolic links, so that the file that a link names is replaced and not the link. */
-static bool find_place(const char *path, char place[PATH_MAX]) {
+static bool save_find_place(const char *path, char place[PATH_MAX]) {
   char usual[PATH_MAX];
   if (!path) {
     if (!hk_constants_path(usual, sizeof usual)) return hk_tool_wrong("no HOME is set: give --out"), false;
-    make_folders(usual);
+    save_make_folders(usual);
     path = usual;
   }
   if (realpath(path, place)) return true;
@@ -39,7 +39,7 @@ bool hk_tune_can_save(const char *path) {
   char place[PATH_MAX];
   struct stat st;
   if (path && !strcmp(path, "-")) return true;
-  if (!find_place(path, place)) return false;
+  if (!save_find_place(path, place)) return false;
   bool there = stat(place, &st) == 0;
   if (there && S_ISDIR(st.st_mode)) return hk_tool_wrong("%s is a folder, and no file to write", place), false;
   if (!there) { /* then its folder is resolved */
@@ -60,13 +60,13 @@ typedef struct content {
   const hk_tune_times *times; /* else NULL */
 } content;
 
-static hk_status put(const content *c, FILE *f) {
+static hk_status save_put(const content *c, FILE *f) {
   return c->times ? hk_tune_times_write(c->times, f) : hk_constants_write(c->constants, c->choices, f);
 }
 
 /* Writes a temporary file in the same folder and renames it. So a full disk leaves no partial file, and a concurrent
  * init reads none. */
-static hk_status replace(const char *place, const content *what) {
+static hk_status save_replace(const char *place, const content *what) {
   char fresh[PATH_MAX + 16];
   struct stat st;
   bool plain = stat(place, &st) != 0 || S_ISREG(st.st_mode); /* a device or a pipe is not replaced */
@@ -75,7 +75,7 @@ static hk_status replace(const char *place, const content *what) {
   bool beside = f != NULL;
   if (!f) f = fopen(place, "we"); /* a writable file in a folder that is not writable */
   if (!f) return HK_FAIL_ERRNO("%s cannot be written", place);
-  hk_status rc = put(what, f);
+  hk_status rc = save_put(what, f);
   if (fclose(f) != 0 && rc == HK_OK) rc = HK_FAIL_ERRNO("%s cannot be written", place);
   if (!beside) return rc;
   if (rc == HK_OK && rename(fresh, place) != 0) rc = HK_FAIL_ERRNO("%s cannot be replaced", place);
@@ -86,9 +86,9 @@ static hk_status replace(const char *place, const content *what) {
 int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choices) {
   char place[PATH_MAX];
   bool standard = path && !strcmp(path, "-");
-  if (!standard && !find_place(path, place)) return HK_EXIT_TROUBLE;
+  if (!standard && !save_find_place(path, place)) return HK_EXIT_TROUBLE;
   content what = {.constants = k, .choices = choices};
-  hk_status rc = standard ? put(&what, stdout) : replace(place, &what);
+  hk_status rc = standard ? save_put(&what, stdout) : save_replace(place, &what);
   if (rc != HK_OK) return hk_tool_failed(rc);
   if (standard) return HK_EXIT_OK;
   fprintf(stderr, "written to %s%s\n", place,
@@ -99,8 +99,8 @@ int hk_tune_save(const char *path, const hk_constants *k, const hk_rules *choice
 int hk_tune_save_times(const char *path, const hk_tune_times *times) {
   char place[PATH_MAX];
   int runs = 0;
-  if (!find_place(path, place)) return HK_EXIT_TROUBLE;
-  hk_status rc = replace(place, &(content){.times = times});
+  if (!save_find_place(path, place)) return HK_EXIT_TROUBLE;
+  hk_status rc = save_replace(place, &(content){.times = times});
   if (rc != HK_OK) return hk_tool_failed(rc);
   for (int i = 0; i < times->n; i++)
     if (times->at[i].runs > runs) runs = times->at[i].runs;

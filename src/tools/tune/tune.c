@@ -21,7 +21,7 @@ typedef struct options {
   bool check, json, quick, all;
 } options;
 
-static const char *transport_word(int i) {
+static const char *tune_transport_word(int i) {
   static const char *const words[] = {"shm", "tcp"};
   return i >= 0 && i < 2 ? words[i] : NULL;
 }
@@ -29,7 +29,7 @@ static const char *transport_word(int i) {
 static const hk_tool_option rows[] = {
     HK_ROW_TEXT(ranks, "ranks", "LIST", "numbers of ranks to measure, as 2,4,8", .letter = 'n', .def = "2,4,8"),
     HK_ROW_TEXT(transports, "transports", "LIST", "shm (shared memory), tcp (sockets)", .letter = 't', .def = "shm,tcp",
-                .words = transport_word),
+                .words = tune_transport_word),
     HK_ROW_TEXT(colls, "collectives", "LIST", "collectives to measure; all by default", .letter = 'c',
                 .words = hk_tool_coll_word),
     HK_ROW_SIZE(from, "from", "SIZE", "the smallest message", .def = "8"),
@@ -62,7 +62,7 @@ static const hk_tool_option rows[] = {
 
 /* ---- what to measure ---- */
 
-static bool read_ranks(const char *text, int *out, int *n) {
+static bool tune_read_ranks(const char *text, int *out, int *n) {
   while (*text && *n < TABLES) {
     char *end;
     long v = strtol(text, &end, 10);
@@ -73,7 +73,7 @@ static bool read_ranks(const char *text, int *out, int *n) {
   return *n > 0 && !*text;
 }
 
-static bool read_words(const char *text, bool (*take)(const char *word, void *to), void *to) {
+static bool tune_read_words(const char *text, bool (*take)(const char *word, void *to), void *to) {
   char copy[256];
   if (strlen(text) >= sizeof copy) return false;
   strcpy(copy, text);
@@ -81,26 +81,26 @@ static bool read_words(const char *text, bool (*take)(const char *word, void *to
     if (!take(word, to)) return false;
   return true;
 }
-static bool take_coll(const char *word, void *to) {
+static bool tune_take_coll(const char *word, void *to) {
   hk_coll c;
   if (!hk_tool_coll(word, &c)) return false;
   *(unsigned *)to |= 1u << c;
   return true;
 }
-static bool take_transport(const char *word, void *to) {
-  for (int i = 0; transport_word(i); i++) {
-    if (strcmp(word, transport_word(i))) continue;
+static bool tune_take_transport(const char *word, void *to) {
+  for (int i = 0; tune_transport_word(i); i++) {
+    if (strcmp(word, tune_transport_word(i))) continue;
     *(unsigned *)to |= 1u << i;
     return true;
   }
-  hk_tool_wrong_word("--transports", word, transport_word);
+  hk_tool_wrong_word("--transports", word, tune_transport_word);
   return false;
 }
 
 /* Fills the common fields of all setups; prints an error and returns false if an option is wrong. */
-static bool plan_all(const options *o, hk_tune_setup *s) {
+static bool tune_plan_all(const options *o, hk_tune_setup *s) {
   unsigned colls = 0;
-  if (o->colls && !read_words(o->colls, take_coll, &colls)) return false;
+  if (o->colls && !tune_read_words(o->colls, tune_take_coll, &colls)) return false;
   if (o->from < 1 || o->to < o->from || o->to > (size_t)1 << 34)
     return hk_tool_wrong("--from and --to: sizes from 1 to 16G, the first no larger than the second"), false;
   if (!(o->milliseconds > 0 && o->milliseconds < 1e5)) return hk_tool_wrong("--milliseconds: 0.001 to 100000"), false;
@@ -128,11 +128,11 @@ static bool plan_all(const options *o, hk_tune_setup *s) {
 }
 
 /* Returns the number of setups, 0 after printing an error. */
-static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
+static int tune_plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   int ranks[TABLES], nranks = 0, n = 0;
   unsigned transports = 0;
   hk_tune_setup s;
-  if (!plan_all(o, &s)) return 0;
+  if (!tune_plan_all(o, &s)) return 0;
   if (o->between) {
     s.between = o->between;
     s.rest = 0;
@@ -145,9 +145,9 @@ static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
     out[0] = s;
     return 1;
   }
-  if (!read_ranks(o->ranks, ranks, &nranks))
+  if (!tune_read_ranks(o->ranks, ranks, &nranks))
     return hk_tool_wrong("--ranks: '%s' is no list of numbers from 2 to %d", o->ranks, HK_TUNE_RANKS), 0;
-  if (!read_words(o->transports, take_transport, &transports)) return 0;
+  if (!tune_read_words(o->transports, tune_take_transport, &transports)) return 0;
   for (int t = 0; t < 2; t++)
     for (int i = 0; i < nranks && n < TABLES; i++) {
       if (!(transports >> t & 1u)) continue;
@@ -158,29 +158,29 @@ static int plan_setups(const options *o, hk_tune_setup out[TABLES]) {
   return n;
 }
 
-static void show_progress(hk_coll coll, size_t bytes) {
+static void tune_show_progress(hk_coll coll, size_t bytes) {
   char text[32];
   if (!isatty(STDERR_FILENO)) return;
   fprintf(stderr, "\r\033[K%s %s", hk_coll_name(coll), hk_tool_bytes(text, bytes));
   fflush(stderr);
 }
 
-static void announce(const hk_tune_setup *s) {
+static void tune_announce(const hk_tune_setup *s) {
   if (s->rank) return;
   fprintf(stderr, "%d ranks over %s", s->nranks, s->between ? "the network" : s->tcp ? "sockets" : "shared memory");
   if (s->points) fprintf(stderr, ", %d sizes again", s->npoints);
   fputs(" ...\n", stderr);
 }
 
-static hk_status measure_one(hk_tune_table *t, const hk_tune_setup *s, void (*progress)(hk_coll, size_t)) {
-  announce(s);
+static hk_status tune_measure_one(hk_tune_table *t, const hk_tune_setup *s, void (*progress)(hk_coll, size_t)) {
+  tune_announce(s);
   hk_status rc = hk_tune_measure(t, s, progress);
   if (isatty(STDERR_FILENO)) fputs("\r\033[K", stderr);
   return rc;
 }
 
-static hk_status measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
-  for (int i = 0; i < n; i++) HK_OR_RETURN(measure_one(&t[i], &s[i], show_progress));
+static hk_status tune_measure(const hk_tune_setup *s, hk_tune_table *t, int n) {
+  for (int i = 0; i < n; i++) HK_OR_RETURN(tune_measure_one(&t[i], &s[i], tune_show_progress));
   return HK_OK;
 }
 
@@ -191,7 +191,7 @@ typedef struct in_force {
 } in_force;
 
 /* The constants of --constants, or those that an init on this machine uses. */
-static hk_status constants_in_force(const options *o, in_force *now) {
+static hk_status tune_constants_in_force(const options *o, in_force *now) {
   char usual[4096];
   const char *path = o->constants ? o->constants : hk_settings_now()->TUNE_FILE;
   now->k = hk_constants_default;
@@ -202,15 +202,15 @@ static hk_status constants_in_force(const options *o, in_force *now) {
 
 /* The number of passes of a second look. 0 with --quick, and between hosts, because only rank 0 would know the points
  * to measure. */
-static int passes(const options *o) { return o->quick || o->between ? 0 : o->looks; }
+static int tune_passes(const options *o) { return o->quick || o->between ? 0 : o->looks; }
 
 /* Fits, then measures again the points at which the model is wrong with these constants. */
-static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
-                           hk_constants *out) {
+static hk_status tune_fit_again(const options *o, hk_tune_table *tables, int n, const hk_constants *first,
+                                hk_constants *out) {
   *out = hk_tune_fit(tables, n, first);
-  for (int pass = 0; pass < passes(o); pass++) {
+  for (int pass = 0; pass < tune_passes(o); pass++) {
     hk_tune_judge j = {.constants = out, .limit = LIMIT_WRITTEN};
-    hk_tune_look look = {.judges = &j, .njudges = 1, .measure = measure_one, .progress = show_progress};
+    hk_tune_look look = {.judges = &j, .njudges = 1, .measure = tune_measure_one, .progress = tune_show_progress};
     HK_OR_RETURN(hk_tune_look_again(tables, n, &look));
     *out = hk_tune_fit(tables, n, first);
   }
@@ -218,13 +218,13 @@ static hk_status fit_again(const options *o, hk_tune_table *tables, int n, const
 }
 
 /* Fits the constants of one host and its choices; those between hosts do not change. */
-static int fit(const options *o, hk_tune_table *tables, int n, const hk_constants *before) {
+static int tune_fit(const options *o, hk_tune_table *tables, int n, const hk_constants *before) {
   hk_constants first = hk_constants_default, fitted;
   first.net_alpha_us = before->net_alpha_us;
   first.net_message_us = before->net_message_us;
   first.net_us_per_b = before->net_us_per_b;
   hk_rules *choices = NULL;
-  hk_status rc = fit_again(o, tables, n, &first, &fitted);
+  hk_status rc = tune_fit_again(o, tables, n, &first, &fitted);
   if (rc == HK_OK) rc = hk_tune_choices(tables, n, &fitted, &choices);
   if (rc != HK_OK) {
     hk_rules_free(choices);
@@ -243,8 +243,8 @@ static int fit(const options *o, hk_tune_table *tables, int n, const hk_constant
 }
 
 /* Fits the constants between hosts; those of one host, and its choices, do not change. */
-static int fit_between(const options *o, const hk_tune_table *table, const hk_constants *before,
-                       const hk_rules *choices) {
+static int tune_fit_between(const options *o, const hk_tune_table *table, const hk_constants *before,
+                            const hk_rules *choices) {
   if (table->machine.nhosts < 2)
     return hk_tool_wrong("--between: all %d ranks are on one host: start them on several", table->machine.nranks);
   hk_constants fitted = hk_tune_fit(table, 1, before);
@@ -259,14 +259,14 @@ static int fit_between(const options *o, const hk_tune_table *table, const hk_co
 
 /* Judges the current choices by the measured times. With measured constants it also judges the choices of the built-in
  * constants. */
-static int check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
+static int tune_check(const options *o, hk_tune_table *tables, int n, const in_force *now) {
   hk_tune_judge judges[] = {{.constants = &now->k,
                              .choices = now->choices,
                              .limit = now->measured ? HK_TUNE_LIMIT_MEASURED : HK_TUNE_LIMIT_BUILT_IN},
                             {.constants = &hk_constants_default, .limit = HK_TUNE_LIMIT_BUILT_IN}};
   hk_tune_look look = {
-      .judges = judges, .njudges = now->measured ? 2 : 1, .measure = measure_one, .progress = show_progress};
-  for (int pass = 0; pass < passes(o); pass++) {
+      .judges = judges, .njudges = now->measured ? 2 : 1, .measure = tune_measure_one, .progress = tune_show_progress};
+  for (int pass = 0; pass < tune_passes(o); pass++) {
     look.draw = pass ? 0 : LEAST_DRAWN;
     hk_status rc = hk_tune_look_again(tables, n, &look);
     if (rc != HK_OK) return hk_tool_failed(rc);
@@ -277,38 +277,38 @@ static int check(const options *o, hk_tune_table *tables, int n, const in_force 
   }
   hk_tune_print_choices(tables, n, &now->k, now->choices, o->all);
   hk_tune_print_score("With the constants in force", tables, n, &now->k, now->choices);
-  if (passes(o)) hk_tune_print_tally(tables, n, &judges[0]);
+  if (tune_passes(o)) hk_tune_print_tally(tables, n, &judges[0]);
   if (now->measured) hk_tune_print_score("With the built-in ones", tables, n, &hk_constants_default, NULL);
-  if (now->measured && passes(o)) hk_tune_print_tally(tables, n, &judges[1]);
+  if (now->measured && tune_passes(o)) hk_tune_print_tally(tables, n, &judges[1]);
   return hk_tune_worst(tables, n, &now->k, now->choices) > HK_TUNE_LIMIT_BUILT_IN ? HK_EXIT_FINDING : HK_EXIT_OK;
 }
 
 /* True if this process writes files: with several hosts, only rank 0. */
-static bool writes(const options *o, int rank) { return !o->check && !(o->json && !o->out) && !rank; }
+static bool tune_writes(const options *o, int rank) { return !o->check && !(o->json && !o->out) && !rank; }
 
-static int use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
+static int tune_use(const options *o, hk_tune_table *tables, int n, const in_force *now) {
   if (tables[0].setup.rank) return HK_EXIT_OK; /* between hosts only rank 0 has the table */
-  if (o->check) return check(o, tables, n, now);
-  if (!writes(o, 0)) {
+  if (o->check) return tune_check(o, tables, n, now);
+  if (!tune_writes(o, 0)) {
     hk_tune_print_json(tables, n, &now->k, now->choices);
     return HK_EXIT_OK;
   }
-  return o->between ? fit_between(o, tables, &now->k, now->choices) : fit(o, tables, n, &now->k);
+  return o->between ? tune_fit_between(o, tables, &now->k, now->choices) : tune_fit(o, tables, n, &now->k);
 }
 
-static bool can_save(const options *o, int rank) {
-  return (!writes(o, rank) || hk_tune_can_save(o->out)) && (!o->times || hk_tune_can_save(o->times));
+static bool tune_can_save(const options *o, int rank) {
+  return (!tune_writes(o, rank) || hk_tune_can_save(o->out)) && (!o->times || hk_tune_can_save(o->times));
 }
 
 /* Measures, and uses the times together with those of earlier runs. This run's times are added to the file. */
-static int measure_and_use(const options *o, const hk_tune_setup *setups, int n, hk_tune_times *times,
-                           const in_force *now) {
+static int tune_measure_and_use(const options *o, const hk_tune_setup *setups, int n, hk_tune_times *times,
+                                const in_force *now) {
   hk_status rc = HK_OK;
   hk_tune_table tables[TABLES] = {{.n = 0}};
   int code = HK_EXIT_TROUBLE;
-  HK_TRY(measure(setups, tables, n), out);
+  HK_TRY(tune_measure(setups, tables, n), out);
   for (int i = 0; i < n && o->times; i++) hk_tune_times_use(times, &tables[i]);
-  code = use(o, tables, n, now);
+  code = tune_use(o, tables, n, now);
   if (!o->times || code == HK_EXIT_TROUBLE) goto out;
   HK_TRY(hk_tune_times_take(times, tables, n), out);
   if (hk_tune_save_times(o->times, times) != HK_EXIT_OK) code = HK_EXIT_TROUBLE;
@@ -317,19 +317,19 @@ out:
   return rc == HK_OK ? code : hk_tool_failed(rc);
 }
 
-static int run(void *into, int nargs, char **args) {
+static int tune_run(void *into, int nargs, char **args) {
   const options *o = into;
   hk_tune_setup setups[TABLES];
   hk_tune_times times = {.n = 0};
   in_force now = {.choices = NULL};
   (void)nargs, (void)args;
-  hk_status rc = constants_in_force(o, &now);
+  hk_status rc = tune_constants_in_force(o, &now);
   if (rc != HK_OK && (o->check || o->json || o->between))
     return hk_tool_failed(rc); /* else everything is measured anew, without the earlier constants */
-  int code = HK_EXIT_TROUBLE, n = plan_setups(o, setups);
-  if (!n || !can_save(o, setups[0].rank)) goto out;
+  int code = HK_EXIT_TROUBLE, n = tune_plan_setups(o, setups);
+  if (!n || !tune_can_save(o, setups[0].rank)) goto out;
   rc = o->times ? hk_tune_times_read(&times, o->times) : HK_OK;
-  code = rc == HK_OK ? measure_and_use(o, setups, n, &times, &now) : hk_tool_failed(rc);
+  code = rc == HK_OK ? tune_measure_and_use(o, setups, n, &times, &now) : hk_tool_failed(rc);
 out:
   hk_tune_times_clear(&times);
   hk_rules_free(now.choices);
@@ -360,5 +360,5 @@ const hk_tool hk_tool_tune = {
                 "mpirun -H a,b hocket tune --between a:29500\n  between two hosts; one process on each host is enough",
     .options = rows,
     .bytes = sizeof(options),
-    .run = run,
+    .run = tune_run,
 };

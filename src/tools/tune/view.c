@@ -7,14 +7,14 @@
 #include "../tools.h"
 #include "tune.h"
 
-static const char *via(const hk_tune_setup *s) { return s->between ? "net" : s->tcp ? "tcp" : "shm"; }
+static const char *view_via(const hk_tune_setup *s) { return s->between ? "net" : s->tcp ? "tcp" : "shm"; }
 
 typedef struct score {
   int n, within10, within25;
   double worst, sum;
 } score;
 
-static score judge(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
+static score view_judge(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
   score s = {.worst = 1};
   for (int i = 0; i < n; i++) {
     hk_tune_group g = {.n = 0};
@@ -32,7 +32,7 @@ static score judge(const hk_tune_table *t, int n, const hk_constants *k, const h
 
 void hk_tune_print_score(const char *what, const hk_tune_table *t, int n, const hk_constants *k,
                          const hk_rules *choices) {
-  score s = judge(t, n, k, choices);
+  score s = view_judge(t, n, k, choices);
   if (!s.n) return;
   printf("%s: of %d choices %d are within 10%% of the best, %d within 25%%; on average %.3f times the best, the worst "
          "%.2f times; prices are %.0f%% off\n",
@@ -40,7 +40,7 @@ void hk_tune_print_score(const char *what, const hk_tune_table *t, int n, const 
 }
 
 double hk_tune_worst(const hk_tune_table *t, int n, const hk_constants *k, const hk_rules *choices) {
-  return judge(t, n, k, choices).worst;
+  return view_judge(t, n, k, choices).worst;
 }
 
 void hk_tune_print_tally(const hk_tune_table *t, int n, const hk_tune_judge *j) {
@@ -66,7 +66,7 @@ void hk_tune_print_choices(const hk_tune_table *t, int n, const hk_constants *k,
                    ratio > HK_TUNE_LIMIT_BUILT_IN   ? HK_STYLE_RED
                    : ratio > HK_TUNE_LIMIT_MEASURED ? HK_STYLE_YELLOW
                                                     : HK_STYLE_PLAIN,
-                   "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", via(&t[i].setup), t[i].setup.nranks,
+                   "%s\t%d\t%s\t%s\t%s\t%s\t%s\t%s\t%.2f", view_via(&t[i].setup), t[i].setup.nranks,
                    hk_coll_name((hk_coll)chosen->coll), hk_tool_bytes(bytes, chosen->bytes),
                    hk_algorithms[chosen->algorithm]->name, hk_tool_time(a, chosen->us),
                    hk_algorithms[best->algorithm]->name, hk_tool_time(b, best->us), ratio);
@@ -77,7 +77,7 @@ void hk_tune_print_choices(const hk_tune_table *t, int n, const hk_constants *k,
   if (!shown) printf("Every choice is within 10%% of the best.\n");
 }
 
-static void put_times(hk_json *w, const char *key, const hk_tune_table *t, const hk_tune_group *g, bool swept) {
+static void view_put_times(hk_json *w, const char *key, const hk_tune_table *t, const hk_tune_group *g, bool swept) {
   hk_json_begin(w, key, '{');
   for (const hk_tune_cell *c = &t->at[g->first]; c < &t->at[g->first + g->n]; c++)
     hk_json_put_number(w, hk_algorithms[c->algorithm]->name, swept && c->looks ? c->swept : c->us);
@@ -92,7 +92,7 @@ void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, co
     while (hk_tune_next(&t[i], k, choices, &g) && hk_tune_next(&t[i], &hk_constants_default, NULL, &usual)) {
       const hk_tune_cell *at = t[i].at;
       hk_json_open(&w, '{');
-      hk_json_put_text(&w, "transport", via(&t[i].setup));
+      hk_json_put_text(&w, "transport", view_via(&t[i].setup));
       hk_json_put_integer(&w, "ranks", t[i].setup.nranks);
       hk_json_put_text(&w, "collective", hk_coll_name((hk_coll)at[g.first].coll));
       hk_json_put_integer(&w, "bytes", (long long)at[g.first].bytes);
@@ -104,8 +104,8 @@ void hk_tune_print_json(const hk_tune_table *t, int n, const hk_constants *k, co
       hk_json_put_boolean(&w, "drawn", at[g.first].drawn);
       hk_json_put_integer(&w, "looks", at[g.chosen].looks);
       hk_json_put_integer(&w, "runs", at[g.chosen].past ? at[g.chosen].past->runs + 1 : 1);
-      put_times(&w, "us", &t[i], &g, false);
-      if (at[g.chosen].looks) put_times(&w, "us_at_first", &t[i], &g, true);
+      view_put_times(&w, "us", &t[i], &g, false);
+      if (at[g.chosen].looks) view_put_times(&w, "us_at_first", &t[i], &g, true);
       hk_json_close(&w);
     }
   }

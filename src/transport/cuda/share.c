@@ -94,12 +94,12 @@ void hk_share_drop(hk_device *d, hk_shared *s) {
 
 /* ---- the offer of a link's memory ---- */
 
-static uint64_t tag_of(unsigned channel) { return UINT64_C(0x6770750000000000) | channel; }
+static uint64_t share_tag_of(unsigned channel) { return UINT64_C(0x6770750000000000) | channel; }
 
 hk_status hk_share_send(const hk_device_env *e, int peer, unsigned channel, const hk_share_offer *o) {
   hk_status rc = HK_OK;
   int fd = -1;
-  HK_TRY(e->env->dial(e->env->arg, peer, NULL, tag_of(channel), &fd), out);
+  HK_TRY(e->env->dial(e->env->arg, peer, NULL, share_tag_of(channel), &fd), out);
   /* The send buffer of a new connection has room for these few bytes. */
   if (hk_tcp_send(fd, o, sizeof *o) != (ssize_t)sizeof *o)
     rc = HK_FAIL_ERRNO("sending the offer of a link's memory to rank %d", peer);
@@ -114,7 +114,7 @@ hk_status hk_share_receive(const hk_device_env *e, int peer, unsigned channel, h
   int fd = -1;
   size_t got = 0;
   hk_wait_begin(&w, e->env->wait);
-  while ((fd = e->env->take(e->env->arg, peer, tag_of(channel))) < 0) HK_TRY(hk_wait_pause(&w), out);
+  while ((fd = e->env->take(e->env->arg, peer, share_tag_of(channel))) < 0) HK_TRY(hk_wait_pause(&w), out);
   while (got < sizeof *o) {
     ssize_t n = hk_tcp_recv(fd, (char *)o + got, sizeof *o - got);
     if (n > 0) {

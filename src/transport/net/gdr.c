@@ -29,7 +29,7 @@ void hk_gdr_look(const hk_settings *settings, hk_topo **t, hk_paths **paths, int
 }
 
 /* Returns true if the port belongs to the card at this PCI address. */
-static bool is_at_pci(const hk_topo *t, const hk_node *net, const char *pci) {
+static bool gdr_is_at_pci(const hk_topo *t, const hk_node *net, const char *pci) {
   uint64_t bus;
   if (!pci || !hk_bus_id_parse(pci, &bus)) return false;
   for (uint32_t i = net->first_edge; i < net->first_edge + net->nedges; i++) {
@@ -44,7 +44,7 @@ hk_path_class hk_gdr_distance(const hk_paths *paths, int gpu, const char *card, 
   for (uint32_t i = 0; paths && i < paths->topo->nnodes; i++) {
     const hk_node *n = &paths->topo->nodes[i];
     if (n->kind == HK_NODE_GPU && n->gpu.dev == gpu) from = i;
-    if (n->kind == HK_NODE_NET && (strcmp(n->name, card) == 0 || is_at_pci(paths->topo, n, pci))) to = i;
+    if (n->kind == HK_NODE_NET && (strcmp(n->name, card) == 0 || gdr_is_at_pci(paths->topo, n, pci))) to = i;
   }
   if (from == UINT32_MAX || to == UINT32_MAX) return HK_PATH_DIS;
   return (hk_path_class)hk_path_between(paths, from, to)->cls;

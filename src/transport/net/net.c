@@ -47,7 +47,7 @@ typedef struct net_state {
 
 /* ---- providers ---- */
 
-static hk_status choose_providers(net_state *s, const char *wanted) {
+static hk_status net_choose_providers(net_state *s, const char *wanted) {
   char known[128] = "";
   for (size_t i = 0; i < HK_ARRAY_LENGTH(providers) && s->nused < HK_NET_ACTIVE; i++) {
     const hk_net_provider *p = providers[i];
@@ -83,7 +83,7 @@ static void net_detach(hk_transport_state *state) {
   free(s);
 }
 
-static const char *shown(const char *name) { return name + (*name == '+'); }
+static const char *net_shown(const char *name) { return name + (*name == '+'); }
 
 static hk_status net_attach(const hk_transport_env *env, hk_transport_state **out, void *fact) {
   hk_status rc;
@@ -95,7 +95,7 @@ static hk_status net_attach(const hk_transport_env *env, hk_transport_state **ou
   s->base = (hk_transport_state){&hk_transport_net, env};
   HK_TRY(hk_net_plugins_init(env, wanted, &s->used[0].ctx, s->used[0].name), out);
   if (s->used[0].ctx) s->used[s->nused++].provider = &hk_net_plugins;
-  if (!s->nused || !wanted || !*wanted) HK_TRY(choose_providers(s, wanted), out);
+  if (!s->nused || !wanted || !*wanted) HK_TRY(net_choose_providers(s, wanted), out);
   for (int i = 0; i < s->nused; i++) {
     hk_net_used *u = &s->used[i];
     if (!u->ctx) {
@@ -105,11 +105,11 @@ static hk_status net_attach(const hk_transport_env *env, hk_transport_state **ou
     memcpy(f->names.name[i], u->name, sizeof f->names.name[i]);
   }
   if (s->nused)
-    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "Using network %s%s%s%s", shown(s->used[0].name), s->nused > 1 ? " (" : "",
-            s->nused > 1 ? shown(s->used[1].name) : "", s->nused > 1 ? " with ranks that do not have it)" : "");
+    HK_INFO(HK_SUB_INIT | HK_SUB_NET, "Using network %s%s%s%s", net_shown(s->used[0].name), s->nused > 1 ? " (" : "",
+            s->nused > 1 ? net_shown(s->used[1].name) : "", s->nused > 1 ? " with ranks that do not have it)" : "");
   if (s->nused && s->used[0].provider != &hk_net_socket && hk_tls_on())
     HK_WARN_ONCE("encryption covers TCP only: network %s carries data as it is (NCCL_NET=Socket encrypts everything)",
-                 shown(s->used[0].name));
+                 net_shown(s->used[0].name));
   *out = &s->base;
   return HK_OK;
 out:
@@ -118,7 +118,7 @@ out:
 }
 
 /* The index of the provider of this name among a rank's, or -1. */
-static int index_of(const net_names *names, const char *name) {
+static int net_index_of(const net_names *names, const char *name) {
   for (int i = 0; i < HK_NET_ACTIVE; i++)
     if (strcmp(names->name[i], name) == 0) return i;
   return -1;
@@ -139,7 +139,7 @@ static hk_status net_join(hk_transport_state *state, const void *facts) {
     if (!(u->facts = calloc(n, HK_NET_FACT_BYTES)))
       return HK_FAIL_ERRNO("no memory for the network facts of %zu ranks", n);
     for (size_t r = 0; r < n; r++) {
-      int at = index_of(&s->names[r], u->name);
+      int at = net_index_of(&s->names[r], u->name);
       if (at >= 0) memcpy(u->facts + r * HK_NET_FACT_BYTES, all[r].blobs[at], HK_NET_FACT_BYTES);
     }
     if (u->provider->join) u->provider->join(u->ctx, u->facts, HK_NET_FACT_BYTES);
@@ -147,7 +147,7 @@ static hk_status net_join(hk_transport_state *state, const void *facts) {
   return HK_OK;
 }
 
-static bool joins(const hk_net_used *u, int a, int b, char *why, size_t why_bytes) {
+static bool net_joins(const hk_net_used *u, int a, int b, char *why, size_t why_bytes) {
   return !u->provider->reachable || u->provider->reachable(u->ctx, a, b, why, why_bytes);
 }
 
@@ -156,8 +156,8 @@ const hk_net_used *hk_net_between(hk_transport_state *state, int a, int b, bool 
   *joined = false;
   for (int i = 0; i < s->nused && s->names; i++) {
     const hk_net_used *u = &s->used[i];
-    if (index_of(&s->names[a], u->name) < 0 || index_of(&s->names[b], u->name) < 0) continue;
-    *joined = joins(u, a, b, why, why_bytes);
+    if (net_index_of(&s->names[a], u->name) < 0 || net_index_of(&s->names[b], u->name) < 0) continue;
+    *joined = net_joins(u, a, b, why, why_bytes);
     return u;
   }
   return NULL;
@@ -196,26 +196,26 @@ out:
 
 /* The first provider, from index `from` on, by which the two ranks reach each other; NULL with the reasons. Both ends
  * get the same one: they try the providers that both have in the table's order. */
-static hk_net_used *provider_from(net_state *s, int from, int peer, char *why, size_t why_bytes) {
+static hk_net_used *net_provider_from(net_state *s, int from, int peer, char *why, size_t why_bytes) {
   bool common = false;
   *why = 0;
   for (int i = from; i < s->nused; i++) {
     hk_net_used *u = &s->used[i];
     char reason[160] = "";
-    if (index_of(&s->names[peer], u->name) < 0) continue;
+    if (net_index_of(&s->names[peer], u->name) < 0) continue;
     common = true;
-    if (joins(u, s->base.env->rank, peer, reason, sizeof reason)) return u;
+    if (net_joins(u, s->base.env->rank, peer, reason, sizeof reason)) return u;
     size_t used = strlen(why);
-    snprintf(why + used, why_bytes - used, "%s%s: %s", used ? "; " : "", shown(u->name), reason);
+    snprintf(why + used, why_bytes - used, "%s%s: %s", used ? "; " : "", net_shown(u->name), reason);
   }
   if (!common)
     snprintf(why, why_bytes, "rank %d uses network %s and rank %d uses %s: set NCCL_NET alike", s->base.env->rank,
-             shown(s->used[0].name), peer, shown(s->names[peer].name[0]));
+             net_shown(s->used[0].name), peer, net_shown(s->names[peer].name[0]));
   return NULL;
 }
 
-static hk_net_used *provider_of(net_state *s, int peer, char *why, size_t why_bytes) {
-  return provider_from(s, 0, peer, why, why_bytes);
+static hk_net_used *net_provider_of(net_state *s, int peer, char *why, size_t why_bytes) {
+  return net_provider_from(s, 0, peer, why, why_bytes);
 }
 
 static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
@@ -230,39 +230,41 @@ static bool net_reachable(hk_transport_state *state, int peer, char *why, size_t
              s->nused ? "see its log" : s->why);
     return false;
   }
-  return provider_of(s, peer, why, why_bytes) != NULL;
+  return net_provider_of(s, peer, why, why_bytes) != NULL;
 }
 
 static bool net_apart(hk_transport_state *state, int peer) {
   net_state *s = (net_state *)state;
   char why[160];
-  const hk_net_used *u = s->names && peer != state->env->rank ? provider_of(s, peer, why, sizeof why) : NULL;
+  const hk_net_used *u = s->names && peer != state->env->rank ? net_provider_of(s, peer, why, sizeof why) : NULL;
   return u && u->provider->apart;
 }
 
 /* ---- links ---- */
 
-static char *on_gpu(const hk_net_end *e) { return (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE); }
+static char *net_on_gpu(const hk_net_end *e) {
+  return (char *)hk_round_up((uintptr_t)e->gpu_memory.base, HK_DEVICE_PAGE);
+}
 
 /* Allocates payloads in a GPU's memory. */
-static hk_status map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu, char **payload) {
+static hk_status net_map_on_gpu(const hk_transport_env *env, hk_net_end *e, hk_device *gpu, char **payload) {
   size_t bytes = hk_round_up(env->nslots * env->slot_bytes, HK_DEVICE_PAGE);
   /* Virtual memory, if cards take that: a suspended communicator can give it back. */
   const bool virtual = gpu->limits.gdr && gpu->limits.fd_handles;
   HK_OR_RETURN(gpu->ops->memory->alloc_shared(gpu, bytes + (virtual ? 0 : HK_DEVICE_PAGE), 0, virtual, &e->gpu_memory));
-  *payload = on_gpu(e);
+  *payload = net_on_gpu(e);
   e->gpu = gpu;
   return HK_OK;
 }
 
-static void unmap_fifo(hk_net_end *e) {
+static void net_unmap_fifo(hk_net_end *e) {
   if (e->memory) munmap(e->memory, e->bytes);
   if (e->gpu_memory.base) (void)e->gpu->ops->memory->release(e->gpu, &e->gpu_memory); /* a failure is logged */
 }
 
 /* Makes the parts of the FIFO for which the caller has no memory. Mapped, not malloc'ed: only used pages cost memory,
  * and zeroed memory is an empty FIFO. */
-static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
+static hk_status net_map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_net_provider *p, hk_device *gpu) {
   hk_slot *slots = e->link->slots;
   const bool grows = e->link->small != NULL;
   const size_t control = slots ? 0 : hk_round_up(env->nslots * sizeof(hk_slot) + sizeof(hk_head), 4096);
@@ -301,13 +303,13 @@ static hk_status map_fifo(const hk_transport_env *env, hk_net_end *e, const hk_n
       .priv = e,
       .gpu = gpu,
   };
-  if (gpu && !grows) e->link->payload = on_gpu(e);
+  if (gpu && !grows) e->link->payload = net_on_gpu(e);
   return HK_OK;
 }
 
 static bool net_grows(hk_transport_state *state, const hk_link_key *key) {
   char why[160];
-  const hk_net_used *u = provider_of((net_state *)state, key->peer, why, sizeof why);
+  const hk_net_used *u = net_provider_of((net_state *)state, key->peer, why, sizeof why);
   return u && u->provider->grows && u->provider->grows(u->ctx);
 }
 
@@ -315,7 +317,7 @@ static hk_status net_reserve(hk_link *link, char **data) {
   hk_net_end *e = link->priv;
   const hk_transport_env *env = link->owner->env;
   *data = NULL;
-  if (e->taken && map_on_gpu(env, e, e->taken, data) != HK_OK)
+  if (e->taken && net_map_on_gpu(env, e, e->taken, data) != HK_OK)
     HK_INFO(HK_SUB_NET, "rank %d: %s: data passes through host memory on channel %d with rank %d", env->rank,
             hk_last_error(), e->key.channel, e->key.peer);
   return HK_OK;
@@ -333,11 +335,11 @@ static hk_status net_grow(hk_link *link, char *data, bool host) {
 }
 
 /* Makes the link's end, for the provider that will carry it. */
-static hk_status new_end(net_state *s, const hk_link_key *key, hk_link *link, hk_net_end **out) {
+static hk_status net_new_end(net_state *s, const hk_link_key *key, hk_link *link, hk_net_end **out) {
   if (key->kind != HK_LINK_SEND && key->kind != HK_LINK_RECV)
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d cannot open a multicast link over the network", s->base.env->rank);
   char why[160];
-  hk_net_used *u = provider_of(s, key->peer, why, sizeof why);
+  hk_net_used *u = net_provider_of(s, key->peer, why, sizeof why);
   if (!u) return HK_FAIL(HK_ERR_SYSTEM, "rank %d has no network to rank %u: %s", s->base.env->rank, key->peer, why);
   hk_net_end *e = *out = calloc(1, sizeof *e);
   if (!e) return HK_FAIL_ERRNO("no memory for a link to rank %u", key->peer);
@@ -350,7 +352,7 @@ static hk_status new_end(net_state *s, const hk_link_key *key, hk_link *link, hk
 
 static hk_status net_prepare(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   hk_net_end *e;
-  HK_OR_RETURN(new_end((net_state *)state, key, link, &e));
+  HK_OR_RETURN(net_new_end((net_state *)state, key, link, &e));
   link->priv = e;
   return HK_OK;
 }
@@ -361,34 +363,34 @@ static hk_status net_open(hk_transport_state *state, const hk_link_key *key, hk_
   hk_status rc;
   hk_net_end *e = link->gpu ? link->priv : NULL;
   const bool prepared = e != NULL;
-  if (!e) HK_OR_RETURN(new_end((net_state *)state, key, link, &e));
+  if (!e) HK_OR_RETURN(net_new_end((net_state *)state, key, link, &e));
   hk_net_used *u = e->used;
   u->nends++;
   if (prepared && !(e->gpu_memory.base && u->provider->takes_gpu(u->ctx, e))) e->taken = NULL;
-  HK_TRY(map_fifo(state->env, e, u->provider, e->taken), undo);
+  HK_TRY(net_map_fifo(state->env, e, u->provider, e->taken), undo);
   link->owner = state;
   atomic_init(&link->state, HK_LINK_CONNECTING);
   HK_TRY(u->provider->open(u->ctx, e), undo);
   return HK_OK;
 undo:
   if (e->used) e->used->nends--;
-  unmap_fifo(e);
+  net_unmap_fifo(e);
   free(e);
   link->priv = NULL;
   return rc;
 }
 
-static hk_net_used *other_of(const hk_net_end *e) {
+static hk_net_used *net_other_of(const hk_net_end *e) {
   char why[160];
   net_state *s = (net_state *)e->link->owner;
-  return provider_from(s, (int)(e->used - s->used) + 1, e->key.peer, why, sizeof why);
+  return net_provider_from(s, (int)(e->used - s->used) + 1, e->key.peer, why, sizeof why);
 }
 
-bool hk_net_has_fallback(const hk_net_end *e) { return other_of(e) != NULL; }
+bool hk_net_has_fallback(const hk_net_end *e) { return net_other_of(e) != NULL; }
 
 hk_status hk_net_fall_back(hk_net_end *e) {
   hk_status rc;
-  hk_net_used *other = other_of(e);
+  hk_net_used *other = net_other_of(e);
   if (!other) return HK_FAIL(HK_ERR_INTERNAL, "no other network reaches rank %u", e->key.peer);
   e->used->nends--;
   HK_TRY(hk_net_move_to_host(e, NULL), out);
@@ -420,7 +422,7 @@ static void net_close(hk_link *link) {
     e->used->provider->close(e->used->ctx, e);
     e->used->nends--;
   }
-  unmap_fifo(e);
+  net_unmap_fifo(e);
   free(e);
   link->priv = NULL;
 }
@@ -474,7 +476,7 @@ static void net_offer(hk_transport_state *state, hk_link *link, uint64_t k, void
 static const struct hk_remote *net_remote(hk_transport_state *state, int peer, void **ctx) {
   net_state *s = (net_state *)state;
   char why[160];
-  hk_net_used *u = s->names && peer != state->env->rank ? provider_of(s, peer, why, sizeof why) : NULL;
+  hk_net_used *u = s->names && peer != state->env->rank ? net_provider_of(s, peer, why, sizeof why) : NULL;
   if (u) *ctx = u->ctx;
   return u ? u->provider->remote : NULL;
 }

@@ -28,11 +28,11 @@ out:
   return rc;
 }
 
-static const hk_shm_process *process_of(hk_transport_state *state) { return ((hk_shm_state *)state)->process; }
+static const hk_shm_process *shm_process_of(hk_transport_state *state) { return ((hk_shm_state *)state)->process; }
 
 static bool shm_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
   const hk_transport_env *env = state->env;
-  const hk_shm_process *p = process_of(state);
+  const hk_shm_process *p = shm_process_of(state);
   if (peer == env->rank)
     snprintf(why, why_bytes, "rank %d is this rank", peer);
   else if (env->peers[peer].host != env->peers[env->rank].host)
@@ -45,12 +45,12 @@ static bool shm_reachable(hk_transport_state *state, int peer, char *why, size_t
 }
 
 static bool shm_multicast(hk_transport_state *state) {
-  const hk_shm_process *p = process_of(state);
+  const hk_shm_process *p = shm_process_of(state);
   return p->arena.base && p->ngroup == (uint32_t)state->env->nranks;
 }
 
 /* Returns true if both ends, or all ends of a multicast, share an address space. */
-static bool one_process(const hk_shm_state *s, const hk_link_key *key) {
+static bool shm_one_process(const hk_shm_state *s, const hk_link_key *key) {
   const hk_peer *peers = s->base.env->peers;
   if (key->kind == HK_LINK_MCAST_SEND || key->kind == HK_LINK_MCAST_RECV) return s->process->one_process;
   return peers[key->peer].process == peers[s->base.env->rank].process;
@@ -65,11 +65,11 @@ static hk_status shm_open(hk_transport_state *state, const hk_link_key *key, hk_
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d shares no memory with rank %u (channel %u)", state->env->rank, key->peer,
                    key->channel);
   *link = (hk_link){.owner = state};
-  if (!(s->fact.flags & HK_SHM_FACT_P2P_OFF)) link->by_ref = one_process(s, key) ? 2 : 1;
+  if (!(s->fact.flags & HK_SHM_FACT_P2P_OFF)) link->by_ref = shm_one_process(s, key) ? 2 : 1;
   hk_shm_arena_link(&p->arena, key, (uint32_t)p->index[state->env->rank], (uint32_t)p->index[key->peer], link);
   /* relaxed: the link is this rank's own */
   atomic_store_explicit(&link->state, HK_LINK_READY, memory_order_relaxed);
-  return one_process(s, key) ? HK_OK : hk_shm_region_open(link);
+  return shm_one_process(s, key) ? HK_OK : hk_shm_region_open(link);
 }
 
 static hk_status shm_join(hk_transport_state *state, const void *facts) {
@@ -86,17 +86,17 @@ static void shm_detach(hk_transport_state *state) {
 }
 
 static _Atomic(int) *shm_failure_word(hk_transport_state *state) {
-  return hk_shm_arena_failure(&process_of(state)->arena);
+  return hk_shm_arena_failure(&shm_process_of(state)->arena);
 }
 
 static hk_status_page *shm_status_page(hk_transport_state *state, int rank) {
-  const hk_shm_process *p = process_of(state);
+  const hk_shm_process *p = shm_process_of(state);
   if (!p->arena.base || p->index[rank] < 0) return NULL;
   return hk_shm_arena_status_page(&p->arena, (uint32_t)p->index[rank]);
 }
 
 static hk_call_checks *shm_call_checks(hk_transport_state *state) {
-  const hk_shm_process *p = process_of(state);
+  const hk_shm_process *p = shm_process_of(state);
   return p->arena.base ? hk_shm_arena_call_checks(&p->arena) : NULL;
 }
 

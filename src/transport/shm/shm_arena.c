@@ -14,9 +14,9 @@ enum {
   READS_AT = PAIR /* up to the header page's end */
 };
 
-static size_t control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
+static size_t shm_arena_control_bytes(uint32_t nslots) { return hk_round_up(nslots * sizeof(hk_slot), PAIR); }
 
-static uint32_t small_bytes(const hk_shm_shape *shape) {
+static uint32_t shm_arena_small_bytes(const hk_shm_shape *shape) {
   return shape->nranks == 2 ? HK_SLOT_SMALL_OF_TWO : HK_SLOT_SMALL;
 }
 
@@ -24,10 +24,10 @@ void hk_shm_arena_layout(hk_shm_arena *a, const hk_shm_shape *shape) {
   size_t n = shape->nranks;
   *a = (hk_shm_arena){.shape = *shape};
   a->mcast_slots = shape->nslots > HK_MCAST_SLOTS ? shape->nslots : HK_MCAST_SLOTS;
-  a->link_control = control_bytes(shape->nslots) + PAIR;
-  a->mcast_control = control_bytes(a->mcast_slots) + hk_round_up(n * sizeof(hk_head), PAIR);
+  a->link_control = shm_arena_control_bytes(shape->nslots) + PAIR;
+  a->mcast_control = shm_arena_control_bytes(a->mcast_slots) + hk_round_up(n * sizeof(hk_head), PAIR);
   a->payload = hk_round_up(shape->nslots * shape->slot_bytes, PAGE);
-  a->mcast_payload = a->payload + (size_t)a->mcast_slots * small_bytes(shape);
+  a->mcast_payload = a->payload + (size_t)a->mcast_slots * shm_arena_small_bytes(shape);
   a->status_pages_at = PAGE;
   a->call_checks_at = hk_round_up(a->status_pages_at + n * sizeof(hk_status_page), PAIR);
   a->links_at = hk_round_up(a->call_checks_at + sizeof(hk_call_checks), PAGE);
@@ -71,7 +71,7 @@ hk_call_checks *hk_shm_arena_call_checks(const hk_shm_arena *a) {
 
 /* Sets the counters of an end: slots that all readers have given back, plus, for a sender, the slots that are filled
  * and not given back. */
-static void resume(hk_link *link) {
+static void shm_arena_resume(hk_link *link) {
   uint64_t head = UINT64_MAX, filled;
   for (uint32_t i = 0; i < link->nheads; i++) {
     /* acquire: as in hk_link_refresh_credit */
@@ -97,7 +97,7 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     size_t index = (key->channel * n + from) * n + to;
     control = a->base + a->links_at + index * a->link_control;
     link->payload = a->base + a->link_payload_at + index * a->payload;
-    link->heads = (hk_head *)(control + control_bytes(a->shape.nslots));
+    link->heads = (hk_head *)(control + shm_arena_control_bytes(a->shape.nslots));
     link->nheads = 1;
     link->mask = a->shape.nslots - 1;
     link->small = NULL;
@@ -107,10 +107,10 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
     control = a->base + a->mcasts_at + index * a->mcast_control;
     link->payload = a->base + a->mcast_payload_at + index * a->mcast_payload;
     link->small = link->payload + a->payload;
-    link->small_bytes = small_bytes(&a->shape);
+    link->small_bytes = shm_arena_small_bytes(&a->shape);
     link->mask = a->mcast_slots - 1;
     /* The readers' heads are dense: the sender has none. */
-    link->heads = (hk_head *)(control + control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));
+    link->heads = (hk_head *)(control + shm_arena_control_bytes(a->mcast_slots)) + (sends ? 0 : self - (self > from));
     link->nheads = sends ? (uint32_t)n - 1 : 1;
   }
   link->slots = (hk_slot *)control;
@@ -118,5 +118,5 @@ void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t s
   link->slot_bytes = (uint32_t)a->shape.slot_bytes;
   link->peer = key->peer;
   link->kind = key->kind;
-  resume(link);
+  shm_arena_resume(link);
 }

@@ -40,7 +40,7 @@ void hk_shm_cma_prepare(hk_shm_state *s) {
 }
 
 /* As hk_shm_cma_read; *done: the number of bytes read. */
-static int read_some(pid_t pid, uint64_t from, void *to, size_t bytes, size_t *done) {
+static int shm_cma_read_some(pid_t pid, uint64_t from, void *to, size_t bytes, size_t *done) {
   for (*done = 0; *done < bytes;) {
     struct iovec local = {(char *)to + *done, bytes - *done};
     struct iovec remote = {(void *)(uintptr_t)(from + *done), bytes - *done};
@@ -57,11 +57,11 @@ static int read_some(pid_t pid, uint64_t from, void *to, size_t bytes, size_t *d
 
 int hk_shm_cma_read(pid_t pid, uint64_t from, void *to, size_t bytes) {
   size_t done;
-  return read_some(pid, from, to, bytes, &done);
+  return shm_cma_read_some(pid, from, to, bytes, &done);
 }
 
 /* Tries to read the words of all others. */
-static bool can_read(const hk_shm_state *s, const void *facts) {
+static bool shm_cma_can_read(const hk_shm_state *s, const void *facts) {
   const hk_transport_env *env = s->base.env;
   const hk_shm_process *p = s->process;
   for (int r = 0; r < env->nranks; r++) {
@@ -84,7 +84,7 @@ static bool can_read(const hk_shm_state *s, const void *facts) {
 
 /* The ranks that measure: the lowest two of the host that are in two processes. False if there is no measurement; all
  * ranks of the host get the same result. */
-static bool measurers(const hk_shm_state *s, const void *facts, int who[2]) {
+static bool shm_cma_measurers(const hk_shm_state *s, const void *facts, int who[2]) {
   const hk_transport_env *env = s->base.env;
   int n = 0;
   for (int r = 0; r < env->nranks && n < 2; r++)
@@ -109,7 +109,8 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
   uint32_t from;
   _Atomic(uint8_t) *mine = p->arena.base ? hk_shm_arena_reads(&p->arena, (uint32_t)p->index[env->rank]) : NULL;
   if (!mine || p->one_process || s->fact.flags & HK_SHM_FACT_P2P_OFF || !s->base.env->settings->CMA) return HK_OK;
-  bool able = can_read(s, facts), measured = s->fact.flags & HK_SHM_FACT_CMA_MEASURED && measurers(s, facts, who);
+  bool able = shm_cma_can_read(s, facts),
+       measured = s->fact.flags & HK_SHM_FACT_CMA_MEASURED && shm_cma_measurers(s, facts, who);
   /* relaxed, both: the bytes publish nothing but themselves */
   if (able) atomic_store_explicit(mine, measured ? READS_IF_FASTER : READS, memory_order_relaxed);
   if (!measured || (env->rank != who[0] && env->rank != who[1])) return HK_OK;
@@ -120,7 +121,7 @@ hk_status hk_shm_cma_try(hk_shm_state *s, const void *facts) {
 
 /* The least size in bytes from which all ranks with these indices in the group read the memory of others. 0: one of
  * them does not. */
-static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end) {
+static uint32_t shm_cma_all_from(const hk_shm_process *p, uint32_t first, uint32_t end) {
   /* relaxed, both: as in hk_shm_cma_try */
   const uint32_t measured = atomic_load_explicit(hk_shm_arena_cma_from(&p->arena), memory_order_relaxed);
   uint32_t from = HK_SHM_CMA_LEAST_BYTES;
@@ -137,14 +138,14 @@ static uint32_t all_from(const hk_shm_process *p, uint32_t first, uint32_t end) 
 uint32_t hk_shm_cma_from(const hk_shm_state *s, const hk_link *link) {
   const hk_shm_process *p = s->process;
   const uint32_t reader = (uint32_t)p->index[link->peer];
-  return link->kind == HK_LINK_SEND ? all_from(p, reader, reader + 1) : 0;
+  return link->kind == HK_LINK_SEND ? shm_cma_all_from(p, reader, reader + 1) : 0;
 }
 
 bool hk_shm_reads(hk_transport_state *state) {
   const hk_shm_process *p = ((hk_shm_state *)state)->process;
   const hk_transport_env *env = state->env;
   if (!p->arena.base || p->one_process || p->ngroup != (uint32_t)env->nranks) return false;
-  const uint32_t from = all_from(p, 0, p->ngroup);
+  const uint32_t from = shm_cma_all_from(p, 0, p->ngroup);
   return from && env->slot_bytes >= from;
 }
 
@@ -157,7 +158,7 @@ bool hk_shm_writable(hk_transport_state *state, int peer, uint64_t at, const voi
 }
 
 /* The kernel now refuses a read that it allowed at init. */
-static hk_status forbidden(int rank, int peer) {
+static hk_status shm_cma_forbidden(int rank, int peer) {
   return HK_FAIL(
       HK_ERR_SYSTEM,
       "rank %d may not use rank %d's memory any more (EPERM): one of the two processes has changed its user, "
@@ -172,7 +173,7 @@ hk_status hk_shm_write(hk_transport_state *state, int peer, uint64_t at, const v
     struct iovec local = {(void *)((uintptr_t)from + done), bytes - done};
     struct iovec remote = {(void *)(uintptr_t)(at + done), bytes - done};
     ssize_t n = process_vm_writev(env->peers[peer].pid, &local, 1, &remote, 1, 0);
-    if (n < 0 && errno == EPERM) return forbidden(env->rank, peer);
+    if (n < 0 && errno == EPERM) return shm_cma_forbidden(env->rank, peer);
     if (n <= 0)
       return HK_FAIL(
           HK_ERR_REMOTE,
@@ -193,8 +194,8 @@ hk_status hk_shm_fetch(hk_transport_state *state, hk_link *link, const hk_ref *r
   }
   size_t done;
   unsigned char seen;
-  if (read_some(peer->pid, ref->offset, to, bytes, &done) == 0) return HK_OK;
-  if (errno == EPERM) return forbidden(env->rank, (int)link->peer);
+  if (shm_cma_read_some(peer->pid, ref->offset, to, bytes, &done) == 0) return HK_OK;
+  if (errno == EPERM) return shm_cma_forbidden(env->rank, (int)link->peer);
   /* The kernel does not say which of the two buffers is no memory: if the peer's can be read, it is this rank's. */
   if (errno == EFAULT && hk_shm_cma_read(peer->pid, ref->offset + done, &seen, 1) == 0)
     return HK_FAIL(

@@ -24,14 +24,14 @@
 enum { FAILURE_TAG = 0x73686d };
 
 /* Returns true if the rank is the lowest of its process. */
-static bool acts_for_process(const hk_transport_env *env, int rank) {
+static bool shm_join_acts_for_process(const hk_transport_env *env, int rank) {
   for (int r = 0; r < rank; r++)
     if (env->peers[r].process == env->peers[rank].process) return false;
   return true;
 }
 
 /* Numbers the ranks of the group: those of this process, or of this host. */
-static void number(hk_shm_process *p, const hk_transport_env *env, bool one_process) {
+static void shm_join_number(hk_shm_process *p, const hk_transport_env *env, bool one_process) {
   const hk_peer *me = &env->peers[env->rank];
   p->ngroup = 0;
   p->one_process = true;
@@ -44,7 +44,7 @@ static void number(hk_shm_process *p, const hk_transport_env *env, bool one_proc
 }
 
 /* A kernel that does not overcommit (vm.overcommit_memory=2) refuses the private mapping, but grants a sparse file. */
-static bool map_private(hk_shm_arena *a) {
+static bool shm_join_map_private(hk_shm_arena *a) {
   if (hk_shm_arena_map(a, -1)) return true;
   int fd = hk_host_memfd("hocket-arena", a->bytes);
   if (fd < 0) return false;
@@ -54,16 +54,16 @@ static bool map_private(hk_shm_arena *a) {
 }
 
 /* The ranks of this process alone: they need no agreement, and private memory is enough. */
-static hk_status settle_alone(hk_shm_process *p, const hk_transport_env *env, const hk_shm_fact *mine) {
+static hk_status shm_join_settle_alone(hk_shm_process *p, const hk_transport_env *env, const hk_shm_fact *mine) {
   enum { BOTH = HK_SHM_FACT_SHM_OFF | HK_SHM_FACT_P2P_OFF };
-  number(p, env, true);
+  shm_join_number(p, env, true);
   if ((mine->flags & BOTH) == BOTH) {
     snprintf(p->reason, sizeof p->reason, "NCCL_SHM_DISABLE and NCCL_P2P_DISABLE are both 1");
     return HK_OK;
   }
   if (p->ngroup == 1) return HK_OK;
   hk_shm_arena_layout(&p->arena, &(hk_shm_shape){p->ngroup, mine->nslots, mine->slot_bytes});
-  if (map_private(&p->arena)) return HK_OK;
+  if (shm_join_map_private(&p->arena)) return HK_OK;
   snprintf(p->reason, sizeof p->reason, "cannot map %zu bytes of address space for %u ranks: %s", p->arena.bytes,
            p->ngroup, strerror(errno));
   return HK_OK;
@@ -71,7 +71,8 @@ static hk_status settle_alone(hk_shm_process *p, const hk_transport_env *env, co
 
 /* Returns true, with the reason, if the facts rule out an arena of the whole host. Every rank of the host gets the same
  * reason. */
-static bool facts_forbid(const hk_shm_process *p, const hk_transport_env *env, const void *facts, char *reason) {
+static bool shm_join_facts_forbid(const hk_shm_process *p, const hk_transport_env *env, const void *facts,
+                                  char *reason) {
   const hk_shm_fact *mine = hk_shm_fact_of(facts, env->rank);
   for (int r = 0; r < env->nranks; r++) {
     const hk_shm_fact *it = hk_shm_fact_of(facts, r);
@@ -97,11 +98,11 @@ typedef struct question {
 } question;
 
 /* Leader: takes reports over TCP of processes that cannot reach its socket. */
-static void take_failure_reports(void *arg) {
+static void shm_join_take_failure_reports(void *arg) {
   const question *q = arg;
   const hk_transport_env *env = q->env;
   for (int r = 0; env->take && r < env->nranks; r++) {
-    if (q->process->index[r] < 0 || r == env->rank || !acts_for_process(env, r)) continue;
+    if (q->process->index[r] < 0 || r == env->rank || !shm_join_acts_for_process(env, r)) continue;
     int fd = env->take(env->arg, r, FAILURE_TAG);
     if (fd < 0) continue;
     char reason[HK_SHM_REASON + 1] = "it cannot reach the others' sockets";
@@ -114,7 +115,7 @@ static void take_failure_reports(void *arg) {
   }
 }
 
-static hk_status report_unreachable(const question *q, const char *reason) {
+static hk_status shm_join_report_unreachable(const question *q, const char *reason) {
   const hk_transport_env *env = q->env;
   int fd;
   if (!env->dial && !q->leading) return HK_OK;
@@ -132,15 +133,15 @@ static hk_status report_unreachable(const question *q, const char *reason) {
   return HK_OK;
 }
 
-static void fill(const question *q, hk_shm_message *m, hk_shm_verb verb) {
+static void shm_join_fill(const question *q, hk_shm_message *m, hk_shm_verb verb) {
   *m = (hk_shm_message){.verb = verb, .shape = q->process->arena.shape};
   memcpy(m->secret, q->env->secret, sizeof m->secret);
 }
 
 /* Maps the arena's file and reports the result to the leader. */
-static hk_status map_and_report(const question *q, int fd) {
+static hk_status shm_join_map_and_report(const question *q, int fd) {
   hk_shm_message m;
-  fill(q, &m, HK_SHM_MAPPED);
+  shm_join_fill(q, &m, HK_SHM_MAPPED);
   if (!hk_shm_arena_map(&q->process->arena, fd)) {
     m.verb = HK_SHM_FAILED;
     snprintf(m.reason, sizeof m.reason, "rank %d cannot map %zu bytes of shared memory: %s", q->env->rank,
@@ -151,26 +152,26 @@ static hk_status map_and_report(const question *q, int fd) {
 }
 
 /* The kernel could not pass the arena's file. Without this report the leader would wait for this process. */
-static hk_status report_no_descriptor(const question *q) {
+static hk_status shm_join_report_no_descriptor(const question *q) {
   hk_shm_message m;
-  fill(q, &m, HK_SHM_FAILED);
+  shm_join_fill(q, &m, HK_SHM_FAILED);
   snprintf(m.reason, sizeof m.reason, "rank %d has no descriptor left for shared memory (ulimit -n)", q->env->rank);
   return hk_shm_send_wait(q->socket, q->env->wait, &m, -1);
 }
 
 /* Asks for the arena and waits for the verdict. `reason` stays empty if it is ON. */
-static hk_status agree(question *q, uint32_t processes, char *reason) {
+static hk_status shm_join_agree(question *q, uint32_t processes, char *reason) {
   hk_shm_message m;
   int fd;
-  fill(q, &m, HK_SHM_ASK_ARENA);
+  shm_join_fill(q, &m, HK_SHM_ASK_ARENA);
   m.processes = processes;
   HK_OR_RETURN(hk_shm_send_wait(q->socket, q->env->wait, &m, -1));
   for (;;) {
-    HK_OR_RETURN(
-        hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? take_failure_reports : NULL, q, &m, &fd));
+    HK_OR_RETURN(hk_shm_receive_wait(q->socket, q->env, q->leader, q->leading ? shm_join_take_failure_reports : NULL, q,
+                                     &m, &fd));
     if (m.verb == HK_SHM_ON) break;
     if (m.verb == HK_SHM_GRANT) {
-      HK_OR_RETURN(fd >= 0 ? map_and_report(q, fd) : report_no_descriptor(q));
+      HK_OR_RETURN(fd >= 0 ? shm_join_map_and_report(q, fd) : shm_join_report_no_descriptor(q));
       continue;
     }
     if (fd >= 0) close(fd);
@@ -180,7 +181,7 @@ static hk_status agree(question *q, uint32_t processes, char *reason) {
   return HK_OK;
 }
 
-static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
+static hk_status shm_join_ask_leader(hk_shm_state *s, const void *facts, char *reason) {
   const hk_transport_env *env = s->base.env;
   hk_status rc = HK_OK;
   uint32_t processes = 0;
@@ -188,7 +189,7 @@ static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
   for (int r = 0; r < env->nranks; r++) {
     if (s->process->index[r] < 0) continue;
     if (q.leader < 0) q.leader = r;
-    processes += acts_for_process(env, r);
+    processes += shm_join_acts_for_process(env, r);
   }
   q.leading = q.leader == env->rank;
   q.socket = hk_shm_dial(hk_shm_fact_of(facts, q.leader)->name);
@@ -196,41 +197,41 @@ static hk_status ask_leader(hk_shm_state *s, const void *facts, char *reason) {
     snprintf(reason, HK_SHM_REASON,
              "rank %d cannot reach rank %d's unix socket (%s): is it in another network namespace?", env->rank,
              q.leader, strerror(errno));
-    return report_unreachable(&q, reason);
+    return shm_join_report_unreachable(&q, reason);
   }
   hk_shm_arena_layout(&s->process->arena, &(hk_shm_shape){s->process->ngroup, env->nslots, env->slot_bytes});
-  rc = agree(&q, processes, reason);
+  rc = shm_join_agree(&q, processes, reason);
   if (rc != HK_OK || reason[0]) hk_shm_arena_unmap(&s->process->arena);
   close(q.socket);
   return rc;
 }
 
 /* Keeps the names of the sockets that answer questions for regions. */
-static hk_status remember_names(hk_shm_process *p, const hk_transport_env *env, const void *facts) {
+static hk_status shm_join_remember_names(hk_shm_process *p, const hk_transport_env *env, const void *facts) {
   p->names = malloc((size_t)env->nranks * sizeof *p->names);
   if (!p->names) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
   for (int r = 0; r < env->nranks; r++) memcpy(p->names[r], hk_shm_fact_of(facts, r)->name, HK_SHM_NAME);
   return HK_OK;
 }
 
-static hk_status settle(hk_shm_state *s, const void *facts) {
+static hk_status shm_join_settle(hk_shm_state *s, const void *facts) {
   const hk_transport_env *env = s->base.env;
   hk_shm_process *p = s->process;
   p->index = malloc((size_t)env->nranks * sizeof *p->index);
   if (!p->index) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
-  number(p, env, false);
-  if (p->one_process || facts_forbid(p, env, facts, p->reason)) {
+  shm_join_number(p, env, false);
+  if (p->one_process || shm_join_facts_forbid(p, env, facts, p->reason)) {
     hk_shm_process_close_socket(p);
   } else {
-    HK_OR_RETURN(ask_leader(s, facts, p->reason));
-    if (!p->reason[0]) return remember_names(p, env, facts);
+    HK_OR_RETURN(shm_join_ask_leader(s, facts, p->reason));
+    if (!p->reason[0]) return shm_join_remember_names(p, env, facts);
     HK_INFO(HK_SUB_INIT | HK_SUB_SHM, "no shared memory between the processes of this host: %s", p->reason);
   }
-  return settle_alone(p, env, hk_shm_fact_of(facts, env->rank));
+  return shm_join_settle_alone(p, env, hk_shm_fact_of(facts, env->rank));
 }
 
 /* The other ranks of the process sleep until its lowest rank is done. */
-static hk_status await_lowest(hk_shm_process *p, const hk_transport_env *env) {
+static hk_status shm_join_await_lowest(hk_shm_process *p, const hk_transport_env *env) {
   hk_waiter w;
   hk_status rc = HK_OK;
   hk_wait_begin(&w, env->wait);
@@ -244,8 +245,8 @@ static hk_status await_lowest(hk_shm_process *p, const hk_transport_env *env) {
 hk_status hk_shm_join(hk_transport_state *state, const void *facts) {
   hk_shm_state *s = (hk_shm_state *)state;
   hk_shm_process *p = s->process;
-  if (!acts_for_process(state->env, state->env->rank)) return await_lowest(p, state->env);
-  hk_status rc = settle(s, facts);
+  if (!shm_join_acts_for_process(state->env, state->env->rank)) return shm_join_await_lowest(p, state->env);
+  hk_status rc = shm_join_settle(s, facts);
   pthread_mutex_lock(&p->lock);
   p->rc = rc;
   p->stage = HK_SHM_SETTLED;

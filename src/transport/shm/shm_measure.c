@@ -32,7 +32,7 @@ typedef struct contest {
 } contest;
 
 /* Exchanges two words with the peer; also a barrier. */
-static hk_status swap(contest *c, const uint64_t mine[2], uint64_t theirs[2]) {
+static hk_status shm_measure_swap(contest *c, const uint64_t mine[2], uint64_t theirs[2]) {
   enum { WORDS = 2 * sizeof(uint64_t) };
   hk_waiter w;
   hk_wait_begin(&w, c->env->wait);
@@ -45,7 +45,7 @@ static hk_status swap(contest *c, const uint64_t mine[2], uint64_t theirs[2]) {
   return HK_OK;
 }
 
-static bool move(const contest *c, int way, size_t place, size_t bytes) {
+static bool shm_measure_move(const contest *c, int way, size_t place, size_t bytes) {
   if (way == KERNEL) return hk_shm_cma_read(c->pid, c->theirs, c->to, bytes) == 0;
   if (way == WRITE)
     memcpy(c->out.payload + place, c->from, bytes);
@@ -55,7 +55,7 @@ static bool move(const contest *c, int way, size_t place, size_t bytes) {
 }
 
 /* Accesses each page once before the next measurement, so that it contains no page fault. */
-static void touch(const contest *c, int way, size_t place, size_t bytes) {
+static void shm_measure_touch(const contest *c, int way, size_t place, size_t bytes) {
   const volatile char *in = c->in.payload + place;
   volatile char *out = c->out.payload + place;
   for (size_t i = 0; i < bytes; i += PAGE) {
@@ -65,16 +65,16 @@ static void touch(const contest *c, int way, size_t place, size_t bytes) {
 }
 
 /* The least time of each way in ns. */
-static hk_status time_all(contest *c, size_t places, size_t bytes, uint64_t best[WAYS]) {
+static hk_status shm_measure_time_all(contest *c, size_t places, size_t bytes, uint64_t best[WAYS]) {
   uint64_t words[2] = {0};
   for (int way = 0; way < WAYS; way++) best[way] = UINT32_MAX;
   for (size_t i = 0; i < WAYS * REPEATS; i++) {
     int way = i % WAYS;
     size_t place = i / WAYS % places * MOST;
-    touch(c, way, place, bytes);
-    HK_OR_RETURN(swap(c, words, words));
+    shm_measure_touch(c, way, place, bytes);
+    HK_OR_RETURN(shm_measure_swap(c, words, words));
     uint64_t begin = hk_now_ns();
-    bool moved = move(c, way, place, bytes);
+    bool moved = shm_measure_move(c, way, place, bytes);
     uint64_t ns = hk_now_ns() - begin;
     if (moved && ns < best[way]) best[way] = ns;
   }
@@ -82,11 +82,11 @@ static hk_status time_all(contest *c, size_t places, size_t bytes, uint64_t best
 }
 
 /* Times one size. *reads: by process_vm_readv it takes less. */
-static hk_status compare(contest *c, size_t places, uint32_t bytes, int peer, bool *reads) {
+static hk_status shm_measure_compare(contest *c, size_t places, uint32_t bytes, int peer, bool *reads) {
   uint64_t best[WAYS], theirs[2];
-  HK_OR_RETURN(time_all(c, places, bytes, best));
+  HK_OR_RETURN(shm_measure_time_all(c, places, bytes, best));
   uint64_t mine[2] = {best[WRITE] + best[READ], best[KERNEL]};
-  HK_OR_RETURN(swap(c, mine, theirs)); /* also ensures that the peer no longer reads this rank's memory */
+  HK_OR_RETURN(shm_measure_swap(c, mine, theirs)); /* also ensures that the peer no longer reads this rank's memory */
   double slots = (double)mine[0] + (double)theirs[0], kernel = (double)mine[1] + (double)theirs[1];
   *reads = kernel < slots;
   if (c->env->rank < peer)
@@ -96,7 +96,7 @@ static hk_status compare(contest *c, size_t places, uint32_t bytes, int peer, bo
 }
 
 /* Keeps this thread on the processor where it is, or, if `moves`, on others. A failure does no harm. */
-static void stay(const cpu_set_t *may, int cpu, bool moves) {
+static void shm_measure_stay(const cpu_set_t *may, int cpu, bool moves) {
   cpu_set_t set = *may;
   if (cpu < 0 || cpu >= CPU_SETSIZE || !CPU_COUNT(may)) return;
   if (!moves) CPU_ZERO(&set);
@@ -107,17 +107,17 @@ static void stay(const cpu_set_t *may, int cpu, bool moves) {
   if (CPU_COUNT(&set)) (void)sched_setaffinity(0, sizeof set, &set);
 }
 
-static hk_status run(contest *c, size_t places, int peer, const cpu_set_t *may, uint32_t *from) {
+static hk_status shm_measure_run(contest *c, size_t places, int peer, const cpu_set_t *may, uint32_t *from) {
   const int cpu = sched_getcpu();
   uint64_t hello[2] = {(uint64_t)(uintptr_t)c->from, (uint64_t)cpu}, theirs[2];
   bool reads = false;
   *from = MOST;
-  HK_OR_RETURN(swap(c, hello, theirs));
+  HK_OR_RETURN(shm_measure_swap(c, hello, theirs));
   if (!hello[0] || !theirs[0]) return HK_OK;
   c->theirs = theirs[0];
-  stay(may, cpu, theirs[1] == hello[1] && c->env->rank > peer);
+  shm_measure_stay(may, cpu, theirs[1] == hello[1] && c->env->rank > peer);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(sizes) && !reads; i++) {
-    HK_OR_RETURN(compare(c, places, sizes[i], peer, &reads));
+    HK_OR_RETURN(shm_measure_compare(c, places, sizes[i], peer, &reads));
     *from = reads ? sizes[i] : 0;
   }
   if (c->env->rank < peer && reads)
@@ -147,7 +147,7 @@ hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *fro
   cpu_set_t may;
   const bool pins = sched_getaffinity(0, sizeof may, &may) == 0; /* it fails with more processors than the set holds */
   if (!pins) CPU_ZERO(&may);
-  hk_status rc = run(&c, places, peer, &may, from);
+  hk_status rc = shm_measure_run(&c, places, peer, &may, from);
   if (pins) (void)sched_setaffinity(0, sizeof may, &may);
   free(c.from);
   return rc;

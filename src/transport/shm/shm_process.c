@@ -17,7 +17,7 @@ static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(table_lock);
 static hk_shm_process *table;
 
-static hk_shm_process *find(uint64_t comm_id, uint64_t process) {
+static hk_shm_process *shm_process_find(uint64_t comm_id, uint64_t process) {
   hk_shm_process *p = table;
   while (p && (p->comm_id != comm_id || p->process != process)) p = p->next;
   return p;
@@ -25,7 +25,7 @@ static hk_shm_process *find(uint64_t comm_id, uint64_t process) {
 
 /* The socket exists before its name is published, so every question finds it. If it cannot be made, the fact carries
  * the reason; that is no error. */
-static void open_socket(hk_shm_process *p, const hk_shm_state *s) {
+static void shm_process_open_socket(hk_shm_process *p, const hk_shm_state *s) {
   p->socket = -1;
   if (s->fact.flags & HK_SHM_FACT_SHM_OFF)
     snprintf(p->problem, sizeof p->problem, "NCCL_SHM_DISABLE is 1");
@@ -34,7 +34,7 @@ static void open_socket(hk_shm_process *p, const hk_shm_state *s) {
 }
 
 /* Under the table's mutex. */
-static void close_socket(hk_shm_process *p) {
+static void shm_process_close_socket(hk_shm_process *p) {
   if (p->server) hk_service_remove(p->server->base.env->service, p->socket);
   p->server = NULL;
   if (p->socket >= 0) close(p->socket);
@@ -42,14 +42,14 @@ static void close_socket(hk_shm_process *p) {
 }
 
 /* Lets the first member serve the socket, unless a member does already or there is no socket. */
-static hk_status choose_server(hk_shm_process *p) {
+static hk_status shm_process_choose_server(hk_shm_process *p) {
   if (p->server || p->socket < 0 || !p->members) return HK_OK;
   hk_status rc = hk_service_add(p->members->base.env->service, p->socket, EPOLLIN, hk_shm_serve, p);
   if (rc == HK_OK) p->server = p->members;
   return rc;
 }
 
-static hk_shm_process *make(const hk_shm_state *s) {
+static hk_shm_process *shm_process_make(const hk_shm_state *s) {
   const hk_transport_env *env = s->base.env;
   hk_shm_process *p = calloc(1, sizeof *p);
   if (!p) return NULL;
@@ -57,7 +57,7 @@ static hk_shm_process *make(const hk_shm_state *s) {
   p->process = env->peers[env->rank].process;
   p->host.memfd = -1;
   memcpy(p->secret, env->secret, sizeof p->secret);
-  open_socket(p, s);
+  shm_process_open_socket(p, s);
   pthread_mutex_init(&p->lock, NULL);
   pthread_mutex_init(&p->imports_lock, NULL);
   hk_cond_init(&p->settled);
@@ -66,11 +66,11 @@ static hk_shm_process *make(const hk_shm_state *s) {
   return p;
 }
 
-static void dispose(hk_shm_process *p) {
+static void shm_process_dispose(hk_shm_process *p) {
   hk_shm_process **at = &table;
   while (*at != p) at = &(*at)->next;
   *at = p->next;
-  close_socket(p);
+  shm_process_close_socket(p);
   hk_shm_host_dispose(&p->host);
   hk_shm_arena_unmap(&p->arena);
   hk_shm_regions_dispose(p);
@@ -82,7 +82,7 @@ static void dispose(hk_shm_process *p) {
 }
 
 /* Under the table's mutex. */
-static void leave(hk_shm_state *s) {
+static void shm_process_leave(hk_shm_state *s) {
   hk_shm_process *p = s->process;
   hk_shm_state **at = &p->members;
   pthread_mutex_lock(&p->lock); /* after this, no question for the rank is being answered */
@@ -93,17 +93,17 @@ static void leave(hk_shm_state *s) {
     hk_service_remove(s->base.env->service, p->socket);
     p->server = NULL;
     /* A failure is logged; references to this process's memory cannot be resolved after it. */
-    (void)choose_server(p);
+    (void)shm_process_choose_server(p);
   }
-  if (!p->members) dispose(p);
+  if (!p->members) shm_process_dispose(p);
 }
 
 hk_status hk_shm_process_enter(hk_shm_state *s) {
   const hk_transport_env *env = s->base.env;
   hk_status rc = HK_OK;
   pthread_mutex_lock(&table_lock);
-  hk_shm_process *p = find(env->comm_id, env->peers[env->rank].process);
-  if (!p) p = make(s);
+  hk_shm_process *p = shm_process_find(env->comm_id, env->peers[env->rank].process);
+  if (!p) p = shm_process_make(s);
   if (!p) {
     rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
     goto out;
@@ -115,8 +115,8 @@ hk_status hk_shm_process_enter(hk_shm_state *s) {
   pthread_mutex_unlock(&p->lock);
   memcpy(s->fact.name, p->name, sizeof s->fact.name);
   memcpy(s->fact.problem, p->problem, sizeof s->fact.problem);
-  rc = choose_server(p);
-  if (rc != HK_OK) leave(s);
+  rc = shm_process_choose_server(p);
+  if (rc != HK_OK) shm_process_leave(s);
 out:
   pthread_mutex_unlock(&table_lock);
   return rc;
@@ -124,12 +124,12 @@ out:
 
 void hk_shm_process_leave(hk_shm_state *s) {
   pthread_mutex_lock(&table_lock);
-  leave(s);
+  shm_process_leave(s);
   pthread_mutex_unlock(&table_lock);
 }
 
 void hk_shm_process_close_socket(hk_shm_process *p) {
   pthread_mutex_lock(&table_lock);
-  close_socket(p);
+  shm_process_close_socket(p);
   pthread_mutex_unlock(&table_lock);
 }

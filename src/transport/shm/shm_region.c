@@ -50,7 +50,7 @@ void hk_shm_region_close(hk_link *link) {
 }
 
 /* Sets memo->span to the span of the address. */
-static inline void find_span(hk_shm_memo *memo, uintptr_t at) {
+static inline void shm_region_find_span(hk_shm_memo *memo, uintptr_t at) {
   /* acquire: pairs with the release in the code that changes the table of regions */
   uint64_t generation = atomic_load_explicit(&hk_host_generation, memory_order_acquire);
   if (__builtin_expect(memo->generation == generation && at >= memo->span.begin && at < memo->span.end, 1)) return;
@@ -66,7 +66,7 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
   }
   hk_shm_memo *memo = link->priv;
   if (!link->by_ref || !memo) return false;
-  find_span(memo, at);
+  shm_region_find_span(memo, at);
   if (!memo->span.region || bytes > memo->span.end - at) {
     if (bytes < HK_SHM_CMA_LEAST_BYTES) return false;
     if (!memo->cma_from) memo->cma_from = hk_shm_cma_from((hk_shm_state *)state, link);
@@ -80,7 +80,7 @@ bool hk_shm_refer(hk_transport_state *state, hk_link *link, const void *data, si
 
 /* ---- receiver ---- */
 
-static bool lookup(hk_shm_process *p, uint64_t process, uint64_t region, hk_shm_import *out) {
+static bool shm_region_lookup(hk_shm_process *p, uint64_t process, uint64_t region, hk_shm_import *out) {
   bool found = false;
   pthread_mutex_lock(&p->imports_lock);
   for (size_t i = 0; i < p->nimports && !found; i++) {
@@ -94,7 +94,7 @@ static bool lookup(hk_shm_process *p, uint64_t process, uint64_t region, hk_shm_
 
 /* Lists some of the owner's regions that are mapped here, so that the owner can report which are freed. The next call
  * continues with others. */
-static void list_known(hk_shm_process *p, uint64_t owner, hk_shm_message *m) {
+static void shm_region_list_known(hk_shm_process *p, uint64_t owner, hk_shm_message *m) {
   pthread_mutex_lock(&p->imports_lock);
   for (size_t i = 0; i < p->nimports && m->nregions < HK_SHM_FREED_MAX; i++) {
     const hk_shm_import *it = &p->imports[(i + p->next_listed) % p->nimports];
@@ -104,7 +104,7 @@ static void list_known(hk_shm_process *p, uint64_t owner, hk_shm_message *m) {
   pthread_mutex_unlock(&p->imports_lock);
 }
 
-static void forget(hk_shm_process *p, uint64_t owner, uint64_t region) {
+static void shm_region_forget(hk_shm_process *p, uint64_t owner, uint64_t region) {
   pthread_mutex_lock(&p->imports_lock);
   for (size_t i = 0; i < p->nimports; i++) {
     if (p->imports[i].region != region || p->imports[i].process != owner) continue;
@@ -116,7 +116,7 @@ static void forget(hk_shm_process *p, uint64_t owner, uint64_t region) {
 }
 
 /* Keeps the mapping, unless another rank of the process mapped the region first: then *it becomes that mapping. */
-static bool remember(hk_shm_process *p, hk_shm_import *it) {
+static bool shm_region_remember(hk_shm_process *p, hk_shm_import *it) {
   bool kept = false;
   pthread_mutex_lock(&p->imports_lock);
   for (size_t i = 0; i < p->nimports && !kept; i++) {
@@ -137,18 +137,18 @@ static bool remember(hk_shm_process *p, hk_shm_import *it) {
   return kept;
 }
 
-static hk_status map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it) {
+static hk_status shm_region_map_region(hk_shm_state *s, int peer, int fd, hk_shm_import *it) {
   void *m = mmap(NULL, it->bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (m == MAP_FAILED)
     return HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", s->base.env->rank, it->bytes, peer);
   it->base = m;
-  if (remember(s->process, it)) return HK_OK;
+  if (shm_region_remember(s->process, it)) return HK_OK;
   munmap(m, it->bytes);
   return HK_FAIL_ERRNO("rank %d has no memory to keep a mapping of rank %d's", s->base.env->rank, peer);
 }
 
 /* Asks the owner's service thread: one round trip, which does not depend on the owner's ranks. */
-static hk_status ask(hk_shm_state *s, const hk_wait_env *wait, int peer, hk_shm_message *m, int *fd) {
+static hk_status shm_region_ask(hk_shm_state *s, const hk_wait_env *wait, int peer, hk_shm_message *m, int *fd) {
   hk_transport_env own = *s->base.env, *env = &own;
   hk_shm_process *p = s->process;
   hk_status rc = HK_OK;
@@ -170,14 +170,14 @@ out:
   return rc;
 }
 
-static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
+static hk_status shm_region_import(hk_shm_state *s, int peer, hk_shm_import *it) {
   hk_shm_process *p = s->process;
   hk_status rc;
   int fd = -1;
   hk_shm_message m = {.region = it->region};
-  list_known(p, it->process, &m);
-  HK_TRY(ask(s, NULL, peer, &m, &fd), out);
-  for (uint32_t i = 0; i < HK_SHM_FREED_MAX; i++) forget(p, it->process, m.regions[i]);
+  shm_region_list_known(p, it->process, &m);
+  HK_TRY(shm_region_ask(s, NULL, peer, &m, &fd), out);
+  for (uint32_t i = 0; i < HK_SHM_FREED_MAX; i++) shm_region_forget(p, it->process, m.regions[i]);
   if (m.verb == HK_SHM_REGION && fd < 0) {
     rc = HK_FAIL(
         HK_ERR_SYSTEM,
@@ -193,7 +193,7 @@ static hk_status import(hk_shm_state *s, int peer, hk_shm_import *it) {
     goto out;
   }
   it->bytes = m.bytes;
-  rc = map_region(s, peer, fd, it);
+  rc = shm_region_map_region(s, peer, fd, it);
 out:
   if (fd >= 0) close(fd);
   return rc;
@@ -214,14 +214,14 @@ hk_status hk_shm_region_file(hk_transport_state *state, const hk_wait_env *wait,
   if (!s->process || !s->process->names)
     return HK_FAIL(HK_ERR_SYSTEM, "rank %d shares no memory with rank %d (%s)", state->env->rank, peer,
                    hk_shm_no_files(state));
-  HK_OR_RETURN(ask(s, wait, peer, &m, fd));
+  HK_OR_RETURN(shm_region_ask(s, wait, peer, &m, fd));
   *bytes = m.bytes;
   if (m.verb != HK_SHM_REGION || *fd < 0)
     rc = HK_FAIL(HK_ERR_REMOTE, "rank %d has no memory region %llu any more", peer, (unsigned long long)region);
   return rc;
 }
 
-static hk_status ask_here(hk_shm_state *s, int peer, int fd, void *payload) {
+static hk_status shm_region_ask_here(hk_shm_state *s, int peer, int fd, void *payload) {
   hk_shm_process *p = s->process;
   char reason[HK_SHM_REASON] = "the rank has left";
   pthread_mutex_lock(&p->lock);
@@ -233,11 +233,11 @@ static hk_status ask_here(hk_shm_state *s, int peer, int fd, void *payload) {
   return HK_FAIL(HK_ERR_REMOTE, "rank %d refuses what rank %d asks for: %s", peer, s->base.env->rank, reason);
 }
 
-static hk_status ask_rank(hk_shm_state *s, int peer, int fd, void *payload, bool answered) {
+static hk_status shm_region_ask_rank(hk_shm_state *s, int peer, int fd, void *payload, bool answered) {
   const hk_transport_env *env = s->base.env;
   hk_status rc = HK_OK;
   hk_shm_message m = {.verb = HK_SHM_ASK_RANK, .processes = (uint32_t)peer};
-  if (env->peers[peer].process == env->peers[env->rank].process) return ask_here(s, peer, fd, payload);
+  if (env->peers[peer].process == env->peers[env->rank].process) return shm_region_ask_here(s, peer, fd, payload);
   int none = -1, socket = s->process && s->process->names ? hk_shm_dial(s->process->names[peer]) : -1;
   if (socket < 0 && !answered) return HK_OK;
   if (socket < 0)
@@ -259,11 +259,11 @@ out:
 }
 
 hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload) {
-  return ask_rank((hk_shm_state *)s, peer, fd, payload, true);
+  return shm_region_ask_rank((hk_shm_state *)s, peer, fd, payload, true);
 }
 
 hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload) {
-  return ask_rank((hk_shm_state *)s, peer, fd, payload, false);
+  return shm_region_ask_rank((hk_shm_state *)s, peer, fd, payload, false);
 }
 
 void hk_shm_answer_with(hk_transport_state *state, hk_answer *answer, void *arg) {
@@ -276,15 +276,15 @@ void hk_shm_answer_with(hk_transport_state *state, hk_answer *answer, void *arg)
 }
 
 /* Off the fast path: finds or maps the region of rank `peer`. */
-static hk_status look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_import *out) {
+static hk_status shm_region_look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_import *out) {
   const hk_peer *peers = s->base.env->peers;
   hk_shm_import it = {.process = peers[peer].process, .region = region};
   hk_status rc = HK_OK;
   if (it.process == peers[s->base.env->rank].process) { /* a multicast that other processes take part in, too */
     if (!hk_host_locate(region, &it.base, &it.bytes))
       rc = HK_FAIL(HK_ERR_USAGE, "rank %d uses memory that has been freed", peer);
-  } else if (!lookup(s->process, it.process, it.region, &it)) {
-    rc = import(s, peer, &it);
+  } else if (!shm_region_lookup(s->process, it.process, it.region, &it)) {
+    rc = shm_region_import(s, peer, &it);
   }
   if (rc == HK_OK) *out = it;
   return rc;
@@ -292,13 +292,13 @@ static hk_status look_up(hk_shm_state *s, int peer, uint64_t region, hk_shm_impo
 
 hk_status hk_shm_region_map(hk_transport_state *s, int peer, uint64_t region, char **base) {
   hk_shm_import it;
-  hk_status rc = look_up((hk_shm_state *)s, peer, region, &it);
+  hk_status rc = shm_region_look_up((hk_shm_state *)s, peer, region, &it);
   if (rc == HK_OK) *base = it.base;
   return rc;
 }
 
 /* HK_OK if the reference is inside the region. */
-static hk_status check_extent(int peer, const hk_shm_import *it, const hk_ref *ref, size_t bytes) {
+static hk_status shm_region_check_extent(int peer, const hk_shm_import *it, const hk_ref *ref, size_t bytes) {
   if (__builtin_expect(ref->offset <= it->bytes && bytes <= it->bytes - ref->offset, 1)) return HK_OK;
   return HK_FAIL(HK_ERR_INTERNAL, "rank %d refers to %zu bytes at %llu of a region of %zu bytes", peer, bytes,
                  (unsigned long long)ref->offset, it->bytes);
@@ -308,7 +308,7 @@ bool hk_shm_export_target(hk_transport_state *state, hk_link *link, const void *
   hk_shm_memo *memo = link->priv;
   (void)state;
   if (link->by_ref != 1 || !memo) return false;
-  find_span(memo, (uintptr_t)data);
+  shm_region_find_span(memo, (uintptr_t)data);
   if (!memo->span.region || bytes > memo->span.end - (uintptr_t)data) return false;
   *out = (hk_ref){memo->span.region, (uintptr_t)data - memo->span.begin};
   return true;
@@ -322,14 +322,14 @@ hk_status hk_shm_map_target(hk_transport_state *state, hk_link *link, unsigned r
     return HK_FAIL_ERRNO("no memory for the places of %u ranks", link->nheads);
   hk_shm_import *it = &memo->borrowed[reader];
   if (__builtin_expect(it->region != ref->region, 0))
-    HK_OR_RETURN(look_up((hk_shm_state *)state, peer, ref->region, it));
-  HK_OR_RETURN(check_extent(peer, it, ref, bytes));
+    HK_OR_RETURN(shm_region_look_up((hk_shm_state *)state, peer, ref->region, it));
+  HK_OR_RETURN(shm_region_check_extent(peer, it, ref, bytes));
   *at = it->base + ref->offset;
   return HK_OK;
 }
 
 /* A copy of the sender's private memory, for data that cannot be copied straight to its place. */
-static const void *bounce(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
+static const void *shm_region_bounce(hk_transport_state *state, hk_link *link, const hk_ref *ref, size_t bytes) {
   hk_shm_memo *memo = link->priv;
   if (memo->bounce_bytes < bytes) {
     free(memo->bounce);
@@ -351,11 +351,11 @@ const void *hk_shm_resolve(hk_transport_state *state, hk_link *link, const hk_re
     HK_FAIL(HK_ERR_INTERNAL, "rank %u sent a reference over a link of one process", link->peer);
     return NULL;
   }
-  if (ref->region == HK_REGION_PRIVATE) return bounce(state, link, ref, bytes);
+  if (ref->region == HK_REGION_PRIVATE) return shm_region_bounce(state, link, ref, bytes);
   if (__builtin_expect(memo->seen.region != ref->region, 0) &&
-      look_up((hk_shm_state *)state, link->peer, ref->region, &memo->seen) != HK_OK)
+      shm_region_look_up((hk_shm_state *)state, link->peer, ref->region, &memo->seen) != HK_OK)
     return NULL;
-  if (check_extent(link->peer, &memo->seen, ref, bytes) != HK_OK) return NULL;
+  if (shm_region_check_extent(link->peer, &memo->seen, ref, bytes) != HK_OK) return NULL;
   return memo->seen.base + ref->offset;
 }
 

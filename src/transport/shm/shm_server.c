@@ -10,7 +10,8 @@
 #include "../../device/host.h"
 #include "shm_socket.h"
 
-static void answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb, const char *reason, int fd) {
+static void shm_server_answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb, const char *reason,
+                              int fd) {
   hk_shm_message m = {.verb = verb};
   memcpy(m.secret, p->secret, sizeof m.secret);
   if (reason) snprintf(m.reason, sizeof m.reason, "%s", reason);
@@ -18,17 +19,18 @@ static void answer(hk_shm_process *p, const hk_shm_address *to, hk_shm_verb verb
   if (!hk_shm_send(p->socket, to, &m, fd)) HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
 }
 
-static void decide(hk_shm_process *p, bool on, const char *reason) {
+static void shm_server_decide(hk_shm_process *p, bool on, const char *reason) {
   hk_shm_host *h = &p->host;
   h->verdict = on ? HK_SHM_DECIDED_ON : HK_SHM_DECIDED_OFF;
-  for (uint32_t i = 0; i < h->naskers; i++) answer(p, &h->askers[i], on ? HK_SHM_ON : HK_SHM_OFF, reason, -1);
+  for (uint32_t i = 0; i < h->naskers; i++)
+    shm_server_answer(p, &h->askers[i], on ? HK_SHM_ON : HK_SHM_OFF, reason, -1);
   hk_shm_host_dispose(h); /* processes that have mapped the arena no longer need its file */
 }
 
 void hk_shm_refuse_all(hk_shm_process *p, const char *reason) {
   if (p->host.verdict != HK_SHM_UNDECIDED) return;
   snprintf(p->host.reason, sizeof p->host.reason, "%s", reason);
-  decide(p, false, p->host.reason);
+  shm_server_decide(p, false, p->host.reason);
 }
 
 void hk_shm_host_dispose(hk_shm_host *h) {
@@ -40,7 +42,7 @@ void hk_shm_host_dispose(hk_shm_host *h) {
 }
 
 /* Makes the arena's file when the first process asks. Returns false with the reason if that fails. */
-static bool prepare(hk_shm_host *h, const hk_shm_message *m, char *reason) {
+static bool shm_server_prepare(hk_shm_host *h, const hk_shm_message *m, char *reason) {
   hk_shm_arena a;
   if (h->askers) {
     if (h->processes == m->processes && !memcmp(&h->shape, &m->shape, sizeof h->shape)) return true;
@@ -58,21 +60,21 @@ static bool prepare(hk_shm_host *h, const hk_shm_message *m, char *reason) {
   return false;
 }
 
-static void on_ask_arena(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
+static void shm_server_on_ask_arena(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
   hk_shm_host *h = &p->host;
   char reason[HK_SHM_REASON] = "one process asked twice";
-  if (h->verdict == HK_SHM_UNDECIDED && (!prepare(h, m, reason) || h->naskers == h->processes))
+  if (h->verdict == HK_SHM_UNDECIDED && (!shm_server_prepare(h, m, reason) || h->naskers == h->processes))
     hk_shm_refuse_all(p, reason);
   if (h->verdict != HK_SHM_UNDECIDED) {
-    answer(p, from, HK_SHM_REFUSE, h->reason, -1);
+    shm_server_answer(p, from, HK_SHM_REFUSE, h->reason, -1);
     return;
   }
   h->askers[h->naskers++] = *from;
-  answer(p, from, HK_SHM_GRANT, NULL, h->memfd);
+  shm_server_answer(p, from, HK_SHM_GRANT, NULL, h->memfd);
 }
 
 /* Sends a duplicate of the region's file to the process that asks. */
-static void on_ask_region(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
+static void shm_server_on_ask_region(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from) {
   size_t bytes = 0;
   hk_shm_message reply = {.verb = HK_SHM_GONE, .region = m->region};
   int fd = hk_host_export(m->region, &bytes);
@@ -90,7 +92,7 @@ static void on_ask_region(hk_shm_process *p, const hk_shm_message *m, const hk_s
   if (fd >= 0) close(fd);
 }
 
-static void on_ask_rank(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from, int fd) {
+static void shm_server_on_ask_rank(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from, int fd) {
   hk_shm_message reply = {.verb = HK_SHM_RANK};
   hk_shm_state *s = p->members;
   while (s && s->base.env->rank != (int)m->processes) s = s->next_member;
@@ -103,18 +105,19 @@ static void on_ask_rank(hk_shm_process *p, const hk_shm_message *m, const hk_shm
     HK_INFO(HK_SUB_SHM, "cannot answer a local process: %s", strerror(errno));
 }
 
-static void on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from, int fd) {
+static void shm_server_on_message(hk_shm_process *p, const hk_shm_message *m, const hk_shm_address *from, int fd) {
   switch ((hk_shm_verb)m->verb) {
-    case HK_SHM_ASK_ARENA: on_ask_arena(p, m, from); break;
+    case HK_SHM_ASK_ARENA: shm_server_on_ask_arena(p, m, from); break;
     case HK_SHM_MAPPED:
-      if (p->host.verdict == HK_SHM_UNDECIDED && ++p->host.mapped == p->host.processes) decide(p, true, NULL);
+      if (p->host.verdict == HK_SHM_UNDECIDED && ++p->host.mapped == p->host.processes)
+        shm_server_decide(p, true, NULL);
       break;
     case HK_SHM_FAILED: hk_shm_refuse_all(p, m->reason); break;
-    case HK_SHM_ASK_REGION: on_ask_region(p, m, from); break;
-    case HK_SHM_ASK_RANK: on_ask_rank(p, m, from, fd); break;
+    case HK_SHM_ASK_REGION: shm_server_on_ask_region(p, m, from); break;
+    case HK_SHM_ASK_RANK: shm_server_on_ask_rank(p, m, from, fd); break;
     case HK_SHM_OTHER_USER:
       hk_shm_refuse_all(p, "its processes run as different users, or in different user namespaces");
-      answer(p, from, HK_SHM_REFUSE, p->host.reason, -1);
+      shm_server_answer(p, from, HK_SHM_REFUSE, p->host.reason, -1);
       break;
     default: break; /* a ping, or an invalid message */
   }
@@ -133,7 +136,7 @@ void hk_shm_serve(void *arg, int socket, uint32_t events) {
       break;
     }
     pthread_mutex_lock(&p->lock);
-    on_message(p, &m, &from, fd);
+    shm_server_on_message(p, &m, &from, fd);
     pthread_mutex_unlock(&p->lock);
     if (fd >= 0) close(fd);
   }

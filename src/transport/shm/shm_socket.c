@@ -14,7 +14,7 @@
 
 enum { TYPE = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK };
 
-static hk_shm_address address_of(const char *name) {
+static hk_shm_address shm_socket_address_of(const char *name) {
   hk_shm_address a = {.un.sun_family = AF_UNIX}; /* sun_path begins with a zero byte: the abstract namespace */
   size_t n = strnlen(name, HK_SHM_NAME - 1);
   memcpy(a.un.sun_path + 1, name, n);
@@ -23,13 +23,13 @@ static hk_shm_address address_of(const char *name) {
 }
 
 /* With SO_PASSCRED the kernel adds the sender's user to each datagram that is read. */
-static int open_socket(void) {
+static int shm_socket_open_socket(void) {
   int s = socket(AF_UNIX, TYPE, 0), on = 1;
   if (s >= 0) setsockopt(s, SOL_SOCKET, SO_PASSCRED, &on, sizeof on);
   return s;
 }
 
-static int fail(int s) {
+static int shm_socket_fail(int s) {
   int e = errno;
   close(s);
   errno = e;
@@ -40,7 +40,7 @@ static int fail(int s) {
  * also closes a descriptor that it attached. So this process's thread need not close it, which may take long (a socket
  * with SO_LINGER), and strangers cannot fill the queue. */
 _Static_assert(offsetof(hk_shm_message, secret) == 0, "the filter compares a message's first bytes");
-static int admit_secret(int s, const uint8_t *secret) {
+static int shm_socket_admit_secret(int s, const uint8_t *secret) {
   enum { WORDS = 4 };
   struct sock_filter f[2 * WORDS + 2];
   struct sock_fprog program = {.len = HK_ARRAY_LENGTH(f), .filter = f};
@@ -60,22 +60,22 @@ int hk_shm_listen(char *name, const uint8_t *secret) {
   uint64_t random[2];
   if (getrandom(random, sizeof random, 0) != sizeof random) return -1;
   snprintf(name, HK_SHM_NAME, "hocket-%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
-  int s = open_socket();
+  int s = shm_socket_open_socket();
   if (s < 0) return -1;
-  hk_shm_address a = address_of(name);
+  hk_shm_address a = shm_socket_address_of(name);
   /* without the kernel's filter hk_shm_receive still drops messages without the secret */
-  (void)admit_secret(s, secret);
-  return bind(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
+  (void)shm_socket_admit_secret(s, secret);
+  return bind(s, (struct sockaddr *)&a.un, a.bytes) ? shm_socket_fail(s) : s;
 }
 
 int hk_shm_dial(const char *name) {
-  int s = open_socket();
+  int s = shm_socket_open_socket();
   if (s < 0) return -1;
   struct sockaddr_un own = {.sun_family = AF_UNIX};
-  hk_shm_address a = address_of(name);
+  hk_shm_address a = shm_socket_address_of(name);
   /* Binding to an address with only a family makes the kernel choose a name, to which the answer is sent. */
-  if (bind(s, (struct sockaddr *)&own, sizeof own.sun_family)) return fail(s);
-  return connect(s, (struct sockaddr *)&a.un, a.bytes) ? fail(s) : s;
+  if (bind(s, (struct sockaddr *)&own, sizeof own.sun_family)) return shm_socket_fail(s);
+  return connect(s, (struct sockaddr *)&a.un, a.bytes) ? shm_socket_fail(s) : s;
 }
 
 bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, int fd) {
@@ -105,7 +105,7 @@ bool hk_shm_send(int socket, const hk_shm_address *to, const hk_shm_message *m, 
 }
 
 /* Keeps the first received file descriptor, and closes the others, which no valid message has. */
-static void read_rights(struct cmsghdr *c, int *fd) {
+static void shm_socket_read_rights(struct cmsghdr *c, int *fd) {
   size_t n = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
   for (size_t i = 0; i < n; i++) {
     int it;
@@ -117,7 +117,7 @@ static void read_rights(struct cmsghdr *c, int *fd) {
   }
 }
 
-static void read_control(struct msghdr *h, bool *own_user, int *fd) {
+static void shm_socket_read_control(struct msghdr *h, bool *own_user, int *fd) {
   for (struct cmsghdr *c = CMSG_FIRSTHDR(h); c; c = CMSG_NXTHDR(h, c)) {
     if (c->cmsg_level != SOL_SOCKET) continue;
     if (c->cmsg_type == SCM_CREDENTIALS) {
@@ -125,20 +125,20 @@ static void read_control(struct msghdr *h, bool *own_user, int *fd) {
       memcpy(&who, CMSG_DATA(c), sizeof who);
       *own_user = who.uid == getuid(); /* the kernel reports the real user */
     } else if (c->cmsg_type == SCM_RIGHTS) {
-      read_rights(c, fd);
+      shm_socket_read_rights(c, fd);
     }
   }
 }
 
-static bool equal_secrets(const uint8_t *a, const uint8_t *b) {
+static bool shm_socket_equal_secrets(const uint8_t *a, const uint8_t *b) {
   unsigned difference = 0; /* no early exit: the time must not depend on the content */
   for (int i = 0; i < 16; i++) difference |= a[i] ^ b[i];
   return difference == 0;
 }
 
 /* Reads a message, or with `flags` MSG_PEEK looks at it. `room` is for ancillary data. */
-static ssize_t read_message(int socket, hk_shm_message *m, hk_shm_address *from, int flags, size_t room, bool *own_user,
-                            int *fd) {
+static ssize_t shm_socket_read_message(int socket, hk_shm_message *m, hk_shm_address *from, int flags, size_t room,
+                                       bool *own_user, int *fd) {
   union {
     struct cmsghdr header;
     char room[CMSG_SPACE(sizeof(struct ucred)) + CMSG_SPACE(sizeof(int))];
@@ -156,7 +156,7 @@ static ssize_t read_message(int socket, hk_shm_message *m, hk_shm_address *from,
   do n = recvmsg(socket, &h, MSG_CMSG_CLOEXEC | flags);
   while (n < 0 && errno == EINTR);
   if (n < 0) return n;
-  read_control(&h, own_user, fd);
+  shm_socket_read_control(&h, own_user, fd);
   from->bytes = h.msg_namelen;
   return h.msg_flags & MSG_TRUNC ? 0 : n;
 }
@@ -166,10 +166,10 @@ static ssize_t read_message(int socket, hk_shm_message *m, hk_shm_address *from,
 bool hk_shm_receive(int socket, const uint8_t *secret, hk_shm_message *m, hk_shm_address *from, int *fd) {
   enum { NAME_ALONE = CMSG_SPACE(sizeof(struct ucred)), ALL = NAME_ALONE + CMSG_SPACE(sizeof(int)) };
   bool own_user, again;
-  ssize_t n = read_message(socket, m, from, MSG_PEEK, NAME_ALONE, &own_user, fd);
+  ssize_t n = shm_socket_read_message(socket, m, from, MSG_PEEK, NAME_ALONE, &own_user, fd);
   if (n < 0) return false;
-  const bool member = n == (ssize_t)sizeof *m && equal_secrets(m->secret, secret);
-  if (read_message(socket, m, from, 0, member && own_user ? ALL : 0, &again, fd) < 0) return false;
+  const bool member = n == (ssize_t)sizeof *m && shm_socket_equal_secrets(m->secret, secret);
+  if (shm_socket_read_message(socket, m, from, 0, member && own_user ? ALL : 0, &again, fd) < 0) return false;
   if (member) m->reason[sizeof m->reason - 1] = 0;
   if (member && own_user) return true;
   if (member && m->verb != HK_SHM_REFUSE) m->verb = HK_SHM_OTHER_USER;

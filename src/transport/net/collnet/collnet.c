@@ -19,12 +19,12 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 HK_FORK_GUARD(lock);
 static const void *initialised; /* the struct of up to v10 whose init was called */
 
-static bool failed(char *why, size_t why_bytes, const char *call, int code) {
+static bool collnet_failed(char *why, size_t why_bytes, const char *call, int code) {
   if (code) snprintf(why, why_bytes, "%s fails with code %d (%s)", call, code, hk_plugin_result(code));
   return code != 0;
 }
 
-static const char *missing_call(const collnet_v *c, int version) {
+static const char *collnet_missing_call(const collnet_v *c, int version) {
   if (!c->properties) return "getProperties";
   if (!c->listen.v8) return "listen";
   if (!c->connect) return "connect";
@@ -36,7 +36,7 @@ static const char *missing_call(const collnet_v *c, int version) {
   return version >= 11 && !c->finalize ? "finalize" : NULL;
 }
 
-static int call_init(collnet_state *s) {
+static int collnet_call_init(collnet_state *s) {
   const collnet_v *c = s->calls;
   if (s->version >= 11) return c->init.v11(&s->context, s->base.env->comm_id, hk_plugin_log);
   pthread_mutex_lock(&lock);
@@ -47,17 +47,18 @@ static int call_init(collnet_state *s) {
 }
 
 /* Listens on one of the devices that reduce host memory. */
-static bool listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
+static bool collnet_listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
   char *why = fact->why;
   int n = 0, good = 0;
   hk_net_device devices[64];
-  if (failed(why, sizeof fact->why, "devices", s->calls->devices(&n))) return false;
-  const char *lacks = n > 0 ? missing_call(s->calls, s->version) : NULL;
+  if (collnet_failed(why, sizeof fact->why, "devices", s->calls->devices(&n))) return false;
+  const char *lacks = n > 0 ? collnet_missing_call(s->calls, s->version) : NULL;
   snprintf(why, sizeof fact->why, "it has no %s", lacks ? lacks : "device that adds up host memory");
   if (lacks) return false;
   for (int i = 0; i < n && good < (int)HK_ARRAY_LENGTH(devices); i++) {
     hk_net_device *d = &devices[good];
-    if (failed(why, sizeof fact->why, "getProperties", hk_plugin_properties(s->calls->properties, s->version, i, d)))
+    if (collnet_failed(why, sizeof fact->why, "getProperties",
+                       hk_plugin_properties(s->calls->properties, s->version, i, d)))
       return false;
     good += (d->memory & NET_PLUGIN_HOST_MEMORY) != 0;
   }
@@ -73,14 +74,15 @@ static bool listen_on_device(collnet_state *s, hk_collnet_fact *fact) {
                 (rounds && s->calls->ireducescatter ? HK_COLLNET_SCATTERS : 0);
   int code = s->version >= 11 ? s->calls->listen.v11(s->context, d->index, fact->handle, &s->listener)
                               : s->calls->listen.v8(d->index, fact->handle, &s->listener);
-  return !failed(why, sizeof fact->why, "listen", code);
+  return !collnet_failed(why, sizeof fact->why, "listen", code);
 }
 
-static bool ask_what_it_adds(collnet_state *s, hk_collnet_fact *fact) {
+static bool collnet_ask_what_it_adds(collnet_state *s, hk_collnet_fact *fact) {
   for (int type = 0; type < HK_DTYPE_COUNT; type++)
     for (int op = HK_SUM; op <= HK_MIN; op++) {
       int yes = 0;
-      if (failed(fact->why, sizeof fact->why, "reduceSupport", s->calls->reduce_support(type, op, &yes))) return false;
+      if (collnet_failed(fact->why, sizeof fact->why, "reduceSupport", s->calls->reduce_support(type, op, &yes)))
+        return false;
       if (yes) fact->sums |= hk_collnet_sum((hk_dtype)type, (hk_redop)op);
     }
   if (!fact->sums) snprintf(fact->why, sizeof fact->why, "it adds up no type (reduceSupport)");
@@ -89,12 +91,12 @@ static bool ask_what_it_adds(collnet_state *s, hk_collnet_fact *fact) {
 
 /* ---- the plugin's thread ---- */
 
-static void call_connect(void *arg) {
+static void collnet_call_connect(void *arg) {
   collnet_state *s = arg;
   s->code = s->calls->connect(s->handles, (int)s->n, s->me, s->listener, &s->comm);
 }
 
-static void call_close(void *arg) {
+static void collnet_call_close(void *arg) {
   collnet_state *s = arg;
   for (int i = 0; i < 2; i++) {
     if (s->registrations[i]) s->calls->dereg(s->comm, s->registrations[i]);
@@ -106,7 +108,7 @@ static void call_close(void *arg) {
   if (s->context) s->calls->finalize(s->context);
 }
 
-static void free_state(void *arg) {
+static void collnet_free_state(void *arg) {
   collnet_state *s = arg;
   if (s->memory) munmap(s->memory, s->bytes);
   for (int i = 0; i < 2; i++)
@@ -116,13 +118,13 @@ static void free_state(void *arg) {
   free(s);
 }
 
-static void detach(hk_transport_state *state) {
+static void collnet_detach(hk_transport_state *state) {
   collnet_state *s = (collnet_state *)state;
   char whose[96];
   snprintf(whose, sizeof whose, "rank %d: CollNet plugin %s (v%d)", state->env->rank, s->name, s->version);
-  s->closing = (hk_plugin_job){.call = call_close, .arg = s};
+  s->closing = (hk_plugin_job){.call = collnet_call_close, .arg = s};
   (void)hk_plugin_thread_close(&s->thread, &s->closing, s->base.env->settings->LEAVE_TIMEOUT, whose);
-  if (hk_plugin_thread_end(&s->thread, free_state, s)) free_state(s);
+  if (hk_plugin_thread_end(&s->thread, collnet_free_state, s)) collnet_free_state(s);
 }
 
 hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out, hk_collnet_fact *fact) {
@@ -149,8 +151,8 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
   snprintf(s->file, sizeof s->file, "%s", p.file);
   bool good = s->calls->init.v8 && s->calls->devices;
   if (!good) snprintf(fact->why, sizeof fact->why, "it has no init or no devices");
-  good = good && !failed(fact->why, sizeof fact->why, "init", call_init(s)) && listen_on_device(s, fact) &&
-         ask_what_it_adds(s, fact);
+  good = good && !collnet_failed(fact->why, sizeof fact->why, "init", collnet_call_init(s)) &&
+         collnet_listen_on_device(s, fact) && collnet_ask_what_it_adds(s, fact);
   snprintf(s->name, sizeof s->name, "%s",
            s->calls->name ? s->calls->name : "(without a name)"); /* init may change it */
   memcpy(fact->name, s->name, sizeof fact->name);
@@ -161,7 +163,7 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
   snprintf(why, sizeof why, "%s", fact->why);
   snprintf(fact->why, sizeof fact->why, "CollNet plugin %s (v%d): %.*s", s->name, s->version, 100, why);
   fact->sums = 0;
-  detach(&s->base);
+  collnet_detach(&s->base);
   return HK_OK;
 }
 
@@ -177,12 +179,12 @@ bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts,
   s->after = ranks[(me + 1) % n];
   s->handles = calloc((size_t)n, sizeof *s->handles);
   s->copies = calloc((size_t)n, sizeof *s->copies);
-  if (!s->handles || !s->copies) return !failed(why, why_bytes, "connect", HK_ERR_SYSTEM);
+  if (!s->handles || !s->copies) return !collnet_failed(why, why_bytes, "connect", HK_ERR_SYSTEM);
   for (int i = 0; i < n; i++) {
     s->copies[i] = facts[ranks[i]];
     s->handles[i] = s->copies[i].handle;
   }
-  s->connecting = (hk_plugin_job){.call = call_connect, .arg = s};
+  s->connecting = (hk_plugin_job){.call = collnet_call_connect, .arg = s};
   if (hk_plugin_thread_call(&s->thread, &env, &s->connecting) != HK_OK) {
     snprintf(why, why_bytes, "connect does not return within %llu s (HOCKET_PEER_TIMEOUT), or a rank has ended",
              (unsigned long long)seconds);
@@ -190,7 +192,7 @@ bool hk_collnet_connect(hk_transport_state *state, const hk_collnet_fact *facts,
   }
   int code = s->code;
   if (!code && !s->comm) code = 3;
-  if (failed(why, why_bytes, "connect", code)) return false;
+  if (collnet_failed(why, why_bytes, "connect", code)) return false;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: number %d of %d in a group of CollNet plugin %s (v%d, %s), device %s",
           state->env->rank, me, n, s->name, s->version, s->file, s->device);
   return true;
@@ -252,7 +254,7 @@ void hk_collnet_make_link(collnet_state *s, const hk_link_key *key, char *memory
   atomic_init(&link->state, HK_LINK_READY);
 }
 
-static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
+static hk_status collnet_open_link(hk_transport_state *state, const hk_link_key *key, hk_link *link) {
   collnet_state *s = (collnet_state *)state;
   if (hk_link_in_rounds((hk_link_kind)key->kind)) return hk_collnet_open_rounds(s, key, link);
   const bool sends = key->kind == HK_LINK_SUM_SEND;
@@ -270,13 +272,13 @@ static hk_status open_link(hk_transport_state *state, const hk_link_key *key, hk
 }
 
 /* Memory stays registered until the end of the communicator, which follows soon. */
-static void close_link(hk_link *link) {
+static void collnet_close_link(hk_link *link) {
   hk_net_end *e = link->priv;
   e->link = NULL;
 }
 
 /* Requests the sum of the next slot. *begun is false if the plugin has no room for it. */
-static hk_status post(collnet_state *s, bool *begun) {
+static hk_status collnet_post(collnet_state *s, bool *begun) {
   const hk_slot *slot = hk_net_slot(&s->to, s->posted);
   char *data = hk_net_payload(&s->to, s->posted), *sum = hk_net_payload(&s->from, s->posted);
   const hk_dtype type = (hk_dtype)(slot->flags >> 8 & 0xff);
@@ -298,7 +300,7 @@ static hk_status post(collnet_state *s, bool *begun) {
 }
 
 /* Gives a sum to the lane that waits for it, and gives the slot of this rank's part back. */
-static void deliver(collnet_state *s) {
+static void collnet_deliver(collnet_state *s) {
   const hk_slot *slot = hk_net_slot(&s->to, s->done);
   hk_slot *sum = hk_net_slot(&s->from, s->done);
   if (slot->bytes <= HK_SLOT_INLINE) memcpy(sum->small, hk_net_payload(&s->from, s->done), slot->bytes);
@@ -306,7 +308,7 @@ static void deliver(collnet_state *s) {
   hk_net_give_credit(&s->to, ++s->done);
 }
 
-static hk_status progress(hk_transport_state *state, bool *moved) {
+static hk_status collnet_progress(hk_transport_state *state, bool *moved) {
   collnet_state *s = (collnet_state *)state;
   bool begun = s->to.link && s->from.link;
   HK_OR_RETURN(hk_collnet_progress_rounds(s, moved));
@@ -315,7 +317,7 @@ static hk_status progress(hk_transport_state *state, bool *moved) {
     /* acquire: pairs with hk_link_release; the lane's reads of the sum's slot are over before it is written */
     uint64_t freed = atomic_load_explicit(&s->from.link->heads->value, memory_order_acquire);
     if (s->posted - freed > s->from.link->mask) break;
-    HK_OR_RETURN(post(s, &begun));
+    HK_OR_RETURN(collnet_post(s, &begun));
     *moved = *moved || begun;
   }
   while (s->done < s->posted) {
@@ -324,13 +326,13 @@ static hk_status progress(hk_transport_state *state, bool *moved) {
     int code = request ? s->calls->test(request, &done, &bytes) : 0;
     if (code) return hk_collnet_ended(s, "test", code);
     if (!done) break;
-    deliver(s);
+    collnet_deliver(s);
     *moved = true;
   }
   return HK_OK;
 }
 
-static bool reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
+static bool collnet_reachable(hk_transport_state *state, int peer, char *why, size_t why_bytes) {
   (void)state;
   snprintf(why, why_bytes, "a network that adds up has no link to rank %d alone", peer);
   return false;
@@ -339,9 +341,9 @@ static bool reachable(hk_transport_state *state, int peer, char *why, size_t why
 /* NULL: the functions for a single peer. hk_collnet_begin and hk_collnet_connect replace attach and join. */
 const hk_transport hk_transport_collnet = {
     .name = "collnet",
-    .reachable = reachable,
-    .open = open_link,
-    .progress = progress,
-    .close = close_link,
-    .detach = detach,
+    .reachable = collnet_reachable,
+    .open = collnet_open_link,
+    .progress = collnet_progress,
+    .close = collnet_close_link,
+    .detach = collnet_detach,
 };

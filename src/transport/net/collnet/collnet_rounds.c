@@ -8,11 +8,11 @@
 #include "../../../program/program.h"
 #include "collnet_plugin.h"
 
-static char *place_of(const collnet_rounds *r, uint64_t round) {
+static char *collnet_rounds_place_of(const collnet_rounds *r, uint64_t round) {
   return r->places + round % COLLNET_ROUNDS * HK_COLLNET_ROUND_BYTES;
 }
 
-static hk_status register_memory(collnet_state *s, collnet_rounds *r, size_t payload) {
+static hk_status collnet_rounds_register_memory(collnet_state *s, collnet_rounds *r, size_t payload) {
   const hk_net_end *slots = r->scatters ? &r->from : &r->to;
   int code = s->calls->reg(s->comm, slots->link->payload, payload, NET_PLUGIN_HOST_MEMORY, &r->registrations[0]);
   if (!code)
@@ -33,28 +33,31 @@ hk_status hk_collnet_open_rounds(collnet_state *s, const hk_link_key *key, hk_li
   r->bytes = 2 * fifo + places;
   r->places = r->memory + 2 * fifo;
   hk_collnet_make_link(s, key, r->memory + (sends ? 0 : fifo), e, link);
-  return r->to.link && r->from.link ? register_memory(s, r, sizes.payload) : HK_OK;
+  return r->to.link && r->from.link ? collnet_rounds_register_memory(s, r, sizes.payload) : HK_OK;
 }
 
 /* ---- rounds ---- */
 
-static collnet_round *round_at(collnet_rounds *r, uint64_t number) { return &r->at[number % COLLNET_ROUNDS]; }
+static collnet_round *collnet_rounds_round_at(collnet_rounds *r, uint64_t number) {
+  return &r->at[number % COLLNET_ROUNDS];
+}
 
 /* Copies data for a scatter to its round's memory. */
-static void take(const collnet_state *s, collnet_rounds *r, bool *moved) {
+static void collnet_rounds_take(const collnet_state *s, collnet_rounds *r, bool *moved) {
   while (hk_net_filled(&r->to, r->to.next) && r->to.next / s->n < r->done + COLLNET_ROUNDS) {
     const hk_slot *slot = hk_net_slot(&r->to, r->to.next);
     const uint64_t number = r->to.next / s->n;
-    *round_at(r, number) =
+    *collnet_rounds_round_at(r, number) =
         (collnet_round){.bytes = slot->bytes, .flags = slot->flags, .signature = slot->signature, .request = NULL};
-    memcpy(place_of(r, number) + r->to.next % s->n * slot->bytes, hk_net_slot_data(&r->to, r->to.next), slot->bytes);
+    memcpy(collnet_rounds_place_of(r, number) + r->to.next % s->n * slot->bytes, hk_net_slot_data(&r->to, r->to.next),
+           slot->bytes);
     hk_net_give_credit(&r->to, ++r->to.next);
     *moved = true;
   }
 }
 
 /* True if all input of the next round is available. */
-static bool can_post(const collnet_state *s, const collnet_rounds *r) {
+static bool collnet_rounds_can_post(const collnet_state *s, const collnet_rounds *r) {
   /* acquire: pairs with hk_link_release; the lane's reads of the memory are over before it is written */
   const uint64_t freed = atomic_load_explicit(&r->from.link->heads->value, memory_order_acquire);
   if (r->posted - r->done >= COLLNET_ROUNDS) return false;
@@ -63,20 +66,22 @@ static bool can_post(const collnet_state *s, const collnet_rounds *r) {
          (r->posted < COLLNET_ROUNDS || freed >= (r->posted - COLLNET_ROUNDS + 1) * s->n);
 }
 
-static int post_gather(collnet_state *s, collnet_rounds *r, collnet_round *round) {
+static int collnet_rounds_post_gather(collnet_state *s, collnet_rounds *r, collnet_round *round) {
   const hk_slot *slot = hk_net_slot(&r->to, r->posted);
   char *data = hk_net_payload(&r->to, r->posted);
   *round = (collnet_round){.bytes = slot->bytes, .signature = slot->signature};
   if (slot->bytes <= HK_SLOT_INLINE) memcpy(data, slot->small, slot->bytes); /* a header is not registered */
-  collnet_part part = {
-      .registration = r->registrations[1], .address = place_of(r, r->posted), .size = s->n * slot->bytes};
+  collnet_part part = {.registration = r->registrations[1],
+                       .address = collnet_rounds_place_of(r, r->posted),
+                       .size = s->n * slot->bytes};
   if (!slot->bytes) return 0;
   return s->calls->iallgather(s->comm, data, 1, &part, slot->bytes, 0, part.size, r->registrations[0], &round->request);
 }
 
-static int post_scatter(collnet_state *s, collnet_rounds *r, collnet_round *round) {
-  collnet_part part = {
-      .registration = r->registrations[1], .address = place_of(r, r->posted), .size = s->n * round->bytes};
+static int collnet_rounds_post_scatter(collnet_state *s, collnet_rounds *r, collnet_round *round) {
+  collnet_part part = {.registration = r->registrations[1],
+                       .address = collnet_rounds_place_of(r, r->posted),
+                       .size = s->n * round->bytes};
   round->request = NULL;
   if (!round->bytes) return 0;
   return s->calls->ireducescatter(s->comm, 1, &part, hk_net_payload(&r->from, r->posted), round->bytes, 0, part.size,
@@ -84,12 +89,12 @@ static int post_scatter(collnet_state *s, collnet_rounds *r, collnet_round *roun
                                   r->registrations[0], &round->request);
 }
 
-static hk_status post(collnet_state *s, collnet_rounds *r, bool *begun) {
-  collnet_round *round = round_at(r, r->posted);
+static hk_status collnet_rounds_post(collnet_state *s, collnet_rounds *r, bool *begun) {
+  collnet_round *round = collnet_rounds_round_at(r, r->posted);
   const hk_slot *slot = hk_net_slot(&r->to, r->posted);
   if (s->n * (size_t)(r->scatters ? round->bytes : slot->bytes) > HK_COLLNET_ROUND_BYTES)
     return HK_FAIL(HK_ERR_INTERNAL, "rank %d: a round of CollNet blocks has no room", s->base.env->rank);
-  int code = r->scatters ? post_scatter(s, r, round) : post_gather(s, r, round);
+  int code = r->scatters ? collnet_rounds_post_scatter(s, r, round) : collnet_rounds_post_gather(s, r, round);
   if (code) return hk_collnet_ended(s, r->scatters ? "ireducescatter" : "iallgather", code);
   *begun = !round->bytes || round->request;
   r->posted += *begun;
@@ -97,21 +102,21 @@ static hk_status post(collnet_state *s, collnet_rounds *r, bool *begun) {
 }
 
 /* Gives a slot to the lane that waits for it; `at`: its data, in registered memory. */
-static void deliver(collnet_rounds *r, const collnet_round *round, char *at, bool refers) {
+static void collnet_rounds_deliver(collnet_rounds *r, const collnet_round *round, char *at, bool refers) {
   const bool small = round->bytes <= HK_SLOT_INLINE;
   if (small) memcpy(hk_net_slot(&r->from, r->from.next)->small, at, round->bytes);
   hk_net_deliver(&r->from, round->bytes, round->signature, at, refers && !small);
 }
 
-static hk_status finish(collnet_state *s, collnet_rounds *r, bool *moved) {
+static hk_status collnet_rounds_finish(collnet_state *s, collnet_rounds *r, bool *moved) {
   while (r->done < r->posted) {
-    const collnet_round *round = round_at(r, r->done);
+    const collnet_round *round = collnet_rounds_round_at(r, r->done);
     int done = !round->request, bytes = 0;
     int code = round->request ? s->calls->test(round->request, &done, &bytes) : 0;
     if (code) return hk_collnet_ended(s, "test", code);
     if (!done) break;
     if (r->scatters)
-      deliver(r, round, hk_net_payload(&r->from, r->done), false);
+      collnet_rounds_deliver(r, round, hk_net_payload(&r->from, r->done), false);
     else
       hk_net_give_credit(&r->to, r->done + 1);
     r->done++;
@@ -121,11 +126,11 @@ static hk_status finish(collnet_state *s, collnet_rounds *r, bool *moved) {
 }
 
 /* Delivers the blocks of complete gathers while there are slots for them. */
-static void give(const collnet_state *s, collnet_rounds *r, bool *moved) {
+static void collnet_rounds_give(const collnet_state *s, collnet_rounds *r, bool *moved) {
   while (!r->scatters && r->from.next < r->done * s->n && hk_net_has_room(&r->from)) {
     const uint64_t number = r->from.next / s->n;
-    const collnet_round *round = round_at(r, number);
-    deliver(r, round, place_of(r, number) + r->from.next % s->n * round->bytes, true);
+    const collnet_round *round = collnet_rounds_round_at(r, number);
+    collnet_rounds_deliver(r, round, collnet_rounds_place_of(r, number) + r->from.next % s->n * round->bytes, true);
     *moved = true;
   }
 }
@@ -135,13 +140,13 @@ hk_status hk_collnet_progress_rounds(collnet_state *s, bool *moved) {
     collnet_rounds *r = &s->rounds[i];
     bool begun = r->to.link && r->from.link;
     if (!begun) continue;
-    if (r->scatters) take(s, r, moved);
-    while (begun && can_post(s, r)) {
-      HK_OR_RETURN(post(s, r, &begun));
+    if (r->scatters) collnet_rounds_take(s, r, moved);
+    while (begun && collnet_rounds_can_post(s, r)) {
+      HK_OR_RETURN(collnet_rounds_post(s, r, &begun));
       *moved = *moved || begun;
     }
-    HK_OR_RETURN(finish(s, r, moved));
-    give(s, r, moved);
+    HK_OR_RETURN(collnet_rounds_finish(s, r, moved));
+    collnet_rounds_give(s, r, moved);
   }
   return HK_OK;
 }

@@ -53,7 +53,7 @@ typedef struct trial {
   const hk_ibv *api;
   bool asked, opened;
 } trial;
-static bool one_opens(void *arg, const char *device, char *why, size_t why_bytes) {
+static bool ib_one_opens(void *arg, const char *device, char *why, size_t why_bytes) {
   trial *t = arg;
   t->asked = true;
   if (!t->api && !(t->api = hk_ibv_load(why, why_bytes))) return false;
@@ -68,7 +68,7 @@ static bool ib_usable(const hk_settings *set, char *why, size_t why_bytes) {
     snprintf(why, why_bytes, "NCCL_IB_DISABLE=1");
     return false;
   }
-  if (hk_ib_ports(set, ports, &nnear, one_opens, &t, why, why_bytes)) return true;
+  if (hk_ib_ports(set, ports, &nnear, ib_one_opens, &t, why, why_bytes)) return true;
   if (t.asked) (void)hk_ibv_load(why, why_bytes); /* without it no device opens: that is the reason */
   return false;
 }
@@ -122,7 +122,7 @@ static bool ib_reachable(void *ctx, int a, int b, char *why, size_t why_bytes) {
                           why_bytes);
 }
 
-static void free_conn(hk_ib_conn *c) {
+static void ib_free_conn(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_send_bye(c);
   hk_ib_drop_qps(c);
@@ -144,7 +144,7 @@ static void ib_fini(void *ctx) {
   }
   hk_ib_control_end(x);
   for (uint32_t i = 0; i < x->room; i++) /* connections whose ends another network carries */
-    if (x->conns[i]) free_conn(x->conns[i]);
+    if (x->conns[i]) ib_free_conn(x->conns[i]);
   hk_ib_user_free(x);
   if (x->ndevices)
     HK_INFO(
@@ -162,7 +162,7 @@ static void ib_fini(void *ctx) {
 
 /* ---- connections ---- */
 
-static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
+static hk_status ib_open_end(hk_ib_ctx *x, hk_net_end *e) {
   hk_status rc = HK_OK;
   hk_ib_conn *c = NULL;
   for (uint32_t i = 0; i < x->room && !c; i++)
@@ -185,7 +185,7 @@ static hk_status open_end(hk_ib_ctx *x, hk_net_end *e) {
 undo:
   *(sends ? &c->send : &c->recv) = NULL; /* the caller frees it */
   if (fresh)
-    free_conn(c);
+    ib_free_conn(c);
   else
     hk_ib_unregister_end(c, sends);
   return rc;
@@ -213,13 +213,13 @@ static hk_status ib_open(void *ctx, hk_net_end *e) {
   HK_OR_RETURN(hk_ib_start_ticking(x));
   hk_ib_gpu_find_ports(x);
   pthread_mutex_lock(&x->lock);
-  rc = open_end(x, e);
+  rc = ib_open_end(x, e);
   pthread_mutex_unlock(&x->lock);
   return rc;
 }
 
 /* Removes an end that another network is to carry from its connection, and returns it; NULL: none. */
-static hk_net_end *take_ceded(hk_ib_ctx *x) {
+static hk_net_end *ib_take_ceded(hk_ib_ctx *x) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[i];
     for (int sends = 0; c && sends < 2; sends++) {
@@ -236,11 +236,11 @@ static hk_net_end *take_ceded(hk_ib_ctx *x) {
 
 /* Opens ceded ends with the next network. Not under the lock: the other network may connect to the peer, whose service
  * thread may wait for its own lock. */
-static hk_status fall_back(hk_ib_ctx *x) {
+static hk_status ib_fall_back(hk_ib_ctx *x) {
   hk_net_end *e;
   do {
     pthread_mutex_lock(&x->lock);
-    e = x->ceding ? take_ceded(x) : NULL;
+    e = x->ceding ? ib_take_ceded(x) : NULL;
     pthread_mutex_unlock(&x->lock);
     if (e) HK_OR_RETURN(hk_net_fall_back(e));
   } while (e);
@@ -248,7 +248,7 @@ static hk_status fall_back(hk_ib_ctx *x) {
 }
 
 /* Waits until the last messages have arrived: messages in flight are lost when the queue pairs are destroyed. */
-static void flush(hk_ib_conn *c) {
+static void ib_flush(hk_ib_conn *c) {
   hk_ib_ctx *x = c->ctx;
   hk_wait_env env = hk_ib_wait_env(x);
   uint64_t until = hk_now_ns() + (uint64_t)FLUSH_S * 1000000000u;
@@ -262,16 +262,16 @@ static void flush(hk_ib_conn *c) {
   }
 }
 
-static void close_end(hk_net_end *e) {
+static void ib_close_end(hk_net_end *e) {
   hk_ib_conn *c = e->priv;
   bool sends = e->key.kind == HK_LINK_SEND;
   if (sends)
-    flush(c);
+    ib_flush(c);
   else
     (void)hk_ib_received(c);
   *(sends ? &c->send : &c->recv) = NULL;
   if (!c->send && !c->recv && !c->ceded) {
-    free_conn(c);
+    ib_free_conn(c);
     return;
   }
   hk_ib_unregister_end(c, sends);
@@ -280,14 +280,14 @@ static void close_end(hk_net_end *e) {
 static void ib_close(void *ctx, hk_net_end *e) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
-  close_end(e);
+  ib_close_end(e);
   pthread_mutex_unlock(&x->lock);
 }
 
 /* ---- progress ---- */
 
 /* Until a lane fills a slot (hk_link_ring), a completion comes, or a sweep, there is nothing to do for it. */
-static bool is_quiet(const hk_ib_conn *c) {
+static bool ib_is_quiet(const hk_ib_conn *c) {
   if (c->phase == HK_IB_FAILED || c->phase == HK_IB_RESTING) return true;
   if (c->phase != HK_IB_UP || c->tx.asked || c->places.announced < c->places.offered) return false;
   if (c->send && (c->tx.posted != c->tx.given || hk_net_filled(c->send, c->tx.posted))) return false;
@@ -305,7 +305,7 @@ static void ib_ring(void *ctx, hk_net_end *e) {
   pthread_mutex_unlock(&x->lock);
 }
 
-static hk_status serve(hk_ib_conn *c, bool look, uint64_t now, bool *any) {
+static hk_status ib_serve(hk_ib_conn *c, bool look, uint64_t now, bool *any) {
   /* Messages that have arrived are delivered even if the queue pairs have failed since: the peer may have ended. */
   if (c->phase != HK_IB_FAILED) HK_OR_RETURN(hk_ib_deliver(c, any));
   if (c->phase == HK_IB_UP) {
@@ -318,14 +318,14 @@ static hk_status serve(hk_ib_conn *c, bool look, uint64_t now, bool *any) {
   return HK_OK;
 }
 
-static void sweep(hk_ib_ctx *x) {
+static void ib_sweep(hk_ib_ctx *x) {
   for (uint32_t i = 0; i < SWEEP_MOST && i < x->room; i++, x->progress.swept++) {
     if (x->progress.swept >= x->room) x->progress.swept = 0;
     if (x->conns[x->progress.swept]) hk_ib_stir(x->conns[x->progress.swept]);
   }
 }
 
-static hk_status progress(hk_ib_ctx *x, bool *moved) {
+static hk_status ib_make_progress(hk_ib_ctx *x, bool *moved) {
   bool any = false;
   x->progress.steps++;
   HK_OR_RETURN(hk_ib_poll(x, &any));
@@ -333,13 +333,13 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
   uint64_t now = look ? hk_now_ns() : 0;
   if (look && now >= x->progress.next_sweep_ns) {
     x->progress.next_sweep_ns = now + SWEEP_MS * 1000000ull;
-    sweep(x);
+    ib_sweep(x);
   }
   for (uint32_t i = 0; i < x->progress.nactive;) {
     hk_ib_conn *c = x->progress.active[i];
-    HK_OR_RETURN(serve(c, look, now, &any));
+    HK_OR_RETURN(ib_serve(c, look, now, &any));
     if (c->send) c->send->link->rung = 0;
-    if (!is_quiet(c)) {
+    if (!ib_is_quiet(c)) {
       if (c->send) c->send->link->rung = 1;
       i++;
     } else {
@@ -362,16 +362,16 @@ static hk_status progress(hk_ib_ctx *x, bool *moved) {
 static hk_status ib_progress(void *ctx, bool *moved) {
   hk_ib_ctx *x = ctx;
   pthread_mutex_lock(&x->lock);
-  hk_status rc = progress(x, moved);
+  hk_status rc = ib_make_progress(x, moved);
   bool ceding = x->ceding;
   pthread_mutex_unlock(&x->lock);
-  return rc == HK_OK && ceding ? fall_back(x) : rc;
+  return rc == HK_OK && ceding ? ib_fall_back(x) : rc;
 }
 
 /* Returns true if only a completion can bring work. A connection that is being made or repaired gets messages over its
  * socket. Messages in flight, or those that wait for a credit, which comes without a completion, take only a network
  * round trip, and falling asleep and waking up would add to that. */
-static bool may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
+static bool ib_may_sleep(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]) {
   bool moved = false;
   for (uint32_t i = 0; i < x->progress.nactive; i++) {
     const hk_ib_conn *c = x->progress.active[i];
@@ -387,7 +387,7 @@ static void ib_sleep(void *ctx) {
   hk_ib_ctx *x = ctx;
   struct pollfd fds[HK_IB_PORTS] = {0}; /* the service thread may open more devices meanwhile */
   pthread_mutex_lock(&x->lock);
-  bool may = may_sleep(x, fds);
+  bool may = ib_may_sleep(x, fds);
   nfds_t n = (nfds_t)x->ndevices;
   pthread_mutex_unlock(&x->lock);
   if (!may || poll(fds, n, 1) <= 0) return;

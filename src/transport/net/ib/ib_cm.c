@@ -33,7 +33,7 @@ static hk_dl library = {.files = {"librdmacm.so.1", "librdmacm.so"},
                         .subs = HK_SUB_NET};
 
 /* Converts a GID to its address. Returns false if it is none, or a link-local one. */
-static bool address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char text[INET6_ADDRSTRLEN]) {
+static bool ib_cm_address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char text[INET6_ADDRSTRLEN]) {
   struct in6_addr a;
   memcpy(&a, gid->raw, sizeof a);
   memset(out, 0, sizeof *out);
@@ -49,7 +49,7 @@ static bool address_of(const hk_ibv_gid *gid, struct sockaddr_storage *out, char
 }
 
 /* Waits for the event that must come next. Returns 0 or an errno value; ECANCELED if the caller's wait has failed. */
-static int await(const hk_wait_env *wait, hk_rdma_event_channel *channel, int wanted, uint64_t deadline_ns) {
+static int ib_cm_await(const hk_wait_env *wait, hk_rdma_event_channel *channel, int wanted, uint64_t deadline_ns) {
   enum { NAP_NS = 50 * 1000 * 1000 }; /* between two checks of the caller's wait */
   hk_rdma_cm_event *e;
   hk_waiter w;
@@ -67,7 +67,7 @@ static int await(const hk_wait_env *wait, hk_rdma_event_channel *channel, int wa
 }
 
 /* Writes what an error of the kernel means here. */
-static void explain(int err, const char *from, const char *to, char words[HK_IB_CM_WORDS]) {
+static void ib_cm_explain(int err, const char *from, const char *to, char words[HK_IB_CM_WORDS]) {
   if (err == ETIMEDOUT || err == EHOSTUNREACH)
     snprintf(words, HK_IB_CM_WORDS, "%s does not answer to neighbour discovery from %s: link, VLAN, or host", to, from);
   else if (err == ENETUNREACH)
@@ -78,16 +78,16 @@ static void explain(int err, const char *from, const char *to, char words[HK_IB_
     snprintf(words, HK_IB_CM_WORDS, "no RDMA route from %s to %s: %s", from, to, strerror(err));
 }
 
-static int resolve(const hk_wait_env *wait, hk_rdma_event_channel *channel, hk_rdma_cm_id *id,
-                   struct sockaddr_storage *from, struct sockaddr_storage *to, int ms) {
+static int ib_cm_resolve(const hk_wait_env *wait, hk_rdma_event_channel *channel, hk_rdma_cm_id *id,
+                         struct sockaddr_storage *from, struct sockaddr_storage *to, int ms) {
   uint64_t deadline = hk_now_ns() + (uint64_t)ms * 1000000;
   int err, flags = fcntl(channel->fd, F_GETFL);
   if (flags < 0 || fcntl(channel->fd, F_SETFL, flags | O_NONBLOCK) < 0) return errno;
   if (cm.resolve_addr(id, (struct sockaddr *)from, (struct sockaddr *)to, ms) != 0) return errno;
-  err = await(wait, channel, HK_RDMA_CM_ADDR_RESOLVED, deadline);
+  err = ib_cm_await(wait, channel, HK_RDMA_CM_ADDR_RESOLVED, deadline);
   if (err) return err;
   if (cm.resolve_route(id, ms) != 0) return errno;
-  return await(wait, channel, HK_RDMA_CM_ROUTE_RESOLVED, deadline);
+  return ib_cm_await(wait, channel, HK_RDMA_CM_ROUTE_RESOLVED, deadline);
 }
 
 hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, const hk_ibv_gid *to, int ms,
@@ -96,7 +96,7 @@ hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, co
   char here[INET6_ADDRSTRLEN], there[INET6_ADDRSTRLEN];
   hk_ib_cm_answer answer = HK_IB_CM_NO_ANSWER;
   hk_rdma_cm_id *id = NULL;
-  if (!address_of(from, &a, here) || !address_of(to, &b, there)) {
+  if (!ib_cm_address_of(from, &a, here) || !ib_cm_address_of(to, &b, there)) {
     snprintf(words, HK_IB_CM_WORDS, "rdma_cm resolves no link-local addresses");
     return answer;
   }
@@ -110,12 +110,12 @@ hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, co
              strerror(errno));
     goto out;
   }
-  int err = resolve(wait, channel, id, &a, &b, ms);
+  int err = ib_cm_resolve(wait, channel, id, &a, &b, ms);
   answer = !err ? HK_IB_CM_ROUTE : err == ECANCELED ? HK_IB_CM_NO_ANSWER : HK_IB_CM_NO_ROUTE;
   if (answer == HK_IB_CM_NO_ANSWER)
     snprintf(words, HK_IB_CM_WORDS, "its answer was not waited for: the communicator has failed or is aborted");
   else if (err)
-    explain(err, here, there, words);
+    ib_cm_explain(err, here, there, words);
   else
     snprintf(words, HK_IB_CM_WORDS, "%.31s:%d resolves %s", id->verbs ? id->verbs->device->name : "?", id->port_num,
              there);

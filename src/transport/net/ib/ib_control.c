@@ -33,7 +33,7 @@ bool hk_ib_control_may_return(const hk_ib_conn *c) {
          !c->remote.n && !c->failed;
 }
 
-static void replace(hk_ib_conn *c, int fd) {
+static void ib_control_replace(hk_ib_conn *c, int fd) {
   if (c->control.fd >= 0) hk_tcp_close(c->control.fd);
   c->control.fd = fd;
   c->control.eof = false;
@@ -47,7 +47,7 @@ static void replace(hk_ib_conn *c, int fd) {
 
 /* ---- the thread ---- */
 
-static hk_ib_conn *next_lost(hk_ib_ctx *x, uint32_t from) {
+static hk_ib_conn *ib_control_next_lost(hk_ib_ctx *x, uint32_t from) {
   for (uint32_t i = 0; i < x->room; i++) {
     hk_ib_conn *c = x->conns[(from + i) % x->room];
     if (c && c->dials && c->control.lost_ns && hk_ib_control_may_return(c)) return c;
@@ -56,7 +56,7 @@ static hk_ib_conn *next_lost(hk_ib_ctx *x, uint32_t from) {
 }
 
 /* The connection may have ended while the lock was free, and another one have its place. */
-static void dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool gone) {
+static void ib_control_dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool gone) {
   hk_ib_conn *c = index < x->room ? x->conns[index] : NULL;
   if (!c || c->control.lost_ns != lost_ns || !hk_ib_control_may_return(c)) {
     if (fd >= 0) hk_tcp_close(fd);
@@ -64,19 +64,19 @@ static void dialled(hk_ib_ctx *x, uint32_t index, uint64_t lost_ns, int fd, bool
   }
   c->control.gone = gone;
   if (fd < 0) return;
-  replace(c, fd);
+  ib_control_replace(c, fd);
   snprintf(c->repair.cause, sizeof c->repair.cause, "the control connection was lost and is there again");
   (void)hk_ib_repair(c, "look at the network between the hosts"); /* the connection keeps an error */
 }
 
-static void *redial_main(void *arg) {
+static void *ib_control_redial_main(void *arg) {
   hk_ib_ctx *x = arg;
   uint32_t at = 0;
   hk_waiter w;
   hk_wait_env env = {.failure = &x->redial.stop};
   hk_wait_begin(&w, &env);
   pthread_mutex_lock(&x->lock);
-  for (hk_ib_conn *c; !atomic_load(&x->redial.stop) && (c = next_lost(x, at));) {
+  for (hk_ib_conn *c; !atomic_load(&x->redial.stop) && (c = ib_control_next_lost(x, at));) {
     uint32_t index = c->index;
     uint64_t lost_ns = c->control.lost_ns, tag = hk_ib_control_tag(c);
     int fd = -1, peer = c->peer;
@@ -86,17 +86,17 @@ static void *redial_main(void *arg) {
     if (x->env->redial(x->env->arg, peer, tag, &x->redial.stop, &fd, &gone) != HK_OK && !gone)
       (void)hk_wait_nap(&w, -1, AGAIN_MS * SECOND_NS / 1000); /* `stop` is looked at above */
     pthread_mutex_lock(&x->lock);
-    dialled(x, index, lost_ns, fd, gone);
+    ib_control_dialled(x, index, lost_ns, fd, gone);
   }
   x->redial.busy = false;
   pthread_mutex_unlock(&x->lock);
   return NULL;
 }
 
-static void start_redialing(hk_ib_ctx *x) {
+static void ib_control_start_redialing(hk_ib_ctx *x) {
   if (x->redial.busy) return;
   if (x->redial.made) pthread_join(x->redial.thread, NULL); /* it has left the lock for good */
-  x->redial.made = x->redial.busy = hk_thread_start(&x->redial.thread, 0, redial_main, x) == 0;
+  x->redial.made = x->redial.busy = hk_thread_start(&x->redial.thread, 0, ib_control_redial_main, x) == 0;
 }
 
 void hk_ib_control_end(hk_ib_ctx *x) {
@@ -117,10 +117,10 @@ hk_status hk_ib_control_check(hk_ib_conn *c, uint64_t now) {
             x->env->rank, c->channel, c->peer, c->repair.cause);
   }
   if (c->dials) {
-    start_redialing(x);
+    ib_control_start_redialing(x);
   } else {
     int fd = x->env->take(x->env->arg, c->peer, hk_ib_control_tag(c));
-    if (fd >= 0) replace(c, fd); /* the peer begins the epoch */
+    if (fd >= 0) ib_control_replace(c, fd); /* the peer begins the epoch */
   }
   /* Without RDMA, too, the peer counts as gone. */
   uint64_t since = c->repair.broken_ns > c->control.lost_ns ? c->repair.broken_ns : c->control.lost_ns;
@@ -135,7 +135,7 @@ hk_status hk_ib_control_ask(hk_ib_conn *c, uint64_t now, bool waits) {
   c->control.silent_ns = now + SECOND_NS;
   /* The peer may have made a new connection for one that only it has lost. */
   int fd = c->dials || c->remote.n ? -1 : c->ctx->env->take(c->ctx->env->arg, c->peer, hk_ib_control_tag(c));
-  if (fd >= 0) replace(c, fd);
+  if (fd >= 0) ib_control_replace(c, fd);
   if (c->control.eof || !waits ||
       !hk_silence_broken(&c->control.silence, c->control.fd, (unsigned)(c->ctx->timeout_ns / SECOND_NS), now, &quiet_s))
     return HK_OK;

@@ -23,7 +23,7 @@ static void device_free_context(hk_ib_ctx *x, hk_ib_device *d) {
 }
 
 /* Opens the device of this name; false with errno. */
-static bool open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
+static bool ib_device_open_device(hk_ib_ctx *x, hk_ib_device *d, const char *name) {
   int flags, n = 0;
   hk_ibv_device_attr attr;
   hk_ibv_device **list = x->api->get_device_list(&n);
@@ -54,7 +54,7 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   }
   hk_ib_device *d = &x->devices[x->ndevices];
   memset(d, 0, sizeof *d);
-  if (!open_device(x, d, name))
+  if (!ib_device_open_device(x, d, name))
     return HK_FAIL_ERRNO("rank %d cannot open RDMA device %s: is /dev/infiniband there, and may this user write to it",
                          x->env->rank, name);
   memcpy(d->name, name, strnlen(name, sizeof d->name - 1));
@@ -63,7 +63,7 @@ hk_status hk_ib_device_open(hk_ib_ctx *x, const char *name, hk_ib_device **out) 
   return HK_OK;
 }
 
-bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d) { return open_device(x, d, d->name); }
+bool hk_ib_device_open_again(hk_ib_ctx *x, hk_ib_device *d) { return ib_device_open_device(x, d, d->name); }
 
 void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   for (int i = 0; i < d->ncqs; i++) x->api->destroy_cq(d->cqs[i].cq);
@@ -73,7 +73,7 @@ void hk_ib_device_close(hk_ib_ctx *x, hk_ib_device *d) {
   d->channel = NULL;
 }
 
-static hk_ib_cq *cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
+static hk_ib_cq *ib_device_cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
   for (int i = 0; i < d->ncqs; i++)
     if (d->cqs[i].used + entries <= d->cqs[i].room) return &d->cqs[i];
   if (d->ncqs == HK_IB_CQS) {
@@ -94,7 +94,7 @@ static hk_ib_cq *cq_with_room(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
 
 /* A completion queue must never overflow: each has room for all requests of its queue pairs. */
 hk_ib_cq *hk_ib_cq_take(hk_ib_ctx *x, hk_ib_device *d, uint32_t entries) {
-  hk_ib_cq *q = cq_with_room(x, d, entries);
+  hk_ib_cq *q = ib_device_cq_with_room(x, d, entries);
   if (q) q->used += entries;
   return q;
 }
@@ -105,7 +105,7 @@ void hk_ib_cq_give(hk_ib_cq **q, uint32_t entries) {
 }
 
 /* The kernel asks for the capability in the first user namespace: in another one it has no effect. */
-static bool may_lock_all(void) {
+static bool ib_device_may_lock_all(void) {
   enum { IPC_LOCK = 14 };
   unsigned long long caps = 0;
   unsigned from = 1, to = 1, count = 0;
@@ -122,7 +122,7 @@ static bool may_lock_all(void) {
 
 bool hk_ib_memory_is_scarce(void) {
   struct rlimit limit;
-  return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && !may_lock_all();
+  return getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && !ib_device_may_lock_all();
 }
 
 hk_ibv_mr *hk_ib_try_register(hk_ib_ctx *x, hk_ib_device *d, void *addr, size_t bytes, bool data, char why[160]) {

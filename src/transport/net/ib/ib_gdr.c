@@ -21,12 +21,12 @@ const char *hk_ib_flushing_words(const hk_settings *set, hk_ib_flushing f) {
   return f == HK_IB_NO_FLUSH && set->GDR_FLUSH_DISABLE ? "is not flushed: NCCL_GDR_FLUSH_DISABLE is 1" : words[f];
 }
 
-static bool relaxed(const hk_settings *set) { return set->IB_PCI_RELAXED_ORDERING != 0; }
+static bool ib_gdr_relaxed(const hk_settings *set) { return set->IB_PCI_RELAXED_ORDERING != 0; }
 
 /* The card's driver keeps its own reference to the buffer. */
-static hk_ibv_mr *by_fd(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_t bytes,
-                        hk_ib_gpu_memory *m) {
-  int access = ACCESS | (relaxed(set) ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
+static hk_ibv_mr *ib_gdr_by_fd(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, int fd, void *p, size_t bytes,
+                               hk_ib_gpu_memory *m) {
+  int access = ACCESS | (ib_gdr_relaxed(set) ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
   hk_ibv_mr *mr = api->reg_dmabuf_mr(pd, 0, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr)
     hk_gdr_add_cause(m->why, "dma-buf: the card's driver refuses it (%s)",
@@ -34,47 +34,47 @@ static hk_ibv_mr *by_fd(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd
   return mr;
 }
 
-static bool has_direct(const hk_settings *set, hk_ibv_pd *pd) {
+static bool ib_gdr_has_direct(const hk_settings *set, hk_ibv_pd *pd) {
   char path[HK_SYSFS_PATH];
   return hk_ib_direct_function(set, pd->context, path);
 }
 
-static hk_ibv_mr *direct_by_fd(const hk_settings *set, hk_ibv_pd *pd, int fd, void *p, size_t bytes,
-                               hk_ib_gpu_memory *m) {
-  int access = ACCESS | (relaxed(set) ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
+static hk_ibv_mr *ib_gdr_direct_by_fd(const hk_settings *set, hk_ibv_pd *pd, int fd, void *p, size_t bytes,
+                                      hk_ib_gpu_memory *m) {
+  int access = ACCESS | (ib_gdr_relaxed(set) ? HK_IBV_ACCESS_RELAXED_ORDERING : 0);
   hk_ibv_mr *mr = hk_ib_direct_register(pd, bytes, (uint64_t)(uintptr_t)p, fd, access);
   if (!mr) hk_gdr_add_cause(m->why, "data direct: the card's driver refuses it (%s)", strerror(errno));
   m->direct = mr != NULL;
   return mr;
 }
 
-static bool knows_dmabuf(const hk_ibv *api, hk_ib_gpu_memory *m) {
+static bool ib_gdr_knows_dmabuf(const hk_ibv *api, hk_ib_gpu_memory *m) {
   if (!api->reg_dmabuf_mr) hk_gdr_add_cause(m->why, "dma-buf: libibverbs is too old (rdma-core 34 has it)");
   return api->reg_dmabuf_mr != NULL;
 }
 
-static hk_ibv_mr *by_dmabuf(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p,
-                            size_t bytes, hk_ib_gpu_memory *m) {
-  const bool direct = has_direct(set, pd);
-  int fd = knows_dmabuf(api, m) ? hk_gdr_dmabuf(set, gpu, p, bytes, direct, m->why) : -1;
+static hk_ibv_mr *ib_gdr_by_dmabuf(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p,
+                                   size_t bytes, hk_ib_gpu_memory *m) {
+  const bool direct = ib_gdr_has_direct(set, pd);
+  int fd = ib_gdr_knows_dmabuf(api, m) ? hk_gdr_dmabuf(set, gpu, p, bytes, direct, m->why) : -1;
   if (fd < 0) return NULL;
   if (direct) {
-    hk_ibv_mr *mr = direct_by_fd(set, pd, fd, p, bytes, m);
+    hk_ibv_mr *mr = ib_gdr_direct_by_fd(set, pd, fd, p, bytes, m);
     close(fd);
     if (mr) return mr;
     fd = hk_gdr_dmabuf(set, gpu, p, bytes, false, m->why);
     if (fd < 0) return NULL;
   }
-  hk_ibv_mr *mr = by_fd(set, api, pd, fd, p, bytes, m);
+  hk_ibv_mr *mr = ib_gdr_by_fd(set, api, pd, fd, p, bytes, m);
   close(fd);
   return mr;
 }
 
-static hk_ibv_mr *by_peermem(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t bytes,
-                             hk_ib_gpu_memory *m) {
+static hk_ibv_mr *ib_gdr_by_peermem(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, void *p, size_t bytes,
+                                    hk_ib_gpu_memory *m) {
   unsigned access = ACCESS;
   hk_ibv_mr *mr;
-  if (api->reg_mr_iova2 && relaxed(set))
+  if (api->reg_mr_iova2 && ib_gdr_relaxed(set))
     mr = api->reg_mr_iova2(pd, p, bytes, (uint64_t)(uintptr_t)p, access | HK_IBV_ACCESS_RELAXED_ORDERING);
   else
     mr = api->reg_mr(pd, p, bytes, (int)access);
@@ -88,10 +88,10 @@ static hk_ibv_mr *by_peermem(const hk_settings *set, const hk_ibv *api, hk_ibv_p
 void hk_ib_gpu_register(const hk_settings *set, const hk_ibv *api, hk_ibv_pd *pd, hk_device *gpu, void *p, size_t bytes,
                         hk_ib_gpu_memory *out) {
   *out = (hk_ib_gpu_memory){.method = HK_GDR_DMABUF};
-  out->mr = by_dmabuf(set, api, pd, gpu, p, bytes, out);
+  out->mr = ib_gdr_by_dmabuf(set, api, pd, gpu, p, bytes, out);
   if (out->mr) return;
   out->method = HK_GDR_PEERMEM;
-  out->mr = by_peermem(set, api, pd, p, bytes, out);
+  out->mr = ib_gdr_by_peermem(set, api, pd, p, bytes, out);
   if (!out->mr) out->method = HK_GDR_STAGED;
 }
 

@@ -19,10 +19,10 @@ typedef struct finding {
   bool takes, slow, split;    /* split: hk_gdr_is_split */
 } finding;
 
-static int price_of(const finding *f) { return f->port.far * 1000 + f->slow * 100 + (int)f->nearest; }
+static int ib_gpu_price_of(const finding *f) { return f->port.far * 1000 + f->slow * 100 + (int)f->nearest; }
 
 /* Tries the port's card. If its data-direct function can do it, the distance is that function's. */
-static void try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
+static void ib_gpu_try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
   hk_device *gpu = x->env->gpu;
   hk_ib_device *d;
   char path[HK_SYSFS_PATH];
@@ -43,11 +43,11 @@ static void try_card(hk_ib_ctx *x, finding *f, hk_ib_gpu_memory *m) {
 }
 
 /* A card that cannot be tried counts as one that refuses. */
-static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
+static void ib_gpu_look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
   hk_device *gpu = x->env->gpu;
   hk_ib_gpu_memory m = {.method = HK_GDR_STAGED};
   f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, f->port.device, NULL);
-  try_card(x, f, &m);
+  ib_gpu_try_card(x, f, &m);
   f->split = hk_gdr_is_split(paths, gpu->limits.ordinal, f->cls);
   f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s:%d%s%s: %s%s%s%s", x->env->rank, gpu->limits.ordinal,
@@ -57,7 +57,7 @@ static void look_at_port(hk_ib_ctx *x, const hk_paths *paths, finding *f) {
 }
 
 /* A card is as near as the nearest of its ports, which carry data together. */
-static void find_nearest(finding *f, int n) {
+static void ib_gpu_find_nearest(finding *f, int n) {
   for (int i = 0; i < n; i++) {
     f[i].nearest = f[i].cls;
     for (int j = 0; j < n; j++)
@@ -67,7 +67,7 @@ static void find_nearest(finding *f, int n) {
 
 /* Sorts the ports: those that take the GPU's memory first if there are any, the fast ones first, then by their distance
  * from the GPU, stably, so that the ports of a card stay adjacent; an unknown distance is last. */
-static void sort_by_distance(finding *f, int n, bool direct) {
+static void ib_gpu_sort_by_distance(finding *f, int n, bool direct) {
   hk_ib_port all[HK_IB_PORTS];
   for (int i = 0; i < n; i++) {
     all[i] = f[i].port;
@@ -75,18 +75,18 @@ static void sort_by_distance(finding *f, int n, bool direct) {
     if (f[i].port.far) f[i].port.card = (uint8_t)(f[i].port.card + HK_IB_PORTS); /* apart from those that take it */
   }
   for (int i = 0; i < n; i++) f[i].slow = hk_ib_is_slow(&f[i].port, all, n);
-  find_nearest(f, n);
+  ib_gpu_find_nearest(f, n);
   for (int i = 1; i < n; i++) {
     finding one = f[i];
     int at = i;
-    for (; at > 0 && price_of(&f[at - 1]) > price_of(&one); at--) f[at] = f[at - 1];
+    for (; at > 0 && ib_gpu_price_of(&f[at - 1]) > ib_gpu_price_of(&one); at--) f[at] = f[at - 1];
     f[at] = one;
   }
 }
 
 /* Returns true if there are ports that register the GPU's memory of each kind (InfiniBand, Ethernet) that the rank has
  * published. Then all of its connections use only such ports. */
-static bool enough(const finding *f, int n) {
+static bool ib_gpu_enough(const finding *f, int n) {
   int all = 0, taken = 0;
   for (int i = 0; i < n; i++) {
     all |= 1 << f[i].port.layer;
@@ -97,14 +97,14 @@ static bool enough(const finding *f, int n) {
 
 /* Ports that do not take the GPU's memory stay as the last ones if others do: they may be the only ones on a peer's
  * rail. */
-static void settle_ports(hk_ib_ctx *x, finding *f) {
+static void ib_gpu_settle_ports(hk_ib_ctx *x, finding *f) {
   int n = x->nports;
-  x->gpu.direct = enough(f, n);
-  sort_by_distance(f, n, x->gpu.direct);
+  x->gpu.direct = ib_gpu_enough(f, n);
+  ib_gpu_sort_by_distance(f, n, x->gpu.direct);
   for (int i = 0; i < n; i++) x->ports[i] = f[i].port;
   if (f[0].cls != HK_PATH_DIS || x->gpu.direct) { /* otherwise those near the CPU stay first */
     x->nnear = 0;
-    while (x->nnear < n && price_of(&f[x->nnear]) == price_of(&f[0])) x->nnear++;
+    while (x->nnear < n && ib_gpu_price_of(&f[x->nnear]) == ib_gpu_price_of(&f[0])) x->nnear++;
   }
   bool split = false;
   for (int i = 0; i < n; i++) split = split || (f[i].takes && f[i].split);
@@ -124,9 +124,9 @@ void hk_ib_gpu_find_ports(hk_ib_ctx *x) {
   pthread_mutex_lock(&x->lock);
   for (int i = 0; i < x->nports; i++) {
     found[i] = (finding){.port = x->ports[i]};
-    look_at_port(x, paths, &found[i]);
+    ib_gpu_look_at_port(x, paths, &found[i]);
   }
-  if (x->nports) settle_ports(x, found);
+  if (x->nports) ib_gpu_settle_ports(x, found);
   pthread_mutex_unlock(&x->lock);
   hk_paths_free(paths);
   hk_topo_free(t);
@@ -147,12 +147,16 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e) {
   return !ceded;
 }
 
-static uint8_t direction_of(const hk_ib_conn *c, const hk_net_end *e) { return hk_ib_direction(c, e == c->send); }
-
-static bool is_unsettled(const hk_ib_conn *c, const hk_net_end *e) {
-  return e && e->link->gpu && e->link->payload && !(c->gpu.on_cards & direction_of(c, e));
+static uint8_t ib_gpu_direction_of(const hk_ib_conn *c, const hk_net_end *e) {
+  return hk_ib_direction(c, e == c->send);
 }
-bool hk_ib_gpu_unsettled(const hk_ib_conn *c) { return is_unsettled(c, c->send) || is_unsettled(c, c->recv); }
+
+static bool ib_gpu_is_unsettled(const hk_ib_conn *c, const hk_net_end *e) {
+  return e && e->link->gpu && e->link->payload && !(c->gpu.on_cards & ib_gpu_direction_of(c, e));
+}
+bool hk_ib_gpu_unsettled(const hk_ib_conn *c) {
+  return ib_gpu_is_unsettled(c, c->send) || ib_gpu_is_unsettled(c, c->recv);
+}
 
 hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]) {
   hk_ib_ctx *x = c->ctx;
@@ -162,10 +166,10 @@ hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char 
     hk_ib_gpu_register(x->env->settings, x->api, w->device->pd, e->link->gpu, e->link->payload, bytes, &m);
   if (m.mr) {
     hk_ib_count_pinned(x, m.mr);
-    c->gpu.on_cards |= direction_of(c, e);
+    c->gpu.on_cards |= ib_gpu_direction_of(c, e);
     return m.mr;
   }
   snprintf(why, 160, "%.20s takes no memory of GPU %d: %.100s", w->device->name, e->link->gpu->limits.ordinal, m.why);
-  if (is_unsettled(c, e) && hk_net_move_to_host(e, why) != HK_OK) snprintf(why, 160, "%.159s", hk_last_error());
+  if (ib_gpu_is_unsettled(c, e) && hk_net_move_to_host(e, why) != HK_OK) snprintf(why, 160, "%.159s", hk_last_error());
   return NULL;
 }

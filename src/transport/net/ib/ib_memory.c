@@ -22,12 +22,12 @@ struct hk_ib_region {
   hk_ibv_mr *mrs[HK_IB_PORTS]; /* for each device; NULL: not registered yet */
 };
 
-static void forget(hk_ib_ctx *x, hk_ib_region *r) {
+static void ib_memory_forget(hk_ib_ctx *x, hk_ib_region *r) {
   for (int i = 0; i < HK_IB_PORTS; i++) hk_ib_unregister(x, &r->mrs[i]);
   free(r);
 }
 
-static hk_ib_region *find(const hk_ib_ctx *x, const void *data, size_t bytes) {
+static hk_ib_region *ib_memory_find(const hk_ib_ctx *x, const void *data, size_t bytes) {
   uintptr_t at = (uintptr_t)data;
   hk_ib_region *r = x->user.regions;
   while (r && !(at >= r->begin && at < r->end && bytes <= r->end - at)) r = r->next;
@@ -56,7 +56,7 @@ void hk_ib_user_memory(void *ctx, void *base, size_t bytes, bool there) {
     while (*at && !((*at)->begin == begin && (*at)->end == end)) at = &(*at)->next;
     r = *at;
     if (r) *at = r->next;
-    if (r) forget(x, r);
+    if (r) ib_memory_forget(x, r);
   }
   /* relaxed: a reader takes the lock before it uses the list */
   atomic_store_explicit(&x->user.any, x->user.regions != NULL, memory_order_relaxed);
@@ -78,7 +78,7 @@ void hk_ib_user_free(hk_ib_ctx *x) {
   while (x->user.regions) {
     hk_ib_region *r = x->user.regions;
     x->user.regions = r->next;
-    forget(x, r);
+    ib_memory_forget(x, r);
   }
 }
 
@@ -92,10 +92,12 @@ bool hk_ib_refer(void *ctx, const void *data, size_t bytes) {
   return known;
 }
 
-bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes) { return find(x, data, bytes) != NULL; }
+bool hk_ib_is_registered(hk_ib_ctx *x, const void *data, size_t bytes) {
+  return ib_memory_find(x, data, bytes) != NULL;
+}
 
 /* Memory that cannot be registered for writing is registered for reading: messages can be sent from it. */
-static void register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
+static void ib_memory_register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
   int i = (int)(d - x->devices);
   size_t bytes = r->end - r->begin;
   char why[160];
@@ -113,8 +115,8 @@ static void register_host(hk_ib_ctx *x, hk_ib_device *d, hk_ib_region *r) {
 
 hk_ibv_mr *hk_ib_user_mr(hk_ib_ctx *x, hk_ib_device *d, const void *data, size_t bytes, bool writes) {
   int i = (int)(d - x->devices);
-  hk_ib_region *r = find(x, data, bytes);
+  hk_ib_region *r = ib_memory_find(x, data, bytes);
   if (d->gone) return NULL;
-  if (r && !r->mrs[i] && !r->refused[i]) register_host(x, d, r);
+  if (r && !r->mrs[i] && !r->refused[i]) ib_memory_register_host(x, d, r);
   return r && !(writes && r->fixed[i]) ? r->mrs[i] : NULL;
 }

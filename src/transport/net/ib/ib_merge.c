@@ -16,7 +16,7 @@ typedef struct place {
   char port[HK_SYSFS_PATH]; /* of the physical function, whose ports its virtual functions share */
 } place;
 
-static void find_place(const char *root, const hk_ib_port *p, place *out) {
+static void ib_merge_find_place(const char *root, const hk_ib_port *p, place *out) {
   if (!hk_sysfs_real(root, out->path, "/sys/class/infiniband/%s/device", p->device)) out->path[0] = '\0';
   if (!hk_sysfs_real(root, out->port, "/sys/class/infiniband/%s/device/physfn", p->device))
     memcpy(out->port, out->path, sizeof out->port);
@@ -25,18 +25,18 @@ static void find_place(const char *root, const hk_ib_port *p, place *out) {
 /* ---- virtual functions ---- */
 
 /* Returns true if port i is the same one as port j, and j is preferred: a physical function before virtual ones. */
-static bool shows_again(const hk_ib_port *ports, const place *places, int i, int j) {
+static bool ib_merge_shows_again(const hk_ib_port *ports, const place *places, int i, int j) {
   const place *a = &places[i], *b = &places[j];
   if (i == j || !a->port[0] || ports[i].number != ports[j].number || strcmp(a->port, b->port) != 0) return false;
   bool virtual = strcmp(a->path, a->port) != 0, other = strcmp(b->path, b->port) != 0;
   return virtual && (!other || j < i);
 }
 
-static int drop_functions(hk_ib_port *ports, const place *places, int n, int *nnear) {
+static int ib_merge_drop_functions(hk_ib_port *ports, const place *places, int n, int *nnear) {
   bool again[HK_IB_PORTS] = {false};
   int kept = 0, near = 0;
   for (int i = 0; i < n; i++)
-    for (int j = 0; j < n && !again[i]; j++) again[i] = shows_again(ports, places, i, j);
+    for (int j = 0; j < n && !again[i]; j++) again[i] = ib_merge_shows_again(ports, places, i, j);
   for (int i = 0; i < n; i++) {
     if (again[i]) {
       HK_INFO(HK_SUB_INIT | HK_SUB_NET,
@@ -57,7 +57,7 @@ static int drop_functions(hk_ib_port *ports, const place *places, int n, int *nn
 typedef enum level { ITSELF, CARD, SWITCH, SWITCHES, HOST, SYSTEM } level;
 static const char *const level_names[] = {"LOC", "PORT", "PIX", "PXB", "PHB", "SYS"};
 
-static hk_status wanted_level(const hk_settings *set, level *out) {
+static hk_status ib_merge_wanted_level(const hk_settings *set, level *out) {
   const char *text = set->NET_MERGE_LEVEL;
   *out = CARD;
   if (!text || !*text) return HK_OK;
@@ -69,14 +69,14 @@ static hk_status wanted_level(const hk_settings *set, level *out) {
   return HK_FAIL(HK_ERR_USAGE, "NCCL_NET_MERGE_LEVEL='%s': LOC, PORT, PIX, PXB, PHB or SYS", text);
 }
 
-static int count(const char *text, char c) {
+static int ib_merge_count(const char *text, char c) {
   int n = 0;
   for (; *text; text++) n += *text == c;
   return n;
 }
 
 /* The distance of two PCI devices by their paths in /sys: the components that differ are the bridges between them. */
-static level distance(const char *a, const char *b) {
+static level ib_merge_distance(const char *a, const char *b) {
   const char *function = strrchr(a, '.');
   size_t card = function ? (size_t)(function - a) : strlen(a), same = 0;
   if (!*a || !*b) return SYSTEM;
@@ -86,17 +86,17 @@ static level distance(const char *a, const char *b) {
   const char *host = strstr(a, "/pci"), *below = host ? strchr(host + 1, '/') : NULL;
   if (!below || same < (size_t)(below - a)) return SYSTEM;
   if (same == (size_t)(below - a)) return HOST;
-  return count(a + same, '/') <= 2 && count(b + same, '/') <= 2 ? SWITCH : SWITCHES;
+  return ib_merge_count(a + same, '/') <= 2 && ib_merge_count(b + same, '/') <= 2 ? SWITCH : SWITCHES;
 }
 
 hk_path_class hk_ib_pci_class(const char *a, const char *b) {
   static const hk_path_class classes[] = {HK_PATH_PIX, HK_PATH_PIX, HK_PATH_PIX,
                                           HK_PATH_PXB, HK_PATH_PHB, HK_PATH_SYS}; /* by level */
-  return classes[distance(a, b)];
+  return classes[ib_merge_distance(a, b)];
 }
 
 /* The set of NCCL_NET_FORCE_MERGE ("a,b;c,d") that names the device, counted from 1; 0: none. */
-static int named_set(const char *sets, const char *device) {
+static int ib_merge_named_set(const char *sets, const char *device) {
   size_t length = strlen(device);
   int set = 1;
   for (const char *s = sets; s && *s;) {
@@ -109,7 +109,7 @@ static int named_set(const char *sets, const char *device) {
 }
 
 /* Makes the ports of a card adjacent. If a port of a card is near, all of its ports count as near. */
-static void sort_by_card(hk_ib_port *ports, int n, int *nnear) {
+static void ib_merge_sort_by_card(hk_ib_port *ports, int n, int *nnear) {
   hk_ib_port sorted[HK_IB_PORTS];
   bool taken[HK_IB_PORTS] = {false};
   int done = 0, near = 0;
@@ -136,7 +136,7 @@ bool hk_ib_is_slow(const hk_ib_port *port, const hk_ib_port *all, int n) {
 
 /* Ports that are near, then the other ones, and after these the slow ones, whether they are near or not: a slow port
  * next to the CPU carries less than a fast one at the other socket. */
-static void sort_by_speed(hk_ib_port *ports, int n, int *nnear) {
+static void ib_merge_sort_by_speed(hk_ib_port *ports, int n, int *nnear) {
   hk_ib_port sorted[HK_IB_PORTS];
   int fast = 0, near = 0;
   for (int i = 0; i < n; i++)
@@ -158,21 +158,23 @@ hk_status hk_ib_merge(const hk_settings *set, const char *root, hk_ib_port *port
   if (!*n) return HK_OK;
   place *places = calloc((size_t)*n, sizeof *places);
   if (!places) return HK_FAIL_ERRNO("no memory for the places of %d RDMA ports", *n);
-  if (set->IB_MERGE_NICS) HK_TRY(wanted_level(set, &most), out);
-  for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]);
-  if (set->IB_MERGE_VFS) *n = drop_functions(ports, places, *n, nnear);
-  sort_by_speed(ports, *n, nnear);
-  for (int i = 0; i < *n; i++) find_place(root, &ports[i], &places[i]); /* others have gone, and the order is new */
+  if (set->IB_MERGE_NICS) HK_TRY(ib_merge_wanted_level(set, &most), out);
+  for (int i = 0; i < *n; i++) ib_merge_find_place(root, &ports[i], &places[i]);
+  if (set->IB_MERGE_VFS) *n = ib_merge_drop_functions(ports, places, *n, nnear);
+  ib_merge_sort_by_speed(ports, *n, nnear);
+  for (int i = 0; i < *n; i++)
+    ib_merge_find_place(root, &ports[i], &places[i]); /* others have gone, and the order is new */
   for (int i = 0; i < *n; i++) {
-    chosen[i] = set->IB_MERGE_NICS ? named_set(sets, ports[i].device) : 0;
+    chosen[i] = set->IB_MERGE_NICS ? ib_merge_named_set(sets, ports[i].device) : 0;
     ports[i].card = (uint8_t)i;
     for (int j = 0; j < i && ports[i].card == i; j++) {
-      bool together = chosen[i] || chosen[j] ? chosen[i] == chosen[j]
-                                             : most > ITSELF && distance(places[i].path, places[j].path) <= most;
+      bool together = chosen[i] || chosen[j]
+                          ? chosen[i] == chosen[j]
+                          : most > ITSELF && ib_merge_distance(places[i].path, places[j].path) <= most;
       if (together && ports[i].layer == ports[j].layer && ports[i].mbps == ports[j].mbps) ports[i].card = ports[j].card;
     }
   }
-  sort_by_card(ports, *n, nnear);
+  ib_merge_sort_by_card(ports, *n, nnear);
 out:
   free(places);
   return rc;

@@ -25,7 +25,7 @@ void hk_ib_describe_path(const hk_ib_conn *c, const hk_ib_path *w, char text[HK_
              b->number, b->lid);
 }
 
-static bool port_is_up(hk_ib_conn *c, int mine) {
+static bool ib_path_port_is_up(hk_ib_conn *c, int mine) {
   hk_ib_device *d;
   const hk_ib_port *port = &c->ports.mine[mine];
   return hk_ib_device_open(c->ctx, port->device, &d) == HK_OK &&
@@ -35,11 +35,11 @@ static bool port_is_up(hk_ib_conn *c, int mine) {
 /* Marks the pairs that are not to be chosen now. A bad pair that has never carried data is replaced by the next one.
  * One that has is kept, unless its port is down, or it fails repeatedly, or other paths work: then all pairs of its two
  * ports are left out. */
-static void leave_out_bad(hk_ib_conn *c) {
+static void ib_path_leave_out_bad(hk_ib_conn *c) {
   bool up[HK_IB_PATHS];
   uint32_t good = 0;
   for (uint32_t i = 0; i < c->npaths; i++) {
-    up[i] = port_is_up(c, c->ports.pairs[c->paths[i].pair].mine);
+    up[i] = ib_path_port_is_up(c, c->ports.pairs[c->paths[i].pair].mine);
     good += up[i] && !c->paths[i].bad;
   }
   for (uint32_t i = 0; i < c->npaths; i++) {
@@ -54,7 +54,7 @@ static void leave_out_bad(hk_ib_conn *c) {
   }
 }
 
-static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
+static bool ib_path_fits(const hk_ib_conn *c, const hk_ib_pair *p) {
   for (uint32_t i = 0; i < c->npaths; i++)
     if (!hk_ib_pairs_go_together(c->ports.mine, c->ports.theirs, &c->ports.pairs[c->paths[i].pair], p)) return false;
   return true;
@@ -62,26 +62,26 @@ static bool fits(const hk_ib_conn *c, const hk_ib_pair *p) {
 
 /* The best pair for another path: first one that has worked, then any other, and for the first path even one whose port
  * is down. -1: there is none. */
-static int best_pair(hk_ib_conn *c) {
+static int ib_path_best_pair(hk_ib_conn *c) {
   for (int pass = 0; pass < (c->npaths ? 2 : 3); pass++) {
     for (int i = 0; i < c->ports.npairs; i++) {
       const hk_ib_pair *p = &c->ports.pairs[i];
-      if (p->out || (pass == 0 && !p->worked) || !fits(c, p)) continue;
-      if (pass == 2 || port_is_up(c, p->mine)) return i;
+      if (p->out || (pass == 0 && !p->worked) || !ib_path_fits(c, p)) continue;
+      if (pass == 2 || ib_path_port_is_up(c, p->mine)) return i;
     }
   }
   return -1;
 }
 
 void hk_ib_choose_paths(hk_ib_conn *c) {
-  leave_out_bad(c);
+  ib_path_leave_out_bad(c);
   c->npaths = 0;
-  int at = best_pair(c);
+  int at = ib_path_best_pair(c);
   if (at < 0) { /* all pairs were tried: begin again */
     for (int i = 0; i < c->ports.npairs; i++) c->ports.pairs[i].out = false;
-    at = best_pair(c);
+    at = ib_path_best_pair(c);
   }
-  for (; at >= 0 && c->npaths < HK_IB_PATHS; at = best_pair(c)) c->paths[c->npaths++].pair = at;
+  for (; at >= 0 && c->npaths < HK_IB_PATHS; at = ib_path_best_pair(c)) c->paths[c->npaths++].pair = at;
 }
 
 bool hk_ib_take_paths(hk_ib_conn *c, const hk_ib_epoch *theirs) {
@@ -100,7 +100,7 @@ bool hk_ib_take_paths(hk_ib_conn *c, const hk_ib_epoch *theirs) {
   return true;
 }
 
-static uint8_t mtu_of(const hk_ib_conn *c, const hk_ib_path *w) {
+static uint8_t ib_path_mtu_of(const hk_ib_conn *c, const hk_ib_path *w) {
   const hk_ib_port *port = hk_ib_my_port(c, w);
   hk_ibv_port_attr attr;
   memset(&attr, 0, sizeof attr);
@@ -119,7 +119,7 @@ void hk_ib_fill_paths(hk_ib_conn *c) {
     port[1] = low ? p->theirs : p->mine;
     gid[0] = low ? p->my_gid : p->their_gid;
     gid[1] = low ? p->their_gid : p->my_gid;
-    c->ours.paths[i].mtu = mtu_of(c, &c->paths[i]);
+    c->ours.paths[i].mtu = ib_path_mtu_of(c, &c->paths[i]);
   }
 }
 
@@ -144,29 +144,29 @@ const char *hk_ib_kernel_reason(hk_ib_conn *c, char text[HK_IB_KERNEL_TEXT]) {
 
 /* ---- registrations with the paths' devices ---- */
 
-static bool register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
+static bool ib_path_register_end(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, hk_ibv_mr **mr, char why[160]) {
   if (!*mr && e->link->gpu) *mr = hk_ib_gpu_mr(c, w, e, why);
   if (!*mr && !e->link->gpu)
     *mr = hk_ib_try_register(c->ctx, w->device, e->link->payload, hk_ib_ring_bytes(c), true, why);
   return *mr != NULL;
 }
 
-static bool register_rings(hk_ib_conn *c, hk_ib_path *w, char why[160]) {
+static bool ib_path_register_rings(hk_ib_conn *c, hk_ib_path *w, char why[160]) {
   bool source = c->send && c->send->link->payload && (c->send->link->gpu || c->ctx->scarce);
   /* What one device has is announced, so all must have it; a refusal may have moved it to host memory meanwhile. */
   bool due = c->ctx->scarce || c->rx.wanted || c->paths[0].recv_mr;
   bool target = c->recv && c->recv->link->payload && (c->recv->link->gpu || due);
-  return (!target || register_end(c, w, c->recv, &w->recv_mr, why)) &&
-         (!source || register_end(c, w, c->send, &w->send_mr, why));
+  return (!target || ib_path_register_end(c, w, c->recv, &w->recv_mr, why)) &&
+         (!source || ib_path_register_end(c, w, c->send, &w->send_mr, why));
 }
 
 hk_ib_path *hk_ib_register_rings(hk_ib_conn *c, char why[160]) {
   for (hk_ib_path *w = c->paths; w < c->paths + c->npaths; w++)
-    if (!register_rings(c, w, why)) return w;
+    if (!ib_path_register_rings(c, w, why)) return w;
   return NULL;
 }
 
-static void free_path_memory(hk_ib_ctx *x, hk_ib_path *w) {
+static void ib_path_free_path_memory(hk_ib_ctx *x, hk_ib_path *w) {
   hk_ib_unregister(x, &w->arena_mr);
   hk_ib_unregister(x, &w->send_mr);
   hk_ib_unregister(x, &w->recv_mr);
@@ -176,25 +176,25 @@ hk_status hk_ib_open_paths(hk_ib_conn *c, hk_ib_path **refused, char why[160]) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *d;
   *refused = NULL;
-  for (uint32_t i = c->npaths; i < HK_IB_PATHS; i++) free_path_memory(x, &c->paths[i]);
+  for (uint32_t i = c->npaths; i < HK_IB_PATHS; i++) ib_path_free_path_memory(x, &c->paths[i]);
   for (hk_ib_path *w = c->paths; w < c->paths + c->npaths && !*refused; w++) {
     w->bad = false;
     HK_OR_RETURN(hk_ib_device_open(x, hk_ib_my_port(c, w)->device, &d));
-    if (d != w->device) free_path_memory(x, w);
+    if (d != w->device) ib_path_free_path_memory(x, w);
     w->device = d;
     if (!w->arena_mr) w->arena_mr = hk_ib_try_register(x, d, c->arena, c->arena_bytes, false, why);
-    if (!w->arena_mr || !register_rings(c, w, why)) *refused = w;
+    if (!w->arena_mr || !ib_path_register_rings(c, w, why)) *refused = w;
   }
   return HK_OK;
 }
 
 void hk_ib_free_memory(hk_ib_conn *c) {
-  for (int i = 0; i < HK_IB_PATHS; i++) free_path_memory(c->ctx, &c->paths[i]);
+  for (int i = 0; i < HK_IB_PATHS; i++) ib_path_free_path_memory(c->ctx, &c->paths[i]);
 }
 
 void hk_ib_leave_devices(hk_ib_conn *c) {
   for (hk_ib_path *w = c->paths; w < c->paths + HK_IB_PATHS; w++)
-    if (w->device && w->device->gone) free_path_memory(c->ctx, w);
+    if (w->device && w->device->gone) ib_path_free_path_memory(c->ctx, w);
 }
 
 bool hk_ib_has_memory_of(const hk_ib_conn *c, const hk_ib_device *d) {

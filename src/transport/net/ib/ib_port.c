@@ -22,7 +22,7 @@ const char *hk_ib_root(void) {
 
 /* Matches one item, "mlx5_0", "mlx5_0:1" or "mlx5_0:1:3:0" (with rail and plane): devices whose name begins so, or
  * (`exact`) is that. A port that is not a number is any. */
-static bool item_takes(const char *item, size_t n, bool exact, const char *device, int port) {
+static bool ib_port_item_takes(const char *item, size_t n, bool exact, const char *device, int port) {
   const char *colon = memchr(item, ':', n);
   size_t name = colon ? (size_t)(colon - item) : n;
   if (colon && colon[1] >= '0' && colon[1] <= '9' && atoi(colon + 1) != port) return false;
@@ -30,13 +30,13 @@ static bool item_takes(const char *item, size_t n, bool exact, const char *devic
 }
 
 /* The first item that names the port; NULL: none. */
-static const char *item_of(const char *filter, const char *device, int port, bool *exclude) {
+static const char *ib_port_item_of(const char *filter, const char *device, int port, bool *exclude) {
   bool exact = false;
   *exclude = false;
   for (; *filter == '^' || *filter == '='; filter++) *(*filter == '^' ? exclude : &exact) = true;
   while (*filter) {
     size_t n = strcspn(filter, ",");
-    if (n && item_takes(filter, n, exact, device, port)) return filter;
+    if (n && ib_port_item_takes(filter, n, exact, device, port)) return filter;
     filter += n + (filter[n] == ',');
   }
   return NULL;
@@ -45,13 +45,13 @@ static const char *item_of(const char *filter, const char *device, int port, boo
 bool hk_ib_hca_takes(const char *filter, const char *device, int port) {
   bool exclude;
   if (!filter || !*filter) return true;
-  bool listed = item_of(filter, device, port, &exclude) != NULL;
+  bool listed = ib_port_item_of(filter, device, port, &exclude) != NULL;
   return listed != exclude;
 }
 
 int hk_ib_hca_rail(const char *filter, const char *device, int port) {
   bool exclude;
-  const char *item = filter ? item_of(filter, device, port, &exclude) : NULL;
+  const char *item = filter ? ib_port_item_of(filter, device, port, &exclude) : NULL;
   if (!item || exclude) return -1;
   for (int colons = 0; colons < 2; item++) { /* after the name and the port */
     if (!*item || *item == ',') return -1;
@@ -62,14 +62,16 @@ int hk_ib_hca_rail(const char *filter, const char *device, int port) {
 
 /* ---- GIDs ---- */
 
-static bool is_mapped(const hk_ibv_gid *g) { /* an IPv4 address */
+static bool ib_port_is_mapped(const hk_ibv_gid *g) { /* an IPv4 address */
   static const uint8_t prefix[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
   return memcmp(g->raw, prefix, sizeof prefix) == 0;
 }
-static bool is_link_local(const hk_ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
-static int family_of(const hk_ibv_gid *g) { return is_mapped(g) ? 0 : is_link_local(g) ? 2 : 1; }
+static bool ib_port_is_link_local(const hk_ibv_gid *g) { return g->raw[0] == 0xfe && (g->raw[1] & 0xc0) == 0x80; }
+static int ib_port_family_of(const hk_ibv_gid *g) {
+  return ib_port_is_mapped(g) ? 0 : ib_port_is_link_local(g) ? 2 : 1;
+}
 
-static bool same_bits(const uint8_t *a, const uint8_t *b, unsigned bits) {
+static bool ib_port_same_bits(const uint8_t *a, const uint8_t *b, unsigned bits) {
   unsigned bytes = bits / 8, rest = bits % 8;
   if (memcmp(a, b, bytes) != 0) return false;
   return !rest || ((a[bytes] ^ b[bytes]) >> (8 - rest)) == 0;
@@ -110,12 +112,12 @@ hk_status hk_ib_gid_filter_of(const hk_settings *set, hk_ib_gid_filter *w) {
 
 int hk_ib_gid_cost(const hk_ib_gid *g, int version) {
   int other = g->kind != HK_IB_GID_IB && g->kind != (version == 1 ? HK_IB_GID_ROCE1 : HK_IB_GID_ROCE2);
-  return other * 4 + family_of(&g->gid);
+  return other * 4 + ib_port_family_of(&g->gid);
 }
 
 const char *hk_ib_gid_words(const hk_ib_gid *g, char text[40]) {
   static const char *const families[] = {"IPv4", "IPv6", "link-local IPv6"};
-  snprintf(text, 40, "RoCE v%d, %s", g->kind == HK_IB_GID_ROCE2 ? 2 : 1, families[family_of(&g->gid)]);
+  snprintf(text, 40, "RoCE v%d, %s", g->kind == HK_IB_GID_ROCE2 ? 2 : 1, families[ib_port_family_of(&g->gid)]);
   return text;
 }
 
@@ -125,9 +127,9 @@ int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_filter *w) {
     hk_ib_gid g = gids[i];
     if (w->index >= 0 && g.index != w->index) continue;
     if (g.kind != HK_IB_GID_IB && w->index < 0) {
-      if (w->family == AF_INET && !is_mapped(&g.gid)) continue;
-      if (w->family == AF_INET6 && is_mapped(&g.gid)) continue;
-      if (w->ranged && !same_bits(g.gid.raw, w->range, w->bits)) continue;
+      if (w->family == AF_INET && !ib_port_is_mapped(&g.gid)) continue;
+      if (w->family == AF_INET6 && ib_port_is_mapped(&g.gid)) continue;
+      if (w->ranged && !ib_port_same_bits(g.gid.raw, w->range, w->bits)) continue;
     }
     int at = kept++;
     for (; at > 0 && hk_ib_gid_cost(&gids[at - 1], w->version) > hk_ib_gid_cost(&g, w->version); at--)
@@ -138,8 +140,8 @@ int hk_ib_gids_order(hk_ib_gid *gids, int n, const hk_ib_gid_filter *w) {
 }
 
 /* The length in bits of the prefix of an IPv4 address's network on this machine. */
-static uint8_t prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
-  if (!is_mapped(g)) return 64;
+static uint8_t ib_port_prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
+  if (!ib_port_is_mapped(g)) return 64;
   for (const struct ifaddrs *a = all; a; a = a->ifa_next) {
     if (!a->ifa_addr || !a->ifa_netmask || a->ifa_addr->sa_family != AF_INET) continue;
     if (memcmp(&((struct sockaddr_in *)(void *)a->ifa_addr)->sin_addr, g->raw + 12, 4) != 0) continue;
@@ -148,8 +150,8 @@ static uint8_t prefix_of(const struct ifaddrs *all, const hk_ibv_gid *g) {
   return 32;
 }
 
-static int list_gids(const char *below, const char *device, int port, bool ethernet, const struct ifaddrs *all,
-                     const hk_ib_gid_filter *w, hk_ib_gid out[HK_IB_GIDS]) {
+static int ib_port_list_gids(const char *below, const char *device, int port, bool ethernet, const struct ifaddrs *all,
+                             const hk_ib_gid_filter *w, hk_ib_gid out[HK_IB_GIDS]) {
   hk_ib_gid found[256];
   int n = 0;
   char **indexes = hk_sysfs_list(below, RDMA "/%s/ports/%d/gids", device, port);
@@ -164,7 +166,7 @@ static int list_gids(const char *below, const char *device, int port, bool ether
     if (ethernet && hk_sysfs_text(below, text, sizeof text, RDMA "/%s/ports/%d/gid_attrs/types/%s", device, port, *i) &&
         strstr(text, "v2"))
       g.kind = HK_IB_GID_ROCE2;
-    g.prefix = prefix_of(all, &g.gid);
+    g.prefix = ib_port_prefix_of(all, &g.gid);
     found[n++] = g;
   }
   free(indexes);
@@ -175,12 +177,12 @@ static int list_gids(const char *below, const char *device, int port, bool ether
 }
 
 int hk_ib_gids(const char *below, const char *device, int port, const hk_ib_gid_filter *w, hk_ib_gid out[HK_IB_GIDS]) {
-  return list_gids(below, device, port, true, NULL, w, out);
+  return ib_port_list_gids(below, device, port, true, NULL, w, out);
 }
 
 /* ---- ports ---- */
 
-static uint8_t mtu_of(const char *device, int port) {
+static uint8_t ib_port_mtu_of(const char *device, int port) {
   char path[512], text[64];
   long long bytes = 0;
   /* RoCE's MTU follows from its interface's: the largest that fits with its headers. */
@@ -205,8 +207,8 @@ bool hk_ib_serves(const char *below, const char *device, char *why, size_t why_b
   return false;
 }
 
-static bool read_port(const char *device, int number, const struct ifaddrs *all, const hk_ib_gid_filter *w,
-                      hk_ib_port *p, char *why, size_t why_bytes) {
+static bool ib_port_read_port(const char *device, int number, const struct ifaddrs *all, const hk_ib_gid_filter *w,
+                              hk_ib_port *p, char *why, size_t why_bytes) {
   char text[64];
   long long lid = 0;
   if (!hk_ib_serves(hk_ib_root(), device, why, why_bytes)) {
@@ -226,9 +228,9 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
                     .mbps = (uint32_t)(strtod(text, NULL) * 1000), /* "100 Gb/sec (4X EDR)" */
                     .number = (uint8_t)number,
                     .layer = ethernet ? HK_IBV_LAYER_ETHERNET : HK_IBV_LAYER_INFINIBAND,
-                    .mtu = ethernet ? mtu_of(device, number) : 5};
+                    .mtu = ethernet ? ib_port_mtu_of(device, number) : 5};
   snprintf(p->device, sizeof p->device, "%.31s", device);
-  p->ngids = (uint8_t)list_gids(hk_ib_root(), device, number, ethernet, all, w, p->gids);
+  p->ngids = (uint8_t)ib_port_list_gids(hk_ib_root(), device, number, ethernet, all, w, p->gids);
   if (!p->ngids && ethernet) {
     snprintf(why, why_bytes, "port %d of %.31s has no GID that NCCL_IB_GID_INDEX, _ADDR_FAMILY and _ADDR_RANGE take",
              number, device);
@@ -238,7 +240,7 @@ static bool read_port(const char *device, int number, const struct ifaddrs *all,
 }
 
 /* Returns true if the device is on the NUMA node of the CPU that this thread runs on. */
-static bool is_near(const char *device) {
+static bool ib_port_is_near(const char *device) {
   long long node = -1;
   unsigned cpu, here = 0;
   if (!hk_sysfs_number(hk_ib_root(), &node, RDMA "/%s/device/numa_node", device) || node < 0) return false;
@@ -261,7 +263,7 @@ typedef struct search {
 
 /* A port whose device cannot be opened is left out before ports are compared, so that no other one is left out because
  * of it. */
-static bool can_open(search *s, const char *device) {
+static bool ib_port_can_open(search *s, const char *device) {
   char cause[160];
   if (!s->opens || s->opens(s->arg, device, cause, sizeof cause)) return true;
   snprintf(s->why, s->why_bytes, "RDMA device %.31s cannot be opened: %s", device, cause);
@@ -269,7 +271,7 @@ static bool can_open(search *s, const char *device) {
   return false;
 }
 
-static void read_device(search *s, const char *device) {
+static void ib_port_read_device(search *s, const char *device) {
   bool tried = false, opens = false;
   char **ports = hk_sysfs_list(hk_ib_root(), RDMA "/%s/ports", device);
   for (char **p = ports; p && *p && s->n < HK_IB_PORTS; p++, s->seen++) {
@@ -281,14 +283,14 @@ static void read_device(search *s, const char *device) {
       continue;
     }
     s->named = true;
-    if (!read_port(device, atoi(*p), s->all, &s->gid_filter, &port, s->why, s->why_bytes)) continue;
-    if (!tried) opens = can_open(s, device);
+    if (!ib_port_read_port(device, atoi(*p), s->all, &s->gid_filter, &port, s->why, s->why_bytes)) continue;
+    if (!tried) opens = ib_port_can_open(s, device);
     tried = true;
     if (!opens) continue;
     port.rail = (int16_t)hk_ib_hca_rail(s->filter, device, atoi(*p));
     port.position = (uint8_t)s->n;
     int at = s->n++;
-    if (is_near(device)) {
+    if (ib_port_is_near(device)) {
       at = s->near++;
       memmove(&s->out[at + 1], &s->out[at], (size_t)(s->n - 1 - at) * sizeof *s->out);
     }
@@ -312,7 +314,7 @@ int hk_ib_ports(const hk_settings *set, hk_ib_port out[HK_IB_PORTS], int *nnear,
   snprintf(why, why_bytes, "this machine has no RDMA device (" RDMA " is empty)");
   if (devices && getifaddrs(&s.all) != 0) s.all = NULL;
   for (char **d = devices; d && *d; d++)
-    if (strlen(*d) < HK_IB_NAME) read_device(&s, *d);
+    if (strlen(*d) < HK_IB_NAME) ib_port_read_device(&s, *d);
   if (s.all) freeifaddrs(s.all);
   free(devices);
   if (s.filter && *s.filter && s.others && !s.named)
@@ -328,10 +330,10 @@ int hk_ib_ports(const hk_settings *set, hk_ib_port out[HK_IB_PORTS], int *nnear,
 /* ---- pairs ---- */
 
 /* The cost of a pair of GIDs, or -1 if they cannot communicate. */
-static int gid_pair_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
-  if (a->kind != b->kind || family_of(&a->gid) != family_of(&b->gid)) return -1;
-  unsigned offset = is_mapped(&a->gid) ? 96 : 0, bits = a->prefix < b->prefix ? a->prefix : b->prefix;
-  return hk_ib_gid_cost(a, version) * 2 + !same_bits(a->gid.raw, b->gid.raw, offset + bits);
+static int ib_port_gid_pair_cost(const hk_ib_gid *a, const hk_ib_gid *b, int version) {
+  if (a->kind != b->kind || ib_port_family_of(&a->gid) != ib_port_family_of(&b->gid)) return -1;
+  unsigned offset = ib_port_is_mapped(&a->gid) ? 96 : 0, bits = a->prefix < b->prefix ? a->prefix : b->prefix;
+  return hk_ib_gid_cost(a, version) * 2 + !ib_port_same_bits(a->gid.raw, b->gid.raw, offset + bits);
 }
 
 /* A pair's cost has these parts, the first one in its highest bits: no way leads from one port to the other; a port is
@@ -341,7 +343,7 @@ _Static_assert(2 * (HK_IB_OFFERED - 1) + OTHER_POSITION < CLASS, "positions do n
 _Static_assert(2 * ISOLATED <= 1 << 16, "a cost has 16 bits");
 
 /* Of more pairs than there is room for, the best are kept. */
-static void add_pair(hk_ib_pair *out, int *n, hk_ib_pair p, bool caller) {
+static void ib_port_add_pair(hk_ib_pair *out, int *n, hk_ib_pair p, bool caller) {
 #define KEY(x)                                                                                                         \
   ((uint32_t)(x).cost << 16 | (uint32_t)(caller ? (x).mine : (x).theirs) << 12 |                                       \
    (uint32_t)(caller ? (x).theirs : (x).mine) << 8 | (uint32_t)(caller ? (x).my_gid : (x).their_gid) << 4 |            \
@@ -357,12 +359,14 @@ static void add_pair(hk_ib_pair *out, int *n, hk_ib_pair p, bool caller) {
  * subnet. */
 uint16_t hk_ib_router_lid(const hk_ibv_gid *g) { return (uint16_t)(g->raw[4] << 8 | g->raw[5]); }
 
-static uint8_t routed_gid(const hk_ib_port *p) {
+static uint8_t ib_port_routed_gid(const hk_ib_port *p) {
   uint8_t i = 0;
   while (i < p->ngids && !hk_ib_router_lid(&p->gids[i].gid)) i++;
   return i < p->ngids ? i : 0;
 }
-static bool is_routed(const hk_ib_port *p) { return p->ngids && hk_ib_router_lid(&p->gids[routed_gid(p)].gid); }
+static bool ib_port_is_routed(const hk_ib_port *p) {
+  return p->ngids && hk_ib_router_lid(&p->gids[ib_port_routed_gid(p)].gid);
+}
 
 bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b) {
   if (!a->ngids || !b->ngids) return true;
@@ -377,7 +381,7 @@ bool hk_ib_one_subnet(const hk_ib_port *a, const hk_ib_port *b) {
 /* ---- which ranks reach each other ---- */
 
 hk_ib_spot hk_ib_spot_of(const hk_ib_port *p) {
-  hk_ib_spot s = {.rail = p->rail, .position = p->position, .layer = p->layer, .routed = is_routed(p)};
+  hk_ib_spot s = {.rail = p->rail, .position = p->position, .layer = p->layer, .routed = ib_port_is_routed(p)};
   if (p->layer == HK_IBV_LAYER_INFINIBAND && p->ngids) {
     memcpy(&s.subnet, p->gids[0].gid.raw, sizeof s.subnet);
     memset((char *)&s.subnet + 4, 0, 2); /* hk_ib_router_lid; what is left is what hk_ib_one_subnet compares */
@@ -385,19 +389,19 @@ hk_ib_spot hk_ib_spot_of(const hk_ib_port *p) {
   return s;
 }
 
-static bool one_rail(int rail_a, int position_a, int rail_b, int position_b) {
+static bool ib_port_one_rail(int rail_a, int position_a, int rail_b, int position_b) {
   return rail_a >= 0 && rail_b >= 0 ? rail_a == rail_b : position_a == position_b;
 }
 
 /* As port_cost and add_infiniband: no pair of isolated ports. */
-static bool spots_meet(const hk_settings *set, const hk_ib_spot *a, const hk_ib_spot *b) {
+static bool ib_port_spots_meet(const hk_settings *set, const hk_ib_spot *a, const hk_ib_spot *b) {
   bool subnets = a->subnet && b->subnet && a->subnet != b->subnet;
   return a->layer == b->layer && !(subnets && !(a->routed && b->routed)) &&
-         (set->CROSS_NIC != 0 || one_rail(a->rail, a->position, b->rail, b->position));
+         (set->CROSS_NIC != 0 || ib_port_one_rail(a->rail, a->position, b->rail, b->position));
 }
 
 /* "rail 0", "rails 0 and 2" */
-static void rails_as_text(const hk_ib_spot *s, int n, char *text, size_t bytes) {
+static void ib_port_rails_as_text(const hk_ib_spot *s, int n, char *text, size_t bytes) {
   size_t used = (size_t)snprintf(text, bytes, n > 1 ? "rails" : "rail");
   for (int i = 0; i < n && used < bytes; i++)
     used += (size_t)snprintf(text + used, bytes - used, "%s%d", i ? i + 1 < n ? ", " : " and " : " ",
@@ -410,11 +414,11 @@ bool hk_ib_spots_meet(const hk_settings *set, const hk_ib_spot *a, int na, const
   char here[40], there[40];
   for (int i = 0; i < na; i++)
     for (int j = 0; j < nb; j++) {
-      if (spots_meet(set, &a[i], &b[j])) return true;
+      if (ib_port_spots_meet(set, &a[i], &b[j])) return true;
       layers = layers || a[i].layer == b[j].layer;
     }
-  rails_as_text(a, na, here, sizeof here);
-  rails_as_text(b, nb, there, sizeof there);
+  ib_port_rails_as_text(a, na, here, sizeof here);
+  ib_port_rails_as_text(b, nb, there, sizeof there);
   if (!layers)
     snprintf(why, why_bytes, "one has %s ports only and the other %s",
              na && a->layer == HK_IBV_LAYER_ETHERNET ? "RoCE" : "InfiniBand",
@@ -430,31 +434,31 @@ bool hk_ib_spots_meet(const hk_settings *set, const hk_ib_spot *a, int na, const
 static int port_cost(const hk_settings *set, const hk_ib_port *a, const hk_ib_port *b) {
   bool given = a->rail >= 0 && b->rail >= 0;
   int cost = a->far || b->far ? FAR : 0;
-  if (one_rail(a->rail, a->position, b->rail, b->position)) return cost;
+  if (ib_port_one_rail(a->rail, a->position, b->rail, b->position)) return cost;
   return cost + (set->CROSS_NIC == 0 ? ISOLATED : given ? RAILS : OTHER_POSITION);
 }
 
-static void add_infiniband(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller, hk_ib_pair *out,
-                           int *n) {
+static void ib_port_add_infiniband(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller,
+                                   hk_ib_pair *out, int *n) {
   if (!hk_ib_one_subnet(mine, theirs)) {
-    p.my_gid = routed_gid(mine);
-    p.their_gid = routed_gid(theirs);
-    p.cost = (uint16_t)((p.cost + CLASS) | (is_routed(mine) && is_routed(theirs) ? 0 : ISOLATED));
+    p.my_gid = ib_port_routed_gid(mine);
+    p.their_gid = ib_port_routed_gid(theirs);
+    p.cost = (uint16_t)((p.cost + CLASS) | (ib_port_is_routed(mine) && ib_port_is_routed(theirs) ? 0 : ISOLATED));
   }
-  add_pair(out, n, p, caller);
+  ib_port_add_pair(out, n, p, caller);
 }
 
-static void add_ethernet(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller, int version,
-                         hk_ib_pair *out, int *n) {
+static void ib_port_add_ethernet(const hk_ib_port *mine, const hk_ib_port *theirs, hk_ib_pair p, bool caller,
+                                 int version, hk_ib_pair *out, int *n) {
   for (int a = 0; a < mine->ngids && a < HK_IB_GIDS; a++) {
     for (int b = 0; b < theirs->ngids && b < HK_IB_GIDS; b++) {
       hk_ib_pair one = p;
-      int cost = gid_pair_cost(&mine->gids[a], &theirs->gids[b], version);
+      int cost = ib_port_gid_pair_cost(&mine->gids[a], &theirs->gids[b], version);
       if (cost < 0) continue;
       one.my_gid = (uint8_t)a;
       one.their_gid = (uint8_t)b;
       one.cost = (uint16_t)(p.cost + cost * CLASS);
-      add_pair(out, n, one, caller);
+      ib_port_add_pair(out, n, one, caller);
     }
   }
 }
@@ -468,9 +472,9 @@ int hk_ib_pairs(const hk_settings *set, const hk_ib_port *mine, int nmine, const
       hk_ib_pair p = {.mine = (uint8_t)i, .theirs = (uint8_t)j, .cost = (uint16_t)(port_cost(set, a, b) + i + j)};
       if (a->layer != b->layer) continue;
       if (a->layer == HK_IBV_LAYER_INFINIBAND)
-        add_infiniband(a, b, p, caller, out, &n);
+        ib_port_add_infiniband(a, b, p, caller, out, &n);
       else
-        add_ethernet(a, b, p, caller, version, out, &n);
+        ib_port_add_ethernet(a, b, p, caller, version, out, &n);
     }
   }
   for (int worst = FAR; worst <= ISOLATED; worst *= 2)
@@ -494,6 +498,7 @@ const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, c
     return text;
   }
   const hk_ib_gid *a = &p->gids[pair->my_gid], *b = &q->gids[pair->their_gid];
-  snprintf(text, 64, "%s, %s", hk_ib_gid_words(a, kind), gid_pair_cost(a, b, 2) & 1 ? "two networks" : "one network");
+  snprintf(text, 64, "%s, %s", hk_ib_gid_words(a, kind),
+           ib_port_gid_pair_cost(a, b, 2) & 1 ? "two networks" : "one network");
   return text;
 }

@@ -12,7 +12,7 @@
 #include "ib_post.h"
 #include "ib_verbs.h"
 
-static hk_status make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
+static hk_status ib_qp_make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_device *device = path->device;
   const hk_ib_port *port = hk_ib_my_port(c, path);
@@ -66,21 +66,21 @@ hk_status hk_ib_make_qps(hk_ib_conn *c, uint32_t n) {
   if (!c->qps) return HK_FAIL_ERRNO("no memory for %u queue pairs of rank %d", n, c->ctx->env->rank);
   for (c->nqps = 0; c->nqps < n;) {
     uint32_t i = c->nqps++;
-    HK_OR_RETURN(make_qp(c, &c->qps[i], &c->paths[c->apart && i == n - 1 ? 0 : i % c->npaths]));
+    HK_OR_RETURN(ib_qp_make_qp(c, &c->qps[i], &c->paths[c->apart && i == n - 1 ? 0 : i % c->npaths]));
     HK_OR_RETURN(hk_ib_post_recv(c, i, c->qps[i].recv_depth));
   }
   return HK_OK;
 }
 
 /* The environment beats the configuration, as in NCCL. */
-static uint8_t traffic_class(const hk_transport_env *env) {
+static uint8_t ib_qp_traffic_class(const hk_transport_env *env) {
   int64_t set = env->settings->IB_TC;
   if (set < 0) set = env->traffic_class;
   return set < 0 ? 0 : (uint8_t)set;
 }
 
 /* InfiniBand needs a global header between subnets, or if the subnet manager says that the port does. */
-static bool is_global(const hk_ib_conn *c, const hk_ib_path *path, bool one_subnet) {
+static bool ib_qp_is_global(const hk_ib_conn *c, const hk_ib_path *path, bool one_subnet) {
   const hk_ib_port *mine = hk_ib_my_port(c, path);
   hk_ibv_port_attr attr;
   memset(&attr, 0, sizeof attr);
@@ -97,49 +97,51 @@ bool hk_ib_wants_apart(const hk_ib_conn *c) {
 }
 
 /* Of queue pair i. */
-static uint8_t class_of(const hk_ib_conn *c, uint32_t i) {
+static uint8_t ib_qp_class_of(const hk_ib_conn *c, uint32_t i) {
   const int set = c->ctx->fifo_class;
   const bool ethernet = hk_ib_my_port(c, c->qps[i].path)->layer == HK_IBV_LAYER_ETHERNET;
-  return i >= hk_ib_data_qps(c) && ethernet && set >= 0 ? (uint8_t)set : traffic_class(c->ctx->env);
+  return i >= hk_ib_data_qps(c) && ethernet && set >= 0 ? (uint8_t)set : ib_qp_traffic_class(c->ctx->env);
 }
 
-static void route_to(const hk_ib_conn *c, uint32_t i, hk_ibv_ah_attr *ah) {
+static void ib_qp_route_to(const hk_ib_conn *c, uint32_t i, hk_ibv_ah_attr *ah) {
   const hk_ib_path *path = c->qps[i].path;
   const hk_ib_pair *pair = &c->ports.pairs[path->pair];
   const hk_ib_port *mine = hk_ib_my_port(c, path), *their = hk_ib_their_port(c, path);
   const hk_ibv_gid *to = &their->gids[pair->their_gid].gid;
   bool one_subnet = mine->layer == HK_IBV_LAYER_ETHERNET || hk_ib_one_subnet(mine, their);
   *ah = (hk_ibv_ah_attr){.dlid = their->lid, .sl = (uint8_t)c->ctx->env->settings->IB_SL, .port_num = mine->number};
-  if (!is_global(c, path, one_subnet)) return;
+  if (!ib_qp_is_global(c, path, one_subnet)) return;
   if (!one_subnet && hk_ib_router_lid(to)) ah->dlid = hk_ib_router_lid(to);
   ah->is_global = 1;
-  ah->grh = (hk_ibv_global_route){
-      .dgid = *to, .sgid_index = mine->gids[pair->my_gid].index, .hop_limit = 255, .traffic_class = class_of(c, i)};
+  ah->grh = (hk_ibv_global_route){.dgid = *to,
+                                  .sgid_index = mine->gids[pair->my_gid].index,
+                                  .hop_limit = 255,
+                                  .traffic_class = ib_qp_class_of(c, i)};
 }
 
 /* ---- enhanced connection establishment, ibv_set_ece(3) ---- Cards of one vendor agree on options beyond the
  * specification, above all congestion control. The rank that begins an epoch sends the options of its card, the other
  * card takes those that it supports, and the first card takes the result. */
 
-static bool ece_is_possible(const hk_ib_conn *c) {
+static bool ib_qp_ece_is_possible(const hk_ib_conn *c) {
   return c->ctx->api->query_ece && c->ctx->api->set_ece && c->ctx->env->settings->IB_ECE_ENABLE;
 }
 
 void hk_ib_fill_ece(hk_ib_conn *c) {
-  for (uint32_t i = 0; i < c->nqps && ece_is_possible(c); i++)
+  for (uint32_t i = 0; i < c->nqps && ib_qp_ece_is_possible(c); i++)
     if (c->ctx->api->query_ece(c->qps[i].qp, &c->ours.ece[i])) c->ours.ece[i] = (hk_ibv_ece){0};
 }
 
 /* A card that refuses works without the options. */
-static void take_ece(hk_ib_conn *c, uint32_t i, hk_ibv_ece ece) {
-  if (!ece.vendor_id || !ece_is_possible(c)) return;
+static void ib_qp_take_ece(hk_ib_conn *c, uint32_t i, hk_ibv_ece ece) {
+  if (!ece.vendor_id || !ib_qp_ece_is_possible(c)) return;
   int err = c->ctx->api->set_ece(c->qps[i].qp, &ece);
   if (err)
     HK_INFO(HK_SUB_NET, "rank %d: RDMA device %s does not take rank %d's options of connections (vendor %#x, %#x): %s",
             c->ctx->env->rank, c->qps[i].path->device->name, c->peer, ece.vendor_id, ece.options, strerror(err));
 }
 
-static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
+static hk_status ib_qp_join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
   hk_ib_ctx *x = c->ctx;
   hk_ib_qp *q = &c->qps[i];
   const size_t path = (size_t)(q->path - c->paths);
@@ -150,8 +152,8 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
                        .rq_psn = theirs->psn,
                        .max_dest_rd_atomic = 1,
                        .min_rnr_timer = 12};
-  route_to(c, i, &to.ah_attr);
-  take_ece(c, i, theirs->ece[i]);
+  ib_qp_route_to(c, i, &to.ah_attr);
+  ib_qp_take_ece(c, i, theirs->ece[i]);
   int err = x->api->modify_qp(q->qp, &to,
                               HK_IBV_QP_STATE | HK_IBV_QP_AV | HK_IBV_QP_PATH_MTU | HK_IBV_QP_DEST_QPN |
                                   HK_IBV_QP_RQ_PSN | HK_IBV_QP_MAX_DEST_RD_ATOMIC | HK_IBV_QP_MIN_RNR_TIMER);
@@ -172,7 +174,7 @@ static hk_status join_qp(hk_ib_conn *c, uint32_t i, const hk_ib_epoch *theirs) {
 }
 
 hk_status hk_ib_join_qps(hk_ib_conn *c, const hk_ib_epoch *theirs) {
-  for (uint32_t i = 0; i < c->nqps; i++) HK_OR_RETURN(join_qp(c, i, theirs));
+  for (uint32_t i = 0; i < c->nqps; i++) HK_OR_RETURN(ib_qp_join_qp(c, i, theirs));
   return HK_OK;
 }
 

@@ -14,7 +14,7 @@ enum { POLLED = 16 };
 
 /* ---- completions ---- */
 
-static void sent(hk_ib_conn *c, hk_ib_qp *q) {
+static void ib_receive_sent(hk_ib_conn *c, hk_ib_qp *q) {
   if (q->first == q->last) return;
   uint32_t slot = q->signals[q->first].slot;
   q->done = q->signals[q->first].position;
@@ -22,14 +22,14 @@ static void sent(hk_ib_conn *c, hk_ib_qp *q) {
   if (slot != HK_IB_NO_SLOT && c->tx.pending[slot]) c->tx.pending[slot]--;
 }
 
-static hk_status out_of_order(hk_ib_conn *c, uint32_t number) {
+static hk_status ib_receive_out_of_order(hk_ib_conn *c, uint32_t number) {
   char cause[120];
   snprintf(cause, sizeof cause, "message %u came where %u was due: one was lost or came twice", number,
            (uint32_t)c->recv->next & ~HK_IB_HAS_HEADER);
   return hk_ib_fail(c, cause, "do all ranks run the same version of this library?");
 }
 
-static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
+static hk_status ib_receive_arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
   hk_ib_qp *q = &c->qps[qp];
   uint32_t imm = ntohl(wc->imm_data), number = imm & ~HK_IB_HAS_HEADER;
   if (++q->recv_owed >= HK_IB_RECV_BATCH) {
@@ -43,11 +43,11 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
   if (!c->recv) return HK_OK; /* its receiver has ended, and reads no more messages */
   c->gpu.flush.readers[qp % c->npaths].dirty = true;
   uint32_t ahead = (number - (uint32_t)c->recv->next) & ~HK_IB_HAS_HEADER, i = hk_ib_slot_at(c, number);
-  if (ahead >= c->ctx->env->nslots) return out_of_order(c, number);
+  if (ahead >= c->ctx->env->nslots) return ib_receive_out_of_order(c, number);
   /* A queue pair delivers in order: the message before this one on it must have arrived. */
   const uint32_t n = hk_ib_data_qps(c);
   if (imm & HK_IB_HAS_HEADER && ahead >= n && !c->rx.headers[hk_ib_slot_at(c, number - n)])
-    return out_of_order(c, number);
+    return ib_receive_out_of_order(c, number);
   if (!(imm & HK_IB_HAS_HEADER)) {
     c->rx.parts[i]++;
     return HK_OK;
@@ -55,7 +55,7 @@ static hk_status arrived(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc) {
   hk_ib_header h;
   memcpy(&h, c->arena + hk_ib_rx_offset(c, number), sizeof h);
   for (uint32_t left = h.more;; left--) {
-    if (c->rx.headers[i]++) return out_of_order(c, number);
+    if (c->rx.headers[i]++) return ib_receive_out_of_order(c, number);
     if (!left) return HK_OK;
     h.seq++;
     i = hk_ib_slot_at(c, ++number);
@@ -88,9 +88,9 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
           if (wc[i].status != HK_IBV_WC_SUCCESS)
             HK_OR_RETURN(hk_ib_broken(c, qp, &wc[i], kind == HK_IB_SENT ? "sending" : "receiving"));
           else if (kind == HK_IB_SENT)
-            sent(c, &c->qps[qp]);
+            ib_receive_sent(c, &c->qps[qp]);
           else
-            HK_OR_RETURN(arrived(c, qp, &wc[i]));
+            HK_OR_RETURN(ib_receive_arrived(c, qp, &wc[i]));
         }
       } while (n == POLLED);
       if (n < 0 && !x->devices[d].gone)
@@ -104,7 +104,7 @@ hk_status hk_ib_poll(hk_ib_ctx *x, bool *moved) {
 
 /* ---- arrived messages ---- */
 
-static hk_status garbage(hk_ib_conn *c, const hk_ib_header *h) {
+static hk_status ib_receive_garbage(hk_ib_conn *c, const hk_ib_header *h) {
   char cause[160];
   snprintf(cause, sizeof cause, "a message makes no sense: number %u where %u was due, %u bytes in %u parts", h->seq,
            (uint32_t)c->recv->next + 1, h->bytes, h->parts + 1u);
@@ -113,7 +113,7 @@ static hk_status garbage(hk_ib_conn *c, const hk_ib_header *h) {
 
 /* Finds the final place of the payload, and copies it there if it is in the ring. *place is NULL if there is no place
  * yet. The CPU does not touch payloads in a GPU's memory. */
-static void settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **place, bool *direct) {
+static void ib_receive_settle(hk_ib_conn *c, uint64_t k, const hk_ib_header *h, void **place, bool *direct) {
   const char *entry = c->arena + hk_ib_rx_offset(c, k) + HK_IB_HEADER;
   *direct = false;
   if (hk_link_on_gpu(c->recv->link, h->bytes)) {
@@ -147,7 +147,7 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
     if (h.seq != (uint32_t)(k + 1) || h.bytes > most || (on_gpu && h.where != HK_IB_IN_FIFO) ||
         (h.where == HK_IB_IN_FIFO && !c->recv->link->payload) || h.parts >= HK_IB_QPS || h.where > HK_IB_IN_PLACE ||
         (h.where == HK_IB_IN_PLACE && !hk_ib_place_used(c, k, h.bytes)))
-      return garbage(c, &h);
+      return ib_receive_garbage(c, &h);
     if (c->rx.parts[i] < h.parts || !hk_net_has_room(c->recv)) return HK_OK;
     if (on_gpu) {
       bool seen;
@@ -155,7 +155,7 @@ hk_status hk_ib_deliver(hk_ib_conn *c, bool *moved) {
       if (rc != HK_OK || !seen) return rc;
     }
     void *place;
-    settle(c, k, &h, &place, &direct);
+    ib_receive_settle(c, k, &h, &place, &direct);
     if (!place) return HK_OK; /* the lane does not want it yet; its size was checked above */
     if (large) (*(direct ? &c->ctx->counts.placed : &c->ctx->counts.copied))++;
     if (h.consumed > c->tx.credit) c->tx.credit = h.consumed;

@@ -17,7 +17,7 @@ enum { BACK_MS = 2000 };
 /* A longer gap between two steps counts for only so much: the process or its machine was stopped. */
 enum { STEP_COUNTS_MS = 500 };
 
-static uint64_t gap_ns(uint64_t now, uint64_t last) {
+static uint64_t ib_repair_gap_ns(uint64_t now, uint64_t last) {
   const uint64_t since = hk_ago_ns(now, last), most = (uint64_t)STEP_COUNTS_MS * MS;
   return since < most ? since : most;
 }
@@ -25,9 +25,11 @@ static uint64_t gap_ns(uint64_t now, uint64_t last) {
 /* ---- slow or gone ---- New queue pairs need the peer's answers. A peer that is late or stopped gives none, for any
  * length of time. That is no error, and the time does not count, as long as its host's kernel answers. */
 
-static unsigned limit_s(const hk_ib_conn *c) { return (unsigned)(c->ctx->timeout_ns / MS / SECOND_MS); }
+static unsigned ib_repair_limit_s(const hk_ib_conn *c) { return (unsigned)(c->ctx->timeout_ns / MS / SECOND_MS); }
 
-static bool awaits_peer(const hk_ib_conn *c) { return c->phase == HK_IB_PAIRING || c->phase == HK_IB_READYING; }
+static bool ib_repair_awaits_peer(const hk_ib_conn *c) {
+  return c->phase == HK_IB_PAIRING || c->phase == HK_IB_READYING;
+}
 
 void hk_ib_begin_repairs(hk_ib_conn *c, uint64_t now) {
   c->repair.broken_ns = now;
@@ -35,20 +37,21 @@ void hk_ib_begin_repairs(hk_ib_conn *c, uint64_t now) {
 }
 
 void hk_ib_count_repairs(hk_ib_conn *c, uint64_t now) {
-  if (c->repair.broken_ns && !awaits_peer(c)) c->repair.spent_ns += gap_ns(now, c->repair.stepped_ns);
+  if (c->repair.broken_ns && !ib_repair_awaits_peer(c))
+    c->repair.spent_ns += ib_repair_gap_ns(now, c->repair.stepped_ns);
   c->repair.stepped_ns = now;
 }
 
 bool hk_ib_host_is_silent(hk_ib_conn *c, uint64_t now) {
   unsigned quiet_s;
-  if (!awaits_peer(c) || c->control.eof || now < c->control.silent_ns) return false;
+  if (!ib_repair_awaits_peer(c) || c->control.eof || now < c->control.silent_ns) return false;
   c->control.silent_ns = now + (uint64_t)SECOND_MS * MS;
-  return hk_silence_broken(&c->control.silence, c->control.fd, limit_s(c), now, &quiet_s);
+  return hk_silence_broken(&c->control.silence, c->control.fd, ib_repair_limit_s(c), now, &quiet_s);
 }
 
 /* ---- the end ---- */
 
-static const char *advice_for(int status) {
+static const char *ib_repair_advice_for(int status) {
   switch (status) {
     case HK_IBV_WC_RETRY_EXC_ERR:
       return "nothing was answered: check cable and switch, that the GIDs reach each other (hocket doctor, "
@@ -68,7 +71,7 @@ static const char *advice_for(int status) {
   }
 }
 
-static bool may_repair(const hk_settings *set, int status) {
+static bool ib_repair_may_repair(const hk_settings *set, int status) {
   switch (status) {
     case HK_IBV_WC_LOC_LEN_ERR:
     case HK_IBV_WC_LOC_PROT_ERR:
@@ -79,7 +82,7 @@ static bool may_repair(const hk_settings *set, int status) {
 }
 
 /* Fails a connection over which nothing arrives; the kernel may know the cause. */
-static hk_status fail_unreachable(hk_ib_conn *c, const char *cause, const char *advice) {
+static hk_status ib_repair_fail_unreachable(hk_ib_conn *c, const char *cause, const char *advice) {
   char text[280 + HK_IB_KERNEL_TEXT], kernel[HK_IB_KERNEL_TEXT];
   snprintf(text, sizeof text, "%s%s", cause, hk_ib_kernel_reason(c, kernel));
   return hk_ib_fail(c, text, advice);
@@ -103,7 +106,7 @@ hk_status hk_ib_repair(hk_ib_conn *c, const char *advice) {
     char cause[280];
     snprintf(cause, sizeof cause, "%s, for %llu s and %u new queue pairs", c->repair.cause,
              (unsigned long long)(c->repair.spent_ns / 1000 / MS), c->repair.attempts);
-    return fail_unreachable(c, cause, advice);
+    return ib_repair_fail_unreachable(c, cause, advice);
   }
   HK_INFO(HK_SUB_NET, "rank %d to rank %d (%s, channel %d): %s; new queue pairs will send again", c->ctx->env->rank,
           c->peer, c->ports.route, c->channel, c->repair.cause);
@@ -132,9 +135,10 @@ hk_status hk_ib_broken(hk_ib_conn *c, uint32_t qp, const hk_ibv_wc *wc, const ch
            doing, hk_ibv_status_words(wc->status), wc->vendor_err, port->number, w->device->name, state);
   const char *advice = strcmp(state, "DOWN") == 0
                            ? "its link is down: check cable and switch, and the interface (ip link)"
-                           : advice_for(wc->status);
-  if (!may_repair(c->ctx->env->settings, wc->status))
-    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? fail_unreachable : hk_ib_fail)(c, c->repair.cause, advice);
+                           : ib_repair_advice_for(wc->status);
+  if (!ib_repair_may_repair(c->ctx->env->settings, wc->status))
+    return (wc->status == HK_IBV_WC_RETRY_EXC_ERR ? ib_repair_fail_unreachable : hk_ib_fail)(c, c->repair.cause,
+                                                                                             advice);
   return hk_ib_repair(c, advice);
 }
 
@@ -158,7 +162,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
   }
   mark += c->gpu.flush.reads;
   open = open || c->gpu.flush.asked;
-  const uint64_t gap = gap_ns(now, c->repair.looked_ns);
+  const uint64_t gap = ib_repair_gap_ns(now, c->repair.looked_ns);
   c->repair.looked_ns = now;
   if (!open || mark != c->repair.mark) {
     c->repair.mark = mark;
@@ -177,7 +181,7 @@ hk_status hk_ib_check_progress(hk_ib_conn *c, uint64_t now) {
            "requests have neither completed nor failed for %.1f s (slots: %llu sent, %llu taken, %llu read; %llu came)",
            (double)limit / 1e9, (unsigned long long)c->tx.posted, (unsigned long long)c->tx.given,
            (unsigned long long)c->tx.credit, (unsigned long long)(c->recv ? c->recv->next : 0));
-  return hk_ib_repair(c, advice_for(HK_IBV_WC_RETRY_EXC_ERR));
+  return hk_ib_repair(c, ib_repair_advice_for(HK_IBV_WC_RETRY_EXC_ERR));
 }
 
 /* ---- ports that come back ---- */

@@ -17,7 +17,7 @@ enum { WIRE_MAGIC = 0x486b4e52 };
 static const char ANSWER = 'H', BEAT = 'B', READY = 'R';
 enum {
   KEEPALIVES = 9
-}; /* without an answer, until the kernel ends the connection: host_is_silent() finds it earlier */
+}; /* without an answer, until the kernel ends the connection: plugin_connect_host_is_silent() finds it earlier */
 static const uint64_t beat_every_ns = 100 * 1000000u;
 static const uint64_t beat_counts_ns = 1000 * 1000000u; /* for a peer on a crowded host */
 /* a longer gap counts only this much: this process did not try during the rest */
@@ -74,7 +74,7 @@ hk_status hk_plugin_judge(hk_plugin_end *e, hk_status rc) {
 }
 
 /* Fails the end because the peer did not connect, or has ended. */
-static hk_status not_connected(hk_plugin_end *e, const char *what) {
+static hk_status plugin_connect_not_connected(hk_plugin_end *e, const char *what) {
   const hk_net_plugin_lib *l = e->ctx->plugin.lib;
   hk_plugin_mark_failed(e, HK_ERR_REMOTE);
   return HK_FAIL(
@@ -85,10 +85,10 @@ static hk_status not_connected(hk_plugin_end *e, const char *what) {
       e->end->key.channel, what);
 }
 
-static uint64_t tag_of(const hk_plugin_end *e) { return ((uint64_t)'P' << 56) | e->end->key.channel; }
+static uint64_t plugin_connect_tag_of(const hk_plugin_end *e) { return ((uint64_t)'P' << 56) | e->end->key.channel; }
 
 /* A beat, READY, or a part of what plugin_drain.c sends. */
-static void hear_byte(hk_plugin_end *e, char byte) {
+static void plugin_connect_hear_byte(hk_plugin_end *e, char byte) {
   hk_plugin_drain_state *d = &e->drain;
   if (d->got && d->got <= sizeof d->counts) {
     ((char *)d->counts)[d->got++ - 1] = byte;
@@ -106,16 +106,16 @@ bool hk_plugin_peer_gone(hk_plugin_end *e) {
   if (e->fd < 0) return false;
   while ((n = hk_tcp_recv(e->fd, beats, sizeof beats)) > 0) {
     e->joining.heard_ns = hk_now_ns();
-    for (ssize_t i = 0; i < n; i++) hear_byte(e, beats[i]);
+    for (ssize_t i = 0; i < n; i++) plugin_connect_hear_byte(e, beats[i]);
   }
   return n == 0 || (errno != EAGAIN && errno != EINTR);
 }
 
-static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
+static hk_status plugin_connect_write_all(hk_plugin_end *e, const void *data, size_t bytes) {
   for (const char *p = data; bytes > 0;) {
     ssize_t n = hk_tcp_send(e->fd, p, bytes);
     if (n < 0 && errno != EAGAIN && errno != EINTR)
-      return not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
+      return plugin_connect_not_connected(e, "the peer closed the connection that exchanges the plugins' handles");
     if (n > 0) p += n, bytes -= (size_t)n;
     if (bytes > 0 && n <= 0)
       HK_OR_RETURN(hk_wait_fd(e->ctx->env->wait, e->fd, POLLOUT, "the exchange of a network plugin's handles"));
@@ -124,20 +124,20 @@ static hk_status write_all(hk_plugin_end *e, const void *data, size_t bytes) {
 }
 
 /* listen and connect of a lane, on either thread. */
-static void call_listen(void *arg) {
+static void plugin_connect_call_listen(void *arg) {
   hk_plugin_lane *l = arg;
   hk_plugin_end *e = l->of;
   l->opened = hk_net_plugin_listen(&e->ctx->plugin, e->device->index, e->wire.handles[l - e->lane], &l->listener);
 }
 
-static void call_connect(void *arg) {
+static void plugin_connect_call_connect(void *arg) {
   hk_plugin_lane *l = arg;
   hk_plugin_end *e = l->of;
   l->opened = hk_net_plugin_connect(&e->ctx->plugin, e->device->index, e->wire.handles[l - e->lane], &l->comm);
 }
 
 /* On the plugin's thread. */
-static hk_status open_lane(hk_plugin_lane *l, void (*call)(void *arg)) {
+static hk_status plugin_connect_open_lane(hk_plugin_lane *l, void (*call)(void *arg)) {
   l->opening = (hk_plugin_job){.call = call, .arg = l};
   return hk_plugin_thread_call(&l->of->ctx->thread, l->of->ctx->env->wait, &l->opening);
 }
@@ -148,52 +148,53 @@ hk_status hk_plugin_listen(hk_plugin_end *e) {
   e->wire = (hk_plugin_wire){.magic = WIRE_MAGIC, .lanes = HK_PLUGIN_LANES, .apart = e->end->link->gpu != NULL};
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];
-    HK_OR_RETURN(open_lane(l, call_listen));
+    HK_OR_RETURN(plugin_connect_open_lane(l, plugin_connect_call_listen));
     if (l->opened || !l->listener) return hk_plugin_failed(e, "listen", l->opened);
   }
-  HK_OR_RETURN(env->dial(env->arg, e->end->key.peer, NULL, tag_of(e), &e->fd));
-  return write_all(e, &e->wire, sizeof e->wire);
+  HK_OR_RETURN(env->dial(env->arg, e->end->key.peer, NULL, plugin_connect_tag_of(e), &e->fd));
+  return plugin_connect_write_all(e, &e->wire, sizeof e->wire);
 }
 
 /* Reads the peer's message before the plugin's connections are made; e->wire_got is the number of bytes received so
  * far. */
-static hk_status read_some(hk_plugin_end *e, void *to, size_t bytes) {
+static hk_status plugin_connect_read_some(hk_plugin_end *e, void *to, size_t bytes) {
   ssize_t n = hk_tcp_recv(e->fd, (char *)to + e->wire_got, bytes - e->wire_got);
   if (n > 0) e->wire_got += (size_t)n;
   if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
-    return not_connected(e, "the peer closed it before it was made");
+    return plugin_connect_not_connected(e, "the peer closed it before it was made");
   return HK_OK;
 }
 
-static void handles_exchanged(hk_plugin_end *e) {
+static void plugin_connect_handles_exchanged(hk_plugin_end *e) {
   uint64_t now = hk_now_ns();
   e->step = HK_PLUGIN_CONNECTING;
   e->joining = (hk_plugin_joining){.active = true, .looked_ns = now, .heard_ns = now};
   hk_silence_watch(e->fd, (unsigned)(e->ctx->timeout_ns / second_ns), KEEPALIVES);
 }
 
-static hk_status exchange_handles(hk_plugin_end *e) {
+static hk_status plugin_connect_exchange_handles(hk_plugin_end *e) {
   const hk_transport_env *env = e->ctx->env;
   char answer;
   if (!e->sends) {
     /* Not when the end is opened: a plugin may keep resources for each thread, and this one makes all other calls. */
     if (e->fd < 0) HK_OR_RETURN(hk_plugin_listen(e));
-    HK_OR_RETURN(read_some(e, &answer, 1));
-    if (e->wire_got) handles_exchanged(e);
+    HK_OR_RETURN(plugin_connect_read_some(e, &answer, 1));
+    if (e->wire_got) plugin_connect_handles_exchanged(e);
     return HK_OK;
   }
-  if (e->fd < 0 && (e->fd = env->take(env->arg, e->end->key.peer, tag_of(e))) < 0) return HK_OK;
-  HK_OR_RETURN(read_some(e, &e->wire, sizeof e->wire));
+  if (e->fd < 0 && (e->fd = env->take(env->arg, e->end->key.peer, plugin_connect_tag_of(e))) < 0) return HK_OK;
+  HK_OR_RETURN(plugin_connect_read_some(e, &e->wire, sizeof e->wire));
   if (e->wire_got < sizeof e->wire) return HK_OK;
   if (e->wire.magic != WIRE_MAGIC || e->wire.lanes != HK_PLUGIN_LANES)
-    return not_connected(e, "the peer's handles are not valid: do all ranks run the same version of this library?");
-  HK_OR_RETURN(write_all(e, &ANSWER, 1));
-  handles_exchanged(e);
+    return plugin_connect_not_connected(
+        e, "the peer's handles are not valid: do all ranks run the same version of this library?");
+  HK_OR_RETURN(plugin_connect_write_all(e, &ANSWER, 1));
+  plugin_connect_handles_exchanged(e);
   return HK_OK;
 }
 
 /* Registers the lane's memory. If the device refuses a GPU's memory, the lane uses host memory from now on. */
-static hk_status register_lane(hk_plugin_end *e, int i) {
+static hk_status plugin_connect_register_lane(hk_plugin_end *e, int i) {
   hk_plugin_lane *l = &e->lane[i];
   hk_link *link = e->end->link;
   size_t entries = (size_t)link->mask + 1;
@@ -207,26 +208,26 @@ static hk_status register_lane(hk_plugin_end *e, int i) {
   return HK_OK;
 }
 
-static hk_status join_lane(hk_plugin_end *e, int i) {
+static hk_status plugin_connect_join_lane(hk_plugin_end *e, int i) {
   hk_plugin_lane *l = &e->lane[i];
   hk_net_plugin *p = &e->ctx->plugin;
   if (l->comm) return HK_OK;
   if (!e->sends)
     l->opened = hk_net_plugin_accept(p, l->listener, &l->comm);
   else if (l->connecting)
-    call_connect(l);
+    plugin_connect_call_connect(l);
   else
-    HK_OR_RETURN(open_lane(l, call_connect));
+    HK_OR_RETURN(plugin_connect_open_lane(l, plugin_connect_call_connect));
   l->connecting = true;
   if (l->opened) return hk_plugin_failed(e, e->sends ? "connect" : "accept", l->opened);
   if (!l->comm) return HK_OK;
-  HK_OR_RETURN(register_lane(e, i));
+  HK_OR_RETURN(plugin_connect_register_lane(e, i));
   if (l->listener) p->lib->calls->close_listen(l->listener);
   l->listener = NULL;
   return HK_OK;
 }
 
-static void send_beat(hk_plugin_end *e, uint64_t now) {
+static void plugin_connect_send_beat(hk_plugin_end *e, uint64_t now) {
   bool ready = e->step == HK_PLUGIN_READY;
   if (now < e->joining.beat_ns && !ready) return;
   e->joining.beat_ns = now + beat_every_ns;
@@ -236,7 +237,7 @@ static void send_beat(hk_plugin_end *e, uint64_t now) {
 }
 
 /* Returns true if the peer's host does not answer the kernel's questions. */
-static bool host_is_silent(hk_plugin_end *e, uint64_t now) {
+static bool plugin_connect_host_is_silent(hk_plugin_end *e, uint64_t now) {
   unsigned quiet_s;
   if (now < e->joining.silent_ns) return false;
   e->joining.silent_ns = now + second_ns;
@@ -245,34 +246,34 @@ static bool host_is_silent(hk_plugin_end *e, uint64_t now) {
 
 /* Limits the time in which both ranks try. A peer that sends no beats is late or stopped; its host is checked by its
  * kernel's answers. */
-static hk_status watch_joining(hk_plugin_end *e) {
+static hk_status plugin_connect_watch_joining(hk_plugin_end *e) {
   hk_plugin_joining *j = &e->joining;
   bool ready = e->step == HK_PLUGIN_READY;
   uint64_t now = hk_now_ns(), since = hk_ago_ns(now, j->looked_ns);
   if (ready && j->notified && since < beat_every_ns) return HK_OK;
   bool gone = hk_plugin_peer_gone(e);
   j->looked_ns = now;
-  if (!j->notified) send_beat(e, now);
+  if (!j->notified) plugin_connect_send_beat(e, now);
   if (ready) {
     j->active = !gone && !(j->notified && j->peer_ready);
     return HK_OK;
   }
-  if (gone) return not_connected(e, "the peer closed it before it was made");
-  if (host_is_silent(e, now)) return not_connected(e, "that rank's host does not answer");
+  if (gone) return plugin_connect_not_connected(e, "the peer closed it before it was made");
+  if (plugin_connect_host_is_silent(e, now)) return plugin_connect_not_connected(e, "that rank's host does not answer");
   if (hk_ago_ns(now, j->heard_ns) < beat_counts_ns) j->tried_ns += since < look_counts_ns ? since : look_counts_ns;
   if (j->tried_ns <= e->ctx->timeout_ns) return HK_OK;
-  return not_connected(
+  return plugin_connect_not_connected(
       e, "the plugin's connect and accept did not end within HOCKET_PEER_TIMEOUT, while both ranks tried");
 }
 
 hk_status hk_plugin_connect(hk_plugin_end *e) {
   const hk_net_plugin_lib *lib = e->ctx->plugin.lib;
   bool all = true;
-  if (e->step == HK_PLUGIN_EXCHANGING) HK_OR_RETURN(exchange_handles(e));
-  if (e->step == HK_PLUGIN_READY) return watch_joining(e);
+  if (e->step == HK_PLUGIN_EXCHANGING) HK_OR_RETURN(plugin_connect_exchange_handles(e));
+  if (e->step == HK_PLUGIN_READY) return plugin_connect_watch_joining(e);
   if (e->step != HK_PLUGIN_CONNECTING) return HK_OK;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
-    HK_OR_RETURN(join_lane(e, i));
+    HK_OR_RETURN(plugin_connect_join_lane(e, i));
     all = all && e->lane[i].comm;
   }
   if (all) {
@@ -282,11 +283,11 @@ hk_status hk_plugin_connect(hk_plugin_end *e) {
     HK_INFO(HK_SUB_NET, "rank %d: channel %d %s rank %d by net plugin %s (v%d), device %s", e->ctx->env->rank,
             e->end->key.channel, e->sends ? "to" : "from", e->end->key.peer, lib->name, lib->version, e->device->name);
   }
-  return watch_joining(e);
+  return plugin_connect_watch_joining(e);
 }
 
 /* The plugin's calls at the end. They use only memory that is kept as long as the plugin's thread needs it. */
-static void call_close(void *arg) {
+static void plugin_connect_call_close(void *arg) {
   hk_plugin_end *e = arg;
   const net_plugin_v *c = e->ctx->plugin.lib->calls;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
@@ -300,7 +301,7 @@ static void call_close(void *arg) {
 bool hk_plugin_disconnect(hk_plugin_end *e) {
   bool any = false;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) any = any || e->lane[i].opening.call || e->lane[i].comm;
-  e->closing = (hk_plugin_job){.call = call_close, .arg = e};
+  e->closing = (hk_plugin_job){.call = plugin_connect_call_close, .arg = e};
   bool over = !any || hk_plugin_close(e->ctx, &e->closing);
   if (e->fd >= 0) hk_tcp_close(e->fd);
   e->fd = -1;

@@ -19,7 +19,7 @@ enum { PATIENCE_MS = 2000, SENTINEL_BYTES = 1, NAP_NS = 100000 };
 
 /* Reports the number of posted requests on each lane. If the socket takes nothing, the peer has not read beats for a
  * long time. */
-static void report(hk_plugin_end *e, char what) {
+static void plugin_drain_report(hk_plugin_end *e, char what) {
   char text[1 + sizeof e->drain.counts];
   text[0] = what;
   for (int i = 0; i < HK_PLUGIN_LANES; i++)
@@ -27,21 +27,21 @@ static void report(hk_plugin_end *e, char what) {
   (void)hk_tcp_send(e->fd, text, sizeof text);
 }
 
-static void report_posted(hk_plugin_end *e) {
+static void plugin_drain_report_posted(hk_plugin_end *e) {
   if (e->drain.reported || e->fd < 0) return;
   e->drain.reported = true;
-  report(e, HK_PLUGIN_POSTED);
+  plugin_drain_report(e, HK_PLUGIN_POSTED);
 }
 
 /* Receiver: true if a receive is posted for each message that the peer has sent. */
-static bool all_posted(const hk_plugin_end *e) {
+static bool plugin_drain_all_posted(const hk_plugin_end *e) {
   for (int i = 0; i < HK_PLUGIN_LANES; i++)
     if (e->lane[i].posted < e->drain.counts[i]) return false;
   return true;
 }
 
 /* Sender: sends empty messages for the receives that are still posted at the peer. */
-static hk_status send_sentinels(hk_plugin_end *e) {
+static hk_status plugin_drain_send_sentinels(hk_plugin_end *e) {
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     hk_plugin_lane *l = &e->lane[i];
     bool begun = true, moved;
@@ -56,14 +56,14 @@ hk_status hk_plugin_drain_step(hk_plugin_end *e) {
   bool moved;
   if (e->step != HK_PLUGIN_READY) return HK_OK;
   e->drain.gone = e->drain.gone || hk_plugin_peer_gone(e);
-  if (!e->sends && e->drain.ending && all_posted(e)) report_posted(e);
-  if (e->sends && e->drain.asked) rc = send_sentinels(e);
+  if (!e->sends && e->drain.ending && plugin_drain_all_posted(e)) plugin_drain_report_posted(e);
+  if (e->sends && e->drain.asked) rc = plugin_drain_send_sentinels(e);
   for (int i = 0; i < HK_PLUGIN_LANES && rc == HK_OK && (e->sends ? e->drain.asked : e->drain.reported); i++)
     rc = hk_plugin_test(e, &e->lane[i], &moved);
   return rc;
 }
 
-static bool is_done(const hk_plugin_end *e) {
+static bool plugin_drain_is_done(const hk_plugin_end *e) {
   bool agreed = e->sends ? e->drain.asked : e->drain.reported, all = true;
   for (int i = 0; i < HK_PLUGIN_LANES; i++) {
     const hk_plugin_lane *l = &e->lane[i];
@@ -80,13 +80,13 @@ void hk_plugin_drain(hk_plugin_end *e) {
   hk_waiter w;
   if (e->step != HK_PLUGIN_READY || e->fd < 0) return;
   if (e->sends)
-    report(e, HK_PLUGIN_ENDING);
+    plugin_drain_report(e, HK_PLUGIN_ENDING);
   else
-    report_posted(e);
+    plugin_drain_report_posted(e);
   /* The ends of a communicator are closed one after the other and share this time. */
   if (now > x->drain_ns + 5 * PATIENCE_MS * MS) x->drain_ns = now + PATIENCE_MS * MS;
   hk_wait_begin(&w, &env);
-  while (!is_done(e) && hk_now_ns() < x->drain_ns && hk_wait_nap(&w, -1, NAP_NS) == HK_OK)
+  while (!plugin_drain_is_done(e) && hk_now_ns() < x->drain_ns && hk_wait_nap(&w, -1, NAP_NS) == HK_OK)
     for (int i = 0; i < x->nends; i++) /* the peer may wait for another end of this rank */
       if (hk_plugin_drain_step(x->ends[i]) != HK_OK) x->ends[i]->drain.gone = true;
 }

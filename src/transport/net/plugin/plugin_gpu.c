@@ -25,8 +25,8 @@ typedef struct gpu_memory {
   char why[HK_GDR_WHY]; /* why better methods were refused */
 } gpu_memory;
 
-static bool by_dmabuf(const hk_settings *set, hk_net_plugin *p, const hk_net_device *d, void *comm, hk_device *gpu,
-                      void *at, size_t bytes, gpu_memory *m) {
+static bool plugin_gpu_by_dmabuf(const hk_settings *set, hk_net_plugin *p, const hk_net_device *d, void *comm,
+                                 hk_device *gpu, void *at, size_t bytes, gpu_memory *m) {
   const net_plugin_v *c = p->lib->calls;
   if (!(d->memory & NET_PLUGIN_DMABUF) || !c->reg_dmabuf) {
     hk_gdr_add_cause(m->why, "dma-buf: the plugin takes none");
@@ -40,7 +40,8 @@ static bool by_dmabuf(const hk_settings *set, hk_net_plugin *p, const hk_net_dev
   return code == 0;
 }
 
-static bool by_address(hk_net_plugin *p, const hk_net_device *d, void *comm, void *at, size_t bytes, gpu_memory *m) {
+static bool plugin_gpu_by_address(hk_net_plugin *p, const hk_net_device *d, void *comm, void *at, size_t bytes,
+                                  gpu_memory *m) {
   if (!(d->memory & NET_PLUGIN_CUDA_MEMORY)) {
     hk_gdr_add_cause(m->why, "nvidia-peermem: the plugin takes no addresses of a GPU");
     return false;
@@ -51,11 +52,11 @@ static bool by_address(hk_net_plugin *p, const hk_net_device *d, void *comm, voi
 }
 
 /* Registers whole pages of the GPU's memory for a connection of the device. */
-static void register_gpu_memory(const hk_settings *set, hk_net_plugin *p, const hk_net_device *d, void *comm,
-                                hk_device *gpu, void *at, size_t bytes, gpu_memory *out) {
+static void plugin_gpu_register_gpu_memory(const hk_settings *set, hk_net_plugin *p, const hk_net_device *d, void *comm,
+                                           hk_device *gpu, void *at, size_t bytes, gpu_memory *out) {
   *out = (gpu_memory){.method = HK_GDR_DMABUF};
-  if (by_dmabuf(set, p, d, comm, gpu, at, bytes, out)) return;
-  out->method = by_address(p, d, comm, at, bytes, out) ? HK_GDR_PEERMEM : HK_GDR_STAGED;
+  if (plugin_gpu_by_dmabuf(set, p, d, comm, gpu, at, bytes, out)) return;
+  out->method = plugin_gpu_by_address(p, d, comm, at, bytes, out) ? HK_GDR_PEERMEM : HK_GDR_STAGED;
 }
 
 hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *taken) {
@@ -63,7 +64,7 @@ hk_status hk_plugin_gpu_register(hk_plugin_end *e, hk_plugin_lane *l, bool *take
   char why[HK_GDR_WHY + 192];
   size_t bytes = hk_round_up(((size_t)e->end->link->mask + 1) * l->entry, HK_DEVICE_PAGE);
   hk_device *gpu = e->end->link->gpu;
-  register_gpu_memory(e->ctx->env->settings, &e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
+  plugin_gpu_register_gpu_memory(e->ctx->env->settings, &e->ctx->plugin, e->device, l->comm, gpu, l->memory, bytes, &m);
   *taken = m.method != HK_GDR_STAGED;
   l->registration = m.registration;
   if (*taken) return HK_OK;
@@ -80,7 +81,7 @@ typedef struct trial {
   void *listener, *comm[2]; /* the sender's and the receiver's */
 } trial;
 
-static bool connect_with_itself(hk_plugin_ctx *x, const hk_net_device *d, trial *t, char why[HK_GDR_WHY]) {
+static bool plugin_gpu_connect_with_itself(hk_plugin_ctx *x, const hk_net_device *d, trial *t, char why[HK_GDR_WHY]) {
   hk_net_plugin *p = &x->plugin;
   hk_waiter w;
   uint64_t deadline = hk_now_ns() + (uint64_t)TRIAL_S * 1000000000u;
@@ -104,26 +105,27 @@ static bool connect_with_itself(hk_plugin_ctx *x, const hk_net_device *d, trial 
   return code == 0;
 }
 
-static void end_trial(const net_plugin_v *c, trial *t) {
+static void plugin_gpu_end_trial(const net_plugin_v *c, trial *t) {
   if (t->comm[0]) c->close_send(t->comm[0]);
   if (t->comm[1]) c->close_recv(t->comm[1]);
   if (t->listener) c->close_listen(t->listener);
 }
 
 /* Tries to register the GPU's memory for both sides of a connection. m->registration is NULL afterwards. */
-static void try_device(hk_plugin_ctx *x, const hk_net_device *d, gpu_memory *m) {
+static void plugin_gpu_try_device(hk_plugin_ctx *x, const hk_net_device *d, gpu_memory *m) {
   hk_net_plugin *p = &x->plugin;
   trial t = {0};
   *m = (gpu_memory){.method = HK_GDR_STAGED};
-  if (connect_with_itself(x, d, &t, m->why)) {
+  if (plugin_gpu_connect_with_itself(x, d, &t, m->why)) {
     m->method = HK_GDR_DMABUF;
     for (int side = 0; side < 2 && m->method != HK_GDR_STAGED; side++) {
-      register_gpu_memory(x->env->settings, p, d, t.comm[side], x->env->gpu, x->env->gpu_page, HK_DEVICE_PAGE, m);
+      plugin_gpu_register_gpu_memory(x->env->settings, p, d, t.comm[side], x->env->gpu, x->env->gpu_page,
+                                     HK_DEVICE_PAGE, m);
       if (m->method != HK_GDR_STAGED) p->lib->calls->dereg(t.comm[side], m->registration);
     }
   }
   m->registration = NULL;
-  end_trial(p->lib->calls, &t);
+  plugin_gpu_end_trial(p->lib->calls, &t);
 }
 
 typedef struct finding {
@@ -133,32 +135,32 @@ typedef struct finding {
 } finding;
 
 /* The PCI address of a device, or NULL if it has none. */
-static const char *pci_of(const hk_net_device *d, char path[PATH_MAX]) {
+static const char *plugin_gpu_pci_of(const hk_net_device *d, char path[PATH_MAX]) {
   if (!d->pci[0] || !realpath(d->pci, path)) return NULL;
   const char *last = strrchr(path, '/');
   return last ? last + 1 : path;
 }
 
 /* Returns true if received data can be made visible to the GPU: by the plugin, or by the GPU's driver. */
-static bool can_flush(const hk_plugin_ctx *x, const hk_net_device *d) {
+static bool plugin_gpu_can_flush(const hk_plugin_ctx *x, const hk_net_device *d) {
   hk_device *gpu = x->env->gpu;
   return x->plugin.lib->calls->iflush || gpu->limits.rdma_flush ||
          !(d->force_flush || hk_gdr_needs_flush(x->env->settings, gpu, false));
 }
 
-static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) {
+static void plugin_gpu_look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) {
   hk_net_device *d = &f->device;
   hk_device *gpu = x->env->gpu;
   gpu_memory m = {.method = HK_GDR_STAGED};
   char path[PATH_MAX];
-  f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, d->name, pci_of(d, path));
+  f->cls = hk_gdr_distance(paths, gpu->limits.ordinal, d->name, plugin_gpu_pci_of(d, path));
   d->force_flush = d->force_flush || hk_gdr_is_split(paths, gpu->limits.ordinal, f->cls);
   if (!(d->memory & (NET_PLUGIN_CUDA_MEMORY | NET_PLUGIN_DMABUF)))
     snprintf(m.why, sizeof m.why, "it supports no memory of GPUs");
-  else if (!can_flush(x, d))
+  else if (!plugin_gpu_can_flush(x, d))
     snprintf(m.why, sizeof m.why, "the GPU needs flushes, and neither the plugin nor its driver has a call for them");
   else if (!hk_gdr_too_far(x->env->settings, f->cls, m.why, sizeof m.why))
-    try_device(x, d, &m);
+    plugin_gpu_try_device(x, d, &m);
   f->takes = m.method != HK_GDR_STAGED;
   HK_INFO(HK_SUB_INIT | HK_SUB_NET, "rank %d: GPU %d and %s of net plugin %s%s%s: %s%s%s%s", x->env->rank,
           gpu->limits.ordinal, d->name, x->plugin.lib->name, f->cls == HK_PATH_DIS ? "" : ", ",
@@ -168,7 +170,7 @@ static void look_at_device(hk_plugin_ctx *x, const hk_paths *paths, finding *f) 
 }
 
 /* Keeps the devices that can register the GPU's memory, if there are any, and of these the nearest. */
-static void settle_devices(hk_plugin_ctx *x, const finding *f, int n) {
+static void plugin_gpu_settle_devices(hk_plugin_ctx *x, const finding *f, int n) {
   hk_net_plugin *p = &x->plugin;
   hk_path_class best = HK_PATH_DIS;
   for (int i = 0; i < n; i++) x->gpu_direct = x->gpu_direct || f[i].takes;
@@ -189,9 +191,9 @@ void hk_plugin_gpu_find_devices(hk_plugin_ctx *x) {
   hk_gdr_look(x->env->settings, &t, &paths, x->env->rank);
   for (int i = 0; i < n; i++) {
     found[i] = (finding){.device = x->plugin.devices[i]};
-    look_at_device(x, paths, &found[i]);
+    plugin_gpu_look_at_device(x, paths, &found[i]);
   }
-  settle_devices(x, found, n);
+  plugin_gpu_settle_devices(x, found, n);
   hk_paths_free(paths);
   hk_topo_free(t);
 }
@@ -206,7 +208,7 @@ bool hk_plugin_takes_gpu(void *ctx, const hk_net_end *end) {
 /* ---- flushes ---- */
 
 /* Requests the flush of one message; the plugin may have nothing to do for it. */
-static hk_status request_flush(hk_plugin_end *e, hk_plugin_lane *l) {
+static hk_status plugin_gpu_request_flush(hk_plugin_end *e, hk_plugin_lane *l) {
   hk_plugin_flush *f = &e->flush;
   void *at = l->memory + (size_t)((uint32_t)f->asked & e->end->link->mask) * l->entry;
   int bytes = l->sizes[f->asked % HK_PLUGIN_WINDOW];
@@ -230,7 +232,7 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved) 
     if (f->seen < l->done) HK_OR_RETURN(gpu->ops->card->flush(gpu)); /* covers all messages that have arrived so far */
     f->seen = l->done;
   } else {
-    while (f->asked < l->done) HK_OR_RETURN(request_flush(e, l));
+    while (f->asked < l->done) HK_OR_RETURN(plugin_gpu_request_flush(e, l));
     for (; f->seen < f->asked; f->seen++) {
       void *request = f->requests[f->seen % HK_PLUGIN_WINDOW];
       int done = !request, sizes[HK_PLUGIN_WINDOW] = {0}, code = request ? c->test(request, &done, sizes) : 0;

@@ -20,7 +20,7 @@ static hk_net_plugin_lib *loaded;
 
 /* The name of a call that the plugin must have and lacks; NULL: none. Some plugins (nccl-rdma-sharp-plugins) export
  * only init, which fills in the rest and changes the name. */
-static const char *missing_call(const net_plugin_v *c) {
+static const char *plugin_load_missing_call(const net_plugin_v *c) {
   if (!c->devices) return "devices";
   if (!c->properties) return "getProperties";
   if (!c->listen.v6) return "listen";
@@ -37,7 +37,7 @@ static const char *missing_call(const net_plugin_v *c) {
   return NULL;
 }
 
-static void take_name(hk_net_plugin_lib *l) {
+static void plugin_load_take_name(hk_net_plugin_lib *l) {
   snprintf(l->name, sizeof l->name, "%s", l->calls->name ? l->calls->name : "(without a name)");
 }
 
@@ -69,7 +69,7 @@ static hk_net_plugin_lib *load(int newest, const char *name, char *why, size_t w
   }
   l->calls = plugin.symbol;
   l->version = plugin.version;
-  take_name(l);
+  plugin_load_take_name(l);
   snprintf(l->asked, sizeof l->asked, "%s", asked);
   snprintf(l->file, sizeof l->file, "%s", plugin.file);
   l->next = loaded;
@@ -119,8 +119,8 @@ int hk_plugin_properties(int (*call)(int device, void *properties), int version,
 }
 
 /* Reads a device's properties. Returns false with the reason if it cannot be used. */
-static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_net_device *d, char *why,
-                     size_t why_bytes) {
+static bool plugin_load_describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_net_device *d, char *why,
+                                 size_t why_bytes) {
   int code = hk_plugin_properties(l->calls->properties, l->version, i, d);
   if (code)
     snprintf(why, why_bytes, "getProperties of device %d fails with code %d (%s)", i, code, hk_plugin_result(code));
@@ -138,7 +138,7 @@ static bool describe(const hk_net_plugin_lib *l, int i, size_t slot_bytes, hk_ne
 }
 
 /* Keeps the fastest of the devices that can be used. */
-static bool find_devices(hk_net_plugin *p, size_t slot_bytes, char *why, size_t why_bytes) {
+static bool plugin_load_find_devices(hk_net_plugin *p, size_t slot_bytes, char *why, size_t why_bytes) {
   int n = 0, fastest = -1, code = p->lib->calls->devices(&n);
   if (code) {
     snprintf(why, why_bytes, "devices fails with code %d (%s)", code, hk_plugin_result(code));
@@ -148,7 +148,7 @@ static bool find_devices(hk_net_plugin *p, size_t slot_bytes, char *why, size_t 
   p->ndevices = 0;
   for (int i = 0; i < n; i++) {
     hk_net_device d;
-    if (!describe(p->lib, i, slot_bytes, &d, why, why_bytes)) continue;
+    if (!plugin_load_describe(p->lib, i, slot_bytes, &d, why, why_bytes)) continue;
     if (d.speed > fastest) p->ndevices = 0;
     if (d.speed < fastest || p->ndevices == (int)HK_ARRAY_LENGTH(p->devices)) continue;
     fastest = d.speed;
@@ -159,7 +159,7 @@ static bool find_devices(hk_net_plugin *p, size_t slot_bytes, char *why, size_t 
 
 /* ---- beginning and end ---- */
 
-static int begin_library(hk_net_plugin *p, hk_net_plugin_lib *l, uint64_t comm) {
+static int plugin_load_begin_library(hk_net_plugin *p, hk_net_plugin_lib *l, uint64_t comm) {
   int code = 0;
   const net_plugin_v *c = l->calls;
   if (l->version >= 11) return c->init.v11(&p->context, comm, &p->config, hk_plugin_log, p->event);
@@ -169,24 +169,24 @@ static int begin_library(hk_net_plugin *p, hk_net_plugin_lib *l, uint64_t comm) 
 }
 
 /* Initialises a plugin. Returns false with the reason, which is empty if the plugin's name is not `wanted`. */
-static bool begin_one(hk_net_plugin *p, hk_net_plugin_lib *l, const hk_transport_env *env, const char *wanted,
-                      char *why, size_t why_bytes) {
+static bool plugin_load_begin_one(hk_net_plugin *p, hk_net_plugin_lib *l, const hk_transport_env *env,
+                                  const char *wanted, char *why, size_t why_bytes) {
   bool other = wanted && *wanted && strcasecmp(wanted, l->name) != 0;
   why[0] = '\0';
-  if (other && !missing_call(l->calls)) return false;
+  if (other && !plugin_load_missing_call(l->calls)) return false;
   *p = (hk_net_plugin){
       .lib = l, .config.traffic_class = env->traffic_class, .event = env->net_event, .profiler = env->profiler};
-  int code = begin_library(p, l, env->comm_id);
+  int code = plugin_load_begin_library(p, l, env->comm_id);
   if (code) {
     snprintf(why, why_bytes, "its init fails with code %d (%s)", code, hk_plugin_result(code));
     return false;
   }
-  if (!l->named) take_name(l);
+  if (!l->named) plugin_load_take_name(l);
   l->named = true;
-  const char *lacks = missing_call(l->calls);
+  const char *lacks = plugin_load_missing_call(l->calls);
   other = other && strcasecmp(wanted, l->name) != 0;
   if (lacks && !other) snprintf(why, why_bytes, "it has no %s", lacks);
-  if (!lacks && !other && find_devices(p, env->slot_bytes, why, why_bytes)) return true;
+  if (!lacks && !other && plugin_load_find_devices(p, env->slot_bytes, why, why_bytes)) return true;
   hk_net_plugin_end(p);
   return false;
 }
@@ -204,7 +204,7 @@ hk_status hk_net_plugin_begin(hk_net_plugin *p, const hk_transport_env *env, con
       HK_WARN("net plugin %s cannot be loaded: %s. Going on with the next network", named ? name : "libnccl-net.so",
               why);
     if (!l) continue;
-    found = begin_one(p, l, env, wanted, why, sizeof why);
+    found = plugin_load_begin_one(p, l, env, wanted, why, sizeof why);
     if (!found && *why)
       HK_WARN("net plugin %s (v%d, %s) is not used: %s. Going on with the next network", l->name, l->version, l->file,
               why);

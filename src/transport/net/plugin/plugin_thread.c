@@ -21,7 +21,7 @@ void hk_plugin_thread_init(hk_plugin_thread *t) {
   t->last = &t->first;
 }
 
-static void destroy(hk_plugin_thread *t) {
+static void plugin_thread_destroy(hk_plugin_thread *t) {
   pthread_cond_destroy(&t->answered);
   pthread_cond_destroy(&t->asked);
   pthread_mutex_destroy(&t->lock);
@@ -47,7 +47,7 @@ static void *thread_main(void *arg) {
   void (*forget)(void *owner) = t->forget;
   pthread_mutex_unlock(&t->lock);
   if (forget) {
-    destroy(t);
+    plugin_thread_destroy(t);
     forget(t->owner);
   }
   return NULL;
@@ -55,13 +55,13 @@ static void *thread_main(void *arg) {
 
 /* False: no thread can be created. The caller then makes the call itself, because a connection matters more than this
  * separation. */
-static bool begin(hk_plugin_thread *t) {
+static bool plugin_thread_begin(hk_plugin_thread *t) {
   if (!t->made) t->made = hk_thread_start(&t->id, 0, thread_main, t) == 0;
   return t->made;
 }
 
 /* Under the lock. */
-static void put(hk_plugin_thread *t, hk_plugin_job *job) {
+static void plugin_thread_put(hk_plugin_thread *t, hk_plugin_job *job) {
   job->next = NULL;
   *t->last = job;
   t->last = &job->next;
@@ -71,12 +71,12 @@ static void put(hk_plugin_thread *t, hk_plugin_job *job) {
 hk_status hk_plugin_thread_call(hk_plugin_thread *t, const hk_wait_env *env, hk_plugin_job *job) {
   hk_status rc = HK_OK;
   hk_waiter w;
-  if (!begin(t)) {
+  if (!plugin_thread_begin(t)) {
     job->call(job->arg);
     return HK_OK;
   }
   pthread_mutex_lock(&t->lock);
-  put(t, job);
+  plugin_thread_put(t, job);
   hk_wait_begin(&w, env);
   while (!job->over && rc == HK_OK) rc = hk_wait_cond(&w, &t->answered, &t->lock);
   if (job->over) rc = HK_OK;
@@ -84,16 +84,16 @@ hk_status hk_plugin_thread_call(hk_plugin_thread *t, const hk_wait_env *env, hk_
   return rc;
 }
 
-static hk_status give_up(void *limit_ns, uint64_t waited_ns) {
+static hk_status plugin_thread_give_up(void *limit_ns, uint64_t waited_ns) {
   return waited_ns < *(const uint64_t *)limit_ns ? HK_OK : HK_ERR_SYSTEM;
 }
 
 bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, int64_t seconds, const char *whose) {
   uint64_t limit_ns = (uint64_t)seconds * 1000000000u;
-  const hk_wait_env env = {.check = give_up, .arg = &limit_ns};
+  const hk_wait_env env = {.check = plugin_thread_give_up, .arg = &limit_ns};
   if (!t->alone && hk_plugin_thread_call(t, &env, job) == HK_OK) return true;
   pthread_mutex_lock(&t->lock);
-  if (t->alone) put(t, job);
+  if (t->alone) plugin_thread_put(t, job);
   bool first = !t->alone;
   t->alone = true;
   pthread_mutex_unlock(&t->lock);
@@ -106,7 +106,7 @@ bool hk_plugin_thread_close(hk_plugin_thread *t, hk_plugin_job *job, int64_t sec
 
 bool hk_plugin_thread_end(hk_plugin_thread *t, void (*forget)(void *owner), void *owner) {
   if (!t->made) {
-    destroy(t);
+    plugin_thread_destroy(t);
     return true;
   }
   pthread_mutex_lock(&t->lock);
@@ -121,6 +121,6 @@ bool hk_plugin_thread_end(hk_plugin_thread *t, void (*forget)(void *owner), void
   pthread_mutex_unlock(&t->lock); /* if the thread is alone, `t` may be freed from here on */
   if (alone) return false;
   pthread_join(t->id, NULL);
-  destroy(t);
+  plugin_thread_destroy(t);
   return true;
 }

@@ -53,7 +53,7 @@ static bool socket_usable(const hk_settings *set, char *why, size_t why_bytes) {
 }
 
 /* That of a new socket. */
-static void find_congestion(socket_ctx *x) {
+static void socket_find_congestion(socket_ctx *x) {
   socklen_t bytes = sizeof x->congestion - 1;
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (fd < 0) fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -61,7 +61,7 @@ static void find_congestion(socket_ctx *x) {
   if (fd >= 0) close(fd);
 }
 
-static long l2_bytes(void) {
+static long socket_l2_bytes(void) {
 #ifdef _SC_LEVEL2_CACHE_SIZE
   return sysconf(_SC_LEVEL2_CACHE_SIZE);
 #else
@@ -77,8 +77,8 @@ static hk_status socket_init(const hk_transport_env *env, void **out, void *fact
   x->epoll = -1;
   x->nifaces = MY_IFACES;
   const char *names = env->settings->SOCKET_IFNAME;
-  find_congestion(x);
-  x->lead_max = hk_socket_lead_of(l2_bytes());
+  socket_find_congestion(x);
+  x->lead_max = hk_socket_lead_of(socket_l2_bytes());
   x->silence_s = (unsigned)env->settings->PEER_TIMEOUT;
   HK_TRY(hk_ifaces(env->settings, x->ifaces, &x->nifaces, NULL), out);
   hk_socket_describe(env->settings, fact, x->ifaces, x->nifaces);
@@ -111,27 +111,27 @@ static void socket_fini(void *ctx) {
   free(x);
 }
 
-static void fact_of(const socket_ctx *x, int rank, hk_socket_fact *out) {
+static void socket_fact_of(const socket_ctx *x, int rank, hk_socket_fact *out) {
   memcpy(out, x->facts + (size_t)rank * x->stride, sizeof *out);
 }
 
 /* ---- connecting ---- */
 
-static uint64_t tag_of(const hk_socket_conn *c, int socket) {
+static uint64_t socket_tag_of(const hk_socket_conn *c, int socket) {
   return ((uint64_t)'N' << 56) | ((uint64_t)c->channel << 8) | (uint64_t)socket;
 }
 
-static bool same_host(const socket_ctx *x, int peer) {
+static bool socket_same_host(const socket_ctx *x, int peer) {
   return x->env->peers && x->env->peers[peer].host == x->env->peers[x->env->rank].host;
 }
 
-static void set_options(const socket_ctx *x, int peer, int fd) {
+static void socket_set_options(const socket_ctx *x, int peer, int fd) {
   int one = 1;
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
   /* Connections begin without pacing (hk_tcp_unpaced). Inside a host there is no congestion: to bbr, which sends at the
    * speed that it measures, a reader that waits for its core looks like a slow network, and calls of 13 ms took up to
    * 150. */
-  if (same_host(x, peer))
+  if (socket_same_host(x, peer))
     hk_tcp_unpaced(fd);
   else if (*x->congestion)
     (void)setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, x->congestion, (socklen_t)strlen(x->congestion));
@@ -139,7 +139,7 @@ static void set_options(const socket_ctx *x, int peer, int fd) {
   hk_silence_watch(fd, x->silence_s, 9);
 }
 
-static void describe_route(socket_ctx *x, hk_socket_wire *w) {
+static void socket_describe_route(socket_ctx *x, hk_socket_wire *w) {
   hk_addr local, remote;
   socklen_t ln = sizeof local, rn = sizeof remote;
   char a[HK_ADDR_TEXT], b[HK_ADDR_TEXT];
@@ -162,14 +162,14 @@ static void describe_route(socket_ctx *x, hk_socket_wire *w) {
 }
 
 /* The connection has one more socket. */
-static void add_socket(socket_ctx *x, hk_socket_conn *c, int fd) {
+static void socket_add_socket(socket_ctx *x, hk_socket_conn *c, int fd) {
   hk_socket_wire *w = &c->wires[c->nconnected++];
   w->fd = fd;
-  set_options(x, c->peer, fd);
-  describe_route(x, w);
+  socket_set_options(x, c->peer, fd);
+  socket_describe_route(x, w);
 }
 
-static void connected(socket_ctx *x, hk_socket_conn *c) {
+static void socket_connected(socket_ctx *x, hk_socket_conn *c) {
   /* relaxed: the state says nothing about other memory */
   if (c->send) atomic_store_explicit(&c->send->link->state, HK_LINK_READY, memory_order_relaxed);
   if (c->recv) atomic_store_explicit(&c->recv->link->state, HK_LINK_READY, memory_order_relaxed);
@@ -185,14 +185,14 @@ static void connected(socket_ctx *x, hk_socket_conn *c) {
 
 /* The interface of this rank in the network of `to` does not reach the peer: a cable is unplugged, or two networks have
  * the same number. */
-static void drop_iface(socket_ctx *x, const hk_socket_route *route, int peer) {
+static void socket_drop_iface(socket_ctx *x, const hk_socket_route *route, int peer) {
   char text[HK_ADDR_TEXT];
   HK_INFO(HK_SUB_NET, "rank %d: the interface to %s does not reach rank %d and is not used", x->env->rank,
           hk_addr_format(&route->to, text), peer);
   x->dropped |= 1u << route->iface;
 }
 
-static bool leads_to(int fd, const hk_addr *to) {
+static bool socket_leads_to(int fd, const hk_addr *to) {
   hk_addr peer;
   socklen_t n = sizeof peer;
   memset(&peer, 0, sizeof peer);
@@ -201,37 +201,37 @@ static bool leads_to(int fd, const hk_addr *to) {
   return hk_addr_equal(&peer, to);
 }
 
-static hk_status dial(socket_ctx *x, hk_socket_conn *c) {
+static hk_status socket_dial(socket_ctx *x, hk_socket_conn *c) {
   const hk_transport_env *env = x->env;
   hk_socket_fact mine, theirs;
   hk_socket_route routes[HK_SOCKET_ADDRS];
-  fact_of(x, env->rank, &mine);
-  fact_of(x, c->peer, &theirs);
+  socket_fact_of(x, env->rank, &mine);
+  socket_fact_of(x, c->peer, &theirs);
   while (c->nconnected < c->nsockets) {
-    int fd, n = same_host(x, c->peer) ? 0 : hk_socket_routes(&mine, &theirs, x->dropped, routes);
+    int fd, n = socket_same_host(x, c->peer) ? 0 : hk_socket_routes(&mine, &theirs, x->dropped, routes);
     const hk_socket_route *r = n ? &routes[(c->channel + c->nconnected) % n] : NULL;
-    HK_OR_RETURN(env->dial(env->arg, c->peer, r ? &r->to : NULL, tag_of(c, c->nconnected), &fd));
-    add_socket(x, c, fd);
+    HK_OR_RETURN(env->dial(env->arg, c->peer, r ? &r->to : NULL, socket_tag_of(c, c->nconnected), &fd));
+    socket_add_socket(x, c, fd);
     /* If the address does not answer soon, `dial` connects to the address that the bootstrap knows. */
-    if (r && !leads_to(fd, &r->to)) drop_iface(x, r, c->peer);
+    if (r && !socket_leads_to(fd, &r->to)) socket_drop_iface(x, r, c->peer);
   }
-  connected(x, c);
+  socket_connected(x, c);
   return HK_OK;
 }
 
 /* The higher rank: takes the sockets that have been accepted. */
-static void accept_sockets(socket_ctx *x, hk_socket_conn *c) {
+static void socket_accept_sockets(socket_ctx *x, hk_socket_conn *c) {
   while (c->nconnected < c->nsockets) {
-    int fd = x->env->take(x->env->arg, c->peer, tag_of(c, c->nconnected));
+    int fd = x->env->take(x->env->arg, c->peer, socket_tag_of(c, c->nconnected));
     if (fd < 0) return;
-    add_socket(x, c, fd);
+    socket_add_socket(x, c, fd);
   }
   x->nconnecting--;
-  connected(x, c);
+  socket_connected(x, c);
 }
 
 /* The threads that serve sockets in addition to the calling thread; NULL: none are wanted. */
-static hk_socket_threads *threads_for(socket_ctx *x, int nsockets) {
+static hk_socket_threads *socket_threads_for(socket_ctx *x, int nsockets) {
   const int64_t wanted = x->env->settings->SOCKET_NTHREADS;
   if (nsockets == 1 || wanted < 2) return NULL;
   if (!x->threads_tried) x->threads = hk_socket_threads_begin(x->env, (int)wanted - 1);
@@ -239,14 +239,14 @@ static hk_socket_threads *threads_for(socket_ctx *x, int nsockets) {
   return x->threads;
 }
 
-static bool conn_ready(const hk_socket_conn *c) { return c->nconnected == c->nsockets; }
+static bool socket_conn_ready(const hk_socket_conn *c) { return c->nconnected == c->nsockets; }
 
-static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn **out) {
+static hk_status socket_new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn **out) {
   hk_socket_fact facts[2]; /* facts of the dialing and of the accepting rank */
   hk_socket_conn *c = NULL;
-  fact_of(x, x->env->rank, &facts[x->env->rank > peer]);
-  fact_of(x, peer, &facts[x->env->rank < peer]);
-  const int n = hk_socket_count(&facts[0], &facts[1], same_host(x, peer), x->env->nranks);
+  socket_fact_of(x, x->env->rank, &facts[x->env->rank > peer]);
+  socket_fact_of(x, peer, &facts[x->env->rank < peer]);
+  const int n = hk_socket_count(&facts[0], &facts[1], socket_same_host(x, peer), x->env->nranks);
   if (x->nconns == x->room) {
     int room = x->room ? 2 * x->room : 16;
     void *conns = realloc(x->conns, (size_t)room * sizeof *x->conns);
@@ -259,12 +259,12 @@ static hk_status new_conn(socket_ctx *x, int peer, int channel, hk_socket_conn *
   c = calloc(1, sizeof *c + (size_t)n * sizeof c->wires[0]);
   if (!c || !(c->rx.ahead = malloc(HK_AHEAD_BYTES))) goto no_memory;
   c->rx.ahead_room = HK_AHEAD_BYTES;
-  if ((c->threads = threads_for(x, n)) && !(c->jobs = calloc(2 * (size_t)n, sizeof *c->jobs))) goto no_memory;
+  if ((c->threads = socket_threads_for(x, n)) && !(c->jobs = calloc(2 * (size_t)n, sizeof *c->jobs))) goto no_memory;
   c->env = x->env;
   c->peer = peer;
   c->channel = (uint16_t)channel;
   c->nsockets = (uint8_t)n;
-  c->near = same_host(x, peer);
+  c->near = socket_same_host(x, peer);
   c->lead_max = x->lead_max;
   for (int s = 0; s < n; s++) c->wires[s] = (hk_socket_wire){.conn = c, .fd = -1, .route = "not connected"};
   x->conns[x->nconns++] = c;
@@ -277,11 +277,11 @@ no_memory:
   return HK_FAIL_ERRNO("no memory for the connection to rank %d", peer);
 }
 
-static void free_conn(socket_ctx *x, hk_socket_conn *c) {
+static void socket_free_conn(socket_ctx *x, hk_socket_conn *c) {
   int i = 0;
   while (x->conns[i] != c) i++;
   x->conns[i] = x->conns[--x->nconns];
-  if (!conn_ready(c)) x->nconnecting--;
+  if (!socket_conn_ready(c)) x->nconnecting--;
   for (int s = 0; s < c->nconnected; s++) hk_tcp_close(c->wires[s].fd); /* leaves the epoll set too */
   free(c->jobs);
   free(c->rx.ahead);
@@ -295,17 +295,17 @@ static hk_status socket_open(void *ctx, hk_net_end *e) {
   for (int i = 0; i < x->nconns && !c; i++)
     if (x->conns[i]->peer == e->key.peer && x->conns[i]->channel == e->key.channel) c = x->conns[i];
   bool fresh = !c;
-  if (fresh) HK_OR_RETURN(new_conn(x, e->key.peer, e->key.channel, &c));
+  if (fresh) HK_OR_RETURN(socket_new_conn(x, e->key.peer, e->key.channel, &c));
   e->priv = c;
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = e;
-  if (conn_ready(c))
-    atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in connected() */
+  if (socket_conn_ready(c))
+    atomic_store_explicit(&e->link->state, HK_LINK_READY, memory_order_relaxed); /* relaxed: as in socket_connected() */
   if (fresh && x->env->rank < c->peer) {
-    rc = dial(x, c);
+    rc = socket_dial(x, c);
     if (rc == HK_OK)
       x->nconnecting--;
     else
-      free_conn(x, c);
+      socket_free_conn(x, c);
   }
   return rc;
 }
@@ -314,13 +314,13 @@ static void socket_close(void *ctx, hk_net_end *e) {
   hk_socket_conn *c = e->priv;
   hk_socket_settle(c); /* the end's memory is freed next, and perhaps the connection */
   *(e->key.kind == HK_LINK_SEND ? &c->send : &c->recv) = NULL;
-  if (!c->send && !c->recv) free_conn(ctx, c);
+  if (!c->send && !c->recv) socket_free_conn(ctx, c);
 }
 
 /* ---- progress ---- */
 
 /* Puts the connection's sockets into the epoll set, once. Returns false with errno. */
-static bool try_watch(socket_ctx *x, hk_socket_conn *c) {
+static bool socket_try_watch(socket_ctx *x, hk_socket_conn *c) {
   if (c->watched) return true;
   if (x->epoll < 0 && (x->epoll = epoll_create1(EPOLL_CLOEXEC)) < 0) return false;
   for (int s = 0; s < c->nsockets; s++) {
@@ -334,14 +334,14 @@ static bool try_watch(socket_ctx *x, hk_socket_conn *c) {
   return true;
 }
 
-static hk_status watch(socket_ctx *x, hk_socket_conn *c) {
-  if (try_watch(x, c)) return HK_OK;
+static hk_status socket_watch(socket_ctx *x, hk_socket_conn *c) {
+  if (socket_try_watch(x, c)) return HK_OK;
   return HK_FAIL_ERRNO("rank %d cannot watch its connection to rank %d; raise the limit of open files (ulimit -n), or "
                        "fs.epoll.max_user_watches",
                        x->env->rank, c->peer);
 }
 
-static void ask_epoll(socket_ctx *x, int patience_ms) {
+static void socket_ask_epoll(socket_ctx *x, int patience_ms) {
   struct epoll_event events[EVENTS];
   int n = epoll_wait(x->epoll, events, EVENTS, patience_ms);
   for (int i = 0; i < n; i++) {
@@ -355,17 +355,17 @@ static void ask_epoll(socket_ctx *x, int patience_ms) {
 
 /* Sends filled slots, and collects the connections for whose messages lanes wait. *nsockets: the number of their
  * sockets. */
-static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting, int *nsockets) {
+static hk_status socket_send_all(socket_ctx *x, bool *moved, int *nwaiting, int *nsockets) {
   *nwaiting = *nsockets = x->nblocked = 0;
   for (int i = 0; i < x->nconns; i++) {
     hk_socket_conn *c = x->conns[i];
-    if (!conn_ready(c)) continue;
+    if (!socket_conn_ready(c)) continue;
     if (hk_socket_send_pending(c)) {
       if (c->failed) return c->failed;
       HK_OR_RETURN(hk_socket_send(c, moved));
       if (hk_socket_send_blocked(c)) {
         x->nblocked++;
-        HK_OR_RETURN(watch(x, c));
+        HK_OR_RETURN(socket_watch(x, c));
       }
     }
     if (c->recv && hk_link_waits(c->recv->link)) {
@@ -378,14 +378,14 @@ static hk_status send_all(socket_ctx *x, bool *moved, int *nwaiting, int *nsocke
 }
 
 /* Nothing moved: checks every second whether the hosts of the peers that lanes wait for still answer. */
-static hk_status check_silence(socket_ctx *x, int nwaiting) {
+static hk_status socket_check_silence(socket_ctx *x, int nwaiting) {
   uint64_t now = hk_now_ns();
   if (now < x->next_check_ns) return HK_OK;
   x->next_check_ns = now + 1000000000u;
   for (int i = 0; i < nwaiting; i++)
     if (hk_socket_waited_for(x->waiting[i])) HK_OR_RETURN(hk_socket_check_silence(x->waiting[i], x->silence_s, now));
   for (int i = 0; i < x->nconns; i++)
-    if (conn_ready(x->conns[i]) && hk_socket_send_pending(x->conns[i]))
+    if (socket_conn_ready(x->conns[i]) && hk_socket_send_pending(x->conns[i]))
       HK_OR_RETURN(hk_socket_check_silence(x->conns[i], x->silence_s, now));
   return HK_OK;
 }
@@ -408,15 +408,15 @@ static hk_status socket_progress(void *ctx, bool *moved) {
   int nwaiting, nsockets;
   if (x->nconnecting)
     for (int i = 0; i < x->nconns; i++)
-      if (!conn_ready(x->conns[i])) accept_sockets(x, x->conns[i]);
+      if (!socket_conn_ready(x->conns[i])) socket_accept_sockets(x, x->conns[i]);
   bool asked = x->nblocked > 0;
-  if (asked) ask_epoll(x, 0);
-  HK_OR_RETURN(send_all(x, &any, &nwaiting, &nsockets));
+  if (asked) socket_ask_epoll(x, 0);
+  HK_OR_RETURN(socket_send_all(x, &any, &nwaiting, &nsockets));
   /* with threads, a receive that finds nothing would post a job at each poll */
   bool direct = nsockets <= ASKED_DIRECTLY && !x->threads;
   if (!direct) {
-    for (int i = 0; i < nwaiting; i++) HK_OR_RETURN(watch(x, x->waiting[i]));
-    if (!asked) ask_epoll(x, 0);
+    for (int i = 0; i < nwaiting; i++) HK_OR_RETURN(socket_watch(x, x->waiting[i]));
+    if (!asked) socket_ask_epoll(x, 0);
   }
   for (int i = 0; i < nwaiting; i++) {
     hk_socket_conn *c = x->waiting[i];
@@ -429,7 +429,7 @@ static hk_status socket_progress(void *ctx, bool *moved) {
   if (any)
     *moved = true;
   else if (++x->idle % IDLE_POLLS == 0)
-    HK_OR_RETURN(check_silence(x, nwaiting));
+    HK_OR_RETURN(socket_check_silence(x, nwaiting));
   return HK_OK;
 }
 
@@ -444,10 +444,10 @@ static void socket_sleep(void *ctx) {
     if (c->njobs) return;
     if (hk_socket_send_held(c) && hk_socket_send_pending(c)) return;
     /* A socket that is added to the epoll set counts as readable: data may have arrived before. */
-    if (c->failed || (c->watched && hk_socket_readable(c)) || !try_watch(x, c)) return;
+    if (c->failed || (c->watched && hk_socket_readable(c)) || !socket_try_watch(x, c)) return;
     waits++;
   }
-  if (waits) ask_epoll(x, 1);
+  if (waits) socket_ask_epoll(x, 1);
 }
 
 /* Lanes no longer want their data; after this no thread writes to their places. */

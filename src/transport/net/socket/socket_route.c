@@ -13,7 +13,7 @@ typedef struct socket_plan {
 
 /* One core of the sender fills about 25 Gb/s through one socket. With more sockets the receiver's interrupts and the
  * windows of a long path work in parallel. The clouds limit the speed of a single socket: NCCL's numbers. */
-static socket_plan plan_for(const hk_iface *i) {
+static socket_plan socket_route_plan_for(const hk_iface *i) {
   if (i && i->vendor == AMAZON) return (socket_plan){2, 8};
   if (i && i->vendor == GOOGLE) return (socket_plan){4, 1};
   uint32_t mbps = i ? i->speed_mbps : 0;
@@ -21,9 +21,9 @@ static socket_plan plan_for(const hk_iface *i) {
 }
 
 /* NCCL_SOCKET_NTHREADS and NCCL_NSOCKS_PERTHREAD: the product counts. */
-static void count_sockets(const hk_settings *set, hk_socket_fact *fact, const hk_iface *fastest) {
+static void socket_route_count_sockets(const hk_settings *set, hk_socket_fact *fact, const hk_iface *fastest) {
   int64_t threads = set->SOCKET_NTHREADS, each = set->NSOCKS_PERTHREAD;
-  socket_plan p = plan_for(fastest);
+  socket_plan p = socket_route_plan_for(fastest);
   fact->insists = threads > 0 || each > 0;
   if (threads > 0) p.threads = (int)threads;
   if (each > 0) p.each = (int)each;
@@ -57,10 +57,10 @@ void hk_socket_describe(const hk_settings *set, hk_socket_fact *fact, const hk_i
     if (ifaces[i].kind == HK_IFACE_PHYSICAL && (!fastest || ifaces[i].speed_mbps > fastest->speed_mbps))
       fastest = &ifaces[i];
   }
-  count_sockets(set, fact, fastest);
+  socket_route_count_sockets(set, fact, fastest);
 }
 
-static bool unpack(const hk_socket_addr *from, hk_addr *a) {
+static bool socket_route_unpack(const hk_socket_addr *from, hk_addr *a) {
   memset(a, 0, sizeof *a);
   if (from->family == 4) {
     a->v4.sin_family = AF_INET;
@@ -73,12 +73,12 @@ static bool unpack(const hk_socket_addr *from, hk_addr *a) {
 }
 
 /* The index of this rank's address in the network of `a`, or -1; -2 if `a` is an address of this rank, too. */
-static int neighbour(const hk_socket_fact *mine, uint32_t dropped, const hk_addr *a) {
+static int socket_route_neighbour(const hk_socket_fact *mine, uint32_t dropped, const hk_addr *a) {
   int found = -1;
   for (int i = 0; i < mine->naddrs && i < HK_SOCKET_ADDRS; i++) {
     const hk_socket_addr *m = &mine->addrs[i];
     hk_addr own;
-    if (!unpack(m, &own)) continue;
+    if (!socket_route_unpack(m, &own)) continue;
     if (hk_addr_same_host(&own, a)) return -2;
     if (found < 0 && m->kind != HK_IFACE_LOOPBACK && m->prefix > 0 && !(dropped >> m->iface & 1) &&
         hk_addr_same_net(&own, a, m->prefix))
@@ -89,19 +89,19 @@ static int neighbour(const hk_socket_fact *mine, uint32_t dropped, const hk_addr
 
 /* A stripe has equal parts, so unequal interfaces help only if the slower one has more than half of the speed. An
  * unknown speed is only like another one. */
-static bool alike(uint32_t a, uint32_t b) { return a == b || (a > b ? a / 2 < b : b / 2 < a); }
+static bool socket_route_alike(uint32_t a, uint32_t b) { return a == b || (a > b ? a / 2 < b : b / 2 < a); }
 
 /* All pairs of interfaces in one network, one address for each. */
-static int pairs_of(const hk_socket_fact *mine, const hk_socket_fact *peer, uint32_t dropped,
-                    hk_socket_route out[HK_SOCKET_ADDRS]) {
+static int socket_route_pairs_of(const hk_socket_fact *mine, const hk_socket_fact *peer, uint32_t dropped,
+                                 hk_socket_route out[HK_SOCKET_ADDRS]) {
   int n = 0;
   uint32_t my_used = 0, peer_used = 0;
   for (int j = 0; j < peer->naddrs && j < HK_SOCKET_ADDRS; j++) {
     const hk_socket_addr *p = &peer->addrs[j];
     hk_addr a;
-    if (!unpack(p, &a) || p->kind == HK_IFACE_LOOPBACK) continue;
+    if (!socket_route_unpack(p, &a) || p->kind == HK_IFACE_LOOPBACK) continue;
     if (!mine->named && p->kind == HK_IFACE_BRIDGE) continue; /* each host has its own network with this number */
-    int i = neighbour(mine, dropped, &a);
+    int i = socket_route_neighbour(mine, dropped, &a);
     if (i < 0) continue;
     const hk_socket_addr *m = &mine->addrs[i];
     if ((my_used >> m->iface & 1) || (peer_used >> p->iface & 1)) continue;
@@ -118,7 +118,7 @@ static int pairs_of(const hk_socket_fact *mine, const hk_socket_fact *peer, uint
 
 int hk_socket_routes(const hk_socket_fact *dialing, const hk_socket_fact *accepting, uint32_t dropped,
                      hk_socket_route out[HK_SOCKET_ADDRS]) {
-  int n = pairs_of(dialing, accepting, dropped, out), kept = 0, first = 0;
+  int n = socket_route_pairs_of(dialing, accepting, dropped, out), kept = 0, first = 0;
   uint32_t slowest = UINT32_MAX, fastest = 0;
   if (n == 0) return 0;
   for (int k = 0; k < n; k++) {
@@ -127,14 +127,14 @@ int hk_socket_routes(const hk_socket_fact *dialing, const hk_socket_fact *accept
   }
   if (dialing->named) { /* the first one that the user named, and those like it */
     for (int k = 0; k < n; k++)
-      if (alike(out[k].speed_mbps, out[0].speed_mbps)) out[kept++] = out[k];
+      if (socket_route_alike(out[k].speed_mbps, out[0].speed_mbps)) out[kept++] = out[k];
     return kept;
   }
   /* Without a wish only hardware counts as several interfaces: virtual ones mostly share a card. */
   while (out[first].speed_mbps != fastest) first++;
   hk_socket_route best = out[first];
   for (int k = 0; k < n; k++)
-    if (out[k].kind == HK_IFACE_PHYSICAL && alike(out[k].speed_mbps, fastest)) out[kept++] = out[k];
+    if (out[k].kind == HK_IFACE_PHYSICAL && socket_route_alike(out[k].speed_mbps, fastest)) out[kept++] = out[k];
   if (kept > 1) return kept;
   /* The bootstrap's address is known to work. Another one is tried first only if it is at least twice as fast as the
    * slowest. */

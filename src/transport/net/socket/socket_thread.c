@@ -28,7 +28,7 @@ struct hk_socket_threads {
   copier of[];
 };
 
-static void run_job(hk_socket_job *j) {
+static void socket_thread_run_job(hk_socket_job *j) {
   j->moved = 0;
   j->err = 0;
   while (j->moved < j->bytes) {
@@ -46,7 +46,7 @@ static void run_job(hk_socket_job *j) {
   atomic_store_explicit(&j->state, HK_JOB_DONE, memory_order_release);
 }
 
-static void *copier_main(void *arg) {
+static void *socket_thread_copier_main(void *arg) {
   copier *t = arg;
   unsigned seen = 0;
   for (;;) {
@@ -62,7 +62,7 @@ static void *copier_main(void *arg) {
     pthread_mutex_unlock(&t->lock);
     if (!j) return NULL;
     seen++;
-    run_job(j);
+    socket_thread_run_job(j);
   }
 }
 
@@ -74,7 +74,7 @@ hk_socket_threads *hk_socket_threads_begin(const hk_transport_env *env, int n) {
     *t = (copier){.last = &t->first, .wait = env->wait};
     pthread_mutex_init(&t->lock, NULL);
     pthread_cond_init(&t->posted, NULL);
-    if ((err = hk_thread_start(&t->id, 0, copier_main, t)) == 0) {
+    if ((err = hk_thread_start(&t->id, 0, socket_thread_copier_main, t)) == 0) {
       pthread_setname_np(t->id, "hocket-socket");
       continue;
     }
