@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # The library has no writable statics but those of scripts/statics.txt, each of which has a reason there; and a lock among
-# them is held over fork.
+# them is held over fork.  Static functions carry the name of their file, because a backtrace shows no file.
 set -u
 command -v objdump >/dev/null || { echo "SKIP: objdump is not installed"; exit 77; }
 objects=$HK_BUILD/src
@@ -29,4 +29,18 @@ for source in $(grep -rl --include='*.c' PTHREAD_MUTEX_INITIALIZER src | grep -v
   [ "$(grep -c PTHREAD_MUTEX_INITIALIZER "$source")" = "$(grep -c '^HK_FORK_GUARD(' "$source")" ] ||
     { echo "$source has a global lock that is not held over fork: give each one HK_FORK_GUARD (src/base/fork.h)"; exit 1; }
 done
+# kernels/host and perf/data_reduce are compiled for several instruction sets under one set of names; perf/operations.c has a table.
+strangers=$(find "$objects" -name '*.o' -not -path '*/kernels/host/*' -not -path '*/perf/operations.o' \
+  -not -name 'data_reduce*' | while IFS= read -r object; do
+  file=${object#"$objects"/} && file=${file%.o}
+  [ -e "src/$file.c" ] || continue
+  nm "$object" | awk -v f="$file" '$2 == "t" {
+    sub(/\..*/, "", $3) # .part, .constprop and the like
+    n = split(f, path, "/")
+    words = split(path[n] "_" path[n - 1], word, "_")
+    good = $3 ~ /^_*(hk_|hocket|nccl|pnccl)/
+    for (i = 1; i <= words; i++) good = good || index($3, word[i]) == 1
+    if (!good) print "src/" f ".c: " $3 }'
+done | sort -u)
+[ -z "$strangers" ] || { echo "static functions without the name of their file:"; echo "$strangers"; exit 1; }
 echo "$(listed | wc -l) writable statics, each with a reason"

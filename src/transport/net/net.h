@@ -149,8 +149,8 @@ static inline bool hk_net_has_room(const hk_net_end *e) {
   return e->next - atomic_load_explicit(&e->link->heads->value, memory_order_acquire) <= e->link->mask;
 }
 /* The place for a payload of `bytes` of the next slot. *direct: it is the user's memory (link->recv_target). NULL if
- * the payload is larger than a slot and the lane has not set link->recv_target yet, or if the link has no large payloads
- * yet. */
+ * the payload is larger than a slot and the lane has not set link->recv_target yet, or if the link has no large
+ * payloads yet. */
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct);
 /* Publishes the next slot, whose payload is at `place`; `direct` is from hk_net_place. */
 void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *place, bool direct);
