@@ -4,8 +4,9 @@
 #define HK_COLLECTIVES_ALGORITHM_H
 #include <stdbool.h>
 #include "../program/builder.h"
-#include "../program/summary.h"
 #include "machine.h"
+
+struct hk_summary; /* program/summary.h */
 
 /* The properties of an algorithm that determine the chunk of a wave. Equal on all ranks; programs of different ranks
  * may differ. */
@@ -52,7 +53,7 @@ static inline double hk_algorithm_cost(const hk_algorithm *a, const hk_machine *
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
 /* The summary of all ranks' programs; `what` is without a rank. Builds only those that differ by more than a shift. */
-hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what);
+hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what);
 /* Bytes of a block that one wave moves, for a plan of the algorithm's program p: all ranks get the same value. */
 size_t hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, const hk_program *p, size_t block_bytes);
 #endif

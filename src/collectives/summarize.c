@@ -6,6 +6,7 @@
  * last copies: a pattern that changes with the distance differs there. */
 #include <stdlib.h>
 #include "../program/layout.h"
+#include "../program/summary.h"
 #include "algorithm.h"
 
 enum { EVERY = 64 };

@@ -15,6 +15,7 @@
 #define HK_SIM_RUN_H
 #include "../collectives/algorithm.h"
 #include "../program/cursor.h"
+#include "../program/summary.h"
 #include "cluster.h"
 #include "sim.h"
 

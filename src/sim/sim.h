@@ -14,10 +14,10 @@
 #include <stdio.h>
 #include "../collectives/machine.h"
 #include "../program/program.h"
-#include "../program/summary.h"
 #include "../topo/search.h"
 
 struct hk_algorithm; /* collectives/algorithm.h */
+struct hk_summary;   /* program/summary.h */
 
 enum {
   HK_SIM_EVENT_RANKS = 64,
@@ -53,8 +53,8 @@ typedef struct hk_sim_load {
 
 /* Of all ranks together. */
 typedef struct hk_sim_counts {
-  uint64_t messages[HK_REACHES], bytes[HK_REACHES]; /* HK_INSIDE and HK_BETWEEN */
-  uint64_t written, reduced;                        /* bytes */
+  uint64_t messages[2], bytes[2]; /* inside hosts, between hosts: hk_reach */
+  uint64_t written, reduced;      /* bytes */
 } hk_sim_counts;
 
 typedef struct hk_sim_result {
@@ -82,7 +82,8 @@ int hk_simulator_ranks(const hk_simulator *x);
 const char *hk_simulator_cannot(const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
 
 /* The summary of the algorithm's programs for the cluster's ranks, on the first ring order. */
-hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const struct hk_algorithm *a, hk_coll coll);
+hk_status hk_simulator_summarize(struct hk_summary *out, const hk_simulator *x, const struct hk_algorithm *a,
+                                 hk_coll coll);
 
 /* `bytes` as nccl-tests counts: the larger of a rank's buffers.  `options` may be NULL. */
 hk_status hk_sim_run(hk_sim_result *out, const hk_simulator *x, hk_coll coll, size_t bytes,

@@ -4,9 +4,10 @@
 #include "facts.h"
 
 typedef struct tally {
-  /* unknown_model: GPUs of unknown kind; slow: of unknown memory rate; guessed_memory: recognised only as like another part; ports:
-   * NICs with ports */
-  uint32_t unknown_model, slow, guessed_memory, ports;
+  uint32_t unknown_model;  /* GPUs of an unknown kind */
+  uint32_t slow;           /* GPUs of an unknown memory rate */
+  uint32_t guessed_memory; /* GPUs that are recognised only as like another part */
+  uint32_t ports;          /* NICs with ports */
   uint32_t nvlinks;        /* GPUs that have some */
   const hk_gpu_part *part; /* of the last GPU */
 } tally;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "../../src/collectives/algorithm.h"
 #include "../../src/program/layout.h"
+#include "../../src/program/summary.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"
