@@ -75,7 +75,7 @@ void hk_gpu_drain(ncclComm_t c) {
 /* ---- failures ---- */
 
 /* True if the launches have not ended for so long that this must be reported. */
-static bool health_is_due(ncclComm_t c, uint64_t *waited_ns) {
+static bool health_is_due(ncclComm_t c, hk_long_launch *l) {
   hk_gpu *g = hk_gpu_of(c);
   uint64_t now = hk_now_ns();
   hk_gpu_health *w = g->health;
@@ -88,18 +88,19 @@ static bool health_is_due(ncclComm_t c, uint64_t *waited_ns) {
     w->launches = g->order->launches;
     w->seen_ns = now;
   }
-  *waited_ns = hk_ago_ns(now, w->seen_ns);
-  bool due = hk_inquiry_due(&w->reported_ns, *waited_ns, (uint64_t)c->settings->WATCHDOG * 1000000000u, 0);
+  l->captured = g->order->captures;
+  l->waited_ns = hk_ago_ns(now, w->seen_ns);
+  bool due = hk_inquiry_due(&w->reported_ns, l->waited_ns, (uint64_t)c->settings->WATCHDOG * 1000000000u, 0);
   pthread_mutex_unlock(&g->order->lock);
   return due;
 }
 
 hk_status hk_gpu_watch(ncclComm_t c) {
   hk_gpu *g = hk_gpu_of(c);
-  hk_long_launch l = {.captured = g->order->captures};
+  hk_long_launch l = {.waited_ns = 0};
   bool done;
   HK_OR_RETURN(hk_gpu_order_over(g->order, &done));
-  if (done || !health_is_due(c, &l.waited_ns)) return HK_OK;
+  if (done || !health_is_due(c, &l)) return HK_OK;
   if (hk_mismatch_look_back(c)) return HK_ERR_USAGE; /* messages of the LL protocols do not name their call */
   hk_gpu_proxy_waits_for(g->links->proxy, l.peers, sizeof l.peers);
   hk_gpu_proxy_report(g->links->proxy, l.links, sizeof l.links);
