@@ -255,9 +255,9 @@ typedef struct hk_traits {
   /* It sends a multicast and receives others, and each wave moves one slot of each of these, unchanged, to an output.
    * Then successive slots of such a link belong to successive waves of one output block. */
   uint8_t places;
-  uint8_t unused[2]; /* programs are compared as bytes, so there are no gaps */
+  uint8_t unused[6]; /* programs are compared as bytes, so there are no gaps */
 } hk_traits;
-HK_ASSERT(sizeof(hk_traits) == 20, "without gaps");
+HK_ASSERT(sizeof(hk_traits) == 24, "without gaps");
 
 typedef struct hk_program {
   char algorithm[24];
@@ -272,6 +272,7 @@ typedef struct hk_program {
   uint32_t lanes_at, links_at, instrs_at, operands_at;
   hk_traits traits;
 } hk_program;
+HK_ASSERT(offsetof(hk_program, traits) + sizeof(hk_traits) == sizeof(hk_program), "without a gap at the end");
 
 HK_INLINE const hk_lane *hk_program_lanes(const hk_program *p) {
   return (const hk_lane *)((const char *)p + p->lanes_at);
