@@ -2,104 +2,72 @@
 /* The ends of all ranks' links, and who receives from whom (summary.h). */
 #include <stdlib.h>
 #include "../base/array.h"
+#include "receivers.h"
 #include "summary_run.h"
 
-static hk_status summary_links_tie_memory(const hk_summary_run *x) {
+static hk_status summary_links_memory(const hk_summary_run *x) {
   return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);
 }
 
-static hk_status summary_links_tie_alone(const hk_summary_run *x, int rank, uint32_t link) {
+static hk_status summary_links_alone(const hk_summary_run *x, int rank, uint32_t link) {
   return HK_FAIL(HK_ERR_INTERNAL, "%s: link %u of rank %d has no other end: hocket verify says more",
                  x->programs[rank]->algorithm, link, rank);
 }
 
-static hk_link_kind summary_links_tie_kind(const hk_link_need *l) { return (hk_link_kind)l->kind; }
+static hk_link_kind summary_links_kind(const hk_link_need *l) { return (hk_link_kind)l->kind; }
 
 /* The rank's link of this kind on the channel, whatever peer it names; UINT32_MAX: none. */
-static uint32_t summary_links_tie_on_channel(const hk_program *p, hk_link_kind kind, unsigned channel) {
+static uint32_t summary_links_on_channel(const hk_program *p, hk_link_kind kind, unsigned channel) {
   const hk_link_need *l = hk_program_links(p);
   for (uint32_t k = 0; k < p->nlinks; k++)
     if (l[k].kind == kind && l[k].channel == channel) return k;
   return UINT32_MAX;
 }
 
-/* Receiving ends that are in no group, in the order of the ranks that send to them. */
 typedef struct tie_table {
-  uint32_t *first;   /* [period + 1] by sender: in `links` and `ranks` */
-  uint32_t *links;   /* of the receiver's program */
-  uint16_t *ranks;   /* the receiver */
+  hk_receivers receivers;
   uint32_t *senders; /* [nranks * channels] of one rank: 1 + its link to a peer on a channel; multicast: to itself */
   unsigned channels;
 } tie_table;
 
-static void summary_links_tie_free(tie_table *t) {
-  free(t->first);
-  free(t->links);
-  free(t->ranks);
-  free(t->senders);
-}
-
-static bool summary_links_tie_receives(const hk_link_need *l) {
-  return !hk_link_sends(summary_links_tie_kind(l)) && !hk_link_in_group(summary_links_tie_kind(l));
-}
-
-static hk_status summary_links_tie_sort(const hk_summary_run *x, tie_table *t) {
-  const uint32_t ends = x->first_end[x->period];
+static hk_status summary_links_prepare(const hk_summary_run *x, tie_table *t) {
   for (int r = 0; r < x->period; r++)
     if (x->programs[r]->traits.span > t->channels) t->channels = x->programs[r]->traits.span;
-  t->first = calloc((size_t)x->period + 2, sizeof *t->first);
-  t->links = malloc(((size_t)ends + 1) * sizeof *t->links);
-  t->ranks = malloc(((size_t)ends + 1) * sizeof *t->ranks);
   t->senders = calloc((size_t)x->nranks * t->channels, sizeof *t->senders);
-  if (!t->first || !t->links || !t->ranks || !t->senders) return summary_links_tie_memory(x);
-  uint32_t *start = t->first + 1; /* shifted by one while it is filled */
-  for (int fill = 0; fill < 2; fill++) {
-    for (int r = 0; r < x->period; r++) {
-      const hk_link_need *l = hk_program_links(x->programs[r]);
-      for (uint32_t k = 0; k < x->programs[r]->nlinks; k++) {
-        if (!summary_links_tie_receives(&l[k])) continue;
-        uint32_t *at = &start[l[k].peer % x->period + !fill];
-        if (fill) {
-          t->links[*at] = k;
-          t->ranks[*at] = (uint16_t)r;
-        }
-        ++*at;
-      }
-    }
-    for (int r = 0; !fill && r < x->period; r++) start[r + 1] += start[r];
-  }
-  return HK_OK;
+  return t->senders ? hk_receivers_sort(&t->receivers, x->programs, x->period) : summary_links_memory(x);
 }
 
 /* Enters the rank's sending links in the table, or removes them. */
-static void summary_links_tie_enter(const hk_summary_run *x, tie_table *t, int sender, bool enter) {
+static void summary_links_enter(const hk_summary_run *x, tie_table *t, int sender, bool enter) {
   const hk_link_need *l = hk_program_links(x->programs[sender]);
   for (uint32_t k = 0; k < x->programs[sender]->nlinks; k++)
-    if (hk_link_sends(summary_links_tie_kind(&l[k])) && !hk_link_in_group(summary_links_tie_kind(&l[k])))
+    if (hk_link_sends(summary_links_kind(&l[k])))
       t->senders[(size_t)l[k].peer * t->channels + l[k].channel] = enter ? k + 1 : 0;
 }
 
 /* The sending end of receiver number i of the table, among the sender's; NULL: there is none. A receiver whose peer is
  * in another period means the rank with the peer's place in the first one. That rank knows the receiver by a number
  * that is shifted alike. */
-static hk_summary_end *summary_links_tie_sender(const hk_summary_run *x, const tie_table *t, int sender, uint32_t i) {
-  const int rank = t->ranks[i];
-  const hk_link_need *l = &hk_program_links(x->programs[rank])[t->links[i]];
+static hk_summary_end *summary_links_sender(const hk_summary_run *x, const tie_table *t, int sender, uint32_t i) {
+  const hk_receiver *r = &t->receivers.at[i];
+  const int rank = r->rank;
+  const hk_link_need *l = &hk_program_links(x->programs[rank])[r->link];
   const int named = l->kind == HK_LINK_MCAST_RECV ? sender : (rank - (l->peer - sender) + x->nranks) % x->nranks;
   const uint32_t link = t->senders[(size_t)named * t->channels + l->channel];
-  if (!link || hk_program_links(x->programs[sender])[link - 1].kind != hk_link_other_end(summary_links_tie_kind(l)))
+  if (!link || hk_program_links(x->programs[sender])[link - 1].kind != hk_link_other_end(summary_links_kind(l)))
     return NULL;
   return &x->ends[x->first_end[sender] + link - 1];
 }
 
 /* Gives each sending end of the rank its receivers. */
-static hk_status summary_links_tie_receivers(hk_summary_run *x, tie_table *t, int sender) {
-  const uint32_t first = t->first[sender], last = t->first[sender + 1];
+static hk_status summary_links_receivers(hk_summary_run *x, tie_table *t, int sender) {
+  const hk_receiver *all = t->receivers.at;
+  const uint32_t first = t->receivers.first[sender], last = t->receivers.first[sender + 1];
   uint32_t at = x->nreceivers;
-  summary_links_tie_enter(x, t, sender, true);
+  summary_links_enter(x, t, sender, true);
   for (uint32_t i = first; i < last; i++) {
-    hk_summary_end *e = summary_links_tie_sender(x, t, sender, i);
-    if (!e) return summary_links_tie_alone(x, t->ranks[i], t->links[i]);
+    hk_summary_end *e = summary_links_sender(x, t, sender, i);
+    if (!e) return summary_links_alone(x, all[i].rank, all[i].link);
     e->n++;
   }
   for (uint32_t k = x->first_end[sender]; k < x->first_end[sender + 1]; k++) {
@@ -108,29 +76,28 @@ static hk_status summary_links_tie_receivers(hk_summary_run *x, tie_table *t, in
     x->ends[k].n = 0;
   }
   for (uint32_t i = first; i < last; i++) {
-    hk_summary_end *e = summary_links_tie_sender(x, t, sender, i);
-    x->receivers[e->first + e->n++] = x->first_end[t->ranks[i]] + t->links[i];
+    hk_summary_end *e = summary_links_sender(x, t, sender, i);
+    x->receivers[e->first + e->n++] = x->first_end[all[i].rank] + all[i].link;
   }
   x->nreceivers = at;
-  summary_links_tie_enter(x, t, sender, false);
+  summary_links_enter(x, t, sender, false);
   return HK_OK;
 }
 
 /* Goes round the circle of ranks from `rank`, which is its lowest, and collects their receiving ends. */
-static hk_status summary_links_tie_group(hk_summary_run *x, int rank, uint32_t link) {
+static hk_status summary_links_group(hk_summary_run *x, int rank, uint32_t link) {
   const hk_link_need *first = &hk_program_links(x->programs[rank])[link];
-  if (!HK_RESERVE(x->groups, x->groups_room, x->ngroups + 1)) return summary_links_tie_memory(x);
+  if (!HK_RESERVE(x->groups, x->groups_room, x->ngroups + 1)) return summary_links_memory(x);
   hk_summary_group *g = &x->groups[x->ngroups++];
   *g = (hk_summary_group){.first = x->nreceivers, .kind = first->kind};
   int at = rank;
   do {
     const hk_program *p = x->programs[at];
-    uint32_t send = summary_links_tie_on_channel(p, summary_links_tie_kind(first), first->channel);
-    uint32_t receive =
-        summary_links_tie_on_channel(p, hk_link_other_end(summary_links_tie_kind(first)), first->channel);
+    uint32_t send = summary_links_on_channel(p, summary_links_kind(first), first->channel);
+    uint32_t receive = summary_links_on_channel(p, hk_link_other_end(summary_links_kind(first)), first->channel);
     if (send == UINT32_MAX || receive == UINT32_MAX || g->n >= (uint32_t)x->nranks)
-      return summary_links_tie_alone(x, rank, link);
-    if (!HK_RESERVE(x->receivers, x->receivers_room, x->nreceivers + 1)) return summary_links_tie_memory(x);
+      return summary_links_alone(x, rank, link);
+    if (!HK_RESERVE(x->receivers, x->receivers_room, x->nreceivers + 1)) return summary_links_memory(x);
     x->receivers[x->nreceivers++] = x->first_end[at] + receive;
     x->ends[x->first_end[at] + send].group = x->ngroups;
     if (x->host && x->host[at] != x->host[rank]) g->reach = HK_BETWEEN;
@@ -140,7 +107,7 @@ static hk_status summary_links_tie_group(hk_summary_run *x, int rank, uint32_t l
   return HK_OK;
 }
 
-static void summary_links_tie_ends(hk_summary_run *x, int rank) {
+static void summary_links_ends(hk_summary_run *x, int rank) {
   const hk_program *p = x->programs[rank];
   for (uint32_t k = 0; k < p->nlinks; k++) {
     const hk_link_need *l = &hk_program_links(p)[k];
@@ -152,13 +119,13 @@ static void summary_links_tie_ends(hk_summary_run *x, int rank) {
   }
 }
 
-static hk_status summary_links_tie_groups(hk_summary_run *x, int rank) {
+static hk_status summary_links_groups(hk_summary_run *x, int rank) {
   const hk_program *p = x->programs[rank];
   for (uint32_t k = 0; p->traits.in_groups && k < p->nlinks; k++) {
     const hk_link_need *l = &hk_program_links(p)[k];
-    if (hk_link_in_group(summary_links_tie_kind(l)) && hk_link_sends(summary_links_tie_kind(l)) &&
+    if (hk_link_in_group(summary_links_kind(l)) && hk_link_sends(summary_links_kind(l)) &&
         !x->ends[x->first_end[rank] + k].group)
-      HK_OR_RETURN(summary_links_tie_group(x, rank, k));
+      HK_OR_RETURN(summary_links_group(x, rank, k));
   }
   return HK_OK;
 }
@@ -166,15 +133,16 @@ static hk_status summary_links_tie_groups(hk_summary_run *x, int rank) {
 hk_status hk_summary_tie(hk_summary_run *x) {
   tie_table t = {.channels = 1};
   hk_status rc;
-  for (int r = 0; r < x->period; r++) summary_links_tie_ends(x, r);
-  HK_TRY(summary_links_tie_sort(x, &t), out);
-  if (!HK_RESERVE(x->receivers, x->receivers_room, t.first[x->period] + 1)) {
-    rc = summary_links_tie_memory(x);
+  for (int r = 0; r < x->period; r++) summary_links_ends(x, r);
+  HK_TRY(summary_links_prepare(x, &t), out);
+  if (!HK_RESERVE(x->receivers, x->receivers_room, t.receivers.first[x->period] + 1)) {
+    rc = summary_links_memory(x);
     goto out;
   }
-  for (int r = 0; r < x->period; r++) HK_TRY(summary_links_tie_receivers(x, &t, r), out);
-  for (int r = 0; r < x->period; r++) HK_TRY(summary_links_tie_groups(x, r), out);
+  for (int r = 0; r < x->period; r++) HK_TRY(summary_links_receivers(x, &t, r), out);
+  for (int r = 0; r < x->period; r++) HK_TRY(summary_links_groups(x, r), out);
 out:
-  summary_links_tie_free(&t);
+  hk_receivers_free(&t.receivers);
+  free(t.senders);
   return rc;
 }

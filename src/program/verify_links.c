@@ -3,17 +3,14 @@
  * channel (with those of all other ranks for multicast), and lays the FIFOs out. The number of messages of a link in
  * one wave follows from the program alone, so every array has its exact size. */
 #include <stdlib.h>
+#include "receivers.h"
 #include "verify_internal.h"
 
 typedef struct pairing {
   unsigned channels;    /* one more than the largest of any program */
   uint32_t *by_peer;    /* scratch: [peer * channels + channel] of one rank's sending links, or HK_NOWHERE */
   uint32_t *multicasts; /* the same by channel, for multicast */
-  uint32_t *peer_start; /* nranks + 1: the receiving links that name a peer, in `receivers` */
-  struct receiver {
-    uint16_t rank;
-    uint32_t link;
-  } * receivers;
+  hk_receivers receivers;
 } pairing;
 
 static int verify_links_first_use(const hk_program *p, uint32_t link) {
@@ -60,28 +57,6 @@ static void verify_links_count_uses(const hk_program *p, uint32_t *uses) {
   }
 }
 
-/* Receiving links in the order of the peer they name. */
-static hk_status verify_links_sort_receivers(hk_verifier *v, pairing *s) {
-  size_t n = (size_t)v->nranks;
-  s->peer_start = calloc(n + 2, sizeof *s->peer_start);
-  s->receivers = malloc((v->nreaders + 1) * sizeof *s->receivers);
-  if (!s->peer_start || !s->receivers) return hk_fault_memory(v);
-  uint32_t *start = s->peer_start + 1; /* shifted by one while it is filled; afterwards the entries are the starts */
-  for (int r = 0; r < v->nranks; r++) {
-    const hk_link_need *l = hk_program_links(v->programs[r]);
-    for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
-      if (!hk_link_sends((hk_link_kind)l[k].kind)) start[l[k].peer + 1]++;
-  }
-  for (size_t k = 1; k < n; k++) start[k] += start[k - 1];
-  for (int r = 0; r < v->nranks; r++) {
-    const hk_link_need *l = hk_program_links(v->programs[r]);
-    for (uint32_t k = 0; k < v->programs[r]->nlinks; k++)
-      if (!hk_link_sends((hk_link_kind)l[k].kind))
-        s->receivers[start[l[k].peer]++] = (struct receiver){.rank = (uint16_t)r, .link = k};
-  }
-  return HK_OK;
-}
-
 /* Makes the channels of rank r's sending links and enters them in the tables. */
 static hk_status verify_links_open_channels(hk_verifier *v, pairing *s, int r) {
   const hk_program *p = v->programs[r];
@@ -111,9 +86,9 @@ static hk_status verify_links_open_channels(hk_verifier *v, pairing *s, int r) {
 }
 
 static hk_status verify_links_join_readers(hk_verifier *v, pairing *s, int sender) {
-  for (uint32_t k = s->peer_start[sender]; k < s->peer_start[sender + 1]; k++) {
-    int r = s->receivers[k].rank;
-    uint32_t link = s->receivers[k].link;
+  for (uint32_t k = s->receivers.first[sender]; k < s->receivers.first[sender + 1]; k++) {
+    int r = s->receivers.at[k].rank;
+    uint32_t link = s->receivers.at[k].link;
     const hk_link_need *l = &hk_program_links(v->programs[r])[link];
     bool multicast = l->kind == HK_LINK_MCAST_RECV;
     uint32_t c = multicast ? s->multicasts[l->channel] : s->by_peer[(size_t)r * s->channels + l->channel];
@@ -284,15 +259,13 @@ static hk_status verify_links_prepare(hk_verifier *v, pairing *s) {
   for (size_t k = 0; k < table; k++) s->by_peer[k] = HK_NOWHERE;
   for (unsigned k = 0; k < s->channels; k++) s->multicasts[k] = HK_NOWHERE;
   for (int r = 0; r < v->nranks; r++) verify_links_count_uses(v->programs[r], v->uses + v->first_end[r]);
-  v->nreaders = (uint32_t)(links - senders - multicasts); /* number of receiving links, for sort_receivers */
-  return verify_links_sort_receivers(v, s);
+  return hk_receivers_sort(&s->receivers, v->programs, v->nranks) == HK_OK ? HK_OK : hk_fault_memory(v);
 }
 
 hk_status hk_verify_links(hk_verifier *v) {
   pairing s = {0};
   hk_status rc;
   HK_TRY(verify_links_prepare(v, &s), out);
-  v->nreaders = 0;
   for (int r = 0; r < v->nranks; r++) {
     HK_TRY(verify_links_open_channels(v, &s, r), out);
     HK_TRY(verify_links_join_readers(v, &s, r), out);
@@ -304,7 +277,6 @@ hk_status hk_verify_links(hk_verifier *v) {
 out:
   free(s.by_peer);
   free(s.multicasts);
-  free(s.peer_start);
-  free(s.receivers);
+  hk_receivers_free(&s.receivers);
   return rc;
 }
