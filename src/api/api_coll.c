@@ -35,9 +35,9 @@ static __attribute__((noinline)) hk_status api_coll_check_usable(ncclComm_t c, c
                  c->rank, c->nranks);
 }
 
-/* Fast check that the communicator is usable; check_usable reports the cause if not. */
+/* Fast check that the communicator is usable; api_coll_check_usable reports the cause if not. */
 static inline bool api_coll_usable(ncclComm_t c) {
-  /* relaxed, all: as in hk_comm_check_usable and check_usable */
+  /* relaxed, all: as in hk_comm_check_usable and api_coll_check_usable */
   return c && atomic_load_explicit(&c->magic, memory_order_relaxed) == HK_COMM_LIVE && c->forks == hk_forks &&
          atomic_load_explicit(&c->health.failure, memory_order_relaxed) == 0 &&
          atomic_load_explicit(&c->health.progress, memory_order_relaxed) == HK_OK &&

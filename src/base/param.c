@@ -423,12 +423,12 @@ void hk_param_refresh(hk_param_id id) {
 
 int64_t hk_param_int(hk_param_id id) {
   param_need_table();
-  return atomic_load_explicit(&table.now[id].value, memory_order_relaxed); /* relaxed: see set_row */
+  return atomic_load_explicit(&table.now[id].value, memory_order_relaxed); /* relaxed: see param_set_row */
 }
 
 const char *hk_param_str(hk_param_id id) {
   param_need_table();
-  return atomic_load_explicit(&table.now[id].text, memory_order_acquire); /* acquire: see set_row */
+  return atomic_load_explicit(&table.now[id].text, memory_order_acquire); /* acquire: see param_set_row */
 }
 
 const hk_settings *hk_settings_now(void) {
@@ -472,5 +472,5 @@ void hk_param_describe(hk_param_id id, hk_param_info *info) {
                           .str_def = r->str_def};
   info->value = hk_param_int(id);
   if (r->is_string) info->str_value = hk_param_str(id);
-  info->origin = atomic_load_explicit(&table.now[id].origin, memory_order_acquire); /* acquire: see set_row */
+  info->origin = atomic_load_explicit(&table.now[id].origin, memory_order_acquire); /* acquire: see param_set_row */
 }

@@ -65,31 +65,31 @@ bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]) {
   return false;
 }
 
-bool hk_plugin_find_in_net(const hk_plugin_wish *w, hk_plugin *out) {
-  const char *list = w->nets;
+bool hk_plugin_find_in_net(const hk_plugin_request *q, hk_plugin *out) {
+  const char *list = q->nets;
   char name[HK_PLUGIN_FILE], why[200];
   bool named = list != NULL;
   while (named ? hk_plugin_next(&list, name) : !list) {
     out->library = hk_plugin_open("net", named ? name : NULL, out->file, why, sizeof why);
-    if (out->library && hk_plugin_symbol(out, w->prefix, w->newest, w->oldest)) return true;
+    if (out->library && hk_plugin_symbol(out, q->prefix, q->newest, q->oldest)) return true;
     if (out->library) dlclose(out->library);
     if (!named) break;
   }
   return false;
 }
 
-bool hk_plugin_find(const hk_plugin_wish *w, hk_plugin *out, char *why, size_t why_bytes) {
+bool hk_plugin_find(const hk_plugin_request *q, hk_plugin *out, char *why, size_t why_bytes) {
   char first[HK_PLUGIN_FILE], text[200] = "";
   why[0] = '\0';
-  out->library = hk_plugin_open(w->kind, w->name, out->file, text, sizeof text);
-  if (out->library && hk_plugin_symbol(out, w->prefix, w->newest, w->oldest)) return true;
+  out->library = hk_plugin_open(q->kind, q->name, out->file, text, sizeof text);
+  if (out->library && hk_plugin_symbol(out, q->prefix, q->newest, q->oldest)) return true;
   if (out->library)
-    snprintf(why, why_bytes, "%s has none of %s%d to %s%d", out->file, w->prefix, w->oldest, w->prefix, w->newest);
-  else if (w->name)
+    snprintf(why, why_bytes, "%s has none of %s%d to %s%d", out->file, q->prefix, q->oldest, q->prefix, q->newest);
+  else if (q->name)
     snprintf(why, why_bytes, "%s", text);
   if (out->library) dlclose(out->library);
   snprintf(first, sizeof first, "%s", out->file);
-  if (hk_plugin_find_in_net(w, out)) return true;
+  if (hk_plugin_find_in_net(q, out)) return true;
   snprintf(out->file, sizeof out->file, "%s", first);
   return false;
 }

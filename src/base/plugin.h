@@ -21,18 +21,18 @@ void *hk_plugin_open(const char *kind, const char *name, char file[HK_PLUGIN_FIL
 /* The newest of PREFIX<newest> to PREFIX<oldest> in out->library; false if it has none. */
 bool hk_plugin_symbol(hk_plugin *out, const char *prefix, int newest, int oldest);
 /* The plugin that is wanted, with the versions that are supported. */
-typedef struct hk_plugin_wish {
+typedef struct hk_plugin_request {
   const char *kind, *name; /* as for hk_plugin_open */
   const char *nets;        /* the network plugins: NCCL_NET_PLUGIN; NULL: the default one */
   const char *prefix;      /* of the symbol */
   int newest, oldest;
-} hk_plugin_wish;
+} hk_plugin_request;
 /* A tuner or profiler: the library that `name` names or the default one, else the first of the network plugins'
  * libraries that has such a symbol, as in NCCL. False with `why`, which is empty if nothing was named and nothing
  * exists. */
-bool hk_plugin_find(const hk_plugin_wish *w, hk_plugin *out, char *why, size_t why_bytes);
+bool hk_plugin_find(const hk_plugin_request *q, hk_plugin *out, char *why, size_t why_bytes);
 /* The first of the network plugins' libraries that has such a symbol; false if none has. */
-bool hk_plugin_find_in_net(const hk_plugin_wish *w, hk_plugin *out);
+bool hk_plugin_find_in_net(const hk_plugin_request *q, hk_plugin *out);
 /* The next name of a list like NCCL_NET_PLUGIN's, copied to `name`; *list moves on. False at its end, and for
  * "none". */
 bool hk_plugin_next(const char **list, char name[HK_PLUGIN_FILE]);

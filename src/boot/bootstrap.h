@@ -103,9 +103,9 @@ hk_presence hk_bootstrap_ask(hk_bootstrap *b, int rank, uint64_t patience_ns, hk
 
 uint64_t hk_bootstrap_comm_id(const hk_bootstrap *b);
 const uint8_t *hk_bootstrap_secret(const hk_bootstrap *b); /* 16 bytes */
-/* Connections for transports (transport_env in transport.h). hk_bootstrap_dial connects to the peer: `at` (may be NULL)
- * is tried before the peer's own addresses. hk_bootstrap_take returns the connection that the peer made with that tag,
- * or -1 if it has not arrived yet. The caller closes the descriptor. */
+/* Connections for transports (hk_transport_env in transport.h). hk_bootstrap_dial connects to the peer: `at` (may be
+ * NULL) is tried before the peer's own addresses. hk_bootstrap_take returns the connection that the peer made with
+ * that tag, or -1 if it has not arrived yet. The caller closes the descriptor. */
 hk_status hk_bootstrap_dial(hk_bootstrap *b, int peer, const union hk_addr *at, uint64_t tag, int *fd);
 int hk_bootstrap_take(hk_bootstrap *b, int peer, uint64_t tag);
 /* The same from any thread, without the checks of the rank's waits, until *stop is not 0. *gone: no process listens

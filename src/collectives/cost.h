@@ -56,7 +56,7 @@ typedef struct hk_work {
     double all_turns; /* instructions of all lanes that a byte passes, until the first wave is complete [turns] */
     double lane;      /* bytes that the busiest lane streams [sent] */
     double lanes;     /* bytes of all lanes that a byte passes, if one lane must end before the next begins [lane] */
-    double beside;    /* bytes that it streams while no lane of its channel sends [none] */
+    double unsent;    /* bytes that it streams while no lane of its channel sends [none] */
     double after;     /* bytes that a lane streams after the links have moved a wave [lanes - lane] */
     /* with HK_SPREAD_RING: the part of the bytes inside a host that goes to arbitrary ranks, not to the next [none] */
     double scattered;

@@ -121,9 +121,9 @@ double hk_price_gpu(const hk_machine *m, const hk_shape *s, const hk_work *w) {
     part_us = fmax(part_us, channels * part_us - HK_GPU_STAGGER_US * (channels - 1));
   double hop = far_chain * part_us;
   double alone = lane / channels * pace * part + fill + (w->again >= w->rounds ? waves * hop : hop);
-  double need = cost_gpu_busiest(m, w, &at, waves), beside = w->gpu.beside / channels * pace;
+  double need = cost_gpu_busiest(m, w, &at, waves), unsent = w->gpu.unsent / channels * pace;
   double tail = s->depth > 1 && m->nhosts <= 1 ? d.first : 0; /* the last byte also passes all ranks */
-  double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + beside + after);
+  double low = fmax(latency + alone, need + tail + after), high = latency + fmax(alone, need * part + unsent + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (cost_gpu_is_small(m, w, own, waves)) us -= HK_GPU_SMALL_SAVES_US;
   return m->launch_us + (channels - 1) * m->channel_us + us;

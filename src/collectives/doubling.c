@@ -164,7 +164,7 @@ static double doubling_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
     w.gpu.far_chain = m->nhosts > 1 ? doubling_groups_of(n - (m->ranks_per_host > 1 ? m->ranks_per_host : 0)) : 0;
     w.gpu.turns = 2 * (n - 1);
     w.gpu.lane = 2 * moved;
-    w.gpu.beside = moved;
+    w.gpu.unsent = moved;
     w.out = all / n * (n - m->ranks_per_host) * m->ranks_per_host;
   }
   hk_shape s = doubling_shape(m, coll);

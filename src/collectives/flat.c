@@ -35,7 +35,7 @@ static double flat_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.traffic = HK_TRAFFIC_ALL;
   w.gpu.turns = 2 * hk_mesh_instrs(m->nranks);
   w.gpu.lane = w.gpu.turns * all;
-  w.gpu.beside = w.gpu.lane / 2;
+  w.gpu.unsent = w.gpu.lane / 2;
   w.gpu.after = w.gpu.lane / 2; /* adding begins when all data has arrived */
   hk_shape s = flat_shape(m, coll);
   return hk_price(m, &s, &w);

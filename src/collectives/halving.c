@@ -97,7 +97,7 @@ static double halving_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.far_chain = m->nhosts > 1 ? 2 * fmax(0, p - m->ranks_per_host) : 0;
   w.gpu.turns = 4 * (p - 1) + (cube.extra ? 2 * p : 0);
   w.gpu.lane = 4 * part + 2 * fold;
-  w.gpu.beside = w.gpu.lane - w.sent;
+  w.gpu.unsent = w.gpu.lane - w.sent;
   w.out = 2 * (double)bytes / p * fmax(0, p - m->ranks_per_host) * m->ranks_per_host;
   hk_shape s = halving_shape(m, coll);
   return hk_price(m, &s, &w);

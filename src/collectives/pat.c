@@ -109,7 +109,7 @@ static double pat_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
   w.gpu.far_chain = m->nhosts > 1 ? (n - 1) / 3 : 0;
   w.gpu.turns = 2 * (n - 1);
   w.gpu.lane = 2 * moved;
-  w.gpu.beside = moved;
+  w.gpu.unsent = moved;
   w.gpu.out_one = m->nhosts > 1 ? moved : 0;
   w.out = (double)bytes / n * (m->nhosts - 1) * m->ranks_per_host;
   hk_shape s = pat_shape(m, coll);

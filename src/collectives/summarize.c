@@ -39,7 +39,7 @@ static hk_status summarize_compare(const hk_algorithm *a, const hk_build *what, 
   return HK_OK;
 }
 
-/* The least number of ranks of which all others may be copies: a host's, if hosts are equal and follow one another. */
+/* The smallest period that is possible: a host, if hosts are equal and have successive ranks; else all ranks. */
 static int summarize_least(const hk_layout *l, int nranks) {
   if (hk_layout_hosts(l) == 1) return 1;
   for (int r = 0; r < nranks; r++)

@@ -15,8 +15,8 @@
 enum { OWN = 'o', CAUSED = 'c', BEFORE = 'b', AFTER = 'a' };
 static const uint64_t GRACE_NS = 200000000u;
 
-/* A rank's failure to create a child. Text: '#', the child's key, a space, two letters (see note_failure), the
- * message. */
+/* A rank's failure to create a child. Text: '#', the child's key, a space, two letters (see
+ * children_failures_note_failure), the message. */
 typedef struct hk_child_failure {
   struct hk_child_failure *next;
   int rank;

@@ -276,10 +276,10 @@ out:
   return rc;
 }
 
-/* run_calls for calls of one communicator. Only one thread at a time makes them, so a flag is enough. */
+/* group_run_calls for calls of one communicator. Only one thread at a time makes them, so a flag is enough. */
 static inline hk_status group_run_same(const hk_call *calls, size_t n) {
   ncclComm_t c = calls->comm;
-  atomic_store(&c->health.calling, true); /* before hk_group_still_there looks, as in run_calls */
+  atomic_store(&c->health.calling, true); /* before hk_group_still_there looks, as in group_run_calls */
   hk_status rc = hk_group_still_there(c);
   if (rc == HK_OK) rc = c->backend->run_group(calls, n);
   atomic_store_explicit(&c->health.calling, false, memory_order_release); /* as in host_backend.c */

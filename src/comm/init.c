@@ -44,7 +44,7 @@ static void init_on_event(void *arg, const hk_event *e) {
   hk_failure_record(c, e);
 }
 
-/* Pairs with revoked_by: at least one of the two threads sees what the other has set. */
+/* Pairs with init_revoked_by: at least one of the two threads sees what the other has set. */
 static void init_revoked_in_init(ncclComm_t c) {
   char text[96];
   snprintf(text, sizeof text, "rank %d revoked the communicator (ncclCommRevoke)", atomic_load(&c->health.revoker));

@@ -31,8 +31,6 @@ static bool backend_choose(int *device) {
 /* ---- init ---- */
 
 static hk_status backend_attach(ncclComm_t c, void *fact) { return hk_gpu_attach(c, fact); }
-static hk_status backend_join(ncclComm_t c, const hk_facts *facts) { return hk_gpu_join(c, facts); }
-
 static hk_status backend_topology(ncclComm_t c, hk_topo **own, const hk_topo **out) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
   (void)own; /* the ranks of the process share what they see */
@@ -121,7 +119,7 @@ const hk_backend hk_backend_gpu = {
     .alloc = hk_gpu_mem_alloc,
     .free = hk_gpu_mem_free,
     .attach = backend_attach,
-    .join = backend_join,
+    .join = hk_gpu_join,
     .topology = backend_topology,
     .seat = backend_seat,
     .machine = backend_machine,

@@ -188,8 +188,8 @@ hk_status hk_gpu_join(ncclComm_t c, const hk_facts *facts) {
   g->order->ahead.bounded = here > 1;
   g->sm = (int)room.sm;
   room.ranks = (uint64_t)g->sharers;
-  room.wished = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
-  if (hosts && (!room.wished || room.wished > HK_GPU_NET_CHANNELS)) room.wished = HK_GPU_NET_CHANNELS;
+  room.limit = (uint64_t)hk_choose_most_channels(c); /* equal on all ranks: init compares it */
+  if (hosts && (!room.limit || room.limit > HK_GPU_NET_CHANNELS)) room.limit = HK_GPU_NET_CHANNELS;
   g->blocks = hk_gpu_share(&room);
   HK_INFO(HK_SUB_INIT,
           "rank %d: %u blocks at most on GPU %d, where %u communicators like this one run at the same time", c->rank,

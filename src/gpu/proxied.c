@@ -308,7 +308,7 @@ bool hk_gpu_proxied_needs_buffer(hk_gpu_proxied *f) {
 
 /* ---- state ---- */
 
-/* relaxed, for a report: send_slots and receive_slots acquire. */
+/* relaxed, for a report: proxied_send_slots and proxied_receive_slots acquire. */
 static uint64_t proxied_peek(const hk_gpu_proxied *f) { return __atomic_load_n(proxied_word_of(f), __ATOMIC_RELAXED); }
 static bool proxied_filled(const hk_gpu_proxied *f) {
   return (uint32_t)(proxied_peek(f) >> 32) == (uint32_t)(f->link.done + 1) || proxied_is_in_lines(f, proxied_peek(f));

@@ -47,8 +47,8 @@ typedef struct block {
 } block;
 
 typedef struct other {
-  uint64_t sent, taken; /* packets */
-  bool deaf;            /* it accepts no more signals from this rank: it is ending */
+  uint64_t sent, taken;   /* packets */
+  bool closed_to_signals; /* it accepts no more signals from this rank: it is ending */
 } other;
 
 struct hk_gpu_rma_proxy {
@@ -63,7 +63,7 @@ struct hk_gpu_rma_proxy {
   block *_Atomic blocks; /* new blocks are inserted at the head of the list */
   other *others;
   int blocked;      /* the rank whose slots are full; -1: none */
-  uint64_t stop_ns; /* when the thread was told to end; 0: not yet */
+  uint64_t stop_ns; /* when the thread was told to end; 0: it was not */
   hk_gpu_proxy_work work;
   _Atomic(int) refs; /* one for the communicator, and one for each captured job, whose graph may live longer */
 };
@@ -182,11 +182,11 @@ static hk_status rma_proxy_receive(struct hk_gpu_rma_proxy *f, int from, bool *m
     if (!done) return HK_OK;
     p->taken++;
     *moved = true;
-    if (p->deaf) continue;
+    if (p->closed_to_signals) continue;
     rc = rma_proxy_put(f, from, NULL, 0, 0, GIVEN_BACK);
     if (rc == HK_OK || atomic_load(&f->comm->health.failure)) continue;
     /* The peer has ended normally and waits for nothing. If it has died, the control connections report that. */
-    p->deaf = true;
+    p->closed_to_signals = true;
     rc = HK_OK;
   }
 out:

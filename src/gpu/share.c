@@ -15,7 +15,7 @@ enum { COMMUNICATORS_AT_ONCE = 4, BLOCKS_BEFORE_90 = 24 };
 unsigned hk_gpu_share(const hk_gpu_share_facts *room) {
   uint64_t each = room->resident / COMMUNICATORS_AT_ONCE / room->ranks;
   uint64_t most = room->sm < 90 ? BLOCKS_BEFORE_90 : HK_GPU_BLOCKS;
-  if (room->wished && room->wished < most) most = room->wished;
+  if (room->limit && room->limit < most) most = room->limit;
   if (each > most) each = most;
   return each ? (unsigned)each : 1;
 }

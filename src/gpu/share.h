@@ -7,7 +7,7 @@
 typedef struct hk_gpu_share_facts {
   uint64_t resident; /* blocks that the smallest of the GPUs runs at once; registers and shared memory limit them */
   uint64_t ranks;    /* the largest number of the communicator's ranks on one GPU */
-  uint64_t wished;   /* limit by the user's maxCTAs or by the network; 0: none */
+  uint64_t limit;    /* limit by the user's maxCTAs or by the network; 0: none */
   uint64_t sm;       /* compute capability of the oldest GPU */
 } hk_gpu_share_facts;
 /* The most blocks of one rank's launch. */

@@ -339,7 +339,7 @@ out:
   return rc;
 }
 
-/* Frees a window, also a partial one after map_all has failed. */
+/* Frees a window, also a partial one after window_map_all has failed. */
 static void window_forget(ncclComm_t c, hk_gpu_window *w) {
   hk_gpu *g = hk_gpu_of(c);
   const hk_device_ops *ops = g->device->ops;

@@ -202,7 +202,7 @@ static bool exec_prefers_slot(const hk_exec *x, const hk_instr *i, const hk_oper
 
 /* Collects the addresses to write to. A link that carries a reference gets it in its slot and adds no address. A
  * multicast to places adds all places and sets *placed. *staged: a link's slot is among the addresses. `slot`: a slot
- * is better than private memory (prefers_slot). */
+ * is better than private memory (exec_prefers_slot). */
 static unsigned exec_gather_destinations(hk_exec *x, hk_lane_run *l, const hk_operand *o, unsigned n, size_t bytes,
                                          const void *stable, bool slot, void **dst, bool *staged, bool *placed,
                                          hk_status *rc) {

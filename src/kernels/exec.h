@@ -39,7 +39,7 @@ typedef struct hk_exec {
   hk_sizes sizes;             /* of the launch */
   const void **pointers;      /* [2 * max_operands], for the current move */
   hk_lane_run *lanes;
-  /* [nlanes] the instructions up to which each lane's places were offered (look_ahead); NULL: no link is proxied */
+  /* [nlanes] the instructions up to which each lane's places were offered (exec_look_ahead); NULL: no proxied link */
   hk_lane_run *ahead;
   /* Set with HK_ERR_USAGE: the peer with the wrong slot, and the content of the slot. */
   int bad_peer;

@@ -46,7 +46,7 @@ typedef struct hk_map {
 
 typedef struct hk_summary {
   int nranks;
-  int period;       /* see hk_summarize; a HK_MAP_PAIR stands for itself and for all its shifted copies */
+  int period;       /* see hk_summarize; a HK_MAP_PAIR of one period stands for one of each period */
   uint32_t blocks;  /* hk_program.blocks */
   hk_chain first;   /* until the first wave is complete */
   hk_chain again;   /* what each further wave adds; 0 if waves follow each other without waiting */

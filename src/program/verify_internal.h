@@ -236,8 +236,8 @@ hk_status hk_verify_links(hk_verifier *v);
 hk_status hk_verify_run(hk_verifier *v);
 hk_status hk_verify_orders(hk_verifier *v); /* after the outputs are found to be complete */
 
-/* In its current event, thread t reads or writes a place. note_read only records a read. note_reference records that
- * slot `number` of a channel refers to the place. */
+/* In its current event, thread t reads or writes a place. hk_hazard_note_read only records a read.
+ * hk_hazard_note_reference records that slot `number` of a channel refers to the place. */
 hk_status hk_hazard_read(hk_verifier *v, const hk_thread *t, hk_place *place, const char *what, unsigned block);
 hk_status hk_hazard_write(hk_verifier *v, const hk_thread *t, hk_place *place, unsigned block);
 /* It writes data that reader r has received; the write may happen from the send on. */

@@ -154,7 +154,8 @@ static hk_status verify_static_check_in_switch(const place_in_program *at, const
       return REJECT(at, "its sources come on channels %u and %u: the switch reads one slot of one channel",
                     first->channel, l->channel);
   }
-  return HK_OK; /* at most one input (check_sources) and no link twice (verify_run.c), so each rank occurs once */
+  /* at most one input (verify_static_check_sources) and no link twice (verify_run.c), so each rank occurs once */
+  return HK_OK;
 }
 
 static hk_status verify_static_check_move(const place_in_program *at, const hk_instr *i) {

@@ -117,7 +117,7 @@ static size_t host_backend_slot_bytes(const struct ncclComm *c, const hk_program
 /* ---- calls ---- */
 
 /* The check of a transfer's buffer is skipped if the last transfer had the same buffer. Transfers have a fixed plan, so
- * bind_links does not check them. */
+ * host_backend_bind_links does not check them. */
 static inline const void **host_backend_looked_at(const hk_call *call, const void **buffer) {
   bool in = call->p2p == HK_P2P_SEND || call->p2p == HK_P2P_PUT;
   *buffer = in ? call->in : call->out;

@@ -38,8 +38,8 @@ hk_status hk_profiler_load(ncclComm_t c) {
   char why[256];
   hk_plugin plugin;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  const hk_plugin_wish wish = {"profiler", name, c->settings->NET_PLUGIN, "ncclProfiler_v", 7, 2};
-  if (!hk_plugin_find(&wish, &plugin, why, sizeof why)) {
+  const hk_plugin_request request = {"profiler", name, c->settings->NET_PLUGIN, "ncclProfiler_v", 7, 2};
+  if (!hk_plugin_find(&request, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_PROFILER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the profiler plugin %s. Going on without it", why);
     return HK_OK;

@@ -33,8 +33,8 @@ hk_status hk_tuner_load(const hk_settings *settings, hk_tuner **out) {
   hk_plugin plugin;
   *out = NULL;
   if (name && (!*name || !strcmp(name, "none"))) return HK_OK;
-  const hk_plugin_wish wish = {"tuner", name, settings->NET_PLUGIN, "ncclTunerPlugin_v", 6, 2};
-  if (!hk_plugin_find(&wish, &plugin, why, sizeof why)) {
+  const hk_plugin_request request = {"tuner", name, settings->NET_PLUGIN, "ncclTunerPlugin_v", 6, 2};
+  if (!hk_plugin_find(&request, &plugin, why, sizeof why)) {
     if (name) HK_WARN("NCCL_TUNER_PLUGIN is %s, which cannot be loaded: %s. Going on without it", name, why);
     if (!name && *why) HK_WARN("the tuner plugin %s. Going on without it", why);
     return HK_OK;

@@ -68,7 +68,7 @@ typedef struct hk_net {
   uint32_t nresources, room;
   hk_sim_event **heap;
   uint32_t nheap, heap_room;
-  uint32_t *dirty; /* resources whose flows changed since the latest hk_net_settle */
+  uint32_t *dirty; /* resources whose flows changed since the latest flow_settle */
   uint32_t ndirty;
   /* Temporary data of one computation. */
   hk_flow **found;

@@ -44,7 +44,7 @@ static bool link_begin_reading(hk_link *l, const hk_slot *s) {
 
 static bool link_is_reading(const hk_head *h) {
   return atomic_load_explicit(&h->reading, memory_order_seq_cst) >
-         atomic_load_explicit(&h->value, memory_order_acquire); /* acquire: as in given_back */
+         atomic_load_explicit(&h->value, memory_order_acquire); /* acquire: as in link_given_back */
 }
 
 void hk_link_withdraw(hk_link *l) {

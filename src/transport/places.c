@@ -27,7 +27,7 @@ void hk_places_post(hk_link *l, void *to, size_t bytes, uint32_t count, size_t e
   atomic_store_explicit(&p->each, each, memory_order_release);
   atomic_store_explicit(&p->region, at.region, memory_order_release);
   atomic_store_explicit(&p->offset, at.offset, memory_order_release);
-  /* release: pairs with the first load in read_offer */
+  /* release: pairs with the first load in places_read_offer */
   atomic_store_explicit(&p->first, l->done + 1, memory_order_release);
 }
 

@@ -20,10 +20,10 @@ START_TEST(known_gpus) {
       {{.resident = 40, .ranks = 1, .sm = 75}, 10, 4},   /* T4 */
       {{.resident = 132, .ranks = 2, .sm = 90}, 16, 4},
       {{.resident = 132, .ranks = 8, .sm = 90}, 4, 4},
-      {{.resident = 132, .ranks = 1, .sm = 90, .wished = 8}, 8, 16},  /* maxCTAs */
-      {{.resident = 132, .ranks = 1, .sm = 90, .wished = 64}, 32, 4}, /* not more than is good for the others */
-      {{.resident = 132, .ranks = 64, .sm = 90, .wished = 8}, 1, 2},  /* too many for four */
-      {{.resident = 0, .ranks = 1, .sm = 90}, 1, 0},                  /* the kernel does not fit at all */
+      {{.resident = 132, .ranks = 1, .sm = 90, .limit = 8}, 8, 16},  /* maxCTAs */
+      {{.resident = 132, .ranks = 1, .sm = 90, .limit = 64}, 32, 4}, /* not more than is good for the others */
+      {{.resident = 132, .ranks = 64, .sm = 90, .limit = 8}, 1, 2},  /* too many for four */
+      {{.resident = 0, .ranks = 1, .sm = 90}, 1, 0},                 /* the kernel does not fit at all */
   };
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     ck_assert_uint_eq(hk_gpu_share(&cases[i].room), cases[i].blocks);
@@ -38,7 +38,7 @@ START_TEST(four_fit) {
     for (uint64_t ranks = 1; ranks <= 64; ranks++)
       for (uint64_t wished = 0; wished <= 64; wished += 16) {
         const hk_gpu_share_facts room = {
-            .resident = resident, .ranks = ranks, .wished = wished, .sm = resident % 2 ? 80 : 90};
+            .resident = resident, .ranks = ranks, .limit = wished, .sm = resident % 2 ? 80 : 90};
         const unsigned blocks = hk_gpu_share(&room);
         bool fine = blocks >= 1 && blocks <= (room.sm < 90 ? 24u : 32u) && (!wished || blocks <= wished);
         if (resident >= 4 * ranks) fine = fine && 4 * ranks * blocks <= resident && hk_gpu_overlap(&room) >= 4;

@@ -135,11 +135,11 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
   collnet_state *s = calloc(1, sizeof *s);
   if (!s) return HK_FAIL_ERRNO("no memory for a CollNet plugin");
   s->base = (hk_transport_state){&hk_transport_collnet, env};
-  const hk_plugin_wish wish = {.nets = env->settings->NET_PLUGIN,
-                               .prefix = "ncclCollNetPlugin_v",
-                               .newest = (int)env->settings->NET_PLUGIN_VERSION,
-                               .oldest = COLLNET_OLDEST};
-  if (!hk_plugin_find_in_net(&wish, &p)) {
+  const hk_plugin_request request = {.nets = env->settings->NET_PLUGIN,
+                                     .prefix = "ncclCollNetPlugin_v",
+                                     .newest = (int)env->settings->NET_PLUGIN_VERSION,
+                                     .oldest = COLLNET_OLDEST};
+  if (!hk_plugin_find_in_net(&request, &p)) {
     snprintf(fact->why, sizeof fact->why, "no library of NCCL_NET_PLUGIN has a CollNet plugin (v%d to v%d)",
              COLLNET_OLDEST, NET_PLUGIN_NEWEST);
     free(s);

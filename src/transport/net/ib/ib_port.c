@@ -393,7 +393,7 @@ static bool ib_port_one_rail(int rail_a, int position_a, int rail_b, int positio
   return rail_a >= 0 && rail_b >= 0 ? rail_a == rail_b : position_a == position_b;
 }
 
-/* As port_cost and add_infiniband: no pair of isolated ports. */
+/* As ib_port_cost and ib_port_add_infiniband: no pair of isolated ports. */
 static bool ib_port_spots_meet(const hk_settings *set, const hk_ib_spot *a, const hk_ib_spot *b) {
   bool subnets = a->subnet && b->subnet && a->subnet != b->subnet;
   return a->layer == b->layer && !(subnets && !(a->routed && b->routed)) &&

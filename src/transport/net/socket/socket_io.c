@@ -275,7 +275,7 @@ static hk_status socket_io_push_beside(hk_socket_conn *c, unsigned s, bool *move
   if (j->n)
     socket_io_post(c, s, j);
   else
-    socket_io_advance(c, s, 0); /* skips slots of which this socket carries no part */
+    socket_io_advance(c, s, 0); /* skips slots without a part for this socket */
   return HK_OK;
 }
 
@@ -288,7 +288,7 @@ static hk_status socket_io_push(hk_socket_conn *c, unsigned s, bool *moved) {
     if (s == 0) socket_io_choose_gathering(c, t->slot);
     int n = socket_io_gather(c, s, paced ? socket_io_lead_of_one(c) : SIZE_MAX, iov, IOV_MAX_USED, &total);
     if (n == 0) {
-      socket_io_advance(c, s, 0); /* skips slots of which this socket carries no part */
+      socket_io_advance(c, s, 0); /* skips slots without a part for this socket */
       return HK_OK;
     }
     ssize_t sent = n == 1 ? hk_tcp_send(t->fd, iov[0].iov_base, iov[0].iov_len) : hk_tcp_sendv(t->fd, iov, n);
