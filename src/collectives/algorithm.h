@@ -8,24 +8,11 @@
 
 struct hk_summary; /* program/summary.h */
 
-/* The properties of an algorithm that determine the chunk of a wave. Equal on all ranks; programs of different ranks
- * may differ. */
-typedef struct hk_shape {
-  unsigned fan;     /* different links that the busiest rank fills in one wave */
-  unsigned depth;   /* ranks that a byte passes in a pipeline of waves; 1 if pipelining gains nothing */
-  unsigned scratch; /* the most scratch blocks of any rank */
-  unsigned rails;   /* ranks of a host that send to other hosts at the same time; 0 means 1 */
-  bool switched;    /* GPUs: its links' slots are in a switch */
-  /* Ranks send only data from their buffers, and each link has one reader. So if ranks read each other's memory
-   * (hk_machine.reads), links carry references, and slots need no room for the data. */
-  bool refers;
-} hk_shape;
-
 typedef struct hk_algorithm {
   const char *name;  /* as NCCL_ALGO spells it, lower case */
   const char *about; /* one line */
   /* Bit set of 1u << hk_coll.  The functions below with a hk_coll parameter get the plain collective instead of an
-   * uneven one: programs and prices are the same. */
+   * uneven one: programs are the same. */
   unsigned colls;
   /* Bit set of 1u << hk_coll: sums are made in the fixed order (HK_FIXED_ORDER_SOURCES), whatever the root and the
    * layout. The verifier proves it. */
@@ -34,10 +21,6 @@ typedef struct hk_algorithm {
   /* Returns why it cannot run here, in words that follow its name ("needs ..."); NULL if it can.  The pointer may be
    * NULL: it runs on any machine with any number of ranks.  The result must not depend on the calling rank. */
   const char *(*cannot)(const hk_machine *m, hk_coll coll);
-  /* Microseconds for `bytes`: the size of the larger of a rank's buffers, as nccl-tests counts. */
-  double (*cost)(const hk_machine *m, hk_coll coll, size_t bytes);
-  /* May be NULL: {1, 1, 0}. */
-  hk_shape (*shape)(const hk_machine *m, hk_coll coll);
   /* nranks >= 2: with one rank, every algorithm copies input to output. */
   void (*build)(hk_builder *b, const hk_build *what);
 } hk_algorithm;
@@ -48,12 +31,15 @@ const hk_algorithm *hk_algorithm_by_name(const char *name);
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_machine *m, hk_coll coll) {
   return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(m, hk_coll_plain(coll)));
 }
-static inline double hk_algorithm_cost(const hk_algorithm *a, const hk_machine *m, hk_coll coll, size_t bytes) {
-  return a->cost(m, hk_coll_plain(coll), bytes);
-}
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
-/* The summary of all ranks' programs; `what` is without a rank. Builds only those that differ by more than a shift. */
-hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what);
-/* Bytes of a block that one wave moves, for a plan of the algorithm's program p: all ranks get the same value. */
-size_t hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, const hk_program *p, size_t block_bytes);
+/* The summary of all ranks' programs; `what` is without a rank. Builds only those that differ by more than a shift.
+ * *barred: these have more than `most` links and blocks moved in a wave, and *out is empty. */
+hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what, size_t most,
+                                 bool *barred);
+/* The price in microseconds for `bytes`, the size of the larger of a rank's buffers, as nccl-tests counts; INFINITY if
+ * its programs are too large to be chosen. The machine has outlines. */
+hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
+/* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
+ * ranks get the same value. */
+hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out);
 #endif

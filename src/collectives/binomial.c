@@ -9,27 +9,10 @@
  *
  * The program of a rank is one instruction (broadcast, reduce), or one and a repeat for each child.
  */
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 enum { MAX_CHILDREN = 16 }; /* of 65536 ranks */
-
-/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks, as parts of the cost of sending. In a broadcast most ranks
- * only receive, which is less work for a short message. For a long one an inner rank reads its part from a slot again
- * for every child, while a leaf of a flat tree receives it directly into its buffer. In a reduce over sockets, what one
- * child sent has left the caches when the others' data has arrived. */
-#define ONLY_RECEIVING 0.66
-#define PASSING_ON 1.45
-/* A reduce through memory if ranks outnumber cores: an inner rank may run before its children have run. */
-#define TURNED_AWAY 1.4
-enum { LONG_BYTES = 1 << 20 }; /* above this only bytes count; in between both count */
-/* gather, scatter: */
-#define IN_A_ROW                                                                                                       \
-  (2.0 / 7) /* the cost, as a part of a message, of a further block to the same child, which waits for no turn */
-/* Writes, as multiples of the root's buffer: its own blocks once, and the half for its largest child a second time.
- * Over sockets that half passes the kernel twice, with a slot in between, and is no longer in the caches. */
-#define ROOT_WRITES 1.5
-#define ROOT_WRITES_SOCKETS 4.0
 
 typedef struct place {
   int v, n, root, children;
@@ -99,67 +82,9 @@ static void binomial_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_shape binomial_shape(const hk_machine *m, hk_coll coll) {
-  unsigned height = (unsigned)hk_log2_ceil((unsigned)m->nranks);
-  return (hk_shape){.fan = coll == HK_REDUCE || coll == HK_GATHER ? 1 : height, .depth = height};
-}
-
-static double binomial_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  hk_shape s = binomial_shape(m, coll);
-  double n = m->nranks, height = s.depth, all = (double)bytes, block = all / n;
-  double part = all < LONG_BYTES ? all / LONG_BYTES : 1;
-  bool sockets = m->nhosts <= 1 && m->inside.ring_us_per_b > 0 && !m->overlap;
-  hk_work w = {.rounds = height,
-               .again = 1,
-               .messages = height,
-               .sent = all,
-               .share = 2 / (height + 1),
-               .one_way = true,
-               .spread = HK_SPREAD_CUBE,
-               .block = bytes};
-  switch (coll) {
-    case HK_BROADCAST:
-      w.sent = height * all;
-      w.share *= ONLY_RECEIVING + (PASSING_ON - ONLY_RECEIVING) * part;
-      w.written = (height + 1) * all;
-      break;
-    case HK_REDUCE: /* all ranks together add n - 1 times */
-      if (!m->overlap) w.share = (2 - 1 / n) / (height + 1);
-      if (m->nhosts <= 1 && !sockets && !m->overlap && m->nranks > m->cores_per_host) w.messages *= TURNED_AWAY;
-      if (sockets) w.share *= 1 + (PASSING_ON - 1) * part;
-      w.written = all;
-      w.reduced = height * all;
-      break;
-    default: /* the root's blocks, and the blocks that its largest child passes on */
-      w.messages = height + IN_A_ROW * n;
-      if (m->nhosts <= 1 && m->inside.ring_us_per_b == 0)
-        w.messages = n - 1; /* through memory all blocks cost the same */
-      w.sent = all - block;
-      w.written = (sockets ? ROOT_WRITES_SOCKETS : ROOT_WRITES) * all;
-      w.share = (height / 2 + 1) / n;
-      w.block = (size_t)block;
-      s.depth = 1;
-      break;
-  }
-  if (coll == HK_BROADCAST || coll == HK_REDUCE) {
-    w.gpu.traffic = HK_TRAFFIC_BINOMIAL;
-    w.gpu.turns = 1;
-    w.gpu.lane = all;
-    if (coll == HK_REDUCE && m->overlap) w.received = height * all; /* the work of receiving is part of adding */
-    w.gpu.out_one = hk_log2_ceil((unsigned)m->nhosts) * all;
-  } else { /* the root's messages: one block after the other */
-    w.gpu.traffic = coll == HK_GATHER ? HK_TRAFFIC_SUBTREES : HK_TRAFFIC_HANDOUT;
-    w.gpu.turns = n;
-    w.gpu.out_one = (n - m->ranks_per_host) * block;
-  }
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_binomial = {
     .name = "binomial",
     .about = "binomial tree; log2 n steps, for short messages",
     .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE | 1u << HK_GATHER | 1u << HK_SCATTER,
-    .cost = binomial_cost,
-    .shape = binomial_shape,
     .build = binomial_build,
 };

@@ -6,7 +6,7 @@
  * (The pipelined "chain" of Worringen 2003 and of Open MPI's tuned collectives.)
  */
 #include "../program/layout.h"
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 /* The rank `by` positions further on the chain. */
@@ -41,39 +41,9 @@ static void chain_build(hk_builder *b, const hk_build *w) {
     chain_build_reduce(b, w);
 }
 
-static hk_shape chain_shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){.fan = 1, .depth = (unsigned)m->nranks - 1};
-}
-
-static double chain_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  hk_work w = {.rounds = m->nranks - 1,
-               .again = 1,
-               .messages = 2,
-               .one_way = true,
-               .sent = (double)bytes,
-               .written = (coll == HK_BROADCAST ? 2 : 1) * (double)bytes,
-               .reduced = coll == HK_BROADCAST ? 0 : (double)bytes,
-               .spread = HK_SPREAD_RING,
-               .share = coll == HK_BROADCAST ? 1 : (m->nranks - 1.0) / m->nranks,
-               .far_rounds = m->nhosts - 1,
-               .block = bytes};
-  if (coll != HK_BROADCAST && m->nhosts <= 1 && !m->overlap) /* all ranks except one add, all write */
-    w.share = (m->nranks - 0.5) / m->nranks;
-  /* Sockets of a host: a rank receives many messages at a time. For a sum it waits, and receives fewer at once. */
-  if (m->nhosts <= 1 && m->inside.ring_us_per_b > 0)
-    w.messages = coll != HK_BROADCAST ? 1.3 : m->nranks > m->cores_per_host ? (m->nranks - 1.0) / m->nranks : 1;
-  w.gpu.traffic = HK_TRAFFIC_RING;
-  w.gpu.turns = 1;
-  hk_shape s = chain_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_chain = {
     .name = "chain",
     .about = "from rank to rank in waves; fewest bytes, two links, latency grows with the ranks",
     .colls = 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .cost = chain_cost,
-    .shape = chain_shape,
     .build = chain_build,
 };

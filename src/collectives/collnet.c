@@ -22,9 +22,7 @@
  * The message of an allreduce is divided into P blocks; rank i < P of each host works on block i. There are four lanes:
  * deal, add, give, collect. The network may add in any order, but all ranks of a group get the same bits.
  */
-#include <math.h>
 #include "../program/layout.h"
-#include "cost.h"
 #include "hosts.h"
 
 enum { DEAL, SUM, COLLECT }; /* channels */
@@ -194,55 +192,11 @@ static const char *collnet_cannot(const hk_machine *m, hk_coll coll) {
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-/* The price of an allgather, or of its reverse, the reduce-scatter. */
-static double collnet_cost_of_blocks(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double per = m->ranks_per_host, parts = collnet_groups(m->ranks_per_host), n = m->nranks, all = (double)bytes;
-  double part = all / parts;
-  bool adds = coll == HK_REDUCE_SCATTER;
-  hk_work w = {.rounds = 1 + (per > 1) + (per > parts),
-               .again = 1,
-               .messages = n / parts * (per - 1) + n * (parts - 1) / parts + n / parts + 1,
-               .sent = part * (per - 1),
-               .written = part * (per - 1) + (adds ? part : all),
-               .reduced = adds ? part * (per - 1) : 0,
-               .links = 2 * per,
-               .spread = HK_SPREAD_GIVEN,
-               .far_rounds = 1,
-               .out = all,
-               .block = (size_t)(all / n)};
-  w.gpu.turns = n;
-  w.gpu.all_turns = n + 2;
-  w.gpu.lane = w.gpu.lanes = fmax(part * (per - 1), all);
-  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
-}
-
-static double collnet_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  if (coll != HK_ALLREDUCE) return collnet_cost_of_blocks(m, coll, bytes);
-  double per = m->ranks_per_host, parts = collnet_groups(m->least_per_host), all = (double)bytes, part = all / parts;
-  hk_work w = {.rounds = 1 + 2 * (per > 1),
-               .again = 1,
-               .messages = 2 * (parts - 1 + per - 1) + 2,
-               .sent = all * (parts - 1) / parts + part * (per - 1),
-               .written = all * (parts - 1) / parts + part * (per - 1) + part + all,
-               .reduced = part * (per - 1),
-               .links = 2 * per,
-               .spread = HK_SPREAD_GIVEN,
-               .far_rounds = 1,
-               .out = all,
-               .block = (size_t)part};
-  w.gpu.turns = fmax(parts - 1, 1);
-  w.gpu.all_turns = parts - 1 + 3;
-  w.gpu.lane = fmax((parts - 1) * part, per * part);
-  w.gpu.lanes = w.gpu.lane + 2 * part;
-  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
-}
-
 const hk_algorithm hk_algorithm_collnet = {
     .name = "collnet",
     .about =
         "sums inside the host, then by the network's switches, copies inside; one step between hosts; needs CollNet",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER,
     .cannot = collnet_cannot,
-    .cost = collnet_cost,
     .build = collnet_build,
 };

@@ -15,7 +15,6 @@
  * and 4.3.) Sums are made in the order of ranks, and the sum of a block by one rank, so all get the same bits. Sending,
  * adding and collecting are lanes of their own, so that sends run ahead while they have free slots.
  */
-#include "cost.h"
 #include "mesh.h"
 
 static unsigned direct_after(const hk_build *w) { return (unsigned)hk_shift(w->rank, 1, w->nranks); }
@@ -120,99 +119,11 @@ static void direct_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_shape direct_shape(const hk_machine *m, hk_coll coll) {
-  bool adds = coll == HK_ALLREDUCE || coll == HK_REDUCE || coll == HK_REDUCE_SCATTER;
-  unsigned others = (unsigned)m->nranks - 1, fan = others;
-  if (coll == HK_ALLREDUCE) fan = 2 * others;
-  if (coll == HK_REDUCE || coll == HK_GATHER) fan = 1;
-  return (hk_shape){.fan = fan, .depth = 1, .scratch = adds ? hk_mesh_scratch(m->nranks) : 0, .refers = !adds};
-}
-
-/* GPUs: one lane sends, one adds, one collects. */
-static void direct_describe_lanes(const hk_machine *m, hk_coll coll, double all, hk_work *w) {
-  double n = m->nranks, others = n - 1, block = all / n, instrs = hk_mesh_instrs(m->nranks);
-  bool reads = coll == HK_ALLREDUCE || coll == HK_REDUCE_SCATTER;
-  double lane = others * block, turns = others;
-  w->gpu.all_turns = (coll == HK_ALLREDUCE ? 2 : 1) * others + instrs;
-  w->gpu.lanes = (coll == HK_ALLREDUCE ? 2 : 1) * lane + instrs * block;
-  if (coll == HK_BROADCAST || coll == HK_REDUCE) {
-    turns = instrs;
-    lane = instrs * all;
-    w->gpu.all_turns = instrs + 1;
-    w->gpu.lanes = lane + all;
-  }
-  switch (coll) {
-    case HK_ALLREDUCE: w->gpu.traffic = HK_TRAFFIC_BOTH; break;
-    case HK_REDUCE_SCATTER: w->gpu.traffic = HK_TRAFFIC_TURNS; break;
-    case HK_ALLGATHER: w->gpu.traffic = HK_TRAFFIC_ALL; break;
-    case HK_SCATTER: w->gpu.traffic = HK_TRAFFIC_DEAL; break;
-    default: w->gpu.traffic = HK_TRAFFIC_ROOT; break;
-  }
-  w->gpu.after = coll == HK_ALLGATHER ? lane : 0;
-  w->gpu.turns = turns;
-  w->gpu.lane = lane;
-  if (!reads && coll != HK_ALLGATHER)
-    w->gpu.out_one = (n - m->ranks_per_host) * (turns < others ? all : block); /* the root's */
-}
-
-static double direct_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double n = m->nranks, others = n - 1, all = (double)bytes, block = all / n;
-  /* The work for messages at a root: one read of a socket may return several messages. */
-  double taken = m->nhosts > 1 || m->inside.ring_us_per_b > 0 ? others / 2 : others;
-  hk_work w = {.rounds = 1, .again = HK_AHEAD, .messages = 2 * others, .sent = others * block, .block = (size_t)block};
-  switch (coll) {
-    case HK_ALLREDUCE:
-      w.rounds = 2;
-      w.again = 2 * HK_AHEAD;
-      w.messages = 4 * others;
-      w.sent = 2 * others * block;
-      w.written = (3 * others + 1) * block;
-      w.reduced = others * block;
-      break;
-    case HK_REDUCE_SCATTER:
-      w.written = n * block;
-      w.reduced = others * block;
-      break;
-    case HK_ALLGATHER: w.written = (others + n) * block; break;
-    case HK_BROADCAST:
-      w.one_way = true;
-      w.messages = others;
-      w.sent = others * all;
-      w.written = n * all;
-      w.share = (n + others) / (n * n);
-      w.block = bytes;
-      break;
-    case HK_REDUCE:
-      w.one_way = true;
-      w.messages = taken;
-      w.sent = all;
-      w.received = others * all;
-      w.written = all;
-      w.reduced = others * all;
-      w.share = (n + others) / (n * n);
-      w.links = others;
-      w.block = bytes;
-      break;
-    default: /* gather, scatter: the root's part */
-      w.one_way = true;
-      w.messages = coll == HK_GATHER ? taken : others;
-      w.written = n * block;
-      w.share = (n + others) / (n * n);
-      w.links = others;
-      break;
-  }
-  if (m->overlap) direct_describe_lanes(m, coll, all, &w);
-  hk_shape s = direct_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_direct = {
     .name = "direct",
     .about = "every block directly to its destination; one step or two, links to all ranks",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_BROADCAST | 1u << HK_REDUCE |
              1u << HK_GATHER | 1u << HK_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
     .fixed_order = 1u << HK_ALLREDUCE | 1u << HK_REDUCE_SCATTER | 1u << HK_REDUCE,
-    .cost = direct_cost,
-    .shape = direct_shape,
     .build = direct_build,
 };

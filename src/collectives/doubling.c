@@ -15,13 +15,11 @@
  * The other two send blocks in pairs before they receive as many. So a system call carries two of them through a
  * socket, and a rank waits half as often; two slots are enough for it.
  */
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 /* Blocks that a rank sends before it receives, in a step with `have` blocks. */
 static unsigned doubling_group_of(unsigned have) { return have > 1 ? 2 : 1; }
-/* The number of such groups in all steps: the first step has one block. */
-static double doubling_groups_of(double nranks) { return nranks / 2; }
 
 static void doubling_build_allreduce(hk_builder *b, const hk_build *w) {
   hk_cube cube = hk_cube_of(w->nranks);
@@ -113,71 +111,11 @@ static const char *doubling_cannot(const hk_machine *m, hk_coll coll) {
   return coll == HK_ALLREDUCE || hk_is_power_of_2(m->nranks) ? NULL : "needs a power of two of ranks";
 }
 
-static hk_shape doubling_shape(const hk_machine *m, hk_coll coll) {
-  return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks),
-                    .depth = 1,
-                    .scratch = coll == HK_ALLREDUCE        ? 1
-                               : coll == HK_REDUCE_SCATTER ? (unsigned)m->nranks / 2
-                                                           : 0};
-}
-
-/* The cost of the exchanges, in messages. Through memory, the second block of a group saves only waiting; through
- * sockets it shares the first one's system calls. */
-static double doubling_exchange_messages(const hk_machine *m) {
-  double groups = doubling_groups_of(m->nranks), blocks = m->nranks - 1, waiting = HK_EXCHANGE_MESSAGES - 2;
-  bool sockets = m->nhosts > 1 || m->inside.ring_us_per_b > 0;
-  return sockets ? HK_EXCHANGE_MESSAGES * groups + waiting * (blocks - groups) : 2 * blocks + waiting * groups;
-}
-
-static double doubling_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  hk_cube cube = hk_cube_of(m->nranks);
-  double steps = hk_log2_floor((unsigned)cube.p), all = (double)bytes, n = m->nranks, moved = all * (n - 1) / n;
-  hk_work w = {.rounds = steps, .spread = HK_SPREAD_CUBE, .block = bytes / (size_t)m->nranks};
-  switch (coll) {
-    case HK_ALLREDUCE:
-      if (cube.extra) w.rounds += 2;
-      w.block = bytes;
-      w.messages = 2 * w.rounds;
-      w.sent = (steps + (cube.extra > 0)) * all;
-      w.written = 2 * w.sent + all;
-      w.reduced = w.sent;
-      break;
-    case HK_ALLGATHER:
-      w.messages = doubling_exchange_messages(m);
-      w.sent = moved;
-      w.written = 2 * moved + all / n;
-      break;
-    default:
-      w.messages = doubling_exchange_messages(m);
-      w.sent = moved;
-      w.written = 2 * moved;
-      w.reduced = moved;
-      break;
-  }
-  w.again = w.rounds;
-  w.gpu.traffic = coll == HK_ALLREDUCE ? HK_TRAFFIC_FLIPS : HK_TRAFFIC_CUBE;
-  if (coll == HK_ALLREDUCE) {
-    w.gpu.turns = w.rounds + 2;
-    w.gpu.lane = w.sent + all; /* adding and sending on are one instruction */
-  } else {                     /* in an exchange each group waits for the one before */
-    w.gpu.chain = doubling_groups_of(n);
-    w.gpu.far_chain = m->nhosts > 1 ? doubling_groups_of(n - (m->ranks_per_host > 1 ? m->ranks_per_host : 0)) : 0;
-    w.gpu.turns = 2 * (n - 1);
-    w.gpu.lane = 2 * moved;
-    w.gpu.unsent = moved;
-    w.out = all / n * (n - m->ranks_per_host) * m->ranks_per_host;
-  }
-  hk_shape s = doubling_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_doubling = {
     .name = "doubling",
     .about = "exchange with the rank that differs in one bit, bit after bit; log2 n steps",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
     .cannot = doubling_cannot,
-    .cost = doubling_cost,
-    .shape = doubling_shape,
     .build = doubling_build,
 };

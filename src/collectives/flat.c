@@ -7,7 +7,6 @@
  * All ranks add in the order of ranks and get the same bits. The sends are copies: in place, the next instruction
  * overwrites what was sent.
  */
-#include "cost.h"
 #include "mesh.h"
 
 static void flat_build(hk_builder *b, const hk_build *w) {
@@ -17,36 +16,10 @@ static void flat_build(hk_builder *b, const hk_build *w) {
   hk_mesh_reduce(b, w, (hk_operand[]){hk_out(0, 0)}, 1, HK_LINK_RECV, 0, hk_in(0, 0));
 }
 
-static hk_shape flat_shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){.fan = (unsigned)m->nranks - 1, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
-}
-
-static double flat_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double others = m->nranks - 1, all = (double)bytes;
-  hk_work w = {.rounds = 1,
-               .again = 1,
-               .messages = 2 * others,
-               .sent = others * all,
-               .written = (others + 1) * all,
-               .reduced = others * all,
-               .block = bytes};
-  w.gpu.one_shot = true;
-  w.gpu.traffic = HK_TRAFFIC_ALL;
-  w.gpu.turns = 2 * hk_mesh_instrs(m->nranks);
-  w.gpu.lane = w.gpu.turns * all;
-  w.gpu.unsent = w.gpu.lane / 2;
-  w.gpu.after = w.gpu.lane / 2; /* adding begins when all data has arrived */
-  hk_shape s = flat_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_flat = {
     .name = "flat",
     .about = "every rank sends its whole input to every other one; one step, most bytes",
     .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
-    .cost = flat_cost,
-    .shape = flat_shape,
     .build = flat_build,
 };

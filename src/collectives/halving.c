@@ -9,8 +9,7 @@
  * and receives its blocks by turns, so that two slots are enough. Partial sums are in the output. In place this
  * overwrites no input too early: a block is sent before its sum returns, and from the same rank.
  */
-#include <math.h>
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 /* A rank outside the cube. */
@@ -75,39 +74,9 @@ static void halving_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_shape halving_shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks), .depth = 1};
-}
-
-static double halving_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  hk_cube cube = hk_cube_of(m->nranks);
-  double p = cube.p, part = (double)bytes * (p - 1) / p, fold = cube.extra ? (double)bytes : 0;
-  hk_work w = {.rounds = 2 * hk_log2_floor((unsigned)cube.p) + (cube.extra ? 2 : 0),
-               .messages = 4 * (p - 1) + (cube.extra ? 2 * p : 0),
-               .sent = 2 * part + fold,
-               .written = 4 * part + 2 * fold,
-               .reduced = part + fold,
-               .spread = HK_SPREAD_CUBE,
-               .block = bytes / (size_t)cube.p};
-  w.again = w.rounds;
-  w.gpu.traffic = HK_TRAFFIC_CUBE;
-  /* In an exchange each block waits for the one before. */
-  w.gpu.chain = 2 * (p - 1) + (cube.extra ? 2 : 0);
-  w.gpu.far_chain = m->nhosts > 1 ? 2 * fmax(0, p - m->ranks_per_host) : 0;
-  w.gpu.turns = 4 * (p - 1) + (cube.extra ? 2 * p : 0);
-  w.gpu.lane = 4 * part + 2 * fold;
-  w.gpu.unsent = w.gpu.lane - w.sent;
-  w.out = 2 * (double)bytes / p * fmax(0, p - m->ranks_per_host) * m->ranks_per_host;
-  hk_shape s = halving_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_halving = {
     .name = "halving",
     .about = "Rabenseifner's: recursive halving, then doubling; 2 log2 n steps, fewest bytes",
     .colls = 1u << HK_ALLREDUCE,
-    .cost = halving_cost,
-    .shape = halving_shape,
     .build = halving_build,
 };

@@ -15,8 +15,6 @@
  * result. There are three lanes: deal, ring, collect. The sum of a block is made along one path, so all get the same
  * bits.
  */
-#include <math.h>
-#include "cost.h"
 #include "hosts.h"
 
 enum { DEAL, RING, COLLECT }; /* channels */
@@ -128,34 +126,11 @@ static const char *hier_cannot(const hk_machine *m, hk_coll coll) {
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-static double hier_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double hosts = m->nhosts, per = m->ranks_per_host, parts = m->least_per_host, all = (double)bytes;
-  double part = all / parts, far = 2 * (hosts - 1), moved = far / hosts * part;
-  (void)coll;
-  hk_work w = {.rounds = 2 + far,
-               .again = far,
-               .messages = 2 * (parts - 1 + per - 1) * hosts + 2 * far,
-               .sent = all * (parts - 1) / parts + part * (per - 1),
-               .written = all * (parts - 1) / parts + part * (per - 1) + moved + all,
-               .reduced = part * (per - 1) + moved / 2,
-               .links = 2 * per,
-               .spread = HK_SPREAD_GIVEN,
-               .far_rounds = far,
-               .out = moved * parts,
-               .block = (size_t)(part / hosts)};
-  w.gpu.turns = fmax((parts - 1) * hosts, far + 1);
-  w.gpu.all_turns = 2 * (parts - 1) + 2 + far; /* the first row of blocks is sent, the last one collected */
-  w.gpu.lane = fmax((parts - 1) * part, (far + 1) * part / hosts);
-  w.gpu.lanes = w.gpu.lane + (parts - 1 + 1) * part / hosts;
-  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
-}
-
 const hk_algorithm hk_algorithm_hier = {
     .name = "hier",
     .about =
         "sums inside the host, a ring between hosts for each local rank, copies inside; fewest bytes between hosts",
     .colls = 1u << HK_ALLREDUCE,
     .cannot = hier_cannot,
-    .cost = hier_cost,
     .build = hier_build,
 };

@@ -10,8 +10,6 @@
  * tree's link with the links inside the host: a rank adds the data from below, its own block and its host's, and sends
  * the sum up. Data from above goes down and to the host in one instruction.
  */
-#include <math.h>
-#include "cost.h"
 #include "hosts.h"
 
 /* Channels: two of each, one for each tree. */
@@ -116,40 +114,10 @@ static const char *hiertree_cannot(const hk_machine *m, hk_coll coll) {
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-static hk_shape hiertree_shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){
-      .fan = 1, .depth = 2 + 2 * (unsigned)hk_log2_ceil((unsigned)m->nhosts), .rails = (unsigned)m->least_per_host};
-}
-
-static double hiertree_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double per = m->ranks_per_host, parts = m->least_per_host, all = (double)bytes, part = all / parts;
-  hk_shape s = hiertree_shape(m, coll);
-  double far = s.depth - 2;
-  hk_work w = {.rounds = s.depth,
-               .again = 1,
-               .messages = 4 * (parts - 1 + per - 1) + 8,
-               .sent = all * (parts - 1) / parts + part * (per - 1),
-               .written = all * (parts - 1) / parts + part * (per - 1) + 2 * part + all,
-               .reduced = part * (per - 1) + part,
-               .links = 4 * per,
-               .spread = HK_SPREAD_GIVEN,
-               .far_rounds = far,
-               .out = 2 * all,
-               .block = (size_t)(part / 2)};
-  w.gpu.turns = fmax(1, parts - 1);
-  w.gpu.all_turns = 2 * (parts - 1) + s.depth;
-  w.gpu.lane = fmax(1, parts - 1) * part / 2;
-  if (m->nhosts == 2) w.out = all; /* one above, one below */
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_hiertree = {
     .name = "hiertree",
     .about = "sums inside the host, two binary trees between hosts for each local rank, copies inside; for many hosts",
     .colls = 1u << HK_ALLREDUCE,
     .cannot = hiertree_cannot,
-    .cost = hiertree_cost,
-    .shape = hiertree_shape,
     .build = hiertree_build,
 };

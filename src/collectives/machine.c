@@ -41,6 +41,7 @@ hk_machine hk_machine_of_hosts(const hk_host_facts *f, const hk_constants *const
                       .gamma_us_per_b = k->gamma_us_per_b,
                       .copy_us_per_b = k->copy_us_per_b,
                       .switch_us = k->switch_us,
+                      .wire = 1,
                       .channels = 1,
                       .max_channels = 1,
                       .protocols = 1u << HK_PROTO_SIMPLE,

@@ -14,6 +14,7 @@
 struct hk_channels; /* topo/search.h */
 struct hk_cluster;  /* topo/topo.h */
 struct hk_layout;   /* program/layout.h */
+struct hk_outlines; /* outlines.h */
 struct hk_seat;     /* topo/topo.h */
 
 /* Links of one level: inside a host (more exactly: a scale-up domain), or between hosts. */
@@ -30,34 +31,7 @@ typedef struct hk_level {
   double one_us_per_b; /* GPUs: one byte that one rank alone sends to one other */
 } hk_level;
 
-/* Which rank sends to which inside a host of GPUs. */
-typedef enum hk_traffic_kind {
-  HK_TRAFFIC_PLAIN,    /* only the values of hk_level are known */
-  HK_TRAFFIC_RING,     /* to the next on the rings */
-  HK_TRAFFIC_ALL,      /* to all others at once */
-  HK_TRAFFIC_TURNS,    /* to all others, one distance after another */
-  HK_TRAFFIC_BOTH,     /* half of it by turns, the rest at once */
-  HK_TRAFFIC_ROOT,     /* one rank to all others at once */
-  HK_TRAFFIC_DEAL,     /* one rank to all others, one after another */
-  HK_TRAFFIC_FLIPS,    /* to the rank whose number differs in one bit, bit after bit, equal bytes each time */
-  HK_TRAFFIC_CUBE,     /* the same, twice as many bytes each time */
-  HK_TRAFFIC_SHIFTS,   /* to the ranks at distances 1, 2, 4, ..., one distance after another */
-  HK_TRAFFIC_BINOMIAL, /* along a binomial tree, equal bytes to each child */
-  HK_TRAFFIC_SUBTREES, /* along a binomial tree, to each child the data of its subtree */
-  HK_TRAFFIC_HANDOUT,  /* the same, the root to one child after another */
-  HK_TRAFFIC_TREE,     /* two trees on each ring order, up or down */
-  HK_TRAFFIC_UP_DOWN,  /* the same, up and down */
-  HK_TRAFFICS
-} hk_traffic_kind;
-/* Cost of a pattern; 0: not known. */
-typedef struct hk_traffic {
-  double alpha_us;       /* of a message, on average: the links' latency alone */
-  double us_per_b;       /* for each byte of the busiest rank, on the fullest link; divided among all channels */
-  double one_us_per_b;   /* the same for one channel's order alone */
-  double apart_us_per_b; /* the same if all steps of the pattern were under way at once */
-} hk_traffic;
-
-/* What a cost function may know of the machine: a few terms of the alpha-beta-gamma model. Equal on all ranks, because
+/* What prices depend on, apart from programs: a few terms of the alpha-beta-gamma model. Equal on all ranks, because
  * it is computed from facts that all ranks exchanged at init. */
 typedef struct hk_machine {
   int nranks;
@@ -73,29 +47,29 @@ typedef struct hk_machine {
   bool uncached;
   bool overlap; /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
-  hk_traffic traffic[HK_TRAFFICS]; /* GPUs: costs of single patterns inside a host, more exact than `inside` */
-  double gamma_us_per_b;           /* one byte reduced */
-  double copy_us_per_b;            /* one byte copied */
-  double switch_us;                /* handing the core to another rank; counts if ranks outnumber cores */
-  double launch_us;                /* beginning an operation */
-  double sync_us;                  /* time that Simple's fence adds to a message; 0: no fence */
-  double far_sync_us;              /* the same between hosts, for messages longer than far_lines bytes */
+  double gamma_us_per_b; /* one byte reduced */
+  double copy_us_per_b;  /* one byte copied */
+  double switch_us;      /* handing the core to another rank; counts if ranks outnumber cores */
+  double launch_us;      /* beginning an operation */
+  double sync_us;        /* time that Simple's fence adds to a message; 0: no fence */
+  double far_sync_us;    /* the same between hosts, for messages longer than far_lines bytes */
   /* bytes that the decision's protocol carries in lines between hosts; hk_machine_as sets it */
   size_t far_lines;
-  double channel_us;       /* one channel more */
+  double wire;       /* bytes on a link inside the host for a byte of the message; hk_machine_as sets it, else 1 */
+  double channel_us; /* one channel more */
   double channel_us_per_b; /* GPUs: one byte on one lane of one channel (one thread block) */
   /* channels among which the message is divided, in the decision that is priced; hk_machine_as sets it, else 1 */
   int channels;
   int max_channels; /* channels worth trying; 1 on the host, where one thread runs all */
   /* ring orders, used by channels in turn; one channel more than a multiple loads a ring twice; 0: one */
   int rings;
-  unsigned protocols; /* bit set of 1u << hk_protocol that the links support */
-  size_t slot_bytes;  /* the largest chunk */
-  uint32_t nslots;    /* slots of a FIFO: a sender is at most this number of waves ahead of its receiver */
+  unsigned protocols;           /* bit set of 1u << hk_protocol that the links support */
+  size_t slot_bytes;            /* the largest chunk */
+  uint32_t nslots;              /* slots of a FIFO: a sender is at most this number of waves ahead of its receiver */
+  struct hk_outlines *outlines; /* outlines.h: of the programs for its ranks; without them there are no prices */
 } hk_machine;
 
-/* The machine as seen by a decision with this protocol and number of channels. Cost functions do not know them
- * otherwise. */
+/* The machine as seen by a decision with this protocol and number of channels. */
 hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels);
 
 /* The measured constants of ranks on CPUs: the built-in values, or those of `hocket tune`. */
@@ -137,9 +111,9 @@ typedef struct hk_host_facts {
 /* The prices that a topology gives for ranks on GPUs of one host; of fixed size, so that ranks can exchange them. */
 typedef struct hk_gpu_prices {
   hk_level inside;
-  hk_traffic traffic[HK_TRAFFICS];
   double gamma_us_per_b, copy_us_per_b;
-  uint64_t known; /* 0: nothing is known, and the other fields have no meaning */
+  uint64_t known; /* 0: nothing is known, and the fields above have no meaning */
+  uint64_t links; /* a hash of the links between the GPUs of this rank's host; 0: not known */
 } hk_gpu_prices;
 /* Computes the prices. `seats` are of the cluster's first host; `o` may be NULL. */
 hk_status hk_gpu_prices_of(hk_gpu_prices *out, const struct hk_cluster *c, const struct hk_seat *seats, int nranks,

@@ -7,8 +7,8 @@
 #include "../program/layout.h"
 #include "../topo/join.h"
 #include "gpu.h"
+#include "outlines.h"
 #include "overrides.h"
-#include "traffic.h"
 
 /* How many channels are worth trying, by hk_gpu_info.sm. RCCL has 28 to 32 on a MI300X. */
 static const struct { int sm, channels; } generations[] = {{910, 32}, {900, 16}, {90, 32}, {80, 24}, {70, 16}, {0, 8}};
@@ -195,7 +195,6 @@ hk_status hk_gpu_prices_of(hk_gpu_prices *out, const hk_cluster *c, const hk_sea
   if (rc != HK_OK || nranks < 2) return rc;
   *out = (hk_gpu_prices){
       .inside = m.inside, .gamma_us_per_b = m.gamma_us_per_b, .copy_us_per_b = m.copy_us_per_b, .known = 1};
-  memcpy(out->traffic, m.traffic, sizeof out->traffic);
   return HK_OK;
 }
 
@@ -248,14 +247,37 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .far_sync_us = HK_GPU_SYNC_US,
                   .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,
                   .channel_us_per_b = 1 / hk_gpu_lane_gbps(f->sm) / 1000,
+                  .wire = 1,
                   .channels = 1,
                   .max_channels = f->max_channels < generations[k].channels ? f->max_channels : generations[k].channels,
                   .protocols = 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (f->wide ? 1u << HK_PROTO_LL128 : 0),
                   .slot_bytes = f->slot_bytes,
                   .nslots = f->nslots};
-  /* Data that goes through host memory, or stays inside a GPU, does not use the links that were priced above. */
-  if (!f->staged && sharers <= 1) memcpy(m.traffic, p.traffic, sizeof m.traffic);
   return m;
+}
+
+hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                         const hk_layout *layout, const hk_path_rules *rules) {
+  hk_status rc = HK_OK;
+  uint32_t *nodes = malloc((size_t)nranks * sizeof *nodes);
+  int n = 0;
+  *out = NULL;
+  if (!nodes) return HK_FAIL_ERRNO("no memory for a host's %d ranks", nranks);
+  for (int r = 0; r < nranks; r++) {
+    if (hk_layout_host_of(layout, r) != 0) continue;
+    nodes[hk_layout_local_of(layout, r)] = seats[r].node;
+    n++;
+  }
+  const hk_topo *t = hk_cluster_host(c, seats[hk_layout_rank(layout, 0, 0)].host);
+  HK_TRY(hk_outlines_new(out, nranks, layout), out);
+  if (t->nodes[nodes[0]].kind == HK_NODE_GPU) HK_TRY(hk_outlines_wire(*out, t, nodes, n, rules), out);
+out:
+  free(nodes);
+  if (rc != HK_OK) {
+    hk_outlines_free(*out);
+    *out = NULL;
+  }
+  return rc;
 }
 
 static int machine_topo_cores_of(const hk_topo *t) {
@@ -309,7 +331,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
                         const hk_channels *rings, const hk_overrides *o) {
   hk_status rc = HK_OK;
   const hk_settings *s = o ? o->settings : hk_settings_now();
-  hk_machine m = {.channels = 1, .protocols = ~0u, .multicast = true, .in_switch = true};
+  hk_machine m = {.wire = 1, .channels = 1, .protocols = ~0u, .multicast = true, .in_switch = true};
   int *of_host = calloc((size_t)c->nhosts, sizeof *of_host);
   bool *seen = calloc((size_t)c->nkinds, sizeof *seen);
   home h = {.t = NULL};
@@ -324,10 +346,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     seen[kind] = true;
     machine_topo_home_free(&h);
     HK_TRY(machine_topo_home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
-    if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) {
-      machine_topo_look_inside(&h, &m.inside);
-      HK_TRY(hk_traffic_look(m.traffic, h.paths, h.nodes, h.n, c->nkinds == 1 ? rings : NULL), out);
-    }
+    if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) machine_topo_look_inside(&h, &m.inside);
     if (m.nhosts > 1) HK_TRY(machine_topo_look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
       machine_topo_describe_gpus(&m, &h, s);
@@ -336,8 +355,6 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
   }
   if (m.overlap) {
     m.inside.alpha_us += HK_GPU_INSTR_US;
-    for (int k = 0; k < HK_TRAFFICS; k++)
-      if (m.traffic[k].alpha_us > 0) m.traffic[k].alpha_us += HK_GPU_INSTR_US;
     m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
     if (rings && rings->nchannels > 0)
       HK_TRY(machine_topo_use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);

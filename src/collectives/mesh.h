@@ -20,8 +20,6 @@ hk_operand hk_mesh_walk(hk_builder *b, const hk_build *w, hk_link_kind kind, uns
  * hk_mesh_scratch(nranks) scratch blocks; none if a switch reduces (hk_build_in_switch). */
 void hk_mesh_reduce(hk_builder *b, const hk_build *w, const hk_operand *dst, unsigned ndst, hk_link_kind kind,
                     unsigned block, hk_operand in);
-/* The number of instructions that read from all ranks, or write to all. */
-static inline double hk_mesh_instrs(int nranks) { return (nranks + HK_MESH_FAN - 2) / (HK_MESH_FAN - 1); }
 static inline unsigned hk_mesh_scratch(int nranks) { return nranks > HK_MESH_FAN ? 1 : 0; }
 
 /* The programs of twoshot.c and oneshot.c; nvls.c runs them with sums and copies in a switch. */

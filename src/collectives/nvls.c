@@ -11,8 +11,6 @@
  * (Klenk, Jiang, Thorson, Dennison 2020: "An in-network architecture for accelerating shared-memory multiprocessor
  * collectives".)
  */
-#include "cost.h"
-#include "gpu.h"
 #include "mesh.h"
 
 static const char *nvls_cannot(const hk_machine *m, hk_coll coll) {
@@ -42,33 +40,6 @@ static void nvls_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_shape nvls_shape(const hk_machine *m, hk_coll coll) {
-  bool gathers = coll == HK_ALLGATHER;
-  return (hk_shape){.fan = gathers ? 1 : (unsigned)m->nranks, .depth = 1, .switched = true};
-}
-
-static double nvls_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  const double n = m->nranks, block = (double)bytes / n;
-  const bool adds = coll != HK_ALLGATHER, copies = coll != HK_REDUCE_SCATTER;
-  const double steps = adds + copies;
-  hk_work w = {.rounds = steps,
-               .again = steps * HK_AHEAD,
-               .messages = 2 * steps,
-               .sent = (n * adds + copies) * block / HK_GPU_IN_SWITCH,
-               .received = (n * copies + adds) * block / HK_GPU_IN_SWITCH,
-               .written = (adds && copies ? n + 1
-                           : adds         ? n
-                                          : 2 * n) *
-                          block,
-               .block = bytes / (size_t)m->nranks};
-  w.gpu.turns = n - 1;
-  w.gpu.all_turns = steps * (n - 1) + 1;
-  w.gpu.lane = (n - 1) * block;
-  w.gpu.lanes = (steps * (n - 1) + 1) * block;
-  hk_shape s = nvls_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_nvls = {
     .name = "nvls",
     .about = "sums and copies made by the switch; fewest bytes a rank; needs NVLS",
@@ -76,7 +47,5 @@ const hk_algorithm hk_algorithm_nvls = {
              1u << HK_REDUCE_SCATTERV,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = nvls_cannot,
-    .cost = nvls_cost,
-    .shape = nvls_shape,
     .build = nvls_build,
 };

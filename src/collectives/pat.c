@@ -14,7 +14,7 @@
  * which adds it to its own. Partial sums are in scratch, n / 2 blocks, because only even offsets add. Steps alternate
  * between sending and receiving, so two slots are enough.
  */
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 /* The number of offsets o = 0, 2^(k+1), 2 2^(k+1), ... with o + 2^k < n. */
@@ -86,42 +86,10 @@ static const char *pat_cannot(const hk_machine *m, hk_coll coll) {
   return m->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
 }
 
-static hk_shape pat_shape(const hk_machine *m, hk_coll coll) {
-  return (hk_shape){.fan = (unsigned)hk_log2_ceil((unsigned)m->nranks),
-                    .depth = 1,
-                    .scratch = coll == HK_REDUCE_SCATTER ? (unsigned)m->nranks / 2 : 0};
-}
-
-static double pat_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double n = m->nranks, moved = (double)bytes * (n - 1) / n;
-  hk_work w = {.rounds = hk_log2_ceil((unsigned)m->nranks),
-               .messages = HK_EXCHANGE_MESSAGES * (n - 1),
-               .sent = moved,
-               .written = 2 * moved + (coll == HK_ALLGATHER ? (double)bytes / n : 0),
-               .reduced = coll == HK_ALLGATHER ? 0 : moved,
-               .spread = HK_SPREAD_CUBE,
-               .block = bytes / (size_t)m->nranks};
-  w.again = w.rounds;
-  w.gpu.traffic = HK_TRAFFIC_SHIFTS;
-  /* In an exchange each block waits for the one before. Ranks at any distance from a host's last rank are on the next
-   * host, so all that it sends goes there. In the simulation about a third of the longest chain does so. */
-  w.gpu.chain = n - 1;
-  w.gpu.far_chain = m->nhosts > 1 ? (n - 1) / 3 : 0;
-  w.gpu.turns = 2 * (n - 1);
-  w.gpu.lane = 2 * moved;
-  w.gpu.unsent = moved;
-  w.gpu.out_one = m->nhosts > 1 ? moved : 0;
-  w.out = (double)bytes / n * (m->nhosts - 1) * m->ranks_per_host;
-  hk_shape s = pat_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_pat = {
     .name = "pat",
     .about = "parallel trees, farthest first; log2 n steps for any n, log2 n links, fewest bytes",
     .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV | 1u << HK_REDUCE_SCATTERV,
     .cannot = pat_cannot,
-    .cost = pat_cost,
-    .shape = pat_shape,
     .build = pat_build,
 };

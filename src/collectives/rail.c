@@ -15,9 +15,7 @@
  * (The rail-only exchange of NCCL's PXN alltoall; the allgather and reduce-scatter of Traeff 2020: "Decomposing MPI
  * collectives for exploiting multi-lane communication", there the "full-lane" ones.)
  */
-#include <math.h>
 #include "../program/layout.h"
-#include "cost.h"
 #include "hosts.h"
 
 enum { INSIDE, RAIL, LOCAL }; /* channels */
@@ -195,43 +193,6 @@ static const char *rail_cannot(const hk_machine *m, hk_coll coll) {
   return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
-static double rail_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double hosts = m->nhosts, per = m->ranks_per_host, block = (double)bytes / m->nranks, rail = hosts * block;
-  hk_work w = {.rounds = hosts,
-               .again = hosts,
-               .messages = 2 * hosts * per,
-               .sent = rail * (per - 1),
-               .reduced = coll == HK_REDUCE_SCATTER ? rail * per - block : 0,
-               .links = 2 * per,
-               .spread = HK_SPREAD_GIVEN,
-               .far_rounds = hosts - 1,
-               .out = (rail - block) * per,
-               .block = (size_t)block};
-  switch (coll) {
-    case HK_ALLGATHER: w.written = rail + (rail - block) + 2 * rail * (per - 1); break;
-    case HK_REDUCE_SCATTER: w.written = rail * per; break;
-    default: /* a block is given, sent across, and received */
-      w.rounds = 2;
-      w.far_rounds = 1;
-      w.again = 2 * HK_AHEAD;
-      w.messages = 4 * hosts * per;
-      w.written = 3 * rail * per;
-      w.links = 2 * (hosts + 2 * per);
-      w.out = rail * per * per * (hosts - 1) / hosts;
-      break;
-  }
-  w.gpu.far_chain = w.far_rounds;
-  w.gpu.turns = hosts * (per - 1);
-  w.gpu.all_turns = w.rounds + 2 * (per - 1); /* the first row of blocks is sent, the last one collected */
-  w.gpu.lane = fmax(1, per - 1) * rail;
-  if (coll == HK_ALLTOALL) {
-    w.gpu.turns = hosts * per;
-    w.gpu.lane = rail * per;
-    w.gpu.lanes = w.gpu.lane + per * block;
-  }
-  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
-}
-
 const hk_algorithm hk_algorithm_rail = {
     .name = "rail",
     .about =
@@ -239,6 +200,5 @@ const hk_algorithm hk_algorithm_rail = {
     .colls = 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLTOALL | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
     .cannot = rail_cannot,
-    .cost = rail_cost,
     .build = rail_build,
 };

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The table of algorithms, and common parts: shapes, and programs for one rank. */
+/* The table of algorithms, and common parts: programs for one rank. */
 #include <string.h>
 #include "algorithm.h"
-#include "cost.h"
 
 #define HK_ALGORITHM(name) extern const hk_algorithm hk_algorithm_##name;
 #include "registry.def"
@@ -18,11 +17,6 @@ const hk_algorithm *hk_algorithm_by_name(const char *name) {
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++)
     if (!strcmp((*a)->name, name)) return *a;
   return NULL;
-}
-
-hk_shape hk_algorithm_shape(const hk_algorithm *a, const hk_machine *m, hk_coll coll) {
-  if (m->nranks < 2 || !a->shape) return (hk_shape){.fan = 1, .depth = 1};
-  return a->shape(m, hk_coll_plain(coll));
 }
 
 /* One rank: for all collectives the output is the input, and a reduction needs nothing else. */

@@ -12,7 +12,7 @@
  * ring from rank b on (reduce_scatter: from b + 1 on) by one rank after another, so all ranks get the same bits.
  */
 #include "../program/layout.h"
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 /* A rank's neighbours and position on the ring. */
@@ -107,27 +107,10 @@ static void ring_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static double ring_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double steps = m->nranks - 1, block = (double)bytes / m->nranks;
-  bool both = coll == HK_ALLREDUCE;
-  hk_work w = {.spread = HK_SPREAD_RING, .block = bytes / (size_t)m->nranks};
-  w.rounds = w.again = (both ? 2 : 1) * steps;
-  w.messages = 2 * w.rounds;
-  w.sent = w.rounds * block;
-  if (coll != HK_ALLGATHER) w.reduced = steps * block;
-  w.written = (coll == HK_ALLREDUCE ? 3 : coll == HK_ALLGATHER ? 2 : 1) * steps * block + block;
-  w.gpu.far_chain = w.rounds * m->nhosts / m->nranks; /* a block crosses to another host once for each host */
-  w.gpu.traffic = HK_TRAFFIC_RING;
-  w.gpu.turns = w.rounds + 1;
-  w.gpu.lane = (w.rounds + 1) * block;
-  return hk_price(m, &(hk_shape){.fan = 1, .depth = 1}, &w);
-}
-
 const hk_algorithm hk_algorithm_ring = {
     .name = "ring",
     .about = "each rank receives from the one before and sends to the one after; fewest bytes, two links, many steps",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_ALLGATHER | 1u << HK_REDUCE_SCATTER | 1u << HK_ALLGATHERV |
              1u << HK_REDUCE_SCATTERV,
-    .cost = ring_cost,
     .build = ring_build,
 };

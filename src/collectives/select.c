@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The selector: prices all algorithms for a call and takes the cheapest that the settings allow. */
 #include "select.h"
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "cost.h"
+#include "algorithm.h"
 #include "protocol.h"
 #include "rules.h"
 
@@ -50,30 +51,31 @@ static int select_whole_rings(const hk_machine *m, int channels, int least) {
   return 8 * over <= channels && channels - over >= least ? channels - over : channels;
 }
 
-/* The best number of channels for an algorithm and protocol. */
-static void select_price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, const hk_algorithm *a,
-                         hk_protocol p, hk_decision *out) {
+/* The best number of channels for an algorithm and protocol. Its price is INFINITY if it is too large to be chosen. */
+static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
+                              const hk_algorithm *a, hk_protocol p, hk_decision *out) {
   int first, last;
   const double worth = w && w->efficient ? WORTH_EFFICIENT : WORTH;
   select_channel_range(m, w, &first, &last);
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
-  if (m->nranks < 2) return;
-  if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0) {
-    out->us = hk_algorithm_cost(a, m, coll, bytes); /* on the host there is nothing to vary */
-    return;
-  }
+  if (m->nranks < 2) return HK_OK;
+  if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0)
+    return hk_algorithm_price(m, a, coll, bytes, &out->us); /* on the host there is nothing to vary */
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
     int n = select_whole_rings(m, c, first);
     hk_machine as = hk_machine_as(m, p, n);
-    double us = hk_algorithm_cost(a, &as, coll, bytes);
+    double us;
+    HK_OR_RETURN(hk_algorithm_price(&as, a, coll, bytes, &us));
     if (c > first && us >= out->us * (1 - worth)) continue;
     out->channels = n;
     out->us = us;
   }
+  return HK_OK;
 }
 
-static bool select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best) {
-  bool found = false;
+static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best,
+                                 bool *found) {
+  *found = false;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
     if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, m, coll)) continue;
@@ -81,76 +83,95 @@ static bool select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll col
       hk_decision d;
       if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
       if (select_left_out(w, i, (hk_protocol)p)) continue;
-      select_price(m, w, coll, bytes, a, (hk_protocol)p, &d);
-      if (found && d.us >= best->us) continue;
+      HK_OR_RETURN(select_price(m, w, coll, bytes, a, (hk_protocol)p, &d));
+      if (d.us == INFINITY || (*found && d.us >= best->us)) continue;
       *best = d;
-      found = true;
+      *found = true;
     }
   }
-  return found;
+  return HK_OK;
 }
 
 /* The first rule that fits and can be followed. */
-static bool select_by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules *rules, hk_coll coll,
-                           size_t bytes, hk_decision *out) {
-  for (int i = 0; rules && i < rules->n; i++) {
+static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules *rules, hk_coll coll,
+                                size_t bytes, hk_decision *out, bool *found) {
+  *found = false;
+  for (int i = 0; rules && i < rules->n && !*found; i++) {
     const hk_rule *r = &rules->at[i];
     if (!hk_rule_fits(r, m, coll, bytes)) continue;
     hk_filter w = *filter;
     if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
     if (r->protocol >= 0) w.barred_protocols[coll] |= (uint8_t) ~(1u << r->protocol);
     if (r->channels) w.min_channels = w.max_channels = r->channels;
-    if (!select_cheapest(m, &w, coll, bytes, out)) continue;
-    return true;
+    HK_OR_RETURN(select_cheapest(m, &w, coll, bytes, out, found));
   }
-  return false;
+  return HK_OK;
 }
 
-void hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out) {
-  if (filter && select_by_rule(m, filter, filter->rules, coll, bytes, out)) {
-    out->ruled = true;
-    out->note = "as the tuning file says";
-    return;
-  }
-  if (filter && select_by_rule(m, filter, filter->choices, coll, bytes, out)) {
-    out->note = "as hocket tune measured";
-    return;
-  }
-  if (select_cheapest(m, filter, coll, bytes, out)) return;
-  hk_filter rest = *filter; /* without a filter a choice always exists */
+/* Nothing that the filter allows can run: drops its parts one after another. */
+static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll coll, size_t bytes, hk_decision *out) {
+  bool found;
   memset(rest.only, 0, sizeof rest.only);
-  if (select_cheapest(m, &rest, coll, bytes, out)) {
+  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
+  if (found) {
     out->note = "what the call selects cannot be used here: choosing from all";
-    return;
+    return HK_OK;
   }
   memset(rest.barred_protocols, 0, sizeof rest.barred_protocols);
-  if (select_cheapest(m, &rest, coll, bytes, out)) {
+  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
+  if (found) {
     out->note = "none of the allowed protocols is there: choosing from all";
-    return;
+    return HK_OK;
   }
-  bool invariant = rest.batch_invariant;
+  const bool invariant = rest.batch_invariant;
   rest.batch_invariant = false;
-  bool excluded = invariant && select_cheapest(m, &rest, coll, bytes, out);
+  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
+  const bool excluded = invariant && found;
   rest.batch_invariant = invariant;
   memset(rest.barred, 0, sizeof rest.barred);
-  select_cheapest(m, &rest, coll, bytes, out);
+  HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
+  if (!found)
+    return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s of %d ranks on %d hosts", hk_coll_name(coll), m->nranks,
+                   m->nhosts);
   out->overruled = excluded;
   out->note =
       excluded
           ? "none of the allowed algorithms is batch-invariant (HOCKET_BATCH_INVARIANT): choosing from those that are"
           : "none of the allowed algorithms can do this collective here: choosing from all";
+  return HK_OK;
 }
 
-bool hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, const hk_algorithm *a,
-                   hk_protocol p, hk_decision *out) {
+hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out) {
+  static const hk_filter none;
+  const hk_filter *w = filter ? filter : &none;
+  bool found;
+  HK_OR_RETURN(select_by_rule(m, w, w->rules, coll, bytes, out, &found));
+  if (found) {
+    out->ruled = true;
+    out->note = "as the tuning file says";
+    return HK_OK;
+  }
+  HK_OR_RETURN(select_by_rule(m, w, w->choices, coll, bytes, out, &found));
+  if (found) {
+    out->note = "as hocket tune measured";
+    return HK_OK;
+  }
+  HK_OR_RETURN(select_cheapest(m, w, coll, bytes, out, &found));
+  return found ? HK_OK : select_from_all(m, *w, coll, bytes, out);
+}
+
+hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, const hk_algorithm *a,
+                        hk_protocol p, hk_decision *out, bool *can) {
   int i = 0;
+  *can = false;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
   if (!hk_algorithms[i] || select_barred(filter, coll, i) || select_varies(filter, coll, a) ||
       !hk_algorithm_supports(a, m, coll))
-    return false;
-  if (!select_speaks(m, a, p) || select_protocol_barred(filter, coll, p) || select_left_out(filter, i, p)) return false;
-  select_price(m, filter, coll, bytes, a, p, out);
-  return true;
+    return HK_OK;
+  if (!select_speaks(m, a, p) || select_protocol_barred(filter, coll, p) || select_left_out(filter, i, p)) return HK_OK;
+  HK_OR_RETURN(select_price(m, filter, coll, bytes, a, p, out));
+  *can = out->us != INFINITY;
+  return HK_OK;
 }
 
 /* ---- the table ---- */
@@ -169,9 +190,9 @@ static const char *const protocol_needs[HK_PROTO_COUNT] = {
     [HK_PROTO_LL] = "is for GPUs: on the host a slot's number travels with its payload already",
     [HK_PROTO_LL128] = "needs links that keep stores of 128 bytes whole (NVLink)"};
 
-int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
-                  hk_alternative out[HK_ALTERNATIVES]) {
-  int n = 0;
+hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+                        hk_alternative out[HK_ALTERNATIVES], int *n) {
+  *n = 0;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
@@ -185,7 +206,7 @@ int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, si
     else if (select_barred(filter, coll, i))
       snprintf(row.why, sizeof row.why, "is excluded by NCCL_ALGO");
     if (row.why[0]) {
-      select_insert(out, &n, &row);
+      select_insert(out, n, &row);
       continue;
     }
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
@@ -199,9 +220,13 @@ int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, si
       else if (select_protocol_barred(filter, coll, (hk_protocol)p))
         snprintf(row.why, sizeof row.why, "%s is excluded by NCCL_PROTO", hk_protocols[p].name);
       else
-        select_price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what);
-      select_insert(out, &n, &row);
+        HK_OR_RETURN(select_price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what));
+      if (row.what.us == INFINITY) {
+        row.what.us = 0;
+        snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->nranks);
+      }
+      select_insert(out, n, &row);
     }
   }
-  return n;
+  return HK_OK;
 }

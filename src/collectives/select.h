@@ -46,19 +46,20 @@ typedef struct hk_decision {
 } hk_decision;
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
-/* Makes a decision. `filter` may be NULL. If no choice satisfies the filter, it is ignored, and `note` says so. */
-void hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
+/* Makes a decision. `filter` may be NULL. If no choice satisfies the filter, it is ignored, and `note` says so.
+ * HK_ERR_SYSTEM: no memory. */
+hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
-/* Prices one algorithm and protocol. Returns false if it cannot run or is excluded. */
-bool hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
-                   const struct hk_algorithm *a, hk_protocol p, hk_decision *out);
+/* Prices one algorithm and protocol. *can: it can run, and is not excluded. */
+hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+                        const struct hk_algorithm *a, hk_protocol p, hk_decision *out, bool *can);
 
 typedef struct hk_alternative {
   hk_decision what; /* with the best number of channels for this algorithm and protocol */
   char why[112];    /* empty: it can run; otherwise the reason as text, and `us` is 0 */
 } hk_alternative;
-/* Fills `out` with all alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
- * each barred protocol of an algorithm that can run). Returns their number. */
-int hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
-                  hk_alternative out[HK_ALTERNATIVES]);
+/* Fills `out` with all *n alternatives, the cheapest first, and excluded ones last (one row for each algorithm, or for
+ * each barred protocol of an algorithm that can run). */
+hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+                        hk_alternative out[HK_ALTERNATIVES], int *n);
 #endif

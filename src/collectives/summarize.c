@@ -47,19 +47,33 @@ static int summarize_least(const hk_layout *l, int nranks) {
   return l->most;
 }
 
-hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what) {
+/* Builds the programs of ranks *built to `end`, and adds up their links and moves while they are at most `most`. */
+static hk_status summarize_build_to(const hk_algorithm *a, const hk_build *what, hk_program **p, int *built, int end,
+                                    size_t *work, size_t most) {
+  for (; *built < end && *work <= most; ++*built) {
+    HK_OR_RETURN(summarize_build(a, what, *built, &p[*built]));
+    *work += p[*built]->nlinks + p[*built]->traits.moves;
+  }
+  return HK_OK;
+}
+
+hk_status hk_algorithm_summarize(hk_summary *out, const hk_algorithm *a, const hk_build *what, size_t most,
+                                 bool *barred) {
   const int n = what->nranks;
   int period = summarize_least(what->layout, n), built = 0;
-  bool same = false;
+  size_t work = 0;
+  bool same = period == n;
   hk_status rc = HK_OK;
   hk_program **p = calloc((size_t)n, sizeof *p);
   *out = (hk_summary){.nranks = 0};
   if (!p) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the programs of %d ranks", n);
-  for (; built < period; built++) HK_TRY(summarize_build(a, what, built, &p[built]), out);
-  HK_TRY(summarize_compare(a, what, p, period, &same), out);
+  HK_TRY(summarize_build_to(a, what, p, &built, period, &work, most), out);
+  if (!same && work <= most) HK_TRY(summarize_compare(a, what, p, period, &same), out);
   if (!same) period = n;
-  for (; built < period; built++) HK_TRY(summarize_build(a, what, built, &p[built]), out);
-  rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL);
+  HK_TRY(summarize_build_to(a, what, p, &built, period, &work, most), out);
+  *barred = work > most;
+  if (!*barred)
+    rc = hk_summarize(out, (const hk_program *const *)p, n, period, what->layout ? what->layout->host : NULL);
 out:
   for (int r = 0; r < n; r++) hk_program_free(p[r]);
   free(p);

@@ -9,8 +9,6 @@
  * The order of the sum is the switch's. Each rank loads its own, so ranks get the same bits only if the order does not
  * depend on who loads, which is not documented: nvls and all others have one rank make a sum for all.
  */
-#include "cost.h"
-#include "gpu.h"
 #include "mesh.h"
 
 static void sumshot_build(hk_builder *b, const hk_build *w) {
@@ -29,35 +27,11 @@ static const char *sumshot_cannot(const hk_machine *m, hk_coll coll) {
   return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
-static hk_shape sumshot_shape(const hk_machine *m, hk_coll coll) {
-  (void)m;
-  (void)coll;
-  return (hk_shape){.fan = 1, .depth = 1, .switched = true};
-}
-
-static double sumshot_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  const double n = m->nranks, all = (double)bytes;
-  hk_work w = {.rounds = 1,
-               .again = 1,
-               .messages = 2,
-               .sent = n * all / HK_GPU_IN_SWITCH,
-               .received = all / HK_GPU_IN_SWITCH,
-               .written = (n + 2) * all,
-               .block = bytes};
-  w.gpu.turns = 2;
-  w.gpu.lane = 2 * all;
-  w.gpu.after = all; /* the load begins when all data has arrived */
-  hk_shape s = sumshot_shape(m, coll);
-  return hk_price(m, &s, &w) + HK_GPU_SWITCH_LOAD_US;
-}
-
 const hk_algorithm hk_algorithm_sumshot = {
     .name = "sumshot",
     .about = "every rank copies its input to memory of the switch and loads the sum of all; one step; needs NVLS",
     .colls = 1u << HK_ALLREDUCE,
     .protocols = 1u << HK_PROTO_SIMPLE, /* a switch reduces data, not lines with flags in them */
     .cannot = sumshot_cannot,
-    .cost = sumshot_cost,
-    .shape = sumshot_shape,
     .build = sumshot_build,
 };

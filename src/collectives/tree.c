@@ -10,9 +10,8 @@
  * The way up and the way down are lanes of their own, so that the next wave goes up while the last one goes down. All
  * ranks get the root's bits.
  */
-#include <math.h>
 #include "../program/layout.h"
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 enum { TREES = 2 };
@@ -85,41 +84,9 @@ static void tree_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static hk_shape tree_shape(const hk_machine *m, hk_coll coll) {
-  unsigned height = (unsigned)hk_log2_ceil((unsigned)m->nranks);
-  return (hk_shape){.fan = coll == HK_ALLREDUCE ? 4 : 2, .depth = coll == HK_ALLREDUCE ? 2 * height : height};
-}
-
-static double tree_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double half = (double)bytes / 2;
-  bool up = coll != HK_BROADCAST, down = coll != HK_REDUCE;
-  hk_shape s = tree_shape(m, coll);
-  hk_work w = {.rounds = s.depth, .again = 1, .one_way = !(up && down), .spread = HK_SPREAD_RING, .block = bytes / 2};
-  w.far_rounds = m->nhosts > 1 ? s.depth * log2(m->nhosts) / log2(m->nranks) : 0;
-  /* The busiest rank has two children in one tree and is a leaf in the other. */
-  w.messages = 4 * up + 4 * down;
-  w.sent = 2 * half * up + 2 * half * down;
-  w.written = 2 * half * up + 4 * half * down;
-  w.reduced = 2 * half * up;
-  /* A path to the root changes hosts once for each level of hosts, and at either end if a host's ranks are not a
-   * subtree. */
-  int ways = up + down, height = (int)s.depth / ways, far = hk_log2_ceil((unsigned)m->nhosts) + 2;
-  w.gpu.far_chain = m->nhosts > 1 ? ways * (far < height ? far : height) : 0;
-  w.gpu.traffic = up && down ? HK_TRAFFIC_UP_DOWN : HK_TRAFFIC_TREE;
-  w.gpu.turns = 1;
-  w.gpu.scattered = 0.5; /* half of the ranks are leaves, next to their parents */
-  w.gpu.lane = half;
-  /* One inner rank sends one and a half messages. Several channels have different inner ranks of a host, but some of
-   * these share a NIC, and all channels have one root. Fitted to the simulated trees. */
-  w.gpu.out_one = (double)bytes * (up && down ? 0.65 + 1.0 / m->channels : 0.9 + 0.6 / m->channels);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_tree = {
     .name = "tree",
     .about = "two binary trees, half of the message over each, in waves; few steps, few links",
     .colls = 1u << HK_ALLREDUCE | 1u << HK_BROADCAST | 1u << HK_REDUCE,
-    .cost = tree_cost,
-    .shape = tree_shape,
     .build = tree_build,
 };

@@ -9,7 +9,6 @@
  * Three lanes (send, add, collect) let the sends run ahead while they have free slots: if ranks share a core, each turn
  * on the core then does several waves. A block is added up by one rank, so all get the same bits.
  */
-#include "cost.h"
 #include "mesh.h"
 
 void hk_build_twoshot(hk_builder *b, const hk_build *w) {
@@ -41,25 +40,6 @@ static const char *twoshot_cannot(const hk_machine *m, hk_coll coll) {
   return m->multicast ? NULL : "needs multicast, memory that all ranks share";
 }
 
-static hk_shape twoshot_shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){.fan = (unsigned)m->nranks, .depth = 1, .scratch = hk_mesh_scratch(m->nranks)};
-}
-
-static double twoshot_cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double others = m->nranks - 1, block = (double)bytes / m->nranks;
-  hk_work w = {.rounds = 2,
-               .again = 2 * HK_AHEAD,
-               .messages = 3 * others + 1,
-               .sent = (others + 1) * block,
-               .received = 2 * others * block,
-               .written = (others + 2 + others) * block,
-               .reduced = others * block,
-               .block = bytes / (size_t)m->nranks};
-  hk_shape s = twoshot_shape(m, coll);
-  return hk_price(m, &s, &w);
-}
-
 const hk_algorithm hk_algorithm_twoshot = {
     .name = "twoshot",
     .about =
@@ -67,7 +47,5 @@ const hk_algorithm hk_algorithm_twoshot = {
     .colls = 1u << HK_ALLREDUCE,
     .fixed_order = 1u << HK_ALLREDUCE,
     .cannot = twoshot_cannot,
-    .cost = twoshot_cost,
-    .shape = twoshot_shape,
     .build = hk_build_twoshot,
 };

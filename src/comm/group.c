@@ -267,7 +267,7 @@ static hk_status group_run_calls(const hk_call *calls, size_t n, double *us) {
   for (size_t i = 0; i < n; i++)
     if (i == 0 || calls[i].comm != calls[i - 1].comm) HK_TRY(hk_group_still_there(calls[i].comm), out);
   if (us) {
-    *us = hk_estimate(calls, n);
+    rc = hk_estimate(calls, n, us);
     goto out;
   }
   rc = group_run_sorted(calls, n);

@@ -5,6 +5,7 @@
 #include "../base/param.h"
 #include "../boot/bootstrap.h"
 #include "../boot/host.h"
+#include "../collectives/outlines.h"
 #include "../core/backend.h"
 #include "../core/wiring.h"
 #include "../run/choose.h"
@@ -107,13 +108,17 @@ out:
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts) {
   hk_status rc = HK_OK;
   hk_joined *rings = NULL;
+  hk_outlines *outlines = NULL;
   hk_ring_settings set;
   hk_choose_rings(c, &set);
   HK_TRY(hk_rings_agree(c, &set, rows, child, &rings), out);
   hk_host_facts f = hosts_count_hosts(c, rows, &c->wait.spins);
-  c->backend->machine(c, &f, rings, hk_choose_constants(c), &c->selection->machine);
   *nhosts = f.nhosts;
   if (f.nhosts > 1 || rings) HK_TRY(hosts_make_layout(c, rings), out);
+  HK_TRY(hk_outlines_new(&outlines, c->nranks, c->selection->layout), out);
+  c->backend->machine(c, &f, rings, hk_choose_constants(c), &c->selection->machine);
+  c->selection->machine.outlines = outlines;
+  if (c->backend->wire) HK_TRY(c->backend->wire(c, outlines), out);
   if (c->selection->tuner) HK_TRY(hosts_begin_tuner(c), out); /* all ranks have it, or none */
 out:
   hk_joined_free(rings);

@@ -24,6 +24,7 @@ struct hk_facts; /* base/facts.h */
 struct hk_host_facts;
 struct hk_joined;
 struct hk_machine;
+struct hk_outlines; /* collectives/outlines.h */
 struct hk_plan;
 struct hk_program;
 struct hk_topo;
@@ -83,6 +84,9 @@ typedef struct hk_backend {
    * have. `rings`: the ring orders that the search found; NULL: rings follow the order of ranks. */
   void (*machine)(const struct ncclComm *c, const struct hk_host_facts *hosts, const struct hk_joined *rings,
                   const struct hk_constants *constants, struct hk_machine *out);
+  /* Gives the outlines the links between the ranks of a host (hk_outlines_wire), if all ranks know the same. NULL:
+   * never. */
+  hk_status (*wire)(const struct ncclComm *c, struct hk_outlines *o);
 
   /* ---- plans: by the thread that runs calls ---- */
 

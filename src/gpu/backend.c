@@ -121,6 +121,7 @@ const hk_backend hk_backend_gpu = {
     .attach = backend_attach,
     .join = hk_gpu_join,
     .topology = backend_topology,
+    .wire = hk_gpu_topology_wire,
     .seat = backend_seat,
     .machine = backend_machine,
     .most_channels = hk_gpu_most_channels,

@@ -6,11 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../collectives/outlines.h"
 #include "../collectives/overrides.h"
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
 #include "facts.h"
+#include "links.h"
 #include "peers.h"
 #include "process_group.h"
 
@@ -45,6 +47,7 @@ void hk_gpu_topology_free(hk_gpu_process_group *w) {
 void hk_gpu_topology_end(hk_gpu_topology *t) {
   free(t->nvlink);
   free(t->prices);
+  free(t->nodes);
   free(t->distances);
 }
 
@@ -66,8 +69,25 @@ static int topology_find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *sea
   return n;
 }
 
+/* A hash of the paths between the GPUs. */
+static uint64_t topology_hash(const hk_paths *paths, const hk_seat *seats, int n) {
+  const hk_topo *t = paths->topo;
+  uint64_t h = (uint64_t)n;
+  for (int i = 0; i < n; i++)
+    for (int k = 0; k < n; k++) {
+      const hk_path *p = hk_path_between(paths, seats[i].node, seats[k].node);
+      h = hk_hash_mix(h, (uint64_t)(1e3 * (double)p->us));
+      for (int j = 0; j < p->nhops; j++) {
+        const uint32_t edge = paths->hops[p->first + (uint32_t)j];
+        h = hk_hash_mix(hk_hash_mix(h, edge), (uint64_t)(1e3 * (double)t->edges[edge].gbps));
+      }
+    }
+  return h ? h : 1;
+}
+
 static void topology_use_machine(ncclComm_t c, const hk_seat *seats, const int *rank, int n) {
   const hk_gpu_process_group *w = hk_gpu_of(c)->group;
+  hk_gpu_topology *t = hk_gpu_of(c)->topology;
   uint32_t mine = 0;
   if (n < 2) return;
   for (int i = 0; i < n; i++)
@@ -77,6 +97,19 @@ static void topology_use_machine(ncclComm_t c, const hk_seat *seats, const int *
   if (c->rank == 0 && /* its prices hold for all */
       hk_gpu_prices_of(hk_gpu_of(c)->topology->prices, w->machine, seats, n, c->selection->overrides) != HK_OK)
     HK_INFO(HK_SUB_GRAPH, "rank 0: GPUs are priced by guesses: %s", hk_last_error());
+  t->nodes = malloc((size_t)n * sizeof *t->nodes);
+  if (!t->nodes) return; /* then no rank knows the links */
+  for (int i = 0; i < n; i++) t->nodes[i] = seats[i].node;
+  t->nnodes = n;
+  t->prices->links = topology_hash(w->paths, seats, n);
+}
+
+hk_status hk_gpu_topology_wire(const struct ncclComm *c, hk_outlines *o) {
+  const hk_gpu *g = hk_gpu_of(c);
+  /* Data that goes through host memory, or stays inside a GPU, does not use these links. */
+  if (g->topology->nnodes == 0 || g->links->staged || g->sharers > 1) return HK_OK;
+  return hk_outlines_wire(o, g->group->machine->kinds[0], g->topology->nodes, g->topology->nnodes,
+                          &c->selection->overrides->paths);
 }
 
 static bool topology_alone_on_host(ncclComm_t c) {
@@ -116,6 +149,8 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
   prices[c->rank] = *g->topology->prices;
   HK_TRY(hk_gpu_exchange(c, prices, sizeof *prices), out);
   *g->topology->prices = prices[0];
+  for (size_t r = 0; r < n; r++)
+    if (!prices[r].links || prices[r].links != prices[0].links) g->topology->nnodes = 0;
   char next[24], all[24];
   if (g->topology->prices->known)
     HK_INFO(HK_SUB_GRAPH | HK_SUB_TUNING, "rank %d: GPUs by the topology: %.2f us, %s to the next, %s to all", c->rank,

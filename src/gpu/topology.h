@@ -6,15 +6,20 @@
 
 struct hk_facts; /* base/facts.h */
 struct hk_gpu_process_group;
+struct hk_outlines; /* collectives/outlines.h */
 
 typedef struct hk_gpu_topology {
   bool *nvlink;                 /* [nranks] this rank's GPU and the other rank's are joined by NVLink */
   struct hk_gpu_prices *prices; /* rank 0's prices, used by all ranks (collectives/machine.h) */
+  uint32_t *nodes;              /* [nnodes] of this host's ranks; see nnodes */
+  int nnodes;                   /* 0: ranks do not know the same links */
   unsigned char *distances;     /* [nranks] hk_path_class to each peer's GPU; NULL: NCCL_P2P_LEVEL is not set */
 } hk_gpu_topology;
 
 /* By all ranks, before hk_gpu_reach: fills `nvlink` and `prices` from the machine's topology, if it can be read. */
 hk_status hk_gpu_topology_read(ncclComm_t c, const struct hk_facts *facts);
+/* hk_backend.wire: gives the outlines the links of the host, if all ranks of all hosts know the same. */
+hk_status hk_gpu_topology_wire(const struct ncclComm *c, struct hk_outlines *o);
 /* Fills `distances` if NCCL_P2P_LEVEL is set. */
 hk_status hk_gpu_distances(ncclComm_t c, const struct hk_facts *facts);
 /* True if a setting forbids direct access to the peer's GPU.  `why` gets the name of the setting. */

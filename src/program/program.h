@@ -255,7 +255,10 @@ typedef struct hk_traits {
   /* It sends a multicast and receives others, and each wave moves one slot of each of these, unchanged, to an output.
    * Then successive slots of such a link belong to successive waves of one output block. */
   uint8_t places;
-  uint8_t unused[6]; /* programs are compared as bytes, so there are no gaps */
+  /* It adds nothing, and sends only data from the user's buffers, over links with one reader. So if ranks read each
+   * other's memory, links can carry references to all of it, and slots need no room for data. */
+  uint8_t refers;
+  uint8_t unused[5]; /* programs are compared as bytes, so there are no gaps */
 } hk_traits;
 HK_ASSERT(sizeof(hk_traits) == 24, "without gaps");
 

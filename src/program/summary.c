@@ -75,8 +75,20 @@ static bool summary_one_shot(const hk_program *p) {
   return to[send->ndst].space == HK_IN && at[0].space == HK_OUT && inputs == 1;
 }
 
+/* False if the instruction sends something that links cannot refer to, or adds. */
+static bool summary_refers(const hk_program *p, const hk_instr *i, const hk_operand *o) {
+  bool sends = false, kept = i->nsrc == 1 && (o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT);
+  for (unsigned k = 0; k < i->ndst; k++) {
+    kept |= o[k].space == HK_OUT;
+    if (o[k].space != HK_LINK) continue;
+    if (summary_kind(p, &o[k]) != HK_LINK_SEND) return false;
+    sends = true;
+  }
+  return i->nsrc <= 1 && (!sends || (kept && !(i->flags & HK_INSTR_COPY)));
+}
+
 hk_traits hk_traits_of(const hk_program *p) {
-  hk_traits t = {.max_operands = 1};
+  hk_traits t = {.max_operands = 1, .refers = 1};
   hk_scan s = {.end = p->ninstrs};
   int64_t landing = 0;
   summary_links(p, &t);
@@ -85,6 +97,7 @@ hk_traits hk_traits_of(const hk_program *p) {
     const unsigned operands = (unsigned)i->ndst + i->nsrc;
     if (operands > t.max_operands) t.max_operands = (uint16_t)operands;
     t.in_switch |= (i->flags & HK_INSTR_IN_SWITCH) != 0;
+    t.refers &= summary_refers(p, i, o);
     t.moves += s.times * summary_moves(i, o, false);
     t.moves_by_reference += s.times * summary_moves(i, o, true);
     const int64_t more = summary_landing(p, i, o, s.times);
@@ -141,27 +154,60 @@ static void summary_add(hk_volume *most, hk_volume *all, const hk_volume *one, u
   memcpy(all, a, sizeof a);
 }
 
+static hk_chain summary_chain_of(hk_chain_key k) {
+  return (hk_chain){.far = (int32_t)(k >> HK_CHAIN_FAR),
+                    .rounds = (int32_t)(k >> HK_CHAIN_ROUNDS & ((1u << (HK_CHAIN_FAR - HK_CHAIN_ROUNDS)) - 1)),
+                    .instrs = (int32_t)(k & ((1u << HK_CHAIN_ROUNDS) - 1))};
+}
+
 static hk_chain summary_chain(hk_chain_key from, hk_chain_key to) {
-  return (hk_chain){.rounds = (int32_t)((uint32_t)to - (uint32_t)from), .far = (int32_t)((to >> 32) - (from >> 32))};
+  const hk_chain a = summary_chain_of(from), b = summary_chain_of(to);
+  return (hk_chain){.rounds = b.rounds - a.rounds, .far = b.far - a.far, .instrs = b.instrs - a.instrs};
+}
+
+/* Numbers the ranks of each host. */
+static hk_status summary_number(hk_summary_run *x) {
+  if (!x->host) return HK_OK;
+  uint16_t *next = calloc((size_t)x->nranks, sizeof *next); /* there are no more hosts than ranks */
+  x->local = malloc((size_t)x->nranks * sizeof *x->local);
+  for (int r = 0; next && x->local && r < x->nranks; r++) x->local[r] = next[x->host[r]]++;
+  const bool done = next && x->local;
+  free(next);
+  return done ? HK_OK : summary_memory(x->nranks);
 }
 
 /* The busiest host's blocks. Of ranks on several hosts, a period has all ranks of its hosts. */
 static hk_status summary_leaving(hk_summary *out, const hk_summary_run *x) {
-  uint64_t *hosts = calloc((size_t)x->nranks, sizeof *hosts); /* there are no more hosts than ranks */
+  uint64_t *hosts = calloc(2 * (size_t)x->nranks, sizeof *hosts); /* there are no more hosts than ranks */
   if (!hosts) return summary_memory(x->nranks);
   for (int r = 0; r < x->period; r++) {
     uint64_t *host = &hosts[x->host ? x->host[r] : 0];
     *host += x->volumes[r].carried[HK_BETWEEN];
     if (*host > out->leaving) out->leaving = *host;
+    host += x->nranks;
+    *host += x->volumes[r].received[HK_BETWEEN];
+    if (*host > out->entering) out->entering = *host;
   }
   free(hosts);
   return HK_OK;
+}
+
+static void summary_fan(hk_summary *out, const hk_summary_run *x, int rank) {
+  uint32_t fan = 0, far = 0;
+  for (uint32_t k = 0; k < x->programs[rank]->nlinks; k++) {
+    const bool sends = hk_link_sends((hk_link_kind)hk_program_links(x->programs[rank])[k].kind);
+    fan += sends;
+    far += sends && x->ends[x->first_end[rank] + k].reach == HK_BETWEEN;
+  }
+  if (fan > out->fan) out->fan = fan;
+  if (far > out->far_fan) out->far_fan = far;
 }
 
 static void summary_volume(hk_summary *out, hk_summary_run *x) {
   for (uint32_t k = 0; k < x->first_thread[x->period]; k++) {
     const hk_summary_thread *t = &x->threads[k];
     if (t->instrs > x->volumes[t->rank].longest) x->volumes[t->rank].longest = t->instrs;
+    if (x->programs[t->rank]->nlanes == 1) x->volumes[t->rank].silent = t->silent;
   }
   for (int r = 0; r < x->period; r++) {
     const hk_program *p = x->programs[r];
@@ -170,12 +216,19 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     v->received[HK_ANYWHERE] = v->received[HK_INSIDE] + v->received[HK_BETWEEN];
     v->carried[HK_ANYWHERE] = v->carried[HK_INSIDE] + v->carried[HK_BETWEEN];
     summary_add(&out->most, &out->all, v, (uint64_t)(x->nranks / x->period));
+    out->one_way |= v->received[HK_ANYWHERE] == 0;
     if (p->nlinks > out->links) out->links = p->nlinks;
+    summary_fan(out, x, r);
+    out->multicasts |= p->traits.multicasts;
+    out->in_switch |= p->traits.in_switch;
+    out->one_shot |= p->traits.one_shot;
+    out->refers = (r == 0 || out->refers) && p->traits.refers;
     if (p->nlanes > out->lanes) out->lanes = p->nlanes;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
   }
   out->first = summary_chain(0, x->wave_ends[0]);
   out->again = summary_chain(x->wave_ends[HK_SUMMARY_WAVES - 2], x->wave_ends[HK_SUMMARY_WAVES - 1]);
+  out->tail = x->tail;
 }
 
 /* ---- maps ---- */
@@ -191,6 +244,7 @@ static int summary_by_map(const void *a, const void *b) {
   const hk_map *x = a, *y = b;
   const int64_t keys[][2] = {{x->after.far, y->after.far},
                              {x->after.rounds, y->after.rounds},
+                             {x->after.instrs, y->after.instrs},
                              {x->kind, y->kind},
                              {x->by, y->by},
                              {x->from, y->from}};
@@ -251,6 +305,7 @@ hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int n
   uint32_t room = 0;
   hk_status rc;
   *out = (hk_summary){.nranks = nranks, .period = period, .blocks = programs[0]->blocks};
+  HK_TRY(summary_number(&x), out);
   HK_TRY(summary_prepare(&x), out);
   HK_TRY(hk_summary_tie(&x), out);
   HK_TRY(hk_summary_go(&x), out);

@@ -3,13 +3,15 @@
  * What the programs of all ranks do together in one wave, in units that no machine and no message size changes: chains
  * of messages, and blocks by level. A block moved is a chunk of a block of the message; times and bytes follow from it.
  *
- * Path: all lanes run at once, an instruction takes no time, and a message takes one round. A sender never waits for a
- * slot. Of two chains the one with more messages between hosts is the longer one, because these messages take longer.
+ * Path: all lanes run at once, and a sender never waits for a slot. Of two chains the one with more messages between
+ * hosts is the longer one, because these messages take longest; then the one with more messages; then the one with more
+ * instructions.
  *
  * Volume: what a rank's instructions move. A multicast is one message of its sender.
  */
 #ifndef HK_PROGRAM_SUMMARY_H
 #define HK_PROGRAM_SUMMARY_H
+#include <stdbool.h>
 #include "program.h"
 
 /* Inside a host, between hosts, and both together. */
@@ -19,16 +21,22 @@ typedef enum hk_reach { HK_INSIDE, HK_BETWEEN, HK_ANYWHERE, HK_REACHES } hk_reac
 typedef struct hk_chain {
   int32_t rounds; /* messages one after another */
   int32_t far;    /* those of them that go to another host */
+  int32_t instrs; /* instructions one after another, on all lanes of the chain; of equal chains the most */
 } hk_chain;
 
 /* What a rank does in one wave. */
 typedef struct hk_volume {
   uint64_t sent[HK_REACHES], received[HK_REACHES]; /* messages */
   uint64_t carried[HK_REACHES];                    /* messages sent that are not empty: blocks */
-  uint64_t written;                                /* blocks, to all destinations */
-  uint64_t reduced;                                /* blocks added: all sources but the first of each instruction */
+  uint64_t crossing; /* blocks to a rank of another host that has another local number there: off the rail */
+  /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
+   * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */
+  uint64_t port_out, port_in;
+  uint64_t written; /* blocks, to all destinations */
+  uint64_t reduced; /* blocks added: all sources but the first of each instruction */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
+  uint64_t silent;  /* if there is one lane: its instructions that send nothing */
 } hk_volume;
 
 /* Messages that ranks send after equal chains. */
@@ -38,7 +46,7 @@ typedef enum hk_map_kind {
   HK_MAP_PAIR   /* rank `from` to rank `by` */
 } hk_map_kind;
 typedef struct hk_map {
-  hk_chain after;
+  hk_chain after;    /* the chain before the message, and the instructions up to it */
   uint32_t kind, by; /* hk_map_kind */
   uint32_t from;     /* HK_MAP_PAIR; else 0 */
   uint32_t times;    /* messages of each pair of ranks */
@@ -46,15 +54,19 @@ typedef struct hk_map {
 
 typedef struct hk_summary {
   int nranks;
-  int period;       /* see hk_summarize; a HK_MAP_PAIR of one period stands for one of each period */
-  uint32_t blocks;  /* hk_program.blocks */
-  hk_chain first;   /* until the first wave is complete */
-  hk_chain again;   /* what each further wave adds; 0 if waves follow each other without waiting */
-  hk_volume most;   /* each value of the rank with the largest one */
-  hk_volume all;    /* of all ranks together; `longest`: the longest of all */
-  uint64_t leaving; /* blocks that the busiest host sends to others */
-  uint32_t links;   /* the most that a rank has, as the next two */
-  uint32_t lanes, scratch;
+  int period;                 /* see hk_summarize; a HK_MAP_PAIR of one period stands for one of each period */
+  uint32_t blocks;            /* hk_program.blocks */
+  hk_chain first;             /* until the first wave is complete */
+  hk_chain again;             /* what each further wave adds; 0 rounds if waves follow each other without waiting */
+  uint32_t tail;              /* instructions of the first wave's chain after its last message */
+  hk_volume most;             /* each value of the rank with the largest one */
+  hk_volume all;              /* of all ranks together; `longest`: the longest of all */
+  uint64_t leaving, entering; /* blocks that the busiest host sends to others; that one receives */
+  uint32_t links;             /* the most that a rank has, as all of this line and the next */
+  uint32_t fan, far_fan, lanes, scratch; /* fan: sending links; far_fan: those to other hosts */
+  bool multicasts, in_switch, one_shot;  /* hk_traits, of any rank */
+  bool refers;                           /* likewise, of all ranks */
+  bool one_way; /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */
 } hk_summary;

@@ -116,6 +116,8 @@ static void summary_links_ends(hk_summary_run *x, int rank) {
                          .rank = (uint16_t)rank,
                          .peer = l->peer,
                          .reach = x->host && x->host[rank] != x->host[l->peer] ? HK_BETWEEN : HK_INSIDE};
+    hk_summary_end *e = &x->ends[x->first_end[rank] + k];
+    e->crosses = e->reach == HK_BETWEEN && x->local[rank] != x->local[l->peer];
   }
 }
 

@@ -4,7 +4,9 @@
 #include <stdlib.h>
 #include "../base/array.h"
 
-static const hk_chain_key round_of[] = {[HK_INSIDE] = 1, [HK_BETWEEN] = 1 + ((hk_chain_key)1 << 32)};
+static const hk_chain_key round_of[] = {
+    [HK_INSIDE] = (hk_chain_key)1 << HK_CHAIN_ROUNDS,
+    [HK_BETWEEN] = ((hk_chain_key)1 << HK_CHAIN_FAR) + ((hk_chain_key)1 << HK_CHAIN_ROUNDS)};
 
 static hk_status run_memory(const hk_summary_run *x) {
   return HK_FAIL(HK_ERR_SYSTEM, "out of memory for a summary of %d ranks", x->nranks);
@@ -48,6 +50,13 @@ static hk_status run_note(hk_summary_run *x, const hk_summary_end *e, hk_chain_k
   return HK_OK;
 }
 
+/* What a message inside the host moves over the sender's port. */
+static void run_count_port(const hk_summary_run *x, hk_volume *v, const hk_summary_end *e, uint64_t blocks) {
+  const hk_summary_group *g = e->group ? &x->groups[e->group - 1] : NULL;
+  v->port_out += blocks * (g ? g->n : 1);
+  if (!g && e->n > 1) v->port_in += blocks;
+}
+
 /* `count`: the first wave, which is counted. */
 static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summary_end *e, uint64_t blocks,
                           bool count) {
@@ -55,6 +64,8 @@ static hk_status run_send(hk_summary_run *x, const hk_summary_thread *t, hk_summ
   if (count) {
     v->sent[e->reach]++;
     v->carried[e->reach] += blocks;
+    if (e->crosses) v->crossing += blocks;
+    if (e->reach == HK_INSIDE) run_count_port(x, v, e, blocks);
   }
   if (e->group) return run_send_group(x, &x->groups[e->group - 1], e->filled++, t->now);
   if (count && e->n == 1) HK_OR_RETURN(run_note(x, e, t->now));
@@ -80,6 +91,7 @@ static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *
     }
     if (e->slots[e->taken] > now) now = e->slots[e->taken];
   }
+  if (now > t->now) t->tail = 0;
   t->now = now;
   return true;
 }
@@ -92,22 +104,42 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   const bool count = t->at.offset == 0;
   const uint64_t blocks = i->ndst && i->nsrc;
   hk_volume *v = &x->volumes[t->rank];
+  uint64_t near = 0; /* blocks received inside the host */
+  bool sends = false;
   *waits = !run_take(x, t, sources, i->nsrc);
   if (*waits) return HK_OK;
+  t->now++;
+  t->tail++;
   for (unsigned k = 0; k < i->nsrc; k++) {
     if (sources[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &sources[k]);
     e->taken++;
-    if (count) v->received[e->reach]++;
+    if (!count) continue;
+    v->received[e->reach]++;
+    near += blocks && e->reach == HK_INSIDE;
   }
-  for (unsigned k = 0; k < i->ndst; k++)
-    if (o[k].space == HK_LINK) HK_OR_RETURN(run_send(x, t, run_end(x, t, &o[k]), blocks, count));
+  for (unsigned k = 0; k < i->ndst; k++) {
+    if (o[k].space != HK_LINK) continue;
+    HK_OR_RETURN(run_send(x, t, run_end(x, t, &o[k]), blocks, count));
+    sends = true;
+  }
   if (!count) return HK_OK;
+  const bool adds = near > 0 && i->nsrc > 1 && i->flags & HK_INSTR_IN_SWITCH;
+  v->port_in += adds ? 1 : near;
+  v->port_out += adds;
   t->instrs++;
+  t->silent += !sends;
   v->instrs++;
   v->written += blocks * i->ndst;
   if (blocks) v->reduced += i->nsrc - 1u;
   return HK_OK;
+}
+
+static void run_end_wave(hk_summary_run *x, const hk_summary_thread *t, uint64_t wave) {
+  if (t->now < x->wave_ends[wave]) return;
+  /* Lanes run in no certain order, so of equal chains the longer tail counts. */
+  if (wave == 0 && (t->now > x->wave_ends[0] || t->tail > x->tail)) x->tail = t->tail;
+  x->wave_ends[wave] = t->now;
 }
 
 /* Runs a lane until it waits or ends. */
@@ -118,7 +150,7 @@ static hk_status run_thread(hk_summary_run *x, hk_summary_thread *t) {
     HK_OR_RETURN(run_step(x, t, &waits));
     if (waits) return HK_OK;
     t->ended = !hk_cursor_next(&t->at, &x->sizes, 1);
-    if ((t->ended || t->at.offset != wave) && t->now > x->wave_ends[wave]) x->wave_ends[wave] = t->now;
+    if (t->ended || t->at.offset != wave) run_end_wave(x, t, wave);
     if (t->ended) return HK_OK;
   }
 }
@@ -157,5 +189,6 @@ void hk_summary_run_free(hk_summary_run *x) {
   free(x->threads);
   free(x->ready);
   free(x->volumes);
+  free(x->local);
   free(x->messages);
 }

@@ -9,8 +9,10 @@
 /* The first wave fills a pipeline, and the third adds what each further wave adds. */
 enum { HK_SUMMARY_WAVES = 3 };
 
-/* The length of a chain of messages as one number: those between hosts count in the upper half, all in the lower. */
+/* The length of a chain as one number: messages between hosts in the upper bits, then all messages, then
+ * instructions. */
 typedef uint64_t hk_chain_key;
+enum { HK_CHAIN_FAR = 44, HK_CHAIN_ROUNDS = 24 }; /* the lowest bits of each */
 
 /* One end of a link. */
 typedef struct hk_summary_end {
@@ -21,6 +23,7 @@ typedef struct hk_summary_end {
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
   uint16_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
+  bool crosses;  /* see hk_volume.crossing */
   bool waiting;  /* the lane waits for a slot */
 } hk_summary_end;
 
@@ -38,7 +41,9 @@ typedef struct hk_summary_thread {
   hk_cursor at;
   int rank;
   hk_chain_key now;
+  uint32_t tail;   /* instructions since a message made the lane wait */
   uint64_t instrs; /* in the first wave */
+  uint64_t silent; /* those that send nothing */
   bool ended;
 } hk_summary_thread;
 
@@ -51,6 +56,7 @@ typedef struct hk_summary_message {
 typedef struct hk_summary_run {
   const hk_program *const *programs; /* [period] */
   const uint16_t *host;              /* [nranks] or NULL */
+  uint16_t *local;                   /* [nranks] numbers among the ranks of a host; NULL if host is */
   int nranks, period;                /* summary.h */
   hk_sizes sizes;
   uint32_t *first_end, *first_thread; /* [period + 1] */
@@ -63,6 +69,7 @@ typedef struct hk_summary_run {
   uint32_t nready;
   hk_volume *volumes; /* [period] */
   hk_chain_key wave_ends[HK_SUMMARY_WAVES];
+  uint32_t tail;                /* of the lane that ends the first wave */
   hk_summary_message *messages; /* of the first wave, between two ranks */
   size_t nmessages, messages_room;
 } hk_summary_run;

@@ -6,6 +6,7 @@
 #include "../base/log.h"
 #include "../base/thread.h"
 #include "../collectives/algorithm.h"
+#include "../collectives/outlines.h"
 #include "../collectives/overrides.h"
 #include "../comm/rings.h"
 #include "../core/backend.h"
@@ -119,15 +120,16 @@ static hk_status choose_plan_get(ncclComm_t c, const hk_decision *d, const hk_ca
   return choose_plan_make(c, d, op, root, out);
 }
 
-static size_t choose_chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan,
-                              size_t block) {
+static hk_status choose_chunk_of(ncclComm_t c, const hk_machine *m, const hk_decision *d, const hk_plan *plan,
+                                 size_t block, size_t *out) {
+  const hk_coll coll = (hk_coll)plan->program->coll;
   const hk_protocol protocol = d->protocol;
   if (plan->channels <= 1 && protocol == HK_PROTO_SIMPLE && !plan->program->traits.in_switch &&
       !plan->program->traits.multicasts)
-    return hk_choose_chunk(m, d->algorithm, plan->program, block);
+    return hk_choose_chunk(m, d->algorithm, coll, block, out);
   hk_machine as = hk_machine_as(m, protocol, (int)plan->channels);
   as.slot_bytes = c->backend->slot_bytes(c, plan->program, hk_collnet_slot_bytes(c, plan->program, as.slot_bytes));
-  return hk_choose_chunk(&as, d->algorithm, plan->program, block);
+  return hk_choose_chunk(&as, d->algorithm, coll, block, out);
 }
 
 /* If each pair of ranks has its own count, no rank knows all counts. All ranks then choose as for blocks of this
@@ -180,10 +182,12 @@ hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
   hk_filter filter = choose_filter_of(c, op);
   hk_decision d;
   for (int i = 0; hk_algorithms[i]; i++)
-    for (int p = 0; p < HK_PROTO_COUNT; p++)
-      if (hk_select_one(&m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), hk_algorithms[i], (hk_protocol)p,
-                        &d))
-        return HK_OK;
+    for (int p = 0; p < HK_PROTO_COUNT; p++) {
+      bool can;
+      HK_OR_RETURN(hk_select_one(&m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), hk_algorithms[i],
+                                 (hk_protocol)p, &d, &can));
+      if (can) return HK_OK;
+    }
   return HK_FAIL(
       HK_ERR_ARGUMENT,
       "%s: none of the algorithms and protocols that algSelection names can run %s here: `hocket plan` shows "
@@ -192,7 +196,7 @@ hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
 }
 
 /* Asks the model, a tuning file and a plugin for the decision. */
-static void choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+static hk_status choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
   hk_machine m = choose_machine_for(c, op);
@@ -200,14 +204,16 @@ static void choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_
    * form. */
   if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
   hk_filter filter = choose_filter_of(c, op);
-  hk_select(&m, &filter, coll, bytes, d);
+  HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
   if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &filter, coll, bytes, d);
+  return HK_OK;
 }
 
-double hk_choose_price(ncclComm_t c, const hk_call *op) {
+hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
   hk_decision d;
-  choose_select_for(c, op, choose_whole_bytes(c, op), &d);
-  return d.us;
+  HK_OR_RETURN(choose_select_for(c, op, choose_whole_bytes(c, op), &d));
+  *us = d.us;
+  return HK_OK;
 }
 
 /* Once for each collective, by one rank. */
@@ -228,7 +234,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = choose_choice_count(op) * unit;
   size_t whole = choose_whole_bytes(c, op);
   hk_decision d;
-  choose_select_for(c, op, whole, &d);
+  HK_TRY(choose_select_for(c, op, whole, &d), out);
   if (d.note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name(coll), whole, d.note);
   if (d.overruled) choose_warn_overruled(c, coll, &d);
   HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
@@ -237,7 +243,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   hk_machine m = c->selection->machine;
   m.uncached = whole >= HK_STREAM_MIN_BYTES;
   a->places = choice->plan->places && choice->plan->channels == 1 && !op->blocks && m.uncached;
-  a->chunk = choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes);
+  HK_TRY(choose_chunk_of(c, &m, &d, choice->plan, a->block_bytes, &a->chunk), out);
   if (c->selection->tuner)
     a->chunk = hk_tuner_chunk(c->selection->tuner, coll, whole, &d, (int)choice->plan->channels, a->chunk);
   a->protocol = d.protocol;
@@ -361,6 +367,7 @@ void hk_plans_free(ncclComm_t c) {
 }
 
 void hk_selection_free(ncclComm_t c) {
+  hk_outlines_free(c->selection->machine.outlines);
   hk_layout_free(c->selection->layout);
   hk_overrides_clear(c->selection->overrides);
   hk_tuner_free(c->selection->tuner);

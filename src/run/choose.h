@@ -18,7 +18,7 @@ hk_status hk_choose(ncclComm_t c, const struct hk_call *op, const struct hk_plan
                     const struct hk_launch **launch);
 /* HK_ERR_ARGUMENT if none of the algorithms and protocols of op->options.only can run the call. */
 hk_status hk_choose_check(ncclComm_t c, const struct hk_call *op, const char *who);
-double hk_choose_price(ncclComm_t c, const struct hk_call *op); /* microseconds, by the cost model */
+hk_status hk_choose_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
 const struct hk_machine *hk_choose_machine(ncclComm_t c); /* collectives/machine.h */
 const struct hk_constants *hk_choose_constants(ncclComm_t c);

@@ -17,27 +17,32 @@ static double estimate_message_us(const hk_call *call) {
 }
 
 /* A communicator's collectives run one after another; its sends and receives run at the same time. */
-static double estimate_comm_us(const hk_call *calls, size_t n, ncclComm_t c) {
+static hk_status estimate_comm_us(const hk_call *calls, size_t n, ncclComm_t c, double *us) {
   double collectives = 0, sends = 0, receives = 0;
   for (size_t i = 0; i < n; i++) {
     if (calls[i].comm != c) continue;
     if (calls[i].p2p == HK_P2P_WAIT) continue;
-    if (calls[i].coll == HK_SENDRECV)
+    if (calls[i].coll == HK_SENDRECV) {
       *(calls[i].p2p == HK_P2P_RECV ? &receives : &sends) += estimate_message_us(&calls[i]);
-    else
-      collectives += hk_choose_price(c, &calls[i]);
+      continue;
+    }
+    double one;
+    HK_OR_RETURN(hk_choose_price(c, &calls[i], &one));
+    collectives += one;
   }
-  return collectives + (sends > receives ? sends : receives);
+  *us = collectives + (sends > receives ? sends : receives);
+  return HK_OK;
 }
 
-double hk_estimate(const hk_call *calls, size_t n) {
-  double most = 0;
+hk_status hk_estimate(const hk_call *calls, size_t n, double *out) {
+  *out = 0;
   for (size_t i = 0; i < n; i++) {
     bool seen = false;
     for (size_t k = 0; k < i && !seen; k++) seen = calls[k].comm == calls[i].comm;
     if (seen) continue;
-    double us = estimate_comm_us(calls, n, calls[i].comm);
-    if (us > most) most = us;
+    double us;
+    HK_OR_RETURN(estimate_comm_us(calls, n, calls[i].comm, &us));
+    if (us > *out) *out = us;
   }
-  return most;
+  return HK_OK;
 }

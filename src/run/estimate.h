@@ -3,9 +3,10 @@
 #ifndef HK_RUN_ESTIMATE_H
 #define HK_RUN_ESTIMATE_H
 #include <stddef.h>
+#include "../base/status.h"
 
 struct hk_call;
 
-/* Returns the microseconds until the last call of the group is complete on this rank. */
-double hk_estimate(const struct hk_call *calls, size_t n);
+/* *us: microseconds until the last call of the group is complete on this rank. HK_ERR_SYSTEM: no memory. */
+hk_status hk_estimate(const struct hk_call *calls, size_t n, double *us);
 #endif

@@ -120,7 +120,9 @@ static void tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_col
     const hk_algorithm *a = hk_algorithm_by_name(known[i].ours);
     for (int p = 0; a && p < TUNER_PROTOCOLS; p++) {
       hk_decision *d = &o->what[known[i].theirs][p];
-      if (hk_select_one(m, w, coll, bytes, a, protocols[p], d)) o->us[known[i].theirs][p] = (float)d->us;
+      bool can;
+      if (hk_select_one(m, w, coll, bytes, a, protocols[p], d, &can) == HK_OK && can)
+        o->us[known[i].theirs][p] = (float)d->us;
     }
   }
 }

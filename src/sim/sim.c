@@ -27,6 +27,7 @@ void hk_simulator_free(hk_simulator *x) {
   if (!x) return;
   for (int k = 0; x->paths && k < x->c->nkinds; k++) hk_paths_free(x->paths[k]);
   for (int k = 0; x->rings && k < x->c->nkinds; k++) hk_channels_free(x->rings[k]);
+  hk_outlines_free(x->machine.outlines);
   hk_layout_free(x->layout);
   free(x->paths);
   free(x->rings);
@@ -78,6 +79,7 @@ hk_status hk_simulator_new(hk_simulator **out, const hk_cluster *c, int ranks_pe
   const hk_channels *rings = x->rings[c->kind_of ? c->kind_of[0] : 0];
   HK_TRY(hk_machine_of(&x->machine, c, x->seats, x->nranks, rings, NULL), out);
   HK_TRY(hk_layout_of(&x->layout, c, x->seats, x->nranks, rings), out);
+  HK_TRY(hk_outlines_of(&x->machine.outlines, c, x->seats, x->nranks, x->layout, NULL), out);
 out:
   if (rc != HK_OK) {
     hk_simulator_free(x);
@@ -94,7 +96,9 @@ const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk
 }
 
 hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
-  return hk_algorithm_summarize(out, a, &(hk_build){.coll = coll, .nranks = x->nranks, .layout = x->layout});
+  bool barred;
+  return hk_algorithm_summarize(out, a, &(hk_build){.coll = coll, .nranks = x->nranks, .layout = x->layout}, SIZE_MAX,
+                                &barred);
 }
 
 /* ---- what runs ---- */
@@ -121,26 +125,28 @@ static hk_status sim_decide(const hk_simulator *x, hk_coll coll, size_t bytes, c
     }
     filter.barred_protocols[coll] = (uint8_t) ~(1u << o->protocol);
   }
-  hk_select(&x->machine, &filter, coll, bytes, out);
-  return HK_OK;
+  return hk_select(&x->machine, &filter, coll, bytes, out);
 }
 
 /* ---- what it costs ---- */
 
-/* True if the program's slots are in a switch, which has fewer slots. */
-static bool sim_is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll) {
-  return x->machine.overlap && hk_algorithm_shape(d->algorithm, &x->machine, coll).switched;
+/* *yes: the program's slots are in a switch, which has fewer slots. */
+static hk_status sim_is_switched(const hk_simulator *x, const hk_decision *d, hk_coll coll, bool *yes) {
+  const hk_outline *o;
+  HK_OR_RETURN(hk_outlines_get(x->machine.outlines, d->algorithm, coll, &o));
+  *yes = o && hk_is_switched(&x->machine, o);
+  return HK_OK;
 }
 
 /* The message as the executor gets it. */
-static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes) {
+static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool switched) {
   const hk_program *p;
-  hk_status rc = hk_programs_get(&s->programs, 0, 0, &p);
-  if (rc != HK_OK) return rc;
+  HK_OR_RETURN(hk_programs_get(&s->programs, 0, 0, &p));
   size_t total = p->partition == HK_PART_WHOLE ? bytes / (size_t)x->nranks : bytes, block = hk_block_bytes(p, total, 1);
   hk_machine as = hk_machine_as(&x->machine, d->protocol, s->channels);
-  s->nslots = sim_is_switched(x, d, s->coll) ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
-  size_t chunk = s->options->chunk ? s->options->chunk : hk_choose_chunk(&as, d->algorithm, p, block);
+  s->nslots = switched ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
+  size_t chunk = s->options->chunk;
+  if (!chunk) HK_OR_RETURN(hk_choose_chunk(&as, d->algorithm, s->coll, block, &chunk));
   s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
   return HK_OK;
 }
@@ -201,10 +207,12 @@ static hk_status sim_prepare(hk_sim *s, const hk_simulator *x, const hk_decision
                              const hk_sim_options *o) {
   hk_build what = {.coll = coll, .nranks = x->nranks, .layout = x->layout};
   *s = (hk_sim){.options = o, .coll = coll, .channels = d->channels};
-  if (sim_is_switched(x, d, coll) && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
+  bool switched;
+  HK_OR_RETURN(sim_is_switched(x, d, coll, &switched));
+  if (switched && s->channels > HK_GPU_SWITCH_CHANNELS) s->channels = HK_GPU_SWITCH_CHANNELS;
   HK_OR_RETURN(hk_sim_cluster_init(&s->cluster, x->c, x->seats, x->nranks, x->paths, x->rings, o->seed));
   HK_OR_RETURN(hk_programs_init(&s->programs, d->algorithm, &what, x->layout ? x->layout->nchannels : 1));
-  HK_OR_RETURN(sim_launch(s, x, d, bytes));
+  HK_OR_RETURN(sim_launch(s, x, d, bytes, switched));
   sim_take_constants(s, x, d);
   /* No more channels than chunks. */
   size_t chunks = (s->sizes.longest + s->sizes.chunk - 1) / s->sizes.chunk;

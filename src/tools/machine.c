@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "../base/param.h"
+#include "../collectives/outlines.h"
 #include "../program/layout.h"
 #include "../run/tuner.h"
 #include "../topo/detect.h"
@@ -131,6 +132,7 @@ int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks
   HK_TRY(hk_machine_of(&w->machine, w->cluster, w->seats, w->nranks, w->rings, &w->overrides), out);
   machine_heed_host_settings(w);
   HK_TRY(hk_layout_of(&w->layout, w->cluster, w->seats, w->nranks, w->rings), out);
+  HK_TRY(hk_outlines_of(&w->machine.outlines, w->cluster, w->seats, w->nranks, w->layout, &w->overrides.paths), out);
   HK_TRY(hk_tuner_load(w->overrides.settings, &w->tuner), out);
   const char *plugin = w->overrides.settings->TUNER_PLUGIN;
   if (plugin && !w->tuner && strcmp(plugin, "none") != 0)
@@ -143,14 +145,16 @@ out:
   return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
-void hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out) {
-  hk_select(&w->machine, &w->filter, coll, bytes, out);
+hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out) {
+  HK_OR_RETURN(hk_select(&w->machine, &w->filter, coll, bytes, out));
   if (w->tuner && !out->note) hk_tuner_ask(w->tuner, &w->machine, &w->filter, coll, bytes, out);
+  return HK_OK;
 }
 
 void hk_inputs_close(hk_inputs *w) {
   hk_tuner_free(w->tuner);
   hk_overrides_clear(&w->overrides);
+  hk_outlines_free(w->machine.outlines);
   hk_layout_free(w->layout);
   hk_channels_free(w->rings);
   free(w->seats);

@@ -44,7 +44,7 @@ typedef struct hk_inputs {
 int hk_inputs_open(hk_inputs *w, const char *words, const char *file, int nranks);
 void hk_inputs_close(hk_inputs *w);
 /* The choice of a communicator on that machine. */
-void hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out);
+hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out);
 
 enum { HK_LABEL = 64 };
 /* "GPU3", "NET0", "CPU1", "NVS", "0000:1b:00.0"; text needs HK_LABEL bytes and is returned. */

@@ -17,16 +17,17 @@ enum { ALL_RANKS = -1 };
 
 /* ---- the question ---- */
 
-void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes) {
+hk_status hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes) {
   *r = (hk_plan_report){.world = w, .coll = coll, .bytes = bytes};
-  hk_inputs_choose(w, coll, bytes, &r->chosen);
-  r->n = hk_select_all(&w->machine, &w->filter, coll, bytes, r->rows);
+  HK_OR_RETURN(hk_inputs_choose(w, coll, bytes, &r->chosen));
+  return hk_select_all(&w->machine, &w->filter, coll, bytes, r->rows, &r->n);
 }
 
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d) {
   if (r->world->nranks < 2) return 0;
   hk_machine as = hk_machine_as(&r->world->machine, d->protocol, d->channels);
-  double us = hk_algorithm_cost(d->algorithm, &as, r->coll, 8);
+  double us;
+  if (hk_algorithm_price(&as, d->algorithm, r->coll, 8, &us) != HK_OK) return d->us;
   return us < d->us ? us : d->us;
 }
 
@@ -44,7 +45,7 @@ int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_R
   int n = 0;
   for (size_t bytes = 8; bytes <= (size_t)1 << 34; bytes *= 2) {
     hk_decision d;
-    hk_inputs_choose(w, coll, bytes, &d);
+    if (hk_inputs_choose(w, coll, bytes, &d) != HK_OK) return n;
     if (n && plan_same_plan(&out[n - 1].chosen, &d)) {
       out[n - 1].last = bytes;
       out[n - 1].chosen = d;
@@ -227,10 +228,11 @@ static void plan_print_ranges(const hk_inputs *w, const hk_coll *only) {
 static int plan_print_program(const hk_inputs *w, hk_coll coll, size_t bytes, const options *o) {
   hk_plan_report *r = malloc(sizeof *r);
   if (!r) return hk_tool_wrong("out of memory");
-  hk_plan_ask(r, w, coll, bytes);
+  hk_status rc = hk_plan_ask(r, w, coll, bytes);
   const hk_algorithm *a = r->chosen.algorithm;
   int channels = r->chosen.channels;
   free(r);
+  if (rc != HK_OK) return hk_tool_failed(rc);
   if (o->rank >= w->nranks) return hk_tool_wrong("--rank %d, but there are %d ranks", o->rank, w->nranks);
   if (o->channel >= channels) return hk_tool_wrong("--channel %d, but there are %d channels", o->channel, channels);
   hk_build what = {.coll = coll,
@@ -244,7 +246,7 @@ static int plan_print_program(const hk_inputs *w, hk_coll coll, size_t bytes, co
     printf("# channel %d of %d; each moves its part of the message in the same way\n", o->channel, channels);
   for (; what.rank < w->nranks; what.rank++) {
     hk_program *p;
-    hk_status rc = hk_algorithm_build(a, &what, &p);
+    rc = hk_algorithm_build(a, &what, &p);
     if (rc != HK_OK) return hk_tool_failed(rc);
     if (o->json)
       hk_program_json(p, stdout);
@@ -312,6 +314,7 @@ static void plan_put_report(const hk_plan_report *r, const hk_simulator *x, hk_j
 static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes, const hk_simulator *x) {
   hk_json j = {.f = stdout};
   hk_plan_report *r = malloc(sizeof *r);
+  hk_status rc = HK_OK;
   if (!r) return hk_tool_wrong("out of memory");
   hk_json_open(&j, '{');
   hk_json_put_text(&j, "machine", w->cluster->name);
@@ -322,7 +325,7 @@ static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (only && *only != (hk_coll)c) continue;
     for (size_t b = bytes ? *bytes : 8; b <= (bytes ? *bytes : (size_t)1 << 34); b = bytes ? b + 1 : 2 * b) {
-      hk_plan_ask(r, w, (hk_coll)c, b);
+      if ((rc = hk_plan_ask(r, w, (hk_coll)c, b)) != HK_OK) break;
       plan_put_report(r, x, &j);
     }
   }
@@ -330,7 +333,7 @@ static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t
   hk_json_close(&j);
   putchar('\n');
   free(r);
-  return HK_EXIT_OK;
+  return rc == HK_OK ? HK_EXIT_OK : hk_tool_failed(rc);
 }
 
 static int plan_run(void *into, int nargs, char **args) {
@@ -354,10 +357,11 @@ static int plan_run(void *into, int nargs, char **args) {
     plan_print_ranges(&w, nargs > 0 ? &coll : NULL);
   } else {
     hk_plan_report *r = malloc(sizeof *r);
-    if (r)
-      hk_plan_ask(r, &w, coll, bytes), plan_print_one(r, o, x);
+    const hk_status rc = r ? hk_plan_ask(r, &w, coll, bytes) : HK_FAIL(HK_ERR_SYSTEM, "out of memory");
+    if (rc == HK_OK)
+      plan_print_one(r, o, x);
     else
-      code = hk_tool_wrong("out of memory");
+      code = hk_tool_failed(rc);
     free(r);
   }
 out:

@@ -14,7 +14,7 @@ typedef struct hk_plan_report {
   /* the cheapest first; with the user's restrictions, `chosen` may be another row */
   hk_alternative rows[HK_ALTERNATIVES];
 } hk_plan_report;
-void hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes);
+hk_status hk_plan_ask(hk_plan_report *r, const hk_inputs *w, hk_coll coll, size_t bytes);
 
 /* The part of the time, in microseconds, that does not depend on the message's length; the rest moves the bytes. */
 double hk_plan_latency(const hk_plan_report *r, const hk_decision *d);

@@ -3,7 +3,7 @@
  * An algorithm that only tests/suites/extend.sh adds: allreduce along a ring on which data goes to the rank before. As
  * many steps and bytes as the ring: 2 (n - 1) steps, 2 S (n - 1) / n bytes sent.
  */
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 static void build(hk_builder *b, const hk_build *w) {
@@ -25,25 +25,9 @@ static void build(hk_builder *b, const hk_build *w) {
   hk_build_copy(b, hk_out(last, 0), hk_recv_from(b, prev, last, 0));
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double others = m->nranks - 1, block = (double)bytes / m->nranks;
-  hk_work w = {.rounds = 2 * others,
-               .again = 2 * others,
-               .messages = 4 * others,
-               .sent = 2 * others * block,
-               .written = (3 * others + 1) * block,
-               .reduced = others * block,
-               .spread = HK_SPREAD_RING,
-               .block = bytes / (size_t)m->nranks};
-  hk_shape one = {.fan = 1, .depth = 1};
-  (void)coll;
-  return hk_price(m, &one, &w);
-}
-
 const hk_algorithm hk_algorithm_backring = {
     .name = "backring",
     .about = "each rank receives from the one after and sends to the one before",
     .colls = 1u << HK_ALLREDUCE,
-    .cost = cost,
     .build = build,
 };

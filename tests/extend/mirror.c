@@ -3,7 +3,7 @@
  * The algorithm of the collective that only tests/suites/extend.sh adds: every rank sends its message to every other
  * one. One step, S (n - 1) / n bytes sent.
  */
-#include "cost.h"
+#include "algorithm.h"
 #include "pattern.h"
 
 static void build(hk_builder *b, const hk_build *w) {
@@ -19,29 +19,9 @@ static void build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static double cost(const hk_machine *m, hk_coll coll, size_t bytes) {
-  double others = m->nranks - 1, block = (double)bytes / m->nranks;
-  hk_work w = {.rounds = 1,
-               .again = 1,
-               .messages = 2 * others,
-               .sent = others * block,
-               .written = (2 * others + 1) * block,
-               .block = (size_t)block};
-  hk_shape all = {.fan = (unsigned)others, .depth = 1};
-  (void)coll;
-  return hk_price(m, &all, &w);
-}
-
-static hk_shape shape(const hk_machine *m, hk_coll coll) {
-  (void)coll;
-  return (hk_shape){.fan = (unsigned)m->nranks - 1, .depth = 1};
-}
-
 const hk_algorithm hk_algorithm_mirror = {
     .name = "mirror",
     .about = "every message directly to all other ranks",
     .colls = 1u << HK_MIRROR_GATHER,
-    .cost = cost,
-    .shape = shape,
     .build = build,
 };

@@ -7,7 +7,6 @@
  * check: notsan noasan */
 #include <math.h>
 #include "../../src/base/param.h"
-#include "../../src/collectives/cost.h"
 #include "../../src/collectives/select.h"
 #include "../../src/program/layout.h"
 #include "../../src/topo/paths.h"
@@ -15,11 +14,12 @@
 #include "../../src/topo/synth.h"
 #include "../support/fuzz.h"
 #include "../support/golden.h"
+#include "../support/outlines.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
 
 #define GOLDEN "tests/golden/algorithms.txt"
-enum { MACHINES = 600 };
+enum { MACHINES = 200 };
 
 enum { FIGURES = 4 };
 static void check_figures(golden *g, const char *what, const char *algorithm, int coll, const double is[FIGURES]) {
@@ -125,14 +125,6 @@ static hk_level any_level(void) {
   return l;
 }
 
-static hk_traffic any_traffic(void) {
-  hk_traffic t = {.alpha_us = any(3)};
-  t.us_per_b = any(1e-4);
-  t.one_us_per_b = any(1e-3);
-  t.apart_us_per_b = any(1e-4);
-  return rnd(3) ? t : (hk_traffic){0};
-}
-
 static hk_machine of_hosts(int hosts, int per, int least) {
   hk_host_facts f = {
       .nranks = (hosts - 1) * per + least, .nhosts = hosts, .ranks_per_host = per, .least_per_host = least};
@@ -158,13 +150,12 @@ static hk_machine of_gpus(int hosts, int per, int least) {
   f.prices.gamma_us_per_b = any(1e-5);
   f.prices.copy_us_per_b = any(1e-5);
   f.prices.known = rnd(2);
-  for (int i = 0; i < HK_TRAFFICS; i++) f.prices.traffic[i] = any_traffic();
   return hk_machine_of_gpus(&f, &hk_constants_default);
 }
 
 static hk_machine any_machine(void) {
   int hosts = rnd(3) ? 1 + (int)rnd(5) : 1;
-  uint32_t most = rnd(4) ? 9 : 300;
+  uint32_t most = rnd(4) ? 9 : 40;
   int per = 1 + (int)rnd(most);
   int least = hosts > 1 && rnd(3) == 0 ? 1 + (int)rnd((uint32_t)per) : per;
   hk_machine m = rnd(2) ? of_hosts(hosts, per, least) : of_gpus(hosts, per, least);
@@ -172,7 +163,7 @@ static hk_machine any_machine(void) {
   if (rnd(2)) m.between = any_level();
   if (rnd(4) == 0) m.rings = (int)rnd(5);
   if (rnd(4) == 0) m.channel_us_per_b = any(1e-3);
-  return m;
+  return with_outlines(m);
 }
 
 TEST(prices) {
@@ -192,12 +183,11 @@ TEST(prices) {
       for (int i = 0; i < MACHINES; i++) {
         hk_machine m = machines[i];
         if (m.nranks < 2 || !hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
-        hk_shape s = hk_algorithm_shape(a, &m, (hk_coll)c);
         is[0]++;
-        is[1] += log1p(hk_algorithm_cost(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
-        is[2] += (double)hk_chunk(&m, &s, bytes[i]) * (1 + i % 7);
+        is[1] += log1p(price_of(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
+        is[2] += (double)chunk_of(a, &m, (hk_coll)c, bytes[i]) * (1 + i % 7);
         m = hk_machine_as(&m, (hk_protocol)(i % HK_PROTO_COUNT), 1 + i % 32);
-        is[3] += log1p(hk_algorithm_cost(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
+        is[3] += log1p(price_of(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
       }
       if (is[0] > 0) check_figures(&g, "price", a->name, c, is);
     }
@@ -241,16 +231,28 @@ static void check_machine(golden *g, const char *name, const hk_machine *m) {
     golden_figures(g, name, i ? "between hosts" : "inside", 6,
                    (double[]){l[i]->alpha_us, l[i]->message_us, l[i]->link_us, l[i]->ring_us_per_b, l[i]->mesh_us_per_b,
                               l[i]->one_us_per_b});
-  double sums[4] = {0};
-  for (int k = 0; k < HK_TRAFFICS; k++) {
-    const hk_traffic *t = &m->traffic[k];
-    sums[0] += t->alpha_us * (1 + k);
-    sums[1] += t->us_per_b * (1 + k);
-    sums[2] += t->one_us_per_b * (1 + k);
-    sums[3] += t->apart_us_per_b * (1 + k);
-  }
-  golden_figures(g, name, "traffic", 4, sums);
 }
+
+/* The load of all programs on the links inside a host, and between hosts. */
+static void check_traffic(golden *g, const char *name, const hk_cluster *c, const hk_seat *seats, const hk_layout *l,
+                          const hk_machine *m) {
+  hk_outlines *o;
+  double is[6] = {0};
+  ck_assert_msg(hk_outlines_of(&o, c, seats, m->nranks, l, NULL) == HK_OK, "%s: %s", name, hk_last_error());
+  for (int k = 0; hk_algorithms[k]; k++)
+    for (int coll = 0; coll <= HK_SCATTER; coll++) {
+      const hk_outline *x;
+      if (!hk_algorithm_supports(hk_algorithms[k], m, (hk_coll)coll)) continue;
+      ck_assert_int_eq(hk_outlines_get(o, hk_algorithms[k], (hk_coll)coll, &x), HK_OK);
+      if (!x) continue;
+      const hk_traffic *t = &x->traffic;
+      const double add[] = {t->alpha_us, t->turns_us, t->all_us, t->one_us, t->far[0], t->far[HK_TRAFFIC_ORDERS]};
+      for (int i = 0; i < 6; i++) is[i] += add[i] * (1 + k);
+    }
+  golden_figures(g, name, "traffic", 6, is);
+  hk_outlines_free(o);
+}
+
 static void check_layout(golden *g, const char *name, const hk_layout *l) {
   double is[FIGURES] = {hk_layout_hosts(l), l->most, l->least, 0};
   for (int r = 0; r < l->nranks; r++) {
@@ -294,6 +296,7 @@ TEST(machines) {
         check_machine(&g, name, &m);
         ck_assert_msg(hk_layout_of(&l, c, seats, n, rings) == HK_OK, "%s: %s", name, hk_last_error());
         check_layout(&g, name, l);
+        check_traffic(&g, name, c, seats, l, &m);
         hk_layout_free(l);
         hk_channels_free(rings);
         hk_paths_free(paths);
@@ -322,10 +325,11 @@ TEST(choices) {
       size_t bytes = rnd64();
       bytes >>= 24 + rnd(40);
       hk_decision d;
-      hk_select(&m, &w, (hk_coll)c, bytes, &d);
+      ck_assert_int_eq(hk_select(&m, &w, (hk_coll)c, bytes, &d), HK_OK);
       is[0] += log1p(d.us) * (1 + i % 7);
       is[1] += (d.note != NULL) * (1 + i % 7) + d.overruled * 10;
-      int n = hk_select_all(&m, &w, (hk_coll)c, bytes, all);
+      int n;
+      ck_assert_int_eq(hk_select_all(&m, &w, (hk_coll)c, bytes, all, &n), HK_OK);
       is[2] += n;
       for (int k = 0; k < n; k++) is[3] += log1p(all[k].what.us) * (1 + k) + (double)strlen(all[k].why);
     }

@@ -11,6 +11,7 @@
 #include "../../src/collectives/machine.h"
 #include "../../src/collectives/select.h"
 #include "../../src/run/tuner.h"
+#include "../support/outlines.h"
 #include "../support/suite.h"
 
 static const char *const versions[] = {"two", "three", "four", "five", "six"};
@@ -38,7 +39,7 @@ static hk_machine machine(int ranks) {
                      .cores_per_host = ranks,
                      .memory = true,
                      .slot_bytes = 131072};
-  return hk_machine_of_hosts(&f, NULL);
+  return with_outlines(hk_machine_of_hosts(&f, NULL));
 }
 
 /* The decision with a plugin; *own: the one without. */
@@ -47,7 +48,7 @@ static hk_decision decide(hk_tuner *t, int ranks, const char *algorithms, hk_col
   hk_machine m = machine(ranks);
   hk_filter w = {.max_channels = 0};
   ck_assert_int_eq(hk_filter_parse(&w, algorithms, NULL), HK_OK);
-  hk_select(&m, &w, coll, bytes, own);
+  ck_assert_int_eq(hk_select(&m, &w, coll, bytes, own), HK_OK);
   hk_decision d = *own;
   hk_tuner_ask(t, &m, &w, coll, bytes, &d);
   return d;
@@ -105,7 +106,7 @@ TEST_LOOP(channels, VERSIONS) {
   hk_tuner_free(t);
 }
 
-static size_t chunk_of(const hk_tuner *t, hk_coll coll, const hk_decision *d, size_t chunk) {
+static size_t tuner_chunk(const hk_tuner *t, hk_coll coll, const hk_decision *d, size_t chunk) {
   return hk_tuner_chunk(t, coll, 1 << 20, d, 1, chunk);
 }
 
@@ -118,17 +119,17 @@ TEST_LOOP(chunks, VERSIONS) {
   unknown.algorithm = hk_algorithm_by_name("direct");
   hk_tuner *t = load(versions[_i], "chunk");
   hk_machine m = machine(4);
-  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), 65536); /* it has not begun */
+  ck_assert_uint_eq(tuner_chunk(t, HK_ALLREDUCE, &known[0], 65536), 65536); /* it has not begun */
   ck_assert(hk_tuner_begin(t, &m, 1));
   const size_t wanted = strcmp(versions[_i], "six") ? 65536 : 4096;
-  for (int i = 0; i < 2; i++) ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[i], 65536), wanted);
-  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 4095), 4095); /* no larger than slots take */
-  ck_assert_uint_eq(chunk_of(t, HK_ALLTOALL, &known[0], 65536), 65536);
-  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &unknown, 65536), 65536);
+  for (int i = 0; i < 2; i++) ck_assert_uint_eq(tuner_chunk(t, HK_ALLREDUCE, &known[i], 65536), wanted);
+  ck_assert_uint_eq(tuner_chunk(t, HK_ALLREDUCE, &known[0], 4095), 4095); /* no larger than slots take */
+  ck_assert_uint_eq(tuner_chunk(t, HK_ALLTOALL, &known[0], 65536), 65536);
+  ck_assert_uint_eq(tuner_chunk(t, HK_ALLREDUCE, &unknown, 65536), 65536);
   setenv("HOCKET_TEST_TUNER", "tiny chunk", 1);
-  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), wanted == 4096 ? 64 : 65536);
+  ck_assert_uint_eq(tuner_chunk(t, HK_ALLREDUCE, &known[0], 65536), wanted == 4096 ? 64 : 65536);
   setenv("HOCKET_TEST_TUNER", "no chunk", 1);
-  ck_assert_uint_eq(chunk_of(t, HK_ALLREDUCE, &known[0], 65536), 65536);
+  ck_assert_uint_eq(tuner_chunk(t, HK_ALLREDUCE, &known[0], 65536), 65536);
   hk_tuner_free(t);
 }
 

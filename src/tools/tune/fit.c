@@ -6,6 +6,8 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include "../../collectives/algorithm.h"
+#include "../../collectives/outlines.h"
+#include "../../program/layout.h"
 #include "tune.h"
 
 /* The machine that the ranks saw, with other constants. */
@@ -19,10 +21,21 @@ static hk_machine fit_machine_with(const hk_tune_table *t, const hk_constants *k
                      .multicast = t->machine.multicast,
                      .slot_bytes = t->machine.slot_bytes,
                      .nslots = t->machine.nslots};
-  return hk_machine_of_hosts(&f, k);
+  hk_machine m = hk_machine_of_hosts(&f, k);
+  m.outlines = t->machine.outlines;
+  return m;
+}
+
+/* The price; a failure, which is that memory is exhausted, makes it infinite. */
+static double fit_price(const hk_machine *m, const hk_tune_cell *cell) {
+  double us;
+  const hk_status rc = hk_algorithm_price(m, hk_algorithms[cell->algorithm], (hk_coll)cell->coll, cell->bytes, &us);
+  return rc == HK_OK ? us : INFINITY;
 }
 
 void hk_tune_table_clear(hk_tune_table *t) {
+  hk_outlines_free(t->machine.outlines);
+  hk_layout_free(t->layout);
   free(t->at);
   *t = (hk_tune_table){.n = 0};
 }
@@ -36,7 +49,7 @@ static bool fit_next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_
   g->best = g->chosen = g->first;
   while (g->first + g->n < t->n && a[g->n].coll == a->coll && a[g->n].bytes == a->bytes) {
     int i = g->first + g->n++;
-    double us = hk_algorithm_cost(hk_algorithms[t->at[i].algorithm], m, (hk_coll)a->coll, a->bytes);
+    double us = fit_price(m, &t->at[i]);
     if (t->at[i].us < t->at[g->best].us) g->best = i;
     if (i > g->first && us >= least) continue;
     least = us;
@@ -70,8 +83,7 @@ static double fit_misfit(const hk_tune_table *tables, int n, const hk_constants 
       double best = t->at[g.best].us, regret = log(t->at[g.chosen].us / best);
       for (int c = g.first; c < g.first + g.n; c++) {
         const hk_tune_cell *cell = &t->at[c];
-        double us = hk_algorithm_cost(hk_algorithms[cell->algorithm], &m, (hk_coll)cell->coll, cell->bytes);
-        double off = log(us / cell->us), weight = best / cell->us;
+        double off = log(fit_price(&m, cell) / cell->us), weight = best / cell->us;
         sum += weight * weight * off * off;
         weights += weight * weight;
       }
@@ -90,8 +102,7 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) 
     for (int c = 0; c < tables[i].n; c++) {
       const hk_tune_cell *cell = &tables[i].at[c];
       if (cell->rough) continue;
-      sum +=
-          fabs(log(hk_algorithm_cost(hk_algorithms[cell->algorithm], &m, (hk_coll)cell->coll, cell->bytes) / cell->us));
+      sum += fabs(log(fit_price(&m, cell) / cell->us));
       count++;
     }
   }

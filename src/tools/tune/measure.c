@@ -15,7 +15,9 @@
 #include "../../base/param.h"
 #include "../../base/wait.h" /* hk_now_ns */
 #include "../../collectives/algorithm.h"
+#include "../../collectives/outlines.h"
 #include "../../core/call.h"
+#include "../../program/layout.h"
 #include "../../run/choose.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */
 #include "tune.h"
@@ -391,6 +393,21 @@ static hk_tune_point *measure_points_of(const hk_tune_setup *s, int *n) {
   return out;
 }
 
+/* The programs of ranks that were started host after host. */
+static hk_status measure_make_outlines(hk_tune_table *out) {
+  hk_status rc = HK_OK;
+  const size_t n = (size_t)out->machine.nranks, hosts = (size_t)out->machine.nhosts;
+  uint64_t *host = calloc(n, sizeof *host);
+  out->machine.outlines = NULL; /* it was in the memory of another process */
+  if (!host) return HK_FAIL_ERRNO("no memory for %zu ranks", n);
+  for (size_t r = 0; r < n; r++) host[r] = r * hosts / n;
+  if (hosts > 1) HK_TRY(hk_layout_new(&out->layout, (int)n, host, NULL, NULL, 1), out);
+  rc = hk_outlines_new(&out->machine.outlines, (int)n, out->layout);
+out:
+  free(host);
+  return rc;
+}
+
 /* Makes the table from the first round; every round has the same cells in the same order. */
 static hk_status measure_make_table(hk_tune_table *out, const shared *s, int rounds, double **us) {
   out->machine = s->machine;
@@ -399,7 +416,7 @@ static hk_status measure_make_table(hk_tune_table *out, const shared *s, int rou
   if (!out->at || !*us) return HK_FAIL_ERRNO("no memory for %d results", s->n);
   out->n = s->n;
   memcpy(out->at, s->at, (size_t)s->n * sizeof *out->at);
-  return HK_OK;
+  return measure_make_outlines(out);
 }
 
 static hk_status measure_rounds(hk_tune_table *out, shared *s, const hk_tune_setup *setup,

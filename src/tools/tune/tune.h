@@ -48,7 +48,8 @@ typedef struct hk_tune_cell {
 
 typedef struct hk_tune_table {
   hk_tune_setup setup;
-  hk_machine machine; /* as the ranks saw it */
+  hk_machine machine;       /* as the ranks saw it */
+  struct hk_layout *layout; /* of ranks that were started host after host; NULL: one host */
   int n;
   hk_tune_cell *at; /* grouped by collective and size */
 } hk_tune_table;

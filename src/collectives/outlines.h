@@ -1,0 +1,57 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What prices need to know of algorithms' programs: their summaries, and the load that their messages put on the links
+ * inside a host. They are made when an algorithm is first priced for a collective, and kept. Equal on all ranks. */
+#ifndef HK_COLLECTIVES_OUTLINES_H
+#define HK_COLLECTIVES_OUTLINES_H
+#include "../program/summary.h"
+#include "../topo/paths.h"
+#include "algorithm.h"
+
+struct hk_layout; /* program/layout.h */
+
+/* The paths between the GPUs of the first host. */
+typedef struct hk_wires {
+  hk_paths *paths;
+  uint32_t *nodes; /* [n] of the ranks by their number on the host (hk_layout_local_of) */
+  int n;
+} hk_wires;
+
+enum { HK_TRAFFIC_ORDERS = 6 };
+
+/* The messages of one wave, in which each block has one byte. */
+typedef struct hk_traffic {
+  double alpha_us; /* of a message, on average: the links' latency alone; 0: no messages, or the links are not known */
+  double turns_us; /* on the fullest link of each step, one step after another; divided among all ring orders */
+  double all_us;   /* the same if all steps are under way at once */
+  double one_us;   /* the same on one ring order alone */
+  /* The most blocks that a rank sends to other hosts or receives from there, if the message is divided among the first
+   * 2^k ring orders; the last: among all. */
+  double far[HK_TRAFFIC_ORDERS + 1];
+} hk_traffic;
+
+typedef struct hk_outline {
+  hk_summary summary; /* of the first ring order, without maps */
+  hk_traffic traffic;
+  int orders; /* ring orders on which its programs differ, at least 1 */
+} hk_outline;
+
+typedef struct hk_outlines hk_outlines;
+
+/* `layout` (may be NULL: one host) must outlive it. */
+hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout *layout);
+/* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
+ * the first host's ranks by their number on the host; `rules` may be NULL. */
+hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules);
+/* Both for a cluster. */
+hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *seats, int nranks,
+                         const struct hk_layout *layout, const hk_path_rules *rules);
+void hk_outlines_free(hk_outlines *o); /* NULL is fine */
+/* *out: the outline of an algorithm that can run here; NULL if its programs are too large to be looked at, and so to be
+ * chosen. */
+hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_outline **out);
+/* Adds up the messages in the summary's maps, which are those of the first ring order. On each of the `orders` the rank
+ * at a place, or at a distance from the root (-1: none), does the same as that on the first one. `wires`: with 0 ranks
+ * nothing is known of the links inside a host. */
+hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int root, const struct hk_layout *layout,
+                        const hk_wires *wires);
+#endif
