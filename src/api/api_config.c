@@ -5,10 +5,10 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"
-#include "../collectives/select.h"
 #include "../comm/group.h"
 #include "../core/api.h"
 #include "../core/call.h"
+#include "../decide/select.h"
 
 _Static_assert((int)HK_CALL_PROTOCOLS == (int)HK_PROTO_COUNT, "a call's options have a bit set for each protocol");
 

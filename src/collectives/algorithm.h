@@ -4,9 +4,22 @@
 #define HK_COLLECTIVES_ALGORITHM_H
 #include <stdbool.h>
 #include "../program/builder.h"
-#include "machine.h"
+#include "../program/limits.h"
 
 struct hk_summary; /* program/summary.h */
+
+/* The ranks of a communicator, and what can connect them. Equal on all ranks, because it is computed from facts that
+ * all ranks exchanged at init. */
+typedef struct hk_team {
+  int nranks;
+  int nhosts;         /* 1: all ranks share a host */
+  int ranks_per_host; /* the largest number */
+  int least_per_host; /* the smallest */
+  bool multicast;     /* links of kind HK_LINK_MCAST_* exist (all ranks share memory, or a switch copies) */
+  bool in_switch;     /* a switch inside the host reduces what all ranks send to one (NVLS) */
+  bool in_network;    /* the network reduces what hosts send (CollNet) */
+  bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
+} hk_team;
 
 typedef struct hk_algorithm {
   const char *name;  /* as NCCL_ALGO spells it, lower case */
@@ -20,7 +33,7 @@ typedef struct hk_algorithm {
   unsigned protocols; /* bit set of 1u << hk_protocol that its links may use; 0: all */
   /* Returns why it cannot run here, in words that follow its name ("needs ..."); NULL if it can.  The pointer may be
    * NULL: it runs on any machine with any number of ranks.  The result must not depend on the calling rank. */
-  const char *(*cannot)(const hk_machine *m, hk_coll coll);
+  const char *(*cannot)(const hk_team *m, hk_coll coll);
   /* nranks >= 2: with one rank, every algorithm copies input to output. */
   void (*build)(hk_builder *b, const hk_build *what);
 } hk_algorithm;
@@ -28,7 +41,7 @@ typedef struct hk_algorithm {
 /* The registry, ended by NULL. */
 extern const hk_algorithm *const hk_algorithms[];
 const hk_algorithm *hk_algorithm_by_name(const char *name);
-static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_machine *m, hk_coll coll) {
+static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *m, hk_coll coll) {
   return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(m, hk_coll_plain(coll)));
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
@@ -36,10 +49,4 @@ hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_pro
  * *barred: these have more than `most` links and blocks moved in a wave, and *out is empty. */
 hk_status hk_algorithm_summarize(struct hk_summary *out, const hk_algorithm *a, const hk_build *what, size_t most,
                                  bool *barred);
-/* The price in microseconds for `bytes`, the size of the larger of a rank's buffers, as nccl-tests counts; INFINITY if
- * its programs are too large to be chosen. The machine has outlines. */
-hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
-/* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
- * ranks get the same value. */
-hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out);
 #endif

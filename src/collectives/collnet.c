@@ -183,7 +183,7 @@ static void collnet_build(hk_builder *b, const hk_build *w) {
   collnet_build_exchange(b, &p, parts, false);
 }
 
-static const char *collnet_cannot(const hk_machine *m, hk_coll coll) {
+static const char *collnet_cannot(const hk_team *m, hk_coll coll) {
   if (!m->in_network && coll == HK_ALLREDUCE)
     return "needs a CollNet plugin, NCCL_COLLNET_ENABLE=1 and a type that the network adds up";
   if (!m->in_network) return "needs a CollNet plugin that has this call, and NCCL_COLLNET_ENABLE=1";

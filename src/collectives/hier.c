@@ -119,7 +119,7 @@ static void hier_build(hk_builder *b, const hk_build *w) {
   hier_build_collect(b, &p, parts);
 }
 
-static const char *hier_cannot(const hk_machine *m, hk_coll coll) {
+static const char *hier_cannot(const hk_team *m, hk_coll coll) {
   (void)coll;
   if (m->nhosts < 2) return "needs several hosts";
   if (m->ranks_per_host < 2) return "needs hosts of several ranks";

@@ -107,7 +107,7 @@ static void hiertree_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static const char *hiertree_cannot(const hk_machine *m, hk_coll coll) {
+static const char *hiertree_cannot(const hk_team *m, hk_coll coll) {
   (void)coll;
   if (m->nhosts < 2) return "needs several hosts";
   if (m->ranks_per_host < 2) return "needs hosts of several ranks";

@@ -13,7 +13,7 @@
  */
 #include "mesh.h"
 
-static const char *nvls_cannot(const hk_machine *m, hk_coll coll) {
+static const char *nvls_cannot(const hk_team *m, hk_coll coll) {
   (void)coll;
   if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
   if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";

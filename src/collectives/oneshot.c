@@ -45,7 +45,7 @@ static void oneshot_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static const char *oneshot_cannot(const hk_machine *m, hk_coll coll) {
+static const char *oneshot_cannot(const hk_team *m, hk_coll coll) {
   (void)coll;
   return m->multicast ? NULL : "needs multicast, memory that all ranks share";
 }

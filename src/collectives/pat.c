@@ -81,7 +81,7 @@ static void pat_build(hk_builder *b, const hk_build *w) {
 }
 
 /* A stride is 16 bits. */
-static const char *pat_cannot(const hk_machine *m, hk_coll coll) {
+static const char *pat_cannot(const hk_team *m, hk_coll coll) {
   (void)coll;
   return m->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
 }

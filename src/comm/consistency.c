@@ -5,7 +5,7 @@
 #include <string.h>
 #include "../base/facts.h"
 #include "../base/param.h"
-#include "../collectives/overrides.h"
+#include "../decide/overrides.h"
 #include "../program/operation.h" /* HK_REDOP_INVARIANT */
 #include "../run/selection.h"
 #include "../run/tuner.h"

@@ -24,7 +24,7 @@ struct hk_facts; /* base/facts.h */
 struct hk_host_facts;
 struct hk_joined;
 struct hk_machine;
-struct hk_outlines; /* collectives/outlines.h */
+struct hk_outlines; /* decide/outlines.h */
 struct hk_plan;
 struct hk_program;
 struct hk_topo;

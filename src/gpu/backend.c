@@ -2,8 +2,8 @@
 /* The backend for ranks on GPUs: calls become kernels, or copies, on the user's streams. */
 #include "../core/backend.h"
 #include "../base/thread.h"
-#include "../collectives/machine.h"
 #include "../core/call.h"
+#include "../decide/machine.h"
 #include "../topo/join.h"
 #include "../transport/cuda/multicast.h"
 #include "buffer.h"

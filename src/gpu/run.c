@@ -5,9 +5,9 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "../collectives/protocol.h"
 #include "../core/call.h"
 #include "../core/overlap.h"
+#include "../decide/protocol.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
 #include "../kernels/plan.h"

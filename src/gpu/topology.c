@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../collectives/outlines.h"
-#include "../collectives/overrides.h"
+#include "../decide/outlines.h"
+#include "../decide/overrides.h"
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"

@@ -6,11 +6,11 @@
 
 struct hk_facts; /* base/facts.h */
 struct hk_gpu_process_group;
-struct hk_outlines; /* collectives/outlines.h */
+struct hk_outlines; /* decide/outlines.h */
 
 typedef struct hk_gpu_topology {
   bool *nvlink;                 /* [nranks] this rank's GPU and the other rank's are joined by NVLink */
-  struct hk_gpu_prices *prices; /* rank 0's prices, used by all ranks (collectives/machine.h) */
+  struct hk_gpu_prices *prices; /* rank 0's prices, used by all ranks (decide/machine.h) */
   uint32_t *nodes;              /* [nnodes] of this host's ranks; see nnodes */
   int nnodes;                   /* 0: ranks do not know the same links */
   unsigned char *distances;     /* [nranks] hk_path_class to each peer's GPU; NULL: NCCL_P2P_LEVEL is not set */

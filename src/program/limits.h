@@ -7,7 +7,7 @@
 #define HK_PROGRAM_LIMITS_H
 #include <stddef.h>
 
-/* How a slot is encoded: collectives/protocol.h. */
+/* How a slot is encoded: decide/protocol.h. */
 typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
 
 enum {

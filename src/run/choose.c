@@ -5,12 +5,11 @@
 #include <string.h>
 #include "../base/log.h"
 #include "../base/thread.h"
-#include "../collectives/algorithm.h"
-#include "../collectives/outlines.h"
-#include "../collectives/overrides.h"
 #include "../comm/rings.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
+#include "../decide/cost.h"
+#include "../decide/overrides.h"
 #include "../program/cursor.h"
 #include "../program/layout.h"
 #include "../transport/places.h"
@@ -82,7 +81,7 @@ static hk_status choose_plan_make(ncclComm_t c, const hk_decision *d, const hk_c
   plan->program = program;
   plan->channels = choose_channels_of(c, d, op, program);
   /* Measured: two ranks lose (docs/results/cpu.md); the cause is not known. */
-  plan->places = !c->selection->machine.overlap && c->nranks > 2 && c->nranks <= HK_PLACES_READERS + 1 &&
+  plan->places = !c->selection->machine.team.overlap && c->nranks > 2 && c->nranks <= HK_PLACES_READERS + 1 &&
                  program->traits.places;
   plan->max_operands = program->traits.max_operands + (plan->places ? HK_PLACES_READERS : 0);
   plan->orders = 1;
@@ -172,8 +171,8 @@ static hk_filter choose_filter_of(ncclComm_t c, const hk_call *op) {
 static hk_machine choose_machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
   /* Switches know fewer types and operators than cores do. */
-  if (m.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.in_switch = c->backend->switch_reduces(op);
-  if (m.in_network) m.in_network = hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
+  if (m.team.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.team.in_switch = c->backend->switch_reduces(op);
+  if (m.team.in_network) m.team.in_network = hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
   return m;
 }
 

@@ -20,7 +20,7 @@ hk_status hk_choose(ncclComm_t c, const struct hk_call *op, const struct hk_plan
 hk_status hk_choose_check(ncclComm_t c, const struct hk_call *op, const char *who);
 hk_status hk_choose_price(ncclComm_t c, const struct hk_call *op, double *us); /* microseconds, by the cost model */
 hk_status hk_choose_scratch(ncclComm_t c, size_t bytes, void **out);
-const struct hk_machine *hk_choose_machine(ncclComm_t c); /* collectives/machine.h */
+const struct hk_machine *hk_choose_machine(ncclComm_t c); /* decide/machine.h */
 const struct hk_constants *hk_choose_constants(ncclComm_t c);
 /* Sets the layout of the ranks, as hk_layout_new. */
 hk_status hk_choose_layout(ncclComm_t c, const uint64_t *hosts, const uint16_t *order, int nchannels);

@@ -13,7 +13,7 @@ static double estimate_message_us(const hk_call *call) {
   if (call->root == c->rank) return (double)(call->count * hk_dtype_size((hk_dtype)call->dtype)) * m->copy_us_per_b;
   const hk_level *level = hk_wire_near(c, call->root) ? &m->inside : &m->between;
   double bytes = (double)(call->count * hk_dtype_size((hk_dtype)call->dtype));
-  return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->overlap ? 0 : 2 * m->copy_us_per_b));
+  return level->alpha_us + m->sync_us + bytes * (level->ring_us_per_b + (m->team.overlap ? 0 : 2 * m->copy_us_per_b));
 }
 
 /* A communicator's collectives run one after another; its sends and receives run at the same time. */

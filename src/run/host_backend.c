@@ -5,10 +5,10 @@
 #include <string.h>
 #include "../base/thread.h"
 #include "../boot/host.h" /* HK_CPU_WORDS */
-#include "../collectives/machine.h"
 #include "../core/backend.h"
 #include "../core/call.h"
 #include "../core/links.h"
+#include "../decide/machine.h"
 #include "../device/device.h" /* hk_cuda_owns */
 #include "../device/host.h"
 #include "../kernels/steps.h"

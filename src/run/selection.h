@@ -2,13 +2,13 @@
 /* The input of a communicator's decisions. */
 #ifndef HK_RUN_SELECTION_H
 #define HK_RUN_SELECTION_H
-#include "../collectives/machine.h"
+#include "../decide/machine.h"
 
 /* Equal on all ranks, fixed at init. */
 typedef struct hk_selection {
   hk_machine machine;
   struct hk_layout *layout;       /* NULL: one host */
-  struct hk_overrides *overrides; /* collectives/overrides.h */
+  struct hk_overrides *overrides; /* decide/overrides.h */
   struct hk_tuner *tuner;         /* NULL: none */
   uint64_t sums;                  /* the reductions of the network, if machine.in_network: hk_collnet_sum bits */
   int network_calls;              /* HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */

@@ -9,7 +9,7 @@
 #include "../base/param.h"
 #include "../base/plugin.h"
 #include "../collectives/algorithm.h"
-#include "../collectives/select.h"
+#include "../decide/select.h"
 #include "tuner_abi.h"
 
 struct hk_tuner {
@@ -59,10 +59,10 @@ uint64_t hk_tuner_hash(const hk_tuner *t) {
 
 bool hk_tuner_begin(hk_tuner *t, const hk_machine *m, uint64_t comm) {
   ncclResult_t rc;
-  size_t n = (size_t)m->nranks, hosts = (size_t)m->nhosts;
+  size_t n = (size_t)m->team.nranks, hosts = (size_t)m->team.nhosts;
   if (t->version >= 5) {
     tuner_domains_v5 domains = {
-        .domains = m->nhosts, .least_ranks = m->least_per_host, .most_ranks = m->ranks_per_host};
+        .domains = m->team.nhosts, .least_ranks = m->team.least_per_host, .most_ranks = m->team.ranks_per_host};
     tuner_constants_v5 *constants = calloc(1, sizeof *constants);
     rc = constants
              ? ((const tuner_v5 *)t->symbol)->init(&t->context, comm, n, hosts, hk_plugin_log, &domains, constants)
@@ -130,8 +130,8 @@ static void tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_col
 static ncclResult_t tuner_ask_v2(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o,
                                  int *channels) {
   int a = -1, p = -1;
-  ncclResult_t rc =
-      ((const tuner_v2 *)t->symbol)->get(t->context, function, bytes, m->in_network, m->in_switch, 1, &a, &p, channels);
+  ncclResult_t rc = ((const tuner_v2 *)t->symbol)
+                        ->get(t->context, function, bytes, m->team.in_network, m->team.in_switch, 1, &a, &p, channels);
   if (rc != ncclSuccess || a < 0 || a >= TUNER_ALGORITHMS || p < 0 || p >= TUNER_PROTOCOLS) return rc;
   if (o->us[a][p] >= 0) o->us[a][p] = 0; /* the plugin's choice is taken if it can run */
   return rc;
@@ -150,7 +150,7 @@ static ncclResult_t tuner_ask(hk_tuner *t, const hk_machine *m, int function, si
 void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *d) {
   offer before, after;
   int function = tuner_function_of(coll), channels = 0;
-  if (function < 0 || !t->begun || m->nranks < 2) return;
+  if (function < 0 || !t->begun || m->team.nranks < 2) return;
   tuner_fill(&before, m, w, coll, bytes);
   after = before;
   ncclResult_t rc = tuner_ask(t, m, function, bytes, &after, &channels);

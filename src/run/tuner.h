@@ -2,10 +2,10 @@
 /* NCCL tuner plugins. A plugin is asked for each decision that is neither cached nor made by a tuning file. */
 #ifndef HK_RUN_TUNER_H
 #define HK_RUN_TUNER_H
-#include "../collectives/machine.h"
+#include "../decide/machine.h"
 #include "../program/program.h"
 
-struct hk_decision; /* collectives/select.h */
+struct hk_decision; /* decide/select.h */
 struct hk_filter;
 struct hk_settings; /* base/param.h */
 

@@ -4,7 +4,7 @@
  * sources. */
 #ifndef HK_SIM_MODEL_H
 #define HK_SIM_MODEL_H
-#include "../collectives/gpu.h"
+#include "../decide/gpu.h"
 
 /* ---- CPU ranks ---- */
 

@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../collectives/cost.h"
-#include "../collectives/protocol.h"
-#include "../collectives/select.h"
+#include "../decide/cost.h"
+#include "../decide/protocol.h"
+#include "../decide/select.h"
 #include "../program/layout.h"
 #include "model.h"
 #include "run.h"
@@ -92,7 +92,7 @@ int hk_simulator_ranks(const hk_simulator *x) { return x->nranks; }
 
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
   if (!(a->colls >> coll & 1u)) return "does not do this collective";
-  return a->cannot ? a->cannot(&x->machine, hk_coll_plain(coll)) : NULL;
+  return a->cannot ? a->cannot(&x->machine.team, hk_coll_plain(coll)) : NULL;
 }
 
 hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
@@ -167,10 +167,10 @@ static void sim_take_constants(hk_sim *s, const hk_simulator *x, const hk_decisi
   s->lane_us = HK_SIM_CORE_US;
   s->core_copy = x->machine.copy_us_per_b;
   s->core_add = x->machine.gamma_us_per_b;
-  s->cached = 2.0 * (double)s->sizes.total * x->machine.ranks_per_host < HK_SIM_CACHE;
+  s->cached = 2.0 * (double)s->sizes.total * x->machine.team.ranks_per_host < HK_SIM_CACHE;
   int cores = x->machine.cores_per_host;
-  if (cores > 0 && x->machine.ranks_per_host > cores)
-    s->wake_us = x->machine.switch_us * ceil((double)x->machine.ranks_per_host / cores);
+  if (cores > 0 && x->machine.team.ranks_per_host > cores)
+    s->wake_us = x->machine.switch_us * ceil((double)x->machine.team.ranks_per_host / cores);
 }
 
 /* Channels with the same programs do the same at flow level: one represents all. */
@@ -274,7 +274,7 @@ static hk_status sim_report_loads(const hk_sim *s, hk_sim_result *out) {
 static bool sim_is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d) {
   const hk_program *p;
   const size_t total = s->sizes.longest, chunk = s->sizes.chunk;
-  return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_SOURCES && x->machine.nhosts <= 1 &&
+  return s->gpu && d->protocol == HK_PROTO_LL && x->nranks <= HK_GPU_SMALL_SOURCES && x->machine.team.nhosts <= 1 &&
          (total < chunk ? total : chunk) <= HK_GPU_LL_MAX && total <= chunk * (size_t)s->all_channels &&
          hk_programs_get(&s->programs, 0, 0, &p) == HK_OK && p->traits.one_shot;
 }

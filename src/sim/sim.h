@@ -12,7 +12,7 @@
 #ifndef HK_SIM_SIM_H
 #define HK_SIM_SIM_H
 #include <stdio.h>
-#include "../collectives/machine.h"
+#include "../decide/machine.h"
 #include "../program/program.h"
 #include "../topo/search.h"
 
@@ -24,7 +24,7 @@ enum {
   HK_SIM_EVENT_LINKS = 8192 /* between hosts, on all channels: takes some seconds if all are used at once */
 };
 
-struct hk_filter; /* collectives/select.h */
+struct hk_filter; /* decide/select.h */
 
 typedef struct hk_sim_options {
   const struct hk_filter *filter; /* the selector's filter, unless the fields below override it; NULL: none */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "../base/param.h"
-#include "../collectives/outlines.h"
+#include "../decide/outlines.h"
 #include "../program/layout.h"
 #include "../run/tuner.h"
 #include "../topo/detect.h"
@@ -109,11 +109,11 @@ static int machine_take_seats(hk_inputs *w, int nranks, const char *host) {
 static void machine_heed_host_settings(hk_inputs *w) {
   hk_machine *m = &w->machine;
   if (m->cores_per_host == 0) return;
-  if (!w->overrides.settings->SHM_DISABLE || m->nranks == 1) return;
-  hk_host_facts f = {.nranks = m->nranks,
-                     .nhosts = m->nhosts,
-                     .ranks_per_host = m->ranks_per_host,
-                     .least_per_host = m->least_per_host,
+  if (!w->overrides.settings->SHM_DISABLE || m->team.nranks == 1) return;
+  hk_host_facts f = {.nranks = m->team.nranks,
+                     .nhosts = m->team.nhosts,
+                     .ranks_per_host = m->team.ranks_per_host,
+                     .least_per_host = m->team.least_per_host,
                      .cores_per_host = m->cores_per_host,
                      .slot_bytes = m->slot_bytes,
                      .nslots = m->nslots};

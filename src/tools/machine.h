@@ -2,9 +2,9 @@
 /* Which machine a command is about, and the names of its parts in the output. */
 #ifndef HK_TOOLS_MACHINE_H
 #define HK_TOOLS_MACHINE_H
-#include "../collectives/machine.h"
-#include "../collectives/overrides.h"
-#include "../collectives/select.h"
+#include "../decide/machine.h"
+#include "../decide/overrides.h"
+#include "../decide/select.h"
 #include "../topo/paths.h"
 #include "tools.h"
 

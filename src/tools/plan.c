@@ -3,7 +3,8 @@
 #include "plan.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../collectives/protocol.h"
+#include "../decide/cost.h"
+#include "../decide/protocol.h"
 #include "../sim/sim.h"
 #include "proof.h"
 
@@ -60,8 +61,8 @@ int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_R
 
 static const char *plan_place_of(const hk_inputs *w, char *text, size_t room) {
   char summary[256];
-  snprintf(text, room, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s", w->machine.nhosts,
-           w->machine.nhosts == 1 ? "" : "s", w->cluster->name, hk_topo_summary(w->cluster->kinds[0], summary));
+  snprintf(text, room, "%d rank%s on %d host%s (%s: %s)", w->nranks, w->nranks == 1 ? "" : "s", w->machine.team.nhosts,
+           w->machine.team.nhosts == 1 ? "" : "s", w->cluster->name, hk_topo_summary(w->cluster->kinds[0], summary));
   return text;
 }
 
@@ -148,10 +149,10 @@ static void plan_print_model(const hk_inputs *w) {
   plan_heading("The machine, as the model sees it");
   hk_table *t = hk_table_new("lrrr");
   hk_table_row(t, HK_STYLE_PLAIN, "\tA MESSAGE\tALONG A RING\tALL TO ALL");
-  if (m->ranks_per_host > 1)
+  if (m->team.ranks_per_host > 1)
     hk_table_row(t, HK_STYLE_PLAIN, "inside a host, a rank\t%.2f us\t%s\t%s", m->inside.alpha_us + m->sync_us,
                  plan_rate(ring, m->inside.ring_us_per_b), plan_rate(mesh, m->inside.mesh_us_per_b));
-  if (m->nhosts > 1)
+  if (m->team.nhosts > 1)
     hk_table_row(t, HK_STYLE_PLAIN, "between hosts, a host\t%.2f us\t%s\t%s", m->between.alpha_us + m->far_sync_us,
                  plan_rate(ring, m->between.ring_us_per_b), plan_rate(mesh, m->between.mesh_us_per_b));
   hk_table_print(t, 2, stdout);
@@ -319,7 +320,7 @@ static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t
   hk_json_open(&j, '{');
   hk_json_put_text(&j, "machine", w->cluster->name);
   hk_json_put_integer(&j, "ranks", w->nranks);
-  hk_json_put_integer(&j, "hosts", w->machine.nhosts);
+  hk_json_put_integer(&j, "hosts", w->machine.team.nhosts);
   hk_json_put_text(&j, "remarks", w->cluster->kinds[0]->remarks);
   hk_json_begin(&j, "plans", '[');
   for (int c = 0; c < HK_COLL_COUNT; c++) {

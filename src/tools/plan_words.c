@@ -3,7 +3,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include "../collectives/algorithm.h"
-#include "../collectives/protocol.h"
+#include "../decide/protocol.h"
 #include "plan.h"
 
 static void plan_words_say(FILE *to, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -63,7 +63,7 @@ static void plan_words_say_balance(const hk_plan_report *r, FILE *to) {
 static void plan_words_say_links(const hk_plan_report *r, FILE *to) {
   const hk_machine *m = &r->world->machine;
   double inside = m->inside.ring_us_per_b, between = m->between.ring_us_per_b;
-  if (m->nhosts > 1 && m->ranks_per_host > 1 && inside > 0 && between > 0) {
+  if (m->team.nhosts > 1 && m->team.ranks_per_host > 1 && inside > 0 && between > 0) {
     double in = 1 / inside / 1000, out = 1 / between / 1000;
     const char *narrow = in > 1.1 * out ? "between hosts" : out > 1.1 * in ? "inside the hosts" : NULL;
     if (narrow)

@@ -7,7 +7,7 @@
 #include <unistd.h>
 #include "../base/array.h"
 #include "../base/json.h"
-#include "../collectives/protocol.h"
+#include "../decide/protocol.h"
 #include "machine.h"
 
 hk_sim_row *hk_sim_view_add(hk_sim_view *v) {

@@ -3,15 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/param.h"
-#include "../collectives/machine.h"
-#include "../collectives/select.h"
+#include "../decide/select.h"
 #include "../program/layout.h"
 #include "proof.h"
 
 enum { MOST_RANKS = 4096 };
 
 typedef struct options {
-  const hk_settings *settings;
   hk_proof_options proof;
   const char *algorithm, *coll, *ranks;
   int root, hosts;
@@ -94,22 +92,15 @@ static bool verify_check_list(const char *list) {
   return good;
 }
 
-/* A machine on which every algorithm can run that can do these ranks at all. */
-static hk_machine verify_any_machine(const hk_settings *settings, int nranks, int nhosts) {
-  int most = (nranks + nhosts - 1) / nhosts;
-  hk_host_facts facts = {.nranks = nranks,
-                         .nhosts = nhosts,
-                         .ranks_per_host = most,
-                         .least_per_host = nranks / nhosts,
-                         .cores_per_host = most,
-                         .memory = true,
-                         .multicast = nhosts == 1,
-                         .slot_bytes = (size_t)settings->SLOT_BYTES,
-                         .nslots = (uint32_t)settings->SLOTS};
-  hk_machine m = hk_machine_of_hosts(&facts, NULL);
-  m.in_switch = true;
-  m.in_network = nhosts > 1;
-  return m;
+/* Ranks for which every algorithm can run that can do so many at all. */
+static hk_team verify_any_team(int nranks, int nhosts) {
+  return (hk_team){.nranks = nranks,
+                   .nhosts = nhosts,
+                   .ranks_per_host = (nranks + nhosts - 1) / nhosts,
+                   .least_per_host = nranks / nhosts,
+                   .multicast = nhosts == 1,
+                   .in_switch = true,
+                   .in_network = nhosts > 1};
 }
 
 void hk_proof_free(hk_program **p, int nranks) {
@@ -170,9 +161,9 @@ static hk_status verify_prove_one(const hk_algorithm *a, hk_coll coll, const opt
   hk_program *sample = NULL;
   for (int n = 1; n <= MOST_RANKS && rc == HK_OK; n++) {
     if (!verify_in_list(o->ranks, n) || n < o->hosts) continue;
-    hk_machine m = verify_any_machine(o->settings, n, o->hosts);
+    const hk_team team = verify_any_team(n, o->hosts);
     int root = hk_coll_has_root(coll) ? o->root : 0;
-    if (root >= n || !hk_algorithm_supports(a, &m, coll)) continue;
+    if (root >= n || !hk_algorithm_supports(a, &team, coll)) continue;
     hk_program **p = NULL;
     if ((rc = verify_build_on(a, coll, n, o->hosts, root, &p)) != HK_OK) return rc;
     rc = hk_prove((const hk_program *const *)p, n, &proof, &report);
@@ -223,8 +214,7 @@ static int verify_prove_registry(const options *o, hk_json *w) {
 
 static int verify_run(void *into, int nargs, char **args) {
   options *o = into;
-  o->settings = hk_settings_now();
-  if (o->proof.slots <= 0) o->proof.slots = (int)o->settings->SLOTS;
+  if (o->proof.slots <= 0) o->proof.slots = (int)hk_settings_now()->SLOTS;
   if (!nargs && !o->all && !o->algorithm && !o->coll)
     return hk_tool_wrong("what should be verified? Give a FILE, --algorithm, --collective or --all");
   if (nargs && (o->all || o->algorithm || o->coll))

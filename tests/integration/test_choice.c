@@ -7,11 +7,11 @@
 #include <string.h>
 #include "../../src/base/param.h"
 #include "../../src/collectives/algorithm.h"
-#include "../../src/collectives/machine.h"
-#include "../../src/collectives/overrides.h"
 #include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/decide/machine.h"
+#include "../../src/decide/overrides.h"
 #include "../../src/kernels/steps.h"
 #include "../../src/program/program.h"
 #include "../../src/run/choose.h"

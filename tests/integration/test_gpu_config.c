@@ -4,7 +4,7 @@
  * check: timeout=200 notsan */
 #include "../../src/base/log.h"
 #include "../../src/base/param.h"
-#include "../../src/collectives/protocol.h"
+#include "../../src/decide/protocol.h"
 #include "../../src/gpu/endpoints.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/transfers.h"

@@ -2,7 +2,7 @@
 /* One-shot algorithms in a switch, on emulated GPUs with multicast objects: sumshot, whose sum each rank loads from the
  * switch, and oneshot, which stores lines of LL, or slots, for all ranks at once.
  * check: timeout=300 notsan long=asan */
-#include "../../src/collectives/gpu.h"
+#include "../../src/decide/gpu.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/transport/cuda/multicast.h"

@@ -328,17 +328,8 @@ static inline void check_aborted(hk_coll coll, uint32_t proto) {
 }
 
 static inline bool usable(const hk_algorithm *a, hk_coll coll, int n) {
-  hk_machine m = {.nranks = n,
-                  .nhosts = 1,
-                  .ranks_per_host = n,
-                  .least_per_host = n,
-                  .channels = 1,
-                  .max_channels = 1,
-                  .protocols = 1,
-                  .slot_bytes = SLOT_BYTES,
-                  .inside.alpha_us = 1,
-                  .between.alpha_us = 1};
-  return hk_algorithm_supports(a, &m, coll);
+  const hk_team team = {.nranks = n, .nhosts = 1, .ranks_per_host = n, .least_per_host = n};
+  return hk_algorithm_supports(a, &team, coll);
 }
 
 /* Reduce-scatter with one step for all sources: equal to the host's, bit for bit. */

@@ -2,9 +2,9 @@
 /* Outlines for machines that a test describes by numbers, without a communicator or a simulator. */
 #ifndef SUPPORT_OUTLINES_H
 #define SUPPORT_OUTLINES_H
-#include "../../src/collectives/outlines.h"
 #include <check.h>
 #include <stdlib.h>
+#include "../../src/decide/cost.h"
 #include "../../src/program/layout.h"
 
 /* The machine with outlines of ranks that stand host after host, the last host with the fewest. They are kept until the
@@ -17,18 +17,19 @@ static inline hk_machine with_outlines(hk_machine m) {
   } kept[KEPT];
   int k = 0;
   for (; k < KEPT && kept[k].outlines; k++)
-    if (kept[k].nranks == m.nranks && kept[k].nhosts == m.nhosts && kept[k].per == m.ranks_per_host) break;
+    if (kept[k].nranks == m.team.nranks && kept[k].nhosts == m.team.nhosts && kept[k].per == m.team.ranks_per_host)
+      break;
   ck_assert_int_lt(k, KEPT);
   if (!kept[k].outlines) {
     hk_layout *l = NULL;
-    uint64_t *host = calloc((size_t)m.nranks, sizeof *host);
-    for (int r = 0; r < m.nranks; r++) host[r] = (uint64_t)(r / m.ranks_per_host);
-    if (m.nhosts > 1) ck_assert_int_eq(hk_layout_new(&l, m.nranks, host, NULL, NULL, 1), HK_OK);
+    uint64_t *host = calloc((size_t)m.team.nranks, sizeof *host);
+    for (int r = 0; r < m.team.nranks; r++) host[r] = (uint64_t)(r / m.team.ranks_per_host);
+    if (m.team.nhosts > 1) ck_assert_int_eq(hk_layout_new(&l, m.team.nranks, host, NULL, NULL, 1), HK_OK);
     free(host);
-    kept[k].nranks = m.nranks;
-    kept[k].nhosts = m.nhosts;
-    kept[k].per = m.ranks_per_host;
-    ck_assert_int_eq(hk_outlines_new(&kept[k].outlines, m.nranks, l), HK_OK);
+    kept[k].nranks = m.team.nranks;
+    kept[k].nhosts = m.team.nhosts;
+    kept[k].per = m.team.ranks_per_host;
+    ck_assert_int_eq(hk_outlines_new(&kept[k].outlines, m.team.nranks, l), HK_OK);
   }
   m.outlines = kept[k].outlines;
   return m;

@@ -5,6 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include "../../src/collectives/algorithm.h"
+#include "../../src/decide/machine.h"
 #include "../../src/program/verify.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -26,12 +27,12 @@ static inline bool prove_full(void) {
 
 /* A machine on which every algorithm is supported that can do `nranks` at all. */
 static inline hk_machine prove_machine(int nranks) {
-  return (hk_machine){.nranks = nranks,
-                      .nhosts = 1,
-                      .ranks_per_host = nranks,
-                      .least_per_host = nranks,
+  return (hk_machine){.team.nranks = nranks,
+                      .team.nhosts = 1,
+                      .team.ranks_per_host = nranks,
+                      .team.least_per_host = nranks,
                       .cores_per_host = 2,
-                      .multicast = true,
+                      .team.multicast = true,
                       .inside.alpha_us = 0.3,
                       .between = {.alpha_us = 12, .ring_us_per_b = 1.0 / 3000, .mesh_us_per_b = 1.0 / 3000},
                       .gamma_us_per_b = 1.0 / 30000,
@@ -86,7 +87,7 @@ static inline void prove(const hk_algorithm *a, hk_coll coll, int nranks, int ro
 static inline void prove_roots(const hk_algorithm *a, int nranks, int root_step, prove_range range) {
   hk_machine m = prove_machine(nranks);
   for (int c = 0; c < HK_COLL_COUNT; c++) {
-    if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+    if (!hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
     int roots = hk_coll_has_root((hk_coll)c) ? nranks : 1;
     for (int root = 0; root < roots; root += root_step) prove(a, (hk_coll)c, nranks, root, range);
     if (roots > 1 && (roots - 1) % root_step) prove(a, (hk_coll)c, nranks, roots - 1, range);

@@ -122,7 +122,7 @@ static void formula_check(const hk_algorithm *a, int n) {
 
 TEST_LOOP(allreduce_gives_equal_bits, prove_count()) {
   hk_machine m = prove_machine(2);
-  if (!hk_algorithm_supports(hk_algorithms[_i], &m, HK_ALLREDUCE)) return;
+  if (!hk_algorithm_supports(hk_algorithms[_i], &m.team, HK_ALLREDUCE)) return;
   for (int n = 1; n <= 40; n++) formula_check(hk_algorithms[_i], n);
 }
 

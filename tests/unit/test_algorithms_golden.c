@@ -7,7 +7,7 @@
  * check: notsan noasan */
 #include <math.h>
 #include "../../src/base/param.h"
-#include "../../src/collectives/select.h"
+#include "../../src/decide/select.h"
 #include "../../src/program/layout.h"
 #include "../../src/topo/paths.h"
 #include "../../src/topo/search.h"
@@ -55,11 +55,11 @@ static hk_layout *layout_of(int which, int n) {
 
 static hk_machine machine_of(const hk_layout *l, int n) {
   hk_machine m = prove_machine(n);
-  m.nhosts = hk_layout_hosts(l);
-  m.ranks_per_host = l ? l->most : n;
-  m.least_per_host = l ? l->least : n;
-  m.multicast = m.nhosts == 1;
-  m.in_switch = m.in_network = true;
+  m.team.nhosts = hk_layout_hosts(l);
+  m.team.ranks_per_host = l ? l->most : n;
+  m.team.least_per_host = l ? l->least : n;
+  m.team.multicast = m.team.nhosts == 1;
+  m.team.in_switch = m.team.in_network = true;
   return m;
 }
 
@@ -93,7 +93,7 @@ TEST(programs) {
         int n = counts[i / LAYOUTS];
         hk_layout *l = layout_of(i % LAYOUTS, n);
         hk_machine m = machine_of(l, n);
-        for (int r = 0; r < n && hk_algorithm_supports(a, &m, (hk_coll)c); r++)
+        for (int r = 0; r < n && hk_algorithm_supports(a, &m.team, (hk_coll)c); r++)
           add_program(a,
                       &(hk_build){.coll = (hk_coll)c,
                                   .rank = r,
@@ -159,7 +159,7 @@ static hk_machine any_machine(void) {
   int per = 1 + (int)rnd(most);
   int least = hosts > 1 && rnd(3) == 0 ? 1 + (int)rnd((uint32_t)per) : per;
   hk_machine m = rnd(2) ? of_hosts(hosts, per, least) : of_gpus(hosts, per, least);
-  m.in_network = rnd(2);
+  m.team.in_network = rnd(2);
   if (rnd(2)) m.between = any_level();
   if (rnd(4) == 0) m.rings = (int)rnd(5);
   if (rnd(4) == 0) m.channel_us_per_b = any(1e-3);
@@ -182,7 +182,7 @@ TEST(prices) {
       double is[FIGURES] = {0};
       for (int i = 0; i < MACHINES; i++) {
         hk_machine m = machines[i];
-        if (m.nranks < 2 || !hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+        if (m.team.nranks < 2 || !hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
         is[0]++;
         is[1] += log1p(price_of(a, &m, (hk_coll)c, bytes[i])) * (1 + i % 7);
         is[2] += (double)chunk_of(a, &m, (hk_coll)c, bytes[i]) * (1 + i % 7);
@@ -218,10 +218,12 @@ static const char *const clusters[] = {
 
 static void check_machine(golden *g, const char *name, const hk_machine *m) {
   const hk_level *l[] = {&m->inside, &m->between};
-  golden_figures(g, name, "ranks, hosts, ranks of the largest and the smallest, cores", 5,
-                 (double[]){m->nranks, m->nhosts, m->ranks_per_host, m->least_per_host, m->cores_per_host});
+  golden_figures(
+      g, name, "ranks, hosts, ranks of the largest and the smallest, cores", 5,
+      (double[]){m->team.nranks, m->team.nhosts, m->team.ranks_per_host, m->team.least_per_host, m->cores_per_host});
   golden_figures(g, name, "capabilities, channels, rings, bytes of a slot", 5,
-                 (double[]){m->multicast + 2 * m->in_switch + 4 * m->in_network + 8 * m->overlap + 16 * m->protocols,
+                 (double[]){m->team.multicast + 2 * m->team.in_switch + 4 * m->team.in_network + 8 * m->team.overlap +
+                                16 * m->protocols,
                             m->channels, m->max_channels, m->rings, (double)m->slot_bytes});
   golden_figures(g, name, "memory, switch and launch", 4,
                  (double[]){m->gamma_us_per_b, m->copy_us_per_b, m->switch_us, m->launch_us});
@@ -238,11 +240,11 @@ static void check_traffic(golden *g, const char *name, const hk_cluster *c, cons
                           const hk_machine *m) {
   hk_outlines *o;
   double is[6] = {0};
-  ck_assert_msg(hk_outlines_of(&o, c, seats, m->nranks, l, NULL) == HK_OK, "%s: %s", name, hk_last_error());
+  ck_assert_msg(hk_outlines_of(&o, c, seats, m->team.nranks, l, NULL) == HK_OK, "%s: %s", name, hk_last_error());
   for (int k = 0; hk_algorithms[k]; k++)
     for (int coll = 0; coll <= HK_SCATTER; coll++) {
       const hk_outline *x;
-      if (!hk_algorithm_supports(hk_algorithms[k], m, (hk_coll)coll)) continue;
+      if (!hk_algorithm_supports(hk_algorithms[k], &m->team, (hk_coll)coll)) continue;
       ck_assert_int_eq(hk_outlines_get(o, hk_algorithms[k], (hk_coll)coll, &x), HK_OK);
       if (!x) continue;
       const hk_traffic *t = &x->traffic;

@@ -3,10 +3,10 @@
 /* The price of a group of calls (src/run/estimate.h), on communicators that have a machine and peers only. */
 #include <check.h>
 #include <stdlib.h>
-#include "../../src/collectives/outlines.h"
 #include "../../src/core/backend.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
+#include "../../src/decide/outlines.h"
 #include "../../src/run/choose.h"
 #include "../../src/run/estimate.h"
 #include "../../src/run/plans.h"
@@ -78,7 +78,7 @@ TEST(messages) {
           const hk_call call = transfer(&a, (hk_p2p)p2p, peer, 100, HK_F64);
           const bool near = peers[peer].host == peers[a.rank].host;
           double us = (near ? 1 : 16) + 0.5 + 800 * ((near ? 0.25 : 2) + (overlap ? 0 : 0.25));
-          a.selection->machine.overlap = overlap;
+          a.selection->machine.team.overlap = overlap;
           if (peer == a.rank) us = 100;
           ck_assert_double_eq(estimate(&call, 1), us);
         }

@@ -8,10 +8,10 @@
 #include <string.h>
 #include "../../src/base/param.h"
 #include "../../src/boot/host.h"
-#include "../../src/collectives/machine.h"
 #include "../../src/comm/hosts.h"
 #include "../../src/core/backend.h"
 #include "../../src/core/wiring.h"
+#include "../../src/decide/machine.h"
 #include "../../src/program/layout.h"
 #include "../../src/run/choose.h"
 #include "../../src/run/run.h"

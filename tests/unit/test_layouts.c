@@ -3,7 +3,7 @@
  * one by one and at random, with ring orders turned inside the hosts; on uneven hosts where that is supported.
  * check: notsan */
 #include <string.h>
-#include "../../src/collectives/machine.h"
+#include "../../src/decide/machine.h"
 #include "../../src/program/layout.h"
 #include "../support/prove_algorithms.h"
 #include "../support/suite.h"
@@ -85,13 +85,13 @@ static hk_layout *make_layout(const int *sizes, int hosts, deal how) {
 
 static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel) {
   hk_machine m = prove_machine(l->nranks);
-  m.nhosts = l->nhosts;
-  m.ranks_per_host = l->most;
-  m.least_per_host = l->least;
-  m.multicast = l->nhosts == 1;
-  m.in_network = l->nhosts > 1;
+  m.team.nhosts = l->nhosts;
+  m.team.ranks_per_host = l->most;
+  m.team.least_per_host = l->least;
+  m.team.multicast = l->nhosts == 1;
+  m.team.in_network = l->nhosts > 1;
   for (int c = 0; c < HK_COLL_COUNT; c++) {
-    if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+    if (!hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
     int roots = hk_coll_has_root((hk_coll)c) ? l->nranks : 1;
     for (int root = 0; root < roots; root += 1 + roots / 3) {
       hk_program *p[64];

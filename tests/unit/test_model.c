@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../../src/collectives/algorithm.h"
-#include "../../src/collectives/protocol.h"
+#include "../../src/decide/protocol.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"
 #include "../support/suite.h"

@@ -4,7 +4,7 @@
  * too.
  * check: notsan timeout=120 */
 #include <string.h>
-#include "../../src/collectives/rules.h"
+#include "../../src/decide/rules.h"
 #include "../../src/program/layout.h"
 #include "../support/outlines.h"
 #include "../support/prove_algorithms.h"
@@ -33,12 +33,12 @@ static hk_layout *make_layout(shape s, int n) {
 
 static hk_machine machine_of(const hk_layout *l, int n) {
   hk_machine m = prove_machine(n);
-  m.in_switch = !l;
+  m.team.in_switch = !l;
   if (!l) return m;
-  m.nhosts = l->nhosts;
-  m.ranks_per_host = l->most;
-  m.least_per_host = l->least;
-  m.multicast = l->nhosts == 1;
+  m.team.nhosts = l->nhosts;
+  m.team.ranks_per_host = l->most;
+  m.team.least_per_host = l->least;
+  m.team.multicast = l->nhosts == 1;
   return m;
 }
 
@@ -60,7 +60,7 @@ static hk_order least_order(const hk_algorithm *a, hk_coll coll, int n, shape s)
   hk_layout *l = make_layout(s, n);
   hk_machine m = machine_of(l, n);
   hk_order least = HK_ORDER_FIXED + 1;
-  if (hk_algorithm_supports(a, &m, coll)) {
+  if (hk_algorithm_supports(a, &m.team, coll)) {
     int roots = hk_coll_has_root(coll) ? n : 1;
     for (int root = 0; root < roots; root += root && n > 16 ? n / 4 : 1)
       for (int c = 0; c < (l ? RING_ORDERS : 1); c++) {
@@ -121,10 +121,10 @@ TEST(each_collective_has_one) {
         hk_layout *l = make_layout(s, n);
         hk_machine m = machine_of(l, n);
         int found = 0;
-        m.multicast = m.in_switch = false;
+        m.team.multicast = m.team.in_switch = false;
         for (int i = 0; hk_algorithms[i]; i++)
           found += (hk_algorithms[i]->fixed_order >> reducing[k] & 1u) &&
-                   hk_algorithm_supports(hk_algorithms[i], &m, reducing[k]);
+                   hk_algorithm_supports(hk_algorithms[i], &m.team, reducing[k]);
         ck_assert_int_gt(found, 0);
         hk_layout_free(l);
       }
@@ -134,12 +134,12 @@ TEST(each_collective_has_one) {
 
 static hk_machine gpus(int nhosts, bool in_switch) {
   hk_machine m = prove_machine(8 * nhosts);
-  m.nhosts = nhosts;
-  m.ranks_per_host = m.least_per_host = 8;
+  m.team.nhosts = nhosts;
+  m.team.ranks_per_host = m.team.least_per_host = 8;
   m.cores_per_host = 0;
-  m.overlap = true;
-  m.in_switch = in_switch;
-  m.multicast = nhosts == 1;
+  m.team.overlap = true;
+  m.team.in_switch = in_switch;
+  m.team.multicast = nhosts == 1;
   m.max_channels = 16;
   m.protocols = (1u << HK_PROTO_COUNT) - 1;
   return m;

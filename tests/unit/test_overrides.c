@@ -5,9 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
-#include "../../src/collectives/overrides.h"
-#include "../../src/collectives/rules.h"
-#include "../../src/collectives/select.h"
+#include "../../src/decide/overrides.h"
+#include "../../src/decide/rules.h"
+#include "../../src/decide/select.h"
 #include "../../src/topo/synth.h"
 #include "../support/changed.h"
 #include "../support/golden.h"
@@ -65,7 +65,7 @@ TEST(rules_in_order) {
 TEST(measured_choices) {
   hk_machine m = host(8), hosts = m, gpus = m;
   hk_rules r = {.n = 1, .at = &(hk_rule){.coll = -1, .to = SIZE_MAX, .nranks = 8, .nhosts = 1, .via = HK_VIA_MEMORY}};
-  hosts.nhosts = 2;
+  hosts.team.nhosts = 2;
   gpus.cores_per_host = 0;
   ck_assert(hk_rule_fits(&r.at[0], &m, HK_ALLREDUCE, 64));
   ck_assert(!hk_rule_fits(&r.at[0], &hosts, HK_ALLREDUCE, 64));
@@ -237,12 +237,12 @@ static hk_machine machine_of(const char *words, const hk_overrides *o) {
 
 TEST(machines) {
   hk_machine h100 = machine_of("dgx-h100", NULL), two = machine_of("nodes=2 of dgx-a100", NULL);
-  ck_assert(h100.overlap && h100.multicast && h100.in_switch);
-  ck_assert_int_eq(h100.nranks, 8);
+  ck_assert(h100.team.overlap && h100.team.multicast && h100.team.in_switch);
+  ck_assert_int_eq(h100.team.nranks, 8);
   ck_assert_uint_eq(h100.protocols, 7);
   ck_assert_double_eq_tol(1e-3 / h100.inside.ring_us_per_b, 370, 20);
-  ck_assert_int_eq(two.nhosts, 2);
-  ck_assert_int_eq(two.least_per_host, 8);
+  ck_assert_int_eq(two.team.nhosts, 2);
+  ck_assert_int_eq(two.team.least_per_host, 8);
   ck_assert_double_eq_tol(1e-3 / two.between.ring_us_per_b, 195, 8);
   hk_machine pcie = machine_of("8xa100:pcie2", NULL);
   ck_assert_double_gt(pcie.inside.mesh_us_per_b, 10 * h100.inside.mesh_us_per_b);
@@ -250,7 +250,7 @@ TEST(machines) {
   hk_machine cpus = machine_of("nodes=3 of 2xcpu cores=32 nic=1x100", NULL);
   ck_assert_int_eq(cpus.cores_per_host, 64);
   ck_assert_uint_eq(cpus.protocols, 1);
-  ck_assert(!cpus.multicast && !cpus.overlap);
+  ck_assert(!cpus.team.multicast && !cpus.team.overlap);
 }
 
 /* Without GPUDirect a message to the network waits for host memory, and is no faster. */

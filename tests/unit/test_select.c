@@ -2,11 +2,11 @@
 /* check: notsan */
 /* Selection and chunks: deterministic, equal for all ranks, always supported, without cliffs. */
 #include <string.h>
-#include "../../src/collectives/cost.h"
-#include "../../src/collectives/gpu.h"
-#include "../../src/collectives/machine.h"
-#include "../../src/collectives/protocol.h"
-#include "../../src/collectives/select.h"
+#include "../../src/decide/cost.h"
+#include "../../src/decide/gpu.h"
+#include "../../src/decide/machine.h"
+#include "../../src/decide/protocol.h"
+#include "../../src/decide/select.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"
 
@@ -99,7 +99,7 @@ START_TEST(always_supported) {
       for (size_t bytes = 0; bytes < (size_t)1 << 40; bytes = bytes * 3 + 1) {
         const hk_algorithm *a = choose(&all[k], (hk_coll)c, bytes);
         ck_assert_ptr_nonnull(a);
-        ck_assert(hk_algorithm_supports(a, &all[k], (hk_coll)c));
+        ck_assert(hk_algorithm_supports(a, &all[k].team, (hk_coll)c));
         hk_machine copy = all[k];
         ck_assert_ptr_eq(choose(&copy, (hk_coll)c, bytes), a);
       }
@@ -130,7 +130,7 @@ START_TEST(wishes) {
     ck_assert_ptr_null(d.note);
   }
   /* A filter that cannot be granted is dropped, and it is said. */
-  m.multicast = false;
+  m.team.multicast = false;
   hk_decision d = choose_by(&m, "OneShot", NULL, HK_ALLREDUCE, 64);
   ck_assert_ptr_eq(d.algorithm, choose(&m, HK_ALLREDUCE, 64));
   ck_assert_ptr_nonnull(d.note);
@@ -256,11 +256,11 @@ START_TEST(chunks) {
   hk_machine all[MACHINES];
   int n = machines(all);
   for (int k = 0; k < n; k++) {
-    if (all[k].nranks > 64) continue;
+    if (all[k].team.nranks > 64) continue;
     hk_machine m = all[k];
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
-        if (!hk_algorithm_supports(*a, &m, (hk_coll)c)) continue;
+        if (!hk_algorithm_supports(*a, &m.team, (hk_coll)c)) continue;
         for (double block = 0; block < 1e9; block = block * 1.7 + 1) {
           size_t bytes = (size_t)block, chunk = chunk_of(*a, &m, (hk_coll)c, bytes);
           ck_assert_uint_gt(chunk, 0);
@@ -283,16 +283,17 @@ START_TEST(no_cliffs) {
   hk_machine all[MACHINES];
   int n = machines(all);
   for (int k = 0; k < n; k++) {
-    if (all[k].nranks < 2 || all[k].nranks > 64 || (all[k].nhosts > 1 && all[k].ranks_per_host > 1)) continue;
+    if (all[k].team.nranks < 2 || all[k].team.nranks > 64 || (all[k].team.nhosts > 1 && all[k].team.ranks_per_host > 1))
+      continue;
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       double last = 0;
       for (double size = 1024; size < 64 << 20; size *= 1.1) {
         const hk_algorithm *a = choose(&all[k], (hk_coll)c, (size_t)size);
         double us = price_of(a, &all[k], (hk_coll)c, (size_t)size);
         ck_assert_double_gt(us, 0);
-        ck_assert_msg(last == 0 || us < last * (all[k].multicast && all[k].nranks < 31 ? 1.3 : 1.4),
+        ck_assert_msg(last == 0 || us < last * (all[k].team.multicast && all[k].team.nranks < 31 ? 1.3 : 1.4),
                       "%s of %.0f bytes, %d ranks on %d hosts: %s takes %.1f us after %.1f", hk_coll_name((hk_coll)c),
-                      size, all[k].nranks, all[k].nhosts, a->name, us, last);
+                      size, all[k].team.nranks, all[k].team.nhosts, a->name, us, last);
         last = us;
       }
     }
@@ -399,7 +400,7 @@ START_TEST(in_a_switch) {
     }
   }
   const hk_algorithm *twoshot = hk_algorithm_by_name("twoshot");
-  ck_assert(!hk_algorithm_supports(twoshot, &large, HK_ALLREDUCE)); /* GPUs have no links for it */
+  ck_assert(!hk_algorithm_supports(twoshot, &large.team, HK_ALLREDUCE)); /* GPUs have no links for it */
 }
 END_TEST
 

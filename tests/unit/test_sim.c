@@ -8,7 +8,7 @@
 #include <string.h>
 #include <time.h>
 #include "../../src/collectives/algorithm.h"
-#include "../../src/collectives/protocol.h"
+#include "../../src/decide/protocol.h"
 #include "../../src/sim/flow.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"

@@ -5,8 +5,8 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
-#include "../../src/collectives/gpu.h"
-#include "../../src/collectives/protocol.h"
+#include "../../src/decide/gpu.h"
+#include "../../src/decide/protocol.h"
 #include "../../src/sim/run.h"
 #include "../../src/sim/sim.h"
 #include "../../src/topo/synth.h"

@@ -166,7 +166,7 @@ TEST(fewer_programs) {
     const hk_machine m = hk_machine_of_hosts(&facts, NULL);
     for (int i = 0; hk_algorithms[i]; i++)
       for (int coll = 0; coll < HK_COLL_COUNT; coll++)
-        if (hk_algorithm_supports(hk_algorithms[i], &m, (hk_coll)coll))
+        if (hk_algorithm_supports(hk_algorithms[i], &m.team, (hk_coll)coll))
           check_fewer(hk_algorithms[i], (hk_coll)coll, cases[k][0], cases[k][1], &fewer);
   }
   ck_assert_int_gt(fewer, 20);

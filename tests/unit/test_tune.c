@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "../../src/collectives/algorithm.h"
-#include "../../src/collectives/rules.h"
+#include "../../src/decide/rules.h"
 #include "../../src/tools/tune/tune.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"
@@ -34,7 +34,7 @@ static void make(hk_tune_table *t, int nranks, int nhosts, bool tcp, unsigned co
   for (int c = 0; c < HK_COLL_COUNT; c++)
     for (size_t bytes = FIRST; colls >> c & 1u && bytes <= LAST; bytes *= STEP)
       for (int a = 0; hk_algorithms[a]; a++) {
-        if (!hk_algorithm_supports(hk_algorithms[a], &t->machine, (hk_coll)c)) continue;
+        if (!hk_algorithm_supports(hk_algorithms[a], &t->machine.team, (hk_coll)c)) continue;
         ck_assert_int_lt(t->n, CELLS);
         t->at[t->n++] = (hk_tune_cell){.coll = (uint8_t)c,
                                        .algorithm = (uint8_t)a,

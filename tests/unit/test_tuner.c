@@ -8,8 +8,8 @@
 #include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/collectives/algorithm.h"
-#include "../../src/collectives/machine.h"
-#include "../../src/collectives/select.h"
+#include "../../src/decide/machine.h"
+#include "../../src/decide/select.h"
 #include "../../src/run/tuner.h"
 #include "../support/outlines.h"
 #include "../support/suite.h"

@@ -200,7 +200,7 @@ TEST_LOOP(memory, prove_count()) {
     hk_machine m = prove_machine(nranks);
     for (int c = 0; c < HK_COLL_COUNT; c++) {
       double sets[2];
-      if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+      if (!hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
       hk_program **p = prove_build(a, (hk_coll)c, nranks, 0);
       for (unsigned k = 0; k < 2; k++) {
         hk_verify_options o = {.slots = 2, .waves = k ? 10 : 3, .in_place = true, .orders = true};

@@ -529,7 +529,7 @@ TEST_LOOP(verdicts_on_algorithms, prove_count()) {
   for (int nranks = 2; nranks <= 5; nranks++) {
     hk_machine m = prove_machine(nranks);
     for (int c = 0; c < HK_COLL_COUNT; c++) {
-      if (!hk_algorithm_supports(a, &m, (hk_coll)c)) continue;
+      if (!hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
       hk_program **p = prove_build(a, (hk_coll)c, nranks, hk_coll_has_root((hk_coll)c) ? nranks / 2 : 0);
       snprintf(name, sizeof name, "%s %s of %d", a->name, hk_coll_name((hk_coll)c), nranks);
       same_verdicts(&g, a->name, name, p, nranks);

@@ -5,20 +5,19 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
-#include "../../collectives/algorithm.h"
-#include "../../collectives/outlines.h"
+#include "../../decide/cost.h"
 #include "../../program/layout.h"
 #include "tune.h"
 
 /* The machine that the ranks saw, with other constants. */
 static hk_machine fit_machine_with(const hk_tune_table *t, const hk_constants *k) {
-  hk_host_facts f = {.nranks = t->machine.nranks,
-                     .nhosts = t->machine.nhosts,
-                     .ranks_per_host = t->machine.ranks_per_host,
-                     .least_per_host = t->machine.least_per_host,
+  hk_host_facts f = {.nranks = t->machine.team.nranks,
+                     .nhosts = t->machine.team.nhosts,
+                     .ranks_per_host = t->machine.team.ranks_per_host,
+                     .least_per_host = t->machine.team.least_per_host,
                      .cores_per_host = t->machine.cores_per_host,
                      .memory = !t->setup.tcp,
-                     .multicast = t->machine.multicast,
+                     .multicast = t->machine.team.multicast,
                      .slot_bytes = t->machine.slot_bytes,
                      .nslots = t->machine.nslots};
   hk_machine m = hk_machine_of_hosts(&f, k);
@@ -158,8 +157,8 @@ static double fit_descend(const hk_tune_table *tables, int n, const fields *f, h
 }
 
 hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first) {
-  fields f = n > 0 && tables[0].machine.nhosts > 1 ? (fields){between, HK_ARRAY_LENGTH(between)}
-                                                   : (fields){inside, FIELDS};
+  fields f = n > 0 && tables[0].machine.team.nhosts > 1 ? (fields){between, HK_ARRAY_LENGTH(between)}
+                                                        : (fields){inside, FIELDS};
   hk_constants best = *first;
   double least = fit_descend(tables, n, &f, &best);
   /* Further starting points, because the error has local minima. */

@@ -15,8 +15,8 @@
 #include "../../base/param.h"
 #include "../../base/wait.h" /* hk_now_ns */
 #include "../../collectives/algorithm.h"
-#include "../../collectives/outlines.h"
 #include "../../core/call.h"
+#include "../../decide/outlines.h"
 #include "../../program/layout.h"
 #include "../../run/choose.h"
 #include "../../transport/link.h" /* HK_MCAST_SLOTS */
@@ -194,7 +194,8 @@ static hk_status measure_point(rank_state *r, const hk_tune_point *p) {
   trial t[HK_ALGORITHM_LIMIT];
   int n = 0;
   for (int i = 0; hk_algorithms[i]; i++)
-    if ((p->algorithms >> i & 1u) && hk_algorithm_supports(hk_algorithms[i], hk_choose_machine(r->comm), p->coll))
+    if ((p->algorithms >> i & 1u) &&
+        hk_algorithm_supports(hk_algorithms[i], &hk_choose_machine(r->comm)->team, p->coll))
       t[n++] = (trial){.algorithm = i};
   hk_status rc = measure_try_all(r, p->coll, p->bytes, t, n);
   if (rc != HK_OK || r->rank) return rc;
@@ -396,7 +397,7 @@ static hk_tune_point *measure_points_of(const hk_tune_setup *s, int *n) {
 /* The programs of ranks that were started host after host. */
 static hk_status measure_make_outlines(hk_tune_table *out) {
   hk_status rc = HK_OK;
-  const size_t n = (size_t)out->machine.nranks, hosts = (size_t)out->machine.nhosts;
+  const size_t n = (size_t)out->machine.team.nranks, hosts = (size_t)out->machine.team.nhosts;
   uint64_t *host = calloc(n, sizeof *host);
   out->machine.outlines = NULL; /* it was in the memory of another process */
   if (!host) return HK_FAIL_ERRNO("no memory for %zu ranks", n);

@@ -245,8 +245,8 @@ static int tune_fit(const options *o, hk_tune_table *tables, int n, const hk_con
 /* Fits the constants between hosts; those of one host, and its choices, do not change. */
 static int tune_fit_between(const options *o, const hk_tune_table *table, const hk_constants *before,
                             const hk_rules *choices) {
-  if (table->machine.nhosts < 2)
-    return hk_tool_wrong("--between: all %d ranks are on one host: start them on several", table->machine.nranks);
+  if (table->machine.team.nhosts < 2)
+    return hk_tool_wrong("--between: all %d ranks are on one host: start them on several", table->machine.team.nranks);
   hk_constants fitted = hk_tune_fit(table, 1, before);
   if (o->json) {
     hk_tune_print_json(table, 1, &fitted, choices);

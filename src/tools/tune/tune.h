@@ -3,8 +3,8 @@
 #ifndef HK_TOOLS_TUNE_H
 #define HK_TOOLS_TUNE_H
 #include <stdio.h> /* FILE */
-#include "../../collectives/machine.h"
-#include "../../collectives/rules.h"
+#include "../../decide/machine.h"
+#include "../../decide/rules.h"
 
 /* HK_TUNE_PLACES: placements of ranks that outnumber cores (measure.c). */
 enum { HK_TUNE_RANKS = 64, HK_TUNE_PLACES = 3, HK_TUNE_ROWS = 256, HK_TUNE_RUNS = 32 };

@@ -10,8 +10,8 @@
  * A * means "any", or "the cheapest by the model". Sizes are those of the larger of a rank's buffers; K, M and G are
  * powers of 1024; `to` is included. A rule whose algorithm cannot run, or is excluded by NCCL_ALGO, is skipped.
  */
-#ifndef HK_COLLECTIVES_RULES_H
-#define HK_COLLECTIVES_RULES_H
+#ifndef HK_DECIDE_RULES_H
+#define HK_DECIDE_RULES_H
 #include "select.h"
 
 typedef enum hk_via {
@@ -47,6 +47,6 @@ static inline bool hk_rule_fits(const hk_rule *r, const hk_machine *m, hk_coll c
   return (r->coll < 0 || r->coll == (int)coll) && bytes >= r->from && bytes <= r->to &&
          (r->via == HK_VIA_ANY ||
           (m->cores_per_host > 0 && (r->via == HK_VIA_MEMORY) == (m->inside.ring_us_per_b == 0))) &&
-         (!r->nranks || r->nranks == m->nranks) && (!r->nhosts || r->nhosts == m->nhosts);
+         (!r->nranks || r->nranks == m->team.nranks) && (!r->nhosts || r->nhosts == m->team.nhosts);
 }
 #endif

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What prices need to know of algorithms' programs: their summaries, and the load that their messages put on the links
  * inside a host. They are made when an algorithm is first priced for a collective, and kept. Equal on all ranks. */
-#ifndef HK_COLLECTIVES_OUTLINES_H
-#define HK_COLLECTIVES_OUTLINES_H
+#ifndef HK_DECIDE_OUTLINES_H
+#define HK_DECIDE_OUTLINES_H
+#include "../collectives/algorithm.h"
 #include "../program/summary.h"
 #include "../topo/paths.h"
-#include "algorithm.h"
+#include "../topo/topo.h"
 
 struct hk_layout; /* program/layout.h */
 

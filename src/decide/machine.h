@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine as the cost model knows it. It is made from a topology (also of machines that do not exist here) or from
  * facts that ranks exchange. */
-#ifndef HK_COLLECTIVES_MACHINE_H
-#define HK_COLLECTIVES_MACHINE_H
+#ifndef HK_DECIDE_MACHINE_H
+#define HK_DECIDE_MACHINE_H
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 #include "../base/status.h"
+#include "../collectives/algorithm.h"
 #include "../program/limits.h"
 #include "../program/program.h"
 
@@ -34,18 +35,11 @@ typedef struct hk_level {
 /* What prices depend on, apart from programs: a few terms of the alpha-beta-gamma model. Equal on all ranks, because
  * it is computed from facts that all ranks exchanged at init. */
 typedef struct hk_machine {
-  int nranks;
-  int nhosts;         /* 1: all ranks share a host */
-  int ranks_per_host; /* the largest number */
-  int least_per_host; /* the smallest */
+  hk_team team;
   int cores_per_host; /* cores on which a host's ranks may run together, minimum over the hosts; 0: GPUs */
-  bool multicast;     /* links of kind HK_LINK_MCAST_* exist (all ranks share memory, or a switch copies) */
-  bool in_switch;     /* a switch inside the host reduces what all ranks send to one (NVLS) */
-  bool in_network;    /* the network reduces what hosts send (CollNet) */
   bool reads;         /* hk_transport.reads; known only after init, so no price depends on it */
   /* for one message, set after the choice: it exceeds the caches anyway, so waves need not fit them */
   bool uncached;
-  bool overlap; /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
   hk_level inside, between;
   double gamma_us_per_b; /* one byte reduced */
   double copy_us_per_b;  /* one byte copied */

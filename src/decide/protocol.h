@@ -8,8 +8,8 @@
  *
  * On the host device there is only Simple: a slot's number is in the payload's cache line already.
  */
-#ifndef HK_COLLECTIVES_PROTOCOL_H
-#define HK_COLLECTIVES_PROTOCOL_H
+#ifndef HK_DECIDE_PROTOCOL_H
+#define HK_DECIDE_PROTOCOL_H
 #include "../program/limits.h"
 
 typedef struct hk_protocol_info {

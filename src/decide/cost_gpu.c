@@ -85,7 +85,7 @@ static double cost_gpu_inside_us(const hk_machine *m, const hk_outline *o, doubl
 static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
-  if (s->far_fan > 1 && (int)s->far_fan >= m->nhosts - 1 && s->most.crossing > 0) us *= MEET;
+  if (s->far_fan > 1 && (int)s->far_fan >= m->team.nhosts - 1 && s->most.crossing > 0) us *= MEET;
   /* On each ring order, another rank of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
@@ -102,7 +102,7 @@ static double cost_gpu_busiest(const hk_machine *m, const hk_outline *o, const w
 
 /* True if the kernel of small messages runs it. sync_us is 0 only with LL. */
 static bool cost_gpu_is_small(const hk_machine *m, const hk_outline *o, const wave *w) {
-  return o->summary.one_shot && m->nranks <= HK_GPU_SMALL_SOURCES && m->nhosts <= 1 && m->sync_us <= 0 &&
+  return o->summary.one_shot && m->team.nranks <= HK_GPU_SMALL_SOURCES && m->team.nhosts <= 1 && m->sync_us <= 0 &&
          w->waves <= 1 && w->message <= HK_GPU_LL_MAX;
 }
 
@@ -129,7 +129,7 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double alone = slice * lanes + (s->again.rounds ? w.waves * hop : hop);
   const double need = cost_gpu_busiest(m, o, &w), after = s->tail / w.waves * slice;
   const double depth = hk_depth(o), part = (w.waves + depth - 1) / w.waves;
-  const double tail = depth > 1 && m->nhosts <= 1 ? first : 0; /* the last byte also passes all ranks */
+  const double tail = depth > 1 && m->team.nhosts <= 1 ? first : 0; /* the last byte also passes all ranks */
   const double low = fmax(latency + alone, need + tail + after);
   const double high = latency + fmax(alone, need * part + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);

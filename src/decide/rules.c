@@ -6,9 +6,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>      /* strcasecmp */
+#include <strings.h> /* strcasecmp */
+#include "../collectives/algorithm.h"
 #include "../topo/topo.h" /* hk_hash_mix */
-#include "algorithm.h"
 #include "protocol.h"
 
 enum { FIELDS = 8, LINE_BYTES = 512, RULES_MOST = 10000, FILE_MOST = 4 << 20 };

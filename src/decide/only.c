@@ -3,7 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h> /* strncasecmp */
-#include "algorithm.h"
+#include "../collectives/algorithm.h"
 #include "protocol.h"
 #include "select.h"
 

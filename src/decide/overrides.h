@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All of the user's settings that affect selection, read once, in the same way by a communicator's init, `hocket plan`
  * and the simulator. */
-#ifndef HK_COLLECTIVES_OVERRIDES_H
-#define HK_COLLECTIVES_OVERRIDES_H
+#ifndef HK_DECIDE_OVERRIDES_H
+#define HK_DECIDE_OVERRIDES_H
 #include "../topo/paths.h"
 #include "machine.h"
 #include "select.h"

@@ -3,8 +3,8 @@
  * The selector: the cheapest (algorithm, protocol, channels) that the machine can run and the user allows. A pure
  * function of its arguments, so ranks with equal arguments get the same decision.
  */
-#ifndef HK_COLLECTIVES_SELECT_H
-#define HK_COLLECTIVES_SELECT_H
+#ifndef HK_DECIDE_SELECT_H
+#define HK_DECIDE_SELECT_H
 #include "../program/program.h"
 #include "machine.h"
 

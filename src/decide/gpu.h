@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The times that software adds to a GPU's links. The cost model and the simulator share them: they price the same
  * library. */
-#ifndef HK_COLLECTIVES_GPU_H
-#define HK_COLLECTIVES_GPU_H
+#ifndef HK_DECIDE_GPU_H
+#define HK_DECIDE_GPU_H
 #include "../program/limits.h"
 
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency

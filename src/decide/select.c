@@ -4,7 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include "algorithm.h"
+#include "cost.h"
 #include "protocol.h"
 #include "rules.h"
 
@@ -58,7 +58,7 @@ static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll c
   const double worth = w && w->efficient ? WORTH_EFFICIENT : WORTH;
   select_channel_range(m, w, &first, &last);
   *out = (hk_decision){.algorithm = a, .protocol = p, .channels = first};
-  if (m->nranks < 2) return HK_OK;
+  if (m->team.nranks < 2) return HK_OK;
   if (p == HK_PROTO_SIMPLE && first == 1 && last == 1 && m->channels == 1 && m->channel_us_per_b == 0)
     return hk_algorithm_price(m, a, coll, bytes, &out->us); /* on the host there is nothing to vary */
   for (int c = first; c <= last; c = c * 2 > last && c < last ? last : c * 2) {
@@ -78,7 +78,7 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
   *found = false;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
-    if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, m, coll)) continue;
+    if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, &m->team, coll)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
       if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
@@ -131,8 +131,8 @@ static hk_status select_from_all(const hk_machine *m, hk_filter rest, hk_coll co
   memset(rest.barred, 0, sizeof rest.barred);
   HK_OR_RETURN(select_cheapest(m, &rest, coll, bytes, out, &found));
   if (!found)
-    return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s of %d ranks on %d hosts", hk_coll_name(coll), m->nranks,
-                   m->nhosts);
+    return HK_FAIL(HK_ERR_INTERNAL, "no algorithm can do %s of %d ranks on %d hosts", hk_coll_name(coll),
+                   m->team.nranks, m->team.nhosts);
   out->overruled = excluded;
   out->note =
       excluded
@@ -166,7 +166,7 @@ hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll co
   *can = false;
   while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
   if (!hk_algorithms[i] || select_barred(filter, coll, i) || select_varies(filter, coll, a) ||
-      !hk_algorithm_supports(a, m, coll))
+      !hk_algorithm_supports(a, &m->team, coll))
     return HK_OK;
   if (!select_speaks(m, a, p) || select_protocol_barred(filter, coll, p) || select_left_out(filter, i, p)) return HK_OK;
   HK_OR_RETURN(select_price(m, filter, coll, bytes, a, p, out));
@@ -196,7 +196,7 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
-    const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(m, hk_coll_plain(coll)) : NULL;
+    const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(&m->team, hk_coll_plain(coll)) : NULL;
     if (!(a->colls >> coll & 1u)) continue; /* it does not have this collective */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);
@@ -223,7 +223,7 @@ hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll co
         HK_OR_RETURN(select_price(m, filter, coll, bytes, a, (hk_protocol)p, &row.what));
       if (row.what.us == INFINITY) {
         row.what.us = 0;
-        snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->nranks);
+        snprintf(row.why, sizeof row.why, "has programs that are too large for %d ranks", m->team.nranks);
       }
       select_insert(out, n, &row);
     }

@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "algorithm.h"
+#include "../collectives/algorithm.h"
 #include "machine.h"
 #include "rules.h"
 

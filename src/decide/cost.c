@@ -31,7 +31,7 @@ enum {
 
 /* Ranks that share a core, at least 1. */
 static double cost_crowd(const hk_machine *m) {
-  double k = m->cores_per_host > 0 ? (double)m->ranks_per_host / m->cores_per_host : 1;
+  double k = m->cores_per_host > 0 ? (double)m->team.ranks_per_host / m->cores_per_host : 1;
   return k > 1 ? k : 1;
 }
 
@@ -40,7 +40,9 @@ double hk_far_sync_us(const hk_machine *m, double bytes) {
 }
 
 /* Data of the level goes through sockets. */
-static bool cost_has_sockets(const hk_machine *m, const hk_level *l) { return !m->overlap && l->ring_us_per_b > 0; }
+static bool cost_has_sockets(const hk_machine *m, const hk_level *l) {
+  return !m->team.overlap && l->ring_us_per_b > 0;
+}
 
 /* The time until a message has arrived. */
 static double cost_round_us(const hk_machine *m, const hk_level *l) {
@@ -49,7 +51,7 @@ static double cost_round_us(const hk_machine *m, const hk_level *l) {
 }
 
 bool hk_is_switched(const hk_machine *m, const hk_outline *o) {
-  return m->overlap && (o->summary.multicasts || o->summary.in_switch);
+  return m->team.overlap && (o->summary.multicasts || o->summary.in_switch);
 }
 
 /* In a pipeline a rank has few instructions in a wave, and the chain goes on over many ranks. Or messages inside hosts
@@ -72,9 +74,9 @@ static size_t cost_round_down(size_t bytes, size_t to) { return bytes / to * to;
 static size_t cost_largest_chunk(const hk_machine *m, const hk_outline *o) {
   const size_t fan = o->summary.fan ? o->summary.fan : 1, scratch = o->summary.scratch;
   size_t most = hk_is_switched(m, o)
-                    ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, m->nranks)
+                    ? hk_gpu_switch_slot(m->slot_bytes, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, m->team.nranks)
                     : m->slot_bytes;
-  if (m->multicast && !m->overlap && !m->uncached) {
+  if (m->team.multicast && !m->team.overlap && !m->uncached) {
     size_t wave = WAVE_BYTES / fan, least = 2 * wave < LEAST_CHUNK ? 2 * wave : LEAST_CHUNK;
     most = wave > least ? wave : least;
   }
@@ -91,7 +93,8 @@ static double cost_pipelined_chunk(const hk_machine *m, const hk_outline *o, dou
   const hk_level *l = far ? &m->between : &m->inside;
   /* Ranks of a host that send to other hosts at the same time share its ports. */
   const double sharers = far ? (double)o->summary.leaving / (double)o->summary.most.carried[HK_BETWEEN] : cost_crowd(m);
-  double byte_us = ((m->overlap ? 0 : 2 * m->copy_us_per_b * cost_crowd(m)) + l->ring_us_per_b * sharers) * m->channels;
+  double byte_us = ((m->team.overlap ? 0 : 2 * m->copy_us_per_b * cost_crowd(m)) + l->ring_us_per_b * sharers) *
+                   m->channels;
   if (byte_us < m->channel_us_per_b) byte_us = m->channel_us_per_b;
   double c = sqrt(block * cost_round_us(m, l) / ((depth - 1) * (byte_us > 0 ? byte_us : 1e-6)));
   return c > LEAST_CHUNK ? c : LEAST_CHUNK;
@@ -147,7 +150,7 @@ static double cost_chain_us(const hk_machine *m, hk_chain c) {
 }
 
 double hk_price(const hk_machine *m, const hk_outline *o, double block) {
-  if (m->overlap) return hk_price_gpu(m, o, block);
+  if (m->team.overlap) return hk_price_gpu(m, o, block);
   const hk_summary *s = &o->summary;
   const double crowd = cost_crowd(m), waves = hk_waves(m, o, block), part = (waves + hk_depth(o) - 1) / waves;
   const double busiest = cost_work(m, o, &s->most, block, waves);
@@ -157,7 +160,7 @@ double hk_price(const hk_machine *m, const hk_outline *o, double block) {
   if (!s->again.rounds) again = first / rounds * fmin(1, AHEAD * rounds);
   /* Calls follow one another. If no rank waits for an answer, the ranks of a host run ahead: a call is like a further
    * wave of the previous one, which adds no wait, and ranks hand over their core only after much work. */
-  if (s->one_way && m->nhosts <= 1) {
+  if (s->one_way && m->team.nhosts <= 1) {
     first = s->first.rounds * m->inside.alpha_us;
     again = 0;
   }
@@ -204,7 +207,7 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
   as.gamma_us_per_b /= p->copy;
   as.channel_us_per_b /= p->copy;
   as.channels = channels;
-  as.far_lines = m->overlap && protocol == HK_PROTO_LL ? HK_GPU_LL_NET_MAX : 0;
-  if (m->overlap) as.slot_bytes = hk_gpu_slot_carries(m->slot_bytes, protocol);
+  as.far_lines = m->team.overlap && protocol == HK_PROTO_LL ? HK_GPU_LL_NET_MAX : 0;
+  if (m->team.overlap) as.slot_bytes = hk_gpu_slot_carries(m->slot_bytes, protocol);
   return as;
 }

@@ -11,8 +11,9 @@
  *
  * The number of messages and bytes is not written here: it is that of the programs (outlines.h).
  */
-#ifndef HK_COLLECTIVES_COST_H
-#define HK_COLLECTIVES_COST_H
+#ifndef HK_DECIDE_COST_H
+#define HK_DECIDE_COST_H
+#include "machine.h"
 #include "outlines.h"
 
 /* The time of a message of `bytes` to another host in addition to its link's latency: a fence, or the proxies' work on
@@ -34,4 +35,11 @@ bool hk_is_switched(const hk_machine *m, const hk_outline *o);
 double hk_depth(const hk_outline *o);
 /* A byte that a host's ranks send together to other hosts. */
 double hk_between_us_per_b(const hk_machine *m, const hk_outline *o);
+
+/* The price in microseconds for `bytes`, the size of the larger of a rank's buffers, as nccl-tests counts; INFINITY if
+ * its programs are too large to be chosen. The machine has outlines. */
+hk_status hk_algorithm_price(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t bytes, double *us);
+/* Bytes of a block that one wave moves, if a block of the algorithm's programs has `block` bytes on all channels: all
+ * ranks get the same value. */
+hk_status hk_choose_chunk(const hk_machine *m, const hk_algorithm *a, hk_coll coll, size_t block, size_t *out);
 #endif

@@ -136,12 +136,12 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
 /* Adds the fabric's costs: latency, and less bandwidth for data that goes through the spines. */
 static void machine_topo_cross_fabric(hk_machine *m, const hk_cluster *c) {
   const hk_fabric *f = &c->fabric;
-  bool spines = f->rail || (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts);
+  bool spines = f->rail || (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->team.nhosts);
   double part = 0; /* part of an all-to-all's bytes that goes over spines */
-  if (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->nhosts)
-    part = (double)(m->nhosts - f->hosts_per_leaf) / (m->nhosts - 1);
-  else if (f->rail && m->ranks_per_host > 1)
-    part = 1 - 1.0 / m->ranks_per_host;
+  if (f->hosts_per_leaf > 0 && f->hosts_per_leaf < m->team.nhosts)
+    part = (double)(m->team.nhosts - f->hosts_per_leaf) / (m->team.nhosts - 1);
+  else if (f->rail && m->team.ranks_per_host > 1)
+    part = 1 - 1.0 / m->team.ranks_per_host;
   m->between.alpha_us += f->base_us + (spines ? 3 : 1) * f->hop_us;
   m->between.mesh_us_per_b = m->between.ring_us_per_b;
   if (f->oversub > 1 && part * f->oversub > 1) m->between.mesh_us_per_b *= part * f->oversub;
@@ -149,14 +149,14 @@ static void machine_topo_cross_fabric(hk_machine *m, const hk_cluster *c) {
 
 static void machine_topo_count_seats(hk_machine *m, const hk_cluster *c, const hk_seat *seats, int nranks,
                                      int *of_host) {
-  m->nranks = nranks;
-  m->least_per_host = nranks;
+  m->team.nranks = nranks;
+  m->team.least_per_host = nranks;
   for (int r = 0; r < nranks; r++) of_host[seats[r].host]++;
   for (int h = 0; h < c->nhosts; h++) {
     if (!of_host[h]) continue;
-    m->nhosts++;
-    if (of_host[h] > m->ranks_per_host) m->ranks_per_host = of_host[h];
-    if (of_host[h] < m->least_per_host) m->least_per_host = of_host[h];
+    m->team.nhosts++;
+    if (of_host[h] > m->team.ranks_per_host) m->team.ranks_per_host = of_host[h];
+    if (of_host[h] < m->team.least_per_host) m->team.least_per_host = of_host[h];
   }
 }
 
@@ -171,7 +171,7 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
     if (i) nvlink = nvlink && hk_path_between(h->paths, h->nodes[0], h->nodes[i])->cls <= HK_PATH_NVB;
   }
   while (generations[k].sm > g->sm) k++;
-  m->overlap = true;
+  m->team.overlap = true;
   m->copy_us_per_b = machine_topo_max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
   m->gamma_us_per_b = machine_topo_max(m->gamma_us_per_b, 1 / memory / 1000);
   m->launch_us = HK_GPU_LAUNCH_US;
@@ -181,8 +181,8 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->max_channels = m->max_channels && m->max_channels < generations[k].channels ? m->max_channels
                                                                                  : generations[k].channels;
   m->protocols &= 1u << HK_PROTO_SIMPLE | 1u << HK_PROTO_LL | (nvlink && g->sm >= 70 ? 1u << HK_PROTO_LL128 : 0);
-  m->multicast = m->multicast && reduces && m->nhosts == 1;
-  m->in_switch = m->in_switch && reduces;
+  m->team.multicast = m->team.multicast && reduces && m->team.nhosts == 1;
+  m->team.in_switch = m->team.in_switch && reduces;
   m->slot_bytes = (size_t)s->SLOT_BYTES;
   m->nslots = (uint32_t)s->SLOTS;
 }
@@ -231,15 +231,15 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .ring_us_per_b = constants->net_us_per_b,
                   .mesh_us_per_b = constants->net_us_per_b,
                   .one_us_per_b = constants->net_us_per_b};
-  hk_machine m = {.nranks = f->nranks,
-                  .nhosts = f->nhosts,
-                  .ranks_per_host = f->ranks_per_host,
-                  .least_per_host = f->least_per_host,
+  hk_machine m = {.team.nranks = f->nranks,
+                  .team.nhosts = f->nhosts,
+                  .team.ranks_per_host = f->ranks_per_host,
+                  .team.least_per_host = f->least_per_host,
                   .inside = inside,
                   .between = f->nhosts > 1 ? net : inside,
-                  .multicast = f->in_switch && f->nhosts == 1,
-                  .in_switch = f->in_switch,
-                  .overlap = true,
+                  .team.multicast = f->in_switch && f->nhosts == 1,
+                  .team.in_switch = f->in_switch,
+                  .team.overlap = true,
                   .copy_us_per_b = sharers * p.copy_us_per_b,
                   .gamma_us_per_b = sharers * p.gamma_us_per_b,
                   .launch_us = HK_GPU_LAUNCH_US,
@@ -290,13 +290,13 @@ static int machine_topo_cores_of(const hk_topo *t) {
 static void machine_topo_describe_cpus(hk_machine *m, const home *h, const hk_constants *constants,
                                        const hk_settings *s) {
   int cores = machine_topo_cores_of(h->t), had = m->cores_per_host;
-  hk_host_facts f = {.nranks = m->nranks,
-                     .nhosts = m->nhosts,
-                     .ranks_per_host = m->ranks_per_host,
-                     .least_per_host = m->least_per_host,
+  hk_host_facts f = {.nranks = m->team.nranks,
+                     .nhosts = m->team.nhosts,
+                     .ranks_per_host = m->team.ranks_per_host,
+                     .least_per_host = m->team.least_per_host,
                      .cores_per_host = cores > 0 ? cores : h->n,
                      .memory = true,
-                     .multicast = m->nhosts == 1,
+                     .multicast = m->team.nhosts == 1,
                      .slot_bytes = (size_t)s->SLOT_BYTES,
                      .nslots = (uint32_t)s->SLOTS};
   hk_machine host = hk_machine_of_hosts(&f, constants);
@@ -323,7 +323,7 @@ static hk_status machine_topo_use_rings(hk_machine *m, const hk_cluster *c, cons
   }
   m->rings = (int)n;
   if (inside > 0) m->inside.ring_us_per_b = 1 / (n * inside) / 1000;
-  if (m->nhosts > 1 && between > 0) m->between.ring_us_per_b = 1 / (n * between) / 1000;
+  if (m->team.nhosts > 1 && between > 0) m->between.ring_us_per_b = 1 / (n * between) / 1000;
   return HK_OK;
 }
 
@@ -331,7 +331,7 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
                         const hk_channels *rings, const hk_overrides *o) {
   hk_status rc = HK_OK;
   const hk_settings *s = o ? o->settings : hk_settings_now();
-  hk_machine m = {.wire = 1, .channels = 1, .protocols = ~0u, .multicast = true, .in_switch = true};
+  hk_machine m = {.wire = 1, .channels = 1, .protocols = ~0u, .team.multicast = true, .team.in_switch = true};
   int *of_host = calloc((size_t)c->nhosts, sizeof *of_host);
   bool *seen = calloc((size_t)c->nkinds, sizeof *seen);
   home h = {.t = NULL};
@@ -347,20 +347,21 @@ hk_status hk_machine_of(hk_machine *out, const hk_cluster *c, const hk_seat *sea
     machine_topo_home_free(&h);
     HK_TRY(machine_topo_home_of(&h, c, seats, nranks, host, o ? &o->paths : NULL), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU) machine_topo_look_inside(&h, &m.inside);
-    if (m.nhosts > 1) HK_TRY(machine_topo_look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
+    if (m.team.nhosts > 1) HK_TRY(machine_topo_look_out(&h, c, o ? o->gdr_level : HK_PATH_PXB, &m.between), out);
     if (h.t->nodes[h.nodes[0]].kind == HK_NODE_GPU)
       machine_topo_describe_gpus(&m, &h, s);
     else
       machine_topo_describe_cpus(&m, &h, o ? &o->constants : NULL, s);
   }
-  if (m.overlap) {
+  if (m.team.overlap) {
     m.inside.alpha_us += HK_GPU_INSTR_US;
     m.between.alpha_us += HK_GPU_INSTR_US + HK_GPU_PROXY_US;
     if (rings && rings->nchannels > 0)
       HK_TRY(machine_topo_use_rings(&m, c, seats, nranks, rings, o ? &o->paths : NULL), out);
   }
-  if (m.nhosts > 1) machine_topo_cross_fabric(&m, c);
-  m.in_network = !m.overlap && m.nhosts > 1 && s->COLLNET_ENABLE == 1 && m.nhosts >= s->COLLNET_NODE_THRESHOLD;
+  if (m.team.nhosts > 1) machine_topo_cross_fabric(&m, c);
+  m.team.in_network = !m.team.overlap && m.team.nhosts > 1 && s->COLLNET_ENABLE == 1 &&
+                      m.team.nhosts >= s->COLLNET_NODE_THRESHOLD;
   *out = m;
 out:
   machine_topo_home_free(&h);
