@@ -32,7 +32,7 @@ static hk_status summarize_compare(const hk_algorithm *a, const hk_build *what, 
     for (int r = 0; r < period && *same; r++) {
       hk_program *p;
       HK_OR_RETURN(summarize_build(a, what, copy * period + r, &p));
-      *same = hk_program_is_shifted(first[r], p, copy * period);
+      *same = hk_program_is_alike(first[r], p, copy * period);
       hk_program_free(p);
     }
   }

@@ -9,11 +9,12 @@ enum {
   WAVE_BYTES = 256 << 10, /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
   READ_BYTES =
       16 << 20, /* of a wave that is read by reference: then ranks wait less for one another, see cost_run_chunk */
-  SCRATCH_BYTES = 8 << 20, /* of one lane */
-  LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
-  TINY_CHUNK = 512,        /* minimum for any number of links */
-  ELEMENTS = 64,           /* every chunk is a multiple of it: whole elements, whole cache lines */
-  MANY_LINKS = 64,         /* more links cost extra, see hk_price */
+  SCRATCH_BYTES = 8 << 20,    /* of one lane */
+  LEAST_CHUNK = 8192,         /* below it, the cost of a message exceeds that of its bytes */
+  TINY_CHUNK = 512,           /* minimum for any number of links */
+  ELEMENTS = 64,              /* every chunk is a multiple of it: whole elements, whole cache lines */
+  REFERENCE_BYTES = 64 << 10, /* ranks of a host read the memory of others directly from about this size on */
+  MANY_LINKS = 64,            /* more links cost extra, see hk_price */
   FEW_FAR_LINKS = 4 /* with at most so many links to other hosts, a rank's partners are neighbours: rings, trees */
 };
 /* The cost of a further wave, in rounds, if no rank waits for an answer: a lane sends ahead while it has free slots. */
@@ -139,8 +140,10 @@ static double cost_work(const hk_machine *m, const hk_outline *o, const hk_volum
   const double near = (double)(v->sent[HK_INSIDE] + v->received[HK_INSIDE]);
   const double far = (double)(v->sent[HK_BETWEEN] + v->received[HK_BETWEEN]);
   const double gamma = m->gamma_us_per_b + (cost_has_sockets(m, &m->inside) ? SUMMED_COPIES * m->copy_us_per_b : 0);
-  const double byte_us = (double)v->written * m->copy_us_per_b + (double)v->reduced * gamma +
-                         near / 2 * m->inside.mesh_us_per_b;
+  /* With a core for each rank. If ranks take turns, slots of shared memory are faster. */
+  const bool refers = !cost_has_sockets(m, &m->inside) && cost_crowd(m) <= 1 && block >= REFERENCE_BYTES;
+  const double written = (double)(refers ? v->written - v->referred : v->written);
+  const double byte_us = written * m->copy_us_per_b + (double)v->reduced * gamma + near / 2 * m->inside.mesh_us_per_b;
   return waves * (near * m->inside.message_us + far * m->between.message_us) + block * byte_us * cost_waiting(m, o);
 }
 

@@ -341,6 +341,8 @@ HK_INLINE unsigned hk_operand_link(const hk_operand *o, unsigned j) {
 uint64_t hk_program_shape(const hk_program *p);
 /* True if p does what `first` does, with the numbers of all ranks raised by `by` >= 0, modulo the number of ranks. */
 int hk_program_is_shifted(const hk_program *first, const hk_program *p, int by);
+/* The same, but sums may have their sources in another order, and divided in another way among several instructions. */
+int hk_program_is_alike(const hk_program *first, const hk_program *p, int by);
 void hk_program_free(hk_program *p);
 /* The program as text, one instruction a line, for people and for golden tests. */
 void hk_program_dump(const hk_program *p, FILE *to);

@@ -4,11 +4,12 @@
 #include "../base/hash.h"
 #include "program.h"
 
-/* The effect of a move, without the numbers of blocks. */
-static uint64_t shape_of_move(const hk_program *p, const hk_instr *in) {
+/* The effect of a move, without the numbers of blocks; loosely: without what a sum adds. */
+static uint64_t shape_of_move(const hk_program *p, const hk_instr *in, bool loosely) {
   const hk_operand *o = hk_instr_operands(p, in);
-  uint64_t h = hk_hash_mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | in->nsrc);
-  for (unsigned k = 0; k < (unsigned)in->ndst + in->nsrc; k++)
+  const unsigned nsrc = loosely && in->nsrc > 1 ? 0 : in->nsrc;
+  uint64_t h = hk_hash_mix(in->flags & (HK_INSTR_COPY | HK_INSTR_IN_SWITCH), (uint64_t)in->ndst << 32 | nsrc);
+  for (unsigned k = 0; k < in->ndst + nsrc; k++)
     h = hk_hash_mix(h,
                     (uint64_t)o[k].space << 32 | (uint64_t)o[k].flags << 16 | (o[k].space == HK_LINK ? o[k].link : 0));
   return h;
@@ -32,7 +33,7 @@ static shape_sequence shape_repeated(shape_sequence one, uint32_t times) {
   return all;
 }
 
-static uint64_t shape_of_lane(const hk_program *p, const hk_lane *lane) {
+static uint64_t shape_of_lane(const hk_program *p, const hk_lane *lane, bool loosely) {
   const hk_instr *in = hk_program_instrs(p) + lane->first, *end = in + lane->count;
   shape_sequence all = {.hash = 0, .power = 1};
   while (in < end) {
@@ -40,7 +41,7 @@ static uint64_t shape_of_lane(const hk_program *p, const hk_lane *lane) {
     uint32_t count = repeat ? in->repeat.count : 1, n = repeat ? in->repeat.body : 1;
     shape_sequence body = {.hash = 0, .power = 1};
     for (in += repeat; n; n--, in++)
-      body = shape_then(body, (shape_sequence){.hash = shape_of_move(p, in), .power = 0x9e3779b97f4a7c15u});
+      body = shape_then(body, (shape_sequence){.hash = shape_of_move(p, in, loosely), .power = 0x9e3779b97f4a7c15u});
     all = shape_then(all, shape_repeated(body, count));
   }
   return hk_hash_mix(all.hash, all.power);
@@ -50,7 +51,7 @@ uint64_t hk_program_shape(const hk_program *p) {
   uint64_t h = hk_hash_mix(p->nlanes, p->nlinks);
   const hk_lane *lanes = hk_program_lanes(p);
   const hk_link_need *links = hk_program_links(p);
-  for (unsigned i = 0; i < p->nlanes; i++) h = hk_hash_mix(h, shape_of_lane(p, &lanes[i]));
+  for (unsigned i = 0; i < p->nlanes; i++) h = hk_hash_mix(h, shape_of_lane(p, &lanes[i], false));
   for (uint32_t i = 0; i < p->nlinks; i++)
     h = hk_hash_mix(h, (uint64_t)links[i].kind << 16 | (uint64_t)links[i].lane << 8 | links[i].channel);
   return h;
@@ -65,4 +66,27 @@ int hk_program_is_shifted(const hk_program *first, const hk_program *p, int by) 
     if (!pair || (a[i].peer + by) % p->nranks != b[i].peer) return 0;
   }
   return 1;
+}
+
+/* A hash of the links in any order, with the numbers of all ranks raised by `by`. */
+static uint64_t shape_of_links(const hk_program *p, int by) {
+  const hk_link_need *l = hk_program_links(p);
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < p->nlinks; i++) {
+    const uint64_t way = (uint64_t)l[i].kind << 16 | (uint64_t)l[i].lane << 8 | l[i].channel;
+    sum += hk_hash_mix(way, (uint64_t)((l[i].peer + by) % p->nranks));
+  }
+  return sum;
+}
+
+int hk_program_is_alike(const hk_program *first, const hk_program *p, int by) {
+  const hk_link_need *l = hk_program_links(first);
+  if (hk_program_is_shifted(first, p, by)) return 1;
+  if (first->nlanes != p->nlanes || first->nlinks != p->nlinks || first->traits.moves != p->traits.moves) return 0;
+  for (uint32_t i = 0; i < p->nlinks; i++)
+    if (hk_link_in_group((hk_link_kind)l[i].kind)) return 0; /* of certain ranks */
+  for (unsigned i = 0; i < p->nlanes; i++)
+    if (shape_of_lane(first, &hk_program_lanes(first)[i], true) != shape_of_lane(p, &hk_program_lanes(p)[i], true))
+      return 0;
+  return shape_of_links(first, by) == shape_of_links(p, 0);
 }

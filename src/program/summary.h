@@ -32,8 +32,9 @@ typedef struct hk_volume {
   /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
    * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */
   uint64_t port_out, port_in;
-  uint64_t written; /* blocks, to all destinations */
-  uint64_t reduced; /* blocks added: all sources but the first of each instruction */
+  uint64_t written;  /* blocks, to all destinations */
+  uint64_t referred; /* those of them for which a link can carry a reference */
+  uint64_t reduced;  /* blocks added: all sources but the first of each instruction */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
   uint64_t silent;  /* if there is one lane: its instructions that send nothing */
@@ -72,7 +73,7 @@ typedef struct hk_summary {
 } hk_summary;
 
 /* `programs` of one collective by one algorithm, proved (verify.h): those of the first `period` ranks. The program of
- * each other rank is that of the rank `period` below it, shifted (hk_program_is_shifted); `period` divides nranks, and
+ * each other rank is that of the rank `period` below it, shifted (hk_program_is_alike); `period` divides nranks, and
  * is nranks if there are links of a group. `host` [nranks] (may be NULL: one host) has equal numbers, below nranks, for
  * ranks of one host. HK_ERR_INTERNAL: the programs do not end; HK_ERR_SYSTEM: no memory. */
 hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,

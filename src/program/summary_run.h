@@ -23,6 +23,7 @@ typedef struct hk_summary_end {
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
   uint16_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
+  bool plain;    /* HK_LINK_SEND or HK_LINK_RECV: the other end is one rank */
   bool crosses;  /* see hk_volume.crossing */
   bool waiting;  /* the lane waits for a slot */
 } hk_summary_end;

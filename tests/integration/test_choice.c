@@ -11,6 +11,7 @@
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/decide/machine.h"
+#include "../../src/decide/outlines.h"
 #include "../../src/decide/overrides.h"
 #include "../../src/kernels/steps.h"
 #include "../../src/program/program.h"
@@ -312,6 +313,7 @@ static void open_machine(struct ncclComm *c, size_t k, int rank) {
   c->selection->machine.reads = machines[k].reads;
   for (int r = 0; r < h->nranks; r++) hosts[r] = (uint64_t)(r / h->ranks_per_host);
   if (h->nhosts > 1) ck_assert_int_eq(hk_choose_layout(c, hosts, NULL, 1), HK_OK);
+  ck_assert_int_eq(hk_outlines_new(&c->selection->machine.outlines, h->nranks, c->selection->layout), HK_OK);
 }
 static void close_machine(struct ncclComm *c) {
   hk_plans_free(c);

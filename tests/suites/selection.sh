@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # What users set to change what runs, seen from outside: tuning files, tuner plugins, several hosts, disagreement.
-# check: timeout=120 covers=src/collectives/,src/run/tuner,src/comm/hosts,src/comm/agree
+# check: timeout=120 covers=src/decide/,src/collectives/,src/run/tuner,src/comm/hosts,src/comm/agree
 set -u
 bin=$PWD/$HK_BUILD/bin plugins=$PWD/$HK_BUILD/plugins
 . tests/support/suite.sh

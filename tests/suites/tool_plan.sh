@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # hocket plan: the choice, its reasons and prices.  Prices change with the model, so words and order are looked at.
-# check: covers=src/collectives/
+# check: covers=src/decide/
 set -u
 . tests/golden/lib.sh
 
