@@ -27,12 +27,32 @@ hk_status hk_outlines_new(hk_outlines **out, int nranks, const hk_layout *layout
   return HK_OK;
 }
 
+/* The network ports that are equally near to each GPU. */
+static void outlines_find_ports(hk_wires *w) {
+  const hk_topo *t = w->paths->topo;
+  w->nports = hk_topo_count(t, HK_NODE_NET);
+  for (int i = 0; i < w->n; i++) {
+    uint32_t nets[HK_PORTS_MOST];
+    hk_ports *ports = &w->ports[i];
+    const uint32_t n = hk_paths_nets(w->paths, w->nodes[i], nets, HK_PORTS_MOST);
+    for (ports->n = 0; ports->n < n; ports->n++) {
+      const hk_path *first = hk_path_between(w->paths, w->nodes[i], nets[0]);
+      const hk_path *p = hk_path_between(w->paths, w->nodes[i], nets[ports->n]);
+      if (p->cls != first->cls || p->gbps < first->gbps) break;
+      ports->at[ports->n] = nets[ports->n] - t->first_of[HK_NODE_NET];
+    }
+    if (ports->n == 0) w->nports = 0;
+  }
+}
+
 hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules) {
   o->wires.nodes = malloc((size_t)n * sizeof *nodes);
-  if (!o->wires.nodes) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the links of %d ranks", n);
+  o->wires.ports = calloc((size_t)n, sizeof *o->wires.ports);
+  if (!o->wires.nodes || !o->wires.ports) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the links of %d ranks", n);
   memcpy(o->wires.nodes, nodes, (size_t)n * sizeof *nodes);
   HK_OR_RETURN(hk_paths_new(&o->wires.paths, t, rules));
   o->wires.n = n;
+  outlines_find_ports(&o->wires);
   return HK_OK;
 }
 
@@ -40,23 +60,27 @@ void hk_outlines_free(hk_outlines *o) {
   if (!o) return;
   hk_paths_free(o->wires.paths);
   free(o->wires.nodes);
+  free(o->wires.ports);
   free(o);
 }
 
-/* *orders: the ring orders on which the programs differ. */
+/* *orders: the ring orders, if rank 0's programs differ on some of them; else 1. */
 static hk_status outlines_orders(const hk_algorithm *a, const hk_build *what, int *orders) {
   hk_status rc = HK_OK;
-  hk_program *p[2] = {NULL, NULL};
+  hk_program *first = NULL, *p = NULL;
   hk_build one = *what;
   *orders = 1;
   if (!what->layout || what->layout->nchannels < 2) return HK_OK;
-  for (int k = 0; k < 2; k++) {
-    one.channel = k;
-    HK_TRY(hk_algorithm_build(a, &one, &p[k]), out);
+  HK_TRY(hk_algorithm_build(a, &one, &first), out);
+  for (one.channel = 1; one.channel < what->layout->nchannels && *orders == 1; one.channel++) {
+    HK_TRY(hk_algorithm_build(a, &one, &p), out);
+    if (p->bytes != first->bytes || memcmp(p, first, p->bytes) != 0) *orders = what->layout->nchannels;
+    hk_program_free(p);
+    p = NULL;
   }
-  if (p[0]->bytes != p[1]->bytes || memcmp(p[0], p[1], p[0]->bytes) != 0) *orders = what->layout->nchannels;
 out:
-  for (int k = 0; k < 2; k++) hk_program_free(p[k]);
+  hk_program_free(p);
+  hk_program_free(first);
   return rc;
 }
 

@@ -10,11 +10,21 @@
 
 struct hk_layout; /* program/layout.h */
 
+enum { HK_PORTS_MOST = 16 };
+
+/* The network ports near a GPU, which ring orders use in turn. */
+typedef struct hk_ports {
+  uint32_t n;
+  uint32_t at[HK_PORTS_MOST]; /* numbers below hk_wires.nports */
+} hk_ports;
+
 /* The paths between the GPUs of the first host. */
 typedef struct hk_wires {
   hk_paths *paths;
   uint32_t *nodes; /* [n] of the ranks by their number on the host (hk_layout_local_of) */
+  hk_ports *ports; /* [n] likewise */
   int n;
+  uint32_t nports; /* of a host; 0: not known */
 } hk_wires;
 
 enum { HK_TRAFFIC_ORDERS = 6 };
@@ -25,8 +35,8 @@ typedef struct hk_traffic {
   double turns_us; /* on the fullest link of each step, one step after another; divided among all ring orders */
   double all_us;   /* the same if all steps are under way at once */
   double one_us;   /* the same on one ring order alone */
-  /* The most blocks that a rank sends to other hosts or receives from there, if the message is divided among the first
-   * 2^k ring orders; the last: among all. */
+  /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
+   * message is divided among the first 2^k ring orders; the last: among all. */
   double far[HK_TRAFFIC_ORDERS + 1];
 } hk_traffic;
 

