@@ -124,8 +124,8 @@ check-tsan: ## the unit tests under TSan
 	@HK_BUILD=$(BUILD) HK_MAKE="$(MAKE)" ONLY="$(or $(ONLY),tsan:)" scripts/check.sh
 
 check-roce: ## RDMA between two soft-RoCE devices in a QEMU guest: collectives, settings, faults (x86_64)
-	@scripts/deps.sh build roce
-	@$(MAKE) $(CORES) --no-print-directory lib perf tool $(ROCE_BIN) $(HELPER_BIN) $(EMU_SO)
+	@scripts/deps.sh check
+	@$(MAKE) $(CORES) --no-print-directory lib perf tool $(ROCE_BIN) $(HELPER_BIN) $(EMU_SO) $(BUILD)/tests/test_tls
 	@HK_BUILD=$(BUILD) tests/roce/check.sh
 
 check-slurm: ## the perf binaries and an example under a real Slurm with two nodes on this machine (root)

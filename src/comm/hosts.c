@@ -125,4 +125,7 @@ out:
   return rc;
 }
 
-void hk_hosts_joined(ncclComm_t c) { c->selection->machine.reads = hk_wire_reads(c); }
+void hk_hosts_joined(ncclComm_t c) {
+  hk_machine *m = &c->selection->machine;
+  m->reads = !m->overlap && hk_wire_reads(c); /* not GPUs: what their peers cannot read is copied into slots */
+}

@@ -39,6 +39,23 @@ TEST_LOOP(processes, 4) {
   ck_assert_int_eq(run_processes(shapes[_i][0], shapes[_i][1], shapes[_i][2], 1, all_collectives), 0);
 }
 
+/* A block of several slots goes in several waves, though processes of a host read each other's host memory. In one wave
+ * it would leave the memory of the link. */
+enum { LONG_COUNT = 600000 };
+static void long_blocks(gpu_place *p) {
+  gpu_ranks *g = &p->g;
+  g->in[p->first] = gpu_alloc(g->device[p->first], sizeof(float) * LONG_COUNT * (size_t)g->n);
+  g->out[p->first] = gpu_alloc(g->device[p->first], sizeof(float) * LONG_COUNT * (size_t)g->n);
+  each_call(p, &(gpu_call){.coll = HK_ALLTOALL, .count = LONG_COUNT, .type = ncclFloat32}, 1);
+}
+
+TEST(long_messages) {
+  setenv("HOCKET_SLOT_BYTES", "65536", 1);
+  setenv("NCCL_PROTO", "Simple", 1);
+  setenv("NCCL_MAX_NCHANNELS", "1", 1);
+  ck_assert_int_eq(run_processes(3, 1, 3, 1, long_blocks), 0);
+}
+
 /* Without a PCI tree in sight the emulated GPUs meet at the CPU, which is farther than a switch. */
 static void near_enough(gpu_place *p) {
   ck_assert(!hk_gpu_of(p->g.comm[p->first])->links->staged);

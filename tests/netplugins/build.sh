@@ -16,7 +16,7 @@ build() { # name source configure's options...
   local name=$1 tree=$folder/build/$1
   rm -rf "$tree"
   mkdir -p "$tree"
-  (cd "$2" && tar -cf - --exclude=.git .) | tar -xf - -C "$tree"
+  (cd "$2" && tar -cf - .) | tar -xf - -C "$tree"
   shift 2
   echo "$name: $tree.log"
   (cd "$tree" && { [ -x configure ] || ./autogen.sh; } && ./configure --prefix="$folder" "$@" && make -j"$(nproc)" && make install) \
