@@ -119,7 +119,7 @@ size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
 /* References take no room in slots, so their waves may be longer. Longer waves are better: a rank can be ahead of its
  * peers only by as many waves as a link has slots, and after each wave it waits for the slower of two ranks. */
 static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t block) {
-  const bool refers = m->reads && !m->team.overlap && o->summary.refers && o->summary.first.rounds == 1;
+  const bool refers = m->reads && o->summary.refers && o->summary.first.rounds == 1;
   return refers ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
 }
 
