@@ -287,36 +287,6 @@ START_TEST(crowd) {
 }
 END_TEST
 
-/* A rank that waits long for an ack tries a second address, and keeps one of the two connections. The root does not
- * know which one: its answer comes over both. */
-START_TEST(two_connections_of_one_rank) {
-  int fds[3];
-  uint8_t hello[HK_HELLO_BYTES], in[HK_ACK_BYTES + HK_REPLY_BYTES];
-  hk_boot_id id;
-  pid_t maker = start_process(make_id, NULL);
-  ck_assert(await_count(&shared->id_made, 1));
-  ck_assert_int_eq(hk_boot_id_decode(&id, &shared->id), HK_OK);
-  hk_contact c = {.process = 1, .n = 1, .at = {id.at[0]}};
-  hk_hello h = {.kind = HK_HELLO_JOIN, .to = 2, .round = 1, .key = hk_boot_id_key(&id)};
-  hk_contact_encode(h.contact, &c);
-  for (int i = 0; i < 3; i++) {
-    if (i == 2) {
-      close(fds[_i]); /* the loser */
-      h.from = 1;
-    }
-    hk_hello_encode(hello, &h, id.secret);
-    fds[i] = knock(hk_addr_port(&id.at[0]));
-    ck_assert_uint_eq(say(fds[i], hello, sizeof hello), sizeof hello);
-    ck_assert_int_eq(recv(fds[i], in, HK_ACK_BYTES, MSG_WAITALL), HK_ACK_BYTES);
-  }
-  ck_assert_int_eq(recv(fds[!_i], in, HK_REPLY_BYTES, MSG_WAITALL), HK_REPLY_BYTES);
-  close(fds[!_i]);
-  close(fds[2]);
-  kill(maker, SIGKILL);
-  end_process(maker);
-}
-END_TEST
-
 /* Closes three connections, each after more than its peer's patience, and answers the fourth. */
 static void *slow_listener(void *arg) {
   static const uint8_t secret[HK_SECRET_BYTES];
@@ -400,7 +370,6 @@ int main(void) {
   (void)no_descriptor_left;
 #endif
   tcase_add_test(t, crowd);
-  tcase_add_loop_test(t, two_connections_of_one_rank, 0, 2);
   tcase_add_test(t, calls_a_slow_listener_again);
   tcase_add_test(t, slow_loris);
   return suite_run_one("hostile", t);
