@@ -10,7 +10,6 @@
 #include "../../src/base/addr.h"
 #include "../../src/base/param.h"
 #include "../../src/base/service.h"
-#include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"
 #include "../support/boot_ranks.h"
@@ -287,75 +286,6 @@ START_TEST(crowd) {
 }
 END_TEST
 
-/* Closes three connections, each after more than its peer's patience, and answers the fourth. */
-static void *slow_listener(void *arg) {
-  static const uint8_t secret[HK_SECRET_BYTES];
-  uint8_t bytes[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
-  hk_hello h;
-  for (int i = 0; i < 4; i++) {
-    struct pollfd caller = {.fd = *(int *)arg, .events = POLLIN};
-    poll(&caller, 1, -1); /* the listener does not block */
-    int fd = accept(*(int *)arg, NULL, NULL);
-    ck_assert_int_eq(recv(fd, bytes, sizeof bytes, MSG_WAITALL), HK_HELLO_BYTES);
-    poll(NULL, 0, 60);
-    if (i == 3 && hk_hello_decode(&h, bytes)) {
-      hk_ack_encode(ack, HK_ACK_OK, h.nonce, secret);
-      say(fd, ack, sizeof ack);
-    }
-    close(fd);
-  }
-  return NULL;
-}
-
-START_TEST(calls_a_slow_listener_again) {
-  static const uint8_t secret[HK_SECRET_BYTES];
-  hk_wait_env wait = {.spins = 1};
-  hk_hello h = {.kind = HK_HELLO_DATA, .to = 1};
-  hk_dialing d = {.settings = hk_settings_now(),
-                  .hello = &h,
-                  .secret = secret,
-                  .whom = "it",
-                  .advice = "",
-                  .n = 1,
-                  .wait = &wait,
-                  .patience_ns = 30000000};
-  pthread_t thread;
-  int listener, fd;
-  d.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  ck_assert_int_eq(hk_listen(hk_settings_now(), &d.at[0], 16, &listener), HK_OK);
-  ck_assert_int_eq(pthread_create(&thread, NULL, slow_listener, &listener), 0);
-  ck_assert_msg(hk_boot_dial(&d, &fd) == HK_OK, "%s", hk_last_error());
-  pthread_join(thread, NULL);
-  hk_boot_close(fd);
-  close(listener);
-}
-END_TEST
-
-/* Who sends the right bytes, but one every now and then, is shown out all the same. */
-START_TEST(slow_loris) {
-  ncclUniqueId id;
-  uint8_t hello[HK_HELLO_BYTES];
-  hk_boot_id decoded;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
-  shared->id = id;
-  ck_assert_int_eq(hk_boot_id_decode(&decoded, &id), HK_OK);
-  fuzz_state = 1;
-  forged_hello(hello);
-  int fd = knock(hk_addr_port(&decoded.at[0]));
-  ck_assert_int_ge(fd, 0);
-  uint64_t begin = hk_now_ns();
-  for (size_t i = 0; i + 1 < sizeof hello; i++) {
-    char byte;
-    if (!say(fd, &hello[i], 1)) break;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (poll(&p, 1, 100) == 1 && recv(fd, &byte, 1, 0) <= 0) break;
-  }
-  double seconds = (double)(hk_now_ns() - begin) * 1e-9;
-  ck_assert(seconds > 3 && seconds < 12);
-  close(fd);
-}
-END_TEST
-
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
 int main(void) {
@@ -370,7 +300,5 @@ int main(void) {
   (void)no_descriptor_left;
 #endif
   tcase_add_test(t, crowd);
-  tcase_add_test(t, calls_a_slow_listener_again);
-  tcase_add_test(t, slow_loris);
   return suite_run_one("hostile", t);
 }
