@@ -201,8 +201,6 @@ TEST(stream_order) {
 TEST(replayed_often) {
   enum { TIMES = 2000, COUNT = 40 };
   gpu_ranks g;
-  CUgraph graph;
-  CUgraphExec exec;
   uint32_t got[COUNT], want = 1;
   setenv("NCCL_MAX_NCHANNELS", "1", 1);
   gpu_open(&g, 3, 1, 4 * COUNT);
@@ -217,9 +215,7 @@ TEST(replayed_often) {
     OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.out[r], (void *)(uintptr_t)g.out[r], COUNT, ncclUint32, ncclSum,
                           g.comm[r], (cudaStream_t)(void *)q));
   OK_NCCL(ncclGroupEnd());
-  OK(StreamEndCapture(q, &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(q);
   for (int i = 0; i < TIMES; i++) {
     OK(GraphLaunch(exec, q));
     want *= 3; /* never 0 */

@@ -251,10 +251,7 @@ TEST_LOOP(suspends, 2) {
     const uint64_t memories = now(&verbs->registered);
     ck_assert_int_gt(verbs->nmrs, 0);
     for (int suspend = 1; suspend >= 0; suspend--) {
-      OK_NCCL(ncclGroupStart());
-      for (int r = 0; r < 2; r++)
-        OK_NCCL(suspend ? ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g.comm[r]));
-      OK_NCCL(ncclGroupEnd());
+      gpu_suspend_all(&g, suspend);
       if (!suspend) break;
       const size_t left = gpu_in_use(2) - before;
       ck_assert_msg(_i || left <= active / 20, "%zu of %zu bytes are left", left, active);

@@ -78,17 +78,13 @@ static void replays(gpu_place *p) {
   static uint32_t got[2 * COUNT];
   char *in = (char *)(uintptr_t)g->in[r], *out = (char *)(uintptr_t)g->out[r];
   cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
-  CUgraph graph;
-  CUgraphExec exec;
   OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_GLOBAL));
   OK_NCCL(ncclAllReduce(in, out, COUNT, ncclUint32, ncclSum, g->comm[r], s));
   OK_NCCL(ncclGroupStart());
   OK_NCCL(ncclSend(in, COUNT, ncclUint32, (r + 1) % g->n, g->comm[r], s));
   OK_NCCL(ncclRecv(out + 4 * COUNT, COUNT, ncclUint32, from, g->comm[r], s));
   OK_NCCL(ncclGroupEnd());
-  OK(StreamEndCapture(g->stream[r], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(g->stream[r]);
   for (uint32_t i = 1; i <= 20; i++) {
     uint32_t sum = 0;
     for (int k = 0; k < g->n; k++) sum += word_of(i, k);
@@ -161,10 +157,6 @@ TEST_LOOP(dead_peer, 2) {
 }
 
 /* Rank 0's kernel waits for a rank that is not coming, until another thread aborts it. */
-static void *abort_comm(void *comm) {
-  OK_NCCL(ncclCommAbort((ncclComm_t)comm));
-  return NULL;
-}
 static void abort_one(gpu_place *p) {
   gpu_ranks *g = &p->g;
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
@@ -177,7 +169,7 @@ static void abort_one(gpu_place *p) {
     return expect_failure(p, "rank 0");
   }
   OK_NCCL(gpu_submit(g, &c, 0));
-  ck_assert_int_eq(pthread_create(&id, NULL, abort_comm, g->comm[0]), 0);
+  ck_assert_int_eq(pthread_create(&id, NULL, gpu_abort, g->comm[0]), 0);
   OK(StreamSynchronize(g->stream[0]));
   pthread_join(id, NULL);
   g->comm[0] = NULL;

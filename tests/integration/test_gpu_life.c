@@ -26,8 +26,6 @@ enum { COUNT = 3000 };
 /* A mix of calls for two ranks that share a device, whose streams join one capture. */
 static CUgraphExec capture(gpu_ranks *g) {
   CUevent fork_event, join_event;
-  CUgraph graph;
-  CUgraphExec exec;
   emu_use(0);
   OK(EventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
   OK(EventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
@@ -46,9 +44,7 @@ static CUgraphExec capture(gpu_ranks *g) {
   OK_NCCL(ncclGroupEnd());
   OK(EventRecord(join_event, g->stream[1]));
   OK(StreamWaitEvent(g->stream[0], join_event, 0));
-  OK(StreamEndCapture(g->stream[0], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(g->stream[0]);
   OK(EventDestroy(fork_event));
   OK(EventDestroy(join_event));
   return exec;
@@ -424,12 +420,7 @@ START_TEST(one_sided) {
       OK(StreamSynchronize(g.stream[r]));
       suite_all(i, BYTES, data[i] == 10 * round + (r + RANKS - 1) % RANKS);
     }
-    for (int suspend = 1; suspend >= 0 && round == 1; suspend--) {
-      OK_NCCL(ncclGroupStart());
-      for (int r = 0; r < RANKS; r++)
-        OK_NCCL(suspend ? ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g.comm[r]));
-      OK_NCCL(ncclGroupEnd());
-    }
+    for (int suspend = 1; suspend >= 0 && round == 1; suspend--) gpu_suspend_all(&g, suspend);
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
     gpu_fill(&g, &c);
     gpu_group(&g, &c);

@@ -119,37 +119,14 @@ TEST_LOOP(simple_has_none, WAYS) {
 
 TEST_LOOP(graphs, WAYS) {
   gpu_ranks g;
-  CUgraph graph[2];
-  CUgraphExec exec[2];
+  gpu_graph x;
   begin(&g, 2, (way)_i, "LL");
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = ncclInt32, .op = ncclSum};
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < 2; r++) {
-    emu_use(g.device[r]);
-    OK(StreamBeginCapture(g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK_NCCL(gpu_submit(&g, &c, r));
-  }
-  OK_NCCL(ncclGroupEnd());
-  for (int r = 0; r < 2; r++) {
-    emu_use(g.device[r]);
-    OK(StreamEndCapture(g.stream[r], &graph[r]));
-    OK(GraphInstantiateWithFlags(&exec[r], graph[r], 0));
-  }
-  for (int k = 0; k < 20; k++) {
-    c.shift += 7919;
-    gpu_fill(&g, &c);
-    for (int r = 0; r < 2; r++) {
-      emu_use(g.device[r]);
-      OK(GraphLaunch(exec[r], g.stream[r]));
-    }
-    gpu_check(&g, &c);
-  }
+  const gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = ncclInt32, .op = ncclSum};
+  gpu_capture(&g, &c, &x);
+  for (int k = 0; k < 20; k++) gpu_replay(&g, &x);
   const sent n = count(&g);
   ck_assert_uint_eq(n.in_lines, has_lines((way)_i) ? n.all : 0);
-  for (int r = 0; r < 2; r++) {
-    OK(GraphExecDestroy(exec[r]));
-    OK(GraphDestroy(graph[r]));
-  }
+  gpu_graph_free(&g, &x);
   end(&g, (way)_i);
 }
 
@@ -160,12 +137,8 @@ TEST_LOOP(suspended, PLUGIN) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};
   for (int k = 0; k < 3; k++) {
     run(&g, &c, 5);
-    OK_NCCL(ncclGroupStart());
-    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM));
-    OK_NCCL(ncclGroupEnd());
-    OK_NCCL(ncclGroupStart());
-    for (int r = 0; r < 2; r++) OK_NCCL(ncclCommResume(g.comm[r]));
-    OK_NCCL(ncclGroupEnd());
+    gpu_suspend_all(&g, true);
+    gpu_suspend_all(&g, false);
   }
   run(&g, &c, 5);
   const sent n = count(&g);
@@ -192,10 +165,6 @@ TEST_LOOP(mismatch, 16) {
 }
 
 /* A kernel that polls lines which do not come ends with an abort. */
-static void *abort_comm(void *comm) {
-  OK_NCCL(ncclCommAbort((ncclComm_t)comm));
-  return NULL;
-}
 TEST_LOOP(aborted, WAYS) {
   gpu_ranks g;
   pthread_t id;
@@ -203,7 +172,7 @@ TEST_LOOP(aborted, WAYS) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
   run(&g, &c, 2);
   OK_NCCL(gpu_submit(&g, &c, 0));
-  ck_assert_int_eq(pthread_create(&id, NULL, abort_comm, g.comm[0]), 0);
+  ck_assert_int_eq(pthread_create(&id, NULL, gpu_abort, g.comm[0]), 0);
   emu_use(g.device[0]);
   OK(StreamSynchronize(g.stream[0]));
   pthread_join(id, NULL);
