@@ -156,16 +156,22 @@ TEST_RANGE(sizes, SUMSHOT, 2 * WAYS) {
   gpu_close(&g);
 }
 
-/* What the switch does not know goes another way, whatever NCCL_ALGO says. */
-TEST(other_ways) {
+/* Operators that are more than a sum; what the switch does not know goes another way, whatever NCCL_ALGO says. */
+TEST(operators) {
   gpu_ranks g;
+  static const struct {
+    ncclDataType_t type;
+    ncclRedOp_t op;
+  } rows[] = {{ncclInt32, ncclAvg}, {ncclInt64, ncclMax}, {ncclBfloat16, ncclMin}, {ncclFloat32, ncclProd}};
   setenv("NCCL_ALGO", "NVLS", 1);
   gpu_open(&g, 3, 8, 1 << 14);
   gpu_init_all(&g);
-  gpu_call product = {.coll = HK_ALLREDUCE, .count = 301, .type = ncclFloat32, .op = ncclProd};
-  gpu_call bytes = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat8e5m2, .offset = 1}, other = bytes;
-  other.coll = HK_BROADCAST;
-  run_and_check(&g, &product);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    const gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = rows[i].type, .op = rows[i].op};
+    run_and_check(&g, &c);
+  }
+  const gpu_call bytes = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat8e5m2, .offset = 1};
+  const gpu_call other = {.coll = HK_BROADCAST, .count = 77, .type = ncclFloat8e5m2, .offset = 1};
   run_and_check(&g, &bytes);
   run_and_check(&g, &other);
   gpu_close(&g);
