@@ -59,10 +59,9 @@ static ncclResult_t await(const gpu_place *p, int r, int from, int count, int ct
 }
 
 /* Processes, ranks of each, GPUs, hosts, and whether GPUs of one host reach each other. */
-static const int shapes[][5] = {{1, 2, 8, 1, 1}, {1, 4, 8, 1, 1}, {2, 1, 8, 1, 1}, {2, 2, 8, 1, 1}, {3, 1, 8, 1, 1},
-                                {1, 2, 1, 1, 1}, {2, 1, 1, 1, 1}, {2, 1, 8, 2, 1}, {3, 1, 8, 3, 1}, {2, 2, 8, 2, 1},
-                                {1, 2, 8, 1, 0}, {3, 1, 8, 1, 0}, {2, 2, 2, 1, 0}};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
+static const int shapes[][5] = {{1, 2, 8, 1, 1}, {2, 1, 8, 1, 1}, {2, 1, 8, 2, 1}, {2, 2, 8, 1, 1}, {1, 2, 1, 1, 1},
+                                {2, 1, 1, 1, 1}, {3, 1, 8, 3, 1}, {2, 2, 8, 2, 1}, {3, 1, 8, 1, 0}, {2, 2, 2, 1, 0}};
+enum { THREADS, PROCESSES, HOSTS, SHAPES = sizeof shapes / sizeof *shapes };
 static void run(int shape, void (*body)(gpu_place *)) {
   const int *s = shapes[shape];
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
@@ -205,7 +204,7 @@ static void in_pieces(gpu_place *p) {
   close_windows(p);
   free(data);
 }
-TEST_RANGE(pieces, 2, SHAPES) { run(_i, in_pieces); }
+TEST_RANGE(pieces, PROCESSES, SHAPES) { run(_i, in_pieces); }
 
 /* Captured once, replayed with other data; what is not captured between the replays counts for itself. */
 static void in_graphs(gpu_place *p) {
@@ -276,7 +275,7 @@ static void captures(gpu_place *p) {
   }
   close_windows(p);
 }
-TEST_LOOP(each_capture_anew, 2) { run(_i ? 7 : 2, captures); }
+TEST_LOOP(each_capture_anew, 2) { run(_i ? HOSTS : PROCESSES, captures); }
 
 /* Replays run ahead of their waits as far as the receiver lets them: nothing is lost. */
 static void run_ahead(gpu_place *p) {
@@ -295,7 +294,7 @@ static void run_ahead(gpu_place *p) {
   OK(GraphExecDestroy(exec));
   close_windows(p);
 }
-TEST_LOOP(replays_run_ahead, 2) { run(_i ? 7 : 2, run_ahead); }
+TEST_LOOP(replays_run_ahead, 2) { run(_i ? HOSTS : PROCESSES, run_ahead); }
 
 static void wrong(gpu_place *p) {
   static char host[64];
@@ -325,7 +324,7 @@ static void wrong(gpu_place *p) {
 #undef PUT
   close_windows(p);
 }
-TEST(arguments) { run(0, wrong); }
+TEST(arguments) { run(THREADS, wrong); }
 
 static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
   ncclUniqueId id;
@@ -399,7 +398,7 @@ static void apart(gpu_place *p) {
 }
 TEST(no_windows) {
   setenv("NCCL_CUMEM_ENABLE", "0", 1);
-  run(2, apart);
+  run(PROCESSES, apart);
 }
 
 /* ---- failures ---- */
@@ -452,7 +451,7 @@ static void abort_waits(gpu_place *p) {
 }
 TEST_LOOP(aborted, 4) {
   captured = _i % 2;
-  run(_i < 2 ? 2 : 7, abort_waits);
+  run(_i < 2 ? PROCESSES : HOSTS, abort_waits);
 }
 
 /* A rank dies: those that wait for it, or for another one, learn of it, and their streams go on. */
