@@ -46,21 +46,6 @@ TEST_LOOP(one_device, 3) {
   gpu_close(&g);
 }
 
-TEST(types_and_operators) {
-  gpu_ranks g;
-  gpu_open(&g, 3, 3, 1 << 14);
-  gpu_init_all(&g);
-  for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
-    for (ncclRedOp_t op = ncclSum; op < ncclNumOps; op++) {
-      gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = op};
-      gpu_fill(&g, &c);
-      gpu_group(&g, &c);
-      gpu_check(&g, &c);
-    }
-  }
-  gpu_close(&g);
-}
-
 /* ---- sends and receives ---- */
 
 /* Every rank to every rank, itself too, each pair another size; twice over the same links in one group. */

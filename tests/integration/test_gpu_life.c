@@ -10,7 +10,6 @@
 #include "../../src/gpu/links.h"
 #include "../../src/gpu/order.h"
 #include "../../src/gpu/proxy.h"
-#include "../support/fake_rdma.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"
 
@@ -458,28 +457,6 @@ END_TEST
 
 /* ---- the network ---- */
 
-/* By RDMA: the verbs provider registers the very memory that the GPU has pinned. */
-START_TEST(verbs) {
-  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};
-  gpu_ranks g;
-  gpu_open(&g, 3, 3, 1 << 18);
-  fake_verbs_state *v = rdma_begin(2);
-  rdma_param("NCCL_NET", "IB");
-  rdma_param("NCCL_NET_GDR_LEVEL", "LOC"); /* staged: test_gpu_direct has cards that reach GPUs' memory */
-  gpu_init_all(&g);
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
-    for (size_t count = 5; count < 10000; count *= 1800) {
-      gpu_call c = {.coll = colls[i], .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
-      gpu_fill(&g, &c);
-      for (int k = 0; k < 3; k++) gpu_group(&g, &c);
-      gpu_check(&g, &c);
-    }
-  }
-  gpu_close(&g);
-  rdma_end(v);
-}
-END_TEST
-
 static void only_network(void) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   setenv("NCCL_SHM_DISABLE", "1", 1);
@@ -516,7 +493,6 @@ int main(void) {
   tcase_add_test(t, watchdog);
   tcase_add_test(t, ends);
   tcase_add_test(t, one_sided);
-  tcase_add_test(t, verbs);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

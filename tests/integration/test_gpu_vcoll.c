@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives whose blocks differ in length, on GPUs, on the driver that runs on the CPU: random counts, in groups and
  * alone, captured, and counts that do not match.
- * check: fast timeout=300 notsan */
+ * check: fast timeout=300 notsan long=asan */
 #include "../support/gpu.h"
 #include "../support/suite.h"
 
