@@ -158,7 +158,7 @@ static void choose_ports(void) {
   set_param("HOCKET_PORT_RANGE", range);
 }
 
-START_TEST(init_under_attack) {
+TEST(init_under_attack) {
   enum { ATTACKERS = 3 };
   pid_t attackers[ATTACKERS];
   uint64_t slowest = 0;
@@ -176,7 +176,6 @@ START_TEST(init_under_attack) {
   printf("20 communicators of %d processes while strangers knocked %d times: slowest %.0f ms\n", RANKS,
          atomic_load(&shared->knocks), (double)slowest * 1e-6);
 }
-END_TEST
 
 /* A process with hardly any descriptors left. */
 static int make_id_in_narrow_room(void *arg) {
@@ -184,7 +183,7 @@ static int make_id_in_narrow_room(void *arg) {
   return setrlimit(RLIMIT_NOFILE, &limit) ? 1 : make_id(arg);
 }
 
-START_TEST(flood) {
+TEST_LOOP(flood, 2) {
   int held[500];
   pid_t pids[RANKS];
   choose_ports();
@@ -203,7 +202,6 @@ START_TEST(flood) {
   kill(maker, SIGKILL);
   end_process(maker);
 }
-END_TEST
 
 /* Called when the rank waits. */
 static hk_status take_all_descriptors(void *arg, uint64_t waited_ns) {
@@ -236,7 +234,10 @@ static int other_rank(void *arg) {
   return rc != HK_ERR_REMOTE || !strstr(hk_last_error(), "limit of open files (ulimit -n)");
 }
 
-START_TEST(no_descriptor_left) {
+TEST(no_descriptor_left) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return; /* five seconds of waiting, in which nothing runs */
+#endif
   hk_boot_id id;
   uint64_t begin = hk_now_ns();
   pid_t pid = start_process(rank_without_descriptors, NULL);
@@ -251,11 +252,10 @@ START_TEST(no_descriptor_left) {
   ck_assert_uint_lt(hk_now_ns() - begin, 60000000000ull);
   close(fd);
 }
-END_TEST
 
 /* Far more ranks connect at once than the admission queue holds, while the listener gets no CPU time: all are
  * answered. */
-START_TEST(crowd) {
+TEST(crowd) {
   enum { CROWD = 700 };
   int fds[CROWD];
   uint8_t hello[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
@@ -284,21 +284,7 @@ START_TEST(crowd) {
   kill(maker, SIGKILL);
   end_process(maker);
 }
-END_TEST
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  TCase *t = tcase_create("hostile");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, init_under_attack);
-  tcase_add_loop_test(t, flood, 0, 2);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  tcase_add_test(t, no_descriptor_left); /* five seconds of waiting, in which nothing runs */
-#else
-  (void)no_descriptor_left;
-#endif
-  tcase_add_test(t, crowd);
-  return suite_run_one("hostile", t);
-}
+int main(void) { return suite_main("hostile", .timeout = 120, .setup = setup); }
