@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators on GPUs of several pretended hosts, which reach each other over the network only: every collective,
- * sends and receives, a peer that dies; by sockets and by a net plugin.  Graphs, aborts and what there is for sanitizers
- * in a link over the network: test_gpu_life.
+ * sends and receives, a peer that dies; by sockets and by a net plugin. Graphs, aborts and what there is for
+ * sanitizers in a link over the network: test_gpu_life.
  * check: timeout=300 notsan noasan */
 #include <stdatomic.h>
 #include <sys/mman.h>
