@@ -180,9 +180,9 @@ static const struct {
   manner first[5];
   hk_status status;
 } fulls[] = {{{FULL, ENDS}, HK_OK},
-           {{FULL, CLOSES, FULL, ENDS}, HK_OK},
-           {{FULL, FULL, ENDS}, HK_ERR_REMOTE},
-           {{CLOSES, CLOSES, CLOSES, ENDS}, HK_OK}};
+             {{FULL, CLOSES, FULL, ENDS}, HK_OK},
+             {{FULL, FULL, ENDS}, HK_ERR_REMOTE},
+             {{CLOSES, CLOSES, CLOSES, ENDS}, HK_OK}};
 
 TEST_LOOP(full, HK_ARRAY_LENGTH(fulls)) {
   int fd;
