@@ -13,16 +13,18 @@ import subprocess
 import sys
 
 
-def symbols(path):
-    """The functions that an object defines, and the names that it needs."""
-    defined, needed = set(), set()
-    for line in subprocess.run(["nm", path], capture_output=True, text=True, check=True).stdout.splitlines():
-        *_, kind, name = line.split()
+def symbols(paths):
+    """For each object the functions that it defines, and the names that it needs."""
+    found = {str(path): (set(), set()) for path in paths}
+    out = subprocess.run(["nm", "-A", *found], capture_output=True, text=True, check=True).stdout if found else ""
+    for line in out.splitlines():
+        place, *_, kind, name = line.split()
+        defined, needed = found[place.partition(":")[0]]
         if kind in "TW":
             defined.add(name)
         elif kind == "U":
             needed.add(name)
-    return defined, needed
+    return found
 
 
 def circles(calls):
@@ -51,12 +53,13 @@ def circles(calls):
 def main():
     root, most = pathlib.Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 4
     sys.setrecursionlimit(10000)
-    objects = {}
+    paths = {}
     for path in sorted(root.rglob("*.o")):
         file = path.relative_to(root).with_suffix(".c")
         # An older tree may have left objects without a source.
         if file.parts[0] not in ("perf", "tools") and ("src" / file).exists():
-            objects[str(file)] = symbols(path)
+            paths[str(path)] = str(file)
+    objects = {paths[path]: found for path, found in symbols(paths).items()}
     owner = {name: file for file, (defined, _) in objects.items() for name in defined}
     calls = {file: sorted({owner[n] for n in needed if n in owner} - {file}) for file, (_, needed) in objects.items()}
     largest = 0

@@ -35,21 +35,6 @@ HK_KERNEL void warps(HK_PARAMS(warps_params) p) {
   p.out[3 * hk_thread() + 2] = (uint32_t)hk_warp_any(lane == 7) + 2 * (uint32_t)hk_warp_any(0);
 }
 
-/* Blocks hand a number on in a ring, spinning; several kernels may be one ring. */
-HK_KERNEL void pass_on(HK_PARAMS(pass_on_params) p) {
-  unsigned me = p.first + hk_block(), next = (me + 1) % p.total;
-  if (hk_thread() != 0) return;
-  for (uint64_t round = 1; round <= p.rounds; round++) {
-    while (hk_load_acquire(&p.flag[me]) < round) {
-      if (hk_load_relaxed(p.stop)) return;
-      hk_relax();
-    }
-    p.count[me]++;
-    hk_fence(); /* the count is there before the flag */
-    hk_store_signal(&p.flag[next], next == 0 ? round + 1 : round);
-  }
-}
-
 /* Data, then a flag; with `fence` the data is there before it, else it is not ordered. */
 HK_KERNEL void publish(HK_PARAMS(publish_params) p) {
   hk_vec v = {{p.value, p.value, p.value, p.value}};

@@ -10,12 +10,6 @@ typedef struct barriers_params {
 typedef struct warps_params {
   uint32_t *out;
 } warps_params;
-typedef struct pass_on_params {
-  uint64_t *flag, *count;
-  uint32_t *stop;
-  uint64_t rounds;
-  unsigned first, total;
-} pass_on_params;
 typedef struct publish_params {
   hk_vec *data;
   uint32_t *flag, *stale;

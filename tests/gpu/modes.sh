@@ -5,7 +5,7 @@
 set -u
 cd "$(dirname "$0")/../.." || exit 1
 HK_BUILD=${HK_BUILD:-build/gcc}
-tests=(gpu_comm gpu_life gpu_procs gpu_share gpu_vcoll gpu_multicast gpu_switched gpu_suspend gpu_rma gpu_window gpu_calls gpu_oneshot gpu_replay)
+tests=(gpu_comm gpu_life gpu_procs gpu_share gpu_vcoll gpu_multicast gpu_suspend gpu_rma gpu_window gpu_calls gpu_oneshot gpu_replay)
 [ -z "${SHORT:-}" ] || tests=(gpu_calls gpu_replay)
 out=$(mktemp -d) && trap 'rm -rf "$out"' EXIT
 failed=0 passed=0

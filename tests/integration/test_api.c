@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The API beyond data: wrong arguments, groups, children, nonblocking communicators, streams, abort. */
+/* The API beyond data: wrong arguments, many communicators in one thread, children, nonblocking communicators. */
 #include <check.h>
 #include <hocket.h>
 #include <pthread.h>
@@ -69,82 +69,6 @@ static int wrong_arguments(ncclComm_t c, int rank, int n, void *arg) {
   EXPECT(ncclGroupEnd(), ncclInvalidArgument, "data type 99");
   return faults + works(c, n);
 }
-
-/* Groups of all lengths around the room that a thread keeps for calls; then the first error of a group, and of an inner
- * one, is the result, and the next group knows nothing of it. */
-static int groups(ncclComm_t c, int rank, int n, void *arg) {
-  static const int lengths[] = {64, 65, 1, 64, 130, 63};
-  float in[130] = {0}, out[130];
-  int faults = 0;
-  (void)arg;
-  EXPECT(ncclAllReduce(in, out, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
-  for (size_t g = 0; g < sizeof lengths / sizeof *lengths; g++) {
-    faults += RANK_CHECK(ncclGroupStart());
-    for (int i = 0; i < lengths[g]; i++) {
-      in[i] = (float)(rank + i);
-      out[i] = -1;
-      faults += RANK_CHECK(ncclAllReduce(in + i, out + i, 1, ncclFloat32, ncclSum, c, NULL));
-    }
-    faults += RANK_CHECK(ncclGroupEnd());
-    for (int i = 0; i < lengths[g]; i++) faults += out[i] != (float)(n * i + n * (n - 1) / 2);
-  }
-  out[0] = -1;
-  faults += RANK_CHECK(ncclGroupStart());
-  faults += RANK_CHECK(ncclGroupStart());
-  faults += RANK_CHECK(ncclAllReduce(in, out, 1, ncclFloat32, ncclSum, c, NULL));
-  EXPECT(ncclGroupSimulateEnd(NULL), ncclInvalidUsage, "inside another one");
-  EXPECT(ncclAllReduce(in, out, 1, (ncclDataType_t)99, ncclSum, c, NULL), ncclInvalidArgument, "data type 99");
-  EXPECT(ncclGroupEnd(), ncclInvalidUsage, "");
-  EXPECT(ncclGroupEnd(), ncclInvalidUsage, "no group is open");
-  faults += RANK_CHECK(ncclGroupStart());
-  faults += RANK_CHECK(ncclGroupEnd());
-  return faults + (out[0] != -1) + works(c, n);
-}
-
-/* The estimate of a group of `sums` allreduces, of `sends` to and `receives` from the next rank, all of `count` bytes,
- * and of `own` transfers to this rank itself. */
-static double estimate(ncclComm_t c, int rank, int n, size_t count, const int calls[4], int *faults) {
-  static char b[1];
-  ncclSimInfo_t info = NCCL_SIM_INFO_INITIALIZER;
-  int next = (rank + 1) % n;
-  *faults += RANK_CHECK(ncclGroupStart());
-  for (int i = 0; i < calls[0]; i++) *faults += RANK_CHECK(ncclAllReduce(b, b, count, ncclInt8, ncclSum, c, NULL));
-  for (int i = 0; i < calls[1]; i++) *faults += RANK_CHECK(ncclSend(b, count, ncclInt8, next, c, NULL));
-  for (int i = 0; i < calls[2]; i++) *faults += RANK_CHECK(ncclRecv(b, count, ncclInt8, next, c, NULL));
-  for (int i = 0; i < calls[3]; i++) *faults += RANK_CHECK(ncclSend(b, count, ncclInt8, rank, c, NULL));
-  *faults += RANK_CHECK(ncclGroupSimulateEnd(&info));
-  return info.estimatedTime;
-}
-
-/* Collectives run one after another, and so do sends, and receives; the sends beside the receives. */
-static int estimates(ncclComm_t c, int rank, int n, void *arg) {
-  enum { BYTES = 1 << 20 };
-  int faults = 0;
-  (void)arg;
-  double sum = estimate(c, rank, n, BYTES, (int[]){1, 0, 0, 0}, &faults);
-  double message = estimate(c, rank, n, BYTES, (int[]){0, 1, 0, 0}, &faults);
-  double own = estimate(c, rank, n, BYTES, (int[]){0, 0, 0, 1}, &faults);
-  const struct {
-    int calls[4];
-    double us;
-  } rows[] = {{{0, 0, 0, 0}, 0},           {{2, 0, 0, 0}, 2 * sum},
-              {{0, 2, 0, 0}, 2 * message}, {{0, 2, 1, 0}, 2 * message},
-              {{0, 1, 3, 0}, 3 * message}, {{1, 1, 1, 0}, sum + message},
-              {{0, 0, 0, 2}, 2 * own},     {{1, 1, 0, 1}, sum + message + own}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    double us = estimate(c, rank, n, BYTES, rows[i].calls, &faults);
-    if (us >= rows[i].us * 0.999 && us <= rows[i].us * 1.001) continue;
-    fprintf(stderr, "row %zu: %g us, not %g\n", i, us, rows[i].us);
-    faults++;
-  }
-  faults += !(own > 0 && message > own && sum > message);
-  double twice = estimate(c, rank, n, 2 * BYTES, (int[]){0, 1, 0, 0}, &faults);
-  return faults + !(twice > 1.5 * message && twice < 2 * message) + works(c, n);
-}
-
-TEST(estimated_groups) { ck_assert_int_eq(ranks_as_threads(3, estimates, NULL), 0); }
-
-TEST(many_groups) { ck_assert_int_eq(ranks_as_threads(3, groups, NULL), 0); }
 
 TEST(arguments) { ck_assert_int_eq(ranks_as_threads(3, wrong_arguments, NULL), 0); }
 
@@ -356,80 +280,5 @@ TEST(nonblocking) {
   for (int r = 0; r < N; r++) ck_assert_int_eq(ncclCommDestroy(c[r]), ncclSuccess);
   ck_assert_int_eq(faults, 0);
 }
-
-static void note(void *arg) { ++*(int *)arg; }
-
-static int streams(ncclComm_t c, int rank, int n, void *arg) {
-  (void)arg;
-  int faults = 0, notes = 0;
-  float a[100];
-  hocketStream_t s, t;
-  faults += RANK_CHECK(hocketStreamCreate(&s));
-  faults += RANK_CHECK(hocketStreamCreate(&t));
-  for (int i = 0; i < 100; i++) a[i] = 1;
-  for (int k = 0; k < 4; k++) { /* in order: each multiplies by n; two streams take turns on the communicator */
-    faults += RANK_CHECK(ncclAllReduce(a, a, 100, ncclFloat32, ncclSum, c, hocketStreamAsCuda(k % 2 ? t : s)));
-    faults += RANK_CHECK(hocketStreamLaunch(s, note, &notes));
-  }
-  faults += RANK_CHECK(hocketStreamSynchronize(s));
-  faults += RANK_CHECK(hocketStreamSynchronize(t));
-  for (int i = 0; i < 100 && !faults; i++) faults += a[i] != (float)(n * n * n * n);
-  if (notes != 4) faults++;
-  faults += works(c, n);
-  faults += RANK_CHECK(ncclGroupStart());
-  faults += RANK_CHECK(ncclSend(a, 50, ncclFloat32, (rank + 1) % n, c, hocketStreamAsCuda(s)));
-  faults += RANK_CHECK(ncclRecv(a + 50, 50, ncclFloat32, (rank + n - 1) % n, c, hocketStreamAsCuda(s)));
-  faults += RANK_CHECK(ncclGroupEnd());
-  faults += RANK_CHECK(hocketStreamDestroy(s));
-  return faults + RANK_CHECK(hocketStreamDestroy(t));
-}
-
-TEST(host_streams) { ck_assert_int_eq(ranks_as_threads(3, streams, NULL), 0); }
-
-static void *abort_it(void *c) {
-  usleep(20000); /* not a condition of the test: abort may come before, in or after the wait */
-  ncclCommAbort(c);
-  return NULL;
-}
-
-/* Rank 0 waits for a peer that never calls; another thread aborts; both ranks end with an error. */
-static void *lonely(void *arg) {
-  ncclComm_t c = arg;
-  float b[4] = {0};
-  ncclResult_t rc = ncclAllReduce(b, b, 4, ncclFloat32, ncclSum, c, NULL);
-  return (void *)(intptr_t)(rc == ncclSuccess);
-}
-
-TEST(abort_unblocks) {
-  ncclComm_t c[2];
-  pthread_t waiting, ending;
-  void *fault;
-  ck_assert_int_eq(ncclCommInitAll(c, 2, NULL), ncclSuccess);
-  pthread_create(&waiting, NULL, lonely, c[0]);
-  pthread_create(&ending, NULL, abort_it, c[0]);
-  pthread_join(waiting, &fault);
-  pthread_join(ending, NULL);
-  ck_assert_ptr_null(fault);
-  /* The other rank gets the error. */
-  ncclResult_t state = ncclSuccess;
-  for (int i = 0; i < 2000 && state == ncclSuccess; i++) {
-    ck_assert_int_eq(ncclCommGetAsyncError(c[1], &state), ncclSuccess);
-    usleep(1000);
-  }
-  ck_assert_int_eq(state, ncclRemoteError);
-  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c[1]), "rank 0 aborted"));
-  ck_assert_int_eq(ncclCommAbort(c[1]), ncclSuccess);
-}
-
-/* Calls that do not match end in an error on at least one rank, which names the other; nothing hangs. */
-static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
-  (void)arg, (void)n;
-  float b[64] = {0};
-  ncclResult_t rc = ncclAllReduce(b, b, rank == 0 ? 8 : 9, ncclFloat32, ncclSum, c, NULL);
-  const char *text = ncclGetLastError(c);
-  return rc == ncclSuccess || !(strstr(text, "rank 0") && strstr(text, "rank 1"));
-}
-
-TEST(mismatched_counts) { ck_assert_int_eq(ranks_as_threads(2, mismatch, NULL), 0); }
 
 int main(void) { return suite_main("api", .timeout = 60); }

@@ -148,45 +148,6 @@ TEST(processes_answer) {
     if (i != STOPS) ck_assert_msg(end_process(pids[i]) == 0, "rank %d: %s", i, shared->text[i]);
 }
 
-/* ---- a child that is being made ---- */
-
-static void split_without_two(rank_state *r) {
-  int members[3] = {0, 1, 2};
-  hk_bootstrap *child = NULL;
-  _Atomic(int) *asked = r->arg;
-  if (join_reporting(r) != HK_OK) goto out;
-  if (r->rank < 2) {
-    hk_bootstrap_options o = options_of(r);
-    r->status = hk_bootstrap_join_child(&child, r->b, members, 1, &o); /* until rank 2 joins, too */
-  } else {
-    hk_activity a;
-    bool seen[2] = {false, false};
-    for (uint64_t until = soon(); hk_now_ns() < until && !(seen[0] && seen[1]);) {
-      for (int k = 0; k < 2; k++)
-        if (hk_bootstrap_ask(r->b, k, PATIENT_NS, &a) == HK_PRESENCE_ANSWERS && a.waits_for == 2) seen[k] = true;
-      usleep(5000);
-    }
-    if (!seen[0] || !seen[1]) r->status = HK_ERR_INTERNAL;
-    hk_bootstrap_options o = options_of(r);
-    hk_status rc = hk_bootstrap_join_child(&child, r->b, members, 1, &o);
-    if (r->status == HK_OK) r->status = rc;
-  }
-  atomic_fetch_add(asked, 1);
-  await_count(asked, 3);
-  hk_bootstrap_leave(child);
-out:
-  leave_rank(r);
-}
-
-TEST(children_in_the_making_wait_for_whom) {
-  _Atomic(int) asked = 0;
-  ncclUniqueId id;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
-  rank_state *r = run_threads(3, &id, 1, split_without_two, &asked);
-  for (int i = 0; i < 3; i++) ck_assert_msg(r[i].status == HK_OK, "rank %d: %s", i, hk_last_error());
-  free(r);
-}
-
 /* ---- words ---- */
 
 TEST(in_words) {

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Who belongs to a job, and who is missing: ranks that come twice, ranks that do not come, two jobs with one
- * NCCL_COMM_ID.
+/* Who belongs to a job: ranks that come twice, two jobs with one NCCL_COMM_ID.
  * check: notsan */
 #include "../../src/base/addr.h"
-#include "../../src/base/log.h"
 #include "../../src/base/param.h"
 #include "../../src/boot/job.h"
 #include "../support/boot_ranks.h"
-#include "../support/scratch.h"
 
 enum { RANKS = 4 };
 
@@ -83,42 +80,6 @@ TEST(a_rank_that_comes_back) {
   for (int i = 0; i < 2; i++) pids[i] = start(i, 2, i, NULL);
   for (int i = 0; i < 2; i++) ck_assert_int_eq(end_process(pids[i]), 0);
   for (int i = 0; i < 2; i++) ck_assert_msg(shared->status[i] == HK_OK, "rank %d: %s", i, shared->text[i]);
-}
-
-/* ---- ranks that do not come ---- */
-
-static bool log_says(const char *words) {
-  char line[4096];
-  bool found = false;
-  FILE *f = fopen(scratch_path("log"), "r");
-  while (f && fgets(line, sizeof line, f)) found |= strstr(line, words) != NULL;
-  if (f) fclose(f);
-  return found;
-}
-
-/* The root says who is missing long before it gives up. */
-TEST_LOOP(missing_ranks_are_reported, 2) {
-  pid_t pids[3];
-  int n = _i ? 1 : 3; /* how many ranks come */
-  scratch_make();
-  setenv("NCCL_DEBUG_FILE", scratch_path("log"), 1);
-  setenv("NCCL_DEBUG", "WARN", 1);
-  hk_log_reset();
-  set_param("HOCKET_WATCHDOG", "1");
-  hold_id(&shared->id);
-  for (int i = 0; i < n; i++) pids[i] = start(i, 6, i, NULL);
-  const char *words =
-      _i ? "1 of 6 ranks have joined, and ranks 1-5 are missing: only rank 0 has come: if each rank calls "
-           "ncclGetUniqueId, each has an id of its own"
-         : "3 of 6 ranks have joined, and ranks 3-5 are missing: each must be started with this unique id";
-  for (int i = 0; i < 1000 && !log_says(words); i++) usleep(20000);
-  bool found = log_says(words);
-  for (int i = 0; i < n; i++) {
-    kill(pids[i], SIGKILL);
-    end_process(pids[i]);
-  }
-  scratch_remove();
-  ck_assert(found);
 }
 
 /* ---- two jobs with one NCCL_COMM_ID ---- */

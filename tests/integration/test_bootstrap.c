@@ -192,56 +192,6 @@ TEST(missing_ranks_are_named) {
   free(r);
 }
 
-TEST(one_missing_rank_of_several_roots) {
-  set_param("HOCKET_BOOTSTRAP_TIMEOUT", "1");
-  ncclUniqueId ids[3];
-  for (int i = 0; i < 3; i++) ck_assert_int_eq(hk_bootstrap_new_id(&ids[i]), HK_OK);
-  rank_state *r = new_ranks(9, ids, 3, join_only, NULL);
-  for (int i = 0; i < 9; i++)
-    if (i != 4) start_threads(&r[i], 1);
-  for (int i = 0; i < 9; i++)
-    if (i != 4) end_threads(&r[i], 1);
-  for (int i = 0; i < 9; i++) {
-    if (i == 4) continue;
-    ck_assert_int_eq(r[i].status, HK_ERR_REMOTE);
-    leave_rank(&r[i]);
-  }
-  free(r);
-}
-
-TEST(disagreement) {
-  ncclUniqueId id = new_id();
-  rank_state *r = new_ranks(3, &id, 1, join_only, NULL);
-  r[2].nranks = 4;
-  start_threads(r, 3);
-  end_threads(r, 3);
-  ck_assert_ptr_ne(strstr(hk_last_error(), "ranks disagree"), NULL);
-  for (int i = 0; i < 3; i++) {
-    ck_assert_int_eq(r[i].status, HK_ERR_ARGUMENT);
-    leave_rank(&r[i]);
-  }
-  free(r);
-}
-
-/* Two that claim one rank: all that wait, and those that come a little later, learn it at once. */
-TEST(a_rank_twice) {
-  ncclUniqueId id = new_id();
-  rank_state *r = new_ranks(4, &id, 1, join_only, NULL);
-  r[2].rank = 1;
-  start_threads(r, 3);
-  end_threads(r, 3);
-  start_threads(&r[3], 1);
-  end_threads(&r[3], 1);
-  char words[96];
-  snprintf(words, sizeof words, "rank 1 of 4 has joined twice, both times from process %d at ", (int)getpid());
-  ck_assert_msg(strstr(hk_last_error(), words) != NULL, "%s", hk_last_error());
-  for (int i = 0; i < 4; i++) {
-    ck_assert_int_eq(r[i].status, HK_ERR_ARGUMENT);
-    leave_rank(&r[i]);
-  }
-  free(r);
-}
-
 /* The failure word ends a wait at once. */
 TEST(abort_while_joining) {
   ncclUniqueId id = new_id();
@@ -320,45 +270,6 @@ TEST(child_outlives_parent) {
   expect_all(run_threads(6, &id, 1, outlive, NULL), HK_OK);
 }
 
-/* ---- data connections ---- */
-
-/* To every peer with two tags, and a byte each way. */
-static void dial_all(rank_state *r) {
-  if (join_rank(r) != HK_OK) goto out;
-  int *fds = calloc(4 * (size_t)r->nranks, sizeof *fds), n = 0;
-  for (int peer = 0; peer < r->nranks; peer++)
-    for (uint64_t tag = 0; tag < 2; tag++, n++) {
-      r->status = hk_bootstrap_dial(r->b, peer, NULL, tag << 40 | 7, &fds[n]);
-      if (r->status != HK_OK) goto free_fds;
-      char c = (char)(r->rank + (int)tag);
-      if (send(fds[n], &c, 1, MSG_NOSIGNAL) != 1) r->status = HK_ERR_SYSTEM;
-    }
-  for (int peer = 0; peer < r->nranks; peer++)
-    for (uint64_t tag = 0; tag < 2; tag++, n++) {
-      hk_waiter w;
-      hk_wait_env env = {.deadline_ns = hk_now_ns() + 20000000000u};
-      hk_wait_begin(&w, &env);
-      while ((fds[n] = hk_bootstrap_take(r->b, peer, tag << 40 | 7)) < 0 && r->status == HK_OK)
-        r->status = hk_wait_pause(&w);
-      char c = 0;
-      if (r->status == HK_OK) r->status = hk_wait_fd(&env, fds[n], POLLIN, "a byte");
-      if (recv(fds[n], &c, 1, 0) != 1 || c != (char)(peer + (int)tag)) r->status = HK_ERR_INTERNAL;
-      if (hk_bootstrap_take(r->b, peer, tag << 40 | 7) != -1) r->status = HK_ERR_INTERNAL;
-    }
-  if (hk_bootstrap_barrier(r->b) != HK_OK) r->status = HK_ERR_INTERNAL;
-free_fds:
-  for (int i = 0; i < n; i++)
-    if (fds[i] >= 0) close(fds[i]);
-  free(fds);
-out:
-  leave_rank(r);
-}
-
-TEST(data_connections) {
-  ncclUniqueId id = new_id();
-  expect_all(run_threads(5, &id, 1, dial_all, NULL), HK_OK);
-}
-
 /* ---- events ---- */
 
 /* As long as an event's text may be: it arrives whole. */
@@ -419,21 +330,6 @@ TEST(leaving_is_no_death) {
   _Atomic(int) turn = 0;
   ncclUniqueId id = new_id();
   expect_all(run_threads(9, &id, 1, leave_in_turn, &turn), HK_OK);
-}
-
-/* A rank that waits for one that has left gets that error. */
-static void wait_for_the_departed(rank_state *r) {
-  if (join_rank(r) != HK_OK) goto out;
-  if (r->rank != 2) r->status = hk_bootstrap_barrier(r->b);
-out:
-  leave_rank(r);
-}
-
-TEST(waiting_for_a_departed_rank) {
-  ncclUniqueId id = new_id();
-  rank_state *r = run_threads(4, &id, 1, wait_for_the_departed, NULL);
-  for (int i = 0; i < 4; i++) ck_assert_int_eq(r[i].status, i == 2 ? HK_OK : HK_ERR_REMOTE);
-  free(r);
 }
 
 /* ---- the keyed hash, against the published vectors ---- */

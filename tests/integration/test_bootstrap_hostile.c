@@ -10,7 +10,6 @@
 #include "../../src/base/addr.h"
 #include "../../src/base/param.h"
 #include "../../src/base/service.h"
-#include "../../src/boot/dial.h"
 #include "../../src/boot/process.h"
 #include "../../src/boot/wire.h"
 #include "../support/boot_ranks.h"
@@ -159,7 +158,7 @@ static void choose_ports(void) {
   set_param("HOCKET_PORT_RANGE", range);
 }
 
-START_TEST(init_under_attack) {
+TEST(init_under_attack) {
   enum { ATTACKERS = 3 };
   pid_t attackers[ATTACKERS];
   uint64_t slowest = 0;
@@ -177,7 +176,6 @@ START_TEST(init_under_attack) {
   printf("20 communicators of %d processes while strangers knocked %d times: slowest %.0f ms\n", RANKS,
          atomic_load(&shared->knocks), (double)slowest * 1e-6);
 }
-END_TEST
 
 /* A process with hardly any descriptors left. */
 static int make_id_in_narrow_room(void *arg) {
@@ -185,7 +183,7 @@ static int make_id_in_narrow_room(void *arg) {
   return setrlimit(RLIMIT_NOFILE, &limit) ? 1 : make_id(arg);
 }
 
-START_TEST(flood) {
+TEST_LOOP(flood, 2) {
   int held[500];
   pid_t pids[RANKS];
   choose_ports();
@@ -204,7 +202,6 @@ START_TEST(flood) {
   kill(maker, SIGKILL);
   end_process(maker);
 }
-END_TEST
 
 /* Called when the rank waits. */
 static hk_status take_all_descriptors(void *arg, uint64_t waited_ns) {
@@ -237,7 +234,10 @@ static int other_rank(void *arg) {
   return rc != HK_ERR_REMOTE || !strstr(hk_last_error(), "limit of open files (ulimit -n)");
 }
 
-START_TEST(no_descriptor_left) {
+TEST(no_descriptor_left) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  return; /* five seconds of waiting, in which nothing runs */
+#endif
   hk_boot_id id;
   uint64_t begin = hk_now_ns();
   pid_t pid = start_process(rank_without_descriptors, NULL);
@@ -252,11 +252,10 @@ START_TEST(no_descriptor_left) {
   ck_assert_uint_lt(hk_now_ns() - begin, 60000000000ull);
   close(fd);
 }
-END_TEST
 
 /* Far more ranks connect at once than the admission queue holds, while the listener gets no CPU time: all are
  * answered. */
-START_TEST(crowd) {
+TEST(crowd) {
   enum { CROWD = 700 };
   int fds[CROWD];
   uint8_t hello[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
@@ -285,123 +284,7 @@ START_TEST(crowd) {
   kill(maker, SIGKILL);
   end_process(maker);
 }
-END_TEST
-
-/* A rank that waits long for an ack tries a second address, and keeps one of the two connections. The root does not
- * know which one: its answer comes over both. */
-START_TEST(two_connections_of_one_rank) {
-  int fds[3];
-  uint8_t hello[HK_HELLO_BYTES], in[HK_ACK_BYTES + HK_REPLY_BYTES];
-  hk_boot_id id;
-  pid_t maker = start_process(make_id, NULL);
-  ck_assert(await_count(&shared->id_made, 1));
-  ck_assert_int_eq(hk_boot_id_decode(&id, &shared->id), HK_OK);
-  hk_contact c = {.process = 1, .n = 1, .at = {id.at[0]}};
-  hk_hello h = {.kind = HK_HELLO_JOIN, .to = 2, .round = 1, .key = hk_boot_id_key(&id)};
-  hk_contact_encode(h.contact, &c);
-  for (int i = 0; i < 3; i++) {
-    if (i == 2) {
-      close(fds[_i]); /* the loser */
-      h.from = 1;
-    }
-    hk_hello_encode(hello, &h, id.secret);
-    fds[i] = knock(hk_addr_port(&id.at[0]));
-    ck_assert_uint_eq(say(fds[i], hello, sizeof hello), sizeof hello);
-    ck_assert_int_eq(recv(fds[i], in, HK_ACK_BYTES, MSG_WAITALL), HK_ACK_BYTES);
-  }
-  ck_assert_int_eq(recv(fds[!_i], in, HK_REPLY_BYTES, MSG_WAITALL), HK_REPLY_BYTES);
-  close(fds[!_i]);
-  close(fds[2]);
-  kill(maker, SIGKILL);
-  end_process(maker);
-}
-END_TEST
-
-/* Closes three connections, each after more than its peer's patience, and answers the fourth. */
-static void *slow_listener(void *arg) {
-  static const uint8_t secret[HK_SECRET_BYTES];
-  uint8_t bytes[HK_HELLO_BYTES], ack[HK_ACK_BYTES];
-  hk_hello h;
-  for (int i = 0; i < 4; i++) {
-    struct pollfd caller = {.fd = *(int *)arg, .events = POLLIN};
-    poll(&caller, 1, -1); /* the listener does not block */
-    int fd = accept(*(int *)arg, NULL, NULL);
-    ck_assert_int_eq(recv(fd, bytes, sizeof bytes, MSG_WAITALL), HK_HELLO_BYTES);
-    poll(NULL, 0, 60);
-    if (i == 3 && hk_hello_decode(&h, bytes)) {
-      hk_ack_encode(ack, HK_ACK_OK, h.nonce, secret);
-      say(fd, ack, sizeof ack);
-    }
-    close(fd);
-  }
-  return NULL;
-}
-
-START_TEST(calls_a_slow_listener_again) {
-  static const uint8_t secret[HK_SECRET_BYTES];
-  hk_wait_env wait = {.spins = 1};
-  hk_hello h = {.kind = HK_HELLO_DATA, .to = 1};
-  hk_dialing d = {.settings = hk_settings_now(),
-                  .hello = &h,
-                  .secret = secret,
-                  .whom = "it",
-                  .advice = "",
-                  .n = 1,
-                  .wait = &wait,
-                  .patience_ns = 30000000};
-  pthread_t thread;
-  int listener, fd;
-  d.at[0].v4 = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
-  ck_assert_int_eq(hk_listen(hk_settings_now(), &d.at[0], 16, &listener), HK_OK);
-  ck_assert_int_eq(pthread_create(&thread, NULL, slow_listener, &listener), 0);
-  ck_assert_msg(hk_boot_dial(&d, &fd) == HK_OK, "%s", hk_last_error());
-  pthread_join(thread, NULL);
-  hk_boot_close(fd);
-  close(listener);
-}
-END_TEST
-
-/* Who sends the right bytes, but one every now and then, is shown out all the same. */
-START_TEST(slow_loris) {
-  ncclUniqueId id;
-  uint8_t hello[HK_HELLO_BYTES];
-  hk_boot_id decoded;
-  ck_assert_int_eq(hk_bootstrap_new_id(&id), HK_OK);
-  shared->id = id;
-  ck_assert_int_eq(hk_boot_id_decode(&decoded, &id), HK_OK);
-  fuzz_state = 1;
-  forged_hello(hello);
-  int fd = knock(hk_addr_port(&decoded.at[0]));
-  ck_assert_int_ge(fd, 0);
-  uint64_t begin = hk_now_ns();
-  for (size_t i = 0; i + 1 < sizeof hello; i++) {
-    char byte;
-    if (!say(fd, &hello[i], 1)) break;
-    struct pollfd p = {.fd = fd, .events = POLLIN};
-    if (poll(&p, 1, 100) == 1 && recv(fd, &byte, 1, 0) <= 0) break;
-  }
-  double seconds = (double)(hk_now_ns() - begin) * 1e-9;
-  ck_assert(seconds > 3 && seconds < 12);
-  close(fd);
-}
-END_TEST
 
 static void setup(void) { shared = shared_memory(sizeof *shared); }
 
-int main(void) {
-  TCase *t = tcase_create("hostile");
-  tcase_add_checked_fixture(t, setup, NULL);
-  tcase_set_timeout(t, 120);
-  tcase_add_test(t, init_under_attack);
-  tcase_add_loop_test(t, flood, 0, 2);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  tcase_add_test(t, no_descriptor_left); /* five seconds of waiting, in which nothing runs */
-#else
-  (void)no_descriptor_left;
-#endif
-  tcase_add_test(t, crowd);
-  tcase_add_loop_test(t, two_connections_of_one_rank, 0, 2);
-  tcase_add_test(t, calls_a_slow_listener_again);
-  tcase_add_test(t, slow_loris);
-  return suite_run_one("hostile", t);
-}
+int main(void) { return suite_main("hostile", .timeout = 120, .setup = setup); }

@@ -26,7 +26,7 @@ typedef struct stage {
 typedef struct board {
   _Atomic(int) joined, done, go, ids_made;
   ncclUniqueId ids[4];
-  uint64_t join_ns[MAX_RANKS], reported_ns[MAX_RANKS];
+  uint64_t reported_ns[MAX_RANKS];
   int status[MAX_RANKS];
   char text[MAX_RANKS][256];
 } board;
@@ -70,12 +70,10 @@ static bool gathers(hk_bootstrap *b, int rank, int n, int words) {
 }
 
 static void join_and_gather(rank_state *r) {
-  uint64_t begin = hk_now_ns();
   if (join_rank(r) != HK_OK) {
     fail_rank(r, "join");
     goto out;
   }
-  shared->join_ns[r->rank] = hk_now_ns() - begin;
   if (!gathers(r->b, r->rank, r->nranks, 100)) fail_rank(r, "allgather");
   /* More than a socket takes at once, and all ranks leave straight afterwards. */
   if (!gathers(r->b, r->rank, r->nranks, 4000000 / r->nranks)) fail_rank(r, "large allgather");
@@ -109,9 +107,8 @@ static void run_stage(stage *s) {
   end_all(s, pids);
 }
 
-TEST_LOOP(process_ranks, 10) {
-  static const int cases[][3] = {{1, 1, 1},  {2, 1, 1}, {3, 1, 1}, {5, 1, 1}, {8, 1, 1},
-                                 {33, 1, 1}, {3, 5, 1}, {4, 2, 1}, {8, 1, 3}, {3, 4, 4}};
+TEST_LOOP(process_ranks, 6) {
+  static const int cases[][3] = {{1, 1, 1}, {2, 1, 1}, {33, 1, 1}, {3, 5, 1}, {8, 1, 3}, {3, 4, 4}};
   stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = cases[_i][2], .body = join_and_gather};
   run_stage(&s);
 }
@@ -158,29 +155,6 @@ TEST(root_process_ends) {
   ck_assert_int_eq(end_process(root), 0);
 }
 
-/* The bar: init of 64 processes on two cores within two seconds. */
-static void join_and_leave(rank_state *r) {
-  uint64_t begin = hk_now_ns();
-  if (join_rank(r) != HK_OK) fail_rank(r, "join");
-  shared->join_ns[r->rank] = hk_now_ns() - begin;
-  leave_rank(r);
-}
-
-TEST_LOOP(init_time, 3) {
-  static const int cases[] = {2, 8, 64};
-  stage s = {.nprocs = cases[_i], .per_proc = 1, .nids = 1, .body = join_and_leave};
-  pid_t pids[MAX_RANKS];
-  uint64_t begin = hk_now_ns(), slowest = 0;
-  new_ids(&s);
-  start_all(&s, pids);
-  end_all(&s, pids);
-  uint64_t all = hk_now_ns() - begin;
-  for (int i = 0; i < s.nprocs; i++)
-    if (shared->join_ns[i] > slowest) slowest = shared->join_ns[i];
-  printf("%d processes: slowest join %.1f ms, from the first fork to the last exit %.1f ms\n", s.nprocs,
-         (double)slowest * 1e-6, (double)all * 1e-6);
-}
-
 /* ---- deaths ---- */
 
 enum { VICTIM = 3 };
@@ -203,14 +177,16 @@ out:
   leave_rank(r);
 }
 
-static void kill_one(int n, int sig) {
+TEST_LOOP(kill_9, 2) {
+  static const int cases[] = {4, 33};
+  int n = cases[_i];
   stage s = {.nprocs = n, .per_proc = 1, .nids = 1, .body = survive};
   pid_t pids[MAX_RANKS];
   new_ids(&s);
   start_all(&s, pids);
   ck_assert(await_count(&shared->joined, n));
   uint64_t killed = hk_now_ns();
-  kill(pids[VICTIM], sig);
+  kill(pids[VICTIM], SIGKILL);
   end_process(pids[VICTIM]);
   ck_assert(await_count(&shared->done, n - 1));
   atomic_store(&shared->go, 1);
@@ -223,41 +199,6 @@ static void kill_one(int n, int sig) {
   }
   ck_assert_uint_lt(slowest, 2000000000u);
   printf("%d processes: the last survivor got the event after %.1f ms\n", n, (double)slowest * 1e-6);
-}
-
-TEST_LOOP(kill_9, 4) {
-  static const int cases[] = {4, 5, 8, 33};
-  kill_one(cases[_i], SIGKILL);
-}
-
-TEST(termination) { kill_one(8, SIGUSR1); }
-
-/* A long text about one rank, reported by another: it arrives whole, by way of sockets. */
-static void report_another(rank_state *r) {
-  hk_event e = {.kind = HK_EVENT_ERROR, .rank = VICTIM, .code = HK_ERR_SYSTEM};
-  memset(e.text, 'x', sizeof e.text - 1);
-  e.text[sizeof e.text - 2] = 'y';
-  if (join_rank(r) != HK_OK) {
-    fail_rank(r, "join");
-    goto out;
-  }
-  atomic_fetch_add(&shared->joined, 1);
-  if (!await_count(&shared->joined, r->nranks)) fail_rank(r, "the others");
-  if (r->rank == 1) {
-    hk_bootstrap_announce(r->b, &e);
-  } else if (!await_count(&r->nevents, 1) || r->events[0].rank != VICTIM || r->events[0].from != 1 ||
-             r->events[0].code != HK_ERR_SYSTEM || strcmp(r->events[0].text, e.text)) {
-    fail_rank(r, "another event than the one sent");
-  }
-  atomic_fetch_add(&shared->done, 1);
-  await_count(&shared->done, r->nranks);
-out:
-  leave_rank(r);
-}
-
-TEST(long_text_about_another_rank) {
-  stage s = {.nprocs = 5, .per_proc = 1, .nids = 1, .body = report_another};
-  run_stage(&s);
 }
 
 /* Several at once, whole processes of several ranks: every survivor hears of every dead rank. */
@@ -278,8 +219,8 @@ out:
   leave_rank(r);
 }
 
-TEST_LOOP(half_of_the_processes_die, 4) {
-  static const int cases[][2] = {{4, 1}, {8, 1}, {6, 4}, {16, 1}};
+TEST_LOOP(half_of_the_processes_die, 2) {
+  static const int cases[][2] = {{6, 4}, {16, 1}};
   stage s = {.nprocs = cases[_i][0], .per_proc = cases[_i][1], .nids = 1, .body = survive_many};
   pid_t pids[MAX_RANKS];
   int n = s.nprocs * s.per_proc, dead = (s.nprocs / 2) * s.per_proc;
@@ -349,28 +290,6 @@ static void leave_in_child(rank_state *r) {
 TEST(leaving_in_a_forked_child) {
   stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = leave_in_child};
   run_stage(&s);
-}
-
-/* A rank that dies while others have yet to come: the root does not wait out its time. */
-static void join_expecting_loss(rank_state *r) {
-  atomic_fetch_add(&shared->joined, 1);
-  if (join_rank(r) != HK_ERR_REMOTE || !strstr(hk_last_error(), "rank 1 of 3 joined and then died"))
-    fail_rank(r, "join");
-  r->status = strstr(hk_last_error(), "joined and then died") ? HK_OK : HK_ERR_INTERNAL;
-  leave_rank(r);
-}
-
-TEST(death_before_all_have_come) {
-  stage s = {.nprocs = 3, .per_proc = 1, .nids = 1, .body = join_expecting_loss};
-  pid_t pids[3];
-  new_ids(&s);
-  for (s.proc = 0; s.proc < 2; s.proc++) pids[s.proc] = start_process(process_main, &s);
-  ck_assert(await_count(&shared->joined, 2));
-  poll(NULL, 0, 200); /* so that it is registered; if it is not yet, the root only names it otherwise */
-  kill(pids[1], SIGKILL);
-  end_process(pids[1]);
-  ck_assert_int_eq(end_process(pids[0]), 0);
-  ck_assert_msg(shared->status[0] == HK_OK, "%s", shared->text[0]);
 }
 
 /* ---- children of a communicator with dead ranks ---- */
@@ -537,6 +456,11 @@ TEST_LOOP(comm_id_from_the_environment, 3) {
 }
 
 #ifndef __SANITIZE_ADDRESS__ /* ten seconds of patience, and nothing in it that the others do not run */
+static void join_and_leave(rank_state *r) {
+  if (join_rank(r) != HK_OK) fail_rank(r, "join");
+  leave_rank(r);
+}
+
 TEST(no_process_at_the_root) {
   stage s = {.nprocs = 2, .per_proc = 1, .nids = 1, .body = join_and_leave};
   pid_t maker = start_process(make_ids, &s);

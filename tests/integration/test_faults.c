@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Dead peers, mismatches in processes, and nothing left over by a thousand communicators. */
+/* Dead peers, and nothing left over by a thousand communicators. */
 #include <check.h>
 #include <signal.h>
 #include <stdio.h>
@@ -75,44 +75,16 @@ static void kill_one(int n, killing k) {
   for (int i = 0; i < 2; i++) close(k.done[i]), close(ends[i]);
 }
 
-TEST_LOOP(kill_in_operation, 4) { kill_one(4, (killing){.victim = _i}); }
-TEST_LOOP(kill_while_idle, 3) { kill_one(5, (killing){.victim = 2 * _i, .idle = 1}); }
-TEST_LOOP(kill_over_net, 3) {
+TEST_LOOP(kill_in_operation, 2) { kill_one(4, (killing){.victim = 3 * _i}); }
+TEST_LOOP(kill_while_idle, 2) { kill_one(5, (killing){.victim = 4 * _i, .idle = 1}); }
+TEST(kill_over_net) {
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("NCCL_P2P_DISABLE", "1", 1);
-  kill_one(4, (killing){.victim = _i});
+  kill_one(4, (killing){.victim = 1});
 }
 
-/* Counts on every rank that do not match, in processes: all ranks end with an error, in time. */
-static int mismatch(ncclComm_t c, int rank, int n, void *arg) {
-  (void)arg, (void)n;
-  char b[4096] = {0};
-  double begin = seconds();
-  ncclResult_t rc = ncclAllReduce(b, b, rank == 2 ? 16 : 17, ncclInt8, ncclSum, c, NULL);
-  if (rc != ncclSuccess) return seconds() - begin > 5;
-  fprintf(stderr, "rank %d: a mismatched count was not noticed\n", rank);
-  return 1;
-}
-
-TEST(mismatch_processes) { ck_assert_int_eq(ranks_as_processes(3, mismatch, NULL), 0); }
-
-/* A rank destroys its communicator while another waits for it, who learns at once that it has left. */
-static int wait_for_the_left(ncclComm_t c, int rank, int n, void *arg) {
-  (void)arg, (void)n;
-  float b[16] = {0};
-  if (rank == 0) return 0; /* to the end of the communicator */
-  ncclResult_t rc = ncclAllReduce(b, b, 16, ncclFloat32, ncclSum, c, NULL);
-  if (rc == ncclRemoteError && strstr(ncclGetLastError(c), "rank 0 has left the communicator")) return 0;
-  fprintf(stderr, "rank %d: result %d, text: %s\n", rank, rc, ncclGetLastError(c));
-  return 1;
-}
-
-TEST(leaving_early) {
-  ck_assert_int_eq(ranks_as_threads(2, wait_for_the_left, NULL), 0);
-  ck_assert_int_eq(ranks_as_processes(2, wait_for_the_left, NULL), 0);
-}
-
-/* The same in a group with a call of another communicator, which goes on. */
+/* A rank destroys its communicator while another waits for it in a group, with a call of another communicator. The
+ * other one learns that it has left, and the other communicator goes on. */
 static int wait_in_a_group(ncclComm_t c, int rank, int n, void *arg) {
   ncclComm_t child;
   float b = 1, sum = 0, none = 0;

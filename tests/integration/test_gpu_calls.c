@@ -29,11 +29,7 @@ static void count_calls(void) {
 /* Two ranks, each on a GPU of its own, that have made the call before. */
 static void open_two(gpu_ranks *g, const gpu_call *c) {
   gpu_open(g, 2, 2, 1 << 18);
-  for (int r = 0; r < 2; r++) { /* the default stream's kind would wait for all others */
-    emu_use(r);
-    OK(StreamDestroy(g->stream[r]));
-    g->stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-  }
+  gpu_unorder_streams(g);
   gpu_init_all(g);
   gpu_fill(g, c);
   for (int i = 0; i < 2; i++)
@@ -195,10 +191,7 @@ TEST_LOOP(no_allocation_waits, 3) {
   if (_i > 1) setenv("NCCL_SHM_DISABLE", "1", 1);
   if (_i == 0) setenv("NCCL_ALGO", "halving,doubling,pat,tree", 1); /* some need scratch */
   gpu_open(&g, N, 1, 1 << 18);
-  for (int r = 0; r < N; r++) {
-    OK(StreamDestroy(g.stream[r]));
-    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-  }
+  gpu_unorder_streams(&g);
   gpu_init_all(&g);
   for (int r = 0; r < N; r++)
     hk_gpu_of(g.comm[r])->memory->arena->used = hk_gpu_of(g.comm[r])->memory->arena->bytes; /* more is needed */
@@ -318,10 +311,7 @@ TEST(first_launches) {
   gpu_ranks g, others;
   setenv("CUDAEMU_LOCAL_BYTES", "1100", 1);
   gpu_open(&g, 2, 1, 1 << 18);
-  for (int r = 0; r < 2; r++) {
-    OK(StreamDestroy(g.stream[r]));
-    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-  }
+  gpu_unorder_streams(&g);
   gpu_open(&others, 2, 1, 1 << 18);
   CUstream own[2] = {others.stream[0], others.stream[1]};
   others.stream[0] = others.stream[1] = g.stream[1];
@@ -372,10 +362,7 @@ TEST(calls_far_ahead) {
   snprintf(entries, sizeof entries, "%d", 5 * HK_GPU_AHEAD / 2);
   setenv("CUDAEMU_QUEUE", entries, 1);
   gpu_open(&g, 2, 1, 4096);
-  for (int r = 0; r < 2; r++) {
-    OK(StreamDestroy(g.stream[r]));
-    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-  }
+  gpu_unorder_streams(&g);
   gpu_init_all(&g);
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 2, .type = ncclFloat32, .op = ncclSum};
   gpu_fill(&g, &c);

@@ -46,21 +46,6 @@ TEST_LOOP(one_device, 3) {
   gpu_close(&g);
 }
 
-TEST(types_and_operators) {
-  gpu_ranks g;
-  gpu_open(&g, 3, 3, 1 << 14);
-  gpu_init_all(&g);
-  for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
-    for (ncclRedOp_t op = ncclSum; op < ncclNumOps; op++) {
-      gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = op};
-      gpu_fill(&g, &c);
-      gpu_group(&g, &c);
-      gpu_check(&g, &c);
-    }
-  }
-  gpu_close(&g);
-}
-
 /* ---- sends and receives ---- */
 
 /* Every rank to every rank, itself too, each pair another size; twice over the same links in one group. */
@@ -201,8 +186,6 @@ TEST(stream_order) {
 TEST(replayed_often) {
   enum { TIMES = 2000, COUNT = 40 };
   gpu_ranks g;
-  CUgraph graph;
-  CUgraphExec exec;
   uint32_t got[COUNT], want = 1;
   setenv("NCCL_MAX_NCHANNELS", "1", 1);
   gpu_open(&g, 3, 1, 4 * COUNT);
@@ -217,9 +200,7 @@ TEST(replayed_often) {
     OK_NCCL(ncclAllReduce((void *)(uintptr_t)g.out[r], (void *)(uintptr_t)g.out[r], COUNT, ncclUint32, ncclSum,
                           g.comm[r], (cudaStream_t)(void *)q));
   OK_NCCL(ncclGroupEnd());
-  OK(StreamEndCapture(q, &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(q);
   for (int i = 0; i < TIMES; i++) {
     OK(GraphLaunch(exec, q));
     want *= 3; /* never 0 */

@@ -15,17 +15,6 @@
 enum { N = 4, COUNT = 5000 };
 static const gpu_call sums = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclFloat32, .op = ncclSum};
 
-static void init_config(gpu_ranks *g, ncclConfig_t *config) {
-  ncclUniqueId id;
-  OK_NCCL(ncclGetUniqueId(&id));
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < g->n; r++) {
-    emu_use(g->device[r]);
-    OK_NCCL(ncclCommInitRankConfig(&g->comm[r], g->n, id, r, config));
-  }
-  OK_NCCL(ncclGroupEnd());
-}
-
 static ncclResult_t all_reduce(gpu_ranks *g, const ncclCollConfig_t *k, CUevent *events) {
   ncclCollConfig_t own = *k;
   ncclResult_t rc = ncclSuccess;
@@ -109,7 +98,7 @@ TEST(options_of_a_communicator) {
   config.nvlinkCentricSched = 1;
   config.graphStreamOrdering = 0;
   config.graphUsageMode = 1;
-  init_config(&g, &config);
+  gpu_init_config(&g, &config);
   ck_assert(hk_gpu_of(plain.comm[0])->in_switch && !hk_gpu_of(g.comm[0])->in_switch);
   ck_assert_uint_eq(hk_gpu_of(g.comm[0])->split->net_parts, 3);
   ck_assert(g.comm[1]->options.nvlink_first && g.comm[1]->options.loose_captures);
@@ -196,9 +185,8 @@ static bool traced(const char *path, const char *text) {
 TEST_LOOP(broken_promise, 2) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   char file[64];
-  CUgraph graph;
-  CUgraphExec exec;
   gpu_ranks g;
+  gpu_graph x;
   snprintf(file, sizeof file, "/tmp/hocket-promise.%d", (int)getpid());
   setenv("NCCL_DEBUG", "INFO", 1);
   setenv("NCCL_DEBUG_SUBSYS", "COLL", 1);
@@ -208,17 +196,10 @@ TEST_LOOP(broken_promise, 2) {
   hk_log_reset();
   config.graphUsageMode = _i;
   gpu_open(&g, 1, 1, COUNT * 4);
-  init_config(&g, &config);
-  gpu_fill(&g, &sums);
-  OK(StreamBeginCapture(g.stream[0], CU_STREAM_CAPTURE_MODE_RELAXED));
-  gpu_group(&g, &sums);
-  OK(StreamEndCapture(g.stream[0], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
-  OK(GraphLaunch(exec, g.stream[0]));
-  gpu_wait(&g);
-  gpu_check(&g, &sums);
-  OK(GraphExecDestroy(exec));
+  gpu_init_config(&g, &config);
+  gpu_capture(&g, &sums, &x);
+  gpu_replay(&g, &x);
+  gpu_graph_free(&g, &x);
   gpu_close(&g);
   ck_assert(traced(file, "graphUsageMode is 0") == (_i == 0));
   unlink(file);
@@ -234,7 +215,7 @@ TEST(launch_order) {
   setenv("CUDAEMU_SLOW_US", "200", 1);
   config.launchOrderImplicit = 1;
   for (int k = 0; k < 2; k++) gpu_open(&g[k], 2, 2, COUNT * 4);
-  for (int k = 0; k < 2; k++) init_config(&g[k], &config);
+  for (int k = 0; k < 2; k++) gpu_init_config(&g[k], &config);
   gpu_fill(&g[0], &sums);
   gpu_wait(&g[0]);
   for (int t = 0; t < TURNS; t++)

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Communicators on GPUs of several pretended hosts, which reach each other over the network only: every collective,
- * all types, sends and receives, replayed graphs, a peer that dies, an abort; by sockets and by a net plugin.  What
- * there is for sanitizers in a link over the network, test_gpu_life shows them.
+ * sends and receives, a peer that dies; by sockets and by a net plugin. Graphs, aborts and what there is for
+ * sanitizers in a link over the network: test_gpu_life.
  * check: timeout=300 notsan noasan */
-#include <pthread.h>
 #include <stdatomic.h>
 #include <sys/mman.h>
 #include "../../src/gpu/gpu.h"
@@ -56,59 +55,6 @@ TEST(plugin) {
   ck_assert_int_eq(run_processes(2, 1, 2, 2, collectives), 0);
 }
 
-static void types(gpu_place *p) {
-  for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
-    gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = type % 2 ? ncclMax : ncclAvg};
-    each_call(p, &c, 1);
-  }
-}
-
-TEST(all_types) { ck_assert_int_eq(run_processes(3, 1, 3, 3, types), 0); }
-
-/* ---- graphs ---- */
-
-static uint32_t word_of(uint32_t i, int rank) { return 0x01010101u * ((i + 50u * (uint32_t)rank) & 255); }
-
-/* A collective and a ring of sends, captured once and replayed with other data; now and then after a pause, and beside
- * work that is not captured. */
-static void replays(gpu_place *p) {
-  enum { COUNT = 3000 };
-  gpu_ranks *g = &p->g;
-  int r = p->first, from = (r + g->n - 1) % g->n;
-  static uint32_t got[2 * COUNT];
-  char *in = (char *)(uintptr_t)g->in[r], *out = (char *)(uintptr_t)g->out[r];
-  cudaStream_t s = (cudaStream_t)(void *)g->stream[r];
-  CUgraph graph;
-  CUgraphExec exec;
-  OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_GLOBAL));
-  OK_NCCL(ncclAllReduce(in, out, COUNT, ncclUint32, ncclSum, g->comm[r], s));
-  OK_NCCL(ncclGroupStart());
-  OK_NCCL(ncclSend(in, COUNT, ncclUint32, (r + 1) % g->n, g->comm[r], s));
-  OK_NCCL(ncclRecv(out + 4 * COUNT, COUNT, ncclUint32, from, g->comm[r], s));
-  OK_NCCL(ncclGroupEnd());
-  OK(StreamEndCapture(g->stream[r], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
-  for (uint32_t i = 1; i <= 20; i++) {
-    uint32_t sum = 0;
-    for (int k = 0; k < g->n; k++) sum += word_of(i, k);
-    OK(MemsetD8Async(g->in[r], (unsigned char)word_of(i, r), 4 * COUNT, g->stream[r]));
-    OK(GraphLaunch(exec, g->stream[r]));
-    OK(MemcpyAsync((CUdeviceptr)(uintptr_t)got, g->out[r], sizeof got, g->stream[r]));
-    OK(StreamSynchronize(g->stream[r]));
-    suite_all(k, COUNT, got[k] == sum);
-    suite_all(k, COUNT, got[COUNT + k] == word_of(i, from));
-    if (i % 10 == 0) {
-      gpu_call c = {.coll = HK_ALLGATHER, .count = 700, .type = ncclFloat32};
-      each_call(p, &c, 2);
-      usleep(20000); /* the proxy goes to sleep, or does not: both must do */
-    }
-  }
-  OK(GraphExecDestroy(exec));
-}
-
-TEST(graphs) { ck_assert_int_eq(run_processes(3, 1, 3, 3, replays), 0); }
-
 /* ---- failures ---- */
 
 /* In memory that all processes share: what fails must not begin while others still need it, and who has heard of it
@@ -158,34 +104,6 @@ static void wish_protocol(int i) { setenv("NCCL_PROTO", i ? "LL" : "Simple", 1);
 TEST_LOOP(dead_peer, 2) {
   wish_protocol(_i);
   ck_assert_int_eq(run_failing(die), 0);
-}
-
-/* Rank 0's kernel waits for a rank that is not coming, until another thread aborts it. */
-static void *abort_comm(void *comm) {
-  OK_NCCL(ncclCommAbort((ncclComm_t)comm));
-  return NULL;
-}
-static void abort_one(gpu_place *p) {
-  gpu_ranks *g = &p->g;
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  pthread_t id;
-  each_call(p, &c, 1);
-  meet(p->g.n);
-  if (p->process == 2) return expect_failure(p, "rank 0");
-  if (p->process == 1) {
-    (void)gpu_submit(g, &c, 1); /* before or after the news */
-    return expect_failure(p, "rank 0");
-  }
-  OK_NCCL(gpu_submit(g, &c, 0));
-  ck_assert_int_eq(pthread_create(&id, NULL, abort_comm, g->comm[0]), 0);
-  OK(StreamSynchronize(g->stream[0]));
-  pthread_join(id, NULL);
-  g->comm[0] = NULL;
-}
-
-TEST_LOOP(abort_from_thread, 2) {
-  wish_protocol(_i);
-  ck_assert_int_eq(run_failing(abort_one), 0);
 }
 
 int main(void) {

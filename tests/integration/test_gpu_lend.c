@@ -19,16 +19,7 @@ static ncclConfig_t lending(int split, int shrink) {
   return config;
 }
 
-static void init(gpu_ranks *g, ncclConfig_t config) {
-  ncclUniqueId id;
-  OK_NCCL(ncclGetUniqueId(&id));
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < g->n; r++) {
-    emu_use(g->device[r]);
-    OK_NCCL(ncclCommInitRankConfig(&g->comm[r], g->n, id, r, &config));
-  }
-  OK_NCCL(ncclGroupEnd());
-}
+static void init(gpu_ranks *g, ncclConfig_t config) { gpu_init_config(g, &config); }
 
 /* Of all ranks, in their order.  `kid` has buffers and streams of its own. */
 static void split(const gpu_ranks *g, gpu_ranks *kid) {
@@ -42,13 +33,6 @@ static void destroy(gpu_ranks *g) {
     OK_NCCL(ncclCommDestroy(g->comm[r]));
     g->comm[r] = NULL;
   }
-}
-
-static void each(const gpu_ranks *g, bool suspend) {
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < g->n; r++)
-    OK_NCCL(suspend ? ncclCommSuspend(g->comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g->comm[r]));
-  OK_NCCL(ncclGroupEnd());
 }
 
 static void sum(gpu_ranks *g) {
@@ -161,16 +145,16 @@ TEST(suspended) {
     gpu_ranks *one = i ? &g : &kid, *other = i ? &kid : &g;
     const size_t active = gpu_in_use(N);
     const uint64_t may = gpu_held(one->comm[0], ncclStatGpuMemSuspend);
-    each(one, true);
+    gpu_suspend_all(one, true);
     ck_assert_uint_eq(active - gpu_in_use(N), N * may);
     ck_assert_uint_lt(gpu_held(one->comm[0], ncclStatGpuMemPersist), may / 10);
     sum(other);
-    each(one, false);
+    gpu_suspend_all(one, false);
     ck_assert_uint_eq(gpu_in_use(N), active);
     sum(one);
     sum(other);
   }
-  each(&g, true); /* and ends so */
+  gpu_suspend_all(&g, true); /* and ends so */
   destroy(&g);
   sum(&kid);
   gpu_close(&g);

@@ -10,7 +10,6 @@
 #include "../../src/gpu/links.h"
 #include "../../src/gpu/order.h"
 #include "../../src/gpu/proxy.h"
-#include "../support/fake_rdma.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"
 
@@ -26,8 +25,6 @@ enum { COUNT = 3000 };
 /* A mix of calls for two ranks that share a device, whose streams join one capture. */
 static CUgraphExec capture(gpu_ranks *g) {
   CUevent fork_event, join_event;
-  CUgraph graph;
-  CUgraphExec exec;
   emu_use(0);
   OK(EventCreate(&fork_event, CU_EVENT_DISABLE_TIMING));
   OK(EventCreate(&join_event, CU_EVENT_DISABLE_TIMING));
@@ -46,9 +43,7 @@ static CUgraphExec capture(gpu_ranks *g) {
   OK_NCCL(ncclGroupEnd());
   OK(EventRecord(join_event, g->stream[1]));
   OK(StreamWaitEvent(g->stream[0], join_event, 0));
-  OK(StreamEndCapture(g->stream[0], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(g->stream[0]);
   OK(EventDestroy(fork_event));
   OK(EventDestroy(join_event));
   return exec;
@@ -424,12 +419,7 @@ START_TEST(one_sided) {
       OK(StreamSynchronize(g.stream[r]));
       suite_all(i, BYTES, data[i] == 10 * round + (r + RANKS - 1) % RANKS);
     }
-    for (int suspend = 1; suspend >= 0 && round == 1; suspend--) {
-      OK_NCCL(ncclGroupStart());
-      for (int r = 0; r < RANKS; r++)
-        OK_NCCL(suspend ? ncclCommSuspend(g.comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g.comm[r]));
-      OK_NCCL(ncclGroupEnd());
-    }
+    for (int suspend = 1; suspend >= 0 && round == 1; suspend--) gpu_suspend_all(&g, suspend);
     gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclFloat32, .op = ncclSum};
     gpu_fill(&g, &c);
     gpu_group(&g, &c);
@@ -467,28 +457,6 @@ END_TEST
 
 /* ---- the network ---- */
 
-/* By RDMA: the verbs provider registers the very memory that the GPU has pinned. */
-START_TEST(verbs) {
-  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};
-  gpu_ranks g;
-  gpu_open(&g, 3, 3, 1 << 18);
-  fake_verbs_state *v = rdma_begin(2);
-  rdma_param("NCCL_NET", "IB");
-  rdma_param("NCCL_NET_GDR_LEVEL", "LOC"); /* staged: test_gpu_direct has cards that reach GPUs' memory */
-  gpu_init_all(&g);
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(colls); i++) {
-    for (size_t count = 5; count < 10000; count *= 1800) {
-      gpu_call c = {.coll = colls[i], .count = count, .type = ncclFloat32, .op = ncclSum, .root = 1};
-      gpu_fill(&g, &c);
-      for (int k = 0; k < 3; k++) gpu_group(&g, &c);
-      gpu_check(&g, &c);
-    }
-  }
-  gpu_close(&g);
-  rdma_end(v);
-}
-END_TEST
-
 static void only_network(void) {
   setenv("NCCL_P2P_DISABLE", "1", 1);
   setenv("NCCL_SHM_DISABLE", "1", 1);
@@ -525,7 +493,6 @@ int main(void) {
   tcase_add_test(t, watchdog);
   tcase_add_test(t, ends);
   tcase_add_test(t, one_sided);
-  tcase_add_test(t, verbs);
   suite_add_tcase(s, t);
   return suite_run(s);
 }

@@ -293,10 +293,6 @@ END_TEST
 
 /* ---- what ends it ---- */
 
-static void *abort_it(void *arg) {
-  OK_NCCL(ncclCommAbort(arg));
-  return NULL;
-}
 /* Until so many kernels have waited for so long that they have looked at the abort flag, more than once. */
 static void await_looks(unsigned kernels) {
   enum { PASSES = 4000 }; /* a look comes after 256 polls, which take a warp of LL128 some passes each */
@@ -312,7 +308,7 @@ static void abort_one(gpu_ranks *g) {
   gpu_fill(g, &c);
   for (int r = 0; r < 2; r++) OK_NCCL(gpu_submit(g, &c, r));
   await_looks(2);
-  ck_assert_int_eq(pthread_create(&id, NULL, abort_it, g->comm[0]), 0);
+  ck_assert_int_eq(pthread_create(&id, NULL, gpu_abort, g->comm[0]), 0);
   for (int r = 0; r < 2; r++) {
     emu_use(g->device[r]);
     OK(StreamSynchronize(g->stream[r]));

@@ -1,14 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Sums in the switch (NVLS), on emulated GPUs with multicast objects: the driver's side, collectives by the algorithm
- * nvls of threads and of processes, when there is none, and what goes by another algorithm.
- * check: timeout=300 notsan */
+/* Algorithms in a switch, on emulated GPUs with multicast objects: nvls; sumshot, whose sum each rank loads from the
+ * switch; oneshot, which stores lines of LL, or slots, for all ranks at once. The driver's side, collectives of threads
+ * and of processes, and what goes by another algorithm. test_gpu_matrix has the types and operators.
+ * check: timeout=300 notsan long=asan */
 #include <dirent.h>
 #include "../../src/base/param.h"
+#include "../../src/decide/gpu.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/process_group.h"
+#include "../../src/transport/cuda/multicast.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"
 
 enum { GRANULE = 2 << 20 };
+enum { NVLS, SUMSHOT, LINES, SLOTS, WAYS };
+static const struct {
+  const char *algorithm, *protocol;
+} ways[WAYS] = {{"NVLS", "Simple"}, {"SUMSHOT", "Simple"}, {"ONESHOT", "LL"}, {"ONESHOT", "Simple"}};
+static void take(int way) {
+  setenv("NCCL_ALGO", ways[way].algorithm, 1);
+  setenv("NCCL_PROTO", ways[way].protocol, 1);
+}
 
 static CUmemGenericAllocationHandle new_memory(int device) {
   CUmemAllocationProp prop = {.type = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {CU_MEM_LOCATION_TYPE_DEVICE, device}};
@@ -82,10 +94,24 @@ static void run_and_check(const gpu_ranks *g, const gpu_call *c) {
   gpu_check(g, c);
 }
 
-/* Sizes from one element to many waves on several channels, aligned and not, in place and not. */
-TEST_LOOP(sizes, 4) {
-  static const int ranks[] = {2, 3, 5, 8};
+/* From one element to many waves, aligned and not, in place and not. */
+static gpu_call call_of(hk_coll coll, size_t k, int ranks) {
   static const size_t counts[] = {1, 7, 333, 4096, 30001};
+  return (gpu_call){
+      .coll = coll,
+      .count = coll == HK_ALLGATHER || coll == HK_REDUCE_SCATTER ? counts[k] / (size_t)ranks + 1 : counts[k],
+      .type = k == 1   ? ncclBfloat16
+              : k == 2 ? ncclFloat16
+                       : ncclFloat32,
+      .op = k == 3 ? ncclAvg : ncclSum,
+      .root = ranks - 1,
+      .in_place = k % 2,
+      .offset = k == 2 ? 2 : 0};
+}
+enum { CALLS = 5 };
+
+TEST_LOOP(sizes_by_nvls, 4) {
+  static const int ranks[] = {2, 3, 5, 8};
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_REDUCE_SCATTER, HK_ALLGATHER};
   static const char *const granules[] = {"2", "8", "512", "2"}; /* MB that the driver recommends */
   gpu_ranks g;
@@ -94,17 +120,8 @@ TEST_LOOP(sizes, 4) {
   log_to_files();
   gpu_open(&g, ranks[_i], 8, 1 << 18);
   gpu_init_all(&g);
-  for (size_t i = 0; i < 3 * HK_ARRAY_LENGTH(counts); i++) {
-    const hk_coll coll = colls[i % 3];
-    const size_t k = i / 3;
-    gpu_call c = {.coll = coll,
-                  .count = coll == HK_ALLREDUCE ? counts[k] : counts[k] / (size_t)g.n + 1,
-                  .type = k == 1   ? ncclBfloat16
-                          : k == 2 ? ncclFloat16
-                                   : ncclFloat32,
-                  .op = k == 3 ? ncclAvg : ncclSum,
-                  .in_place = k % 2,
-                  .offset = k == 2 ? 2 : 0};
+  for (size_t i = 0; i < 3 * CALLS; i++) {
+    const gpu_call c = call_of(colls[i % 3], i / 3, g.n);
     run_and_check(&g, &c);
   }
   gpu_close(&g);
@@ -113,32 +130,60 @@ TEST_LOOP(sizes, 4) {
   logged(NULL);
 }
 
-/* What the switch knows it does; the rest goes another way, whatever NCCL_ALGO says. */
-TEST(types_and_operators) {
+/* On one channel, and on more than have lines. */
+TEST_RANGE(sizes, SUMSHOT, 2 * WAYS) {
+  static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLGATHER};
+  const int way = _i % WAYS, n = _i < WAYS ? 3 : 8;
+  const size_t slot = _i < WAYS ? 8192 : 128 << 10;
+  char text[8];
   gpu_ranks g;
+  if (way == NVLS) return;
+  take(way);
+  snprintf(text, sizeof text, "%d", _i < WAYS ? 1 : 6);
+  setenv("NCCL_MIN_NCHANNELS", text, 1);
+  setenv("NCCL_MAX_NCHANNELS", text, 1);
+  setenv("HOCKET_SLOT_BYTES", _i < WAYS ? "8192" : "131072", 1);
+  gpu_open(&g, n, 8, 1 << 19);
+  gpu_init_all(&g);
+  for (int r = 0; r < n; r++)
+    ck_assert_uint_ge(
+        hk_gpu_of(g.comm[r])->group->multicast->slot_bytes,
+        hk_gpu_switch_slot(slot, HK_GPU_SWITCH_SLOTS, HK_GPU_SWITCH_CHANNELS, n)); /* chunks count on it */
+  for (size_t i = 0; i < (way == SUMSHOT ? 1 : 3) * CALLS; i++) {
+    const gpu_call c = call_of(colls[i / CALLS], i % CALLS, n);
+    for (int again = 0; again < 3; again++) run_and_check(&g, &c); /* slots come round */
+  }
+  gpu_close(&g);
+}
+
+/* Operators that are more than a sum; what the switch does not know goes another way, whatever NCCL_ALGO says. */
+TEST(operators) {
+  gpu_ranks g;
+  static const struct {
+    ncclDataType_t type;
+    ncclRedOp_t op;
+  } rows[] = {{ncclInt32, ncclAvg}, {ncclInt64, ncclMax}, {ncclBfloat16, ncclMin}, {ncclFloat32, ncclProd}};
   setenv("NCCL_ALGO", "NVLS", 1);
   gpu_open(&g, 3, 8, 1 << 14);
   gpu_init_all(&g);
-  for (ncclDataType_t type = 0; type < ncclNumTypes; type++) {
-    for (ncclRedOp_t op = ncclSum; op < ncclNumOps; op++) {
-      gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = type, .op = op};
-      run_and_check(&g, &c);
-    }
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    const gpu_call c = {.coll = HK_ALLREDUCE, .count = 301, .type = rows[i].type, .op = rows[i].op};
+    run_and_check(&g, &c);
   }
-  gpu_call bytes = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat8e5m2, .offset = 1}, other = bytes;
-  other.coll = HK_BROADCAST;
+  const gpu_call bytes = {.coll = HK_ALLGATHER, .count = 77, .type = ncclFloat8e5m2, .offset = 1};
+  const gpu_call other = {.coll = HK_BROADCAST, .count = 77, .type = ncclFloat8e5m2, .offset = 1};
   run_and_check(&g, &bytes);
   run_and_check(&g, &other);
   gpu_close(&g);
 }
 
 /* Each rank's own scalar, multiplied in before the switch adds up. */
-TEST(premultiplied) {
+TEST_LOOP(premultiplied, WAYS) {
   enum { COUNT = 100 };
   gpu_ranks g;
   ncclRedOp_t op[3];
   int values[COUNT], out[COUNT];
-  setenv("NCCL_ALGO", "NVLS", 1);
+  take(_i);
   gpu_open(&g, 3, 8, 4096);
   gpu_init_all(&g);
   for (int i = 0; i < COUNT; i++) values[i] = i - 50;
@@ -155,8 +200,10 @@ TEST(premultiplied) {
                           (cudaStream_t)(void *)g.stream[r]));
   OK_NCCL(ncclGroupEnd());
   gpu_wait(&g);
-  emu_read(out, g.out[1], sizeof out);
-  for (int i = 0; i < COUNT; i++) ck_assert_int_eq(out[i], 9 * values[i]);
+  for (int r = 0; r < 3; r++) {
+    emu_read(out, g.out[r], sizeof out);
+    for (int i = 0; i < COUNT; i++) ck_assert_int_eq(out[i], 9 * values[i]);
+  }
   gpu_close(&g);
 }
 
@@ -183,38 +230,36 @@ TEST(registered) {
 }
 
 /* A captured call, replayed with other data and with others between. */
-TEST(replayed) {
+TEST_LOOP(replayed, WAYS) {
   gpu_ranks g;
-  CUgraph graph[2];
-  CUgraphExec exec[2];
-  setenv("NCCL_ALGO", "NVLS", 1);
+  gpu_graph x;
+  take(_i);
   gpu_open(&g, 2, 8, 1 << 16);
   gpu_init_all(&g);
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = 9000, .type = ncclInt32, .op = ncclMax};
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = _i == NVLS ? 9000 : 900, .type = ncclInt32, .op = ncclMax};
   run_and_check(&g, &c); /* links are there */
-  for (int r = 0; r < 2; r++) OK(StreamBeginCapture(g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
-  gpu_group(&g, &c);
-  for (int r = 0; r < 2; r++) {
-    OK(StreamEndCapture(g.stream[r], &graph[r]));
-    OK(GraphInstantiateWithFlags(&exec[r], graph[r], 0));
+  gpu_capture(&g, &c, &x);
+  c.op = ncclSum;
+  for (int i = 0; i < 4; i++) {
+    gpu_replay(&g, &x);
+    run_and_check(&g, &c);
   }
-  for (int i = 0; i < 6; i++) {
-    c.op = i % 2 ? ncclSum : ncclMax;
-    gpu_fill(&g, &c);
-    if (c.op == ncclSum) {
-      gpu_group(&g, &c);
-    } else {
-      for (int r = 0; r < 2; r++) {
-        emu_use(r);
-        OK(GraphLaunch(exec[r], g.stream[r]));
-      }
-    }
-    gpu_check(&g, &c);
+  gpu_graph_free(&g, &x);
+  gpu_close(&g);
+}
+
+/* Counters go on where they were; lines begin with zeros again. */
+TEST_RANGE(suspended, SUMSHOT, WAYS) {
+  gpu_ranks g;
+  take(_i);
+  gpu_open(&g, 3, 8, 1 << 14);
+  gpu_init_all(&g);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 700, .type = ncclFloat32, .op = ncclSum};
+  for (int i = 0; i < 3; i++) {
+    for (int again = 0; again < 3; again++) run_and_check(&g, &c);
+    for (int suspend = 1; suspend >= 0; suspend--) gpu_suspend_all(&g, suspend);
   }
-  for (int r = 0; r < 2; r++) {
-    OK(GraphExecDestroy(exec[r]));
-    OK(GraphDestroy(graph[r]));
-  }
+  run_and_check(&g, &c);
   gpu_close(&g);
 }
 
@@ -271,18 +316,39 @@ TEST_LOOP(processes_without, 2) {
   logged(NULL);
 }
 
+static void several(gpu_place *p) {
+  for (int r = p->first; r < p->first + p->each; r++) ck_assert(hk_gpu_of(p->g.comm[r])->in_switch);
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 1500, .type = ncclFloat32, .op = ncclSum};
+  each_call(p, &c, 8);
+}
+TEST_RANGE(processes_one_shot, SUMSHOT, WAYS) {
+  take(_i);
+  ck_assert_int_eq(run_processes(3, 1, 8, 1, several), 0);
+}
+
+/* Ranks that make different calls get an error: the words' tags differ. */
+static void differ(gpu_place *p) {
+  int r = p->first;
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
+  each_call(p, &c, 1);
+  c.count += r == 0;
+  OK_NCCL(gpu_submit(&p->g, &c, r));
+  ck_assert_int_ne(wait_for_error(p->g.comm[r]), ncclSuccess);
+  OK_NCCL(ncclCommAbort(p->g.comm[r]));
+  p->g.comm[r] = NULL;
+}
+TEST_RANGE(mismatched, SUMSHOT, WAYS) {
+  take(_i);
+  ck_assert_int_eq(run_processes(2, 1, 8, 1, differ), 0);
+}
+
 /* A process that dies does not delay the others for long, and what it has bound stays. */
 static void die(gpu_place *p) {
   gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  ncclResult_t code = ncclSuccess;
   int r = p->first;
   each_call(p, &c, 1);
   if (p->process == 0) _exit(0);
-  while (code == ncclSuccess) {
-    OK_NCCL(ncclCommGetAsyncError(p->g.comm[r], &code));
-    usleep(1000);
-  }
-  ck_assert_int_eq(code, ncclRemoteError);
+  ck_assert_int_eq(wait_for_error(p->g.comm[r]), ncclRemoteError);
   OK_NCCL(ncclCommAbort(p->g.comm[r]));
   p->g.comm[r] = NULL;
 }

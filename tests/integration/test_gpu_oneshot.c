@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small messages that are sent to all ranks at once, on the driver that runs on the CPU: which calls have the kernel of
  * their own, its results beside the interpreter's, graphs, and ranks that mix both.
- * check: notsan */
+ * check: notsan long=asan */
 #include "../../src/device/cuda.h"
 #include "../../src/gpu/code.h"
 #include "../../src/gpu/gpu.h"
@@ -149,39 +149,18 @@ TEST(ranks_mix) {
 
 /* The numbers of slots are in memory, so a graph may be replayed, and calls may come between. */
 TEST(replays) {
-  enum { N = 2, COUNT = 300 };
+  enum { N = 2 };
   gpu_ranks g;
-  CUgraph graph[N];
-  CUgraphExec run[N];
+  gpu_graph x;
   open_counted(&g, N, N, 1 << 14);
-  gpu_call c = {.coll = HK_ALLREDUCE, .count = COUNT, .type = ncclInt32, .op = ncclSum};
+  gpu_call c = {.coll = HK_ALLREDUCE, .count = 300, .type = ncclInt32, .op = ncclSum};
   group(&g, &c);
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < N; r++) {
-    emu_use(g.device[r]);
-    OK(StreamBeginCapture(g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK_NCCL(gpu_submit(&g, &c, r));
-  }
-  OK_NCCL(ncclGroupEnd());
-  for (int r = 0; r < N; r++) {
-    emu_use(g.device[r]);
-    OK(StreamEndCapture(g.stream[r], &graph[r]));
-    OK(GraphInstantiateWithFlags(&run[r], graph[r], 0));
-  }
+  gpu_capture(&g, &c, &x);
   for (int turn = 0; turn < 12; turn++) {
-    c.shift += 7919;
-    gpu_fill(&g, &c);
-    for (int r = 0; r < N; r++) {
-      emu_use(g.device[r]);
-      OK(GraphLaunch(run[r], g.stream[r]));
-    }
-    gpu_check(&g, &c);
+    gpu_replay(&g, &x);
     if (turn % 3 == 0) group(&g, &c);
   }
-  for (int r = 0; r < N; r++) {
-    OK(GraphExecDestroy(run[r]));
-    OK(GraphDestroy(graph[r]));
-  }
+  gpu_graph_free(&g, &x);
   gpu_close(&g);
 }
 

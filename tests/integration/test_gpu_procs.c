@@ -224,15 +224,11 @@ static void open_windows(gpu_place *p, size_t room) {
 static void replay(gpu_place *p) {
   gpu_ranks *g = &p->g;
   int r = p->first;
-  CUgraph graph;
-  CUgraphExec exec;
   static uint32_t out[3 * 1000];
   gpu_call c = {.coll = HK_ALLGATHER, .count = 1000, .type = ncclUint32};
   OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_GLOBAL));
   for (int i = 0; i < 2; i++) OK_NCCL(gpu_submit(g, &c, r));
-  OK(StreamEndCapture(g->stream[r], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(g->stream[r]);
   for (int i = 1; i <= 10; i++) {
     OK(MemsetD8Async(g->in[r], (unsigned char)(i + 50 * r), 4000, g->stream[r]));
     OK(GraphLaunch(exec, g->stream[r]));

@@ -29,16 +29,11 @@ static void gate(void *arg) {
 }
 /* In pieces, of which only the last one writes to part `to`; with a gate, it waits there. */
 static CUgraphExec capture(const gpu_ranks *g, int from, int to, CUstream q, bool gated) {
-  CUgraph graph;
-  CUgraphExec exec;
   OK(StreamBeginCapture(q, CU_STREAM_CAPTURE_MODE_GLOBAL));
   for (int i = 0; i < 2; i++) sum_up(g, 3, 3, q);
   if (gated) OK(LaunchHostFunc(q, gate, NULL));
   sum_up(g, from, to, q);
-  OK(StreamEndCapture(q, &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
-  return exec;
+  return gpu_end_capture(q);
 }
 
 /* The first is held back in its stream, or between the pieces of its graph; the second comes by another stream and
@@ -91,18 +86,14 @@ TEST_RANGE(order, REPLAY_THEN_CALL, NOT_ORDERED + 1) {
  * one node that ends it, and a later call waits for that. */
 TEST(forked) {
   gpu_ranks g;
-  CUgraph graph;
-  CUgraphExec exec;
   CUevent fork, join;
   CUstream q[2];
   gpu_open(&g, 2, 1, 4096);
   gpu_init_all(&g);
   OK(EventCreate(&fork, CU_EVENT_DISABLE_TIMING));
   OK(EventCreate(&join, CU_EVENT_DISABLE_TIMING));
-  for (int r = 0; r < 2; r++) {
-    OK(StreamDestroy(g.stream[r]));
-    q[r] = g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-  }
+  gpu_unorder_streams(&g);
+  memcpy(q, g.stream, sizeof q);
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclUint32, .op = ncclSum, .in_place = true};
   gpu_fill(&g, &c);
   OK(StreamBeginCapture(q[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
@@ -115,9 +106,7 @@ TEST(forked) {
   }
   OK(EventRecord(join, q[1]));
   OK(StreamWaitEvent(q[0], join, 0));
-  OK(StreamEndCapture(q[0], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
+  const CUgraphExec exec = gpu_end_capture(q[0]);
   OK(GraphLaunch(exec, q[0]));
   gpu_group(&g, &c);
   gpu_wait(&g);
@@ -139,7 +128,7 @@ TEST(forked) {
  * ended meanwhile.  Over the network the proxy asks, and no thread of the user's has to. */
 TEST_LOOP(hangs, 2) {
   gpu_ranks g;
-  CUgraphExec exec[2];
+  gpu_graph x;
   ncclResult_t rc = ncclSuccess;
   setenv("HOCKET_WATCHDOG", "1", 1);
   setenv("HOCKET_WATCHDOG_ABORT", "1", 1);
@@ -148,36 +137,25 @@ TEST_LOOP(hangs, 2) {
   gpu_open(&g, 2, 2, 8192);
   gpu_init_all(&g);
   const gpu_call c = {.coll = HK_ALLREDUCE, .count = 100, .type = ncclFloat32, .op = ncclSum};
-  for (int r = 0; r < 2; r++) {
-    CUgraph graph;
-    emu_use(r);
-    OK(StreamDestroy(g.stream[r]));
-    g.stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
-    OK(StreamBeginCapture(g.stream[r], CU_STREAM_CAPTURE_MODE_GLOBAL));
-    OK_NCCL(gpu_submit(&g, &c, r));
-    OK(StreamEndCapture(g.stream[r], &graph));
-    OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
-    OK(GraphDestroy(graph));
-  }
-  for (int i = 0; i < 3; i++)
-    for (int r = 0; r < 2; r++) OK(GraphLaunch(exec[r], g.stream[r]));
-  gpu_wait(&g);
+  gpu_unorder_streams(&g);
+  gpu_capture(&g, &c, &x);
+  for (int i = 0; i < 3; i++) gpu_replay(&g, &x);
   emu_use(0);
-  OK(GraphLaunch(exec[0], g.stream[0]));
+  OK(GraphLaunch(x.exec[0], g.stream[0]));
   if (!_i) { /* a kernel has begun since the last look: this is no hang, however long ago the last call was */
-    hk_gpu *x = hk_gpu_of(g.comm[0]);
-    while (!__atomic_load_n(&((hk_gpu_state *)x->state.host)->begun, __ATOMIC_RELAXED)) usleep(1000);
-    x->health->launches = x->order->launches;
-    x->health->seen_ns = 1;
+    hk_gpu *gpu = hk_gpu_of(g.comm[0]);
+    while (!__atomic_load_n(&((hk_gpu_state *)gpu->state.host)->begun, __ATOMIC_RELAXED)) usleep(1000);
+    gpu->health->launches = gpu->order->launches;
+    gpu->health->seen_ns = 1;
     ck_assert_int_eq(hk_gpu_watch(g.comm[0]), HK_OK);
-    ck_assert_uint_gt(x->health->seen_ns, 1);
+    ck_assert_uint_gt(gpu->health->seen_ns, 1);
   }
   for (; _i && !atomic_load(&g.comm[0]->health.failure);) usleep(1000);
   for (; rc == ncclSuccess || rc == ncclInProgress; usleep(1000)) OK_NCCL(ncclCommGetAsyncError(g.comm[0], &rc));
   ck_assert_int_eq(rc, ncclRemoteError);
   ck_assert_ptr_nonnull(strstr(ncclGetLastError(g.comm[0]), "or a replay of a graph"));
   gpu_wait(&g);
-  for (int r = 0; r < 2; r++) OK(GraphExecDestroy(exec[r]));
+  gpu_graph_free(&g, &x);
   gpu_close(&g);
 }
 

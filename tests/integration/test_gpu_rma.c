@@ -59,10 +59,9 @@ static ncclResult_t await(const gpu_place *p, int r, int from, int count, int ct
 }
 
 /* Processes, ranks of each, GPUs, hosts, and whether GPUs of one host reach each other. */
-static const int shapes[][5] = {{1, 2, 8, 1, 1}, {1, 4, 8, 1, 1}, {2, 1, 8, 1, 1}, {2, 2, 8, 1, 1}, {3, 1, 8, 1, 1},
-                                {1, 2, 1, 1, 1}, {2, 1, 1, 1, 1}, {2, 1, 8, 2, 1}, {3, 1, 8, 3, 1}, {2, 2, 8, 2, 1},
-                                {1, 2, 8, 1, 0}, {3, 1, 8, 1, 0}, {2, 2, 2, 1, 0}};
-enum { SHAPES = sizeof shapes / sizeof *shapes };
+static const int shapes[][5] = {{1, 2, 8, 1, 1}, {2, 1, 8, 1, 1}, {2, 1, 8, 2, 1}, {2, 2, 8, 1, 1}, {1, 2, 1, 1, 1},
+                                {2, 1, 1, 1, 1}, {3, 1, 8, 3, 1}, {2, 2, 8, 2, 1}, {3, 1, 8, 1, 0}, {2, 2, 2, 1, 0}};
+enum { THREADS, PROCESSES, HOSTS, SHAPES = sizeof shapes / sizeof *shapes };
 static void run(int shape, void (*body)(gpu_place *)) {
   const int *s = shapes[shape];
   setenv("NCCL_NUM_RMA_CTX", "4", 1);
@@ -181,16 +180,13 @@ static void in_pieces(gpu_place *p) {
       OK(StreamSynchronize(p->g.stream[r]));
     }
     EACH(r, p) {
-      CUgraph graph;
       emu_use(p->g.device[r]);
       if (round) OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
       OK_NCCL(ncclPutSignal(memory[r] + FROM, BYTES, ncclInt8, (r + 1) % p->g.n, windows[r], 0, 0, 0, 0, p->g.comm[r],
                             stream_of(p, r)));
       if (round) OK_NCCL(await(p, r, (r + p->g.n - 1) % p->g.n, 1, 0));
       if (!round) continue;
-      OK(StreamEndCapture(p->g.stream[r], &graph));
-      OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
-      OK(GraphDestroy(graph));
+      exec[r] = gpu_end_capture(p->g.stream[r]);
     }
     EACH(r, p) {
       emu_use(p->g.device[r]);
@@ -208,7 +204,7 @@ static void in_pieces(gpu_place *p) {
   close_windows(p);
   free(data);
 }
-TEST_RANGE(pieces, 2, SHAPES) { run(_i, in_pieces); }
+TEST_RANGE(pieces, PROCESSES, SHAPES) { run(_i, in_pieces); }
 
 /* Captured once, replayed with other data; what is not captured between the replays counts for itself. */
 static void in_graphs(gpu_place *p) {
@@ -217,15 +213,12 @@ static void in_graphs(gpu_place *p) {
   const int n = p->g.n;
   open_windows(p);
   EACH(r, p) {
-    CUgraph graph;
     emu_use(p->g.device[r]);
     OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
     for (unsigned i = 0; i < PUTS; i++)
       for (int to = 0; to < n; to++) OK_NCCL(put(p, r, BYTES * i, BYTES, to, ((size_t)r * PUTS + i) * 1024, 2));
     for (int from = 0; from < n; from++) OK_NCCL(await(p, r, from, PUTS, 2));
-    OK(StreamEndCapture(p->g.stream[r], &graph));
-    OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
-    OK(GraphDestroy(graph));
+    exec[r] = gpu_end_capture(p->g.stream[r]);
   }
   for (int round = 0; round < 4; round++) {
     EACH(r, p) {
@@ -262,15 +255,13 @@ static void captures(gpu_place *p) {
   open_windows(p);
   for (int runs = 0; runs < 2; runs++) {
     EACH(r, p) {
-      CUgraph graph;
       emu_use(p->g.device[r]);
       OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
       for (int i = 0; i < (runs ? SIGNALS : r % 2 + 1); i++)
         OK_NCCL(ncclSignal((r + 1) % n, 0, 0, 0, p->g.comm[r], stream_of(p, r)));
       for (int i = 0; i < (runs ? SIGNALS : 3); i++) OK_NCCL(await(p, r, (r + n - 1) % n, 1, 0));
-      OK(StreamEndCapture(p->g.stream[r], &graph));
-      if (runs) OK(GraphInstantiateWithFlags(&exec[r], graph, 0));
-      OK(GraphDestroy(graph));
+      exec[r] = gpu_end_capture(p->g.stream[r]);
+      if (!runs) OK(GraphExecDestroy(exec[r]));
     }
   }
   for (int round = 0; round < 3; round++) EACH(r, p) {
@@ -284,13 +275,11 @@ static void captures(gpu_place *p) {
   }
   close_windows(p);
 }
-TEST_LOOP(each_capture_anew, 2) { run(_i ? 7 : 2, captures); }
+TEST_LOOP(each_capture_anew, 2) { run(_i ? HOSTS : PROCESSES, captures); }
 
 /* Replays run ahead of their waits as far as the receiver lets them: nothing is lost. */
 static void run_ahead(gpu_place *p) {
   enum { REPLAYS = 20 };
-  CUgraph graph;
-  CUgraphExec exec;
   const int r = p->first;
   open_windows(p);
   emu_use(p->g.device[r]);
@@ -299,15 +288,13 @@ static void run_ahead(gpu_place *p) {
     OK_NCCL(put(p, 0, 0, 64, 1, 0, 0));
   else
     OK_NCCL(await(p, 1, 0, 1, 0));
-  OK(StreamEndCapture(p->g.stream[r], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  const CUgraphExec exec = gpu_end_capture(p->g.stream[r]);
   for (int i = 0; i < REPLAYS; i++) OK(GraphLaunch(exec, p->g.stream[r]));
   OK(StreamSynchronize(p->g.stream[r]));
   OK(GraphExecDestroy(exec));
-  OK(GraphDestroy(graph));
   close_windows(p);
 }
-TEST_LOOP(replays_run_ahead, 2) { run(_i ? 7 : 2, run_ahead); }
+TEST_LOOP(replays_run_ahead, 2) { run(_i ? HOSTS : PROCESSES, run_ahead); }
 
 static void wrong(gpu_place *p) {
   static char host[64];
@@ -337,7 +324,7 @@ static void wrong(gpu_place *p) {
 #undef PUT
   close_windows(p);
 }
-TEST(arguments) { run(0, wrong); }
+TEST(arguments) { run(THREADS, wrong); }
 
 static void make_pair(ncclComm_t c[2], ncclConfig_t *config) {
   ncclUniqueId id;
@@ -411,7 +398,7 @@ static void apart(gpu_place *p) {
 }
 TEST(no_windows) {
   setenv("NCCL_CUMEM_ENABLE", "0", 1);
-  run(2, apart);
+  run(PROCESSES, apart);
 }
 
 /* ---- failures ---- */
@@ -423,14 +410,11 @@ static ncclResult_t signal_to(const gpu_place *p, int r, int to) {
 }
 /* Before the wait rank `victim` is signalled: when it fails, no call of this rank is still to be made. */
 static void enqueue_wait(const gpu_place *p, int r, int from, int victim) {
-  CUgraph graph;
-  CUgraphExec exec;
   emu_use(p->g.device[r]);
   if (captured) {
     OK(StreamBeginCapture(p->g.stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
     OK_NCCL(await(p, r, from, 2, 1));
-    OK(StreamEndCapture(p->g.stream[r], &graph));
-    OK(GraphInstantiateWithFlags(&exec, graph, 0));
+    const CUgraphExec exec = gpu_end_capture(p->g.stream[r]);
     OK_NCCL(signal_to(p, r, victim));
     OK(GraphLaunch(exec, p->g.stream[r]));
     return;
@@ -447,10 +431,6 @@ static void hear_all(const gpu_place *p, int r) {
   OK(StreamSynchronize(p->g.stream[r]));
 }
 
-static void *abort_it(void *comm) {
-  OK_NCCL(ncclCommAbort((ncclComm_t)comm));
-  return NULL;
-}
 static void abort_waits(gpu_place *p) {
   pthread_t id;
   const int r = p->first;
@@ -458,7 +438,7 @@ static void abort_waits(gpu_place *p) {
   if (r == 0) {
     hear_all(p, 0);
     enqueue_wait(p, 0, 1, -1);
-    ck_assert_int_eq(pthread_create(&id, NULL, abort_it, p->g.comm[0]), 0);
+    ck_assert_int_eq(pthread_create(&id, NULL, gpu_abort, p->g.comm[0]), 0);
     OK(StreamSynchronize(p->g.stream[0]));
     pthread_join(id, NULL);
   } else {
@@ -471,7 +451,7 @@ static void abort_waits(gpu_place *p) {
 }
 TEST_LOOP(aborted, 4) {
   captured = _i % 2;
-  run(_i < 2 ? 2 : 7, abort_waits);
+  run(_i < 2 ? PROCESSES : HOSTS, abort_waits);
 }
 
 /* A rank dies: those that wait for it, or for another one, learn of it, and their streams go on. */

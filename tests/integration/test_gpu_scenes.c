@@ -20,20 +20,14 @@ static void *out_of(const gpu_ranks *g, int r, size_t at) { return (void *)(uint
 /* Four ranks on so many GPUs with NVLinks between all. */
 static void open_scene(gpu_ranks *g, int devices, ncclConfig_t *config) {
   static const bool joined[MACHINE_GPUS][MACHINE_GPUS] = {{0, 1, 1, 1}, {1, 0, 1, 1}, {1, 1, 0, 1}, {1, 1, 1, 0}};
-  ncclUniqueId id;
+  ncclConfig_t plain = NCCL_CONFIG_INITIALIZER;
   scratch_make();
   gpu_machine_write(scratch_path("machine.xml"), joined);
   setenv("HOCKET_TUNE_FILE", "none", 1);
   setenv("HOCKET_SLOT_BYTES", "131072", 1);
   setenv("CUDAEMU_THREADS", "512", 1);
   gpu_open(g, SCENE_RANKS, devices, SCENE_ROOM);
-  OK_NCCL(ncclGetUniqueId(&id));
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < g->n; r++) {
-    emu_use(g->device[r]);
-    OK_NCCL(ncclCommInitRankConfig(&g->comm[r], g->n, id, r, config));
-  }
-  OK_NCCL(ncclGroupEnd());
+  gpu_init_config(g, config ? config : &plain);
   trace_begin(g);
 }
 static void close_scene(gpu_ranks *g, const char *name) {

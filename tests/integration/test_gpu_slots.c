@@ -47,14 +47,8 @@ static size_t memory_of(const gpu_ranks *g) {
   return sum;
 }
 
-#ifdef __SANITIZE_THREAD__
-enum { N = 4 }; /* the memory of a peer is the same; 10 ranks take a quarter of a minute */
-#else
-enum { N = 10 };
-#endif
-
 TEST_LOOP(small_messages_need_little, WAYS + 1) {
-  enum { PAIRS = N * (N - 1) };
+  enum { N = 4, PAIRS = N * (N - 1) };
   gpu_ranks g;
   begin(&g, N, _i % WAYS, (size_t)N << 15);
   if (_i >= WAYS) rdma_param("HOCKET_SLOT_BYTES", "524288"); /* however large slots are */
@@ -134,55 +128,22 @@ TEST_LOOP(opens_beside_kernels, 2 * WAYS) {
 
 /* ---- graphs ---- */
 
-typedef struct captured {
-  gpu_call call;
-  CUgraph graph[2];
-  CUgraphExec run[2];
-} captured;
-
-static void capture(gpu_ranks *g, captured *x, size_t count) {
-  x->call = (gpu_call){.coll = HK_ALLREDUCE, .count = count, .type = ncclInt32, .op = ncclSum};
-  OK_NCCL(ncclGroupStart());
-  for (int r = 0; r < 2; r++) {
-    emu_use(g->device[r]);
-    OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
-    OK_NCCL(gpu_submit(g, &x->call, r));
-  }
-  OK_NCCL(ncclGroupEnd());
-  for (int r = 0; r < 2; r++) {
-    emu_use(g->device[r]);
-    OK(StreamEndCapture(g->stream[r], &x->graph[r]));
-    OK(GraphInstantiateWithFlags(&x->run[r], x->graph[r], 0));
-  }
-}
-static void replay(gpu_ranks *g, captured *x) {
-  x->call.shift += 7919;
-  gpu_fill(g, &x->call);
-  for (int r = 0; r < 2; r++) {
-    emu_use(g->device[r]);
-    OK(GraphLaunch(x->run[r], g->stream[r]));
-  }
-  gpu_check(g, &x->call);
-}
-
 /* Captured before the links grow, while they grow, and after. */
 TEST_LOOP(graphs, WAYS) {
   static const size_t counts[] = {300, 40000, 200};
-  captured x[HK_ARRAY_LENGTH(counts)];
+  gpu_graph x[HK_ARRAY_LENGTH(counts)];
   gpu_ranks g;
   begin(&g, 2, _i, 1 << 18);
   gpu_init_all(&g);
   for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
-    capture(&g, &x[k], counts[k]);
-    for (size_t i = 0; i <= k; i++) replay(&g, &x[i]);
+    const gpu_call c = {.coll = HK_ALLREDUCE, .count = counts[k], .type = ncclInt32, .op = ncclSum};
+    gpu_capture(&g, &c, &x[k]);
+    for (size_t i = 0; i <= k; i++) gpu_replay(&g, &x[i]);
     run(&g, HK_ALLREDUCE, 100);
   }
   for (size_t k = 0; k < HK_ARRAY_LENGTH(counts); k++) {
-    replay(&g, &x[k]);
-    for (int r = 0; r < 2; r++) {
-      OK(GraphExecDestroy(x[k].run[r]));
-      OK(GraphDestroy(x[k].graph[r]));
-    }
+    gpu_replay(&g, &x[k]);
+    gpu_graph_free(&g, &x[k]);
   }
   end(&g);
 }

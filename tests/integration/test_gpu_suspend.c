@@ -21,16 +21,11 @@ static void each(const gpu_ranks *g, int first, int n, bool suspend) {
 }
 
 static CUgraphExec capture(const gpu_ranks *g) {
-  CUgraph graph;
-  CUgraphExec exec;
   OK(StreamBeginCapture(g->stream[0], CU_STREAM_CAPTURE_MODE_RELAXED));
   gpu_ranks one = *g;
   for (int r = 0; r < g->n; r++) one.stream[r] = g->stream[0];
   gpu_group(&one, &sums);
-  OK(StreamEndCapture(g->stream[0], &graph));
-  OK(GraphInstantiateWithFlags(&exec, graph, 0));
-  OK(GraphDestroy(graph));
-  return exec;
+  return gpu_end_capture(g->stream[0]);
 }
 
 /* All ranks in one thread. */
@@ -59,14 +54,14 @@ TEST_LOOP(threads, 3) {
     ck_assert_uint_le(may, active);
     ck_assert_uint_ge(total, active / 100 * 99);
     ck_assert_int_eq(ncclCommResume(g.comm[0]), ncclInvalidUsage);
-    each(&g, 0, n, true);
+    gpu_suspend_all(&g, true);
     size_t left = gpu_in_use(devices) - before;
     ck_assert_uint_eq(gpu_held(g.comm[0], ncclStatGpuMemSuspended), 1);
     ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
     ck_assert_int_eq(ncclCommSuspend(g.comm[0], NCCL_SUSPEND_MEM), ncclInvalidUsage);
     ck_assert_int_eq(gpu_submit(&g, &sums, 0), ncclInvalidUsage);
     ck_assert_ptr_nonnull(strstr(ncclGetLastError(NULL), "ncclCommResume"));
-    each(&g, 0, n, false);
+    gpu_suspend_all(&g, false);
     ck_assert_uint_eq(gpu_in_use(devices) - before, active);
     gpu_fill(&g, &sums);
     if (replay)
@@ -79,7 +74,7 @@ TEST_LOOP(threads, 3) {
     active = gpu_in_use(devices) - before;
   }
   if (replay) OK(GraphExecDestroy(replay));
-  each(&g, 0, n, true); /* a suspended communicator can be destroyed */
+  gpu_suspend_all(&g, true); /* a suspended communicator can be destroyed */
   gpu_close(&g);
 }
 
@@ -113,11 +108,11 @@ TEST(in_switch) {
     gpu_wait(&g);
     gpu_check(&g, &sums);
     size_t active = gpu_in_use(8) - before;
-    each(&g, 0, 8, true);
+    gpu_suspend_all(&g, true);
     size_t left = gpu_in_use(8) - before;
     ck_assert_msg(left <= active / 20, "%zu of %zu bytes are left", left, active);
     if (turn == 2) break; /* and ends so */
-    each(&g, 0, 8, false);
+    gpu_suspend_all(&g, false);
     ck_assert_uint_eq(gpu_in_use(8) - before, active);
   }
   gpu_close(&g);

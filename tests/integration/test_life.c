@@ -51,44 +51,6 @@ static ncclResult_t async_error(ncclComm_t c) {
   return state;
 }
 
-/* What would free the communicator is refused while operations of it wait, the group fails, nothing runs, and all goes
- * on. */
-TEST(destroy_in_group) {
-  ncclComm_t c[N];
-  float b[N][4] = {{0}};
-  OK(ncclCommInitAll(c, N, NULL));
-  for (int finalize = 0; finalize < 2; finalize++) {
-    OK(ncclGroupStart());
-    for (int r = 0; r < N; r++) queue(c[r], b[r]);
-    if (finalize)
-      FAILS(ncclCommFinalize(c[0]), ncclInvalidUsage, "wait for ncclGroupEnd");
-    else
-      FAILS(ncclCommDestroy(c[0]), ncclInvalidUsage, "wait for ncclGroupEnd");
-    FAILS(ncclGroupEnd(), ncclInvalidUsage, "wait for ncclGroupEnd");
-    works(c, N);
-  }
-  /* Without operations of it a group is no obstacle. */
-  OK(ncclGroupStart());
-  for (int r = 0; r < N; r++) OK(ncclCommDestroy(c[r]));
-  OK(ncclGroupEnd());
-}
-
-TEST(abort_in_group) {
-  ncclComm_t c[N], other[N];
-  float b[2 * N][4] = {{0}};
-  OK(ncclCommInitAll(c, N, NULL));
-  OK(ncclCommInitAll(other, N, NULL));
-  OK(ncclGroupStart());
-  for (int r = 0; r < N; r++) queue(c[r], b[r]), queue(other[r], b[N + r]);
-  OK(ncclCommAbort(c[0]));
-  FAILS(ncclGroupEnd(), ncclInvalidUsage, "are dropped");
-  ck_assert_int_eq(async_error(c[1]), ncclRemoteError);
-  ck_assert_ptr_nonnull(strstr(ncclGetLastError(c[1]), "rank 0 aborted"));
-  OK(ncclCommAbort(c[1]));
-  works(other, N);
-  destroy(other, N);
-}
-
 /* Children and operations of their parent share a group; the parent stays until the group has ended. */
 TEST(children_in_group) {
   ncclComm_t c[N], child[N];

@@ -504,33 +504,6 @@ static int count_lines(const char *path, const char *text) {
   return n;
 }
 
-static int lost_message(ncclComm_t c, int rank, int n, void *arg) {
-  int faults = 0, call = *(const int *)arg;
-  for (int i = 0; i < 3; i++) faults += RANK_CHECK(ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL));
-  if (rank == 0 && call) faults += RANK_CHECK(ncclSend(small, 24, ncclInt8, n - 1, c, NULL));
-  return faults + RANK_CHECK(ncclAllReduce(small, small, 16, ncclInt8, ncclSum, c, NULL));
-}
-
-/* If messages were all received, nothing is reported. Over TCP (_i >= 2) the message is in a connection that rank 2
- * did not take. */
-TEST_LOOP(unread, 4) {
-  char path[] = "/tmp/hocket-unread-XXXXXX";
-  int fd = mkstemp(path), send = _i % 2;
-  setenv("NCCL_SHM_DISABLE", _i >= 2 ? "1" : "0", 1);
-  setenv("NCCL_P2P_DISABLE", _i >= 2 ? "1" : "0", 1);
-  ck_assert_int_ge(fd, 0);
-  setenv("NCCL_DEBUG", "WARN", 1);
-  setenv("NCCL_DEBUG_FILE", path, 1);
-  ck_assert_int_eq(ranks_as_processes(3, lost_message, &send), 0);
-#ifndef __SANITIZE_THREAD__ /* which allows no ranks as processes */
-  ck_assert_int_eq(count_lines(path, "rank 2 of 3 destroys it with 24 bytes (1 messages or pieces) that rank 0 sent"),
-                   send);
-#endif
-  ck_assert_int_eq(count_lines(path, "destroys it with"), count_lines(path, "24 bytes"));
-  close(fd);
-  unlink(path);
-}
-
 /* Both roots were used before, and compared: the last call's messages meet on a connection that both ranks only send
  * on. */
 static int two_roots(ncclComm_t c, int rank, int n, void *arg) {

@@ -5,13 +5,13 @@
 #include <check.h>
 #include <errno.h>
 #include <nccl.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 #include "../../src/base/param.h"
 #include "../../src/core/comm.h"
 #include "../support/fake_rdma.h"
@@ -192,40 +192,36 @@ static int traffic(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(carries) {
+TEST_LOOP(carries, 3) {
   const char *const algorithms[] = {NULL, "ring", "pairwise,direct,flat,doubling"};
   if (algorithms[_i]) rdma_param("NCCL_ALGO", algorithms[_i]);
   begin(shuffled, 4);
   ck_assert_int_eq(run(traffic, NULL), 0);
   end();
 }
-END_TEST
 
-START_TEST(carries_for_many) {
+TEST(carries_for_many) {
   begin(crossed, 6);
   ck_assert_int_eq(run(traffic, NULL), 0);
   end();
 }
-END_TEST
 
 /* The relay is on the sender's host one way, and on the receiver's the other way. */
-START_TEST(carries_both_ways) {
+TEST(carries_both_ways) {
   begin(lopsided, 3);
   ck_assert_int_eq(run(traffic, NULL), 0);
   end();
 }
-END_TEST
 
 /* The near rank and the relay are processes, and share the FIFO's file. */
-START_TEST(carries_between_processes) {
+TEST(carries_between_processes) {
   begin(lopsided, 3);
   ck_assert_int_eq(run_split(traffic, NULL), 0);
   end();
 }
-END_TEST
 
 /* What INFO says about it. */
-START_TEST(is_logged) {
+TEST(is_logged) {
   static char text[1 << 20];
   char path[600];
   snprintf(path, sizeof path, "%s/log", getenv("TMPDIR") ? getenv("TMPDIR") : "/tmp");
@@ -247,7 +243,6 @@ START_TEST(is_logged) {
   ck_assert_ptr_nonnull(strstr(text, "rank 2 passes on what rank 0 sends to rank 1"));
   ck_assert_ptr_nonnull(strstr(text, "rank 0 reaches rank 3 via net; not via self"));
 }
-END_TEST
 
 /* ---- without it ---- */
 
@@ -269,7 +264,7 @@ static void *refused_rank(void *p) {
   return NULL;
 }
 
-START_TEST(is_turned_off) {
+TEST(is_turned_off) {
   rank_of t[4];
   ncclUniqueId id;
   begin(shuffled, 4);
@@ -285,10 +280,9 @@ START_TEST(is_turned_off) {
   }
   end();
 }
-END_TEST
 
 /* Without a rank that joins them, or without PXN, another network does. */
-START_TEST(leaves_it_to_sockets) {
+TEST_LOOP(leaves_it_to_sockets, 2) {
   static const place apart[] = {{0, 0}, {1, 3}};
   if (_i)
     begin(shuffled, 4);
@@ -299,14 +293,13 @@ START_TEST(leaves_it_to_sockets) {
   ck_assert_int_eq(run(traffic, NULL), 0);
   end();
 }
-END_TEST
 
 /* ---- ends ---- */
 
 static _Atomic(int) stage;
 static void reach(int s) { atomic_store(&stage, s); }
 static void await(int s) {
-  while (atomic_load(&stage) < s) sched_yield();
+  while (atomic_load(&stage) < s) usleep(100);
 }
 static int leave(ncclComm_t c) {
   destroyed = true;
@@ -338,12 +331,11 @@ static int leaves_early(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(relay_leaves_first) {
+TEST(relay_leaves_first) {
   begin(lopsided, 3);
   ck_assert_int_eq(run(leaves_early, NULL), 0);
   end();
 }
-END_TEST
 
 /* The sender and the relay leave, in either order, before the receiver takes what was sent. */
 static int receives_late(ncclComm_t c, int rank, int n, void *arg) {
@@ -371,13 +363,12 @@ static int receives_late(ncclComm_t c, int rank, int n, void *arg) {
   return faults;
 }
 
-START_TEST(receiver_comes_late) {
+TEST_LOOP(receiver_comes_late, 4) {
   int order = _i;
   begin(lopsided, 3);
   ck_assert_int_eq(run(receives_late, &order), 0);
   end();
 }
-END_TEST
 
 /* The relay aborts while the other two need it: all report it. */
 static int relay_aborts(ncclComm_t c, int rank, int n, void *arg) {
@@ -399,12 +390,11 @@ static int relay_aborts(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclCommAbort(c));
 }
 
-START_TEST(relay_is_aborted) {
+TEST(relay_is_aborted) {
   begin(lopsided, 3);
   ck_assert_int_eq(run(relay_aborts, NULL), 0);
   end();
 }
-END_TEST
 
 /* The relay's card takes no memory: that is the relay's failure, whichever end notices it first. */
 static int has_no_memory(ncclComm_t c, int rank, int n, void *arg) {
@@ -422,13 +412,12 @@ static int has_no_memory(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclCommAbort(c));
 }
 
-START_TEST(relay_reports) {
+TEST(relay_reports) {
   begin(lopsided, 3);
   verbs->device[1].full = 1;
   ck_assert_int_eq(run(has_no_memory, NULL), 0);
   end();
 }
-END_TEST
 
 /* The far rank's card gets nothing any more: the ranks at both ends of its connection give up, the relay and the far
  * one. */
@@ -453,13 +442,12 @@ static int loses_the_card(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclCommAbort(c));
 }
 
-START_TEST(network_fails) {
+TEST(network_fails) {
   rdma_param("HOCKET_PEER_TIMEOUT", "2");
   begin(lopsided, 3);
   ck_assert_int_eq(run(loses_the_card, NULL), 0);
   end();
 }
-END_TEST
 
 /* The process of the relay and the far rank ends, or that of the near rank, while the others need it. */
 static _Atomic(int) *arrived; /* shared by the processes */
@@ -467,7 +455,7 @@ static int dies(ncclComm_t c, int rank, int n, void *arg) {
   const int process = *(const int *)arg;
   int x = 0, faults = exchange(c, rank, n, 100, 1);
   const char *why = process ? "rank 1" : "rank 0";
-  for (atomic_fetch_add(arrived, 1); atomic_load(arrived) < n;) sched_yield();
+  for (atomic_fetch_add(arrived, 1); atomic_load(arrived) < n;) usleep(100);
   if ((rank > 0) == process) {
     if (rank == process) _exit(0);
     pause();
@@ -483,7 +471,7 @@ static int dies(ncclComm_t c, int rank, int n, void *arg) {
   return faults + RANK_CHECK(ncclCommAbort(c));
 }
 
-START_TEST(process_dies) {
+TEST_LOOP(process_dies, 2) {
   int process = _i;
   begin(lopsided, 3);
   arrived = mmap(NULL, sizeof *arrived, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -491,29 +479,5 @@ START_TEST(process_dies) {
   ck_assert_int_eq(run_split(dies, &process), 0);
   end();
 }
-END_TEST
 
-static void add(Suite *s, const TTest *test, int times) { /* CK_RUN_CASE runs one of them */
-  TCase *t = tcase_create(test->name);
-  tcase_set_timeout(t, 100);
-  tcase_add_loop_test(t, test, 0, times);
-  suite_add_tcase(s, t);
-}
-
-int main(void) {
-  Suite *s = suite_create("relay");
-  add(s, carries, 3);
-  add(s, carries_for_many, 1);
-  add(s, carries_both_ways, 1);
-  add(s, carries_between_processes, 1);
-  add(s, is_logged, 1);
-  add(s, is_turned_off, 1);
-  add(s, leaves_it_to_sockets, 2);
-  add(s, relay_leaves_first, 1);
-  add(s, receiver_comes_late, 4);
-  add(s, relay_is_aborted, 1);
-  add(s, relay_reports, 1);
-  add(s, network_fails, 1);
-  add(s, process_dies, 2);
-  return suite_run(s);
-}
+int main(void) { return suite_main("relay", .timeout = 100); }

@@ -102,11 +102,11 @@ static void fail_one(int put) {
   pthread_mutex_unlock(&verbs->lock);
 }
 
-TEST_LOOP(survives_queue_pairs, 36) {
+TEST_LOOP(survives_queue_pairs, 18) {
   static const size_t sizes[] = {8, 3000, PIECE};
-  plan p = {.cards = 1, .register_it = _i & 1, .bytes = sizes[_i / 2 % 3], .before = fail_one, .carried = 1};
-  arrives = _i / 6 % 2;
-  at_write = _i / 12;
+  plan p = {.cards = 1, .register_it = _i % 2, .bytes = sizes[_i % 3], .before = fail_one, .carried = 1};
+  arrives = _i / 3 % 2;
+  at_write = _i / 6;
   run(&p, put_and_take);
   ck_assert_int_eq(verbs->severed + verbs->unanswered, 0);
 }
@@ -120,11 +120,11 @@ TEST_LOOP(follows_to_another_port, 2) {
 }
 
 /* Several queue pairs and ports carry a large put; its signal comes last. */
-TEST_LOOP(spreads_large_puts, 8) {
-  plan p = {.cards = 2, .register_it = _i & 1, .bytes = LARGE, .carried = 1};
+TEST_LOOP(spreads_large_puts, 3) {
+  plan p = {.cards = 2, .register_it = _i > 0, .bytes = LARGE, .carried = 1};
   setenv("NCCL_NET_FORCE_MERGE", "fake0,fake1", 1);
-  setenv("NCCL_IB_QPS_PER_CONNECTION", _i & 2 ? "3" : "1", 1);
-  if (_i & 4) setenv("NCCL_IB_USE_INLINE", "0", 1);
+  setenv("NCCL_IB_QPS_PER_CONNECTION", _i ? "3" : "1", 1);
+  if (_i == 2) setenv("NCCL_IB_USE_INLINE", "0", 1);
   run(&p, put_and_take);
 }
 

@@ -45,7 +45,7 @@ try() {
       program $source -fsanitize=thread || return 2
       ! HOCKET_TEST_STUCK=$((20 * PATIENCE)) run 120 "$dir/program"
       ;;
-    emulated | multicast | lines | switched) # stores wait in buffers until something orders them; threads take turns
+    emulated | multicast | lines) # stores wait in buffers until something orders them; threads take turns
       local program=test_device
       [ "$1" = emulated ] || program=test_gpu_$1
       c++ -x c++ -std=c++17 -fno-exceptions -fno-rtti -DHK_CUDAEMU -D_GNU_SOURCE -I"$dir/tests/cudaemu" -fPIC -shared -w \
@@ -64,7 +64,6 @@ test_of() { # mode
     emulated) echo test_device ;;
     multicast) echo test_gpu_multicast ;;
     lines) echo test_gpu_lines ;;
-    switched) echo test_gpu_switched ;;
   esac
 }
 
@@ -102,9 +101,9 @@ result() { # noticed or SURVIVED; the rest from mutate
 }
 
 # What is not broken must pass, or all would count as noticed; `make check` has run these tests already.
-for mode in exec wide small emulated multicast lines switched; do
+for mode in exec wide small emulated multicast lines; do
   [ "${MUTATIONS:-}" = all ] || break
-  [[ $mode =~ ^(emulated|multicast|lines|switched)$ ]] && { command -v c++ >/dev/null || continue; }
+  [[ $mode =~ ^(emulated|multicast|lines)$ ]] && { command -v c++ >/dev/null || continue; }
   if try $mode; then echo "the tests fail without a mutation ($mode):"; tail -n 5 "$dir/out" "$dir/log"; exit 1; fi
 done
 
@@ -172,10 +171,10 @@ mutate multicast - in_switch.h 's/if (s.divided) v/if (0) v/' "what the switch h
 mutate multicast - in_switch.h 's/const int what = multi_of(&m->reducer);/const int what = multi_of(\&m->reducer) % HK_MULTI_ADD_64;/' "the switch is asked for another sum"
 mutate multicast - in_switch.h 's/hk_multi_store(m->at\[k\] + 16 \* at, v\[j\])/hk_multi_store(m->at[k] + 16 * at, v[0])/' "one vector of several goes everywhere"
 mutate multicast - in_switch.h 's/load_pieces(from + 16 \* at, piece_of/load_pieces(from + 16 * i, piece_of/' "what goes everywhere is its first vector again"
-mutate switched - wait.h 's/i <= k->others; i += HK_WARP) {/i < k->others; i += HK_WARP) {/' "the last rank's part of the sum for all is not waited for"
-mutate switched - wait.h 's/while (done >= hk_load_acquire(k->head + i \* HK_GPU_HEAD_STRIDE) + k->nslots)/while (0)/' "what all read is written again before they have"
-mutate switched - move.h '/hk_multi_store_signal((uint64_t \*)(void \*)(p + 8)/d' "half of a line goes everywhere"
-mutate switched - exec.cu 's/ | (sends \&\& (link->multi \& HK_GPU_MULTI_DATA) ? EVERYWHERE : 0)//' "what goes everywhere is stored as for one"
+mutate multicast - wait.h 's/i <= k->others; i += HK_WARP) {/i < k->others; i += HK_WARP) {/' "the last rank's part of the sum for all is not waited for"
+mutate multicast - wait.h 's/while (done >= hk_load_acquire(k->head + i \* HK_GPU_HEAD_STRIDE) + k->nslots)/while (0)/' "what all read is written again before they have"
+mutate multicast - move.h '/hk_multi_store_signal((uint64_t \*)(void \*)(p + 8)/d' "half of a line goes everywhere"
+mutate multicast - exec.cu 's/ | (sends \&\& (link->multi \& HK_GPU_MULTI_DATA) ? EVERYWHERE : 0)//' "what goes everywhere is stored as for one"
 # Arithmetic.
 mutate exec - reduce.h 's/if ((int)k == s->fresh) premultiply/if (0) premultiply/' "nothing is premultiplied"
 mutate exec - reduce.h 's/if (s->divided) divide/if (0) divide/' "nothing is divided"

@@ -48,7 +48,7 @@ try test_gpu_matrix CUDAEMU_SEED=7 CUDAEMU_WEAK=2
 try test_gpu_matrix CUDAEMU_SEED=7 CUDAEMU_WEAK=2 CUDAEMU_APART=1 CK_RUN_CASE=order
 if [ "${PTX:-}" = all ]; then
   LIMIT=${LIMIT:-500}
-  for source in tests/integration/test_gpu_*.c tests/unit/test_cudaemu_graphs.c; do
+  for source in tests/integration/test_gpu_*.c; do
     try "$(basename "$source" .c)" CUDAEMU_SEED=3
     [ -z "${MORE:-}" ] || try "$(basename "$source" .c)"
   done

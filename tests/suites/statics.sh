@@ -7,15 +7,20 @@ command -v objdump >/dev/null || { echo "SKIP: objdump is not installed"; exit 7
 objects=$HK_BUILD/src
 [ -d "$objects" ] || { echo "$objects is not there: make lib"; exit 1; }
 
+# All objects that have a source: an older tree may have left others.
+compiled() {
+  find "$objects" -name '*.o' | while IFS= read -r object; do
+    file=${object#"$objects"/}
+    [ ! -e "src/${file%.o}.c" ] || echo "$object"
+  done
+}
 # "file name" a line; what only the loader writes (.data.rel.ro) is constant.
 found() {
-  find "$objects" -name '*.o' -not -path '*/perf/*' -not -path '*/tools/*' | while IFS= read -r object; do
-    file=${object#"$objects"/}
-    [ -e "src/${file%.o}.c" ] || continue # left by an older tree
-    objdump -t "$object" | awk -v f="${file%.o}" 'NF > 4 && $(NF - 2) ~ /^\.t?(data|bss)$/ && / O / {
+  compiled | grep -vE '/(perf|tools)/' | xargs objdump -t | awk -v root="$objects/" '
+    / file format / { file = substr($1, length(root) + 1); sub(/\.o:$/, "", file) }
+    NF > 4 && $(NF - 2) ~ /^\.t?(data|bss)$/ && / O / {
       sub(/\.[0-9]+$/, "", $NF) # of a static inside a function
-      print f, $NF }'
-  done | sort
+      print file, $NF }' | sort
 }
 # The names of a line are those before the reason: two blanks end them.
 listed() { sed '/^#/d; s/^\([^ ]*\) */\1 /; s/  .*//' scripts/statics.txt | awk '{ for (i = 2; i <= NF; i++) print $1, $i }' | sort; }
@@ -30,17 +35,15 @@ for source in $(grep -rl --include='*.c' PTHREAD_MUTEX_INITIALIZER src | grep -v
     { echo "$source has a global lock that is not held over fork: give each one HK_FORK_GUARD (src/base/fork.h)"; exit 1; }
 done
 # kernels/host and perf/data_reduce are compiled for several instruction sets under one set of names; perf/operations.c has a table.
-strangers=$(find "$objects" -name '*.o' -not -path '*/kernels/host/*' -not -path '*/perf/operations.o' \
-  -not -name 'data_reduce*' | while IFS= read -r object; do
-  file=${object#"$objects"/} && file=${file%.o}
-  [ -e "src/$file.c" ] || continue
-  nm "$object" | awk -v f="$file" '$2 == "t" {
+strangers=$(compiled | grep -vE '/kernels/host/|/perf/operations\.o$|/data_reduce[^/]*$' | xargs nm -A | awk -v root="$objects/" '
+  $2 == "t" {
+    file = substr($1, length(root) + 1)
+    sub(/\.o:.*/, "", file)
     sub(/\..*/, "", $3) # .part, .constprop and the like
-    n = split(f, path, "/")
+    n = split(file, path, "/")
     words = split(path[n] "_" path[n - 1], word, "_")
     good = $3 ~ /^_*(hk_|hocket|nccl|pnccl)/
     for (i = 1; i <= words; i++) good = good || index($3, word[i]) == 1
-    if (!good) print "src/" f ".c: " $3 }'
-done | sort -u)
+    if (!good) print "src/" file ".c: " $3 }' | sort -u)
 [ -z "$strangers" ] || { echo "static functions without the name of their file:"; echo "$strangers"; exit 1; }
 echo "$(listed | wc -l) writable statics, each with a reason"

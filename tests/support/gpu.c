@@ -179,6 +179,37 @@ void gpu_open(gpu_ranks *g, int n, int devices, size_t room) {
 
 void gpu_init_all(gpu_ranks *g) { OK_NCCL(ncclCommInitAll(g->comm, g->n, g->device)); }
 
+void gpu_init_config(gpu_ranks *g, ncclConfig_t *config) {
+  ncclUniqueId id;
+  OK_NCCL(ncclGetUniqueId(&id));
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK_NCCL(ncclCommInitRankConfig(&g->comm[r], g->n, id, r, config));
+  }
+  OK_NCCL(ncclGroupEnd());
+}
+
+void gpu_unorder_streams(gpu_ranks *g) {
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(StreamDestroy(g->stream[r]));
+    g->stream[r] = emu_new_stream(CU_STREAM_NON_BLOCKING);
+  }
+}
+
+void gpu_suspend_all(const gpu_ranks *g, bool suspend) {
+  OK_NCCL(ncclGroupStart());
+  for (int r = 0; r < g->n; r++)
+    OK_NCCL(suspend ? ncclCommSuspend(g->comm[r], NCCL_SUSPEND_MEM) : ncclCommResume(g->comm[r]));
+  OK_NCCL(ncclGroupEnd());
+}
+
+void *gpu_abort(void *comm) {
+  OK_NCCL(ncclCommAbort((ncclComm_t)comm));
+  return NULL;
+}
+
 ncclResult_t wait_for_error(ncclComm_t c) {
   ncclResult_t code = ncclSuccess;
   for (int i = 0; i < 10000 && code == ncclSuccess; i++) {
@@ -303,6 +334,42 @@ void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks)
 }
 
 void gpu_check(const gpu_ranks *g, const gpu_call *c) { gpu_check_some(g, c, 0, g->n); }
+
+CUgraphExec gpu_end_capture(CUstream s) {
+  CUgraph graph;
+  CUgraphExec exec;
+  OK(StreamEndCapture(s, &graph));
+  OK(GraphInstantiateWithFlags(&exec, graph, 0));
+  OK(GraphDestroy(graph));
+  return exec;
+}
+
+void gpu_capture(const gpu_ranks *g, const gpu_call *c, gpu_graph *x) {
+  x->call = *c;
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(StreamBeginCapture(g->stream[r], CU_STREAM_CAPTURE_MODE_RELAXED));
+  }
+  gpu_group(g, c);
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    x->exec[r] = gpu_end_capture(g->stream[r]);
+  }
+}
+
+void gpu_replay(const gpu_ranks *g, gpu_graph *x) {
+  x->call.shift += 7919;
+  gpu_fill(g, &x->call);
+  for (int r = 0; r < g->n; r++) {
+    emu_use(g->device[r]);
+    OK(GraphLaunch(x->exec[r], g->stream[r]));
+  }
+  gpu_check(g, &x->call);
+}
+
+void gpu_graph_free(const gpu_ranks *g, gpu_graph *x) {
+  for (int r = 0; r < g->n; r++) OK(GraphExecDestroy(x->exec[r]));
+}
 
 void gpu_call_all(gpu_ranks *g) {
   static const hk_coll colls[] = {HK_ALLREDUCE, HK_BROADCAST, HK_ALLTOALL};

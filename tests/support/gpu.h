@@ -94,6 +94,13 @@ extern long gpu_held_before[EMU_HELD];
 /* `devices` of them take turns. */
 void gpu_open(gpu_ranks *g, int n, int devices, size_t room);
 void gpu_init_all(gpu_ranks *g);
+void gpu_init_config(gpu_ranks *g, ncclConfig_t *config);
+/* Streams that the legacy stream does not order, in place of those that gpu_open made. */
+void gpu_unorder_streams(gpu_ranks *g);
+/* Suspends all communicators, or resumes them. */
+void gpu_suspend_all(const gpu_ranks *g, bool suspend);
+/* A thread's function: ncclCommAbort. */
+void *gpu_abort(void *comm);
 /* The communicator's failure; ncclSuccess if none comes within ten seconds. */
 ncclResult_t wait_for_error(ncclComm_t c);
 /* After the last set nothing is held of the driver that was not held before the first one. */
@@ -120,6 +127,18 @@ double gpu_wanted(const gpu_ranks *g, const gpu_call *c, int r, size_t i, double
 void gpu_check_some(const gpu_ranks *g, const gpu_call *c, int first, int ranks);
 /* The outputs of all ranks are right. */
 void gpu_check(const gpu_ranks *g, const gpu_call *c);
+
+/* Ends what the stream captures. */
+CUgraphExec gpu_end_capture(CUstream s);
+/* A call that is captured on the stream of each rank. */
+typedef struct gpu_graph {
+  gpu_call call;
+  CUgraphExec exec[GPU_RANKS];
+} gpu_graph;
+void gpu_capture(const gpu_ranks *g, const gpu_call *c, gpu_graph *x);
+/* Replays it with other data than before, and checks the outputs. */
+void gpu_replay(const gpu_ranks *g, gpu_graph *x);
+void gpu_graph_free(const gpu_ranks *g, gpu_graph *x);
 
 /* Messages that fit a slot's header, an entry of a network's rings, a slot, and not. */
 void gpu_call_all(gpu_ranks *g);

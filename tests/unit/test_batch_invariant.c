@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HOCKET_BATCH_INVARIANT and hocketCommSetBatchInvariant: the bits of an element depend on the ranks' values of it,
  * not on the count, its place, the collective, the root, the channels or the way between the ranks.
- * check: fast timeout=120 */
+ * check: fast timeout=120 long=asan */
 #include <hocket.h>
 #include <stdbool.h>
 #include <stdio.h>

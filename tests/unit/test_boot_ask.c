@@ -132,25 +132,4 @@ TEST(asks_again) {
   close(fd);
 }
 
-/* A connection that gets no answer ends with the call's deadline, and its error names the address. */
-static uint64_t test_ends_ns;
-static hk_status not_for_long(void *arg, uint64_t waited_ns) {
-  (void)arg, (void)waited_ns;
-  return hk_now_ns() < test_ends_ns ? HK_OK : HK_ERR_USAGE;
-}
-
-TEST(silent_peers_end_the_call) {
-  make_ranks(3);
-  int fd = elsewhere(2, true);
-  hk_wait_env env = {.check = not_for_long};
-  test_ends_ns = hk_now_ns() + 5 * S;
-  me->call.deadline_ns = hk_now_ns() + S / 10;
-  ck_assert_int_eq(hk_overlay_connect(me, 0, &env), HK_ERR_REMOTE);
-  expect_error("cannot reach rank 2 of 3 after ");
-  expect_error("<");
-  expect_error("connected, but no answer); see that rank's output");
-  ck_assert(!me->call.dialing);
-  close(fd);
-}
-
 int main(void) { return suite_main("questions of the bootstrap", .setup = setup, .teardown = teardown); }

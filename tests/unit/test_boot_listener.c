@@ -136,26 +136,6 @@ TEST(children_keep_nothing) {
   close(fd);
 }
 
-/* A connection without a hello is closed when its time is over, not before. */
-TEST(silent_connection) {
-  hk_listener_lock();
-  int fd = come();
-  await_listener(has_one);
-  const hk_connection *c = l->pending;
-  ((hk_connection *)(uintptr_t)c)->since_ns = hk_now_ns() - 4 * S;
-  hk_listener_unlock();
-  struct pollfd end = {.fd = fd, .events = POLLIN};
-  ck_assert_int_eq(poll(&end, 1, 600), 0); /* two ticks */
-  hk_listener_lock();
-  ck_assert(l->pending == c && !c->prev && !c->next);
-  l->pending->since_ns = hk_now_ns() - 6 * S;
-  await_listener(has_none);
-  ck_assert(!l->pending && !l->pending_last);
-  hk_listener_unlock();
-  ck_assert(poll(&end, 1, 5000) == 1 && read(fd, &end, 1) == 0);
-  close(fd);
-}
-
 static bool hears(void) { return l->pending->stranger.have > HK_HELLO_BYTES; }
 
 /* An encrypted hello longer than one of ours, in two parts: it stays in the queue until it is complete, and then gets
@@ -214,36 +194,6 @@ TEST_LOOP(refusals_end, 2) {
   await_listener(has_forgotten);
   hk_listener_unlock();
   close(fd);
-}
-
-/* With several connections, each end leaves the others in the queue, in their order. */
-TEST_LOOP(queue, 4) {
-  static const int order[][3] = {{0, 1, 2}, {2, 1, 0}, {1, 0, 2}, {1, 2, 0}};
-  int fds[3];
-  hk_connection *c[3];
-  hk_listener_lock();
-  for (int i = 0; i < 3; i++) {
-    unsigned n = l->npending;
-    fds[i] = come();
-    for (uint64_t end = hk_now_ns() + 20 * S; l->npending == n && hk_now_ns() < end;) await_listener(has_spare);
-    c[i] = l->pending_last;
-  }
-  ck_assert(l->pending == c[0] && c[0]->next == c[1] && c[1]->next == c[2] && !c[2]->next);
-  ck_assert(!c[0]->prev && c[1]->prev == c[0] && c[2]->prev == c[1]);
-  for (int i = 0; i < 3; i++) {
-    hk_connection_free(c[order[_i][i]], false);
-    c[order[_i][i]] = NULL;
-    hk_connection *before = NULL, *at = l->pending;
-    for (int k = 0; k < 3; k++) {
-      if (!c[k]) continue;
-      ck_assert(at == c[k] && at->prev == before);
-      before = at;
-      at = at->next;
-    }
-    ck_assert(!at && l->pending_last == before && l->npending == 2u - (unsigned)i);
-  }
-  hk_listener_unlock();
-  for (int i = 0; i < 3; i++) close(fds[i]);
 }
 
 /* How often the heap has the second half of a secret, which `masked` has inverted: the allocator may have overwritten

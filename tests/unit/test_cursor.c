@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* check: notsan */
+/* check: notsan long=asan */
 /* The cursor (src/program/cursor.h) against a naive expansion: random programs are written out instruction after
  * instruction, and which bytes of a block belong to a wave is counted byte by byte. */
 #include <check.h>

@@ -174,11 +174,15 @@ TEST_LOOP(second_address, 3) {
   hk_boot_close(fd);
 }
 
-/* A process without a descriptor is waited for, but not for long, and other trouble between ends that time. */
+/* A process without a descriptor is waited for, but not for long, and other trouble between ends that time. One that is
+ * slow is called again, though each answer takes longer than the patience. */
 static const struct {
   manner first[5];
   hk_status status;
-} fulls[] = {{{FULL, ENDS}, HK_OK}, {{FULL, CLOSES, FULL, ENDS}, HK_OK}, {{FULL, FULL, ENDS}, HK_ERR_REMOTE}};
+} fulls[] = {{{FULL, ENDS}, HK_OK},
+             {{FULL, CLOSES, FULL, ENDS}, HK_OK},
+             {{FULL, FULL, ENDS}, HK_ERR_REMOTE},
+             {{CLOSES, CLOSES, CLOSES, ENDS}, HK_OK}};
 
 TEST_LOOP(full, HK_ARRAY_LENGTH(fulls)) {
   int fd;

@@ -63,9 +63,11 @@ TEST_LOOP(nan_stays, 2) {
 TEST_LOOP(copies, 5) {
   static const hk_coll colls[] = {HK_BROADCAST, HK_ALLGATHER, HK_ALLTOALL, HK_GATHER, HK_SCATTER};
   const hk_coll coll = colls[_i];
+  const hk_algorithm *first = NULL;
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     const int n = 4, root = n - 1;
     if (!usable(*a, coll, n)) continue;
+    if (!first) first = *a;
     job j;
     open_job(&j, *a, coll, n, 1, 0);
     for (size_t count = 1, i = 0; count < 9000; count = count * 5 + 2, i++) {
@@ -73,7 +75,7 @@ TEST_LOOP(copies, 5) {
       run_all(&j);
       check_copied(&j, count, root, (*a)->name);
     }
-    for (size_t count = 16; count <= 32; count++) { /* every end of a line */
+    for (size_t count = 16; *a == first && count <= 32; count++) { /* every end of a line */
       set_call(&j, count, HK_U8, HK_SUM, HK_PROTO_LL, 0);
       run_all(&j);
       check_copied(&j, count, root, (*a)->name);
@@ -98,7 +100,7 @@ TEST(long_programs) {
   job j;
   open_job(&j, NULL, HK_ALLREDUCE, 2, 1, 0);
   for (int i = 0; i < 4; i++) {
-    const size_t count = i < 2 ? 20003 : 20002; /* an even one: the program does not fit, see set_call */
+    const size_t count = i < 2 ? 8003 : 8002; /* an even one: the program does not fit, see set_call */
     set_call(&j, count, HK_F32, HK_SUM, i % 2 ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
     fill_f32(&j, count);
     run_all(&j);
@@ -129,7 +131,7 @@ TEST_LOOP(numbers_come_round, 3) {
 /* Slots with addresses instead of data.  A lane that ends overwrites its input at once: no lane may still read it; in
  * place, what was sent is soon overwritten. */
 TEST_LOOP(references, 2) {
-  static const size_t counts[] = {1, 200, 1000, 5003};
+  static const size_t counts[] = {200, 5003};
   refs_from = 512;
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     const int n = 3;
@@ -234,17 +236,6 @@ TEST_LOOP(mismatch_is_reported, 3) {
     j.r[1].run.work.proto = HK_PROTO_LL; /* so small that it goes in lines, and the other's does not */
   run_all(&j);
   ck_assert_uint_eq(j.state.error, HK_GPU_MISMATCH);
-  close_job(&j);
-}
-
-/* A rank whose peer never comes leaves when the host says so. */
-TEST_LOOP(abort_frees_it, 2) {
-  job j;
-  open_job(&j, hk_algorithm_by_name("ring"), HK_ALLREDUCE, 2, 1, 0);
-  set_call(&j, 100, HK_F32, HK_SUM, _i ? HK_PROTO_LL : HK_PROTO_SIMPLE, 0);
-  start(&j.r[0].run);
-  hk_store_relaxed(&j.state.abort, 1);
-  join(&j.r[0].run);
   close_job(&j);
 }
 

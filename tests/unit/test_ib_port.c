@@ -243,6 +243,9 @@ TEST(knows_subnets) {
     b.gids[0].gid.raw[i] = 1;
   }
   b.gids[0].gid.raw[0] = 2;
+  a.gids[1] = b.gids[0]; /* beyond their number: they do not count */
+  b.gids[1] = a.gids[0];
+  ck_assert(!hk_ib_one_subnet(&a, &b));
   a.ngids = 0;
   ck_assert(hk_ib_one_subnet(&a, &b) && hk_ib_one_subnet(&b, &a));
 }

@@ -72,26 +72,6 @@ TEST_LOOP(credits_have_their_class, HK_ARRAY_LENGTH(classes)) {
   ib_end();
 }
 
-/* Both ranks send: the credits of each that go alone. */
-TEST_LOOP(both_have_their_class, HK_ARRAY_LENGTH(classes)) {
-  stream t[2];
-  ib_begin(2);
-  class_row = _i;
-  rdma_param("NCCL_IB_TC", "96");
-  rdma_param("NCCL_IB_QPS_PER_CONNECTION", classes[_i].qps);
-  net_world *w = net_world_of(2, 4, 131072, own_class);
-  ib_make_streams(w, t, 96, 70000);
-  verbs->skip = 30;
-  verbs->broken = 2;
-  run_streams(w, t, 2);
-  uint64_t all = 0;
-  for (int i = 0; i < 256; i++) all += i == 96 || i == 24 || i == 28 || i == 0 ? verbs->by_class[i] : 0;
-  ck_assert_uint_eq(all, verbs->writes);
-  ck_assert_uint_ge(verbs->by_class[96], 2 * 96);
-  net_world_free(w);
-  ib_end();
-}
-
 /* InfiniBand has no traffic class without routers: there, the setting makes no queue pair. */
 TEST(only_on_ethernet) {
   hk_link *send, *recv;

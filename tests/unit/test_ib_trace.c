@@ -129,38 +129,6 @@ TEST(repairs_broken_requests) {
   scene_close(&s);
 }
 
-static const struct {
-  const char *name;
-  int lost, doubled, denied, overrun, broken;
-  const char *replay;
-} ends[] = {{"lost", .lost = 1},
-            {"doubled", .doubled = 1},
-            {"denied", .denied = 1},
-            {"overrun", .overrun = 1},
-            {"not repaired", .broken = 1, .replay = "0"}};
-TEST_LOOP(ends_with_an_error, HK_ARRAY_LENGTH(ends)) {
-  rdma_plenty = true;
-  rdma_param("NCCL_IB_RETURN_ASYNC_EVENTS", "1");
-  if (ends[_i].replay) rdma_param("HOCKET_IB_REPLAY", ends[_i].replay);
-  scene s = scene_open(ends[_i].name, 1);
-  scene_connect(&s, true, true);
-  scene_exchange(&s, small, HK_ARRAY_LENGTH(small), 3);
-  verbs->skip = 1;
-  verbs->lost = ends[_i].lost;
-  verbs->doubled = ends[_i].doubled;
-  verbs->denied = ends[_i].denied;
-  verbs->overrun = ends[_i].overrun;
-  verbs->broken = ends[_i].broken;
-  for (int i = 0; i < 2; i++)
-    for (int k = 0; k < 3; k++) (void)scene_send(&s, i, small[k]);
-  for (int i = 0; i < 60; i++) {
-    s.step_ns = 10 * MS;
-    scene_turn(&s);
-    for (int k = 0; k < 2; k++) scene_receive(&s, k);
-  }
-  scene_close(&s);
-}
-
 /* Each request fails: repairs end when the time for them is over. */
 TEST(gives_up) {
   rdma_plenty = true;
@@ -395,21 +363,6 @@ TEST(grows) {
     free(s.send[i]->small);
     free(s.recv[i]->small);
   }
-  scene_close(&s);
-}
-
-/* Too little memory may be locked: TCP carries what cannot be registered. */
-TEST_LOOP(falls_back, 4) {
-  static const uint64_t lockable[] = {1, 100000, 2200000, 5000000};
-  char name[40];
-  snprintf(name, sizeof name, "lockable %llu", (unsigned long long)lockable[_i]);
-  any_network = rdma_scarce = true;
-  scene s = scene_open(name, 1);
-  s.step_ns = 10 * MS;
-  verbs->lockable = lockable[_i];
-  scene_connect(&s, true, false);
-  scene_exchange(&s, large, 3, 4);
-  scene_turns(&s, 40);
   scene_close(&s);
 }
 

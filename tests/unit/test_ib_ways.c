@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The verbs provider between ranks that are threads: devices and ports that are not there, control connections that are
- * lost, idle connections, ports that act as one.
- * check: long=asan,tsan root */
+/* The verbs provider between ranks that are threads: devices and ports that are not there, idle connections, ports that
+ * act as one. test_ib_trace has what fails while they work.
+ * check: long=asan,tsan */
 #include <errno.h>
 #include "../../src/program/program.h"
 #include "../support/ib.h"
-#include "../support/silence.h"
 
 /* ---- devices that cannot be opened ---- */
 
@@ -34,85 +33,6 @@ TEST(one_rank_may_not_open) {
   run_streams(w, t, 2);
   net_world_free(w);
   ib_end();
-}
-
-/* ---- control connections ---- */
-
-static net_world *cut_world;
-static void cut_once(unsigned i) {
-  if (i == 60) net_cut(cut_world, false);
-}
-static void end_darkness(void) {
-  pthread_mutex_lock(&cut_world->lock);
-  cut_world->dark = false;
-  pthread_mutex_unlock(&cut_world->lock);
-}
-static void cut_for_long(unsigned i) {
-  if (i == 40) net_cut(cut_world, true);
-  if (i == 100) end_darkness();
-}
-static void cut_and_break(unsigned i) {
-  if (i == 40) net_cut(cut_world, true);
-  if (i != 100) return;
-  pthread_mutex_lock(&verbs->lock);
-  verbs->broken = 1; /* RDMA needs it now */
-  pthread_mutex_unlock(&verbs->lock);
-  end_darkness();
-}
-
-/* Something ends the control connection: RDMA goes on, and another connection is made. */
-TEST_LOOP(survives_a_lost_control_connection, 3) {
-  static void (*const cuts[])(unsigned) = {cut_once, cut_for_long, cut_and_break};
-  stream t[2];
-  ib_begin(1);
-  cut_world = net_world_new(2, 8, 131072);
-  ib_make_streams(cut_world, t, 160, 20000);
-  t[_i % 2].before = cuts[_i];
-  run_streams(cut_world, t, 2);
-  net_world_free(cut_world);
-  ib_end();
-}
-
-static void be_silent(net_world *w) {
-  for (int i = 0; i < 2; i++) silence(w->wires[0][i], true);
-}
-
-/* No packet of the control connection arrives any more, and a rank waits. If RDMA works, it goes on waiting; if not,
- * the host is gone. */
-TEST(asks_the_card_about_a_silent_host) {
-  hk_link *send, *recv;
-  hk_status rc = HK_OK;
-  if (!silence_is_allowed()) return;
-  ib_begin(1);
-  rdma_param("HOCKET_PEER_TIMEOUT", "2");
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_way(w, &send, &recv);
-  ib_pass_on(w, send, recv, 1);
-  be_silent(w);
-  recv->waiting = HK_LINK_WAITS;
-  uint64_t begin_ns = hk_now_ns(), before = verbs->writes;
-  while (rc == HK_OK && hk_now_ns() - begin_ns < 6000000000u) rc = net_progress_and_nap(&w->ranks[1]);
-  ck_assert_msg(rc == HK_OK, "%s", hk_last_error());
-  ck_assert_uint_gt(verbs->writes, before);
-  ib_pass_on(w, send, recv, 2);
-  verbs->device[0].dead = 1;
-  recv->waiting = HK_LINK_WAITS;
-  begin_ns = hk_now_ns();
-  while (rc == HK_OK && hk_now_ns() - begin_ns < 20000000000u) rc = net_progress_and_nap(&w->ranks[1]);
-  ck_assert_int_eq(rc, HK_ERR_REMOTE);
-  ck_assert_msg(strstr(hk_last_error(), "host does not answer"), "%s", hk_last_error());
-  verbs->device[0].dead = 0;
-  net_unlink(recv);
-  net_unlink(send);
-  net_world_free(w);
-  ib_end();
-}
-
-/* NCCL's defaults last for half a minute. */
-TEST(outlasts_nccl) {
-  unsetenv("HOCKET_PEER_TIMEOUT");
-  hk_param_reload();
-  ck_assert_int_ge(hk_param_int(HK_P_PEER_TIMEOUT), 30);
 }
 
 /* ---- many connections ---- */
@@ -200,77 +120,6 @@ TEST_LOOP(agrees_on_merged_ports, 3) {
   ib_end();
 }
 
-static void (*set_port)(int number, int up);
-static net_rank *flapping;
-static void flap(unsigned i) {
-  if (i == 60) set_port(0, 0);
-  if (i != 100) return;
-  set_port(0, 1);
-  for (uint64_t until = hk_now_ns() + 2500000000u; hk_now_ns() < until;) /* it must stay up for two seconds */
-    ck_assert_int_eq(net_progress_and_nap(flapping), HK_OK);
-}
-
-/* A port that is up again carries messages again. */
-TEST_LOOP(goes_back_to_a_port, 2) {
-  stream t[2];
-  begin_merged(2);
-  set_port = (void (*)(int, int))(uintptr_t)dlsym(dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD), "fake_verbs_port");
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 400, 20000);
-  t[_i].before = flap;
-  flapping = t[_i].rank;
-  run_streams(w, t, 2);
-  uint64_t before = verbs->device[0].writes;
-  ck_assert_uint_gt(before, 300);
-  net_world_free(w);
-  ib_end();
-}
-
-static int wanted_qps;
-static void fall(unsigned i) {
-  pthread_mutex_lock(&verbs->lock);
-  if (i == 60) verbs->fatal = 1;
-  pthread_mutex_unlock(&verbs->lock);
-  for (int qps = 0; i == 200 && qps < wanted_qps;) {
-    ck_assert_int_eq(net_progress_and_nap(flapping), HK_OK);
-    pthread_mutex_lock(&verbs->lock);
-    qps = verbs->nqps;
-    pthread_mutex_unlock(&verbs->lock);
-  }
-}
-
-/* A device that has failed carries messages again once it can be opened again, whether there is another one or not. */
-TEST_LOOP(goes_back_to_a_device, 4) {
-  stream t[2];
-  const int devices = 1 + _i % 2;
-  begin_merged(devices);
-  for (int i = 0; i < devices; i++) verbs->device[i].returns = 2;
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 400, 20000);
-  t[_i / 2].before = fall;
-  flapping = t[_i / 2].rank;
-  wanted_qps = 2 * devices;
-  run_streams(w, t, 2);
-  ck_assert_int_eq(verbs->fatal, 0);
-  for (int i = 0; i < devices; i++) ck_assert_uint_gt(verbs->device[i].writes, 300);
-  ck_assert_int_eq(verbs->ncontexts, 2 * devices); /* what has failed is closed */
-  net_world_free(w);
-  ib_end();
-}
-
-/* One of two ports goes down: the other carries on alone. */
-TEST(goes_on_with_one_port) {
-  stream t[2];
-  begin_merged(2);
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 160, 20000);
-  t[0].before = ib_pull_cable;
-  run_streams(w, t, 2);
-  ck_assert_uint_gt(verbs->device[1].writes, verbs->device[0].writes + 60);
-  net_world_free(w);
-  ib_end();
-}
-
 /* A port's cable leads somewhere else, or its device takes no memory: it is left out after one try.  The connection
  * begins with device 1. */
 TEST_LOOP(leaves_a_port_without_a_peer, 3) {
@@ -285,20 +134,6 @@ TEST_LOOP(leaves_a_port_without_a_peer, 3) {
   ib_make_streams(w, t, 64, 20000);
   run_streams(w, t, 2);
   ck_assert_uint_eq(verbs->device[bad].writes, 0);
-  net_world_free(w);
-  ib_end();
-}
-
-TEST_LOOP(repairs_merged_ports, 2) {
-  stream t[2];
-  begin_merged(2);
-  verbs->skip = 30;
-  verbs->broken = 3;
-  rdma_param("NCCL_IB_SPLIT_DATA_ON_QPS", _i ? "1" : "0");
-  net_world *w = net_world_new(2, 8, 131072);
-  ib_make_streams(w, t, 128, 100000);
-  run_streams(w, t, 2);
-  ck_assert_int_eq(verbs->broken, 0);
   net_world_free(w);
   ib_end();
 }

@@ -69,7 +69,7 @@ static const struct {
     {"RANK=1 WORLD_SIZE=3", "lsf", NULL, 0, 0, 0, "unknown name 'lsf'"},
 };
 
-START_TEST(place) {
+TEST_LOOP(place, HK_ARRAY_LENGTH(places)) {
   hk_launched p;
   environment(places[_i].given);
   hk_status rc = hk_launched_find(&p, places[_i].wanted);
@@ -82,7 +82,6 @@ START_TEST(place) {
   ck_assert_str_eq(p.launcher, places[_i].launcher);
   ck_assert(p.rank == places[_i].rank && p.nranks == places[_i].nranks && p.local == places[_i].local);
 }
-END_TEST
 
 static const struct {
   const char *given, *address, *launcher, *error;
@@ -99,14 +98,13 @@ static const struct {
     {"PMIX_NAMESPACE=a", NULL, "ompi", "did not find the file", 1, 2},
 };
 
-START_TEST(no_meeting) {
+TEST_LOOP(no_meeting, HK_ARRAY_LENGTH(lost)) {
   ncclUniqueId id;
   hk_launched p = {.launcher = lost[_i].launcher, .rank = lost[_i].rank, .nranks = 2, .local = lost[_i].local};
   environment(lost[_i].given);
   ck_assert_int_ne(hk_meet(hk_settings_now(), &id, &p, lost[_i].address), HK_OK);
   ck_assert_msg(strstr(hk_last_error(), lost[_i].error), "%s", hk_last_error());
 }
-END_TEST
 
 static int files(char path[512]) {
   DIR *d = opendir(scratch_folder);
@@ -118,7 +116,7 @@ static int files(char path[512]) {
 }
 
 /* Rank 0's file is for its user alone. Another rank reads the id in it, and not a file of an earlier run. */
-START_TEST(file) {
+TEST(file) {
   ncclUniqueId id, other;
   char path[512], old[600];
   struct stat st;
@@ -141,10 +139,9 @@ START_TEST(file) {
   ck_assert_int_eq(hk_meet(hk_settings_now(), &id, &first, NULL), HK_OK); /* removes the old one */
   ck_assert_int_eq(files(path), 1);
 }
-END_TEST
 
 /* The API: alone, and with arguments that do not fit. */
-START_TEST(api) {
+TEST(api) {
   ncclComm_t c;
   int rank = -1, nranks = -1, local = -1;
   const char *launcher = NULL;
@@ -161,14 +158,5 @@ START_TEST(api) {
   ck_assert_int_eq(hocketRankFromEnvironment(&rank, NULL, NULL, NULL), ncclInvalidUsage);
   ck_assert_int_eq(hocketCommFromEnvironment(&c, NULL, -1, -1, NULL), ncclInvalidUsage);
 }
-END_TEST
 
-int main(void) {
-  TCase *t = tcase_create("meet");
-  tcase_add_checked_fixture(t, setup, scratch_remove);
-  tcase_add_loop_test(t, place, 0, HK_ARRAY_LENGTH(places));
-  tcase_add_loop_test(t, no_meeting, 0, HK_ARRAY_LENGTH(lost));
-  tcase_add_test(t, file);
-  tcase_add_test(t, api);
-  return suite_run_one("meet", t);
-}
+int main(void) { return suite_main("meet", .setup = setup, .teardown = scratch_remove); }

@@ -3,7 +3,7 @@
 /* The net transport over sockets: messages between ranks that are threads. */
 #include <check.h>
 #include <dirent.h>
-#include <linux/tcp.h> /* TCP_CONGESTION; a tcp_info with the bytes sent */
+#include <linux/tcp.h> /* a tcp_info with the bytes sent */
 #include "../../src/base/param.h"
 #include "../../src/program/program.h"
 #include "../../src/transport/net/socket/socket.h"
@@ -243,41 +243,6 @@ TEST(carries_many_links) {
   for (int i = 0; i < N; i++) ck_assert_msg(c[i].rc == HK_OK, "rank %d: %s", i, hk_last_error());
   ck_assert_int_eq(w->dials, N * (N - 1) / 2 * 2);
   net_world_free(w);
-}
-
-/* Open connections whose congestion control is this one. */
-static int controlled_by(const char *name) {
-  int n = 0;
-  for (int fd = 3; fd < 256; fd++) {
-    char has[32] = "";
-    hk_addr peer;
-    socklen_t bytes = sizeof has, room = sizeof peer;
-    if (getpeername(fd, &peer.sa, &room) != 0 || getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, has, &bytes) != 0)
-      continue;
-    n += !strcmp(has, name);
-  }
-  return n;
-}
-
-/* Inside a host nothing may pace what is sent; between hosts the system's choice stands. */
-TEST(congestion_is_between_hosts) {
-  char usual[32];
-  FILE *f = fopen("/proc/sys/net/ipv4/tcp_congestion_control", "r");
-  ck_assert_ptr_nonnull(f);
-  ck_assert_int_eq(fscanf(f, "%31s", usual), 1);
-  fclose(f);
-  set_param("NCCL_NSOCKS_PERTHREAD", "2");
-  for (int hosts = 1; hosts <= 2; hosts++) {
-    net_world *w = net_world_new(2, 4, 4096);
-    w->peers[1].host += (uint64_t)(hosts - 1);
-    hk_link *send = net_link(&w->ranks[0], 1, HK_LINK_SEND, 0); /* dials */
-    hk_link *recv = net_link(&w->ranks[1], 0, HK_LINK_RECV, 0);
-    while (atomic_load(&recv->state) != HK_LINK_READY) ck_assert_int_eq(net_progress(&w->ranks[1], NULL), HK_OK);
-    ck_assert_int_eq(controlled_by(hosts == 1 ? "reno" : usual), 4);
-    net_unlink(send);
-    net_unlink(recv);
-    net_world_free(w);
-  }
 }
 
 /* The higher rank comes first and sends before anybody has called. */

@@ -467,7 +467,8 @@ static const struct {
 } wishes[] = {
     {NULL, NULL, 0, 10000, 1},      {NULL, NULL, 0, 100000, 4}, {NULL, NULL, 0x1d0f, 0, 16}, {NULL, NULL, 0x1ae0, 0, 4},
     {"4", NULL, 0, 100000, 4},      {NULL, "3", 0, 100000, 3},  {"4", "2", 0, 10000, 8},     {"4", NULL, 0x1d0f, 0, 32},
-    {NULL, "2", 0x1ae0, 100000, 8}, {"16", "16", 0, 0, 64},     {"3", "64", 0, 0, 63},
+    {NULL, "2", 0x1ae0, 100000, 8}, {"16", "16", 0, 0, 64},     {"3", "64", 0, 0, 63},       {"0", NULL, 0, 100000, 4},
+    {NULL, "0", 0, 100000, 4},
 };
 
 TEST_LOOP(counts_sockets_as_nccl, HK_ARRAY_LENGTH(wishes)) {

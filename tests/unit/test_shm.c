@@ -105,10 +105,9 @@ static const struct {
   int ranks, procs;
 } shapes[] = {{2, 0}, {5, 0}, {40, 0}, {2, 2}, {5, 5}, {9, 2}, {12, 5}, {64, 64}};
 
-START_TEST(sharing) {
+TEST_LOOP(sharing, sizeof shapes / sizeof shapes[0]) {
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, shapes[_i].ranks, shapes[_i].procs, together)), 0);
 }
-END_TEST
 
 /* ---- several processes that cannot share ---- */
 
@@ -141,21 +140,18 @@ static void run_apart(void (*tamper)(world_rank *), const char *reason) {
 static void disable_in_one(world_rank *r) {
   if (r->env.rank % 3 == 1) setenv("NCCL_SHM_DISABLE", "1", 1);
 }
-START_TEST(disabled) { run_apart(disable_in_one, "rank 1 shares none between processes: NCCL_SHM_DISABLE is 1"); }
-END_TEST
+TEST(disabled) { run_apart(disable_in_one, "rank 1 shares none between processes: NCCL_SHM_DISABLE is 1"); }
 
 static void other_slots(world_rank *r) {
   if (r->env.rank % 3 == 2) r->env.nslots *= 2;
 }
-START_TEST(slots_differ) { run_apart(other_slots, "HOCKET_SLOTS"); }
-END_TEST
+TEST(slots_differ) { run_apart(other_slots, "HOCKET_SLOTS"); }
 
 static void limit_files(world_rank *r) {
   struct rlimit none = {4096, 4096};
   if (r->env.rank == 0) setrlimit(RLIMIT_FSIZE, &none);
 }
-START_TEST(leader_has_no_memory) { run_apart(limit_files, "shared memory (memfd_create: File too large)"); }
-END_TEST
+TEST(leader_has_no_memory) { run_apart(limit_files, "shared memory (memfd_create: File too large)"); }
 
 /* The last process has address space for its own ranks only. */
 static void limit_address_space(world_rank *r) {
@@ -164,8 +160,14 @@ static void limit_address_space(world_rank *r) {
   r->env.nslots = 8;
   if (r->env.rank % 3 == 2) setrlimit(RLIMIT_AS, &little);
 }
-START_TEST(member_cannot_map) { run_apart(limit_address_space, "rank 2 cannot map"); }
-END_TEST
+TEST(member_cannot_map) {
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own address space is beyond the limit */
+  run_apart(limit_address_space, "rank 2 cannot map");
+#else
+  (void)limit_address_space;
+  puts("SKIP: limits of address space leave none to sanitizers");
+#endif
+}
 
 /* A listener stands for the communicator's data connections. */
 static int listener;
@@ -197,7 +199,7 @@ static hk_status join_without_leader(hk_transport_state *s, const void *facts) {
   free(copy);
   return rc;
 }
-START_TEST(leader_unreachable) {
+TEST_LOOP(leader_unreachable, 2) {
   socklen_t n = sizeof listening;
   listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
   listening = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -212,19 +214,17 @@ START_TEST(leader_unreachable) {
   ck_assert_int_eq(world_run(w), 0);
   close(listener);
 }
-END_TEST
 
 static void become_nobody(world_rank *r) {
   if (r->env.rank == 4) MUST(setresuid(65534, 65534, 65534) == 0); /* with rank 1, whose process this is */
 }
-START_TEST(other_user) {
+TEST(other_user) {
   if (getuid() != 0) {
     puts("SKIP: only root can have ranks of several users");
     return;
   }
   run_apart(become_nobody, "different users");
 }
-END_TEST
 
 static void both_off(world_rank *r) {
   char why[160];
@@ -232,12 +232,11 @@ static void both_off(world_rank *r) {
   MUST(!r->transport->host->failure_word(r->state) && !r->transport->host->status_page(r->state, r->env.rank) &&
        !r->transport->multicast(r->state));
 }
-START_TEST(all_disabled) {
+TEST(all_disabled) {
   setenv("NCCL_SHM_DISABLE", "1", 1);
   setenv("NCCL_P2P_DISABLE", "1", 1);
   ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, 0, both_off)), 0);
 }
-END_TEST
 
 /* ---- deaths ---- */
 
@@ -254,14 +253,13 @@ static hk_status dial_the_dead(void *arg, int peer, const union hk_addr *at, uin
   return HK_FAIL(HK_ERR_REMOTE, "rank %d is dead", peer);
 }
 static void only_the_dead(world_rank *r) { r->env.dial = dial_the_dead; }
-START_TEST(leader_killed_in_join) {
+TEST(leader_killed_in_join) {
   hk_transport dying = hk_transport_shm;
   dying.join = die_in_join;
   world *w = world_new(&dying, 3, 3, apart);
   w->tamper = only_the_dead;
   ck_assert_int_eq(world_run(w), 1);
 }
-END_TEST
 
 /* A member that never maps: the leader and the others wait until the failure word tells them. */
 static hk_status never_join(hk_transport_state *s, const void *facts) {
@@ -271,12 +269,11 @@ static hk_status never_join(hk_transport_state *s, const void *facts) {
   MUST(hk_transport_shm.join(s, facts) == HK_ERR_REMOTE);
   _exit(0);
 }
-START_TEST(member_killed_in_join) {
+TEST(member_killed_in_join) {
   hk_transport dying = hk_transport_shm;
   dying.join = never_join;
   ck_assert_int_eq(world_run(world_new(&dying, 3, 3, apart)), 1);
 }
-END_TEST
 
 /* The leader is killed at work: the others' links go on, the arena is still there. */
 static void survive(world_rank *r) {
@@ -304,8 +301,7 @@ static void survive(world_rank *r) {
   world_close(r, &out);
   world_close(r, &in);
 }
-START_TEST(leader_killed) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 3, 3, survive)), 1); }
-END_TEST
+TEST(leader_killed) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 3, 3, survive)), 1); }
 
 /* ---- leaks ---- */
 
@@ -339,8 +335,7 @@ static void nothing(world_rank *r) {
 #endif
   world_barrier(r);
 }
-START_TEST(no_leaks) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, _i ? 2 : 0, nothing)), 0); }
-END_TEST
+TEST_LOOP(no_leaks, 2) { ck_assert_int_eq(world_run(world_new(&hk_transport_shm, 2, _i ? 2 : 0, nothing)), 0); }
 
 /* ---- memory ---- */
 
@@ -353,7 +348,7 @@ static long resident_kib(void) {
 }
 
 /* Many ranks in one process, driven by one thread: the transport's own memory, idle and after every pair has talked. */
-START_TEST(many_ranks) {
+TEST(many_ranks) {
   enum { N = WORLD_MAX };
   world *w = world_new(&hk_transport_shm, N, 0, NULL);
   world_rank *r = calloc(N, sizeof *r);
@@ -399,7 +394,6 @@ START_TEST(many_ranks) {
   ck_assert_int_le(talked / N, 256);
 #endif
 }
-END_TEST
 
 /* ---- hostile datagrams ---- */
 
@@ -445,12 +439,11 @@ static hk_status join_under_fire(hk_transport_state *s, const void *facts) {
   close(socket);
   return rc;
 }
-START_TEST(hostile) {
+TEST(hostile) {
   hk_transport target = hk_transport_shm;
   target.join = join_under_fire;
   ck_assert_int_eq(world_run(world_new(&target, 3, 3, together)), 0);
 }
-END_TEST
 
 /* Descriptors that this process has got, each of which the kernel has installed. */
 static _Atomic(int) rights;
@@ -463,7 +456,7 @@ ssize_t recvmsg(int socket, struct msghdr *h, int flags) {
 
 /* A descriptor of a process without the secret is not even installed: its close could take for ever. The kernel's
  * filter drops the message for the sender; without one (_i is 1) it is dropped when it is looked at. */
-START_TEST(foreign_descriptor) {
+TEST_LOOP(foreign_descriptor, 2) {
   char name[HK_SHM_NAME];
   const uint8_t *secret = (const uint8_t *)"sixteen letters.";
   int socket = hk_shm_listen(name, secret), dialed = hk_shm_dial(name), fd, off = 0;
@@ -487,7 +480,6 @@ START_TEST(foreign_descriptor) {
   close(socket);
   close(dialed);
 }
-END_TEST
 
 /* ---- a process that ends while another waits for its answer ---- */
 
@@ -510,7 +502,7 @@ static void end_speaker(void *arg) {
   s->socket = -1;
 }
 
-START_TEST(last_words) {
+TEST_LOOP(last_words, 3) {
   char name[HK_SHM_NAME];
   hk_wait_env wait = {.deadline_ns = hk_now_ns() + 10000000000u};
   hk_transport_env env = {
@@ -531,7 +523,6 @@ START_TEST(last_words) {
     ck_assert_msg(rc == HK_ERR_REMOTE && strstr(hk_last_error(), "rank 2's process ended"), "%s", hk_last_error());
   close(own);
 }
-END_TEST
 
 /* ---- the board alone: readers see whole entries however fast the writer is ---- */
 
@@ -544,7 +535,7 @@ static void *post_board(void *arg) {
         &board, &(hk_status_page_op){.sequence = k, .count = k * 3, .signature = (uint32_t)k * 5, .root = (int)k * 7});
   return NULL;
 }
-START_TEST(board_is_whole) {
+TEST(board_is_whole) {
   pthread_t t;
   hk_status_page_op op;
   uint64_t last = 0;
@@ -559,32 +550,5 @@ START_TEST(board_is_whole) {
   atomic_store(&board_stop, 1);
   pthread_join(t, NULL);
 }
-END_TEST
 
-int main(void) {
-  TCase *c = tcase_create("shm");
-  tcase_set_timeout(c, 60);
-  tcase_add_loop_test(c, sharing, 0, sizeof shapes / sizeof shapes[0]);
-  tcase_add_test(c, disabled);
-  tcase_add_test(c, slots_differ);
-  tcase_add_test(c, leader_has_no_memory);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* their own address space is beyond the limit */
-  tcase_add_test(c, member_cannot_map);
-#else
-  (void)member_cannot_map;
-  puts("SKIP: limits of address space leave none to sanitizers");
-#endif
-  tcase_add_loop_test(c, leader_unreachable, 0, 2);
-  tcase_add_test(c, other_user);
-  tcase_add_test(c, all_disabled);
-  tcase_add_test(c, leader_killed_in_join);
-  tcase_add_test(c, member_killed_in_join);
-  tcase_add_test(c, leader_killed);
-  tcase_add_loop_test(c, no_leaks, 0, 2);
-  tcase_add_test(c, many_ranks);
-  tcase_add_test(c, hostile);
-  tcase_add_loop_test(c, foreign_descriptor, 0, 2);
-  tcase_add_loop_test(c, last_words, 0, 3);
-  tcase_add_test(c, board_is_whole);
-  return suite_run_one("shm", c);
-}
+int main(void) { return suite_main("shm", .timeout = 60); }

@@ -437,34 +437,6 @@ TEST_LOOP(reports_silent_hosts, 3) {
   close_scene(&s);
 }
 
-/* Headers that make no sense. */
-static const hk_wire_header headers[] = {{4, 0, 1003, 0},
-                                         {5, 8, 1003, 0},
-                                         {3, 8, 1003, 0},
-                                         {4, 1u << 30, 1003, 0},
-                                         {4, (1u << 30) + 1, 1003, 0},
-                                         {4, SLOT, 1003, 0},
-                                         {4, SLOT + 1, 1003, 0},
-                                         {4, 8, 1003, HK_SLOT_REF},
-                                         {4, 8, 1003, HK_WIRE_GATHERED},
-                                         {4, 8, 1003, 4},
-                                         {4, 8, 1003, 0x80000000}};
-TEST_LOOP(refuses_nonsense, HK_ARRAY_LENGTH(headers)) {
-  char name[40];
-  snprintf(name, sizeof name, "header %d", _i);
-  scene s = open_scene(name, "1", true, true, true);
-  begin_quietly(&s);
-  hk_link_set_waiting(s.recv[1], HK_LINK_WAITS);
-  static unsigned char to[SLOT];
-  s.recv[1]->recv_target = to;
-  s.recv[1]->recv_target_bytes = 8;
-  memset(wires[1].bytes, 7, 64);
-  memcpy(wires[1].bytes, &headers[_i], sizeof headers[0]);
-  wires[1].n = 24;
-  for (int i = 0; i < 4; i++) turn(&s, 1);
-  close_scene(&s);
-}
-
 /* ---- threads ---- */
 
 /* What a job comes to: all of its bytes, some of them, an error, the peer's end. */

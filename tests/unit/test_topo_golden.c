@@ -3,7 +3,6 @@
 /* What becomes of machines in words, of damaged files and of files over detection is in tests/golden/topologies.txt,
  * messages included: a line of length and hash for each. test_fuzz_topo asks what holds of all of them. */
 #include <string.h>
-#include "../../src/topo/facts.h"
 #include "../../src/topo/join.h"
 #include "../support/golden.h"
 #include "../support/scratch.h"
@@ -11,95 +10,6 @@
 #include "../support/topo_damage.h"
 
 #define GOLDEN "tests/golden/topologies.txt"
-
-/* --- Facts --- */
-
-static void print_gpus(FILE *out, uint16_t vendor) {
-  for (unsigned device = 0; device <= 0xffff; device++) {
-    hk_node n = {.kind = HK_NODE_GPU, .pci = {.vendor = vendor, .device = (uint16_t)device}};
-    float memory = -1;
-    const hk_gpu_part *p = hk_gpu_part_like(&n, &memory);
-    if (p) fprintf(out, "%04x:%04x %s %g\n", vendor, device, p->name, (double)memory);
-  }
-  for (int sm = -1; sm < 1300; sm++) {
-    hk_node n = {.kind = HK_NODE_GPU, .gpu.sm = sm};
-    float memory = -1;
-    const hk_gpu_part *p = hk_gpu_part_like(&n, &memory);
-    fprintf(out, "%d: %g, %s %g\n", sm, (double)hk_nvlink_gbps(sm), p ? p->name : "", (double)memory);
-  }
-}
-
-/* Those of the table and their neighbours. */
-static void print_cpus(FILE *out) {
-  for (unsigned i = 0; i < hk_cpu_part_count; i++)
-    for (int k = 0; k < 9; k++) {
-      const hk_cpu_part *part = &hk_cpu_parts[i];
-      hk_cpu_info c = {.family = part->family + k / 3 - 1, .model = part->model + k % 3 - 1};
-      snprintf(c.arch, sizeof c.arch, "%s", part->arch);
-      snprintf(c.vendor, sizeof c.vendor, "%s", part->vendor);
-      const hk_cpu_part *like = hk_cpu_part_like(&c);
-      fprintf(out, "%s %d: %s %g\n", part->name, k, like ? like->name : "", (double)hk_cpu_link_gbps(&c));
-      c.arch[0] = k % 2 ? 'p' : 'x';
-      fprintf(out, "%g\n", (double)hk_cpu_link_gbps(&c));
-    }
-}
-
-static void print_links(FILE *out) {
-  static const float speeds[] = {-1, 0, 2.5f, 7.9f, 8, 16, 32, 32.5f, 64};
-  static const char *const ids[] = {"0000:1b:00.0",
-                                    "1B:0a.7",
-                                    "123:45:67.8",
-                                    "ff:00.g",
-                                    "100:00.0",
-                                    "ff.0",
-                                    "1b:00",
-                                    "89abcdef:ff:1f.f",
-                                    "123456789:00:00.0",
-                                    "1b:00.00",
-                                    "",
-                                    ":",
-                                    "1b:00:00",
-                                    "g0:00.0",
-                                    "1b:.0",
-                                    "fF:fF.F",
-                                    "0:0:0.0",
-                                    "1b;00.0"};
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(speeds); i++)
-    for (int width = -1; width < 18; width++) fprintf(out, "%g ", (double)hk_pci_gbps(speeds[i], width));
-  for (int gen = -1; gen < 9; gen++) fprintf(out, "%g ", (double)hk_pci_gts(gen));
-  for (int kind = 0; kind < 6; kind++)
-    fprintf(out, "%g %g ", (double)hk_link_us((hk_edge_kind)kind, true), (double)hk_link_us((hk_edge_kind)kind, false));
-  fprintf(out, "%g\n", (double)hk_port_gbps(100000));
-  for (size_t i = 0; i < HK_ARRAY_LENGTH(ids); i++) {
-    uint64_t id = 7;
-    char text[24];
-    bool good = hk_bus_id_parse(ids[i], &id);
-    hk_bus_id_format(id, text);
-    fprintf(out, "%s %d %s\n", ids[i], good, text);
-  }
-  for (int kind = 0; kind <= HK_NODE_KINDS; kind++) {
-    char label[HK_NODE_LABEL];
-    hk_node n = {.kind = (uint8_t)kind, .id = 0x1234567, .gpu.dev = 5};
-    hk_node_label(&n, label);
-    fprintf(out, "%s, %s\n", label, hk_node_kind_name((hk_node_kind)kind));
-  }
-}
-
-TEST(facts_as_before) {
-  golden g = golden_open(GOLDEN, "facts");
-  for (int i = 0; i < 4; i++) {
-    char name[20], *all;
-    size_t size;
-    FILE *out = open_memstream(&all, &size);
-    if (i < 2) print_gpus(out, i ? 0x1002 : 0x10de);
-    if (i == 2) print_cpus(out);
-    if (i == 3) print_links(out);
-    fclose(out);
-    snprintf(name, sizeof name, "%d", i);
-    golden_text(&g, "facts", name, all, size);
-  }
-  golden_close(&g);
-}
 
 /* --- Machines in words --- */
 
