@@ -9,26 +9,27 @@ enum {
   WAVE_BYTES = 256 << 10, /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
   READ_BYTES =
       16 << 20, /* of a wave that is read by reference: then ranks wait less for one another, see cost_run_chunk */
-  SCRATCH_BYTES = 8 << 20,    /* of one lane */
-  LEAST_CHUNK = 8192,         /* below it, the cost of a message exceeds that of its bytes */
-  TINY_CHUNK = 512,           /* minimum for any number of links */
-  ELEMENTS = 64,              /* every chunk is a multiple of it: whole elements, whole cache lines */
-  REFERENCE_BYTES = 64 << 10, /* ranks of a host read the memory of others directly from about this size on */
-  MANY_LINKS = 64,            /* more links cost extra, see hk_price */
+  SCRATCH_BYTES = 8 << 20, /* of one lane */
+  LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
+  TINY_CHUNK = 512,        /* minimum for any number of links */
+  ELEMENTS = 64,           /* every chunk is a multiple of it: whole elements, whole cache lines */
+  MANY_LINKS = 64,         /* more links cost extra, see hk_price */
   FEW_FAR_LINKS = 4 /* with at most so many links to other hosts, a rank's partners are neighbours: rings, trees */
 };
 /* The cost of a further wave, in rounds, if no rank waits for an answer: a lane sends ahead while it has free slots. */
 #define AHEAD 0.25
-/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks of two cores. Bytes take longer if a rank waits in each step:
- * through memory in lockstep, if ranks take turns on the cores; through sockets in a pipeline, because the kernel's
- * time for a byte does not overlap with that of other bytes. */
-#define LOCKSTEP_TURNS 1.35
+/* Fitted to sweeps of `hocket tune` on 2, 4 and 8 ranks of two cores. Bytes through sockets take longer in a pipeline,
+ * because the kernel's time for a byte does not overlap with that of other bytes. */
 #define PIPELINE_SOCKETS 1.45
+/* The most that a lane loses through memory if it sends ahead: its data has left the caches when it is read. It does
+ * not run ahead if ranks take turns on the cores. AHEAD_WAVES: waves that fit into a link's slots. */
+#define SPILL 0.3
+#define AHEAD_WAVES 8
 /* Adding a byte that arrived through a socket costs as much as this number of copies more: the kernel's copy has taken
  * the caches. */
-#define SUMMED_COPIES 2
+#define SUMMED_COPIES 1
 /* The kernel hands the core to a rank that waits in a socket; ranks that share memory do it themselves. */
-#define SOCKET_SWITCHES 2
+#define SOCKET_SWITCHES 4
 
 /* Ranks that share a core, at least 1. */
 static double cost_crowd(const hk_machine *m) {
@@ -128,23 +129,23 @@ double hk_waves(const hk_machine *m, const hk_outline *o, double block) {
   return fmax(1, ceil(own / (double)hk_chunk(m, o, (size_t)own)));
 }
 
-/* The extra time of bytes because ranks wait for one another, as a factor. */
-static double cost_waiting(const hk_machine *m, const hk_outline *o) {
-  const hk_summary *s = &o->summary;
+/* The extra time of bytes because ranks wait for one another, or do not wait, as a factor. */
+static double cost_waiting(const hk_machine *m, const hk_outline *o, double waves) {
   if (cost_has_sockets(m, &m->inside)) return hk_depth(o) > 1 ? PIPELINE_SOCKETS : 1;
-  return cost_crowd(m) > 1 && s->first.rounds > 1 && s->again.rounds >= s->first.rounds ? LOCKSTEP_TURNS : 1;
+  const bool ahead = cost_crowd(m) <= 1 && o->summary.again.rounds == 0 && !o->summary.one_way;
+  return ahead ? 1 + SPILL * (waves - 1) / (waves - 1 + AHEAD_WAVES) : 1;
 }
 
 /* The work of a rank's core in one operation. */
 static double cost_work(const hk_machine *m, const hk_outline *o, const hk_volume *v, double block, double waves) {
   const double near = (double)(v->sent[HK_INSIDE] + v->received[HK_INSIDE]);
-  const double far = (double)(v->sent[HK_BETWEEN] + v->received[HK_BETWEEN]);
   const double gamma = m->gamma_us_per_b + (cost_has_sockets(m, &m->inside) ? SUMMED_COPIES * m->copy_us_per_b : 0);
-  /* With a core for each rank. If ranks take turns, slots of shared memory are faster. */
-  const bool refers = !cost_has_sockets(m, &m->inside) && cost_crowd(m) <= 1 && block >= REFERENCE_BYTES;
-  const double written = (double)(refers ? v->written - v->referred : v->written);
-  const double byte_us = written * m->copy_us_per_b + (double)v->reduced * gamma + near / 2 * m->inside.mesh_us_per_b;
-  return waves * (near * m->inside.message_us + far * m->between.message_us) + block * byte_us * cost_waiting(m, o);
+  const double byte_us = (double)v->written * m->copy_us_per_b + (double)v->reduced * gamma +
+                         near / 2 * m->inside.mesh_us_per_b;
+  /* A socket takes successive messages by one system call. */
+  const double calls = cost_has_sockets(m, &m->inside) ? (double)v->bursts[HK_INSIDE] : near;
+  const double messages_us = calls * m->inside.message_us + (double)v->bursts[HK_BETWEEN] * m->between.message_us;
+  return waves * messages_us + block * byte_us * cost_waiting(m, o, waves);
 }
 
 /* The time of a chain of messages. */

@@ -12,11 +12,8 @@ enum { WORK_MOST = 1 << 22 };
 struct hk_outlines {
   int nranks;
   const hk_layout *layout;
-  hk_wires wires; /* n 0: not known */
-  struct {
-    bool known, barred;
-    hk_outline outline;
-  } at[HK_ALGORITHM_LIMIT][HK_COLL_COUNT];
+  hk_wires wires;                                    /* n 0: not known */
+  hk_outline *at[HK_ALGORITHM_LIMIT][HK_COLL_COUNT]; /* NULL: not yet made */
 };
 
 hk_status hk_outlines_new(hk_outlines **out, int nranks, const hk_layout *layout) {
@@ -58,6 +55,8 @@ hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nod
 
 void hk_outlines_free(hk_outlines *o) {
   if (!o) return;
+  for (int i = 0; i < HK_ALGORITHM_LIMIT; i++)
+    for (int c = 0; c < HK_COLL_COUNT; c++) free(o->at[i][c]);
   hk_paths_free(o->wires.paths);
   free(o->wires.nodes);
   free(o->wires.ports);
@@ -84,10 +83,10 @@ out:
   return rc;
 }
 
-static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out, bool *barred) {
+static hk_status outlines_make(hk_outlines *o, const hk_algorithm *a, hk_coll coll, hk_outline *out) {
   const hk_build what = {.coll = coll, .nranks = o->nranks, .layout = o->layout};
-  hk_status rc = hk_algorithm_summarize(&out->summary, a, &what, WORK_MOST, barred);
-  if (rc != HK_OK || *barred) return rc;
+  hk_status rc = hk_algorithm_summarize(&out->summary, a, &what, WORK_MOST, &out->barred);
+  if (rc != HK_OK || out->barred) return rc;
   HK_TRY(outlines_orders(a, &what, &out->orders), out);
   rc = hk_traffic_of(&out->traffic, &out->summary, out->orders, hk_coll_has_root(coll) ? what.root : -1, o->layout,
                      &o->wires);
@@ -102,10 +101,17 @@ hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, c
   int i = 0;
   coll = hk_coll_plain(coll);
   while (hk_algorithms[i] != a) i++;
-  bool *barred = &o->at[i][coll].barred;
-  hk_outline *x = &o->at[i][coll].outline;
-  if (!o->at[i][coll].known) HK_OR_RETURN(outlines_make(o, a, coll, x, barred));
-  o->at[i][coll].known = true;
-  *out = *barred ? NULL : x;
+  hk_outline *x = o->at[i][coll];
+  if (!x) {
+    x = calloc(1, sizeof *x);
+    if (!x) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the summary of %s", a->name);
+    hk_status rc = outlines_make(o, a, coll, x);
+    if (rc != HK_OK) {
+      free(x);
+      return rc;
+    }
+    o->at[i][coll] = x;
+  }
+  *out = x->barred ? NULL : x;
   return HK_OK;
 }

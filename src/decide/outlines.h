@@ -43,7 +43,8 @@ typedef struct hk_traffic {
 typedef struct hk_outline {
   hk_summary summary; /* of the first ring order, without maps */
   hk_traffic traffic;
-  int orders; /* ring orders on which its programs differ, at least 1 */
+  int orders;  /* ring orders on which its programs differ, at least 1 */
+  bool barred; /* its programs are too large to be looked at */
 } hk_outline;
 
 typedef struct hk_outlines hk_outlines;

@@ -214,6 +214,7 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     hk_volume *v = &x->volumes[r];
     v->sent[HK_ANYWHERE] = v->sent[HK_INSIDE] + v->sent[HK_BETWEEN];
     v->received[HK_ANYWHERE] = v->received[HK_INSIDE] + v->received[HK_BETWEEN];
+    v->bursts[HK_ANYWHERE] = v->bursts[HK_INSIDE] + v->bursts[HK_BETWEEN];
     v->carried[HK_ANYWHERE] = v->carried[HK_INSIDE] + v->carried[HK_BETWEEN];
     summary_add(&out->most, &out->all, v, (uint64_t)(x->nranks / x->period));
     out->one_way |= v->received[HK_ANYWHERE] == 0;

@@ -28,13 +28,13 @@ typedef struct hk_chain {
 typedef struct hk_volume {
   uint64_t sent[HK_REACHES], received[HK_REACHES]; /* messages */
   uint64_t carried[HK_REACHES];                    /* messages sent that are not empty: blocks */
-  uint64_t crossing; /* blocks to a rank of another host that has another local number there: off the rail */
+  uint64_t bursts[HK_REACHES]; /* messages sent and received; successive ones of a lane on a link count as one */
+  uint64_t crossing;           /* blocks to a rank of another host that has another local number there: off the rail */
   /* Blocks over the rank's port inside its host, with what a switch copies and fetches: the sender of a multicast also
    * receives it, and a switch that adds fetches the adding rank's own part, and the parts of a sum for each rank. */
   uint64_t port_out, port_in;
-  uint64_t written;  /* blocks, to all destinations */
-  uint64_t referred; /* those of them for which a link can carry a reference */
-  uint64_t reduced;  /* blocks added: all sources but the first of each instruction */
+  uint64_t written; /* blocks, to all destinations */
+  uint64_t reduced; /* blocks added: all sources but the first of each instruction */
   uint64_t instrs;
   uint64_t longest; /* instructions of the longest lane */
   uint64_t silent;  /* if there is one lane: its instructions that send nothing */

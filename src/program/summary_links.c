@@ -115,7 +115,6 @@ static void summary_links_ends(hk_summary_run *x, int rank) {
         (hk_summary_end){.thread = x->first_thread[rank] + l->lane,
                          .rank = (uint16_t)rank,
                          .peer = l->peer,
-                         .plain = l->kind == HK_LINK_SEND || l->kind == HK_LINK_RECV,
                          .reach = x->host && x->host[rank] != x->host[l->peer] ? HK_BETWEEN : HK_INSIDE};
     hk_summary_end *e = &x->ends[x->first_end[rank] + k];
     e->crosses = e->reach == HK_BETWEEN && x->local[rank] != x->local[l->peer];

@@ -96,23 +96,17 @@ static bool run_take(hk_summary_run *x, hk_summary_thread *t, const hk_operand *
   return true;
 }
 
-/* True if the value stays in the user's memory until the operation ends. */
-static bool run_keeps(const hk_instr *i, const hk_operand *o) {
-  bool kept = i->nsrc == 1 && (o[i->ndst].space == HK_IN || o[i->ndst].space == HK_OUT);
-  for (unsigned k = 0; k < i->ndst; k++) kept |= o[k].space == HK_OUT;
-  return kept && !(i->flags & HK_INSTR_COPY);
-}
-
 /* One instruction. *waits: it could not run. */
 static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) {
   const hk_program *p = x->programs[t->rank];
   const hk_instr *i = hk_cursor_move(&t->at, hk_program_instrs(p));
   const hk_operand *o = hk_instr_operands(p, i), *sources = o + i->ndst;
   const bool count = t->at.offset == 0;
-  const uint64_t blocks = i->ndst && i->nsrc, kept = blocks && run_keeps(i, o);
+  const uint64_t blocks = i->ndst && i->nsrc;
   hk_volume *v = &x->volumes[t->rank];
   uint64_t near = 0; /* blocks received inside the host */
-  bool sends = false;
+  unsigned sends = 0;
+  const hk_summary_end *last = NULL; /* of the instruction's messages */
   *waits = !run_take(x, t, sources, i->nsrc);
   if (*waits) return HK_OK;
   t->now++;
@@ -123,14 +117,17 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
     e->taken++;
     if (!count) continue;
     v->received[e->reach]++;
+    v->bursts[e->reach] += e != t->last;
+    last = e;
     near += blocks && e->reach == HK_INSIDE;
   }
   for (unsigned k = 0; k < i->ndst; k++) {
     if (o[k].space != HK_LINK) continue;
     hk_summary_end *e = run_end(x, t, &o[k]);
     HK_OR_RETURN(run_send(x, t, e, blocks, count));
-    if (count && e->plain) v->referred += kept;
-    sends = true;
+    v->bursts[e->reach] += count && e != t->last;
+    last = e;
+    sends++;
   }
   if (!count) return HK_OK;
   const bool adds = near > 0 && i->nsrc > 1 && i->flags & HK_INSTR_IN_SWITCH;
@@ -138,6 +135,7 @@ static hk_status run_step(hk_summary_run *x, hk_summary_thread *t, bool *waits) 
   v->port_out += adds;
   t->instrs++;
   t->silent += !sends;
+  t->last = last;
   v->instrs++;
   v->written += blocks * i->ndst;
   if (blocks) v->reduced += i->nsrc - 1u;

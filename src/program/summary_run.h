@@ -23,7 +23,6 @@ typedef struct hk_summary_end {
   uint32_t group;    /* 1 + its hk_summary_group; 0: none */
   uint16_t rank, peer;
   uint8_t reach; /* hk_reach of the peer */
-  bool plain;    /* HK_LINK_SEND or HK_LINK_RECV: the other end is one rank */
   bool crosses;  /* see hk_volume.crossing */
   bool waiting;  /* the lane waits for a slot */
 } hk_summary_end;
@@ -42,9 +41,10 @@ typedef struct hk_summary_thread {
   hk_cursor at;
   int rank;
   hk_chain_key now;
-  uint32_t tail;   /* instructions since a message made the lane wait */
-  uint64_t instrs; /* in the first wave */
-  uint64_t silent; /* those that send nothing */
+  uint32_t tail;              /* instructions since a message made the lane wait */
+  uint64_t instrs;            /* in the first wave */
+  uint64_t silent;            /* those that send nothing */
+  const hk_summary_end *last; /* of the last instruction: the end of its only message; else NULL */
   bool ended;
 } hk_summary_thread;
 

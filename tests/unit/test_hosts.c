@@ -11,7 +11,7 @@
 #include "../../src/comm/hosts.h"
 #include "../../src/core/backend.h"
 #include "../../src/core/wiring.h"
-#include "../../src/decide/machine.h"
+#include "../../src/decide/outlines.h"
 #include "../../src/program/layout.h"
 #include "../../src/run/choose.h"
 #include "../../src/run/run.h"
@@ -186,6 +186,8 @@ TEST(spins) {
                {"122", {1, 1, 1}, 2, 0}};
   for (size_t i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     int nhosts;
+    hk_outlines_free(c.selection->machine.outlines);
+    c.selection->machine.outlines = NULL;
     hk_layout_free(c.selection->layout);
     c.selection->layout = NULL;
     place(cases[i].hosts, cases[i].cpus);
