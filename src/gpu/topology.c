@@ -69,11 +69,18 @@ static int topology_find_seats(ncclComm_t c, const hk_facts *facts, hk_seat *sea
   return n;
 }
 
-/* A hash of the paths between the GPUs. */
+/* A hash of all that prices read of the topology: the paths between the GPUs, and the network ports near them. */
 static uint64_t topology_hash(const hk_paths *paths, const hk_seat *seats, int n) {
   const hk_topo *t = paths->topo;
-  uint64_t h = (uint64_t)n;
-  for (int i = 0; i < n; i++)
+  uint64_t h = hk_hash_mix((uint64_t)n, hk_topo_count(t, HK_NODE_NET));
+  for (int i = 0; i < n; i++) {
+    uint32_t near[HK_PORTS_MOST];
+    const uint32_t ports = hk_paths_nets(paths, seats[i].node, near, HK_PORTS_MOST);
+    for (uint32_t k = 0; k < ports; k++) {
+      const hk_path *p = hk_path_between(paths, seats[i].node, near[k]);
+      h = hk_hash_mix(h, near[k] - t->first_of[HK_NODE_NET]);
+      h = hk_hash_mix(hk_hash_mix(h, p->cls), (uint64_t)(1e3 * (double)p->gbps));
+    }
     for (int k = 0; k < n; k++) {
       const hk_path *p = hk_path_between(paths, seats[i].node, seats[k].node);
       h = hk_hash_mix(h, (uint64_t)(1e3 * (double)p->us));
@@ -82,6 +89,7 @@ static uint64_t topology_hash(const hk_paths *paths, const hk_seat *seats, int n
         h = hk_hash_mix(hk_hash_mix(h, edge), (uint64_t)(1e3 * (double)t->edges[edge].gbps));
       }
     }
+  }
   return h ? h : 1;
 }
 
