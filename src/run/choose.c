@@ -204,8 +204,7 @@ static hk_status choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes
   if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
   hk_filter filter = choose_filter_of(c, op);
   HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
-  if (s->tuner && !d->ruled) hk_tuner_ask(s->tuner, &m, &filter, coll, bytes, d);
-  return HK_OK;
+  return s->tuner && !d->ruled ? hk_tuner_ask(s->tuner, &m, &filter, coll, bytes, d) : HK_OK;
 }
 
 hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {

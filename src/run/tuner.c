@@ -113,7 +113,7 @@ typedef struct offer {
 } offer;
 
 /* Fills in the choices for a plugin, without algorithms that NCCL does not have. */
-static void tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
+static hk_status tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes) {
   for (int a = 0; a < TUNER_ALGORITHMS; a++)
     for (int p = 0; p < TUNER_PROTOCOLS; p++) o->us[a][p] = -1;
   for (size_t i = 0; i < HK_ARRAY_LENGTH(known); i++) {
@@ -121,10 +121,11 @@ static void tuner_fill(offer *o, const hk_machine *m, const hk_filter *w, hk_col
     for (int p = 0; a && p < TUNER_PROTOCOLS; p++) {
       hk_decision *d = &o->what[known[i].theirs][p];
       bool can;
-      if (hk_select_one(m, w, coll, bytes, a, protocols[p], d, &can) == HK_OK && can)
-        o->us[known[i].theirs][p] = (float)d->us;
+      HK_OR_RETURN(hk_select_one(m, w, coll, bytes, a, protocols[p], d, &can));
+      if (can) o->us[known[i].theirs][p] = (float)d->us;
     }
   }
+  return HK_OK;
 }
 
 static ncclResult_t tuner_ask_v2(hk_tuner *t, const hk_machine *m, int function, size_t bytes, offer *o,
@@ -147,16 +148,17 @@ static ncclResult_t tuner_ask(hk_tuner *t, const hk_machine *m, int function, si
       ->get(t->context, function, bytes, 1, table, TUNER_ALGORITHMS, TUNER_PROTOCOLS, 0, channels);
 }
 
-void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *d) {
+hk_status hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes,
+                       hk_decision *d) {
   offer before, after;
   int function = tuner_function_of(coll), channels = 0;
-  if (function < 0 || !t->begun || m->team.nranks < 2) return;
-  tuner_fill(&before, m, w, coll, bytes);
+  if (function < 0 || !t->begun || m->team.nranks < 2) return HK_OK;
+  HK_OR_RETURN(tuner_fill(&before, m, w, coll, bytes));
   after = before;
   ncclResult_t rc = tuner_ask(t, m, function, bytes, &after, &channels);
   if (rc != ncclSuccess) {
     HK_WARN_ONCE("the tuner plugin %s fails with code %d: the model decides", tuner_name_of(t), (int)rc);
-    return;
+    return HK_OK;
   }
   const hk_decision *best = NULL;
   double us = d->us;
@@ -177,6 +179,7 @@ void hk_tuner_ask(hk_tuner *t, const hk_machine *m, const hk_filter *w, hk_coll 
     d->note = "as the tuner plugin says";
   }
   if (channels > 0) d->channels = channels;
+  return HK_OK;
 }
 
 size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const hk_decision *d, int channels, size_t chunk) {

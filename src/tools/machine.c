@@ -147,8 +147,7 @@ out:
 
 hk_status hk_inputs_choose(const hk_inputs *w, hk_coll coll, size_t bytes, hk_decision *out) {
   HK_OR_RETURN(hk_select(&w->machine, &w->filter, coll, bytes, out));
-  if (w->tuner && !out->note) hk_tuner_ask(w->tuner, &w->machine, &w->filter, coll, bytes, out);
-  return HK_OK;
+  return w->tuner && !out->note ? hk_tuner_ask(w->tuner, &w->machine, &w->filter, coll, bytes, out) : HK_OK;
 }
 
 void hk_inputs_close(hk_inputs *w) {

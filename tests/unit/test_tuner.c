@@ -50,7 +50,7 @@ static hk_decision decide(hk_tuner *t, int ranks, const char *algorithms, hk_col
   ck_assert_int_eq(hk_filter_parse(&w, algorithms, NULL), HK_OK);
   ck_assert_int_eq(hk_select(&m, &w, coll, bytes, own), HK_OK);
   hk_decision d = *own;
-  hk_tuner_ask(t, &m, &w, coll, bytes, &d);
+  ck_assert_int_eq(hk_tuner_ask(t, &m, &w, coll, bytes, &d), HK_OK);
   return d;
 }
 
