@@ -33,7 +33,7 @@ typedef struct hk_algorithm {
   unsigned protocols; /* bit set of 1u << hk_protocol that its links may use; 0: all */
   /* Returns why it cannot run here, in words that follow its name ("needs ..."); NULL if it can.  The pointer may be
    * NULL: it runs on any machine with any number of ranks.  The result must not depend on the calling rank. */
-  const char *(*cannot)(const hk_team *m, hk_coll coll);
+  const char *(*cannot)(const hk_team *team, hk_coll coll);
   /* nranks >= 2: with one rank, every algorithm copies input to output. */
   void (*build)(hk_builder *b, const hk_build *what);
 } hk_algorithm;
@@ -41,8 +41,8 @@ typedef struct hk_algorithm {
 /* The registry, ended by NULL. */
 extern const hk_algorithm *const hk_algorithms[];
 const hk_algorithm *hk_algorithm_by_name(const char *name);
-static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *m, hk_coll coll) {
-  return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(m, hk_coll_plain(coll)));
+static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
+  return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(team, hk_coll_plain(coll)));
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
 /* The summary of all ranks' programs; `what` is without a rank. Builds only those that differ by more than a shift.

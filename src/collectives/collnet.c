@@ -183,13 +183,13 @@ static void collnet_build(hk_builder *b, const hk_build *w) {
   collnet_build_exchange(b, &p, parts, false);
 }
 
-static const char *collnet_cannot(const hk_team *m, hk_coll coll) {
-  if (!m->in_network && coll == HK_ALLREDUCE)
+static const char *collnet_cannot(const hk_team *team, hk_coll coll) {
+  if (!team->in_network && coll == HK_ALLREDUCE)
     return "needs a CollNet plugin, NCCL_COLLNET_ENABLE=1 and a type that the network adds up";
-  if (!m->in_network) return "needs a CollNet plugin that has this call, and NCCL_COLLNET_ENABLE=1";
-  if (m->nhosts < 2) return "needs several hosts";
-  if (coll != HK_ALLREDUCE && m->least_per_host < m->ranks_per_host) return "needs hosts with equally many ranks";
-  return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+  if (!team->in_network) return "needs a CollNet plugin that has this call, and NCCL_COLLNET_ENABLE=1";
+  if (team->nhosts < 2) return "needs several hosts";
+  if (coll != HK_ALLREDUCE && team->least_per_host < team->ranks_per_host) return "needs hosts with equally many ranks";
+  return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
 const hk_algorithm hk_algorithm_collnet = {

@@ -107,8 +107,8 @@ static void doubling_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static const char *doubling_cannot(const hk_team *m, hk_coll coll) {
-  return coll == HK_ALLREDUCE || hk_is_power_of_2(m->nranks) ? NULL : "needs a power of two of ranks";
+static const char *doubling_cannot(const hk_team *team, hk_coll coll) {
+  return coll == HK_ALLREDUCE || hk_is_power_of_2(team->nranks) ? NULL : "needs a power of two of ranks";
 }
 
 const hk_algorithm hk_algorithm_doubling = {

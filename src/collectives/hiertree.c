@@ -107,11 +107,11 @@ static void hiertree_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static const char *hiertree_cannot(const hk_team *m, hk_coll coll) {
+static const char *hiertree_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (m->nhosts < 2) return "needs several hosts";
-  if (m->ranks_per_host < 2) return "needs hosts of several ranks";
-  return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+  if (team->nhosts < 2) return "needs several hosts";
+  if (team->ranks_per_host < 2) return "needs hosts of several ranks";
+  return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
 const hk_algorithm hk_algorithm_hiertree = {

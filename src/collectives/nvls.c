@@ -13,11 +13,11 @@
  */
 #include "mesh.h"
 
-static const char *nvls_cannot(const hk_team *m, hk_coll coll) {
+static const char *nvls_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
-  if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
-  return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
+  if (team->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  return team->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
 static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {

@@ -45,9 +45,9 @@ static void oneshot_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static const char *oneshot_cannot(const hk_team *m, hk_coll coll) {
+static const char *oneshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  return m->multicast ? NULL : "needs multicast, memory that all ranks share";
+  return team->multicast ? NULL : "needs multicast, memory that all ranks share";
 }
 
 const hk_algorithm hk_algorithm_oneshot = {

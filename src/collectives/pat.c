@@ -81,9 +81,9 @@ static void pat_build(hk_builder *b, const hk_build *w) {
 }
 
 /* A stride is 16 bits. */
-static const char *pat_cannot(const hk_team *m, hk_coll coll) {
+static const char *pat_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  return m->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
+  return team->nranks <= 32768 ? NULL : "needs 32768 ranks at most";
 }
 
 const hk_algorithm hk_algorithm_pat = {

@@ -185,12 +185,12 @@ static void rail_build(hk_builder *b, const hk_build *w) {
   }
 }
 
-static const char *rail_cannot(const hk_team *m, hk_coll coll) {
+static const char *rail_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (m->nhosts < 2) return "needs several hosts";
-  if (m->ranks_per_host < 2) return "needs hosts of several ranks";
-  if (m->least_per_host != m->ranks_per_host) return "needs equally many ranks on every host";
-  return m->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
+  if (team->nhosts < 2) return "needs several hosts";
+  if (team->ranks_per_host < 2) return "needs hosts of several ranks";
+  if (team->least_per_host != team->ranks_per_host) return "needs equally many ranks on every host";
+  return team->ranks_per_host <= HK_HOST_FAN ? NULL : "needs 255 ranks a host at most";
 }
 
 const hk_algorithm hk_algorithm_rail = {

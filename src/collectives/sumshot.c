@@ -20,11 +20,11 @@ static void sumshot_build(hk_builder *b, const hk_build *w) {
   hk_build_move(b, HK_INSTR_FINAL, (hk_operand[]){hk_out(0, 0)}, 1, (hk_operand[]){hk_sum_from(b, before, 0, 0)}, 1);
 }
 
-static const char *sumshot_cannot(const hk_team *m, hk_coll coll) {
+static const char *sumshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (m->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
-  if (!m->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
-  return m->nhosts > 1 ? "is for ranks on one switch" : NULL;
+  if (team->nranks > HK_MESH_SWITCH) return "adds up at most 128 ranks in the switch";
+  if (!team->in_switch) return "needs a switch that adds up (NVSwitch since Hopper)";
+  return team->nhosts > 1 ? "is for ranks on one switch" : NULL;
 }
 
 const hk_algorithm hk_algorithm_sumshot = {

@@ -34,10 +34,10 @@ void hk_build_twoshot(hk_builder *b, const hk_build *w) {
   hk_build_end_repeat(b);
 }
 
-static const char *twoshot_cannot(const hk_team *m, hk_coll coll) {
+static const char *twoshot_cannot(const hk_team *team, hk_coll coll) {
   (void)coll;
-  if (m->overlap) return "is for ranks that share memory: on GPUs nvls does it in a switch";
-  return m->multicast ? NULL : "needs multicast, memory that all ranks share";
+  if (team->overlap) return "is for ranks that share memory: on GPUs nvls does it in a switch";
+  return team->multicast ? NULL : "needs multicast, memory that all ranks share";
 }
 
 const hk_algorithm hk_algorithm_twoshot = {

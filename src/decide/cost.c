@@ -6,9 +6,8 @@
 #include "protocol.h"
 
 enum {
-  WAVE_BYTES = 256 << 10, /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
-  READ_BYTES =
-      16 << 20, /* of a wave that is read by reference: then ranks wait less for one another, see cost_run_chunk */
+  WAVE_BYTES = 256 << 10,  /* of a rank in shared slots for one wave: the caches then hold some waves of all ranks */
+  READ_BYTES = 16 << 20,   /* of a wave that is read by reference, see cost_run_chunk */
   SCRATCH_BYTES = 8 << 20, /* of one lane */
   LEAST_CHUNK = 8192,      /* below it, the cost of a message exceeds that of its bytes */
   TINY_CHUNK = 512,        /* minimum for any number of links */
@@ -124,7 +123,7 @@ static size_t cost_run_chunk(const hk_machine *m, const hk_outline *o, size_t bl
   return refers ? cost_chunk_within(m, o, block, READ_BYTES) : hk_chunk(m, o, block);
 }
 
-double hk_waves(const hk_machine *m, const hk_outline *o, double block) {
+static double cost_waves(const hk_machine *m, const hk_outline *o, double block) {
   const double own = ceil(block / m->channels);
   return fmax(1, ceil(own / (double)hk_chunk(m, o, (size_t)own)));
 }
@@ -156,7 +155,7 @@ static double cost_chain_us(const hk_machine *m, hk_chain c) {
 double hk_price(const hk_machine *m, const hk_outline *o, double block) {
   if (m->team.overlap) return hk_price_gpu(m, o, block);
   const hk_summary *s = &o->summary;
-  const double crowd = cost_crowd(m), waves = hk_waves(m, o, block), part = (waves + hk_depth(o) - 1) / waves;
+  const double crowd = cost_crowd(m), waves = cost_waves(m, o, block), part = (waves + hk_depth(o) - 1) / waves;
   const double busiest = cost_work(m, o, &s->most, block, waves);
   const double work = fmax(busiest, crowd * cost_work(m, o, &s->all, block, waves) / s->nranks);
   const double rounds = fmax(1, s->first.rounds);

@@ -27,9 +27,7 @@ double hk_price(const hk_machine *m, const hk_outline *o, double block);
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block);
 /* Bytes of a block that one wave moves through slots. `block`: bytes of a block on one channel. */
 size_t hk_chunk(const hk_machine *m, const hk_outline *o, size_t block);
-/* Waves of a block on one channel. */
-double hk_waves(const hk_machine *m, const hk_outline *o, double block);
-/* True if slots are in a switch, of which each GPU has fewer. */
+/* True if the programs' slots are in the memory of a switch. There are fewer of them. */
 bool hk_is_switched(const hk_machine *m, const hk_outline *o);
 /* Ranks that a byte passes in a pipeline of waves; 1 if pipelining gains nothing. */
 double hk_depth(const hk_outline *o);

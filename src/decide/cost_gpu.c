@@ -86,7 +86,7 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
   if (s->far_fan > 1 && (int)s->far_fan >= m->team.nhosts - 1 && s->most.crossing > 0) us *= MEET;
-  /* On each ring order, another rank of a host may be the busiest. */
+  /* On each ring order, another port of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
   return fmax(us, o->traffic.far[m->channels >= o->orders ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
@@ -115,9 +115,12 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   }
   const hk_summary *s = &o->summary;
   const double channels = m->channels, own = ceil(block / channels);
-  wave w = {.block = block, .waves = hk_waves(m, o, block), .pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b)};
-  w.message = fmin((double)hk_chunk(m, o, (size_t)own), own);
-  w.lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us;
+  const double chunk = (double)hk_chunk(m, o, (size_t)own);
+  const wave w = {.block = block,
+                  .waves = fmax(1, ceil(own / chunk)),
+                  .message = fmin(chunk, own),
+                  .pace = fmax(m->channel_us_per_b, m->inside.one_us_per_b),
+                  .lane_us = HK_GPU_INSTR_US + HK_GPU_SYNC_LANE * m->sync_us};
   const double first = cost_gpu_chain_us(m, o, &w, s->first);
   const double latency = first + (w.waves - 1) * cost_gpu_again_us(m, o, &w);
   /* Lanes: each wave takes the longest lane's time, and the first one that of the whole chain. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What prices need to know of algorithms' programs: their summaries, and the load that their messages put on the links
- * inside a host. They are made when an algorithm is first priced for a collective, and kept. Equal on all ranks. */
+/* What prices need to know of algorithms' programs: their summaries, and the load that their messages put on links.
+ * They are made when an algorithm is first priced for a collective, and kept. Equal on all ranks. */
 #ifndef HK_DECIDE_OUTLINES_H
 #define HK_DECIDE_OUTLINES_H
 #include "../collectives/algorithm.h"
@@ -54,7 +54,7 @@ hk_status hk_outlines_new(hk_outlines **out, int nranks, const struct hk_layout 
 /* GPUs: the links of a topology, which must outlive it. Without them the load of links is not known. `nodes` [n]: of
  * the first host's ranks by their number on the host; `rules` may be NULL. */
 hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nodes, int n, const hk_path_rules *rules);
-/* Both for a cluster. */
+/* Makes the outlines of a cluster, with the links of its first host if its ranks are on GPUs. */
 hk_status hk_outlines_of(hk_outlines **out, const hk_cluster *c, const hk_seat *seats, int nranks,
                          const struct hk_layout *layout, const hk_path_rules *rules);
 void hk_outlines_free(hk_outlines *o); /* NULL is fine */

@@ -24,7 +24,7 @@ typedef struct hk_filter {
   const struct hk_rules *rules;            /* of a tuning file; may be NULL */
   const struct hk_rules *choices;          /* choices that `hocket tune` measured; may be NULL */
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
-   * wishes. */
+   * restrictions. */
   bool batch_invariant;
 } hk_filter;
 /* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
@@ -41,7 +41,7 @@ typedef struct hk_decision {
   int channels;
   double us;        /* the model's price */
   bool ruled;       /* a tuning file decided */
-  bool overruled;   /* no choice that the user allows is batch-invariant, so the other wishes were dropped: warn */
+  bool overruled;   /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
   const char *note; /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
 } hk_decision;
 /* Returns true if the algorithm may run with batch_invariant. */

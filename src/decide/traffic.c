@@ -20,8 +20,8 @@ typedef struct look {
   double *all;   /* in all */
   double *own;   /* [wires->n] time of each rank's messages in one round, one after another */
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
-  size_t nports;        /* of all hosts, or, if ports are not known, one for each rank; and one for each ring order */
-  double hops, hops_us; /* of all messages so far, the sum of their latencies */
+  size_t nports;           /* of all hosts, each with one more for each ring order; one for each rank if not known */
+  double hops, hops_us;    /* of all messages so far, the sum of their latencies */
 } look;
 
 /* The rank that does on ring order k what this rank does on the first one. */
@@ -43,9 +43,9 @@ static bool traffic_at_end(const look *l, int k, int rank, int by) {
  * each order ports of its own where the ring changes hosts. */
 static size_t traffic_port(const look *l, int k, int rank, int other) {
   const int in_period = rank % l->period;
+  if (!l->wires->nports) return (size_t)in_period;
   const bool forth = traffic_at_end(l, k, rank, 1) && traffic_at_end(l, k, other, -1);
   const bool back = traffic_at_end(l, k, rank, -1) && traffic_at_end(l, k, other, 1);
-  if (!l->wires->nports) return (size_t)in_period;
   const size_t host = (size_t)hk_layout_host_of(l->layout, in_period), each = l->wires->nports + (size_t)l->orders;
   if (l->orders > 1 && (forth || back)) return host * each + l->wires->nports + (size_t)k;
   const hk_ports *p = &l->wires->ports[hk_layout_local_of(l->layout, rank) % l->wires->n];

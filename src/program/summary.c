@@ -218,13 +218,11 @@ static void summary_volume(hk_summary *out, hk_summary_run *x) {
     v->carried[HK_ANYWHERE] = v->carried[HK_INSIDE] + v->carried[HK_BETWEEN];
     summary_add(&out->most, &out->all, v, (uint64_t)(x->nranks / x->period));
     out->one_way |= v->received[HK_ANYWHERE] == 0;
-    if (p->nlinks > out->links) out->links = p->nlinks;
     summary_fan(out, x, r);
     out->multicasts |= p->traits.multicasts;
     out->in_switch |= p->traits.in_switch;
     out->one_shot |= p->traits.one_shot;
     out->refers = (r == 0 || out->refers) && p->traits.refers;
-    if (p->nlanes > out->lanes) out->lanes = p->nlanes;
     if (p->scratch_blocks > out->scratch) out->scratch = p->scratch_blocks;
   }
   out->first = summary_chain(0, x->wave_ends[0]);

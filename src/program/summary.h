@@ -63,10 +63,10 @@ typedef struct hk_summary {
   hk_volume most;             /* each value of the rank with the largest one */
   hk_volume all;              /* of all ranks together; `longest`: the longest of all */
   uint64_t leaving, entering; /* blocks that the busiest host sends to others; that one receives */
-  uint32_t links;             /* the most that a rank has, as all of this line and the next */
-  uint32_t fan, far_fan, lanes, scratch; /* fan: sending links; far_fan: those to other hosts */
-  bool multicasts, in_switch, one_shot;  /* hk_traits, of any rank */
-  bool refers;                           /* likewise, of all ranks */
+  /* The most that a rank has. fan: sending links; far_fan: those to other hosts; scratch: blocks. */
+  uint32_t fan, far_fan, scratch;
+  bool multicasts, in_switch, one_shot; /* hk_traits, of any rank */
+  bool refers;                          /* likewise, of all ranks */
   bool one_way; /* some rank receives nothing: it waits for no answer, and runs ahead of the others */
   uint32_t nmaps;
   hk_map *maps; /* messages between two ranks, in the order of `after`; multicasts and groups are not in it */

@@ -44,7 +44,7 @@ typedef struct hk_summary_thread {
   uint32_t tail;              /* instructions since a message made the lane wait */
   uint64_t instrs;            /* in the first wave */
   uint64_t silent;            /* those that send nothing */
-  const hk_summary_end *last; /* of the last instruction: the end of its only message; else NULL */
+  const hk_summary_end *last; /* the end of the last instruction's last message; NULL: it has none */
   bool ended;
 } hk_summary_thread;
 
