@@ -9,8 +9,6 @@ SUPPORT_OBJ = $(SUPPORT_SRC:%.c=$(BUILD)/%.o)
 HELPER_SRC := $(wildcard tests/helpers/*.c)
 FAKE_SRC := $(wildcard tests/fakes/*.c)
 
-# What test_tune runs of the tool: not its entry, its measurements and its output.
-TUNE_OBJ := $(patsubst %.c,$(BUILD)/%.o,$(filter-out %/tune.c %/measure.c %/save.c %/view.c,$(wildcard src/tools/tune/*.c)))
 UNIT_BIN := $(patsubst %.c,$(BUILD)/tests/%,$(notdir $(UNIT_SRC)))
 # Plugins that tests load: tests/plugins/NAME.c becomes plugins/libNAME.so.
 PLUGIN_SRC := $(wildcard tests/plugins/*.c)
@@ -32,7 +30,7 @@ FAKE_SO := $(patsubst tests/fakes/%.c,$(BUILD)/fakes/%.so.1,$(filter tests/fakes
 CHECK_LIBS = $(or $(shell pkg-config --libs check 2>/dev/null),-lcheck -lsubunit -lrt -lm)
 
 # What tests are linked from, and what they load.
-test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(TUNE_OBJ) $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
+test-parts: $(UNIT_SRC:%.c=$(BUILD)/%.o) $(BUILD)/src/tools/tune/fit.o $(BUILD)/libsupport.a $(LIBA) $(HELPER_BIN) test-libraries
 	@:
 test-libraries: $(PLUGIN_SO) $(FAKE_SO) $(EMU_SO)
 	@:
@@ -48,7 +46,7 @@ $(BUILD)/libsupport.a: $(SUPPORT_OBJ) $(BUILD)/files
 	@rm -f $@
 	$(call say,AR,$@)ar rcs $@ $(SUPPORT_OBJ)
 
-$(BUILD)/tests/test_tune: $(TUNE_OBJ)
+$(BUILD)/tests/test_tune: $(BUILD)/src/tools/tune/fit.o
 
 # By its source and not by any object of that name: a build folder may have objects of sources that were moved.
 # lld links a test in half of the time of the default linker.

@@ -15,7 +15,6 @@ typedef struct agree_fact {
   uint64_t agreement[HK_AGREE_COUNT];
   uint64_t tuner; /* hk_tuner_hash */
   hk_constants constants;
-  uint64_t choices; /* hash of the measured ones */
 } agree_fact;
 _Static_assert(sizeof(agree_fact) == HK_AGREE_FACT_BYTES, "its size is part of the format");
 
@@ -36,7 +35,6 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact) {
     f->agreement[HK_AGREE_CONFIG] = hk_hash_mix(f->agreement[HK_AGREE_CONFIG], (uint64_t)settings[i]);
   f->agreement[HK_AGREE_COLLNET] = o->collnet ? 1 + (uint64_t)c->settings->COLLNET_NODE_THRESHOLD : 0;
   f->tuner = hk_tuner_hash(s->tuner);
-  f->choices = hk_overrides_choices(s->overrides);
   f->constants = s->overrides->constants;
   return HK_OK;
 }
@@ -52,7 +50,6 @@ static const char *consistency_difference(const agree_fact *a, const agree_fact 
 
 hk_status hk_consistency_compare(ncclComm_t c, const hk_facts *facts) {
   const agree_fact *first = hk_fact_of(facts, 0); /* so that all ranks name the same pair */
-  hk_overrides *own = c->selection->overrides;
   for (int r = 0; r < c->nranks; r++) {
     const agree_fact *f = hk_fact_of(facts, r);
     const char *what = consistency_difference(f, first);
@@ -63,10 +60,8 @@ hk_status hk_consistency_compare(ncclComm_t c, const hk_facts *facts) {
       hk_failure_raise(c, HK_EVENT_VERDICT, r, HK_ERR_USAGE, text);
       return HK_ERR_USAGE;
     }
-    if (f->choices != first->choices) own->filter.choices = NULL;
   }
-  /* Hosts may have different measurements or none: rank 0's constants count for all, and measured choices count if
-   * all hosts have the same. */
-  own->constants = first->constants;
+  /* Hosts may have different measurements or none: rank 0's constants count for all. */
+  c->selection->overrides->constants = first->constants;
   return HK_OK;
 }

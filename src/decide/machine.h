@@ -76,11 +76,9 @@ typedef struct hk_constants {
   double copy_us_per_b, gamma_us_per_b, switch_us;
 } hk_constants;
 extern const hk_constants hk_constants_default;
-struct hk_rules; /* rules.h */
-/* Reads or writes a file of `hocket tune`. The file also has measured choices for cases in which the model is wrong;
- * `choices` may be NULL. */
-hk_status hk_constants_read(hk_constants *k, struct hk_rules **choices, const char *path);
-hk_status hk_constants_write(const hk_constants *k, const struct hk_rules *choices, FILE *to);
+/* A file of `hocket tune`. */
+hk_status hk_constants_read(hk_constants *k, const char *path);
+hk_status hk_constants_write(const hk_constants *k, FILE *to);
 /* The path of the file that `hocket tune` writes and init reads. Returns false if there is no home directory. */
 bool hk_constants_path(char *path, size_t bytes);
 

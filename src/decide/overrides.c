@@ -62,9 +62,7 @@ static hk_status overrides_read_constants(hk_overrides *o, const hk_settings *s)
   if (path && (!*path || !strcmp(path, "none"))) return HK_OK;
   if (!path && (!hk_constants_path(usual, sizeof usual) || access(usual, R_OK) != 0)) return HK_OK;
   o->tuned = true;
-  hk_status rc = hk_constants_read(&o->constants, &o->choices, path ? path : usual);
-  o->filter.choices = o->choices;
-  return rc;
+  return hk_constants_read(&o->constants, path ? path : usual);
 }
 
 hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_channels, int max_channels) {
@@ -97,11 +95,8 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   return HK_OK;
 }
 
-uint64_t hk_overrides_choices(const hk_overrides *o) { return hk_rules_hash(o->choices); }
-
 void hk_overrides_clear(hk_overrides *o) {
   hk_rules_free(o->rules);
-  hk_rules_free(o->choices);
-  o->rules = o->choices = NULL;
-  o->filter.rules = o->filter.choices = NULL;
+  o->rules = NULL;
+  o->filter.rules = NULL;
 }

@@ -36,7 +36,6 @@ typedef struct hk_overrides {
   int cross_nic; /* NCCL_CROSS_NIC: 0, 1, 2 (if it is better) */
   const char *graph_file, *graph_dump_file;
   hk_constants constants;
-  struct hk_rules *choices;           /* measured choices for cases in which the model is wrong; NULL: none */
   bool tuned;                         /* the constants were measured */
   uint64_t agreement[HK_AGREE_COUNT]; /* hashes of the settings */
 } hk_overrides;
@@ -44,6 +43,5 @@ typedef struct hk_overrides {
 /* The overrides in `settings`, which must outlive them.  min_channels and max_channels (0: none) are ncclConfig_t's
  * minCTAs and maxCTAs.  HK_ERR_ARGUMENT says which setting is wrong.  Call hk_overrides_clear in any case. */
 hk_status hk_overrides_read(hk_overrides *o, const struct hk_settings *s, int min_channels, int max_channels);
-uint64_t hk_overrides_choices(const hk_overrides *o); /* hash of the measured choices; 0: none */
 void hk_overrides_clear(hk_overrides *o);
 #endif

@@ -87,7 +87,7 @@ static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) 
 static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
   char *f[FIELDS + 1];
   int n = rules_cut(text, f);
-  *r = (hk_rule){.to = SIZE_MAX, .line = p->line};
+  *r = (hk_rule){.to = SIZE_MAX};
   if (n != FIELDS)
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "%s:%d: %d fields; a rule has %d: collective, bytes from, bytes to, ranks, hosts, algorithm, "
@@ -106,12 +106,10 @@ static hk_status rules_parse_line(const place *p, char *text, hk_rule *r) {
   return HK_OK;
 }
 
-hk_status hk_rules_add(hk_rules **to, const hk_rule *rule) {
-  hk_rules *r = *to ? *to : calloc(1, sizeof *r);
-  if (!r) return HK_FAIL_ERRNO("no memory for rules");
-  *to = r;
+static hk_status rules_add(hk_rules *r, const place *p, const hk_rule *rule) {
   if (r->n == RULES_MOST)
-    return HK_FAIL(HK_ERR_ARGUMENT, "line %d: there are %d rules before it, the most that may be", rule->line, r->n);
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s:%d: there are %d rules before it, the most that may be", p->file, p->line,
+                   r->n);
   if (!(r->n & (r->n - 1))) { /* full: it grows by doubling */
     hk_rule *more = realloc(r->at, (r->n ? 2 * (size_t)r->n : 1) * sizeof *more);
     if (!more) return HK_FAIL_ERRNO("no memory for %d rules", r->n + 1);
@@ -127,7 +125,7 @@ uint64_t hk_rules_hash(const hk_rules *r) {
     const hk_rule *at = &r->at[i];
     h = hk_hash_mix(hk_hash_mix(hk_hash_mix(h, (uint64_t)at->coll), at->from), at->to);
     h = hk_hash_mix(hk_hash_mix(hk_hash_mix(h, (uint64_t)at->nranks), (uint64_t)at->nhosts), (uint64_t)at->algorithm);
-    h = hk_hash_mix(hk_hash_mix(hk_hash_mix(h, (uint64_t)at->protocol), (uint64_t)at->channels), (uint64_t)at->via);
+    h = hk_hash_mix(hk_hash_mix(h, (uint64_t)at->protocol), (uint64_t)at->channels);
   }
   return h;
 }
@@ -155,7 +153,7 @@ hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text) {
     if (strspn(line, " \t\r") == used) continue;
     hk_rule rule;
     HK_TRY(rules_parse_line(&p, line, &rule), out);
-    HK_TRY(hk_rules_add(&r, &rule), out);
+    HK_TRY(rules_add(r, &p, &rule), out);
   }
   *out = r;
   r = NULL;

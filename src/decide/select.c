@@ -93,11 +93,11 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
 }
 
 /* The first rule that fits and can be followed. */
-static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, const hk_rules *rules, hk_coll coll,
-                                size_t bytes, hk_decision *out, bool *found) {
+static hk_status select_by_rule(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
+                                hk_decision *out, bool *found) {
   *found = false;
-  for (int i = 0; rules && i < rules->n && !*found; i++) {
-    const hk_rule *r = &rules->at[i];
+  for (int i = 0; filter->rules && i < filter->rules->n && !*found; i++) {
+    const hk_rule *r = &filter->rules->at[i];
     if (!hk_rule_fits(r, m, coll, bytes)) continue;
     hk_filter w = *filter;
     if (r->algorithm >= 0) w.barred[coll] |= ~(1u << r->algorithm);
@@ -145,15 +145,10 @@ hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, 
   static const hk_filter none;
   const hk_filter *w = filter ? filter : &none;
   bool found;
-  HK_OR_RETURN(select_by_rule(m, w, w->rules, coll, bytes, out, &found));
+  HK_OR_RETURN(select_by_rule(m, w, coll, bytes, out, &found));
   if (found) {
     out->ruled = true;
     out->note = "as the tuning file says";
-    return HK_OK;
-  }
-  HK_OR_RETURN(select_by_rule(m, w, w->choices, coll, bytes, out, &found));
-  if (found) {
-    out->note = "as hocket tune measured";
     return HK_OK;
   }
   HK_OR_RETURN(select_cheapest(m, w, coll, bytes, out, &found));

@@ -22,7 +22,6 @@ typedef struct hk_filter {
   int min_channels, max_channels;          /* 0: no restriction */
   bool efficient;                          /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
   const struct hk_rules *rules;            /* of a tuning file; may be NULL */
-  const struct hk_rules *choices;          /* choices that `hocket tune` measured; may be NULL */
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
    * restrictions. */
   bool batch_invariant;

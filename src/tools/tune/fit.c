@@ -57,17 +57,9 @@ static bool fit_next_group(const hk_tune_table *t, const hk_machine *m, hk_tune_
   return true;
 }
 
-bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, const hk_rules *choices, hk_tune_group *g) {
+bool hk_tune_next(const hk_tune_table *t, const hk_constants *k, hk_tune_group *g) {
   hk_machine m = fit_machine_with(t, k);
-  if (!fit_next_group(t, &m, g)) return false;
-  const hk_tune_cell *a = &t->at[g->first];
-  for (int i = 0; choices && i < choices->n; i++) {
-    if (!hk_rule_fits(&choices->at[i], &m, (hk_coll)a->coll, a->bytes)) continue;
-    for (int c = g->first; c < g->first + g->n; c++)
-      if (t->at[c].algorithm == choices->at[i].algorithm) g->chosen = c;
-    break;
-  }
-  return true;
+  return fit_next_group(t, &m, g);
 }
 
 /* The error: squares of ln(price / time), with less weight for slow algorithms; and the cost of wrong choices, with
@@ -98,89 +90,50 @@ double hk_tune_error(const hk_tune_table *tables, int n, const hk_constants *k) 
   int count = 0;
   for (int i = 0; i < n; i++) {
     hk_machine m = fit_machine_with(&tables[i], k);
-    for (int c = 0; c < tables[i].n; c++) {
-      const hk_tune_cell *cell = &tables[i].at[c];
-      if (cell->rough) continue;
-      sum += fabs(log(fit_price(&m, cell) / cell->us));
-      count++;
-    }
+    for (int c = 0; c < tables[i].n; c++, count++)
+      sum += fabs(log(fit_price(&m, &tables[i].at[c]) / tables[i].at[c].us));
   }
   return count ? sum / count : 0;
 }
 
 /* The constants that are changed: those of one host, or those between hosts. */
-enum { FIELDS = 9 };
-static const size_t inside[FIELDS] = {offsetof(hk_constants, memory_alpha_us),   offsetof(hk_constants, copy_us_per_b),
-                                      offsetof(hk_constants, gamma_us_per_b),    offsetof(hk_constants, switch_us),
-                                      offsetof(hk_constants, tcp_alpha_us),      offsetof(hk_constants, tcp_us_per_b),
-                                      offsetof(hk_constants, memory_message_us), offsetof(hk_constants, tcp_message_us),
-                                      offsetof(hk_constants, tcp_link_us)};
-static const size_t between[] = {offsetof(hk_constants, net_alpha_us), offsetof(hk_constants, net_us_per_b),
-                                 offsetof(hk_constants, net_message_us)};
+#define FIELD(name) offsetof(hk_constants, name)
+static const size_t inside[] = {FIELD(memory_alpha_us), FIELD(memory_message_us), FIELD(copy_us_per_b),
+                                FIELD(gamma_us_per_b),  FIELD(switch_us),         FIELD(tcp_alpha_us),
+                                FIELD(tcp_us_per_b),    FIELD(tcp_message_us),    FIELD(tcp_link_us)};
+static const size_t between[] = {FIELD(net_alpha_us), FIELD(net_us_per_b), FIELD(net_message_us)};
+#define WIDEST 50 /* a constant stays within this factor of the built-in value */
 
-typedef struct fields {
-  const size_t *at;
-  size_t n;
-} fields;
+static double *fit_field(hk_constants *k, size_t at) { return (double *)(void *)((char *)k + at); }
 
-static double *fit_field(hk_constants *k, const fields *f, size_t i) {
-  return (double *)(void *)((char *)k + f->at[i]);
-}
-
-/* One constant after the other, up or down by a factor that gets smaller. */
-static double fit_descend(const hk_tune_table *tables, int n, const fields *f, hk_constants *k) {
-  double least = fit_misfit(tables, n, k);
-  for (double factor = 2; factor > 1.01; factor = sqrt(factor)) {
-    bool better = true;
-    for (int turn = 0; better && turn < 20; turn++) {
-      better = false;
-      for (size_t i = 0; i < f->n; i++) {
-        double *v = fit_field(k, f, i), old = *v, widest = 50;
-        hk_constants usual = hk_constants_default;
-        double low = *fit_field(&usual, f, i) / widest;
-        for (int way = 0; way < 2; way++) {
-          double tried = way ? old / factor : old * factor;
-          if (tried < low || tried > low * widest * widest) continue;
-          *v = tried;
-          double off = fit_misfit(tables, n, k);
-          if (off < least * 0.9999) {
-            least = off;
-            better = true;
-            break;
-          }
-          *v = old;
-        }
-      }
-    }
+/* Multiplies a constant by the factor if that reduces the error *least. A constant on which no time depends keeps its
+ * value. */
+static bool fit_step(const hk_tune_table *tables, int n, hk_constants *k, size_t at, double factor, double *least) {
+  hk_constants usual = hk_constants_default;
+  double *v = fit_field(k, at), old = *v, middle = *fit_field(&usual, at);
+  *v *= factor;
+  if (*v >= middle / WIDEST && *v <= middle * WIDEST) {
+    const double off = fit_misfit(tables, n, k);
+    if (off < *least * 0.9999) return *least = off, true;
   }
-  return least;
+  *v = old;
+  return false;
 }
 
 hk_constants hk_tune_fit(const hk_tune_table *tables, int n, const hk_constants *first) {
-  fields f = n > 0 && tables[0].machine.team.nhosts > 1 ? (fields){between, HK_ARRAY_LENGTH(between)}
-                                                        : (fields){inside, FIELDS};
-  hk_constants best = *first;
-  double least = fit_descend(tables, n, &f, &best);
-  /* Further starting points, because the error has local minima. */
-  static const double starts[][FIELDS] = {{2, 2, 2, 2, 2, 2, 2, 2, 2},
-                                          {0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5},
-                                          {1, 2, 1, 4, 1, 2, 2, 0.5, 1},
-                                          {3, 1, 1, 0.5, 0.5, 1, 0.5, 1, 2}};
-  for (size_t s = 0; s < HK_ARRAY_LENGTH(starts); s++) {
-    hk_constants k = *first;
-    for (size_t i = 0; i < f.n; i++) *fit_field(&k, &f, i) *= starts[s][i];
-    double off = fit_descend(tables, n, &f, &k);
-    if (off >= least) continue;
-    least = off;
-    best = k;
+  const bool far = n > 0 && tables[0].machine.team.nhosts > 1;
+  const size_t *fields = far ? between : inside, nfields = far ? HK_ARRAY_LENGTH(between) : HK_ARRAY_LENGTH(inside);
+  hk_constants k = *first;
+  double least = fit_misfit(tables, n, &k);
+  for (double factor = 4; factor > 1.01; factor = sqrt(factor)) {
+    bool better = true;
+    for (int turn = 0; better && turn < 20; turn++) {
+      better = false;
+      for (size_t i = 0; i < nfields; i++)
+        if (fit_step(tables, n, &k, fields[i], factor, &least) ||
+            fit_step(tables, n, &k, fields[i], 1 / factor, &least))
+          better = true;
+    }
   }
-  /* A constant that affects no measured time keeps its value, for example if only memory or only sockets were
-   * measured. */
-  hk_constants usual = *first;
-  for (size_t i = 0; i < f.n; i++) {
-    double found = *fit_field(&best, &f, i);
-    *fit_field(&best, &f, i) = *fit_field(&usual, &f, i);
-    if (fit_misfit(tables, n, &best) != least) *fit_field(&best, &f, i) = found;
-  }
-  return best;
+  return k;
 }
