@@ -8,6 +8,28 @@
 #include "protocol.h"
 #include "rules.h"
 
+enum { SINGLE = 16 /* smaller sizes are classes of their own */, PARTS = 8 /* classes in an octave */ };
+
+/* The part of the octave from 2^power on in which bytes - 1 is. */
+static size_t select_part(size_t bytes, int *power) {
+  *power = 63 - __builtin_clzll(bytes - 1);
+  return (bytes - 1) >> (*power - 3) & (PARTS - 1);
+}
+
+int hk_size_class(size_t bytes) {
+  int power;
+  if (bytes <= SINGLE) return (int)bytes;
+  const size_t part = select_part(bytes, &power);
+  return SINGLE + 1 + PARTS * (power - 4) + (int)part;
+}
+
+size_t hk_size_class_last(size_t bytes) {
+  int power;
+  if (bytes <= SINGLE) return bytes;
+  const size_t part = select_part(bytes, &power);
+  return ((size_t)1 << power) + ((part + 1) << (power - 3));
+}
+
 static bool select_barred(const hk_filter *w, hk_coll coll, int algorithm) {
   return w && (w->barred[coll] >> algorithm & 1u);
 }
@@ -75,6 +97,7 @@ static hk_status select_price(const hk_machine *m, const hk_filter *w, hk_coll c
 
 static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_coll coll, size_t bytes, hk_decision *best,
                                  bool *found) {
+  const size_t last = hk_size_class_last(bytes);
   *found = false;
   for (int i = 0; hk_algorithms[i]; i++) {
     const hk_algorithm *a = hk_algorithms[i];
@@ -83,13 +106,15 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
       hk_decision d;
       if (!select_speaks(m, a, (hk_protocol)p) || select_protocol_barred(w, coll, (hk_protocol)p)) continue;
       if (select_left_out(w, i, (hk_protocol)p)) continue;
-      HK_OR_RETURN(select_price(m, w, coll, bytes, a, (hk_protocol)p, &d));
+      HK_OR_RETURN(select_price(m, w, coll, last, a, (hk_protocol)p, &d));
       if (d.us == INFINITY || (*found && d.us >= best->us)) continue;
       *best = d;
       *found = true;
     }
   }
-  return HK_OK;
+  if (!*found || last == bytes || m->team.nranks < 2) return HK_OK;
+  hk_machine as = hk_machine_as(m, best->protocol, best->channels);
+  return hk_algorithm_price(&as, best->algorithm, coll, bytes, &best->us);
 }
 
 /* The first rule that fits and can be followed. */

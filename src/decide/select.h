@@ -43,10 +43,16 @@ typedef struct hk_decision {
   bool overruled;   /* no choice that the user allows is batch-invariant, so the others were dropped: warn */
   const char *note; /* NULL, or a static text why it is not the cheapest ("as the tuning file says") */
 } hk_decision;
+/* Sizes of a class have one decision, so that a communicator can keep it: a class is an eighth of an octave. The prices
+ * of the largest size decide, so a power of two, the last of its class, has the decision of its own prices. */
+enum { HK_SIZE_CLASSES = 512 };
+int hk_size_class(size_t bytes);
+size_t hk_size_class_last(size_t bytes); /* the largest size of its class */
+
 /* Returns true if the algorithm may run with batch_invariant. */
 bool hk_select_invariant(const struct hk_algorithm *a, hk_coll coll);
-/* Makes a decision. `filter` may be NULL. If no choice satisfies the filter, it is ignored, and `note` says so.
- * HK_ERR_SYSTEM: no memory. */
+/* Makes the decision for the size's class; `us` is the price of this size. `filter` may be NULL. If no choice satisfies
+ * the filter, it is ignored, and `note` says so. HK_ERR_SYSTEM: no memory. */
 hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, hk_decision *out);
 
 /* Prices one algorithm and protocol. *can: it can run, and is not excluded. */

@@ -173,6 +173,9 @@ static hk_machine choose_machine_for(ncclComm_t c, const hk_call *op) {
   /* Switches know fewer types and operators than cores do. */
   if (m.team.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.team.in_switch = c->backend->switch_reduces(op);
   if (m.team.in_network) m.team.in_network = hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
+  /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
+   * form. */
+  if (hk_coll_pairs((hk_coll)op->coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
   return m;
 }
 
@@ -194,22 +197,45 @@ hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
       who, hk_coll_name((hk_coll)op->coll));
 }
 
+enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
+
 /* Asks the model, a tuning file and a plugin for the decision. */
-static hk_status choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+static hk_status choose_select_for(ncclComm_t c, const hk_machine *m, const hk_filter *filter, hk_coll coll,
+                                   size_t bytes, hk_decision *d) {
+  hk_tuner *tuner = c->selection->tuner;
+  HK_OR_RETURN(hk_select(m, filter, coll, bytes, d));
+  return tuner && !d->ruled ? hk_tuner_ask(tuner, m, filter, coll, bytes, d) : HK_OK;
+}
+
+/* The same, from the decision for another size of the class if there was one. Its price is not known then. Rules and
+ * plugins see each size. */
+static hk_status choose_class(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_selection *s = c->selection;
   const hk_coll coll = (hk_coll)op->coll;
-  hk_machine m = choose_machine_for(c, op);
-  /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
-   * form. */
-  if (hk_coll_pairs(coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
-  hk_filter filter = choose_filter_of(c, op);
-  HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
-  return s->tuner && !d->ruled ? hk_tuner_ask(s->tuner, &m, &filter, coll, bytes, d) : HK_OK;
+  const hk_machine m = choose_machine_for(c, op);
+  const hk_filter filter = choose_filter_of(c, op);
+  const int kind = 1 + m.team.in_switch + 2 * m.team.in_network + 4 * filter.batch_invariant;
+  hk_class_decision *kept = &s->classes[coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
+  if (op->asks || s->tuner || filter.rules) return choose_select_for(c, &m, &filter, coll, bytes, d);
+  if (kept->known == kind) {
+    *d = (hk_decision){.algorithm = hk_algorithms[kept->algorithm],
+                       .protocol = (hk_protocol)kept->protocol,
+                       .channels = kept->channels};
+    return HK_OK;
+  }
+  HK_OR_RETURN(choose_select_for(c, &m, &filter, coll, bytes, d));
+  if (d->note) return HK_OK; /* said for each size */
+  *kept =
+      (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
+  while (hk_algorithms[kept->algorithm] != d->algorithm) kept->algorithm++;
+  return HK_OK;
 }
 
 hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
   hk_decision d;
-  HK_OR_RETURN(choose_select_for(c, op, choose_whole_bytes(c, op), &d));
+  const hk_machine m = choose_machine_for(c, op);
+  const hk_filter filter = choose_filter_of(c, op);
+  HK_OR_RETURN(choose_select_for(c, &m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), &d));
   *us = d.us;
   return HK_OK;
 }
@@ -232,7 +258,7 @@ static hk_status choose_decide(ncclComm_t c, const hk_call *op, hk_choice *choic
   size_t unit = hk_dtype_size((hk_dtype)op->dtype), bytes = choose_choice_count(op) * unit;
   size_t whole = choose_whole_bytes(c, op);
   hk_decision d;
-  HK_TRY(choose_select_for(c, op, whole, &d), out);
+  HK_TRY(choose_class(c, op, whole, &d), out);
   if (d.note) HK_INFO(HK_SUB_TUNING, "%s of %zu bytes: %s", hk_coll_name(coll), whole, d.note);
   if (d.overruled) choose_warn_overruled(c, coll, &d);
   HK_TRY(choose_plan_get(c, &d, op, hk_coll_has_root(coll) ? op->root : 0, &choice->plan), out);
@@ -346,12 +372,16 @@ void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
   c->selection->overrides->filter.barred[coll] = ~algorithms;
   c->plans->last[coll].valid = false;
   memset(c->plans->kept, 0, sizeof c->plans->kept);
+  memset(c->selection->classes, 0, CLASSES * sizeof *c->selection->classes);
 }
 
 hk_status hk_choose_new(ncclComm_t c) {
   c->plans = calloc(1, sizeof *c->plans);
-  c->selection = calloc(1, sizeof *c->selection + sizeof(hk_overrides));
-  if (c->selection) c->selection->overrides = (hk_overrides *)(c->selection + 1);
+  c->selection = calloc(1, sizeof *c->selection + sizeof(hk_overrides) + CLASSES * sizeof(hk_class_decision));
+  if (c->selection) {
+    c->selection->overrides = (hk_overrides *)(c->selection + 1);
+    c->selection->classes = (hk_class_decision *)(c->selection->overrides + 1);
+  }
   return c->plans && c->selection ? HK_OK : HK_FAIL_ERRNO("no memory for a communicator's plans");
 }
 

@@ -11,7 +11,7 @@
 typedef struct options {
   const char *machine, *file;
   int ranks, root, rank, channel;
-  bool program, json, all, simulate;
+  bool program, json, all, simulate, rules;
 } options;
 
 enum { ALL_RANKS = -1 };
@@ -224,6 +224,24 @@ static void plan_print_ranges(const hk_inputs *w, const hk_coll *only) {
   plan_print_remarks(w);
 }
 
+/* The ranges as rules of a tuning file, so that they can be kept, compared and changed. */
+static void plan_print_rules(const hk_inputs *w, const hk_coll *only) {
+  char place[512];
+  printf("# %s\n# collective, bytes from, bytes to, ranks, hosts, algorithm, protocol, channels\n",
+         plan_place_of(w, place, sizeof place));
+  for (int c = 0; c < HK_COLL_COUNT; c++) {
+    hk_plan_range ranges[HK_PLAN_RANGES];
+    const int n = only && *only != (hk_coll)c ? 0 : hk_plan_ranges(w, (hk_coll)c, ranges);
+    for (int i = 0; i < n; i++) {
+      char last[32];
+      snprintf(last, sizeof last, "%zu", ranges[i].last);
+      printf("%s, %zu, %s, %d, %d, %s, %s, *\n", hk_coll_name((hk_coll)c), i ? ranges[i - 1].last + 1 : 0,
+             i + 1 == n ? "*" : last, w->nranks, w->machine.team.nhosts, ranges[i].chosen.algorithm->name,
+             hk_protocols[ranges[i].chosen.protocol].name);
+    }
+  }
+}
+
 /* ---- programs ---- */
 
 static int plan_print_program(const hk_inputs *w, hk_coll coll, size_t bytes, const options *o) {
@@ -345,6 +363,7 @@ static int plan_run(void *into, int nargs, char **args) {
   if (nargs > 1 && !hk_tool_size("SIZE", args[1], &bytes)) return HK_EXIT_TROUBLE;
   if ((o->program || o->simulate) && nargs < 2)
     return hk_tool_wrong("--%s: of which COLLECTIVE and SIZE?", o->program ? "program" : "simulate");
+  if (o->rules && nargs > 1) return hk_tool_wrong("--rules are for all sizes: leave SIZE out");
   hk_inputs w;
   hk_simulator *x = NULL;
   int code = hk_inputs_open(&w, o->machine, o->file, o->ranks);
@@ -354,6 +373,8 @@ static int plan_run(void *into, int nargs, char **args) {
     code = plan_print_program(&w, coll, bytes, o);
   } else if (o->json) {
     code = plan_print_json(&w, nargs > 0 ? &coll : NULL, nargs > 1 ? &bytes : NULL, x);
+  } else if (o->rules) {
+    plan_print_rules(&w, nargs > 0 ? &coll : NULL);
   } else if (nargs < 2) {
     plan_print_ranges(&w, nargs > 0 ? &coll : NULL);
   } else {
@@ -384,6 +405,7 @@ static const hk_tool_option rows[] = {
     HK_ROW_FLAG(all, "all", "alternatives by every protocol, not only each algorithm's best", .letter = 'a'),
     HK_ROW_FLAG(simulate, "simulate",
                 "also run the alternatives on the simulator, and show its times beside the prices", .letter = 's'),
+    HK_ROW_FLAG(rules, "rules", "write what runs from which size on as a tuning file (HOCKET_TUNING_FILE)"),
     HK_ROW_FLAG(json, "json", "write JSON"),
     {0}};
 
@@ -398,10 +420,12 @@ const hk_tool hk_tool_plan = {
         "\n"
         "The parameters that change the choice (NCCL_ALGO, NCCL_PROTO and others) have their effect here too. Prices "
         "come from the model that docs/tuning.md describes; hocket sim runs the programs link by link.",
-    .examples = "hocket plan allreduce 1G --machine dgx-h100\n  one large allreduce on a DGX H100\n"
-                "hocket plan --machine 'nodes=16 of dgx-a100'\n  what runs for which size, of every collective\n"
-                "NCCL_ALGO=^ring hocket plan allreduce 64M --ranks 4\n  what runs if the ring is not allowed\n"
-                "hocket plan allreduce 1M --ranks 4 --program --rank 1\n  what rank 1 does",
+    .examples =
+        "hocket plan allreduce 1G --machine dgx-h100\n  one large allreduce on a DGX H100\n"
+        "hocket plan --machine 'nodes=16 of dgx-a100'\n  what runs for which size, of every collective\n"
+        "hocket plan --rules >mine.conf\n  the choices as a file, to be changed and used as HOCKET_TUNING_FILE\n"
+        "NCCL_ALGO=^ring hocket plan allreduce 64M --ranks 4\n  what runs if the ring is not allowed\n"
+        "hocket plan allreduce 1M --ranks 4 --program --rank 1\n  what rank 1 does",
     .options = rows,
     .bytes = sizeof(options),
     .most = 2,

@@ -151,7 +151,12 @@ static void plan_words_explain(const hk_plan_report *r, FILE *to) {
     plan_words_say(to, "One rank alone copies its input to its output.");
     return;
   }
+  const size_t last = hk_size_class_last(r->bytes);
+  char size[32];
   if (r->chosen.note) plan_words_say(to, "This is not simply the cheapest: %s.", r->chosen.note);
+  if (!r->chosen.note && last != r->bytes)
+    plan_words_say(to, "Sizes up to %s have this decision: at that size it is the cheapest.",
+                   hk_tool_bytes(size, last));
   plan_words_say_balance(r, to);
   plan_words_say(to, "How %s works: %s.", r->chosen.algorithm->name, r->chosen.algorithm->about);
   plan_words_say_links(r, to);

@@ -64,6 +64,17 @@ gives 0 env HOCKET_TUNING_FILE="$tmp/rules.csv" "$hocket" plan allreduce 8 -m dg
 says "tree, protocol"
 says "tuning file"
 
+# The ranges as rules say the same when they are read again.
+for machine in dgx-h100 2xcpu; do
+  gives 0 "$hocket" plan -m "$machine" --rules
+  cp "$tmp/out" "$tmp/rules.csv"
+  gives 0 env HOCKET_TUNING_FILE="$tmp/rules.csv" "$hocket" plan -m "$machine" --rules
+  cmp -s "$tmp/out" "$tmp/rules.csv" || complain "the rules of $machine are others when they are used"
+done
+refuses "--rules are for all sizes: leave SIZE out" plan allreduce 1M --rules
+gives 0 "$hocket" plan allreduce 5000001 -m dgx-h100
+says "have this decision: at that size it is the cheapest"
+
 refuses "11 ranks, but dgx-h100 has 8 GPUs: name a machine with more hosts, as --machine 'nodes=2 of dgx-h100'" plan allreduce 1 -m dgx-h100 -n 11
 refuses "--program: of which COLLECTIVE and SIZE?" plan --program
 refuses "--rank 9, but there are 8 ranks" plan allreduce 1M -m dgx-h100 --program --rank 9

@@ -47,6 +47,34 @@ static const hk_algorithm *choose(const hk_machine *m, hk_coll coll, size_t byte
   return d.algorithm;
 }
 
+/* Classes follow each other without gaps, have at most an eighth of an octave, and end at each power of two. */
+START_TEST(size_classes) {
+  for (size_t bytes = 0; bytes < 1 << 16; bytes++) {
+    const size_t last = hk_size_class_last(bytes);
+    ck_assert_uint_ge(last, bytes);
+    ck_assert_int_eq(hk_size_class(last), hk_size_class(bytes));
+    ck_assert_int_eq(hk_size_class(last + 1), hk_size_class(bytes) + 1);
+    ck_assert(bytes <= 16 || 8 * last <= 9 * bytes);
+  }
+  for (int power = 0; power < 64; power++)
+    ck_assert_uint_eq(hk_size_class_last((size_t)1 << power), (size_t)1 << power);
+  ck_assert_int_lt(hk_size_class(SIZE_MAX), HK_SIZE_CLASSES);
+}
+END_TEST
+
+/* All sizes of a class get its decision, each with its own price. */
+START_TEST(class_decides) {
+  const hk_machine m = machine(1, 8, 2, true);
+  hk_decision first, last;
+  for (size_t bytes = 9; bytes < (size_t)1 << 30; bytes = hk_size_class_last(bytes) + 1) {
+    ck_assert_int_eq(hk_select(&m, NULL, HK_ALLREDUCE, bytes, &first), HK_OK);
+    ck_assert_int_eq(hk_select(&m, NULL, HK_ALLREDUCE, hk_size_class_last(bytes), &last), HK_OK);
+    ck_assert_ptr_eq(first.algorithm, last.algorithm);
+    ck_assert_double_eq(first.us, price_of(first.algorithm, &m, HK_ALLREDUCE, bytes));
+  }
+}
+END_TEST
+
 START_TEST(registry) {
   for (const hk_algorithm *const *a = hk_algorithms; *a; a++) {
     ck_assert_ptr_eq(hk_algorithm_by_name((*a)->name), *a);
@@ -407,6 +435,8 @@ END_TEST
 int main(void) {
   TCase *t = tcase_create("select");
   tcase_set_timeout(t, 120);
+  tcase_add_test(t, size_classes);
+  tcase_add_test(t, class_decides);
   tcase_add_test(t, registry);
   tcase_add_test(t, chunks_of_what_is_read);
   tcase_add_test(t, always_supported);
