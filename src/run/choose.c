@@ -168,11 +168,16 @@ static hk_filter choose_filter_of(ncclComm_t c, const hk_call *op) {
   return filter;
 }
 
+/* What the switches and the network can do for this call: they know fewer types and operators than cores do. */
+static void choose_helpers(ncclComm_t c, const hk_call *op, bool *in_switch, bool *in_network) {
+  const hk_team *team = &c->selection->machine.team;
+  *in_switch = team->in_switch && (!hk_coll_reduces((hk_coll)op->coll) || c->backend->switch_reduces(op));
+  *in_network = team->in_network && hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
+}
+
 static hk_machine choose_machine_for(ncclComm_t c, const hk_call *op) {
   hk_machine m = c->selection->machine;
-  /* Switches know fewer types and operators than cores do. */
-  if (m.team.in_switch && hk_coll_reduces((hk_coll)op->coll)) m.team.in_switch = c->backend->switch_reduces(op);
-  if (m.team.in_network) m.team.in_network = hk_collnet_can(c, op->coll, op->dtype, hk_call_op(op));
+  choose_helpers(c, op, &m.team.in_switch, &m.team.in_network);
   /* With LL protocols, two ranks that disagree about a length could wait for lines that the other rank sends in another
    * form. */
   if (hk_coll_pairs((hk_coll)op->coll)) m.protocols = 1u << HK_PROTO_SIMPLE;
@@ -200,43 +205,42 @@ hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
 enum { CLASSES = HK_COLL_COUNT * HK_SIZE_CLASSES };
 
 /* Asks the model, a tuning file and a plugin for the decision. */
-static hk_status choose_select_for(ncclComm_t c, const hk_machine *m, const hk_filter *filter, hk_coll coll,
-                                   size_t bytes, hk_decision *d) {
-  hk_tuner *tuner = c->selection->tuner;
-  HK_OR_RETURN(hk_select(m, filter, coll, bytes, d));
-  return tuner && !d->ruled ? hk_tuner_ask(tuner, m, filter, coll, bytes, d) : HK_OK;
-}
-
-/* The same, from the decision for another size of the class if there was one. Its price is not known then. Rules and
- * plugins see each size. */
-static hk_status choose_class(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
-  const hk_selection *s = c->selection;
+static hk_status choose_select_for(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
   const hk_coll coll = (hk_coll)op->coll;
   const hk_machine m = choose_machine_for(c, op);
   const hk_filter filter = choose_filter_of(c, op);
-  const int kind = 1 + m.team.in_switch + 2 * m.team.in_network + 4 * filter.batch_invariant;
-  hk_class_decision *kept = &s->classes[coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
-  if (op->asks || s->tuner || filter.rules) return choose_select_for(c, &m, &filter, coll, bytes, d);
+  hk_tuner *tuner = c->selection->tuner;
+  HK_OR_RETURN(hk_select(&m, &filter, coll, bytes, d));
+  return tuner && !d->ruled ? hk_tuner_ask(tuner, &m, &filter, coll, bytes, d) : HK_OK;
+}
+
+hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
+  hk_decision d;
+  HK_OR_RETURN(choose_select_for(c, op, choose_whole_bytes(c, op), &d));
+  *us = d.us;
+  return HK_OK;
+}
+
+/* The same, from the decision for another size of the class if there was one; its price is then not known. Rules and
+ * plugins see each size. */
+static hk_status choose_class(ncclComm_t c, const hk_call *op, size_t bytes, hk_decision *d) {
+  const hk_selection *s = c->selection;
+  bool in_switch, in_network;
+  if (op->asks || s->tuner || s->overrides->rules) return choose_select_for(c, op, bytes, d);
+  choose_helpers(c, op, &in_switch, &in_network);
+  const int kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0);
+  hk_class_decision *kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
   if (kept->known == kind) {
     *d = (hk_decision){.algorithm = hk_algorithms[kept->algorithm],
                        .protocol = (hk_protocol)kept->protocol,
                        .channels = kept->channels};
     return HK_OK;
   }
-  HK_OR_RETURN(choose_select_for(c, &m, &filter, coll, bytes, d));
+  HK_OR_RETURN(choose_select_for(c, op, bytes, d));
   if (d->note) return HK_OK; /* said for each size */
   *kept =
       (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
   while (hk_algorithms[kept->algorithm] != d->algorithm) kept->algorithm++;
-  return HK_OK;
-}
-
-hk_status hk_choose_price(ncclComm_t c, const hk_call *op, double *us) {
-  hk_decision d;
-  const hk_machine m = choose_machine_for(c, op);
-  const hk_filter filter = choose_filter_of(c, op);
-  HK_OR_RETURN(choose_select_for(c, &m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), &d));
-  *us = d.us;
   return HK_OK;
 }
 
