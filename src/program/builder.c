@@ -24,11 +24,10 @@ struct hk_builder {
   size_t nlanes, nlinks, ninstrs, noperands;
   size_t lanes_room, links_room, instrs_room, operands_room;
 
-  /* Of the current lane and channel: link index + 1 by kind and peer. Lanes make their links one after another, so an
-   * entry below lane_first_link belongs to an earlier lane and means "none": the table needs no clearing. */
-  uint32_t *link_by_peer;
-  size_t lane_first_link;
-  unsigned channel; /* channel of the links made from here on */
+  /* Link index + 1 by kind, peer, channel and lane: open addressing in `table_room` entries, a power of two. */
+  uint32_t *table;
+  size_t table_used, table_room;
+  unsigned channel; /* of the links made from here on */
 
   bool in_repeat;
   uint32_t repeat_count;
@@ -54,11 +53,7 @@ hk_status hk_builder_new(hk_builder **out, const hk_build *what) {
     return HK_FAIL(HK_ERR_ARGUMENT, "No program can be built for collective %d, rank %d of %d, root %d",
                    (int)what->coll, what->rank, what->nranks, what->root);
   hk_builder *b = calloc(1, sizeof *b);
-  if (b) b->link_by_peer = calloc((size_t)what->nranks * LINK_KINDS, sizeof *b->link_by_peer);
-  if (!b || !b->link_by_peer) {
-    free(b);
-    return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program builder");
-  }
+  if (!b) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program builder");
   b->what = *what;
   b->split = 1;
   *out = b;
@@ -70,7 +65,7 @@ static void builder_free(hk_builder *b) {
   free(b->links);
   free(b->instrs);
   free(b->operands);
-  free(b->link_by_peer);
+  free(b->table);
   free(b);
 }
 
@@ -104,7 +99,6 @@ void hk_build_lane(hk_builder *b) {
   }
   if (!RESERVE(b, lanes, 1)) return;
   b->lanes[b->nlanes++] = (hk_lane){.first = (uint32_t)b->ninstrs};
-  b->lane_first_link = b->nlinks;
   b->channel = (unsigned)b->nlanes - 1;
 }
 
@@ -115,10 +109,35 @@ void hk_build_channel(hk_builder *b, unsigned channel) {
     return;
   }
   b->channel = channel;
-  for (size_t k = b->lane_first_link; k < b->nlinks; k++) { /* links of another channel are other links */
-    const hk_link_need *l = &b->links[k];
-    if (l->channel == channel) b->link_by_peer[(size_t)l->kind * (size_t)b->what.nranks + l->peer] = (uint32_t)k + 1;
+}
+
+/* The link's entry in the table, or the free one that it would get. An entry whose link was dropped with a body equals
+ * no link, or the link that has its index now. */
+static uint32_t *builder_entry(const hk_builder *b, const hk_link_need *link) {
+  const size_t mask = b->table_room - 1;
+  size_t at = ((size_t)link->peer << 16 | (size_t)link->kind << 8 | (size_t)link->channel) * 0x9e3779b97f4a7c15u >> 32;
+  for (;; at++) {
+    uint32_t *entry = &b->table[at & mask];
+    if (!*entry) return entry;
+    const hk_link_need *l = &b->links[*entry - 1];
+    if (*entry <= b->nlinks && l->peer == link->peer && l->kind == link->kind && l->channel == link->channel &&
+        l->lane == link->lane)
+      return entry;
   }
+}
+
+/* Keeps half of the table free. */
+static bool builder_table_has_room(hk_builder *b) {
+  if (2 * (b->table_used + 1) <= b->table_room) return true;
+  const size_t room = b->table_room ? 2 * b->table_room : 64;
+  uint32_t *table = calloc(room, sizeof *table);
+  if (!table) return builder_no_room(b, room, sizeof *table);
+  free(b->table);
+  b->table = table;
+  b->table_room = room;
+  b->table_used = b->nlinks;
+  for (size_t k = 0; k < b->nlinks; k++) *builder_entry(b, &b->links[k]) = (uint32_t)k + 1;
+  return true;
 }
 
 unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
@@ -128,19 +147,18 @@ unsigned hk_build_link(hk_builder *b, hk_link_kind kind, int peer) {
                        peer, b->what.nranks, b->nlanes);
     return 0;
   }
-  uint32_t *entry = &b->link_by_peer[(size_t)kind * (size_t)b->what.nranks + (size_t)peer];
-  if (*entry > b->lane_first_link && *entry <= b->nlinks) {
-    const hk_link_need *l = &b->links[*entry - 1];
-    if (l->peer == peer && l->kind == kind && l->channel == b->channel) return *entry - 1;
-    /* Otherwise the entry is of another channel, or its link was dropped with a body and its index reused. */
-  }
+  const hk_link_need link = {
+      .peer = (uint16_t)peer, .kind = (uint8_t)kind, .lane = (uint8_t)(b->nlanes - 1), .channel = (uint8_t)b->channel};
+  if (!builder_table_has_room(b)) return 0;
+  uint32_t *entry = builder_entry(b, &link);
+  if (*entry) return *entry - 1;
   if (b->nlinks == MAX_U16) {
     b->error = HK_FAIL(HK_ERR_INTERNAL, "A program cannot have more than %d links", MAX_U16);
     return 0;
   }
   if (!RESERVE(b, links, 1)) return 0;
-  b->links[b->nlinks++] = (hk_link_need){
-      .peer = (uint16_t)peer, .kind = (uint8_t)kind, .lane = (uint8_t)(b->nlanes - 1), .channel = (uint8_t)b->channel};
+  b->links[b->nlinks++] = link;
+  b->table_used++;
   *entry = (uint32_t)b->nlinks;
   return (unsigned)(b->nlinks - 1);
 }
