@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../formats/msccl.h"
 #include "proof.h"
 
 enum { MOST_BYTES = 256 << 20 };
@@ -166,8 +167,9 @@ static int verify_file_prove_set(const source *s, const hk_program **programs, c
   hk_verify_report report;
   hk_status rc = hk_prove(programs, head->nranks, o, &report);
   if (rc != HK_OK && rc != HK_ERR_INTERNAL) return hk_tool_wrong("%s: %s", s->path, report.message);
-  int line =
-      report.message[0] && report.rank >= 0 ? verify_file_line_of(&s->pieces[piece_of[report.rank]], report.instr) : 0;
+  int line = piece_of && report.message[0] && report.rank >= 0
+                 ? verify_file_line_of(&s->pieces[piece_of[report.rank]], report.instr)
+                 : 0;
   if (w) {
     char ranks[16];
     snprintf(ranks, sizeof ranks, "%d", head->nranks);
@@ -189,9 +191,27 @@ static int verify_file_prove_set(const source *s, const hk_program **programs, c
   return rc == HK_OK ? HK_EXIT_OK : HK_EXIT_FINDING;
 }
 
+/* An algorithm in MSCCL's XML. */
+static int verify_file_msccl(const source *s, const hk_proof_options *o, hk_json *w) {
+  hk_msccl m;
+  int code = HK_EXIT_FINDING;
+  const hk_status rc = hk_msccl_read(&m, s->path, s->text);
+  if (rc == HK_OK)
+    code = verify_file_prove_set(s, (const hk_program **)m.programs, NULL, o, w);
+  else
+    hk_tool_wrap(stdout, 0, hk_last_error());
+  hk_msccl_free(&m);
+  return code;
+}
+
 int hk_prove_file(const char *path, const hk_proof_options *o, hk_json *w) {
   source s = {.path = strcmp(path, "-") ? path : "stdin", .text = verify_file_read_all(path)};
   if (!s.text) return HK_EXIT_TROUBLE;
+  if (s.text[strspn(s.text, " \t\r\n")] == '<') {
+    const int code = verify_file_msccl(&s, o, w);
+    free(s.text);
+    return code;
+  }
   verify_file_strip(&s);
   int worst = verify_file_parse(&s), count = 1;
   for (int i = 0; i < s.npieces && worst != HK_EXIT_TROUBLE; i += count) {

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The parts of an MSCCL file, for msccl*.c only. */
+#ifndef HK_FORMATS_MSCCL_FILE_H
+#define HK_FORMATS_MSCCL_FILE_H
+#include <stdint.h>
+#include "../topo/xml_tree.h"
+#include "msccl.h"
+
+enum { HK_MSCCL_RANKS = 64, HK_MSCCL_CHUNKS = 4096, HK_MSCCL_STEPS = 1 << 20, HK_MSCCL_SOURCES = 16 };
+
+/* What a step does, as bits: it waits for a message, adds, writes a buffer, sends. */
+enum { HK_MSCCL_RECV = 1, HK_MSCCL_ADD = 2, HK_MSCCL_WRITE = 4, HK_MSCCL_SEND = 8, HK_MSCCL_READ = 16 };
+
+/* A place in a rank's memory: buf is 'i', 'o' or 's'. */
+typedef struct hk_msccl_place {
+  char buf;
+  int at;
+} hk_msccl_place;
+
+typedef struct hk_msccl_step {
+  const hk_xml_node *node;
+  unsigned does;
+  hk_msccl_place from, to;
+  int count;               /* chunks */
+  int dep_block, dep_step; /* waits until this block of the rank has done this step; -1: it does not wait */
+} hk_msccl_step;
+
+typedef struct hk_msccl_block {
+  const hk_xml_node *node;
+  int gpu, id, send, recv, chan; /* send, recv: the peer; -1: none */
+  int first, n;                  /* steps */
+  int sender, receiver;          /* the blocks at the other ends: of `recv`, and of `send`; -1: none */
+  int lane;                      /* blocks of a rank with equal numbers run in one lane */
+  /* While it runs: the next step, the chunks of it that are done, messages that this block has sent and received. */
+  int pc, done, sent, received;
+} hk_msccl_block;
+
+typedef struct hk_msccl_file {
+  hk_xml_report report;
+  hk_coll coll;
+  char name[24];
+  int nranks, chunks; /* chunks: of the larger of a rank's buffers */
+  int scratch;        /* the most chunks of scratch memory of a rank */
+  int first_block[HK_MSCCL_RANKS + 1];
+  int nblocks, nsteps;
+  hk_msccl_block *blocks; /* rank after rank, by id */
+  hk_msccl_step *steps;
+} hk_msccl_file;
+
+/* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. */
+hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t, hk_msccl *out);
+/* msccl_run.c: runs all blocks and makes the programs. */
+hk_status hk_msccl_run(hk_msccl_file *f, hk_program **programs);
+#endif
