@@ -21,6 +21,12 @@ typedef struct hk_team {
   bool overlap;       /* links move bytes while a rank works (GPUs); otherwise the rank's core does both */
 } hk_team;
 
+/* Programs that were loaded from a file. */
+typedef struct hk_loaded {
+  hk_program *const *programs; /* [nranks], by rank */
+  int nranks;
+} hk_loaded;
+
 typedef struct hk_algorithm {
   const char *name;  /* as NCCL_ALGO spells it, lower case */
   const char *about; /* one line */
@@ -36,13 +42,19 @@ typedef struct hk_algorithm {
   const char *(*cannot)(const hk_team *team, hk_coll coll);
   /* nranks >= 2: with one rank, every algorithm copies input to output. */
   void (*build)(hk_builder *b, const hk_build *what);
+  const hk_loaded *loaded; /* not NULL: these are the programs, and there is no `build` */
 } hk_algorithm;
 
 /* The registry, ended by NULL. */
 extern const hk_algorithm *const hk_algorithms[];
 const hk_algorithm *hk_algorithm_by_name(const char *name);
+/* Returns why it cannot run here; NULL if it can. It must have the collective. */
+static inline const char *hk_algorithm_cannot(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
+  if (a->loaded && a->loaded->nranks != team->nranks) return "is a program for another number of ranks";
+  return a->cannot ? a->cannot(team, hk_coll_plain(coll)) : NULL;
+}
 static inline bool hk_algorithm_supports(const hk_algorithm *a, const hk_team *team, hk_coll coll) {
-  return (a->colls >> coll & 1u) && (!a->cannot || !a->cannot(team, hk_coll_plain(coll)));
+  return (a->colls >> coll & 1u) && !hk_algorithm_cannot(a, team, coll);
 }
 hk_status hk_algorithm_build(const hk_algorithm *a, const hk_build *what, hk_program **out);
 /* The summary of all ranks' programs; `what` is without a rank. Builds only those that differ by more than a shift.

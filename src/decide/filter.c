@@ -16,11 +16,12 @@ static const struct {
 typedef struct vocabulary {
   const char *variable, *things;
   int count;
-  const char *(*name)(int i);
+  const hk_algorithm *const *algorithms; /* NULL: the protocols */
 } vocabulary;
 
-static const char *filter_algorithm_name(int i) { return hk_algorithms[i]->name; }
-static const char *filter_protocol_name(int i) { return hk_protocols[i].name; }
+static const char *filter_name(const vocabulary *v, int i) {
+  return v->algorithms ? v->algorithms[i]->name : hk_protocols[i].name;
+}
 
 static bool filter_equal(const char *text, size_t n, const char *name) {
   return strlen(name) == n && !strncasecmp(text, name, n);
@@ -30,7 +31,7 @@ static hk_status filter_unknown(const vocabulary *v, const char *word, size_t n)
   char names[400] = "";
   size_t used = 0;
   for (int i = 0; i < v->count && used < sizeof names; i++)
-    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", v->name(i));
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", i ? ", " : "", filter_name(v, i));
   return HK_FAIL(HK_ERR_ARGUMENT, "%s: \"%.*s\" is no %s; there are %s", v->variable, (int)n, word, v->things, names);
 }
 
@@ -49,10 +50,10 @@ static hk_status filter_parse_list(const vocabulary *v, const char *whole, const
     bool known = n == 0;
     any = any || n > 0;
     const char *ours = NULL;
-    for (size_t i = 0; v->name == filter_algorithm_name && i < HK_ARRAY_LENGTH(foreign); i++)
+    for (size_t i = 0; v->algorithms && i < HK_ARRAY_LENGTH(foreign); i++)
       if (filter_equal(p, n, foreign[i].theirs)) known = true, ours = foreign[i].ours;
     for (int i = 0; i < v->count; i++)
-      if (filter_equal(p, n, v->name(i)) || (ours && !strcmp(ours, v->name(i)))) {
+      if (filter_equal(p, n, filter_name(v, i)) || (ours && !strcmp(ours, filter_name(v, i)))) {
         named |= 1u << i;
         known = true;
       }
@@ -100,9 +101,9 @@ static hk_status filter_parse(const vocabulary *v, const char *spec, uint32_t ba
 }
 
 hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto) {
-  vocabulary algorithms = {"NCCL_ALGO", "algorithm", 0, filter_algorithm_name};
-  vocabulary protocols = {"NCCL_PROTO", "protocol", HK_PROTO_COUNT, filter_protocol_name};
-  while (hk_algorithms[algorithms.count]) algorithms.count++;
+  vocabulary algorithms = {"NCCL_ALGO", "algorithm", 0, hk_filter_algorithms(w)};
+  vocabulary protocols = {"NCCL_PROTO", "protocol", HK_PROTO_COUNT, NULL};
+  while (algorithms.algorithms[algorithms.count]) algorithms.count++;
   uint32_t barred[HK_COLL_COUNT] = {0};
   hk_status rc = filter_parse(&protocols, proto, barred);
   for (int c = 0; c < HK_COLL_COUNT; c++) w->barred_protocols[c] = (uint8_t)(barred[c] & ((1u << HK_PROTO_COUNT) - 1));

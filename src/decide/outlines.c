@@ -12,8 +12,11 @@ enum { WORK_MOST = 1 << 22 };
 struct hk_outlines {
   int nranks;
   const hk_layout *layout;
-  hk_wires wires;                                    /* n 0: not known */
-  hk_outline *at[HK_ALGORITHM_LIMIT][HK_COLL_COUNT]; /* NULL: not yet made */
+  hk_wires wires; /* n 0: not known */
+  struct {
+    const hk_algorithm *algorithm; /* NULL: free, as all that follow */
+    hk_outline *of[HK_COLL_COUNT]; /* NULL: not yet made */
+  } at[HK_ALGORITHM_LIMIT];
 };
 
 hk_status hk_outlines_new(hk_outlines **out, int nranks, const hk_layout *layout) {
@@ -56,7 +59,7 @@ hk_status hk_outlines_wire(hk_outlines *o, const hk_topo *t, const uint32_t *nod
 void hk_outlines_free(hk_outlines *o) {
   if (!o) return;
   for (int i = 0; i < HK_ALGORITHM_LIMIT; i++)
-    for (int c = 0; c < HK_COLL_COUNT; c++) free(o->at[i][c]);
+    for (int c = 0; c < HK_COLL_COUNT; c++) free(o->at[i].of[c]);
   hk_paths_free(o->wires.paths);
   free(o->wires.nodes);
   free(o->wires.ports);
@@ -100,8 +103,9 @@ out:
 hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, const hk_outline **out) {
   int i = 0;
   coll = hk_coll_plain(coll);
-  while (hk_algorithms[i] != a) i++;
-  hk_outline *x = o->at[i][coll];
+  while (o->at[i].algorithm && o->at[i].algorithm != a) i++;
+  o->at[i].algorithm = a;
+  hk_outline *x = o->at[i].of[coll];
   if (!x) {
     x = calloc(1, sizeof *x);
     if (!x) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the summary of %s", a->name);
@@ -110,7 +114,7 @@ hk_status hk_outlines_get(hk_outlines *o, const hk_algorithm *a, hk_coll coll, c
       free(x);
       return rc;
     }
-    o->at[i][coll] = x;
+    o->at[i].of[coll] = x;
   }
   *out = x->barred ? NULL : x;
   return HK_OK;

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <unistd.h> /* access */
 #include "../base/param.h"
+#include "programs.h"
 #include "rules.h"
 
 const char *const hk_consistency_names[HK_AGREE_COUNT] = {
@@ -11,6 +12,7 @@ const char *const hk_consistency_names[HK_AGREE_COUNT] = {
     [HK_AGREE_PROTO] = "NCCL_PROTO",
     [HK_AGREE_CHANNELS] = "NCCL_MIN_NCHANNELS, NCCL_MAX_NCHANNELS, or minCTAs and maxCTAs of ncclConfig_t",
     [HK_AGREE_TUNING_FILE] = "HOCKET_TUNING_FILE (what the file says)",
+    [HK_AGREE_PROGRAMS] = "HOCKET_PROGRAMS (the programs in the folder)",
     [HK_AGREE_GRAPH_FILE] = "NCCL_GRAPH_FILE",
     [HK_AGREE_CROSS_NIC] = "NCCL_CROSS_NIC",
     [HK_AGREE_P2P_LEVEL] = "NCCL_P2P_LEVEL, NCCL_PXN_DISABLE or NCCL_NVB_DISABLE",
@@ -69,9 +71,14 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
   const char *algo = s->ALGO, *proto = s->PROTO;
   const char *rules = s->TUNING_FILE;
   *o = (hk_overrides){.settings = s, .gdr_level = HK_PATH_PXB};
+  if (s->PROGRAMS && *s->PROGRAMS) {
+    HK_OR_RETURN(hk_user_programs_load(&o->programs, s->PROGRAMS, (unsigned)s->SLOTS));
+    o->filter.algorithms = o->programs->all;
+    o->agreement[HK_AGREE_PROGRAMS] = o->programs->hash;
+  }
   HK_OR_RETURN(hk_filter_parse(&o->filter, algo, proto));
   HK_OR_RETURN(overrides_read_channels(o, s, min_channels, max_channels));
-  if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules));
+  if (rules && *rules) HK_OR_RETURN(hk_rules_read(&o->rules, rules, hk_filter_algorithms(&o->filter)));
   o->filter.rules = o->rules;
   o->filter.batch_invariant = s->BATCH_INVARIANT != 0;
   HK_OR_RETURN(overrides_read_level(s->P2P_LEVEL, "NCCL_P2P_LEVEL", &o->paths.p2p_level));
@@ -97,6 +104,9 @@ hk_status hk_overrides_read(hk_overrides *o, const hk_settings *s, int min_chann
 
 void hk_overrides_clear(hk_overrides *o) {
   hk_rules_free(o->rules);
+  hk_user_programs_free(o->programs);
   o->rules = NULL;
+  o->programs = NULL;
   o->filter.rules = NULL;
+  o->filter.algorithms = NULL;
 }

@@ -15,6 +15,7 @@ typedef enum hk_consistency {
   HK_AGREE_PROTO,
   HK_AGREE_CHANNELS,
   HK_AGREE_TUNING_FILE,
+  HK_AGREE_PROGRAMS,
   HK_AGREE_GRAPH_FILE,
   HK_AGREE_CROSS_NIC,
   HK_AGREE_P2P_LEVEL,
@@ -29,8 +30,9 @@ extern const char *const hk_consistency_names[HK_AGREE_COUNT]; /* the variable t
 typedef struct hk_overrides {
   const struct hk_settings *settings;
   hk_filter filter;
-  struct hk_rules *rules; /* rules of the tuning file, to which `filter` points; NULL: none */
-  hk_path_rules paths;    /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
+  struct hk_user_programs *programs; /* HOCKET_PROGRAMS, to which `filter` points; NULL: none */
+  struct hk_rules *rules;            /* rules of the tuning file, to which `filter` points; NULL: none */
+  hk_path_rules paths;               /* NCCL_P2P_LEVEL, NCCL_P2P_DISABLE, NCCL_PXN_DISABLE, NCCL_NVB_DISABLE */
   /* NCCL_NET_GDR_LEVEL: if a GPU and a NIC are further apart, data goes through host memory */
   hk_path_class gdr_level;
   int cross_nic; /* NCCL_CROSS_NIC: 0, 1, 2 (if it is better) */

@@ -18,6 +18,7 @@ static const char *const field_names[FIELDS] = {"collective", "bytes from", "byt
 typedef struct place {
   const char *file;
   int line;
+  const hk_algorithm *const *algorithms;
 } place;
 
 static hk_status rules_wrong(const place *p, int field, const char *text, const char *wanted) {
@@ -71,15 +72,15 @@ static hk_status rules_parse_names(const place *p, char *f[FIELDS], hk_rule *r) 
   r->coll = r->algorithm = r->protocol = -1;
   for (int c = 0; c < HK_COLL_COUNT; c++)
     if (!strcasecmp(f[0], hk_coll_name((hk_coll)c))) r->coll = c;
-  for (int i = 0; hk_algorithms[i]; i++)
-    if (!strcasecmp(f[5], hk_algorithms[i]->name)) r->algorithm = i;
+  for (int i = 0; p->algorithms[i]; i++)
+    if (!strcasecmp(f[5], p->algorithms[i]->name)) r->algorithm = i;
   for (int i = 0; i < HK_PROTO_COUNT; i++)
     if (!strcasecmp(f[6], hk_protocols[i].name)) r->protocol = i;
   if (r->coll < 0 && !rules_any(f[0])) return rules_wrong(p, 0, f[0], "a collective, as allreduce, or *");
   if (r->algorithm < 0 && !rules_any(f[5]))
     return rules_wrong(p, 5, f[5], "an algorithm (hocket plan lists them) or *");
   if (r->protocol < 0 && !rules_any(f[6])) return rules_wrong(p, 6, f[6], "Simple, LL, LL128 or *");
-  if (r->coll >= 0 && r->algorithm >= 0 && !(hk_algorithms[r->algorithm]->colls >> r->coll & 1u))
+  if (r->coll >= 0 && r->algorithm >= 0 && !(p->algorithms[r->algorithm]->colls >> r->coll & 1u))
     return rules_wrong(p, 5, f[5], "this algorithm has no program for that collective");
   return HK_OK;
 }
@@ -130,12 +131,12 @@ uint64_t hk_rules_hash(const hk_rules *r) {
   return h;
 }
 
-hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text) {
+hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text, const hk_algorithm *const *algorithms) {
   hk_status rc = HK_OK;
   hk_rules *r = calloc(1, sizeof *r);
   *out = NULL;
   if (!r) return HK_FAIL_ERRNO("no memory for a tuning file's rules");
-  place p = {.file = name};
+  place p = {.file = name, .algorithms = algorithms};
   while (*text) {
     char line[LINE_BYTES];
     size_t n = strcspn(text, "\n"), used = n;
@@ -162,7 +163,7 @@ out:
   return rc;
 }
 
-hk_status hk_rules_read(hk_rules **out, const char *path) {
+hk_status hk_rules_read(hk_rules **out, const char *path, const hk_algorithm *const *algorithms) {
   hk_status rc = HK_OK;
   char *text = NULL;
   *out = NULL;
@@ -179,7 +180,7 @@ hk_status hk_rules_read(hk_rules **out, const char *path) {
     goto out;
   }
   text[n] = 0;
-  rc = hk_rules_parse(out, path, text);
+  rc = hk_rules_parse(out, path, text, algorithms);
 out:
   free(text);
   fclose(f);

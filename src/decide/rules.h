@@ -18,7 +18,7 @@ typedef struct hk_rule {
   int coll; /* hk_coll; -1: any */
   size_t from, to;
   int nranks, nhosts; /* 0: any */
-  int algorithm;      /* index into hk_algorithms; -1: free */
+  int algorithm;      /* index into the algorithms; -1: free */
   int protocol;       /* hk_protocol; -1: free */
   int channels;       /* 0: free */
 } hk_rule;
@@ -28,9 +28,11 @@ typedef struct hk_rules {
   hk_rule *at;
 } hk_rules;
 
-/* Parses a file or a text. HK_ERR_ARGUMENT with file, line and the reason. */
-hk_status hk_rules_read(hk_rules **out, const char *path);
-hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text);
+/* Parses a file or a text, which names some of `algorithms` (ended by NULL). HK_ERR_ARGUMENT with file, line and the
+ * reason. */
+hk_status hk_rules_read(hk_rules **out, const char *path, const struct hk_algorithm *const *algorithms);
+hk_status hk_rules_parse(hk_rules **out, const char *name, const char *text,
+                         const struct hk_algorithm *const *algorithms);
 uint64_t hk_rules_hash(const hk_rules *r); /* equal rules have equal hashes on all ranks */
 void hk_rules_free(hk_rules *r);           /* r may be NULL */
 /* Returns true if the rule applies to this call on this machine. */

@@ -30,6 +30,10 @@ size_t hk_size_class_last(size_t bytes) {
   return ((size_t)1 << power) + ((part + 1) << (power - 3));
 }
 
+const hk_algorithm *const *hk_filter_algorithms(const hk_filter *w) {
+  return w && w->algorithms ? w->algorithms : hk_algorithms;
+}
+
 static bool select_barred(const hk_filter *w, hk_coll coll, int algorithm) {
   return w && (w->barred[coll] >> algorithm & 1u);
 }
@@ -99,8 +103,9 @@ static hk_status select_cheapest(const hk_machine *m, const hk_filter *w, hk_col
                                  bool *found) {
   const size_t last = hk_size_class_last(bytes);
   *found = false;
-  for (int i = 0; hk_algorithms[i]; i++) {
-    const hk_algorithm *a = hk_algorithms[i];
+  const hk_algorithm *const *all = hk_filter_algorithms(w);
+  for (int i = 0; all[i]; i++) {
+    const hk_algorithm *a = all[i];
     if (select_barred(w, coll, i) || select_varies(w, coll, a) || !hk_algorithm_supports(a, &m->team, coll)) continue;
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       hk_decision d;
@@ -182,10 +187,11 @@ hk_status hk_select(const hk_machine *m, const hk_filter *filter, hk_coll coll, 
 
 hk_status hk_select_one(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes, const hk_algorithm *a,
                         hk_protocol p, hk_decision *out, bool *can) {
+  const hk_algorithm *const *all = hk_filter_algorithms(filter);
   int i = 0;
   *can = false;
-  while (hk_algorithms[i] && hk_algorithms[i] != a) i++;
-  if (!hk_algorithms[i] || select_barred(filter, coll, i) || select_varies(filter, coll, a) ||
+  while (all[i] && all[i] != a) i++;
+  if (!all[i] || select_barred(filter, coll, i) || select_varies(filter, coll, a) ||
       !hk_algorithm_supports(a, &m->team, coll))
     return HK_OK;
   if (!select_speaks(m, a, p) || select_protocol_barred(filter, coll, p) || select_left_out(filter, i, p)) return HK_OK;
@@ -212,11 +218,12 @@ static const char *const protocol_needs[HK_PROTO_COUNT] = {
 
 hk_status hk_select_all(const hk_machine *m, const hk_filter *filter, hk_coll coll, size_t bytes,
                         hk_alternative out[HK_ALTERNATIVES], int *n) {
+  const hk_algorithm *const *all = hk_filter_algorithms(filter);
   *n = 0;
-  for (int i = 0; hk_algorithms[i]; i++) {
-    const hk_algorithm *a = hk_algorithms[i];
+  for (int i = 0; all[i]; i++) {
+    const hk_algorithm *a = all[i];
     hk_alternative row = {.what.algorithm = a, .what.channels = 1};
-    const char *cannot = a->cannot && (a->colls >> coll & 1u) ? a->cannot(&m->team, hk_coll_plain(coll)) : NULL;
+    const char *cannot = a->colls >> coll & 1u ? hk_algorithm_cannot(a, &m->team, coll) : NULL;
     if (!(a->colls >> coll & 1u)) continue; /* it does not have this collective */
     if (cannot)
       snprintf(row.why, sizeof row.why, "%s", cannot);

@@ -16,16 +16,18 @@ struct hk_rules; /* rules.h: a tuning file */
 
 /* The user's restrictions.  All zero: none. */
 typedef struct hk_filter {
-  uint32_t barred[HK_COLL_COUNT];          /* bit i: not the i-th algorithm of the registry */
-  uint8_t barred_protocols[HK_COLL_COUNT]; /* bit p: not protocol p */
-  uint32_t only[HK_PROTO_COUNT];           /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
-  int min_channels, max_channels;          /* 0: no restriction */
-  bool efficient;                          /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
-  const struct hk_rules *rules;            /* of a tuning file; may be NULL */
+  const struct hk_algorithm *const *algorithms; /* ended by NULL; NULL: hk_algorithms, the built-in ones */
+  uint32_t barred[HK_COLL_COUNT];               /* bit i: not the i-th of the algorithms */
+  uint8_t barred_protocols[HK_COLL_COUNT];      /* bit p: not protocol p */
+  uint32_t only[HK_PROTO_COUNT];  /* bit i: the i-th algorithm by this protocol may be used; all 0: any may */
+  int min_channels, max_channels; /* 0: no restriction */
+  bool efficient;                 /* more channels only for a larger gain: NCCL_CTA_POLICY_EFFICIENCY */
+  const struct hk_rules *rules;   /* of a tuning file; may be NULL */
   /* Sums in the fixed order only (hk_algorithm.fixed_order): HOCKET_BATCH_INVARIANT. It has priority over all other
    * restrictions. */
   bool batch_invariant;
 } hk_filter;
+const struct hk_algorithm *const *hk_filter_algorithms(const hk_filter *w); /* w may be NULL */
 /* Parses NCCL_ALGO and NCCL_PROTO (either may be NULL): "ring,tree", "^tree", "allreduce:tree;broadcast:^ring"; a part
  * without a colon is for all other collectives. HK_ERR_ARGUMENT quotes the unknown word, and lists the known ones. */
 hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto);

@@ -15,7 +15,8 @@ typedef struct hk_msccl {
 /**
  * Reads an algorithm and makes the programs of all its ranks. Each block of the file becomes a lane. Blocks of a rank
  * that wait for each other (depid), or share a chunk of scratch memory, become one lane, in an order in which they can
- * run. So a program needs no waits between lanes.
+ * run. So a program needs no waits between lanes. If two ranks have more than HK_CHANNELS connections, some of these
+ * share a link.
  *
  * HK_ERR_ARGUMENT: the text is not such a file; or, run with unlimited FIFOs, it waits for ever, adds parts that do not
  * belong together, or leaves a wrong chunk in an output. The message has file and line, gpu, block and step. Whether it

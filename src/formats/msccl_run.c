@@ -7,6 +7,7 @@
 #include <string.h>
 #include "../base/array.h"
 #include "../program/builder.h"
+#include "../program/limits.h"
 #include "msccl_file.h"
 
 /* What a chunk of memory holds: a chunk of the message, with the parts of these ranks; no rank: nothing. */
@@ -38,17 +39,28 @@ typedef struct memory {
   size_t nrecords, room;
 } memory;
 
+typedef struct message {
+  value data;
+  int turn; /* its number among the messages of the link */
+} message;
 typedef struct queue {
-  value *at;
+  message *at;
   size_t room;
 } queue;
+
+/* The link of a connection: two ranks have at most HK_CHANNELS, so connections may have to share one. */
+typedef struct link {
+  int first; /* the first sending block of those that share it, which counts for all */
+  int channel;
+  int sent, received; /* messages */
+} link;
 
 typedef struct run {
   hk_msccl_file *f;
   int nin, nout; /* chunks of a rank's input and output */
   memory *ranks;
-  queue *sent;  /* by sending block */
-  int *channel; /* by sending block: the number of its connection among those of the two ranks */
+  queue *sent; /* by sending block */
+  link *links; /* likewise */
 } run;
 
 __attribute__((format(printf, 4, 5), cold)) static bool msccl_run_wrong(run *x, const hk_msccl_block *b,
@@ -221,7 +233,14 @@ static bool msccl_run_chunk(run *x, hk_msccl_block *b, const hk_msccl_step *s) {
       return false;
   }
   if (s->does & HK_MSCCL_RECV) {
-    w = x->sent[b->sender].at[b->received++];
+    const message *got = &x->sent[b->sender].at[b->received++];
+    if (got->turn != x->links[x->links[b->sender].first].received++)
+      return msccl_run_wrong(
+          x, b, s,
+          "receives before a message that was sent earlier: gpu %d has more than %d connections with "
+          "it, so some share a link, on which messages keep their order",
+          b->recv, HK_CHANNELS);
+    w = got->data;
     r.src[r.nsrc++] = (operand){HK_LINK, msccl_run_link_block(x, &w)};
     if (!(s->does & HK_MSCCL_ADD))
       v = w;
@@ -233,7 +252,7 @@ static bool msccl_run_chunk(run *x, hk_msccl_block *b, const hk_msccl_step *s) {
     queue *q = &x->sent[own];
     r.dst[r.ndst++] = (operand){HK_LINK, msccl_run_link_block(x, &v)};
     if (!HK_RESERVE(q->at, q->room, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
-    q->at[b->sent++] = v;
+    q->at[b->sent++] = (message){v, x->links[x->links[own].first].sent++};
   }
   if (s->does & HK_MSCCL_ADD && v.ranks == all) r.flags = HK_INSTR_FINAL;
   if (adds_to && r.dst[0].space == HK_OUT) r.to = r.dst[0].block;
@@ -349,7 +368,7 @@ static hk_operand msccl_run_operand(const run *x, hk_builder *b, const record *r
   if (o->space == HK_IN) return hk_in(o->block, 0);
   if (o->space == HK_OUT) return hk_out(o->block, 0);
   if (o->space == HK_SCRATCH) return hk_scratch(o->block);
-  hk_build_channel(b, (unsigned)x->channel[source ? block->sender : r->block]);
+  hk_build_channel(b, (unsigned)x->links[source ? block->sender : r->block].channel);
   return source ? hk_recv_from(b, block->recv, o->block, 0) : hk_send_to(b, block->send, o->block, 0);
 }
 
@@ -379,13 +398,24 @@ static hk_status msccl_run_build(const run *x, int gpu, hk_program **out) {
   return hk_builder_finish(b, x->f->name, out);
 }
 
-/* Numbers the connections from one rank to another. */
-static void msccl_run_number_connections(run *x) {
-  for (int i = 0; i < x->f->nblocks; i++) {
-    const hk_msccl_block *b = &x->f->blocks[i];
-    x->channel[i] = 0;
-    for (int k = x->f->first_block[b->gpu]; k < i; k++)
-      x->channel[i] += b->send >= 0 && x->f->blocks[k].send == b->send;
+/* Gives each connection from one rank to another a channel. If they are too many, those whose channels in the file
+ * differ by a multiple of HK_CHANNELS share a link, and their blocks a lane. */
+static void msccl_run_link(run *x, int from, int to) {
+  const hk_msccl_file *f = x->f;
+  const int begin = f->first_block[from], end = f->first_block[from + 1];
+  int first[HK_CHANNELS], n = 0;
+  memset(first, -1, sizeof first);
+  for (int i = begin; i < end; i++) n += f->blocks[i].send == to;
+  const bool shared = n > HK_CHANNELS;
+  for (int i = begin, next = 0; i < end; i++) {
+    const hk_msccl_block *b = &f->blocks[i];
+    if (b->send != to) continue;
+    const int c = shared ? b->chan % HK_CHANNELS : next++;
+    if (first[c] < 0) first[c] = i;
+    x->links[i] = (link){.first = first[c], .channel = c};
+    const int with = f->blocks[first[c]].receiver;
+    msccl_run_tie(x, first[c], i);
+    if (with >= 0 && b->receiver >= 0) msccl_run_tie(x, with, b->receiver);
   }
 }
 
@@ -396,8 +426,8 @@ static bool msccl_run_begin(run *x) {
   x->nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks);
   x->ranks = calloc(n, sizeof *x->ranks);
   x->sent = calloc((size_t)x->f->nblocks + 1, sizeof *x->sent);
-  x->channel = calloc((size_t)x->f->nblocks + 1, sizeof *x->channel);
-  if (!x->ranks || !x->sent || !x->channel) return false;
+  x->links = calloc((size_t)x->f->nblocks + 1, sizeof *x->links);
+  if (!x->ranks || !x->sent || !x->links) return false;
   for (size_t r = 0; r < n; r++) {
     memory *m = &x->ranks[r];
     m->in = calloc((size_t)x->nin, sizeof *m->in);
@@ -409,7 +439,8 @@ static bool msccl_run_begin(run *x) {
     for (int b = 0; b < x->nin; b++) m->in[b] = msccl_run_input(x, (int)r, b);
   }
   for (int i = 0; i < x->f->nblocks; i++) x->f->blocks[i].lane = i;
-  msccl_run_number_connections(x);
+  for (int from = 0; from < x->f->nranks; from++)
+    for (int to = 0; to < x->f->nranks; to++) msccl_run_link(x, from, to);
   return true;
 }
 
@@ -426,7 +457,7 @@ static void msccl_run_end(run *x) {
   for (int i = 0; x->sent && i < x->f->nblocks; i++) free(x->sent[i].at);
   free(x->ranks);
   free(x->sent);
-  free(x->channel);
+  free(x->links);
 }
 
 hk_status hk_msccl_run(hk_msccl_file *f, hk_program **programs) {

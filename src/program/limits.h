@@ -11,6 +11,7 @@
 typedef enum hk_protocol { HK_PROTO_SIMPLE, HK_PROTO_LL, HK_PROTO_LL128, HK_PROTO_COUNT } hk_protocol;
 
 enum {
+  HK_CHANNELS = 8, /* of links between two ranks, for collectives */
   /* small_bytes of a link that grows: the payload that networks send together with the header, from and to their own
    * memory. A GPU's link over the network has memory for such slots from the start. */
   HK_LINK_SMALL = 4064,

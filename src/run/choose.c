@@ -188,11 +188,12 @@ hk_status hk_choose_check(ncclComm_t c, const hk_call *op, const char *who) {
   hk_machine m = choose_machine_for(c, op);
   hk_filter filter = choose_filter_of(c, op);
   hk_decision d;
-  for (int i = 0; hk_algorithms[i]; i++)
+  const hk_algorithm *const *all = hk_filter_algorithms(&filter);
+  for (int i = 0; all[i]; i++)
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       bool can;
-      HK_OR_RETURN(hk_select_one(&m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), hk_algorithms[i],
-                                 (hk_protocol)p, &d, &can));
+      HK_OR_RETURN(
+          hk_select_one(&m, &filter, (hk_coll)op->coll, choose_whole_bytes(c, op), all[i], (hk_protocol)p, &d, &can));
       if (can) return HK_OK;
     }
   return HK_FAIL(
@@ -229,18 +230,18 @@ static hk_status choose_class(ncclComm_t c, const hk_call *op, size_t bytes, hk_
   if (op->asks || s->tuner || s->overrides->rules) return choose_select_for(c, op, bytes, d);
   choose_helpers(c, op, &in_switch, &in_network);
   const int kind = 1 + in_switch + 2 * in_network + 4 * ((op->redop & HK_REDOP_INVARIANT) != 0);
+  const hk_algorithm *const *all = hk_filter_algorithms(&s->overrides->filter);
   hk_class_decision *kept = &s->classes[op->coll * HK_SIZE_CLASSES + hk_size_class(bytes)];
   if (kept->known == kind) {
-    *d = (hk_decision){.algorithm = hk_algorithms[kept->algorithm],
-                       .protocol = (hk_protocol)kept->protocol,
-                       .channels = kept->channels};
+    *d = (hk_decision){
+        .algorithm = all[kept->algorithm], .protocol = (hk_protocol)kept->protocol, .channels = kept->channels};
     return HK_OK;
   }
   HK_OR_RETURN(choose_select_for(c, op, bytes, d));
   if (d->note) return HK_OK; /* said for each size */
   *kept =
       (hk_class_decision){.known = (uint8_t)kind, .protocol = (uint8_t)d->protocol, .channels = (uint16_t)d->channels};
-  while (hk_algorithms[kept->algorithm] != d->algorithm) kept->algorithm++;
+  while (all[kept->algorithm] != d->algorithm) kept->algorithm++;
   return HK_OK;
 }
 

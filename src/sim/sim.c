@@ -92,7 +92,7 @@ int hk_simulator_ranks(const hk_simulator *x) { return x->nranks; }
 
 const char *hk_simulator_cannot(const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
   if (!(a->colls >> coll & 1u)) return "does not do this collective";
-  return a->cannot ? a->cannot(&x->machine.team, hk_coll_plain(coll)) : NULL;
+  return hk_algorithm_cannot(a, &x->machine.team, coll);
 }
 
 hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const hk_algorithm *a, hk_coll coll) {
@@ -104,13 +104,15 @@ hk_status hk_simulator_summarize(hk_summary *out, const hk_simulator *x, const h
 /* ---- what runs ---- */
 
 static hk_status sim_filter_algorithm(hk_filter *w, const hk_simulator *x, hk_coll coll, const char *name) {
-  const hk_algorithm *a = hk_algorithm_by_name(name);
+  const hk_algorithm *const *all = hk_filter_algorithms(w), *a = NULL;
+  for (int i = 0; all[i] && !a; i++)
+    if (!strcmp(all[i]->name, name)) a = all[i];
   if (!a) return HK_FAIL(HK_ERR_ARGUMENT, "there is no algorithm '%s'", name);
   const char *cannot = hk_simulator_cannot(x, a, coll);
   if (cannot) return HK_FAIL(HK_ERR_ARGUMENT, "%s of %s by %s: it %s", hk_coll_name(coll), x->c->name, name, cannot);
   w->barred[coll] = 0;
-  for (int i = 0; hk_algorithms[i]; i++)
-    if (hk_algorithms[i] != a) w->barred[coll] |= 1u << i;
+  for (int i = 0; all[i]; i++)
+    if (all[i] != a) w->barred[coll] |= 1u << i;
   return HK_OK;
 }
 

@@ -54,19 +54,20 @@ static int sim_open_machines(hk_sim_view *v, const options *o, int nargs, char *
 }
 
 /* "ring,tree", "all", or NULL: the selector's choice. */
-static int sim_read_algorithms(const char *list, const char **out, int room, int *n) {
+static int sim_read_algorithms(const char *list, const hk_algorithm *const *all, const hk_algorithm **out, int room,
+                               int *n) {
   *n = 0;
   if (!list) out[(*n)++] = NULL;
-  for (int i = 0; list && !strcmp(list, "all") && hk_algorithms[i] && *n < room; i++)
-    out[(*n)++] = hk_algorithms[i]->name;
+  for (int i = 0; list && !strcmp(list, "all") && all[i] && *n < room; i++) out[(*n)++] = all[i];
   if (!list || !strcmp(list, "all")) return HK_EXIT_OK;
   for (const char *p = list; *p;) {
     char word[24] = "";
     size_t length = strcspn(p, ",");
     snprintf(word, sizeof word, "%.*s", (int)length, p);
-    const hk_algorithm *a = hk_algorithm_by_name(word);
-    if (!a) return hk_tool_wrong_word("--algorithm", word, hk_tool_algorithm_word);
-    if (*n < room) out[(*n)++] = a->name;
+    int i = 0;
+    while (all[i] && strcmp(all[i]->name, word)) i++;
+    if (!all[i]) return hk_tool_wrong_word("--algorithm", word, hk_tool_algorithm_word);
+    if (*n < room) out[(*n)++] = all[i];
     p += length + (p[length] == ',');
   }
   return HK_EXIT_OK;
@@ -74,9 +75,10 @@ static int sim_read_algorithms(const char *list, const char **out, int room, int
 
 enum { SERIES = 64 };
 
-static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, const char *algorithm, bool list) {
+static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, const hk_algorithm *algorithm,
+                          bool list) {
   hk_sim_options how = {.filter = &o->overrides.filter,
-                        .algorithm = algorithm,
+                        .algorithm = algorithm ? algorithm->name : NULL,
                         .protocol = o->protocol ? o->protocol - 1 : -1,
                         .channels = o->channels,
                         .chunk = o->chunk,
@@ -84,7 +86,7 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
                         .folded = o->flow,
                         .graph = o->graph,
                         .seed = (uint64_t)o->seed};
-  if (list && algorithm && hk_simulator_cannot(site->simulator, hk_algorithm_by_name(algorithm), o->coll)) return HK_OK;
+  if (list && algorithm && hk_simulator_cannot(site->simulator, algorithm, o->coll)) return HK_OK;
   int series = v->nseries++;
   for (double x = (double)o->begin; x <= (double)o->end * 1.0001; x *= o->factor) {
     size_t bytes = (size_t)x;
@@ -92,7 +94,7 @@ static hk_status simulate(hk_sim_view *v, const options *o, hk_sim_site *site, c
     how.timeline = o->trace && last && !series;
     hk_sim_row *row = hk_sim_view_add(v);
     if (!row) return HK_FAIL_ERRNO("no memory for the results");
-    *row = (hk_sim_row){.site = site, .series = series, .bytes = bytes, .wanted = algorithm};
+    *row = (hk_sim_row){.site = site, .series = series, .bytes = bytes, .wanted = how.algorithm};
     HK_OR_RETURN(hk_sim_run(&row->result, site->simulator, o->coll, bytes, &how));
   }
   return HK_OK;
@@ -116,14 +118,14 @@ static int sim_write_trace(const hk_sim_view *v, const char *file) {
 static int sim_run(void *into, int nargs, char **args) {
   options *o = into;
   hk_sim_view v = {.coll = o->coll};
-  const char *algorithms[SERIES];
+  const hk_algorithm *algorithms[SERIES];
   int n, code;
   if (o->factor <= 1) return hk_tool_wrong("--factor must be more than 1");
   if (o->begin < 1 || o->end < o->begin) return hk_tool_wrong("--begin must be at least 1 and at most --end");
-  code = sim_read_algorithms(o->algorithms, algorithms, SERIES, &n);
-  if (code != HK_EXIT_OK) return code;
   hk_status read = hk_overrides_read(&o->overrides, hk_settings_now(), 0, 0);
   code = read != HK_OK ? hk_tool_failed(read) : o->plot ? hk_sim_view_can_plot(o->plot) : HK_EXIT_OK;
+  if (code == HK_EXIT_OK)
+    code = sim_read_algorithms(o->algorithms, hk_filter_algorithms(&o->overrides.filter), algorithms, SERIES, &n);
   if (code == HK_EXIT_OK) code = sim_open_machines(&v, o, nargs, args);
   for (int m = 0; m < v.nsites && code == HK_EXIT_OK; m++)
     for (int a = 0; a < n && code == HK_EXIT_OK; a++) {

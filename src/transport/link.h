@@ -33,6 +33,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
+#include "../program/limits.h"
 
 enum { HK_CACHE_LINE = 64, HK_SLOT_INLINE = 48, HK_MCAST_SLOTS = 64 };
 /* small_bytes of a multicast link in shared memory. Measured for two ranks: messages of 8 KiB take 0.66 us if a place
@@ -104,7 +105,7 @@ typedef struct hk_link_key {
   uint8_t kind;     /* hk_link_kind */
   uint16_t channel; /* 0..HK_CHANNELS-1: collective lanes; HK_CHANNEL_P2P: send/recv; from 256 on: relay.h */
 } hk_link_key;
-enum { HK_CHANNELS = 8, HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
+enum { HK_CHANNEL_P2P = HK_CHANNELS, HK_CHANNEL_COUNT };
 
 struct hk_transport;
 /* One end of a link, private to its rank. Its address does not change from open to close. */

@@ -7,7 +7,7 @@ unset HOCKET_DEVICE
 bin=$HK_BUILD/bin emulator=$(cd "$HK_BUILD/cudaemu" 2>/dev/null && pwd)
 [ -e "$emulator/kernels.so" ] || { echo "SKIP: the emulated CUDA driver and its kernels are not built (g++)"; exit 77; }
 export LD_LIBRARY_PATH=$emulator HOCKET_CUDA_IMAGE=$emulator/kernels.so CUDAEMU_MEMORY_MB=256 NCCL_DEBUG=WARN
-out=$(mktemp) && trap 'rm -f "$out"' EXIT
+out=$(mktemp) programs=$(mktemp -d) && trap 'rm -rf "$out" "$programs"' EXIT
 bad=0 runs=0
 # runs GPUS PROGRAM ARGUMENTS...: it ends well, finds nothing wrong, and says that it is on a GPU.
 runs() {
@@ -35,6 +35,8 @@ runs 1 put_perf -g 2 -b 1K -e 1K -G 3
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 all_reduce_perf -t 2 -b 1K -e 64K -f 64 # over the network, with the proxy
 NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50
 NCCL_P2P_DISABLE=1 runs 2 put_perf -t 2 -b 8 -e 200K -f 50 -G 3
+awk -v n=4 -f tests/support/msccl-ring.awk >"$programs/ring.xml"
+HOCKET_PROGRAMS=$programs NCCL_ALGO=written runs 2 all_reduce_perf -t 4 -b 4 -e 1M -f 16 -o avg # a user's program
 # Ranks that share a GPU and its hardware queues: with the driver's 8 they would wait for each other for ever, so the programs ask
 # for 32.  A user who asks for fewer gets a warning with the consequence.
 export CUDAEMU_CONNECTIONS=8

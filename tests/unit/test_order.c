@@ -152,8 +152,9 @@ TEST(only_fixed_is_chosen) {
   static const char *const lists[] = {NULL, "ring,tree", "^direct", "NVLS,pat,binomial", "allreduce:flat;hier"};
   hk_rules *rules;
   hk_alternative rows[HK_ALTERNATIVES];
-  ck_assert_int_eq(hk_rules_parse(&rules, "rules", "*, 1K, 64K, *, *, ring, *, *\n*, 64K, *, *, *, tree, *, 4\n"),
-                   HK_OK);
+  ck_assert_int_eq(
+      hk_rules_parse(&rules, "rules", "*, 1K, 64K, *, *, ring, *, *\n*, 64K, *, *, *, tree, *, 4\n", hk_algorithms),
+      HK_OK);
   for (size_t i = 0; i < HK_ARRAY_LENGTH(machines); i++)
     for (size_t k = 0; k < HK_ARRAY_LENGTH(lists) * 2; k++)
       for (size_t c = 0; c < HK_ARRAY_LENGTH(reducing); c++)

@@ -44,7 +44,8 @@ TEST(rules_in_order) {
                                   "\n"
                                   "AllReduce,0,*,4,*,ring,simple,*\r\n"
                                   "*,1M,*,*,*,ring,Simple,2\n"
-                                  "*,*,*,*,*,flat,*,*"),
+                                  "*,*,*,*,*,flat,*,*",
+                                  hk_algorithms),
                    HK_OK);
   ck_assert_int_eq(r->n, 4);
   ck_assert_str_eq(decide(r, &m, HK_ALLREDUCE, 64 << 10).algorithm->name, "tree");
@@ -79,12 +80,12 @@ TEST(rules_wrong) {
                {"broadcast,0,1,2,3,ring,LL,1", "no program for that collective"}};
   for (unsigned i = 0; i < HK_ARRAY_LENGTH(cases); i++) {
     hk_rules *r;
-    ck_assert_int_eq(hk_rules_parse(&r, "file", cases[i].text), HK_ERR_ARGUMENT);
+    ck_assert_int_eq(hk_rules_parse(&r, "file", cases[i].text, hk_algorithms), HK_ERR_ARGUMENT);
     ck_assert_ptr_null(r);
     ck_assert_msg(strstr(hk_last_error(), cases[i].said) != NULL, "\"%s\": %s", cases[i].text, hk_last_error());
   }
   hk_rules *r;
-  ck_assert_int_eq(hk_rules_read(&r, "/no/such/file"), HK_ERR_ARGUMENT);
+  ck_assert_int_eq(hk_rules_read(&r, "/no/such/file", hk_algorithms), HK_ERR_ARGUMENT);
   ck_assert_ptr_nonnull(strstr(hk_last_error(), "HOCKET_TUNING_FILE: /no/such/file"));
 }
 
@@ -280,7 +281,7 @@ static void say_rules(void *arg, const char *name, unsigned k, char *said) {
   char *other = changed(text, rule_words, HK_ARRAY_LENGTH(rule_words), &seed);
   hk_rules *r = NULL;
   (void)arg;
-  int n = snprintf(said, GOLDEN_TEXT, "%d", hk_rules_parse(&r, "file", other));
+  int n = snprintf(said, GOLDEN_TEXT, "%d", hk_rules_parse(&r, "file", other, hk_algorithms));
   if (!r) snprintf(said + n, GOLDEN_TEXT - (size_t)n, " %s", hk_last_error());
   if (r) n += snprintf(said + n, GOLDEN_TEXT - (size_t)n, " %llx", (unsigned long long)hk_rules_hash(r));
   for (int i = 0; r && i < r->n; i++) n += snprintf(said + n, GOLDEN_TEXT - (size_t)n, " to %zu", r->at[i].to);

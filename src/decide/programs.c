@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads the programs of a folder (programs.h). */
+#include "programs.h"
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include "../base/log.h"
+#include "../program/verify.h"
+#include "../topo/topo.h" /* hk_hash_mix */
+
+enum { FILE_MOST = 16 << 20 };
+
+/* The whole file, ended by a zero byte; NULL: the error is set. */
+static char *programs_read_file(const char *path) {
+  FILE *f = fopen(path, "re");
+  char *text = malloc(FILE_MOST + 1);
+  const size_t n = f && text ? fread(text, 1, FILE_MOST + 1, f) : 0;
+  const bool good = f && text && !ferror(f) && n <= FILE_MOST;
+  if (!good) (void)HK_FAIL(HK_ERR_ARGUMENT, "%s cannot be read, or has more than %d bytes", path, FILE_MOST);
+  if (good)
+    text[n] = 0;
+  else
+    free(text);
+  if (f) fclose(f);
+  return good ? text : NULL;
+}
+
+static hk_status programs_prove(const hk_msccl *m, const char *path, unsigned slots) {
+  for (int in_place = 0; in_place < 2; in_place++) {
+    const hk_verify_options o = {.slots = slots, .waves = slots + 1, .in_place = in_place};
+    hk_verify_report report;
+    const hk_status rc = hk_verify((const hk_program *const *)m->programs, m->nranks, &o, &report);
+    if (rc != HK_OK) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", path, report.message);
+  }
+  return HK_OK;
+}
+
+/* What the proof does not say: that this library can run them. */
+static hk_status programs_check(const hk_msccl *m, const char *path) {
+  const hk_coll coll = (hk_coll)m->programs[0]->coll;
+  if (hk_coll_has_root(coll))
+    return HK_FAIL(HK_ERR_ARGUMENT, "%s: a program of %s is for one root only", path, hk_coll_name(coll));
+  return HK_OK;
+}
+
+/* Programs carry their algorithm's name, which must differ from all others'. */
+static void programs_name(hk_user_programs *p, hk_msccl *m) {
+  char name[sizeof m->programs[0]->algorithm];
+  const char *wanted = m->programs[0]->algorithm;
+  snprintf(name, sizeof name, "%s", wanted);
+  unsigned number = 2;
+  for (int i = 0; p->all[i]; i++) {
+    if (strcmp(p->all[i]->name, name)) continue;
+    snprintf(name, sizeof name, "%.18s-%u", wanted, number++ % 100);
+    i = -1;
+  }
+  for (int r = 0; r < m->nranks; r++) memcpy(m->programs[r]->algorithm, name, sizeof name);
+}
+
+static void programs_add(hk_user_programs *p, hk_msccl *m, const char *file) {
+  int i = 0;
+  while (p->all[i]) i++;
+  programs_name(p, m);
+  const hk_program *first = m->programs[0];
+  p->own[p->n].file = *m;
+  p->own[p->n].loaded = (hk_loaded){m->programs, m->nranks};
+  snprintf(p->own[p->n].about, sizeof p->own[p->n].about, "the program of %.80s", file);
+  p->own[p->n].algorithm = (hk_algorithm){.name = first->algorithm,
+                                          .about = p->own[p->n].about,
+                                          .colls = 1u << first->coll,
+                                          .loaded = &p->own[p->n].loaded};
+  p->all[i] = &p->own[p->n++].algorithm;
+  for (int r = 0; r < m->nranks; r++) {
+    const unsigned char *bytes = (const unsigned char *)m->programs[r];
+    for (size_t k = 0; k < m->programs[r]->bytes; k++) p->hash = p->hash * 0x100000001b3u + bytes[k];
+  }
+  HK_INFO(HK_SUB_INIT | HK_SUB_TUNING, "%s: %s of %d ranks, proved, as algorithm %s", file,
+          hk_coll_name((hk_coll)first->coll), m->nranks, first->algorithm);
+}
+
+static hk_status programs_load_file(hk_user_programs *p, const char *path, const char *file, unsigned slots) {
+  hk_status rc = HK_OK;
+  hk_msccl m = {.nranks = 0};
+  char *text = programs_read_file(path);
+  if (!text) return HK_ERR_ARGUMENT;
+  HK_TRY(hk_msccl_read(&m, path, text), out);
+  HK_TRY(programs_prove(&m, path, slots), out);
+  HK_TRY(programs_check(&m, path), out);
+  if (p->all[HK_ALGORITHM_LIMIT - 1]) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms before it, the most that may be", path,
+                 HK_ALGORITHM_LIMIT);
+    goto out;
+  }
+  programs_add(p, &m, file);
+  m.programs = NULL;
+out:
+  hk_msccl_free(&m);
+  free(text);
+  return rc;
+}
+
+static int programs_is_file(const struct dirent *e) {
+  const size_t n = strlen(e->d_name);
+  return n > 4 && !strcmp(e->d_name + n - 4, ".xml");
+}
+
+static int programs_by_name(const struct dirent **a, const struct dirent **b) {
+  return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots) {
+  hk_status rc = HK_OK;
+  struct dirent **files = NULL;
+  hk_user_programs *p = calloc(1, sizeof *p);
+  *out = NULL;
+  if (!p) return HK_FAIL_ERRNO("no memory for programs");
+  const int n = scandir(folder, &files, programs_is_file, programs_by_name);
+  if (n < 0) {
+    rc = HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_PROGRAMS: the folder %s cannot be read: %s", folder, strerror(errno));
+    goto out;
+  }
+  for (int i = 0; hk_algorithms[i]; i++) p->all[i] = hk_algorithms[i];
+  p->hash = 1;
+  for (int i = 0; i < n; i++) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name);
+    rc = programs_load_file(p, path, files[i]->d_name, slots);
+    if (rc == HK_ERR_ARGUMENT) {
+      HK_WARN("HOCKET_PROGRAMS: %s is not used: %s", files[i]->d_name, hk_last_error());
+      rc = HK_OK;
+    }
+    if (rc != HK_OK) goto out;
+  }
+  *out = p;
+  p = NULL;
+out:
+  for (int i = 0; i < n; i++) free(files[i]);
+  free(files);
+  hk_user_programs_free(p);
+  return rc;
+}
+
+void hk_user_programs_free(hk_user_programs *p) {
+  for (int i = 0; p && i < p->n; i++) hk_msccl_free(&p->own[i].file);
+  free(p);
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs that a user brings: HOCKET_PROGRAMS names a folder of files. Each file that can be used becomes an algorithm
+ * after the built-in ones: priced, restricted, chosen and run as they are. */
+#ifndef HK_DECIDE_PROGRAMS_H
+#define HK_DECIDE_PROGRAMS_H
+#include "../formats/msccl.h"
+#include "select.h"
+
+typedef struct hk_user_programs {
+  const hk_algorithm *all[HK_ALGORITHM_LIMIT + 1]; /* the built-in algorithms, then `own`; ended by NULL */
+  int n;
+  struct {
+    hk_algorithm algorithm;
+    hk_loaded loaded;
+    hk_msccl file;
+    char about[96];
+  } own[HK_ALGORITHM_LIMIT];
+  uint64_t hash; /* of the programs; equal on ranks that have equal ones */
+} hk_user_programs;
+
+/* Reads the files *.xml of the folder in the order of their names, and proves their programs for links with `slots`
+ * slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot be read. */
+hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
+void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */
+#endif

@@ -1,0 +1,155 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* HOCKET_PROGRAMS: programs from files run as built-in ones do, and ranks must have the same. */
+#include <check.h>
+#include <stdlib.h>
+#include <unistd.h>
+#include "../../src/base/param.h"
+#include "../../src/core/comm.h"
+#include "../../src/decide/programs.h"
+#include "../../src/run/plans.h"
+#include "../support/msccl_files.h"
+#include "../support/ranks.h"
+#include "../support/suite.h"
+
+enum { RANKS = 4, MOST = 300000 };
+static char folder[] = "/tmp/hocket-programs-XXXXXX";
+
+static void put(const char *name, char *text) {
+  char path[128];
+  snprintf(path, sizeof path, "%s/%s", folder, name);
+  FILE *f = fopen(path, "w");
+  if (!f) abort();
+  fputs(text, f);
+  fclose(f);
+  free(text);
+}
+
+static void take_away(void) {
+  static const char *const names[] = {"a-ring.xml",     "b-pairs.xml", "c-gather.xml",
+                                      "d-alltoall.xml", "e-other.xml", "f-wrong.xml"};
+  char path[128];
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(names); i++) {
+    snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+    unlink(path);
+  }
+  rmdir(folder);
+}
+
+static void use_folder(const char *algorithms) {
+  setenv("HOCKET_PROGRAMS", folder, 1);
+  setenv("NCCL_ALGO", algorithms, 1);
+  hk_param_reload();
+}
+
+static void begin(void) {
+  if (!mkdtemp(folder)) abort();
+  put("a-ring.xml", msccl_ring(RANKS, 3, ""));
+  put("b-pairs.xml", msccl_pairs(RANKS));
+  put("c-gather.xml", msccl_direct(RANKS, "allgather"));
+  put("d-alltoall.xml", msccl_direct(RANKS, "alltoall"));
+  put("e-other.xml", msccl_ring(RANKS + 1, 1, ""));
+  put("f-wrong.xml", strdup("<algo/>"));
+}
+
+/* True if all plans for the collective are of this algorithm. */
+static int ran(ncclComm_t c, hk_coll coll, const char *algorithm) {
+  int others = 0, plans = 0;
+  for (const hk_plan *p = c->plans->all; p; p = p->next) {
+    if (p->program->coll != coll) continue;
+    plans++;
+    others += strcmp(p->program->algorithm, algorithm) != 0;
+  }
+  return plans && !others;
+}
+
+typedef struct row {
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  size_t count;
+  int in_place;
+} row;
+
+static int sums(ncclComm_t c, int rank, int nranks, void *arg) {
+  const char *algorithm = arg;
+  static const row rows[] = {{ncclFloat32, ncclSum, 1, 0},      {ncclFloat32, ncclAvg, 1000, 1},
+                             {ncclInt64, ncclMax, 77, 0},       {ncclFloat16, ncclSum, 4097, 1},
+                             {ncclFloat64, ncclSum, 100000, 0}, {ncclInt32, ncclSum, MOST, 1},
+                             {ncclFloat32, ncclSum, MOST, 0}};
+  int bad = 0;
+  char *in = malloc(MOST * 8), *out = malloc(MOST * 8);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(rows); i++) {
+    const row *r = &rows[i];
+    double got = 0, want = 0;
+    test_block mine = {.type = r->type, .op = r->op, .rank = rank, .nranks = nranks, .count = r->count}, sum = mine;
+    sum.rank = TEST_REDUCED;
+    test_fill(&mine, r->in_place ? out : in);
+    bad += RANK_CHECK(ncclAllReduce(r->in_place ? out : in, out, r->count, r->type, r->op, c, NULL));
+    bad += RANK_IS(test_wrong(&sum, out, &got, &want) == r->count);
+  }
+  bad += RANK_IS(ran(c, HK_ALLREDUCE, algorithm));
+  free(in);
+  free(out);
+  return bad;
+}
+
+static int moves(ncclComm_t c, int rank, int nranks, void *arg) {
+  static const size_t counts[] = {1, 333, 65536};
+  int bad = 0;
+  (void)arg;
+  char *in = malloc(65536 * 4 * RANKS), *out = malloc(65536 * 4 * RANKS);
+  for (size_t i = 0; i < HK_ARRAY_LENGTH(counts); i++) {
+    const size_t n = counts[i];
+    double got, want;
+    test_block block = {.type = ncclFloat32, .op = ncclSum, .rank = rank, .nranks = nranks, .count = n};
+    char *own = i == 1 ? out + (size_t)rank * n * 4 : in; /* once in place */
+    test_fill(&block, own);
+    bad += RANK_CHECK(ncclAllGather(own, out, n, ncclFloat32, c, NULL));
+    for (block.rank = 0; block.rank < nranks; block.rank++)
+      bad += RANK_IS(test_wrong(&block, out + (size_t)block.rank * n * 4, &got, &want) == n);
+    bad += RANK_IS(ran(c, HK_ALLGATHER, "made_up-3"));
+    test_block all = {.type = ncclFloat32, .op = ncclSum, .rank = rank, .nranks = nranks, .count = n * (size_t)nranks};
+    test_fill(&all, in);
+    bad += RANK_CHECK(ncclAlltoAll(in, out, n, ncclFloat32, c, NULL));
+    for (int r = 0; r < nranks; r++) {
+      block.rank = r, block.first = (uint64_t)rank * n;
+      bad += RANK_IS(test_wrong(&block, out + (size_t)r * n * 4, &got, &want) == n);
+    }
+    block.first = 0;
+    bad += RANK_IS(ran(c, HK_ALLTOALL, "made_up-4"));
+  }
+  free(in);
+  free(out);
+  return bad;
+}
+
+static const char *const transports[] = {"direct", "shm", "net"};
+
+TEST_LOOP(run, 3) {
+  ranks_reach_by(transports[_i]);
+  use_folder("made_up");
+  ck_assert_int_eq(ranks_as_threads(RANKS, sums, "made_up"), 0);
+  use_folder("made_up-2");
+  ck_assert_int_eq(ranks_as_threads(RANKS, sums, "made_up-2"), 0);
+  use_folder("made_up-3,made_up-4");
+  ck_assert_int_eq(ranks_as_threads(RANKS, moves, NULL), 0);
+}
+
+/* Of a call that no file is for, or of another number of ranks, the built-in algorithms are left. */
+TEST(others) {
+  hk_user_programs *p;
+  hk_machine m = {.team = {.nranks = RANKS + 1, .nhosts = 1, .ranks_per_host = RANKS + 1}};
+  ck_assert_int_eq(hk_user_programs_load(&p, folder, 8), HK_OK);
+  ck_assert_int_eq(p->n, 5); /* not the wrong one */
+  ck_assert_str_eq(p->own[4].algorithm.name, "made_up-5");
+  for (int i = 0; i < p->n; i++)
+    ck_assert_int_eq(hk_algorithm_supports(&p->own[i].algorithm, &m.team, HK_ALLREDUCE), i == 4);
+  hk_user_programs_free(p);
+  ck_assert_int_eq(hk_user_programs_load(&p, "/no/such/folder", 8), HK_ERR_ARGUMENT);
+}
+
+int main(void) {
+  begin();
+  const int code = suite_main("user_programs", .timeout = 120);
+  take_away();
+  return code;
+}
