@@ -48,13 +48,12 @@ static void msccl_file_read_head(hk_msccl_file *f, const hk_xml_node *algo, hk_m
   out->out_of_place = out_of_place;
   out->least = (unsigned long long)least;
   out->most = (unsigned long long)most;
-  const int messages = hk_coll_in_blocks(f->coll, f->nranks) > hk_coll_out_blocks(f->coll, f->nranks)
-                           ? hk_coll_in_blocks(f->coll, f->nranks)
-                           : hk_coll_out_blocks(f->coll, f->nranks);
-  if (!f->report.errors && hk_coll_partition(f->coll) == HK_PART_WHOLE && f->chunks != messages)
-    hk_xml_say(&f->report, algo, true,
-               "nchunksperloop=\"%d\" of <algo>: a program of %s moves whole messages, and here are %d of them",
-               f->chunks, hk_coll_name(f->coll), messages);
+  const int in = hk_coll_in_blocks(f->coll, f->nranks), n = hk_coll_out_blocks(f->coll, f->nranks);
+  const int messages = hk_coll_partition(f->coll) == HK_PART_SPLIT ? 1 : in > n ? in : n;
+  if (!f->report.errors && f->chunks % messages)
+    hk_xml_say(&f->report, algo, true, "nchunksperloop=\"%d\" of <algo> does not divide the %d messages of %s evenly",
+               f->chunks, messages, hk_coll_name(f->coll));
+  f->parts = f->chunks / messages;
 }
 
 static bool msccl_file_read_place(hk_msccl_file *f, const hk_xml_node *n, const char *buffer, const char *offset,

@@ -39,8 +39,10 @@ typedef struct hk_msccl_file {
   hk_xml_report report;
   hk_coll coll;
   char name[24];
-  int nranks, chunks; /* chunks: of the larger of a rank's buffers */
-  int scratch;        /* the most chunks of scratch memory of a rank */
+  int nranks;
+  int chunks;  /* of the larger of a rank's buffers */
+  int parts;   /* chunks of a message */
+  int scratch; /* the most chunks of scratch memory of a rank */
   int first_block[HK_MSCCL_RANKS + 1];
   int nblocks, nsteps;
   hk_msccl_block *blocks; /* rank after rank, by id */

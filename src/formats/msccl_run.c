@@ -93,8 +93,8 @@ static void msccl_run_tie(run *x, int a, int b) {
 static value msccl_run_input(const run *x, int gpu, int block) {
   const hk_coll coll = x->f->coll;
   if (!hk_coll_has_input(coll, gpu, 0)) return (value){0, 0};
-  const bool plain = hk_coll_reduces(coll) || hk_coll_partition(coll) == HK_PART_SPLIT;
-  return (value){plain ? block : x->nin == 1 ? gpu : gpu * x->nin + block, (uint64_t)1 << gpu};
+  const bool sum = hk_coll_reduces(coll) || hk_coll_partition(coll) == HK_PART_SPLIT; /* all ranks have this chunk */
+  return (value){sum ? block : gpu * x->nin + block, (uint64_t)1 << gpu};
 }
 
 /* The block that a link's operand names. */
@@ -103,7 +103,10 @@ static uint16_t msccl_run_link_block(const run *x, const value *v) {
 }
 
 static int msccl_run_alias(const run *x, int gpu, int in) {
-  return hk_coll_partition(x->f->coll) == HK_PART_SPLIT ? in : hk_coll_alias(x->f->coll, gpu, x->f->nranks, 0, in);
+  const int parts = x->f->parts;
+  if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT) return in;
+  const int whole = hk_coll_alias(x->f->coll, gpu, x->f->nranks, 0, in / parts);
+  return whole < 0 ? whole : whole * parts + in % parts;
 }
 
 /* The input block that is at the place of an output block if the call is in place; -1: none. */
@@ -170,8 +173,9 @@ static bool msccl_run_write(run *x, const hk_msccl_block *b, const hk_msccl_step
     m->moved[p.at] = true;
     p.at = out;
   }
-  if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT && v->chunk != p.at)
-    return msccl_run_wrong(x, b, s, "writes chunk %d of the message to the place of chunk %d", v->chunk, p.at);
+  if (v->chunk % x->f->parts != p.at % x->f->parts)
+    return msccl_run_wrong(x, b, s, "writes chunk %d of a message to the place of chunk %d", v->chunk % x->f->parts,
+                           p.at % x->f->parts);
   *o = (operand){HK_OUT, (uint16_t)p.at};
   m->out[p.at] = *v;
   return true;
@@ -316,8 +320,10 @@ static bool msccl_run_check_output(run *x, int gpu, int out) {
   const hk_coll coll = x->f->coll;
   const int in = m->out[out].ranks ? -1 : msccl_run_alias_of(x, gpu, out);
   const value is = in >= 0 ? m->in[in] : m->out[out];
+  const bool split = hk_coll_partition(coll) == HK_PART_SPLIT;
   int from, part;
-  hk_coll_source(coll, gpu, x->f->nranks, 0, out, &from, &part);
+  hk_coll_source(coll, gpu, x->f->nranks, 0, split ? out : out / x->f->parts, &from, &part);
+  if (!split) part = part * x->f->parts + out % x->f->parts;
   const uint64_t all = x->f->nranks == 64 ? ~(uint64_t)0 : ((uint64_t)1 << x->f->nranks) - 1;
   const value should = hk_coll_reduces(coll) ? (value){part, all} : msccl_run_input(x, from, part);
   if (is.chunk == should.chunk && is.ranks == should.ranks) {
@@ -391,7 +397,10 @@ static hk_status msccl_run_build(const run *x, int gpu, hk_program **out) {
   const hk_build what = {.coll = x->f->coll, .rank = gpu, .nranks = x->f->nranks};
   hk_builder *b;
   HK_OR_RETURN(hk_builder_new(&b, &what));
-  if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT) hk_build_split(b, (unsigned)x->f->chunks);
+  if (hk_coll_partition(x->f->coll) == HK_PART_SPLIT)
+    hk_build_split(b, (unsigned)x->f->chunks);
+  else
+    hk_build_parts(b, (unsigned)x->f->parts);
   hk_build_scratch(b, (unsigned)x->f->scratch);
   for (int i = x->f->first_block[gpu]; i < x->f->first_block[gpu + 1]; i++)
     if (x->f->blocks[i].lane == i) msccl_run_build_lane(x, b, gpu, i);
@@ -422,8 +431,8 @@ static void msccl_run_link(run *x, int from, int to) {
 static bool msccl_run_begin(run *x) {
   const size_t n = (size_t)x->f->nranks;
   const bool split = hk_coll_partition(x->f->coll) == HK_PART_SPLIT;
-  x->nin = split ? x->f->chunks : hk_coll_in_blocks(x->f->coll, x->f->nranks);
-  x->nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks);
+  x->nin = split ? x->f->chunks : hk_coll_in_blocks(x->f->coll, x->f->nranks) * x->f->parts;
+  x->nout = split ? x->f->chunks : hk_coll_out_blocks(x->f->coll, x->f->nranks) * x->f->parts;
   x->ranks = calloc(n, sizeof *x->ranks);
   x->sent = calloc((size_t)x->f->nblocks + 1, sizeof *x->sent);
   x->links = calloc((size_t)x->f->nblocks + 1, sizeof *x->links);

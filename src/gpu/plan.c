@@ -191,7 +191,7 @@ hk_status hk_gpu_work_of(ncclComm_t c, const hk_call *call, hk_gpu_work *work, u
   const hk_gpu_plan *gp = plan->device;
   const hk_reducer *r = &l->reducer;
   char *scratch_at = NULL;
-  const hk_sizes sizes = hk_sizes_of((hk_partition)p->partition, l->total, l->block_bytes, l->chunk);
+  const hk_sizes sizes = hk_sizes_for(p, l->total, l->block_bytes, l->chunk);
   const uint64_t message = sizes.longest < sizes.chunk ? sizes.longest : sizes.chunk;
   if (!gp->image) HK_OR_RETURN(plan_upload(c, plan, message));
   if (!gp->grown && message > HK_LINK_SMALL) HK_OR_RETURN(plan_grow(c, plan, message));

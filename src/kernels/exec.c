@@ -16,7 +16,7 @@ size_t hk_exec_scratch_bytes(const hk_plan *plan, size_t chunk) {
 /* Each block has sizes.longest bytes, and the first wave moves all of them. */
 static inline bool exec_is_whole(const hk_program *p, const hk_launch *launch) {
   return launch->block_bytes <= launch->chunk && !launch->table &&
-         (p->partition == HK_PART_WHOLE || p->blocks * launch->block_bytes == launch->total);
+         hk_program_parts(p) * launch->block_bytes == launch->total;
 }
 
 bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch) {
@@ -63,7 +63,7 @@ static __attribute__((noinline)) void exec_begin_lanes(hk_exec *x, void *memory,
   size_t each = exec_lane_scratch_bytes(plan, launch->chunk);
   x->nlanes = x->live = p->nlanes * plan->channels;
   x->whole = exec_is_whole(p, launch);
-  x->sizes = hk_sizes_of((hk_partition)p->partition, launch->total, launch->block_bytes, launch->chunk);
+  x->sizes = hk_sizes_for(p, launch->total, launch->block_bytes, launch->chunk);
   x->sizes.table = launch->table;
   x->pairs = hk_coll_pairs((hk_coll)p->coll);
   x->lanes = memory;

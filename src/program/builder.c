@@ -14,7 +14,7 @@ enum { MAX_U8 = 255, MAX_U16 = 65535, MAX_LANES = 255, LINK_KINDS = HK_LINK_KIND
 struct hk_builder {
   hk_build what;
   hk_status error; /* the first error; HK_OK if there is none */
-  unsigned split, scratch;
+  unsigned split, parts, scratch;
   bool in_switch;
 
   hk_lane *lanes;
@@ -55,7 +55,7 @@ hk_status hk_builder_new(hk_builder **out, const hk_build *what) {
   hk_builder *b = calloc(1, sizeof *b);
   if (!b) return HK_FAIL(HK_ERR_SYSTEM, "Out of memory for a program builder");
   b->what = *what;
-  b->split = 1;
+  b->split = b->parts = 1;
   *out = b;
   return HK_OK;
 }
@@ -75,6 +75,15 @@ void hk_build_split(hk_builder *b, unsigned blocks) {
     b->error = HK_FAIL(HK_ERR_INTERNAL, "%s cannot be split into %u blocks", hk_coll_name(b->what.coll), blocks);
   else
     b->split = blocks;
+}
+
+void hk_build_parts(hk_builder *b, unsigned parts) {
+  if (b->error) return;
+  if (hk_coll_partition(b->what.coll) != HK_PART_WHOLE || parts < 1 || parts > MAX_U16 / (unsigned)b->what.nranks)
+    b->error =
+        HK_FAIL(HK_ERR_INTERNAL, "A message of %s cannot be divided into %u parts", hk_coll_name(b->what.coll), parts);
+  else
+    b->parts = parts;
 }
 
 void hk_build_scratch(hk_builder *b, unsigned blocks) {
@@ -352,8 +361,8 @@ static hk_status builder_lay_out(const hk_builder *b, const char *algorithm, hk_
                      .ninstrs = (uint32_t)b->ninstrs,
                      .noperands = (uint32_t)b->noperands};
   if (head.partition == HK_PART_WHOLE) {
-    head.in_blocks = (uint16_t)hk_coll_in_blocks(w->coll, w->nranks);
-    head.out_blocks = (uint16_t)hk_coll_out_blocks(w->coll, w->nranks);
+    head.in_blocks = (uint16_t)((unsigned)hk_coll_in_blocks(w->coll, w->nranks) * b->parts);
+    head.out_blocks = (uint16_t)((unsigned)hk_coll_out_blocks(w->coll, w->nranks) * b->parts);
   }
   head.blocks = head.in_blocks > head.out_blocks ? head.in_blocks : head.out_blocks;
   snprintf(head.algorithm, sizeof head.algorithm, "%s", algorithm);

@@ -20,6 +20,8 @@ typedef struct hk_build {
 hk_status hk_builder_new(hk_builder **out, const hk_build *what);
 /* HK_PART_SPLIT collectives: the number of blocks of the message (default 1). HK_PART_WHOLE ones need no call. */
 void hk_build_split(hk_builder *b, unsigned blocks);
+/* HK_PART_WHOLE collectives: the parts of each message (default 1), which are then the blocks. */
+void hk_build_parts(hk_builder *b, unsigned parts);
 void hk_build_scratch(hk_builder *b, unsigned blocks);
 /* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH). */
 void hk_build_in_switch(hk_builder *b);

@@ -23,7 +23,7 @@
 
 /* How a call divides its buffers, in bytes. */
 typedef struct hk_sizes {
-  uint64_t total;       /* HK_PART_SPLIT: length of the message */
+  uint64_t total;       /* length of a message that is divided into blocks */
   uint64_t block_bytes; /* distance between blocks, and length of each block that the message's end does not clip */
   uint64_t longest;     /* length of the longest block */
   uint64_t chunk;       /* part of a block that one wave moves; not 0 */
@@ -35,17 +35,21 @@ typedef struct hk_sizes {
 /* Bytes from one block to the next for messages of `total` bytes, made of elements of `unit` bytes. Blocks of a split
  * message from 1 KiB on are whole cache lines: vectors then begin aligned, and the last block is shorter. */
 HK_INLINE uint64_t hk_block_bytes(const hk_program *p, uint64_t total, uint64_t unit) {
-  if (p->partition == HK_PART_WHOLE) return total;
-  uint64_t block = (total / unit + p->blocks - 1) / p->blocks * unit;
+  const uint64_t parts = hk_program_parts(p);
+  if (p->partition == HK_PART_WHOLE && parts == 1) return total;
+  uint64_t block = (total / unit + parts - 1) / parts * unit;
   return block >= 1024 ? (block + 63) & ~(uint64_t)63 : block;
 }
 
-/* Makes sizes and computes `longest`.  Uneven collective: block_bytes is the longest block's, and the caller sets
- * `table`. */
+/* Makes sizes for whole or split messages, and computes `longest`. */
 HK_INLINE hk_sizes hk_sizes_of(hk_partition partition, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
   hk_sizes s = {total, block_bytes, block_bytes, chunk, 0};
   if (partition == HK_PART_SPLIT && total < block_bytes) s.longest = total;
   return s;
+}
+/* The same for a program. Uneven collective: block_bytes is the longest block's, and the caller sets `table`. */
+HK_INLINE hk_sizes hk_sizes_for(const hk_program *p, uint64_t total, uint64_t block_bytes, uint64_t chunk) {
+  return hk_sizes_of(p->traits.parts ? HK_PART_SPLIT : (hk_partition)p->partition, total, block_bytes, chunk);
 }
 
 /* The place of a lane in its program. Instructions are numbered as in hk_program_instrs. */
@@ -149,12 +153,13 @@ HK_INLINE const hk_operand *hk_uneven_operand(const hk_instr *i, const hk_operan
 /* The length of the whole block; MOVE i with operands o moves a part of it. */
 HK_INLINE uint64_t hk_cursor_length(const hk_cursor *c, const hk_program *p, const hk_instr *i, const hk_operand *o,
                                     const hk_sizes *s) {
-  if (p->partition != HK_PART_SPLIT)
+  if (p->partition != HK_PART_SPLIT && !p->traits.parts)
     return s->table ? hk_cursor_extent(c, p, hk_uneven_operand(i, o), s)->bytes : s->block_bytes;
-  /* All operands except scratch name the same block of the message. */
+  /* All operands except scratch name the same block of a message. */
   const hk_operand *last = o + i->ndst + i->nsrc - 1;
   while (o < last && o->space == HK_SCRATCH) o++;
-  uint64_t at = hk_cursor_block(c, p, o) * s->block_bytes;
+  uint64_t block = hk_cursor_block(c, p, o);
+  uint64_t at = (p->traits.parts ? block % p->traits.parts : block) * s->block_bytes;
   uint64_t left = at < s->total ? s->total - at : 0;
   return left < s->block_bytes ? left : s->block_bytes;
 }
@@ -189,6 +194,8 @@ HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const h
   uint64_t block = hk_cursor_block(c, p, o);
   if (o->space == HK_SCRATCH) return block * hk_scratch_stride(s->chunk);
   if (__builtin_expect(s->table != 0, 0)) return hk_cursor_extent(c, p, o, s)->at + c->offset;
+  const uint64_t parts = p->traits.parts;
+  if (__builtin_expect(parts != 0, 0)) return block / parts * s->total + block % parts * s->block_bytes + c->offset;
   return block * s->block_bytes + c->offset;
 }
 #endif

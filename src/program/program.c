@@ -48,6 +48,26 @@ void hk_coll_source(hk_coll c, int rank, int n, int root, int block, int *from, 
   }
 }
 
+/* A message's number becomes that of its part. */
+static int program_part_of(const hk_program *p, int message, int block) {
+  const int parts = p->partition == HK_PART_SPLIT ? 1 : (int)hk_program_parts(p);
+  return message * parts + block % parts;
+}
+
+static int program_message_of(const hk_program *p, int block) {
+  return p->partition == HK_PART_SPLIT ? block : block / (int)hk_program_parts(p);
+}
+
+int hk_program_alias(const hk_program *p, int rank, int block) {
+  const int same = hk_coll_alias((hk_coll)p->coll, rank, p->nranks, p->root, program_message_of(p, block));
+  return same < 0 ? same : program_part_of(p, same, block);
+}
+
+void hk_program_source(const hk_program *p, int rank, int block, int *from, int *part) {
+  hk_coll_source((hk_coll)p->coll, rank, p->nranks, p->root, program_message_of(p, block), from, part);
+  *part = program_part_of(p, *part, block);
+}
+
 hk_coll hk_coll_plain(hk_coll c) {
   switch (c) {
 #define HK_COLL(id, name, reduces, root_, whole, in, out, in_root, out_root, bus, alias, from, part, plain) \

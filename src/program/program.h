@@ -11,7 +11,9 @@
  *   - HK_PART_SPLIT (allreduce, broadcast, reduce): the message of `count` elements is divided into `blocks` equal
  *     blocks (the last ones shorter or empty). Input, output and link operands of one instruction name the same block.
  *   - HK_PART_WHOLE (the others): every block is a whole message of `count` elements; input has in_blocks of them,
- *     output out_blocks, one after another. In an uneven collective (hk_coll_uneven) each block has its own place and
+ *     output out_blocks, one after another. Or each message is divided into the same number of parts, and a block is a
+ *     part (hk_program_parts): block b is part b % parts of message b / parts. All operands of an instruction, except
+ *     scratch, name the same part. In an uneven collective (hk_coll_uneven) each block has its own place and
  *     length, from a table of the call (cursor.h). An instruction moves the length of the block that its first operand
  *     in input or output names; without such an operand, of its link operands' block.
  *
@@ -258,7 +260,8 @@ typedef struct hk_traits {
   /* It adds nothing, and sends only data from the user's buffers, over links with one reader. So if ranks read each
    * other's memory, links can carry references to all of it, and slots need no room for data. */
   uint8_t refers;
-  uint8_t unused[5]; /* programs are compared as bytes, so there are no gaps */
+  uint8_t unused[3]; /* programs are compared as bytes, so there are no gaps */
+  uint16_t parts;    /* HK_PART_WHOLE: blocks of a message, if there are several; else 0 */
 } hk_traits;
 HK_ASSERT(sizeof(hk_traits) == 24, "without gaps");
 
@@ -267,7 +270,7 @@ typedef struct hk_program {
   uint16_t coll, partition;
   uint16_t rank, nranks, root;
   uint16_t in_blocks, out_blocks, scratch_blocks; /* equal on all ranks, even if a rank has no input or output */
-  uint16_t blocks; /* HK_PART_SPLIT: blocks of the message; HK_PART_WHOLE: max(in_blocks, out_blocks) */
+  uint16_t blocks;                                /* max(in_blocks, out_blocks) */
   uint16_t nlanes;
   uint32_t nlinks, ninstrs, noperands;
   size_t bytes; /* of the whole allocation */
@@ -276,6 +279,14 @@ typedef struct hk_program {
   hk_traits traits;
 } hk_program;
 HK_ASSERT(offsetof(hk_program, traits) + sizeof(hk_traits) == sizeof(hk_program), "without a gap at the end");
+
+/* The blocks into which a message is divided. */
+HK_INLINE unsigned hk_program_parts(const hk_program *p) {
+  return p->partition == HK_PART_SPLIT ? p->blocks : p->traits.parts ? p->traits.parts : 1;
+}
+/* hk_coll_alias and hk_coll_source for a program's blocks. */
+int hk_program_alias(const hk_program *p, int rank, int block);
+void hk_program_source(const hk_program *p, int rank, int block, int *from, int *part);
 
 HK_INLINE const hk_lane *hk_program_lanes(const hk_program *p) {
   return (const hk_lane *)((const char *)p + p->lanes_at);

@@ -87,8 +87,16 @@ static bool summary_refers(const hk_program *p, const hk_instr *i, const hk_oper
   return i->nsrc <= 1 && (!sends || (kept && !(i->flags & HK_INSTR_COPY)));
 }
 
+/* Blocks of each message of a collective of whole messages; 0: one. */
+static uint16_t summary_parts(const hk_program *p) {
+  const int in = hk_coll_in_blocks((hk_coll)p->coll, p->nranks), out = hk_coll_out_blocks((hk_coll)p->coll, p->nranks);
+  const int messages = in > out ? in : out;
+  if (p->partition != HK_PART_WHOLE || p->blocks <= messages || !messages || p->blocks % messages) return 0;
+  return (uint16_t)(p->blocks / messages);
+}
+
 hk_traits hk_traits_of(const hk_program *p) {
-  hk_traits t = {.max_operands = 1, .refers = 1};
+  hk_traits t = {.max_operands = 1, .refers = 1, .parts = summary_parts(p)};
   hk_scan s = {.end = p->ninstrs};
   int64_t landing = 0;
   summary_links(p, &t);
@@ -119,8 +127,7 @@ static hk_status summary_prepare(hk_summary_run *x) {
   const size_t n = (size_t)x->period;
   const uint64_t waves = HK_SUMMARY_WAVES;
   uint32_t ends = 0, threads = 0;
-  x->sizes =
-      hk_sizes_of((hk_partition)p->partition, p->partition == HK_PART_SPLIT ? p->blocks * waves : waves, waves, 1);
+  x->sizes = hk_sizes_for(p, hk_program_parts(p) * waves, waves, 1);
   x->first_end = malloc((n + 1) * sizeof *x->first_end);
   x->first_thread = malloc((n + 1) * sizeof *x->first_thread);
   x->volumes = calloc(n, sizeof *x->volumes);

@@ -80,7 +80,7 @@ static hk_status verify_make_places(hk_verifier *v) {
 /* The value that an output block must hold: a rank's input block, or the sum of this block of all ranks. */
 static hk_value verify_wanted(const hk_program *p, unsigned block) {
   int from, part;
-  hk_coll_source((hk_coll)p->coll, p->rank, p->nranks, p->root, (int)block, &from, &part);
+  hk_program_source(p, p->rank, (int)block, &from, &part);
   return hk_value_make(HK_VALUE_LEAF, (uint32_t)from, (uint32_t)part);
 }
 
@@ -142,7 +142,7 @@ hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_veri
                    .options = *options,
                    .report = report,
                    .reduces = hk_coll_reduces((hk_coll)programs[0]->coll),
-                   .split = programs[0]->partition == HK_PART_SPLIT,
+                   .split = programs[0]->partition == HK_PART_SPLIT || programs[0]->traits.parts,
                    .uneven = hk_coll_uneven((hk_coll)programs[0]->coll)};
   hk_status rc;
   hk_set_pool_init(&v.sets, nranks);

@@ -24,8 +24,9 @@ static hk_status verify_static_check_header(hk_verifier *v, int r) {
     return hk_fault(v, r, -1, -1, "its program is not of any collective: %u, root %u, partition %u", p->coll, p->root,
                     p->partition);
   bool split = p->partition == HK_PART_SPLIT;
-  int in = split ? first->blocks : hk_coll_in_blocks(coll, v->nranks);
-  int out = split ? first->blocks : hk_coll_out_blocks(coll, v->nranks);
+  const int parts = hk_coll_uneven(coll) ? 1 : (int)hk_program_parts(first);
+  int in = split ? first->blocks : hk_coll_in_blocks(coll, v->nranks) * parts;
+  int out = split ? first->blocks : hk_coll_out_blocks(coll, v->nranks) * parts;
   if (p->in_blocks != in || p->out_blocks != out || p->blocks != (in > out ? in : out) || !p->blocks)
     return hk_fault(v, r, -1, -1, "its program has blocks %u in, %u out, %u in all; there must be %d, %d, %d",
                     p->in_blocks, p->out_blocks, p->blocks, in, out, in > out ? in : out);
@@ -82,15 +83,16 @@ static hk_status verify_static_check_operand(const place_in_program *at, const h
   return HK_OK;
 }
 
-/* In a split instruction all user and link operands name one block, in every iteration: blocks are linear in the
- * iteration and share a modulus, so iterations 0 and 1 decide for all. */
+/* If messages are divided, all user and link operands of an instruction name one block of them, in every iteration:
+ * blocks are linear in the iteration and share a modulus, so iterations 0 and 1 decide for all. */
 static hk_status verify_static_check_one_block(const place_in_program *at, const hk_operand *o, unsigned n) {
   const hk_operand *named = NULL;
+  const unsigned parts = hk_program_parts(at->p);
   for (unsigned k = 0; k < n; k++) {
     if (o[k].space == HK_SCRATCH) continue;
     if (!named) named = &o[k];
     for (unsigned j = 0; j < (at->in_body ? 2u : 1u); j++) {
-      unsigned a = hk_operand_block(at->p, named, j), b = hk_operand_block(at->p, &o[k], j);
+      unsigned a = hk_operand_block(at->p, named, j) % parts, b = hk_operand_block(at->p, &o[k], j) % parts;
       if (a != b) return REJECT(at, "its operands name block %u and block %u: one instruction moves one block", a, b);
     }
   }

@@ -149,7 +149,7 @@ static hk_status sim_launch(hk_sim *s, const hk_simulator *x, const hk_decision 
   s->nslots = switched ? HK_GPU_SWITCH_SLOTS : x->machine.nslots;
   size_t chunk = s->options->chunk;
   if (!chunk) HK_OR_RETURN(hk_choose_chunk(&as, d->algorithm, s->coll, block, &chunk));
-  s->sizes = hk_sizes_of((hk_partition)p->partition, total, block, chunk ? chunk : 1);
+  s->sizes = hk_sizes_for(p, total, block, chunk ? chunk : 1);
   return HK_OK;
 }
 

@@ -45,8 +45,8 @@ static void begin(void) {
   if (!mkdtemp(folder)) abort();
   put("a-ring.xml", msccl_ring(RANKS, 3, ""));
   put("b-pairs.xml", msccl_pairs(RANKS));
-  put("c-gather.xml", msccl_direct(RANKS, "allgather"));
-  put("d-alltoall.xml", msccl_direct(RANKS, "alltoall"));
+  put("c-gather.xml", msccl_direct(RANKS, 3, "allgather"));
+  put("d-alltoall.xml", msccl_direct(RANKS, 2, "alltoall"));
   put("e-other.xml", msccl_ring(RANKS + 1, 1, ""));
   put("f-wrong.xml", strdup("<algo/>"));
 }

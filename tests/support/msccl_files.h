@@ -89,19 +89,19 @@ static inline char *msccl_pairs(int n) {
   return w.text;
 }
 
-/* Allgather to places of the output, in place or not; alltoall. */
-static inline char *msccl_direct(int n, const char *coll) {
+/* Allgather to places of the output, in place or not; alltoall. Messages have `parts` chunks. */
+static inline char *msccl_direct(int n, int parts, const char *coll) {
   msccl_writer w;
   const bool gather = !strcmp(coll, "allgather");
-  msccl_begin(&w, coll, n, n, gather ? "inplace=\"1\" outofplace=\"1\"" : "");
+  msccl_begin(&w, coll, n, n * parts, gather ? "inplace=\"1\" outofplace=\"1\"" : "");
   for (int g = 0; g < n; g++) {
     msccl_gpu(&w, g, 0);
     for (int k = 1; k < n; k++) {
       const int peer = (g + k) % n, from = (g + n - k) % n;
       msccl_block(&w, k - 1, peer, from, 0);
-      msccl_step(&w, "s", gather ? 'o' : 'i', gather ? g : peer, 'o', 0, 1, -1, -1);
-      msccl_step(&w, "r", 'i', 0, 'o', from, 1, -1, -1);
-      if (k == 1 && !gather) msccl_step(&w, "cpy", 'i', g, 'o', g, 1, -1, -1);
+      msccl_step(&w, "s", gather ? 'o' : 'i', parts * (gather ? g : peer), 'o', 0, parts, -1, -1);
+      msccl_step(&w, "r", 'i', 0, 'o', parts * from, parts, -1, -1);
+      if (k == 1 && !gather) msccl_step(&w, "cpy", 'i', parts * g, 'o', parts * g, parts, -1, -1);
       msccl_end(&w, "tb");
     }
     msccl_end(&w, "gpu");

@@ -12,7 +12,7 @@ static void proved(char *text, int nranks, const char *what) {
   hk_msccl m;
   ck_assert_msg(hk_msccl_read(&m, "file", text) == HK_OK, "%s of %d: %s", what, nranks, hk_last_error());
   ck_assert_int_eq(m.nranks, nranks);
-  for (unsigned slots = 2; slots <= 8; slots *= 4) {
+  for (unsigned slots = 4; slots <= 8; slots *= 2) {
     const hk_verify_options o = {.slots = slots, .waves = 2};
     hk_verify_report report;
     ck_assert_msg(hk_verify((const hk_program *const *)m.programs, nranks, &o, &report) == HK_OK, "%s of %d: %s", what,
@@ -27,8 +27,10 @@ TEST_LOOP(files, 15) {
   proved(msccl_ring(n, 1, ""), n, "ring");
   proved(msccl_ring(n, 3, "inplace=\"1\""), n, "three rings");
   if (n > 2) proved(msccl_pairs(n), n, "pairs");
-  proved(msccl_direct(n, "allgather"), n, "allgather");
-  proved(msccl_direct(n, "alltoall"), n, "alltoall");
+  for (int parts = 1; parts < 4; parts += 2) {
+    proved(msccl_direct(n, parts, "allgather"), n, "allgather");
+    proved(msccl_direct(n, parts, "alltoall"), n, "alltoall");
+  }
 }
 
 /* Blocks that wait for each other are one lane; the others have their own. Channels of a pair of ranks are numbered
@@ -91,7 +93,7 @@ static const struct {
     {'p', "<tb id=\"1\"", 1, "<tb id=\"2\"", "blocks are numbered from 0 on, and 1 is missing"},
     {'g', "type=\"s\"", 1, "type=\"nop\"", "gpu 1, block 0, step 1 (r) waits for ever"},
     {'g', "dstoff=\"2\"", 1, "dstoff=\"3\"", "gpu 0: chunk 2 of its output holds nothing"},
-    {'g', "nchunksperloop=\"4\"", 1, "nchunksperloop=\"8\"", "moves whole messages, and here are 4"},
+    {'g', "nchunksperloop=\"4\"", 1, "nchunksperloop=\"6\"", "does not divide the 4 messages of AllGather evenly"},
     {'a', "srcoff=\"1\"", 1, "srcoff=\"2\"", "gpu 1: chunk 0 of its output holds chunk 2 of gpu 0"},
     {'a', "type=\"s\"", 1, "type=\"rrs\"", "adds, and AlltoAll only copies"},
 };
@@ -101,7 +103,7 @@ TEST_LOOP(refused, HK_ARRAY_LENGTH(faults)) {
   hk_msccl m;
   char *text = kind == 'r'   ? msccl_ring(4, 1, "")
                : kind == 'p' ? msccl_pairs(4)
-                             : msccl_direct(4, kind == 'g' ? "allgather" : "alltoall");
+                             : msccl_direct(4, 1, kind == 'g' ? "allgather" : "alltoall");
   if (faults[_i].n)
     text = broken(text, faults[_i].what, faults[_i].n, faults[_i].by);
   else
