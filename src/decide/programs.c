@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
-#include "../program/verify.h"
 #include "../topo/topo.h" /* hk_hash_mix */
 
 enum { FILE_MOST = 16 << 20 };
@@ -26,16 +25,6 @@ static char *programs_read_file(const char *path) {
   return good ? text : NULL;
 }
 
-static hk_status programs_prove(const hk_msccl *m, const char *path, unsigned slots) {
-  for (int in_place = 0; in_place < 2; in_place++) {
-    const hk_verify_options o = {.slots = slots, .waves = slots + 1, .in_place = in_place};
-    hk_verify_report report;
-    const hk_status rc = hk_verify((const hk_program *const *)m->programs, m->nranks, &o, &report);
-    if (rc != HK_OK) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %s", path, report.message);
-  }
-  return HK_OK;
-}
-
 /* What the proof does not say: that this library can run them. */
 static hk_status programs_check(const hk_msccl *m, const char *path) {
   const hk_coll coll = (hk_coll)m->programs[0]->coll;
@@ -46,12 +35,13 @@ static hk_status programs_check(const hk_msccl *m, const char *path) {
 
 /* Programs carry their algorithm's name, which must differ from all others'. */
 static void programs_name(hk_user_programs *p, hk_msccl *m) {
-  char name[sizeof m->programs[0]->algorithm];
+  char name[sizeof m->programs[0]->algorithm] = ""; /* zeros to its end: programs are compared as bytes */
   const char *wanted = m->programs[0]->algorithm;
   snprintf(name, sizeof name, "%s", wanted);
   unsigned number = 2;
   for (int i = 0; p->all[i]; i++) {
     if (strcmp(p->all[i]->name, name)) continue;
+    memset(name, 0, sizeof name);
     snprintf(name, sizeof name, "%.18s-%u", wanted, number++ % 100);
     i = -1;
   }
@@ -84,8 +74,7 @@ static hk_status programs_load_file(hk_user_programs *p, const char *path, const
   hk_msccl m = {.nranks = 0};
   char *text = programs_read_file(path);
   if (!text) return HK_ERR_ARGUMENT;
-  HK_TRY(hk_msccl_read(&m, path, text), out);
-  HK_TRY(programs_prove(&m, path, slots), out);
+  HK_TRY(hk_msccl_read(&m, path, text, slots), out);
   HK_TRY(programs_check(&m, path), out);
   if (p->all[HK_ALGORITHM_LIMIT - 1]) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: there are %d algorithms before it, the most that may be", path,

@@ -18,11 +18,13 @@ typedef struct hk_msccl {
  * run. So a program needs no waits between lanes. If two ranks have more than HK_CHANNELS connections, some of these
  * share a link.
  *
+ * The programs are proved for links with `slots` slots, out of place and in place.
+ *
  * HK_ERR_ARGUMENT: the text is not such a file; or, run with unlimited FIFOs, it waits for ever, adds parts that do not
- * belong together, or leaves a wrong chunk in an output. The message has file and line, gpu, block and step. Whether it
- * also runs with few slots, and in every order, is for hk_verify to prove.
+ * belong together, or leaves a wrong chunk in an output: the message has file and line, gpu, block and step. Or the
+ * proof fails: the message has the instruction of the program.
  * `text` ends with a zero byte. Free it with hk_msccl_free in any case.
  */
-hk_status hk_msccl_read(hk_msccl *out, const char *file, const char *text);
+hk_status hk_msccl_read(hk_msccl *out, const char *file, const char *text, unsigned slots);
 void hk_msccl_free(hk_msccl *m);
 #endif

@@ -51,6 +51,10 @@ typedef struct hk_msccl_file {
 
 /* msccl_file.c: fills `f`, whose nodes are of `t`, except what belongs to the run. Errors are in f->report. */
 hk_status hk_msccl_file_read(hk_msccl_file *f, const hk_xml_tree *t, hk_msccl *out);
+/* Ways to make the programs. COPIES: a link carries a copy of memory that is written later; else a reference, which is
+ * right if something shows that the receiver has read it by then. DIRECT: what is received into scratch memory and used
+ * once is used where it arrives; so it occupies its slot for longer. */
+enum { HK_MSCCL_COPIES = 1, HK_MSCCL_DIRECT = 2 };
 /* msccl_run.c: runs all blocks and makes the programs. */
-hk_status hk_msccl_run(hk_msccl_file *f, hk_program **programs);
+hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs);
 #endif

@@ -17,8 +17,9 @@ typedef struct value {
 } value;
 
 typedef struct operand {
-  uint8_t space; /* hk_space; HK_LINK: the block's connection, as source from its sender, else to its receiver */
-  uint16_t block;
+  uint8_t space;  /* hk_space; HK_LINK: a block's connection, as source from its sender, else to its receiver */
+  uint16_t block; /* of the program */
+  int owner;      /* HK_LINK: the block of the file */
 } operand;
 
 enum { DESTINATIONS = 2, OPERANDS = DESTINATIONS + HK_MSCCL_SOURCES };
@@ -59,8 +60,10 @@ typedef struct run {
   hk_msccl_file *f;
   int nin, nout; /* chunks of a rank's input and output */
   memory *ranks;
-  queue *sent; /* by sending block */
-  link *links; /* likewise */
+  queue *sent;      /* by sending block */
+  link *links;      /* likewise */
+  size_t *last;     /* by block: its last record, plus 1 */
+  unsigned scratch; /* chunks that the programs use */
 } run;
 
 __attribute__((format(printf, 4, 5), cold)) static bool msccl_run_wrong(run *x, const hk_msccl_block *b,
@@ -136,7 +139,7 @@ static bool msccl_run_read(run *x, const hk_msccl_block *b, const hk_msccl_step 
   switch (p.buf) {
     case 's':
       msccl_run_use_scratch(x, b, p.at);
-      *o = (operand){HK_SCRATCH, (uint16_t)p.at};
+      *o = (operand){HK_SCRATCH, (uint16_t)p.at, -1};
       *v = m->scratch[p.at];
       break;
     case 'i':
@@ -144,13 +147,13 @@ static bool msccl_run_read(run *x, const hk_msccl_block *b, const hk_msccl_step 
       p.at = msccl_run_alias(x, b->gpu, p.at);
       __attribute__((fallthrough));
     default:
-      *o = (operand){HK_OUT, (uint16_t)p.at};
+      *o = (operand){HK_OUT, (uint16_t)p.at, -1};
       *v = m->out[p.at];
       in = v->ranks ? -1 : msccl_run_alias_of(x, b->gpu, p.at);
       p.buf = in >= 0 ? 'i' : 'o';
   }
   if (p.buf == 'i') {
-    *o = (operand){HK_IN, (uint16_t)in};
+    *o = (operand){HK_IN, (uint16_t)in, -1};
     *v = m->in[in];
   }
   return v->ranks || msccl_run_wrong(x, b, s, "reads chunk %d of buffer %c, which holds nothing yet", p.at, p.buf);
@@ -162,7 +165,7 @@ static bool msccl_run_write(run *x, const hk_msccl_block *b, const hk_msccl_step
   if (!msccl_run_in_range(x, b, s, p.buf, p.at)) return false;
   if (p.buf == 's') {
     msccl_run_use_scratch(x, b, p.at);
-    *o = (operand){HK_SCRATCH, (uint16_t)p.at};
+    *o = (operand){HK_SCRATCH, (uint16_t)p.at, -1};
     m->scratch[p.at] = *v;
     return true;
   }
@@ -176,7 +179,7 @@ static bool msccl_run_write(run *x, const hk_msccl_block *b, const hk_msccl_step
   if (v->chunk % x->f->parts != p.at % x->f->parts)
     return msccl_run_wrong(x, b, s, "writes chunk %d of a message to the place of chunk %d", v->chunk % x->f->parts,
                            p.at % x->f->parts);
-  *o = (operand){HK_OUT, (uint16_t)p.at};
+  *o = (operand){HK_OUT, (uint16_t)p.at, -1};
   m->out[p.at] = *v;
   return true;
 }
@@ -202,21 +205,40 @@ static bool msccl_run_no_memory(run *x) {
   return false;
 }
 
-/* `re` to the same place after `re` in the same block: one sum. */
-static bool msccl_run_joins(const memory *m, const record *r) {
-  const record *last = m->nrecords ? &m->records[m->nrecords - 1] : NULL;
-  return last && r->to >= 0 && last->to == r->to && last->block == r->block && last->nsrc < HK_MSCCL_SOURCES;
+static bool msccl_run_is(const operand *a, const operand *b) { return a->space == b->space && a->block == b->block; }
+
+/* True if the record reads or writes what `r` writes, or writes what `r` reads. */
+static bool msccl_run_conflicts(const record *other, const record *r) {
+  bool any = false;
+  for (int k = 0; k < other->ndst; k++) {
+    if (other->dst[k].space == HK_LINK) continue;
+    any |= msccl_run_is(&other->dst[k], &r->dst[0]);
+    for (int j = 0; j < r->nsrc; j++) any |= msccl_run_is(&other->dst[k], &r->src[j]);
+  }
+  for (int k = 0; k < other->nsrc; k++) any |= msccl_run_is(&other->src[k], &r->dst[0]);
+  return any;
 }
 
-static bool msccl_run_keep(run *x, memory *m, const record *r) {
-  if (msccl_run_joins(m, r)) {
-    record *last = &m->records[m->nrecords - 1];
-    last->src[last->nsrc++] = r->src[1];
-    last->flags |= r->flags;
-    return true;
-  }
+/* `re` to the same place after `re` in the same block: one sum, at the place of the later one. */
+static void msccl_run_join(memory *m, size_t last, record *r) {
+  record *before = &m->records[last];
+  if (r->to < 0 || before->to != r->to || before->nsrc == HK_MSCCL_SOURCES) return;
+  for (size_t i = last + 1; i < m->nrecords; i++)
+    if (msccl_run_conflicts(&m->records[i], before)) return;
+  const operand added = r->src[1];
+  memcpy(r->src, before->src, sizeof r->src);
+  r->nsrc = before->nsrc;
+  r->src[r->nsrc++] = added;
+  before->ndst = before->nsrc = 0; /* gone */
+  before->to = -1;
+}
+
+static bool msccl_run_keep(run *x, memory *m, record *r) {
+  size_t *last = &x->last[r->block];
+  if (*last) msccl_run_join(m, *last - 1, r);
   if (!HK_RESERVE(m->records, m->room, m->nrecords + 1)) return msccl_run_no_memory(x);
   m->records[m->nrecords++] = *r;
+  *last = m->nrecords;
   return true;
 }
 
@@ -245,7 +267,7 @@ static bool msccl_run_chunk(run *x, hk_msccl_block *b, const hk_msccl_step *s) {
           "it, so some share a link, on which messages keep their order",
           b->recv, HK_CHANNELS);
     w = got->data;
-    r.src[r.nsrc++] = (operand){HK_LINK, msccl_run_link_block(x, &w)};
+    r.src[r.nsrc++] = (operand){HK_LINK, msccl_run_link_block(x, &w), own};
     if (!(s->does & HK_MSCCL_ADD))
       v = w;
     else if (!msccl_run_add(x, b, s, &v, &w))
@@ -254,7 +276,7 @@ static bool msccl_run_chunk(run *x, hk_msccl_block *b, const hk_msccl_step *s) {
   if (s->does & HK_MSCCL_WRITE && !msccl_run_write(x, b, s, to, &r.dst[r.ndst++], &v)) return false;
   if (s->does & HK_MSCCL_SEND) {
     queue *q = &x->sent[own];
-    r.dst[r.ndst++] = (operand){HK_LINK, msccl_run_link_block(x, &v)};
+    r.dst[r.ndst++] = (operand){HK_LINK, msccl_run_link_block(x, &v), own};
     if (!HK_RESERVE(q->at, q->room, (size_t)b->sent + 1)) return msccl_run_no_memory(x);
     q->at[b->sent++] = (message){v, x->links[x->links[own].first].sent++};
   }
@@ -328,8 +350,8 @@ static bool msccl_run_check_output(run *x, int gpu, int out) {
   const value should = hk_coll_reduces(coll) ? (value){part, all} : msccl_run_input(x, from, part);
   if (is.chunk == should.chunk && is.ranks == should.ranks) {
     record r = {.block = x->f->first_block[gpu], .to = -1, .ndst = 1, .nsrc = 1};
-    r.dst[0] = (operand){HK_OUT, (uint16_t)out};
-    r.src[0] = (operand){HK_IN, (uint16_t)in};
+    r.dst[0] = (operand){HK_OUT, (uint16_t)out, -1};
+    r.src[0] = (operand){HK_IN, (uint16_t)in, -1};
     return in < 0 || msccl_run_keep(x, m, &r);
   }
   const hk_xml_node *node = x->f->blocks[x->f->first_block[gpu]].node->parent;
@@ -347,7 +369,64 @@ static bool msccl_run_check_output(run *x, int gpu, int out) {
 
 /* ---- programs ---- */
 
-/* A link may refer to memory that is not written later; otherwise it carries a copy. */
+/* The source of the record that is this chunk of scratch memory; -1: none. */
+static int msccl_run_source(const record *r, uint16_t chunk) {
+  for (int k = 0; k < r->nsrc; k++)
+    if (r->src[k].space == HK_SCRATCH && r->src[k].block == chunk) return k;
+  return -1;
+}
+
+static bool msccl_run_writes(const record *r, uint16_t chunk) {
+  for (int k = 0; k < r->ndst; k++)
+    if (r->dst[k].space == HK_SCRATCH && r->dst[k].block == chunk) return true;
+  return false;
+}
+
+static bool msccl_run_receives(const run *x, const record *r, int first) {
+  for (int k = 0; k < r->nsrc; k++)
+    if (r->src[k].space == HK_LINK && x->links[x->f->blocks[r->src[k].owner].sender].first == first) return true;
+  return false;
+}
+
+/* The record that alone uses what record `at` receives into a chunk of scratch memory, if the link's next message is
+ * received after it; 0: none. */
+static size_t msccl_run_only_use(const run *x, const memory *m, size_t at) {
+  const record *r = &m->records[at];
+  const uint16_t chunk = r->dst[0].block;
+  const int first = x->links[x->f->blocks[r->src[0].owner].sender].first;
+  size_t use = 0;
+  for (size_t i = at + 1; i < m->nrecords; i++) {
+    const record *next = &m->records[i];
+    const bool reads = msccl_run_source(next, chunk) >= 0;
+    if (use ? reads : (msccl_run_writes(next, chunk) || (next->ndst && msccl_run_receives(x, next, first)))) return 0;
+    if (reads) use = i;
+    if (use && msccl_run_writes(next, chunk)) break;
+  }
+  return use;
+}
+
+/* From the last record to the first, so that a message's successor on the link is at its place already. */
+static void msccl_run_make_direct(run *x, int gpu) {
+  memory *m = &x->ranks[gpu];
+  for (size_t i = m->nrecords; i-- > 0;) {
+    record *r = &m->records[i];
+    if (r->ndst != 1 || r->nsrc != 1 || r->dst[0].space != HK_SCRATCH || r->src[0].space != HK_LINK) continue;
+    const size_t use = msccl_run_only_use(x, m, i);
+    if (!use || msccl_run_receives(x, &m->records[use], x->links[x->f->blocks[r->src[0].owner].sender].first)) continue;
+    m->records[use].src[msccl_run_source(&m->records[use], r->dst[0].block)] = r->src[0];
+    r->ndst = r->nsrc = 0; /* gone */
+  }
+}
+
+static void msccl_run_count_scratch(run *x, int gpu) {
+  const memory *m = &x->ranks[gpu];
+  for (size_t i = 0; i < m->nrecords; i++)
+    for (int k = 0; k < m->records[i].ndst; k++)
+      if (m->records[i].dst[k].space == HK_SCRATCH && m->records[i].dst[k].block >= x->scratch)
+        x->scratch = m->records[i].dst[k].block + 1u;
+}
+
+/* Links carry copies of memory that is written later. */
 static void msccl_run_mark_copies(const run *x, int gpu, int *last_write) {
   memory *m = &x->ranks[gpu];
   for (int i = 0; i < x->nout; i++) last_write[i] = -1;
@@ -369,12 +448,12 @@ static void msccl_run_mark_copies(const run *x, int gpu, int *last_write) {
   }
 }
 
-static hk_operand msccl_run_operand(const run *x, hk_builder *b, const record *r, const operand *o, bool source) {
-  const hk_msccl_block *block = &x->f->blocks[r->block];
+static hk_operand msccl_run_operand(const run *x, hk_builder *b, const operand *o, bool source) {
+  const hk_msccl_block *block = &x->f->blocks[o->owner];
   if (o->space == HK_IN) return hk_in(o->block, 0);
   if (o->space == HK_OUT) return hk_out(o->block, 0);
   if (o->space == HK_SCRATCH) return hk_scratch(o->block);
-  hk_build_channel(b, (unsigned)x->links[source ? block->sender : r->block].channel);
+  hk_build_channel(b, (unsigned)x->links[source ? block->sender : o->owner].channel);
   return source ? hk_recv_from(b, block->recv, o->block, 0) : hk_send_to(b, block->send, o->block, 0);
 }
 
@@ -384,11 +463,11 @@ static void msccl_run_build_lane(const run *x, hk_builder *b, int gpu, int lane)
   for (size_t i = 0; i < m->nrecords; i++) {
     const record *r = &m->records[i];
     hk_operand dst[DESTINATIONS], src[HK_MSCCL_SOURCES];
-    if (msccl_run_lane(x, r->block) != lane) continue;
+    if (!r->ndst || msccl_run_lane(x, r->block) != lane) continue;
     if (!begun) hk_build_lane(b);
     begun = true;
-    for (int k = 0; k < r->ndst; k++) dst[k] = msccl_run_operand(x, b, r, &r->dst[k], false);
-    for (int k = 0; k < r->nsrc; k++) src[k] = msccl_run_operand(x, b, r, &r->src[k], true);
+    for (int k = 0; k < r->ndst; k++) dst[k] = msccl_run_operand(x, b, &r->dst[k], false);
+    for (int k = 0; k < r->nsrc; k++) src[k] = msccl_run_operand(x, b, &r->src[k], true);
     hk_build_move(b, r->flags, dst, r->ndst, src, r->nsrc);
   }
 }
@@ -401,7 +480,7 @@ static hk_status msccl_run_build(const run *x, int gpu, hk_program **out) {
     hk_build_split(b, (unsigned)x->f->chunks);
   else
     hk_build_parts(b, (unsigned)x->f->parts);
-  hk_build_scratch(b, (unsigned)x->f->scratch);
+  hk_build_scratch(b, x->scratch);
   for (int i = x->f->first_block[gpu]; i < x->f->first_block[gpu + 1]; i++)
     if (x->f->blocks[i].lane == i) msccl_run_build_lane(x, b, gpu, i);
   return hk_builder_finish(b, x->f->name, out);
@@ -436,7 +515,8 @@ static bool msccl_run_begin(run *x) {
   x->ranks = calloc(n, sizeof *x->ranks);
   x->sent = calloc((size_t)x->f->nblocks + 1, sizeof *x->sent);
   x->links = calloc((size_t)x->f->nblocks + 1, sizeof *x->links);
-  if (!x->ranks || !x->sent || !x->links) return false;
+  x->last = calloc((size_t)x->f->nblocks + 1, sizeof *x->last);
+  if (!x->ranks || !x->sent || !x->links || !x->last) return false;
   for (size_t r = 0; r < n; r++) {
     memory *m = &x->ranks[r];
     m->in = calloc((size_t)x->nin, sizeof *m->in);
@@ -447,7 +527,11 @@ static bool msccl_run_begin(run *x) {
     if (!m->in || !m->moved || !m->out || !m->scratch || !m->owner) return false;
     for (int b = 0; b < x->nin; b++) m->in[b] = msccl_run_input(x, (int)r, b);
   }
-  for (int i = 0; i < x->f->nblocks; i++) x->f->blocks[i].lane = i;
+  for (int i = 0; i < x->f->nblocks; i++) {
+    hk_msccl_block *b = &x->f->blocks[i];
+    b->lane = i;
+    b->pc = b->done = b->sent = b->received = 0;
+  }
   for (int from = 0; from < x->f->nranks; from++)
     for (int to = 0; to < x->f->nranks; to++) msccl_run_link(x, from, to);
   return true;
@@ -467,9 +551,10 @@ static void msccl_run_end(run *x) {
   free(x->ranks);
   free(x->sent);
   free(x->links);
+  free(x->last);
 }
 
-hk_status hk_msccl_run(hk_msccl_file *f, hk_program **programs) {
+hk_status hk_msccl_run(hk_msccl_file *f, unsigned how, hk_program **programs) {
   hk_status rc = HK_OK;
   run x = {.f = f};
   int *last_write = NULL;
@@ -488,9 +573,11 @@ hk_status hk_msccl_run(hk_msccl_file *f, hk_program **programs) {
     goto out;
   }
   for (int r = 0; r < f->nranks; r++) {
-    msccl_run_mark_copies(&x, r, last_write);
-    HK_TRY(msccl_run_build(&x, r, &programs[r]), out);
+    if (how & HK_MSCCL_DIRECT) msccl_run_make_direct(&x, r);
+    if (how & HK_MSCCL_COPIES) msccl_run_mark_copies(&x, r, last_write);
+    msccl_run_count_scratch(&x, r);
   }
+  for (int r = 0; r < f->nranks; r++) HK_TRY(msccl_run_build(&x, r, &programs[r]), out);
 out:
   free(last_write);
   msccl_run_end(&x);

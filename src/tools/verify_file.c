@@ -195,7 +195,7 @@ static int verify_file_prove_set(const source *s, const hk_program **programs, c
 static int verify_file_msccl(const source *s, const hk_proof_options *o, hk_json *w) {
   hk_msccl m;
   int code = HK_EXIT_FINDING;
-  const hk_status rc = hk_msccl_read(&m, s->path, s->text);
+  const hk_status rc = hk_msccl_read(&m, s->path, s->text, (unsigned)o->slots);
   if (rc == HK_OK)
     code = verify_file_prove_set(s, (const hk_program **)m.programs, NULL, o, w);
   else
