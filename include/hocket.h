@@ -109,6 +109,20 @@ int hocketDeviceCount(void);
 ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on);
 
 /**
+ * Adds the program of a file to the algorithms of this communicator: MSCCL's XML (docs/programs.md). Every rank calls
+ * it with a file of equal content, while no other call of the communicator runs; it returns when all have. The program
+ * is proved first. From then on it has a price as built-in algorithms have, and ncclCollConfig_t's algSelection selects
+ * it by the name in the file. HOCKET_PROGRAMS does the same at init, for a folder.
+ *
+ * @param comm  the communicator; not in a group
+ * @param path  the file
+ *
+ * ncclInvalidArgument: the file cannot be read, or is refused; ncclGetLastError has the line or the instruction.
+ * ncclInvalidUsage: the ranks have different programs. In both cases no rank has the program.
+ */
+ncclResult_t hocketCommLoadProgram(ncclComm_t comm, const char *path);
+
+/**
  * Collectives whose blocks differ in length. They are called as NCCL's collectives are: in groups, on streams, on host
  * memory and on GPUs. Counts and displacements are in elements of `datatype`, have one entry for each rank, and are
  * copied before the call returns. A displacement is the start of a block, counted from the start of the buffer. If the

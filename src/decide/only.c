@@ -29,19 +29,19 @@ static bool only_begins(const char *name, hk_protocol p, const char *word, size_
 }
 
 /* Adds the word's algorithms and protocols to `only`; false if the word is unknown. */
-static bool only_add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COUNT]) {
+static bool only_add_word(const char *word, size_t n, const hk_algorithm *const *all, uint32_t only[HK_PROTO_COUNT]) {
   bool known = n >= strlen("SYMK_") && !strncasecmp(word, "SYMK_", strlen("SYMK_"));
   for (size_t k = 0; n && k < HK_ARRAY_LENGTH(names); k++)
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
       if ((names[k].simple && p != HK_PROTO_SIMPLE) || !only_begins(names[k].theirs, (hk_protocol)p, word, n)) continue;
       known = true;
-      for (int i = 0; names[k].ours && hk_algorithms[i]; i++)
-        if (!strcmp(hk_algorithms[i]->name, names[k].ours)) only[p] |= 1u << i;
+      for (int i = 0; names[k].ours && all[i]; i++)
+        if (!strcmp(all[i]->name, names[k].ours)) only[p] |= 1u << i;
     }
   if (known) return true;
-  for (int i = 0; n && hk_algorithms[i]; i++)
+  for (int i = 0; n && all[i]; i++)
     for (int p = 0; p < HK_PROTO_COUNT; p++) {
-      if (!only_begins(hk_algorithms[i]->name, (hk_protocol)p, word, n)) continue;
+      if (!only_begins(all[i]->name, (hk_protocol)p, word, n)) continue;
       known = true;
       only[p] |= 1u << i;
     }
@@ -49,9 +49,10 @@ static bool only_add_word(const char *word, size_t n, uint32_t only[HK_PROTO_COU
 }
 
 /* A term has words joined by `+`: adds the choices that all of its words allow. */
-static bool only_add_term(const char *term, size_t length, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
-  uint32_t all[HK_PROTO_COUNT];
-  memset(all, 0xff, sizeof all);
+static bool only_add_term(const char *term, size_t length, const hk_algorithm *const *all,
+                          uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
+  uint32_t allowed[HK_PROTO_COUNT];
+  memset(allowed, 0xff, sizeof allowed);
   for (const char *word = term, *end = term + length; word <= end;) {
     const char *plus = memchr(word, '+', (size_t)(end - word));
     size_t n = (size_t)((plus ? plus : end) - word);
@@ -60,27 +61,28 @@ static bool only_add_term(const char *term, size_t length, uint32_t only[HK_PROT
     while (n && *word == ' ') word++, n--;
     while (n && word[n - 1] == ' ') n--;
     bool not = n && *word == '^';
-    if (!only_add_word(word + not, n - not, one)) {
+    if (!only_add_word(word + not, n - not, all, one)) {
       snprintf(why, why_bytes, "\"%.*s\" begins no name of an algorithm and protocol, such as RING_LL", (int)n, word);
       return false;
     }
-    for (int p = 0; p < HK_PROTO_COUNT; p++) all[p] &= not ? ~one[p] : one[p];
+    for (int p = 0; p < HK_PROTO_COUNT; p++) allowed[p] &= not ? ~one[p] : one[p];
     word = next;
   }
-  for (int p = 0; p < HK_PROTO_COUNT; p++) only[p] |= all[p];
+  for (int p = 0; p < HK_PROTO_COUNT; p++) only[p] |= allowed[p];
   return true;
 }
 
-bool hk_filter_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes) {
+bool hk_filter_only(const char *selection, const hk_algorithm *const *all, uint32_t only[HK_PROTO_COUNT], char *why,
+                    size_t why_bytes) {
   uint32_t there = 0, any = 0;
   memset(only, 0, HK_PROTO_COUNT * sizeof *only);
   for (const char *term = selection;;) {
     size_t n = strcspn(term, ",");
-    if (!only_add_term(term, n, only, why, why_bytes)) return false;
+    if (!only_add_term(term, n, all, only, why, why_bytes)) return false;
     if (!term[n]) break;
     term += n + 1;
   }
-  for (int i = 0; hk_algorithms[i]; i++) there |= 1u << i;
+  for (int i = 0; all[i]; i++) there |= 1u << i;
   for (int p = 0; p < HK_PROTO_COUNT; p++) any |= only[p] &= there;
   if (!any) snprintf(why, why_bytes, "\"%s\" selects nothing that is here", selection);
   return any != 0;

@@ -69,9 +69,10 @@ static void programs_add(hk_user_programs *p, hk_msccl *m, const char *file) {
           hk_coll_name((hk_coll)first->coll), m->nranks, first->algorithm);
 }
 
-static hk_status programs_load_file(hk_user_programs *p, const char *path, const char *file, unsigned slots) {
+hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots) {
   hk_status rc = HK_OK;
   hk_msccl m = {.nranks = 0};
+  const char *slash = strrchr(path, '/');
   char *text = programs_read_file(path);
   if (!text) return HK_ERR_ARGUMENT;
   HK_TRY(hk_msccl_read(&m, path, text, slots), out);
@@ -81,7 +82,7 @@ static hk_status programs_load_file(hk_user_programs *p, const char *path, const
                  HK_ALGORITHM_LIMIT);
     goto out;
   }
-  programs_add(p, &m, file);
+  programs_add(p, &m, slash ? slash + 1 : path);
   m.programs = NULL;
 out:
   hk_msccl_free(&m);
@@ -98,23 +99,37 @@ static int programs_by_name(const struct dirent **a, const struct dirent **b) {
   return strcmp((*a)->d_name, (*b)->d_name);
 }
 
+hk_status hk_user_programs_new(hk_user_programs **out) {
+  hk_user_programs *p = *out = calloc(1, sizeof *p);
+  if (!p) return HK_FAIL_ERRNO("no memory for programs");
+  for (int i = 0; hk_algorithms[i]; i++) p->all[i] = hk_algorithms[i];
+  p->hash = 1;
+  return HK_OK;
+}
+
+void hk_user_programs_drop(hk_user_programs *p, uint64_t hash) {
+  int i = 0;
+  while (p->all[i]) i++;
+  p->all[i - 1] = NULL;
+  hk_msccl_free(&p->own[--p->n].file);
+  p->hash = hash;
+}
+
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots) {
   hk_status rc = HK_OK;
   struct dirent **files = NULL;
-  hk_user_programs *p = calloc(1, sizeof *p);
+  hk_user_programs *p;
   *out = NULL;
-  if (!p) return HK_FAIL_ERRNO("no memory for programs");
+  HK_OR_RETURN(hk_user_programs_new(&p));
   const int n = scandir(folder, &files, programs_is_file, programs_by_name);
   if (n < 0) {
     rc = HK_FAIL(HK_ERR_ARGUMENT, "HOCKET_PROGRAMS: the folder %s cannot be read: %s", folder, strerror(errno));
     goto out;
   }
-  for (int i = 0; hk_algorithms[i]; i++) p->all[i] = hk_algorithms[i];
-  p->hash = 1;
   for (int i = 0; i < n; i++) {
     char path[4096];
     snprintf(path, sizeof path, "%s/%s", folder, files[i]->d_name);
-    rc = programs_load_file(p, path, files[i]->d_name, slots);
+    rc = hk_user_programs_add(p, path, slots);
     if (rc == HK_ERR_ARGUMENT) {
       HK_WARN("HOCKET_PROGRAMS: %s is not used: %s", files[i]->d_name, hk_last_error());
       rc = HK_OK;

@@ -20,6 +20,12 @@ typedef struct hk_user_programs {
 
 /* Reads the files *.xml of the folder in the order of their names, and proves their programs for links with `slots`
  * slots. A file that cannot be used is left out; the log says why. HK_ERR_ARGUMENT: the folder cannot be read. */
+/* Without programs of its own. */
+hk_status hk_user_programs_new(hk_user_programs **out);
+/* Adds the program of one file. HK_ERR_ARGUMENT: it cannot be used, and the message says why. */
+hk_status hk_user_programs_add(hk_user_programs *p, const char *path, unsigned slots);
+/* Removes what was added last; `hash` is the one before. */
+void hk_user_programs_drop(hk_user_programs *p, uint64_t hash);
 hk_status hk_user_programs_load(hk_user_programs **out, const char *folder, unsigned slots);
 void hk_user_programs_free(hk_user_programs *p); /* NULL is fine */
 #endif

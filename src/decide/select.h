@@ -34,7 +34,8 @@ hk_status hk_filter_parse(hk_filter *w, const char *algo, const char *proto);
 /* Parses ncclCollConfig_t's algSelection to hk_filter.only. A word is an algorithm and protocol such as "RING_LL", in
  * any case, or the beginning of such a name; `,` or, `+` and, `^` not.  NCCL's names have priority over this library's
  * own. False, with the reason in `why`, if a word is unknown or nothing is left. */
-bool hk_filter_only(const char *selection, uint32_t only[HK_PROTO_COUNT], char *why, size_t why_bytes);
+bool hk_filter_only(const char *selection, const struct hk_algorithm *const *algorithms, uint32_t only[HK_PROTO_COUNT],
+                    char *why, size_t why_bytes);
 
 typedef struct hk_decision {
   const struct hk_algorithm *algorithm;

@@ -4,12 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
+#include "../base/param.h"
 #include "../base/thread.h"
 #include "../comm/rings.h"
 #include "../core/backend.h"
 #include "../core/comm.h"
 #include "../decide/cost.h"
 #include "../decide/overrides.h"
+#include "../decide/programs.h"
 #include "../program/cursor.h"
 #include "../program/layout.h"
 #include "../transport/places.h"
@@ -373,11 +375,40 @@ void hk_choose_rings(ncclComm_t c, hk_ring_settings *out) {
 
 int hk_choose_most_channels(ncclComm_t c) { return c->selection->overrides->filter.max_channels; }
 
-void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
-  c->selection->overrides->filter.barred[coll] = ~algorithms;
-  c->plans->last[coll].valid = false;
+/* Forgets the choices of earlier calls. Their plans stay. */
+static void choose_forget(ncclComm_t c) {
+  for (int coll = 0; coll < HK_COLL_COUNT; coll++) c->plans->last[coll].valid = false;
   memset(c->plans->kept, 0, sizeof c->plans->kept);
   memset(c->selection->classes, 0, CLASSES * sizeof *c->selection->classes);
+}
+
+void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms) {
+  c->selection->overrides->filter.barred[coll] = ~algorithms;
+  choose_forget(c);
+}
+
+const hk_algorithm *const *hk_choose_algorithms(ncclComm_t c) {
+  return hk_filter_algorithms(&c->selection->overrides->filter);
+}
+
+uint64_t hk_choose_programs(ncclComm_t c) {
+  const hk_user_programs *p = c->selection->overrides->programs;
+  return p ? p->hash : 0;
+}
+
+hk_status hk_choose_add_program(ncclComm_t c, const char *path, uint64_t *hash) {
+  hk_overrides *o = c->selection->overrides;
+  if (!o->programs) HK_OR_RETURN(hk_user_programs_new(&o->programs));
+  o->filter.algorithms = o->programs->all;
+  HK_OR_RETURN(hk_user_programs_add(o->programs, path, (unsigned)c->settings->SLOTS));
+  *hash = o->programs->hash;
+  choose_forget(c);
+  return HK_OK;
+}
+
+void hk_choose_drop_program(ncclComm_t c, uint64_t hash_before) {
+  hk_user_programs_drop(c->selection->overrides->programs, hash_before);
+  choose_forget(c);
 }
 
 hk_status hk_choose_new(ncclComm_t c) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* HOCKET_PROGRAMS: programs from files run as built-in ones do, and ranks must have the same. */
 #include <check.h>
+#include <hocket.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include "../../src/base/param.h"
@@ -132,6 +133,39 @@ TEST_LOOP(run, 3) {
   ck_assert_int_eq(ranks_as_threads(RANKS, sums, "made_up-2"), 0);
   use_folder("made_up-3,made_up-4");
   ck_assert_int_eq(ranks_as_threads(RANKS, moves, NULL), 0);
+}
+
+/* Loaded by a call: all ranks have the same program or none. */
+static int loads(ncclComm_t c, int rank, int nranks, void *arg) {
+  ncclCollConfig_t config = NCCL_COLLCONFIG_INITIALIZER;
+  char ring[128], pairs[128], wrong[128];
+  float in[64], out[64];
+  int bad = 0;
+  (void)arg;
+  snprintf(ring, sizeof ring, "%s/a-ring.xml", folder);
+  snprintf(pairs, sizeof pairs, "%s/b-pairs.xml", folder);
+  snprintf(wrong, sizeof wrong, "%s/f-wrong.xml", folder);
+  bad += RANK_IS(hocketCommLoadProgram(c, NULL) == ncclInvalidArgument);
+  bad += RANK_IS(hocketCommLoadProgram(c, rank == 1 ? pairs : ring) == ncclInvalidUsage);
+  bad += RANK_IS(hocketCommLoadProgram(c, rank == 1 ? wrong : ring) ==
+                 (rank == 1 ? ncclInvalidArgument : ncclInvalidUsage));
+  config.algSelection = "made_up";
+  config.forceAlgSelection = 1;
+  for (int i = 0; i < 64; i++) in[i] = (float)(rank + i);
+  bad += RANK_IS(ncclAllReduceConfig(in, out, 64, ncclFloat32, ncclSum, c, NULL, &config) == ncclInvalidArgument);
+  bad += RANK_CHECK(hocketCommLoadProgram(c, pairs));
+  bad += RANK_CHECK(ncclAllReduceConfig(in, out, 64, ncclFloat32, ncclSum, c, NULL, &config));
+  for (int i = 0; i < 64; i++) bad += RANK_IS(out[i] == (float)(nranks * i + nranks * (nranks - 1) / 2));
+  bad += RANK_IS(ran(c, HK_ALLREDUCE, "made_up"));
+  return bad;
+}
+
+TEST(load) {
+  unsetenv("HOCKET_PROGRAMS");
+  unsetenv("NCCL_ALGO");
+  hk_param_reload();
+  ranks_reach_by("shm");
+  ck_assert_int_eq(ranks_as_threads(RANKS, loads, NULL), 0);
 }
 
 /* Of a call that no file is for, or of another number of ranks, the built-in algorithms are left. */

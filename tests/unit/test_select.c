@@ -361,7 +361,7 @@ static const struct {
 START_TEST(selected) {
   uint32_t only[HK_PROTO_COUNT];
   char why[200] = "", name[40];
-  const bool there = hk_filter_only(selections[_i].selection, only, why, sizeof why);
+  const bool there = hk_filter_only(selections[_i].selection, hk_algorithms, only, why, sizeof why);
   ck_assert_msg(there == !selections[_i].says, "%s: %s", selections[_i].selection, why);
   if (!there) ck_assert_msg(strstr(why, selections[_i].says) != NULL, "%s: %s", selections[_i].selection, why);
   for (int a = 0; there && hk_algorithms[a]; a++) {
