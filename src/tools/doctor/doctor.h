@@ -73,7 +73,8 @@ void hk_doctor_iommu(hk_doctor *d);
 /* gpu.c */
 void hk_doctor_kernels(hk_doctor *d);
 void hk_doctor_nvls(hk_doctor *d);
-/* p2p.c */
+/* rates.c */
+void hk_doctor_copies(hk_doctor *d);
 void hk_doctor_p2p(hk_doctor *d);
 /* gdr.c */
 void hk_doctor_gpu_pairs(hk_doctor *d);
