@@ -3,7 +3,6 @@
  * Kernels can load, store and use multicast memory. They cannot use a network (GIN) or CFT. */
 #include <string.h>
 #include "../base/status.h"
-#include "../base/thread.h"
 #include "../base/tls.h"
 #include "../boot/bootstrap.h"
 #include "../core/api.h"

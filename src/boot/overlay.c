@@ -7,7 +7,6 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
-#include "../base/log.h"
 #include "../base/tcp.h"
 #include "internal.h"
 

@@ -3,9 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
-#include "../base/iface.h" /* link-local addresses */
-#include "../base/log.h"
-#include "../base/param.h"
 #include "dial.h"
 #include "internal.h"
 

@@ -6,7 +6,6 @@
 #include "rma.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../comm/children.h"

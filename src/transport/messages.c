@@ -11,7 +11,6 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
-#include "../base/log.h"
 #include "../base/service.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"

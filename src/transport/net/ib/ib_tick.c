@@ -4,7 +4,6 @@
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
-#include "../../../base/log.h"
 #include "../../../base/service.h"
 #include "ib_event.h"
 #include "ib_receive.h"

@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <time.h>
 #include "../../../base/array.h"
-#include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../program/program.h"
 
