@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "internal.h"
@@ -70,9 +71,7 @@ out:
 void hk_family_put(hk_listener *l, hk_family *f) {
   hk_listener_lock();
   if (--f->users == 0) {
-    hk_family **at = &l->families;
-    while (*at != f) at = &(*at)->next;
-    *at = f->next;
+    HK_LIST_REMOVE(l->families, f, next);
     for (hk_early *p = f->early, *next; p; p = next) {
       next = p->next;
       family_free_early(p);
@@ -161,9 +160,7 @@ void hk_member_join(hk_bootstrap *b) {
 void hk_member_leave(hk_bootstrap *b) {
   if (!b->member) return;
   hk_listener_lock();
-  hk_bootstrap **at = &b->listener->members[family_bucket_of(b->comm, b->rank)];
-  while (*at != b) at = &(*at)->member_next;
-  *at = b->member_next;
+  HK_LIST_REMOVE(b->listener->members[family_bucket_of(b->comm, b->rank)], b, member_next);
   b->member = false;
   b->listener->nmembers--;
   hk_family *f = b->family;

@@ -4,6 +4,7 @@
 #include "code.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
@@ -126,9 +127,7 @@ void hk_gpu_code_put(hk_gpu_code *k) {
   if (!k) return;
   pthread_mutex_lock(&table_lock);
   if (--k->refs == 0) {
-    hk_gpu_code **at = &codes;
-    while (*at != k) at = &(*at)->next;
-    *at = k->next;
+    HK_LIST_REMOVE(codes, k, next);
     code_drop_code(k);
   }
   pthread_mutex_unlock(&table_lock);

@@ -3,6 +3,7 @@
 #include "process_group.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
@@ -163,9 +164,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
     pthread_mutex_unlock(&table_lock);
     return; /* the others' kernels may still use this rank's memory and device */
   }
-  hk_gpu_process_group **at = &groups;
-  while (*at != w) at = &(*at)->next;
-  *at = w->next;
+  HK_LIST_REMOVE(groups, w, next);
   pthread_mutex_unlock(&table_lock);
   /* Failures to free are logged; nothing else can be done about them. */
   hk_multicast_free(w->multicast, w->devices, w->nranks);

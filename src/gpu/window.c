@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../device/host.h"
 #include "../rma/windows.h"
@@ -150,11 +151,8 @@ static entry *window_entry_in(const struct hk_gpu_space *s, unsigned slot) {
 
 static hk_status window_add_page(hk_gpu *g, struct hk_gpu_space *s) {
   hk_status rc = HK_OK;
-  hk_memory *pages = realloc(s->pages, (s->npages + 1) * sizeof *pages);
-  if (pages) s->pages = pages;
-  uint32_t *used = realloc(s->used, (s->npages + 1) * sizeof *used);
-  if (used) s->used = used;
-  if (!pages || !used) return HK_FAIL_ERRNO("no memory for windows");
+  if (!HK_RESERVE_NEXT(s->pages, s->npages) || !HK_RESERVE_NEXT(s->used, s->npages))
+    return HK_FAIL_ERRNO("no memory for windows");
   hk_memory *new = &s->pages[s->npages];
   HK_TRY(g->device->ops->memory->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
   if (s->npages) {
@@ -346,9 +344,7 @@ static void window_forget(ncclComm_t c, hk_gpu_window *w) {
   struct hk_gpu_space *s = g->windows->space;
   if (s) {
     pthread_mutex_lock(&s->lock);
-    hk_gpu_window **at = &s->windows;
-    while (*at && *at != w) at = &(*at)->next;
-    if (*at) *at = w->next;
+    HK_LIST_REMOVE(s->windows, w, next);
     if (w->seen.handle) {
       (void)window_put(g, window_entry_in(s, w->slot), &(entry){0}, sizeof(entry));
       s->used[w->slot / PAGE_WINDOWS] &= ~(UINT32_C(1) << w->slot % PAGE_WINDOWS);

@@ -2,6 +2,7 @@
 /* Registered memory and windows of a communicator, and the windows of the process (registration.h). */
 #include "registration.h"
 #include <stdlib.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../core/backend.h"
 #include "rma.h"
@@ -21,9 +22,7 @@ static void registration_publish(hk_registration *r) {
 
 static void registration_withdraw(const hk_registration *r) {
   pthread_mutex_lock(&registration_lock);
-  hk_registration **at = &registration_windows;
-  while (*at && *at != r) at = &(*at)->next_window;
-  if (*at) *at = r->next_window;
+  HK_LIST_REMOVE(registration_windows, r, next_window);
   pthread_mutex_unlock(&registration_lock);
 }
 

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
@@ -15,10 +16,8 @@ enum { NET_LIMIT = 512, LOWER_DEPTH = 4 };
 
 static hk_net_seen *detect_net_add_net(hk_detect_scan *s) {
   if (s->nnet >= NET_LIMIT) return NULL;
-  hk_net_seen *more = realloc(s->net, ((size_t)s->nnet + 1) * sizeof *more);
-  if (!more) return NULL;
-  s->net = more;
-  memset(&s->net[s->nnet], 0, sizeof *more);
+  if (!HK_RESERVE_NEXT(s->net, s->nnet)) return NULL;
+  memset(&s->net[s->nnet], 0, sizeof *s->net);
   return &s->net[s->nnet++];
 }
 

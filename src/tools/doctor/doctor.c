@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../base/array.h"
 #include "../../base/json.h"
 #include "../../base/param.h"
 #include "../../base/sysfs.h"
@@ -55,9 +56,7 @@ static const char *doctor_check_word(int i) {
 }
 
 void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...) {
-  hk_finding *more = realloc(d->at, (size_t)(d->n + 1) * sizeof *more);
-  if (!more) return;
-  d->at = more;
+  if (!HK_RESERVE_NEXT(d->at, d->n)) return;
   hk_finding *f = &d->at[d->n++];
   va_list args;
   va_start(args, format);

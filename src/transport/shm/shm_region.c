@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "../../base/array.h"
 #include "../../base/thread.h"
 #include "../../device/host.h"
 #include "shm_socket.h"
@@ -125,13 +126,9 @@ static bool shm_region_remember(hk_shm_process *p, hk_shm_import *it) {
     *it = p->imports[i];
     kept = true;
   }
-  if (!kept) {
-    hk_shm_import *grown = realloc(p->imports, (p->nimports + 1) * sizeof *grown);
-    if (grown) {
-      p->imports = grown;
-      p->imports[p->nimports++] = *it;
-      kept = true;
-    }
+  if (!kept && HK_RESERVE_NEXT(p->imports, p->nimports)) {
+    p->imports[p->nimports++] = *it;
+    kept = true;
   }
   pthread_mutex_unlock(&p->imports_lock);
   return kept;
