@@ -5,10 +5,10 @@
  * The first device memory is the unused rest of the credits' granule. Further device memory is virtual memory, and so
  * is host memory if the driver supports it.  Allocating classic memory or other pinned memory waits for all work on the
  * device. If a kernel waited for a launch of this thread, that would be a deadlock. */
-#include "arena.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "memory.h"
 
 enum { CHUNK_BYTES = 65536, ALIGN = 256, PAGE = 4096 };
 

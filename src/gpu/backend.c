@@ -9,17 +9,14 @@
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
-#include "facts.h"
 #include "gpu.h"
-#include "health.h"
 #include "memory.h"
 #include "multicast.h"
-#include "park.h"
+#include "peers.h"
 #include "plan.h"
 #include "process_group.h"
 #include "rma.h"
 #include "run.h"
-#include "topology.h"
 #include "window.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");

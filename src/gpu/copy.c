@@ -8,7 +8,6 @@
  * Stores from another stream could be stuck behind the waiting stream in the same hardware queue.  A stream waits until
  * a word is 1 and resets it to 0 at once, so that a captured call can be replayed. The sender writes a word again only
  * after it has received this rank's other word, which this rank's stream writes after the reset. */
-#include "copy.h"
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
@@ -19,6 +18,7 @@
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
+#include "run.h"
 
 enum { WORD_BYTES = 64 };
 static size_t copy_word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }

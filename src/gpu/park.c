@@ -5,7 +5,6 @@
  * links on which it receives, its credits, its scratch.  Only counters and words have a meaning between calls; they are
  * copied to the host.  Data and lines begin anew, as in a new link.  Mappings of other processes' memory are removed,
  * and made again at the same addresses. */
-#include "park.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -13,9 +12,10 @@
 #include "../core/backend.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
-#include "arena.h"
 #include "endpoints.h"
+#include "gpu.h"
 #include "links.h"
+#include "memory.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
+#include "memory.h"
 
 enum { ALIGN = 256 };
 

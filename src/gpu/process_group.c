@@ -8,11 +8,10 @@
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
-#include "arena.h"
 #include "buffer.h"
 #include "links.h"
+#include "memory.h"
 #include "peers.h"
-#include "topology.h"
 
 /* The process groups of the process.  Global, because ranks that are threads of a process have nothing else in common
  * at init. A group also outlives the rank that leaves first. */

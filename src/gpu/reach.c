@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds which ranks' GPU memory each rank can access.  Every rank opens the credits of the others and reads a pattern
  * there. Then both ranks of each pair agree on the first kind of device links (transport/device_links.h) that works. */
-#include "reach.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +8,10 @@
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
-#include "facts.h"
 #include "gpu.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
-#include "topology.h"
 
 /* True if only a network connects the two ranks.  Both ranks get the same result. */
 static bool reach_by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }

@@ -13,9 +13,7 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
-#include "arena.h"
 #include "code.h"
-#include "health.h"
 #include "launch.h"
 #include "links.h"
 #include "memory.h"
@@ -23,7 +21,6 @@
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
-#include "table.h"
 
 static hk_status run_check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's topology for the ranks' GPUs: which pairs have NVLink, and the cost of a byte between them.  rings.c
  * searches the same topology for channels. */
-#include "topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
-#include "facts.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"

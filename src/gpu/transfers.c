@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives on GPUs: one launch for all of a group, a block of threads for each link. Large messages use
  * several links. */
-#include "transfers.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/transfer.h"
 #include "../core/call.h"
-#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
 #include "launch.h"
 #include "links.h"
-#include "table.h"
+#include "memory.h"
+#include "run.h"
 
 /* A transfer, or the part of it that one link moves. */
 typedef struct part {

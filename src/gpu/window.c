@@ -10,7 +10,6 @@
 #include "../rma/windows.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
-#include "facts.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
