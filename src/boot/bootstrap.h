@@ -20,7 +20,6 @@
 #include <stdbool.h>
 #include "../base/wait.h"
 #include "activity.h"
-#include "event.h"
 
 struct hk_settings; /* base/param.h */
 

@@ -5,7 +5,7 @@
 #include <nccl.h>
 #include <pthread.h>
 #include "../base/wait.h"
-#include "../boot/event.h"
+#include "../boot/activity.h"
 
 struct hk_settings; /* base/param.h */
 

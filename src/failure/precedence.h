@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include "../base/status.h"
-#include "../boot/event.h"
+#include "../boot/activity.h"
 
 /* From the strongest to the weakest: */
 typedef enum hk_failure_class {

@@ -6,6 +6,7 @@
 #include "../base/array.h"
 #include "../base/param.h"
 #include "../collectives/algorithm.h"
+#include "../topo/synth.h"
 #include "machine.h"
 #include "sim_view.h"
 

@@ -3,7 +3,6 @@
 #ifndef HK_TOOLS_SIM_VIEW_H
 #define HK_TOOLS_SIM_VIEW_H
 #include "../sim/sim.h"
-#include "../topo/synth.h"
 #include "tools.h"
 
 typedef struct hk_sim_site {
