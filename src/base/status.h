@@ -38,6 +38,13 @@ hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...)
     if (__builtin_expect(rc != HK_OK, 0)) goto label;                                                                  \
   } while (0)
 
+/* Jumps to `label` with the code of `failure`, an HK_FAIL, in the local `rc`. */
+#define HK_GIVE_UP(failure, label)                                                                                     \
+  do {                                                                                                                 \
+    rc = (failure);                                                                                                    \
+    goto label;                                                                                                        \
+  } while (0)
+
 /* Runs `call`; unless it returns HK_OK, returns the code from the function. For functions that have nothing to undo. */
 #define HK_OR_RETURN(call)                                                                                             \
   do {                                                                                                                 \

@@ -51,10 +51,7 @@ hk_status hk_family_get(hk_family **out, hk_listener *l, const uint8_t secret[HK
   hk_family *f = family_find_family(l, key);
   if (!f) {
     f = calloc(1, sizeof *f);
-    if (!f) {
-      rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for a communicator's secret");
-      goto out;
-    }
+    if (!f) HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for a communicator's secret"), out);
     f->key = key;
     f->early_end = &f->early;
     memcpy(f->secret, secret, sizeof f->secret);

@@ -102,10 +102,7 @@ hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
   while (k && k->ordinal != ordinal) k = k->next;
   if (!k) {
     k = calloc(1, sizeof *k);
-    if (!k) {
-      rc = HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal);
-      goto out;
-    }
+    if (!k) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal), out);
     k->ordinal = ordinal;
     pthread_mutex_init(&k->lock, NULL);
     HK_TRY(hk_cuda_open(ordinal, &k->device), undo);

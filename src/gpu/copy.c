@@ -53,10 +53,8 @@ static hk_status copy_make_words(ncclComm_t c) {
   bool *fine = calloc(n, sizeof *fine);
   g->copies->words = calloc(n, sizeof *g->copies->words);
   g->copies->words_at = calloc(n, sizeof *g->copies->words_at);
-  if (!all || !fine || !g->copies->words || !g->copies->words_at) {
-    rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
-    goto out;
-  }
+  if (!all || !fine || !g->copies->words || !g->copies->words_at)
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks), out);
   /* of the process group: ranks of this process may write to it after this rank has left */
   hk_shared *mine = &g->group->words[c->rank];
   if (hk_share_host_make(g->device, copy_word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)

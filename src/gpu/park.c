@@ -216,10 +216,7 @@ static hk_status park_open_again(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++)
     if (rows[r].links > most) most = rows[r].links;
   links = calloc((size_t)c->nranks * most + 1, sizeof *links);
-  if (!links) {
-    rc = HK_FAIL_ERRNO("no memory for %zu links of %d ranks", most, c->nranks);
-    goto out;
-  }
+  if (!links) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %zu links of %d ranks", most, c->nranks), out);
   HK_TRY(park_offer_links(c, links + (size_t)c->rank * most), out);
   if (most) HK_TRY(hk_gpu_exchange(c, links, most * sizeof *links), out);
   for (size_t i = 0; i < g->suspended->n; i++) {

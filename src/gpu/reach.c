@@ -97,10 +97,7 @@ static hk_status reach_agree(ncclComm_t c, const hk_facts *facts, const unsigned
   for (size_t r = 0; hosts && r < n; r++) hosts[r] = c->peers[r].host;
   if (hosts) each = 1 + (size_t)hk_gpu_most_equal(hosts, c->nranks);
   if (hosts) rows = calloc(n, each);
-  if (!rows) {
-    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!rows) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks), out);
   unsigned char *mine = rows + (size_t)c->rank * each;
   mine[0] = reach_sum_up(c, facts, found);
   for (int r = 0; r < c->nranks; r++) {
@@ -192,10 +189,7 @@ static hk_status reach_once(ncclComm_t c, const hk_facts *facts, bool *again) {
   unsigned char *found = calloc(n, 1);
   hk_share_offer *credits = calloc(n, sizeof *credits);
   *again = false;
-  if (!got || !found || !credits) {
-    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!got || !found || !credits) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks), out);
   HK_TRY(reach_share_credits(c, credits), out);
   HK_TRY(reach_try_peers(c, credits, got, found), out);
   rc = reach_agree(c, facts, found, again);

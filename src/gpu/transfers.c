@@ -36,10 +36,8 @@ static hk_status transfers_end_on_device(ncclComm_t c, const hk_call *call, hk_g
   if (e->device) return HK_OK;
   HK_TRY(hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program), out);
   const size_t bytes = (PROGRAM_AT + program->bytes + 15) & ~(size_t)15;
-  if (bytes > sizeof image) {
-    rc = HK_FAIL(HK_ERR_INTERNAL, "the program of a transfer has %zu bytes", program->bytes);
-    goto out;
-  }
+  if (bytes > sizeof image)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_INTERNAL, "the program of a transfer has %zu bytes", program->bytes), out);
   memset(image, 0, bytes);
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + PROGRAM_AT, program, program->bytes);

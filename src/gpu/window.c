@@ -370,10 +370,7 @@ static hk_status window_add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk
   bool all = false;
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   *out = NULL;
-  if (!rows) {
-    rc = HK_FAIL_ERRNO("no memory for a window of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!rows) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a window of %d ranks", c->nranks), out);
   HK_TRY(window_step(c, rows, window_offer(c, w, &rows[c->rank]), &all), out);
   if (all) HK_TRY(window_agree_on_place(c, rows, w, &all), out);
   if (all) HK_TRY(window_step(c, rows, window_map_all(c, w, rows, flags) == HK_OK, &all), out);

@@ -85,10 +85,7 @@ static hk_status detect_net_scan_rdma(hk_detect_scan *s) {
       if (down > before && !first[0]) snprintf(first, sizeof first, "%.40s:%.4s", *device, *port);
       if (!active) continue;
       hk_net_seen *n = detect_net_add_net(s);
-      if (!n) {
-        rc = HK_FAIL_ERRNO("no room for network port %s", *device);
-        goto out;
-      }
+      if (!n) HK_GIVE_UP(HK_FAIL_ERRNO("no room for network port %s", *device), out);
       *n = seen;
       if (ports[1])
         snprintf(n->name, sizeof n->name, "%.40s:%.4s", *device, *port);
@@ -163,10 +160,7 @@ static hk_status detect_net_scan_interfaces(hk_detect_scan *s, bool with_hardwar
     if (!hk_sysfs_has(s->sys, NET "/%s/device", *name) && !hk_sysfs_has(s->sys, NET "/%s/bonding", *name) && hardware)
       continue;
     hk_net_seen *n = detect_net_add_net(s);
-    if (!n) {
-      rc = HK_FAIL_ERRNO("no room for network interface %s", *name);
-      goto out;
-    }
+    if (!n) HK_GIVE_UP(HK_FAIL_ERRNO("no room for network interface %s", *name), out);
     *n = (hk_net_seen){.pci = pci, .port = 1, .ethernet = true};
     snprintf(n->name, sizeof n->name, "%s", *name);
     if (hk_sysfs_number(s->sys, &speed, NET "/%s/speed", *name) && speed > 0)

@@ -78,10 +78,7 @@ hk_status hk_scan_pci(hk_detect_scan *s) {
   for (int i = 0; i < n; i++) {
     uint64_t id;
     if (!hk_bus_id_parse(names[i], &id)) continue;
-    if (!HK_RESERVE_NEXT(s->pci, s->npci)) {
-      rc = HK_FAIL_ERRNO("no memory for %d PCI devices", n);
-      goto out;
-    }
+    if (!HK_RESERVE_NEXT(s->pci, s->npci)) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %d PCI devices", n), out);
     s->pci[s->npci] = (hk_pci_seen){.id = id};
     detect_pci_read_entry(s, &s->pci[s->npci++], names[i]);
   }

@@ -129,10 +129,7 @@ static hk_status topo_sort_nodes(hk_topo *t) {
   place *order = calloc(t->nnodes, sizeof *order);
   uint32_t *now = calloc(t->nnodes, sizeof *now);
   hk_node *sorted = calloc(t->nnodes, sizeof *sorted);
-  if (!order || !now || !sorted) {
-    rc = HK_FAIL_ERRNO("no memory to sort %u nodes", t->nnodes);
-    goto out;
-  }
+  if (!order || !now || !sorted) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to sort %u nodes", t->nnodes), out);
   for (uint32_t i = 0; i < t->nnodes; i++) order[i] = (place){.id = t->nodes[i].id, .old = i, .kind = t->nodes[i].kind};
   qsort(order, t->nnodes, sizeof *order, topo_by_kind_and_id);
   for (uint32_t i = 0; i < t->nnodes; i++) {
@@ -227,10 +224,7 @@ static hk_status topo_check_connected(const hk_topo *t) {
   uint32_t *queue = malloc(t->nnodes * sizeof *queue), n = 1;
   bool *seen = calloc(t->nnodes, sizeof *seen);
   hk_status rc = HK_OK;
-  if (!queue || !seen) {
-    rc = HK_FAIL_ERRNO("no memory to check %u nodes", t->nnodes);
-    goto out;
-  }
+  if (!queue || !seen) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to check %u nodes", t->nnodes), out);
   queue[0] = 0;
   seen[0] = true;
   for (uint32_t i = 0; i < n; i++) {

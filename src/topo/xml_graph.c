@@ -157,10 +157,7 @@ hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern p
   hk_status rc;
   *out = NULL;
   b.used = calloc((size_t)what->nranks + 1, sizeof *b.used);
-  if (!b.used) {
-    rc = HK_FAIL_ERRNO("no memory to read %s", path);
-    goto out;
-  }
+  if (!b.used) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", path), out);
   HK_TRY(hk_xml_read(&tree, &r), out);
   HK_TRY(xml_graph_read_graphs(&b, tree->root, pattern), out);
   HK_TRY(hk_xml_status(&r), out);

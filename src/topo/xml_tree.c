@@ -326,10 +326,7 @@ hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r) {
   *out = NULL;
   if (!f) return HK_FAIL_ERRNO("cannot open the XML file %s", r->file);
   text = malloc(HK_XML_BYTES + 1); /* with the first byte that is too many */
-  if (!text) {
-    rc = HK_FAIL_ERRNO("no memory to read %s", r->file);
-    goto out;
-  }
+  if (!text) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", r->file), out);
   size_t bytes = fread(text, 1, HK_XML_BYTES + 1, f);
   rc = ferror(f) ? HK_FAIL_ERRNO("cannot read the XML file %s", r->file) : hk_xml_parse(out, text, bytes, r);
 out:

@@ -234,10 +234,7 @@ hk_status hk_xml_of_topo(hk_xml_tree **out, const hk_topo *t) {
   *out = NULL;
   w.done = calloc(t->nnodes, sizeof *w.done);
   w.host = calloc(t->nnodes, sizeof *w.host);
-  if (!w.done || !w.host) {
-    rc = HK_FAIL_ERRNO("no memory to write a topology");
-    goto out;
-  }
+  if (!w.done || !w.host) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to write a topology"), out);
   HK_TRY(hk_xml_new(&w.to), out);
   hk_xml_node *system = hk_xml_add(w.to, NULL, "system");
   xml_write_find_hosts(&w);

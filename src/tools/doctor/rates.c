@@ -111,10 +111,7 @@ static hk_status rates_pinned(const rates *r, const gpu *g, uint32_t cpu, double
   rates_run_on(&r->d->topo->nodes[cpu]);
   void *memory = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   bool pinned = false;
-  if (memory == MAP_FAILED) {
-    rc = HK_FAIL_ERRNO("no memory for copies of %d MiB", BYTES >> 20);
-    goto out;
-  }
+  if (memory == MAP_FAILED) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for copies of %d MiB", BYTES >> 20), out);
   memset(memory, 1, BYTES);
   HK_CUDA_TRY(hk_cu.CtxSetCurrent(g->context), out, "cannot enter a GPU");
   HK_CUDA_TRY(hk_cu.MemHostRegister(memory, BYTES, CU_MEMHOSTREGISTER_PORTABLE), out,

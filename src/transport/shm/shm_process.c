@@ -101,10 +101,7 @@ hk_status hk_shm_process_enter(hk_shm_state *s) {
   pthread_mutex_lock(&table_lock);
   hk_shm_process *p = shm_process_find(env->comm_id, env->peers[env->rank].process);
   if (!p) p = shm_process_make(s);
-  if (!p) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
-    goto out;
-  }
+  if (!p) HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank), out);
   s->process = p;
   pthread_mutex_lock(&p->lock);
   s->next_member = p->members;

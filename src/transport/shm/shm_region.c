@@ -182,13 +182,12 @@ static hk_status shm_region_import(hk_shm_state *s, int peer, hk_shm_import *it)
         s->base.env->rank, peer);
     goto out;
   }
-  if (m.verb != HK_SHM_REGION) {
-    rc = HK_FAIL(HK_ERR_REMOTE,
-                 "rank %d uses memory that it no longer has (region %llu): it must not be freed before "
-                 "the operation is complete",
-                 peer, (unsigned long long)it->region);
-    goto out;
-  }
+  if (m.verb != HK_SHM_REGION)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_REMOTE,
+                       "rank %d uses memory that it no longer has (region %llu): it must not be freed before "
+                       "the operation is complete",
+                       peer, (unsigned long long)it->region),
+               out);
   it->bytes = m.bytes;
   rc = shm_region_map_region(s, peer, fd, it);
 out:
