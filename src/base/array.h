@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays that grow, and lists. */
-#ifndef HK_BASE_ARRAY_H
-#define HK_BASE_ARRAY_H
+#pragma once
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,4 +34,3 @@ static inline size_t hk_array_grow(void *array, size_t entry, size_t room, size_
     while (*hk_at && *hk_at != (item)) hk_at = &(*hk_at)->next;                                                        \
     if (*hk_at) *hk_at = (item)->next;                                                                                 \
   } while (0)
-#endif

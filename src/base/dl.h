@@ -3,8 +3,7 @@
  * after the newest, and the struct of function pointers that they fill. A library is loaded at most once and stays
  * loaded, because its functions may be in use. If it is missing, one line at INFO says what does not work without
  * it. */
-#ifndef HK_BASE_DL_H
-#define HK_BASE_DL_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -41,4 +40,3 @@ void *hk_dl_look(hk_dl_seen *s);
 
 /* True if the library and every symbol that is not optional are there. From any thread. */
 bool hk_dl_load(hk_dl *lib);
-#endif

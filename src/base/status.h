@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The form of error handling: a status code; HK_TRY with a visible jump to one `out:` label, which undoes in reverse
  * order; HK_OR_RETURN if there is nothing to undo. */
-#ifndef HK_BASE_STATUS_H
-#define HK_BASE_STATUS_H
+#pragma once
 #include <stddef.h>
 
 /* The values are ncclResult_t's (asserted in api/api_coll.c), so no translation is needed. */
@@ -63,4 +62,3 @@ void hk_error_adopt(const char *text);
 #define HK_ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 /* The smallest multiple of `unit` that is at least n. */
 static inline size_t hk_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-#endif

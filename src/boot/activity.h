@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a rank does, and what happens to ranks. */
-#ifndef HK_BOOT_ACTIVITY_H
-#define HK_BOOT_ACTIVITY_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -73,4 +72,3 @@ typedef struct hk_activity {
 /* Writes what a rank does, to follow the words "rank 3 " in a message: "is in AllReduce(1000 x float, sum), operation
  * 12, for 14 s, and waits for rank 7 itself". `a` counts only with HK_PRESENCE_ANSWERS. */
 void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes);
-#endif

@@ -10,8 +10,7 @@
  * call it for one communicator at the same time. It reports a failure with HK_FAIL, and the caller then ends the
  * communicator with that error.
  */
-#ifndef HK_CORE_BACKEND_H
-#define HK_CORE_BACKEND_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -171,4 +170,3 @@ extern const hk_backend *const hk_backends[];
 const hk_backend *hk_backend_choose(int *device);
 /* The number of devices of all backends together. */
 int hk_backend_devices(void);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The kernels on a device, and a communicator's share of its blocks. */
-#ifndef HK_GPU_CODE_H
-#define HK_GPU_CODE_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 #include "../device/device.h"
@@ -41,4 +40,3 @@ unsigned hk_gpu_share(const hk_gpu_share_facts *room);
 unsigned hk_gpu_overlap(const hk_gpu_share_facts *room);
 /* Warns, once a process, if the device has too few hardware queues for the streams of `ranks` ranks of this process. */
 void hk_gpu_check_queues(int ranks, int device);
-#endif

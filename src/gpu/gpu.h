@@ -11,8 +11,7 @@
  * even if the user gave the legacy stream for all of them, and cost one launch.  Ranks of different threads cannot
  * share a launch: each launches for itself, with at most its share of the blocks that the device can run at once.
  */
-#ifndef HK_GPU_GPU_H
-#define HK_GPU_GPU_H
+#pragma once
 #include "../core/comm.h"
 #include "../device/device.h"
 
@@ -63,4 +62,3 @@ void hk_gpu_detach(ncclComm_t c);
 extern const struct hk_suspension_ops hk_gpu_suspension; /* park.c */
 /* Ends the suspension of a communicator that is freed, or has its memory again.  NULL: it is not suspended. */
 void hk_gpu_suspended_free(struct hk_gpu_suspended **suspended);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of a group that are launched together on one GPU. */
-#ifndef HK_GPU_LAUNCH_H
-#define HK_GPU_LAUNCH_H
+#pragma once
 #include "../kernels/cuda/work.h"
 #include "gpu.h"
 
@@ -53,4 +52,3 @@ hk_status hk_gpu_launch_record(const hk_gpu_launch_item *p, hk_queue q);
 hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done);
 /* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
 void hk_gpu_launch_sort(hk_gpu_launch_item **at, size_t n);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of a communicator on a GPU, and its users' memory. */
-#ifndef HK_GPU_MEMORY_H
-#define HK_GPU_MEMORY_H
+#pragma once
 #include <pthread.h>
 #include "../core/comm.h"
 #include "../device/device.h"
@@ -114,4 +113,3 @@ hk_status hk_gpu_mem_alloc(int device, size_t bytes, void **out);
 bool hk_gpu_mem_free(void *p, hk_status *rc);
 /* HK_ERR_ARGUMENT if c's device cannot use `p`. */
 hk_status hk_gpu_check_pointer(ncclComm_t c, const char *what, const void *p, size_t bytes);
-#endif

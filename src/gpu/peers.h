@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the ranks know of each other's GPUs and of the machine, and how they reach each other. */
-#ifndef HK_GPU_PEERS_H
-#define HK_GPU_PEERS_H
+#pragma once
 #include <stdint.h>
 #include "../base/facts.h"
 #include "../core/comm.h"
@@ -55,4 +54,3 @@ void hk_gpu_topology_end(hk_gpu_topology *t);
 /* Opens the credits of ranks of other processes, tests which ranks' memory can be read, and chooses the links to each
  * peer. */
 hk_status hk_gpu_reach(ncclComm_t c, const struct hk_facts *facts);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What runs calls on GPUs, and looks at how they end. */
-#ifndef HK_GPU_RUN_H
-#define HK_GPU_RUN_H
+#pragma once
 #include "gpu.h"
 
 struct hk_call;
@@ -63,4 +62,3 @@ void hk_gpu_drain(ncclComm_t c);
 hk_status hk_gpu_watch(ncclComm_t c);
 /* Returns an error that a kernel has reported; with `ask` also one that the driver knows, which costs a driver call. */
 hk_status hk_gpu_poll_health(ncclComm_t c, bool ask);
-#endif

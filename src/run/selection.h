@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The input of a communicator's decisions. */
-#ifndef HK_RUN_SELECTION_H
-#define HK_RUN_SELECTION_H
+#pragma once
 #include "../decide/machine.h"
 
 /* Equal on all ranks, fixed at init. */
@@ -14,4 +13,3 @@ typedef struct hk_selection {
   int network_calls;              /* HK_COLLNET_GATHERS, HK_COLLNET_SCATTERS */
   unsigned overruled;             /* bits 1u << hk_coll: the warning of hk_decision.overruled has been logged */
 } hk_selection;
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by xml_*.c: makes a topology from an XML tree, and finds nodes of topologies that are not finished. */
-#ifndef HK_TOPO_XML_BUILD_H
-#define HK_TOPO_XML_BUILD_H
+#pragma once
 #include "xml_tree.h"
 
 enum { HK_XML_CPUS = 1024, HK_PCI_AMD = 0x1002 };
@@ -55,4 +54,3 @@ hk_status hk_xml_of_topo(hk_xml_tree **out, const hk_topo *t);
 /* The bandwidths that a reader concludes from the rest of the XML; a different bandwidth is written as hk_bw. */
 float hk_xml_pci_gbps(const hk_pci_info *p);
 float hk_xml_nvlink_gbps(int sm, unsigned count);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* XML as a tree in memory, read within bounds, and the list of its findings. For xml_*.c only. */
-#ifndef HK_TOPO_XML_TREE_H
-#define HK_TOPO_XML_TREE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -86,4 +85,3 @@ bool hk_xml_hex(hk_xml_report *r, const hk_xml_node *n, const char *name, uint64
 
 /* Remarks about elements and attributes that the schema does not have. */
 void hk_xml_check_names(hk_xml_report *r, const hk_xml_node *root);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What moves the messages of a connection, file by file; ib_conn.h has the order of the files. */
-#ifndef HK_TRANSPORT_NET_IB_DATA_H
-#define HK_TRANSPORT_NET_IB_DATA_H
+#pragma once
 #include "ib_conn.h"
 
 struct hk_remote;     /* transport/remote.h */
@@ -123,4 +122,3 @@ const hk_ib_keys *hk_ib_keys_find(const hk_ib_remote *r, uint64_t window); /* NU
 
 /* ---- ib_remote.c: one-sided operations ---- */
 extern const struct hk_remote hk_ib_remote_table;
-#endif

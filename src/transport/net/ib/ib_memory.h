@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory that the user has, on the host and in GPUs. */
-#ifndef HK_TRANSPORT_NET_IB_MEMORY_H
-#define HK_TRANSPORT_NET_IB_MEMORY_H
+#pragma once
 #include "ib_conn.h"
 
 /* ---- ib_memory.c: memory that the user has registered with the communicator ---- */
@@ -27,4 +26,3 @@ bool hk_ib_takes_gpu(void *ctx, const hk_net_end *e); /* the provider's takes_gp
 hk_ibv_mr *hk_ib_gpu_mr(hk_ib_conn *c, const hk_ib_path *w, hk_net_end *e, char why[160]);
 /* Returns true if an end's payloads in GPU memory are not registered yet. Only the lane's thread may do that. */
 bool hk_ib_gpu_unsettled(const hk_ib_conn *c);
-#endif

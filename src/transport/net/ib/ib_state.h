@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What makes a connection, repairs it and ends it, file by file; ib_conn.h has the order of the files. */
-#ifndef HK_TRANSPORT_NET_IB_STATE_H
-#define HK_TRANSPORT_NET_IB_STATE_H
+#pragma once
 #include "ib_conn.h"
 
 /* ---- ib_timeout.c: times of the cards: how long a queue pair waits for an answer, and when a card gives up ---- */
@@ -108,4 +107,3 @@ void hk_ib_devices_return(hk_ib_ctx *x, uint64_t now);
 /* ---- ib_tick.c: the service thread's part ---- */
 /* From here on the service thread does what connections need; not under the lock. */
 hk_status hk_ib_start_ticking(hk_ib_ctx *x);
-#endif

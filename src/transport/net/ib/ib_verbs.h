@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions of libibverbs, which is loaded when it is first needed. */
-#ifndef HK_TRANSPORT_NET_IB_VERBS_H
-#define HK_TRANSPORT_NET_IB_VERBS_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "../../../base/verbs_abi.h"
@@ -43,4 +42,3 @@ const hk_ibv *hk_ibv_load(char *why, size_t why_bytes);
 bool hk_ibv_opens(void *api, const char *device, char *why, size_t why_bytes);
 /* The text of a completion's status: "RETRY_EXC_ERR (transport retry counter exceeded)". */
 const char *hk_ibv_status_words(int status);
-#endif
