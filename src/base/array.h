@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arrays that grow, and lists. */
 #pragma once
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 

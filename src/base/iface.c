@@ -3,7 +3,6 @@
 #include "iface.h"
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <stdint.h>

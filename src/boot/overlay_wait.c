@@ -2,7 +2,6 @@
 /* The overlay on the rank's own thread: connects links, waits for frames, and finds out why a peer does not respond. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 #include "dial.h"
 #include "internal.h"
 

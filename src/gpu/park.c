@@ -7,7 +7,6 @@
  * and made again at the same addresses. */
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../base/log.h"
 #include "../core/backend.h"
 #include "../transport/cuda/multicast.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket sim`: times of collectives on described machines. */
 #include "../sim/sim.h"
-#include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
 #include "../base/param.h"

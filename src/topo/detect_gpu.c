@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPUs: which exist (by sysfs, the CUDA driver or NVML, whichever is available), and how NVLinks join them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include "../base/array.h"
 #include "../base/log.h"

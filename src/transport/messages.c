@@ -10,7 +10,6 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 #include "../base/service.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"
