@@ -17,6 +17,12 @@ typedef struct hk_dl_symbol {
 #define HK_DL_OPTIONAL(table, member, ...)                                                                             \
   { .names = {__VA_ARGS__}, .offset = offsetof(table, member), .optional = true }
 
+/* A library's functions can be one list, LIST(NEED, MAY), of NEED(type, member, arguments, names...) and the same with
+ * MAY for those that are optional. The struct, which is called `api`, and its symbols are made from it. */
+#define HK_DL_MEMBER(type, member, arguments, ...) type(*member) arguments;
+#define HK_DL_NEED(type, member, arguments, ...) HK_DL_SYMBOL(api, member, __VA_ARGS__),
+#define HK_DL_MAY(type, member, arguments, ...) HK_DL_OPTIONAL(api, member, __VA_ARGS__),
+
 typedef struct hk_dl {
   const char *files[3]; /* tried in order, as dlopen searches */
   const char *loss;     /* what does not work without it: "NVLinks cannot be seen" */

@@ -24,9 +24,7 @@ static const unsigned char identity[] = "nccl-psk-v1";
 /* ---- OpenSSL ---- */
 
 typedef struct openssl {
-#define CALL(type, name, arguments) type(*name) arguments;
-  HK_CRYPTO_CALLS(CALL) HK_SSL_CALLS(CALL)
-#undef CALL
+  HK_CRYPTO_CALLS(HK_DL_MEMBER) HK_SSL_CALLS(HK_DL_MEMBER)
 } openssl;
 static openssl lib;
 #define CALL(type, name, arguments) HK_DL_SYMBOL(openssl, name, #name),

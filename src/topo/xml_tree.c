@@ -190,14 +190,12 @@ hk_status hk_xml_print(const hk_xml_tree *t, FILE *to) {
 
 /* --- Reading --- */
 
-typedef struct expat_api {
-#define CALL(type, name, arguments) type(*name) arguments;
-  HK_EXPAT_CALLS(CALL)
-#undef CALL
-} expat_api;
+typedef struct api {
+  HK_EXPAT_CALLS(HK_DL_MEMBER)
+} api;
 /* Global because the loaded library belongs to the process. */
-static expat_api expat;
-#define CALL(type, name, arguments) HK_DL_SYMBOL(expat_api, name, #name),
+static api expat;
+#define CALL(type, name, arguments) HK_DL_SYMBOL(api, name, #name),
 static const hk_dl_symbol expat_symbols[] = {HK_EXPAT_CALLS(CALL)};
 #undef CALL
 static hk_dl library = {.files = {"libexpat.so.1"},
