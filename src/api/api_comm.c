@@ -32,21 +32,15 @@ static ncclResult_t api_comm_init_rank(const char *who, ncclComm_t *newcomm, int
   ncclComm_t c = NULL;
   ncclUniqueId *given = how.ids;
   if (newcomm) __atomic_store_n(newcomm, NULL, __ATOMIC_RELAXED); /* another thread may read it, to abort the init */
-  if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who, rank,
-                 nranks, MAX_RANKS);
-    goto out;
-  }
-  if (how.nids < 1 || how.nids > nranks || !given) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, how.nids, nranks);
-    goto out;
-  }
+  if (nranks < 1 || nranks > MAX_RANKS || rank < 0 || rank >= nranks)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: rank %d of %d ranks: nranks must be 1 to %d, rank 0 to nranks - 1", who,
+                       rank, nranks, MAX_RANKS),
+               out);
+  if (how.nids < 1 || how.nids > nranks || !given)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: %d ids for %d ranks: give 1 to nranks ids", who, how.nids, nranks), out);
   how.rank = rank;
   how.nranks = nranks;
-  if (!newcomm) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who);
-    goto out;
-  }
+  if (!newcomm) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%s: comm is NULL", who), out);
   HK_TRY(hk_comm_new(&c, rank, nranks, config), out);
   if (c->device >= 0 && device >= 0) c->device = device;
   how.ids = malloc((size_t)how.nids * sizeof *given);
@@ -85,10 +79,8 @@ HK_API(ncclResult_t, ncclCommInitAll, (ncclComm_t * comms, int ndev, const int *
   HK_UNCANCELLED;
   ncclUniqueId id;
   hk_status rc = HK_OK;
-  if (!comms || ndev < 1) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommInitAll: %d devices into %p", ndev, (void *)comms);
-    goto out;
-  }
+  if (!comms || ndev < 1)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommInitAll: %d devices into %p", ndev, (void *)comms), out);
   int gpus = hk_backend_devices();
   for (int i = 0; i < ndev && (devlist || gpus); i++) {
     int device = devlist ? devlist[i] : i;
@@ -127,11 +119,10 @@ HK_EXPORT ncclResult_t hocketCommFromEnvironment(ncclComm_t *comm, const char *a
   if (nranks < 0 || rank < 0 || !address) HK_TRY(hk_launched_find(&place, NULL), out);
   if (nranks >= 0) place.nranks = nranks;
   if (rank >= 0) place.rank = rank;
-  if (place.rank >= place.nranks) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketCommFromEnvironment: rank %d of %d ranks: give both, or neither", place.rank,
-                 place.nranks);
-    goto out;
-  }
+  if (place.rank >= place.nranks)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "hocketCommFromEnvironment: rank %d of %d ranks: give both, or neither",
+                       place.rank, place.nranks),
+               out);
   /* The init makes the id of NCCL_COMM_ID itself. */
   const hk_settings *settings = hk_settings_now();
   if (comm && !settings->COMM_ID) HK_TRY(hk_meet(settings, &id, &place, address), out);
@@ -189,25 +180,18 @@ HK_API(ncclResult_t, ncclCommGetUniqueId, (ncclComm_t comm, ncclUniqueId *unique
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(comm, "ncclCommGetUniqueId"), out);
-  if (!uniqueId) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetUniqueId: uniqueId is NULL");
-    goto out;
-  }
-  if (comm->settings->COMM_ID) {
-    rc = HK_FAIL(HK_ERR_USAGE,
-                 "ncclCommGetUniqueId: NCCL_COMM_ID is set, which names one communicator: unset it to grow");
-    goto out;
-  }
-  if (comm->grow_id) {
-    rc = HK_FAIL(HK_ERR_USAGE, "ncclCommGetUniqueId: an id of this communicator waits for ncclCommGrow: one a growth");
-    goto out;
-  }
+  if (!uniqueId) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetUniqueId: uniqueId is NULL"), out);
+  if (comm->settings->COMM_ID)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_USAGE,
+                       "ncclCommGetUniqueId: NCCL_COMM_ID is set, which names one communicator: unset it to grow"),
+               out);
+  if (comm->grow_id)
+    HK_GIVE_UP(
+        HK_FAIL(HK_ERR_USAGE, "ncclCommGetUniqueId: an id of this communicator waits for ncclCommGrow: one a growth"),
+        out);
   HK_TRY(hk_bootstrap_new_id(uniqueId), out);
   comm->grow_id = malloc(sizeof *comm->grow_id);
-  if (!comm->grow_id) {
-    rc = HK_FAIL_ERRNO("no memory for an id");
-    goto out;
-  }
+  if (!comm->grow_id) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for an id"), out);
   *comm->grow_id = *uniqueId;
 out:
   return (ncclResult_t)rc;
@@ -223,10 +207,7 @@ static hk_status api_comm_grow_parent(ncclComm_t parent, int nranks, const ncclU
   parent->grow_id = NULL;
   if (!how.ids && id) {
     how.ids = malloc(sizeof *id);
-    if (!how.ids) {
-      rc = HK_FAIL_ERRNO("no memory for an id");
-      goto out;
-    }
+    if (!how.ids) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for an id"), out);
     *how.ids = *id;
   }
   how.nids = how.ids != NULL;
@@ -333,10 +314,10 @@ out:
 HK_EXPORT ncclResult_t hocketCommSetBatchInvariant(ncclComm_t comm, int on) {
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(comm, "hocketCommSetBatchInvariant"), out);
-  if (on != 0 && on != 1) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "hocketCommSetBatchInvariant: %d: give 1 to switch it on, 0 to switch it off", on);
-    goto out;
-  }
+  if (on != 0 && on != 1)
+    HK_GIVE_UP(
+        HK_FAIL(HK_ERR_ARGUMENT, "hocketCommSetBatchInvariant: %d: give 1 to switch it on, 0 to switch it off", on),
+        out);
   comm->redop_flags = on ? HK_REDOP_INVARIANT : 0;
 out:
   return (ncclResult_t)rc;
@@ -367,10 +348,7 @@ HK_API(ncclResult_t, ncclCommShrink,
   hk_init how = {.nexclude = excludeRanksCount};
   bool abort_parent = shrinkFlags & NCCL_SHRINK_ABORT;
   HK_TRY(abort_parent ? hk_comm_check(comm, "ncclCommShrink") : hk_comm_check_parent(comm, "ncclCommShrink"), out);
-  if (!newcomm) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: newcomm is NULL");
-    goto refuse;
-  }
+  if (!newcomm) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommShrink: newcomm is NULL"), refuse);
   *newcomm = NULL;
   HK_TRY(api_comm_check_excluded(comm, excludeRanksList, excludeRanksCount), refuse);
   if (abort_parent) {
@@ -442,15 +420,13 @@ HK_API(ncclResult_t, ncclCommRevoke, (ncclComm_t comm, int revokeFlags)) {
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommRevoke"), out);
-  if (revokeFlags != NCCL_REVOKE_DEFAULT) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRevoke: flags %d: only NCCL_REVOKE_DEFAULT is defined", revokeFlags);
-    goto out;
-  }
-  if (atomic_load(&comm->health.finalized)) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT,
-                 "ncclCommRevoke: ncclCommFinalize was called on this communicator: destroy or abort it");
-    goto out;
-  }
+  if (revokeFlags != NCCL_REVOKE_DEFAULT)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommRevoke: flags %d: only NCCL_REVOKE_DEFAULT is defined", revokeFlags),
+               out);
+  if (atomic_load(&comm->health.finalized))
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT,
+                       "ncclCommRevoke: ncclCommFinalize was called on this communicator: destroy or abort it"),
+               out);
   rc = api_comm_revoke(comm, "ncclCommRevoke");
 out:
   return (ncclResult_t)rc;
@@ -460,10 +436,7 @@ HK_API(ncclResult_t, ncclCommGetAsyncError, (ncclComm_t comm, ncclResult_t *asyn
   HK_UNCANCELLED;
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check(comm, "ncclCommGetAsyncError"), out);
-  if (!asyncError) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetAsyncError: asyncError is NULL");
-    goto out;
-  }
+  if (!asyncError) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommGetAsyncError: asyncError is NULL"), out);
   hk_status found = comm->backend->look ? comm->backend->look(comm) : HK_OK;
   if (found != HK_OK) (void)hk_comm_failed(comm, found);
   hk_status failure = hk_failure_settled(comm); /* not before all ranks agree on it */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Collectives with options of one call (NCCL 2.31).  A variable is stronger than a call's option, and this is stronger
  * than the communicator's. */
-#include <stdbool.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param.h"

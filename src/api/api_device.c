@@ -3,7 +3,6 @@
  * Kernels can load, store and use multicast memory. They cannot use a network (GIN) or CFT. */
 #include <string.h>
 #include "../base/status.h"
-#include "../base/thread.h"
 #include "../base/tls.h"
 #include "../boot/bootstrap.h"
 #include "../core/api.h"
@@ -26,17 +25,14 @@ HK_API(ncclResult_t, ncclCommQueryProperties, (ncclComm_t comm, ncclCommProperti
   const size_t first = offsetof(ncclCommProperties_t, rank);
   hk_status rc = HK_OK;
   HK_TRY(hk_comm_check_usable(comm, "ncclCommQueryProperties"), out);
-  if (!props) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclCommQueryProperties: props is NULL");
-    goto out;
-  }
-  if (props->magic != fresh.magic || props->version < 22900 || props->size < first) {
-    rc = HK_FAIL(
-        HK_ERR_USAGE,
-        "ncclCommQueryProperties: size %zu, magic 0x%x, version %u: start from NCCL_COMM_PROPERTIES_INITIALIZER",
-        props->size, props->magic, props->version);
-    goto out;
-  }
+  if (!props) HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclCommQueryProperties: props is NULL"), out);
+  if (props->magic != fresh.magic || props->version < 22900 || props->size < first)
+    HK_GIVE_UP(
+        HK_FAIL(
+            HK_ERR_USAGE,
+            "ncclCommQueryProperties: size %zu, magic 0x%x, version %u: start from NCCL_COMM_PROPERTIES_INITIALIZER",
+            props->size, props->magic, props->version),
+        out);
   ncclCommProperties_t full = {.rank = comm->rank,
                                .nRanks = comm->nranks,
                                .cudaDev = comm->device < 0 ? 0 : comm->device,

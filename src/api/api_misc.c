@@ -90,10 +90,8 @@ HK_API(ncclResult_t, ncclRedOpCreatePreMulSum,
                  scalar, (int)datatype, (int)residence);
     goto out;
   }
-  if (!comm->redops && !(comm->redops = calloc(HK_REDOP_LIMIT, sizeof *comm->redops))) {
-    rc = HK_FAIL_ERRNO("no memory for operators");
-    goto out;
-  }
+  if (!comm->redops && !(comm->redops = calloc(HK_REDOP_LIMIT, sizeof *comm->redops)))
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for operators"), out);
   for (int i = 0; i < HK_REDOP_LIMIT; i++) {
     if (comm->redops[i].used) continue;
     comm->redops[i] = (hk_user_redop){.dtype = (uint8_t)datatype, .used = true};

@@ -3,8 +3,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/sysinfo.h>
-#include "../base/fork.h"
-#include "../base/log.h"
 #include "../base/thread.h"
 #include "../boot/bootstrap.h"
 #include "../comm/children.h"

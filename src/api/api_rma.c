@@ -1,7 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations: the arguments are checked here, before anything is enqueued. */
-#include "../base/log.h"
-#include "../base/thread.h"
 #include "../comm/group.h"
 #include "../core/api.h"
 #include "../core/backend.h"

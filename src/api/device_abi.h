@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Structures of NCCL's device API that nccl.h only declares. Programs that were compiled with NVIDIA's nccl_device.h
  * exchange them with the library. */
-#ifndef HK_API_DEVICE_ABI_H
-#define HK_API_DEVICE_ABI_H
+#pragma once
 #include <nccl.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -95,4 +94,3 @@ static inline uint32_t hk_reciprocal(uint32_t x) { return UINT32_MAX / x + ((x &
 /* Bytes of n barriers of a team of t ranks. Words of each barrier: its epoch over multicast memory, its epoch over
  * single stores, an inbox to which the switch adds, and an inbox for each rank. */
 static inline size_t hk_barrier_bytes(int n, int t) { return sizeof(uint32_t) * (size_t)n * (3 + (size_t)t); }
-#endif

@@ -242,18 +242,14 @@ static hk_status device_comm_create(ncclComm_t c, void *arg) {
   struct hk_device_comm *d = calloc(1, sizeof *d);
   const size_t bytes = device_comm_arrange(a, c->lsa.ranks, false);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "ncclDevCommCreate");
-  if (!d) {
-    rc = HK_FAIL_ERRNO("no memory for a device communicator");
-    goto out;
-  }
+  if (!d) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a device communicator"), out);
   if (bytes) HK_TRY(c->backend->windows->add_memory(c, bytes, &window), out);
-  if (bytes && !window) {
-    rc = HK_FAIL(HK_ERR_CUDA,
-                 "ncclDevCommCreate: %zu bytes for barriers and resources: not on all ranks (their logs "
-                 "say why)",
-                 bytes);
-    goto out;
-  }
+  if (bytes && !window)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_CUDA,
+                       "ncclDevCommCreate: %zu bytes for barriers and resources: not on all ranks (their logs "
+                       "say why)",
+                       bytes),
+               out);
   HK_TRY(device_comm_get_multicast(c, a, &multimem), out);
   agreed = false;
   HK_TRY(c->backend->windows->table(c, &table), out);
@@ -279,11 +275,10 @@ HK_API(ncclResult_t, ncclDevCommCreate, (ncclComm_t c, ncclDevCommRequirements_t
   hk_requirements r;
   const hk_device_comm_layout *layout;
   HK_TRY(hk_comm_check_usable(c, "ncclDevCommCreate"), out);
-  if (!reqs || !out) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: requirements %p, device communicator %p", (const void *)reqs,
-                 (void *)out);
-    goto refuse;
-  }
+  if (!reqs || !out)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "ncclDevCommCreate: requirements %p, device communicator %p",
+                       (const void *)reqs, (void *)out),
+               refuse);
   HK_TRY(device_comm_read_requirements(c, reqs, &r, &layout), refuse);
   HK_TRY(device_comm_check(c, &r), refuse);
   creating *a = device_comm_copy_of(&r, layout, out);

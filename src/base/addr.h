@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Socket addresses and network interfaces: parsing, printing, choosing, listening. */
-#ifndef HK_BASE_ADDR_H
-#define HK_BASE_ADDR_H
+#pragma once
 #include <net/if.h> /* IFNAMSIZ */
 #include <netinet/in.h>
 #include <stdbool.h>
@@ -54,4 +53,3 @@ hk_status hk_connect_start(const hk_addr *to, int *fd);
  * is no congestion, and pacing takes half of the time of 8 ranks' exchanges. Connections between hosts get the system's
  * choice back when they are made (net/socket.c). */
 void hk_tcp_unpaced(int fd);
-#endif

@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arrays that grow. */
-#ifndef HK_BASE_ARRAY_H
-#define HK_BASE_ARRAY_H
-#include <stdbool.h>
+/* Arrays that grow, and lists. */
+#pragma once
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,4 +19,17 @@ static inline size_t hk_array_grow(void *array, size_t entry, size_t room, size_
   memcpy(array, &p, sizeof p);
   return more;
 }
-#endif
+
+/* Makes room for one entry more than `n`, or for two if `n` is always even. The room is 16 or the next power of two, so
+ * that the caller need not keep it: no other code allocates the array. False if there is no memory. */
+#define HK_RESERVE_NEXT(array, n)                                                                                      \
+  (((n) && ((n) < 16 || ((n) & ((n)-1)))) ||                                                                           \
+   hk_array_grow(&(array), sizeof *(array), (size_t)(n), (size_t)(n) + 1) > (size_t)(n))
+
+/* Takes `item` out of the list that begins with `head`, if it is there; `next`: the member that links the list. */
+#define HK_LIST_REMOVE(head, item, next)                                                                               \
+  do {                                                                                                                 \
+    __typeof__(&(head)) hk_at = &(head);                                                                               \
+    while (*hk_at && *hk_at != (item)) hk_at = &(*hk_at)->next;                                                        \
+    if (*hk_at) *hk_at = (item)->next;                                                                                 \
+  } while (0)

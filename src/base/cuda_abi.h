@@ -6,8 +6,7 @@
  * HK_CUDA_CALLS lists the functions once. The table of pointers, the names to look up and the driver of the tests
  * (tests/cudaemu) are made from it, so they cannot differ.
  */
-#ifndef HK_BASE_CUDA_ABI_H
-#define HK_BASE_CUDA_ABI_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -358,4 +357,3 @@ typedef struct hk_cuda_calls {
   HK_CUDA_CALLS(HK_CUDA_MEMBER, HK_CUDA_MEMBER)
 } hk_cuda_calls;
 #undef HK_CUDA_MEMBER
-#endif

@@ -3,8 +3,7 @@
  * after the newest, and the struct of function pointers that they fill. A library is loaded at most once and stays
  * loaded, because its functions may be in use. If it is missing, one line at INFO says what does not work without
  * it. */
-#ifndef HK_BASE_DL_H
-#define HK_BASE_DL_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -17,6 +16,12 @@ typedef struct hk_dl_symbol {
   { .names = {__VA_ARGS__}, .offset = offsetof(table, member) }
 #define HK_DL_OPTIONAL(table, member, ...)                                                                             \
   { .names = {__VA_ARGS__}, .offset = offsetof(table, member), .optional = true }
+
+/* A library's functions can be one list, LIST(NEED, MAY), of NEED(type, member, arguments, names...) and the same with
+ * MAY for those that are optional. The struct, which is called `api`, and its symbols are made from it. */
+#define HK_DL_MEMBER(type, member, arguments, ...) type(*member) arguments;
+#define HK_DL_NEED(type, member, arguments, ...) HK_DL_SYMBOL(api, member, __VA_ARGS__),
+#define HK_DL_MAY(type, member, arguments, ...) HK_DL_OPTIONAL(api, member, __VA_ARGS__),
 
 typedef struct hk_dl {
   const char *files[3]; /* tried in order, as dlopen searches */
@@ -41,4 +46,3 @@ void *hk_dl_look(hk_dl_seen *s);
 
 /* True if the library and every symbol that is not optional are there. From any thread. */
 bool hk_dl_load(hk_dl *lib);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's environment plugins: a library that gives the values of NCCL's variables in place of the environment. */
-#ifndef HK_BASE_ENV_PLUGIN_H
-#define HK_BASE_ENV_PLUGIN_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -14,4 +13,3 @@ bool hk_env_plugin_load(char *said, size_t bytes);
 /* With a plugin the value of a variable of NCCL is the plugin's alone.  False: there is no plugin, or it is another
  * variable. */
 bool hk_env_plugin_get(const char *name, const char **value);
-#endif

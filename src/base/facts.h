@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What each rank has published about one subject: a column of the table that the ranks exchange at init. */
-#ifndef HK_BASE_FACTS_H
-#define HK_BASE_FACTS_H
+#pragma once
 #include <stddef.h>
 
 typedef struct hk_facts {
@@ -11,4 +10,3 @@ typedef struct hk_facts {
 static inline const void *hk_fact_of(const hk_facts *f, int rank) {
   return (const char *)f->first + (size_t)rank * f->stride;
 }
-#endif

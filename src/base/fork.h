@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Global locks and fork: a child has one thread, and a lock that another thread of the parent held would stay locked in
  * it for ever. */
-#ifndef HK_BASE_FORK_H
-#define HK_BASE_FORK_H
+#pragma once
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -19,4 +18,3 @@ extern bool hk_fork_held;
 #define HK_FORK_GUARD_NAMED(mutex, line)                                                                               \
   static const hk_fork_lock hk_fork_guard_##line                                                                       \
       __attribute__((section("hk_fork_locks"), used)) = {&(mutex), &hk_fork_held}
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HK_BASE_HASH_H
-#define HK_BASE_HASH_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -15,4 +14,3 @@ static inline uint64_t hk_hash_mix(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9e3779b97f4a7c15u;
   return hash ^ hash >> 29;
 }
-#endif

@@ -3,7 +3,6 @@
 #include "iface.h"
 #include <arpa/inet.h>
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <ifaddrs.h>
 #include <stdint.h>
@@ -11,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#include "log.h"
 #include "param.h"
 #include "sysfs.h"
 
@@ -294,21 +292,17 @@ hk_status hk_ifaces(const hk_settings *settings, hk_iface *out, int *n, const hk
   char names[256];
   iface_list_names(all, count, names, sizeof(names));
   int left = hk_iface_order(all, count, &filter);
-  if (left < 0) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory choosing an interface");
-    goto out;
-  }
-  if (left == 0 && filter.remote && !(filter.names && *filter.names) && filter.family == AF_UNSPEC) {
-    rc = HK_FAIL(HK_ERR_SYSTEM,
-                 "no network interface of this host but loopback is up, and the root is on another host: ip -br addr");
-    goto out;
-  }
-  if (left == 0 && count == 0) {
-    rc = HK_FAIL(HK_ERR_SYSTEM,
-                 "no network interface of this host is up, not even loopback: ranks meet over one, also on "
-                 "one host (ip link set lo up)");
-    goto out;
-  }
+  if (left < 0) HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory choosing an interface"), out);
+  if (left == 0 && filter.remote && !(filter.names && *filter.names) && filter.family == AF_UNSPEC)
+    HK_GIVE_UP(
+        HK_FAIL(HK_ERR_SYSTEM,
+                "no network interface of this host but loopback is up, and the root is on another host: ip -br addr"),
+        out);
+  if (left == 0 && count == 0)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM,
+                       "no network interface of this host is up, not even loopback: ranks meet over one, also on "
+                       "one host (ip link set lo up)"),
+               out);
   if (left == 0) {
     rc = HK_FAIL(HK_ERR_USAGE,
                  "no network interface is left by NCCL_SOCKET_IFNAME='%s' and NCCL_SOCKET_FAMILY='%s'; up on "

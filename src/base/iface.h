@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The choice of interfaces, separate from the machine, so that tests can use invented machines. */
-#ifndef HK_BASE_IFACE_H
-#define HK_BASE_IFACE_H
+#pragma once
 #include "addr.h"
 
 typedef struct hk_iface_filter {
@@ -22,4 +21,3 @@ bool hk_addr_same_host(const hk_addr *a, const hk_addr *b);
 void hk_iface_name_of(const hk_addr *a, char name[IFNAMSIZ]);
 bool hk_addr_is_loopback(const hk_addr *a);
 bool hk_addr_is_link_local(const hk_addr *a);
-#endif

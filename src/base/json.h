@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A JSON text, written from front to back. The *_perf programs are linked with a copy of it, because they use only the
  * public API. */
-#ifndef HK_BASE_JSON_H
-#define HK_BASE_JSON_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -30,4 +29,3 @@ void hk_json_put_integer(hk_json *w, const char *key, long long v);
 void hk_json_put_boolean(hk_json *w, const char *key, bool v);
 void hk_json_put_number(hk_json *w, const char *key, double v);
 void hk_json_begin(hk_json *w, const char *key, char bracket);
-#endif

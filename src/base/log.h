@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Log lines as users of NCCL expect them: `host:pid:tid [dev] NCCL INFO text`, filtered by NCCL_DEBUG and
  * NCCL_DEBUG_SUBSYS, to stdout or NCCL_DEBUG_FILE (%h host, %p pid). */
-#ifndef HK_BASE_LOG_H
-#define HK_BASE_LOG_H
+#pragma once
 #include <stdbool.h>
 
 typedef enum { HK_LOG_NONE, HK_LOG_VERSION, HK_LOG_WARN, HK_LOG_INFO, HK_LOG_TRACE } hk_log_level;
@@ -55,4 +54,3 @@ void hk_log_for_second_copy(void);
 #define HK_WARN(...) HK_LOG_AT(HK_LOG_WARN, ~0u, __VA_ARGS__)
 #define HK_WARN_ONCE(...) HK_LOG_ONCE(HK_LOG_WARN, ~0u, __VA_ARGS__)
 #define HK_TRACE(sub, ...) HK_LOG_AT(HK_LOG_TRACE, (sub), __VA_ARGS__)
-#endif

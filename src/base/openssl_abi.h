@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of OpenSSL 3's ABI that tls.c uses, so that neither its headers nor its libraries are needed to build.
  * test_tls compares the numbers with OpenSSL's own headers if there are any. */
-#ifndef HK_BASE_OPENSSL_ABI_H
-#define HK_BASE_OPENSSL_ABI_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -120,4 +119,3 @@ enum { HK_BIO_CTRL_SET_KTLS = 72 }; /* internal/bio.h, which is not installed */
   F(int, SSL_key_update, (hk_ssl *, int))                                                                              \
   F(int, SSL_pending, (const hk_ssl *))                                                                                \
   F(int, SSL_get_error, (const hk_ssl *, int))
-#endif

@@ -3,8 +3,7 @@
  * are made from it. Sources in falling precedence: environment, ~/.nccl.conf, /etc/nccl.conf, default. A name in the
  * environment that starts with NCCL_ or HOCKET_ and is not in the table is reported once with the nearest known name.
  * NCCL's variables that have no effect here (params_inert.def) are reported at INFO. */
-#ifndef HK_BASE_PARAM_H
-#define HK_BASE_PARAM_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -56,4 +55,3 @@ void hk_param_check(void (*report)(void *arg, bool wrong, const char *text), voi
 void hk_param_report_names(bool first);
 /* Reads one parameter again; no names are checked. */
 void hk_param_refresh(hk_param_id id);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Classifies a variable's name: known, known to have no effect, or a misspelling. Pure functions, no state. */
-#ifndef HK_BASE_PARAM_NAMES_H
-#define HK_BASE_PARAM_NAMES_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -17,4 +16,3 @@ const char *hk_param_nearest(const char *name, const char *const *names, size_t 
 const char *hk_param_begins_like(const char *name, const char *const *names, size_t n);
 /* Near enough to call it a misspelling. */
 bool hk_param_misspelt(const char *name, unsigned distance);
-#endif

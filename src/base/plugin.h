@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plugins made for NCCL: how their libraries are found, and where their log goes. */
-#ifndef HK_BASE_PLUGIN_H
-#define HK_BASE_PLUGIN_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -45,4 +44,3 @@ void hk_plugin_log(int level, unsigned long flags, const char *file, int line, c
 
 /* A result code of NCCL as text. */
 const char *hk_plugin_result(int code);
-#endif

@@ -3,8 +3,7 @@
  * What this library uses of librdmacm's ABI (RDMACM_1.0), declared here for the reasons of verbs_abi.h. test_verbs_abi
  * compares it with the real header if that is installed.
  */
-#ifndef HK_BASE_RDMACM_ABI_H
-#define HK_BASE_RDMACM_ABI_H
+#pragma once
 #include <sys/socket.h>
 #include "verbs_abi.h"
 
@@ -37,4 +36,3 @@ typedef struct hk_rdma_cm_event {
 
 enum { HK_RDMA_CM_ADDR_RESOLVED = 0, HK_RDMA_CM_ADDR_ERROR, HK_RDMA_CM_ROUTE_RESOLVED, HK_RDMA_CM_ROUTE_ERROR };
 enum { HK_RDMA_PS_TCP = 0x0106 };
-#endif

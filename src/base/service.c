@@ -176,10 +176,8 @@ hk_status hk_service_new(hk_service **out, const char *thread_name) {
     goto out;
   }
   struct epoll_event e = {.events = EPOLLIN, .data.u64 = 0};
-  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &e)) {
-    rc = HK_FAIL_ERRNO("cannot watch the service thread's wake-up");
-    goto out;
-  }
+  if (epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, s->wake_fd, &e))
+    HK_GIVE_UP(HK_FAIL_ERRNO("cannot watch the service thread's wake-up"), out);
   int error = service_start_thread(s);
   if (error) {
     errno = error;

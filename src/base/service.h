@@ -3,8 +3,7 @@
  * connections, the control overlay, requests for shared memory. There is one for each communicator and rank, but for
  * children that share their parent's (splitShare). While nothing happens it uses no CPU time; it costs two file
  * descriptors and a small stack (HK_SERVICE_STACK). */
-#ifndef HK_BASE_SERVICE_H
-#define HK_BASE_SERVICE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "status.h"
@@ -52,4 +51,3 @@ void hk_service_cancel(hk_service *s, hk_service_work *work);
 
 /* True on the service's own thread. */
 bool hk_service_here(const hk_service *s);
-#endif

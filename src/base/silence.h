@@ -7,8 +7,7 @@
  * keepalive, a probe of a closed window, data that is sent again since the last answer. Time without a packet is no
  * evidence: if the window is closed, the kernel asks at growing intervals.
  */
-#ifndef HK_BASE_SILENCE_H
-#define HK_BASE_SILENCE_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -30,4 +29,3 @@ bool hk_silence_broken(hk_silence *s, int fd, unsigned limit_s, uint64_t now_ns,
 
 /* True if data that was sent, or is still to be sent, is not acknowledged by the other kernel. */
 bool hk_silence_pending(int fd);
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The form of error handling: a status code; HK_TRY with a visible jump to one `out:` label, which undoes in reverse
  * order; HK_OR_RETURN if there is nothing to undo. */
-#ifndef HK_BASE_STATUS_H
-#define HK_BASE_STATUS_H
+#pragma once
 #include <stddef.h>
 
 /* The values are ncclResult_t's (asserted in api/api_coll.c), so no translation is needed. */
@@ -38,6 +37,13 @@ hk_status hk_fail_errno_at(const char *file, int line, const char *format, ...)
     if (__builtin_expect(rc != HK_OK, 0)) goto label;                                                                  \
   } while (0)
 
+/* Jumps to `label` with the code of `failure`, an HK_FAIL, in the local `rc`. */
+#define HK_GIVE_UP(failure, label)                                                                                     \
+  do {                                                                                                                 \
+    rc = (failure);                                                                                                    \
+    goto label;                                                                                                        \
+  } while (0)
+
 /* Runs `call`; unless it returns HK_OK, returns the code from the function. For functions that have nothing to undo. */
 #define HK_OR_RETURN(call)                                                                                             \
   do {                                                                                                                 \
@@ -56,4 +62,3 @@ void hk_error_adopt(const char *text);
 #define HK_ARRAY_LENGTH(a) (sizeof(a) / sizeof((a)[0]))
 /* The smallest multiple of `unit` that is at least n. */
 static inline size_t hk_round_up(size_t n, size_t unit) { return (n + unit - 1) / unit * unit; }
-#endif

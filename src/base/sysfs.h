@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Small files of /sys and /proc below a root: "" is this machine, a folder is a recorded or invented one. */
-#ifndef HK_BASE_SYSFS_H
-#define HK_BASE_SYSFS_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -24,4 +23,3 @@ void hk_sysfs_sort_by_pci(const char *root, const char *folder, char **devices);
 /* The last component of a link's target; false if it is no link. */
 bool hk_sysfs_link(const char *root, char *out, size_t bytes, const char *format, ...)
     __attribute__((format(printf, 4, 5)));
-#endif

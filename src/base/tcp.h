@@ -9,8 +9,7 @@
  * begins with the bytes that were left. And a descriptor that is not readable may have bytes left that TLS has already
  * read: read until EAGAIN or a short count before you wait, or ask hk_tcp_unread.
  */
-#ifndef HK_BASE_TCP_H
-#define HK_BASE_TCP_H
+#pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,4 +48,3 @@ bool hk_tcp_unread(int fd);
  * forked child. */
 void hk_tcp_new(int fd);
 void hk_tcp_close(int fd); /* in place of close(2) */
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The library's own threads, and cancellation of the application's threads. */
-#ifndef HK_BASE_THREAD_H
-#define HK_BASE_THREAD_H
+#pragma once
 #include <pthread.h>
 #include <stdbool.h>
 
@@ -35,4 +34,3 @@ static inline void hk_cancel_end(const bool *mine) {
 }
 /* Defers cancellation to the end of the block. */
 #define HK_UNCANCELLED __attribute__((cleanup(hk_cancel_end), unused)) const bool hk_cancel_mine = hk_cancel_begin()
-#endif

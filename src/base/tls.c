@@ -24,9 +24,7 @@ static const unsigned char identity[] = "nccl-psk-v1";
 /* ---- OpenSSL ---- */
 
 typedef struct openssl {
-#define CALL(type, name, arguments) type(*name) arguments;
-  HK_CRYPTO_CALLS(CALL) HK_SSL_CALLS(CALL)
-#undef CALL
+  HK_CRYPTO_CALLS(HK_DL_MEMBER) HK_SSL_CALLS(HK_DL_MEMBER)
 } openssl;
 static openssl lib;
 #define CALL(type, name, arguments) HK_DL_SYMBOL(openssl, name, #name),
@@ -101,10 +99,8 @@ hk_status hk_tls_key_file(const hk_settings *settings, char key[HK_TLS_KEY_MOST 
   if (!path || !*path) return HK_OK;
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   ssize_t n = fd < 0 || fstat(fd, &st) != 0 ? -1 : read(fd, key, HK_TLS_KEY_MOST + 1);
-  if (n < 0) {
-    rc = HK_FAIL(HK_ERR_USAGE, "HOCKET_ENCRYPTION_KEY_FILE=%s cannot be read: %s", path, strerror(errno));
-    goto out;
-  }
+  if (n < 0)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_USAGE, "HOCKET_ENCRYPTION_KEY_FILE=%s cannot be read: %s", path, strerror(errno)), out);
   while (n > 0 && (key[n - 1] == '\n' || key[n - 1] == '\r')) key[--n] = 0;
   if (st.st_uid != 0 && st.st_uid != geteuid())
     rc = HK_FAIL(HK_ERR_USAGE,

@@ -4,8 +4,7 @@
  * one key, or none; with a key it sends nothing in plain text but a rank's report that it cannot join. The two ends
  * prove the key to each other in the handshake. No certificate is accepted. docs/encryption.md says more.
  */
-#ifndef HK_BASE_TLS_H
-#define HK_BASE_TLS_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -54,4 +53,3 @@ extern unsigned hk_tls_records;
 const char *hk_tls_library(char *why, size_t bytes);
 /* Reads HOCKET_ENCRYPTION_KEY_FILE. HK_OK with an empty `key` if it is not set. */
 hk_status hk_tls_key_file(const struct hk_settings *settings, char key[HK_TLS_KEY_MOST + 1]);
-#endif

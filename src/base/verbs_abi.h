@@ -5,8 +5,7 @@
  *
  * Posting and polling are not exported functions: a context has pointers to the driver's own.
  */
-#ifndef HK_BASE_VERBS_ABI_H
-#define HK_BASE_VERBS_ABI_H
+#pragma once
 #include <pthread.h>
 #include <stdint.h>
 
@@ -279,4 +278,3 @@ enum {
   HK_IBV_EVENT_PORT_ERR = 10,
   HK_IBV_EVENT_GID_CHANGE = 18
 };
-#endif

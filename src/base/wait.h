@@ -6,8 +6,7 @@
  *   hk_wait_begin(&w, env);
  *   while (!condition()) HK_TRY(hk_wait_pause(&w), out);
  */
-#ifndef HK_BASE_WAIT_H
-#define HK_BASE_WAIT_H
+#pragma once
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -105,4 +104,3 @@ uint64_t hk_now_ns(void); /* CLOCK_MONOTONIC */
 static inline uint64_t hk_ago_ns(uint64_t now, uint64_t since) { return now > since ? now - since : 0; }
 /* The time since the first yield after progress; 0 before that. */
 static inline uint64_t hk_wait_idle_ns(const hk_waiter *w) { return w->begin_ns ? hk_now_ns() - w->begin_ns : 0; }
-#endif

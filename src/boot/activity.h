@@ -1,10 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The current activity of a rank. A rank that waits for it asks with hk_bootstrap_ask (bootstrap.h). */
-#ifndef HK_BOOT_ACTIVITY_H
-#define HK_BOOT_ACTIVITY_H
+/* What a rank does, and what happens to ranks. */
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
+/* ---- event.c ----
+ * Events about a rank. Each reaches all ranks of the communicator over the overlay (bootstrap.h). */
+typedef enum hk_event_kind {
+  /* The rank's process ended or its host became silent, without a goodbye. `code`: HK_OK if the rank had sent an event
+   * of a failure before, so that its end is no cause. */
+  HK_EVENT_DEAD,
+  HK_EVENT_ABORT,   /* the rank called abort; `code`: what it had failed with before, or HK_OK */
+  HK_EVENT_ERROR,   /* the rank failed; code and text say how */
+  HK_EVENT_VERDICT, /* the ranks' calls do not match; code and text say how; `rank`: the one that differs */
+  HK_EVENT_SUSPECT, /* there is trouble with the rank, whose cause may not be known yet */
+  HK_EVENT_REVOKE,  /* the rank revoked the communicator; the text says by which call */
+  /* a notice about a child: the rank begins or ends a shrink, or fails to create a child; or the rank has refused
+   * another collective call. `code` is the number of the rank's notice; children.c reads the text. The bootstrap's
+   * collectives go on. */
+  HK_EVENT_SHRINK,
+  HK_EVENT_LINK, /* the control connection between `rank` and the higher `from` is lost; both processes run */
+  HK_EVENT_KINDS
+} hk_event_kind;
+enum { HK_EVENT_TEXT = 1536 };
+typedef struct hk_event {
+  int32_t kind; /* hk_event_kind */
+  int32_t rank; /* the rank that it is about */
+  int32_t from; /* the rank that reports it; hk_bootstrap_announce fills it in */
+  int32_t code; /* hk_status, if the kind has one */
+  char text[HK_EVENT_TEXT];
+} hk_event;
+
+/* ---- activity.c ----
+ * The current activity of a rank. A rank that waits for it asks with hk_bootstrap_ask (bootstrap.h). */
 typedef enum hk_presence {
   HK_PRESENCE_ANSWERS, /* its process runs; the activity is valid */
   /* its host accepts the connection, its process does not answer: stopped, or without CPU time */
@@ -44,4 +72,3 @@ typedef struct hk_activity {
 /* Writes what a rank does, to follow the words "rank 3 " in a message: "is in AllReduce(1000 x float, sum), operation
  * 12, for 14 s, and waits for rank 7 itself". `a` counts only with HK_PRESENCE_ANSWERS. */
 void hk_activity_describe(const hk_activity *a, hk_presence p, char *text, size_t bytes);
-#endif

@@ -91,10 +91,8 @@ static hk_status bootstrap_create(hk_bootstrap **out, const hk_bootstrap_options
   b->failures.seen = calloc(((size_t)b->nranks / 64 + 1) * HK_EVENT_KINDS, sizeof *b->failures.seen);
   b->failures.shrinks = calloc((size_t)b->nranks, sizeof *b->failures.shrinks);
   b->failures.dead = calloc((size_t)b->nranks / 64 + 1, sizeof *b->failures.dead);
-  if (!b->contacts || !b->failures.seen || !b->failures.dead || !b->failures.shrinks) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks);
-    goto out;
-  }
+  if (!b->contacts || !b->failures.seen || !b->failures.dead || !b->failures.shrinks)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d ranks' addresses", b->nranks), out);
   HK_TRY(hk_listener_get(&b->listener), out);
   HK_TRY(hk_family_get(&b->family, b->listener, secret), out);
   HK_TRY(hk_overlay_init(b), out);
@@ -329,10 +327,7 @@ hk_status hk_bootstrap_join(hk_bootstrap **out, const ncclUniqueId *ids, int nid
                    nids, o->nranks);
   hk_boot_id *id = calloc((size_t)nids, sizeof *id);
   uint8_t secret[HK_SECRET_BYTES] = {0};
-  if (!id) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d unique ids", nids);
-    goto out;
-  }
+  if (!id) HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for %d unique ids", nids), out);
   for (int i = 0; i < nids; i++) {
     HK_TRY(hk_boot_id_decode(&id[i], &ids[i]), out);
     hk_derive(secret, id[i].secret, "family", secret, sizeof secret); /* of all ids, in their order */

@@ -14,13 +14,11 @@
  *
  * Ranks of one process are connected through memory, not sockets.
  */
-#ifndef HK_BOOT_BOOTSTRAP_H
-#define HK_BOOT_BOOTSTRAP_H
+#pragma once
 #include <nccl.h> /* ncclUniqueId */
 #include <stdbool.h>
 #include "../base/wait.h"
 #include "activity.h"
-#include "event.h"
 
 struct hk_settings; /* base/param.h */
 
@@ -124,4 +122,3 @@ int hk_bootstrap_untaken(hk_bootstrap *b, int after);
 /* Sends a goodbye to the neighbours, so that they do not take the end of the connection for a death, and frees. Not
  * collective. */
 void hk_bootstrap_leave(hk_bootstrap *b);
-#endif

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include "../base/iface.h"
 #include "../base/log.h"
 #include "../base/param.h"

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Outgoing connections: tries several addresses, sends the hello, checks the ack. */
-#ifndef HK_BOOT_DIAL_H
-#define HK_BOOT_DIAL_H
+#pragma once
 #include "../base/wait.h"
 #include "wire.h"
 
@@ -46,4 +45,3 @@ typedef enum hk_probe {
 } hk_probe;
 /* Uses the deadline of d->wait; ignores its failure words and `check`, patience_ns and advice. Reports no error. */
 hk_probe hk_boot_probe(const hk_dialing *d, hk_ack *ack, void *answer, size_t bytes);
-#endif

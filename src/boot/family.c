@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "internal.h"
@@ -50,10 +50,7 @@ hk_status hk_family_get(hk_family **out, hk_listener *l, const uint8_t secret[HK
   hk_family *f = family_find_family(l, key);
   if (!f) {
     f = calloc(1, sizeof *f);
-    if (!f) {
-      rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for a communicator's secret");
-      goto out;
-    }
+    if (!f) HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for a communicator's secret"), out);
     f->key = key;
     f->early_end = &f->early;
     memcpy(f->secret, secret, sizeof f->secret);
@@ -70,9 +67,7 @@ out:
 void hk_family_put(hk_listener *l, hk_family *f) {
   hk_listener_lock();
   if (--f->users == 0) {
-    hk_family **at = &l->families;
-    while (*at != f) at = &(*at)->next;
-    *at = f->next;
+    HK_LIST_REMOVE(l->families, f, next);
     for (hk_early *p = f->early, *next; p; p = next) {
       next = p->next;
       family_free_early(p);
@@ -161,9 +156,7 @@ void hk_member_join(hk_bootstrap *b) {
 void hk_member_leave(hk_bootstrap *b) {
   if (!b->member) return;
   hk_listener_lock();
-  hk_bootstrap **at = &b->listener->members[family_bucket_of(b->comm, b->rank)];
-  while (*at != b) at = &(*at)->member_next;
-  *at = b->member_next;
+  HK_LIST_REMOVE(b->listener->members[family_bucket_of(b->comm, b->rank)], b, member_next);
   b->member = false;
   b->listener->nmembers--;
   hk_family *f = b->family;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Identifiers of this host and process. */
-#ifndef HK_BOOT_HOST_H
-#define HK_BOOT_HOST_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,4 +17,3 @@ uint64_t hk_process_id(void);
 uint32_t hk_process_space(void);
 /* The processors that this thread may run on. */
 void hk_host_cpus(uint64_t mask[HK_CPU_WORDS]);
-#endif

@@ -5,7 +5,6 @@
 #include <strings.h>
 #include <unistd.h>
 #include "../base/iface.h" /* loopback addresses */
-#include "../base/log.h"
 #include "../base/param.h"
 #include "bootstrap.h"
 #include "listener.h"

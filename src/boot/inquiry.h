@@ -4,8 +4,7 @@
  * found. One inquiry for all waits: those of the bootstrap (report.c), of operations and of launches on GPUs
  * (failure/watch.c). The caller says how a rank is asked and, for waits of another kind, which ranks block.
  */
-#ifndef HK_BOOT_INQUIRY_H
-#define HK_BOOT_INQUIRY_H
+#pragma once
 #include "../base/wait.h"
 #include "activity.h"
 
@@ -72,4 +71,3 @@ static inline bool hk_inquiry_due(uint64_t *reported_ns, uint64_t waited_ns, uin
   *reported_ns = waited_ns;
   return true;
 }
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The inside of a bootstrap: links, messages, events. Shared by the .c files of src/boot. */
-#ifndef HK_BOOT_INTERNAL_H
-#define HK_BOOT_INTERNAL_H
+#pragma once
 #include <stdatomic.h>
 #include "../base/silence.h"
 #include "bootstrap.h"
@@ -211,4 +210,3 @@ void hk_event_work(void *arg, int fd, uint32_t events);
 void hk_event_repeat(hk_bootstrap *b);
 bool hk_event_dead(hk_bootstrap *b, int rank);
 bool hk_event_aborted(hk_bootstrap *b, int rank);
-#endif

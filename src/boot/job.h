@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The job that this process belongs to, so that two jobs with the same NCCL_COMM_ID do not mix. */
-#ifndef HK_BOOT_JOB_H
-#define HK_BOOT_JOB_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -14,4 +13,3 @@ typedef struct hk_boot_job {
   char text[HK_JOB_TEXT]; /* "SLURM_JOB_ID=17 SLURM_STEP_ID=0 of user id 1000" */
 } hk_boot_job;
 void hk_boot_job_here(const struct hk_settings *settings, hk_boot_job *out);
-#endif

@@ -5,7 +5,6 @@
  * was read. */
 #include "listener.h"
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>

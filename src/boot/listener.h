@@ -13,8 +13,7 @@
  *  service's. The listener's own service runs its callbacks under the lock, so no thread may wait for such a callback
  *  while it holds the lock.
  */
-#ifndef HK_BOOT_LISTENER_H
-#define HK_BOOT_LISTENER_H
+#pragma once
 #include <pthread.h>
 #include "../base/service.h"
 #include "../base/tls.h"
@@ -181,4 +180,3 @@ hk_status hk_root_join(hk_hello *h, hk_reply *reply, const hk_wait_env *wait);
 /* The rank of this HK_HELLO_FAILED cannot join: all others get the cause. False: there is no such root in this
  * process. */
 bool hk_root_report_abort(const hk_hello *h, const char *cause);
-#endif

@@ -7,7 +7,6 @@
  * can take before, and only a file of this user is read. */
 #include "meet.h"
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <stdio.h>

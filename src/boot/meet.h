@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How the ranks of a job find each other: what a launcher's variables say about this process, and the unique id that
  * follows from them. */
-#ifndef HK_BOOT_MEET_H
-#define HK_BOOT_MEET_H
+#pragma once
 #include <nccl.h> /* ncclUniqueId */
 #include "../base/status.h"
 
@@ -22,4 +21,3 @@ hk_status hk_launched_find(hk_launched *out, const char *wanted);
  * NULL: from the environment.
  * Ranks other than 0 may wait here until rank 0 has come, HOCKET_BOOTSTRAP_TIMEOUT at most. */
 hk_status hk_meet(const struct hk_settings *settings, ncclUniqueId *id, const hk_launched *p, const char *address);
-#endif

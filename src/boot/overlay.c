@@ -6,8 +6,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <unistd.h>
-#include "../base/log.h"
 #include "../base/tcp.h"
 #include "internal.h"
 

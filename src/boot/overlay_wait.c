@@ -2,10 +2,6 @@
 /* The overlay on the rank's own thread: connects links, waits for frames, and finds out why a peer does not respond. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
-#include "../base/iface.h" /* link-local addresses */
-#include "../base/log.h"
-#include "../base/param.h"
 #include "dial.h"
 #include "internal.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Process-wide state of the bootstrap: its random number, descriptors that a fork closes, the limit of open files. */
-#ifndef HK_BOOT_PROCESS_H
-#define HK_BOOT_PROCESS_H
+#pragma once
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -36,4 +35,3 @@ extern unsigned hk_forks;
 
 /* Called in each forked child, while it has one thread; set before the first hk_fork_closes. */
 void hk_on_fork(void (*in_child)(void));
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A root and the ranks that have joined it, for root.c (ranks join) and root_end.c (all else). Under the listener's
  * lock. */
-#ifndef HK_BOOT_ROOT_H
-#define HK_BOOT_ROOT_H
+#pragma once
 #include "../base/param.h"
 #include "job.h"
 #include "listener.h"
@@ -64,4 +63,3 @@ void hk_root_drop(hk_root_entry *s);
 /* Encodes a reply for a rank of another process, for which a lack of resources here is a remote error. */
 void hk_root_encode(const hk_root *r, hk_reply *reply, const uint8_t nonce[HK_NONCE_BYTES],
                     uint8_t out[HK_REPLY_BYTES]);
-#endif

@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "inquiry.h"
@@ -170,9 +171,7 @@ static void root_check_deadlines(hk_root *r, uint64_t now) {
 
 static void root_free(hk_root *r) {
   hk_listener *l = r->listener;
-  hk_root **at = &l->roots;
-  while (*at != r) at = &(*at)->next;
-  *at = r->next;
+  HK_LIST_REMOVE(l->roots, r, next);
   if (r->socket_fd >= 0) {
     hk_service_remove(l->service, r->socket_fd);
     hk_boot_close(r->socket_fd);

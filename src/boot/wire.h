@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the bootstrap sends and puts into unique ids: fixed layouts, little-endian, no I/O. docs/bootstrap.md draws
  * them. Every decoder accepts any bytes and returns false for invalid ones. */
-#ifndef HK_BOOT_WIRE_H
-#define HK_BOOT_WIRE_H
+#pragma once
 #include <nccl.h> /* ncclUniqueId */
 #include <stdbool.h>
 #include <stddef.h>
@@ -145,4 +144,3 @@ typedef struct hk_frame {
 void hk_frame_encode(uint8_t out[HK_FRAME_BYTES], const hk_frame *f);
 /* False if the header is not one of a frame on a link at distance 2^round. */
 bool hk_frame_decode(hk_frame *f, const uint8_t in[HK_FRAME_BYTES], uint32_t round);
-#endif

@@ -201,10 +201,7 @@ static hk_status children_split_members(ncclComm_t c, const hk_init *how, const 
   int n = parent->nranks, count = 0;
   split_row *rows = calloc((size_t)n, sizeof *rows);
   int *members = malloc((size_t)n * sizeof *members);
-  if (!rows || !members) {
-    rc = HK_FAIL_ERRNO("no memory to split %d ranks", n);
-    goto out;
-  }
+  if (!rows || !members) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to split %d ranks", n), out);
   HK_TRY(children_exchange(c->wait.arg, o, rows), out);
   for (int r = 0; r < n; r++) {
     if (rows[r].color != how->color || how->color < 0) continue;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Creation of child communicators (split, shrink, grow): their members, and the events that end the waits for them. */
-#ifndef HK_COMM_CHILDREN_H
-#define HK_COMM_CHILDREN_H
+#pragma once
 #include "../boot/bootstrap.h"
 #include "../core/comm.h"
 
@@ -63,4 +62,3 @@ bool hk_children_refused_call(ncclComm_t c, hk_call_kind kind, uint64_t number, 
 /* On the service thread: takes a notice that another rank is in a shrink, or has failed to create a child. */
 void hk_children_heard(ncclComm_t parent, const hk_event *e);
 void hk_children_free(ncclComm_t parent);
-#endif

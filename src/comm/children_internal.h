@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by children*.c. Members send each other notices as events of the parent (HK_EVENT_SHRINK). The first character
  * of a notice's text is its kind. */
-#ifndef HK_COMM_CHILDREN_INTERNAL_H
-#define HK_COMM_CHILDREN_INTERNAL_H
+#pragma once
 #include "children.h"
 
 enum {
@@ -40,4 +39,3 @@ bool hk_children_has_failed(const hk_children_watch *w);
 hk_status hk_children_check_failures(void *watch);
 /* After a failure: reports it to the members, and returns the failure that all of them report. */
 hk_status hk_children_settle_failure(hk_children_watch *w, hk_status rc);
-#endif

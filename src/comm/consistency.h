@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings on which decisions depend. If ranks decided differently, they would hang, so init compares these
  * settings. */
-#ifndef HK_COMM_CONSISTENCY_H
-#define HK_COMM_CONSISTENCY_H
+#pragma once
 #include "../core/comm.h"
 
 /* Size of the fact with these settings that ranks exchange at init. It is part of the wire format. */
@@ -13,4 +12,3 @@ hk_status hk_consistency_publish(ncclComm_t c, void *fact);
 /* HK_ERR_USAGE if ranks differ. Settings that may differ
  * (measured constants and choices) are made equal. */
 hk_status hk_consistency_compare(ncclComm_t c, const struct hk_facts *facts);
-#endif

@@ -62,10 +62,7 @@ hk_status hk_comm_exchange(ncclComm_t c, bool child) {
   int nhosts;
   hk_row *rows = calloc((size_t)c->nranks, sizeof *rows);
   c->peers = calloc((size_t)c->nranks, sizeof *c->peers);
-  if (!rows || !c->peers) {
-    rc = HK_FAIL_ERRNO("no memory for the table of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!rows || !c->peers) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the table of %d ranks", c->nranks), out);
   hk_row *own = &rows[c->rank];
   HK_TRY(hk_consistency_publish(c, own->agree), out);
   HK_TRY(hk_profiler_load(c), out);

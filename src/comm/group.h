@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Groups: the calls of a thread between ncclGroupStart and ncclGroupEnd. */
-#ifndef HK_COMM_GROUP_H
-#define HK_COMM_GROUP_H
+#pragma once
 #include "../core/comm.h"
 #include "tasks.h"
 
@@ -37,4 +36,3 @@ hk_status hk_group_end(void);
 /* Ends the group, but estimates the time of its calls and does not run them. *us: microseconds; 0 if the group contains
  * an init. */
 hk_status hk_group_simulate_end(double *us);
-#endif

@@ -44,10 +44,7 @@ hk_status hk_children_grow(ncclComm_t c, const hk_init *how, hk_bootstrap_option
   hk_bootstrap_begin(parent->bootstrap, HK_PHASE_GROW, what);
   grow_row *rows = calloc((size_t)parent->nranks, sizeof *rows);
   int *members = malloc((size_t)c->nranks * sizeof *members);
-  if (!rows || !members) {
-    rc = HK_FAIL_ERRNO("no memory to grow to %d ranks", c->nranks);
-    goto out;
-  }
+  if (!rows || !members) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to grow to %d ranks", c->nranks), out);
   for (int r = 0; r < c->nranks; r++) members[r] = r < parent->nranks ? r : -1;
   w->members = members;
   members = NULL;

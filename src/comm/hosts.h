@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ranks' hosts at init: how many ranks and cores each has, the ring orders, and the machine of the cost model that
  * follows. */
-#ifndef HK_COMM_HOSTS_H
-#define HK_COMM_HOSTS_H
+#pragma once
 #include "../base/facts.h"
 #include "../core/comm.h"
 
@@ -22,4 +21,3 @@ void hk_hosts_count_cores(ncclComm_t c, const hk_host_rows *rows);
 hk_status hk_hosts_agree(ncclComm_t c, const hk_host_rows *rows, bool child, int *nhosts);
 /* After the last barrier of the init: sets values that are equal on all ranks only from then on. */
 void hk_hosts_joined(ncclComm_t c);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Jobs: inits, splits and shrinks. The jobs of a group run at the same time, because they wait for each other. */
-#ifndef HK_COMM_JOBS_H
-#define HK_COMM_JOBS_H
+#pragma once
 #include "../core/comm.h"
 
 typedef struct hk_job hk_job;
@@ -30,5 +29,3 @@ size_t hk_jobs_drop(hk_jobs *list, ncclComm_t c, bool *freed);
 /* Frees all jobs at the end of their thread, and returns their number. Does not write the handles, which may have been
  * on the thread's stack. */
 size_t hk_jobs_abandon(hk_jobs *list);
-
-#endif

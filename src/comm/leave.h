@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The end of a communicator: a bounded wait for what is still inside it, then the end itself. */
-#ifndef HK_COMM_LEAVE_H
-#define HK_COMM_LEAVE_H
+#pragma once
 #include "../core/comm.h"
 
 /* Marks the communicator as ending. HK_ERR_USAGE if another thread has done so already; an abort may follow a
@@ -15,4 +14,3 @@ hk_status hk_leave_in_peace(ncclComm_t c, const char *who);
 /* Waits once more for the threads inside the communicator, and frees it. If a thread never leaves, the communicator is
  * not freed and its memory leaks. Returns rc, or the error of that wait. */
 hk_status hk_leave_end(ncclComm_t c, const char *who, hk_status rc);
-#endif

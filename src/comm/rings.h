@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Ring orders. A user may give them (NCCL_GRAPH_FILE). Otherwise the search finds them on GPUs, and ranks on
  * host memory keep their own order. NCCL_GRAPH_DUMP_FILE writes what the search finds. */
-#ifndef HK_COMM_RINGS_H
-#define HK_COMM_RINGS_H
+#pragma once
 #include "../core/comm.h"
 
 struct hk_host_rows;  /* hosts.h */
@@ -21,4 +20,3 @@ typedef struct hk_ring_settings {
  * NULL if rings follow the order of ranks. */
 hk_status hk_rings_agree(ncclComm_t c, const hk_ring_settings *set, const struct hk_host_rows *rows, bool child,
                          struct hk_joined **out);
-#endif

@@ -38,10 +38,7 @@ hk_status hk_task_agree(ncclComm_t c, const char *who) {
   agreeing a = {.comm = c};
   char *rows = calloc((size_t)c->nranks, 1);
   c->order.tasks++;
-  if (!rows) {
-    rc = HK_FAIL_ERRNO("no memory for %s of %d ranks", who, c->nranks);
-    goto out;
-  }
+  if (!rows) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %s of %d ranks", who, c->nranks), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, who);
   hk_bootstrap_also(c->bootstrap, tasks_check_refusals, &a);
   /* no barrier: hk_bootstrap_skip, by which a rank passes the task over, counts gathers */

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Work on whole communicators that all ranks do together and that a group may hold: ncclCommSuspend, ncclCommResume,
  * windows and device communicators. */
-#ifndef HK_COMM_TASKS_H
-#define HK_COMM_TASKS_H
+#pragma once
 #include "../core/comm.h"
 
 typedef struct hk_task hk_task;
@@ -24,4 +23,3 @@ hk_status hk_tasks_run(hk_task *list);
 /* The group has failed before its tasks run: refuses all of them. */
 void hk_tasks_refuse(hk_task *list);
 void hk_tasks_drop(hk_task **list); /* frees it, run or not */
-#endif

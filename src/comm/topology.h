@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's graph at init. Ranks on host memory decide without it, and detecting a machine takes longer than
  * their init: the graph is made only if it is asked for (NCCL_TOPO_FILE, NCCL_TOPO_DUMP_FILE). */
-#ifndef HK_COMM_TOPOLOGY_H
-#define HK_COMM_TOPOLOGY_H
+#pragma once
 #include "../core/comm.h"
 
 /* What a rank publishes about its graph. */
@@ -16,4 +15,3 @@ typedef struct hk_topology_fact {
 hk_status hk_topology_publish(ncclComm_t c, bool child, hk_topology_fact *out);
 /* An error if ranks of one host have different files. */
 hk_status hk_topology_agree(ncclComm_t c, const struct hk_facts *facts);
-#endif

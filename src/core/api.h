@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Export of the API: pncclX is the function, and ncclX is a weak alias that tools may replace. */
-#ifndef HK_CORE_API_H
-#define HK_CORE_API_H
+#pragma once
 #include <nccl.h>
 
 #define HK_EXPORT __attribute__((visibility("default")))
@@ -9,4 +8,3 @@
 #define HK_API(ret, name, params)                                                                                      \
   HK_EXPORT ret name params __attribute__((weak, alias("p" #name)));                                                   \
   HK_EXPORT ret p##name params
-#endif

@@ -10,8 +10,7 @@
  * call it for one communicator at the same time. It reports a failure with HK_FAIL, and the caller then ends the
  * communicator with that error.
  */
-#ifndef HK_CORE_BACKEND_H
-#define HK_CORE_BACKEND_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -42,6 +41,15 @@ typedef struct hk_suspension_ops {
   /* *may: bytes of GPU memory that suspend releases. *stays: bytes that it keeps. */
   void (*held)(struct ncclComm *c, uint64_t *may, uint64_t *stays);
 } hk_suspension_ops;
+
+/* Registered memory: from any thread. */
+typedef struct hk_memory_ops {
+  /* The user registers memory, perhaps as a symmetric window. *handle is NULL on entry. If this function sets it, the
+   * caller passes it to `drop`; otherwise `drop` is not called. A failure leaves the communicator as it is. */
+  hk_status (*add)(struct ncclComm *c, void *base, size_t bytes, bool symmetric, void **handle);
+  /* Ends the registration. No call uses the memory any more. */
+  void (*drop)(struct ncclComm *c, void *base, size_t bytes, void *handle);
+} hk_memory_ops;
 
 typedef struct hk_backend {
   /* ---- properties ---- */
@@ -147,14 +155,7 @@ typedef struct hk_backend {
    * Logs failures. NULL: there is no state. */
   void (*detach)(struct ncclComm *c);
 
-  /* ---- registered memory: from any thread ---- */
-
-  /* The user registers memory, perhaps as a symmetric window. *handle is NULL on entry. If this function sets it, the
-   * caller passes it to memory_drop; otherwise memory_drop is not called. A failure leaves the communicator as it
-   * is. */
-  hk_status (*memory_add)(struct ncclComm *c, void *base, size_t bytes, bool symmetric, void **handle);
-  /* Ends the registration. No call uses the memory any more. */
-  void (*memory_drop)(struct ncclComm *c, void *base, size_t bytes, void *handle);
+  const hk_memory_ops *memory;
   /* Windows that users' kernels can access (windows.h); join has filled ncclComm.lsa. NULL: a window is only registered
    * memory of its own rank. */
   const struct hk_window_ops *windows;
@@ -169,4 +170,3 @@ extern const hk_backend *const hk_backends[];
 const hk_backend *hk_backend_choose(int *device);
 /* The number of devices of all backends together. */
 int hk_backend_devices(void);
-#endif

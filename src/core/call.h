@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A checked API call; it exists until the operation is complete. */
-#ifndef HK_CORE_CALL_H
-#define HK_CORE_CALL_H
+#pragma once
 #include <nccl.h>
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -92,4 +91,3 @@ static inline void hk_call_hold(const hk_call *call, int by) {
   if (call->blocks && atomic_fetch_add(&call->blocks->refs, by) + by == 0) free(call->blocks);
 }
 static inline hk_redop hk_call_op(const hk_call *c) { return (hk_redop)(c->redop & ~HK_REDOP_INVARIANT); }
-#endif

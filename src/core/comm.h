@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The communicator, as one rank sees it. */
-#ifndef HK_CORE_COMM_H
-#define HK_CORE_COMM_H
+#pragma once
 #include <nccl.h>
 #include <pthread.h>
 #include "../base/wait.h"
-#include "../boot/event.h"
+#include "../boot/activity.h"
 
 struct hk_settings; /* base/param.h */
 
@@ -268,4 +267,3 @@ void hk_comm_destroy(ncclComm_t c);
 /* registration.c: when the backend has freed its windows */
 void hk_registrations_free(ncclComm_t c);
 void hk_device_comms_free(ncclComm_t c);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The links of a rank on host memory: opened at first use, by the transport that reaches the peer (wiring.h). */
-#ifndef HK_CORE_LINKS_H
-#define HK_CORE_LINKS_H
+#pragma once
 #include "../transport/link.h"
 #include "comm.h"
 
@@ -14,4 +13,3 @@ typedef struct hk_wired_link {
 } hk_wired_link;
 
 hk_status hk_wire_link(ncclComm_t c, hk_link_key key, hk_wired_link **out);
-#endif

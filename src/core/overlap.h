@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Calls whose input and output share memory. */
-#ifndef HK_CORE_OVERLAP_H
-#define HK_CORE_OVERLAP_H
+#pragma once
 #include "call.h"
 #include "comm.h"
 
@@ -32,4 +31,3 @@ static inline bool hk_call_apart(hk_coll coll, const hk_call *call) {
 }
 /* HK_ERR_ARGUMENT if the buffers overlap other than "in place" as nccl.h and hocket.h define it. */
 hk_status hk_call_check_overlap(const hk_call *call, const char *who);
-#endif

@@ -132,10 +132,7 @@ hk_status hk_wire_join(ncclComm_t c, const hk_facts *all) {
   hk_status rc = HK_OK;
   hk_wiring *w = c->wiring;
   char *facts = malloc((size_t)c->nranks * HK_FACT_BYTES);
-  if (!facts) {
-    rc = HK_FAIL_ERRNO("no memory for the facts of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!facts) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the facts of %d ranks", c->nranks), out);
   for (int t = 0; t < HK_TRANSPORT_COUNT; t++) {
     if (!hk_transports[t]->join) continue;
     for (int r = 0; r < c->nranks; r++)

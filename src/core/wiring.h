@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The transport of each peer, and the open links. */
-#ifndef HK_CORE_WIRING_H
-#define HK_CORE_WIRING_H
+#pragma once
 #include "../program/program.h" /* hk_link_kind */
 #include "../transport/registry.h"
 #include "links.h"
@@ -33,4 +32,3 @@ typedef struct hk_link_walk {
 hk_wired_link *hk_wire_next(ncclComm_t c, hk_link_walk *walk);
 /* hk_transport.reads of the transport that reaches all ranks. */
 bool hk_wire_reads(ncclComm_t c);
-#endif

@@ -124,20 +124,16 @@ hk_status hk_cuda_open(int ordinal, hk_device **out) {
   int devices;
   hk_cuda *d = NULL;
   *out = NULL;
-  if (!hk_cuda_here(&devices)) {
-    rc = HK_FAIL(HK_ERR_CUDA, "device %d: there is no CUDA driver, it shows no device, or HOCKET_DEVICE=host", ordinal);
-    goto undo;
-  }
-  if (ordinal < 0 || ordinal >= devices) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "there is no device %d: CUDA shows %d (CUDA_VISIBLE_DEVICES chooses)", ordinal,
-                 devices);
-    goto undo;
-  }
+  if (!hk_cuda_here(&devices))
+    HK_GIVE_UP(
+        HK_FAIL(HK_ERR_CUDA, "device %d: there is no CUDA driver, it shows no device, or HOCKET_DEVICE=host", ordinal),
+        undo);
+  if (ordinal < 0 || ordinal >= devices)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "there is no device %d: CUDA shows %d (CUDA_VISIBLE_DEVICES chooses)", ordinal,
+                       devices),
+               undo);
   d = calloc(1, sizeof *d);
-  if (!d) {
-    rc = HK_FAIL_ERRNO("no memory for device %d", ordinal);
-    goto undo;
-  }
+  if (!d) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for device %d", ordinal), undo);
   d->base.ops = &ops;
   HK_CUDA_TRY(hk_cu.DeviceGet(&d->device, ordinal), undo, "device %d", ordinal);
   HK_CUDA_TRY(hk_cu.DevicePrimaryCtxRetain(&d->context, d->device), undo, "the primary context of device %d", ordinal);

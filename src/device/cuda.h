@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Declarations that the files of the CUDA device share. */
-#ifndef HK_DEVICE_CUDA_H
-#define HK_DEVICE_CUDA_H
+#pragma once
 #include <stdatomic.h>
 #include "../base/cuda_abi.h"
 #include "device.h"
@@ -92,4 +91,3 @@ extern const hk_device_kernel_ops hk_cuda_kernel;
 hk_status hk_cuda_copy(hk_device *d, void *to, const void *from, size_t bytes, hk_queue q);
 hk_status hk_cuda_wait(hk_device *d, hk_queue q);
 hk_status hk_cuda_queue_new(hk_device *d, hk_queue *out);
-#endif

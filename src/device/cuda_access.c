@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include "../base/fork.h"
-#include "../base/log.h"
 #include "cuda.h"
 
 enum { MOST_DEVICES = 64, OF_HOST = -1 };

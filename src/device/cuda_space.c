@@ -2,7 +2,6 @@
 /* A space of addresses without memory, into which memory of this and of other processes is mapped at offsets that the
  * caller chooses. */
 #include <string.h>
-#include <unistd.h>
 #include "cuda.h"
 
 static hk_status space_create(hk_device *base, size_t bytes, void **out) {

@@ -2,7 +2,6 @@
 /* The CUDA device's streams: order, capture, modules, launches. */
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "cuda.h"
 
 hk_status hk_cuda_copy(hk_device *base, void *to, const void *from, size_t bytes, hk_queue q) {

@@ -6,8 +6,7 @@
  * functions are set that do not say otherwise. All may be called from any thread and do not change the thread's current
  * CUDA context. A failure names the driver's error, the device and the attempted action.
  */
-#ifndef HK_DEVICE_DEVICE_H
-#define HK_DEVICE_DEVICE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -273,4 +272,3 @@ int hk_cuda_current(void);
 hk_status hk_cuda_open(int ordinal, hk_device **out);
 /* Is this the memory of a GPU? Costs nothing if the process has not loaded the driver; loads nothing itself. */
 bool hk_cuda_owns(const void *p, int *device);
-#endif

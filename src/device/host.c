@@ -10,6 +10,7 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../base/log.h"
 
@@ -66,13 +67,7 @@ static void host_changed(void) {
 }
 
 static bool host_insert(const region *r) {
-  if (nregions == room) {
-    size_t more = room ? 2 * room : 16;
-    region *grown = realloc(regions, more * sizeof *grown);
-    if (!grown) return false;
-    regions = grown;
-    room = more;
-  }
+  if (!HK_RESERVE(regions, room, nregions + 1)) return false;
   size_t at = host_place_of((uintptr_t)r->base);
   memmove(&regions[at + 1], &regions[at], (nregions - at) * sizeof *r);
   regions[at] = *r;

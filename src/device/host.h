@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Memory of the host device: what ncclMemAlloc returns if there is no GPU. It is ordinary memory that other processes
  * can map, so that transports may pass references to it instead of copies. */
-#ifndef HK_DEVICE_HOST_H
-#define HK_DEVICE_HOST_H
+#pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -46,4 +45,3 @@ void *hk_host_map(size_t bytes, int node);
 
 /* An unlinked file in memory, `bytes` long, sparse, close-on-exec; -1: see errno.  It is not in /dev/shm. */
 int hk_host_memfd(const char *name, size_t bytes);
-#endif

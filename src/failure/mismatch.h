@@ -4,8 +4,7 @@
  * call differs from that of most ranks. Its verdict shows both calls and ends the operation on all ranks
  * (precedence.h).
  */
-#ifndef HK_FAILURE_MISMATCH_H
-#define HK_FAILURE_MISMATCH_H
+#pragma once
 #include "../core/comm.h"
 
 /* The call that a rank made as the operation under examination. */
@@ -47,4 +46,3 @@ bool hk_mismatch_look(ncclComm_t c);
 static inline uint32_t hk_signature_at(uint32_t signature, uint64_t sequence) {
   return signature + (uint32_t)sequence * 0x9e3779b1u;
 }
-#endif

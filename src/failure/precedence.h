@@ -5,12 +5,11 @@
  * no rank settles on the first event. It collects events for a short time and then takes the strongest one, by the
  * rule below, which is the same on every rank that has the same events.
  */
-#ifndef HK_FAILURE_PRECEDENCE_H
-#define HK_FAILURE_PRECEDENCE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "../base/status.h"
-#include "../boot/event.h"
+#include "../boot/activity.h"
 
 /* From the strongest to the weakest: */
 typedef enum hk_failure_class {
@@ -33,4 +32,3 @@ uint64_t hk_failure_grace_ns(const hk_event *e);
 /* The code that rank `me` reports. */
 hk_status hk_failure_code(const hk_event *e, int me);
 void hk_failure_text(const hk_event *e, int me, char *text, size_t bytes);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Publishes operations on this rank's status page. Inline, because each call does it. */
-#ifndef HK_FAILURE_PUBLISH_H
-#define HK_FAILURE_PUBLISH_H
+#pragma once
 #include "../core/call.h"
 #include "../core/comm.h"
 #include "../transport/status_page.h"
@@ -19,4 +18,3 @@ static inline void hk_watch_over(ncclComm_t c) {
   /* relaxed: read only for reports, and independent of other words */
   atomic_store_explicit(&c->order.page->over, c->order.sequence, memory_order_relaxed);
 }
-#endif

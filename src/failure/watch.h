@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The watchdog: what this rank shows to other ranks, what they answer, and reports of waits that are too long. */
-#ifndef HK_FAILURE_WATCH_H
-#define HK_FAILURE_WATCH_H
+#pragma once
 #include "../boot/activity.h"
 #include "../core/call.h"
 #include "../core/comm.h"
@@ -47,4 +46,3 @@ typedef struct hk_long_launch {
 /* Reports it, with the ranks that have begun more or fewer operations; an error if HOCKET_WATCHDOG_ABORT is set. From
  * any thread; takes about a second at most. */
 hk_status hk_watch_launch(ncclComm_t c, const hk_long_launch *l);
-#endif

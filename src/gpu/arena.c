@@ -5,9 +5,10 @@
  * The first device memory is the unused rest of the credits' granule. Further device memory is virtual memory, and so
  * is host memory if the driver supports it.  Allocating classic memory or other pinned memory waits for all work on the
  * device. If a kernel waited for a launch of this thread, that would be a deadlock. */
-#include "arena.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
+#include "memory.h"
 
 enum { CHUNK_BYTES = 65536, ALIGN = 256, PAGE = 4096 };
 
@@ -80,9 +81,7 @@ hk_status hk_gpu_scratch(hk_gpu_memory *m, size_t after, size_t bytes, char **ou
   hk_memory more;
   if (m->scratch.bytes < after + bytes) {
     size_t wanted = after + bytes < 2 * m->scratch.bytes ? 2 * m->scratch.bytes : after + bytes;
-    hk_memory *old = realloc(m->old, (m->nold + 1) * sizeof *old);
-    if (!old) return HK_FAIL_ERRNO("no memory for scratch");
-    m->old = old;
+    if (!HK_RESERVE_NEXT(m->old, m->nold)) return HK_FAIL_ERRNO("no memory for scratch");
     HK_OR_RETURN(m->device->ops->memory->alloc_shared(m->device, wanted, 0, true, &more)); /* not classic memory */
     if (m->scratch.base) m->old[m->nold++] = m->scratch;
     m->scratch = more;

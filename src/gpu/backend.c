@@ -9,17 +9,14 @@
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
-#include "facts.h"
 #include "gpu.h"
-#include "health.h"
 #include "memory.h"
 #include "multicast.h"
-#include "park.h"
+#include "peers.h"
 #include "plan.h"
 #include "process_group.h"
 #include "rma.h"
 #include "run.h"
-#include "topology.h"
 #include "window.h"
 
 _Static_assert(sizeof(hk_gpu_fact) <= HK_BACKEND_FACT_BYTES, "a fact has its place in what ranks exchange");
@@ -111,6 +108,8 @@ static void backend_memory_drop(ncclComm_t c, void *base, size_t bytes, void *ha
   hk_gpu_buffer_drop(c, handle);
 }
 
+static const hk_memory_ops backend_memory = {.add = backend_memory_add, .drop = backend_memory_drop};
+
 const hk_backend hk_backend_gpu = {
     .ring_orders = true,
     .late_scalars = true,
@@ -139,7 +138,6 @@ const hk_backend hk_backend_gpu = {
     .stop = hk_gpu_proxy_stop,
     .detach = hk_gpu_detach,
     .rma_begin = hk_gpu_rma_begin,
-    .memory_add = backend_memory_add,
-    .memory_drop = backend_memory_drop,
+    .memory = &backend_memory,
     .windows = &hk_gpu_window_ops,
 };

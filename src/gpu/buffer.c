@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../base/log.h"
 #include "../core/call.h"
 #include "../kernels/cuda/work.h"
 #include "../transport/transport.h"
-#include "arena.h"
 #include "gpu.h"
 #include "links.h"
+#include "memory.h"
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
@@ -231,9 +232,7 @@ hk_status hk_gpu_buffer_add(ncclComm_t c, const void *base, size_t bytes, bool s
 void hk_gpu_buffer_drop(ncclComm_t c, hk_gpu_buffer *v) {
   hk_gpu_buffers *b = hk_gpu_of(c)->buffers;
   pthread_mutex_lock(&lock);
-  hk_gpu_buffer **at = &b->first;
-  while (*at != v) at = &(*at)->next;
-  *at = v->next;
+  HK_LIST_REMOVE(b->first, v, next);
   buffer_unmake(c, v, !atomic_load(&c->health.failure));
   /* Freeing device memory would wait for all work on the device, and some of that may wait for this thread. */
   v->next = b->dropped;
@@ -276,9 +275,7 @@ void hk_gpu_buffers_end(ncclComm_t c) {
   const hk_gpu *g = hk_gpu_of(c);
   hk_gpu_buffers *b = g->buffers;
   pthread_mutex_lock(&lock);
-  hk_gpu_buffers **at = &all;
-  while (*at && *at != b) at = &(*at)->next;
-  if (*at) *at = b->next;
+  HK_LIST_REMOVE(all, b, next);
   pthread_mutex_unlock(&lock);
   if (g->lost) return;
   while (b->first) {

@@ -3,8 +3,7 @@
  * Zero copy between GPUs and between processes. The first call that uses registered memory opens it for the ranks that
  * can reach this rank's memory.  Kernels read tables with the offset that each rank adds to an address.
  */
-#ifndef HK_GPU_BUFFER_H
-#define HK_GPU_BUFFER_H
+#pragma once
 #include "../core/comm.h"
 #include "../device/device.h"
 
@@ -62,4 +61,3 @@ hk_status hk_gpu_buffer_for(ncclComm_t c, int peer, const void *p, size_t bytes,
 hk_status hk_gpu_buffer_window(ncclComm_t c, const void *p, size_t bytes, hk_gpu_buffer **out);
 /* Waits until this rank knows the addresses of the other ranks' windows. They open theirs in the same call. */
 hk_status hk_gpu_buffer_meet(ncclComm_t c, hk_gpu_buffer *v);
-#endif

@@ -4,6 +4,7 @@
 #include "code.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../base/log.h"
 #include "../kernels/cuda/work.h"
@@ -101,10 +102,7 @@ hk_status hk_gpu_code_get(int ordinal, hk_gpu_code **out) {
   while (k && k->ordinal != ordinal) k = k->next;
   if (!k) {
     k = calloc(1, sizeof *k);
-    if (!k) {
-      rc = HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal);
-      goto out;
-    }
+    if (!k) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the kernels of device %d", ordinal), out);
     k->ordinal = ordinal;
     pthread_mutex_init(&k->lock, NULL);
     HK_TRY(hk_cuda_open(ordinal, &k->device), undo);
@@ -126,9 +124,7 @@ void hk_gpu_code_put(hk_gpu_code *k) {
   if (!k) return;
   pthread_mutex_lock(&table_lock);
   if (--k->refs == 0) {
-    hk_gpu_code **at = &codes;
-    while (*at != k) at = &(*at)->next;
-    *at = k->next;
+    HK_LIST_REMOVE(codes, k, next);
     code_drop_code(k);
   }
   pthread_mutex_unlock(&table_lock);

@@ -8,7 +8,6 @@
  * Stores from another stream could be stuck behind the waiting stream in the same hardware queue.  A stream waits until
  * a word is 1 and resets it to 0 at once, so that a captured call can be replayed. The sender writes a word again only
  * after it has received this rank's other word, which this rank's stream writes after the reset. */
-#include "copy.h"
 #include <stdlib.h>
 #include "../base/log.h"
 #include "../core/call.h"
@@ -19,6 +18,7 @@
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
+#include "run.h"
 
 enum { WORD_BYTES = 64 };
 static size_t copy_word_at(int from, bool done) { return (size_t)(2 * from + done) * WORD_BYTES; }
@@ -53,10 +53,8 @@ static hk_status copy_make_words(ncclComm_t c) {
   bool *fine = calloc(n, sizeof *fine);
   g->copies->words = calloc(n, sizeof *g->copies->words);
   g->copies->words_at = calloc(n, sizeof *g->copies->words_at);
-  if (!all || !fine || !g->copies->words || !g->copies->words_at) {
-    rc = HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks);
-    goto out;
-  }
+  if (!all || !fine || !g->copies->words || !g->copies->words_at)
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the words of %d ranks' copy engines", c->nranks), out);
   /* of the process group: ranks of this process may write to it after this rank has left */
   hk_shared *mine = &g->group->words[c->rank];
   if (hk_share_host_make(g->device, copy_word_at(c->nranks, false), mine, &all[c->rank].region) == HK_OK)

@@ -7,14 +7,14 @@
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
-#include "arena.h"
 #include "gpu.h"
-#include "health.h"
 #include "links.h"
+#include "memory.h"
 #include "order.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
+#include "run.h"
 
 /* The layout of a link's memory: words, the receiver's counter, LL lines, LL128 lines, then data.  With
  * HK_DEVICE_CREDITS it also contains the sender's head and counter. */

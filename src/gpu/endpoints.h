@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HK_GPU_ENDPOINTS_H
-#define HK_GPU_ENDPOINTS_H
+#pragma once
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/share.h"
 #include "gpu.h"
@@ -39,4 +38,3 @@ hk_status hk_gpu_proxied_begin(ncclComm_t c);
 /* Bytes at the beginning of a link's memory: of counters and words; of all that must begin as zeros. */
 size_t hk_gpu_link_counters(void);
 size_t hk_gpu_link_zeros(const hk_gpu_links *l, int peer);
-#endif

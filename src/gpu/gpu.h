@@ -11,17 +11,16 @@
  * even if the user gave the legacy stream for all of them, and cost one launch.  Ranks of different threads cannot
  * share a launch: each launches for itself, with at most its share of the blocks that the device can run at once.
  */
-#ifndef HK_GPU_GPU_H
-#define HK_GPU_GPU_H
+#pragma once
 #include "../core/comm.h"
 #include "../device/device.h"
 
 struct hk_facts;    /* base/facts.h */
-struct hk_gpu_fact; /* facts.h */
+struct hk_gpu_fact; /* peers.h */
 
 enum { HK_GPU_BLOCKS = 32 }; /* the most blocks of a launch for one rank */
 
-/* The facts that all parts need, then the parts: each has a header of its own. */
+/* The facts that all parts need, then the parts. */
 typedef struct hk_gpu {
   ncclComm_t comm;
   hk_device *device;
@@ -36,14 +35,14 @@ typedef struct hk_gpu {
   struct hk_gpu *next_lost;
   struct hk_gpu_code *code;
   struct hk_gpu_process_group *group;
-  struct hk_gpu_memory *memory;   /* arena.h */
+  struct hk_gpu_memory *memory;   /* memory.h */
   struct hk_gpu_checked *checked; /* memory.h */
   struct hk_gpu_links *links;
   struct hk_gpu_topology *topology;
   struct hk_gpu_order *order;
   struct hk_gpu_health *health;
   struct hk_gpu_stage *stage; /* run.h */
-  struct hk_gpu_split *split; /* transfers.h */
+  struct hk_gpu_split *split; /* run.h */
   struct hk_gpu_buffers *buffers;
   struct hk_gpu_copies *copies;
   struct hk_gpu_windows *windows;
@@ -59,4 +58,7 @@ hk_status hk_gpu_attach(ncclComm_t c, struct hk_gpu_fact *fact);
 /* After the exchange. */
 hk_status hk_gpu_join(ncclComm_t c, const struct hk_facts *facts);
 void hk_gpu_detach(ncclComm_t c);
-#endif
+
+extern const struct hk_suspension_ops hk_gpu_suspension; /* park.c */
+/* Ends the suspension of a communicator that is freed, or has its memory again.  NULL: it is not suspended. */
+void hk_gpu_suspended_free(struct hk_gpu_suspended **suspended);

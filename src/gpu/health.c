@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "health.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../boot/inquiry.h"
 #include "../failure/mismatch.h"
 #include "../failure/watch.h"
 #include "../kernels/cuda/work.h"
-#include "copy.h"
 #include "gpu.h"
 #include "links.h"
 #include "order.h"
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
+#include "run.h"
 
 static hk_status health_check(void *c, uint64_t waited_ns) {
   (void)waited_ns;

@@ -6,9 +6,9 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "code.h"
+#include "launch.h"
+#include "memory.h"
 #include "plan.h"
-#include "small.h"
-#include "table.h"
 
 static hk_status kernels_offer(const hk_call *call) {
   const hk_plan *plan;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The calls of a group that are launched together on one GPU. */
-#ifndef HK_GPU_LAUNCH_H
-#define HK_GPU_LAUNCH_H
+#pragma once
 #include "../kernels/cuda/work.h"
 #include "gpu.h"
 
@@ -49,6 +48,7 @@ extern const hk_gpu_executor hk_gpu_by_kernels, hk_gpu_by_copies, hk_gpu_by_tran
 hk_status hk_gpu_launch(hk_gpu *g, const struct hk_call *call, hk_kernel_launch *l, hk_queue q);
 /* Records the event of the item's call, if it has one, before its launch. */
 hk_status hk_gpu_launch_record(const hk_gpu_launch_item *p, hk_queue q);
+/* small.c: launches the items if all are for the kernel of small messages; else *done is false. */
+hk_status hk_gpu_small_launch(hk_gpu *g, hk_gpu_launch_item *const *at, size_t n, hk_queue q, bool *done);
 /* The same order on all devices, so that a launch that must wait waits for the same communicators on each device. */
 void hk_gpu_launch_sort(hk_gpu_launch_item **at, size_t n);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The links of a rank on a GPU: reach.c chooses their kinds, endpoints.c makes their ends. */
-#ifndef HK_GPU_LINKS_H
-#define HK_GPU_LINKS_H
+#pragma once
 #include "../device/device.h"
 
 struct hk_device_env; /* transport/device_links.h */
@@ -39,4 +38,3 @@ bool hk_gpu_can_read(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_local(const hk_gpu_links *l, int peer);
 bool hk_gpu_is_proxied(const hk_gpu_links *l, int peer);
 bool hk_gpu_processes(const hk_gpu_links *l); /* the ranks are in several processes */
-#endif

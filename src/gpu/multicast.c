@@ -8,9 +8,9 @@
 #include "../kernels/cuda/work.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
-#include "facts.h"
 #include "gpu.h"
 #include "links.h"
+#include "peers.h"
 #include "process_group.h"
 #include "window.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Links in multicast memory of an NVSwitch. */
-#ifndef HK_GPU_MULTICAST_H
-#define HK_GPU_MULTICAST_H
+#pragma once
 #include "../core/comm.h"
 
 struct hk_call;
@@ -15,4 +14,3 @@ hk_status hk_gpu_multicast_join(ncclComm_t c, const struct hk_facts *facts);
 struct hk_gpu_link hk_gpu_multicast_link(ncclComm_t c, const struct hk_link_need *need, unsigned channel, bool first);
 /* True if the switch has the call's operator for its type. */
 bool hk_gpu_switch_reduces(const struct hk_call *call);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The order of a communicator's work, which lies on several streams and in captured graphs. */
-#ifndef HK_GPU_ORDER_H
-#define HK_GPU_ORDER_H
+#pragma once
 #include <pthread.h>
 #include "../device/device.h"
 
@@ -44,4 +43,3 @@ hk_status hk_gpu_order_over(hk_gpu_order *o, bool *done);
 /* *near: the GPU is no more than the limit of hk_gpu_ahead behind. */
 hk_status hk_gpu_order_near(hk_gpu_order *o, bool *near);
 void hk_gpu_order_free(hk_gpu_order *o);
-#endif

@@ -5,17 +5,16 @@
  * links on which it receives, its credits, its scratch.  Only counters and words have a meaning between calls; they are
  * copied to the host.  Data and lines begin anew, as in a new link.  Mappings of other processes' memory are removed,
  * and made again at the same addresses. */
-#include "park.h"
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "../base/log.h"
 #include "../core/backend.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/device_links.h"
-#include "arena.h"
 #include "endpoints.h"
+#include "gpu.h"
 #include "links.h"
+#include "memory.h"
 #include "peers.h"
 #include "process_group.h"
 #include "proxy.h"
@@ -216,10 +215,7 @@ static hk_status park_open_again(ncclComm_t c) {
   for (int r = 0; r < c->nranks; r++)
     if (rows[r].links > most) most = rows[r].links;
   links = calloc((size_t)c->nranks * most + 1, sizeof *links);
-  if (!links) {
-    rc = HK_FAIL_ERRNO("no memory for %zu links of %d ranks", most, c->nranks);
-    goto out;
-  }
+  if (!links) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %zu links of %d ranks", most, c->nranks), out);
   HK_TRY(park_offer_links(c, links + (size_t)c->rank * most), out);
   if (most) HK_TRY(hk_gpu_exchange(c, links, most * sizeof *links), out);
   for (size_t i = 0; i < g->suspended->n; i++) {

@@ -10,11 +10,11 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../transport/cuda/multicast.h"
-#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
 #include "gpu.h"
+#include "memory.h"
 #include "multicast.h"
 #include "process_group.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Plans in device memory (kernels/plan.h), and the arguments of a kernel for a call. */
-#ifndef HK_GPU_PLAN_H
-#define HK_GPU_PLAN_H
+#pragma once
 #include "../core/comm.h"
 
 struct hk_call;
@@ -35,4 +34,3 @@ void hk_gpu_plan_free(ncclComm_t c, struct hk_plan *plan);
  * (kernels/gpu_small.h); NULL: the interpreter runs the call. */
 hk_status hk_gpu_work_of(ncclComm_t c, const struct hk_call *call, struct hk_gpu_work *work, unsigned *blocks,
                          unsigned *threads, const struct hk_gpu_small **small);
-#endif

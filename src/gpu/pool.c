@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "pool.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
+#include "memory.h"
 
 enum { ALIGN = 256 };
 
@@ -106,9 +107,7 @@ void hk_gpu_pool_put(hk_gpu_slice *slice) {
   if (!p) return;
   pthread_mutex_lock(&p->lock);
   if (--x->pieces == 0) {
-    hk_gpu_granule **at = &p->granules;
-    while (*at != x) at = &(*at)->next;
-    *at = x->next;
+    HK_LIST_REMOVE(p->granules, x, next);
     (void)p->device->ops->memory->release(p->device, &x->memory); /* a failure is logged; there is nothing else to do */
     free(x);
   }

@@ -3,15 +3,15 @@
 #include "process_group.h"
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../boot/bootstrap.h"
 #include "../transport/cuda/multicast.h"
 #include "../transport/cuda/share.h"
-#include "arena.h"
 #include "buffer.h"
 #include "links.h"
+#include "memory.h"
 #include "peers.h"
-#include "topology.h"
 
 /* The process groups of the process.  Global, because ranks that are threads of a process have nothing else in common
  * at init. A group also outlives the rank that leaves first. */
@@ -163,9 +163,7 @@ void hk_gpu_process_group_leave(hk_gpu_process_group *w) {
     pthread_mutex_unlock(&table_lock);
     return; /* the others' kernels may still use this rank's memory and device */
   }
-  hk_gpu_process_group **at = &groups;
-  while (*at != w) at = &(*at)->next;
-  *at = w->next;
+  HK_LIST_REMOVE(groups, w, next);
   pthread_mutex_unlock(&table_lock);
   /* Failures to free are logged; nothing else can be done about them. */
   hk_multicast_free(w->multicast, w->devices, w->nranks);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data that the ranks of a communicator on GPUs share within a process, and the credits of their links. */
-#ifndef HK_GPU_PROCESS_GROUP_H
-#define HK_GPU_PROCESS_GROUP_H
+#pragma once
 #include "gpu.h"
 
 struct hk_share_offer; /* transport/cuda/share.h */
@@ -53,5 +52,3 @@ uint64_t hk_gpu_probe_word(uint64_t comm_id, int rank, unsigned i);
 char *hk_gpu_credits_of(ncclComm_t c, int rank);
 /* The credit of `rank`'s link to `peer`. */
 char *hk_gpu_credit(ncclComm_t c, int rank, int peer, unsigned channel);
-
-#endif

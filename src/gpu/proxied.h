@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One end of a proxied link (proxy.h): the proxy moves its slots between the kernel's memory and the transport's. */
-#ifndef HK_GPU_PROXIED_H
-#define HK_GPU_PROXIED_H
+#pragma once
 #include "../kernels/cuda/work.h"
 #include "../transport/transport.h"
 #include "proxy.h"
@@ -56,4 +55,3 @@ size_t hk_gpu_proxied_bytes(const hk_transport_env *e); /* bytes of an end's pay
 /* The i-th memory of payloads and lines: pinned ones, then the GPU's.  Each may be empty; NULL: no more. */
 hk_memory *hk_gpu_proxied_payload(hk_gpu_proxied *end, int i);
 void hk_gpu_proxied_look(const hk_gpu_proxied *end, hk_gpu_proxy_link *out);
-#endif

@@ -46,8 +46,7 @@
  *
  * Credits do not pass through the proxy: the kernel reads and writes the very heads that the transport moves.
  */
-#ifndef HK_GPU_PROXY_H
-#define HK_GPU_PROXY_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "../device/device.h"
@@ -154,4 +153,3 @@ bool hk_gpu_proxy_has_left(hk_gpu_proxy *p);
 /* Sends the remaining slots and ends the thread.  Then closes the links and frees the proxy, unless kernels may still
  * use their memory (`lost`). */
 void hk_gpu_proxy_end(hk_gpu_proxy *p, bool lost);
-#endif

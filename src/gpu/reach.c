@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds which ranks' GPU memory each rank can access.  Every rank opens the credits of the others and reads a pattern
  * there. Then both ranks of each pair agree on the first kind of device links (transport/device_links.h) that works. */
-#include "reach.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +8,10 @@
 #include "../transport/cuda/share.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
-#include "facts.h"
 #include "gpu.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
-#include "topology.h"
 
 /* True if only a network connects the two ranks.  Both ranks get the same result. */
 static bool reach_by_net(ncclComm_t c, int peer) { return hk_wire_proxied(c, peer); }
@@ -100,10 +97,7 @@ static hk_status reach_agree(ncclComm_t c, const hk_facts *facts, const unsigned
   for (size_t r = 0; hosts && r < n; r++) hosts[r] = c->peers[r].host;
   if (hosts) each = 1 + (size_t)hk_gpu_most_equal(hosts, c->nranks);
   if (hosts) rows = calloc(n, each);
-  if (!rows) {
-    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!rows) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks), out);
   unsigned char *mine = rows + (size_t)c->rank * each;
   mine[0] = reach_sum_up(c, facts, found);
   for (int r = 0; r < c->nranks; r++) {
@@ -195,10 +189,7 @@ static hk_status reach_once(ncclComm_t c, const hk_facts *facts, bool *again) {
   unsigned char *found = calloc(n, 1);
   hk_share_offer *credits = calloc(n, sizeof *credits);
   *again = false;
-  if (!got || !found || !credits) {
-    rc = HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!got || !found || !credits) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the GPUs of %d ranks", c->nranks), out);
   HK_TRY(reach_share_credits(c, credits), out);
   HK_TRY(reach_try_peers(c, credits, got, found), out);
   rc = reach_agree(c, facts, found, again);

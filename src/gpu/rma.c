@@ -91,15 +91,12 @@ hk_status hk_gpu_rma_begin(ncclComm_t c) {
   if (r) r->opened = calloc(n, sizeof *r->opened);
   if (r) r->tables = calloc(n, sizeof *r->tables);
   if (r) r->counts = calloc(n * row, sizeof *r->counts);
-  if (!r || !all || !r->opened || !r->tables || !r->counts) {
-    rc = HK_FAIL_ERRNO("no memory for %zu signals of %zu ranks", row, n);
-    goto out;
-  }
-  if (n * row > TABLE_MAX / sizeof(words)) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%zu signals (numRmaCtx times numRmaSig) of %zu ranks: %zu in all are the most", row,
-                 n, TABLE_MAX / sizeof(words));
-    goto out;
-  }
+  if (!r || !all || !r->opened || !r->tables || !r->counts)
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %zu signals of %zu ranks", row, n), out);
+  if (n * row > TABLE_MAX / sizeof(words))
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%zu signals (numRmaCtx times numRmaSig) of %zu ranks: %zu in all are the most",
+                       row, n, TABLE_MAX / sizeof(words)),
+               out);
   hk_shared *mine = &g->group->signals[c->rank]; /* others of this process may write to it when this rank has left */
   HK_TRY(hk_share_host_make(g->device, n * row * sizeof(words), mine, &all[c->rank].region), out);
   for (size_t i = 0; i < n * row; i++)

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One-sided operations on GPUs: rma/rma.h has those on host memory. */
-#ifndef HK_GPU_RMA_H
-#define HK_GPU_RMA_H
+#pragma once
 #include "gpu.h"
 
 /* By all ranks, with the first window or at the end of init: makes the words of the signals. Later calls do nothing. */
@@ -18,4 +17,3 @@ void hk_gpu_rma_end(ncclComm_t c);
 /* On the proxy's thread: writes a word of this rank's signals from rank `from`. `word` is an index from the words of
  * the first signal on. False: no such word. */
 bool hk_gpu_rma_come(ncclComm_t c, int from, uint32_t word);
-#endif

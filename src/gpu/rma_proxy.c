@@ -6,8 +6,8 @@
 #include "../boot/bootstrap.h"
 #include "../core/call.h"
 #include "../rma/registration.h"
-#include "arena.h"
 #include "endpoints.h"
+#include "memory.h"
 #include "proxy.h"
 #include "rma.h"
 

@@ -12,8 +12,7 @@
  *
  * The words are the input from the GPU, so a captured put is replayed without a call of the host.
  */
-#ifndef HK_GPU_RMA_PROXY_H
-#define HK_GPU_RMA_PROXY_H
+#pragma once
 #include "../rma/rma.h"
 #include "../rma/windows.h"
 #include "gpu.h"
@@ -38,4 +37,3 @@ hk_status hk_gpu_rma_proxy_enqueue(ncclComm_t c, const hk_gpu_rma_proxy_op *op, 
  * captured one. */
 bool hk_gpu_rma_proxy_free(ncclComm_t c);
 void hk_gpu_rma_proxy_end(ncclComm_t c); /* after the proxy's end */
-#endif

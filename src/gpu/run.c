@@ -13,9 +13,7 @@
 #include "../kernels/plan.h"
 #include "../run/choose.h"
 #include "../run/profiler.h"
-#include "arena.h"
 #include "code.h"
-#include "health.h"
 #include "launch.h"
 #include "links.h"
 #include "memory.h"
@@ -23,7 +21,6 @@
 #include "process_group.h"
 #include "proxy.h"
 #include "rma.h"
-#include "table.h"
 
 static hk_status run_check_buffers(const hk_call *call) {
   hk_status rc = HK_OK;
@@ -257,10 +254,7 @@ static hk_status run_group(const hk_call *calls, size_t n) {
   hk_gpu_launch_item one = {.call = NULL}, *of_one[2], *items = n == 1 ? &one : calloc(n, sizeof *items);
   hk_gpu_launch_batch s = {.at = n == 1 ? of_one : malloc(2 * n * sizeof(hk_gpu_launch_item *))};
   size_t begun = 0; /* calls for which a profiler's event has begun */
-  if (!items || !s.at) {
-    rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-    goto out;
-  }
+  if (!items || !s.at) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a group of %zu calls", n), out);
   for (size_t i = 0; i < n; i++) *hk_gpu_of(calls[i].comm)->stage = (hk_gpu_stage){0};
   HK_TRY(run_prepare(calls, n, items), out);
   begun = n;

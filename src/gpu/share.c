@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Resources of a GPU that ranks and communicators share: multiprocessors and hardware queues. */
-#include "share.h"
 #include <stdlib.h>
 #include "../base/log.h"
+#include "code.h"
 #include "gpu.h"
 
 /* A kernel of a communicator waits for the kernels of its other ranks, so all of its blocks must run at once. If the

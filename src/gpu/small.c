@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches of the kernel of small messages. */
-#include "small.h"
 #include "../kernels/gpu_small.h"
 #include "code.h"
+#include "launch.h"
 
 /* One thread for each 8 bytes. */
 static unsigned small_threads_for(const hk_gpu_code *k, uint64_t bytes) {

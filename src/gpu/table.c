@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tables that launches read: transfers of a group, blocks of an uneven call. */
-#include "table.h"
 #include <stdatomic.h>
 #include <stdlib.h>
-#include "arena.h"
+#include "memory.h"
 
 static hk_status table_reusable(hk_gpu_memory *m, hk_gpu_table *t, size_t bytes, bool *yes) {
   bool done = false;

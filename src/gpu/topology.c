@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The machine's topology for the ranks' GPUs: which pairs have NVLink, and the cost of a byte between them.  rings.c
  * searches the same topology for channels. */
-#include "topology.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +10,6 @@
 #include "../run/selection.h"
 #include "../topo/detect.h"
 #include "../topo/paths.h"
-#include "facts.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
@@ -144,10 +142,8 @@ hk_status hk_gpu_topology_read(ncclComm_t c, const hk_facts *facts) {
   hk_gpu_prices *prices = calloc(n, sizeof *prices);
   g->topology->nvlink = calloc(n, sizeof *g->topology->nvlink);
   g->topology->prices = calloc(1, sizeof *g->topology->prices);
-  if (!seats || !rank || !prices || !g->topology->nvlink || !g->topology->prices) {
-    rc = HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!seats || !rank || !prices || !g->topology->nvlink || !g->topology->prices)
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the topology of %d ranks", c->nranks), out);
   if (!topology_alone_on_host(c)) {
     topology_look(c);
     if (g->group->machine) topology_use_machine(c, seats, rank, topology_find_seats(c, facts, seats, rank));
@@ -183,10 +179,7 @@ hk_status hk_gpu_distances(ncclComm_t c, const hk_facts *facts) {
   const hk_topo *t = g->group->machine->kinds[0];
   HK_TRY(hk_paths_new(&paths, t, &plain), out);
   g->topology->distances = calloc((size_t)c->nranks, 1); /* HK_PATH_LOC */
-  if (!g->topology->distances) {
-    rc = HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!g->topology->distances) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the distances of %d ranks", c->nranks), out);
   uint32_t mine = hk_topo_find(t, HK_NODE_GPU, hk_gpu_fact_of(facts, c->rank)->bus);
   for (int r = 0; r < c->nranks; r++) {
     const hk_gpu_fact *f = hk_gpu_fact_of(facts, r);

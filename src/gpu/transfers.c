@@ -1,18 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sends and receives on GPUs: one launch for all of a group, a block of threads for each link. Large messages use
  * several links. */
-#include "transfers.h"
 #include <stdlib.h>
 #include <string.h>
 #include "../collectives/transfer.h"
 #include "../core/call.h"
-#include "arena.h"
 #include "buffer.h"
 #include "code.h"
 #include "endpoints.h"
 #include "launch.h"
 #include "links.h"
-#include "table.h"
+#include "memory.h"
+#include "run.h"
 
 /* A transfer, or the part of it that one link moves. */
 typedef struct part {
@@ -37,10 +36,8 @@ static hk_status transfers_end_on_device(ncclComm_t c, const hk_call *call, hk_g
   if (e->device) return HK_OK;
   HK_TRY(hk_transfer_build(c->rank, c->nranks, call->root, call->p2p == HK_P2P_SEND, &program), out);
   const size_t bytes = (PROGRAM_AT + program->bytes + 15) & ~(size_t)15;
-  if (bytes > sizeof image) {
-    rc = HK_FAIL(HK_ERR_INTERNAL, "the program of a transfer has %zu bytes", program->bytes);
-    goto out;
-  }
+  if (bytes > sizeof image)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_INTERNAL, "the program of a transfer has %zu bytes", program->bytes), out);
   memset(image, 0, bytes);
   memcpy(image, &e->link, sizeof e->link);
   memcpy(image + PROGRAM_AT, program, program->bytes);

@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../device/host.h"
 #include "../rma/windows.h"
 #include "../transport/device_links.h"
 #include "../transport/transport.h"
-#include "facts.h"
 #include "links.h"
 #include "peers.h"
 #include "process_group.h"
@@ -150,11 +150,8 @@ static entry *window_entry_in(const struct hk_gpu_space *s, unsigned slot) {
 
 static hk_status window_add_page(hk_gpu *g, struct hk_gpu_space *s) {
   hk_status rc = HK_OK;
-  hk_memory *pages = realloc(s->pages, (s->npages + 1) * sizeof *pages);
-  if (pages) s->pages = pages;
-  uint32_t *used = realloc(s->used, (s->npages + 1) * sizeof *used);
-  if (used) s->used = used;
-  if (!pages || !used) return HK_FAIL_ERRNO("no memory for windows");
+  if (!HK_RESERVE_NEXT(s->pages, s->npages) || !HK_RESERVE_NEXT(s->used, s->npages))
+    return HK_FAIL_ERRNO("no memory for windows");
   hk_memory *new = &s->pages[s->npages];
   HK_TRY(g->device->ops->memory->alloc_open(g->device, sizeof(page), sizeof(page), new), out);
   if (s->npages) {
@@ -346,9 +343,7 @@ static void window_forget(ncclComm_t c, hk_gpu_window *w) {
   struct hk_gpu_space *s = g->windows->space;
   if (s) {
     pthread_mutex_lock(&s->lock);
-    hk_gpu_window **at = &s->windows;
-    while (*at && *at != w) at = &(*at)->next;
-    if (*at) *at = w->next;
+    HK_LIST_REMOVE(s->windows, w, next);
     if (w->seen.handle) {
       (void)window_put(g, window_entry_in(s, w->slot), &(entry){0}, sizeof(entry));
       s->used[w->slot / PAGE_WINDOWS] &= ~(UINT32_C(1) << w->slot % PAGE_WINDOWS);
@@ -375,10 +370,7 @@ static hk_status window_add_window(ncclComm_t c, hk_gpu_window *w, int flags, hk
   bool all = false;
   row *rows = calloc((size_t)c->nranks, sizeof *rows);
   *out = NULL;
-  if (!rows) {
-    rc = HK_FAIL_ERRNO("no memory for a window of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!rows) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a window of %d ranks", c->nranks), out);
   HK_TRY(window_step(c, rows, window_offer(c, w, &rows[c->rank]), &all), out);
   if (all) HK_TRY(window_agree_on_place(c, rows, w, &all), out);
   if (all) HK_TRY(window_step(c, rows, window_map_all(c, w, rows, flags) == HK_OK, &all), out);

@@ -10,8 +10,7 @@
  * Each rank maps whole allocations for itself. So memory that one rank deregisters stays mapped on the others until
  * they deregister it too.  New windows lie where all ranks have free addresses.
  */
-#ifndef HK_GPU_WINDOW_H
-#define HK_GPU_WINDOW_H
+#pragma once
 #include "../core/comm.h"
 
 struct hk_facts; /* base/facts.h */
@@ -28,4 +27,3 @@ extern const struct hk_window_ops hk_gpu_window_ops;
 void hk_gpu_windows_begin(ncclComm_t c, const struct hk_facts *facts);
 void hk_gpu_windows_end(ncclComm_t c);         /* no kernel runs any more */
 size_t hk_gpu_windows_held(hk_gpu_windows *w); /* bytes of the library's own memory in windows */
-#endif

@@ -3,8 +3,7 @@
  * The executor on CPU threads: runs one rank's program as resumable lanes. A step runs every lane until it must wait.
  * It never waits itself, so one thread can run many ranks, and the caller decides how to pause (base/wait.h).
  */
-#ifndef HK_KERNELS_EXEC_H
-#define HK_KERNELS_EXEC_H
+#pragma once
 #include <stdbool.h>
 #include "../program/cursor.h"
 #include "../transport/link.h"
@@ -82,4 +81,3 @@ void hk_exec_add_awaited(const hk_link *link, size_t bytes, int *peers, int *n, 
 
 /* below this size a copy into the slot is cheaper than waiting for the credit at the end */
 enum { HK_REF_MIN_BYTES = 16384 };
-#endif

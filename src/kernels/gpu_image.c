@@ -31,15 +31,11 @@ static hk_status gpu_image_read_file(const char *name) {
   FILE *f = fopen(name, "rb");
   if (!f) return HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s", name);
   long bytes = fseek(f, 0, SEEK_END) == 0 ? ftell(f) : -1;
-  if (bytes <= 0 || fseek(f, 0, SEEK_SET) != 0) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "HOCKET_CUDA_IMAGE=%s is empty, or no file", name);
-    goto out;
-  }
+  if (bytes <= 0 || fseek(f, 0, SEEK_SET) != 0)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "HOCKET_CUDA_IMAGE=%s is empty, or no file", name), out);
   image = malloc((size_t)bytes + 1);
-  if (!image || fread(image, 1, (size_t)bytes, f) != (size_t)bytes) {
-    rc = HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s: reading %ld bytes", name, bytes);
-    goto out;
-  }
+  if (!image || fread(image, 1, (size_t)bytes, f) != (size_t)bytes)
+    HK_GIVE_UP(HK_FAIL_ERRNO("HOCKET_CUDA_IMAGE=%s: reading %ld bytes", name, bytes), out);
   image[bytes] = 0; /* PTX is a string */
   file_image = image;
   file_bytes = (size_t)bytes;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Access to the GPU kernels in the library. */
-#ifndef HK_KERNELS_GPU_IMAGE_H
-#define HK_KERNELS_GPU_IMAGE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include "../base/status.h"
@@ -20,4 +19,3 @@ const char *hk_gpu_image_nvcc(void);
 /* `text` gets advice for a driver of CUDA version `driver` (12080: 12.8) that refuses kernels of that nvcc. `nvcc`
  * NULL: unknown. */
 void hk_gpu_image_advice(const char *nvcc, int driver, char *text, size_t bytes);
-#endif

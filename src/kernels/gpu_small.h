@@ -2,8 +2,7 @@
 /* The separate kernel for one-shot programs of small messages (cuda/small.h): the programs and calls that it can run,
  * and its parameters.  It uses the interpreter's links and slots and gives the same results, so each rank decides for
  * itself. */
-#ifndef HK_KERNELS_GPU_SMALL_H
-#define HK_KERNELS_GPU_SMALL_H
+#pragma once
 #include "../base/status.h"
 #include "cuda/work.h"
 
@@ -17,4 +16,3 @@ hk_status hk_gpu_small_bind(const struct hk_plan *plan, unsigned nlinks, const h
 unsigned hk_gpu_small_blocks(const hk_gpu_work *w);
 /* Fills these blocks from *to on; `from`: the plan's entries. Returns the place after them. */
 hk_gpu_small *hk_gpu_small_fill(hk_gpu_small *to, const hk_gpu_small *from, const hk_gpu_work *w);
-#endif

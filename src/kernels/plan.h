@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A plan is a program bound to links; a launch has the parameters of one call. The executors (exec.h, cuda/exec.cu) run
  * them. */
-#ifndef HK_KERNELS_PLAN_H
-#define HK_KERNELS_PLAN_H
+#pragma once
 #include <stdbool.h>
 #include "reduce.h"
 
@@ -47,4 +46,3 @@ typedef struct hk_launch {
 
 /* exec.c: true if the launch runs as the plan's steps.  Then hk_exec_init uses only the scratch memory. */
 bool hk_exec_brief(const hk_plan *plan, const hk_launch *launch);
-#endif

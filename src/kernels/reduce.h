@@ -2,8 +2,7 @@
 /* Data movement on host memory: destinations <- operator(sources), all types and operators, vectorised with run-time
  * dispatch.  Reductions of 16- and 8-bit floats accumulate in fp32 over all sources of the call and round once
  * (nearest, ties to even; e4m3 saturates to its largest finite value as CUDA's conversion does). */
-#ifndef HK_KERNELS_REDUCE_H
-#define HK_KERNELS_REDUCE_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include "../base/status.h"
@@ -126,4 +125,3 @@ static inline void hk_move(const hk_reducer *r, void *const *dst, unsigned ndst,
     hk_copy_to_all(dst, ndst, src[0], bytes, flags);
   }
 }
-#endif

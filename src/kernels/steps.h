@@ -5,8 +5,7 @@
  * instruction with its links and with repeats unrolled, and the executor runs the same moves in the same order with
  * fewer decisions.
  */
-#ifndef HK_KERNELS_STEPS_H
-#define HK_KERNELS_STEPS_H
+#pragma once
 #include <stdbool.h>
 #include <string.h>
 #include "exec.h"
@@ -51,4 +50,3 @@ static inline void hk_steps_again(hk_exec *x, const void *in, void *out) {
 }
 /* hk_exec_waits_for */
 int hk_steps_wait_for(const hk_exec *x, int *peers, int room);
-#endif

@@ -3,8 +3,7 @@
  *
  * A collective describes its input and its result by the same few emitters. The sink decides whether their output is
  * written to memory or compared with it. */
-#ifndef PERF_DATA_H
-#define PERF_DATA_H
+#pragma once
 #include "mem.h"
 #include "perf.h"
 
@@ -28,4 +27,3 @@ void perf_emit_part(perf_data *d, size_t at, size_t count, size_t first);
 /* The reduction of these elements over all ranks. */
 void perf_emit_result(perf_data *d, size_t at, size_t count, size_t first);
 void perf_emit_zero(perf_data *d, size_t at, size_t count);
-#endif

@@ -10,8 +10,7 @@
  *              sum in every order is exact in the type; the rest (ranks beyond 2^(mantissa bits + 1)) add 0
  *   avg        integers that do not overflow; floats as sum; if n is no power of two, the rounding of a division is
  *              allowed */
-#ifndef PERF_DATA_REDUCE_H
-#define PERF_DATA_REDUCE_H
+#pragma once
 #include <nccl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -63,4 +62,3 @@ void perf_reduce_prepare(perf_reduce_plan *p, ncclDataType_t type, int op, int n
 void perf_reduce_part(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c);
 /* Fills c->bits, or exact and slack where p->rounds, with the reduction. */
 void perf_reduce_result(const perf_reduce_plan *p, uint32_t key, perf_reduce_chunk *c);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The number of this process, the number of processes, and the exchange between them. */
-#ifndef PERF_LAUNCH_H
-#define PERF_LAUNCH_H
+#pragma once
 #include "perf.h"
 
 typedef struct perf_launch {
@@ -18,4 +17,3 @@ void perf_launch_end(perf_launch *l);
 /* Collects `bytes` from every process into `all`, in order, on every process, apart from what is measured. Also used as
  * the barrier. Ends the process if another one has ended. */
 void perf_allgather(perf_launch *l, const void *mine, size_t bytes, void *all);
-#endif

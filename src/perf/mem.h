@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The memory of buffers: the host's or a GPU's. Functions return 0 or a negative number unless stated otherwise. */
-#ifndef PERF_MEM_H
-#define PERF_MEM_H
+#pragma once
 #include <nccl.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -35,4 +34,3 @@ typedef struct perf_mem {
 extern const perf_mem perf_mem_host;
 /* The backend of this process: fixed at the first call. */
 const perf_mem *perf_mem_select(void);
-#endif

@@ -9,8 +9,7 @@
  *   worker.c    set-up of one thread's ranks         bench.c    the measurement of one size
  *   data.c      test patterns and their check        types.c    data types and operators
  *   mem_*.c     memory and streams                   report.c, json.c, plot.c  results */
-#ifndef PERF_PERF_H
-#define PERF_PERF_H
+#pragma once
 #include <nccl.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -111,4 +110,3 @@ void perf_fail(int code, const char *format, ...) __attribute__((noreturn, forma
 void perf_check_nccl(ncclResult_t r, const char *call);
 #define NCCL(call) perf_check_nccl((call), #call)
 double perf_now(void);
-#endif

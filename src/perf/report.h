@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Results: the table on stdout, JSON, a plot.  Only the main thread of process 0 reports. */
-#ifndef PERF_REPORT_H
-#define PERF_REPORT_H
+#pragma once
 #include "perf.h"
 
 /* Where one rank runs. */
@@ -43,4 +42,3 @@ void perf_report_close(const char *error);
 void perf_report_abandon(void);
 /* On stderr, if that is a terminal: `done` of `total` steps, now at `what`. */
 void perf_report_progress(size_t done, size_t total, const char *what, size_t bytes);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Barrier and reduction over all threads of all processes. */
-#ifndef PERF_TEAM_H
-#define PERF_TEAM_H
+#pragma once
 #include <pthread.h>
 #include "launch.h"
 
@@ -25,4 +24,3 @@ double perf_team_reduce(perf_team *t, int thread, double value, int how);
 /* Collects n doubles from every process, the largest over its threads, into `all` of every thread. */
 void perf_team_gather(perf_team *t, int thread, const double *mine, int n, double *all);
 void perf_team_barrier(perf_team *t, int thread);
-#endif

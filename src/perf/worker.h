@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One thread and its ranks. */
-#ifndef PERF_WORKER_H
-#define PERF_WORKER_H
+#pragma once
 #include <pthread.h>
 #include <stdatomic.h>
 #include "data.h"
@@ -68,4 +67,3 @@ size_t perf_count_steps(const perf_job *job);
 void perf_bench(perf_worker *w, bool in_place);
 /* Untimed iterations of the current size. */
 void perf_warm_up(perf_worker *w);
-#endif

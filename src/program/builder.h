@@ -2,8 +2,7 @@
 /* Builds a program by appending. A builder keeps its first error (out of memory, more than 65535 of something, a repeat
  * left open). Every later call then does nothing, and hk_builder_finish reports the error. So algorithms need no error
  * paths. */
-#ifndef HK_PROGRAM_BUILDER_H
-#define HK_PROGRAM_BUILDER_H
+#pragma once
 #include <stdbool.h>
 #include "program.h"
 
@@ -64,4 +63,3 @@ void hk_build_end_repeat(hk_builder *b);
 
 /* Returns the program and frees the builder, also on error. */
 hk_status hk_builder_finish(hk_builder *b, const char *algorithm, hk_program **out);
-#endif

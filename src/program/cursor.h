@@ -17,8 +17,7 @@
  *
  * The program must be well-formed: a repeat lies whole in its lane and is not empty (the verifier checks it).
  */
-#ifndef HK_PROGRAM_CURSOR_H
-#define HK_PROGRAM_CURSOR_H
+#pragma once
 #include "program.h"
 
 /* How a call divides its buffers, in bytes. */
@@ -198,4 +197,3 @@ HK_INLINE uint64_t hk_cursor_at(const hk_cursor *c, const hk_program *p, const h
   if (__builtin_expect(parts != 0, 0)) return block / parts * s->total + block % parts * s->block_bytes + c->offset;
   return block * s->block_bytes + c->offset;
 }
-#endif

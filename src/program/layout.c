@@ -120,10 +120,7 @@ hk_status hk_layout_new(hk_layout **out, int nranks, const uint64_t *host, const
     return HK_FAIL(HK_ERR_ARGUMENT, "A layout has 1 to %d ranks, not %d", MAX_RANKS, nranks);
   l = calloc(1, sizeof *l);
   keys = calloc((size_t)nranks, sizeof *keys);
-  if (!l || !keys) {
-    rc = HK_FAIL_ERRNO("no memory for the layout of %d ranks", nranks);
-    goto out;
-  }
+  if (!l || !keys) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the layout of %d ranks", nranks), out);
   l->nranks = nranks;
   HK_TRY(layout_make_room(l, order && nchannels > 0 ? nchannels : 1), out);
   HK_TRY(layout_number_hosts(keys, host, nranks, &l->nhosts), out);

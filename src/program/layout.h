@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The placement of ranks on which programs depend: which ranks share a host, and the order of ranks in rings.
  * Immutable, equal on all ranks. A NULL layout means one host and rings in the order of ranks. */
-#ifndef HK_PROGRAM_LAYOUT_H
-#define HK_PROGRAM_LAYOUT_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "../base/status.h"
@@ -52,4 +51,3 @@ static inline int hk_layout_place(const hk_layout *l, int channel, int rank) {
 static inline int hk_layout_at(const hk_layout *l, int channel, int place) {
   return l ? l->order[(channel % l->nchannels) * l->nranks + place] : place;
 }
-#endif

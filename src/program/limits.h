@@ -3,8 +3,7 @@
  * The sizes of links and their slots that algorithms' prices, kernels and transports must know alike. C and CUDA C
  * include this header.
  */
-#ifndef HK_PROGRAM_LIMITS_H
-#define HK_PROGRAM_LIMITS_H
+#pragma once
 #include <stddef.h>
 
 /* How a slot is encoded: decide/protocol.h. */
@@ -55,4 +54,3 @@ static inline size_t hk_gpu_slot_carries(size_t bytes, hk_protocol p) {
                                              : bytes;
   return bytes < lines ? bytes : lines;
 }
-#endif

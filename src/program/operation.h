@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A call as plain fields: collective or direction, type, operator, count, root. Ranks send these fields to each other
  * and print them in error messages. */
-#ifndef HK_PROGRAM_OPERATION_H
-#define HK_PROGRAM_OPERATION_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 
@@ -54,4 +53,3 @@ typedef struct hk_operation {
 /* "AllReduce(1000 x float, sum)", "Send to(5 x int8, rank 3)", "WaitSignal(2 signals, rank 3)".  Accepts any values of
  * the fields. */
 void hk_operation_describe(const hk_operation *o, char *text, size_t bytes);
-#endif

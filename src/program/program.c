@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Names and properties of collectives; programs in memory and as text (program.h). */
 #include "program.h"
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include "cursor.h"

@@ -24,8 +24,7 @@
  *
  * A program is immutable and position-independent: one allocation, indices and no pointers.
  */
-#ifndef HK_PROGRAM_PROGRAM_H
-#define HK_PROGRAM_PROGRAM_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -364,4 +363,3 @@ hk_status hk_program_parse(const char *text, hk_program **out);
 hk_status hk_program_parse_at(const char *text, int line, hk_program **out);
 void hk_program_json(const hk_program *p, FILE *to);
 void hk_program_dump_instr(const hk_program *p, uint32_t at, FILE *to); /* one instruction, without a newline */
-#endif

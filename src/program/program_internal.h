@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files that make and read programs: assembling a program, and the words of its text form. */
-#ifndef HK_PROGRAM_PROGRAM_INTERNAL_H
-#define HK_PROGRAM_PROGRAM_INTERNAL_H
+#pragma once
 #include "program.h"
 
 /* Makes a program from its parts; `head` has everything but the offsets and the size. */
@@ -16,4 +15,3 @@ extern const char *const hk_link_words[HK_LINK_KINDS];
 const char *hk_link_word(unsigned kind); /* for any value */
 /* "in", "out", "scratch", by hk_space. */
 extern const char *const hk_space_words[3];
-#endif

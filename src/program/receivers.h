@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The receiving links of programs, by the rank that they receive from: the verifier and the summary pair links so. */
-#ifndef HK_PROGRAM_RECEIVERS_H
-#define HK_PROGRAM_RECEIVERS_H
+#pragma once
 #include "program.h"
 
 typedef struct hk_receiver {
@@ -16,4 +15,3 @@ typedef struct hk_receivers {
 /* `programs` [n]; a peer counts as the rank with its number modulo n. HK_ERR_SYSTEM: no memory. */
 hk_status hk_receivers_sort(hk_receivers *out, const hk_program *const *programs, int n);
 void hk_receivers_free(hk_receivers *r);
-#endif

@@ -9,8 +9,7 @@
  *
  * Volume: what a rank's instructions move. A multicast is one message of its sender.
  */
-#ifndef HK_PROGRAM_SUMMARY_H
-#define HK_PROGRAM_SUMMARY_H
+#pragma once
 #include <stdbool.h>
 #include "program.h"
 
@@ -79,4 +78,3 @@ typedef struct hk_summary {
 hk_status hk_summarize(hk_summary *out, const hk_program *const *programs, int nranks, int period,
                        const uint16_t *host);
 void hk_summary_clear(hk_summary *s);
-#endif

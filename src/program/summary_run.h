@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A run of all ranks' programs in which only messages take time (summary.h). */
-#ifndef HK_PROGRAM_SUMMARY_RUN_H
-#define HK_PROGRAM_SUMMARY_RUN_H
+#pragma once
 #include <stdbool.h>
 #include "cursor.h"
 #include "summary.h"
@@ -79,4 +78,3 @@ typedef struct hk_summary_run {
 hk_status hk_summary_tie(hk_summary_run *x);
 hk_status hk_summary_go(hk_summary_run *x);
 void hk_summary_run_free(hk_summary_run *x);
-#endif

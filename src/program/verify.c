@@ -2,7 +2,6 @@
 /* The verifier: its data, the order of its steps, and the check of the outputs. verify.h describes what it proves. */
 #include "verify.h"
 #include <stdlib.h>
-#include <string.h>
 #include "verify_internal.h"
 
 static hk_status verify_make_threads(hk_verifier *v) {

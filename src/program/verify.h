@@ -24,8 +24,7 @@
  * Its cost: about 0.15 us an instruction and 40 bytes an output block and wave; a ring of 1000 ranks takes half a
  * second.
  */
-#ifndef HK_PROGRAM_VERIFY_H
-#define HK_PROGRAM_VERIFY_H
+#pragma once
 #include <stdbool.h>
 #include "program.h"
 
@@ -61,4 +60,3 @@ typedef struct hk_verify_report {
  * errors, of memory or arguments, fill the message too). The fault found first in one schedule is reported. */
 hk_status hk_verify(const hk_program *const *programs, int nranks, const hk_verify_options *options,
                     hk_verify_report *report);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Texts of the verifier's findings: the instruction, its wave and iteration, and the values. */
 #include <stdarg.h>
-#include <stdlib.h>
 #include <string.h>
 #include "verify_internal.h"
 

@@ -10,7 +10,6 @@
  * handful of questions. So the run only records when each slot was sent and consumed. A question is answered by a
  * backward search from the current event, for the latest event of each thread that happens before it. For data that
  * lands before its turn, the current event is the one that sent it. */
-#include <stdlib.h>
 #include "../base/array.h"
 #include "verify_internal.h"
 

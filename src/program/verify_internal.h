@@ -14,8 +14,7 @@
  * A thread is one lane of one rank. An event is one instruction run by a thread; the events of a thread count from 1
  * over all waves. A place is one output block of one rank in one wave; with in_place an input block may be the same
  * place. */
-#ifndef HK_PROGRAM_VERIFY_INTERNAL_H
-#define HK_PROGRAM_VERIFY_INTERNAL_H
+#pragma once
 #include "cursor.h"
 #include "verify.h"
 
@@ -262,4 +261,3 @@ const char *hk_value_text(const hk_verifier *v, hk_value x, char *text);
 /* "rank 1 lane 0 instruction 4": the instruction that was event `event` of a thread. */
 enum { HK_EVENT_TEXT = 112 };
 const char *hk_event_text(const hk_thread *t, uint32_t event, char *text);
-#endif

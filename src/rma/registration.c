@@ -2,6 +2,7 @@
 /* Registered memory and windows of a communicator, and the windows of the process (registration.h). */
 #include "registration.h"
 #include <stdlib.h>
+#include "../base/array.h"
 #include "../base/fork.h"
 #include "../core/backend.h"
 #include "rma.h"
@@ -21,9 +22,7 @@ static void registration_publish(hk_registration *r) {
 
 static void registration_withdraw(const hk_registration *r) {
   pthread_mutex_lock(&registration_lock);
-  hk_registration **at = &registration_windows;
-  while (*at && *at != r) at = &(*at)->next_window;
-  if (*at) *at = r->next_window;
+  HK_LIST_REMOVE(registration_windows, r, next_window);
   pthread_mutex_unlock(&registration_lock);
 }
 
@@ -34,7 +33,7 @@ hk_status hk_registration_add(const hk_registration *given, void **out) {
   hk_registration *r = malloc(sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for a registration");
   *r = *given;
-  HK_TRY(c->backend->memory_add(c, r->base, r->bytes, symmetric, &r->handle), undo);
+  HK_TRY(c->backend->memory->add(c, r->base, r->bytes, symmetric, &r->handle), undo);
   if (symmetric && hk_rma_supported(c) && !c->backend->rma_begin && atomic_load(&c->health.progress) == HK_OK)
     HK_TRY(hk_rma_begin(c), undo_memory);
   r->user = r->symmetric ? (void *)r->symmetric->handle : r;
@@ -48,7 +47,7 @@ hk_status hk_registration_add(const hk_registration *given, void **out) {
   *out = r->user;
   return HK_OK;
 undo_memory:
-  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
+  if (r->handle) c->backend->memory->drop(c, r->base, r->bytes, r->handle);
 undo:
   free(r);
   return rc;
@@ -65,7 +64,7 @@ hk_status hk_registration_drop(const char *who, ncclComm_t c, const void *handle
   if (!r) return HK_FAIL(HK_ERR_ARGUMENT, "%s: %p is not a registration of this communicator", who, handle);
   if (r->is_window) registration_withdraw(r);
   if (r->number) hk_rma_dropped(c);
-  if (r->handle) c->backend->memory_drop(c, r->base, r->bytes, r->handle);
+  if (r->handle) c->backend->memory->drop(c, r->base, r->bytes, r->handle);
   if (r->symmetric) c->backend->windows->drop(c, r->symmetric);
   free(r);
   return HK_OK;

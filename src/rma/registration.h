@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Registered memory and windows of a communicator.  From any thread. */
-#ifndef HK_RMA_REGISTRATION_H
-#define HK_RMA_REGISTRATION_H
+#pragma once
 #include "../core/comm.h"
 #include "../transport/messages.h"
 
@@ -30,4 +29,3 @@ hk_status hk_registration_find(const char *who, ncclWindow_t win, const void *ou
 hk_window_state hk_registration_window(ncclComm_t c, uint64_t number, hk_window *out);
 /* Returns the number of a window, and *bytes its size; 0: it is no symmetric window of the communicator. */
 uint64_t hk_registration_number(ncclComm_t c, ncclWindow_t win, size_t *bytes);
-#endif

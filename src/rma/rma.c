@@ -6,7 +6,6 @@
 #include "rma.h"
 #include <stdlib.h>
 #include <string.h>
-#include "../base/log.h"
 #include "../base/param.h"
 #include "../base/thread.h"
 #include "../comm/children.h"
@@ -120,11 +119,10 @@ static hk_status rma_make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
   hk_status rc = HK_OK;
   hk_rma *r = calloc(1, sizeof *r);
   if (!r) return HK_FAIL_ERRNO("no memory for one-sided operations");
-  if ((uint64_t)c->options.rma_contexts * (uint64_t)c->options.rma_signals > SIGNALS_MAX) {
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%d contexts (numRmaCtx) with %d signals (numRmaSig): %d signals are the most",
-                 c->options.rma_contexts, c->options.rma_signals, SIGNALS_MAX);
-    goto out;
-  }
+  if ((uint64_t)c->options.rma_contexts * (uint64_t)c->options.rma_signals > SIGNALS_MAX)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_ARGUMENT, "%d contexts (numRmaCtx) with %d signals (numRmaSig): %d signals are the most",
+                       c->options.rma_contexts, c->options.rma_signals, SIGNALS_MAX),
+               out);
   r->row = hk_round_up((size_t)c->options.rma_contexts * (size_t)c->options.rma_signals, LINE / sizeof(uint64_t));
   r->table_bytes = sizeof(table) + (size_t)c->nranks * r->row * sizeof(uint64_t);
   if (inbox_bytes) {
@@ -133,10 +131,7 @@ static hk_status rma_make(ncclComm_t c, size_t inbox_bytes, hk_rma **out) {
   }
   r->consumed = calloc((size_t)c->nranks * r->row, sizeof *r->consumed);
   r->peers = calloc((size_t)c->nranks, sizeof *r->peers);
-  if (!r->consumed || !r->peers) {
-    rc = HK_FAIL_ERRNO("no memory for the signals of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!r->consumed || !r->peers) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for the signals of %d ranks", c->nranks), out);
   HK_TRY(hk_host_alloc((void **)&r->table, r->table_bytes), out);
   rc = hk_messages_new(&r->messages, hk_wire_env(c), &o);
 out:
@@ -344,13 +339,13 @@ static hk_status rma_run_on_card(const hk_call *call, const hk_remote_put *put, 
     }
     hk_cancel_hold();
     HK_TRY(hk_messages_join(c->rma->messages, call->root, &joined), out);
-    if (joined == HK_WINDOW_GONE) {
-      rc = HK_FAIL(HK_ERR_REMOTE,
-                   "rank %d lost the connection to rank %d for one-sided operations, which cannot accept it or has "
-                   "given it up: see that rank's output",
-                   c->rank, call->root);
-      goto out;
-    }
+    if (joined == HK_WINDOW_GONE)
+      HK_GIVE_UP(
+          HK_FAIL(HK_ERR_REMOTE,
+                  "rank %d lost the connection to rank %d for one-sided operations, which cannot accept it or has "
+                  "given it up: see that rank's output",
+                  c->rank, call->root),
+          out);
     HK_TRY(hk_wait_nap(&w, -1, NAP_NS), out);
   }
 out:

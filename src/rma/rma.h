@@ -6,8 +6,7 @@
  * window by this number. Window 0 is the rank's signal table: a counter for each rank, context and signal. Only one
  * rank counts up a counter, and only the table's owner waits for it. See docs/rma.md.
  */
-#ifndef HK_RMA_RMA_H
-#define HK_RMA_RMA_H
+#pragma once
 #include "../core/comm.h"
 
 struct hk_call;
@@ -40,4 +39,3 @@ enum { HK_RMA_ROW = 16 }; /* the least number of signals that each rank has for 
 hk_status hk_rma_begin_packets(ncclComm_t c, size_t inbox_bytes, char **inbox, size_t *offset);
 /* The number of signals so far from that rank with that number. */
 uint64_t hk_rma_count(ncclComm_t c, int rank, uint32_t signal);
-#endif

@@ -5,8 +5,7 @@
  * The ranks of an LSA team access each other's GPU memory. Each rank has an address range with one part for every rank
  * of the team. All parts have the same length, the stride. A window lies at the same offset in every part.
  */
-#ifndef HK_RMA_WINDOWS_H
-#define HK_RMA_WINDOWS_H
+#pragma once
 #include "../core/comm.h"
 
 /* A window as kernels read it, in GPU memory: an ncclWindow_t is its address. Since NCCL 2.28 fields were only added at
@@ -70,4 +69,3 @@ size_t hk_device_comm_bytes(void);
 /* registration.c, from any thread: this rank's window of that number, from 1, among the communicator's; NULL: it has
  * none, or only memory that other ranks do not map. */
 hk_symmetric *hk_symmetric_window(ncclComm_t c, uint64_t number);
-#endif

@@ -75,10 +75,7 @@ static hk_status choose_plan_make(ncclComm_t c, const hk_decision *d, const hk_c
   hk_program *program = NULL;
   hk_plan *plan = NULL;
   plan = calloc(1, sizeof *plan);
-  if (!plan) {
-    rc = HK_FAIL_ERRNO("no memory for a plan");
-    goto undo;
-  }
+  if (!plan) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a plan"), undo);
   HK_TRY(hk_algorithm_build(a, &what, &program), undo);
   plan->program = program;
   plan->channels = choose_channels_of(c, d, op, program);
@@ -90,10 +87,7 @@ static hk_status choose_plan_make(ncclComm_t c, const hk_decision *d, const hk_c
   plan->sums = program->traits.in_groups;
   HK_TRY(choose_add_orders(c, plan, a, what), undo);
   plan->links = calloc((size_t)plan->channels * program->nlinks + 1, sizeof *plan->links);
-  if (!plan->links) {
-    rc = HK_FAIL_ERRNO("no memory for a plan");
-    goto undo;
-  }
+  if (!plan->links) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a plan"), undo);
   HK_TRY(c->backend->bind(c, plan, program->traits.span, op), undo);
   plan->next = c->plans->all;
   c->plans->all = plan;

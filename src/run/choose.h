@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Chooses the plan that runs a call. */
-#ifndef HK_RUN_CHOOSE_H
-#define HK_RUN_CHOOSE_H
+#pragma once
 #include <nccl.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -38,4 +37,3 @@ void hk_choose_only(ncclComm_t c, int coll, uint32_t algorithms);
 hk_status hk_choose_new(ncclComm_t c); /* c->plans and c->selection */
 void hk_plans_free(ncclComm_t c);
 void hk_selection_free(ncclComm_t c); /* after the backend's detach */
-#endif

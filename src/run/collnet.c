@@ -62,10 +62,7 @@ static hk_status collnet_begin(ncclComm_t c, char *why, size_t bytes) {
   char text[240];
   hk_collnet_fact *facts = calloc((size_t)c->nranks, sizeof *facts);
   verdict *verdicts = calloc((size_t)c->nranks, sizeof *verdicts + sizeof(int));
-  if (!facts || !verdicts) {
-    rc = HK_FAIL_ERRNO("no memory for CollNet plugins of %d ranks", c->nranks);
-    goto out;
-  }
+  if (!facts || !verdicts) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for CollNet plugins of %d ranks", c->nranks), out);
   hk_bootstrap_begin(c->bootstrap, HK_PHASE_INIT, "the init (CollNet plugins)");
   HK_TRY(hk_collnet_begin(&c->wiring->env, &s, &facts[c->rank]), out);
   HK_TRY(hk_bootstrap_allgather(c->bootstrap, facts, sizeof *facts), out);

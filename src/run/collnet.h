@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Reductions in the network (CollNet plugins). */
-#ifndef HK_RUN_COLLNET_H
-#define HK_RUN_COLLNET_H
+#pragma once
 #include "../core/comm.h"
 
 struct hk_program;
@@ -13,4 +12,3 @@ hk_status hk_collnet_agree(ncclComm_t c, int nhosts);
 bool hk_collnet_can(const struct ncclComm *c, int coll, int dtype, int op);
 /* The slot size for the program's links: `bytes`, or less if a round of the network has less room. */
 size_t hk_collnet_slot_bytes(const struct ncclComm *c, const struct hk_program *p, size_t bytes);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The time of a group of calls by the cost model; nothing is run. */
-#ifndef HK_RUN_ESTIMATE_H
-#define HK_RUN_ESTIMATE_H
+#pragma once
 #include <stddef.h>
 #include "../base/status.h"
 
@@ -9,4 +8,3 @@ struct hk_call;
 
 /* *us: microseconds until the last call of the group is complete on this rank. HK_ERR_SYSTEM: no memory. */
 hk_status hk_estimate(const struct hk_call *calls, size_t n, double *us);
-#endif

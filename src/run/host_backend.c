@@ -257,6 +257,8 @@ static void host_backend_memory_drop(ncclComm_t c, void *base, size_t bytes, voi
   hk_wire_memory(c, base, bytes, false);
 }
 
+static const hk_memory_ops host_backend_memory = {.add = host_backend_memory_add, .drop = host_backend_memory_drop};
+
 const hk_backend hk_backend_host = {
     .devices = host_backend_devices,
     .choose = host_backend_choose,
@@ -273,6 +275,5 @@ const hk_backend hk_backend_host = {
     .run_one = run_one,
     .run_group = run_group,
     .stop = hk_wire_report_undelivered,
-    .memory_add = host_backend_memory_add,
-    .memory_drop = host_backend_memory_drop,
+    .memory = &host_backend_memory,
 };

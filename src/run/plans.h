@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#ifndef HK_RUN_PLANS_H
-#define HK_RUN_PLANS_H
+#pragma once
 #include "../core/call.h"
 #include "../kernels/plan.h"
 
@@ -26,4 +25,3 @@ typedef struct hk_plans {
   char *scratch;
   size_t scratch_bytes;
 } hk_plans;
-#endif

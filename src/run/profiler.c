@@ -2,7 +2,6 @@
 /* Loads NCCL profiler plugins and reports events to them (profiler.h). */
 #include "profiler.h"
 #include <dlfcn.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"

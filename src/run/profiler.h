@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events for NCCL profiler plugins. Without a plugin c->profiler is NULL, and calls check only that. */
-#ifndef HK_RUN_PROFILER_H
-#define HK_RUN_PROFILER_H
+#pragma once
 #include "../core/comm.h"
 
 typedef struct hk_profiler hk_profiler;
@@ -41,4 +40,3 @@ void hk_profile_run_over(hk_profiler *p);
 /* For net plugins, in the form that they expect: type 0 starts an event, 1 stops, 2 updates, 3 updates and stops it;
  * `profiler` is a communicator's. */
 int hk_profile_net_event(void **event, int type, void *profiler, int64_t id, void *data);
-#endif

@@ -11,8 +11,7 @@
  * v6  collectives that copy engines run
  * v7  the tag that the user gave a call, and the phases of a kernel
  */
-#ifndef HK_RUN_PROFILER_ABI_H
-#define HK_RUN_PROFILER_ABI_H
+#pragma once
 #include <nccl.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -228,4 +227,3 @@ typedef struct profiler_v {
   ncclResult_t (*finalize)(void *context);
 } profiler_v;
 _Static_assert(sizeof(profiler_v) == 48, "the plugin's struct is 48 bytes");
-#endif

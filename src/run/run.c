@@ -158,10 +158,8 @@ static hk_status run_collective(const hk_call *call) {
   void *memory = frame, *scratch = NULL;
   HK_TRY(hk_choose(c, call, &plan, &launch), not_begun);
   size_t bytes = launch->brief ? 0 : hk_exec_bytes(plan);
-  if (bytes > sizeof frame && !(memory = malloc(bytes))) {
-    rc = HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes);
-    goto not_begun;
-  }
+  if (bytes > sizeof frame && !(memory = malloc(bytes)))
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory to run %u lanes", plan->program->nlanes), not_begun);
   HK_TRY(run_memory(call, plan, launch, &in, &scratch), not_begun);
   hk_exec_init(&x, plan, launch, in, call->out, memory, scratch);
   rc = run_begin(c, call, &x);
@@ -518,10 +516,7 @@ hk_status hk_run_group(const hk_call *calls, size_t n) {
   if (run_few_transfers(calls, n)) return run_transfers(calls, n);
   size_t bytes = n * (sizeof(member) + sizeof(hk_transfer) + sizeof(hk_call *));
   group_run g = {.members = bytes <= sizeof frame ? (void *)frame : malloc(bytes)};
-  if (!g.members) {
-    rc = HK_FAIL_ERRNO("no memory for a group of %zu calls", n);
-    goto out;
-  }
+  if (!g.members) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a group of %zu calls", n), out);
   hk_transfer *transfers = (hk_transfer *)(g.members + n);
   HK_TRY(run_distribute(&g, calls, n, (const hk_call **)(transfers + n), transfers), out);
   HK_TRY(run_members(&g), out);

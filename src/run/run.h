@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs checked calls on host memory to their end, on the calling thread. */
-#ifndef HK_RUN_RUN_H
-#define HK_RUN_RUN_H
+#pragma once
 #include "../core/comm.h"
 
 /* Runs one call: the fast path. */
@@ -13,4 +12,3 @@ hk_status hk_run_group(const struct hk_call *calls, size_t n);
  * in a round-robin distribution. The thread is not pinned there. The kernel rarely moves threads that yield to each
  * other: if three of four ranks woke up on one of two cores after the init, they would stay there. */
 void hk_run_spread(ncclComm_t c);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The input of a communicator's decisions. */
-#ifndef HK_RUN_SELECTION_H
-#define HK_RUN_SELECTION_H
+#pragma once
 #include "../decide/machine.h"
 
 /* A decision that holds for all plain calls of a collective and size class (hk_size_class). */
@@ -22,4 +21,3 @@ typedef struct hk_selection {
   unsigned overruled;             /* bits 1u << hk_coll: the warning of hk_decision.overruled has been logged */
   hk_class_decision *classes;     /* HK_COLL_COUNT x HK_SIZE_CLASSES */
 } hk_selection;
-#endif

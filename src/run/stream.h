@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Host streams. Each has a thread that runs batches of calls in order; threads that wait for the stream run them,
  * too. */
-#ifndef HK_RUN_STREAM_H
-#define HK_RUN_STREAM_H
+#pragma once
 #include <hocket.h>
 #include "../core/comm.h"
 
@@ -21,4 +20,3 @@ hk_status hk_stream_destroy(hocketStream_t stream);
 void hk_turn_take(ncclComm_t c, uint64_t *turn);
 hk_status hk_turn_wait(ncclComm_t c, uint64_t turn);
 void hk_turn_over(ncclComm_t c);
-#endif

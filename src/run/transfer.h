@@ -3,8 +3,7 @@
  * Sends and receives on host memory. Each runs as an execution of a one-instruction program (collectives/transfer.h)
  * over the link to its peer. Those over one link take turns, in the order of their calls.
  */
-#ifndef HK_RUN_TRANSFER_H
-#define HK_RUN_TRANSFER_H
+#pragma once
 #include "../core/comm.h"
 
 /* A send or receive under way. */
@@ -23,4 +22,3 @@ hk_status hk_transfer_open(const struct hk_call *call, hk_transfer *t);
 hk_status hk_transfer_step(hk_transfer *t, bool *moved, bool *over);
 /* Frees what ran the transfers of all links; none is under way. */
 void hk_transfers_free(ncclComm_t c);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL tuner plugins. A plugin is asked for each decision that is neither cached nor made by a tuning file. */
-#ifndef HK_RUN_TUNER_H
-#define HK_RUN_TUNER_H
+#pragma once
 #include "../decide/machine.h"
 #include "../program/program.h"
 
@@ -24,4 +23,3 @@ hk_status hk_tuner_ask(hk_tuner *t, const hk_machine *m, const struct hk_filter 
 size_t hk_tuner_chunk(const hk_tuner *t, hk_coll coll, size_t bytes, const struct hk_decision *d, int channels,
                       size_t chunk);
 void hk_tuner_free(hk_tuner *t); /* t may be NULL */
-#endif

@@ -9,8 +9,7 @@
  * v5  has the arguments of init in another order, with the NVLink domains and the library's constants
  * v6  may also change the chunk: the bytes of a block that one step moves
  */
-#ifndef HK_RUN_TUNER_ABI_H
-#define HK_RUN_TUNER_ABI_H
+#pragma once
 #include <nccl.h>
 #include <stdint.h>
 #include "../base/plugin.h"
@@ -83,4 +82,3 @@ typedef struct tuner_v6 {
 _Static_assert(sizeof(tuner_v6) == 40, "v6's struct is 40 bytes");
 _Static_assert(sizeof(tuner_v2) == 32 && sizeof(tuner_v5) == 32, "the plugin's struct is 32 bytes");
 _Static_assert(sizeof(tuner_constants_v5) == 8 * (21 + 63 + 60), "as NCCL lays it out");
-#endif

@@ -2,6 +2,7 @@
 /* `hocket env`: every parameter, its value here and the source of the value. */
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/json.h"
 #include "../base/param.h"
 #include "../base/param_names.h"
@@ -31,9 +32,7 @@ typedef struct complaints {
 
 static void env_collect(void *arg, bool wrong, const char *text) {
   complaints *c = arg;
-  complaint *more = realloc(c->at, (size_t)(c->n + 1) * sizeof *more);
-  if (!more) return;
-  c->at = more;
+  if (!HK_RESERVE_NEXT(c->at, c->n)) return;
   c->at[c->n++] = (complaint){wrong, strdup(text)};
   c->wrong += wrong;
 }

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What is made from the commands' tables: help, manual pages; and how a command line is read. */
-#ifndef HK_TOOLS_HELP_H
-#define HK_TOOLS_HELP_H
+#pragma once
 #include "tools.h"
 
 void hk_help_all(FILE *to);                   /* `hocket help` */
@@ -13,4 +12,3 @@ void hk_man_one(const hk_tool *t, FILE *to);
 /* Fills the options, takes them out of argv, runs the command and returns its exit code. argv[0] is the command's
  * name. */
 int hk_tool_start(const hk_tool *t, int argc, char **argv);
-#endif

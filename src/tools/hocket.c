@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command `hocket`: finds the subcommand and runs it. */
 #include "hocket.h"
-#include <stdlib.h>
 #include <string.h>
 #include "../base/log.h"
 #include "../base/param_names.h"

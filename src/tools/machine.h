@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which machine a command is about, and the names of its parts in the output. */
-#ifndef HK_TOOLS_MACHINE_H
-#define HK_TOOLS_MACHINE_H
+#pragma once
 #include "../decide/machine.h"
 #include "../decide/overrides.h"
 #include "../decide/select.h"
@@ -56,4 +55,3 @@ bool hk_pci_downgraded(const hk_pci_info *p);
 const char *hk_port_label(float mbps, char *text);
 /* "8 H100, NVSwitch, 8 NICs of 400 Gb/s, 2 CPUs"; text needs 256 bytes. */
 const char *hk_topo_summary(const hk_topo *t, char *text);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the parts of `hocket plan`: the question, and its answers. */
-#ifndef HK_TOOLS_PLAN_H
-#define HK_TOOLS_PLAN_H
+#pragma once
 #include "../base/json.h"
 #include "machine.h"
 
@@ -33,4 +32,3 @@ int hk_plan_ranges(const hk_inputs *w, hk_coll coll, hk_plan_range out[HK_PLAN_R
 
 /* "Why" in words that need no knowledge of the model, a line for each paragraph; free() it. NULL: out of memory. */
 char *hk_plan_explain(const hk_plan_report *r);
-#endif

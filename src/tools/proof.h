@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the two halves of `hocket verify`: the proof of one set of programs, and programs from files. */
-#ifndef HK_TOOLS_PROOF_H
-#define HK_TOOLS_PROOF_H
+#pragma once
 #include "../base/json.h"
 #include "../collectives/algorithm.h"
 #include "../program/verify.h"
@@ -27,4 +26,3 @@ void hk_proof_json(hk_json *w, const hk_program *p, const char *ranks, const hk_
                    int line);
 /* Proves the programs in a file; returns the exit code. */
 int hk_prove_file(const char *path, const hk_proof_options *o, hk_json *w);
-#endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket sim`: times of collectives on described machines. */
 #include "../sim/sim.h"
-#include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/param.h"
 #include "../collectives/algorithm.h"
+#include "../topo/synth.h"
 #include "machine.h"
 #include "sim_view.h"
 
@@ -27,12 +28,10 @@ static const char *sim_protocol_word(int i) {
 /* ---- what to run ---- */
 
 static hk_status sim_add_machine(hk_sim_view *v, hk_cluster *c, const char *name, int per_host) {
-  hk_sim_site *grown = realloc(v->sites, sizeof *grown * (size_t)(v->nsites + 1));
-  if (!grown) {
+  if (!HK_RESERVE_NEXT(v->sites, v->nsites)) {
     hk_cluster_free(c);
     return HK_FAIL_ERRNO("no memory for another machine");
   }
-  v->sites = grown;
   hk_sim_site *s = &v->sites[v->nsites++];
   *s = (hk_sim_site){.cluster = c, .name = name};
   return hk_simulator_new(&s->simulator, c, per_host);

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The output of `hocket sim`. */
-#ifndef HK_TOOLS_SIM_VIEW_H
-#define HK_TOOLS_SIM_VIEW_H
+#pragma once
 #include "../sim/sim.h"
-#include "../topo/synth.h"
 #include "tools.h"
 
 typedef struct hk_sim_site {
@@ -35,4 +33,3 @@ void hk_sim_view_json(const hk_sim_view *v, FILE *to);
 /* Returns an exit code, after printing the error. */
 int hk_sim_view_can_plot(const char *file);
 int hk_sim_view_plot(const hk_sim_view *v, const char *file);
-#endif

@@ -14,8 +14,7 @@
  *   const hk_tool hk_tool_sim = {.name = "sim", .about = "what a machine would do", .options = rows,
  *                                .bytes = sizeof(options), .run = run, ...};
  */
-#ifndef HK_TOOLS_TOOLS_H
-#define HK_TOOLS_TOOLS_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -133,4 +132,3 @@ void hk_table_narrow(hk_table *t); /* one space between columns instead of two *
 /* A row of plain cells from a text with tabs between them. */
 void hk_table_row(hk_table *t, hk_style s, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void hk_table_print(hk_table *t, int indent, FILE *to); /* frees it too */
-#endif

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../formats/msccl.h"
 #include "proof.h"
 
@@ -89,12 +90,7 @@ static bool verify_file_cut(source *s) {
   for (char *at = s->text; *at; line++) {
     size_t n = strcspn(at, "\n");
     if (verify_file_begins_program(at)) {
-      /* Room doubles at each power of two. */
-      if ((s->npieces & (s->npieces - 1)) == 0) {
-        piece *more = realloc(s->pieces, 2 * (size_t)(s->npieces ? s->npieces : 1) * sizeof *more);
-        if (!more) return false;
-        s->pieces = more;
-      }
+      if (!HK_RESERVE_NEXT(s->pieces, s->npieces)) return false;
       s->pieces[s->npieces++] = (piece){.text = at, .line = line};
       if (at > s->text) at[-1] = 0;
     }

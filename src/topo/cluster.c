@@ -15,10 +15,7 @@ hk_status hk_cluster_of(hk_cluster **out, hk_topo *t, int nhosts) {
   }
   c = calloc(1, sizeof *c);
   if (c) c->kinds = malloc(sizeof *c->kinds);
-  if (!c || !c->kinds) {
-    rc = HK_FAIL_ERRNO("no memory for a cluster");
-    goto out;
-  }
+  if (!c || !c->kinds) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a cluster"), out);
   snprintf(c->name, sizeof c->name, "%s", t->name);
   c->nhosts = nhosts;
   c->nkinds = 1;
@@ -95,10 +92,7 @@ hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int
   long total = 0, at = 0;
   uint32_t **nodes = calloc((size_t)c->nkinds, sizeof *nodes);
   long *count = calloc((size_t)c->nkinds, sizeof *count);
-  if (!nodes || !count) {
-    rc = HK_FAIL_ERRNO("no memory for seats");
-    goto out;
-  }
+  if (!nodes || !count) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for seats"), out);
   for (int k = 0; k < c->nkinds; k++) HK_TRY(cluster_seats_of(c->kinds[k], per_host, &nodes[k], &count[k]), out);
   for (int h = 0; h < c->nhosts; h++) total += count[c->kind_of ? c->kind_of[h] : 0];
   if (total > INT_MAX / 2) {
@@ -106,10 +100,7 @@ hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int
     goto out;
   }
   seats = malloc((size_t)total * sizeof *seats);
-  if (!seats) {
-    rc = HK_FAIL_ERRNO("no memory for %ld seats", total);
-    goto out;
-  }
+  if (!seats) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %ld seats", total), out);
   for (int h = 0; h < c->nhosts; h++) {
     int k = c->kind_of ? c->kind_of[h] : 0;
     for (long i = 0; i < count[k]; i++) seats[at++] = (hk_seat){.host = h, .node = nodes[k][i]};

@@ -4,8 +4,7 @@
  * required: in a container that hides everything the result is one CPU, with a remark about each thing that could not
  * be seen.
  */
-#ifndef HK_TOPO_DETECT_H
-#define HK_TOPO_DETECT_H
+#pragma once
 #include "topo.h"
 
 struct hk_settings; /* base/param.h */
@@ -26,4 +25,3 @@ unsigned hk_topo_detect_order(const struct hk_settings *settings);
 /* This machine as the library sees it: detection merged with NCCL_TOPO_FILE, or else with the file that services of a
  * virtual machine write for NCCL. */
 hk_status hk_topo_detect_with_file(const struct hk_settings *settings, hk_topo **out, unsigned flags);
-#endif

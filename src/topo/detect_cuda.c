@@ -7,24 +7,18 @@
 #include "../base/log.h"
 #include "detect_scan.h"
 
+#define CUDA_CALLS(NEED, MAY)                                                                                          \
+  NEED(CUresult, init, (unsigned), "cuInit")                                                                           \
+  NEED(int, count, (int *), "cuDeviceGetCount")                                                                        \
+  NEED(int, get, (int *device, int ordinal), "cuDeviceGet")                                                            \
+  NEED(int, name, (char *, int bytes, int device), "cuDeviceGetName")                                                  \
+  NEED(int, attribute, (int *value, int which, int device), "cuDeviceGetAttribute")                                    \
+  NEED(int, bus_id, (char *, int bytes, int device), "cuDeviceGetPCIBusId")                                            \
+  MAY(int, error_name, (int code, const char **), "cuGetErrorName")
 typedef struct api {
-  CUresult (*init)(unsigned);
-  int (*count)(int *);
-  int (*get)(int *device, int ordinal);
-  int (*name)(char *, int bytes, int device);
-  int (*attribute)(int *value, int which, int device);
-  int (*bus_id)(char *, int bytes, int device);
-  int (*error_name)(int code, const char **);
+  CUDA_CALLS(HK_DL_MEMBER, HK_DL_MEMBER)
 } api;
-static const hk_dl_symbol symbols[] = {
-    HK_DL_SYMBOL(api, init, "cuInit"),
-    HK_DL_SYMBOL(api, count, "cuDeviceGetCount"),
-    HK_DL_SYMBOL(api, get, "cuDeviceGet"),
-    HK_DL_SYMBOL(api, name, "cuDeviceGetName"),
-    HK_DL_SYMBOL(api, attribute, "cuDeviceGetAttribute"),
-    HK_DL_SYMBOL(api, bus_id, "cuDeviceGetPCIBusId"),
-    HK_DL_OPTIONAL(api, error_name, "cuGetErrorName"),
-};
+static const hk_dl_symbol symbols[] = {CUDA_CALLS(HK_DL_NEED, HK_DL_MAY)};
 /* Global because the loaded library belongs to the process. */
 static api cuda;
 static hk_dl library = {.files = {"libcuda.so.1", "libcuda.so"},

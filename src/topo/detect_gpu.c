@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* GPUs: which exist (by sysfs, the CUDA driver or NVML, whichever is available), and how NVLinks join them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../base/sysfs.h"
 #include "detect_scan.h"
@@ -22,9 +22,7 @@ hk_gpu_seen *hk_scan_gpu_add(hk_detect_scan *s, uint64_t id) {
   for (int i = 0; i < s->ngpu; i++)
     if (s->pci[s->gpu[i].pci].id == id) return &s->gpu[i];
   if (s->ngpu >= HK_GPU_LIMIT || (at < 0 && hk_scan_pci_invent(s, id, 0x030200, &at) != HK_OK)) return NULL;
-  hk_gpu_seen *more = realloc(s->gpu, ((size_t)s->ngpu + 1) * sizeof *more);
-  if (!more) return NULL;
-  s->gpu = more;
+  if (!HK_RESERVE_NEXT(s->gpu, s->ngpu)) return NULL;
   s->gpu[s->ngpu] = (hk_gpu_seen){.pci = at, .dev = -1};
   return &s->gpu[s->ngpu++];
 }

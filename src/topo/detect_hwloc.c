@@ -27,30 +27,21 @@ void hk_scan_hwloc_end(hk_detect_scan *s) { (void)s; }
 #include <pthread.h>
 #include "../base/dl.h"
 
+#define HWLOC_CALLS(NEED, MAY)                                                                                         \
+  NEED(unsigned, get_api_version, (void), "hwloc_get_api_version")                                                     \
+  NEED(int, init, (hwloc_topology_t *), "hwloc_topology_init")                                                         \
+  NEED(int, load, (hwloc_topology_t), "hwloc_topology_load")                                                           \
+  NEED(void, destroy, (hwloc_topology_t), "hwloc_topology_destroy")                                                    \
+  NEED(int, set_flags, (hwloc_topology_t, unsigned long), "hwloc_topology_set_flags")                                  \
+  NEED(int, set_io_types_filter, (hwloc_topology_t, enum hwloc_type_filter_e), "hwloc_topology_set_io_types_filter")   \
+  NEED(hwloc_obj_t, get_obj_by_depth, (hwloc_topology_t, int, unsigned), "hwloc_get_obj_by_depth")                     \
+  NEED(int, bitmap_isset, (hwloc_const_bitmap_t, unsigned), "hwloc_bitmap_isset")                                      \
+  NEED(int, bitmap_intersects, (hwloc_const_bitmap_t, hwloc_const_bitmap_t), "hwloc_bitmap_intersects")                \
+  NEED(int, bitmap_weight, (hwloc_const_bitmap_t), "hwloc_bitmap_weight")
 typedef struct api {
-  unsigned (*get_api_version)(void);
-  int (*init)(hwloc_topology_t *);
-  int (*load)(hwloc_topology_t);
-  void (*destroy)(hwloc_topology_t);
-  int (*set_flags)(hwloc_topology_t, unsigned long);
-  int (*set_io_types_filter)(hwloc_topology_t, enum hwloc_type_filter_e);
-  hwloc_obj_t (*get_obj_by_depth)(hwloc_topology_t, int, unsigned);
-  int (*bitmap_isset)(hwloc_const_bitmap_t, unsigned);
-  int (*bitmap_intersects)(hwloc_const_bitmap_t, hwloc_const_bitmap_t);
-  int (*bitmap_weight)(hwloc_const_bitmap_t);
+  HWLOC_CALLS(HK_DL_MEMBER, HK_DL_MEMBER)
 } api;
-static const hk_dl_symbol symbols[] = {
-    HK_DL_SYMBOL(api, get_api_version, "hwloc_get_api_version"),
-    HK_DL_SYMBOL(api, init, "hwloc_topology_init"),
-    HK_DL_SYMBOL(api, load, "hwloc_topology_load"),
-    HK_DL_SYMBOL(api, destroy, "hwloc_topology_destroy"),
-    HK_DL_SYMBOL(api, set_flags, "hwloc_topology_set_flags"),
-    HK_DL_SYMBOL(api, set_io_types_filter, "hwloc_topology_set_io_types_filter"),
-    HK_DL_SYMBOL(api, get_obj_by_depth, "hwloc_get_obj_by_depth"),
-    HK_DL_SYMBOL(api, bitmap_isset, "hwloc_bitmap_isset"),
-    HK_DL_SYMBOL(api, bitmap_intersects, "hwloc_bitmap_intersects"),
-    HK_DL_SYMBOL(api, bitmap_weight, "hwloc_bitmap_weight"),
-};
+static const hk_dl_symbol symbols[] = {HWLOC_CALLS(HK_DL_NEED, HK_DL_MAY)};
 /* Global because the loaded library belongs to the process. */
 static api hwloc;
 static hk_dl library = {.files = {"libhwloc.so.15"},

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
@@ -15,10 +16,8 @@ enum { NET_LIMIT = 512, LOWER_DEPTH = 4 };
 
 static hk_net_seen *detect_net_add_net(hk_detect_scan *s) {
   if (s->nnet >= NET_LIMIT) return NULL;
-  hk_net_seen *more = realloc(s->net, ((size_t)s->nnet + 1) * sizeof *more);
-  if (!more) return NULL;
-  s->net = more;
-  memset(&s->net[s->nnet], 0, sizeof *more);
+  if (!HK_RESERVE_NEXT(s->net, s->nnet)) return NULL;
+  memset(&s->net[s->nnet], 0, sizeof *s->net);
   return &s->net[s->nnet++];
 }
 
@@ -86,10 +85,7 @@ static hk_status detect_net_scan_rdma(hk_detect_scan *s) {
       if (down > before && !first[0]) snprintf(first, sizeof first, "%.40s:%.4s", *device, *port);
       if (!active) continue;
       hk_net_seen *n = detect_net_add_net(s);
-      if (!n) {
-        rc = HK_FAIL_ERRNO("no room for network port %s", *device);
-        goto out;
-      }
+      if (!n) HK_GIVE_UP(HK_FAIL_ERRNO("no room for network port %s", *device), out);
       *n = seen;
       if (ports[1])
         snprintf(n->name, sizeof n->name, "%.40s:%.4s", *device, *port);
@@ -164,10 +160,7 @@ static hk_status detect_net_scan_interfaces(hk_detect_scan *s, bool with_hardwar
     if (!hk_sysfs_has(s->sys, NET "/%s/device", *name) && !hk_sysfs_has(s->sys, NET "/%s/bonding", *name) && hardware)
       continue;
     hk_net_seen *n = detect_net_add_net(s);
-    if (!n) {
-      rc = HK_FAIL_ERRNO("no room for network interface %s", *name);
-      goto out;
-    }
+    if (!n) HK_GIVE_UP(HK_FAIL_ERRNO("no room for network interface %s", *name), out);
     *n = (hk_net_seen){.pci = pci, .port = 1, .ethernet = true};
     snprintf(n->name, sizeof n->name, "%s", *name);
     if (hk_sysfs_number(s->sys, &speed, NET "/%s/speed", *name) && speed > 0)

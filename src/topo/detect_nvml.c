@@ -49,44 +49,29 @@ enum {
   MIG_ENABLED = 1
 };
 
+#define NVML_CALLS(NEED, MAY)                                                                                          \
+  NEED(int, init, (void), "nvmlInit_v2", "nvmlInit")                                                                   \
+  MAY(int, shutdown, (void), "nvmlShutdown")                                                                           \
+  NEED(int, count, (unsigned *), "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount")                                        \
+  NEED(int, by_index, (unsigned, device_t *), "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")           \
+  NEED(int, by_bus_id, (const char *, device_t *), "nvmlDeviceGetHandleByPciBusId_v2",                                 \
+       "nvmlDeviceGetHandleByPciBusId")                                                                                \
+  NEED(int, pci, (device_t, nvml_pci *), "nvmlDeviceGetPciInfo_v3")                                                    \
+  MAY(int, name, (device_t, char *, unsigned bytes), "nvmlDeviceGetName")                                              \
+  MAY(int, capability, (device_t, int *major, int *minor), "nvmlDeviceGetCudaComputeCapability")                       \
+  MAY(int, link_state, (device_t, unsigned link, int *active), "nvmlDeviceGetNvLinkState")                             \
+  MAY(int, link_version, (device_t, unsigned link, unsigned *), "nvmlDeviceGetNvLinkVersion")                          \
+  MAY(int, link_capability, (device_t, unsigned link, int which, unsigned *), "nvmlDeviceGetNvLinkCapability")         \
+  MAY(int, link_pci, (device_t, unsigned link, nvml_pci *), "nvmlDeviceGetNvLinkRemotePciInfo_v2")                     \
+  MAY(int, link_far, (device_t, unsigned link, int *type), "nvmlDeviceGetNvLinkRemoteDeviceType")                      \
+  MAY(int, fields, (device_t, int n, nvml_field *), "nvmlDeviceGetFieldValues")                                        \
+  MAY(int, p2p, (device_t, device_t, int which, int *status), "nvmlDeviceGetP2PStatus")                                \
+  MAY(int, fabric, (device_t, nvml_fabric *), "nvmlDeviceGetGpuFabricInfoV")                                           \
+  MAY(int, mig, (device_t, unsigned *now, unsigned *pending), "nvmlDeviceGetMigMode")
 typedef struct api {
-  int (*init)(void);
-  int (*shutdown)(void);
-  int (*count)(unsigned *);
-  int (*by_index)(unsigned, device_t *);
-  int (*by_bus_id)(const char *, device_t *);
-  int (*pci)(device_t, nvml_pci *);
-  int (*name)(device_t, char *, unsigned bytes);
-  int (*capability)(device_t, int *major, int *minor);
-  int (*link_state)(device_t, unsigned link, int *active);
-  int (*link_version)(device_t, unsigned link, unsigned *);
-  int (*link_capability)(device_t, unsigned link, int which, unsigned *);
-  int (*link_pci)(device_t, unsigned link, nvml_pci *);
-  int (*link_far)(device_t, unsigned link, int *type);
-  int (*fields)(device_t, int n, nvml_field *);
-  int (*p2p)(device_t, device_t, int which, int *status);
-  int (*fabric)(device_t, nvml_fabric *);
-  int (*mig)(device_t, unsigned *now, unsigned *pending);
+  NVML_CALLS(HK_DL_MEMBER, HK_DL_MEMBER)
 } api;
-static const hk_dl_symbol symbols[] = {
-    HK_DL_SYMBOL(api, init, "nvmlInit_v2", "nvmlInit"),
-    HK_DL_OPTIONAL(api, shutdown, "nvmlShutdown"),
-    HK_DL_SYMBOL(api, count, "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount"),
-    HK_DL_SYMBOL(api, by_index, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex"),
-    HK_DL_SYMBOL(api, by_bus_id, "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId"),
-    HK_DL_SYMBOL(api, pci, "nvmlDeviceGetPciInfo_v3"),
-    HK_DL_OPTIONAL(api, name, "nvmlDeviceGetName"),
-    HK_DL_OPTIONAL(api, capability, "nvmlDeviceGetCudaComputeCapability"),
-    HK_DL_OPTIONAL(api, link_state, "nvmlDeviceGetNvLinkState"),
-    HK_DL_OPTIONAL(api, link_version, "nvmlDeviceGetNvLinkVersion"),
-    HK_DL_OPTIONAL(api, link_capability, "nvmlDeviceGetNvLinkCapability"),
-    HK_DL_OPTIONAL(api, link_pci, "nvmlDeviceGetNvLinkRemotePciInfo_v2"),
-    HK_DL_OPTIONAL(api, link_far, "nvmlDeviceGetNvLinkRemoteDeviceType"),
-    HK_DL_OPTIONAL(api, fields, "nvmlDeviceGetFieldValues"),
-    HK_DL_OPTIONAL(api, p2p, "nvmlDeviceGetP2PStatus"),
-    HK_DL_OPTIONAL(api, fabric, "nvmlDeviceGetGpuFabricInfoV"),
-    HK_DL_OPTIONAL(api, mig, "nvmlDeviceGetMigMode"),
-};
+static const hk_dl_symbol symbols[] = {NVML_CALLS(HK_DL_NEED, HK_DL_MAY)};
 /* Global because the loaded library belongs to the process. */
 static api nvml;
 static hk_dl library = {.files = {"libnvidia-ml.so.1", "libnvidia-ml.so"},

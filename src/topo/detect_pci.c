@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 #include "../base/sysfs.h"
 #include "detect_scan.h"
 #include "facts.h"
@@ -74,13 +75,11 @@ hk_status hk_scan_pci(hk_detect_scan *s) {
     rc = hk_topo_remark(s->t, "PCI devices cannot be seen (" DEVICES "): which devices share links is not known");
     goto out;
   }
-  s->pci = calloc((size_t)n, sizeof *s->pci);
-  if (!s->pci) {
-    rc = HK_FAIL_ERRNO("no memory for %d PCI devices", n);
-    goto out;
-  }
   for (int i = 0; i < n; i++) {
-    if (!hk_bus_id_parse(names[i], &s->pci[s->npci].id)) continue;
+    uint64_t id;
+    if (!hk_bus_id_parse(names[i], &id)) continue;
+    if (!HK_RESERVE_NEXT(s->pci, s->npci)) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %d PCI devices", n), out);
+    s->pci[s->npci] = (hk_pci_seen){.id = id};
     detect_pci_read_entry(s, &s->pci[s->npci++], names[i]);
   }
   qsort(s->pci, (size_t)s->npci, sizeof *s->pci, detect_pci_by_id);
@@ -135,18 +134,16 @@ void hk_scan_pci_read(hk_detect_scan *s, int i) {
 }
 
 hk_status hk_scan_pci_invent(hk_detect_scan *s, uint64_t id, uint32_t class_code, int *out) {
-  hk_pci_seen *more = realloc(s->pci, ((size_t)s->npci + 1) * sizeof *more);
-  if (!more) return HK_FAIL_ERRNO("no memory for a PCI device");
-  s->pci = more;
+  if (!HK_RESERVE_NEXT(s->pci, s->npci)) return HK_FAIL_ERRNO("no memory for a PCI device");
   /* Appended out of order, because other tables hold indices. */
-  more[s->npci] = (hk_pci_seen){.id = id,
-                                .parent = -1,
-                                .numa = -1,
-                                .class_code = class_code,
-                                .info = {.class_code = class_code},
-                                .read = true,
-                                .made_up = true,
-                                .node = HK_NO_NODE};
+  s->pci[s->npci] = (hk_pci_seen){.id = id,
+                                  .parent = -1,
+                                  .numa = -1,
+                                  .class_code = class_code,
+                                  .info = {.class_code = class_code},
+                                  .read = true,
+                                  .made_up = true,
+                                  .node = HK_NO_NODE};
   *out = s->npci++;
   s->invented++;
   return HK_OK;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What detection has seen so far. The parts run in this order: CPUs, the list of PCI devices, GPUs, network ports. Then
  * the kept devices become nodes. */
-#ifndef HK_TOPO_DETECT_SCAN_H
-#define HK_TOPO_DETECT_SCAN_H
+#pragma once
 #include "detect.h"
 
 #define HK_NO_NODE UINT32_MAX
@@ -108,4 +107,3 @@ hk_status hk_scan_nets(hk_detect_scan *s);
 hk_status hk_scan_net_place(hk_detect_scan *s);
 /* The PCI device in a path below /sys/devices; -1: none. */
 int hk_scan_pci_of_path(const hk_detect_scan *s, const char *path);
-#endif

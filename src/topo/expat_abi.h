@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The part of expat's ABI that xml_tree.c uses, so that building needs no header of it. test_topo_xml compares this
  * with expat.h if it is installed. */
-#ifndef HK_TOPO_EXPAT_ABI_H
-#define HK_TOPO_EXPAT_ABI_H
+#pragma once
 
 typedef struct XML_ParserStruct hk_expat; /* their name, so that the types are the same */
 typedef void hk_expat_begin(void *arg, const char *name, const char **attrs);
@@ -25,4 +24,3 @@ typedef void hk_expat_doctype(void *arg, const char *name, const char *system, c
   F(unsigned long, XML_GetCurrentLineNumber, (hk_expat *))                                                             \
   F(unsigned long, XML_GetCurrentColumnNumber, (hk_expat *))
 enum { HK_XML_STATUS_OK = 1 };
-#endif

@@ -2,8 +2,7 @@
 /* Public figures of machines' parts, from parts.def; docs/topology.md has the sources. Detection, XML and machine
  * strings use them for values that the machine itself does not give. So the same machine gets the same numbers however
  * it was described. */
-#ifndef HK_TOPO_FACTS_H
-#define HK_TOPO_FACTS_H
+#pragma once
 #include "topo.h"
 
 typedef enum hk_gpu_kind { HK_GPU_NVIDIA, HK_GPU_AMD } hk_gpu_kind;
@@ -52,4 +51,3 @@ float hk_port_gbps(float mbps);
 float hk_pci_gts(int gen);
 /* What crossing a link adds to the latency; `direct`: an NVLink without a switch. */
 float hk_link_us(hk_edge_kind kind, bool direct);
-#endif

@@ -275,10 +275,8 @@ hk_status hk_join(hk_joined **out, hk_pattern pattern, const hk_join_fact *facts
   w.j = calloc(1, sizeof *w.j);
   w.ranks = malloc((size_t)nranks * sizeof *w.ranks);
   if (w.j) w.j->host = malloc((size_t)nranks * sizeof *w.j->host);
-  if (!w.j || !w.ranks || !w.j->host) {
-    rc = HK_FAIL_ERRNO("no memory to join the channels of %d ranks", nranks);
-    goto out;
-  }
+  if (!w.j || !w.ranks || !w.j->host)
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory to join the channels of %d ranks", nranks), out);
   w.j->nranks = nranks;
   w.j->pattern = (uint8_t)pattern;
   w.j->split_host = w.j->split_rank[0] = w.j->split_rank[1] = -1;

@@ -14,8 +14,7 @@
  * It is no error if ranks of one host found different channels (containers that see different parts of it). The host's
  * ranks then keep their own order, and the result says so.
  */
-#ifndef HK_TOPO_JOIN_H
-#define HK_TOPO_JOIN_H
+#pragma once
 #include "search.h"
 
 enum { HK_PATTERNS = HK_PATTERN_STAR + 1 };
@@ -64,4 +63,3 @@ void hk_joined_free(hk_joined *j);
  * limits (nodes, nranks and network are set here). The ranks of a host are neighbours in `seats`. */
 hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *seats, int nranks, const hk_search *what,
                           const hk_path_rules *rules);
-#endif

@@ -47,10 +47,7 @@ hk_status hk_join_cluster(hk_joined **out, const hk_cluster *c, const hk_seat *s
   looked *kinds = calloc((size_t)c->nkinds, sizeof *kinds);
   hk_join_fact *facts = calloc((size_t)(nranks > 0 ? nranks : 1), sizeof *facts);
   *out = NULL;
-  if (!kinds || !facts) {
-    rc = HK_FAIL_ERRNO("no memory to join the channels of %d ranks", nranks);
-    goto out;
-  }
+  if (!kinds || !facts) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to join the channels of %d ranks", nranks), out);
   wishes.network = nranks > 0 && seats[nranks - 1].host != seats[0].host;
   for (int first = 0, next; first < nranks; first = next) {
     int host = seats[first].host;

@@ -330,10 +330,7 @@ hk_status hk_paths_new(hk_paths **out, const hk_topo *t, const hk_path_rules *ru
   hk_status rc = HK_OK;
   finder f = {.t = t, .p = calloc(1, sizeof(hk_paths))};
   if (!rules) rules = &defaults;
-  if (!f.p) {
-    rc = HK_FAIL_ERRNO("no memory for paths");
-    goto out;
-  }
+  if (!f.p) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for paths"), out);
   f.p->topo = t;
   HK_TRY(paths_prepare(&f), out);
   paths_stay_at_home(&f);

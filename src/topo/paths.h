@@ -4,8 +4,7 @@
  * NCCL_NET_GDR_LEVEL mean what users know. The path between two ends is chosen by the best class, then the most
  * bandwidth, then the fewest hops, then the lowest node indices. So all ranks find the same path.
  */
-#ifndef HK_TOPO_PATHS_H
-#define HK_TOPO_PATHS_H
+#pragma once
 #include "topo.h"
 
 typedef enum hk_path_class {
@@ -64,4 +63,3 @@ static inline const hk_path *hk_path_between(const hk_paths *p, uint32_t from, u
 /* The NETs nearest to a GPU or CPU, best first. Equally near NETs are distributed among the GPUs with the same distance
  * to them. Returns the number (at most `most`). */
 uint32_t hk_paths_nets(const hk_paths *p, uint32_t node, uint32_t *nets, uint32_t most);
-#endif

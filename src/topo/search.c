@@ -328,10 +328,7 @@ hk_status hk_search_channels(hk_channels **out, const hk_paths *p, const hk_sear
   uint32_t steps = 0;
   best *b = calloc(1, sizeof *b);
   *out = NULL;
-  if (!b) {
-    rc = HK_FAIL_ERRNO("no memory to search channels");
-    goto out;
-  }
+  if (!b) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to search channels"), out);
   HK_TRY(search_prepare(&g, p, what), out);
   if (what->pattern == HK_PATTERN_STAR)
     b->n = search_can_star(&g) ? search_make_stars(&g, b->at) : 0;

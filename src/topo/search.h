@@ -5,8 +5,7 @@
  * function of its arguments, bounded by a number of steps and not by time. Ranks on one device follow each other in
  * every order.
  */
-#ifndef HK_TOPO_SEARCH_H
-#define HK_TOPO_SEARCH_H
+#pragma once
 #include "paths.h"
 
 typedef enum hk_pattern {
@@ -68,4 +67,3 @@ hk_status hk_search_channels(hk_channels **out, const hk_paths *p, const hk_sear
 void hk_channels_free(hk_channels *c);
 /* Hash of all fields except `hash` and `steps`. */
 uint64_t hk_channels_hash(const hk_channels *c);
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by the files of the search. search.c chooses the speed of channels, search_walk.c searches for them,
  * search_bound.c gives the upper bound, search_rate.c rates a set of channels and makes the result. */
-#ifndef HK_TOPO_SEARCH_INTERNAL_H
-#define HK_TOPO_SEARCH_INTERNAL_H
+#pragma once
 #include "search.h"
 
 /* Bandwidths are integers (B/s), so that sums are exact and equal on all ranks. */
@@ -71,4 +70,3 @@ typedef struct hk_rating {
 } hk_rating;
 hk_status hk_rate_channels(const hk_ground *g, const hk_walk_channel *at, int n, hk_rating *out);
 hk_status hk_make_channels(const hk_ground *g, const hk_walk_channel *at, int n, uint32_t steps, hk_channels **out);
-#endif

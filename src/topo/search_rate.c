@@ -133,10 +133,7 @@ hk_status hk_make_channels(const hk_ground *g, const hk_walk_channel *at, int n,
   hk_rating rating;
   hk_channels *out = calloc(1, sizeof *out);
   if (out) out->at = calloc((size_t)n + 1, sizeof *out->at);
-  if (!out || !out->at) {
-    rc = HK_FAIL_ERRNO("no memory for %d channels", n);
-    goto out;
-  }
+  if (!out || !out->at) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for %d channels", n), out);
   out->pattern = (uint8_t)g->what->pattern;
   out->nranks = g->what->nranks;
   out->steps = steps;

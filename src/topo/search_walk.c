@@ -290,10 +290,7 @@ hk_status hk_walk(const hk_ground *g, const hk_walk_rules *rules, uint32_t *step
   walker *w = calloc(1, sizeof *w);
   hk_rate *left = malloc(g->nlanes * sizeof *left);
   *found = 0;
-  if (!w || !left) {
-    rc = HK_FAIL_ERRNO("no memory to search channels among %d devices", g->nsites);
-    goto out;
-  }
+  if (!w || !left) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to search channels among %d devices", g->nsites), out);
   memcpy(left, g->capacity, g->nlanes * sizeof *left);
   w->g = g;
   w->speed = rules->speed;

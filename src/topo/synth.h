@@ -18,8 +18,7 @@
  *   nodes=2048 of dgx-h100 fabric=rail,fattree,oversub=2
  *   nodes=4 of ndv4-topo.xml as 8xa100:nvswitch6 nic=8x200
  */
-#ifndef HK_TOPO_SYNTH_H
-#define HK_TOPO_SYNTH_H
+#pragma once
 #include <stdio.h>
 #include "topo.h"
 
@@ -30,4 +29,3 @@ hk_status hk_cluster_from_string(hk_cluster **out, const char *text);
 void hk_synth_help(FILE *to);
 /* A table of the presets with one line about each, for --help. */
 void hk_synth_presets(FILE *to);
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The specification that a machine in words gives: made by the parser (synth.c), read by the builder
  * (synth_build.c). */
-#ifndef HK_TOPO_SYNTH_SPEC_H
-#define HK_TOPO_SYNTH_SPEC_H
+#pragma once
 #include "facts.h"
 
 typedef enum hk_synth_join {
@@ -43,4 +42,3 @@ typedef struct hk_synth_spec {
 hk_status hk_synth_build(hk_topo **out, const hk_synth_spec *s);
 /* Completes the machine of a file with the GPUs and GPU links of `s`, and with ports for its NICs if it has none. */
 hk_status hk_synth_complete(hk_topo **out, const hk_topo *file, const hk_synth_spec *s);
-#endif

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../base/array.h"
 
 const char *hk_node_kind_name(hk_node_kind k) {
   static const char *const names[] = {"CPU", "PCI", "GPU", "NVS", "NIC", "NET"};
@@ -52,28 +53,13 @@ void hk_topo_free(hk_topo *t) {
 /* A finished topology has its kinds counted. */
 static bool topo_finished(const hk_topo *t) { return t->first_of[HK_NODE_KINDS] > 0; }
 
-/* Room for `more` entries after the first n. Arrays grow at powers of two, so no capacity needs to be stored. */
-static hk_status topo_grow(void *array, uint32_t n, uint32_t more, size_t size) {
-  uint32_t have = 0, need = 16;
-  if (n)
-    for (have = 16; have < n; have *= 2) {}
-  while (need < n + more) need *= 2;
-  if (need <= have) return HK_OK;
-  void *p;
-  memcpy(&p, array, sizeof p);
-  p = realloc(p, need * size);
-  if (!p) return HK_FAIL_ERRNO("no memory for %u entries of a topology", need);
-  memcpy(array, &p, sizeof p);
-  return HK_OK;
-}
-
 hk_status hk_topo_add(hk_topo *t, hk_node_kind kind, uint64_t id, uint32_t *out) {
   if ((unsigned)kind >= HK_NODE_KINDS) return HK_FAIL(HK_ERR_ARGUMENT, "%d is not a kind of node", (int)kind);
   if (topo_finished(t)) return HK_FAIL(HK_ERR_USAGE, "topology %s is finished: no node can be added", t->name);
   if (t->nnodes >= HK_TOPO_NODES)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has more than %d nodes; describe one host, not a cluster", t->name,
                    HK_TOPO_NODES);
-  HK_OR_RETURN(topo_grow(&t->nodes, t->nnodes, 1, sizeof *t->nodes));
+  if (!HK_RESERVE_NEXT(t->nodes, t->nnodes)) return HK_FAIL_ERRNO("no memory for %u nodes", t->nnodes + 1);
   hk_node *n = &t->nodes[t->nnodes];
   memset(n, 0, sizeof *n);
   n->kind = (uint8_t)kind;
@@ -89,7 +75,7 @@ hk_status hk_topo_link(hk_topo *t, uint32_t a, uint32_t b, hk_edge_kind kind, un
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s: a link from node %u to node %u of %u", t->name, a, b, t->nnodes);
   if (t->nedges >= 2 * HK_TOPO_LINKS)
     return HK_FAIL(HK_ERR_ARGUMENT, "topology %s has more than %d links", t->name, HK_TOPO_LINKS);
-  HK_OR_RETURN(topo_grow(&t->edges, t->nedges, 2, sizeof *t->edges));
+  if (!HK_RESERVE_NEXT(t->edges, t->nedges)) return HK_FAIL_ERRNO("no memory for %u links", t->nedges / 2 + 1);
   hk_edge e = {.from = a, .to = b, .kind = (uint8_t)kind, .gbps = gbps, .us = us};
   e.count = (uint16_t)(count < UINT16_MAX ? count : UINT16_MAX);
   t->edges[t->nedges++] = e;
@@ -143,10 +129,7 @@ static hk_status topo_sort_nodes(hk_topo *t) {
   place *order = calloc(t->nnodes, sizeof *order);
   uint32_t *now = calloc(t->nnodes, sizeof *now);
   hk_node *sorted = calloc(t->nnodes, sizeof *sorted);
-  if (!order || !now || !sorted) {
-    rc = HK_FAIL_ERRNO("no memory to sort %u nodes", t->nnodes);
-    goto out;
-  }
+  if (!order || !now || !sorted) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to sort %u nodes", t->nnodes), out);
   for (uint32_t i = 0; i < t->nnodes; i++) order[i] = (place){.id = t->nodes[i].id, .old = i, .kind = t->nodes[i].kind};
   qsort(order, t->nnodes, sizeof *order, topo_by_kind_and_id);
   for (uint32_t i = 0; i < t->nnodes; i++) {
@@ -241,10 +224,7 @@ static hk_status topo_check_connected(const hk_topo *t) {
   uint32_t *queue = malloc(t->nnodes * sizeof *queue), n = 1;
   bool *seen = calloc(t->nnodes, sizeof *seen);
   hk_status rc = HK_OK;
-  if (!queue || !seen) {
-    rc = HK_FAIL_ERRNO("no memory to check %u nodes", t->nnodes);
-    goto out;
-  }
+  if (!queue || !seen) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to check %u nodes", t->nnodes), out);
   queue[0] = 0;
   seen[0] = true;
   for (uint32_t i = 0; i < n; i++) {

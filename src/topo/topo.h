@@ -11,8 +11,7 @@
  *
  * Bandwidths are GB/s (1e9 bytes) in one direction, as a large copy reaches them: after encoding and protocol overhead.
  */
-#ifndef HK_TOPO_TOPO_H
-#define HK_TOPO_TOPO_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -173,4 +172,3 @@ typedef struct hk_seat {
 /* One rank for each GPU, host after host in CUDA's order. Without GPUs `per_host` ranks divided among the CPUs (0: one
  * for each core), neighbours on one CPU. *out has *n entries; free() it. */
 hk_status hk_cluster_seats(const hk_cluster *c, int per_host, hk_seat **out, int *n);
-#endif

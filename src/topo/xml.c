@@ -1,18 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Topology files: read alone, and merged with what detection found. */
 #include "xml.h"
-#include <locale.h>
-#include <stdlib.h>
 #include <string.h>
 #include "xml_build.h"
-
-/* Numbers in files have decimal points, whatever the user's locale. */
-static hk_status xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r) {
-  locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
-  hk_status rc = hk_xml_build(out, name, tree, r);
-  if (plain) uselocale(had), freelocale(plain);
-  return rc;
-}
 
 static const char *xml_base_name(const char *path) {
   const char *slash = strrchr(path, '/');
@@ -25,7 +15,7 @@ hk_status hk_topo_parse_xml(hk_topo **out, const char *name, const char *text, s
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_parse(&tree, text, bytes, &r));
-  hk_status rc = xml_build(out, xml_base_name(name), tree, &r);
+  hk_status rc = hk_xml_build(out, xml_base_name(name), tree, &r);
   hk_xml_free(tree);
   return rc;
 }
@@ -35,7 +25,7 @@ hk_status hk_topo_read_xml(hk_topo **out, const char *path, hk_xml_sink *sink, v
   hk_xml_tree *tree;
   *out = NULL;
   HK_OR_RETURN(hk_xml_read(&tree, &r));
-  hk_status rc = xml_build(out, xml_base_name(path), tree, &r);
+  hk_status rc = hk_xml_build(out, xml_base_name(path), tree, &r);
   hk_xml_free(tree);
   return rc;
 }
@@ -74,31 +64,28 @@ static hk_xml_node *xml_brother(hk_xml_node *parent, const hk_xml_node *n) {
   return NULL;
 }
 
-static hk_status xml_add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
+static void xml_add_attrs(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
   /* A link's bandwidth belongs to the speed in the same element. */
   bool own_speed = xml_is(to, "pci") && (hk_xml_get(to, "link_speed") || hk_xml_get(to, "link_width"));
   for (const hk_xml_attr *a = from->attrs; a; a = a->next)
-    if (!hk_xml_get(to, a->name) && !(own_speed && !strncmp(a->name, "hk_", 3)))
-      HK_OR_RETURN(hk_xml_set(t, to, a->name, a->value));
-  return HK_OK;
+    if (!hk_xml_get(to, a->name) && !(own_speed && !strncmp(a->name, "hk_", 3))) hk_xml_set(t, to, a->name, a->value);
 }
 
 /* Merges all that is inside a GPU's or NIC's <pci>. A file with NVLinks of a GPU has all of them. */
-static hk_status xml_add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
+static void xml_add_inside(hk_xml_tree *t, hk_xml_node *to, const hk_xml_node *from) {
   bool links = xml_is(to, "gpu") && (hk_xml_child(to, "nvlink") || hk_xml_child(to, "xgmi"));
-  HK_OR_RETURN(xml_add_attrs(t, to, from));
+  xml_add_attrs(t, to, from);
   /* The numbers of this process's devices are taken from the machine and not from the file. */
   if ((xml_is(to, "gpu") || xml_is(to, "net")) && hk_xml_get(from, "dev"))
-    HK_OR_RETURN(hk_xml_set(t, to, "dev", hk_xml_get(from, "dev")));
+    hk_xml_set(t, to, "dev", hk_xml_get(from, "dev"));
   for (const hk_xml_node *c = from->first; c; c = c->next) {
     if (xml_is(c, "pci") || (links && (xml_is(c, "nvlink") || xml_is(c, "xgmi")))) continue;
     hk_xml_node *mine = xml_brother(to, c);
     if (mine)
-      HK_OR_RETURN(xml_add_inside(t, mine, c));
+      xml_add_inside(t, mine, c);
     else
-      HK_OR_RETURN(hk_xml_graft(t, to, c, true, NULL));
+      hk_xml_graft(t, to, c, true);
   }
-  return HK_OK;
 }
 
 static bool xml_is_device(const hk_xml_node *n) {
@@ -106,23 +93,24 @@ static bool xml_is_device(const hk_xml_node *n) {
 }
 
 /* Puts a CPU that is not in the file on the host of the CPUs that are. */
-static hk_status xml_same_host(hk_xml_tree *t, hk_xml_node *cpu) {
+static void xml_same_host(hk_xml_tree *t, hk_xml_node *cpu) {
   const hk_xml_node *first = hk_xml_child(t->root, "cpu");
   const char *host = first && first != cpu ? hk_xml_get(first, "host_hash") : NULL;
-  return host && !hk_xml_get(cpu, "host_hash") ? hk_xml_set(t, cpu, "host_hash", host) : HK_OK;
+  if (host && !hk_xml_get(cpu, "host_hash")) hk_xml_set(t, cpu, "host_hash", host);
 }
 
 /* Finds a detected CPU or bridge in the file's tree, or adds it. */
-static hk_status xml_place(hk_xml_tree *t, const hk_xml_node *seen, hk_xml_node **out) {
+static hk_xml_node *xml_place(hk_xml_tree *t, const hk_xml_node *seen) {
   const char *key = xml_key_of(seen), *value = key ? hk_xml_get(seen, key) : NULL;
-  hk_xml_node *above;
-  if (!seen->parent) return *out = t->root, HK_OK;
-  *out = value ? xml_find(t->root, seen->name, key, value) : NULL;
-  if (*out) return xml_add_attrs(t, *out, seen);
-  HK_OR_RETURN(xml_place(t, seen->parent, &above));
-  HK_OR_RETURN(hk_xml_graft(t, above, seen, false, out));
-  if (xml_is(seen, "cpu")) HK_OR_RETURN(xml_same_host(t, *out));
-  return HK_OK;
+  if (!seen->parent) return t->root;
+  hk_xml_node *at = value ? xml_find(t->root, seen->name, key, value) : NULL;
+  if (at) {
+    xml_add_attrs(t, at, seen);
+  } else {
+    at = hk_xml_graft(t, xml_place(t, seen->parent), seen, false);
+    if (xml_is(seen, "cpu")) xml_same_host(t, at);
+  }
+  return at;
 }
 
 /* The file's element of a device: a <pci> by its bus id; a NIC that is no PCI device by its port's name. */
@@ -135,17 +123,17 @@ static hk_xml_node *xml_in_file(hk_xml_tree *t, const hk_xml_node *seen) {
   return found && xml_is(found->parent, "nic") ? found->parent : NULL;
 }
 
-static hk_status xml_add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
-  hk_xml_node *at;
+static void xml_add_seen(hk_xml_tree *t, const hk_xml_node *seen) {
   if (xml_is_device(seen) || (xml_is(seen, "nic") && xml_is(seen->parent, "cpu"))) {
-    at = xml_in_file(t, seen);
-    if (at) return xml_add_inside(t, at, seen);
-    HK_OR_RETURN(xml_place(t, seen->parent, &at));
-    return hk_xml_graft(t, at, seen, true, NULL);
+    hk_xml_node *at = xml_in_file(t, seen);
+    if (at)
+      xml_add_inside(t, at, seen);
+    else
+      hk_xml_graft(t, xml_place(t, seen->parent), seen, true);
+    return;
   }
-  if (xml_is(seen, "cpu")) HK_OR_RETURN(xml_place(t, seen, &at)); /* with or without devices: ranks may sit there */
-  for (const hk_xml_node *c = seen->first; c; c = c->next) HK_OR_RETURN(xml_add_seen(t, c));
-  return HK_OK;
+  if (xml_is(seen, "cpu")) xml_place(t, seen); /* with or without devices: ranks may sit there */
+  for (const hk_xml_node *c = seen->first; c; c = c->next) xml_add_seen(t, c);
 }
 
 static bool xml_kept(const hk_xml_node *n) {
@@ -173,41 +161,23 @@ static bool xml_trim(hk_xml_node *n, hk_xml_node *seen) {
   return stays;
 }
 
-static hk_status xml_merge(hk_topo **out, const char *path, hk_xml_tree *file, const hk_topo *detected,
-                           hk_xml_report *r) {
-  hk_xml_report own = {.file = "detection"};
-  hk_xml_tree *seen = NULL;
-  char *text = NULL;
-  size_t bytes = 0;
-  hk_status rc = HK_OK;
-  FILE *to = open_memstream(&text, &bytes);
-  if (!to) return HK_FAIL_ERRNO("no memory to merge %s with detection", path);
-  rc = hk_topo_write_xml(detected, to);
-  fclose(to);
-  if (rc != HK_OK) goto out;
-  HK_TRY(hk_xml_parse(&seen, text, bytes, &own), out);
-  HK_TRY(xml_add_seen(file, seen->root), out);
-  xml_trim(file->root, seen->root);
-  rc = xml_build(out, detected->name, file, r);
-out:
-  hk_xml_free(seen);
-  free(text);
-  return rc;
-}
-
 hk_status hk_topo_read_xml_over(hk_topo **out, const char *path, const hk_topo *detected, hk_xml_sink *sink,
                                 void *arg) {
-  hk_xml_report r = {.file = path, .sink = sink, .arg = arg}, alone = {.file = path};
-  hk_xml_tree *tree = NULL;
+  hk_xml_report r = {.file = path, .sink = sink, .arg = arg}, merged = {.file = path};
+  hk_xml_tree *file = NULL, *seen = NULL;
   hk_topo *checked = NULL;
   hk_status rc;
   *out = NULL;
-  HK_TRY(hk_xml_read(&tree, &r), out);
+  HK_TRY(hk_xml_read(&file, &r), out);
   /* A wrong file is refused with its own errors, before it is merged. */
-  HK_TRY(xml_build(&checked, path, tree, &r), out);
-  rc = xml_merge(out, path, tree, detected, &alone);
+  HK_TRY(hk_xml_build(&checked, path, file, &r), out);
+  HK_TRY(hk_xml_of_topo(&seen, detected), out);
+  xml_add_seen(file, seen->root);
+  xml_trim(file->root, seen->root);
+  rc = hk_xml_build(out, detected->name, file, &merged);
 out:
   hk_topo_free(checked);
-  hk_xml_free(tree);
+  hk_xml_free(seen);
+  hk_xml_free(file);
   return rc;
 }

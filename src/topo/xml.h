@@ -4,8 +4,7 @@
  * docs/topology.md has the schema. Files are not trusted: entities are refused, depth, size and counts are bounded, and
  * every finding has file, line and column.
  */
-#ifndef HK_TOPO_XML_H
-#define HK_TOPO_XML_H
+#pragma once
 #include <stdio.h>
 #include "search.h"
 
@@ -35,4 +34,3 @@ hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern p
                                const hk_search *what);
 hk_status hk_channels_write_xml(const hk_channels *const *graphs, int n, const hk_topo *t, const hk_search *what,
                                 FILE *to);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Shared by xml_*.c: makes a topology from an XML tree, and finds nodes of topologies that are not finished. */
-#ifndef HK_TOPO_XML_BUILD_H
-#define HK_TOPO_XML_BUILD_H
+#pragma once
 #include "xml_tree.h"
 
 enum { HK_XML_CPUS = 1024, HK_PCI_AMD = 0x1002 };
@@ -50,10 +49,8 @@ void hk_xml_join_links(hk_xml_reader *b);
 hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree, hk_xml_report *r);
 /* Index of the node, or UINT32_MAX; as hk_topo_find, but the nodes need no order. */
 uint32_t hk_xml_index(const hk_topo *t, hk_node_kind kind, uint64_t id);
-enum { HK_XML_NUMBER = 24 };
-/* The shortest text that reads back as this number; `text` needs HK_XML_NUMBER bytes. */
-const char *hk_xml_number(float value, char *text);
+/* The tree of a topology: an error if XML cannot express it. */
+hk_status hk_xml_of_topo(hk_xml_tree **out, const hk_topo *t);
 /* The bandwidths that a reader concludes from the rest of the XML; a different bandwidth is written as hk_bw. */
 float hk_xml_pci_gbps(const hk_pci_info *p);
 float hk_xml_nvlink_gbps(int sm, unsigned count);
-#endif

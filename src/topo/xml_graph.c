@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* NCCL's graph XML: channels as lists of NETs and GPUs. Ranks on CPUs, which NCCL does not have, are <hk_cpu>. */
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include "xml_build.h"
@@ -157,19 +156,14 @@ hk_status hk_channels_read_xml(hk_channels **out, const char *path, hk_pattern p
   hk_xml_tree *tree = NULL;
   hk_status rc;
   *out = NULL;
-  locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
   b.used = calloc((size_t)what->nranks + 1, sizeof *b.used);
-  if (!b.used) {
-    rc = HK_FAIL_ERRNO("no memory to read %s", path);
-    goto out;
-  }
+  if (!b.used) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", path), out);
   HK_TRY(hk_xml_read(&tree, &r), out);
   HK_TRY(xml_graph_read_graphs(&b, tree->root, pattern), out);
   HK_TRY(hk_xml_status(&r), out);
   *out = b.c;
   b.c = NULL;
 out:
-  if (plain) uselocale(had), freelocale(plain);
   hk_channels_free(b.c);
   hk_xml_free(tree);
   free(b.used);
@@ -190,43 +184,43 @@ static bool xml_graph_crosses_nics(const hk_channels *c) {
   return false;
 }
 
-static void xml_graph_write_net(const hk_topo *t, uint32_t net, FILE *to) {
-  if (net != UINT32_MAX) fprintf(to, "      <net dev=\"%d\"/>\n", t->nodes[net].net.dev);
+static void xml_graph_add_net(hk_xml_tree *x, hk_xml_node *channel, const hk_topo *t, uint32_t net) {
+  if (net != UINT32_MAX) hk_xml_put(x, hk_xml_add(x, channel, "net"), "dev=%d", t->nodes[net].net.dev);
 }
 
-static void xml_graph_write_graph(const hk_channels *c, const hk_topo *t, const hk_search *what, FILE *to) {
-  char intra[HK_XML_NUMBER], inter[HK_XML_NUMBER], us[HK_XML_NUMBER];
-  fprintf(to, "  <graph id=\"%d\" pattern=\"%d\" crossnic=\"%d\" nchannels=\"%d\"", numbers[c->pattern].id,
-          numbers[c->pattern].pattern, xml_graph_crosses_nics(c), c->nchannels);
-  fprintf(to, " speedintra=\"%s\" speedinter=\"%s\" latencyinter=\"0\"", hk_xml_number(c->intra_gbps, intra),
-          hk_xml_number(c->inter_gbps, inter));
-  fprintf(to, " typeintra=\"%s\" typeinter=\"%s\" samechannels=\"%d\" hk_us=\"%s\">\n",
-          hk_path_class_name((hk_path_class)c->intra_cls), hk_path_class_name((hk_path_class)c->inter_cls),
-          xml_graph_same_channels(c), hk_xml_number(c->us, us));
+static void xml_graph_add_graph(hk_xml_tree *x, const hk_channels *c, const hk_topo *t, const hk_search *what) {
+  hk_xml_node *graph = hk_xml_add(x, x->root, "graph");
+  hk_xml_put(x, graph, "id=%d pattern=%d crossnic=%d nchannels=%d", numbers[c->pattern].id, numbers[c->pattern].pattern,
+             xml_graph_crosses_nics(c), c->nchannels);
+  hk_xml_set_number(x, graph, "speedintra", c->intra_gbps);
+  hk_xml_set_number(x, graph, "speedinter", c->inter_gbps);
+  hk_xml_put(x, graph, "latencyinter=0 typeintra=%s typeinter=%s samechannels=%d",
+             hk_path_class_name((hk_path_class)c->intra_cls), hk_path_class_name((hk_path_class)c->inter_cls),
+             xml_graph_same_channels(c));
+  hk_xml_set_number(x, graph, "hk_us", c->us);
   for (int i = 0; i < c->nchannels; i++) {
     const hk_channel_order *ch = &c->at[i];
-    fputs("    <channel>\n", to);
-    xml_graph_write_net(t, ch->net_in, to);
+    hk_xml_node *channel = hk_xml_add(x, graph, "channel");
+    xml_graph_add_net(x, channel, t, ch->net_in);
     for (int k = 0; k < c->nranks; k++) {
       const hk_node *n = &t->nodes[what->nodes[ch->order[k]]];
       if (n->kind == HK_NODE_GPU)
-        fprintf(to, "      <gpu dev=\"%d\"/>\n", n->gpu.dev);
+        hk_xml_put(x, hk_xml_add(x, channel, "gpu"), "dev=%d", n->gpu.dev);
       else
-        fprintf(to, "      <hk_cpu numaid=\"%llu\"/>\n", (unsigned long long)n->id);
+        hk_xml_put(x, hk_xml_add(x, channel, "hk_cpu"), "numaid=%llu", (unsigned long long)n->id);
     }
-    xml_graph_write_net(t, ch->net_out, to);
-    fputs("    </channel>\n", to);
+    xml_graph_add_net(x, channel, t, ch->net_out);
   }
-  fputs("  </graph>\n", to);
 }
 
 hk_status hk_channels_write_xml(const hk_channels *const *graphs, int n, const hk_topo *t, const hk_search *what,
                                 FILE *to) {
-  locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0), had = plain ? uselocale(plain) : (locale_t)0;
-  fputs("<graphs version=\"1\">\n", to);
+  hk_xml_tree *x;
+  HK_OR_RETURN(hk_xml_new(&x));
+  hk_xml_set(x, hk_xml_add(x, NULL, "graphs"), "version", "1");
   for (int i = 0; i < n; i++)
-    if (graphs[i]->nchannels) xml_graph_write_graph(graphs[i], t, what, to);
-  fputs("</graphs>\n", to);
-  if (plain) uselocale(had), freelocale(plain);
-  return fflush(to) || ferror(to) ? HK_FAIL_ERRNO("cannot write channels") : HK_OK;
+    if (graphs[i]->nchannels) xml_graph_add_graph(x, graphs[i], t, what);
+  hk_status rc = hk_xml_print(x, to);
+  hk_xml_free(x);
+  return rc;
 }

@@ -2,7 +2,6 @@
 /* Makes a topology from a tree of NCCL's topology XML. Each error is reported with its place. If there was an error,
  * the result is freed at the end. */
 #include <ctype.h>
-#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include "facts.h"
@@ -228,7 +227,7 @@ static float xml_read_speed_of(reader *b, const hk_xml_node *xml, const char *na
   const char *text = xml_read_text_of(xml, name);
   char *end;
   if (!*text || !strncmp(text, "Unknown", 7) || !strncmp(text, "unknown", 7)) return 0;
-  float v = strtof(text, &end);
+  float v = hk_xml_strtof(text, &end);
   if (end != text && (!*end || !strncmp(end, " GT/s", 5)) && v > 0 && v <= 1024) return v;
   hk_xml_say(b->r, xml, true, "%s=\"%.40s\" is not a link speed such as \"16 GT/s\"", name, text);
   return 0;
@@ -512,6 +511,7 @@ hk_status hk_xml_build(hk_topo **out, const char *name, const hk_xml_tree *tree,
   reader b = {.r = r, .nvs = UINT32_MAX};
   hk_status rc;
   *out = NULL;
+  if (tree->incomplete) return HK_FAIL(HK_ERR_SYSTEM, "no memory for XML");
   HK_TRY(hk_topo_new(&b.t, name), out);
   if (xml_read_check_root(r, tree->root)) {
     const char *own = hk_xml_get(tree->root, "name");

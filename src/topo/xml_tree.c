@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* XML as a tree in memory, read by expat within bounds, and the list of findings. Expat is loaded when it is needed. */
+/* XML as a tree in memory, read by expat within bounds, written, and the list of findings. Expat is loaded when it is
+ * needed. */
 #include "xml_tree.h"
 #include <errno.h>
+#include <locale.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -28,13 +30,6 @@ void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const cha
   va_list args;
   va_start(args, format);
   xml_tree_say(r, line, column, error, format, args);
-  va_end(args);
-}
-
-void hk_xml_say(hk_xml_report *r, const hk_xml_node *at, bool error, const char *format, ...) {
-  va_list args;
-  va_start(args, format);
-  xml_tree_say(r, at->line, at->column, error, format, args);
   va_end(args);
 }
 
@@ -70,6 +65,11 @@ static const char *xml_tree_copy(hk_xml_tree *t, const char *text) {
   return p ? memcpy(p, text, n) : NULL;
 }
 
+hk_status hk_xml_new(hk_xml_tree **out) {
+  *out = calloc(1, sizeof **out);
+  return *out ? HK_OK : HK_FAIL_ERRNO("no memory for XML");
+}
+
 void hk_xml_free(hk_xml_tree *t) {
   if (!t) return;
   for (struct hk_xml_block *b = t->blocks, *next; b; b = next) {
@@ -93,21 +93,44 @@ const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name) {
   return NULL;
 }
 
-hk_status hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value) {
-  hk_xml_attr **at = &n->attrs;
+void hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value) {
+  hk_xml_attr **at = &n->attrs, *a;
+  const char *copy = xml_tree_copy(t, value);
   while (*at && strcmp((*at)->name, name)) at = &(*at)->next;
-  if (!*at) {
-    hk_xml_attr *a = xml_tree_allocate(t, sizeof *a);
-    if (!a || !(a->name = xml_tree_copy(t, name))) return HK_FAIL_ERRNO("no memory for XML");
-    *at = a;
+  a = *at ? *at : xml_tree_allocate(t, sizeof *a);
+  if (!a || !copy || (!a->name && !(a->name = xml_tree_copy(t, name)))) {
+    t->incomplete = true;
+    return;
   }
-  (*at)->value = xml_tree_copy(t, value);
-  return (*at)->value ? HK_OK : HK_FAIL_ERRNO("no memory for XML");
+  a->value = copy;
+  *at = a;
 }
 
-static hk_xml_node *xml_tree_add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
+void hk_xml_set_number(hk_xml_tree *t, hk_xml_node *n, const char *name, float value) {
+  char text[HK_XML_NUMBER];
+  hk_xml_set(t, n, name, hk_xml_number(value, text));
+}
+
+void hk_xml_put(hk_xml_tree *t, hk_xml_node *n, const char *format, ...) {
+  char text[320], *save;
+  va_list args;
+  va_start(args, format);
+  vsnprintf(text, sizeof text, format, args);
+  va_end(args);
+  for (char *name = strtok_r(text, " ", &save); name; name = strtok_r(NULL, " ", &save)) {
+    char *value = strchr(name, '=');
+    *value++ = 0;
+    hk_xml_set(t, n, name, value);
+  }
+}
+
+hk_xml_node *hk_xml_add(hk_xml_tree *t, hk_xml_node *parent, const char *name) {
   hk_xml_node *n = xml_tree_allocate(t, sizeof *n);
-  if (!n || !(n->name = xml_tree_copy(t, name))) return NULL;
+  if (!n || !(n->name = xml_tree_copy(t, name))) {
+    t->incomplete = true;
+    t->spare = (hk_xml_node){.name = "", .parent = parent};
+    return &t->spare;
+  }
   n->parent = parent;
   if (!parent)
     t->root = n;
@@ -119,14 +142,11 @@ static hk_xml_node *xml_tree_add(hk_xml_tree *t, hk_xml_node *parent, const char
   return n;
 }
 
-hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out) {
-  hk_xml_node *n = xml_tree_add(t, parent, from->name);
-  if (out) *out = n;
-  if (!n) return HK_FAIL_ERRNO("no memory for XML");
-  for (const hk_xml_attr *a = from->attrs; a; a = a->next) HK_OR_RETURN(hk_xml_set(t, n, a->name, a->value));
-  for (const hk_xml_node *c = deep ? from->first : NULL; c; c = c->next)
-    HK_OR_RETURN(hk_xml_graft(t, n, c, true, NULL));
-  return HK_OK;
+hk_xml_node *hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep) {
+  hk_xml_node *n = hk_xml_add(t, parent, from->name);
+  for (const hk_xml_attr *a = from->attrs; a; a = a->next) hk_xml_set(t, n, a->name, a->value);
+  for (const hk_xml_node *c = deep ? from->first : NULL; c; c = c->next) hk_xml_graft(t, n, c, true);
+  return n;
 }
 
 void hk_xml_remove(hk_xml_node *n) {
@@ -136,45 +156,46 @@ void hk_xml_remove(hk_xml_node *n) {
   if (p->last == n) p->last = before;
 }
 
-/* --- Reading --- */
+/* --- Writing --- */
 
-static hk_status xml_tree_read_file(const char *path, char **out, size_t *bytes) {
-  hk_status rc = HK_OK;
-  char *text = NULL;
-  size_t n = 0, size = 0;
-  FILE *f = fopen(path, "re");
-  *out = NULL;
-  if (!f) return HK_FAIL_ERRNO("cannot open the XML file %s", path);
-  do {
-    size = size ? size * 2 : 65536;
-    char *more = realloc(text, size);
-    if (!more) {
-      rc = HK_FAIL_ERRNO("no memory to read %s", path);
-      goto out;
+static void xml_tree_print_value(const char *value, FILE *to) {
+  for (const char *c = value; *c; c++) {
+    switch (*c) {
+      case '&': fputs("&amp;", to); break;
+      case '<': fputs("&lt;", to); break;
+      case '>': fputs("&gt;", to); break;
+      case '"': fputs("&quot;", to); break;
+      default: fputc((unsigned char)*c < ' ' || (unsigned char)*c > 0x7e ? '?' : *c, to);
     }
-    text = more;
-    n += fread(text + n, 1, size - n, f);
-  } while (n == size && size <= HK_XML_BYTES);
-  if (ferror(f))
-    rc = HK_FAIL_ERRNO("cannot read the XML file %s", path);
-  else if (n > HK_XML_BYTES)
-    rc = HK_FAIL(HK_ERR_ARGUMENT, "%s has more than %d MiB; that is no topology", path, HK_XML_BYTES >> 20);
-out:
-  fclose(f);
-  if (rc != HK_OK) free(text), text = NULL;
-  *out = text;
-  *bytes = n;
-  return rc;
+  }
 }
 
-typedef struct expat_api {
-#define CALL(type, name, arguments) type(*name) arguments;
-  HK_EXPAT_CALLS(CALL)
-#undef CALL
-} expat_api;
+static void xml_tree_print_node(const hk_xml_node *n, int depth, FILE *to) {
+  fprintf(to, "%*s<%s", 2 * depth, "", n->name);
+  for (const hk_xml_attr *a = n->attrs; a; a = a->next) {
+    fprintf(to, " %s=\"", a->name);
+    xml_tree_print_value(a->value, to);
+    fputc('"', to);
+  }
+  fputs(n->first ? ">\n" : "/>\n", to);
+  for (const hk_xml_node *c = n->first; c; c = c->next) xml_tree_print_node(c, depth + 1, to);
+  if (n->first) fprintf(to, "%*s</%s>\n", 2 * depth, "", n->name);
+}
+
+hk_status hk_xml_print(const hk_xml_tree *t, FILE *to) {
+  if (t->incomplete) return HK_FAIL(HK_ERR_SYSTEM, "no memory for XML");
+  xml_tree_print_node(t->root, 0, to);
+  return fflush(to) || ferror(to) ? HK_FAIL_ERRNO("cannot write <%s>", t->root->name) : HK_OK;
+}
+
+/* --- Reading --- */
+
+typedef struct api {
+  HK_EXPAT_CALLS(HK_DL_MEMBER)
+} api;
 /* Global because the loaded library belongs to the process. */
-static expat_api expat;
-#define CALL(type, name, arguments) HK_DL_SYMBOL(expat_api, name, #name),
+static api expat;
+#define CALL(type, name, arguments) HK_DL_SYMBOL(api, name, #name),
 static const hk_dl_symbol expat_symbols[] = {HK_EXPAT_CALLS(CALL)};
 #undef CALL
 static hk_dl library = {.files = {"libexpat.so.1"},
@@ -222,13 +243,11 @@ static void xml_tree_begin_element(void *arg, const char *name, const char **att
     xml_tree_stop(p, "an element's name has more than %d characters", HK_XML_VALUE);
     return;
   }
-  hk_xml_node *n = xml_tree_add(p->tree, p->at, name);
-  if (n) {
-    n->line = xml_tree_line_of(p);
-    n->column = xml_tree_column_of(p);
-    p->at = n;
-  }
-  for (int i = 0; n && attrs[i]; i += 2) {
+  hk_xml_node *n = hk_xml_add(p->tree, p->at, name);
+  n->line = xml_tree_line_of(p);
+  n->column = xml_tree_column_of(p);
+  p->at = n;
+  for (int i = 0; attrs[i]; i += 2) {
     if (i / 2 >= HK_XML_ATTRS) {
       xml_tree_stop(p, "<%.40s> has more than %d attributes", name, HK_XML_ATTRS);
       return;
@@ -237,9 +256,9 @@ static void xml_tree_begin_element(void *arg, const char *name, const char **att
       xml_tree_stop(p, "attribute %.40s of <%.40s> has more than %d characters", attrs[i], name, HK_XML_VALUE);
       return;
     }
-    if (hk_xml_set(p->tree, n, attrs[i], attrs[i + 1]) != HK_OK) n = NULL;
+    hk_xml_set(p->tree, n, attrs[i], attrs[i + 1]);
   }
-  if (!n) xml_tree_stop(p, "no memory for the file's elements");
+  if (p->tree->incomplete) xml_tree_stop(p, "no memory for the file's elements");
 }
 
 static void xml_tree_end_element(void *arg, const char *name) {
@@ -299,16 +318,50 @@ out:
 }
 
 hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r) {
+  hk_status rc = HK_OK;
+  FILE *f = fopen(r->file, "re");
   char *text = NULL;
-  size_t bytes = 0;
   *out = NULL;
-  HK_OR_RETURN(xml_tree_read_file(r->file, &text, &bytes));
-  hk_status rc = hk_xml_parse(out, text, bytes, r);
+  if (!f) return HK_FAIL_ERRNO("cannot open the XML file %s", r->file);
+  text = malloc(HK_XML_BYTES + 1); /* with the first byte that is too many */
+  if (!text) HK_GIVE_UP(HK_FAIL_ERRNO("no memory to read %s", r->file), out);
+  size_t bytes = fread(text, 1, HK_XML_BYTES + 1, f);
+  rc = ferror(f) ? HK_FAIL_ERRNO("cannot read the XML file %s", r->file) : hk_xml_parse(out, text, bytes, r);
+out:
+  fclose(f);
   free(text);
   return rc;
 }
 
 /* --- Attributes as numbers --- */
+
+typedef struct decimal_point {
+  locale_t plain, had;
+} decimal_point;
+static decimal_point xml_tree_begin_points(void) {
+  locale_t plain = newlocale(LC_NUMERIC_MASK, "C", (locale_t)0);
+  return (decimal_point){plain, plain ? uselocale(plain) : (locale_t)0};
+}
+static void xml_tree_end_points(decimal_point d) {
+  if (d.plain) uselocale(d.had), freelocale(d.plain);
+}
+
+float hk_xml_strtof(const char *text, char **end) {
+  decimal_point d = xml_tree_begin_points();
+  float value = strtof(text, end);
+  xml_tree_end_points(d);
+  return value;
+}
+
+const char *hk_xml_number(float value, char *text) {
+  decimal_point d = xml_tree_begin_points();
+  for (int digits = 6; digits <= 9; digits++) {
+    snprintf(text, HK_XML_NUMBER, "%.*g", digits, (double)value);
+    if (strtof(text, NULL) == value) break;
+  }
+  xml_tree_end_points(d);
+  return text;
+}
 
 static const char *xml_tree_value_of(hk_xml_report *r, const hk_xml_node *n, const char *name, bool needed) {
   const char *text = hk_xml_get(n, name);
@@ -336,7 +389,7 @@ bool hk_xml_float(hk_xml_report *r, const hk_xml_node *n, const char *name, bool
   const char *text = xml_tree_value_of(r, n, name, needed);
   char *end;
   if (!text) return false;
-  float v = strtof(text, &end);
+  float v = hk_xml_strtof(text, &end);
   if (end == text || *end || !(v >= min) || !(v <= max)) { /* NaN is neither */
     hk_xml_say(r, n, true, "%s=\"%.40s\" of <%.40s> is not a number from %g to %g", name, text, n->name, (double)min,
                (double)max);

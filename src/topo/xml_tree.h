@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* XML as a tree in memory, read within bounds, and the list of its findings. For xml_*.c only. */
-#ifndef HK_TOPO_XML_TREE_H
-#define HK_TOPO_XML_TREE_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -33,6 +32,8 @@ typedef struct hk_xml_tree {
   hk_xml_node *root;
   struct hk_xml_block *blocks; /* memory of nodes and texts */
   int nodes;
+  bool incomplete;   /* there was no memory for a part; additions report this only here */
+  hk_xml_node spare; /* stands for elements without memory, so that no caller has to test for them */
 } hk_xml_tree;
 
 /* Where findings go: to `sink`, and the first error also into `first`. */
@@ -43,10 +44,9 @@ typedef struct hk_xml_report {
   int errors, remarks;
   char first[400];
 } hk_xml_report;
-void hk_xml_say(hk_xml_report *r, const hk_xml_node *at, bool error, const char *format, ...)
-    __attribute__((format(printf, 4, 5)));
 void hk_xml_say_at(hk_xml_report *r, int line, int column, bool error, const char *format, ...)
     __attribute__((format(printf, 5, 6)));
+#define hk_xml_say(report, node, ...) hk_xml_say_at(report, (node)->line, (node)->column, __VA_ARGS__)
 /* The status after reading: the first error's message, or HK_OK. */
 hk_status hk_xml_status(const hk_xml_report *r);
 
@@ -55,12 +55,26 @@ hk_status hk_xml_parse(hk_xml_tree **out, const char *text, size_t bytes, hk_xml
 hk_status hk_xml_read(hk_xml_tree **out, hk_xml_report *r); /* the same from r->file */
 void hk_xml_free(hk_xml_tree *t);
 
+hk_status hk_xml_new(hk_xml_tree **out); /* without elements */
+hk_status hk_xml_print(const hk_xml_tree *t, FILE *to);
+
 const char *hk_xml_get(const hk_xml_node *n, const char *name); /* NULL: not present */
-hk_status hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value);
-/* Adds a copy of `from`, if `deep` with its children, after the children of `parent`. */
-hk_status hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep, hk_xml_node **out);
+void hk_xml_set(hk_xml_tree *t, hk_xml_node *n, const char *name, const char *value);
+void hk_xml_set_number(hk_xml_tree *t, hk_xml_node *n, const char *name, float value);
+/* Sets attributes whose values have no spaces: "numaid=%d arch=%s". */
+void hk_xml_put(hk_xml_tree *t, hk_xml_node *n, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* Adds an element after the children of `parent`; without a parent it is the root. */
+hk_xml_node *hk_xml_add(hk_xml_tree *t, hk_xml_node *parent, const char *name);
+/* Adds a copy of `from`, if `deep` with its children. */
+hk_xml_node *hk_xml_graft(hk_xml_tree *t, hk_xml_node *parent, const hk_xml_node *from, bool deep);
 void hk_xml_remove(hk_xml_node *n);
 const hk_xml_node *hk_xml_child(const hk_xml_node *n, const char *name); /* the first */
+
+/* Files have decimal points, whatever the user's locale. */
+float hk_xml_strtof(const char *text, char **end);
+enum { HK_XML_NUMBER = 24 };
+/* The shortest text that reads back as this number; `text` needs HK_XML_NUMBER bytes. */
+const char *hk_xml_number(float value, char *text);
 
 /* An attribute as a number. A missing, malformed or out-of-range one is reported: as an error if it is `needed`, else
  * as an error only if malformed. False: *out keeps its value. */
@@ -71,4 +85,3 @@ bool hk_xml_hex(hk_xml_report *r, const hk_xml_node *n, const char *name, uint64
 
 /* Remarks about elements and attributes that the schema does not have. */
 void hk_xml_check_names(hk_xml_report *r, const hk_xml_node *root);
-#endif

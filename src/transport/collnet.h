@@ -8,8 +8,7 @@
  * Threads. All functions run on the thread of the init or of the communicator's lanes. The plugin's connect and its
  * calls at the end run on a thread of their own (net/plugin_thread.c).
  */
-#ifndef HK_TRANSPORT_COLLNET_H
-#define HK_TRANSPORT_COLLNET_H
+#pragma once
 #include "../program/operation.h"
 #include "transport.h"
 
@@ -47,4 +46,3 @@ hk_status hk_collnet_begin(const hk_transport_env *env, hk_transport_state **out
  * HOCKET_PEER_TIMEOUT. */
 bool hk_collnet_connect(hk_transport_state *s, const hk_collnet_fact *facts, const int *ranks, int n, int me, char *why,
                         size_t why_bytes);
-#endif

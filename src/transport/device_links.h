@@ -7,8 +7,7 @@
  * A new one is one file in src/transport/cuda and one line in registry.def.  For each peer the first one of that list
  * whose `reachable` is true is taken.
  */
-#ifndef HK_TRANSPORT_DEVICE_LINKS_H
-#define HK_TRANSPORT_DEVICE_LINKS_H
+#pragma once
 #include "../device/device.h"
 
 struct hk_share_offer; /* cuda/share.h */
@@ -88,4 +87,3 @@ enum hk_device_links_index {
 extern const hk_device_links *const hk_device_links_all[HK_DEVICE_LINKS_COUNT];
 /* The first that reaches `peer`; NULL: none, and `why` has every reason. */
 const hk_device_links *hk_device_links_to(const hk_device_env *e, int peer, char *why, size_t why_bytes);
-#endif

@@ -26,8 +26,7 @@
  * Threads. Each end belongs to the thread that runs its lanes. The functions below are for that thread, unless they say
  * otherwise. Fields that other threads or processes access are atomic.
  */
-#ifndef HK_TRANSPORT_LINK_H
-#define HK_TRANSPORT_LINK_H
+#pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -297,4 +296,3 @@ static inline void hk_link_release(hk_link *l) {
   /* release: this rank's reads of the payload must be over before the sender may overwrite it */
   atomic_store_explicit(&l->heads->value, l->done, memory_order_release);
 }
-#endif

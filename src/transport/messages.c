@@ -10,8 +10,6 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
-#include "../base/log.h"
 #include "../base/service.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"
@@ -251,10 +249,7 @@ hk_status hk_messages_new(hk_messages **out, const hk_transport_env *env, const 
   hk_status rc = HK_OK;
   hk_messages *m = calloc(1, sizeof *m);
   int *fds = malloc((size_t)env->nranks * sizeof *fds);
-  if (!m || !fds) {
-    rc = HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks);
-    goto out;
-  }
+  if (!m || !fds) HK_GIVE_UP(HK_FAIL_ERRNO("no memory for one-sided operations of %d ranks", env->nranks), out);
   *m = (hk_messages){.env = env, .o = *o, .fds = fds};
   for (int r = 0; r < env->nranks; r++) fds[r] = -1;
   if (getrandom(m->proof, sizeof m->proof, 0) != (ssize_t)sizeof m->proof)

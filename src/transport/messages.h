@@ -7,8 +7,7 @@
  *
  * On the wire: a header (hk_message_header in messages.c) and its data; a hk_window_answer if one is asked for.
  */
-#ifndef HK_TRANSPORT_MESSAGES_H
-#define HK_TRANSPORT_MESSAGES_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -77,4 +76,3 @@ hk_status hk_messages_ask(hk_messages *m, int peer, uint64_t window, hk_window_a
 /* Makes rank `peer` call its `join`. */
 hk_status hk_messages_join(hk_messages *m, int peer, hk_window_state *state);
 hk_status hk_messages_put(hk_messages *m, int peer, const hk_put *put);
-#endif

@@ -13,8 +13,7 @@
  * A reader whose operation has failed takes its offers back and waits for the mark to go, so nothing is written to the
  * user's memory after that. Places are for processes: threads of one process read one another's memory.
  */
-#ifndef HK_TRANSPORT_PLACES_H
-#define HK_TRANSPORT_PLACES_H
+#pragma once
 #include "link.h"
 
 enum { HK_PLACES_READERS = 15 }; /* the most: a sum can be written to this many places at once */
@@ -36,4 +35,3 @@ bool hk_places_offered(const hk_link *l);
 /* Receiver, after its operation has failed: no sender writes to places after this returns, unless a sender stops for
  * two seconds while it writes a slot. */
 void hk_places_withdraw(hk_link *l);
-#endif

@@ -2,7 +2,6 @@
 /* The tables of all transports, made from registry.def. */
 #include "registry.h"
 #include <stdio.h>
-#include <string.h>
 #include "device_links.h"
 #include "transport.h"
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* All transports, in the order of registry.def. */
-#ifndef HK_TRANSPORT_REGISTRY_H
-#define HK_TRANSPORT_REGISTRY_H
+#pragma once
 #include "transport.h"
 
 #define HK_DEVICE_LINKS(name)
@@ -16,4 +15,3 @@ enum hk_transport_index {
 #undef HK_TRANSPORT
 #undef HK_DEVICE_LINKS
 extern const hk_transport *const hk_transports[HK_TRANSPORT_COUNT];
-#endif

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../base/param.h"
 #include "../base/tcp.h"
@@ -410,10 +411,8 @@ static void relay_await_flush(near_end *n) {
 
 static void relay_close(hk_link *link) {
   near_end *n = link->priv;
-  near_end **at = &((relay_state *)link->owner)->ends;
   if (!n->gone) relay_await_flush(n);
-  while (*at != n) at = &(*at)->next;
-  *at = n->next;
+  HK_LIST_REMOVE(((relay_state *)link->owner)->ends, n, next);
   relay_drop_near(n);
   link->priv = NULL;
 }

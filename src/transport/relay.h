@@ -13,8 +13,7 @@
  * closes. R reports its failures as text. R's part runs on a thread of its own, whatever R's calls do, with another
  * state of the net transport (relay_server.c).
  */
-#ifndef HK_TRANSPORT_RELAY_H
-#define HK_TRANSPORT_RELAY_H
+#pragma once
 #include "transport.h"
 
 #define HK_RELAY_TAG UINT64_C(0x72656c6179) /* of these connections */
@@ -59,4 +58,3 @@ typedef struct hk_relay_server hk_relay_server;
 hk_relay_server *hk_relay_server_new(const hk_transport_env *e);
 /* Waits until the near ranks have closed their links, or have not used them for a while, and ends. May be NULL. */
 void hk_relay_server_end(hk_relay_server *s);
-#endif

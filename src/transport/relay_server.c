@@ -9,6 +9,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include "../base/array.h"
 #include "../base/log.h"
 #include "../base/tcp.h"
 #include "../base/thread.h"
@@ -95,9 +96,7 @@ static void relay_server_report(const served *v, const char *text) {
 }
 
 static void relay_server_drop(hk_relay_server *s, served *v) {
-  served **at = &s->ends;
-  while (*at != v) at = &(*at)->next;
-  *at = v->next;
+  HK_LIST_REMOVE(s->ends, v, next);
   if (v->state != ASKING) hk_transport_net.close(&v->link); /* it flushes */
   hk_relay_fifo_unmap(&v->fifo);
   hk_tcp_close(v->fd); /* after the flush: the near rank waits for it */

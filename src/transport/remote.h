@@ -6,8 +6,7 @@
  * thread. Each put ends with a signal, a counter of the target that the card writes after the data. The counters of a
  * connection are written by it alone, to absolute values: a put that is repeated after a fault counts once.
  */
-#ifndef HK_TRANSPORT_REMOTE_H
-#define HK_TRANSPORT_REMOTE_H
+#pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -49,4 +48,3 @@ typedef struct hk_remote {
    * state but BUSY and PEER. */
   hk_status (*put)(void *ctx, int peer, const hk_remote_put *p, hk_remote_state *state);
 } hk_remote;
-#endif

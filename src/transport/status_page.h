@@ -4,8 +4,7 @@
  * whose ranks share memory may offer each rank's status page to the others (hk_transport.status_page), and call checks
  * for all of them.
  */
-#ifndef HK_TRANSPORT_STATUS_PAGE_H
-#define HK_TRANSPORT_STATUS_PAGE_H
+#pragma once
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -68,4 +67,3 @@ typedef struct hk_call_checks {
 } hk_call_checks;
 /* Claims an operation. Returns false if another rank has claimed it with another signature. */
 bool hk_claim(hk_call_checks *c, uint64_t sequence, uint32_t signature);
-#endif

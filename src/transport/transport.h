@@ -3,8 +3,7 @@
  * A transport makes links.  A new one is one file and one line in registry.def.  For each peer the first transport of
  * that list whose `reachable` is true is taken.
  */
-#ifndef HK_TRANSPORT_TRANSPORT_H
-#define HK_TRANSPORT_TRANSPORT_H
+#pragma once
 #include "../base/wait.h"
 #include "link.h"
 
@@ -199,5 +198,3 @@ typedef struct hk_transport {
   const hk_transport_payload *payload; /* NULL: `open` makes the memory of all payloads, on the host */
   const hk_transport_host *host;       /* NULL: none of these services */
 } hk_transport;
-
-#endif

@@ -4,12 +4,11 @@
 # binary; what kernels alone move, what goes through pinned memory, init, and what the algorithms take of the memory's rate.  Under
 # ten minutes; a report in $OUT (default: the build).  steps.sh has more variables.
 #   OTHER=/path/to/libnccl.so.2   the library beside it (NCCL built with NCCL_MULTI_RANK_GPU_ENABLE=1 for ranks that share a GPU)
-#   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title, HK_GPU_LINKS=options of hocket bandwidth
+#   HK_GPU_RANKS="2 4 8", HK_GPU_LARGEST=1G, ONLY=text of a title
 # shellcheck disable=SC2154 # steps.sh sets build, out and seconds
 set -u
 HK_GPU_SECONDS=${HK_GPU_SECONDS:-540}
 . "$(dirname "${BASH_SOURCE[0]}")/steps.sh"
-command -v python3 >/dev/null || { echo "SKIP: no python3, which reads the rates of the links"; exit 77; }
 library=$(realpath -e "$build/lib/libnccl.so.2") || { echo "SKIP: no library in $build: make gpu-pack"; exit 77; }
 mkdir -p "$out"
 report=$out/gpu-bench-$(date +%F).md
@@ -17,12 +16,9 @@ export CUDA_DEVICE_MAX_CONNECTIONS=${CUDA_DEVICE_MAX_CONNECTIONS:-32}
 largest=${HK_GPU_LARGEST:-1G} ranks=${HK_GPU_RANKS:-2 4 8}
 export NCCL_DEBUG=WARN NCCL_MULTI_RANK_GPU_ENABLE=1
 memory=0 pinned=0
-read -ra links <<<"--floor 0 ${HK_GPU_LINKS:-}" # of hocket bandwidth
 dir=$(mktemp -d) && trap 'rm -rf "$dir" "$step_output"' EXIT
 say() { echo "$*" | tee -a "$report"; }
 late() { [ "$(left)" -le 0 ]; }
-# In what `hocket bandwidth --json` has written: links has it, and the expression's lines are printed.
-links_json() { python3 -c 'import json, sys; links = json.load(open(sys.argv[1])); print(eval(sys.argv[2]))' "$dir/links" "$1"; }
 
 # measure LIBRARY FILE PROGRAM ARGUMENTS...: sizes, microseconds and bus bandwidth, out of place.
 measure() {
@@ -59,18 +55,13 @@ title() { # TITLE: is it wanted, and is there time?
 }
 # Rates of the links and of the memory, which the others are held against.
 rates() {
-  "$build/bin/hocket" bandwidth --json "${links[@]}" >"$dir/links" 2>"$dir/log" || { say "$(tail -n 1 "$dir/log")"; return; }
-  # Of the first GPU: what a copy engine reads and writes; the slower way between it and pinned memory.
-  memory=$(links_json '2 * max([p["direct"] for p in links["pairs"] if p["from"] == 0 and p["to"] == 0] or [0])')
-  pinned=$(links_json 'max(min(h["pinned_to_gpu"], h["pinned_from_gpu"]) for h in links["host"] if h["gpu"] == 0)')
+  # Of the first GPU: the slower way between it and pinned memory; what a copy engine reads and writes.
+  "$build/bin/hocket" doctor copies --json 2>"$dir/log" |
+    sed -n 's,.*"GPU 0: \([0-9.]*\) GB/s from .* memory\, \([0-9.]*\) GB/s back; \([0-9.]*\) .*,\1 \2 \3,p' >"$dir/links"
+  read -r pinned back memory <"$dir/links" || { say "$(tail -n 1 "$dir/log")"; return; }
+  read -r pinned memory <<<"$(awk "BEGIN { print $back < $pinned ? $back : $pinned, 2 * $memory }")"
   title "memory" || return
-  say "A copy by the driver reads and writes $(printf %.1f "$memory") GB/s, $(printf %.1f "$pinned") GB/s go to pinned memory and back. By kernels, read and written:"
-  say
-  say "| | GB/s | of the driver's copy |"
-  say "|--|--:|--:|"
-  links_json '"\n".join(f"| {name} | {rate:.1f} | {100 * rate / '"$memory"':.0f}% |"
-    for name, rate in links["kernels"][0].items() if name != "gpu" and rate is not None)' >"$dir/rows"
-  while read -r line; do say "$line"; done <"$dir/rows"
+  say "A copy by the driver reads and writes $memory GB/s, $pinned GB/s go to pinned memory and back."
   say
 }
 # What goes through pinned host memory: a broadcast's bytes go that way once.
@@ -123,5 +114,5 @@ for n in $ranks; do
 done
 side_by_side "allreduce, bfloat16, 2 ranks" all_reduce -t 2 -d bfloat16 -b "$largest" -e "$largest" -n 10
 late && say "SKIP: time was over before the end (HK_GPU_SECONDS=$seconds)"
-"$build/bin/hocket" bandwidth "${links[@]}" >>"$report" 2>&1
+"$build/bin/hocket" doctor copies p2p >>"$report" 2>&1
 echo "results: $report"

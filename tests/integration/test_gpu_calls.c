@@ -4,8 +4,8 @@
  * check: notsan */
 #include <dlfcn.h>
 #include "../../src/device/device.h"
-#include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/memory.h"
 #include "../../src/gpu/order.h"
 #include "../../src/gpu/process_group.h"
 #include "../../src/kernels/gpu_image.h"

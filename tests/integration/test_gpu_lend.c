@@ -3,9 +3,8 @@
  * the same time, and that each may end first, by whatever end.
  * check: timeout=200 notsan */
 #include "../../src/base/param.h"
-#include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/pool.h"
+#include "../../src/gpu/memory.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"
 

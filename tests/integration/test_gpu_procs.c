@@ -4,9 +4,9 @@
  * check: timeout=300 notsan */
 #include <sys/mman.h>
 #include "../../src/gpu/buffer.h"
-#include "../../src/gpu/copy.h"
 #include "../../src/gpu/gpu.h"
 #include "../../src/gpu/links.h"
+#include "../../src/gpu/run.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../../src/transport/device_links.h"
 #include "../support/gpu.h"

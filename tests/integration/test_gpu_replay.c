@@ -3,8 +3,8 @@
  * check: notsan */
 #include <stdatomic.h>
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/health.h"
 #include "../../src/gpu/order.h"
+#include "../../src/gpu/run.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"

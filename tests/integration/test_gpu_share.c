@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What a communicator takes of a GPU, so that several can overlap; and that they do, on an emulated device with room
  * for so many blocks. */
+#include "../../src/gpu/code.h"
 #include "../../src/gpu/gpu.h"
-#include "../../src/gpu/share.h"
 #include "../../src/kernels/cuda/work.h"
 #include "../support/gpu.h"
 #include "../support/leftovers.h"

@@ -2,8 +2,8 @@
 /* Memory of GPUs' links over the network: little of it until a large message comes, and more then, also between graphs
  * that were captured before; if there is no more; if the two ranks' calls do not match.
  * check: timeout=300 long=tsan */
-#include "../../src/gpu/arena.h"
 #include "../../src/gpu/gpu.h"
+#include "../../src/gpu/memory.h"
 #include "../support/fake_rdma.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"

@@ -5,8 +5,8 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include "../../src/device/host.h"
-#include "../../src/gpu/arena.h"
 #include "../../src/gpu/endpoints.h"
+#include "../../src/gpu/memory.h"
 #include "../../src/gpu/proxied.h"
 #include "../support/gpu.h"
 #include "../support/suite.h"

@@ -5,7 +5,7 @@
 #include <check.h>
 #include <stdlib.h>
 #include <string.h>
-#include "../../src/boot/event.h"
+#include "../../src/boot/activity.h"
 #include "../../src/core/call.h"
 #include "../../src/core/comm.h"
 #include "../../src/failure/mismatch.h"

@@ -6,7 +6,7 @@
 #include <check.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_port.h"
-#include "../../src/transport/net/ib/ib_step.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "fake_rdma.h"
 #include "net_streams.h"
 #include "suite.h"

@@ -10,7 +10,7 @@
 #include "../../src/device/device.h"
 #include "../../src/program/limits.h"
 #include "../../src/program/program.h"
-#include "../../src/transport/net/ib/ib_remote.h"
+#include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/registry.h"
 #include "../../src/transport/remote.h"
 #include "ib_trace.h"

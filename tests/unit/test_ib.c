@@ -3,9 +3,9 @@
  * out. */
 #include <sys/resource.h>
 #include "../../src/program/program.h"
+#include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/net/ib/ib_device.h"
-#include "../../src/transport/net/ib/ib_slots.h"
-#include "../../src/transport/net/ib/ib_timeout.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "../../src/transport/registry.h"
 #include "../fakes/rdmacm.h"
 #include "../support/ib.h"

@@ -4,8 +4,7 @@
  * check: notsan */
 #include <errno.h>
 #include <sys/socket.h>
-#include "../../src/transport/net/ib/ib_epoch.h"
-#include "../../src/transport/net/ib/ib_step.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 static hk_status step(hk_ib_conn *c) {

@@ -5,10 +5,8 @@
 #include <fcntl.h>
 #include "../../src/base/param.h"
 #include "../../src/transport/net/ib/ib_device.h"
-#include "../../src/transport/net/ib/ib_event.h"
 #include "../../src/transport/net/ib/ib_memory.h"
-#include "../../src/transport/net/ib/ib_path.h"
-#include "../../src/transport/net/ib/ib_qp.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "../../src/transport/net/ib/ib_verbs.h"
 #include "../support/ib.h"
 

@@ -3,13 +3,10 @@
  * is refused.
  * check: notsan */
 #include <dlfcn.h>
+#include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/net/ib/ib_device.h"
 #include "../../src/transport/net/ib/ib_memory.h"
-#include "../../src/transport/net/ib/ib_path.h"
-#include "../../src/transport/net/ib/ib_place.h"
-#include "../../src/transport/net/ib/ib_repair.h"
-#include "../../src/transport/net/ib/ib_slots.h"
-#include "../../src/transport/net/ib/ib_step.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 /* ---- numbers ---- */

@@ -3,7 +3,7 @@
  * plays the GPU and the completions.
  * check: notsan */
 #include "../../src/device/device.h"
-#include "../../src/transport/net/ib/ib_flush.h"
+#include "../../src/transport/net/ib/ib_data.h"
 #include "../../src/transport/net/ib/ib_gdr.h"
 #include "../support/ib.h"
 

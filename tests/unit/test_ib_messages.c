@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Messages on the control connection of the verbs provider: which are taken, which are late, and which are refused.
  * check: notsan */
-#include "../../src/transport/net/ib/ib_step.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 /* ---- the first message ---- */

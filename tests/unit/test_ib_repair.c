@@ -2,13 +2,8 @@
 /* What the verbs provider decides about a connection: which failures it repairs, when, for how long, and on which
  * ports. A connection of two ranks of this thread, to which the test says what has happened and what time it is.
  * check: notsan */
-#include "../../src/transport/net/ib/ib_control.h"
-#include "../../src/transport/net/ib/ib_path.h"
-#include "../../src/transport/net/ib/ib_post.h"
-#include "../../src/transport/net/ib/ib_repair.h"
-#include "../../src/transport/net/ib/ib_slots.h"
-#include "../../src/transport/net/ib/ib_step.h"
-#include "../../src/transport/net/ib/ib_timeout.h"
+#include "../../src/transport/net/ib/ib_data.h"
+#include "../../src/transport/net/ib/ib_state.h"
 #include "../support/ib.h"
 
 /* ---- time ---- */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* destinations <- the sum, made by a switch, of the same slot of all ranks (NVLS). */
-#ifndef HK_KERNELS_CUDA_IN_SWITCH_H
-#define HK_KERNELS_CUDA_IN_SWITCH_H
+#pragma once
 #include "reduce.h"
 
 /* The type and operator in the switch's terms. The host uses the switch for no others (hk_gpu_switch_reduces). */
@@ -123,4 +122,3 @@ HK_DEVICE_CALL void copy_in_switch(const hk_gpu_move *m, const hk_gpu_shape *sha
     store_switched(m, &s, i, vectors, v);
   }
 }
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Common to both kernels of collectives (exec.cu, small.h): the tag of a call's slots, and the renewal of line flags
  * before numbers wrap round. */
-#ifndef HK_KERNELS_CUDA_LINK_H
-#define HK_KERNELS_CUDA_LINK_H
+#pragma once
 #include "move.h"
 
 /* The tag in the lower half of a slot's word; the upper half is the slot's number. */
@@ -28,4 +27,3 @@ HK_DEVICE void refresh_lines(const hk_gpu_link *k, uint64_t done) {
     for (uint32_t i = 112; i < k->wide_bytes; i += 128) hk_store_line(k->wide + slot * k->wide_bytes + i, v);
   }
 }
-#endif

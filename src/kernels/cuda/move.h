@@ -4,8 +4,7 @@
  * Threads work on vectors of 16 bytes. If all operands are aligned plain memory, each thread has several vectors in
  * flight. Else each vector is assembled from pieces; the last vector may be short. If an operand is in LL128 lines, the
  * lines determine which thread moves which bytes: wide.h. */
-#ifndef HK_KERNELS_CUDA_MOVE_H
-#define HK_KERNELS_CUDA_MOVE_H
+#pragma once
 #include <stdbool.h>
 #include "primitives.h"
 #include "work.h"
@@ -297,4 +296,3 @@ HK_DEVICE_CALL bool copy_move(const hk_gpu_move *m, const hk_gpu_shape *shape) {
   }
   return true;
 }
-#endif

@@ -4,8 +4,7 @@
  *
  * Accumulators are words: a lane each, 8-byte types two each. Narrow floats are fp32 there; narrow integers are
  * extended, and what is above their width is dropped when they are stored. */
-#ifndef HK_KERNELS_CUDA_NUMBER_H
-#define HK_KERNELS_CUDA_NUMBER_H
+#pragma once
 #include "primitives.h"
 
 /* hk_dtype's and hk_redop's values (asserted in the code that fills hk_gpu_work). */
@@ -190,4 +189,3 @@ HK_DEVICE void divide(const int type, uint32_t *a, int64_t by) {
     a[i] = (uint32_t)divided(is_signed ? (uint64_t)(int64_t)(int32_t)x : x, is_signed, by);
   }
 }
-#endif

@@ -14,8 +14,7 @@
  *   HK_DEVICE type name(...)                     a function of a kernel
  *   HK_SHARED(type, name)                        first in a kernel: `type *name` of the block's; not initialised
  */
-#ifndef HK_KERNELS_CUDA_PRIMITIVES_H
-#define HK_KERNELS_CUDA_PRIMITIVES_H
+#pragma once
 #include <stdint.h>
 
 /* 16 bytes, the widest access. */
@@ -297,5 +296,4 @@ HK_DEVICE uint32_t hk_f32_to_f16(float f) {
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(h) : "f"(f));
   return h;
 }
-#endif
 #endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Data movement by all threads of a block: destinations <- operator(sources), as move.h and wide.h do for copies. */
-#ifndef HK_KERNELS_CUDA_REDUCE_H
-#define HK_KERNELS_CUDA_REDUCE_H
+#pragma once
 #include "number.h"
 #include "wide.h"
 
@@ -265,4 +264,3 @@ HK_DEVICE_CALL bool reduce_any(const hk_gpu_move *m, const hk_gpu_shape *s) {
     default: REDUCE_CASE(e5m2);
   }
 }
-#endif

@@ -3,8 +3,7 @@
  * as in exec.cu, so the two ends of a link may run different kernels. A block is a channel. A thread has 8 bytes of the
  * message: it stores them for all peers, polls the lines of all peers, and adds them. Before the first store there is
  * one round trip to memory, for counters, heads and the user's data. */
-#ifndef HK_KERNELS_CUDA_SMALL_H
-#define HK_KERNELS_CUDA_SMALL_H
+#pragma once
 #include "link.h"
 #include "reduce.h"
 
@@ -215,4 +214,3 @@ HK_KERNEL void hk_run_small(HK_PARAMS(hk_gpu_small_batch) batch) {
     }
   }
 }
-#endif

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Waits of the executor (exec.cu) at a link, for a credit, a slot, and the many ranks of a link in a switch; and its
  * signals. */
-#ifndef HK_KERNELS_CUDA_WAIT_H
-#define HK_KERNELS_CUDA_WAIT_H
+#pragma once
 #include "link.h"
 
 HK_DEVICE uint64_t *word_of(const hk_gpu_link *k, uint64_t done) {
@@ -135,4 +134,3 @@ HK_DEVICE void put_reference(const hk_gpu_link *k, uint64_t done, uint64_t at) {
   hk_vec v = {{(uint32_t)at, (uint32_t)(at >> 32), 0, 0}};
   hk_store(k->data + (done & (k->nslots - 1)) * k->slot_bytes, v);
 }
-#endif

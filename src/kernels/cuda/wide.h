@@ -6,8 +6,7 @@
  * of line 1 vectors 7 to 13. The last thread of each line has one half of vector 14, then the flag: the slot's number
  * and the call's tag. So a thread's share of the plain memory on the other side is aligned as the message is, and no
  * data crosses threads. */
-#ifndef HK_KERNELS_CUDA_WIDE_H
-#define HK_KERNELS_CUDA_WIDE_H
+#pragma once
 #include "move.h"
 
 enum { LINE_THREADS = 8, PAIR_THREADS = 16, PAIR_BYTES = 256, PAIR_DATA = 240 };
@@ -105,4 +104,3 @@ HK_DEVICE_CALL bool copy_wide(const hk_gpu_move *m, const hk_gpu_shape *shape) {
   }
   return true;
 }
-#endif

@@ -30,8 +30,7 @@
  * one part, in its own memory; its receiver waits for the words of all ranks, its own too, and its sender for the heads
  * of all.
  */
-#ifndef HK_KERNELS_CUDA_WORK_H
-#define HK_KERNELS_CUDA_WORK_H
+#pragma once
 #include <stdbool.h>
 #include <stdint.h>
 #include "../../program/cursor.h"
@@ -193,4 +192,3 @@ _Static_assert(sizeof(hk_gpu_link) == 96 && sizeof(hk_gpu_state) == 64 && sizeof
 #define HK_GPU_RUN_BATCH "hk_run_batch"
 #define HK_GPU_RUN_SMALL "hk_run_small"
 #define HK_GPU_RUN_TRANSFERS "hk_run_transfers"
-#endif

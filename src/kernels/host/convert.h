@@ -5,8 +5,7 @@
  * Decoding is exact. Encoding rounds to nearest, ties to even, subnormals included. fp16 and bf16 overflow to infinity.
  * e4m3 (which has no infinity) and e5m2 saturate to their largest finite value, also for infinities, as CUDA's
  * conversions with __NV_SATFINITE do. NaN stays NaN. */
-#ifndef HK_KERNELS_HOST_CONVERT_H
-#define HK_KERNELS_HOST_CONVERT_H
+#pragma once
 #include "vector.h" /* vectors and their lanes */
 
 INLINE vu32 splat32(uint32_t x) { return (vu32){0} + x; }
@@ -266,4 +265,3 @@ INLINE void store_tile(const int type, char *p, tile t, const bool stream) {
 #endif
   }
 }
-#endif

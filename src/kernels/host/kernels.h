@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The functions that one vector level provides to reduce.c. body.h is the only implementation; each level's file
  * includes it with another vector width. */
-#ifndef HK_KERNELS_HOST_KERNELS_H
-#define HK_KERNELS_HOST_KERNELS_H
+#pragma once
 #include <stdbool.h>
 #include "../reduce.h" /* hk_reducer and the types */
 
@@ -27,4 +26,3 @@ extern const hk_kernels hk_kernels_avx2, hk_kernels_avx512;
 /* For tests and benchmarks: reducers initialised and copies made from now on use this level. Returns false, without a
  * change, if the name is unknown or the processor does not have the level. */
 bool hk_simd_select(const char *name);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* For any processor: the functions of x86.h, written with the vector extension alone. */
-#ifndef HK_KERNELS_HOST_PORTABLE_H
-#define HK_KERNELS_HOST_PORTABLE_H
+#pragma once
 
 /* ---- selection ---- */
 INLINE vu32 pick_less(vu32 a, vu32 b, vu32 yes, vu32 no) {
@@ -50,4 +49,3 @@ enum { HAVE_STREAM = 0 };
 INLINE void stream_whole(char *p, vraw v) { *(vraw_at *)p = v; }
 INLINE void stream_half(char *p, vhalf v) { *(vhalf_at *)p = v; }
 INLINE void stream_fence(void) {}
-#endif

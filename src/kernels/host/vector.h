@@ -2,8 +2,7 @@
 /* Vectors of VB bytes (16, 32 or 64) through the compilers' vector extension, and access to parts of a vector in
  * memory. Included by the file of one level, which defines VB. x86.h and portable.h add the same functions: lane
  * conversion, selection, maximum and minimum, streaming stores. */
-#ifndef HK_KERNELS_HOST_VECTOR_H
-#define HK_KERNELS_HOST_VECTOR_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -148,5 +147,4 @@ INLINE vraw choose_less(const int type, vraw a, vraw b, vraw yes, vraw no) {
 #include "x86.h"
 #else
 #include "portable.h"
-#endif
 #endif

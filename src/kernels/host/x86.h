@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* x86-64: intrinsics for operations that compilers translate badly from the vector extension. Included by vector.h;
  * portable.h has the same functions for other processors. */
-#ifndef HK_KERNELS_HOST_X86_H
-#define HK_KERNELS_HOST_X86_H
+#pragma once
 #include <immintrin.h>
 
 #if VB == 64
@@ -172,4 +171,3 @@ INLINE void stream_half(char *p, vhalf v) { *(vhalf_at *)p = v; }
 enum { HAVE_STREAM = 1 };
 /* Streaming stores are weakly ordered: they must be visible before a later release store publishes them. */
 INLINE void stream_fence(void) { _mm_sfence(); }
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Processors and memory: limits by a container, a job or a launcher, and the clock rate. */
-#include <sched.h> /* sched_getaffinity */
 #include <stdlib.h>
 #include <string.h>
 #include "../../base/sysfs.h"

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include "../../base/array.h"
 #include "../../base/json.h"
 #include "../../base/param.h"
 #include "../../base/sysfs.h"
@@ -42,7 +43,8 @@ static const check checks[] = {
     {"gpu", "GPU driver and libraries", hk_doctor_gpu},
     {"kernels", "whether the kernels load on each GPU, and what else their ranks need", hk_doctor_kernels},
     {"nvls", "whether the switch between GPUs adds up (NVLS)", hk_doctor_nvls},
-    {"p2p", "whether data arrives unchanged in another GPU's memory", hk_doctor_p2p},
+    {"copies", "how fast GPUs copy from and to host memory", hk_doctor_copies},
+    {"p2p", "how fast GPUs write to each other, and whether the data arrives unchanged", hk_doctor_p2p},
     {"gdr", "whether NICs reach GPU memory (GPUDirect RDMA)", hk_doctor_gdr},
     {"pairs", "which GPU's memory which RDMA card can register", hk_doctor_gpu_pairs},
     {"acs", "PCI switches that send peer traffic through the CPU", hk_doctor_acs},
@@ -54,9 +56,7 @@ static const char *doctor_check_word(int i) {
 }
 
 void hk_doctor_say(hk_doctor *d, hk_health_state state, const char *fix, const char *format, ...) {
-  hk_finding *more = realloc(d->at, (size_t)(d->n + 1) * sizeof *more);
-  if (!more) return;
-  d->at = more;
+  if (!HK_RESERVE_NEXT(d->at, d->n)) return;
   hk_finding *f = &d->at[d->n++];
   va_list args;
   va_start(args, format);
@@ -179,7 +179,7 @@ const hk_tool hk_tool_doctor = {
         "With names of checks it makes only these:\n"
         "\n"
         " variables, plugins, frameworks, interfaces, peer, gids, verbs, shm, cma, memlock, files, hugepages, limits,\n"
-        " numa, governor, topology, links, gpu, p2p, gdr, pairs, acs, iommu",
+        " numa, governor, topology, links, gpu, copies, p2p, gdr, pairs, acs, iommu",
     .findings = "there is a problem",
     .examples = "hocket doctor\n  everything\n"
                 "mpirun -n 1 hocket doctor numa limits\n  what a launcher binds its processes to\n"

@@ -3,8 +3,7 @@
  * `hocket doctor`: each check is a function and one line of the table in doctor.c. A check looks at the machine below
  * d->root and reports what it finds, once or several times. If there is nothing to look at, it reports nothing.
  */
-#ifndef HK_TOOLS_DOCTOR_H
-#define HK_TOOLS_DOCTOR_H
+#pragma once
 #include "../../topo/topo.h"
 #include "../../transport/net/ib/ib_port.h"
 #include "../tools.h"
@@ -73,7 +72,8 @@ void hk_doctor_iommu(hk_doctor *d);
 /* gpu.c */
 void hk_doctor_kernels(hk_doctor *d);
 void hk_doctor_nvls(hk_doctor *d);
-/* p2p.c */
+/* rates.c */
+void hk_doctor_copies(hk_doctor *d);
 void hk_doctor_p2p(hk_doctor *d);
 /* gdr.c */
 void hk_doctor_gpu_pairs(hk_doctor *d);
@@ -82,4 +82,3 @@ void hk_doctor_variables(hk_doctor *d);
 void hk_doctor_plugins(hk_doctor *d);
 /* frameworks.c */
 void hk_doctor_frameworks(hk_doctor *d);
-#endif

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Finds which RDMA cards can access which GPUs' memory, by registering some memory for each pair. */
-#include <stdlib.h>
 #include <string.h>
 #include "../../base/param.h"
 #include "../../topo/paths.h"

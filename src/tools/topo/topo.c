@@ -1,17 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `hocket topo`: shows the parts of a machine and the paths between them. */
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include "../../topo/synth.h"
 #include "../../topo/xml.h"
 #include "view.h"
 
 typedef struct options {
-  const char *machine, *file, *svg, *png, *lint;
+  const char *machine, *file, *lint;
   bool channels, dot, json, xml, matrix, gbps, presets;
 } options;
 
@@ -77,37 +71,6 @@ static int topo_print_text(const options *o, const hk_cluster *c) {
   return code;
 }
 
-/* Runs Graphviz; its errors go to this command's stderr. */
-static int topo_draw(const hk_cluster *c, const char *format, const char *path) {
-  int ends[2];
-  char type[8];
-  snprintf(type, sizeof type, "-T%s", format);
-  if (pipe(ends)) return hk_tool_wrong("cannot start dot: %s", strerror(errno));
-  fflush(stdout);
-  pid_t child = fork();
-  if (child < 0) return hk_tool_wrong("cannot start dot: %s", strerror(errno));
-  if (child == 0) {
-    dup2(ends[0], 0);
-    close(ends[0]);
-    close(ends[1]);
-    execlp("dot", "dot", type, "-o", path, (char *)NULL);
-    _exit(127);
-  }
-  close(ends[0]);
-  signal(SIGPIPE, SIG_IGN); /* if dot ends early, its exit code says why */
-  FILE *to = fdopen(ends[1], "w");
-  if (to) {
-    hk_view_dot(c, to);
-    fclose(to);
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  if (WIFEXITED(status) && WEXITSTATUS(status) == 127)
-    return hk_tool_wrong("the picture is drawn by Graphviz's dot, which is not installed (apt-get install graphviz)");
-  if (status) return hk_tool_wrong("dot could not write %s", path);
-  return HK_EXIT_OK;
-}
-
 /* The machine's XML, or with --channels NCCL's graph XML. */
 static int topo_print_xml(const options *o, const hk_cluster *c) {
   if (c->nkinds > 1)
@@ -137,10 +100,7 @@ static int topo_run(void *into, int nargs, char **args) {
   hk_cluster *c;
   int code = hk_tool_machine(&c, o->machine, o->file);
   if (code != HK_EXIT_OK) return code;
-  if (o->svg || o->png) {
-    if (o->svg) code = topo_draw(c, "svg", o->svg);
-    if (o->png && code == HK_EXIT_OK) code = topo_draw(c, "png", o->png);
-  } else if (o->dot) {
+  if (o->dot) {
     hk_view_dot(c, stdout);
   } else if (o->xml) {
     code = topo_print_xml(o, c);
@@ -160,9 +120,7 @@ static const hk_tool_option rows[] = {
     HK_ROW_FLAG(channels, "channels", "the rings, trees and stars that collectives use", .letter = 'c'),
     HK_ROW_FLAG(gbps, "gbps", "only the table, with bandwidths (GB/s) in place of classes"),
     HK_ROW_FLAG(matrix, "matrix", "only the table, however large"),
-    HK_ROW_FLAG(dot, "dot", "write a graph for Graphviz"),
-    HK_ROW_FILE(svg, "svg", "FILE", "draw the graph (needs Graphviz)"),
-    HK_ROW_FILE(png, "png", "FILE", "draw the graph (needs Graphviz)"),
+    HK_ROW_FLAG(dot, "dot", "write a graph for Graphviz, which draws it"),
     HK_ROW_FLAG(xml, "xml",
                 "write NCCL's topology XML, for NCCL_TOPO_FILE; with --channels its graph XML, for NCCL_GRAPH_FILE"),
     HK_ROW_FILE(lint, "lint", "FILE", "report what is wrong with a topology file, line by line, and do nothing else",
@@ -192,7 +150,7 @@ const hk_tool hk_tool_topo = {
                 "  the machine at hand\n"
                 "hocket topo --machine dgx-h100\n"
                 "  a DGX H100\n"
-                "hocket topo --machine '8xa100:pcie2 nic=2x200' --svg box.svg\n"
+                "hocket topo --machine '8xa100:pcie2 nic=2x200' --dot | dot -Tsvg > box.svg\n"
                 "  a picture of a machine that you do not have yet\n"
                 "hocket topo --xml > here.xml && hocket topo --lint here.xml\n"
                 "  the machine at hand as a file to edit, and a check of the result",

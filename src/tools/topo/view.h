@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The views of `hocket topo`. */
-#ifndef HK_TOOLS_TOPO_VIEW_H
-#define HK_TOOLS_TOPO_VIEW_H
+#pragma once
 #include "../../base/json.h"
 #include "../machine.h"
 
@@ -19,4 +18,3 @@ void hk_view_dot(const hk_cluster *c, FILE *to);
 /* Returns the exit code; w NULL: text. */
 int hk_topo_lint(const char *path, hk_json *w);
 void hk_view_json(const hk_cluster *c, hk_json *w);
-#endif

@@ -20,8 +20,7 @@
  *
  *   lines     [p][slot]   LL lines that p has written to all
  */
-#ifndef HK_TRANSPORT_CUDA_MULTICAST_H
-#define HK_TRANSPORT_CUDA_MULTICAST_H
+#pragma once
 #include <stdatomic.h>
 #include "../../device/device.h"
 #include "../../program/limits.h"
@@ -65,4 +64,3 @@ hk_status hk_multicast_join(const struct hk_device_env *e, hk_multicast *m, unsi
 void hk_multicast_leave(hk_multicast *m); /* this rank's kernels have ended */
 /* The kernels of all ranks of this process have ended.  devices[r] NULL: rank r is in another process. */
 void hk_multicast_free(hk_multicast *m, hk_device *const *devices, int nranks);
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Functions that same.c and p2p.c share: links in GPU memory that both ranks' kernels can access. */
-#ifndef HK_TRANSPORT_CUDA_P2P_H
-#define HK_TRANSPORT_CUDA_P2P_H
+#pragma once
 #include "../device_links.h"
 #include "share.h"
 
@@ -10,4 +9,3 @@ bool hk_p2p_reachable(const hk_device_env *e, int peer, char *why, size_t why_by
 hk_status hk_p2p_alloc(hk_device *receiver, size_t bytes, size_t zeroed, hk_memory *out);
 hk_status hk_p2p_make(const hk_device_env *e, size_t bytes, size_t zeroed, hk_shared *out, hk_share_offer *offer);
 hk_status hk_p2p_open(const hk_device_env *e, int peer, const hk_share_offer *offer, hk_shared *out);
-#endif

@@ -68,10 +68,8 @@ hk_status hk_share_host_open(const hk_device_env *e, int peer, uint64_t region, 
   size_t bytes;
   HK_TRY(e->file(e->arg, peer, region, &fd, &bytes), out);
   void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-  if (at == MAP_FAILED) {
-    rc = HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", e->env->rank, bytes, peer);
-    goto out;
-  }
+  if (at == MAP_FAILED)
+    HK_GIVE_UP(HK_FAIL_ERRNO("rank %d cannot map %zu bytes of rank %d's memory", e->env->rank, bytes, peer), out);
   out->host = at;
   out->mapped = bytes;
   HK_TRY(e->device->ops->memory->pin(e->device, at, bytes, &out->memory), out);

@@ -3,8 +3,7 @@
  * Memory that ranks of two processes share: GPU memory, or pinned host memory. One process allocates it and makes an
  * offer; the other one opens it by the offer. After a failure *out can be given to hk_share_drop.
  */
-#ifndef HK_TRANSPORT_CUDA_SHARE_H
-#define HK_TRANSPORT_CUDA_SHARE_H
+#pragma once
 #include "../../device/device.h"
 
 struct hk_device_env;
@@ -47,4 +46,3 @@ void hk_share_drop(hk_device *d, hk_shared *s);
 hk_status hk_share_send(const struct hk_device_env *e, int peer, unsigned channel, const hk_share_offer *o);
 /* Waits for the offer. */
 hk_status hk_share_receive(const struct hk_device_env *e, int peer, unsigned channel, hk_share_offer *o);
-#endif

@@ -3,8 +3,7 @@
  * GPUDirect RDMA for all networks: the methods by which a GPU's memory is registered with network cards, the settings
  * that forbid it, and texts for causes. The registration itself is in ib_gdr.c (verbs) and plugin_gpu.c (net plugins).
  */
-#ifndef HK_TRANSPORT_NET_GDR_H
-#define HK_TRANSPORT_NET_GDR_H
+#pragma once
 #include "../../device/device.h"
 #include "../../topo/paths.h"
 
@@ -37,4 +36,3 @@ __attribute__((format(printf, 2, 3))) void hk_gdr_add_cause(char why[HK_GDR_WHY]
  * over PCI, if the driver makes a difference. Returns -1 with the cause appended to `why`. */
 int hk_gdr_dmabuf(const struct hk_settings *set, hk_device *gpu, const void *p, size_t bytes, bool pci,
                   char why[HK_GDR_WHY]);
-#endif

@@ -9,8 +9,7 @@
  * hk_net_give_credit. What it does with a RECV end: while hk_net_has_room(end), it gets the place of the next slot's
  * payload from hk_net_place, writes the payload there, then calls hk_net_deliver.
  */
-#ifndef HK_TRANSPORT_NET_H
-#define HK_TRANSPORT_NET_H
+#pragma once
 #include "../../device/device.h"
 #include "../transport.h"
 
@@ -154,4 +153,3 @@ static inline bool hk_net_has_room(const hk_net_end *e) {
 void *hk_net_place(const hk_net_end *e, uint32_t bytes, bool *direct);
 /* Publishes the next slot, whose payload is at `place`; `direct` is from hk_net_place. */
 void hk_net_deliver(hk_net_end *e, uint32_t bytes, uint32_t signature, void *place, bool direct);
-#endif

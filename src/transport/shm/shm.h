@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Declarations that the shm transport's files share. Other code uses it through hk_transport (transport.h). */
-#ifndef HK_TRANSPORT_SHM_H
-#define HK_TRANSPORT_SHM_H
+#pragma once
 #include "../transport.h"
 
 enum { HK_SHM_PAYLOAD = HK_QUESTION_BYTES, HK_SHM_REASON = HK_REASON_BYTES };
@@ -14,4 +13,3 @@ hk_status hk_shm_region_map(hk_transport_state *s, int peer, uint64_t region, ch
 hk_status hk_shm_question(hk_transport_state *s, int peer, int fd, void *payload);
 hk_status hk_shm_notice(hk_transport_state *s, int peer, int fd, void *payload);
 void hk_shm_answer_with(hk_transport_state *s, hk_answer *answer, void *arg);
-#endif

@@ -14,8 +14,7 @@
  * It is sparse: only pages that are touched cost memory.  Control is dense, so that a rank with many links touches few
  * pages; payload is page-aligned.  Zeroed memory is an empty FIFO, so there is nothing to initialize.
  */
-#ifndef HK_TRANSPORT_SHM_ARENA_H
-#define HK_TRANSPORT_SHM_ARENA_H
+#pragma once
 #include "../transport.h"
 
 struct hk_status_page;
@@ -53,4 +52,3 @@ struct hk_call_checks *hk_shm_arena_call_checks(const hk_shm_arena *a);
 /* Fills slots, payload, heads and geometry of one end, and its counters from the state of the FIFO: an end that was
  * closed may be opened again. `self` and `peer` are the ranks' indices in the group. */
 void hk_shm_arena_link(const hk_shm_arena *a, const hk_link_key *key, uint32_t self, uint32_t peer, hk_link *link);
-#endif

@@ -11,7 +11,6 @@
  * Two ranks measure for the whole host whether that is faster than slots (shm_measure.c), unless HOCKET_CMA decides.
  */
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/random.h>

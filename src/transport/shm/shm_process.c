@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+#include "../../base/array.h"
 #include "../../base/fork.h"
 #include "../../base/service.h"
 #include "shm_socket.h"
@@ -67,9 +68,7 @@ static hk_shm_process *shm_process_make(const hk_shm_state *s) {
 }
 
 static void shm_process_dispose(hk_shm_process *p) {
-  hk_shm_process **at = &table;
-  while (*at != p) at = &(*at)->next;
-  *at = p->next;
+  HK_LIST_REMOVE(table, p, next);
   shm_process_close_socket(p);
   hk_shm_host_dispose(&p->host);
   hk_shm_arena_unmap(&p->arena);
@@ -84,10 +83,8 @@ static void shm_process_dispose(hk_shm_process *p) {
 /* Under the table's mutex. */
 static void shm_process_leave(hk_shm_state *s) {
   hk_shm_process *p = s->process;
-  hk_shm_state **at = &p->members;
   pthread_mutex_lock(&p->lock); /* after this, no question for the rank is being answered */
-  while (*at != s) at = &(*at)->next_member;
-  *at = s->next_member;
+  HK_LIST_REMOVE(p->members, s, next_member);
   pthread_mutex_unlock(&p->lock);
   if (p->server == s) {
     hk_service_remove(s->base.env->service, p->socket);
@@ -104,10 +101,7 @@ hk_status hk_shm_process_enter(hk_shm_state *s) {
   pthread_mutex_lock(&table_lock);
   hk_shm_process *p = shm_process_find(env->comm_id, env->peers[env->rank].process);
   if (!p) p = shm_process_make(s);
-  if (!p) {
-    rc = HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank);
-    goto out;
-  }
+  if (!p) HK_GIVE_UP(HK_FAIL(HK_ERR_SYSTEM, "out of memory for the shm transport of rank %d", env->rank), out);
   s->process = p;
   pthread_mutex_lock(&p->lock);
   s->next_member = p->members;

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+#include "../../base/array.h"
 #include "../../base/thread.h"
 #include "../../device/host.h"
 #include "shm_socket.h"
@@ -125,13 +126,9 @@ static bool shm_region_remember(hk_shm_process *p, hk_shm_import *it) {
     *it = p->imports[i];
     kept = true;
   }
-  if (!kept) {
-    hk_shm_import *grown = realloc(p->imports, (p->nimports + 1) * sizeof *grown);
-    if (grown) {
-      p->imports = grown;
-      p->imports[p->nimports++] = *it;
-      kept = true;
-    }
+  if (!kept && HK_RESERVE_NEXT(p->imports, p->nimports)) {
+    p->imports[p->nimports++] = *it;
+    kept = true;
   }
   pthread_mutex_unlock(&p->imports_lock);
   return kept;
@@ -185,13 +182,12 @@ static hk_status shm_region_import(hk_shm_state *s, int peer, hk_shm_import *it)
         s->base.env->rank, peer);
     goto out;
   }
-  if (m.verb != HK_SHM_REGION) {
-    rc = HK_FAIL(HK_ERR_REMOTE,
-                 "rank %d uses memory that it no longer has (region %llu): it must not be freed before "
-                 "the operation is complete",
-                 peer, (unsigned long long)it->region);
-    goto out;
-  }
+  if (m.verb != HK_SHM_REGION)
+    HK_GIVE_UP(HK_FAIL(HK_ERR_REMOTE,
+                       "rank %d uses memory that it no longer has (region %llu): it must not be freed before "
+                       "the operation is complete",
+                       peer, (unsigned long long)it->region),
+               out);
   it->bytes = m.bytes;
   rc = shm_region_map_region(s, peer, fd, it);
 out:

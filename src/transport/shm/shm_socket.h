@@ -8,8 +8,7 @@
  * A datagram is valid only if it contains the communicator's secret and comes from a process of the same user, as the
  * kernel confirms.
  */
-#ifndef HK_TRANSPORT_SHM_SOCKET_H
-#define HK_TRANSPORT_SHM_SOCKET_H
+#pragma once
 #include <sys/socket.h>
 #include <sys/un.h>
 #include "shm_state.h"
@@ -73,4 +72,3 @@ hk_status hk_shm_send_wait(int socket, const hk_wait_env *wait, const hk_shm_mes
  * unless it is NULL. HK_ERR_REMOTE if the process has ended. */
 hk_status hk_shm_receive_wait(int socket, const hk_transport_env *env, int peer, void (*look)(void *), void *arg,
                               hk_shm_message *m, int *fd);
-#endif

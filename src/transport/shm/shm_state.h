@@ -4,8 +4,7 @@
  * record, found by the communicator's id: the arena's mapping, the socket that answers other processes, and imported
  * regions.
  */
-#ifndef HK_TRANSPORT_SHM_STATE_H
-#define HK_TRANSPORT_SHM_STATE_H
+#pragma once
 #include <pthread.h>
 #include "shm.h"
 #include "shm_arena.h"
@@ -141,4 +140,3 @@ hk_status hk_shm_cma_measure(hk_shm_state *s, int peer, bool able, uint32_t *fro
 static inline const hk_shm_fact *hk_shm_fact_of(const void *facts, int rank) {
   return (const hk_shm_fact *)((const char *)facts + (size_t)rank * HK_FACT_BYTES);
 }
-#endif

@@ -11,8 +11,7 @@
  * window of n blocks of equal length; block m belongs to number m. Here the window always covers all blocks, and there
  * is one part, because known plugins support no more.
  */
-#ifndef HK_TRANSPORT_NET_COLLNET_ABI_H
-#define HK_TRANSPORT_NET_COLLNET_ABI_H
+#pragma once
 #include "../plugin/plugin_abi.h"
 
 enum { COLLNET_OLDEST = 8 };
@@ -62,4 +61,3 @@ typedef struct collnet_v {
 _Static_assert(offsetof(collnet_v, make_virtual_device) == 136, "v8's struct is 136 bytes");
 _Static_assert(offsetof(collnet_v, finalize) == 144, "those of v9 and v10 are 144 bytes");
 _Static_assert(sizeof(collnet_v) == 152, "v11's struct is 152 bytes");
-#endif

@@ -3,8 +3,7 @@
  * Shared by the files of CollNet plugins: collnet.c finds a plugin and has the links for sums; collnet_rounds.c has
  * the links for gathers and scatters.
  */
-#ifndef HK_TRANSPORT_NET_COLLNET_PLUGIN_H
-#define HK_TRANSPORT_NET_COLLNET_PLUGIN_H
+#pragma once
 #include "../../collnet.h"
 #include "../plugin/plugin.h"
 #include "collnet_abi.h"
@@ -71,4 +70,3 @@ void hk_collnet_make_link(collnet_state *s, const hk_link_key *key, char *memory
 /* ---- collnet_rounds.c ---- */
 hk_status hk_collnet_open_rounds(collnet_state *s, const hk_link_key *key, hk_link *link);
 hk_status hk_collnet_progress_rounds(collnet_state *s, bool *moved);
-#endif

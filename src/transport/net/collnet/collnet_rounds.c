@@ -2,9 +2,7 @@
 /* Links of a CollNet group in rounds: gathers, and scatters of sums (HK_LINK_GATHER_SEND). The plugin needs the blocks
  * of a round one after another, so a round has its own memory outside the FIFOs. A gather's blocks arrive there, and
  * slots refer to them. Data for a scatter is copied there, and its slots are given back at once. */
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include "../../../program/program.h"
 #include "collnet_plugin.h"
 

@@ -10,21 +10,22 @@
 #include "../../../base/log.h"
 #include "../../../base/rdmacm_abi.h"
 
-static struct hk_rdma_cm {
-  hk_rdma_event_channel *(*create_event_channel)(void);
-  void (*destroy_event_channel)(hk_rdma_event_channel *channel);
-  int (*create_id)(hk_rdma_event_channel *channel, hk_rdma_cm_id **id, void *context, int port_space);
-  int (*destroy_id)(hk_rdma_cm_id *id);
-  int (*resolve_addr)(hk_rdma_cm_id *id, struct sockaddr *from, struct sockaddr *to, int ms);
-  int (*resolve_route)(hk_rdma_cm_id *id, int ms);
-  int (*get_cm_event)(hk_rdma_event_channel *channel, hk_rdma_cm_event **event);
-  int (*ack_cm_event)(hk_rdma_cm_event *event);
-} cm;
-
-#define SYMBOL(member) HK_DL_SYMBOL(struct hk_rdma_cm, member, "rdma_" #member)
-static const hk_dl_symbol symbols[] = {
-    SYMBOL(create_event_channel), SYMBOL(destroy_event_channel), SYMBOL(create_id),    SYMBOL(destroy_id),
-    SYMBOL(resolve_addr),         SYMBOL(resolve_route),         SYMBOL(get_cm_event), SYMBOL(ack_cm_event)};
+#define CM_CALLS(NEED)                                                                                                 \
+  NEED(hk_rdma_event_channel *, create_event_channel, (void), "rdma_create_event_channel")                             \
+  NEED(void, destroy_event_channel, (hk_rdma_event_channel * channel), "rdma_destroy_event_channel")                   \
+  NEED(int, create_id, (hk_rdma_event_channel * channel, hk_rdma_cm_id * *id, void *context, int port_space),          \
+       "rdma_create_id")                                                                                               \
+  NEED(int, destroy_id, (hk_rdma_cm_id * id), "rdma_destroy_id")                                                       \
+  NEED(int, resolve_addr, (hk_rdma_cm_id * id, struct sockaddr * from, struct sockaddr * to, int ms),                  \
+       "rdma_resolve_addr")                                                                                            \
+  NEED(int, resolve_route, (hk_rdma_cm_id * id, int ms), "rdma_resolve_route")                                         \
+  NEED(int, get_cm_event, (hk_rdma_event_channel * channel, hk_rdma_cm_event * *event), "rdma_get_cm_event")           \
+  NEED(int, ack_cm_event, (hk_rdma_cm_event * event), "rdma_ack_cm_event")
+typedef struct api {
+  CM_CALLS(HK_DL_MEMBER)
+} api;
+static api cm;
+static const hk_dl_symbol symbols[] = {CM_CALLS(HK_DL_NEED)};
 static hk_dl library = {.files = {"librdmacm.so.1", "librdmacm.so"},
                         .loss = "the kernel is not asked for RDMA routes",
                         .symbols = symbols,

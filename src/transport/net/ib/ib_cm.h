@@ -4,8 +4,7 @@
  * has the first address, whether there is a route, and whether the neighbour answers. Connections are made without it,
  * and InfiniBand needs no addresses. It is asked for the cause if no data comes through, and by `hocket doctor peer`.
  */
-#ifndef HK_TRANSPORT_NET_IB_CM_H
-#define HK_TRANSPORT_NET_IB_CM_H
+#pragma once
 #include "../../../base/wait.h"
 #include "ib_port.h"
 
@@ -20,4 +19,3 @@ enum { HK_IB_CM_WORDS = 160 };
  * From any thread. */
 hk_ib_cm_answer hk_ib_cm_ask(const hk_wait_env *wait, const hk_ibv_gid *from, const hk_ibv_gid *to, int ms,
                              char words[HK_IB_CM_WORDS]);
-#endif

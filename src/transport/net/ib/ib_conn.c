@@ -7,7 +7,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include "../../../base/array.h"
-#include "../../../base/log.h"
 #include "../../../base/tcp.h"
 
 hk_status hk_ib_conn_new(hk_ib_ctx *x, int peer, int channel, void *arena, size_t arena_bytes, hk_ib_conn **out) {

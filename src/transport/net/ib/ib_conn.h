@@ -45,8 +45,7 @@
  * ib_keys, ib_step (steps of a connection), ib_event, ib_tick (the service thread), ib_remote (one-sided operations),
  * ib (the provider's table).
  */
-#ifndef HK_TRANSPORT_NET_IB_CONN_H
-#define HK_TRANSPORT_NET_IB_CONN_H
+#pragma once
 #include "../../../base/silence.h"
 #include "ib_context.h"
 #include "ib_wire.h"
@@ -257,4 +256,3 @@ hk_status hk_ib_send_message(hk_ib_conn *c, hk_ib_msg *m);
 static inline uint8_t hk_ib_direction(const hk_ib_conn *c, bool sends) {
   return c->dials == sends ? HK_IB_UPWARD : HK_IB_DOWNWARD;
 }
-#endif

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the verbs provider of a rank has: ports, devices, connections, and its lock. */
-#ifndef HK_TRANSPORT_NET_IB_CONTEXT_H
-#define HK_TRANSPORT_NET_IB_CONTEXT_H
+#pragma once
 #include <pthread.h>
 #include "../net.h"
 #include "ib_device.h"
@@ -81,4 +80,3 @@ struct hk_ib_ctx {
 static inline hk_wait_env hk_ib_wait_env(const hk_ib_ctx *x) {
   return (hk_wait_env){.failure = x->env->wait ? x->env->wait->failure : NULL, .spins = 50};
 }
-#endif

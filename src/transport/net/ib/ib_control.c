@@ -2,17 +2,15 @@
 /* A control connection that is lost or silent. RDMA goes on without it: a thread makes a new one, and then the ranks
  * begin a new epoch, because messages of the old one may be lost. While it is silent, an empty write asks the peer's
  * card whether its host is there. */
-#include "ib_control.h"
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdio.h>
-#include <string.h>
 #include <sys/socket.h>
 #include "../../../base/log.h"
 #include "../../../base/tcp.h"
 #include "../../../base/thread.h"
-#include "ib_post.h"
-#include "ib_repair.h"
+#include "ib_data.h"
+#include "ib_state.h"
 
 #define SECOND_NS UINT64_C(1000000000)
 /* The kernel does not end an idle connection before the network has been away for half an hour: a silent host is found

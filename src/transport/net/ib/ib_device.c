@@ -7,7 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_context.h"
 #include "ib_verbs.h"

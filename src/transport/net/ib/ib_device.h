@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of the verbs provider: opening them, completion queues, and registrations of memory. */
-#ifndef HK_TRANSPORT_NET_IB_DEVICE_H
-#define HK_TRANSPORT_NET_IB_DEVICE_H
+#pragma once
 #include <poll.h>
 #include "ib_port.h"
 #include "ib_wire.h"
@@ -54,4 +53,3 @@ bool hk_ib_arm(hk_ib_ctx *x, struct pollfd fds[HK_IB_PORTS]);
 void hk_ib_read_notifications(hk_ib_ctx *x, const struct pollfd fds[HK_IB_PORTS]);
 /* The state of a port as text: "DOWN", "ACTIVE", ... */
 const char *hk_ib_port_state(hk_ib_ctx *x, const hk_ib_device *d, int port);
-#endif

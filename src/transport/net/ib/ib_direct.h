@@ -2,8 +2,7 @@
 /* Data direct: some of NVIDIA's cards have a second PCI function, beside a GPU, by which they access the GPU's memory
  * over PCI alone, although the card itself is attached to the CPU. libmlx5 registers memory for it, in newer versions
  * of rdma-core: 56 has it, 50 has not. */
-#ifndef HK_TRANSPORT_NET_IB_DIRECT_H
-#define HK_TRANSPORT_NET_IB_DIRECT_H
+#pragma once
 #include "../../../base/sysfs.h"
 #include "../gdr.h"
 #include "ib_verbs.h"
@@ -20,4 +19,3 @@ hk_path_class hk_ib_pci_class(const char *a, const char *b); /* of two PCI funct
 /* As ibv_reg_dmabuf_mr from offset 0 on, for access by the data-direct function; NULL with errno. Only if the card has
  * one. */
 hk_ibv_mr *hk_ib_direct_register(hk_ibv_pd *pd, size_t bytes, uint64_t iova, int fd, int access);
-#endif

@@ -1,18 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Epochs of queue pairs: what ends one, and how both ranks begin the next one. */
-#include "ib_epoch.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "../../../base/log.h"
+#include "ib_data.h"
 #include "ib_device.h"
-#include "ib_path.h"
-#include "ib_qp.h"
-#include "ib_receive.h"
-#include "ib_repair.h"
-#include "ib_rings.h"
-#include "ib_slots.h"
-#include "ib_timeout.h"
+#include "ib_state.h"
 #include "ib_verbs.h"
 
 /* Stops the queue pairs, takes in everything that has arrived, and destroys them. Nothing arrives after it. */

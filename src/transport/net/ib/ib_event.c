@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Events of the devices: what a connection does about them, and devices that fail and come back. */
-#include "ib_event.h"
 #include <stdio.h>
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_device.h"
 #include "ib_memory.h"
-#include "ib_path.h"
-#include "ib_repair.h"
+#include "ib_state.h"
 #include "ib_verbs.h"
 
 #define SECOND_NS UINT64_C(1000000000)

@@ -8,15 +8,12 @@
  * by PCI's ordering rules. Either the driver does it (limits.rdma_flush), or the card, with a queue pair that is
  * connected to itself. A card's read completes only its own writes, so each card that has written since its last read
  * does one. */
-#include "ib_flush.h"
 #include <stdio.h>
 #include <string.h>
 #include "../../../base/param.h"
+#include "ib_data.h"
 #include "ib_gdr.h"
-#include "ib_path.h"
-#include "ib_post.h"
-#include "ib_repair.h"
-#include "ib_slots.h"
+#include "ib_state.h"
 #include "ib_verbs.h"
 
 /* A queue pair that is connected to itself reaches the card's own memory regions, by its port's loopback. */

@@ -3,8 +3,7 @@
  * GPUDirect RDMA with verbs: registers a GPU's memory with a card. Whether a GPU and a card support it is found by a
  * trial.
  */
-#ifndef HK_TRANSPORT_NET_IB_GDR_H
-#define HK_TRANSPORT_NET_IB_GDR_H
+#pragma once
 #include "../gdr.h"
 #include "ib_verbs.h"
 
@@ -37,4 +36,3 @@ const char *hk_ib_gpu_words(const hk_ib_gpu_memory *m);
  * result. */
 hk_status hk_ib_gpu_probe(const struct hk_settings *set, const hk_ibv *api, hk_ibv_context *card, hk_device *gpu,
                           void *page, hk_ib_gpu_memory *out);
-#endif

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Payloads in a GPU's memory (GPUDirect RDMA): which cards register it. ib_flush.c makes visible to the GPU what
  * they have written. */
-#include "ib_gpu.h"
 #include <stdio.h>
 #include "../../../base/log.h"
 #include "../../../program/program.h"
 #include "ib_device.h"
 #include "ib_direct.h"
 #include "ib_gdr.h"
-#include "ib_path.h"
+#include "ib_memory.h"
+#include "ib_state.h"
 
 /* ---- which cards ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Keys of windows for one-sided operations: the origin asks for them over the control socket, the target answers. */
-#include "ib_keys.h"
 #include "../../remote.h"
+#include "ib_data.h"
 #include "ib_memory.h"
 
 hk_status hk_ib_keys_asked(hk_ib_conn *c, const hk_ib_msg *m) {

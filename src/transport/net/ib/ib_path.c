@@ -2,12 +2,12 @@
 /* The paths of a connection: the best pair of GIDs, and with it the pairs of other ports of the same two cards. The
  * lower rank chooses them from the list that both ranks have. Also the registration of the connection's memory with the
  * paths' devices. */
-#include "ib_path.h"
 #include <stdio.h>
 #include <string.h>
 #include "ib_cm.h"
 #include "ib_device.h"
-#include "ib_gpu.h"
+#include "ib_memory.h"
+#include "ib_state.h"
 #include "ib_verbs.h"
 
 enum { TRIES_OF_A_PROVEN_PAIR = 4 };

@@ -10,11 +10,10 @@
  * are waited for. Messages that are sent again on new queue pairs go to places that were announced again, or to the
  * FIFO. If an operation ends in an error while places are announced, the queue pairs that could write to them end first
  * (hk_ib_place_withdraw). */
-#include "ib_place.h"
 #include "../../../base/log.h"
+#include "ib_data.h"
 #include "ib_memory.h"
-#include "ib_post.h"
-#include "ib_qp.h"
+#include "ib_state.h"
 
 enum {
   TABLE_IN = 128, /* after the credits */

@@ -3,7 +3,6 @@
 #include "ib_port.h"
 #include <arpa/inet.h>
 #include <ifaddrs.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

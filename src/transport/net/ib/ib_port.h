@@ -7,8 +7,7 @@
  * those of two, then each rank's order of its ports decides. Both ranks sort the same list and get the same order.
  * Nothing here has state, so every function may run on any thread.
  */
-#ifndef HK_TRANSPORT_NET_IB_PORT_H
-#define HK_TRANSPORT_NET_IB_PORT_H
+#pragma once
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -135,4 +134,3 @@ bool hk_ib_pairs_go_together(const hk_ib_port *mine, const hk_ib_port *theirs, c
 const char *hk_ib_pair_words(const hk_ib_port *mine, const hk_ib_port *theirs, const hk_ib_pair *pair, char text[64]);
 /* "::ffff:10.0.0.1" */
 const char *hk_ib_gid_text(const hk_ibv_gid *gid, char text[48]);
-#endif

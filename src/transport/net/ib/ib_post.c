@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Requests of the queue pairs: receives, writes, and empty writes. */
-#include "ib_post.h"
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
+#include "ib_data.h"
 
 static hk_status post_failed(hk_ib_conn *c, const char *what, int err) {
   char cause[120];

@@ -1,15 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Queue pairs: making them on the chosen ports, connecting them to the peer's, and their timeouts. */
-#include "ib_qp.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
+#include "ib_data.h"
 #include "ib_device.h"
-#include "ib_flush.h"
-#include "ib_path.h"
-#include "ib_post.h"
+#include "ib_state.h"
 #include "ib_verbs.h"
 
 static hk_status ib_qp_make_qp(hk_ib_conn *c, hk_ib_qp *q, hk_ib_path *path) {

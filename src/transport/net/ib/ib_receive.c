@@ -1,14 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Receiving: completions of requests, and messages that have arrived and go to the lane. */
-#include "ib_receive.h"
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
-#include "ib_flush.h"
-#include "ib_place.h"
-#include "ib_post.h"
-#include "ib_repair.h"
-#include "ib_rings.h"
+#include "ib_data.h"
+#include "ib_state.h"
 
 enum { POLLED = 16 };
 

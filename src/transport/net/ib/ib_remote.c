@@ -9,17 +9,12 @@
  * After a fault the origin asks again, and learns the counter's value: the old queue pairs are gone then, so it is
  * final. If it is the new one, the put has arrived; otherwise all of it is written again. The target cannot have seen
  * the signal, so it does not use the data yet. */
-#include "ib_remote.h"
 #include <string.h>
 #include "../../../base/tcp.h"
 #include "../../remote.h"
-#include "ib_gpu.h"
-#include "ib_keys.h"
+#include "ib_data.h"
 #include "ib_memory.h"
-#include "ib_post.h"
-#include "ib_receive.h"
-#include "ib_step.h"
-#include "ib_tick.h"
+#include "ib_state.h"
 
 enum { STAGE = 65536, DIRECT = 1 << 20 }; /* most bytes of one write: copied, from the user's registered memory */
 

@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Failures of a connection: whether it is repaired by a new epoch of queue pairs or ends with an error, and what the
  * error says. */
-#include "ib_repair.h"
 #include <string.h>
 #include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "ib_device.h"
-#include "ib_path.h"
-#include "ib_timeout.h"
+#include "ib_state.h"
 #include "ib_verbs.h"
 
 #define MS 1000000u

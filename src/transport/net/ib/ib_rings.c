@@ -1,13 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The FIFOs of a connection's ends: registering them, announcing them to the peer, and the fallback to another network
  * if that is refused. */
-#include "ib_rings.h"
 #include <stdio.h>
 #include "../../../base/log.h"
+#include "ib_data.h"
 #include "ib_device.h"
-#include "ib_path.h"
-#include "ib_qp.h"
-#include "ib_repair.h"
+#include "ib_state.h"
 
 /* A registration's mr->addr is an offset in a dma-buf, not the address. */
 void hk_ib_fill_rings(const hk_ib_conn *c, hk_ib_msg *m) {

@@ -1,13 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sending: requests for slots that the lane has filled, and credits for those that it has read. */
-#include "ib_send.h"
 #include <string.h>
 #include "../../../base/param.h"
+#include "ib_data.h"
 #include "ib_device.h"
 #include "ib_memory.h"
-#include "ib_place.h"
-#include "ib_post.h"
-#include "ib_slots.h"
 
 /* Fills the header of slot k, with the current credit. */
 static void send_fill_header(hk_ib_conn *c, uint64_t k, hk_ib_header *h) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Numbers of a connection's slots: sent, arrived, and given back. */
-#include "ib_slots.h"
 #include <string.h>
+#include "ib_data.h"
 
 void hk_ib_give_back(hk_ib_conn *c) {
   uint64_t k = c->tx.given;

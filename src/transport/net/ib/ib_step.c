@@ -1,20 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps of a connection: opening the control socket, and what the peer's messages and the time ask for. */
-#include "ib_step.h"
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include "../../../base/param.h"
 #include "../../../base/tcp.h"
-#include "ib_control.h"
-#include "ib_epoch.h"
-#include "ib_gpu.h"
-#include "ib_keys.h"
-#include "ib_post.h"
-#include "ib_qp.h"
-#include "ib_repair.h"
-#include "ib_rings.h"
-#include "ib_slots.h"
+#include "ib_data.h"
+#include "ib_memory.h"
+#include "ib_state.h"
 
 #define MS 1000000u
 enum { LOOK_MS = 50 }; /* between two reads of the control socket of a connection that is up */

@@ -1,15 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The service thread's part: it goes on with connections while the rank is outside of the library. */
-#include "ib_tick.h"
 #include <sys/epoll.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
-#include "../../../base/log.h"
 #include "../../../base/service.h"
-#include "ib_event.h"
-#include "ib_receive.h"
-#include "ib_send.h"
-#include "ib_step.h"
+#include "ib_data.h"
+#include "ib_state.h"
 
 /* Runs on the service thread every HK_IB_TICK_MS, and does something if no lane has made progress since: a peer may
  * need this rank's part in repairing a connection, or messages that were lost. It delivers nothing: only the lanes'

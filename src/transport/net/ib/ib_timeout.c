@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Times of the cards: how long a queue pair waits for an answer, and when a card gives up. */
-#include "ib_timeout.h"
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <string.h>
 #include <sys/socket.h>
 #include "../../../base/param.h"
+#include "ib_state.h"
 
 /* A card may wait up to four times its timeout before it sends again. */
 uint64_t hk_ib_gives_up_ns(unsigned timeout, unsigned retries) {

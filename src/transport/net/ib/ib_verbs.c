@@ -10,37 +10,9 @@
 
 static hk_ibv functions;
 
-#define SYMBOL(member) HK_DL_SYMBOL(hk_ibv, member, "ibv_" #member)
-#define OPTIONAL(member) HK_DL_OPTIONAL(hk_ibv, member, "ibv_" #member)
-static const hk_dl_symbol symbols[] = {
-    SYMBOL(get_device_list),
-    SYMBOL(free_device_list),
-    SYMBOL(open_device),
-    SYMBOL(close_device),
-    SYMBOL(query_device),
-    SYMBOL(query_port),
-    SYMBOL(query_gid),
-    SYMBOL(get_async_event),
-    SYMBOL(ack_async_event),
-    SYMBOL(alloc_pd),
-    SYMBOL(dealloc_pd),
-    SYMBOL(reg_mr),
-    OPTIONAL(reg_mr_iova2),
-    OPTIONAL(reg_dmabuf_mr),
-    SYMBOL(dereg_mr),
-    SYMBOL(create_cq),
-    SYMBOL(destroy_cq),
-    SYMBOL(create_comp_channel),
-    SYMBOL(destroy_comp_channel),
-    SYMBOL(get_cq_event),
-    SYMBOL(ack_cq_events),
-    SYMBOL(create_qp),
-    SYMBOL(modify_qp),
-    SYMBOL(destroy_qp),
-    OPTIONAL(query_ece),
-    OPTIONAL(set_ece),
-    OPTIONAL(fork_init),
-};
+#define NEED(type, member, arguments) HK_DL_SYMBOL(hk_ibv, member, "ibv_" #member),
+#define MAY(type, member, arguments) HK_DL_OPTIONAL(hk_ibv, member, "ibv_" #member),
+static const hk_dl_symbol symbols[] = {HK_IBV_CALLS(NEED, MAY)};
 static hk_dl library = {.files = {"libibverbs.so.1", "libibverbs.so"},
                         .loss = "InfiniBand and RoCE are off",
                         .symbols = symbols,

@@ -3,8 +3,7 @@
  * What the two ends of an RDMA connection send each other: the messages of the control socket, and what cards write
  * into the peer's memory. ib_conn.h says how it is used.
  */
-#ifndef HK_TRANSPORT_NET_IB_WIRE_H
-#define HK_TRANSPORT_NET_IB_WIRE_H
+#pragma once
 #include "../../link.h" /* HK_LINK_AHEAD */
 #include "ib_port.h"
 
@@ -126,4 +125,3 @@ typedef struct hk_ib_header {
   uint32_t reserved;
 } hk_ib_header;
 _Static_assert(sizeof(hk_ib_header) == HK_IB_HEADER, "the payload after it is aligned");
-#endif

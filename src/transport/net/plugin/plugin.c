@@ -7,7 +7,6 @@
 #include <sys/mman.h>
 #include <time.h>
 #include "../../../base/array.h"
-#include "../../../base/log.h"
 #include "../../../base/param.h"
 #include "../../../program/program.h"
 
@@ -289,10 +288,8 @@ static hk_status plugins_open(void *ctx, hk_net_end *end) {
   e->device = &x->plugin.devices[end->key.channel % x->plugin.ndevices];
   e->ring = aligned_alloc(HK_PLUGIN_ENTRY, slots * HK_PLUGIN_ENTRY);
   e->owner = calloc(slots, sizeof *e->owner);
-  if (!e->ring || !e->owner || !HK_RESERVE(x->ends, x->room, x->nends + 1)) {
-    rc = HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer);
-    goto out;
-  }
+  if (!e->ring || !e->owner || !HK_RESERVE(x->ends, x->room, x->nends + 1))
+    HK_GIVE_UP(HK_FAIL_ERRNO("no memory for a link to rank %u", end->key.peer), out);
   x->ends[x->nends++] = e;
   memset(e->ring, 0, slots * HK_PLUGIN_ENTRY);
   e->lane[0].memory = e->ring;

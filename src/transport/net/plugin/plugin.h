@@ -18,8 +18,7 @@
  * loaded libraries. Of the plugin's calls, listen and the first connect are made on a thread of the communicator's own
  * (plugin_thread.c).
  */
-#ifndef HK_TRANSPORT_NET_PLUGIN_H
-#define HK_TRANSPORT_NET_PLUGIN_H
+#pragma once
 #include <pthread.h>
 #include "../../../base/silence.h"
 #include "../net.h"
@@ -263,4 +262,3 @@ hk_status hk_plugin_gpu_flush(hk_plugin_end *e, hk_plugin_lane *l, bool *moved);
 extern const hk_net_provider hk_net_plugins;
 /* Like hk_net_plugins.init, but *ctx is NULL if no plugin is to be used; `name` gets the plugin's name. */
 hk_status hk_net_plugins_init(const hk_transport_env *env, const char *wanted, void **ctx, char name[HK_NET_NAME]);
-#endif

@@ -16,8 +16,7 @@
  * Results are ncclResult_t's, declared as int because this folder does not include nccl.h. connect and accept may leave
  * the comm NULL, and isend and irecv the request: then the call is to be repeated later.
  */
-#ifndef HK_TRANSPORT_NET_PLUGIN_ABI_H
-#define HK_TRANSPORT_NET_PLUGIN_ABI_H
+#pragma once
 #include <stddef.h>
 #include <stdint.h>
 #include "../../../base/plugin.h"
@@ -165,4 +164,3 @@ _Static_assert(sizeof(net_plugin_properties_v7) == 56, "as NCCL lays it out");
 _Static_assert(sizeof(net_plugin_properties_v8) == 64, "as NCCL lays it out");
 _Static_assert(sizeof(net_plugin_properties_v9) == 104, "as NCCL lays it out");
 _Static_assert(sizeof(net_plugin_properties_v11) == 112, "as NCCL lays it out");
-#endif

@@ -5,10 +5,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <unistd.h>
 #include "../../../base/log.h"
 #include "../../../base/tcp.h"
 #include "plugin.h"

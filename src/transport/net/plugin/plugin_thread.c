@@ -10,7 +10,6 @@
  * HOCKET_LEAVE_TIMEOUT. From then on the plugin's thread is alone. When the blocking call returns, it makes the
  * remaining calls of its list, and then frees the memory that they need. */
 #include "../../../base/log.h"
-#include "../../../base/param.h"
 #include "../../../base/thread.h"
 #include "plugin.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <unistd.h>
+#include "../../../base/array.h"
 #include "../../../base/iface.h"
 #include "../../../base/log.h"
 #include "../../../base/param.h"
@@ -35,8 +36,8 @@ typedef struct socket_ctx {
   uint32_t lead_max;
   char congestion[16]; /* the system's choice of congestion control; empty: not known */
   int epoll;
-  hk_socket_conn **conns, **waiting; /* [room] */
-  int nconns, room, nconnecting;
+  hk_socket_conn **conns, **waiting; /* with room for nconns */
+  int nconns, nconnecting;
   int nblocked;  /* connections whose kernel buffers were full at the last poll */
   unsigned idle; /* polls that moved nothing */
   uint64_t next_check_ns;
@@ -247,15 +248,7 @@ static hk_status socket_new_conn(socket_ctx *x, int peer, int channel, hk_socket
   socket_fact_of(x, x->env->rank, &facts[x->env->rank > peer]);
   socket_fact_of(x, peer, &facts[x->env->rank < peer]);
   const int n = hk_socket_count(&facts[0], &facts[1], socket_same_host(x, peer), x->env->nranks);
-  if (x->nconns == x->room) {
-    int room = x->room ? 2 * x->room : 16;
-    void *conns = realloc(x->conns, (size_t)room * sizeof *x->conns);
-    if (conns) x->conns = conns;
-    void *waiting = realloc(x->waiting, (size_t)room * sizeof *x->waiting);
-    if (waiting) x->waiting = waiting;
-    if (!conns || !waiting) goto no_memory;
-    x->room = room;
-  }
+  if (!HK_RESERVE_NEXT(x->conns, x->nconns) || !HK_RESERVE_NEXT(x->waiting, x->nconns)) goto no_memory;
   c = calloc(1, sizeof *c + (size_t)n * sizeof c->wires[0]);
   if (!c || !(c->rx.ahead = malloc(HK_AHEAD_BYTES))) goto no_memory;
   c->rx.ahead_room = HK_AHEAD_BYTES;

@@ -12,8 +12,7 @@
  * If there are more sockets than parts of HK_PART_MIN bytes, the first one carries only headers, and messages take
  * turns on the others.
  */
-#ifndef HK_TRANSPORT_NET_SOCKET_H
-#define HK_TRANSPORT_NET_SOCKET_H
+#pragma once
 #include "../../../base/addr.h"
 #include "../../../base/silence.h"
 #include "../net.h"
@@ -166,4 +165,3 @@ bool hk_socket_threads_have(const hk_socket_threads *p, unsigned s);
 void hk_socket_threads_post(hk_socket_threads *p, unsigned s, hk_socket_job *job);
 /* Waits until no job of the connection uses memory of the user or the link. */
 void hk_socket_settle(hk_socket_conn *c);
-#endif
