@@ -206,8 +206,8 @@ hk_machine hk_machine_as(const hk_machine *m, hk_protocol protocol, int channels
   }
   as.wire = 1 / p->efficiency;
   as.sync_us *= p->sync;
-  as.copy_us_per_b /= p->copy;
-  as.gamma_us_per_b /= p->copy;
+  as.copy_us_per_b /= p->efficiency;
+  as.gamma_us_per_b /= p->efficiency;
   as.channel_us_per_b /= p->copy;
   as.channels = channels;
   as.far_lines = m->team.overlap && protocol == HK_PROTO_LL ? HK_GPU_LL_NET_MAX : 0;

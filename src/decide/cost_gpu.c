@@ -86,10 +86,12 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
   if (s->far_fan > 1 && (int)s->far_fan >= m->team.nhosts - 1 && s->most.crossing > 0) us *= MEET;
-  /* On each ring order, another port of a host may be the busiest. */
+  /* On each ring order, or each of a GPU's ports, another port of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
-  return fmax(us, o->traffic.far[m->channels >= o->orders ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
+  if (m->channels < o->traffic.turns) return fmax(us, o->traffic.far[k] * m->between.one_us_per_b);
+  const double c = m->channels, turns = fmax(1, o->traffic.turns); /* more channels use some of them once more */
+  return fmax(us, o->traffic.far[HK_TRAFFIC_ORDERS] * m->between.one_us_per_b * ceil(c / turns - ROUNDING) * turns / c);
 }
 
 /* The busiest link's or memory's time. */

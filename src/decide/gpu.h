@@ -8,6 +8,10 @@
 /* From a call to the first instruction, and from the last one to the end that a stream sees: the part of NCCL's latency
  * model (src/graph/tuning.cc, baseLat of a ring with LL) that does not depend on the steps. */
 #define HK_GPU_LAUNCH_US 6.6
+/* The same on AMD's GPUs: RCCL takes 13.1 us for 1 KiB on 8 MI300X, 7.6 us for 4 KiB in a graph
+ * (rocm.blogs.amd.com/software-tools-optimization/mi300x-rccl-xgmi). */
+#define HK_GPU_AMD_LAUNCH_US 10.6
+static inline double hk_gpu_launch_us(int sm) { return sm >= 900 ? HK_GPU_AMD_LAUNCH_US : HK_GPU_LAUNCH_US; }
 /* Time that the kernel of small messages saves (docs/results/sass.md): three round trips of 0.15 us, and about 130
  * instructions of 1 to 4 cycles.  It runs one-shot programs with LL, of at most HK_GPU_SMALL_SOURCES ranks and
  * HK_GPU_LL_MAX bytes a channel. */
@@ -45,9 +49,9 @@
 /* The exponent x that combines two bounds of a time: lower^(1 - x) upper^x. The lower bound assumes no contention, the
  * upper bound permanent contention. Fitted to the simulator's event level at 64 ranks. */
 #define HK_GPU_SHARED 0.3
-/* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw. AMD's
- * (from 900 on) get the value of the oldest: nothing is published. */
+/* GB/s that one lane (a thread block) moves, by hk_gpu_info.sm: NCCL's perChMaxRingLL128Bw and perChMaxTreeBw (from 100
+ * on: of its version 2.30). AMD's (from 900 on): with it 8 MI355X nearly reach the 407 GB/s that Oracle measured. */
 static inline double hk_gpu_lane_gbps(int sm) {
-  return sm >= 900 ? 20 : sm >= 100 ? 40 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20;
+  return sm >= 900 ? 30 : sm >= 100 ? 70 : sm >= 90 ? 36.7 : sm >= 80 ? 24 : 20;
 }
 #endif

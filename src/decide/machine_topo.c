@@ -174,7 +174,7 @@ static void machine_topo_describe_gpus(hk_machine *m, const home *h, const hk_se
   m->team.overlap = true;
   m->copy_us_per_b = machine_topo_max(m->copy_us_per_b, 2 / memory / 1000); /* read and written */
   m->gamma_us_per_b = machine_topo_max(m->gamma_us_per_b, 1 / memory / 1000);
-  m->launch_us = HK_GPU_LAUNCH_US;
+  m->launch_us = hk_gpu_launch_us(g->sm);
   m->sync_us = m->far_sync_us = HK_GPU_SYNC_US;
   m->channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US;
   m->channel_us_per_b = machine_topo_max(m->channel_us_per_b, 1 / hk_gpu_lane_gbps(g->sm) / 1000);
@@ -242,7 +242,7 @@ hk_machine hk_machine_of_gpus(const hk_gpu_facts *f, const hk_constants *constan
                   .team.overlap = true,
                   .copy_us_per_b = sharers * p.copy_us_per_b,
                   .gamma_us_per_b = sharers * p.gamma_us_per_b,
-                  .launch_us = HK_GPU_LAUNCH_US,
+                  .launch_us = hk_gpu_launch_us(f->sm),
                   .sync_us = HK_GPU_SYNC_US,
                   .far_sync_us = HK_GPU_SYNC_US,
                   .channel_us = HK_GPU_CHANNEL_US + HK_GPU_STAGGER_US,

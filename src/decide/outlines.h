@@ -36,8 +36,10 @@ typedef struct hk_traffic {
   double all_us;   /* the same if all steps are under way at once */
   double one_us;   /* the same on one ring order alone */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
-   * message is divided among the first 2^k ring orders; the last: among all. */
+   * message is divided among the first 2^k ring orders; the last: among all. On a single order, channels use the ports
+   * near their GPUs in turn. */
   double far[HK_TRAFFIC_ORDERS + 1];
+  int turns; /* so many orders or ports */
 } hk_traffic;
 
 typedef struct hk_outline {

@@ -17,5 +17,5 @@ const hk_protocol_info hk_protocols[HK_PROTO_COUNT] = {
                         .about = "a flag in every 128 bytes: little latency, 120/128 of the bandwidth",
                         .efficiency = 120.0 / 128,
                         .sync = 0.35,
-                        .copy = 120.0 / 128},
+                        .copy = 1.0 / 3},
 };

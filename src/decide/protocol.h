@@ -17,7 +17,9 @@ typedef struct hk_protocol_info {
   const char *about; /* one line */
   double efficiency; /* bytes of payload to bytes on the link */
   double sync;       /* part of hk_machine.sync_us that is added to a message's link latency */
-  double copy;       /* bandwidth of copies and reductions relative to Simple's: flags are checked word by word */
+  /* A lane's bandwidth relative to Simple's. LL128: a warp waits for 4 lines before it asks for the next ones. NCCL's
+   * channels reach 7 GB/s with it on A100 (174 GB/s of 24 channels, 55 of 8), of 24 with Simple. */
+  double copy;
 } hk_protocol_info;
 extern const hk_protocol_info hk_protocols[HK_PROTO_COUNT];
 #endif

@@ -20,6 +20,7 @@ typedef struct look {
   double *all;   /* in all */
   double *own;   /* [wires->n] time of each rank's messages in one round, one after another */
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
+  double *left, *entered;  /* [period] those of each rank */
   size_t nports;           /* of all hosts, each with one more for each ring order; one for each rank if not known */
   double hops, hops_us;    /* of all messages so far, the sum of their latencies */
 } look;
@@ -39,27 +40,31 @@ static bool traffic_at_end(const look *l, int k, int rank, int by) {
   return hk_layout_host_of(l->layout, hk_layout_at(l->layout, k, next)) != hk_layout_host_of(l->layout, rank);
 }
 
-/* The network port of a rank's messages to or from another rank of another host, on ring order k. The search has given
- * each order ports of its own where the ring changes hosts. */
+/* The network port of a rank's messages to or from another rank of another host, on ring order k (or channel k, if all
+ * have one order). The search has given each order ports of its own where the ring changes hosts. */
 static size_t traffic_port(const look *l, int k, int rank, int other) {
   const int in_period = rank % l->period;
   if (!l->wires->nports) return (size_t)in_period;
-  const bool forth = traffic_at_end(l, k, rank, 1) && traffic_at_end(l, k, other, -1);
-  const bool back = traffic_at_end(l, k, rank, -1) && traffic_at_end(l, k, other, 1);
   const size_t host = (size_t)hk_layout_host_of(l->layout, in_period), each = l->wires->nports + (size_t)l->orders;
-  if (l->orders > 1 && (forth || back)) return host * each + l->wires->nports + (size_t)k;
+  if (l->orders > 1) {
+    const bool forth = traffic_at_end(l, k, rank, 1) && traffic_at_end(l, k, other, -1);
+    const bool back = traffic_at_end(l, k, rank, -1) && traffic_at_end(l, k, other, 1);
+    if (forth || back) return host * each + l->wires->nports + (size_t)k;
+  }
   const hk_ports *p = &l->wires->ports[hk_layout_local_of(l->layout, rank) % l->wires->n];
   return host * each + p->at[(uint32_t)k % p->n];
 }
 
 /* Adds one message: between ranks of the first host to the load of its links, between hosts to that of both ranks. */
 static void traffic_send(look *l, double *load, int k, int from, int to, double bytes) {
-  from = traffic_rank_on(l, k, from);
-  to = traffic_rank_on(l, k, to);
+  from = traffic_rank_on(l, l->orders > 1 ? k : 0, from);
+  to = traffic_rank_on(l, l->orders > 1 ? k : 0, to);
   const int host = hk_layout_host_of(l->layout, from);
   if (host != hk_layout_host_of(l->layout, to)) {
     l->sent[traffic_port(l, k, from, to)] += bytes;
     l->received[traffic_port(l, k, to, from)] += bytes;
+    l->left[from % l->period] += bytes;
+    l->entered[to % l->period] += bytes;
     return;
   }
   if (host != 0 || !l->wires->n) return;
@@ -128,23 +133,46 @@ static double traffic_round(look *l) {
   return steps > 1 ? sqrt(fmax(at_once, own / fmax(1, senders)) * in_turn) : in_turn;
 }
 
+/* The time of a byte over a GPU's own link on the way to its ports, relative to that over one; 0: it has only one. */
+static double traffic_own_link(const look *l, int rank) {
+  const int local = hk_layout_local_of(l->layout, rank) % l->wires->n;
+  const hk_ports *p = &l->wires->ports[local];
+  const uint32_t port = l->wires->paths->topo->first_of[HK_NODE_NET] + p->at[0];
+  const hk_path *path = hk_path_between(l->wires->paths, l->wires->nodes[local], port);
+  if (p->n < 2 || !path->nhops) return 0;
+  const double own = (double)l->wires->paths->topo->edges[l->wires->paths->hops[path->first]].gbps;
+  return own > 0 ? (double)path->gbps / own : 0;
+}
+
 /* The most bytes that a port has sent to other hosts so far, or received from there. */
 static double traffic_far(const look *l) {
   double most = 0;
   for (size_t r = 0; r < l->nports; r++) most = fmax(most, fmax(l->sent[r], l->received[r]));
+  for (int r = 0; r < l->period && l->orders == 1 && l->wires->nports; r++)
+    most = fmax(most, fmax(l->left[r], l->entered[r]) * traffic_own_link(l, r));
   return most;
+}
+
+/* Channels use so many ring orders in turn, or so many ports near their GPUs. */
+static int traffic_turns(const look *l) {
+  uint32_t most = 1;
+  if (l->orders > 1 || !l->wires->nports) return l->orders;
+  for (int i = 0; i < l->wires->n; i++)
+    if (l->wires->ports[i].n > most) most = l->wires->ports[i].n;
+  return (int)most;
 }
 
 /* The ring orders one after another, each alone, and their sum between hosts. */
 static void traffic_orders(look *l, hk_traffic *out) {
-  memset(l->sent, 0, 2 * l->nports * sizeof *l->sent);
-  for (int k = 0, bit = 0; k < l->orders; k++) {
+  out->turns = traffic_turns(l);
+  memset(l->sent, 0, 2 * (l->nports + (size_t)l->period) * sizeof *l->sent);
+  for (int k = 0, bit = 0; k < out->turns; k++) {
     for (uint32_t i = 0; i < l->s->nmaps; i++) traffic_add(l, l->step, k, &l->s->maps[i], 1);
     out->one_us = fmax(out->one_us, traffic_carry(l, l->step));
     memset(l->step, 0, l->nedges * sizeof *l->step);
     if (k + 1 == 1 << bit && bit < HK_TRAFFIC_ORDERS) out->far[bit++] = traffic_far(l) / (k + 1);
   }
-  out->far[HK_TRAFFIC_ORDERS] = traffic_far(l) / l->orders;
+  out->far[HK_TRAFFIC_ORDERS] = traffic_far(l) / out->turns;
 }
 
 hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int root, const hk_layout *layout,
@@ -159,7 +187,7 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
       .period = s->period,
       .root = root,
       .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * (wires->nports + (size_t)orders) : (size_t)s->period};
-  l.step = calloc(3 * (size_t)edges + (size_t)wires->n + 2 * l.nports, sizeof *l.step);
+  l.step = calloc(3 * (size_t)edges + (size_t)wires->n + 2 * (l.nports + (size_t)l.period), sizeof *l.step);
   *out = (hk_traffic){.alpha_us = 0};
   if (!l.step) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the traffic of %d ranks", s->nranks);
   l.round = l.step + edges;
@@ -167,6 +195,8 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
   l.own = l.all + edges;
   l.sent = l.own + wires->n;
   l.received = l.sent + l.nports;
+  l.left = l.received + l.nports;
+  l.entered = l.left + l.period;
   while (l.at < s->nmaps) out->turns_us += traffic_round(&l);
   out->all_us = traffic_carry(&l, l.all);
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;

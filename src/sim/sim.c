@@ -283,7 +283,7 @@ static bool sim_is_small(hk_sim *s, const hk_simulator *x, const hk_decision *d)
 
 static hk_status sim_report(hk_sim *s, const hk_simulator *x, const hk_decision *d, size_t bytes, bool graph,
                             hk_sim_result *out) {
-  out->us = s->finished + (s->gpu ? HK_GPU_LAUNCH_US + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
+  out->us = s->finished + (s->gpu ? x->machine.launch_us + HK_GPU_CHANNEL_US * (s->all_channels - 1) : 0);
   if (sim_is_small(s, x, d)) out->us -= HK_GPU_SMALL_SAVES_US;
   if (s->gpu && graph) out->us -= HK_GPU_GRAPH_SAVES_US;
   out->priced_us = d->us;

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "../base/param.h"
+#include "../decide/accuracy.h"
 #include "../decide/outlines.h"
 #include "../program/layout.h"
 #include "../run/tuner.h"
@@ -54,6 +55,21 @@ void hk_tool_remarks(const hk_topo *t, FILE *to) {
   if (!t->remarks || !t->remarks[0]) return;
   fprintf(to, "\nRemarks:\n");
   hk_tool_wrap(to, 2, t->remarks);
+}
+
+const char *hk_tool_accuracy(char *text, const hk_cluster *c, size_t first, size_t last, bool prices) {
+  int n = snprintf(text, HK_ACCURACY_TEXT, "The constants are defaults, not measured (docs/simulator.md).");
+  if (!hk_topo_count(c->kinds[0], HK_NODE_GPU)) return text;
+  if (prices)
+    n += snprintf(text + n, HK_ACCURACY_TEXT - (size_t)n, " Prices are within %d%% of simulated times.",
+                  HK_PRICE_PERCENT);
+  n += snprintf(text + n, HK_ACCURACY_TEXT - (size_t)n, " Of ten published times eight are");
+  const int from = hk_accuracy_class(first), to = hk_accuracy_class(last);
+  for (int k = from; k <= to; k++)
+    n += snprintf(text + n, HK_ACCURACY_TEXT - (size_t)n, "%s %g to %g times%s %s%s", k > from ? "," : "",
+                  hk_accuracies[k].low, hk_accuracies[k].high, k > from ? "" : " the simulated", hk_accuracies[k].sizes,
+                  k == to ? "." : "");
+  return text;
 }
 
 /* ---- the inputs of a choice ---- */

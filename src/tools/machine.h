@@ -15,6 +15,10 @@ struct hk_layout;   /* program/layout.h */
 int hk_tool_machine(hk_cluster **out, const char *words, const char *file);
 /* The remarks about a machine, after a heading; nothing if there are none. */
 void hk_tool_remarks(const hk_topo *t, FILE *to);
+/* One sentence or two: whether the constants of simulated times (or prices) were measured, and how near published times
+ * are to those of sizes from first to last. text needs HK_ACCURACY_TEXT bytes and is returned. */
+enum { HK_ACCURACY_TEXT = 512 };
+const char *hk_tool_accuracy(char *text, const hk_cluster *c, size_t first, size_t last, bool prices);
 /* For options' tables: --machine's and --file's rows. */
 const char *hk_tool_preset_word(int i);
 #define HK_ROW_MACHINE(member)                                                                                         \

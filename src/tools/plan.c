@@ -162,6 +162,14 @@ static void plan_print_model(const hk_inputs *w) {
                                     : "Costs are built in; hocket tune measures those of this machine.");
 }
 
+/* CPUs have a line of their own in the model's table. */
+static void plan_print_accuracy(const hk_inputs *w, size_t first, size_t last) {
+  char text[HK_ACCURACY_TEXT];
+  if (w->nranks < 2 || w->machine.cores_per_host > 0) return;
+  putchar('\n');
+  hk_tool_wrap(stdout, 0, hk_tool_accuracy(text, w->cluster, first, last, true));
+}
+
 static void plan_print_remarks(const hk_inputs *w) {
   for (int k = 0; k < w->cluster->nkinds; k++) hk_tool_remarks(w->cluster->kinds[k], stdout);
 }
@@ -189,6 +197,7 @@ static void plan_print_one(const hk_plan_report *r, const options *o, const hk_s
   plan_print_table(r, o->all, x);
   plan_print_model(w);
 out:
+  plan_print_accuracy(w, r->bytes, r->bytes);
   plan_print_remarks(w);
 }
 
@@ -221,6 +230,7 @@ static void plan_print_ranges(const hk_inputs *w, const hk_coll *only) {
   hk_tool_wrap(stdout, 0,
                "Sizes are those of the larger of a rank's buffers. Channels and bandwidth are those of the "
                "longest message of a row (of the last row: 16 GiB).");
+  plan_print_accuracy(w, 0, SIZE_MAX);
   plan_print_remarks(w);
 }
 
@@ -332,6 +342,7 @@ static void plan_put_report(const hk_plan_report *r, const hk_simulator *x, hk_j
 
 static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t *bytes, const hk_simulator *x) {
   hk_json j = {.f = stdout};
+  char text[HK_ACCURACY_TEXT];
   hk_plan_report *r = malloc(sizeof *r);
   hk_status rc = HK_OK;
   if (!r) return hk_tool_wrong("out of memory");
@@ -340,6 +351,9 @@ static int plan_print_json(const hk_inputs *w, const hk_coll *only, const size_t
   hk_json_put_integer(&j, "ranks", w->nranks);
   hk_json_put_integer(&j, "hosts", w->machine.team.nhosts);
   hk_json_put_text(&j, "remarks", w->cluster->kinds[0]->remarks);
+  if (w->machine.cores_per_host <= 0)
+    hk_json_put_text(&j, "accuracy",
+                     hk_tool_accuracy(text, w->cluster, bytes ? *bytes : 0, bytes ? *bytes : SIZE_MAX, true));
   hk_json_begin(&j, "plans", '[');
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (only && *only != (hk_coll)c) continue;

@@ -26,6 +26,17 @@ void hk_sim_view_clear(hk_sim_view *v) {
 
 /* ---- tables ---- */
 
+/* What is said of the constants, for all sizes shown of a machine. */
+static const char *sim_view_accuracy(char *text, const hk_sim_view *v, const hk_sim_site *s) {
+  size_t first = SIZE_MAX, last = 0;
+  for (int k = 0; k < v->nrows; k++) {
+    if (v->rows[k].site != s) continue;
+    if (v->rows[k].bytes < first) first = v->rows[k].bytes;
+    if (v->rows[k].bytes > last) last = v->rows[k].bytes;
+  }
+  return hk_tool_accuracy(text, s->cluster, first, last, false);
+}
+
 void hk_sim_view_table(const hk_sim_view *v, FILE *to) {
   for (int i = 0; i < v->nsites; i++) {
     const hk_sim_site *s = &v->sites[i];
@@ -44,6 +55,9 @@ void hk_sim_view_table(const hk_sim_view *v, FILE *to) {
                    hk_tool_time(time, r->result.us), r->result.algbw, r->result.busbw);
     }
     hk_table_print(t, 2, to);
+    char text[HK_ACCURACY_TEXT];
+    fputc('\n', to);
+    hk_tool_wrap(to, 0, sim_view_accuracy(text, v, s));
     for (int k = 0; k < s->cluster->nkinds; k++) hk_tool_remarks(s->cluster->kinds[k], to);
   }
 }
@@ -73,9 +87,11 @@ void hk_sim_view_json(const hk_sim_view *v, FILE *to) {
   hk_json_begin(&j, "results", '[');
   for (int i = 0; i < v->nrows; i++) {
     const hk_sim_row *r = &v->rows[i];
+    char text[HK_ACCURACY_TEXT];
     hk_json_open(&j, '{');
     hk_json_put_text(&j, "machine", r->site->name);
     hk_json_put_text(&j, "remarks", r->site->cluster->kinds[0]->remarks);
+    hk_json_put_text(&j, "accuracy", hk_tool_accuracy(text, r->site->cluster, r->bytes, r->bytes, false));
     hk_json_put_integer(&j, "ranks", r->result.nranks);
     hk_json_put_integer(&j, "bytes", (long long)r->bytes);
     hk_json_put_text(&j, "algorithm", r->result.algorithm);

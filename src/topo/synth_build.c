@@ -177,8 +177,10 @@ static hk_status synth_build_add_mesh(builder *b, int links) {
     return HK_FAIL(HK_ERR_ARGUMENT,
                    "machine %s: a mesh of %d GPUs needs %d links at each; a %s has %d (nvlink= changes it)", b->t->name,
                    n, n - 1, b->s->gpu->name, links);
+  /* AMD's boards are wired for all their GPUs: fewer in a machine get no more links to each other. */
+  const int each = n > 1 && (b->s->gpu->kind != HK_GPU_AMD || b->s->nvlink >= 0) ? links / (n - 1) : 1;
   for (int i = 0; i < n; i++)
-    for (int k = i + 1; k < n; k++) HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[k], links / (n - 1), true));
+    for (int k = i + 1; k < n; k++) HK_OR_RETURN(synth_build_wire(b, b->gpu[i], b->gpu[k], each, true));
   return HK_OK;
 }
 

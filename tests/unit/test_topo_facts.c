@@ -97,7 +97,7 @@ TEST(cpus) {
               {"x86_64", "AuthenticAMD", 25, 0, "rome", 16},
               {"x86_64", "AuthenticAMD", 25, 16, "milan", 24},
               {"x86_64", "AuthenticAMD", 26, 1, "genoa", 24},
-              {"x86_64", "AuthenticAMD", 27, 0, "turin", 32},
+              {"x86_64", "AuthenticAMD", 27, 0, "turin", 46},
               {"arm64", "ARM", 0, 0, "grace", 80},
               {"arm64", "GenuineIntel", 6, 85, NULL, 10},
               {"x86_64", "Other", 6, 85, NULL, 10},
