@@ -236,7 +236,7 @@ static void xml_tree_begin_element(void *arg, const char *name, const char **att
     return;
   }
   if (p->tree->nodes >= HK_XML_NODES) {
-    xml_tree_stop(p, "more than %d elements, which is too many for a machine", HK_XML_NODES);
+    xml_tree_stop(p, "more than %d elements, which is too many", HK_XML_NODES);
     return;
   }
   if (strlen(name) > HK_XML_VALUE) {

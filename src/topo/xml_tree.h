@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include "xml.h"
 
-/* A file beyond these bounds is not a machine. Real dumps have some hundred elements and a depth of ten. */
+/* A file beyond these bounds is no machine and no program. Dumps of machines have some hundred elements and a depth of
+ * ten, programs of 64 ranks some ten thousand. */
 enum {
   HK_XML_BYTES = 16 << 20,
   HK_XML_DEPTH = 64,
-  HK_XML_NODES = 32768,
+  HK_XML_NODES = 1 << 18,
   HK_XML_ATTRS = 64,    /* of one element */
   HK_XML_VALUE = 4096,  /* characters of a name or value */
   HK_XML_FINDINGS = 500 /* errors, and remarks, reported for one file */
