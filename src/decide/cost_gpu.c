@@ -86,10 +86,10 @@ static double cost_gpu_between_us(const hk_machine *m, const hk_outline *o) {
   const hk_summary *s = &o->summary;
   double us = fmax((double)s->leaving, (double)s->entering) * hk_between_us_per_b(m, o);
   if (s->far_fan > 1 && (int)s->far_fan >= m->team.nhosts - 1 && s->most.crossing > 0) us *= MEET;
-  /* On each ring order, another port of a host may be the busiest. */
+  /* On each channel, another port of a host may be the busiest. */
   int k = 0;
   while (k < HK_TRAFFIC_ORDERS && 2 << k <= m->channels) k++;
-  return fmax(us, o->traffic.far[m->channels >= o->orders ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
+  return fmax(us, o->traffic.far[m->channels >= o->traffic.ways ? HK_TRAFFIC_ORDERS : k] * m->between.one_us_per_b);
 }
 
 /* The busiest link's or memory's time. */

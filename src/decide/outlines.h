@@ -12,9 +12,10 @@ struct hk_layout; /* program/layout.h */
 
 enum { HK_PORTS_MOST = 16 };
 
-/* The network ports near a GPU, which ring orders use in turn. */
+/* The network ports near a GPU, which channels use in turn. */
 typedef struct hk_ports {
   uint32_t n;
+  double share;               /* the part of the GPU's own link that one port fills */
   uint32_t at[HK_PORTS_MOST]; /* numbers below hk_wires.nports */
 } hk_ports;
 
@@ -36,8 +37,9 @@ typedef struct hk_traffic {
   double all_us;   /* the same if all steps are under way at once */
   double one_us;   /* the same on one ring order alone */
   /* The most blocks that a network port (or a rank, if ports are not known) sends to other hosts or receives, if the
-   * message is divided among the first 2^k ring orders; the last: among all. */
+   * message is divided among 2^k channels; the last: among `ways`. */
   double far[HK_TRAFFIC_ORDERS + 1];
+  int ways; /* channels after which ring orders and ports repeat */
 } hk_traffic;
 
 typedef struct hk_outline {

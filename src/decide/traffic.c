@@ -12,7 +12,7 @@ typedef struct look {
   const hk_layout *layout;
   const hk_wires *wires;
   uint32_t nedges;
-  int orders, period;
+  int orders, period, ways;
   int root;      /* ranks with equal distances to it on two ring orders have equal parts; -1: those at equal places */
   uint32_t at;   /* the next map */
   double *step;  /* [nedges] bytes over each edge in one step, likewise */
@@ -20,12 +20,13 @@ typedef struct look {
   double *all;   /* in all */
   double *own;   /* [wires->n] time of each rank's messages in one round, one after another */
   double *sent, *received; /* [nports] bytes over each network port to and from other hosts */
-  size_t nports;           /* of all hosts, each with one more for each ring order; one for each rank if not known */
+  size_t nports;           /* of all hosts, traffic_ports of each; one for each rank if ports are not known */
   double hops, hops_us;    /* of all messages so far, the sum of their latencies */
 } look;
 
-/* The rank that does on ring order k what this rank does on the first one. */
+/* The rank that does on channel k what this rank does on the first one. */
 static int traffic_rank_on(const look *l, int k, int rank) {
+  k %= l->orders;
   if (k == 0) return rank;
   int place = hk_layout_place(l->layout, 0, rank);
   if (l->root >= 0)
@@ -39,17 +40,32 @@ static bool traffic_at_end(const look *l, int k, int rank, int by) {
   return hk_layout_host_of(l->layout, hk_layout_at(l->layout, k, next)) != hk_layout_host_of(l->layout, rank);
 }
 
-/* The network port of a rank's messages to or from another rank of another host, on ring order k. The search has given
- * each order ports of its own where the ring changes hosts. */
+/* A host's ports, one more for each ring order, and the own links of its GPUs. */
+static size_t traffic_ports(const hk_wires *wires, int orders) {
+  return wires->nports + (size_t)orders + (size_t)wires->n;
+}
+
+/* The network port of a rank's messages to or from another rank of another host, on channel k. The search has given
+ * each ring order ports of its own where the ring changes hosts. */
 static size_t traffic_port(const look *l, int k, int rank, int other) {
-  const int in_period = rank % l->period;
+  const int in_period = rank % l->period, order = k % l->orders;
   if (!l->wires->nports) return (size_t)in_period;
-  const bool forth = traffic_at_end(l, k, rank, 1) && traffic_at_end(l, k, other, -1);
-  const bool back = traffic_at_end(l, k, rank, -1) && traffic_at_end(l, k, other, 1);
-  const size_t host = (size_t)hk_layout_host_of(l->layout, in_period), each = l->wires->nports + (size_t)l->orders;
-  if (l->orders > 1 && (forth || back)) return host * each + l->wires->nports + (size_t)k;
+  const bool forth = traffic_at_end(l, order, rank, 1) && traffic_at_end(l, order, other, -1);
+  const bool back = traffic_at_end(l, order, rank, -1) && traffic_at_end(l, order, other, 1);
+  const size_t host = (size_t)hk_layout_host_of(l->layout, in_period),
+               first = host * traffic_ports(l->wires, l->orders);
+  if (l->orders > 1 && (forth || back)) return first + l->wires->nports + (size_t)order;
   const hk_ports *p = &l->wires->ports[hk_layout_local_of(l->layout, rank) % l->wires->n];
-  return host * each + p->at[(uint32_t)k % p->n];
+  return first + p->at[(uint32_t)k % p->n];
+}
+
+/* Adds bytes to or from another host to the rank's port, and to its own link, which several ports may share. */
+static void traffic_cross(const look *l, double *load, int k, int rank, int other, double bytes) {
+  load[traffic_port(l, k, rank, other)] += bytes;
+  if (!l->wires->nports) return;
+  const size_t host = (size_t)hk_layout_host_of(l->layout, rank % l->period);
+  const int local = hk_layout_local_of(l->layout, rank) % l->wires->n;
+  load[(host + 1) * traffic_ports(l->wires, l->orders) - (size_t)(local + 1)] += bytes * l->wires->ports[local].share;
 }
 
 /* Adds one message: between ranks of the first host to the load of its links, between hosts to that of both ranks. */
@@ -58,8 +74,8 @@ static void traffic_send(look *l, double *load, int k, int from, int to, double 
   to = traffic_rank_on(l, k, to);
   const int host = hk_layout_host_of(l->layout, from);
   if (host != hk_layout_host_of(l->layout, to)) {
-    l->sent[traffic_port(l, k, from, to)] += bytes;
-    l->received[traffic_port(l, k, to, from)] += bytes;
+    traffic_cross(l, l->sent, k, from, to, bytes);
+    traffic_cross(l, l->received, k, to, from, bytes);
     return;
   }
   if (host != 0 || !l->wires->n) return;
@@ -71,7 +87,7 @@ static void traffic_send(look *l, double *load, int k, int from, int to, double 
   l->hops_us += bytes * (double)p->us;
 }
 
-/* The messages of the map on ring order k, if a block has `bytes`. Those of one period stand for those of each: the
+/* The messages of the map on channel k, if a block has `bytes`. Those of one period stand for those of each: the
  * first host may have several. */
 static void traffic_add(look *l, double *load, int k, const hk_map *m, double bytes) {
   const int n = l->s->nranks, by = (int)m->by;
@@ -135,16 +151,25 @@ static double traffic_far(const look *l) {
   return most;
 }
 
-/* The ring orders one after another, each alone, and their sum between hosts. */
-static void traffic_orders(look *l, hk_traffic *out) {
+/* The channels one after another, each alone, and their sum between hosts. */
+static void traffic_channels(look *l, hk_traffic *out) {
   memset(l->sent, 0, 2 * l->nports * sizeof *l->sent);
-  for (int k = 0, bit = 0; k < l->orders; k++) {
+  for (int k = 0, bit = 0; k < l->ways; k++) {
     for (uint32_t i = 0; i < l->s->nmaps; i++) traffic_add(l, l->step, k, &l->s->maps[i], 1);
     out->one_us = fmax(out->one_us, traffic_carry(l, l->step));
     memset(l->step, 0, l->nedges * sizeof *l->step);
     if (k + 1 == 1 << bit && bit < HK_TRAFFIC_ORDERS) out->far[bit++] = traffic_far(l) / (k + 1);
   }
-  out->far[HK_TRAFFIC_ORDERS] = traffic_far(l) / l->orders;
+  out->far[HK_TRAFFIC_ORDERS] = traffic_far(l) / l->ways;
+  out->ways = l->ways;
+}
+
+/* The least multiple of the ring orders after which each rank uses its ports again from the first. */
+static int traffic_ways(int orders, const hk_wires *wires) {
+  int ways = orders;
+  for (int i = 0; wires->nports && i < wires->n; i++)
+    for (const int step = ways; (uint32_t)ways % wires->ports[i].n;) ways += step;
+  return ways;
 }
 
 hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int root, const hk_layout *layout,
@@ -156,9 +181,10 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
       .wires = wires,
       .nedges = edges,
       .orders = orders,
+      .ways = traffic_ways(orders, wires),
       .period = s->period,
       .root = root,
-      .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * (wires->nports + (size_t)orders) : (size_t)s->period};
+      .nports = wires->nports ? (size_t)hk_layout_hosts(layout) * traffic_ports(wires, orders) : (size_t)s->period};
   l.step = calloc(3 * (size_t)edges + (size_t)wires->n + 2 * l.nports, sizeof *l.step);
   *out = (hk_traffic){.alpha_us = 0};
   if (!l.step) return HK_FAIL(HK_ERR_SYSTEM, "out of memory for the traffic of %d ranks", s->nranks);
@@ -170,7 +196,7 @@ hk_status hk_traffic_of(hk_traffic *out, const hk_summary *s, int orders, int ro
   while (l.at < s->nmaps) out->turns_us += traffic_round(&l);
   out->all_us = traffic_carry(&l, l.all);
   if (l.hops > 0) out->alpha_us = l.hops_us / l.hops;
-  traffic_orders(&l, out);
+  traffic_channels(&l, out);
   free(l.step);
   return HK_OK;
 }

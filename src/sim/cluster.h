@@ -81,6 +81,8 @@ static inline uint32_t hk_sim_cluster_cores(const hk_sim_cluster *w, int rank) {
 
 /* The route from a rank of a representative to any rank, for data of `channel`. */
 hk_status hk_sim_cluster_route(const hk_sim_cluster *w, int from, int to, int channel, hk_route *out);
+/* The least multiple of `channels` after which all ranks use their nearest NETs again from the first. */
+int hk_sim_cluster_turns(const hk_sim_cluster *w, int channels);
 /* The NETs at which data between the two ranks leaves one host and enters the other. */
 void hk_sim_cluster_nets(const hk_sim_cluster *w, int from, int to, int channel, uint32_t *out, uint32_t *in);
 /* The edge between a GPU and its NVSwitch, UINT32_MAX if there is none; `down`: towards the GPU. */

@@ -32,6 +32,7 @@ typedef struct hk_programs {
 hk_status hk_programs_init(hk_programs *p, const hk_algorithm *a, const hk_build *what, int norders);
 void hk_programs_free(hk_programs *p);
 hk_status hk_programs_get(hk_programs *p, int rank, int channel, const hk_program **out);
+void hk_programs_drop(hk_programs *p, int rank); /* frees the rank's; they are built again on demand */
 /* Finds hosts whose ranks do the same, with partners that do the same: fills w->rep and w->size. With more than
  * HK_SIM_SIDES links, or with `shifted`, builds only a few hosts' programs; all must be shifted copies of the first
  * host's. */

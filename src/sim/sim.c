@@ -173,7 +173,7 @@ static void sim_take_constants(hk_sim *s, const hk_simulator *x, const hk_decisi
     s->wake_us = x->machine.switch_us * ceil((double)x->machine.team.ranks_per_host / cores);
 }
 
-/* Channels with the same programs do the same at flow level: one represents all. */
+/* Channels with the same programs and the same NETs do the same at flow level: one represents all. */
 static hk_status sim_fold_channels(hk_sim *s) {
   const hk_program *a, *b;
   bool same = true;
@@ -185,6 +185,7 @@ static hk_status sim_fold_channels(hk_sim *s) {
     for (uint32_t i = 0; i < a->nlinks && same; i++) same = x[i].peer == y[i].peer;
   }
   int orders = same ? 1 : s->programs.norders;
+  if (s->cluster.c->nhosts > 1) orders = hk_sim_cluster_turns(&s->cluster, orders);
   if (s->channels > orders) s->channels = orders;
   s->alike = (double)s->all_channels / s->channels;
   return HK_OK;
