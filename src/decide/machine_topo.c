@@ -122,7 +122,6 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
                      "(nic=1x100 in a string, a <net> in the XML)",
                      c->name, h->t->name);
     const hk_path *first = hk_path_between(h->paths, h->nodes[i], nets[0]);
-    us = machine_topo_max(us, 2 * first->us);
     if (first->gbps > 0) l->one_us_per_b = machine_topo_max(l->one_us_per_b, 1 / (double)first->gbps / 1000);
     double staged_us = 0;
     for (uint32_t k = 0; k < near; k++) {
@@ -134,7 +133,7 @@ static hk_status machine_topo_look_out(home *h, const hk_cluster *c, hk_path_cla
       else
         machine_topo_add(h, p, bytes);
     }
-    us += staged_us;
+    us = machine_topo_max(us, 2 * first->us + staged_us);
   }
   l->ring_us_per_b = machine_topo_max(l->ring_us_per_b, machine_topo_busiest(h));
   l->alpha_us = machine_topo_max(l->alpha_us, us);
