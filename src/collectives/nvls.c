@@ -32,7 +32,7 @@ static void nvls_build_reduce_scatter(hk_builder *b, const hk_build *w) {
 }
 
 static void nvls_build(hk_builder *b, const hk_build *w) {
-  hk_build_in_switch(b);
+  hk_build_in_switch(b, true);
   switch (w->coll) {
     case HK_ALLREDUCE: hk_build_twoshot(b, w); return;
     case HK_REDUCE_SCATTER: nvls_build_reduce_scatter(b, w); return;

@@ -48,7 +48,8 @@ static double cost_gpu_again_us(const hk_machine *m, const hk_outline *o, const 
   const double trip = s->first.far ? m->between.alpha_us + hk_far_sync_us(m, w->message) : inside;
   double credit = 2 * trip / m->nslots;
   /* its bytes move while other credits return */
-  if (hk_is_switched(m, o)) credit = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
+  const double switched = 2 * inside / HK_GPU_SWITCH_SLOTS - w->message * w->pace;
+  if (hk_is_switched(m, o)) credit = s->first.far ? fmax(credit, switched) : switched;
   return fmax((double)s->most.longest * w->lane_us, credit);
 }
 
@@ -108,9 +109,10 @@ static bool cost_gpu_is_small(const hk_machine *m, const hk_outline *o, const wa
 
 double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   hk_machine fewer; /* a switch has slots for this number of channels: more channels change nothing */
-  if (hk_is_switched(m, o) && m->channels > HK_GPU_SWITCH_CHANNELS) {
+  const int most = hk_is_switched(m, o) ? HK_GPU_SWITCH_CHANNELS / (int)o->summary.switch_span : m->channels;
+  if (m->channels > most) {
     fewer = *m;
-    fewer.channels = HK_GPU_SWITCH_CHANNELS;
+    fewer.channels = most > 1 ? most : 1;
     m = &fewer;
   }
   const hk_summary *s = &o->summary;

@@ -90,7 +90,7 @@ void hk_build_scratch(hk_builder *b, unsigned blocks) {
     b->scratch = blocks;
 }
 
-void hk_build_in_switch(hk_builder *b) { b->in_switch = true; }
+void hk_build_in_switch(hk_builder *b, bool on) { b->in_switch = on; }
 bool hk_builder_in_switch(const hk_builder *b) { return b->in_switch; }
 
 void hk_build_lane(hk_builder *b) {

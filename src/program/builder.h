@@ -21,8 +21,8 @@ hk_status hk_builder_new(hk_builder **out, const hk_build *what);
 /* HK_PART_SPLIT collectives: the number of blocks of the message (default 1). HK_PART_WHOLE ones need no call. */
 void hk_build_split(hk_builder *b, unsigned blocks);
 void hk_build_scratch(hk_builder *b, unsigned blocks);
-/* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH). */
-void hk_build_in_switch(hk_builder *b);
+/* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH), or not. */
+void hk_build_in_switch(hk_builder *b, bool on);
 bool hk_builder_in_switch(const hk_builder *b);
 /* Starts the next lane; the calls below append to it. */
 void hk_build_lane(hk_builder *b);

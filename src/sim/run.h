@@ -65,15 +65,16 @@ typedef struct hk_side {
   double us_per_byte;              /* sender to another host, at flow level */
   uint32_t needs, gives, passed;   /* rounds: after each `needs` messages or credits, the targets get `gives` of them */
   bool waiting;                    /* the thread waits for this side */
-  bool sends, multicast;
-  bool summed; /* GPUs: the switch adds the data of all ranks in the slot */
+  bool sends, multicast, switched; /* switched: its slots are in a switch */
+  bool summed;                     /* GPUs: the switch adds the data of all ranks in the slot */
 } hk_side;
 
 /* Counts one more message or credit; returns how many the side's targets get now. */
 static inline uint32_t hk_side_passes(hk_side *e) { return ++e->passed % e->needs ? 0 : e->gives; }
-/* A sender's credits at the beginning; a scatter has one round more. */
+/* A sender's credits at the beginning; a scatter has one round more. `nslots`: of links that are in no switch. */
 static inline uint32_t hk_side_credits(const hk_side *e, uint32_t nslots) {
-  return e->sends ? nslots + (e->needs > 1 ? e->needs : 0) : 0;
+  const uint32_t slots = e->switched && nslots > HK_GPU_SWITCH_SLOTS ? HK_GPU_SWITCH_SLOTS : nslots;
+  return e->sends ? slots + (e->needs > 1 ? e->needs : 0) : 0;
 }
 
 enum { HK_T_READY, HK_T_BLOCKED, HK_T_STARTING, HK_T_MOVING, HK_T_QUEUED, HK_T_DRAINING, HK_T_DONE };
