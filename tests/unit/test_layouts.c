@@ -89,7 +89,7 @@ static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel)
   m.team.ranks_per_host = l->most;
   m.team.least_per_host = l->least;
   m.team.multicast = l->nhosts == 1;
-  m.team.in_network = l->nhosts > 1;
+  m.team.in_network = m.team.in_switch = l->nhosts > 1;
   for (int c = 0; c < HK_COLL_COUNT; c++) {
     if (!hk_algorithm_supports(a, &m.team, (hk_coll)c)) continue;
     int roots = hk_coll_has_root((hk_coll)c) ? l->nranks : 1;
@@ -100,7 +100,7 @@ static void prove_layout(const hk_algorithm *a, const hk_layout *l, int channel)
         ck_assert_int_eq(hk_algorithm_build(a, &what, &p[what.rank]), HK_OK);
       for (unsigned slots = 2; slots <= 4; slots += 2) {
         for (int in_place = 0; in_place < 2; in_place++) {
-          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place, .orders = true};
+          hk_verify_options o = {.slots = slots, .waves = 3, .in_place = in_place, .orders = true, .host = l->host};
           if (a->fixed_order >> c & 1u) o.least = HK_ORDER_FIXED;
           hk_verify_report report;
           hk_status rc = hk_verify((const hk_program *const *)p, l->nranks, &o, &report);
@@ -188,7 +188,7 @@ TEST(rings_enter_hosts_once) {
 
 /* What hierarchical algorithms say over the network: equal local ranks only. */
 TEST(rails_only) {
-  static const char *const names[] = {"hier", "hiertree", "rail"};
+  static const char *const names[] = {"hier", "hiertree", "nvlstree", "rail"};
   static const int sizes[] = {4, 4, 4, 4};
   hk_layout *l = make_layout(sizes, 4, BLOCKED);
   for (unsigned k = 0; k < HK_ARRAY_LENGTH(names); k++) {
@@ -208,6 +208,19 @@ TEST(rails_only) {
     }
   }
   hk_layout_free(l);
+}
+
+/* Programs for a switch of four ranks, on two hosts of two: its sums and its multicasts end at the host. */
+TEST_LOOP(switch_of_one_host, 2) {
+  static const hk_coll colls[] = {HK_REDUCE_SCATTER, HK_ALLGATHER};
+  static const char *const reasons[] = {"which adds those of all 2 ranks", "which a multicast does not reach"};
+  static const uint16_t host[] = {0, 0, 1, 1};
+  hk_program **p = prove_build(hk_algorithm_by_name("nvls"), colls[_i], 4, 0);
+  const hk_verify_options o = {.slots = 2, .waves = 1, .host = host};
+  hk_verify_report report;
+  ck_assert_int_ne(hk_verify((const hk_program *const *)p, 4, &o, &report), HK_OK);
+  ck_assert_msg(strstr(report.message, reasons[_i]) != NULL, "%s", report.message);
+  prove_free(p, 4);
 }
 
 int main(void) { return suite_main("layouts", .timeout = 600); }
