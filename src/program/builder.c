@@ -92,6 +92,7 @@ void hk_build_scratch(hk_builder *b, unsigned blocks) {
 
 void hk_build_in_switch(hk_builder *b, bool on) { b->in_switch = on; }
 bool hk_builder_in_switch(const hk_builder *b) { return b->in_switch; }
+int hk_builder_rank(const hk_builder *b) { return b->what.rank; }
 
 void hk_build_lane(hk_builder *b) {
   if (b->error) return;

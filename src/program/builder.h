@@ -24,6 +24,7 @@ void hk_build_scratch(hk_builder *b, unsigned blocks);
 /* From here on, the data of links goes through a switch that reduces and copies (HK_INSTR_IN_SWITCH), or not. */
 void hk_build_in_switch(hk_builder *b, bool on);
 bool hk_builder_in_switch(const hk_builder *b);
+int hk_builder_rank(const hk_builder *b);
 /* Starts the next lane; the calls below append to it. */
 void hk_build_lane(hk_builder *b);
 /* The channel of the links that the current lane makes from here on; by default the lane's number. */
