@@ -135,7 +135,10 @@ double hk_price_gpu(const hk_machine *m, const hk_outline *o, double block) {
   const double need = cost_gpu_busiest(m, o, &w), after = s->tail / w.waves * slice;
   const double depth = hk_depth(o), part = (w.waves + depth - 1) / w.waves;
   const double tail = depth > 1 && m->team.nhosts <= 1 ? first : 0; /* the last byte also passes all ranks */
-  const double low = fmax(latency + alone, need + tail + after);
+  /* After the busiest port has sent its last message, this message is on its way. */
+  const double way = s->leaving ? m->between.alpha_us + hk_far_sync_us(m, w.message) : 0;
+  const double ports = s->leaving ? block * cost_gpu_between_us(m, o) : 0;
+  const double low = fmax(fmax(latency + alone, need + tail + after), ports + way);
   const double high = latency + fmax(alone, need * part + (double)s->most.silent * slice + after);
   double us = pow(low, 1 - HK_GPU_SHARED) * pow(fmax(low, high), HK_GPU_SHARED);
   if (cost_gpu_is_small(m, o, &w)) us -= HK_GPU_SMALL_SAVES_US;
